@@ -81,15 +81,8 @@ load: ## Run the injector under the heaviest load that it accepts; needs the who
 	$(GO) vet -tags load ./cmd/injector
 	$(GO) test -tags load -count=1 -timeout $(TEST_TIMEOUT) -v -run '^(TestTheHeaviest|TestTheWebhookBearsManyPeers|TestOversized)' ./cmd/injector
 
-# Another queue-proxy has one engine.
-ENGINES = $(or $(ENGINE),own $(if $(QUEUE_PROXY_FIXED_PORTS),,net/http))
-
-conformance: ## Run the black-box suite with both engines; ENGINE=own chooses one, QUEUE_PROXY=path another binary.
-	@failed=; for engine in $(ENGINES); do \
-		echo "== ENGINE=$$engine"; \
-		ENGINE=$$engine QUEUE_PROXY=$(abspath $(QUEUE_PROXY)) $(GO) test -count=1 -timeout $(if $(QUEUE_PROXY_FIXED_PORTS),30m,5m) ./test/conformance/... || failed="$$failed $$engine"; \
-	done; \
-	if [ -n "$$failed" ]; then echo "make conformance: failed with ENGINE:$$failed" >&2; exit 1; fi
+conformance: ## Run the black-box suite; QUEUE_PROXY=path chooses another binary.
+	QUEUE_PROXY=$(abspath $(QUEUE_PROXY)) $(GO) test -count=1 -timeout $(if $(QUEUE_PROXY_FIXED_PORTS),30m,5m) ./test/conformance/...
 
 admission: ## Run the API server's own admission code against the injector; minutes the first time.
 	cd test/admission && $(GO) vet ./... && $(GO) test -count=1 -timeout 8m ./...
@@ -220,9 +213,6 @@ check: ## Check format, vet, go.mod, the rules of the tree, documents and lint.
 limits: ## Compare the adaptive limit with fixed limits, simulated and real, and write docs/limits.md; an hour. ARGS='-run F1'.
 	$(GO_BUILD) -o bin/ ./cmd/queue-proxy
 	$(GO) run ./test/limits/measure $(or $(ARGS),-write docs/limits.md)
-
-plots: ## Draw the plots of docs/limits.md: the adaptive limit against simulated apps.
-	$(GO) run ./test/limits/plot docs/limits
 
 bench: ## Measure side by side with Knative's own and others; BENCH_QUICK=1 is short, BENCH_ROWS=tls a part. BENCH_BEFORE=path compares with another build.
 	test/bench/setup

@@ -17,7 +17,6 @@ type commandLine struct {
 	command string // one of commandNames, or probing
 	topic   string // of help: a command, or "" for all of them
 	asJSON  bool   // of why and config
-	limit   bool   // of why: the question is which limit would be right
 	arg     string // of completion: a shell; of man: a folder
 	ask     execProbe
 }
@@ -58,9 +57,6 @@ func (line *commandLine) flagsOf(name string) *flag.FlagSet {
 			line.asJSON = format == "json"
 			return nil
 		})
-	}
-	if name == "why" {
-		flags.BoolVar(&line.limit, "limit", false, "")
 	}
 	return flags
 }

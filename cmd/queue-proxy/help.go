@@ -84,25 +84,19 @@ ready. If it is not, it prints the reason and what became of each probe.
 
 Usage:
 
-  queue-proxy why [--limit] [-o text|json]
+  queue-proxy why [-o text|json]
 
-  --limit       print the concurrency limit in force, and the limit on which an
-                adaptive limit has settled
   -o text|json  what to print; text is the default
 
 It asks on the STATUS_PORT (8008) of its environment, which is the sidecar's.
 The sidecar asks the app once more; all of it takes at most 5 seconds.
 
-Exit codes: 0 ready; 1 not ready, or no sidecar answers. With --limit: 0; 1 if
-no sidecar answers.
+Exit codes: 0 ready; 1 not ready, or no sidecar answers.
 
 Examples:
 
   kubectl exec POD -c queue-proxy -- /ko-app/queue why
   kubectl exec POD -c queue-proxy -- /ko-app/queue why -o json | jq .reason
-
-  The limit on which CONCURRENCY_MODE=adaptive has settled:
-    kubectl exec POD -c queue-proxy -- /ko-app/queue why --limit
 `
 
 const configHelp = `queue-proxy config prints each setting in force and where it came from: the

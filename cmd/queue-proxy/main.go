@@ -2,7 +2,6 @@
 //
 //	queue-proxy [serve]           serve until the pod ends
 //	queue-proxy why [-o json]     say whether the pod is ready, and why not; exit 0 or 1
-//	queue-proxy why --limit       say which limit on concurrency would have been right
 //	queue-proxy config [-o json]  print the settings in force and where each came from
 //	queue-proxy version           print the version
 //	queue-proxy completion SHELL  print a script for the shell
@@ -102,13 +101,10 @@ func runConfigured(line commandLine, stdout io.Writer) (bool, error) {
 	return true, serve(c)
 }
 
-// why asks the sidecar that runs here whether it is ready, or which limit would be right.
+// why asks the sidecar that runs here whether it is ready.
 func why(line commandLine, statusPort int, stdout io.Writer) (bool, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), whyTimeout)
 	defer cancel()
-	if line.limit {
-		return true, sidecar.WhyLimit(ctx, statusPort, line.asJSON, stdout)
-	}
 	return sidecar.Why(ctx, statusPort, line.asJSON, stdout)
 }
 

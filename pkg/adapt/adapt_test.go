@@ -310,12 +310,11 @@ func TestErrorsBelowLimitLowerUnreachedLimit(t *testing.T) {
 }
 
 func TestEachRequestCostsNoMemory(t *testing.T) {
-	l, now, c, s := New(Settings{}), time.Unix(0, 0), &Curve{}, &Slot{}
+	l, now, s := New(Settings{}), time.Unix(0, 0), &Slot{}
 	got := testing.AllocsPerRun(10000, func() {
 		l.Admit(now, s)
 		now = now.Add(time.Millisecond)
 		l.End(now, s, Answered)
-		c.Note(l.Limit(), time.Millisecond)
 	})
 	harness.Equal(t, got, 0, "allocations")
 }
@@ -326,12 +325,5 @@ func BenchmarkRequest(b *testing.B) {
 		l.Admit(now, s)
 		now = now.Add(100 * time.Microsecond)
 		l.End(now, s, Answered)
-	}
-}
-
-func BenchmarkNote(b *testing.B) {
-	var c Curve
-	for b.Loop() {
-		c.Note(20, 4*time.Millisecond)
 	}
 }

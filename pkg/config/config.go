@@ -102,7 +102,6 @@ type Readiness struct {
 
 // Traffic is how requests are handled.
 type Traffic struct {
-	Engine            EngineName     `envconfig:"ENGINE" also:"FAST_LANE" default:"own" oneof:"own,net/http" desc:"What serves requests: our own engines, or the Go standard library's server, which costs several times as much and reads requests less strictly. For support."`
 	FullDuplex        Bool           `envconfig:"ENABLE_HTTP_FULL_DUPLEX" default:"false" desc:"Let an HTTP/1.1 response begin while its request is still being sent."`
 	ServerTiming      Bool           `envconfig:"SERVER_TIMING" default:"false" desc:"Tell clients in a Server-Timing field how long a request waited in the queue and for the app."`
 	ExcludePaths      Paths          `envconfig:"EXCLUDE_PATHS" desc:"Requests for these paths, as they stand in the request line, not decoded, are served and limited, but count neither for scaling nor for metrics nor in the request log."`
@@ -230,15 +229,6 @@ type OTel struct {
 const (
 	AutoscalerPortName = "http-autometric"
 	MetricsPortName    = "http-usermetric"
-)
-
-// Engine is what serves requests.
-type Engine string
-
-// The engines.
-const (
-	OwnEngine Engine = "own"
-	NetHTTP   Engine = "net/http" // the standard library's
 )
 
 // ConcurrencyMode says how the limit on concurrency is chosen.

@@ -57,7 +57,7 @@ func TestAnEmptyEnvironmentIsUseful(t *testing.T) {
 		"REVISION_TIMEOUT_SECONDS": "0", "REVISION_TIMEOUT_SCOPE": "request", "REVISION_RESPONSE_START_TIMEOUT_SECONDS": "0",
 		"REVISION_IDLE_TIMEOUT_SECONDS": "0", "CLIENT_GONE_GRACE": "10s", "CONNECT_RETRY": "500ms",
 		"ENABLE_MULTI_CONTAINER_PROBES": "false", "SERVING_READINESS_PROBE": `{"tcpSocket":{"port":8080}}`, "ENABLE_HTTP2_AUTO_DETECTION": "false",
-		"ENGINE": "own", "ENABLE_HTTP_FULL_DUPLEX": "false", "SERVER_TIMING": "false", "STATS_FORMAT": "protobuf",
+		"ENABLE_HTTP_FULL_DUPLEX": "false", "SERVER_TIMING": "false", "STATS_FORMAT": "protobuf",
 		"DRAIN_DEADLINE": "27s", "DRAIN_QUIET_PERIOD": "13.5s", "DRAIN_MIN": "0s", "DRAIN_STREAMS": "end", "DRAIN_ENDPOINT": "false",
 		"MAX_HEADER_BYTES": "1048576", "MAX_BODY_BYTES": "0", "MAX_CONNECTIONS": "0", "HEADER_TIMEOUT": "1m0s", "BODY_TIMEOUT": "1m0s", "SEND_TIMEOUT": "5m0s",
 		"TLS_CERT_DIR": "/var/lib/knative/certs", "QUEUE_PROXY_TLS_MIN_VERSION": "1.3",
@@ -172,9 +172,6 @@ var validValues = []struct {
 	{"ENABLE_HTTP_FULL_DUPLEX", "T", func(c *Config) any { return c.FullDuplex.V }, true},
 	{"EXCLUDE_PATHS", "/healthz, /metrics/*,,", func(c *Config) any { return c.ExcludePaths.V }, []string{"/healthz", "/metrics/*"}},
 	{"EXCLUDE_USER_AGENTS", "Prometheus/,ELB-HealthChecker", func(c *Config) any { return c.ExcludeUserAgents.V }, []string{"Prometheus/", "ELB-HealthChecker"}},
-	{"ENGINE", "net/http", func(c *Config) any { return c.Engine.V }, NetHTTP},
-	{"FAST_LANE", "false", func(c *Config) any { return c.Engine.V }, NetHTTP},
-	{"FAST_LANE", "true", func(c *Config) any { return c.Engine.V }, OwnEngine},
 	{"SERVER_TIMING", "true", func(c *Config) any { return c.ServerTiming.V }, true},
 	{"STATS_FORMAT", "prometheus", func(c *Config) any { return c.StatsFormat.V }, "prometheus"},
 

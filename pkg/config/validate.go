@@ -116,9 +116,6 @@ func (in *reading) validate() {
 		in.warn("%s: true is assumed, because a %s* variable is set, though %s is not; outside Knative, set it to false",
 			c.OnKnative.Name(), servingPrefix, c.Namespace.Name())
 	}
-	if former := c.Engine.from; former != "" && former != c.Engine.Name() {
-		in.warn("%s: a former name; set %s=%s instead", former, c.Engine.Name(), c.Engine.V)
-	}
 	in.validatePorts()
 	asked := &c.Observability.V.RequestMetrics
 	if _, port := c.metricsEndpoint(); port == 0 && asked.Protocol == "prometheus" && asked.Endpoint != "" {

@@ -212,16 +212,6 @@ func (c *Choice[T]) parse(text string) error {
 	return errNotAllowed
 }
 
-// EngineName is an engine, or what the former name of the setting said: true or false.
-type EngineName struct{ Choice[Engine] }
-
-func (e *EngineName) parse(text string) error {
-	if own, err := strconv.ParseBool(text); err == nil {
-		return e.set(map[bool]Engine{true: OwnEngine, false: NetHTTP}[own], nil)
-	}
-	return e.Choice.parse(text)
-}
-
 // split cuts a comma list into its items, without blanks around them and without
 // empty ones. Nothing is nil.
 func split(text string) []string {

@@ -1,8 +1,4 @@
-// Package goaway tells a client, in the midst of a connection, that the server goes
-// away: HTTP/2 has GOAWAY for that, WebSocket a Close frame. net/http sends a GOAWAY
-// only with an answer or when it shuts down, and in one phase; of WebSockets it knows
-// nothing. So both are written here, between two frames of whoever else writes on the
-// connection: that is what is tracked.
+// Package goaway sends a Close frame to a WebSocket client between two frames of the user container.
 package goaway
 
 import (
@@ -15,51 +11,24 @@ import (
 // timeout bounds the writing of the last frame to a client that does not read.
 const timeout = time.Second
 
-// goAwayFrame announces the end of an HTTP/2 connection without refusing any
-// stream: its last stream id is the greatest one, as RFC 9113 section 6.8 asks
-// for the first of two.
-const goAwayFrame = "\x00\x00\x08\x07\x00\x00\x00\x00\x00\x7f\xff\xff\xff\x00\x00\x00\x00"
-
 // closeFrame is a WebSocket Close frame of a server that goes away: status 1001
 // (RFC 6455 section 7.4.1).
 const closeFrame = "\x88\x02\x03\xe9"
 
-// A Conn is a connection on which a server writes frames, and at most one that says
-// that it goes away. Its methods may be called from several goroutines.
+// A Conn is a connection on which a server sends WebSocket frames, and at most one Close frame of the
+// sidecar. Its methods can be called concurrently.
 type Conn struct {
 	net.Conn
-	size  func(head []byte) (size int64, ok bool) // of the frame that head begins; not ok: more bytes are needed
-	last  string
-	final bool // nothing may follow it
 
 	mu    sync.Mutex
 	head  []byte // the beginning of a frame whose size is not known yet
-	left  int64  // of the present frame
-	begun bool   // a frame has been written
-	asked bool
-	said  bool
-}
-
-// HTTP2 returns a connection on which a server speaks HTTP/2.
-func HTTP2(c net.Conn) *Conn {
-	return &Conn{Conn: c, size: h2Size, last: goAwayFrame}
+	left  int64  // bytes of the current frame that were not written
+	asked bool   // GoAway was called
+	said  bool   // the Close frame was sent
 }
 
 // WebSocket returns a connection on which a server speaks WebSocket.
-func WebSocket(c net.Conn) *Conn {
-	return &Conn{Conn: c, size: webSocketSize, last: closeFrame, final: true, begun: true}
-}
-
-// h2Head is the length of the head of an HTTP/2 frame.
-const h2Head = 9
-
-// h2Size is the size of a frame by RFC 9113 section 4.1.
-func h2Size(head []byte) (int64, bool) {
-	if len(head) < 3 {
-		return 0, false
-	}
-	return h2Head + int64(head[0])<<16 + int64(head[1])<<8 + int64(head[2]), true
-}
+func WebSocket(c net.Conn) *Conn { return &Conn{Conn: c} }
 
 // longestPayload is how much of a WebSocket frame is counted: with its head it still
 // fits into 63 bits. No frame that says it is longer ever ends.
@@ -98,7 +67,7 @@ func (c *Conn) Write(p []byte) (int, error) {
 		if err := c.sayWhenDue(); err != nil {
 			return written, err
 		}
-		if c.said && c.final {
+		if c.said {
 			return written + len(p), nil // nobody listens any more
 		}
 		n := len(p)
@@ -125,21 +94,20 @@ func (c *Conn) GoAway() {
 	_ = c.sayWhenDue() // who can't get it notices the end of the connection
 }
 
-// sayWhenDue writes the last frame, once it is asked for and a frame has ended.
+// sayWhenDue writes the Close frame after GoAway, if no frame is incomplete.
 func (c *Conn) sayWhenDue() error {
 	if !c.asked || c.said || !c.between() {
 		return nil
 	}
 	c.said = true
 	c.Conn.SetWriteDeadline(time.Now().Add(timeout))
-	_, err := c.Conn.Write([]byte(c.last))
+	_, err := c.Conn.Write([]byte(closeFrame))
 	c.Conn.SetWriteDeadline(time.Time{})
 	return err
 }
 
-// between reports whether the last frame has ended, and there was one: the first
-// frame of an HTTP/2 server is its SETTINGS.
-func (c *Conn) between() bool { return c.begun && c.left == 0 && len(c.head) == 0 }
+// between reports whether no frame is incomplete.
+func (c *Conn) between() bool { return c.left == 0 && len(c.head) == 0 }
 
 // untilNext returns how many bytes of p belong to the present frame. Without its
 // size that is one byte.
@@ -148,7 +116,7 @@ func (c *Conn) untilNext(p []byte) int {
 		return int(min(int64(len(p)), c.left))
 	}
 	head := append(c.head[:len(c.head):len(c.head)], p[:min(len(p), 14)]...)
-	if size, ok := c.size(head); ok {
+	if size, ok := webSocketSize(head); ok {
 		return int(min(int64(len(p)), size-int64(len(c.head))))
 	}
 	return len(p)
@@ -160,12 +128,12 @@ func (c *Conn) follow(p []byte) {
 		if c.left == 0 {
 			c.head = append(c.head, p[0])
 			p = p[1:]
-			size, ok := c.size(c.head)
+			size, ok := webSocketSize(c.head)
 			if !ok {
 				continue
 			}
 			c.left = size - int64(len(c.head))
-			c.head, c.begun = c.head[:0], true
+			c.head = c.head[:0]
 		}
 		n := min(int64(len(p)), c.left)
 		c.left -= n

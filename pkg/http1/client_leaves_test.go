@@ -11,11 +11,7 @@ import (
 )
 
 func TestAClientThatLeavesWithItsAnswerIsNoFailure(t *testing.T) {
-	proxytest.WithEachEngine(t, testAClientThatLeavesWithItsAnswerIsNoFailure)
-}
-
-func testAClientThatLeavesWithItsAnswerIsNoFailure(t *testing.T, start proxytest.Starter) {
-	proxy := start(t, harness.NewApp(t, harness.Echo), nil)
+	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
 	proxy.LearnProtocol()
 	before := len(proxy.Observed(0))
 	const requests = 500
@@ -33,10 +29,6 @@ func testAClientThatLeavesWithItsAnswerIsNoFailure(t *testing.T, start proxytest
 }
 
 func TestAClientThatLeavesIsNoticed(t *testing.T) {
-	proxytest.WithEachEngine(t, testAClientThatLeavesIsNoticed)
-}
-
-func testAClientThatLeavesIsNoticed(t *testing.T, start proxytest.Starter) {
 	for name, leave := range map[string]func(*harness.Client){
 		"FIN":        func(c *harness.Client) { c.Close() },
 		"half-close": func(c *harness.Client) { c.CloseWrite() },
@@ -60,15 +52,15 @@ func testAClientThatLeavesIsNoticed(t *testing.T, start proxytest.Starter) {
 			if where == "inside its body" && strings.HasPrefix(name, "behind") {
 				continue // what comes behind would be its body
 			}
-			t.Run(name+" while "+where, func(t *testing.T) { testLeaving(t, start, where, request, leave) })
+			t.Run(name+" while "+where, func(t *testing.T) { testLeaving(t, where, request, leave) })
 		}
 	}
 }
 
 // testLeaving sends a request and leaves when it has come so far.
-func testLeaving(t *testing.T, start proxytest.Starter, where, request string, leave func(*harness.Client)) {
+func testLeaving(t *testing.T, where, request string, leave func(*harness.Client)) {
 	app := newBlocking()
-	proxy := start(t, harness.NewApp(t, app.serve), func(p *queue.Proxy, _ *proxytest.Options) { p.Limit = queue.NewLimit(1, 5) })
+	proxy := proxytest.Start(t, harness.NewApp(t, app.serve), func(p *queue.Proxy, _ *proxytest.Options) { p.Limit = queue.NewLimit(1, 5) })
 	defer close(app.free)
 	queued, forwarded := strings.HasPrefix(where, "queued"), strings.HasPrefix(where, "forwarded")
 	if queued {

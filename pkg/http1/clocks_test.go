@@ -36,10 +36,6 @@ type clockTest struct {
 }
 
 func TestEachClockFiresInItsPhase(t *testing.T) {
-	proxytest.WithEachEngine(t, testEachClockFiresInItsPhase)
-}
-
-func testEachClockFiresInItsPhase(t *testing.T, start proxytest.Starter) {
 	silent := func(conn *harness.AppConn) { conn.Request(); conn.Hang() }
 	begun := func(conn *harness.AppConn) {
 		conn.Request()
@@ -59,11 +55,11 @@ func testEachClockFiresInItsPhase(t *testing.T, start proxytest.Starter) {
 		{"idle, in the response", queue.Clocks{Idle: soon, ResponseStart: time.Hour}, begun, get, queue.IdleTimeout, queue.Streaming, 0, false},
 	} {
 		t.Run(v.name, func(t *testing.T) {
-			harness.ScaleTime(t, func(scale int) bool { return v.run(t, start, scale) })
+			harness.ScaleTime(t, func(scale int) bool { return v.run(t, scale) })
 		})
 		if v.text == get {
 			t.Run(v.name+", HTTP/2", func(t *testing.T) {
-				harness.ScaleTime(t, func(scale int) bool { return v.runHTTP2(t, start, scale) })
+				harness.ScaleTime(t, func(scale int) bool { return v.runHTTP2(t, scale) })
 			})
 		}
 	}
@@ -71,7 +67,7 @@ func testEachClockFiresInItsPhase(t *testing.T, start proxytest.Starter) {
 
 // run reports false if the timeout expired before the request reached the phase of the test,
 // or while a later request was served.
-func (v clockTest) run(t *testing.T, start proxytest.Starter, scale int) (inTime bool) {
+func (v clockTest) run(t *testing.T, scale int) (inTime bool) {
 	app := harness.NewApp(t, func(conn *harness.AppConn) {
 		if b, _ := conn.In.Peek(6); string(b) == "GET /a" {
 			harness.Echo(conn)
@@ -79,7 +75,7 @@ func (v clockTest) run(t *testing.T, start proxytest.Starter, scale int) (inTime
 		}
 		v.app(conn)
 	})
-	proxy := start(t, app, func(p *queue.Proxy, _ *proxytest.Options) { p.Clocks = scaled(v.clocks, scale) })
+	proxy := proxytest.Start(t, app, func(p *queue.Proxy, _ *proxytest.Options) { p.Clocks = scaled(v.clocks, scale) })
 	c := proxy.Dial()
 	c.Send(v.text)
 	_, m, err := harness.ReadResponse(c.In, "GET")
@@ -128,7 +124,7 @@ func (v clockTest) tooEarly(o queue.Observation, body string) bool {
 }
 
 // runHTTP2 is run for a client that speaks HTTP/2.
-func (v clockTest) runHTTP2(t *testing.T, start proxytest.Starter, scale int) (inTime bool) {
+func (v clockTest) runHTTP2(t *testing.T, scale int) (inTime bool) {
 	app := harness.NewApp(t, func(conn *harness.AppConn) {
 		if b, _ := conn.In.Peek(3); string(b) == "PRI" || strings.HasPrefix(string(b), "@") { // the protocol is detected
 			conn.Send("HTTP/1.1 505 HTTP Version Not Supported\r\nConnection: close\r\n\r\n")
@@ -136,7 +132,7 @@ func (v clockTest) runHTTP2(t *testing.T, start proxytest.Starter, scale int) (i
 		}
 		v.app(conn)
 	})
-	proxy := start(t, app, func(p *queue.Proxy, _ *proxytest.Options) { p.Clocks = scaled(v.clocks, scale) })
+	proxy := proxytest.Start(t, app, func(p *queue.Proxy, _ *proxytest.Options) { p.Clocks = scaled(v.clocks, scale) })
 	r, err := proxy.Client("HTTP/2").Get("http://" + proxy.Address + "/")
 	var body []byte
 	if err == nil {
@@ -162,12 +158,8 @@ func (v clockTest) runHTTP2(t *testing.T, start proxytest.Starter, scale int) (i
 
 // An idle connection may wait for any time, but a head that has begun may not.
 func TestAHeadThatComesTooSlowlyEndsItsConnectionAnyTime(t *testing.T) {
-	proxytest.WithEachEngine(t, testAHeadThatComesTooSlowlyEndsItsConnectionAnyTime)
-}
-
-func testAHeadThatComesTooSlowlyEndsItsConnectionAnyTime(t *testing.T, start proxytest.Starter) {
 	const limit = 250 * time.Millisecond
-	proxy := start(t, harness.NewApp(t, harness.Echo), func(_ *queue.Proxy, s *proxytest.Options) { s.HeaderTimeout = limit })
+	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), func(_ *queue.Proxy, s *proxytest.Options) { s.HeaderTimeout = limit })
 	for name, before := range map[string]int{"the first request": 0, "the second": 1, "the fourth": 3} {
 		c := proxy.Dial()
 		for range before {
@@ -187,10 +179,6 @@ func testAHeadThatComesTooSlowlyEndsItsConnectionAnyTime(t *testing.T, start pro
 
 // What is given to the client is more than all sockets hold.
 func TestAClientThatTakesNoHintsIsEndedByTheClocks(t *testing.T) {
-	proxytest.WithEachEngine(t, testAClientThatTakesNoHintsIsEndedByTheClocks)
-}
-
-func testAClientThatTakesNoHintsIsEndedByTheClocks(t *testing.T, start proxytest.Starter) {
 	hint := "HTTP/1.1 103 Early Hints\r\nLink: " + strings.Repeat("x", 200<<10) + "\r\n\r\n"
 	for name, c := range map[string]struct {
 		clocks queue.Clocks
@@ -200,7 +188,7 @@ func testAClientThatTakesNoHintsIsEndedByTheClocks(t *testing.T, start proxytest
 		"send":    {queue.Clocks{Send: time.Second}, queue.IdleTimeout},
 	} {
 		t.Run(name, func(t *testing.T) {
-			proxy := start(t, harness.NewApp(t, func(conn *harness.AppConn) {
+			proxy := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
 				conn.Request()
 				for range 90 {
 					conn.Send(hint)

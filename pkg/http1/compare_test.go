@@ -212,7 +212,7 @@ func newComparison(t testing.TB, secure bool) *comparison {
 	// The same Host for requests that have none.
 	same := func(reference bool) func(*queue.Proxy, *proxytest.Options) {
 		return func(_ *queue.Proxy, s *proxytest.Options) {
-			s.MaxHeaderBytes, s.NetHTTP, s.TLS = 32<<10, reference, secure
+			s.MaxHeaderBytes, s.Reference, s.TLS = 32<<10, reference, secure
 		}
 	}
 	c.own = proxytest.Start(t, c.ownApp.app, same(false))

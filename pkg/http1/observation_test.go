@@ -12,49 +12,44 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
 )
 
-// Those who count and tell see the same request by either engine, byte for byte.
-func TestBothEnginesTellTheSameOfARequest(t *testing.T) {
-	for _, slow := range []bool{false, true} {
-		proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), func(_ *queue.Proxy, s *proxytest.Options) { s.NetHTTP = slow })
-		c := proxy.Dial()
-		for i, v := range []struct{ line, target, host string }{
-			{"GET /a%2f?b=%zz HTTP/1.1", "/a%2f?b=%zz", "field"}, // in a path net/http refuses it
-			{"DELETE http://authority:80/x HTTP/1.1", "http://authority:80/x", "authority:80"},
-			{"OPTIONS * HTTP/1.1", "*", "field"},
-		} {
-			c.Send(v.line + "\r\nHost: field\r\n\r\n")
-			c.Receive("GET")
-			method, _, _ := strings.Cut(v.line, " ")
-			want := queue.Line{Method: method, Target: v.target, Host: v.host, Major: 1, Minor: 1, Remote: c.LocalAddr().String()}
-			harness.Equal(t, proxy.Observed(i + 1)[i].Line, want, v.line, "net/http", slow)
-		}
+func TestObservationContainsTheRequestLine(t *testing.T) {
+	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
+	c := proxy.Dial()
+	for i, v := range []struct{ line, target, host string }{
+		{"GET /a%2f%zz?b=%zz HTTP/1.1", "/a%2f%zz?b=%zz", "field"},
+		{"DELETE http://authority:80/x HTTP/1.1", "http://authority:80/x", "authority:80"},
+		{"OPTIONS * HTTP/1.1", "*", "field"},
+	} {
+		c.Send(v.line + "\r\nHost: field\r\n\r\n")
+		c.Receive("GET")
+		method, _, _ := strings.Cut(v.line, " ")
+		want := queue.Line{Method: method, Target: v.target, Host: v.host, Major: 1, Minor: 1, Remote: c.LocalAddr().String()}
+		harness.Equal(t, proxy.Observed(i + 1)[i].Line, want, v.line)
 	}
 }
 
 // An app that speaks HTTP/1.1 may answer gRPC, too: gRPC-Web's proxies do.
-func TestBothEnginesSeeTheStatusOfGRPC(t *testing.T) {
+func TestObservationContainsTheStatusOfGRPC(t *testing.T) {
 	const trailer = "HTTP/1.1 200 OK\r\nContent-Type: application/grpc\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\ngrpc-status: %s\r\n\r\n"
 	const head = "HTTP/1.1 200 OK\r\nContent-Type: application/grpc\r\nGrpc-Status: %s\r\nContent-Length: 0\r\n\r\n"
-	for _, slow := range []bool{false, true} {
-		var answers []string
-		want := map[string]bool{"0": false, "2": true, "5": false, "8": true, "12": false, "13": true, "14": true, "15": true, "16": false, "x": false}
-		for status := range want {
-			answers = append(answers, fmt.Sprintf(trailer, status), fmt.Sprintf(head, status))
+	var answers []string
+	want := map[string]bool{"0": false, "2": true, "5": false, "8": true, "12": false, "13": true, "14": true, "15": true, "16": false, "x": false}
+	for status := range want {
+		answers = append(answers, fmt.Sprintf(trailer, status), fmt.Sprintf(head, status))
+	}
+	proxy := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
+		for m := conn.Request(); m != nil; m = conn.Request() {
+			i, _ := strconv.Atoi(strings.TrimPrefix(m.Target(), "/"))
+			conn.Send(answers[i])
 		}
-		proxy := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
-			for m := conn.Request(); m != nil; m = conn.Request() {
-				i, _ := strconv.Atoi(strings.TrimPrefix(m.Target(), "/"))
-				conn.Send(answers[i])
-			}
-		}), func(_ *queue.Proxy, s *proxytest.Options) { s.NetHTTP = slow })
-		c := proxy.Dial()
-		for i, answer := range answers {
-			c.Send(fmt.Sprintf("POST /%d HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n", i))
-			c.Receive("POST")
-			_, status, _ := strings.Cut(strings.ToLower(answer), "grpc-status: ")
-			status, _, _ = strings.Cut(status, "\r\n")
-			harness.Equal(t, proxy.Observed(i + 1)[i].RPCError, want[status], answer, "net/http", slow)
-		}
+	}), nil)
+	c := proxy.Dial()
+	for i, answer := range answers {
+		c.Send(fmt.Sprintf("POST /%d HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n", i))
+		c.Receive("POST")
+		_, status, _ := strings.Cut(strings.ToLower(answer), "grpc-status: ")
+		status, _, _ = strings.Cut(status, "\r\n")
+		harness.Equal(t, proxy.Observed(i + 1)[i].RPCError, want[status], answer)
 	}
 }
 
@@ -70,38 +65,35 @@ func (replacing) Fields() []queue.Field { return []queue.Field{{Name: "Tracepare
 
 func (replacing) End(*queue.Observation) {}
 
-func TestATraceReplacesTheClientsFieldsInBothEngines(t *testing.T) {
-	for _, slow := range []bool{false, true} {
-		var heard string
-		var repeats bool
-		proxy := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
-			for m := conn.Request(); m != nil; m = conn.Request() {
-				slices.Sort(m.Fields)
-				conn.Send(harness.OK(strings.Join(m.Fields, "|")))
-			}
-		}), func(p *queue.Proxy, s *proxytest.Options) {
-			s.NetHTTP = slow
-			p.Trace = func(x queue.Exchange) queue.Trace {
-				heard, repeats = strings.Clone(x.Header("Traceparent")), x.Repeats("Traceparent")
-				return replacing{}
-			}
-		})
-		c := proxy.Dial()
-		for i, v := range []struct {
-			sent    string
-			heard   string
-			repeats bool
-		}{
-			{"", "", false},
-			{"tRaceparent: theirs\r\n", "theirs", false},
-			{"traceparent: one\r\nTRACEPARENT: two\r\n", "one", true},
-		} {
-			c.Send("GET / HTTP/1.1\r\nHost: a\r\nX-Other: kept\r\n" + v.sent + "\r\n")
-			c.WantBody("host: a|traceparent: ours|x-forwarded-for: 127.0.0.1|x-other: kept")
-			proxy.Observed(i + 1)
-			if heard != v.heard || repeats != v.repeats {
-				t.Errorf("%q, net/http %t: got %q, repeats %t, want %q, %t", v.sent, slow, heard, repeats, v.heard, v.repeats)
-			}
+func TestTraceReplacesFieldsOfTheClient(t *testing.T) {
+	var heard string
+	var repeats bool
+	proxy := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
+		for m := conn.Request(); m != nil; m = conn.Request() {
+			slices.Sort(m.Fields)
+			conn.Send(harness.OK(strings.Join(m.Fields, "|")))
+		}
+	}), func(p *queue.Proxy, _ *proxytest.Options) {
+		p.Trace = func(x queue.Exchange) queue.Trace {
+			heard, repeats = strings.Clone(x.Header("Traceparent")), x.Repeats("Traceparent")
+			return replacing{}
+		}
+	})
+	c := proxy.Dial()
+	for i, v := range []struct {
+		sent    string
+		heard   string
+		repeats bool
+	}{
+		{"", "", false},
+		{"tRaceparent: theirs\r\n", "theirs", false},
+		{"traceparent: one\r\nTRACEPARENT: two\r\n", "one", true},
+	} {
+		c.Send("GET / HTTP/1.1\r\nHost: a\r\nX-Other: kept\r\n" + v.sent + "\r\n")
+		c.WantBody("host: a|traceparent: ours|x-forwarded-for: 127.0.0.1|x-other: kept")
+		proxy.Observed(i + 1)
+		if heard != v.heard || repeats != v.repeats {
+			t.Errorf("%q: got %q, repeats %t, want %q, %t", v.sent, heard, repeats, v.heard, v.repeats)
 		}
 	}
 }

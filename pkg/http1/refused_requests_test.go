@@ -69,11 +69,7 @@ func TestAHeadInDoubtIsRefused(t *testing.T) {
 }
 
 func TestABodyOverTheLimitIsAnswered413(t *testing.T) {
-	proxytest.WithEachEngine(t, testABodyOverTheLimitIsAnswered413)
-}
-
-func testABodyOverTheLimitIsAnswered413(t *testing.T, start proxytest.Starter) {
-	proxy := start(t, harness.NewApp(t, harness.Echo), func(_ *queue.Proxy, s *proxytest.Options) { s.MaxBodyBytes = 10 })
+	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), func(_ *queue.Proxy, s *proxytest.Options) { s.MaxBodyBytes = 10 })
 	for name, text := range map[string]string{
 		"a length that has arrived":  "Content-Length: 11\r\n\r\n12345678901",
 		"a length that has not":      "Content-Length: 11\r\n\r\n",

@@ -14,11 +14,7 @@ import (
 )
 
 func TestPipelinedRequestsAreAnsweredInOrderOnOneConnection(t *testing.T) {
-	proxytest.WithEachEngine(t, testPipelinedRequestsAreAnsweredInOrderOnOneConnection)
-}
-
-func testPipelinedRequestsAreAnsweredInOrderOnOneConnection(t *testing.T, start proxytest.Starter) {
-	proxy := start(t, harness.NewApp(t, harness.Echo), nil)
+	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
 	c := proxy.Dial()
 	c.Send("GET /a HTTP/1.1\r\nHost: a\r\n\r\n" +
 		"POST /b HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc" +
@@ -31,11 +27,7 @@ func testPipelinedRequestsAreAnsweredInOrderOnOneConnection(t *testing.T, start 
 }
 
 func TestAHeadSentByteByByteIsServed(t *testing.T) {
-	proxytest.WithEachEngine(t, testAHeadSentByteByByteIsServed)
-}
-
-func testAHeadSentByteByByteIsServed(t *testing.T, start proxytest.Starter) {
-	proxy := start(t, harness.NewApp(t, harness.Echo), nil)
+	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
 	c := proxy.Dial()
 	c.SetNoDelay(true)
 	for range 2 {
@@ -48,27 +40,23 @@ func testAHeadSentByteByByteIsServed(t *testing.T, start proxytest.Starter) {
 }
 
 func TestTargetsArriveByteForByte(t *testing.T) {
-	proxytest.WithEachEngine(t, func(t *testing.T, start proxytest.Starter) {
-		c := start(t, harness.NewApp(t, harness.Echo), nil).Dial()
-		for _, target := range []string{
-			"/", "//", "/a//b", "/a/../b", "/%2f%2F", "/a?x=1;y=2&z=%zz", "/p\"q|r", "/\xc3\xa9/%2f", "/?", "/a?b?c", "/a;b=c", "/*", "/\\",
-		} {
-			c.Get(target)
-		}
-	})
+	c := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil).Dial()
+	for _, target := range []string{
+		"/", "//", "/a//b", "/a/../b", "/%2f%2F", "/a?x=1;y=2&z=%zz", "/p\"q|r", "/\xc3\xa9/%2f", "/?", "/a?b?c", "/a;b=c", "/*", "/\\",
+	} {
+		c.Get(target)
+	}
 }
 
 func TestAnAnswerToAFinishedPostKeepsTheConnection(t *testing.T) {
-	proxytest.WithEachEngine(t, func(t *testing.T, start proxytest.Starter) {
-		c := start(t, harness.NewApp(t, harness.Echo), nil).Dial()
-		for i := range 100 {
-			body := []string{"Content-Length: 5\r\n\r\nhello", "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"}[i%2]
-			c.Send("POST /x HTTP/1.1\r\nHost: a\r\n" + body)
-			if m := c.Receive("POST"); m.Status() != 200 || m.Closes() {
-				t.Fatalf("got %d, close %v, want 200, close false", m.Status(), m.Closes())
-			}
+	c := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil).Dial()
+	for i := range 100 {
+		body := []string{"Content-Length: 5\r\n\r\nhello", "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"}[i%2]
+		c.Send("POST /x HTTP/1.1\r\nHost: a\r\n" + body)
+		if m := c.Receive("POST"); m.Status() != 200 || m.Closes() {
+			t.Fatalf("got %d, close %v, want 200, close false", m.Status(), m.Closes())
 		}
-	})
+	}
 }
 
 func TestAHeadMayBeAsLongAsTheLimit(t *testing.T) {
@@ -205,11 +193,7 @@ func TestTrailersPassBothWays(t *testing.T) {
 
 // Nobody speaks in our name, at the end of a response as at its beginning.
 func TestNoTrailerSpeaksInOurName(t *testing.T) {
-	proxytest.WithEachEngine(t, testNoTrailerSpeaksInOurName)
-}
-
-func testNoTrailerSpeaksInOurName(t *testing.T, start proxytest.Starter) {
-	proxy := start(t, harness.NewApp(t, func(conn *harness.AppConn) {
+	proxy := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
 		conn.Request()
 		conn.Send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n" +
 			"Proxy-Status: queue-proxy; error=x, other; error=y\r\nX-Sum: 7\r\nPROXY-STATUS: queue-proxy\r\n\r\n")

@@ -72,11 +72,7 @@ func TestResponsesPassAsTheyWereMeant(t *testing.T) {
 }
 
 func TestInterimResponsesPassAndTheFinalStatusStays(t *testing.T) {
-	proxytest.WithEachEngine(t, testInterimResponsesPassAndTheFinalStatusStays)
-}
-
-func testInterimResponsesPassAndTheFinalStatusStays(t *testing.T, start proxytest.Starter) {
-	proxy := start(t, harness.NewApp(t, answering(map[string]string{
+	proxy := proxytest.Start(t, harness.NewApp(t, answering(map[string]string{
 		"it": "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 418 I'm a teapot\r\nContent-Length: 2\r\n\r\nno",
 	})), nil)
 	c := proxy.Dial()
@@ -94,10 +90,6 @@ func testInterimResponsesPassAndTheFinalStatusStays(t *testing.T, start proxytes
 }
 
 func TestAnAppThatFailsIsAnswered502(t *testing.T) {
-	proxytest.WithEachEngine(t, testAnAppThatFailsIsAnswered502)
-}
-
-func testAnAppThatFailsIsAnswered502(t *testing.T, start proxytest.Starter) {
 	for name, v := range map[string]struct {
 		answer string
 		reason queue.Reason
@@ -115,7 +107,7 @@ func testAnAppThatFailsIsAnswered502(t *testing.T, start proxytest.Starter) {
 		"an interim, then end":      {"HTTP/1.1 102 Processing\r\n\r\n<close>", queue.AppReset},
 	} {
 		t.Run(name, func(t *testing.T) {
-			proxy := start(t, harness.NewApp(t, answering(map[string]string{"it": v.answer})), nil)
+			proxy := proxytest.Start(t, harness.NewApp(t, answering(map[string]string{"it": v.answer})), nil)
 			c := proxy.Dial()
 			c.Send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nX-Answer: it\r\n\r\n")
 			m := c.Receive("POST")
@@ -129,10 +121,6 @@ func testAnAppThatFailsIsAnswered502(t *testing.T, start proxytest.Starter) {
 }
 
 func TestAnAppThatFailsInItsBodyBreaksTheResponse(t *testing.T) {
-	proxytest.WithEachEngine(t, testAnAppThatFailsInItsBodyBreaksTheResponse)
-}
-
-func testAnAppThatFailsInItsBodyBreaksTheResponse(t *testing.T, start proxytest.Starter) {
 	for name, answer := range map[string]string{
 		"a length":    "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello<close>",
 		"chunks":      "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n<close>",
@@ -140,7 +128,7 @@ func testAnAppThatFailsInItsBodyBreaksTheResponse(t *testing.T, start proxytest.
 		"bad framing": "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\nworld\r\n0\r\n\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {
-			proxy := start(t, harness.NewApp(t, answering(map[string]string{"it": answer})), nil)
+			proxy := proxytest.Start(t, harness.NewApp(t, answering(map[string]string{"it": answer})), nil)
 			c := proxy.Dial()
 			c.Send("GET / HTTP/1.1\r\nHost: a\r\nX-Answer: it\r\n\r\nGET /behind HTTP/1.1\r\nHost: a\r\n\r\n")
 			_, m, err := harness.ReadResponse(c.In, "GET")
@@ -235,10 +223,6 @@ func TestTheReplayRuleHolds(t *testing.T) {
 // An answer that comes while the request is being sent is not lost, and neither
 // connection is used again.
 func TestAnEarlyAnswerReachesAClientThatStillSends(t *testing.T) {
-	proxytest.WithEachEngine(t, testAnEarlyAnswerReachesAClientThatStillSends)
-}
-
-func testAnEarlyAnswerReachesAClientThatStillSends(t *testing.T, start proxytest.Starter) {
 	const size = 20 << 20
 	heard := make(chan struct{})
 	a := harness.NewApp(t, func(conn *harness.AppConn) {
@@ -248,7 +232,7 @@ func testAnEarlyAnswerReachesAClientThatStillSends(t *testing.T, start proxytest
 			conn.Hang()
 		}
 	})
-	proxy := start(t, a, nil)
+	proxy := proxytest.Start(t, a, nil)
 	for i := range 40 {
 		c := proxy.Dial()
 		sent := make(chan struct{})

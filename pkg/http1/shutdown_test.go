@@ -18,12 +18,8 @@ import (
 )
 
 func TestTheDrainsDeadlineCutsWhatIsInFlight(t *testing.T) {
-	proxytest.WithEachEngine(t, testTheDrainsDeadlineCutsWhatIsInFlight)
-}
-
-func testTheDrainsDeadlineCutsWhatIsInFlight(t *testing.T, start proxytest.Starter) {
 	app := newBlocking()
-	proxy := start(t, harness.NewApp(t, func(conn *harness.AppConn) {
+	proxy := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
 		if b, _ := conn.In.Peek(6); string(b) == "GET /s" {
 			conn.Request()
 			conn.Send("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nbegun")

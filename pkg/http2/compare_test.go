@@ -178,12 +178,12 @@ func (a *app) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	io.WriteString(w, s.content)
 }
 
-// newSetup starts a proxy, by this engine or by the one on net/http, in front of an app
+// newSetup starts this engine or the reference proxy in front of an app
 // that speaks HTTP/1.1 or HTTP/2.
-func newSetup(t testing.TB, netHTTP, appH2 bool) *setup {
+func newSetup(t testing.TB, reference, appH2 bool) *setup {
 	t.Helper()
 	s := &setup{app: &app{}}
-	s.proxy = start(t, serveApp(t, s.app, appH2), func(_ *queue.Proxy, o *proxytest.Options) { o.NetHTTP = netHTTP })
+	s.proxy = start(t, serveApp(t, s.app, appH2), func(_ *queue.Proxy, o *proxytest.Options) { o.Reference = reference })
 	return s
 }
 

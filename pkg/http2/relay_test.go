@@ -33,16 +33,9 @@ func (s *appStream) respond(end bool, fields ...string) { _ = s.WriteHead(s.id, 
 // reads its connection.
 func newFrameApp(t testing.TB, serve func(s *appStream)) *frameApp {
 	t.Helper()
-	return newFrameAppOf(t, false, serve)
-}
-
-// newFrameAppOf is newFrameApp behind this engine or the one on net/http.
-func newFrameAppOf(t testing.TB, netHTTP bool, serve func(s *appStream)) *frameApp {
-	t.Helper()
 	a := &frameApp{observations: make(chan queue.Observation, 1000)}
 	server := harness.NewApp(t, func(conn *harness.AppConn) { serveFrames(conn, serve) })
-	a.proxy = start(t, server.Listener, func(p *queue.Proxy, o *proxytest.Options) {
-		o.NetHTTP = netHTTP
+	a.proxy = start(t, server.Listener, func(p *queue.Proxy, _ *proxytest.Options) {
 		p.Observe = func(o *queue.Observation) { a.observations <- *o }
 	})
 	return a
@@ -166,12 +159,10 @@ func TestTheStatusOfGRPCIsSeen(t *testing.T) {
 			s.respond(true, ":status", "200", "content-type", "text/plain", "grpc-status", "14")
 		}, false},
 	} {
-		for _, netHTTP := range []bool{false, true} {
-			a := newFrameAppOf(t, netHTTP, c.serve)
-			cl := connect(t, a.proxy)
-			cl.receive(cl.send(request("POST", "/", [2]string{"content-type", "application/grpc"})))
-			harness.Equal(t, harness.Receive(t, a.observations, "observation").RPCError, c.want, name, "net/http", netHTTP)
-		}
+		a := newFrameApp(t, c.serve)
+		cl := connect(t, a.proxy)
+		cl.receive(cl.send(request("POST", "/", [2]string{"content-type", "application/grpc"})))
+		harness.Equal(t, harness.Receive(t, a.observations, "observation").RPCError, c.want, name)
 	}
 }
 
@@ -300,18 +291,16 @@ func echo(c *client, all int) {
 // CVE-2026-33814. A frame size of 0 is a connection error (RFC 9113 section 6.5.2), and the header of a
 // request is not divided into frames of this size.
 func TestAppWithFrameSizeZeroReturns502(t *testing.T) {
-	for _, netHTTP := range []bool{false, true} {
-		app := harness.NewApp(t, func(conn *harness.AppConn) {
-			frames := conn.Frames()
-			if frames.Greet(xhttp2.Setting{ID: xhttp2.SettingMaxFrameSize, Val: 0}) == nil {
-				frames.Follow(func(xhttp2.Frame) {})
-			}
-		})
-		p := start(t, app.Listener, func(_ *queue.Proxy, o *proxytest.Options) { o.NetHTTP = netHTTP })
-		c := connect(t, p)
-		c.wantStatus(request("POST", "/", [2]string{"content-type", "application/grpc+x"}), "200")
-		c.wantStatus(request("GET", "/"), "502")
-	}
+	app := harness.NewApp(t, func(conn *harness.AppConn) {
+		frames := conn.Frames()
+		if frames.Greet(xhttp2.Setting{ID: xhttp2.SettingMaxFrameSize, Val: 0}) == nil {
+			frames.Follow(func(xhttp2.Frame) {})
+		}
+	})
+	p := start(t, app.Listener, nil)
+	c := connect(t, p)
+	c.wantStatus(request("POST", "/", [2]string{"content-type", "application/grpc+x"}), "200")
+	c.wantStatus(request("GET", "/"), "502")
 }
 
 // CVE-2026-78660. A Content-Length that is not a number, or is ambiguous, is a protocol error.

@@ -53,11 +53,12 @@ func options(names string) Options {
 		Namespace: "ns", Service: "svc", Configuration: "cfg", Revision: "rev", Pod: "pod-0", UserPort: 8080,
 		NotReadyReasons: []string{"pending", "refused", "draining"},
 		Gauges: Gauges{
-			Load:            func() (int, int) { return 2, 3 },
-			OldestWaiter:    func() time.Time { return time.Now().Add(-time.Minute) },
-			Limit:           func() (int, int) { return 2, 20 },
-			Adaptive:        func() (adapt.State, bool) { return adapt.State{Limit: 2, Base: 2, Reason: adapt.Steady}, true },
-			Advice:          func() adapt.Advice { return adapt.Advice{Limit: 4} },
+			Load:         func() (int, int) { return 2, 3 },
+			OldestWaiter: func() time.Time { return time.Now().Add(-time.Minute) },
+			Limit:        func() (int, int) { return 2, 20 },
+			Adaptive: func() (adapt.State, bool) {
+				return adapt.State{Limit: 2, Base: 2, Reason: adapt.Steady, Settled: 4}, true
+			},
 			Ready:           func() (bool, string) { return false, "refused" },
 			Draining:        func() bool { return true },
 			Memory:          func() (used, limit int64) { return 1 << 20, 24 << 20 },

@@ -52,7 +52,6 @@ type Gauges struct {
 	OldestWaiter    func() time.Time              // when the first in line came; zero: nobody waits
 	Limit           func() (running, waiting int) // how many of each may be; 0 running: no limit, and then waiting says nothing
 	Adaptive        func() (adapt.State, bool)    // what an adaptive limit has decided; false: it is fixed
-	Advice          func() adapt.Advice           // the limit that an adaptive limit has settled on
 	Ready           func() (bool, string)         // what a queue probe would be answered, and if not ready one of NotReadyReasons
 	Draining        func() bool                   // the pod is ending
 	CertExpiry      func() time.Time              // of the certificate that is served; zero: there is none

@@ -198,7 +198,6 @@ func TestWhatIsNotThereHasNoMetric(t *testing.T) {
 	o.Gauges.LogLinesDropped, o.Gauges.SpansDropped = nil, nil
 	o.Gauges.Limit = func() (int, int) { return 0, 0 }
 	o.Gauges.Adaptive = func() (adapt.State, bool) { return adapt.State{}, false }
-	o.Gauges.Advice = func() adapt.Advice { return adapt.Advice{} }
 	o.Gauges.CertExpiry = func() time.Time { return time.Time{} }
 	got := scrape(t, newMetrics(t, o).Handler(), text)
 	wantSamples(t, samples(got, "queue_proxy_concurrency_limit", "queue_proxy_advised_concurrency_limit", "queue_proxy_queue_limit", "queue_proxy_tls_certificate_expiry_timestamp_seconds",

@@ -95,7 +95,7 @@ func addLoad(r *registry, g *Gauges) {
 		}
 	}, "reason")
 	r.gauge("queue_proxy_advised_concurrency_limit", "Limit that an adaptive limit has settled on after it was compared with a lower and a higher limit; absent before.",
-		sometimes(func() (float64, bool) { a := g.Advice(); return float64(a.Limit), a.Limit > 0 }))
+		sometimes(func() (float64, bool) { state, _ := g.Adaptive(); return float64(state.Settled), state.Settled > 0 }))
 }
 
 func (s *state) addReadiness(r *registry, o *Options) {

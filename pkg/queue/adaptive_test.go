@@ -234,26 +234,3 @@ func TestResultOfHeldExchange(t *testing.T) {
 		harness.Equal(t, heldResult(c.reason, c.answered, c.took, c.held), c.want, name)
 	}
 }
-
-func TestARequestSaysHowManyWereInFlightWhenItGotItsSlot(t *testing.T) {
-	for name, limit := range map[string]*Limit{"no limit": nil, "a limit": NewLimit(10, 0), "an adaptive limit": NewAdaptiveLimit(adapt.Settings{}, 0)} {
-		synctest.Test(t, func(t *testing.T) {
-			p := newTestProxy()
-			p.Limit = limit
-			done := make(chan struct{})
-			var all sync.WaitGroup
-			for range 3 {
-				f := newFake("/").worksUntil(done)
-				all.Go(func() { p.Serve(f, &f.state) })
-				synctest.Wait()
-			}
-			close(done)
-			all.Wait()
-			got := 0
-			for _, o := range p.seen {
-				got += o.InFlight
-			}
-			harness.Equal(t, got, 1+2+3, name, "all together")
-		})
-	}
-}

@@ -289,9 +289,8 @@ func (d *Drain) Empty(ctx context.Context) error {
 	}
 }
 
-// arrive notes a request in flight; fresh says that it counts against quiet. It returns how
-// many there are that are no streams, this one included.
-func (d *Drain) arrive(x Exchange, state *RequestState, fresh bool) (inFlight int) {
+// arrive notes a request in flight; fresh says that it counts against quiet.
+func (d *Drain) arrive(x Exchange, state *RequestState, fresh bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if fresh && state.start.After(d.arrived) { // others may have overtaken it on the way here
@@ -308,7 +307,6 @@ func (d *Drain) arrive(x Exchange, state *RequestState, fresh bool) (inFlight in
 	if d.over || d.closing {
 		state.end(Draining)
 	}
-	return d.flights - d.streams
 }
 
 // noteStream notes that a request in flight has become a stream.

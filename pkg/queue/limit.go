@@ -39,7 +39,6 @@ type ticket struct {
 	granted    bool
 	holds      bool       // see [RequestState.Holds]; of the goroutine that serves
 	slot       adapt.Slot // of an adaptive limit
-	inFlight   int32      // number of requests with a slot, including this request, when it got its slot
 	prev, next *ticket
 }
 
@@ -165,12 +164,9 @@ func (m *Limit) free() bool {
 func (m *Limit) admit(t *ticket, now time.Time) {
 	if m.adaptive != nil {
 		m.adaptive.Admit(now, &t.slot)
-		_, counted := m.adaptive.Load()
-		t.inFlight = int32(counted)
 		return
 	}
 	m.running++
-	t.inFlight = int32(m.running)
 }
 
 // release gives a slot of a fixed limit to the first in line, or back.

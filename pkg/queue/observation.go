@@ -21,7 +21,6 @@ type Observation struct {
 	Proxied  bool        // came through the activator
 	Start    time.Time   // when the request had been read
 	Slot     time.Time   // when it got a slot; zero: it never did
-	InFlight int         // that had one then and were no streams, itself included; without a limit all in flight; 0: a kubelet probe
 	Stream   bool        // an upgraded connection, or an event stream that answers a GET
 	RPCError bool        // the user container's grpc-status says that it has failed
 	End      time.Time

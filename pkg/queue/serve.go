@@ -4,7 +4,7 @@
 // forward, release, answer, observe, count out.
 //
 // It speaks to an [Exchange] and knows nothing of sockets; an engine
-// implements it (packages http1 and nethttp). What it knows of the world it is given:
+// implements it (packages http1 and http2). What it knows of the world it is given:
 // whether the user container is ready, and who is notified of what happened.
 package queue
 
@@ -105,7 +105,7 @@ func (p *Proxy) Serve(x Exchange, state *RequestState) {
 			o.TraceID = state.trace.ID()
 		}
 	}
-	inFlight := p.Drain.arrive(x, state, fresh)
+	p.Drain.arrive(x, state, fresh)
 	defer p.Drain.leave(state)
 	if fresh { // what counts against quiet counts for scaling
 		p.Stats.In(o.Start, o.Proxied)
@@ -117,7 +117,7 @@ func (p *Proxy) Serve(x Exchange, state *RequestState) {
 		}
 	}()
 
-	held = p.forward(limit, inFlight, fresh, x, state, o)
+	held = p.forward(limit, fresh, x, state, o)
 	if o.Reason != OK && !o.Begun {
 		finish(x, o)
 	}
@@ -179,9 +179,8 @@ func answer(x Exchange, a Answer) (status int, size int64) {
 }
 
 // forward waits for a slot and holds it until the exchange with the user
-// container has ended. It reports whether it has left that to hold. inFlight is how many
-// requests there are, of which all are in the user container where there is no limit.
-func (p *Proxy) forward(limit *Limit, inFlight int, counted bool, x Exchange, state *RequestState, o *Observation) (held bool) {
+// container has ended. It reports whether it has left that to hold.
+func (p *Proxy) forward(limit *Limit, counted bool, x Exchange, state *RequestState, o *Observation) (held bool) {
 	if state.rejected != OK {
 		o.Reason, o.Reset = state.rejected, state.reset
 		return false
@@ -198,13 +197,6 @@ func (p *Proxy) forward(limit *Limit, inFlight int, counted bool, x Exchange, st
 			limit.end(&state.ticket, resultOf(o))
 		}
 	}()
-	if limit == nil {
-		state.ticket.inFlight = 0
-		if o.Kind != header.KubeletRequest { // which is beside those that load the user container
-			state.ticket.inFlight = int32(inFlight)
-		}
-	}
-	o.InFlight = int(state.ticket.inFlight)
 	state.ticket.holds = limit != nil && p.Grace > 0
 	state.Enter(Dialling)
 	o.Result = x.Forward(state)

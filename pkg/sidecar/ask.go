@@ -81,8 +81,3 @@ func ask(ctx context.Context, client *http.Client, url string) (string, error) {
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxAskBody))
 	return string(body), err
 }
-
-// WhyLimit asks the sidecar of this host which limit on concurrency would have been right.
-func WhyLimit(ctx context.Context, statusPort int, asJSON bool, w io.Writer) error {
-	return status.WhyLimit(ctx, net.JoinHostPort(loopback.IPv4, strconv.Itoa(statusPort)), asJSON, w)
-}

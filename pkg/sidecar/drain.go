@@ -33,11 +33,7 @@ const (
 // fail and clients are sent elsewhere. ending says that the pod is ending.
 func (s *sidecar) beginDrain(ending bool) {
 	s.proxy.Drain.Begin(ending)
-	if s.http2 != nil {
-		s.http2.GoAway()
-	} else {
-		s.nethttp.GoAway()
-	}
+	s.http2.GoAway()
 }
 
 // drain keeps serving until nobody needs us any more, or the deadline has come. Where
@@ -86,11 +82,7 @@ func (s *sidecar) stopAccepting() {
 	}
 	ctx, cancel := context.WithDeadline(context.Background(), end.Add(leaveTime))
 	defer cancel()
-	if s.http1 == nil {
-		_ = s.nethttp.Shutdown(ctx)
-	} else {
-		s.shutDownBoth(ctx)
-	}
+	s.shutDownBoth(ctx)
 	_ = s.proxy.Drain.Empty(ctx) // tunnels, which no server knows any more
 }
 

@@ -37,7 +37,6 @@ func (s *sidecar) makeMetrics(pushed bool) *metrics.Metrics {
 			OldestWaiter: s.proxy.Limit.OldestWaiter,
 			Limit:        s.limit,
 			Adaptive:     s.proxy.Limit.Adaptive,
-			Advice:       s.board.Advice,
 			Ready:        s.readyReason,
 			Draining:     s.proxy.Drain.Draining,
 			CertExpiry:   s.pair.NotAfter,

@@ -5,7 +5,6 @@ package sidecar
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -32,7 +31,6 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/http2"
 	"github.com/queue-proxy/queue-proxy/pkg/loopback"
 	"github.com/queue-proxy/queue-proxy/pkg/memory"
-	"github.com/queue-proxy/queue-proxy/pkg/nethttp"
 	"github.com/queue-proxy/queue-proxy/pkg/portlimit"
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
@@ -63,9 +61,8 @@ type sidecar struct {
 	prober  *probe.Prober
 	app     *upstream.App
 	proxy   *queue.Proxy
-	http1   *http1.Server   // nil: net/http serves all
-	http2   *http2.Server   // likewise
-	nethttp *nethttp.Server // nil: it serves nothing
+	http1   *http1.Server
+	http2   *http2.Server
 	appH2   *h2client.Client
 	pair    *certs.Watcher
 	board   *status.Board
@@ -305,12 +302,8 @@ func (s *sidecar) buildEngines() {
 		Bounds:         s.bounds,
 		WebSockets:     &s.webSockets,
 	}
-	if c.Engine.V == config.OwnEngine {
-		s.http2 = http2.New(settings, s.proxy, s.app, s.appH2)
-		s.http1 = http1.New(settings, s.proxy, s.app, s.appH2, s.watcher, s.http2.ServeConn)
-	} else {
-		s.nethttp = nethttp.New(settings, s.proxy, s.app, s.appH2, s.watcher, zap.NewStdLog(s.log))
-	}
+	s.http2 = http2.New(settings, s.proxy, s.app, s.appH2)
+	s.http1 = http1.New(settings, s.proxy, s.app, s.appH2, s.watcher, s.http2.ServeConn)
 }
 
 // statusSources are the facts of the status page.
@@ -384,7 +377,7 @@ func (s *sidecar) load() (running, waiting int) {
 // a listener until the context ends.
 func (s *sidecar) serve(ctx context.Context, l *listeners) {
 	c := s.config
-	s.start(func() error { return s.serveClients(l.main, nil) })
+	s.start(func() error { return s.http1.Serve(l.main, nil) })
 	s.startServer(l.admin, s.adminHandler())
 	s.startServer(l.autoscaler, stats.Handler(s.proxy.Stats, stats.Labels{
 		Namespace:     c.Namespace.V,
@@ -405,14 +398,6 @@ func (s *sidecar) serve(ctx context.Context, l *listeners) {
 		s.start(func() error { return s.metricsPair.Run(ctx) })
 	}
 	s.start(func() error { return s.serveTLS(ctx, l.tls) })
-}
-
-// serveClients serves requests on a listener; secure makes it speak TLS.
-func (s *sidecar) serveClients(ln net.Listener, secure *tls.Config) error {
-	if s.http1 != nil {
-		return s.http1.Serve(ln, secure)
-	}
-	return s.nethttp.Serve(ln, secure)
 }
 
 // start runs what serves; its error ends the process.

@@ -70,7 +70,7 @@ func (s *sidecar) serveTLS(ctx context.Context, ln net.Listener) error {
 		}
 	}
 	c := s.config
-	return s.serveClients(ln, s.pair.Config(&tls.Config{
+	return s.http1.Serve(ln, s.pair.Config(&tls.Config{
 		MinVersion:       c.TLSMinVersion.V,
 		MaxVersion:       c.TLSMaxVersion.V,
 		CipherSuites:     c.TLSCipherSuites.V,

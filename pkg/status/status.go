@@ -123,7 +123,6 @@ type snapshot struct {
 	Depth     int            `json:"depth"`
 	Memory    *memoryState   `json:"memory,omitempty"`   // absent: there is no budget
 	Adaptive  *adaptive      `json:"adaptive,omitempty"` // absent: the limit is fixed
-	Advice    adapt.Advice   `json:"advice"`
 	Interval  float64        `json:"intervalSeconds"`
 	Totals    totals         `json:"totals"`
 	History   []sample       `json:"history"`  // the oldest first
@@ -164,7 +163,6 @@ type Board struct {
 	ended   [queue.NumReasons]atomic.Uint64 // requests since the start
 	took    histogram                       // by the app
 	queued  histogram                       // before that
-	curve   adapt.Curve                     // the same by how many were in flight
 	refused atomic.Bool                     // a connection to the app was refused
 	logged  [len(problems)]atomic.Bool      // problems that FirstProblem has returned
 
@@ -181,7 +179,7 @@ type Board struct {
 // New returns a board.
 func New(s Sources) *Board { return &Board{sources: s} }
 
-// Observe notes a request. One that went through costs five atomic additions and
+// Observe notes a request. One that went through costs three atomic additions and
 // no memory.
 func (b *Board) Observe(o *queue.Observation) {
 	if o.Excluded {
@@ -194,9 +192,6 @@ func (b *Board) Observe(o *queue.Observation) {
 	if o.Begun && !o.Slot.IsZero() && !o.Upgraded {
 		b.took.add(o.End.Sub(o.Slot))
 		b.queued.add(o.Queued())
-		if o.Reason == queue.OK && !o.AppFailed() && !o.Stream {
-			b.curve.Note(o.InFlight, o.End.Sub(o.Slot))
-		}
 	}
 	if o.Reason != queue.OK {
 		b.note(o)
@@ -327,9 +322,6 @@ func (b *Board) sample() {
 	b.requests, b.failed = requests, failed
 	b.history[b.taken%samples] = s
 	b.taken++
-	if b.taken%int(adapt.AgeInterval/Interval) == 0 {
-		b.curve.Age()
-	}
 }
 
 // snapshot returns what is known now.
@@ -346,7 +338,6 @@ func (b *Board) snapshot() snapshot {
 		Reason:    readiness.Reason(),
 		Readiness: readiness,
 		Drain:     drain,
-		Advice:    b.Advice(),
 		Interval:  Interval.Seconds(),
 		Totals:    b.totals(),
 		Bounds:    boundStates(s.Bounds.States(time.Now())),
@@ -367,7 +358,7 @@ func (b *Board) snapshot() snapshot {
 		snap.Memory = &memoryState{Used: used, Limit: limit}
 	}
 	if state, ok := s.Adaptive(); ok {
-		snap.Adaptive = &adaptive{Base: state.Base, Reason: state.Reason}
+		snap.Adaptive = &adaptive{Base: state.Base, Reason: state.Reason, Settled: state.Settled, Missing: state.Missing}
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()

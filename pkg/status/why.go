@@ -125,7 +125,7 @@ func (s *snapshot) text() string {
 		fmt.Fprintf(&b, " (at most %d and %d)", s.Limit, s.Depth)
 	}
 	if s.Adaptive != nil {
-		fmt.Fprintf(&b, "; the limit is adaptive: %s", s.Adaptive.Reason.Words())
+		fmt.Fprintf(&b, "; the limit is adaptive: %s", s.Adaptive.text())
 	}
 	b.WriteString(s.slotsText())
 	if m := s.Memory; m != nil {

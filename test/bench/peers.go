@@ -24,7 +24,6 @@ import (
 // The names of the peers, as they stand in reports.
 const (
 	ours     = "queue-proxy"
-	oursSlow = "ENGINE=net/http"
 	knative  = "Knative"
 	baseline = "ReverseProxy"
 	haproxy  = "HAProxy"
@@ -106,7 +105,6 @@ func findPeers(bin string) (peers, variants []*peer, err error) {
 	}
 	peers = []*peer{
 		{name: ours, program: sidecar, queues: true, sidecar: true, h2ToH1: true, command: queueProxy()},
-		{name: oursSlow, program: sidecar, queues: true, sidecar: true, h2ToH1: true, command: queueProxy("ENGINE=net/http")},
 		{name: knative, program: filepath.Join(bin, "knative"), queues: true, sidecar: true, certDir: "/var/lib/knative/certs", command: queueProxy()},
 		{name: baseline, program: filepath.Join(bin, "baseline"), h2ToH1: true, command: reverseProxy},
 		{name: haproxy, program: haproxyPath, queues: true, h2ToH1: true, command: haproxyCommand},

@@ -25,7 +25,6 @@ const (
 // colours of the peers.
 var colours = map[string]string{
 	ours:     "#1f6feb",
-	oursSlow: "#9ec5fe",
 	knative:  "#cf222e",
 	baseline: "#8b949e",
 	haproxy:  "#d97706",

@@ -39,7 +39,7 @@ type row struct {
 type ratio struct{ title, peer, against string }
 
 var (
-	proxies   = []string{ours, oursSlow, knative, baseline, haproxy, nginx}
+	proxies   = []string{ours, knative, baseline, haproxy, nginx}
 	withAlone = append(slices.Clip(proxies), appAlone)
 
 	usual = []ratio{
@@ -114,7 +114,7 @@ var sections = []section{
 		{id: "size", title: "binary, MB", unit: "MB", digits: 1},
 	}},
 	{
-		short: "queue", title: "The queue: 100 clients for an app that takes 10 at once and 20 ms for each", peers: []string{ours, oursSlow, knative, haproxy},
+		short: "queue", title: "The queue: 100 clients for an app that takes 10 at once and 20 ms for each", peers: []string{ours, knative, haproxy},
 		ratios: []ratio{{"to " + knative, ours, knative}, {"to " + haproxy, ours, haproxy}}, rows: []row{
 			{id: "queue/p50", title: "wait, p50, ms", unit: "ms", digits: 1},
 			{id: "queue/p99", title: "wait, p99, ms", unit: "ms", digits: 1},

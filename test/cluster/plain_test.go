@@ -37,54 +37,6 @@ func TestARollOutLosesNoRequest(t *testing.T) {
 	}
 }
 
-// engines are what serves HTTP/1, in the order of a switch from the default and back.
-var engines = []string{"net/http", "own"}
-
-func TestASwitchOfTheEngineInARollOutLosesNoRequest(t *testing.T) {
-	webhook(t)
-	for _, mode := range modes {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			s := newSpace(t, "engine-"+mode, restricted, wanted)
-			a := app{name: "web", replicas: 2, annotations: logged("mode=" + mode)}
-			c := newClients(s, s.run(a))
-			c.comeAll()
-			for _, engine := range engines {
-				time.Sleep(2 * time.Second)
-				a.annotations["queue-proxy.dev/settings"] = "REQUEST_LOG=true\nENGINE=" + engine + "\n"
-				s.apply(a.manifest())
-				s.rolled("web")
-				s.serveWith(engine)
-			}
-			time.Sleep(time.Second)
-			c.allServed("the engine is switched, and back, " + mode)
-		})
-	}
-}
-
-// serveWith fails the test unless every sidecar of the app web has an engine.
-func (s *space) serveWith(engine string) {
-	s.t.Helper()
-	for _, pod := range s.ready("app=web", 2) {
-		code, text := s.execute(pod.name(), "config", "-o", "json")
-		var said struct {
-			Settings []struct{ Name, Value string }
-		}
-		if err := json.Unmarshal([]byte(text), &said); err != nil || code != 0 {
-			s.t.Fatalf("config of %s: got exit code %d, %v, want its settings: %s", pod.name(), code, err, text)
-		}
-		got := ""
-		for _, v := range said.Settings {
-			if v.Name == "ENGINE" {
-				got = v.Value
-			}
-		}
-		if got != engine {
-			s.t.Errorf("%s: got ENGINE %q, want %q", pod.name(), got, engine)
-		}
-	}
-}
-
 func TestAPodThatIsDeletedOrEvictedAnswersWhatItHasAccepted(t *testing.T) {
 	webhook(t)
 	for _, mode := range modes {
@@ -494,12 +446,6 @@ func TestTrafficOverTLSLosesNoRequestInARollOut(t *testing.T) {
 	time.Sleep(time.Second)
 	s.kubectl("rollout", "restart", "deployment/web")
 	s.rolled("web")
-	for _, engine := range engines {
-		time.Sleep(time.Second)
-		s.kubectl("set", "env", "deployment/web", "--containers="+sidecarName, "ENGINE="+engine)
-		s.rolled("web")
-		s.serveWith(engine)
-	}
 	time.Sleep(time.Second)
-	c.allServed("a roll-out, and the engine is switched, and back, over TLS")
+	c.allServed("a roll-out over TLS")
 }

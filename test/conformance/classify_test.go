@@ -278,7 +278,6 @@ func TestEveryRequestIsWhatTheTableSays(t *testing.T) {
 func classify(t *testing.T, p *proxy, app *ledgerApp, draining bool) {
 	for _, r := range rows(t) {
 		t.Run(r.title, func(t *testing.T) {
-			skipBeyondNetHTTP(t)
 			for _, protocol := range protocols {
 				if r.onlyHTTP11 && protocol != "HTTP/1.1" && protocol != "TLS HTTP/1.1" {
 					continue

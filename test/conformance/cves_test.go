@@ -38,7 +38,6 @@ func TestBytesAfterRejectedUpgradeAreARequest(t *testing.T) {
 
 // CVE-2026-2835, CVE-2025-22871 and CVE-2023-29406. No part of these requests reaches the app.
 func TestAmbiguousRequestsOfAdvisoriesReturn400(t *testing.T) {
-	skipBeyondNetHTTP(t)
 	p := newProxy(t)
 	app := p.bare(answers(ok))
 	p.start()

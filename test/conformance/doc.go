@@ -5,7 +5,6 @@
 //	go test -count=1 ./test/conformance/...                        builds and tests ./cmd/queue-proxy
 //	QUEUE_PROXY_RACE=1 go test ...                                 builds it with the race detector
 //	QUEUE_PROXY=/path/to/binary go test ...                        tests that binary
-//	ENGINE=net/http go test ...                                    tests its other engine, less testdata/nethttp.txt
 //	go test ./test/conformance -backends nginx,node,lenient-node   tells of smuggling before other servers than net/http
 //	QUEUE_PROXY=... QUEUE_PROXY_FIXED_PORTS=1 go test ...          one test at a time, for a binary that knows
 //	                                                               only Knative's ports 8022, 9090, 9091 and 8008

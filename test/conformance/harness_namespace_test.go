@@ -26,7 +26,6 @@ func inNamespace(t *testing.T, setup string) bool {
 		}
 		return true
 	}
-	skipBeyondNetHTTP(t)
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), namespaceTimeout)
 	defer cancel()

@@ -40,7 +40,6 @@ type proxy struct {
 // needs. It marks the test as parallel unless the ports are fixed.
 func newProxy(t *testing.T) *proxy {
 	t.Helper()
-	skipBeyondNetHTTP(t)
 	alongside(t)
 	return newLoneProxy(t)
 }
@@ -48,7 +47,6 @@ func newProxy(t *testing.T) *proxy {
 // newLoneProxy is newProxy for a test that needs the processors, and that is not parallel.
 func newLoneProxy(t *testing.T) *proxy {
 	t.Helper()
-	skipBeyondNetHTTP(t)
 	p := &proxy{t: t, dir: t.TempDir()}
 	p.port.serving, p.port.tls, p.port.user = freePort(t), freePort(t), freePort(t)
 	if fixedPorts {
@@ -93,7 +91,6 @@ func (p *proxy) environment() []string {
 		"SERVING_POD_IP=127.0.0.1",
 		"SERVING_LOGGING_CONFIG=",
 		"SERVING_LOGGING_LEVEL=",
-		"ENGINE=" + engine,
 	}
 }
 

@@ -99,12 +99,8 @@ func TestOpenStreamIsNotKubeletProbe(t *testing.T) {
 	c := dialH2(t, p.addr())
 	c.open(1, false, "GET", "/no", kubeletAgent)
 	c.open(3, false, "GET", "/no", kubeletAgent, "Content-Length: 0")
-	streams := []uint32{1, 3}
-	if engine != "net/http" { // which does not support extended CONNECT
-		c.openWebSocket(5, "/no", field{"user-agent", "kube-probe/1.31"}, field{"content-length", "0"})
-		streams = append(streams, 5)
-	}
-	for _, stream := range streams {
+	c.openWebSocket(5, "/no", field{"user-agent", "kube-probe/1.31"}, field{"content-length", "0"})
+	for _, stream := range []uint32{1, 3, 5} {
 		if a := c.answer(stream); a.status != 503 {
 			t.Errorf("stream %d: got %d, want 503", stream, a.status)
 		}

@@ -54,7 +54,6 @@ func switching(m *message) string {
 }
 
 func TestAWebSocketOverHTTP2IsOneOverHTTP1ToTheApp(t *testing.T) {
-	skipBeyondNetHTTP(t)
 	p := newProxy(t)
 	p.start("CONTAINER_CONCURRENCY=1")
 	heads, ended := make(chan *message, 1), make(chan string, 1)
@@ -102,7 +101,6 @@ func TestAWebSocketOverHTTP2IsOneOverHTTP1ToTheApp(t *testing.T) {
 }
 
 func TestAWebSocketOverHTTP2ThatTheAppDoesNotOpen(t *testing.T) {
-	skipBeyondNetHTTP(t)
 	p := newProxy(t)
 	p.start("CONTAINER_CONCURRENCY=1")
 	p.bare(func(c *bareConn, m *message) bool {
@@ -152,7 +150,6 @@ func TestResetOfAppReachesWebSocketOverHTTP2(t *testing.T) {
 
 // A RST_STREAM is a reset of the TCP connection (RFC 8441 section 5).
 func TestResetOfWebSocketOverHTTP2ReachesApp(t *testing.T) {
-	skipBeyondNetHTTP(t)
 	p := newProxy(t)
 	p.start()
 	ended := make(chan error, 1)
@@ -168,7 +165,6 @@ func TestResetOfWebSocketOverHTTP2ReachesApp(t *testing.T) {
 
 // The limit holds where a client leaves before its WebSocket is open (docs/promises.md 3.1).
 func TestAWebSocketOverHTTP2WhoseClientLeavesEarlyHoldsItsSlot(t *testing.T) {
-	skipBeyondNetHTTP(t)
 	p := newProxy(t)
 	p.start("CONTAINER_CONCURRENCY=1")
 	w := &worker{time: 500 * time.Millisecond}
@@ -195,7 +191,6 @@ func TestAWebSocketOverHTTP2WhoseClientLeavesEarlyHoldsItsSlot(t *testing.T) {
 // Whoever has a WebSocket open when the pod ends gets a close frame with 1001 (RFC 6455
 // section 7.4.1), and the end of the stream.
 func TestAWebSocketOverHTTP2IsClosedWhenThePodEnds(t *testing.T) {
-	skipBeyondNetHTTP(t)
 	p := newProxy(t)
 	p.start("DRAIN_QUIET_PERIOD=100ms", "DRAIN_DEADLINE=1s")
 	p.bare(func(c *bareConn, m *message) bool {

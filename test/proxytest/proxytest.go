@@ -24,19 +24,19 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/hangup"
 	"github.com/queue-proxy/queue-proxy/pkg/http1"
 	"github.com/queue-proxy/queue-proxy/pkg/http2"
-	"github.com/queue-proxy/queue-proxy/pkg/nethttp"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/pkg/stats"
 	"github.com/queue-proxy/queue-proxy/pkg/upstream"
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 	"github.com/queue-proxy/queue-proxy/test/harness"
+	"github.com/queue-proxy/queue-proxy/test/reference"
 )
 
 // Options are the settings of a Proxy.
 type Options struct {
 	forward.Settings
 
-	NetHTTP    bool // the engine on net/http serves, instead of those of our own
+	Reference  bool // package reference serves, instead of the engines
 	TLS        bool // clients come over TLS
 	Narrow     bool // the sockets towards clients hold as little as the kernel allows
 	UnknownApp bool // nothing has been sent to the app yet, so that its protocol is not known
@@ -52,8 +52,7 @@ type Proxy struct {
 	HTTP2   *http2.Server
 	Address string
 
-	nethttp   *nethttp.Server
-	netHTTP   bool // it serves
+	reference *reference.Server
 	app       *upstream.App
 	h2client  *h2client.Client
 	clientTLS *tls.Config // nil: plain
@@ -71,26 +70,6 @@ func Start(t testing.TB, app *harness.App, change func(*queue.Proxy, *Options)) 
 	return StartOn(t, app.Port, change)
 }
 
-// A Starter is Start with one of the engines.
-type Starter func(t testing.TB, app *harness.App, change func(*queue.Proxy, *Options)) *Proxy
-
-// WithEachEngine runs a test with the engines of our own, and with the one on net/http.
-func WithEachEngine(t *testing.T, test func(t *testing.T, start Starter)) {
-	for name, netHTTP := range map[string]bool{"own": false, "net_http": true} {
-		t.Run(name, func(t *testing.T) {
-			test(t, func(t testing.TB, app *harness.App, change func(*queue.Proxy, *Options)) *Proxy {
-				t.Helper()
-				return Start(t, app, func(p *queue.Proxy, o *Options) {
-					o.NetHTTP = netHTTP
-					if change != nil {
-						change(p, o)
-					}
-				})
-			})
-		})
-	}
-}
-
 // StartOn is Start in front of the app on a port. Unless the app is a harness.App,
 // change sets UnknownApp.
 func StartOn(t testing.TB, port int, change func(*queue.Proxy, *Options)) *Proxy {
@@ -106,7 +85,6 @@ func StartOn(t testing.TB, port int, change func(*queue.Proxy, *Options)) *Proxy
 	if change != nil {
 		change(p.Queue, &o)
 	}
-	p.netHTTP = o.NetHTTP
 	watcher, err := hangup.New()
 	if err != nil {
 		t.Fatal(err)
@@ -134,7 +112,7 @@ func StartOn(t testing.TB, port int, change func(*queue.Proxy, *Options)) *Proxy
 }
 
 func (p *Proxy) newEngines(o Options, watcher *hangup.Watcher) {
-	p.nethttp = nethttp.New(o.Settings, p.Queue, p.app, p.h2client, watcher, log.New(&p.log, "", 0))
+	p.reference = reference.New(o.Settings, p.Queue, p.app, p.h2client, log.New(&p.log, "", 0))
 	p.HTTP2 = http2.New(o.Settings, p.Queue, p.app, p.h2client)
 	p.HTTP1 = http1.New(o.Settings, p.Queue, p.app, p.h2client, watcher, p.HTTP2.ServeConn)
 }
@@ -152,17 +130,14 @@ func (p *Proxy) serve(o Options) (ended chan error) {
 	}
 	ended = make(chan error, 1)
 	go func() {
-		if o.NetHTTP {
-			ended <- p.nethttp.Serve(ln, config)
+		if o.Reference {
+			ended <- p.reference.Serve(ln, config)
 		} else {
 			ended <- p.HTTP1.Serve(ln, config)
 		}
 	}()
 	return ended
 }
-
-// Serve serves another listener by the engine on net/http.
-func (p *Proxy) Serve(ln net.Listener, config *tls.Config) error { return p.nethttp.Serve(ln, config) }
 
 // observe keeps an observation. Its strings are valid during the call alone.
 func (p *Proxy) observe(o *queue.Observation) {
@@ -187,7 +162,7 @@ func (p *Proxy) ShutdownWithin(ctx context.Context) (err error) {
 	p.shutdown.Do(func() {
 		err = p.HTTP1.Shutdown(ctx)
 		_ = p.HTTP2.Shutdown(ctx)
-		_ = p.nethttp.Shutdown(ctx)
+		_ = p.reference.Shutdown(ctx)
 	})
 	return err
 }
@@ -252,10 +227,10 @@ func (p *Proxy) Client(version string) *http.Client {
 }
 
 // WantCounts reports an error unless the engine for HTTP/1 has served so many requests
-// and given away so many connections. The engine on net/http counts none.
+// and given away so many connections.
 func (p *Proxy) WantCounts(served, given uint64) {
 	p.T.Helper()
-	if gotServed, gotGiven := p.HTTP1.Counts(); !p.netHTTP && (gotServed != served || gotGiven != given) {
+	if gotServed, gotGiven := p.HTTP1.Counts(); gotServed != served || gotGiven != given {
 		p.T.Errorf("got %d requests served and %d connections given away, want %d and %d", gotServed, gotGiven, served, given)
 	}
 }

@@ -41,13 +41,13 @@ func none(t *testing.T, got []string) {
 }
 
 func TestAnImportUpwardsIsRefused(t *testing.T) {
-	up := map[string]string{"pkg/queue/serve.go": `package queue; import _ "example.com/m/pkg/nethttp"`}
-	oneComplaint(t, wrongImports(parse(t, up)), "pkg/queue/serve.go", "pkg/nethttp", "pkg/header")
+	up := map[string]string{"pkg/queue/serve.go": `package queue; import _ "example.com/m/pkg/http1"`}
+	oneComplaint(t, wrongImports(parse(t, up)), "pkg/queue/serve.go", "pkg/http1", "pkg/header")
 
 	down := map[string]string{"pkg/queue/serve.go": `package queue; import _ "example.com/m/pkg/header"`}
 	none(t, wrongImports(parse(t, down)))
 
-	inTest := map[string]string{"pkg/queue/serve_test.go": `package queue_test; import _ "example.com/m/pkg/nethttp"`}
+	inTest := map[string]string{"pkg/queue/serve_test.go": `package queue_test; import _ "example.com/m/pkg/http1"`}
 	none(t, wrongImports(parse(t, inTest)))
 }
 

@@ -42,7 +42,6 @@ var plan = []folder{
 
 	// The engines do not know each other: http1 gives HTTP/2 connections away
 	// through a func.
-	{path: "pkg/nethttp", may: []string{"pkg/queue", "pkg/forward", "pkg/upstream", "pkg/h2client", "pkg/header", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/connlimit"}},
 	{path: "pkg/http1", may: []string{"pkg/bound", "pkg/memory", "pkg/queue", "pkg/forward", "pkg/upstream", "pkg/h2client", "pkg/header", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/socket", "pkg/connlimit"}},
 	{path: "pkg/http2", may: []string{"pkg/bound", "pkg/memory", "pkg/queue", "pkg/forward", "pkg/upstream", "pkg/h2", "pkg/h2client", "pkg/header", "pkg/wire", "pkg/goaway", "pkg/link", "pkg/socket", "pkg/connlimit"}},
 
@@ -59,7 +58,7 @@ var plan = []folder{
 	{path: "pkg/sidecar", may: []string{
 		"pkg/adapt", "pkg/bound", "pkg/header", "pkg/stats", "pkg/certs", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/loopback", "pkg/socket", "pkg/connlimit", "pkg/portlimit", "pkg/probe", "pkg/queue", "pkg/forward", "pkg/upstream",
 		"pkg/adapt", "pkg/memory", "pkg/bound", "pkg/header", "pkg/stats", "pkg/certs", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/connlimit", "pkg/portlimit", "pkg/probe", "pkg/queue", "pkg/forward", "pkg/upstream",
-		"pkg/h2client", "pkg/nethttp", "pkg/http1", "pkg/http2", "pkg/export", "pkg/metrics", "pkg/tracing", "pkg/accesslog", "pkg/status", "pkg/config",
+		"pkg/h2client", "pkg/http1", "pkg/http2", "pkg/export", "pkg/metrics", "pkg/tracing", "pkg/accesslog", "pkg/status", "pkg/config",
 	}},
 
 	// What shows the sidecars of a cluster, from outside of it.
@@ -77,11 +76,11 @@ var plan = []folder{
 	// For tests and plots alone.
 	{path: "test/limits/simulation", may: []string{"pkg/adapt"}},
 	{path: "test/limits/measure", may: []string{"test/limits/simulation"}},
-	{path: "test/limits/plot", may: []string{"test/limits/simulation"}},
 
 	// For tests alone. What all of them share is test/harness, which imports nothing of ours.
+	{path: "test/reference", may: []string{"pkg/queue", "pkg/forward", "pkg/upstream", "pkg/h2client", "pkg/header", "pkg/wire"}},
 	{path: "test/proxytest", may: []string{
-		"pkg/bound", "pkg/queue", "pkg/stats", "pkg/forward", "pkg/upstream", "pkg/h2client", "pkg/wire", "pkg/hangup", "pkg/nethttp", "pkg/http1", "pkg/http2", "test/harness",
+		"pkg/bound", "pkg/queue", "pkg/stats", "pkg/forward", "pkg/upstream", "pkg/h2client", "pkg/wire", "pkg/hangup", "pkg/http1", "pkg/http2", "test/harness", "test/reference",
 	}},
 	{path: "test/streams"}, // only tests
 }

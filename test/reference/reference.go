@@ -1,0 +1,423 @@
+// Package reference is a proxy on net/http and httputil.ReverseProxy, with which tests compare the
+// engines of the project. Only tests import it.
+//
+// net/http reads requests and writes responses, and ReverseProxy handles hop-by-hop fields. Requests
+// are sent by the client side of the engines, because http.Transport accepts responses that are not
+// valid and has other rules for replays. The reference does not support tunnels, timeouts or the
+// limits of the engines.
+package reference
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"log"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"net/http/httputil"
+	"net/textproto"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/forward"
+	"github.com/queue-proxy/queue-proxy/pkg/h2client"
+	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/upstream"
+	"github.com/queue-proxy/queue-proxy/pkg/wire"
+)
+
+// Server is the reference proxy.
+type Server struct {
+	settings forward.Settings
+	proxy    *queue.Proxy
+	app      *upstream.App
+	client   *h2client.Client // for an app that supports HTTP/2
+	server   *http.Server
+}
+
+// New returns a server that runs requests through proxy and forwards them to app, or with client if
+// the app supports HTTP/2. Messages of net/http are written to errors.
+func New(settings forward.Settings, proxy *queue.Proxy, app *upstream.App, client *h2client.Client, errors *log.Logger) *Server {
+	s := &Server{settings: settings, proxy: proxy, app: app, client: client}
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	protocols.SetUnencryptedHTTP2(true)
+	s.server = &http.Server{
+		Handler: s, Protocols: protocols, MaxHeaderBytes: settings.MaxHeaderBytes,
+		DisableGeneralOptionsHandler: true, ErrorLog: errors,
+	}
+	return s
+}
+
+// Serve serves the connections of ln until Shutdown. If config is not nil, they use TLS.
+func (s *Server) Serve(ln net.Listener, config *tls.Config) error {
+	if config != nil {
+		ln = tls.NewListener(ln, config)
+	}
+	if err := s.server.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// Shutdown ends the server.
+func (s *Server) Shutdown(ctx context.Context) error {
+	if s.server.Shutdown(ctx) != nil {
+		return s.server.Close()
+	}
+	return nil
+}
+
+// ServeHTTP implements http.Handler.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	x := &exchange{Server: s, w: w, r: r, control: http.NewResponseController(w)}
+	x.alarm = queue.NewAlarm(func() bool { return !x.stopped.Load() && r.Context().Err() != nil })
+	defer x.alarm.Stop()
+	defer context.AfterFunc(r.Context(), x.Notify)()
+	s.proxy.Serve(x, &x.state)
+	if x.cut || !x.answered { // net/http would send 200 to a client that has left
+		panic(http.ErrAbortHandler)
+	}
+	if x.bodyIsLeft() {
+		x.StopBody() // net/http does not wait for the rest
+	}
+}
+
+// exchange implements queue.Exchange and http.RoundTripper for one request, and forward.Client.
+type exchange struct {
+	*Server
+	w       http.ResponseWriter
+	r       *http.Request
+	control *http.ResponseController
+	alarm   *queue.Alarm
+	state   queue.RequestState
+	result  queue.Result
+	trace   *httptrace.ClientTrace // of ReverseProxy
+	body    body
+	stopped atomic.Bool // StopBody was called
+
+	answered bool // a final response has begun
+	cut      bool // the response is incomplete
+}
+
+// body is the body of the request.
+type body struct {
+	source   io.Reader
+	mu       sync.Mutex
+	left     int64 // bytes that were not read; negative if the length is unknown
+	complete bool
+	err      error // of source, except io.EOF
+}
+
+// Read implements io.Reader.
+func (b *body) Read(p []byte) (int, error) {
+	n, err := b.source.Read(p)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.left -= int64(n)
+	b.complete = err == io.EOF || b.left == 0
+	if err != io.EOF {
+		b.err = err
+	}
+	return n, err
+}
+
+func (b *body) state() (complete bool, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.complete, b.err
+}
+
+func (x *exchange) isH2() bool { return x.r.ProtoMajor == 2 }
+
+// bodyIsLeft reports whether there may be more of the body of an HTTP/1 request.
+func (x *exchange) bodyIsLeft() bool {
+	return !x.isH2() && !x.BodyArrived()
+}
+
+// Header implements queue.Exchange.
+func (x *exchange) Header(name string) string { return strings.Trim(x.r.Header.Get(name), " \t") }
+
+// Repeats implements queue.Exchange.
+func (x *exchange) Repeats(name string) bool { return len(x.r.Header[name]) > 1 }
+
+// Line implements queue.Exchange.
+func (x *exchange) Line() queue.Line {
+	return queue.Line{
+		Method: x.r.Method, Target: x.r.RequestURI, Host: x.r.Host, Major: x.r.ProtoMajor, Minor: x.r.ProtoMinor,
+		Remote: x.r.RemoteAddr, TLS: x.r.TLS != nil, Open: x.r.ContentLength != 0,
+	}
+}
+
+// Request implements queue.Exchange.
+func (x *exchange) Request() *http.Request { return x.r }
+
+// Wait implements queue.Exchange.
+func (x *exchange) Wait(state *queue.RequestState) queue.Reason { return x.alarm.Wait(state) }
+
+// Notify implements queue.Exchange.
+func (x *exchange) Notify() { x.alarm.Notify() }
+
+// Answer implements queue.Exchange.
+func (x *exchange) Answer(a *queue.Answer) {
+	h := x.w.Header()
+	clear(h)
+	a.Fields(h.Set)
+	if a.GRPC < 0 {
+		h.Set(header.ContentLength, strconv.Itoa(len(a.Body)))
+	}
+	x.setDefaults()
+	x.answered = true
+	x.w.WriteHeader(a.Status)
+	if x.r.Method != http.MethodHead {
+		_, _ = io.WriteString(x.w, a.Body)
+	}
+}
+
+// setDefaults sets the fields of a final response that net/http would set to other values.
+func (x *exchange) setDefaults() {
+	h := x.w.Header()
+	if _, ok := h[header.ContentType]; !ok {
+		h[header.ContentType] = nil // net/http would detect it
+	}
+	if x.bodyIsLeft() {
+		_ = x.control.EnableFullDuplex() // net/http would read the rest first
+	}
+	if x.bodyIsLeft() || x.r.Method == http.MethodConnect {
+		h.Set(header.Connection, "close")
+	}
+}
+
+// Forward implements queue.Exchange.
+func (x *exchange) Forward(state *queue.RequestState) (result queue.Result) {
+	x.alarm.Watch(state)
+	proxy := &httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) {
+			for name, values := range r.In.Header { // ReverseProxy has removed these fields
+				if name == header.Forwarded || strings.HasPrefix(name, "X-Forwarded-") {
+					r.Out.Header[name] = values
+				}
+			}
+		},
+		Transport:     x,
+		FlushInterval: -1,
+		ErrorLog:      log.New(io.Discard, "", 0),
+		ErrorHandler:  func(http.ResponseWriter, *http.Request, error) {}, // RoundTrip has set the result
+	}
+	in := *x.r
+	in.Header = maps.Clone(x.r.Header)
+	delete(in.Header, header.Upgrade) // of which ReverseProxy forwards only one
+	defer func() {
+		if v := recover(); v != nil {
+			if v != any(http.ErrAbortHandler) {
+				panic(v)
+			}
+			x.cut = true
+		}
+		if x.alarm.Abortable(nil); x.cut && x.result.Reason == queue.OK {
+			x.result.Reason = queue.ClientGone
+		}
+		result = x.result
+	}()
+	proxy.ServeHTTP(x.w, &in)
+	return x.result
+}
+
+var errRefused = errors.New("the request is not forwarded")
+
+// RoundTrip implements http.RoundTripper for ReverseProxy. If it returns an error, it has set the
+// result.
+func (x *exchange) RoundTrip(out *http.Request) (*http.Response, error) {
+	x.trace = httptrace.ContextClientTrace(out.Context())
+	call := forward.Call{Request: x.request(out.Header), Client: x}
+	if x.result.Reason = x.refuse(call.Request); x.result.Reason != queue.OK {
+		return nil, errRefused
+	}
+	if x.r.ContentLength != 0 {
+		x.body.source, x.body.left = out.Body, x.r.ContentLength
+		call.Body, call.Expect100 = &x.body, call.Request.Expect100
+		call.Trailer = func() []wire.Field { return forward.RequestTrailer(fieldsOf(x.r.Trailer)) }
+		if !x.isH2() {
+			_ = x.control.EnableFullDuplex()
+		}
+	}
+	response, head, err := x.send(&call)
+	if err != nil {
+		_, failed := x.body.state()
+		call.Failed(&x.result, x.alarm.Abortable(nil), err, failed)
+		return nil, err
+	}
+	call.Began(&x.result, head.Status)
+	x.answered = true
+	r := &http.Response{StatusCode: head.Status, Header: x.header(head.Fields), Trailer: http.Header{}, ContentLength: response.Length(), Request: out}
+	x.w.Header()[header.Trailer] = r.Header[header.Trailer] // which ReverseProxy removes
+	x.setDefaults()
+	if n := forward.AnnouncedLength(head, response.Length()); n >= 0 && head.Status != http.StatusNotModified {
+		r.Header.Set(header.ContentLength, strconv.FormatInt(n, 10))
+	}
+	r.Body = &responseBody{x: x, source: response, trailer: r.Trailer}
+	return r, nil
+}
+
+// request returns the request to the user container. h are the fields from ReverseProxy.
+func (x *exchange) request(h http.Header) *forward.Request {
+	r := x.r
+	if r.Header["User-Agent"] == nil {
+		delete(h, "User-Agent")
+	}
+	if upgrade := r.Header[header.Upgrade]; upgrade != nil {
+		h[header.Upgrade], h[header.Connection] = upgrade, r.Header[header.Connection]
+	}
+	if len(r.Trailer) > 0 {
+		h.Set(header.Trailer, strings.Join(slices.Collect(maps.Keys(r.Trailer)), ", "))
+	}
+	peer, _, _ := net.SplitHostPort(r.RemoteAddr)
+	q := &forward.Request{
+		Method: r.Method, Target: r.RequestURI, Host: r.Host, AppHost: x.settings.AppHost, Peer: peer, Secure: r.TLS != nil,
+		Fields: fieldsOf(h), Length: r.ContentLength, Chunked: r.ContentLength < 0, Crumbs: x.isH2(),
+		Expect100: r.ProtoAtLeast(1, 1) && strings.EqualFold(r.Header.Get(header.Expect), "100-continue"),
+	}
+	if r.ContentLength == 0 && r.Header[header.ContentLength] == nil {
+		q.Length = -1
+	}
+	q.Upgrade = !x.isH2() && r.ProtoAtLeast(1, 1) && q.OffersUpgrade()
+	return q
+}
+
+// refuse returns the reason for which a request is not forwarded, or OK.
+func (x *exchange) refuse(q *forward.Request) queue.Reason {
+	announced := 0
+	for name := range x.r.Trailer {
+		if announced += len(name) + len(","); wire.ForbidsTrailer(name) || announced > wire.MaxRequestTrailer {
+			return queue.BadRequest
+		}
+	}
+	for _, value := range x.r.Header[header.ContentLength] { // RFC 9113 section 8.1.1; net/http validates only one
+		if n, err := strconv.ParseUint(value, 10, 63); x.isH2() && (err != nil || int64(n) != x.r.ContentLength) {
+			return queue.BadRequest
+		}
+	}
+	return q.Refuse(0)
+}
+
+// send sends a request to the user container and returns the response.
+func (x *exchange) send(call *forward.Call) (forward.Response, *wire.Response, error) {
+	h2, err := false, error(nil)
+	if x.isH2() {
+		h2, err = x.app.SpeaksH2(x.alarm, upstream.NeedsH2(x.Header(header.ContentType)))
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	if h2 {
+		c := &h2client.Call{Call: *call}
+		c.Begin()
+		x.alarm.Abortable(c.Abort)
+		r, err := c.Do(x.client)
+		if *call = c.Call; err != nil {
+			return nil, nil, err
+		}
+		return r, &r.Head, nil
+	}
+	c := &upstream.Call{Call: *call}
+	c.Begin()
+	x.alarm.Abortable(c.Abort)
+	r, err := c.Do(x.app)
+	if *call = c.Call; err != nil {
+		return nil, nil, err
+	}
+	return r, &r.Head, nil
+}
+
+// Sending implements forward.Client.
+func (x *exchange) Sending() { x.state.Enter(queue.Waiting) }
+
+// Waiting implements forward.Client.
+func (x *exchange) Waiting() {}
+
+// StopBody implements forward.Client.
+func (x *exchange) StopBody() {
+	x.stopped.Store(true)
+	_ = x.control.SetReadDeadline(time.Unix(1, 0))
+}
+
+// BodyArrived implements forward.Client.
+func (x *exchange) BodyArrived() bool {
+	complete, _ := x.body.state()
+	return complete || x.r.ContentLength == 0
+}
+
+// Info implements forward.Client.
+func (x *exchange) Info(head *wire.Response) {
+	if x.r.ProtoAtLeast(1, 1) {
+		_ = x.trace.Got1xxResponse(head.Status, textproto.MIMEHeader(x.header(head.Fields)))
+	}
+}
+
+// header returns the fields of a response for net/http.
+func (x *exchange) header(fields []wire.Field) http.Header {
+	h := headerEncoder{}
+	forward.EachResponseField(fields, h)
+	return http.Header(h)
+}
+
+// headerEncoder implements forward.Encoder.
+type headerEncoder http.Header
+
+// Field implements forward.Encoder.
+func (h headerEncoder) Field(name, value string) {
+	http.Header(h).Add(strings.Clone(name), strings.Clone(value))
+}
+
+// fieldsOf returns the fields of a header. Over HTTP/2, net/http does not remove blanks.
+func fieldsOf(h http.Header) (fields []wire.Field) {
+	for name, values := range h {
+		for _, value := range values {
+			fields = append(fields, wire.Field{Name: []byte(name), Value: []byte(strings.Trim(value, " \t"))})
+		}
+	}
+	return fields
+}
+
+// responseBody is the body of a response for ReverseProxy.
+type responseBody struct {
+	x       *exchange
+	source  forward.Response
+	rest    []byte
+	trailer http.Header // set at the end
+}
+
+// Read implements io.Reader.
+func (b *responseBody) Read(p []byte) (n int, err error) {
+	if len(b.rest) == 0 {
+		b.rest, err = b.source.Next()
+	}
+	switch {
+	case err == io.EOF:
+		clear(b.x.w.Header()) // net/http would send announced trailers that are fields of the header section
+		for _, f := range forward.ResponseTrailer(&b.x.state, b.source.Trailer()) {
+			b.trailer.Add(string(f.Name), string(f.Value))
+		}
+	case err != nil:
+		_ = b.x.control.Flush() // the client receives the header section
+		_, failed := b.x.body.state()
+		forward.Fail(&b.x.result, b.x.alarm.Abortable(nil), err, failed)
+	}
+	n = copy(p, b.rest)
+	b.rest = b.rest[n:]
+	return n, err
+}
+
+// Close implements io.Closer.
+func (b *responseBody) Close() error {
+	b.source.Close()
+	return nil
+}
