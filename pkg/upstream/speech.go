@@ -8,8 +8,10 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
 
@@ -17,9 +19,9 @@ import (
 // connections of its own or from an answer, never by sending a request twice,
 // and forgotten when a dial fails: the next app may be another one.
 type speech struct {
-	mu     sync.Mutex
-	h1, h2 answer
-	asking *asking // whether it speaks HTTP/2; nil: nobody is
+	mu     sync.Mutex    // guards asking and changes of h1 and h2
+	h1, h2 atomic.Uint32 // each is an answer
+	asking *asking       // whether it speaks HTTP/2; nil: nobody is
 }
 
 // asking is a question to the user container, which all share who want to know: an app
@@ -31,7 +33,7 @@ type asking struct {
 	err    error
 }
 
-type answer uint8
+type answer uint32
 
 const (
 	unknown answer = iota
@@ -43,7 +45,7 @@ const (
 func (s *speech) forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.h1, s.h2 = unknown, unknown
+	s.set(unknown, unknown)
 }
 
 // Forget forgets what the user container speaks: it may be another one by now.
@@ -53,21 +55,29 @@ func (a *App) Forget() { a.speech.forget() }
 func (s *speech) learnH1(speaks bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.h1 = yes; !speaks {
-		s.h1, s.h2 = no, yes
+	if speaks {
+		s.h1.Store(uint32(yes))
+	} else {
+		s.set(no, yes)
 	}
+}
+
+// set changes both answers. s.mu is held.
+func (s *speech) set(h1, h2 answer) {
+	s.h1.Store(uint32(h1))
+	s.h2.Store(uint32(h2))
 }
 
 func (s *speech) learnH2(h2 answer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.h2 = h2
+	s.h2.Store(uint32(h2))
 }
 
 func (s *speech) heard() (h1, h2 answer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.h1, s.h2
+	return answer(s.h1.Load()), answer(s.h2.Load())
 }
 
 // OnlyH2 reports whether the user container has been heard to speak HTTP/2 and
@@ -77,9 +87,9 @@ func (a *App) OnlyH2() bool {
 	return h1 == no
 }
 
-// NeedsH2 reports whether a request with this content type needs HTTP/2: gRPC, and the streams of
+// needsH2 reports whether a request with this content type requires HTTP/2: gRPC, and the streams of
 // Connect.
-func NeedsH2(contentType string) bool {
+func needsH2(contentType string) bool {
 	return queue.IsGRPC(contentType) || strings.HasPrefix(contentType, "application/connect+")
 }
 
@@ -90,15 +100,14 @@ func NeedsH2(contentType string) bool {
 // context.Canceled.
 //
 // Some HTTP/1 servers, such as net/http, pass the preface of HTTP/2 to their handlers. If the user
-// container responds in HTTP/1.1, the preface is sent only if needed is true because the request
-// requires HTTP/2 (see [NeedsH2]), if Settings.H2C is true, or if the user container recognizes the
-// preface.
-func (a *App) SpeaksH2(alarm *queue.Alarm, needed bool) (bool, error) {
-	needed = needed || a.settings.H2C
-	a.speech.mu.Lock()
-	speaks, known := a.speech.knownH2Locked(needed)
-	a.speech.mu.Unlock()
-	if known {
+// container responds in HTTP/1.1, the preface is sent only if the request x requires HTTP/2, if
+// Settings.H2C is true, or if the user container recognizes the preface.
+func (a *App) SpeaksH2(x queue.Exchange, alarm *queue.Alarm) (bool, error) {
+	if speaks, known := a.speech.knownH2(true); known { // without the cost of needsH2
+		return speaks, nil
+	}
+	needed := a.settings.H2C || needsH2(x.Header(header.ContentType))
+	if speaks, known := a.speech.knownH2(needed); known {
 		return speaks, nil
 	}
 	ctx, cancel := alarm.Context()
@@ -106,16 +115,17 @@ func (a *App) SpeaksH2(alarm *queue.Alarm, needed bool) (bool, error) {
 	return a.speaksH2(ctx, needed)
 }
 
-// knownH2Locked returns whether the user container supports HTTP/2, and whether this is known.
-func (s *speech) knownH2Locked(needed bool) (supported, known bool) {
-	return s.h2 == yes, s.h2 == yes || s.h2 == no || s.h2 == doubtful && !needed
+// knownH2 returns whether the user container supports HTTP/2, and whether this is known.
+func (s *speech) knownH2(needed bool) (supported, known bool) {
+	h2 := answer(s.h2.Load())
+	return h2 == yes, h2 == yes || h2 == no || h2 == doubtful && !needed
 }
 
 // speaksH2 is SpeaksH2 until a context ends, whose cause is then the error.
 func (a *App) speaksH2(ctx context.Context, needed bool) (bool, error) {
 	s := &a.speech
 	s.mu.Lock()
-	if speaks, known := s.knownH2Locked(needed); known {
+	if speaks, known := s.knownH2(needed); known {
 		s.mu.Unlock()
 		return speaks, nil
 	}

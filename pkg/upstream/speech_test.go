@@ -394,6 +394,6 @@ func TestPrefaceIsSentIfTheRequestNeedsHTTP2(t *testing.T) {
 		"application/grpc": true, "application/grpc+proto": true, "application/connect+json": true,
 		"application/grpc-web": false, "application/json": false, "": false,
 	} {
-		harness.Equal(t, NeedsH2(contentType), want, contentType)
+		harness.Equal(t, needsH2(contentType), want, contentType)
 	}
 }
