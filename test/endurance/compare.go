@@ -22,7 +22,7 @@ type settings struct {
 	sidecar string         // path of the sidecar
 	modules string         // folder node_modules
 	page    string         // document with the table
-	seconds int            // duration of a row; 0 is defaultSeconds and the minimum number of requests
+	seconds int            // duration of a row; 0 means defaultSeconds, or longer until the minimum number of requests is reached
 	quick   bool           // short selection for CI, without HAProxy
 	hour    bool           // the row that takes an hour, with the sidecar only
 	write   bool           // write the lines of the rows into the table of the document
