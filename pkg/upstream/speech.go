@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/pkg/link"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
 
@@ -175,11 +176,19 @@ func (a *App) askH2(ctx context.Context, needed bool) (speaks bool, err error) {
 			return false, err
 		}
 	}
-	if !silent {
-		speaks, silent, err = a.question(ctx, answersPreface)
-		if err != nil {
-			return false, err
+	switch {
+	case silent:
+	case reply == none:
+		h2, err := a.confirmPreface(ctx)
+		if err == nil && h2 != unknown {
+			a.speech.learnH2(h2)
 		}
+		return h2 == yes, err
+	default:
+		speaks, silent, err = a.question(ctx, answersPreface)
+	}
+	if err != nil {
+		return false, err
 	}
 	if h1, _ := a.speech.heard(); silent && h1 != yes {
 		return false, nil // it may be too busy to speak at all: ask again
@@ -329,12 +338,55 @@ func (a *App) question(ctx context.Context, answers func(net.Conn) bool) (is, si
 // HTTP/2 answers at once; one that does not may wait for more of the request.
 const prefaceTimeout = time.Second
 
+// confirmPreface detects HTTP/2 if the user container closed a connection without a response to a bad
+// request. It supports only HTTP/2, or it is starting. The first line of the preface is therefore sent
+// alone. An HTTP/1 server waits for the rest of the request, and responds to the bad requests that are
+// sent next. The preface is then not completed, and the result is unknown. The result is doubtful if all
+// connections were closed.
+func (a *App) confirmPreface(ctx context.Context) (h2 answer, err error) {
+	const requests = 2
+	speaks, silent, err := a.question(ctx, func(c net.Conn) bool {
+		if _, err := io.WriteString(c, prefaceLine); err != nil {
+			return false
+		}
+		for range requests {
+			if r, silent, err := a.sendBadRequest(ctx); err != nil || silent || r != none {
+				return false
+			}
+		}
+		h2 = doubtful
+		if l, err := link.New(c.(*net.TCPConn)); err != nil || !l.Silent() {
+			return readsSettings(c) // of a server that does not wait for the preface
+		}
+		h2 = no
+		_, err := io.WriteString(c, prefaceRest)
+		return err == nil && readsSettings(c)
+	})
+	switch {
+	case speaks:
+		return yes, nil
+	case silent || err != nil:
+		return unknown, err
+	}
+	return h2, nil
+}
+
+// prefaceLine and prefaceRest are the preface of HTTP/2 with an empty SETTINGS frame (RFC 9113 section
+// 3.4). prefaceLine is the beginning of an incomplete request of HTTP/1.
+const (
+	prefaceLine = "PRI * HTTP/2.0\r\n"
+	prefaceRest = "\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+)
+
 // answersPreface sends what opens an HTTP/2 connection and reports whether the
 // server's own preface, a SETTINGS frame, comes back (RFC 9113 section 3.4).
 func answersPreface(c net.Conn) bool {
-	if _, err := io.WriteString(c, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"); err != nil {
-		return false
-	}
+	_, err := io.WriteString(c, prefaceLine+prefaceRest)
+	return err == nil && readsSettings(c)
+}
+
+// readsSettings reports whether the next frame is the SETTINGS frame of a server.
+func readsSettings(c net.Conn) bool {
 	var head [9]byte
 	if _, err := io.ReadFull(c, head[:]); err != nil {
 		return false
