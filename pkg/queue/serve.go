@@ -192,6 +192,9 @@ func (p *Proxy) forward(limit *Limit, counted bool, x Exchange, state *RequestSt
 	o.Slot = time.Now()
 	state.adaptTo(limit)
 	defer func() {
+		if limit == nil {
+			return
+		}
 		state.adaptTo(nil)
 		if !held {
 			limit.end(&state.ticket, resultOf(o))
