@@ -312,7 +312,7 @@ func (x *exchange) refuse(q *forward.Request) queue.Reason {
 func (x *exchange) send(call *forward.Call) (forward.Response, *wire.Response, error) {
 	h2, err := false, error(nil)
 	if x.isH2() {
-		h2, err = x.app.SpeaksH2(x.alarm, upstream.NeedsH2(x.Header(header.ContentType)))
+		h2, err = x.app.SpeaksH2(x, x.alarm)
 	}
 	if err != nil {
 		return nil, nil, err
