@@ -2,9 +2,11 @@ package status
 
 import (
 	"testing"
+	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/adapt"
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -18,4 +20,20 @@ func TestSettledLimitIsReported(t *testing.T) {
 	state.Reason = adapt.NoAnswers // a word for programs, and words for people
 	harness.Contains(t, b.text(), "; the limit is adaptive: no answers; settled at 8")
 	harness.Equal(t, *b.snapshot().Adaptive, adaptive{Base: 8, Reason: adapt.NoAnswers, Settled: 8}, "settled")
+}
+
+func TestWhyListsRequestsWithSlots(t *testing.T) {
+	b := board(probe.State{}, Drain{})
+	b.sources.Adaptive = func() (adapt.State, bool) { return adapt.State{}, true }
+	b.sources.Load = func() (int, int) { return 5, 0 }
+	b.sources.Slots = func() ([]queue.Holder, int) {
+		return []queue.Holder{{Method: "GET", Path: "/poll", Phase: "waiting", Since: time.Now().Add(time.Hour), Counted: "long"}}, 1
+	}
+	harness.Contains(t, b.text(), "\n  GET /poll: waiting for 0s, long\n  3 more requests\n  1 slots of disconnected clients, whose requests the application still processes\n")
+}
+
+// text is what `queue-proxy why` prints.
+func (b *Board) text() string {
+	s := b.snapshot()
+	return s.text()
 }
