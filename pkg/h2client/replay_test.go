@@ -240,8 +240,26 @@ func TestARequestIsReplayedOnAFreshConnection(t *testing.T) {
 	harness.Equal(t, mustGet(t, client), "fresh")
 }
 
-func TestWhatWasNotWrittenIsSentAgainWhateverItIs(t *testing.T) {
-	began := make(chan *peer, 1)
+// The reader can write the request together with the acknowledgment of SETTINGS, before the connection
+// is closed. The request is then not sent again. The test makes several attempts, because it cannot
+// prevent this.
+func TestUnwrittenRequestIsSentAgain(t *testing.T) {
+	const attempts = 10
+	var err error
+	for range attempts {
+		var status int
+		var body string
+		if status, body, err = closeBeforeWrite(t); status == 200 && body == "again" && err == nil {
+			return
+		}
+	}
+	t.Errorf("got %v in each of %d attempts, want 200, again", err, attempts)
+}
+
+// closeBeforeWrite sends a POST request on a connection that is closed before the request is written.
+func closeBeforeWrite(t *testing.T) (status int, body string, err error) {
+	t.Helper()
+	began := make(chan *peer, 2)
 	a := newPeers(t, script{headers: func(p *peer, f *http2.MetaHeadersFrame) {
 		if p.index > 0 {
 			p.ok(f.StreamID, "again")
@@ -263,7 +281,5 @@ func TestWhatWasNotWrittenIsSentAgainWhateverItIs(t *testing.T) {
 			harness.Receive(t, open.failed, "end of the connection")
 		}
 	}
-	if status, body, err := get(client, c); status != 200 || body != "again" || err != nil {
-		t.Errorf("got %d, %q, %v, want 200, again", status, body, err)
-	}
+	return get(client, c)
 }

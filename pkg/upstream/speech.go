@@ -9,11 +9,12 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/header"
-	"github.com/queue-proxy/queue-proxy/pkg/link"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/socket"
 )
 
 // speech is what the user container has been heard to speak. It is learnt on
@@ -260,6 +261,16 @@ func (a *App) recognizesPreface(ctx context.Context) (bool, error) {
 	return recognizes, err
 }
 
+// silentNow reports whether the user container has neither sent a byte nor closed the connection.
+func silentNow(c net.Conn) (silent bool) {
+	raw, err := c.(syscall.Conn).SyscallConn()
+	if err != nil {
+		return false
+	}
+	err = raw.Control(func(fd uintptr) { silent = socket.Silent(fd) })
+	return silent && err == nil
+}
+
 // isSilent reports whether the user container neither sends a byte nor closes the connection for
 // 100 ms.
 func isSilent(c net.Conn) bool {
@@ -355,7 +366,7 @@ func (a *App) confirmPreface(ctx context.Context) (h2 answer, err error) {
 			}
 		}
 		h2 = doubtful
-		if l, err := link.New(c.(*net.TCPConn)); err != nil || !l.Silent() {
+		if !silentNow(c) {
 			return readsSettings(c) // of a server that does not wait for the preface
 		}
 		h2 = no
