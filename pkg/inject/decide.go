@@ -254,9 +254,13 @@ func (in *injection) candidates(containers []*corev1.Container) []*candidate {
 	return all
 }
 
-// addHints calls add for each port that a probe, a flag or a variable names, if the pod has one main container.
+// addHints calls add for each port that a probe, a flag or a variable names, if the pod has one main container. Helpers and
+// databases are not main containers.
 func (in *injection) addHints(containers []*corev1.Container, add func(c *corev1.Container, n int32, found string)) {
-	mains := slices.DeleteFunc(slices.Clone(containers), func(c *corev1.Container) bool { return in.hintsOf(c).helper != "" })
+	mains := slices.DeleteFunc(slices.Clone(containers), func(c *corev1.Container) bool {
+		h := in.hintsOf(c)
+		return h.helper != "" || h.image.protocol == notHTTP
+	})
 	if len(mains) != 1 {
 		return
 	}

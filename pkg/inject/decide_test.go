@@ -119,6 +119,8 @@ func TestChoiceForTypicalPods(t *testing.T) {
 		{"a port called http behind a load balancer with TLS", "", `"containers":[{"name":"a","ports":[{"name":"http","containerPort":8080}]}]`, `{"name":"https","port":443,"targetPort":"http"}`, "a:8080"},
 		{"a port called prom-metrics that a Service calls http", "", `"containers":[{"name":"a","ports":[{"name":"prom-metrics","containerPort":3200}]}]`, `{"name":"http","port":3200,"targetPort":"prom-metrics"}`, "a:3200"},
 		{"a port called metrics that a Service calls http-metrics", "", `"containers":[{"name":"a","ports":[{"name":"metrics","containerPort":3200}]}]`, `{"name":"http-metrics","port":3200}`, NotHTTP},
+		{"a port called metrics with a variable for metrics", "", `"containers":[{"name":"a","env":[{"name":"TELEMETRY_PORT","value":"8080"}],"ports":[{"name":"metrics","containerPort":8080}]}]`, `{"name":"http","port":8080}`, NotHTTP},
+		{"a probe of a port next to a database", "", `"containers":[{"name":"db","image":"mongo:3.3"},{"name":"api","livenessProbe":{"httpGet":{"port":8080,"path":"/hello"}}}]`, "", "api:8080"},
 		{"a collector of OpenTelemetry", "", `"containers":[{"name":"a","ports":[{"name":"otlp-grpc","containerPort":4317},{"name":"http","containerPort":4318}]}]`, "", WhichPort},
 		{"a collector of OpenTelemetry with a Service", "", `"containers":[{"name":"a","ports":[{"containerPort":4317},{"containerPort":4318}]}]`, `{"name":"otlp","port":4317},{"name":"http","port":4318}`, WhichPort},
 		{"a store of spans with two ports in its Service", "", `"containers":[{"name":"a","ports":[{"name":"query","containerPort":3200}]}]`, `{"name":"otlp-http","port":4318},{"name":"query","port":3200}`, WhichPort},
@@ -244,6 +246,15 @@ func TestServiceForMetricsIsNoEvidence(t *testing.T) {
 		}
 		if got != c.want {
 			t.Errorf("%s: got %s (%s), want %s", name, got, out.Text, c.want)
+		}
+	}
+}
+
+func TestPortNameOfItsServiceIsIgnored(t *testing.T) {
+	for service, want := range map[string]Verdict{"store-admin": Injected, "store-metrics": Skipped, "admin": Skipped} {
+		ports := portsOf(t, `"name":"`+service+`"`, `{"name":"`+service+`","port":8080}`)
+		if out := Inject(parse(t, `{"spec":{"containers":[{"name":"a"}]}}`), nil, ports...); out.Verdict != want {
+			t.Errorf("%s: got %s (%s), want %s", service, out.Verdict, out.Text, want)
 		}
 	}
 }

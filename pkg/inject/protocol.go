@@ -120,6 +120,9 @@ func nameInService(s ServicePort, p corev1.ContainerPort) sign {
 		return sign{notForRequests, fmt.Sprintf("its Service is %s", s.Service)}
 	}
 	name := s.Name
+	if name == s.Service && strings.ContainsRune(name, '-') && byName("", name).protocol == notForRequests {
+		return sign{} // the name of the application, such as store-admin
+	}
 	if name == "tcp-"+p.Name { // some charts generate this name for each protocol
 		name = p.Name
 	}
@@ -182,12 +185,12 @@ func (in *injection) signBeforeCertificates(c *corev1.Container, p corev1.Contai
 	if isAppName && own.protocol == notForRequests {
 		own = sign{}
 	}
+	// The declared name can describe the metrics only, although the Service is for requests.
+	if own.protocol == notForRequests && flag.protocol != notForRequests && named.protocol == plainHTTP {
+		own = sign{}
+	}
 	if flag.protocol == notForRequests && (h.serves[p.ContainerPort] != "" || named.protocol == plainHTTP) {
 		flag = sign{}
-	}
-	// The declared name can describe the metrics only, although the Service is for requests.
-	if own.protocol == notForRequests && named.protocol == plainHTTP {
-		own = sign{}
 	}
 	// A probe and a Service can use a port for metrics or health checks.
 	isSide := func(s sign) bool { return s.protocol == notForRequests }
