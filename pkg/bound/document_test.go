@@ -308,7 +308,7 @@ var proofs = [bound.NumNames]proof{
 		peerTest:   test{upstreamTests, "TestUsualResponseHeaderIsForwarded"},
 	},
 	bound.AppChunkExtensions: {
-		limit:      "2 KiB more than the content",
+		limit:      "2 KiB more than the content, and 16 bytes for each chunk",
 		attack:     "chunk extensions that cost time and carry nothing",
 		peer:       "an application that signs each chunk (85 bytes)",
 		margin:     24,

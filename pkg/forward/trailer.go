@@ -2,6 +2,7 @@ package forward
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
@@ -21,6 +22,9 @@ var headerOnly = []string{
 // mayTrail reports whether a trailer field is forwarded. Fields for framing and routing, hop-by-hop
 // fields and internal fields have a role.
 func mayTrail(name string) bool {
+	if strings.HasPrefix(name, "grpc-") { // the trailer fields of each gRPC response
+		return true
+	}
 	switch header.RoleOf(name) {
 	case header.Plain, header.ProxyStatusRole:
 	default:

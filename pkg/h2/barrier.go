@@ -142,8 +142,9 @@ func (c *Conn) nearlyFull() bool {
 func (c *Conn) full(careful bool) bool {
 	n := len(c.streams)
 	switch {
-	case c.advertised && careful:
+	case c.advertised && careful && len(c.barrier.recent) > 0:
 		n += c.recentResets(time.Now())
+	case c.advertised && careful:
 	case c.advertised:
 		n += c.barrier.abandoned
 	}

@@ -254,7 +254,12 @@ func (c *Conn) Settled() <-chan struct{} { return c.agreed }
 
 // signalRoom reports that Open may succeed. c.mu is held.
 func (c *Conn) signalRoom() {
-	c.crowded.Store(false)
+	if c.config.Room == nil {
+		return
+	}
+	if c.crowded.Load() {
+		c.crowded.Store(false)
+	}
 	select {
 	case c.config.Room <- struct{}{}:
 	default: // the last value was not received, or nothing waits for one

@@ -174,8 +174,10 @@ func clientConfig() h2.Config {
 // connect makes a pair of connections: ours, which is run, and the peer's.
 func connect(t testing.TB, config h2.Config) *peer {
 	t.Helper()
+	var running sync.WaitGroup
+	t.Cleanup(running.Wait) // after the cleanup of dial, which closes the connection of the peer
 	p := dial(t, config)
-	go func() { p.ran <- p.us.Run(nil) }()
+	running.Go(func() { p.ran <- p.us.Run(nil) })
 	return p
 }
 

@@ -130,8 +130,9 @@ type conn struct {
 	heard atomic.Int64 // when something has come, in nanoseconds since the client was made
 	asked int64        // time of the last check of a silent connection, likewise; guarded by client.mu
 
-	idle   *time.Timer // closes it; guarded by client.mu
-	unused int         // how often idle has expired since it took a stream; guarded by client.mu
+	idle   *time.Timer   // calls endIfIdle; guarded by client.mu
+	opened time.Duration // time when the last stream was opened, relative to client.since; guarded by client.mu
+	unused int           // number of times that idle has expired without a stream; guarded by client.mu
 }
 
 // Request implements h2.Handler; servers send none.
@@ -143,13 +144,12 @@ func (n *conn) Full() bool { return false }
 // Received implements h2.Handler.
 func (n *conn) Received(bool) { n.heard.Store(int64(time.Since(n.client.since))) }
 
-// silent reports whether the user container does not read the connection any more, as far
-// as one can tell. client.mu is held.
-func (n *conn) silent() bool {
-	now := int64(time.Since(n.client.since))
-	heard := n.heard.Load()
+// silent reports whether the connection has open streams and the user container has not sent
+// anything for too long. passed is the time since client.since. client.mu is held.
+func (n *conn) silent(passed time.Duration) bool {
+	now, heard := int64(passed), n.heard.Load()
 	switch {
-	case n.Streams() == 0 || now-heard < int64(n.client.settings.Silence):
+	case now-heard < int64(n.client.settings.Silence) || n.Streams() == 0:
 		return false
 	case n.asked <= heard:
 		n.asked = now
@@ -284,8 +284,9 @@ func (c *Client) dialInProgress() int {
 func (c *Client) removeSilent() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	now := time.Since(c.since)
 	for _, n := range slices.Clone(c.conns) {
-		if n.silent() {
+		if n.silent(now) {
 			c.remove(n)
 		}
 	}
@@ -317,15 +318,15 @@ func (c *Client) tryEach(owner h2.Owner, head *h2.Block, end bool, since int, ca
 			i++
 			continue
 		}
-		if n.silent() {
+		now := time.Since(c.since)
+		if n.silent(now) {
 			c.remove(n)
 			continue
 		}
 		s, err := n.Open(owner, head, end, careful)
 		switch {
 		case err == nil:
-			reused, n.used, n.unused = n.used, true, 0
-			n.idle.Reset(idleTimeout)
+			reused, n.used, n.unused, n.opened = n.used, true, 0, now
 			return s, reused, refusal{}
 		case errors.Is(err, h2.ErrBusy):
 			return nil, false, refusal{busy: true}
@@ -402,7 +403,7 @@ func (c *Client) newConn(ctx context.Context) (*conn, error) {
 		nc.Close()
 		return nil, err
 	}
-	n := &conn{client: c}
+	n := &conn{client: c, opened: time.Since(c.since)}
 	n.Conn = h2.New(l, h2.Config{
 		Client: true, Window: window, ConnWindow: connWindow, MaxHeadBytes: c.settings.MaxHeaderBytes, Buffers: c.buffers,
 		Bounds: c.settings.Bounds, Room: c.room,
@@ -424,15 +425,19 @@ func (n *conn) run() {
 // some more.
 func (n *conn) endIfIdle() {
 	n.client.mu.Lock()
-	if n.Streams() > 0 {
+	next := idleTimeout
+	switch idle := time.Since(n.client.since) - n.opened; {
+	case n.Streams() > 0:
 		n.unused = 0
-	} else {
+	case n.unused == 0 && idle < idleTimeout: // a stream was opened since the last call
+		next -= idle
+	default:
 		n.unused++
 	}
 	last := slices.Equal(n.client.conns, []*conn{n})
 	keep := n.unused == 0 || last && n.unused < lastIdleTimeouts
 	if keep {
-		n.idle.Reset(idleTimeout)
+		n.idle.Reset(next)
 	} else {
 		n.client.remove(n) // or it would count as another when the next one expires
 	}

@@ -15,6 +15,9 @@ func (c *Client) Queued() int {
 func (c *Client) ExpireIdle() int {
 	c.mu.Lock()
 	conns := slices.Clone(c.conns)
+	for _, n := range conns {
+		n.opened -= idleTimeout
+	}
 	c.mu.Unlock()
 	for _, n := range conns {
 		n.endIfIdle()

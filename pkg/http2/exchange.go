@@ -227,6 +227,7 @@ func (x *exchange) end() {
 // release releases the memory of a request that ended or is not served.
 func (x *exchange) release() {
 	x.body.release()
+	x.call.Unreserve()
 	x.conn.memory.Sub(x.charged)
 	x.charged, x.call.Memory = 0, nil
 	x.gone.Store(false)

@@ -28,13 +28,12 @@ func (x *exchange) Forward(state *queue.RequestState) (result queue.Result) {
 	if !x.call.Reserve(x.headSize) {
 		return queue.Result{Reason: queue.Overload}
 	}
-	defer x.call.Unreserve()
 	q.Trace = state.Trace()
 	if !x.body.complete() && !queue.IsGRPC(x.Header(header.ContentType)) { // a stream of gRPC may be silent for long
 		state.ExpectBody()
 	}
 	x.alarm.Watch(state)
-	speaks, err := x.server.app.SpeaksH2(x.alarm, upstream.NeedsH2(x.Header(header.ContentType)))
+	speaks, err := x.server.app.SpeaksH2(x, x.alarm)
 	switch {
 	case err != nil:
 		x.blame(&result, x.alarm.Abortable(nil), err)
@@ -155,10 +154,13 @@ func resetCode(err error) h2.Code {
 // -1: it is not said.
 func (x *exchange) beginResponse(k *h2.Block, status int, fields []wire.Field, length int64) {
 	x.due = length
-	if _, ok := wire.Find(fields, header.Trailer); ok {
-		x.due = -1
-	} else if x.request.Method == http.MethodHead || status == http.StatusNoContent || status == http.StatusNotModified {
+	if x.request.Method == http.MethodHead || status == http.StatusNoContent || status == http.StatusNotModified {
 		x.due = 0
+	}
+	if x.due >= 0 {
+		if _, ok := wire.Find(fields, header.Trailer); ok {
+			x.due = -1
+		}
 	}
 	k.Status(status)
 	forward.EachResponseField(fields, k)

@@ -37,7 +37,7 @@ func (x *exchange) Forward(state *queue.RequestState) queue.Result {
 	}
 	x.alarm.Watch(&x.state)
 	if x.h2 {
-		h2, err := x.server.app.SpeaksH2(x.alarm, upstream.NeedsH2(x.Header(header.ContentType)))
+		h2, err := x.server.app.SpeaksH2(x, x.alarm)
 		if err != nil {
 			var result queue.Result
 			forward.Fail(&result, x.alarm.Abortable(nil), err, x.body.failed())

@@ -193,6 +193,9 @@ func (p *Proxy) forward(limit *Limit, inFlight int, counted bool, x Exchange, st
 	o.Slot = time.Now()
 	state.adaptTo(limit)
 	defer func() {
+		if limit == nil {
+			return
+		}
 		state.adaptTo(nil)
 		if !held {
 			limit.end(&state.ticket, resultOf(o))

@@ -22,8 +22,8 @@ func WriteTwo(fd uintptr, p, q []byte) (n int, err error) {
 		return n, err
 	}
 	m, err := Write(fd, q)
-	if errors.Is(err, syscall.EAGAIN) {
-		err = nil // some of it has been written
+	if n > 0 && errors.Is(err, syscall.EAGAIN) {
+		err = nil // p was written
 	}
 	return n + m, err
 }

@@ -79,6 +79,9 @@ func TestTwoAreWrittenOneBehindTheOther(t *testing.T) {
 	if n, err := socket.WriteTwo(a, p, q); n != 0 || !errors.Is(err, syscall.EAGAIN) {
 		t.Errorf("of a full socket: got %d, %v, want 0, EAGAIN", n, err)
 	}
+	if n, err := socket.WriteTwo(a, nil, q); n != 0 || !errors.Is(err, syscall.EAGAIN) {
+		t.Errorf("of a full socket, nothing and q: got %d, %v, want 0, EAGAIN", n, err)
+	}
 	var came []byte
 	for n, err := socket.Read(b, buf); err == nil; n, err = socket.Read(b, buf) {
 		came = append(came, buf[:n]...)

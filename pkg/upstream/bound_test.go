@@ -101,6 +101,12 @@ func TestSignedResponseChunksAreForwarded(t *testing.T) {
 		"0;chunk-signature="+strings.Repeat("a", 64)+"\r\n\r\n", strings.Repeat("x", 102400))
 }
 
+// An application writes each byte separately, and pads the size of the chunk to eight characters.
+func TestPaddedChunkSizesAreForwarded(t *testing.T) {
+	const n = 20_000
+	wantResponse(t, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"+strings.Repeat("1       \r\nx\r\n", n)+"0\r\n\r\n", strings.Repeat("x", n))
+}
+
 func TestLargeResponseTrailerReturnsError(t *testing.T) {
 	wantGarbage(t, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nA: "+strings.Repeat("a", 16<<10), bound.AppTrailerSection)
 }

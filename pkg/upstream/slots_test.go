@@ -14,7 +14,7 @@ import (
 type gated struct {
 	*harness.App
 	gate    chan struct{}
-	targets chan string // of the requests, in the order in which they arrive
+	targets chan string // request targets, in order of arrival
 }
 
 func newGated(t *testing.T) *gated {

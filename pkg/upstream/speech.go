@@ -8,8 +8,11 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/pkg/link"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
 
@@ -17,9 +20,9 @@ import (
 // connections of its own or from an answer, never by sending a request twice,
 // and forgotten when a dial fails: the next app may be another one.
 type speech struct {
-	mu     sync.Mutex
-	h1, h2 answer
-	asking *asking // whether it speaks HTTP/2; nil: nobody is
+	mu     sync.Mutex    // guards asking and changes of h1 and h2
+	h1, h2 atomic.Uint32 // each is an answer
+	asking *asking       // whether it speaks HTTP/2; nil: nobody is
 }
 
 // asking is a question to the user container, which all share who want to know: an app
@@ -31,7 +34,7 @@ type asking struct {
 	err    error
 }
 
-type answer uint8
+type answer uint32
 
 const (
 	unknown answer = iota
@@ -43,7 +46,7 @@ const (
 func (s *speech) forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.h1, s.h2 = unknown, unknown
+	s.set(unknown, unknown)
 }
 
 // Forget forgets what the user container speaks: it may be another one by now.
@@ -53,21 +56,29 @@ func (a *App) Forget() { a.speech.forget() }
 func (s *speech) learnH1(speaks bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.h1 = yes; !speaks {
-		s.h1, s.h2 = no, yes
+	if speaks {
+		s.h1.Store(uint32(yes))
+	} else {
+		s.set(no, yes)
 	}
+}
+
+// set changes both answers. s.mu is held.
+func (s *speech) set(h1, h2 answer) {
+	s.h1.Store(uint32(h1))
+	s.h2.Store(uint32(h2))
 }
 
 func (s *speech) learnH2(h2 answer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.h2 = h2
+	s.h2.Store(uint32(h2))
 }
 
 func (s *speech) heard() (h1, h2 answer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.h1, s.h2
+	return answer(s.h1.Load()), answer(s.h2.Load())
 }
 
 // OnlyH2 reports whether the user container has been heard to speak HTTP/2 and
@@ -77,9 +88,9 @@ func (a *App) OnlyH2() bool {
 	return h1 == no
 }
 
-// NeedsH2 reports whether a request with this content type needs HTTP/2: gRPC, and the streams of
+// needsH2 reports whether a request with this content type requires HTTP/2: gRPC, and the streams of
 // Connect.
-func NeedsH2(contentType string) bool {
+func needsH2(contentType string) bool {
 	return queue.IsGRPC(contentType) || strings.HasPrefix(contentType, "application/connect+")
 }
 
@@ -90,15 +101,14 @@ func NeedsH2(contentType string) bool {
 // context.Canceled.
 //
 // Some HTTP/1 servers, such as net/http, pass the preface of HTTP/2 to their handlers. If the user
-// container responds in HTTP/1.1, the preface is sent only if needed is true because the request
-// requires HTTP/2 (see [NeedsH2]), if Settings.H2C is true, or if the user container recognizes the
-// preface.
-func (a *App) SpeaksH2(alarm *queue.Alarm, needed bool) (bool, error) {
-	needed = needed || a.settings.H2C
-	a.speech.mu.Lock()
-	speaks, known := a.speech.knownH2Locked(needed)
-	a.speech.mu.Unlock()
-	if known {
+// container responds in HTTP/1.1, the preface is sent only if the request x requires HTTP/2, if
+// Settings.H2C is true, or if the user container recognizes the preface.
+func (a *App) SpeaksH2(x queue.Exchange, alarm *queue.Alarm) (bool, error) {
+	if speaks, known := a.speech.knownH2(true); known { // without the cost of needsH2
+		return speaks, nil
+	}
+	needed := a.settings.H2C || needsH2(x.Header(header.ContentType))
+	if speaks, known := a.speech.knownH2(needed); known {
 		return speaks, nil
 	}
 	ctx, cancel := alarm.Context()
@@ -106,16 +116,17 @@ func (a *App) SpeaksH2(alarm *queue.Alarm, needed bool) (bool, error) {
 	return a.speaksH2(ctx, needed)
 }
 
-// knownH2Locked returns whether the user container supports HTTP/2, and whether this is known.
-func (s *speech) knownH2Locked(needed bool) (supported, known bool) {
-	return s.h2 == yes, s.h2 == yes || s.h2 == no || s.h2 == doubtful && !needed
+// knownH2 returns whether the user container supports HTTP/2, and whether this is known.
+func (s *speech) knownH2(needed bool) (supported, known bool) {
+	h2 := answer(s.h2.Load())
+	return h2 == yes, h2 == yes || h2 == no || h2 == doubtful && !needed
 }
 
 // speaksH2 is SpeaksH2 until a context ends, whose cause is then the error.
 func (a *App) speaksH2(ctx context.Context, needed bool) (bool, error) {
 	s := &a.speech
 	s.mu.Lock()
-	if speaks, known := s.knownH2Locked(needed); known {
+	if speaks, known := s.knownH2(needed); known {
 		s.mu.Unlock()
 		return speaks, nil
 	}
@@ -165,11 +176,19 @@ func (a *App) askH2(ctx context.Context, needed bool) (speaks bool, err error) {
 			return false, err
 		}
 	}
-	if !silent {
-		speaks, silent, err = a.question(ctx, answersPreface)
-		if err != nil {
-			return false, err
+	switch {
+	case silent:
+	case reply == none:
+		h2, err := a.confirmPreface(ctx)
+		if err == nil && h2 != unknown {
+			a.speech.learnH2(h2)
 		}
+		return h2 == yes, err
+	default:
+		speaks, silent, err = a.question(ctx, answersPreface)
+	}
+	if err != nil {
+		return false, err
 	}
 	if h1, _ := a.speech.heard(); silent && h1 != yes {
 		return false, nil // it may be too busy to speak at all: ask again
@@ -319,12 +338,55 @@ func (a *App) question(ctx context.Context, answers func(net.Conn) bool) (is, si
 // HTTP/2 answers at once; one that does not may wait for more of the request.
 const prefaceTimeout = time.Second
 
+// confirmPreface detects HTTP/2 if the user container closed a connection without a response to a bad
+// request. It supports only HTTP/2, or it is starting. The first line of the preface is therefore sent
+// alone. An HTTP/1 server waits for the rest of the request, and responds to the bad requests that are
+// sent next. The preface is then not completed, and the result is unknown. The result is doubtful if all
+// connections were closed.
+func (a *App) confirmPreface(ctx context.Context) (h2 answer, err error) {
+	const requests = 2
+	speaks, silent, err := a.question(ctx, func(c net.Conn) bool {
+		if _, err := io.WriteString(c, prefaceLine); err != nil {
+			return false
+		}
+		for range requests {
+			if r, silent, err := a.sendBadRequest(ctx); err != nil || silent || r != none {
+				return false
+			}
+		}
+		h2 = doubtful
+		if l, err := link.New(c.(*net.TCPConn)); err != nil || !l.Silent() {
+			return readsSettings(c) // of a server that does not wait for the preface
+		}
+		h2 = no
+		_, err := io.WriteString(c, prefaceRest)
+		return err == nil && readsSettings(c)
+	})
+	switch {
+	case speaks:
+		return yes, nil
+	case silent || err != nil:
+		return unknown, err
+	}
+	return h2, nil
+}
+
+// prefaceLine and prefaceRest are the preface of HTTP/2 with an empty SETTINGS frame (RFC 9113 section
+// 3.4). prefaceLine is the beginning of an incomplete request of HTTP/1.
+const (
+	prefaceLine = "PRI * HTTP/2.0\r\n"
+	prefaceRest = "\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+)
+
 // answersPreface sends what opens an HTTP/2 connection and reports whether the
 // server's own preface, a SETTINGS frame, comes back (RFC 9113 section 3.4).
 func answersPreface(c net.Conn) bool {
-	if _, err := io.WriteString(c, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"); err != nil {
-		return false
-	}
+	_, err := io.WriteString(c, prefaceLine+prefaceRest)
+	return err == nil && readsSettings(c)
+}
+
+// readsSettings reports whether the next frame is the SETTINGS frame of a server.
+func readsSettings(c net.Conn) bool {
 	var head [9]byte
 	if _, err := io.ReadFull(c, head[:]); err != nil {
 		return false

@@ -3,6 +3,7 @@ package upstream
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -368,6 +369,33 @@ func TestDetectionReachesNoHandlerOfNetHTTP(t *testing.T) {
 	}
 }
 
+// An application can close its first connections without a response, for example while it starts.
+func TestDetectionDuringStartReachesNoHandler(t *testing.T) {
+	for closed := range int32(12) {
+		t.Run(fmt.Sprint(closed, " closed"), func(t *testing.T) {
+			t.Parallel()
+			var ended, handled atomic.Int32
+			s := harness.NewApp(t, func(conn *harness.AppConn) {
+				if ended.Add(1) <= closed {
+					return
+				}
+				if r := readHead(conn); r == nil {
+					conn.Send("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
+				} else {
+					handled.Add(1)
+				}
+			})
+			a := unknownApp(t, s.Port)
+			for range 6 {
+				if speaks, err := a.speaksH2(t.Context(), false); speaks || err != nil {
+					t.Fatalf("got %v, %v, want false", speaks, err)
+				}
+			}
+			harness.Equal(t, handled.Load(), int32(0), "requests that reached the handler")
+		})
+	}
+}
+
 // A server whose handler looks for the preface, such as package h2c, is not recognized.
 func TestPrefaceIsSentIfTheRequestNeedsHTTP2(t *testing.T) {
 	app := func(conn *harness.AppConn) {
@@ -394,6 +422,6 @@ func TestPrefaceIsSentIfTheRequestNeedsHTTP2(t *testing.T) {
 		"application/grpc": true, "application/grpc+proto": true, "application/connect+json": true,
 		"application/grpc-web": false, "application/json": false, "": false,
 	} {
-		harness.Equal(t, NeedsH2(contentType), want, contentType)
+		harness.Equal(t, needsH2(contentType), want, contentType)
 	}
 }

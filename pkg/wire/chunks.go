@@ -142,7 +142,11 @@ func (c *Chunks) step(b byte) chunkState {
 			return trailerStart
 		}
 		c.digits = 0
-		c.excess = max(0, c.excess-c.left+1) // all but one: net/http's own bound is never met first
+		credit := c.left - 1 // all but one: net/http's own bound is never met first
+		if c.Lenient {
+			credit += freeExtension
+		}
+		c.excess = max(0, c.excess-credit)
 		return chunkData
 	case dataCR:
 		if b != '\r' {

@@ -79,7 +79,7 @@ func ForbidsTrailer[T ~string | ~[]byte](name T) bool {
 	return k.framing() || k == aliasField || k == trailerField
 }
 
-// ForbidsTrailers reports whether a Trailer field announces a field that [ForbidsTrailer].
+// ForbidsTrailers reports whether a Trailer field announces a field for which [ForbidsTrailer] is true.
 func ForbidsTrailers(value []byte) bool {
 	for name := range bytes.SplitSeq(value, []byte{','}) {
 		if ForbidsTrailer(Trim(name)) {

@@ -49,6 +49,10 @@ const (
 	// body may exceed its data so far (RFC 9112 7.1.1 asks for such a limit).
 	// Nobody needs extensions: they are read and dropped.
 	maxExtension = 2 << 10
+
+	// freeExtension is the number of extension bytes of each chunk that are not limited in
+	// responses. Some applications pad the chunk size with blanks.
+	freeExtension = 16
 )
 
 // Field is one field line of a head or a trailer section. Value has no blanks

@@ -31,9 +31,9 @@ func findBuilds(bin, before string) ([]*peer, error) {
 	return builds, nil
 }
 
-// compareBuilds measures each selected load with the two builds of findBuilds. For each pair, the load runs on one build
-// and immediately afterward on the other one. The cells before/<load> contain the ratio of the CPU time per request for
-// each of the Settings.Rounds pairs.
+// compareBuilds measures each selected load with the two builds returned by findBuilds. It runs each load in
+// Settings.Rounds pairs: on one build and immediately afterward on the other one. The cells before/<load> contain the
+// ratio of the CPU time per request for each pair.
 func (b *bench) compareBuilds(ctx context.Context) error {
 	app, err := b.startApp(0)
 	if err != nil {

@@ -341,7 +341,7 @@ func (b *bench) starts(ctx context.Context, app *runningApp, n int) error {
 	return nil
 }
 
-// startsOf adds the median of the starts of each peer to a row. A quota of nil means no quota.
+// startsOf adds the median start time of each peer to a row. If q is nil, there is no quota.
 func (b *bench) startsOf(ctx context.Context, app *runningApp, peers []*peer, id string, q *quota) error {
 	took := map[string][]float64{}
 	for i := range b.results.Settings.Starts {
@@ -485,7 +485,7 @@ func (b *bench) densityOf(ctx context.Context, p *peer) error {
 	return nil
 }
 
-// startPod starts an app and a sidecar in a network of their own and sends four requests. stop ends both.
+// startPod starts an app and a sidecar in a separate network namespace and sends four requests. stop terminates both.
 func (b *bench) startPod(p *peer) (r *running, stop func(), err error) {
 	app, err := b.startApp(unix.CLONE_NEWNET)
 	if err != nil {

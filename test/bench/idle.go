@@ -31,8 +31,8 @@ const (
 )
 
 const (
-	// acceptMetrics is the Accept header of Prometheus 3. Its Accept-Encoding is gzip, which is also the default of
-	// http.Transport.
+	// acceptMetrics is the Accept header of Prometheus 3. Prometheus also sends Accept-Encoding: gzip, which
+	// http.Transport adds by default.
 	acceptMetrics = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6," +
 		"application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4," +
 		"text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
@@ -143,7 +143,7 @@ func (p *idlePod) get(port, accept string) ([]byte, error) {
 	return io.ReadAll(response.Body)
 }
 
-// countSeries returns the number of series in the text format of Prometheus or OpenMetrics.
+// countSeries returns the number of series in a scrape, which is in the text format of Prometheus or OpenMetrics.
 func countSeries(scrape []byte) (n int) {
 	for line := range bytes.Lines(scrape) {
 		if line = bytes.TrimSpace(line); len(line) > 0 && line[0] != '#' {

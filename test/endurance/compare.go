@@ -13,6 +13,8 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -22,7 +24,7 @@ type settings struct {
 	sidecar string         // path of the sidecar
 	modules string         // folder node_modules
 	page    string         // document with the table
-	seconds int            // duration of a row; 0 is defaultSeconds and the minimum number of requests
+	seconds int            // duration of a row; 0 means defaultSeconds, or longer until the minimum number of requests is reached
 	quick   bool           // short selection for CI, without HAProxy
 	hour    bool           // the row that takes an hour, with the sidecar only
 	write   bool           // write the lines of the rows into the table of the document
@@ -44,6 +46,9 @@ func readSettings(args []string) (*settings, error) {
 	selection := f.String("run", "", "run the rows whose name matches this regular expression")
 	f.IntVar(&s.seconds, "seconds", 0, "duration of each row in seconds; 0 is 20 s and at least 100000 requests")
 	f.Func("set", "a setting of the sidecar, such as CONCURRENCY_MODE=adaptive; can be repeated", func(setting string) error {
+		if !strings.Contains(setting, "=") {
+			return errors.New("not in the form NAME=VALUE")
+		}
 		s.sidecarSettings = append(s.sidecarSettings, setting)
 		return nil
 	})
@@ -64,6 +69,18 @@ func readSettings(args []string) (*settings, error) {
 	var err error
 	if s.rows, err = regexp.Compile(*selection); err != nil {
 		return nil, fmt.Errorf("-run: %w", err)
+	}
+	if s.seconds < 0 {
+		return nil, errors.New("-seconds: negative")
+	}
+	if s.only != "" {
+		pattern, err := regexp.Compile(s.only)
+		if err != nil {
+			return nil, fmt.Errorf("-variants: %w", err)
+		}
+		if !slices.ContainsFunc([]variant{direct, sidecar, haproxy, nginx}, func(v variant) bool { return pattern.MatchString(string(v)) }) {
+			return nil, fmt.Errorf("-variants %s: matches no variant", s.only)
+		}
 	}
 	if s.write && (s.quick || s.hour || s.only != "") {
 		return nil, errors.New("-write: requires all variants of the rows")
@@ -111,7 +128,39 @@ func (s *settings) selected(all []row) ([]row, error) {
 	if len(chosen) == 0 {
 		return nil, fmt.Errorf("-run %s: matches no row", s.rows)
 	}
+	for _, part := range alternatives(s.rows.String()) {
+		pattern, err := regexp.Compile(part)
+		if err != nil {
+			return nil, fmt.Errorf("-run: %w", err)
+		}
+		if !slices.ContainsFunc(chosen, func(r row) bool { return pattern.MatchString(r.name) }) {
+			return nil, fmt.Errorf("-run: %s matches no row", part)
+		}
+	}
 	return chosen, nil
+}
+
+// alternatives splits a regular expression at each "|" outside of groups and character classes.
+func alternatives(pattern string) (parts []string) {
+	begin, depth, class := 0, 0, false
+	for i := 0; i < len(pattern); i++ {
+		switch c := pattern[i]; {
+		case c == '\\':
+			i++
+		case c == '[':
+			class = true
+		case c == ']':
+			class = false
+		case class:
+		case c == '(':
+			depth++
+		case c == ')':
+			depth--
+		case c == '|' && depth == 0:
+			parts, begin = append(parts, pattern[begin:i]), i+1
+		}
+	}
+	return append(parts, pattern[begin:])
 }
 
 // variants returns the variants of a row.

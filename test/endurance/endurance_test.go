@@ -53,9 +53,32 @@ func TestResetConnectionsDoNotEndPeers(t *testing.T) {
 }
 
 func TestSelectionWithoutMatchIsAnError(t *testing.T) {
-	s := &settings{rows: regexp.MustCompile("no such row")}
-	if got, err := s.selected(rows()); err == nil {
-		t.Errorf("got %d rows, want an error", len(got))
+	for _, selection := range []string{"no such row", "no such row|unary", "unary|no such (row|one)", "unary|[|]"} {
+		s := &settings{rows: regexp.MustCompile(selection)}
+		if got, err := s.selected(rows()); err == nil {
+			t.Errorf("%s: got %d rows, want an error", selection, len(got))
+		}
+	}
+	for _, selection := range []string{"", "unary|bidirectional", "grpc-go (unary|bidirectional)"} {
+		s := &settings{rows: regexp.MustCompile(selection)}
+		if _, err := s.selected(rows()); err != nil {
+			t.Errorf("%s: got %v, want rows", selection, err)
+		}
+	}
+}
+
+func TestInvalidArgumentIsAnError(t *testing.T) {
+	for _, args := range [][]string{{"-variants", "squid"}, {"-seconds", "-1"}, {"-set", "CONTAINER_CONCURRENCY"}, {"row"}} {
+		if _, err := readSettings(args); err == nil {
+			t.Errorf("%s: got no error, want one", args)
+		}
+	}
+}
+
+func TestVerdictWithoutDirectRunIsNotCompared(t *testing.T) {
+	l := line{outcomes: map[variant]*outcome{sidecar: {result: result{Requests: 1000}}}}
+	if got := l.verdict(); got != alone {
+		t.Errorf("got %s, want %s", got, alone)
 	}
 }
 

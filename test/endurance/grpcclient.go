@@ -116,7 +116,7 @@ const (
 	chatMethod     = "/endurance.Peer/Chat"
 )
 
-// An ending is the observed end of a gRPC call.
+// An ending is the outcome of a gRPC call as observed by the client.
 type ending struct {
 	err             error // error of the call, nil for OK
 	header, trailer metadata.MD
@@ -198,7 +198,7 @@ func (p *grpcPeer) invoke(ctx context.Context, conn int, in []byte) (ending, []b
 	return e, out
 }
 
-// stream opens a stream. The caller cancels ctx.
+// stream opens a stream. The caller must cancel ctx.
 func (p *grpcPeer) stream(ctx context.Context, conn int, method string) (grpc.ClientStream, error) {
 	return p.conns[conn].NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, method)
 }

@@ -93,8 +93,8 @@ func freePorts(n int) ([]string, error) {
 	return addresses, nil
 }
 
-// awaitListener waits until a process accepts connections at address, at most for
-// patience, or until ended is closed.
+// awaitListener waits until a process accepts connections on address. It returns an error if ended is
+// closed or if the timeout patience expires.
 func awaitListener(address string, ended <-chan struct{}) error {
 	for end := time.Now().Add(patience); ; {
 		c, err := net.DialTimeout("tcp", address, time.Second)

@@ -27,7 +27,7 @@ type place struct {
 	Dir      string // folder of the run
 	Peers    string // folder with the scripts and configurations of the peers
 	Modules  string // folder node_modules
-	Files    string // folder with the static files "small", "medium" and "large"
+	Files    string // directory with the static files "small", "medium" and "large"
 	App      string // address of the application, plain text
 	AppTLS   string // second address of the application: TLS, or another version of HTTP
 	Target   string // address to which the clients connect

@@ -82,8 +82,8 @@ func sidecarSettings(at *place, r *row, all []string) []string {
 // statistics cover the last full second.
 const restTime = 20 * time.Second
 
-// awaitRest waits until the statistics of the sidecar are zero. It returns "" if they are,
-// or a description of the error after restTime.
+// awaitRest waits until the statistics of the sidecar are zero. It returns "", or a description of the
+// statistics that are not zero after restTime.
 func awaitRest(ctx context.Context, at *place) string {
 	wrong := ""
 	for end := time.Now().Add(restTime); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(200 * time.Millisecond) {

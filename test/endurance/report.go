@@ -22,6 +22,7 @@ type report struct{ lines []line }
 const (
 	passed   = "ok"
 	crowded  = "ok, many connections"
+	alone    = "ok, not compared" // the sidecar or the peer alone did not run
 	rejected = "**FAIL**"
 )
 
@@ -34,6 +35,9 @@ const manyConnections = 4
 func (l *line) verdict() string {
 	if l.failed() {
 		return rejected
+	}
+	if l.outcomes[direct] == nil || l.outcomes[sidecar] == nil {
+		return alone
 	}
 	most := manyConnections // lower limit, because the others can use a single connection
 	for v, out := range l.outcomes {
@@ -54,13 +58,13 @@ func (l *line) failed() bool {
 	if out == nil || out.failures() == 0 {
 		return false
 	}
-	alone := l.outcomes[direct]
-	if alone == nil {
+	without := l.outcomes[direct]
+	if without == nil {
 		return true
 	}
 	for kind, n := range out.Failures {
 		share := float64(n) / float64(max(1, out.Requests))
-		if m := alone.Failures[kind]; m == 0 || share > 2*float64(m)/float64(max(1, alone.Requests)) {
+		if m := without.Failures[kind]; m == 0 || share > 2*float64(m)/float64(max(1, without.Requests)) {
 			return true
 		}
 	}

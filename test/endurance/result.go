@@ -76,7 +76,7 @@ func kinds(counts map[string]int) []string {
 	})
 }
 
-// A tally is a result that several goroutines write.
+// A tally is a result that multiple goroutines can update concurrently.
 type tally struct {
 	mu sync.Mutex
 	r  result

@@ -82,8 +82,8 @@ func (e *environment) underTest(subcommand string, v variant) ([]string, error) 
 	return []string{self, subcommand, "-sidecar=" + e.sidecar, "-programs=" + e.programs, "-dir=" + e.dir, "-variant=" + string(v)}, nil
 }
 
-// runConnect runs the runner of connectrpc with the command of the server or the client
-// under test.
+// runConnect runs the connectrpc conformance runner with the command that starts the server or the
+// client under test.
 func runConnect(ctx context.Context, e *environment, mode, configuration string, command ...string) (*result, error) {
 	file := filepath.Join(e.dir, "connect.yaml")
 	if err := os.WriteFile(file, []byte(configuration), 0o600); err != nil {

@@ -21,7 +21,7 @@ import (
 )
 
 func main() {
-	// SIGPIPE is not part of the signals because a relay can write to a closed connection.
+	// SIGPIPE is not in this list because a relay can write to a closed connection.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	err := command(ctx, os.Args[1:])

@@ -100,7 +100,7 @@ func sidecarSettings(e *environment, v variant, application string, ports []stri
 	}
 }
 
-// haproxyConfiguration is the template of the configuration of HAProxy.
+// haproxyConfiguration is the template for the HAProxy configuration.
 //
 //go:embed haproxy.cfg
 var haproxyConfiguration string

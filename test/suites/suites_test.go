@@ -298,7 +298,7 @@ func TestInflateKeepsTheContext(t *testing.T) {
 	without := &peer{}
 	without.inflate(first)
 	if got := without.inflate(second); bytes.Equal(got, content(300)) {
-		t.Error("without context: got the content, want an error")
+		t.Error("without context: got content, want error")
 	}
 }
 

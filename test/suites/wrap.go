@@ -162,7 +162,7 @@ func serveUnderTest(ctx context.Context, args []string) error {
 	}
 	request, err := readMessage(os.Stdin)
 	if err != nil {
-		return fmt.Errorf("request of the runner: %w", err)
+		return fmt.Errorf("reading request from runner: %w", err)
 	}
 	request, useTLS, http2, err := plainServerRequest(request, otherVersion)
 	if err != nil {
@@ -232,11 +232,11 @@ func orphaned(ctx context.Context) <-chan struct{} {
 func plainServerRequest(request []byte, otherVersion bool) (plain []byte, useTLS, http2 bool, err error) {
 	values, rest, err := parseFields(request, serverRequestVersion, serverRequestTLS, serverRequestCredentials)
 	if err != nil {
-		return nil, false, false, fmt.Errorf("request of the runner: %w", err)
+		return nil, false, false, fmt.Errorf("decoding request from runner: %w", err)
 	}
 	version := values.varints[serverRequestVersion]
 	if version != 1 && version != 2 {
-		return nil, false, false, fmt.Errorf("request of the runner: HTTP version %d is not in 1..2", version)
+		return nil, false, false, fmt.Errorf("request from runner: HTTP version %d is not in 1..2", version)
 	}
 	if otherVersion {
 		version = 3 - version
@@ -294,7 +294,7 @@ func callUnderTest(ctx context.Context, args []string) error {
 			break
 		}
 		if err != nil {
-			return fmt.Errorf("request of the runner: %w", err)
+			return fmt.Errorf("reading request from runner: %w", err)
 		}
 		if request, err = proxies.redirect(request); err != nil {
 			return err
@@ -330,7 +330,7 @@ type proxySet struct {
 func (s *proxySet) redirect(request []byte) ([]byte, error) {
 	values, rest, err := parseFields(request, clientRequestHost, clientRequestPort, clientRequestCertificate)
 	if err != nil {
-		return nil, fmt.Errorf("request of the runner: %w", err)
+		return nil, fmt.Errorf("decoding request from runner: %w", err)
 	}
 	p, err := s.proxyOf(values)
 	if err != nil {

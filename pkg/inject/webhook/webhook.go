@@ -72,6 +72,8 @@ type Reviewer struct {
 	Metrics *Metrics
 	Events  *Events // nil: none are written
 
+	limit time.Duration // maximum time of a review
+
 	// Bytes of memory: of reviews that are being decided, and of long texts that are held.
 	short, long, texts *budget
 }
@@ -79,7 +81,7 @@ type Reviewer struct {
 // NewReviewer makes a Reviewer that says everything and admits nothing that it refuses.
 func NewReviewer(said inject.Options, log *zap.Logger, m *Metrics) *Reviewer {
 	return &Reviewer{
-		Options: said, Log: log, Metrics: m,
+		Options: said, Log: log, Metrics: m, limit: longestReview,
 		short: newBudget(memoryOfShort), long: newBudget(memoryOfLong), texts: newBudget(memoryOfTexts),
 	}
 }
@@ -88,7 +90,7 @@ func NewReviewer(said inject.Options, log *zap.Logger, m *Metrics) *Reviewer {
 // of text.
 func (v *Reviewer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	begin := time.Now()
-	ctx, cancel := context.WithTimeout(r.Context(), longestReview)
+	ctx, cancel := context.WithTimeout(r.Context(), v.limit)
 	defer cancel()
 	client := peerOf(r)
 	held := 0 // of v.texts
