@@ -211,7 +211,7 @@ func TestLoopbackPortIsNotSelected(t *testing.T) {
 	wantChoices(t, []choice{
 		{"a declared port", "", pod + `]`, "", NotHTTP},
 		{"next to a proxy", "", pod + `,{"name":"b","args":["--listen=:4180"],"ports":[{"containerPort":4180}]}]`, "", "b:4180"},
-		{"a Service names the port", "", pod + `]`, `{"port":80,"targetPort":3000}`, "a:3000"},
+		{"a Service names the port", "", pod + `]`, `{"port":80,"targetPort":3000}`, NotHTTP},
 		{"a variable", "", `"containers":[{"name":"a","env":[{"name":"API_ADDR","value":"localhost:3000"}],"ports":[{"containerPort":3000}]}]`, "", "a:3000"},
 	})
 }
