@@ -1,12 +1,15 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -34,7 +37,8 @@ func (r repository) objects(clones string) ([]object, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w; to create the clone, run: git clone --no-checkout https://%s %s", err, r.name, filepath.Join("DIRECTORY", short))
 	}
-	var all []object
+	var names []string
+	var hashes bytes.Buffer
 	for line := range strings.Lines(string(tree)) {
 		// The format is "mode type hash size\tpath".
 		meta, path, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "\t")
@@ -47,15 +51,53 @@ func (r repository) objects(clones string) ([]object, error) {
 		if _, err := fmt.Sscan(fields[3], &size); err != nil || size > maxFile {
 			continue
 		}
-		text, err := git(dir, "cat-file", "blob", fields[2])
-		if err != nil {
-			continue // a partial clone may not contain the file
-		}
-		if bytes.Contains(text, []byte("kind")) {
-			all = append(all, read(path, text)...)
-		}
+		names = append(names, path)
+		fmt.Fprintln(&hashes, fields[2])
 	}
-	return all, nil
+	var all []object
+	next := 0
+	err = blobs(dir, &hashes, func(text []byte) {
+		if bytes.Contains(text, []byte("kind")) {
+			all = append(all, read(names[next], text)...)
+		}
+		next++
+	})
+	return all, err
+}
+
+// blobs calls a function with the content of each object in a list of hashes. The content is empty if the clone does not
+// contain the object, because the clone can be partial.
+func blobs(dir string, hashes io.Reader, each func([]byte)) error {
+	cmd := exec.Command("git", "-C", dir, "cat-file", "--batch")
+	cmd.Stdin = hashes
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	r := bufio.NewReader(out)
+	for {
+		line, err := r.ReadString('\n') // "hash type size", or "hash missing"
+		if err != nil {
+			break
+		}
+		var text []byte
+		if fields := strings.Fields(line); len(fields) == 3 {
+			size, err := strconv.Atoi(fields[2])
+			if err != nil {
+				return fmt.Errorf("git cat-file: line %q: %w", line, err)
+			}
+			text = make([]byte, size+1) // with a newline
+			if _, err := io.ReadFull(r, text); err != nil {
+				return fmt.Errorf("git cat-file: %w", err)
+			}
+			text = text[:size]
+		}
+		each(text)
+	}
+	return cmd.Wait()
 }
 
 // git runs a git command in a directory and returns its output.

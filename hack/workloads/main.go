@@ -6,8 +6,7 @@
 // bare or normal clone of each repository as owner/name. The command does not use the network.
 //
 // The command selects at most -max workloads per repository. The order of the candidates depends only on -seed, the
-// repository, the path and the name of the object, so that the same list always has the same result. -half prints the
-// repositories of one half of the corpus. The half of a repository depends only on -seed and its name.
+// repository, the path and the name of the object, so that the same list always has the same result.
 package main
 
 import (
@@ -25,16 +24,15 @@ func main() {
 	clones := flag.String("git", ".", "directory with a clone of each repository as owner/name")
 	seed := flag.String("seed", "workloads", "seed of the selection")
 	most := flag.Int("max", 7, "maximum number of workloads per repository")
-	half := flag.String("half", "", "only the repositories of this half: development or held; empty for both")
 	flag.Parse()
-	if err := run(os.Stdout, *list, *clones, selection{seed: *seed, max: *most}, *half); err != nil {
+	if err := run(os.Stdout, *list, *clones, selection{seed: *seed, max: *most}); err != nil {
 		fmt.Fprintln(os.Stderr, "workloads:", err)
 		os.Exit(1)
 	}
 }
 
 // run prints the facts of the repositories in a list.
-func run(w io.Writer, list, clones string, s selection, half string) error {
+func run(w io.Writer, list, clones string, s selection) error {
 	repositories, err := readList(list)
 	if err != nil {
 		return err
@@ -43,9 +41,6 @@ func run(w io.Writer, list, clones string, s selection, half string) error {
 	encoder := json.NewEncoder(out)
 	encoder.SetEscapeHTML(false)
 	for _, r := range repositories {
-		if half != "" && half != s.half(r.name) {
-			continue
-		}
 		objects, err := r.objects(clones)
 		if err != nil {
 			return err

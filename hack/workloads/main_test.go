@@ -60,7 +60,7 @@ func clone(t *testing.T, dir string, files map[string]string) (list string) {
 func extract(t *testing.T, list, dir string, s selection) []facts {
 	t.Helper()
 	var out bytes.Buffer
-	harness.NoError(t, run(&out, list, dir, s, ""))
+	harness.NoError(t, run(&out, list, dir, s))
 	var all []facts
 	for line := range bytes.Lines(out.Bytes()) {
 		var f facts
@@ -115,7 +115,7 @@ func TestSelectionIsRepeatable(t *testing.T) {
 func TestMissingCloneErrorContainsCommand(t *testing.T) {
 	list := filepath.Join(t.TempDir(), "list")
 	harness.NoError(t, os.WriteFile(list, []byte("github.com/shop/none 0123\n"), 0o644))
-	err := run(&bytes.Buffer{}, list, t.TempDir(), selection{}, "")
+	err := run(&bytes.Buffer{}, list, t.TempDir(), selection{})
 	if err == nil || !strings.Contains(err.Error(), "git clone --no-checkout https://github.com/shop/none") {
 		t.Errorf("got the error %v, want the command that creates the clone", err)
 	}

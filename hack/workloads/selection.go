@@ -18,14 +18,6 @@ func (s selection) hash(text string) string {
 	return string(sum[:])
 }
 
-// half returns the half of the corpus that contains a repository.
-func (s selection) half(name string) string {
-	if s.hash(name)[0]%2 == 0 {
-		return "development"
-	}
-	return "held"
-}
-
 // choose draws at most max workloads of a repository. If several workloads have the same shape, it draws only one of them.
 func (s selection) choose(r repository, all []*workload) []*workload {
 	hashes := map[*workload]string{}

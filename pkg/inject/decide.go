@@ -254,9 +254,13 @@ func (in *injection) candidates(containers []*corev1.Container) []*candidate {
 	return all
 }
 
-// addHints calls add for each port that a probe, a flag or a variable names, if the pod has one main container.
+// addHints calls add for each port that a probe, a flag or a variable names, if the pod has one main container. Helpers and
+// databases are not main containers.
 func (in *injection) addHints(containers []*corev1.Container, add func(c *corev1.Container, n int32, found string)) {
-	mains := slices.DeleteFunc(slices.Clone(containers), func(c *corev1.Container) bool { return in.hintsOf(c).helper != "" })
+	mains := slices.DeleteFunc(slices.Clone(containers), func(c *corev1.Container) bool {
+		h := in.hintsOf(c)
+		return h.helper != "" || h.image.protocol == notHTTP
+	})
 	if len(mains) != 1 {
 		return
 	}
@@ -327,7 +331,9 @@ func (in *injection) candidate(c *corev1.Container, p corev1.ContainerPort, foun
 
 // chooseAmong selects one of the candidates, or returns an error that lists them.
 func (in *injection) chooseAmong(all []*candidate, containers []*corev1.Container) (*candidate, error) {
-	named := slices.DeleteFunc(slices.Clone(all), func(c *candidate) bool { return len(c.services) == 0 })
+	named := slices.DeleteFunc(slices.Clone(all), func(c *candidate) bool {
+		return !slices.ContainsFunc(c.services, func(s ServicePort) bool { return !isForMetrics(s) })
+	})
 	pool := all
 	switch {
 	case len(named) > 0:
@@ -341,6 +347,8 @@ func (in *injection) chooseAmong(all []*candidate, containers []*corev1.Containe
 		return nil, skip(NotHTTP, "Service %s only has ports for %s, and no Service has a TCP port; if the pod serves HTTP requests: %s", in.noTCP, in.noTCPProtocol, in.cureOf(all))
 	case len(all) == 0:
 		return nil, in.skipNoPort(containers)
+	default:
+		ignoreWeakPorts(all)
 	}
 	usable := slices.DeleteFunc(slices.Clone(pool), func(c *candidate) bool { return !c.sign.takesRequests() })
 	isStore := func(c *candidate) bool { return c.sign.protocol == notHTTP && (len(named) == 0 || in.isStore(c)) }
@@ -362,6 +370,9 @@ func (in *injection) chooseAmong(all []*candidate, containers []*corev1.Containe
 		var err error
 		if main, err = in.ofOneContainer(main); err != nil {
 			return nil, err
+		}
+		if hasPort(main, otlpOverGRPC) && hasPort(main, otlpOverHTTP) {
+			return nil, in.refuseWhichPort(main)
 		}
 	} else if all := rivals(main); len(all) > 1 {
 		return nil, in.refuseWhichPort(all)
@@ -400,9 +411,36 @@ func (in *injection) probedOther(selected *candidate) *candidate {
 	return nil
 }
 
-// rivals returns the ports with evidence for HTTP. If the Services contain several of these ports, the clients can use each
-// port, but the sidecar forwards the requests to one port only.
+// ignoreWeakPorts rejects the ports without a Service, a name or a probe, if the only Services of the pod are for metrics.
+// The clients of an application usually have a Service too.
+func ignoreWeakPorts(all []*candidate) {
+	i := slices.IndexFunc(all, func(c *candidate) bool { return len(c.services) > 0 })
+	if i < 0 {
+		return
+	}
+	for _, c := range all {
+		if len(c.services) == 0 && (c.sign.protocol == unknownProtocol || c.sign == byUsualNumber(c.port)) {
+			c.sign = sign{notForRequests, "the only Service, " + all[i].services[0].Service + ", is for metrics"}
+		}
+	}
+}
+
+// The ports of OTLP. A collector serves clients on both ports, so that neither can be selected.
+const (
+	otlpOverGRPC = 4317
+	otlpOverHTTP = 4318
+)
+
+func hasPort(all []*candidate, n int32) bool {
+	return slices.ContainsFunc(all, func(c *candidate) bool { return c.port.ContainerPort == n })
+}
+
+// rivals returns the ports with evidence for HTTP, or all ports if one of them is a port of OTLP. If the Services contain
+// several of these ports, the clients can use each port, but the sidecar forwards the requests to one port only.
 func rivals(all []*candidate) []*candidate {
+	if hasPort(all, otlpOverGRPC) || hasPort(all, otlpOverHTTP) {
+		return all
+	}
 	if used := slices.DeleteFunc(slices.Clone(all), func(c *candidate) bool { return !c.used }); len(used) > 0 {
 		all = used
 	}

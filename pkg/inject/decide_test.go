@@ -114,6 +114,21 @@ func TestChoiceForTypicalPods(t *testing.T) {
 		{"a certificate below the home directory", "", `"volumes":[{"name":"shop-certificates","secret":{"secretName":"x"}}],"containers":[{"name":"a","ports":[{"containerPort":9000}],"volumeMounts":[{"name":"shop-certificates","mountPath":"/root/certs"}]}]`, `{"port":9000}`, NotHTTP},
 		{"an agent with a debug page", "", `"containers":[{"name":"a","image":"grafana/alloy","ports":[{"containerPort":12345}]}]`, "", NotHTTP},
 		{"a debug port", "", `"containers":[{"name":"a","ports":[{"containerPort":3009},{"name":"debug","containerPort":5005}]}]`, "", "a:3009"},
+		{"a webhook with a port called http", "", `"volumes":[{"name":"certificates","secret":{"secretName":"x"}}],"containers":[{"name":"a","ports":[{"name":"http","containerPort":9443}],"volumeMounts":[{"name":"certificates","mountPath":"/certs"}]}]`, `{"name":"https","port":443,"targetPort":9443}`, NotHTTP},
+		{"a port called http that a Service offers as HTTPS, and a certificate", "", `"containers":[{"name":"a",` + pairOfFlags + `,"ports":[{"name":"http","containerPort":8080}]}]`, `{"name":"https","port":443,"targetPort":"http"}`, NotHTTP},
+		{"a port called http behind a load balancer with TLS", "", `"containers":[{"name":"a","ports":[{"name":"http","containerPort":8080}]}]`, `{"name":"https","port":443,"targetPort":"http"}`, "a:8080"},
+		{"a port called prom-metrics that a Service calls http", "", `"containers":[{"name":"a","ports":[{"name":"prom-metrics","containerPort":3200}]}]`, `{"name":"http","port":3200,"targetPort":"prom-metrics"}`, "a:3200"},
+		{"a port called metrics that a Service calls http-metrics", "", `"containers":[{"name":"a","ports":[{"name":"metrics","containerPort":3200}]}]`, `{"name":"http-metrics","port":3200}`, NotHTTP},
+		{"a port called metrics with a variable for metrics", "", `"containers":[{"name":"a","env":[{"name":"TELEMETRY_PORT","value":"8080"}],"ports":[{"name":"metrics","containerPort":8080}]}]`, `{"name":"http","port":8080}`, NotHTTP},
+		{"a probe of a port next to a database", "", `"containers":[{"name":"db","image":"mongo:3.3"},{"name":"api","livenessProbe":{"httpGet":{"port":8080,"path":"/hello"}}}]`, "", "api:8080"},
+		{"a collector of OpenTelemetry", "", `"containers":[{"name":"a","ports":[{"name":"otlp-grpc","containerPort":4317},{"name":"http","containerPort":4318}]}]`, "", WhichPort},
+		{"a collector of OpenTelemetry with a Service", "", `"containers":[{"name":"a","ports":[{"containerPort":4317},{"containerPort":4318}]}]`, `{"name":"otlp","port":4317},{"name":"http","port":4318}`, WhichPort},
+		{"a store of spans with two ports in its Service", "", `"containers":[{"name":"a","ports":[{"name":"query","containerPort":3200}]}]`, `{"name":"otlp-http","port":4318},{"name":"query","port":3200}`, WhichPort},
+		{"gRPC and HTTP without a Service", "", `"containers":[{"name":"a","ports":[{"name":"grpc","containerPort":9999},{"name":"http","containerPort":9898}]}]`, "", "a:9898"},
+		{"gRPC and HTTP in the Service", "", `"containers":[{"name":"a","ports":[{"name":"grpc","containerPort":9999},{"name":"http","containerPort":9898}]}]`, `{"name":"http","port":9898},{"name":"grpc","port":9999}`, WhichPort},
+		{"HTTP in the Service and gRPC in the pod", "", `"containers":[{"name":"a","ports":[{"name":"grpc","containerPort":9999},{"name":"http","containerPort":9898}]}]`, `{"name":"http","port":9898}`, "a:9898"},
+		{"a variable with the loopback address and a Service", "", `"containers":[{"name":"a","env":[{"name":"LISTEN_ADDRESS","value":"localhost:8000"}],"ports":[{"containerPort":8000}]}]`, `{"port":80,"targetPort":8000}`, NotHTTP},
+		{"a flag with the loopback address and a Service", "", `"containers":[{"name":"a","args":["--listen=127.0.0.1:8000"],"ports":[{"name":"http","containerPort":8000}]}]`, `{"port":80,"targetPort":"http"}`, NotHTTP},
 		{"a management port with the probe", "", `"containers":[{"name":"a","ports":[{"name":"app","containerPort":8080},{"name":"management","containerPort":8081}],"readinessProbe":{"httpGet":{"port":"management","path":"/actuator/health"}}}]`, "", "a:8080"},
 	})
 }
@@ -196,7 +211,7 @@ func TestLoopbackPortIsNotSelected(t *testing.T) {
 	wantChoices(t, []choice{
 		{"a declared port", "", pod + `]`, "", NotHTTP},
 		{"next to a proxy", "", pod + `,{"name":"b","args":["--listen=:4180"],"ports":[{"containerPort":4180}]}]`, "", "b:4180"},
-		{"a Service names the port", "", pod + `]`, `{"port":80,"targetPort":3000}`, "a:3000"},
+		{"a Service names the port", "", pod + `]`, `{"port":80,"targetPort":3000}`, NotHTTP},
 		{"a variable", "", `"containers":[{"name":"a","env":[{"name":"API_ADDR","value":"localhost:3000"}],"ports":[{"containerPort":3000}]}]`, "", "a:3000"},
 	})
 }
@@ -211,6 +226,35 @@ func TestServiceForMetricsIsIgnored(t *testing.T) {
 		}
 		if got != want {
 			t.Errorf("Service %s: got %s (%s), want %s", service, got, out.Text, want)
+		}
+	}
+}
+
+func TestServiceForMetricsIsNoEvidence(t *testing.T) {
+	const probed = `,"readinessProbe":{"httpGet":{"port":8080,"path":"/"}}`
+	for name, c := range map[string]struct{ container, service, want string }{
+		"a port that a probe requests":    {`"ports":[{"containerPort":8080}]` + probed, `{"port":80,"targetPort":8080}`, NotHTTP},
+		"a port called http":              {`"ports":[{"name":"http","containerPort":8080}]` + probed, `{"name":"http","port":80,"targetPort":8080}`, NotHTTP},
+		"another port called http":        {`"ports":[{"name":"http","containerPort":8080},{"containerPort":9102}]`, `{"port":80,"targetPort":9102}`, "a:8080"},
+		"another port without a name":     {`"ports":[{"containerPort":8080},{"containerPort":9102}]`, `{"port":80,"targetPort":9102}`, NotHTTP},
+		"another port that a probe names": {`"ports":[{"containerPort":8080},{"containerPort":9102}]` + probed, `{"port":80,"targetPort":9102}`, "a:8080"},
+	} {
+		out := Inject(parse(t, `{"spec":{"containers":[{"name":"a",`+c.container+`}]}}`), nil, portsOf(t, `"name":"px-metrics"`, c.service)...)
+		got := out.Reason
+		if out.Verdict == Injected {
+			got = fmt.Sprintf("%s:%d", out.Container, out.AppPort)
+		}
+		if got != c.want {
+			t.Errorf("%s: got %s (%s), want %s", name, got, out.Text, c.want)
+		}
+	}
+}
+
+func TestPortNameOfItsServiceIsIgnored(t *testing.T) {
+	for service, want := range map[string]Verdict{"store-admin": Injected, "store-metrics": Skipped, "admin": Skipped} {
+		ports := portsOf(t, `"name":"`+service+`"`, `{"name":"`+service+`","port":8080}`)
+		if out := Inject(parse(t, `{"spec":{"containers":[{"name":"a"}]}}`), nil, ports...); out.Verdict != want {
+			t.Errorf("%s: got %s (%s), want %s", service, out.Verdict, out.Text, want)
 		}
 	}
 }

@@ -25,7 +25,7 @@ type hints struct {
 	flags    map[int32]sign   // those that flags and variables name
 	serves   map[int32]string // flags and variables that contain the number of a port and state no protocol
 	pair     sign             // a flag contains a certificate, so a port without other evidence uses TLS
-	private  map[int32]sign   // ports that a flag binds to the loopback address
+	private  map[int32]sign   // ports that a flag or a variable binds to the loopback address
 	mounted  sign             // the same for a mounted certificate, except for the common numbers of HTTP
 
 	rows   []*imageRow // rows of images.txt that match the image, up to the first exception
@@ -51,6 +51,7 @@ type parameter struct {
 var (
 	listenWords = []string{"port", "ports", "addr", "addrs", "address", "addresses", "listen", "listener", "bind", "endpoint", "url", "urls", "on"}
 	serveWords  = []string{"port", "addr", "address", "listen", "bind", "server", "host", "app", "service", "api", "main", "public", "endpoint", "container", "serving", "serve"}
+	bindWords   = []string{"listen", "bind"}
 	sideWords   = []string{"metrics", "metric", "prometheus", "prom", "telemetry", "monitoring", "health", "healthz", "healthcheck", "probe", "probes", "liveness", "readiness", "admin", "debug", "pprof", "profiling", "profiler"}
 	plainWords  = []string{"insecure", "plaintext", "http", "http1", "http2", "h2c", "grpc", "web", "rest", "ws", "websocket"}
 	tlsWords    = []string{"https", "tls", "ssl", "mtls", "secure"}
@@ -393,7 +394,7 @@ func (h *hints) readAddress(s parameter, part string, container []string) {
 	own := allOf(s.words, serveWords) || s.variable && slices.Equal(s.words[:len(s.words)-1], container)
 	switch {
 	case (own || anyOf(s.words, plainWords)) && loopback.MatchString(part):
-		if !s.variable { // a variable can also contain the address of another container
+		if !s.variable || anyOf(s.words, bindWords) { // other variables can contain the address of another container
 			add(h.private, m[1], sign{notForRequests, fmt.Sprintf("%.60s=%.60s listens on the loopback address only", s.name, part)})
 		}
 	case own:

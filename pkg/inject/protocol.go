@@ -111,12 +111,18 @@ func byName(what, name string) sign {
 // this can be the name of an application.
 var metricsService = regexp.MustCompile(`-metrics(-|$)`)
 
+// isForMetrics reports whether a Service is for metrics only. Such a Service is no evidence for requests.
+func isForMetrics(s ServicePort) bool { return metricsService.MatchString(s.Service) }
+
 // nameInService returns the sign of the name of a port in a Service. A Service for metrics can also call a port http.
 func nameInService(s ServicePort, p corev1.ContainerPort) sign {
-	if metricsService.MatchString(s.Service) {
+	if isForMetrics(s) {
 		return sign{notForRequests, fmt.Sprintf("its Service is %s", s.Service)}
 	}
 	name := s.Name
+	if name == s.Service && strings.ContainsRune(name, '-') && byName("", name).protocol == notForRequests {
+		return sign{} // the name of the application, such as store-admin
+	}
 	if name == "tcp-"+p.Name { // some charts generate this name for each protocol
 		name = p.Name
 	}
@@ -157,10 +163,12 @@ func (in *injection) signBeforeCertificates(c *corev1.Container, p corev1.Contai
 	if h.sleeps.why != "" {
 		return h.sleeps
 	}
-	var services []ServicePort
+	var services []ServicePort // without Services for metrics
 	var protocols, names []sign
 	for _, s := range in.servicesOf(c, p) {
-		services = append(services, s)
+		if !isForMetrics(s) {
+			services = append(services, s)
+		}
 		protocols = append(protocols, byAppProtocol(s.Service, s.AppProtocol))
 		names = append(names, h.encrypted(s.Name, nameInService(s, p)))
 	}
@@ -168,13 +176,17 @@ func (in *injection) signBeforeCertificates(c *corev1.Container, p corev1.Contai
 	for _, probe := range probesOf(c) {
 		probes = append(probes, byProbe(probe, c, p))
 	}
-	if private := h.private[p.ContainerPort]; len(services) == 0 && private.why != "" {
-		return private // the sidecar would make the port reachable from other pods
+	if private := h.private[p.ContainerPort]; private.why != "" && h.serves[p.ContainerPort] == "" {
+		return private // no Service can reach the port, but the sidecar would make it reachable from other pods
 	}
 	// A port called like its container has the name of the application, such as store-admin.
 	isAppName := p.Name == c.Name && strings.ContainsRune(p.Name, '-') && !metricsName.MatchString(p.Name)
 	own, named, flag, aside := h.encrypted(p.Name, byName("its name", p.Name)), agree(names), h.flags[p.ContainerPort], sign{}
 	if isAppName && own.protocol == notForRequests {
+		own = sign{}
+	}
+	// The declared name can describe the metrics only, although the Service is for requests.
+	if own.protocol == notForRequests && flag.protocol != notForRequests && named.protocol == plainHTTP {
 		own = sign{}
 	}
 	if flag.protocol == notForRequests && (h.serves[p.ContainerPort] != "" || named.protocol == plainHTTP) {
@@ -185,6 +197,8 @@ func (in *injection) signBeforeCertificates(c *corev1.Container, p corev1.Contai
 	switch {
 	case isSide(own):
 		aside = own
+	case len(names) > 0 && len(services) == 0:
+		aside = agree(names) // a Service for metrics does not receive requests
 	case len(names) > 0 && !slices.ContainsFunc(names, func(s sign) bool { return !isSide(s) }) && len(h.requests[p.ContainerPort]) == 0:
 		aside = agree(names) // a declared name does not override the Services
 	case own.protocol != plainHTTP && isSide(flag):
@@ -193,7 +207,21 @@ func (in *injection) signBeforeCertificates(c *corev1.Container, p corev1.Contai
 	if aside.why != "" && agree(protocols).protocol == plainHTTP { // metrics use HTTP as well
 		return aside
 	}
-	return firstOf(agree(protocols), h.image, aside, agree(probes), own, named, flag, byNumber(p, services, h), h.commands)
+	return firstOf(agree(protocols), h.image, aside, agree(probes), h.offeredAsTLS(p, services), own, named, flag, byNumber(p, services, h), h.commands)
+}
+
+// offeredAsTLS returns the sign of a port that Services offer as HTTPS only, such as the port of a webhook. The number of
+// the port or a certificate must confirm it, because a load balancer can terminate TLS.
+func (h *hints) offeredAsTLS(p corev1.ContainerPort, services []ServicePort) sign {
+	isPlain := func(s ServicePort) bool { return s.Number != 443 && !tlsName.MatchString(s.Name) }
+	if len(services) == 0 || slices.ContainsFunc(services, isPlain) {
+		return sign{}
+	}
+	isNumber := tlsPorts[p.ContainerPort] != "" || p.ContainerPort%1000 == 443
+	if !isNumber && (h.namesTLS || h.pair.why == "" && h.mounted.why == "") {
+		return sign{}
+	}
+	return sign{overTLS, fmt.Sprintf("Service %s only offers it as HTTPS", services[0].Service)}
 }
 
 // firstOf is the first sign that says anything.
@@ -283,7 +311,7 @@ func byImage(c *corev1.Container) sign {
 // httpPorts contains the common numbers of HTTP servers and gRPC servers.
 var httpPorts = map[int32]string{
 	80: "HTTP", 81: "HTTP", 3000: "HTTP", 4000: "HTTP", 5000: "HTTP", 8000: "HTTP", 8001: "HTTP", 8008: "HTTP", 8080: "HTTP", 8081: "HTTP", 8082: "HTTP", 8083: "HTTP", 8084: "HTTP",
-	8085: "HTTP", 8086: "HTTP", 8088: "HTTP", 8090: "HTTP", 8888: "HTTP", 50051: "gRPC",
+	8085: "HTTP", 8086: "HTTP", 8088: "HTTP", 8090: "HTTP", 8888: "HTTP", 50051: "gRPC", 4317: "OTLP", 4318: "OTLP",
 }
 
 // byUsualNumber is the last evidence: it tells a web server next to a database from a helper of the database.
@@ -327,6 +355,8 @@ const (
 	// hintSleeps matches the command line of a container that only sleeps. See onlySleeps.
 	hintSleeps = `^([a-z/]*/)?(sleep|tail)( |$)|^([a-z/]*/)?(sh|bash|ash|dash) -[a-z]{0,3}c (-- )?` +
 		`([;&|\s]*((do|then|else|while|until|if|\{)\s+)*(for|done|fi|\[|test|true|:|\}|set|export|cd|trap|exit|sleep|wait|tail|echo|printf|date|touch|rm|mkdir|cat)\b[^;&|\n]*)+[;&|\s]*$`
+	// hintBind matches the names of variables with the address on which a container listens.
+	hintBind = `(?i)listen|bind`
 	// hintLoopback matches a flag that binds a port to the loopback address.
 	hintLoopback = `(^|[= \t\n])(127\.0\.0\.1|localhost|\[::1\]):[0-9]`
 )
@@ -378,6 +408,8 @@ func speaksHTTPCEL(high bool) string {
     && !` + commands(tlsCommands) + `
     && ![app.?command.orValue([]) + app.?args.orValue([])].exists(all, size(all) > 0 && size(all) <= 5 && all.all(word, size(word) <= 2000) && ` + matches("all.join(' ')", hintSleeps) + `)
     && ![app.?command.orValue([]) + app.?args.orValue([])].exists(all, size(all) <= 100 && all.exists(word, size(word) <= 256 && ` + matches("word", hintLoopback) + `))
+    && ![app.?env.orValue([])].exists(all, size(all) <= 500 && all.exists(e, size(e.name) <= 256 && size(e.?value.orValue('')) <= 256 && ` +
+		matches("e.name", hintBind) + ` && ` + matches("e.?value.orValue('')", hintLoopback) + `))
     && (` + matches("name", httpName.String()) + ` && !name.startsWith('grpc')
       || !` + matches("name", rawName.String()) + `
       && !(port.containerPort in [` + strings.Join(numbers, ", ") + `])

@@ -124,8 +124,9 @@ func FollowService(service any, all []Pods, step Step) (_ Outcome, selects []boo
 		return Outcome{Verdict: Refused, Reason: Unreadable, Text: fmt.Sprintf("not a Service: %v", err)}, selects
 	}
 	var selected []Pods
+	selector := labels.SelectorFromSet(s.Spec.Selector)
 	for i, p := range all {
-		if len(s.Spec.Selector) > 0 && near(s.Namespace, p.Namespace) && labels.SelectorFromSet(s.Spec.Selector).Matches(labels.Set(p.Labels)) {
+		if len(s.Spec.Selector) > 0 && near(s.Namespace, p.Namespace) && selector.Matches(labels.Set(p.Labels)) {
 			selects[i] = true
 			selected = append(selected, p)
 		}

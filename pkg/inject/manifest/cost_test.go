@@ -86,3 +86,20 @@ func TestAServiceThatCouldNotBeTakenBackIsRefused(t *testing.T) {
 		t.Errorf("got %s (%s) %s with %d changes, want it refused", r.Verdict, r.Reason, r.Text, len(r.Changes))
 	}
 }
+
+// Each Service was compared with all pods. The bytes that are allocated for each document must not grow with the number of
+// documents.
+func TestWorkForDocumentIsIndependentOfTheirNumber(t *testing.T) {
+	perDocument := func(n int) int {
+		var text strings.Builder
+		for i := range n {
+			pod := strings.ReplaceAll(fmt.Sprintf(listedPod, i), "app: web", fmt.Sprintf("app: w%d", i))
+			fmt.Fprintf(&text, "---\napiVersion: v1\nkind: List\nitems:\n%s---\napiVersion: v1\nkind: Service\nmetadata: {name: w%d}\nspec:\n  selector: {app: w%d}\n  ports:\n    - port: 80\n      targetPort: 8080\n", pod, i, i)
+		}
+		return allocated(t, text.String()) * text.Len() / (2 * n)
+	}
+	small, large := perDocument(50), perDocument(1500)
+	if large > 2*small {
+		t.Errorf("got %d bytes allocated for each of 3000 documents, want at most twice the %d bytes for each of 100", large, small)
+	}
+}

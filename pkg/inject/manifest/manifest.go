@@ -85,6 +85,10 @@ func (r *Result) Object() string {
 // Inject and Uninject, and is their result.
 func Parse(name string, text []byte) *File {
 	f := &File{Name: name}
+	if isUTF16(text) { // the editor of the text only supports UTF-8
+		f.documents = []*document{{line: 1, text: text, err: errUTF16}}
+		return f
+	}
 	line := 1
 	for _, chunk := range split(text) {
 		f.documents = append(f.documents, &document{line: line, text: chunk})
@@ -93,8 +97,32 @@ func Parse(name string, text []byte) *File {
 	each(len(f.documents), func(i int) {
 		d := f.documents[i]
 		d.node, d.value, d.err = read(d.text)
+		if d.err != nil && (d.node == nil || errors.Is(d.err, errKey)) && isHelmTemplate(d.text) {
+			d.err = errHelmTemplate
+		}
 	})
 	return f
+}
+
+// Errors for files that are not manifests.
+var (
+	errUTF16        = errors.New("the file is encoded in UTF-16; convert it to UTF-8, for example with iconv -f UTF-16 -t UTF-8")
+	errHelmTemplate = errors.New("the document is a Helm template ({{ ... }}); inject the output of helm template instead, or use the injector as a post-renderer")
+)
+
+// isUTF16 reports whether a text begins with the byte order mark of UTF-16, or with an ASCII character in UTF-16.
+func isUTF16(text []byte) bool {
+	if len(text) < 2 {
+		return false
+	}
+	a, b := text[0], text[1]
+	return a == 0xFE && b == 0xFF || a == 0xFF && b == 0xFE || (a == 0) != (b == 0)
+}
+
+// isHelmTemplate reports whether a text contains an action of a Go template.
+func isHelmTemplate(text []byte) bool {
+	_, rest, found := bytes.Cut(text, []byte("{{"))
+	return found && bytes.Contains(rest, []byte("}}"))
 }
 
 // split cuts a stream where a line begins with ---, behind a line of ..., and between
@@ -239,13 +267,20 @@ func Inject(files []*File, said inject.Options, step inject.Step) []*Result {
 		r.Changes = inject.Below(prefix(path), r.Changes)
 	})
 	served := map[*Result]bool{} // by a Service of these files
+	pods := podsByLabel(all)
 	for _, r := range results {
 		switch {
 		case isService(r):
+			possible := pods.selectedBy(r.object)
+			some := make([]inject.Pods, len(possible))
+			for i, n := range possible {
+				some[i] = all[n]
+			}
 			var selects []bool
-			r.Outcome, selects = inject.FollowService(r.object, all, step)
+			r.Outcome, selects = inject.FollowService(r.object, some, step)
 			for i, is := range selects {
-				served[f.owners[i]] = served[f.owners[i]] || is
+				owner := f.owners[possible[i]]
+				served[owner] = served[owner] || is
 			}
 		case strings.HasPrefix(r.apiVersion(), "networking.k8s.io/") && r.Kind == "NetworkPolicy":
 			r.Outcome = inject.WatchPolicy(r.object, all)
@@ -269,19 +304,48 @@ func Inject(files []*File, said inject.Options, step inject.Step) []*Result {
 	return results
 }
 
+// A labelIndex contains the indices of pods by each of their labels, so that the work for a Service does not grow with the
+// number of all pods.
+type labelIndex map[[2]string][]int
+
+func podsByLabel(all []inject.Pods) labelIndex {
+	index := labelIndex{}
+	for i, p := range all {
+		for key, value := range p.Labels {
+			index[[2]string{key, value}] = append(index[[2]string{key, value}], i)
+		}
+	}
+	return index
+}
+
+// selectedBy returns the pods that have the rarest label of the selector of a Service. The Service may not select all of
+// them.
+func (index labelIndex) selectedBy(service any) []int {
+	selector, _ := dig(service, "spec", "selector").(map[string]any)
+	var fewest []int
+	first := true
+	for key, value := range selector {
+		if all := index[[2]string{key, word(value)}]; first || len(all) < len(fewest) {
+			fewest, first = all, false
+		}
+	}
+	return fewest
+}
+
 // found are the objects of some files that matter to one another.
 type found struct {
-	owners    []*Result  // of pods
-	templates [][]string // where the owners have those
-	services  []service
+	owners    []*Result               // of pods
+	templates [][]string              // where the owners have those
+	services  map[[2]string][]service // by the first label of the selector
 	quotas    []inject.Quota
 }
 
-// A service is a Service and the folder of its file.
+// A service is a Service, the folder of its file and its place in the input.
 type service struct {
 	*inject.Service
 
 	folder string
+	order  int
 }
 
 // portsFor returns the ports of the Services that select the pods of a workload. If there are Services in several
@@ -289,14 +353,22 @@ type service struct {
 func (f *found) portsFor(r *Result, labels map[string]string) []inject.ServicePort {
 	var ports []inject.ServicePort
 	nearest := math.MaxInt
-	for _, s := range f.services {
-		more := s.PortsOf(r.Namespace, labels)
+	var selecting []service
+	for key, value := range labels {
+		for _, s := range f.services[[2]string{key, value}] {
+			if len(s.PortsOf(r.Namespace, labels)) > 0 {
+				selecting = append(selecting, s)
+			}
+		}
+	}
+	slices.SortFunc(selecting, func(a, b service) int { return a.order - b.order })
+	for _, s := range selecting {
 		switch n := distance(filepath.Dir(r.File), s.folder); {
-		case len(more) == 0 || n > nearest:
+		case n > nearest:
 		case n < nearest:
-			ports, nearest = slices.Clone(more), n
+			ports, nearest = slices.Clone(s.PortsOf(r.Namespace, labels)), n
 		default:
-			ports = append(ports, more...)
+			ports = append(ports, s.PortsOf(r.Namespace, labels)...)
 		}
 	}
 	return ports
@@ -314,13 +386,15 @@ func distance(a, b string) int {
 
 // lookAround finds them, and leaves what makes no pods.
 func lookAround(results []*Result) (f found) {
-	for _, r := range results {
+	f.services = map[[2]string][]service{}
+	for i, r := range results {
 		if r.object == nil {
 			continue
 		}
 		if isService(r) {
 			if s, ok := inject.ReadService(r.object); ok {
-				f.services = append(f.services, service{s, filepath.Dir(r.File)})
+				label := firstLabel(r.object)
+				f.services[label] = append(f.services[label], service{s, filepath.Dir(r.File), i})
 			}
 		}
 		if q, ok := inject.ReadQuota(r.object); ok {
@@ -333,6 +407,13 @@ func lookAround(results []*Result) (f found) {
 		}
 	}
 	return f
+}
+
+// firstLabel returns the first label of the selector of a Service in alphabetical order.
+func firstLabel(service any) [2]string {
+	selector, _ := dig(service, "spec", "selector").(map[string]any)
+	key := slices.Min(slices.Collect(maps.Keys(selector))) // ReadService returns no Service without a selector
+	return [2]string{key, word(selector[key])}
 }
 
 // Uninject takes back what [Inject] did.

@@ -414,3 +414,23 @@ func TestNearestServiceSelectsThePort(t *testing.T) {
 		harness.Equal(t, results[0].AppPort, c.want, c.fact, results[0].Text)
 	}
 }
+
+func TestUnreadableFileErrorStatesItsFormat(t *testing.T) {
+	const pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: web, ports: [{containerPort: 8080}]}]}\n"
+	var little, big []byte
+	for _, b := range []byte(pod) {
+		little, big = append(little, b, 0), append(big, 0, b)
+	}
+	for name, c := range map[string]struct{ text, want string }{
+		"UTF-16 with a byte order mark":    {"\xff\xfe" + string(little), "UTF-16"},
+		"UTF-16 with the other byte order": {"\xfe\xff" + string(big), "UTF-16"},
+		"UTF-16 without a byte order mark": {string(little), "iconv"},
+		"a Helm template":                  {"apiVersion: v1\nkind: Pod\nmetadata:\n  name: {{ .Release.Name }}\nspec:\n  {{- toYaml .Values.spec | nindent 2 }}\n", "helm template"},
+		"an expression as a value":         {strings.Replace(pod, "name: web}\n", "name: {{ .Values.name }}}\n", 1), "helm template"},
+	} {
+		results := Inject([]*File{Parse("f.yaml", []byte(c.text))}, nil, inject.Services)
+		if len(results) != 1 || results[0].Verdict != inject.Refused || results[0].Reason != inject.Unreadable || !strings.Contains(results[0].Text, c.want) {
+			t.Errorf("%s: got %+v, want one unreadable document with %q", name, results[0].Outcome, c.want)
+		}
+	}
+}

@@ -3,6 +3,7 @@ package manifest
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -22,6 +23,9 @@ const (
 
 // errTooLarge is what is wrong with a document beyond these bounds.
 var errTooLarge = fmt.Errorf("more than %d values, or %d of them in one another: its aliases grow too large, or it has to be split", mostNodes, mostDepth)
+
+// errKey is the error for a key that is a map, a list or null.
+var errKey = errors.New("a key that is no text")
 
 // valueOf is what a node means as JSON, in the form of [inject.Decode].
 func valueOf(n *yaml.Node) (any, error) {
@@ -75,7 +79,7 @@ func (d *decoder) decode(n *yaml.Node) (any, error) {
 			continue
 		}
 		if key.Kind != yaml.ScalarNode || isNull(key) {
-			return nil, fmt.Errorf("line %d: a key that is no text", key.Line)
+			return nil, fmt.Errorf("line %d: %w", key.Line, errKey)
 		}
 		if _, twice := m[key.Value]; twice {
 			return nil, fmt.Errorf("line %d: the key %q is repeated", key.Line, key.Value)
