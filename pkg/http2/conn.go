@@ -197,6 +197,7 @@ func (c *conn) enter() bool {
 	first := c.running == 0
 	if ok {
 		c.running++
+		c.memory.Serve(c.running)
 	}
 	c.mu.Unlock()
 	if ok && first {
@@ -209,6 +210,7 @@ func (c *conn) enter() bool {
 func (c *conn) leave() {
 	c.mu.Lock()
 	c.running--
+	c.memory.Serve(c.running)
 	last := c.running == 0
 	if last && c.ended {
 		c.memory.Close()
