@@ -353,8 +353,15 @@ func (c *Conn) awaitMemory(n int) error {
 			return nil
 		}
 	}
-	return c.exceeded(bound.Memory, bound.Memory, "no memory for a long header block")
+	c.Hit(bound.Memory)
+	return errLongBlock
 }
+
+// ErrMemory is the error of a connection that is closed because the memory budget is exhausted.
+var ErrMemory = errors.New("http2: closed because the memory budget is exhausted")
+
+// errLongBlock is ErrMemory for a header block that arrives.
+var errLongBlock = &Error{Code: EnhanceYourCalm, Text: "no memory for a long header block", Cause: ErrMemory}
 
 // isBroken reports whether the connection is being closed.
 func (c *Conn) isBroken() bool {
