@@ -167,6 +167,7 @@ type Conn struct {
 	// The following fields belong to the output and are guarded by mu.
 	out          []byte    // bytes that were not passed to the writer
 	outOf        *[]byte   // pooled buffer of out; nil if there is none
+	longOut      int       // bytes of an out that is longer than pooled buffers, which are in config.Memory
 	replies      int       // bytes in out that reply to frames of the peer
 	sent         uint64    // number of useful frames added to out; see control
 	taken        int       // number of times that the writer has taken out
@@ -726,6 +727,7 @@ func (c *Conn) end(err error) {
 		s.pending = pending{}
 	}
 	c.hold(-c.pendingBytes)
+	c.longOut = c.config.Memory.Set(c.longOut, 0)
 	if wrong != nil {
 		c.room()
 		c.out = appendGoAway(c.out, c.lastOfPeer(), wrong.Code)

@@ -60,3 +60,40 @@ func TestRequestOfClosedConnectionReportsOverload(t *testing.T) {
 		}
 	}
 }
+
+// longHead responds with a header section of 200 KB.
+func longHead(w http.ResponseWriter, r *http.Request) {
+	if r.Method == "PRI" {
+		w.WriteHeader(http.StatusBadRequest)
+		return
+	}
+	for range 200 {
+		w.Header().Add("a", strings.Repeat("~", 1000))
+	}
+}
+
+func TestLongResponseHeadWithoutMemoryReturns503(t *testing.T) {
+	for protocol, appH2 := range map[string]bool{"HTTP/1.1": false, "HTTP/2": true} {
+		for _, version := range []string{"HTTP/1.1", "HTTP/2"} {
+			t.Run(version+" to "+protocol, func(t *testing.T) {
+				change, b := withBudget(func(*queue.Proxy) {})
+				p := start(t, serveApp(t, http.HandlerFunc(longHead), appH2), change)
+				get := func(want int) {
+					t.Helper()
+					r, err := p.Client(version).Get("http://" + p.Address + "/")
+					harness.NoError(t, err)
+					r.Body.Close()
+					harness.Equal(t, r.StatusCode, want, "status")
+				}
+				get(200)
+				others(b, budget*15/16)
+				get(503)
+				harness.Equal(t, p.Observed(2)[1].Reason, queue.Overload, "reason")
+				harness.Until(t, "the memory is released", func() bool {
+					used, _ := b.Usage()
+					return used == budget*15/16
+				})
+			})
+		}
+	}
+}
