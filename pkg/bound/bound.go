@@ -97,7 +97,7 @@ var bounds = [NumNames]struct {
 	MaxConnections: {"max-connections", Connection,
 		"The number of connections exceeded the limit and an idle connection was closed. Reduce the number of connections, or increase MAX_CONNECTIONS or the limit on open files."},
 	Memory: {"memory", Connection,
-		"The memory budget for requests is exhausted and the connection with the most memory was closed. Check the client or increase the memory limit."},
+		"The memory budget for requests is exhausted and the connection with the most memory per request was closed. Check the client or increase the memory limit."},
 	TLSHandshakeTimeout: {"tls-handshake-timeout", Connection,
 		"The client did not complete the TLS handshake in time. Check the client and the network."},
 	TLSHandshakeStall: {"tls-handshake-stall", Connection,

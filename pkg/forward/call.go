@@ -36,27 +36,67 @@ type Call struct {
 	Held  queue.Held // what is left of a call that was broken off; nil: nothing. The caller waits for it
 }
 
-// longHead is the length of a head, in bytes, from which the memory for sending it is part of the
+// LongHead is the length of a head, in bytes, from which the memory for sending it is part of the
 // budget. A shorter one is sent from a pooled buffer.
-const longHead = 32 << 10
+const LongHead = 32 << 10
 
-// reserveTime is the maximum time in which Reserve waits for memory. Other heads are usually sent
-// within milliseconds.
-const reserveTime = time.Second
+// admitTime is the maximum time in which AwaitMemory waits. Other heads are usually sent within
+// milliseconds.
+const admitTime = time.Second
 
-// Reserve adds the memory for sending a head of about n bytes to the budget, until Unreserve. It
-// waits up to a second for the memory, and returns false if the budget is still exhausted. The head
-// can be much longer than the memory of its fields, because fields that are repeated by an index of
-// HPACK share a string.
-func (c *Call) Reserve(n int) bool {
-	if n <= longHead {
-		return true
-	}
-	for wait := reserveTime / 64; !c.Memory.Admit(n); wait *= 2 {
-		if wait >= reserveTime {
+// AwaitMemory adds n bytes to the account. It waits up to a second for the memory, and returns false if
+// the budget is still exhausted.
+func AwaitMemory(a *memory.Account, n int) bool {
+	for wait := admitTime / 64; !a.Admit(n); wait *= 2 {
+		if wait >= admitTime {
 			return false
 		}
 		time.Sleep(wait)
+	}
+	return true
+}
+
+// HeadMemory is the part of a memory budget that belongs to a long head of a response: the head, and
+// the copy that is sent to the client.
+type HeadMemory struct {
+	Account *memory.Account // of the connection of the client; nil: no limit
+
+	held int // bytes
+}
+
+// Reserve adds the memory for a head in n bytes, until Release. It waits as AwaitMemory does, and
+// returns an [Error] if the budget is exhausted. It can be called again with a larger n.
+func (m *HeadMemory) Reserve(n int) error {
+	const copies = 2
+	more := copies*n - m.held
+	if n <= LongHead || more <= 0 {
+		return nil
+	}
+	if !AwaitMemory(m.Account, more) {
+		return &Error{Fault: Overloaded}
+	}
+	m.held += more
+	return nil
+}
+
+// Release subtracts the memory. It can be called more than once.
+func (m *HeadMemory) Release() {
+	m.Account.Sub(m.held)
+	m.held = 0
+}
+
+// Held returns the number of bytes that were added.
+func (m *HeadMemory) Held() int { return m.held }
+
+// Reserve adds the memory for sending a head of about n bytes to the budget, until Unreserve. It
+// waits as AwaitMemory does, and returns false if the budget is exhausted. The head can be much longer
+// than the memory of its fields, because fields that are repeated by an index of HPACK share a string.
+func (c *Call) Reserve(n int) bool {
+	if n <= LongHead {
+		return true
+	}
+	if !AwaitMemory(c.Memory, n) {
+		return false
 	}
 	c.reserved = n
 	return true

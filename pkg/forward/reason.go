@@ -21,6 +21,7 @@ const (
 	Garbage                      // what came is not HTTP
 	Body                         // the request's own body could not be read
 	Aborted                      // by the engine
+	Overloaded                   // the memory budget has no memory for the head of the response
 )
 
 // Error is a fault and what the system said about it. Its text is for logs
@@ -36,7 +37,7 @@ type Error struct {
 }
 
 func (e *Error) Error() string {
-	name := [...]string{Unreachable: "unreachable", Local: "no local resources", Reset: "reset", Garbage: "garbage", Body: "request body", Aborted: "aborted"}[e.Fault]
+	name := [...]string{Unreachable: "unreachable", Local: "no local resources", Reset: "reset", Garbage: "garbage", Body: "request body", Aborted: "aborted", Overloaded: "no memory for the response"}[e.Fault]
 	if e.Err == nil {
 		return "user container: " + name
 	}
@@ -64,6 +65,8 @@ func reasonOf(err error) queue.Reason {
 		return queue.Local
 	case Garbage:
 		return queue.AppGarbage
+	case Overloaded:
+		return queue.Overload
 	case Body:
 		return bodyReason(err)
 	}

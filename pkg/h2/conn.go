@@ -167,6 +167,7 @@ type Conn struct {
 	// The following fields belong to the output and are guarded by mu.
 	out          []byte    // bytes that were not passed to the writer
 	outOf        *[]byte   // pooled buffer of out; nil if there is none
+	longOut      int       // bytes of an out that is longer than pooled buffers, which are in config.Memory
 	replies      int       // bytes in out that reply to frames of the peer
 	sent         uint64    // number of useful frames added to out; see control
 	taken        int       // number of times that the writer has taken out
@@ -358,8 +359,15 @@ func (c *Conn) awaitMemory(n int) error {
 			return nil
 		}
 	}
-	return c.exceeded(bound.Memory, bound.Memory, "no memory for a long header block")
+	c.Hit(bound.Memory)
+	return errLongBlock
 }
+
+// ErrMemory is the error of a connection that is closed because the memory budget is exhausted.
+var ErrMemory = errors.New("http2: closed because the memory budget is exhausted")
+
+// errLongBlock is ErrMemory for a header block that arrives.
+var errLongBlock = &Error{Code: EnhanceYourCalm, Text: "no memory for a long header block", Cause: ErrMemory}
 
 // isBroken reports whether the connection is being closed.
 func (c *Conn) isBroken() bool {
@@ -724,6 +732,7 @@ func (c *Conn) end(err error) {
 		s.pending = pending{}
 	}
 	c.hold(-c.pendingBytes)
+	c.longOut = c.config.Memory.Set(c.longOut, 0)
 	if wrong != nil {
 		c.room()
 		c.out = appendGoAway(c.out, c.lastOfPeer(), wrong.Code)

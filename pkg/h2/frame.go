@@ -77,13 +77,17 @@ const (
 
 // An Error ends a connection, and is sent to the peer as its code.
 type Error struct {
-	Code Code
-	Text string // what was wrong, in words of our own
+	Code  Code
+	Text  string // what was wrong, in words of our own
+	Cause error  // may be nil
 }
 
 func (e *Error) Error() string { return fmt.Sprintf("http2: %s (code %d)", e.Text, e.Code) }
 
-func fail(code Code, text string) error { return &Error{code, text} }
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Cause }
+
+func fail(code Code, text string) error { return &Error{Code: code, Text: text} }
 
 // A ResetError says that the peer has ended a stream by RST_STREAM.
 type ResetError struct {

@@ -232,6 +232,7 @@ func (c *Conn) grow(n int) {
 		out = (*large)[:0]
 	} else {
 		out = make([]byte, 0, need) // of a long header block: no more than it needs
+		c.longOut = c.config.Memory.Set(c.longOut, need)
 	}
 	out = append(out, c.out...)
 	c.config.Buffers.Put(c.outOf)
@@ -298,6 +299,7 @@ func (c *Conn) takeOut() (of *[]byte, some bool) {
 	}
 	c.left, of = c.out, c.outOf
 	c.out, c.outOf, c.replies = nil, nil, 0
+	c.longOut = c.config.Memory.Set(c.longOut, 0)
 	c.taken++
 	if c.busy {
 		c.busy = false

@@ -41,6 +41,9 @@ type Call struct {
 	r, w    int // held[r:w] has come and has not been returned
 	owed    int // bytes to be credited when held is empty
 	trailer []wire.Field
+
+	headSize   int // size of the head of the final response (RFC 9113 section 6.5.2), in bytes
+	headMemory forward.HeadMemory
 }
 
 // Response is the final response to a [Call]. It belongs to the call.
@@ -116,12 +119,15 @@ func signal(to chan struct{}) {
 // says that it has not looked at it (RFC 9113 section 8.7). The error is a
 // *[forward.Error], or that of Settings.Dial.
 func (c *Call) Do(client *Client) (*Response, error) {
-	c.client = client
+	c.client, c.headMemory.Account = client, c.Memory
 	since := 0
 	for c.Sends = 0; ; {
 		reused, err := c.send(since)
 		if err == nil {
 			err = c.awaitHead()
+		}
+		if err == nil {
+			err = c.headMemory.Reserve(c.headSize)
 		}
 		if err == nil {
 			return &c.response, nil
@@ -307,6 +313,7 @@ func (c *Call) leave() {
 		c.client.bodies.Put(c.held)
 		c.held = nil
 	}
+	c.headMemory.Release()
 }
 
 // uploadSize is how much of a body is read at once, in bytes.
@@ -416,6 +423,7 @@ func (e *events) Head(by *h2.Conn, h *h2.Head, end bool) {
 		c.asked = c.asked || h.Status == http.StatusContinue
 		c.infos = append(c.infos, newHead(h.Status, h.Take(nil), -1))
 	default:
+		c.headSize = h.Size()
 		c.begin(h.Status, h.Take(nil), end)
 	}
 }

@@ -52,6 +52,7 @@ func (x *exchange) endForward(result *queue.Result) {
 		x.uploading = false
 		x.c.memory.Sub(uploadBytes)
 	}
+	result.Reason = x.closedFor(result.Reason)
 	if name, ok := forward.RequestBound(result, x.alarm.Stall); ok {
 		x.c.hit(name)
 	}

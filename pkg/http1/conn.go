@@ -65,6 +65,7 @@ type conn struct {
 	unread   int                // bytes in memory that the client does not read
 	offered  atomic.Bool        // a write was incomplete because the socket buffer was full
 	gone     atomic.Bool        // the client has closed its side
+	costly   atomic.Bool        // the connection is closed because of the memory budget
 
 	exchange
 
@@ -80,7 +81,7 @@ func newConn(l *Server, nc *link.Conn) *conn {
 	c := &conn{server: l, nc: nc, owed: true} // its handshake, and its first head
 	c.reading, c.writing = c.tryRead, c.tryWrite
 	c.exchange.init(c)
-	c.memory = l.settings.Memory.Open(c.remote, c.abandon)
+	c.memory = l.settings.Memory.Open(c.remote, c.evictMemory)
 	c.call.Memory = c.memory
 	if l.watcher != nil {
 		c.watch = l.watcher.Add(nc.TCP(), c.hangup)

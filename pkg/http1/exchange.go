@@ -95,7 +95,7 @@ func (x *exchange) BodyArrived() bool { return x.body.here() }
 
 // hasGone reports whether the client has. In a tunnel one that ends its side has not.
 func (x *exchange) hasGone() bool {
-	return x.c.gone.Load() && x.state.Phase() != queue.Tunnelled
+	return x.c.gone.Load() && (x.state.Phase() != queue.Tunnelled || x.c.costly.Load())
 }
 
 // begin makes x the exchange of the request whose head takes the next n bytes.
@@ -159,7 +159,9 @@ func (x *exchange) Request() *http.Request {
 }
 
 // Wait implements queue.Exchange.
-func (x *exchange) Wait(state *queue.RequestState) queue.Reason { return x.alarm.Wait(state) }
+func (x *exchange) Wait(state *queue.RequestState) queue.Reason {
+	return x.closedFor(x.alarm.Wait(state))
+}
 
 // Notify implements queue.Exchange.
 func (x *exchange) Notify() { x.alarm.Notify() }

@@ -44,6 +44,21 @@ func (x *exchange) reserve() bool {
 	return x.uploading || x.call.Body == nil
 }
 
+// evictMemory closes the connection because the memory budget is exhausted. Any goroutine may call it.
+func (c *conn) evictMemory() {
+	c.costly.Store(true)
+	c.abandon()
+}
+
+// closedFor returns the reason for the end of a request. A connection that the sidecar has closed
+// looks like one that the client has closed.
+func (x *exchange) closedFor(reason queue.Reason) queue.Reason {
+	if reason == queue.ClientGone && x.c.costly.Load() {
+		return queue.Overload
+	}
+	return reason
+}
+
 // growHead charges an incomplete header section, and the larger buffer that the next read requires.
 // If the budget has no memory for a long one, it sends the response and returns false. It is not
 // inlined, so that the stack of an idle connection stays small.
@@ -60,14 +75,22 @@ func (c *conn) growHead() bool {
 	}
 	if n > c.held {
 		if !c.memory.Admit(n - c.held) {
-			c.hit(bound.Memory)
-			a := queue.Overloaded()
-			c.answerLast(&a)
+			c.rejectHead()
 			return false
 		}
 		c.held = n
 	}
 	return true
+}
+
+// rejectHead rejects a request whose header section is incomplete. It is the last of its connection.
+func (c *conn) rejectHead() {
+	c.hit(bound.Memory)
+	c.request.Abandon(c.buf[c.r:c.w])
+	c.request.Minor, c.request.Close = 1, true
+	c.exchange.begin(0)
+	c.server.proxy.Reject(&c.exchange, &c.state, false)
+	c.built.Reset()
 }
 
 // chargeUnread charges the output that the client does not read, and the buffers behind it, until

@@ -46,7 +46,7 @@ func newConn(s *Server, l *link.Conn, place *connlimit.Place) *conn {
 	if a, err := netip.ParseAddrPort(c.remote); err == nil {
 		c.peer = a.Addr().String()
 	}
-	c.memory = s.settings.Memory.Open(c.remote, func() { c.Close(errMemory) })
+	c.memory = s.settings.Memory.Open(c.remote, func() { c.Close(h2.ErrMemory) })
 	send := s.settings.SendTimeout
 	if send > 0 {
 		send += forward.AnswerTimeout
@@ -58,8 +58,6 @@ func newConn(s *Server, l *link.Conn, place *connlimit.Place) *conn {
 	}, c)
 	return c
 }
-
-var errMemory = errors.New("http2: closed because the memory budget is exhausted")
 
 // lateTime is the time for which a connection that was accepted during the drain can be used after its first response
 // has begun.
@@ -197,6 +195,7 @@ func (c *conn) enter() bool {
 	first := c.running == 0
 	if ok {
 		c.running++
+		c.memory.Serve(c.running)
 	}
 	c.mu.Unlock()
 	if ok && first {
@@ -209,6 +208,7 @@ func (c *conn) enter() bool {
 func (c *conn) leave() {
 	c.mu.Lock()
 	c.running--
+	c.memory.Serve(c.running)
 	last := c.running == 0
 	if last && c.ended {
 		c.memory.Close()

@@ -1,6 +1,7 @@
 package http2
 
 import (
+	"errors"
 	"net/http"
 	"strconv"
 	"strings"
@@ -43,6 +44,8 @@ type exchange struct {
 
 	built forward.Built // by Request
 	gone  atomic.Bool   // the client has
+
+	costly atomic.Bool // the connection is closed because of the memory budget
 }
 
 var _ queue.Exchange = (*exchange)(nil)
@@ -231,6 +234,7 @@ func (x *exchange) release() {
 	x.conn.memory.Sub(x.charged)
 	x.charged, x.call.Memory = 0, nil
 	x.gone.Store(false)
+	x.costly.Store(false)
 	select {
 	case <-x.woken:
 	default:
@@ -305,7 +309,18 @@ func (x *exchange) Request() *http.Request {
 }
 
 // Wait implements queue.Exchange.
-func (x *exchange) Wait(state *queue.RequestState) queue.Reason { return x.alarm.Wait(state) }
+func (x *exchange) Wait(state *queue.RequestState) queue.Reason {
+	return x.closedFor(x.alarm.Wait(state))
+}
+
+// closedFor returns the reason for the end of a request. A connection that the sidecar has closed
+// looks like one that the client has closed.
+func (x *exchange) closedFor(reason queue.Reason) queue.Reason {
+	if reason == queue.ClientGone && x.costly.Load() {
+		return queue.Overload
+	}
+	return reason
+}
 
 // Notify implements queue.Exchange.
 func (x *exchange) Notify() { x.alarm.Notify() }
@@ -369,8 +384,9 @@ func (f *fromClient) Data(by *h2.Conn, p []byte, n int, end bool) {
 
 // Failed implements h2.Owner. That the client has gone is noted before anybody is notified,
 // so that whoever wakes finds out why.
-func (f *fromClient) Failed(*h2.Conn, error) {
+func (f *fromClient) Failed(_ *h2.Conn, err error) {
 	x := (*exchange)(f)
+	x.costly.Store(errors.Is(err, h2.ErrMemory))
 	x.gone.Store(true)
 	x.body.fail(errReset)
 	x.alarm.Notify()

@@ -310,8 +310,10 @@ func (x *exchange) sendInfo(status int, fields []wire.Field) {
 	_ = x.stream.SendHead(k, false) // who sends next learns of an error
 }
 
-// recordResult records the bound that the client exceeded if the exchange ended with result.
+// recordResult completes the result of the exchange, and records the bound that the client exceeded if
+// it ended with result.
 func (x *exchange) recordResult(result *queue.Result) {
+	result.Reason = x.closedFor(result.Reason)
 	if name, ok := forward.RequestBound(result, x.alarm.Stall); ok {
 		x.conn.hit(name)
 	}

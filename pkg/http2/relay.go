@@ -217,6 +217,13 @@ func (y *relay) info(by *h2.Conn, h *h2.Head) {
 // respond begins the final response.
 func (y *relay) respond(by *h2.Conn, h *h2.Head, end bool) {
 	x := y.x
+	if n := h.Size(); n > forward.LongHead {
+		if !x.conn.memory.Admit(n) {
+			y.fail(&forward.Error{Fault: forward.Overloaded})
+			return
+		}
+		defer x.conn.memory.Sub(n)
+	}
 	y.mu.Lock()
 	if y.killed.Load() || y.finished {
 		y.mu.Unlock()

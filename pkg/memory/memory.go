@@ -8,12 +8,16 @@
 //   - [Account.Admit] returns false if the connection holds more than its share. The engine
 //     then rejects the request with the reason overload.
 //   - [Account.Over] reports true for such a connection. The engine then reads more slowly.
-//   - If the sum is close to the limit, the connection with the most memory is closed.
+//   - If the sum is close to the limit, the connection with the most memory per request is closed.
 //
 // The share of a connection is the memory that is free. A single connection can therefore hold
 // half of the budget. A connection that holds little is not limited by its share. If it needs
 // memory and the budget is exhausted, a connection that holds more is closed. A client with few
 // requests is therefore served while other clients use all of the budget.
+//
+// The connection of an ingress or of the activator carries the requests of many clients. It is
+// therefore compared by its memory per request, and it is not closed if the budget is used by many
+// connections that hold little.
 package memory
 
 import (
@@ -31,6 +35,12 @@ const (
 	Unlimited = 1 << 30
 	// small is the number of bytes up to which a connection is not limited by its share.
 	small = 64 << 10
+	// ordinary is the number of bytes per request up to which connections are compared by the sum
+	// of their bytes. A request over HTTP/2 with a header section of 16 KiB is below this value.
+	ordinary = 32 << 10
+	// skippedScans is the number of additions above the trigger for which the accounts are not
+	// scanned, after a scan has found no connection to be closed.
+	skippedScans = 64
 )
 
 // A Budget is the memory of all requests. It is safe for concurrent use. The nil Budget has no
@@ -43,6 +53,7 @@ type Budget struct {
 
 	used    atomic.Int64
 	trigger atomic.Int64 // sum at which reclaim is called: hard, and the bytes of ending accounts
+	skips   atomic.Int64 // number of additions until the next call of reclaim, if the sum is below the limit
 
 	mu       sync.Mutex
 	accounts map[*Account]struct{}
@@ -55,7 +66,8 @@ type Account struct {
 	peer   string
 	end    func()
 	used   atomic.Int64
-	ending bool // end was called; guarded by budget.mu
+	served atomic.Int64 // number of requests that are being served
+	ending bool         // end was called; guarded by budget.mu
 }
 
 // New returns a budget of limit bytes. If limit is not positive, the budget is [Unlimited]. If
@@ -105,6 +117,17 @@ func (a *Account) Close() {
 	}
 }
 
+// Serve sets the number of requests that the connection serves. A connection that serves one request
+// at a time does not have to call it.
+func (a *Account) Serve(requests int) {
+	if a != nil {
+		a.served.Store(int64(requests))
+	}
+}
+
+// perRequest returns the bytes of the connection for each request.
+func (a *Account) perRequest() int64 { return a.used.Load() / max(a.served.Load(), 1) }
+
 // Admit adds n bytes and returns true if the connection can hold them. Otherwise, it adds
 // nothing and returns false.
 func (a *Account) Admit(n int) bool {
@@ -133,13 +156,18 @@ func (a *Account) Over() bool {
 }
 
 // Add adds n bytes that the connection must hold. If the budget is exhausted, the connection
-// with the most memory is closed.
+// with the most memory per request is closed.
 func (a *Account) Add(n int) {
 	if a == nil || n == 0 {
 		return
 	}
 	a.used.Add(int64(n))
-	if b := a.budget; b.used.Add(int64(n)) > b.trigger.Load() {
+	b := a.budget
+	sum, trigger := b.used.Add(int64(n)), b.trigger.Load()
+	if sum <= trigger {
+		return
+	}
+	if sum > trigger+b.limit-b.hard || b.skips.Add(-1) < 0 {
 		b.reclaim()
 	}
 }
@@ -163,14 +191,15 @@ func (a *Account) Set(held, n int) int {
 	return n
 }
 
-// reclaim ends the connections with the most memory until the others hold less than hard.
+// reclaim ends the connections with the most memory per request until the others hold less than hard.
 func (b *Budget) reclaim() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	ending := b.endingBytes()
 	for b.used.Load()-ending > b.hard {
-		a := b.largest()
-		if a == nil || a.used.Load() <= small && b.used.Load() <= b.limit {
+		a := b.victim(b.used.Load()-ending > b.limit)
+		if a == nil {
+			b.skips.Store(skippedScans)
 			break
 		}
 		a.ending = true
@@ -191,12 +220,45 @@ func (b *Budget) endingBytes() (n int64) {
 	return n
 }
 
-// largest returns the account with the most bytes that is not ending, or nil. b.mu is held.
-func (b *Budget) largest() (largest *Account) {
+// victim returns the connection to be closed next, or nil if there is none. exceeded reports whether
+// the sum is above the limit. Below the limit, a connection is closed only so that connections that
+// hold little are served. b.mu is held.
+//
+// If connections that hold little use half of the budget, they are the cause of the shortage. Then
+// only a connection with more than ordinary bytes per request is closed for them, and a connection
+// that serves many ordinary requests is not.
+func (b *Budget) victim(exceeded bool) *Account {
+	var large, little heaviest
+	littleBytes := int64(0)
 	for a := range b.accounts {
-		if !a.ending && (largest == nil || a.used.Load() > largest.used.Load()) {
-			largest = a
+		used := a.used.Load()
+		switch {
+		case a.ending:
+		case used <= small:
+			little.add(a, a.perRequest(), used)
+			littleBytes += used
+		default:
+			large.add(a, max(a.perRequest(), ordinary), used)
 		}
 	}
-	return largest
+	if large.account != nil && (large.perRequest > ordinary || littleBytes <= b.limit/2) {
+		return large.account
+	}
+	if exceeded {
+		return little.account
+	}
+	return nil
+}
+
+// heaviest is the connection with the most bytes per request, and with the most bytes if these are
+// equal.
+type heaviest struct {
+	account          *Account
+	perRequest, used int64
+}
+
+func (h *heaviest) add(a *Account, perRequest, used int64) {
+	if h.account == nil || perRequest > h.perRequest || perRequest == h.perRequest && used > h.used {
+		*h = heaviest{a, perRequest, used}
+	}
 }

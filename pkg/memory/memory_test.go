@@ -94,6 +94,47 @@ func TestExhaustedBudgetClosesLargestConnection(t *testing.T) {
 	harness.Equal(t, closed(0), false, "smallest connection is closed")
 }
 
+// The connection of an ingress serves many ordinary requests, and other clients use the rest of the
+// budget for waiting requests.
+func TestSharedConnectionStaysOpenBesideManyConnections(t *testing.T) {
+	const limit, request, shared, others = 24 << 20, 12 << 10, 200, 3000
+	b := New(limit, nil)
+	all, closed := closers(b, others+1)
+	all[0].Serve(shared)
+	for range shared {
+		harness.Equal(t, all[0].Admit(request), true, "request of the shared connection")
+	}
+	admitted := 0
+	for _, a := range all[1:] {
+		if a.Admit(request) {
+			admitted++
+		}
+	}
+	if want := limit/request - shared; admitted != want {
+		t.Errorf("got %d requests of other connections, want %d", admitted, want)
+	}
+	all[1].Add(request) // exceeds the limit
+	harness.Until(t, "the connection with two requests is closed", func() bool { return closed(1) })
+	harness.Equal(t, closed(0), false, "shared connection is closed")
+}
+
+func TestMostMemoryPerRequestIsClosed(t *testing.T) {
+	b := New(16<<20, nil)
+	all, closed := closers(b, 3)
+	all[0].Serve(400)
+	all[0].Add(400 * 12 << 10)
+	all[1].Serve(4)
+	all[1].Add(4 << 20)
+	all[2].Serve(250)
+	all[2].Add(250 * 24 << 10)
+	harness.Equal(t, closed(0) || closed(1) || closed(2), false, "connection within the budget is closed")
+	all[2].Add(1 << 20)
+	harness.Until(t, "the connection with long requests is closed", func() bool { return closed(1) })
+	all[0].Add(4 << 20)
+	harness.Until(t, "the largest connection with ordinary requests is closed", func() bool { return closed(0) })
+	harness.Equal(t, closed(2), false, "smaller connection is closed")
+}
+
 func TestClosedConnectionFreesBudget(t *testing.T) {
 	b := New(16<<20, nil)
 	all, closed := closers(b, 2)

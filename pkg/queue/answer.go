@@ -171,10 +171,6 @@ func (p *Proxy) answerProbe(kind header.Kind, x Exchange) Answer {
 	}
 }
 
-// Overloaded returns the answer to a request that is rejected before its header section is
-// complete, because the memory budget is exhausted.
-func Overloaded() Answer { return plain(Overload) }
-
 // plain is answerFor for probes, which get HTTP whatever they sent.
 func plain(reason Reason) Answer {
 	return Answer{Status: reasons[reason].status, Body: reasons[reason].body, Reason: reason, GRPC: -1}

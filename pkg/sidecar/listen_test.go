@@ -56,6 +56,32 @@ func TestTheKernelKeepsLittleOfASmallPort(t *testing.T) {
 	}
 }
 
+// Bytes that a client does not read count as memory of the container.
+func TestLowMemoryLimitLimitsBuffersOfClients(t *testing.T) {
+	for limit, want := range map[int64]int{0: 0, 32 << 20: 64 << 10, 64 << 20: 64 << 10, 256 << 20: 256 << 10, 257 << 20: 0, 1 << 40: 0} {
+		harness.Equal(t, clientBuffer(limit), want, "bytes of a buffer for a limit of", limit)
+	}
+	s := &sidecar{log: zap.NewNop(), memoryLimit: 64 << 20}
+	ln, err := listenTCP(t.Context(), "127.0.0.1:0", s.clientBuffers)
+	harness.NoError(t, err)
+	defer ln.Close()
+	client, err := net.Dial("tcp", ln.Addr().String())
+	harness.NoError(t, err)
+	defer client.Close()
+	server, err := ln.Accept()
+	harness.NoError(t, err)
+	defer server.Close()
+	raw, err := server.(*net.TCPConn).SyscallConn()
+	harness.NoError(t, err)
+	harness.NoError(t, raw.Control(func(fd uintptr) {
+		for _, option := range []int{syscall.SO_RCVBUF, syscall.SO_SNDBUF} {
+			got, err := syscall.GetsockoptInt(int(fd), syscall.SOL_SOCKET, option)
+			harness.NoError(t, err)
+			harness.Equal(t, got, 2*64<<10, "bytes of the buffer") // see socket(7)
+		}
+	}))
+}
+
 // noOptions is a socket that supports no options.
 type noOptions struct{ syscall.RawConn }
 

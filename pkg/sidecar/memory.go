@@ -36,6 +36,18 @@ func limitMemory(cgroup fs.FS) {
 	}
 }
 
+// memoryLimit returns the memory that the container can use, in bytes, or 0 if there is no limit. The
+// container of a process with a lower GOMEMLIMIT is assumed to have a lower limit.
+func memoryLimit(cgroup fs.FS) int64 {
+	limit := containerMemory(cgroup)
+	if runtime := debug.SetMemoryLimit(-1); runtime < math.MaxInt64/5 {
+		if runtime = runtime / 4 * 5; limit == 0 || runtime < limit {
+			limit = runtime
+		}
+	}
+	return limit
+}
+
 // newBudget returns the budget for requests: a fraction of the memory limit of the Go runtime.
 func newBudget(bounds *bound.Recorder) *memory.Budget {
 	limit := debug.SetMemoryLimit(-1)

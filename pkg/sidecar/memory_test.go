@@ -35,6 +35,28 @@ func TestTheCollectorKnowsTheMemoryOfTheContainer(t *testing.T) {
 	}
 }
 
+func TestMemoryLimitIsTheLowerOfContainerAndRuntime(t *testing.T) {
+	for _, row := range []struct {
+		container     string
+		runtime, want int64 // 0: no limit
+	}{
+		{"max\n", 0, 0},
+		{"67108864\n", 0, 64 << 20},
+		{"67108864\n", 40 << 20, 50 << 20},
+		{"67108864\n", 400 << 20, 64 << 20},
+		{"max\n", 40 << 20, 50 << 20},
+	} {
+		limit := int64(math.MaxInt64)
+		if row.runtime > 0 {
+			limit = row.runtime
+		}
+		before := debug.SetMemoryLimit(limit)
+		got := memoryLimit(fstest.MapFS{"memory.max": &fstest.MapFile{Data: []byte(row.container)}})
+		debug.SetMemoryLimit(before)
+		harness.Equal(t, got, row.want, "limit for", row.container, row.runtime)
+	}
+}
+
 func TestGarbageIsCollectedSoonerUnlessGOGCIsSet(t *testing.T) {
 	for chosen, want := range map[string]int{"": 75, "100": 100, "off": 100} { // 100 is what it is before
 		t.Run("GOGC="+chosen, func(t *testing.T) {

@@ -69,6 +69,8 @@ type sidecar struct {
 	bounds  *bound.Recorder // of bounds on the behavior of peers
 	budget  *memory.Budget  // of requests
 
+	memoryLimit int64 // of the container in bytes; 0: there is none
+
 	files     descriptors
 	clients   *connlimit.Limit
 	shortages *shortages
@@ -101,6 +103,7 @@ func Run(ctx context.Context, c *config.Config, p Process) (err error) {
 	limitGarbage()
 	limitThreads(cgroup)
 	s := &sidecar{process: p, config: c, log: p.Log, ending: make(chan struct{}), failed: make(chan error, 1)}
+	s.memoryLimit = memoryLimit(cgroup)
 	s.bounds = bound.NewRecorder()
 	s.divideFiles()
 	listeners, err := s.bind()
@@ -154,7 +157,7 @@ func (s *sidecar) bind() (*listeners, error) {
 	var l listeners
 	var wrong []error
 	traffic := func(port *config.Port) net.Listener {
-		ln, err := s.listenFirst(port, nil, "")
+		ln, err := s.listenFirst(port, s.clientBuffers, "")
 		if err != nil {
 			wrong = append(wrong, notServed(port, err))
 		}

@@ -89,15 +89,15 @@ func (c *Call) Abort() {
 	}
 }
 
-// Buffered returns the number of bytes that are buffered for a response which is not read.
-// It is called by the goroutine that makes the call.
+// Buffered returns the number of bytes that are buffered for a response which is not read, and that
+// are not part of Memory. It is called by the goroutine that makes the call.
 func (c *Call) Buffered() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.conn == nil {
 		return 0
 	}
-	return len(c.conn.buf)
+	return max(0, len(c.conn.buf)-c.conn.memory.Held())
 }
 
 // Do sends the request and returns its final response when the head has been
@@ -170,6 +170,7 @@ func (c *Call) attach(n *conn) bool {
 		return false
 	}
 	c.conn, c.upload = n, upload{turn: c.upload.turn + 1}
+	n.memory.Account = c.Memory
 	if n.most = bufferSize; c.Many {
 		n.most = pieceSize
 	}

@@ -39,6 +39,8 @@ type conn struct {
 	written bool            // a byte of the request has been written
 	expires time.Time       // while idle
 
+	memory forward.HeadMemory // of the client of the current request
+
 	// The response to the current request. It is not part of Call, because each connection of a
 	// client has a Call.
 	response Response
@@ -146,9 +148,9 @@ func (c *conn) fill(limit int) error {
 		if len(c.buf) >= limit {
 			return &forward.Error{Fault: forward.Garbage, Err: forward.ErrHeadTooLarge}
 		}
-		grown := make([]byte, min(2*len(c.buf), limit))
-		copy(grown, c.buf[:c.w])
-		c.buf = grown
+		if err := c.grow(min(2*len(c.buf), limit)); err != nil {
+			return err
+		}
 	}
 	if !c.bare {
 		c.hold()
@@ -165,6 +167,17 @@ func (c *conn) fill(limit int) error {
 		return io.EOF
 	}
 	return c.err
+}
+
+// grow replaces the full buffer with one of n bytes, for a long head.
+func (c *conn) grow(n int) error {
+	if err := c.memory.Reserve(n); err != nil {
+		return err
+	}
+	grown := make([]byte, n)
+	copy(grown, c.buf[:c.w])
+	c.buf = grown
+	return nil
 }
 
 // rawRead is Read for a bare connection, which may begin with the writing of a
@@ -257,6 +270,7 @@ func (c *conn) enlarge() {
 func (c *conn) park() {
 	c.buffers.Put(c.pooled)
 	c.pooled, c.buf, c.r, c.w = nil, nil, 0, 0
+	c.memory.Release()
 }
 
 func (c *conn) close() {

@@ -21,6 +21,8 @@ func (c *Call) hold(a *App, conn *conn, err error) bool {
 	if fault := forward.FaultOf(err); !c.Hold || !conn.written || fault != forward.Aborted && fault != forward.Body {
 		return false
 	}
+	conn.memory.Release() // the client can be gone before the user container
+	conn.memory.Account = nil
 	c.Held = &heldConn{conn, a.settings.MaxHeaderBytes}
 	return true
 }

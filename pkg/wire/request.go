@@ -104,6 +104,17 @@ func (r *Request) Reset() {
 	*r = Request{head: head{fields: r.head.fields[:0]}}
 }
 
+// Abandon is Reset for an incomplete head in b, of which the request line remains. Method and Target are
+// empty if it is incomplete as well.
+func (r *Request) Abandon(b []byte) {
+	line := *r
+	known := r.lineEnd > 0 && line.line(b) == nil
+	r.Reset()
+	if known {
+		r.Method, r.Target, r.Minor = line.Method, line.Target, line.Minor
+	}
+}
+
 // Shrink releases the memory for the fields if it is for more than n of them.
 func (r *Request) Shrink(n int) {
 	if cap(r.head.fields) > n {

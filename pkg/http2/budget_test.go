@@ -1,0 +1,99 @@
+package http2_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/queue-proxy/queue-proxy/pkg/bound"
+	"github.com/queue-proxy/queue-proxy/pkg/memory"
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/test/harness"
+	"github.com/queue-proxy/queue-proxy/test/proxytest"
+)
+
+// budget is the memory budget of the tests, in bytes.
+const budget = 4 << 20
+
+// others returns accounts that hold n bytes together, as many connections with small requests do.
+func others(b *memory.Budget, n int) {
+	for ; n > 0; n -= 32 << 10 {
+		b.Open("other", func() {}).Add(min(n, 32<<10))
+	}
+}
+
+// withBudget returns a change that sets a memory budget, and the budget.
+func withBudget(change func(*queue.Proxy)) (func(*queue.Proxy, *proxytest.Options), *memory.Budget) {
+	b := memory.New(budget, bound.NewRecorder())
+	return func(p *queue.Proxy, o *proxytest.Options) {
+		o.Memory, o.MaxHeaderBytes = b, 256<<10
+		change(p)
+	}, b
+}
+
+// hanging is an app that does not respond, except to the detection of the protocol.
+func hanging(w http.ResponseWriter, r *http.Request) {
+	if r.Method == "PRI" {
+		w.WriteHeader(http.StatusBadRequest)
+		return
+	}
+	<-r.Context().Done()
+}
+
+func TestRequestOfClosedConnectionReportsOverload(t *testing.T) {
+	for name, limited := range map[string]bool{"in the user container": false, "in the queue": true} {
+		for protocol, appH2 := range map[string]bool{"HTTP/1.1": false, "HTTP/2": true} {
+			t.Run(name+", "+protocol, func(t *testing.T) {
+				change, b := withBudget(func(p *queue.Proxy) {
+					if limited {
+						p.Limit = queue.NewLimit(1, 10)
+					}
+				})
+				p := start(t, serveApp(t, http.HandlerFunc(hanging), appH2), change)
+				connect(t, p).send(request("GET", "/"))
+				p.InFlight(1)
+				connect(t, p).send(request("GET", "/", repeated("a", strings.Repeat("~", 200<<10), 1)...))
+				p.InFlight(2)
+				others(b, budget*15/16)
+				harness.Equal(t, p.Observed(1)[0].Reason, queue.Overload, "reason")
+			})
+		}
+	}
+}
+
+// longHead responds with a header section of 200 KB.
+func longHead(w http.ResponseWriter, r *http.Request) {
+	if r.Method == "PRI" {
+		w.WriteHeader(http.StatusBadRequest)
+		return
+	}
+	for range 200 {
+		w.Header().Add("a", strings.Repeat("~", 1000))
+	}
+}
+
+func TestLongResponseHeadWithoutMemoryReturns503(t *testing.T) {
+	for protocol, appH2 := range map[string]bool{"HTTP/1.1": false, "HTTP/2": true} {
+		for _, version := range []string{"HTTP/1.1", "HTTP/2"} {
+			t.Run(version+" to "+protocol, func(t *testing.T) {
+				change, b := withBudget(func(*queue.Proxy) {})
+				p := start(t, serveApp(t, http.HandlerFunc(longHead), appH2), change)
+				get := func(want int) {
+					t.Helper()
+					r, err := p.Client(version).Get("http://" + p.Address + "/")
+					harness.NoError(t, err)
+					r.Body.Close()
+					harness.Equal(t, r.StatusCode, want, "status")
+				}
+				get(200)
+				others(b, budget*15/16)
+				get(503)
+				harness.Equal(t, p.Observed(2)[1].Reason, queue.Overload, "reason")
+				harness.Until(t, "the memory is released", func() bool {
+					used, _ := b.Usage()
+					return used == budget*15/16
+				})
+			})
+		}
+	}
+}
