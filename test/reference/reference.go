@@ -78,6 +78,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 
 // ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w = &flusher{ResponseWriter: w}
 	x := &exchange{Server: s, w: w, r: r, control: http.NewResponseController(w)}
 	x.alarm = queue.NewAlarm(func() bool { return !x.stopped.Load() && r.Context().Err() != nil })
 	defer x.alarm.Stop()
@@ -90,6 +91,22 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		x.StopBody() // net/http does not wait for the rest
 	}
 }
+
+// A flusher serializes the flushes of the exchange and of the timer of ReverseProxy.
+type flusher struct {
+	http.ResponseWriter
+	mu sync.Mutex
+}
+
+// FlushError implements the interface that http.ResponseController uses.
+func (f *flusher) FlushError() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return http.NewResponseController(f.ResponseWriter).Flush()
+}
+
+// Unwrap implements the interface that http.ResponseController uses.
+func (f *flusher) Unwrap() http.ResponseWriter { return f.ResponseWriter }
 
 // exchange implements queue.Exchange and http.RoundTripper for one request, and forward.Client.
 type exchange struct {
