@@ -44,15 +44,15 @@ type Server struct {
 }
 
 // New returns a server that runs requests through proxy and forwards them to app, or with client if
-// the app supports HTTP/2. Messages of net/http are written to errors.
-func New(settings forward.Settings, proxy *queue.Proxy, app *upstream.App, client *h2client.Client, errors *log.Logger) *Server {
+// the app supports HTTP/2. Messages of net/http are written to logger.
+func New(settings forward.Settings, proxy *queue.Proxy, app *upstream.App, client *h2client.Client, logger *log.Logger) *Server {
 	s := &Server{settings: settings, proxy: proxy, app: app, client: client}
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true)
 	s.server = &http.Server{
 		Handler: s, Protocols: protocols, MaxHeaderBytes: settings.MaxHeaderBytes,
-		DisableGeneralOptionsHandler: true, ErrorLog: errors,
+		DisableGeneralOptionsHandler: true, ErrorLog: logger,
 	}
 	return s
 }
