@@ -142,9 +142,8 @@ func (c *Conn) nearlyFull() bool {
 func (c *Conn) full(careful bool) bool {
 	n := len(c.streams)
 	switch {
-	case c.advertised && careful && len(c.barrier.recent) > 0:
-		n += c.recentResets(time.Now())
 	case c.advertised && careful:
+		n += c.recentResets()
 	case c.advertised:
 		n += c.barrier.abandoned
 	}
@@ -153,8 +152,12 @@ func (c *Conn) full(careful bool) bool {
 
 // recentResets returns the number of streams that were abandoned in the last recentTime. c.mu
 // is held.
-func (c *Conn) recentResets(now time.Time) int {
+func (c *Conn) recentResets() int {
 	b := &c.barrier
+	if len(b.recent) == 0 {
+		return 0
+	}
+	now := time.Now()
 	for len(b.recent) > 0 && now.Sub(b.recent[0]) > recentTime {
 		b.recent = b.recent[1:]
 	}
