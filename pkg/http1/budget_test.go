@@ -14,13 +14,6 @@ import (
 // budget is the memory budget of the tests, in bytes.
 const budget = 1 << 20
 
-// others returns accounts that hold n bytes together, as many connections with small requests do.
-func others(b *memory.Budget, n int) {
-	for ; n > 0; n -= 32 << 10 {
-		b.Open("other", func() {}).Add(min(n, 32<<10))
-	}
-}
-
 // withBudget starts a proxy with a memory budget.
 func withBudget(t *testing.T, app *harness.App) (*proxytest.Proxy, *memory.Budget) {
 	t.Helper()
@@ -41,7 +34,7 @@ func hanging(c *harness.AppConn) {
 
 func TestLongHeaderWithoutMemoryIsObserved(t *testing.T) {
 	p, b := withBudget(t, harness.NewApp(t, harness.Echo))
-	others(b, budget*7/8)
+	proxytest.HoldMemory(b, budget*7/8)
 	c := p.Dial()
 	c.Send("GET /long HTTP/1.1\r\nHost: a\r\nA: " + strings.Repeat("a", 100<<10))
 	m := c.Receive("GET")
@@ -66,7 +59,7 @@ func TestRequestOfClosedConnectionReportsOverload(t *testing.T) {
 			p.InFlight(1)
 			p.Dial().Send("GET / HTTP/1.1\r\nHost: a\r\nA: " + strings.Repeat("a", 100<<10) + "\r\n\r\n")
 			p.InFlight(2)
-			others(b, budget*7/8)
+			proxytest.HoldMemory(b, budget*7/8)
 			harness.Equal(t, p.Observed(1)[0].Reason, queue.Overload, "reason")
 			p.WantBounds(bound.Memory)
 		})

@@ -15,13 +15,6 @@ import (
 // budget is the memory budget of the tests, in bytes.
 const budget = 4 << 20
 
-// others returns accounts that hold n bytes together, as many connections with small requests do.
-func others(b *memory.Budget, n int) {
-	for ; n > 0; n -= 32 << 10 {
-		b.Open("other", func() {}).Add(min(n, 32<<10))
-	}
-}
-
 // withBudget returns a change that sets a memory budget, and the budget.
 func withBudget(change func(*queue.Proxy)) (func(*queue.Proxy, *proxytest.Options), *memory.Budget) {
 	b := memory.New(budget, bound.NewRecorder())
@@ -54,7 +47,7 @@ func TestRequestOfClosedConnectionReportsOverload(t *testing.T) {
 				p.InFlight(1)
 				connect(t, p).send(request("GET", "/", repeated("a", strings.Repeat("~", 200<<10), 1)...))
 				p.InFlight(2)
-				others(b, budget*15/16)
+				proxytest.HoldMemory(b, budget*15/16)
 				harness.Equal(t, p.Observed(1)[0].Reason, queue.Overload, "reason")
 			})
 		}
@@ -86,7 +79,7 @@ func TestLongResponseHeadWithoutMemoryReturns503(t *testing.T) {
 					harness.Equal(t, r.StatusCode, want, "status")
 				}
 				get(200)
-				others(b, budget*15/16)
+				proxytest.HoldMemory(b, budget*15/16)
 				get(503)
 				harness.Equal(t, p.Observed(2)[1].Reason, queue.Overload, "reason")
 				harness.Until(t, "the memory is released", func() bool {

@@ -80,7 +80,7 @@ var plan = []folder{
 	// For tests alone. What all of them share is test/harness, which imports nothing of ours.
 	{path: "test/reference", may: []string{"pkg/queue", "pkg/forward", "pkg/upstream", "pkg/h2client", "pkg/header", "pkg/wire"}},
 	{path: "test/proxytest", may: []string{
-		"pkg/bound", "pkg/queue", "pkg/stats", "pkg/forward", "pkg/upstream", "pkg/h2client", "pkg/wire", "pkg/hangup", "pkg/http1", "pkg/http2", "test/harness", "test/reference",
+		"pkg/bound", "pkg/memory", "pkg/queue", "pkg/stats", "pkg/forward", "pkg/upstream", "pkg/h2client", "pkg/wire", "pkg/hangup", "pkg/http1", "pkg/http2", "test/harness", "test/reference",
 	}},
 	{path: "test/streams"}, // only tests
 }
