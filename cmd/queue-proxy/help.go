@@ -80,7 +80,8 @@ Example:
 `
 
 const whyHelp = `queue-proxy why asks the sidecar that runs in this pod whether the pod is
-ready. If it is not, it prints the reason and what became of each probe.
+ready. If it is not ready, the output contains the reason and the result of each
+probe.
 
 Usage:
 
@@ -88,10 +89,11 @@ Usage:
 
   -o text|json  what to print; text is the default
 
-It asks on the STATUS_PORT (8008) of its environment, which is the sidecar's.
-The sidecar asks the app once more; all of it takes at most 5 seconds.
+The command connects to STATUS_PORT (8008), which it reads from the environment.
+The sidecar runs the probes again. The command takes at most 5 seconds.
 
-Exit codes: 0 ready; 1 not ready, or no sidecar answers.
+Exit codes: 0 if the pod is ready; 1 if it is not ready or the sidecar does not
+respond.
 
 Examples:
 

@@ -250,7 +250,7 @@ func TestServiceForMetricsIsNoEvidence(t *testing.T) {
 	}
 }
 
-func TestPortNameOfItsServiceIsIgnored(t *testing.T) {
+func TestPortNameThatEqualsServiceNameIsIgnored(t *testing.T) {
 	for service, want := range map[string]Verdict{"store-admin": Injected, "store-metrics": Skipped, "admin": Skipped} {
 		ports := portsOf(t, `"name":"`+service+`"`, `{"name":"`+service+`","port":8080}`)
 		if out := Inject(parse(t, `{"spec":{"containers":[{"name":"a"}]}}`), nil, ports...); out.Verdict != want {

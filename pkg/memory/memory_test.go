@@ -96,7 +96,7 @@ func TestExhaustedBudgetClosesLargestConnection(t *testing.T) {
 
 // The connection of an ingress serves many ordinary requests, and other clients use the rest of the
 // budget for waiting requests.
-func TestSharedConnectionStaysOpenBesideManyConnections(t *testing.T) {
+func TestSharedConnectionIsNotClosed(t *testing.T) {
 	const limit, request, shared, others = 24 << 20, 12 << 10, 200, 3000
 	b := New(limit, nil)
 	all, closed := closers(b, others+1)

@@ -8,7 +8,7 @@ import (
 
 // adaptive is what an adaptive limit has decided.
 type adaptive struct {
-	Base    int          `json:"base"` // the limit that was chosen; another one is in force while it is compared
+	Base    int          `json:"base"` // the selected limit; during a comparison, another limit is used
 	Reason  adapt.Reason `json:"reason"`
 	Settled int          `json:"settled,omitempty"` // 0: see Missing
 	Missing string       `json:"missing,omitempty"` // the comparison without which the limit is not settled

@@ -142,7 +142,7 @@ func (c *Chunks) step(b byte) chunkState {
 			return trailerStart
 		}
 		c.digits = 0
-		credit := c.left - 1 // all but one: net/http's own bound is never met first
+		credit := c.left - 1 // one byte less, so that this limit is reached before the limit of net/http
 		if c.Lenient {
 			credit += freeExtension
 		}

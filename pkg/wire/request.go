@@ -75,12 +75,12 @@ func (r *Request) BodyLength() (length int64, framing Framing) {
 // Parse reads the request head that b begins with. n is its length in bytes,
 // with the empty line at its end.
 //
-// With n == 0 and a nil error more bytes are needed: call again with the same
-// bytes and more behind them (they may have moved). What was seen is not looked
-// at again. Until n > 0 the fields mean nothing. To give a head up, use Reset.
+// If n is 0 and the error is nil, more bytes are needed. The caller must then call Parse again with
+// the same bytes, which can be in another slice, followed by more bytes. Parse does not examine the
+// same bytes again. The fields are valid if n > 0. Reset discards an incomplete head.
 //
-// The error is a *[Refused]. If n > 0, the length of the head is certain. A bad request line is
-// reported as soon as it is there; all else waits for the whole head.
+// The error is a *[Refused]. If n > 0, the length of the head is certain. An invalid request line is
+// reported immediately, and all other errors after the head is complete.
 //
 // If Parse accepts a head, net/http accepts it with the same meaning. The exceptions are targets
 // with a [BadEscape], unusual hosts, and Connection fields that are not lists of tokens.
@@ -259,7 +259,7 @@ func (r *Request) validate() *Refused {
 	case h.alias:
 		return refuse(WordAlias)
 	case h.touched && h.bare && h.crlf:
-		return refuse(WordLineEnd) // to a reader of CRLF alone it is another head
+		return refuse(WordLineEnd) // a parser that only accepts CRLF would read another head
 	case h.codings > 0 && http10:
 		return refuse(WordTransferCoding)
 	case h.hosts > 1, h.hosts == 0 && !http10:

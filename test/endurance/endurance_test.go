@@ -75,7 +75,7 @@ func TestInvalidArgumentIsAnError(t *testing.T) {
 	}
 }
 
-func TestVerdictWithoutDirectRunIsNotCompared(t *testing.T) {
+func TestVerdictWithoutDirectRun(t *testing.T) {
 	l := line{outcomes: map[variant]*outcome{sidecar: {result: result{Requests: 1000}}}}
 	if got := l.verdict(); got != alone {
 		t.Errorf("got %s, want %s", got, alone)

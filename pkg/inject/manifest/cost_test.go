@@ -89,7 +89,7 @@ func TestAServiceThatCouldNotBeTakenBackIsRefused(t *testing.T) {
 
 // Each Service was compared with all pods. The bytes that are allocated for each document must not grow with the number of
 // documents.
-func TestWorkForDocumentIsIndependentOfTheirNumber(t *testing.T) {
+func TestCostOfDocumentDoesNotDependOnNumberOfDocuments(t *testing.T) {
 	perDocument := func(n int) int {
 		var text strings.Builder
 		for i := range n {
