@@ -162,27 +162,30 @@ func (x *exchange) readFields(h *h2.Head) bool {
 				return false
 			}
 		case header.ExpectRole:
-			if len(f.Value) > 0 { // as in HTTP/1
-				q.Expect100 = wire.EqualFold(f.Value, "100-continue")
-			}
+			continues, _ := wire.Expectation(f.Value)
+			q.Expect100 = q.Expect100 || continues
 		}
 	}
 	return wire.ValidHost(q.Host)
 }
 
-// refusal returns the status for a request whose Trailer fields are too long, or announce
-// what may not be announced; 0 for others.
+// refusal returns the status for a request that is rejected because of its Trailer or Expect
+// fields, as HTTP/1 requests are. For other requests, it returns 0.
 func refusal(fields []wire.Field) (status int) {
 	announced := 0
 	for _, f := range fields {
-		if header.RoleOf(f.Name) != header.TrailerRole {
-			continue
-		}
-		if announced += len(f.Value) + len(","); announced > wire.MaxRequestTrailer {
-			return http.StatusRequestHeaderFieldsTooLarge
-		}
-		if wire.ForbidsTrailers(f.Value) {
-			status = http.StatusBadRequest
+		switch header.RoleOf(f.Name) {
+		case header.ExpectRole:
+			if _, other := wire.Expectation(f.Value); other && status == 0 {
+				status = http.StatusExpectationFailed // RFC 9110 section 10.1.1
+			}
+		case header.TrailerRole:
+			if announced += len(f.Value) + len(","); announced > wire.MaxRequestTrailer {
+				return http.StatusRequestHeaderFieldsTooLarge
+			}
+			if wire.ForbidsTrailers(f.Value) {
+				status = http.StatusBadRequest
+			}
 		}
 	}
 	return status

@@ -90,6 +90,24 @@ func countTokens(value []byte) (n int, ok bool) {
 	return n, true
 }
 
+// Expectation reports whether the value of an Expect field contains 100-continue, and whether it
+// contains anything else. Empty members of the list are ignored (RFC 9110 sections 5.6.1 and 10.1.1).
+func Expectation[T text](value T) (continues, other bool) {
+	for begin := 0; begin <= len(value); {
+		end := begin
+		for end < len(value) && value[end] != ',' {
+			end++
+		}
+		if member := Trim(value[begin:end]); EqualFold(member, "100-continue") {
+			continues = true
+		} else if len(member) > 0 {
+			other = true
+		}
+		begin = end + 1
+	}
+	return continues, other
+}
+
 // Find returns the value of the first field of that name, whatever its case.
 func Find[T text](fields []Field, name T) (value []byte, ok bool) {
 	for i := range fields {

@@ -100,20 +100,20 @@ type head struct {
 	codings    int    // members of Transfer-Encoding
 	chunked    bool   // the last of them
 
-	hosts     int
-	host      []byte
-	close     bool // Connection lists close
-	keepAlive bool // Connection lists keep-alive
-	upgrades  bool // Connection lists upgrade
-	unlisted  bool // Connection is not a list
-	options   int  // what it lists
-	listed    int  // bytes of the Connection lines, as one list
-	announced int  // bytes of the Trailer lines, likewise
-	upgrade   bool // there is an Upgrade field
-	expects   int
-	expect    []byte
-	forbidden bool // Trailer announces a field that ForbidsTrailer
-	timeout   int  // of Keep-Alive, seconds; -1: none
+	hosts       int
+	host        []byte
+	close       bool // Connection lists close
+	keepAlive   bool // Connection lists keep-alive
+	upgrades    bool // Connection lists upgrade
+	unlisted    bool // Connection is not a list
+	options     int  // what it lists
+	listed      int  // bytes of the Connection lines, as one list
+	announced   int  // bytes of the Trailer lines, likewise
+	upgrade     bool // there is an Upgrade field
+	expect100   bool // Expect contains 100-continue
+	expectOther bool // Expect contains something else
+	forbidden   bool // Trailer announces a field that ForbidsTrailer
+	timeout     int  // of Keep-Alive, seconds; -1: none
 
 	bare    bool // a line ended in LF alone
 	crlf    bool // a line ended in CRLF
@@ -275,10 +275,9 @@ func (h *head) note(k known, value []byte) Word {
 	case upgradeField:
 		h.upgrade = h.upgrade || len(value) > 0
 	case expectField:
-		if len(value) > 0 { // a list without a member expects nothing (RFC 9110 sections 5.6.1 and 10.1.1)
-			h.expects++
-			h.expect = value
-		}
+		continues, other := Expectation(value)
+		h.expect100 = h.expect100 || continues
+		h.expectOther = h.expectOther || other
 	case trailerField:
 		h.forbidden = h.forbidden || ForbidsTrailers(value)
 	case keepAliveField:

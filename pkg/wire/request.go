@@ -245,7 +245,7 @@ func (r *Request) validate() *Refused {
 	r.Fields, r.ContentLength, r.Chunked = h.fields, h.length, h.chunked
 	r.Close = h.close || h.unlisted || r.Minor == 0 && !h.keepAlive
 	r.Upgrade = h.upgrades && h.upgrade
-	r.Expect100 = r.Minor > 0 && h.expects == 1 && EqualFold(h.expect, "100-continue")
+	r.Expect100 = r.Minor > 0 && h.expect100
 	if r.Host == nil {
 		r.Host = h.host
 	}
@@ -288,7 +288,7 @@ func (r *Request) unsupported() *Refused {
 		return refuse(WordTarget)
 	case h.hosts > 0 && plainHost(h.host) < 0 && !ValidHost(r.Host): // RFC 9112 section 3.2
 		return refuse(WordHost)
-	case h.expects > 0 && !r.Expect100 && r.Minor > 0:
+	case h.expectOther && r.Minor > 0:
 		return refuse(WordExpect)
 	}
 	return nil

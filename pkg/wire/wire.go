@@ -92,7 +92,7 @@ const (
 	WordHost            Word = "host"              // missing, twice, or not a plain host and port (RFC 9112 3.2)
 	WordTarget          Word = "target"            // none of the four forms (RFC 9112 3.2)
 	WordConnection      Word = "connection"        // not a list of tokens (RFC 9110 7.6.1), or more than MaxOptions
-	WordExpect          Word = "expect"            // not exactly 100-continue (RFC 9110 10.1.1)
+	WordExpect          Word = "expect"            // something other than 100-continue (RFC 9110 10.1.1)
 	WordTrailerName     Word = "trailer"           // a trailer that may not be one (RFC 9110 6.5.1)
 	WordChunkSize       Word = "chunk-size"        // not 1 to 16 hexadecimal digits within int64 (RFC 9112 7.1)
 	WordChunkExtension  Word = "chunk-extension"   // not the grammar (RFC 9112 7.1.1)

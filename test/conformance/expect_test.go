@@ -45,18 +45,21 @@ func TestAClientGetsOne100Alone(t *testing.T) {
 	}
 }
 
-// An empty list contains no expectation (RFC 9110 sections 5.6.1 and 10.1.1).
-func TestEmptyExpectIsIgnored(t *testing.T) {
+// An empty list contains no expectation, and the only expectation that is known is 100-continue
+// (RFC 9110 sections 5.6.1 and 10.1.1).
+func TestExpectValues(t *testing.T) {
 	p := newProxy(t)
 	p.start()
 	p.bare(answers(ok))
-	if m := dial(t, p.addr()).ask("/", "Expect:"); m.status() != 200 {
-		t.Errorf("HTTP/1.1: got %q, want 200", m.Start)
-	}
-	c := dialH2(t, p.addr())
-	c.open(1, true, "GET", "/", "Expect: ")
-	if a := c.answer(1); a.status != 200 {
-		t.Errorf("HTTP/2: got %d, want 200", a.status)
+	for value, want := range map[string]int{"": 200, ",": 200, "100-continue, ,": 200, "foo": 417, "100-continue, foo": 417} {
+		if m := dial(t, p.addr()).ask("/", "Expect: "+value); m.status() != want {
+			t.Errorf("Expect: %q over HTTP/1.1: got %q, want %d", value, m.Start, want)
+		}
+		c := dialH2(t, p.addr())
+		c.open(1, true, "GET", "/", "Expect: "+value)
+		if a := c.answer(1); a.status != want {
+			t.Errorf("Expect: %q over HTTP/2: got %d, want %d", value, a.status, want)
+		}
 	}
 }
 
