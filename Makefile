@@ -113,6 +113,7 @@ suites: ## Run connectrpc conformance, gRPC interoperability and WebSocket cases
 # user may make a user namespace.
 knative: ## Run the sidecar under Knative's own code, head and 1.18; root; minutes the first time. QUEUE_PROXY=path, or =knative for Knative's own.
 	@for release in $(KNATIVE); do \
+		test -f test/knative/$$release/go.mod || { echo "KNATIVE=$$release: test/knative has no such release" >&2; exit 2; }; \
 		echo "== $$release"; \
 		(cd test/knative/$$release && $(GO) vet ./... .. && \
 		QUEUE_PROXY=$(if $(filter-out knative,$(QUEUE_PROXY)),$(abspath $(QUEUE_PROXY)),$(QUEUE_PROXY)) $(GO) test -count=1 -timeout 20m -v ./...) || exit 1; \
