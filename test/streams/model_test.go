@@ -207,6 +207,9 @@ func (m *model) sendClient(token string) {
 // anyError matches the codes that report a truncated response.
 const anyError = "(INTERNAL_ERROR|CANCEL|PROTOCOL_ERROR|CONNECT_ERROR|STREAM_CLOSED)"
 
+// unneeded matches the codes that stop the request of a stream after its response is complete.
+const unneeded = "(CANCEL|NO_ERROR|STREAM_CLOSED)"
+
 // abandon ends the exchange with the application, because the client has left.
 func (m *model) abandon() { m.resetApp("CANCEL") }
 
@@ -263,7 +266,7 @@ func (m *model) end() {
 		if m.http1 {
 			m.toApp = addOption(m.toApp, "closed")
 		} else {
-			m.toApp = addOption(m.toApp, "RST (CANCEL|NO_ERROR|STREAM_CLOSED)")
+			m.toApp = addOption(m.toApp, "RST "+unneeded)
 		}
 	}
 }
@@ -277,6 +280,9 @@ func (m *model) appEvent(e event) bool {
 		return false
 	}
 	if m.app == reset {
+		if e == appWindow0 { // it can arrive before the proxy sends RST_STREAM: RFC 9113 section 6.9
+			m.toApp = strings.Replace(m.toApp, unneeded, "(CANCEL|NO_ERROR|STREAM_CLOSED|PROTOCOL_ERROR)", 1)
+		}
 		return m.count(appLate)
 	}
 	if code, ok := e.code(); ok {
