@@ -285,9 +285,8 @@ func TestTheReportTellsLossesMissesAndFailures(t *testing.T) {
 	var b bytes.Buffer
 	printTable(&b, r)
 	for _, want := range []string{
-		"CPU, GET 1 KB, 16 connections: 11.0; nginx 5.0 (2.20 times better)",
 		"cpu/tls-16, HAProxy: it fell over",
-		"failed at times",
+		"some rounds failed",
 		"11.0 (10.0 to 12.0)",
 		"**missed**",
 	} {
@@ -300,29 +299,16 @@ func TestTheReportTellsLossesMissesAndFailures(t *testing.T) {
 	}
 }
 
-func TestAnAddedLatencyBelowZeroHasNoRatio(t *testing.T) {
+func TestNegativeAddedLatencyHasNoRatio(t *testing.T) {
 	r := &Results{Cells: map[string]map[string]*Cell{}}
 	r.add("added/p99", ours, 5)
 	r.add("added/p99", haproxy, -3)
 	if got, ok := r.ratio("added/p99", ours, haproxy); ok {
 		t.Errorf("got %v, want none", got)
 	}
-	if got, want := strings.Join(losses(r), "\n"), "latency, p99, added to the app's: 5; HAProxy -3"; got != want {
-		t.Errorf("got the losses %q, want %q", got, want)
-	}
 }
 
-func TestThroughputIsBetterWhenItIsMore(t *testing.T) {
-	r := &Results{Cells: map[string]map[string]*Cell{}}
-	r.add("rate/get-1", ours, 100)
-	r.add("rate/get-1", nginx, 50)
-	r.add("rate/get-1", haproxy, 200)
-	if got, want := strings.Join(losses(r), "\n"), "throughput, GET 1 KB, 1 connection: 100; HAProxy 200 (2.00 times better)"; got != want {
-		t.Errorf("got the losses %q, want %q", got, want)
-	}
-}
-
-func TestOnlyWhatIsBetweenTheMarkersIsReplaced(t *testing.T) {
+func TestOnlyTextBetweenMarkersIsReplaced(t *testing.T) {
 	resultsBegin, resultsEnd := markers(resultsName)
 	idleBegin, idleEnd := markers("idle")
 	dir := t.TempDir()
@@ -341,7 +327,7 @@ func TestOnlyWhatIsBetweenTheMarkersIsReplaced(t *testing.T) {
 	}
 	text := string(got)
 	if !strings.HasPrefix(text, "before\n"+resultsBegin) || !strings.Contains(text, resultsEnd+"after\n"+idleBegin) ||
-		strings.Contains(text, "old\n") || strings.Count(text, "### All numbers") != 1 {
+		strings.Contains(text, "old\n") || strings.Count(text, "### Tables") != 1 {
 		t.Errorf("got\n%s\nwant the results once, between the markers", text)
 	}
 	if _, err := splice([]byte("no markers"), resultsName, nil); err == nil {

@@ -56,7 +56,7 @@ type peer struct {
 func (p *peer) serves(l *load) bool { return l.streams == 0 || l.grpc || p.h2ToH1 }
 
 // notServed says why a peer has no number for a load that it does not serve.
-const notServed = "not measured: it passes HTTP/2 on as HTTP/2, and this app speaks HTTP/1.1 alone"
+const notServed = "not measured, because it forwards HTTP/2 as HTTP/2 and the application supports HTTP/1.1 only"
 
 // A place is where a peer listens and what it is told. Addresses are host:port.
 type place struct {

@@ -19,20 +19,19 @@ import (
 
 // A section is a table of the report.
 type section struct {
-	short  string // in lists
+	short  string // title in the table of goals
 	title  string
-	more   bool   // more is better
 	own    string // markers of the section in the document; "": the section is part of the results
 	peers  []string
 	rows   []row
-	ratios []ratio // its last columns
+	ratios []ratio // last columns
 }
 
-// A row is a measure.
+// A row contains one measure.
 type row struct {
 	id, title, unit string
-	digits          int  // behind the point
-	interval        bool // that of the median stands in brackets, not the least and the most
+	digits          int  // after the decimal point
+	interval        bool // the cell contains the 95 % interval of the median instead of the minimum and the maximum
 }
 
 // A ratio compares the medians of two peers.
@@ -43,13 +42,14 @@ var (
 	withAlone = append(slices.Clip(proxies), appAlone)
 
 	usual = []ratio{
-		{"to " + knative, ours, knative},
-		{"to " + baseline, ours, baseline},
-		{"to " + haproxy, ours, haproxy},
+		{"÷ " + knative, ours, knative},
+		{"÷ " + baseline, ours, baseline},
+		{"÷ " + haproxy, ours, haproxy},
+		{"÷ " + nginx, ours, nginx},
 	}
 )
 
-// rowsOf are the rows of a kind of measure, one for each load of some groups.
+// rowsOf returns one row of the given kind of measure for each load of the groups.
 func rowsOf(kind, unit string, digits int, groups ...string) []row {
 	var rows []row
 	for _, l := range loads {
@@ -60,46 +60,45 @@ func rowsOf(kind, unit string, digits int, groups ...string) []row {
 	return rows
 }
 
-// sections are the report, in order. What is not better when it is less is in a
-// section of its own.
+// sections contains the sections of the report in order.
 var sections = []section{
 	{
-		short: "CPU", title: "CPU per request of the proxy, µs: HTTP/1.1", peers: proxies, ratios: usual,
-		rows: append(rowsOf("cpu", "µs", 1, "plain"), row{id: "cpu/open", title: "GET 1 KB, 1000 a second", unit: "µs", digits: 1}),
+		short: "CPU", title: "CPU time of the proxy per request, µs: HTTP/1.1", peers: proxies, ratios: usual,
+		rows: append(rowsOf("cpu", "µs", 1, "plain"), row{id: "cpu/open", title: "GET 1 KB, 1000 requests/s", unit: "µs", digits: 1}),
 	},
-	{short: "CPU", title: "CPU per request of the proxy, µs: HTTP/1.1 over TLS 1.3", peers: proxies, ratios: usual, rows: rowsOf("cpu", "µs", 1, "tls")},
-	{short: "CPU", title: "CPU per request of the proxy, µs: HTTP/2, to an app that speaks HTTP/1.1", peers: proxies, ratios: usual, rows: rowsOf("cpu", "µs", 1, "h2")},
-	{short: "CPU", title: "CPU per call of the proxy, µs: gRPC, HTTP/2 on both sides", peers: proxies, ratios: usual, rows: rowsOf("cpu", "µs", 1, "grpc")},
-	{short: "CPU", title: "CPU per request, ours divided by HAProxy's, in paired rounds", peers: []string{ours}, rows: []row{
+	{short: "CPU", title: "CPU time of the proxy per request, µs: HTTP/1.1 over TLS 1.3", peers: proxies, ratios: usual, rows: rowsOf("cpu", "µs", 1, "tls")},
+	{short: "CPU", title: "CPU time of the proxy per request, µs: HTTP/2 clients, HTTP/1.1 application", peers: proxies, ratios: usual, rows: rowsOf("cpu", "µs", 1, "h2")},
+	{short: "CPU", title: "CPU time of the proxy per call, µs: gRPC, HTTP/2 on both sides", peers: proxies, ratios: usual, rows: rowsOf("cpu", "µs", 1, "grpc")},
+	{short: "CPU", title: "CPU time per request, ratio to HAProxy in paired rounds", peers: []string{ours}, rows: []row{
 		{id: "paired/get-16", title: "GET 1 KB, 16 connections, paired", unit: "× " + haproxy, digits: 2, interval: true},
 		{id: "paired/get-64", title: "GET 1 KB, 64 connections, paired", unit: "× " + haproxy, digits: 2, interval: true},
 	}},
 	{
-		short: "throughput", title: "Requests per second, all that load, proxy and app together can do on this machine", more: true, peers: withAlone, ratios: usual,
+		short: "throughput", title: "Requests per second, with load, proxy and application on the same CPUs", peers: withAlone, ratios: usual,
 		rows: rowsOf("rate", "requests/s", 0, "plain", "tls", "h2", "grpc"),
 	},
-	{short: "latency", title: "Latency at 1000 requests a second, µs", peers: withAlone, ratios: usual, rows: []row{
+	{short: "latency", title: "Latency at 1000 requests per second, µs", peers: withAlone, ratios: usual, rows: []row{
 		{id: "latency/p50", title: "p50", unit: "µs"},
 		{id: "latency/p99", title: "p99", unit: "µs"},
-		{id: "added/p50", title: "p50, added to the app's", unit: "µs"},
-		{id: "added/p99", title: "p99, added to the app's", unit: "µs"},
+		{id: "added/p50", title: "p50, minus that of the application", unit: "µs"},
+		{id: "added/p99", title: "p99, minus that of the application", unit: "µs"},
 	}},
-	{short: "latency", title: "Latency of a gRPC call, as many calls as are answered, µs", peers: withAlone, ratios: usual, rows: []row{
+	{short: "latency", title: "Latency of a gRPC call, closed loop, µs", peers: withAlone, ratios: usual, rows: []row{
 		{id: "latency/grpc-1x64", title: "1 connection of 64 calls, p50", unit: "µs"},
 	}},
 	{short: "memory", title: "Memory of a process (RSS)", peers: proxies, ratios: usual, rows: []row{
 		{id: "memory/idle", title: "idle, MB", unit: "MB", digits: 1},
-		{id: "memory/64", title: "64 busy connections, most, MB", unit: "MB", digits: 1},
-		{id: "memory/1000", title: "1000 busy connections, most, MB", unit: "MB", digits: 1},
-		{id: "memory/each", title: "for each of the 1000, over idle, KB", unit: "KB", digits: 1},
-		{id: "memory/tls-each", title: "for each of 1000 over TLS, KB", unit: "KB", digits: 1},
-		{id: "memory/h2c-each", title: "for each of 1000 over h2c, KB", unit: "KB", digits: 1},
-		{id: "memory/h2tls-each", title: "for each of 1000 over HTTP/2 and TLS, KB", unit: "KB", digits: 1},
-		{id: "memory/waiting", title: "for each of 1000 streams of HTTP/2 that wait for a slot, KB", unit: "KB", digits: 1},
+		{id: "memory/64", title: "64 busy connections, maximum, MB", unit: "MB", digits: 1},
+		{id: "memory/1000", title: "1000 busy connections, maximum, MB", unit: "MB", digits: 1},
+		{id: "memory/each", title: "each of 1000 connections, above idle, KB", unit: "KB", digits: 1},
+		{id: "memory/tls-each", title: "each of 1000 connections with TLS, KB", unit: "KB", digits: 1},
+		{id: "memory/h2c-each", title: "each of 1000 connections with h2c, KB", unit: "KB", digits: 1},
+		{id: "memory/h2tls-each", title: "each of 1000 connections with HTTP/2 and TLS, KB", unit: "KB", digits: 1},
+		{id: "memory/waiting", title: "each of 1000 queued HTTP/2 streams, KB", unit: "KB", digits: 1},
 	}},
-	{short: "density", title: "Memory of each sidecar when a node runs 40", peers: proxies, ratios: usual, rows: []row{
-		{id: "density/share", title: "its share of the node's memory (Pss), MB", unit: "MB", digits: 2},
-		{id: "density/private", title: "its private memory, MB", unit: "MB", digits: 2},
+	{short: "density", title: "Memory of each of 40 sidecars on a node", peers: proxies, ratios: usual, rows: []row{
+		{id: "density/share", title: "proportional share (PSS), MB", unit: "MB", digits: 2},
+		{id: "density/private", title: "private memory, MB", unit: "MB", digits: 2},
 	}},
 	{short: "idle pod", title: "An idle pod", own: "idle", peers: []string{ours, withDefaultNames, knative}, ratios: usual[:1], rows: []row{
 		{id: "idle/series", title: "series of a scrape of :9091"},
@@ -109,27 +108,27 @@ var sections = []section{
 		{id: "idle/start", title: "start, exec to ready, ms", unit: "ms", digits: 1},
 	}},
 	{short: "start", title: "Start and size", peers: proxies, ratios: usual, rows: []row{
-		{id: "start/plain", title: "exec to first answer, ms", unit: "ms", digits: 1},
-		{id: "start/quota", title: "the same with 30m of a CPU, ms", unit: "ms"},
+		{id: "start/plain", title: "exec to first response, ms", unit: "ms", digits: 1},
+		{id: "start/quota", title: "exec to first response with a CPU limit of 30m, ms", unit: "ms"},
 		{id: "size", title: "binary, MB", unit: "MB", digits: 1},
 	}},
 	{
-		short: "queue", title: "The queue: 100 clients for an app that takes 10 at once and 20 ms for each", peers: []string{ours, knative, haproxy},
-		ratios: []ratio{{"to " + knative, ours, knative}, {"to " + haproxy, ours, haproxy}}, rows: []row{
+		short: "queue", title: "Queue: 100 clients, 10 concurrent requests of 20 ms", peers: []string{ours, knative, haproxy},
+		ratios: []ratio{{"÷ " + knative, ours, knative}, {"÷ " + haproxy, ours, haproxy}}, rows: []row{
 			{id: "queue/p50", title: "wait, p50, ms", unit: "ms", digits: 1},
 			{id: "queue/p99", title: "wait, p99, ms", unit: "ms", digits: 1},
 			{id: "queue/spread", title: "p99 / p50", digits: 3},
 		},
 	},
 	{
-		short: "telemetry", title: "What telemetry adds: CPU per request, µs", peers: []string{ours, withLog, withFewSpans, withSpans},
-		ratios: []ratio{{withLog + " to none", withLog, ours}, {withFewSpans + " to none", withFewSpans, ours}, {withSpans + " to none", withSpans, ours}},
+		short: "telemetry", title: "CPU time per request with telemetry, µs", peers: []string{ours, withLog, withFewSpans, withSpans},
+		ratios: []ratio{{"÷ off, " + withLog, withLog, ours}, {"÷ off, " + withFewSpans, withFewSpans, ours}, {"÷ off, " + withSpans, withSpans, ours}},
 		rows:   []row{{id: "cpu/" + telemetryLoad, title: "GET 1 KB, 16 connections", unit: "µs", digits: 1}},
 	},
 }
 
-// A target is what we want to reach: at most limit times the other peer's median,
-// or at most limit.
+// A target is the goal of a measure: at most limit times the median of the peer against, or at most limit if against is
+// empty.
 type target struct {
 	measure, peer, against string
 	limit                  float64
@@ -161,10 +160,10 @@ var targets = []target{
 	{"cpu/" + telemetryLoad, withLog, ours, 1.10},
 }
 
-// A table is its cells, the first line above the others.
+// A table contains the cells of each line. The first line is the header.
 type table [][]string
 
-// cells makes the table of a section: medians, with what they lie between.
+// cells returns the table of a section: medians, with the minimum and the maximum.
 func (s *section) cells(r *Results) table {
 	head := append([]string{""}, s.peers...)
 	for _, c := range s.ratios {
@@ -187,8 +186,7 @@ func (s *section) cells(r *Results) table {
 	return t
 }
 
-// text is a cell: the median, and the least and the most of the rounds, or the
-// interval of the median.
+// text returns a cell: the median, with the minimum and the maximum of the rounds or with the interval of the median.
 func (m *row) text(c *Cell) string {
 	if c == nil || len(c.Values) == 0 {
 		if c != nil && len(c.Failed) > 0 {
@@ -204,7 +202,7 @@ func (m *row) text(c *Cell) string {
 		text += " (" + low + " to " + high + ")"
 	}
 	if len(c.Failed) > 0 {
-		text += " failed at times"
+		text += ", some rounds failed"
 	}
 	return text
 }
@@ -216,8 +214,7 @@ func ratioText(v float64, ok bool) string {
 	return strconv.FormatFloat(v, 'f', 2, 64)
 }
 
-// notes are what the cells of a section have to say beside numbers. What is said of
-// a peer in more than one row is said once.
+// notes returns the notes of the cells of a section. A note on several rows of a peer occurs once.
 func (s *section) notes(r *Results) []string {
 	var all []string
 	for _, p := range s.peers {
@@ -243,9 +240,9 @@ func (s *section) notes(r *Results) []string {
 	return all
 }
 
-// targetCells makes the table of the targets.
+// targetCells returns the table of the goals.
 func targetCells(r *Results) table {
-	t := table{{"what", "measured", "wanted", ""}}
+	t := table{{"measure", "measured", "goal", "result"}}
 	for _, g := range targets {
 		if len(r.Settings.Rows) > 0 && len(r.Cells[g.measure]) == 0 {
 			continue
@@ -283,7 +280,7 @@ func targetCells(r *Results) table {
 	return t
 }
 
-// findRow returns the first row of a measure, which must be there, and its section.
+// findRow returns the first row of a measure and its section. It panics if there is none.
 func findRow(id string) (section, row) {
 	for _, s := range sections {
 		for _, m := range s.rows {
@@ -295,52 +292,12 @@ func findRow(id string) (section, row) {
 	panic("no row " + id)
 }
 
-// noticeable is from where on one is worse than another: two medians of the same
-// program differ by less.
-const noticeable = 1.02
-
-// losses are the measures in which another is better than we are, by how much.
-func losses(r *Results) []string {
-	var all []string
-	for _, s := range sections {
-		for _, m := range s.rows {
-			mine, ok := r.median(m.id, ours)
-			if !ok {
-				continue
-			}
-			var better []string
-			for _, p := range []string{knative, baseline, haproxy, nginx} {
-				theirs, ok := r.median(m.id, p)
-				if !ok || !slices.Contains(s.peers, p) {
-					continue
-				}
-				worse, best := mine, theirs
-				if s.more {
-					worse, best = theirs, mine
-				}
-				if worse <= max(best*noticeable, best) {
-					continue
-				}
-				text := p + " " + strconv.FormatFloat(theirs, 'f', m.digits, 64)
-				if best > 0 {
-					text += fmt.Sprintf(" (%.2f times better)", worse/best)
-				}
-				better = append(better, text)
-			}
-			if len(better) > 0 {
-				all = append(all, fmt.Sprintf("%s, %s: %s; %s", s.short, m.title, strconv.FormatFloat(mine, 'f', m.digits, 64), strings.Join(better, ", ")))
-			}
-		}
-	}
-	return all
-}
-
-// describe says on what, how and when the run was made.
+// describe describes the machine, the settings and the date of the run.
 func (r *Results) describe() string {
 	m := &r.Machine
 	kind := ""
 	if r.Settings.Quick {
-		kind = " A quick run: noise."
+		kind = " This was a quick run, so the numbers are noise."
 	}
 	return fmt.Sprintf("%s, commit %s: %d rounds of %d s for each load, %s.%s\n%s, %d CPUs, %.0f GB, %s, Linux %s, load average before the start %s.\nKnative %s, HAProxy %s, nginx %s, wrk %s, h2load %s.",
 		r.Time.Format("2006-01-02"), m.Commit, r.Settings.Rounds, r.Settings.Seconds, m.Go, kind,
@@ -354,7 +311,7 @@ func printTable(w io.Writer, r *Results) {
 	for i := range sections {
 		s := &sections[i]
 		t := s.cells(r)
-		if len(t) == 1 { // nothing of it was measured
+		if len(t) == 1 { // no row was measured
 			continue
 		}
 		fmt.Fprintf(w, "\n%s\n", s.title)
@@ -364,17 +321,13 @@ func printTable(w io.Writer, r *Results) {
 		}
 	}
 	if failures := r.failures(); len(failures) > 0 {
-		fmt.Fprintf(w, "\nWhat failed\n")
+		fmt.Fprintf(w, "\nFailures\n")
 		for _, line := range failures {
 			fmt.Fprintln(w, "  "+line)
 		}
 	}
-	fmt.Fprintf(w, "\nTargets\n")
+	fmt.Fprintf(w, "\nGoals\n")
 	targetCells(r).print(w)
-	fmt.Fprintf(w, "\nWhere others are better\n")
-	for _, line := range losses(r) {
-		fmt.Fprintln(w, "  "+line)
-	}
 }
 
 func (t table) print(w io.Writer) {
@@ -385,7 +338,7 @@ func (t table) print(w io.Writer) {
 	tw.Flush()
 }
 
-// markdown writes the table as Markdown has it.
+// markdown writes the table in Markdown.
 func (t table) markdown(w io.Writer) {
 	for i, line := range t {
 		fmt.Fprintln(w, "| "+strings.Join(line, " | ")+" |")
@@ -469,28 +422,21 @@ func splice(doc []byte, name string, results []byte) ([]byte, error) {
 	return slices.Concat(before, []byte(begin), results, []byte(end), after), nil
 }
 
-// markdown is the report as it stands in the document.
+// markdown returns the results section of the document.
 func markdown(r *Results, plotName string) []byte {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "\n%s Made by `make bench`.\n\n![Bars of the medians](%s)\n\n", r.describe(), plotName)
-	b.WriteString("Medians of the rounds; in brackets, where they differ, the least and the most. The last columns are\nratios of medians, ours to theirs.\n\n")
-	b.WriteString("### What we want to reach\n\n")
+	fmt.Fprintf(&b, "\n%s Made by `make bench`.\n\n![Bar chart of the medians](%s)\n\n", r.describe(), plotName)
+	b.WriteString("The cells contain the median of the rounds and, in parentheses, the minimum and the maximum. A column `÷ PEER` contains\nthe median of queue-proxy divided by the median of the peer.\n\n")
+	b.WriteString("### Goals\n\n")
 	targetCells(r).markdown(&b)
-	b.WriteString("### Where others are better\n\n")
-	lost := losses(r)
-	if len(lost) == 0 {
-		b.WriteString("In nothing that was measured in this run.\n")
-	}
-	for _, line := range lost {
-		fmt.Fprintf(&b, "* %s\n", line)
-	}
 	if failures := r.failures(); len(failures) > 0 {
-		b.WriteString("\n### What failed\n\nIts round is left out of the numbers.\n\n")
+		b.WriteString("### Failures\n\nThe numbers do not include the failed rounds.\n\n")
 		for _, line := range failures {
 			fmt.Fprintf(&b, "* %s\n", line)
 		}
+		b.WriteString("\n")
 	}
-	b.WriteString("\n### All numbers\n\n")
+	b.WriteString("### Tables\n\n")
 	for i := range sections {
 		s := &sections[i]
 		t := s.cells(r)
