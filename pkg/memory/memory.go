@@ -134,8 +134,17 @@ func (a *Account) Admit(n int) bool {
 	if a == nil {
 		return true
 	}
-	if !a.budget.admits(a.used.Load()+int64(n), a.budget.used.Load()+int64(n)) {
-		return false
+	b, used := a.budget, a.used.Load()+int64(n)
+	if !b.admits(used, b.used.Load()+int64(n)) {
+		// The sum can exceed the limit without a call of reclaim, because a connection released its bytes before its
+		// account was closed.
+		if used > small || b.skips.Add(-1) >= 0 {
+			return false
+		}
+		b.reclaim()
+		if !b.admits(used, b.used.Load()+int64(n)) {
+			return false
+		}
 	}
 	a.Add(n)
 	return true

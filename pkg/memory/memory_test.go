@@ -48,6 +48,19 @@ func TestSmallConnectionIsAdmittedUnderAttack(t *testing.T) {
 	}
 }
 
+func TestRejectedSmallConnectionClosesLargestConnection(t *testing.T) {
+	const limit = 24 << 20
+	b := New(limit, nil)
+	accounts, closed := closers(b, 2)
+	accounts[0].Add(limit)
+	harness.Until(t, "the first connection is closed", func() bool { return closed(0) })
+	accounts[0].Sub(limit)
+	accounts[1].Add(limit + 1<<20) // the bytes of the first account are still expected to be released
+	accounts[0].Close()
+	harness.Equal(t, b.Open("", nil).Admit(small), true, "Admit of another connection")
+	harness.Until(t, "the second connection is closed", func() bool { return closed(1) })
+}
+
 func TestSmallConnectionsShareTheLimit(t *testing.T) {
 	const limit = 1 << 20
 	b, admitted := New(limit, nil), 0
