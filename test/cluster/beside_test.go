@@ -174,7 +174,7 @@ const (
 	podsDeleted = "each of two pods deleted, the second when the first is gone, or after a minute"
 )
 
-// rollOuts counts the requests that were not answered by the app while pods come and go.
+// rollOuts counts the requests without a response of the application during rollouts.
 func rollOuts(t *testing.T, both [2]*contender) {
 	s := newSpace(t, "beside-roll")
 	revision := func(n int) (one, two kservice) {
@@ -215,7 +215,7 @@ func rollOuts(t *testing.T, both [2]*contender) {
 				t.Errorf("%s, %s: got %d requests, want some hundreds", c.name, what, sent)
 			}
 			if failed := c.failed[what]; c.image == sidecarImage && failed > 0 {
-				t.Errorf("%s, %s: got %d of %d requests not answered by the app, want 0", c.name, what, failed, sent)
+				t.Errorf("%s, %s: got %d of %d requests without a response of the application, want 0", c.name, what, failed, sent)
 			}
 		}
 	}
@@ -278,7 +278,7 @@ func (s *space) underTraffic(c *contender, what string, hosts [2]string, happens
 	time.Sleep(3 * time.Second) // and after, on connections to what is there then
 	for _, e := range v.leave() {
 		c.sent[what]++
-		if e.Verdict != ledger.ByApp {
+		if e.Verdict != ledger.FromApp {
 			c.failed[what]++
 		}
 	}
@@ -361,7 +361,7 @@ func besideTable(both [2]*contender) string {
 	row(after+"anonymous, MiB", func(c *contender) string { return mebibytes(c.used, anonymous) })
 	row(after+"working set, MiB", func(c *contender) string { return mebibytes(c.used, workingSet) })
 	for _, what := range []string{newRevision, podsDeleted} {
-		row(what+": requests not answered by the app", func(c *contender) string { return fmt.Sprintf("%d of %d", c.failed[what], c.sent[what]) })
+		row(what+": requests without a response of the application", func(c *contender) string { return fmt.Sprintf("%d of %d", c.failed[what], c.sent[what]) })
 	}
 	for _, timeout := range timeouts {
 		for _, kind := range kinds {

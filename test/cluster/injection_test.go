@@ -73,7 +73,7 @@ func TestTheReadmesCommandsInjectAndTakeBackAWorkloadUnderTraffic(t *testing.T) 
 	s.kubectl("rollout", "restart", "deployment/shop")
 	s.rolled("shop")
 	time.Sleep(time.Second)
-	c.allServed("a roll-out of what the command line injected")
+	c.allServed("rollout of a Deployment injected by the command")
 
 	shell(readme[1][:strings.Index(readme[1], "|")] + "| bin/injector uninject -f - | kubectl apply -f -")
 	s.rolled("shop")
@@ -383,8 +383,8 @@ func TestANodeThatStartsAgainLosesNoRequest(t *testing.T) {
 		return nil
 	})
 	time.Sleep(2 * time.Second)
-	row := c.reconcile("the node is killed, and starts again", ledger.Exceptions{Log: true, End: true})
-	if row.count[ledger.ByApp] == 0 || row.count[ledger.Broken] == 0 {
+	row := c.reconcile("node is killed and restarted", ledger.Exceptions{Log: true, End: true})
+	if row.count[ledger.FromApp] == 0 || row.count[ledger.Broken] == 0 {
 		t.Errorf("got %v, want answers of the app, and broken ones: else there was no restart", row.count)
 	}
 }

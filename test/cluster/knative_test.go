@@ -63,7 +63,7 @@ func TestTheAutoscalerScalesByTheSidecarsStatisticsAlone(t *testing.T) {
 	}
 	s.scaled("web", func(n int) bool { return n == 3 }, "3")
 	s.mode("web", "Serve")
-	c.allServed("Knative: autoscaling by :9090 alone")
+	c.allServed("Knative: autoscaling with the statistics of :9090")
 	s.atZero("web")
 }
 
@@ -88,7 +88,7 @@ func TestContainerConcurrencyHoldsInEachPodOfARevision(t *testing.T) {
 			t.Errorf("%s: got the app's ledger %s, want some requests, at most 2 at once", pod.name(), text)
 		}
 	}
-	c.allServed("Knative: containerConcurrency 2 through the activator")
+	c.allServed("Knative: containerConcurrency 2 with the activator")
 }
 
 func TestBothTimeoutsOfARevisionHold(t *testing.T) {
@@ -154,7 +154,7 @@ func TestEveryProtocolReachesARevision(t *testing.T) {
 	c.come("grpc", false, func(v *ledger.Client) { speakGRPC(v); v.Host = two })
 	c.streams()
 	time.Sleep(8 * time.Second)
-	c.allServed("Knative: HTTP/1.1, h2c, gRPC, WebSocket, events")
+	c.allServed("Knative: HTTP/1.1, h2c, gRPC, WebSocket, server-sent events")
 }
 
 func TestKnativesGRPCImageAnswersThroughTheSidecar(t *testing.T) {
@@ -286,16 +286,16 @@ func TestRollOutsAndAnImageSwitchUnderTrafficLoseNoRequest(t *testing.T) {
 	time.Sleep(2 * time.Second)
 	// Knative's queue-proxy keeps no ledger that could be held against the others.
 	entries := c.leave()
-	row := &result{scenario: "Knative: from our image to Knative's and back"}
+	row := &result{scenario: "Knative: change of the image to Knative's and back"}
 	for _, e := range entries {
 		row.add(e.Verdict, e.Word)
 	}
 	results.Lock()
 	results.all = append(results.all, row)
 	results.Unlock()
-	t.Logf("%s: %d requests, %d by the app, %v", row.scenario, row.sent(), row.count[ledger.ByApp], row.words)
-	if row.count[ledger.ByApp] != row.sent() {
-		t.Errorf("got %d of %d requests answered by the app, want all: %v", row.count[ledger.ByApp], row.sent(), row.words)
+	t.Logf("%s: %d requests, application %d, %v", row.scenario, row.sent(), row.count[ledger.FromApp], row.words)
+	if row.count[ledger.FromApp] != row.sent() {
+		t.Errorf("got %d of %d responses of the application, want all: %v", row.count[ledger.FromApp], row.sent(), row.words)
 	}
 }
 
@@ -360,7 +360,7 @@ func TestInternalTLSReachesTheSidecar(t *testing.T) {
 	})
 	s.kubectl("delete", "pod", pod.name(), "--wait=false")
 	s.gone(pod.name())
-	c.allServed("Knative: internal TLS, and a pod is deleted")
+	c.allServed("Knative: internal TLS, a pod is deleted")
 	if secure := strings.Count(strings.Join(s.pod.lines(sidecarName), "\n"), `"protocol"`); secure == 0 {
 		t.Error("got no line of the request log, want some")
 	}

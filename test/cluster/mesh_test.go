@@ -64,7 +64,7 @@ func TestFullAPodOfLinkerdsInjectorAndOursServesInARollOut(t *testing.T) {
 					s.rolled("web")
 				}
 				time.Sleep(time.Second)
-				c.allServed("two roll-outs with Linkerd's injector " + order.name + ", " + mode)
+				c.allServed("two rollouts with Linkerd's injector " + order.name + ", " + mode)
 				for _, pod := range s.ready("app=web", 2) {
 					s.hasSidecar(pod)
 					s.cameThroughTheMesh(pod)

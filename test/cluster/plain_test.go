@@ -32,7 +32,7 @@ func TestARollOutLosesNoRequest(t *testing.T) {
 				s.rolled("web")
 			}
 			time.Sleep(time.Second)
-			c.allServed("two roll-outs, " + mode)
+			c.allServed("two rollouts, " + mode)
 		})
 	}
 }
@@ -64,7 +64,7 @@ func TestAPodThatIsDeletedOrEvictedAnswersWhatItHasAccepted(t *testing.T) {
 				s.gone(pod.name())
 			}
 			s.ready("app=web", 2)
-			c.allServed("a pod is deleted, another evicted, " + mode)
+			c.allServed("one pod is deleted, another is evicted, " + mode)
 		})
 	}
 }
@@ -282,9 +282,9 @@ func TestAKilledContainerLosesNoRequest(t *testing.T) {
 				s.ready("app=web", 2)
 			}
 			time.Sleep(time.Second)
-			name := map[string]string{"app": "SIGKILL of the app, twice", sidecarName: "SIGKILL of the sidecar, twice"}[victim]
+			name := map[string]string{"app": "SIGKILL of the application, twice", sidecarName: "SIGKILL of the sidecar, twice"}[victim]
 			row := c.reconcile(name, ledger.Exceptions{Log: victim == sidecarName, End: victim == sidecarName})
-			if row.count[ledger.ByApp] == 0 {
+			if row.count[ledger.FromApp] == 0 {
 				t.Error("got no answer of the app, want some")
 			}
 		})
@@ -323,7 +323,7 @@ func TestASidecarThatRunsOutOfMemoryLosesNoRequest(t *testing.T) {
 	})
 	s.ready("app=web", 2)
 	time.Sleep(2 * time.Second)
-	c.reconcile("the sidecar is out of memory, and killed", ledger.Exceptions{Log: true, End: true})
+	c.reconcile("sidecar is killed for lack of memory", ledger.Exceptions{Log: true, End: true})
 }
 
 func TestAJobWithANativeSidecarEnds(t *testing.T) {
@@ -447,5 +447,5 @@ func TestTrafficOverTLSLosesNoRequestInARollOut(t *testing.T) {
 	s.kubectl("rollout", "restart", "deployment/web")
 	s.rolled("web")
 	time.Sleep(time.Second)
-	c.allServed("a roll-out over TLS")
+	c.allServed("rollout with TLS")
 }

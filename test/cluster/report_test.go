@@ -12,27 +12,27 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/ledger"
 )
 
-// report prints the table of all scenarios with traffic, and with -update writes it into
-// the document, if all was well.
+// report prints the table of all scenarios with traffic. If well is true and -update is set, it also writes the table into
+// the document.
 func report(well bool) error {
 	if len(results.all) == 0 {
 		return nil
 	}
 	slices.SortFunc(results.all, func(a, b *result) int { return strings.Compare(a.scenario, b.scenario) })
 	var b strings.Builder
-	b.WriteString("| scenario | sent | by the app | by us | broken | lost |\n|---|---|---|---|---|---|\n")
+	b.WriteString("| scenario | sent | application | sidecar | broken | lost |\n|---|---|---|---|---|---|\n")
 	var sum result
 	for _, r := range results.all {
-		byUs := fmt.Sprint(r.count[ledger.ByUs])
-		if r.count[ledger.ByUs] > 0 {
-			byUs += ": " + strings.Join(slices.Sorted(maps.Keys(r.words[ledger.ByUs])), ", ")
+		byUs := fmt.Sprint(r.count[ledger.FromSidecar])
+		if r.count[ledger.FromSidecar] > 0 {
+			byUs += ": " + strings.Join(slices.Sorted(maps.Keys(r.words[ledger.FromSidecar])), ", ")
 		}
-		fmt.Fprintf(&b, "| %s | %d | %d | %s | %d | %d |\n", r.scenario, r.sent(), r.count[ledger.ByApp], byUs, r.count[ledger.Broken], r.count[ledger.Lost])
+		fmt.Fprintf(&b, "| %s | %d | %d | %s | %d | %d |\n", r.scenario, r.sent(), r.count[ledger.FromApp], byUs, r.count[ledger.Broken], r.count[ledger.Lost])
 		for v, n := range r.count {
 			sum.count[v] += n
 		}
 	}
-	fmt.Fprintf(&b, "| **all** | %d | %d | %d | %d | **%d** |\n", sum.sent(), sum.count[ledger.ByApp], sum.count[ledger.ByUs], sum.count[ledger.Broken], sum.count[ledger.Lost])
+	fmt.Fprintf(&b, "| **all** | %d | %d | %d | %d | **%d** |\n", sum.sent(), sum.count[ledger.FromApp], sum.count[ledger.FromSidecar], sum.count[ledger.Broken], sum.count[ledger.Lost])
 	fmt.Printf("\n%s\n", b.String())
 	if !*update || !well {
 		return nil
@@ -40,7 +40,7 @@ func report(well bool) error {
 	return writeBetween("../../docs/reliability.md", "cluster", b.String())
 }
 
-// writeBetween puts a text into a document, between the comments with a name.
+// writeBetween writes text between the comments with the given name in a document.
 func writeBetween(page, name, text string) error {
 	begin, end := "<!-- "+name+" -->\n", "<!-- /"+name+" -->\n"
 	old, err := os.ReadFile(page)
@@ -50,7 +50,7 @@ func writeBetween(page, name, text string) error {
 	before, rest, ok := strings.Cut(string(old), begin)
 	_, after, ok2 := strings.Cut(rest, end)
 	if !ok || !ok2 {
-		return fmt.Errorf("%s: no place for the table %s", page, name)
+		return fmt.Errorf("%s: no comments for the table %s", page, name)
 	}
 	return os.WriteFile(page, []byte(before+begin+"\n"+text+"\n"+end+after), 0o644)
 }

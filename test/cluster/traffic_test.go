@@ -61,7 +61,7 @@ func (c *clients) come(name string, fresh bool, change func(*ledger.Client)) {
 		defer v.Leave()
 		for c.ctx.Err() == nil {
 			begun := time.Now()
-			if e := v.Ask(v.Next()); e.Verdict != ledger.ByApp && e.Verdict != ledger.ByUs {
+			if e := v.Ask(v.Next()); e.Verdict != ledger.FromApp && e.Verdict != ledger.FromSidecar {
 				c.remark(fmt.Sprintf("%s: %s %s after %v: %s", begun.Format(time.TimeOnly), e.ID, e.Verdict, time.Since(begun).Round(time.Millisecond), e.Word))
 			}
 			if fresh {
@@ -113,7 +113,7 @@ func (c *clients) streams() {
 					e.Fail(err, time.Since(begun))
 					c.remark(fmt.Sprintf("%s: %s after %v: %v", begun.Format(time.TimeOnly), e.ID, time.Since(begun).Round(time.Millisecond), err))
 				} else {
-					e.Verdict, e.Status = ledger.ByApp, http.StatusOK
+					e.Verdict, e.Status = ledger.FromApp, http.StatusOK
 					if name == "ws" {
 						e.Status = http.StatusSwitchingProtocols
 					}
@@ -197,14 +197,14 @@ func (c *clients) remark(text string) {
 	}
 }
 
-// leave ends the visits: the requests under way are finished. It returns all ledgers.
+// leave stops the clients after their current requests and returns the records of all requests.
 func (c *clients) leave() []ledger.Entry {
 	c.end()
 	c.group.Wait()
 	return c.entries
 }
 
-// A result is what became of the requests of one scenario.
+// A result counts the requests of one scenario.
 type result struct {
 	scenario string
 	count    [ledger.Verdicts]int
@@ -232,9 +232,8 @@ var results struct {
 	all []*result
 }
 
-// reconcile holds the ledgers of the clients, of the app and of the sidecar against each
-// other, and notes the scenario's row. Nothing may be lost. The logs of the app and of
-// the sidecar may be a moment late.
+// reconcile compares the records of the clients, the application and the sidecar, and adds the row of the scenario. No
+// request can be lost. It waits for up to 10 seconds for the logs.
 func (c *clients) reconcile(scenario string, x ledger.Exceptions) *result {
 	c.s.t.Helper()
 	entries := c.leave()
@@ -270,17 +269,17 @@ func (c *clients) reconcile(scenario string, x ledger.Exceptions) *result {
 	if lost != nil {
 		c.s.t.Errorf("%s: got %d of %d requests lost, want 0:\n%s", scenario, len(lost), row.sent(), strings.Join(lost[:min(10, len(lost))], "\n"))
 	}
-	c.s.t.Logf("%s: %d requests, %d by the app, %d by us %v, %d broken %v, %d lost", scenario, row.sent(), row.count[ledger.ByApp],
-		row.count[ledger.ByUs], row.words[ledger.ByUs], row.count[ledger.Broken], row.words[ledger.Broken], row.count[ledger.Lost])
+	c.s.t.Logf("%s: %d requests, application %d, sidecar %d %v, broken %d %v, lost %d", scenario, row.sent(), row.count[ledger.FromApp],
+		row.count[ledger.FromSidecar], row.words[ledger.FromSidecar], row.count[ledger.Broken], row.words[ledger.Broken], row.count[ledger.Lost])
 	return row
 }
 
-// allServed is reconcile, where every request must have been answered by the app.
+// allServed calls reconcile. The application must have responded to all requests.
 func (c *clients) allServed(scenario string) {
 	c.s.t.Helper()
 	row := c.reconcile(scenario, ledger.Exceptions{})
-	if n := row.count[ledger.ByApp]; n != row.sent() || n == 0 {
-		c.s.t.Errorf("%s: got %d of %d requests answered by the app, want all; by us %v, broken %v:\n%s", scenario, n, row.sent(), row.words[ledger.ByUs], row.words[ledger.Broken], strings.Join(c.remarks, "\n"))
+	if n := row.count[ledger.FromApp]; n != row.sent() || n == 0 {
+		c.s.t.Errorf("%s: got %d of %d responses of the application, want all; sidecar %v, broken %v:\n%s", scenario, n, row.sent(), row.words[ledger.FromSidecar], row.words[ledger.Broken], strings.Join(c.remarks, "\n"))
 	}
 }
 

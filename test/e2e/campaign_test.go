@@ -22,54 +22,54 @@ import (
 )
 
 var (
-	seed = flag.Uint64("seed", 1, "of what the clients send, and when")
-	only = flag.String("fault", "", "run the faults whose name matches this pattern, and write no table")
+	seed = flag.Uint64("seed", 1, "seed of the random numbers of the clients")
+	only = flag.String("fault", "", "run the faults whose name matches this regular expression, and do not write the table")
 )
 
-// usualClients is how many clients there are where a fault says nothing else.
+// usualClients is the default number of clients of a fault.
 const usualClients = 8
 
-// A fault is a row of docs/reliability.md: what goes wrong while clients come.
+// A fault is a row of the table in docs/reliability.md.
 type fault struct {
-	name string // as a fact
-	what string // how it is done
-	must string // what must be among what happened, or the fault was none: a pattern on "verdict word"
+	name string
+	what string // method
+	must string // pattern of a line "VERDICT WORD" that must occur, so that the fault had an effect
 
 	flags         []string         // of the injector
-	app           []string         // arguments of the sample app
-	clients       int              // 0: the usual number
-	others        int              // requests at once beside theirs, at most
-	requests      []ledger.Request // nil: the usual
-	clientSuffers bool             // a client, or the wire to it, is at fault
-	logSuffers    bool             // so is the log, or its writer
-	tinyLog       bool             // it is on a file system of 128 KB
-	orphan        bool             // podman cannot say how the sidecar ended
-	closes        bool             // the sidecar ends: connections may, and the app is not asked again
-	code          int              // exit code of the sidecar
+	app           []string         // arguments of the sample application
+	clients       int              // number of clients; 0: usualClients
+	others        int              // maximum number of other concurrent requests
+	requests      []ledger.Request // nil: ledger.Usual
+	clientSuffers bool             // a client or its network can cause broken requests
+	logSuffers    bool             // log lines can be missing
+	tinyLog       bool             // the log is on a file system of 128 KB
+	orphan        bool             // podman cannot report the exit code of the sidecar
+	closes        bool             // the sidecar ends, so that connections can be closed and no request is sent afterward
+	code          int              // expected exit code of the sidecar
 
-	// All of these may be nil.
-	spec    func(*stage, *corev1.Pod)    // what else the pod needs
-	prepare func(*stage)                 // before the sidecar is asked whether it is ready
-	change  func(*stage, *ledger.Client) // what is special about a client
-	strike  func(*stage)                 // while the clients come
-	heal    func(*stage)                 // afterwards
+	// The following functions can be nil.
+	spec    func(*stage, *corev1.Pod)    // changes the pod
+	prepare func(*stage)                 // runs before the sidecar is ready
+	change  func(*stage, *ledger.Client) // changes a client
+	strike  func(*stage)                 // runs during the requests
+	heal    func(*stage)                 // runs after the requests
 }
 
-// A stage is where a fault is played.
+// A stage is one run of a fault.
 type stage struct {
 	*pod
 	f       *fault
 	rng     *rand.Rand
-	address string          // where clients connect to
-	certs   string          // a directory of certificates, if there is one
-	ctx     context.Context // ends with the visits
+	address string          // address of the sidecar
+	certs   string          // directory of the certificates, or empty
+	ctx     context.Context // canceled when the clients stop
 
 	mu      sync.Mutex // protects entries
 	entries []ledger.Entry
 	clients sync.WaitGroup
 }
 
-// come starts clients that stay until the stage ends.
+// come starts clients that send requests until the stage ends.
 func (s *stage) come(n int, requests []ledger.Request) {
 	for i := range n {
 		v := s.client(fmt.Sprintf("v%d", i))
@@ -89,7 +89,7 @@ func (s *stage) client(name string) *ledger.Client {
 	return v
 }
 
-// to returns how to connect to an address in the pod.
+// to returns a function that connects to an address in the pod.
 func (s *stage) to(address string) func(context.Context) (net.Conn, error) {
 	return func(ctx context.Context) (net.Conn, error) { return s.dial(ctx, address) }
 }
@@ -100,13 +100,12 @@ func (s *stage) note(e ...ledger.Entry) {
 	s.entries = append(s.entries, e...)
 }
 
-// length is how long clients come to each fault.
+// length is the duration of the requests of each fault.
 const length = 4 * time.Second
 
-// Each fault is played on a pod of its own, and no request may be lost in any. The
-// table goes into docs/reliability.md.
+// Each fault runs in a separate pod. No request can be lost. The test writes the table of docs/reliability.md.
 func TestFaults(t *testing.T) {
-	t.Parallel() // with the example, which mostly waits
+	t.Parallel() // with the example, which needs little CPU time
 	pattern, err := regexp.Compile(*only)
 	if err != nil {
 		t.Fatal(err)
@@ -125,7 +124,7 @@ func TestFaults(t *testing.T) {
 		t.Run(f.name, func(t *testing.T) {
 			if row := f.play(t, manifest); row != nil {
 				rows = append(rows, row)
-				t.Logf("sent %d, by the app %s, by us %s, broken %s, lost %s", row.sent(), row.cell(ledger.ByApp), row.cell(ledger.ByUs), row.cell(ledger.Broken), row.cell(ledger.Lost))
+				t.Logf("sent %d, application %s, sidecar %s, broken %s, lost %s", row.sent(), row.cell(ledger.FromApp), row.cell(ledger.FromSidecar), row.cell(ledger.Broken), row.cell(ledger.Lost))
 			}
 		})
 	}
@@ -134,8 +133,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// settings are those of every sidecar in the campaign: the request log is the
-// proxy's ledger.
+// settings are the settings of every sidecar. The request log is compared with the clients and the application.
 const settings = "REQUEST_LOG=true\n"
 
 func (f *fault) play(t *testing.T, manifest []byte) *tally {
@@ -194,20 +192,19 @@ func (f *fault) play(t *testing.T, manifest []byte) *tally {
 	f.end(t, s, before+2*n+10)
 	y := join(t, f, s.pod, s.entries)
 	if must := regexp.MustCompile(f.must); !must.MatchString(y.all()) {
-		t.Errorf("got\n%swant %q among it: the fault was none", y.all(), f.must)
+		t.Errorf("got\n%swant a match of %q, because the fault must have an effect", y.all(), f.must)
 	}
 	return y
 }
 
-// end holds the sidecar to what is left of a fault: files that are open, at most so many,
-// and its exit code.
+// end checks the exit code of the sidecar, and that it has at most the given number of open files after a fault.
 func (f *fault) end(t *testing.T, s *stage, most int) {
 	t.Helper()
 	if !f.closes {
 		s.servesAgain()
-		// Connections to the app are kept: one for each request at once, and now and then
-		// one more, where a client was faster than we at the end of an exchange. A leak
-		// would be one for each of a thousand requests.
+		// The sidecar keeps one connection to the application for each concurrent request. A client can send its
+		// next request before the sidecar reuses the connection, so there can be a few more. A leak would have
+		// about one connection for each request.
 		eventually(t, fmt.Sprintf("the sidecar has at most %d files open", most), func() bool { return s.files(sidecarName) <= most })
 		if f.orphan {
 			s.signal(sidecarName, syscall.SIGTERM)
@@ -220,15 +217,14 @@ func (f *fault) end(t *testing.T, s *stage, most int) {
 	}
 }
 
-// servesAgain fails unless the app answers again once the fault is over, ten times
-// in a row.
+// servesAgain waits until the application responds to ten successive requests.
 func (s *stage) servesAgain() {
 	s.t.Helper()
 	v := s.client("after")
 	defer v.Leave()
 	row := 0
-	eventually(s.t, "the app answers ten requests in a row", func() bool {
-		if v.Ask(v.Next()).Verdict == ledger.ByApp {
+	eventually(s.t, "the application responds to ten successive requests", func() bool {
+		if v.Ask(v.Next()).Verdict == ledger.FromApp {
 			row++
 		} else {
 			row = 0
@@ -238,7 +234,7 @@ func (s *stage) servesAgain() {
 	s.note(v.Entries...)
 }
 
-// files returns how many file descriptors a container's process has open.
+// files returns the number of open file descriptors of the process of a container.
 func (p *pod) files(name string) int {
 	dir, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.pids[name]))
 	if err != nil {
@@ -247,7 +243,7 @@ func (p *pod) files(name string) int {
 	return len(dir)
 }
 
-// all returns what happened, a line for each verdict and word.
+// all returns one line for each verdict and word, with the number of requests.
 func (y *tally) all() string {
 	var b strings.Builder
 	for v, words := range y.words {
@@ -273,26 +269,26 @@ func writeTable(t *testing.T, rows []*tally) {
 	before, rest, ok := strings.Cut(string(text), tableBegin)
 	_, after, ok2 := strings.Cut(rest, tableEnd)
 	if !ok || !ok2 {
-		t.Fatalf("%s: got no place for a table between %q and %q", page, tableBegin, tableEnd)
+		t.Fatalf("%s: got no lines %q and %q", page, tableBegin, tableEnd)
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "\nSeed %d. Of each fault: requests sent, answered by the app, by us with a reason, broken and noticed, lost.\n\n", *seed)
-	b.WriteString("| fault | how | sent | by the app | by us | broken | lost |\n|---|---|---|---|---|---|---|\n")
+	fmt.Fprintf(&b, "\nSeed %d. The columns contain numbers of requests.\n\n", *seed)
+	b.WriteString("| fault | method | sent | application | sidecar | broken | lost |\n|---|---|---|---|---|---|---|\n")
 	total := &tally{}
 	for _, y := range rows {
-		fmt.Fprintf(&b, "| %s | %s | %d | %s | %s | %s | %s |\n", y.name, y.what, y.sent(), y.cell(ledger.ByApp), y.cell(ledger.ByUs), y.cell(ledger.Broken), y.cell(ledger.Lost))
+		fmt.Fprintf(&b, "| %s | %s | %d | %s | %s | %s | %s |\n", y.name, y.what, y.sent(), y.cell(ledger.FromApp), y.cell(ledger.FromSidecar), y.cell(ledger.Broken), y.cell(ledger.Lost))
 		for v, n := range y.count {
 			total.count[v] += n
 		}
 	}
-	fmt.Fprintf(&b, "| **all** | | %d | %d | %d | %d | **%d** |\n\n", total.sent(), total.count[ledger.ByApp], total.count[ledger.ByUs], total.count[ledger.Broken], total.count[ledger.Lost])
+	fmt.Fprintf(&b, "| **all** | | %d | %d | %d | %d | **%d** |\n\n", total.sent(), total.count[ledger.FromApp], total.count[ledger.FromSidecar], total.count[ledger.Broken], total.count[ledger.Lost])
 	if err := os.WriteFile(page, []byte(before+tableBegin+b.String()+tableEnd+after), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("%d faults, %d requests, %d lost; the table is in docs/reliability.md", len(rows), total.sent(), total.count[ledger.Lost])
 }
 
-// bare connects to the pod and sends a text; what becomes of it is the fault's.
+// bare connects to the pod and sends text. The caller closes the connection.
 func (s *stage) bare(text string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()

@@ -3,12 +3,9 @@
 //	test/e2e/setup
 //	go test -tags e2e -count=1 -v ./test/e2e [-run TestFaults -fault NAME -seed N]
 //
-// The pod is what the shipped injector makes of a manifest; podman starts it, and
-// the test plays the kubelet: it asks the readiness probe of the pod's spec, calls
-// the preStop hooks, sends the signals and starts again what has died. It stays in
-// its own namespaces, but its sockets are made in the pod's, which has a loopback
-// interface and nothing else.
+// The injector creates the pod from a manifest, and podman starts it. The test does the work of the kubelet: it runs the
+// readiness probe and the preStop hooks, sends the signals, and restarts containers that have ended. The sockets of the
+// clients are in the network namespace of the pod, which only has a loopback interface.
 //
-// Without root, podman or the images the tests fail: a proof that was not made is
-// none.
+// The tests require root, podman and the images. Otherwise they fail.
 package e2e

@@ -21,20 +21,20 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/ledger"
 )
 
-// firstByte makes the sidecar give up on an app that says nothing for a second.
+// firstByte sets a response start timeout of one second.
 var firstByte = []string{"--response-start-timeout", "1"}
 
-// faults is the campaign, in the order of the table.
+// faults are the rows of the table.
 var faults = []fault{
 	{
-		name: "nothing", what: "the same traffic, undisturbed",
-		must: "^by the app [^\n]*\n$",
+		name: "no fault", what: "the same traffic",
+		must: "^application [^\n]*\n$",
 	},
 
-	// The app.
+	// Application.
 	{
-		name: "the app is killed", what: "SIGKILL every 700 ms, and a start",
-		must: "by us app-(reset|unreachable)",
+		name: "application is killed", what: "SIGKILL every 700 ms, then a restart",
+		must: "sidecar app-(reset|unreachable)",
 		strike: func(s *stage) {
 			for s.ctx.Err() == nil {
 				time.Sleep(700 * time.Millisecond)
@@ -45,36 +45,36 @@ var faults = []fault{
 		},
 	},
 	{
-		name: "the app is paused", what: "SIGSTOP for 2 s; the clock of the first byte is 1 s",
-		flags: firstByte, must: "by us response-start-timeout",
+		name: "application is paused", what: "SIGSTOP for 2 s; response start timeout of 1 s",
+		flags: firstByte, must: "sidecar response-start-timeout",
 		strike: func(s *stage) { s.stopped("app", 2*time.Second) },
 	},
 	{
-		name: "the app is slow", what: "150 ms a request, 2 at once, 2 may wait, for 100 ms",
+		name: "application is slow", what: "150 ms per request; limit of 2, queue of 2, queue timeout of 100 ms",
 		flags:    []string{"--concurrency", "2", "--queue-depth", "2", "--queue-timeout", "100ms"},
 		requests: []ledger.Request{ledger.Get("/slow?ms=150", 5), ledger.Get("/slow?ms=150", 5).OverH2()},
-		must:     "by us queue-full",
+		must:     "sidecar queue-full",
 	},
 	{
-		name: "the app resets", what: "RST before the answer, the end in its midst, chunked or not",
+		name: "application resets connections", what: "RST before the response, or in the middle of it",
 		requests: append([]ledger.Request{
 			ledger.Get("/reset", -1), ledger.Post("/reset", 10000), ledger.Get("/die?after=0", -1),
 			ledger.Get("/die?after=70000", -1), ledger.Get("/die?after=70000", -1).OverH2(),
 		}, ledger.Usual()...),
-		must: "(?s)by us app-reset.*broken|broken.*by us app-reset",
+		must: "(?s)sidecar app-reset.*broken|broken.*sidecar app-reset",
 	},
 	{
-		name: "the app answers garbage", what: "what is not HTTP",
+		name: "application sends garbage", what: "responses that are not HTTP",
 		requests: append([]ledger.Request{ledger.Get("/garbage", -1), ledger.Post("/garbage", 10)}, ledger.Usual()...),
-		must:     "by us app-garbage",
+		must:     "sidecar app-garbage",
 	},
 	{
-		name: "the app closes idle connections", what: "after 5 ms, without a word",
-		app: []string{"-keepalive-timeout", "5ms"}, clients: 3, must: "by the app",
+		name: "application closes idle connections", what: "after 5 ms, without Connection: close",
+		app: []string{"-keepalive-timeout", "5ms"}, clients: 3, must: "application",
 	},
 	{
-		name: "the app's backlog is full", what: "somaxconn 1, SIGSTOP for 2 s, 24 clients",
-		flags: firstByte, clients: 24, must: "by us response-start-timeout",
+		name: "backlog of the application is full", what: "somaxconn 1, SIGSTOP for 2 s, 24 clients",
+		flags: firstByte, clients: 24, must: "sidecar response-start-timeout",
 		prepare: func(s *stage) {
 			s.inside("sysctl", "-q", "-w", "net.core.somaxconn=1")
 			s.signal("app", syscall.SIGKILL)
@@ -84,14 +84,14 @@ var faults = []fault{
 		strike: func(s *stage) { s.stopped("app", 2*time.Second) },
 	},
 	{
-		name: "the app is out of files", what: "RLIMIT_NOFILE below what is open, for 2 s, 24 clients; idle connections end",
-		flags: firstByte, app: []string{"-keepalive-timeout", "5ms"}, clients: 24, must: "by us response-start-timeout",
+		name: "application is out of descriptors", what: "RLIMIT_NOFILE of 5 for 2 s; 24 clients; keep-alive of 5 ms",
+		flags: firstByte, app: []string{"-keepalive-timeout", "5ms"}, clients: 24, must: "sidecar response-start-timeout",
 		strike: func(s *stage) { s.outOfFiles("app", 2*time.Second) },
 	},
 
 	// Clients.
 	{
-		name: "clients stall", what: "in the midst of a head, and of a body; each may take 1 s",
+		name: "clients stall", what: "in a header section and in a body; timeouts of 1 s",
 		flags: []string{"set:HEADER_TIMEOUT=1s", "set:BODY_TIMEOUT=1s"}, clientSuffers: true, must: "broken",
 		strike: func(s *stage) {
 			for i := range 40 {
@@ -101,7 +101,7 @@ var faults = []fault{
 		},
 	},
 	{
-		name: "clients reset", what: "RST in the midst of request, wait and answer",
+		name: "clients reset connections", what: "RST during the request, the wait and the response",
 		clientSuffers: true, must: "broken",
 		strike: func(s *stage) {
 			for i := 0; s.ctx.Err() == nil; i++ {
@@ -122,7 +122,7 @@ var faults = []fault{
 		},
 	},
 	{
-		name: "clients half-close", what: "FIN behind a whole request, and behind half of one",
+		name: "clients half-close connections", what: "FIN after a complete and after an incomplete request",
 		clientSuffers: true, must: "broken",
 		strike: func(s *stage) {
 			for i := 0; s.ctx.Err() == nil; i++ {
@@ -140,7 +140,7 @@ var faults = []fault{
 		},
 	},
 	{
-		name: "clients send a byte a second", what: "20 bodies of 4 bytes", others: 20, must: "by the app",
+		name: "clients send slowly", what: "20 bodies of 4 bytes, one byte per second", others: 20, must: "application",
 		strike: func(s *stage) {
 			for i := range 20 {
 				s.clients.Go(func() {
@@ -156,7 +156,7 @@ var faults = []fault{
 
 	// Addresses.
 	{
-		name: "an IPv6-only pod", what: "no 127.0.0.1 when the sidecar starts", must: "^by the app [^\n]*\n$",
+		name: "pod with IPv6 only", what: "no address 127.0.0.1 when the sidecar starts", must: "^application [^\n]*\n$",
 		prepare: func(s *stage) {
 			s.inside("ip", "address", "del", "127.0.0.1/8", "dev", "lo")
 			s.signal(sidecarName, syscall.SIGKILL)
@@ -166,7 +166,7 @@ var faults = []fault{
 		},
 	},
 	{
-		name: "a dual-stack pod", what: "the app on ::1 alone, clients on both", app: []string{"-host", "::1"}, must: "^by the app [^\n]*\n$",
+		name: "pod with IPv4 and IPv6", what: "application only on ::1, clients on both", app: []string{"-host", "::1"}, must: "^application [^\n]*\n$",
 		change: func(s *stage, v *ledger.Client) {
 			if s.rng.IntN(2) == 0 {
 				v.Dial = s.to("[::1]:8012")
@@ -174,14 +174,14 @@ var faults = []fault{
 		},
 	},
 
-	// What the sidecar lives on.
+	// Resources of the sidecar.
 	{
-		name: "files run out", what: "RLIMIT_NOFILE of the sidecar below what is open, for 2 s, 24 clients",
-		clients: 24, clientSuffers: true, must: "by the app",
+		name: "sidecar is out of descriptors", what: "RLIMIT_NOFILE of 5 for 2 s; 24 clients",
+		clients: 24, clientSuffers: true, must: "application",
 		strike: func(s *stage) { s.outOfFiles(sidecarName, 2*time.Second) },
 	},
 	{
-		name: "memory runs out", what: "300 heads of 900 KB each at 64 MiB: the kernel kills, the kubelet starts", code: 0,
+		name: "sidecar is out of memory", what: "300 header sections of 900 KB with 64 MiB; the sidecar is restarted if it is killed", code: 0,
 		clientSuffers: true, logSuffers: true, must: "broken",
 		strike: func(s *stage) {
 			time.Sleep(500 * time.Millisecond)
@@ -191,7 +191,7 @@ var faults = []fault{
 			}
 			for s.ctx.Err() == nil {
 				if !s.running(sidecarName) {
-					s.t.Logf("the sidecar has ended with %d", s.ended(sidecarName, patience))
+					s.t.Logf("the sidecar ended with exit code %d", s.ended(sidecarName, patience))
 					s.start(sidecarName)
 				}
 				time.Sleep(50 * time.Millisecond)
@@ -199,7 +199,7 @@ var faults = []fault{
 		},
 	},
 	{
-		name: "nobody reads the log", what: "SIGSTOP of its reader for 3 s", logSuffers: true, must: "by the app",
+		name: "log reader is paused", what: "SIGSTOP for 3 s", logSuffers: true, must: "application",
 		strike: func(s *stage) {
 			reader := s.parent(sidecarName)
 			syscall.Kill(reader, syscall.SIGSTOP)
@@ -208,24 +208,24 @@ var faults = []fault{
 		},
 	},
 	{
-		name: "the log's disk is full", what: "its writer gets ENOSPC", logSuffers: true, must: "by the app", tinyLog: true,
+		name: "log disk is full", what: "ENOSPC", logSuffers: true, must: "application", tinyLog: true,
 		strike: func(s *stage) {
 			eventually(s.t, "the file system of the log is full", s.logIsFull)
 		},
 	},
 	{
-		name: "the log's reader dies", what: "SIGKILL", logSuffers: true, orphan: true, must: "^by the app [^\n]*\n$",
+		name: "log reader is killed", what: "SIGKILL", logSuffers: true, orphan: true, must: "^application [^\n]*\n$",
 		strike: func(s *stage) {
 			time.Sleep(time.Second)
 			syscall.Kill(s.parent(sidecarName), syscall.SIGKILL)
 		},
 	},
 	{
-		name: "many clients come at once", what: "400 clients at 64 MiB and half a processor", clients: 400, must: "^by the app [^\n]*\n$",
+		name: "many clients", what: "400 clients with 64 MiB and half a CPU", clients: 400, must: "^application [^\n]*\n$",
 	},
 	{
-		name: "certificates become rubbish", what: "TLS; the pair is overwritten with rubbish after 1 s, and one is right again after 3 s",
-		must: "^by the app [^\n]*\n$",
+		name: "certificate is invalid", what: "TLS; the files are overwritten after 1 s and restored after 3 s",
+		must: "^application [^\n]*\n$",
 		spec: func(s *stage, p *corev1.Pod) {
 			s.certs = s.t.TempDir()
 			s.writePair()
@@ -238,7 +238,7 @@ var faults = []fault{
 		strike: func(s *stage) {
 			time.Sleep(time.Second)
 			for _, name := range []string{"tls.crt", "tls.key"} {
-				if err := os.WriteFile(filepath.Join(s.certs, name), []byte("rubbish\n"), 0o644); err != nil {
+				if err := os.WriteFile(filepath.Join(s.certs, name), []byte("invalid\n"), 0o644); err != nil {
 					s.t.Error(err)
 				}
 			}
@@ -247,7 +247,7 @@ var faults = []fault{
 		},
 	},
 	{
-		name: "the clock is stepped", what: "two minutes forward for half a second, and back", must: "^by the app [^\n]*\n$",
+		name: "system clock changes", what: "two minutes forward for half a second, then back", must: "^application [^\n]*\n$",
 		strike: func(s *stage) {
 			time.Sleep(time.Second)
 			s.step(2 * time.Minute)
@@ -256,23 +256,23 @@ var faults = []fault{
 		},
 	},
 
-	// The wire.
+	// Network.
 	{
-		name: "packets to us are dropped", what: "one in ten", must: "by the app", clientSuffers: true,
+		name: "packets to the sidecar are dropped", what: "one of ten", must: "application", clientSuffers: true,
 		strike: func(s *stage) {
 			s.filter("8012", "-m", "statistic", "--mode", "random", "--probability", "0.1", "-j", "DROP")
 		},
 		heal: func(s *stage) { s.inside("iptables", "-F") },
 	},
 	{
-		name: "packets to us are reset", what: "one in a hundred, by tcp-reset", must: "broken", clientSuffers: true,
+		name: "packets to the sidecar are reset", what: "one of a hundred, with tcp-reset", must: "broken", clientSuffers: true,
 		strike: func(s *stage) {
 			s.filter("8012", "-m", "statistic", "--mode", "random", "--probability", "0.01", "-j", "REJECT", "--reject-with", "tcp-reset")
 		},
 		heal: func(s *stage) { s.inside("iptables", "-F") },
 	},
 	{
-		name: "packets to the app are dropped", what: "all of them, for 2 s", flags: firstByte, must: "by us response-start-timeout",
+		name: "packets to the application are dropped", what: "all, for 2 s", flags: firstByte, must: "sidecar response-start-timeout",
 		strike: func(s *stage) {
 			time.Sleep(500 * time.Millisecond)
 			s.filter("8080", "-j", "DROP")
@@ -281,38 +281,38 @@ var faults = []fault{
 		},
 	},
 	{
-		name: "packets to the app are reset", what: "one in a hundred, by tcp-reset", must: "by us app-reset",
+		name: "packets to the application are reset", what: "one of a hundred, with tcp-reset", must: "sidecar app-reset",
 		strike: func(s *stage) {
 			s.filter("8080", "-m", "statistic", "--mode", "random", "--probability", "0.01", "-j", "REJECT", "--reject-with", "tcp-reset")
 		},
 		heal: func(s *stage) { s.inside("iptables", "-F") },
 	},
 
-	// The end, at every stage.
+	// Shutdown.
 	{
-		name: "SIGTERM under traffic", what: "until the deadline, 2 s, and after it", closes: true, must: "broken",
+		name: "SIGTERM during traffic", what: "requests until and after the deadline of 2 s", closes: true, must: "broken",
 		flags:  []string{"--drain-deadline", "2s"},
 		strike: func(s *stage) { s.sigterm(time.Second) },
 	},
 	{
-		name: "SIGTERM while requests wait", what: "one at once, seven wait", closes: true, must: "by the app",
+		name: "SIGTERM while requests are queued", what: "limit of 1, seven queued", closes: true, must: "application",
 		flags:    []string{"--concurrency", "1", "--queue-depth", "20"},
 		requests: []ledger.Request{ledger.Get("/slow?ms=100", 5), ledger.Get("/slow?ms=100", 5).OverH2()},
 		strike:   func(s *stage) { s.sigterm(time.Second) },
 	},
 	{
-		name: "SIGTERM while bodies stream", what: "up and down, for a second", closes: true, must: "by the app",
+		name: "SIGTERM during long bodies", what: "requests and responses of one second", closes: true, must: "application",
 		requests: []ledger.Request{ledger.Get("/sse?n=10&ms=100", 90), ledger.Get("/sse?n=10&ms=100", 90).OverH2(), ledger.Post("/sink", 3_000_000).InChunks()},
 		strike:   func(s *stage) { s.sigterm(time.Second) },
 	},
 	{
-		name: "SIGTERM, and the deadline comes", what: "answers of 3 s, a deadline of 1 s", closes: true, must: "(?s)broken|by us draining",
+		name: "SIGTERM with a short deadline", what: "responses of 3 s, deadline of 1 s", closes: true, must: "(?s)broken|sidecar draining",
 		flags:    []string{"--drain-deadline", "1s"},
 		requests: []ledger.Request{ledger.Get("/sse?n=30&ms=100", 270), ledger.Get("/slow?ms=3000", 5), ledger.Get("/slow?ms=3000", 5).OverH2()},
 		strike:   func(s *stage) { s.sigterm(time.Second) },
 	},
 	{
-		name: "SIGTERM twice", what: "the second ends it at once", closes: true, clientSuffers: true, logSuffers: true, code: 1, must: "broken",
+		name: "SIGTERM twice", what: "the second signal ends the process immediately", closes: true, clientSuffers: true, logSuffers: true, code: 1, must: "broken",
 		requests: []ledger.Request{ledger.Get("/slow?ms=300", 5)},
 		strike: func(s *stage) {
 			s.sigterm(time.Second)
@@ -321,7 +321,7 @@ var faults = []fault{
 		},
 	},
 	{
-		name: "SIGKILL of the sidecar", what: "and a start", clientSuffers: true, logSuffers: true, must: "broken",
+		name: "SIGKILL of the sidecar", what: "then a restart", clientSuffers: true, logSuffers: true, must: "broken",
 		strike: func(s *stage) {
 			time.Sleep(time.Second)
 			s.signal(sidecarName, syscall.SIGKILL)
@@ -331,7 +331,7 @@ var faults = []fault{
 	},
 }
 
-// stopped stops a container's process for a while.
+// stopped stops the process of a container for the given duration.
 func (s *stage) stopped(name string, d time.Duration) {
 	time.Sleep(500 * time.Millisecond)
 	s.signal(name, syscall.SIGSTOP)
@@ -339,10 +339,9 @@ func (s *stage) stopped(name string, d time.Duration) {
 	s.signal(name, syscall.SIGCONT)
 }
 
-// outOfFiles takes away for a while what files a container's process might open.
+// outOfFiles prevents the process of a container from opening files for the given duration.
 func (s *stage) outOfFiles(name string, d time.Duration) {
-	// As the container's user, who may change the soft limit of what is its own: root
-	// itself may lack the right to change that of others.
+	// Run as the user of the container, because root can lack the capability to change the limit of other users.
 	var status unix.Stat_t
 	if err := unix.Stat(fmt.Sprintf("/proc/%d/fd", s.pids[name]), &status); err != nil {
 		s.t.Fatal(err)
@@ -355,14 +354,13 @@ func (s *stage) outOfFiles(name string, d time.Duration) {
 		}
 	}
 	time.Sleep(500 * time.Millisecond)
-	limit("5") // fewer than it has at rest: not one more
+	limit("5") // less than the number of open files
 	time.Sleep(d)
 	limit("4096")
 }
 
-// rude sends a text with an id, which a client does that leaves the rest to
-// behave: it goes on with the connection and closes it. Such a request is broken
-// by its client, who notices.
+// rude sends a request with an ID on a new connection and calls behave with the connection. The request is recorded as
+// broken by its client.
 func (s *stage) rude(n int, behave func(net.Conn), text string) {
 	id := "rude-" + strconv.Itoa(n)
 	s.note(ledger.Entry{ID: id, Method: "rude", Verdict: ledger.Broken, Word: "by its client"})
@@ -376,7 +374,7 @@ func (s *stage) rude(n int, behave func(net.Conn), text string) {
 	})
 }
 
-// parent returns the process id of who started a container and reads its log.
+// parent returns the ID of the process that started a container and reads its log.
 func (s *stage) parent(name string) int {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.pids[name]))
 	if err != nil {
@@ -386,7 +384,7 @@ func (s *stage) parent(name string) int {
 	f := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
 	pid, err := strconv.Atoi(f[1])
 	if err != nil || pid <= 1 {
-		s.t.Fatalf("%s: got parent %q, want a process", name, f[1])
+		s.t.Fatalf("%s: got parent %q, want a process ID", name, f[1])
 	}
 	return pid
 }
@@ -396,13 +394,13 @@ func (s *stage) filter(port string, rule ...string) {
 	s.inside(append([]string{"iptables", "-A", "INPUT", "-p", "tcp", "--dport", port}, rule...)...)
 }
 
-// sigterm ends the sidecar after a while.
+// sigterm sends SIGTERM to the sidecar after the given duration.
 func (s *stage) sigterm(after time.Duration) {
 	time.Sleep(after)
 	s.signal(sidecarName, syscall.SIGTERM)
 }
 
-// step sets this machine's clock, which the pod has too.
+// step changes the system clock.
 func (s *stage) step(by time.Duration) {
 	now := unix.NsecToTimespec(time.Now().Add(by).UnixNano())
 	if err := unix.ClockSettime(unix.CLOCK_REALTIME, &now); err != nil {
@@ -416,7 +414,7 @@ func (s *stage) writePair() {
 	}
 }
 
-// makeLogTiny puts a file system of 128 KB under the sidecar's log.
+// makeLogTiny moves the log of the sidecar to a file system of 128 KB.
 func makeLogTiny(p *pod) {
 	file, err := p.logFile(sidecarName)
 	if err != nil {
@@ -440,7 +438,7 @@ func makeLogTiny(p *pod) {
 	}
 }
 
-// logIsFull reports whether the file system of the sidecar's log has no room left.
+// logIsFull reports whether the file system of the log is full.
 func (s *stage) logIsFull() bool {
 	file, err := s.logFile(sidecarName)
 	if err != nil {

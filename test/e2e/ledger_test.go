@@ -11,7 +11,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/ledger"
 )
 
-// A tally is a row of docs/reliability.md.
+// A tally counts the requests of a row of docs/reliability.md.
 type tally struct {
 	name, what string
 	count      [ledger.Verdicts]int
@@ -34,9 +34,9 @@ func (y *tally) add(v ledger.Verdict, word string) {
 	y.words[v][word]++
 }
 
-// cell returns a count and, in brackets, the words of it.
+// cell returns the count of a verdict. For responses of the sidecar, it also returns their reasons.
 func (y *tally) cell(v ledger.Verdict) string {
-	if v != ledger.ByUs || y.count[v] == 0 {
+	if v != ledger.FromSidecar || y.count[v] == 0 {
 		return fmt.Sprint(y.count[v])
 	}
 	var words []string
@@ -47,9 +47,8 @@ func (y *tally) cell(v ledger.Verdict) string {
 	return fmt.Sprintf("%d: %s", y.count[v], strings.Join(words, ", "))
 }
 
-// join holds the three ledgers against each other, request by request, when the
-// sidecar has ended, and returns the row. A sidecar that ends may close a connection
-// on which it has not read a head.
+// join compares the records of the clients, the application and the sidecar for each request, and returns the row. It is
+// called after the sidecar has ended.
 func join(t *testing.T, f *fault, p *pod, entries []ledger.Entry) *tally {
 	t.Helper()
 	books := ledger.NewBooks()
@@ -65,7 +64,7 @@ func join(t *testing.T, f *fault, p *pod, entries []ledger.Entry) *tally {
 		v, word := books.Reconcile(e, ledger.Exceptions{Client: f.clientSuffers, Log: f.logSuffers, End: f.closes})
 		y.add(v, word)
 		if v == ledger.Lost && y.count[v] <= 10 {
-			t.Errorf("%s %s: got it lost: %s", e.Method, e.ID, word)
+			t.Errorf("%s %s: lost: %s", e.Method, e.ID, word)
 		}
 	}
 	if n := y.count[ledger.Lost]; n > 0 {

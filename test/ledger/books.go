@@ -6,33 +6,33 @@ import (
 	"strings"
 )
 
-// A Line is a line of the request log, as far as it is of interest here.
+// A Line contains the fields of a request log line that the tests check.
 type Line struct {
 	Message, Kind, Method, Target, Protocol, Reason, TraceID string
 
 	Status                        int
-	AppMs                         *float64 // nil: it never got a slot
+	AppMs                         *float64 // application time in milliseconds; nil: the request did not get a slot
 	Replayed, Upgraded, Activator bool
 }
 
-// Books are the ledgers of the app and of the sidecar, by request id.
+// Books contain the records of the application and of the sidecar by request ID.
 type Books struct {
-	Seen   map[string]int    // how often a request came to the app
-	Logged map[string][]Line // what the request log says of it
+	Seen   map[string]int    // number of times that the application received a request
+	Logged map[string][]Line // lines of the request log
 }
 
-// NewBooks returns books in which nothing is written yet.
+// NewBooks returns empty books.
 func NewBooks() *Books { return &Books{Seen: map[string]int{}, Logged: map[string][]Line{}} }
 
-// App notes a line that the app has printed.
+// App records a line of the log of the application.
 func (b *Books) App(line string) {
 	if id, ok := strings.CutPrefix(line, "seen "); ok {
 		b.Seen[id]++
 	}
 }
 
-// Sidecar notes a line that the sidecar has printed. It returns the line of the
-// request log that it is, or nil. What has no id is noted under "".
+// Sidecar records a line of the log of the sidecar. It returns the line, or nil if the line is not part of the request
+// log. Lines without an ID are recorded under the empty ID.
 func (b *Books) Sidecar(line string) *Line {
 	var l Line
 	if json.Unmarshal([]byte(line), &l) != nil || l.Message != "request" {
@@ -43,43 +43,41 @@ func (b *Books) Sidecar(line string) *Line {
 	return &l
 }
 
-// Exceptions are what the ledgers need not agree on.
+// Exceptions are the permitted differences between the records.
 type Exceptions struct {
-	Client bool // clients, or the wire to them, are at fault
-	Log    bool // the log was a victim itself, or its writer was killed: it can accuse nobody
-	End    bool // the sidecar ended, and may have closed a connection on which it has not read a head
+	Client bool // clients or their network can cause broken requests
+	Log    bool // log lines can be missing
+	End    bool // the sidecar ended, so it can have closed a connection before it received the request
 }
 
-// Reconcile holds the three ledgers against each other when a request has ended, and
-// returns what it is in the light of all. What they do not agree on is lost:
+// Reconcile compares the records of a request after it has ended, and returns its verdict. The request is lost if the
+// records differ:
 //
-//   - the app's answer to a request that the app does not know;
-//   - a POST that came to the app twice;
-//   - an answer that the request log does not have, or has differently;
-//   - an end that a client noticed and the log calls well, unless the wire between
-//     them or the client itself was at fault, or it was the end of a tunnel, which
-//     looks the same whoever wanted it;
-//   - a request on an open connection that broke and that the log does not know,
-//     with the same exceptions.
+//   - the client received a response of the application, but the application did not receive the request
+//   - the application received a POST request twice
+//   - the line of the response is missing in the request log, or has a different status or reason
+//   - the client reports a broken request and the request log reports success, unless the client or its network can be
+//     the cause, or the request is a tunnel, whose end looks the same in both cases
+//   - a request on an open connection is broken and has no log line, with the same exceptions
 func (b *Books) Reconcile(e *Entry, x Exceptions) (Verdict, string) {
 	lines, seen := b.Logged[e.ID], b.Seen[e.ID]
 	lose := func(format string, args ...any) (Verdict, string) { return Lost, fmt.Sprintf(format, args...) }
 	excused := x.Client || e.Left
 	switch {
 	case e.Verdict == Lost:
-	case e.Verdict == ByApp && seen == 0:
-		return lose("answered by the app, which does not know it")
+	case e.Verdict == FromApp && seen == 0:
+		return lose("response of the application, which did not receive the request")
 	case e.Method == "POST" && seen > 1:
-		return lose("a POST that came to the app %d times, logged as %+v", seen, lines)
+		return lose("the application received the POST request %d times, log: %+v", seen, lines)
 	case x.Log:
-	case e.Verdict == ByApp && (len(lines) != 1 || lines[0].Reason != "ok" || lines[0].Status != e.Status):
-		return lose("answered by the app with %d, logged as %+v", e.Status, lines)
-	case e.Verdict == ByUs && (len(lines) != 1 || lines[0].Reason != e.Word || lines[0].Status != e.Status):
-		return lose("answered by us with %d %s, logged as %+v", e.Status, e.Word, lines)
+	case e.Verdict == FromApp && (len(lines) != 1 || lines[0].Reason != "ok" || lines[0].Status != e.Status):
+		return lose("response of the application with status %d, log: %+v", e.Status, lines)
+	case e.Verdict == FromSidecar && (len(lines) != 1 || lines[0].Reason != e.Word || lines[0].Status != e.Status):
+		return lose("response of the sidecar with status %d and reason %s, log: %+v", e.Status, e.Word, lines)
 	case e.Verdict == Broken && !excused && !x.End && e.Conn && len(lines) == 0:
-		return lose("broken (%s), not in the log", e.Word)
+		return lose("broken (%s), no log line", e.Word)
 	case e.Verdict == Broken && !excused && len(lines) > 0 && lines[0].Reason == "ok" && !lines[0].Upgraded:
-		return lose("broken (%s), logged as well", e.Word)
+		return lose("broken (%s), but the log reports success", e.Word)
 	}
 	return e.Verdict, e.Word
 }

@@ -1,6 +1,5 @@
-// Package ledger has what tests of a running sidecar share: clients that keep a
-// ledger of what became of each request, and the books in which that ledger is held
-// against what the app and the request log say.
+// Package ledger contains clients that record the result of each request, and compares these records with the records of
+// the application and with the request log of the sidecar.
 package ledger
 
 import (
@@ -20,41 +19,43 @@ import (
 	"time"
 )
 
-// Patience bounds every wait for something that must happen, on a slow machine.
+// Patience bounds each wait of a test. It is long enough for a slow machine.
 const Patience = 30 * time.Second
 
-// IDField names a request for all three ledgers.
+// IDField is the header field that contains the ID of a request and of its response.
 const IDField = "X-Id"
 
-// A Verdict is how a request ended, as its client saw it.
+// A Verdict is the result of a request.
 type Verdict int
 
 // The verdicts.
 const (
-	ByApp  Verdict = iota // a whole answer of the app, with the request's own id
-	ByUs                  // a whole answer of the sidecar, with its reason
-	Broken                // an end that nobody can take for an answer
-	Lost                  // anything else
+	FromApp     Verdict = iota // a complete response of the application with the ID of the request
+	FromSidecar                // a complete response of the sidecar with a reason in Proxy-Status
+	Broken                     // a reset, an incomplete response or a refused connection
+	Lost                       // anything else
 )
 
-// Verdicts is how many there are.
+// Verdicts is the number of verdicts.
 const Verdicts = Lost + 1
 
-func (v Verdict) String() string { return [Verdicts]string{"by the app", "by us", "broken", "lost"}[v] }
+func (v Verdict) String() string {
+	return [Verdicts]string{"application", "sidecar", "broken", "lost"}[v]
+}
 
-// An Entry is a line of a client's ledger.
+// An Entry is the record of a request by its client.
 type Entry struct {
 	ID, Method string
 	Path       string
 	Verdict    Verdict
-	Word       string // the sidecar's reason; what the client noticed; why it is lost
-	Conn       bool   // there was a connection to send it on
-	Left       bool   // its client went away and got nothing
+	Word       string // reason of the sidecar, error of the client, or reason for the verdict Lost
+	Conn       bool   // the request was sent on an open connection
+	Left       bool   // the client closed the connection before the response
 	Status     int
 }
 
-// Classify says what a whole answer is. want is how long it must be if it is the
-// app's; -1: that is not known.
+// Classify sets the verdict for a complete response. want is the length of the body of the application in bytes, or -1 if
+// it is unknown.
 func (e *Entry) Classify(want int, a *http.Response, body []byte) {
 	e.Status = a.StatusCode
 	ours := a.Header.Get("Proxy-Status")
@@ -62,61 +63,60 @@ func (e *Entry) Classify(want int, a *http.Response, body []byte) {
 	said = said && strings.HasPrefix(ours, "queue-proxy;")
 	switch id := a.Header.Get(IDField); {
 	case id == e.ID && a.StatusCode == http.StatusOK && want >= 0 && len(body) != want:
-		e.Verdict, e.Word = Lost, fmt.Sprintf("a whole answer of %d bytes, of %d", len(body), want)
+		e.Verdict, e.Word = Lost, fmt.Sprintf("complete response of %d bytes, want %d", len(body), want)
 	case id == e.ID:
-		e.Verdict = ByApp
+		e.Verdict = FromApp
 	case id != "":
-		e.Verdict, e.Word = Lost, "the answer to "+id
+		e.Verdict, e.Word = Lost, "response to "+id
 	case said && (a.StatusCode >= 400 || a.Header.Get("Grpc-Status") != ""):
-		e.Verdict, e.Word = ByUs, strings.TrimSuffix(word, `"`)
+		e.Verdict, e.Word = FromSidecar, strings.TrimSuffix(word, `"`)
 	default:
-		e.Verdict, e.Word = Lost, fmt.Sprintf("%d %q of nobody", a.StatusCode, body)
+		e.Verdict, e.Word = Lost, fmt.Sprintf("unknown sender: status %d, body %q", a.StatusCode, body)
 	}
 }
 
-// Fail says what a request is that got no whole answer.
+// Fail sets the verdict for a request without a complete response.
 func (e *Entry) Fail(err error, took time.Duration) {
 	var timeout net.Error
 	if took >= Patience && (errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()) {
-		e.Verdict, e.Word = Lost, fmt.Sprintf("no answer and no end in %v", Patience)
+		e.Verdict, e.Word = Lost, fmt.Sprintf("no response within %v", Patience)
 	} else {
 		e.Verdict, e.Word = Broken, err.Error()
 	}
 }
 
-// A Request is one that a client might send, and how much it then expects.
+// A Request describes a request and the expected response.
 type Request struct {
 	Method, Path string
-	Body         int  // bytes; -1: none
-	Chunked      bool // the body's framing
+	Body         int  // length in bytes; -1: no body
+	Chunked      bool // the body uses the chunked transfer coding
 	H2           bool
-	Want         int // bytes in the answer of the app; -1: not known
+	Want         int // length of the response body of the application in bytes; -1: unknown
 }
 
-// Get is a GET over HTTP/1.1.
+// Get returns a GET request over HTTP/1.1.
 func Get(path string, want int) Request {
 	return Request{Method: http.MethodGet, Path: path, Body: -1, Want: want}
 }
 
-// Post is a POST with a length over HTTP/1.1, to which any answer is welcome.
+// Post returns a POST request with Content-Length over HTTP/1.1. Any response body is accepted.
 func Post(path string, body int) Request {
 	return Request{Method: http.MethodPost, Path: path, Body: body, Want: -1}
 }
 
-// InChunks returns the request with its body in chunks.
+// InChunks returns the request with a chunked body.
 func (q Request) InChunks() Request {
 	q.Chunked = true
 	return q
 }
 
-// OverH2 returns the request over HTTP/2.
+// OverH2 returns the request for HTTP/2.
 func (q Request) OverH2() Request {
 	q.H2 = true
 	return q
 }
 
-// Usual returns what clients send where nothing else is needed: repeated entries
-// are more likely.
+// Usual returns the default requests. Repeated entries are sent more often.
 func Usual() []Request {
 	return []Request{
 		Get("/bytes/3000", 3000),
@@ -130,30 +130,28 @@ func Usual() []Request {
 	}
 }
 
-// A Client sends one request after the other over HTTP/1.1, on
-// a connection that it keeps for a while, or over HTTP/2. It never sends one
-// again, so that what is sent twice was so by others. It is for one goroutine.
+// A Client sends requests one after the other, over HTTP/1.1 or HTTP/2. It keeps its connections for several requests and
+// never repeats a request. It is not safe for concurrent use.
 type Client struct {
-	Name     string // its ids begin with it
+	Name     string // prefix of the request IDs
 	Dial     func(context.Context) (net.Conn, error)
-	TLS      *tls.Config // nil: plain
-	Host     string      // of each request; "": example
+	TLS      *tls.Config // nil: no TLS
+	Host     string      // Host field; empty: example
 	Requests []Request
 	Rand     *rand.Rand
-	Trickle  time.Duration // between two bytes of a body; 0: all is sent at once
-	Fields   [][2]string   // of each request, besides its id
-	Entries  []Entry       // its ledger
+	Trickle  time.Duration // time between two bytes of a body; 0: no delay
+	Fields   [][2]string   // additional header fields
+	Entries  []Entry       // records of all requests
 
 	c    net.Conn
 	r    *bufio.Reader
 	h2   *http.Transport
-	open *conns // of h2
+	open *conns // connections of h2
 }
 
-// conns are connections that a transport has opened, maybe for a request that was
-// given up meanwhile.
+// conns are the connections that a transport has opened, possibly for a request that was canceled.
 type conns struct {
-	mu    sync.Mutex // protects all below
+	mu    sync.Mutex // protects the following fields
 	all   []net.Conn
 	ended bool
 }
@@ -176,7 +174,7 @@ func (s *conns) close() {
 	}
 }
 
-// Run sends requests until ctx ends; the one under way is finished.
+// Run sends requests until ctx is done. The current request is completed.
 func (v *Client) Run(ctx context.Context) {
 	defer v.Leave()
 	for ctx.Err() == nil {
@@ -188,14 +186,14 @@ func (v *Client) Run(ctx context.Context) {
 	}
 }
 
-// Next returns one of the requests.
+// Next returns a random request.
 func (v *Client) Next() Request { return v.Requests[v.Rand.IntN(len(v.Requests))] }
 
-// Pause waits for the time between two requests, or until ctx ends.
+// Pause waits for the time between two requests, or until ctx is done.
 func (v *Client) Pause(ctx context.Context) {
 	pause := time.Duration(v.Rand.IntN(15)) * time.Millisecond
 	if v.Entries[len(v.Entries)-1].Verdict == Broken {
-		pause += 20 * time.Millisecond // a port that is closed is not a race track
+		pause += 20 * time.Millisecond // do not connect in a busy loop if the port is closed
 	}
 	select {
 	case <-ctx.Done():
@@ -203,12 +201,12 @@ func (v *Client) Pause(ctx context.Context) {
 	}
 }
 
-// Leave closes the client's connections. It may go on afterwards.
+// Leave closes the connections of the client. The client can be used afterward.
 func (v *Client) Leave() {
 	v.hangUp()
 	if v.h2 != nil {
 		v.h2.CloseIdleConnections()
-		v.open.close() // a stream that was reset may still be about to end
+		v.open.close() // a stream that was reset can still be open
 		v.h2 = nil
 	}
 }
@@ -220,13 +218,13 @@ func (v *Client) hangUp() {
 	}
 }
 
-// note begins the entry of a request; it is valid until the next one.
+// note adds the record of a request. The pointer is valid until the next call.
 func (v *Client) note(q Request) *Entry {
 	v.Entries = append(v.Entries, Entry{ID: fmt.Sprintf("%s-%d", v.Name, len(v.Entries)+1), Method: q.Method, Path: q.Path})
 	return &v.Entries[len(v.Entries)-1]
 }
 
-// Ask sends one request and notes how it ended.
+// Ask sends one request and records its result.
 func (v *Client) Ask(q Request) *Entry {
 	e := v.note(q)
 	start := time.Now()
@@ -248,15 +246,14 @@ func (v *Client) Ask(q Request) *Entry {
 	} else {
 		e.Classify(q.Want, a, body)
 	}
-	if e.Verdict != ByApp && e.Verdict != ByUs || a.Close {
+	if e.Verdict != FromApp && e.Verdict != FromSidecar || a.Close {
 		v.hangUp()
 	}
 	return e
 }
 
-// AskAtOnce sends HTTP/1.1 requests without waiting for answers in between (RFC 9112
-// section 9.3.2). Those behind one after which the connection ended are broken: nobody
-// has to have read them.
+// AskAtOnce pipelines HTTP/1.1 requests (RFC 9112 section 9.3.2). If the connection ends, the requests without a response
+// are recorded as broken.
 func (v *Client) AskAtOnce(all []Request) {
 	start, first := time.Now(), len(v.Entries)
 	var text strings.Builder
@@ -269,7 +266,7 @@ func (v *Client) AskAtOnce(all []Request) {
 		v.c.SetDeadline(time.Now().Add(Patience))
 		go func() {
 			defer close(wrote)
-			_, _ = io.WriteString(v.c, text.String()) // the reader notices it
+			_, _ = io.WriteString(v.c, text.String()) // the reader reports the error
 		}()
 	} else {
 		close(wrote)
@@ -292,7 +289,7 @@ func (v *Client) AskAtOnce(all []Request) {
 		}
 		e.Classify(q.Want, a, body)
 		if a.Close {
-			err = errors.New("the connection ended before its turn")
+			err = errors.New("the connection ended before the response")
 		}
 	}
 	if err != nil && v.c != nil {
@@ -304,8 +301,8 @@ func (v *Client) AskAtOnce(all []Request) {
 	}
 }
 
-// AskAndLeave sends a request, or the beginning of one, and goes away after a while,
-// wherever the exchange then is: with a reset of the connection, or of the stream.
+// AskAndLeave sends a request or the beginning of a request. After the given duration it resets the connection or the
+// stream.
 func (v *Client) AskAndLeave(q Request, after time.Duration) {
 	e := v.note(q)
 	e.Verdict, e.Word, e.Left = Broken, "by its client", true
@@ -337,11 +334,11 @@ func (v *Client) AskAndLeave(q Request, after time.Duration) {
 	}
 	if plain, ok := c.(*net.TCPConn); ok {
 		plain.SetLinger(0)
-		plain.Close() // TLS would say goodbye
+		plain.Close() // the TLS connection would send close_notify
 	}
 }
 
-// connect makes sure that there is a connection for HTTP/1.1.
+// connect opens the connection for HTTP/1.1 if there is none.
 func (v *Client) connect() error {
 	if v.c != nil {
 		return nil
@@ -364,14 +361,14 @@ func (v *Client) connect() error {
 	return nil
 }
 
-// send1 speaks HTTP/1.1.
+// send1 sends a request over HTTP/1.1 and reads the header section of the response.
 func (v *Client) send1(q Request, e *Entry) (*http.Response, error) {
 	if err := v.connect(); err != nil {
 		return nil, err
 	}
 	e.Conn = true
 	v.c.SetDeadline(time.Now().Add(Patience))
-	// The answer is read whatever becomes of the writing: it may come early.
+	// Read the response even if the write fails, because it can arrive early.
 	wrote := v.write(v.message(q, e.ID))
 	a, err := v.answer(q.Method)
 	if err != nil && wrote != nil {
@@ -380,7 +377,7 @@ func (v *Client) send1(q Request, e *Entry) (*http.Response, error) {
 	return a, err
 }
 
-// answer reads the head of a final answer.
+// answer reads the header section of the final response.
 func (v *Client) answer(method string) (*http.Response, error) {
 	for {
 		a, err := http.ReadResponse(v.r, &http.Request{Method: method})
@@ -390,7 +387,7 @@ func (v *Client) answer(method string) (*http.Response, error) {
 	}
 }
 
-// write sends a request, its body byte by byte if that is how the client is.
+// write sends a request. If Trickle is set, it sends the body byte by byte.
 func (v *Client) write(text string) error {
 	now := len(text)
 	if v.Trickle > 0 {
@@ -404,7 +401,7 @@ func (v *Client) write(text string) error {
 	return err
 }
 
-// message returns a request as it stands on the wire in HTTP/1.1.
+// message returns a request in the HTTP/1.1 format.
 func (v *Client) message(q Request, id string) string {
 	head := q.Method + " " + Target(q.Path, id) + " HTTP/1.1\r\nHost: " + cmp.Or(v.Host, "example") + "\r\n" + IDField + ": " + id + "\r\n"
 	for _, f := range v.Fields {
@@ -422,7 +419,7 @@ func (v *Client) message(q Request, id string) string {
 	}
 }
 
-// Target puts the id where the request log shows it.
+// Target adds the ID to the query, so that the request log contains it.
 func Target(path, id string) string {
 	if strings.Contains(path, "?") {
 		return path + "&id=" + id
@@ -430,16 +427,16 @@ func Target(path, id string) string {
 	return path + "?id=" + id
 }
 
-// send2 speaks HTTP/2, by prior knowledge or as TLS agrees.
+// send2 sends a request over HTTP/2, with TLS or with prior knowledge.
 func (v *Client) send2(ctx context.Context, q Request, id string) (*http.Response, error) {
 	if v.h2 == nil {
-		speaks := new(http.Protocols)
-		speaks.SetHTTP2(v.TLS != nil)
-		speaks.SetUnencryptedHTTP2(v.TLS == nil)
+		protocols := new(http.Protocols)
+		protocols.SetHTTP2(v.TLS != nil)
+		protocols.SetUnencryptedHTTP2(v.TLS == nil)
 		open := new(conns)
 		v.open = open
 		v.h2 = &http.Transport{
-			Protocols:       speaks,
+			Protocols:       protocols,
 			TLSClientConfig: v.TLS.Clone(),
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 				c, err := v.Dial(ctx)
@@ -452,7 +449,7 @@ func (v *Client) send2(ctx context.Context, q Request, id string) (*http.Respons
 	}
 	var body io.Reader
 	if q.Body >= 0 {
-		body = io.LimitReader(as{}, int64(q.Body)) // of no known length: net/http cannot send it twice
+		body = io.LimitReader(as{}, int64(q.Body)) // net/http cannot send a body of unknown length twice
 	}
 	ctx, cancel := context.WithTimeout(ctx, Patience)
 	scheme := "http"
@@ -477,7 +474,7 @@ func (v *Client) send2(ctx context.Context, q Request, id string) (*http.Respons
 	return a, nil
 }
 
-// as reads as many times the letter a as are wanted.
+// as is an endless reader of the letter a.
 type as struct{}
 
 func (as) Read(b []byte) (int, error) {
@@ -487,7 +484,7 @@ func (as) Read(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// ended is a body whose request ends with it.
+// ended is a body that cancels the request when it is closed.
 type ended struct {
 	io.ReadCloser
 	end func()

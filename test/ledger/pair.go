@@ -12,8 +12,7 @@ import (
 	"time"
 )
 
-// WritePair puts a new certificate and its key into a directory, where and as the
-// sidecar looks for them.
+// WritePair writes a new certificate and its key to tls.crt and tls.key in a directory.
 func WritePair(dir string) error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

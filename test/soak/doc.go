@@ -1,10 +1,9 @@
-// Package soak runs the real binary under mixed traffic and faults for a long time,
-// with everything switched on that it can tell: `make soak`, or
+// Package soak runs the binary with mixed traffic and faults for a long time. All logs, metrics and traces are enabled. Run
+// `make soak`, or
 //
 //	go test -tags soak -count=1 -timeout 0 -v ./test/soak -time 30m -seed 1
 //
-// Traffic and rest take turns. In each rest the counters of everybody must agree to
-// the last request, what the sidecar holds must be what it held in the first rest,
-// and its memory is measured; over all rests memory must not grow. A run that is
-// long enough writes its tables into docs/reliability.md.
+// There is a pause after each minute of traffic. In each pause, all counters must be equal, the sidecar must have as many
+// goroutines and files as in the first pause, and its memory is measured. The memory must not grow during the run. A run of
+// at least half an hour writes its tables into docs/reliability.md.
 package soak

@@ -219,36 +219,36 @@ const (
 	tableEnd   = "<!-- /soak -->\n"
 )
 
-// report prints the tables, fails unless memory is flat, and writes them into the
-// documents after a long run in which all was well.
+// report prints the tables and fails if the memory grows. After a long run without failures, it writes the tables into the
+// document.
 func (s *soak) report() {
 	s.t.Helper()
 	if s.base == nil || len(s.samples) < leastOf {
 		return
 	}
-	warm := s.samples[len(s.samples)/5:] // pools and tables fill in the first fifth
+	warm := s.samples[len(s.samples)/5:] // pools and tables are filled in the first fifth
 	first, last := warm[0], warm[len(warm)-1]
 	var at []time.Duration
 	for _, a := range warm {
 		at = append(at, a.at)
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "\nSeed %d, %.0f minutes, %d rests. Of requests: %s. Faults: %s. Probes: %d for readiness, %d of the ingress.\n\n",
+	fmt.Fprintf(&b, "\nSeed %d, %.0f minutes, %d pauses. Requests: %s. Faults: %s. Probes: readiness %d, ingress %d.\n\n",
 		*seed, time.Since(s.begun).Minutes(), len(s.samples), s.sent(), sorted(s.faults), s.probes.sent.Load(), s.probes.hashes.Load())
-	fmt.Fprintf(&b, "| counted by | requests |\n|---|---|\n")
-	fmt.Fprintf(&b, "| the clients: sent, less those that left before we had read them | %d |\n", s.all()-s.unread)
-	fmt.Fprintf(&b, "| the request log: lines; of traffic, of the kubelet's probes | %d; %d, %d |\n", s.sums.lines, s.sums.traffic, s.sums.lines-s.sums.traffic)
-	fmt.Fprintf(&b, "| the metrics, the autoscaler's seconds, the spans: of traffic | %d |\n\n", s.sums.traffic)
-	fmt.Fprintf(&b, "| at rest | after the warm-up | at the end | a day, by the slope (95 %%) |\n|---|---|---|---|\n")
+	fmt.Fprintf(&b, "| source | requests |\n|---|---|\n")
+	fmt.Fprintf(&b, "| clients, without the requests that were canceled before the sidecar read them | %d |\n", s.all()-s.unread)
+	fmt.Fprintf(&b, "| request log: lines; traffic, kubelet probes | %d; %d, %d |\n", s.sums.lines, s.sums.traffic, s.sums.lines-s.sums.traffic)
+	fmt.Fprintf(&b, "| metrics, statistics and spans: traffic | %d |\n\n", s.sums.traffic)
+	fmt.Fprintf(&b, "| measure | after the warm-up | at the end | slope per day (95 %%) |\n|---|---|---|---|\n")
 	for _, row := range []struct {
 		name         string
 		of           func(*sample) float64
 		aDay, growth float64
 	}{
-		{"heap that is alive", func(a *sample) float64 { return a.heap }, heapADay, heapGrowth},
+		{"live heap", func(a *sample) float64 { return a.heap }, heapADay, heapGrowth},
 		{"anonymous memory", func(a *sample) float64 { return a.anonymous }, processADay, processGrowth},
 		{"RSS", func(a *sample) float64 { return a.rss }, processADay, processGrowth},
-		{"Pss", func(a *sample) float64 { return a.pss }, processADay, processGrowth},
+		{"PSS", func(a *sample) float64 { return a.pss }, processADay, processGrowth},
 	} {
 		var y []float64
 		for i := range warm {
@@ -263,14 +263,14 @@ func (s *soak) report() {
 			s.t.Errorf("%s: got %.1f MB more at the end, want at most %.1f", row.name, more/1e6, row.growth/1e6)
 		}
 	}
-	fmt.Fprintf(&b, "| goroutines | %d | %d | exactly as many in each rest |\n", first.goroutines, last.goroutines)
-	fmt.Fprintf(&b, "| files, without kept connections to the app | %d | %d | exactly as many in each rest |\n", first.files, last.files)
-	fmt.Fprintf(&b, "| threads | %d | %d | at most %d more than in the first |\n\n", first.threads, last.threads, moreThreads)
+	fmt.Fprintf(&b, "| goroutines | %d | %d | equal in each pause |\n", first.goroutines, last.goroutines)
+	fmt.Fprintf(&b, "| files, without idle connections to the application | %d | %d | equal in each pause |\n", first.files, last.files)
+	fmt.Fprintf(&b, "| threads | %d | %d | at most %d more than in the first pause |\n\n", first.threads, last.threads, moreThreads)
 	if more := last.threads - s.base.threads; more > moreThreads {
-		s.t.Errorf("got %d threads more than in the first rest, want at most %d", more, moreThreads)
+		s.t.Errorf("got %d threads more than in the first pause, want at most %d", more, moreThreads)
 	}
 	if !long() {
-		s.t.Logf("too short for slopes, which were not looked at; memory has not grown by more than %.0f MB in the heap and %.0f in the process", heapGrowth/1e6, processGrowth/1e6)
+		s.t.Logf("the run is too short for slopes; the heap grew by at most %.0f MB and the process by at most %.0f MB", heapGrowth/1e6, processGrowth/1e6)
 	}
 	s.t.Log(b.String())
 	if !s.t.Failed() && long() {
@@ -278,7 +278,7 @@ func (s *soak) report() {
 	}
 }
 
-// writePage puts the report into the page of documentation.
+// writePage writes the report into the document.
 func (s *soak) writePage(report string) {
 	s.t.Helper()
 	text, err := os.ReadFile(page)
@@ -288,7 +288,7 @@ func (s *soak) writePage(report string) {
 	before, rest, ok := strings.Cut(string(text), tableBegin)
 	_, after, ok2 := strings.Cut(rest, tableEnd)
 	if !ok || !ok2 {
-		s.t.Fatalf("%s: got no place for a table between %q and %q", page, tableBegin, tableEnd)
+		s.t.Fatalf("%s: got no lines %q and %q", page, tableBegin, tableEnd)
 	}
 	if err := os.WriteFile(page, []byte(before+tableBegin+report+tableEnd+after), 0o644); err != nil {
 		s.t.Fatal(err)
@@ -303,6 +303,6 @@ func (s *soak) all() (n int) {
 }
 
 func (s *soak) sent() string {
-	return fmt.Sprintf("%d sent, %d answered by the app, %d by us, %d broken (%d of them by their clients), **%d lost**", s.all(),
-		s.verdicts[ledger.ByApp], s.verdicts[ledger.ByUs], s.verdicts[ledger.Broken], s.left, s.verdicts[ledger.Lost])
+	return fmt.Sprintf("%d sent, application %d, sidecar %d, broken %d (%d by their clients), **%d lost**", s.all(),
+		s.verdicts[ledger.FromApp], s.verdicts[ledger.FromSidecar], s.verdicts[ledger.Broken], s.left, s.verdicts[ledger.Lost])
 }

@@ -426,8 +426,8 @@ func (s *soak) told() string {
 	for _, n := range s.verdicts {
 		sent += n
 	}
-	return fmt.Sprintf("%d sent, %d by the app, %d by us, %d broken, %d lost; %v", sent,
-		s.verdicts[ledger.ByApp], s.verdicts[ledger.ByUs], s.verdicts[ledger.Broken], s.verdicts[ledger.Lost], sorted(s.faults))
+	return fmt.Sprintf("%d sent, application %d, sidecar %d, broken %d, lost %d; %v", sent,
+		s.verdicts[ledger.FromApp], s.verdicts[ledger.FromSidecar], s.verdicts[ledger.Broken], s.verdicts[ledger.Lost], sorted(s.faults))
 }
 
 func sorted(m map[string]int) string {
