@@ -333,7 +333,7 @@ func standIn(t *testing.T, name, patch string) *admissionregv1.MutatingWebhookCo
 }
 
 // Webhooks are called in the order of their configurations' names, so those of meshes come
-// before ours, and the pod has their proxy when ours is asked (docs/service-mesh.md).
+// before ours, and the pod has their proxy when ours is asked (docs/gitops.md).
 func TestAPodThatAMeshHasChangedIsInjectedAndTheMeshsProxyKept(t *testing.T) {
 	w := start(t)
 	const probe = `"readinessProbe":{"httpGet":{"path":"/ready","port":4191}}`

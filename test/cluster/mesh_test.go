@@ -74,7 +74,7 @@ func TestFullAPodOfLinkerdsInjectorAndOursServesInARollOut(t *testing.T) {
 	}
 }
 
-// meshed are the annotations that docs/service-mesh.md asks for, and those of the ledger.
+// meshed are the annotations that docs/gitops.md asks for, and those of the ledger.
 func meshed(mode string) map[string]string {
 	all := logged("mode=" + mode)
 	all["config.linkerd.io/skip-inbound-ports"] = "8022,9090,9091"
@@ -283,7 +283,7 @@ func containerNames(pod object) []string {
 	return all
 }
 
-// wholePod fails the test unless a pod is as docs/service-mesh.md says.
+// wholePod fails the test unless a pod is as docs/gitops.md says.
 func (s *space) wholePod(pod object, order meshOrder, mode string) {
 	s.t.Helper()
 	want := map[string][]string{
