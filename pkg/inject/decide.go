@@ -562,7 +562,7 @@ func (in *injection) reasons(c *candidate) []string {
 	if in.options.get(portOption) != "" {
 		return []string{"the option " + portOption + " selects it"}
 	}
-	for _, s := range c.services[:min(len(c.services), 3)] {
+	for _, s := range c.services[:min(len(c.services), mostNamed)] {
 		switch {
 		case byAppProtocol("", s.AppProtocol).protocol == plainHTTP:
 			add("Service %s names it with appProtocol %s", s.Service, s.AppProtocol)

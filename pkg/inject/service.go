@@ -37,6 +37,16 @@ const (
 	Services  Step = "services"  // all of it
 )
 
+// Key returns a text that is equal for pods between which [FollowService] does not distinguish, apart from their labels
+// and their namespace.
+func (p *Pods) Key() string {
+	o := p.Outcome.sidecar()
+	if o == nil {
+		return ""
+	}
+	return fmt.Sprint(o.AppPort, o.ServingPort, o.PortName, o.native)
+}
+
 // near reports whether two objects can be in the same namespace: one that does not say
 // goes where the other is.
 func near(a, b string) bool { return a == b || a == "" || b == "" }
@@ -50,6 +60,25 @@ type ServicePort struct {
 	Certificate bool   // the Service asks for a certificate with which its pods serve
 	Target      intstr.IntOrString
 	Protocol    corev1.Protocol // "" means TCP
+}
+
+// mostNamed is the maximum number of Services that the evidence for a port names.
+const mostNamed = 3
+
+// CompactPorts returns the ports of Services without those that do not change the result of [Inject]: all but the first
+// mostNamed of the ports that differ only in the name of their Service. Without it, the cost of a pod would grow with the
+// number of its Services.
+func CompactPorts(all []ServicePort) []ServicePort {
+	seen := map[ServicePort]int{}
+	return slices.DeleteFunc(slices.Clone(all), func(s ServicePort) bool {
+		key := s
+		key.Service = fmt.Sprint(isForMetrics(s), s.Name == s.Service)
+		if s.Number != 80 && s.Number != 443 { // the only numbers that are evidence
+			key.Number = 0
+		}
+		seen[key]++
+		return seen[key] > mostNamed
+	})
 }
 
 // A Service is the part of one that says which pods it selects, and on which of their app's
@@ -225,8 +254,20 @@ func WatchPolicy(policy any, all []Pods) Outcome {
 	if err != nil {
 		return out
 	}
+	peers := map[*networkingv1.NetworkPolicyPeer]labels.Selector{}
+	for i := range p.Spec.Egress {
+		for j := range p.Spec.Egress[i].To {
+			to := &p.Spec.Egress[i].To[j]
+			if peers[to], err = metav1.LabelSelectorAsSelector(to.PodSelector); to.PodSelector == nil {
+				peers[to] = labels.Everything()
+			} else if err != nil {
+				peers[to] = labels.Nothing()
+			}
+		}
+	}
 	missing := map[string]bool{}
-	for _, pods := range all {
+	for i := range all {
+		pods := &all[i]
 		sidecar := pods.Outcome.sidecar()
 		if sidecar == nil {
 			continue
@@ -244,8 +285,14 @@ func WatchPolicy(policy any, all []Pods) Outcome {
 			look("in", in)
 		}
 		var toPods []rule
-		for _, r := range p.Spec.Egress {
-			if len(r.To) == 0 || slices.ContainsFunc(r.To, func(to networkingv1.NetworkPolicyPeer) bool { return mayBe(to, p.Namespace, pods) }) {
+		for i := range p.Spec.Egress {
+			r := &p.Spec.Egress[i]
+			matches := len(r.To) == 0
+			for j := 0; j < len(r.To) && !matches; j++ {
+				to := &r.To[j]
+				matches = mayBe(to, p.Namespace, pods) && peers[to].Matches(labels.Set(pods.Labels))
+			}
+			if matches {
 				toPods = append(toPods, rule{r.To, r.Ports})
 			}
 		}
@@ -271,17 +318,10 @@ type rule struct {
 	ports []networkingv1.NetworkPolicyPort // none: all
 }
 
-// mayBe reports whether some pods can be those that a policy of a namespace means; the
-// labels of namespaces, and addresses, are not known.
-func mayBe(to networkingv1.NetworkPolicyPeer, namespace string, pods Pods) bool {
-	if to.IPBlock != nil || to.NamespaceSelector == nil && !near(namespace, pods.Namespace) {
-		return false
-	}
-	if to.PodSelector == nil {
-		return true
-	}
-	selector, err := metav1.LabelSelectorAsSelector(to.PodSelector)
-	return err == nil && selector.Matches(labels.Set(pods.Labels))
+// mayBe reports whether a peer of a policy can be in the namespace of some pods. The labels of namespaces, and addresses,
+// are not known.
+func mayBe(to *networkingv1.NetworkPolicyPeer, namespace string, pods *Pods) bool {
+	return to.IPBlock == nil && (to.NamespaceSelector != nil || near(namespace, pods.Namespace))
 }
 
 // admits reports whether a rule lets in to a port by its number: all ports, of TCP too, are it.

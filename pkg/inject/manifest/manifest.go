@@ -16,8 +16,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"math"
-	"path/filepath"
 	"reflect"
 	"runtime"
 	"slices"
@@ -250,47 +248,35 @@ func (f *File) JSON() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// Inject injects all objects of some files, up to a step. Services and NetworkPolicies are looked at
-// together with the pods of all files. The results are in the order of the objects; a
-// document that cannot be read has one, which is refused.
+// Inject injects all objects of some files, up to a step. It examines Services and NetworkPolicies together with the pods
+// of all files. The results are in the order of the objects. A document that cannot be read has one result, which is
+// refused.
 func Inject(files []*File, said inject.Options, step inject.Step) []*Result {
 	results := list(files)
 	f := lookAround(results)
+	ports := f.ports()
 	all := make([]inject.Pods, len(f.owners))
 	each(len(f.owners), func(i int) {
 		r, path := f.owners[i], f.templates[i]
-		template := dig(r.object, path...)
-		labels := labelsOf(template)
-		r.Outcome = inject.Inject(template, said, f.portsFor(r, labels)...)
+		r.Outcome = inject.Inject(dig(r.object, path...), said, ports[i]...)
 		warnOfLostOptions(r, path)
-		all[i] = inject.Pods{Owner: r.Object(), Namespace: r.Namespace, Labels: labels, Outcome: r.Outcome}
+		all[i] = inject.Pods{Owner: r.Object(), Namespace: r.Namespace, Labels: f.labels[i], Outcome: r.Outcome}
 		r.Changes = inject.Below(prefix(path), r.Changes)
 	})
-	served := map[*Result]bool{} // by a Service of these files
-	pods := podsByLabel(all)
+	pods := newPodIndex(all)
 	for _, r := range results {
 		switch {
 		case isService(r):
-			possible := pods.selectedBy(r.object)
-			some := make([]inject.Pods, len(possible))
-			for i, n := range possible {
-				some[i] = all[n]
-			}
-			var selects []bool
-			r.Outcome, selects = inject.FollowService(r.object, some, step)
-			for i, is := range selects {
-				owner := f.owners[possible[i]]
-				served[owner] = served[owner] || is
-			}
+			r.Outcome = pods.follow(r, step)
 		case strings.HasPrefix(r.apiVersion(), "networking.k8s.io/") && r.Kind == "NetworkPolicy":
 			r.Outcome = inject.WatchPolicy(r.object, all)
 		}
 	}
 	for i, r := range f.owners {
 		if r.Verdict == inject.Injected {
-			r.Warnings = append(r.Warnings, inject.Unadmitted(all[i], f.quotas)...)
+			r.Warnings = append(r.Warnings, inject.Unadmitted(all[i], f.quotasNear(r.Namespace))...)
 		}
-		if r.Verdict == inject.Injected && !served[r] {
+		if r.Verdict == inject.Injected && !pods.isServed(i) {
 			r.Warnings = append(r.Warnings, inject.Unserved(r.Outcome))
 		}
 	}
@@ -302,118 +288,6 @@ func Inject(files []*File, said inject.Options, step inject.Step) []*Result {
 		return anew, err
 	})
 	return results
-}
-
-// A labelIndex contains the indices of pods by each of their labels, so that the work for a Service does not grow with the
-// number of all pods.
-type labelIndex map[[2]string][]int
-
-func podsByLabel(all []inject.Pods) labelIndex {
-	index := labelIndex{}
-	for i, p := range all {
-		for key, value := range p.Labels {
-			index[[2]string{key, value}] = append(index[[2]string{key, value}], i)
-		}
-	}
-	return index
-}
-
-// selectedBy returns the pods that have the rarest label of the selector of a Service. The Service may not select all of
-// them.
-func (index labelIndex) selectedBy(service any) []int {
-	selector, _ := dig(service, "spec", "selector").(map[string]any)
-	var fewest []int
-	first := true
-	for key, value := range selector {
-		if all := index[[2]string{key, word(value)}]; first || len(all) < len(fewest) {
-			fewest, first = all, false
-		}
-	}
-	return fewest
-}
-
-// found are the objects of some files that matter to one another.
-type found struct {
-	owners    []*Result               // of pods
-	templates [][]string              // where the owners have those
-	services  map[[2]string][]service // by the first label of the selector
-	quotas    []inject.Quota
-}
-
-// A service is a Service, the folder of its file and its place in the input.
-type service struct {
-	*inject.Service
-
-	folder string
-	order  int
-}
-
-// portsFor returns the ports of the Services that select the pods of a workload. If there are Services in several
-// folders, only those of the nearest folder are used: examples in one repository often have the same labels.
-func (f *found) portsFor(r *Result, labels map[string]string) []inject.ServicePort {
-	var ports []inject.ServicePort
-	nearest := math.MaxInt
-	var selecting []service
-	for key, value := range labels {
-		for _, s := range f.services[[2]string{key, value}] {
-			if len(s.PortsOf(r.Namespace, labels)) > 0 {
-				selecting = append(selecting, s)
-			}
-		}
-	}
-	slices.SortFunc(selecting, func(a, b service) int { return a.order - b.order })
-	for _, s := range selecting {
-		switch n := distance(filepath.Dir(r.File), s.folder); {
-		case n > nearest:
-		case n < nearest:
-			ports, nearest = slices.Clone(s.PortsOf(r.Namespace, labels)), n
-		default:
-			ports = append(ports, s.PortsOf(r.Namespace, labels)...)
-		}
-	}
-	return ports
-}
-
-// distance returns the number of steps between two folders.
-func distance(a, b string) int {
-	from, to := strings.Split(a, string(filepath.Separator)), strings.Split(b, string(filepath.Separator))
-	same := 0
-	for same < len(from) && same < len(to) && from[same] == to[same] {
-		same++
-	}
-	return len(from) + len(to) - 2*same
-}
-
-// lookAround finds them, and leaves what makes no pods.
-func lookAround(results []*Result) (f found) {
-	f.services = map[[2]string][]service{}
-	for i, r := range results {
-		if r.object == nil {
-			continue
-		}
-		if isService(r) {
-			if s, ok := inject.ReadService(r.object); ok {
-				label := firstLabel(r.object)
-				f.services[label] = append(f.services[label], service{s, filepath.Dir(r.File), i})
-			}
-		}
-		if q, ok := inject.ReadQuota(r.object); ok {
-			f.quotas = append(f.quotas, q)
-		}
-		if path, ok := inject.Template(r.object); ok {
-			f.owners, f.templates = append(f.owners, r), append(f.templates, path)
-		} else {
-			r.Outcome = inject.Leave(r.object)
-		}
-	}
-	return f
-}
-
-// firstLabel returns the first label of the selector of a Service in alphabetical order.
-func firstLabel(service any) [2]string {
-	selector, _ := dig(service, "spec", "selector").(map[string]any)
-	key := slices.Min(slices.Collect(maps.Keys(selector))) // ReadService returns no Service without a selector
-	return [2]string{key, word(selector[key])}
 }
 
 // Uninject takes back what [Inject] did.

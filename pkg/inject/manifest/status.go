@@ -17,29 +17,46 @@ type Rollout struct {
 	Wait      bool   // the Service must not be rewritten yet
 }
 
-// Status says of each Service in some files, which hold the pods of a cluster as kubectl get
-// writes them, whether it may be rewritten: [inject.Services]. Services none of whose pods have a
-// sidecar are left out.
+// Status reports for each Service in some files whether it may be rewritten: see [inject.Services]. The files contain the
+// pods of a cluster, as kubectl get prints them. Services without a pod with a sidecar are omitted.
 func Status(files []*File) []Rollout {
-	var pods, services []*Result
+	var pods []*livePod
+	var services []*Result
+	index := labelIndex{}
 	for _, r := range list(files) {
 		switch {
 		case r.apiVersion() == "v1" && r.Kind == "Pod" && lives(r.object):
-			pods = append(pods, r)
+			p := &livePod{inject.Pods{Owner: r.Object(), Namespace: r.Namespace, Labels: labelsOf(r.object), Outcome: inject.Inject(r.object, nil)}, isReady(r.object)}
+			for key, value := range p.Labels {
+				index.add(p.Namespace, [2]string{key, value}, len(pods))
+			}
+			pods = append(pods, p)
 		case isService(r):
 			services = append(services, r)
 		}
 	}
 	var all []Rollout
 	for _, s := range services {
-		if r, ok := rolloutOf(s, pods); ok {
+		var possible []*livePod
+		for _, place := range index.possible(s.Namespace, selectorOf(s)) {
+			possible = append(possible, pods[place])
+		}
+		if r, ok := rolloutOf(s, possible); ok {
 			all = append(all, r)
 		}
 	}
 	return all
 }
 
-func rolloutOf(s *Result, pods []*Result) (Rollout, bool) {
+// A livePod is a pod of a cluster.
+type livePod struct {
+	inject.Pods
+
+	ready bool
+}
+
+// rolloutOf returns the state of a Service. The Service may not select all of the pods.
+func rolloutOf(s *Result, pods []*livePod) (Rollout, bool) {
 	r := Rollout{File: s.File, Line: s.Line, Namespace: s.Namespace, Name: s.Name}
 	var with []inject.Pods // the sidecar
 	all, ready := 0, 0
@@ -48,13 +65,13 @@ func rolloutOf(s *Result, pods []*Result) (Rollout, bool) {
 		return r, false
 	}
 	for _, p := range pods {
-		if !service.Selects(p.Namespace, labelsOf(p.object)) {
+		if !service.Selects(p.Namespace, p.Labels) {
 			continue
 		}
 		all++
-		if out := inject.Inject(p.object, nil); out.Reason == inject.AlreadyInjected {
-			with = append(with, inject.Pods{Owner: p.Object(), Namespace: p.Namespace, Labels: labelsOf(p.object), Outcome: out})
-			if isReady(p.object) {
+		if p.Outcome.Reason == inject.AlreadyInjected {
+			with = append(with, p.Pods)
+			if p.ready {
 				ready++
 			}
 		}

@@ -1,0 +1,263 @@
+package manifest
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/queue-proxy/queue-proxy/pkg/inject"
+)
+
+// This file finds the objects that relate to one another: the Services of a pod, the pods of a Service, and the quotas of
+// a namespace. The indexes below prevent that the work for one object grows with the number of all objects.
+
+// found contains the objects of some files that relate to one another.
+type found struct {
+	owners     []*Result           // of pods
+	templates  [][]string          // the paths of the templates in the owners
+	labels     []map[string]string // of the templates
+	services   []service
+	bySelector labelIndex                // places in services by the rarest label of their selectors
+	quotas     map[string][]inject.Quota // by namespace
+}
+
+// A service is a Service and the folder of its file.
+type service struct {
+	*inject.Service
+
+	namespace string
+	folder    string
+	selector  map[string]any
+}
+
+// lookAround finds the objects that relate to one another. It sets the outcome of all other objects.
+func lookAround(results []*Result) *found {
+	f := &found{quotas: map[string][]inject.Quota{}}
+	for _, r := range results {
+		if r.object == nil {
+			continue
+		}
+		if isService(r) {
+			if s, ok := inject.ReadService(r.object); ok {
+				f.services = append(f.services, service{s, r.Namespace, filepath.Dir(r.File), selectorOf(r)})
+			}
+		}
+		if q, ok := inject.ReadQuota(r.object); ok {
+			f.quotas[r.Namespace] = append(f.quotas[r.Namespace], q)
+		}
+		if path, ok := inject.Template(r.object); ok {
+			f.owners, f.templates = append(f.owners, r), append(f.templates, path)
+			f.labels = append(f.labels, labelsOf(dig(r.object, path...)))
+		} else {
+			r.Outcome = inject.Leave(r.object)
+		}
+	}
+	f.indexServices()
+	return f
+}
+
+// selectorOf returns the selector of a Service.
+func selectorOf(r *Result) map[string]any {
+	selector, _ := dig(r.object, "spec", "selector").(map[string]any)
+	return selector
+}
+
+// indexServices indexes each Service by the label of its selector that the fewest selectors contain. Other labels, such as
+// the name of the release, are often in all selectors.
+func (f *found) indexServices() {
+	uses := map[[2]string]int{}
+	for _, s := range f.services {
+		for key, value := range s.selector {
+			uses[[2]string{key, word(value)}]++
+		}
+	}
+	f.bySelector = labelIndex{}
+	for i, s := range f.services {
+		var rarest [2]string
+		for key, value := range s.selector {
+			label := [2]string{key, word(value)}
+			if rarest[0] == "" || cmp.Or(cmp.Compare(uses[label], uses[rarest]), cmp.Compare(key, rarest[0])) < 0 {
+				rarest = label
+			}
+		}
+		f.bySelector.add(s.namespace, rarest, i)
+	}
+}
+
+// ports returns the ports of the Services that select the pods of each owner. Pods with the same labels, namespace and
+// folder have the same ports, so they share a slice.
+func (f *found) ports() [][]inject.ServicePort {
+	all := make([][]inject.ServicePort, len(f.owners))
+	known := map[string][]inject.ServicePort{}
+	for i, r := range f.owners {
+		key := textOf(f.labels[i], r.Namespace, filepath.Dir(r.File))
+		ports, has := known[key]
+		if !has {
+			ports = inject.CompactPorts(f.portsFor(r, f.labels[i]))
+			known[key] = ports
+		}
+		all[i] = ports
+	}
+	return all
+}
+
+// textOf returns a text that is different for different labels or other values.
+func textOf(labels map[string]string, others ...string) string {
+	var b strings.Builder
+	for _, key := range slices.Sorted(maps.Keys(labels)) {
+		fmt.Fprintf(&b, "%q=%q,", key, labels[key])
+	}
+	fmt.Fprintf(&b, "%q", others)
+	return b.String()
+}
+
+// selecting returns the Services that select pods, in the order of the input.
+func (f *found) selecting(namespace string, labels map[string]string) []service {
+	var places []int
+	for key, value := range labels {
+		places = append(places, f.bySelector.near(namespace, [2]string{key, value})...)
+	}
+	slices.Sort(places)
+	var all []service
+	for _, i := range places {
+		if len(f.services[i].PortsOf(namespace, labels)) > 0 {
+			all = append(all, f.services[i])
+		}
+	}
+	return all
+}
+
+// portsFor returns the ports of the Services that select the pods of a workload. If there are Services in several
+// folders, only those of the nearest folder are used, because examples in one repository often have the same labels.
+func (f *found) portsFor(r *Result, labels map[string]string) []inject.ServicePort {
+	var ports []inject.ServicePort
+	nearest := math.MaxInt
+	for _, s := range f.selecting(r.Namespace, labels) {
+		switch n := distance(filepath.Dir(r.File), s.folder); {
+		case n > nearest:
+		case n < nearest:
+			ports, nearest = slices.Clone(s.PortsOf(r.Namespace, labels)), n
+		default:
+			ports = append(ports, s.PortsOf(r.Namespace, labels)...)
+		}
+	}
+	return ports
+}
+
+// distance returns the number of steps between two folders.
+func distance(a, b string) int {
+	from, to := strings.Split(a, string(filepath.Separator)), strings.Split(b, string(filepath.Separator))
+	same := 0
+	for same < len(from) && same < len(to) && from[same] == to[same] {
+		same++
+	}
+	return len(from) + len(to) - 2*same
+}
+
+// quotasNear returns the quotas that can be in a namespace.
+func (f *found) quotasNear(namespace string) []inject.Quota {
+	if namespace != "" {
+		return slices.Concat(f.quotas[namespace], f.quotas[""])
+	}
+	var all []inject.Quota
+	for _, name := range slices.Sorted(maps.Keys(f.quotas)) {
+		all = append(all, f.quotas[name]...)
+	}
+	return all
+}
+
+// A labelIndex contains the places of objects in a slice by namespace and label.
+type labelIndex map[string]map[[2]string][]int
+
+// anywhere is the key of all namespaces in a labelIndex. It is not a valid name of a namespace.
+const anywhere = "*"
+
+// add adds an object. The namespace is "" if the object does not state it.
+func (index labelIndex) add(namespace string, label [2]string, place int) {
+	for _, n := range []string{namespace, anywhere} {
+		if index[n] == nil {
+			index[n] = map[[2]string][]int{}
+		}
+		index[n][label] = append(index[n][label], place)
+	}
+}
+
+// near returns the objects with a label that can be in a namespace, in ascending order.
+func (index labelIndex) near(namespace string, label [2]string) []int {
+	if namespace == "" {
+		return index[anywhere][label]
+	}
+	all := slices.Concat(index[namespace][label], index[""][label])
+	slices.Sort(all)
+	return all
+}
+
+// count returns the length of the result of near.
+func (index labelIndex) count(namespace string, label [2]string) int {
+	if namespace == "" {
+		return len(index[anywhere][label])
+	}
+	return len(index[namespace][label]) + len(index[""][label])
+}
+
+// A podIndex finds the pods of Services.
+type podIndex struct {
+	distinct []inject.Pods // without pods that are equal for a Service: see inject.Pods.Key
+	place    []int         // the place in distinct of each of all
+	served   []bool        // a Service selects the pods; by place
+	byLabel  labelIndex    // places in distinct
+}
+
+func newPodIndex(all []inject.Pods) *podIndex {
+	x := &podIndex{byLabel: labelIndex{}}
+	places := map[string]int{}
+	for _, p := range all {
+		key := textOf(p.Labels, p.Namespace, p.Key())
+		place, has := places[key]
+		if !has {
+			place = len(x.distinct)
+			places[key] = place
+			x.distinct = append(x.distinct, p)
+			for key, value := range p.Labels {
+				x.byLabel.add(p.Namespace, [2]string{key, value}, place)
+			}
+		}
+		x.place = append(x.place, place)
+	}
+	x.served = make([]bool, len(x.distinct))
+	return x
+}
+
+// follow returns the outcome for a Service, and records the pods that it selects.
+func (x *podIndex) follow(r *Result, step inject.Step) inject.Outcome {
+	places := x.byLabel.possible(r.Namespace, selectorOf(r))
+	pods := make([]inject.Pods, len(places))
+	for i, place := range places {
+		pods[i] = x.distinct[place]
+	}
+	out, selects := inject.FollowService(r.object, pods, step)
+	for i, is := range selects {
+		x.served[places[i]] = x.served[places[i]] || is
+	}
+	return out
+}
+
+// possible returns the objects that have the rarest label of a selector. The selector may not match all of them.
+func (index labelIndex) possible(namespace string, selector map[string]any) []int {
+	var rarest [2]string
+	fewest := math.MaxInt
+	for key, value := range selector {
+		label := [2]string{key, word(value)}
+		if n := index.count(namespace, label); n < fewest {
+			rarest, fewest = label, n
+		}
+	}
+	return index.near(namespace, rarest)
+}
+
+// isServed reports whether a Service selects the pods with a place in the input of newPodIndex.
+func (x *podIndex) isServed(i int) bool { return x.served[x.place[i]] }
