@@ -133,6 +133,8 @@ func (in *injection) chooseNamedPort(containers []*corev1.Container) (*candidate
 	return all[0], nil
 }
 
+func isOnPort80(s ServicePort) bool { return s.Number == 80 }
+
 func isCalledHTTP(c *candidate) bool { return c.port.Name == "http" }
 
 // A route is the end of a Service port in the pod.
@@ -317,9 +319,10 @@ func (in *injection) candidate(c *corev1.Container, p corev1.ContainerPort, foun
 	}
 	o.row = h.rows[i]
 	// A row for all ports of an image is used if the protocol is unknown, or if no Service contains the port. A row for TLS
-	// is also used if the port is called grpc. A port with a name of HTTP is only rejected if all of its probes are health
-	// checks.
-	contradicts := o.row.ports != nil || o.sign.protocol == unknownProtocol || o.row.kind == "tls" && o.isGRPC()
+	// is also used if the port is called grpc, or if TLS is common on the port and no Service offers the port on port 80. A
+	// port with a name of HTTP is only rejected if all of its probes are health checks.
+	isTLS := o.row.kind == "tls" && (o.isGRPC() || isTLSNumber(p.ContainerPort) && !slices.ContainsFunc(o.services, isOnPort80))
+	contradicts := o.row.ports != nil || o.sign.protocol == unknownProtocol || isTLS
 	if !contradicts && len(o.services) == 0 {
 		contradicts = o.sign.protocol != plainHTTP || byName("", p.Name).protocol != plainHTTP || h.health[p.ContainerPort] && len(o.requests) == 0
 	}
@@ -491,9 +494,7 @@ var preferences = []func(*candidate) bool{
 	func(c *candidate) bool {
 		return slices.ContainsFunc(c.services, func(s ServicePort) bool { return s.Name == "http" })
 	},
-	func(c *candidate) bool {
-		return slices.ContainsFunc(c.services, func(s ServicePort) bool { return s.Number == 80 })
-	},
+	func(c *candidate) bool { return slices.ContainsFunc(c.services, isOnPort80) },
 	func(c *candidate) bool { return webName.MatchString(c.port.Name) },
 	func(c *candidate) bool { return len(c.requests) > 0 },
 	func(c *candidate) bool {

@@ -100,7 +100,7 @@ func (in *injection) hintsOf(c *corev1.Container) *hints {
 		h.pair = sign{overTLS, fmt.Sprintf("Service %s requests a certificate for its pods", in.services[i].Service)}
 	}
 	for _, p := range c.Ports {
-		h.namesTLS = h.namesTLS || overTCP(p) && (tlsName.MatchString(p.Name) || tlsPorts[p.ContainerPort] != "" || p.ContainerPort%1000 == 443)
+		h.namesTLS = h.namesTLS || overTCP(p) && (tlsName.MatchString(p.Name) || isTLSNumber(p.ContainerPort))
 	}
 	for _, n := range in.possiblePorts(c) {
 		switch in.signBeforeCertificates(c, n, h).protocol {

@@ -1,6 +1,7 @@
 package inject
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"regexp"
@@ -83,6 +84,9 @@ var tlsPorts = map[int32]string{
 	443: "HTTPS", 853: "DNS over TLS", 2376: "Docker over TLS", 4443: "HTTPS", 6443: "the Kubernetes API", 6514: "syslog over TLS", 8443: "HTTPS", 8444: "HTTPS", 9443: "HTTPS, and webhooks",
 	10250: "the kubelet's HTTPS", 10257: "Kubernetes' HTTPS", 10259: "Kubernetes' HTTPS", 15012: "Istio's TLS", 15017: "Istio's webhook",
 }
+
+// isTLSNumber reports whether TLS is common on a port.
+func isTLSNumber(n int32) bool { return tlsPorts[n] != "" || n%1000 == 443 }
 
 // metricsName matches the names of ports for metrics and health checks only.
 var metricsName = regexp.MustCompile(`(^|-)(metrics?|exporter|health[a-z]*|probes?)(-|$)`)
@@ -217,8 +221,7 @@ func (h *hints) offeredAsTLS(p corev1.ContainerPort, services []ServicePort) sig
 	if len(services) == 0 || slices.ContainsFunc(services, isPlain) {
 		return sign{}
 	}
-	isNumber := tlsPorts[p.ContainerPort] != "" || p.ContainerPort%1000 == 443
-	if !isNumber && (h.namesTLS || h.pair.why == "" && h.mounted.why == "") {
+	if !isTLSNumber(p.ContainerPort) && (h.namesTLS || h.pair.why == "" && h.mounted.why == "") {
 		return sign{}
 	}
 	return sign{overTLS, fmt.Sprintf("Service %s only offers it as HTTPS", services[0].Service)}
@@ -266,12 +269,8 @@ func byNumber(p corev1.ContainerPort, services []ServicePort, h *hints) sign {
 	if of := rawPorts[p.ContainerPort]; of != "" {
 		return sign{notHTTP, fmt.Sprintf("%d is the port of %s", p.ContainerPort, of)}
 	}
-	of, isTLS := tlsPorts[p.ContainerPort]
-	if !isTLS && p.ContainerPort%1000 == 443 {
-		of, isTLS = "HTTPS", true
-	}
-	if isTLS && (h.serves[p.ContainerPort] == "" || h.pair.why != "" || h.mounted.why != "") {
-		return sign{overTLS, fmt.Sprintf("%d is a port of %s", p.ContainerPort, of)}
+	if isTLSNumber(p.ContainerPort) && (h.serves[p.ContainerPort] == "" || h.pair.why != "" || h.mounted.why != "") {
+		return sign{overTLS, fmt.Sprintf("%d is a port of %s", p.ContainerPort, cmp.Or(tlsPorts[p.ContainerPort], "HTTPS"))}
 	}
 	if len(services) > 0 && p.ContainerPort != 80 && !slices.ContainsFunc(services, func(s ServicePort) bool { return s.Number != 443 }) {
 		return sign{overTLS, fmt.Sprintf("Service %s offers it on port 443, the port of HTTPS", services[len(services)-1].Service)}
