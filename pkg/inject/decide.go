@@ -367,7 +367,7 @@ func (in *injection) chooseAmong(all []*candidate, containers []*corev1.Containe
 	}
 	main := slices.DeleteFunc(slices.Clone(usable), func(c *candidate) bool { return c.helper != "" })
 	if len(main) == 0 {
-		return nil, skip(NoPort, "%s, and no other container has a port for requests; to select a container and a port: %s", usable[0].helper, in.flagsOf(usable))
+		return nil, in.skipHelpers(usable, containers)
 	}
 	if len(named) == 0 {
 		var err error
@@ -759,6 +759,24 @@ func (in *injection) skipNoPort(containers []*corev1.Container) error {
 			containerOption, portOption, Prefix)
 	}
 	return skip(NoPort, "container %s declares no TCP port, and no Service or readiness probe names one; if it serves requests, %s", containers[0].Name, in.cureOf(nil))
+}
+
+// skipHelpers returns the error for a pod in which only helpers have a port for requests. Another container is a more likely
+// choice than a helper, although its port is unknown.
+func (in *injection) skipHelpers(helpers []*candidate, containers []*corev1.Container) error {
+	const most = 6
+	in.out.Missing = "a port of the main container"
+	var others []string
+	for _, c := range containers {
+		if !slices.Contains(namesOf(helpers), c.Name) && len(others) < most {
+			others = append(others, fmt.Sprintf("--%s %s --%s PORT", containerOption, c.Name, portOption))
+		}
+	}
+	if len(others) == 0 {
+		return skip(NoPort, "%s, and the pod has no main container; if the helper serves requests: %s", helpers[0].helper, in.flagsOf(helpers))
+	}
+	return skip(NoPort, "%s, and no other container has a port for requests; if another container serves requests: %s; if the helper serves them: %s",
+		helpers[0].helper, strings.Join(others, " or "), in.flagsOf(helpers))
 }
 
 func (in *injection) refuseWhichPort(all []*candidate) error {

@@ -2,7 +2,10 @@ package inject
 
 import (
 	"fmt"
+	"strings"
 	"testing"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // A choice is a pod with its Services, and the port that the injector must select.
@@ -258,6 +261,35 @@ func TestPortNameThatEqualsServiceNameIsIgnored(t *testing.T) {
 		ports := portsOf(t, `"name":"`+service+`"`, `{"name":"`+service+`","port":8080}`)
 		if out := Inject(parse(t, `{"spec":{"containers":[{"name":"a"}]}}`), nil, ports...); out.Verdict != want {
 			t.Errorf("%s: got %s (%s), want %s", service, out.Verdict, out.Text, want)
+		}
+	}
+}
+
+// The first flag in the error is that of the most likely port. It is often not the first declared port.
+func TestErrorContainsMostLikelyFlag(t *testing.T) {
+	const admin = `"containers":[{"name":"a","image":"jaegertracing/jaeger-collector:1.60","ports":[{"containerPort":14269},{"containerPort":14268},{"name":"zipkin","containerPort":9411}],"readinessProbe":{"httpGet":{"port":14269,"path":"/health"}}}]`
+	for _, c := range []struct {
+		choice
+		flags []string // in the order of the text
+	}{
+		{choice{"an admin port", "", `"containers":[{"name":"a","ports":[{"name":"admin-http","containerPort":14269},{"name":"redis","containerPort":14268}]}]`, "", NotHTTP}, []string{"--port 14268"}},
+		{choice{"several ports", "", admin, "", WhichPort}, []string{"--port 14268 (", "--port 9411 (declared as zipkin)"}},
+		{choice{"two ports in Services", "", `"containers":[{"name":"a","ports":[{"name":"http","containerPort":10902},{"name":"grpc","containerPort":10901},{"containerPort":19291}]}]`,
+			`{"name":"grpc","port":10901},{"name":"remote-write","port":19291,"appProtocol":"http"}`, WhichPort}, []string{"--port 19291 (", "--port 10901 ("}},
+		{choice{"a helper with the only port", "", `"containers":[{"name":"auth-helper","ports":[{"containerPort":4180}]},{"name":"shop"}]`, "", NoPort}, []string{"--container shop --port PORT", "--container auth-helper --port 4180 ("}},
+		{choice{"a helper only", `"labels":{"app":"shop"}`, `"containers":[{"name":"auth-helper","ports":[{"containerPort":4180}]},{"name":"istio-proxy"}]`, "", NoPort}, []string{"--container auth-helper --port 4180 ("}},
+	} {
+		got, out := c.choose(t)
+		rest := out.Text
+		for _, flag := range c.flags {
+			var found bool
+			if _, rest, found = strings.Cut(rest, flag); !found {
+				t.Errorf("%s: got %q, want it to contain %q in this order", c.name, out.Text, c.flags)
+			}
+		}
+		harness.Equal(t, got, c.want, c.name, out.Text)
+		if len(c.flags) == 1 {
+			harness.Equal(t, strings.Count(out.Text, "--port "), 1, c.name, out.Text)
 		}
 	}
 }
