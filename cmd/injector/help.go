@@ -112,8 +112,12 @@ Examples:
     injector inject -f deploy/ -in-place -on-refusal=skip \
       --image registry.example/queue-proxy:1
 
-  Where several containers or ports could be meant:
+  Select a container and a port:
     injector inject -f app.yaml --container web --port 8080 \
+      --image registry.example/queue-proxy:1
+
+  In a pipeline, refuse a pod if the evidence for its port is weak:
+    injector inject -f app.yaml --sure high \
       --image registry.example/queue-proxy:1
 
 ` + filesExit
@@ -134,8 +138,9 @@ Examples:
 
 ` + filesExit
 
-const explainHelp = `injector explain says of each object what inject would do, and why: which port
-is for requests, what moves, what looks wrong in its probes. Nothing is written.
+const explainHelp = `injector explain prints for each object what inject would do. For each port, it
+prints the evidence and the confidence. It also prints the missing information,
+and errors in the probes. Nothing is written.
 
 Usage:
 
@@ -174,7 +179,7 @@ Usage:
   injector serve [flags] [options]
 
 It looks for its certificate in a folder, or with -self-managed makes, renews
-and publishes one. Options are what the pods get that say nothing themselves;
+and publishes one. Options apply to pods that do not set them.
 A pod must not set the options in --lock. After SIGTERM, SIGINT or SIGHUP, it
 completes the open reviews and exits. A second signal stops it immediately.
 

@@ -147,13 +147,16 @@ func reached(pod corev1.PodSpec, target intstr.IntOrString) string {
 // file, if a port of a Service uses another container than before, or if a byte is not restored.
 func wantStable(t *testing.T, name, text string, args ...string) (changed bool) {
 	t.Helper()
-	before := routes(t, text)
 	first, report, code := injector(t, "inject", text, append([]string{"-on-refusal=skip"}, args...)...)
 	if code == notAtAll {
 		return false
 	}
-	second, _, _ := injector(t, "inject", first, append([]string{"-on-refusal=skip", "--step=services"}, args...)...)
 	direct, _, _ := injector(t, "inject", text, append([]string{"-on-refusal=skip", "--step=services"}, args...)...)
+	if first == text && direct == text {
+		return false
+	}
+	second, _, _ := injector(t, "inject", first, append([]string{"-on-refusal=skip", "--step=services"}, args...)...)
+	before := routes(t, text)
 	for step, out := range map[string]string{"workloads": first, "services after workloads": second, "services": direct} {
 		step := []string{"--step=" + strings.Fields(step)[0]}
 		if again, _, _ := injector(t, "inject", out, append(append(step, "-on-refusal=skip"), args...)...); again != out {
