@@ -1,10 +1,11 @@
-// Package forward holds what all engines share of forwarding: the head of the request that
-// the user container gets, what a call to it consists of, which fields of its response the
-// client gets, and the reason for which a request has failed.
+// Package forward contains the parts of forwarding that all engines share: the header section of
+// the request to the user container, the fields of the response to the client, the reason why a
+// request failed, and the settings of the engines.
 //
-// It works on fields alone and knows no connection: calls are made by packages upstream and
-// h2client. What it is given is not copied: strings and fields may point into the buffers of
-// an engine.
+// The package does not read from or write to a connection. The packages upstream and h2client make
+// a [Call]. A Call and the [Settings] only refer to the memory account and to the limits of the
+// connections of clients. Strings and fields are not copied, and can refer to the buffers of an
+// engine.
 package forward
 
 import (

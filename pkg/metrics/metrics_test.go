@@ -12,7 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/queue-proxy/queue-proxy/pkg/adapt"
 	"github.com/queue-proxy/queue-proxy/pkg/bound"
@@ -514,15 +514,15 @@ func TestNoSeriesIsThereTwice(t *testing.T) {
 	harness.NoError(t, err)
 }
 
-func TestPromlintHasNothingToSayOfOurNames(t *testing.T) {
+func TestMetricNamesAndHelpTexts(t *testing.T) {
 	o := options("default")
 	o.Merge.Port = 1
 	m := newMetrics(t, o)
 	observeEveryKind(m)
-	problems, err := promlint.New(strings.NewReader(scrape(t, m.Handler(), text))).Lint()
+	problems, err := testutil.GatherAndLint(m.gatherer)
 	harness.NoError(t, err)
 	for _, p := range problems {
-		t.Errorf("%s: got %q, want no complaint", p.Metric, p.Text)
+		t.Errorf("%s: got the problem %q, want none", p.Metric, p.Text)
 	}
 }
 

@@ -1,11 +1,19 @@
-// Package queue is the request path. What happens to a request is written once, in
-// [Proxy.Serve], and the order on the page is the order in time: classify,
-// answer a probe, start the clocks, note the arrival, count, wait for a slot,
-// forward, release, answer, observe, count out.
+// Package queue implements the lifecycle of a request. [Proxy.Serve] contains all steps, in the
+// order in which they happen:
 //
-// It speaks to an [Exchange] and knows nothing of sockets; an engine
-// implements it (packages http1 and http2). What it knows of the world it is given:
-// whether the user container is ready, and who is notified of what happened.
+//  1. Classify the request. Respond if it is a probe.
+//  2. Start the timeouts and the trace.
+//  3. Record the arrival for the drain and the statistics.
+//  4. Wait for a slot of the concurrency limit.
+//  5. Forward the request to the user container.
+//  6. Release the slot, or hold it while the user container still works on a request that was
+//     broken off.
+//  7. Respond if the user container did not.
+//  8. Report the observation and end the trace.
+//  9. Record the end for the statistics and the drain.
+//
+// The package uses an [Exchange] and does not depend on sockets. The engines implement Exchange
+// (packages http1 and http2).
 package queue
 
 import (

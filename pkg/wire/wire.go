@@ -1,18 +1,16 @@
-// Package wire is the grammar of HTTP/1.1 on bytes: request heads, response
-// heads and the chunked coding, as RFC 9110 and RFC 9112 write them down.
+// Package wire implements the grammar of HTTP/1.1 for bytes in memory: the header sections of
+// requests and responses, and the chunked transfer coding (RFC 9110 and RFC 9112).
 //
-// It reads what has arrived so far and says one of three things: more bytes are
-// needed, here is a message, or this is not one. It owns no connection, waits
-// for nothing and keeps no state between messages. What it returns points into
-// the bytes that it was given, so nothing is allocated once a value's slices
-// have grown; who changes those bytes changes the result.
+// A parser reads the bytes that have arrived. It reports that more bytes are needed, returns a
+// message, or returns an error. It does not block, and it keeps no state between messages. The
+// strings and slices of a result refer to the input, so parsing does not allocate after the slices
+// of a value have grown. The caller must not modify the input while it uses the result.
 //
-// A request head is valid, or it is [Refused]: two proxies that read the same bytes differently
-// are how requests are smuggled.
+// The header section of a request is valid, or the error is a [*Refused]. There is no lenient mode,
+// because request smuggling needs two proxies that interpret the same bytes differently. The header
+// section of a response is valid, or the error is a [*Garbage].
 //
-// A response is valid, or it is [Garbage].
-//
-// No value may be used by two goroutines at once.
+// A value must not be used by several goroutines at the same time.
 package wire
 
 // Limits. The length of a head is the caller's business: it owns the buffer.

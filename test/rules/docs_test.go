@@ -3,7 +3,6 @@ package rules
 import (
 	"io/fs"
 	"os"
-	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -177,70 +176,20 @@ func TestEachVulnerabilityHasTest(t *testing.T) {
 	}
 }
 
-// arrow matches a folder in ARCHITECTURE.md and what it may import, which may stand on a
-// line of its own.
-var arrow = regexp.MustCompile(`(?m)^    (\w+) .*?(?:\n {14})?-> ([^;\n]+)`)
+// maxLine is the maximum length of a line in a document, in characters. It does not apply to tables
+// and code.
+const maxLine = 120
 
-func TestTheArchitectureDrawsThePlan(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join(root, "ARCHITECTURE.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, folders, _ := strings.Cut(string(text), "\n## The packages")
-	folders, _, _ = strings.Cut(folders, "\n## ")
-	drawn := map[string]string{}
-	for _, m := range arrow.FindAllStringSubmatch(folders, -1) {
-		drawn["pkg/"+m[1]] = m[2]
-	}
-	if len(drawn) == 0 {
-		t.Fatal("got no arrows, want some; has their spelling changed?")
-	}
-	sorted := func(names []string) string {
-		slices.Sort(names)
-		return strings.Join(names, ", ")
-	}
-	for _, r := range plan {
-		if path.Dir(r.path) != "pkg" || drawn[r.path] == "all of these" {
-			continue // a folder of a folder's, or of the mains; and the one that builds all others
-		}
-		want := sorted(strings.Split(strings.ReplaceAll(strings.Join(r.may, " "), "pkg/", ""), " "))
-		if got := sorted(strings.Split(drawn[r.path], ", ")); got != want {
-			t.Errorf("ARCHITECTURE.md: got %s -> %s, want %s", r.path, got, want)
-		}
-	}
-}
+// generated matches a part that a program writes.
+var generated = regexp.MustCompile(`(?s)<!-- ([a-z-]+)\b.*?<!-- /`)
 
-// place matches a file or folder of production code, set as code: with its whole path, or
-// by its name alone behind one of the same folder.
-var place = regexp.MustCompile("`((?:pkg/|cmd/|test/)[a-z0-9/_]*(?:\\.go)?|[a-z0-9_]+\\.go)`")
-
-func TestWhereToChangeWhatIsThere(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join(root, "ARCHITECTURE.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, table, _ := strings.Cut(string(text), "\n## Where do I change")
-	rows := 0
-	for line := range strings.Lines(table) {
-		if !strings.HasPrefix(line, "| ") {
-			continue
-		}
-		rows++
-		folder := ""
-		for _, m := range place.FindAllStringSubmatch(line, -1) {
-			name := m[1]
-			if !strings.Contains(name, "/") {
-				name = path.Join(folder, name)
-			}
-			if folder = name; strings.HasSuffix(name, ".go") {
-				folder = path.Dir(name)
-			}
-			if _, err := os.Stat(filepath.Join(root, name)); err != nil {
-				t.Errorf("ARCHITECTURE.md: got %s in %q, which is not there", name, strings.TrimSpace(line))
+func TestLinesOfDocumentsAreShort(t *testing.T) {
+	for name, text := range documents(t) {
+		text = generated.ReplaceAllStringFunc(text, func(part string) string { return strings.Repeat("\n", strings.Count(part, "\n")) })
+		for i, line := range strings.Split(text, "\n") {
+			if n := len([]rune(line)); n > maxLine && !strings.HasPrefix(line, "|") && !strings.HasPrefix(line, "    ") {
+				t.Errorf("%s:%d: got a line of %d characters, want at most %d", name, i+1, n, maxLine)
 			}
 		}
-	}
-	if rows < 20 {
-		t.Errorf("got %d rows, want at least 20; has the table moved?", rows)
 	}
 }

@@ -2,8 +2,8 @@ package rules
 
 import (
 	"errors"
-	"fmt"
 	"go/ast"
+	"go/parser"
 	"go/token"
 	"go/types"
 	"slices"
@@ -11,14 +11,31 @@ import (
 	"testing"
 )
 
-func TestNoPackageRemembersAnything(t *testing.T) {
-	report(t, memories(readTree(t)))
+// A package variable is an error, or a table that is not modified. The linter gochecknoglobals does
+// not allow tables.
+func TestPackagesHaveNoState(t *testing.T) {
+	for _, r := range plan {
+		if !strings.HasPrefix(r.path, "pkg/") && !strings.HasPrefix(r.path, "cmd/") {
+			continue
+		}
+		set := token.NewFileSet()
+		var files []*ast.File
+		for name, file := range parse(t, set, r.path) {
+			if !strings.HasSuffix(name, "_test.go") {
+				files = append(files, file)
+			}
+		}
+		for _, name := range stateVariables(set, files) {
+			if _, allowed := remembered[r.path+"."+name]; !allowed {
+				t.Errorf("%s: got the package variable %s, which is neither an error nor a table; use a constant, a field or a parameter", r.path, name)
+			}
+		}
+	}
 }
 
-// pure lists functions of the standard library whose result, once made, is only
-// read: a variable made by one is as good as a constant. What sync.OnceValue makes is
-// such a result too, of whoever uses it first.
-var pure = []string{
+// constructors are functions of the standard library. Their results are only read, so a variable with
+// such a result is a table.
+var constructors = []string{
 	"errors.New", "fmt.Errorf",
 	"netip.MustParseAddr", "netip.MustParsePrefix",
 	"regexp.MustCompile", "strings.NewReplacer",
@@ -26,116 +43,63 @@ var pure = []string{
 	"time.Date", "time.Unix",
 }
 
-// memories returns a sentence for every init func and for every package
-// variable that is more than an error or a table, in the production code of
-// pkg and cmd. A table is an array, a slice, a map or a struct of ours that has
-// its value from the start and to which nothing is assigned later, here or in
-// another package.
-//
-// It goes by the text and the names in it, so it does not see a write through
-// a pointer, a method or an alias; reviewers do.
-func memories(tr tree) []string {
-	var complaints []string
-	folders := map[string][]source{}
-	for _, s := range tr.sources {
-		if !s.isTest() && (within(s.folder(), "pkg") || within(s.folder(), "cmd")) {
-			folders[s.folder()] = append(folders[s.folder()], s)
-		}
-	}
-	written := writes(tr, folders)
-	for folder, sources := range folders {
-		for _, s := range sources {
-			for _, d := range s.parsed.Decls {
-				switch d := d.(type) {
-				case *ast.FuncDecl:
-					if d.Recv == nil && d.Name.Name == "init" {
-						complaints = append(complaints, s.path+": got an init func, want none: make the thing where it is used, or hand it in")
-					}
-				case *ast.GenDecl:
-					if d.Tok == token.VAR {
-						complaints = append(complaints, variables(folder, s, d, sources, written)...)
+// stateVariables returns the package variables that are neither an error nor a table, or that a
+// statement of the package assigns to. It does not find modifications through a pointer or a method.
+func stateVariables(set *token.FileSet, files []*ast.File) []string {
+	assigned := assignedVariables(set, files)
+	var names []string
+	for _, file := range files {
+		for _, d := range file.Decls {
+			d, ok := d.(*ast.GenDecl)
+			if !ok || d.Tok != token.VAR || isEmbedded(d.Doc) {
+				continue
+			}
+			for _, spec := range d.Specs {
+				v := spec.(*ast.ValueSpec)
+				for i, name := range v.Names {
+					constant := i < len(v.Values) && (strings.HasPrefix(strings.ToLower(name.Name), "err") || isTable(v.Values[i], files))
+					if name.Name != "_" && !isEmbedded(v.Doc) && (!constant || assigned[name.Name]) {
+						names = append(names, name.Name)
 					}
 				}
 			}
 		}
 	}
-	slices.Sort(complaints)
-	return complaints
+	return names
 }
 
-// variables checks one var declaration of a file.
-func variables(folder string, s source, d *ast.GenDecl, sources []source, written map[string]bool) []string {
-	var complaints []string
-	for _, spec := range d.Specs {
-		v := spec.(*ast.ValueSpec)
-		for i, name := range v.Names {
-			full := folder + "." + name.Name
-			if _, ok := remembered[full]; ok || name.Name == "_" || isEmbedded(d, v) {
-				continue
-			}
-			var value ast.Expr
-			if i < len(v.Values) {
-				value = v.Values[i]
-			}
-			what := ""
-			switch {
-			case written[full]:
-				what = "is assigned to after its declaration"
-			case isErrorName(name.Name) && value != nil:
-			case value == nil:
-				what = "has no value from the start"
-			case !isTable(value, sources):
-				what = "is neither an error nor a table"
-			}
-			if what != "" {
-				complaints = append(complaints, fmt.Sprintf("%s: got the package variable %s, which %s; want no package to remember anything: make it a const, a field or an argument",
-					s.path, name.Name, what))
-			}
-		}
-	}
-	return complaints
+func isEmbedded(doc *ast.CommentGroup) bool {
+	return doc != nil && slices.ContainsFunc(doc.List, func(c *ast.Comment) bool { return strings.HasPrefix(c.Text, "//go:embed ") })
 }
 
-func isErrorName(name string) bool {
-	rest, ok := strings.CutPrefix(strings.ToLower(name[:1])+name[1:], "err")
-	return ok && (rest == "" || rest[:1] == strings.ToUpper(rest[:1]))
-}
-
-func isEmbedded(d *ast.GenDecl, v *ast.ValueSpec) bool {
-	for _, doc := range []*ast.CommentGroup{d.Doc, v.Doc} {
-		if doc != nil && slices.ContainsFunc(doc.List, func(c *ast.Comment) bool { return strings.HasPrefix(c.Text, "//go:embed ") }) {
-			return true
-		}
-	}
-	return false
-}
-
-// isTable reports whether a value, as written, is one that is made to be read.
-func isTable(value ast.Expr, sources []source) bool {
+// isTable reports whether an expression is an array, a slice, a map, a struct of a type of the same
+// package, or a call that returns a table.
+func isTable(value ast.Expr, files []*ast.File) bool {
 	switch v := value.(type) {
 	case *ast.CompositeLit:
-		return isTableType(v.Type) || isOwnType(v.Type)
+		_, own := v.Type.(*ast.Ident)
+		return own || isTableType(v.Type)
 	case *ast.CallExpr:
 		switch f := v.Fun.(type) {
-		case *ast.ArrayType: // a conversion: []byte("...")
+		case *ast.ArrayType: // a conversion
 			return true
-		case *ast.FuncLit: // a table worked out at start
-			return isTableResult(f.Type)
+		case *ast.FuncLit:
+			return returnsTable(f.Type)
 		case *ast.Ident:
-			return slices.ContainsFunc(sources, func(s source) bool {
-				return slices.ContainsFunc(s.parsed.Decls, func(d ast.Decl) bool {
+			return slices.ContainsFunc(files, func(file *ast.File) bool {
+				return slices.ContainsFunc(file.Decls, func(d ast.Decl) bool {
 					made, ok := d.(*ast.FuncDecl)
-					return ok && made.Recv == nil && made.Name.Name == f.Name && isTableResult(made.Type)
+					return ok && made.Recv == nil && made.Name.Name == f.Name && returnsTable(made.Type)
 				})
 			})
 		case *ast.SelectorExpr:
-			return slices.Contains(pure, types.ExprString(f))
+			return slices.Contains(constructors, types.ExprString(f))
 		}
 	}
 	return false
 }
 
-func isTableResult(f *ast.FuncType) bool {
+func returnsTable(f *ast.FuncType) bool {
 	return f.Results != nil && len(f.Results.List) == 1 && isTableType(f.Results.List[0].Type)
 }
 
@@ -147,91 +111,100 @@ func isTableType(e ast.Expr) bool {
 	return false
 }
 
-// isOwnType reports whether a type is named in the same package. A type from
-// elsewhere (sync.Pool, http.Client) is taken for state.
-func isOwnType(e ast.Expr) bool {
-	_, ok := e.(*ast.Ident)
-	return ok
-}
-
-// writes returns the package variables, as "pkg/folder.name", that some statement
-// of production code assigns to, counts up or down, deletes from, clears or
-// copies into.
-func writes(tr tree, folders map[string][]source) map[string]bool {
-	written := map[string]bool{}
-	for folder, sources := range folders {
-		var files []*ast.File
-		for _, s := range sources {
-			files = append(files, s.parsed)
-		}
-		// Names are all that is wanted: what an import holds stays unknown,
-		// and the errors that follow from it do not matter.
-		info := &types.Info{Uses: map[*ast.Ident]types.Object{}}
-		conf := types.Config{Importer: noImports{}, Error: func(error) {}}
-		self, _ := conf.Check(tr.module+"/"+folder, tr.fset, files, info)
-		note := func(e ast.Expr) {
-			if v := rootOf(e, info); v == nil {
-				return
-			} else if imported, ok := info.Uses[v.pkg].(*types.PkgName); ok {
-				if other, ok := tr.ours(imported.Imported().Path()); ok {
-					written[other+"."+v.name.Name] = true
-				}
-			} else if o, ok := info.Uses[v.name].(*types.Var); ok && o.Parent() == self.Scope() {
-				written[folder+"."+v.name.Name] = true
+// assignedVariables returns the package variables that a statement assigns to, increments, deletes
+// from, clears or copies to.
+func assignedVariables(set *token.FileSet, files []*ast.File) map[string]bool {
+	// The types of other packages are not necessary, so the errors of the type checker are ignored.
+	info := &types.Info{Uses: map[*ast.Ident]types.Object{}}
+	conf := types.Config{Importer: noImports{}, Error: func(error) {}}
+	self, _ := conf.Check("self", set, files, info)
+	assigned := map[string]bool{}
+	add := func(targets ...ast.Expr) {
+		for _, target := range targets {
+			if v, ok := info.Uses[rootName(target)].(*types.Var); ok && v.Parent() == self.Scope() {
+				assigned[v.Name()] = true
 			}
 		}
-		for _, f := range files {
-			ast.Inspect(f, func(n ast.Node) bool {
-				switch n := n.(type) {
-				case *ast.AssignStmt:
-					for _, left := range n.Lhs {
-						note(left)
-					}
-				case *ast.IncDecStmt:
-					note(n.X)
-				case *ast.RangeStmt:
-					note(n.Key)
-					note(n.Value)
-				case *ast.CallExpr:
-					if f, ok := n.Fun.(*ast.Ident); ok && len(n.Args) > 0 && slices.Contains([]string{"clear", "copy", "delete"}, f.Name) {
-						note(n.Args[0])
-					}
+	}
+	for _, file := range files {
+		ast.Inspect(file, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.AssignStmt:
+				add(n.Lhs...)
+			case *ast.IncDecStmt:
+				add(n.X)
+			case *ast.RangeStmt:
+				add(n.Key, n.Value)
+			case *ast.CallExpr:
+				if f, ok := n.Fun.(*ast.Ident); ok && len(n.Args) > 0 && slices.Contains([]string{"clear", "copy", "delete"}, f.Name) {
+					add(n.Args[0])
 				}
-				return true
-			})
-		}
-	}
-	return written
-}
-
-// A variable is a name as it is spelt: x, or pkg.x.
-type variable struct{ pkg, name *ast.Ident }
-
-// rootOf returns the variable that is written to in the end: x of x.f[i].
-func rootOf(e ast.Expr, info *types.Info) *variable {
-	switch e := e.(type) {
-	case *ast.Ident:
-		return &variable{name: e}
-	case *ast.SelectorExpr:
-		if x, ok := e.X.(*ast.Ident); ok {
-			if _, ok := info.Uses[x].(*types.PkgName); ok {
-				return &variable{pkg: x, name: e.Sel}
 			}
-		}
-		return rootOf(e.X, info)
-	case *ast.IndexExpr:
-		return rootOf(e.X, info)
-	case *ast.SliceExpr:
-		return rootOf(e.X, info)
-	case *ast.StarExpr:
-		return rootOf(e.X, info)
-	case *ast.ParenExpr:
-		return rootOf(e.X, info)
+			return true
+		})
 	}
-	return nil
+	return assigned
 }
 
-// noImports is an importer that knows no package.
+// rootName returns x for an expression such as x.f[i].
+func rootName(e ast.Expr) *ast.Ident {
+	for {
+		switch x := e.(type) {
+		case *ast.Ident:
+			return x
+		case *ast.SelectorExpr:
+			e = x.X
+		case *ast.IndexExpr:
+			e = x.X
+		case *ast.SliceExpr:
+			e = x.X
+		case *ast.StarExpr:
+			e = x.X
+		case *ast.ParenExpr:
+			e = x.X
+		default:
+			return nil
+		}
+	}
+}
+
+// noImports is an importer that returns an error for each package.
 type noImports struct{}
 
 func (noImports) Import(string) (*types.Package, error) { return nil, errors.New("not imported") }
+
+func TestStateVariablesAreFound(t *testing.T) {
+	for code, want := range map[string]string{
+		`var client = &http.Client{}`:                                  "client",
+		`var pool = sync.Pool{}`:                                       "pool",
+		`var mu sync.Mutex`:                                            "mu",
+		`var n int`:                                                    "n",
+		`var n = 5`:                                                    "n",
+		`var now = time.Now`:                                           "now",
+		`var cache = make(map[string]int)`:                             "cache",
+		`var table = []int{1}; func f() { table = nil }`:               "table",
+		`var table = []int{1}; func f() { table[0]++ }`:                "table",
+		`var table = map[int]int{}; func f() { delete(table, 1) }`:     "table",
+		`type s struct{ n int }; var a = s{}; func f() { a.n++ }`:      "a",
+		`var errA = errors.New("a"); func f() { errA = nil }`:          "errA",
+		`var ErrFull = errors.New("full")`:                             "",
+		`var errGone = &fault{"gone"}`:                                 "",
+		`var _ error = (*fault)(nil)`:                                  "",
+		`var words = map[string]int{"a": 1}`:                           "",
+		`var crlf = []byte("\r\n")`:                                    "",
+		`var token = func() (t [256]bool) { return t }()`:              "",
+		`var token = tokens(); func tokens() [256]bool { panic(0) }`:   "",
+		`var number = regexp.MustCompile("[0-9]+")`:                    "",
+		`var words = []string{}; func f() { words := ""; words = "" }`: "",
+		"//go:embed page.html\nvar page string":                        "",
+	} {
+		set := token.NewFileSet()
+		file, err := parser.ParseFile(set, "a.go", "package a\n"+code, parser.ParseComments|parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(stateVariables(set, []*ast.File{file}), ","); got != want {
+			t.Errorf("%s: got the variables %q, want %q", code, got, want)
+		}
+	}
+}

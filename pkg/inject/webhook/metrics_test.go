@@ -15,6 +15,7 @@ import (
 	"testing/iotest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
@@ -167,6 +168,17 @@ func TestMetricsTellWhatHappensToTheCABundle(t *testing.T) {
 	f.configuration.Webhooks[1].ClientConfig.CABundle = nil // as somebody does who applies the manifest anew
 	harness.NoError(t, s.sync(t.Context()))
 	wantMetrics(t, m, success+" 1.80000006e+09", patches+" 2", failures+" 1")
+}
+
+func TestMetricNamesAndHelpTexts(t *testing.T) {
+	m := NewMetrics("v1", "abc")
+	m.AddCertificate(time.Now)
+	m.AddAuthority().looked(time.Now(), nil)
+	problems, err := testutil.GatherAndLint(m.registry)
+	harness.NoError(t, err)
+	for _, p := range problems {
+		t.Errorf("%s: got the problem %q, want none", p.Metric, p.Text)
+	}
 }
 
 var update = flag.Bool("update", false, "rewrite the table of the injector's metrics in docs/metrics.md")
