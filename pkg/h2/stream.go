@@ -92,8 +92,9 @@ var (
 // before a byte of the request was written.
 var ErrUnsent = errors.New("http2: nothing was sent")
 
-// Open opens a stream by sending the head of a request; end: there is nothing else of it.
-// The error is ErrFull, ErrShut, ErrBusy, ErrLarge, ErrEnding, or the error that ended the connection.
+// Open opens a stream and sends the header section of a request. If end is true, the request has no
+// content. The error is ErrFull, ErrShut, ErrBusy, ErrLarge, an error that is not exported if the
+// connection is shutting down, or the error that ended the connection.
 // [Config].Room reports when Open may succeed. owner owns the stream from before it is sent. If careful is true, streams
 // that were abandoned recently count against the limit of the server.
 func (c *Conn) Open(owner Owner, head *Block, end, careful bool) (*Stream, error) {

@@ -127,9 +127,12 @@ func (state *RequestState) becomeStream() {
 	}
 }
 
-// Respond notes that the final response has begun. Its Content-Type, "" for none,
-// decides whether it is a stream (docs/promises.md 3.5). It is called by the goroutine
-// that serves the request.
+// Respond records that the final response has begun. contentType is the value of its Content-Type
+// field, or "" if there is none. It decides whether the response is a stream (docs/promises.md 3.5).
+//
+// An engine calls Respond at most once per request, on any goroutine, and Forward returns after
+// Respond has returned. The HTTP/2 engine calls it on the goroutine that reads the connection to
+// the user container.
 func (state *RequestState) Respond(contentType string) {
 	state.Enter(Streaming)
 	switch {
