@@ -1,28 +1,30 @@
 // Package config reads the settings of a queue-proxy from its environment, once.
 //
-// [Load] reads every variable that Knative's control planes have ever set for a
-// queue-proxy, and our own, into a [Config] of types that cannot be misread.
-// Nothing is required, an empty value is the same as none, and unknown variables
-// are ignored: any control plane can start us (docs/promises.md 3.9). What is wrong
-// is reported all at once, a line for each value. Telemetry is the exception: its
-// bad values fall back to their defaults, and [Config.Warnings] says which. It also
-// names the unknown variables that look like misspelt ones of ours.
+// [Load] reads the variables of this project and all variables that the control planes of Knative have
+// set for a queue-proxy. No variable is required, an empty value is the same as an unset variable, and
+// unknown variables are ignored, so that each control plane can start the process (docs/promises.md
+// 3.9). All errors are reported together, with one line for each value. If a value for telemetry is not
+// allowed, its default is used and [Config.Warnings] contains a message. The warnings also contain
+// unknown variables that are similar to a setting.
 //
-// A setting is one field of a section of [Config]: its type says how it is written,
-// its tags say the rest. docs/configuration.md and config/queue-proxy.env are made
-// from them by this package's tests (go test ./pkg/config -update).
+// The package envconfig decodes the variables ([origin.Decode]). After that, other names of the
+// variables are read, and the defaults that depend on other settings are derived ([Config.derive]).
 //
-//	envconfig  the variable
-//	also       other programs' names for it, which are read in this order where it is unset
-//	default    what an unset variable means, in the words of the variable
-//	derived    the same, for people, where it depends on other settings ([Config.derive])
-//	desc       one sentence for people; 'code' is in single quotes
+// A setting is one field of a section of [Config]. Its type defines the syntax of the value. Its tags
+// define the rest. The tests of this package generate docs/configuration.md and
+// config/queue-proxy.env from the tags (go test ./pkg/config -update).
+//
+//	envconfig  name of the variable
+//	also       other names, which are read in this order if the variable is unset
+//	default    value of an unset variable
+//	derived    description of a default that depends on other settings
+//	desc       description; 'code' is in single quotes
 //	min, max   bounds of a number or a duration
-//	oneof      the words that are allowed
-//	unit       of a duration that is written without one
-//	hide       all of the value is secret, or what a URL may hold of secrets ("url")
-//	section, note, soft   of a section: its title, a sentence, and whether a bad value
-//	                      falls back to the default
+//	oneof      allowed words
+//	unit       unit of a duration that is an integer
+//	hide       the value is a secret ("all") or a URL that can contain secrets ("url")
+//	section, note, soft   title of a section, a note, and whether the default is used for a value
+//	                      that is not allowed
 package config
 
 // A Config is every setting in force. It is not changed after Load and may be read
@@ -210,7 +212,7 @@ type OTel struct {
 	ServiceName        Text           `envconfig:"OTEL_SERVICE_NAME" desc:"What we call ourselves in what is pushed."`
 	ResourceAttributes Attributes     `envconfig:"OTEL_RESOURCE_ATTRIBUTES" desc:"More attributes, as 'name=value,...'."`
 	Propagators        Propagators    `envconfig:"OTEL_PROPAGATORS" desc:"Which trace headers are read and written."`
-	Sampler            Sampler        `envconfig:"OTEL_TRACES_SAMPLER" oneof:"always_on,always_off,traceidratio,parentbased_always_on,parentbased_always_off,parentbased_traceidratio" desc:"Which requests are traced."`
+	Sampler            Choice[string] `envconfig:"OTEL_TRACES_SAMPLER" oneof:"always_on,always_off,traceidratio,parentbased_always_on,parentbased_always_off,parentbased_traceidratio" desc:"Which requests are traced."`
 	SamplerArg         SamplerArg     `envconfig:"OTEL_TRACES_SAMPLER_ARG" desc:"The sampler's argument."`
 	MetricInterval     Duration       `envconfig:"OTEL_METRIC_EXPORT_INTERVAL" default:"0" unit:"milliseconds" desc:"How often metrics are pushed; 0 is the control plane's choice."`
 	Endpoint           Text           `envconfig:"OTEL_EXPORTER_OTLP_ENDPOINT" hide:"url" desc:"The collector's URL."`

@@ -2,12 +2,15 @@ package config
 
 import (
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kelseyhightower/envconfig"
 
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
 	"github.com/queue-proxy/queue-proxy/test/harness"
@@ -103,8 +106,30 @@ func everyName() []string {
 	return names
 }
 
-// The process's environment is read by envconfig, a given one by us.
-func TestLoadReadsTheProcessAsReadReadsAList(t *testing.T) {
+// An error of envconfig contains the value of the variable.
+func TestErrorsOfEnvconfigShowNoValue(t *testing.T) {
+	const secret = "s3cret"
+	for _, err := range []error{
+		&envconfig.ParseError{KeyName: "USER_PORT", TypeName: "config.Port", Value: secret, Err: errors.New(secret)},
+		errors.New(secret),
+	} {
+		if got := withoutValue(err).Error(); strings.Contains(got, secret) {
+			t.Errorf("got %q, want no value", got)
+		}
+	}
+}
+
+func TestErrorsHideSecretSettings(t *testing.T) {
+	const secret = "s3cret"
+	c := read(t, "OTEL_EXPORTER_OTLP_HEADERS", secret, "OBSERVABILITY_CONFIG", secret)
+	harness.Equal(t, len(c.Warnings()), 2, "warnings", c.Warnings())
+	if got := strings.Join(c.Warnings(), "\n"); strings.Contains(got, secret) {
+		t.Errorf("got the warnings %q, want no value", got)
+	}
+}
+
+// envconfig reads the environment of the process. Read reads a list.
+func TestLoadAndReadReturnTheSame(t *testing.T) {
 	for _, v := range os.Environ() {
 		name, _, _ := strings.Cut(v, "=")
 		if slices.Contains(everyName(), name) {
@@ -112,7 +137,8 @@ func TestLoadReadsTheProcessAsReadReadsAList(t *testing.T) {
 		}
 	}
 	environments := append(knativeEnvironments(), environment{"none", nil}, environment{"others' names", env(
-		"PORT", "3000", "POD_NAME", "p", "HOSTNAME", "h", "METRICS_PROMETHEUS_PORT", "9999", "PROFILING_PORT", "8009")})
+		"PORT", "3000", "POD_NAME", "p", "HOSTNAME", "h", "METRICS_PROMETHEUS_PORT", "9999", "PROFILING_PORT", "8009")},
+		environment{"empty", everyNameEmpty()})
 	for _, e := range environments {
 		t.Run(e.name, func(t *testing.T) {
 			for _, v := range e.vars {

@@ -122,6 +122,11 @@ func TestEverySettingSaysWhatItMeans(t *testing.T) {
 				seen[name] = true
 			}
 			tag := func(key string) string { return f.tag.Get(key) }
+			if n, ok := f.setting.(interface{ bounds() (int64, int64) }); ok {
+				if low, high := n.bounds(); low >= high {
+					t.Errorf("%s: got the bounds %d and %d, want a minimum and a maximum", f.names(), low, high)
+				}
+			}
 			if !strings.HasSuffix(tag("desc"), ".") {
 				t.Errorf("%s: got %q, want a sentence", f.names(), tag("desc"))
 			}

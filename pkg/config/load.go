@@ -14,10 +14,9 @@ import (
 // An EnvVar is one variable of an environment.
 type EnvVar struct{ Name, Value string }
 
-// Load reads the environment of this process. The error has a line for each value
-// that is not allowed: the variable, the value in quotes, and what is allowed.
-// [Config.Warnings] also says when there is nothing in the certificate directory that
-// somebody has named; the files are not looked at otherwise.
+// Load reads the environment of this process. The error contains one line for each value that is not
+// allowed: the variable, the quoted value, and the allowed values. Load does not read the files that
+// the settings name, but [Config.Warnings] reports a directory for certificates that contains none.
 func Load() (*Config, error) {
 	var environ []EnvVar
 	for _, v := range os.Environ() {
@@ -26,42 +25,52 @@ func Load() (*Config, error) {
 	}
 	in := newReading(environ)
 	if err := envconfig.Process("", in.c); err != nil {
-		return nil, err
+		return nil, withoutValue(err)
 	}
 	in.ownFiles = true
 	return in.finish()
 }
 
-// Read reads a given environment by the rules of [Load]. Of a name that stands there
-// twice the last value counts, as in a pod.
+// withoutValue returns an error of envconfig without the value of the variable, which can be a secret.
+func withoutValue(err error) error {
+	if parse, ok := errors.AsType[*envconfig.ParseError](err); ok {
+		return fmt.Errorf("%s: the value cannot be decoded as %s", parse.KeyName, parse.TypeName)
+	}
+	return errors.New("the settings cannot be decoded from the environment")
+}
+
+// Read reads a list of variables in the same way as [Load] reads the environment. If a name occurs
+// twice, the last value is used, as in a pod.
 func Read(environ []EnvVar) (*Config, error) {
 	in := newReading(environ)
 	for _, f := range in.fields {
-		f.text = in.values[f.name]
+		if err := f.at().Decode(in.values[f.name]); err != nil {
+			return nil, err
+		}
 	}
 	return in.finish()
 }
 
-// Default is what an empty environment says.
+// Default returns the settings of an empty environment.
 func Default() *Config {
 	c, err := Read(nil)
 	if err != nil {
-		panic("config: a default that is not allowed: " + err.Error())
+		panic("config: a default is not allowed: " + err.Error())
 	}
 	return c
 }
 
-// A reading is a Config on its way out of an environment.
+// A reading is a Config while it is read from an environment.
 type reading struct {
 	c        *Config
 	sections []section
-	fields   []*field          // of the sections: those that have an effect
-	values   map[string]string // of the environment
-	ownFiles bool              // the files that the environment names are this process's
+	fields   []*field          // those of the sections that have an effect
+	values   map[string]string // environment
+	ownFiles bool              // the environment names files of this process
 	problems []string
 }
 
-// newReading returns a Config of defaults, ready for decoding.
+// newReading returns a reading with the defaults.
 func newReading(environ []EnvVar) *reading {
 	in := &reading{c: new(Config), values: map[string]string{}}
 	for _, v := range environ {
@@ -71,56 +80,26 @@ func newReading(environ []EnvVar) *reading {
 	in.fields = effective(in.sections)
 	for _, f := range in.fields {
 		if text := f.tag.Get("default"); text != "" && f.parse(text) != nil {
-			panic("config: " + f.name + ": a default that is not allowed: " + text)
+			panic("config: " + f.name + ": a default is not allowed: " + text)
 		}
+		f.set = in.values[f.name] != ""
 	}
 	return in
 }
 
-// take reads one variable, and keeps what is wrong. Empty is unset, and of several names
-// for one setting the first that is set counts.
-func (in *reading) take(f *field, name, text string) {
-	o := f.at()
-	if in.values[name] == "" || o.from != "" || f.bad { // envconfig passes defaults too
-		return
-	}
-	if isServing(name) {
-		in.c.serving = true
-	}
-	if isDockerLink(name, text) {
-		in.warn("%s: %s: a Kubernetes service link, not a setting; it is ignored", name, quote(text))
-		return
-	}
-	var several remarks
-	switch err := f.parse(text); {
-	case err == nil:
-		o.from = name
-	case f.soft && errors.As(err, &several):
-		o.from = name
-		for _, r := range several {
-			in.warn("%s: %s", name, r)
-		}
-	case f.soft && errors.Is(err, errNotAllowed):
-		in.warn("%s; its default is used", complain(f, name, text, err)[0])
-	case f.soft:
-		in.warn("%s: %v", name, err)
-	default:
-		f.bad = true
-		in.problems = append(in.problems, complain(f, name, text, err)...)
-	}
-}
-
-// finish reads all variables, works out what depends on other settings, and validates
-// the whole.
+// finish reads the other names of the variables, derives the settings that depend on others, and
+// validates the settings together.
 func (in *reading) finish() (*Config, error) {
 	for _, f := range in.fields {
-		in.take(f, f.name, f.text)
-		f.text = ""
-		for _, name := range split(f.also) {
-			in.take(f, name, in.values[name])
+		for _, name := range f.names()[1:] {
+			if text := in.values[name]; text != "" && f.at().unset() && f.problems == nil {
+				f.decode(name, text)
+			}
 		}
+		in.c.warnings = append(in.c.warnings, f.warnings...)
+		in.problems = append(in.problems, f.problems...)
 	}
-	in.warnOfMisspelt()
+	in.warnMisspelled()
 	in.c.derive()
 	in.validate()
 	if len(in.problems) > 0 {
@@ -137,46 +116,65 @@ func (in *reading) problem(format string, args ...any) {
 	in.problems = append(in.problems, fmt.Sprintf(format, args...))
 }
 
-// complain says what is wrong with a value, in one line or, where its type knows of
-// several things, in several.
-func complain(f *field, name, text string, err error) []string {
-	var several interface{ Unwrap() []error }
-	if errors.As(err, &several) {
-		var lines []string
-		for _, e := range several.Unwrap() {
-			lines = append(lines, name+": "+e.Error())
-		}
-		return lines
-	}
-	shown := quote(text)
-	if f.tag.Get("hide") == hideAll {
-		shown = hidden
-	}
-	return []string{name + ": " + shown + ": " + f.allowed()}
-}
-
-// A section is a group of settings with one subject.
+// A section is a group of settings.
 type section struct {
 	title, note string
 	fields      []*field
 }
 
-// A field is a setting of a Config with its tags.
+// A field is a setting of a Config with its tags, and the messages about its value.
 type field struct {
-	setting // nil: the variable is accepted and has no effect
-	config  *Config
-	name    string
-	tag     reflect.StructTag
-	also    string // other names, in the order in which they count
-	soft    bool   // a bad value falls back to the default with a warning (docs/promises.md 3.9)
-	bad     bool   // what was written is not allowed
-	text    string // what the environment has, or the default, until it is read
+	setting  // nil: the variable is accepted and has no effect
+	config   *Config
+	name     string
+	tag      reflect.StructTag
+	soft     bool     // for a value that is not allowed, the default is used (docs/promises.md 3.9)
+	set      bool     // the environment contains the variable, and it is not empty
+	problems []string // messages about a value that is not allowed
+	warnings []string
 }
 
-// names are all the names by which the variable is read, the first first.
-func (f *field) names() []string { return append([]string{f.name}, split(f.also)...) }
+// names returns all names of the variable in the order in which they are read.
+func (f *field) names() []string { return append([]string{f.name}, split(f.tag.Get("also"))...) }
 
-// sections are the settings of c, those without effect too.
+func (f *field) warn(format string, args ...any) {
+	f.warnings = append(f.warnings, fmt.Sprintf(format, args...))
+}
+
+// decode sets the value to that of a variable. It records an error in the field.
+func (f *field) decode(name, text string) {
+	if isServing(name) {
+		f.config.serving = true
+	}
+	if isDockerLink(name, text) {
+		f.warn("%s: %s: a Kubernetes service link, not a setting; it is ignored", name, quote(text))
+		return
+	}
+	var several interface{ Unwrap() []error } // an error of errors.Join
+	switch err := f.parse(text); {
+	case err == nil:
+		f.at().from = name
+	case errors.As(err, &several):
+		for _, err := range several.Unwrap() {
+			f.problems = append(f.problems, name+": "+err.Error())
+		}
+	case f.soft:
+		f.warn("%s: %s: %s; its default is used", name, f.quote(text), f.allowed())
+	default:
+		f.problems = []string{name + ": " + f.quote(text) + ": " + f.allowed()}
+	}
+}
+
+// quote quotes a value of the setting for a message. It hides the value of a setting that can contain
+// a secret.
+func (f *field) quote(text string) string {
+	if _, hides := f.setting.(hider); hides || f.tag.Get("hide") != "" {
+		return hidden
+	}
+	return quote(text)
+}
+
+// sections returns the settings of c, including variables that have no effect.
 func (c *Config) sections() []section {
 	var sections []section
 	for t, v := range reflect.ValueOf(c).Elem().Fields() {
@@ -194,7 +192,7 @@ func (c *Config) fieldsOf(of reflect.Value, soft bool) []*field {
 			fields = append(fields, c.fieldsOf(v, soft)...)
 			continue
 		}
-		f := &field{config: c, name: t.Tag.Get("envconfig"), also: t.Tag.Get("also"), tag: t.Tag, soft: soft}
+		f := &field{config: c, name: t.Tag.Get("envconfig"), tag: t.Tag, soft: soft}
 		if t.Name != "_" {
 			f.setting = v.Addr().Interface().(setting)
 			f.at().field = f
@@ -204,7 +202,7 @@ func (c *Config) fieldsOf(of reflect.Value, soft bool) []*field {
 	return fields
 }
 
-// fields are the settings of c that have an effect, in their order.
+// fields returns the settings of c that have an effect.
 func (c *Config) fields() []*field { return effective(c.sections()) }
 
 func effective(sections []section) []*field {

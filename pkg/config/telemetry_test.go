@@ -34,8 +34,8 @@ func TestABadExporterSettingIsLeftOut(t *testing.T) {
 	for name, c := range map[string]struct{ value, want string }{
 		"OTEL_EXPORTER_OTLP_HEADERS": {"s3cret", "entry 1 is not name=value; none are sent"},
 		"OTEL_RESOURCE_ATTRIBUTES":   {"a=%zz", `the value of "a" is not percent-encoded; they are left out`},
-		"OTEL_TRACES_SAMPLER":        {"xray", `"xray" is not a sampler; it is left out`},
-		"OTEL_TRACES_SAMPLER_ARG":    {"2", `"2" is not a number from 0 to 1; it is left out`},
+		"OTEL_TRACES_SAMPLER":        {"xray", `"xray": one of always_on, always_off, traceidratio, parentbased_always_on, parentbased_always_off, parentbased_traceidratio; its default is used`},
+		"OTEL_TRACES_SAMPLER_ARG":    {"2", `"2": a number, 0 to 1; its default is used`},
 		"OTEL_PROPAGATORS":           {"tracecontext,jaeger", `"jaeger" is not written; its fields go through unchanged`},
 	} {
 		got := read(t, name, c.value)

@@ -120,7 +120,7 @@ func (in *reading) validate() {
 	asked := &c.Observability.V.RequestMetrics
 	if _, port := c.metricsEndpoint(); port == 0 && asked.Protocol == "prometheus" && asked.Endpoint != "" {
 		in.warn("%s: requestMetrics.endpoint: %s: not host:port with a free port from %d to 65535; the default is used",
-			c.Observability.Name(), quote(asked.Endpoint), leastMetricsPort)
+			c.Observability.Name(), quote(redactURL(asked.Endpoint)), leastMetricsPort)
 	}
 	in.warnOfProbeHosts()
 	in.validateConcurrency()

@@ -14,17 +14,18 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
 )
 
-// A Value is one setting: what is in force, and where it comes from.
+// A Value is the value of a setting and its origin.
 type Value[T any] struct {
 	V T
 	origin
 }
 
-// String is what the variable would hold; "" where only an unset variable means V.
+// String returns the value in the form of the variable. It returns "" if only an unset variable has
+// this value.
 func (v *Value[T]) String() string { return fmt.Sprint(v.V) }
 
-// set takes what was read, unless that was an error.
-func (v *Value[T]) set(to T, err error) error {
+// assign sets the value unless err is not nil.
+func (v *Value[T]) assign(to T, err error) error {
 	if err != nil {
 		return errNotAllowed
 	}
@@ -32,89 +33,86 @@ func (v *Value[T]) set(to T, err error) error {
 	return nil
 }
 
-// derive takes what follows from other settings, unless this one was set.
+// derive sets the value of a setting that the environment does not contain.
 func (v *Value[T]) derive(to T) {
 	if v.unset() {
 		v.V = to
 	}
 }
 
-// An origin says where a value comes from.
-//
-// It is small, because envconfig copies each value, and each section of them, several
-// times.
+// An origin describes where a value comes from. It is small because envconfig copies each value and
+// each section several times.
 type origin struct {
-	field *field // which of the Config, or of the one that it was copied from; nil: of none yet
-	from  string // the variable that it was read from; "": from none
+	field *field // of the Config, or of the Config that this one is a copy of
+	from  string // variable that contained the value, or ""
 }
 
-// Name is the variable.
+// Name returns the name of the variable.
 func (o *origin) Name() string { return o.field.name }
 
-// bad reports whether what was written is not allowed.
-func (o *origin) bad() bool { return o.field.bad }
-
-// Decode is how envconfig passes what the environment has. It returns no error, because
-// envconfig stops at the first: see reading.finish.
+// Decode implements [envconfig.Decoder]. It records an error in the setting and returns nil, because
+// envconfig returns the first error and all errors are reported together (docs/promises.md 3.9). It
+// ignores the default that envconfig passes for an unset variable, and an empty value.
 func (o *origin) Decode(text string) error {
-	o.field.text = text
+	if o.field.set {
+		o.field.decode(o.field.name, text)
+	}
 	return nil
 }
 
 func (o *origin) at() *origin { return o }
 func (o *origin) unset() bool { return o.from == "" }
+func (o *origin) bad() bool   { return o.field.problems != nil }
 
-// A setting is what all types of values can do.
+// warn records a warning about a value that is used in part.
+func (o *origin) warn(format string, args ...any) {
+	o.field.warn("%s: %s", o.field.name, fmt.Sprintf(format, args...))
+}
+
+// A setting is implemented by all types of values.
 type setting interface {
 	at() *origin
 	Name() string
 	String() string
-	allowed() string         // what may be written, for people
-	parse(text string) error // text is not empty; on an error the value is as it was, but for remarks
+	allowed() string         // allowed values, for messages
+	parse(text string) error // text is not empty; an error does not change the value
 }
 
-// errNotAllowed says that a text is not what its type allows.
+// errNotAllowed is the error of parse for a value that is not allowed.
 var errNotAllowed = errors.New("not allowed")
 
-// remarks say what is left out of a value that is used all the same.
-type remarks []string
-
-func (r remarks) Error() string { return strings.Join(r, "; ") }
-
-// longest bounds every duration, so that a point in time plus a few of them still
-// fits in 64 bits of nanoseconds.
+// longest is the maximum of all durations, so that a sum of a time and a few durations does not
+// overflow.
 const longest = 100 * 365 * 24 * time.Hour
 
-// Port is one on which we or the user container listen, 1 to 65535.
+// Port is the number of a port, from 1 to 65535.
 type Port struct{ Value[int] }
 
-func (*Port) allowed() string { return "a port, 1 to 65535" }
+func (*Port) allowed() string           { return "a port, 1 to 65535" }
+func (p *Port) parse(text string) error { return p.assign(parseNumber(text, 1, math.MaxUint16)) }
 
-func (p *Port) parse(text string) error {
-	return p.set(parseNumber(text, 1, math.MaxUint16))
-}
-
-// Number is a whole number. It is read as Knative does: decimal, 0x, 0o, 0b and 0
-// prefixes.
+// Number is an integer in decimal, or with the prefix 0x, 0o, 0b or 0, as in Knative.
 type Number[T int | int64] struct{ Value[T] }
 
-func (n *Number[T]) bound(tag string) T {
-	bound, err := strconv.ParseInt(n.field.tag.Get(tag), 10, 64)
-	if err != nil {
-		panic("config: " + n.Name() + ": a bad bound: " + err.Error())
-	}
-	return T(bound)
+// bounds returns the minimum and the maximum.
+func (n *Number[T]) bounds() (low, high int64) {
+	low, _ = strconv.ParseInt(n.field.tag.Get("min"), 10, 64)
+	high, _ = strconv.ParseInt(n.field.tag.Get("max"), 10, 64)
+	return low, high
 }
 
 func (n *Number[T]) allowed() string {
-	if high := n.bound("max"); int64(high) != math.MaxInt64 {
-		return fmt.Sprintf("a whole number, %d to %d", n.bound("min"), high)
+	low, high := n.bounds()
+	if high == math.MaxInt64 {
+		return fmt.Sprintf("a whole number, %d or more", low)
 	}
-	return fmt.Sprintf("a whole number, %d or more", n.bound("min"))
+	return fmt.Sprintf("a whole number, %d to %d", low, high)
 }
 
 func (n *Number[T]) parse(text string) error {
-	return n.set(parseNumber(text, n.bound("min"), n.bound("max")))
+	low, high := n.bounds()
+	v, err := parseNumber(text, low, high)
+	return n.assign(T(v), err)
 }
 
 func parseNumber[T int | int64](text string, low, high T) (T, error) {
@@ -125,41 +123,45 @@ func parseNumber[T int | int64](text string, low, high T) (T, error) {
 	return T(n), nil
 }
 
-// Duration is written in Go's way, with its unit. One with a unit of its own, as
-// Knative and OpenTelemetry have them, may also be a whole number.
+// Duration is a duration in the syntax of Go. If the setting has a unit, as in Knative and
+// OpenTelemetry, it can also be an integer.
 type Duration struct{ Value[time.Duration] }
 
-// unit returns 0 where there is none.
+// unit returns the unit of an integer. 0 means that an integer is not allowed.
 func (d *Duration) unit() time.Duration {
-	return map[string]time.Duration{"seconds": time.Second, "milliseconds": time.Millisecond}[d.field.tag.Get("unit")]
+	switch d.field.tag.Get("unit") {
+	case "seconds":
+		return time.Second
+	case "milliseconds":
+		return time.Millisecond
+	}
+	return 0
 }
 
 func (d *Duration) allowed() string {
-	const written = "a duration such as 30s or 250ms"
+	const syntax = "a duration such as 30s or 250ms"
 	if d.unit() != 0 {
-		return "whole " + d.field.tag.Get("unit") + ", or " + written + "; 0 is off"
+		return "whole " + d.field.tag.Get("unit") + ", or " + syntax + "; 0 is off"
 	}
 	if least := d.field.tag.Get("min"); least != "" {
-		return written + ", " + least + " or more"
+		return syntax + ", " + least + " or more"
 	}
-	return written
+	return syntax
 }
 
 func (d *Duration) parse(text string) error {
 	if unit := d.unit(); unit != 0 {
 		if n, err := strconv.ParseInt(text, 0, 64); err == nil {
-			if n < 0 || n > int64(longest/unit) {
-				return errNotAllowed
-			}
-			return d.set(time.Duration(n)*unit, nil)
+			n, err = parseNumber(text, 0, int64(longest/unit))
+			return d.assign(time.Duration(n)*unit, err)
 		}
 	}
-	least, _ := time.ParseDuration(d.field.tag.Get("min")) // 0 where there is none
+	least, _ := time.ParseDuration(d.field.tag.Get("min")) // 0 without the tag
 	v, err := time.ParseDuration(text)
 	if err != nil || v < least || v > longest {
 		return errNotAllowed
 	}
-	return d.set(v, nil)
+	return d.assign(v, nil)
 }
 
 func (d *Duration) String() string {
@@ -172,16 +174,14 @@ func (d *Duration) String() string {
 // Bool is true or false.
 type Bool struct{ Value[bool] }
 
-func (*Bool) allowed() string { return "true or false" }
+func (*Bool) allowed() string           { return "true or false" }
+func (b *Bool) parse(text string) error { return b.assign(strconv.ParseBool(text)) }
 
-func (b *Bool) parse(text string) error { return b.set(strconv.ParseBool(text)) }
-
-// Fraction is a number between 0 and 1.
+// Fraction is a number from 0 to 1.
 type Fraction struct{ Value[float64] }
 
-func (*Fraction) allowed() string { return "a number, 0 to 1" }
-
-func (f *Fraction) parse(text string) error { return f.set(parseFraction(text)) }
+func (*Fraction) allowed() string           { return "a number, 0 to 1" }
+func (f *Fraction) parse(text string) error { return f.assign(parseFraction(text)) }
 
 func parseFraction(text string) (float64, error) {
 	f, err := strconv.ParseFloat(text, 64)
@@ -191,29 +191,28 @@ func parseFraction(text string) (float64, error) {
 	return f, nil
 }
 
-// Text is anything.
+// Text is any text.
 type Text struct{ Value[string] }
 
 func (*Text) allowed() string           { return "text" }
-func (t *Text) parse(text string) error { return t.set(text, nil) }
+func (t *Text) parse(text string) error { return t.assign(text, nil) }
 
-// Choice is one of a few words, without regard to case.
+// Choice is one of the words in the tag "oneof". Case is ignored.
 type Choice[T ~string] struct{ Value[T] }
 
 func (c *Choice[T]) words() []string { return strings.Split(c.field.tag.Get("oneof"), ",") }
 func (c *Choice[T]) allowed() string { return "one of " + strings.Join(c.words(), ", ") }
 
 func (c *Choice[T]) parse(text string) error {
-	for _, word := range c.words() {
-		if strings.EqualFold(word, text) {
-			return c.set(T(word), nil)
-		}
+	i := slices.IndexFunc(c.words(), func(word string) bool { return strings.EqualFold(word, text) })
+	if i < 0 {
+		return errNotAllowed
 	}
-	return errNotAllowed
+	return c.assign(T(c.words()[i]), nil)
 }
 
-// split cuts a comma list into its items, without blanks around them and without
-// empty ones. Nothing is nil.
+// split returns the items of a comma-separated list without spaces around them and without empty
+// items. The result of an empty list is nil.
 func split(text string) []string {
 	var items []string
 	for item := range strings.SplitSeq(text, ",") {
@@ -224,7 +223,7 @@ func split(text string) []string {
 	return items
 }
 
-// list is a comma list of texts.
+// list is a comma-separated list.
 type list struct{ Value[[]string] }
 
 func (l *list) String() string { return strings.Join(l.V, ",") }
@@ -234,10 +233,10 @@ func (l *list) parseUnless(text string, bad func(item string) bool) error {
 	if slices.ContainsFunc(items, bad) {
 		return errNotAllowed
 	}
-	return l.set(items, nil)
+	return l.assign(items, nil)
 }
 
-// Paths are exact, or prefixes that end in *.
+// Paths are exact paths, or prefixes that end in "*".
 type Paths struct{ list }
 
 func (*Paths) allowed() string {
@@ -250,8 +249,7 @@ func (p *Paths) parse(text string) error {
 	})
 }
 
-// Prefixes are beginnings of User-Agent. A star would be a letter there, which nobody
-// means.
+// Prefixes are prefixes of User-Agent. They do not contain "*", which would not be a wildcard.
 type Prefixes struct{ list }
 
 func (*Prefixes) allowed() string { return "a comma list of beginnings of User-Agent, without *" }
@@ -260,99 +258,83 @@ func (p *Prefixes) parse(text string) error {
 	return p.parseUnless(text, func(item string) bool { return strings.Contains(item, "*") })
 }
 
-// A name is one way of writing a value. Of several names for one value the first is
-// written.
-type name[T any] struct {
-	text  string
-	value T
-}
-
-func valueOf[T any](names []name[T], text string) (T, error) {
-	for _, n := range names {
-		if strings.EqualFold(n.text, text) {
-			return n.value, nil
+// parseNames returns the values of a comma-separated list of names. Case is ignored. The keys of
+// values are in upper case.
+func parseNames[T any](text string, values map[string]T) ([]T, error) {
+	var all []T
+	for _, name := range split(text) {
+		v, found := values[strings.ToUpper(name)]
+		if !found {
+			return nil, errNotAllowed
 		}
+		all = append(all, v)
 	}
-	var none T
-	return none, errNotAllowed
+	return all, nil
 }
 
-func valuesOf[T any](names []name[T], text string) ([]T, error) {
-	var values []T
-	for _, item := range split(text) {
-		v, err := valueOf(names, item)
-		if err != nil {
-			return nil, err
-		}
-		values = append(values, v)
-	}
-	return values, nil
-}
-
-func textOf[T comparable](names []name[T], values ...T) string {
-	var texts []string
+func joinNames[T any](values []T, name func(T) string) string {
+	var names []string
 	for _, v := range values {
-		if i := slices.IndexFunc(names, func(n name[T]) bool { return n.value == v }); i >= 0 {
-			texts = append(texts, names[i].text)
-		}
+		names = append(names, name(v))
 	}
-	return strings.Join(texts, ",")
+	return strings.Join(names, ",")
 }
 
-// TLSVersion is one that Knative accepts; 0: unset. Older ones are broken (RFC 8996).
+// TLSVersion is a version of TLS that Knative accepts. 0 means unset. Older versions are deprecated
+// (RFC 8996).
 type TLSVersion struct{ Value[uint16] }
 
-func tlsVersions() []name[uint16] {
-	return []name[uint16]{{"1.2", tls.VersionTLS12}, {"1.3", tls.VersionTLS13}}
-}
+func (*TLSVersion) allowed() string { return "one of 1.2, 1.3" }
 
-func (*TLSVersion) allowed() string           { return "one of 1.2, 1.3" }
-func (v *TLSVersion) parse(text string) error { return v.set(valueOf(tlsVersions(), text)) }
-func (v *TLSVersion) String() string          { return textOf(tlsVersions(), v.V) }
-
-// CipherSuites are those that crypto/tls holds to be secure, by its names; nil: its
-// choice.
-type CipherSuites struct{ Value[[]uint16] }
-
-func suites() []name[uint16] {
-	var names []name[uint16]
-	for _, s := range tls.CipherSuites() {
-		names = append(names, name[uint16]{s.Name, s.ID})
+func (v *TLSVersion) parse(text string) error {
+	version, found := map[string]uint16{"1.2": tls.VersionTLS12, "1.3": tls.VersionTLS13}[text]
+	if !found {
+		return errNotAllowed
 	}
-	return names
+	return v.assign(version, nil)
 }
+
+func (v *TLSVersion) String() string {
+	return map[uint16]string{tls.VersionTLS12: "1.2", tls.VersionTLS13: "1.3"}[v.V]
+}
+
+// CipherSuites are secure cipher suites by their names in crypto/tls. nil means the default of
+// crypto/tls.
+type CipherSuites struct{ Value[[]uint16] }
 
 func (*CipherSuites) allowed() string {
 	return "a comma list of Go's names of secure cipher suites, such as TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"
 }
-func (s *CipherSuites) parse(text string) error { return s.set(valuesOf(suites(), text)) }
-func (s *CipherSuites) String() string          { return textOf(suites(), s.V...) }
 
-// Curves are key exchanges, in both of Knative's spellings; nil: crypto/tls's choice.
+func (s *CipherSuites) parse(text string) error {
+	suites := map[string]uint16{}
+	for _, suite := range tls.CipherSuites() {
+		suites[suite.Name] = suite.ID
+	}
+	return s.assign(parseNames(text, suites))
+}
+
+func (s *CipherSuites) String() string { return joinNames(s.V, tls.CipherSuiteName) }
+
+// Curves are key exchange mechanisms by their names in Knative. nil means the default of crypto/tls.
 type Curves struct{ Value[[]tls.CurveID] }
 
-func curves() []name[tls.CurveID] {
-	return []name[tls.CurveID]{
-		{"X25519MLKEM768", tls.X25519MLKEM768},
-		{"X25519", tls.X25519},
-		{"P-256", tls.CurveP256}, {"CurveP256", tls.CurveP256},
-		{"P-384", tls.CurveP384}, {"CurveP384", tls.CurveP384},
-		{"P-521", tls.CurveP521}, {"CurveP521", tls.CurveP521},
-	}
-}
-
 func (*Curves) allowed() string {
-	var texts []string
-	for _, n := range curves() {
-		texts = append(texts, n.text)
-	}
-	return "a comma list of " + strings.Join(texts, ", ")
+	return "a comma list of X25519MLKEM768, X25519, P-256, CurveP256, P-384, CurveP384, P-521, CurveP521"
 }
-func (c *Curves) parse(text string) error { return c.set(valuesOf(curves(), text)) }
-func (c *Curves) String() string          { return textOf(curves(), c.V...) }
 
-// ProbeArray says whether the text of the probes is an array. It is one too where
-// nothing else can say how many there are.
+func (c *Curves) parse(text string) error {
+	return c.assign(parseNames(text, map[string]tls.CurveID{
+		"X25519MLKEM768": tls.X25519MLKEM768, "X25519": tls.X25519,
+		"P-256": tls.CurveP256, "P-384": tls.CurveP384, "P-521": tls.CurveP521,
+		"CURVEP256": tls.CurveP256, "CURVEP384": tls.CurveP384, "CURVEP521": tls.CurveP521,
+	}))
+}
+
+func (c *Curves) String() string { return joinNames(c.V, tls.CurveID.String) }
+
+// ProbeArray reports whether the text of the probes is an array. It is true in addition if only an
+// array can express the number of probes.
 type ProbeArray struct{ Bool }
 
 func (p *ProbeArray) String() string {
@@ -360,25 +342,26 @@ func (p *ProbeArray) String() string {
 	return strconv.FormatBool(p.V || len(c.Probes.V) > 1 || len(c.Probes.V) == 0 && !c.OnKnative.V)
 }
 
-// Probes are all those that must pass; none: always ready. Each of its errors names a
-// field of the probe and says itself what is allowed there.
+// Probes are the probes that must succeed. Without a probe, the user container is always ready. Each
+// error of parse names a field of the probe and the allowed values.
 type Probes struct{ Value[[]probe.Probe] }
 
 func (p *Probes) allowed() string {
 	return "a Kubernetes core/v1 Probe as JSON; an array of them with " + p.field.config.ProbeArray.Name() + "=true"
 }
 
+// parse needs the value of ProbeArray, which is declared before Probes and decoded first.
 func (p *Probes) parse(text string) error {
 	found, errs := probe.Parse(text, p.field.config.ProbeArray.V)
 	if len(errs) > 0 {
 		return errors.Join(errs...)
 	}
-	return p.set(found, nil)
+	return p.assign(found, nil)
 }
 
 func (p *Probes) String() string { return p.encode(p.V) }
 
-// shown hides the values of header fields.
+// shown returns the probes without the values of header fields.
 func (p *Probes) shown() string {
 	shown := slices.Clone(p.V)
 	for i, q := range shown {
@@ -395,8 +378,7 @@ func (p *Probes) shown() string {
 	return p.encode(shown)
 }
 
-// encode writes one probe, or an array of any number, without blanks and with the
-// keys in their fixed order.
+// encode returns one probe, or an array, as JSON without spaces and in a fixed order.
 func (p *Probes) encode(all []probe.Probe) string {
 	switch {
 	case p.field.config.ProbeArray.String() == "true":
@@ -407,13 +389,13 @@ func (p *Probes) encode(all []probe.Probe) string {
 	return encodeJSON(all[0])
 }
 
-// encodeJSON writes text and numbers, and what is made of them, as JSON.
-func encodeJSON(what any) string {
-	var written strings.Builder
-	e := json.NewEncoder(&written)
+// encodeJSON encodes a value that contains only texts and numbers.
+func encodeJSON(value any) string {
+	var text strings.Builder
+	e := json.NewEncoder(&text)
 	e.SetEscapeHTML(false)
-	if err := e.Encode(what); err != nil {
-		panic("config: a value that JSON cannot hold: " + err.Error())
+	if err := e.Encode(value); err != nil {
+		panic("config: JSON cannot contain a value: " + err.Error())
 	}
-	return strings.TrimSuffix(written.String(), "\n")
+	return strings.TrimSuffix(text.String(), "\n")
 }

@@ -1,0 +1,77 @@
+package config
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/queue-proxy/queue-proxy/pkg/spelling"
+)
+
+// A variable whose name is similar to a setting is reported as a misspelling. The bounds are narrow,
+// because READ_TIMEOUT, SSL_CERT_DIR and QUEUE_SERVING_HOST are two edits from settings and belong to
+// other programs.
+const (
+	longName      = 20         // minimum length, in characters, of a name that can have two misspellings
+	servingPrefix = "SERVING_" // variables of a Knative control plane
+)
+
+// warnMisspelled reports each variable with a name that is similar to a setting. It does not show the
+// value, which can be a secret.
+func (in *reading) warnMisspelled() {
+	known := map[string]bool{}
+	for _, s := range in.sections {
+		for _, f := range s.fields {
+			for _, name := range f.names() {
+				known[name] = true
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(in.values)) {
+		if value := in.values[name]; value == "" || known[name] || isServiceLink(name, value) {
+			continue
+		}
+		if nearest := in.nearest(name); nearest != "" {
+			in.warn("%s: unknown, so it is ignored; did you mean %s?", strings.Trim(strconv.Quote(name), `"`), nearest)
+		}
+	}
+}
+
+// nearest returns the setting with the most similar name, or "" if no name is similar. Case is
+// ignored. Names of other programs (tag "also") are not compared, because HOST_NAME is similar to
+// HOSTNAME.
+func (in *reading) nearest(name string) string {
+	name = strings.ToUpper(name)
+	nearest, least := "", 3
+	for _, f := range in.fields {
+		most := 1
+		if len(f.name) >= longName {
+			most = 2
+		}
+		if d := spelling.Distance(name, f.name, most); d <= most && d < least {
+			nearest, least = f.name, d
+		}
+	}
+	return nearest
+}
+
+// isServing reports whether a variable is a sign that a Knative control plane started the process.
+func isServing(name string) bool { return strings.HasPrefix(name, servingPrefix) }
+
+// isServiceLink reports whether the kubelet sets a variable for a Service, such as FOO_SERVICE_HOST,
+// FOO_SERVICE_PORT_HTTP, FOO_PORT or FOO_PORT_80_TCP_ADDR (Kubernetes, Service, environment
+// variables).
+func isServiceLink(name, value string) bool {
+	_, number, _ := strings.Cut(name, "_PORT_")
+	return isDockerLink(name, value) || strings.HasSuffix(name, "_SERVICE_HOST") || strings.HasSuffix(name, "_SERVICE_PORT") ||
+		strings.Contains(name, "_SERVICE_PORT_") || number != "" && number[0] >= '0' && number[0] <= '9'
+}
+
+// isDockerLink reports whether the value is an address such as tcp://10.0.0.1:80, which the kubelet
+// sets for a Service. For example, a Service with the name metrics-merge sets METRICS_MERGE_PORT in
+// each pod that starts later.
+func isDockerLink(name, value string) bool {
+	return strings.HasSuffix(name, "PORT") &&
+		(strings.HasPrefix(value, "tcp://") || strings.HasPrefix(value, "udp://") || strings.HasPrefix(value, "sctp://"))
+}
