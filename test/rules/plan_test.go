@@ -28,6 +28,7 @@ var plan = []folder{
 	{path: "pkg/manual"},
 	{path: "pkg/terminal"},
 	{path: "pkg/printable"},
+	{path: "pkg/sink"},
 	{path: "pkg/adapt"},
 	{path: "pkg/bound"},
 	{path: "pkg/memory", may: []string{"pkg/bound"}},
@@ -46,19 +47,19 @@ var plan = []folder{
 	{path: "pkg/http2", may: []string{"pkg/bound", "pkg/memory", "pkg/queue", "pkg/forward", "pkg/upstream", "pkg/h2", "pkg/h2client", "pkg/header", "pkg/wire", "pkg/goaway", "pkg/link", "pkg/socket", "pkg/connlimit"}},
 
 	{path: "pkg/export", may: []string{"pkg/header"}},
-	{path: "pkg/metrics", may: []string{"pkg/adapt", "pkg/bound", "pkg/loopback", "pkg/queue", "pkg/header", "pkg/export"}},
-	{path: "pkg/tracing", may: []string{"pkg/queue", "pkg/header", "pkg/export"}},
-	{path: "pkg/accesslog", may: []string{"pkg/queue", "pkg/header", "pkg/socket"}},
+	{path: "pkg/metrics", may: []string{"pkg/adapt", "pkg/bound", "pkg/loopback", "pkg/queue", "pkg/header", "pkg/export", "pkg/sink"}},
+	{path: "pkg/tracing", may: []string{"pkg/queue", "pkg/header", "pkg/export", "pkg/sink"}},
+	{path: "pkg/accesslog", may: []string{"pkg/queue", "pkg/header", "pkg/sink", "pkg/socket"}},
 
 	{path: "pkg/status", may: []string{"pkg/adapt", "pkg/bound", "pkg/loopback", "pkg/printable", "pkg/probe", "pkg/queue"}},
 	{path: "pkg/config", may: []string{"pkg/adapt", "pkg/probe", "pkg/header", "pkg/spelling"}},
 	{path: "pkg/inject", may: []string{"pkg/config", "pkg/probe", "pkg/header", "pkg/spelling"}},
 	{path: "pkg/inject/manifest", may: []string{"pkg/inject"}},
-	{path: "pkg/inject/webhook", may: []string{"pkg/inject", "pkg/certs", "pkg/portlimit"}},
+	{path: "pkg/inject/webhook", may: []string{"pkg/inject", "pkg/certs", "pkg/portlimit", "pkg/sink"}},
 	{path: "pkg/sidecar", may: []string{
 		"pkg/adapt", "pkg/bound", "pkg/header", "pkg/stats", "pkg/certs", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/loopback", "pkg/socket", "pkg/connlimit", "pkg/portlimit", "pkg/probe", "pkg/queue", "pkg/forward", "pkg/upstream",
 		"pkg/adapt", "pkg/memory", "pkg/bound", "pkg/header", "pkg/stats", "pkg/certs", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/connlimit", "pkg/portlimit", "pkg/probe", "pkg/queue", "pkg/forward", "pkg/upstream",
-		"pkg/h2client", "pkg/http1", "pkg/http2", "pkg/export", "pkg/metrics", "pkg/tracing", "pkg/accesslog", "pkg/status", "pkg/config",
+		"pkg/h2client", "pkg/http1", "pkg/http2", "pkg/export", "pkg/metrics", "pkg/tracing", "pkg/accesslog", "pkg/status", "pkg/config", "pkg/sink",
 	}},
 
 	// What shows the sidecars of a cluster, from outside of it.
