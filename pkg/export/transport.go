@@ -253,11 +253,11 @@ func plainError(err error) error {
 	return err
 }
 
-// shortError is an error that can be logged: net/http's quote what the collector sent,
-// and a certificate's all of its names.
+// shortError truncates an error for the log. Errors of net/http quote the response of the collector,
+// and errors about certificates contain all of their names.
 func shortError(err error) error {
 	if s := err.Error(); len(s) > maxText {
-		return errors.New(Text(s) + "...")
+		return errors.New(Text(s))
 	}
 	return err
 }

@@ -1,5 +1,5 @@
-// Package printable removes characters from text that a terminal interprets or does not show. It is
-// used for output that contains text from pods, because an application can choose this text.
+// Package printable prepares text for output if another program can choose the text. It removes
+// characters that a terminal interprets or does not show, and it truncates text.
 package printable
 
 import (
@@ -31,6 +31,22 @@ func replace(s, kept string) string {
 		}
 		return unicode.ReplacementChar
 	}, s)
+}
+
+// Truncate returns s as valid UTF-8 of at most limit bytes. limit is at least 3. If s is longer than limit,
+// the result ends in an ellipsis. The time does not depend on the length of s.
+func Truncate(s string, limit int) string {
+	const ellipsis = "…"
+	long := len(s) > limit
+	s = strings.ToValidUTF8(s[:min(len(s), limit+1)], string(unicode.ReplacementChar))
+	if !long && len(s) <= limit {
+		return s
+	}
+	end := min(len(s), limit-len(ellipsis))
+	for end < len(s) && !utf8.RuneStart(s[end]) {
+		end--
+	}
+	return s[:end] + ellipsis
 }
 
 // JSON writes v as indented JSON. Characters that are not printable are escaped, so that a program

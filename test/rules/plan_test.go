@@ -34,8 +34,8 @@ var plan = []folder{
 	{path: "pkg/memory", may: []string{"pkg/bound"}},
 	{path: "pkg/link", may: []string{"pkg/bound", "pkg/socket"}},
 
-	{path: "pkg/probe", may: []string{"pkg/header", "pkg/socket"}},
-	{path: "pkg/queue", may: []string{"pkg/adapt", "pkg/header", "pkg/stats"}},
+	{path: "pkg/probe", may: []string{"pkg/header", "pkg/printable", "pkg/socket"}},
+	{path: "pkg/queue", may: []string{"pkg/adapt", "pkg/header", "pkg/printable", "pkg/stats"}},
 	{path: "pkg/forward", may: []string{"pkg/bound", "pkg/memory", "pkg/queue", "pkg/header", "pkg/wire", "pkg/goaway", "pkg/connlimit"}},
 	{path: "pkg/upstream", may: []string{"pkg/bound", "pkg/queue", "pkg/forward", "pkg/header", "pkg/wire", "pkg/socket"}},
 	{path: "pkg/h2", may: []string{"pkg/bound", "pkg/memory", "pkg/link", "pkg/wire", "pkg/socket"}},
@@ -46,16 +46,16 @@ var plan = []folder{
 	{path: "pkg/http1", may: []string{"pkg/bound", "pkg/memory", "pkg/queue", "pkg/forward", "pkg/upstream", "pkg/h2client", "pkg/header", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/socket", "pkg/connlimit"}},
 	{path: "pkg/http2", may: []string{"pkg/bound", "pkg/memory", "pkg/queue", "pkg/forward", "pkg/upstream", "pkg/h2", "pkg/h2client", "pkg/header", "pkg/wire", "pkg/goaway", "pkg/link", "pkg/socket", "pkg/connlimit"}},
 
-	{path: "pkg/export", may: []string{"pkg/header"}},
+	{path: "pkg/export", may: []string{"pkg/header", "pkg/printable"}},
 	{path: "pkg/metrics", may: []string{"pkg/adapt", "pkg/bound", "pkg/loopback", "pkg/queue", "pkg/header", "pkg/export", "pkg/sink"}},
 	{path: "pkg/tracing", may: []string{"pkg/queue", "pkg/header", "pkg/export", "pkg/sink"}},
 	{path: "pkg/accesslog", may: []string{"pkg/queue", "pkg/header", "pkg/sink", "pkg/socket"}},
 
 	{path: "pkg/status", may: []string{"pkg/adapt", "pkg/bound", "pkg/loopback", "pkg/printable", "pkg/probe", "pkg/queue"}},
 	{path: "pkg/config", may: []string{"pkg/adapt", "pkg/probe", "pkg/header", "pkg/spelling"}},
-	{path: "pkg/inject", may: []string{"pkg/config", "pkg/probe", "pkg/header", "pkg/spelling"}},
+	{path: "pkg/inject", may: []string{"pkg/config", "pkg/printable", "pkg/probe", "pkg/header", "pkg/spelling"}},
 	{path: "pkg/inject/manifest", may: []string{"pkg/inject"}},
-	{path: "pkg/inject/webhook", may: []string{"pkg/inject", "pkg/certs", "pkg/portlimit", "pkg/sink"}},
+	{path: "pkg/inject/webhook", may: []string{"pkg/inject", "pkg/certs", "pkg/portlimit", "pkg/printable", "pkg/sink"}},
 	{path: "pkg/sidecar", may: []string{
 		"pkg/adapt", "pkg/bound", "pkg/header", "pkg/stats", "pkg/certs", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/loopback", "pkg/socket", "pkg/connlimit", "pkg/portlimit", "pkg/probe", "pkg/queue", "pkg/forward", "pkg/upstream",
 		"pkg/adapt", "pkg/memory", "pkg/bound", "pkg/header", "pkg/stats", "pkg/certs", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/connlimit", "pkg/portlimit", "pkg/probe", "pkg/queue", "pkg/forward", "pkg/upstream",
