@@ -84,7 +84,7 @@ func (r *Request) Refuse(maxBody int64) queue.Reason {
 		defer r.repack(r.unpack())
 	}
 	for i := range r.Fields {
-		if wire.IsAlias(wire.String(r.Fields[i].Name)) {
+		if header.RoleOf(r.Fields[i].Name) == header.AliasRole {
 			return queue.BadRequest
 		}
 	}
@@ -167,12 +167,12 @@ func (r *Request) OffersUpgrade() bool {
 func (r *Request) appendProtocols(b []byte) []byte {
 	n := len(b)
 	for _, f := range r.Fields {
-		if !wire.EqualFold(f.Name, header.Upgrade) {
+		if !header.EqualFold(f.Name, header.Upgrade) {
 			continue
 		}
 		for protocol := range strings.SplitSeq(wire.String(f.Value), ",") {
 			protocol = strings.Trim(protocol, " \t")
-			if protocol == "" || wire.EqualFold(protocol, "h2c") {
+			if protocol == "" || header.EqualFold(protocol, "h2c") {
 				continue
 			}
 			if len(b) > n {
@@ -253,7 +253,7 @@ func (r *Request) appendFraming(b []byte) []byte {
 func (r *Request) appendCookies(b []byte) []byte {
 	begun := false
 	for _, f := range r.Fields {
-		if !wire.EqualFold(f.Name, header.Cookie) {
+		if !header.EqualFold(f.Name, header.Cookie) {
 			continue
 		}
 		if begun {
@@ -334,7 +334,7 @@ func (r *Request) read(room names) (s said, named names) {
 // from.
 func saysForwarded(name string) bool {
 	const prefix = "x-forwarded-"
-	return len(name) > len(prefix) && wire.EqualFold(name[:len(prefix)], prefix) || wire.EqualFold(name, header.Forwarded)
+	return len(name) > len(prefix) && header.EqualFold(name[:len(prefix)], prefix) || header.EqualFold(name, header.Forwarded)
 }
 
 // each is EachField, with or without Cookie.
@@ -342,8 +342,8 @@ func (r *Request) each(e Encoder, s *said, named names, noCookies bool) {
 	for i := range r.Fields {
 		name := wire.String(r.Fields[i].Name)
 		switch header.RoleOf(name) {
-		case header.HopRole, header.ConnectionRole, header.TERole, header.StopsRole, header.LengthRole, header.HostRole,
-			header.ExpectRole, header.ForwardedForRole:
+		case header.HopRole, header.UpgradeRole, header.KeepAliveRole, header.TransferEncodingRole, header.ConnectionRole, header.TERole,
+			header.StopsRole, header.LengthRole, header.HostRole, header.ExpectRole, header.ForwardedForRole:
 			continue
 		case header.TrailerRole:
 			if !r.Chunked {
@@ -354,7 +354,7 @@ func (r *Request) each(e Encoder, s *said, named names, noCookies bool) {
 				continue
 			}
 		}
-		if named.has(name) || r.Trace != nil && r.Trace.Drop(name) || noCookies && wire.EqualFold(name, header.Cookie) {
+		if named.has(name) || r.Trace != nil && r.Trace.Drop(name) || noCookies && header.EqualFold(name, header.Cookie) {
 			continue
 		}
 		e.Field(name, wire.String(r.Fields[i].Value))

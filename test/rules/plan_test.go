@@ -16,7 +16,7 @@ var plan = []folder{
 	{path: "pkg/stats", may: []string{"pkg/header"}},
 	{path: "pkg/smallfile"},
 	{path: "pkg/certs", may: []string{"pkg/smallfile"}},
-	{path: "pkg/wire"},
+	{path: "pkg/wire", may: []string{"pkg/header"}},
 	{path: "pkg/hangup"},
 	{path: "pkg/goaway"},
 	{path: "pkg/socket"},
