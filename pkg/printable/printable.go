@@ -1,5 +1,5 @@
 // Package printable prepares text for output if another program can choose the text. It removes
-// characters that a terminal interprets or does not show, and it truncates text.
+// characters that a terminal interprets or does not show, truncates text, and encodes JSON.
 package printable
 
 import (
@@ -61,6 +61,18 @@ func JSON(w io.Writer, v any) error {
 	}
 	_, err := io.WriteString(w, escape(b.String()))
 	return err
+}
+
+// CompactJSON returns v as JSON without blanks. Characters of HTML are not escaped. The keys of maps are
+// sorted, so that equal values have equal texts. It panics if JSON cannot represent v.
+func CompactJSON(v any) string {
+	var b strings.Builder
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		panic("printable: encode JSON: " + err.Error())
+	}
+	return strings.TrimSuffix(b.String(), "\n")
 }
 
 // escape escapes the characters of a JSON text that are not printable. All of them are in strings,
