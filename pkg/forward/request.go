@@ -127,8 +127,14 @@ func (r *Request) Authority() string {
 	return r.Host
 }
 
-// Idempotent reports whether the request may be sent twice (RFC 9110 section 9.2.2).
-func (r *Request) Idempotent() bool {
+// MayReplay reports whether a request is sent again after it failed without a byte of a response
+// (docs/promises.md 3.7). reused reports whether the connection was used before, and unsent whether no
+// byte of the request was written. The caller checks that the body is still complete. An error of
+// HTTP/2 can state that the request was not processed, see package h2client.
+func (r *Request) MayReplay(reused, unsent bool) bool { return reused && (unsent || r.isIdempotent()) }
+
+// isIdempotent reports whether the method is idempotent (RFC 9110 section 9.2.2).
+func (r *Request) isIdempotent() bool {
 	switch r.Method {
 	case "GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE":
 		return true
