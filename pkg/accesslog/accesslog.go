@@ -2,8 +2,8 @@
 // to the user container or would have gone.
 //
 // A line is JSON, valid for every input, or what a template in Knative's language
-// makes of the request. Writing never makes a request wait: lines go into a bounded
-// buffer that one goroutine empties, and those that find no place are counted.
+// makes of the request. A request never waits for the writer: lines are queued, and one
+// goroutine writes them. If the queue is full, lines are dropped and counted.
 package accesslog
 
 import (
@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/sink"
 )
 
 // Options say which requests are logged and how. The zero value logs all of them
@@ -32,8 +33,8 @@ type Options struct {
 	Sample     int           // log one in so many; 0 and 1: all
 	Revision   Revision      // who we are
 
-	// Report is called when writing or the template fails, once until it works again.
-	// Any goroutine that logs may call it. It may be nil.
+	// Report is called if a write or the template fails, at most once a minute for each of
+	// them. It can be called by any goroutine that logs. It may be nil.
 	Report func(error)
 }
 
@@ -50,10 +51,10 @@ type Log struct {
 	template *template // nil: JSON
 	tail     []byte    // of every JSON line: the revision, the closing brace
 	ordinary atomic.Uint64
-	broken   atomic.Bool            // the template failed for the last request
+	failures sink.Throttle          // of the template
 	scratch  sync.Pool              // of *[]byte
 	second   atomic.Pointer[second] // of the last line
-	buffer   *buffer
+	lines    *sink.Batcher[byte]
 }
 
 // New returns a log that writes to w, and starts the goroutine that does. The error
@@ -71,7 +72,7 @@ func New(o Options, w io.Writer) (*Log, error) {
 		}
 		l.template = t
 	}
-	l.buffer = newBuffer(w, o.Report)
+	l.lines = newBatcher(w, o.Report)
 	return l, nil
 }
 
@@ -82,7 +83,7 @@ func (l *Log) Observe(o *queue.Observation) {
 	}
 	scratch := l.scratch.Get().(*[]byte)
 	line := l.appendLine((*scratch)[:0], o)
-	l.buffer.add(line)
+	l.lines.Add(line...)
 	if cap(line) <= keepScratch {
 		*scratch = line
 	}
@@ -125,22 +126,21 @@ func (l *Log) appendLine(b []byte, o *queue.Observation) []byte {
 		TraceID:  traceID,
 	})
 	if err == nil {
-		l.broken.Store(false)
 		return line
 	}
-	if !l.broken.Swap(true) && l.options.Report != nil {
-		l.options.Report(fmt.Errorf("request log template: %w; such lines are JSON of our own", err))
-	}
+	l.failures.Error(fmt.Errorf("request log template: %w; the default JSON is written instead", err), l.options.Report)
 	return l.appendJSON(b, o, traceID, err.Error())
 }
 
-// Dropped returns how many lines were lost: they found no place, or the writer
-// refused them.
-func (l *Log) Dropped() uint64 { return l.buffer.dropped.Load() }
+// Dropped returns the number of lines that were lost because the queue was full or the writer failed.
+func (l *Log) Dropped() uint64 { return l.lines.Dropped() }
 
-// Close writes what waits and ends the goroutine. Requests observed afterwards are
-// dropped. When ctx ends first, the error says how many lines still wait; then the
-// goroutine lives on until the write that it is stuck in returns.
+// Close writes the queued lines and stops the goroutine. Later requests are not logged. If ctx is done
+// first, the error contains the number of lines that were not written. If the writer is still blocked
+// a second later, the goroutine exits when the writer returns.
 func (l *Log) Close(ctx context.Context) error {
-	return l.buffer.close(ctx)
+	if lost, err := l.lines.Close(ctx); err != nil {
+		return fmt.Errorf("request log: %d lines are not written: %w", lost, err)
+	}
+	return nil
 }

@@ -1,13 +1,14 @@
 package config
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"iter"
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/queue-proxy/queue-proxy/pkg/printable"
 )
 
 // A Setting is one value in force, for people and logs.
@@ -99,10 +100,7 @@ func (c *Config) Write(w io.Writer) {
 
 // WriteJSON is Write for programs: an object with the lists settings and warnings.
 func (c *Config) WriteJSON(w io.Writer) {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	e.SetEscapeHTML(false)
-	_ = e.Encode(struct {
+	_ = printable.JSON(w, struct {
 		Settings []Setting `json:"settings"`
 		Warnings []string  `json:"warnings"`
 	}{c.Settings(), append([]string{}, c.warnings...)})

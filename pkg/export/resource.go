@@ -5,10 +5,11 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	commonpb "go.opentelemetry.io/proto/otlp/common/v1"
 	resourcepb "go.opentelemetry.io/proto/otlp/resource/v1"
+
+	"github.com/queue-proxy/queue-proxy/pkg/printable"
 )
 
 // A Resource is who sends: attributes of every span and metric.
@@ -70,18 +71,9 @@ func StringAttribute(name, value string) *commonpb.KeyValue {
 	return &commonpb.KeyValue{Key: name, Value: &commonpb.AnyValue{Value: &commonpb.AnyValue_StringValue{StringValue: value}}}
 }
 
-// maxText is how much of a string an export shows, in bytes.
+// maxText is the maximum length of a string in an export, in bytes.
 const maxText = 512
 
-// Text returns a client's string as an export may keep it: not too long, in memory of
-// its own, and in UTF-8, without which a collector refuses the whole batch.
-func Text(s string) string {
-	if len(s) > maxText {
-		n := maxText
-		for n > maxText-utf8.UTFMax && !utf8.RuneStart(s[n]) {
-			n--
-		}
-		s = s[:n]
-	}
-	return strings.Clone(strings.ToValidUTF8(s, "\ufffd"))
-}
+// Text returns a copy of a string of a client, of at most 512 bytes. It is valid UTF-8, because a
+// collector rejects a batch that contains invalid UTF-8.
+func Text(s string) string { return strings.Clone(printable.Truncate(s, maxText)) }

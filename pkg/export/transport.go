@@ -9,7 +9,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -253,11 +252,11 @@ func plainError(err error) error {
 	return err
 }
 
-// shortError is an error that can be logged: net/http's quote what the collector sent,
-// and a certificate's all of its names.
+// shortError truncates an error for the log. Errors of net/http quote the response of the collector,
+// and errors about certificates contain all of their names.
 func shortError(err error) error {
 	if s := err.Error(); len(s) > maxText {
-		return errors.New(Text(s) + "...")
+		return errors.New(Text(s))
 	}
 	return err
 }
@@ -299,18 +298,11 @@ func retryAfter(s string) time.Duration {
 
 // call is a sender by a unary gRPC call (grpc/doc/PROTOCOL-HTTP2.md).
 func (e *end) call(ctx context.Context, body []byte) (int, error) {
-	frame := make([]byte, 0, frameHead+len(body))
-	frame = append(frame, 0) // not compressed
-	frame = binary.BigEndian.AppendUint32(frame, uint32(len(body)))
-	frame = append(frame, body...)
-	res, answer, err := e.roundTrip(ctx, frame)
+	res, answer, err := e.roundTrip(ctx, header.GRPCFrame(body))
 	if err != nil {
 		return 0, err
 	}
-	status, message := res.Trailer.Get(grpcStatus), res.Trailer.Get(grpcMessage)
-	if status == "" { // a server without an answer puts it into the head
-		status, message = res.Header.Get(grpcStatus), res.Header.Get(grpcMessage)
-	}
+	status, message := header.GRPCResult(res)
 	switch {
 	case status == "" && len(answer) == maxAnswer:
 		return 0, &Refusal{Err: errors.New("the collector's answer is longer than 64 KiB")}
@@ -322,10 +314,8 @@ func (e *end) call(ctx context.Context, body []byte) (int, error) {
 		return 0, &Refusal{Err: fmt.Errorf("the collector's grpc-status is %.32q", status)}
 	}
 	if code == 0 {
-		if len(answer) < frameHead || answer[0] != 0 {
-			return 0, nil // it accepted, and the message is not one that we read
-		}
-		return rejectedProto(answer[frameHead:]), nil
+		response, _ := header.GRPCMessage(answer) // the export is accepted even if the message is compressed
+		return rejectedProto(response), nil
 	}
 	r := &Refusal{Err: fmt.Errorf("the collector answered grpc-status %d: %.256q", code, message)}
 	switch code {
@@ -334,12 +324,6 @@ func (e *end) call(ctx context.Context, body []byte) (int, error) {
 	}
 	return 0, r
 }
-
-const (
-	frameHead   = 5 // bytes before a gRPC message
-	grpcStatus  = "Grpc-Status"
-	grpcMessage = "Grpc-Message"
-)
 
 // Codes of gRPC after which OTLP tries again (OTLP 1.x, "Failures"). Exhausted is not
 // among them: that it may be retried would be in a detail that we do not read.

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
@@ -49,7 +50,7 @@ func (n names) add(line string) names {
 		var name string
 		name, line, more = strings.Cut(line, ",")
 		name = strings.Trim(name, " \t")
-		if name != "" && !wire.EqualFold(name, "keep-alive") && !wire.EqualFold(name, "close") {
+		if name != "" && !header.EqualFold(name, "keep-alive") && !header.EqualFold(name, "close") {
 			n = append(n, name)
 		}
 	}
@@ -58,7 +59,7 @@ func (n names) add(line string) names {
 
 func (n names) has(name string) bool {
 	for _, named := range n {
-		if wire.EqualFold(named, name) {
+		if header.EqualFold(named, name) {
 			return true
 		}
 	}

@@ -84,7 +84,7 @@ func (r *Request) Refuse(maxBody int64) queue.Reason {
 		defer r.repack(r.unpack())
 	}
 	for i := range r.Fields {
-		if wire.IsAlias(wire.String(r.Fields[i].Name)) {
+		if header.RoleOf(r.Fields[i].Name) == header.AliasRole {
 			return queue.BadRequest
 		}
 	}
@@ -127,8 +127,14 @@ func (r *Request) Authority() string {
 	return r.Host
 }
 
-// Idempotent reports whether the request may be sent twice (RFC 9110 section 9.2.2).
-func (r *Request) Idempotent() bool {
+// MayReplay reports whether a request is sent again after it failed without a byte of a response
+// (docs/promises.md 3.7). reused reports whether the connection was used before, and unsent whether no
+// byte of the request was written. The caller checks that the body is still complete. An error of
+// HTTP/2 can state that the request was not processed, see package h2client.
+func (r *Request) MayReplay(reused, unsent bool) bool { return reused && (unsent || r.isIdempotent()) }
+
+// isIdempotent reports whether the method is idempotent (RFC 9110 section 9.2.2).
+func (r *Request) isIdempotent() bool {
 	switch r.Method {
 	case "GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE":
 		return true
@@ -167,12 +173,12 @@ func (r *Request) OffersUpgrade() bool {
 func (r *Request) appendProtocols(b []byte) []byte {
 	n := len(b)
 	for _, f := range r.Fields {
-		if !wire.EqualFold(f.Name, header.Upgrade) {
+		if !header.EqualFold(f.Name, header.Upgrade) {
 			continue
 		}
 		for protocol := range strings.SplitSeq(wire.String(f.Value), ",") {
 			protocol = strings.Trim(protocol, " \t")
-			if protocol == "" || wire.EqualFold(protocol, "h2c") {
+			if protocol == "" || header.EqualFold(protocol, "h2c") {
 				continue
 			}
 			if len(b) > n {
@@ -253,7 +259,7 @@ func (r *Request) appendFraming(b []byte) []byte {
 func (r *Request) appendCookies(b []byte) []byte {
 	begun := false
 	for _, f := range r.Fields {
-		if !wire.EqualFold(f.Name, header.Cookie) {
+		if !header.EqualFold(f.Name, header.Cookie) {
 			continue
 		}
 		if begun {
@@ -334,7 +340,7 @@ func (r *Request) read(room names) (s said, named names) {
 // from.
 func saysForwarded(name string) bool {
 	const prefix = "x-forwarded-"
-	return len(name) > len(prefix) && wire.EqualFold(name[:len(prefix)], prefix) || wire.EqualFold(name, header.Forwarded)
+	return len(name) > len(prefix) && header.EqualFold(name[:len(prefix)], prefix) || header.EqualFold(name, header.Forwarded)
 }
 
 // each is EachField, with or without Cookie.
@@ -342,8 +348,8 @@ func (r *Request) each(e Encoder, s *said, named names, noCookies bool) {
 	for i := range r.Fields {
 		name := wire.String(r.Fields[i].Name)
 		switch header.RoleOf(name) {
-		case header.HopRole, header.ConnectionRole, header.TERole, header.StopsRole, header.LengthRole, header.HostRole,
-			header.ExpectRole, header.ForwardedForRole:
+		case header.HopRole, header.UpgradeRole, header.KeepAliveRole, header.TransferEncodingRole, header.ConnectionRole, header.TERole,
+			header.StopsRole, header.LengthRole, header.HostRole, header.ExpectRole, header.ForwardedForRole:
 			continue
 		case header.TrailerRole:
 			if !r.Chunked {
@@ -354,7 +360,7 @@ func (r *Request) each(e Encoder, s *said, named names, noCookies bool) {
 				continue
 			}
 		}
-		if named.has(name) || r.Trace != nil && r.Trace.Drop(name) || noCookies && wire.EqualFold(name, header.Cookie) {
+		if named.has(name) || r.Trace != nil && r.Trace.Drop(name) || noCookies && header.EqualFold(name, header.Cookie) {
 			continue
 		}
 		e.Field(name, wire.String(r.Fields[i].Value))

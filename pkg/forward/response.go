@@ -27,10 +27,11 @@ func EachResponseField(fields []wire.Field, e Encoder) {
 	}
 	for _, f := range fields {
 		name, value := wire.String(f.Name), wire.String(f.Value)
-		switch header.RoleOf(name) {
-		case header.HopRole, header.ConnectionRole, header.TERole, header.LengthRole:
+		role := header.RoleOf(name)
+		if role.IsHop() || role == header.LengthRole {
 			continue
-		case header.ProxyStatusRole:
+		}
+		if role == header.ProxyStatusRole {
 			if value = header.WithoutOurs(value); value == "" {
 				continue
 			}
@@ -48,7 +49,7 @@ func EachResponseField(fields []wire.Field, e Encoder) {
 func AppendUpgrade(b []byte, head *wire.Response) ([]byte, bool) {
 	begin := len(b)
 	for _, f := range head.Fields {
-		if head.Status == http.StatusUpgradeRequired && len(f.Value) > 0 && wire.EqualFold(f.Name, header.Upgrade) {
+		if head.Status == http.StatusUpgradeRequired && len(f.Value) > 0 && header.EqualFold(f.Name, header.Upgrade) {
 			b = wire.AppendField(b, f.Name, f.Value)
 		}
 	}

@@ -30,7 +30,7 @@ func mayTrail(name string) bool {
 	default:
 		return false
 	}
-	return !wire.ForbidsTrailer(name) && !slices.ContainsFunc(headerOnly, func(n string) bool { return wire.EqualFold(name, n) })
+	return !slices.ContainsFunc(headerOnly, func(n string) bool { return header.EqualFold(name, n) })
 }
 
 // RequestTrailer returns the fields of a request's trailer section that the user container

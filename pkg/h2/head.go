@@ -181,8 +181,8 @@ func validName(name string) bool {
 	return wire.ValidToken(name)
 }
 
-// connectionSpecific reports whether a field is one of HTTP/1.1's connections (RFC 9113
-// section 8.2.2).
+// connectionSpecific reports whether a field is specific to a connection of HTTP/1.1 (RFC 9113 section
+// 8.2.2). The names are in lower case, so the table of package header, which ignores case, is not used.
 func connectionSpecific(name, value string) bool {
 	switch name {
 	case "connection", "proxy-connection", "keep-alive", "transfer-encoding", "upgrade":

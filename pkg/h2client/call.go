@@ -237,19 +237,19 @@ func (c *Call) mayRepeat(err error, reused bool) bool {
 	return !answered && MayRepeat(err, reused, c.Request)
 }
 
-// MayRepeat reports whether a request without an answer, whose body is there as a whole, may
-// be sent again after err (docs/promises.md 3.7; RFC 9110 section 9.2.2). A stream that was reset
-// with ENHANCE_YOUR_CALM is only repeated if its connection is replaced. reused: the
-// connection had been used before.
+// MayRepeat reports whether a request without a response and with a complete body is sent again after
+// err. A stream that was refused was not processed. A stream that was reset with ENHANCE_YOUR_CALM is
+// only repeated if its connection is replaced. In the other cases, [forward.Request.MayReplay] decides.
+// reused reports whether the connection was used before.
 func MayRepeat(err error, reused bool, q *forward.Request) bool {
 	if forward.FaultOf(err) != forward.Reset {
 		return false
 	}
 	if reset, ok := errors.AsType[*h2.ResetError](err); ok {
-		calm := reset.Code == h2.EnhanceYourCalm && reset.Ending && reused && q.Idempotent()
+		calm := reset.Code == h2.EnhanceYourCalm && reset.Ending && q.MayReplay(reused, false)
 		return reset.Code == h2.RefusedStream || calm
 	}
-	return reused && (errors.Is(err, h2.ErrUnsent) || q.Idempotent())
+	return q.MayReplay(reused, errors.Is(err, h2.ErrUnsent))
 }
 
 // Length returns the length of the body in bytes; -1: it is not known, or a trailer

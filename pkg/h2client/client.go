@@ -53,9 +53,10 @@ const (
 	connWindow = 1 << 30
 	// maxHead is Settings.MaxHeaderBytes where that is 0.
 	maxHead = 1 << 20
-	// idleTimeout closes connections that nobody used for so long where there are others:
-	// those that were made for many requests at once, or because clients have left so many.
-	// Abandoned streams count for no longer.
+	// idleTimeout is the time after which an unused connection is closed if there are others.
+	// They were opened for many concurrent or canceled requests. Abandoned streams count for
+	// no longer. A connection is shared by its streams, and has its own timer. Package upstream
+	// has one timer for its pool of connections, each of which serves one request at a time.
 	idleTimeout = 10 * time.Second
 	// lastIdleTimeouts is how often as long the last connection is kept.
 	lastIdleTimeouts = 9

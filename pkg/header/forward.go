@@ -81,7 +81,7 @@ func node7239(node string) string {
 // 7239 section 4).
 func writeValue(b *strings.Builder, s string) {
 	for i := range len(s) {
-		if !tchar(s[i]) {
+		if !tchar[s[i]] {
 			b.WriteByte('"')
 			for j := range len(s) {
 				if s[j] == '"' || s[j] == '\\' {
@@ -94,11 +94,6 @@ func writeValue(b *strings.Builder, s string) {
 		}
 	}
 	b.WriteString(s)
-}
-
-func tchar(c byte) bool {
-	return '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' ||
-		strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0
 }
 
 // WithoutOurs removes our own member from a Proxy-Status value that the user

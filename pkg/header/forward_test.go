@@ -244,11 +244,8 @@ func TestProxyStatusKeepsAllMembersButOurs(t *testing.T) {
 
 // isHop reports whether a field has one of the roles that are not passed on.
 func isHop(name string) bool {
-	switch header.RoleOf(name) {
-	case header.HopRole, header.ConnectionRole, header.TERole, header.TrailerRole:
-		return true
-	}
-	return false
+	role := header.RoleOf(name)
+	return role.IsHop() || role == header.TrailerRole
 }
 
 func TestFieldsOfAHopAreThoseOfRFC9110(t *testing.T) {

@@ -12,8 +12,8 @@ import (
 // docs/promises.md 3.8 write them.
 func FuzzRoleOf(f *testing.F) {
 	want := map[string]header.Role{
-		"Keep-Alive": header.HopRole, "Proxy-Connection": header.HopRole, "Upgrade": header.HopRole, "HTTP2-Settings": header.HopRole,
-		"Transfer-Encoding": header.HopRole, "Proxy-Authenticate": header.HopRole, "Proxy-Authorization": header.HopRole,
+		"Keep-Alive": header.KeepAliveRole, "Proxy-Connection": header.HopRole, "Upgrade": header.UpgradeRole, "HTTP2-Settings": header.HopRole,
+		"Transfer-Encoding": header.TransferEncodingRole, "Transfer_Encoding": header.AliasRole, "Content_Length": header.AliasRole, "Proxy-Authenticate": header.HopRole, "Proxy-Authorization": header.HopRole,
 		"Connection": header.ConnectionRole, "TE": header.TERole, "Trailer": header.TrailerRole,
 		"K-Network-Hash": header.StopsRole, "K-Proxy-Request": header.StopsRole, "K-Passthrough-Lb": header.StopsRole,
 		"Knative-Serving-Revision": header.StopsRole, "Knative-Serving-Namespace": header.StopsRole,

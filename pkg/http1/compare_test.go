@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 	"github.com/queue-proxy/queue-proxy/test/harness"
@@ -37,14 +38,14 @@ import (
 //     section 15.4.5);
 //   - Cache-Control: no-cache, which net/http invents beside Pragma: no-cache;
 //   - how often 100 (Continue) is said: net/http may say it besides the app;
-//   - the connection may end in one engine alone behind the answer to a request with a
-//     body: whether all of the body has come by then is a matter of moments.
+//   - only one of the two connections may end after the response to a request with a body,
+//     because this depends on whether the body is complete at that moment.
 //
 // What is no request that we serve is played to this engine alone: it must refuse it.
 // net/http reads some of it, and we say why we do not (docs/promises.md 3.7a).
 //
-// A client's bytes are cut before a message that is not complete, since both engines
-// would wait for the rest; before an empty line in front of a request, which net/http
+// A client's bytes are cut before a message that is not complete, because the engine and the
+// reference would wait for the rest; before an empty line in front of a request, which net/http
 // bears behind a POST that it has served itself and nowhere else; before a target with a
 // bad escape, which net/http refuses; and before chunks over HTTP/1.0, which it does not
 // see.
@@ -201,7 +202,7 @@ func grouped(fields []string) string {
 	return fmt.Sprintf("%q", fields)
 }
 
-// A comparison is both engines with their apps.
+// A comparison contains the engine and the reference with their applications.
 type comparison struct {
 	own, reference       *proxytest.Proxy
 	ownApp, referenceApp *scripted
@@ -317,7 +318,7 @@ func oneRequest(b []byte) (n int, method string, then ending) {
 		}
 		lines := 0
 		for _, f := range q.Fields {
-			if wire.EqualFold(f.Name, "connection") {
+			if header.EqualFold(f.Name, "connection") {
 				lines++
 			}
 			if lines > 1 || lines == 1 && q.Close && bytes.Contains(bytes.ToLower(f.Value), []byte("keep-alive")) {
@@ -427,7 +428,7 @@ func (s *script) heard(t testing.TB, proxy *proxytest.Proxy, client []byte) (sai
 	}
 }
 
-// compare performs a script in both engines.
+// compare runs a script with the engine and with the reference.
 func (c *comparison) compare(t testing.TB, s *script) {
 	t.Helper()
 	if s.refused != nil {
@@ -673,7 +674,7 @@ var responseSeeds = map[string]string{
 // transports are what clients come over.
 var transports = map[string]bool{"TCP": false, "TLS": true}
 
-func TestBothEnginesSayTheSame(t *testing.T) {
+func TestEngineMatchesReference(t *testing.T) {
 	for name, secure := range transports {
 		t.Run(name, func(t *testing.T) { compareVectors(t, newComparison(t, secure)) })
 	}
@@ -701,7 +702,7 @@ func compareVectors(t *testing.T, c *comparison) {
 // randomTime bounds the random part of the comparison.
 const randomTime = 2 * time.Second
 
-func TestBothEnginesSayTheSameOfRandomRequests(t *testing.T) {
+func TestEngineMatchesReferenceForRandomRequests(t *testing.T) {
 	for name, secure := range transports {
 		t.Run(name, func(t *testing.T) { compareRandom(t, newComparison(t, secure)) })
 	}
@@ -819,9 +820,9 @@ func (g *generator) response() string {
 	return b + fmt.Sprintf("Content-Length: %d\r\n\r\n%s%s", len(body)+g.IntN(20)/19, body, g.seldom(30, "more"))
 }
 
-func FuzzBothEnginesSayTheSame(f *testing.F) { fuzzComparison(f, false) }
+func FuzzEngineMatchesReference(f *testing.F) { fuzzComparison(f, false) }
 
-func FuzzBothEnginesSayTheSameOverTLS(f *testing.F) { fuzzComparison(f, true) }
+func FuzzEngineMatchesReferenceOverTLS(f *testing.F) { fuzzComparison(f, true) }
 
 func fuzzComparison(f *testing.F, secure bool) {
 	for _, v := range seeds(f) {

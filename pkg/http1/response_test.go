@@ -145,6 +145,28 @@ func TestAnAppThatFailsInItsBodyBreaksTheResponse(t *testing.T) {
 	}
 }
 
+// The end of the connection is the end of the content in HTTP/1.0, so a normal end would report that the
+// response is complete.
+func TestAbortedResponseResetsHTTP10Connection(t *testing.T) {
+	const answer = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nsome\r\n<close>"
+	proxy := proxytest.Start(t, harness.NewApp(t, answering(map[string]string{"it": answer})), nil)
+	c := proxy.Dial()
+	c.Send("GET / HTTP/1.0\r\nX-Answer: it\r\n\r\n")
+	if _, err := io.ReadAll(c.In); err == nil || harness.IsTimeout(err) {
+		t.Errorf("got %v at the end, want a reset", err)
+	}
+}
+
+func TestProbeResponseDoesNotWaitForBody(t *testing.T) {
+	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
+	c := proxy.Dial()
+	c.Send("POST /x HTTP/1.1\r\nHost: a\r\nK-Network-Probe: queue\r\nContent-Length: 500\r\n\r\nhello")
+	if m := c.Receive("POST"); m.Status() != 200 || m.Body != "queue" || !m.Closes() {
+		t.Errorf("got %d %q, close %v, want 200 queue, close true", m.Status(), m.Body, m.Closes())
+	}
+	c.WantEnd()
+}
+
 func TestAnAppThatIsDownIsAnswered502(t *testing.T) {
 	a := harness.NewApp(t, harness.Echo)
 	proxy := proxytest.Start(t, a, nil)

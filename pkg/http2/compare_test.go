@@ -314,7 +314,7 @@ func asText(f *xhttp2.MetaHeadersFrame) string {
 	return fmt.Sprintf("%s %q", f.PseudoValue("status"), fields)
 }
 
-// A comparison is both engines, each in front of both apps.
+// A comparison contains the engine and the reference, each in front of both applications.
 type comparison struct{ own, reference [2]*setup }
 
 func newComparison(t testing.TB) *comparison {
@@ -450,7 +450,7 @@ var seeds = []struct{ name, text, body, content string }{
 	{"an error", begin + "accept: */*\n\n\n503\nretry-after: 1\ncontent-type: a/b", "", "x"},
 }
 
-func TestTheEnginesAgree(t *testing.T) {
+func TestEngineMatchesReference(t *testing.T) {
 	c := newComparison(t)
 	for _, seed := range seeds {
 		t.Run(seed.name, func(t *testing.T) {
@@ -463,7 +463,7 @@ func TestTheEnginesAgree(t *testing.T) {
 	}
 }
 
-func FuzzTheEnginesAgree(f *testing.F) {
+func FuzzEngineMatchesReference(f *testing.F) {
 	for _, seed := range seeds {
 		f.Add(seed.text, []byte(seed.body), seed.content, 1)
 	}

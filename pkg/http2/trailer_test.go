@@ -19,13 +19,14 @@ var removedTrailers = []string{
 	"expires", "content-type", "x-forwarded-for", "knative-serving-revision",
 }
 
-// trailerApp starts an app that sends removedTrailers and grpc-status after a response.
+// trailerApp starts an app that sends removedTrailers, grpc-status and Proxy-Status after a response.
 func trailerApp(t *testing.T, appH2 bool) *proxytest.Proxy {
 	t.Helper()
 	var fields []string
 	for _, name := range append(removedTrailers, "grpc-status") {
 		fields = append(fields, name, "5")
 	}
+	fields = append(fields, "proxy-status", "queue-proxy; error=x, other; error=y")
 	if appH2 {
 		return newFrameApp(t, func(s *appStream) {
 			s.respond(false, ":status", "200")
@@ -65,7 +66,8 @@ func TestResponseTrailersAreFilteredForAllProtocols(t *testing.T) {
 			body, err := io.ReadAll(response.Body)
 			harness.NoError(t, err)
 			harness.Equal(t, string(body), "hello", "body")
-			harness.Equal(t, fmt.Sprint(slices.Sorted(maps.Keys(response.Trailer))), "[Grpc-Status]", "trailers")
+			harness.Equal(t, fmt.Sprint(slices.Sorted(maps.Keys(response.Trailer))), "[Grpc-Status Proxy-Status]", "trailers")
+			harness.Equal(t, response.Trailer.Get("Proxy-Status"), "other; error=y", "Proxy-Status without the member of the sidecar")
 		})
 	}
 }

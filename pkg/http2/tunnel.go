@@ -101,7 +101,7 @@ type withoutAccept struct{ k *h2.Block }
 
 // Field implements forward.Encoder.
 func (w withoutAccept) Field(name, value string) {
-	if !wire.EqualFold(name, "sec-websocket-accept") {
+	if !header.EqualFold(name, "sec-websocket-accept") {
 		w.k.Field(name, value)
 	}
 }

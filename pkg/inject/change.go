@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/queue-proxy/queue-proxy/pkg/printable"
 )
 
 // A Change is one edit of an object: after it, Value stands at Path.
@@ -249,18 +251,8 @@ func Decode(text []byte) (any, error) {
 	return value, nil
 }
 
-// encode writes a value as JSON without blanks: maps in the order of their keys,
-// structs in the order of their fields, so the same value is always the same bytes.
-// It is for values that JSON can hold.
-func encode(value any) json.RawMessage {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	if err := e.Encode(value); err != nil {
-		panic("inject: a value that JSON cannot hold: " + err.Error())
-	}
-	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
-}
+// encode returns a value as JSON. Equal values have equal bytes.
+func encode(value any) json.RawMessage { return json.RawMessage(printable.CompactJSON(value)) }
 
 // text is a string or a number that stands in a map under a key, "" for none.
 func text(node any, key string) string {

@@ -8,9 +8,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/queue-proxy/queue-proxy/pkg/printable"
 )
 
 // This file selects the port for requests. No other file selects a port or a container. The table in docs/injection.md
@@ -556,7 +557,7 @@ func (in *injection) confidence(c *candidate) Confidence {
 func (in *injection) reasons(c *candidate) []string {
 	var all []string
 	add := func(format string, args ...any) {
-		if reason := printable(fmt.Sprintf(format, args...)); !slices.Contains(all, reason) {
+		if reason := printable.Text(fmt.Sprintf(format, args...)); !slices.Contains(all, reason) {
 			all = append(all, reason)
 		}
 	}
@@ -608,16 +609,6 @@ func (in *injection) reasons(c *candidate) []string {
 		add("but %s", c.row.sign(c.container).why)
 	}
 	return all
-}
-
-// printable replaces characters that are not printable, because a path or a flag may contain them.
-func printable(text string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) {
-			return r
-		}
-		return unicode.ReplacementChar
-	}, text)
 }
 
 // describe records the ports that were considered, and the information that is missing.
@@ -752,7 +743,7 @@ func (in *injection) skipNoPort(containers []*corev1.Container) error {
 			flag = fmt.Sprintf("--%s %s ", containerOption, c.Name) + flag
 		}
 		return skip(NoPort, "no container declares a TCP port, and no Service names one; the readiness probe of container %s only checks the health on port %d (GET %s); if the port serves requests: %s",
-			c.Name, n, printable(fmt.Sprintf("%.60s", p.HTTPGet.Path)), flag)
+			c.Name, n, printable.Text(fmt.Sprintf("%.60s", p.HTTPGet.Path)), flag)
 	}
 	if len(containers) > 1 {
 		return skip(NoPort, "no container declares a TCP port, and no Service or readiness probe names one; if the pod serves requests, set the flags --%[1]s and --%[2]s or the annotations %[3]s%[1]s and %[3]s%[2]s",

@@ -26,6 +26,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	kjson "sigs.k8s.io/json"
 
+	"github.com/queue-proxy/queue-proxy/pkg/printable"
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
 )
 
@@ -162,16 +163,8 @@ func skip(reason, format string, args ...any) error { return decide(Skipped, rea
 func refuse(reason, format string, args ...any) error { return decide(Refused, reason, format, args) }
 
 func decide(v Verdict, reason, format string, args []any) error {
-	const longest = 1000 // bytes: what people wrote stands in it
-	return &decided{Outcome{Verdict: v, Reason: reason, Text: shortened(fmt.Sprintf(format, args...), longest)}}
-}
-
-// shortened is the beginning of a text that is longer than so many bytes.
-func shortened(text string, longest int) string {
-	if len(text) <= longest {
-		return text
-	}
-	return strings.ToValidUTF8(text[:longest], "") + "..."
+	const longest = 1000 // bytes, because the text can quote the object
+	return &decided{Outcome{Verdict: v, Reason: reason, Text: printable.Truncate(fmt.Sprintf(format, args...), longest)}}
 }
 
 // Inject says how a queue-proxy gets into a pod. template is a map with a pod's

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/queue-proxy/queue-proxy/pkg/config"
+	"github.com/queue-proxy/queue-proxy/pkg/printable"
 	"github.com/queue-proxy/queue-proxy/pkg/spelling"
 )
 
@@ -463,9 +464,9 @@ func isPercentage(text string) error {
 // unknown is the error of a name that nobody knows, with the nearest that is known.
 func unknown(what, name string, known []string) error {
 	const mostEdits = 5 // beyond them the nearest is a guess that misleads
-	const longest = 64  // letters: no name of ours comes near
+	const longest = 64  // bytes, more than all known names
 	if len(name) > longest {
-		return fmt.Errorf("unknown %s %q", what, shortened(name, longest))
+		return fmt.Errorf("unknown %s %q", what, printable.Truncate(name, longest))
 	}
 	slices.Sort(known)
 	return spelling.Unknown(what, name, known, func(string) int { return mostEdits })

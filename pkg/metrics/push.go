@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/queue-proxy/queue-proxy/pkg/export"
+	"github.com/queue-proxy/queue-proxy/pkg/sink"
 )
 
 // PushConfig is what the settings say about pushing metrics. Zero values are unset.
@@ -28,8 +28,7 @@ type PushOptions struct {
 
 	Interval time.Duration // between pushes; 0: 60 s
 
-	// Report is called with the reason why a push failed, once until one succeeds and
-	// once in 10 s at most. It may be nil.
+	// Report is called with the reason if a push fails, at most once a minute. It may be nil.
 	Report func(error)
 }
 
@@ -81,22 +80,17 @@ func (c PushConfig) Options() (o PushOptions, warnings []string) {
 	return o, warnings
 }
 
-// A Push pushes metrics over OTLP. What it pushes is counted from the start, so that a
-// push that fails loses nothing that the next one does not have: it is not tried again.
-// The nil Push does nothing.
+// A Push pushes metrics over OTLP. The metrics count from the start of the process, so the push after a
+// failed one contains all data, and a failed push is not repeated. A nil *Push does nothing.
 type Push struct {
 	options  PushOptions
 	gatherer prometheus.Gatherer
 	start    time.Time
 	send     export.Sender
-	release  func()
-	outcome  export.Outcome // of run alone
-
-	closeOnce sync.Once
-	closing   chan context.Context // Close's, for the last push
-	cut       context.CancelFunc   // ends a push that is under way
-	done      chan struct{}
-	last      error // of the last push; read after done
+	release  func() // called after the last push
+	failures sink.Throttle
+	pushes   *sink.Batcher[struct{}]
+	last     error // of the last push; valid after the Close of pushes
 }
 
 // Push starts pushing those metrics that OpenTelemetry has names for, as Knative's head
@@ -118,41 +112,19 @@ func (m *Metrics) Push(o PushOptions) (*Push, error) {
 	return startPush(o, m.gatherer, send, release), nil
 }
 
-// startPush starts the goroutine that pushes.
+// startPush returns a Push and starts its goroutine.
 func startPush(o PushOptions, gatherer prometheus.Gatherer, send export.Sender, release func()) *Push {
 	if o.Interval <= 0 {
 		o.Interval = defaultInterval
 	}
-	ctx, cut := context.WithCancel(context.Background())
-	p := &Push{
-		cut: cut, options: o, gatherer: gatherer, start: time.Now(), send: send, release: release,
-		closing: make(chan context.Context, 1), done: make(chan struct{}),
-	}
-	go p.run(ctx)
+	p := &Push{options: o, gatherer: gatherer, start: time.Now(), send: send, release: release}
+	p.pushes = sink.New(sink.Options[struct{}]{Delay: o.Interval, Periodic: true, Write: p.push})
 	return p
 }
 
-// run pushes until Close.
-func (p *Push) run(ctx context.Context) {
-	defer close(p.done)
-	defer p.cut()
-	defer p.release()
-	ticker := time.NewTicker(p.options.Interval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ticker.C:
-			_ = p.push(ctx) // it was reported
-		case last := <-p.closing:
-			p.last = p.push(last)
-			return
-		}
-	}
-}
-
-// push pushes the metrics of now.
-func (p *Push) push(ctx context.Context) error {
-	gathered, err := p.gatherer.Gather() // with an error, what there is
+// push pushes the current metrics. It returns 1 if the push failed.
+func (p *Push) push(ctx context.Context, _ []struct{}, _ int) (lost int) {
+	gathered, err := p.gatherer.Gather() // returns some metrics even if there is an error
 	now := p.start.Add(time.Since(p.start))
 	body, wrong := proto.Marshal(metricsData(&p.options.Resource, gathered, p.start, now))
 	err = errors.Join(err, wrong)
@@ -163,23 +135,27 @@ func (p *Push) push(ctx context.Context) error {
 		}
 		err = errors.Join(err, wrong)
 	}
-	if p.outcome.IsNews(err) && p.options.Report != nil {
-		p.options.Report(fmt.Errorf("metrics push: %w", err))
+	p.last = err
+	if err == nil {
+		return 0
 	}
-	return err
+	p.failures.Error(fmt.Errorf("metrics push: %w", err), p.options.Report)
+	return 1
 }
 
-// Close pushes a last time, until ctx ends, and stops. The error is that of the last
-// push.
+// Close pushes the metrics for the last time and stops. If ctx is done first, or if the last push
+// fails, Close returns an error.
 func (p *Push) Close(ctx context.Context) error {
 	if p == nil {
 		return nil
 	}
-	p.closeOnce.Do(func() { p.closing <- ctx })
-	defer context.AfterFunc(ctx, p.cut)()
-	<-p.done
-	if p.last != nil {
-		return fmt.Errorf("metrics push: the last one: %w", p.last)
+	defer p.release()
+	_, err := p.pushes.Close(ctx)
+	if err == nil {
+		err = p.last
+	}
+	if err != nil {
+		return fmt.Errorf("metrics push: the last one: %w", err)
 	}
 	return nil
 }

@@ -1,5 +1,5 @@
-// Package printable removes characters from text that a terminal interprets or does not show. It is
-// used for output that contains text from pods, because an application can choose this text.
+// Package printable prepares text for output if another program can choose the text. It removes
+// characters that a terminal interprets or does not show, truncates text, and encodes JSON.
 package printable
 
 import (
@@ -33,6 +33,22 @@ func replace(s, kept string) string {
 	}, s)
 }
 
+// Truncate returns s as valid UTF-8 of at most limit bytes. limit is at least 3. If s is longer than limit,
+// the result ends in an ellipsis. The time does not depend on the length of s.
+func Truncate(s string, limit int) string {
+	const ellipsis = "…"
+	long := len(s) > limit
+	s = strings.ToValidUTF8(s[:min(len(s), limit+1)], string(unicode.ReplacementChar))
+	if !long && len(s) <= limit {
+		return s
+	}
+	end := min(len(s), limit-len(ellipsis))
+	for end < len(s) && !utf8.RuneStart(s[end]) {
+		end--
+	}
+	return s[:end] + ellipsis
+}
+
 // JSON writes v as indented JSON. Characters that are not printable are escaped, so that a program
 // that reads the JSON gets the original text.
 func JSON(w io.Writer, v any) error {
@@ -45,6 +61,18 @@ func JSON(w io.Writer, v any) error {
 	}
 	_, err := io.WriteString(w, escape(b.String()))
 	return err
+}
+
+// CompactJSON returns v as JSON without blanks. Characters of HTML are not escaped. The keys of maps are
+// sorted, so that equal values have equal texts. It panics if JSON cannot represent v.
+func CompactJSON(v any) string {
+	var b strings.Builder
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		panic("printable: encode JSON: " + err.Error())
+	}
+	return strings.TrimSuffix(b.String(), "\n")
 }
 
 // escape escapes the characters of a JSON text that are not printable. All of them are in strings,

@@ -44,3 +44,30 @@ func TestWriterReplacesCharactersThatAreSplit(t *testing.T) {
 		harness.Equal(t, b.String(), "é\ufffd日\ufffd[2J\n", size)
 	}
 }
+
+func TestTruncateLimitsBytes(t *testing.T) {
+	for _, c := range []struct {
+		text  string
+		limit int
+		want  string
+	}{
+		{"", 3, ""},
+		{"12345678", 8, "12345678"},
+		{"123456789", 8, "12345…"},
+		{"1234é789", 8, "1234…"},
+		{"123456é", 8, "123456é"},
+		{"1234567é", 8, "12345…"},
+		{"日本日本", 3, "…"},
+		{"a\xffb", 8, "a\ufffdb"},
+		{"\xff\xff\xff\xff", 3, "…"},
+		{"a\xff\xff\xff\xff\xff\xff\xffb", 8, "a\ufffdb…"},
+		{strings.Repeat("\xffx", 8), 8, "\ufffdx…"},
+		{strings.Repeat("é", 1000), 9, "ééé…"},
+	} {
+		got := Truncate(c.text, c.limit)
+		harness.Equal(t, got, c.want, c.text, "limit", c.limit)
+		if len(got) > c.limit || !utf8.ValidString(got) {
+			t.Errorf("got %q of %d bytes, want at most %d in UTF-8", got, len(got), c.limit)
+		}
+	}
+}

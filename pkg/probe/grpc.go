@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -35,9 +34,8 @@ const (
 	grpcUnimplemented    = 12
 )
 
-// askGRPC passes when grpc.health.v1.Health/Check answers SERVING. It speaks gRPC
-// over HTTP/2 (grpc/doc/PROTOCOL-HTTP2.md) with the few bytes of protobuf that
-// this takes, because the gRPC module would make the binary half as large again.
+// askGRPC returns a try that succeeds if grpc.health.v1.Health/Check responds SERVING. It encodes the
+// protobuf messages itself, because the gRPC module would make the binary half as large again.
 func askGRPC(a *GRPCAction) (try ask, where string) {
 	host, d := hostOf("")
 	target := &url.URL{Scheme: "http", Host: net.JoinHostPort(host, strconv.Itoa(int(a.Port))), Path: healthMethod}
@@ -62,12 +60,12 @@ func askGRPC(a *GRPCAction) (try ask, where string) {
 			Body:          io.NopCloser(bytes.NewReader(message)),
 			Header: http.Header{
 				header.UserAgent:   {agent},
-				header.ContentType: {"application/grpc"},
+				header.ContentType: {header.GRPC},
 				header.TE:          {"trailers"},
 			},
 		}
 		if deadline, ok := ctx.Deadline(); ok {
-			req.Header.Set("Grpc-Timeout", grpcTimeout(time.Until(deadline)))
+			req.Header.Set(header.GRPCTimeout, grpcTimeout(time.Until(deadline)))
 		}
 		resp, err := via.RoundTrip(req.WithContext(ctx))
 		if err != nil {
@@ -92,29 +90,23 @@ func givenUp(ctx context.Context, err error) error {
 	return err
 }
 
-// healthRequest is a HealthCheckRequest{string service = 1} in its frame: a byte
-// that says "not compressed", four of length, the message.
+// healthRequest returns the body of a request with HealthCheckRequest{string service = 1}.
 func healthRequest(service string) []byte {
 	var message []byte
 	if service != "" {
 		message = protowire.AppendTag(nil, healthField, protowire.BytesType)
 		message = protowire.AppendString(message, service)
 	}
-	frame := binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message)))
-	return append(frame, message...)
+	return header.GRPCFrame(message)
 }
 
-// healthVerdict classifies an answer whose body has been read, so that its trailers
-// are known. A server without an answer puts the status into the head instead.
+// healthVerdict classifies a response. Its body was read, so that its trailers are known.
 func healthVerdict(resp *http.Response, body []byte) error {
-	status, message := resp.Trailer.Get("Grpc-Status"), resp.Trailer.Get("Grpc-Message")
-	if status == "" {
-		status, message = resp.Header.Get("Grpc-Status"), resp.Header.Get("Grpc-Message")
-	}
+	status, message := header.GRPCResult(resp)
 	if resp.StatusCode != http.StatusOK && status == "" {
 		return &failure{word: wordStatus, code: resp.StatusCode, err: fmt.Errorf("HTTP status %d instead of a gRPC answer", resp.StatusCode)}
 	}
-	if !strings.HasPrefix(resp.Header.Get(header.ContentType), "application/grpc") && status == "" {
+	if !strings.HasPrefix(resp.Header.Get(header.ContentType), header.GRPC) && status == "" {
 		return &failure{word: wordGarbage, err: errors.New("the answer is not gRPC")}
 	}
 	code, err := strconv.Atoi(status)
@@ -145,14 +137,15 @@ func servingName(status int) string {
 
 var errMessage = errors.New("the answer is not a HealthCheckResponse")
 
-// servingStatus reads a HealthCheckResponse{ServingStatus status = 1} from its
-// frame. Fields that are not known are skipped; a missing status is 0, UNKNOWN.
-func servingStatus(frame []byte) (int, error) {
-	if len(frame) < 5 || frame[0] != 0 || int64(binary.BigEndian.Uint32(frame[1:5])) != int64(len(frame)-5) {
+// servingStatus returns the status of a body with HealthCheckResponse{ServingStatus status = 1}. Unknown
+// fields are ignored. A missing status is 0, UNKNOWN.
+func servingStatus(body []byte) (int, error) {
+	m, ok := header.GRPCMessage(body)
+	if !ok {
 		return 0, errMessage
 	}
 	status := 0
-	for m := frame[5:]; len(m) > 0; {
+	for len(m) > 0 {
 		field, kind, n := protowire.ConsumeTag(m)
 		if n < 0 || field > protowire.MaxValidNumber {
 			return 0, errMessage

@@ -14,6 +14,9 @@ import (
 // The first leg gets half of the try's time, so that there is some left when an
 // HTTP/1.1 app swallows the HTTP/2 preface in silence; all of it when the app has
 // shown that it speaks HTTP/2.
+//
+// The detection of package upstream is not used, because a probe must send the request of the user, and
+// because its result is only valid until a probe fails.
 func detect(d *dialer, overH2C func(dialFunc) ask, overHTTP1 ask) ask {
 	var speaks atomic.Bool // the app has answered the preface of this try
 	h2c := overH2C(func(ctx context.Context, network, address string) (net.Conn, error) {

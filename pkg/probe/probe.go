@@ -17,6 +17,8 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+
+	"github.com/queue-proxy/queue-proxy/pkg/printable"
 )
 
 // A Probe is the part of a Kubernetes core/v1 Probe that a sidecar can use, with
@@ -433,12 +435,8 @@ func bare(host string) string {
 	return host
 }
 
-// shorten keeps an error on one line of a bearable length.
+// shorten returns a value for the text of an error: in one line, and at most 80 bytes.
 func shorten(s string) string {
-	const most = 80 // bytes
-	s = strings.Join(strings.Fields(s), " ")
-	if len(s) > most {
-		return s[:most] + "..."
-	}
-	return s
+	const limit = 80
+	return printable.Truncate(strings.Join(strings.Fields(s), " "), limit)
 }

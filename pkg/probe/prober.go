@@ -95,8 +95,9 @@ type target struct {
 	warned bool
 }
 
-// A run asks every probe until the answer is known. All who come while it is going
-// on share it.
+// A run asks every probe until the answer is known. All callers that come during the run share it. Their
+// number is limited and reported, so the run is not a general type that the detection of HTTP/2 in
+// package upstream could use.
 type run struct {
 	askers int           // protected by Prober.mu
 	done   chan struct{} // closed when err is set

@@ -5,7 +5,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
+
+	"github.com/queue-proxy/queue-proxy/pkg/printable"
 )
 
 // A Phase is where the user container, or one of its probes, is.
@@ -87,25 +88,12 @@ func (s State) Detail() string {
 	return strings.Join(lines, "; ")
 }
 
-// maxDetail is how many bytes of a try's error are kept for logs, the status page
-// and `queue-proxy why`. The errors of net/http quote what the app sent, and that
-// is as long as the app likes.
+// maxDetail is the maximum length of the error of an attempt in logs, the status page and
+// `queue-proxy why`, in bytes. Errors of net/http quote the response of the application.
 const maxDetail = 4 << 10
 
-// detail returns a try's error as UTF-8 of at most maxDetail bytes; what is longer
-// ends in an ellipsis.
-func detail(err error) string {
-	const ellipsis = "…"
-	s := strings.ToValidUTF8(err.Error(), "\uFFFD")
-	if len(s) <= maxDetail {
-		return s
-	}
-	end := maxDetail - len(ellipsis)
-	for !utf8.RuneStart(s[end]) {
-		end--
-	}
-	return s[:end] + ellipsis
-}
+// detail returns the error of an attempt.
+func detail(err error) string { return printable.Truncate(err.Error(), maxDetail) }
 
 func (p ProbeState) reason() string {
 	s := fmt.Sprintf("probe %d (%s) %s: %s", p.Index, p.Kind, p.Phase, p.Word)

@@ -4,10 +4,9 @@ import (
 	"net/http"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/pkg/printable"
 )
 
 // Observation is what there is to say about a request that has ended. It is
@@ -28,28 +27,14 @@ type Observation struct {
 	Result
 }
 
-// maxShown bounds what is shown of a method or a path, in bytes.
+// maxShown is the maximum length of a method or a path in logs and on pages, in bytes.
 const maxShown = 512
 
-// Shown returns what a log or a page may show of a string that a client chose: at
-// most 512 bytes of UTF-8 without control characters and without U+2028 and U+2029,
-// which some take for ends of lines. They become U+FFFD, and what is longer ends in
-// an ellipsis. It may be kept.
+// Shown returns a string of a client for logs and pages. It has at most 512 bytes, and the characters
+// that are not printable are replaced. The result is a copy.
 func Shown(s string) string {
-	var b strings.Builder
-	whole := 0 // of b, with room for the ellipsis
-	for _, r := range s {
-		if unicode.IsControl(r) || r == '\u2028' || r == '\u2029' {
-			r = utf8.RuneError
-		}
-		if b.WriteRune(r); b.Len() > maxShown {
-			return b.String()[:whole] + "…"
-		}
-		if b.Len() <= maxShown-len("…") {
-			whole = b.Len()
-		}
-	}
-	return b.String()
+	s = printable.Text(s[:min(len(s), maxShown+1)])
+	return strings.Clone(printable.Truncate(s, maxShown))
 }
 
 // AppFailed reports whether the user container's response says that it has failed, by its

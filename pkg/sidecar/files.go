@@ -12,7 +12,7 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/connlimit"
 	"github.com/queue-proxy/queue-proxy/pkg/metrics"
-	"github.com/queue-proxy/queue-proxy/pkg/portlimit"
+	"github.com/queue-proxy/queue-proxy/pkg/sink"
 	"github.com/queue-proxy/queue-proxy/pkg/status"
 )
 
@@ -97,7 +97,7 @@ type shortages struct {
 	log   *zap.Logger
 	files descriptors
 
-	exhausted, clients, app portlimit.PerMinute
+	exhausted, clients, app sink.Throttle
 
 	mu   sync.Mutex
 	last status.Shortage

@@ -34,6 +34,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/portlimit"
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/sink"
 	"github.com/queue-proxy/queue-proxy/pkg/stats"
 	"github.com/queue-proxy/queue-proxy/pkg/status"
 	"github.com/queue-proxy/queue-proxy/pkg/upstream"
@@ -85,10 +86,10 @@ type sidecar struct {
 	end          sync.Once     // closes it
 	leave        sync.Once     // for stopAccepting
 	hooks        hooks         // of the user container, that wait
-	refusedHooks portlimit.PerMinute
+	refusedHooks sink.Throttle
 
-	noBuffers        sync.Once           // logs that socket buffers are not limited
-	failedHandshakes portlimit.PerMinute // with scrapers
+	noBuffers        sync.Once     // logs that socket buffers are not limited
+	failedHandshakes sink.Throttle // with scrapers
 
 	running sync.WaitGroup
 	failed  chan error // the first server that fails

@@ -397,7 +397,7 @@ func TestSpansSayWhatHappened(t *testing.T) {
 		"client.address": "192.0.2.9", "network.protocol.version": "1.1", "http.response.status_code": "502",
 		"http.request.body.size": "3", "http.response.body.size": "5", "error.type": "app-reset", "queueproxy.reason": "app-reset",
 		"queueproxy.phase": "streaming", "queueproxy.activator": "true", "queueproxy.replayed": "true", "tracestate": "a=1,b=2,c=3",
-		"user_agent.original": "curl\ufffd" + strings.Repeat("é", (maxText-len("curl\xff"))/2),
+		"user_agent.original": "curl\ufffd" + strings.Repeat("é", (maxText-len("curl\ufffd…"))/2) + "…",
 	})
 	check("app", spans[0].attributes, map[string]string{
 		"server.address": "127.0.0.1", "server.port": "8080", "url.full": "http://127.0.0.1:8080/a%20b", "http.response.status_code": "502",

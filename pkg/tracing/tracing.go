@@ -52,8 +52,8 @@ type Options struct {
 	Limited bool // requests may have to wait for a slot: make spans of the wait
 	AppPort int  // the user container's, for span attributes; 0: unknown
 
-	// Report is called with the reason why spans are lost, once until sending works
-	// again and once in 10 s at most, by a goroutine of the tracer. It may be nil.
+	// Report is called with the reason if spans are lost, at most once a minute, by a goroutine
+	// of the tracer. It may be nil.
 	Report func(error)
 }
 
@@ -125,18 +125,16 @@ func route(o *Options) (encoder, export.Sender, func(), error) {
 	return encode(&o.Resource), send, release, err
 }
 
-// Dropped returns how many spans were lost: the queue was full, or they could not be
-// sent.
+// Dropped returns the number of spans that were lost because the queue was full or an export failed.
 func (t *Tracer) Dropped() uint64 {
 	if t == nil {
 		return 0
 	}
-	return t.export.dropped.Load()
+	return t.export.spans.Dropped()
 }
 
-// Close sends the spans that wait, until ctx ends, and stops the tracer. Spans of
-// requests that end later are dropped. The error says how many are lost for want of
-// time.
+// Close sends the queued spans and stops the tracer. Later spans are dropped. If ctx is done first, the
+// error contains the number of spans that were not sent.
 func (t *Tracer) Close(ctx context.Context) error {
 	if t == nil {
 		return nil

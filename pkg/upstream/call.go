@@ -100,11 +100,9 @@ func (c *Call) Buffered() int {
 	return max(0, len(c.conn.buf)-c.conn.memory.Held())
 }
 
-// Do sends the request and returns its final response when the head has been
-// read. The request is sent a second time, on a fresh connection, only if the
-// connection was one that had been used before, not a byte of a response came,
-// and either nothing was written or the method is idempotent and no byte of the
-// body, if there is one, was asked for (promises.md 3.7; RFC 9110 section 9.2.2).
+// Do sends the request and returns its final response after the header section was read. The request
+// is sent again, on a new connection, if [forward.Request.MayReplay] allows it and no byte of the
+// body was read.
 func (c *Call) Do(a *App) (*Response, error) {
 	for c.Sends = 0; ; {
 		conn, err := c.connect(a, c.Sends > 0)
@@ -230,7 +228,7 @@ func (c *Call) exchange(a *App, conn *conn) (r *Response, again bool, err error)
 				if forward.FaultOf(err) != 0 {
 					return nil, false, err
 				}
-				again := silent && conn.reused && (!conn.written || c.Request.Idempotent())
+				again := silent && c.Request.MayReplay(conn.reused, !conn.written)
 				return nil, again, &forward.Error{Fault: forward.Reset, Err: err, Silent: silent && !conn.reused && h1 == unknown}
 			}
 			continue

@@ -31,7 +31,7 @@ const goneTimeout = time.Second
 func (r *Response) AppendSwitch(b []byte) []byte {
 	lines := forward.Lines(append(b, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\n"...))
 	for _, f := range r.Head.Fields {
-		if wire.EqualFold(f.Name, header.Upgrade) {
+		if header.EqualFold(f.Name, header.Upgrade) {
 			lines = wire.AppendField(lines, f.Name, f.Value)
 		}
 	}
@@ -42,7 +42,7 @@ func (r *Response) AppendSwitch(b []byte) []byte {
 // IsWebSocket reports whether a 101 switches to WebSocket.
 func (r *Response) IsWebSocket() bool {
 	protocol, _ := wire.Find(r.Head.Fields, header.Upgrade)
-	return wire.EqualFold(protocol, "websocket")
+	return header.EqualFold(protocol, "websocket")
 }
 
 // tunnelSize is what each way of a tunnel reads into while little comes, in bytes:

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"cmp"
 	"slices"
+
+	"github.com/queue-proxy/queue-proxy/pkg/header"
 )
 
 // Chunks reads the chunked coding (RFC 9112 7.1) as it comes. The zero value is
@@ -209,7 +211,7 @@ func (c *Chunks) extension(b byte) chunkState {
 		switch {
 		case blank(b):
 			return extensionStart
-		case tchar[b]:
+		case header.IsTokenChar(b):
 			return extensionName
 		}
 	case extensionName, extensionNameEnd:
@@ -218,7 +220,7 @@ func (c *Chunks) extension(b byte) chunkState {
 			return extensionEquals
 		case blank(b):
 			return extensionNameEnd
-		case tchar[b] && c.state == extensionName:
+		case header.IsTokenChar(b) && c.state == extensionName:
 			return extensionName
 		}
 	case extensionEquals:
@@ -227,14 +229,14 @@ func (c *Chunks) extension(b byte) chunkState {
 			return extensionEquals
 		case b == '"':
 			return extensionQuoted
-		case tchar[b]:
+		case header.IsTokenChar(b):
 			return extensionValue
 		}
 	case extensionValue:
 		switch {
 		case blank(b):
 			return extensionValueEnd
-		case tchar[b]:
+		case header.IsTokenChar(b):
 			return extensionValue
 		}
 	case extensionQuoted:

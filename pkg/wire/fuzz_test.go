@@ -14,6 +14,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
@@ -220,7 +221,7 @@ func wantLengthsOfNetHTTP(t *testing.T, r *wire.Response) {
 func withoutLengths(r *wire.Response) []byte {
 	b := fmt.Appendf(nil, "HTTP/1.%d %d %s\r\n", r.Minor, r.Status, r.Reason)
 	for _, f := range r.Fields {
-		if !wire.EqualFold(f.Name, "Content-Length") {
+		if !header.EqualFold(f.Name, "Content-Length") {
 			b = wire.AppendField(b, f.Name, f.Value)
 		}
 	}
@@ -304,7 +305,7 @@ func FuzzGrammar(f *testing.F) {
 			}, strings.ToValidUTF8(s, "\ufffd"))
 		}
 		valid := utf8.ValidString(value) && utf8.ValidString(token)
-		if got, want := wire.EqualFold(value, token), ascii(value) == ascii(token); valid && got != want {
+		if got, want := header.EqualFold(value, token), ascii(value) == ascii(token); valid && got != want {
 			t.Errorf("%q, %q: got the same %t, want %t", value, token, got, want)
 		}
 		if got, want := wire.HasToken(value, token), slices.ContainsFunc(strings.Split(value, ","), func(s string) bool {

@@ -4,29 +4,18 @@ import (
 	"bytes"
 	"strconv"
 	"unsafe"
+
+	"github.com/queue-proxy/queue-proxy/pkg/header"
 )
 
 // text is what the helpers read: bytes from the wire, or a name of our own.
 type text interface{ ~[]byte | ~string }
 
-// tchar has the bytes of a token (RFC 9110 5.6.2).
-var tchar = [256]bool{
-	'!': true, '#': true, '$': true, '%': true, '&': true, '\'': true, '*': true, '+': true,
-	'-': true, '.': true, '^': true, '_': true, '`': true, '|': true, '~': true,
-	'0': true, '1': true, '2': true, '3': true, '4': true, '5': true, '6': true, '7': true, '8': true, '9': true,
-	'A': true, 'B': true, 'C': true, 'D': true, 'E': true, 'F': true, 'G': true, 'H': true, 'I': true,
-	'J': true, 'K': true, 'L': true, 'M': true, 'N': true, 'O': true, 'P': true, 'Q': true, 'R': true,
-	'S': true, 'T': true, 'U': true, 'V': true, 'W': true, 'X': true, 'Y': true, 'Z': true,
-	'a': true, 'b': true, 'c': true, 'd': true, 'e': true, 'f': true, 'g': true, 'h': true, 'i': true,
-	'j': true, 'k': true, 'l': true, 'm': true, 'n': true, 'o': true, 'p': true, 'q': true, 'r': true,
-	's': true, 't': true, 'u': true, 'v': true, 'w': true, 'x': true, 'y': true, 'z': true,
-}
-
 // ValidToken reports whether s is a token, as methods and field names are
 // (RFC 9110 5.6.2). The empty string is none.
 func ValidToken[T text](s T) bool {
 	for i := range len(s) {
-		if !tchar[s[i]] {
+		if !header.IsTokenChar(s[i]) {
 			return false
 		}
 	}
@@ -44,20 +33,6 @@ func ValidValue[T text](s T) bool {
 	return true
 }
 
-// EqualFold reports whether a and b are the same but for the case of ASCII
-// letters, as names and tokens are compared (RFC 9110 5.1).
-func EqualFold[A, B text](a A, b B) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for i := range len(a) {
-		if lower(a[i]) != lower(b[i]) {
-			return false
-		}
-	}
-	return true
-}
-
 // HasToken reports whether the comma-separated list value has the member token,
 // whatever its case (RFC 9110 5.6.1). A member with parameters is another one.
 func HasToken[A, B text](value A, token B) bool {
@@ -66,7 +41,7 @@ func HasToken[A, B text](value A, token B) bool {
 		for end < len(value) && value[end] != ',' {
 			end++
 		}
-		if EqualFold(Trim(value[begin:end]), token) {
+		if header.EqualFold(Trim(value[begin:end]), token) {
 			return true
 		}
 		begin = end + 1
@@ -98,7 +73,7 @@ func Expectation[T text](value T) (continues, other bool) {
 		for end < len(value) && value[end] != ',' {
 			end++
 		}
-		if member := Trim(value[begin:end]); EqualFold(member, "100-continue") {
+		if member := Trim(value[begin:end]); header.EqualFold(member, "100-continue") {
 			continues = true
 		} else if len(member) > 0 {
 			other = true
@@ -111,7 +86,7 @@ func Expectation[T text](value T) (continues, other bool) {
 // Find returns the value of the first field of that name, whatever its case.
 func Find[T text](fields []Field, name T) (value []byte, ok bool) {
 	for i := range fields {
-		if EqualFold(fields[i].Name, name) {
+		if header.EqualFold(fields[i].Name, name) {
 			return fields[i].Value, true
 		}
 	}
@@ -122,7 +97,7 @@ func Find[T text](fields []Field, name T) (value []byte, ok bool) {
 func Repeats[T text](fields []Field, name T) bool {
 	n := 0
 	for i := range fields {
-		if EqualFold(fields[i].Name, name) {
+		if header.EqualFold(fields[i].Name, name) {
 			n++
 		}
 	}
@@ -135,13 +110,6 @@ func String(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b))
 // Bytes returns the bytes of a string without a copy. They must not be changed.
 func Bytes(s string) []byte { return unsafe.Slice(unsafe.StringData(s), len(s)) }
 
-func lower(c byte) byte {
-	if 'A' <= c && c <= 'Z' {
-		return c + ('a' - 'A')
-	}
-	return c
-}
-
 func blank(c byte) bool { return c == ' ' || c == '\t' }
 func digit(c byte) bool { return '0' <= c && c <= '9' }
 
@@ -150,8 +118,8 @@ func hex(c byte) int {
 	switch {
 	case digit(c):
 		return int(c - '0')
-	case 'a' <= lower(c) && lower(c) <= 'f':
-		return int(lower(c)-'a') + 10
+	case 'a' <= header.Lower(c) && header.Lower(c) <= 'f':
+		return int(header.Lower(c)-'a') + 10
 	}
 	return -1
 }

@@ -34,24 +34,6 @@ func TestAValueHasNoControlCharacters(t *testing.T) {
 	}
 }
 
-func TestOnlyASCIILettersFold(t *testing.T) {
-	for _, tt := range []struct {
-		a, b string
-		want bool
-	}{
-		{"", "", true},
-		{"Host", "hOST", true},
-		{"host", "hosts", false},
-		{"[", "{", false},
-		{"@", "`", false},
-		{"k", "\u212a", false},
-		{"\xc9", "\xe9", false},
-		{"a-1", "A-1", true},
-	} {
-		harness.Equal(t, wire.EqualFold(tt.a, []byte(tt.b)), tt.want, tt.a, tt.b)
-	}
-}
-
 func TestATokenIsAWholeMemberOfAList(t *testing.T) {
 	for _, tt := range []struct {
 		value string

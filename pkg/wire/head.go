@@ -1,6 +1,10 @@
 package wire
 
-import "bytes"
+import (
+	"bytes"
+
+	"github.com/queue-proxy/queue-proxy/pkg/header"
+)
 
 // headEnd looks for the empty line that ends a head, in either way of ending a
 // line, so that no reader finds an earlier end than we do. It starts at the
@@ -25,58 +29,25 @@ func headEnd(b []byte, from int) (end, next int) {
 	}
 }
 
-// known is a field that means something to this package.
-type known uint8
-
-const (
-	other known = iota
-	hostField
-	lengthField
-	codingField
-	connectionField
-	upgradeField
-	expectField
-	trailerField
-	keepAliveField
-	aliasField
-)
-
-// framing reports whether the field decides where a request ends or where it goes.
-func (k known) framing() bool { return k == hostField || k == lengthField || k == codingField }
-
-// knownFields has the fields by the lengths of their names.
-var knownFields = [18][]struct {
-	name  string
-	known known
-}{
-	4:  {{"host", hostField}},
-	6:  {{"expect", expectField}},
-	7:  {{"upgrade", upgradeField}, {"trailer", trailerField}},
-	10: {{"connection", connectionField}, {"keep-alive", keepAliveField}},
-	14: {{"content-length", lengthField}, {"content_length", aliasField}},
-	17: {{"transfer-encoding", codingField}, {"transfer_encoding", aliasField}},
-}
-
-func knownField[T ~string | ~[]byte](name T) known {
-	if len(name) < len(knownFields) {
-		for _, f := range knownFields[len(name)] {
-			if EqualFold(name, f.name) {
-				return f.known
-			}
-		}
+// isKnown reports whether this package interprets a field with this role.
+func isKnown(r header.Role) bool {
+	switch r {
+	case header.ConnectionRole, header.UpgradeRole, header.ExpectRole, header.TrailerRole, header.KeepAliveRole, header.AliasRole:
+		return true
 	}
-	return other
+	return isFraming(r)
 }
 
-// IsAlias reports whether the name is equal to that of a framing field if underscores are replaced by
-// dashes. Gateways such as CGI do not distinguish them.
-func IsAlias[T ~string | ~[]byte](name T) bool { return knownField(name) == aliasField }
+// isFraming reports whether a field with this role frames or routes a request.
+func isFraming(r header.Role) bool {
+	return r == header.HostRole || r == header.LengthRole || r == header.TransferEncodingRole
+}
 
 // ForbidsTrailer reports whether a request is rejected if its trailer section contains or announces
 // the field: it frames or routes a message, or announces trailers (RFC 9110 section 6.5.1).
 func ForbidsTrailer[T ~string | ~[]byte](name T) bool {
-	k := knownField(name)
-	return k.framing() || k == aliasField || k == trailerField
+	r := header.RoleOf(name)
+	return isFraming(r) || r == header.AliasRole || r == header.TrailerRole
 }
 
 // ForbidsTrailers reports whether a Trailer field announces a field for which [ForbidsTrailer] is true.
@@ -139,8 +110,8 @@ const (
 //nolint:gocognit // one pass over the lines, each of which is read once
 func (h *head) read(b []byte, pos, end int, bareBefore bool, how reading) Word {
 	*h = head{fields: h.fields[:0], length: -1, timeout: -1, bare: bareBefore, crlf: !bareBefore}
-	last := other              // what the field before is
-	lastValue, lastEnd := 0, 0 // where its value and its line begin and end
+	last := header.Plain       // role of the previous field
+	lastValue, lastEnd := 0, 0 // start of its value, and end of its line
 	for pos < end {
 		next := pos + bytes.IndexByte(b[pos:end], '\n') + 1
 		eol := next - 1
@@ -163,7 +134,7 @@ func (h *head) read(b []byte, pos, end int, bareBefore bool, how reading) Word {
 			}
 			h.count(last, line)
 			if how == gently {
-				if last != other {
+				if isKnown(last) {
 					return WordFold
 				}
 				for i := lastEnd; i < pos; i++ {
@@ -177,14 +148,14 @@ func (h *head) read(b []byte, pos, end int, bareBefore bool, how reading) Word {
 				return word
 			}
 			f := &h.fields[len(h.fields)-1]
-			last = knownField(f.Name)
+			last = header.RoleOf(f.Name)
 			h.count(last, f.Value)
 			if how != trailing {
 				if word := h.note(last, f.Value); word != "" {
 					return word
 				}
 			}
-			h.touched = h.touched || last.framing() && (bare || bareBefore)
+			h.touched = h.touched || isFraming(last) && (bare || bareBefore)
 			lastValue = pos + colon + 1
 		}
 		bareBefore, lastEnd, pos = bare, eol, next
@@ -200,11 +171,11 @@ func (h *head) read(b []byte, pos, end int, bareBefore bool, how reading) Word {
 
 // count takes note of how long the lists are that others search or take apart. A line
 // counts even if it is empty.
-func (h *head) count(k known, text []byte) {
-	switch k {
-	case connectionField:
+func (h *head) count(r header.Role, text []byte) {
+	switch r {
+	case header.ConnectionRole:
 		h.listed += len(text) + len(", ")
-	case trailerField:
+	case header.TrailerRole:
 		h.announced += len(text) + len(", ")
 	}
 }
@@ -215,7 +186,7 @@ func (h *head) line(line []byte, how reading) (colon int, word Word) {
 		return 0, WordTooManyFields
 	}
 	colon = 0
-	for colon < len(line) && tchar[line[colon]] {
+	for colon < len(line) && header.IsTokenChar(line[colon]) {
 		colon++
 	}
 	name := line[:colon]
@@ -226,7 +197,7 @@ func (h *head) line(line []byte, how reading) (colon int, word Word) {
 		return 0, WordFieldLine
 	}
 	if colon > len(name) {
-		if how != gently || knownField(name) != other {
+		if how != gently || isKnown(header.RoleOf(name)) {
 			return 0, WordBlankName
 		}
 	}
@@ -239,50 +210,50 @@ func (h *head) line(line []byte, how reading) (colon int, word Word) {
 }
 
 // fold validates a line that continues the field before it.
-func (h *head) fold(line []byte, last known) Word {
+func (h *head) fold(line []byte, last header.Role) Word {
 	h.folded = true
 	text := Trim(line)
 	switch {
-	case len(h.fields) == 0 || last.framing() || len(text) == 0:
+	case len(h.fields) == 0 || isFraming(last) || len(text) == 0:
 		return WordFold // nothing to continue, a number torn in two, or what some take for the empty line
 	case !ValidValue(text):
 		return WordFieldValue
 	}
 	name, _, ok := bytes.Cut(text, []byte{':'})
-	if k := knownField(Trim(name)); ok && (k.framing() || k == aliasField) {
+	if r := header.RoleOf(Trim(name)); ok && (isFraming(r) || r == header.AliasRole) {
 		return WordFold // a reader that only trims lines sees a field of its own
 	}
 	return ""
 }
 
-// note takes in what a known field says.
-func (h *head) note(k known, value []byte) Word {
-	switch k {
-	case hostField:
+// note records the value of a field with a role.
+func (h *head) note(r header.Role, value []byte) Word {
+	switch r {
+	case header.HostRole:
 		h.hosts++
 		h.host = value
-	case lengthField:
+	case header.LengthRole:
 		return h.noteLength(value)
-	case codingField:
+	case header.TransferEncodingRole:
 		return h.noteCoding(value)
-	case connectionField:
+	case header.ConnectionRole:
 		h.close = h.close || HasToken(value, "close")
 		h.keepAlive = h.keepAlive || HasToken(value, "keep-alive")
 		h.upgrades = h.upgrades || HasToken(value, "upgrade")
 		n, ok := countTokens(value)
 		h.options += n
 		h.unlisted = h.unlisted || !ok
-	case upgradeField:
+	case header.UpgradeRole:
 		h.upgrade = h.upgrade || len(value) > 0
-	case expectField:
+	case header.ExpectRole:
 		continues, other := Expectation(value)
 		h.expect100 = h.expect100 || continues
 		h.expectOther = h.expectOther || other
-	case trailerField:
+	case header.TrailerRole:
 		h.forbidden = h.forbidden || ForbidsTrailers(value)
-	case keepAliveField:
+	case header.KeepAliveRole:
 		h.noteKeepAlive(value)
-	case aliasField:
+	case header.AliasRole:
 		h.alias = true
 	}
 	return ""
@@ -317,7 +288,7 @@ func (h *head) noteCoding(value []byte) Word {
 			return WordTransferCoding
 		}
 		h.codings++
-		h.chunked = EqualFold(coding, "chunked")
+		h.chunked = header.EqualFold(coding, "chunked")
 	}
 	return ""
 }
@@ -329,7 +300,7 @@ func (h *head) noteKeepAlive(value []byte) {
 		var part []byte
 		part, value, more = bytes.Cut(value, []byte{','})
 		name, number, _ := bytes.Cut(part, []byte{'='})
-		if !EqualFold(Trim(name), "timeout") {
+		if !header.EqualFold(Trim(name), "timeout") {
 			continue
 		}
 		if n, ok := decimal(Trim(number)); ok && n <= 1<<31-1 {

@@ -1,6 +1,10 @@
 package wire
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+
+	"github.com/queue-proxy/queue-proxy/pkg/header"
+)
 
 // Packed contains fields in a compact form: for each field, the length and the bytes of its name
 // and its value. A [Field] takes 48 bytes in addition to its name and its value, and packed
@@ -61,7 +65,7 @@ func (p Packed) cut() ([]byte, Packed) {
 func (p Packed) Find(name string) (value []byte, ok bool) {
 	for len(p) > 0 {
 		var f Field
-		if f, p = p.next(); EqualFold(f.Name, name) {
+		if f, p = p.next(); header.EqualFold(f.Name, name) {
 			return f.Value, true
 		}
 	}
@@ -73,7 +77,7 @@ func (p Packed) Repeats(name string) bool {
 	seen := false
 	for len(p) > 0 {
 		var f Field
-		if f, p = p.next(); EqualFold(f.Name, name) {
+		if f, p = p.next(); header.EqualFold(f.Name, name) {
 			if seen {
 				return true
 			}

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"net/netip"
 	"strings"
+
+	"github.com/queue-proxy/queue-proxy/pkg/header"
 )
 
 // Preface is what a client that knows HTTP/2 sends first (RFC 9113 3.4).
@@ -126,7 +128,7 @@ func (r *Request) parse(b []byte) (n int, refused *Refused) {
 	resumed := r.lineEnd > 0
 	if !resumed {
 		if !r.findLine(b) {
-			if r.begin < len(b) && b[r.begin] != '\r' && !tchar[b[r.begin]] {
+			if r.begin < len(b) && b[r.begin] != '\r' && !header.IsTokenChar(b[r.begin]) {
 				return 0, refuse(WordRequestLine) // a TLS hello, say: no line end may ever come
 			}
 			return 0, nil
@@ -335,7 +337,7 @@ func ValidHost[T text](host T) bool {
 // schemeLength is the length of "http://" or "https://", 0 for others.
 func schemeLength(t []byte) int {
 	for _, scheme := range [...]string{"http://", "https://"} {
-		if len(t) >= len(scheme) && EqualFold(t[:len(scheme)], scheme) {
+		if len(t) >= len(scheme) && header.EqualFold(t[:len(scheme)], scheme) {
 			return len(scheme)
 		}
 	}
@@ -381,7 +383,7 @@ func plainHost(s []byte) (port int) {
 
 func hostByte(c byte) bool {
 	switch {
-	case digit(c), 'a' <= lower(c) && lower(c) <= 'z', c == '-', c == '.', c == '_', c == '~':
+	case digit(c), 'a' <= header.Lower(c) && header.Lower(c) <= 'z', c == '-', c == '.', c == '_', c == '~':
 		return true
 	}
 	return false

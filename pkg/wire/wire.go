@@ -23,9 +23,9 @@ const (
 	// status and a digest, not content.
 	maxTrailer = 16 << 10
 
-	// MaxRequestTrailer is the same for a request, without the empty line at the
-	// end: net/http looks for that in a buffer of 4 KiB, and both engines shall take
-	// the same.
+	// MaxRequestTrailer is the maximum length of the trailer section of a request, in bytes
+	// without the empty line at the end. net/http finds the empty line only within 4 KiB, and
+	// many applications use net/http.
 	MaxRequestTrailer = 4<<10 - len("\r\n")
 
 	// maxOptions is how many connection options a request may have. Honest ones have two.

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/queue-proxy/queue-proxy/pkg/printable"
 )
 
 // A style is how a document is written, so that what is added looks like the rest.
@@ -121,12 +123,7 @@ var plainWord = regexp.MustCompile(`^(name|image|ports|env|value|resources|reque
 
 // quoted writes a text in double quotes, as JSON, which is YAML as well.
 func quoted(text string) string {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	_ = e.Encode(text) // a string always has a JSON form
-	written := strings.TrimSuffix(b.String(), "\n")
-	return strings.NewReplacer("\u007f", `\u007f`, "\u0085", `\u0085`, "\ufeff", `\ufeff`).Replace(written)
+	return strings.NewReplacer("\u007f", `\u007f`, "\u0085", `\u0085`, "\ufeff", `\ufeff`).Replace(printable.CompactJSON(text))
 }
 
 // jsonText writes a node as JSON in its order, with an indentation for each level, or on

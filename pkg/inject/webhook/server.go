@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/queue-proxy/queue-proxy/pkg/portlimit"
+	"github.com/queue-proxy/queue-proxy/pkg/sink"
 )
 
 // How long a connection may take.
@@ -50,7 +51,7 @@ type Server struct {
 	Beside      []Runner      // run as long as reviews are answered
 
 	draining         atomic.Bool
-	failedHandshakes portlimit.PerMinute
+	failedHandshakes sink.Throttle
 }
 
 // Run answers reviews until ctx is done, then for Linger more, then ends what is under

@@ -19,7 +19,6 @@ import (
 	"mime"
 	"net/http"
 	"net/netip"
-	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -28,6 +27,7 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/inject"
 	"github.com/queue-proxy/queue-proxy/pkg/portlimit"
+	"github.com/queue-proxy/queue-proxy/pkg/printable"
 )
 
 // reviewPath is where reviews are asked for.
@@ -164,7 +164,7 @@ func peerOf(r *http.Request) netip.Addr {
 }
 
 func (v *Reviewer) fail(w http.ResponseWriter, f *failure) {
-	text, status := brief(f.text, longestText), failureStatuses[f.reason]
+	text, status := printable.Truncate(f.text, longestText), failureStatuses[f.reason]
 	v.Metrics.failed(f.reason)
 	v.Log.Warn("no review", zap.Int("status", status), zap.String("reason", f.reason), zap.String("error", text))
 	http.Error(w, text, status)
@@ -268,7 +268,7 @@ func refusal(reason, text string) inject.Outcome {
 
 // refuse refuses a pod, or admits it as it is, with a warning.
 func (v *Reviewer) refuse(q *admissionRequest, a *admissionv1.AdmissionResponse, pod any, out inject.Outcome) inject.Outcome {
-	text := brief("queue-proxy cannot be injected: "+out.Text, longestText)
+	text := printable.Truncate("queue-proxy cannot be injected: "+out.Text, longestText)
 	if v.Lenient {
 		a.Warnings = warnings([]string{text})
 	} else {
@@ -292,8 +292,8 @@ func (v *Reviewer) tell(q *admissionRequest, pod any, out inject.Outcome) {
 }
 
 func (v *Reviewer) log(q *admissionRequest, pod any, out inject.Outcome) {
-	v.Log.Info("reviewed", zap.String("namespace", brief(q.Namespace, longestName)), zap.String("pod", brief(nameOf(pod), longestName)), zap.String("uid", brief(string(q.UID), longestName)),
-		zap.String("verdict", string(out.Verdict)), zap.String("reason", out.Reason), zap.String("confidence", string(out.Confidence)), zap.String("text", brief(out.Text, longestText)), zap.Strings("warnings", warnings(out.Warnings)))
+	v.Log.Info("reviewed", zap.String("namespace", printable.Truncate(q.Namespace, longestName)), zap.String("pod", printable.Truncate(nameOf(pod), longestName)), zap.String("uid", printable.Truncate(string(q.UID), longestName)),
+		zap.String("verdict", string(out.Verdict)), zap.String("reason", out.Reason), zap.String("confidence", string(out.Confidence)), zap.String("text", printable.Truncate(out.Text, longestText)), zap.Strings("warnings", warnings(out.Warnings)))
 }
 
 // nameOf is a pod's name, or how it will begin.
@@ -320,15 +320,7 @@ func audit(out inject.Outcome) map[string]string {
 func warnings(all []string) []string {
 	var short []string
 	for _, w := range all[:min(len(all), mostWarnings)] {
-		short = append(short, brief(w, longestWarning))
+		short = append(short, printable.Truncate(w, longestWarning))
 	}
 	return short
-}
-
-// brief is text of at most so many bytes.
-func brief(text string, most int) string {
-	if len(text) > most {
-		return strings.ToValidUTF8(text[:most-3], "") + "..."
-	}
-	return text
 }

@@ -1,0 +1,194 @@
+package http2_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	xhttp2 "golang.org/x/net/http2"
+
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/test/harness"
+	"github.com/queue-proxy/queue-proxy/test/proxytest"
+)
+
+// earlyResponses are responses to a request that has not ended. A gRPC server ends a stream in this
+// way if it needs no further messages.
+var earlyResponses = map[string]struct {
+	serve  func(s *appStream)
+	status int
+	body   string
+	reason queue.Reason
+}{
+	"no content": {func(s *appStream) { s.respond(true, ":status", "202") }, 202, "", queue.OK},
+	"content": {func(s *appStream) {
+		s.respond(false, ":status", "200")
+		_ = s.WriteData(s.id, false, []byte("one, "))
+		_ = s.WriteData(s.id, true, []byte("two"))
+	}, 200, "one, two", queue.OK},
+	"rejection": {func(s *appStream) {
+		s.respond(false, ":status", "413")
+		_ = s.WriteData(s.id, true, []byte("too much"))
+	}, 413, "too much", queue.OK},
+}
+
+func TestEarlyResponseOverHTTP2IsForwarded(t *testing.T) {
+	for name, c := range earlyResponses {
+		t.Run(name, func(t *testing.T) {
+			a := newFrameApp(t, c.serve)
+			client := a.proxy.Dial()
+			client.Send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n")
+			if m := client.Receive("POST"); m.Status() != c.status || m.Body != c.body || !m.Closes() {
+				t.Errorf("HTTP/1.1: got %d %q, close %v, want %d %q, close true", m.Status(), m.Body, m.Closes(), c.status, c.body)
+			}
+			client.WantEnd()
+			harness.Equal(t, harness.Receive(t, a.observations, "observation").Reason, c.reason, "HTTP/1.1: reason")
+
+			h2 := connect(t, a.proxy)
+			id := h2.open(request("POST", "/"), "hello")
+			got := h2.receive(id)
+			harness.Equal(t, got, fmt.Sprintf("%d []\nbody %q", c.status, c.body), "HTTP/2")
+			harness.Equal(t, harness.Receive(t, a.observations, "observation").Reason, c.reason, "HTTP/2: reason")
+		})
+	}
+}
+
+// open sends a request that does not end, with content, and returns its stream.
+func (c *client) open(s *script, content string) uint32 {
+	c.Helper()
+	id := c.id
+	c.id += 2
+	harness.NoError(c, c.WriteHead(id, false, flat(s.fields)...))
+	harness.NoError(c, c.WriteData(id, false, []byte(content)))
+	return id
+}
+
+// If the application supports HTTP/1.1, the method becomes a part of the request line.
+func TestInvalidMethodIsReset(t *testing.T) {
+	app := harness.NewApp(t, harness.Echo)
+	proxy := proxytest.Start(t, app, nil)
+	app.Forget()
+	for _, method := range []string{"GET /hidden HTTP/1.1", "GET /hidden", "GET ", "G\tT", "G:T", "GÉT", ""} {
+		c := connect(t, proxy)
+		if got := c.receive(c.send(request(method, "/x"))); !strings.HasSuffix(got, "reset PROTOCOL_ERROR") {
+			t.Errorf("%q: got %q, want a reset", method, got)
+		}
+	}
+	harness.Equal(t, len(app.Requests()), 0, "requests of the application")
+}
+
+func TestReplayOverHTTP2IsObserved(t *testing.T) {
+	var mu sync.Mutex
+	seen := map[string]bool{}
+	a := newFrameApp(t, func(s *appStream) {
+		path := s.f.PseudoValue("path")
+		mu.Lock()
+		again := seen[path]
+		seen[path] = true
+		mu.Unlock()
+		if path == "/closed" && !again {
+			_ = s.Close()
+			return
+		}
+		s.respond(true, ":status", "204")
+	})
+	c := connect(t, a.proxy)
+	for _, path := range []string{"/first", "/closed"} { // only a connection that was used before is replaced
+		if got := c.receive(c.send(request("GET", path))); !strings.HasPrefix(got, "204") {
+			t.Errorf("%s: got %q, want 204", path, got)
+		}
+		harness.Equal(t, harness.Receive(t, a.observations, "observation").Replayed, path == "/closed", path, "replayed")
+	}
+}
+
+func TestTLSIsObserved(t *testing.T) {
+	for _, secure := range []bool{false, true} {
+		app := harness.NewApp(t, harness.Echo)
+		proxy := proxytest.Start(t, app, func(_ *queue.Proxy, o *proxytest.Options) { o.TLS = secure })
+		h1 := proxy.Connect(t)
+		defer h1.Close()
+		_, err := h1.Write([]byte("GET / HTTP/1.1\r\nHost: a\r\n\r\n"))
+		harness.NoError(t, err)
+		proxy.Observed(1)
+		c := connect(t, proxy)
+		c.receive(c.send(request("GET", "/")))
+		for i, o := range proxy.Observed(2) {
+			if o.TLS != secure || o.Major != i+1 {
+				t.Errorf("got TLS %v, HTTP/%d, want %v, HTTP/%d", o.TLS, o.Major, secure, i+1)
+			}
+		}
+	}
+}
+
+// An informational response can arrive after its request was canceled, when the memory of the request
+// is already used by another one. The race detector finds such a use.
+func TestInformationalResponsesOfCanceledRequests(t *testing.T) {
+	fields := []string{":status", "103"}
+	for i := range 40 {
+		fields = append(fields, "x-"+strings.Repeat("a", i+1), "x")
+	}
+	for name, proxy := range map[string]func(t *testing.T) *proxytest.Proxy{
+		"HTTP/1.1": func(t *testing.T) *proxytest.Proxy {
+			return proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
+				for conn.Request() != nil {
+					for range 90 {
+						conn.Send("HTTP/1.1 103 Early Hints\r\nLink: " + strings.Repeat("x", 1000) + "\r\n\r\n")
+					}
+					conn.Send(harness.OK("it"))
+				}
+			}), shortTimeout)
+		},
+		"HTTP/2": func(t *testing.T) *proxytest.Proxy {
+			app := harness.NewApp(t, func(conn *harness.AppConn) {
+				serveFrames(conn, func(s *appStream) {
+					for range 90 {
+						s.respond(false, fields...)
+					}
+					s.respond(true, ":status", "204")
+				})
+			})
+			return start(t, app.Listener, shortTimeout)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := proxy(t)
+			var all sync.WaitGroup
+			for range 8 {
+				all.Go(func() {
+					client := p.Client("HTTP/2")
+					for i := range 20 {
+						ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i%10*5)*time.Millisecond)
+						r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+p.Address+"/", nil)
+						if err != nil {
+							t.Error(err)
+						} else if response, err := client.Do(r); err == nil {
+							response.Body.Close()
+						}
+						cancel()
+					}
+				})
+			}
+			all.Wait()
+			p.WantReleased(-1)
+		})
+	}
+}
+
+// shortTimeout ends requests while their informational responses are forwarded.
+func shortTimeout(p *queue.Proxy, _ *proxytest.Options) { p.Clocks.Request = 30 * time.Millisecond }
+
+// A reset before the response reaches an HTTP/2 client, see TestAppResetIsForwarded.
+func TestAppResetReturns502OverHTTP1(t *testing.T) {
+	a := newFrameApp(t, func(s *appStream) { _ = s.WriteRSTStream(s.id, xhttp2.ErrCodeInternal) })
+	client := a.proxy.Dial()
+	client.Send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n")
+	if m := client.Receive("POST"); m.Status() != 502 || !m.Closes() {
+		t.Errorf("got %d, close %v, want 502, close true", m.Status(), m.Closes())
+	}
+	client.WantEnd()
+	harness.Equal(t, harness.Receive(t, a.observations, "observation").Reason, queue.AppReset, "reason")
+}

@@ -1,0 +1,120 @@
+package sidecar
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/queue-proxy/queue-proxy/pkg/sink"
+)
+
+const (
+	// lineTime is the time that a caller waits until its line is written.
+	lineTime = time.Second
+
+	// queuedLines is the maximum number of lines that wait for an output.
+	queuedLines = 100
+)
+
+// timedCore is a core for outputs that can block, such as standard error if its reader stops. Without
+// it, requests, probes and the end of the process would wait. A caller waits for its line at most
+// for lineTime, and no longer after a line has timed out. If the queue is full, lines are dropped, and
+// their number is logged before the next line.
+type timedCore struct {
+	zapcore.Core
+	output *output
+}
+
+// An output writes the lines of all cores that were derived from one core.
+type output struct {
+	lines    *sink.Batcher[line]
+	blocked  atomic.Bool // a line has timed out, and no line was written since
+	reported uint64      // dropped lines that were logged; only used by write
+}
+
+// A line is an entry that is not encoded, because only zap can encode it.
+type line struct {
+	core   zapcore.Core
+	entry  zapcore.Entry
+	fields []zapcore.Field
+	sync   bool // syncs the core; there is no entry
+	done   chan error
+}
+
+// build is z.Build with a timedCore.
+func build(z zap.Config) (*zap.Logger, error) {
+	sampling := z.Sampling
+	z.Sampling = nil // the sampler must be the outer core, because timedCore.Check does not call the inner core
+	return z.Build(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
+		o := &output{}
+		o.lines = sink.New(sink.Options[line]{MaxMessages: queuedLines, Write: o.write})
+		c = timedCore{c, o}
+		if sampling != nil {
+			c = zapcore.NewSamplerWithOptions(c, time.Second, sampling.Initial, sampling.Thereafter)
+		}
+		return c
+	}))
+}
+
+// With implements zapcore.Core.
+func (c timedCore) With(fields []zapcore.Field) zapcore.Core {
+	return timedCore{c.Core.With(fields), c.output}
+}
+
+// Check implements zapcore.Core.
+func (c timedCore) Check(e zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+	if c.Enabled(e.Level) {
+		return checked.AddCore(e, c)
+	}
+	return checked
+}
+
+// Write implements zapcore.Core. The values of the fields must not change, because they may be
+// encoded after Write has returned.
+func (c timedCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
+	return c.output.add(line{core: c.Core, entry: e, fields: fields})
+}
+
+// Sync implements zapcore.Core.
+func (c timedCore) Sync() error { return c.output.add(line{core: c.Core, sync: true}) }
+
+// add queues a line and waits until it is written.
+func (o *output) add(l line) error {
+	l.done = make(chan error, 1)
+	if !o.lines.Add(l) || o.blocked.Load() {
+		return nil
+	}
+	timeout := time.NewTimer(lineTime)
+	defer timeout.Stop()
+	select {
+	case err := <-l.done:
+		return err
+	case <-timeout.C:
+		o.blocked.Store(true)
+		return nil
+	}
+}
+
+// write writes a batch of lines.
+func (o *output) write(_ context.Context, batch []line, _ int) (lost int) {
+	for _, l := range batch {
+		l.done <- o.writeLine(l)
+		o.blocked.Store(false)
+	}
+	return 0
+}
+
+func (o *output) writeLine(l line) error {
+	if l.sync {
+		return l.core.Sync()
+	}
+	if dropped := o.lines.Dropped(); dropped > o.reported {
+		_ = l.core.Write(zapcore.Entry{Level: zapcore.WarnLevel, Time: l.entry.Time, LoggerName: l.entry.LoggerName, Message: "lines of this log are lost"},
+			[]zapcore.Field{zap.Uint64("lines", dropped-o.reported)})
+		o.reported = dropped
+	}
+	return l.core.Write(l.entry, l.fields)
+}
