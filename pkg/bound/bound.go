@@ -29,9 +29,9 @@ const (
 	TunnelTimeout                   // time until the next byte of a tunnel that is closed in one direction
 	MaxConnections                  // open connections of clients
 	Memory                          // memory of all requests
-	TLSHandshakeTimeout             // time to complete a TLS handshake
+	TLSHandshakeTimeout             // time that a TLS handshake waits for the client
 	TLSHandshakeStall               // time until the next flight of a TLS handshake while others wait
-	TLSHandshakeQueue               // time until a TLS handshake begins while others are in progress
+	TLSHandshakeQueue               // TLS handshakes that wait while others are in progress
 	TLSHandshakeSize                // bytes that a client sends in a TLS handshake
 	TLSRecordTimeout                // time to wait for the rest of a TLS record or message
 	TLSNoContent                    // bytes of TLS records and messages without content
@@ -103,7 +103,7 @@ var bounds = [NumNames]struct {
 	TLSHandshakeStall: {"tls-handshake-stall", Connection,
 		"The client did not send the next TLS handshake message in time. Check the client and the network."},
 	TLSHandshakeQueue: {"tls-handshake-queue", Connection,
-		"A TLS handshake timed out in the queue of handshakes. Reduce the rate of new connections."},
+		"The queue of TLS handshakes was full. Reduce the rate of new connections."},
 	TLSHandshakeSize: {"tls-handshake-size", Connection,
 		"The client sent a TLS handshake that is too large. Reduce the size of the certificate chain."},
 	TLSRecordTimeout: {"tls-record-timeout", Connection,

@@ -186,7 +186,7 @@ var proofs = [bound.NumNames]proof{
 		peerTest:   test{"test/conformance/abuse_memory_test.go", "TestManyWaitingRequestsAreServed"},
 	},
 	bound.TLSHandshakeTimeout: {
-		limit:      "10 s, or `HEADER_TIMEOUT` if it is shorter",
+		limit:      "10 s of waiting for the client, or `HEADER_TIMEOUT` if it is shorter",
 		attack:     "handshakes that never end, on many connections",
 		peer:       "two round trips by satellite (1 s)",
 		margin:     10,
@@ -194,20 +194,20 @@ var proofs = [bound.NumNames]proof{
 		peerTest:   test{linkTests, "TestSplitHandshakeSucceeds"},
 	},
 	bound.TLSHandshakeStall: {
-		limit:      "1 s for each flight while 256 handshakes are in progress and others wait",
+		limit:      "10 s for each flight while 256 handshakes are in progress and others are queued. It is halved, down to 1 s, for each closed handshake, and doubled for each completed one. It is 1 s for a client address that uses more than an equal part of the 256",
 		attack:     "handshakes that stop and keep others waiting",
-		peer:       "a round trip with a lost packet (0.3 s)",
+		peer:       "1500 clients that share a busy processor (3 s)",
 		margin:     3,
 		reason:     "The timeout applies only if 256 handshakes are in progress. A client can connect again. With a longer timeout, stalled handshakes delay all clients longer.",
 		attackTest: test{linkTests, "TestStalledHandshakeIsClosed"},
 		peerTest:   test{linkTests, "TestConcurrentHandshakesSucceed"},
 	},
 	bound.TLSHandshakeQueue: {
-		limit:      "10 s, which is the time of 20 000 handshakes",
+		limit:      "20 000 handshakes; there is no timeout in the queue",
 		attack:     "more handshakes than the processor can complete",
 		peer:       "2000 connections that are opened again at the same time",
 		margin:     10,
-		attackTest: test{linkTests, "TestQueuedHandshakeTimesOut"},
+		attackTest: test{linkTests, "TestFullHandshakeQueueClosesConnection"},
 		peerTest:   test{linkTests, "TestConcurrentHandshakesSucceed"},
 	},
 	bound.TLSHandshakeSize: {

@@ -2,6 +2,7 @@ package link_test
 
 import (
 	"crypto/tls"
+	"fmt"
 	"io"
 	"net"
 	"strings"
@@ -84,32 +85,98 @@ func TestSilentTLSConnectionTimesOut(t *testing.T) {
 func TestStalledHandshakeIsClosed(t *testing.T) {
 	bounds := bound.NewRecorder()
 	server := recordingServer(0, bounds)
-	server.SetMaxHandshakes(1)
+	server.SetMaxHandshakes(1, 1)
 	server.SetStallTime(soon)
 	s := newShaker(t, server)
-	stalled, err := s.dial("127.0.0.1")
-	harness.NoError(t, err)
-	defer stalled.Close()
-	io.WriteString(stalled, beginning)
-	other, err := s.dial("127.0.0.1")
-	harness.NoError(t, err)
-	defer other.Close()
+	for range 2 {
+		c, err := s.dial("127.0.0.1")
+		harness.NoError(t, err)
+		defer c.Close()
+		io.WriteString(c, hello(t))
+	}
 	wantBounds(t, bounds, bound.TLSHandshakeStall)
 }
 
-func TestQueuedHandshakeTimesOut(t *testing.T) {
+// hello returns the ClientHello of crypto/tls.
+func hello(t *testing.T) string {
+	t.Helper()
+	client, server := net.Pipe()
+	defer server.Close()
+	go tls.Client(client, &tls.Config{InsecureSkipVerify: true}).Handshake()
+	b := make([]byte, 16<<10)
+	n, err := server.Read(b)
+	harness.NoError(t, err)
+	return string(b[:n])
+}
+
+func TestFullHandshakeQueueClosesConnection(t *testing.T) {
+	bounds := bound.NewRecorder()
+	server := recordingServer(0, bounds)
+	server.SetMaxHandshakes(1, 0)
+	defer server.HoldSlot()()
+	wantClosed(t, server, bounds, hello(t), bound.TLSHandshakeQueue)
+}
+
+// The time in the queue depends on the sidecar and not on the client.
+func TestQueuedHandshakeDoesNotTimeOut(t *testing.T) {
 	bounds := bound.NewRecorder()
 	server := recordingServer(soon, bounds)
-	server.SetMaxHandshakes(0)
-	wantClosed(t, server, bounds, beginning, bound.TLSHandshakeQueue)
+	server.SetMaxHandshakes(1, 1)
+	release := server.HoldSlot()
+	s := newShaker(t, server)
+	done := make(chan error, 1)
+	c, err := s.dial("127.0.0.1")
+	harness.NoError(t, err)
+	defer c.Close()
+	go func() { done <- tls.Client(c, &tls.Config{InsecureSkipVerify: true}).Handshake() }()
+	harness.Until(t, "the handshake is queued", func() bool { return server.Queued() == 1 })
+	silent, err := s.dial("127.0.0.1")
+	harness.NoError(t, err)
+	defer silent.Close()
+	wantBounds(t, bounds, bound.SilentConnection) // the timeout has expired
+	server.SetTimeout(harness.Patience)
+	release()
+	harness.NoError(t, <-done, "handshake after the timeout")
+	wantBounds(t, bounds, bound.SilentConnection)
+}
+
+// Clients that share a busy processor, or a busy sidecar, are slow.
+func TestSlowHandshakeIsClosedAfterTimeout(t *testing.T) {
+	p := newPair(t, nil)
+	for _, row := range []struct {
+		waited                   time.Duration
+		used                     int // slots of the client
+		reading, arrived, queued bool
+		want                     string
+	}{
+		{waited: 9 * time.Second, used: 2},
+		{waited: 11 * time.Second, used: 1, want: "tls-handshake-timeout"},
+		{waited: 9 * time.Second, used: 1, queued: true},
+		{waited: 9 * time.Second, used: 2, queued: true, want: "tls-handshake-stall"},
+		{waited: 500 * time.Millisecond, used: 2, queued: true},
+		{waited: 11 * time.Second, used: 1, reading: true, want: "tls-handshake-timeout"},
+		{waited: 11 * time.Second, used: 1, reading: true, arrived: true},
+	} {
+		if row.arrived {
+			io.WriteString(p.client, "x")
+			harness.Until(t, "input arrived", func() bool { return !p.link.Silent() })
+		}
+		server := newServer()
+		server.SetMaxHandshakes(3, 0)
+		defer server.HoldSlot()() // of another client
+		got := ""
+		if name, late := server.Late(p.link, row.waited, row.used, row.reading, row.queued); late {
+			got = name.String()
+		}
+		harness.Equal(t, got, row.want, "bound of", fmt.Sprintf("%+v", row))
+	}
 }
 
 // The clients connect at the same time, for example after a restart of a proxy.
 func TestConcurrentHandshakesSucceed(t *testing.T) {
 	bounds := bound.NewRecorder()
 	server := recordingServer(0, bounds)
-	server.SetMaxHandshakes(4)
-	server.SetStallTime(harness.Patience) // the clients share the processors of the test
+	server.SetMaxHandshakes(4, 40)
 	var clients sync.WaitGroup
 	for range 40 { // 10 times as many
 		clients.Go(func() { newPairOf(t, kinds["TLS 1.3"], server) })

@@ -1,120 +1,115 @@
 package link
 
 import (
-	"container/list"
-	"net"
-	"net/netip"
+	"context"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/bound"
+	"github.com/queue-proxy/queue-proxy/pkg/fair"
 )
 
 const (
-	// maxHandshakes is how many handshakes of a listener may go on at once: with what
-	// crypto/tls holds for each, up to 32 KiB, 8 MiB.
+	// maxHandshakes is the maximum number of handshakes of a listener that are in progress. crypto/tls
+	// holds up to 32 KiB for each of them, 8 MiB together.
 	maxHandshakes = 256
+	// maxQueued is the maximum number of handshakes in the queue. A processor completes about 2000
+	// handshakes per second.
+	maxQueued = 20000
 	// extraBytes is the number of bytes that all handshakes in progress can receive in addition
 	// to helloBytes or chainBytes each. crypto/tls holds up to four times as much.
 	extraBytes = 1 << 20
 	// extension is the number of bytes that a handshake takes from extraBytes at a time.
 	extension = 8 << 10
-	// stallTime is how long a handshake may wait for its client's next flight while another
-	// one waits for its place. There are two or three flights (RFC 8446 section 2).
+	// stallTime is the minimum time that a handshake can wait for the next flight of the client
+	// while another handshake is queued. There are two or three flights (RFC 8446 section 2).
 	stallTime = time.Second
-	// lookTime is how often it is looked for those that have waited longer.
-	lookTime = stallTime / 5
+	// checkInterval is the time between two checks of the handshakes in progress.
+	checkInterval = stallTime / 5
 )
 
 // handshake is a TLS handshake in progress or in the queue.
 type handshake struct {
 	conn    *Conn
-	allowed int         // remaining number of bytes that the handshake can receive
-	heard   atomic.Bool // the first byte was received
+	slot    *fair.Slot
+	waiting func(client, answered bool) // see Conn.Handshake
+	allowed int                         // remaining number of bytes that the handshake can receive
 
-	extendable int  // remaining number of bytes that the handshake can take from handshakes.extra
-	extended   int  // number of bytes taken from handshakes.extra
-	wait       wait // for the next flight of the client
-
-	// The following fields belong to the queue and are guarded by handshakes.mu.
-	stalled bool          // the connection was closed by endStalled
-	turn    chan struct{} // closed when the handshake can start
-	client  *client
-	element *list.Element // element of client.waiting; nil if the handshake is not queued
+	extendable int         // remaining number of bytes that the handshake can take from handshakes.extra
+	extended   int         // number of bytes taken from handshakes.extra
+	answered   bool        // the server has sent its first flight
+	wait       wait        // for the client
+	reading    atomic.Bool // the handshake waits for input
+	closed     bool        // check has closed the connection; guarded by handshakes.mu
 }
 
-// handshakes bound how many go on at once. Those that wait for their turn get it client
-// by client, by addresses, so that one that begins many keeps no other waiting. While
-// some wait, those are ended that have waited too long for their clients.
+// begin records that the handshake waits for the client. If next is true, the client must send another
+// message than before.
+func (h *handshake) begin(next bool) {
+	h.wait.begin(next)
+	h.answered = h.answered || next
+	h.waiting(true, h.answered)
+}
+
+// end records that the handshake does not wait for the client any more.
+func (h *handshake) end() {
+	h.wait.end()
+	h.waiting(false, h.answered)
+}
+
+// handshakes limits the number of handshakes in progress. The others wait in a queue without a
+// timeout, because this time depends on the sidecar and not on the client. The time limits apply to
+// the time that a handshake waits for its client.
+//
+// While handshakes are queued, a handshake that waits for too long is closed: after stallTime, if
+// its client address uses more than an equal part of the slots, and otherwise after patience. Slow
+// clients can need more time, for example because 1000 of them share a busy processor. The patience
+// therefore doubles with each completed handshake and halves with each one that is closed.
 type handshakes struct {
-	most  int           // that go on
-	stall time.Duration // see stallTime
+	slots   *fair.Semaphore
+	stall   time.Duration // see stallTime
+	timeout time.Duration // maximum time that a handshake waits for its client
+	bounds  *bound.Recorder
 
-	bounds *bound.Recorder
-
-	mu      sync.Mutex
-	going   map[*handshake]struct{}
-	turns   list.List // of *client, those who have handshakes that wait, the next one first
-	clients map[netip.Addr]*client
-	waiting int
-	extra   int  // bytes that handshakes can still take, see extraBytes
-	looking bool // endStalled will be called
+	mu       sync.Mutex
+	going    map[*handshake]struct{}
+	patience time.Duration // between stall and timeout
+	extra    int           // bytes that handshakes can still take, see extraBytes
+	checking bool          // check will be called
 }
 
-// client is one with handshakes that wait for their turn.
-type client struct {
-	address netip.Addr
-	waiting list.List // of *handshake, the next one first
-	element *list.Element
-}
-
-func (s *handshakes) init(bounds *bound.Recorder) {
-	s.most, s.stall, s.bounds, s.extra = maxHandshakes, stallTime, bounds, extraBytes
+func (s *handshakes) init(timeout time.Duration, bounds *bound.Recorder) {
+	s.slots = fair.New(maxHandshakes, maxQueued)
+	s.stall, s.timeout, s.patience, s.bounds, s.extra = stallTime, timeout, timeout, bounds, extraBytes
 	s.going = make(map[*handshake]struct{})
-	s.clients = make(map[netip.Addr]*client)
 }
 
-// begin waits for h's turn, at most for limit.
-func (s *handshakes) begin(h *handshake, limit time.Duration) error {
-	s.mu.Lock()
-	if len(s.going) < s.most {
-		s.going[h] = struct{}{}
-		s.mu.Unlock()
-		return nil
-	}
-	s.enqueue(h)
-	s.mu.Unlock()
-	timer := time.NewTimer(limit)
-	defer timer.Stop()
-	select {
-	case <-h.turn:
-		return nil
-	case <-timer.C:
+// begin waits until h can start.
+func (s *handshakes) begin(ctx context.Context, h *handshake) (err error) {
+	if h.slot, err = s.slots.Acquire(ctx, fair.Address(h.conn.RemoteAddr())); err != nil {
+		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if h.element == nil { // its turn came in the same moment
-		return nil
+	s.going[h] = struct{}{}
+	if !s.checking {
+		s.checking = true
+		time.AfterFunc(checkInterval, s.check)
 	}
-	s.dequeue(h)
-	return errManyHandshakes
+	return nil
 }
 
-// end undoes begin.
-func (s *handshakes) end(h *handshake) {
+// end is called after begin has returned nil. completed reports whether the handshake was completed.
+func (s *handshakes) end(h *handshake, completed bool) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	delete(s.going, h)
 	s.extra += h.extended
-	for len(s.going) < s.most && s.turns.Len() > 0 {
-		c := s.turns.Front().Value.(*client)
-		next := c.waiting.Front().Value.(*handshake)
-		s.turns.MoveToBack(c.element)
-		s.dequeue(next)
-		s.going[next] = struct{}{}
-		close(next.turn)
+	if completed {
+		s.patience = min(2*s.patience, s.timeout)
 	}
+	s.mu.Unlock()
+	h.slot.Release()
 }
 
 // extend allows h to receive more bytes. It reports whether it does.
@@ -129,59 +124,37 @@ func (s *handshakes) extend(h *handshake) bool {
 	return n > 0
 }
 
-// enqueue makes h wait for its turn. s.mu is held.
-func (s *handshakes) enqueue(h *handshake) {
-	address := addressOf(h.conn.RemoteAddr())
-	c := s.clients[address]
-	if c == nil {
-		c = &client{address: address}
-		c.element = s.turns.PushBack(c)
-		s.clients[address] = c
-	}
-	h.turn, h.client, h.element = make(chan struct{}), c, c.waiting.PushBack(h)
-	s.waiting++
-	if !s.looking {
-		s.looking = true
-		time.AfterFunc(lookTime, s.endStalled)
-	}
-}
-
-// dequeue undoes enqueue. s.mu is held.
-func (s *handshakes) dequeue(h *handshake) {
-	c := h.client
-	c.waiting.Remove(h.element)
-	h.client, h.element = nil, nil
-	s.waiting--
-	if c.waiting.Len() == 0 {
-		s.turns.Remove(c.element)
-		delete(s.clients, c.address)
-	}
-}
-
-// endStalled ends the handshakes that have waited too long for their clients, and sees
-// to it that it is called again while others wait.
-func (s *handshakes) endStalled() {
+// check closes the handshakes that have waited for their clients for too long. It is called again
+// while handshakes are in progress.
+func (s *handshakes) check() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.waiting == 0 {
-		s.looking = false
+	if len(s.going) == 0 {
+		s.checking = false
 		return
 	}
-	now := time.Now()
+	now, queued := time.Now(), s.slots.Queued() > 0
 	for h := range s.going {
-		if !h.stalled && h.wait.time(now) >= s.stall {
-			h.stalled = true
-			s.bounds.Hit(bound.TLSHandshakeStall, h.conn.RemoteAddr().String())
+		if name, late := s.late(h, now, queued); late {
+			h.closed = true
+			s.patience = max(s.patience/2, s.stall)
+			s.bounds.Hit(name, h.conn.RemoteAddr().String())
 			_ = h.conn.Cut()
 		}
 	}
-	time.AfterFunc(lookTime, s.endStalled)
+	time.AfterFunc(checkInterval, s.check)
 }
 
-// addressOf returns the address of a client; the zero address where it has none.
-func addressOf(a net.Addr) netip.Addr {
-	if a, ok := a.(*net.TCPAddr); ok {
-		return a.AddrPort().Addr().Unmap()
+// late reports whether h has waited for its client for too long, and returns the bound. If the
+// message of the client has arrived and was not read, the process lacks CPU time. s.mu must be held.
+func (s *handshakes) late(h *handshake, now time.Time, queued bool) (name bound.Name, late bool) {
+	flight, total := h.wait.time(now), h.wait.total(now)
+	switch {
+	case h.closed, flight == 0, h.reading.Load() && !h.conn.Silent():
+	case total >= s.timeout:
+		return bound.TLSHandshakeTimeout, true
+	case queued && (flight >= s.patience || flight >= s.stall && h.slot.Excessive()):
+		return bound.TLSHandshakeStall, true
 	}
-	return netip.Addr{}
+	return 0, false
 }

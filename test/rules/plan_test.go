@@ -20,6 +20,7 @@ var plan = []folder{
 	{path: "pkg/hangup"},
 	{path: "pkg/goaway"},
 	{path: "pkg/socket"},
+	{path: "pkg/fair"},
 	{path: "pkg/connlimit", may: []string{"pkg/bound"}},
 	{path: "pkg/portlimit", may: []string{"pkg/bound"}},
 	{path: "pkg/loopback"},
@@ -31,7 +32,7 @@ var plan = []folder{
 	{path: "pkg/adapt"},
 	{path: "pkg/bound"},
 	{path: "pkg/memory", may: []string{"pkg/bound"}},
-	{path: "pkg/link", may: []string{"pkg/bound", "pkg/socket"}},
+	{path: "pkg/link", may: []string{"pkg/bound", "pkg/fair", "pkg/socket"}},
 
 	{path: "pkg/probe", may: []string{"pkg/header", "pkg/socket"}},
 	{path: "pkg/queue", may: []string{"pkg/adapt", "pkg/header", "pkg/stats"}},
