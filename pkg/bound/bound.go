@@ -95,7 +95,7 @@ var bounds = [NumNames]struct {
 	TunnelTimeout: {"tunnel-timeout", Connection,
 		"A half-closed tunnel did not receive data in time. Check the client and the application."},
 	MaxConnections: {"max-connections", Connection,
-		"The number of connections exceeded the limit and an idle connection was closed. Reduce the number of connections, or increase MAX_CONNECTIONS or the limit on open files."},
+		"The number of connections exceeded the limit and an idle connection was closed. Reduce the number of connections, or increase MAX_CONNECTIONS, the memory limit or the limit on open files."},
 	Memory: {"memory", Connection,
 		"The memory budget for requests is exhausted and the connection with the most memory per request was closed. Check the client or increase the memory limit."},
 	TLSHandshakeTimeout: {"tls-handshake-timeout", Connection,
