@@ -194,7 +194,7 @@ var proofs = [bound.NumNames]proof{
 		peerTest:   test{linkTests, "TestSplitHandshakeSucceeds"},
 	},
 	bound.TLSHandshakeStall: {
-		limit:      "10 s for each flight while 256 handshakes are in progress and others are queued. It is halved, down to 1 s, for each closed handshake, and doubled for each completed one. It is 1 s for a client address that uses more than an equal part of the 256",
+		limit:      "10 s for each flight while 256 handshakes are in progress and others are queued. It is halved, down to 1 s, for each closed handshake, and doubled for each completed one. It is 1 s for the client address with the most handshakes, if one with fewer is queued",
 		attack:     "handshakes that stop and keep others waiting",
 		peer:       "1500 clients that share a busy processor (3 s)",
 		margin:     3,

@@ -2,7 +2,6 @@ package link_test
 
 import (
 	"crypto/tls"
-	"fmt"
 	"io"
 	"net"
 	"strings"
@@ -54,6 +53,11 @@ func TestIncompleteHandshakeTimesOut(t *testing.T) {
 	wantClosed(t, recordingServer(soon, bounds), bounds, beginning, bound.TLSHandshakeTimeout)
 }
 
+func TestUnansweredHandshakeTimesOut(t *testing.T) {
+	bounds := bound.NewRecorder()
+	wantClosed(t, recordingServer(soon, bounds), bounds, hello(t), bound.TLSHandshakeTimeout)
+}
+
 // slow is a connection that sends each byte separately.
 type slow struct{ net.Conn }
 
@@ -85,8 +89,7 @@ func TestSilentTLSConnectionTimesOut(t *testing.T) {
 func TestStalledHandshakeIsClosed(t *testing.T) {
 	bounds := bound.NewRecorder()
 	server := recordingServer(0, bounds)
-	server.SetMaxHandshakes(1, 1)
-	server.SetStallTime(soon)
+	server.SetMaxHandshakes(1, 1, soon)
 	s := newShaker(t, server)
 	for range 2 {
 		c, err := s.dial("127.0.0.1")
@@ -112,7 +115,7 @@ func hello(t *testing.T) string {
 func TestFullHandshakeQueueClosesConnection(t *testing.T) {
 	bounds := bound.NewRecorder()
 	server := recordingServer(0, bounds)
-	server.SetMaxHandshakes(1, 0)
+	server.SetMaxHandshakes(1, 0, soon)
 	defer server.HoldSlot()()
 	wantClosed(t, server, bounds, hello(t), bound.TLSHandshakeQueue)
 }
@@ -121,7 +124,7 @@ func TestFullHandshakeQueueClosesConnection(t *testing.T) {
 func TestQueuedHandshakeDoesNotTimeOut(t *testing.T) {
 	bounds := bound.NewRecorder()
 	server := recordingServer(soon, bounds)
-	server.SetMaxHandshakes(1, 1)
+	server.SetMaxHandshakes(1, 1, harness.Patience)
 	release := server.HoldSlot()
 	s := newShaker(t, server)
 	done := make(chan error, 1)
@@ -140,43 +143,21 @@ func TestQueuedHandshakeDoesNotTimeOut(t *testing.T) {
 	wantBounds(t, bounds, bound.SilentConnection)
 }
 
-// Clients that share a busy processor, or a busy sidecar, are slow.
-func TestSlowHandshakeIsClosedAfterTimeout(t *testing.T) {
+// If the message of a client has arrived and was not read, the sidecar is slow and not the client.
+func TestUnreadInputDoesNotStallHandshake(t *testing.T) {
 	p := newPair(t, nil)
-	for _, row := range []struct {
-		waited                   time.Duration
-		used                     int // slots of the client
-		reading, arrived, queued bool
-		want                     string
-	}{
-		{waited: 9 * time.Second, used: 2},
-		{waited: 11 * time.Second, used: 1, want: "tls-handshake-timeout"},
-		{waited: 9 * time.Second, used: 1, queued: true},
-		{waited: 9 * time.Second, used: 2, queued: true, want: "tls-handshake-stall"},
-		{waited: 500 * time.Millisecond, used: 2, queued: true},
-		{waited: 11 * time.Second, used: 1, reading: true, want: "tls-handshake-timeout"},
-		{waited: 11 * time.Second, used: 1, reading: true, arrived: true},
-	} {
-		if row.arrived {
-			io.WriteString(p.client, "x")
-			harness.Until(t, "input arrived", func() bool { return !p.link.Silent() })
-		}
-		server := newServer()
-		server.SetMaxHandshakes(3, 0)
-		defer server.HoldSlot()() // of another client
-		got := ""
-		if name, late := server.Late(p.link, row.waited, row.used, row.reading, row.queued); late {
-			got = name.String()
-		}
-		harness.Equal(t, got, row.want, "bound of", fmt.Sprintf("%+v", row))
-	}
+	harness.Equal(t, p.link.StalledHandshake(time.Minute, true), time.Minute, "time without input")
+	io.WriteString(p.client, "x")
+	harness.Until(t, "input arrived", func() bool { return !p.link.Silent() })
+	harness.Equal(t, p.link.StalledHandshake(time.Minute, true), 0, "time with input")
+	harness.Equal(t, p.link.StalledHandshake(time.Minute, false), time.Minute, "time while the client does not read")
 }
 
 // The clients connect at the same time, for example after a restart of a proxy.
 func TestConcurrentHandshakesSucceed(t *testing.T) {
 	bounds := bound.NewRecorder()
 	server := recordingServer(0, bounds)
-	server.SetMaxHandshakes(4, 40)
+	server.SetMaxHandshakes(4, 40, harness.Patience)
 	var clients sync.WaitGroup
 	for range 40 { // 10 times as many
 		clients.Go(func() { newPairOf(t, kinds["TLS 1.3"], server) })

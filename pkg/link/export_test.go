@@ -2,41 +2,37 @@ package link
 
 import (
 	"context"
-	"net/netip"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/fair"
 )
 
-// SetMaxHandshakes sets the maximum numbers of handshakes in progress and in the queue. It is called
-// before the first handshake.
-func (s *Server) SetMaxHandshakes(n, queued int) { s.handshakes.slots = fair.New(n, queued) }
+// SetMaxHandshakes sets the maximum numbers of handshakes in progress and in the queue, and the time that a
+// handshake can wait for its client while others are queued. It is called before the first handshake.
+func (s *Server) SetMaxHandshakes(n, queued int, stall time.Duration) {
+	s.handshakes.slots = fair.New(fair.Options{Slots: n, Queue: queued, MinPatience: stall, MaxPatience: stall})
+}
 
 // HoldSlot takes a slot of the handshakes until release is called.
 func (s *Server) HoldSlot() (release func()) {
-	slot, _ := s.handshakes.slots.Acquire(context.Background(), netip.Addr{})
+	slot, _ := s.handshakes.slots.Acquire(context.Background(), fair.Request{})
 	return slot.Release
 }
 
 // Queued returns the number of handshakes in the queue.
-func (s *Server) Queued() int { return s.handshakes.slots.Queued() }
+func (s *Server) Queued() int {
+	_, queued := s.handshakes.slots.Load()
+	return queued
+}
 
-// SetStallTime sets the stall time and the patience. It is called before the first handshake.
-func (s *Server) SetStallTime(d time.Duration) { s.handshakes.stall, s.handshakes.patience = d, d }
-
-// Late reports whether a handshake is closed that has waited for its client, and returns the bound. used is
-// the number of slots that the client uses. reading reports whether the handshake waits for input.
-func (s *Server) Late(c *Conn, waited time.Duration, used int, reading, queued bool) (name bound.Name, late bool) {
+// Stalled returns the time that counts for the time limits of a handshake that has waited for its client.
+// reading reports whether it waits for input.
+func (c *Conn) StalledHandshake(waited time.Duration, reading bool) time.Duration {
 	h := &handshake{conn: c}
-	for range used {
-		h.slot, _ = s.handshakes.slots.Acquire(context.Background(), fair.Address(c.RemoteAddr()))
-		defer h.slot.Release()
-	}
 	now := time.Now()
 	h.wait.since.Store(now.Add(-waited).UnixNano())
 	h.reading.Store(reading)
-	return s.handshakes.late(h, now, queued)
+	return h.stalled(now)
 }
 
 // SetExtraBytes sets how many bytes long handshakes share, before the first one.
@@ -51,8 +47,6 @@ func (s *Server) ExtraBytes() int {
 
 // SetTimeout sets the timeout of a handshake.
 func (s *Server) SetTimeout(d time.Duration) {
-	s.handshakes.mu.Lock()
-	defer s.handshakes.mu.Unlock()
 	s.handshakes.timeout = d
 }
 

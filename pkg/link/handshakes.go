@@ -2,6 +2,7 @@ package link
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,97 +24,129 @@ const (
 	// extension is the number of bytes that a handshake takes from extraBytes at a time.
 	extension = 8 << 10
 	// stallTime is the minimum time that a handshake can wait for the next flight of the client
-	// while another handshake is queued. There are two or three flights (RFC 8446 section 2).
+	// while another handshake is queued. There are two or three flights (RFC 8446 section 2). Slow
+	// clients can need more time, for example because 1000 of them share a busy processor.
 	stallTime = time.Second
-	// checkInterval is the time between two checks of the handshakes in progress.
-	checkInterval = stallTime / 5
+	// recheckTime is the time between two checks of a handshake whose message has arrived and was not
+	// read.
+	recheckTime = time.Second / 5
 )
+
+// handshakes limits the number of handshakes in progress. The others wait in a queue without a timeout,
+// because this time depends on the sidecar and not on the client. A slot is idle while its handshake waits
+// for the client. If handshakes are queued, it can be taken after stallTime, or after up to the timeout of
+// a handshake (see [fair.Options]).
+type handshakes struct {
+	slots   *fair.Semaphore
+	timeout time.Duration // maximum time that a handshake waits for its client
+	bounds  *bound.Recorder
+
+	mu    sync.Mutex
+	extra int // bytes that handshakes can still take, see extraBytes
+}
+
+func (s *handshakes) init(timeout time.Duration, bounds *bound.Recorder) {
+	s.slots = fair.New(fair.Options{
+		Slots: maxHandshakes, Queue: maxQueued, MinPatience: min(stallTime, timeout), MaxPatience: timeout,
+	})
+	s.timeout, s.bounds, s.extra = timeout, bounds, extraBytes
+}
 
 // handshake is a TLS handshake in progress or in the queue.
 type handshake struct {
 	conn    *Conn
+	server  *handshakes
 	slot    *fair.Slot
 	waiting func(client, answered bool) // see Conn.Handshake
 	allowed int                         // remaining number of bytes that the handshake can receive
 
 	extendable int         // remaining number of bytes that the handshake can take from handshakes.extra
 	extended   int         // number of bytes taken from handshakes.extra
+	idle       bool        // the slot is idle
 	answered   bool        // the server has sent its first flight
 	wait       wait        // for the client
 	reading    atomic.Bool // the handshake waits for input
-	closed     bool        // check has closed the connection; guarded by handshakes.mu
+	ended      atomic.Bool
+	timer      *time.Timer // calls expire
+}
+
+// start waits until h can start. It returns an error if the queue is full or ctx ends.
+func (h *handshake) start(ctx context.Context) (err error) {
+	s, peer := h.server, h.conn.RemoteAddr().String()
+	h.slot, err = s.slots.Acquire(ctx, fair.Request{Client: fair.Address(peer), End: func() bool {
+		return h.stalled(time.Now()) > 0 && h.close(bound.TLSHandshakeStall)
+	}})
+	if errors.Is(err, fair.ErrQueueFull) {
+		s.bounds.Hit(bound.TLSHandshakeQueue, peer)
+	}
+	if err == nil {
+		h.timer = time.AfterFunc(time.Hour, h.expire) // expire uses the timer
+		h.timer.Reset(s.timeout)
+	}
+	return err
+}
+
+// end is called after start has returned nil. completed reports whether the handshake was completed.
+func (h *handshake) end(completed bool) {
+	h.ended.Store(true)
+	h.timer.Stop()
+	h.server.mu.Lock()
+	h.server.extra += h.extended
+	h.server.mu.Unlock()
+	if completed {
+		h.slot.Answered()
+	}
+	h.slot.Release()
 }
 
 // begin records that the handshake waits for the client. If next is true, the client must send another
 // message than before.
 func (h *handshake) begin(next bool) {
 	h.wait.begin(next)
+	if next || !h.idle {
+		h.idle = true
+		h.slot.Idle()
+	}
 	h.answered = h.answered || next
 	h.waiting(true, h.answered)
 }
 
-// end records that the handshake does not wait for the client any more.
-func (h *handshake) end() {
+// pause records that the handshake does not wait for the client any more.
+func (h *handshake) pause() {
 	h.wait.end()
 	h.waiting(false, h.answered)
 }
 
-// handshakes limits the number of handshakes in progress. The others wait in a queue without a
-// timeout, because this time depends on the sidecar and not on the client. The time limits apply to
-// the time that a handshake waits for its client.
-//
-// While handshakes are queued, a handshake that waits for too long is closed: after stallTime, if
-// its client address uses more than an equal part of the slots, and otherwise after patience. Slow
-// clients can need more time, for example because 1000 of them share a busy processor. The patience
-// therefore doubles with each completed handshake and halves with each one that is closed.
-type handshakes struct {
-	slots   *fair.Semaphore
-	stall   time.Duration // see stallTime
-	timeout time.Duration // maximum time that a handshake waits for its client
-	bounds  *bound.Recorder
-
-	mu       sync.Mutex
-	going    map[*handshake]struct{}
-	patience time.Duration // between stall and timeout
-	extra    int           // bytes that handshakes can still take, see extraBytes
-	checking bool          // check will be called
+// stalled returns the time of all waits for the client, or 0 if the handshake does not wait. If the message
+// of the client has arrived and was not read, the process lacks CPU time.
+func (h *handshake) stalled(now time.Time) time.Duration {
+	if h.ended.Load() || h.reading.Load() && !h.conn.Silent() {
+		return 0
+	}
+	return h.wait.total(now)
 }
 
-func (s *handshakes) init(timeout time.Duration, bounds *bound.Recorder) {
-	s.slots = fair.New(maxHandshakes, maxQueued)
-	s.stall, s.timeout, s.patience, s.bounds, s.extra = stallTime, timeout, timeout, bounds, extraBytes
-	s.going = make(map[*handshake]struct{})
+// expire closes the connection if the handshake has waited for its client until the timeout.
+func (h *handshake) expire() {
+	switch waited := h.stalled(time.Now()); {
+	case h.ended.Load():
+	case waited >= h.server.timeout:
+		h.close(bound.TLSHandshakeTimeout)
+	default:
+		h.timer.Reset(max(h.server.timeout-waited, recheckTime))
+	}
 }
 
-// begin waits until h can start.
-func (s *handshakes) begin(ctx context.Context, h *handshake) (err error) {
-	if h.slot, err = s.slots.Acquire(ctx, fair.Address(h.conn.RemoteAddr())); err != nil {
-		return err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.going[h] = struct{}{}
-	if !s.checking {
-		s.checking = true
-		time.AfterFunc(checkInterval, s.check)
-	}
-	return nil
-}
-
-// end is called after begin has returned nil. completed reports whether the handshake was completed.
-func (s *handshakes) end(h *handshake, completed bool) {
-	s.mu.Lock()
-	delete(s.going, h)
-	s.extra += h.extended
-	if completed {
-		s.patience = min(2*s.patience, s.timeout)
-	}
-	s.mu.Unlock()
-	h.slot.Release()
+// close closes the connection because of a bound. It returns true.
+func (h *handshake) close(name bound.Name) bool {
+	h.server.bounds.Hit(name, h.conn.RemoteAddr().String())
+	_ = h.conn.Cut()
+	return true
 }
 
 // extend allows h to receive more bytes. It reports whether it does.
-func (s *handshakes) extend(h *handshake) bool {
+func (h *handshake) extend() bool {
+	s := h.server
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := min(extension, s.extra, h.extendable)
@@ -122,39 +155,4 @@ func (s *handshakes) extend(h *handshake) bool {
 	h.extended += n
 	h.allowed += n
 	return n > 0
-}
-
-// check closes the handshakes that have waited for their clients for too long. It is called again
-// while handshakes are in progress.
-func (s *handshakes) check() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.going) == 0 {
-		s.checking = false
-		return
-	}
-	now, queued := time.Now(), s.slots.Queued() > 0
-	for h := range s.going {
-		if name, late := s.late(h, now, queued); late {
-			h.closed = true
-			s.patience = max(s.patience/2, s.stall)
-			s.bounds.Hit(name, h.conn.RemoteAddr().String())
-			_ = h.conn.Cut()
-		}
-	}
-	time.AfterFunc(checkInterval, s.check)
-}
-
-// late reports whether h has waited for its client for too long, and returns the bound. If the
-// message of the client has arrived and was not read, the process lacks CPU time. s.mu must be held.
-func (s *handshakes) late(h *handshake, now time.Time, queued bool) (name bound.Name, late bool) {
-	flight, total := h.wait.time(now), h.wait.total(now)
-	switch {
-	case h.closed, flight == 0, h.reading.Load() && !h.conn.Silent():
-	case total >= s.timeout:
-		return bound.TLSHandshakeTimeout, true
-	case queued && (flight >= s.patience || flight >= s.stall && h.slot.Excessive()):
-		return bound.TLSHandshakeStall, true
-	}
-	return 0, false
 }

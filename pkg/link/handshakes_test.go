@@ -101,7 +101,7 @@ func (s shaker) honest(t *testing.T) {
 
 func TestManySilentHandshakesKeepNoOtherClientWaiting(t *testing.T) {
 	server := newServer()
-	server.SetMaxHandshakes(2, 100)
+	server.SetMaxHandshakes(2, 100, time.Second)
 	server.SetTimeout(harness.Patience)
 	s := newShaker(t, server)
 	s.flood(t, 60, func(c net.Conn) { _, _ = c.Read(make([]byte, 1)) })
@@ -113,7 +113,7 @@ func TestManySilentHandshakesKeepNoOtherClientWaiting(t *testing.T) {
 // A client that sends a byte now and then is no better than one that sends nothing.
 func TestHandshakesThatDripKeepNoOtherClientWaiting(t *testing.T) {
 	server := newServer()
-	server.SetMaxHandshakes(2, 100)
+	server.SetMaxHandshakes(2, 100, time.Second)
 	server.SetTimeout(harness.Patience)
 	s := newShaker(t, server)
 	record := append([]byte{22, 3, 1, 1, 0, 1, 0, 0, 252, 3, 3}, make([]byte, 200)...) // the beginning of a ClientHello

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/bound"
-	"github.com/queue-proxy/queue-proxy/pkg/fair"
 	"github.com/queue-proxy/queue-proxy/pkg/socket"
 )
 
@@ -127,15 +126,12 @@ func (c *Conn) Handshake(ctx context.Context, s *Server, waiting func(client, an
 	if err := c.awaitHello(s); err != nil {
 		return err
 	}
-	h := &handshake{conn: c, waiting: waiting, allowed: helloBytes, extendable: maxHelloBytes - helloBytes}
+	h := &handshake{conn: c, server: &s.handshakes, waiting: waiting, allowed: helloBytes, extendable: maxHelloBytes - helloBytes}
 	if s.config.ClientAuth != tls.NoClientCert {
 		h.allowed, h.extendable = chainBytes, maxChainBytes-chainBytes
 	}
 	waiting(false, false)
-	if err := s.handshakes.begin(ctx, h); err != nil {
-		if errors.Is(err, fair.ErrQueueFull) {
-			s.bounds.Hit(bound.TLSHandshakeQueue, c.RemoteAddr().String())
-		}
+	if err := h.start(ctx); err != nil {
 		return err
 	}
 	e := &encryption{link: c, server: s, shaking: h}
@@ -146,7 +142,7 @@ func (c *Conn) Handshake(ctx context.Context, s *Server, waiting func(client, an
 		err = sent
 	}
 	h.wait.end()
-	s.handshakes.end(h, err == nil)
+	h.end(err == nil)
 	if err != nil {
 		return err
 	}
@@ -230,12 +226,12 @@ func (e *encryption) Read(p []byte) (n int, err error) {
 // readHandshake is Read during the handshake. It first sends the messages for which the client waits.
 func (e *encryption) readHandshake(p []byte) (n int, err error) {
 	h := e.shaking
-	if h.allowed == 0 && !e.server.handshakes.extend(h) {
+	if h.allowed == 0 && !h.extend() {
 		e.hit(bound.TLSHandshakeSize)
 		return 0, errLongHandshake
 	}
 	h.begin(len(e.out) > 0) // no other goroutine writes during a handshake
-	defer h.end()
+	defer h.pause()
 	if err := e.sendAll(); err != nil {
 		return 0, err
 	}

@@ -116,7 +116,7 @@ func TestALongHandshakeIsRefused(t *testing.T) {
 func TestStalledHandshakesReleaseSlots(t *testing.T) {
 	const most = 256
 	s := newServer()
-	s.SetStallTime(time.Second)
+	s.SetMaxHandshakes(most, most, time.Second)
 	stalled := make(chan error, most)
 	first := hello(t)
 	for range most {
@@ -139,7 +139,7 @@ func TestStalledHandshakesReleaseSlots(t *testing.T) {
 // Silent connections do not use slots.
 func TestSilentConnectionsDoNotDelayHandshakes(t *testing.T) {
 	s := newServer()
-	s.SetMaxHandshakes(1, 1)
+	s.SetMaxHandshakes(1, 1, harness.Patience)
 	for _, text := range []string{"", beginning} {
 		client, accepted := tcpPair(t)
 		io.WriteString(client, text)
