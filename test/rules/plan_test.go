@@ -22,7 +22,7 @@ var plan = []folder{
 	{path: "pkg/socket"},
 	{path: "pkg/fair"},
 	{path: "pkg/connlimit", may: []string{"pkg/bound"}},
-	{path: "pkg/portlimit", may: []string{"pkg/bound"}},
+	{path: "pkg/portlimit", may: []string{"pkg/bound", "pkg/fair"}},
 	{path: "pkg/loopback"},
 	{path: "pkg/spelling"},
 	{path: "pkg/completion"},
@@ -47,7 +47,7 @@ var plan = []folder{
 	{path: "pkg/http2", may: []string{"pkg/bound", "pkg/memory", "pkg/queue", "pkg/forward", "pkg/upstream", "pkg/h2", "pkg/h2client", "pkg/header", "pkg/wire", "pkg/goaway", "pkg/link", "pkg/socket", "pkg/connlimit"}},
 
 	{path: "pkg/export", may: []string{"pkg/header"}},
-	{path: "pkg/metrics", may: []string{"pkg/adapt", "pkg/bound", "pkg/loopback", "pkg/queue", "pkg/header", "pkg/export"}},
+	{path: "pkg/metrics", may: []string{"pkg/adapt", "pkg/bound", "pkg/fair", "pkg/loopback", "pkg/queue", "pkg/header", "pkg/export"}},
 	{path: "pkg/tracing", may: []string{"pkg/queue", "pkg/header", "pkg/export"}},
 	{path: "pkg/accesslog", may: []string{"pkg/queue", "pkg/header", "pkg/socket"}},
 
@@ -57,7 +57,7 @@ var plan = []folder{
 	{path: "pkg/inject/manifest", may: []string{"pkg/inject"}},
 	{path: "pkg/inject/webhook", may: []string{"pkg/inject", "pkg/certs", "pkg/portlimit"}},
 	{path: "pkg/sidecar", may: []string{
-		"pkg/adapt", "pkg/bound", "pkg/header", "pkg/stats", "pkg/certs", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/loopback", "pkg/socket", "pkg/connlimit", "pkg/portlimit", "pkg/probe", "pkg/queue", "pkg/forward", "pkg/upstream",
+		"pkg/adapt", "pkg/bound", "pkg/header", "pkg/stats", "pkg/certs", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/loopback", "pkg/socket", "pkg/connlimit", "pkg/fair", "pkg/portlimit", "pkg/probe", "pkg/queue", "pkg/forward", "pkg/upstream",
 		"pkg/adapt", "pkg/memory", "pkg/bound", "pkg/header", "pkg/stats", "pkg/certs", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/connlimit", "pkg/portlimit", "pkg/probe", "pkg/queue", "pkg/forward", "pkg/upstream",
 		"pkg/h2client", "pkg/http1", "pkg/http2", "pkg/export", "pkg/metrics", "pkg/tracing", "pkg/accesslog", "pkg/status", "pkg/config",
 	}},
