@@ -29,9 +29,9 @@ const (
 	TunnelTimeout                   // time until the next byte of a tunnel that is closed in one direction
 	MaxConnections                  // open connections of clients
 	Memory                          // memory of all requests
-	TLSHandshakeTimeout             // time to complete a TLS handshake
+	TLSHandshakeTimeout             // time that a TLS handshake waits for the client
 	TLSHandshakeStall               // time until the next flight of a TLS handshake while others wait
-	TLSHandshakeQueue               // time until a TLS handshake begins while others are in progress
+	TLSHandshakeQueue               // TLS handshakes that wait while others are in progress
 	TLSHandshakeSize                // bytes that a client sends in a TLS handshake
 	TLSRecordTimeout                // time to wait for the rest of a TLS record or message
 	TLSNoContent                    // bytes of TLS records and messages without content
@@ -95,7 +95,7 @@ var bounds = [NumNames]struct {
 	TunnelTimeout: {"tunnel-timeout", Connection,
 		"A half-closed tunnel did not receive data in time. Check the client and the application."},
 	MaxConnections: {"max-connections", Connection,
-		"The number of connections exceeded the limit and an idle connection was closed. Reduce the number of connections, or increase MAX_CONNECTIONS or the limit on open files."},
+		"The number of connections exceeded the limit and an idle connection was closed. Reduce the number of connections, or increase MAX_CONNECTIONS, the memory limit or the limit on open files."},
 	Memory: {"memory", Connection,
 		"The memory budget for requests is exhausted and the connection with the most memory per request was closed. Check the client or increase the memory limit."},
 	TLSHandshakeTimeout: {"tls-handshake-timeout", Connection,
@@ -103,7 +103,7 @@ var bounds = [NumNames]struct {
 	TLSHandshakeStall: {"tls-handshake-stall", Connection,
 		"The client did not send the next TLS handshake message in time. Check the client and the network."},
 	TLSHandshakeQueue: {"tls-handshake-queue", Connection,
-		"A TLS handshake timed out in the queue of handshakes. Reduce the rate of new connections."},
+		"The queue of TLS handshakes was full. Reduce the rate of new connections."},
 	TLSHandshakeSize: {"tls-handshake-size", Connection,
 		"The client sent a TLS handshake that is too large. Reduce the size of the certificate chain."},
 	TLSRecordTimeout: {"tls-record-timeout", Connection,

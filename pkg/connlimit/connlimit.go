@@ -20,7 +20,8 @@ import (
 //     connection is idle.
 //   - A connection with a request in flight is never replaced. If each connection has a request in
 //     flight, new connections wait.
-//   - A connection is replaced only after a short time without a request. See patience.
+//   - A connection is replaced only after a short time without a request. See patience. A client of
+//     TLS gets more time, because it needs more CPU time before its first request.
 //
 // A request on an open connection takes no lock, because each request of each connection changes
 // the state of a [Place]. The connections are sorted only when one must be replaced.
@@ -38,11 +39,11 @@ type Limit struct {
 	wanted atomic.Bool // waiting is not empty
 
 	mu      sync.Mutex
-	places  []*Place      // the places of the open connections, not sorted
-	trust   time.Duration // patience with connections that were never answered
-	closing int           // connections that were replaced and whose descriptor is still open
-	reached time.Time     // see State.Reached
-	unknown int           // number of places of connections that were never answered
+	places  []*Place              // the places of the open connections, not sorted
+	trust   [states]time.Duration // patience with connections that were never answered
+	closing int                   // connections that were replaced and whose descriptor is still open
+	reached time.Time             // see State.Reached
+	unknown int                   // number of places of connections that were never answered
 	scan    scan
 	waiting []*Place    // in Enter, the oldest first
 	full    bool        // OnFull was called, and connections are still waiting
@@ -58,10 +59,15 @@ type Limit struct {
 // handshake over a slow network. If 345 clients connect at the same time and all of them send a
 // request, none may be closed. If they are silent, they must not keep others waiting. The patience
 // therefore doubles with each first answer and halves with each connection that is closed.
+//
+// After a valid ClientHello, a connection gets at least minTLSPatience. If 1000 clients share a
+// busy processor, each of them waits for the handshakes of the others before it sends the next message.
+// The maximum is the timeout of a handshake.
 const (
-	patience     = 20 * time.Millisecond
-	maxPatience  = 2 * time.Second
-	initPatience = maxPatience / 2
+	patience       = 20 * time.Millisecond
+	maxPatience    = 2 * time.Second
+	minTLSPatience = 250 * time.Millisecond
+	maxTLSPatience = 10 * time.Second
 )
 
 // MaxClosing is the maximum number of open connections that have been closed for other
@@ -94,6 +100,7 @@ type Place struct {
 	peer  string       // address of the client
 	since atomic.Int64 // a [moment]
 	known atomic.Bool  // a request was answered on the connection
+	tls   bool         // Greeted was called
 
 	// Guarded by limit.mu.
 	end   func() bool
@@ -107,7 +114,7 @@ type Place struct {
 // Limit.begin.
 type moment int64
 
-const stateBits = 2
+const stateBits = 3
 
 func (m moment) state() state        { return state(m & (1<<stateBits - 1)) }
 func (m moment) time() time.Duration { return time.Duration(m >> stateBits) }
@@ -117,6 +124,7 @@ type state uint8
 
 const (
 	newcomer state     = iota // idle, and never answered
+	greeted                   // newcomer with a valid ClientHello
 	idle                      // between two requests
 	reading                   // a part of a header section has arrived
 	serving                   // a request is in flight
@@ -130,7 +138,9 @@ func New(most int, bounds *bound.Recorder) *Limit {
 	if most <= 0 {
 		return nil
 	}
-	return &Limit{most: most, bounds: bounds, trust: initPatience, begin: time.Now()}
+	l := &Limit{most: most, bounds: bounds, begin: time.Now()}
+	l.trust = [states]time.Duration{newcomer: maxPatience / 2, greeted: maxTLSPatience / 2}
+	return l
 }
 
 // Enter waits for a place for an accepted connection that is idle. It returns false if stop
@@ -237,7 +247,7 @@ func (l *Limit) makeRoom(now time.Duration) bool {
 		}
 		l.bounds.Hit(bound.MaxConnections, p.peer)
 		if !p.known.Load() {
-			l.trust = max(l.trust/2, patience)
+			l.distrust(c.since.state())
 		}
 		p.free()
 		p.slow = true
@@ -266,9 +276,9 @@ type scan struct {
 // the preferred state. Other connections of the preferred state are too young to be closed. l.mu
 // must be held.
 func (l *Limit) next(now time.Duration) *candidate {
-	order := [...]state{idle, newcomer, reading}
+	order := [...]state{idle, newcomer, greeted, reading}
 	if l.unknown > l.most/2 {
-		order = [...]state{newcomer, idle, reading}
+		order = [...]state{newcomer, greeted, idle, reading}
 	}
 	for _, s := range order {
 		c := l.scan.first(s)
@@ -315,10 +325,23 @@ func (l *Limit) scanPlaces(now time.Duration) {
 // deadline returns the time before which c is not closed for another connection. l.mu must be
 // held.
 func (l *Limit) deadline(c *candidate) time.Duration {
-	if c.place.known.Load() {
+	switch {
+	case c.place.known.Load():
 		return c.since.time() + patience
+	case c.since.state() == greeted:
+		return c.since.time() + l.trust[greeted]
 	}
-	return c.since.time() + l.trust
+	return c.since.time() + l.trust[newcomer]
+}
+
+// distrust reduces the patience after a connection without an answer was closed in a state. l.mu must be
+// held.
+func (l *Limit) distrust(s state) {
+	if s == greeted {
+		l.trust[greeted] = max(l.trust[greeted]/2, minTLSPatience)
+	} else {
+		l.trust[newcomer] = max(l.trust[newcomer]/2, patience)
+	}
 }
 
 // admitLater calls admit when the next connection may be closed. l.mu must be held.
@@ -359,10 +382,22 @@ func (p *Place) Idle(answered bool) {
 	if answered {
 		p.Answered()
 	}
-	if p.known.Load() {
+	switch {
+	case p.known.Load():
 		p.move(idle)
-	} else {
+	case p.tls:
+		p.move(greeted)
+	default:
 		p.move(newcomer)
+	}
+}
+
+// Greeted records that the connection waits for the next message of a TLS handshake, whose ClientHello was
+// valid.
+func (p *Place) Greeted() {
+	if p != nil {
+		p.tls = true
+		p.move(greeted)
 	}
 }
 
@@ -378,7 +413,10 @@ func (p *Place) Answered() {
 		return
 	}
 	l.unknown--
-	l.trust = min(2*l.trust, maxPatience)
+	l.trust[newcomer] = min(2*l.trust[newcomer], maxPatience)
+	if p.tls {
+		l.trust[greeted] = min(2*l.trust[greeted], maxTLSPatience)
+	}
 }
 
 // Reading records that a part of a header section has arrived.

@@ -363,3 +363,27 @@ func TestFullLimitCallsOnFullForEachWait(t *testing.T) {
 		}
 	})
 }
+
+// Clients of TLS that share a busy processor need more time for their handshakes than a silent client gets.
+func TestHandshakeOutlivesSilentConnections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMembers(t, 2)
+		all := m.in(2)
+		for _, c := range all {
+			c.Serving() // the handshake is in the queue
+		}
+		next, in := m.enter()
+		for _, c := range all {
+			c.Greeted()
+		}
+		time.Sleep(4 * time.Second)
+		harness.Equal(t, closed(all), "", "closed after 4 s")
+		all[0].Serving() // the handshake continues
+		all[0].Idle(false)
+		time.Sleep(2 * time.Second)
+		harness.Equal(t, closed(all), "1", "closed after 6 s")
+		harness.Equal(t, <-in, true, "new connection in")
+		next.Leave()
+		close(m.stop)
+	})
+}

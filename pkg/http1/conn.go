@@ -2,6 +2,7 @@ package http1
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"net/http"
 	"os"
@@ -71,6 +72,8 @@ type conn struct {
 	gone     atomic.Bool        // the client has closed its side
 	costly   atomic.Bool        // the connection is closed because of the memory budget
 
+	cancelHandshake atomic.Pointer[context.CancelFunc] // nil if no TLS handshake is in progress
+
 	exchange
 
 	// Of the end.
@@ -93,9 +96,10 @@ func newConn(l *Server, nc *link.Conn) *conn {
 	return c
 }
 
-// hangup notes that the client has closed its side.
+// hangup records that the client has closed its side of the connection.
 func (c *conn) hangup() {
 	c.gone.Store(true)
+	c.endHandshake()
 	c.alarm.Notify()
 	c.built.Leave()
 }
@@ -144,15 +148,42 @@ func (c *conn) serve(secure *link.Server) (given bool) {
 	}
 }
 
-// handshake makes the connection a TLS connection and returns the protocol of ALPN, ""
-// for none. What it needs on the stack would otherwise be held by every connection.
+// handshake completes a TLS handshake and returns the protocol of ALPN, or "" if there is none. It is not
+// inlined, because each connection would hold its stack.
 //
 //go:noinline
 func (c *conn) handshake(secure *link.Server) (protocol string, err error) {
-	if err := c.nc.Handshake(secure); err != nil {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	c.cancelHandshake.Store(&cancel)
+	defer c.cancelHandshake.Store(nil)
+	if c.gone.Load() { // hangup may not have found cancelHandshake
+		c.endHandshake()
+	}
+	if err := c.nc.Handshake(ctx, secure, c.handshakeWaits); err != nil {
 		return "", err
 	}
 	return c.nc.TLS().NegotiatedProtocol, nil
+}
+
+// handshakeWaits is called when a handshake begins or ends to wait for the client. The connection is not
+// closed for another one while the handshake waits for the sidecar.
+func (c *conn) handshakeWaits(client, answered bool) {
+	switch {
+	case client && answered:
+		c.place.Greeted()
+	case client:
+		c.place.Idle(false)
+	default:
+		c.place.Serving()
+	}
+}
+
+// endHandshake ends a handshake that is in the queue. It may be called concurrently.
+func (c *conn) endHandshake() {
+	if cancel := c.cancelHandshake.Load(); cancel != nil {
+		(*cancel)()
+	}
 }
 
 // giveAway gives the connection to the engine for HTTP/2.
@@ -368,6 +399,7 @@ func (c *conn) evict() bool {
 	}
 	c.evicted = true
 	c.nc.SetReadDeadline(past)
+	c.endHandshake()
 	return true
 }
 

@@ -53,6 +53,11 @@ func TestIncompleteHandshakeTimesOut(t *testing.T) {
 	wantClosed(t, recordingServer(soon, bounds), bounds, beginning, bound.TLSHandshakeTimeout)
 }
 
+func TestUnansweredHandshakeTimesOut(t *testing.T) {
+	bounds := bound.NewRecorder()
+	wantClosed(t, recordingServer(soon, bounds), bounds, hello(t), bound.TLSHandshakeTimeout)
+}
+
 // slow is a connection that sends each byte separately.
 type slow struct{ net.Conn }
 
@@ -84,32 +89,75 @@ func TestSilentTLSConnectionTimesOut(t *testing.T) {
 func TestStalledHandshakeIsClosed(t *testing.T) {
 	bounds := bound.NewRecorder()
 	server := recordingServer(0, bounds)
-	server.SetMaxHandshakes(1)
-	server.SetStallTime(soon)
+	server.SetMaxHandshakes(1, 1, soon)
 	s := newShaker(t, server)
-	stalled, err := s.dial("127.0.0.1")
-	harness.NoError(t, err)
-	defer stalled.Close()
-	io.WriteString(stalled, beginning)
-	other, err := s.dial("127.0.0.1")
-	harness.NoError(t, err)
-	defer other.Close()
+	for range 2 {
+		c, err := s.dial("127.0.0.1")
+		harness.NoError(t, err)
+		defer c.Close()
+		io.WriteString(c, hello(t))
+	}
 	wantBounds(t, bounds, bound.TLSHandshakeStall)
 }
 
-func TestQueuedHandshakeTimesOut(t *testing.T) {
+// hello returns the ClientHello of crypto/tls.
+func hello(t *testing.T) string {
+	t.Helper()
+	client, server := net.Pipe()
+	defer server.Close()
+	go tls.Client(client, &tls.Config{InsecureSkipVerify: true}).Handshake()
+	b := make([]byte, 16<<10)
+	n, err := server.Read(b)
+	harness.NoError(t, err)
+	return string(b[:n])
+}
+
+func TestFullHandshakeQueueClosesConnection(t *testing.T) {
+	bounds := bound.NewRecorder()
+	server := recordingServer(0, bounds)
+	server.SetMaxHandshakes(1, 0, soon)
+	defer server.HoldSlot()()
+	wantClosed(t, server, bounds, hello(t), bound.TLSHandshakeQueue)
+}
+
+// The time in the queue depends on the sidecar and not on the client.
+func TestQueuedHandshakeDoesNotTimeOut(t *testing.T) {
 	bounds := bound.NewRecorder()
 	server := recordingServer(soon, bounds)
-	server.SetMaxHandshakes(0)
-	wantClosed(t, server, bounds, beginning, bound.TLSHandshakeQueue)
+	server.SetMaxHandshakes(1, 1, harness.Patience)
+	release := server.HoldSlot()
+	s := newShaker(t, server)
+	done := make(chan error, 1)
+	c, err := s.dial("127.0.0.1")
+	harness.NoError(t, err)
+	defer c.Close()
+	go func() { done <- tls.Client(c, &tls.Config{InsecureSkipVerify: true}).Handshake() }()
+	harness.Until(t, "the handshake is queued", func() bool { return server.Queued() == 1 })
+	silent, err := s.dial("127.0.0.1")
+	harness.NoError(t, err)
+	defer silent.Close()
+	wantBounds(t, bounds, bound.SilentConnection) // the timeout has expired
+	server.SetTimeout(harness.Patience)
+	release()
+	harness.NoError(t, <-done, "handshake after the timeout")
+	wantBounds(t, bounds, bound.SilentConnection)
+}
+
+// If the message of a client has arrived and was not read, the sidecar is slow and not the client.
+func TestUnreadInputDoesNotStallHandshake(t *testing.T) {
+	p := newPair(t, nil)
+	harness.Equal(t, p.link.StalledHandshake(time.Minute, true), time.Minute, "time without input")
+	io.WriteString(p.client, "x")
+	harness.Until(t, "input arrived", func() bool { return !p.link.Silent() })
+	harness.Equal(t, p.link.StalledHandshake(time.Minute, true), 0, "time with input")
+	harness.Equal(t, p.link.StalledHandshake(time.Minute, false), time.Minute, "time while the client does not read")
 }
 
 // The clients connect at the same time, for example after a restart of a proxy.
 func TestConcurrentHandshakesSucceed(t *testing.T) {
 	bounds := bound.NewRecorder()
 	server := recordingServer(0, bounds)
-	server.SetMaxHandshakes(4)
-	server.SetStallTime(harness.Patience) // the clients share the processors of the test
+	server.SetMaxHandshakes(4, 40, harness.Patience)
 	var clients sync.WaitGroup
 	for range 40 { // 10 times as many
 		clients.Go(func() { newPairOf(t, kinds["TLS 1.3"], server) })

@@ -1,12 +1,39 @@
 package link
 
-import "time"
+import (
+	"context"
+	"time"
 
-// SetMaxHandshakes sets how many handshakes go on at once, before the first one.
-func (s *Server) SetMaxHandshakes(n int) { s.handshakes.most = n }
+	"github.com/queue-proxy/queue-proxy/pkg/fair"
+)
 
-// SetStallTime sets how long a handshake may wait for its client, before the first one.
-func (s *Server) SetStallTime(d time.Duration) { s.handshakes.stall = d }
+// SetMaxHandshakes sets the maximum numbers of handshakes in progress and in the queue, and the time that a
+// handshake can wait for its client while others are queued. It is called before the first handshake.
+func (s *Server) SetMaxHandshakes(n, queued int, stall time.Duration) {
+	s.handshakes.slots = fair.New(fair.Options{Slots: n, Queue: queued, MinPatience: stall, MaxPatience: stall})
+}
+
+// HoldSlot takes a slot of the handshakes until release is called.
+func (s *Server) HoldSlot() (release func()) {
+	slot, _ := s.handshakes.slots.Acquire(context.Background(), fair.Request{})
+	return slot.Release
+}
+
+// Queued returns the number of handshakes in the queue.
+func (s *Server) Queued() int {
+	_, queued := s.handshakes.slots.Load()
+	return queued
+}
+
+// Stalled returns the time that counts for the time limits of a handshake that has waited for its client.
+// reading reports whether it waits for input.
+func (c *Conn) StalledHandshake(waited time.Duration, reading bool) time.Duration {
+	h := &handshake{conn: c}
+	now := time.Now()
+	h.wait.since.Store(now.Add(-waited).UnixNano())
+	h.reading.Store(reading)
+	return h.stalled(now)
+}
 
 // SetExtraBytes sets how many bytes long handshakes share, before the first one.
 func (s *Server) SetExtraBytes(n int) { s.handshakes.extra = n }
@@ -18,8 +45,10 @@ func (s *Server) ExtraBytes() int {
 	return s.handshakes.extra
 }
 
-// SetTimeout sets the timeout of a handshake, before the first one.
-func (s *Server) SetTimeout(d time.Duration) { s.timeout = d }
+// SetTimeout sets the timeout of a handshake.
+func (s *Server) SetTimeout(d time.Duration) {
+	s.handshakes.timeout = d
+}
 
 // SetRecordTime sets the time to receive the rest of a record. It is called before the first
 // handshake.

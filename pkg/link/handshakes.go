@@ -1,124 +1,152 @@
 package link
 
 import (
-	"container/list"
-	"net"
-	"net/netip"
+	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/bound"
+	"github.com/queue-proxy/queue-proxy/pkg/fair"
 )
 
 const (
-	// maxHandshakes is how many handshakes of a listener may go on at once: with what
-	// crypto/tls holds for each, up to 32 KiB, 8 MiB.
+	// maxHandshakes is the maximum number of handshakes of a listener that are in progress. crypto/tls
+	// holds up to 32 KiB for each of them, 8 MiB together.
 	maxHandshakes = 256
+	// maxQueued is the maximum number of handshakes in the queue. A processor completes about 2000
+	// handshakes per second.
+	maxQueued = 20000
 	// extraBytes is the number of bytes that all handshakes in progress can receive in addition
 	// to helloBytes or chainBytes each. crypto/tls holds up to four times as much.
 	extraBytes = 1 << 20
 	// extension is the number of bytes that a handshake takes from extraBytes at a time.
 	extension = 8 << 10
-	// stallTime is how long a handshake may wait for its client's next flight while another
-	// one waits for its place. There are two or three flights (RFC 8446 section 2).
+	// stallTime is the minimum time that a handshake can wait for the next flight of the client
+	// while another handshake is queued. There are two or three flights (RFC 8446 section 2). Slow
+	// clients can need more time, for example because 1000 of them share a busy processor.
 	stallTime = time.Second
-	// lookTime is how often it is looked for those that have waited longer.
-	lookTime = stallTime / 5
+	// recheckTime is the time between two checks of a handshake whose message has arrived and was not
+	// read.
+	recheckTime = time.Second / 5
 )
+
+// handshakes limits the number of handshakes in progress. The others wait in a queue without a timeout,
+// because this time depends on the sidecar and not on the client. A slot is idle while its handshake waits
+// for the client. If handshakes are queued, it can be taken after stallTime, or after up to the timeout of
+// a handshake (see [fair.Options]).
+type handshakes struct {
+	slots   *fair.Semaphore
+	timeout time.Duration // maximum time that a handshake waits for its client
+	bounds  *bound.Recorder
+
+	mu    sync.Mutex
+	extra int // bytes that handshakes can still take, see extraBytes
+}
+
+func (s *handshakes) init(timeout time.Duration, bounds *bound.Recorder) {
+	s.slots = fair.New(fair.Options{
+		Slots: maxHandshakes, Queue: maxQueued, MinPatience: min(stallTime, timeout), MaxPatience: timeout,
+	})
+	s.timeout, s.bounds, s.extra = timeout, bounds, extraBytes
+}
 
 // handshake is a TLS handshake in progress or in the queue.
 type handshake struct {
 	conn    *Conn
-	allowed int         // remaining number of bytes that the handshake can receive
-	heard   atomic.Bool // the first byte was received
+	server  *handshakes
+	slot    *fair.Slot
+	waiting func(client, answered bool) // see Conn.Handshake
+	allowed int                         // remaining number of bytes that the handshake can receive
 
-	extendable int  // remaining number of bytes that the handshake can take from handshakes.extra
-	extended   int  // number of bytes taken from handshakes.extra
-	wait       wait // for the next flight of the client
-
-	// The following fields belong to the queue and are guarded by handshakes.mu.
-	stalled bool          // the connection was closed by endStalled
-	turn    chan struct{} // closed when the handshake can start
-	client  *client
-	element *list.Element // element of client.waiting; nil if the handshake is not queued
+	extendable int         // remaining number of bytes that the handshake can take from handshakes.extra
+	extended   int         // number of bytes taken from handshakes.extra
+	idle       bool        // the slot is idle
+	answered   bool        // the server has sent its first flight
+	wait       wait        // for the client
+	reading    atomic.Bool // the handshake waits for input
+	ended      atomic.Bool
+	timer      *time.Timer // calls expire
 }
 
-// handshakes bound how many go on at once. Those that wait for their turn get it client
-// by client, by addresses, so that one that begins many keeps no other waiting. While
-// some wait, those are ended that have waited too long for their clients.
-type handshakes struct {
-	most  int           // that go on
-	stall time.Duration // see stallTime
-
-	bounds *bound.Recorder
-
-	mu      sync.Mutex
-	going   map[*handshake]struct{}
-	turns   list.List // of *client, those who have handshakes that wait, the next one first
-	clients map[netip.Addr]*client
-	waiting int
-	extra   int  // bytes that handshakes can still take, see extraBytes
-	looking bool // endStalled will be called
-}
-
-// client is one with handshakes that wait for their turn.
-type client struct {
-	address netip.Addr
-	waiting list.List // of *handshake, the next one first
-	element *list.Element
-}
-
-func (s *handshakes) init(bounds *bound.Recorder) {
-	s.most, s.stall, s.bounds, s.extra = maxHandshakes, stallTime, bounds, extraBytes
-	s.going = make(map[*handshake]struct{})
-	s.clients = make(map[netip.Addr]*client)
-}
-
-// begin waits for h's turn, at most for limit.
-func (s *handshakes) begin(h *handshake, limit time.Duration) error {
-	s.mu.Lock()
-	if len(s.going) < s.most {
-		s.going[h] = struct{}{}
-		s.mu.Unlock()
-		return nil
+// start waits until h can start. It returns an error if the queue is full or ctx ends.
+func (h *handshake) start(ctx context.Context) (err error) {
+	s, peer := h.server, h.conn.RemoteAddr().String()
+	h.slot, err = s.slots.Acquire(ctx, fair.Request{Client: fair.Address(peer), End: func() bool {
+		return h.stalled(time.Now()) > 0 && h.close(bound.TLSHandshakeStall)
+	}})
+	if errors.Is(err, fair.ErrQueueFull) {
+		s.bounds.Hit(bound.TLSHandshakeQueue, peer)
 	}
-	s.enqueue(h)
-	s.mu.Unlock()
-	timer := time.NewTimer(limit)
-	defer timer.Stop()
-	select {
-	case <-h.turn:
-		return nil
-	case <-timer.C:
+	if err == nil {
+		h.timer = time.AfterFunc(time.Hour, h.expire) // expire uses the timer
+		h.timer.Reset(s.timeout)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if h.element == nil { // its turn came in the same moment
-		return nil
-	}
-	s.dequeue(h)
-	return errManyHandshakes
+	return err
 }
 
-// end undoes begin.
-func (s *handshakes) end(h *handshake) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.going, h)
-	s.extra += h.extended
-	for len(s.going) < s.most && s.turns.Len() > 0 {
-		c := s.turns.Front().Value.(*client)
-		next := c.waiting.Front().Value.(*handshake)
-		s.turns.MoveToBack(c.element)
-		s.dequeue(next)
-		s.going[next] = struct{}{}
-		close(next.turn)
+// end is called after start has returned nil. completed reports whether the handshake was completed.
+func (h *handshake) end(completed bool) {
+	h.ended.Store(true)
+	h.timer.Stop()
+	h.server.mu.Lock()
+	h.server.extra += h.extended
+	h.server.mu.Unlock()
+	if completed {
+		h.slot.Answered()
 	}
+	h.slot.Release()
+}
+
+// begin records that the handshake waits for the client. If next is true, the client must send another
+// message than before.
+func (h *handshake) begin(next bool) {
+	h.wait.begin(next)
+	if next || !h.idle {
+		h.idle = true
+		h.slot.Idle()
+	}
+	h.answered = h.answered || next
+	h.waiting(true, h.answered)
+}
+
+// pause records that the handshake does not wait for the client any more.
+func (h *handshake) pause() {
+	h.wait.end()
+	h.waiting(false, h.answered)
+}
+
+// stalled returns the time of all waits for the client, or 0 if the handshake does not wait. If the message
+// of the client has arrived and was not read, the process lacks CPU time.
+func (h *handshake) stalled(now time.Time) time.Duration {
+	if h.ended.Load() || h.reading.Load() && !h.conn.Silent() {
+		return 0
+	}
+	return h.wait.total(now)
+}
+
+// expire closes the connection if the handshake has waited for its client until the timeout.
+func (h *handshake) expire() {
+	switch waited := h.stalled(time.Now()); {
+	case h.ended.Load():
+	case waited >= h.server.timeout:
+		h.close(bound.TLSHandshakeTimeout)
+	default:
+		h.timer.Reset(max(h.server.timeout-waited, recheckTime))
+	}
+}
+
+// close closes the connection because of a bound. It returns true.
+func (h *handshake) close(name bound.Name) bool {
+	h.server.bounds.Hit(name, h.conn.RemoteAddr().String())
+	_ = h.conn.Cut()
+	return true
 }
 
 // extend allows h to receive more bytes. It reports whether it does.
-func (s *handshakes) extend(h *handshake) bool {
+func (h *handshake) extend() bool {
+	s := h.server
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := min(extension, s.extra, h.extendable)
@@ -127,61 +155,4 @@ func (s *handshakes) extend(h *handshake) bool {
 	h.extended += n
 	h.allowed += n
 	return n > 0
-}
-
-// enqueue makes h wait for its turn. s.mu is held.
-func (s *handshakes) enqueue(h *handshake) {
-	address := addressOf(h.conn.RemoteAddr())
-	c := s.clients[address]
-	if c == nil {
-		c = &client{address: address}
-		c.element = s.turns.PushBack(c)
-		s.clients[address] = c
-	}
-	h.turn, h.client, h.element = make(chan struct{}), c, c.waiting.PushBack(h)
-	s.waiting++
-	if !s.looking {
-		s.looking = true
-		time.AfterFunc(lookTime, s.endStalled)
-	}
-}
-
-// dequeue undoes enqueue. s.mu is held.
-func (s *handshakes) dequeue(h *handshake) {
-	c := h.client
-	c.waiting.Remove(h.element)
-	h.client, h.element = nil, nil
-	s.waiting--
-	if c.waiting.Len() == 0 {
-		s.turns.Remove(c.element)
-		delete(s.clients, c.address)
-	}
-}
-
-// endStalled ends the handshakes that have waited too long for their clients, and sees
-// to it that it is called again while others wait.
-func (s *handshakes) endStalled() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.waiting == 0 {
-		s.looking = false
-		return
-	}
-	now := time.Now()
-	for h := range s.going {
-		if !h.stalled && h.wait.time(now) >= s.stall {
-			h.stalled = true
-			s.bounds.Hit(bound.TLSHandshakeStall, h.conn.RemoteAddr().String())
-			_ = h.conn.Cut()
-		}
-	}
-	time.AfterFunc(lookTime, s.endStalled)
-}
-
-// addressOf returns the address of a client; the zero address where it has none.
-func addressOf(a net.Addr) netip.Addr {
-	if a, ok := a.(*net.TCPAddr); ok {
-		return a.AddrPort().Addr().Unmap()
-	}
-	return netip.Addr{}
 }

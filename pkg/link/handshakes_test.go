@@ -32,7 +32,7 @@ func newShaker(t *testing.T, s *link.Server) shaker {
 				continue
 			}
 			running.Go(func() {
-				_ = l.Handshake(s) // the client knows
+				_ = shake(l, s) // the client knows
 				_ = l.Cut()
 			})
 		}
@@ -101,7 +101,7 @@ func (s shaker) honest(t *testing.T) {
 
 func TestManySilentHandshakesKeepNoOtherClientWaiting(t *testing.T) {
 	server := newServer()
-	server.SetMaxHandshakes(2)
+	server.SetMaxHandshakes(2, 100, time.Second)
 	server.SetTimeout(harness.Patience)
 	s := newShaker(t, server)
 	s.flood(t, 60, func(c net.Conn) { _, _ = c.Read(make([]byte, 1)) })
@@ -113,7 +113,7 @@ func TestManySilentHandshakesKeepNoOtherClientWaiting(t *testing.T) {
 // A client that sends a byte now and then is no better than one that sends nothing.
 func TestHandshakesThatDripKeepNoOtherClientWaiting(t *testing.T) {
 	server := newServer()
-	server.SetMaxHandshakes(2)
+	server.SetMaxHandshakes(2, 100, time.Second)
 	server.SetTimeout(harness.Patience)
 	s := newShaker(t, server)
 	record := append([]byte{22, 3, 1, 1, 0, 1, 0, 0, 252, 3, 3}, make([]byte, 200)...) // the beginning of a ClientHello
@@ -143,7 +143,7 @@ func TestADeadlineOfTheOwnerEndsAHandshake(t *testing.T) {
 	l.SetReadDeadline(time.Unix(1, 0))
 	done := make(chan error, 1)
 	go func() {
-		err := l.Handshake(server())
+		err := shake(l, server())
 		_ = l.Cut()
 		done <- err
 	}()

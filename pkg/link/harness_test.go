@@ -1,6 +1,7 @@
 package link_test
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"net"
@@ -104,6 +105,11 @@ func newPair(t testing.TB, config *tls.Config) pair {
 	return newPairOf(t, config, server())
 }
 
+// shake completes a TLS handshake as the server.
+func shake(l *link.Conn, s *link.Server) error {
+	return l.Handshake(context.Background(), s, func(bool, bool) {})
+}
+
 // newPairOf is newPair with another server.
 func newPairOf(t testing.TB, config *tls.Config, server *link.Server) pair {
 	t.Helper()
@@ -119,7 +125,7 @@ func newPairOf(t testing.TB, config *tls.Config, server *link.Server) pair {
 	config.InsecureSkipVerify = true
 	encrypted := tls.Client(p.wire, config)
 	done := make(chan error, 1)
-	go func() { done <- l.Handshake(server) }()
+	go func() { done <- shake(l, server) }()
 	harness.NoError(t, encrypted.Handshake(), "the client's handshake")
 	harness.NoError(t, <-done, "the server's handshake")
 	p.client = encrypted

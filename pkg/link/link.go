@@ -40,7 +40,8 @@ type Conn struct {
 	raw syscall.RawConn
 	tls *encryption // nil: bare
 
-	late atomic.Pointer[time.Timer] // runs encryption.closeLate; nil if there is no timer
+	late     atomic.Pointer[time.Timer] // runs encryption.closeLate; nil if there is no timer
+	greeting atomic.Bool                // the ClientHello is incomplete
 
 	reading, writing *blocking // nil: there was none yet
 }
@@ -124,11 +125,17 @@ func (c *Conn) TryWrite(fd uintptr, p, q []byte) (n int, err error) {
 // reader.
 func (c *Conn) Stalled() bool { return c.tls != nil && c.tls.stalled() }
 
-// Silent reports whether nothing has come that has not been read, not even the end. Any
-// goroutine may call it.
+// Silent reports whether no input has arrived that was not read, not even the end. An incomplete
+// ClientHello is not read before its end arrives and does not count. Silent may be called concurrently.
 func (c *Conn) Silent() bool {
 	silent := false
-	err := c.raw.Control(func(fd uintptr) { silent = socket.Silent(fd) })
+	err := c.raw.Control(func(fd uintptr) {
+		if c.greeting.Load() {
+			silent = !recordArrived(fd)
+		} else {
+			silent = socket.Silent(fd)
+		}
+	})
 	return silent && err == nil
 }
 

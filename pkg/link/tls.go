@@ -1,11 +1,13 @@
 package link
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"net"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/bound"
@@ -13,7 +15,8 @@ import (
 )
 
 const (
-	// handshakeTime is how long a handshake may take: it is three messages.
+	// handshakeTime is the maximum time that a handshake waits for its client. A handshake has two or
+	// three messages of the client.
 	handshakeTime = 10 * time.Second
 	// helloBytes is the length of a client's handshake that is always received, in bytes. Most
 	// clients send less than 2 KiB. crypto/tls holds up to four times as much.
@@ -51,11 +54,9 @@ const (
 const MaxUnsent = 2 * largeOut
 
 var (
-	errManyHandshakes = errors.New("tls: too many handshakes at once")
-	errLateHandshake  = errors.New("tls: the handshake took too long")
-	errNotRead        = errors.New("tls: the client reads no answers")
-	errLongHandshake  = errors.New("tls: the client's handshake is too long")
-	errNoContent      = errors.New("tls: too many bytes without content")
+	errNotRead       = errors.New("tls: the client does not read replies")
+	errLongHandshake = errors.New("tls: the handshake of the client is too long")
+	errNoContent     = errors.New("tls: too many bytes without content")
 )
 
 // Sizes of what encrypted bytes wait in until they are sent.
@@ -68,23 +69,22 @@ const (
 // use.
 type Server struct {
 	config     *tls.Config
-	timeout    time.Duration // for a handshake
 	recordTime time.Duration // maximum time to wait for the rest of a record or message
 	buffers    *socket.Buffers
 	bounds     *bound.Recorder
 	handshakes handshakes
 }
 
-// NewServer returns a server that makes handshakes by config. limit is the maximum time to
-// receive a message of the client, or 0. A handshake takes at most 10 s, and the rest of a TLS
-// record at most a minute. bounds records the bounds that clients exceed; nil: they are not
-// recorded.
+// NewServer returns a server with a TLS configuration. limit is the maximum time to wait for a message
+// of the client, or 0. A handshake waits for its client for at most 10 s, and for the rest of a TLS
+// record for at most a minute. If bounds is not nil, it records the bounds that clients exceed.
 func NewServer(config *tls.Config, limit time.Duration, bounds *bound.Recorder) *Server {
-	s := &Server{config: config, timeout: handshakeTime, recordTime: recordTime, bounds: bounds, buffers: socket.NewBuffers(smallOut, largeOut)}
-	s.handshakes.init(bounds)
+	s := &Server{config: config, recordTime: recordTime, bounds: bounds, buffers: socket.NewBuffers(smallOut, largeOut)}
+	timeout := handshakeTime
 	if limit > 0 {
-		s.timeout, s.recordTime = min(limit, handshakeTime), min(limit, recordTime)
+		timeout, s.recordTime = min(limit, handshakeTime), min(limit, recordTime)
 	}
+	s.handshakes.init(timeout, bounds)
 	return s
 }
 
@@ -113,57 +113,84 @@ type encryption struct {
 	replied atomic.Int32 // bytes of replies to TLS messages since the last batch
 }
 
-// Handshake makes the connection a server's TLS connection. It blocks, and comes
-// before everything else. The client can send 8 KiB, or 32 KiB if a certificate is requested,
-// and up to 64 or 128 KiB if few other handshakes are long. Deadlines are left to the owner of the connection, who may
-// end the handshake by them.
-func (c *Conn) Handshake(s *Server) error {
-	h := &handshake{conn: c, allowed: helloBytes, extendable: maxHelloBytes - helloBytes}
+// Handshake completes a TLS handshake as the server. It blocks, and must be called before all other
+// methods that read or write. It first waits for the ClientHello and then for a slot, so that a client
+// that sends nothing does not use a slot. If ctx ends, it does not wait for a slot any more.
+//
+// waiting is called each time when the handshake begins or ends to wait for the client, and before it waits
+// for a slot. answered reports whether the ClientHello was valid and the server has sent its first flight.
+//
+// The client can send 8 KiB, or 32 KiB if a certificate is requested, and up to 64 or 128 KiB if few
+// other handshakes are long. The owner of the connection can end the handshake by a deadline.
+func (c *Conn) Handshake(ctx context.Context, s *Server, waiting func(client, answered bool)) error {
+	if err := c.awaitHello(s); err != nil {
+		return err
+	}
+	h := &handshake{conn: c, server: &s.handshakes, waiting: waiting, allowed: helloBytes, extendable: maxHelloBytes - helloBytes}
 	if s.config.ClientAuth != tls.NoClientCert {
 		h.allowed, h.extendable = chainBytes, maxChainBytes-chainBytes
 	}
-	var begun atomic.Bool
-	late := time.AfterFunc(s.timeout, func() {
-		s.recordLate(h, begun.Load())
-		_ = c.Cut()
-	})
-	defer late.Stop()
-	if err := s.handshakes.begin(h, s.timeout); err != nil {
-		if late.Stop() {
-			s.recordLate(h, false)
-		}
+	waiting(false, false)
+	if err := h.start(ctx); err != nil {
 		return err
 	}
-	begun.Store(true)
-	defer s.handshakes.end(h)
 	e := &encryption{link: c, server: s, shaking: h}
 	e.conn = tls.Server(e, s.config)
 	err := e.conn.Handshake()
-	if sent := e.sendAll(); err == nil { // an alert too
+	h.wait.begin(true)                   // the client can also be slow to receive
+	if sent := e.sendAll(); err == nil { // the alert of a failed handshake is sent as well
 		err = sent
 	}
+	h.wait.end()
+	h.end(err == nil)
 	if err != nil {
 		return err
-	}
-	if !late.Stop() {
-		return errLateHandshake
 	}
 	e.shaking = nil
 	c.tls = e
 	return nil
 }
 
-// recordLate records a handshake that did not end in time. begun is false if it waited for its
-// turn. A client that sent nothing has no part in the time that the handshake took.
-func (s *Server) recordLate(h *handshake, begun bool) {
-	name := bound.TLSHandshakeTimeout
-	switch {
-	case !begun:
-		name = bound.TLSHandshakeQueue
-	case !h.heard.Load():
-		name = bound.SilentConnection
+// awaitHello waits until the first TLS record of the client has arrived, without reading it. If the
+// timeout expires and the record has arrived, the process lacks CPU time, and the connection stays
+// open.
+func (c *Conn) awaitHello(s *Server) error {
+	c.greeting.Store(true)
+	timer := time.AfterFunc(s.handshakes.timeout, func() {
+		var silent, late bool
+		_ = c.raw.Control(func(fd uintptr) { silent, late = socket.Silent(fd), !recordArrived(fd) })
+		if !late || !c.greeting.CompareAndSwap(true, false) {
+			return
+		}
+		name := bound.TLSHandshakeTimeout
+		if silent {
+			name = bound.SilentConnection
+		}
+		s.bounds.Hit(name, c.RemoteAddr().String())
+		_ = c.Cut()
+	})
+	defer timer.Stop()
+	err := c.raw.Read(recordArrived)
+	if !c.greeting.CompareAndSwap(true, false) && err == nil {
+		err = net.ErrClosed
 	}
-	s.bounds.Hit(name, h.conn.RemoteAddr().String())
+	return err
+}
+
+// recordArrived reports whether the first TLS record, the end of the input or an error can be read
+// from a socket (RFC 8446 section 5.1). It also returns true for input that is not a TLS handshake.
+func recordArrived(fd uintptr) bool {
+	const handshakeType = 22
+	var header [5]byte
+	n, err := socket.Peek(fd, header[:])
+	switch {
+	case errors.Is(err, syscall.EAGAIN):
+		return false
+	case err != nil || n == 0 || header[0] != handshakeType:
+		return true
+	}
+	complete := n == len(header) && socket.Unread(fd) >= n+int(header[3])<<8+int(header[4])
+	return complete || socket.Ended(fd)
 }
 
 // hit records that a bound closes the connection.
@@ -196,23 +223,22 @@ func (e *encryption) Read(p []byte) (n int, err error) {
 	return n, err
 }
 
-// readHandshake is Read during the handshake. It sends what the client waits for.
+// readHandshake is Read during the handshake. It first sends the messages for which the client waits.
 func (e *encryption) readHandshake(p []byte) (n int, err error) {
 	h := e.shaking
-	if h.allowed == 0 && !e.server.handshakes.extend(h) {
+	if h.allowed == 0 && !h.extend() {
 		e.hit(bound.TLSHandshakeSize)
 		return 0, errLongHandshake
 	}
-	h.wait.begin(len(e.out) > 0) // nobody else writes in a handshake
-	defer h.wait.end()
+	h.begin(len(e.out) > 0) // no other goroutine writes during a handshake
+	defer h.pause()
 	if err := e.sendAll(); err != nil {
 		return 0, err
 	}
+	h.reading.Store(true)
 	n, err = e.link.tcp.Read(p[:min(len(p), h.allowed)])
+	h.reading.Store(false)
 	h.allowed -= n
-	if n > 0 {
-		h.heard.Store(true)
-	}
 	e.follow(p[:n])
 	return n, err
 }

@@ -90,7 +90,7 @@ func TestALongHandshakeIsRefused(t *testing.T) {
 	l, err := link.New(accepted)
 	harness.NoError(t, err)
 	done := make(chan error, 1)
-	go func() { done <- l.Handshake(server()) }()
+	go func() { done <- shake(l, server()) }()
 	hello := append([]byte{1, 0, 0xff, 0}, make([]byte, 64<<10)...) // a ClientHello that announces 65,280 bytes
 	sent := 0
 	for len(hello) > 0 {
@@ -111,30 +111,52 @@ func TestALongHandshakeIsRefused(t *testing.T) {
 	}
 }
 
-// Whoever begins handshakes and leaves them locks nobody out, and honest clients that
-// come at the same moment are all served.
-func TestAHandshakeThatStallsGivesItsPlaceToOthers(t *testing.T) {
+// Handshakes that stop after the ClientHello use all slots. Other clients of the same address are served
+// after the stall time.
+func TestStalledHandshakesReleaseSlots(t *testing.T) {
 	const most = 256
+	s := newServer()
+	s.SetMaxHandshakes(most, most, time.Second)
 	stalled := make(chan error, most)
+	first := hello(t)
 	for range most {
-		_, accepted := tcpPair(t)
+		client, accepted := tcpPair(t)
+		io.WriteString(client, first)
 		l, err := link.New(accepted)
 		harness.NoError(t, err)
-		go func() { stalled <- l.Handshake(server()) }()
+		go func() { stalled <- shake(l, s) }()
 	}
 	var honest sync.WaitGroup
 	for range 20 {
-		honest.Go(func() { newPair(t, kinds["TLS 1.3"]) })
+		honest.Go(func() { newPairOf(t, kinds["TLS 1.3"], s) })
 	}
 	honest.Wait()
 	if err := <-stalled; err == nil {
-		t.Error("got a handshake without a client's part, want it ended")
+		t.Error("got a completed handshake, want an error")
+	}
+}
+
+// Silent connections do not use slots.
+func TestSilentConnectionsDoNotDelayHandshakes(t *testing.T) {
+	s := newServer()
+	s.SetMaxHandshakes(1, 1, harness.Patience)
+	for _, text := range []string{"", beginning} {
+		client, accepted := tcpPair(t)
+		io.WriteString(client, text)
+		l, err := link.New(accepted)
+		harness.NoError(t, err)
+		done := make(chan error, 1)
+		go func() { done <- shake(l, s) }()
+		newPairOf(t, kinds["TLS 1.3"], s)
+		client.Close()
+		if err := <-done; err == nil {
+			t.Error("got a completed handshake, want an error")
+		}
 	}
 }
 
 func TestAStormOfHandshakesIsServedWhole(t *testing.T) {
 	s := newServer()
-	s.SetStallTime(harness.Patience) // a machine that is slow makes clients that are
 	s.SetTimeout(harness.Patience)
 	var clients sync.WaitGroup
 	for range 300 { // more than go on at once
@@ -148,7 +170,7 @@ func TestAConnectionThatEndsInAHandshakeIsAnError(t *testing.T) {
 	l, _ := link.New(accepted)
 	client.Write([]byte{22, 3, 1})
 	client.Close()
-	if err := l.Handshake(server()); err == nil {
+	if err := shake(l, server()); err == nil {
 		t.Error("got no error, want one")
 	}
 }

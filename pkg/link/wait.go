@@ -5,18 +5,19 @@ import (
 	"time"
 )
 
-// A wait measures how long a connection waits for one message of the client. It does not
+// A wait measures how long a connection waits for the messages of the client. It does not
 // include the time between two waits. begin and end are called by the reader.
 type wait struct {
-	since   atomic.Int64 // start of the current wait, in nanoseconds since 1970; 0 if there is none
-	earlier atomic.Int64 // earlier waits for the same message, in nanoseconds
+	since    atomic.Int64 // start of the current wait, in nanoseconds since 1970; 0 if there is none
+	earlier  atomic.Int64 // earlier waits for the same message, in nanoseconds
+	previous atomic.Int64 // waits for previous messages, in nanoseconds
 }
 
 // begin starts the measurement. If next is true, the client must send another message than
 // before.
 func (w *wait) begin(next bool) {
 	if next {
-		w.earlier.Store(0)
+		w.previous.Add(w.earlier.Swap(0))
 	}
 	w.since.Store(time.Now().UnixNano())
 }
@@ -36,4 +37,12 @@ func (w *wait) time(now time.Time) time.Duration {
 		return 0
 	}
 	return time.Duration(w.earlier.Load() + now.UnixNano() - since)
+}
+
+// total returns the time of the waits for all messages, or 0 if the connection is not waiting.
+func (w *wait) total(now time.Time) time.Duration {
+	if n := w.time(now); n > 0 {
+		return n + time.Duration(w.previous.Load())
+	}
+	return 0
 }

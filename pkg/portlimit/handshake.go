@@ -6,68 +6,60 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"os"
 	"sync"
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/bound"
+	"github.com/queue-proxy/queue-proxy/pkg/fair"
 )
 
-// Handshakes bound the TLS handshakes on a port. A client that is not known yet decides
-// how much it sends in one, and a certificate alone may be 256 KiB for package crypto/tls,
-// which keeps it and what it parses of it.
+// Handshakes limits the TLS handshakes on a port. A client that is not known yet decides how much it
+// sends in a handshake. crypto/tls accepts a certificate of 256 KiB and holds it and the parsed form.
 type Handshakes struct {
-	// Config is the server's.
+	// Config is the configuration of the server.
 	Config *tls.Config
 
-	// Max are unfinished at once, 1 or more. Where there are more, one is closed by the
-	// rules of [Bound].
+	// Max is the maximum number of incomplete handshakes, 1 or more. If there are more, one is closed by
+	// the rules of [fair.Semaphore].
 	Max int
 
-	// Bytes may come from a client until its handshake is done. What follows it right
-	// away may be among them.
+	// Bytes is the maximum number of bytes that are received from a client until its handshake is
+	// complete. This can include bytes that follow the handshake.
 	Bytes int
 
-	// Time is for a handshake.
+	// Time is the maximum time of a handshake.
 	Time time.Duration
 
-	// Bounds records the connections that are closed because of Max, Bytes or Time; nil:
-	// they are not recorded.
+	// Bounds records the connections that are closed because of Max, Bytes or Time. It may be nil.
 	Bounds *bound.Recorder
 
-	// Failed, if not nil, gets the error of each handshake of which at least a byte came
-	// and that was not done. It may be called concurrently.
+	// Failed, if not nil, is called with the error of each handshake that fails after its first byte. It
+	// can be called concurrently.
 	Failed func(client net.Addr, err error)
 }
 
-// Listener returns a listener whose connections are of type *[tls.Conn], with their
-// handshakes done. It accepts from ln from its first Accept on, and then shakes hands with
-// several at once: those that are slow keep nobody waiting. Close ends what is unfinished
-// and returns when nothing of it runs any more.
-//
-// Handshakes are done by functions of crypto/tls on a wrapper of the connection that counts
-// what is read. It stays between the two when it counts no more, at the cost of one
-// comparison a read.
+// Listener returns a listener whose connections are of type *[tls.Conn] and have completed their
+// handshakes. It accepts connections from ln after the first call of Accept, and runs the handshakes
+// concurrently, so that a slow client does not delay others. Close ends the incomplete handshakes and
+// waits for their goroutines.
 func (h Handshakes) Listener(ln net.Listener) net.Listener {
-	unfinished := newLimit(Limits{Connections: h.Max, Bounds: h.Bounds})
-	unfinished.patient, unfinished.over = true, bound.PortHandshake
 	closing, end := context.WithCancel(context.Background())
 	return &handshakes{
 		Listener: ln,
 		settings: h,
-		limit:    unfinished,
+		slots:    fair.New(fair.Options{Slots: h.Max, Queue: 1, MinPatience: minPatience, MaxPatience: maxPatience}),
 		done:     make(chan accepted),
 		closing:  closing,
 		end:      end,
 	}
 }
 
-// handshakes are those on one listener.
+// handshakes are the handshakes on one listener.
 type handshakes struct {
 	net.Listener
 	settings Handshakes
-	limit    *Limit // of those that are unfinished, or that nobody has accepted yet
+	slots    *fair.Semaphore // of the connections that Accept has not returned
 
 	begin   sync.Once
 	done    chan accepted
@@ -76,7 +68,7 @@ type handshakes struct {
 	running sync.WaitGroup
 }
 
-// accepted is what Accept returns.
+// accepted is the result of Accept.
 type accepted struct {
 	conn net.Conn
 	err  error
@@ -96,13 +88,8 @@ func (l *handshakes) Accept() (net.Conn, error) {
 // Close implements net.Listener.
 func (l *handshakes) Close() error {
 	err := l.Listener.Close()
-	l.begin.Do(func() {}) // it never will
+	l.begin.Do(func() {}) // accept is not started any more
 	l.end()
-	l.limit.mu.Lock()
-	for conn := range l.limit.all {
-		_ = conn.Close()
-	}
-	l.limit.mu.Unlock()
 	l.running.Wait()
 	return err
 }
@@ -115,19 +102,29 @@ func (l *handshakes) accept() {
 			if !l.hand(accepted{err: err}) {
 				return
 			}
-			continue // who accepts decides whether that was the end
+			continue // the caller of Accept decides whether it calls it again
 		}
 		c := &countedConn{Conn: conn, left: l.settings.Bytes}
-		l.limit.state(c, http.StateNew)
+		slot, err := l.slots.Acquire(l.closing, fair.Request{Client: fair.Address(peerOf(c)), End: func() bool {
+			l.settings.Bounds.Hit(bound.PortHandshake, peerOf(c))
+			_ = c.Close()
+			return true
+		}})
+		if err != nil {
+			_ = c.Close()
+			continue
+		}
 		_ = c.SetDeadline(time.Now().Add(l.settings.Time))
+		slot.Idle()
 		l.running.Go(func() {
-			defer l.limit.state(c, http.StateClosed)
-			l.shake(c)
+			defer slot.Release()
+			defer context.AfterFunc(l.closing, func() { _ = c.Close() })()
+			l.shake(c, slot)
 		})
 	}
 }
 
-// hand gives something to who accepts; false: nobody does any more.
+// hand returns a result to the caller of Accept. It returns false if the listener is closed.
 func (l *handshakes) hand(a accepted) bool {
 	select {
 	case l.done <- a:
@@ -137,12 +134,8 @@ func (l *handshakes) hand(a accepted) bool {
 	}
 }
 
-// shake does one handshake.
-func (l *handshakes) shake(c *countedConn) {
-	if l.closing.Err() != nil { // and Close may not have seen it
-		_ = c.Close()
-		return
-	}
+// shake completes one handshake.
+func (l *handshakes) shake(c *countedConn, slot *fair.Slot) {
 	secure := tls.Server(c, l.settings.Config)
 	if err := secure.Handshake(); err != nil {
 		if c.left == 0 || errors.Is(err, os.ErrDeadlineExceeded) {
@@ -154,14 +147,12 @@ func (l *handshakes) shake(c *countedConn) {
 		}
 		return
 	}
-	l.limit.change(c, func(t *tracked) { // it is not closed for another any more
-		t.requests++
-		l.limit.wake()
-	})
+	slot.Answered()
+	slot.Active() // it is not closed for another one any more
 	c.left = -1
 	_ = c.SetDeadline(time.Time{})
 	if !l.hand(accepted{conn: secure}) {
-		_ = c.Close() // TLS would say goodbye first, and wait for that
+		_ = c.Close() // TLS would send an alert first, and wait for that
 	}
 }
 

@@ -81,7 +81,7 @@ func (l *Limit) came(w *watched, b []byte) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	t := w.tracked
-	if t == nil || t.closed || t.requests > 0 {
+	if t == nil || t.requests > 0 {
 		return true
 	}
 	if t.lines += bytes.Count(b, []byte("\n")); t.lines > maxLines {
@@ -91,7 +91,9 @@ func (l *Limit) came(w *watched, b []byte) bool {
 	t.head += len(b)
 	l.heads += len(b)
 	for l.heads > l.HeadBytes {
-		l.close(l.longestHead(), bound.PortHeaderSection)
+		longest := l.longestHead()
+		l.forgetHead(longest)
+		l.close(longest.conn, bound.PortHeaderSection)
 	}
 	return true
 }

@@ -2,12 +2,14 @@ package sidecar
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"sync"
 	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/queue-proxy/queue-proxy/pkg/fair"
 	"github.com/queue-proxy/queue-proxy/pkg/http1"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/pkg/status"
@@ -182,11 +184,21 @@ func (s *sidecar) adminHandler() http.Handler {
 // user container ends itself, or after a second when the pod is not ending at all and
 // the user container alone is restarted.
 func (s *sidecar) waitForDrain(w http.ResponseWriter, r *http.Request) {
-	ctx, leave, code := s.hooks.enter(r)
-	if code != 0 {
-		s.refuseHook(w, r, code)
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	slot, err := s.hooks.Acquire(ctx, fair.Request{Client: fair.Address(r.RemoteAddr), End: func() bool {
+		cancel()
+		return true
+	}})
+	switch {
+	case errors.Is(err, fair.ErrClientLimit):
+		s.refuseHook(w, r, http.StatusTooManyRequests)
+		return
+	case err != nil:
+		s.refuseHook(w, r, http.StatusServiceUnavailable)
 		return
 	}
+	slot.Idle()
 	control := http.NewResponseController(w)
 	_ = control.SetReadDeadline(time.Time{}) // or net/http takes it for the end of who asks
 	_ = control.SetWriteDeadline(time.Time{})
@@ -201,7 +213,8 @@ func (s *sidecar) waitForDrain(w http.ResponseWriter, r *http.Request) {
 	if lostPlace {
 		s.refuseHook(w, r, http.StatusServiceUnavailable)
 	}
-	if leave() == 0 {
+	slot.Release()
+	if hooks, _ := s.hooks.Load(); hooks == 0 {
 		s.log.Info("the user container may stop", zap.Stringer("outcome", outcome))
 	}
 }

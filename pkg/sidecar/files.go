@@ -42,7 +42,7 @@ type descriptors struct {
 	handshakes int // maximum number of TLS handshakes of the metrics port
 }
 
-// divide divides the descriptors. limit is the limit of the process, maxClients is MAX_CONNECTIONS,
+// divide divides the descriptors. limit is the limit of the process, maxClients is a limit of connections,
 // and concurrency is the maximum number of requests in the user container. 0 means no limit.
 //
 // A request over HTTP/1.1 needs a connection of the client and one to the user container. Without a
@@ -84,7 +84,7 @@ func fileLimit() int {
 
 // divideFiles divides the descriptors of the process.
 func (s *sidecar) divideFiles() {
-	s.files = divide(fileLimit(), s.config.MaxConnections.V, s.config.Ceiling())
+	s.files = divide(fileLimit(), maxConnections(s.config.MaxConnections.V, s.memoryLimit), s.config.Ceiling())
 	s.shortages = &shortages{log: s.log, files: s.files}
 	if s.clients = connlimit.New(s.files.clients, s.bounds); s.clients != nil {
 		s.clients.OnFull = s.shortages.clientsWait

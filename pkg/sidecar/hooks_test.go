@@ -2,79 +2,73 @@ package sidecar
 
 import (
 	"context"
-	"fmt"
-	"net/http"
+	"net/netip"
 	"testing"
 
+	"github.com/queue-proxy/queue-proxy/pkg/fair"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// hookFrom is a hook of the client with this address.
-func hookFrom(address string) *http.Request {
-	return &http.Request{RemoteAddr: address}
+// A waitingHook is a preStop hook that waits.
+type waitingHook struct {
+	*fair.Slot
+	ended bool // it has lost its slot
 }
 
-// fill takes n places for each of the addresses, of which there must be enough.
-func fill(t *testing.T, h *hooks, n int, addresses ...string) (all []context.Context) {
-	t.Helper()
+// addHooks adds n hooks of a client. It returns the hooks that got a slot, and the last error.
+func addHooks(s *fair.Semaphore, client byte, n int) (all []*waitingHook, err error) {
 	for range n {
-		for _, a := range addresses {
-			ctx, _, status := h.enter(hookFrom(a))
-			if status != 0 {
-				t.Fatalf("a hook of %s: got status %d, want a place", a, status)
-			}
-			all = append(all, ctx)
+		h := &waitingHook{}
+		r := fair.Request{Client: netip.AddrFrom4([4]byte{10, 0, 0, client}), End: func() bool { h.ended = true; return true }}
+		if h.Slot, err = s.Acquire(context.Background(), r); err != nil {
+			return all, err
 		}
+		h.Idle()
+		all = append(all, h)
 	}
-	return all
+	return all, nil
 }
 
-func TestOneClientHasSoManyHooksAndNoMore(t *testing.T) {
-	var h hooks
-	fill(t, &h, hooksPerClient-1, "10.0.0.1:1000")
-	_, leave, status := h.enter(hookFrom("10.0.0.1:2000"))
-	if status != 0 {
-		t.Fatalf("the last place of an address: got status %d", status)
-	}
-	if _, _, status := h.enter(hookFrom("10.0.0.1:3000")); status != http.StatusTooManyRequests {
-		t.Errorf("one more hook of the address: got status %d, want 429", status)
-	}
-	if _, _, status := h.enter(hookFrom("10.0.0.2:1000")); status != 0 {
-		t.Errorf("a hook of another address: got status %d, want a place", status)
-	}
-	harness.Equal(t, leave(), hooksPerClient, "hooks left")
-	if _, _, status := h.enter(hookFrom("10.0.0.1:3000")); status != 0 {
-		t.Errorf("after one has left: got status %d, want a place", status)
-	}
+func TestClientHasLimitedHooks(t *testing.T) {
+	s := newHooks()
+	all, err := addHooks(s, 1, hooksPerClient+1)
+	harness.Equal(t, len(all), hooksPerClient, "hooks of one client")
+	harness.Equal(t, err, fair.ErrClientLimit, "error of one more")
+	_, err = addHooks(s, 2, 1)
+	harness.NoError(t, err, "hook of another client")
+	all[0].Release()
+	_, err = addHooks(s, 1, 1)
+	harness.NoError(t, err, "hook after one has returned")
 }
 
-func TestAClientWithManyHooksLosesItsNewestToOneWithFewer(t *testing.T) {
-	var h hooks
-	var greedy []string
-	for i := range hooksAtOnce / hooksPerClient {
-		greedy = append(greedy, fmt.Sprintf("10.0.1.%d:1000", i))
+func TestClientWithManyHooksLosesNewest(t *testing.T) {
+	s := newHooks()
+	var newest []*waitingHook
+	for client := range byte(hooksAtOnce / hooksPerClient) {
+		all, err := addHooks(s, client, hooksPerClient)
+		harness.NoError(t, err)
+		newest = append(newest, all[len(all)-1])
 	}
-	fill(t, &h, hooksPerClient-1, greedy...)
-	newest := fill(t, &h, 1, greedy...)
-	own := fill(t, &h, 1, "10.0.0.1:1000")
+	own, err := addHooks(s, 100, 1)
+	harness.NoError(t, err, "hook of another client")
 	ended := 0
-	for _, ctx := range newest {
-		if ctx.Err() != nil {
+	for _, h := range newest {
+		if h.ended {
 			ended++
 		}
 	}
-	if ended != 1 || own[0].Err() != nil {
-		t.Errorf("got %d of the newest ended, and the new one %v, want one and not the new one", ended, own[0].Err())
-	}
-	harness.Equal(t, len(h.waiting), hooksAtOnce, "hooks")
+	harness.Equal(t, ended, 1, "newest hooks that were ended")
+	harness.Equal(t, own[0].ended, false, "hook of the other client ended")
+	hooks, _ := s.Load()
+	harness.Equal(t, hooks, hooksAtOnce, "hooks")
 }
 
-func TestAHookIsRefusedWhereAllClientsHaveOneEach(t *testing.T) {
-	var h hooks
-	for i := range hooksAtOnce {
-		fill(t, &h, 1, fmt.Sprintf("10.0.1.%d:1000", i))
+func TestHookIsRejectedIfEachClientHasOne(t *testing.T) {
+	s := newHooks()
+	for client := range byte(hooksAtOnce) {
+		_, err := addHooks(s, client, 1)
+		harness.NoError(t, err)
 	}
-	if _, _, status := h.enter(hookFrom("10.0.0.1:1000")); status != http.StatusServiceUnavailable {
-		t.Errorf("got status %d, want 503", status)
-	}
+	_, err := addHooks(s, 200, 1)
+	harness.Equal(t, err, fair.ErrQueueFull, "error of one more")
 }

@@ -48,6 +48,29 @@ func memoryLimit(cgroup fs.FS) int64 {
 	return limit
 }
 
+const (
+	// connectionBytes is the memory of a connection of a client in addition to the memory budget, in bytes.
+	// An idle connection over TLS needs up to 27 KB (docs/reliability.md).
+	connectionBytes = 32 << 10
+	// connectionFraction is the part of the memory limit for the connections of clients, as its
+	// denominator.
+	connectionFraction = 4
+	// minMemoryConnections is the minimum of the number of connections that is derived from the memory
+	// limit.
+	minMemoryConnections = 64
+)
+
+// maxConnections returns the maximum number of connections of clients, or 0 if there is no limit. setting
+// is MAX_CONNECTIONS. If it is 0, the number is derived from the memory limit in bytes, or 0 if there is
+// none.
+func maxConnections(setting int, memoryLimit int64) int {
+	if setting > 0 || memoryLimit == 0 {
+		return setting
+	}
+	n := memoryLimit / connectionFraction / connectionBytes
+	return int(min(max(n, minMemoryConnections), math.MaxInt32))
+}
+
 // newBudget returns the budget for requests: a fraction of the memory limit of the Go runtime.
 func newBudget(bounds *bound.Recorder) *memory.Budget {
 	limit := debug.SetMemoryLimit(-1)

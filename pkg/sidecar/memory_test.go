@@ -68,3 +68,22 @@ func TestGarbageIsCollectedSoonerUnlessGOGCIsSet(t *testing.T) {
 		})
 	}
 }
+
+func TestMaxConnectionsDependOnMemoryLimit(t *testing.T) {
+	for _, row := range []struct {
+		setting     int
+		memoryLimit int64
+		want        int
+	}{
+		{0, 0, 0},
+		{100, 0, 100},
+		{0, 64 << 20, 512},
+		{100, 64 << 20, 100},
+		{5000, 64 << 20, 5000},
+		{0, 1 << 30, 8192},
+		{0, 1 << 20, minMemoryConnections},
+		{0, math.MaxInt64, math.MaxInt32},
+	} {
+		harness.Equal(t, maxConnections(row.setting, row.memoryLimit), row.want, "connections for", row.setting, row.memoryLimit)
+	}
+}

@@ -23,6 +23,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/certs"
 	"github.com/queue-proxy/queue-proxy/pkg/config"
 	"github.com/queue-proxy/queue-proxy/pkg/connlimit"
+	"github.com/queue-proxy/queue-proxy/pkg/fair"
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/goaway"
 	"github.com/queue-proxy/queue-proxy/pkg/h2client"
@@ -82,10 +83,10 @@ type sidecar struct {
 	metricsPair *certs.Watcher // nil: metrics are served in plain text
 	servers     []*http.Server // of the small ports
 
-	ending       chan struct{} // closed when a preStop hook says that the pod is ending
-	end          sync.Once     // closes it
-	leave        sync.Once     // for stopAccepting
-	hooks        hooks         // of the user container, that wait
+	ending       chan struct{}   // closed when a preStop hook says that the pod is ending
+	end          sync.Once       // closes it
+	leave        sync.Once       // for stopAccepting
+	hooks        *fair.Semaphore // of preStop hooks of the user container
 	refusedHooks sink.Throttle
 
 	noBuffers        sync.Once     // logs that socket buffers are not limited
@@ -274,6 +275,7 @@ func (s *sidecar) build() (err error) {
 		Probed:  s.probed,
 		Exclude: queue.Exclude{Paths: c.ExcludePaths.V, UserAgents: c.ExcludeUserAgents.V},
 	}
+	s.hooks = newHooks()
 	s.budget = newBudget(s.bounds)
 	s.buildEngines()
 	s.board = status.New(s.statusSources())

@@ -32,14 +32,19 @@ func WriteTwo(fd uintptr, p, q []byte) (n int, err error) {
 // blocks. It returns 0 where that is not known, which is here.
 func WriteNow(uintptr, []byte) int { return 0 }
 
+// Peek reads bytes that stay in the receive buffer. Its results are those of Read.
+func Peek(fd uintptr, p []byte) (n int, err error) {
+	return again(func(fd int, p []byte) (int, error) {
+		n, _, err := syscall.Recvfrom(fd, p, syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+		return n, err
+	}, fd, p)
+}
+
 // Silent reports whether nothing has come, not even the end.
 func Silent(fd uintptr) bool {
 	var one [1]byte
-	for {
-		if _, _, err := syscall.Recvfrom(int(fd), one[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT); !errors.Is(err, syscall.EINTR) {
-			return errors.Is(err, syscall.EAGAIN)
-		}
-	}
+	_, err := Peek(fd, one[:])
+	return errors.Is(err, syscall.EAGAIN)
 }
 
 func again(f func(int, []byte) (int, error), fd uintptr, p []byte) (n int, err error) {

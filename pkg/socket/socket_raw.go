@@ -40,10 +40,15 @@ func WriteNow(fd uintptr, p []byte) int {
 	return n
 }
 
+// Peek reads bytes that stay in the receive buffer. Its results are those of Read.
+func Peek(fd uintptr, p []byte) (n int, err error) {
+	return call(unix.SYS_RECVFROM, fd, pointer(p), uintptr(len(p)), syscall.MSG_PEEK|syscall.MSG_DONTWAIT, 0, 0)
+}
+
 // Silent reports whether nothing has come, not even the end.
 func Silent(fd uintptr) bool {
 	var one [1]byte
-	_, err := call(unix.SYS_RECVFROM, fd, unsafe.Pointer(&one), 1, syscall.MSG_PEEK|syscall.MSG_DONTWAIT, 0, 0)
+	_, err := Peek(fd, one[:])
 	return errors.Is(err, syscall.EAGAIN)
 }
 

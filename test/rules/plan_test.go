@@ -19,8 +19,9 @@ var plan = []folder{
 	{path: "pkg/hangup"},
 	{path: "pkg/goaway"},
 	{path: "pkg/socket"},
+	{path: "pkg/fair"},
 	{path: "pkg/connlimit", may: []string{"pkg/bound"}},
-	{path: "pkg/portlimit", may: []string{"pkg/bound"}},
+	{path: "pkg/portlimit", may: []string{"pkg/bound", "pkg/fair"}},
 	{path: "pkg/loopback"},
 	{path: "pkg/spelling"},
 	{path: "pkg/completion"},
@@ -31,7 +32,7 @@ var plan = []folder{
 	{path: "pkg/adapt"},
 	{path: "pkg/bound"},
 	{path: "pkg/memory", may: []string{"pkg/bound"}},
-	{path: "pkg/link", may: []string{"pkg/bound", "pkg/socket"}},
+	{path: "pkg/link", may: []string{"pkg/bound", "pkg/fair", "pkg/socket"}},
 
 	{path: "pkg/probe", may: []string{"pkg/header", "pkg/printable", "pkg/socket"}},
 	{path: "pkg/queue", may: []string{"pkg/adapt", "pkg/header", "pkg/printable", "pkg/stats"}},
@@ -46,7 +47,7 @@ var plan = []folder{
 	{path: "pkg/http2", may: []string{"pkg/bound", "pkg/memory", "pkg/queue", "pkg/forward", "pkg/upstream", "pkg/h2", "pkg/h2client", "pkg/header", "pkg/wire", "pkg/goaway", "pkg/link", "pkg/socket", "pkg/connlimit"}},
 
 	{path: "pkg/export", may: []string{"pkg/header", "pkg/printable"}},
-	{path: "pkg/metrics", may: []string{"pkg/adapt", "pkg/bound", "pkg/loopback", "pkg/queue", "pkg/header", "pkg/export", "pkg/sink"}},
+	{path: "pkg/metrics", may: []string{"pkg/adapt", "pkg/bound", "pkg/fair", "pkg/loopback", "pkg/queue", "pkg/header", "pkg/export", "pkg/sink"}},
 	{path: "pkg/tracing", may: []string{"pkg/queue", "pkg/header", "pkg/export", "pkg/sink"}},
 	{path: "pkg/accesslog", may: []string{"pkg/queue", "pkg/header", "pkg/sink", "pkg/socket"}},
 
@@ -56,7 +57,7 @@ var plan = []folder{
 	{path: "pkg/inject/manifest", may: []string{"pkg/inject", "pkg/printable"}},
 	{path: "pkg/inject/webhook", may: []string{"pkg/inject", "pkg/certs", "pkg/portlimit", "pkg/printable", "pkg/sink"}},
 	{path: "pkg/sidecar", may: []string{
-		"pkg/adapt", "pkg/memory", "pkg/bound", "pkg/header", "pkg/stats", "pkg/certs", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/loopback", "pkg/socket", "pkg/connlimit", "pkg/portlimit", "pkg/probe", "pkg/queue", "pkg/forward", "pkg/upstream",
+		"pkg/adapt", "pkg/memory", "pkg/bound", "pkg/header", "pkg/stats", "pkg/certs", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/loopback", "pkg/socket", "pkg/connlimit", "pkg/fair", "pkg/portlimit", "pkg/probe", "pkg/queue", "pkg/forward", "pkg/upstream",
 		"pkg/h2client", "pkg/http1", "pkg/http2", "pkg/export", "pkg/metrics", "pkg/tracing", "pkg/accesslog", "pkg/status", "pkg/config", "pkg/sink",
 	}},
 

@@ -1,0 +1,394 @@
+// Package fair limits concurrent work and divides it between clients.
+package fair
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// The errors of clients that get no slot.
+var (
+	ErrQueueFull   = errors.New("too many clients wait for a slot")
+	ErrClientLimit = errors.New("the client uses too many slots")
+)
+
+// A Semaphore has a number of slots. If there are not enough free slots, clients wait in a queue. The
+// next slot is given to the client address whose last turn is the longest ago, so that a client with many
+// connections does not delay another client.
+//
+// A slot can be taken from its holder while it is idle. It is taken from the client that uses the
+// most slots, if the waiting client does not use more slots after this. If more than half of the
+// holders have never completed work, their slots are taken before other slots of the same client, and
+// after them otherwise. Of these, the slot that has been idle for the longest time is taken.
+//
+// A Semaphore is safe for concurrent use.
+type Semaphore struct {
+	options Options
+
+	mu       sync.Mutex
+	holders  map[*Slot]struct{}
+	used     int // the sum of the weights of the holders
+	unknown  int // number of holders that have never completed work
+	queued   int
+	clients  map[netip.Addr]*client
+	turns    list.List     // of *client, the clients with waiters, the next one first
+	patience time.Duration // between MinPatience and MaxPatience
+	timer    *time.Timer   // calls advance; nil before the first use
+}
+
+// Options are the limits of a semaphore.
+type Options struct {
+	Slots     int // number of slots
+	Queue     int // maximum number of waiters
+	PerClient int // maximum number of holders and waiters of a client address; 0 means no limit
+
+	// A slot can be taken when it has been idle for MinPatience, if its holder has completed work, or if
+	// its client uses more slots than the waiting client after this. Other slots can be taken after a time
+	// between MinPatience and MaxPatience, which doubles when a holder completes its first work, and halves
+	// when such a slot is taken.
+	MinPatience, MaxPatience time.Duration
+
+	// Newest makes the semaphore take the slot that has been idle for the shortest time.
+	Newest bool
+}
+
+// A Request is a request for a slot.
+type Request struct {
+	Client netip.Addr
+	Weight int // number of slots that it uses; 0 means 1. A holder without others can use more than all slots
+
+	// End is called when the slot is taken. It must not block or call a method of the slot. It returns
+	// false if the holder was not idle in the meantime, and keeps the slot. Then the idle time begins again.
+	// If End is nil, the slot is never taken.
+	End func() bool
+}
+
+// A client is a client address with holders or waiters.
+type client struct {
+	address netip.Addr
+	holders int
+	used    int           // the sum of the weights of the holders
+	waiters list.List     // of *waiter, the oldest first
+	turn    *list.Element // in Semaphore.turns; nil if there are no waiters
+}
+
+// A waiter is a call of Acquire that waits.
+type waiter struct {
+	slot    *Slot
+	element *list.Element // in client.waiters; nil if the waiter is not queued
+	err     error         // valid after done is closed
+	done    chan struct{} // closed when the waiter has the slot or an error
+}
+
+// A Slot is a slot in use. Its methods have no effect after Release, or after the slot was taken.
+type Slot struct {
+	semaphore *Semaphore
+	client    *client
+	weight    int
+	end       func() bool
+	idle      time.Time // start of the current idle time; zero if the slot is not idle
+	known     bool      // the holder has completed work
+	free      bool      // the slot was released or taken
+}
+
+// New returns a semaphore.
+func New(options Options) *Semaphore {
+	return &Semaphore{
+		options:  options,
+		holders:  make(map[*Slot]struct{}),
+		clients:  make(map[netip.Addr]*client),
+		patience: options.MaxPatience,
+	}
+}
+
+// Acquire waits for a slot, which is not idle. It returns ErrClientLimit if the client has too many holders
+// and waiters, ErrQueueFull if the queue is full, and the error of the context if it ends. If the queue is
+// full, the client with the most waiters loses its newest waiter to a client with fewer waiters.
+func (s *Semaphore) Acquire(ctx context.Context, r Request) (*Slot, error) {
+	w, err := s.enqueue(r)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-w.done:
+		return w.slot, w.err
+	case <-ctx.Done():
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if w.element != nil { // otherwise it was removed from the queue at the same time
+		s.remove(w, ctx.Err())
+	}
+	return w.slot, w.err
+}
+
+// enqueue adds a waiter to the queue, and removes it if there are free slots.
+func (s *Semaphore) enqueue(r Request) (*waiter, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.clients[r.Client]
+	if c == nil {
+		c = &client{address: r.Client}
+		s.clients[r.Client] = c
+	}
+	if n := s.options.PerClient; n > 0 && c.holders+c.waiters.Len() >= n && !s.takeOwn(c) {
+		return nil, ErrClientLimit
+	}
+	w := &waiter{slot: &Slot{semaphore: s, client: c, weight: max(r.Weight, 1), end: r.End}, done: make(chan struct{})}
+	w.element = c.waiters.PushBack(w)
+	if c.turn == nil {
+		c.turn = s.turns.PushBack(c)
+	}
+	s.queued++
+	s.advance()
+	if s.queued > s.options.Queue {
+		s.reject()
+	}
+	return w, nil
+}
+
+// reject removes the newest waiter of the client with the most waiters. s.mu must be held.
+func (s *Semaphore) reject() {
+	var most *client
+	for e := s.turns.Front(); e != nil; e = e.Next() {
+		if c := e.Value.(*client); most == nil || c.waiters.Len() >= most.waiters.Len() {
+			most = c
+		}
+	}
+	s.remove(most.waiters.Back().Value.(*waiter), ErrQueueFull)
+}
+
+// remove removes a waiter from the queue. If err is nil, it gets its slot. s.mu must be held.
+func (s *Semaphore) remove(w *waiter, err error) {
+	c := w.slot.client
+	c.waiters.Remove(w.element)
+	w.element = nil
+	s.queued--
+	if c.waiters.Len() == 0 {
+		s.turns.Remove(c.turn)
+		c.turn = nil
+	}
+	if w.err = err; err != nil {
+		w.slot = nil
+		s.forget(c)
+	} else {
+		c.holders++
+		s.unknown++
+		s.holders[w.slot] = struct{}{}
+		s.use(w.slot, w.slot.weight)
+	}
+	close(w.done)
+}
+
+// use adds n to the slots in use. s.mu must be held.
+func (s *Semaphore) use(slot *Slot, n int) {
+	s.used += n
+	slot.client.used += n
+}
+
+// forget removes a client without holders and waiters. s.mu must be held.
+func (s *Semaphore) forget(c *client) {
+	if c.holders == 0 && c.waiters.Len() == 0 {
+		delete(s.clients, c.address)
+	}
+}
+
+// advance gives slots to waiters while slots are free or can be taken. s.mu must be held.
+func (s *Semaphore) advance() {
+	for s.turns.Len() > 0 {
+		c := s.turns.Front().Value.(*client)
+		next := c.waiters.Front().Value.(*waiter)
+		switch {
+		case s.used == 0 || s.used+next.slot.weight <= s.options.Slots:
+			s.turns.MoveToBack(c.turn)
+			s.remove(next, nil)
+		case !s.take():
+			return
+		}
+	}
+}
+
+// take takes a slot for the waiting client with the fewest slots, and moves the client to the front of
+// the queue. It reports whether it did. Otherwise, it calls advance when a slot can be taken. s.mu must
+// be held.
+func (s *Semaphore) take() bool {
+	c := s.fewest()
+	for {
+		victim := s.victim(c, false)
+		if victim == nil {
+			return false
+		}
+		equal := victim.client.used <= c.used+victim.weight
+		switch wait := s.wait(victim, equal); {
+		case wait > 0:
+			s.advanceLater(wait)
+			return false
+		case s.evict(victim, equal):
+			s.turns.MoveToFront(c.turn)
+			return true
+		}
+	}
+}
+
+// takeOwn takes a slot of a client for the same client. It reports whether it did. s.mu must be held.
+func (s *Semaphore) takeOwn(c *client) bool {
+	victim := s.victim(c, true)
+	return victim != nil && s.wait(victim, true) <= 0 && s.evict(victim, true)
+}
+
+// wait returns the time until a slot can be taken. equal is false if its client uses more slots than the
+// other client.
+func (s *Semaphore) wait(victim *Slot, equal bool) time.Duration {
+	patience := s.options.MinPatience
+	if equal && !victim.known {
+		patience = s.patience
+	}
+	return patience - time.Since(victim.idle)
+}
+
+// evict takes a slot. It returns false if the holder was not idle. s.mu must be held.
+func (s *Semaphore) evict(victim *Slot, equal bool) bool {
+	if !victim.end() {
+		victim.idle = time.Now()
+		return false
+	}
+	if equal && !victim.known {
+		s.patience = max(s.patience/2, s.options.MinPatience)
+	}
+	s.release(victim)
+	return true
+}
+
+// fewest returns the client that waits and uses the fewest slots, of these the next one. s.mu must be
+// held.
+func (s *Semaphore) fewest() (c *client) {
+	for e := s.turns.Front(); e != nil && (c == nil || c.used > 0); e = e.Next() {
+		if next := e.Value.(*client); c == nil || next.used < c.used {
+			c = next
+		}
+	}
+	return c
+}
+
+// advanceLater calls advance after a time.
+func (s *Semaphore) advanceLater(wait time.Duration) {
+	if s.timer != nil {
+		s.timer.Reset(wait)
+		return
+	}
+	s.timer = time.AfterFunc(wait, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.advance()
+	})
+}
+
+// victim returns the slot that is taken for a client, or nil. If own is true, it is a slot of this client.
+// s.mu must be held.
+func (s *Semaphore) victim(c *client, own bool) (victim *Slot) {
+	known := s.unknown+1 <= len(s.holders)/2 // the value of Slot.known that is taken first
+	used := func(slot *Slot) int {
+		if slot.client == c {
+			return c.used + 1 // with the slot that it waits for
+		}
+		return slot.client.used
+	}
+	before := func(a, b *Slot) bool {
+		switch ua, ub := used(a), used(b); {
+		case ua != ub:
+			return ua > ub
+		case a.known != b.known:
+			return a.known == known
+		case s.options.Newest:
+			return a.idle.After(b.idle)
+		}
+		return a.idle.Before(b.idle)
+	}
+	for slot := range s.holders {
+		can := slot.end != nil && !slot.idle.IsZero() && used(slot) > c.used && (slot.client == c || !own)
+		if can && (victim == nil || before(slot, victim)) {
+			victim = slot
+		}
+	}
+	return victim
+}
+
+// release makes a slot free. s.mu must be held.
+func (s *Semaphore) release(slot *Slot) {
+	slot.free = true
+	delete(s.holders, slot)
+	s.use(slot, -slot.weight)
+	slot.client.holders--
+	if !slot.known {
+		s.unknown--
+	}
+	s.forget(slot.client)
+}
+
+// change calls f if the slot is in use.
+func (slot *Slot) change(f func(s *Semaphore)) {
+	s := slot.semaphore
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !slot.free {
+		f(s)
+	}
+}
+
+// Release makes the slot free.
+func (slot *Slot) Release() {
+	slot.change(func(s *Semaphore) {
+		s.release(slot)
+		s.advance()
+	})
+}
+
+// Resize changes the weight of the slot.
+func (slot *Slot) Resize(weight int) {
+	slot.change(func(s *Semaphore) {
+		s.use(slot, weight-slot.weight)
+		slot.weight = weight
+		s.advance()
+	})
+}
+
+// Idle records that the holder waits for its client from now on.
+func (slot *Slot) Idle() {
+	slot.change(func(s *Semaphore) {
+		slot.idle = time.Now()
+		s.advance()
+	})
+}
+
+// Active records that the holder does not wait for its client.
+func (slot *Slot) Active() {
+	slot.change(func(*Semaphore) { slot.idle = time.Time{} })
+}
+
+// Answered records that the holder has completed work for its client.
+func (slot *Slot) Answered() {
+	slot.change(func(s *Semaphore) {
+		if !slot.known {
+			slot.known = true
+			s.unknown--
+			s.patience = min(2*s.patience, s.options.MaxPatience)
+		}
+	})
+}
+
+// Load returns the numbers of holders and of waiters.
+func (s *Semaphore) Load() (holders, waiting int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.holders), s.queued
+}
+
+// Address returns the IP address of a peer such as "127.0.0.1:1234", or the zero address if there is none.
+func Address(peer string) netip.Addr {
+	a, _ := netip.ParseAddrPort(peer)
+	return a.Addr().Unmap()
+}

@@ -1,0 +1,12 @@
+//go:build !linux
+
+package socket
+
+import "math"
+
+// Unread returns the number of bytes in the receive buffer, which is not known on this platform. It
+// returns the maximum.
+func Unread(uintptr) int { return math.MaxInt }
+
+// Ended reports whether the peer has closed its side of the connection, which is not known on this platform.
+func Ended(uintptr) bool { return false }

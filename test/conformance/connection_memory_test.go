@@ -1,0 +1,107 @@
+package conformance
+
+import (
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"testing"
+)
+
+// protocolVersions are the versions of HTTP and the ALPN names of the protocols of httpClient.
+var protocolVersions = map[string]struct {
+	http   int
+	alpn   string
+	secure bool
+}{
+	"h1":     {1, "http/1.1", false},
+	"tls":    {1, "http/1.1", true},
+	"h2c":    {2, "h2", false},
+	"tls-h2": {2, "h2", true},
+}
+
+// The memory of a connection is not part of the memory budget. Each of the connections has a request
+// that the user container does not complete.
+func TestConnectionsWithRequestsFitSmallPod(t *testing.T) {
+	const connections = 4000
+	for protocol, version := range protocolVersions {
+		t.Run(protocol, func(t *testing.T) {
+			p := newProxy(t)
+			writeCertificate(t, p.dir)
+			app := &countingApp{running: map[int]bool{}}
+			p.appSpeaking(app, "h1")
+			p.start(inSmallPod("REQUEST_LOG=false")...)
+			attack := memoryAttack{http: version.http, make: func(a *attacker) {
+				if version.http == 2 {
+					a.requests(1, "/wait")
+				} else {
+					a.lines("/wait", "\r\n")
+				}
+			}}
+			input, addr := attack.input(), p.addr()
+			if version.secure {
+				addr = p.tlsAddr()
+			}
+			var all horde
+			defer func() { all.close() }()
+			for range connections {
+				c, err := net.Dial("tcp", addr)
+				if err != nil {
+					t.Fatal(err)
+				}
+				all = append(all, c.(*net.TCPConn))
+				go sendRequest(c, version.secure, version.alpn, input)
+			}
+			p.awaitLog("new connections wait because no connection is idle")
+			p.poll("requests are in the user container", func() error {
+				if n := app.came.Load(); n < 300 {
+					return fmt.Errorf("got %d requests", n)
+				}
+				return nil
+			})
+			peak := p.memory("VmHWM")
+			t.Logf("memory: at most %d MB, with %d requests in the app", peak>>20, app.came.Load())
+			if peak > smallPod && os.Getenv("QUEUE_PROXY_RACE") == "" {
+				t.Errorf("got %d MB of memory, want at most %d", peak>>20, smallPod>>20)
+			}
+			all.close()
+			p.probe(t, p.addr())
+		})
+	}
+}
+
+// sendRequest sends input, over TLS if secure is true, and reads until the connection is closed.
+func sendRequest(c net.Conn, secure bool, alpn string, input []byte) {
+	if secure {
+		c = tls.Client(c, unverified(func(c *tls.Config) { c.NextProtos = []string{alpn} }))
+	}
+	if _, err := c.Write(input); err == nil {
+		_, _ = io.Copy(io.Discard, c)
+	}
+}
+
+// 500 connections that stay open are the heaviest legitimate load of a small pod.
+func TestConnectionsOfSmallPodStayOpen(t *testing.T) {
+	const connections = 500
+	for protocol := range protocolVersions {
+		t.Run(protocol, func(t *testing.T) {
+			p := newProxy(t)
+			writeCertificate(t, p.dir)
+			p.sample()
+			p.start(inSmallPod("REQUEST_LOG=false")...)
+			clients := newFleet(t, p, protocol, connections)
+			for range 2 {
+				if ok := clients.requests(); ok != connections {
+					t.Errorf("got %d responses with 200, want %d\n%s", ok, connections, clients.failures())
+				}
+			}
+			if err := p.hasMetric(`queue_proxy_bounds_total{bound="max-connections"} 0`); err != nil {
+				t.Errorf("the sidecar closed connections: %v", err)
+			}
+			if peak := p.memory("VmHWM"); peak > smallPod && os.Getenv("QUEUE_PROXY_RACE") == "" {
+				t.Errorf("got %d MB of memory, want at most %d", peak>>20, smallPod>>20)
+			}
+		})
+	}
+}
