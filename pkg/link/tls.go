@@ -178,7 +178,8 @@ func (c *Conn) awaitHello(s *Server) error {
 }
 
 // recordArrived reports whether the first TLS record, the end of the input or an error can be read
-// from a socket (RFC 8446 section 5.1). It also returns true for input that is not a TLS handshake.
+// from a socket (RFC 8446 section 5.1). It also returns true for input that is not a TLS handshake, and
+// if the receive buffer is too small for the record.
 func recordArrived(fd uintptr) bool {
 	const handshakeType = 22
 	var header [5]byte
@@ -189,8 +190,10 @@ func recordArrived(fd uintptr) bool {
 	case err != nil || n == 0 || header[0] != handshakeType:
 		return true
 	}
-	complete := n == len(header) && socket.Unread(fd) >= n+int(header[3])<<8+int(header[4])
-	return complete || socket.Ended(fd)
+	const usable = 4 // the kernel can use up to three quarters of a small buffer for its own data
+	unread := socket.Unread(fd)
+	complete := n == len(header) && unread >= n+int(header[3])<<8+int(header[4])
+	return complete || unread >= socket.ReceiveBuffer(fd)/usable || socket.Ended(fd)
 }
 
 // hit records that a bound closes the connection.

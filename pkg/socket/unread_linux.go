@@ -8,6 +8,13 @@ func Unread(fd uintptr) int {
 	return n
 }
 
+// ReceiveBuffer returns the size of the receive buffer in bytes, or 0 on an error. The kernel also uses
+// it for its own data, so that it can hold about half as much input (socket(7), SO_RCVBUF).
+func ReceiveBuffer(fd uintptr) int {
+	n, _ := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF)
+	return n
+}
+
 // Ended reports whether the peer has closed its side of the connection, even if bytes are not read.
 func Ended(fd uintptr) bool {
 	one := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}

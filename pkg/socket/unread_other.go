@@ -8,5 +8,8 @@ import "math"
 // returns the maximum.
 func Unread(uintptr) int { return math.MaxInt }
 
+// ReceiveBuffer returns 0, because the size is not needed on this platform.
+func ReceiveBuffer(uintptr) int { return 0 }
+
 // Ended reports whether the peer has closed its side of the connection, which is not known on this platform.
 func Ended(uintptr) bool { return false }
