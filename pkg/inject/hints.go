@@ -53,7 +53,7 @@ var (
 	listenWords = []string{"port", "ports", "addr", "addrs", "address", "addresses", "listen", "listener", "bind", "endpoint", "url", "urls", "on"}
 	serveWords  = []string{"port", "addr", "address", "listen", "bind", "server", "host", "app", "service", "api", "main", "public", "endpoint", "container", "serving", "serve"}
 	bindWords   = []string{"listen", "bind"}
-	sideWords   = []string{"metrics", "metric", "prometheus", "prom", "telemetry", "monitoring", "health", "healthz", "healthcheck", "probe", "probes", "liveness", "readiness", "admin", "management", "mgmt", "actuator", "debug", "pprof", "profiling", "profiler"}
+	sideWords   = []string{"metrics", "metric", "prometheus", "prom", "telemetry", "monitoring", "health", "healthz", "healthcheck", "probe", "probes", "liveness", "readiness", "admin", "management", "mgmt", "debug", "pprof", "profiling", "profiler"}
 	plainWords  = []string{"insecure", "plaintext", "http", "http1", "http2", "h2c", "grpc", "web", "rest", "ws", "websocket"}
 	tlsWords    = []string{"https", "tls", "ssl", "mtls", "secure"}
 	certWords   = []string{"cert", "certs", "certfile", "certificate", "certificates", "crt"}

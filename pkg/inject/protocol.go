@@ -371,7 +371,7 @@ func isProbed(c *corev1.Container, port int32) bool {
 // What the policy looks for where signOf reads flags, variables, mounts and commands: words that one
 // of its signs needs, whatever port it is about. Beside them it takes a port that is called HTTP alone.
 const (
-	hintWords   = `(tls|ssl|https|secure|cert|crt|metric|prom|telemetry|monitoring|health|probe|liveness|readiness|admin|management[-_.a-z]*(port|addr|listen|bind|url|endpoint)|mgmt|actuator[-_.a-z]*(port|addr|listen|bind|url|endpoint)|debug|pprof|profil)`
+	hintWords   = `(tls|ssl|https|secure|cert|crt|metric|prom|telemetry|monitoring|health|probe|liveness|readiness|admin|manag.*(port|addr)|mgmt|debug|pprof|profil)`
 	hintFlags   = `(?i)(^|[ \t\n])-[-a-z0-9_.]*` + hintWords + `|(https|wss|tls|ssl)://|(^|[ \t\n])[a-z0-9]+-l(isten)?:[0-9]`
 	hintNames   = `(?i)` + hintWords
 	hintMounts  = `(?i)(tls|ssl|https|pki|cert)`
