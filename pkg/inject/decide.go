@@ -46,7 +46,7 @@ type candidate struct {
 	port      corev1.ContainerPort
 	used      bool          // the port is declared or used by a probe or a flag, or the pod has several containers
 	found     string        // the source of an undeclared port, or ""
-	uncertain bool          // the only evidence is a Service, and the pod has other ports or several containers, or the Service is headless
+	uncertain bool          // the only evidence is a headless Service, or a Service of a pod with other ports or several containers
 	services  []ServicePort // that reach the port
 	sign      sign
 	requests  []string  // paths of the HTTP probes, without health checks
@@ -165,7 +165,7 @@ func (in *injection) readRoutes(containers []*corev1.Container) {
 			}
 		}
 	}
-	var used map[int32]bool // numbers that other Services or the containers use
+	var used map[int32]bool // numbers in other Services and in the containers
 	if slices.ContainsFunc(in.services, func(s ServicePort) bool { return s.Headless }) {
 		used = in.numbersOf(containers)
 		for _, s := range in.services {
@@ -743,11 +743,11 @@ func (in *injection) flagsForContainers(containers []*corev1.Container, s Servic
 	}
 	reason := func(c *corev1.Container) (text string, rank int) {
 		if c.Name == s.Service {
-			return " (it has the name of the Service)", 0
+			return " (the Service has the same name)", 0
 		}
 		for _, key := range nameLabels {
 			if in.meta.Labels[key] == c.Name {
-				return fmt.Sprintf(" (it has the name in the label %s)", key), 1
+				return fmt.Sprintf(" (the label %s has the same value)", key), 1
 			}
 		}
 		if why := helps(c, in.meta.Labels); why != "" {
@@ -836,7 +836,7 @@ func (in *injection) skipNoPort(containers []*corev1.Container) error {
 	if len(in.placeholders) > 0 {
 		s := in.placeholders[0]
 		in.out.Missing = "a container that declares the port"
-		return skip(NoPort, "only the headless Service %s names port %d, and no container declares it, so it can be a placeholder; if the pod serves requests on it: %s",
+		return skip(NoPort, "only the headless Service %s names port %d, and no container declares or uses the port; if the pod serves requests on this port: %s",
 			s.Service, s.Target.IntVal, in.flagsForContainers(containers, s))
 	}
 	for _, c := range containers {

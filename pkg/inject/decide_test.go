@@ -137,8 +137,8 @@ func TestManagementVariableSelectsOtherPort(t *testing.T) {
 
 func TestErrorListsMostLikelyContainerFirst(t *testing.T) {
 	for _, c := range []choice{
-		{"the name of the Service", "", `"containers":[{"name":"a"},{"name":"b"},{"name":"shop"},{"name":"c"}]`, `{"port":80}`, "--container shop --port 80 (it has the name of the Service) or --container a --port 80 or"},
-		{"the name in a label", `"labels":{"app":"b"}`, `"containers":[{"name":"a"},{"name":"b"}]`, `{"port":80}`, "--container b --port 80 (it has the name in the label app) or --container a --port 80;"},
+		{"the name of the Service", "", `"containers":[{"name":"a"},{"name":"b"},{"name":"shop"},{"name":"c"}]`, `{"port":80}`, "--container shop --port 80 (the Service has the same name) or --container a --port 80 or"},
+		{"the name in a label", `"labels":{"app":"b"}`, `"containers":[{"name":"a"},{"name":"b"}]`, `{"port":80}`, "--container b --port 80 (the label app has the same value) or --container a --port 80;"},
 		{"a helper", "", `"containers":[{"name":"kubectl","image":"x/kubectl:1"},{"name":"log-agent"},{"name":"a","ports":[{"containerPort":9}]},{"name":"b","ports":[{"containerPort":9}]}]`, `{"port":80}`, "select a container: --container a --port 80 or --container b --port 80 or --container kubectl"},
 	} {
 		_, out := c.choose(t)

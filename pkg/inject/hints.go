@@ -25,7 +25,7 @@ type hints struct {
 	flags    map[int32]sign   // those that flags and variables name
 	serves   map[int32]string // flags and variables that contain the number of a port and state no protocol
 	pair     sign             // a flag contains a certificate, so a port without other evidence uses TLS
-	flagged  bool             // pair is set because of a flag or a variable, and not because of a Service
+	flagged  bool             // a flag or a variable is the reason for pair
 	private  map[int32]sign   // ports that a flag or a variable binds to the loopback address
 	mounted  sign             // the same for a mounted certificate
 
@@ -64,7 +64,8 @@ var (
 	otherCerts = []string{"ca", "cas", "cacert", "cacerts", "cafile", "bundle", "client", "root", "trust", "trusted", "truststore", "peer", "issuer", "jwt", "signing", "signer", "token", "ssh", "gpg", "account", "sa", "license", "encryption",
 		"saml", "oidc", "oauth", "idp", "sso", "ldap", "smtp", "etcd", "kubelet", "upstream", "backend", "remote", "target", "destination", "egress", "outbound", "db", "database", "sql", "mysql", "mariadb", "postgres", "postgresql", "pg", "redis",
 		"kafka", "mongo", "mongodb", "rabbitmq", "amqp", "nats", "elastic", "elasticsearch", "cassandra", "vault", "metrics"}
-	// Variables name certificates for many purposes. All words of the name must be in ownCerts, or one word in serverWords.
+	// Variables name certificates for many purposes. The name of a variable for the server contains a word of
+	// serverWords, or only words of ownCerts.
 	serverWords = []string{"http", "https", "server", "serving", "web", "webserver", "listen", "listener", "listeners"}
 	storeWords  = []string{"keystore", "store", "pfx", "p12", "pkcs12"}
 	ownCerts    = []string{"tls", "ssl", "https", "http", "server", "serving", "web", "app", "file", "path", "dir", "private", "pem", "cert", "certs", "certfile", "certificate", "crt", "key", "keyfile", "enabled", "enable", "use", "serve"}
@@ -191,8 +192,8 @@ func add(all map[int32]sign, port string, s sign) {
 	}
 }
 
-// readParameters reads the command line and the environment. A certificate and its key configure TLS. So does a variable for
-// the certificate of an HTTP server, such as REGISTRY_HTTP_TLS_CERTIFICATE, or the scheme https next to a certificate.
+// readParameters reads the command line and the environment. TLS is configured by a certificate and its
+// key, by a certificate and the scheme https, or by a variable for an HTTP server such as REGISTRY_HTTP_TLS_CERTIFICATE.
 func (h *hints) readParameters(container any) {
 	var cert, key, scheme string
 	name := wordsOf(text(container, "name"))
@@ -220,7 +221,7 @@ func (h *hints) readParameters(container any) {
 		}
 	})
 	if cert != "" && (key != "" || scheme != "") {
-		h.pair, h.flagged = sign{overTLS, fmt.Sprintf("%.60s configures TLS, and there is no other evidence for the port", cert)}, true
+		h.pair, h.flagged = sign{overTLS, fmt.Sprintf("%.60s configures TLS, and there is no stronger evidence for the port", cert)}, true
 	}
 }
 
