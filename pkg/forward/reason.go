@@ -16,12 +16,13 @@ type Fault uint8
 // The faults.
 const (
 	Unreachable Fault = iota + 1 // no connection
-	Local                        // no connection, because the sidecar lacks a file descriptor or a local port
+	Local                        // no connection, because the sidecar has no file descriptor, no local port or no memory for it
 	Reset                        // the connection broke, or ended too early
 	Garbage                      // what came is not HTTP
 	Body                         // the request's own body could not be read
 	Aborted                      // by the engine
 	Overloaded                   // the memory budget has no memory for the head of the response
+	HeadLimit                    // the head of the request is longer than the user container accepts
 )
 
 // Error is a fault and what the system said about it. Its text is for logs
@@ -37,7 +38,7 @@ type Error struct {
 }
 
 func (e *Error) Error() string {
-	name := [...]string{Unreachable: "unreachable", Local: "no local resources", Reset: "reset", Garbage: "garbage", Body: "request body", Aborted: "aborted", Overloaded: "no memory for the response"}[e.Fault]
+	name := [...]string{Unreachable: "unreachable", Local: "no local resources", Reset: "reset", Garbage: "garbage", Body: "request body", Aborted: "aborted", Overloaded: "no memory for the response", HeadLimit: "request head"}[e.Fault]
 	if e.Err == nil {
 		return "user container: " + name
 	}
@@ -67,6 +68,8 @@ func reasonOf(err error) queue.Reason {
 		return queue.AppGarbage
 	case Overloaded:
 		return queue.Overload
+	case HeadLimit:
+		return queue.HeadTooLarge
 	case Body:
 		return bodyReason(err)
 	}

@@ -11,10 +11,13 @@ import (
 // what is sent to a neighbour need not be small, and an encoder without state lets any
 // goroutine make a block, for any connection, at any time. The zero value is empty. It is
 // used by one goroutine at a time.
-type Block struct{ b []byte }
+type Block struct {
+	b    []byte
+	size int // of the header list (RFC 9113 section 6.5.2), in bytes
+}
 
 // Reset empties the block.
-func (k *Block) Reset() { k.b = k.b[:0] }
+func (k *Block) Reset() { k.b, k.size = k.b[:0], 0 }
 
 // Grow makes room for n more bytes.
 func (k *Block) Grow(n int) { k.b = slices.Grow(k.b, n) }
@@ -44,6 +47,7 @@ func (k *Block) Request(method, authority, path string) {
 		k.Field(":method", method)
 	}
 	k.b = append(k.b, 0x80|6)
+	k.size = len(":method") + len(method) + fieldOverhead + len(":scheme") + len("http") + fieldOverhead
 	k.Field(":authority", authority)
 	k.Field(":path", path)
 }
@@ -69,6 +73,7 @@ func (k *Block) Field(name, value string) {
 	}
 	b = appendInteger(b, 0, 7, len(value))
 	k.b = append(b, value...)
+	k.size += len(name) + len(value) + fieldOverhead
 }
 
 // Fields adds fields.

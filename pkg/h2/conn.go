@@ -178,6 +178,7 @@ type Conn struct {
 	initial      int       // initial window of a stream, in bytes; set by the peer
 	most         uint32    // maximum number of open streams that the peer accepts
 	advertised   bool      // the peer has sent most
+	mostHead     int       // maximum size of a header list that the peer accepts, in bytes; 0: no limit
 	begun        bool      // a header block was sent
 	ring         ring      // streams that wait for room in out or for the window of the connection
 	pendingBytes int       // bytes that are pending on streams, which are in config.Memory
@@ -795,12 +796,13 @@ func (c *Conn) linger(err error) {
 	}
 }
 
-// Close ends the connection at once; it may be called more than once. The error is what
-// the owners of its streams are notified.
+// Close closes the connection immediately. It can be called more than once. The owners of open
+// streams get the error. If the connection is already ending, Close discards the output that is not
+// written, because a peer that does not read would keep the connection open for SendTimeout.
 func (c *Conn) Close(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.over != nil {
+	if c.over != nil && c.broken != nil { // linger limits the rest of the time
 		return
 	}
 	if c.broken == nil {

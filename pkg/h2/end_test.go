@@ -3,6 +3,7 @@ package h2_test
 import (
 	"errors"
 	"io"
+	"net"
 	"strings"
 	"testing"
 
@@ -94,6 +95,43 @@ func TestAnIdleConnectionEndsAtOnce(t *testing.T) {
 	p.us.End()
 	p.us.GoAway()
 	p.us.Close(errors.New("late"))
+}
+
+// After an error of the peer, a flood costs no more processor time.
+func TestConnectionErrorLimitsDiscardedInput(t *testing.T) {
+	p := connect(t, serverConfig())
+	p.greet()
+	harness.NoError(t, p.us.Link().TCP().SetReadBuffer(4<<10))
+	harness.NoError(t, p.Conn.(*net.TCPConn).SetWriteBuffer(4<<10))
+	p.send(frame(http2.FramePing, 0, 1, make([]byte, 8)...)) // PING has no stream
+	sent := 0
+	for err := error(nil); err == nil && sent < 4<<20; {
+		var n int
+		n, err = p.Write(make([]byte, 16<<10))
+		sent += n
+	}
+	const most = 1 << 20 // 64 KiB, and the buffers of the kernel
+	if sent > most {
+		t.Errorf("sent %d bytes after an error, want at most %d", sent, most)
+	}
+	p.expect("GOAWAY 0 PROTOCOL_ERROR")
+	p.ended()
+}
+
+// The last stream has ended, and the peer does not read the output. SendTimeout is not set.
+func TestCloseDiscardsUnreadOutput(t *testing.T) {
+	p := connect(t, serverConfig())
+	p.greet(initialWindow(1 << 30))
+	harness.NoError(p, p.WriteWindowUpdate(0, 1<<30))
+	one := p.request(1, true)
+	one.sendHead(p, false)
+	for !one.sendData(p, 16<<10, false) { // until the kernel and the output buffer accept no more
+	}
+	one.Reset(h2.Cancel)
+	p.us.End()
+	harness.Until(t, "the connection is ending", func() bool { return p.us.Over() })
+	p.us.Close(errors.New("no more time"))
+	p.ended()
 }
 
 func TestCloseNotifiesTheOwners(t *testing.T) {

@@ -9,3 +9,10 @@ func (c *Conn) Taken() int {
 	defer c.mu.Unlock()
 	return c.taken
 }
+
+// Over reports whether the streams have ended and the connection only writes its output.
+func (c *Conn) Over() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.over != nil
+}

@@ -418,6 +418,8 @@ func (c *Conn) apply(p []byte) (drained []*Stream, visited int, err error) {
 			if value < maxFrameSize || value > 1<<24-1 {
 				return nil, 0, fail(ProtocolError, "SETTINGS_MAX_FRAME_SIZE")
 			}
+		case settingMaxHeaderListSize:
+			c.mostHead = int(min(value, maxWindow)) // within int on 32-bit platforms
 		case settingConnectProtocol:
 			if value > 1 {
 				return nil, 0, fail(ProtocolError, "invalid value of SETTINGS_ENABLE_CONNECT_PROTOCOL")

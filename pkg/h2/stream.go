@@ -84,6 +84,7 @@ var (
 	ErrFull   = errors.New("http2: the peer takes no more streams at the moment")
 	ErrShut   = errors.New("http2: the peer takes no streams at all at the moment")
 	ErrBusy   = errors.New("http2: what was sent before has not been taken")
+	ErrLarge  = errors.New("http2: the header section is longer than the peer accepts")
 	errEnding = errors.New("http2: the connection is ending")
 )
 
@@ -92,7 +93,7 @@ var (
 var ErrUnsent = errors.New("http2: nothing was sent")
 
 // Open opens a stream by sending the head of a request; end: there is nothing else of it.
-// The error is ErrFull, ErrShut, ErrBusy, ErrEnding, or the error that ended the connection.
+// The error is ErrFull, ErrShut, ErrBusy, ErrLarge, ErrEnding, or the error that ended the connection.
 // [Config].Room reports when Open may succeed. owner owns the stream from before it is sent. If careful is true, streams
 // that were abandoned recently count against the limit of the server.
 func (c *Conn) Open(owner Owner, head *Block, end, careful bool) (*Stream, error) {
@@ -104,6 +105,8 @@ func (c *Conn) Open(owner Owner, head *Block, end, careful bool) (*Stream, error
 		return nil, c.broken
 	case c.ending || c.last >= maxStreamID-2:
 		return nil, errEnding
+	case c.mostHead > 0 && head.size > c.mostHead: // some servers close the connection (RFC 9113 section 10.5.1)
+		return nil, ErrLarge
 	case c.most == 0:
 		return nil, ErrShut
 	case c.full(careful):

@@ -44,6 +44,7 @@ type Call struct {
 
 	headSize   int // size of the head of the final response (RFC 9113 section 6.5.2), in bytes
 	headMemory forward.HeadMemory
+	waiting    int // bytes of infos, and of a long head of the final response, in Memory; guarded by mu
 }
 
 // Response is the final response to a [Call]. It belongs to the call.
@@ -67,19 +68,15 @@ func (c *Call) Begin() {
 	c.reset()
 }
 
-// Buffered returns the number of bytes of the response that are received and not read.
-func (c *Call) Buffered() (n int) {
+// Buffered returns the number of bytes that are buffered for the body of a response which is not
+// read. Its header sections are part of Memory.
+func (c *Call) Buffered() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.held != nil {
-		n = len(c.held)
+	if c.held == nil {
+		return 0
 	}
-	for i := range c.infos {
-		for _, f := range c.infos[i].Fields {
-			n += len(f.Name) + len(f.Value)
-		}
-	}
-	return n
+	return len(c.held)
 }
 
 // reset makes c ready to send the request. c.mu is held.
@@ -187,16 +184,17 @@ func (c *Call) context() (context.Context, context.CancelFunc) {
 	return ctx, cancel
 }
 
-// awaitHead waits for the head of the final response, and tells of informational ones.
+// awaitHead waits for the head of the final response, and passes informational responses on.
 func (c *Call) awaitHead() error {
 	for {
 		c.mu.Lock()
-		infos, err, headed := c.infos, c.failure(), c.check.Status != 0
-		c.infos = nil
+		infos, bytes, err, headed := c.infos, c.waiting, c.failure(), c.check.Status != 0
+		c.infos, c.waiting = nil, 0
 		c.mu.Unlock()
 		for i := range infos {
 			c.Client.Info(&infos[i])
 		}
+		c.Memory.Sub(bytes)
 		switch {
 		case headed && (err == nil || forward.FaultOf(err) == forward.Reset): // what has come is passed on before the error
 			return nil
@@ -206,6 +204,18 @@ func (c *Call) awaitHead() error {
 			<-c.woken
 		}
 	}
+}
+
+// addInfo adds an informational response to those that wait for the client. HTTP/2 has no flow
+// control for them, so their memory is part of the budget. c.mu is held.
+func (c *Call) addInfo(h *h2.Head) {
+	n := h.Size()
+	if !c.Memory.Admit(n) {
+		c.fail(&forward.Error{Fault: forward.Overloaded})
+		return
+	}
+	c.waiting += n
+	c.infos = append(c.infos, newHead(h.Status, h.Take(nil), -1))
 }
 
 // failure returns what has ended the call before its time. c.mu is held.
@@ -313,6 +323,8 @@ func (c *Call) leave() {
 		c.client.bodies.Put(c.held)
 		c.held = nil
 	}
+	c.Memory.Sub(c.waiting)
+	c.infos, c.waiting = nil, 0
 	c.headMemory.Release()
 }
 
@@ -421,9 +433,14 @@ func (e *events) Head(by *h2.Conn, h *h2.Head, end bool) {
 		c.ended = true
 	case h.Status < 200:
 		c.asked = c.asked || h.Status == http.StatusContinue
-		c.infos = append(c.infos, newHead(h.Status, h.Take(nil), -1))
+		if c.err == nil {
+			c.addInfo(h)
+		}
 	default:
-		c.headSize = h.Size()
+		if c.headSize = h.Size(); c.headSize > forward.LongHead {
+			c.Memory.Add(c.headSize)
+			c.waiting += c.headSize
+		}
 		c.begin(h.Status, h.Take(nil), end)
 	}
 }

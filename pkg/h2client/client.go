@@ -264,6 +264,8 @@ func (c *Client) openOrDial(owner h2.Owner, head *h2.Block, end bool, since int)
 	case s != nil:
 	case c.running.Err() != nil:
 		return nil, false, errClosed
+	case why.large:
+		return nil, false, errLarge
 	case why == refusal{} && !c.dialing && len(c.conns) < c.settings.MaxConns:
 		c.dialing = true
 		c.dials++
@@ -295,15 +297,16 @@ func (c *Client) removeSilent() {
 // refusal is the reason why another connection is not useful if no connection accepts a
 // stream. The zero value means that it is useful.
 type refusal struct {
-	busy bool // a connection can be used after its output was written
-	shut bool // the user container accepts no streams at the moment
+	busy  bool // a connection can be used after its output was written
+	shut  bool // the user container accepts no streams at the moment
+	large bool // the header section is longer than the user container accepts
 }
 
 // tryOpen opens a stream on one of the connections. s is nil if none accepts it. c.mu is held,
 // but not during settle.
 func (c *Client) tryOpen(owner h2.Owner, head *h2.Block, end bool, since int) (s *h2.Stream, reused bool, why refusal) {
 	s, reused, why = c.tryEach(owner, head, end, since, true)
-	if s == nil && !why.busy && len(c.conns) >= min(carefulConns, c.settings.MaxConns) {
+	if s == nil && !why.busy && !why.large && len(c.conns) >= min(carefulConns, c.settings.MaxConns) {
 		return c.tryEach(owner, head, end, since, false)
 	}
 	return s, reused, why
@@ -330,6 +333,8 @@ func (c *Client) tryEach(owner h2.Owner, head *h2.Block, end bool, since int, ca
 			return s, reused, refusal{}
 		case errors.Is(err, h2.ErrBusy):
 			return nil, false, refusal{busy: true}
+		case errors.Is(err, h2.ErrLarge):
+			return nil, false, refusal{large: true}
 		case errors.Is(err, h2.ErrFull):
 			i++
 		case errors.Is(err, h2.ErrShut):
@@ -357,7 +362,10 @@ func (c *Client) settle(n *conn) bool {
 	return false
 }
 
-var errClosed = &forward.Error{Fault: forward.Unreachable, Err: errors.New("the client is closed")}
+var (
+	errClosed = &forward.Error{Fault: forward.Unreachable, Err: errors.New("the client is closed")}
+	errLarge  = &forward.Error{Fault: forward.HeadLimit, Err: h2.ErrLarge}
+)
 
 // add opens a connection.
 func (c *Client) add() {

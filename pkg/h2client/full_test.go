@@ -255,3 +255,33 @@ func TestQueuedRequestsEndWithHostileApp(t *testing.T) {
 		t.Error("got no response, want some")
 	}
 }
+
+// Some servers close the connection, which other clients share, after a longer header section.
+func TestHeaderSectionBeyondLimitOfAppIsNotSent(t *testing.T) {
+	const limit = 1000
+	seen := make(chan int, 10)
+	a := newPeers(t, script{
+		settings: []http2.Setting{{ID: http2.SettingMaxHeaderListSize, Val: limit}},
+		headers: func(p *peer, f *http2.MetaHeadersFrame) {
+			size := 0
+			for _, field := range f.Fields {
+				size += int(field.Size())
+			}
+			seen <- size
+			p.ok(f.StreamID, "")
+		},
+	})
+	client := newFullClient(t, a, 1)
+	request := func(more int) error {
+		c, _ := newCall(http.MethodGet)
+		c.Request.Target = "/" + strings.Repeat("x", more)
+		_, _, err := get(client, c)
+		return err
+	}
+	harness.NoError(t, request(0))
+	room := limit - <-seen
+	harness.NoError(t, request(room))
+	harness.Equal(t, <-seen, limit, "size of the header section")
+	harness.Equal(t, forward.FaultOf(request(room+1)), forward.HeadLimit, "fault")
+	harness.NoError(t, request(0))
+}

@@ -1,8 +1,12 @@
 package http1_test
 
 import (
+	"io"
+	"net"
 	"strings"
 	"testing"
+
+	"golang.org/x/net/http2"
 
 	"github.com/queue-proxy/queue-proxy/pkg/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/memory"
@@ -62,6 +66,69 @@ func TestRequestOfClosedConnectionReportsOverload(t *testing.T) {
 			proxytest.HoldMemory(b, budget*7/8)
 			harness.Equal(t, p.Observed(1)[0].Reason, queue.Overload, "reason")
 			p.WantBounds(bound.Memory)
+		})
+	}
+}
+
+// The app supports only HTTP/2, which has no flow control for informational responses.
+func TestUnreadInterimResponsesOfHTTP2AppAreCharged(t *testing.T) {
+	const infos, size = 99, 27_000
+	app := harness.NewApp(t, func(conn *harness.AppConn) {
+		f := conn.Frames()
+		if f.Greet() != nil {
+			return
+		}
+		f.Follow(func(frame http2.Frame) {
+			if request, ok := frame.(*http2.MetaHeadersFrame); ok {
+				for range infos {
+					_ = f.WriteLongHead(request.StreamID, false, ":status", "103", "link", strings.Repeat("x", size))
+				}
+				_ = f.WriteHead(request.StreamID, true, ":status", "200")
+			}
+		})
+	})
+	var b *memory.Budget
+	p := proxytest.Start(t, app, func(_ *queue.Proxy, o *proxytest.Options) {
+		b = memory.New(budget, o.Bounds)
+		o.Memory, o.Narrow, o.UnknownApp = b, true, true
+	})
+	c := harness.DialBy(t, &net.Dialer{Control: harness.Narrow}, p.Address)
+	c.Send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+	harness.Until(t, "the budget contains the responses that the client does not read", func() bool {
+		used, _ := b.Usage()
+		return used > budget/3
+	})
+	harness.Equal(t, c.Receive("GET").Status(), 503, "status")
+	harness.Equal(t, p.Observed(1)[0].Reason, queue.Overload, "reason")
+	harness.Until(t, "the memory is released", func() bool {
+		used, _ := b.Usage()
+		return used == 0
+	})
+}
+
+func TestUnreadTunnelIsCharged(t *testing.T) {
+	for name, bytes := range map[string]int64{"plain": 32 << 10, "TLS": 64 << 10} {
+		t.Run(name, func(t *testing.T) {
+			app := harness.NewApp(t, func(conn *harness.AppConn) {
+				if conn.Request() != nil {
+					conn.Send("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n" + strings.Repeat("x", 8<<20))
+				}
+			})
+			var b *memory.Budget
+			p := proxytest.Start(t, app, func(_ *queue.Proxy, o *proxytest.Options) {
+				b = memory.New(budget, o.Bounds)
+				o.Memory, o.Narrow, o.TLS = b, true, name == "TLS"
+			})
+			c := p.Connect(t)
+			_, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
+			harness.NoError(t, err)
+			used := func() int64 {
+				used, _ := b.Usage()
+				return used
+			}
+			harness.Until(t, "the budget contains the buffers of the tunnel", func() bool { return used() > bytes })
+			c.Close()
+			harness.Until(t, "the memory is released", func() bool { return used() == 0 })
 		})
 	}
 }

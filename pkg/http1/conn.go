@@ -18,11 +18,14 @@ import (
 )
 
 const (
-	// lingerTime and lingerBytes bound how long a connection that we end behind an
-	// answer still takes what the client sends, so that the client can read the
-	// answer before a reset destroys it (RFC 9112 section 9.6).
+	// lingerTime and lingerBytes limit the input that is discarded after the last response, so
+	// that the client can read the response before the connection is reset (RFC 9112 section 9.6).
 	lingerTime  = time.Second
 	lingerBytes = 8 << 20
+	// lingerErrorBytes is lingerBytes after a rejected header section. The client has lingerTime
+	// to read the response. It needs no more input to be read, and a flood would cost processor
+	// time.
+	lingerErrorBytes = 64 << 10
 	// chunkRoom is the least room behind a head for a body in chunks, in bytes: chunks are
 	// read into it and decoded there, while the head before them has to stay.
 	chunkRoom = 4 << 10
@@ -52,6 +55,7 @@ type conn struct {
 	first   bool               // no request has been served
 	owing   bool               // a head has begun to arrive
 	skipped bool               // an empty line before the next head was skipped
+	refused bool               // the last header section was rejected
 	agreed  bool               // on HTTP/1.1, by ALPN
 	taking  atomic.Bool        // the reader takes bytes from the socket, or has some that it has not looked at
 
@@ -275,6 +279,7 @@ func (c *conn) refuse(status int) {
 
 // answerLast sends the last response of the connection, to a request without a valid head.
 func (c *conn) answerLast(a *queue.Answer) {
+	c.refused = true
 	c.exchange.begin(0)
 	c.request.Reset()
 	c.last = true
@@ -561,8 +566,7 @@ func (c *conn) finish() bool {
 func (c *conn) close() {
 	c.watch.Stop()
 	if c.last && !c.broken && !c.gone.Load() && c.nc.CloseWrite() == nil {
-		c.nc.SetReadDeadline(time.Now().Add(lingerTime))
-		c.nc.Discard(lingerBytes)
+		c.linger()
 	}
 	switch {
 	case c.broken && c.untilClose:
@@ -576,4 +580,17 @@ func (c *conn) close() {
 	c.charge(0)
 	c.memory.Close()
 	c.alarm.Stop()
+}
+
+// linger lets the client read the last response.
+func (c *conn) linger() {
+	end := time.Now().Add(lingerTime)
+	c.nc.SetReadDeadline(end)
+	if !c.refused {
+		c.nc.Discard(lingerBytes)
+		return
+	}
+	if c.nc.Discard(lingerErrorBytes) == lingerErrorBytes {
+		time.Sleep(time.Until(end)) // a close now would reset the connection before the client can read
+	}
 }

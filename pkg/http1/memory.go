@@ -86,6 +86,7 @@ func (c *conn) growHead() bool {
 // rejectHead rejects a request whose header section is incomplete. It is the last of its connection.
 func (c *conn) rejectHead() {
 	c.hit(bound.Memory)
+	c.refused = true
 	c.request.Abandon(c.buf[c.r:c.w])
 	c.request.Minor, c.request.Close = 1, true
 	c.exchange.begin(0)

@@ -1,6 +1,7 @@
 package http1_test
 
 import (
+	"net"
 	"strings"
 	"testing"
 
@@ -103,4 +104,22 @@ func TestBadFramingInsideABodyEndsTheConnection(t *testing.T) {
 		}
 		c.WantEnd()
 	}
+}
+
+// After a rejected header section, a flood costs no more processor time.
+func TestRejectedHeaderLimitsDiscardedInput(t *testing.T) {
+	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), func(_ *queue.Proxy, o *proxytest.Options) { o.Narrow = true })
+	c := harness.DialBy(t, &net.Dialer{Control: harness.Narrow}, proxy.Address)
+	c.Send("GET / HTTP/1.1\r\nHost : a\r\n\r\n")
+	sent := 0
+	for err := error(nil); err == nil && sent < 4<<20; {
+		var n int
+		n, err = c.Write(make([]byte, 16<<10))
+		sent += n
+	}
+	const most = 1 << 20 // 64 KiB, and the buffers of the kernel
+	if sent > most {
+		t.Errorf("sent %d bytes after a rejected header section, want at most %d", sent, most)
+	}
+	harness.Equal(t, c.Receive("GET").Status(), 400, "status")
 }

@@ -90,3 +90,20 @@ func TestLongResponseHeadWithoutMemoryReturns503(t *testing.T) {
 		}
 	}
 }
+
+// The application does not accept the WebSocket, and responds with a long header section.
+func TestLongResponseHeadToWebSocketWithoutMemoryReturns503(t *testing.T) {
+	change, b := withBudget(func(*queue.Proxy) {})
+	p := start(t, serveApp(t, http.HandlerFunc(longHead), false), change)
+	c := connect(t, p)
+	status := func() string {
+		id := c.id
+		c.id += 2
+		harness.NoError(t, c.WriteHead(id, false, ":method", "CONNECT", ":protocol", "websocket", ":scheme", "http", ":authority", "a", ":path", "/"))
+		return c.receive(id)[:3]
+	}
+	harness.Equal(t, status(), "200", "status")
+	proxytest.HoldMemory(b, budget*15/16)
+	harness.Equal(t, status(), "503", "status")
+	harness.Equal(t, p.Observed(2)[1].Reason, queue.Overload, "reason")
+}

@@ -18,15 +18,15 @@ import (
 func (x *exchange) Forward(state *queue.RequestState) (result queue.Result) {
 	defer x.recordResult(&result) // a wrapper of Forward would need more stack
 	q := &x.request
+	x.call.Memory = x.conn.memory
+	if !x.call.Reserve(x.headSize) {
+		return queue.Result{Reason: queue.Overload}
+	}
 	if x.protocol != "" {
 		return x.connect(state)
 	}
 	if reason := q.Refuse(x.server.settings.MaxBodyBytes); reason != queue.OK {
 		return queue.Result{Reason: reason}
-	}
-	x.call.Memory = x.conn.memory
-	if !x.call.Reserve(x.headSize) {
-		return queue.Result{Reason: queue.Overload}
 	}
 	q.Trace = state.Trace()
 	if !x.body.complete() && !queue.IsGRPC(x.Header(header.ContentType)) { // a stream of gRPC may be silent for long

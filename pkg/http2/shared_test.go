@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -107,4 +108,38 @@ func TestBusyClientDoesNotCloseStreamOfOtherClient(t *testing.T) {
 	body, err := io.ReadAll(r.Body)
 	harness.Equal(t, fmt.Sprintf("%s %v", body, err), "end <nil>", "stream of the other client")
 	p.WantBounds()
+}
+
+// The application closes the connection if a header section is longer than it accepts, as Netty does.
+func TestLongHeaderSectionDoesNotCloseSharedConnection(t *testing.T) {
+	const limit = 8 << 10
+	app := harness.NewApp(t, func(conn *harness.AppConn) {
+		f := conn.Frames()
+		if f.Greet(xhttp2.Setting{ID: xhttp2.SettingMaxHeaderListSize, Val: limit}) != nil {
+			return
+		}
+		f.Follow(func(frame xhttp2.Frame) {
+			switch request, _ := frame.(*xhttp2.MetaHeadersFrame); {
+			case request == nil:
+			case len(harness.FieldOf(request, "x-long")) > limit:
+				conn.Close()
+			default:
+				_ = f.WriteHead(request.StreamID, request.PseudoValue("path") != "/stream", ":status", "200")
+			}
+		})
+	})
+	p := start(t, app.Listener, nil)
+	r, err := p.Client("HTTP/2").Get("http://" + p.Address + "/stream")
+	harness.NoError(t, err)
+	defer r.Body.Close()
+	for _, version := range []string{"HTTP/1.1", "HTTP/2"} {
+		q, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+p.Address, http.NoBody)
+		harness.NoError(t, err)
+		q.Header.Set("X-Long", strings.Repeat("x", 10<<10))
+		long, err := p.Client(version).Do(q)
+		harness.NoError(t, err)
+		long.Body.Close()
+		harness.Equal(t, long.StatusCode, http.StatusRequestHeaderFieldsTooLarge, "status", version)
+	}
+	harness.Equal(t, len(p.Observed(2)), 2, "requests that have ended, without the stream")
 }

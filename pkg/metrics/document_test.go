@@ -131,10 +131,10 @@ var blame = map[string]string{
 	"response-start-timeout": "The user container's, or the queue's: no first byte in time.",
 	"idle-timeout":           "Either side's: nothing moved for too long.",
 	"app-unreachable":        "The user container's: nothing listens at its port. It crashed or restarts.",
-	"local":                  "The sidecar's: it had no file descriptor or no local port for a connection to the user container. See `queue_proxy_process_open_fds`.",
+	"local":                  "Caused by the sidecar: it had no file descriptor, no local port or no memory for a connection to the user container. `queue-proxy why` and the log contain the resource.",
 	"app-reset":              "The user container's: it broke the connection off. Crash, out of memory, or its own timeout.",
 	"app-garbage":            "The user container's: what it sent is not HTTP.",
-	"bad-request":            "The client's: what it sent is not HTTP, or its body is over the limit.",
+	"bad-request":            "Caused by the client: its request is not valid, or the body or the header section is longer than permitted.",
 	"client-gone":            "The client's: it closed the connection or the stream before the response was complete, or the `grpc-timeout` of its call expired.",
 	"other":                  "A defect of this program: the list of reasons is out of date.",
 }

@@ -30,7 +30,7 @@ const (
 	wordUnimplemented Word = "unimplemented" // the gRPC server has no health service
 	wordRPC           Word = "rpc-status"    // the gRPC call failed; its status code is with it
 	wordThreshold     Word = "threshold"     // passes, but not yet successThreshold times in a row
-	wordLocal         Word = "local"         // the sidecar itself cannot connect: out of files or of memory
+	wordLocal         Word = "local"         // the sidecar has no file descriptor, no local port or no memory for the connection
 )
 
 // Words about the one who asked.
@@ -95,7 +95,7 @@ func wordOf(err error) Word {
 	switch {
 	case is(context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
 		return wordTimeout
-	case socket.Exhausted(err):
+	case socket.Exhausted(err), noLocalPort(err):
 		return wordLocal
 	case is(syscall.ECONNREFUSED):
 		return wordRefused
@@ -107,4 +107,15 @@ func wordOf(err error) Word {
 		return wordUnreachable
 	}
 	return wordGarbage
+}
+
+// noLocalPort reports whether a dial failed because the host has no local port for the connection.
+// EADDRNOTAVAIL has this meaning for IPv4. A host without IPv6 returns it for [::1].
+func noLocalPort(err error) bool {
+	op, ok := errors.AsType[*net.OpError](err)
+	if !ok || !errors.Is(err, syscall.EADDRNOTAVAIL) {
+		return false
+	}
+	to, ok := op.Addr.(*net.TCPAddr)
+	return ok && to.IP.To4() != nil
 }

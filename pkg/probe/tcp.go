@@ -39,14 +39,20 @@ func hostOf(named string) (string, *dialer) {
 	return bare(named), &dialer{}
 }
 
-// dial connects, and returns the first error when neither address answers.
+// dial opens a connection. If both addresses fail, it returns the error of 127.0.0.1, or the error
+// of [::1] if the host has no address 127.0.0.1.
 func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	conn, err := connect(ctx, network, address)
-	if err != nil && d.either && nothingListens(err) && time.Since(d.asked6) >= ask6Every {
+	missing := errors.Is(err, syscall.ENETUNREACH)
+	if d.either && (missing || nothingListens(err) && time.Since(d.asked6) >= ask6Every) {
 		if host, port, _ := net.SplitHostPort(address); host == loopback {
 			d.asked6 = time.Now()
-			if conn6, err6 := connect(ctx, network, net.JoinHostPort(loopback6, port)); err6 == nil {
+			conn6, err6 := connect(ctx, network, net.JoinHostPort(loopback6, port))
+			switch {
+			case err6 == nil:
 				conn, err, d.asked6 = conn6, nil, time.Time{}
+			case missing:
+				err = err6
 			}
 		}
 	}
@@ -59,10 +65,10 @@ func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, e
 	return conn, nil
 }
 
-// nothingListens reports whether a dial found no listener: the port is closed, or,
-// in a pod of IPv6 alone, the address is not there.
+// nothingListens reports whether a dial failed because the port is closed, or because the host has no
+// local port for 127.0.0.1.
 func nothingListens(err error) bool {
-	return wordOf(err) == wordRefused || errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, syscall.EADDRNOTAVAIL)
+	return err != nil && (wordOf(err) == wordRefused || errors.Is(err, syscall.EADDRNOTAVAIL))
 }
 
 // connect dials. A loopback address accepts or refuses at once, so it is dialled

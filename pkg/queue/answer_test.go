@@ -40,6 +40,7 @@ func TestEveryReasonHasItsAnswer(t *testing.T) {
 		{AppGarbage, 502, "the app did not answer in HTTP\n", `error=http_protocol_error; details="app-garbage"`, false, 13},
 		{BadRequest, 400, "bad request\n", `error=http_request_error; details="bad-request"`, false, 3},
 		{TooLarge, 413, "request body too large\n", `error=http_request_error; details="bad-request"`, false, 8},
+		{HeadTooLarge, 431, "request header fields too large\n", `error=http_request_error; details="bad-request"`, false, 8},
 	} {
 		status := "Proxy-Status: queue-proxy; " + c.proxy + "\n"
 		if c.retry {
@@ -62,7 +63,7 @@ func TestEveryReasonHasItsAnswer(t *testing.T) {
 		harness.Equal(t, a.all(), want, c.reason.String()+" fields to gRPC")
 	}
 	harness.Equal(t, ClientGone.Status(), 499, "the status of a client that has gone")
-	harness.Equal(t, int(NumReasons), 16, "the number of reasons")
+	harness.Equal(t, int(NumReasons), 17, "the number of reasons")
 }
 
 // docs/promises.md 3.2: from 500 to 1500 ms, and not the same for all.
@@ -107,7 +108,7 @@ func TestReasonsHaveDifferentWordsButForBadRequests(t *testing.T) {
 		if word == "" || reason.Status() == 0 {
 			t.Errorf("reason %d: got word %q, status %d, want both", reason, word, reason.Status())
 		}
-		if other, twice := seen[word]; twice && reason != TooLarge {
+		if other, twice := seen[word]; twice && reason != TooLarge && reason != HeadTooLarge {
 			t.Errorf("reason %d: got %q, which is reason %d already", reason, word, other)
 		}
 		seen[word] = reason

@@ -17,11 +17,12 @@ const (
 	ResponseStartTimeout        // no first byte of the response in time
 	IdleTimeout                 // no byte in either direction in time
 	AppUnreachable              // nothing listens at the user container's port
-	Local                       // the sidecar has no file descriptor or port for a connection to the user container
+	Local                       // the sidecar has no file descriptor, no local port or no memory for a connection to the user container
 	AppReset                    // the user container broke the connection off
 	AppGarbage                  // what the user container sent is not HTTP
 	BadRequest                  // what the client sent is not HTTP, or not for us
 	TooLarge                    // the request's body is over the limit that was set
+	HeadTooLarge                // the header section is longer than the user container accepts
 	ClientGone                  // nobody is left to get an answer
 	NumReasons                  // the number of reasons
 )
@@ -49,6 +50,7 @@ var reasons = [NumReasons]struct {
 	AppGarbage:           {"app-garbage", "http_protocol_error", "the app did not answer in HTTP\n", 502, 13, true},
 	BadRequest:           {"bad-request", "http_request_error", "bad request\n", 400, 3, false},
 	TooLarge:             {"bad-request", "http_request_error", "request body too large\n", 413, 8, false},
+	HeadTooLarge:         {"bad-request", "http_request_error", "request header fields too large\n", 431, 8, false},
 	ClientGone:           {word: "client-gone", status: 499},
 }
 

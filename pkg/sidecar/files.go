@@ -1,6 +1,8 @@
 package sidecar
 
 import (
+	"errors"
+	"fmt"
 	"math"
 	"sync"
 	"syscall"
@@ -101,16 +103,33 @@ type shortages struct {
 	last status.Shortage
 }
 
+// missingResource returns the resource that an accept or a dial lacked if it failed with err, and the
+// action that an operator can take.
+func (s *shortages) missingResource(err error) (name, hint string) {
+	switch {
+	case errors.Is(err, syscall.EMFILE):
+		return "file descriptors", fmt.Sprintf("Raise the limit on open files, which is %d.", s.files.limit)
+	case errors.Is(err, syscall.ENFILE):
+		return "file descriptors of the node", "Raise fs.file-max of the node."
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return "local ports", "Extend net.ipv4.ip_local_port_range of the pod."
+	case errors.Is(err, syscall.ENOBUFS), errors.Is(err, syscall.ENOMEM):
+		return "memory for sockets", "Raise the memory limit of the container, or net.ipv4.tcp_mem of the node."
+	}
+	return "resources", "See the error."
+}
+
 // lackedResources records that an operation failed because the process has no file descriptor, no
-// memory for a socket, or no local port.
+// local port, or no memory for a socket.
 func (s *shortages) lackedResources(operation string, err error) {
 	now := time.Now()
+	name, hint := s.missingResource(err)
 	s.mu.Lock()
-	s.last = status.Shortage{Count: s.last.Count + 1, Time: &now, Operation: operation, Error: err.Error()}
+	s.last = status.Shortage{Count: s.last.Count + 1, Time: &now, Operation: operation, Resource: name, Error: err.Error(), Hint: hint}
 	s.mu.Unlock()
 	if n := s.exhausted.Add(now); n > 0 {
 		s.log.Warn("no resources for connections", zap.String("operation", operation), zap.Error(err), zap.Int("count", n),
-			zap.Int("openFilesLimit", s.files.limit), zap.String("cause", "The limit on open files, the local ports or the memory for sockets are exhausted."))
+			zap.String("resource", name), zap.String("hint", hint))
 	}
 }
 

@@ -1,6 +1,8 @@
 package sidecar
 
 import (
+	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/queue-proxy/queue-proxy/pkg/connlimit"
@@ -44,6 +46,23 @@ func TestDivideFilesFitsLimit(t *testing.T) {
 	for limit := 1; limit < 256; limit++ { // too small for the reservations
 		if d := divide(limit, 0, 0); d.clients < 1 || d.app < 1 || d.appH2 < 1 || d.small < 1 {
 			t.Fatalf("limit %d: got %+v, want at least 1 of each", limit, d)
+		}
+	}
+}
+
+// The hint names the limit of the resource that was missing.
+func TestHintNamesMissingResource(t *testing.T) {
+	s := &shortages{files: descriptors{limit: 1024}}
+	for err, want := range map[syscall.Errno][2]string{
+		syscall.EMFILE:        {"file descriptors", "open files, which is 1024"},
+		syscall.ENFILE:        {"file descriptors of the node", "fs.file-max"},
+		syscall.EADDRNOTAVAIL: {"local ports", "ip_local_port_range"},
+		syscall.ENOBUFS:       {"memory for sockets", "memory limit"},
+		syscall.ENOMEM:        {"memory for sockets", "memory limit"},
+	} {
+		name, hint := s.missingResource(acceptError(err))
+		if name != want[0] || !strings.Contains(hint, want[1]) {
+			t.Errorf("%v: got %q and %q, want %q and a hint with %q", err, name, hint, want[0], want[1])
 		}
 	}
 }

@@ -2,6 +2,7 @@ package sidecar
 
 import (
 	"net"
+	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -64,8 +65,23 @@ func TestLowMemoryLimitLimitsBuffersOfClients(t *testing.T) {
 	s := &sidecar{log: zap.NewNop(), memoryLimit: 64 << 20}
 	ln, err := listenTCP(t.Context(), "127.0.0.1:0", s.clientBuffers)
 	harness.NoError(t, err)
+	wantClientBuffers(t, ln)
+}
+
+// The certificate arrives after the start.
+func TestLowMemoryLimitLimitsBuffersOfLateTLSPort(t *testing.T) {
+	s := &sidecar{log: zap.NewNop(), memoryLimit: 64 << 20, config: config.Default()}
+	s.config.TLSPort.V = 0
+	ln, err := s.listenTLS(t.Context())
+	harness.NoError(t, err)
+	wantClientBuffers(t, ln)
+}
+
+// wantClientBuffers checks the buffers of a connection of ln, and closes ln.
+func wantClientBuffers(t *testing.T, ln net.Listener) {
+	t.Helper()
 	defer ln.Close()
-	client, err := net.Dial("tcp", ln.Addr().String())
+	client, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(ln.Addr().(*net.TCPAddr).Port)))
 	harness.NoError(t, err)
 	defer client.Close()
 	server, err := ln.Accept()

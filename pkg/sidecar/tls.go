@@ -52,6 +52,11 @@ func (s *sidecar) nameFiles(err error) error {
 	return errors.Join(all...)
 }
 
+// listenTLS listens on the TLS port if the certificate arrives after the start.
+func (s *sidecar) listenTLS(ctx context.Context) (net.Listener, error) {
+	return s.listen(ctx, ":"+s.config.TLSPort.String(), s.clientBuffers)
+}
+
 // serveTLS serves requests over TLS from the moment on when there is a
 // certificate.
 func (s *sidecar) serveTLS(ctx context.Context, ln net.Listener) error {
@@ -62,7 +67,7 @@ func (s *sidecar) serveTLS(ctx context.Context, ln net.Listener) error {
 		case <-s.pair.First():
 		}
 		var err error
-		if ln, err = s.listen(ctx, ":"+s.config.TLSPort.String(), nil); err != nil {
+		if ln, err = s.listenTLS(ctx); err != nil {
 			// Plain requests are still served: a certificate that comes late must not
 			// take them down.
 			s.log.Error("TLS is not served", zap.Error(fmt.Errorf("%s: %w", s.config.TLSPort.Name(), err)))

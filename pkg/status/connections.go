@@ -26,13 +26,17 @@ type Pool struct {
 	Reached *time.Time `json:"reached,omitempty"` // time when Limit was last reached; nil if it never was
 }
 
-// Shortage describes failures because the process had no file descriptor, no memory for a socket,
-// or no local port.
+// Shortage describes failures because the process had no file descriptor, no local port, or no memory
+// for a socket.
 type Shortage struct {
-	Count     uint64     `json:"count"`          // since the start of the process
-	Time      *time.Time `json:"time,omitempty"` // time of the latest failure; nil if there was none
-	Operation string     `json:"operation,omitempty"`
-	Error     string     `json:"error,omitempty"`
+	Count uint64     `json:"count"`          // since the start of the process
+	Time  *time.Time `json:"time,omitempty"` // time of the latest failure; nil if there was none
+
+	// The following fields describe the latest failure.
+	Operation string `json:"operation,omitempty"`
+	Resource  string `json:"resource,omitempty"` // for example "local ports"
+	Error     string `json:"error,omitempty"`
+	Hint      string `json:"hint,omitempty"` // sentence with the action that an operator can take
 }
 
 // problems describes the limits that were reached and the failures since now - recently. Each
@@ -50,8 +54,9 @@ func (c *Connections) problems(now time.Time) (all []string) {
 		files = fmt.Sprintf("limit on open files: %d", c.OpenFilesLimit)
 	}
 	if since, recent := ago(c.Shortage.Time); recent {
-		all = append(all, fmt.Sprintf("no resources for connections: %d times since the start, last %s (%s: %s; %s). Raise the limit on open files or the range of local ports.",
-			c.Shortage.Count, since, c.Shortage.Operation, c.Shortage.Error, files))
+		s := &c.Shortage
+		all = append(all, fmt.Sprintf("no resources for connections: %d times since the start, last %s, when there were no %s (%s: %s). %s",
+			s.Count, since, s.Resource, s.Operation, s.Error, s.Hint))
 	}
 	if since, recent := ago(c.Clients.Reached); recent {
 		all = append(all, fmt.Sprintf("client connections: limit of %d reached %s, %d open, %d waiting (%s). Idle connections are closed. Raise MAX_CONNECTIONS or the limit on open files.",

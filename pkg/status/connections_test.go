@@ -19,7 +19,10 @@ func limited(ago time.Duration) *Board {
 			OpenFilesLimit: 1024,
 			Clients:        Pool{Open: 345, Limit: 345, Waiting: 1, Reached: &at},
 			App:            Pool{Open: 300, Limit: 345, Waiting: 7, Reached: &at},
-			Shortage:       Shortage{Count: 3, Time: &at, Operation: "accept on :8012", Error: "too many open files"},
+			Shortage: Shortage{
+				Count: 3, Time: &at, Operation: "connection to the user container", Resource: "local ports",
+				Error: "cannot assign requested address", Hint: "Extend the range.",
+			},
 		}
 	}
 	return b
@@ -28,7 +31,8 @@ func limited(ago time.Duration) *Board {
 func TestWhyPrintsReachedLimits(t *testing.T) {
 	s := limited(5 * time.Second).snapshot()
 	for _, want := range []string{
-		"no resources for connections: 3 times since the start, last 5s ago (accept on :8012: too many open files; limit on open files: 1024).",
+		"no resources for connections: 3 times since the start, last 5s ago, when there were no local ports " +
+			"(connection to the user container: cannot assign requested address). Extend the range.\n",
 		"client connections: limit of 345 reached 5s ago, 345 open, 1 waiting (limit on open files: 1024).",
 		"connections to the user container: limit of 345 reached 5s ago, 300 open, 7 requests waiting (limit on open files: 1024).",
 	} {

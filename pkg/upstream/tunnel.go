@@ -138,12 +138,35 @@ type tunnel struct {
 	end       time.Time // of a WebSocket whose client has ended its side; guarded by call.mu
 }
 
-// copy moves bytes from src to dst until src ends, and tells dst so.
+// largeBytes returns the memory of a large buffer in the budget, in bytes. If a client does not read,
+// its TLS connection holds the encrypted content in addition to the buffer.
+func (t *tunnel) largeBytes() int {
+	if t.call.Request.Secure {
+		return 2 * pieceSize
+	}
+	return pieceSize
+}
+
+// takeLarge returns a large buffer, which is part of the memory budget.
+func (t *tunnel) takeLarge() *[]byte {
+	t.call.Memory.Add(t.largeBytes())
+	return t.app.buffers.Get(pieceSize)
+}
+
+// putLarge releases a large buffer. It does nothing if the buffer is nil.
+func (t *tunnel) putLarge(large *[]byte) {
+	if large != nil {
+		t.app.buffers.Put(large)
+		t.call.Memory.Sub(t.largeBytes())
+	}
+}
+
+// copy copies bytes from src to dst until src ends. It then ends dst.
 func (t *tunnel) copy(dst, src net.Conn, first []byte) (moved int64) {
 	small := make([]byte, tunnelSize)
 	buf := small
 	var pooled *[]byte
-	defer func() { t.app.buffers.Put(pooled) }()
+	defer func() { t.putLarge(pooled) }()
 	for {
 		if len(first) > 0 {
 			t.touch()
@@ -158,10 +181,10 @@ func (t *tunnel) copy(dst, src net.Conn, first []byte) (moved int64) {
 		}
 		switch full := len(first) == len(buf); {
 		case full && pooled == nil:
-			pooled = t.app.buffers.Get(pieceSize)
+			pooled = t.takeLarge()
 			buf = *pooled
 		case !full && pooled != nil:
-			t.app.buffers.Put(pooled)
+			t.putLarge(pooled)
 			pooled, buf = nil, small
 		}
 		t.patience(dst, src)

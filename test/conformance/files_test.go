@@ -262,7 +262,7 @@ func TestOutOfDescriptorsReturnsLocal(t *testing.T) {
 		t.Errorf("the connection in the backlog: got %q, want 200", m.Start)
 	}
 	out, code := command(t, p.environment(), "why")
-	if code != 0 || !strings.Contains(out, "no resources for connections: ") || !strings.Contains(out, "2 local") {
+	if code != 0 || !strings.Contains(out, "when there were no file descriptors") || !strings.Contains(out, "2 local") {
 		t.Errorf("why: got code %d and\n%swant 0, the shortage and 2 failures", code, out)
 	}
 	if n := strings.Count(p.out.String(), "no resources for connections"); n != 1 {
@@ -276,7 +276,7 @@ func TestOutOfPortsReturnsLocal(t *testing.T) {
 	}
 	p := newProxy(t)
 	h := p.holder()
-	p.start("CONNECT_RETRY=50ms")
+	p.start("CONNECT_RETRY=50ms", p.standardProbe())
 	var busy []*client
 	from := func(last byte) *client { // each client has its own address, and so its own ports
 		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 1, last)}}
@@ -302,6 +302,15 @@ func TestOutOfPortsReturnsLocal(t *testing.T) {
 	}
 	last := len(busy) - 1
 	checkOurs(t, p, busy[last].receive("GET"), 500, "proxy_internal_error", "local")
+	if !p.out.says("no resources for connections", "local ports", "net.ipv4.ip_local_port_range") {
+		t.Errorf("got the log\n%swant the missing resource and a hint", p.out.String())
+	}
+	if out, _ := command(t, p.environment(), "why"); !strings.Contains(out, "when there were no local ports") {
+		t.Errorf("why: got\n%swant the missing resource", out)
+	}
+	if m := from(100).ask("/", "K-Network-Probe: queue"); m.status() != 503 || !strings.Contains(m.Body, " local") {
+		t.Errorf("readiness probe: got %q with %q, want 503 with the word local", m.Start, m.Body)
+	}
 	for i, w := range busy[:last] {
 		h.free(fmt.Sprint("/busy/", i))
 		if m := w.receive("GET"); m.status() != 200 {

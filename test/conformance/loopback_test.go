@@ -12,6 +12,11 @@ import (
 // local6 is local for [::1].
 func local6(port int) string { return net.JoinHostPort("::1", strconv.Itoa(port)) }
 
+// standardProbe returns the setting of a TCP probe that makes one attempt.
+func (p *proxy) standardProbe() string {
+	return fmt.Sprintf(`SERVING_READINESS_PROBE={"tcpSocket":{"port":%d},"periodSeconds":1}`, p.port.user)
+}
+
 // launchOnIPv6 starts an app on [::1] and the sidecar, and waits until the sidecar serves.
 func (p *proxy) launchOnIPv6(env ...string) {
 	p.t.Helper()
@@ -58,6 +63,28 @@ func TestStartWithoutIPv4Loopback(t *testing.T) {
 	if p.out.says("not served") {
 		t.Error("a port is not served, want all ports on [::1]")
 	}
+}
+
+// The reason is that of [::1], which exists, and not that of 127.0.0.1.
+func TestReadinessWithoutIPv4LoopbackReportsRefusedPort(t *testing.T) {
+	if !inNamespace(t, "ip link set lo up; ip address del 127.0.0.1/8 dev lo") {
+		return
+	}
+	p := newProxy(t)
+	p.launch(p.standardProbe())
+	p.poll("the sidecar reports that nothing listens", func() error {
+		if p.ended() {
+			t.Fatalf("the sidecar exited with code %d", p.code())
+		}
+		c, err := net.Dial("tcp", local6(p.port.serving))
+		if err != nil {
+			return err
+		}
+		if m := newClient(t, c).ask("/", "K-Network-Probe: queue"); !strings.Contains(m.Body, " refused") {
+			return fmt.Errorf("got %q with %q", m.Start, m.Body)
+		}
+		return nil
+	})
 }
 
 func TestStartWithoutLoopbackAddress(t *testing.T) {

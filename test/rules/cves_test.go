@@ -1,0 +1,90 @@
+package rules
+
+import (
+	"go/ast"
+	"go/version"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// unusedParsers are packages of the standard library with advisories in docs/cves.md. They parse
+// protocols that the programs do not use.
+var unusedParsers = []string{"net/textproto", "mime/multipart", "net/mail", "net/http/cookiejar", "net/http/httputil"}
+
+func TestPackagesWithAdvisoriesAreNotImported(t *testing.T) {
+	for _, s := range readTree(t).sources {
+		if s.isTest() || !within(s.folder(), "pkg") && !within(s.folder(), "cmd") {
+			continue
+		}
+		for _, path := range s.imports() {
+			if slices.Contains(unusedParsers, path) {
+				t.Errorf("%s: got an import of %s, want none (docs/cves.md)", s.path, path)
+			}
+		}
+	}
+}
+
+// proxyUsers are the identifiers of net/http that use the proxy of the environment.
+var proxyUsers = []string{"ProxyFromEnvironment", "DefaultClient", "DefaultTransport", "Get", "Head", "Post", "PostForm"}
+
+func TestOnlyExportersUseProxyOfEnvironment(t *testing.T) {
+	users := map[string]bool{}
+	for _, s := range readTree(t).sources {
+		if s.isTest() || !within(s.folder(), "pkg") && !within(s.folder(), "cmd") {
+			continue
+		}
+		ast.Inspect(s.parsed, func(n ast.Node) bool {
+			if selector, ok := n.(*ast.SelectorExpr); ok {
+				if of, ok := selector.X.(*ast.Ident); ok && of.Name == "http" && slices.Contains(proxyUsers, selector.Sel.Name) {
+					users[s.folder()] = true
+				}
+			}
+			return true
+		})
+	}
+	if len(users) != 1 || !users["pkg/export"] {
+		t.Errorf("got the packages %v, want only pkg/export", users)
+	}
+}
+
+func TestLinterReportsUnhandledErrors(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root, ".golangci.yml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, enabled, _ := strings.Cut(string(text), "\n  enable:\n")
+	enabled, _, _ = strings.Cut(enabled, "\n  settings:\n")
+	if !strings.Contains(enabled, "    - errcheck\n") {
+		t.Errorf("got the linters\n%s\nwant errcheck", enabled)
+	}
+}
+
+var (
+	fixedIn = regexp.MustCompile(`Go (1\.\d+\.\d+)`)
+	builtBy = regexp.MustCompile(`(?m)^ARG BUILDER=\S+/golang:(1\.\d+\.\d+)-`)
+)
+
+func TestImagesAreBuiltWithoutKnownAdvisories(t *testing.T) {
+	dockerfile, err := os.ReadFile(filepath.Join(root, "Dockerfile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := builtBy.FindSubmatch(dockerfile)
+	if m == nil {
+		t.Fatal("Dockerfile: got no version of Go")
+	}
+	got := "go" + string(m[1])
+	rows := fixedIn.FindAllStringSubmatch(documents(t)[filepath.Join(root, "docs", "cves.md")], -1)
+	for _, row := range rows {
+		if want := "go" + row[1]; version.Compare(got, want) < 0 {
+			t.Errorf("Dockerfile: got %s, want at least %s, which has a fix that docs/cves.md lists", got, want)
+		}
+	}
+	if len(rows) == 0 {
+		t.Error("docs/cves.md: got no version of Go")
+	}
+}
