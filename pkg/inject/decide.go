@@ -165,13 +165,7 @@ func (in *injection) readRoutes(containers []*corev1.Container) {
 			}
 		}
 	}
-	var used map[int32]bool // numbers in other Services and in the containers
-	if slices.ContainsFunc(in.services, func(s ServicePort) bool { return s.Headless }) {
-		used = in.numbersOf(containers)
-		for _, s := range in.services {
-			used[s.Target.IntVal] = used[s.Target.IntVal] || !s.Headless
-		}
-	}
+	used := in.usedNumbers(containers)
 	for _, s := range in.services {
 		r, known := byName[s.Target.StrVal]
 		placeholder := false
@@ -197,6 +191,19 @@ func (in *injection) readRoutes(containers []*corev1.Container) {
 func isWebPort(s ServicePort, containers []*corev1.Container) bool {
 	hasName := s.Name == "" || byName("", s.Name).protocol == plainHTTP
 	return hasName && httpPorts[s.Target.IntVal] == "HTTP" && slices.ContainsFunc(containers, isWebServer)
+}
+
+// usedNumbers returns the numbers in the containers and in the Services that are not headless. If no Service is headless, the
+// result is nil.
+func (in *injection) usedNumbers(containers []*corev1.Container) map[int32]bool {
+	if !slices.ContainsFunc(in.services, func(s ServicePort) bool { return s.Headless }) {
+		return nil
+	}
+	all := in.numbersOf(containers)
+	for _, s := range in.services {
+		all[s.Target.IntVal] = all[s.Target.IntVal] || !s.Headless
+	}
+	return all
 }
 
 // numbersOf returns the numbers in the probes, the command lines and the variables of containers.
