@@ -47,7 +47,7 @@ type candidate struct {
 	port      corev1.ContainerPort
 	used      bool          // the port is declared or used by a probe or a flag, or the pod has several containers
 	found     string        // the source of an undeclared port, or ""
-	uncertain bool          // the only evidence is a Service, and the pod has other ports or several containers
+	uncertain bool          // the only evidence is a headless Service, or a Service of a pod with other ports or several containers
 	services  []ServicePort // that reach the port
 	sign      sign
 	requests  []string  // paths of the HTTP probes, without health checks
@@ -146,9 +146,9 @@ type route struct {
 
 // readRoutes resolves the ports of the Services. A name resolves to the first container with the name, as in Kubernetes. A
 // number resolves to the container that declares it. If no container declares it, listening returns the container.
-// The numbers of the sidecar are ignored, because a Service can use them before the injection.
+// The numbers of the sidecar are ignored, because a Service can use them before the injection. So are placeholders.
 func (in *injection) readRoutes(containers []*corev1.Container) {
-	in.routes, in.unrouted = map[route][]ServicePort{}, nil
+	in.routes, in.unrouted, in.placeholders = map[route][]ServicePort{}, nil, nil
 	ours := map[int32]bool{}
 	for _, u := range usualPorts[:2] {
 		n, _ := strconv.Atoi(cmp.Or(in.options.get(u.option), decimal(u.number))) // the option was validated
@@ -166,14 +166,19 @@ func (in *injection) readRoutes(containers []*corev1.Container) {
 			}
 		}
 	}
+	used := in.usedNumbers(containers)
 	for _, s := range in.services {
 		r, known := byName[s.Target.StrVal]
+		placeholder := false
 		if n := s.Target.IntVal; s.Target.StrVal == "" {
 			if r, known = byNumber[n]; !known && !ours[n] && n > 0 && n < 1<<16 {
 				r, known = route{in.listening(containers, n), n}, true
+				placeholder = s.Headless && !used[n] && !isWebPort(s, containers)
 			}
 		}
 		switch {
+		case placeholder:
+			in.placeholders = append(in.placeholders, s)
 		case !known:
 		case r.container == "":
 			in.unrouted = append(in.unrouted, s)
@@ -181,6 +186,56 @@ func (in *injection) readRoutes(containers []*corev1.Container) {
 			in.routes[r] = append(in.routes[r], s)
 		}
 	}
+}
+
+// isWebPort reports whether the port of a Service can be the port of a web server in the pod.
+func isWebPort(s ServicePort, containers []*corev1.Container) bool {
+	hasName := s.Name == "" || byName("", s.Name).protocol == plainHTTP
+	return hasName && httpPorts[s.Target.IntVal] == "HTTP" && slices.ContainsFunc(containers, isWebServer)
+}
+
+// usedNumbers returns the numbers in the containers and in the Services that are not headless. If no Service is headless, the
+// result is nil.
+func (in *injection) usedNumbers(containers []*corev1.Container) map[int32]bool {
+	if !slices.ContainsFunc(in.services, func(s ServicePort) bool { return s.Headless }) {
+		return nil
+	}
+	all := in.numbersOf(containers)
+	for _, s := range in.services {
+		all[s.Target.IntVal] = all[s.Target.IntVal] || !s.Headless
+	}
+	return all
+}
+
+// numbersOf returns the numbers in the probes, the command lines and the variables of containers.
+func (in *injection) numbersOf(containers []*corev1.Container) map[int32]bool {
+	all := map[int32]bool{}
+	read := func(text string) {
+		for number := range strings.FieldsFuncSeq(text, func(r rune) bool { return r < '0' || r > '9' }) {
+			if n, err := strconv.ParseUint(number, 10, 16); err == nil {
+				all[int32(n)] = true
+			}
+		}
+	}
+	for _, c := range containers {
+		for _, p := range probesOf(c) {
+			all[askedBy(p.Probe)] = true
+			if p.Exec != nil {
+				read(strings.Join(p.Exec.Command, " "))
+			}
+		}
+		container := at(in.object, "spec", "containers", c.Name)
+		for _, word := range slices.Concat(listAt(container, "command"), listAt(container, "args")) {
+			line, _ := word.(string)
+			read(line)
+		}
+		parametersOf(container, func(s parameter) {
+			if s.variable && anyOf(s.words, listenWords) {
+				read(s.value)
+			}
+		})
+	}
+	return all
 }
 
 // listening returns the name of the container that listens on an undeclared port. If the pod has several containers, this
@@ -309,8 +364,9 @@ func (in *injection) candidate(c *corev1.Container, p corev1.ContainerPort, foun
 	h, n := in.hintsOf(c), p.ContainerPort
 	named := found == "" || h.serves[n] != "" || h.flags[n].why != "" || isProbed(c, n)
 	o.used = named || len(in.pod.Containers) > 1
-	o.uncertain = !named && (len(in.pod.Containers) > 1 || in.namesOtherPort(c))
 	o.services, o.sign, o.requests = in.servicesOf(c, p), in.signOf(c, p), h.requests[p.ContainerPort]
+	isHeadless := !slices.ContainsFunc(o.services, func(s ServicePort) bool { return !s.Headless })
+	o.uncertain = !named && (len(in.pod.Containers) > 1 || in.namesOtherPort(c) || len(o.services) > 0 && isHeadless)
 	if len(in.pod.Containers) > 1 && len(o.services) == 0 {
 		o.helper = h.helper
 	}
@@ -381,7 +437,7 @@ func (in *injection) chooseAmong(all []*candidate, containers []*corev1.Containe
 	} else if all := rivals(main); len(all) > 1 {
 		return nil, in.refuseWhichPort(all)
 	}
-	chosen, err := in.narrow(main)
+	chosen, err := in.narrow(main, containers)
 	if err != nil || len(named) > 0 {
 		return chosen, err
 	}
@@ -463,7 +519,7 @@ func (in *injection) isStore(c *candidate) bool {
 }
 
 // narrow applies the evidence that selects one of several ports, the strongest first.
-func (in *injection) narrow(all []*candidate) (*candidate, error) {
+func (in *injection) narrow(all []*candidate, containers []*corev1.Container) (*candidate, error) {
 	for _, prefer := range preferences {
 		if better := slices.DeleteFunc(slices.Clone(all), func(c *candidate) bool { return !prefer(c) }); len(better) > 0 {
 			all = better
@@ -479,8 +535,9 @@ func (in *injection) narrow(all []*candidate) (*candidate, error) {
 	case len(all) > 1:
 		return nil, in.refuseWhichPort(all)
 	case all[0].container == nil:
+		in.out.Missing = "the container that receives the requests"
 		return nil, skip(NoPort, "%s, but no container declares port %d; select a container: %s", all[0].found, all[0].port.ContainerPort,
-			cure(containerOption, in.pod.Containers[0].Name))
+			in.flagsForContainers(containers, all[0].services[0]))
 	}
 	return all[0], nil
 }
@@ -511,8 +568,7 @@ func (c *candidate) isGRPC() bool {
 }
 
 // ofOneContainer returns the ports if all of them belong to one container. Otherwise, it returns the ports of the container
-// in the annotation of kubectl. It returns an
-// error if there are several containers and no annotation.
+// in the annotation of kubectl. It returns an error if there are several containers and no annotation.
 func (in *injection) ofOneContainer(all []*candidate) ([]*candidate, error) {
 	names := namesOf(all)
 	if len(names) == 1 {
@@ -665,11 +721,54 @@ func (in *injection) flagsOf(all []*candidate) string {
 	if len(all) > most {
 		text += fmt.Sprintf(" or one of %d other ports", len(all)-most)
 	}
-	annotations := "the annotation " + Prefix + portOption + " does"
-	if several {
-		annotations = "the annotations " + Prefix + containerOption + " and " + Prefix + portOption + " do"
+	return text + in.sameByAnnotation()
+}
+
+// sameByAnnotation returns the end of an error that lists flags.
+func (in *injection) sameByAnnotation() string {
+	if len(in.pod.Containers) > 1 {
+		return "; the annotations " + Prefix + containerOption + " and " + Prefix + portOption + " do the same"
 	}
-	return text + "; " + annotations + " the same"
+	return "; the annotation " + Prefix + portOption + " does the same"
+}
+
+// flagsForContainers returns the flags for each container that can listen on an undeclared port of a Service. A container
+// with the name of the Service or of the application is the first one. Helpers are the last ones.
+func (in *injection) flagsForContainers(containers []*corev1.Container, s ServicePort) string {
+	const most = 6
+	if len(in.pod.Containers) == 1 {
+		return cure(portOption, decimal(s.Target.IntVal))
+	}
+	reason := func(c *corev1.Container) (text string, rank int) {
+		if c.Name == s.Service {
+			return " (the Service has the same name)", 0
+		}
+		for _, key := range nameLabels {
+			if in.meta.Labels[key] == c.Name {
+				return fmt.Sprintf(" (the label %s has the same value)", key), 1
+			}
+		}
+		if why := helps(c, in.meta.Labels); why != "" {
+			return " (" + why + ")", 3
+		}
+		return "", 2
+	}
+	sorted := slices.Clone(containers)
+	slices.SortStableFunc(sorted, func(a, b *corev1.Container) int {
+		_, i := reason(a)
+		_, j := reason(b)
+		return i - j
+	})
+	var flags []string
+	for _, c := range sorted[:min(len(sorted), most)] {
+		why, _ := reason(c)
+		flags = append(flags, fmt.Sprintf("--%s %s --%s %d%s", containerOption, c.Name, portOption, s.Target.IntVal, why))
+	}
+	text := strings.Join(flags, " or ")
+	if len(sorted) > most {
+		text += fmt.Sprintf(" or one of %d other containers", len(sorted)-most)
+	}
+	return text + in.sameByAnnotation()
 }
 
 // byLikelihood returns the candidates in the order of their evidence. The candidate with the most evidence is the first
@@ -732,6 +831,12 @@ func (in *injection) skipNotHTTP(all []*candidate) error {
 // skipNoPort reports that nothing in the input names a port.
 func (in *injection) skipNoPort(containers []*corev1.Container) error {
 	in.out.Missing = "a declared port, or a Service that names a port"
+	if len(in.placeholders) > 0 {
+		s := in.placeholders[0]
+		in.out.Missing = "a container that declares the port"
+		return skip(NoPort, "only the headless Service %s names port %d, and no container declares or uses the port; if the pod serves requests on this port: %s",
+			s.Service, s.Target.IntVal, in.flagsForContainers(containers, s))
+	}
 	for _, c := range containers {
 		p := c.ReadinessProbe
 		n := askedBy(p)

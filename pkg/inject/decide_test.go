@@ -72,6 +72,82 @@ func TestUndeclaredServicePortHasLowConfidence(t *testing.T) {
 	}
 }
 
+// Clients connect directly to the pods of a headless Service, so its port is often a placeholder.
+func TestHeadlessServicePortIsNoEvidence(t *testing.T) {
+	const server = `"containers":[{"name":"server","image":"x/server:1"`
+	rows := []choice{
+		{"an unknown number", "", server + `}]`, `{"name":"unused","port":1234}`, NoPort},
+		{"a number of HTTP", "", server + `}]`, `{"name":"dummy","port":80}`, NoPort},
+		{"a name of HTTP", "", server + `}]`, `{"name":"http","port":80}`, NoPort},
+		{"two containers", "", server + `},{"name":"b"}]`, `{"port":80}`, NoPort},
+		{"another declared port", "", server + `,"ports":[{"containerPort":8080}]}]`, `{"name":"dummy","port":1234}`, "server:8080"},
+		{"the declared port", "", server + `,"ports":[{"containerPort":80}]}]`, `{"port":80}`, "server:80"},
+		{"a probe of the port", "", server + `,"livenessProbe":{"tcpSocket":{"port":80}}}]`, `{"port":80}`, "server:80"},
+		{"an argument with the port", "", server + `,"args":["-m","http.server","8000"]}]`, `{"port":8000}`, "server:8000"},
+		{"a variable with the port", "", server + `,"env":[{"name":"HTTP_PORT","value":"8000"}]}]`, `{"port":8000}`, "server:8000"},
+		{"a web server", "", `"containers":[{"name":"a","image":"x/nginx-unprivileged:1"}]`, `{"port":8080}`, "a:8080"},
+		{"a web server with an unknown number", "", `"containers":[{"name":"a","image":"x/nginx:1"}]`, `{"port":1234}`, NoPort},
+		{"a web server with another name", "", `"containers":[{"name":"a","image":"x/nginx:1"}]`, `{"name":"unused","port":8080}`, NoPort},
+	}
+	for _, c := range rows {
+		ports := portsOf(t, `"name":"shop"`, c.services)
+		for i := range ports {
+			ports[i].Headless = true
+		}
+		template := parse(t, `{"metadata":{},"spec":{`+c.spec+`}}`)
+		out := Inject(template, nil, ports...)
+		got := out.Reason
+		if out.Verdict == Injected {
+			got = fmt.Sprintf("%s:%d", out.Container, out.AppPort)
+		}
+		if got != c.want {
+			t.Errorf("%s: got %s (%s), want %s", c.name, got, out.Text, c.want)
+		}
+		if c.want == NoPort && !strings.Contains(out.Text, fmt.Sprintf("--port %d", ports[0].Number)) {
+			t.Errorf("%s: got the text %q, want the flag --port %d", c.name, out.Text, ports[0].Number)
+		}
+		ports[0].Headless = false
+		if out := Inject(template, nil, ports...); c.want == NoPort && out.Verdict != Injected && !strings.Contains(c.spec, `"b"`) {
+			t.Errorf("%s: got %s for a Service with an address, want an injection", c.name, out.Text)
+		}
+	}
+}
+
+func TestHeadlessServiceIsRead(t *testing.T) {
+	s, ok := ReadService(parse(t, `{"metadata":{"name":"a"},"spec":{"clusterIP":"None","selector":{"app":"a"},"ports":[{"port":80}]}}`))
+	harness.Equal(t, ok && s.ports[0].Headless, true)
+}
+
+// A flag or a variable for a certificate is stronger evidence than the number of a Service.
+func TestCertificateOverridesServiceNumber(t *testing.T) {
+	const args = `"args":["--certfile=/c/tls.crt","--keyfile=/c/tls.key"]`
+	wantChoices(t, []choice{
+		{"one port", "", `"containers":[{"name":"a",` + args + `,"ports":[{"containerPort":8000}]}]`, `{"port":80,"targetPort":8000}`, NotHTTP},
+		{"a name of HTTP", "", `"containers":[{"name":"a",` + args + `,"ports":[{"name":"http","containerPort":8000}]}]`, `{"port":80,"targetPort":8000}`, "a:8000"},
+		{"another port without evidence", "", `"containers":[{"name":"a",` + args + `,"ports":[{"containerPort":8000},{"containerPort":9001}]}]`, `{"name":"a","port":80,"targetPort":8000},{"name":"b","port":9001}`, "a:8000"},
+		{"another port for TLS", "", `"containers":[{"name":"a",` + args + `,"ports":[{"containerPort":8000},{"containerPort":8443}]}]`, `{"name":"a","port":80,"targetPort":8000},{"name":"b","port":443,"targetPort":8443}`, "a:8000"},
+	})
+}
+
+func TestManagementVariableSelectsOtherPort(t *testing.T) {
+	wantChoices(t, []choice{{"two declared ports", "",
+		`"containers":[{"name":"a","env":[{"name":"MANAGEMENT_SERVER_PORT","value":"8081"},{"name":"SERVER_PORT","value":"8080"}],"ports":[{"containerPort":8080},{"containerPort":8081}],` +
+			`"readinessProbe":{"httpGet":{"path":"/actuator/health/readiness","port":8081}}}]`, "", "a:8080"}})
+}
+
+func TestErrorListsMostLikelyContainerFirst(t *testing.T) {
+	for _, c := range []choice{
+		{"the name of the Service", "", `"containers":[{"name":"a"},{"name":"b"},{"name":"shop"},{"name":"c"}]`, `{"port":80}`, "--container shop --port 80 (the Service has the same name) or --container a --port 80 or"},
+		{"the name in a label", `"labels":{"app":"b"}`, `"containers":[{"name":"a"},{"name":"b"}]`, `{"port":80}`, "--container b --port 80 (the label app has the same value) or --container a --port 80;"},
+		{"a helper", "", `"containers":[{"name":"kubectl","image":"x/kubectl:1"},{"name":"log-agent"},{"name":"a","ports":[{"containerPort":9}]},{"name":"b","ports":[{"containerPort":9}]}]`, `{"port":80}`, "select a container: --container a --port 80 or --container b --port 80 or --container kubectl"},
+	} {
+		_, out := c.choose(t)
+		if !strings.Contains(out.Text, c.want) {
+			t.Errorf("%s: got %q, want %q", c.name, out.Text, c.want)
+		}
+	}
+}
+
 // The rows are kinds of pods that charts and tools generate.
 func TestChoiceForTypicalPods(t *testing.T) {
 	wantChoices(t, []choice{

@@ -25,8 +25,9 @@ type hints struct {
 	flags    map[int32]sign   // those that flags and variables name
 	serves   map[int32]string // flags and variables that contain the number of a port and state no protocol
 	pair     sign             // a flag contains a certificate, so a port without other evidence uses TLS
+	flagged  bool             // a flag or a variable is the reason for pair
 	private  map[int32]sign   // ports that a flag or a variable binds to the loopback address
-	mounted  sign             // the same for a mounted certificate, except for the common numbers of HTTP
+	mounted  sign             // the same for a mounted certificate
 
 	rows   []*imageRow // rows of images.txt that match the image, up to the first exception
 	helper string      // the reason why the container is a helper, or ""
@@ -52,7 +53,7 @@ var (
 	listenWords = []string{"port", "ports", "addr", "addrs", "address", "addresses", "listen", "listener", "bind", "endpoint", "url", "urls", "on"}
 	serveWords  = []string{"port", "addr", "address", "listen", "bind", "server", "host", "app", "service", "api", "main", "public", "endpoint", "container", "serving", "serve"}
 	bindWords   = []string{"listen", "bind"}
-	sideWords   = []string{"metrics", "metric", "prometheus", "prom", "telemetry", "monitoring", "health", "healthz", "healthcheck", "probe", "probes", "liveness", "readiness", "admin", "debug", "pprof", "profiling", "profiler"}
+	sideWords   = []string{"metrics", "metric", "prometheus", "prom", "telemetry", "monitoring", "health", "healthz", "healthcheck", "probe", "probes", "liveness", "readiness", "admin", "management", "mgmt", "debug", "pprof", "profiling", "profiler"}
 	plainWords  = []string{"insecure", "plaintext", "http", "http1", "http2", "h2c", "grpc", "web", "rest", "ws", "websocket"}
 	tlsWords    = []string{"https", "tls", "ssl", "mtls", "secure"}
 	certWords   = []string{"cert", "certs", "certfile", "certificate", "certificates", "crt"}
@@ -63,8 +64,11 @@ var (
 	otherCerts = []string{"ca", "cas", "cacert", "cacerts", "cafile", "bundle", "client", "root", "trust", "trusted", "truststore", "peer", "issuer", "jwt", "signing", "signer", "token", "ssh", "gpg", "account", "sa", "license", "encryption",
 		"saml", "oidc", "oauth", "idp", "sso", "ldap", "smtp", "etcd", "kubelet", "upstream", "backend", "remote", "target", "destination", "egress", "outbound", "db", "database", "sql", "mysql", "mariadb", "postgres", "postgresql", "pg", "redis",
 		"kafka", "mongo", "mongodb", "rabbitmq", "amqp", "nats", "elastic", "elasticsearch", "cassandra", "vault", "metrics"}
-	// Variables name certificates for many purposes, so all of their words must be of these.
-	ownCerts = []string{"tls", "ssl", "https", "http", "server", "serving", "web", "app", "file", "path", "dir", "private", "pem", "cert", "certs", "certfile", "certificate", "crt", "key", "keyfile", "enabled", "enable", "use", "serve"}
+	// Variables name certificates for many purposes. The name of a variable for the server contains a word of
+	// serverWords, or only words of ownCerts.
+	serverWords = []string{"http", "https", "server", "serving", "web", "webserver", "listen", "listener", "listeners"}
+	storeWords  = []string{"keystore", "store", "pfx", "p12", "pkcs12"}
+	ownCerts    = []string{"tls", "ssl", "https", "http", "server", "serving", "web", "app", "file", "path", "dir", "private", "pem", "cert", "certs", "certfile", "certificate", "crt", "key", "keyfile", "enabled", "enable", "use", "serve"}
 )
 
 // What commands of probes ask of their own pod: a URL, and what gRPC's health probe dials; where
@@ -188,31 +192,44 @@ func add(all map[int32]sign, port string, s sign) {
 	}
 }
 
-// readParameters reads the command line and the environment.
+// readParameters reads the command line and the environment. TLS is configured by a certificate and its
+// key, by a certificate and the scheme https, or by a variable for an HTTP server such as REGISTRY_HTTP_TLS_CERTIFICATE.
 func (h *hints) readParameters(container any) {
-	var cert, key string
+	var cert, key, scheme string
 	name := wordsOf(text(container, "name"))
 	parametersOf(container, func(s parameter) {
 		h.readListener(s, name)
-		if len(s.words) == 0 || !certifies(s) {
+		if len(s.words) == 0 || !certifies(s) || authorityFile.MatchString(s.value) {
 			return
 		}
-		switch isFile := strings.ContainsRune(s.value, '/') || strings.HasSuffix(s.value, ".pem"); {
+		last := s.words[len(s.words)-1]
+		switch isFile := strings.ContainsRune(s.value, '/') || certificateFile.MatchString(s.value); {
+		case isFile && s.variable && anyOf(s.words, serverWords) && anyOf(s.words, tlsWords) && (anyOf(s.words, certWords) || anyOf(s.words, storeWords)):
+			cert, key = s.name, s.name
 		case isFile && anyOf(s.words, keyWords):
 			key = s.name
 		case isFile && anyOf(s.words, certWords):
 			cert = s.name
-			if last := s.words[len(s.words)-1]; (last == "dir" || last == "path") && !strings.ContainsRune(s.value[strings.LastIndexByte(s.value, '/'):], '.') {
+			isFolder := (last == "dir" || last == "path") && !strings.ContainsRune(s.value[strings.LastIndexByte(s.value, '/'):], '.')
+			if isFolder && s.name != "SSL_CERT_DIR" { // the variable of OpenSSL contains the authorities
 				key = s.name // a folder has both
 			}
+		case (last == "protocol" || last == "scheme") && strings.EqualFold(s.value, "https"):
+			scheme = s.name
 		case anyOf(s.words, []string{"enabled", "enable", "use", "serve"}) && anyOf(s.words, tlsWords) && allOf(s.words, ownCerts) && slices.Contains([]string{"true", "1", "yes", "on"}, strings.ToLower(s.value)):
 			cert, key = s.name, s.name
 		}
 	})
-	if cert != "" && key != "" {
-		h.pair = sign{overTLS, fmt.Sprintf("%.60s configures TLS, and there is no other evidence for the port", cert)}
+	if cert != "" && (key != "" || scheme != "") {
+		h.pair, h.flagged = sign{overTLS, fmt.Sprintf("%.60s configures TLS, and there is no stronger evidence for the port", cert)}, true
 	}
 }
+
+// The values of parameters for certificates. authorityFile matches the files of certificate authorities.
+var (
+	authorityFile   = regexp.MustCompile(`(?i)(^|/)(root[-_]?)?ca([-_.][^/]*)?$|bundle[^/]*$`)
+	certificateFile = regexp.MustCompile(`(?i)\.(pem|crt|p12|pfx|jks)$`)
+)
 
 // idleCommands are shell commands that start no server.
 var idleCommands = []string{
@@ -413,7 +430,8 @@ func (h *hints) readAddress(s parameter, part string, container []string) {
 // certifies reports whether a parameter may be about a server's own certificate.
 func certifies(s parameter) bool {
 	if s.variable {
-		return allOf(s.words, ownCerts)
+		isServer := anyOf(s.words, serverWords) && !anyOf(s.words, otherCerts) || slices.Equal(s.words, []string{"protocol"}) || slices.Equal(s.words, []string{"scheme"})
+		return isServer || allOf(s.words, ownCerts)
 	}
 	return !anyOf(s.words, otherCerts)
 }
@@ -458,8 +476,5 @@ func (h *hints) byCertificate(p corev1.ContainerPort) sign {
 	if h.hasTLS || h.namesTLS || slices.ContainsFunc(h.undecided, func(n int32) bool { return n != p.ContainerPort }) {
 		return sign{}
 	}
-	if h.pair.why == "" && httpPorts[p.ContainerPort] != "HTTP" {
-		return h.mounted
-	}
-	return h.pair
+	return firstOf(h.pair, h.mounted)
 }

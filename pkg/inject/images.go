@@ -20,6 +20,14 @@ var images = parseImages(imagesText)
 // imageHelper is the kind of a container that is not the main one of its pod.
 const imageHelper = "helper"
 
+// imageWeb is the kind of a web server.
+const imageWeb = "web"
+
+// isWebServer reports whether the image of a container is that of a web server.
+func isWebServer(c *corev1.Container) bool {
+	return slices.ContainsFunc(images, func(r imageRow) bool { return r.kind == imageWeb && r.image.MatchString(c.Image) })
+}
+
 // An imageRow is a row of images.txt.
 type imageRow struct {
 	pattern string // for the whole name of an image
@@ -61,7 +69,7 @@ const imageException = "none"
 func rowsOf(c *corev1.Container) []*imageRow {
 	var all []*imageRow
 	for i, r := range images {
-		if r.kind == imageHelper || !r.image.MatchString(c.Image) {
+		if r.kind == imageHelper || r.kind == imageWeb || !r.image.MatchString(c.Image) {
 			continue
 		}
 		if r.kind == imageException {

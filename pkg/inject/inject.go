@@ -212,6 +212,7 @@ type injection struct {
 	noTCP, noTCPProtocol string                  // name and protocol of a Service, if no Service has a TCP port
 	routes               map[route][]ServicePort // Service ports by the container and the port that they reach
 	unrouted             []ServicePort           // Service ports with an unknown container
+	placeholders         []ServicePort           // undeclared ports of headless Services that the pod does not use
 	hints                map[string]*hints       // by container name: see hintsOf
 
 	options Options

@@ -2,10 +2,12 @@ package inject
 
 import (
 	"cmp"
+	_ "embed"
 	"fmt"
 	"maps"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -49,7 +51,8 @@ var (
 	httpName = regexp.MustCompile(`^(http[0-9]*|h2c|grpc|grpc-web|web|www|rest|graphql|ws|websocket)(-|$)`)
 	rawName  = regexp.MustCompile(`(^|-)(tcp|udp|redis|valkey|sentinel|mysql|mariadb|mysqlx|postgres|postgresql|pgsql|postgre|pg|pgbouncer|mongo|mongodb|mongos|kafka|plaintext|broker|` +
 		`zookeeper|zk|leader-election|election|etcd|cassandra|cql|thrift|dubbo|hessian|rmi|remoting|capnproto|memcache|memcached|amqp|amqps|mqtt|mqtts|nats|stomp|ldap|ldaps|smtp|smtps|imap|pop3|` +
-		`ftp|sftp|ssh|dns|dns-tcp|nfs|mssql|tds|oracle|sql|db|database|syslog|fluent|forward|beats|graphite|openwire|epmd|bolt|aerospike|socat|fastcgi|fpm|php-fpm|rtmp|rtsp|sip|vnc|rdp|socks|socks5)(-|$)`)
+		`ftp|sftp|ssh|dns|dns-tcp|nfs|mssql|tds|oracle|sql|db|database|syslog|fluent|forward|beats|graphite|openwire|epmd|bolt|aerospike|socat|fastcgi|fpm|php-fpm|rtmp|rtsp|sip|vnc|rdp|socks|socks5|` +
+		`irc|ircd|ircs|dicom|modbus|opcua|minecraft|rcon|pickle|iscsi|rsync|telnet|xmpp|bgp|kerberos|smb|gearman|clamd)(-|$)`)
 )
 
 // Commands of probes that are clients of something else than HTTP, and images that are
@@ -68,15 +71,27 @@ var (
 	exporterImage = regexp.MustCompile(`[-_]exporter([:@]|$)`) // of the metrics of another server, whatever their port is called
 )
 
-// rawPorts are the ports of what is not HTTP (IANA, and what the servers listen on unless configured
-// otherwise). Numbers that HTTP servers often have as well, such as 9000 and 7001, are none.
-var rawPorts = map[int32]string{
-	21: "FTP", 22: "SSH", 23: "Telnet", 25: "SMTP", 53: "DNS", 110: "POP3", 111: "portmap", 143: "IMAP", 389: "LDAP", 445: "SMB", 465: "SMTP", 514: "syslog", 587: "SMTP",
-	636: "LDAP", 873: "rsync", 993: "IMAP", 995: "POP3", 1099: "Java RMI", 1433: "SQL Server", 1521: "Oracle", 1883: "MQTT", 1935: "RTMP", 2049: "NFS", 2181: "ZooKeeper", 2379: "etcd", 2380: "etcd", 2551: "Akka remoting",
-	2888: "ZooKeeper", 3260: "iSCSI", 3306: "MySQL", 3389: "RDP", 3888: "ZooKeeper", 4222: "NATS", 4369: "Erlang", 4730: "Gearman", 5222: "XMPP", 5432: "PostgreSQL", 5433: "PostgreSQL", 5671: "AMQP", 5672: "AMQP",
-	5701: "Hazelcast", 5900: "VNC", 6123: "Flink's RPC", 6124: "Flink's RPC", 6222: "NATS", 6379: "Redis", 6380: "Redis", 6432: "PgBouncer", 6627: "Storm", 6650: "Pulsar", 7077: "Spark", 7199: "JMX", 7687: "Bolt", 8883: "MQTT", 9042: "Cassandra", 9092: "Kafka", 9094: "Kafka",
-	9083: "Hive's metastore", 9160: "Cassandra", 9300: "Elasticsearch's transport", 9418: "Git", 11211: "memcached", 16379: "Redis", 20880: "Dubbo", 24224: "Fluentd", 25672: "RabbitMQ", 26257: "CockroachDB", 26379: "Redis Sentinel",
-	27017: "MongoDB", 27018: "MongoDB", 27019: "MongoDB", 28015: "RethinkDB", 29015: "RethinkDB", 33060: "MySQL", 50000: "Db2", 61616: "ActiveMQ",
+//go:embed ports.txt
+var portsText string
+
+// rawPorts contains the ports of servers that do not use HTTP. ports.txt documents the format.
+var rawPorts = parsePorts(portsText)
+
+func parsePorts(text string) map[int32]string {
+	all := map[int32]string{}
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		fields := strings.Split(line, " | ")
+		n, err := strconv.ParseUint(fields[0], 10, 16)
+		if len(fields) != 3 || err != nil || all[int32(n)] != "" {
+			panic("inject: ports.txt: invalid or repeated row: " + line)
+		}
+		all[int32(n)] = fields[1]
+	}
+	return all
 }
 
 // tlsPorts are those on which nearly everybody speaks TLS; so are all that end with 443.
@@ -159,7 +174,12 @@ func byAppProtocol(service, name string) sign {
 // that disagree, one that says HTTP wins: it is a port that somebody asks by HTTP.
 func (in *injection) signOf(c *corev1.Container, p corev1.ContainerPort) sign {
 	h := in.hintsOf(c)
-	return firstOf(in.signBeforeCertificates(c, p, h), h.byCertificate(p), byUsualNumber(p))
+	s := in.signBeforeCertificates(c, p, h)
+	if h.flagged && s.protocol == plainHTTP && slices.ContainsFunc(in.servicesOf(c, p), func(o ServicePort) bool { return s == byServiceNumber([]ServicePort{o}) }) {
+		// A flag or a variable for a certificate is stronger evidence than the number.
+		return firstOf(h.byCertificate(p), s)
+	}
+	return firstOf(s, h.byCertificate(p), byUsualNumber(p))
 }
 
 // signBeforeCertificates is signOf without what is asked last.
@@ -266,7 +286,7 @@ func byProbe(probe namedProbe, c *corev1.Container, p corev1.ContainerPort) sign
 // used if a flag contains the number, and the container has no certificate. If a Service offers port 80 on port
 // 443 only, a load balancer terminates TLS.
 func byNumber(p corev1.ContainerPort, services []ServicePort, h *hints) sign {
-	if of := rawPorts[p.ContainerPort]; of != "" {
+	if of := rawPorts[p.ContainerPort]; of != "" && !slices.ContainsFunc(services, isOnPort80) {
 		return sign{notHTTP, fmt.Sprintf("%d is the port of %s", p.ContainerPort, of)}
 	}
 	if isTLSNumber(p.ContainerPort) && (h.serves[p.ContainerPort] == "" || h.pair.why != "" || h.mounted.why != "") {
@@ -275,7 +295,12 @@ func byNumber(p corev1.ContainerPort, services []ServicePort, h *hints) sign {
 	if len(services) > 0 && p.ContainerPort != 80 && !slices.ContainsFunc(services, func(s ServicePort) bool { return s.Number != 443 }) {
 		return sign{overTLS, fmt.Sprintf("Service %s offers it on port 443, the port of HTTPS", services[len(services)-1].Service)}
 	}
-	if i := slices.IndexFunc(services, func(s ServicePort) bool { return s.Number == 80 }); i >= 0 {
+	return byServiceNumber(services)
+}
+
+// byServiceNumber returns the sign of a Service that offers a port on port 80.
+func byServiceNumber(services []ServicePort) sign {
+	if i := slices.IndexFunc(services, isOnPort80); i >= 0 {
 		return sign{plainHTTP, fmt.Sprintf("Service %s offers it on port 80", services[i].Service)}
 	}
 	return sign{}
@@ -346,7 +371,7 @@ func isProbed(c *corev1.Container, port int32) bool {
 // What the policy looks for where signOf reads flags, variables, mounts and commands: words that one
 // of its signs needs, whatever port it is about. Beside them it takes a port that is called HTTP alone.
 const (
-	hintWords   = `(tls|ssl|https|secure|cert|crt|metric|prom|telemetry|monitoring|health|probe|liveness|readiness|admin|debug|pprof|profil)`
+	hintWords   = `(tls|ssl|https|secure|cert|crt|metric|prom|telemetry|monitoring|health|probe|liveness|readiness|admin|manag.*(port|addr)|mgmt|debug|pprof|profil)`
 	hintFlags   = `(?i)(^|[ \t\n])-[-a-z0-9_.]*` + hintWords + `|(https|wss|tls|ssl)://|(^|[ \t\n])[a-z0-9]+-l(isten)?:[0-9]`
 	hintNames   = `(?i)` + hintWords
 	hintMounts  = `(?i)(tls|ssl|https|pki|cert)`
@@ -368,7 +393,7 @@ func speaksHTTPCEL(high bool) string {
 	ported := "" // rows for some ports, and the option sure
 	for _, r := range images {
 		switch r.kind {
-		case imageException: // the policy is stricter
+		case imageException, imageWeb: // the policy is stricter
 		case imageHelper:
 			helpers = append(helpers, r.pattern)
 		default:

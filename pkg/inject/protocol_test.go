@@ -47,6 +47,11 @@ var protocols = []struct{ fact, container, why string }{ // why "": it is inject
 	{"a web server beside a database", `"ports":[{"containerPort":3306}]},{"name":"web","ports":[{"containerPort":8080}]`, ""},
 	{"a broker of MQTT", `"image":"eclipse-` + "mos" + `quitto:2","ports":[{"containerPort":7000}]`, "its image is eclipse-"},
 	{"PHP behind FastCGI", `"image":"php:8.3-fpm-alpine","ports":[{"containerPort":9000}]`, "its image is php:8.3-fpm-alpine"},
+	{"a game server", `"ports":[{"containerPort":25565}]`, "25565 is the port of Minecraft"},
+	{"a server for chat", `"ports":[{"containerPort":6667}]`, "6667 is the port of IRC"},
+	{"a server for medical images", `"ports":[{"containerPort":4242,"name":"dicom"}]`, "its name is dicom"},
+	{"a gateway for machines", `"ports":[{"containerPort":5020}]`, "5020 is the port of Modbus"},
+	{"a database for metrics", `"ports":[{"containerPort":2003},{"containerPort":2004}]`, "2003 is the port of Graphite"},
 	{"PHP in a web server", `"image":"php:8.3-apache","ports":[{"containerPort":80}]`, ""},
 }
 
@@ -156,9 +161,9 @@ func TestPortsHaveReasonsAndConfidence(t *testing.T) {
 		{"a request path", get("/") + `"ports":[{"containerPort":8080}]`, "", "8080 low [declared; probe GET /]"},
 		{"a health path", get("/healthz") + `"ports":[{"containerPort":8080}]`, "", "8080 low [declared]"},
 		{"a name", `"ports":[{"containerPort":9000,"name":"http"}]`, "", "9000 high [declared as http]"},
-		{"a Service by number", `"ports":[{"containerPort":7777}]`, `{"port":81,"targetPort":7777}`, "7777 low [Service shop names it; declared]"},
-		{"a Service by name", `"ports":[{"containerPort":7777,"name":"web"}]`, `{"port":81,"targetPort":"web"}`, "7777 high [Service shop names it; declared as web]"},
-		{"appProtocol", `"ports":[{"containerPort":7777}]`, `{"port":81,"targetPort":7777,"appProtocol":"h2c"}`, "7777 high [Service shop names it with appProtocol h2c; declared]"},
+		{"a Service by number", `"ports":[{"containerPort":7778}]`, `{"port":81,"targetPort":7778}`, "7778 low [Service shop names it; declared]"},
+		{"a Service by name", `"ports":[{"containerPort":7778,"name":"web"}]`, `{"port":81,"targetPort":"web"}`, "7778 high [Service shop names it; declared as web]"},
+		{"appProtocol", `"ports":[{"containerPort":7778}]`, `{"port":81,"targetPort":7778,"appProtocol":"h2c"}`, "7778 high [Service shop names it with appProtocol h2c; declared]"},
 		{"an undeclared port", `"image":"x"`, `{"port":80,"targetPort":5000}`, "5000 high [Service shop names it; Service shop offers it on port 80]"},
 		{"a known image", `"image":"x/shop-operator","ports":[{"containerPort":9000,"name":"http"}]`, "", "9000 low [declared as http; but its image is x/shop-operator (an operator)]"},
 	} {

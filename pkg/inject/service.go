@@ -58,6 +58,7 @@ type ServicePort struct {
 	Number      int32  // that clients call
 	AppProtocol string // "" for none
 	Certificate bool   // the Service asks for a certificate with which its pods serve
+	Headless    bool   // clients connect to the pods directly, so the port can be a placeholder
 	Target      intstr.IntOrString
 	Protocol    corev1.Protocol // "" means TCP
 }
@@ -103,7 +104,7 @@ func ReadService(service any) (_ *Service, ok bool) {
 	for _, p := range s.Spec.Ports {
 		read.ports = append(read.ports, ServicePort{
 			Service: s.Name, Name: p.Name, Number: p.Port, AppProtocol: *cmp.Or(p.AppProtocol, new(string)),
-			Certificate: asksForCertificate(s), Target: targetOf(p), Protocol: p.Protocol,
+			Certificate: asksForCertificate(s), Headless: s.Spec.ClusterIP == corev1.ClusterIPNone, Target: targetOf(p), Protocol: p.Protocol,
 		})
 	}
 	return read, true

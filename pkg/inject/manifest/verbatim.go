@@ -130,10 +130,11 @@ func (d *document) keepInStatus(was []byte, changes []inject.Change, hunks strin
 	}
 }
 
-// kept takes the comment out of a document, and returns the text without it, and its hunks.
+// kept returns the text of a document without its last comment with hunks, and the hunks. The hunks can contain the mark of
+// the comment, so only a mark at the beginning of a line counts.
 func (d *document) kept() (text []byte, hunks string) {
-	i := bytes.LastIndex(d.text, []byte(keptMark))
-	if i < 0 || i > 0 && d.text[i-1] != '\n' {
+	i := bytes.LastIndex(d.text, []byte("\n"+keptMark)) + 1
+	if i == 0 && !bytes.HasPrefix(d.text, []byte(keptMark)) {
 		return d.text, ""
 	}
 	line, rest, _ := bytes.Cut(d.text[i:], []byte("\n"))

@@ -43,6 +43,12 @@ func TestUninjectRestoresMissingFinalNewline(t *testing.T) {
 	}
 }
 
+// The comment of an injection contains the original text, so it can contain the mark of another comment.
+func TestUninjectRestoresCommentOfSameForm(t *testing.T) {
+	text := commented + keptMark + "bogus\n"
+	harness.Equal(t, string(takenBack(Parse("f", []byte(injectText(t, text))))), text)
+}
+
 const commented = `apiVersion: v1
 kind: Pod
 metadata:
