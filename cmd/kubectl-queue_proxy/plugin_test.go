@@ -2,9 +2,7 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"maps"
 	"net/http"
@@ -13,11 +11,13 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/spf13/pflag"
 
 	"github.com/queue-proxy/queue-proxy/pkg/kubectl"
 	"github.com/queue-proxy/queue-proxy/pkg/top"
@@ -26,10 +26,18 @@ import (
 
 func TestMain(m *testing.M) {
 	harness.AsKubectl()
-	code := m.Run()
-	_ = os.RemoveAll(built)
-	os.Exit(code)
+	testscript.Main(cleaning{m}, map[string]func(){"kubectl-queue_proxy": main})
 }
+
+// cleaning removes the program of the sidecar after the tests.
+type cleaning struct{ *testing.M }
+
+func (c cleaning) Run() int {
+	defer os.RemoveAll(built)
+	return c.M.Run()
+}
+
+func TestCommandLine(t *testing.T) { harness.RunScripts(t, "testdata") }
 
 // built is the folder of the sidecar's program, "" as long as no test has needed it.
 var built string
@@ -183,8 +191,8 @@ func TestWhyIsTheWordOfTheSidecarInThePod(t *testing.T) {
 		args, called, said string
 		code               int
 	}{
-		{"why web-1", "exec web-1 --container=queue-proxy -- /ko-app/queue why\n", "", 0},
-		{"why web-1 -n shop --context=test -c queue", "exec web-1 --container=queue --context=test --namespace=shop -- /ko-app/queue why\n", "", 0},
+		{"why web-1", "exec web-1 --container=queue-proxy -- /ko-app/queue why -o text\n", "", 0},
+		{"why web-1 -n shop --context=test -c queue", "exec web-1 --container=queue --context=test --namespace=shop -- /ko-app/queue why -o text\n", "", 0},
 		{"why -o json web-1", "exec web-1 --container=queue-proxy -- /ko-app/queue why -o json\n", `"ready": false`, 1},
 	} {
 		if c.code != 0 {
@@ -225,110 +233,6 @@ func TestAKubectlThatFailsIsAnErrorWithItsWords(t *testing.T) {
 	}
 }
 
-func TestABadCommandLineIsOneErrorAndAHint(t *testing.T) {
-	for args, want := range map[string]string{
-		"frobnicate":            "unknown command \"frobnicate\"\nRun 'kubectl queue-proxy help' for usage.\n",
-		"tpo":                   "unknown command \"tpo\": did you mean \"top\"?\nRun 'kubectl queue-proxy help' for usage.\n",
-		"help wyh":              "help: unknown command \"wyh\": did you mean \"why\"?\nRun 'kubectl queue-proxy help' for usage.\n",
-		"why":                   "why: which pod?\nRun 'kubectl queue-proxy help why' for usage.\n",
-		"why a b":               "why: unexpected argument \"b\"\nRun 'kubectl queue-proxy help why' for usage.\n",
-		"why a -o xml":          "why: invalid value \"xml\" for flag -o: want one of text, json\nRun 'kubectl queue-proxy help why' for usage.\n",
-		"top web":               "top: unexpected argument \"web\"\nRun 'kubectl queue-proxy help top' for usage.\n",
-		"top -A -n shop":        "top: -A and -n: one of them\nRun 'kubectl queue-proxy help top' for usage.\n",
-		"top --interval 10ms":   "top: --interval 10ms: at least 1s\nRun 'kubectl queue-proxy help top' for usage.\n",
-		"top --window 1s":       "top: --window 1s: from the interval, 2s, to 5m0s\nRun 'kubectl queue-proxy help top' for usage.\n",
-		"top --sort age":        "top: invalid value \"age\" for flag -sort: want one of waiting, running, requests, p99, limit, failure, ready, name\nRun 'kubectl queue-proxy help top' for usage.\n",
-		"top --frobnicate":      "top: flag provided but not defined: -frobnicate\nRun 'kubectl queue-proxy help top' for usage.\n",
-		"completion":            "completion: which shell? bash, zsh, fish, kubectl\nRun 'kubectl queue-proxy help completion' for usage.\n",
-		"completion csh":        "completion: want one of bash, zsh, fish, kubectl\nRun 'kubectl queue-proxy help completion' for usage.\n",
-		"help frobnicate":       "help: unknown command \"frobnicate\"\nRun 'kubectl queue-proxy help' for usage.\n",
-		"completion bash extra": "completion: unexpected argument \"extra\"\nRun 'kubectl queue-proxy help completion' for usage.\n",
-	} {
-		stdout, stderr, code := ran(t, strings.Fields(args)...)
-		if code != 2 || stdout != "" || stderr != "kubectl queue-proxy: "+want {
-			t.Errorf("%s: got code %d, %q and %q, want 2 and %q", args, code, stdout, stderr, want)
-		}
-	}
-}
-
-func TestFlagsStandWherePeopleOfKubectlPutThem(t *testing.T) {
-	for args, want := range map[string]string{
-		"why web -n shop":                 "[web] shop queue-proxy  []",
-		"why -nshop web":                  "[web] shop queue-proxy  []",
-		"why web -ojson --namespace=shop": "[web] shop queue-proxy json []",
-		"why --context test web -c=other": "[web]  other  [--context=test]",
-		"why -n shop -- -web":             "[-web] shop queue-proxy  []",
-		"why namespace -c=a -- -n shop":   "",
-		"why -- -n":                       "[-n]  queue-proxy  []",
-		"top -Alapp=web":                  "",
-		"top -A -lapp=web -o json":        "[]  queue-proxy json []",
-	} {
-		line, err := parse(strings.Fields(args))
-		got := fmt.Sprint(line.args, " ", line.namespace, " ", line.container, " ", line.output, " ", line.passed)
-		if want == "" {
-			if err == nil {
-				t.Errorf("%s: got %s, want an error", args, got)
-			}
-			continue
-		}
-		if err != nil || got != want {
-			t.Errorf("%s: got %s, %v, want %s", args, got, err, want)
-		}
-	}
-}
-
-func TestHelpNamesEveryCommandAndFlag(t *testing.T) {
-	for _, name := range append(commandNames(), "") {
-		stdout, stderr, code := ran(t, "help", name)
-		if name == "" {
-			stdout, stderr, code = ran(t)
-		}
-		if code != 0 || stderr != "" || !strings.HasPrefix(stdout, "kubectl queue-proxy ") || !strings.Contains(stdout, "\nUsage:\n") {
-			t.Errorf("help %s: got %d, %q and %q, want help", name, code, stderr, stdout)
-		}
-		for _, f := range flagNames(name) {
-			if f != "--help" && !strings.Contains(stdout, f) {
-				t.Errorf("help %s: got no %s:\n%s", name, f, stdout)
-			}
-		}
-		for line := range strings.Lines(stdout) {
-			if len(strings.TrimSuffix(line, "\n")) > 80 || strings.Contains(line, "\t") {
-				t.Errorf("help %s: got the line %q, want one that fits a terminal", name, line)
-			}
-		}
-	}
-	overview, _, _ := ran(t, "--help")
-	for _, name := range commandNames() {
-		if !strings.Contains(overview, "kubectl queue-proxy "+name) {
-			t.Errorf("got help without %s", name)
-		}
-		if got, _, _ := ran(t, name, "--help"); got != help(name) {
-			t.Errorf("%s --help: got %q, want its help", name, got)
-		}
-	}
-}
-
-func TestEachCommandHasAPageOfManual(t *testing.T) {
-	dir := t.TempDir()
-	if stdout, stderr, code := ran(t, "man", dir); code != 0 || stdout+stderr != "" {
-		t.Fatalf("got code %d, %q and %q, want pages alone", code, stdout, stderr)
-	}
-	for _, name := range commandNames() {
-		page, err := os.ReadFile(filepath.Join(dir, strings.TrimSuffix("kubectl-queue_proxy-"+strings.TrimSuffix(name, "help"), "-")+".1"))
-		harness.NoError(t, err)
-		wanted := []string{".SH NAME\n", ".SH SYNOPSIS\n", ".SH DESCRIPTION\n"}
-		new(commandLine).flagsOf(name).VisitAll(func(f *flag.Flag) { wanted = append(wanted, strings.ReplaceAll("-"+f.Name, "-", `\-`)) })
-		for _, want := range wanted {
-			if !strings.Contains(string(page), want) {
-				t.Errorf("%s: got no %q in\n%s", name, want, page)
-			}
-		}
-	}
-	if _, stderr, code := ran(t, "man"); code != 2 || !strings.Contains(stderr, "man: which folder?") {
-		t.Errorf("got code %d and %q without a folder, want 2", code, stderr)
-	}
-}
-
 // The page says what there is: flags, columns, what they can be sorted by, names in JSON and bounds.
 func TestTheDocumentNamesAllThatThereIs(t *testing.T) {
 	text, err := os.ReadFile("../../docs/kubectl.md")
@@ -339,11 +243,13 @@ func TestTheDocumentNamesAllThatThereIs(t *testing.T) {
 	harness.NoError(t, json.Unmarshal(row, &fields))
 	delete(fields, "namespace")
 	delete(fields, "pod")
+	var flags []string
+	for _, cmd := range (&program{}).root().Commands() {
+		cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) { flags = append(flags, "--"+f.Name) })
+	}
 	wanted := []string{fmt.Sprintf("| sidecars | %d;", kubectl.Most), fmt.Sprintf("| at once | %d |", kubectl.Parallel), "every " + strings.TrimSuffix(listEvery.String(), "s") + " s"}
-	for _, word := range slices.Concat(slices.Collect(maps.Keys(fields)), top.Keys(), flagNames("top"), flagNames("why")) {
-		if word != "--help" {
-			wanted = append(wanted, "`"+word+"`")
-		}
+	for _, word := range slices.Concat(slices.Collect(maps.Keys(fields)), top.Keys(), flags) {
+		wanted = append(wanted, "`"+word+"`")
 	}
 	for title := range strings.FieldsSeq("READY RUNNING WAITING LIMIT REQ/S P99 NOTE") {
 		wanted = append(wanted, "`"+title+"`")
@@ -353,45 +259,17 @@ func TestTheDocumentNamesAllThatThereIs(t *testing.T) {
 	}
 }
 
-// flagNames are the flags of a command as people write them.
-func flagNames(command string) []string {
-	all, _ := new(program).offers(context.Background(), command, nil, "-")
-	return all
-}
-
-func TestKubectlCompletesWhatIsTyped(t *testing.T) {
+func TestPodNamesAreCompleted(t *testing.T) {
 	(&cluster{}).install(t, "")
 	for args, want := range map[string]string{
-		"":                      "top why version completion help :4",
-		"t":                     "top :4",
 		"why ":                  "web-1 web-2 :4",
-		"why web-2":             "web-2 :4",
 		"why web-1 ":            ":4",
 		"why -n shop web-":      "web-1 web-2 :4",
-		"top --so":              "--sort :4",
-		"top --sort re":         "requests ready :4",
-		"top -o ":               "text json :4",
-		"top --kubeconfig ":     ":0",
-		"top -n ":               ":4",
-		"top ":                  ":4",
-		"help ":                 "top why version completion help :4",
-		"completion ku":         "kubectl :4",
-		"why --cont":            "--container --context :4",
-		"frobnicate ":           ":4",
 		"why --context test we": "web-1 web-2 :4",
 	} {
-		stdout, _, code := ran(t, append([]string{completing}, strings.Split(args, " ")...)...)
+		stdout, _, code := ran(t, append([]string{"__complete"}, strings.Split(args, " ")...)...)
 		if got := strings.Join(strings.Fields(stdout), " "); code != 0 || got != want {
 			t.Errorf("%q: got %q, want %q", args, got, want)
-		}
-	}
-	script, _, _ := ran(t, "completion", "kubectl")
-	if !strings.HasPrefix(script, "#!/bin/sh\n") || !strings.Contains(script, fileName+" "+completing) {
-		t.Errorf("got the script %q, want one that calls us", script)
-	}
-	for _, shell := range []string{"bash", "zsh", "fish"} {
-		if script, _, code := ran(t, "completion", shell); code != 0 || !strings.Contains(script, fileName) || !strings.Contains(script, "all-namespaces") {
-			t.Errorf("%s: got %d and %q, want our name and flags", shell, code, script)
 		}
 	}
 }

@@ -35,7 +35,7 @@ type collector struct {
 
 // top shows the sidecars.
 func (p *program) top(ctx context.Context, line commandLine) error {
-	k := p.kubectl(line)
+	k := p.kubectl(&line)
 	if line.namespace == "" && !line.everywhere {
 		var err error
 		if line.namespace, err = k.Namespace(ctx); err != nil {
@@ -54,7 +54,7 @@ func (p *program) top(ctx context.Context, line commandLine) error {
 	if err := c.list(ctx); err != nil { // before a screen is there: kubectl may ask its user for a password
 		return err
 	}
-	if screen, ok := p.screen(); ok && !line.once && line.output == "" {
+	if screen, ok := p.screen(); ok && !line.once && line.output == "text" {
 		return p.live(ctx, line, c, screen)
 	}
 	return p.once(ctx, line, c)
