@@ -7,16 +7,18 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/client-go/rest"
 
 	"github.com/queue-proxy/queue-proxy/pkg/cli"
+	"github.com/queue-proxy/queue-proxy/pkg/cluster"
 	"github.com/queue-proxy/queue-proxy/pkg/top"
 )
 
 // commandLine contains the flags of top and why.
 type commandLine struct {
-	kubectl map[string]*string // flags of kubectl by name
+	kube *genericclioptions.ConfigFlags // kubeconfig, context, namespace, credentials
 
-	namespace string // empty for the namespace of the context
 	container string
 	output    string
 
@@ -46,7 +48,7 @@ exec kubectl-queue_proxy __complete "$@"
 
 // root returns the command line of the plugin.
 func (p *program) root() *cobra.Command {
-	line := &commandLine{kubectl: map[string]*string{}}
+	line := &commandLine{kube: genericclioptions.NewConfigFlags(true)}
 	root := &cobra.Command{
 		Use: "kubectl-queue_proxy", Short: "Show the queue-proxy sidecars of a cluster",
 		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl queue-proxy"},
@@ -68,11 +70,7 @@ Exit codes:
 	root.SetOut(p.stdout)
 	root.SetErr(p.stderr)
 	root.AddCommand(p.topCommand(line), p.whyCommand(line))
-	flags := root.PersistentFlags()
-	for _, name := range []string{"context", "kubeconfig", "cluster", "user", "as", "as-group"} {
-		line.kubectl[name] = flags.String(name, "", "as in kubectl")
-	}
-	flags.StringVarP(&line.namespace, "namespace", "n", "", "namespace of the pods; by default that of the context")
+	line.kube.AddFlags(root.PersistentFlags())
 	root.InitDefaultCompletionCmd()
 	if completion, _, err := root.Find([]string{"completion"}); err == nil {
 		completion.AddCommand(&cobra.Command{
@@ -89,14 +87,44 @@ Exit codes:
 	return root
 }
 
+// connect returns a client for the API server, and the namespace.
+func (line *commandLine) connect() (*cluster.Client, string, error) {
+	config, err := line.kube.ToRESTConfig()
+	if err != nil {
+		return nil, "", err
+	}
+	config.UserAgent = rest.DefaultKubernetesUserAgent()
+	namespace, _, err := line.kube.ToRawKubeConfigLoader().Namespace()
+	if err != nil {
+		return nil, "", err
+	}
+	client, err := cluster.New(config)
+	return client, namespace, err
+}
+
+// podNames returns the names of the pods with a sidecar. It returns no names if an error occurs.
+func (line *commandLine) podNames(ctx context.Context) []string {
+	client, namespace, err := line.connect()
+	if err != nil {
+		return nil
+	}
+	sidecars, _, _ := client.Sidecars(ctx, cluster.Selection{Namespace: namespace, Container: line.container})
+	var names []string
+	for _, s := range sidecars {
+		names = append(names, s.Pod)
+	}
+	return names
+}
+
 func (p *program) topCommand(line *commandLine) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "top", Short: "Show all sidecars of a namespace",
 		Long: `Show all sidecars of a namespace: ready, running and waiting requests, the concurrency limit,
 requests per second, the 99th percentile of the response time, and the last failure.
 
-On a terminal, the output is refreshed until q or Ctrl-C is pressed; s changes the sort order.
-Otherwise, and with --once or -o json, it is printed once, after two requests to each sidecar.
+On a terminal, the output is refreshed until q or Ctrl-C is pressed. The arrow keys scroll, s
+changes the sort order, / filters rows by text, and ? shows all keys. Otherwise, and with --once or
+-o json, the output is printed once, after two requests to each sidecar.
 
 Red means not ready; yellow means draining or unknown. Set NO_COLOR=1 in the environment to disable
 colors.
@@ -108,7 +136,7 @@ colors.
 		Args: cli.NoArguments(""),
 		PreRunE: func(*cobra.Command, []string) error {
 			switch {
-			case line.everywhere && line.namespace != "":
+			case line.everywhere && *line.kube.Namespace != "":
 				return fmt.Errorf("--all-namespaces and --namespace exclude each other")
 			case line.interval < minInterval:
 				return fmt.Errorf("--interval: %v is less than %v", line.interval, minInterval)
@@ -159,8 +187,7 @@ The exit code is 0 if the pod is ready.
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), completionTime)
 			defer cancel()
-			pods, _ := p.kubectl(line).Pods(ctx, line.namespace) // an error means that there are no suggestions
-			return pods, cobra.ShellCompDirectiveNoFileComp
+			return line.podNames(ctx), cobra.ShellCompDirectiveNoFileComp
 		},
 	}
 	cmd.Flags().StringVarP(&line.container, "container", "c", "queue-proxy", "container of the sidecar")

@@ -9,11 +9,10 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"slices"
 	"syscall"
 
 	"github.com/queue-proxy/queue-proxy/pkg/cli"
-	"github.com/queue-proxy/queue-proxy/pkg/kubectl"
+	"github.com/queue-proxy/queue-proxy/pkg/printable"
 )
 
 // Set by the linker.
@@ -34,8 +33,7 @@ const sidecarProgram = "/ko-app/queue"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	p := &program{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr}
-	p.terminal, p.plain = os.Getenv("TERM"), os.Getenv("NO_COLOR") != "" //nolint:forbidigo // the plugin's own, read once; pkg/config reads the sidecar's
+	p := &program{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, environ: os.Environ()} //nolint:forbidigo // for the terminal; pkg/config reads the sidecar's
 	code := p.run(ctx, os.Args[1:])
 	stop()
 	os.Exit(code)
@@ -45,8 +43,7 @@ func main() {
 type program struct {
 	stdin          *os.File
 	stdout, stderr io.Writer
-	terminal       string // type of the terminal
-	plain          bool   // disables colors
+	environ        []string
 
 	code int // exit code of a command that returns no error
 }
@@ -64,23 +61,16 @@ func (p *program) run(ctx context.Context, args []string) int {
 }
 
 // why runs queue-proxy why in the container of the sidecar.
-func (p *program) why(ctx context.Context, pod string, line *commandLine) error {
-	k := p.kubectl(line)
-	if line.namespace != "" {
-		k.Flags = append(k.Flags, "--namespace="+line.namespace)
+func (p *program) why(ctx context.Context, name string, line *commandLine) error {
+	client, namespace, err := line.connect()
+	if err != nil {
+		return err
 	}
-	var err error
-	p.code, err = k.Exec(ctx, pod, line.container, sidecarProgram, "why", "-o", line.output)
+	pod, err := client.PodOf(ctx, line.kube, namespace, name)
+	if err != nil {
+		return err
+	}
+	stdout, stderr := &printable.Writer{W: p.stdout}, &printable.Writer{W: p.stderr}
+	p.code, err = client.Exec(ctx, namespace, pod, line.container, stdout, stderr, sidecarProgram, "why", "-o", line.output)
 	return err
-}
-
-func (p *program) kubectl(line *commandLine) kubectl.Command {
-	var flags []string
-	for name, value := range line.kubectl {
-		if *value != "" {
-			flags = append(flags, "--"+name+"="+*value)
-		}
-	}
-	slices.Sort(flags)
-	return kubectl.Command{Flags: flags, Stdin: p.stdin, Stdout: p.stdout, Stderr: p.stderr}
 }

@@ -11,21 +11,22 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/coder/websocket"
 	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/spf13/pflag"
 
-	"github.com/queue-proxy/queue-proxy/pkg/kubectl"
+	"github.com/queue-proxy/queue-proxy/pkg/cluster"
 	"github.com/queue-proxy/queue-proxy/pkg/top"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 func TestMain(m *testing.M) {
-	harness.AsKubectl()
 	testscript.Main(cleaning{m}, map[string]func(){"kubectl-queue_proxy": main})
 }
 
@@ -39,10 +40,10 @@ func (c cleaning) Run() int {
 
 func TestCommandLine(t *testing.T) { harness.RunScripts(t, "testdata") }
 
-// built is the folder of the sidecar's program, "" as long as no test has needed it.
+// built is the directory of the sidecar's program. It is empty before a test uses it.
 var built string
 
-// queueProxy is the sidecar's program.
+// queueProxy builds the sidecar and returns the path of the program.
 func queueProxy(t *testing.T) string {
 	t.Helper()
 	if built == "" {
@@ -56,7 +57,7 @@ func queueProxy(t *testing.T) string {
 	return built + "/queue"
 }
 
-// ran returns what a command line prints, and its exit code.
+// ran runs a command line, and returns its output and exit code.
 func ran(t *testing.T, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	var out, errors bytes.Buffer
@@ -65,38 +66,75 @@ func ran(t *testing.T, args ...string) (stdout, stderr string, code int) {
 	return out.String(), errors.String(), code
 }
 
-// A cluster is what an API server answers about pods, and where they really are.
-type cluster struct {
-	pods  string            // items of the list
-	ports map[string]string // "pod:port" to an address
+// apiServer is an API server with pods.
+type apiServer struct {
+	pods    string            // items of the list of pods
+	ports   map[string]string // address of a port, by "pod:port"
+	program string            // program that exec runs instead of the program in the container
 }
 
-func (c *cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	parts := strings.Split(r.URL.Path, "/") // /api/v1/namespaces/NS/pods/POD:PORT/proxy/metrics
-	if len(parts) < 7 {
-		fmt.Fprintf(w, `{"kind":"PodList","metadata":{},"items":[%s]}`, c.pods)
+func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	parts := strings.Split(r.URL.Path, "/") // /api/v1/namespaces/NAMESPACE/pods/POD:PORT/proxy/metrics
+	w.Header().Set("Content-Type", "application/json")
+	switch {
+	case len(parts) < 7:
+		fmt.Fprintf(w, `{"kind":"PodList","apiVersion":"v1","metadata":{},"items":[%s]}`, s.pods)
+		return
+	case parts[7] == "exec":
+		s.exec(w, r)
 		return
 	}
-	address, ok := c.ports[parts[6]]
+	address, ok := s.ports[parts[6]]
 	if !ok {
 		w.WriteHeader(http.StatusServiceUnavailable)
 		fmt.Fprint(w, `{"kind":"Status","message":"error trying to reach service: dial tcp 10.0.0.1:9091: connect: connection refused"}`)
 		return
 	}
 	r.URL.Path = "/metrics"
+	w.Header().Del("Content-Type")
 	httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: address}).ServeHTTP(w, r)
+}
+
+// exec runs the program, with the protocol v5.channel.k8s.io. The first byte of a message is the channel: 1 is the
+// standard output, 2 the standard error, 3 the status.
+func (s *apiServer) exec(w http.ResponseWriter, r *http.Request) {
+	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{"v5.channel.k8s.io"}})
+	if err != nil {
+		return
+	}
+	ctx := conn.CloseRead(r.Context())
+	cmd := exec.Command(s.program, r.URL.Query()["command"][1:]...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	status := `{"status":"Success"}`
+	if err := cmd.Run(); err != nil {
+		status = fmt.Sprintf(`{"status":"Failure","reason":"NonZeroExitCode","details":{"causes":[{"reason":"ExitCode","message":"%d"}]}}`, cmd.ProcessState.ExitCode())
+	}
+	for _, message := range []string{"\x01" + stdout.String(), "\x02" + stderr.String(), "\x03" + status} {
+		_ = conn.Write(ctx, websocket.MessageBinary, []byte(message))
+	}
+	_ = conn.Close(websocket.StatusNormalClosure, "")
 }
 
 func podItem(namespace, name, env string) string {
 	return fmt.Sprintf(`{"metadata":{"name":%q,"namespace":%q},"spec":{"containers":[{"name":"queue-proxy","env":[%s]}]},"status":{"phase":"Running","podIP":"10.0.0.1"}}`, name, namespace, env)
 }
 
-// install makes c the cluster of kubectl.
-func (c *cluster) install(t *testing.T, program string) {
+// install starts the server and makes it the current context of the kubeconfig.
+func (s *apiServer) install(t *testing.T) {
 	t.Helper()
-	api := httptest.NewServer(c)
-	t.Cleanup(api.Close)
-	harness.Kubectl{API: api.URL, Program: program}.Install(t)
+	server := httptest.NewServer(s)
+	t.Cleanup(server.Close)
+	writeKubeconfig(t, server.URL)
+}
+
+func writeKubeconfig(t *testing.T, server string) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "config")
+	text := fmt.Sprintf(`{"apiVersion":"v1","kind":"Config","current-context":"test","clusters":[{"name":"test","cluster":{"server":%q}}],
+		"contexts":[{"name":"test","context":{"cluster":"test","namespace":"of-the-context"}}]}`, server)
+	harness.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+	t.Setenv("KUBECONFIG", file)
 }
 
 // A sidecar is a real one, in front of an app.
@@ -140,14 +178,14 @@ func TestTopShowsRealSidecars(t *testing.T) {
 	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { panic(http.ErrAbortHandler) }))
 	defer app.Close()
 	s := startSidecar(t, app.URL, "CONTAINER_CONCURRENCY=3")
-	c := &cluster{
+	c := &apiServer{
 		pods: podItem("shop", "web-1", "") + "," + podItem("shop", "web-2", `{"name":"METRICS_PORT","value":"19091"}`) + "," + podItem("shop", "off", `{"name":"METRICS_PORT","value":"19092"}`),
 		ports: map[string]string{
 			"web-1:9091": "127.0.0.1:" + s.metrics,
 			"off:9090":   "127.0.0.1:" + s.stats,
 		},
 	}
-	c.install(t, "")
+	c.install(t)
 	stop := make(chan struct{})
 	traffic := make(chan struct{})
 	go func() {
@@ -182,38 +220,35 @@ func TestTopShowsRealSidecars(t *testing.T) {
 	}
 }
 
-func TestWhyIsTheWordOfTheSidecarInThePod(t *testing.T) {
+func TestWhyPrintsResultOfSidecar(t *testing.T) {
 	app := httptest.NewServer(http.NotFoundHandler())
 	s := startSidecar(t, app.URL)
-	(&cluster{}).install(t, queueProxy(t))
-	t.Setenv("STATUS_PORT", s.status) // of the container in which exec runs
+	(&apiServer{program: queueProxy(t)}).install(t)
+	t.Setenv("STATUS_PORT", s.status) // of the container
 	for _, c := range []struct {
-		args, called, said string
-		code               int
+		args, said string
+		code       int
 	}{
-		{"why web-1", "exec web-1 --container=queue-proxy -- /ko-app/queue why -o text\n", "", 0},
-		{"why web-1 -n shop --context=test -c queue", "exec web-1 --container=queue --context=test --namespace=shop -- /ko-app/queue why -o text\n", "", 0},
-		{"why -o json web-1", "exec web-1 --container=queue-proxy -- /ko-app/queue why -o json\n", `"ready": false`, 1},
+		{"why web-1", "ready for ", 0},
+		{"why pod/web-1 -n shop --context=test -c queue", "ready for ", 0},
+		{"why -o json web-1", `"ready": false`, 1},
 	} {
 		if c.code != 0 {
 			app.Close()
 		}
 		stdout, stderr, code := "", "", 0
-		harness.Until(t, c.args, func() bool { // a sidecar may need a moment to see that its app has gone
-			var out, errors bytes.Buffer
-			p := &program{stdout: &out, stderr: &errors}
-			code = p.run(t.Context(), strings.Fields(c.args))
-			stdout, stderr = out.String(), errors.String()
+		harness.Until(t, c.args, func() bool { // the sidecar detects the end of the application with a delay
+			stdout, stderr, code = ran(t, strings.Fields(c.args)...)
 			return code == c.code
 		})
-		if stderr != c.called || !strings.Contains(stdout, c.said) {
-			t.Errorf("%s: got the call %q and %q, want %q and %q", c.args, stderr, stdout, c.called, c.said)
+		if stderr != "" || !strings.Contains(stdout, c.said) {
+			t.Errorf("%s: got %q and %q, want %q", c.args, stderr, stdout, c.said)
 		}
 	}
 }
 
-func TestTopWithoutSidecarsSaysSo(t *testing.T) {
-	(&cluster{}).install(t, "")
+func TestTopWithoutSidecarsReportsNamespace(t *testing.T) {
+	(&apiServer{}).install(t)
 	stdout, stderr, code := ran(t, "top")
 	if stdout != "" || stderr != "No sidecars found in namespace of-the-context.\n" || code != 0 {
 		t.Errorf("got %q, %q and %d, want that there are none in the namespace of the context", stdout, stderr, code)
@@ -223,13 +258,23 @@ func TestTopWithoutSidecarsSaysSo(t *testing.T) {
 	}
 }
 
-func TestAKubectlThatFailsIsAnErrorWithItsWords(t *testing.T) {
-	harness.Kubectl{Refuses: "error: You must be logged in to the server"}.Install(t)
-	for _, args := range []string{"top", "top -A", "why web-1"} {
+func TestErrorsOfAPIServerArePrinted(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusUnauthorized)
+		fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"Unauthorized\u001b[2J","reason":"Unauthorized","code":401}`)
+	}))
+	defer server.Close()
+	writeKubeconfig(t, server.URL)
+	for args, want := range map[string]string{
+		"top": "list of pods: Unauthorized\ufffd[2J", "top -A": "list of pods: Unauthorized", "why web-1": "Unauthorized", "why deployment/web": "the server has asked for the client to provide credentials",
+		"top --context=other": `context "other" does not exist`,
+	} {
 		_, stderr, code := ran(t, strings.Fields(args)...)
-		if code != 1 || !strings.Contains(stderr, "You must be logged in") {
-			t.Errorf("%s: got %d and %q, want 1 and kubectl's words", args, code, stderr)
+		if code != 1 || !strings.Contains(stderr, want) {
+			t.Errorf("%s: got %d and %q, want 1 and %q", args, code, stderr, want)
 		}
+		wantPrintable(t, args, stderr)
 	}
 }
 
@@ -247,7 +292,7 @@ func TestTheDocumentNamesAllThatThereIs(t *testing.T) {
 	for _, cmd := range (&program{}).root().Commands() {
 		cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) { flags = append(flags, "--"+f.Name) })
 	}
-	wanted := []string{fmt.Sprintf("| sidecars | %d;", kubectl.Most), fmt.Sprintf("| at once | %d |", kubectl.Parallel), "every " + strings.TrimSuffix(listEvery.String(), "s") + " s"}
+	wanted := []string{fmt.Sprintf("| sidecars | %d;", cluster.Most), fmt.Sprintf("| at once | %d |", cluster.Parallel), "every " + strings.TrimSuffix(listInterval.String(), "s") + " s"}
 	for _, word := range slices.Concat(slices.Collect(maps.Keys(fields)), top.Keys(), flags) {
 		wanted = append(wanted, "`"+word+"`")
 	}
@@ -260,7 +305,7 @@ func TestTheDocumentNamesAllThatThereIs(t *testing.T) {
 }
 
 func TestPodNamesAreCompleted(t *testing.T) {
-	(&cluster{}).install(t, "")
+	(&apiServer{pods: podItem("shop", "web-1", "") + "," + podItem("shop", "web-2", "")}).install(t)
 	for args, want := range map[string]string{
 		"why ":                  "web-1 web-2 :4",
 		"why web-1 ":            ":4",
