@@ -50,9 +50,9 @@ build: ## Build every program of cmd/ into bin/, static.
 	@mkdir -p $(OUT)
 	$(GO_BUILD) -o $(OUT) $(PROGRAMS)
 
-man: build ## Write the manual pages of every program into bin/man.
+man: build ## Write the manual pages of the injector and the kubectl plugin into bin/man.
 	@rm -rf bin/man
-	for program in $(notdir $(wildcard cmd/*)); do bin/$$program man bin/man || exit 1; done
+	for program in injector kubectl-queue_proxy; do SOURCE_DATE_EPOCH=$(EPOCH) bin/$$program man bin/man || exit 1; done
 
 # The timeout for the tests of a package. It is large because it is only for a test that hangs.
 TEST_TIMEOUT := 15m

@@ -222,13 +222,18 @@ func TestOverlaysFitTheProgram(t *testing.T) {
 					environ = append(environ, v.Name+"="+strings.ReplaceAll(v.Value, strings.Repeat("0", 64), strings.Repeat("1", 64)))
 				}
 			}
-			s, err := (&command{}).readServing(c.Args[1:], environ)
-			if c.Args[0] != "serve" || err != nil {
-				t.Fatalf("got the arguments %q, want serve and what it takes: %v", c.Args, err)
+			program := &command{environ: environ}
+			serve, args, err := program.root().Find(c.Args)
+			harness.NoError(t, err)
+			harness.NoError(t, serve.ParseFlags(args))
+			harness.NoError(t, serve.PreRunE(serve, nil))
+			if serve.Name() != "serve" || program.optionsErr != nil {
+				t.Fatalf("got the arguments %q and %v, want serve and valid options", c.Args, program.optionsErr)
 			}
-			harness.Equal(t, []string{s.namespace, s.service, s.configuration}, []string{service.Namespace, service.Name, hook.Name}, "namespace, Service and configuration")
-			if !strings.Contains(c.Image, "@sha256:") || !strings.Contains(s.said["image"], "@sha256:") {
-				t.Errorf("got the images %s and %s, want both by digest", c.Image, s.said["image"])
+			value := func(flag string) string { return serve.Flag(flag).Value.String() }
+			harness.Equal(t, []string{value("namespace"), value("service"), value("configuration")}, []string{service.Namespace, service.Name, hook.Name}, "namespace, Service and configuration")
+			if !strings.Contains(c.Image, "@sha256:") || !strings.Contains(program.options["image"], "@sha256:") {
+				t.Errorf("got the images %s and %s, want both by digest", c.Image, program.options["image"])
 			}
 			if !labels.SelectorFromSet(service.Spec.Selector).Matches(labels.Set(d.Spec.Template.Labels)) {
 				t.Error("got a Service that does not select the pods")
@@ -244,7 +249,7 @@ func TestOverlaysFitTheProgram(t *testing.T) {
 				first[*policyv1.PodDisruptionBudget](t, objects)
 			}
 			wantEffects := admissionregv1.SideEffectClassNone
-			if s.events { // which are not written about a dry run
+			if value("events") == "true" { // which are not written about a dry run
 				wantEffects = admissionregv1.SideEffectClassNoneOnDryRun
 			}
 			for _, w := range hook.Webhooks {
@@ -256,10 +261,10 @@ func TestOverlaysFitTheProgram(t *testing.T) {
 				}
 			}
 			mounts := d.Spec.Template.Spec.AutomountServiceAccountToken
-			harness.Equal(t, mounts != nil && *mounts, s.selfManaged || s.events, "the token is mounted")
+			harness.Equal(t, mounts != nil && *mounts, value("self-managed") == "true" || value("events") == "true", "the token is mounted")
 			for _, o := range objects {
-				if secret, ok := o.(*corev1.Secret); ok && secret.Name != s.secret {
-					t.Errorf("got the Secret %s, want %s", secret.Name, s.secret)
+				if secret, ok := o.(*corev1.Secret); ok && secret.Name != value("secret") {
+					t.Errorf("got the Secret %s, want %s", secret.Name, value("secret"))
 				}
 			}
 		})

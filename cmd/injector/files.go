@@ -77,8 +77,8 @@ func readPath(path string) ([]input, error) {
 	return inputs, err
 }
 
-// print writes the files as they are now.
-func (c *command) print(output string, inputs []input, files []*manifest.File) (int, error) {
+// print writes the files to the standard output. It sets the exit code if a difference is not empty.
+func (c *command) print(output string, inputs []input, files []*manifest.File) error {
 	var out bytes.Buffer
 	for i, f := range files {
 		switch output {
@@ -87,7 +87,7 @@ func (c *command) print(output string, inputs []input, files []*manifest.File) (
 		case "json":
 			text, err := f.JSON()
 			if err != nil {
-				return 0, err
+				return err
 			}
 			out.Write(text)
 		default:
@@ -103,12 +103,11 @@ func (c *command) print(output string, inputs []input, files []*manifest.File) (
 			out.Write(text)
 		}
 	}
-	code := done
 	if output == "diff" && out.Len() > 0 {
-		code = differs
+		c.code = max(c.code, differs)
 	}
 	_, err := c.stdout.Write(out.Bytes())
-	return code, err
+	return err
 }
 
 // writeFiles writes files back where they differ, or all of them below a folder.

@@ -109,54 +109,6 @@ func TestJSONSaysWhatYAMLSays(t *testing.T) {
 	}
 }
 
-func TestExitCodesAndErrors(t *testing.T) {
-	forged := strings.Replace(goodPod, "{name: web}", `{name: web, annotations: {queue-proxy.dev/status: '{"format":1,"undo":[{"path":"/spec/containers/queue-proxy"},`+
-		`{"path":"/metadata/annotations/queue-proxy.dev~1status"},{"path":"/spec/containers/web/securityContext","was":{"privileged":true}}]}'}}`, 1)
-	locked := strings.Replace(goodPod, "{name: web}", `{name: web, annotations: {queue-proxy.dev/image: "other:1"}}`, 1)
-	dir := t.TempDir()
-	write(t, filepath.Join(dir, "b.yaml"), goodPod)
-	write(t, filepath.Join(dir, "a.json"), `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"c"}}`)
-	write(t, filepath.Join(dir, "notes.txt"), "no YAML")
-	for _, c := range []struct {
-		fact, in  string
-		args      []string
-		code      int
-		out, said string // parts of them
-	}{
-		{"no command", "", nil, 2, "", "usage:"},
-		{"an unknown command", "", []string{"enject"}, 2, "", `unknown command "enject"`},
-		{"help", "", []string{"--help"}, 0, "\nUsage:\n", ""},
-		{"help of a command", "", []string{"inject", "-h"}, 0, "-concurrency", ""},
-		{"the version", "", []string{"version"}, 0, "injector dev", ""},
-		{"the options", "", []string{"options"}, 0, "INJECTOR_QUEUE_DEPTH, queue-proxy.dev/queue-depth", ""},
-		{"an unknown flag", "", []string{"inject", "-x"}, 2, "", "-x"},
-		{"an unknown flag of options", "", []string{"options", "-x"}, 2, "", "-x"},
-		{"an unknown flag of version", "", []string{"version", "-x"}, 2, "", "-x"},
-		{"a file without -f", "", []string{"inject", "pod.yaml"}, 2, "", "files are given with -f"},
-		{"no such file", "", []string{"inject", "-f", dir + "/none"}, 2, "", "none"},
-		{"an unknown output", "", []string{"inject", "-o", "xml"}, 2, "", "yaml, json or diff"},
-		{"options for uninject", "", []string{"uninject", "-port", "1"}, 2, "", "-port"},
-		{"nothing at all", "", []string{"inject"}, 0, "", ""},
-		{"something refused", goodPod + "---\n" + badPod, []string{"inject"}, 2, "", "refused (bad-option)"},
-		{"explain what is locked", locked, []string{"explain", "--lock", "image,settings"}, 2, "refused (locked): annotation queue-proxy.dev/image", ""},
-		{"explain with locks", goodPod, []string{"explain", "--lock", "image,settings"}, 0, "  - no annotation may say the options image, settings: they are locked\n", ""},
-		{"a lock that is no option", goodPod, []string{"inject", "--lock", "imgae"}, 2, "", `did you mean "image"?`},
-		{"a status that no injection leaves", forged, []string{"uninject"}, 2, "", "refused (bad-status)"},
-		{"the same as a difference", forged, []string{"uninject", "-o", "diff"}, 2, "", "nothing is changed"},
-		{"a folder", "", []string{"inject", "-f", dir}, 0, "queue-proxy:dev", "b.yaml:1: Pod web: injected"},
-		{"a folder and the input", goodPod, []string{"inject", "-f", dir, "-f", "-"}, 0, "\n---\n", "in:1: Pod web: injected"},
-		{"explain", goodPod, []string{"explain"}, 0, "  - the container queue-proxy is added last\n", ""},
-		{"explain what is refused", badPod, []string{"explain"}, 2, "refused (bad-option)", ""},
-	} {
-		out, report, code := runs(chosen, c.in, c.args...)
-		harness.Equal(t, code, c.code, c.fact, "exit code")
-		if !strings.Contains(out, c.out) || c.out == "" && out != "" {
-			t.Errorf("%s: got output %q, want %q", c.fact, out, c.out)
-		}
-		harness.Contains(t, report, c.said, c.fact, "on the standard error")
-	}
-}
-
 // full is a disk on which nothing can be written any more.
 type full struct{}
 
@@ -192,11 +144,4 @@ func TestAFolderComesOutAsOneStream(t *testing.T) {
 	write(t, filepath.Join(dir, "c.yaml"), "---\nkind: Role\n")
 	out, _, _ := injector(t, "inject", "", "-f", dir)
 	harness.Equal(t, out, "kind: ConfigMap\n---\nkind: Secret\n---\nkind: Role\n")
-}
-
-func TestTheEnvironmentSaysOptions(t *testing.T) {
-	got, report, code := runs(append([]string{"INJECTOR_CONCURRENCY=3", "INJECTOR_QUEUE_DEPTH=9"}, chosen...), goodPod, "inject", "--queue-depth=5")
-	if code != done || !strings.Contains(got, "name: CONTAINER_CONCURRENCY\n        value: \"3\"") && !strings.Contains(got, `{name: CONTAINER_CONCURRENCY, value: "3"}`) || !strings.Contains(got, `value: "5"`) {
-		t.Errorf("got exit code %d and\n%s%s\nwant 3 from the environment and 5 from the flag", code, got, report)
-	}
 }

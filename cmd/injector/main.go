@@ -1,29 +1,10 @@
-// The injector puts a queue-proxy into the pods of workloads, and takes it out again.
-//
-//	injector inject   [-f FILE|DIR|-]... [-o yaml|json|diff] [options]
-//	injector uninject [-f FILE|DIR|-]... [-o yaml|json|diff]
-//	injector explain  [-f FILE|DIR|-]... [-o text|json] [options]    say what inject would do
-//	injector status   [-f FILE|DIR|-]...              say which Services may follow their pods
-//	injector serve    [flags] [options]               the webhook
-//	injector policy   [options]                       print a policy that does the same without a server
-//	injector options                                  list the options
-//	injector completion bash|zsh|fish                 print a script for the shell
-//	injector version
-//
-// Objects come from the files, or from the standard input, and go to the standard
-// output, or back into their files with -in-place; a line about each that makes pods goes to
-// the standard error, and one about all of them. Exit codes: 0 it is done; 1 with -o diff, there
-// is a difference; 2 something was refused or cannot be read, and then nothing is printed, so
-// that no half of it is applied; 3 with -on-refusal=skip, something was refused, and the rest
-// is done.
-//
-// The options are flags, environment variables and annotations: docs/injection.md.
+// The injector adds the queue-proxy to the pods of workloads, and removes it. The help texts of its commands describe
+// them; docs/injection.md describes the options, which are flags, environment variables and annotations.
 package main
 
 import (
 	"cmp"
-	"errors"
-	"flag"
+	"context"
 	"fmt"
 	"io"
 	"maps"
@@ -32,6 +13,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/queue-proxy/queue-proxy/pkg/cli"
 	"github.com/queue-proxy/queue-proxy/pkg/inject"
 	"github.com/queue-proxy/queue-proxy/pkg/inject/manifest"
 	"github.com/queue-proxy/queue-proxy/pkg/printable"
@@ -56,250 +38,63 @@ func main() {
 	os.Exit(run(os.Args[1:], environ, os.Stdin, os.Stdout, os.Stderr))
 }
 
+// run runs the command line args and returns the exit code.
 func run(args, environ []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	if len(args) == 0 {
-		fmt.Fprint(stderr, usage())
+	c := &command{environ: environ, stdin: stdin, stdout: stdout, stderr: stderr}
+	root := c.root()
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	if err := cli.Execute(context.Background(), root, fmt.Sprintf("%s (commit %s)", version, commit), args); err != nil {
 		return notAtAll
 	}
-	c := &command{stdin: stdin, stdout: stdout, stderr: stderr}
-	code, err := done, error(nil)
-	switch name := args[0]; name {
-	case "inject", "uninject", "explain":
-		code, err = c.files(name, args[1:], environ)
-	case "status":
-		code, err = c.status(args[1:])
-	case "serve":
-		err = c.serve(args[1:], environ)
-	case "policy":
-		err = c.policy(args[1:], environ)
-	case "options":
-		if err = c.parse(newFlags(name), args[1:]); err == nil {
-			c.listOptions()
-		}
-	case "completion":
-		err = c.completion(args[1:])
-	case "version", "--version", "-version":
-		if err = c.parse(newFlags("version"), args[1:]); err == nil {
-			fmt.Fprintf(stdout, "injector %s (commit %s)\n", version, commit)
-		}
-	case "man":
-		err = c.man(args[1:])
-	case "help", "--help", "-help", "-h":
-		err = c.help(args[1:])
-	default:
-		fmt.Fprintf(stderr, "injector: unknown command %q\n%s", name, usage())
-		return notAtAll
-	}
-	if errors.Is(err, flag.ErrHelp) {
-		return done
-	}
-	if err != nil {
-		fmt.Fprintf(stderr, "injector: %v\n", err)
-		return notAtAll
-	}
-	return code
+	return c.code
 }
 
-// help prints the help of the program, or of one of its commands.
-func (c *command) help(args []string) error {
-	if len(args) > 0 && isHelp(args[0]) {
-		args = []string{"help"}
-	}
-	switch {
-	case len(args) == 0:
-		fmt.Fprint(c.stdout, help(""))
-	case len(args) > 1 || !slices.Contains(commandNames(), args[0]):
-		return fmt.Errorf("help %s: no such command", strings.Join(args, " "))
-	default:
-		fmt.Fprint(c.stdout, help(args[0]))
-	}
-	return nil
-}
-
-func isHelp(arg string) bool { return slices.Contains([]string{"-h", "-help", "--help"}, arg) }
-
-// man writes the manual pages into a folder. It is for who packs the program, and in no list
-// of commands.
-func (c *command) man(args []string) error {
-	if len(args) != 1 {
-		return errors.New("man: which folder?")
-	}
-	return pages().Write(args[0])
-}
-
-// A command is one run of the program.
+// command is one run of the program.
 type command struct {
+	environ        []string
 	stdin          io.Reader
 	stdout, stderr io.Writer
+	code           int // exit code of a command that returns no error
+
+	options    inject.Options // from the environment and the flags
+	optionsErr error          // error in the environment
 }
 
-// newFlags returns the flags of a sub-command, for parse.
-func newFlags(name string) *flag.FlagSet {
-	flags := flag.NewFlagSet("injector "+name, flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // an error is one line; only -h lists the flags
-	flags.Usage = func() {}
-	return flags
-}
-
-// parse reads the flags. After -h it has printed the help of their command and returns
-// [flag.ErrHelp].
-func (c *command) parse(flags *flag.FlagSet, args []string) error {
-	err := flags.Parse(args)
-	if errors.Is(err, flag.ErrHelp) {
-		fmt.Fprint(c.stdout, help(strings.TrimPrefix(flags.Name(), "injector ")))
-	}
-	return err
-}
-
-// parseAll is parse for a command that takes no arguments; hint says what does instead.
-func (c *command) parseAll(flags *flag.FlagSet, args []string, hint string) error {
-	if err := c.parse(flags, args); err != nil {
-		return err
-	}
-	name := strings.TrimPrefix(flags.Name(), "injector ")
-	if flags.NArg() > 0 {
-		return fmt.Errorf("%s: unknown argument %q%s", name, flags.Arg(0), hint)
-	}
-	var err error
-	flags.VisitAll(func(f *flag.Flag) {
-		if may, few := valuesOf(name)[f.Name]; few && err == nil {
-			err = oneOf(f.Name, f.Value.String(), may)
-		}
-	})
-	return err
-}
-
-// filing is what the flags of inject, uninject, explain and status say.
-type filing struct {
-	from      []string
-	output    string
-	onRefusal string
-	quiet     bool
-	inPlace   bool
-	outputDir string
-	step      string
-}
-
-func (f *filing) flags(name string) *flag.FlagSet {
-	flags := newFlags(name)
-	flags.Func("f", "`file` or folder of YAML or JSON, - for the standard input; may be repeated", func(path string) error {
-		f.from = append(f.from, path)
-		return nil
-	})
-	if name == "status" {
-		return flags
-	}
-	if name != "uninject" {
-		flags.StringVar(&f.step, "step", string(inject.Workloads), "how far to go: workloads, and Services that find old and new pods, or services, all of them: when the pods have rolled")
-	}
-	if name == "explain" {
-		flags.StringVar(&f.output, "o", "text", "what to print: text, or json: the verdicts, for programs")
-		return flags
-	}
-	flags.StringVar(&f.output, "o", "yaml", "what to print: yaml, json or diff")
-	flags.StringVar(&f.onRefusal, "on-refusal", "fail", "when an object is refused: fail, and print nothing, or skip it, do the rest and exit with 3")
-	flags.BoolVar(&f.quiet, "q", false, "report refusals alone")
-	flags.BoolVar(&f.inPlace, "in-place", false, "write the files that change, and print nothing")
-	flags.StringVar(&f.outputDir, "output-dir", "", "write all files below this `folder`, and print nothing")
-	return flags
-}
-
-// valuesOf are what the flags of a command may say, of those that may say one of a few things.
-func valuesOf(name string) map[string][]string {
-	steps := []string{string(inject.Workloads), string(inject.Services)}
-	switch name {
-	case "inject", "uninject":
-		return map[string][]string{"o": {"yaml", "json", "diff"}, "on-refusal": {"fail", "skip"}, "step": steps}
-	case "explain":
-		return map[string][]string{"o": {"text", "json"}, "step": steps}
-	case "serve":
-		return map[string][]string{"on-refusal": {"deny", "allow"}}
-	}
-	return nil
-}
-
-// oneOf returns an error if a flag says nothing of what it may.
-func oneOf(name, text string, may []string) error {
-	if slices.Contains(may, text) {
-		return nil
-	}
-	last := len(may) - 1
-	return fmt.Errorf("-%s %q: %s or %s", name, text, strings.Join(may[:last], ", "), may[last])
-}
-
-// check returns what is wrong with the flags together.
-func (f *filing) check() error {
-	switch {
-	case f.inPlace && f.outputDir != "":
-		return errors.New("-in-place and -output-dir: one of them")
-	case (f.inPlace || f.outputDir != "") && f.output != "yaml":
-		return errors.New("-o prints, -in-place and -output-dir write: one of them")
-	case f.inPlace && (len(f.from) == 0 || slices.Contains(f.from, "-")):
-		return errors.New("-in-place: the standard input has no place; name files with -f")
-	}
-	return nil
-}
-
-// files is inject, uninject and explain.
-func (c *command) files(name string, args, environ []string) (int, error) {
-	f := new(filing)
-	flags := f.flags(name)
-	said, err := inject.FromEnv(environ)
-	if err != nil {
-		return 0, err
-	}
-	if name != "uninject" {
-		optionFlags(flags, said)
-	}
-	if err := c.parseAll(flags, args, "; files are given with -f"); err != nil {
-		return 0, err
-	}
-	if err := f.check(); err != nil {
-		return 0, err
-	}
-	// A run is short and keeps all that it reads: collecting garbage less often is a third
-	// of its time.
+// edit runs inject or uninject.
+func (c *command) edit(f *fileFlags, uninject bool) error {
+	// The process is short and keeps everything that it reads. With fewer garbage collections, it takes a third less time.
 	defer debug.SetGCPercent(debug.SetGCPercent(400))
 	inputs, files, err := c.read(f.from)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	var results []*manifest.Result
-	if name == "uninject" {
+	if uninject {
 		results = manifest.Uninject(files)
 	} else {
-		results = manifest.Inject(files, said, inject.Step(f.step))
+		results = manifest.Inject(files, c.options, inject.Step(f.step))
 	}
-	if name == "explain" {
-		return codeOf(results), c.explain(f.output, results)
-	}
-	return c.finish(f, name, results, inputs, files)
-}
-
-// finish reports what became of the objects, and writes them where they go.
-func (c *command) finish(f *filing, name string, results []*manifest.Result, inputs []input, files []*manifest.File) (int, error) {
 	c.report(results, f.quiet)
-	code := codeOf(results)
-	if code != done && f.onRefusal == "fail" {
-		return code, nil
+	if c.code = codeOf(results); c.code != done {
+		if f.onRefusal == "fail" {
+			return nil
+		}
+		c.code = partly
 	}
-	if name == "inject" && f.output != "diff" { // which shows, and is not applied
-		if err := holdImage(results); err != nil {
-			return 0, err
+	if !uninject && f.output != "diff" { // a difference is not applied
+		if err := requireImage(results); err != nil {
+			return err
 		}
 	}
-	if code != done {
-		code = partly
-	}
 	if f.inPlace || f.outputDir != "" {
-		return code, writeFiles(f.outputDir, inputs, files)
+		return writeFiles(f.outputDir, inputs, files)
 	}
-	printed, err := c.print(f.output, inputs, files)
-	return max(code, printed), err
+	return c.print(f.output, inputs, files)
 }
 
-// holdImage refuses to put an image into pods that nobody has chosen: they would not start.
-func holdImage(results []*manifest.Result) error {
+// requireImage returns an error if a pod was injected with the placeholder of an image, because the pod would not start.
+func requireImage(results []*manifest.Result) error {
 	for _, r := range results {
 		if r.Verdict == inject.Injected && r.Placeholder {
 			return fmt.Errorf("%s: %w", called(r), inject.ErrPlaceholder)
@@ -308,18 +103,12 @@ func holdImage(results []*manifest.Result) error {
 	return nil
 }
 
-// status says which Services may follow their pods, of objects as kubectl get writes them: exit
-// code 0 if all may, 1 if one must wait.
-func (c *command) status(args []string) (int, error) {
-	f := new(filing)
-	if err := c.parseAll(f.flags("status"), args, "; files are given with -f"); err != nil {
-		return 0, err
-	}
+// status prints for each Service whether it can be changed in the second step.
+func (c *command) status(f *fileFlags) error {
 	_, files, err := c.read(f.from)
 	if err != nil {
-		return 0, err
+		return err
 	}
-	code := done
 	all := manifest.Status(files)
 	for _, r := range all {
 		name := r.Name
@@ -328,52 +117,24 @@ func (c *command) status(args []string) (int, error) {
 		}
 		printLine(c.stdout, "Service %s: %s", name, r.Text)
 		if r.Wait {
-			code = differs
+			c.code = differs
 		}
 	}
 	if len(all) == 0 {
 		printLine(c.stdout, "no Service finds a pod with a sidecar")
-		code = differs
+		c.code = differs
 	}
-	return code, nil
+	return nil
 }
 
 // policy prints the injection as objects for the API server.
-func (c *command) policy(args, environ []string) error {
-	said, err := inject.FromEnv(environ)
+func (c *command) policy() error {
+	text, err := inject.Policy(c.options)
 	if err != nil {
 		return err
-	}
-	flags := newFlags("policy")
-	optionFlags(flags, said)
-	if err := c.parseAll(flags, args, ""); err != nil {
-		return err
-	}
-	text, err := inject.Policy(said)
-	if err != nil {
-		return fmt.Errorf("policy: %w", err)
 	}
 	_, err = io.WriteString(c.stdout, text)
 	return err
-}
-
-// optionFlags makes a flag of each option; what is said in a flag goes to said, over
-// what the environment said. Settings may be repeated.
-func optionFlags(flags *flag.FlagSet, said inject.Options) {
-	settings := ""
-	for _, o := range inject.Table() {
-		usage := strings.ReplaceAll(o.Text, "`", "")
-		if o.Default != "" {
-			usage += " (default " + o.Default + ")"
-		}
-		flags.Func(o.Name, usage, func(text string) error {
-			if o.Name == "settings" {
-				settings += text + "\n"
-				text = settings
-			}
-			return said.Set(o.Name, text)
-		})
-	}
 }
 
 // codeOf is the exit code that some results ask for.
@@ -453,9 +214,15 @@ func became(r *manifest.Result) string {
 	return fmt.Sprintf("%s (%s): %s", r.Verdict, r.Reason, r.Text)
 }
 
-// explain says what would change, and why: in words, or as JSON.
-func (c *command) explain(output string, results []*manifest.Result) error {
-	if output == "json" {
+// explain prints the result of an injection and the reasons for it, as text or JSON.
+func (c *command) explain(f *fileFlags) error {
+	_, files, err := c.read(f.from)
+	if err != nil {
+		return err
+	}
+	results := manifest.Inject(files, c.options, inject.Step(f.step))
+	c.code = codeOf(results)
+	if f.output == "json" {
 		return c.verdicts(results)
 	}
 	for i, r := range results {
@@ -550,7 +317,9 @@ func (c *command) verdicts(results []*manifest.Result) error {
 	return printable.JSON(c.stdout, all)
 }
 
-func (c *command) listOptions() {
+// listOptions prints the names of each option and its description.
+func (c *command) listOptions() error {
+	var out strings.Builder
 	for _, o := range inject.Table() {
 		text := o.Text
 		if o.Default != "" {
@@ -560,6 +329,8 @@ func (c *command) listOptions() {
 			text += " The sidecar's " + o.Variable() + "."
 		}
 		names := append([]string{o.Env()}, o.Annotations()...)
-		fmt.Fprintf(c.stdout, "--%s\n    %s\n    %s\n", o.Name, strings.Join(names, ", "), text)
+		fmt.Fprintf(&out, "--%s\n    %s\n    %s\n", o.Name, strings.Join(names, ", "), text)
 	}
+	_, err := io.WriteString(c.stdout, out.String())
+	return err
 }

@@ -147,19 +147,19 @@ func reached(pod corev1.PodSpec, target intstr.IntOrString) string {
 // file, if a port of a Service uses another container than before, or if a byte is not restored.
 func wantStable(t *testing.T, name, text string, args ...string) (changed bool) {
 	t.Helper()
-	first, report, code := injector(t, "inject", text, append([]string{"-on-refusal=skip"}, args...)...)
+	first, report, code := injector(t, "inject", text, append([]string{"--on-refusal=skip"}, args...)...)
 	if code == notAtAll {
 		return false
 	}
-	direct, _, _ := injector(t, "inject", text, append([]string{"-on-refusal=skip", "--step=services"}, args...)...)
+	direct, _, _ := injector(t, "inject", text, append([]string{"--on-refusal=skip", "--step=services"}, args...)...)
 	if first == text && direct == text {
 		return false
 	}
-	second, _, _ := injector(t, "inject", first, append([]string{"-on-refusal=skip", "--step=services"}, args...)...)
+	second, _, _ := injector(t, "inject", first, append([]string{"--on-refusal=skip", "--step=services"}, args...)...)
 	before := routes(t, text)
 	for step, out := range map[string]string{"workloads": first, "services after workloads": second, "services": direct} {
 		step := []string{"--step=" + strings.Fields(step)[0]}
-		if again, _, _ := injector(t, "inject", out, append(append(step, "-on-refusal=skip"), args...)...); again != out {
+		if again, _, _ := injector(t, "inject", out, append(append(step, "--on-refusal=skip"), args...)...); again != out {
 			t.Errorf("%s: %v: the second injection changes the file:\n%s\n%s", name, step, report, unified(name, []byte(out), []byte(again)))
 		}
 		after := routes(t, out)
@@ -169,7 +169,7 @@ func wantStable(t *testing.T, name, text string, args ...string) (changed bool) 
 				t.Errorf("%s: %v: %s: got container %q after the injection, want %q", name, step, port, got, container)
 			}
 		}
-		if back, _, _ := injector(t, "uninject", out, "-on-refusal=skip"); out != text && back != text {
+		if back, _, _ := injector(t, "uninject", out, "--on-refusal=skip"); out != text && back != text {
 			t.Errorf("%s: %v: uninject does not restore the file:\n%s", name, step, unified(name, []byte(text), []byte(back)))
 		}
 	}

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -13,14 +12,16 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
+	"github.com/queue-proxy/queue-proxy/pkg/cli"
 	"github.com/queue-proxy/queue-proxy/pkg/inject"
 	"github.com/queue-proxy/queue-proxy/pkg/inject/webhook"
 )
 
-// serving is what the flags of serve say.
+// serving contains the flags of serve.
 type serving struct {
 	addr, metricsAddr                         string
 	certDir, clientCA                         string
@@ -30,22 +31,69 @@ type serving struct {
 	events                                    bool
 	linger                                    time.Duration
 	host, port                                string // of the API server
-	said                                      inject.Options
+}
+
+func (c *command) serveCommand() *cobra.Command {
+	s := &serving{host: valueOf(c.environ, "KUBERNETES_SERVICE_HOST"), port: valueOf(c.environ, "KUBERNETES_SERVICE_PORT")}
+	cmd := &cobra.Command{
+		Use: "serve", Short: "Serve an admission webhook that injects pods",
+		Long: `Serve an admission webhook that injects pods when they are created. The manifests are in the
+directory deploy.
+
+The certificate is read from a directory or, with --self-managed, created, renewed and published by
+the injector. The options are the defaults for pods without annotations. Pods cannot set the options
+in --lock.
+
+After SIGTERM, SIGINT or SIGHUP, the injector completes the open reviews and exits. A second signal
+stops it immediately.
+` + optionsHelp + `
+Exit codes:
+  0  The injector received a signal.
+  2  An error occurred.
+`,
+		Example: `  # In a cluster, with a certificate that the injector creates.
+  injector serve --self-managed --image registry.example/queue-proxy:1
+
+  # With an existing certificate, and an image that pods cannot change.
+  injector serve --cert-dir /certs --lock=image,settings --image registry.example/queue-proxy:1`,
+		Args: cli.NoArguments(""),
+		PreRunE: func(*cobra.Command, []string) error {
+			if s.selfManaged && s.namespace == "" {
+				return errors.New("--self-managed requires --namespace or the environment variable POD_NAMESPACE")
+			}
+			return nil
+		},
+		RunE: func(*cobra.Command, []string) error { return c.serve(s) },
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&s.addr, "addr", ":8443", "`address` of the webhook, HTTPS")
+	flags.StringVar(&s.metricsAddr, "metrics-addr", ":8080", "`address` of /metrics, /healthz and /readyz, HTTP")
+	flags.StringVar(&s.certDir, "cert-dir", "/certs", "`directory` of tls.crt and tls.key; changes are noticed within seconds")
+	flags.StringVar(&s.clientCA, "client-ca", "", "`file` of CA certificates, PEM; only clients with a certificate of one of these CAs are accepted")
+	flags.BoolVar(&s.selfManaged, "self-managed", false, "create, renew and publish the certificate")
+	flags.StringVar(&s.namespace, "namespace", valueOf(c.environ, "POD_NAMESPACE"), "`namespace` of the injector, and with --self-managed of its Service and Secret")
+	flags.StringVar(&s.service, "service", "queue-proxy-injector", "with --self-managed: `name` of the Service of the webhook")
+	flags.StringVar(&s.secret, "secret", "queue-proxy-injector-certificate", "with --self-managed: `name` of the Secret for the certificate")
+	flags.StringVar(&s.configuration, "configuration", "queue-proxy-injector", "with --self-managed: `name` of the MutatingWebhookConfiguration")
+	cli.Choice(cmd, &s.onRefusal, "on-refusal", "", "if a pod cannot be injected as its annotations require: deny the pod, or allow it without a sidecar", "deny", "allow")
+	flags.BoolVar(&s.events, "events", false, "create events for workloads whose pods are not injected, in namespaces with the label of the injector")
+	flags.DurationVar(&s.linger, "linger", 5*time.Second, "time for which new reviews are accepted after SIGTERM")
+	c.optionFlags(cmd)
+	return cmd
 }
 
 // serve runs the webhook until it receives SIGTERM, SIGINT or SIGHUP. It then completes the open reviews. It returns
 // immediately if it receives a second signal.
-func (c *command) serve(args, environ []string) error {
-	s, err := c.readServing(args, environ)
-	if err != nil {
-		return err
+func (c *command) serve(s *serving) error {
+	if c.options.IsPlaceholder() {
+		return inject.ErrPlaceholder
 	}
 	log := logger(c.stderr)
-	server, err := s.server(log)
+	server, err := s.server(c.options, log)
 	if err != nil {
 		return err
 	}
-	signal.Ignore(syscall.SIGPIPE) // a log that nobody reads any more must not end us
+	signal.Ignore(syscall.SIGPIPE) // a closed standard error must not end the process
 	ending := []os.Signal{syscall.SIGTERM, os.Interrupt}
 	if !signal.Ignored(syscall.SIGHUP) { // as it is under nohup
 		ending = append(ending, syscall.SIGHUP)
@@ -63,47 +111,10 @@ func (c *command) serve(args, environ []string) error {
 	return nil
 }
 
-func (c *command) readServing(args, environ []string) (*serving, error) {
-	s := &serving{host: valueOf(environ, "KUBERNETES_SERVICE_HOST"), port: valueOf(environ, "KUBERNETES_SERVICE_PORT")}
-	var err error
-	if s.said, err = inject.FromEnv(environ); err != nil {
-		return nil, err
-	}
-	flags := s.flags(environ)
-	optionFlags(flags, s.said)
-	switch err := c.parseAll(flags, args, ""); {
-	case err != nil:
-		return nil, err
-	case s.said.IsPlaceholder():
-		return nil, inject.ErrPlaceholder
-	case s.selfManaged && s.namespace == "":
-		return nil, errors.New("-self-managed: -namespace, or POD_NAMESPACE in the environment, is needed")
-	}
-	return s, nil
-}
-
-// flags are those of serve alone.
-func (s *serving) flags(environ []string) *flag.FlagSet {
-	flags := newFlags("serve")
-	flags.StringVar(&s.addr, "addr", ":8443", "`address` of reviews, HTTPS")
-	flags.StringVar(&s.metricsAddr, "metrics-addr", ":8080", "`address` of /metrics, /healthz and /readyz, HTTP")
-	flags.StringVar(&s.certDir, "cert-dir", "/certs", "`folder` of tls.crt and tls.key, looked at again every few seconds")
-	flags.StringVar(&s.clientCA, "client-ca", "", "`file` of authorities, PEM: answer clients with a certificate of one of these alone")
-	flags.BoolVar(&s.selfManaged, "self-managed", false, "make, renew and publish the certificate here instead")
-	flags.StringVar(&s.namespace, "namespace", valueOf(environ, "POD_NAMESPACE"), "the injector's own `namespace`; with -self-managed that of Service and Secret")
-	flags.StringVar(&s.service, "service", "queue-proxy-injector", "with -self-managed: the webhook's Service")
-	flags.StringVar(&s.secret, "secret", "queue-proxy-injector-certificate", "with -self-managed: the Secret that keeps the certificate")
-	flags.StringVar(&s.configuration, "configuration", "queue-proxy-injector", "with -self-managed: the MutatingWebhookConfiguration")
-	flags.StringVar(&s.onRefusal, "on-refusal", "deny", "what happens to a pod that cannot be injected as its annotations ask: deny, or allow without a sidecar")
-	flags.BoolVar(&s.events, "events", false, "write events about workloads whose pods are not injected, in namespaces with our label")
-	flags.DurationVar(&s.linger, "linger", 5*time.Second, "how long reviews are still answered after SIGTERM")
-	return flags
-}
-
-// server builds what serve runs.
-func (s *serving) server(log *zap.Logger) (*webhook.Server, error) {
+// server returns the server that serve runs.
+func (s *serving) server(options inject.Options, log *zap.Logger) (*webhook.Server, error) {
 	metrics := webhook.NewMetrics(version, commit)
-	reviewer := webhook.NewReviewer(s.said, log, metrics)
+	reviewer := webhook.NewReviewer(options, log, metrics)
 	reviewer.Lenient = s.onRefusal == "allow"
 	server := &webhook.Server{
 		Reviewer: reviewer, Metrics: metrics, Log: log,
@@ -112,10 +123,10 @@ func (s *serving) server(log *zap.Logger) (*webhook.Server, error) {
 	if s.clientCA != "" {
 		text, err := os.ReadFile(s.clientCA)
 		if err != nil {
-			return nil, fmt.Errorf("-client-ca: %w", err)
+			return nil, fmt.Errorf("--client-ca: %w", err)
 		}
 		if server.ClientCAs, err = webhook.ParseAuthorities(text); err != nil {
-			return nil, fmt.Errorf("-client-ca %s: %w", s.clientCA, err)
+			return nil, fmt.Errorf("--client-ca %s: %w", s.clientCA, err)
 		}
 	}
 	var kube *webhook.Kube

@@ -14,16 +14,20 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/rogpeppe/go-internal/testscript"
+
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// TestMain lets the test be the program, for the tests that need a process.
+// TestMain runs the injector instead of the tests if the variable BE_THE_INJECTOR is set, or for a script.
 func TestMain(m *testing.M) {
 	if os.Getenv("BE_THE_INJECTOR") != "" {
 		main()
 	}
-	os.Exit(m.Run())
+	testscript.Main(m, map[string]func(){"injector": main})
 }
+
+func TestCommandLine(t *testing.T) { harness.RunScripts(t, "testdata") }
 
 func TestServeAnswersAndEndsAtASignal(t *testing.T) {
 	p := startInjector(t, os.Args[0], "--concurrency=3")
@@ -62,13 +66,12 @@ func TestServeRefusesWhatItCannotDo(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"-on-refusal=shrug"}, "deny or allow"},
-		{[]string{"-self-managed"}, "POD_NAMESPACE"},
-		{[]string{"-self-managed", "-namespace=x"}, "not in a cluster"},
-		{[]string{"-cert-dir=/nowhere", "-addr=nonsense"}, "nonsense"},
-		{[]string{"-client-ca=/nowhere"}, "-client-ca: open /nowhere"},
-		{[]string{"-client-ca=serve.go"}, "-client-ca serve.go: no certificate in it"},
-		{[]string{"pod.yaml"}, "unknown argument"},
+		{[]string{"--on-refusal=shrug"}, "deny, allow"},
+		{[]string{"--self-managed"}, "POD_NAMESPACE"},
+		{[]string{"--self-managed", "--namespace=x"}, "not in a cluster"},
+		{[]string{"--cert-dir=/nowhere", "--addr=nonsense"}, "nonsense"},
+		{[]string{"--client-ca=/nowhere"}, "--client-ca: open /nowhere"},
+		{[]string{"--client-ca=serve.go"}, "--client-ca serve.go: no certificate in it"},
 		{[]string{"--concurrency=-1"}, "CONTAINER_CONCURRENCY"},
 	} {
 		_, report, code := injector(t, "serve", "", c.args...)

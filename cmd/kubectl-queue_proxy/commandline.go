@@ -1,32 +1,29 @@
 package main
 
 import (
-	"errors"
-	"flag"
+	"context"
 	"fmt"
 	"io"
-	"slices"
-	"strings"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/completion"
-	"github.com/queue-proxy/queue-proxy/pkg/spelling"
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/client-go/rest"
+
+	"github.com/queue-proxy/queue-proxy/pkg/cli"
+	"github.com/queue-proxy/queue-proxy/pkg/cluster"
 	"github.com/queue-proxy/queue-proxy/pkg/top"
 )
 
-// A commandLine is what somebody asks for.
+// commandLine contains the flags of top and why.
 type commandLine struct {
-	command string   // one of commandNames
-	topic   string   // of help: a command, or "" for all of them
-	args    []string // behind the command: a pod, or a shell
-	passed  []string // flags for kubectl
+	kube *genericclioptions.ConfigFlags // kubeconfig, context, namespace, credentials
 
-	namespace string // "" is that of the context
 	container string
-	output    string // "" is text
+	output    string
 
-	// of top
-	everywhere bool // all namespaces
+	// Flags of top.
+	everywhere bool
 	selector   string
 	sort       string
 	once       bool
@@ -34,186 +31,166 @@ type commandLine struct {
 	window     time.Duration
 }
 
-// commandNames are the commands by which people call them.
-func commandNames() []string { return []string{"top", "why", "version", "completion", "help"} }
-
-// packing is the command that writes manual pages. It is for who packs the program, and in no
-// list of commands.
-const packing = "man"
-
-// formats are what -o may say.
-func formats() []string { return []string{"text", "json"} }
-
-// Bounds of flags: no API server is asked all the time, and what is kept of each sidecar is
-// bounded.
+// Limits of flags. They bound the load on the API server and the memory for each sidecar.
 const (
-	usualInterval, leastInterval = 2 * time.Second, time.Second
-	usualWindow, longestWindow   = 15 * time.Second, 5 * time.Minute
+	defaultInterval, minInterval = 2 * time.Second, time.Second
+	defaultWindow, maxWindow     = 15 * time.Second, 5 * time.Minute
 )
 
-// passedOn are kubectl's own flags, which mean what they mean there.
-func passedOn() []string {
-	return []string{"context", "kubeconfig", "cluster", "user", "as", "as-group"}
+// completionTime is the time limit for the completion of pod names.
+const completionTime = 2 * time.Second
+
+// kubectlCompletion is the file that kubectl runs to complete the arguments of the plugin.
+const kubectlCompletion = `#!/bin/sh
+# Save this file as kubectl_complete-queue_proxy in the PATH, and make it executable.
+exec kubectl-queue_proxy __complete "$@"
+`
+
+// root returns the command line of the plugin.
+func (p *program) root() *cobra.Command {
+	line := &commandLine{kube: genericclioptions.NewConfigFlags(true)}
+	root := &cobra.Command{
+		Use: "kubectl-queue_proxy", Short: "Show the queue-proxy sidecars of a cluster",
+		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl queue-proxy"},
+		Long: `Show the queue-proxy sidecars of a cluster: their state, their load, their response times and their
+last failures.
+
+The plugin needs the rights to list pods and to get pods/proxy for top, and to create pods/exec for
+why. It installs nothing in the cluster.
+
+Exit codes:
+  0  The command is complete.
+  1  The pod is not ready, or an error occurred.
+  2  The command line is invalid.
+`,
+		Example: `  kubectl queue-proxy top -n shop
+  kubectl queue-proxy why web-5d8f7c9b6-x2x7k -n shop`,
+	}
+	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
+	root.SetOut(p.stdout)
+	root.SetErr(p.stderr)
+	root.AddCommand(p.topCommand(line), p.whyCommand(line))
+	line.kube.AddFlags(root.PersistentFlags())
+	root.InitDefaultCompletionCmd()
+	if completion, _, err := root.Find([]string{"completion"}); err == nil {
+		completion.AddCommand(&cobra.Command{
+			Use: "kubectl", Short: "Generate the program that kubectl runs to complete arguments of the plugin",
+			Example: `  kubectl queue-proxy completion kubectl >~/.local/bin/kubectl_complete-queue_proxy
+  chmod +x ~/.local/bin/kubectl_complete-queue_proxy`,
+			Args: cli.NoArguments(""),
+			RunE: func(cmd *cobra.Command, _ []string) error {
+				_, err := io.WriteString(cmd.OutOrStdout(), kubectlCompletion)
+				return err
+			},
+		})
+	}
+	return root
 }
 
-// flagsOf are those of a command.
-func (line *commandLine) flagsOf(name string) *flag.FlagSet {
-	flags := flag.NewFlagSet(name, flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // an error is one line, and help a page
-	flags.Usage = func() {}
-	if name != "top" && name != "why" {
-		return flags
+// connect returns a client for the API server, and the namespace.
+func (line *commandLine) connect() (*cluster.Client, string, error) {
+	config, err := line.kube.ToRESTConfig()
+	if err != nil {
+		return nil, "", err
 	}
-	text := func(to *string, usual string, names ...string) {
-		for _, n := range names {
-			flags.StringVar(to, n, usual, "")
-		}
+	config.UserAgent = rest.DefaultKubernetesUserAgent()
+	namespace, _, err := line.kube.ToRawKubeConfigLoader().Namespace()
+	if err != nil {
+		return nil, "", err
 	}
-	text(&line.namespace, "", "n", "namespace")
-	text(&line.container, "queue-proxy", "c", "container")
-	for _, n := range []string{"o", "output"} {
-		flags.Func(n, "", func(format string) error {
-			line.output = format
-			return oneOf(format, formats())
-		})
-	}
-	for _, n := range passedOn() {
-		flags.Func(n, "", func(value string) error {
-			line.passed = append(line.passed, "--"+n+"="+value)
-			return nil
-		})
-	}
-	if name == "top" {
-		for _, n := range []string{"A", "all-namespaces"} {
-			flags.BoolVar(&line.everywhere, n, false, "")
-		}
-		text(&line.selector, "", "l", "selector")
-		line.sort = top.Keys()[0]
-		flags.Func("sort", "", func(key string) error {
-			line.sort = key
-			return oneOf(key, top.Keys())
-		})
-		flags.BoolVar(&line.once, "once", false, "")
-		flags.DurationVar(&line.interval, "interval", usualInterval, "")
-		flags.DurationVar(&line.window, "window", usualWindow, "")
-	}
-	return flags
+	client, err := cluster.New(config)
+	return client, namespace, err
 }
 
-func oneOf(word string, known []string) error {
-	if slices.Contains(known, word) {
+// podNames returns the names of the pods with a sidecar. It returns no names if an error occurs.
+func (line *commandLine) podNames(ctx context.Context) []string {
+	client, namespace, err := line.connect()
+	if err != nil {
 		return nil
 	}
-	return fmt.Errorf("want one of %s", strings.Join(known, ", "))
+	sidecars, _, _ := client.Sidecars(ctx, cluster.Selection{Namespace: namespace, Container: line.container})
+	var names []string
+	for _, s := range sidecars {
+		names = append(names, s.Pod)
+	}
+	return names
 }
 
-// parse reads a command line. Where the error is not nil, the topic is the help that its
-// writer should read.
-func parse(args []string) (commandLine, error) {
-	line := commandLine{command: "help"}
-	if len(args) == 0 || slices.Contains([]string{"-h", "-help", "--help"}, args[0]) {
-		return line, nil
-	}
-	name := args[0]
-	if name == "-v" || name == "-version" || name == "--version" {
-		name = "version"
-	}
-	if !slices.Contains(commandNames(), name) && name != packing {
-		return line, spelling.UnknownWord("command", name, commandNames())
-	}
-	line.command, line.topic = name, name
-	flags := line.flagsOf(name)
-	rest, err := positional(flags, args[1:])
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		line.command = "help"
-		return line, nil
-	case err == nil:
-		line.args = rest
-		err = line.check()
-	}
-	if err != nil {
-		return line, fmt.Errorf("%s: %w", name, err)
-	}
-	return line, nil
-}
+func (p *program) topCommand(line *commandLine) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "top", Short: "Show all sidecars of a namespace",
+		Long: `Show all sidecars of a namespace: ready, running and waiting requests, the concurrency limit,
+requests per second, the 99th percentile of the response time, and the last failure.
 
-// positional reads flags wherever they stand, as kubectl does, and returns the words between.
-// Behind -- all are words.
-func positional(flags *flag.FlagSet, args []string) (words []string, err error) {
-	for len(args) > 0 {
-		arg, n := args[0], 1
-		if arg == "--" {
-			return append(words, args[1:]...), nil
-		}
-		name, _, hasValue := strings.Cut(strings.TrimLeft(arg, "-"), "=")
-		switch {
-		case !strings.HasPrefix(arg, "-"):
-		case takesValue(flags, name) && !hasValue:
-			n = min(2, len(args))
-		case flags.Lookup(name) == nil && len(arg) > 2 && takesValue(flags, arg[1:2]): // -njson: people are used to it
-			args, n = append([]string{arg[:2], arg[2:]}, args[1:]...), 2
-		}
-		if err := flags.Parse(args[:n]); err != nil {
-			return nil, err
-		}
-		words, args = append(words, flags.Args()...), args[n:]
-	}
-	return words, nil
-}
+On a terminal, the output is refreshed until q or Ctrl-C is pressed. The arrow keys scroll, s
+changes the sort order, / filters rows by text, and ? shows all keys. Otherwise, and with --once or
+-o json, the output is printed once, after two requests to each sidecar.
 
-// takesValue reports whether there is a flag of that name, with a value.
-func takesValue(flags *flag.FlagSet, name string) bool {
-	f := flags.Lookup(name)
-	if f == nil {
-		return false
-	}
-	b, ok := f.Value.(interface{ IsBoolFlag() bool })
-	return !ok || !b.IsBoolFlag()
-}
+Red means not ready; yellow means draining or unknown. Set NO_COLOR=1 in the environment to disable
+colors.
+`,
+		Example: `  kubectl queue-proxy top -n shop -l app=web --sort p99
 
-// check returns what is wrong with a command line as a whole. The topic of help is moved to
-// its place.
-func (line *commandLine) check() error {
-	most := map[string]int{"why": 1, "completion": 1, "help": 1, packing: 1}[line.command]
-	if len(line.args) > most {
-		return fmt.Errorf("unexpected argument %q", line.args[most])
-	}
-	switch line.command {
-	case "help":
-		line.topic = ""
-		if len(line.args) > 0 {
-			if !slices.Contains(commandNames(), line.args[0]) {
-				return spelling.UnknownWord("command", line.args[0], commandNames())
+  # The pods in which requests wait.
+  kubectl queue-proxy top -A -o json | jq -r '.sidecars[] | select(.waiting > 0).pod'`,
+		Args: cli.NoArguments(""),
+		PreRunE: func(*cobra.Command, []string) error {
+			switch {
+			case line.everywhere && *line.kube.Namespace != "":
+				return fmt.Errorf("--all-namespaces and --namespace exclude each other")
+			case line.interval < minInterval:
+				return fmt.Errorf("--interval: %v is less than %v", line.interval, minInterval)
+			case line.window < line.interval || line.window > maxWindow:
+				return fmt.Errorf("--window: %v is not between the interval, %v, and %v", line.window, line.interval, maxWindow)
 			}
-			line.topic = line.args[0]
-		}
-	case "why":
-		if len(line.args) == 0 {
-			return errors.New("which pod?")
-		}
-	case packing:
-		if len(line.args) == 0 {
-			return errors.New("which folder?")
-		}
-	case "completion":
-		if len(line.args) == 0 {
-			return fmt.Errorf("which shell? %s", strings.Join(shells(), ", "))
-		}
-		return oneOf(line.args[0], shells())
-	case "top":
-		switch {
-		case line.everywhere && line.namespace != "":
-			return errors.New("-A and -n: one of them")
-		case line.interval < leastInterval:
-			return fmt.Errorf("--interval %v: at least %v", line.interval, leastInterval)
-		case line.window < line.interval || line.window > longestWindow:
-			return fmt.Errorf("--window %v: from the interval, %v, to %v", line.window, line.interval, longestWindow)
-		}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return p.top(cmd.Context(), *line)
+		},
 	}
-	return nil
+	flags := cmd.Flags()
+	flags.BoolVarP(&line.everywhere, "all-namespaces", "A", false, "show the sidecars of all namespaces")
+	flags.StringVarP(&line.selector, "selector", "l", "", "label selector, such as app=web,tier!=db")
+	flags.StringVarP(&line.container, "container", "c", "queue-proxy", "container of the sidecar")
+	cli.Choice(cmd, &line.output, "output", "o", "format of the output; json is printed once", "text", "json")
+	cli.Choice(cmd, &line.sort, "sort", "", "sort order, with the highest value, the latest failure or the worst state first", top.Keys()...)
+	flags.BoolVar(&line.once, "once", false, "print once, as plain text")
+	flags.DurationVar(&line.interval, "interval", defaultInterval, "time between two requests to a sidecar, at least 1s")
+	flags.DurationVar(&line.window, "window", defaultWindow, "time for which REQ/S and P99 are computed, at most 5m")
+	return cmd
 }
 
-// shells are those that completion has a script for; kubectl's is for the plugin under the
-// name kubectl queue-proxy.
-func shells() []string { return append(completion.Shells(), "kubectl") }
+func (p *program) whyCommand(line *commandLine) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "why POD", Short: "Print whether a pod is ready, and the reason",
+		Long: `Print whether a pod is ready, the reason, and the result of each readiness probe. The command runs
+'queue-proxy why' in the container of the sidecar. POD can be TYPE/NAME, such as deployment/web, for
+one of its pods.
+
+The exit code is 0 if the pod is ready.
+`,
+		Example: `  kubectl queue-proxy why web-5d8f7c9b6-x2x7k
+  kubectl queue-proxy why deployment/web -n shop -o json | jq .reason`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return fmt.Errorf("got %d arguments, want the name of a pod", len(args))
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return p.why(cmd.Context(), args[0], line)
+		},
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+			if len(args) > 0 {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), completionTime)
+			defer cancel()
+			return line.podNames(ctx), cobra.ShellCompDirectiveNoFileComp
+		},
+	}
+	cmd.Flags().StringVarP(&line.container, "container", "c", "queue-proxy", "container of the sidecar")
+	cli.Choice(cmd, &line.output, "output", "o", "format of the output", "text", "json")
+	return cmd
+}

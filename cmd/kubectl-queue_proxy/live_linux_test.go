@@ -5,8 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"regexp"
 	"strings"
@@ -18,14 +16,14 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// A window is a person's terminal: what has been written to it.
+// window is the terminal of a user, with the output of the program.
 type window struct {
 	file *os.File
 	mu   sync.Mutex
 	text []byte
 }
 
-// openWindow opens a pseudo-terminal of a size, and returns the end that a program sees.
+// openWindow opens a pseudo-terminal, and returns it and the file for the program.
 func openWindow(t *testing.T, width, height uint16) (*window, *os.File) {
 	t.Helper()
 	file, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
@@ -44,7 +42,7 @@ func openWindow(t *testing.T, width, height uint16) (*window, *os.File) {
 		for {
 			n, err := file.Read(b)
 			if err != nil {
-				return // the program's end is closed
+				return // the file for the program is closed
 			}
 			w.mu.Lock()
 			w.text = append(w.text, b[:n]...)
@@ -60,76 +58,72 @@ func (w *window) resize(t *testing.T, width, height uint16) {
 	harness.NoError(t, unix.IoctlSetWinsize(int(w.file.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Col: width, Row: height}))
 }
 
-// frame is what is shown now, without control sequences.
-func (w *window) frame() string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	text := string(w.text[max(0, bytes.LastIndex(w.text, []byte("\x1b[H"))):])
-	return regexp.MustCompile("\x1b\\[[?0-9;]*[A-Za-z]").ReplaceAllString(text, "")
-}
-
 func (w *window) all() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return string(w.text)
 }
 
-func TestTheScreenFollowsUntilSomebodyQuits(t *testing.T) {
-	sidecar := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		fmt.Fprint(w, "# TYPE queue_proxy_ready gauge\nqueue_proxy_ready 0\n# TYPE queue_proxy_waiting_requests gauge\nqueue_proxy_waiting_requests 5\n")
-	}))
-	defer sidecar.Close()
-	at := strings.TrimPrefix(sidecar.URL, "http://")
+// modes returns the modes of a terminal.
+func modes(t *testing.T, file *os.File) unix.Termios {
+	t.Helper()
+	m, err := unix.IoctlGetTermios(int(file.Fd()), unix.TCGETS)
+	harness.NoError(t, err)
+	return *m
+}
+
+func TestLiveViewRestoresTerminal(t *testing.T) {
 	for ending, end := range map[string]func(*window, context.CancelFunc){
 		"q":        func(w *window, _ context.CancelFunc) { _, _ = io.WriteString(w.file, "q") },
+		"Ctrl-C":   func(w *window, _ context.CancelFunc) { _, _ = io.WriteString(w.file, "\x03") },
 		"a signal": func(_ *window, cancel context.CancelFunc) { cancel() },
 	} {
-		(&cluster{pods: podItem("shop", "web-1", "") + "," + podItem("shop", "web-2", ""), ports: map[string]string{"web-1:9091": at}}).install(t, "")
+		(&apiServer{pods: podItem("shop", "web-1", "") + "," + podItem("shop", "web-2", "")}).install(t)
 		w, file := openWindow(t, 100, 20)
+		before := modes(t, file)
 		ctx, cancel := context.WithCancel(t.Context())
 		var stderr bytes.Buffer
 		ended := make(chan int, 1)
-		p := &program{stdin: file, stdout: file, stderr: &stderr, terminal: "xterm"}
+		p := &program{stdin: file, stdout: file, stderr: &stderr, environ: []string{"TERM=xterm-256color"}}
 		go func() { ended <- p.run(ctx, []string{"top", "-n", "shop", "--interval=1s"}) }()
-		harness.Until(t, "both rows are there", func() bool {
-			f := w.frame()
-			return strings.Contains(f, "namespace shop   2 sidecars, 1 not ready, 1 unknown") && strings.Contains(f, "web-1  no") && strings.Contains(f, "port 9091: connection refused")
+		harness.Until(t, "the rows are shown", func() bool {
+			return strings.Contains(w.all(), "2 sidecars, 2 unknown") && strings.Contains(w.all(), "port 9091: connection refused")
 		})
-		w.resize(t, 40, 6)
-		_, _ = io.WriteString(w.file, "s")
-		harness.Until(t, "the screen fits the window", func() bool { return strings.Contains(w.frame(), "…") })
+		w.resize(t, 80, 10)
+		harness.NoError(t, unix.Kill(os.Getpid(), unix.SIGWINCH))
+		harness.Until(t, "the rows fit in the window", func() bool { return strings.Contains(w.all(), "…") })
 		end(w, cancel)
 		if code := harness.Receive(t, ended, "the end"); code != 0 || stderr.Len() > 0 {
-			t.Errorf("%s: got code %d and %q, want 0 and nothing", ending, code, stderr.String())
+			t.Errorf("%s: got code %d and %q, want 0 and no error", ending, code, stderr.String())
 		}
 		cancel()
-		harness.Until(t, "the terminal is as it was", func() bool { return strings.HasSuffix(w.all(), "\x1b[?25h\x1b[?1049l") })
-		harness.Contains(t, w.all(), "\x1b[31mweb-1", ending)
+		harness.Until(t, "the screen is restored", func() bool { return strings.Contains(w.all(), "\x1b[?1049l") })
+		harness.Equal(t, modes(t, file), before, ending, "modes of the terminal")
 	}
 }
 
-func TestNoColourWhereNobodyWantsAny(t *testing.T) {
-	(&cluster{pods: podItem("shop", "web-1", "")}).install(t, "")
+func TestLiveViewHasNoColorsWithNoColor(t *testing.T) {
+	(&apiServer{pods: podItem("shop", "web-1", "")}).install(t)
 	w, file := openWindow(t, 100, 20)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan int, 1)
-	p := &program{stdin: file, stdout: file, stderr: io.Discard, terminal: "xterm", plain: true}
+	p := &program{stdin: file, stdout: file, stderr: io.Discard, environ: []string{"TERM=xterm-256color", "NO_COLOR=1"}}
 	go func() { ended <- p.run(ctx, []string{"top", "-n", "shop"}) }()
-	harness.Until(t, "a row is there", func() bool { return strings.Contains(w.frame(), "web-1") })
+	harness.Until(t, "a row is shown", func() bool { return strings.Contains(w.all(), "web-1") })
 	cancel()
 	harness.Receive(t, ended, "the end")
-	if regexp.MustCompile("\x1b\\[[0-9;]*m").MatchString(w.all()) {
-		t.Errorf("got %q, want no colours", w.all())
+	if regexp.MustCompile("\x1b\\[[0-9;]*3[0-9]m").MatchString(w.all()) {
+		t.Errorf("got %q, want no colors", w.all())
 	}
 }
 
-func TestADumbTerminalGetsText(t *testing.T) {
-	(&cluster{pods: podItem("shop", "web-1", "")}).install(t, "")
+func TestDumbTerminalGetsText(t *testing.T) {
+	(&apiServer{pods: podItem("shop", "web-1", "")}).install(t)
 	w, file := openWindow(t, 100, 20)
-	p := &program{stdin: file, stdout: file, stderr: io.Discard, terminal: "dumb"}
+	p := &program{stdin: file, stdout: file, stderr: io.Discard, environ: []string{"TERM=dumb"}}
 	harness.Equal(t, p.run(t.Context(), []string{"top", "-n", "shop", "--interval=1s"}), 0, "code")
-	harness.Until(t, "a row is there", func() bool { return strings.Contains(w.all(), "web-1") })
+	harness.Until(t, "a row is shown", func() bool { return strings.Contains(w.all(), "web-1") })
 	if strings.Contains(w.all(), "\x1b") {
-		t.Errorf("got %q, want text alone", w.all())
+		t.Errorf("got %q, want only text", w.all())
 	}
 }

@@ -1,28 +1,17 @@
-// The kubectl plugin shows the sidecars of a cluster. kubectl finds it in the PATH by its
-// file's name, kubectl-queue_proxy.
-//
-//	kubectl queue-proxy top               show all sidecars of a namespace, live
-//	kubectl queue-proxy why POD           say whether a pod is ready, and why not
-//	kubectl queue-proxy version           print the version
-//	kubectl queue-proxy completion SHELL  print a script for the shell
-//	kubectl queue-proxy help [command]    say more
-//
-// It runs kubectl itself for all that it needs of a cluster, so that kubeconfig, contexts and
-// plugins for authentication are the user's own: package kubectl says how, and why. Nothing is
-// installed in the cluster, and no right is needed but list of pods and get of pods/proxy, or,
-// for why, create of pods/exec.
+// The kubectl plugin shows the sidecars of a cluster. kubectl finds the plugin in the PATH by the name of its file,
+// kubectl-queue_proxy.
 package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
-	"strings"
 	"syscall"
 
-	"github.com/queue-proxy/queue-proxy/pkg/kubectl"
+	"github.com/queue-proxy/queue-proxy/pkg/cli"
 	"github.com/queue-proxy/queue-proxy/pkg/printable"
 )
 
@@ -32,86 +21,56 @@ var (
 	commit  = "unknown"
 )
 
-// Exit codes; why passes on those of the sidecar's program.
+// Exit codes. The command why returns the exit code of the program in the container.
 const (
 	done       = 0
 	failed     = 1
 	badCommand = 2
 )
 
-// Names of the program: of its file, and as people call it.
-const (
-	fileName = "kubectl-queue_proxy"
-	calledAs = "kubectl queue-proxy"
-)
-
-// inImage is the path of the sidecar's program in its image.
-const inImage = "/ko-app/queue"
+// sidecarProgram is the path of the sidecar's program in its image.
+const sidecarProgram = "/ko-app/queue"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	p := &program{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr}
-	p.terminal, p.plain = os.Getenv("TERM"), os.Getenv("NO_COLOR") != "" //nolint:forbidigo // the plugin's own, read once; pkg/config reads the sidecar's
+	p := &program{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, environ: os.Environ()} //nolint:forbidigo // for the terminal; pkg/config reads the sidecar's
 	code := p.run(ctx, os.Args[1:])
 	stop()
 	os.Exit(code)
 }
 
-// A program is one run.
+// program is one run of the plugin.
 type program struct {
 	stdin          *os.File
 	stdout, stderr io.Writer
-	terminal       string // its kind
-	plain          bool   // no colours are wanted
+	environ        []string
+
+	code int // exit code of a command that returns no error
 }
 
-// run does what a command line says and returns the exit code. It ends early when ctx does.
+// run runs the command line args and returns the exit code. It returns early if ctx is canceled.
 func (p *program) run(ctx context.Context, args []string) int {
-	if len(args) > 0 && args[0] == completing {
-		return p.complete(ctx, args[1:])
-	}
-	line, err := parse(args)
-	if err != nil {
-		fmt.Fprintf(p.stderr, "%s: %v\nRun '%s' for usage.\n", calledAs, err, strings.TrimSpace(calledAs+" help "+line.topic))
+	err := cli.Execute(ctx, p.root(), fmt.Sprintf("%s (commit %s)", version, commit), args)
+	switch {
+	case errors.Is(err, cli.ErrUsage):
 		return badCommand
-	}
-	code := done
-	switch line.command {
-	case "why":
-		code, err = p.why(ctx, line)
-	case "top":
-		err = p.top(ctx, line)
-	case "version":
-		fmt.Fprintf(p.stdout, "%s %s (commit %s)\n", fileName, version, commit)
-	case "completion":
-		err = p.completion(line.args[0])
-	case packing:
-		err = pages().Write(line.args[0])
-	case "help":
-		fmt.Fprint(p.stdout, help(line.topic))
-	}
-	if err != nil {
-		if ctx.Err() == nil { // else who has ended it knows why
-			fmt.Fprintf(p.stderr, "%s: %s\n", calledAs, printable.Lines(err.Error()))
-		}
+	case err != nil:
 		return failed
 	}
-	return code
+	return p.code
 }
 
-// why asks the sidecar of one pod, in its container.
-func (p *program) why(ctx context.Context, line commandLine) (int, error) {
-	k := p.kubectl(line)
-	if line.namespace != "" {
-		k.Flags = append(k.Flags, "--namespace="+line.namespace)
+// why runs queue-proxy why in the container of the sidecar.
+func (p *program) why(ctx context.Context, name string, line *commandLine) error {
+	client, namespace, err := line.connect()
+	if err != nil {
+		return err
 	}
-	args := []string{inImage, "why"}
-	if line.output != "" {
-		args = append(args, "-o", line.output)
+	pod, err := client.PodOf(ctx, line.kube, namespace, name)
+	if err != nil {
+		return err
 	}
-	return k.Exec(ctx, line.args[0], line.container, args...)
-}
-
-func (p *program) kubectl(line commandLine) kubectl.Command {
-	return kubectl.Command{Flags: line.passed, Stdin: p.stdin, Stdout: p.stdout, Stderr: p.stderr}
+	stdout, stderr := &printable.Writer{W: p.stdout}, &printable.Writer{W: p.stderr}
+	p.code, err = client.Exec(ctx, namespace, pod, line.container, stdout, stderr, sidecarProgram, "why", "-o", line.output)
+	return err
 }

@@ -2,9 +2,7 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"maps"
 	"net/http"
@@ -19,22 +17,33 @@ import (
 	"testing"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/kubectl"
+	"github.com/coder/websocket"
+	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/spf13/pflag"
+
+	"github.com/queue-proxy/queue-proxy/pkg/cluster"
 	"github.com/queue-proxy/queue-proxy/pkg/top"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 func TestMain(m *testing.M) {
-	harness.AsKubectl()
-	code := m.Run()
-	_ = os.RemoveAll(built)
-	os.Exit(code)
+	testscript.Main(cleaning{m}, map[string]func(){"kubectl-queue_proxy": main})
 }
 
-// built is the folder of the sidecar's program, "" as long as no test has needed it.
+// cleaning removes the program of the sidecar after the tests.
+type cleaning struct{ *testing.M }
+
+func (c cleaning) Run() int {
+	defer os.RemoveAll(built)
+	return c.M.Run()
+}
+
+func TestCommandLine(t *testing.T) { harness.RunScripts(t, "testdata") }
+
+// built is the directory of the sidecar's program. It is empty before a test uses it.
 var built string
 
-// queueProxy is the sidecar's program.
+// queueProxy builds the sidecar and returns the path of the program.
 func queueProxy(t *testing.T) string {
 	t.Helper()
 	if built == "" {
@@ -48,7 +57,7 @@ func queueProxy(t *testing.T) string {
 	return built + "/queue"
 }
 
-// ran returns what a command line prints, and its exit code.
+// ran runs a command line, and returns its output and exit code.
 func ran(t *testing.T, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	var out, errors bytes.Buffer
@@ -57,38 +66,75 @@ func ran(t *testing.T, args ...string) (stdout, stderr string, code int) {
 	return out.String(), errors.String(), code
 }
 
-// A cluster is what an API server answers about pods, and where they really are.
-type cluster struct {
-	pods  string            // items of the list
-	ports map[string]string // "pod:port" to an address
+// apiServer is an API server with pods.
+type apiServer struct {
+	pods    string            // items of the list of pods
+	ports   map[string]string // address of a port, by "pod:port"
+	program string            // program that exec runs instead of the program in the container
 }
 
-func (c *cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	parts := strings.Split(r.URL.Path, "/") // /api/v1/namespaces/NS/pods/POD:PORT/proxy/metrics
-	if len(parts) < 7 {
-		fmt.Fprintf(w, `{"kind":"PodList","metadata":{},"items":[%s]}`, c.pods)
+func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	parts := strings.Split(r.URL.Path, "/") // /api/v1/namespaces/NAMESPACE/pods/POD:PORT/proxy/metrics
+	w.Header().Set("Content-Type", "application/json")
+	switch {
+	case len(parts) < 7:
+		fmt.Fprintf(w, `{"kind":"PodList","apiVersion":"v1","metadata":{},"items":[%s]}`, s.pods)
+		return
+	case parts[7] == "exec":
+		s.exec(w, r)
 		return
 	}
-	address, ok := c.ports[parts[6]]
+	address, ok := s.ports[parts[6]]
 	if !ok {
 		w.WriteHeader(http.StatusServiceUnavailable)
 		fmt.Fprint(w, `{"kind":"Status","message":"error trying to reach service: dial tcp 10.0.0.1:9091: connect: connection refused"}`)
 		return
 	}
 	r.URL.Path = "/metrics"
+	w.Header().Del("Content-Type")
 	httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: address}).ServeHTTP(w, r)
+}
+
+// exec runs the program, with the protocol v5.channel.k8s.io. The first byte of a message is the channel: 1 is the
+// standard output, 2 the standard error, 3 the status.
+func (s *apiServer) exec(w http.ResponseWriter, r *http.Request) {
+	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{"v5.channel.k8s.io"}})
+	if err != nil {
+		return
+	}
+	ctx := conn.CloseRead(r.Context())
+	cmd := exec.Command(s.program, r.URL.Query()["command"][1:]...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	status := `{"status":"Success"}`
+	if err := cmd.Run(); err != nil {
+		status = fmt.Sprintf(`{"status":"Failure","reason":"NonZeroExitCode","details":{"causes":[{"reason":"ExitCode","message":"%d"}]}}`, cmd.ProcessState.ExitCode())
+	}
+	for _, message := range []string{"\x01" + stdout.String(), "\x02" + stderr.String(), "\x03" + status} {
+		_ = conn.Write(ctx, websocket.MessageBinary, []byte(message))
+	}
+	_ = conn.Close(websocket.StatusNormalClosure, "")
 }
 
 func podItem(namespace, name, env string) string {
 	return fmt.Sprintf(`{"metadata":{"name":%q,"namespace":%q},"spec":{"containers":[{"name":"queue-proxy","env":[%s]}]},"status":{"phase":"Running","podIP":"10.0.0.1"}}`, name, namespace, env)
 }
 
-// install makes c the cluster of kubectl.
-func (c *cluster) install(t *testing.T, program string) {
+// install starts the server and makes it the current context of the kubeconfig.
+func (s *apiServer) install(t *testing.T) {
 	t.Helper()
-	api := httptest.NewServer(c)
-	t.Cleanup(api.Close)
-	harness.Kubectl{API: api.URL, Program: program}.Install(t)
+	server := httptest.NewServer(s)
+	t.Cleanup(server.Close)
+	writeKubeconfig(t, server.URL)
+}
+
+func writeKubeconfig(t *testing.T, server string) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "config")
+	text := fmt.Sprintf(`{"apiVersion":"v1","kind":"Config","current-context":"test","clusters":[{"name":"test","cluster":{"server":%q}}],
+		"contexts":[{"name":"test","context":{"cluster":"test","namespace":"of-the-context"}}]}`, server)
+	harness.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+	t.Setenv("KUBECONFIG", file)
 }
 
 // A sidecar is a real one, in front of an app.
@@ -132,14 +178,14 @@ func TestTopShowsRealSidecars(t *testing.T) {
 	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { panic(http.ErrAbortHandler) }))
 	defer app.Close()
 	s := startSidecar(t, app.URL, "CONTAINER_CONCURRENCY=3")
-	c := &cluster{
+	c := &apiServer{
 		pods: podItem("shop", "web-1", "") + "," + podItem("shop", "web-2", `{"name":"METRICS_PORT","value":"19091"}`) + "," + podItem("shop", "off", `{"name":"METRICS_PORT","value":"19092"}`),
 		ports: map[string]string{
 			"web-1:9091": "127.0.0.1:" + s.metrics,
 			"off:9090":   "127.0.0.1:" + s.stats,
 		},
 	}
-	c.install(t, "")
+	c.install(t)
 	stop := make(chan struct{})
 	traffic := make(chan struct{})
 	go func() {
@@ -174,38 +220,35 @@ func TestTopShowsRealSidecars(t *testing.T) {
 	}
 }
 
-func TestWhyIsTheWordOfTheSidecarInThePod(t *testing.T) {
+func TestWhyPrintsResultOfSidecar(t *testing.T) {
 	app := httptest.NewServer(http.NotFoundHandler())
 	s := startSidecar(t, app.URL)
-	(&cluster{}).install(t, queueProxy(t))
-	t.Setenv("STATUS_PORT", s.status) // of the container in which exec runs
+	(&apiServer{program: queueProxy(t)}).install(t)
+	t.Setenv("STATUS_PORT", s.status) // of the container
 	for _, c := range []struct {
-		args, called, said string
-		code               int
+		args, said string
+		code       int
 	}{
-		{"why web-1", "exec web-1 --container=queue-proxy -- /ko-app/queue why\n", "", 0},
-		{"why web-1 -n shop --context=test -c queue", "exec web-1 --container=queue --context=test --namespace=shop -- /ko-app/queue why\n", "", 0},
-		{"why -o json web-1", "exec web-1 --container=queue-proxy -- /ko-app/queue why -o json\n", `"ready": false`, 1},
+		{"why web-1", "ready for ", 0},
+		{"why pod/web-1 -n shop --context=test -c queue", "ready for ", 0},
+		{"why -o json web-1", `"ready": false`, 1},
 	} {
 		if c.code != 0 {
 			app.Close()
 		}
 		stdout, stderr, code := "", "", 0
-		harness.Until(t, c.args, func() bool { // a sidecar may need a moment to see that its app has gone
-			var out, errors bytes.Buffer
-			p := &program{stdout: &out, stderr: &errors}
-			code = p.run(t.Context(), strings.Fields(c.args))
-			stdout, stderr = out.String(), errors.String()
+		harness.Until(t, c.args, func() bool { // the sidecar detects the end of the application with a delay
+			stdout, stderr, code = ran(t, strings.Fields(c.args)...)
 			return code == c.code
 		})
-		if stderr != c.called || !strings.Contains(stdout, c.said) {
-			t.Errorf("%s: got the call %q and %q, want %q and %q", c.args, stderr, stdout, c.called, c.said)
+		if stderr != "" || !strings.Contains(stdout, c.said) {
+			t.Errorf("%s: got %q and %q, want %q", c.args, stderr, stdout, c.said)
 		}
 	}
 }
 
-func TestTopWithoutSidecarsSaysSo(t *testing.T) {
-	(&cluster{}).install(t, "")
+func TestTopWithoutSidecarsReportsNamespace(t *testing.T) {
+	(&apiServer{}).install(t)
 	stdout, stderr, code := ran(t, "top")
 	if stdout != "" || stderr != "No sidecars found in namespace of-the-context.\n" || code != 0 {
 		t.Errorf("got %q, %q and %d, want that there are none in the namespace of the context", stdout, stderr, code)
@@ -215,117 +258,23 @@ func TestTopWithoutSidecarsSaysSo(t *testing.T) {
 	}
 }
 
-func TestAKubectlThatFailsIsAnErrorWithItsWords(t *testing.T) {
-	harness.Kubectl{Refuses: "error: You must be logged in to the server"}.Install(t)
-	for _, args := range []string{"top", "top -A", "why web-1"} {
+func TestErrorsOfAPIServerArePrinted(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusUnauthorized)
+		fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"Unauthorized\u001b[2J","reason":"Unauthorized","code":401}`)
+	}))
+	defer server.Close()
+	writeKubeconfig(t, server.URL)
+	for args, want := range map[string]string{
+		"top": "list of pods: Unauthorized\ufffd[2J", "top -A": "list of pods: Unauthorized", "why web-1": "Unauthorized", "why deployment/web": "the server has asked for the client to provide credentials",
+		"top --context=other": `context "other" does not exist`,
+	} {
 		_, stderr, code := ran(t, strings.Fields(args)...)
-		if code != 1 || !strings.Contains(stderr, "You must be logged in") {
-			t.Errorf("%s: got %d and %q, want 1 and kubectl's words", args, code, stderr)
+		if code != 1 || !strings.Contains(stderr, want) {
+			t.Errorf("%s: got %d and %q, want 1 and %q", args, code, stderr, want)
 		}
-	}
-}
-
-func TestABadCommandLineIsOneErrorAndAHint(t *testing.T) {
-	for args, want := range map[string]string{
-		"frobnicate":            "unknown command \"frobnicate\"\nRun 'kubectl queue-proxy help' for usage.\n",
-		"tpo":                   "unknown command \"tpo\": did you mean \"top\"?\nRun 'kubectl queue-proxy help' for usage.\n",
-		"help wyh":              "help: unknown command \"wyh\": did you mean \"why\"?\nRun 'kubectl queue-proxy help' for usage.\n",
-		"why":                   "why: which pod?\nRun 'kubectl queue-proxy help why' for usage.\n",
-		"why a b":               "why: unexpected argument \"b\"\nRun 'kubectl queue-proxy help why' for usage.\n",
-		"why a -o xml":          "why: invalid value \"xml\" for flag -o: want one of text, json\nRun 'kubectl queue-proxy help why' for usage.\n",
-		"top web":               "top: unexpected argument \"web\"\nRun 'kubectl queue-proxy help top' for usage.\n",
-		"top -A -n shop":        "top: -A and -n: one of them\nRun 'kubectl queue-proxy help top' for usage.\n",
-		"top --interval 10ms":   "top: --interval 10ms: at least 1s\nRun 'kubectl queue-proxy help top' for usage.\n",
-		"top --window 1s":       "top: --window 1s: from the interval, 2s, to 5m0s\nRun 'kubectl queue-proxy help top' for usage.\n",
-		"top --sort age":        "top: invalid value \"age\" for flag -sort: want one of waiting, running, requests, p99, limit, failure, ready, name\nRun 'kubectl queue-proxy help top' for usage.\n",
-		"top --frobnicate":      "top: flag provided but not defined: -frobnicate\nRun 'kubectl queue-proxy help top' for usage.\n",
-		"completion":            "completion: which shell? bash, zsh, fish, kubectl\nRun 'kubectl queue-proxy help completion' for usage.\n",
-		"completion csh":        "completion: want one of bash, zsh, fish, kubectl\nRun 'kubectl queue-proxy help completion' for usage.\n",
-		"help frobnicate":       "help: unknown command \"frobnicate\"\nRun 'kubectl queue-proxy help' for usage.\n",
-		"completion bash extra": "completion: unexpected argument \"extra\"\nRun 'kubectl queue-proxy help completion' for usage.\n",
-	} {
-		stdout, stderr, code := ran(t, strings.Fields(args)...)
-		if code != 2 || stdout != "" || stderr != "kubectl queue-proxy: "+want {
-			t.Errorf("%s: got code %d, %q and %q, want 2 and %q", args, code, stdout, stderr, want)
-		}
-	}
-}
-
-func TestFlagsStandWherePeopleOfKubectlPutThem(t *testing.T) {
-	for args, want := range map[string]string{
-		"why web -n shop":                 "[web] shop queue-proxy  []",
-		"why -nshop web":                  "[web] shop queue-proxy  []",
-		"why web -ojson --namespace=shop": "[web] shop queue-proxy json []",
-		"why --context test web -c=other": "[web]  other  [--context=test]",
-		"why -n shop -- -web":             "[-web] shop queue-proxy  []",
-		"why namespace -c=a -- -n shop":   "",
-		"why -- -n":                       "[-n]  queue-proxy  []",
-		"top -Alapp=web":                  "",
-		"top -A -lapp=web -o json":        "[]  queue-proxy json []",
-	} {
-		line, err := parse(strings.Fields(args))
-		got := fmt.Sprint(line.args, " ", line.namespace, " ", line.container, " ", line.output, " ", line.passed)
-		if want == "" {
-			if err == nil {
-				t.Errorf("%s: got %s, want an error", args, got)
-			}
-			continue
-		}
-		if err != nil || got != want {
-			t.Errorf("%s: got %s, %v, want %s", args, got, err, want)
-		}
-	}
-}
-
-func TestHelpNamesEveryCommandAndFlag(t *testing.T) {
-	for _, name := range append(commandNames(), "") {
-		stdout, stderr, code := ran(t, "help", name)
-		if name == "" {
-			stdout, stderr, code = ran(t)
-		}
-		if code != 0 || stderr != "" || !strings.HasPrefix(stdout, "kubectl queue-proxy ") || !strings.Contains(stdout, "\nUsage:\n") {
-			t.Errorf("help %s: got %d, %q and %q, want help", name, code, stderr, stdout)
-		}
-		for _, f := range flagNames(name) {
-			if f != "--help" && !strings.Contains(stdout, f) {
-				t.Errorf("help %s: got no %s:\n%s", name, f, stdout)
-			}
-		}
-		for line := range strings.Lines(stdout) {
-			if len(strings.TrimSuffix(line, "\n")) > 80 || strings.Contains(line, "\t") {
-				t.Errorf("help %s: got the line %q, want one that fits a terminal", name, line)
-			}
-		}
-	}
-	overview, _, _ := ran(t, "--help")
-	for _, name := range commandNames() {
-		if !strings.Contains(overview, "kubectl queue-proxy "+name) {
-			t.Errorf("got help without %s", name)
-		}
-		if got, _, _ := ran(t, name, "--help"); got != help(name) {
-			t.Errorf("%s --help: got %q, want its help", name, got)
-		}
-	}
-}
-
-func TestEachCommandHasAPageOfManual(t *testing.T) {
-	dir := t.TempDir()
-	if stdout, stderr, code := ran(t, "man", dir); code != 0 || stdout+stderr != "" {
-		t.Fatalf("got code %d, %q and %q, want pages alone", code, stdout, stderr)
-	}
-	for _, name := range commandNames() {
-		page, err := os.ReadFile(filepath.Join(dir, strings.TrimSuffix("kubectl-queue_proxy-"+strings.TrimSuffix(name, "help"), "-")+".1"))
-		harness.NoError(t, err)
-		wanted := []string{".SH NAME\n", ".SH SYNOPSIS\n", ".SH DESCRIPTION\n"}
-		new(commandLine).flagsOf(name).VisitAll(func(f *flag.Flag) { wanted = append(wanted, strings.ReplaceAll("-"+f.Name, "-", `\-`)) })
-		for _, want := range wanted {
-			if !strings.Contains(string(page), want) {
-				t.Errorf("%s: got no %q in\n%s", name, want, page)
-			}
-		}
-	}
-	if _, stderr, code := ran(t, "man"); code != 2 || !strings.Contains(stderr, "man: which folder?") {
-		t.Errorf("got code %d and %q without a folder, want 2", code, stderr)
+		wantPrintable(t, args, stderr)
 	}
 }
 
@@ -339,11 +288,13 @@ func TestTheDocumentNamesAllThatThereIs(t *testing.T) {
 	harness.NoError(t, json.Unmarshal(row, &fields))
 	delete(fields, "namespace")
 	delete(fields, "pod")
-	wanted := []string{fmt.Sprintf("| sidecars | %d;", kubectl.Most), fmt.Sprintf("| at once | %d |", kubectl.Parallel), "every " + strings.TrimSuffix(listEvery.String(), "s") + " s"}
-	for _, word := range slices.Concat(slices.Collect(maps.Keys(fields)), top.Keys(), flagNames("top"), flagNames("why")) {
-		if word != "--help" {
-			wanted = append(wanted, "`"+word+"`")
-		}
+	var flags []string
+	for _, cmd := range (&program{}).root().Commands() {
+		cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) { flags = append(flags, "--"+f.Name) })
+	}
+	wanted := []string{fmt.Sprintf("| sidecars | %d;", cluster.Most), fmt.Sprintf("| at once | %d |", cluster.Parallel), "every " + strings.TrimSuffix(listInterval.String(), "s") + " s"}
+	for _, word := range slices.Concat(slices.Collect(maps.Keys(fields)), top.Keys(), flags) {
+		wanted = append(wanted, "`"+word+"`")
 	}
 	for title := range strings.FieldsSeq("READY RUNNING WAITING LIMIT REQ/S P99 NOTE") {
 		wanted = append(wanted, "`"+title+"`")
@@ -353,45 +304,17 @@ func TestTheDocumentNamesAllThatThereIs(t *testing.T) {
 	}
 }
 
-// flagNames are the flags of a command as people write them.
-func flagNames(command string) []string {
-	all, _ := new(program).offers(context.Background(), command, nil, "-")
-	return all
-}
-
-func TestKubectlCompletesWhatIsTyped(t *testing.T) {
-	(&cluster{}).install(t, "")
+func TestPodNamesAreCompleted(t *testing.T) {
+	(&apiServer{pods: podItem("shop", "web-1", "") + "," + podItem("shop", "web-2", "")}).install(t)
 	for args, want := range map[string]string{
-		"":                      "top why version completion help :4",
-		"t":                     "top :4",
 		"why ":                  "web-1 web-2 :4",
-		"why web-2":             "web-2 :4",
 		"why web-1 ":            ":4",
 		"why -n shop web-":      "web-1 web-2 :4",
-		"top --so":              "--sort :4",
-		"top --sort re":         "requests ready :4",
-		"top -o ":               "text json :4",
-		"top --kubeconfig ":     ":0",
-		"top -n ":               ":4",
-		"top ":                  ":4",
-		"help ":                 "top why version completion help :4",
-		"completion ku":         "kubectl :4",
-		"why --cont":            "--container --context :4",
-		"frobnicate ":           ":4",
 		"why --context test we": "web-1 web-2 :4",
 	} {
-		stdout, _, code := ran(t, append([]string{completing}, strings.Split(args, " ")...)...)
+		stdout, _, code := ran(t, append([]string{"__complete"}, strings.Split(args, " ")...)...)
 		if got := strings.Join(strings.Fields(stdout), " "); code != 0 || got != want {
 			t.Errorf("%q: got %q, want %q", args, got, want)
-		}
-	}
-	script, _, _ := ran(t, "completion", "kubectl")
-	if !strings.HasPrefix(script, "#!/bin/sh\n") || !strings.Contains(script, fileName+" "+completing) {
-		t.Errorf("got the script %q, want one that calls us", script)
-	}
-	for _, shell := range []string{"bash", "zsh", "fish"} {
-		if script, _, code := ran(t, "completion", shell); code != 0 || !strings.Contains(script, fileName) || !strings.Contains(script, "all-namespaces") {
-			t.Errorf("%s: got %d and %q, want our name and flags", shell, code, script)
 		}
 	}
 }

@@ -6,150 +6,120 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 
-	"github.com/queue-proxy/queue-proxy/pkg/completion"
 	"github.com/queue-proxy/queue-proxy/pkg/spelling"
 )
 
-// A commandLine is what somebody asks for.
+// usage is the help text.
+const usage = `queue-proxy is a sidecar that receives the requests for an application in the same pod. It limits
+the number of concurrent requests and queues the rest, checks whether the application is ready, and
+drains before the pod ends.
+
+Usage:
+  queue-proxy [serve]                serve until the pod ends
+  queue-proxy why [-o text|json]     print whether the pod is ready, and the result of each probe
+  queue-proxy config [-o text|json]  print the settings, their sources, and warnings about them
+  queue-proxy version                print the version; also -v, -version
+  queue-proxy help                   print this text; also -h, -help
+
+Flags for the exec probes of Knative 0.8 to 0.25:
+  -probe-period TIME, -probe-timeout TIME
+        wait until the sidecar in this container is ready, for at most TIME: seconds, or a duration
+        such as 2s; 0 is 10s
+
+Settings are environment variables. 'queue-proxy config' lists them, and docs/configuration.md
+describes them.
+
+Ports, which can be changed with settings:
+  8012  requests, HTTP/1.1 and HTTP/2
+  8112  requests over TLS, if there is a certificate
+  8022  preStop hooks
+  8008  status page, only for this host
+  9090  statistics for the autoscaler
+  9091  metrics
+
+SIGTERM, SIGINT and SIGHUP start the drain. A second signal stops the process immediately, with
+exit code 1.
+
+Exit codes:
+  0  The command is complete. For why and the exec probes, the pod is ready.
+  1  An error occurred. For why and the exec probes, the pod is not ready.
+  2  The command line is invalid.
+
+Examples:
+  USER_PORT=3000 CONTAINER_CONCURRENCY=10 queue-proxy
+  kubectl exec POD -c queue-proxy -- /ko-app/queue why -o json
+`
+
+// commandLine is a parsed command line.
 type commandLine struct {
 	command string // one of commandNames, or probing
-	topic   string // of help: a command, or "" for all of them
-	asJSON  bool   // of why and config
-	arg     string // of completion: a shell; of man: a folder
-	ask     execProbe
+	asJSON  bool   // for why and config
+	probe   execProbe
 }
 
-// packing is the command that writes manual pages. It is for who packs the program, and in no
-// list of commands.
-const packing = "man"
-
-// probing is the command that the flags of the exec probes stand for.
+// probing is the command for the flags of the exec probes.
 const probing = "probe"
 
-// commandNames are the commands by which people call them.
-func commandNames() []string {
-	return []string{"serve", "why", "config", "version", "completion", "help"}
-}
+// commandNames returns the commands of a command line.
+func commandNames() []string { return []string{"serve", "why", "config", "version", "help"} }
 
-// formats are what -o may say.
-func formats() []string { return []string{"text", "json"} }
-
-// flags are those of the program without a command. showVersion is set where one of them asks for it.
-func (line *commandLine) flags(showVersion *bool) *flag.FlagSet {
+// parse parses the arguments of the program.
+func parse(args []string) (commandLine, error) {
+	line := commandLine{command: "serve", probe: execProbe{period: -1, timeout: -1}}
 	flags := newFlags()
-	flags.Func("probe-period", "", setSpan(&line.ask.period))
-	flags.Func("probe-timeout", "", setSpan(&line.ask.timeout))
-	flags.BoolVar(showVersion, "version", false, "")
+	flags.Func("probe-period", "", parseTime(&line.probe.period))
+	flags.Func("probe-timeout", "", parseTime(&line.probe.timeout))
+	showVersion := flags.Bool("version", false, "")
 	flags.BoolVar(showVersion, "v", false, "")
-	return flags
+	err := flags.Parse(args)
+	name := flags.Arg(0)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return commandLine{command: "help"}, nil
+	case err != nil:
+		return line, err
+	case *showVersion:
+		return commandLine{command: "version"}, nil
+	case name == "" && line.probe.given():
+		line.command = probing
+		return line, nil
+	case name == "":
+		return line, nil
+	case !slices.Contains(commandNames(), name):
+		return line, spelling.UnknownWord("command", name, commandNames())
+	}
+	line.command = name
+	return line.parseCommand(flags.Args()[1:])
 }
 
-// flagsOf are those of a command.
-func (line *commandLine) flagsOf(name string) *flag.FlagSet {
+// parseCommand parses the arguments after the command. The command help ignores them.
+func (line commandLine) parseCommand(args []string) (commandLine, error) {
 	flags := newFlags()
-	if name == "why" || name == "config" {
+	if line.command == "why" || line.command == "config" {
 		flags.Func("o", "", func(format string) error {
-			if !slices.Contains(formats(), format) {
-				return errors.New("want text or json")
-			}
 			line.asJSON = format == "json"
+			if !line.asJSON && format != "text" {
+				return errors.New("must be text or json")
+			}
 			return nil
 		})
 	}
-	return flags
-}
-
-// program is what a shell is to know of us.
-func program() completion.Program {
-	line := new(commandLine)
-	p := completion.Program{Name: "queue-proxy", Flags: line.flags(new(bool))}
-	for _, name := range commandNames() {
-		p.Commands = append(p.Commands, completion.Command{Name: name, Flags: line.flagsOf(name), Values: map[string][]string{"o": formats()}})
-	}
-	return p
-}
-
-// parse reads a command line. Where the error is not nil, the topic is the help that
-// its writer should read.
-func parse(args []string) (commandLine, error) {
-	line := commandLine{command: "serve", ask: execProbe{period: -1, timeout: -1}}
-	showVersion := false
-	flags := line.flags(&showVersion)
-	switch err := parseFlags(flags, args); {
+	switch err := flags.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
 		line.command = "help"
-		return line, nil
 	case err != nil:
-		return line, err
-	case showVersion:
-		line.command = "version"
-		return line, nil
-	case flags.NArg() > 0:
-		return line.parseCommand(flags.Arg(0), flags.Args()[1:])
-	case line.ask.wanted():
-		line.command = probing
+		return line, fmt.Errorf("%s: %w", line.command, err)
+	case flags.NArg() > 0 && line.command != "help":
+		return line, fmt.Errorf("%s: unexpected argument %q", line.command, flags.Arg(0))
 	}
 	return line, nil
 }
 
-// parseCommand reads a command and what stands behind it.
-func (line commandLine) parseCommand(name string, args []string) (commandLine, error) {
-	if !slices.Contains(commandNames(), name) && name != packing {
-		return line, spelling.UnknownWord("command", name, commandNames())
-	}
-	if line.command = name; name != "help" && name != packing {
-		line.topic = name
-	}
-	flags := line.flagsOf(name)
-	switch err := parseFlags(flags, args); {
-	case errors.Is(err, flag.ErrHelp):
-		line.command, line.topic = "help", name
-		return line, nil
-	case err != nil:
-		return line, fmt.Errorf("%s: %w", name, err)
-	}
-	rest := flags.Args()
-	switch {
-	case name == packing && len(rest) != 1:
-		return line, errors.New("man: which folder?")
-	case name == "completion" && (len(rest) == 0 || !slices.Contains(completion.Shells(), rest[0])):
-		return line, fmt.Errorf("completion: which shell? %s", strings.Join(completion.Shells(), ", "))
-	case name == "help" && len(rest) > 0 && !slices.Contains(commandNames(), rest[0]):
-		return line, spelling.UnknownWord("command", rest[0], commandNames())
-	case name == "help" && len(rest) > 0:
-		line.topic, rest = rest[0], rest[1:]
-	case name == packing || name == "completion":
-		line.arg, rest = rest[0], rest[1:]
-	}
-	if len(rest) > 0 {
-		return line, fmt.Errorf("%s: unexpected argument %q", name, rest[0])
-	}
-	return line, nil
-}
-
-// newFlags returns flags that print nothing themselves.
+// newFlags returns a set of flags that prints nothing.
 func newFlags() *flag.FlagSet {
 	flags := flag.NewFlagSet("queue-proxy", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	flags.Usage = func() {}
 	return flags
-}
-
-// parseFlags is flags.Parse with a hint at the flag that was meant.
-func parseFlags(flags *flag.FlagSet, args []string) error {
-	err := flags.Parse(args)
-	if err == nil || errors.Is(err, flag.ErrHelp) {
-		return err
-	}
-	// The argument that could not be read is the last one that was taken.
-	taken := args[len(args)-flags.NArg()-1]
-	name, _, _ := strings.Cut(strings.TrimLeft(taken, "-"), "=")
-	if !strings.HasPrefix(taken, "-") || name == "" || flags.Lookup(name) != nil {
-		return err
-	}
-	var known []string
-	flags.VisitAll(func(f *flag.Flag) { known = append(known, "-"+f.Name) })
-	return spelling.UnknownWord("flag", "-"+name, known)
 }

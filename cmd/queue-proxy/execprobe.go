@@ -9,37 +9,37 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/sidecar"
 )
 
-// askDefault is how long the sidecar is asked when the flag says 0.
-const askDefault = 10 * time.Second
+// defaultProbeTime is the time limit of an exec probe if the flag is 0.
+const defaultProbeTime = 10 * time.Second
 
-// execProbe is the exec probe that Knative 0.8 to 0.25 put on this container: the
-// binary asks the running sidecar the queue probe until it says yes. What is below 0 was
-// not given.
+// execProbe is the exec probe that Knative 0.8 to 0.25 adds to this container: the program waits until the sidecar that
+// runs in the container is ready. A negative time means that the flag was not given.
 type execProbe struct{ period, timeout time.Duration }
 
-// setSpan returns what reads a duration that may be written as a number of seconds.
-func setSpan(to *time.Duration) func(text string) error {
+// parseTime returns a function that parses a duration or a number of seconds into to.
+func parseTime(to *time.Duration) func(text string) error {
 	return func(text string) error {
 		d, err := time.ParseDuration(text)
 		if n, nerr := strconv.Atoi(text); nerr == nil {
 			d, err = time.Duration(n)*time.Second, nil
 		}
 		if err != nil {
-			return errors.New("want seconds or a duration")
+			return errors.New("must be seconds or a duration")
 		}
 		*to = d
 		return nil
 	}
 }
 
-// wanted reports whether one of the flags was given.
-func (p *execProbe) wanted() bool { return max(p.period, p.timeout) >= 0 }
+// given reports whether one of the flags was given.
+func (p *execProbe) given() bool { return max(p.period, p.timeout) >= 0 }
 
-// run asks until the sidecar on port is ready, is shutting down, or time is up.
+// run waits until the sidecar on port is ready. It returns an error if the sidecar is shutting down or after the time
+// limit.
 func (p *execProbe) run(port int) error {
 	limit := max(p.period, p.timeout)
 	if limit == 0 {
-		limit = askDefault
+		limit = defaultProbeTime
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()

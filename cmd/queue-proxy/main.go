@@ -1,14 +1,5 @@
-// The queue-proxy is the sidecar that stands in front of a user's container.
-//
-//	queue-proxy [serve]           serve until the pod ends
-//	queue-proxy why [-o json]     say whether the pod is ready, and why not; exit 0 or 1
-//	queue-proxy config [-o json]  print the settings in force and where each came from
-//	queue-proxy version           print the version
-//	queue-proxy completion SHELL  print a script for the shell
-//	queue-proxy help [command]    say more
-//
-// Its settings are environment variables: docs/configuration.md. The flags
-// -probe-period and -probe-timeout are the exec probes of Knative 0.8 to 0.25.
+// The queue-proxy is the sidecar that receives the requests for a user container. Its help text describes the commands.
+// Settings are environment variables: docs/configuration.md.
 package main
 
 import (
@@ -18,7 +9,6 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
-	"strings"
 	"syscall"
 	"time"
 
@@ -43,28 +33,22 @@ const terminationLog = "/dev/termination-log"
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
-// run returns the exit code: 0 for what was asked for, 1 for what could not be
-// done, 2 for a command line that asks for nothing we know.
+// run runs the command line args and returns the exit code: 0 if it succeeds, 1 if it fails, 2 if the command line is
+// invalid.
 func run(args []string, stdout, stderr io.Writer) int {
 	line, err := parse(args)
 	if err != nil {
-		fmt.Fprintf(stderr, "queue-proxy: %v\nRun '%s' for usage.\n", err, strings.TrimSpace("queue-proxy help "+line.topic))
+		fmt.Fprintf(stderr, "queue-proxy: %v\nRun 'queue-proxy help' for usage.\n", err)
 		return 2
 	}
-	done := true
+	ok := true
 	switch line.command {
 	case "help":
-		fmt.Fprint(stdout, help(line.topic))
+		fmt.Fprint(stdout, usage)
 	case "version":
 		fmt.Fprintf(stdout, "queue-proxy %s (commit %s)\n", version, commit)
-	case "completion":
-		var script string
-		script, err = program().Script(line.arg)
-		fmt.Fprint(stdout, script)
-	case packing:
-		err = pages().Write(line.arg)
 	default:
-		done, err = runConfigured(line, stdout)
+		ok, err = runConfigured(line, stdout)
 	}
 	if err != nil {
 		fmt.Fprintln(stderr, err)
@@ -72,14 +56,13 @@ func run(args []string, stdout, stderr io.Writer) int {
 			lastWords(err)
 		}
 	}
-	if err != nil || !done {
+	if err != nil || !ok {
 		return 1
 	}
 	return 0
 }
 
-// runConfigured is run for the commands that need settings. It reports false where the
-// answer is no.
+// runConfigured runs the commands that need settings. It returns false if the pod is not ready.
 func runConfigured(line commandLine, stdout io.Writer) (bool, error) {
 	c, err := config.Load()
 	if err != nil {
@@ -96,7 +79,7 @@ func runConfigured(line commandLine, stdout io.Writer) (bool, error) {
 	case "why":
 		return why(line, c.StatusPort.V, stdout)
 	case probing:
-		return true, line.ask.run(c.Port.V)
+		return true, line.probe.run(c.Port.V)
 	}
 	return true, serve(c)
 }

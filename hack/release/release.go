@@ -152,9 +152,13 @@ func (r *release) packProgram(p platform, program string, licence []byte) error 
 	return os.WriteFile(r.asset(name+extension), packed, 0o644)
 }
 
-// manual returns a program's pages: its own, and one for each command.
+// manual returns the manual pages of a program and its commands. The sidecar has no manual pages.
 func manual(folder, program string) ([]entry, error) {
-	names, err := filepath.Glob(filepath.Join(folder, program+`[.\-]*`))
+	if program == "queue-proxy" {
+		return nil, nil
+	}
+	page := strings.ReplaceAll(program, "_", "-") // man kubectl-queue-proxy
+	names, err := filepath.Glob(filepath.Join(folder, page+`[.\-]*`))
 	if err == nil && len(names) == 0 {
 		err = fmt.Errorf("%s: no manual of %s", folder, program)
 	}

@@ -162,7 +162,7 @@ func TestArchivesOfTheSameEntriesAreTheSame(t *testing.T) {
 
 func TestAProgramsManualHasItsPagesAndNoOthers(t *testing.T) {
 	dir := t.TempDir()
-	for _, name := range []string{"injector.1", "injector-inject.1", "injectors.1", "queue-proxy.1"} {
+	for _, name := range []string{"injector.1", "injector-inject.1", "injectors.1", "kubectl-queue-proxy.1"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(name), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -170,6 +170,12 @@ func TestAProgramsManualHasItsPagesAndNoOthers(t *testing.T) {
 	pages, err := manual(dir, "injector")
 	if err != nil || len(pages) != 2 || pages[0].name != "man/injector-inject.1" || pages[1].name != "man/injector.1" {
 		t.Errorf("got %v, %v, want both pages of the injector", pages, err)
+	}
+	if pages, err := manual(dir, "kubectl-queue_proxy"); err != nil || len(pages) != 1 {
+		t.Errorf("got %v, %v, want the page of the plugin", pages, err)
+	}
+	if pages, err := manual(dir, "queue-proxy"); err != nil || len(pages) != 0 {
+		t.Errorf("got %v, %v, want no page of the sidecar", pages, err)
 	}
 	if _, err := manual(dir, "top"); err == nil {
 		t.Error("got no error, want one for a program without a manual")

@@ -34,7 +34,7 @@ func startInjector(t *testing.T) injector {
 	t.Helper()
 	dir := t.TempDir()
 	roots := writeCertificate(t, dir)
-	p := exec.Command(build(t, "injector"), "serve", "-addr=127.0.0.1:0", "-metrics-addr=127.0.0.1:0", "-cert-dir="+dir, "-linger=10ms", "--image=queue-proxy:dev")
+	p := exec.Command(build(t, "injector"), "serve", "--addr=127.0.0.1:0", "--metrics-addr=127.0.0.1:0", "--cert-dir="+dir, "--linger=10ms", "--image=queue-proxy:dev")
 	log, err := p.StderrPipe()
 	harness.NoError(t, err)
 	start(t, p)
@@ -131,7 +131,7 @@ func TestPrometheusAnswersTheDashboard(t *testing.T) {
 		"Failures by reason": true, "Why not ready": true, "Readiness lost": true, "Telemetry that was lost": true, "Sidecars that cannot be scraped": true,
 		"Liveness and startup probes through the sidecar": true,
 		"In line now": true, "In the app now": true, "Memory": true, "The right limit": true, "Why an adaptive limit is what it is": true, // without limits
-		"The certificate ends in": true, "The caBundle": true, "The caBundle was good": true, // without TLS, and without -self-managed
+		"The certificate ends in": true, "The caBundle": true, "The caBundle was good": true, // without TLS, and without --self-managed
 		"Events": true,
 	}
 	app := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))

@@ -1,12 +1,17 @@
 package top
 
 import (
+	"encoding/json"
 	"reflect"
 	"strings"
 	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-func TestASidecarIsFoundWhereverItStandsInAPod(t *testing.T) {
+func TestSidecarOfFindsContainer(t *testing.T) {
 	const running = `"status":{"phase":"Running","podIP":"10.0.0.1","containerStatuses":[{"name":"queue-proxy","ready":true,"state":{"running":{}}}]}`
 	found := Sidecar{Namespace: "shop", Pod: "web", Metrics: 9091, Stats: 9090, Ready: true}
 	ports := func(metrics, stats int) Sidecar { return Sidecar{"shop", "web", metrics, stats, true, ""} }
@@ -33,12 +38,14 @@ func TestASidecarIsFoundWhereverItStandsInAPod(t *testing.T) {
 		"one that is not ready":  {status(`{"running":{}}`), []Sidecar{absent("")}},
 		"another container name": {`"spec":{"containers":[{"name":"queue"}]},` + running, nil},
 	} {
-		page, err := ReadPods(strings.NewReader(`{"metadata":{"continue":"next"},"items":[{"metadata":{"name":"web","namespace":"shop"},`+c.pod+`}]}`), "queue-proxy")
-		if err != nil || page.Continue != "next" || !reflect.DeepEqual(page.Sidecars, c.want) {
-			t.Errorf("%s: got %+v, %v, want %+v", name, page, err, c.want)
+		var pod corev1.Pod
+		harness.NoError(t, json.Unmarshal([]byte(`{"metadata":{"name":"web","namespace":"shop"},`+c.pod+`}`), &pod))
+		var got []Sidecar
+		if s, ok := SidecarOf(&pod, "queue-proxy"); ok {
+			got = append(got, s)
 		}
-	}
-	if _, err := ReadPods(strings.NewReader(`<html>`), "queue-proxy"); err == nil || !strings.HasPrefix(err.Error(), "list of pods: ") {
-		t.Errorf("got %v, want an error that names the list", err)
+		if !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%s: got %+v, want %+v", name, got, c.want)
+		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -20,53 +21,17 @@ func sampleRows() []Row {
 	}
 }
 
-func TestTextHasEveryNameInFull(t *testing.T) {
+func TestWriteTextDoesNotCutNames(t *testing.T) {
 	const want = `NAMESPACE  POD                                                      READY  RUNNING  WAITING  LIMIT  REQ/S    P99  LAST FAILURE       NOTE
 shop       checkout-7d9c5b8f66-q8w2z                                yes          2        5      2   36.0  2.27s  queue-full 1m ago
 shop       a-name-that-is-much-longer-than-others-6f5d88c9c7-2xvbn  yes          0        0   none   1234  4.2ms  -
 other      payments-58b7c6f9d4-zr9tt                                no           0        0      4      0      -  app-reset earlier  not ready: refused
 other      ledger-0                                                 ?            -        -      -      -      -  -                  port 9091: �[2Jconnection refused
 `
-	harness.Equal(t, Text(sampleRows(), true, start), want)
-}
-
-func TestAScreenIsNeverLargerThanTheWindow(t *testing.T) {
-	for width := range 200 {
-		for height := range 10 {
-			lines := Screen{Width: width, Height: height, Title: "namespace shop", Keys: "q quit", Now: start}.Lines(sampleRows())
-			if len(lines) > height {
-				t.Fatalf("%d x %d: got %d lines", width, height, len(lines))
-			}
-			for _, line := range lines {
-				if length(line) > width {
-					t.Fatalf("%d x %d: got %q, %d characters long", width, height, line, length(line))
-				}
-			}
-		}
-	}
-}
-
-func TestANarrowScreenCutsNamesInTheMiddle(t *testing.T) {
-	lines := Screen{Width: 100, Height: 6, Title: "namespace shop", Keys: "q quit", Now: start}.Lines(sampleRows())
-	harness.Equal(t, lines[0], "namespace shop   4 sidecars, 1 not ready, 1 unknown"+strings.Repeat(" ", 32)+"q quit   03:04:05", "the first line")
-	if !strings.HasPrefix(lines[4], "a-name-th") || !strings.Contains(lines[4], "…") || !strings.Contains(lines[4], "-2xvbn ") {
-		t.Errorf("got %q, want a name with its end", lines[4])
-	}
-	harness.Equal(t, lines[5], "2 more", "the last line", "(how many rows do not fit: 2 more)")
-}
-
-func TestColoursSayWhatNeedsALook(t *testing.T) {
-	screen := Screen{Width: 200, Height: 20, Colour: true, Title: "namespace shop", Now: start, Problem: "the list is old"}
-	lines := screen.Lines(sampleRows())
-	for n, want := range map[int]string{0: bold, 1: red, 2: bold, 3: "checkout", 5: red, 6: yellow} {
-		if !strings.HasPrefix(lines[n], want) || strings.HasPrefix(want, "\x1b") != strings.HasSuffix(lines[n], plain) {
-			t.Errorf("line %d: got %q, want it to begin with %q", n, lines[n], want)
-		}
-	}
-	screen.Colour = false
-	if got := strings.Join(screen.Lines(sampleRows()), "\n"); strings.Contains(got, "\x1b") {
-		t.Errorf("got %q, want no colours", got)
-	}
+	var out strings.Builder
+	harness.NoError(t, WriteText(&out, sampleRows(), true, start))
+	got := regexp.MustCompile(`(?m) +$`).ReplaceAllString(out.String(), "")
+	harness.Equal(t, got, want)
 }
 
 func TestEachKeySortsByItsColumn(t *testing.T) {

@@ -121,13 +121,12 @@ func TestStatisticsAreReadWhereThereAreNoMetrics(t *testing.T) {
 	}
 }
 
-// Whatever a pod answers, a row of it can be shown: JSON is JSON, a line is no longer than the
-// screen, and no byte of it is a command to the terminal.
-func FuzzAnyPageMakesARowThatCanBeShown(f *testing.F) {
-	f.Add(page, 80)
-	f.Add(strings.ReplaceAll(page, "refused", "\\u001b[2J"), 40)
-	f.Add(strings.ReplaceAll(page, " 8\n", " NaN\n"), 10)
-	f.Fuzz(func(t *testing.T, text string, width int) {
+// A response of a pod results in valid JSON, and in cells without control characters.
+func FuzzMetricsPageToTable(f *testing.F) {
+	f.Add(page)
+	f.Add(strings.ReplaceAll(page, "refused", "\\u001b[2J"))
+	f.Add(strings.ReplaceAll(page, " 8\n", " NaN\n"))
+	f.Fuzz(func(t *testing.T, text string) {
 		w := Watch{Window: time.Minute}
 		one := Sidecar{Namespace: "n", Pod: "p"}
 		w.List([]Sidecar{one})
@@ -137,10 +136,9 @@ func FuzzAnyPageMakesARowThatCanBeShown(f *testing.F) {
 		}
 		rows := w.Rows()
 		harness.Equal(t, WriteJSON(io.Discard, rows, time.Unix(2, 0)), nil)
-		width = max(0, width%200)
-		for _, line := range (Screen{Width: width, Height: 5, Now: time.Unix(2, 0)}).Lines(rows) {
-			if length(line) > width || strings.ContainsAny(line, "\x1b\r\n") {
-				t.Errorf("got the line %q, want at most %d characters and no control", line, width)
+		for _, cells := range Table(Columns(true), rows, time.Unix(2, 0)) {
+			if strings.ContainsAny(strings.Join(cells, ""), "\x1b\r\n\t") {
+				t.Errorf("got the cells %q, want no control characters", cells)
 			}
 		}
 	})

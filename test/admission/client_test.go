@@ -57,7 +57,7 @@ func clientFiles(t *testing.T) (dir string) {
 // webhook, which answers it, and nobody without one.
 func TestAnAPIServerWithACertificateIsAnsweredAndNoOther(t *testing.T) {
 	dir := clientFiles(t)
-	w := start(t, "-client-ca="+filepath.Join(dir, "ca.crt"))
+	w := start(t, "--client-ca="+filepath.Join(dir, "ca.crt"))
 	doc, err := os.ReadFile(root + "/docs/injection.md")
 	if err != nil {
 		t.Fatal(err)

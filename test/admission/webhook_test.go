@@ -108,7 +108,7 @@ func start(t *testing.T, args ...string) *webhook {
 	t.Helper()
 	dir := t.TempDir()
 	w := &webhook{authority: writeCertificate(t, dir)}
-	cmd := exec.Command(program, append([]string{"serve", "-addr=127.0.0.1:0", "-metrics-addr=127.0.0.1:0", "-cert-dir=" + dir, "-linger=10ms", "--image=queue-proxy:dev"}, args...)...)
+	cmd := exec.Command(program, append([]string{"serve", "--addr=127.0.0.1:0", "--metrics-addr=127.0.0.1:0", "--cert-dir=" + dir, "--linger=10ms", "--image=queue-proxy:dev"}, args...)...)
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -301,7 +301,7 @@ func TestTheAPIServerGetsWarningsAndNotes(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), `did you mean "queue-proxy.dev/concurrency"?`) || h.audit["namespace.queue-proxy.dev/reason"] != "bad-option" {
 		t.Errorf("got %v and the notes %q, want it denied with the nearest right key, and bad-option noted", err, h.audit)
 	}
-	lenient := withWebhook(t, start(t, "-on-refusal=allow"), "self-managed")
+	lenient := withWebhook(t, start(t, "--on-refusal=allow"), "self-managed")
 	made, h, err := lenient.createHeard("chosen", pod)
 	if err != nil || sidecars(made) != 0 || len(h.warnings) != 1 {
 		t.Errorf("got %v and the warnings %q, want the pod let in with one", err, h.warnings)

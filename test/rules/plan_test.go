@@ -24,11 +24,9 @@ var plan = []folder{
 	{path: "pkg/portlimit", may: []string{"pkg/bound", "pkg/fair"}},
 	{path: "pkg/loopback"},
 	{path: "pkg/spelling"},
-	{path: "pkg/completion"},
-	{path: "pkg/manual"},
-	{path: "pkg/terminal"},
 	{path: "pkg/printable"},
 	{path: "pkg/sink"},
+	{path: "pkg/cli", may: []string{"pkg/printable", "pkg/spelling"}},
 	{path: "pkg/adapt"},
 	{path: "pkg/bound"},
 	{path: "pkg/memory", may: []string{"pkg/bound"}},
@@ -63,11 +61,11 @@ var plan = []folder{
 
 	// What shows the sidecars of a cluster, from outside of it.
 	{path: "pkg/top", may: []string{"pkg/config", "pkg/printable"}},
-	{path: "pkg/kubectl", may: []string{"pkg/printable", "pkg/top"}},
+	{path: "pkg/cluster", may: []string{"pkg/top"}},
 
-	{path: "cmd/queue-proxy", may: []string{"pkg/config", "pkg/sidecar", "pkg/spelling", "pkg/completion", "pkg/manual"}},
-	{path: "cmd/injector", may: []string{"pkg/completion", "pkg/manual", "pkg/printable", "pkg/inject", "pkg/inject/manifest", "pkg/inject/webhook"}},
-	{path: "cmd/kubectl-queue_proxy", may: []string{"pkg/spelling", "pkg/completion", "pkg/manual", "pkg/kubectl", "pkg/printable", "pkg/terminal", "pkg/top"}},
+	{path: "cmd/queue-proxy", may: []string{"pkg/config", "pkg/sidecar", "pkg/spelling"}},
+	{path: "cmd/injector", may: []string{"pkg/cli", "pkg/printable", "pkg/inject", "pkg/inject/manifest", "pkg/inject/webhook"}},
+	{path: "cmd/kubectl-queue_proxy", may: []string{"pkg/cli", "pkg/cluster", "pkg/printable", "pkg/top"}},
 	{path: "hack/sbom"},
 	{path: "hack/release"},
 	{path: "hack/chart"},
@@ -114,18 +112,24 @@ var importers = []importer{
 	{prefix: "github.com/prometheus/client_model", folders: []string{"pkg/metrics", "pkg/top"}},
 	{prefix: "github.com/prometheus/common", folders: []string{"pkg/metrics", "pkg/top"}},
 	{prefix: "github.com/prometheus/", folders: []string{"pkg/metrics", "pkg/inject/webhook"}},
+	{prefix: "github.com/spf13/", folders: []string{"pkg/cli", "cmd/injector", "cmd/kubectl-queue_proxy"}},
 	{prefix: "go.opencensus.io", folders: []string{"pkg/tracing"}},
 	// The messages of OTLP; those of its services, under collector/, would bring grpc.
 	{prefix: "go.opentelemetry.io/proto/otlp/", folders: []string{"pkg/export", "pkg/metrics", "pkg/tracing"}},
 	{prefix: "google.golang.org/protobuf/", folders: []string{"pkg/export", "pkg/metrics", "pkg/probe", "pkg/tracing"}},
-	{prefix: "k8s.io/", folders: []string{"pkg/inject", "pkg/inject/webhook"}},
+	{prefix: "charm.land/", folders: []string{"cmd/kubectl-queue_proxy"}},
+	{prefix: "k8s.io/cli-runtime/", folders: []string{"pkg/cluster", "cmd/kubectl-queue_proxy"}},
+	{prefix: "k8s.io/client-go/", folders: []string{"pkg/cluster", "cmd/kubectl-queue_proxy"}},
+	{prefix: "k8s.io/streaming/", folders: []string{"pkg/cluster"}},
+	{prefix: "k8s.io/", folders: []string{"pkg/inject", "pkg/inject/webhook", "pkg/cluster", "pkg/top"}},
 	{prefix: "sigs.k8s.io/", folders: []string{"pkg/inject", "pkg/inject/webhook"}},
 	// The one library that tells where in the text each node stands.
 	{prefix: "go.yaml.in/yaml/v3", folders: []string{"pkg/inject/manifest", "hack/chart", "hack/workloads"}},
 	// Header compression of HTTP/2, and nothing else of that module.
 	{prefix: "golang.org/x/net/http2/hpack", folders: []string{"pkg/h2"}},
-	// What package syscall does not have: the number of a system call, and a terminal's modes.
-	{prefix: "golang.org/x/sys", folders: []string{"pkg/socket", "pkg/terminal"}},
+	// The number of a system call, which package syscall does not have.
+	{prefix: "golang.org/x/sys", folders: []string{"pkg/socket"}},
+	{prefix: "github.com/charmbracelet/x/term", folders: []string{"cmd/kubectl-queue_proxy"}},
 	// The logger is made in main and passed on as a value to the edges.
 	{prefix: "go.uber.org/zap", folders: []string{"cmd/queue-proxy", "cmd/injector", "pkg/sidecar", "pkg/accesslog", "pkg/inject/webhook"}},
 }
@@ -148,6 +152,9 @@ var heavy = []string{
 	"k8s.io/",
 	"sigs.k8s.io/",
 	"google.golang.org/grpc",
+	"github.com/spf13/",
+	"charm.land/",
+	"github.com/charmbracelet/",
 	// All but the messages of OTLP.
 	"go.opentelemetry.io/otel",
 	"go.opentelemetry.io/contrib/",

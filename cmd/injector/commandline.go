@@ -1,0 +1,227 @@
+package main
+
+import (
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/queue-proxy/queue-proxy/pkg/cli"
+	"github.com/queue-proxy/queue-proxy/pkg/inject"
+)
+
+// exitCodes is the part of the help texts about the exit codes of the commands that write manifests.
+const exitCodes = `
+Exit codes:
+  0  The command is complete.
+  1  With --output=diff, there is a difference.
+  2  An object was refused, or an error occurred. Nothing was written.
+  3  With --on-refusal=skip, objects were refused. All other objects were written.
+`
+
+// optionsHelp is the part of the help texts about options.
+const optionsHelp = `
+Options can also be set with environment variables and, except for --lock, with annotations of the
+pod. The command 'injector options' lists the flags, the variables and the annotations.
+`
+
+// root returns the command line of the program.
+func (c *command) root() *cobra.Command {
+	if c.options, c.optionsErr = inject.FromEnv(c.environ); c.optionsErr != nil {
+		c.options = inject.Options{}
+	}
+	root := &cobra.Command{
+		Use: "injector", Short: "Add the queue-proxy to the pods of workloads, and remove it",
+		Long: `injector adds the queue-proxy to the pods of workloads, and removes it. It edits manifests, runs as
+an admission webhook, or prints an admission policy.
+` + exitCodes,
+		Example: `  # Show the changes, then apply them.
+  injector inject -f app.yaml -o diff --image registry.example/queue-proxy:1
+  injector inject -f app.yaml --image registry.example/queue-proxy:1 | kubectl apply -f -`,
+		RunE: func(*cobra.Command, []string) error { return errors.New("a command is required") },
+	}
+	root.AddCommand(c.injectCommand(), c.uninjectCommand(), c.explainCommand(), c.statusCommand(), c.serveCommand(), c.policyCommand(), c.optionsCommand())
+	return root
+}
+
+// fileFlags contains the flags of inject, uninject, explain and status.
+type fileFlags struct {
+	from      []string
+	output    string
+	onRefusal string
+	quiet     bool
+	inPlace   bool
+	outputDir string
+	step      string
+}
+
+// fileCommand adds to cmd the flag for the input.
+func fileCommand(cmd *cobra.Command, f *fileFlags) *cobra.Command {
+	cmd.Args = cli.NoArguments("; files are specified with -f")
+	cmd.Flags().StringArrayVarP(&f.from, "filename", "f", nil, "`file` or directory of YAML or JSON; - is the standard input, which is the default; repeatable")
+	return cmd
+}
+
+// outputFlags adds to cmd the flags for the output of inject and uninject.
+func outputFlags(cmd *cobra.Command, f *fileFlags) {
+	cli.Choice(cmd, &f.output, "output", "o", "format of the output", "yaml", "json", "diff")
+	cli.Choice(cmd, &f.onRefusal, "on-refusal", "", "if an object is refused: fail and write nothing, or skip the object", "fail", "skip")
+	cmd.Flags().BoolVarP(&f.quiet, "quiet", "q", false, "report only refused objects")
+	cmd.Flags().BoolVar(&f.inPlace, "in-place", false, "write the changed files, and print nothing")
+	cmd.Flags().StringVar(&f.outputDir, "output-dir", "", "write all files to this `directory`, and print nothing")
+	cmd.MarkFlagsMutuallyExclusive("in-place", "output-dir")
+	cmd.MarkFlagsMutuallyExclusive("in-place", "output")
+	cmd.MarkFlagsMutuallyExclusive("output-dir", "output")
+	cmd.PreRunE = func(*cobra.Command, []string) error {
+		if f.inPlace && (len(f.from) == 0 || slices.Contains(f.from, "-")) {
+			return errors.New("--in-place requires files that are specified with -f")
+		}
+		return nil
+	}
+}
+
+// stepFlag adds to cmd the flag for the step of the injection.
+func stepFlag(cmd *cobra.Command, f *fileFlags) {
+	cli.Choice(cmd, &f.step, "step", "", "workloads: inject workloads, and change Services that work with old and new pods; services: change all Services, after all pods are replaced",
+		string(inject.Workloads), string(inject.Services))
+}
+
+// optionFlags adds to cmd a flag for each option of the injection. A flag overrides the environment. The RunE function
+// of cmd must be set.
+func (c *command) optionFlags(cmd *cobra.Command) {
+	settings := ""
+	for _, o := range inject.Table() {
+		usage := strings.ReplaceAll(o.Text, "`", "")
+		if o.Default != "" {
+			usage += " (default " + o.Default + ")"
+		}
+		cmd.Flags().Func(o.Name, usage, func(text string) error {
+			if o.Name == "settings" { // repeatable
+				settings += text + "\n"
+				text = settings
+			}
+			return c.options.Set(o.Name, text)
+		})
+	}
+	run := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if c.optionsErr != nil {
+			return c.optionsErr
+		}
+		return run(cmd, args)
+	}
+}
+
+func (c *command) injectCommand() *cobra.Command {
+	f := new(fileFlags)
+	cmd := fileCommand(&cobra.Command{
+		Use: "inject", Short: "Add the queue-proxy to the pods of manifests",
+		Long: `Add the queue-proxy to the pods of manifests, and change Services so that requests pass through it.
+
+The files are edited. Comments, order and white space are kept, and 'injector uninject' restores
+every byte. The report, which has a line for each object that creates pods, is written to the
+standard error.
+` + optionsHelp + exitCodes,
+		Example: `  # Show the changes.
+  injector inject -f app.yaml -o diff --image registry.example/queue-proxy:1
+
+  # Inject the output of another program.
+  helm template . | injector inject --image registry.example/queue-proxy:1 | kubectl apply -f -
+
+  # Edit the files of a directory, and skip the objects that cannot be injected.
+  injector inject -f deploy/ --in-place --on-refusal=skip --image registry.example/queue-proxy:1
+
+  # Select a container and a port.
+  injector inject -f app.yaml --container web --port 8080 --image registry.example/queue-proxy:1
+
+  # In a pipeline, refuse a pod if the evidence for its port is weak.
+  injector inject -f app.yaml --sure high --image registry.example/queue-proxy:1`,
+		RunE: func(*cobra.Command, []string) error { return c.edit(f, false) },
+	}, f)
+	outputFlags(cmd, f)
+	stepFlag(cmd, f)
+	c.optionFlags(cmd)
+	return cmd
+}
+
+func (c *command) uninjectCommand() *cobra.Command {
+	f := new(fileFlags)
+	cmd := fileCommand(&cobra.Command{
+		Use: "uninject", Short: "Remove the queue-proxy from the pods of manifests",
+		Long: `Remove the queue-proxy from the pods of manifests. Every byte that the injector did not write is
+restored.
+` + exitCodes,
+		Example: `  injector uninject -f app.yaml --in-place
+  kubectl get deployment web -o yaml | injector uninject | kubectl apply -f -`,
+		RunE: func(*cobra.Command, []string) error { return c.edit(f, true) },
+	}, f)
+	outputFlags(cmd, f)
+	return cmd
+}
+
+func (c *command) explainCommand() *cobra.Command {
+	f := new(fileFlags)
+	cmd := fileCommand(&cobra.Command{
+		Use: "explain", Short: "Show the result of an injection and the reasons for it",
+		Long: `Show for each object the result of an injection and the reasons for it: for each port, the evidence
+and the confidence; the changes, the missing information, and errors in the probes. Nothing is
+written.
+` + optionsHelp + `
+Exit codes:
+  0  All objects can be injected.
+  2  An object would be refused, or an error occurred.
+`,
+		Example: `  injector explain -f app.yaml
+  injector explain -f deploy/ -o json | jq '.[] | select(.verdict == "refused")'`,
+		RunE: func(*cobra.Command, []string) error { return c.explain(f) },
+	}, f)
+	cli.Choice(cmd, &f.output, "output", "o", "format of the output", "text", "json")
+	stepFlag(cmd, f)
+	c.optionFlags(cmd)
+	return cmd
+}
+
+func (c *command) statusCommand() *cobra.Command {
+	f := new(fileFlags)
+	return fileCommand(&cobra.Command{
+		Use: "status", Short: "Show which Services can be changed in the second step",
+		Long: `Show for each Service whether all of its pods contain the queue-proxy, so that the Service can be
+changed with 'injector inject --step=services'.
+
+Exit codes:
+  0  All Services can be changed.
+  1  At least one Service must wait, or no Service selects a pod with the queue-proxy.
+  2  An error occurred.
+`,
+		Example: `  kubectl get pods,services -o json | injector status`,
+		RunE:    func(*cobra.Command, []string) error { return c.status(f) },
+	}, f)
+}
+
+func (c *command) policyCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "policy", Short: "Print an admission policy that injects pods without a webhook",
+		Long: `Print a MutatingAdmissionPolicy that injects pods without a webhook (Kubernetes 1.36), and its
+bindings.
+` + optionsHelp + `
+Exit codes:
+  0  The command is complete.
+  2  An option is invalid, or a policy does not support it.
+`,
+		Example: `  injector policy --image registry.example/queue-proxy:1 --concurrency 4 | kubectl apply -f -`,
+		Args:    cli.NoArguments(""),
+		RunE:    func(*cobra.Command, []string) error { return c.policy() },
+	}
+	c.optionFlags(cmd)
+	return cmd
+}
+
+func (c *command) optionsCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "options", Short: "List the options: flag, environment variable, annotations and description",
+		Example: `  injector options | grep -A 2 concurrency`,
+		Args:    cli.NoArguments(""),
+		RunE:    func(*cobra.Command, []string) error { return c.listOptions() },
+	}
+}

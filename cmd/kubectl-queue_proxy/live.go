@@ -1,0 +1,293 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"charm.land/bubbles/v2/help"
+	"charm.land/bubbles/v2/key"
+	"charm.land/bubbles/v2/table"
+	"charm.land/bubbles/v2/textinput"
+	tea "charm.land/bubbletea/v2"
+	"charm.land/lipgloss/v2"
+
+	"github.com/queue-proxy/queue-proxy/pkg/cluster"
+	"github.com/queue-proxy/queue-proxy/pkg/printable"
+	"github.com/queue-proxy/queue-proxy/pkg/top"
+)
+
+// gap is the space between two columns, in characters.
+const gap = 2
+
+// Messages of the live view.
+type (
+	roundMsg struct{}  // starts a round
+	clockMsg time.Time // updates the clock and the ages
+	newsMsg  struct {  // result of a round
+		rows    []top.Row
+		more    bool  // there are more sidecars than rows
+		problem error // why the rows are old
+	}
+)
+
+// keyMap contains the keys of the live view in addition to the keys of the table.
+type keyMap struct {
+	table.KeyMap
+	sort, filter, clear, help, quit key.Binding
+}
+
+func newKeyMap() keyMap {
+	binding := func(keys, text string) key.Binding {
+		all := strings.Split(keys, " ")
+		return key.NewBinding(key.WithKeys(all...), key.WithHelp(all[0], text))
+	}
+	return keyMap{
+		KeyMap: table.DefaultKeyMap(),
+		sort:   binding("s", "sort"), filter: binding("/", "filter"), clear: binding("esc", "clear filter"),
+		help: binding("? h", "help"), quit: binding("q Q ctrl+c", "quit"),
+	}
+}
+
+// ShortHelp implements [help.KeyMap].
+func (k keyMap) ShortHelp() []key.Binding { return []key.Binding{k.sort, k.filter, k.help, k.quit} }
+
+// FullHelp implements [help.KeyMap].
+func (k keyMap) FullHelp() [][]key.Binding {
+	return append([][]key.Binding{{k.sort, k.filter, k.clear}, {k.help, k.quit}}, k.KeyMap.FullHelp()...)
+}
+
+// Styles of the live view. Bubble Tea removes colors if NO_COLOR is set.
+func bold() lipgloss.Style  { return lipgloss.NewStyle().Bold(true) }
+func alarm() lipgloss.Style { return lipgloss.NewStyle().Foreground(lipgloss.Red) }
+
+// styleOf returns the style of a row.
+func styleOf(s top.State) lipgloss.Style {
+	switch s {
+	case top.NotReady:
+		return alarm()
+	case top.Unknown, top.Draining:
+		return lipgloss.NewStyle().Foreground(lipgloss.Yellow)
+	}
+	return lipgloss.NewStyle()
+}
+
+// live is the model of the live view. It implements [tea.Model].
+type live struct {
+	line  commandLine
+	title string
+	round func() newsMsg
+
+	width, height int
+	now           time.Time
+	known         bool // there is a result
+	news          newsMsg
+
+	keys   keyMap
+	table  table.Model
+	filter textinput.Model
+	help   help.Model
+}
+
+// live shows the sidecars until the user quits or ctx is canceled.
+func (p *program) live(ctx context.Context, line commandLine, namespace string, c *collector) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	m := newLive(line, namespace, func() newsMsg { return c.news(ctx) })
+	_, err := tea.NewProgram(m, tea.WithContext(ctx), tea.WithInput(p.stdin), tea.WithOutput(p.stdout), tea.WithEnvironment(p.environ), tea.WithoutSignalHandler()).Run()
+	if errors.Is(err, tea.ErrProgramKilled) && ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+func newLive(line commandLine, namespace string, round func() newsMsg) *live {
+	m := &live{line: line, title: "all namespaces", round: round, now: time.Now(), keys: newKeyMap(), filter: textinput.New(), help: help.New()}
+	if namespace != "" {
+		m.title = "namespace " + namespace
+	}
+	cell := lipgloss.NewStyle().PaddingRight(gap)
+	m.table = table.New(table.WithFocused(true), table.WithStyles(table.Styles{Header: cell.Bold(true), Cell: cell, Selected: lipgloss.NewStyle().Reverse(true)}))
+	m.filter.Prompt = "filter: "
+	m.help.Styles = help.Styles{} // the default colors are not readable on each background
+	return m
+}
+
+// Init implements [tea.Model].
+func (m *live) Init() tea.Cmd { return tea.Batch(m.nextRound, tick()) }
+
+func (m *live) nextRound() tea.Msg { return m.round() }
+
+func tick() tea.Cmd { return tea.Every(time.Second, func(t time.Time) tea.Msg { return clockMsg(t) }) }
+
+// Update implements [tea.Model].
+func (m *live) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
+	var cmd tea.Cmd
+	switch msg := msg.(type) {
+	case tea.WindowSizeMsg:
+		m.width, m.height = msg.Width, msg.Height
+	case roundMsg:
+		return m, m.nextRound
+	case newsMsg:
+		m.news, m.known = msg, true
+		cmd = tea.Tick(m.line.interval, func(time.Time) tea.Msg { return roundMsg{} })
+	case clockMsg:
+		m.now = time.Time(msg)
+		cmd = tick()
+	case tea.KeyPressMsg:
+		cmd = m.press(msg)
+	default:
+		m.filter, cmd = m.filter.Update(msg) // the cursor, and pasted text
+	}
+	m.layout()
+	return m, cmd
+}
+
+// press handles a key.
+func (m *live) press(msg tea.KeyPressMsg) tea.Cmd {
+	var cmd tea.Cmd
+	switch {
+	case msg.String() == "ctrl+c":
+		return tea.Quit
+	case msg.String() == "ctrl+z":
+		return tea.Suspend
+	case key.Matches(msg, m.keys.clear):
+		m.filter.Reset()
+		m.filter.Blur()
+	case m.filter.Focused() && msg.String() == "enter":
+		m.filter.Blur()
+	case m.filter.Focused():
+		m.filter, cmd = m.filter.Update(msg)
+	case key.Matches(msg, m.keys.quit):
+		return tea.Quit
+	case key.Matches(msg, m.keys.sort):
+		all := top.Keys()
+		m.line.sort = all[(slices.Index(all, m.line.sort)+1)%len(all)]
+	case key.Matches(msg, m.keys.filter):
+		return m.filter.Focus()
+	case key.Matches(msg, m.keys.help):
+		m.help.ShowAll = !m.help.ShowAll
+	default:
+		m.table, cmd = m.table.Update(msg)
+	}
+	return cmd
+}
+
+// layout computes the table from the rows, the filter and the size of the window.
+func (m *live) layout() {
+	columns := top.Columns(m.line.everywhere)
+	rows := slices.Clone(m.news.rows)
+	top.Sort(rows, m.line.sort)
+	cells := top.Table(columns, rows, m.now)
+	titles, cells := cells[0], cells[1:]
+	shown := make([]table.Row, 0, len(rows))
+	var states []top.State
+	for i, row := range cells {
+		if strings.Contains(strings.ToLower(strings.Join(row, " ")), strings.ToLower(m.filter.Value())) {
+			shown, states = append(shown, row), append(states, rows[i].State)
+		}
+	}
+	widths := fit(columns, titles, shown, m.width)
+	all := make([]table.Column, len(titles))
+	for i, title := range titles {
+		all[i] = table.Column{Title: title, Width: widths[i]}
+	}
+	m.table.SetColumns(all)
+	m.table.SetRows(shown)
+	m.table.SetCursor(max(0, m.table.Cursor())) // it is -1 after a table without rows
+	for i, row := range shown {
+		for j := range row {
+			if columns[j].Name {
+				row[j] = cutMiddle(row[j], widths[j])
+			}
+			if states[i] != top.Ready && i != m.table.Cursor() {
+				row[j] = styleOf(states[i]).Render(row[j])
+			}
+		}
+	}
+	m.table.SetWidth(m.width)
+	m.help.SetWidth(m.width)
+	m.table.SetHeight(max(2, m.height-2-lipgloss.Height(m.help.View(m.keys))))
+}
+
+// fit returns the widths of the columns. If their sum is greater than width, the column that is most above its minimum
+// becomes narrower.
+func fit(columns []top.Column, titles []string, rows []table.Row, width int) []int {
+	widths := make([]int, len(columns))
+	over := -width
+	for i, title := range titles {
+		widths[i] = len(title)
+		for _, row := range rows {
+			widths[i] = max(widths[i], lipgloss.Width(row[i]))
+		}
+		over += widths[i] + gap
+	}
+	for ; over > 0; over-- {
+		widest, spare := 0, 0
+		for i, c := range columns {
+			if c.Min > 0 && widths[i]-c.Min > spare {
+				widest, spare = i, widths[i]-c.Min
+			}
+		}
+		if spare == 0 {
+			break
+		}
+		widths[widest]--
+	}
+	return widths
+}
+
+// cutMiddle cuts a name in the middle, because the names of the pods of a workload differ at the end.
+func cutMiddle(name string, width int) string {
+	all := []rune(name)
+	if len(all) <= width || width < 1 {
+		return name
+	}
+	head := (width - 1) / 2
+	return string(all[:head]) + "…" + string(all[len(all)-(width-1-head):])
+}
+
+// View implements [tea.Model].
+func (m *live) View() tea.View {
+	v := tea.NewView(strings.Join([]string{m.header(), m.status(), m.table.View(), m.help.View(m.keys)}, "\n"))
+	v.AltScreen = true
+	return v
+}
+
+// header returns the first line: the namespace, the number of sidecars in each state, the sort order and the time.
+func (m *live) header() string {
+	counts := map[top.State]int{}
+	for _, r := range m.news.rows {
+		counts[r.State]++
+	}
+	left := fmt.Sprintf("%s   %d sidecars", m.title, len(m.news.rows))
+	for _, state := range []top.State{top.NotReady, top.Unknown, top.Draining} {
+		if counts[state] > 0 {
+			left += fmt.Sprintf(", %d %s", counts[state], strings.ReplaceAll(string(state), "-", " "))
+		}
+	}
+	right := "sorted by " + m.line.sort + "   " + m.now.Format(time.TimeOnly)
+	return bold().MaxWidth(m.width).Render(printable.Text(left)) +
+		lipgloss.PlaceHorizontal(max(0, m.width-lipgloss.Width(left)), lipgloss.Right, "   "+right)
+}
+
+// status returns the second line: the filter, or a problem.
+func (m *live) status() string {
+	text := ""
+	switch {
+	case m.filter.Focused() || m.filter.Value() != "":
+		return m.filter.View()
+	case m.news.problem != nil:
+		text = m.news.problem.Error()
+	case m.news.more:
+		text = fmt.Sprintf("there are more than %d sidecars; select some with -l", cluster.Most)
+	case !m.known:
+		text = "waiting for the first results"
+	case len(m.news.rows) == 0:
+		text = "no sidecars found; the list of pods is updated every " + listInterval.String()
+	}
+	return alarm().MaxWidth(m.width).Render(printable.Text(text))
+}

@@ -1,0 +1,194 @@
+// Package cli contains the parts that the command lines of the injector and of the kubectl plugin share: the commands
+// version and man, error messages with suggestions, and flags that accept one of several words.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/cobra/doc"
+	"github.com/spf13/pflag"
+
+	"github.com/queue-proxy/queue-proxy/pkg/printable"
+	"github.com/queue-proxy/queue-proxy/pkg/spelling"
+)
+
+// width is the maximum line length of the description of a flag, in characters.
+const width = 60
+
+// ErrUsage is in the chain of an error that [Execute] returns for an invalid command line.
+var ErrUsage = errors.New("invalid command line")
+
+// Execute runs root with args. It adds the commands version, help, completion and man, which is hidden, because it
+// is only for packages. The subcommands of root use RunE functions. Execute writes the error of the command to the standard error of root and returns it, except if
+// ctx is canceled.
+//
+// An error that occurs before the RunE function of a command is called, for example in PreRunE, is an invalid command
+// line. It is printed with the command that shows the help text.
+func Execute(ctx context.Context, root *cobra.Command, version string, args []string) error {
+	root.Version = version
+	root.SilenceErrors, root.SilenceUsage, root.DisableAutoGenTag = true, true, true
+	root.SetFlagErrorFunc(suggestFlag)
+	root.AddCommand(versionCommand(), manCommand())
+	running := false
+	root.PersistentFlags().VisitAll(wrap)
+	for _, c := range root.Commands() {
+		c.Flags().VisitAll(wrap)
+		run := c.RunE
+		if run == nil {
+			continue
+		}
+		c.RunE = func(cmd *cobra.Command, args []string) error {
+			running = true
+			return run(cmd, args)
+		}
+	}
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	for _, c := range root.Commands() { // cobra ignores invalid arguments of these commands
+		switch c.Name() {
+		case "help":
+			c.Args = func(cmd *cobra.Command, args []string) error {
+				_, _, err := cmd.Root().Find(args)
+				return err
+			}
+		case "completion":
+			c.Args = NoArguments("; the shell is bash, zsh, fish or powershell")
+			c.RunE = func(*cobra.Command, []string) error { return errors.New("a shell is required") }
+		}
+	}
+	root.SetArgs(append([]string{}, args...)) // for a nil slice, cobra reads os.Args
+	cmd, err := root.ExecuteContextC(ctx)
+	if err == nil || ctx.Err() != nil {
+		return err
+	}
+	fmt.Fprintf(root.ErrOrStderr(), "%s: %s\n", root.DisplayName(), strings.TrimSpace(printable.Lines(err.Error())))
+	if running {
+		return err
+	}
+	fmt.Fprintf(root.ErrOrStderr(), "Run '%s --help' for usage.\n", cmd.CommandPath())
+	return errors.Join(ErrUsage, err)
+}
+
+// wrap breaks the description of a flag into lines. A template for cobra could do this, but package text/template makes
+// the injector 4 MB larger.
+func wrap(f *pflag.Flag) {
+	var text strings.Builder
+	line := 0
+	for word := range strings.FieldsSeq(f.Usage) {
+		switch {
+		case line > 0 && line+1+len(word) > width:
+			text.WriteString("\n")
+			line = 0
+		case line > 0:
+			text.WriteString(" ")
+			line++
+		}
+		text.WriteString(word)
+		line += len(word)
+	}
+	f.Usage = text.String()
+}
+
+func versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "version", Short: "Print the version and the commit of the program", Args: NoArguments(""),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), cmd.Root().Name(), cmd.Root().Version)
+			return err
+		},
+	}
+}
+
+func manCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "man DIRECTORY", Short: "Write the manual pages into a directory", Args: cobra.ExactArgs(1), Hidden: true,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := os.MkdirAll(args[0], 0o755); err != nil {
+				return err
+			}
+			header := &doc.GenManHeader{Source: cmd.Root().Name() + " " + cmd.Root().Version, Manual: "User Commands"}
+			return doc.GenManTree(cmd.Root(), header, args[0])
+		},
+	}
+}
+
+// NoArguments returns a check that a command has no arguments. The hint follows the error message.
+func NoArguments(hint string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return fmt.Errorf("unexpected argument %q%s", args[0], hint)
+		}
+		return nil
+	}
+}
+
+// suggestFlag returns the error for an unknown flag with the name of a similar flag, for example for a flag with a
+// single dash. Other errors are returned unchanged.
+func suggestFlag(cmd *cobra.Command, err error) error {
+	var unknown *pflag.NotExistError
+	var invalid *pflag.InvalidValueError
+	word := ""
+	switch {
+	case errors.As(err, &unknown) && len(unknown.GetSpecifiedShortnames()) > 1:
+		word = "-" + unknown.GetSpecifiedShortnames()
+	case errors.As(err, &unknown) && unknown.GetSpecifiedShortnames() == "":
+		word = "--" + unknown.GetSpecifiedName()
+	case errors.As(err, &invalid) && invalid.GetFlag().Shorthand != "": // -output-dir is -o with the value utput-dir
+		name, _, _ := strings.Cut(invalid.GetFlag().Shorthand+invalid.GetValue(), "=")
+		if cmd.Flags().Lookup(name) != nil {
+			word = "-" + name
+		}
+	}
+	if word == "" {
+		return err
+	}
+	word, _, _ = strings.Cut(word, "=")
+	var known []string
+	cmd.Flags().VisitAll(func(f *pflag.Flag) { known = append(known, "--"+f.Name) })
+	return spelling.UnknownWord("flag", word, known)
+}
+
+// maxWordsInType is the maximum number of words that a help text shows in place of a value.
+const maxWordsInType = 4
+
+// choice is the value of a flag that accepts one of several words.
+type choice struct {
+	value *string
+	words []string
+}
+
+func (c choice) String() string { return *c.value }
+
+// Type returns the words if they are few, because it stands for the value in help texts.
+func (c choice) Type() string {
+	if len(c.words) > maxWordsInType {
+		return "word"
+	}
+	return strings.Join(c.words, "|")
+}
+
+func (c choice) Set(word string) error {
+	if !slices.Contains(c.words, word) {
+		return fmt.Errorf("must be one of %s", strings.Join(c.words, ", "))
+	}
+	*c.value = word
+	return nil
+}
+
+// Choice defines a flag of cmd that accepts one of words. The first word is the default. An empty shorthand defines no
+// shorthand.
+func Choice(cmd *cobra.Command, value *string, name, shorthand, usage string, words ...string) {
+	*value = words[0]
+	if len(words) > maxWordsInType {
+		usage += ": " + strings.Join(words, ", ")
+	}
+	cmd.Flags().VarP(choice{value, words}, name, shorthand, usage)
+	// The function returns an error only for an unknown flag or a second function for the same flag.
+	_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
+}

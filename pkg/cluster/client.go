@@ -1,0 +1,238 @@
+// Package cluster reads the sidecars of a cluster through the API server, and runs a command in the container of a
+// sidecar. The amount of work for a pod is bounded, because the application of a pod can choose its responses.
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/queue-proxy/queue-proxy/pkg/top"
+)
+
+// Limits.
+const (
+	Parallel = 16   // maximum number of concurrent requests
+	Most     = 1000 // maximum number of sidecars
+
+	podsPerPage    = 250              // maximum number of pods in a response
+	maxPods        = 64 << 20         // maximum size of a list of pods in bytes; a pod has 5 to 50 KB
+	maxMetrics     = 1 << 20          // maximum size of the metrics of a sidecar in bytes; 31 KB are usual
+	maxStatus      = 16 << 10         // maximum size of an error in bytes
+	listTimeout    = 30 * time.Second // for a page of pods
+	sidecarTimeout = 3 * time.Second  // for the metrics of a sidecar
+	roundTimeout   = 20 * time.Second // for the metrics of all sidecars
+)
+
+// errNoTime is the error for a sidecar to which no request was sent before the end of the round.
+var errNoTime = fmt.Errorf("no request was sent: other sidecars took %v", roundTimeout)
+
+// Client reads from an API server. Its methods can be called concurrently.
+type Client struct {
+	config *rest.Config
+	http   http.Client
+	base   *url.URL
+}
+
+// New returns a client for the API server of config.
+func New(config *rest.Config) (*Client, error) {
+	transport, err := rest.TransportFor(config)
+	if err != nil {
+		return nil, err
+	}
+	base, _, err := rest.DefaultServerUrlFor(config)
+	if err != nil {
+		return nil, err
+	}
+	c := &Client{config: config, base: base}
+	c.http.Transport, c.http.Timeout = transport, config.Timeout
+	// The transport adds the credentials of the user to each request, and a pod can redirect to any server.
+	c.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return c, nil
+}
+
+// Selection selects sidecars.
+type Selection struct {
+	Namespace string // empty for all namespaces
+	Labels    string // label selector of the pods; empty for all pods
+	Container string // name of the container
+}
+
+// Sidecars returns the selected sidecars, and whether there are more than [Most].
+func (c *Client) Sidecars(ctx context.Context, s Selection) (all []top.Sidecar, more bool, err error) {
+	path := []string{"api/v1/pods"}
+	if s.Namespace != "" {
+		path = []string{"api/v1/namespaces", s.Namespace, "pods"}
+	}
+	query := url.Values{"limit": {strconv.Itoa(podsPerPage)}, "fieldSelector": {"status.phase!=Succeeded,status.phase!=Failed"}}
+	if s.Labels != "" {
+		query.Set("labelSelector", s.Labels)
+	}
+	for {
+		pods, err := c.pods(ctx, query, path...)
+		if err != nil {
+			return nil, false, fmt.Errorf("list of pods: %w", err)
+		}
+		for i := range pods.Items {
+			if sidecar, ok := top.SidecarOf(&pods.Items[i], s.Container); ok {
+				all = append(all, sidecar)
+			}
+		}
+		if len(all) > Most {
+			return all[:Most], true, nil
+		}
+		if pods.Continue == "" {
+			return all, false, nil
+		}
+		query.Set("continue", pods.Continue)
+	}
+}
+
+// pods returns a page of a list of pods.
+func (c *Client) pods(ctx context.Context, query url.Values, path ...string) (*corev1.PodList, error) {
+	ctx, cancel := context.WithTimeout(ctx, listTimeout)
+	defer cancel()
+	res, err := c.get(ctx, "application/json", query, path...)
+	if err != nil {
+		return nil, err
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return nil, errors.New(readStatus(res).Message)
+	}
+	pods := new(corev1.PodList)
+	return pods, json.NewDecoder(io.LimitReader(res.Body, maxPods)).Decode(pods)
+}
+
+// Scrape reads the metrics of sidecars, at most [Parallel] at the same time. It calls add with each result. The calls of
+// add are not concurrent.
+func (c *Client) Scrape(ctx context.Context, sidecars []top.Sidecar, add func(top.Sidecar, top.Sample, error)) {
+	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
+	defer cancel()
+	var mu sync.Mutex
+	var requests sync.WaitGroup
+	slots := make(chan struct{}, Parallel)
+	for _, s := range sidecars {
+		if s.Absent != "" {
+			continue
+		}
+		slots <- struct{}{}
+		requests.Go(func() {
+			sample, err := c.scrape(ctx, s)
+			mu.Lock()
+			add(s, sample, err)
+			mu.Unlock()
+			<-slots
+		})
+	}
+	requests.Wait()
+}
+
+// scrape reads the metrics of a sidecar, or its statistics if it has no metrics.
+func (c *Client) scrape(ctx context.Context, s top.Sidecar) (top.Sample, error) {
+	if ctx.Err() != nil {
+		return top.Sample{}, errNoTime
+	}
+	ctx, cancel := context.WithTimeout(ctx, sidecarTimeout)
+	defer cancel()
+	res, err := c.getPort(ctx, s, s.Metrics, "text/plain;version=0.0.4", nil)
+	var portErr *portError
+	if err == nil {
+		defer res.Body.Close()
+		sample, err := top.ReadMetrics(io.LimitReader(res.Body, maxMetrics), time.Now())
+		if !errors.Is(err, top.ErrNoMetrics) {
+			return sample, describe(err)
+		}
+	} else if !errors.As(err, &portErr) || !portErr.unused {
+		return top.Sample{}, describe(err)
+	}
+	res, err = c.getPort(ctx, s, s.Stats, "application/json", url.Values{"format": {"json"}})
+	if err != nil {
+		if portErr != nil {
+			err = portErr // both ports fail, and users know the port for metrics
+		}
+		return top.Sample{}, describe(err)
+	}
+	defer res.Body.Close()
+	if kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type")); kind == "application/protobuf" {
+		return top.Sample{}, errors.New("another queue-proxy, without metrics")
+	}
+	sample, err := top.ReadStats(io.LimitReader(res.Body, maxStatus), time.Now())
+	return sample, describe(err)
+}
+
+// describe replaces the error for a timeout.
+func describe(err error) error {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("no answer within %v", sidecarTimeout)
+	}
+	return err
+}
+
+// portError is the error for a port whose response is not 200.
+type portError struct {
+	error
+	unused bool // the pod is reachable, but serves nothing on the port
+}
+
+// getPort sends a request for /metrics to a port of a pod through the API server. The caller closes the body of the
+// response.
+func (c *Client) getPort(ctx context.Context, s top.Sidecar, port int, accept string, query url.Values) (*http.Response, error) {
+	res, err := c.get(ctx, accept, query, "api/v1/namespaces", s.Namespace, "pods", fmt.Sprintf("%s:%d", s.Pod, port), "proxy/metrics")
+	if err != nil || res.StatusCode == http.StatusOK {
+		return res, err
+	}
+	defer res.Body.Close()
+	status := readStatus(res)
+	_, dialErr, _ := strings.Cut(status.Message, "dial tcp ") // "10.0.0.1:9091: connect: connection refused"
+	switch {
+	case status.Kind == "": // a response of the pod
+		return nil, &portError{fmt.Errorf("port %d answered %s", port, res.Status), res.StatusCode == http.StatusNotFound}
+	case res.StatusCode == http.StatusForbidden:
+		return nil, errors.New("forbidden: get of pods/proxy is needed")
+	case dialErr != "":
+		parts := strings.Split(dialErr, ": ")
+		reason := parts[len(parts)-1]
+		return nil, &portError{fmt.Errorf("port %d: %s", port, reason), reason == "connection refused"}
+	}
+	return nil, fmt.Errorf("port %d: %s", port, status.Message)
+}
+
+// get sends a request to the API server. The caller closes the body of the response.
+func (c *Client) get(ctx context.Context, accept string, query url.Values, path ...string) (*http.Response, error) {
+	u := c.base.JoinPath(path...)
+	u.RawQuery = query.Encode()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+	r.Header.Set("Accept", accept)
+	res, err := c.http.Do(r)
+	if urlErr := new(url.Error); errors.As(err, &urlErr) {
+		err = urlErr.Err // without the URL, which is long
+	}
+	return res, err
+}
+
+// readStatus reads the body of an error response. Kind is empty if the body is not from an API server.
+func readStatus(res *http.Response) metav1.Status {
+	var s metav1.Status
+	body, _ := io.ReadAll(io.LimitReader(res.Body, maxStatus))
+	if json.Unmarshal(body, &s) != nil || s.Kind != "Status" {
+		return metav1.Status{Message: res.Status}
+	}
+	return s
+}

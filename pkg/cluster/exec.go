@@ -1,0 +1,101 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/cli-runtime/pkg/resource"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/remotecommand"
+	utilexec "k8s.io/client-go/util/exec"
+	"k8s.io/streaming/pkg/httpstream"
+)
+
+// Exec runs a command in a container of a pod and returns its exit code. It returns an error if the command did not run.
+func (c *Client) Exec(ctx context.Context, namespace, pod, container string, stdout, stderr io.Writer, command ...string) (int, error) {
+	u := c.base.JoinPath("api/v1/namespaces", namespace, "pods", pod, "exec")
+	u.RawQuery = url.Values{"container": {container}, "command": command, "stdout": {"true"}, "stderr": {"true"}}.Encode()
+	executor, err := newExecutor(c.config, u)
+	if err != nil {
+		return 0, err
+	}
+	err = executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: stdout, Stderr: stderr})
+	var exit utilexec.CodeExitError
+	if errors.As(err, &exit) {
+		return exit.Code, nil
+	}
+	return 0, err
+}
+
+// newExecutor returns an executor that uses WebSocket, or SPDY if the server or a proxy does not support WebSocket. It is
+// the same as in kubectl.
+func newExecutor(config *rest.Config, u *url.URL) (remotecommand.Executor, error) {
+	websocket, err := remotecommand.NewWebSocketExecutor(config, http.MethodGet, u.String())
+	if err != nil {
+		return nil, err
+	}
+	spdy, err := remotecommand.NewSPDYExecutor(config, http.MethodPost, u)
+	if err != nil {
+		return nil, err
+	}
+	return remotecommand.NewFallbackExecutor(websocket, spdy, func(err error) bool {
+		return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
+	})
+}
+
+// PodOf returns the name of the pod that arg names. arg is the name of a pod, pod/NAME, or TYPE/NAME of an object with a
+// selector for pods. A running pod has priority.
+func (c *Client) PodOf(ctx context.Context, getter resource.RESTClientGetter, namespace, arg string) (string, error) {
+	kind, name, ok := strings.Cut(arg, "/")
+	switch {
+	case !ok:
+		return arg, nil
+	case kind == "pod" || kind == "pods":
+		return name, nil
+	}
+	objects, err := resource.NewBuilder(getter).Unstructured().NamespaceParam(namespace).DefaultNamespace().
+		ResourceTypeOrNameArgs(false, arg).SingleResourceType().Do().Infos()
+	if err != nil {
+		return "", err
+	}
+	selector, err := selectorOf(objects[0].Object)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", arg, err)
+	}
+	pods, err := c.pods(ctx, url.Values{"labelSelector": {selector.String()}}, "api/v1/namespaces", namespace, "pods")
+	switch {
+	case err != nil:
+		return "", err
+	case len(pods.Items) == 0:
+		return "", fmt.Errorf("%s has no pods", arg)
+	}
+	running := slices.IndexFunc(pods.Items, func(p corev1.Pod) bool { return p.Status.Phase == corev1.PodRunning })
+	return pods.Items[max(0, running)].Name, nil
+}
+
+// selectorOf returns the selector of a workload or a Service.
+func selectorOf(object runtime.Object) (labels.Selector, error) {
+	spec, _, _ := unstructured.NestedMap(object.(*unstructured.Unstructured).Object, "spec", "selector")
+	if len(spec) == 0 {
+		return nil, errors.New("it has no selector for pods")
+	}
+	if spec["matchLabels"] == nil && spec["matchExpressions"] == nil { // of a Service
+		spec = map[string]any{"matchLabels": spec}
+	}
+	var selector metav1.LabelSelector
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(spec, &selector); err != nil {
+		return nil, err
+	}
+	return metav1.LabelSelectorAsSelector(&selector)
+}
