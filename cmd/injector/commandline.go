@@ -75,7 +75,7 @@ func outputFlags(cmd *cobra.Command, f *fileFlags) {
 	cmd.MarkFlagsMutuallyExclusive("output-dir", "output")
 	cmd.PreRunE = func(*cobra.Command, []string) error {
 		if f.inPlace && (len(f.from) == 0 || slices.Contains(f.from, "-")) {
-			return errors.New("--in-place requires files that are specified with -f")
+			return errors.New("--in-place requires -f")
 		}
 		return nil
 	}

@@ -140,7 +140,7 @@ func (l *Log) Dropped() uint64 { return l.lines.Dropped() }
 // a second later, the goroutine exits when the writer returns.
 func (l *Log) Close(ctx context.Context) error {
 	if lost, err := l.lines.Close(ctx); err != nil {
-		return fmt.Errorf("request log: %d lines are not written: %w", lost, err)
+		return fmt.Errorf("request log: %d lines not written: %w", lost, err)
 	}
 	return nil
 }

@@ -189,6 +189,6 @@ func Choice(cmd *cobra.Command, value *string, name, shorthand, usage string, wo
 		usage += ": " + strings.Join(words, ", ")
 	}
 	cmd.Flags().VarP(choice{value, words}, name, shorthand, usage)
-	// The function returns an error only for an unknown flag or a second function for the same flag.
+	// RegisterFlagCompletionFunc returns an error only if the flag is unknown or already has a function.
 	_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
 }

@@ -81,8 +81,7 @@ type setting interface {
 // errNotAllowed is the error of parse for a value that is not allowed.
 var errNotAllowed = errors.New("not allowed")
 
-// longest is the maximum of all durations, so that a sum of a time and a few durations does not
-// overflow.
+// longest is the upper limit for each duration. It prevents an overflow when a few durations are added to a time.
 const longest = 100 * 365 * 24 * time.Hour
 
 // Port is the number of a port, from 1 to 65535.
@@ -151,8 +150,8 @@ func (d *Duration) allowed() string {
 
 func (d *Duration) parse(text string) error {
 	if unit := d.unit(); unit != 0 {
-		if n, err := strconv.ParseInt(text, 0, 64); err == nil {
-			n, err = parseNumber(text, 0, int64(longest/unit))
+		if _, err := strconv.ParseInt(text, 0, 64); err == nil {
+			n, err := parseNumber(text, 0, int64(longest/unit))
 			return d.assign(time.Duration(n)*unit, err)
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// The errors of clients that get no slot.
+// Errors returned to clients that get no slot.
 var (
 	ErrQueueFull   = errors.New("too many clients wait for a slot")
 	ErrClientLimit = errors.New("the client uses too many slots")
@@ -49,7 +49,7 @@ type Options struct {
 	// A slot can be taken when it has been idle for MinPatience, if its holder has completed work, or if
 	// its client uses more slots than the waiting client after this. Other slots can be taken after a time
 	// between MinPatience and MaxPatience, which doubles when a holder completes its first work, and halves
-	// when such a slot is taken.
+	// when such a slot is revoked.
 	MinPatience, MaxPatience time.Duration
 
 	// Newest makes the semaphore take the slot that has been idle for the shortest time.
@@ -61,9 +61,9 @@ type Request struct {
 	Client netip.Addr
 	Weight int // number of slots that it uses; 0 means 1. A holder without others can use more than all slots
 
-	// End is called when the slot is taken. It must not block or call a method of the slot. It returns
-	// false if the holder was not idle in the meantime, and keeps the slot. Then the idle time begins again.
-	// If End is nil, the slot is never taken.
+	// End is called to revoke the slot of an idle holder. It must not block or call a method of the slot.
+	// If the holder is no longer idle, End returns false, the holder keeps the slot, and its idle time
+	// begins again. If End is nil, the slot is never revoked.
 	End func() bool
 }
 
@@ -84,7 +84,7 @@ type waiter struct {
 	done    chan struct{} // closed when the waiter has the slot or an error
 }
 
-// A Slot is a slot in use. Its methods have no effect after Release, or after the slot was taken.
+// A Slot is a slot in use. Its methods have no effect after Release, or after the slot was revoked.
 type Slot struct {
 	semaphore *Semaphore
 	client    *client

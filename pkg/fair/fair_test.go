@@ -175,14 +175,14 @@ func TestPatienceDependsOnCompletedWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := fair.New(fair.Options{Slots: 1, Queue: 10, MinPatience: time.Second, MaxPatience: 8 * time.Second})
 		holder := idle(t, s, 1, 1)[0]
-		for i, want := range []time.Duration{8, 4, 2, 1, 1, 2} {
+		for i, want := range []time.Duration{8 * time.Second, 4 * time.Second, 2 * time.Second, time.Second, time.Second, 2 * time.Second} {
 			if i == 4 {
 				holder.slot.Answered()
 			}
 			next := acquire(t, s, 1)
-			time.Sleep(want*time.Second - 1)
+			time.Sleep(want - time.Nanosecond)
 			harness.Equal(t, next.state(), "queued", "call", i, "before the patience ends")
-			time.Sleep(1)
+			time.Sleep(time.Nanosecond)
 			harness.Equal(t, next.state(), "slot", "call", i)
 			holder = next
 			holder.slot.Idle()

@@ -376,8 +376,8 @@ func (in *injection) candidate(c *corev1.Container, p corev1.ContainerPort, foun
 	}
 	o.row = h.rows[i]
 	// A row for all ports of an image is used if the protocol is unknown, or if no Service contains the port. A row for TLS
-	// is also used if the port is called grpc, or if TLS is common on the port and no Service offers the port on port 80. A
-	// port with a name of HTTP is only rejected if all of its probes are health checks.
+	// is also used if the port is named grpc, or if its number is commonly used for TLS and no Service exposes it as port
+	// 80. A port whose name indicates HTTP is rejected only if all of its probes are health checks.
 	isTLS := o.row.kind == "tls" && (o.isGRPC() || isTLSNumber(p.ContainerPort) && !slices.ContainsFunc(o.services, isOnPort80))
 	contradicts := o.row.ports != nil || o.sign.protocol == unknownProtocol || isTLS
 	if !contradicts && len(o.services) == 0 {
@@ -857,8 +857,8 @@ func (in *injection) skipNoPort(containers []*corev1.Container) error {
 	return skip(NoPort, "container %s declares no TCP port, and no Service or readiness probe names one; if it serves requests, %s", containers[0].Name, in.cureOf(nil))
 }
 
-// skipHelpers returns the error for a pod in which only helpers have a port for requests. Another container is a more likely
-// choice than a helper, although its port is unknown.
+// skipHelpers returns the error for a pod in which only helpers have a port for requests. A container that is not
+// a helper is more likely to serve the requests, even though its port is unknown.
 func (in *injection) skipHelpers(helpers []*candidate, containers []*corev1.Container) error {
 	const most = 6
 	in.out.Missing = "a port of the main container"

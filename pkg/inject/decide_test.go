@@ -187,6 +187,12 @@ func TestChoiceForTypicalPods(t *testing.T) {
 		{"a collector of OpenTelemetry with a probe", "", `"containers":[{"name":"a","image":"x/opentelemetry-collector-k8s:1","readinessProbe":{"httpGet":{"port":13133,"path":"/"}}}]`, "", NotHTTP},
 		{"a health check of the port for metrics", "", `"containers":[{"name":"a","ports":[{"containerPort":8081},{"containerPort":8084}],"readinessProbe":{"httpGet":{"port":8084,"path":"/healthz"}}}]`, `{"name":"server","port":8081},{"name":"metrics","port":8084}`, "a:8081"},
 		{"a health check of the only port for metrics", "", `"containers":[{"name":"a","ports":[{"containerPort":8082}],"readinessProbe":{"httpGet":{"port":8082,"path":"/healthz"}}}]`, `{"name":"metrics","port":8082}`, NotHTTP},
+	})
+}
+
+// The rows are kinds of pods with ports for metrics, certificates or two protocols.
+func TestChoiceForPodsWithOtherPorts(t *testing.T) {
+	wantChoices(t, []choice{
 		{"a port for requests and metrics", "", `"containers":[{"name":"a","ports":[{"containerPort":8000}],"readinessProbe":{"httpGet":{"port":8000,"path":"/healthz"}}}]`, `{"name":"serve","port":80,"targetPort":8000},{"name":"metrics","port":8000}`, "a:8000"},
 		{"a port called like its container", "", `"containers":[{"name":"store-admin","ports":[{"name":"store-admin","containerPort":3009}]}]`, "", "store-admin:3009"},
 		{"a port for metrics called like its container", "", `"containers":[{"name":"store-metrics","ports":[{"name":"store-metrics","containerPort":3009}]}]`, "", NotHTTP},

@@ -298,7 +298,7 @@ func byNumber(p corev1.ContainerPort, services []ServicePort, h *hints) sign {
 	return byServiceNumber(services)
 }
 
-// byServiceNumber returns the sign of a Service that offers a port on port 80.
+// byServiceNumber returns the evidence of a Service that exposes the port as port 80.
 func byServiceNumber(services []ServicePort) sign {
 	if i := slices.IndexFunc(services, isOnPort80); i >= 0 {
 		return sign{plainHTTP, fmt.Sprintf("Service %s offers it on port 80", services[i].Service)}

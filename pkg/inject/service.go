@@ -37,8 +37,8 @@ const (
 	Services  Step = "services"  // all of it
 )
 
-// Key returns a text that is equal for pods between which [FollowService] does not distinguish, apart from their labels
-// and their namespace.
+// Key returns a string that is the same for all pods that [FollowService] treats alike. It does not depend on labels and
+// namespaces.
 func (p *Pods) Key() string {
 	o := p.Outcome.sidecar()
 	if o == nil {
@@ -255,17 +255,7 @@ func WatchPolicy(policy any, all []Pods) Outcome {
 	if err != nil {
 		return out
 	}
-	peers := map[*networkingv1.NetworkPolicyPeer]labels.Selector{}
-	for i := range p.Spec.Egress {
-		for j := range p.Spec.Egress[i].To {
-			to := &p.Spec.Egress[i].To[j]
-			if peers[to], err = metav1.LabelSelectorAsSelector(to.PodSelector); to.PodSelector == nil {
-				peers[to] = labels.Everything()
-			} else if err != nil {
-				peers[to] = labels.Nothing()
-			}
-		}
-	}
+	peers := peersOf(p)
 	missing := map[string]bool{}
 	for i := range all {
 		pods := &all[i]
@@ -285,22 +275,52 @@ func WatchPolicy(policy any, all []Pods) Outcome {
 			}
 			look("in", in)
 		}
-		var toPods []rule
-		for i := range p.Spec.Egress {
-			r := &p.Spec.Egress[i]
-			matches := len(r.To) == 0
-			for j := 0; j < len(r.To) && !matches; j++ {
-				to := &r.To[j]
-				matches = mayBe(to, p.Namespace, pods) && peers[to].Matches(labels.Set(pods.Labels))
-			}
-			if matches {
-				toPods = append(toPods, rule{r.To, r.Ports})
-			}
-		}
-		look("out", toPods)
+		look("out", peers.rulesTo(pods))
 	}
 	out.Warnings = slices.Sorted(maps.Keys(missing))
 	return out
+}
+
+// A peerSet contains the selectors of the pods to which a policy permits connections.
+type peerSet struct {
+	policy    *networkingv1.NetworkPolicy
+	selectors map[*networkingv1.NetworkPolicyPeer]labels.Selector
+}
+
+// peersOf returns the peers in the egress rules of a policy. A peer without a selector matches all
+// pods, and a peer with an invalid selector matches none.
+func peersOf(p *networkingv1.NetworkPolicy) peerSet {
+	peers := peerSet{p, map[*networkingv1.NetworkPolicyPeer]labels.Selector{}}
+	for i := range p.Spec.Egress {
+		for j := range p.Spec.Egress[i].To {
+			to := &p.Spec.Egress[i].To[j]
+			selector, err := metav1.LabelSelectorAsSelector(to.PodSelector)
+			switch {
+			case to.PodSelector == nil:
+				selector = labels.Everything()
+			case err != nil:
+				selector = labels.Nothing()
+			}
+			peers.selectors[to] = selector
+		}
+	}
+	return peers
+}
+
+// rulesTo returns the egress rules that can apply to pods.
+func (s peerSet) rulesTo(pods *Pods) (rules []rule) {
+	for i := range s.policy.Spec.Egress {
+		r := &s.policy.Spec.Egress[i]
+		matches := len(r.To) == 0
+		for j := 0; j < len(r.To) && !matches; j++ {
+			to := &r.To[j]
+			matches = mayBe(to, s.policy.Namespace, pods) && s.selectors[to].Matches(labels.Set(pods.Labels))
+		}
+		if matches {
+			rules = append(rules, rule{r.To, r.Ports})
+		}
+	}
+	return rules
 }
 
 // shutOut reports whether a rule admits peers to the app's port that no rule admits to the

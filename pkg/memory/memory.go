@@ -136,8 +136,8 @@ func (a *Account) Admit(n int) bool {
 	}
 	b, used := a.budget, a.used.Load()+int64(n)
 	if !b.admits(used, b.used.Load()+int64(n)) {
-		// The sum can exceed the limit without a call of reclaim, because a connection released its bytes before its
-		// account was closed.
+		// The sum can exceed the limit without a call to reclaim, because a connection can release its bytes before its
+		// account is closed.
 		if used > small || b.skips.Add(-1) >= 0 {
 			return false
 		}

@@ -65,8 +65,7 @@ func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, e
 	return conn, nil
 }
 
-// nothingListens reports whether a dial failed because the port is closed, or because the host has no
-// local port for 127.0.0.1.
+// nothingListens reports whether a dial failed because the port is closed, or because no ephemeral port is left for connections to 127.0.0.1.
 func nothingListens(err error) bool {
 	return err != nil && (wordOf(err) == wordRefused || errors.Is(err, syscall.EADDRNOTAVAIL))
 }

@@ -77,7 +77,7 @@ func TestLowMemoryLimitLimitsBuffersOfLateTLSPort(t *testing.T) {
 	wantClientBuffers(t, ln)
 }
 
-// wantClientBuffers checks the buffers of a connection of ln, and closes ln.
+// wantClientBuffers checks the buffer sizes of a connection accepted by ln, and closes ln.
 func wantClientBuffers(t *testing.T, ln net.Listener) {
 	t.Helper()
 	defer ln.Close()

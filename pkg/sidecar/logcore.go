@@ -19,9 +19,7 @@ const (
 	queuedLines = 100
 )
 
-// timedCore is a core for outputs that can block, such as standard error if its reader stops. Without
-// it, requests, probes and the end of the process would wait. A caller waits for its line at most
-// for lineTime, and no longer after a line has timed out. If the queue is full, lines are dropped, and
+// timedCore is a core for outputs that can block, such as standard error if its reader stops. Without it, such an output would block requests, probes and the exit of the process. A caller waits at most lineTime for its line to be written. After a line has timed out, callers do not wait at all. If the queue is full, lines are dropped, and
 // their number is logged before the next line.
 type timedCore struct {
 	zapcore.Core

@@ -29,7 +29,7 @@ type Options[T any] struct {
 	Delay                  time.Duration
 	FullMessages, FullSize int
 
-	// Periodic calls Write every Delay, and in Close, even if no message is queued.
+	// If Periodic is set, Write is called every Delay and by Close, even if no message is queued.
 	Periodic bool
 
 	// Write writes a batch. It must not retain the slice. It returns the number of messages that

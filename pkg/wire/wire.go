@@ -6,9 +6,8 @@
 // strings and slices of a result refer to the input, so parsing does not allocate after the slices
 // of a value have grown. The caller must not modify the input while it uses the result.
 //
-// The header section of a request is valid, or the error is a [*Refused]. There is no lenient mode,
-// because request smuggling needs two proxies that interpret the same bytes differently. The header
-// section of a response is valid, or the error is a [*Garbage].
+// An invalid header section of a request is reported as a [*Refused]. There is no lenient mode,
+// because request smuggling needs two proxies that interpret the same bytes differently. An invalid header section of a response is reported as a [*Garbage].
 //
 // A value must not be used by several goroutines at the same time.
 package wire

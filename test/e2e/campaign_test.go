@@ -133,7 +133,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// settings are the settings of every sidecar. The request log is compared with the clients and the application.
+// settings are the settings of every sidecar. The request log is compared with the records of the clients and the application.
 const settings = "REQUEST_LOG=true\n"
 
 func (f *fault) play(t *testing.T, manifest []byte) *tally {

@@ -186,7 +186,7 @@ func (index labelIndex) add(namespace string, label [2]string, place int) {
 	}
 }
 
-// near returns the objects with a label that can be in a namespace, in ascending order.
+// near returns the indexes of the objects that have the label and can be in the namespace, in ascending order.
 func (index labelIndex) near(namespace string, label [2]string) []int {
 	if namespace == "" {
 		return index[anywhere][label]

@@ -130,8 +130,8 @@ func (d *document) keepInStatus(was []byte, changes []inject.Change, hunks strin
 	}
 }
 
-// kept returns the text of a document without its last comment with hunks, and the hunks. The hunks can contain the mark of
-// the comment, so only a mark at the beginning of a line counts.
+// kept returns the text of a document without the last comment that contains hunks. It also returns these hunks. The hunks
+// can contain the marker of the comment, so the marker is recognized only at the beginning of a line.
 func (d *document) kept() (text []byte, hunks string) {
 	i := bytes.LastIndex(d.text, []byte("\n"+keptMark)) + 1
 	if i == 0 && !bytes.HasPrefix(d.text, []byte(keptMark)) {
