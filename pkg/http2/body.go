@@ -6,6 +6,7 @@ import (
 	"io"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/h2"
@@ -232,11 +233,45 @@ func (b *body) Read(p []byte) (int, error) {
 	}
 }
 
+// emptyBodyTimeout is the time that awaitEnd waits. Clients send END_STREAM immediately.
+const emptyBodyTimeout = time.Second
+
+// awaitEnd waits up to emptyBodyTimeout for END_STREAM of a request with the content length 0.
+//
+// Some clients, such as httpx, send END_STREAM in an empty DATA frame after the content. An application
+// that uses HTTP/1.1 could respond before this frame, and the client would fail when its stream is reset
+// (RFC 9113 section 8.1).
+func (b *body) awaitEnd() {
+	if b.settled() {
+		return
+	}
+	timer := time.NewTimer(emptyBodyTimeout)
+	defer timer.Stop()
+	for !b.settled() {
+		select {
+		case <-b.arrived:
+		case <-timer.C:
+			return
+		}
+	}
+}
+
+// settled reports whether the body has ended or failed.
+func (b *body) settled() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.end || b.err != nil
+}
+
 // take takes what is there.
 func (b *body) take(p []byte) (n, owed int, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	n = copy(p, b.data)
+	data := b.data
+	if b.length > 0 && b.n == b.length && !b.end && b.err == nil {
+		data = data[:max(len(data)-1, 0)] // the last byte is read after END_STREAM, see awaitEnd
+	}
+	n = copy(p, data)
 	// Room for the client comes when all is read, in one frame instead of one for each read.
 	if b.data = b.data[n:]; len(b.data) == 0 {
 		owed, b.owed = b.owed, 0

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -65,6 +66,44 @@ func (c *client) open(s *script, content string) uint32 {
 	harness.NoError(c, c.WriteHead(id, false, flat(s.fields)...))
 	harness.NoError(c, c.WriteData(id, false, []byte(content)))
 	return id
+}
+
+// httpx sends END_STREAM in an empty DATA frame after the content, and fails if its stream is reset before.
+func TestLateEndStreamIsNotReset(t *testing.T) {
+	for _, content := range []string{"", "hello"} {
+		t.Run(content, func(t *testing.T) {
+			app := harness.NewApp(t, harness.Echo)
+			c := connect(t, proxytest.Start(t, app, nil))
+			for range 20 {
+				id := c.open(request("POST", "/", [2]string{"content-length", strconv.Itoa(len(content))}), content)
+				harness.NoError(c, c.WritePing(false, [8]byte{1}))
+				for acknowledged := false; !acknowledged; {
+					f, err := c.ReadFrame()
+					harness.NoError(c, err)
+					if reset, ok := f.(*xhttp2.RSTStreamFrame); ok {
+						t.Fatalf("got a reset with %v before END_STREAM", reset.ErrCode)
+					}
+					ping, ok := f.(*xhttp2.PingFrame)
+					acknowledged = ok && ping.IsAck()
+				}
+				harness.NoError(c, c.WriteData(id, true, nil))
+				if got := c.receive(id); !strings.HasPrefix(got, "200") || strings.Contains(got, "reset") {
+					t.Fatalf("got %q, want 200", got)
+				}
+			}
+			harness.NoError(c, c.WritePing(false, [8]byte{2}))
+			for {
+				f, err := c.ReadFrame()
+				harness.NoError(c, err)
+				if reset, ok := f.(*xhttp2.RSTStreamFrame); ok {
+					t.Fatalf("got a reset with %v after the response", reset.ErrCode)
+				}
+				if ping, ok := f.(*xhttp2.PingFrame); ok && ping.IsAck() {
+					return
+				}
+			}
+		})
+	}
 }
 
 // If the application supports HTTP/1.1, the method becomes a part of the request line.

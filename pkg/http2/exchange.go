@@ -209,6 +209,9 @@ func (x *exchange) serve() {
 		text := http.StatusText(x.refusal)
 		x.Answer(&queue.Answer{Status: x.refusal, Body: text + "\n", Reason: queue.BadRequest, GRPC: -1})
 	} else {
+		if x.request.Length == 0 && x.request.Method != http.MethodConnect {
+			x.body.awaitEnd()
+		}
 		x.server.proxy.Serve(x, &x.state)
 	}
 	x.end()
