@@ -17,7 +17,7 @@ import (
 // member is a connection in a limit.
 type member struct {
 	*connlimit.Place
-	closed bool
+	closed atomic.Bool
 	busy   bool // a request has just come
 	slow   bool // the test calls Leave after the connection was closed
 }
@@ -41,10 +41,12 @@ func (m *members) enter() (*member, <-chan bool) {
 	go func() {
 		var ok bool
 		c.Place, ok = m.limit.Enter("10.0.0.1:1234", func() bool {
-			if c.closed = !c.busy; c.closed && !c.slow {
+			closes := !c.busy
+			c.closed.Store(closes)
+			if closes && !c.slow {
 				go c.Leave()
 			}
-			return c.closed
+			return closes
 		}, m.stop)
 		in <- ok
 	}()
@@ -87,7 +89,7 @@ func (c *member) serve() {
 
 func closed(all []*member) (s string) {
 	for i, c := range all {
-		if c.closed {
+		if c.closed.Load() {
 			s += fmt.Sprint(i)
 		}
 	}
@@ -191,7 +193,7 @@ func TestOneThatHasJustGotARequestIsLeftAlone(t *testing.T) {
 		all[0].Idle(true)
 		m.answered(1) // more than half were never answered
 		m.in(1)
-		harness.Equal(t, all[0].closed, true, "closed, once it is idle again")
+		harness.Equal(t, all[0].closed.Load(), true, "closed, once it is idle again")
 	})
 }
 
@@ -256,7 +258,7 @@ func TestALimitHoldsWhateverConnectionsDo(t *testing.T) {
 			for len(turns) > 0 && len(turns[0]) == 1 {
 				inside, waiting, turns = append(inside, waiting[0]), waiting[1:], turns[1:]
 			}
-			inside = slices.DeleteFunc(inside, func(c *member) bool { return c.closed })
+			inside = slices.DeleteFunc(inside, func(c *member) bool { return c.closed.Load() })
 			room := slices.ContainsFunc(inside, func(c *member) bool { return !c.busy })
 			if len(inside) > most || len(turns) > 0 && (room || len(inside) < most) {
 				t.Fatalf("step %d: %d are open and %d wait; one of them could be closed: %t", step, len(inside), len(turns), room)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,8 +24,8 @@ type call struct {
 	err    error
 	cancel context.CancelFunc
 	done   chan struct{}
-	taken  bool // the slot was taken
-	busy   bool // the slot cannot be taken
+	taken  atomic.Bool // the slot was revoked
+	busy   atomic.Bool // the slot cannot be revoked
 }
 
 func acquire(t *testing.T, s *fair.Semaphore, client byte) *call {
@@ -36,8 +37,8 @@ func acquireMany(t *testing.T, s *fair.Semaphore, client byte, weight int) *call
 	ctx, cancel := context.WithCancel(t.Context())
 	c := &call{cancel: cancel, done: make(chan struct{})}
 	r := fair.Request{Client: address(client), Weight: weight, End: func() bool {
-		c.taken = !c.busy
-		return c.taken
+		c.taken.Store(!c.busy.Load())
+		return c.taken.Load()
 	}}
 	go func() {
 		defer close(c.done)
@@ -62,7 +63,7 @@ func idle(t *testing.T, s *fair.Semaphore, client byte, n int) (calls []*call) {
 // taken returns the indexes of the slots that were taken.
 func taken(calls []*call) (all []int) {
 	for i, c := range calls {
-		if c.taken {
+		if c.taken.Load() {
 			all = append(all, i)
 		}
 	}
@@ -158,7 +159,7 @@ func TestClientWithMostSlotsLosesOne(t *testing.T) {
 					harness.Equal(t, next.state() == "queued", i == 0, "other client waits before the patience ends")
 					time.Sleep(time.Second)
 					harness.Equal(t, next.state(), "slot", "other client")
-					harness.Equal(t, many[row.want[i]].taken, true, "slot", row.want[i], "taken")
+					harness.Equal(t, many[row.want[i]].taken.Load(), true, "slot", row.want[i], "taken")
 				}
 				next := acquire(t, s, 3)
 				time.Sleep(time.Minute)
@@ -208,12 +209,12 @@ func TestHolderThatIsNotIdleKeepsSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := fair.New(fair.Options{Slots: 2, Queue: 10, MinPatience: time.Second, MaxPatience: time.Second})
 		calls := idle(t, s, 1, 2)
-		calls[0].busy = true
+		calls[0].busy.Store(true)
 		calls[1].slot.Active()
 		next := acquire(t, s, 2)
 		time.Sleep(time.Minute)
 		harness.Equal(t, next.state(), "queued", "other client")
-		calls[0].busy = false
+		calls[0].busy.Store(false)
 		time.Sleep(time.Second)
 		harness.Equal(t, next.state(), "slot", "other client after the holder is idle")
 		harness.Equal(t, fmt.Sprint(taken(calls)), "[0]", "slots taken")

@@ -34,10 +34,11 @@ func WriteNow(uintptr, []byte) int { return 0 }
 
 // Peek reads bytes that stay in the receive buffer. Its results are those of Read.
 func Peek(fd uintptr, p []byte) (n int, err error) {
-	return again(func(fd int, p []byte) (int, error) {
-		n, _, err := syscall.Recvfrom(fd, p, syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
-		return n, err
-	}, fd, p)
+	for {
+		if n, _, err = syscall.Recvfrom(int(fd), p, syscall.MSG_PEEK|syscall.MSG_DONTWAIT); !errors.Is(err, syscall.EINTR) {
+			return n, err
+		}
+	}
 }
 
 // Silent reports whether nothing has come, not even the end.
