@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/printable"
 )
 
 // ObservabilityConfig is what Knative from 1.19 on says of request log, metrics and
@@ -69,7 +71,7 @@ func (o *Observability) shown() string {
 		return hidden
 	}
 	redactEndpoints(object)
-	return encodeJSON(object)
+	return printable.CompactJSON(object)
 }
 
 // pairs are a list of name=value with percent-encoded values.

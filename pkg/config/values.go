@@ -2,7 +2,6 @@ package config
 
 import (
 	"crypto/tls"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -11,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/printable"
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
 )
 
@@ -20,8 +20,8 @@ type Value[T any] struct {
 	origin
 }
 
-// String returns the value in the form of the variable. It returns "" if only an unset variable has
-// this value.
+// String returns the value in the form of the variable. It returns "" for a value that cannot be
+// configured, such as that of an unset variable.
 func (v *Value[T]) String() string { return fmt.Sprint(v.V) }
 
 // assign sets the value unless err is not nil.
@@ -43,7 +43,7 @@ func (v *Value[T]) derive(to T) {
 // An origin describes where a value comes from. It is small because envconfig copies each value and
 // each section several times.
 type origin struct {
-	field *field // of the Config, or of the Config that this one is a copy of
+	field *field // field of the original Config, also in a copy
 	from  string // variable that contained the value, or ""
 }
 
@@ -381,20 +381,9 @@ func (p *Probes) shown() string {
 func (p *Probes) encode(all []probe.Probe) string {
 	switch {
 	case p.field.config.ProbeArray.String() == "true":
-		return encodeJSON(append([]probe.Probe{}, all...))
+		return printable.CompactJSON(append([]probe.Probe{}, all...))
 	case len(all) == 0:
 		return ""
 	}
-	return encodeJSON(all[0])
-}
-
-// encodeJSON encodes a value that contains only texts and numbers.
-func encodeJSON(value any) string {
-	var text strings.Builder
-	e := json.NewEncoder(&text)
-	e.SetEscapeHTML(false)
-	if err := e.Encode(value); err != nil {
-		panic("config: JSON cannot contain a value: " + err.Error())
-	}
-	return strings.TrimSuffix(text.String(), "\n")
+	return printable.CompactJSON(all[0])
 }
