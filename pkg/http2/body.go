@@ -242,25 +242,18 @@ const emptyBodyTimeout = time.Second
 // that uses HTTP/1.1 could respond before this frame, and the client would fail when its stream is reset
 // (RFC 9113 section 8.1).
 func (b *body) awaitEnd() {
-	if b.settled() {
+	if b.complete() {
 		return
 	}
 	timer := time.NewTimer(emptyBodyTimeout)
 	defer timer.Stop()
-	for !b.settled() {
+	for !b.complete() && b.failed() == nil {
 		select {
 		case <-b.arrived:
 		case <-timer.C:
 			return
 		}
 	}
-}
-
-// settled reports whether the body has ended or failed.
-func (b *body) settled() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.end || b.err != nil
 }
 
 // take takes what is there.
