@@ -17,7 +17,7 @@ Exit codes:
   0  The command is complete.
   1  With --output=diff, there is a difference.
   2  An object was refused, or an error occurred. Nothing was written.
-  3  With --on-refusal=skip, objects were refused. All other objects were written.
+  3  Objects were skipped because of --on-refusal=skip. All other objects were written.
 `
 
 // optionsHelp is the part of the help texts about options.

@@ -77,7 +77,7 @@ Exit codes:
 	flags.StringVar(&s.configuration, "configuration", "queue-proxy-injector", "with --self-managed: `name` of the MutatingWebhookConfiguration")
 	cli.Choice(cmd, &s.onRefusal, "on-refusal", "", "if a pod cannot be injected as its annotations require: deny the pod, or allow it without a sidecar", "deny", "allow")
 	flags.BoolVar(&s.events, "events", false, "create events for workloads whose pods are not injected, in namespaces with the label of the injector")
-	flags.DurationVar(&s.linger, "linger", 5*time.Second, "time for which new reviews are accepted after SIGTERM")
+	flags.DurationVar(&s.linger, "linger", 5*time.Second, "time after SIGTERM during which new reviews are accepted")
 	c.optionFlags(cmd)
 	return cmd
 }

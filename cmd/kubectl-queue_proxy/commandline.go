@@ -52,8 +52,8 @@ func (p *program) root() *cobra.Command {
 	root := &cobra.Command{
 		Use: "kubectl-queue_proxy", Short: "Show the queue-proxy sidecars of a cluster",
 		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl queue-proxy"},
-		Long: `Show the queue-proxy sidecars of a cluster: their state, their load, their response times and their
-last failures.
+		Long: `Show the state, the load, the response times and the last failures of the queue-proxy sidecars of a
+cluster.
 
 The plugin needs the rights to list pods and to get pods/proxy for top, and to create pods/exec for
 why. It installs nothing in the cluster.
@@ -123,7 +123,7 @@ func (p *program) topCommand(line *commandLine) *cobra.Command {
 requests per second, the 99th percentile of the response time, and the last failure.
 
 On a terminal, the output is refreshed until q or Ctrl-C is pressed. The arrow keys scroll, s
-changes the sort order, / filters rows by text, and ? shows all keys. Otherwise, and with --once or
+changes the sort order, / filters rows by text, and ? shows all keys. Otherwise, or with --once or
 -o json, the output is printed once, after two requests to each sidecar.
 
 Red means not ready; yellow means draining or unknown. Set NO_COLOR=1 in the environment to disable
@@ -137,11 +137,11 @@ colors.
 		PreRunE: func(*cobra.Command, []string) error {
 			switch {
 			case line.everywhere && *line.kube.Namespace != "":
-				return fmt.Errorf("--all-namespaces and --namespace exclude each other")
+				return fmt.Errorf("--all-namespaces and --namespace are mutually exclusive")
 			case line.interval < minInterval:
 				return fmt.Errorf("--interval: %v is less than %v", line.interval, minInterval)
 			case line.window < line.interval || line.window > maxWindow:
-				return fmt.Errorf("--window: %v is not between the interval, %v, and %v", line.window, line.interval, maxWindow)
+				return fmt.Errorf("--window: %v is not in the range from %v (--interval) to %v", line.window, line.interval, maxWindow)
 			}
 			return nil
 		},

@@ -197,7 +197,7 @@ func (m *live) layout() {
 	}
 	m.table.SetColumns(all)
 	m.table.SetRows(shown)
-	m.table.SetCursor(max(0, m.table.Cursor())) // it is -1 after a table without rows
+	m.table.SetCursor(max(0, m.table.Cursor())) // the cursor is -1 if the table had no rows
 	for i, row := range shown {
 		for j := range row {
 			if columns[j].Name {
@@ -213,8 +213,8 @@ func (m *live) layout() {
 	m.table.SetHeight(max(2, m.height-2-lipgloss.Height(m.help.View(m.keys))))
 }
 
-// fit returns the widths of the columns. If their sum is greater than width, the column that is most above its minimum
-// becomes narrower.
+// fit returns the widths of the columns. While their sum is greater than width, the column that exceeds its minimum
+// most is reduced.
 func fit(columns []top.Column, titles []string, rows []table.Row, width int) []int {
 	widths := make([]int, len(columns))
 	over := -width
@@ -287,7 +287,7 @@ func (m *live) status() string {
 	case !m.known:
 		text = "waiting for the first results"
 	case len(m.news.rows) == 0:
-		text = "no sidecars found; the list of pods is updated every " + listInterval.String()
+		text = "no sidecars found; pods are listed again every " + listInterval.String()
 	}
 	return alarm().MaxWidth(m.width).Render(printable.Text(text))
 }

@@ -102,7 +102,7 @@ func TestLiveViewRestoresTerminal(t *testing.T) {
 	}
 }
 
-func TestLiveViewHasNoColorsWithNoColor(t *testing.T) {
+func TestNoColorDisablesColorsOfLiveView(t *testing.T) {
 	(&apiServer{pods: podItem("shop", "web-1", "")}).install(t)
 	w, file := openWindow(t, 100, 20)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -69,7 +69,7 @@ func (c *collector) round(ctx context.Context) []top.Row {
 	return c.watch.Rows()
 }
 
-// news returns the result of a round. It updates the list of sidecars if it is old.
+// news returns the result of a round. It first updates the list of sidecars if listInterval has passed.
 func (c *collector) news(ctx context.Context) newsMsg {
 	var problem error
 	if time.Since(c.listed) >= listInterval {

@@ -84,7 +84,7 @@ func runConfigured(line commandLine, stdout io.Writer) (bool, error) {
 	return true, serve(c)
 }
 
-// why asks the sidecar that runs here whether it is ready.
+// why prints whether the pod is ready, and returns true if it is.
 func why(line commandLine, statusPort int, stdout io.Writer) (bool, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), whyTimeout)
 	defer cancel()

@@ -60,11 +60,11 @@ func Default() *Config {
 	return c
 }
 
-// A reading is a Config while it is read from an environment.
+// A reading is the state of Read and Load.
 type reading struct {
 	c        *Config
 	sections []section
-	fields   []*field          // those of the sections that have an effect
+	fields   []*field          // fields that have an effect
 	values   map[string]string // environment
 	ownFiles bool              // the environment names files of this process
 	problems []string

@@ -12,7 +12,7 @@ import (
 
 // Errors returned to clients that get no slot.
 var (
-	ErrQueueFull   = errors.New("too many clients wait for a slot")
+	ErrQueueFull   = errors.New("too many clients are waiting for a slot")
 	ErrClientLimit = errors.New("the client uses too many slots")
 )
 
@@ -20,10 +20,10 @@ var (
 // next slot is given to the client address whose last turn is the longest ago, so that a client with many
 // connections does not delay another client.
 //
-// A slot can be taken from its holder while it is idle. It is taken from the client that uses the
-// most slots, if the waiting client does not use more slots after this. If more than half of the
-// holders have never completed work, their slots are taken before other slots of the same client, and
-// after them otherwise. Of these, the slot that has been idle for the longest time is taken.
+// The slot of an idle holder can be revoked. The semaphore revokes a slot of the client that uses the
+// most slots, unless the waiting client would then use more slots. If more than half of the holders have
+// never completed work, their slots are revoked before the other slots of the same client, and after
+// them otherwise. Of these slots, the one that has been idle for the longest time is revoked.
 //
 // A Semaphore is safe for concurrent use.
 type Semaphore struct {
@@ -35,7 +35,7 @@ type Semaphore struct {
 	unknown  int // number of holders that have never completed work
 	queued   int
 	clients  map[netip.Addr]*client
-	turns    list.List     // of *client, the clients with waiters, the next one first
+	turns    list.List     // clients with waiters (*client), in the order of their turns
 	patience time.Duration // between MinPatience and MaxPatience
 	timer    *time.Timer   // calls advance; nil before the first use
 }
@@ -46,20 +46,20 @@ type Options struct {
 	Queue     int // maximum number of waiters
 	PerClient int // maximum number of holders and waiters of a client address; 0 means no limit
 
-	// A slot can be taken when it has been idle for MinPatience, if its holder has completed work, or if
-	// its client uses more slots than the waiting client after this. Other slots can be taken after a time
-	// between MinPatience and MaxPatience, which doubles when a holder completes its first work, and halves
-	// when such a slot is revoked.
+	// A slot can be revoked after an idle time of MinPatience if its holder has completed work, or if its
+	// client uses more slots than the waiting client would. For other slots, the idle time is between
+	// MinPatience and MaxPatience. It doubles when a holder completes its first work, and halves when such
+	// a slot is revoked.
 	MinPatience, MaxPatience time.Duration
 
-	// Newest makes the semaphore take the slot that has been idle for the shortest time.
+	// Newest makes the semaphore revoke the slot that has been idle for the shortest time.
 	Newest bool
 }
 
 // A Request is a request for a slot.
 type Request struct {
 	Client netip.Addr
-	Weight int // number of slots that it uses; 0 means 1. A holder without others can use more than all slots
+	Weight int // number of slots that it uses; 0 means 1. The only holder can use more than Options.Slots
 
 	// End is called to revoke the slot of an idle holder. It must not block or call a method of the slot.
 	// If the holder is no longer idle, End returns false, the holder keeps the slot, and its idle time
@@ -72,7 +72,7 @@ type client struct {
 	address netip.Addr
 	holders int
 	used    int           // the sum of the weights of the holders
-	waiters list.List     // of *waiter, the oldest first
+	waiters list.List     // waiters (*waiter), the oldest first
 	turn    *list.Element // in Semaphore.turns; nil if there are no waiters
 }
 
@@ -92,7 +92,7 @@ type Slot struct {
 	end       func() bool
 	idle      time.Time // start of the current idle time; zero if the slot is not idle
 	known     bool      // the holder has completed work
-	free      bool      // the slot was released or taken
+	free      bool      // the slot was released or revoked
 }
 
 // New returns a semaphore.
@@ -197,7 +197,7 @@ func (s *Semaphore) forget(c *client) {
 	}
 }
 
-// advance gives slots to waiters while slots are free or can be taken. s.mu must be held.
+// advance gives slots to waiters while slots are free or can be revoked. s.mu must be held.
 func (s *Semaphore) advance() {
 	for s.turns.Len() > 0 {
 		c := s.turns.Front().Value.(*client)
@@ -212,9 +212,9 @@ func (s *Semaphore) advance() {
 	}
 }
 
-// take takes a slot for the waiting client with the fewest slots, and moves the client to the front of
-// the queue. It reports whether it did. Otherwise, it calls advance when a slot can be taken. s.mu must
-// be held.
+// take revokes a slot for the waiting client with the fewest slots, and moves the client to the front of
+// the queue. It returns false if no slot can be revoked now. If one can be revoked later, advance is
+// called at that time. s.mu must be held.
 func (s *Semaphore) take() bool {
 	c := s.fewest()
 	for {
@@ -234,14 +234,14 @@ func (s *Semaphore) take() bool {
 	}
 }
 
-// takeOwn takes a slot of a client for the same client. It reports whether it did. s.mu must be held.
+// takeOwn revokes a slot of a client for the same client, and reports whether it did. s.mu must be held.
 func (s *Semaphore) takeOwn(c *client) bool {
 	victim := s.victim(c, true)
 	return victim != nil && s.wait(victim, true) <= 0 && s.evict(victim, true)
 }
 
-// wait returns the time until a slot can be taken. equal is false if its client uses more slots than the
-// other client.
+// wait returns the time until a slot can be revoked. equal is false if its client uses more slots than the
+// waiting client would.
 func (s *Semaphore) wait(victim *Slot, equal bool) time.Duration {
 	patience := s.options.MinPatience
 	if equal && !victim.known {
@@ -250,7 +250,7 @@ func (s *Semaphore) wait(victim *Slot, equal bool) time.Duration {
 	return patience - time.Since(victim.idle)
 }
 
-// evict takes a slot. It returns false if the holder was not idle. s.mu must be held.
+// evict revokes a slot. It returns false if the holder was not idle. s.mu must be held.
 func (s *Semaphore) evict(victim *Slot, equal bool) bool {
 	if !victim.end() {
 		victim.idle = time.Now()
@@ -287,13 +287,13 @@ func (s *Semaphore) advanceLater(wait time.Duration) {
 	})
 }
 
-// victim returns the slot that is taken for a client, or nil. If own is true, it is a slot of this client.
-// s.mu must be held.
+// victim returns the slot to be revoked for a client, or nil. If own is true, only the slots of this client are
+// considered. s.mu must be held.
 func (s *Semaphore) victim(c *client, own bool) (victim *Slot) {
-	known := s.unknown+1 <= len(s.holders)/2 // the value of Slot.known that is taken first
+	known := s.unknown+1 <= len(s.holders)/2 // the slots with this value of Slot.known are revoked first
 	used := func(slot *Slot) int {
 		if slot.client == c {
-			return c.used + 1 // with the slot that it waits for
+			return c.used + 1 // includes the slot that the client waits for
 		}
 		return slot.client.used
 	}
@@ -387,7 +387,8 @@ func (s *Semaphore) Load() (holders, waiting int) {
 	return len(s.holders), s.queued
 }
 
-// Address returns the IP address of a peer such as "127.0.0.1:1234", or the zero address if there is none.
+// Address returns the IP address of a peer such as "127.0.0.1:1234", or the zero Addr if peer is not an address
+// with a port.
 func Address(peer string) netip.Addr {
 	a, _ := netip.ParseAddrPort(peer)
 	return a.Addr().Unmap()

@@ -125,7 +125,7 @@ func TestCloseDiscardsUnreadOutput(t *testing.T) {
 	harness.NoError(p, p.WriteWindowUpdate(0, 1<<30))
 	one := p.request(1, true)
 	one.sendHead(p, false)
-	for !one.sendData(p, 16<<10, false) { // until the kernel and the output buffer accept no more
+	for !one.sendData(p, 16<<10, false) { // fill the buffer of the kernel and the output buffer
 	}
 	one.Reset(h2.Cancel)
 	p.us.End()

@@ -10,7 +10,7 @@ func (c *Conn) Taken() int {
 	return c.taken
 }
 
-// Over reports whether the streams have ended and the connection only writes its output.
+// Over reports whether all streams have ended, so that the connection closes after its output is written.
 func (c *Conn) Over() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

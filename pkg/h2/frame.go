@@ -75,10 +75,10 @@ const (
 	InadequateSecurity Code = 12
 )
 
-// An Error ends a connection, and is sent to the peer as its code.
+// An Error is a connection error (RFC 9113 section 5.4.1). The code is sent to the peer.
 type Error struct {
 	Code  Code
-	Text  string // what was wrong, in words of our own
+	Text  string // description of the error
 	Cause error  // may be nil
 }
 

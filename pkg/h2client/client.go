@@ -54,8 +54,8 @@ const (
 	// maxHead is Settings.MaxHeaderBytes where that is 0.
 	maxHead = 1 << 20
 	// idleTimeout is the time after which an unused connection is closed if there are others.
-	// They were opened for many concurrent or canceled requests. Abandoned streams count for
-	// no longer. A connection is shared by its streams, and has its own timer. Package upstream
+	// Such connections were opened for many concurrent or canceled requests. Abandoned streams
+	// count for at most this time. A connection is shared by its streams, and has its own timer. Package upstream
 	// has one timer for its pool of connections, each of which serves one request at a time.
 	idleTimeout = 10 * time.Second
 	// lastIdleTimeouts is how often as long the last connection is kept.

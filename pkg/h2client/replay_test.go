@@ -240,9 +240,8 @@ func TestARequestIsReplayedOnAFreshConnection(t *testing.T) {
 	harness.Equal(t, mustGet(t, client), "fresh")
 }
 
-// The reader can write the request together with the acknowledgment of SETTINGS, before the connection
-// is closed. The request is then not sent again. The test makes several attempts, because it cannot
-// prevent this.
+// The test makes several attempts. In some of them, the request is not sent again, because the reader writes it
+// with the acknowledgment of SETTINGS before the connection is closed.
 func TestUnwrittenRequestIsSentAgain(t *testing.T) {
 	const attempts = 10
 	var err error

@@ -12,7 +12,7 @@ const (
 	TransferEncodingRole             // like HopRole; frames the message
 	ConnectionRole                   // like HopRole; names further fields for the next hop
 	TERole                           // like HopRole; the value "trailers" is sent again
-	TrailerRole                      // announces the trailer section; for the next hop only in requests
+	TrailerRole                      // announces the trailer section; like HopRole in requests
 	StopsRole                        // internal to Knative (docs/promises.md 3.8), in requests
 	LengthRole                       // Content-Length, which the proxy writes itself
 	AliasRole                        // a framing field with underscores, which gateways such as CGI do not distinguish

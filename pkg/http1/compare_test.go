@@ -22,33 +22,32 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
 )
 
-// Proof by comparison: the same bytes of a client go to this engine and to the one on
-// net/http, each in front of a user container that records what comes and answers by the
-// same script. Both must show the same requests to the user container and the same
-// answers to the client, and end the connection at the same place.
+// The tests send the same bytes to this engine and to the reference on net/http. Each of them is in front of
+// a user container that records the requests and sends scripted responses. Both must forward the same
+// requests and responses, and close the connection at the same position.
 //
-// These differences are permitted, and no others:
+// Only the following differences are permitted:
 //
 //   - the case of field names, and the order of fields of different names;
 //   - the reason phrase, and the date;
-//   - how the end of a body is marked (Content-Length or chunks), and the chunks'
-//     boundaries;
-//   - how several Trailer lines are written;
-//   - Content-Length and Content-Type of a 304, which net/http leaves out (RFC 9110
+//   - the framing of a body (Content-Length or chunks), and the sizes of the chunks;
+//   - the format of several Trailer lines;
+//   - Content-Length and Content-Type of a 304 response, which net/http omits (RFC 9110
 //     section 15.4.5);
-//   - Cache-Control: no-cache, which net/http invents beside Pragma: no-cache;
-//   - how often 100 (Continue) is said: net/http may say it besides the app;
+//   - Cache-Control: no-cache, which net/http adds if there is Pragma: no-cache;
+//   - the number of 100 (Continue) responses, because net/http can add one to that of the application;
 //   - only one of the two connections may end after the response to a request with a body,
 //     because this depends on whether the body is complete at that moment.
 //
-// What is no request that we serve is played to this engine alone: it must refuse it.
-// net/http reads some of it, and we say why we do not (docs/promises.md 3.7a).
+// Requests that the sidecar rejects are only sent to this engine. net/http accepts some of them
+// (docs/promises.md 3.7a contains the reasons).
 //
-// A client's bytes are cut before a message that is not complete, because the engine and the
-// reference would wait for the rest; before an empty line in front of a request, which net/http
-// bears behind a POST that it has served itself and nowhere else; before a target with a
-// bad escape, which net/http refuses; and before chunks over HTTP/1.0, which it does not
-// see.
+// The bytes of a client are cut before the following input:
+//
+//   - an incomplete message, because both proxies would wait for the rest
+//   - an empty line before a request, which net/http accepts only after a POST request
+//   - a target with an invalid escape, which net/http rejects
+//   - a chunked body over HTTP/1.0, which net/http does not support
 
 // A scripted app answers the nth request with the nth answer, and begins again
 // with the first one after the last. It closes its side behind an answer whose end
@@ -322,7 +321,7 @@ func oneRequest(b []byte) (n int, method string, then ending) {
 				lines++
 			}
 			if lines > 1 || lines == 1 && q.Close && bytes.Contains(bytes.ToLower(f.Value), []byte("keep-alive")) {
-				return 0, "", more // net/http looks at one line, and goes on where it says both
+				return 0, "", more // net/http reads only one line, and keeps the connection open if it contains both
 			}
 		}
 	}
@@ -347,7 +346,7 @@ func oneRequest(b []byte) (n int, method string, then ending) {
 	return n, method, then
 }
 
-// plain are hosts, with a port or without, and targets with a host, that all readers accept.
+// plainHost matches hosts with or without a port, and plainTarget matches absolute targets. All parsers accept them.
 var (
 	plainHost   = regexp.MustCompile(`^(?:[A-Za-z0-9._~-]+|\[[0-9A-Fa-f:]*::[0-9A-Fa-f]*\])(?::[0-9]*)?$`)
 	plainTarget = regexp.MustCompile(`^(?i:https?://)([^/?]*)`)

@@ -136,7 +136,7 @@ func TestReplayOverHTTP2IsObserved(t *testing.T) {
 		s.respond(true, ":status", "204")
 	})
 	c := connect(t, a.proxy)
-	for _, path := range []string{"/first", "/closed"} { // only a connection that was used before is replaced
+	for _, path := range []string{"/first", "/closed"} { // the first request makes the connection a used one, which can be replaced
 		if got := c.receive(c.send(request("GET", path))); !strings.HasPrefix(got, "204") {
 			t.Errorf("%s: got %q, want 204", path, got)
 		}

@@ -99,8 +99,8 @@ func (h *handshake) end(completed bool) {
 	h.slot.Release()
 }
 
-// begin records that the handshake waits for the client. If next is true, the client must send another
-// message than before.
+// begin records that the handshake waits for the client. If next is true, the client must send
+// the next message.
 func (h *handshake) begin(next bool) {
 	h.wait.begin(next)
 	if next || !h.idle {

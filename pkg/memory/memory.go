@@ -234,8 +234,8 @@ func (b *Budget) endingBytes() (n int64) {
 // hold little are served. b.mu is held.
 //
 // If connections that hold little use half of the budget, they are the cause of the shortage. Then
-// only a connection with more than ordinary bytes per request is closed for them, and a connection
-// that serves many ordinary requests is not.
+// a connection is only closed for them if it holds more than ordinary bytes per request. A connection
+// that serves many ordinary requests stays open.
 func (b *Budget) victim(exceeded bool) *Account {
 	var large, little heaviest
 	littleBytes := int64(0)

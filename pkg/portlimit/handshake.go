@@ -148,20 +148,19 @@ func (l *handshakes) shake(c *countedConn, slot *fair.Slot) {
 		return
 	}
 	slot.Answered()
-	slot.Active() // it is not closed for another one any more
+	slot.Active() // the slot can no longer be revoked
 	c.left = -1
 	_ = c.SetDeadline(time.Time{})
 	if !l.hand(accepted{conn: secure}) {
-		_ = c.Close() // TLS would send an alert first, and wait for that
+		_ = c.Close() // secure.Close would wait until an alert is sent
 	}
 }
 
-// A countedConn is a connection from which so many bytes can be read, and then only an
-// error. Reads must not be concurrent.
+// A countedConn is a connection that returns an error after a number of bytes was read. Reads must not be concurrent.
 type countedConn struct {
 	net.Conn
-	left int // bytes; negative: any number
-	read int // bytes, while they are counted
+	left int // number of bytes that can still be read; negative: no limit
+	read int // number of bytes read while there is a limit
 }
 
 // NetConn returns the connection below.

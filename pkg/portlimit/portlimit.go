@@ -29,7 +29,7 @@ type Limits struct {
 
 const (
 	// maxPatience is the maximum time that the server waits until it closes a connection without a
-	// request for another one. Such a connection can be about to send a request.
+	// request for another one, because a request can be in transit.
 	maxPatience = time.Second
 	// maxWait is the maximum time that the server waits if each connection is being served.
 	maxWait = 2 * maxPatience
@@ -48,7 +48,7 @@ const (
 // If there are more than HeadBytes, the connection with the most bytes is closed, of the client with
 // the most.
 //
-// Bound uses the Handler, ConnContext and ConnState of the server. Only the Handler may be set before.
+// Bound uses the Handler, ConnContext and ConnState of the server. Set only the Handler before the call.
 func Bound(s *http.Server, b Limits) *Limit {
 	l := &Limit{
 		Limits: b,
@@ -71,13 +71,13 @@ type Limit struct {
 	heads int // bytes of incomplete header sections
 }
 
-// A tracked connection. Its fields are guarded by Limit.mu.
+// A tracked is a connection with its state. The fields are guarded by Limit.mu.
 type tracked struct {
 	conn     net.Conn
 	client   netip.Addr
 	slot     *fair.Slot
-	requests int // requests that were read and are being served
-	waiting  int // calls that wait for the client
+	requests int // number of requests that are being served
+	waiting  int // number of calls that wait for the client
 	head     int // bytes of an incomplete header section
 	lines    int // lines of an incomplete header section
 }
@@ -198,7 +198,7 @@ func (l *Limit) forgetHead(t *tracked) {
 // close closes a connection for others because of a bound. It returns true.
 func (l *Limit) close(conn net.Conn, name bound.Name) bool {
 	l.Bounds.Hit(name, peerOf(conn))
-	_ = bare(conn).Close() // TLS would send an alert first, and wait for that
+	_ = bare(conn).Close() // tls.Conn.Close would wait until an alert is sent
 	return true
 }
 

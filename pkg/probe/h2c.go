@@ -7,13 +7,12 @@ import (
 	"time"
 )
 
-// detect asks over h2c by prior knowledge, and over HTTP/1.1 when that does not
-// pass; what passed is asked alone from then on, until it fails
-// (docs/promises.md 2.3). Both legs send the same request, with the user's fields.
+// detect sends a probe over h2c with prior knowledge, and over HTTP/1.1 if it does not pass. The protocol
+// that passes is then used until it fails (docs/promises.md 2.3). Both probes send the same request with the
+// fields of the user.
 //
-// The first leg gets half of the try's time, so that there is some left when an
-// HTTP/1.1 app swallows the HTTP/2 preface in silence; all of it when the app has
-// shown that it speaks HTTP/2.
+// The probe over h2c gets half of the time, because an HTTP/1.1 application can ignore the preface of HTTP/2
+// without a response. It gets all of the time if the application supports HTTP/2.
 //
 // The detection of package upstream is not used, because a probe must send the request of the user, and
 // because its result is only valid until a probe fails.

@@ -435,7 +435,7 @@ func bare(host string) string {
 	return host
 }
 
-// shorten returns a value for the text of an error: in one line, and at most 80 bytes.
+// shorten returns a value in one line and truncated to 80 bytes, for the text of an error.
 func shorten(s string) string {
 	const limit = 80
 	return printable.Truncate(strings.Join(strings.Fields(s), " "), limit)

@@ -110,7 +110,7 @@ func wordOf(err error) Word {
 }
 
 // noLocalPort reports whether a dial failed because the host has no local port for the connection.
-// EADDRNOTAVAIL has this meaning for IPv4. A host without IPv6 returns it for [::1].
+// The error is EADDRNOTAVAIL. For [::1], it can also mean that the host does not support IPv6.
 func noLocalPort(err error) bool {
 	op, ok := errors.AsType[*net.OpError](err)
 	if !ok || !errors.Is(err, syscall.EADDRNOTAVAIL) {

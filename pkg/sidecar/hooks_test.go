@@ -63,7 +63,7 @@ func TestClientWithManyHooksLosesNewest(t *testing.T) {
 	harness.Equal(t, hooks, hooksAtOnce, "hooks")
 }
 
-func TestHookIsRejectedIfEachClientHasOne(t *testing.T) {
+func TestFullHookQueueRejectsNewClient(t *testing.T) {
 	s := newHooks()
 	for client := range byte(hooksAtOnce) {
 		_, err := addHooks(s, client, 1)

@@ -42,9 +42,9 @@ type Options[T any] struct {
 type Batcher[T any] struct {
 	options Options[T]
 	dropped atomic.Uint64
-	ctx     context.Context // of Write
+	ctx     context.Context // context of Write
 	cancel  context.CancelCauseFunc
-	wake    chan struct{} // has room for the first message and for a full batch; closed by Close
+	wake    chan struct{} // buffers one wakeup for the first message and one for a full batch; closed by Close
 	done    chan struct{} // closed when the goroutine exits
 
 	mu       sync.Mutex

@@ -48,7 +48,7 @@ func mustClose(t *testing.T, b *Batcher[byte]) {
 	}
 }
 
-func TestMessagesOfOneDelayAreOneBatch(t *testing.T) {
+func TestMessagesWithinDelayFormOneBatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out output
 		b := out.newBatcher(nil)

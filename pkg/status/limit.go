@@ -6,12 +6,12 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/adapt"
 )
 
-// adaptive is what an adaptive limit has decided.
+// adaptive is the state of an adaptive limit.
 type adaptive struct {
 	Base    int          `json:"base"` // the selected limit; during a comparison, another limit is used
 	Reason  adapt.Reason `json:"reason"`
 	Settled int          `json:"settled,omitempty"` // 0: see Missing
-	Missing string       `json:"missing,omitempty"` // the comparison without which the limit is not settled
+	Missing string       `json:"missing,omitempty"` // comparison that is required before the limit is settled
 }
 
 // text returns the state of the limit for people.

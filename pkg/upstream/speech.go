@@ -261,7 +261,7 @@ func (a *App) recognizesPreface(ctx context.Context) (bool, error) {
 	return recognizes, err
 }
 
-// silentNow reports whether the user container has neither sent a byte nor closed the connection.
+// silentNow reports whether the connection is open and no byte of the user container can be read.
 func silentNow(c net.Conn) (silent bool) {
 	raw, err := c.(syscall.Conn).SyscallConn()
 	if err != nil {

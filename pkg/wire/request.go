@@ -77,7 +77,7 @@ func (r *Request) BodyLength() (length int64, framing Framing) {
 // Parse reads the request head that b begins with. n is its length in bytes,
 // with the empty line at its end.
 //
-// If n is 0 and the error is nil, more bytes are needed. The caller must then call Parse again with
+// If n is 0 and the error is nil, more bytes are needed. The caller then calls Parse again with
 // the same bytes, which can be in another slice, followed by more bytes. Parse does not examine the
 // same bytes again. The fields are valid if n > 0. Reset discards an incomplete head.
 //

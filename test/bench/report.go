@@ -127,8 +127,8 @@ var sections = []section{
 	},
 }
 
-// A target is the goal of a measure: at most limit times the median of the peer against, or at most limit if against is
-// empty.
+// A target is the goal of a measure. The median of peer must be at most limit times the median of against. If against is
+// empty, it must be at most limit.
 type target struct {
 	measure, peer, against string
 	limit                  float64

@@ -257,7 +257,7 @@ func TestOutOfDescriptorsReturnsLocal(t *testing.T) {
 		t.Errorf("the connection in the backlog: got %q, want 200", m.Start)
 	}
 	out, code := command(t, p.environment(), "why")
-	if code != 0 || !strings.Contains(out, "when there were no file descriptors") || !strings.Contains(out, "2 local") {
+	if code != 0 || !strings.Contains(out, "no file descriptors left") || !strings.Contains(out, "2 local") {
 		t.Errorf("why: got code %d and\n%swant 0, the shortage and 2 failures", code, out)
 	}
 	if n := strings.Count(p.out.String(), "no resources for connections"); n != 1 {
@@ -300,7 +300,7 @@ func TestOutOfPortsReturnsLocal(t *testing.T) {
 	if !p.out.says("no resources for connections", "local ports", "net.ipv4.ip_local_port_range") {
 		t.Errorf("got the log\n%swant the missing resource and a hint", p.out.String())
 	}
-	if out, _ := command(t, p.environment(), "why"); !strings.Contains(out, "when there were no local ports") {
+	if out, _ := command(t, p.environment(), "why"); !strings.Contains(out, "no local ports left") {
 		t.Errorf("why: got\n%swant the missing resource", out)
 	}
 	if m := from(100).ask("/", "K-Network-Probe: queue"); m.status() != 503 || !strings.Contains(m.Body, " local") {

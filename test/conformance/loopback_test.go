@@ -65,7 +65,7 @@ func TestStartWithoutIPv4Loopback(t *testing.T) {
 	}
 }
 
-// The reason is that of [::1], which exists, and not that of 127.0.0.1.
+// The sidecar reports the error of [::1], because 127.0.0.1 does not exist.
 func TestReadinessWithoutIPv4LoopbackReportsRefusedPort(t *testing.T) {
 	if !inNamespace(t, "ip link set lo up; ip address del 127.0.0.1/8 dev lo") {
 		return

@@ -202,9 +202,8 @@ func (f *fault) end(t *testing.T, s *stage, most int) {
 	t.Helper()
 	if !f.closes {
 		s.servesAgain()
-		// The sidecar keeps one connection to the application for each concurrent request. A client can send its
-		// next request before the sidecar reuses the connection, so there can be a few more. A leak would have
-		// about one connection for each request.
+		// The sidecar keeps one connection to the application for each concurrent request, and a few more if
+		// clients send their next requests early. A leak would leave about one connection for each request.
 		eventually(t, fmt.Sprintf("the sidecar has at most %d files open", most), func() bool { return s.files(sidecarName) <= most })
 		if f.orphan {
 			s.signal(sidecarName, syscall.SIGTERM)

@@ -227,8 +227,8 @@ func (p *Proxy) Client(version string) *http.Client {
 	return &http.Client{Transport: tr, Timeout: harness.Patience}
 }
 
-// HoldMemory adds n bytes to the budget on connections with at most 32 KiB each, as many clients with
-// small requests do.
+// HoldMemory adds n bytes to the budget. It uses connections with at most 32 KiB each, like many clients with
+// small requests.
 func HoldMemory(b *memory.Budget, n int) {
 	for ; n > 0; n -= 32 << 10 {
 		b.Open("other", func() {}).Add(min(n, 32<<10))

@@ -60,7 +60,7 @@ func linterRules(*testing.T) string {
 		rule(r.path, "strict", "**/"+r.path+"/*.go", "!$test")
 		b.WriteString("          allow:\n            - $gostd\n")
 		for _, p := range r.may {
-			// The dollar ends the name. A rule without it is a prefix.
+			// Without the dollar sign, the rule would permit each package with this prefix.
 			fmt.Fprintf(&b, "            - %s/%s$\n", module, p)
 		}
 		for _, d := range importers {

@@ -12,8 +12,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/inject"
 )
 
-// This file finds the objects that relate to one another: the Services of a pod, the pods of a Service, and the quotas of
-// a namespace. The indexes below prevent that the work for one object grows with the number of all objects.
+// This file finds related objects: the Services of a pod, the pods of a Service, and the quotas of a namespace. With the
+// indexes below, the cost of an object does not depend on the number of all objects.
 
 // found contains the objects of some files that relate to one another.
 type found struct {
@@ -206,10 +206,10 @@ func (index labelIndex) count(namespace string, label [2]string) int {
 
 // A podIndex finds the pods of Services.
 type podIndex struct {
-	distinct []inject.Pods // without pods that are equal for a Service: see inject.Pods.Key
-	place    []int         // the place in distinct of each of all
-	served   []bool        // a Service selects the pods; by place
-	byLabel  labelIndex    // places in distinct
+	distinct []inject.Pods // pods that differ in their labels, their namespace or inject.Pods.Key
+	place    []int         // index in distinct of each pod
+	served   []bool        // whether a Service selects the pods, by index in distinct
+	byLabel  labelIndex    // indexes in distinct
 }
 
 func newPodIndex(all []inject.Pods) *podIndex {
