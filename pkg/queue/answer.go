@@ -15,6 +15,7 @@ import (
 const (
 	maxHash      = 4 << 10 // bytes of a network probe's hash
 	maxEchoValue = 256     // bytes of an unknown probe's value
+	maxMediaType = 64      // bytes of the media type of a gRPC call
 )
 
 // Bounds of a pushback, in milliseconds. Clients retry UNAVAILABLE by their own
@@ -35,6 +36,10 @@ type Answer struct {
 	Reason Reason // OK for a good answer to a probe
 	Hash   string // K-Network-Hash to echo; "": none
 	GRPC   int    // grpc-status, sent as trailers only; -1: not a gRPC call
+
+	// ContentType is the media type of a gRPC call. Clients of connect-go reject a response with
+	// another one.
+	ContentType string
 
 	// Pushback is after how many milliseconds a gRPC client should try again; 0: nothing
 	// is said about that. It stands in grpc-retry-pushback-ms (gRPC proposal A6).
@@ -64,7 +69,7 @@ func (a *Answer) Fields(yield func(name, value string)) {
 		yield(header.RetryAfter, askersRetryAfter)
 	}
 	if a.GRPC >= 0 {
-		yield(header.ContentType, header.GRPC)
+		yield(header.ContentType, cmp.Or(a.ContentType, header.GRPC))
 		yield("Grpc-Status", strconv.Itoa(a.GRPC))
 		yield("Grpc-Message", a.Reason.String())
 		if a.Pushback > 0 {
@@ -85,8 +90,13 @@ func (a *Answer) Fields(yield func(name, value string)) {
 func answerFor(o *Observation, x Exchange) Answer {
 	reason := o.Reason
 	r := &reasons[reason]
-	if IsGRPC(x.Header(header.ContentType)) {
+	if contentType := x.Header(header.ContentType); IsGRPC(contentType) {
 		a := Answer{Status: 200, Reason: reason, GRPC: cmp.Or(o.GRPC, r.grpc)}
+		a.ContentType, _, _ = strings.Cut(contentType, ";")
+		a.ContentType = strings.TrimSpace(a.ContentType)
+		if len(a.ContentType) > maxMediaType {
+			a.ContentType = ""
+		}
 		if r.app && grpcExpired(x.Header(header.GRPCTimeout), time.Since(o.Start)) {
 			a.GRPC = grpcDeadlineExceeded
 		}

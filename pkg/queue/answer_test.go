@@ -67,6 +67,26 @@ func TestEveryReasonHasItsAnswer(t *testing.T) {
 }
 
 // docs/promises.md 3.2: from 500 to 1500 ms, and not the same for all.
+func TestErrorOfAGRPCCallHasTheMediaTypeOfTheCall(t *testing.T) {
+	long := "application/grpc+" + strings.Repeat("x", maxMediaType)
+	for contentType, want := range map[string]string{
+		"application/grpc":                     "application/grpc",
+		"application/grpc+json":                "application/grpc+json",
+		"application/grpc+proto ; charset=x":   "application/grpc+proto",
+		"application/grpc;application/grpc+no": "application/grpc",
+		long:                                   "application/grpc",
+	} {
+		a := answerFor(&Observation{Result: Result{Reason: AppReset}}, newFake("/", "Content-Type", contentType))
+		var got string
+		a.Fields(func(name, value string) {
+			if name == "Content-Type" {
+				got = value
+			}
+		})
+		harness.Equal(t, got, want, contentType)
+	}
+}
+
 func TestThePushbackOfAFullQueueIsSpread(t *testing.T) {
 	seen := map[int]bool{}
 	for range 1000 {

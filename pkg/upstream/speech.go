@@ -354,6 +354,9 @@ const prefaceTimeout = time.Second
 // alone. An HTTP/1 server waits for the rest of the request, and responds to the bad requests that are
 // sent next. The preface is then not completed, and the result is unknown. The result is doubtful if all
 // connections were closed.
+//
+// A server of grpc-go sends its SETTINGS frame and reads the preface at the same time. It can therefore
+// close one connection without a response and respond to the next bad request in HTTP/2.
 func (a *App) confirmPreface(ctx context.Context) (h2 answer, err error) {
 	const requests = 2
 	speaks, silent, err := a.question(ctx, func(c net.Conn) bool {
@@ -361,7 +364,12 @@ func (a *App) confirmPreface(ctx context.Context) (h2 answer, err error) {
 			return false
 		}
 		for range requests {
-			if r, silent, err := a.sendBadRequest(ctx); err != nil || silent || r != none {
+			r, silent, err := a.sendBadRequest(ctx)
+			if r == inHTTP2 {
+				a.speech.learnH1(false)
+				return true
+			}
+			if err != nil || silent || r != none {
 				return false
 			}
 		}

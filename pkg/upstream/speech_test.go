@@ -396,6 +396,27 @@ func TestDetectionDuringStartReachesNoHandler(t *testing.T) {
 	}
 }
 
+// A server of grpc-go can close the connection before it has sent its SETTINGS frame.
+func TestHTTP2IsDetectedIfOneConnectionIsClosed(t *testing.T) {
+	for closed := range int32(4) {
+		t.Run(fmt.Sprint(closed, " closed"), func(t *testing.T) {
+			t.Parallel()
+			var ended atomic.Int32
+			s := harness.NewApp(t, func(conn *harness.AppConn) {
+				r := readHead(conn)
+				if r == nil && ended.Add(1) <= closed {
+					return
+				}
+				conn.Send(settings)
+			})
+			a := unknownApp(t, s.Port)
+			if speaks, err := a.speaksH2(t.Context(), false); !speaks || err != nil {
+				t.Errorf("got %v, %v, want true", speaks, err)
+			}
+		})
+	}
+}
+
 // A server whose handler looks for the preface, such as package h2c, is not recognized.
 func TestPrefaceIsSentIfTheRequestNeedsHTTP2(t *testing.T) {
 	app := func(conn *harness.AppConn) {
