@@ -367,12 +367,14 @@ func TestBoundsHaveTwoTests(t *testing.T) {
 	}
 }
 
-// boundTable lists what each bound closes, and its sentence for the operator.
+// boundTable lists the closed object and the action of an operator for each bound. The action is the part
+// of the text after the cause.
 func boundTable() string {
 	var b strings.Builder
-	b.WriteString("| bound | closes | cause, and what to do |\n|---|---|---|\n")
+	b.WriteString("| bound | closes | what to do |\n|---|---|---|\n")
 	for name := range bound.NumNames {
-		fmt.Fprintf(&b, "| `%v` | %s | %s |\n", name, name.Closes(), name.Text())
+		_, action, _ := strings.Cut(name.Text(), ". ")
+		fmt.Fprintf(&b, "| `%v` | %s | %s |\n", name, name.Closes(), action)
 	}
 	return b.String()
 }
