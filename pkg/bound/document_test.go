@@ -170,7 +170,7 @@ var proofs = [bound.NumNames]proof{
 		peerTest:   test{upstreamTests, "TestActiveHalfClosedTunnelStaysOpen"},
 	},
 	bound.MaxConnections: {
-		limit:      "a third of the open files, and the memory limit / 128 KiB or `MAX_CONNECTIONS` ([reliability](reliability.md#file-descriptors))",
+		limit:      "about a third of the limit on open files, and the memory limit / 128 KiB or `MAX_CONNECTIONS` ([reliability](reliability.md#file-descriptors))",
 		attack:     "connections with and without requests that fill memory and file descriptors",
 		peer:       "all connections of the clients: 500 in a container of 64 MiB",
 		reason:     "Each connection with a request needs memory, and a descriptor for the user container. A higher default lets connections fail for lack of descriptors, or the container exceed its memory limit.",
