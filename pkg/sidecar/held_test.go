@@ -19,8 +19,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// What the head of a request that waits may hold, in live bytes: what SECURITY.md
-// says. headExtra is for many fields, and for the connection itself.
+// Maximum memory of the header section of a request that waits, in live bytes (docs/bounds.md, "Memory
+// budget"). headExtra is for many fields, and for the connection.
 const (
 	headFactor1 = 2 // times MAX_HEADER_BYTES, over HTTP/1.1
 	headFactor2 = 3 // over HTTP/2

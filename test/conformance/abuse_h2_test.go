@@ -23,10 +23,9 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// What HTTP/2 clients without manners can do: SECURITY.md, "Bounds". During each
-// attack honest clients are answered, the user container never has more requests
-// than CONTAINER_CONCURRENCY allows, and memory is bounded; after it everything is
-// as it was before.
+// Attacks by HTTP/2 clients: docs/bounds.md, "HTTP/2". During each attack, other clients receive
+// responses, the user container has at most CONTAINER_CONCURRENCY requests, and memory is bounded.
+// After the attack, all counts return to their initial values.
 
 // An attacker is a client's HTTP/2 connection that sends what it is told. Nothing
 // it sends is checked, and of what comes nothing is looked at.

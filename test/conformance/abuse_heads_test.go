@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Heads that do not end, on all small ports at once: SECURITY.md, "The small ports". What
-// has come of one costs net/http up to ten times as much.
+// Incomplete header sections on all internal ports at the same time: docs/bounds.md, "Internal ports".
+// net/http uses up to ten times the memory of a header section.
 func TestHeadsThatDoNotEndFitIntoASmallPod(t *testing.T) {
 	for name, rest := range map[string]string{
 		"one long field":   "X: " + strings.Repeat("x", 15000),

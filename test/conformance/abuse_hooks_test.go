@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Floods of preStop hooks on the admin port: SECURITY.md, "The small ports".
+// Floods of preStop hooks on the admin port: docs/bounds.md, "Internal ports".
 
 // dialFrom opens a connection from one of the addresses of the loopback device.
 func dialFrom(t *testing.T, client, addr string) *client {

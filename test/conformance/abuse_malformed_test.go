@@ -21,7 +21,7 @@ import (
 	"time"
 )
 
-// Abuse of HTTP/1.1. What is asserted here stands in SECURITY.md, "Bounds".
+// Malformed HTTP/1.1 requests: docs/bounds.md, "Requests".
 
 // smallPod is the memory of a small container, in bytes. Where a test speaks of
 // it, the sidecar is told four fifths of it as its own limit in Go, as it would

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// Many connections, and those that do not come to an end: SECURITY.md, "Bounds".
+// Many connections that are silent or incomplete: docs/bounds.md, "Connections" and "Internal ports".
 
 // A horde is a number of connections that have been opened one after the other.
 type horde []*net.TCPConn

@@ -21,8 +21,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// Clients that use a small number of bytes, or do not read, and hold much memory: SECURITY.md,
-// "Memory budget".
+// Clients that send few bytes or do not read, and use much memory: docs/bounds.md, "Memory budget".
 
 const (
 	// attackers is the number of connections of an attack.

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// Abuse of the metrics port by those who may speak to it: SECURITY.md, "The small ports".
+// Attacks on the metrics port: docs/bounds.md, "Internal ports".
 
 // secured are the settings of metrics over TLS, where clients may show a certificate.
 func (p *proxy) secured() []string {

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// MAX_CONNECTIONS: one limit over both ports for requests, at which the connection
-// that is idle for longest makes room (SECURITY.md, "Bounds").
+// MAX_CONNECTIONS is one limit for both ports for requests. If it is reached, the connection that has
+// been idle for the longest time is closed (docs/bounds.md, "Connections").
 
 // fullProxy starts a sidecar with a certificate that keeps so many connections, and an
 // app that holds requests.

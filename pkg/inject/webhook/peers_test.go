@@ -20,8 +20,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// Peers that are slow, on connections that hold nothing: what is written waits until
-// it is read. SECURITY.md has the bounds.
+// Slow peers, on connections without a buffer: a write waits until the peer reads. The limits are in
+// docs/bounds.md, "Injector".
 
 // pipes is a listener of connections in memory.
 type pipes struct {
