@@ -56,6 +56,7 @@ func serveHTTP(ctx context.Context, args []string) error {
 	cert := f.String("cert", "", "PEM file")
 	key := f.String("key", "", "PEM file")
 	http1 := f.Bool("http1", false, "HTTP/1.1 only")
+	plainHTTP1 := f.Bool("plain-http1", false, "HTTP/1.1 only without TLS")
 	idle := f.Duration("idle", 0, "idle timeout of connections; 0 disables it")
 	if err := f.Parse(args); err != nil {
 		return err
@@ -64,7 +65,7 @@ func serveHTTP(ctx context.Context, args []string) error {
 	h := &http.Server{Handler: s.handler(), ErrorLog: log.New(io.Discard, "", 0), IdleTimeout: *idle, Protocols: &http.Protocols{}}
 	h.Protocols.SetHTTP1(true)
 	h.Protocols.SetHTTP2(!*http1)
-	h.Protocols.SetUnencryptedHTTP2(!*http1)
+	h.Protocols.SetUnencryptedHTTP2(!*http1 && !*plainHTTP1)
 	return listen(ctx, h, *address, *secure, *cert, *key)
 }
 
