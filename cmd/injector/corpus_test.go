@@ -2,7 +2,9 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -44,8 +46,8 @@ func (s shape) title() string {
 	return "a list of pods in JSON"
 }
 
-// row is a line of the table: the first workload, and what became of the Services.
-func (s shape) row() string {
+// result describes the result for the first workload and for the Services, in the format of results.txt.
+func (s shape) result() string {
 	var workload *manifest.Result
 	var services []string
 	for _, r := range s.results {
@@ -58,7 +60,7 @@ func (s shape) row() string {
 	}
 	verdict, why := string(workload.Verdict), workload.Text
 	if workload.Reason != "" {
-		verdict = "`" + workload.Reason + "`"
+		verdict = workload.Reason
 	}
 	if workload.Verdict == inject.Injected {
 		why = selected(workload)
@@ -67,13 +69,13 @@ func (s shape) row() string {
 	service := ""
 	for _, text := range services {
 		if _, to, ok := strings.Cut(text, "rewritten: "); ok {
-			service = to
+			service = "    Service: " + to + "\n"
 		}
 		if strings.Contains(text, inject.SecondStep) {
-			service = "follows in the second step"
+			service = "    Service: changed in the second step\n"
 		}
 	}
-	return fmt.Sprintf("| %s | %s | %s | %s |", s.title(), verdict, why, service)
+	return fmt.Sprintf("%s: %s\n    %s: %s\n%s", s.file, s.title(), verdict, why, service)
 }
 
 // selected describes the port that is selected.
@@ -86,13 +88,25 @@ func selected(r *manifest.Result) string {
 	return ""
 }
 
-// The guide shows what becomes of each shape, so that a change of the rules is seen there.
-func TestTheGuideShowsWhatBecomesOfTheCorpus(t *testing.T) {
-	lines := []string{"| shape | verdict | why | its Service |", "|---|---|---|---|"}
+// TestResultsOfCorpus compares the result for each shape with results.txt, so that a change of the rules is visible.
+func TestResultsOfCorpus(t *testing.T) {
+	var all []string
+	injected := 0
 	for _, s := range shapes(t) {
-		lines = append(lines, s.row())
+		all = append(all, s.result())
+		if slices.ContainsFunc(s.results, func(r *manifest.Result) bool { return r.Verdict == inject.Injected }) {
+			injected++
+		}
 	}
-	harness.Document(t, "../../docs/injection.md", "corpus", "\n"+strings.Join(lines, "\n")+"\n\n", *update)
+	want := fmt.Sprintf("Results for the shapes of this directory, written by go test ./cmd/injector -run Corpus -update.\n%d of %d are injected.\n\n%s",
+		injected, len(all), strings.Join(all, "\n"))
+	const name = corpus + "/results.txt"
+	if *update {
+		harness.NoError(t, os.WriteFile(name, []byte(want), 0o644))
+	}
+	if got := read(t, name); got != want {
+		t.Errorf("got a difference; go test ./cmd/injector -run Corpus -update writes the file:\n%s", unified(name, []byte(got), []byte(want)))
+	}
 }
 
 // What is not for HTTP is named in the first line of its file.

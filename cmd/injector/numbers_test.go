@@ -95,7 +95,7 @@ func manifestsIn(t *testing.T, folders string) []string {
 	return all
 }
 
-// The numbers of docs/injection.md#shapes. With -v and -manifests it measures other folders.
+// TestNumbersOfManifests prints the numbers of docs/injection.md#results. With -v and -manifests, it measures other directories.
 func TestNumbersOfManifests(t *testing.T) {
 	from := corpus
 	if *folders != "" {

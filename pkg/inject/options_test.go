@@ -193,29 +193,41 @@ func TestAdviceNamesWhatPeopleGetWrong(t *testing.T) {
 }
 
 // go test ./pkg/inject -run Guide -update writes the table of the options.
-var update = flag.Bool("update", false, "rewrite the table of docs/injection.md")
+var update = flag.Bool("update", false, "write the table of the options in docs/injection.md")
 
 func TestGuideHasTheTable(t *testing.T) {
 	harness.Document(t, "../../docs/injection.md", "options", markdown(), *update)
 }
 
+// markdown returns the options as a table, except for those that set a variable of the sidecar. docs/configuration.md
+// describes the variables, so only their names are listed.
 func markdown() string {
 	var b strings.Builder
 	b.WriteString("\n| option | default | meaning |\n|---|---|---|\n")
+	var prefixes, variables []string
+	aliases := map[string][]string{}
 	for _, o := range Table() {
-		name := "`" + o.Name + "`"
 		for _, alias := range o.Aliases {
-			name += ", `" + alias + "`"
+			prefix, name, _ := strings.Cut(alias, "/")
+			if !slices.Contains(prefixes, prefix) {
+				prefixes = append(prefixes, prefix)
+			}
+			aliases[prefix] = append(aliases[prefix], "`"+name+"`")
+		}
+		if o.variable != "" {
+			variables = append(variables, "`"+o.Name+"` (`"+o.variable+"`)")
+			continue
 		}
 		def := ""
 		if o.Default != "" {
 			def = "`" + o.Default + "`"
 		}
-		meaning := o.Text
-		if o.variable != "" {
-			meaning += " (`" + o.variable + "`)"
-		}
-		b.WriteString("| " + name + " | " + def + " | " + meaning + " |\n")
+		b.WriteString("| `" + o.Name + "` | " + def + " | " + o.Text + " |\n")
+	}
+	b.WriteString("\nThe following options set a [setting](configuration.md) of the sidecar: " + strings.Join(variables, ", ") + ".\n")
+	b.WriteString("\nThe following annotations of Knative have the same effect:\n\n")
+	for _, prefix := range prefixes {
+		b.WriteString("* `" + prefix + "/`: " + strings.Join(aliases[prefix], ", ") + "\n")
 	}
 	return b.String() + "\n"
 }

@@ -76,10 +76,10 @@ func shownBy(t *testing.T, names string) (all []shown) {
 
 func TestTheGuideHasEveryMetricWithItsLabels(t *testing.T) {
 	for _, part := range []struct{ name, table string }{
-		{"default", metricTable(shownBy(t, "default"), true)},
-		{"process", metricTable(shownBy(t, "default"), false)},
-		{"knative-1.18", metricTable(shownBy(t, "knative-1.18"), true)},
-		{"knative-head", metricTable(shownBy(t, "knative-head"), true)},
+		{"default", metricTable(ownMetrics(shownBy(t, "default")))},
+		{"process", nameList(shownBy(t, "default"))},
+		{"knative-1.18", metricTable(withoutMemStats(ownMetrics(shownBy(t, "knative-1.18")))) + "\n" + memStatsList()},
+		{"knative-head", metricTable(ownMetrics(shownBy(t, "knative-head")))},
 		{"labels", labelTable()},
 		{"reasons", reasonTable()},
 	} {
@@ -87,14 +87,72 @@ func TestTheGuideHasEveryMetricWithItsLabels(t *testing.T) {
 	}
 }
 
-// metricTable is metrics as the guide shows them: ours, or the others.
-func metricTable(all []shown, ours bool) string {
+// ownMetrics returns the metrics that this package defines.
+func ownMetrics(all []shown) []shown {
+	return slices.DeleteFunc(slices.Clone(all), func(f shown) bool { return !f.ours })
+}
+
+// nameList returns the names of the metrics of the collectors of client_golang.
+func nameList(all []shown) string {
+	var names []string
+	for _, f := range all {
+		if !f.ours {
+			names = append(names, f.name)
+		}
+	}
+	return code(names) + "\n"
+}
+
+// memStatsPrefix is the prefix of the metrics of memStats.
+const memStatsPrefix = "revision_go_"
+
+func withoutMemStats(all []shown) []shown {
+	return slices.DeleteFunc(slices.Clone(all), func(f shown) bool { return strings.HasPrefix(f.name, memStatsPrefix) })
+}
+
+// memStatsList returns the names of memStats without their prefix.
+func memStatsList() string {
+	var names []string
+	for _, m := range memStats {
+		names = append(names, m.name)
+	}
+	return "The gauges `" + memStatsPrefix + "*` are the fields of `runtime.MemStats`: " + code(names) + "\n"
+}
+
+// commonLabels returns the labels that all histograms with many labels have. A table lists them once.
+func commonLabels(all []shown) []string {
+	const many = 5
+	var common []string
+	for _, f := range all {
+		if f.kind != "histogram" || len(f.labels) < many {
+			continue
+		}
+		if common == nil {
+			common = slices.Clone(f.labels)
+		}
+		common = slices.DeleteFunc(common, func(label string) bool { return !slices.Contains(f.labels, label) })
+	}
+	return common
+}
+
+// metricTable returns a table of metrics, with a list of the labels that "common" stands for.
+func metricTable(all []shown) string {
+	common := commonLabels(all)
 	var b strings.Builder
 	b.WriteString("| metric | type | labels | meaning |\n|---|---|---|---|\n")
 	for _, f := range all {
-		if f.ours == ours {
-			fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", f.name, f.kind, code(f.labels), f.help)
+		labels, text := f.labels, ""
+		if len(common) > 0 && !slices.ContainsFunc(common, func(label string) bool { return !slices.Contains(labels, label) }) {
+			labels = slices.DeleteFunc(slices.Clone(labels), func(label string) bool { return slices.Contains(common, label) })
+			text = "common"
+			if len(labels) > 0 {
+				text += ", "
+			}
 		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", f.name, f.kind, text+code(labels), f.help)
+	}
+	if len(common) > 0 {
+		b.WriteString("\nCommon labels: " + code(common) + "\n")
 	}
 	return b.String()
 }
@@ -106,43 +164,43 @@ func limitReasons() (words []string) {
 	return words
 }
 
-// labelTable is the closed lists of our own labels.
+// labelTable returns a table with the values of the labels. reasonTable has those of the label reason.
 func labelTable() string {
 	var b strings.Builder
 	b.WriteString("| label | values |\n|---|---|\n")
 	for _, l := range []struct {
 		name   string
 		values []string
-	}{{"code", classes}, {"method", methods}, {"protocol", protocols}, {"reason", reasons}, {"reason of the limit", limitReasons()}} {
+	}{{"code", classes}, {"method", methods}, {"protocol", protocols}, {"reason of the limit", limitReasons()}} {
 		fmt.Fprintf(&b, "| `%s` | %s |\n", l.name, code(l.values))
 	}
 	return b.String()
 }
 
-// blame says whose error a reason is, and what is done about it.
+// blame describes the cause of each reason.
 var blame = map[string]string{
-	"ok":                     "Nobody's: what the client got is what the user container said. With `code=\"5xx\"` it is the application's own error.",
-	"queue-full":             "Capacity: more requests at once than may run and wait. Scale out, or raise the limits.",
+	"ok":                     "None: the client received the response of the user container. With `code=\"5xx\"`, it is an error of the application.",
+	"queue-full":             "Capacity: too many running and queued requests. Scale out, or raise the limits.",
 	"queue-timeout":          "Capacity: no slot became free in time.",
-	"overload":               "Capacity, or an attack: the memory budget for requests is exhausted. See `queue_proxy_request_memory_bytes`.",
-	"not-ready":              "The user container's: see `queue_proxy_not_ready_reason`.",
-	"draining":               "The pod's end: the drain's deadline cut it. The deadline or the request is too long.",
-	"request-timeout":        "The user container's, or the queue's: the whole took too long. Compare queue wait with app duration.",
-	"response-start-timeout": "The user container's, or the queue's: no first byte in time.",
-	"idle-timeout":           "Either side's: nothing moved for too long.",
-	"app-unreachable":        "The user container's: nothing listens at its port. It crashed or restarts.",
-	"local":                  "Caused by the sidecar: it had no file descriptor, no local port or no memory for a connection to the user container. `queue-proxy why` and the log contain the resource.",
-	"app-reset":              "The user container's: it broke the connection off. Crash, out of memory, or its own timeout.",
-	"app-garbage":            "The user container's: what it sent is not HTTP.",
-	"bad-request":            "Caused by the client: its request is not valid, or the body or the header section is longer than permitted.",
-	"client-gone":            "The client's: it closed the connection or the stream before the response was complete, or the `grpc-timeout` of its call expired.",
-	"other":                  "A defect of this program: the list of reasons is out of date.",
+	"overload":               "Capacity or an attack: the memory budget for requests is exhausted. See `queue_proxy_request_memory_bytes`.",
+	"not-ready":              "User container: see `queue_proxy_not_ready_reason`.",
+	"draining":               "End of the pod: the deadline of the drain ended the request. The deadline is too short, or the request too long.",
+	"request-timeout":        "User container or queue: the request took too long. Compare the time in the queue with that in the application.",
+	"response-start-timeout": "User container or queue: no first byte in time.",
+	"idle-timeout":           "Either side: no data for too long.",
+	"app-unreachable":        "User container: nothing listens on its port. It crashed or restarts.",
+	"local":                  "Sidecar: no file descriptor, local port or memory for a connection to the user container. `queue-proxy why` and the log contain the resource.",
+	"app-reset":              "User container: it closed the connection because of a crash, lack of memory or its own timeout.",
+	"app-garbage":            "User container: its response is not HTTP.",
+	"bad-request":            "Client: the request is invalid, or its body or header section is too long.",
+	"client-gone":            "Client: it closed the connection or stream before the response was complete, or its `grpc-timeout` expired.",
+	"other":                  "A defect of the sidecar: the list of reasons is out of date.",
 }
 
-// reasonTable is what each reason means to somebody who was woken by it.
+// reasonTable returns the table of the reasons.
 func reasonTable() string {
 	var b strings.Builder
-	b.WriteString("| reason | status | whose error |\n|---|---|---|\n")
+	b.WriteString("| reason | status | cause |\n|---|---|---|\n")
 	for i, word := range reasons {
 		status := "-"
 		for reason := range queue.NumReasons {

@@ -46,17 +46,17 @@ func newKnative118(r *registry, o *Options, tags *routeTags) *knative118 {
 			return &series118{counter{counts.WithLabelValues(values...)}, histogram{latencies.WithLabelValues(values...)}}
 		}
 	}
-	who.gauge("revision_queue_depth", "Requests that run or wait now; absent without a limit on concurrency.", sometimes(o.Gauges.depth))
+	who.gauge("revision_queue_depth", "Number of running and queued requests; absent without a concurrency limit.", sometimes(o.Gauges.depth))
 	addMemStats(r)
 	return &knative118{
 		requests: &tagTable[series118]{
 			tags: tags, words: [...]string{"DISABLED", "DEFAULT", "UNDEFINED", "TAGGED"},
-			child: series("revision_request_count", "Requests that have ended.",
-				"revision_request_latencies", "How long they took, in whole milliseconds.", "route_tag", "response_code", "response_code_class"),
+			child: series("revision_request_count", "Number of completed requests.",
+				"revision_request_latencies", "Duration of requests in whole milliseconds.", "route_tag", "response_code", "response_code_class"),
 			dims: []dimension{codes},
 		},
-		app: newTable(series("revision_app_request_count", "Requests that got a slot and have ended.",
-			"revision_app_request_latencies", "How long they took from the slot on, in whole milliseconds.", "response_code", "response_code_class"), codes),
+		app: newTable(series("revision_app_request_count", "Number of completed requests that got a slot.",
+			"revision_app_request_latencies", "Duration of requests from the slot, in whole milliseconds.", "response_code", "response_code_class"), codes),
 	}
 }
 
@@ -73,18 +73,18 @@ var memStats = []struct {
 	name, help string
 	value      func(*runtime.MemStats) float64
 }{
-	{"alloc", "Bytes of objects.", func(s *runtime.MemStats) float64 { return float64(s.Alloc) }},
-	{"total_alloc", "Bytes that were allocated for objects, all in all.", func(s *runtime.MemStats) float64 { return float64(s.TotalAlloc) }},
+	{"alloc", "Bytes of allocated objects.", func(s *runtime.MemStats) float64 { return float64(s.Alloc) }},
+	{"total_alloc", "Total number of bytes that were allocated for objects.", func(s *runtime.MemStats) float64 { return float64(s.TotalAlloc) }},
 	{"sys", "Bytes from the operating system.", func(s *runtime.MemStats) float64 { return float64(s.Sys) }},
-	{"lookups", "Lookups of pointers.", func(s *runtime.MemStats) float64 { return float64(s.Lookups) }},
-	{"mallocs", "Objects that were allocated, all in all.", func(s *runtime.MemStats) float64 { return float64(s.Mallocs) }},
-	{"frees", "Objects that were freed, all in all.", func(s *runtime.MemStats) float64 { return float64(s.Frees) }},
+	{"lookups", "Number of pointer lookups.", func(s *runtime.MemStats) float64 { return float64(s.Lookups) }},
+	{"mallocs", "Total number of allocated objects.", func(s *runtime.MemStats) float64 { return float64(s.Mallocs) }},
+	{"frees", "Total number of freed objects.", func(s *runtime.MemStats) float64 { return float64(s.Frees) }},
 	{"heap_alloc", "Bytes of objects in the heap.", func(s *runtime.MemStats) float64 { return float64(s.HeapAlloc) }},
 	{"heap_sys", "Bytes of the heap from the operating system.", func(s *runtime.MemStats) float64 { return float64(s.HeapSys) }},
 	{"heap_idle", "Bytes of the heap that are not in use.", func(s *runtime.MemStats) float64 { return float64(s.HeapIdle) }},
 	{"heap_in_use", "Bytes of the heap that are in use.", func(s *runtime.MemStats) float64 { return float64(s.HeapInuse) }},
-	{"heap_released", "Bytes of the heap that were given back.", func(s *runtime.MemStats) float64 { return float64(s.HeapReleased) }},
-	{"heap_objects", "Objects in the heap.", func(s *runtime.MemStats) float64 { return float64(s.HeapObjects) }},
+	{"heap_released", "Bytes of the heap that were returned to the operating system.", func(s *runtime.MemStats) float64 { return float64(s.HeapReleased) }},
+	{"heap_objects", "Number of objects in the heap.", func(s *runtime.MemStats) float64 { return float64(s.HeapObjects) }},
 	{"stack_in_use", "Bytes of stacks in use.", func(s *runtime.MemStats) float64 { return float64(s.StackInuse) }},
 	{"stack_sys", "Bytes of stacks from the operating system.", func(s *runtime.MemStats) float64 { return float64(s.StackSys) }},
 	{"mspan_in_use", "Bytes of mspans in use.", func(s *runtime.MemStats) float64 { return float64(s.MSpanInuse) }},
@@ -94,12 +94,12 @@ var memStats = []struct {
 	{"bucket_hash_sys", "Bytes of the profiler's tables.", func(s *runtime.MemStats) float64 { return float64(s.BuckHashSys) }},
 	{"gc_sys", "Bytes of the garbage collector.", func(s *runtime.MemStats) float64 { return float64(s.GCSys) }},
 	{"other_sys", "Bytes of the rest of the runtime.", func(s *runtime.MemStats) float64 { return float64(s.OtherSys) }},
-	{"next_gc", "Bytes of the heap at which the garbage collector runs next.", func(s *runtime.MemStats) float64 { return float64(s.NextGC) }},
-	{"last_gc", "When it ended last, in nanoseconds since 1970.", func(s *runtime.MemStats) float64 { return float64(s.LastGC) }},
-	{"total_gc_pause_ns", "Nanoseconds for which it has stopped the world, all in all.", func(s *runtime.MemStats) float64 { return float64(s.PauseTotalNs) }},
-	{"num_gc", "Runs of the garbage collector.", func(s *runtime.MemStats) float64 { return float64(s.NumGC) }},
-	{"num_forced_gc", "Those that the program asked for.", func(s *runtime.MemStats) float64 { return float64(s.NumForcedGC) }},
-	{"gc_cpu_fraction", "Its share of the CPU time since the start.", func(s *runtime.MemStats) float64 { return s.GCCPUFraction }},
+	{"next_gc", "Size of the heap at which the garbage collector runs again, in bytes.", func(s *runtime.MemStats) float64 { return float64(s.NextGC) }},
+	{"last_gc", "End of the last garbage collection, in nanoseconds since 1970.", func(s *runtime.MemStats) float64 { return float64(s.LastGC) }},
+	{"total_gc_pause_ns", "Total pause of garbage collections in nanoseconds.", func(s *runtime.MemStats) float64 { return float64(s.PauseTotalNs) }},
+	{"num_gc", "Number of garbage collections.", func(s *runtime.MemStats) float64 { return float64(s.NumGC) }},
+	{"num_forced_gc", "Number of garbage collections that the program requested.", func(s *runtime.MemStats) float64 { return float64(s.NumForcedGC) }},
+	{"gc_cpu_fraction", "Share of the garbage collector in the CPU time since the start.", func(s *runtime.MemStats) float64 { return s.GCCPUFraction }},
 }
 
 // addMemStats adds the families.

@@ -52,14 +52,14 @@ func newKnativeHead(r *registry, o *Options, tags *routeTags) *knativeHead {
 		client: newClientSeries(r.with("otel_scope_name", scopeHTTP, "otel_scope_version", scopeVersion, "network_protocol_name", "http",
 			"server_address", "127.0.0.1", "server_port", strconv.Itoa(o.UserPort), "url_scheme", "http"), tags),
 		invocation: histogramsOf(knative.histograms("kn_serving_invocation_duration_seconds",
-			"From the slot to the end of the exchange with the user container.", otelDurations(), "http_response_status_code"), dim(statuses...)),
+			"Time from the slot to the end of the request.", otelDurations(), "http_response_status_code"), dim(statuses...)),
 	}
-	knative.gauge("kn_serving_queue_depth", "Requests that run or wait now; absent without a limit on concurrency.", sometimes(o.Gauges.depth))
+	knative.gauge("kn_serving_queue_depth", "Number of running and queued requests; absent without a concurrency limit.", sometimes(o.Gauges.depth))
 	// OpenTelemetry's resource.
 	r.with("container_name", "queue-proxy", "k8s_namespace_name", o.Namespace, "k8s_pod_name", o.Pod, "service_instance_id", o.Pod,
 		"service_name", cmp.Or(o.Service, o.Configuration, o.Revision, o.Pod), "service_version", cmp.Or(o.Commit, "unknown"),
 		"kn_service_name", o.Service, "kn_configuration_name", o.Configuration, "kn_revision_name", o.Revision,
-	).gauge("target_info", "1, with who we are.", one)
+	).gauge("target_info", "1, with the pod as labels.", one)
 	addOTelRuntime(r.with("otel_scope_name", scopeRuntime))
 	// Knative's head shows client_golang's own collectors too. That package has made them
 	// for its default registry before main, and nobody else registers there: a second pair
@@ -78,9 +78,9 @@ func tagWords() (words [firstNamed]string) {
 
 func newServerSeries(r *registry, tags *routeTags) *tagTable[serverSeries] {
 	labels := []string{"kn_route_tag", "http_request_method", "url_scheme", "network_protocol_version", "http_response_status_code"}
-	duration := r.histograms("http_server_request_duration_seconds", "How long requests took.", otelDurations(), labels...)
-	in := r.histograms("http_server_request_body_size_bytes", "How long their bodies were.", otelSizes(), labels...)
-	out := r.histograms("http_server_response_body_size_bytes", "How long the bodies of the responses were.", otelSizes(), labels...)
+	duration := r.histograms("http_server_request_duration_seconds", "Duration of requests.", otelDurations(), labels...)
+	in := r.histograms("http_server_request_body_size_bytes", "Size of request bodies.", otelSizes(), labels...)
+	out := r.histograms("http_server_response_body_size_bytes", "Size of response bodies.", otelSizes(), labels...)
 	return &tagTable[serverSeries]{
 		tags: tags, words: tagWords(),
 		child: func(v []string) *serverSeries {
@@ -94,8 +94,8 @@ func newServerSeries(r *registry, tags *routeTags) *tagTable[serverSeries] {
 func newClientSeries(r *registry, tags *routeTags) *tagTable[clientSeries] {
 	labels := []string{"kn_route_tag", "http_request_method", "http_response_status_code", "error_type"}
 	duration := r.histograms("http_client_request_duration_seconds",
-		"From the slot until the user container began to respond, or, with error_type, until it was clear that it would not.", otelDurations(), labels...)
-	in := r.histograms("http_client_request_body_size_bytes", "How long the bodies of requests to the user container were.", otelSizes(), labels...)
+		"Time from the slot to the first byte of the response or, with error_type, to the failure.", otelDurations(), labels...)
+	in := r.histograms("http_client_request_body_size_bytes", "Size of the bodies of requests to the user container.", otelSizes(), labels...)
 	outcomes, few := make(dimension, 0, len(statuses)+len(reasons)), firstsOfClass() // of the user container
 	for _, code := range statuses {
 		outcomes = append(outcomes, []string{code, ""})
@@ -138,18 +138,18 @@ func (k *knativeHead) observe(o *queue.Observation, tag int) {
 // runtime. Those of client_golang's default collectors stand beside them.
 func addOTelRuntime(r *registry) {
 	stack, other := runtimeNumber(runtimeStacks), runtimeNumber(runtimeMemory, runtimeReleased, runtimeStacks)
-	r.gauge("go_memory_used_bytes", "Memory that the Go runtime uses.", func(add func(float64, ...string)) {
+	r.gauge("go_memory_used_bytes", "Memory of the Go runtime.", func(add func(float64, ...string)) {
 		for word, number := range map[string]func() (float64, bool){"stack": stack, "other": other} {
 			if v, ok := number(); ok {
 				add(v, word)
 			}
 		}
 	}, "go_memory_type")
-	r.gauge("go_memory_limit_bytes", "GOMEMLIMIT, or four fifths of the container's memory; absent without either.", sometimes(runtimeNumber(runtimeLimit)))
-	r.counter("go_memory_allocated_bytes_total", "Memory that was allocated for objects.", sometimes(runtimeNumber(runtimeAllocated)))
-	r.counter("go_memory_allocations_total", "Objects that were allocated.", sometimes(runtimeNumber("/gc/heap/allocs:objects")))
-	r.gauge("go_memory_gc_goal_bytes", "Heap at which the garbage collector ends its next run.", sometimes(runtimeNumber("/gc/heap/goal:bytes")))
-	r.gauge("go_goroutine_count", "Goroutines.", sometimes(runtimeNumber("/sched/goroutines:goroutines")))
-	r.gauge("go_processor_limit", "Threads that may run Go code at once.", sometimes(runtimeNumber(runtimeMaxProcs)))
-	r.gauge("go_config_gogc_percent", "GOGC.", sometimes(runtimeNumber("/gc/gogc:percent")))
+	r.gauge("go_memory_limit_bytes", "GOMEMLIMIT, or four fifths of the memory of the container; absent without both.", sometimes(runtimeNumber(runtimeLimit)))
+	r.counter("go_memory_allocated_bytes_total", "Total memory that was allocated for objects.", sometimes(runtimeNumber(runtimeAllocated)))
+	r.counter("go_memory_allocations_total", "Number of allocated objects.", sometimes(runtimeNumber("/gc/heap/allocs:objects")))
+	r.gauge("go_memory_gc_goal_bytes", "Target size of the heap for the next garbage collection.", sometimes(runtimeNumber("/gc/heap/goal:bytes")))
+	r.gauge("go_goroutine_count", "Number of goroutines.", sometimes(runtimeNumber("/sched/goroutines:goroutines")))
+	r.gauge("go_processor_limit", "Maximum number of threads that run Go code.", sometimes(runtimeNumber(runtimeMaxProcs)))
+	r.gauge("go_config_gogc_percent", "Value of GOGC in percent.", sometimes(runtimeNumber("/gc/gogc:percent")))
 }

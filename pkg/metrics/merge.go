@@ -84,7 +84,7 @@ func newMerge(r *registry, o *Merge, gatherer prometheus.Gatherer, openMetrics b
 		timeout:     cmp.Or(o.timeout, mergeTimeout),
 		size:        cmp.Or(o.maxSize, mergeSize),
 		slots:       make(chan struct{}, maxMerges),
-		failed:      r.counters("queue_proxy_app_scrape_errors_total", "Scrapes that had to do without the user container's own metrics, by reason.", "reason"),
+		failed:      r.counters("queue_proxy_app_scrape_errors_total", "Number of scrapes without the metrics of the user container, by reason.", "reason"),
 		transport: &http.Transport{
 			DialContext:            loopback.DialContext,
 			DisableKeepAlives:      true, // between two scrapes the app closes it anyway

@@ -57,12 +57,12 @@ func addProcess(r *registry) {
 			collectors.WithoutGoCollectorRuntimeMetrics(regexp.MustCompile("")),
 		),
 	)
-	r.gauge("queue_proxy_go_max_procs", "Threads that may run Go code at once (GOMAXPROCS).", sometimes(runtimeNumber(runtimeMaxProcs)))
-	r.gauge("queue_proxy_go_memory_bytes", "Memory that the Go runtime holds: what GOMEMLIMIT limits.", sometimes(runtimeNumber(runtimeMemory, runtimeReleased)))
-	r.gauge("queue_proxy_go_memory_limit_bytes", "GOMEMLIMIT, or four fifths of the container's memory; absent without either.", sometimes(runtimeNumber(runtimeLimit)))
-	r.gauge("queue_proxy_go_heap_bytes", "Memory of objects, those included that the garbage collector has not freed yet.",
+	r.gauge("queue_proxy_go_max_procs", "Maximum number of threads that run Go code (GOMAXPROCS).", sometimes(runtimeNumber(runtimeMaxProcs)))
+	r.gauge("queue_proxy_go_memory_bytes", "Memory of the Go runtime, which GOMEMLIMIT limits.", sometimes(runtimeNumber(runtimeMemory, runtimeReleased)))
+	r.gauge("queue_proxy_go_memory_limit_bytes", "GOMEMLIMIT, or four fifths of the memory of the container; absent without both.", sometimes(runtimeNumber(runtimeLimit)))
+	r.gauge("queue_proxy_go_heap_bytes", "Memory of objects, including those that are not freed yet.",
 		sometimes(runtimeNumber("/memory/classes/heap/objects:bytes")))
-	r.counter("queue_proxy_go_allocated_bytes_total", "Memory that was allocated for objects.", sometimes(runtimeNumber(runtimeAllocated)))
-	r.counter("queue_proxy_go_gc_cpu_seconds_total", "CPU time that the garbage collector has used, as of the end of its last run.",
+	r.counter("queue_proxy_go_allocated_bytes_total", "Total memory that was allocated for objects.", sometimes(runtimeNumber(runtimeAllocated)))
+	r.counter("queue_proxy_go_gc_cpu_seconds_total", "CPU time of the garbage collector until the end of its last run.",
 		sometimes(runtimeNumber("/cpu/classes/gc/total:cpu-seconds")))
 }

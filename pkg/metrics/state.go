@@ -70,38 +70,38 @@ func addConnections(r *registry, g *Gauges) {
 }
 
 func addLoad(r *registry, g *Gauges) {
-	r.gauge("queue_proxy_running_requests", "Requests that are in the user container now.",
+	r.gauge("queue_proxy_running_requests", "Number of requests in the user container.",
 		always(func() float64 { running, _ := g.Load(); return float64(running) }))
-	r.gauge("queue_proxy_waiting_requests", "Requests that wait for a slot now.",
+	r.gauge("queue_proxy_waiting_requests", "Number of queued requests.",
 		always(func() float64 { _, waiting := g.Load(); return float64(waiting) }))
-	r.gauge("queue_proxy_oldest_waiter_age_seconds", "How long the first in line has been waiting; 0 when nobody waits.", always(func() float64 {
+	r.gauge("queue_proxy_oldest_waiter_age_seconds", "Time that the oldest queued request has waited; 0 if the queue is empty.", always(func() float64 {
 		since := g.OldestWaiter()
 		if since.IsZero() {
 			return 0
 		}
 		return max(0, time.Since(since).Seconds())
 	}))
-	r.gauge("queue_proxy_concurrency_limit", "How many requests may be in the user container at once; 0 is any number.",
+	r.gauge("queue_proxy_concurrency_limit", "Maximum number of concurrent requests in the user container; 0 means no limit.",
 		always(func() float64 { running, _ := g.Limit(); return float64(running) }))
-	r.gauge("queue_proxy_queue_limit", "How many requests may wait for a slot; absent without a limit on concurrency.",
+	r.gauge("queue_proxy_queue_limit", "Maximum number of queued requests; absent without a concurrency limit.",
 		sometimes(func() (float64, bool) { running, waiting := g.Limit(); return float64(waiting), running > 0 }))
-	r.gauge("queue_proxy_request_memory_bytes", "Memory of the requests that are being read or wait; absent without a budget.",
+	r.gauge("queue_proxy_request_memory_bytes", "Memory of requests that are being read or queued; absent without a budget.",
 		sometimes(func() (float64, bool) { used, limit := g.Memory(); return float64(used), limit > 0 }))
 	r.gauge("queue_proxy_request_memory_limit_bytes", "Memory budget for requests; absent without a budget.",
 		sometimes(func() (float64, bool) { _, limit := g.Memory(); return float64(limit), limit > 0 }))
-	r.gauge("queue_proxy_concurrency_limit_reason", "1 for the reason why an adaptive limit is what it is; absent where the limit is fixed.", func(add func(float64, ...string)) {
+	r.gauge("queue_proxy_concurrency_limit_reason", "1 for the reason of the current adaptive limit; absent for a fixed limit.", func(add func(float64, ...string)) {
 		if state, adaptive := g.Adaptive(); adaptive {
 			add(1, string(state.Reason))
 		}
 	}, "reason")
-	r.gauge("queue_proxy_advised_concurrency_limit", "Limit that an adaptive limit has settled on after it was compared with a lower and a higher limit; absent before.",
+	r.gauge("queue_proxy_advised_concurrency_limit", "Value of an adaptive limit after it was compared with a lower and a higher one; absent before.",
 		sometimes(func() (float64, bool) { state, _ := g.Adaptive(); return float64(state.Settled), state.Settled > 0 }))
 }
 
 func (s *state) addReadiness(r *registry, o *Options) {
-	r.gauge("queue_proxy_ready", "1 when a readiness probe is answered with success, 0 when with failure.",
+	r.gauge("queue_proxy_ready", "1 if readiness probes succeed, otherwise 0.",
 		always(func() float64 { yes, _ := o.Gauges.Ready(); return float64(place(yes)) }))
-	r.gauge("queue_proxy_not_ready_reason", "1 for the reason why not; absent when ready.", func(add func(float64, ...string)) {
+	r.gauge("queue_proxy_not_ready_reason", "1 for the reason why readiness probes fail; absent if they succeed.", func(add func(float64, ...string)) {
 		yes, word := o.Gauges.Ready()
 		if !slices.Contains(o.NotReadyReasons, word) {
 			word = "other"
@@ -110,15 +110,15 @@ func (s *state) addReadiness(r *registry, o *Options) {
 			add(1, word)
 		}
 	}, "reason")
-	s.flaps = r.counters("queue_proxy_readiness_flaps_total", "How often the user container has become unready after it had been ready.").WithLabelValues()
-	s.answers = histogramsOf(r.histograms("queue_proxy_readiness_answer_seconds", "How long a readiness probe waited for its answer, by the answer.",
+	s.flaps = r.counters("queue_proxy_readiness_flaps_total", "Number of times that the user container became unready after it was ready.").WithLabelValues()
+	s.answers = histogramsOf(r.histograms("queue_proxy_readiness_answer_seconds", "Time until the response to a readiness probe, by its result.",
 		seconds(), "ready"), dim("no", "yes"))
-	r.gauge("queue_proxy_draining", "1 while the pod is ending, else 0.", always(func() float64 { return float64(place(o.Gauges.Draining())) }))
+	r.gauge("queue_proxy_draining", "1 during the drain of the pod, otherwise 0.", always(func() float64 { return float64(place(o.Gauges.Draining())) }))
 }
 
 func (s *state) addStartup(r *registry) {
 	r.gauge("queue_proxy_startup_seconds",
-		"When something happened first, counted from the start of the process: listening, first_probe, first_ready, first_request; absent until it has.",
+		"Time from the start of the process to the event listening, first_probe, first_ready or first_request; absent before the event.",
 		func(add func(float64, ...string)) {
 			for i, event := range startupEvents {
 				if after := s.firsts[i].Load(); after != 0 {
@@ -129,14 +129,14 @@ func (s *state) addStartup(r *registry) {
 }
 
 func addRest(r *registry, o *Options) {
-	r.gauge("queue_proxy_tls_certificate_expiry_timestamp_seconds", "When the certificate that we serve ends, in seconds since 1970; absent without one.",
+	r.gauge("queue_proxy_tls_certificate_expiry_timestamp_seconds", "Expiry of the certificate of the sidecar, in seconds since 1970; absent without one.",
 		sometimes(func() (float64, bool) { at := o.Gauges.CertExpiry(); return float64(at.Unix()), !at.IsZero() }))
 	if dropped := o.Gauges.LogLinesDropped; dropped != nil {
-		r.counter("queue_proxy_log_lines_dropped_total", "Lines of the request log that were not written, so as not to make requests wait.",
+		r.counter("queue_proxy_log_lines_dropped_total", "Number of request log lines that were dropped so that requests do not wait.",
 			always(func() float64 { return float64(dropped()) }))
 	}
 	if dropped := o.Gauges.SpansDropped; dropped != nil {
-		r.counter("queue_proxy_spans_dropped_total", "Spans that never reached the collector.", always(func() float64 { return float64(dropped()) }))
+		r.counter("queue_proxy_spans_dropped_total", "Number of spans that did not reach the collector.", always(func() float64 { return float64(dropped()) }))
 	}
 	r.counter("queue_proxy_bounds_total", "Number of connections, streams and requests that were closed because a peer exceeded a bound.",
 		func(add func(float64, ...string)) {
@@ -144,7 +144,7 @@ func addRest(r *registry, o *Options) {
 				add(float64(o.Gauges.Bounds.Count(name)), name.String())
 			}
 		}, "bound")
-	r.with("version", o.Version, "revision", o.Commit, "goversion", runtime.Version()).gauge("queue_proxy_build_info", "1, with what is running.", one)
+	r.with("version", o.Version, "revision", o.Commit, "goversion", runtime.Version()).gauge("queue_proxy_build_info", "1, with the version as labels.", one)
 }
 
 // one reads 1.

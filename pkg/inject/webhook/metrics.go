@@ -89,30 +89,30 @@ type Metrics struct {
 // NewMetrics makes Metrics of a program of this version, built from this commit.
 func NewMetrics(version, commit string) *Metrics {
 	m := &Metrics{registry: prometheus.NewRegistry()}
-	m.reviews = m.counters("reviews_total", "Reviews that were answered, by what became of the object and why.", "verdict", "reason")
+	m.reviews = m.counters("reviews_total", "Number of reviews, by verdict and reason.", "verdict", "reason")
 	m.reviews.WithLabelValues(string(inject.Injected), "")
 	for verdict, reasons := range map[inject.Verdict][]string{inject.Skipped: skipReasons, inject.Refused: refusalReasons} {
 		for _, reason := range reasons {
 			m.reviews.WithLabelValues(string(verdict), reason)
 		}
 	}
-	m.failures = m.counters("review_failures_total", "Requests that were answered with an HTTP error instead of a review, by reason.", "reason")
+	m.failures = m.counters("review_failures_total", "Number of requests that received an HTTP error instead of a review, by reason.", "reason")
 	for reason := range failureStatuses {
 		m.failures.WithLabelValues(reason)
 	}
-	m.events = m.counters("events_total", "Events about pods that were not injected, by what became of the event.", "result")
+	m.events = m.counters("events_total", "Number of events for pods that were not injected or have low confidence, by result.", "result")
 	for _, result := range eventResults {
 		m.events.WithLabelValues(result)
 	}
 	m.handshakes = m.counters("tls_handshake_failures_total",
-		"TLS handshakes that a client began and that failed: often an API server that does not trust our certificate.").WithLabelValues()
+		"Number of failed TLS handshakes. The API server often does not trust the certificate.").WithLabelValues()
 	m.duration = prometheus.NewHistogram(prometheus.HistogramOpts{
-		Name: prefix + "review_duration_seconds", Help: "From a review's head until its answer was ready, for reviews that were answered.",
+		Name: prefix + "review_duration_seconds", Help: "Time from the header section of a review until its response is ready.",
 		// A review takes a millisecond; an API server waits up to 5 s.
 		Buckets: []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5},
 	})
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: prefix + "build_info", Help: "1, with what is running.",
+		Name: prefix + "build_info", Help: "1, with the version as labels.",
 		ConstLabels: prometheus.Labels{"version": version, "revision": commit, "goversion": runtime.Version()},
 	})
 	build.Set(1)
@@ -135,7 +135,7 @@ func (m *Metrics) ServeHTTP(w http.ResponseWriter, r *http.Request) { m.handler.
 // AddCertificate adds when the certificate in use ends, which is asked at each scrape; the
 // zero time is none. It is called at most once, before anything is served.
 func (m *Metrics) AddCertificate(notAfter func() time.Time) {
-	desc := prometheus.NewDesc(prefix+"certificate_expiry_timestamp_seconds", "When the certificate in use ends, in seconds since 1970; absent without one.", nil, nil)
+	desc := prometheus.NewDesc(prefix+"certificate_expiry_timestamp_seconds", "Expiry of the current certificate, in seconds since 1970; absent without one.", nil, nil)
 	m.registry.MustRegister(prometheus.CollectorFunc(func(series chan<- prometheus.Metric) {
 		if at := notAfter(); !at.IsZero() {
 			series <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(at.Unix()))
@@ -155,10 +155,10 @@ func (m *Metrics) AddAuthority() *AuthorityMetrics {
 	a := &AuthorityMetrics{
 		success: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: prefix + "ca_bundle_last_success_timestamp_seconds",
-			Help: "When every caBundle of the configuration was last known to hold our authority, in seconds since 1970; absent before.",
+			Help: "Time when all caBundles of the configuration were last known to contain the authority, in seconds since 1970; absent before.",
 		}, nil),
-		patches:  m.counters("ca_bundle_patches_total", "How often our authority was missing in a caBundle of the configuration and was put there.").WithLabelValues(),
-		failures: m.counters("ca_bundle_failures_total", "Looks at Secret and configuration that failed; the certificate in use stays in use.").WithLabelValues(),
+		patches:  m.counters("ca_bundle_patches_total", "Number of times that the authority was missing in a caBundle and was added.").WithLabelValues(),
+		failures: m.counters("ca_bundle_failures_total", "Number of failed checks of the Secret and the configuration. The current certificate stays in use.").WithLabelValues(),
 	}
 	m.registry.MustRegister(a.success)
 	return a
