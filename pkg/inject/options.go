@@ -112,11 +112,11 @@ func allOptions() []Option {
 		{Name: "queue-timeout", variable: c.QueueTimeout.Name(), Text: "The maximum time of a request in the queue."},
 		{Name: timeoutOption, variable: c.RequestTimeout.Name(), Text: "The maximum duration of a request. It can extend the grace period of the pod."},
 		{Name: "response-start-timeout", variable: c.ResponseStartTimeout.Name(), Text: "The maximum time until the first byte of the response."},
-		{Name: "idle-timeout", variable: c.IdleTimeout.Name(), Text: "The maximum time without data in either direction."},
+		{Name: "idle-timeout", variable: c.IdleTimeout.Name(), Text: "The maximum time in which no data is sent in either direction."},
 		{Name: deadlineOption, variable: c.DrainDeadline.Name(), Text: "The maximum duration of the drain. The default depends on the grace period and the other options."},
-		{Name: "drain-quiet-period", variable: c.DrainQuietPeriod.Name(), Text: "The time without new requests before the drain ends."},
+		{Name: "drain-quiet-period", variable: c.DrainQuietPeriod.Name(), Text: "The drain does not end before there has been no new request for this time."},
 		{Name: drainMinOption, variable: c.DrainMin.Name(), Text: "The minimum duration of the drain. A preStop hook that only sleeps sets it."},
-		{Name: "drain-streams", variable: c.DrainStreams.Name(), Text: "WebSockets, event streams and gRPC streams during the drain: with `end`, the application ends them after SIGTERM; with `wait`, the drain waits for them."},
+		{Name: "drain-streams", variable: c.DrainStreams.Name(), Text: "The end of WebSockets, event streams and gRPC streams: `end` lets the application end them after SIGTERM, and `wait` waits until they end."},
 		{Name: "exclude-paths", variable: c.ExcludePaths.Name(), Text: "Paths that are not counted as load."},
 		{Name: "exclude-user-agents", variable: c.ExcludeUserAgents.Name(), Text: "Prefixes of User-Agent that are not counted as load."},
 		{Name: duplexOption, Aliases: []string{"features.knative.dev/http-full-duplex"}, variable: c.FullDuplex.Name(),
@@ -139,13 +139,13 @@ func allOptions() []Option {
 		{Name: "ephemeral-storage-request", Aliases: []string{knative + "ephemeral-storage-resource-request"}, check: isQuantity, Text: "The request for ephemeral storage."},
 		{Name: "ephemeral-storage-limit", Aliases: []string{knative + "ephemeral-storage-resource-limit"}, check: isQuantity, Text: "The limit for ephemeral storage."},
 		{Name: percentOption, Aliases: []string{knative + "resource-percentage", knative + "resourcePercentage"}, check: isPercentage,
-			Text: "CPU and memory of the sidecar as a percentage of those of the application, within the limits of Knative. The options for requests and limits take precedence."},
+			Text: "The resources of the sidecar as a percentage of the resources of the application, within the limits of Knative. The other options for resources take precedence."},
 
 		{Name: metricsOption, Default: "true", check: isBoolean,
 			Text: "Add the `prometheus.io/` annotations for the metrics of the sidecar, if the pod has none."},
 
 		{Name: lockOption, operator: true,
-			Text: "Options that annotations must not set, separated by commas. `ports` and `resources` are groups of options. A pod with such an annotation is refused. There is no annotation for this option."},
+			Text: "A list of options that cannot be set by annotations, separated by commas. `ports` and `resources` are groups of options. If an annotation of a pod sets one of these options, the pod is refused. This option cannot be set by an annotation."},
 	}
 }
 

@@ -95,7 +95,7 @@ var memStats = []struct {
 	{"gc_sys", "Bytes of the garbage collector.", func(s *runtime.MemStats) float64 { return float64(s.GCSys) }},
 	{"other_sys", "Bytes of the rest of the runtime.", func(s *runtime.MemStats) float64 { return float64(s.OtherSys) }},
 	{"next_gc", "Size of the heap at which the garbage collector runs again, in bytes.", func(s *runtime.MemStats) float64 { return float64(s.NextGC) }},
-	{"last_gc", "End of the last garbage collection, in nanoseconds since 1970.", func(s *runtime.MemStats) float64 { return float64(s.LastGC) }},
+	{"last_gc", "Time of the last garbage collection, in nanoseconds since 1970.", func(s *runtime.MemStats) float64 { return float64(s.LastGC) }},
 	{"total_gc_pause_ns", "Total pause of garbage collections in nanoseconds.", func(s *runtime.MemStats) float64 { return float64(s.PauseTotalNs) }},
 	{"num_gc", "Number of garbage collections.", func(s *runtime.MemStats) float64 { return float64(s.NumGC) }},
 	{"num_forced_gc", "Number of garbage collections that the program requested.", func(s *runtime.MemStats) float64 { return float64(s.NumForcedGC) }},

@@ -42,9 +42,9 @@ func newRequests(r *registry) *requests {
 			"Time from the slot to the end of the request, for requests that got a slot.",
 			seconds(), "code"), code),
 		replays: r.counters("queue_proxy_replays_total",
-			"Number of requests that were sent again because the user container had closed the idle connection.").WithLabelValues(),
+			"Number of requests that were sent again because the user container closed the idle connection.").WithLabelValues(),
 		kubelet: countersOf(r.counters("queue_proxy_kubelet_probes_total",
-			"Number of liveness and startup probes that were forwarded to the user container. No other metric of requests includes them.",
+			"Number of liveness and startup probes that were forwarded to the user container. Other metrics do not include these probes.",
 			"code", "reason"), code, why),
 	}
 	q.failures.all()

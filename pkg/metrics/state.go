@@ -85,7 +85,7 @@ func addLoad(r *registry, g *Gauges) {
 		always(func() float64 { running, _ := g.Limit(); return float64(running) }))
 	r.gauge("queue_proxy_queue_limit", "Maximum number of queued requests; absent without a concurrency limit.",
 		sometimes(func() (float64, bool) { running, waiting := g.Limit(); return float64(waiting), running > 0 }))
-	r.gauge("queue_proxy_request_memory_bytes", "Memory of requests that are being read or queued; absent without a budget.",
+	r.gauge("queue_proxy_request_memory_bytes", "Memory that is used for requests which are read or queued; absent without a budget.",
 		sometimes(func() (float64, bool) { used, limit := g.Memory(); return float64(used), limit > 0 }))
 	r.gauge("queue_proxy_request_memory_limit_bytes", "Memory budget for requests; absent without a budget.",
 		sometimes(func() (float64, bool) { _, limit := g.Memory(); return float64(limit), limit > 0 }))
@@ -94,14 +94,14 @@ func addLoad(r *registry, g *Gauges) {
 			add(1, string(state.Reason))
 		}
 	}, "reason")
-	r.gauge("queue_proxy_advised_concurrency_limit", "Value of an adaptive limit after it was compared with a lower and a higher one; absent before.",
+	r.gauge("queue_proxy_advised_concurrency_limit", "Adaptive limit that was compared with a lower and a higher limit; absent before the comparison.",
 		sometimes(func() (float64, bool) { state, _ := g.Adaptive(); return float64(state.Settled), state.Settled > 0 }))
 }
 
 func (s *state) addReadiness(r *registry, o *Options) {
 	r.gauge("queue_proxy_ready", "1 if readiness probes succeed, otherwise 0.",
 		always(func() float64 { yes, _ := o.Gauges.Ready(); return float64(place(yes)) }))
-	r.gauge("queue_proxy_not_ready_reason", "1 for the reason why readiness probes fail; absent if they succeed.", func(add func(float64, ...string)) {
+	r.gauge("queue_proxy_not_ready_reason", "1 for the reason why the pod is not ready; absent if it is ready.", func(add func(float64, ...string)) {
 		yes, word := o.Gauges.Ready()
 		if !slices.Contains(o.NotReadyReasons, word) {
 			word = "other"
@@ -111,7 +111,7 @@ func (s *state) addReadiness(r *registry, o *Options) {
 		}
 	}, "reason")
 	s.flaps = r.counters("queue_proxy_readiness_flaps_total", "Number of times that the user container became unready after it was ready.").WithLabelValues()
-	s.answers = histogramsOf(r.histograms("queue_proxy_readiness_answer_seconds", "Time until the response to a readiness probe, by its result.",
+	s.answers = histogramsOf(r.histograms("queue_proxy_readiness_answer_seconds", "Duration of readiness probes, by result.",
 		seconds(), "ready"), dim("no", "yes"))
 	r.gauge("queue_proxy_draining", "1 during the drain of the pod, otherwise 0.", always(func() float64 { return float64(place(o.Gauges.Draining())) }))
 }
@@ -129,7 +129,7 @@ func (s *state) addStartup(r *registry) {
 }
 
 func addRest(r *registry, o *Options) {
-	r.gauge("queue_proxy_tls_certificate_expiry_timestamp_seconds", "Expiry of the certificate of the sidecar, in seconds since 1970; absent without one.",
+	r.gauge("queue_proxy_tls_certificate_expiry_timestamp_seconds", "Time at which the certificate of the sidecar expires, in seconds since 1970; absent without one.",
 		sometimes(func() (float64, bool) { at := o.Gauges.CertExpiry(); return float64(at.Unix()), !at.IsZero() }))
 	if dropped := o.Gauges.LogLinesDropped; dropped != nil {
 		r.counter("queue_proxy_log_lines_dropped_total", "Number of request log lines that were dropped so that requests do not wait.",

@@ -100,7 +100,7 @@ func NewMetrics(version, commit string) *Metrics {
 	for reason := range failureStatuses {
 		m.failures.WithLabelValues(reason)
 	}
-	m.events = m.counters("events_total", "Number of events for pods that were not injected or have low confidence, by result.", "result")
+	m.events = m.counters("events_total", "Number of events for pods that are not injected or have low confidence, by result.", "result")
 	for _, result := range eventResults {
 		m.events.WithLabelValues(result)
 	}
@@ -135,7 +135,7 @@ func (m *Metrics) ServeHTTP(w http.ResponseWriter, r *http.Request) { m.handler.
 // AddCertificate adds when the certificate in use ends, which is asked at each scrape; the
 // zero time is none. It is called at most once, before anything is served.
 func (m *Metrics) AddCertificate(notAfter func() time.Time) {
-	desc := prometheus.NewDesc(prefix+"certificate_expiry_timestamp_seconds", "Expiry of the current certificate, in seconds since 1970; absent without one.", nil, nil)
+	desc := prometheus.NewDesc(prefix+"certificate_expiry_timestamp_seconds", "Time at which the current certificate expires, in seconds since 1970; absent without one.", nil, nil)
 	m.registry.MustRegister(prometheus.CollectorFunc(func(series chan<- prometheus.Metric) {
 		if at := notAfter(); !at.IsZero() {
 			series <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(at.Unix()))
@@ -155,7 +155,7 @@ func (m *Metrics) AddAuthority() *AuthorityMetrics {
 	a := &AuthorityMetrics{
 		success: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: prefix + "ca_bundle_last_success_timestamp_seconds",
-			Help: "Time when all caBundles of the configuration were last known to contain the authority, in seconds since 1970; absent before.",
+			Help: "Time of the last check in which all caBundles contained the authority, in seconds since 1970; absent before.",
 		}, nil),
 		patches:  m.counters("ca_bundle_patches_total", "Number of times that the authority was missing in a caBundle and was added.").WithLabelValues(),
 		failures: m.counters("ca_bundle_failures_total", "Number of failed checks of the Secret and the configuration. The current certificate stays in use.").WithLabelValues(),
