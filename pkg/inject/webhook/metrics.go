@@ -105,7 +105,7 @@ func NewMetrics(version, commit string) *Metrics {
 		m.events.WithLabelValues(result)
 	}
 	m.handshakes = m.counters("tls_handshake_failures_total",
-		"Number of failed TLS handshakes. The API server often does not trust the certificate.").WithLabelValues()
+		"Number of failed TLS handshakes. A common cause is an API server that does not trust the certificate.").WithLabelValues()
 	m.duration = prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name: prefix + "review_duration_seconds", Help: "Time from the header section of a review until its response is ready.",
 		// A review takes a millisecond; an API server waits up to 5 s.
