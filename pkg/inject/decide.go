@@ -230,7 +230,7 @@ func (in *injection) numbersOf(containers []*corev1.Container) map[int32]bool {
 			read(line)
 		}
 		parametersOf(container, func(s parameter) {
-			if s.variable && anyOf(s.words, listenWords) {
+			if anyOf(s.words, listenWords) {
 				read(s.value)
 			}
 		})
@@ -653,7 +653,7 @@ func (in *injection) reasons(c *candidate) []string {
 	if text := h.serves[c.port.ContainerPort]; text != "" && text == c.found {
 		add("%s", text)
 	}
-	for _, s := range []sign{h.probed[c.port.ContainerPort], h.flags[c.port.ContainerPort], byNumber(c.port, c.services, h), byUsualNumber(c.port)} {
+	for _, s := range []sign{h.probed[c.port.ContainerPort], h.bySpring(c.port.ContainerPort), h.flags[c.port.ContainerPort], byNumber(c.port, c.services, h), byUsualNumber(c.port)} {
 		if s.protocol == plainHTTP && s == c.sign { // the strongest evidence for HTTP
 			add("%s", s.why)
 		}

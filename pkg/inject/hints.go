@@ -28,6 +28,8 @@ type hints struct {
 	flagged  bool             // a flag or a variable is the reason for pair
 	private  map[int32]sign   // ports that a flag or a variable binds to the loopback address
 	mounted  sign             // the same for a mounted certificate
+	cert     bool             // a flag or a variable contains a certificate
+	spring   spring
 
 	rows   []*imageRow // rows of images.txt that match the image, up to the first exception
 	helper string      // the reason why the container is a helper, or ""
@@ -46,6 +48,7 @@ type parameter struct {
 	words    []string
 	value    string
 	variable bool
+	property springProperty
 }
 
 // Words of the names of parameters.
@@ -106,7 +109,9 @@ func (in *injection) hintsOf(c *corev1.Container) *hints {
 	for _, p := range c.Ports {
 		h.namesTLS = h.namesTLS || overTCP(p) && (tlsName.MatchString(p.Name) || isTLSNumber(p.ContainerPort))
 	}
-	for _, n := range in.possiblePorts(c) {
+	possible := in.possiblePorts(c)
+	h.setSpringPort(slices.Concat(c.Ports, possible))
+	for _, n := range possible {
 		switch in.signBeforeCertificates(c, n, h).protocol {
 		case overTLS:
 			h.hasTLS = true
@@ -192,15 +197,19 @@ func add(all map[int32]sign, port string, s sign) {
 	}
 }
 
-// readParameters reads the command line and the environment. TLS is configured by a certificate and its
-// key, by a certificate and the scheme https, or by a variable for an HTTP server such as REGISTRY_HTTP_TLS_CERTIFICATE.
+// readParameters reads the command line and the environment. TLS is configured by a certificate and its key, by a
+// certificate and the scheme https, by a variable for an HTTP server such as REGISTRY_HTTP_TLS_CERTIFICATE, or by the
+// properties of Spring Boot.
 func (h *hints) readParameters(container any) {
 	var cert, key, scheme string
+	var all []parameter
+	parametersOf(container, func(s parameter) { all = append(all, s) })
+	h.spring = springOf(all)
 	name := wordsOf(text(container, "name"))
-	parametersOf(container, func(s parameter) {
+	for _, s := range all {
 		h.readListener(s, name)
-		if len(s.words) == 0 || !certifies(s) || authorityFile.MatchString(s.value) {
-			return
+		if len(s.words) == 0 || h.spring.decides(s.property) || !certifies(s) || authorityFile.MatchString(s.value) {
+			continue
 		}
 		last := s.words[len(s.words)-1]
 		switch isFile := strings.ContainsRune(s.value, '/') || certificateFile.MatchString(s.value); {
@@ -219,8 +228,9 @@ func (h *hints) readParameters(container any) {
 		case anyOf(s.words, []string{"enabled", "enable", "use", "serve"}) && anyOf(s.words, tlsWords) && allOf(s.words, ownCerts) && slices.Contains([]string{"true", "1", "yes", "on"}, strings.ToLower(s.value)):
 			cert, key = s.name, s.name
 		}
-	})
-	if cert != "" && (key != "" || scheme != "") {
+	}
+	h.cert = cert != ""
+	if h.cert && (key != "" || scheme != "") {
 		h.pair, h.flagged = sign{overTLS, fmt.Sprintf("%.60s configures TLS, and there is no stronger evidence for the port", cert)}, true
 	}
 }
@@ -308,37 +318,78 @@ func listens(container any) bool {
 	return found
 }
 
-// parametersOf calls a function with each flag of a container's command line and each variable of
-// its environment.
+// The limits of a flag, a variable, and a variable that contains flags or JSON, in bytes.
+const (
+	longestFlag    = 256
+	longestOptions = 4096
+)
+
+// systemProperty matches the flags of system properties of Java.
+var systemProperty = regexp.MustCompile(`^-D[a-z]`)
+
+// optionWords are the words of variables that contain flags, such as JAVA_TOOL_OPTIONS, JAVA_OPTS and GUNICORN_CMD_ARGS.
+var optionWords = []string{"opts", "options", "args"}
+
+// parametersOf calls a function with each flag of the command line of a container, each variable of its environment, each
+// flag in a variable for flags, and each property of the HTTP server in SPRING_APPLICATION_JSON.
 func parametersOf(container any, each func(parameter)) {
-	const longest = 256 // bytes of a flag
-	for _, list := range []string{"command", "args"} {
-		flag := ""
-		for _, word := range listAt(container, list) {
-			line, _ := word.(string)
-			for text := range strings.FieldsSeq(line) { // of a shell's, too
-				name, value, whole := strings.Cut(text, "=")
-				relay, before := relays.FindStringSubmatch(text), flag
-				flag = ""
-				switch {
-				case len(text) > longest:
-				case relay != nil:
-					each(parameter{name: relay[0], value: relay[1]})
-				case !strings.HasPrefix(text, "-") && before != "":
-					each(parameter{name: before, words: wordsOf(before), value: unquoted(text)})
-				case !strings.HasPrefix(text, "-"):
-				case whole:
-					each(parameter{name: name, words: wordsOf(name), value: unquoted(value)})
-				default:
-					flag = name
-				}
+	flags := func(name, value string) {
+		s := parameter{name: name, words: wordsOf(name), value: value, property: propertyOf(name, false)}
+		if systemProperty.MatchString(name) {
+			s.words = wordsOf(name[len("-D"):])
+			if slices.Contains(s.words, "proxy") { // -Dhttp.proxyPort=3128 is the port of another host
+				return
 			}
 		}
+		each(s)
+	}
+	for _, list := range []string{"command", "args"} {
+		readFlags(listAt(container, list), flags, each)
 	}
 	for _, v := range listAt(container, "env") {
 		name, value := text(v, "name"), text(v, "value")
-		if value != "" && len(name)+len(value) <= longest {
-			each(parameter{name: name, words: wordsOf(name), value: value, variable: true})
+		if len(name) > longestFlag {
+			continue
+		}
+		s := parameter{name: name, words: wordsOf(name), value: value, variable: true, property: propertyOf(name, true)}
+		isLong := len(name)+len(value) > longestFlag
+		switch {
+		case len(value) > longestOptions:
+		case anyOf(s.words, optionWords):
+			readFlags([]any{value}, flags, each)
+		case s.property.name == springJSON:
+			jsonProperties(name, value, each)
+		}
+		if tlsProperty.MatchString(s.property.name) && (isLong || value == "" && at(v, "valueFrom") != nil) {
+			s.value = ""
+			each(s) // the name is sufficient
+		} else if value != "" && !isLong {
+			each(s)
+		}
+	}
+}
+
+// readFlags calls flag with each flag in a list of words, and relay with each address of socat.
+func readFlags(words []any, flag func(name, value string), relay func(parameter)) {
+	last := "" // the preceding word, if it is a flag without a value
+	for _, word := range words {
+		line, _ := word.(string)
+		for text := range strings.FieldsSeq(line) { // a word can be the script of a shell
+			name, value, whole := strings.Cut(text, "=")
+			address, before := relays.FindStringSubmatch(text), last
+			last = ""
+			switch {
+			case len(text) > longestFlag:
+			case address != nil:
+				relay(parameter{name: address[0], value: address[1]})
+			case !strings.HasPrefix(text, "-") && before != "":
+				flag(before, unquoted(text))
+			case !strings.HasPrefix(text, "-"):
+			case whole:
+				flag(name, unquoted(value))
+			default:
+				last = name
+			}
 		}
 	}
 }

@@ -59,6 +59,12 @@ var hinted = []struct{ fact, container, why string }{ // why "": it is injected
 	{"a variable with the certificates of authorities", `"env":[{"name":"HTTPS_CA_CERT_FILE","value":"/c/x"},{"name":"SERVER_SSL_CERT","value":"/c/ca.crt"},{"name":"SSL_CERT_FILE","value":"/c/x"},{"name":"SSL_CERT_DIR","value":"/c"},{"name":"SERVER_SSL_TRUST_STORE","value":"/c/x.p12"}],"ports":[{"containerPort":8080}]`, ""},
 	{"a variable with the port for management", `"env":[{"name":"MANAGEMENT_SERVER_PORT","value":"8081"}],"ports":[{"containerPort":8081}]`, "MANAGEMENT_SERVER_PORT=8081"},
 
+	{"flags in a variable", `"env":[{"name":"GUNICORN_CMD_ARGS","value":"--bind 0.0.0.0:8443 --certfile /c/tls.crt --keyfile /c/tls.key"}],"ports":[{"containerPort":8443}]`, "8443 is a port of HTTPS"},
+	{"flags in a variable and another port", `"env":[{"name":"GUNICORN_CMD_ARGS","value":"--bind=0.0.0.0:8000 --certfile=/c/tls.crt --keyfile=/c/tls.key"}],"ports":[{"containerPort":8000}]`, "--certfile configures TLS"},
+	{"flags in a variable without a certificate", `"env":[{"name":"GUNICORN_CMD_ARGS","value":"--bind 0.0.0.0:8443 --workers 4"}],"ports":[{"containerPort":8443}]`, ""},
+	{"flags in a variable with a loopback address", `"env":[{"name":"GUNICORN_CMD_ARGS","value":"--bind 127.0.0.1:8000"}],"ports":[{"containerPort":8000,"name":"http"}]`, "listens on the loopback address only"},
+	{"a number of TLS in a flag and a certificate without a key", `"args":["--bind=0.0.0.0:8443","--certfile=/c/both.pem"],"ports":[{"containerPort":8443}]`, "8443 is a port of HTTPS"},
+
 	{"gRPC by its name and a certificate", pairOfFlags + `,"ports":[{"containerPort":7000,"name":"grpc"}]`, "--tls-cert-file configures TLS"},
 	{"gRPC by its name and a mounted certificate", mounted("/etc/app/tls") + `,"ports":[{"containerPort":7000,"name":"grpc"}]`, "mounts a certificate"},
 	{"gRPC next to a port for TLS", pairOfFlags + `,"ports":[{"containerPort":7000,"name":"grpc"},{"containerPort":8443}]`, ""},

@@ -168,10 +168,10 @@ func byAppProtocol(service, name string) sign {
 	return sign{notHTTP, why}
 }
 
-// signOf is what a port of a container speaks. The most certain is asked first: what Services
-// say in appProtocol, the image, names for metrics and the like, probes that ask the port,
-// its names, flags, numbers, the commands of probes, and certificates. Of Services and of probes
-// that disagree, one that says HTTP wins: it is a port that somebody asks by HTTP.
+// signOf returns the sign of a port of a container. The strongest evidence is the appProtocol of a Service. It is followed
+// by the image, names for metrics and health checks, probes, the properties of Spring Boot, names, flags, numbers, the
+// commands of probes, and certificates. If Services or probes disagree, the sign for HTTP is used, because clients send
+// requests to the port.
 func (in *injection) signOf(c *corev1.Container, p corev1.ContainerPort) sign {
 	h := in.hintsOf(c)
 	s := in.signBeforeCertificates(c, p, h)
@@ -231,7 +231,7 @@ func (in *injection) signBeforeCertificates(c *corev1.Container, p corev1.Contai
 	if aside.why != "" && agree(protocols).protocol == plainHTTP { // metrics use HTTP as well
 		return aside
 	}
-	return firstOf(agree(protocols), h.image, aside, agree(probes), h.offeredAsTLS(p, services), own, named, flag, byNumber(p, services, h), h.commands)
+	return firstOf(agree(protocols), h.image, aside, agree(probes), h.bySpring(p.ContainerPort), h.offeredAsTLS(p, services), own, named, flag, byNumber(p, services, h), h.commands)
 }
 
 // offeredAsTLS returns the sign of a port that Services offer as HTTPS only, such as the port of a webhook. The number of
@@ -289,7 +289,7 @@ func byNumber(p corev1.ContainerPort, services []ServicePort, h *hints) sign {
 	if of := rawPorts[p.ContainerPort]; of != "" && !slices.ContainsFunc(services, isOnPort80) {
 		return sign{notHTTP, fmt.Sprintf("%d is the port of %s", p.ContainerPort, of)}
 	}
-	if isTLSNumber(p.ContainerPort) && (h.serves[p.ContainerPort] == "" || h.pair.why != "" || h.mounted.why != "") {
+	if isTLSNumber(p.ContainerPort) && (h.serves[p.ContainerPort] == "" || h.pair.why != "" || h.mounted.why != "" || h.cert) {
 		return sign{overTLS, fmt.Sprintf("%d is a port of %s", p.ContainerPort, cmp.Or(tlsPorts[p.ContainerPort], "HTTPS"))}
 	}
 	if len(services) > 0 && p.ContainerPort != 80 && !slices.ContainsFunc(services, func(s ServicePort) bool { return s.Number != 443 }) {
@@ -383,6 +383,12 @@ const (
 	hintBind = `(?i)listen|bind`
 	// hintLoopback matches a flag that binds a port to the loopback address.
 	hintLoopback = `(^|[= \t\n])(127\.0\.0\.1|localhost|\[::1\]):[0-9]`
+	// hintOptions matches the names of variables that contain flags. See optionWords.
+	hintOptions = `(?i)opts|options|args`
+	// hintTLSProperty matches the properties of Spring Boot that enable TLS. See tlsProperty.
+	hintTLSProperty = `server[._]ssl[._](bundle|cert|cipher|client|enabled[-_.]?protocols|key|protocol)`
+	// hintJSON matches the name of the variable with properties of Spring Boot as JSON.
+	hintJSON = `(?i)^spring[._]application[._]json$`
 )
 
 // speaksHTTPCEL is signOf of the pod alone, in CEL, of a port of a container app. It is stricter:
@@ -410,7 +416,7 @@ func speaksHTTPCEL(high bool) string {
 	for _, n := range slices.Concat(slices.Sorted(maps.Keys(rawPorts)), slices.Sorted(maps.Keys(tlsPorts))) {
 		numbers = append(numbers, fmt.Sprint(n))
 	}
-	matches := func(of, expression string) string { return of + ".matches(" + quoteCEL(expression) + ")" }
+	matches := matchesCEL
 	// Matching costs the length of a text times that of the expression, and a pod that exhausts the
 	// budget is denied. So longer lists and texts count as if they matched.
 	tells := func(list, word, of string, most int, expression string) string {
@@ -419,6 +425,7 @@ func speaksHTTPCEL(high bool) string {
 	commands := func(expression string) string {
 		return "[app.?readinessProbe, app.?livenessProbe, app.?startupProbe].exists(r, " + tells("r.?exec.?command.orValue([])", "word", "word", 20, expression) + ")"
 	}
+	isHTTP := matches("name", httpName.String()) + ` && !name.startsWith('grpc')`
 	return `  [port.?name.orValue('')].all(name,
     !` + matches("name", sideName.String()) + `
     && !` + matches("name", tlsName.String()) + `
@@ -434,7 +441,8 @@ func speaksHTTPCEL(high bool) string {
     && ![app.?command.orValue([]) + app.?args.orValue([])].exists(all, size(all) <= 100 && all.exists(word, size(word) <= 256 && ` + matches("word", hintLoopback) + `))
     && ![app.?env.orValue([])].exists(all, size(all) <= 500 && all.exists(e, size(e.name) <= 256 && size(e.?value.orValue('')) <= 256 && ` +
 		matches("e.name", hintBind) + ` && ` + matches("e.?value.orValue('')", hintLoopback) + `))
-    && (` + matches("name", httpName.String()) + ` && !name.startsWith('grpc')
+    && ` + springCEL(isHTTP) + `
+    && (` + isHTTP + `
       || !` + matches("name", rawName.String()) + `
       && !(port.containerPort in [` + strings.Join(numbers, ", ") + `])
       && port.containerPort % 1000 != 443

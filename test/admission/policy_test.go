@@ -298,11 +298,15 @@ func (m podMaker) containers(n int, prefix string) []corev1.Container {
 			c.Ports = m.ports(i == 0)
 		}
 		if m.maybe(15) {
-			c.Command, c.Args = []string{"serve"}, []string{m.word("--https-port=8080", "--tls-addr :5000", "--port=80", "--metrics-addr=:5000", "-httpPort=5000", "--health-port=80", "sh -c 'x --listen https://0.0.0.0:80'", "tcp-listen:80"),
+			c.Command, c.Args = []string{"serve"}, []string{m.word("--https-port=8080", "--tls-addr :5000", "--port=80", "--metrics-addr=:5000", "-httpPort=5000", "--health-port=80", "sh -c 'x --listen https://0.0.0.0:80'", "tcp-listen:80", "-Dserver.ssl.enabled=true", "--server.ssl.enabled=false"),
 				m.word("--tls-cert=/c/tls.crt --tls-key=/c/tls.key", "--cert-dir=/c", "--client-cert=/c/x --client-key=/c/y", "--verbose", "--verbose")}
 		}
 		if m.maybe(15) {
-			c.Env = []corev1.EnvVar{{Name: m.word("HTTPS_PORT", "PORT", "METRICS_PORT", "HTTP_PORT"), Value: m.word("8080", "5000", "80")}, {Name: m.word("A", "SERVER_SSL_ENABLED", "LISTEN_URLS"), Value: m.word("true", "https://+:5000;http://+:80")}}
+			c.Env = []corev1.EnvVar{{Name: m.word("HTTPS_PORT", "PORT", "METRICS_PORT", "HTTP_PORT"), Value: m.word("8080", "5000", "80")}, {Name: m.word("A", "SERVER_SSL_ENABLED", "LISTEN_URLS"), Value: m.word("true", "false", "https://+:5000;http://+:80")}}
+		}
+		if m.maybe(15) {
+			c.Env = append(c.Env, corev1.EnvVar{Name: m.word("JAVA_TOOL_OPTIONS", "GUNICORN_CMD_ARGS", "SERVER_SSL_KEY_STORE", "SPRING_APPLICATION_JSON"), Value: m.word("-Xmx1g -Dserver.ssl.bundle=x", "-Dserver.ssl.enabled=false",
+				"--bind 127.0.0.1:8080", "--bind 0.0.0.0:80 --certfile=/c/x --keyfile=/c/y", "/c/x.p12", `{"server":{"ssl":{"enabled":true},"port":5000}}`, `{"management.server.port":80}`)})
 		}
 		if m.maybe(15) {
 			c.VolumeMounts = []corev1.VolumeMount{{Name: m.word("tls", "data"), MountPath: m.word("/etc/app/tls", "/data", "/etc/mysql/certs")}}
@@ -384,6 +388,8 @@ func TestPodsWithLongTextsFitTheBudgetOfThePolicy(t *testing.T) {
 		"a script":         {Args: []string{"-c", strings.Repeat("echo x -l ", 100_000)}},
 		"many arguments":   {Args: slices.Repeat([]string{"--a-flag=80"}, 50_000)},
 		"a variable":       {Env: []corev1.EnvVar{{Name: "SCRIPT", Value: strings.Repeat("echo x;", 140_000)}}},
+		"many options":     {Env: slices.Repeat([]corev1.EnvVar{{Name: "JAVA_OPTS", Value: strings.Repeat("-Dserver.ssl ", 300)}}, 300)},
+		"long properties":  {Args: slices.Repeat([]string{strings.Repeat("-Dserver.ssl ", 300)}, 300)},
 		"many variables":   {Env: slices.Repeat([]corev1.EnvVar{{Name: "A_VARIABLE", Value: "/a/path"}}, 20_000)},
 		"many mounts":      {VolumeMounts: slices.Repeat([]corev1.VolumeMount{{Name: "v", MountPath: "/a/path"}}, 10_000)},
 		"a probes command": {LivenessProbe: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"sh", "-c", strings.Repeat("echo x;", 140_000)}}}}},

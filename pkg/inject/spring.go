@@ -1,0 +1,230 @@
+package inject
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// This file reads the properties of Spring Boot for its HTTP server. They are set by variables, system properties, the
+// variable SPRING_APPLICATION_JSON, and arguments. Kibana has properties with the same names.
+
+// The sources of properties, in the order of Spring Boot. A higher value overrides a lower value.
+const (
+	noProperty = iota
+	fromVariable
+	fromSystemProperty // -Dserver.port=8080
+	fromJSON
+	fromArgument // --server.port=8080
+)
+
+// springJSON is the property of the variable that contains other properties as JSON.
+const springJSON = "spring.application.json"
+
+// A springProperty is the canonical name of a property of Spring Boot, and its source. The name is empty
+// if a flag or a variable is not such a property.
+type springProperty struct {
+	name   string
+	source int
+}
+
+// propertyOf returns the property that a flag or a variable sets. Spring Boot accepts several forms of a name, such as
+// SERVER_SSL_KEYSTORE, --server.ssl.key-store and -Dserver.ssl.keyStore. The result for all of them is server.ssl.keystore.
+func propertyOf(name string, isVariable bool) springProperty {
+	p := springProperty{source: fromVariable}
+	if isVariable {
+		name = strings.ReplaceAll(strings.ToLower(name), "_", ".")
+	} else {
+		var isSystem bool
+		p.source = fromArgument
+		if name, isSystem = strings.CutPrefix(name, "-D"); isSystem {
+			p.source = fromSystemProperty
+		}
+		name = strings.TrimLeft(name, "-")
+	}
+	for _, prefix := range []string{"server.ssl.", "server.", "management.server.", "spring.application."} {
+		if rest, is := strings.CutPrefix(name, prefix); is {
+			p.name = prefix + strings.NewReplacer("-", "", "_", "", ".", "").Replace(strings.ToLower(rest))
+			return p
+		}
+	}
+	return springProperty{}
+}
+
+// tlsProperty matches the properties that enable TLS, except server.ssl.enabled. Spring Boot enables TLS if one of them is
+// set. Properties for the certificates of clients do not match.
+var tlsProperty = regexp.MustCompile(`^server\.ssl\.(bundle|certificate|certificateprivatekey|ciphers|clientauth|enabledprotocols|key[a-z]*|protocol)$`)
+
+// sslEnabled is the property that disables TLS if its value is false.
+const sslEnabled = "server.ssl.enabled"
+
+// jsonProperties calls each for the properties of the HTTP server in a JSON document. variable is the name of the variable
+// that contains the document.
+func jsonProperties(variable, document string, each func(parameter)) {
+	value, err := Decode([]byte(document))
+	if err != nil {
+		return
+	}
+	var read func(path string, value any)
+	read = func(path string, value any) {
+		if m, isMap := value.(map[string]any); isMap {
+			for _, key := range slices.Sorted(maps.Keys(m)) {
+				read(strings.TrimPrefix(path+"."+key, "."), m[key])
+			}
+			return
+		}
+		p := propertyOf("--"+path, false)
+		p.source = fromJSON
+		switch p.name {
+		case "server.port", "management.server.port", sslEnabled:
+		default:
+			if !tlsProperty.MatchString(p.name) {
+				return
+			}
+		}
+		text, isText := value.(string)
+		if value == nil || isText && text == "" {
+			return
+		}
+		if !isText {
+			text = fmt.Sprint(value)
+		}
+		each(parameter{name: path + " of " + variable, words: wordsOf(path), value: text, property: p})
+	}
+	read("", value)
+}
+
+// spring contains the configuration of the HTTP server of Spring Boot.
+type spring struct {
+	port int32 // 0 if the port is unknown
+	sign sign  // overTLS if TLS is enabled, and plainHTTP if it is disabled
+}
+
+// springOf returns the configuration in the parameters of a container.
+func springOf(all []parameter) spring {
+	values := map[string]parameter{}
+	for _, s := range all {
+		if s.property.name != "" && s.property.source >= values[s.property.name].property.source {
+			values[s.property.name] = s
+		}
+	}
+	var found spring
+	if n, err := strconv.ParseUint(values["server.port"].value, 10, 16); err == nil {
+		found.port = int32(n)
+	}
+	enabled := values[sslEnabled]
+	switch strings.ToLower(enabled.value) {
+	case "false", "off", "no", "0":
+		found.sign = sign{plainHTTP, fmt.Sprintf("%.60s=%.10s disables TLS", enabled.name, enabled.value)}
+		return found
+	case "true", "on", "yes", "1":
+		found.sign = sign{overTLS, fmt.Sprintf("%.60s configures TLS", enabled.name)}
+	}
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		if tlsProperty.MatchString(name) {
+			found.sign = sign{overTLS, fmt.Sprintf("%.60s configures TLS", values[name].name)}
+			break
+		}
+	}
+	return found
+}
+
+// decides reports whether s already contains the effect of a property on TLS. Properties of the port for management have no
+// effect on the port for requests.
+func (s spring) decides(p springProperty) bool {
+	isSSL := strings.HasPrefix(p.name, "server.ssl.")
+	return p.name == sslEnabled || tlsProperty.MatchString(p.name) || isSSL && s.sign.protocol == plainHTTP || strings.HasPrefix(p.name, "management.server.")
+}
+
+// setSpringPort sets an unknown port of Spring Boot. If the port remains unknown, TLS is only evidence for a port without
+// stronger evidence.
+func (h *hints) setSpringPort(ports []corev1.ContainerPort) {
+	if h.spring.port == 0 && h.spring.sign.protocol != unknownProtocol {
+		h.spring.port = h.likelySpringPort(ports)
+	}
+	if h.spring.port == 0 && h.spring.sign.protocol == overTLS && h.pair.why == "" {
+		h.pair, h.flagged = sign{overTLS, h.spring.sign.why + ", and there is no stronger evidence for the port"}, true
+	}
+}
+
+// likelySpringPort returns 8080, the default of Spring Boot, if it is one of the ports. Otherwise, it returns the only port
+// for requests, or the only port with a name of HTTP. If there is no such port, it returns 0. If TLS is enabled, and a port
+// has a name or a number of TLS, it returns 0 as well.
+func (h *hints) likelySpringPort(ports []corev1.ContainerPort) int32 {
+	if h.spring.sign.protocol == overTLS && h.namesTLS {
+		return 0
+	}
+	ports = slices.DeleteFunc(slices.Clone(ports), func(p corev1.ContainerPort) bool {
+		return !overTCP(p) || cmp.Or(byName("", p.Name).protocol, h.flags[p.ContainerPort].protocol) == notForRequests
+	})
+	for _, isLikely := range []func(corev1.ContainerPort) bool{
+		func(p corev1.ContainerPort) bool { return p.ContainerPort == 8080 },
+		func(corev1.ContainerPort) bool { return true },
+		func(p corev1.ContainerPort) bool { return webName.MatchString(p.Name) },
+	} {
+		numbers := map[int32]bool{}
+		for _, p := range ports {
+			if isLikely(p) {
+				numbers[p.ContainerPort] = true
+			}
+		}
+		for n := range numbers {
+			if len(numbers) == 1 {
+				return n
+			}
+		}
+	}
+	return 0
+}
+
+// bySpring returns the sign of the configuration of Spring Boot for a port.
+func (h *hints) bySpring(n int32) sign {
+	if n != h.spring.port {
+		return sign{}
+	}
+	return h.spring.sign
+}
+
+// matchesCEL returns the expression of a match.
+func matchesCEL(of, expression string) string { return of + ".matches(" + quoteCEL(expression) + ")" }
+
+// springCEL returns an expression that is false if the properties of Spring Boot enable TLS, or if a flag in a variable
+// binds a port to the loopback address. If the expression isHTTP is false, the result is also false for other evidence in
+// the variables with flags. The expression is stricter than bySpring: the port is not examined, and a property for TLS in an
+// argument is sufficient. The limits bound the cost: few texts are matched, and a search for a short text is cheap.
+func springCEL(isHTTP string) string {
+	const (
+		mostArguments = 1000
+		mostVariables = 500
+		mostNamed     = 30   // variables that can contain a property
+		mostMatched   = 10   // texts that are matched with an expensive expression
+		longestText   = 2000 // bytes of a text that is matched with hintFlags
+		isEnabled     = `(?i)^server[._]ssl[._]enabled$`
+	)
+	isTLS := matchesCEL("text", `(^|[ \t\n])-(-|D)?((?i:`+hintTLSProperty+`)|server\.ssl\.(?i:enabled)(=["']?(?i:true|on|yes|1)|[ \t\n]|$))`)
+	value := func(name, isValue string) string {
+		return fmt.Sprintf("found.exists(e, %s && [e.?value.orValue('')].exists(text, size(text) <= %d && %s))", matchesCEL("e.name", name), longestOptions, isValue)
+	}
+	return fmt.Sprintf(`![app.?command.orValue([]) + app.?args.orValue([])].exists(all, size(all) > %[1]d
+      || [all.filter(text, text.contains('server.ssl'))].exists(found, size(found) > %[2]d || found.exists(text, size(text) > %[3]d || %[4]s)))
+    && size(app.?env.orValue([])) <= %[5]d
+    && [app.?env.orValue([]).filter(e, size(e.name) <= %[6]d && %[7]s)].all(found, size(found) <= %[8]d
+      && [found.filter(e, %[9]s).map(e, e.?value.orValue(''))].all(options, size(options) <= %[2]d
+        && !options.exists(text, size(text) <= %[3]d && (%[10]s || text.contains('server.ssl') && %[4]s))
+        && (%[11]s || !options.exists(text, size(text) > %[12]d || %[13]s)))
+      && !%[14]s
+      && !%[15]s
+      && (!found.exists(e, %[16]s) || %[17]s))`,
+		mostArguments, mostMatched, longestOptions, isTLS, mostVariables,
+		longestFlag, matchesCEL("e.name", hintOptions+`|^(server|spring)[._]`), mostNamed,
+		matchesCEL("e.name", hintOptions), matchesCEL("text", hintLoopback),
+		isHTTP, longestText, matchesCEL("text", hintFlags),
+		value(hintJSON, "("+matchesCEL("text", `(?i)ssl`)+" || !("+isHTTP+") && text.contains('management'))"), value(isEnabled, matchesCEL("text", `(?i)^(true|on|yes|1)$`)),
+		matchesCEL("e.name", `(?i)^`+hintTLSProperty), value(isEnabled, matchesCEL("text", `(?i)^(false|off|no|0)$`)))
+}
