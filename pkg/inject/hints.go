@@ -101,7 +101,7 @@ func (in *injection) hintsOf(c *corev1.Container) *hints {
 	if onlySleeps(raw) {
 		h.sleeps = sign{notForRequests, "the command of container " + c.Name + " only sleeps"}
 	}
-	h.readParameters(raw)
+	h.readParameters(raw, namesOfServer(c))
 	h.readMounts(raw, secretVolumes(in.object))
 	if i := slices.IndexFunc(in.services, func(s ServicePort) bool { return s.Certificate }); i >= 0 && h.pair.why == "" {
 		h.pair = sign{overTLS, fmt.Sprintf("Service %s requests a certificate for its pods", in.services[i].Service)}
@@ -197,42 +197,86 @@ func add(all map[int32]sign, port string, s sign) {
 	}
 }
 
-// readParameters reads the command line and the environment. TLS is configured by a certificate and its key, by a
-// certificate and the scheme https, by a variable for an HTTP server such as REGISTRY_HTTP_TLS_CERTIFICATE, or by the
-// properties of Spring Boot.
-func (h *hints) readParameters(container any) {
-	var cert, key, scheme string
+// readParameters reads the command line and the environment. names are the names of the server: see namesOfServer.
+func (h *hints) readParameters(container any, names [][]string) {
 	var all []parameter
 	parametersOf(container, func(s parameter) { all = append(all, s) })
 	h.spring = springOf(all)
 	name := wordsOf(text(container, "name"))
+	var found certificate
 	for _, s := range all {
 		h.readListener(s, name)
-		if len(s.words) == 0 || h.spring.decides(s.property) || !certifies(s) || authorityFile.MatchString(s.value) {
-			continue
-		}
-		last := s.words[len(s.words)-1]
-		switch isFile := strings.ContainsRune(s.value, '/') || certificateFile.MatchString(s.value); {
-		case isFile && s.variable && anyOf(s.words, serverWords) && anyOf(s.words, tlsWords) && (anyOf(s.words, certWords) || anyOf(s.words, storeWords)):
-			cert, key = s.name, s.name
-		case isFile && anyOf(s.words, keyWords):
-			key = s.name
-		case isFile && anyOf(s.words, certWords):
-			cert = s.name
-			isFolder := (last == "dir" || last == "path") && !strings.ContainsRune(s.value[strings.LastIndexByte(s.value, '/'):], '.')
-			if isFolder && s.name != "SSL_CERT_DIR" { // the variable of OpenSSL contains the authorities
-				key = s.name // a folder has both
-			}
-		case (last == "protocol" || last == "scheme") && strings.EqualFold(s.value, "https"):
-			scheme = s.name
-		case anyOf(s.words, []string{"enabled", "enable", "use", "serve"}) && anyOf(s.words, tlsWords) && allOf(s.words, ownCerts) && slices.Contains([]string{"true", "1", "yes", "on"}, strings.ToLower(s.value)):
-			cert, key = s.name, s.name
+		if !h.spring.decides(s.property) && !authorityFile.MatchString(s.value) {
+			found.read(s, names)
 		}
 	}
-	h.cert = cert != ""
-	if h.cert && (key != "" || scheme != "") {
-		h.pair, h.flagged = sign{overTLS, fmt.Sprintf("%.60s configures TLS, and there is no stronger evidence for the port", cert)}, true
+	h.cert = found.cert != ""
+	if h.cert && (found.key != "" || found.scheme != "") {
+		h.pair, h.flagged = sign{overTLS, fmt.Sprintf("%.60s configures TLS, and there is no stronger evidence for the port", found.cert)}, true
 	}
+}
+
+// A certificate contains the names of the parameters for the certificate of a server, its key, and the scheme https. TLS is
+// configured by a certificate and its key, by a certificate and the scheme, or by a variable for an HTTP server such as
+// REGISTRY_HTTP_TLS_CERTIFICATE.
+type certificate struct{ cert, key, scheme string }
+
+// read reads a parameter. names are the names of the server: see namesOfServer.
+func (c *certificate) read(s parameter, names [][]string) {
+	words := s.words
+	if s.variable {
+		words = withoutName(words, names)
+	}
+	if len(words) == 0 || !certifies(s) && len(words) == len(s.words) {
+		return
+	}
+	last := words[len(words)-1]
+	switch isFile := strings.ContainsRune(s.value, '/') || certificateFile.MatchString(s.value); {
+	case isFile && s.variable && anyOf(s.words, serverWords) && anyOf(s.words, tlsWords) && (anyOf(s.words, certWords) || anyOf(s.words, storeWords)):
+		c.cert, c.key = s.name, s.name
+	case isFile && anyOf(words, keyWords):
+		c.key = s.name
+	case isFile && anyOf(words, certWords):
+		c.cert = s.name
+		isFolder := (last == "dir" || last == "path") && !strings.ContainsRune(s.value[strings.LastIndexByte(s.value, '/'):], '.')
+		if isFolder && s.name != "SSL_CERT_DIR" { // the variable of OpenSSL contains the authorities
+			c.key = s.name // a folder contains both
+		}
+	case (last == "protocol" || last == "scheme") && strings.EqualFold(s.value, "https"):
+		c.scheme = s.name
+	case anyOf(words, []string{"enabled", "enable", "use", "serve"}) && anyOf(s.words, tlsWords) && allOf(words, ownCerts) && slices.Contains([]string{"true", "1", "yes", "on"}, strings.ToLower(s.value)):
+		c.cert, c.key = s.name, s.name
+	}
+}
+
+// namesOfServer returns the words of the names of a container and its image, without a general word at the end. Many
+// servers use their name as the prefix of their variables, such as VAULT_TLS_CERT_FILE. The variables of clients have the
+// same form, but the name of another server.
+func namesOfServer(c *corev1.Container) [][]string {
+	image, _, _ := strings.Cut(path.Base(c.Image), "@")
+	image, _, _ = strings.Cut(image, ":")
+	var all [][]string
+	for _, name := range []string{c.Name, image} {
+		words := wordsOf(name)
+		if n := len(words) - 1; n > 0 && slices.Contains([]string{"server", "service", "app", "api"}, words[n]) {
+			words = words[:n]
+		}
+		if len(words) > 0 {
+			all = append(all, words)
+		}
+	}
+	return all
+}
+
+// withoutName returns the words of a variable without the name of the server, if the other words are those of a certificate
+// of the server.
+func withoutName(words []string, names [][]string) []string {
+	for _, name := range names {
+		if len(words) > len(name) && slices.Equal(words[:len(name)], name) && allOf(words[len(name):], ownCerts) {
+			return words[len(name):]
+		}
+	}
+	return words
 }
 
 // The values of parameters for certificates. authorityFile matches the files of certificate authorities.

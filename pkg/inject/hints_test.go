@@ -65,6 +65,13 @@ var hinted = []struct{ fact, container, why string }{ // why "": it is injected
 	{"flags in a variable with a loopback address", `"env":[{"name":"GUNICORN_CMD_ARGS","value":"--bind 127.0.0.1:8000"}],"ports":[{"containerPort":8000,"name":"http"}]`, "listens on the loopback address only"},
 	{"a number of TLS in a flag and a certificate without a key", `"args":["--bind=0.0.0.0:8443","--certfile=/c/both.pem"],"ports":[{"containerPort":8443}]`, "8443 is a port of HTTPS"},
 
+	{"variables with the name of the container", `"env":[{"name":"APP_TLS_CERT_FILE","value":"/c/tls.crt"},{"name":"APP_TLS_KEY_FILE","value":"/c/tls.key"}],"ports":[{"containerPort":8200}]`, "APP_TLS_CERT_FILE configures TLS"},
+	{"variables with the name of the image", `"image":"registry.example:5000/vault-server:1@sha256:aa","env":[{"name":"VAULT_TLS_CERT_FILE","value":"/c/tls.crt"},{"name":"VAULT_TLS_KEY_FILE","value":"/c/tls.key"}],"ports":[{"containerPort":8200}]`, "VAULT_TLS_CERT_FILE configures TLS"},
+	{"a variable with the name of the image that enables TLS", `"image":"shop-web","env":[{"name":"SHOP_WEB_TLS_ENABLED","value":"true"}],"ports":[{"containerPort":8200}]`, "SHOP_WEB_TLS_ENABLED configures TLS"},
+	{"a variable with the name of the image, which is that of any server", `"image":"web","env":[{"name":"WEB_TLS_CERT","value":"/c/tls.crt"}],"ports":[{"containerPort":8200}]`, "WEB_TLS_CERT configures TLS"},
+	{"variables with the name of another server", `"image":"vault-agent","env":[{"name":"VAULT_TLS_CERT_FILE","value":"/c/tls.crt"},{"name":"VAULT_TLS_KEY_FILE","value":"/c/tls.key"}],"ports":[{"containerPort":8200}]`, ""},
+	{"variables with the name of the image and a server that it calls", `"image":"shop","env":[{"name":"SHOP_REDIS_TLS_CERT_FILE","value":"/c/tls.crt"},{"name":"SHOP_REDIS_TLS_KEY_FILE","value":"/c/tls.key"},{"name":"SHOP_CLIENT_CERT","value":"/c/x"},{"name":"SHOP_CLIENT_KEY","value":"/c/y"}],"ports":[{"containerPort":8200}]`, ""},
+
 	{"gRPC by its name and a certificate", pairOfFlags + `,"ports":[{"containerPort":7000,"name":"grpc"}]`, "--tls-cert-file configures TLS"},
 	{"gRPC by its name and a mounted certificate", mounted("/etc/app/tls") + `,"ports":[{"containerPort":7000,"name":"grpc"}]`, "mounts a certificate"},
 	{"gRPC next to a port for TLS", pairOfFlags + `,"ports":[{"containerPort":7000,"name":"grpc"},{"containerPort":8443}]`, ""},
