@@ -375,3 +375,16 @@ func TestErrorContainsMostLikelyFlag(t *testing.T) {
 		}
 	}
 }
+
+func TestContainerPortOutOfRangeIsRefused(t *testing.T) {
+	for _, port := range []string{"99999", "65536", "0", "-1"} {
+		for _, containers := range []string{
+			`"containers":[{"name":"web","ports":[{"containerPort":` + port + `}]}]`,
+			`"containers":[{"name":"a","ports":[{"containerPort":8080}]},{"name":"web","ports":[{"containerPort":` + port + `}]}]`,
+			`"containers":[{"name":"a","ports":[{"containerPort":8080}]}],"initContainers":[{"name":"web","ports":[{"containerPort":` + port + `}]}]`,
+		} {
+			out := Inject(parse(t, `{"metadata":{},"spec":{`+containers+`}}`), nil)
+			harness.Equal(t, verdictOf(out)+" "+out.Text, "refused unreadable container web: containerPort: "+port+" is not in 1..65535", containers)
+		}
+	}
+}

@@ -514,8 +514,8 @@ func (in *injection) wantsWindows() bool {
 // betaOS is the label of the system that nodes had before [corev1.LabelOSStable], and have still.
 const betaOS = "beta.kubernetes.io/os"
 
-// checkNames refuses names that Kubernetes does not take: the changes find containers and
-// ports by them, and repeat them. An API server asks webhooks first and validates later.
+// checkNames returns an error for names and numbers of ports that Kubernetes does not accept. The changes contain the names,
+// and they find containers and ports by them. An API server calls webhooks before it validates a pod.
 func (in *injection) checkNames() error {
 	seen := map[string]bool{}
 	for _, c := range slices.Concat(in.pod.Containers, in.pod.InitContainers) {
@@ -526,6 +526,9 @@ func (in *injection) checkNames() error {
 		for _, p := range c.Ports {
 			if p.Name != "" && len(validation.IsValidPortName(p.Name)) > 0 {
 				return refuse(Unreadable, "container %s: a port called %.64q: a name that Kubernetes takes is needed", c.Name, p.Name)
+			}
+			if p.ContainerPort < 1 || p.ContainerPort > 65535 {
+				return refuse(Unreadable, "container %s: containerPort: %d is not in 1..65535", c.Name, p.ContainerPort)
 			}
 		}
 	}
