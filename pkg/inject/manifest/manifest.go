@@ -489,6 +489,9 @@ func (d *document) change(changes []inject.Change) (anew bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	if lineEnding(d.text) == "\r\n" {
+		text = bytes.ReplaceAll(bytes.ReplaceAll(text, []byte("\r\n"), []byte("\n")), []byte("\n"), []byte("\r\n"))
+	}
 	if err := means(text, want); err != nil {
 		return false, fmt.Errorf("it cannot be written: %w", err)
 	}

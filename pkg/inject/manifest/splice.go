@@ -39,10 +39,7 @@ func newSplicer(text []byte, root *yaml.Node, e edit) *splicer {
 			s.lines = append(s.lines, i+1)
 		}
 	}
-	s.style = style{step: 2, list: 0, ending: "\n"}
-	if bytes.Contains(text, []byte("\r\n")) {
-		s.style.ending = "\r\n"
-	}
+	s.style = style{step: 2, list: 0, ending: lineEnding(text)}
 	s.learn(root, map[yaml.Kind]bool{})
 	return s
 }

@@ -74,6 +74,14 @@ func replace(text []byte, hunks []hunk) ([]byte, bool) {
 	return b.Bytes(), true
 }
 
+// lineEnding returns the line ending of a text.
+func lineEnding(text []byte) string {
+	if bytes.Contains(text, []byte("\r\n")) {
+		return "\r\n"
+	}
+	return "\n"
+}
+
 func linesOf(text []byte) []string { return slices.Collect(strings.Lines(string(text))) }
 
 // keep notes in a document, which has just been injected by some changes, how it was written.
@@ -89,7 +97,7 @@ func (d *document) keep(was []byte, changes []inject.Change) {
 		ended, _ = d.kept()
 		// A comment needs a separate line, so the hunks apply to a text that ends with a newline.
 		if !bytes.HasSuffix(ended, []byte("\n")) {
-			ended = append(slices.Clone(ended), '\n')
+			ended = append(slices.Clone(ended), lineEnding(was)...)
 		}
 	}
 	hunks, err := json.Marshal(hunksOf(ended, original))
@@ -104,7 +112,7 @@ func (d *document) keep(was []byte, changes []inject.Change) {
 	if n := len(bytes.TrimRight(body, "\r\n")); n >= 3 && string(body[n-3:n]) == "..." && (n == 3 || body[n-4] == '\n') {
 		body, end = body[:n-3], body[n-3:]
 	}
-	line := keptMark + string(hunks) + "\n"
+	line := keptMark + string(hunks) + lineEnding(was)
 	_, value, _ := read(d.text) // which has been compared with what it should mean
 	if text := slices.Concat(body, []byte(line), end); means(text, value) == nil {
 		d.text = text

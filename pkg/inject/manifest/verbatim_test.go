@@ -43,6 +43,25 @@ func TestUninjectRestoresMissingFinalNewline(t *testing.T) {
 	}
 }
 
+func TestInjectionKeepsCRLFLineEndings(t *testing.T) {
+	for name, text := range map[string]string{
+		"a comment with the original text": commented,
+		"no final newline":                 strings.TrimSuffix(commented, "\n"),
+		"an end mark":                      commented + "...\n",
+		"a literal text":                   strings.Replace(commented, "    image:", "    args:\n    - |\n      a\n      b\n    image:", 1),
+		"anchors":                          strings.NewReplacer("    ports:", "    env: &e [{name: A, value: b}]\n    ports: &p", "  - name: web\n", "  - name: web\n    x: &x {a: b}\n    <<: *x\n").Replace(commented),
+		"a list on two lines":              strings.Replace(commented, "    ports:\n    - containerPort: 8080\n", "    ports: [{containerPort: 8080,\n      name: http}]\n", 1),
+		"JSON":                             "{\n  \"kind\": \"Pod\", \"apiVersion\": \"v1\",\n  \"metadata\": {\"name\": \"web\"},\n  \"spec\": {\"containers\": [{\"name\": \"web\", \"ports\": [{\"containerPort\": 8080}]}]}\n}\n",
+	} {
+		text = strings.ReplaceAll(text, "\n", "\r\n")
+		in := injectText(t, text)
+		if bare := strings.Count(in, "\n") - strings.Count(in, "\r\n"); bare != 0 {
+			t.Errorf("%s: got %d lines that end with LF only, want none:\n%q", name, bare, in)
+		}
+		harness.Equal(t, string(takenBack(Parse("f", []byte(in)))), text, name)
+	}
+}
+
 // The comment of an injection contains the original text, so it can contain the mark of another comment.
 func TestUninjectRestoresCommentOfSameForm(t *testing.T) {
 	text := commented + keptMark + "bogus\n"
