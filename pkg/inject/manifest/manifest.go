@@ -43,6 +43,7 @@ type document struct {
 	node  *yaml.Node
 	value any   // of the node
 	err   error // it cannot be read
+	other bool  // err has no effect on the injection: see isOther
 
 	inStatus string // of its objects' statuses: how it was written
 }
@@ -98,6 +99,7 @@ func Parse(name string, text []byte) *File {
 		if d.err != nil && (d.node == nil || errors.Is(d.err, errKey)) && isHelmTemplate(d.text) {
 			d.err = errHelmTemplate
 		}
+		d.other = d.err != nil && d.isOther()
 	})
 	return f
 }
@@ -233,13 +235,20 @@ func (f *File) Documents() int {
 	return len(slices.DeleteFunc(slices.Clone(f.documents), func(d *document) bool { return d.node == nil && d.err == nil }))
 }
 
-// JSON is the file as it is now, each document an object of JSON on lines of its own.
+// JSON returns the current content of the file. Each document is a JSON object on separate lines. A document with an error
+// is only included if the error is a repeated key and the document is never changed.
 func (f *File) JSON() ([]byte, error) {
 	var b bytes.Buffer
 	for _, d := range f.documents {
 		root, value, err := read(d.text) // which knows how far aliases may be followed
+		if errors.Is(err, errRepeated) && d.other {
+			var invalid bool
+			if value, invalid, _ = readLeniently(root, false); !invalid {
+				err = nil
+			}
+		}
 		if err != nil {
-			return nil, fmt.Errorf("%s:%d: %w", f.Name, d.line, err)
+			return nil, fmt.Errorf("%s:%d: %w; with --output=yaml, the document is written unchanged", f.Name, d.line, err)
 		}
 		if value != nil {
 			b.Write(append(jsonText(expand(root), "  "), '\n'))
@@ -334,8 +343,11 @@ func list(files []*File) []*Result {
 			if d.err != nil {
 				line, text := d.whereabouts(d.err)
 				kind, namespace, name := d.identity()
-				results = append(results, &Result{File: f.Name, Line: line, Kind: kind, Namespace: namespace, Name: name, from: d,
-					Outcome: inject.Outcome{Verdict: inject.Refused, Reason: inject.Unreadable, Text: text}})
+				out := inject.Outcome{Verdict: inject.Refused, Reason: inject.Unreadable, Text: text + "; with --on-refusal=skip, the document is not changed"}
+				if d.other {
+					out = inject.Outcome{Verdict: inject.Skipped, Reason: inject.NoPods, Text: "it makes no pods", Warnings: []string{text + "; the document is not changed"}}
+				}
+				results = append(results, &Result{File: f.Name, Line: line, Kind: kind, Namespace: namespace, Name: name, from: d, Outcome: out})
 				continue
 			}
 			if d.value != nil {
@@ -344,6 +356,26 @@ func list(files []*File) []*Result {
 		}
 	}
 	return results
+}
+
+// isOther reports whether a document with an error is neither a workload nor a Service, and contains none of them. Its
+// content has no effect on the injection. A repeated key has two meanings, so both are examined.
+func (d *document) isOther() bool {
+	if d.node == nil || errors.Is(d.err, errTooLarge) || errors.Is(d.err, errHelmTemplate) {
+		return false
+	}
+	for _, first := range []bool{true, false} {
+		value, _, err := readLeniently(d.node, first)
+		if err != nil {
+			return false
+		}
+		object, _ := value.(map[string]any)
+		kind, version := word(object["kind"]), word(object["apiVersion"])
+		if _, isWorkload := inject.Template(value); isWorkload || strings.HasSuffix(kind, "List") || kind == "Service" && !strings.Contains(version, "/") {
+			return false
+		}
+	}
+	return true
 }
 
 // identity returns the kind, namespace and name of a document that has a syntax tree but no value, for example because

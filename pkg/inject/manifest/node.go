@@ -27,6 +27,9 @@ var errTooLarge = fmt.Errorf("more than %d values, or %d of them in one another:
 // errKey is the error for a key that is a map, a list or null.
 var errKey = errors.New("a key that is no text")
 
+// errRepeated is the error for a repeated key.
+var errRepeated = errors.New("is repeated")
+
 // valueOf is what a node means as JSON, in the form of [inject.Decode].
 func valueOf(n *yaml.Node) (any, error) {
 	d := decoder{nodes: mostNodes, depth: mostDepth}
@@ -34,7 +37,20 @@ func valueOf(n *yaml.Node) (any, error) {
 }
 
 // A decoder follows the aliases of one document, as far as it may.
-type decoder struct{ nodes, depth int }
+type decoder struct {
+	nodes, depth int
+
+	lenient bool // invalid values are null, invalid keys are ignored, and repeated keys are allowed
+	first   bool // if lenient is set, the first value of a repeated key is used instead of the last one
+	invalid bool // if lenient is set, there is an error other than a repeated key
+}
+
+// readLeniently returns the meaning of a document with errors. invalid reports an error other than a repeated key.
+func readLeniently(n *yaml.Node, first bool) (value any, invalid bool, err error) {
+	d := decoder{nodes: mostNodes, depth: mostDepth, lenient: true, first: first}
+	value, err = d.decode(n)
+	return value, d.invalid, err
+}
 
 // enter takes one step down, to a node; leave takes it back.
 func (d *decoder) enter(n *yaml.Node) error {
@@ -58,7 +74,12 @@ func (d *decoder) decode(n *yaml.Node) (any, error) {
 	case yaml.AliasNode:
 		return d.decode(n.Alias)
 	case yaml.ScalarNode:
-		return decodeScalar(n)
+		v, err := decodeScalar(n)
+		if err != nil && d.lenient {
+			d.invalid = true
+			return nil, nil
+		}
+		return v, err
 	case yaml.SequenceNode:
 		list := []any{}
 		for _, item := range n.Content {
@@ -78,11 +99,17 @@ func (d *decoder) decode(n *yaml.Node) (any, error) {
 			merged = append(merged, n.Content[i+1])
 			continue
 		}
-		if key.Kind != yaml.ScalarNode || isNull(key) {
+		_, twice := m[key.Value]
+		switch isText := key.Kind == yaml.ScalarNode && !isNull(key); {
+		case !isText && d.lenient:
+			d.invalid = true
+			continue
+		case !isText:
 			return nil, fmt.Errorf("line %d: %w", key.Line, errKey)
-		}
-		if _, twice := m[key.Value]; twice {
-			return nil, fmt.Errorf("line %d: the key %q is repeated", key.Line, key.Value)
+		case twice && !d.lenient:
+			return nil, fmt.Errorf("line %d: the key %q %w", key.Line, key.Value, errRepeated)
+		case twice && d.first:
+			continue
 		}
 		v, err := d.decode(n.Content[i+1])
 		if err != nil {
@@ -118,7 +145,7 @@ func (d *decoder) merge(m map[string]any, from *yaml.Node) error {
 	}
 	more, ok := v.(map[string]any)
 	if !ok {
-		return fmt.Errorf("line %d: << wants a map", from.Line)
+		return fmt.Errorf("line %d: << requires a map", from.Line)
 	}
 	for key, v := range more {
 		if _, has := m[key]; !has {
