@@ -11,7 +11,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/inject"
 )
 
-// exitCodes is the part of the help texts about the exit codes of the commands that write manifests.
+// exitCodes is the section on exit codes in the help of the commands that write manifests.
 const exitCodes = `
 Exit codes:
   0  The command is complete.

@@ -1,5 +1,6 @@
-// The injector adds the queue-proxy to the pods of workloads, and removes it. The help texts of its commands describe
-// them; docs/injection.md describes the options, which are flags, environment variables and annotations.
+// Injector adds the queue-proxy to the pods of workloads, or removes it. Run a command with --help for
+// its usage. docs/injection.md describes the options, which can be set with flags, environment
+// variables and annotations.
 package main
 
 import (
@@ -93,7 +94,8 @@ func (c *command) edit(f *fileFlags, uninject bool) error {
 	return c.print(f.output, inputs, files)
 }
 
-// requireImage returns an error if a pod was injected with the placeholder of an image, because the pod would not start.
+// requireImage returns an error if a pod was injected with the placeholder image, because such a pod
+// would not start.
 func requireImage(results []*manifest.Result) error {
 	for _, r := range results {
 		if r.Verdict == inject.Injected && r.Placeholder {

@@ -40,7 +40,7 @@ type Semaphore struct {
 	timer    *time.Timer   // calls advance; nil before the first use
 }
 
-// Options are the limits of a semaphore.
+// Options holds the limits of a semaphore.
 type Options struct {
 	Slots     int // number of slots
 	Queue     int // maximum number of waiters
@@ -240,8 +240,8 @@ func (s *Semaphore) takeOwn(c *client) bool {
 	return victim != nil && s.wait(victim, true) <= 0 && s.evict(victim, true)
 }
 
-// wait returns the time until a slot can be revoked. equal is false if its client uses more slots than the
-// waiting client would.
+// wait returns the time until a slot can be revoked. equal is false if the client that holds the slot
+// uses more slots than the waiting client would use with it.
 func (s *Semaphore) wait(victim *Slot, equal bool) time.Duration {
 	patience := s.options.MinPatience
 	if equal && !victim.known {

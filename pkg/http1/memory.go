@@ -50,8 +50,8 @@ func (c *conn) evictMemory() {
 	c.abandon()
 }
 
-// closedFor returns the reason for the end of a request. A connection that the sidecar has closed
-// looks like one that the client has closed.
+// closedFor returns the reason why a request ended. A connection that the sidecar has closed looks
+// like one that the client has closed.
 func (x *exchange) closedFor(reason queue.Reason) queue.Reason {
 	if reason == queue.ClientGone && x.c.costly.Load() {
 		return queue.Overload

@@ -145,8 +145,8 @@ func TestAnAppThatFailsInItsBodyBreaksTheResponse(t *testing.T) {
 	}
 }
 
-// The end of the connection is the end of the content in HTTP/1.0, so a normal end would report that the
-// response is complete.
+// In HTTP/1.0, closing the connection marks the end of the content. After a clean close, the client
+// would treat the response as complete.
 func TestAbortedResponseResetsHTTP10Connection(t *testing.T) {
 	const answer = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nsome\r\n<close>"
 	proxy := proxytest.Start(t, harness.NewApp(t, answering(map[string]string{"it": answer})), nil)

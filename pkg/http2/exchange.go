@@ -169,8 +169,8 @@ func (x *exchange) readFields(h *h2.Head) bool {
 	return wire.ValidHost(q.Host)
 }
 
-// refusal returns the status for a request that is rejected because of its Trailer or Expect
-// fields, as HTTP/1 requests are. For other requests, it returns 0.
+// refusal returns the status code for a request that must be rejected because of its Trailer or Expect
+// header, with the same rules as for HTTP/1. For other requests, it returns 0.
 func refusal(fields []wire.Field) (status int) {
 	announced := 0
 	for _, f := range fields {

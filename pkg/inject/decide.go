@@ -495,8 +495,9 @@ func hasPort(all []*candidate, n int32) bool {
 	return slices.ContainsFunc(all, func(c *candidate) bool { return c.port.ContainerPort == n })
 }
 
-// rivals returns the ports with evidence for HTTP, or all ports if one of them is a port of OTLP. If the Services contain
-// several of these ports, the clients can use each port, but the sidecar forwards the requests to one port only.
+// rivals returns the ports that appear to serve HTTP, or all ports if one of them is an OTLP port. If
+// Services expose more than one of these ports, clients can use any of them, but the sidecar forwards
+// requests to only one.
 func rivals(all []*candidate) []*candidate {
 	if hasPort(all, otlpOverGRPC) || hasPort(all, otlpOverHTTP) {
 		return all

@@ -368,7 +368,7 @@ const (
 	longestOptions = 4096
 )
 
-// systemProperty matches the flags of system properties of Java.
+// systemProperty matches Java system property flags, such as -Dname=value.
 var systemProperty = regexp.MustCompile(`^-D[a-z]`)
 
 // optionWords are the words of variables that contain flags, such as JAVA_TOOL_OPTIONS, JAVA_OPTS and GUNICORN_CMD_ARGS.

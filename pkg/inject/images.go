@@ -20,7 +20,7 @@ var images = parseImages(imagesText)
 // imageHelper is the kind of a container that is not the main one of its pod.
 const imageHelper = "helper"
 
-// imageWeb is the kind of a web server.
+// imageWeb is the kind of an image that runs a web server.
 const imageWeb = "web"
 
 // isWebServer reports whether the image of a container is that of a web server.

@@ -27,8 +27,8 @@ const (
 // springJSON is the property of the variable that contains other properties as JSON.
 const springJSON = "spring.application.json"
 
-// A springProperty is the canonical name of a property of Spring Boot, and its source. The name is empty
-// if a flag or a variable is not such a property.
+// A springProperty is the canonical name of a Spring Boot property and the place where it is set. The
+// name is empty if the flag or variable does not set a Spring Boot property.
 type springProperty struct {
 	name   string
 	source int
@@ -142,8 +142,8 @@ func (s spring) decides(p springProperty) bool {
 	return p.name == sslEnabled || tlsProperty.MatchString(p.name) || isSSL && s.sign.protocol == plainHTTP || strings.HasPrefix(p.name, "management.server.")
 }
 
-// setSpringPort sets an unknown port of Spring Boot. If the port remains unknown, TLS is only evidence for a port without
-// stronger evidence.
+// setSpringPort sets the Spring Boot port if it is not known yet. If the port is still unknown, the
+// TLS setting applies only to ports that have no stronger evidence.
 func (h *hints) setSpringPort(ports []corev1.ContainerPort) {
 	if h.spring.port == 0 && h.spring.sign.protocol != unknownProtocol {
 		h.spring.port = h.likelySpringPort(ports)
@@ -204,7 +204,7 @@ func springCEL(isHTTP string) string {
 		mostVariables = 500
 		mostNamed     = 30   // variables that can contain a property
 		mostMatched   = 10   // texts that are matched with an expensive expression
-		longestText   = 2000 // bytes of a text that is matched with hintFlags
+		longestText   = 2000 // maximum length in bytes of a string that is matched against hintFlags
 		isEnabled     = `(?i)^server[._]ssl[._]enabled$`
 	)
 	isTLS := matchesCEL("text", `(^|[ \t\n])-(-|D)?((?i:`+hintTLSProperty+`)|server\.ssl\.(?i:enabled)(=["']?(?i:true|on|yes|1)|[ \t\n]|$))`)

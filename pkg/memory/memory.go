@@ -53,7 +53,7 @@ type Budget struct {
 
 	used    atomic.Int64
 	trigger atomic.Int64 // sum at which reclaim is called: hard, and the bytes of ending accounts
-	skips   atomic.Int64 // number of additions until the next call of reclaim, if the sum is below the limit
+	skips   atomic.Int64 // number of additions before the next call of reclaim while the sum is below the limit
 
 	mu       sync.Mutex
 	accounts map[*Account]struct{}

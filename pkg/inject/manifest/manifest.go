@@ -110,7 +110,8 @@ var (
 	errHelmTemplate = errors.New("the document is a Helm template ({{ ... }}); inject the output of helm template instead, or use the injector as a post-renderer")
 )
 
-// isUTF16 reports whether a text begins with the byte order mark of UTF-16, or with an ASCII character in UTF-16.
+// isUTF16 reports whether a file begins with a UTF-16 byte order mark or with a UTF-16 encoded ASCII
+// character.
 func isUTF16(text []byte) bool {
 	if len(text) < 2 {
 		return false
@@ -235,8 +236,9 @@ func (f *File) Documents() int {
 	return len(slices.DeleteFunc(slices.Clone(f.documents), func(d *document) bool { return d.node == nil && d.err == nil }))
 }
 
-// JSON returns the current content of the file. Each document is a JSON object on separate lines. A document with an error
-// is only included if the error is a repeated key and the document is never changed.
+// JSON returns the current content of the file. Each document is written as a JSON object that starts
+// on a new line. A document with an error is omitted, unless the error is a repeated key and the
+// document is never modified.
 func (f *File) JSON() ([]byte, error) {
 	var b bytes.Buffer
 	for _, d := range f.documents {
@@ -257,9 +259,9 @@ func (f *File) JSON() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// Inject injects all objects of some files, up to a step. It examines Services and NetworkPolicies together with the pods
-// of all files. The results are in the order of the objects. A document that cannot be read has one result, which is
-// refused.
+// Inject processes all objects in the given files, and stops after the given step. It examines
+// Services and NetworkPolicies together with the pods of all files. The results are in the order of
+// the objects. A document that cannot be parsed has a single result with the verdict refused.
 func Inject(files []*File, said inject.Options, step inject.Step) []*Result {
 	results := list(files)
 	f := lookAround(results)

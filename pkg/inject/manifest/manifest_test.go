@@ -37,7 +37,8 @@ func inputs(t testing.TB) map[string][]byte {
 	return all
 }
 
-// meaning returns the values of the documents of a text. The value of a document with an error is its text.
+// meaning returns the decoded value of each document. For a document that cannot be decoded, the value
+// is the raw text.
 func meaning(t testing.TB, text []byte) []any {
 	t.Helper()
 	var all []any

@@ -105,7 +105,7 @@ func (f *found) ports() [][]inject.ServicePort {
 	return all
 }
 
-// textOf returns a text that is different for different labels or other values.
+// textOf returns a string that is unique to the given labels or value.
 func textOf(labels map[string]string, others ...string) string {
 	var b strings.Builder
 	for _, key := range slices.Sorted(maps.Keys(labels)) {
