@@ -94,7 +94,7 @@ var proofs = [bound.NumNames]proof{
 		attack:     "many streams on one connection",
 		peer:       "h2load with 250 streams: clients read the limit",
 		reason:     "Clients wait for SETTINGS before they open many streams, and then open as many as the limit allows.",
-		attackTest: test{"test/conformance/abuse_h2_test.go", "TestHTTP2FloodsAreBorne"},
+		attackTest: test{"test/conformance/abuse_h2_test.go", "TestHTTP2FloodsStayWithinLimits"},
 		peerTest:   test{h2Tests, "TestEndedStreamsDoNotCountAgainstTheLimit"},
 	},
 	bound.SendTimeout: {

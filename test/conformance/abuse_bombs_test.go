@@ -13,13 +13,13 @@ import (
 	"time"
 )
 
-// A bomb is a request that would never end.
+// A bomb is a request without an end.
 type bomb struct {
 	name   string
 	begin  string
-	again  string // sent over and over
-	status []int  // of its answer; none: the connection may end without one
-	small  bool   // meant for the small ports too
+	again  string // sent repeatedly
+	status []int  // allowed status codes of the response; a connection may also end without a response if empty
+	small  bool   // also sent to the internal ports
 }
 
 var bombs = []bomb{
@@ -40,15 +40,16 @@ var bombs = []bomb{
 	{"a body that nobody asked for", "POST /metrics HTTP/1.1\r\nHost: a.test\r\nContent-Length: 1000000000000\r\n\r\n", strings.Repeat("a", 1<<16), []int{200, 404, 405, 413}, true},
 }
 
-// What never ends is ended by the sidecar: within seconds, after so many bytes,
-// with an answer that says why, and several at once fit into a small pod.
-func TestWhatNeverEndsIsEnded(t *testing.T) {
+// The sidecar rejects unbounded requests within seconds and after a bounded number of bytes,
+// and the response states the reason. Several at the same time fit into the memory of a small
+// pod.
+func TestUnboundedRequestsAreRejected(t *testing.T) {
 	const (
 		atOnce = 2
-		// The longest head, what is still taken so that the answer can be read, and
-		// what the two kernels hold.
+		// The maximum size of a header section, the input that the sidecar discards so that the
+		// client can read the response, and the socket buffers of both kernels.
 		mostBytes = 24 << 20
-		mostTime  = 5 * time.Second // of which a second is given to the reading of the answer
+		mostTime  = 5 * time.Second // including one second for reading the response
 	)
 	p := newProxy(t)
 	writeCertificate(t, p.dir)
@@ -60,7 +61,7 @@ func TestWhatNeverEndsIsEnded(t *testing.T) {
 		ports.Go(func() {
 			var all sync.WaitGroup
 			for _, b := range bombs {
-				if i > 1 && !b.small { // the others are the same
+				if i > 1 && !b.small { // the metrics port behaves like the other internal ports
 					continue
 				}
 				for n := range atOnce {
@@ -75,20 +76,20 @@ func TestWhatNeverEndsIsEnded(t *testing.T) {
 						took := time.Since(began)
 						switch {
 						case sent >= mostBytes:
-							t.Errorf("%s, %s: %d bytes were taken, want fewer", w.name, b.name, sent)
+							t.Errorf("%s, %s: %d bytes were accepted, want fewer", w.name, b.name, sent)
 						case err != nil:
 							t.Errorf("%s, %s: after %d bytes: %v", w.name, b.name, sent, err)
-						case i > 1 && answer.status() == 400: // small ports take so many lines, and no more
+						case i > 1 && answer.status() == 400: // the internal ports accept a limited number of lines
 						case !slices.Contains(b.status, answer.status()):
 							t.Errorf("%s, %s: got %q after %d bytes, want %d", w.name, b.name, answer.Start, sent, b.status)
 						case took > mostTime+slack:
-							t.Errorf("%s, %s: it took %v", w.name, b.name, took)
+							t.Errorf("%s, %s: rejected after %v, want at most %v", w.name, b.name, took, mostTime)
 						case n == 0:
 							t.Logf("%s, %s: %q after %d KB and %v", w.name, b.name, answer.Start, sent>>10, took.Round(time.Millisecond))
 						}
 					})
 				}
-				all.Wait() // one kind at a time
+				all.Wait() // test one kind at a time
 			}
 		})
 	}
@@ -96,8 +97,8 @@ func TestWhatNeverEndsIsEnded(t *testing.T) {
 	p.unharmed(before)
 }
 
-// What is asked of a small port is taken apart, so it must be short.
-func TestSmallPortsTakeSmallHeads(t *testing.T) {
+// The internal ports parse requests into strings, so they limit the length of a header section.
+func TestInternalPortsLimitHeaderSize(t *testing.T) {
 	p := newProxy(t)
 	p.start(inSmallPod()...)
 	before := p.footprint()
@@ -116,7 +117,7 @@ func TestSmallPortsTakeSmallHeads(t *testing.T) {
 					}
 					v := try(c, request("GET", "/metrics", "Connection: close", "Accept: "+strings.Repeat("a/b;q=0.1,", row.size/10)+"text/plain"), patience)
 					if len(v.answers) != 1 || !slices.Contains(row.status, v.answers[0].status()) {
-						t.Errorf("%s, a head of %d KB: got %v, %v, want %d", w.name, row.size>>10, v.answers, v.err, row.status)
+						t.Errorf("%s, header section of %d KB: got %v, %v, want %d", w.name, row.size>>10, v.answers, v.err, row.status)
 					}
 				})
 			}
@@ -126,8 +127,8 @@ func TestSmallPortsTakeSmallHeads(t *testing.T) {
 	p.unharmed(before)
 }
 
-// explode sends a bomb until the other side has had enough, and returns its answer
-// and how many bytes were sent.
+// explode sends a bomb until the other side closes the connection. It returns the response and
+// the number of bytes that were sent.
 func explode(c net.Conn, b bomb, most int64) (answer *message, sent int64, err error) {
 	defer c.Close()
 	c.SetDeadline(time.Now().Add(patience))
@@ -148,8 +149,8 @@ func explode(c net.Conn, b bomb, most int64) (answer *message, sent int64, err e
 	return r.m, sent, r.err
 }
 
-// Many small pieces are no attack, and arrive as they are.
-func TestAHundredThousandChunksOfOneByteArrive(t *testing.T) {
+// A body of many small chunks is valid and arrives unchanged.
+func TestManySmallChunksAreForwarded(t *testing.T) {
 	const chunks = 100_000
 	body := strings.Repeat("x", chunks)
 	want := fmt.Sprintf(`"sha256": "%x"`, sha256.Sum256([]byte(body)))

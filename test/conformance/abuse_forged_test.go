@@ -9,16 +9,17 @@ import (
 	"testing"
 )
 
-// A forgery is headers by which the parts of Knative know one another, sent by anybody.
+// A forgery is a set of headers that Knative components use to identify each other, sent by an
+// arbitrary client.
 type forgery struct {
 	fields []string
-	status int  // while the app is full and so is the line; 0: no answer, because it is beside the limit
-	probe  bool // it is answered by the sidecar, and is in no log
+	status int  // expected status while the app and the queue are full; 0 means that the request runs in addition to the limit and is not answered by the sidecar
+	probe  bool // the sidecar answers the request and does not log it
 	stops  []string
 	passes []string
 }
 
-// What each of the forgeries gains is what docs/promises.md gives it, and no more.
+// forgeries lists the effects of forged headers. docs/promises.md states these effects.
 var forgeries = []forgery{
 	{[]string{"K-Proxy-Request: activator"}, 503, false, []string{"K-Proxy-Request"}, nil},
 	{[]string{"K-Proxy-Request: queue"}, 503, false, []string{"K-Proxy-Request"}, nil},
@@ -41,9 +42,9 @@ var forgeries = []forgery{
 	{[]string{"X-Envoy-Upstream-Rq-Timeout-Ms: 1", "X-Request-Start: 0"}, 503, false, nil, []string{"X-Request-Start"}},
 }
 
-// Nobody passes the limit with a forged header, nor hides from the log, nor makes a
-// series of metrics.
-func TestForgedHeadersGainWhatThePromisesSay(t *testing.T) {
+// A forged header does not bypass the limit, does not hide a request from the log, and does not
+// create a metric series.
+func TestForgedHeadersDoNotBypassLimits(t *testing.T) {
 	p := newProxy(t)
 	app := &recordingApp{release: make(chan struct{})}
 	p.app(app)
@@ -69,13 +70,13 @@ func TestForgedHeadersGainWhatThePromisesSay(t *testing.T) {
 	after, text := p.series(p.port.metrics)
 	for name := range after {
 		if !names[name] && !strings.Contains(name, "kubelet") && strings.Contains(name, "other") && !strings.Contains(name, `"other"`) {
-			t.Errorf("there is a new series %s", name)
+			t.Errorf("got new series %s, want none", name)
 		}
 	}
 	if strings.Contains(text, "other.test") {
-		t.Error("a forged name is in the metrics")
+		t.Error("got a forged name in the metrics, want none")
 	}
-	p.poll("each request has its line", func() error {
+	p.poll("each request is logged", func() error {
 		lines := map[string]int{}
 		for _, line := range p.logIsJSON() {
 			if target, _ := line["target"].(string); line["message"] == "request" {
@@ -85,7 +86,7 @@ func TestForgedHeadersGainWhatThePromisesSay(t *testing.T) {
 		for i, f := range forgeries {
 			for _, target := range []string{fmt.Sprintf("/full/%d", i), fmt.Sprintf("/free/%d", i)} {
 				if got := lines[target]; f.probe != (got == 0) {
-					return fmt.Errorf("%q: %d lines for %s, want some but for probes", f.fields, got, target)
+					return fmt.Errorf("%q: got %d lines for %s, want none for probes and at least one for other requests", f.fields, got, target)
 				}
 			}
 		}
@@ -93,12 +94,12 @@ func TestForgedHeadersGainWhatThePromisesSay(t *testing.T) {
 	})
 }
 
-// A recordingApp notes the fields of each request, and holds that for /hold.
+// A recordingApp records the fields of each request and holds requests for /hold.
 type recordingApp struct {
 	release chan struct{}
 
 	mu       sync.Mutex
-	requests []http.Header // with Host, and the path as Path
+	requests []http.Header // header fields, with Host and with the path as Path
 }
 
 func (a *recordingApp) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
@@ -113,7 +114,7 @@ func (a *recordingApp) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// got returns the fields of a request for a path, and how many there were.
+// got returns the fields of the last request for path and the number of such requests.
 func (a *recordingApp) got(path string) (one http.Header, n int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -125,7 +126,7 @@ func (a *recordingApp) got(path string) (one http.Header, n int) {
 	return one, n
 }
 
-// besideAFullApp sends the fields while the only slot is taken.
+// besideAFullApp sends the fields while another request holds the only slot.
 func (f forgery) besideAFullApp(t *testing.T, p *proxy, app *recordingApp, path string) {
 	t.Helper()
 	ask := func() int {
@@ -133,25 +134,26 @@ func (f forgery) besideAFullApp(t *testing.T, p *proxy, app *recordingApp, path 
 		defer w.Close()
 		return w.ask(path, f.fields...).status()
 	}
-	if f.status == 0 { // two run beside the limit, and one is done with a moment after its answer
-		p.poll(fmt.Sprintf("%q is answered beside a full app", f.fields), func() error {
+	if f.status == 0 { // up to two such requests run in addition to the limit; the previous one ends shortly after its response
+		p.poll(fmt.Sprintf("%q is answered while the app is full", f.fields), func() error {
 			if got := ask(); got != 200 {
 				return fmt.Errorf("got %d, want 200", got)
 			}
 			return nil
 		})
 	} else if got := ask(); got != f.status {
-		t.Errorf("%q beside a full app: got %d, want %d", f.fields, got, f.status)
+		t.Errorf("%q while the app is full: got %d, want %d", f.fields, got, f.status)
 	}
 	if _, n := app.got(path); n != 0 && f.status != 0 {
-		t.Errorf("%q has reached a full app", f.fields)
+		t.Errorf("%q reached a full app, want no request", f.fields)
 	}
 }
 
-// besideAFreeApp sends the fields while there is a slot, and looks at what the app gets.
+// besideAFreeApp sends the fields while a slot is free and checks the fields that the app
+// receives.
 func (f forgery) besideAFreeApp(t *testing.T, p *proxy, app *recordingApp, path string) {
 	t.Helper()
-	p.poll("there is a slot", func() error { // the one before is done with a moment after its answer
+	p.poll("a slot is free", func() error { // the previous request ends shortly after its response
 		w := dial(t, p.addr())
 		defer w.Close()
 		if m := w.ask(path, f.fields...); m.status() == 503 {
@@ -162,36 +164,37 @@ func (f forgery) besideAFreeApp(t *testing.T, p *proxy, app *recordingApp, path 
 	h, n := app.got(path)
 	switch {
 	case f.probe && n != 0:
-		t.Errorf("%q: a probe has reached the app", f.fields)
+		t.Errorf("%q: the probe reached the app, want no request", f.fields)
 		return
 	case f.probe:
 		return
 	case n != 1:
-		t.Errorf("%q: the app has got %d requests, want 1", f.fields, n)
+		t.Errorf("%q: the app received %d requests, want 1", f.fields, n)
 		return
 	}
 	for _, name := range f.stops {
 		if got := h.Values(name); got != nil {
-			t.Errorf("%q: the app sees %s: %q, want none", f.fields, name, got)
+			t.Errorf("%q: the app received %s: %q, want none", f.fields, name, got)
 		}
 	}
 	for _, name := range f.passes {
-		want := "other.test" // K-Original-Host is whom the app is asked for
+		want := "other.test" // K-Original-Host sets the Host that the app receives
 		for _, field := range f.fields {
 			if value, ok := strings.CutPrefix(field, name+": "); ok {
 				want = value
 			}
 		}
 		if got := h.Get(name); got != want {
-			t.Errorf("%q: the app sees %s: %q, want %q", f.fields, name, got, want)
+			t.Errorf("%q: the app received %s: %q, want %q", f.fields, name, got, want)
 		}
 	}
 }
 
-// longestForwarded is the longest Forwarded that is made of an X-Forwarded-For.
+// longestForwarded is the maximum length of a Forwarded field that is created from
+// X-Forwarded-For.
 const longestForwarded = 256 << 10
 
-// wantChain holds what the app got to the fields that the client sent.
+// wantChain compares the fields that the app received with the fields that the client sent.
 func wantChain(t *testing.T, name string, fields []string, h http.Header) {
 	t.Helper()
 	var xff, forwarded []string
@@ -204,30 +207,30 @@ func wantChain(t *testing.T, name string, fields []string, h http.Header) {
 			forwarded = append(forwarded, value)
 		default:
 			if got := h.Get(n); got != value {
-				t.Errorf("%s: the app sees %s: %.100q, want it as it came", name, n, got)
+				t.Errorf("%s: the app received %s: %.100q, want it unchanged", name, n, got)
 			}
 		}
 	}
 	want := strings.Join(append(xff, "127.0.0.1"), ", ")
 	if got := strings.Join(h.Values("X-Forwarded-For"), ", "); got != want {
-		t.Errorf("%s: the app sees X-Forwarded-For of %d bytes %.100q, want %d: it as it came, and our client", name, len(got), got, len(want))
+		t.Errorf("%s: the app received X-Forwarded-For of %d bytes %.100q, want %d: the original value and the client address", name, len(got), got, len(want))
 	}
 	got := strings.Join(h.Values("Forwarded"), ", ")
 	switch {
 	case forwarded != nil:
 		if got != forwarded[0] {
-			t.Errorf("%s: the app sees Forwarded: %.100q, want it as it came", name, got)
+			t.Errorf("%s: the app received Forwarded: %.100q, want it unchanged", name, got)
 		}
 	case len(got) > longestForwarded:
-		t.Errorf("%s: the app sees a Forwarded of %d bytes, want at most %d", name, len(got), longestForwarded)
+		t.Errorf("%s: the app received a Forwarded of %d bytes, want at most %d", name, len(got), longestForwarded)
 	case strings.HasPrefix(name, "a short chain"), strings.HasPrefix(name, "a hundred"):
 		if n := strings.Count(got, "for="); n != strings.Count(want, ",") {
-			t.Errorf("%s: the app sees Forwarded: %.100q with %d nodes, want all of the chain", name, got, n)
+			t.Errorf("%s: the app received Forwarded: %.100q with %d nodes, want all nodes of the chain", name, got, n)
 		}
 	}
 }
 
-// giantChains are fields of 100 KiB that name proxies, and a few short ones.
+// giantChains returns fields of 100 KiB that name proxies, and some short ones.
 func giantChains() map[string][]string {
 	const size = 100 << 10
 	long := func(one string) string { return strings.Repeat(one, size/len(one)) }
@@ -250,9 +253,9 @@ func giantChains() map[string][]string {
 	}
 }
 
-// A chain of proxies may be as long as a client likes to say: what is made of it
-// is bounded, and what came is passed on as it came.
-func TestGiantChainsOfProxiesArriveWithoutGrowing(t *testing.T) {
+// Clients can send proxy chains of any length. The size of the Forwarded field that the sidecar
+// creates is bounded, and received fields are forwarded unchanged.
+func TestLongProxyChainsAreForwardedUnchanged(t *testing.T) {
 	for _, protocol := range []string{"h1", "h2c"} {
 		t.Run(protocol, func(t *testing.T) {
 			p := newProxy(t)
@@ -273,7 +276,7 @@ func TestGiantChainsOfProxiesArriveWithoutGrowing(t *testing.T) {
 				h := heard[name]
 				mu.Unlock()
 				if answer.StatusCode != 200 || h == nil {
-					t.Errorf("%s: got %d, want it to arrive", name, answer.StatusCode)
+					t.Errorf("%s: got status %d, want the request to reach the app", name, answer.StatusCode)
 					continue
 				}
 				wantChain(t, name, fields, h)

@@ -27,19 +27,19 @@ import (
 // responses, the user container has at most CONTAINER_CONCURRENCY requests, and memory is bounded.
 // After the attack, all counts return to their initial values.
 
-// An attacker is a client's HTTP/2 connection that sends what it is told. Nothing
-// it sends is checked, and of what comes nothing is looked at.
+// An attacker is the HTTP/2 connection of a malicious client. It does not validate what it
+// sends and discards what it receives.
 type attacker struct {
 	net.Conn
 	out     *bufio.Writer
 	framer  *http2.Framer
 	block   bytes.Buffer
 	encoder *hpack.Encoder
-	stream  uint32        // the last one that was opened
-	drained chan struct{} // closed when all has been read that came; nil: deaf
+	stream  uint32        // last stream that was opened
+	drained chan struct{} // closed when all input has been read; nil if the attacker does not read
 }
 
-// attacker connects by h2c or TLS h2. One that is deaf reads nothing.
+// attacker connects by h2c or TLS h2. A deaf attacker does not read from the connection.
 func (p *proxy) attacker(protocol string, deaf bool, settings ...http2.Setting) (*attacker, error) {
 	p.t.Helper()
 	var c net.Conn
@@ -61,7 +61,7 @@ func (p *proxy) attacker(protocol string, deaf bool, settings ...http2.Setting) 
 		a.drained = make(chan struct{})
 		go func() {
 			defer close(a.drained)
-			io.Copy(io.Discard, c) // ends with the connection
+			io.Copy(io.Discard, c) // returns when the connection ends
 		}()
 	}
 	io.WriteString(a.out, http2.ClientPreface)
@@ -69,7 +69,7 @@ func (p *proxy) attacker(protocol string, deaf bool, settings ...http2.Setting) 
 	return a, nil
 }
 
-// open sends a request's head in one frame.
+// open sends a request header section in one HEADERS frame.
 func (a *attacker) open(end bool, fields ...string) error {
 	if a.stream == 0 {
 		a.stream = 1
@@ -80,7 +80,7 @@ func (a *attacker) open(end bool, fields ...string) error {
 	return a.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: a.stream, BlockFragment: a.block.Bytes(), EndStream: end, EndHeaders: true})
 }
 
-// encode puts a head into block.
+// encode writes a header section to block.
 func (a *attacker) encode(fields ...string) {
 	a.block.Reset()
 	for _, f := range fields {
@@ -89,13 +89,13 @@ func (a *attacker) encode(fields ...string) {
 	}
 }
 
-// asks is the head of a request.
+// asks returns the fields of a request header section.
 func asks(method, path string, fields ...string) []string {
 	return append([]string{":method: " + method, ":scheme: http", ":authority: a.test", ":path: " + path}, fields...)
 }
 
-// A victim is a pod that is attacked: its user container keeps count, and honest
-// clients use it all the time.
+// A victim is an attacked pod. Its user container counts requests, and honest clients send
+// requests all the time.
 type victim struct {
 	*proxy
 	limit  int // CONTAINER_CONCURRENCY
@@ -103,18 +103,19 @@ type victim struct {
 	honest []*honest
 }
 
-// countingApp answers GET /hold after a moment, or when its client has gone, /wait when its
-// client has gone, /informational after 99 long informational responses, POST when the body has come, and everything else at once. It knows when it has more
-// requests than the limit.
+// countingApp answers GET /hold after 10 ms or when the client closes the connection, /wait
+// when the client closes the connection, /informational after 99 long informational responses,
+// POST after the complete body, and all other requests immediately. It records the number of
+// concurrent requests if there is a limit.
 type countingApp struct {
 	limit int
-	came  atomic.Int64 // requests, but for /now
+	came  atomic.Int64 // number of requests except for /now
 
 	mu       sync.Mutex
 	last     int
-	running  map[int]bool // by the order of their arrival
-	most     int          // that had come before some request and were there a second later
-	never    int          // requests for /never
+	running  map[int]bool // arrival numbers of the current requests
+	most     int          // maximum number of concurrent requests, after excluding requests that ended within a second of the arrival of a later one
+	never    int          // number of requests for /never
 	arrivals int
 }
 
@@ -142,7 +143,7 @@ func (a *countingApp) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		for range 99 {
 			w.WriteHeader(http.StatusEarlyHints)
 		}
-		panic(http.ErrAbortHandler) // the connection is not reused
+		panic(http.ErrAbortHandler) // do not reuse the connection
 	case strings.HasPrefix(r.URL.Path, "/stream/"):
 		n, _ := strconv.Atoi(r.URL.Path[len("/stream/"):])
 		io.CopyN(w, zero{}, int64(n))
@@ -153,8 +154,9 @@ func (a *countingApp) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	io.WriteString(w, "ok")
 }
 
-// enter counts a request. One whose client has gone may take a moment to notice:
-// those that came earlier have a second for that. It has noticed when its context is done.
+// enter counts a request. If the limit is exceeded, enter waits up to one second for earlier
+// requests to end, because a request ends shortly after its client closes the connection. The
+// end of a request is visible when its context is canceled.
 func (a *countingApp) enter(ctx context.Context) (me int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -165,7 +167,7 @@ func (a *countingApp) enter(ctx context.Context) (me int) {
 	end := time.Now().Add(time.Second)
 	for a.before(me) >= a.limit && time.Now().Before(end) {
 		a.mu.Unlock()
-		select { // the app works on it, while there are too many
+		select { // delay the request while there are too many
 		case <-ctx.Done():
 		case <-time.After(time.Millisecond):
 		}
@@ -178,12 +180,12 @@ func (a *countingApp) enter(ctx context.Context) (me int) {
 	return me
 }
 
-// await returns when so many requests have come.
+// await waits until n requests have arrived.
 func (a *countingApp) await(t *testing.T, n int) {
 	t.Helper()
-	poll(t, fmt.Sprintf("%d requests are at the app", n), func() error {
+	poll(t, fmt.Sprintf("the app received %d requests", n), func() error {
 		if got := a.came.Load(); got < int64(n) {
-			return fmt.Errorf("there came %d", got)
+			return fmt.Errorf("got %d", got)
 		}
 		return nil
 	})
@@ -204,7 +206,7 @@ func (a *countingApp) leave(me int) {
 	delete(a.running, me)
 }
 
-// newVictim starts a pod and two honest clients for each way in.
+// newVictim starts a pod and one honest client for each protocol.
 func newVictim(t *testing.T, limit int, app string, env ...string) *victim {
 	t.Helper()
 	p := newProxy(t)
@@ -219,13 +221,13 @@ func newVictim(t *testing.T, limit int, app string, env ...string) *victim {
 	return v
 }
 
-// An honest client asks for something every few milliseconds.
+// An honest client sends a request every few milliseconds.
 type honest struct {
 	protocol string
 	mu       sync.Mutex
-	answered int           // with 200
-	turned   int           // with 503 and queue-full
-	longest  time.Duration // that an answer has taken
+	answered int           // number of responses with status 200
+	turned   int           // number of responses with status 503 and reason queue-full
+	longest  time.Duration // maximum latency
 	wrong    error
 }
 
@@ -271,7 +273,7 @@ func newHonest(t *testing.T, p *proxy, protocol string) *honest {
 	return h
 }
 
-// take returns what was seen since the last time.
+// take returns the results since the last call and resets them.
 func (h *honest) take() (answered, turned int, longest time.Duration, wrong error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -280,7 +282,7 @@ func (h *honest) take() (answered, turned int, longest time.Duration, wrong erro
 	return answered, turned, longest, wrong
 }
 
-// forgetPeak makes VmHWM begin anew at what is resident now.
+// forgetPeak resets VmHWM to the current resident size.
 func (p *proxy) forgetPeak() {
 	p.t.Helper()
 	if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", p.cmd.Process.Pid), []byte("5"), 0); err != nil {
@@ -288,34 +290,35 @@ func (p *proxy) forgetPeak() {
 	}
 }
 
-// honestAnswers is what honest clients got in an attack: each an answer within patience,
-// and only where the attacker contends for slots 503.
+// honestAnswers returns the results of the honest clients during an attack. The test fails if a
+// request takes longer than patience. Status 503 is allowed only if the attacker competes for
+// slots.
 func (v *victim) honestAnswers(name string, contends bool) (answered, turned int, longest time.Duration) {
 	for _, h := range v.honest {
 		a, n, l, wrong := h.take()
 		answered, turned, longest = answered+a, turned+n, max(longest, l)
 		if wrong != nil {
-			v.t.Errorf("%s: an honest client over %s got %v", name, h.protocol, wrong)
+			v.t.Errorf("%s: honest client over %s: %v", name, h.protocol, wrong)
 		}
 		if n > 0 && !contends {
-			v.t.Errorf("%s: an honest client over %s was turned away %d times", name, h.protocol, n)
+			v.t.Errorf("%s: honest client over %s: got %d responses with status 503, want 0", name, h.protocol, n)
 		}
 		if l > patience {
-			v.t.Errorf("%s: an honest client over %s waited for %v", name, h.protocol, l)
+			v.t.Errorf("%s: honest client over %s: response after %v, want at most %v", name, h.protocol, l, patience)
 		}
 	}
 	return answered, turned, longest
 }
 
-// bear runs an attack and holds the sidecar to its bounds. contends says that the
-// attack fills the queue, so that honest clients may be turned away.
+// bear runs an attack and checks the limits of the sidecar. contends means that the attack
+// fills the queue, so that honest clients may get status 503.
 func (v *victim) bear(name string, memory int64, contends bool, attack func()) {
 	t := v.t
 	t.Helper()
 	for _, h := range v.honest {
 		h.take()
 	}
-	const some = 30 // goroutines, files: of honest clients' connections and those to the user container
+	const some = 30 // goroutines and files for connections of honest clients and for connections to the user container
 	held := v.footprint()
 	v.app.came.Store(0)
 	v.forgetPeak()
@@ -324,28 +327,28 @@ func (v *victim) bear(name string, memory int64, contends bool, attack func()) {
 	took := time.Since(began)
 	grown := v.memory("VmHWM") - before
 	if grown > memory {
-		t.Errorf("%s: memory has grown by %d KB, want at most %d", name, grown>>10, memory>>10)
+		t.Errorf("%s: memory grew by %d KB, want at most %d", name, grown>>10, memory>>10)
 	}
 	v.givenBack(name, held, some)
-	poll(t, name+": slots are given back", func() error {
+	poll(t, name+": slots are released", func() error {
 		if v.limit == 0 {
 			return nil
 		}
 		v.app.mu.Lock()
 		defer v.app.mu.Unlock()
 		if n := len(v.app.running); n > len(v.honest) {
-			return fmt.Errorf("%d requests are at the app", n)
+			return fmt.Errorf("the app has %d requests", n)
 		}
 		return nil
 	})
 	after := v.honest
-	poll(t, name+": honest clients are answered", func() error { // again, if they were turned away
+	poll(t, name+": honest clients receive responses", func() error { // also after responses with status 503
 		for _, h := range after {
 			h.mu.Lock()
 			n := h.answered
 			h.mu.Unlock()
 			if n == 0 {
-				return fmt.Errorf("no answer over %s", h.protocol)
+				return fmt.Errorf("no response over %s", h.protocol)
 			}
 		}
 		return nil
@@ -354,18 +357,18 @@ func (v *victim) bear(name string, memory int64, contends bool, attack func()) {
 	v.app.mu.Lock()
 	defer v.app.mu.Unlock()
 	if v.app.most > v.limit && v.limit > 0 {
-		t.Errorf("%s: the app had %d requests at once, want at most %d", name, v.app.most, v.limit)
+		t.Errorf("%s: the app had %d concurrent requests, want at most %d", name, v.app.most, v.limit)
 	}
 	if v.app.never > 0 {
-		t.Errorf("%s: the app got %d requests that are none", name, v.app.never)
+		t.Errorf("%s: the app received %d invalid requests, want 0", name, v.app.never)
 	}
-	t.Logf("%-40s %5d ms, +%6d KB, honest clients: %d answered, %d turned away, longest %d ms; the app: %d requests, %d at once",
+	t.Logf("%-40s %5d ms, +%6d KB, honest clients: %d answered, %d rejected, maximum latency %d ms; app: %d requests, %d concurrent",
 		name, took.Milliseconds(), grown>>10, answered, turned, longest.Milliseconds(), v.app.arrivals, v.app.most)
 	v.app.most, v.app.arrivals = 0, 0
 }
 
-// flood does something so many times, on as many connections one after the other
-// as the sidecar makes necessary by ending them.
+// flood calls do the given number of times. It opens a new connection when the sidecar closes
+// the current one.
 func (v *victim) flood(protocol string, deaf bool, times int, settings []http2.Setting, do func(a *attacker, i int) error) {
 	v.t.Helper()
 	var a *attacker
@@ -386,8 +389,8 @@ func (v *victim) flood(protocol string, deaf bool, times int, settings []http2.S
 	}
 }
 
-// finish ends the attacker's side and returns when the sidecar has read all that
-// was sent, or did not want to.
+// finish closes the write side and returns when the sidecar has read all input or has closed
+// the connection.
 func (a *attacker) finish() {
 	a.out.Flush()
 	if w, ok := a.Conn.(interface{ CloseWrite() error }); ok {
@@ -401,28 +404,28 @@ func (a *attacker) finish() {
 	a.Close()
 }
 
-// An h2Flood is many frames of a kind.
+// An h2Flood is a sequence of many frames of the same kind.
 type h2Flood struct {
 	name     string
 	times    int
-	contends bool // it takes places in the queue
+	contends bool // the requests of the flood compete for slots
 	deaf     bool // the attacker does not read
 	settings []http2.Setting
 	do       func(a *attacker, i int) error
 }
 
-var errNext = errors.New("on with a new connection")
+var errNext = errors.New("continue with a new connection")
 
-// raw writes a frame as given.
+// raw writes a frame without validation.
 func (a *attacker) raw(kind http2.FrameType, flags http2.Flags, stream uint32, payload []byte) error {
 	return a.framer.WriteRawFrame(kind, flags, stream, payload)
 }
 
-// literal is a field with a value of so many bytes, neither indexed nor packed
-// (RFC 7541 section 6.2.2).
+// literal returns a field whose value has size bytes, as a literal without indexing and without
+// Huffman coding (RFC 7541 section 6.2.2).
 func literal(name string, size int) []byte {
 	b := append([]byte{0, byte(len(name))}, name...)
-	b = append(b, 127) // a length in seven bits and more of seven
+	b = append(b, 127) // a length of 127 or more continues in groups of seven bits
 	for n := size - 127; ; n >>= 7 {
 		if n < 128 {
 			b = append(b, byte(n))
@@ -435,7 +438,7 @@ func literal(name string, size int) []byte {
 
 func word32(n uint32) []byte { return binary.BigEndian.AppendUint32(nil, n) }
 
-// h2Floods are in the order of their fame.
+// h2Floods starts with the best known attacks.
 var h2Floods = []h2Flood{
 	{"rapid reset (CVE-2023-44487)", 20000, true, false, nil, func(a *attacker, _ int) error {
 		return errors.Join(a.open(true, asks("GET", "/hold")...), a.framer.WriteRSTStream(a.stream, http2.ErrCodeCancel))
@@ -444,7 +447,7 @@ var h2Floods = []h2Flood{
 		if err := a.open(true, asks("GET", "/hold")...); err != nil {
 			return err
 		}
-		switch i % 4 { // each makes the server reset a stream that it serves
+		switch i % 4 { // each case makes the server reset a stream that is in progress
 		case 0:
 			return a.raw(http2.FrameWindowUpdate, 0, a.stream, word32(0))
 		case 1:
@@ -482,11 +485,11 @@ var h2Floods = []h2Flood{
 	}},
 	{"PING", 20000, false, false, nil, func(a *attacker, _ int) error { return a.framer.WritePing(false, [8]byte{}) }},
 	{"PING, answers unread", 20000, false, true, nil, func(a *attacker, _ int) error { return a.framer.WritePing(false, [8]byte{}) }},
-	{"PRIORITY of streams that are none", 20000, false, false, nil, func(a *attacker, i int) error {
+	{"PRIORITY of idle streams", 20000, false, false, nil, func(a *attacker, i int) error {
 		return a.framer.WritePriority(uint32(2*i+1), http2.PriorityParam{StreamDep: uint32(2*i + 3), Weight: 15})
 	}},
 	{"WINDOW_UPDATE", 20000, false, false, nil, func(a *attacker, _ int) error { return a.framer.WriteWindowUpdate(0, 1) }},
-	{"RST_STREAM of streams that have ended", 20000, false, false, nil, func(a *attacker, _ int) error {
+	{"RST_STREAM of closed streams", 20000, false, false, nil, func(a *attacker, _ int) error {
 		if a.stream == 0 {
 			if err := a.open(true, asks("GET", "/now")...); err != nil {
 				return err
@@ -502,7 +505,7 @@ var h2Floods = []h2Flood{
 		}
 		return a.framer.WriteData(1, false, nil)
 	}},
-	{"DATA that is all padding", 20000, false, false, nil, func(a *attacker, _ int) error {
+	{"DATA that contains only padding", 20000, false, false, nil, func(a *attacker, _ int) error {
 		if a.stream == 0 {
 			if err := a.open(false, asks("POST", "/")...); err != nil {
 				return err
@@ -510,16 +513,16 @@ var h2Floods = []h2Flood{
 		}
 		return a.raw(http2.FrameData, http2.FlagDataPadded, 1, append([]byte{255}, make([]byte, 255)...))
 	}},
-	{"more streams than are allowed", 5000, true, false, nil, func(a *attacker, _ int) error { return a.open(true, asks("GET", "/hold")...) }},
+	{"more streams than the limit", 5000, true, false, nil, func(a *attacker, _ int) error { return a.open(true, asks("GET", "/hold")...) }},
 	{"GOAWAY", 20000, false, false, nil, func(a *attacker, _ int) error { return a.framer.WriteGoAway(0, http2.ErrCodeNo, nil) }},
-	{"a head in 10 KB that decodes to 40 MB", 20, false, false, nil, func(a *attacker, _ int) error {
+	{"a header section of 10 KB that decodes to 40 MB", 20, false, false, nil, func(a *attacker, _ int) error {
 		a.encode(append(asks("GET", "/never"), "x: "+strings.Repeat("v", 4000))...)
-		block := append(a.block.Bytes(), bytes.Repeat([]byte{0xbe}, 10000)...) // index 62, the newest of the dynamic table
+		block := append(a.block.Bytes(), bytes.Repeat([]byte{0xbe}, 10000)...) // index 62 is the newest entry of the dynamic table
 		a.raw(http2.FrameHeaders, http2.FlagHeadersEndHeaders|http2.FlagHeadersEndStream, 1, block)
 		a.out.Flush()
 		return errNext
 	}},
-	{"a head of 4 MB", 2, false, false, nil, func(a *attacker, i int) error {
+	{"a header section of 4 MB", 2, false, false, nil, func(a *attacker, i int) error {
 		a.encode(asks("GET", "/never")...)
 		a.raw(http2.FrameHeaders, 0, 1, a.block.Next(16000))
 		a.block.Write(literal("x-long", 4<<20))
@@ -537,11 +540,11 @@ var h2Floods = []h2Flood{
 		} else {
 			a.stream += 2
 		}
-		block := append([]byte{0x20, 0x3f, 0xe1, 0x1f}, a.block.Bytes()...) // 0, then 4096
+		block := append([]byte{0x20, 0x3f, 0xe1, 0x1f}, a.block.Bytes()...) // a size of 0, then a size of 4096
 		return errors.Join(a.raw(http2.FrameHeaders, http2.FlagHeadersEndHeaders|http2.FlagHeadersEndStream, a.stream, block),
 			a.framer.WriteRSTStream(a.stream, http2.ErrCodeCancel))
 	}},
-	{"heads that are none", 2000, true, false, nil, func(a *attacker, i int) error {
+	{"malformed header sections", 2000, true, false, nil, func(a *attacker, i int) error {
 		heads := [][]string{
 			{":method: GET", ":scheme: http", ":authority: a.test"},
 			{":method: GET", ":path: /never", ":authority: a.test"},
@@ -560,13 +563,13 @@ var h2Floods = []h2Flood{
 			asks("G ET", "/never"),
 			asks("GET", "never"),
 			asks("GET", "/never", "te: gzip"),
-			asks("GET", "/never", "content-length: 5"), // and no body
+			asks("GET", "/never", "content-length: 5"), // without a body
 			asks("GET", "/never", "content-length: 0", "content-length: 6"),
 			asks("CONNECT", "/never"),
 		}
 		return a.open(true, heads[i%len(heads)]...)
 	}},
-	{"frames on streams that they may not be on", 320, false, false, nil, func(a *attacker, i int) error {
+	{"frames on invalid streams", 320, false, false, nil, func(a *attacker, i int) error {
 		frames := []func() error{
 			func() error { return a.raw(http2.FrameData, 0, 0, []byte("x")) },
 			func() error { return a.raw(http2.FrameHeaders, 4, 0, nil) },
@@ -592,11 +595,11 @@ var h2Floods = []h2Flood{
 	}},
 }
 
-// mostFlooded is what memory may grow by under a flood, in bytes.
+// mostFlooded is the maximum growth of memory during a flood, in bytes.
 const mostFlooded = 48 << 20
 
-func TestHTTP2FloodsAreBorne(t *testing.T) {
-	for protocol, share := range map[string]int{"h2c": 1, "TLS h2": 4} { // TLS costs more, and of the flood it hides nothing
+func TestHTTP2FloodsStayWithinLimits(t *testing.T) {
+	for protocol, share := range map[string]int{"h2c": 1, "TLS h2": 4} { // TLS costs more CPU and does not change the frames
 		t.Run(protocol, func(t *testing.T) {
 			v := newVictim(t, 4, "both", "BODY_TIMEOUT=50ms")
 			for _, f := range h2Floods {
@@ -608,14 +611,14 @@ func TestHTTP2FloodsAreBorne(t *testing.T) {
 	}
 }
 
-// h2Bombs need little and are to cost much. No limit stands in their way but those
-// of this test's subject.
+// h2Bombs are attacks with little input that consume much memory. The settings of this test
+// disable all other limits.
 var h2Bombs = []struct {
 	name string
 	deaf bool
 	do   func(a *attacker)
 }{
-	// Each in 300 bytes.
+	// Each header section has 300 bytes.
 	{"30 heads that decode to 900 KB each", false, func(a *attacker) {
 		a.encode(append(asks("POST", "/"), "x: "+strings.Repeat("v", 4000))...)
 		block := append(a.block.Bytes(), bytes.Repeat([]byte{0xbe}, 220)...)
@@ -659,10 +662,10 @@ var h2Bombs = []struct {
 	}},
 }
 
-// mostBombed is what memory may grow by under a bomb in a container of 64 MiB, in bytes.
+// mostBombed is the maximum growth of memory during a bomb in a container of 64 MiB, in bytes.
 const mostBombed = 50 << 20
 
-// settles waits until memory has stopped growing, or is more than most, in bytes.
+// settles waits until memory stops growing or exceeds most bytes.
 func (v *victim) settles(most int64) {
 	for last := int64(0); ; {
 		now := v.memory("VmHWM")
@@ -670,14 +673,14 @@ func (v *victim) settles(most int64) {
 			return
 		}
 		last = now
-		time.Sleep(300 * time.Millisecond) // in which what grows would have grown
+		time.Sleep(300 * time.Millisecond) // enough time for memory to grow
 	}
 }
 
-func TestHTTP2BombsAreBorne(t *testing.T) {
+func TestHTTP2BombsStayWithinMemoryLimit(t *testing.T) {
 	for protocol, app := range map[string]string{"h2c": "h1", "TLS h2": "both"} {
 		t.Run(protocol+" in front of "+app, func(t *testing.T) {
-			v := newVictim(t, 0, app, "GOMEMLIMIT=51MiB") // which we set ourselves in a container of 64 MiB
+			v := newVictim(t, 0, app, "GOMEMLIMIT=51MiB") // the sidecar sets this limit itself in a container of 64 MiB
 			calm := v.memory("VmRSS")
 			for _, b := range h2Bombs {
 				v.bear(b.name, mostBombed, false, func() {
@@ -690,7 +693,7 @@ func TestHTTP2BombsAreBorne(t *testing.T) {
 					v.app.await(t, 20) // the memory budget rejects some of the others
 					v.settles(calm + mostBombed)
 					if grown := v.memory("VmHWM") - calm; grown > mostBombed {
-						t.Errorf("%s: memory has grown by %d KB since the first, want at most %d", b.name, grown>>10, mostBombed>>10)
+						t.Errorf("%s: memory grew by %d KB since the first bomb, want at most %d", b.name, grown>>10, mostBombed>>10)
 					}
 					a.Close()
 				})
@@ -699,8 +702,9 @@ func TestHTTP2BombsAreBorne(t *testing.T) {
 	}
 }
 
-// Whoever announces a long frame makes the receiver get ready for it: 64 KB at most.
-func TestALongHTTP2FrameIsRefusedWhenItIsAnnounced(t *testing.T) {
+// The receiver allocates a buffer for the announced length of a frame, so frames of more than
+// 16 KB are rejected when the frame header arrives.
+func TestHTTP2FrameOverMaximumSizeIsRejected(t *testing.T) {
 	p := newProxy(t)
 	p.sample()
 	p.start("METRICS_NAMES=default")
@@ -713,10 +717,10 @@ func TestALongHTTP2FrameIsRefusedWhenItIsAnnounced(t *testing.T) {
 			io.WriteString(h, strings.Repeat("x", 16<<10))
 			h.data(1, true, "")
 			if a := h.answer(1); a.status != 200 || !strings.Contains(a.body, "16384") {
-				t.Errorf("a frame of 16 KB: got %+v, want it taken", a)
+				t.Errorf("frame of 16 KB: got %+v, want status 200", a)
 			}
 		} else if got := h.goAway(); got.code != want {
-			t.Errorf("a frame of %q bytes: got %v, want %v", length, got, want)
+			t.Errorf("frame of %q bytes: got %v, want %v", length, got, want)
 		}
 	}
 }

@@ -8,7 +8,7 @@ import (
 
 // Incomplete header sections on all internal ports at the same time: docs/bounds.md, "Internal ports".
 // net/http uses up to ten times the memory of a header section.
-func TestHeadsThatDoNotEndFitIntoASmallPod(t *testing.T) {
+func TestIncompleteHeadersStayWithinMemoryLimit(t *testing.T) {
 	for name, rest := range map[string]string{
 		"one long field":   "X: " + strings.Repeat("x", 15000),
 		"many fields":      strings.Repeat("a:b\r\n", 3000),
@@ -19,7 +19,7 @@ func TestHeadsThatDoNotEndFitIntoASmallPod(t *testing.T) {
 			p.sample()
 			p.start(inSmallPod()...)
 			before := p.footprint()
-			ports := map[int]int{p.port.admin: 404, p.port.autoscaler: 200, p.port.metrics: 200, p.port.status: 403} // of a test's Host
+			ports := map[int]int{p.port.admin: 404, p.port.autoscaler: 200, p.port.metrics: 200, p.port.status: 403} // expected status for the Host of the request
 			var hordes []horde
 			for port := range ports {
 				hordes = append(hordes, newHorde(t, local(port), 300, func(c net.Conn) error {
@@ -29,7 +29,7 @@ func TestHeadsThatDoNotEndFitIntoASmallPod(t *testing.T) {
 			}
 			for port, want := range ports {
 				if m := dialFrom(t, "127.0.1.1", local(port)).ask("/metrics"); m.status() != want {
-					t.Errorf("another client on port %d: got %q, want %d", port, m.Start, want)
+					t.Errorf("other client on port %d: got %q, want %d", port, m.Start, want)
 				}
 			}
 			for _, h := range hordes {

@@ -14,7 +14,7 @@ import (
 
 // Floods of preStop hooks on the admin port: docs/bounds.md, "Internal ports".
 
-// dialFrom opens a connection from one of the addresses of the loopback device.
+// dialFrom opens a connection from a loopback address.
 func dialFrom(t *testing.T, client, addr string) *client {
 	t.Helper()
 	c, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(client)}}).Dial("tcp", addr)
@@ -24,7 +24,7 @@ func dialFrom(t *testing.T, client, addr string) *client {
 	return newClient(t, c)
 }
 
-// floodHooks opens n connections from an address and sends on each 600 hooks at once.
+// floodHooks opens n connections from an address and sends 600 hooks on each of them.
 func floodHooks(t *testing.T, p *proxy, client string, n int) horde {
 	t.Helper()
 	text := strings.Repeat(request("GET", "/wait-for-drain"), 600)
@@ -33,34 +33,34 @@ func floodHooks(t *testing.T, p *proxy, client string, n int) horde {
 	for i := range n {
 		w := dialFrom(t, client, local(p.port.admin))
 		h[i] = w.Conn.(*net.TCPConn)
-		go io.WriteString(h[i], text) // the last of it may never be taken
+		go io.WriteString(h[i], text) // the sidecar may not read all of the input
 	}
 	return h
 }
 
-// The kubelet takes a hook without an answer for a failed one, and ends the user
-// container at once.
-func TestAFloodOfHooksDoesNotEndAHookOfAnotherClient(t *testing.T) {
+// The kubelet treats a hook without a response as failed and terminates the user container
+// immediately.
+func TestPreStopHookFloodDoesNotEndOtherHooks(t *testing.T) {
 	p := newProxy(t)
 	app := p.holder()
 	p.start("DRAIN_QUIET_PERIOD=100ms", "SERVING_READINESS_PROBE=")
 	running := p.sendGet("/long")
 	app.wait(t, "/long")
 	var hooks []*client
-	for i := range 12 { // addresses of attackers
+	for i := range 12 { // one address per attacker
 		floodHooks(t, p, fmt.Sprintf("127.0.0.%d", 2+i), 100)
 		if i == 0 {
 			p.signal(syscall.SIGTERM)
 			p.draining()
 		}
-		hook := dialFrom(t, fmt.Sprintf("127.0.1.%d", 1+i/6), local(p.port.admin)) // a kubelet sends several
+		hook := dialFrom(t, fmt.Sprintf("127.0.1.%d", 1+i/6), local(p.port.admin)) // a kubelet sends several hooks
 		hook.send(request("GET", "/wait-for-drain", "Connection: close"))
 		hooks = append(hooks, hook)
 	}
 	for i, hook := range hooks {
 		hook.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
 		if b, err := hook.r.Peek(1); !isTimeout(err) {
-			t.Errorf("hook %d in a flood: got %q, %v, want it to wait", i+1, b, err)
+			t.Errorf("hook %d during a flood: got %q, %v, want no response yet", i+1, b, err)
 		}
 	}
 	app.free("/long")
@@ -68,13 +68,13 @@ func TestAFloodOfHooksDoesNotEndAHookOfAnotherClient(t *testing.T) {
 	for i, hook := range hooks {
 		hook.SetDeadline(time.Now().Add(patience))
 		if m := hook.receive("GET"); m.status() != 200 {
-			t.Errorf("hook %d in a flood: got %q, want 200", i+1, m.Start)
+			t.Errorf("hook %d during a flood: got %q, want 200", i+1, m.Start)
 		}
 	}
 }
 
-// All hooks of a pod come from one address, its node's.
-func TestSixteenHooksOfOneClientWaitAndAnotherIsRefused(t *testing.T) {
+// All hooks of a pod come from the address of its node.
+func TestPreStopHooksPerClientAreLimited(t *testing.T) {
 	p := newProxy(t)
 	app := p.holder()
 	p.start("DRAIN_QUIET_PERIOD=100ms")
@@ -86,7 +86,7 @@ func TestSixteenHooksOfOneClientWaitAndAnotherIsRefused(t *testing.T) {
 		go func() {
 			m, err := readResponse(hook.r, "GET")
 			if err != nil {
-				t.Errorf("a hook got %v, want an answer", err)
+				t.Errorf("hook: got %v, want a response", err)
 				m = &message{}
 			}
 			answers <- m.status()
@@ -94,8 +94,8 @@ func TestSixteenHooksOfOneClientWaitAndAnotherIsRefused(t *testing.T) {
 	}
 	p.signal(syscall.SIGTERM)
 	p.draining()
-	if got := receive(t, "one is answered at once", answers); got != 429 {
-		t.Errorf("the first answer: got %d, want 429", got)
+	if got := receive(t, "one hook is answered immediately", answers); got != 429 {
+		t.Errorf("first response: got %d, want 429", got)
 	}
 	app.free("/long")
 	running.receive("GET")
@@ -106,7 +106,7 @@ func TestSixteenHooksOfOneClientWaitAndAnotherIsRefused(t *testing.T) {
 	}
 }
 
-func TestTheAdminPortServesOneRequestAConnection(t *testing.T) {
+func TestAdminPortClosesConnectionAfterOneRequest(t *testing.T) {
 	p := newProxy(t)
 	p.start()
 	for _, path := range []string{"/", "/wait-for-drain"} {
@@ -119,8 +119,8 @@ func TestTheAdminPortServesOneRequestAConnection(t *testing.T) {
 	}
 }
 
-// Its connection would stay as long as its client likes.
-func TestAHookWithHalfABodyIsOverWhenItIsAnswered(t *testing.T) {
+// Otherwise the client could keep the connection open for an unlimited time.
+func TestPreStopHookWithIncompleteBodyIsClosed(t *testing.T) {
 	p := newProxy(t)
 	p.start()
 	for name, half := range map[string]string{
@@ -137,9 +137,9 @@ func TestAHookWithHalfABodyIsOverWhenItIsAnswered(t *testing.T) {
 	}
 }
 
-// An app whose health endpoint redirects to the admin port would make the pod unready by
+// An app whose health endpoint redirects to the admin port would otherwise start the drain with
 // each probe.
-func TestAProbeStartsNoDrainByARedirect(t *testing.T) {
+func TestProbeRedirectDoesNotStartDrain(t *testing.T) {
 	p := newProxy(t)
 	var asked atomic.Int32
 	p.app(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -149,11 +149,11 @@ func TestAProbeStartsNoDrainByARedirect(t *testing.T) {
 	p.start(fmt.Sprintf(`SERVING_READINESS_PROBE={"httpGet":{"path":"/","port":%d}}`, p.port.user))
 	for range 5 {
 		if m := dial(t, p.addr()).ask("/", "K-Network-Probe: queue"); m.status() != 200 {
-			t.Fatalf("got %q with %q, want 200: the app has answered", m.Start, m.Body)
+			t.Fatalf("got %q with %q, want 200 because the app responded", m.Start, m.Body)
 		}
 	}
 	if asked.Load() == 0 {
-		t.Error("the app was not asked")
+		t.Error("the app received no probe, want at least one")
 	}
 	p.awaitLog("the user container is ready", "a redirect to a port of the queue-proxy, which was not followed")
 }

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// names is a list of field names of so many bytes, all different.
+// names returns a list of different field names with a length of size bytes.
 func names(size int) string {
 	var b strings.Builder
 	for i := 0; b.Len() < size; i++ {
@@ -16,9 +16,9 @@ func names(size int) string {
 	return b.String()[:size]
 }
 
-// Lists of field names that each field is looked up in, or that are taken apart into
-// many times their length, are refused where they are longer than anybody needs.
-func TestLongListsOfFieldNamesAreRefused(t *testing.T) {
+// Lists of field names that are searched for each field, or that are parsed into a structure of
+// many times their size, are rejected if they are too long.
+func TestLongFieldNameListsAreRejected(t *testing.T) {
 	p := newProxy(t)
 	writeCertificate(t, p.dir)
 	app := newLedger()
@@ -31,11 +31,11 @@ func TestLongListsOfFieldNamesAreRefused(t *testing.T) {
 		status int
 	}{
 		{"Trailer", 4000, 200}, {"Trailer", 5000, 431}, {"Trailer", 900_000, 431},
-		{"Connection", 200, 200}, {"Connection", 300, 400}, {"Connection", 900_000, 400}, // 54, 79 and very many options
+		{"Connection", 200, 200}, {"Connection", 300, 400}, {"Connection", 900_000, 400}, // 54, 79 and several 100,000 options
 	} {
 		for _, protocol := range []string{"HTTP/1.1", "TLS HTTP/1.1", "h2c", "TLS h2"} {
 			if c.name == "Connection" && strings.HasSuffix(protocol, "h2") || c.name == "Connection" && protocol == "h2c" {
-				continue // it has no place there (RFC 9113 8.2.2)
+				continue // connection-specific fields are invalid over HTTP/2 (RFC 9113 section 8.2.2)
 			}
 			id := newID()
 			r := row{method: "POST", target: "/", body: "x", kind: "refused", fields: []field{{c.name, names(c.size)}}}
@@ -45,17 +45,17 @@ func TestLongListsOfFieldNamesAreRefused(t *testing.T) {
 				continue
 			}
 			if want := c.status == 200; (app.count(id) == 1) != want {
-				t.Errorf("%s of %d bytes, %s: the app has got it %d times", c.name, c.size, protocol, app.count(id))
+				t.Errorf("%s of %d bytes, %s: the app received the request %d times", c.name, c.size, protocol, app.count(id))
 			}
 			if c.status >= 400 && word(m.get("Proxy-Status")) != "bad-request" {
-				t.Errorf("%s of %d bytes, %s: got Proxy-Status %q, want the word bad-request", c.name, c.size, protocol, m.get("Proxy-Status"))
+				t.Errorf("%s of %d bytes, %s: got Proxy-Status %q, want bad-request", c.name, c.size, protocol, m.get("Proxy-Status"))
 			}
 		}
 	}
 }
 
-// The app cannot make the sidecar search its fields in a long list either.
-func TestAnAppsLongConnectionListIsGarbage(t *testing.T) {
+// Long Connection lists in responses of the app are rejected as well.
+func TestLongConnectionListInResponseReturns502(t *testing.T) {
 	p := newProxy(t)
 	p.bare(func(c *bareConn, m *message) bool {
 		io.WriteString(c, "HTTP/1.1 200 OK\r\nConnection: "+names(100_000)+"\r\nContent-Length: 0\r\n\r\n")

@@ -7,18 +7,19 @@ import (
 	"time"
 )
 
-// evil are what a client may write into a log, if it is let.
+// evil lists texts that clients could use for log injection.
 var evil = []string{
 	`"`, `\`, `"}`, `","status":200,"x":"`, `\u0022`, `\x00`, "\x1b[2J\x1b[31mred", "\u009b2J", "\u0085", "\u2028", "\u2029", "\u202e", "\ufeff", "é", "\xff\xfe", "\xc0\xaf", "\xed\xa0\x80", "\xf4\x90\x80\x80",
 	"%0a%0d", "{{.Request}}", "${jndi:ldap://x}", "%s%n%x", "<script>", "\t", `'; drop table logs; --`, strings.Repeat("x", 20_000), strings.Repeat(`"`, 20_000), strings.Repeat("\u2028", 7000), strings.Repeat("\xff", 20_000),
 }
 
-// knativeTemplate is the line that Knative's documentation proposes.
+// knativeTemplate is the example template of the Knative documentation.
 const knativeTemplate = `{"httpRequest": {"requestMethod": "{{.Request.Method}}", "requestUrl": "{{js .Request.RequestURI}}", "requestSize": "{{.Request.ContentLength}}", "status": {{.Response.Code}}, "responseSize": "{{.Response.Size}}", "userAgent": "{{js .Request.UserAgent}}", "remoteIp": "{{js .Request.RemoteAddr}}", "serverIp": "{{.Revision.PodIP}}", "referer": "{{js .Request.Referer}}", "latency": "{{.Response.Latency}}s", "protocol": "{{.Request.Proto}}"}, "traceId": "{{index .Request.Header "X-B3-Traceid"}}"}`
 
-// Whatever a client writes into whichever place, a request is one line of the
-// request log, one JSON object, of bounded length; so is what we say ourselves.
-func TestNoClientWritesIntoTheLog(t *testing.T) {
+// Each request produces one line of the request log, which is one JSON object of bounded
+// length, for any input in any part of the request. This also applies to log messages of the
+// sidecar.
+func TestLogInjectionIsPrevented(t *testing.T) {
 	for name, env := range map[string][]string{
 		"JSON":          {"REQUEST_LOG=true", "SERVING_ENABLE_PROBE_REQUEST_LOG=true"},
 		"the app is no": {"REQUEST_LOG=true", "SERVING_ENABLE_PROBE_REQUEST_LOG=true", "CONNECT_RETRY=1ms"},
@@ -33,23 +34,23 @@ func TestNoClientWritesIntoTheLog(t *testing.T) {
 			before := len(requestLines(p, name))
 			sent, logged := sendEvil(t, p)
 			if name == "a template" {
-				logged -= 2 * len(evil) // probes are not in it
+				logged -= 2 * len(evil) // the template does not log probes
 			}
-			p.poll("all lines are written", func() error {
+			p.poll("all lines have been written", func() error {
 				if got := len(requestLines(p, name)) - before; got < logged {
 					return fmt.Errorf("got %d lines for %d requests of %d", got, logged, sent)
 				}
 				return nil
 			})
 			fence(t, p)
-			time.Sleep(200 * time.Millisecond) // and none too many: they are written every 50 ms
+			time.Sleep(200 * time.Millisecond) // wait for extra lines, which are written every 50 ms
 			lines := requestLines(p, name)
 			if got := len(lines) - before; got > sent+5 {
-				t.Errorf("got %d lines for %d requests", got, sent+5)
+				t.Errorf("got %d lines, want at most %d", got, sent+5)
 			}
 			for _, line := range lines {
 				if name == "the app is no" && line["kind"] == "traffic" && line["reason"] == "ok" {
-					t.Errorf("got a line that says ok of a request that nobody answered: %v", line)
+					t.Errorf("got line %v with reason ok for a request without a response, want another reason", line)
 				}
 			}
 			t.Logf("%d requests, %d lines", sent, len(lines)-before)
@@ -57,11 +58,10 @@ func TestNoClientWritesIntoTheLog(t *testing.T) {
 	}
 }
 
-// requestLines returns the lines of a log about requests. The test fails where one is not
-// what it must be.
+// requestLines returns the lines of the request log. The test fails if a line is invalid.
 func requestLines(p *proxy, name string) (lines []map[string]any) {
 	all := p.logIsJSON
-	if name == "a template" { // what it makes is as printable as it has it, and longer
+	if name == "a template" { // the template decides which characters are escaped, and its lines are longer
 		all = func() []map[string]any { return p.logIs(64<<10, func(rune) bool { return false }) }
 	}
 	for _, line := range all() {
@@ -72,8 +72,8 @@ func requestLines(p *proxy, name string) (lines []map[string]any) {
 	return lines
 }
 
-// sendEvil sends requests with what is evil in every part of them. It returns how many
-// were answered, and how many of them ought to be logged.
+// sendEvil sends requests with the evil texts in each part. It returns the number of responses
+// and the number of requests that must be logged.
 func sendEvil(t *testing.T, p *proxy) (sent, logged int) {
 	t.Helper()
 	send := func(method, target string, fields ...string) {
@@ -86,12 +86,12 @@ func sendEvil(t *testing.T, p *proxy) (sent, logged int) {
 		c.send(strings.Join(append([]string{method + " " + target + " HTTP/1.1", host, "Connection: close"}, fields...), "\r\n") + "\r\n\r\n")
 		m, err := readResponse(c.r, method)
 		if err != nil {
-			t.Errorf("%s %.60q %.60q: no answer: %v", method, target, fields, err)
+			t.Errorf("%s %.60q %.60q: no response: %v", method, target, fields, err)
 			return
 		}
 		sent++
 		if m.status() == 502 || m.status() == 200 {
-			logged++ // what is refused before a request begins is in no log
+			logged++ // requests that are rejected before they are counted are not logged
 		}
 	}
 	for _, e := range evil {

@@ -23,38 +23,38 @@ import (
 
 // Malformed HTTP/1.1 requests: docs/bounds.md, "Requests".
 
-// smallPod is the memory of a small container, in bytes. Where a test speaks of
-// it, the sidecar is told four fifths of it as its own limit in Go, as it would
-// find out by itself there.
+// smallPod is the memory limit of a small container in bytes. Tests for small pods set
+// GOMEMLIMIT to four fifths of this value, which the sidecar would set itself in such a
+// container.
 const smallPod = 64 << 20
 
-// inSmallPod are the settings of a sidecar that is to be abused, and that says all
-// that it can say.
+// inSmallPod returns the settings of a sidecar that is attacked, with all metrics and logs
+// enabled.
 func inSmallPod(more ...string) []string {
 	return append([]string{
 		"GOMEMLIMIT=" + strconv.Itoa(smallPod/5*4), "METRICS_NAMES=default", "REQUEST_LOG=true",
 	}, more...)
 }
 
-// A footprint is what a process holds beside memory.
+// A footprint counts the resources of a process other than memory.
 type footprint struct{ goroutines, files int }
 
 var goroutineCount = regexp.MustCompile(`(?m)^queue_proxy_go_goroutines (\d+)$`)
 
 func (p *proxy) footprint() footprint {
 	p.t.Helper()
-	c := dial(p.t, local(p.port.metrics)) // its own, and closed: another would be counted next time
+	c := dial(p.t, local(p.port.metrics)) // use a new connection and close it, because an idle connection would be counted next time
 	defer c.Close()
 	m := c.ask("/metrics", "Connection: close")
 	n := goroutineCount.FindStringSubmatch(m.Body)
 	if n == nil {
-		p.t.Fatalf("no number of goroutines in %q %.300q", m.Start, m.Body)
+		p.t.Fatalf("got %q %.300q, want a number of goroutines", m.Start, m.Body)
 	}
 	goroutines, _ := strconv.Atoi(n[1])
 	return footprint{goroutines, p.files()}
 }
 
-// files is how many the process has open.
+// files returns the number of open files of the process.
 func (p *process) files() int {
 	p.t.Helper()
 	all, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.cmd.Process.Pid))
@@ -64,11 +64,10 @@ func (p *process) files() int {
 	return len(all)
 }
 
-// givenBack returns when the sidecar holds no more goroutines and files than
-// before, within so many of each.
+// givenBack waits until the sidecar holds at most some more goroutines and files than before.
 func (p *proxy) givenBack(what string, before footprint, some int) {
 	p.t.Helper()
-	p.poll(what+": goroutines and files are given back", func() error {
+	p.poll(what+": goroutines and files are released", func() error {
 		if now := p.footprint(); now.goroutines > before.goroutines+some || now.files > before.files+some {
 			return fmt.Errorf("got %+v, want %+v", now, before)
 		}
@@ -76,63 +75,61 @@ func (p *proxy) givenBack(what string, before footprint, some int) {
 	})
 }
 
-// few goroutines and files may remain: of connections to the app, and of the one
-// that asks; and those that Go itself starts with its first collection of garbage,
-// five of them or so, which the metric counts.
+// few is the number of goroutines and files that may remain. It includes connections to the
+// app, the connection of the test, and about five goroutines that the Go runtime starts with
+// its first garbage collection.
 const few = 10
 
-// unharmed fails the test unless the sidecar holds no more goroutines and files
-// than before, within a few, has not held more than the small pod's memory, and has
-// said nothing but lines of JSON.
+// unharmed fails the test unless the sidecar holds at most a few more goroutines and files than
+// before, has never used more memory than the small pod has, and has logged only JSON lines.
 func (p *proxy) unharmed(before footprint) {
 	p.t.Helper()
 	p.audit(before, few)
 	peak := p.memory("VmHWM")
-	p.t.Logf("memory: at most %d MB", peak>>20)
+	p.t.Logf("peak memory: %d MB", peak>>20)
 	if peak > smallPod && os.Getenv("QUEUE_PROXY_RACE") == "" {
-		p.t.Errorf("the sidecar took up to %d MB, want at most %d", peak>>20, smallPod>>20)
+		p.t.Errorf("peak memory is %d MB, want at most %d", peak>>20, smallPod>>20)
 	}
 	p.logIsJSON()
 }
 
-// maxLine is where container runtimes cut lines of a log.
+// maxLine is the length at which container runtimes split log lines.
 const maxLine = 16 << 10
 
-// logIsJSON fails the test unless all that the sidecar has said is one JSON object
-// a line, none of them long, and nothing in it moves a terminal's cursor. It returns
-// the objects.
+// logIsJSON fails the test unless each log line is a JSON object of at most maxLine bytes
+// without terminal control characters. It returns the objects.
 func (p *proxy) logIsJSON() []map[string]any { return p.logIs(maxLine, unprintable) }
 
 func (p *proxy) logIs(most int, bad func(rune) bool) (all []map[string]any) {
 	p.t.Helper()
 	said := p.out.String()
 	if i := strings.LastIndexByte(said, '\n'); i < len(said)-1 {
-		said = said[:i+1] // a line is being written
+		said = said[:i+1] // the last line is incomplete
 	}
 	for line := range strings.Lines(said) {
 		line = strings.TrimSuffix(line, "\n")
 		var object map[string]any
 		if err := json.Unmarshal([]byte(line), &object); err != nil {
-			p.t.Errorf("the log has the line %.300q, want a JSON object: %v", line, err)
+			p.t.Errorf("got log line %.300q, want a JSON object: %v", line, err)
 		}
 		if len(line) > most {
-			p.t.Errorf("the log has a line of %d bytes, want at most %d: %.300q", len(line), most, line)
+			p.t.Errorf("got log line of %d bytes, want at most %d: %.300q", len(line), most, line)
 		}
 		if i := strings.IndexFunc(line, bad); i >= 0 {
-			p.t.Errorf("the log has %q in the line %.300q", line[i:i+1], line)
+			p.t.Errorf("got %q in log line %.300q, want printable characters", line[i:i+1], line)
 		}
 		all = append(all, object)
 	}
 	return all
 }
 
-// unprintable reports whether some reader of a log takes r for a command or for the
-// end of a line: control characters of ASCII and of Latin-1, and U+2028 and U+2029.
+// unprintable reports whether log viewers may interpret r as a command or as the end of a line.
+// This applies to control characters of ASCII and of Latin-1, and to U+2028 and U+2029.
 func unprintable(r rune) bool {
 	return r < ' ' || 0x7f <= r && r < 0xa0 || r == '\u2028' || r == '\u2029'
 }
 
-// wellFormed are requests that everybody understands.
+// wellFormed are valid requests.
 var wellFormed = []string{
 	"GET /a?b=c HTTP/1.1\r\nHost: a.test\r\nUser-Agent: x/1\r\nAccept: */*\r\nCookie: a=b; c=d\r\n\r\n",
 	"POST /a HTTP/1.1\r\nHost: a.test\r\nContent-Type: text/plain\r\nContent-Length: 11\r\n\r\nhello world",
@@ -147,7 +144,7 @@ var wellFormed = []string{
 	"GET /metrics?format=json HTTP/1.1\r\nHost: a.test\r\nAccept: text/plain;q=0.5, application/json\r\n\r\n",
 }
 
-// nasties are what parsers trip over.
+// nasties are texts that cause errors in parsers.
 var nasties = []string{
 	"\x00", "\r", "\n", "\r\n", "\r\n\r\n", "\n\n", "\t", "\x0b", "\x7f", "\x80", "\xff\xfe", " ", "  ", ":", "::", ";", ",", ",,", "=", "\"", "\\", "%", "%zz", "%00",
 	"/../..", "//", "\r\n ", "\r\n\t", "\r\n:", "HTTP/9.9", "HTTP/1.10", "HTTP/01.1", "http/1.1", "PRI * HTTP/2.0\r\n\r\n", "18446744073709551616", "-1", "+1", "0x10", "1e9", "999999999999",
@@ -161,31 +158,31 @@ var (
 	lineEnd = regexp.MustCompile(`\r\n`)
 )
 
-// mutate spoils a request in one to four places.
+// mutate changes a request in one to four positions.
 func mutate(r *rand.Rand, text string) string {
 	for range 1 + r.IntN(4) {
 		at := r.IntN(len(text) + 1)
 		nasty := nasties[r.IntN(len(nasties))]
 		switch r.IntN(10) {
-		case 0, 1, 2: // something stands where nothing should
+		case 0, 1, 2: // insert a text
 			text = text[:at] + nasty + text[at:]
-		case 3: // something else stands there
+		case 3: // overwrite a part with a text
 			text = text[:at] + nasty + text[min(len(text), at+len(nasty)):]
-		case 4: // a byte is any other one
+		case 4: // replace a byte
 			if at < len(text) {
 				text = text[:at] + string([]byte{byte(r.IntN(256))}) + text[at+1:]
 			}
-		case 5: // a part is missing
+		case 5: // remove a part
 			text = text[:at] + text[min(len(text), at+1+r.IntN(8)):]
-		case 6: // the end is missing
+		case 6: // truncate the request
 			if r.IntN(4) == 0 {
 				text = text[:at]
 			}
-		case 7: // a number is another one
+		case 7: // replace a number
 			text = replaceOne(r, numbers, text, nasty)
-		case 8: // a line ends otherwise
+		case 8: // replace a line end
 			text = replaceOne(r, lineEnd, text, []string{"\n", "\r", "\r\r\n", " \r\n", "\r\n ", "\n\r"}[r.IntN(6)])
-		case 9: // a line is said twice
+		case 9: // duplicate a line
 			lines := strings.SplitAfter(text, "\r\n")
 			i := r.IntN(len(lines))
 			text = strings.Join(slices.Insert(lines, r.IntN(len(lines)), lines[i]), "")
@@ -194,7 +191,7 @@ func mutate(r *rand.Rand, text string) string {
 	return text
 }
 
-// replaceOne replaces one of the matches.
+// replaceOne replaces a randomly selected match.
 func replaceOne(r *rand.Rand, what *regexp.Regexp, text, by string) string {
 	all := what.FindAllStringIndex(text, -1)
 	if len(all) == 0 {
@@ -204,22 +201,22 @@ func replaceOne(r *rand.Rand, what *regexp.Regexp, text, by string) string {
 	return text[:at[0]] + by + text[at[1]:]
 }
 
-// A verdict is what became of bytes that were sent on a connection of their own.
+// A verdict is the result of sending bytes on a new connection.
 type verdict struct {
 	answers []*message
 	closed  bool
-	left    bool  // we had to say that this was all
-	err     error // what came was no answer
+	left    bool  // the client closed its write side first
+	err     error // a response could not be parsed
 }
 
-// try sends bytes and reads until the connection ends, or nothing more comes. When
-// nothing has come after a while it says that this was all, so that whoever waits
-// for the rest is told, and has no answer to give.
+// try sends text and reads until the connection ends or no data arrives for the given time. If
+// no response has arrived by then, try closes the write side once, so that a server that waits
+// for more input can respond, and continues to read.
 func try(c net.Conn, text string, while time.Duration) (v verdict) {
 	sent := make(chan struct{})
 	go func() {
 		defer close(sent)
-		io.WriteString(c, text) // it may be refused before its end
+		io.WriteString(c, text) // the server may close the connection before it has read all of the text
 	}()
 	defer func() { c.Close(); <-sent }()
 	r := bufio.NewReader(c)
@@ -254,13 +251,13 @@ func isTimeout(err error) bool {
 	return errors.As(err, &timeout) && timeout.Timeout()
 }
 
-// A way is a port of the sidecar's and how it is spoken to.
+// A way is a port of the sidecar and a function that connects to it.
 type way struct {
 	name string
 	dial func() (net.Conn, error)
 }
 
-// ways are all ports but the status page's, which is for this host alone.
+// ways returns all ports except the status port, which accepts only local clients.
 func (p *proxy) ways() []way {
 	plain := func(port int) func() (net.Conn, error) {
 		return func() (net.Conn, error) { return net.DialTimeout("tcp", local(port), patience) }
@@ -277,39 +274,40 @@ func (p *proxy) ways() []way {
 	}
 }
 
-// verdicts count what became of malformed requests.
+// verdicts counts the results of malformed requests.
 type verdicts struct{ byApp, refused, ours, silent atomic.Int64 }
 
-// count notes the answers to a text. On a port of ours alone we answer 200 as well.
+// count records the responses to a text. A response of the sidecar may have status 200 if the
+// sidecar alone serves the port.
 func (n *verdicts) count(t *testing.T, port string, oursAlone bool, text string, v verdict) {
 	t.Helper()
 	if v.err != nil {
-		t.Errorf("%s: %.300q gets what is no answer: %v", port, text, v.err)
+		t.Errorf("%s: %.300q: invalid response: %v", port, text, v.err)
 	}
 	if len(v.answers) == 0 {
 		n.silent.Add(1)
 		if !v.closed {
-			t.Errorf("%s: %.300q gets nothing, and its connection stays", port, text)
+			t.Errorf("%s: %.300q: got no response and an open connection, want one of them", port, text)
 		}
 	}
 	for _, m := range v.answers {
 		switch s := m.status(); {
 		case m.get("X-From") == "app":
 			n.byApp.Add(1)
-		case 400 <= s && s < 500, s == 501, s == 505, port == "metrics" && s == 307: // a coding, a version and a path that net/http does not know
+		case 400 <= s && s < 500, s == 501, s == 505, port == "metrics" && s == 307: // an unsupported coding, version or path
 			n.refused.Add(1)
-		case oursAlone && s == 200, word(m.get("Proxy-Status")) == "no reason" && s == 200: // a probe that is none the worse
+		case oursAlone && s == 200, word(m.get("Proxy-Status")) == "no reason" && s == 200: // the mutation did not invalidate a probe
 			n.ours.Add(1)
 		default:
-			t.Errorf("%s: %.300q gets %q with %q, want 4xx", port, text, m.Start, m.Fields)
+			t.Errorf("%s: %.300q: got %q with %q, want 4xx", port, text, m.Start, m.Fields)
 		}
 	}
 }
 
-// Malformed requests in bulk: each is refused, or the connection ends; what is
-// well-formed after all is the app's to answer, and nothing else reaches it.
-// Nothing is left of them.
-func TestMalformedRequestsInBulkLeaveNothingBehind(t *testing.T) {
+// The sidecar rejects each malformed request or closes its connection. Mutations that are still
+// valid requests are answered by the app, and no other request reaches the app. No resources
+// leak.
+func TestMalformedRequestsAreRejected(t *testing.T) {
 	const atOnce, seed = 40, 20
 	p := newProxy(t)
 	writeCertificate(t, p.dir)
@@ -345,45 +343,45 @@ func TestMalformedRequestsInBulkLeaveNothingBehind(t *testing.T) {
 		}
 		close(texts)
 		all.Wait()
-		t.Logf("%s: %d refused, %d closed without a word, %d answered by the app, %d by us", w.name, got.refused.Load(), got.silent.Load(), got.byApp.Load(), got.ours.Load())
+		t.Logf("%s: %d rejected, %d closed without a response, %d answered by the app, %d answered by the sidecar", w.name, got.refused.Load(), got.silent.Load(), got.byApp.Load(), got.ours.Load())
 		if got.refused.Load() < int64(each/4) {
-			t.Errorf("%s: %d of %d were refused: is anything malformed?", w.name, got.refused.Load(), each)
+			t.Errorf("%s: %d of %d were rejected, want at least a quarter", w.name, got.refused.Load(), each)
 		}
 		c, err := w.dial()
 		if err != nil {
-			t.Fatalf("%s: after that: %v", w.name, err)
+			t.Fatalf("%s: connect after the malformed requests: %v", w.name, err)
 		}
 		after := newClient(t, c)
 		if m := after.ask("/metrics"); m.status() != 200 && (w.name != "admin" || m.status() != 404) {
-			t.Errorf("%s: after that: got %q, want an answer as before", w.name, m.Start)
+			t.Errorf("%s: after the malformed requests: got %q, want the normal response", w.name, m.Start)
 		}
 		after.Close()
 		heard, broken := app.requests()
 		if len(broken) > 0 {
-			t.Errorf("%s: the app got what is no request: %q", w.name, broken)
+			t.Errorf("%s: the app received invalid requests: %q", w.name, broken)
 		}
 		if i < 2 && len(heard) == 0 {
-			t.Errorf("%s: the app got nothing: are all of them refused?", w.name)
+			t.Errorf("%s: the app received no request, want some valid mutations", w.name)
 		}
 	}
 	p.unharmed(before)
 }
 
-// The generator makes the same requests each time, and hardly ever a sound one.
-func TestMutationsAreSeededAndSpoil(t *testing.T) {
+// The generator is deterministic, and most of its requests differ from the original.
+func TestMutationIsDeterministic(t *testing.T) {
 	sound := 0
 	a, b := rand.New(rand.NewPCG(1, 1)), rand.New(rand.NewPCG(1, 1))
 	for i := range 1000 {
 		text := wellFormed[i%len(wellFormed)]
 		one, two := mutate(a, text), mutate(b, text)
 		if one != two {
-			t.Fatalf("got %q and %q of one seed", one, two)
+			t.Fatalf("got %q and %q with the same seed, want equal texts", one, two)
 		}
 		if bytes.Equal([]byte(one), []byte(text)) {
 			sound++
 		}
 	}
 	if sound > 100 {
-		t.Errorf("%d of 1000 mutations changed nothing", sound)
+		t.Errorf("%d of 1000 mutations changed nothing, want at most 100", sound)
 	}
 }

@@ -19,15 +19,15 @@ import (
 
 // Many connections that are silent or incomplete: docs/bounds.md, "Connections" and "Internal ports".
 
-// A horde is a number of connections that have been opened one after the other.
+// A horde is a list of open connections.
 type horde []*net.TCPConn
 
-// newHorde opens n connections and does on each what begin does.
+// newHorde opens n connections and calls begin for each of them.
 func newHorde(t *testing.T, addr string, n int, begin func(net.Conn) error) horde {
 	t.Helper()
 	h := make(horde, n)
 	t.Cleanup(h.close)
-	const at = 8 // once
+	const at = 8 // number of goroutines that connect
 	var all sync.WaitGroup
 	for k := range at {
 		all.Go(func() {
@@ -57,8 +57,8 @@ func (h horde) close() {
 	}
 }
 
-// open returns how many of them the other side has not ended. What has come on
-// them is dropped.
+// open returns the number of connections that the server has not closed. It discards received
+// data.
 func (h horde) open() (n int) {
 	b := make([]byte, 64<<10)
 	for _, c := range h {
@@ -91,8 +91,8 @@ func sends(text string) func(net.Conn) error {
 	}
 }
 
-// sendsRecord completes a TLS handshake with the protocol of ALPN, sends a first request or the
-// preface, and then the beginning of a record.
+// sendsRecord completes a TLS handshake with the given ALPN protocol, sends a first request or
+// the preface, and then the beginning of a record.
 func sendsRecord(protocol, first string) func(net.Conn) error {
 	return func(c net.Conn) error {
 		c.SetDeadline(time.Now().Add(patience))
@@ -104,7 +104,7 @@ func sendsRecord(protocol, first string) func(net.Conn) error {
 	}
 }
 
-// awaitAnswer sends and waits for the beginning of an answer.
+// awaitAnswer returns a function that sends text and waits for the beginning of a response.
 func awaitAnswer(text string) func(net.Conn) error {
 	return func(c net.Conn) error {
 		c.SetDeadline(time.Now().Add(patience))
@@ -114,16 +114,17 @@ func awaitAnswer(text string) func(net.Conn) error {
 	}
 }
 
-// hordes are 8000 connections each, or 2000 that cost as much time. The sidecar derives its limit
-// on connections of clients from the limit on open files, which must be 20,000 or more.
+// hordes have 8000 connections each, or 2000 if a connection takes more time. The sidecar
+// derives its limit on client connections from the limit on open files, which must be 20,000 or
+// more.
 var hordes = []struct {
 	name   string
 	tls    bool
 	n      int
-	each   int64 // bytes of memory that one may cost
+	each   int64 // maximum memory of a connection in bytes
 	begin  func(net.Conn) error
-	stays  bool // no clock ends it: it is idle
-	deaths int  // 0, or after how many times HEADER_TIMEOUT at most all are gone
+	stays  bool // the connections are idle, and no timeout applies
+	deaths int  // maximum lifetime as a multiple of HEADER_TIMEOUT; 0 if stays
 }{
 	{"that say nothing", false, 8000, 8 << 10, sends(""), false, 2},
 	{"in the midst of a head", false, 8000, 10 << 10, sends("GET / HTTP/1.1\r\nHost: a.te"), false, 2},
@@ -138,7 +139,7 @@ var hordes = []struct {
 	{"that send TLS garbage", true, 2000, 24 << 10, sends("GET / HTTP/1.1\r\nHost: a.test\r\n\r\n"), false, 1},
 }
 
-func TestManyConnectionsAreBorne(t *testing.T) {
+func TestManySilentConnectionsStayWithinLimits(t *testing.T) {
 	const headTime = 2 * time.Second
 	v := newVictim(t, 0, "both", "HEADER_TIMEOUT="+headTime.String())
 	for _, row := range hordes {
@@ -150,9 +151,9 @@ func TestManyConnectionsAreBorne(t *testing.T) {
 			}
 			h := newHorde(t, addr, row.n, row.begin)
 			if row.stays {
-				time.Sleep(100 * time.Millisecond) // in which one that is ended would have ended
+				time.Sleep(100 * time.Millisecond) // enough time to close a connection
 				if n := h.open(); n != row.n {
-					t.Errorf("%s: %d are left, want all: an idle connection is", name, n)
+					t.Errorf("%s: %d idle connections are open, want all", name, n)
 				}
 				h.close()
 				return
@@ -160,19 +161,18 @@ func TestManyConnectionsAreBorne(t *testing.T) {
 			end := time.Now().Add(time.Duration(row.deaths)*headTime + slack)
 			for n := h.open(); n > 0; n = h.open() {
 				if time.Now().After(end) {
-					t.Errorf("%s: %d are still open", name, n)
+					t.Errorf("%s: %d connections are still open, want 0", name, n)
 					break
 				}
-				time.Sleep(100 * time.Millisecond) // each look costs as many system calls
+				time.Sleep(100 * time.Millisecond) // each call of open needs one system call per connection
 			}
 			h.close()
 		})
 	}
 }
 
-// The small ports keep 256 connections each, and whoever comes is served all the
-// same.
-func TestManyConnectionsToTheSmallPortsAreBorne(t *testing.T) {
+// Each internal port keeps at most 256 connections and still serves new clients.
+func TestInternalPortsServeClientsDuringFlood(t *testing.T) {
 	const kept = 256
 	p := newProxy(t)
 	p.sample()
@@ -203,26 +203,26 @@ func TestManyConnectionsToTheSmallPortsAreBorne(t *testing.T) {
 				t.Errorf("%s, 400 connections with %s: got %q, want %d", name, what, m.Start, row.status)
 			}
 			if took := time.Since(began); took > 5*time.Second {
-				t.Errorf("%s, 400 connections with %s: the answer took %v", name, what, took)
+				t.Errorf("%s, 400 connections with %s: response after %v, want at most 5s", name, what, took)
 			}
 			w.Close()
-			p.poll("the rest has been ended", func() error {
+			p.poll("the other connections are closed", func() error {
 				if n := p.files(); n > files+kept {
-					return fmt.Errorf("%s, %s: %d files, before there were %d", name, what, n, files)
+					return fmt.Errorf("%s, %s: got %d files, want at most %d", name, what, n, files)
 				}
 				return nil
 			})
 			if grown := p.memory("VmRSS") - before; grown > 32<<20 {
-				t.Errorf("%s, 400 connections with %s: memory has grown by %d KB", name, what, grown>>10)
+				t.Errorf("%s, 400 connections with %s: memory grew by %d KB, want at most 32768", name, what, grown>>10)
 			}
 			h.close()
 		}
 	}
 }
 
-// A preStop hook waits for the drain however many connect meanwhile, and however
-// long it takes.
-func TestAPreStopHookIsNotEndedForOthers(t *testing.T) {
+// A preStop hook waits until the end of the drain, even if other clients connect to the port
+// and the drain takes long.
+func TestPreStopHookIsNotEvictedByConnections(t *testing.T) {
 	p := newProxy(t)
 	h := p.holder()
 	p.start("DRAIN_QUIET_PERIOD=100ms", "DRAIN_DEADLINE=19s", "SERVING_READINESS_PROBE=")
@@ -232,20 +232,20 @@ func TestAPreStopHookIsNotEndedForOthers(t *testing.T) {
 	p.draining()
 	p.signal(syscall.SIGTERM)
 	newHorde(t, local(p.port.admin), 400, sends(""))
-	hook.SetReadDeadline(time.Now().Add(11 * time.Second)) // longer than others have
+	hook.SetReadDeadline(time.Now().Add(11 * time.Second)) // longer than the timeout of other connections
 	var timeout net.Error
 	if b, err := hook.r.Peek(1); !errors.As(err, &timeout) || !timeout.Timeout() {
-		t.Fatalf("got %q, %v, want the hook to wait", b, err)
+		t.Fatalf("got %q, %v, want no response yet", b, err)
 	}
 	h.free("/long")
 	running.receive("GET")
 	hook.SetDeadline(time.Now().Add(patience))
 	if m := hook.receive("GET"); m.status() != 200 {
-		t.Errorf("the hook got %q, want 200", m.Start)
+		t.Errorf("hook: got %q, want 200", m.Start)
 	}
 }
 
-// stallers ask for a large answer and do not take it.
+// stallers request a large response and do not read it.
 var stallers = map[string]func(t *testing.T, p *proxy){
 	"HTTP/1.1": func(t *testing.T, p *proxy) { p.sendGet("/stream/1000000000") },
 	"HTTP/1.0": func(t *testing.T, p *proxy) {
@@ -272,13 +272,13 @@ func stall(t *testing.T, p *proxy, protocol string, window uint32) {
 	a.out.Flush()
 }
 
-// A client that does not read its answer gives its slot back, with no clock set
-// but SEND_TIMEOUT, and when another clock has run out.
-func TestAClientThatDoesNotReadCannotHoldASlotForEver(t *testing.T) {
+// A client that does not read its response loses its slot after SEND_TIMEOUT or after another
+// timeout.
+func TestClientThatDoesNotReadLosesItsSlot(t *testing.T) {
 	alongside(t)
 	for name, ask := range stallers {
 		for _, setting := range []string{"SEND_TIMEOUT=400ms", "REVISION_TIMEOUT_SECONDS=400ms"} {
-			const limit = 400*time.Millisecond + 5*time.Second // and what is left for ending a connection, over HTTP/2 that of others as well
+			const limit = 400*time.Millisecond + 5*time.Second // the timeout and the time for closing a connection, which over HTTP/2 includes other connections
 			t.Run(name+"/"+setting, func(t *testing.T) {
 				p := newProxy(t)
 				writeCertificate(t, p.dir)
@@ -287,22 +287,22 @@ func TestAClientThatDoesNotReadCannotHoldASlotForEver(t *testing.T) {
 				p.auditAtEnd()
 				ask(t, p)
 				began := time.Now()
-				p.poll("it is at the app", func() error {
+				p.poll("the app received the request", func() error {
 					if r := app.Running(); r.Now+r.Ended == 0 {
 						return errNotYet
 					}
 					return nil
 				})
-				p.poll("there is a slot again", func() error {
+				p.poll("a slot is free", func() error {
 					if m := dial(t, p.addr()).ask("/bytes/2"); m.status() != 200 {
-						return fmt.Errorf("got %q", m.Start) // the clock runs for those that wait as well
+						return fmt.Errorf("got %q", m.Start) // the timeout also applies to queued requests
 					}
 					return nil
 				})
 				if took := time.Since(began); took > limit+slack {
-					t.Errorf("the slot was free after %v, want %v", took, limit)
+					t.Errorf("the slot was released after %v, want at most %v", took, limit)
 				}
-				p.poll("the app is rid of it", func() error {
+				p.poll("the app has no request", func() error {
 					if r := app.Running(); r.Now != 0 {
 						return fmt.Errorf("got %+v", r)
 					}
@@ -318,13 +318,14 @@ func TestAClientThatDoesNotReadCannotHoldASlotForEver(t *testing.T) {
 	}
 }
 
-// One that reads slowly, but does, is served to the end.
-func TestASlowReaderThatReadsOutlivesTheSendClock(t *testing.T) {
+// A client that reads slowly, but without pauses of SEND_TIMEOUT, receives the complete
+// response.
+func TestSendTimeoutDoesNotEndSlowReader(t *testing.T) {
 	p := newProxy(t)
 	p.sample()
 	p.start("METRICS_NAMES=default", "SEND_TIMEOUT=2s")
 	p.auditAtEnd()
-	const size = 12 << 20 // more than the sockets hold
+	const size = 12 << 20 // more than the socket buffers hold
 	w := dial(t, p.addr())
 	w.Conn.(*net.TCPConn).SetReadBuffer(64 << 10)
 	w.send(request("GET", fmt.Sprintf("/bytes/%d", size)))
@@ -332,14 +333,14 @@ func TestASlowReaderThatReadsOutlivesTheSendClock(t *testing.T) {
 	for got < size {
 		n, err := w.r.Read(b[:min(len(b), size)])
 		if got += n; err != nil {
-			t.Fatalf("after %d bytes: %v", got, err)
+			t.Fatalf("read after %d bytes: %v", got, err)
 		}
-		time.Sleep(time.Duration(n) * 6 * time.Second / size) // real time: the pace of a slow reader
+		time.Sleep(time.Duration(n) * 6 * time.Second / size) // sleeps because the client must be slower than the timeout
 	}
 }
 
-// TLS clients that want to negotiate anew are closed (CVE-2011-1473).
-func TestTLSRenegotiationIsRefused(t *testing.T) {
+// The sidecar closes connections of TLS clients that renegotiate (CVE-2011-1473).
+func TestTLSRenegotiationClosesConnection(t *testing.T) {
 	p := newProxy(t)
 	writeCertificate(t, p.dir)
 	p.sample()
@@ -359,32 +360,32 @@ func TestTLSRenegotiationIsRefused(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- client.Wait() }()
 	t.Cleanup(func() { client.Process.Kill(); <-done })
-	poll(t, "the handshake is done", func() error {
+	poll(t, "the handshake is complete", func() error {
 		if !out.says("Verify return code") {
 			return errNotYet
 		}
 		return nil
 	})
-	io.WriteString(in, "R\n") // openssl's word for it
-	poll(t, "it is refused", func() error {
+	io.WriteString(in, "R\n") // the command of openssl s_client for renegotiation
+	poll(t, "the renegotiation is rejected", func() error {
 		if !out.says("no renegotiation") && !out.says("alert") {
 			return errNotYet
 		}
 		return nil
 	})
 	if m := dial(t, p.addr()).ask("/bytes/2"); m.status() != 200 {
-		t.Errorf("another client got %q, want 200", m.Start)
+		t.Errorf("other client: got %q, want 200", m.Start)
 	}
 }
 
-// What is no TLS, or no end of it, costs its sender the connection at once.
-func TestTLSGarbageEndsTheConnection(t *testing.T) {
+// Invalid or unbounded TLS input closes the connection immediately.
+func TestInvalidTLSRecordClosesConnection(t *testing.T) {
 	p := newProxy(t)
 	writeCertificate(t, p.dir)
 	p.sample()
 	p.start("METRICS_NAMES=default")
 	p.auditAtEnd()
-	hello := func() []byte { // a client's first record
+	hello := func() []byte { // the first record of a client
 		var b bytes.Buffer
 		c := tls.Client(&recorder{out: &b}, &tls.Config{InsecureSkipVerify: true})
 		c.Handshake()
@@ -404,15 +405,15 @@ func TestTLSGarbageEndsTheConnection(t *testing.T) {
 		io.WriteString(w, text)
 		w.SetDeadline(time.Now().Add(slack))
 		if _, err := io.Copy(io.Discard, w); err != nil && !ended(err) {
-			t.Errorf("%s: got %v, want the end of the connection", name, err)
+			t.Errorf("%s: got %v, want a closed connection", name, err)
 		}
 	}
 	if m := dialTLS(t, p.tlsAddr(), "http/1.1").ask("/bytes/2"); m.status() != 200 {
-		t.Errorf("an honest client got %q, want 200", m.Start)
+		t.Errorf("honest client: got %q, want 200", m.Start)
 	}
 }
 
-// recorder is a connection that keeps what is written and says nothing.
+// recorder is a connection that stores written data and never returns any input.
 type recorder struct {
 	net.Conn
 	out *bytes.Buffer

@@ -115,8 +115,8 @@ func (m *memoryAttack) input() []byte {
 	return b.Bytes()
 }
 
-// attackMany sends the attack on many connections at the same time, and closes them after the
-// honest clients got more responses. The sidecar can close the connections before.
+// attackMany sends the attack on many connections at the same time and closes them after each
+// honest client has received more responses. The sidecar may close the connections earlier.
 func (v *victim) attackMany(secure bool, m *memoryAttack) {
 	const more = 20
 	input := m.input()
@@ -188,7 +188,7 @@ func TestMemoryAttacksLeaveOtherClientsServed(t *testing.T) {
 	}
 }
 
-// A gate holds requests until it has a number of them.
+// A gate holds requests until a number of them has arrived.
 type gate struct {
 	most    int64
 	waiting atomic.Int64
@@ -203,7 +203,7 @@ func (g *gate) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	io.WriteString(w, "ok")
 }
 
-// 1000 requests at the same time are the heaviest legitimate load of a small pod.
+// A load of 1000 concurrent requests is the highest legitimate load of a small pod.
 func TestManyWaitingRequestsAreServed(t *testing.T) {
 	const clients, streams = 4, 250
 	p := newProxy(t)

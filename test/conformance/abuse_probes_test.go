@@ -18,7 +18,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// A hangingApp never answers at /h, and answers everything else at once.
+// A hangingApp never responds to requests for /h and responds immediately to all others.
 type hangingApp struct {
 	mu              sync.Mutex
 	asked, now, max int
@@ -46,14 +46,14 @@ func (a *hangingApp) seen() (asked, most int) {
 	return a.asked, a.max
 }
 
-// flood sends the same request n times at once on an HTTP/2 connection and hands
-// each status to got, and less than 1 for a stream that was reset: -1 times its code. It returns when all have
-// come.
+// flood sends n concurrent requests on one HTTP/2 connection and calls got with each status.
+// The status of a stream that was reset is its negated error code. flood returns after n
+// responses.
 func flood(addr string, n int, got func(status int), fields ...string) error {
 	return floodFrom("127.0.0.1", addr, n, got, fields...)
 }
 
-// floodFrom is flood from one of this host's addresses.
+// floodFrom is like flood, but connects from the given local address.
 func floodFrom(from, addr string, n int, got func(status int), fields ...string) error {
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
 	c, err := d.Dial("tcp", addr)
@@ -68,7 +68,8 @@ func floodFrom(from, addr string, n int, got func(status int), fields ...string)
 	return readStatuses(c, n, got)
 }
 
-// requestsH2 are so many requests over HTTP/2 at once, from the preface on.
+// requestsH2 returns the input of a connection with n requests over HTTP/2, including the
+// preface.
 func requestsH2(n int, fields []string) []byte {
 	all := []hpack.HeaderField{{Name: ":method", Value: "GET"}, {Name: ":scheme", Value: "http"}, {Name: ":authority", Value: "a.test"}, {Name: ":path", Value: "/h"}}
 	for _, f := range fields {
@@ -90,8 +91,8 @@ func requestsH2(n int, fields []string) []byte {
 	return text.Bytes()
 }
 
-// readStatuses reads so many answers, and hands on the status of each; one that was
-// reset has its error code, negative.
+// readStatuses reads n responses and calls got with each status. The status of a stream that
+// was reset is its negated error code.
 func readStatuses(c net.Conn, n int, got func(status int)) error {
 	framer := http2.NewFramer(c, c)
 	framer.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
@@ -99,7 +100,7 @@ func readStatuses(c net.Conn, n int, got func(status int)) error {
 	for ended := 0; ended < n; {
 		f, err := framer.ReadFrame()
 		if err != nil {
-			return fmt.Errorf("after %d of %d answers: %w", ended, n, err)
+			return fmt.Errorf("after %d of %d responses: %w", ended, n, err)
 		}
 		end := f.Header().Flags.Has(http2.FlagDataEndStream)
 		switch f := f.(type) {
@@ -127,7 +128,7 @@ func readStatuses(c net.Conn, n int, got func(status int)) error {
 	return nil
 }
 
-// cpu is the time for which the process has run.
+// cpu returns the CPU time of the process.
 func (p *process) cpu(t *testing.T) time.Duration {
 	t.Helper()
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
@@ -141,17 +142,17 @@ func (p *process) cpu(t *testing.T) time.Duration {
 	return time.Duration(user+system) * 10 * time.Millisecond // USER_HZ is 100
 }
 
-// streams is how many requests a connection may carry at once.
+// streams is the maximum number of concurrent requests on a connection.
 const streams = 250
 
-// probeAnswers counts answers to probes.
+// probeAnswers counts responses to probes.
 type probeAnswers struct {
 	refused, dropped atomic.Int64
-	others           sync.Map // statuses but 503
+	others           sync.Map // other status codes than 503
 }
 
-// flood sends probes over so many connections, rounds times; the channel is closed when
-// all are answered.
+// flood sends probes over the given number of connections, rounds times. The channel is closed
+// after all responses.
 func (n *probeAnswers) flood(t *testing.T, addr string, connections, rounds int) <-chan struct{} {
 	var all sync.WaitGroup
 	for range connections {
@@ -161,13 +162,13 @@ func (n *probeAnswers) flood(t *testing.T, addr string, connections, rounds int)
 					switch status {
 					case 503:
 						n.refused.Add(1)
-					case -int(http2.ErrCodeInternal): // the answer could not be written within 5 s: a busy machine
+					case -int(http2.ErrCodeInternal): // on a busy machine, the response could not be written within 5 s
 						n.dropped.Add(1)
 					default:
 						n.others.Store(status, true)
 					}
 				}, "K-Network-Probe: queue", "User-Agent: kube-probe/1.31")
-				if err != nil { // net/http gives a connection two seconds to begin, and this machine may be busy
+				if err != nil { // a connection must begin within two seconds, which may fail on a busy machine
 					n.dropped.Add(streams)
 					t.Log(err)
 				}
@@ -179,7 +180,8 @@ func (n *probeAnswers) flood(t *testing.T, addr string, connections, rounds int)
 	return done
 }
 
-// askMeanwhile sends requests until done is closed, and counts them and goroutines.
+// askMeanwhile sends requests until done is closed. It returns the number of requests, the
+// maximum number of goroutines, and the maximum latency.
 func (p *proxy) askMeanwhile(t *testing.T, done <-chan struct{}) (traffic, goroutines int, slowest time.Duration) {
 	t.Helper()
 	w := dial(t, p.addr())
@@ -191,7 +193,7 @@ func (p *proxy) askMeanwhile(t *testing.T, done <-chan struct{}) (traffic, gorou
 		}
 		sent := time.Now()
 		if m := w.ask("/"); m.status() != 200 || m.Body != byTheApp {
-			t.Fatalf("a request meanwhile got %q, want the app's answer", m.Start)
+			t.Fatalf("request during the probes: got %q, want the response of the app", m.Start)
 		}
 		slowest = max(slowest, time.Since(sent))
 		if traffic%25 == 0 {
@@ -201,13 +203,12 @@ func (p *proxy) askMeanwhile(t *testing.T, done <-chan struct{}) (traffic, gorou
 	return traffic, goroutines, slowest
 }
 
-// Ten thousand probes at once, and again as soon as they are answered, while the
-// app hangs: it is asked by one probe after the other, traffic is served meanwhile,
-// and all of it fits into so much memory for each probe.
-func TestTenThousandProbesAskAHangingAppOnce(t *testing.T) {
+// 10,000 concurrent probes, sent twice, while the app hangs: the sidecar sends one probe at a
+// time to the app, serves traffic, and uses a bounded amount of memory for each probe.
+func TestConcurrentProbesShareOneAppProbe(t *testing.T) {
 	const (
 		probes, rounds = 10_000, 2
-		// Of a stream that waits: what HTTP/2 in net/http keeps for it.
+		// for a waiting HTTP/2 stream
 		bytesEach, goroutinesEach = 24 << 10, 1.05
 	)
 	p := newProxy(t)
@@ -225,33 +226,32 @@ func TestTenThousandProbesAskAHangingAppOnce(t *testing.T) {
 	traffic, most, slowest := p.askMeanwhile(t, done)
 	took := time.Since(began)
 	if n := got.refused.Load(); n < probes*rounds-got.dropped.Load() || n < probes {
-		t.Errorf("%d probes were answered, want %d", n, probes*rounds)
+		t.Errorf("got %d responses to probes, want %d", n, probes*rounds)
 	}
 	got.others.Range(func(status, _ any) bool {
-		t.Errorf("a probe got %v, want 503", status)
+		t.Errorf("probe: got %v, want 503", status)
 		return true
 	})
 	asked, overlap := app.seen()
-	// One ends at the app a moment after the next has begun.
+	// A probe may still run in the app when the next one begins.
 	if limit := int(took/time.Second) + 2; asked > limit || overlap > 2 {
-		t.Errorf("the app was asked %d times, %d of them at once, within %v, want at most %d, one after the other", asked, overlap, took, limit)
+		t.Errorf("the app received %d probes, %d of them concurrent, within %v, want at most %d, one after the other", asked, overlap, took, limit)
 	}
 	if limit := int(goroutinesEach*probes) + 200; most > limit {
-		t.Errorf("there were %d goroutines, want at most %d", most, limit)
+		t.Errorf("got %d goroutines, want at most %d", most, limit)
 	}
 	grown := p.memory("VmHWM") - small
 	if grown > probes*bytesEach && os.Getenv("QUEUE_PROXY_RACE") == "" {
-		t.Errorf("it took %d MB for that, %d bytes a probe, want at most %d", grown>>20, grown/probes, bytesEach)
+		t.Errorf("memory grew by %d MB, %d bytes for each probe, want at most %d", grown>>20, grown/probes, bytesEach)
 	}
-	t.Logf("%d probes in %v, %v of CPU each; the app was asked %d times; %d goroutines, %d bytes a probe; %d requests meanwhile, the slowest took %v",
+	t.Logf("%d probes in %v, %v of CPU each; the app received %d probes; %d goroutines, %d bytes for each probe; %d other requests, maximum latency %v",
 		probes*rounds, took.Round(time.Millisecond), (p.cpu(t)-cpu)/(probes*rounds), asked, most, grown/probes, traffic, slowest.Round(time.Millisecond))
 	p.givenBack("after that", before, few)
 }
 
-// Those who call themselves kubelets get two requests beside the limit, one for each
-// address, however many they send; the rest wait in the queue or are answered that it
-// is full.
-func TestAFloodOfForgedKubeletProbesStaysInLine(t *testing.T) {
+// Requests that claim to be kubelet probes get at most two slots in addition to the limit, one
+// for each client address. All others wait in the queue or get status 503 if the queue is full.
+func TestForgedKubeletProbesAreLimited(t *testing.T) {
 	const running, waiting, requests = 1, 10, 2000
 	p := newProxy(t)
 	h := p.holder()
@@ -278,22 +278,22 @@ func TestAFloodOfForgedKubeletProbesStaysInLine(t *testing.T) {
 			}
 		})
 	}
-	p.poll("all but those in line have been answered", func() error {
+	p.poll("all requests that are not queued have a response", func() error {
 		if got := full.Load(); got != requests-running-waiting-2 {
-			return fmt.Errorf("%d heard that the queue is full, %d something else", got, through.Load()+other.Load())
+			return fmt.Errorf("got %d responses with status 503 and %d others", got, through.Load()+other.Load())
 		}
 		return nil
 	})
 	h.free("/h")
 	all.Wait()
 	if got := through.Load(); got != running+waiting+2 || other.Load() > 0 {
-		t.Errorf("%d went through and %d heard something else, want %d and none", got, other.Load(), running+waiting+2)
+		t.Errorf("got %d responses with status 200 and %d with other codes, want %d and 0", got, other.Load(), running+waiting+2)
 	}
 	h.mu.Lock()
 	most := h.max
 	h.mu.Unlock()
 	if most > running+2 {
-		t.Errorf("the app had %d at once, want at most %d", most, running+2)
+		t.Errorf("the app had %d concurrent requests, want at most %d", most, running+2)
 	}
 	p.unharmed(before)
 }

@@ -19,7 +19,7 @@ import (
 
 // Attacks on the metrics port: docs/bounds.md, "Internal ports".
 
-// secured are the settings of metrics over TLS, where clients may show a certificate.
+// secured returns the settings for metrics over TLS with optional client certificates.
 func (p *proxy) secured() []string {
 	writeCertificate(p.t, p.dir)
 	cert := filepath.Join(p.dir, "tls.crt")
@@ -29,7 +29,7 @@ func (p *proxy) secured() []string {
 	)
 }
 
-// securedScrape is an honest one over TLS, on a connection of its own. It returns the status.
+// securedScrape scrapes the metrics over TLS on a new connection and returns the status.
 func (p *proxy) securedScrape() int {
 	p.t.Helper()
 	w := dialTLS(p.t, local(p.port.metrics), "http/1.1")
@@ -37,7 +37,7 @@ func (p *proxy) securedScrape() int {
 	return w.ask("/metrics", "Connection: close").status()
 }
 
-// longCertificate is one of so many bytes, or a few more.
+// longCertificate returns a certificate of at least size bytes.
 func longCertificate(t *testing.T, size int) tls.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -55,7 +55,7 @@ func longCertificate(t *testing.T, size int) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-// shortOf is a connection on which only so many bytes are sent.
+// shortOf is a connection that discards written data after the given number of bytes.
 type shortOf struct {
 	net.Conn
 	left int
@@ -72,13 +72,13 @@ func (s *shortOf) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// 250 clients that shake hands with a certificate of 250 KB, all but its end.
-func TestLongTLSHandshakesWithTheMetricsPortAreBorne(t *testing.T) {
+// 250 clients begin a handshake with a certificate of 250 KB and do not send its end.
+func TestMetricsPortLimitsHandshakeSize(t *testing.T) {
 	p := newProxy(t)
 	p.sample()
 	p.start(p.secured()...)
 	if got := p.securedScrape(); got != 200 {
-		t.Fatalf("got %d before, want 200", got)
+		t.Fatalf("got %d before the handshakes, want 200", got)
 	}
 	long := longCertificate(t, 250<<10)
 	before, lines := p.memory("VmRSS"), strings.Count(p.out.String(), "\n")
@@ -91,22 +91,22 @@ func TestLongTLSHandshakesWithTheMetricsPortAreBorne(t *testing.T) {
 		return nil
 	})
 	if got := p.securedScrape(); got != 200 {
-		t.Errorf("an honest scrape got %d, want 200", got)
+		t.Errorf("honest scrape: got %d, want 200", got)
 	}
 	grown := p.memory("VmHWM") - before
-	t.Logf("memory has grown by %d KB", grown>>10)
+	t.Logf("memory grew by %d KB", grown>>10)
 	if most := int64(16 << 20); grown > most && os.Getenv("QUEUE_PROXY_RACE") == "" {
-		t.Errorf("memory has grown by %d KB, want at most %d", grown>>10, most>>10)
+		t.Errorf("memory grew by %d KB, want at most %d", grown>>10, most>>10)
 	}
 	p.awaitLog("TLS handshakes failed", "a handshake of more than 32768 bytes")
 	if got := strings.Count(p.out.String(), "\n") - lines; got > 10 {
-		t.Errorf("the log has %d more lines, want a few", got)
+		t.Errorf("got %d new log lines, want at most 10", got)
 	}
 	p.logIsJSON()
 }
 
-// 250 streams on each of 250 connections were more than a small pod has.
-func TestTheMetricsPortOffersNoHTTP2(t *testing.T) {
+// 250 connections with 250 streams each would use more memory than a small pod has.
+func TestMetricsPortDoesNotOfferHTTP2(t *testing.T) {
 	p := newProxy(t)
 	p.sample()
 	p.start(p.secured()...)
@@ -119,11 +119,11 @@ func TestTheMetricsPortOffersNoHTTP2(t *testing.T) {
 		t.Errorf("got %q, want http/1.1", got)
 	}
 	if _, err := tls.Dial("tcp", local(p.port.metrics), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}); err == nil {
-		t.Error("a client of HTTP/2 alone: got no error, want one")
+		t.Error("client that offers only h2: got no error, want one")
 	}
 	w := newClient(t, c)
 	w.send(http2.ClientPreface)
 	if m := w.receive("PRI"); m.status() < 400 {
-		t.Errorf("the preface got %q, want an error", m.Start)
+		t.Errorf("HTTP/2 preface: got %q, want an error", m.Start)
 	}
 }

@@ -9,20 +9,20 @@ import (
 	"testing"
 )
 
-// series asks for metrics and returns the names of all series, with their labels,
-// and the text.
+// series scrapes the metrics of a port and returns the set of all series with their labels, and
+// the text.
 func (p *proxy) series(port int) (names map[string]bool, text string) {
 	p.t.Helper()
 	answer, text := get(p.t, httpClient(p.t, "h1"), "http://"+local(port)+"/metrics?format=prometheus", "Accept: text/plain")
 	if answer.StatusCode != 200 {
-		p.t.Fatalf("got %d, want metrics", answer.StatusCode)
+		p.t.Fatalf("got status %d, want 200", answer.StatusCode)
 	}
 	names = map[string]bool{}
 	for line := range strings.Lines(text) {
 		if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
 			name := line[:strings.LastIndexByte(line, ' ')]
 			if names[name] {
-				p.t.Errorf("the series %s is there twice", name)
+				p.t.Errorf("got series %s twice, want once", name)
 			}
 			names[name] = true
 		}
@@ -30,7 +30,8 @@ func (p *proxy) series(port int) (names map[string]bool, text string) {
 	return names, text
 }
 
-// asker sends requests over one connection, and over another where that ends.
+// asker returns a function that sends requests over one connection and connects again after the
+// connection is closed.
 func (p *proxy) asker(t *testing.T) func(method, host, target string, fields ...string) {
 	t.Helper()
 	w := dial(t, p.addr())
@@ -44,7 +45,8 @@ func (p *proxy) asker(t *testing.T) func(method, host, target string, fields ...
 	}
 }
 
-// askForEverySeries sends every status, and random text in all that a client can choose.
+// askForEverySeries sends requests with each status and with random text in each header that a
+// client can choose.
 func askForEverySeries(r *rand.Rand, name func() string, ask func(method, host, target string, fields ...string)) {
 	for status := 200; status < 1000; status++ {
 		ask("GET", "a.test", "/", fmt.Sprint("X-Status: ", status))
@@ -64,11 +66,11 @@ func askForEverySeries(r *rand.Rand, name func() string, ask func(method, host, 
 	}
 }
 
-// The number of series is bounded, whatever clients and the app say.
+// The number of series is bounded for all requests and responses.
 func TestSeriesAreBounded(t *testing.T) {
 	for names, row := range map[string]struct {
-		fresh int // series of a sidecar that has served nothing
-		most  int // after all that
+		fresh int // maximum number of series before the first request
+		most  int // maximum number of series after all requests
 	}{
 		"default":      {120, 400},
 		"knative-1.18": {50, 7000},
@@ -91,24 +93,24 @@ func TestSeriesAreBounded(t *testing.T) {
 			askForEverySeries(r, name, ask)
 			after, text := p.series(p.port.metrics)
 			statsAfter, _ := p.series(p.port.autoscaler)
-			t.Logf("%d series at first, %d after all that; %d and %d of statistics", len(first), len(after), len(stats), len(statsAfter))
+			t.Logf("%d series at first, %d after the requests; %d and %d series of statistics", len(first), len(after), len(stats), len(statsAfter))
 			if len(first) > row.fresh || len(after) > row.most || len(after) <= len(first) {
-				t.Errorf("got %d series at first and %d after all that, want at most %d and %d, and some more", len(first), len(after), row.fresh, row.most)
+				t.Errorf("got %d series at first and %d after the requests, want at most %d and %d, and an increase", len(first), len(after), row.fresh, row.most)
 			}
 			if len(statsAfter) > 13 || len(statsAfter) != len(stats) {
-				t.Errorf("got %d series of statistics, and %d after all that, want at most 13, as before", len(stats), len(statsAfter))
+				t.Errorf("got %d series of statistics at first and %d after the requests, want the same number and at most 13", len(stats), len(statsAfter))
 			}
 			if len(text) > 8<<20 {
 				t.Errorf("got %d bytes of metrics, want at most 8 MiB", len(text))
 			}
 
-			// All that can be has been: another round makes nothing new.
+			// All possible series exist, so another round does not create new ones.
 			for range 300 {
 				ask(strings.ToUpper(name()), name(), "/"+name(), "User-Agent: "+name(), "Knative-Serving-Tag: "+name(), "X-Status: 200")
 			}
 			again, _ := p.series(p.port.metrics)
 			if len(again) > len(after)+len(after)/20 {
-				t.Errorf("got %d series after another round, want the %d of before", len(again), len(after))
+				t.Errorf("got %d series after another round, want about %d", len(again), len(after))
 			}
 		})
 	}

@@ -21,15 +21,15 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// Request smuggling, told by those whom it is about: real servers behind the
-// sidecar, which keep a record of the requests that they have seen.
+// The tests of request smuggling run real servers behind the sidecar, which record the requests
+// that they receive.
 
 var backendNames = flag.String("backends", "net/http", "the servers behind the sidecar in the tests of smuggling, of net/http, nginx, node, lenient-node")
 
-// newBackend opens the named server on the user container's port: it speaks
-// HTTP/1.1 and answers every request with "X-From: app" and, in X-Target, its
-// target. What it returns is its record: "METHOD target" of each request in their
-// order, and what was no request.
+// newBackend starts the named server on the port of the user container. The server supports
+// HTTP/1.1 and responds to each request with "X-From: app" and with the request target in
+// X-Target. The returned function returns the record of the server: "METHOD target" of each
+// request in order, and invalid requests.
 func newBackend(t *testing.T, p *proxy, name string) func() (requests, bad []string) {
 	t.Helper()
 	switch name {
@@ -58,7 +58,7 @@ func newBackend(t *testing.T, p *proxy, name string) func() (requests, bad []str
 			return exec.Command("node", "--insecure-http-parser", file)
 		})
 	}
-	t.Fatalf("no backend %q", name)
+	t.Fatalf("unknown backend %q", name)
 	return nil
 }
 
@@ -96,7 +96,7 @@ server.keepAliveTimeout = 60000;
 server.listen(PORT, '127.0.0.1');
 `
 
-// served runs a server from a file, until the test ends.
+// served runs a server with a configuration file until the end of the test.
 func served(t *testing.T, p *proxy, text string, command func(file string) *exec.Cmd) func() (requests, bad []string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -106,7 +106,7 @@ func served(t *testing.T, p *proxy, text string, command func(file string) *exec
 		t.Fatal(err)
 	}
 	cmd := command(file)
-	if cmd.Err != nil && !errors.Is(cmd.Err, exec.ErrDot) { // Debian's nginx is in /usr/sbin
+	if cmd.Err != nil && !errors.Is(cmd.Err, exec.ErrDot) { // Debian installs nginx in /usr/sbin
 		cmd.Path, cmd.Err = filepath.Join("/usr/sbin", cmd.Args[0]), nil
 	}
 	cmd.Dir, cmd.SysProcAttr = dir, dieWithParent
@@ -119,7 +119,7 @@ func served(t *testing.T, p *proxy, text string, command func(file string) *exec
 		cmd.Process.Kill()
 		cmd.Wait()
 		if t.Failed() {
-			t.Logf("%s said:\n%s", cmd.Args[0], said.tail())
+			t.Logf("output of %s:\n%s", cmd.Args[0], said.tail())
 		}
 	})
 	poll(t, cmd.Args[0]+" listens", func() error {
@@ -137,10 +137,10 @@ func served(t *testing.T, p *proxy, text string, command func(file string) *exec
 		for line := range strings.Lines(string(text)) {
 			var one struct{ Request, Bad string }
 			if err := json.Unmarshal([]byte(line), &one); err != nil {
-				t.Fatalf("%s has recorded %q: %v", cmd.Args[0], line, err)
+				t.Fatalf("record of %s: invalid line %q: %v", cmd.Args[0], line, err)
 			}
 			switch {
-			case one.Bad == "ECONNRESET", one.Bad == "HPE_INVALID_EOF_STATE": // we have broken off
+			case one.Bad == "ECONNRESET", one.Bad == "HPE_INVALID_EOF_STATE": // the sidecar closed the connection early
 			case one.Bad != "":
 				bad = append(bad, one.Bad)
 			default:
@@ -151,27 +151,28 @@ func served(t *testing.T, p *proxy, text string, command func(file string) *exec
 	}
 }
 
-// A smuggle is what a client sends on one connection: a request for /f/N that
-// hides another one, for /m/N. By the letter of the RFCs the hidden one is no
-// request, whatever is made of the first.
+// A smuggle is the input of a connection: a request for /f/N that contains another request, for
+// /m/N. According to the RFCs, the hidden request is part of the first one, even if the first
+// one is rejected.
 type smuggle struct{ name, text string }
 
 const hidden = "GET /m/N HTTP/1.1\r\nHost: a.test\r\nX: y\r\n\r\n"
 
-// lengthOf is len, with the number of the case in place.
+// lengthOf returns the length of text after the number of the case is inserted.
 func lengthOf(text string) int { return len(strings.ReplaceAll(text, "/N", "/0000")) }
 
-// smuggles makes all forms. N stands for the number of the case, of four digits.
+// smuggles returns all cases. N stands for the number of the case, which has four digits.
 func smuggles() []smuggle {
 	return slices.Concat(twoFramings(), oneLength(), chunksInDoubt(), linesInDoubt())
 }
 
-// smuggledPost is a POST with these fields and body.
+// smuggledPost returns a POST request with the given fields and body.
 func smuggledPost(fields, body string) string {
 	return "POST /f/N HTTP/1.1\r\nHost: a.test\r\n" + fields + "\r\n" + body
 }
 
-// twoFramings are requests with two framings: one reader ends at the length, another at the last chunk.
+// twoFramings returns requests with two framings: one parser uses the length and another one
+// uses the chunks.
 func twoFramings() (all []smuggle) {
 	add := func(name, text string) { all = append(all, smuggle{name, text}) }
 	lengthFirst := "0\r\n\r\n" + hidden
@@ -196,7 +197,7 @@ func twoFramings() (all []smuggle) {
 	} {
 		both(fmt.Sprintf("%q", coding), coding)
 	}
-	for _, b := range []string{"\x00", "\x01", "\x08", "\t", "\n", "\x0b", "\f", "\r", "\x1f", " ", "\x7f", "\x80", "\xa0", "\xff"} { // where they do not belong
+	for _, b := range []string{"\x00", "\x01", "\x08", "\t", "\n", "\x0b", "\f", "\r", "\x1f", " ", "\x7f", "\x80", "\xa0", "\xff"} { // bytes at invalid positions
 		for _, coding := range []string{b + "Transfer-Encoding: chunked\r\n", "Transfer-Encoding" + b + ": chunked\r\n", "Transfer-Encoding:" + b + "chunked\r\n", "Transfer-Encoding: chunked" + b + "\r\n", "X: y\r\n" + b + "Transfer-Encoding: chunked\r\n"} {
 			both(fmt.Sprintf("%q", coding), coding)
 		}
@@ -208,7 +209,7 @@ func twoFramings() (all []smuggle) {
 	return all
 }
 
-// oneLength are requests with one length that is read in two ways: as it stands, or as none.
+// oneLength returns requests with a length that a parser may accept or ignore.
 func oneLength() (all []smuggle) {
 	add := func(name, text string) { all = append(all, smuggle{name, text}) }
 	n := lengthOf(hidden)
@@ -230,7 +231,7 @@ func oneLength() (all []smuggle) {
 	return all
 }
 
-// chunksInDoubt are requests of chunks whose end is in doubt: to a lenient reader the body is over.
+// chunksInDoubt returns chunked requests that a lenient parser may end at another position.
 func chunksInDoubt() (all []smuggle) {
 	add := func(name, text string) { all = append(all, smuggle{name, text}) }
 	for _, end := range []string{
@@ -248,7 +249,7 @@ func chunksInDoubt() (all []smuggle) {
 	return all
 }
 
-// linesInDoubt are requests with lines that two readers may end at different places.
+// linesInDoubt returns requests with line ends that parsers interpret differently.
 func linesInDoubt() (all []smuggle) {
 	add := func(name, text string) { all = append(all, smuggle{name, text}) }
 	for _, text := range []string{
@@ -270,10 +271,10 @@ func linesInDoubt() (all []smuggle) {
 
 var caseOf = regexp.MustCompile(`/([fmv])/(\d{4})`)
 
-// Whatever a client writes, a server behind the sidecar sees as many requests as
-// the client gets answers, none of them is the hidden one, and nobody else gets an
-// answer that is not his.
-func TestNoServerSeesAHiddenRequest(t *testing.T) {
+// For any input, a server behind the sidecar receives at most as many requests as the client
+// receives responses, it does not receive the hidden request, and no other client receives a
+// wrong response.
+func TestSmuggledRequestsDoNotReachServer(t *testing.T) {
 	for name := range strings.SplitSeq(*backendNames, ",") {
 		t.Run(name, func(t *testing.T) {
 			p := newProxy(t)
@@ -281,7 +282,7 @@ func TestNoServerSeesAHiddenRequest(t *testing.T) {
 			p.start("METRICS_NAMES=default")
 			p.auditAtEnd()
 			forms := smuggles()
-			answers := make([]map[string]int, len(forms)) // by what the server said it was asked
+			answers := make([]map[string]int, len(forms)) // number of responses by the kind of target that the server received
 			total := make([]int, len(forms))
 			numbers := make(chan int)
 			var all sync.WaitGroup
@@ -297,7 +298,7 @@ func TestNoServerSeesAHiddenRequest(t *testing.T) {
 						}
 						v := try(c, text, 100*time.Millisecond)
 						if v.left {
-							total[i]++ // who leaves early gets nothing of what has begun
+							total[i]++ // a request that is aborted by the client has no response
 						}
 						for _, m := range v.answers {
 							total[i]++
@@ -317,7 +318,7 @@ func TestNoServerSeesAHiddenRequest(t *testing.T) {
 						m, err := readResponse(w.r, "GET")
 						w.Close()
 						if err != nil || m.get("X-Target") != victim {
-							t.Errorf("%s: somebody else who asked for %s got %v, %v", forms[i].name, victim, m, err)
+							t.Errorf("%s: other client that requested %s: got %v, %v", forms[i].name, victim, m, err)
 						}
 					}
 				})
@@ -339,7 +340,8 @@ func kindOf(target string) string {
 	return target
 }
 
-// judgeRecord compares what a server has seen with what its clients were answered.
+// judgeRecord compares the requests that a server received with the responses that its clients
+// received.
 func judgeRecord(t *testing.T, forms []smuggle, answers []map[string]int, total []int, seen func() ([]string, []string)) {
 	t.Helper()
 	var requests, bad []string
@@ -352,15 +354,15 @@ func judgeRecord(t *testing.T, forms []smuggle, answers []map[string]int, total 
 			}
 		}
 		if n < len(forms) {
-			return fmt.Errorf("%d of %d", n, len(forms))
+			return fmt.Errorf("got %d of %d requests", n, len(forms))
 		}
 		return nil
 	})
 	for _, b := range bad {
 		if b == "PRI * HTTP/2.0" || b == "HPE_PAUSED_H2_UPGRADE" {
-			continue // the sidecar has asked whether it speaks HTTP/2
+			continue // HTTP/2 detection by the sidecar
 		}
-		t.Errorf("the server has seen what is no request: %q", b)
+		t.Errorf("the server received an invalid request: %q", b)
 	}
 	saw := make([]map[string]int, len(forms))
 	for i := range saw {
@@ -369,10 +371,10 @@ func judgeRecord(t *testing.T, forms []smuggle, answers []map[string]int, total 
 	for _, r := range requests {
 		m := caseOf.FindStringSubmatch(r)
 		if r == "PRI *" {
-			continue // the same
+			continue // HTTP/2 detection
 		}
 		if m == nil {
-			t.Errorf("the server has seen %q, which nobody sent", r)
+			t.Errorf("the server received %q, which no client sent", r)
 			continue
 		}
 		i, _ := strconv.Atoi(m[2])
@@ -381,24 +383,25 @@ func judgeRecord(t *testing.T, forms []smuggle, answers []map[string]int, total 
 	front := 0
 	for i, f := range forms {
 		if saw[i]["m"] > 0 {
-			t.Errorf("%s: the server has seen the hidden request:\n%q", f.name, f.text)
+			t.Errorf("%s: the server received the hidden request:\n%q", f.name, f.text)
 		}
 		if saw[i]["f"] > 1 || saw[i]["f"] > total[i] || answers[i]["f"] > saw[i]["f"] || answers[i]["m"]+answers[i]["v"] > 0 {
-			t.Errorf("%s: the server has seen %v and the client got %v of %d answers:\n%q", f.name, saw[i], answers[i], total[i], f.text)
+			t.Errorf("%s: the server received %v and the client received %v in %d responses:\n%q", f.name, saw[i], answers[i], total[i], f.text)
 		}
 		if saw[i]["v"] != 1 {
-			t.Errorf("%s: the server has seen somebody else's request %d times", f.name, saw[i]["v"])
+			t.Errorf("%s: the server received the request of the other client %d times, want 1", f.name, saw[i]["v"])
 		}
 		front += saw[i]["f"]
 	}
-	t.Logf("%d forms, of which %d reached the server as one request", len(forms), front)
+	t.Logf("%d of %d cases reached the server as one request", len(forms), front)
 	if front == 0 || front > len(forms)/2 {
-		t.Errorf("%d of %d forms have reached the server: is that a corpus of attacks?", front, len(forms))
+		t.Errorf("%d of %d cases reached the server, want at least one and at most half of them", front, len(forms))
 	}
 }
 
-// HTTP/2 can say what HTTP/1.1 cannot: nothing of it becomes a second request.
-func TestNoServerSeesARequestHiddenInHTTP2(t *testing.T) {
+// HTTP/2 fields can contain bytes that are invalid in HTTP/1.1. They never become a second
+// request.
+func TestSmuggledHTTP2RequestsDoNotReachServer(t *testing.T) {
 	forms := formsH2()
 	var listed []smuggle
 	for _, f := range forms {
@@ -415,7 +418,7 @@ func TestNoServerSeesARequestHiddenInHTTP2(t *testing.T) {
 				answers[i], total[i] = f.send(t, p, i)
 				victim := fmt.Sprintf("/v/%04d", i)
 				if m := dial(t, p.addr()).ask(victim, "Connection: close"); m.get("X-Target") != victim {
-					t.Errorf("%s: somebody else who asked for %s got %q", f.name, victim, m.Fields)
+					t.Errorf("%s: other client that requested %s: got %q", f.name, victim, m.Fields)
 				}
 			}
 			judgeRecord(t, listed, answers, total, seen)
@@ -423,10 +426,10 @@ func TestNoServerSeesARequestHiddenInHTTP2(t *testing.T) {
 	}
 }
 
-// A formH2 is a request of HTTP/2 that hides another one. /N stands for its number.
+// A formH2 is an HTTP/2 request that contains another request. /N stands for its number.
 type formH2 struct {
 	name   string
-	pseudo map[string]string // in place of the usual ones
+	pseudo map[string]string // pseudo-header fields that replace the defaults
 	fields []string
 	body   string
 	after  []string // trailers
@@ -468,8 +471,8 @@ func formsH2() (forms []formH2) {
 	return forms
 }
 
-// numbered returns a field of a form, with its number; the colon that ends the name is the
-// first one that no line break comes before.
+// numbered returns a field of the case with the inserted number. The name ends at the first
+// colon that does not follow a line break.
 func (f formH2) numbered(s string, i int) field {
 	at := strings.LastIndex(s, ": ")
 	if first := strings.Index(s[1:], ": ") + 1; !strings.ContainsAny(s[:max(first, 0)], "\r\n\x00") {
@@ -480,8 +483,8 @@ func (f formH2) numbered(s string, i int) field {
 
 func withNumber(s string, i int) string { return strings.ReplaceAll(s, "/N", fmt.Sprintf("/%04d", i)) }
 
-// send sends a form on a connection of its own. It returns how many answers came from the
-// app, by what they answer, and how many in all.
+// send sends the case on a new connection. It returns the number of responses of the app by the
+// kind of their target, and the total number of responses.
 func (f formH2) send(t *testing.T, p *proxy, i int) (answers map[string]int, total int) {
 	t.Helper()
 	fields := []field{{":method", "POST"}, {":scheme", "http"}, {":authority", "a.test"}, {":path", "/f/N"}}
@@ -500,7 +503,7 @@ func (f formH2) send(t *testing.T, p *proxy, i int) (answers map[string]int, tot
 	}
 	h := dialH2(t, p.addr())
 	defer h.Close()
-	_ = h.raw(1, f.body == "" && after == nil, fields) // the connection may have been refused already
+	_ = h.raw(1, f.body == "" && after == nil, fields) // the sidecar may have closed the connection already
 	if f.body != "" {
 		h.data(1, after == nil, withNumber(f.body, i))
 	}
@@ -522,7 +525,7 @@ func (f formH2) send(t *testing.T, p *proxy, i int) (answers map[string]int, tot
 	events, _ := h.seen()
 	for _, e := range events {
 		if e.frame == http2.FrameRSTStream {
-			total++ // which is an answer too
+			total++ // a reset stream counts as a response
 		}
 		if e.frame != http2.FrameHeaders || values(e.fields, ":status") == nil {
 			continue

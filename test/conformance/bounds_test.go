@@ -14,30 +14,30 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// Bounds on what comes in: docs/configuration.md, "Limits".
+// Limits on input: docs/configuration.md, "Limits".
 
-// cutBy fails the test unless the sidecar ends the connection, and not before
-// the time. It returns what came.
+// cutBy fails the test unless the sidecar closes the connection, and not before the given time.
+// It returns the received data.
 func (w *client) cutBy(least time.Duration, since time.Time) string {
 	w.t.Helper()
 	b, err := io.ReadAll(w.r)
 	if err != nil && !errors.Is(err, syscall.ECONNRESET) {
-		w.t.Errorf("the connection has not ended: %v", err)
+		w.t.Errorf("read: got %v, want the end of the connection", err)
 	}
 	if took := time.Since(since); took < least || took > least+slack {
-		w.t.Errorf("it ended after %v, want %v", took, least)
+		w.t.Errorf("the connection ended after %v, want %v", took, least)
 	}
 	return string(b)
 }
 
-// Whoever sends a head too slowly is cut, on the first request of a connection
-// and on every other, in plain text and in TLS.
-func TestASlowHeadIsCut(t *testing.T) {
+// HEADER_TIMEOUT applies to the first request of a connection and to later ones, with and
+// without TLS.
+func TestHeaderTimeoutClosesConnection(t *testing.T) {
 	alongside(t)
 	const limit = 500 * time.Millisecond
 	for name, row := range map[string]struct {
 		tls   bool
-		first bool // it is the connection's first request
+		first bool // send text as the first request of the connection
 		text  string
 	}{
 		"nothing at all":                 {false, true, ""},
@@ -62,7 +62,7 @@ func TestASlowHeadIsCut(t *testing.T) {
 			began := time.Now()
 			var w *client
 			switch {
-			case row.tls && row.first: // the handshake itself
+			case row.tls && row.first: // test the handshake itself
 				w = dial(t, p.tlsAddr())
 			case row.tls:
 				w = dialTLS(t, p.tlsAddr(), "http/1.1")
@@ -73,10 +73,10 @@ func TestASlowHeadIsCut(t *testing.T) {
 				if m := w.ask("/bytes/2"); m.status() != 200 {
 					t.Fatalf("got %q, want 200", m.Start)
 				}
-				// A connection may be idle for longer than that.
+				// A connection may be idle for longer than HEADER_TIMEOUT.
 				w.SetReadDeadline(time.Now().Add(2 * limit))
 				if _, err := w.r.ReadByte(); !harness.IsTimeout(err) {
-					t.Fatalf("an idle connection ended with %v", err)
+					t.Fatalf("idle connection: got %v, want a timeout", err)
 				}
 				w.SetDeadline(time.Now().Add(patience))
 				began = time.Now()
@@ -87,13 +87,13 @@ func TestASlowHeadIsCut(t *testing.T) {
 				w.send(row.text)
 			}
 			if got := w.cutBy(limit-50*time.Millisecond, began); strings.Contains(got, " 200 ") {
-				t.Errorf("got %.200q, want no answer of the app", got)
+				t.Errorf("got %.200q, want no response of the app", got)
 			}
 		})
 	}
 }
 
-// sendSlowly sends a byte every 50 ms, until the test or the connection ends.
+// sendSlowly sends a byte every 50 ms until the end of the test or of the connection.
 func (w *client) sendSlowly(t *testing.T, text string) {
 	for _, c := range text {
 		select {
@@ -107,7 +107,7 @@ func (w *client) sendSlowly(t *testing.T, text string) {
 	}
 }
 
-func TestALongHeadIs431(t *testing.T) {
+func TestHeaderOverMaximumSizeReturns431(t *testing.T) {
 	p := newProxy(t)
 	writeCertificate(t, p.dir)
 	app := p.bare(answers(ok))
@@ -118,14 +118,14 @@ func TestALongHeadIs431(t *testing.T) {
 	} {
 		w := c()
 		if m := w.ask("/", "X-Long: "+strings.Repeat("x", 7000)); m.status() != 200 {
-			t.Errorf("%s, a head of 7 KB: got %q, want 200", name, m.Start)
+			t.Errorf("%s, header section of 7 KB: got %q, want 200", name, m.Start)
 		}
 		if m := w.ask("/", "X-Long: "+strings.Repeat("x", 9000)); m.status() != 431 {
-			t.Errorf("%s, a head of 9 KB: got %q, want 431", name, m.Start)
+			t.Errorf("%s, header section of 9 KB: got %q, want 431", name, m.Start)
 		}
 		w.closed()
 		w = c()
-		go func() { // one that never ends
+		go func() { // send an unbounded header section
 			io.WriteString(w, "GET / HTTP/1.1\r\n")
 			for {
 				if _, err := io.WriteString(w, "X: "+strings.Repeat("x", 1000)+"\r\n"); err != nil {
@@ -134,7 +134,7 @@ func TestALongHeadIs431(t *testing.T) {
 			}
 		}()
 		if m := w.receive("GET"); m.status() != 431 {
-			t.Errorf("%s, an endless head: got %q, want 431", name, m.Start)
+			t.Errorf("%s, unbounded header section: got %q, want 431", name, m.Start)
 		}
 	}
 	h := dialH2(t, p.addr())
@@ -143,11 +143,11 @@ func TestALongHeadIs431(t *testing.T) {
 		return e.frame == http2.FrameGoAway || e.stream == 1 && (e.end || e.frame == http2.FrameRSTStream)
 	})
 	if heard, _ := app.requests(); len(heard) != 2 {
-		t.Errorf("the app has heard %d requests, want the two short ones", len(heard))
+		t.Errorf("the app received %d requests, want 2", len(heard))
 	}
 }
 
-func TestALongBodyIs413(t *testing.T) {
+func TestBodyOverMaximumSizeReturns413(t *testing.T) {
 	p := newProxy(t)
 	app := p.sample()
 	p.start("MAX_BODY_BYTES=1000", "CONTAINER_CONCURRENCY=1")
@@ -169,7 +169,7 @@ func TestALongBodyIs413(t *testing.T) {
 			t.Errorf("%s: got %q with %q, want %d", name, m.Start, m.Body, row.status)
 		}
 		if row.status == 413 && word(m.get("Proxy-Status")) != "bad-request" {
-			t.Errorf("%s: got Proxy-Status %q, want the word bad-request", name, m.get("Proxy-Status"))
+			t.Errorf("%s: got Proxy-Status %q, want bad-request", name, m.get("Proxy-Status"))
 		}
 	}
 	h := dialH2(t, p.addr())
@@ -186,14 +186,14 @@ func TestALongBodyIs413(t *testing.T) {
 	}
 	p.poll("the slot is free", func() error {
 		if got := app.Running().Now; got != 0 {
-			return fmt.Errorf("%d requests are at the app", got)
+			return fmt.Errorf("the app has %d requests", got)
 		}
 		return nil
 	})
 }
 
-// The drain ends also where every place is taken and more connections wait.
-func TestAFullSidecarDrains(t *testing.T) {
+// The drain also ends if the number of connections is at the limit and more connections wait.
+func TestDrainEndsWithConnectionsAtLimit(t *testing.T) {
 	p := newProxy(t)
 	p.sample()
 	p.launch("MAX_CONNECTIONS=2", "DRAIN_QUIET_PERIOD=200ms", "DRAIN_DEADLINE=10s")
@@ -218,12 +218,12 @@ func TestAFullSidecarDrains(t *testing.T) {
 		t.Errorf("got exit code %d, want 0", got)
 	}
 	if took := time.Since(began); took > 200*time.Millisecond+slack {
-		t.Errorf("it ended after %v, want the quiet period", took)
+		t.Errorf("the sidecar ended after %v, want the quiet period", took)
 	}
 }
 
-// A 504 for a slow body reaches the client that is still sending.
-func TestASenderThatIsCutCanReadWhy(t *testing.T) {
+// The response with status 504 for a slow body reaches a client that is still sending.
+func TestTimeoutResponseReachesSendingClient(t *testing.T) {
 	p := newProxy(t)
 	p.app(newChatty())
 	p.start(requestClock.settings()...)

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// A certificate that is a pipe or a device: nobody may wait for what never comes.
-func TestACertificateThatIsNoRegularFileStopsTheStart(t *testing.T) {
+// A certificate path that is a pipe or a device would block the reader.
+func TestIrregularCertificateFileFailsStart(t *testing.T) {
 	for kind, put := range map[string]func(path string) error{
 		"named pipe": func(path string) error { return syscall.Mkfifo(path, 0o600) },
 		"device":     func(path string) error { return os.Symlink("/dev/zero", path) },
@@ -27,15 +27,15 @@ func TestACertificateThatIsNoRegularFileStopsTheStart(t *testing.T) {
 				t.Errorf("got exit code %d, want 1", got)
 			}
 			if !p.out.says("TLS_CERT_DIR", path+": is a "+kind+", not a regular file") {
-				t.Errorf("got no line that says so:\n%s", p.out)
+				t.Errorf("got no log line that names the file:\n%s", p.out)
 			}
 		})
 	}
 }
 
-// One that becomes a pipe later is reported, and the old one stays. The end does not wait
-// for it.
-func TestACertificateThatBecomesAPipeIsReported(t *testing.T) {
+// If a certificate is replaced with a pipe at run time, the sidecar logs an error, keeps the
+// old certificate, and does not block at shutdown.
+func TestCertificateReplacedWithPipeIsReported(t *testing.T) {
 	p := newProxy(t)
 	writeCertificate(t, p.dir)
 	p.sample()
@@ -47,7 +47,7 @@ func TestACertificateThatBecomesAPipeIsReported(t *testing.T) {
 	}
 	p.awaitLog("certificate not in use", "is a named pipe")
 	if m := dialTLS(t, p.tlsAddr(), "http/1.1").ask("/bytes/2"); m.status() != 200 {
-		t.Errorf("with the old certificate: got %q, want 200", m.Start)
+		t.Errorf("request with the old certificate: got %q, want 200", m.Start)
 	}
 	p.signal(syscall.SIGTERM)
 	if got := p.code(); got != 0 {

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// newCertificate makes a self-signed pair for localhost.
+// newCertificate returns a self-signed key pair for localhost.
 func newCertificate(t *testing.T) (certificate, key []byte) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -43,7 +43,7 @@ func newCertificate(t *testing.T) (certificate, key []byte) {
 		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret})
 }
 
-// writeCertificate puts a pair where the sidecar looks for one.
+// writeCertificate writes a key pair to the certificate directory of the sidecar.
 func writeCertificate(t *testing.T, dir string) {
 	t.Helper()
 	certificate, key := newCertificate(t)
@@ -54,7 +54,7 @@ func writeCertificate(t *testing.T, dir string) {
 	}
 }
 
-// serverTLS is a user container's TLS with a certificate that nobody has signed.
+// serverTLS returns the TLS configuration of a user container with a self-signed certificate.
 func serverTLS(t *testing.T) *tls.Config {
 	t.Helper()
 	certificate, key := newCertificate(t)

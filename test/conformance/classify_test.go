@@ -27,7 +27,7 @@ type row struct {
 	kind, value    string
 }
 
-var kinds = []string{ // longer ones before those they begin with
+var kinds = []string{ // longer kinds precede their prefixes
 	"queue probe", "network probe without hash", "network probe, hash too long", "network probe",
 	"unknown probe", "kubelet probe", "traffic", "refused",
 }
@@ -43,7 +43,7 @@ func rows(t *testing.T) []row {
 				line = line[len("-> "):]
 				i := slices.IndexFunc(kinds, func(k string) bool { return strings.HasPrefix(line, k) })
 				if i < 0 {
-					t.Fatalf("classify.txt:%d: no kind %q", v.line, line)
+					t.Fatalf("classify.txt:%d: unknown kind %q", v.line, line)
 				}
 				r.kind, r.value = kinds[i], harness.Unescape(strings.TrimPrefix(line[len(kinds[i]):], " "))
 			case strings.HasPrefix(line, "body "):
@@ -55,24 +55,24 @@ func rows(t *testing.T) []row {
 			default:
 				name, value, found := strings.Cut(line, ":")
 				if !found {
-					t.Fatalf("classify.txt:%d: %q means nothing", v.line, line)
+					t.Fatalf("classify.txt:%d: invalid line %q", v.line, line)
 				}
 				r.fields = append(r.fields, field{name, harness.Unescape(strings.TrimPrefix(value, " "))})
 			}
 		}
 		if r.kind == "" {
-			t.Fatalf("classify.txt:%d: no kind", v.line)
+			t.Fatalf("classify.txt:%d: missing kind", v.line)
 		}
 		all = append(all, r)
 	}
 	return all
 }
 
-// The protocols over which a row is sent.
+// protocols lists the protocols that each row is sent with.
 var protocols = []string{"HTTP/1.0", "HTTP/1.1", "h2c", "TLS HTTP/1.1", "TLS h2"}
 
-// ask sends the row's request on a connection of its own. The id marks it for
-// the user container's ledger.
+// ask sends the request of the row on a new connection. The user container counts requests by
+// id.
 func (r *row) ask(t *testing.T, p *proxy, protocol, id string) (*message, error) {
 	t.Helper()
 	fields := append(slices.Clone(r.fields), field{"X-Id", id})
@@ -117,12 +117,12 @@ const (
 	byTheApp     = "answered by the app"
 )
 
-// heard is what one kind of request is to get.
+// heard is the expected response to a kind of request.
 type heard struct {
 	status    int
-	body      string // byTheApp: the user container's; anyText: not compared
+	body      string // byTheApp is the response of the user container; anyText is not compared
 	hash      string
-	details   string // of Proxy-Status; "": a good answer of ours, no error
+	details   string // expected details of Proxy-Status; empty for successful responses of the sidecar
 	errorType string
 }
 
@@ -159,7 +159,7 @@ func (r *row) check(t *testing.T, m *message, draining bool, protocol string) {
 		return
 	}
 	if m.Cut != nil {
-		t.Errorf("the body is cut: %v", m.Cut)
+		t.Errorf("got a truncated body: %v", m.Cut)
 	}
 	length := strconv.Itoa(len(want.body))
 	if want.body != anyText {
@@ -201,8 +201,8 @@ var lastID atomic.Int64
 
 func newID() string { return "id-" + strconv.FormatInt(lastID.Add(1), 10) }
 
-// ledgerApp answers all requests alike and counts them by id. A request for
-// /hold is answered when release is closed.
+// ledgerApp sends the same response to all requests and counts them by id. A request for /hold
+// waits until release is closed.
 type ledgerApp struct {
 	mu      sync.Mutex
 	counts  map[string]int
@@ -235,9 +235,9 @@ func (a *ledgerApp) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// Every row of the table, over every protocol, to a ready sidecar and then to
-// one that drains (a request is being held, so the drain goes on).
-func TestEveryRequestIsWhatTheTableSays(t *testing.T) {
+// Each row of the table is sent with each protocol, to a ready sidecar and to a draining one. A
+// held request prevents the end of the drain.
+func TestRequestClassification(t *testing.T) {
 	p := newProxy(t)
 	writeCertificate(t, p.dir)
 	p.start("DRAIN_QUIET_PERIOD=1s")
@@ -250,14 +250,14 @@ func TestEveryRequestIsWhatTheTableSays(t *testing.T) {
 
 	held := dial(t, p.addr())
 	held.send(request("GET", "/hold", "X-Id: held"))
-	p.poll("the held request is at the app", func() error {
+	p.poll("the app received the held request", func() error {
 		if app.count("held") == 0 {
 			return errors.New("not yet")
 		}
 		return nil
 	})
 	p.signal(syscall.SIGTERM)
-	p.poll("probes notice the drain", func() error {
+	p.poll("probes fail because of the drain", func() error {
 		if m := dial(t, p.addr()).ask("/", "K-Network-Probe: queue"); m.status() != 503 {
 			return fmt.Errorf("got %q", m.Start)
 		}
@@ -268,7 +268,7 @@ func TestEveryRequestIsWhatTheTableSays(t *testing.T) {
 	close(app.release)
 	held.SetDeadline(time.Now().Add(patience))
 	if m := held.receive("GET"); m.status() != 200 || m.Body != byTheApp {
-		t.Errorf("the held request got %q %q, want 200 %q", m.Start, m.Body, byTheApp)
+		t.Errorf("held request: got %q %q, want 200 %q", m.Start, m.Body, byTheApp)
 	}
 	if got := p.code(); got != 0 {
 		t.Errorf("got exit code %d, want 0", got)
@@ -286,7 +286,7 @@ func classify(t *testing.T, p *proxy, app *ledgerApp, draining bool) {
 					id := newID()
 					m, err := r.ask(t, p, protocol, id)
 					if err != nil {
-						t.Fatalf("no answer: %v", err)
+						t.Fatalf("no response: %v", err)
 					}
 					r.check(t, m, draining, protocol)
 					asked, want := app.count(id), 0
@@ -294,10 +294,10 @@ func classify(t *testing.T, p *proxy, app *ledgerApp, draining bool) {
 						want = 1
 					}
 					if asked != want {
-						t.Errorf("the app was asked %d times, want %d", asked, want)
+						t.Errorf("the app received %d requests, want %d", asked, want)
 					}
 					if t.Failed() {
-						t.Logf("the vector is at testdata/classify.txt:%d", r.line)
+						t.Logf("the vector is in testdata/classify.txt:%d", r.line)
 					}
 				})
 			}

@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// worker is a user container that works on each request for a time, and counts those
-// it works on at once.
+// worker is a user container that spends a fixed time on each request and counts concurrent
+// requests.
 type worker struct {
 	time      time.Duration
-	looks     bool // it stops when its client has gone
+	looks     bool // stop when the client closes the connection
 	now, most atomic.Int64
 	came      atomic.Int64
 }
@@ -37,13 +37,13 @@ func (w *worker) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	io.WriteString(rw, "done")
 }
 
-// askAndLeave sends a request and closes the connection when the app works on it, or,
-// where others are before it, after a moment.
+// askAndLeave sends a request and closes the connection after 20 ms, when the app works on the
+// request or the request is queued.
 func (p *proxy) askAndLeave(h1 bool) {
 	p.t.Helper()
 	if h1 {
 		c := p.sendGet("/work")
-		time.Sleep(20 * time.Millisecond) // real time: the clients leave at any stage
+		time.Sleep(20 * time.Millisecond) // sleeps because the clients must close their connections at different stages
 		c.Close()
 		return
 	}
@@ -55,7 +55,7 @@ func (p *proxy) askAndLeave(h1 bool) {
 	client.CloseIdleConnections()
 }
 
-func TestTheLimitHoldsWhenClientsLeave(t *testing.T) {
+func TestLimitHoldsAfterClientsDisconnect(t *testing.T) {
 	for _, protocol := range []string{"h1", "h2c"} {
 		t.Run(protocol, func(t *testing.T) {
 			p := newProxy(t)
@@ -69,16 +69,16 @@ func TestTheLimitHoldsWhenClientsLeave(t *testing.T) {
 				t.Errorf("got %q, want done", body)
 			}
 			if most := w.most.Load(); most != 1 {
-				t.Errorf("the app worked on %d requests at once, want 1", most)
+				t.Errorf("the app had %d concurrent requests, want 1", most)
 			}
 			if came := w.came.Load(); came > 15 {
-				t.Errorf("%d of 20 requests whose clients had gone came to the app", came)
+				t.Errorf("the app received %d of 20 canceled requests, want at most 15", came)
 			}
 		})
 	}
 }
 
-func TestAnAppThatLooksFreesItsSlotAtOnce(t *testing.T) {
+func TestAppThatStopsReleasesSlot(t *testing.T) {
 	p := newProxy(t)
 	p.appSpeaking(&worker{time: time.Minute, looks: true}, "h1")
 	p.start("CONTAINER_CONCURRENCY=1", "CLIENT_GONE_GRACE=1m")
@@ -86,11 +86,11 @@ func TestAnAppThatLooksFreesItsSlotAtOnce(t *testing.T) {
 	start := time.Now()
 	get(t, httpClient(t, "h1"), p.url("/now"))
 	if took := time.Since(start); took > 5*time.Second {
-		t.Errorf("the next request took %v, want it at once", took)
+		t.Errorf("the next request took %v, want at most 5s", took)
 	}
 }
 
-func TestASlotIsHeldForTheGraceAtMost(t *testing.T) {
+func TestClientGoneGraceLimitsHeldSlot(t *testing.T) {
 	for grace, held := range map[string]time.Duration{"0": 0, "500ms": 400 * time.Millisecond} {
 		t.Run(grace, func(t *testing.T) {
 			p := newProxy(t)
@@ -103,13 +103,13 @@ func TestASlotIsHeldForTheGraceAtMost(t *testing.T) {
 			answer, _ := get(t, httpClient(t, "h1"), p.url("/now"))
 			took := time.Since(start)
 			if answer.StatusCode != 200 || took < held || took > 10*time.Second {
-				t.Errorf("got %d after %v, want 200 after %v or little more", answer.StatusCode, took, held)
+				t.Errorf("got %d after %v, want 200 after %v and before 10s", answer.StatusCode, took, held)
 			}
 		})
 	}
 }
 
-func TestARequestThatTimedOutHoldsItsSlot(t *testing.T) {
+func TestTimedOutRequestKeepsSlot(t *testing.T) {
 	p := newProxy(t)
 	w := &worker{time: 1500 * time.Millisecond}
 	p.appSpeaking(w, "h1")
@@ -122,6 +122,6 @@ func TestARequestThatTimedOutHoldsItsSlot(t *testing.T) {
 		t.Errorf("got %s, want 200", answer.Status)
 	}
 	if most := w.most.Load(); most != 1 {
-		t.Errorf("the app worked on %d requests at once, want 1", most)
+		t.Errorf("the app had %d concurrent requests, want 1", most)
 	}
 }

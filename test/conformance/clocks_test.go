@@ -18,19 +18,18 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Each clock in each phase over each protocol: docs/promises.md 3.2. Each test
-// looks from three sides: what the client gets, that the user container's part
-// of the exchange ends, and what the log says.
+// Each timeout is tested in each phase over each protocol (docs/promises.md 3.2). Each test
+// checks the response to the client, the end of the request in the user container, and the log.
 
-// A clock is a setting, and what is said when it has run out.
+// A clock is a timeout setting and the expected error.
 type clock struct {
 	name    string
 	setting string
-	word    string // of Proxy-Status and of the log
-	kind    string // the error type of RFC 9209
+	word    string // reason in Proxy-Status and in the log
+	kind    string // error type of RFC 9209
 }
 
-const tick = "400ms" // of a clock that is to run out
+const tick = "400ms" // duration of the tested timeout
 
 var (
 	requestClock = clock{"request", "REVISION_TIMEOUT_SECONDS=" + tick, "request-timeout", "http_response_timeout"}
@@ -40,15 +39,15 @@ var (
 	bodyClock    = clock{"body", "BODY_TIMEOUT=" + tick, "idle-timeout", "connection_read_timeout"}
 )
 
-// settings are those of a sidecar of which this clock alone runs.
+// settings returns settings in which only this timeout is enabled.
 func (c clock) settings(more ...string) []string {
 	return append([]string{"REVISION_TIMEOUT_SECONDS=0", "DRAIN_DEADLINE=10s", "REVISION_TIMEOUT_SCOPE=request", c.setting}, more...)
 }
 
-// logged fails the test unless a line of the log names the clock and the phase.
+// logged fails the test unless a log line contains the reason and the phase.
 func (c clock) logged(t *testing.T, p *proxy, phase string) {
 	t.Helper()
-	poll(t, "the log names clock and phase", func() error {
+	poll(t, "the log contains the reason and the phase", func() error {
 		if !p.out.says(`"reason":"`+c.word+`"`, `"phase":"`+phase+`"`) {
 			return fmt.Errorf("no line with reason %s and phase %s", c.word, phase)
 		}
@@ -56,12 +55,11 @@ func (c clock) logged(t *testing.T, p *proxy, phase string) {
 	})
 }
 
-// early are the protocols of a request of which no response has begun: how it is
-// sent, and what is heard.
+// early lists the protocols of requests that time out before a response begins.
 var early = []string{"HTTP/1.1", "HTTP/1.0", "HEAD", "h2c", "gRPC", "TLS", "TLS h2", "WebSocket"}
 
-// askEarly sends one request and checks what it gets when the clock runs out.
-// method POST has a body that is never complete.
+// askEarly sends one request and checks the response after the timeout. A POST request has an
+// incomplete body.
 func (c clock) askEarly(t *testing.T, p *proxy, protocol, method string) {
 	t.Helper()
 	rest := "\r\nHost: a.test\r\n\r\n"
@@ -96,14 +94,14 @@ func (c clock) askEarly(t *testing.T, p *proxy, protocol, method string) {
 		}
 		a := h.answer(1)
 		if a.status != 200 || a.get("grpc-status") != want || a.body != "" || a.cut || word(a.get("proxy-status")) != c.word {
-			t.Errorf("got %+v, want 200, trailers only, grpc-status %s and the word %s", a, want, c.word)
+			t.Errorf("got %+v, want 200, trailers only, grpc-status %s and reason %s", a, want, c.word)
 		}
 	default:
-		t.Fatalf("no protocol %q", protocol)
+		t.Fatalf("unknown protocol %q", protocol)
 	}
 }
 
-// response is what a client gets when the clock has run out before a response began.
+// response returns the expected response if the timeout expires before a response begins.
 func (c clock) response() (code int, body string) {
 	if c.name == "queue" {
 		return 503, "pending request queue full\n"
@@ -111,20 +109,20 @@ func (c clock) response() (code int, body string) {
 	return 504, "request timeout"
 }
 
-// wantHTTP1 reads the response to a request with the method.
+// wantHTTP1 reads and checks the response to a request with the given method.
 func (c clock) wantHTTP1(t *testing.T, p *proxy, w *client, method string) {
 	t.Helper()
 	code, body := c.response()
 	m := w.receive(method)
 	if method == "HEAD" {
-		m.Body = body // there is none
+		m.Body = body // a response to HEAD has no body
 	}
 	if m.Body != body {
-		t.Errorf("got the body %q, want %q", m.Body, body)
+		t.Errorf("got body %q, want %q", m.Body, body)
 	}
 	checkOurs(t, p, m, code, c.kind, c.word)
 	if got := m.get("Retry-After"); (got == "1") != (c.name == "queue") {
-		t.Errorf("got Retry-After %q", got)
+		t.Errorf("got Retry-After %q, want 1 only for the queue timeout", got)
 	}
 }
 
@@ -135,16 +133,16 @@ func (c clock) askEarlyH2(t *testing.T, p *proxy, protocol, method string) {
 	h.open(1, method == "GET", method, "/wait")
 	a := h.answer(1)
 	if a.status != code || a.body != body || a.cut || word(a.get("proxy-status")) != c.word {
-		t.Errorf("got %+v, want %d with %q and the word %s", a, code, body, c.word)
+		t.Errorf("got %+v, want %d with %q and reason %s", a, code, body, c.word)
 	}
-	// The connection is as good as before.
+	// The connection remains usable.
 	h.open(3, true, "GET", "/now")
 	if a := h.answer(3); a.cut {
-		t.Errorf("the next request of the connection got %+v", a)
+		t.Errorf("next request on the connection: got %+v, want a complete response", a)
 	}
 }
 
-// h2Peer opens a connection by its protocol: h2c or TLS h2.
+// h2Peer opens an HTTP/2 connection. protocol is h2c or TLS h2.
 func (p *proxy) h2Peer(protocol string) *h2Peer {
 	p.t.Helper()
 	if protocol == "h2c" {
@@ -153,7 +151,7 @@ func (p *proxy) h2Peer(protocol string) *h2Peer {
 	return newH2Peer(p.t, dialTLS(p.t, p.tlsAddr(), "h2").Conn)
 }
 
-func TestAClockThatRunsOutWhileWaitingForTheAppIs504(t *testing.T) {
+func TestTimeoutBeforeResponseReturns504(t *testing.T) {
 	alongside(t)
 	for _, c := range []clock{requestClock, startClock, idleClock} {
 		for _, scope := range []string{"request", "first-byte"} {
@@ -168,8 +166,8 @@ func TestAClockThatRunsOutWhileWaitingForTheAppIs504(t *testing.T) {
 				p.start(append(c.settings(), "REVISION_TIMEOUT_SCOPE="+scope)...)
 				for _, protocol := range early {
 					c.askEarly(t, p, protocol, "GET")
-					if got := receive(t, protocol+": the app notices that the exchange is over", app.over); got != "/wait" {
-						t.Errorf("%s: got the end of %s", protocol, got)
+					if got := receive(t, protocol+": the request ends in the app", app.over); got != "/wait" {
+						t.Errorf("%s: the app ended %s, want /wait", protocol, got)
 					}
 					for len(app.over) > 0 {
 						<-app.over
@@ -181,7 +179,7 @@ func TestAClockThatRunsOutWhileWaitingForTheAppIs504(t *testing.T) {
 	}
 }
 
-func TestAClockThatRunsOutInTheQueueIsAnsweredAndNeverReachesTheApp(t *testing.T) {
+func TestTimeoutInQueueDoesNotReachApp(t *testing.T) {
 	alongside(t)
 	for _, c := range []clock{requestClock, startClock, idleClock, queueClock} {
 		t.Run(c.name, func(t *testing.T) {
@@ -192,36 +190,36 @@ func TestAClockThatRunsOutInTheQueueIsAnsweredAndNeverReachesTheApp(t *testing.T
 			h.hold(t, p)
 			for _, protocol := range early {
 				if protocol == "TLS h2" || protocol == "h2c" {
-					continue // they send a second request; below
+					continue // these are tested below because they send a second request
 				}
 				c.askEarly(t, p, protocol, "GET")
 			}
 			for _, protocol := range both {
 				answer, body := get(t, httpClient(t, protocol), p.url("/wait"))
 				if answer.StatusCode/100 != 5 || word(answer.Header.Get("Proxy-Status")) != c.word {
-					t.Errorf("%s: got %s with %q, want the word %s", protocol, answer.Status, body, c.word)
+					t.Errorf("%s: got %s with %q, want reason %s", protocol, answer.Status, body, c.word)
 				}
 			}
 			c.logged(t, p, "queued")
 			if got, _ := h.app.requests(); len(got) != 1 {
-				t.Errorf("the app got %d requests, want the one alone that holds the slot", len(got))
+				t.Errorf("the app received %d requests, want 1", len(got))
 			}
 			if err := h.check(); err != nil {
-				t.Errorf("the tunnel that holds the slot: %v", err)
+				t.Errorf("tunnel that holds the slot: %v", err)
 			}
 		})
 	}
 }
 
-// A slotHolder is a tunnel with traffic on it: of all clocks it obeys the idle one
-// alone, and that never runs out.
+// A slotHolder is a tunnel with traffic. Only the idle timeout applies to it, and it does not
+// expire.
 type slotHolder struct {
 	app *bareApp
 	c   *client
 	err chan error
 }
 
-// tunnelHolder starts a user container that accepts upgrades and echoes.
+// tunnelHolder starts a user container that accepts upgrades and echoes data.
 func (p *proxy) tunnelHolder() *slotHolder {
 	return &slotHolder{app: p.bare(upgrading), err: make(chan error, 1)}
 }
@@ -259,7 +257,7 @@ func (h *slotHolder) hold(t *testing.T, p *proxy) {
 	}()
 }
 
-// check returns what has ended the tunnel, if something has.
+// check returns the error that ended the tunnel, or nil.
 func (h *slotHolder) check() error {
 	select {
 	case err := <-h.err:
@@ -269,8 +267,8 @@ func (h *slotHolder) check() error {
 	}
 }
 
-// While we try again to reach an app that is not there, the clocks run.
-func TestAClockThatRunsOutWhileDiallingIsAnswered(t *testing.T) {
+// The timeouts also run while the sidecar retries to connect to the app.
+func TestTimeoutWhileConnectingReturns504(t *testing.T) {
 	alongside(t)
 	for _, c := range []clock{requestClock, startClock, idleClock} {
 		t.Run(c.name, func(t *testing.T) {
@@ -291,9 +289,9 @@ func TestAClockThatRunsOutWhileDiallingIsAnswered(t *testing.T) {
 	}
 }
 
-// After the first byte the stream is aborted, so that each client can tell. The
-// idle clock runs out on a silent response, the others on one that goes on.
-func TestAClockThatRunsOutInTheMidstOfAResponseAbortsIt(t *testing.T) {
+// After the first byte the sidecar resets the response so that the client detects the error.
+// The idle timeout expires during a silent response, the request timeout during an active one.
+func TestTimeoutDuringResponseResetsIt(t *testing.T) {
 	alongside(t)
 	for _, c := range []clock{requestClock, idleClock} {
 		t.Run(c.name, func(t *testing.T) {
@@ -326,7 +324,7 @@ func TestAClockThatRunsOutInTheMidstOfAResponseAbortsIt(t *testing.T) {
 					h.open(stream, true, "GET", path)
 					a := h.answer(stream)
 					if a.status != 200 || !a.cut || strings.Contains(a.body, "timeout") || !strings.Contains(a.body, "begun") {
-						t.Errorf("%s%s: got %+v, want the app's 200 and RST_STREAM", protocol, path, a)
+						t.Errorf("%s%s: got %+v, want status 200 of the app and RST_STREAM", protocol, path, a)
 					}
 					app.wantOver(t, protocol, path)
 				}
@@ -334,7 +332,7 @@ func TestAClockThatRunsOutInTheMidstOfAResponseAbortsIt(t *testing.T) {
 			h := dialH2(t, p.addr())
 			h.open(1, true, "POST", grpc, "Content-Type: application/grpc", "TE: trailers")
 			if a := h.answer(1); a.status != 200 || !a.cut || a.get("grpc-status") != "" {
-				t.Errorf("gRPC: got %+v, want the app's 200 and RST_STREAM", a)
+				t.Errorf("gRPC: got %+v, want status 200 of the app and RST_STREAM", a)
 			}
 			app.wantOver(t, "gRPC", grpc)
 			c.logged(t, p, "streaming")
@@ -342,18 +340,18 @@ func TestAClockThatRunsOutInTheMidstOfAResponseAbortsIt(t *testing.T) {
 	}
 }
 
-// wantOver waits until the app has got the end of a request for the path.
+// wantOver waits until a request for path ends in the app.
 func (a *chatty) wantOver(t *testing.T, protocol, path string) {
 	t.Helper()
-	if got := receive(t, protocol+": the app gets the end of the exchange", a.over); got != path {
-		t.Errorf("%s: got the end of %s, want that of %s", protocol, got, path)
+	if got := receive(t, protocol+": the request ends in the app", a.over); got != path {
+		t.Errorf("%s: the app ended %s, want %s", protocol, got, path)
 	}
 }
 
-// A cutResponse is a response over HTTP/1 that a clock cuts.
+// A cutResponse is a response over HTTP/1 that is aborted by a timeout.
 type cutResponse struct {
 	name, addr, proto, path string
-	reset                   bool // nothing else shows that it is cut
+	reset                   bool // the response has no framing, so only a reset shows that it is truncated
 }
 
 func (r cutResponse) check(t *testing.T, p *proxy) {
@@ -367,22 +365,22 @@ func (r cutResponse) check(t *testing.T, p *proxy) {
 	b, err := io.ReadAll(w.r)
 	switch {
 	case bytes.Contains(b, []byte("timeout")):
-		t.Errorf("%s: the body holds %.200q, want nothing of ours in it", r.name, b)
+		t.Errorf("%s: got body %.200q, want only data of the app", r.name, b)
 	case !bytes.Contains(b, []byte("begun")):
-		t.Errorf("%s: got %.200q, want what the app has sent", r.name, b)
+		t.Errorf("%s: got %.200q, want the data of the app", r.name, b)
 	case r.reset && err == nil:
-		t.Errorf("%s: got %d bytes and a clean end, want a reset: nothing else shows that it is not whole", r.name, len(b))
+		t.Errorf("%s: got %d bytes and a clean end, want a reset", r.name, len(b))
 	case r.reset && !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, io.ErrUnexpectedEOF):
 		t.Errorf("%s: got %v, want a reset", r.name, err)
 	case head.get("Transfer-Encoding") != "" && bytes.HasSuffix(b, []byte("0\r\n\r\n")):
-		t.Errorf("%s: got the last chunk, want the body cut", r.name)
+		t.Errorf("%s: got the last chunk, want a truncated body", r.name)
 	case head.get("Content-Length") != "" && len(b) >= 100000:
-		t.Errorf("%s: got all %d bytes, want the body cut", r.name, len(b))
+		t.Errorf("%s: got all %d bytes, want a truncated body", r.name, len(b))
 	}
 }
 
-// gRPC's own client, in a stream that both sides have begun.
-func TestAClockInTheMidstOfAGRPCStreamIsAnError(t *testing.T) {
+// A gRPC client gets an error in a stream in which both sides have sent messages.
+func TestIdleTimeoutDuringGRPCStreamReturnsError(t *testing.T) {
 	p := newProxy(t)
 	ended := p.grpcHolder()
 	p.start(idleClock.settings()...)
@@ -391,20 +389,20 @@ func TestAClockInTheMidstOfAGRPCStreamIsAnError(t *testing.T) {
 	var out []byte
 	err := p.held(ctx).RecvMsg(&out)
 	if err == nil || errors.Is(err, io.EOF) || ctx.Err() != nil {
-		t.Errorf("got %v (the caller's own clock: %v), want an error", err, ctx.Err())
+		t.Errorf("got %v (context of the client: %v), want an error", err, ctx.Err())
 	}
 	if code := status.Code(err); code != codes.Internal && code != codes.Unavailable && code != codes.DeadlineExceeded && code != codes.Canceled {
-		t.Errorf("got %v, want a code that says that it was not the app", err)
+		t.Errorf("got %v, want a code of a proxy error", err)
 	}
-	if err := receive(t, "the app notices it", ended); !errors.Is(err, context.Canceled) {
+	if err := receive(t, "the stream ends in the app", ended); !errors.Is(err, context.Canceled) {
 		t.Errorf("the app got %v, want %v", err, context.Canceled)
 	}
 	idleClock.logged(t, p, "streaming")
 }
 
-// The response-start clock and the request clock of scope first-byte have nothing
-// to say once the response has begun; nor does the idle clock while bytes move.
-func TestAResponseThatGoesOnOutlivesTheClocksOfItsBeginning(t *testing.T) {
+// The response-start timeout and the request timeout with scope first-byte do not apply after
+// the response has begun. The idle timeout does not expire while data is transferred.
+func TestTimeoutsDoNotEndActiveResponse(t *testing.T) {
 	for name, settings := range map[string][]string{
 		"response start":      startClock.settings(),
 		"first byte":          append(requestClock.settings(), "REVISION_TIMEOUT_SCOPE=first-byte"),
@@ -420,15 +418,15 @@ func TestAResponseThatGoesOnOutlivesTheClocksOfItsBeginning(t *testing.T) {
 			for _, protocol := range both {
 				answer, body := get(t, httpClient(t, protocol), p.url("/sse?n=12&ms=100"))
 				if got := strings.Count(body, "data: "); got != 12 || answer.StatusCode != 200 {
-					t.Errorf("%s: got %s and %d events, want 12", protocol, answer.Status, got)
+					t.Errorf("%s: got %s and %d events, want 200 and 12", protocol, answer.Status, got)
 				}
 			}
 		})
 	}
 }
 
-// From 1.19 on Knative means the whole request by REVISION_TIMEOUT_SECONDS.
-func TestTheControlPlaneDecidesWhatTheRequestClockCovers(t *testing.T) {
+// Since version 1.19, REVISION_TIMEOUT_SECONDS applies to the whole request in Knative.
+func TestRequestTimeoutScopeFollowsControlPlane(t *testing.T) {
 	p := newProxy(t)
 	p.sample()
 	p.start("REVISION_TIMEOUT_SECONDS="+tick, "DRAIN_DEADLINE=10s", "OBSERVABILITY_CONFIG={}")
@@ -438,12 +436,12 @@ func TestTheControlPlaneDecidesWhatTheRequestClockCovers(t *testing.T) {
 	}
 	defer answer.Body.Close()
 	if b, err := io.ReadAll(answer.Body); err == nil {
-		t.Errorf("got a whole response of %d bytes, want it cut", len(b))
+		t.Errorf("got a complete response of %d bytes, want a truncated one", len(b))
 	}
 }
 
-// An upload that goes on is traffic, for the idle clock and for the body's.
-func TestAnUploadThatGoesOnOutlivesTheIdleClocks(t *testing.T) {
+// The idle timeout and the body timeout do not expire while an upload makes progress.
+func TestTimeoutsDoNotEndActiveUpload(t *testing.T) {
 	for _, c := range []clock{idleClock, bodyClock} {
 		for _, protocol := range both {
 			t.Run(c.name+"/"+protocol, func(t *testing.T) {
@@ -454,7 +452,7 @@ func TestAnUploadThatGoesOnOutlivesTheIdleClocks(t *testing.T) {
 				go func() {
 					for range 12 {
 						io.WriteString(w, "x")
-						time.Sleep(100 * time.Millisecond) // real time: less than the idle clocks
+						time.Sleep(100 * time.Millisecond) // sleeps because the pauses must be shorter than the timeouts
 					}
 					w.Close()
 				}()
@@ -465,15 +463,15 @@ func TestAnUploadThatGoesOnOutlivesTheIdleClocks(t *testing.T) {
 				defer answer.Body.Close()
 				b, _ := io.ReadAll(answer.Body)
 				if answer.StatusCode != 200 || !strings.Contains(string(b), `"length": 12`) {
-					t.Errorf("got %s with %q, want the app's 200 to 12 bytes", answer.Status, b)
+					t.Errorf("got %s with %q, want status 200 and length 12", answer.Status, b)
 				}
 			})
 		}
 	}
 }
 
-// A WebSocket with traffic outlives every clock, in whichever direction it is.
-func TestALiveWebSocketOutlivesEveryClock(t *testing.T) {
+// No timeout ends a WebSocket connection with traffic in either direction.
+func TestTimeoutsDoNotEndActiveWebSocket(t *testing.T) {
 	for _, c := range []clock{requestClock, startClock, idleClock, queueClock, bodyClock} {
 		t.Run(c.name, func(t *testing.T) {
 			p := newProxy(t)
@@ -484,7 +482,7 @@ func TestALiveWebSocketOutlivesEveryClock(t *testing.T) {
 						if _, err := c.Write([]byte("x")); err != nil {
 							return false
 						}
-						time.Sleep(40 * time.Millisecond) // real time: less than the clocks
+						time.Sleep(40 * time.Millisecond) // sleeps because the pauses must be shorter than the timeouts
 					}
 				}
 				if m.Start == "GET /client-talks HTTP/1.1" {
@@ -516,7 +514,7 @@ func TestALiveWebSocketOutlivesEveryClock(t *testing.T) {
 	}
 }
 
-func TestAnIdleWebSocketIsCutByTheIdleClockAlone(t *testing.T) {
+func TestIdleTimeoutEndsIdleWebSocket(t *testing.T) {
 	p := newProxy(t)
 	p.sample()
 	p.start(idleClock.settings()...)
@@ -529,16 +527,16 @@ func TestAnIdleWebSocketIsCutByTheIdleClockAlone(t *testing.T) {
 	defer ws.CloseNow()
 	began := time.Now()
 	if _, _, err := ws.Read(ctx); err == nil || ctx.Err() != nil {
-		t.Errorf("got %v, want the end of the connection", err)
+		t.Errorf("read: got %v, want the end of the connection", err)
 	}
 	if took := time.Since(began); took < 350*time.Millisecond {
-		t.Errorf("it was cut after %v, want %s", took, tick)
+		t.Errorf("the connection ended after %v, want %s", took, tick)
 	}
 	idleClock.logged(t, p, "streaming")
 }
 
-// The app notices the end of a tunnel that the idle clock has cut.
-func TestTheAppNoticesATunnelThatWasCut(t *testing.T) {
+// The connection to the app ends when the idle timeout ends a tunnel.
+func TestIdleTimeoutClosesTunnelToApp(t *testing.T) {
 	p := newProxy(t)
 	over := make(chan error, 1)
 	p.bare(func(c *bareConn, m *message) bool {
@@ -550,14 +548,14 @@ func TestTheAppNoticesATunnelThatWasCut(t *testing.T) {
 	p.start(idleClock.settings()...)
 	w := p.sendGet("/", "Connection: Upgrade", "Upgrade: x")
 	w.receive("GET")
-	if err := receive(t, "the app notices it", over); !ended(err) {
-		t.Errorf("the app got %v, want the end of the connection", err)
+	if err := receive(t, "the tunnel ends in the app", over); !ended(err) {
+		t.Errorf("read in the app: got %v, want the end of the connection", err)
 	}
 	w.closed()
 }
 
-// An idle tunnel obeys no other clock.
-func TestAnIdleTunnelIsLeftAloneByTheOtherClocks(t *testing.T) {
+// Only the idle timeout applies to an idle tunnel.
+func TestOtherTimeoutsDoNotEndIdleTunnel(t *testing.T) {
 	alongside(t)
 	for _, c := range []clock{requestClock, startClock, queueClock, bodyClock} {
 		t.Run(c.name, func(t *testing.T) {
@@ -570,20 +568,20 @@ func TestAnIdleTunnelIsLeftAloneByTheOtherClocks(t *testing.T) {
 			w.SetReadDeadline(time.Now().Add(1200 * time.Millisecond))
 			var timeout net.Error
 			if _, err := w.r.ReadByte(); !errors.As(err, &timeout) || !timeout.Timeout() {
-				t.Fatalf("got %v after three times the clock, want silence", err)
+				t.Fatalf("got %v after three times the timeout, want a read timeout", err)
 			}
 			w.SetDeadline(time.Now().Add(patience))
 			w.send("still there")
 			b := make([]byte, len("still there"))
 			if _, err := io.ReadFull(w.r, b); err != nil || string(b) != "still there" {
-				t.Errorf("got %q, %v, want the echo", b, err)
+				t.Errorf("got %q, %v, want the echoed text", b, err)
 			}
 		})
 	}
 }
 
-// A sender that stops in the midst of its body gives its slot back.
-func TestASlowSenderCannotHoldASlotForEver(t *testing.T) {
+// A client that stops sending its body loses its slot.
+func TestIncompleteBodyReleasesSlotAfterTimeout(t *testing.T) {
 	alongside(t)
 	for _, c := range []clock{bodyClock, idleClock, requestClock, startClock} {
 		for _, protocol := range []string{"HTTP/1.1", "HTTP/1.0", "h2c", "TLS", "TLS h2"} {
@@ -594,8 +592,8 @@ func TestASlowSenderCannotHoldASlotForEver(t *testing.T) {
 				p.app(app)
 				p.start(c.settings("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=10")...)
 				c.askEarly(t, p, protocol, "POST")
-				receive(t, "the app notices that the exchange is over", app.over)
-				// The slot is free: the next one does not wait.
+				receive(t, "the request ends in the app", app.over)
+				// The slot is free, so the next request does not wait.
 				w := dial(t, p.addr())
 				w.send(request("GET", "/chunked"))
 				w.begunOn("GET", "/chunked")
@@ -605,8 +603,8 @@ func TestASlowSenderCannotHoldASlotForEver(t *testing.T) {
 	}
 }
 
-// gRPC streams are silent for long, and not for want of a sender.
-func TestTheBodyClockLeavesGRPCAlone(t *testing.T) {
+// gRPC streams can be silent for a long time, so the body timeout does not apply to them.
+func TestBodyTimeoutDoesNotApplyToGRPC(t *testing.T) {
 	p := newProxy(t)
 	p.grpcApp()
 	p.start(bodyClock.settings()...)
@@ -616,15 +614,15 @@ func TestTheBodyClockLeavesGRPCAlone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(time.Second) // real time: more than twice the clock
+	time.Sleep(time.Second) // sleeps because the pause must be longer than twice the timeout
 	in, out := []byte("x"), []byte(nil)
 	if err := errors.Join(s.SendMsg(&in), s.RecvMsg(&out)); err != nil {
-		t.Errorf("after a second of silence: %v", err)
+		t.Errorf("echo after one second without messages: %v", err)
 	}
 }
 
-// gRPC needs HTTP/2: over HTTP/1.1 its media type exempts nobody.
-func TestTheMediaTypeOfGRPCDoesNotStopTheBodyClockOverHTTP1(t *testing.T) {
+// gRPC requires HTTP/2, so the media type of gRPC does not disable the timeout over HTTP/1.1.
+func TestBodyTimeoutAppliesToGRPCOverHTTP1(t *testing.T) {
 	alongside(t)
 	for _, protocol := range []string{"HTTP/1.1", "TLS"} {
 		t.Run(protocol, func(t *testing.T) {
@@ -638,17 +636,17 @@ func TestTheMediaTypeOfGRPCDoesNotStopTheBodyClockOverHTTP1(t *testing.T) {
 			}
 			w.send(request("POST", "/wait", "Content-Type: application/grpc", "Content-Length: 100"))
 			if m := w.receive("POST"); m.status() != 200 || m.get("Grpc-Status") != "4" || word(m.get("Proxy-Status")) != bodyClock.word {
-				t.Errorf("got %q with %v, want 200, grpc-status 4 and the word %s", m.Start, m.Fields, bodyClock.word)
+				t.Errorf("got %q with %v, want 200, grpc-status 4 and reason %s", m.Start, m.Fields, bodyClock.word)
 			}
 			next := dial(t, p.addr())
 			next.send(request("GET", "/chunked"))
-			next.begunOn("GET", "/chunked") // it has the slot
+			next.begunOn("GET", "/chunked") // the request gets the slot
 		})
 	}
 }
 
-// A reader that stops in the midst of a response is cut by the clocks that run.
-func TestASlowReaderIsCut(t *testing.T) {
+// A timeout ends the response to a client that stops reading.
+func TestTimeoutEndsResponseToSlowReader(t *testing.T) {
 	for _, c := range []clock{idleClock, requestClock} {
 		for _, protocol := range []string{"HTTP/1.1", "h2c", "TLS"} {
 			t.Run(c.name+"/"+protocol, func(t *testing.T) {
@@ -662,21 +660,21 @@ func TestASlowReaderIsCut(t *testing.T) {
 				case "TLS":
 					dialTLS(t, p.tlsAddr(), "http/1.1").send(request("GET", "/stream/1000000000"))
 				case "h2c":
-					// A client whose windows stay shut.
+					// The client never opens its flow control windows.
 					w := dial(t, p.addr())
 					w.send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x04\x00\x00\x00\x00")
 					path := "/stream/1000000000"
 					block := "\x82\x86\x41\x06a.test\x04" + string(rune(len(path))) + path
 					w.send("\x00\x00" + string(rune(len(block))) + "\x01\x05\x00\x00\x00\x01" + block)
 				}
-				p.poll("the app is rid of it", func() error {
+				p.poll("the request ends in the app", func() error {
 					if got := app.Running(); got.Ended != 1 || got.Now != 0 {
 						return fmt.Errorf("got %+v", got)
 					}
 					return nil
 				})
 				if m := dial(t, p.addr()).ask("/bytes/2"); m.status() != 200 {
-					t.Errorf("the next one got %q, want 200", m.Start)
+					t.Errorf("next request: got %q, want 200", m.Start)
 				}
 				c.logged(t, p, "streaming")
 			})
@@ -684,8 +682,8 @@ func TestASlowReaderIsCut(t *testing.T) {
 	}
 }
 
-// With all of them set, the first to run out is the one that is named.
-func TestTheEarliestClockIsTheOneThatIsNamed(t *testing.T) {
+// If all timeouts are set, the first one that expires determines the reason.
+func TestFirstExpiredTimeoutDeterminesReason(t *testing.T) {
 	alongside(t)
 	for _, c := range []clock{requestClock, startClock, idleClock} {
 		t.Run(c.name, func(t *testing.T) {
@@ -699,20 +697,20 @@ func TestTheEarliestClockIsTheOneThatIsNamed(t *testing.T) {
 	}
 }
 
-// 0 is off (Knative's own means "at once").
-func TestAClockOfZeroIsOff(t *testing.T) {
+// The value 0 disables a timeout. In Knative's queue-proxy it expires immediately.
+func TestTimeoutOfZeroIsDisabled(t *testing.T) {
 	p := newProxy(t)
 	p.sample()
 	p.start("REVISION_TIMEOUT_SECONDS=0", "REVISION_RESPONSE_START_TIMEOUT_SECONDS=0", "REVISION_IDLE_TIMEOUT_SECONDS=0", "QUEUE_TIMEOUT_SECONDS=0", "BODY_TIMEOUT=0", "DRAIN_DEADLINE=10s")
 	for _, protocol := range both {
 		if answer, body := get(t, httpClient(t, protocol), p.url("/slow?ms=300")); answer.StatusCode != 200 || body != "slow\n" {
-			t.Errorf("%s: got %s with %q, want the app's 200", protocol, answer.Status, body)
+			t.Errorf("%s: got %s with %q, want status 200 of the app", protocol, answer.Status, body)
 		}
 	}
 }
 
-// The end of one request by a clock leaves the next one of its connection whole.
-func TestAClockCostsAnHTTP1ClientNothingButItsRequest(t *testing.T) {
+// A timeout of a request does not affect the next request on the connection.
+func TestTimeoutKeepsHTTP1Connection(t *testing.T) {
 	p := newProxy(t)
 	p.app(newChatty())
 	p.start(requestClock.settings()...)
@@ -721,6 +719,6 @@ func TestAClockCostsAnHTTP1ClientNothingButItsRequest(t *testing.T) {
 		checkOurs(t, p, w.ask("/wait"), 504, requestClock.kind, requestClock.word)
 	}
 	if got := w.ask("/wait").Fields; slices.ContainsFunc(got, func(f field) bool { return strings.EqualFold(f.Name, "Connection") }) {
-		t.Errorf("got %v, want the connection to stay", got)
+		t.Errorf("got %v, want no Connection header", got)
 	}
 }

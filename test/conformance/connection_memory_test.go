@@ -21,7 +21,7 @@ var protocolVersions = map[string]struct {
 	"tls-h2": {2, "h2", true},
 }
 
-// The memory of a connection is not part of the memory budget. Each of the connections has a request
+// The memory of a connection is not part of the memory budget. Each connection has a request
 // that the user container does not complete.
 func TestConnectionsWithRequestsFitSmallPod(t *testing.T) {
 	const connections = 4000
@@ -54,14 +54,14 @@ func TestConnectionsWithRequestsFitSmallPod(t *testing.T) {
 				go sendRequest(c, version.secure, version.alpn, input)
 			}
 			p.awaitLog("new connections wait because no connection is idle")
-			p.poll("requests are in the user container", func() error {
+			p.poll("the app received requests", func() error {
 				if n := app.came.Load(); n < 300 {
-					return fmt.Errorf("got %d requests", n)
+					return fmt.Errorf("got %d requests, want at least 300", n)
 				}
 				return nil
 			})
 			peak := p.memory("VmHWM")
-			t.Logf("memory: at most %d MB, with %d requests in the app", peak>>20, app.came.Load())
+			t.Logf("peak memory: %d MB, with %d requests in the app", peak>>20, app.came.Load())
 			if peak > smallPod && os.Getenv("QUEUE_PROXY_RACE") == "" {
 				t.Errorf("got %d MB of memory, want at most %d", peak>>20, smallPod>>20)
 			}
@@ -81,7 +81,7 @@ func sendRequest(c net.Conn, secure bool, alpn string, input []byte) {
 	}
 }
 
-// 500 connections that stay open are the heaviest legitimate load of a small pod.
+// 500 open connections are the highest legitimate load of a small pod.
 func TestConnectionsOfSmallPodStayOpen(t *testing.T) {
 	const connections = 500
 	for protocol := range protocolVersions {
@@ -93,7 +93,7 @@ func TestConnectionsOfSmallPodStayOpen(t *testing.T) {
 			clients := newFleet(t, p, protocol, connections)
 			for range 2 {
 				if ok := clients.requests(); ok != connections {
-					t.Errorf("got %d responses with 200, want %d\n%s", ok, connections, clients.failures())
+					t.Errorf("got %d responses with status 200, want %d\n%s", ok, connections, clients.failures())
 				}
 			}
 			if err := p.hasMetric(`queue_proxy_bounds_total{bound="max-connections"} 0`); err != nil {

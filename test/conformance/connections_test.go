@@ -15,11 +15,12 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// MAX_CONNECTIONS is one limit for both ports for requests. If it is reached, the connection that has
-// been idle for the longest time is closed (docs/bounds.md, "Connections").
+// MAX_CONNECTIONS is a common limit for both ports for requests. When the limit is reached, the
+// sidecar closes the connection that has been idle for the longest time (docs/bounds.md,
+// "Connections").
 
-// fullProxy starts a sidecar with a certificate that keeps so many connections, and an
-// app that holds requests.
+// fullProxy starts a sidecar with a certificate and a limit of most connections, and an app
+// that holds requests.
 func fullProxy(t *testing.T, most int) (*proxy, *holder) {
 	p := newProxy(t)
 	writeCertificate(t, p.dir)
@@ -28,16 +29,16 @@ func fullProxy(t *testing.T, most int) (*proxy, *holder) {
 	return p, h
 }
 
-// probe is what a kubelet sends on a connection of its own.
+// probe sends a kubelet probe on a new connection.
 func (p *proxy) probe(t *testing.T, addr string) {
 	t.Helper()
 	if m := dial(t, addr).ask("/", "K-Network-Probe: queue"); m.status() != 200 {
-		t.Errorf("a probe got %q, want 200", m.Start)
+		t.Errorf("probe: got %q, want 200", m.Start)
 	}
 }
 
-// probeAtOnce is probe by a client that surely asks in the time that a new connection
-// has: on a busy machine this one may be late.
+// probeAtOnce is like probe, but repeats the probe if the test was too slow to send the request
+// within the time that a new connection is protected.
 func (p *proxy) probeAtOnce(t *testing.T) {
 	t.Helper()
 	for {
@@ -49,13 +50,13 @@ func (p *proxy) probeAtOnce(t *testing.T) {
 			continue
 		}
 		if m := c.receive("GET"); m.status() != 200 {
-			t.Errorf("a probe got %q, want 200", m.Start)
+			t.Errorf("probe: got %q, want 200", m.Start)
 		}
 		return
 	}
 }
 
-// isOpen reports whether the sidecar has left a connection open.
+// isOpen reports whether the sidecar has not closed the connection.
 func isOpen(w *client) bool {
 	w.t.Helper()
 	c := w.Conn
@@ -65,7 +66,8 @@ func isOpen(w *client) bool {
 	return !hungUp(c.(*net.TCPConn))
 }
 
-// opens returns which of the connections are open: "ox" the first of two.
+// opens returns the states of the connections: "ox" means that the first one is open and the
+// second one is closed.
 func opens(all []*client) (s string) {
 	for _, w := range all {
 		if isOpen(w) {
@@ -77,7 +79,7 @@ func opens(all []*client) (s string) {
 	return s
 }
 
-func TestAnIdleConnectionMakesRoom(t *testing.T) {
+func TestIdleConnectionIsClosedAtLimit(t *testing.T) {
 	p, _ := fullProxy(t, 3)
 	ask := func(w *client) *client {
 		if m := w.ask("/", "K-Network-Probe: queue"); m.status() != 200 {
@@ -90,8 +92,8 @@ func TestAnIdleConnectionMakesRoom(t *testing.T) {
 		all = append(all, ask(dial(t, p.addr())))
 	}
 	all = append(all, ask(dial(t, p.addr())))
-	p.poll("one of those before it is closed, and no other", func() error {
-		// Which one is seen from inside: the order in which they were idle there.
+	p.poll("exactly one of the older connections is closed", func() error {
+		// The sidecar determines the order in which the connections became idle.
 		if got := opens(all); strings.Count(got, "x") != 1 || got[3] != 'o' {
 			return fmt.Errorf("got %s", got)
 		}
@@ -104,9 +106,9 @@ func TestAnIdleConnectionMakesRoom(t *testing.T) {
 	}
 }
 
-// With connections that say nothing, half a head or half a handshake, on either port,
-// nobody is locked out.
-func TestSilentConnectionsLockNobodyOut(t *testing.T) {
+// Silent connections and incomplete header sections or handshakes on either port do not block
+// other clients.
+func TestSilentConnectionsDoNotBlockClients(t *testing.T) {
 	p, _ := fullProxy(t, 20)
 	for name, row := range map[string]struct{ addr, text string }{
 		"nothing":                {p.addr(), ""},
@@ -121,14 +123,14 @@ func TestSilentConnectionsLockNobodyOut(t *testing.T) {
 		began := time.Now()
 		p.probe(t, p.addr())
 		if m := dialTLS(t, p.tlsAddr(), "http/1.1").ask("/", "K-Network-Probe: queue"); m.status() != 200 {
-			t.Errorf("%s: a probe over TLS got %q, want 200", name, m.Start)
+			t.Errorf("%s: probe over TLS: got %q, want 200", name, m.Start)
 		}
 		if took := time.Since(began); took > slack {
-			t.Errorf("%s: the probes took %v", name, took)
+			t.Errorf("%s: the probes took %v, want at most %v", name, took, slack)
 		}
-		p.poll("no more than the limit are open", func() error {
+		p.poll("the number of open connections is at most the limit", func() error {
 			if n := h.open(); n > 20 {
-				return fmt.Errorf("%s: %d", name, n)
+				return fmt.Errorf("%s: got %d connections, want at most 20", name, n)
 			}
 			return nil
 		})
@@ -136,8 +138,8 @@ func TestSilentConnectionsLockNobodyOut(t *testing.T) {
 	}
 }
 
-// Those that say nothing close one another, and none of those that are in use.
-func TestSilentConnectionsCloseNoneThatIsInUse(t *testing.T) {
+// The sidecar closes silent connections before it closes connections that served requests.
+func TestSilentConnectionsDoNotCloseUsedOnes(t *testing.T) {
 	p, _ := fullProxy(t, 12)
 	var used []*client
 	for range 5 {
@@ -148,11 +150,11 @@ func TestSilentConnectionsCloseNoneThatIsInUse(t *testing.T) {
 	newHorde(t, p.addr(), 60, sends(""))
 	p.probe(t, p.addr())
 	if got := opens(used); got != "ooooo" {
-		t.Errorf("of those in use %s are open, want all", got)
+		t.Errorf("got states %s of the used connections, want all open", got)
 	}
 }
 
-func TestOneConnectionServesBothPorts(t *testing.T) {
+func TestConnectionLimitIsSharedByPorts(t *testing.T) {
 	p, _ := fullProxy(t, 1)
 	for range 3 {
 		p.probe(t, p.addr())
@@ -170,9 +172,9 @@ func TestOneConnectionServesBothPorts(t *testing.T) {
 	}
 }
 
-// A connection whose request is being served is never closed for another one: a new
-// one waits, on either port.
-func TestAConnectionThatIsServedIsNotClosed(t *testing.T) {
+// A connection with a request in progress is never closed for a new connection. The new
+// connection waits, on either port.
+func TestActiveConnectionIsNotClosedAtLimit(t *testing.T) {
 	p, h := fullProxy(t, 4)
 	plain := p.sendGet("/plain")
 	post := dial(t, p.addr())
@@ -189,7 +191,7 @@ func TestAConnectionThatIsServedIsNotClosed(t *testing.T) {
 	waits := p.sendGet("/", "K-Network-Probe: queue")
 	waits.SetReadDeadline(time.Now().Add(300 * time.Millisecond))
 	if b, err := waits.r.Peek(1); err == nil {
-		t.Fatalf("a fifth connection was served: %q", b)
+		t.Fatalf("fifth connection: got %q, want no response yet", b)
 	}
 	waits.SetReadDeadline(time.Now().Add(patience))
 	h.free("/multi")
@@ -197,7 +199,7 @@ func TestAConnectionThatIsServedIsNotClosed(t *testing.T) {
 		t.Errorf("over HTTP/2: got %+v, want 200", a)
 	}
 	if m := waits.receive("GET"); m.status() != 200 {
-		t.Errorf("the one that waited got %q, want 200", m.Start)
+		t.Errorf("waiting connection: got %q, want 200", m.Start)
 	}
 	post.send("llo")
 	for path, w := range map[string]*client{"/plain": plain, "/post": post, "/secure": secure} {
@@ -208,7 +210,7 @@ func TestAConnectionThatIsServedIsNotClosed(t *testing.T) {
 	}
 }
 
-func TestAnHTTP2ConnectionWithoutStreamsMakesRoom(t *testing.T) {
+func TestIdleHTTP2ConnectionIsClosedAtLimit(t *testing.T) {
 	p, _ := fullProxy(t, 1)
 	multi := dialH2(t, p.addr())
 	for stream := uint32(1); stream < 9; stream += 2 {
@@ -218,7 +220,7 @@ func TestAnHTTP2ConnectionWithoutStreamsMakesRoom(t *testing.T) {
 		}
 	}
 	p.probe(t, p.addr())
-	p.poll("it has been closed", func() error {
+	p.poll("the connection is closed", func() error {
 		if _, end := multi.seen(); end == nil {
 			return errNotYet
 		}
@@ -229,8 +231,8 @@ func TestAnHTTP2ConnectionWithoutStreamsMakesRoom(t *testing.T) {
 	}
 }
 
-// A tunnel keeps its place until it ends, and one that waits gets it then.
-func TestATunnelKeepsItsPlace(t *testing.T) {
+// A tunnel counts as a connection until it ends. Then the next waiting connection is accepted.
+func TestTunnelCountsAsConnection(t *testing.T) {
 	p := newProxy(t)
 	p.bare(upgrading)
 	p.start("MAX_CONNECTIONS=1")
@@ -241,7 +243,7 @@ func TestATunnelKeepsItsPlace(t *testing.T) {
 		waits := p.sendGet("/", "K-Network-Probe: queue")
 		waits.SetReadDeadline(time.Now().Add(200 * time.Millisecond))
 		if b, err := waits.r.Peek(1); err == nil {
-			t.Fatalf("a second connection was served: %q", b)
+			t.Fatalf("second connection: got %q, want no response yet", b)
 		}
 		waits.SetReadDeadline(time.Now().Add(patience))
 		w.Close()
@@ -251,8 +253,8 @@ func TestATunnelKeepsItsPlace(t *testing.T) {
 	}
 }
 
-// Connections that send one request right behind the other let others in as well.
-func TestBusyConnectionsTakeTurns(t *testing.T) {
+// Connections that send requests without a pause do not block new connections.
+func TestBusyConnectionsDoNotBlockOthers(t *testing.T) {
 	p, _ := fullProxy(t, 2)
 	for _, keep := range []func(stop <-chan struct{}){
 		func(stop <-chan struct{}) { keepAsking(p, false, stop) },
@@ -276,8 +278,7 @@ func TestBusyConnectionsTakeTurns(t *testing.T) {
 	}
 }
 
-// keepAsking sends one probe right behind the other on one connection, until that is
-// closed.
+// keepAsking sends probes without a pause on one connection until the connection is closed.
 func keepAsking(p *proxy, secure bool, stop <-chan struct{}) {
 	c, err := net.Dial("tcp", p.addr())
 	if secure {
@@ -295,8 +296,8 @@ func keepAsking(p *proxy, secure bool, stop <-chan struct{}) {
 	}
 }
 
-// keepOpening opens one stream right behind the other on one connection, whatever the
-// server says of it, until that is closed.
+// keepOpening opens streams without a pause on one connection, ignoring GOAWAY, until the
+// connection is closed.
 func keepOpening(p *proxy, stop <-chan struct{}) {
 	c, err := net.Dial("tcp", p.addr())
 	if err != nil {
@@ -334,14 +335,15 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// A head that has begun to arrive is waited for while another connection is idle.
-func TestAHeadThatArrivesIsWaitedFor(t *testing.T) {
+// A connection whose header section has begun to arrive is not closed while another connection
+// is idle.
+func TestIncompleteHeaderIsKeptAtLimit(t *testing.T) {
 	p, _ := fullProxy(t, 4)
 	used := dial(t, p.addr())
 	used.ask("/", "K-Network-Probe: queue")
 	half := dial(t, p.addr())
 	half.send("GET / HTTP/1.1\r\nHost: a.test\r\n")
-	p.poll("it has been read", func() error {
+	p.poll("the sidecar has read the header fields", func() error {
 		all, err := sockets(uint16(p.port.serving), 0)
 		for _, s := range all {
 			if s.received > 0 {

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// tool runs a real client to its end.
+// tool runs a command and returns its output. The test fails if the command fails.
 func tool(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -28,7 +28,7 @@ func tool(t *testing.T, name string, args ...string) string {
 	return string(out)
 }
 
-func TestH2loadLosesNothing(t *testing.T) {
+func TestH2loadSucceeds(t *testing.T) {
 	for name, args := range map[string][]string{
 		"h1":      {"--h1", "-c", "20"},
 		"h2c":     {"-c", "10", "-m", "10"},
@@ -44,7 +44,7 @@ func TestH2loadLosesNothing(t *testing.T) {
 				`status codes: 10000 2xx, 0 3xx, 0 4xx, 0 5xx`,
 			} {
 				if !strings.Contains(out, want) {
-					t.Errorf("h2load did not say %q:\n%s", want, out)
+					t.Errorf("got output without %q:\n%s", want, out)
 				}
 			}
 			if got := app.Running().Ended; got != 10000 {
@@ -54,23 +54,24 @@ func TestH2loadLosesNothing(t *testing.T) {
 	}
 }
 
-func TestH2loadThroughALimitLosesNothing(t *testing.T) {
+func TestH2loadSucceedsWithLimit(t *testing.T) {
 	p := newProxy(t)
 	p.start("CONTAINER_CONCURRENCY=4", "QUEUE_DEPTH=1000")
 	app := p.sample()
 	out := tool(t, "h2load", "-c", "10", "-m", "10", "-n", "5000", p.url("/bytes/100"))
 	if !strings.Contains(out, "5000 succeeded, 0 failed, 0 errored, 0 timeout") {
-		t.Errorf("h2load:\n%s", out)
+		t.Errorf("got failures of h2load:\n%s", out)
 	}
 	if got := app.Running(); got.Max > 4 || got.Ended != 5000 {
-		t.Errorf("the app served %d, %d at once; want 5000 and at most 4", got.Ended, got.Max)
+		t.Errorf("the app served %d requests, %d concurrent, want 5000 and at most 4", got.Ended, got.Max)
 	}
 }
 
 const gigabyte = 1 << 30
 
-// A gigabyte up and down leaves the sidecar small: nothing is buffered whole.
-func TestAGigabyteUpAndDownInFlatMemory(t *testing.T) {
+// Transfers of 1 GiB in both directions use a bounded amount of memory, because the sidecar
+// does not buffer complete bodies.
+func TestLargeTransfersUseBoundedMemory(t *testing.T) {
 	const bound = 64 << 20
 	if os.Getenv("QUEUE_PROXY_RACE") != "" {
 		t.Log("built with the race detector: memory is reported, not asserted")
@@ -103,15 +104,15 @@ func TestAGigabyteUpAndDownInFlatMemory(t *testing.T) {
 				t.Errorf("upload: got %q, want %q in it", out, want)
 			}
 			peak, now := p.memory("VmHWM"), p.memory("VmRSS")
-			t.Logf("memory: at most %d MB after the download, %d MB after both, %d MB now", down>>20, peak>>20, now>>20)
+			t.Logf("peak memory: %d MB after the download, %d MB after both; current memory: %d MB", down>>20, peak>>20, now>>20)
 			if peak > bound && os.Getenv("QUEUE_PROXY_RACE") == "" {
-				t.Errorf("the sidecar took up to %d MB, want at most %d", peak>>20, bound>>20)
+				t.Errorf("peak memory is %d MB, want at most %d", peak>>20, bound>>20)
 			}
 		})
 	}
 }
 
-// zeros is the hash of a gigabyte of zeros.
+// zeros returns the hash of 1 GiB of zeros.
 func zeros(t *testing.T) string {
 	t.Helper()
 	h := sha256.New()
@@ -125,7 +126,7 @@ type zero struct{}
 
 func (zero) Read(b []byte) (int, error) { clear(b); return len(b), nil }
 
-// curl as people use it.
+// TestCurl sends requests with common options of curl.
 func TestCurl(t *testing.T) {
 	p := newProxy(t)
 	writeCertificate(t, p.dir)
@@ -155,7 +156,7 @@ func TestCurl(t *testing.T) {
 			c := append([]string{"-sS", "--max-time", "20"}, row.args...)
 			out := tool(t, "curl", c...)
 			if !regexp.MustCompile(row.want).MatchString(out) {
-				t.Errorf("got %q, want it to match %s", out, row.want)
+				t.Errorf("got %q, want a match for %s", out, row.want)
 			}
 		})
 	}

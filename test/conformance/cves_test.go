@@ -29,10 +29,10 @@ func TestBytesAfterRejectedUpgradeAreARequest(t *testing.T) {
 	}
 	received, broken := app.requests()
 	if len(received) != 2 || len(broken) > 0 {
-		t.Fatalf("the app got %d requests and %v, want 2", len(received), broken)
+		t.Fatalf("the app received %d requests and errors %v, want 2 requests", len(received), broken)
 	}
 	if m := received[1]; m.get("X-Forwarded-For") == "" || m.get("K-Proxy-Request") != "" {
-		t.Errorf("the app got the second request with %v, want the header of the proxy", m.Fields)
+		t.Errorf("the app received the second request with %v, want the header fields of the proxy", m.Fields)
 	}
 }
 
@@ -56,7 +56,7 @@ func TestAmbiguousRequestsOfAdvisoriesReturn400(t *testing.T) {
 		c.closed()
 	}
 	if received, broken := app.requests(); len(received)+len(broken) > 0 {
-		t.Errorf("the app got %v and %v, want nothing", received, broken)
+		t.Errorf("the app received %v and %v, want nothing", received, broken)
 	}
 }
 
@@ -76,13 +76,13 @@ func TestBareLFInChunkSizeReturns400(t *testing.T) {
 	received, _ := app.requests()
 	for _, m := range received {
 		if strings.Contains(m.Start, "hidden") {
-			t.Errorf("the app got %q, want only the beginning of the first request", m.Start)
+			t.Errorf("the app received %q, want only the beginning of the first request", m.Start)
 		}
 	}
 }
 
-// CVE-2026-56866 and CVE-2026-94439. After CONNECT, the sidecar does not parse the next bytes as a
-// request, and the app does not get the CONNECT.
+// CVE-2026-56866 and CVE-2026-94439. After CONNECT, the sidecar does not parse the next bytes
+// as a request, and the app does not receive the CONNECT request.
 func TestConnectEndsConnection(t *testing.T) {
 	p := newProxy(t)
 	app := p.bare(answers(ok))
@@ -101,7 +101,7 @@ func TestConnectEndsConnection(t *testing.T) {
 		c.closed()
 	}
 	if received, broken := app.requests(); len(received)+len(broken) > 0 {
-		t.Errorf("the app got %v and %v, want nothing", received, broken)
+		t.Errorf("the app received %v and %v, want nothing", received, broken)
 	}
 }
 
@@ -129,13 +129,14 @@ func TestUnreadBodyIsNotTheNextRequest(t *testing.T) {
 	close(paths)
 	for path := range paths {
 		if path == "/hidden" {
-			t.Error("the app got /hidden, want only /body and /next")
+			t.Error("the app received /hidden, want only /body and /next")
 		}
 	}
 }
 
-// CVE-2026-26311 and CVE-2026-78663. DATA after RST_STREAM does not reach a request. All DATA is
-// refunded to the window of the connection once. The sidecar refunds a quarter of the window at a time.
+// CVE-2026-26311 and CVE-2026-78663. DATA after RST_STREAM does not reach a request. All DATA
+// is credited to the window of the connection exactly once. The sidecar sends credit for a
+// quarter of the window at a time.
 func TestDataAfterResetIsIgnored(t *testing.T) {
 	p := newProxy(t)
 	p.start()
@@ -162,7 +163,7 @@ func TestDataAfterResetIsIgnored(t *testing.T) {
 		}
 	}
 	if sent := 2 * streams * len(content); refunded <= initial || refunded > initial+sent {
-		t.Errorf("got %d bytes for the window of the connection, want more than %d and at most %d", refunded, initial, initial+sent)
+		t.Errorf("got a credit of %d bytes for the window of the connection, want more than %d and at most %d", refunded, initial, initial+sent)
 	}
 }
 
@@ -200,7 +201,7 @@ func TestHeaderTableSizeChangesDuringResponses(t *testing.T) {
 	}
 }
 
-// CVE-2026-56853. The timeout of a header applies to the preface of HTTP/2.
+// CVE-2026-56853. HEADER_TIMEOUT applies to the preface of HTTP/2.
 func TestIncompletePrefaceTimesOut(t *testing.T) {
 	p := newProxy(t)
 	p.start("HEADER_TIMEOUT=200ms")
@@ -211,8 +212,8 @@ func TestIncompletePrefaceTimesOut(t *testing.T) {
 	}
 }
 
-// CVE-2025-58189. A protocol name of ALPN does not write to the log.
-func TestALPNDoesNotWriteIntoTheLog(t *testing.T) {
+// CVE-2025-58189. An ALPN protocol name cannot inject lines into the log.
+func TestLogInjectionByALPNIsPrevented(t *testing.T) {
 	p := newProxy(t)
 	p.sample()
 	p.start(p.secured()...)
@@ -225,7 +226,7 @@ func TestALPNDoesNotWriteIntoTheLog(t *testing.T) {
 	}
 	for _, line := range p.logIsJSON() {
 		if line["message"] == "forged line" {
-			t.Errorf("got the line %v", line)
+			t.Errorf("got line %v, want no injected line", line)
 		}
 	}
 }

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// hangingUp counts the requests that it gets, and closes the connection without a response to
-// those for /close.
+// hangingUp counts requests and closes the connection without a response to requests for
+// /close.
 type hangingUp struct{ requests atomic.Int32 }
 
 func (h *hangingUp) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -17,7 +17,7 @@ func (h *hangingUp) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// The preface of HTTP/2 is a request to the handler of an HTTP/1 server of net/http.
+// For an HTTP/1 server of net/http, the preface of HTTP/2 is a request to its handler.
 func TestProtocolDetectionReachesNoHandler(t *testing.T) {
 	for _, client := range []string{"h1", "h2c"} {
 		t.Run(client, func(t *testing.T) {
@@ -57,7 +57,7 @@ func TestProtocolDetectionFindsHTTP2(t *testing.T) {
 				p.start()
 				resp, _ := get(t, httpClient(t, client), p.url("/"))
 				if got := version.Load(); resp.StatusCode != 200 || int(got) != want {
-					t.Errorf("got %d, and HTTP/%d at the app, want 200 and HTTP/%d", resp.StatusCode, got, want)
+					t.Errorf("got status %d and HTTP/%d at the app, want 200 and HTTP/%d", resp.StatusCode, got, want)
 				}
 			})
 		}

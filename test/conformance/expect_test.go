@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// saysContinueAfter starts a user container that reads the head of a request and answers it in its own
-// time: with a 100 after so long, and then with what the body was.
+// saysContinueAfter starts a user container that sends status 100 after a delay, and then a
+// response with the request body.
 func (p *proxy) saysContinueAfter(d time.Duration) {
 	p.bareHeads(func(c *bareConn, m *message) bool {
-		time.Sleep(d) // real time: the app takes so long
+		time.Sleep(d) // sleeps to simulate a slow app
 		c.send("HTTP/1.1 100 Continue\r\n\r\n")
 		body := make([]byte, len("hello"))
 		if _, err := io.ReadFull(c.r, body); err != nil {
@@ -24,8 +24,8 @@ func (p *proxy) saysContinueAfter(d time.Duration) {
 
 const asksFirst = "PUT / HTTP/1.1\r\nHost: a.test\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n"
 
-// Java's HttpClient waits for ever when it gets a second one.
-func TestAClientGetsOne100Alone(t *testing.T) {
+// Java's HttpClient waits forever if it receives a second status 100.
+func TestClientReceivesOne100Continue(t *testing.T) {
 	for name, d := range map[string]time.Duration{"the app's": 0, "ours, and the app's comes late": 1500 * time.Millisecond} {
 		t.Run(name, func(t *testing.T) {
 			p := newProxy(t)
@@ -39,14 +39,14 @@ func TestAClientGetsOne100Alone(t *testing.T) {
 			c.send("hello")
 			m, err := readHead(c.r)
 			if err != nil || m.status() != 200 {
-				t.Errorf("behind the 100: got %+v, %v, want the final 200", m, err)
+				t.Errorf("after status 100: got %+v, %v, want 200", m, err)
 			}
 		})
 	}
 }
 
-// An empty list contains no expectation, and the only expectation that is known is 100-continue
-// (RFC 9110 sections 5.6.1 and 10.1.1).
+// An empty list contains no expectation, and 100-continue is the only known expectation (RFC
+// 9110 sections 5.6.1 and 10.1.1).
 func TestExpectValues(t *testing.T) {
 	p := newProxy(t)
 	p.start()
@@ -63,11 +63,11 @@ func TestExpectValues(t *testing.T) {
 	}
 }
 
-// A client that sends its body without waiting does not wait for a second either.
-func TestABodyThatIsThereDoesNotWaitForA100(t *testing.T) {
+// A request whose body arrives without a pause is not delayed by the wait for status 100.
+func TestExpectDoesNotDelayAvailableBody(t *testing.T) {
 	p := newProxy(t)
 	p.start()
-	p.bare(func(c *bareConn, m *message) bool { // knows nothing of Expect
+	p.bare(func(c *bareConn, m *message) bool { // ignores Expect
 		c.send("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n" + m.Body)
 		return true
 	})
@@ -77,7 +77,7 @@ func TestABodyThatIsThereDoesNotWaitForA100(t *testing.T) {
 		c.send(asksFirst + "hello")
 		m := c.receive("PUT")
 		if took := time.Since(began); m.status() != 200 || !strings.HasSuffix(m.Body, "hello") || took > 900*time.Millisecond {
-			t.Errorf("got %q with %q after %v, want 200 with hello, in less than the second that Expect is waited for", m.Start, m.Body, took)
+			t.Errorf("got %q with %q after %v, want 200 with hello in less than one second", m.Start, m.Body, took)
 		}
 	}
 }

@@ -122,13 +122,13 @@ func testFleet(t *testing.T, protocol string, files, n int) {
 	close(stop)
 	<-scraped
 	if ok != int64(2*n) {
-		t.Errorf("got %d responses with 200, want %d\n%s", ok, 2*n, c.failures())
+		t.Errorf("got %d responses with status 200, want %d\n%s", ok, 2*n, c.failures())
 	}
 	if failed > 0 {
-		t.Errorf("%d of %d scrapes failed, want none", failed, scrapes)
+		t.Errorf("got %d failures of %d scrapes, want 0", failed, scrapes)
 	}
 	if p.out.says("no resources for connections") {
-		t.Error("the sidecar lacked file descriptors")
+		t.Error("got a log line about missing file descriptors, want none")
 	}
 	out, code := command(t, p.environment(), "why")
 	if code != 0 || !strings.Contains(out, "client connections: limit of ") {
@@ -150,10 +150,10 @@ func TestFewFilesCloseIdleConnections(t *testing.T) {
 	h := p.holder()
 	h.free("/")
 	p.startWithFiles(256, "METRICS_NAMES=default")
-	const limit, idle = 41, 30 // the limit is clients in divide
+	const limit, idle = 41, 30 // the limit for clients in func divide
 	idlers := newFleet(t, p, "h1", idle)
 	if ok := idlers.requests(); ok != idle {
-		t.Fatalf("got %d responses with 200, want %d\n%s", ok, idle, idlers.failures())
+		t.Fatalf("got %d responses with status 200, want %d\n%s", ok, idle, idlers.failures())
 	}
 	var busy []*client
 	for i := range limit {
@@ -173,7 +173,7 @@ func TestFewFilesCloseIdleConnections(t *testing.T) {
 		t.Errorf("the connection that waited: got %q, want 200", m.Start)
 	}
 	if ok := idlers.requests(); ok != idle {
-		t.Errorf("closed idle connections: got %d responses with 200, want %d\n%s", ok, idle, idlers.failures())
+		t.Errorf("closed idle connections: got %d responses with status 200, want %d\n%s", ok, idle, idlers.failures())
 	}
 }
 
@@ -186,13 +186,14 @@ func (p *proxy) hasMetric(line string) error {
 	return nil
 }
 
-// One HTTP/2 connection can have more requests than there are connections to the user container.
+// One HTTP/2 connection can have more requests than the sidecar has connections to the user
+// container.
 func TestFewFilesQueueHTTP2Requests(t *testing.T) {
 	p := newProxy(t)
 	h := &holder{gates: map[string]chan struct{}{}}
 	p.appSpeaking(h, "h1")
 	p.startWithFiles(256, "METRICS_NAMES=default")
-	const limit, streams = 42, 100 // the limit is app in divide
+	const limit, streams = 42, 100 // the limit for the app in func divide
 	multi := dialH2(t, p.addr())
 	for i := range uint32(streams) {
 		multi.open(2*i+1, true, "GET", "/")
@@ -239,7 +240,7 @@ func TestOutOfDescriptorsReturnsLocal(t *testing.T) {
 			t.Fatalf("got %q, want 200", m.Start)
 		}
 	}
-	p.setFiles(5) // fewer than are open
+	p.setFiles(5) // lower than the number of open files
 	checkOurs(t, p, plain.ask("/bytes/5"), 500, "proxy_internal_error", "local")
 	grpc.send("POST /s/m HTTP/1.1\r\nHost: a\r\nContent-Type: application/grpc\r\nContent-Length: 0\r\n\r\n")
 	if m := grpc.receive("POST"); m.status() != 200 || m.get("Grpc-Status") != "14" {
@@ -273,7 +274,7 @@ func TestOutOfPortsReturnsLocal(t *testing.T) {
 	h := p.holder()
 	p.start("CONNECT_RETRY=50ms", p.standardProbe())
 	var busy []*client
-	from := func(last byte) *client { // each client has its own address, and so its own ports
+	from := func(last byte) *client { // each client has its own address and therefore its own local ports
 		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 1, last)}}
 		c, err := d.Dial("tcp", p.addr())
 		if err != nil {
@@ -283,12 +284,12 @@ func TestOutOfPortsReturnsLocal(t *testing.T) {
 	}
 	for !p.out.says("no resources for connections", "cannot assign requested address") {
 		if len(busy) > 16 {
-			t.Fatal("got more requests in the app than ports")
+			t.Fatal("got more requests in the app than local ports")
 		}
 		w, path := from(byte(len(busy)+1)), fmt.Sprint("/busy/", len(busy))
 		w.send(request("GET", path))
 		busy = append(busy, w)
-		p.poll("the request is in the app or fails", func() error {
+		p.poll("the app receives the request or the request fails", func() error {
 			if !slices.Contains(h.order(), path) && !p.out.says("request failed", path) {
 				return errNotYet
 			}
@@ -298,13 +299,13 @@ func TestOutOfPortsReturnsLocal(t *testing.T) {
 	last := len(busy) - 1
 	checkOurs(t, p, busy[last].receive("GET"), 500, "proxy_internal_error", "local")
 	if !p.out.says("no resources for connections", "local ports", "net.ipv4.ip_local_port_range") {
-		t.Errorf("got the log\n%swant the missing resource and a hint", p.out.String())
+		t.Errorf("got log\n%swant the missing resource and a hint", p.out.String())
 	}
 	if out, _ := command(t, p.environment(), "why"); !strings.Contains(out, "no local ports left") {
 		t.Errorf("why: got\n%swant the missing resource", out)
 	}
 	if m := from(100).ask("/", "K-Network-Probe: queue"); m.status() != 503 || !strings.Contains(m.Body, " local") {
-		t.Errorf("readiness probe: got %q with %q, want 503 with the word local", m.Start, m.Body)
+		t.Errorf("readiness probe: got %q with %q, want 503 with local", m.Start, m.Body)
 	}
 	for i, w := range busy[:last] {
 		h.free(fmt.Sprint("/busy/", i))

@@ -7,10 +7,10 @@ import (
 	"testing"
 )
 
-// docs/promises.md 3.4: a request that came in over our own TLS port, and that no proxy
-// has spoken for, is told to the app as one of https. A registry behind us would
-// otherwise send its clients to http.
-func TestTheAppGetsThatOurTLSWasUsed(t *testing.T) {
+// docs/promises.md 3.4: the sidecar sets X-Forwarded-Proto to https for requests on its TLS
+// port, unless a proxy has set forwarding headers. Without it, a container registry in the pod
+// would redirect its clients to http.
+func TestForwardedProtoIsSetForTLS(t *testing.T) {
 	p := newProxy(t)
 	writeCertificate(t, p.dir)
 	p.app(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -41,13 +41,13 @@ func TestTheAppGetsThatOurTLSWasUsed(t *testing.T) {
 			}
 			m, err := r.ask(t, p, protocol, newID())
 			if err != nil || !sameParts(m.Body, want) {
-				t.Errorf("%s, %q: the app has got %q, %v, want %q", protocol, c.sent, m.Body, err, want)
+				t.Errorf("%s, %q: the app received %q, %v, want %q", protocol, c.sent, m.Body, err, want)
 			}
 		}
 	}
 }
 
-// sameParts compares two texts whose parts end in ";", in any order.
+// sameParts reports whether two texts have the same parts, which end in ";", in any order.
 func sameParts(a, b string) bool {
 	if len(a) != len(b) {
 		return false

@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// plain is a codec for messages that are bytes already.
+// plain is a codec for messages of type []byte.
 type plain struct{}
 
 func (plain) Name() string                    { return "plain" }
@@ -67,7 +67,7 @@ var echoDesc = grpc.ServiceDesc{
 	}},
 }
 
-// grpcApp serves test.Echo where the sidecar looks for the user container.
+// grpcApp serves test.Echo on the port of the user container.
 func (p *proxy) grpcApp() {
 	s := grpc.NewServer(grpc.ForceServerCodec(plain{}))
 	s.RegisterService(&echoDesc, nil)
@@ -75,8 +75,8 @@ func (p *proxy) grpcApp() {
 	p.t.Cleanup(s.Stop)
 }
 
-// grpcHolder starts a user container that echoes the first message of a stream and
-// then holds it, and says how it has ended.
+// grpcHolder starts a user container that echoes the first message of a stream and then waits
+// for the end of the stream. The channel receives the error of the stream.
 func (p *proxy) grpcHolder() (ended <-chan error) {
 	end := make(chan error, 1)
 	s := grpc.NewServer(grpc.ForceServerCodec(plain{}), grpc.UnknownServiceHandler(func(_ any, s grpc.ServerStream) error {
@@ -93,7 +93,7 @@ func (p *proxy) grpcHolder() (ended <-chan error) {
 	return end
 }
 
-// held opens a stream to a grpcHolder, and returns when both sides have spoken.
+// held opens a stream to a grpcHolder and returns after one message in each direction.
 func (p *proxy) held(ctx context.Context) grpc.ClientStream {
 	p.t.Helper()
 	stream, err := p.grpcClient().NewStream(ctx, &echoDesc.Streams[0], "/any/Thing")
@@ -119,7 +119,7 @@ func (p *proxy) grpcClient(more ...grpc.DialOption) *grpc.ClientConn {
 	return c
 }
 
-func TestGRPCCallsPassWithTheirStatusInTrailers(t *testing.T) {
+func TestGRPCStatusAndTrailersAreForwarded(t *testing.T) {
 	p := newProxy(t)
 	p.start()
 	p.grpcApp()
@@ -134,22 +134,22 @@ func TestGRPCCallsPassWithTheirStatusInTrailers(t *testing.T) {
 			t.Fatalf("%d bytes: %v", size, err)
 		}
 		if !bytes.Equal(in, out) || fmt.Sprint(trailer.Get("x-sum")) != fmt.Sprintf("[%d]", size) {
-			t.Errorf("got %d bytes and the trailer %v, want the %d that were sent", len(out), trailer, size)
+			t.Errorf("got %d bytes and trailer %v, want the %d bytes of the request", len(out), trailer, size)
 		}
 	}
 	in, out := []byte("fail"), []byte(nil)
 	err := c.Invoke(ctx, "/test.Echo/Once", &in, &out)
 	if status.Code(err) != codes.NotFound || status.Convert(err).Message() != "no such thing: 100 % sure" {
-		t.Errorf("got %v, want the app's NotFound and its message", err)
+		t.Errorf("got %v, want NotFound with the message of the app", err)
 	}
 	if err := c.Invoke(ctx, "/test.Echo/None", &in, &out); status.Code(err) != codes.Unimplemented {
-		t.Errorf("got %v, want the app's Unimplemented", err)
+		t.Errorf("got %v, want Unimplemented", err)
 	}
 }
 
-// A bidirectional stream: each message is echoed before the next is sent, so
-// nothing may be held back; the status and a trailer come at the end.
-func TestAGRPCStreamOfAThousandMessages(t *testing.T) {
+// In a bidirectional stream, each message is echoed before the next one is sent, so a proxy
+// that buffers messages blocks the stream. The status and a trailer follow at the end.
+func TestGRPCStreamIsNotBuffered(t *testing.T) {
 	p := newProxy(t)
 	p.start()
 	p.grpcApp()
@@ -162,11 +162,11 @@ func TestAGRPCStreamOfAThousandMessages(t *testing.T) {
 	for i := range 1000 {
 		in := fmt.Appendf(nil, "message %d", i)
 		if err := s.SendMsg(&in); err != nil {
-			t.Fatalf("message %d: sending: %v", i, err)
+			t.Fatalf("send message %d: %v", i, err)
 		}
 		var out []byte
 		if err := s.RecvMsg(&out); err != nil {
-			t.Fatalf("message %d: receiving: %v", i, err)
+			t.Fatalf("receive message %d: %v", i, err)
 		}
 		if !bytes.Equal(in, out) {
 			t.Fatalf("message %d: got %q, want %q", i, out, in)
@@ -176,14 +176,14 @@ func TestAGRPCStreamOfAThousandMessages(t *testing.T) {
 	var out []byte
 	err = s.RecvMsg(&out)
 	if status.Code(err) != codes.AlreadyExists || status.Convert(err).Message() != "all echoed" {
-		t.Errorf("got the end %v, want AlreadyExists: all echoed", err)
+		t.Errorf("got %v, want AlreadyExists: all echoed", err)
 	}
 	if got := fmt.Sprint(s.Trailer().Get("x-count")); got != "[1000]" {
-		t.Errorf("got the trailer x-count %s, want [1000]", got)
+		t.Errorf("got trailer x-count %s, want [1000]", got)
 	}
 }
 
-func TestACancelledGRPCStreamEndsAtTheApp(t *testing.T) {
+func TestGRPCCancelReachesApp(t *testing.T) {
 	p := newProxy(t)
 	p.start()
 	ended := p.grpcHolder()
@@ -191,13 +191,14 @@ func TestACancelledGRPCStreamEndsAtTheApp(t *testing.T) {
 	defer cancel()
 	p.held(ctx)
 	cancel()
-	if err := receive(t, "the app notices the cancel", ended); !errors.Is(err, context.Canceled) {
-		t.Errorf("the app got %v, want %v", err, context.Canceled)
+	if err := receive(t, "the stream ends in the app", ended); !errors.Is(err, context.Canceled) {
+		t.Errorf("stream in the app: got %v, want %v", err, context.Canceled)
 	}
 }
 
-// docs/promises.md 3.2: gRPC requests get a grpc-status, never a bare HTTP error.
-func TestGRPCGetsOurAnswersAsGRPC(t *testing.T) {
+// docs/promises.md 3.2: responses of the sidecar to gRPC requests have a grpc-status and never
+// only an HTTP status.
+func TestGRPCErrorsHaveGRPCStatus(t *testing.T) {
 	p := newProxy(t)
 	p.start("CONNECT_RETRY=20ms", "CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=0", "REVISION_TIMEOUT_SECONDS=2")
 	c := p.grpcClient()
@@ -222,7 +223,7 @@ func TestGRPCGetsOurAnswersAsGRPC(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := errors.Join(s.SendMsg(&in), s.RecvMsg(&out)); err != nil {
-		t.Fatalf("holding the only slot: %v", err)
+		t.Fatalf("stream that holds the only slot: %v", err)
 	}
 	var trailer metadata.MD
 	if err := c.Invoke(ctx, "/test.Echo/Once", &in, &out, grpc.Trailer(&trailer)); status.Code(err) != codes.Unavailable {
@@ -234,12 +235,13 @@ func TestGRPCGetsOurAnswersAsGRPC(t *testing.T) {
 	}
 	s.CloseSend()
 	if err := s.RecvMsg(&out); status.Code(err) != codes.AlreadyExists {
-		t.Errorf("the stream that held the slot: got %v, want its own end", err)
+		t.Errorf("stream that held the slot: got %v, want AlreadyExists", err)
 	}
 }
 
-// An ordinary retry policy of a client gets over a full queue, as with Knative.
-func TestAGRPCClientTriesAgainWhenTheQueueIsFull(t *testing.T) {
+// A client with an ordinary retry policy succeeds after the queue was full, as with Knative's
+// queue-proxy.
+func TestGRPCClientRetriesFullQueue(t *testing.T) {
 	p := newProxy(t)
 	p.start("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=0")
 	p.grpcApp()
@@ -251,7 +253,7 @@ func TestAGRPCClientTriesAgainWhenTheQueueIsFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := errors.Join(holder.SendMsg(&in), holder.RecvMsg(&out)); err != nil {
-		t.Fatalf("holding the only slot: %v", err)
+		t.Fatalf("stream that holds the only slot: %v", err)
 	}
 	c := p.grpcClient(grpc.WithDefaultServiceConfig(`{"methodConfig": [{"name": [{}], "retryPolicy": {
 		"maxAttempts": 5, "initialBackoff": "0.001s", "maxBackoff": "0.001s", "backoffMultiplier": 1, "retryableStatusCodes": ["UNAVAILABLE"]}}]}`))
@@ -261,12 +263,12 @@ func TestAGRPCClientTriesAgainWhenTheQueueIsFull(t *testing.T) {
 	holder.CloseSend()
 	holder.RecvMsg(&out)
 	if err := receive(t, "the call ends", called); err != nil {
-		t.Errorf("got %v, want the call to succeed at a second try", err)
+		t.Errorf("got %v, want success after a retry", err)
 	}
 }
 
-// The whole-request clock, before the first byte.
-func TestGRPCGetsTheReasonOfAClockAsGRPC(t *testing.T) {
+// The request timeout expires before the first byte of the response.
+func TestGRPCRequestTimeoutReturnsDeadlineExceeded(t *testing.T) {
 	p := newProxy(t)
 	p.start("REVISION_TIMEOUT_SECONDS=1", "REVISION_TIMEOUT_SCOPE=request")
 	release := make(chan struct{})
@@ -284,6 +286,6 @@ func TestGRPCGetsTheReasonOfAClockAsGRPC(t *testing.T) {
 	defer cancel()
 	in, out := []byte("x"), []byte(nil)
 	if err := p.grpcClient().Invoke(ctx, "/any/Thing", &in, &out); status.Code(err) != codes.DeadlineExceeded || ctx.Err() != nil {
-		t.Errorf("got %v (the caller's own clock: %v), want the sidecar's DeadlineExceeded", err, ctx.Err())
+		t.Errorf("got %v (context of the client: %v), want DeadlineExceeded of the sidecar", err, ctx.Err())
 	}
 }

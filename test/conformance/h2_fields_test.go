@@ -5,8 +5,9 @@ import (
 	"testing"
 )
 
-// What HTTP/1.1 refuses because an app might read it as framing, HTTP/2 refuses too.
-func TestAliasesOfFramingFieldsAreRefusedOverHTTP2(t *testing.T) {
+// Field names that an app might interpret as framing fields are rejected over HTTP/2 as over
+// HTTP/1.1.
+func TestFramingFieldAliasesOverHTTP2Return400(t *testing.T) {
 	p := newProxy(t)
 	writeCertificate(t, p.dir)
 	app := newLedger()
@@ -24,14 +25,14 @@ func TestAliasesOfFramingFieldsAreRefusedOverHTTP2(t *testing.T) {
 			h.open(1, false, "POST", "/", append(fields, "x-id: "+id)...)
 			h.data(1, true, "hello")
 			if a := h.answer(1); a.status != 400 || word(a.get("proxy-status")) != "bad-request" {
-				t.Errorf("%s, %s: got %+v, want 400 with the word bad-request", protocol, what, a)
+				t.Errorf("%s, %s: got %+v, want 400 with bad-request", protocol, what, a)
 			}
 			h.open(3, true, "GET", "/", "x-id: next of "+id, "x_content_length: 5")
 			if a := h.answer(3); a.status != 200 {
-				t.Errorf("%s, %s: the next request got %+v, want 200", protocol, what, a)
+				t.Errorf("%s, %s: next request: got %+v, want 200", protocol, what, a)
 			}
 			if got := fmt.Sprint(app.count(id), app.count("next of "+id)); got != "0 1" {
-				t.Errorf("%s, %s: the app has got %s of them, want 0 1", protocol, what, got)
+				t.Errorf("%s, %s: the app received %s requests, want 0 1", protocol, what, got)
 			}
 		}
 	}

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// exchangeH2 sends one request on a fresh HTTP/2 connection exactly as given
-// and returns the answer as a message. A stream that was reset is an error.
+// exchangeH2 sends one request unchanged on a new HTTP/2 connection and returns the response as
+// a message. A reset of the stream is returned as an error.
 func exchangeH2(c net.Conn, method, target, scheme, authority string, fields []field, body string) (*message, error) {
 	if _, err := c.Write([]byte(http2.ClientPreface)); err != nil {
 		return nil, err
@@ -73,7 +73,8 @@ func readAnswerH2(frames *harness.Frames) (answer *message, err error) {
 				return answer, nil
 			}
 		case *http2.RSTStreamFrame:
-			// NO_ERROR after a whole answer means only: stop sending (RFC 9113 8.1).
+			// NO_ERROR after a complete response only asks the client to stop sending (RFC 9113
+			// section 8.1).
 			return answer, fmt.Errorf("RST_STREAM %v", f.ErrCode)
 		case *http2.GoAwayFrame:
 			if f.ErrCode != http2.ErrCodeNo || f.LastStreamID < 1 {
@@ -83,7 +84,7 @@ func readAnswerH2(frames *harness.Frames) (answer *message, err error) {
 	}
 }
 
-// asMessage returns a head, or a trailer section, as one of HTTP/1.1.
+// asMessage converts a header or trailer section to a message.
 func asMessage(f *http2.MetaHeadersFrame) *message {
 	m := &message{}
 	for _, h := range f.Fields {

@@ -6,9 +6,10 @@ import (
 	"net/http"
 )
 
-// audit waits until the sidecar holds nothing for requests that have ended: no slot, no place in
-// the queue, no concurrency in the statistics, and at most extra more goroutines and files than
-// before. Each test that abuses an HTTP engine calls it after its clients have left.
+// audit waits until the sidecar holds no resources for completed requests: no slots, no queued
+// requests, no concurrency in the statistics, and at most extra more goroutines and files than
+// before. Each test that attacks an HTTP engine calls audit after its clients have
+// disconnected.
 func (p *proxy) audit(before footprint, extra int) {
 	p.t.Helper()
 	p.poll("slots are released", func() error {
@@ -29,7 +30,7 @@ func (p *proxy) audit(before footprint, extra int) {
 		}
 		return nil
 	})
-	p.poll("the statistics return to zero", func() error { // they are those of the last full second
+	p.poll("the statistics return to zero", func() error { // they cover the last full second
 		s, err := p.tryStat()
 		if err == nil && s.concurrency > 0 {
 			err = fmt.Errorf("got an average of %v concurrent requests, want 0", s.concurrency)

@@ -19,21 +19,21 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// A message is one HTTP/1 request or response as its bytes stood on the wire.
+// A message is an HTTP/1 request or response as received.
 type message struct {
-	Start    string // the request line or status line
+	Start    string // request line or status line
 	Fields   []field
 	Body     string
 	Trailers []field
-	Interim  []*message // 1xx responses that came before
-	Cut      error      // why the body ended before its end, nil if it is whole
+	Interim  []*message // preceding 1xx responses
+	Cut      error      // error that truncated the body; nil if the body is complete
 }
 
 type field struct{ Name, Value string }
 
 func (f field) String() string { return f.Name + ": " + f.Value }
 
-// values returns the values of a field in their order.
+// values returns the values of a field in order.
 func values(fields []field, name string) []string {
 	var v []string
 	for _, f := range fields {
@@ -44,7 +44,7 @@ func values(fields []field, name string) []string {
 	return v
 }
 
-// get returns the first value of a field, "" if there is none.
+// get returns the first value of a field, or "" if the field is missing.
 func (m *message) get(name string) string {
 	if v := values(m.Fields, name); len(v) > 0 {
 		return v[0]
@@ -61,8 +61,8 @@ func (m *message) status() int {
 	return n
 }
 
-// readHead reads a start line and fields. It is strict (RFC 9112 2.2, 5): lines
-// end with CRLF, names are tokens, nothing is folded.
+// readHead reads a start line and fields. It is strict (RFC 9112 sections 2.2 and 5): lines end
+// with CRLF, names are tokens, and values are not folded.
 func readHead(r *bufio.Reader) (*message, error) {
 	line, err := readLine(r)
 	if err != nil {
@@ -109,8 +109,8 @@ func readLine(r *bufio.Reader) (string, error) {
 	return line[:len(line)-2], nil
 }
 
-// readBody reads the body that the fields frame (RFC 9112 6.3) and sets Cut when
-// it is not whole. untilClose: without framing the body lasts until the end.
+// readBody reads the body according to the fields (RFC 9112 section 6.3) and sets Cut if the
+// body is truncated. If untilClose is true, a body without framing ends with the connection.
 func (m *message) readBody(r *bufio.Reader, untilClose bool) error {
 	lengths, codings := values(m.Fields, "Content-Length"), values(m.Fields, "Transfer-Encoding")
 	switch {
@@ -151,7 +151,7 @@ func (m *message) readChunks(r *bufio.Reader) error {
 		}
 		n, err := strconv.ParseUint(line, 16, 31)
 		if err != nil {
-			return fmt.Errorf("chunk size line %.100q", line)
+			return fmt.Errorf("invalid chunk size line %.100q", line)
 		}
 		if n == 0 {
 			m.Trailers, err = readFields(r)
@@ -165,7 +165,7 @@ func (m *message) readChunks(r *bufio.Reader) error {
 		if line, err := readLine(r); err != nil || line != "" {
 			m.Body, m.Cut = body.String(), eof(err)
 			if err == nil {
-				return fmt.Errorf("chunk data is followed by %.100q", line)
+				return fmt.Errorf("chunk data is followed by %.100q, want CRLF", line)
 			}
 			return nil
 		}
@@ -179,7 +179,8 @@ func eof(err error) error {
 	return err
 }
 
-// readResponse reads interim responses and the final one to a request of this method.
+// readResponse reads the interim responses and the final response to a request with the given
+// method.
 func readResponse(r *bufio.Reader, method string) (*message, error) {
 	var interim []*message
 	for {
@@ -199,14 +200,14 @@ func readResponse(r *bufio.Reader, method string) (*message, error) {
 	}
 }
 
-// A client is a bare connection to the proxy, whose bytes the test chooses.
+// A client is a raw connection to the sidecar.
 type client struct {
 	t *testing.T
 	net.Conn
 	r *bufio.Reader
 }
 
-// dial opens a connection whose every use must end within patience.
+// dial opens a connection with a deadline of patience.
 func dial(t *testing.T, addr string) *client {
 	t.Helper()
 	c, err := net.Dial("tcp", addr)
@@ -234,43 +235,43 @@ func newClient(t *testing.T, c net.Conn) *client {
 	return &client{t, c, bufio.NewReaderSize(c, 64<<10)}
 }
 
-// send writes all of it.
+// send writes text to the connection.
 func (w *client) send(text string) {
 	w.t.Helper()
 	if _, err := io.WriteString(w, text); err != nil {
-		w.t.Fatalf("sending: %v", err)
+		w.t.Fatalf("send: %v", err)
 	}
 }
 
-// receive reads the response to a request of this method.
+// receive reads the response to a request with the given method.
 func (w *client) receive(method string) *message {
 	w.t.Helper()
 	m, err := readResponse(w.r, method)
 	if err != nil {
-		w.t.Fatalf("receiving: %v", err)
+		w.t.Fatalf("receive: %v", err)
 	}
 	return m
 }
 
-// ask sends a GET and receives.
+// ask sends a GET request and returns the response.
 func (w *client) ask(target string, fields ...string) *message {
 	w.t.Helper()
 	w.send(request("GET", target, fields...))
 	return w.receive("GET")
 }
 
-// closed fails the test unless the connection ends with nothing more on it.
+// closed fails the test unless the connection ends without more data.
 func (w *client) closed() {
 	w.t.Helper()
 	b, err := io.ReadAll(io.LimitReader(w.r, 4096))
 	if len(b) > 0 {
-		w.t.Errorf("after the answer came %.300q, want the end of the connection", b)
+		w.t.Errorf("after the response: got %.300q, want the end of the connection", b)
 	} else if err != nil && !errors.Is(err, syscall.ECONNRESET) {
-		w.t.Errorf("the connection has not ended: %v", err)
+		w.t.Errorf("read: got %v, want the end of the connection", err)
 	}
 }
 
-// request spells a request without a body.
+// request returns the text of a request without a body.
 func request(method, target string, fields ...string) string {
 	text := method + " " + target + " HTTP/1.1\r\nHost: a.test\r\n"
 	for _, f := range fields {
@@ -279,42 +280,42 @@ func request(method, target string, fields ...string) string {
 	return text + "\r\n"
 }
 
-// A bareApp is a user container that reads requests strictly and answers with
-// bytes that a script chooses.
+// A bareApp is a user container that parses requests strictly and responds with the bytes of a
+// script.
 type bareApp struct {
 	t *testing.T
 
 	mu     sync.Mutex
-	heard  []*message // in the order of their arrival
-	broken []error    // what was no valid request
+	heard  []*message // in the order of arrival
+	broken []error    // errors of invalid requests
 	script func(c *bareConn, m *message) bool
 	conns  int
 }
 
-// A bareConn is the user container's side of one connection.
+// A bareConn is the server side of a connection of a bareApp.
 type bareConn struct {
 	*net.TCPConn
 	r      *bufio.Reader
-	number int // the first connection is 0
+	number int // the first connection has number 0
 }
 
 func (c *bareConn) send(text string) { io.WriteString(c, text) }
 
-// reset ends the connection with RST instead of FIN.
+// reset closes the connection with RST instead of FIN.
 func (c *bareConn) reset() {
 	c.SetLinger(0)
 	c.Close()
 }
 
-// bare starts a bareApp. The script is called for each request, after its body
-// was read; it answers and says whether the connection stays open.
+// bare starts a bareApp. The script is called for each request after its body. It sends the
+// response and reports whether the connection stays open.
 func (p *proxy) bare(script func(c *bareConn, m *message) bool) *bareApp {
 	a := &bareApp{t: p.t, script: script}
 	a.serve(p.listen(), true)
 	return a
 }
 
-// bareHeads is bare for scripts that read the body themselves, or do not.
+// bareHeads is like bare, but does not read request bodies.
 func (p *proxy) bareHeads(script func(c *bareConn, m *message) bool) *bareApp {
 	a := &bareApp{t: p.t, script: script}
 	a.serve(p.listen(), false)
@@ -352,7 +353,7 @@ func (a *bareApp) serve(l net.Listener, bodies bool) {
 
 func (a *bareApp) talk(c *bareConn, bodies bool) {
 	for {
-		if b, _ := c.r.Peek(1); string(b) == "@" { // a bad request, by which a sidecar detects the protocol
+		if b, _ := c.r.Peek(1); string(b) == "@" { // an invalid request that a sidecar may send to detect the protocol
 			c.send("HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
 			return
 		}
@@ -370,7 +371,7 @@ func (a *bareApp) talk(c *bareConn, bodies bool) {
 		}
 		a.mu.Unlock()
 		if err == nil && bodies {
-			whole := *m // the body is read aside: heard is for others to read
+			whole := *m // read into a copy because other goroutines read heard
 			if err = whole.readBody(c.r, false); err == nil {
 				err = whole.Cut
 			}
@@ -387,24 +388,24 @@ func (a *bareApp) talk(c *bareConn, bodies bool) {
 	}
 }
 
-// preface is how HTTP/2 begins (RFC 9113 3.4). A sidecar may ask so what the
-// user container speaks; it is no request.
+// preface is the first line of the HTTP/2 preface (RFC 9113 section 3.4). The sidecar sends it
+// to detect the protocol of the user container, so it does not count as a request.
 const preface = "PRI * HTTP/2.0"
 
-// ended reports whether err is only the end of a connection.
+// ended reports whether err means that the connection has ended.
 func ended(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
 		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.EPIPE)
 }
 
-// play changes the script.
+// play replaces the script.
 func (a *bareApp) play(script func(c *bareConn, m *message) bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.script = script
 }
 
-// requests returns what was heard and what was not a request at all.
+// requests returns the received requests and the errors of invalid requests.
 func (a *bareApp) requests() ([]*message, []error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -416,7 +417,7 @@ func (a *bareApp) requests() ([]*message, []error) {
 	return heard, append([]error(nil), a.broken...)
 }
 
-// answers is a script that gives one answer to everything.
+// answers returns a script that sends the same response to all requests.
 func answers(text string) func(*bareConn, *message) bool {
 	return func(c *bareConn, m *message) bool {
 		c.send(text)

@@ -16,8 +16,8 @@ const namespaceVariable = "CONFORMANCE_NAMESPACE"
 const namespaceTimeout = 2 * time.Minute
 
 // inNamespace reports whether the test runs in its own network namespace. If it does not,
-// inNamespace runs the test in a new process with a new network namespace and returns false. The
-// new process first runs the shell commands in setup. They can use lo, which is down.
+// inNamespace runs the test in a new process with a new network namespace and returns false.
+// The new process first runs the shell commands in setup. The interface lo is down at first.
 func inNamespace(t *testing.T, setup string) bool {
 	t.Helper()
 	if os.Getenv(namespaceVariable) == t.Name() {
@@ -38,7 +38,7 @@ func inNamespace(t *testing.T, setup string) bool {
 		c.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}}
 	}
 	if out, err := c.CombinedOutput(); err != nil {
-		t.Errorf("the test in the namespace: %v\n%s", err, out)
+		t.Errorf("run the test in a network namespace: %v\n%s", err, out)
 	}
 	return false
 }

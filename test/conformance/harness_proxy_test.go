@@ -25,26 +25,26 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/app/sample"
 )
 
-// patience bounds every wait of this suite. Nothing waits that long when all is well.
+// patience is the maximum duration of each wait. A successful test never waits that long.
 const patience = 20 * time.Second
 
-// A proxy is the sidecar under test, on ports of its own and with one for its app.
+// A proxy is the sidecar under test, with its own ports and a port for the app.
 type proxy struct {
 	t    *testing.T
 	port struct{ serving, tls, user, admin, autoscaler, metrics, status int }
-	dir  string // an empty folder: where certificates would be
+	dir  string // directory for certificates, initially empty
 	*process
 }
 
-// newProxy picks the ports. The test then starts app and proxy in the order that it
-// needs. It marks the test as parallel unless the ports are fixed.
+// newProxy selects the ports. The test then starts the app and the sidecar in either order.
+// newProxy marks the test as parallel unless the ports are fixed.
 func newProxy(t *testing.T) *proxy {
 	t.Helper()
 	alongside(t)
 	return newLoneProxy(t)
 }
 
-// newLoneProxy is newProxy for a test that needs the processors, and that is not parallel.
+// newLoneProxy is like newProxy for a test that needs the CPU and does not run in parallel.
 func newLoneProxy(t *testing.T) *proxy {
 	t.Helper()
 	p := &proxy{t: t, dir: t.TempDir()}
@@ -57,10 +57,10 @@ func newLoneProxy(t *testing.T) *proxy {
 	return p
 }
 
-// alongside marks a test as parallel unless the ports are fixed. A test whose
-// parts have pods of their own says so itself, because otherwise all others wait
-// for its slowest part: as they do where it needs the processors for itself, where
-// memory and goroutines are counted, or where somebody must keep a pace.
+// alongside marks a test as parallel unless the ports are fixed. A test whose subtests create
+// their own proxies calls it, because otherwise all other tests wait for the slowest subtest.
+// Tests that need the CPU, count memory or goroutines, or depend on the speed of a client do
+// not call it.
 func alongside(t *testing.T) {
 	t.Helper()
 	if !fixedPorts {
@@ -68,8 +68,8 @@ func alongside(t *testing.T) {
 	}
 }
 
-// environment is what Knative would set, with the ports of this pod. Later
-// entries win, so a test's own settings follow it.
+// environment returns the variables that Knative sets, with the ports of this sidecar. Settings
+// of a test come after them and override them.
 func (p *proxy) environment() []string {
 	port := strconv.Itoa
 	return []string{
@@ -94,33 +94,33 @@ func (p *proxy) environment() []string {
 	}
 }
 
-// launch starts the sidecar and returns at once.
+// launch starts the sidecar and returns immediately.
 func (p *proxy) launch(env ...string) {
 	p.t.Helper()
 	p.process = run(p.t, merge(p.environment(), env))
 }
 
-// start starts the sidecar and returns when it serves: when a network probe,
-// which asks nothing of the user container, is answered.
+// start starts the sidecar and waits until it answers a network probe, which does not depend on
+// the user container.
 func (p *proxy) start(env ...string) {
 	p.t.Helper()
 	p.launch(env...)
 	p.awaitServing()
 }
 
-// startWithFiles is start with a limit on open files.
+// startWithFiles is like start with a limit on open files.
 func (p *proxy) startWithFiles(files int, env ...string) {
 	p.t.Helper()
 	p.process = runWith(p.t, merge(p.environment(), env), "sh", "-c", "ulimit -n "+strconv.Itoa(files)+`; exec "$0"`, queueProxy)
 	p.awaitServing()
 }
 
-// awaitServing returns when a network probe is answered.
+// awaitServing waits until the sidecar answers a network probe.
 func (p *proxy) awaitServing() {
 	p.t.Helper()
 	p.poll("the sidecar serves", func() error {
 		if p.ended() {
-			p.t.Fatalf("the sidecar ended with code %d before it served", p.code())
+			p.t.Fatalf("the sidecar exited with code %d at startup", p.code())
 		}
 		c, err := net.DialTimeout("tcp", p.addr(), time.Second)
 		if err != nil {
@@ -143,7 +143,7 @@ func (p *proxy) url(path string) string { return "http://" + p.addr() + path }
 
 func local(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
-// poll asks until the answer is nil.
+// poll calls ask until it returns nil.
 func (p *proxy) poll(what string, ask func() error) {
 	p.t.Helper()
 	poll(p.t, what, ask)
@@ -158,13 +158,13 @@ func poll(t *testing.T, what string, ask func() error) {
 			return
 		}
 		if time.Now().After(end) {
-			t.Fatalf("%s: not so after %v: %v", what, patience, err)
+			t.Fatalf("%s: timeout after %v: %v", what, patience, err)
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
 }
 
-// app starts a user container that speaks HTTP/1.1 and h2c.
+// app starts a user container that supports HTTP/1.1 and h2c.
 func (p *proxy) app(h http.Handler) *http.Server { return p.appSpeaking(h, "both") }
 
 func (p *proxy) appSpeaking(h http.Handler, protocols string) *http.Server {
@@ -180,20 +180,20 @@ func (p *proxy) appSpeaking(h http.Handler, protocols string) *http.Server {
 	return s
 }
 
-// sample starts the sample app and returns its ledgers.
+// sample starts the sample app and returns it.
 func (p *proxy) sample() *sample.App {
 	a := sample.New()
 	p.app(a)
 	return a
 }
 
-// listen opens the user container's port.
+// listen opens the port of the user container.
 func (p *proxy) listen() net.Listener {
 	p.t.Helper()
 	var l net.Listener
-	// Where an app has just closed it, a process that another test is about to start
-	// holds it until its exec.
-	p.poll("the user container's port is free", func() (err error) {
+	// A process that another test is starting inherits a listener that was just closed and
+	// holds its port until exec.
+	p.poll("the port of the user container is free", func() (err error) {
 		l, err = net.Listen("tcp", local(p.port.user))
 		return err
 	})
@@ -201,7 +201,7 @@ func (p *proxy) listen() net.Listener {
 	return l
 }
 
-// A process is the binary, running.
+// A process is a running sidecar.
 type process struct {
 	t    *testing.T
 	cmd  *exec.Cmd
@@ -209,13 +209,13 @@ type process struct {
 	done chan struct{}
 }
 
-// run starts the binary with exactly this environment.
+// run starts the sidecar with exactly the given environment.
 func run(t *testing.T, env []string, args ...string) *process {
 	t.Helper()
 	return runWith(t, env, append([]string{queueProxy}, args...)...)
 }
 
-// runWith starts a command that becomes the binary.
+// runWith starts a command that executes the sidecar.
 func runWith(t *testing.T, env []string, args ...string) *process {
 	t.Helper()
 	p := &process{t: t, out: &output{}, done: make(chan struct{})}
@@ -236,11 +236,11 @@ func runWith(t *testing.T, env []string, args ...string) *process {
 		<-p.done
 		for _, sign := range []string{"DATA RACE", "panic:", "panic serving", "fatal error:"} {
 			if strings.Contains(p.out.String(), sign) {
-				t.Errorf("the sidecar said %q", sign)
+				t.Errorf("got %q in the output of the sidecar", sign)
 			}
 		}
 		if t.Failed() {
-			t.Logf("the sidecar said:\n%s", p.out.tail())
+			t.Logf("output of the sidecar:\n%s", p.out.tail())
 		}
 	})
 	return p
@@ -249,7 +249,7 @@ func runWith(t *testing.T, env []string, args ...string) *process {
 func (p *process) signal(s syscall.Signal) {
 	p.t.Helper()
 	if err := p.cmd.Process.Signal(s); err != nil {
-		p.t.Fatalf("%v: %v", s, err)
+		p.t.Fatalf("send %v: %v", s, err)
 	}
 }
 
@@ -262,18 +262,18 @@ func (p *process) ended() bool {
 	}
 }
 
-// code waits for the end and returns the exit code; -1: ended by a signal.
+// code waits for the end of the process and returns the exit code, or -1 after a signal.
 func (p *process) code() int {
 	p.t.Helper()
 	select {
 	case <-p.done:
 	case <-time.After(patience):
-		p.t.Fatalf("the sidecar has not ended after %v", patience)
+		p.t.Fatalf("the sidecar still runs after %v", patience)
 	}
 	return p.cmd.ProcessState.ExitCode()
 }
 
-// memory returns a line of /proc/PID/status, such as VmHWM, in bytes.
+// memory returns a value of /proc/PID/status in bytes, such as VmHWM.
 func (p *process) memory(name string) int64 {
 	p.t.Helper()
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
@@ -288,12 +288,12 @@ func (p *process) memory(name string) int64 {
 	return n * 1024
 }
 
-// output is what a process says, both streams.
+// output contains the standard output and the standard error of a process.
 type output struct {
 	mu   sync.Mutex
 	b    bytes.Buffer
-	deaf bool // from the next line on the pipe has no reader
-	lost bool // it has none
+	deaf bool // the pipe has no reader after the next write
+	lost bool // the pipe has no reader
 }
 
 func (o *output) Write(b []byte) (int, error) {
@@ -301,7 +301,7 @@ func (o *output) Write(b []byte) (int, error) {
 	defer o.mu.Unlock()
 	if o.deaf {
 		o.lost = true
-		return 0, io.ErrClosedPipe // os/exec then closes its end
+		return 0, io.ErrClosedPipe // os/exec then closes its end of the pipe
 	}
 	return o.b.Write(b)
 }
@@ -332,8 +332,8 @@ func (o *output) tail() string {
 	return s
 }
 
-// says reports whether one line of the output holds all the words. Lines that
-// are JSON are also read with their quotes unescaped.
+// says reports whether a line of the output contains all words. Quotes in JSON strings are also
+// compared unescaped.
 func (o *output) says(words ...string) bool {
 	for line := range strings.Lines(o.String()) {
 		if holds(line, words) || holds(strings.ReplaceAll(line, `\"`, `"`), words) {
@@ -352,7 +352,7 @@ func holds(line string, words []string) bool {
 	return true
 }
 
-// merge returns the settings with the later ones in place of the earlier.
+// merge returns the settings of both lists. The last value of a name wins.
 func merge(base, own []string) []string {
 	var all []string
 	at := map[string]int{}
@@ -368,7 +368,7 @@ func merge(base, own []string) []string {
 	return all
 }
 
-// without removes variables.
+// without returns the variables that do not start with one of the prefixes.
 func without(env []string, prefixes ...string) []string {
 	var rest []string
 next:
@@ -383,9 +383,8 @@ next:
 	return rest
 }
 
-// Ports lie below the range from which the kernel gives ports to clients. Each
-// run of this suite has a block of them to itself, so that two runs at the same
-// time do not take one another's between finding and using one.
+// Ports are below the range of local ports that the kernel assigns to clients. Each run of the
+// tests has its own block of ports so that concurrent runs do not use the same port.
 const (
 	firstPort = 11000
 	blockSize = 2500
@@ -394,11 +393,11 @@ const (
 
 var (
 	block     = sync.OnceValues(takeBlock)
-	blockFile *os.File // its lock holds the block; the garbage collector must not close it
+	blockFile *os.File // the lock on the file reserves the block; a global variable keeps the garbage collector from closing the file
 	lastPort  atomic.Int32
 )
 
-// takeBlock locks a file that stands for a block, until the process ends.
+// takeBlock locks the file of an unused block until the end of the process.
 func takeBlock() (first int, err error) {
 	for i := range blocks {
 		name := filepath.Join(os.TempDir(), fmt.Sprintf("queue-proxy-conformance-ports-%d", i))
@@ -412,10 +411,10 @@ func takeBlock() (first int, err error) {
 		}
 		f.Close()
 	}
-	return 0, errors.New("all blocks of ports are taken")
+	return 0, errors.New("all blocks of ports are in use")
 }
 
-// freePort returns a port that nobody listens on.
+// freePort returns an unused port.
 func freePort(t *testing.T) int {
 	t.Helper()
 	first, err := block()
@@ -424,7 +423,7 @@ func freePort(t *testing.T) int {
 	}
 	for range blockSize {
 		n := first + int(lastPort.Add(1))%blockSize
-		// No fork meanwhile: the child would hold the port until its exec.
+		// Hold the fork lock, because a child process would inherit the port until exec.
 		syscall.ForkLock.RLock()
 		l, err := net.Listen("tcp", ":"+strconv.Itoa(n))
 		if err == nil {
@@ -439,7 +438,7 @@ func freePort(t *testing.T) int {
 	return 0
 }
 
-// httpClient speaks one protocol: h1, h2c, tls (HTTP/1.1) or tls-h2.
+// httpClient returns a client for one protocol: h1, h2c, tls (HTTP/1.1) or tls-h2.
 func httpClient(t *testing.T, protocol string) *http.Client {
 	var speaks http.Protocols
 	switch protocol {
@@ -450,7 +449,7 @@ func httpClient(t *testing.T, protocol string) *http.Client {
 	case "tls-h2":
 		speaks.SetHTTP2(true)
 	default:
-		t.Fatalf("no protocol %q", protocol)
+		t.Fatalf("unknown protocol %q", protocol)
 	}
 	tr := &http.Transport{
 		Protocols:          &speaks,
@@ -461,7 +460,7 @@ func httpClient(t *testing.T, protocol string) *http.Client {
 	return &http.Client{Transport: tr, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
-// get asks and reads all, within patience.
+// get sends a GET request with a timeout of patience and returns the response with its body.
 func get(t *testing.T, c *http.Client, url string, fields ...string) (*http.Response, string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -489,8 +488,8 @@ func get(t *testing.T, c *http.Client, url string, fields ...string) (*http.Resp
 	return answer, string(b)
 }
 
-// within runs a step of a test in a goroutine of its own and fails the test if
-// it has not ended in time.
+// within runs step in a new goroutine. The test fails if step fails or takes longer than
+// patience.
 func within[T any](t *testing.T, what string, step func() (T, error)) T {
 	t.Helper()
 	type result struct {
@@ -509,12 +508,12 @@ func within[T any](t *testing.T, what string, step func() (T, error)) T {
 		}
 		return r.v
 	case <-time.After(patience):
-		t.Fatalf("%s: not so after %v", what, patience)
+		t.Fatalf("%s: timeout after %v", what, patience)
 		panic("unreachable")
 	}
 }
 
-// receive is within for a channel.
+// receive is like within for a receive operation.
 func receive[T any](t *testing.T, what string, c <-chan T) T {
 	t.Helper()
 	return within(t, what, func() (T, error) {
@@ -526,8 +525,9 @@ func receive[T any](t *testing.T, what string, c <-chan T) T {
 	})
 }
 
-// wholeLines passes one stream of the sidecar on to what both share, by whole lines: a line
-// that is longer than a pipe takes at once must not have one of the other stream in it.
+// wholeLines forwards complete lines of one output stream of the sidecar to the common output.
+// A line that is longer than a pipe buffer arrives in parts, and a line of the other stream
+// must not split it.
 type wholeLines struct {
 	to   io.Writer
 	rest []byte

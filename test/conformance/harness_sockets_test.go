@@ -8,16 +8,16 @@ import (
 	"time"
 )
 
-// A socket is what the kernel tells of one.
+// A socket is an entry of the kernel's table of TCP sockets.
 type socket struct {
-	local, remote uint16 // port
-	state         uint8  // as in /proc/net/tcp: 1 is ESTABLISHED, 8 CLOSE_WAIT
-	received      uint32 // bytes that nobody has read; of one that listens: connections not yet accepted
+	local, remote uint16 // port numbers
+	state         uint8  // state as in /proc/net/tcp: 1 is ESTABLISHED, 8 is CLOSE_WAIT
+	received      uint32 // number of unread bytes; for listening sockets, number of connections that are not accepted yet
 }
 
-// sockets returns all of this host with these ports, of which 0 is any, but for
-// those in TIME_WAIT. It asks by netlink (sock_diag(7)), where the kernel chooses:
-// /proc/net/tcp would have the tens of thousands of connections of other tests.
+// sockets returns the TCP sockets of this host with the given ports, except for those in
+// TIME_WAIT. Port 0 matches any port. The kernel filters the sockets (sock_diag(7)), because
+// /proc/net/tcp contains tens of thousands of connections of other tests.
 func sockets(local, remote uint16) (all []socket, err error) {
 	fd, err := syscall.Socket(syscall.AF_NETLINK, syscall.SOCK_RAW|syscall.SOCK_CLOEXEC, syscall.NETLINK_INET_DIAG)
 	if err != nil {
@@ -29,12 +29,12 @@ func sockets(local, remote uint16) (all []socket, err error) {
 		const (
 			length   = syscall.NLMSG_HDRLEN + 56 // with an inet_diag_req_v2
 			byFamily = 20                        // SOCK_DIAG_BY_FAMILY
-			states   = 0xfff &^ (1 << 6)         // TIME_WAIT is 6
+			states   = 0xfff &^ (1 << 6)         // all states except TIME_WAIT, which is 6
 		)
 		ask := binary.NativeEndian.AppendUint32(nil, length)
 		ask = binary.NativeEndian.AppendUint16(ask, byFamily)
 		ask = binary.NativeEndian.AppendUint16(ask, syscall.NLM_F_REQUEST|syscall.NLM_F_DUMP)
-		ask = append(ask, make([]byte, 8)...) // number, sender
+		ask = append(ask, make([]byte, 8)...) // sequence number and port ID
 		ask = append(ask, family, syscall.IPPROTO_TCP, 0, 0)
 		ask = binary.NativeEndian.AppendUint32(ask, states)
 		ask = binary.BigEndian.AppendUint16(ask, local)
@@ -57,7 +57,7 @@ func sockets(local, remote uint16) (all []socket, err error) {
 				case m.Header.Type == syscall.NLMSG_DONE:
 					done = true
 				case m.Header.Type != byFamily || len(b) < 64:
-					return nil, fmt.Errorf("netlink says %+v", m)
+					return nil, fmt.Errorf("got netlink message %+v, want SOCK_DIAG_BY_FAMILY", m)
 				default: // an inet_diag_msg
 					all = append(all, socket{binary.BigEndian.Uint16(b[4:]), binary.BigEndian.Uint16(b[6:]), b[1], binary.NativeEndian.Uint32(b[56:])})
 				}
@@ -67,30 +67,29 @@ func sockets(local, remote uint16) (all []socket, err error) {
 	return all, nil
 }
 
-// settled returns when the sidecar has accepted every connection to its serving
-// port and has read every byte that came on them: when the kernel holds nothing
-// for it any more.
+// settled waits until the sidecar has accepted all connections to its serving port and has read
+// all input, so that the kernel holds no data for it.
 func settled(t *testing.T, p *proxy) {
 	t.Helper()
-	p.poll("the sidecar has read what was sent", func() error {
+	p.poll("the sidecar has read all input", func() error {
 		all, err := sockets(uint16(p.port.serving), 0)
 		for _, s := range all {
 			if s.received > 0 {
-				return fmt.Errorf("%+v has not been read", s)
+				return fmt.Errorf("got unread data on %+v", s)
 			}
 		}
 		return err
 	})
 }
 
-// forgotten returns when the sidecar has had a chance to see that its connections
-// to the user container have ended: those of HTTP/1.1 have their FIN, of which it
-// takes notice before it uses them, and those of HTTP/2 are closed. A user container that
-// was too busy to say that it speaks HTTP/2 has one of HTTP/1.1 too: it ends nothing.
+// forgotten waits until the connections to the user container have received a FIN (HTTP/1.1,
+// checked by the sidecar before the next use) or are closed (HTTP/2). After two seconds an
+// HTTP/1.1 connection is allowed for h2c too, because a busy user container may have responded
+// too late to protocol detection.
 func (p *proxy) forgotten(protocol string) {
 	p.t.Helper()
 	began := time.Now()
-	p.poll("the sidecar's connections have ended", func() error {
+	p.poll("the connections to the user container have ended", func() error {
 		all, err := sockets(0, uint16(p.port.user))
 		for _, s := range all {
 			if s.state == 1 || s.state == 8 && protocol == "h2c" && time.Since(began) < 2*time.Second {

@@ -22,19 +22,18 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// Actors of the tests about the end of a pod, about clocks and about restarts:
-// an HTTP/2 client that shows each frame, and clients under load that keep a
-// ledger of what became of each request.
+// Helpers for tests of shutdown, timeouts and restarts: an HTTP/2 client that exposes each
+// frame, and clients that record the result of each request under load.
 
-// An h2Event is one frame that a server has sent.
+// An h2Event is a frame that was received from a server.
 type h2Event struct {
 	frame  http2.FrameType
 	stream uint32
-	code   http2.ErrCode // of RST_STREAM and GOAWAY
-	last   uint32        // stream id of GOAWAY
-	fields []field       // of HEADERS
-	data   string        // of DATA
-	end    bool          // END_STREAM
+	code   http2.ErrCode // error code of RST_STREAM and GOAWAY
+	last   uint32        // last stream ID of GOAWAY
+	fields []field       // fields of HEADERS
+	data   string        // payload of DATA
+	end    bool          // END_STREAM flag
 	credit int           // increment of WINDOW_UPDATE
 
 	connects bool // SETTINGS_ENABLE_CONNECT_PROTOCOL is 1
@@ -44,8 +43,8 @@ func (e h2Event) String() string {
 	return fmt.Sprintf("%v stream %d code %v last %d end %v %v %.60q", e.frame, e.stream, e.code, e.last, e.end, e.fields, e.data)
 }
 
-// An h2Peer is a client's HTTP/2 connection, frame by frame. SETTINGS and PING
-// are acknowledged, windows are kept open, and all else is kept to be looked at.
+// An h2Peer is an HTTP/2 client connection. It acknowledges SETTINGS and PING, replenishes the
+// flow control windows, and records all frames.
 type h2Peer struct {
 	t *testing.T
 	net.Conn
@@ -57,11 +56,10 @@ type h2Peer struct {
 
 	mu     sync.Mutex
 	events []h2Event
-	end    error // how the connection has ended; nil: not yet
+	end    error // error that ended the connection; nil while it is open
 }
 
-// dialH2 opens a connection on which HTTP/2 is spoken, and returns when the
-// server's SETTINGS have come.
+// dialH2 opens an HTTP/2 connection and waits for the SETTINGS of the server.
 func dialH2(t *testing.T, addr string) *h2Peer {
 	t.Helper()
 	c, err := net.Dial("tcp", addr)
@@ -143,7 +141,7 @@ func (p *h2Peer) read() {
 	}
 }
 
-// open sends the head of a request; end says that it has no body.
+// open sends the header section of a request. If end is true, the request has no body.
 func (p *h2Peer) open(stream uint32, end bool, method, target string, fields ...string) {
 	p.t.Helper()
 	all := []field{{":method", method}, {":scheme", "http"}, {":authority", "a.test"}, {":path", target}}
@@ -152,11 +150,11 @@ func (p *h2Peer) open(stream uint32, end bool, method, target string, fields ...
 		all = append(all, field{strings.ToLower(name), value})
 	}
 	if err := p.raw(stream, end, all); err != nil {
-		p.t.Fatalf("stream %d: sending: %v", stream, err)
+		p.t.Fatalf("stream %d: send: %v", stream, err)
 	}
 }
 
-// control writes other frames.
+// control calls write while no other frame is written.
 func (p *h2Peer) control(write func(*http2.Framer) error) {
 	p.t.Helper()
 	p.sending.Lock()
@@ -166,7 +164,7 @@ func (p *h2Peer) control(write func(*http2.Framer) error) {
 	}
 }
 
-// raw sends a block of fields as they are.
+// raw sends a block of fields without validation.
 func (p *h2Peer) raw(stream uint32, end bool, fields []field) error {
 	p.sending.Lock()
 	defer p.sending.Unlock()
@@ -179,34 +177,34 @@ func (p *h2Peer) raw(stream uint32, end bool, fields []field) error {
 	})
 }
 
-// data sends a piece of a request's body.
+// data sends a part of a request body.
 func (p *h2Peer) data(stream uint32, end bool, text string) {
 	p.t.Helper()
 	p.sending.Lock()
 	defer p.sending.Unlock()
 	if err := p.framer.WriteData(stream, end, []byte(text)); err != nil {
-		p.t.Fatalf("stream %d: sending: %v", stream, err)
+		p.t.Fatalf("stream %d: send: %v", stream, err)
 	}
 }
 
-// reset ends a stream.
+// reset sends RST_STREAM.
 func (p *h2Peer) reset(stream uint32, code http2.ErrCode) {
 	p.t.Helper()
 	p.sending.Lock()
 	defer p.sending.Unlock()
 	if err := p.framer.WriteRSTStream(stream, code); err != nil {
-		p.t.Fatalf("stream %d: sending: %v", stream, err)
+		p.t.Fatalf("stream %d: send: %v", stream, err)
 	}
 }
 
-// seen returns what has come so far, and how the connection has ended.
+// seen returns the frames received so far and the error that ended the connection.
 func (p *h2Peer) seen() ([]h2Event, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return append([]h2Event(nil), p.events...), p.end
 }
 
-// await returns the first frame that is as wanted, within patience.
+// await waits for the first frame that matches.
 func (p *h2Peer) await(what string, is func(h2Event) bool) (found h2Event) {
 	p.t.Helper()
 	poll(p.t, what, func() error {
@@ -218,23 +216,23 @@ func (p *h2Peer) await(what string, is func(h2Event) bool) (found h2Event) {
 			}
 		}
 		if end != nil {
-			p.t.Fatalf("%s: the connection ended before (%v) with %v", what, end, events)
+			p.t.Fatalf("%s: the connection ended with %v after %v", what, end, events)
 		}
 		return errNotYet
 	})
 	return found
 }
 
-// goAway waits for the first GOAWAY.
+// goAway waits for the first GOAWAY frame.
 func (p *h2Peer) goAway() h2Event {
 	p.t.Helper()
 	return p.await("a GOAWAY", func(e h2Event) bool { return e.frame == http2.FrameGoAway })
 }
 
-// goAways returns all GOAWAYs, once the server has ended the connection.
+// goAways waits for the end of the connection and returns all GOAWAY frames.
 func (p *h2Peer) goAways() (all []h2Event) {
 	p.t.Helper()
-	poll(p.t, "the server ends the connection", func() error {
+	poll(p.t, "the server closes the connection", func() error {
 		if _, end := p.seen(); end == nil {
 			return errNotYet
 		}
@@ -242,7 +240,7 @@ func (p *h2Peer) goAways() (all []h2Event) {
 	})
 	events, end := p.seen()
 	if !errors.Is(end, io.EOF) {
-		p.t.Errorf("the connection ended with %v, want a plain end", end)
+		p.t.Errorf("the connection ended with %v, want EOF", end)
 	}
 	for _, e := range events {
 		if e.frame == http2.FrameGoAway {
@@ -252,13 +250,13 @@ func (p *h2Peer) goAways() (all []h2Event) {
 	return all
 }
 
-// An h2Answer is what has come on one stream.
+// An h2Answer is the response on a stream.
 type h2Answer struct {
 	status int
-	fields []field // of the response's head
+	fields []field // header fields of the response
 	body   string
-	reset  http2.ErrCode // of RST_STREAM, when it was reset
-	cut    bool          // it was reset before its end
+	reset  http2.ErrCode // error code of RST_STREAM, if any
+	cut    bool          // the stream was reset before its end
 }
 
 func (a h2Answer) get(name string) string {
@@ -268,8 +266,8 @@ func (a h2Answer) get(name string) string {
 	return ""
 }
 
-// answer waits for the end of a stream. A server may ask its client to send no
-// more of a request after a whole answer (RFC 9113 8.1): that is no cut.
+// answer waits for the end of a stream. RST_STREAM after a complete response only asks the
+// client to stop sending (RFC 9113 section 8.1), so it does not set cut.
 func (p *h2Peer) answer(stream uint32) (a h2Answer) {
 	p.t.Helper()
 	p.await(fmt.Sprintf("the end of stream %d", stream), func(e h2Event) bool {
@@ -298,10 +296,10 @@ func (p *h2Peer) answer(stream uint32) (a h2Answer) {
 	return a
 }
 
-// draining returns when the sidecar says that the pod is ending.
+// draining waits until probes report that the pod is shutting down.
 func (p *proxy) draining() {
 	p.t.Helper()
-	p.poll("probes notice that the pod is ending", func() error {
+	p.poll("probes report the drain", func() error {
 		if m := dial(p.t, p.addr()).ask("/", "K-Network-Probe: queue"); m.status() != 503 || m.Body != shuttingDown {
 			return fmt.Errorf("got %q with %q", m.Start, m.Body)
 		}
@@ -309,10 +307,10 @@ func (p *proxy) draining() {
 	})
 }
 
-// awaitLog returns when a line of the output holds all the words.
+// awaitLog waits until a log line contains all words.
 func (p *proxy) awaitLog(words ...string) {
 	p.t.Helper()
-	p.poll(fmt.Sprintf("the log says %q", words), func() error {
+	p.poll(fmt.Sprintf("the log contains %q", words), func() error {
 		if !p.out.says(words...) {
 			return errNotYet
 		}
@@ -320,19 +318,19 @@ func (p *proxy) awaitLog(words ...string) {
 	})
 }
 
-// An attempt is one sending of a request and what its client saw.
+// An attempt is the record of a request of a client.
 type attempt struct {
 	id, client string
 	method     string
 	began      time.Time
 	ended      time.Time
-	fresh      bool // on a connection that had carried nothing before
-	dialled    bool // there was a connection at all
-	begun      bool // a byte of a response has come
-	whole      bool // and its end
+	fresh      bool // first request on its connection
+	dialled    bool // the client could connect
+	begun      bool // at least one byte of a response has arrived
+	whole      bool // the response is complete
 	status     int
 	body       string
-	word       string // of Proxy-Status; "": it is not the sidecar's answer
+	word       string // reason in Proxy-Status; empty if the response is not from the sidecar
 	err        error
 }
 
@@ -341,8 +339,8 @@ func (a attempt) String() string {
 		a.method, a.id, a.client, a.fresh, a.dialled, a.begun, a.whole, a.status, a.word, a.body, a.err)
 }
 
-// A traffic is a number of clients that send one request after the other until
-// they are told to stop, and the ledger of what they saw.
+// A traffic is a group of clients that send requests one after the other until they are
+// stopped. It records the results.
 type traffic struct {
 	t    *testing.T
 	p    *proxy
@@ -352,9 +350,9 @@ type traffic struct {
 
 	mu      sync.Mutex
 	ledger  []attempt
-	closes  []websocket.StatusCode // how WebSockets were ended by the other side
-	noClose []error                // those that ended without a Close frame
-	echoed  int                    // messages of WebSockets
+	closes  []websocket.StatusCode // status codes of received Close frames
+	noClose []error                // errors of WebSocket connections that ended without a Close frame
+	echoed  int                    // number of echoed WebSocket messages
 }
 
 func newTraffic(t *testing.T, p *proxy) *traffic {
@@ -363,7 +361,7 @@ func newTraffic(t *testing.T, p *proxy) *traffic {
 	return c
 }
 
-// end stops all clients and waits until their last requests have been answered.
+// end stops all clients and waits for the responses to their last requests.
 func (c *traffic) end() {
 	c.halt.Do(func() { close(c.stop) })
 	c.all.Wait()
@@ -373,7 +371,7 @@ func (c *traffic) stopped() bool {
 	select {
 	case <-c.stop:
 		return true
-	case <-c.p.done: // nobody is there any more
+	case <-c.p.done: // the sidecar has exited
 		return true
 	default:
 		return false
@@ -387,14 +385,14 @@ func (c *traffic) note(a attempt) {
 	c.ledger = append(c.ledger, a)
 }
 
-// attempts returns the ledger.
+// attempts returns the recorded requests.
 func (c *traffic) attempts() []attempt {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return append([]attempt(nil), c.ledger...)
 }
 
-// answered returns how many requests have been answered so far.
+// answered returns the number of complete responses so far.
 func (c *traffic) answered() (n int) {
 	for _, a := range c.attempts() {
 		if a.whole {
@@ -404,14 +402,13 @@ func (c *traffic) answered() (n int) {
 	return n
 }
 
-// pause is how long a client waits that could not connect at all, before it tries
-// again: real time, because that is what clients do.
+// pause is the delay before a client retries to connect.
 const pause = 5 * time.Millisecond
 
-// http1 adds clients of HTTP/1.1 that keep their connections as long as they may
-// or ask for a new one each time. A connection that has ended before a byte of a
-// response came is replaced, and the request sent again, as RFC 9112 9.3.1 allows:
-// under a new id, so that the ledgers show both.
+// http1 adds n HTTP/1.1 clients that reuse their connections or send each request on a new
+// connection. If a connection ends before the first byte of a response, the client sends the
+// request again on a new connection, as RFC 9112 section 9.3.1 allows. The retry has a new ID,
+// so both attempts are recorded.
 func (c *traffic) http1(n int, keepAlive bool, method, target string) {
 	name := "h1 close"
 	if keepAlive {
@@ -432,13 +429,13 @@ func (c *traffic) http1(n int, keepAlive bool, method, target string) {
 	}
 }
 
-// An http1Client sends one request after the other over HTTP/1.1.
+// An http1Client sends requests one after the other over HTTP/1.1.
 type http1Client struct {
 	*traffic
 	name, method, target string
 	keepAlive            bool
 
-	conn net.Conn // nil: the next request needs another one
+	conn net.Conn // nil if the next request needs a new connection
 	in   *bufio.Reader
 }
 
@@ -449,7 +446,7 @@ func (k *http1Client) hangUp() {
 	k.conn = nil
 }
 
-// request sends a request, and reads its response.
+// request sends a request and reads the response.
 func (k *http1Client) request() attempt {
 	a := attempt{id: newID(), client: k.name, method: k.method, began: time.Now()}
 	if k.conn == nil {
@@ -488,7 +485,8 @@ func (k *http1Client) request() attempt {
 	return a
 }
 
-// h2c adds Go's HTTP/2 clients: so many connections, each used by so many at once.
+// h2c adds Go HTTP/2 clients with the given number of connections and of concurrent requests on
+// each connection.
 func (c *traffic) h2c(connections, each int, target string) {
 	for range connections {
 		client := httpClient(c.t, "h2c")
@@ -519,8 +517,8 @@ func (c *traffic) h2c(connections, each int, target string) {
 	}
 }
 
-// webSockets adds clients that have each message echoed before they send the next
-// one, and say goodbye when they are told to stop.
+// webSockets adds clients that wait for the echo of each message before they send the next one.
+// They close the connection with a Close frame when they are stopped.
 func (c *traffic) webSockets(n int) {
 	for i := range n {
 		c.all.Go(func() {
@@ -557,13 +555,13 @@ func (c *traffic) webSockets(n int) {
 				}
 			}
 			if err := ws.Close(websocket.StatusNormalClosure, ""); err != nil {
-				c.t.Errorf("WebSocket %d: saying goodbye: %v", i, err)
+				c.t.Errorf("WebSocket %d: close: %v", i, err)
 			}
 		})
 	}
 }
 
-// word returns the word of our member of a Proxy-Status field.
+// word returns the reason in the Proxy-Status member of queue-proxy.
 func word(status string) string {
 	for member := range strings.SplitSeq(status, ",") {
 		member = strings.TrimSpace(member)
@@ -579,7 +577,8 @@ func word(status string) string {
 	return ""
 }
 
-// A restarting user container: one address, and servers that come and go on it.
+// A restarting is a user container whose server can be stopped and started again on the same
+// address.
 type restarting struct {
 	p       *proxy
 	handler http.Handler
@@ -587,7 +586,7 @@ type restarting struct {
 	mu     sync.Mutex
 	server *http.Server
 	conns  map[net.Conn]bool
-	hard   atomic.Bool // connections end with a reset
+	hard   atomic.Bool // close connections with RST
 }
 
 func (a *restarting) start() {
@@ -613,8 +612,8 @@ func (a *restarting) start() {
 	go s.Serve(l)
 }
 
-// kill ends the server and every connection of it at once, as the kernel does
-// with those of a process that was killed.
+// kill closes the server and all its connections immediately, as the kernel does after a
+// process is killed.
 func (a *restarting) kill() {
 	a.mu.Lock()
 	s := a.server

@@ -6,10 +6,10 @@ import (
 	"testing"
 )
 
-// docs/promises.md section 1, row 5: who looks like a kubelet gets two places beside
-// the limit, one for each client address.
+// docs/promises.md section 1, row 5: up to two requests of kubelets run in addition to the
+// limit, one for each client address.
 
-// sendFrom opens a connection from an address of this host and sends a GET on it.
+// sendFrom opens a connection from a local address and sends a GET request.
 func (p *proxy) sendFrom(address, path string, fields ...string) *client {
 	p.t.Helper()
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
@@ -24,7 +24,7 @@ func (p *proxy) sendFrom(address, path string, fields ...string) *client {
 
 const kubeletAgent = "User-Agent: kube-probe/1.31"
 
-func TestTwoKubeletProbesRunBesideTheLimitOneForEachAddress(t *testing.T) {
+func TestKubeletProbesRunInAdditionToLimit(t *testing.T) {
 	alongside(t)
 	for name, field := range map[string]string{"user agent": kubeletAgent, "header": "K-Kubelet-Probe: x"} {
 		t.Run(name, func(t *testing.T) {
@@ -38,18 +38,18 @@ func TestTwoKubeletProbesRunBesideTheLimitOneForEachAddress(t *testing.T) {
 			turnedAway := func(what, address string) {
 				t.Helper()
 				if m := p.sendFrom(address, "/no", field).receive("GET"); m.status() != 503 || m.Body != "pending request queue full\n" {
-					t.Errorf("%s got %q with %q, want to be turned away as traffic", what, m.Start, m.Body)
+					t.Errorf("%s: got %q with %q, want 503", what, m.Start, m.Body)
 				}
 			}
-			turnedAway("a second of the same address", "127.0.0.1")
+			turnedAway("second probe from the same address", "127.0.0.1")
 			held = append(held, p.sendFrom("127.0.0.2", "/k2", field))
 			h.wait(t, "/k2")
-			turnedAway("a third", "127.0.0.3")
+			turnedAway("third probe", "127.0.0.3")
 			h.free("/k1")
 			if m := first.receive("GET"); m.status() != 200 {
-				t.Errorf("the first got %q, want 200", m.Start)
+				t.Errorf("first probe: got %q, want 200", m.Start)
 			}
-			p.poll("its place is free again", func() error {
+			p.poll("the probe of the first address is accepted again", func() error {
 				if m := p.sendFrom("127.0.0.1", "/k1", field).receive("GET"); m.status() != 200 {
 					return fmt.Errorf("got %q", m.Start)
 				}
@@ -66,9 +66,9 @@ func TestTwoKubeletProbesRunBesideTheLimitOneForEachAddress(t *testing.T) {
 	}
 }
 
-// Whoever would hold a place for long is traffic: a WebSocket, a body that does not
-// end, and whoever is behind a proxy, which is no kubelet.
-func TestWhoCouldHoldAKubeletsPlaceIsTraffic(t *testing.T) {
+// Requests that may take long are traffic: WebSockets, requests with a body, and requests
+// through a proxy, which is not a kubelet.
+func TestLongRequestIsNotKubeletProbe(t *testing.T) {
 	p := newProxy(t)
 	p.start("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=0")
 	h := p.holder()
@@ -84,12 +84,12 @@ func TestWhoCouldHoldAKubeletsPlaceIsTraffic(t *testing.T) {
 		"through activator": {"K-Proxy-Request: activator"},
 	} {
 		if m := p.sendFrom("127.0.0.2", "/no", append(fields, kubeletAgent)...).receive("GET"); m.status() != 503 {
-			t.Errorf("%s: got %q, want to be turned away as traffic", what, m.Start)
+			t.Errorf("%s: got %q, want 503", what, m.Start)
 		}
 	}
 }
 
-// An HTTP/2 stream that is open can stay open, so that the request is traffic.
+// An open HTTP/2 request stream has an unlimited duration, so the request is traffic.
 func TestOpenStreamIsNotKubeletProbe(t *testing.T) {
 	p := newProxy(t)
 	p.start("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=0")
@@ -107,8 +107,8 @@ func TestOpenStreamIsNotKubeletProbe(t *testing.T) {
 	}
 }
 
-// A kubelet probe that finds the slots free does not take one.
-func TestAKubeletProbeTakesNoSlot(t *testing.T) {
+// A kubelet probe does not take a slot even if slots are free.
+func TestKubeletProbeDoesNotTakeSlot(t *testing.T) {
 	p := newProxy(t)
 	p.start("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=0")
 	h := p.holder()

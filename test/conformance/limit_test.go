@@ -21,11 +21,11 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/app/sample"
 )
 
-// A holder is a user container that holds every request until the test lets it
-// go, and keeps the order of their arrival.
+// A holder is a user container that holds each request until the test releases it. It records
+// the order of arrival.
 type holder struct {
 	mu       sync.Mutex
-	arrived  []string // by path
+	arrived  []string // paths
 	now, max int
 	gates    map[string]chan struct{}
 }
@@ -61,7 +61,7 @@ func (h *holder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	io.WriteString(w, r.URL.Path)
 }
 
-// free lets the request with this path go.
+// free releases the requests with this path.
 func (h *holder) free(path string) { close(h.gate(path)) }
 
 func (h *holder) order() []string {
@@ -70,18 +70,18 @@ func (h *holder) order() []string {
 	return slices.Clone(h.arrived)
 }
 
-// wait returns when this request has arrived.
+// wait waits until a request with this path has arrived.
 func (h *holder) wait(t *testing.T, path string) {
 	t.Helper()
-	poll(t, path+" is at the app", func() error {
+	poll(t, path+" has arrived in the app", func() error {
 		if !slices.Contains(h.order(), path) {
-			return fmt.Errorf("there are %v", h.order())
+			return fmt.Errorf("got %v", h.order())
 		}
 		return nil
 	})
 }
 
-// sendGet opens a connection and sends a GET without waiting for anything.
+// sendGet opens a connection and sends a GET request without waiting for the response.
 func (p *proxy) sendGet(path string, fields ...string) *client {
 	p.t.Helper()
 	c := dial(p.t, p.addr())
@@ -89,7 +89,7 @@ func (p *proxy) sendGet(path string, fields ...string) *client {
 	return c
 }
 
-func TestAFullQueueSaysSo(t *testing.T) {
+func TestQueueFullReturns503(t *testing.T) {
 	p := newProxy(t)
 	p.start("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=2")
 	h := p.holder()
@@ -110,7 +110,7 @@ func TestAFullQueueSaysSo(t *testing.T) {
 			m = dial(t, p.addr()).ask("/full")
 		}
 		if m.status() != 503 || m.Body != "pending request queue full\n" {
-			t.Errorf("%s: got %q with %q, want 503 with the known text", protocol, m.Start, m.Body)
+			t.Errorf("%s: got %q with %q, want 503 with the text of Knative", protocol, m.Start, m.Body)
 		}
 		for name, want := range map[string]string{
 			"Retry-After":            "1",
@@ -129,16 +129,17 @@ func TestAFullQueueSaysSo(t *testing.T) {
 		path := fmt.Sprintf("/w%d", i+1)
 		h.free(path)
 		if m := c.receive("GET"); m.status() != 200 || m.Body != path {
-			t.Errorf("got %q with %q, want the waiting one's 200", m.Start, m.Body)
+			t.Errorf("got %q with %q, want 200 for the queued request", m.Start, m.Body)
 		}
 	}
 	if slices.Contains(h.order(), "/full") {
-		t.Error("a request that was turned away has reached the app")
+		t.Error("the app received the rejected request")
 	}
 }
 
-// With Knative's numbers: one runs, ten wait, so two of thirteen get 503.
-func TestTheQueueIsTenTimesTheConcurrency(t *testing.T) {
+// With Knative's defaults one request runs and ten are queued, so two of thirteen requests get
+// status 503.
+func TestQueueDepthDefaultsToTenTimesConcurrency(t *testing.T) {
 	p := newProxy(t)
 	p.start("CONTAINER_CONCURRENCY=1")
 	h := p.holder()
@@ -156,23 +157,23 @@ func TestTheQueueIsTenTimesTheConcurrency(t *testing.T) {
 	}
 	for range 2 {
 		if got := receive(t, "a rejection", statuses); got != 503 {
-			t.Errorf("got %d before anything was answered by the app, want 503", got)
+			t.Errorf("got %d before the first response of the app, want 503", got)
 		}
 	}
 	for i := range 13 {
 		h.free("/" + strconv.Itoa(i))
 	}
 	for range 11 {
-		if got := receive(t, "an answer", statuses); got != 200 {
+		if got := receive(t, "a response", statuses); got != 200 {
 			t.Errorf("got %d, want 200", got)
 		}
 	}
 	if h.max != 1 {
-		t.Errorf("%d requests were in the app at once, want 1", h.max)
+		t.Errorf("got %d concurrent requests in the app, want 1", h.max)
 	}
 }
 
-func TestWaitingIsFirstComeFirstServed(t *testing.T) {
+func TestQueueIsFirstInFirstOut(t *testing.T) {
 	const waiters = 10
 	p := newProxy(t)
 	p.start("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=100")
@@ -194,11 +195,12 @@ func TestWaitingIsFirstComeFirstServed(t *testing.T) {
 		}
 	}
 	if got := h.order(); !slices.Equal(got, want) {
-		t.Errorf("the app got %v, want %v", got, want)
+		t.Errorf("the app received %v, want %v", got, want)
 	}
 }
 
-// waitInLine sends a request that waits for a slot, and returns how its client leaves.
+// waitInLine sends a request that waits for a slot. It returns a function that cancels the
+// request or closes the connection.
 func (p *proxy) waitInLine(t *testing.T, protocol string) (leave func()) {
 	t.Helper()
 	if protocol != "h2c cancel" {
@@ -219,15 +221,15 @@ func (p *proxy) waitInLine(t *testing.T, protocol string) (leave func()) {
 		r, _ := http.NewRequestWithContext(ctx, "GET", p.url("/leaves"), nil)
 		if answer, err := httpClient(t, "h2c").Do(r); err == nil {
 			answer.Body.Close()
-			t.Errorf("the client that leaves got %s", answer.Status)
+			t.Errorf("canceled request: got %s, want an error", answer.Status)
 		}
 	}()
 	receiveClose(t, "the request is sent", sent)
 	return func() { cancel(); <-ended }
 }
 
-// A waiting client that goes away frees its place at once.
-func TestAWaitingClientThatLeavesFreesItsPlace(t *testing.T) {
+// A queued request whose client disconnects leaves the queue immediately.
+func TestCanceledRequestLeavesQueue(t *testing.T) {
 	alongside(t)
 	for _, protocol := range []string{"FIN", "RST", "h2c cancel"} {
 		t.Run(protocol, func(t *testing.T) {
@@ -239,13 +241,13 @@ func TestAWaitingClientThatLeavesFreesItsPlace(t *testing.T) {
 			leave := p.waitInLine(t, protocol)
 			fence(t, p)
 			if m := dial(t, p.addr()).ask("/full"); m.status() != 503 {
-				t.Fatalf("got %q while the only place is taken, want 503", m.Start)
+				t.Fatalf("got %q while the queue is full, want 503", m.Start)
 			}
 			leave()
 
-			// Until the place is free a newcomer gets 503; then it waits.
+			// A new request gets status 503 while the queue is full. Then it is queued.
 			var newcomer *client
-			p.poll("the place is free", func() error {
+			p.poll("the queue has space", func() error {
 				c := p.sendGet("/newcomer")
 				c.SetReadDeadline(time.Now().Add(200 * time.Millisecond))
 				m, err := readResponse(c.r, "GET")
@@ -262,22 +264,22 @@ func TestAWaitingClientThatLeavesFreesItsPlace(t *testing.T) {
 			h.free("/newcomer")
 			newcomer.SetDeadline(time.Now().Add(patience))
 			if m, err := readResponse(newcomer.r, "GET"); err != nil || m.status() != 200 {
-				t.Errorf("the newcomer got %v, %v, want 200", m, err)
+				t.Errorf("new request: got %v, %v, want 200", m, err)
 			}
 			if slices.Contains(h.order(), "/leaves") {
-				t.Error("the request of the client that left has reached the app")
+				t.Error("the app received the canceled request")
 			}
 		})
 	}
 }
 
-// A slot is held until the exchange with the app has really ended: when the
-// next request arrives there, the one whose client left has been ended before.
-func TestASlotIsHeldUntilTheExchangeHasEnded(t *testing.T) {
+// A slot is held until the exchange with the app has ended. When the next request arrives, the
+// canceled one has already ended.
+func TestSlotIsHeldUntilCanceledRequestEnds(t *testing.T) {
 	p := newProxy(t)
 	p.start("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=100")
 	var mu sync.Mutex
-	open := map[*bareConn]bool{} // connections on which an answer is owed
+	open := map[*bareConn]bool{} // connections with a request in progress
 	var overlaps atomic.Int32
 	arrived := make(chan struct{}, 100)
 	p.bare(func(c *bareConn, m *message) bool {
@@ -299,27 +301,27 @@ func TestASlotIsHeldUntilTheExchangeHasEnded(t *testing.T) {
 			c.send(ok)
 			return true
 		}
-		c.r.Peek(1) // until the sidecar ends the connection
+		c.r.Peek(1) // wait until the sidecar closes the connection
 		return false
 	})
 	for range 20 {
 		c := p.sendGet("/leaves")
-		receive(t, "the request is at the app", arrived)
+		receive(t, "the app received the request", arrived)
 		next := p.sendGet("/leaves")
 		fence(t, p)
 		c.Close()
-		receive(t, "the next request is at the app", arrived)
+		receive(t, "the app received the next request", arrived)
 		next.Close()
 	}
 	if m := dial(t, p.addr()).ask("/last"); m.status() != 200 {
 		t.Errorf("got %q, want 200", m.Start)
 	}
 	if got := overlaps.Load(); got != 0 {
-		t.Errorf("%d requests arrived while another was still going on", got)
+		t.Errorf("got %d requests that arrived before the previous one ended, want 0", got)
 	}
 }
 
-// hungUp reports whether the peer has ended the connection, reading nothing.
+// hungUp reports whether the peer has closed the connection. It does not consume data.
 func hungUp(c *net.TCPConn) bool {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -333,8 +335,8 @@ func hungUp(c *net.TCPConn) bool {
 	return gone
 }
 
-// Probes that the sidecar answers wait for nobody.
-func TestProbesPassAFullQueue(t *testing.T) {
+// The sidecar answers probes even if the queue is full.
+func TestProbesBypassFullQueue(t *testing.T) {
 	p := newProxy(t)
 	p.start("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=1")
 	h := p.holder()
@@ -349,7 +351,7 @@ func TestProbesPassAFullQueue(t *testing.T) {
 	}
 }
 
-func TestWaitingTooLongIsAnsweredWithItsReason(t *testing.T) {
+func TestQueueTimeoutReturnsReason(t *testing.T) {
 	p := newProxy(t)
 	p.start("CONTAINER_CONCURRENCY=1", "QUEUE_TIMEOUT_SECONDS=1")
 	h := p.holder()
@@ -361,35 +363,37 @@ func TestWaitingTooLongIsAnsweredWithItsReason(t *testing.T) {
 		t.Errorf("got %q with Proxy-Status %q, want a 5xx with %q", m.Start, got, want)
 	}
 	if slices.Contains(h.order(), "/waits") {
-		t.Error("the request that waited too long has reached the app")
+		t.Error("the app received the request that timed out")
 	}
 }
 
-// Never more than N in the app, nothing lost, with many clients.
-func TestTheLimitHoldsUnderLoad(t *testing.T) {
+// With many clients the app never has more than N concurrent requests, and all requests
+// succeed.
+func TestLimitHoldsUnderLoad(t *testing.T) {
 	const limit = 3
 	p := newProxy(t)
 	p.start("CONTAINER_CONCURRENCY="+strconv.Itoa(limit), "QUEUE_DEPTH=1000")
 	if got := p.load(30, 40, 1).Max; got > limit {
-		t.Errorf("%d requests were in the app at once, want at most %d", got, limit)
+		t.Errorf("got %d concurrent requests in the app, want at most %d", got, limit)
 	}
 }
 
-// Whatever an adaptive limit finds: 30 clients would gain by more than the ceiling.
-func TestAnAdaptiveLimitStaysBelowItsCeiling(t *testing.T) {
+// The load of 30 clients would justify a limit above the maximum.
+func TestAdaptiveLimitStaysBelowMaximum(t *testing.T) {
 	const ceiling, least = 6, 2
 	p := newProxy(t)
 	p.start("CONCURRENCY_MODE=adaptive", "CONTAINER_CONCURRENCY="+strconv.Itoa(ceiling), "CONCURRENCY_MIN="+strconv.Itoa(least))
 	if got := p.load(30, 60, 5).Max; got < least || got > ceiling {
-		t.Errorf("%d requests were in the app at once, want %d to %d", got, least, ceiling)
+		t.Errorf("got %d concurrent requests in the app, want %d to %d", got, least, ceiling)
 	}
 	if _, got := get(t, httpClient(t, "h1"), "http://"+local(p.port.status)+"/status.json"); !strings.Contains(got, `"adaptive":`) {
-		t.Errorf("got no adaptive limit in the status, want one: %s", got)
+		t.Errorf("got status without an adaptive limit: %s", got)
 	}
 }
 
-// load sends so many requests from each of so many clients, of which each takes the app
-// some milliseconds, and wants each to be served once. It returns what the app noted.
+// load sends requests from concurrent clients, which take the app the given number of
+// milliseconds each, and checks that the app receives each request once. It returns the
+// counters of the app.
 func (p *proxy) load(clients, each, ms int) sample.Running {
 	t := p.t
 	t.Helper()
@@ -415,7 +419,7 @@ func (p *proxy) load(clients, each, ms int) sample.Running {
 					return
 				}
 				if got := app.Seen(id); got != 1 {
-					t.Errorf("%s: the app has seen it %d times, want once", id, got)
+					t.Errorf("%s: the app received the request %d times, want once", id, got)
 				}
 				served.Add(1)
 			}
@@ -423,14 +427,14 @@ func (p *proxy) load(clients, each, ms int) sample.Running {
 	}
 	all.Wait()
 	if got := int(served.Load()); got != clients*each {
-		t.Errorf("%d requests were served, want %d", got, clients*each)
+		t.Errorf("got %d successful requests, want %d", got, clients*each)
 	}
 	return app.Running()
 }
 
-// Streams of a connection share its window. Bodies that nobody reads yet, since their
-// requests wait for a slot, must leave some of it to the one that has the slot.
-func TestBodiesThatWaitLeaveTheirConnectionToTheOneThatIsRead(t *testing.T) {
+// Streams of a connection share its flow control window. Unread bodies of queued requests must
+// leave a part of the window to the request that holds the slot.
+func TestQueuedBodiesDoNotBlockConnectionWindow(t *testing.T) {
 	p := newProxy(t)
 	arrived := make(chan string, 1)
 	p.app(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -466,7 +470,7 @@ func TestBodiesThatWaitLeaveTheirConnectionToTheOneThatIsRead(t *testing.T) {
 	for range cap(ends) - 1 {
 		go func() { ends <- post("/waits", io.TeeReader(io.LimitReader(zero{}, 4<<20), counter{&sent})) }()
 	}
-	// Until nothing moves any more for a tenth of a second.
+	// Wait until no data has moved for 100 ms.
 	for last := int64(-1); last != sent.Load() || last == 0; time.Sleep(100 * time.Millisecond) {
 		last = sent.Load()
 	}

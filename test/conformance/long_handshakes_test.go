@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// Handshakes with the TLS port of requests are bounded by either engine, as those with the
-// metrics' port are.
-func TestLongTLSHandshakesWithThePortOfRequestsAreBorne(t *testing.T) {
+// Handshakes on the TLS port for requests have the same size limit as handshakes on the metrics
+// port.
+func TestRequestPortLimitsHandshakeSize(t *testing.T) {
 	p := newProxy(t)
 	writeCertificate(t, p.dir)
 	p.sample()
@@ -27,8 +27,8 @@ func TestLongTLSHandshakesWithThePortOfRequestsAreBorne(t *testing.T) {
 		return nil
 	})
 	grown := p.memory("VmHWM") - before
-	t.Logf("memory has grown by %d KB", grown>>10)
+	t.Logf("memory grew by %d KB", grown>>10)
 	if most := int64(32 << 20); grown > most && os.Getenv("QUEUE_PROXY_RACE") == "" {
-		t.Errorf("memory has grown by %d KB, want at most %d", grown>>10, most>>10)
+		t.Errorf("memory grew by %d KB, want at most %d", grown>>10, most>>10)
 	}
 }

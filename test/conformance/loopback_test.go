@@ -61,7 +61,7 @@ func TestStartWithoutIPv4Loopback(t *testing.T) {
 		t.Errorf("-probe-period: got code %d and %q, want 0", code, out)
 	}
 	if p.out.says("not served") {
-		t.Error("a port is not served, want all ports on [::1]")
+		t.Error("got a log line about a port that is not served, want all ports on [::1]")
 	}
 }
 

@@ -13,20 +13,20 @@ import (
 )
 
 var (
-	queueProxy    string                                             // the queue-proxy under test
-	fixedPorts    = os.Getenv("QUEUE_PROXY_FIXED_PORTS") != ""       // it knows only Knative's own ports
-	quiet         = log.New(io.Discard, "", 0)                       // for servers that a test breaks on purpose
-	dieWithParent = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // no sidecar outlives the tests
+	queueProxy    string                                             // path of the queue-proxy under test
+	fixedPorts    = os.Getenv("QUEUE_PROXY_FIXED_PORTS") != ""       // the queue-proxy under test supports only Knative's fixed ports
+	quiet         = log.New(io.Discard, "", 0)                       // discards the errors of servers that a test breaks
+	dieWithParent = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // kills the sidecars when the tests exit
 )
 
-// tools are the real clients without which the suite proves too little.
+// tools lists the commands that the tests require.
 var tools = []string{"curl", "h2load", "ip", "openssl"}
 
 func TestMain(m *testing.M) {
 	flag.Parse()
 	parallel := flag.Lookup("test.parallel")
 	if parallel.Value.String() == parallel.DefValue {
-		parallel.Value.Set("8") // most tests wait for a clock, not for the processor
+		parallel.Value.Set("8") // most tests wait for a timeout and not for the CPU
 	}
 	os.Exit(testMain(m))
 }
@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 func testMain(m *testing.M) int {
 	for _, tool := range tools {
 		if _, err := exec.LookPath(tool); err != nil {
-			fmt.Fprintf(os.Stderr, "conformance: %s is missing; test/conformance/setup installs it\n", tool)
+			fmt.Fprintf(os.Stderr, "conformance: %s not found; run test/conformance/setup\n", tool)
 			return 1
 		}
 	}
@@ -61,7 +61,7 @@ func testMain(m *testing.M) int {
 	}
 	build.Args = append(build.Args, "github.com/queue-proxy/queue-proxy/cmd/queue-proxy")
 	if out, err := build.CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "conformance: building cmd/queue-proxy: %v\n%s", err, out)
+		fmt.Fprintf(os.Stderr, "conformance: build cmd/queue-proxy: %v\n%s", err, out)
 		return 1
 	}
 	return m.Run()

@@ -14,7 +14,7 @@ import (
 
 // An app that listens only on the address of the pod is ready if its probe names this address. The log
 // at startup, the log at the first request and "why" contain the cause.
-func TestAppThatDoesNotListenOnLocalhostIsReported(t *testing.T) {
+func TestAppNotListeningOnLocalhostIsReported(t *testing.T) {
 	p := newProxy(t)
 	const podIP = "127.0.0.2"
 	l, err := net.Listen("tcp", net.JoinHostPort(podIP, strconv.Itoa(p.port.user)))
@@ -31,7 +31,7 @@ func TestAppThatDoesNotListenOnLocalhostIsReported(t *testing.T) {
 	})
 	warning := fmt.Sprintf("SERVING_READINESS_PROBE: tcpSocket.host: %q: the probe checks this address", podIP)
 	if log := strings.ReplaceAll(p.out.String(), `\"`, `"`); !strings.Contains(log, warning) {
-		t.Errorf("got the log %s, want %s", log, warning)
+		t.Errorf("got log %s, want %s", log, warning)
 	}
 	const problem = "the user container does not listen on localhost, where requests are sent"
 	for range 3 {
@@ -50,9 +50,9 @@ func TestAppThatDoesNotListenOnLocalhostIsReported(t *testing.T) {
 	}
 }
 
-// A Redis behind the sidecar passes a TCP probe: the pod is ready and serves nobody. The log
-// says why, once.
-func TestAnAppThatDoesNotSpeakHTTPIsNamedInTheLogOnce(t *testing.T) {
+// A Redis server behind the sidecar passes a TCP probe, so the pod is ready but all requests
+// fail. The log contains the cause once.
+func TestAppThatIsNotHTTPIsLoggedOnce(t *testing.T) {
 	p := newProxy(t)
 	p.bare(func(c *bareConn, m *message) bool {
 		io.WriteString(c, "-ERR Protocol error, got \"H\" from client\r\n")

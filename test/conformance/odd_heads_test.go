@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Of a head with two oddities the second one counts as much as the first.
-func TestAnOddTargetHidesNothingElseThatIsOdd(t *testing.T) {
+// If a header section has two errors, the second one is detected too.
+func TestUnusualTargetDoesNotHideInvalidHeader(t *testing.T) {
 	p := newProxy(t)
 	app := newLedger()
 	p.app(app)
@@ -22,7 +22,7 @@ func TestAnOddTargetHidesNothingElseThatIsOdd(t *testing.T) {
 		w := dial(t, p.addr())
 		w.send(strings.Join(append(c.lines, "X-Id: "+id), "\r\n") + "\r\n\r\n")
 		if m := w.receive("GET"); m.status() != c.want || word(m.get("Proxy-Status")) != "bad-request" || app.count(id) != 0 {
-			t.Errorf("%s: got %v and %d requests at the app, want our %d and none", what, m, app.count(id), c.want)
+			t.Errorf("%s: got %v and %d requests in the app, want %d and 0", what, m, app.count(id), c.want)
 		}
 	}
 }
@@ -51,7 +51,7 @@ func TestOneEmptyLineBeforeRequestIsIgnored(t *testing.T) {
 	}
 }
 
-// An empty line does not begin a request. Otherwise the client would owe the rest of it.
+// An empty line does not begin a request, so the header timeout does not start.
 func TestConnectionStaysIdleAfterEmptyLine(t *testing.T) {
 	p := newProxy(t)
 	p.start("HEADER_TIMEOUT=500ms", "DRAIN_QUIET_PERIOD=0s")
@@ -70,9 +70,9 @@ func TestConnectionStaysIdleAfterEmptyLine(t *testing.T) {
 	}
 }
 
-// A client may send what is meant for the tunnel right behind its CONNECT. Where there is
-// none that is no request of its own.
-func TestWhatFollowsARefusedConnectIsNoRequest(t *testing.T) {
+// A client may send tunnel data immediately after CONNECT. After a rejected CONNECT, this data
+// is not parsed as a request.
+func TestDataAfterRejectedConnectIsIgnored(t *testing.T) {
 	p := newProxy(t)
 	app := newLedger()
 	p.app(app)
@@ -85,6 +85,6 @@ func TestWhatFollowsARefusedConnectIsNoRequest(t *testing.T) {
 	}
 	w.closed()
 	if app.count(id) != 0 {
-		t.Errorf("the app has got %d requests, want none", app.count(id))
+		t.Errorf("the app received %d requests, want 0", app.count(id))
 	}
 }

@@ -19,21 +19,21 @@ import (
 	"time"
 )
 
-// A sidecar needs nothing: an empty environment is a useful one. It takes the
-// ports that Knative knows, so it runs alone on the machine.
-func TestNothingIsRequired(t *testing.T) {
+// The sidecar starts with an empty environment. It uses Knative's default ports, so this test
+// does not run in parallel with other sidecars on these ports.
+func TestStartWithEmptyEnvironment(t *testing.T) {
 	ports := []int{8012, 8022, 9090}
 	for _, port := range ports {
 		l, err := net.Listen("tcp", ":"+strconv.Itoa(port))
 		if err != nil {
-			t.Fatalf("this test needs port %d: %v", port, err)
+			t.Fatalf("listen on port %d: %v", port, err)
 		}
 		l.Close()
 	}
 	p := run(t, []string{"SERVING_POD=only-this"})
 	poll(t, "the sidecar serves on 8012", func() error {
 		if p.ended() {
-			t.Fatalf("it ended with code %d", p.code())
+			t.Fatalf("the sidecar exited with code %d", p.code())
 		}
 		c, err := net.Dial("tcp", local(8012))
 		if err == nil {
@@ -52,7 +52,7 @@ func TestNothingIsRequired(t *testing.T) {
 	}
 }
 
-func TestATakenPortIsAClearError(t *testing.T) {
+func TestPortInUseFailsStart(t *testing.T) {
 	alongside(t)
 	for name, port := range map[string]func(*proxy) int{
 		"QUEUE_SERVING_PORT": func(p *proxy) int { return p.port.serving },
@@ -72,13 +72,13 @@ func TestATakenPortIsAClearError(t *testing.T) {
 				t.Errorf("got exit code %d, want 1", got)
 			}
 			if !p.out.says(number, "address already in use") {
-				t.Errorf("no line names port %s and says that it is in use", number)
+				t.Errorf("got no log line with port %s and the error", number)
 			}
 		})
 	}
 }
 
-func TestEveryBadSettingIsNamedAtOnce(t *testing.T) {
+func TestAllInvalidSettingsAreReported(t *testing.T) {
 	p := newProxy(t)
 	p.launch("CONTAINER_CONCURRENCY=-1", "REVISION_TIMEOUT_SECONDS=soon", "CONNECT_RETRY=5 parsecs",
 		"REVISION_TIMEOUT_SCOPE=half", "STATS_FORMAT=xml", "QUEUE_DEPTH=many")
@@ -90,13 +90,13 @@ func TestEveryBadSettingIsNamedAtOnce(t *testing.T) {
 		"REVISION_TIMEOUT_SCOPE": "half", "STATS_FORMAT": "xml", "QUEUE_DEPTH": "many",
 	} {
 		if !p.out.says(name, value) {
-			t.Errorf("no line names %s and %q", name, value)
+			t.Errorf("got no log line with %s and %q", name, value)
 		}
 	}
 }
 
-// A bad pair at start is said at start; where there is none there is no TLS.
-func TestABadCertificateIsAClearError(t *testing.T) {
+// An invalid key pair is reported at startup. Without a key pair, TLS is disabled.
+func TestInvalidCertificateFailsStart(t *testing.T) {
 	alongside(t)
 	for name, spoil := range map[string]func(t *testing.T, dir string){
 		"rubbish": func(t *testing.T, dir string) { write(t, dir, "tls.crt", "rubbish") },
@@ -114,7 +114,7 @@ func TestABadCertificateIsAClearError(t *testing.T) {
 				t.Errorf("got exit code %d, want 1", got)
 			}
 			if !p.out.says(p.dir) {
-				t.Errorf("no line names the file in %s", p.dir)
+				t.Errorf("got no log line that names the file in %s", p.dir)
 			}
 		})
 	}
@@ -127,8 +127,8 @@ func write(t *testing.T, dir, name, text string) {
 	}
 }
 
-// docs/promises.md 3.9: telemetry never takes traffic down.
-func TestBadTelemetryIsReportedAndServed(t *testing.T) {
+// docs/promises.md 3.9: invalid telemetry settings do not affect traffic.
+func TestInvalidTelemetrySettingsDoNotFailStart(t *testing.T) {
 	alongside(t)
 	for _, setting := range []string{
 		"OBSERVABILITY_CONFIG={", "SERVING_LOGGING_CONFIG={\"level\":", "SERVING_LOGGING_LEVEL=shouting",
@@ -140,15 +140,15 @@ func TestBadTelemetryIsReportedAndServed(t *testing.T) {
 			p.start(setting, "SERVING_ENABLE_REQUEST_LOG=true")
 			p.sample()
 			if m := dial(t, p.addr()).ask("/status/204"); m.status() != 204 {
-				t.Errorf("got %q, want the app's 204", m.Start)
+				t.Errorf("got %q, want 204 of the app", m.Start)
 			}
 			p.awaitLog(name)
 		})
 	}
 }
 
-// What each control plane sets starts us.
-func TestEveryKnativeEnvironmentStarts(t *testing.T) {
+// The sidecar starts with the environment of each Knative release.
+func TestStartWithKnativeEnvironments(t *testing.T) {
 	alongside(t)
 	for release, settings := range map[string][]string{
 		"0.9": {"USER_CONTAINER_NAME=user-container", "ENABLE_VAR_LOG_COLLECTION=false", "VAR_LOG_VOLUME_NAME=knative-var-log",
@@ -179,7 +179,7 @@ func TestEveryKnativeEnvironmentStarts(t *testing.T) {
 	}
 }
 
-func TestSIGTERMLetsRequestsFinish(t *testing.T) {
+func TestSIGTERMWaitsForRequests(t *testing.T) {
 	alongside(t)
 	for _, protocol := range both {
 		t.Run(protocol, func(t *testing.T) {
@@ -212,11 +212,11 @@ func TestSIGTERMLetsRequestsFinish(t *testing.T) {
 				return nil
 			})
 			if p.ended() {
-				t.Fatal("the sidecar has ended while a request was running")
+				t.Fatal("the sidecar exited while a request was in progress")
 			}
 			h.free("/held")
-			if r := receive(t, "the answer", done); r != (result{200, "/held", nil}) {
-				t.Errorf("got %+v, want the app's 200", r)
+			if r := receive(t, "the response", done); r != (result{200, "/held", nil}) {
+				t.Errorf("got %+v, want 200 of the app", r)
 			}
 			if got := p.code(); got != 0 {
 				t.Errorf("got exit code %d, want 0", got)
@@ -225,9 +225,8 @@ func TestSIGTERMLetsRequestsFinish(t *testing.T) {
 	}
 }
 
-// While draining, traffic is served on, and each answer says that the
-// connection ends.
-func TestTrafficIsServedOnWhileDraining(t *testing.T) {
+// During the drain the sidecar serves new requests, and each response closes its connection.
+func TestDrainServesNewRequests(t *testing.T) {
 	p := newProxy(t)
 	p.start("DRAIN_QUIET_PERIOD=100ms")
 	h := p.holder()
@@ -244,7 +243,7 @@ func TestTrafficIsServedOnWhileDraining(t *testing.T) {
 	c := dial(t, p.addr())
 	m := c.ask("/more")
 	if m.status() != 200 || m.Body != "/more" {
-		t.Errorf("a new request got %q with %q, want the app's 200", m.Start, m.Body)
+		t.Errorf("new request: got %q with %q, want 200 of the app", m.Start, m.Body)
 	}
 	if got := m.get("Connection"); !strings.EqualFold(got, "close") {
 		t.Errorf("got Connection %q, want close", got)
@@ -257,34 +256,34 @@ func TestTrafficIsServedOnWhileDraining(t *testing.T) {
 	}
 }
 
-// enableHangup enables SIGHUP in new processes, although the test may run under nohup.
+// enableHangup enables SIGHUP in new processes even if the test runs under nohup.
 func enableHangup(t *testing.T) {
 	c := make(chan os.Signal, 1)
 	signal.Notify(c, syscall.SIGHUP)
 	t.Cleanup(func() { signal.Stop(c) })
 }
 
-func TestAnIdleSidecarEndsWithZero(t *testing.T) {
+func TestIdleSidecarExitsWithZeroAfterSignal(t *testing.T) {
 	alongside(t)
 	enableHangup(t)
 	for name, s := range map[string]syscall.Signal{"SIGTERM": syscall.SIGTERM, "SIGINT": syscall.SIGINT, "SIGHUP": syscall.SIGHUP} {
 		t.Run(name, func(t *testing.T) {
 			p := newProxy(t)
 			p.start("DRAIN_QUIET_PERIOD=100ms")
-			idle := dial(t, p.addr()) // a kept-alive connection is no reason to stay
+			idle := dial(t, p.addr()) // an idle connection does not delay the exit
 			idle.ask("/", "K-Network-Probe: queue")
 			p.signal(s)
 			if got := p.code(); got != 0 {
 				t.Errorf("got exit code %d, want 0", got)
 			}
 			if log := p.out.String(); !strings.Contains(log, `"message":"received a signal"`) || !strings.Contains(log, `"signal":"`+name+`"`) {
-				t.Errorf("got the log %s, want a line with the name of the signal", log)
+				t.Errorf("got log %s, want a line with the name of the signal", log)
 			}
 		})
 	}
 }
 
-func TestASecondSignalEndsItAtOnce(t *testing.T) {
+func TestSecondSignalExitsWithOne(t *testing.T) {
 	enableHangup(t)
 	p := newProxy(t)
 	p.start()
@@ -303,11 +302,11 @@ func TestASecondSignalEndsItAtOnce(t *testing.T) {
 		t.Errorf("got exit code %d, want 1", got)
 	}
 	if log := p.out.String(); !strings.Contains(log, `"signal":"SIGHUP"`) {
-		t.Errorf("got the log %s, want the name of the second signal", log)
+		t.Errorf("got log %s, want the name of the second signal", log)
 	}
 }
 
-func TestThePreStopPortServesNothingElse(t *testing.T) {
+func TestAdminPortServesOnlyHooks(t *testing.T) {
 	p := newProxy(t)
 	p.start()
 	for _, path := range []string{"/", "/health", "/metrics", "/debug/pprof/"} {
@@ -317,9 +316,9 @@ func TestThePreStopPortServesNothingElse(t *testing.T) {
 	}
 }
 
-// A /wait-for-drain without a SIGTERM: the app alone was restarted. Probes get
-// of a drain for a moment, and then all is as before.
-func TestAPreStopWithoutASignalIsUndone(t *testing.T) {
+// A /wait-for-drain request without SIGTERM means that only the user container is restarted.
+// Probes fail for a moment and then succeed again.
+func TestPreStopHookWithoutSignalIsReverted(t *testing.T) {
 	p := newProxy(t)
 	p.start()
 	waiting := dial(t, local(p.port.admin))
@@ -331,29 +330,27 @@ func TestAPreStopWithoutASignalIsUndone(t *testing.T) {
 		return nil
 	})
 	if m := waiting.receive("GET"); m.status() != 200 {
-		t.Errorf("wait-for-drain got %q, want 200", m.Start)
+		t.Errorf("wait-for-drain: got %q, want 200", m.Start)
 	}
-	p.poll("probes get queue", func() error {
+	p.poll("probes get 200", func() error {
 		if m := dial(t, p.addr()).ask("/", "K-Network-Probe: queue"); m.status() != 200 {
 			return fmt.Errorf("got %q", m.Start)
 		}
 		return nil
 	})
 	if p.ended() {
-		t.Error("the sidecar has ended")
+		t.Error("the sidecar exited")
 	}
 }
 
-// The command line.
-
-func TestTheCommandLine(t *testing.T) {
-	t.Run("--version names a version and succeeds", func(t *testing.T) {
+func TestCommandLine(t *testing.T) {
+	t.Run("--version prints a version", func(t *testing.T) {
 		out, code := command(t, nil, "--version")
 		if code != 0 || strings.TrimSpace(out) == "" || strings.Contains(out, "\n\n") {
 			t.Errorf("got code %d and %q, want 0 and a version", code, out)
 		}
 	})
-	t.Run("config prints the settings and where they come from", func(t *testing.T) {
+	t.Run("config prints the settings and their sources", func(t *testing.T) {
 		out, code := command(t, []string{"CONTAINER_CONCURRENCY=7", "CONNECT_RETRY=250ms"}, "config")
 		if code != 0 {
 			t.Errorf("got code %d, want 0:\n%s", code, out)
@@ -364,29 +361,29 @@ func TestTheCommandLine(t *testing.T) {
 			`(?m)^.*QUEUE_DEPTH\b.*\b70\b`,
 		} {
 			if !regexp.MustCompile(line).MatchString(out) {
-				t.Errorf("no line matches %s in\n%s", line, out)
+				t.Errorf("got no line that matches %s in\n%s", line, out)
 			}
 		}
 	})
-	t.Run("config with a bad setting fails and names it", func(t *testing.T) {
+	t.Run("config with an invalid setting fails", func(t *testing.T) {
 		out, code := command(t, []string{"CONTAINER_CONCURRENCY=x"}, "config")
 		if code != 1 || !strings.Contains(out, "CONTAINER_CONCURRENCY") {
-			t.Errorf("got code %d and %q, want 1 and the name", code, out)
+			t.Errorf("got code %d and %q, want 1 and the name of the setting", code, out)
 		}
 	})
 	t.Run("an unknown command fails", func(t *testing.T) {
 		if out, code := command(t, nil, "frobnicate"); code == 0 || !strings.Contains(out, "frobnicate") {
-			t.Errorf("got code %d and %q, want a failure that names it", code, out)
+			t.Errorf("got code %d and %q, want a failure with its name", code, out)
 		}
 	})
 	t.Run("an unknown flag fails", func(t *testing.T) {
 		if out, code := command(t, nil, "-frobnicate"); code == 0 || !strings.Contains(out, "frobnicate") {
-			t.Errorf("got code %d and %q, want a failure that names it", code, out)
+			t.Errorf("got code %d and %q, want a failure with its name", code, out)
 		}
 	})
 }
 
-// command runs the binary to its end, which must come within patience.
+// command runs the binary with a timeout of patience and returns its output and its exit code.
 func command(t *testing.T, env []string, args ...string) (out string, code int) {
 	t.Helper()
 	c := exec.CommandContext(t.Context(), queueProxy, args...)
@@ -404,7 +401,7 @@ func command(t *testing.T, env []string, args ...string) (out string, code int) 
 	return b.String(), c.ProcessState.ExitCode()
 }
 
-// The exec probes of Knative 0.8 to 0.25.
+// Knative 0.8 to 0.25 use exec probes.
 func TestExecProbes(t *testing.T) {
 	alongside(t)
 	for _, flags := range [][]string{{"-probe-period", "0"}, {"-probe-period", "2"}, {"-probe-period=2s"}, {"-probe-timeout", "2s"}} {
@@ -413,10 +410,10 @@ func TestExecProbes(t *testing.T) {
 			p.sample()
 			p.start(fmt.Sprintf(`SERVING_READINESS_PROBE={"httpGet":{"port":%d,"path":"/ready"},"periodSeconds":1}`, p.port.user))
 			if out, code := command(t, p.environment(), flags...); code != 0 {
-				t.Errorf("a ready pod: got code %d and %q, want 0", code, out)
+				t.Errorf("ready pod: got code %d and %q, want 0", code, out)
 			}
 			if flags[len(flags)-1] == "0" {
-				return // it would poll for ten seconds
+				return // a period of 0 polls for ten seconds
 			}
 			answer, err := http.Post("http://"+local(p.port.user)+"/ready?status=503", "", nil)
 			if err != nil {
@@ -424,20 +421,20 @@ func TestExecProbes(t *testing.T) {
 			}
 			answer.Body.Close()
 			if out, code := command(t, p.environment(), flags...); code != 1 || strings.TrimSpace(out) == "" {
-				t.Errorf("a pod that is not ready: got code %d and %q, want 1 and a word on stderr", code, out)
+				t.Errorf("pod that is not ready: got code %d and %q, want 1 and an error", code, out)
 			}
 		})
 	}
 	t.Run("without a sidecar", func(t *testing.T) {
 		p := newProxy(t)
 		if out, code := command(t, p.environment(), "-probe-period", "1"); code != 1 || strings.TrimSpace(out) == "" {
-			t.Errorf("got code %d and %q, want 1 and a word on stderr", code, out)
+			t.Errorf("got code %d and %q, want 1 and an error", code, out)
 		}
 	})
 }
 
-// What takes memory is recorded only for those who want to know it.
-func TestTheMemoryProfilerRunsOnlyWhenItIsAskedFor(t *testing.T) {
+// The memory profiler has a cost, so it runs only if profiling is enabled.
+func TestMemoryProfilerRequiresSetting(t *testing.T) {
 	for setting, rate := range map[string]string{"false": "@ heap/0\n", "true": "@ heap/1048576\n"} {
 		t.Run(setting, func(t *testing.T) {
 			p := newProxy(t)

@@ -23,18 +23,18 @@ import (
 	"golang.org/x/net/http2"
 )
 
-func TestTargetsMethodsAndAnswersPassThrough(t *testing.T) { perform(t, "targets.txt") }
+func TestRequestTargetsAreForwarded(t *testing.T) { perform(t, "targets.txt") }
 
-func TestFieldsAndTrailersPassThrough(t *testing.T) { perform(t, "fields.txt") }
+func TestFieldsAndTrailersAreForwarded(t *testing.T) { perform(t, "fields.txt") }
 
 func TestResponsesAreForwardedOrRejected(t *testing.T) { perform(t, "responses.txt") }
 
-func TestNoRequestIsSmuggled(t *testing.T) { perform(t, "smuggling.txt") }
+func TestRequestSmugglingVectors(t *testing.T) { perform(t, "smuggling.txt") }
 
-// both are the protocols that a client may speak to 8012.
+// both lists the protocols without TLS that a client can use.
 var both = []string{"h1", "h2c"}
 
-func TestTwoRequestsInOnePacketAreAnsweredInTurn(t *testing.T) {
+func TestPipelinedRequestsAreAnsweredInOrder(t *testing.T) {
 	p := newProxy(t)
 	p.start()
 	p.bare(func(c *bareConn, m *message) bool {
@@ -50,8 +50,8 @@ func TestTwoRequestsInOnePacketAreAnsweredInTurn(t *testing.T) {
 	}
 }
 
-// answerWithSize is an app that answers with as much as the query asks, in the framing
-// it asks, and tells the hash of what it got.
+// answerWithSize is an app that sends a response with the requested size and framing. The field
+// X-Got contains the length and the hash of the received body.
 func answerWithSize(w http.ResponseWriter, r *http.Request) {
 	h := sha256.New()
 	n, err := io.Copy(h, r.Body)
@@ -69,7 +69,7 @@ func answerWithSize(w http.ResponseWriter, r *http.Request) {
 	w.Write(noise(size))
 }
 
-func TestBodiesOfAnySizePassBothWays(t *testing.T) {
+func TestBodiesOfAllSizesAreForwarded(t *testing.T) {
 	p := newProxy(t)
 	p.start()
 	p.app(http.HandlerFunc(answerWithSize))
@@ -94,24 +94,24 @@ func TestBodiesOfAnySizePassBothWays(t *testing.T) {
 					defer answer.Body.Close()
 					got, err := io.ReadAll(answer.Body)
 					if err != nil {
-						t.Fatalf("reading the answer: %v", err)
+						t.Fatalf("read the response: %v", err)
 					}
 					if !bytes.Equal(got, body) {
-						t.Errorf("got %d bytes, want the %d that the app sent", len(got), size)
+						t.Errorf("got %d bytes, want the %d bytes of the app", len(got), size)
 					}
 					if framing == "length" && answer.ContentLength != int64(size) {
-						t.Errorf("got the answer's length %d, want %d", answer.ContentLength, size)
+						t.Errorf("got Content-Length %d, want %d", answer.ContentLength, size)
 					}
 					sum := sha256.Sum256(body)
 					want := fmt.Sprintf("%d %d %s", length, size, hex.EncodeToString(sum[:]))
 					told := answer.Header.Get("X-Got")
 					if framing == "chunked" && protocol == "h2c" && size == 0 {
-						// An empty DATA frame and no body are one thing in HTTP/2.
+						// In HTTP/2 an empty DATA frame and a missing body are equivalent.
 						_, told, _ = strings.Cut(told, " ")
 						_, want, _ = strings.Cut(want, " ")
 					}
 					if told != want {
-						t.Errorf("the app got (length, bytes, hash) %s, want %s", told, want)
+						t.Errorf("the app received length, bytes and hash %s, want %s", told, want)
 					}
 				})
 			}
@@ -119,14 +119,14 @@ func TestBodiesOfAnySizePassBothWays(t *testing.T) {
 	}
 }
 
-// noise is size bytes that depend on nothing but size.
+// noise returns size bytes that depend only on size.
 func noise(size int) []byte {
 	b := make([]byte, size)
 	rand.NewChaCha8([32]byte{byte(size)}).Read(b)
 	return b
 }
 
-func TestAnEndlessDownloadStreamsAndEndsWithItsClient(t *testing.T) {
+func TestEndlessDownloadEndsWithClient(t *testing.T) {
 	alongside(t)
 	for _, protocol := range both {
 		t.Run(protocol, func(t *testing.T) {
@@ -154,12 +154,12 @@ func TestAnEndlessDownloadStreamsAndEndsWithItsClient(t *testing.T) {
 			}
 			cancel()
 			answer.Body.Close()
-			receiveClose(t, "the app notices that the client has gone", gone)
+			receiveClose(t, "the request is canceled in the app", gone)
 		})
 	}
 }
 
-func TestAnEndlessUploadStreamsAndCanBeAnswered(t *testing.T) {
+func TestEndlessUploadGetsEarlyResponse(t *testing.T) {
 	alongside(t)
 	for _, protocol := range both {
 		t.Run(protocol, func(t *testing.T) {
@@ -168,16 +168,16 @@ func TestAnEndlessUploadStreamsAndCanBeAnswered(t *testing.T) {
 			p.app(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				n, err := io.CopyN(io.Discard, r.Body, 20<<20)
 				if err != nil {
-					t.Errorf("app: after %d bytes: %v", n, err)
+					t.Errorf("app: read after %d bytes: %v", n, err)
 				}
 				w.Header().Set("Connection", "close")
 				w.WriteHeader(http.StatusInsufficientStorage)
 			}))
-			status := within(t, "the answer to an endless upload", func() (int, error) {
+			status := within(t, "the response to an endless upload", func() (int, error) {
 				ctx, cancel := context.WithTimeout(t.Context(), patience)
 				defer cancel()
 				r, _ := http.NewRequestWithContext(ctx, "POST", p.url("/"), endless{})
-				if protocol == "h1" { // Go's own client loses early answers
+				if protocol == "h1" { // the Go client loses early responses
 					return rawUpload(t, p, -1)
 				}
 				answer, err := httpClient(t, protocol).Do(r)
@@ -198,8 +198,8 @@ type endless struct{}
 
 func (endless) Read(b []byte) (int, error) { return len(b), nil }
 
-// rawUpload sends a POST with that many bytes (-1: chunks without end), reads
-// the answer meanwhile and returns its status.
+// rawUpload sends a POST request with length bytes, or with chunks without end if length is -1.
+// It reads the response at the same time and returns its status.
 func rawUpload(t *testing.T, p *proxy, length int) (int, error) {
 	c, err := net.Dial("tcp", p.addr())
 	if err != nil {
@@ -230,7 +230,7 @@ func rawUpload(t *testing.T, p *proxy, length int) (int, error) {
 				return
 			}
 			if left < 0 {
-				left = -1 + len(block) // endless
+				left = -1 + len(block) // never reach the end
 			}
 		}
 	}()
@@ -241,14 +241,15 @@ func rawUpload(t *testing.T, p *proxy, length int) (int, error) {
 	return m.status(), m.Cut
 }
 
-// An app that refuses an upload by its head says so to every client, 40 of 40.
-func TestAnEarlyRefusalOfAnUploadIsDelivered(t *testing.T) {
+// If an app rejects an upload after the header section, each of 40 clients receives the
+// response.
+func TestEarlyRejectionOfUploadReachesClient(t *testing.T) {
 	alongside(t)
 	const times, length = 40, 10 << 20
 	refuse := func(c *bareConn, m *message) bool {
 		c.send("HTTP/1.1 413 Content Too Large\r\nContent-Length: 9\r\nConnection: close\r\n\r\ntoo large")
 		c.CloseWrite()
-		io.Copy(io.Discard, c) // a lingering close, as RFC 9112 9.6 asks of servers
+		io.Copy(io.Discard, c) // a lingering close, which RFC 9112 section 9.6 recommends for servers
 		return false
 	}
 	upload := map[string]func(t *testing.T, p *proxy) (int, error){
@@ -292,8 +293,8 @@ func TestAnEarlyRefusalOfAnUploadIsDelivered(t *testing.T) {
 	}
 }
 
-// A 200 to a finished POST must not cost the client its connection.
-func TestAFinishedPostKeepsTheConnection(t *testing.T) {
+// A response with status 200 to a complete POST request does not close the connection.
+func TestCompletePostKeepsConnection(t *testing.T) {
 	p := newProxy(t)
 	p.start()
 	p.sample()
@@ -302,12 +303,12 @@ func TestAFinishedPostKeepsTheConnection(t *testing.T) {
 		body := noise(i * 1000)
 		c.send(fmt.Sprintf("POST /sink HTTP/1.1\r\nHost: a.test\r\nContent-Length: %d\r\n\r\n%s", len(body), body))
 		if m := c.receive("POST"); m.status() != 200 || m.get("Connection") != "" {
-			t.Fatalf("POST %d: got %q with Connection %q, want 200 without", i, m.Start, m.get("Connection"))
+			t.Fatalf("POST %d: got %q with Connection %q, want 200 without Connection", i, m.Start, m.get("Connection"))
 		}
 	}
 }
 
-func TestEventsArriveOneByOne(t *testing.T) {
+func TestServerSentEventsAreNotBuffered(t *testing.T) {
 	alongside(t)
 	for _, protocol := range both {
 		t.Run(protocol, func(t *testing.T) {
@@ -320,7 +321,7 @@ func TestEventsArriveOneByOne(t *testing.T) {
 					fmt.Fprintf(w, "data: %d\n\n", i)
 					http.NewResponseController(w).Flush()
 					select {
-					case <-next: // the client has seen it
+					case <-next: // the client has received the event
 					case <-r.Context().Done():
 						return
 					}
@@ -346,28 +347,28 @@ func TestEventsArriveOneByOne(t *testing.T) {
 				next <- struct{}{}
 			}
 			if rest, err := io.ReadAll(lines); len(rest) > 0 || err != nil {
-				t.Errorf("after the last event: got %q, %v, want the end", rest, err)
+				t.Errorf("after the last event: got %q, %v, want the end of the response", rest, err)
 			}
 		})
 	}
 }
 
-// Over HTTP/2 a path that is no path makes its request malformed, and only its
-// stream is reset (RFC 9113 8.1.1, 8.3.1).
-func TestABadEscapeOverHTTP2EndsItsStreamAlone(t *testing.T) {
+// Over HTTP/2 an invalid path makes the request malformed, and only the stream is reset (RFC
+// 9113 sections 8.1.1 and 8.3.1).
+func TestInvalidEscapeOverHTTP2ResetsStream(t *testing.T) {
 	p := newProxy(t)
 	p.start()
 	app := p.bare(answers(ok))
 	if m, err := exchangeH2(dial(t, p.addr()), "GET", "/a%zz", "http", "a.test:80", nil, ""); err == nil || !strings.Contains(err.Error(), "PROTOCOL_ERROR") {
-		t.Errorf("got %v, %v, want the stream reset with PROTOCOL_ERROR", m, err)
+		t.Errorf("got %v, %v, want a stream reset with PROTOCOL_ERROR", m, err)
 	}
 	if heard, _ := app.requests(); len(heard) != 0 {
-		t.Errorf("the app got %d requests, want none", len(heard))
+		t.Errorf("the app received %d requests, want 0", len(heard))
 	}
 }
 
-// Over HTTP/2 the target and the fields pass as they do over HTTP/1.1.
-func TestTargetsAndFieldsPassOverHTTP2(t *testing.T) {
+// Over HTTP/2 the target and the fields are forwarded as over HTTP/1.1.
+func TestTargetsAndFieldsAreForwardedOverHTTP2(t *testing.T) {
 	p := newProxy(t)
 	p.start()
 	app := p.bare(answers(ok))
@@ -381,7 +382,7 @@ func TestTargetsAndFieldsPassOverHTTP2(t *testing.T) {
 		before, _ := app.requests()
 		m, err := exchangeH2(dial(t, p.addr()), method, target, "http", "a.test:80", []field{
 			{"x-a", "1"}, {"x-b", "between"}, {"x-a", "2"},
-			{"cookie", "a=1"}, {"cookie", "b=2"}, // RFC 9113 8.2.3: one line in HTTP/1.1
+			{"cookie", "a=1"}, {"cookie", "b=2"}, // one field line in HTTP/1.1 (RFC 9113 section 8.2.3)
 			{"te", "trailers"},
 			{"x-forwarded-for", "1.1.1.1"}, {"x-forwarded-proto", "https"},
 			{"k-passthrough-lb", "true"},
@@ -392,11 +393,11 @@ func TestTargetsAndFieldsPassOverHTTP2(t *testing.T) {
 		}
 		heard, _ := app.requests()
 		if len(heard) != len(before)+1 {
-			t.Fatalf("%s: the app got %d requests, want 1", target, len(heard)-len(before))
+			t.Fatalf("%s: the app received %d requests, want 1", target, len(heard)-len(before))
 		}
 		got := heard[len(before)]
 		if want := method + " " + target + " HTTP/1.1"; got.Start != want {
-			t.Errorf("the app got %q, want %q", got.Start, want)
+			t.Errorf("the app received %q, want %q", got.Start, want)
 		}
 		checkFields(t, "app", "field", got.Fields, []field{
 			{"Host", "a.test:80"}, {"X-A", "1"}, {"X-A", "2"}, {"X-B", "between"}, {"Cookie", "a=1; b=2"}, {"TE", "trailers"},
@@ -404,14 +405,13 @@ func TestTargetsAndFieldsPassOverHTTP2(t *testing.T) {
 		})
 		for _, name := range []string{"K-Passthrough-Lb", "User-Agent", "Accept-Encoding", "Content-Length", "Transfer-Encoding"} {
 			if v := values(got.Fields, name); v != nil {
-				t.Errorf("%s: the app got %s: %q, want none", target, name, v)
+				t.Errorf("%s: the app received %s: %q, want none", target, name, v)
 			}
 		}
 	}
 }
 
-// The limit for response headers is MAX_HEADER_BYTES, for each version of the app and of the
-// client.
+// MAX_HEADER_BYTES limits response headers for each protocol of the app and of the client.
 func TestLongResponseHeadersAreForwarded(t *testing.T) {
 	const fields, size = 60, 15 << 10 // 900 KiB
 	long := strings.Repeat("x", size)
@@ -435,7 +435,7 @@ func TestLongResponseHeadersAreForwarded(t *testing.T) {
 	}
 }
 
-func TestResponseHeadersOverTheLimitGet502(t *testing.T) {
+func TestResponseHeaderOverLimitReturns502(t *testing.T) {
 	for _, app := range []string{"h1", "h2"} {
 		t.Run(app, func(t *testing.T) {
 			p := newProxy(t)
@@ -450,21 +450,21 @@ func TestResponseHeadersOverTheLimitGet502(t *testing.T) {
 	}
 }
 
-func TestSixtyKilobytesOfFieldsPassOverHTTP2(t *testing.T) {
+func TestLargeHeadersAreForwardedOverHTTP2(t *testing.T) {
 	p := newProxy(t)
 	p.start()
 	long := strings.Repeat("x", 30_000)
 	app := p.bare(answers("HTTP/1.1 200 OK\r\nX-C: " + long + "\r\nX-D: " + long + "\r\nContent-Length: 0\r\n\r\n"))
 	m, err := exchangeH2(dial(t, p.addr()), "GET", "/", "http", "a.test", []field{{"x-a", long}, {"x-b", long}}, "")
 	if err != nil || m.get("X-C") != long || m.get("X-D") != long {
-		t.Errorf("the answer's fields have not come: %v", err)
+		t.Errorf("got a response without the fields X-C and X-D: %v", err)
 	}
 	if heard, _ := app.requests(); len(heard) != 1 || heard[0].get("X-A") != long || heard[0].get("X-B") != long {
-		t.Error("the request's fields have not reached the app")
+		t.Error("the app received no request with X-A and X-B")
 	}
 }
 
-func TestTrailersPassOverHTTP2(t *testing.T) {
+func TestTrailersAreForwardedOverHTTP2(t *testing.T) {
 	p := newProxy(t)
 	p.start()
 	p.sample()
@@ -485,7 +485,7 @@ func TestTrailersPassOverHTTP2(t *testing.T) {
 	}
 }
 
-func TestEarlyHintsAndTheFinalStatusPassOverHTTP2(t *testing.T) {
+func TestEarlyHintsAreForwardedOverHTTP2(t *testing.T) {
 	p := newProxy(t)
 	p.start()
 	p.sample()
@@ -507,9 +507,9 @@ func TestEarlyHintsAndTheFinalStatusPassOverHTTP2(t *testing.T) {
 	}
 }
 
-// A client that waits for 100 Continue sends its body only when the app has
-// asked for it, and never when the app refuses.
-func TestExpectContinueIsTheAppsDecision(t *testing.T) {
+// A client that waits for 100 Continue sends its body only after the app has requested it, and
+// never after the app has rejected the request.
+func TestExpectContinueIsForwardedToApp(t *testing.T) {
 	p := newProxy(t)
 	p.start()
 	p.bareHeads(func(c *bareConn, m *message) bool {
@@ -527,7 +527,7 @@ func TestExpectContinueIsTheAppsDecision(t *testing.T) {
 	c := dial(t, p.addr())
 	c.send(fmt.Sprintf(head, "refuse"))
 	if m := c.receive("POST"); m.status() != 417 || len(m.Interim) > 0 {
-		t.Errorf("refused: got %q after %d interim answers, want 417 after none", m.Start, len(m.Interim))
+		t.Errorf("rejected request: got %q after %d interim responses, want 417 after none", m.Start, len(m.Interim))
 	}
 
 	c = dial(t, p.addr())
@@ -542,8 +542,8 @@ func TestExpectContinueIsTheAppsDecision(t *testing.T) {
 	}
 }
 
-// A client that goes away while the app works on its request is noticed there.
-func TestTheAppNoticesThatTheClientHasGone(t *testing.T) {
+// The request is canceled in the app if the client disconnects while the app works on it.
+func TestClientDisconnectCancelsRequestInApp(t *testing.T) {
 	alongside(t)
 	for _, protocol := range both {
 		for _, phase := range []string{"before the head", "in the body"} {
@@ -569,17 +569,16 @@ func TestTheAppNoticesThatTheClientHasGone(t *testing.T) {
 						answer.Body.Close()
 					}
 				}()
-				receiveClose(t, "the request is at the app", there)
+				receiveClose(t, "the app received the request", there)
 				cancel()
-				receiveClose(t, "the app notices that the client has gone", gone)
+				receiveClose(t, "the request is canceled in the app", gone)
 			})
 		}
 	}
 }
 
-// docs/promises.md 3.4: a client's FIN after a complete request means that it
-// has gone.
-func TestAHalfClosedClientHasGone(t *testing.T) {
+// docs/promises.md 3.4: a FIN after a complete request means that the client has disconnected.
+func TestHalfClosedConnectionCancelsRequest(t *testing.T) {
 	p := newProxy(t)
 	p.start()
 	there, gone := make(chan struct{}), make(chan struct{})
@@ -590,12 +589,12 @@ func TestAHalfClosedClientHasGone(t *testing.T) {
 	}))
 	c := dial(t, p.addr())
 	c.send(request("GET", "/"))
-	receiveClose(t, "the request is at the app", there)
+	receiveClose(t, "the app received the request", there)
 	c.Conn.(*net.TCPConn).CloseWrite()
-	receiveClose(t, "the app notices that the client has gone", gone)
+	receiveClose(t, "the request is canceled in the app", gone)
 }
 
-func TestAnAppThatDiesInTheBodyBreaksTheAnswer(t *testing.T) {
+func TestAppFailureInBodyTruncatesResponse(t *testing.T) {
 	p := newProxy(t)
 	p.start()
 	p.app(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -611,20 +610,19 @@ func TestAnAppThatDiesInTheBodyBreaksTheAnswer(t *testing.T) {
 			t.Run(protocol+path, func(t *testing.T) {
 				answer, err := httpClient(t, protocol).Get(p.url(path))
 				if err != nil {
-					return // broken before its head: noticed as well
+					return // an error before the header section is also allowed
 				}
 				defer answer.Body.Close()
 				if n, err := io.Copy(io.Discard, answer.Body); err == nil {
-					t.Errorf("got a clean end after %d bytes, want a broken answer", n)
+					t.Errorf("got a complete response after %d bytes, want an error", n)
 				}
 			})
 		}
 	}
 }
 
-// checkOurs fails the test unless m is an answer of the sidecar itself: the
-// status, a Proxy-Status of the type and word, a short text that gives no
-// address away.
+// checkOurs fails the test unless m is an error response of the sidecar with the given status,
+// error type and reason, and with a short text that contains no address.
 func checkOurs(t *testing.T, p *proxy, m *message, status int, kind, word string) {
 	t.Helper()
 	if m.status() != status {
@@ -639,12 +637,12 @@ func checkOurs(t *testing.T, p *proxy, m *message, status int, kind, word string
 	}
 	for _, inside := range []string{"127.0.0.1", "::1", strconv.Itoa(p.port.user), "dial", "tcp"} {
 		if strings.Contains(m.Body, inside) {
-			t.Errorf("got the body %q, which gives %q away", m.Body, inside)
+			t.Errorf("got body %q, want a text without %q", m.Body, inside)
 		}
 	}
 }
 
-func TestAnAppThatIsDownIs502(t *testing.T) {
+func TestAppDownReturns502(t *testing.T) {
 	p := newProxy(t)
 	p.start("CONNECT_RETRY=50ms")
 	c := dial(t, p.addr())
@@ -659,7 +657,7 @@ func TestAnAppThatIsDownIs502(t *testing.T) {
 	checkOurs(t, p, m, 502, "connection_refused", "app-unreachable")
 }
 
-func TestAnAppThatIsRestartingIsWaitedFor(t *testing.T) {
+func TestRequestWaitsForAppRestart(t *testing.T) {
 	alongside(t)
 	for _, protocol := range both {
 		t.Run(protocol, func(t *testing.T) {
@@ -669,13 +667,13 @@ func TestAnAppThatIsRestartingIsWaitedFor(t *testing.T) {
 			defer later.Stop()
 			answer, _ := get(t, httpClient(t, protocol), p.url("/status/204"))
 			if answer.StatusCode != 204 {
-				t.Errorf("got %d, want the app's 204", answer.StatusCode)
+				t.Errorf("got %d, want 204 of the app", answer.StatusCode)
 			}
 		})
 	}
 }
 
-func TestTheAppIsReachedOnIPv6WhenNothingListensOnIPv4(t *testing.T) {
+func TestConnectFallsBackToIPv6Loopback(t *testing.T) {
 	p := newProxy(t)
 	p.start()
 	l, err := net.Listen("tcp6", net.JoinHostPort("::1", strconv.Itoa(p.port.user)))
@@ -686,14 +684,14 @@ func TestTheAppIsReachedOnIPv6WhenNothingListensOnIPv4(t *testing.T) {
 	go s.Serve(l)
 	t.Cleanup(func() { s.Close() })
 	if m := dial(t, p.addr()).ask("/"); m.status() != 204 {
-		t.Errorf("got %q, want the app's 204", m.Start)
+		t.Errorf("got %q, want 204 of the app", m.Start)
 	}
 }
 
-// What is written as HTTP/1 and says that it is another major version is no request
-// (RFC 9112 2.3, RFC 9110 2.5 and 15.6.6): nor is the preface of HTTP/2 where it is
-// broken, or not the first that comes (RFC 9113 3.4).
-func TestOtherVersionsAreRefusedAndNeverReachTheApp(t *testing.T) {
+// A request in the syntax of HTTP/1 with another major version is invalid (RFC 9112 section
+// 2.3, RFC 9110 sections 2.5 and 15.6.6). This includes an HTTP/2 preface that is malformed or
+// does not start the connection (RFC 9113 section 3.4).
+func TestUnsupportedVersionReturns505(t *testing.T) {
 	p := newProxy(t)
 	p.start()
 	app := p.bare(answers(ok))
@@ -721,17 +719,17 @@ func TestOtherVersionsAreRefusedAndNeverReachTheApp(t *testing.T) {
 	for _, first := range []string{request("GET", "/first"), "GET /first HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"} {
 		for _, text := range []string{http2.ClientPreface, preface + "\r\nHost: a.test\r\n\r\n"} {
 			c := dial(t, p.addr())
-			c.send(first + text) // at once
+			c.send(first + text) // in the same packet
 			c.receive("GET")
 			refusedVersion(t, first+text, c)
 			c = dial(t, p.addr())
 			c.send(first)
 			c.receive("GET")
-			c.send(text) // after the answer
+			c.send(text) // after the response
 			refusedVersion(t, first+text, c)
 		}
 	}
-	// A later minor version is served as the one that is known.
+	// A later minor version is accepted.
 	c := dial(t, p.addr())
 	c.send("GET /first HTTP/1.2\r\nHost: a.test\r\n\r\n")
 	if m := c.receive("GET"); m.status() != 200 {
@@ -740,29 +738,29 @@ func TestOtherVersionsAreRefusedAndNeverReachTheApp(t *testing.T) {
 	heard, broken := app.requests()
 	for _, m := range heard {
 		if m.Start != "GET /first HTTP/1.1" {
-			t.Errorf("the app got %q, want none but GET /first", m.Start)
+			t.Errorf("the app received %q, want only GET /first", m.Start)
 		}
 	}
 	if len(heard) != 9 || broken != nil {
-		t.Errorf("the app got %d requests and %v, want 9", len(heard), broken)
+		t.Errorf("the app received %d requests and %v, want 9", len(heard), broken)
 	}
 }
 
 func refusedVersion(t *testing.T, text string, c *client) {
 	t.Helper()
 	if b, err := c.r.Peek(5); string(b) != "HTTP/" {
-		t.Errorf("%q: got %q, %v, want an answer in HTTP/1.1", text, b, err)
+		t.Errorf("%q: got %q, %v, want a response in HTTP/1.1", text, b, err)
 		return
 	}
 	if m := c.receive("GET"); m.Start != "HTTP/1.1 505 HTTP Version Not Supported" || word(m.get("Proxy-Status")) != "bad-request" {
-		t.Errorf("%q: got %q with %v, want our 505", text, m.Start, m.Fields)
+		t.Errorf("%q: got %q with %v, want 505 of the sidecar", text, m.Start, m.Fields)
 	}
 	c.closed()
 }
 
-// The app closes every idle connection after its answer, without having said so.
-// When that FIN has arrived before the next request, nobody notices.
-func TestAConnectionThatTheAppHasClosedIsNotUsed(t *testing.T) {
+// The app closes each connection after its response without announcing it. If the FIN arrives
+// before the next request, the client does not receive an error.
+func TestClosedAppConnectionIsNotReused(t *testing.T) {
 	p := newProxy(t)
 	p.start()
 	app := p.bare(func(c *bareConn, m *message) bool {
@@ -778,13 +776,13 @@ func TestAConnectionThatTheAppHasClosedIsNotUsed(t *testing.T) {
 		p.forgotten("h1")
 	}
 	if heard, _ := app.requests(); len(heard) != 40 {
-		t.Errorf("the app got %d requests, want 40", len(heard))
+		t.Errorf("the app received %d requests, want 40", len(heard))
 	}
 }
 
-// The app closes a reused connection when the request has already been written:
-// only what may be repeated is repeated (RFC 9110 9.2.2), and once.
-func TestOnlyWhatMayBeRepeatedIsRepeated(t *testing.T) {
+// The app closes a reused connection after the request was written. Only idempotent requests
+// are retried, and only once (RFC 9110 section 9.2.2).
+func TestOnlyIdempotentRequestsAreRetried(t *testing.T) {
 	alongside(t)
 	for _, row := range []struct {
 		name, text   string
@@ -810,7 +808,7 @@ func TestOnlyWhatMayBeRepeatedIsRepeated(t *testing.T) {
 				seen.Add(1)
 				if c.number == 0 {
 					lost.Add(1)
-					return false // the reused connection ends without an answer
+					return false // close the reused connection without a response
 				}
 				if strings.HasPrefix(m.Start, "HEAD ") {
 					c.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n")
@@ -825,18 +823,18 @@ func TestOnlyWhatMayBeRepeatedIsRepeated(t *testing.T) {
 			method, _, _ := strings.Cut(row.text, " ")
 			m := c.receive(method)
 			if lost.Load() != 1 {
-				t.Fatalf("the request was lost %d times on the reused connection, want 1", lost.Load())
+				t.Fatalf("the reused connection received the request %d times, want 1", lost.Load())
 			}
 			got := int(seen.Load())
-			if row.status == 0 { // it may be repeated, it need not be
+			if row.status == 0 { // a retry is allowed but not required
 				if m.status() == 200 && got == 2 || m.status() == 502 && got == 1 {
 					return
 				}
-				t.Errorf("got %q, and the app saw it %d times; want 200 and twice or 502 and once", m.Start, got)
+				t.Errorf("got %q and %d attempts in the app, want 200 and 2, or 502 and 1", m.Start, got)
 				return
 			}
 			if m.status() != row.status || got != row.seen {
-				t.Errorf("got %q, and the app saw it %d times; want %d and %d", m.Start, got, row.status, row.seen)
+				t.Errorf("got %q and %d attempts in the app, want %d and %d", m.Start, got, row.status, row.seen)
 			}
 			if row.status == 502 {
 				checkOurs(t, p, m, 502, "connection_terminated", "app-reset")
@@ -845,8 +843,8 @@ func TestOnlyWhatMayBeRepeatedIsRepeated(t *testing.T) {
 	}
 }
 
-// On a fresh connection nothing is ever repeated.
-func TestAnAppThatHangsUpIs502(t *testing.T) {
+// A request on a new connection is never retried.
+func TestAppThatClosesConnectionReturns502(t *testing.T) {
 	alongside(t)
 	for name, end := range map[string]func(*bareConn){
 		"closes": func(c *bareConn) { c.Close() },
@@ -864,14 +862,14 @@ func TestAnAppThatHangsUpIs502(t *testing.T) {
 			m := dial(t, p.addr()).ask("/")
 			checkOurs(t, p, m, 502, "connection_terminated", "app-reset")
 			if got := seen.Load(); got != 1 {
-				t.Errorf("the app saw the request %d times, want once", got)
+				t.Errorf("the app received the request %d times, want 1", got)
 			}
 		})
 	}
 }
 
-// A close-delimited answer that is cut by RST is broken, not complete.
-func TestAResetIsNotTheEndOfAnAnswer(t *testing.T) {
+// A response that ends with the connection is truncated if the connection is reset.
+func TestResetTruncatesCloseDelimitedResponse(t *testing.T) {
 	p := newProxy(t)
 	p.start()
 	written := make(chan struct{})
@@ -889,15 +887,15 @@ func TestAResetIsNotTheEndOfAnAnswer(t *testing.T) {
 	if err != nil || m.status() != 200 {
 		t.Fatalf("got %v, %v, want 200", m, err)
 	}
-	receiveClose(t, "the app has written", written)
+	receiveClose(t, "the app has sent the response", written)
 	close(seen)
 	if err := m.readBody(c.r, true); err == nil && m.Cut == nil {
-		t.Errorf("got %q and a clean end, want a broken answer", m.Body)
+		t.Errorf("got %q and a complete response, want an error", m.Body)
 	}
 }
 
-// Both directions at once, step by step, over HTTP/2 always and over HTTP/1.1
-// where it is switched on.
+// Both directions transfer data in alternation. Full duplex is always enabled over HTTP/2, and
+// by a setting over HTTP/1.1.
 func TestFullDuplex(t *testing.T) {
 	alongside(t)
 	for _, protocol := range both {
@@ -929,8 +927,8 @@ func TestFullDuplex(t *testing.T) {
 	}
 }
 
-// duplexClient opens a POST and returns how to send a piece of its body and how
-// to read as much of the answer.
+// duplexClient starts a POST request. It returns functions that send a part of the request body
+// and read a part of the response body of the same size.
 func duplexClient(t *testing.T, p *proxy, protocol string) (send func(string), reply func() (string, error)) {
 	const size = len("message 00")
 	if protocol == "h1" {
@@ -942,7 +940,7 @@ func duplexClient(t *testing.T, p *proxy, protocol string) (send func(string), r
 			func() (string, error) {
 				if !headRead {
 					if m, err := readHead(c.r); err != nil || m.status() != 200 {
-						return "", fmt.Errorf("head: %v, %v", m, err)
+						return "", fmt.Errorf("got header section %v, %v, want status 200", m, err)
 					}
 					headRead = true
 				}
@@ -953,7 +951,7 @@ func duplexClient(t *testing.T, p *proxy, protocol string) (send func(string), r
 					}
 					n, err := strconv.ParseUint(line, 16, 31)
 					if err != nil || n == 0 {
-						return "", fmt.Errorf("chunk %q", line)
+						return "", fmt.Errorf("got chunk size %q, want a positive number", line)
 					}
 					b := make([]byte, n+2)
 					if _, err := io.ReadFull(c.r, b); err != nil {
@@ -990,9 +988,9 @@ func duplexClient(t *testing.T, p *proxy, protocol string) (send func(string), r
 		}
 }
 
-// What the app speaks is learnt, never by sending a body twice. The app needs the
-// processor soon: a first body is released after 25 ms without a sign.
-func TestClientAndAppMaySpeakDifferentVersions(t *testing.T) {
+// The sidecar detects the protocol of the app without sending a body twice. The test does not
+// run in parallel, because the sidecar sends the first body after 25 ms without a result.
+func TestClientAndAppUseDifferentVersions(t *testing.T) {
 	for _, app := range []string{"h1", "h2"} {
 		for _, protocol := range both {
 			t.Run(protocol+" client, "+app+" app", func(t *testing.T) {
@@ -1000,7 +998,7 @@ func TestClientAndAppMaySpeakDifferentVersions(t *testing.T) {
 				p.start()
 				var seen atomic.Int32
 				p.appSpeaking(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-					if r.Method != "PRI" { // the question what the app speaks, by an HTTP/2 preface
+					if r.Method != "PRI" { // the HTTP/2 preface of protocol detection
 						seen.Add(1)
 					}
 					n, err := io.Copy(io.Discard, r.Body)
@@ -1024,7 +1022,7 @@ func TestClientAndAppMaySpeakDifferentVersions(t *testing.T) {
 					}
 				}
 				if got := seen.Load(); got != 3 {
-					t.Errorf("the app saw %d requests, want 3", got)
+					t.Errorf("the app received %d requests, want 3", got)
 				}
 			})
 		}
@@ -1036,6 +1034,6 @@ func receiveClose(t *testing.T, what string, c <-chan struct{}) {
 	select {
 	case <-c:
 	case <-time.After(patience):
-		t.Fatalf("%s: not so after %v", what, patience)
+		t.Fatalf("%s: timeout after %v", what, patience)
 	}
 }

@@ -22,8 +22,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// Every vector of probes.txt, each with a sidecar of its own.
-func TestReadinessIsWhatTheEnvironmentSays(t *testing.T) {
+// Each vector of probes.txt runs with a new sidecar.
+func TestReadinessProbeVectors(t *testing.T) {
 	for _, v := range vectors(t, "probes.txt") {
 		t.Run(v.title, func(t *testing.T) {
 			newProbeVector(t, v).run()
@@ -57,12 +57,12 @@ func newProbeVector(t *testing.T, v vector) *probeVector {
 		case regexp.MustCompile(`^\w+=`).MatchString(line):
 			pv.env = append(pv.env, harness.Unescape(line))
 		default:
-			t.Fatalf("probes.txt:%d: %q means nothing", v.line, line)
+			t.Fatalf("probes.txt:%d: invalid line %q", v.line, line)
 		}
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("the vector is at testdata/probes.txt:%d", v.line)
+			t.Logf("the vector is in testdata/probes.txt:%d", v.line)
 		}
 	})
 	return pv
@@ -77,7 +77,7 @@ func (v *probeVector) run() {
 			t.Errorf("got exit code %d, want 1", got)
 		}
 		if words := strings.Split(words, " | "); !p.out.says(words...) {
-			t.Errorf("no line of the output names all of %q", words)
+			t.Errorf("got no line of the output with all of %q", words)
 		}
 		return
 	}
@@ -90,16 +90,16 @@ func (v *probeVector) run() {
 	} else if word, found := strings.CutPrefix(v.outcome, "not ready"); found {
 		checkReason(t, p, m)
 		if word = strings.TrimPrefix(word, ": "); !strings.Contains(m.Body, word) {
-			t.Errorf("got the reason %q, want the word %q in it", m.Body, word)
+			t.Errorf("got reason %q, want it to contain %q", m.Body, word)
 		}
 	} else {
-		t.Fatalf("no outcome %q", v.outcome)
+		t.Fatalf("unknown outcome %q", v.outcome)
 	}
 	app.check(t, v.asked)
 }
 
-// checkReason fails the test unless m says in one line why the pod is not
-// ready, and tells clients nothing about its insides.
+// checkReason fails the test unless m states in one line why the pod is not ready, without
+// internal details.
 func checkReason(t *testing.T, p *proxy, m *message) {
 	t.Helper()
 	if m.status() != 503 {
@@ -107,11 +107,11 @@ func checkReason(t *testing.T, p *proxy, m *message) {
 	}
 	reason := strings.TrimSuffix(m.Body, "\n")
 	if reason == "" || strings.ContainsAny(reason, "\r\n") {
-		t.Errorf("got the body %q, want one line", m.Body)
+		t.Errorf("got body %q, want one line", m.Body)
 	}
 	for _, inside := range []string{"127.0.0.1", "::1", "localhost", strconv.Itoa(p.port.user), "/h", "X-a"} {
 		if strings.Contains(reason, inside) {
-			t.Errorf("got the reason %q, which gives %q away", reason, inside)
+			t.Errorf("got reason %q, want a text without %q", reason, inside)
 		}
 	}
 	want := `queue-proxy; error=destination_unavailable; details="not-ready"`
@@ -120,7 +120,7 @@ func checkReason(t *testing.T, p *proxy, m *message) {
 	}
 }
 
-// A probedApp remembers how it was asked.
+// A probedApp records the requests of probes.
 type probedApp struct {
 	mu    sync.Mutex
 	asked []*http.Request
@@ -142,31 +142,31 @@ func (a *probedApp) check(t *testing.T, want []string) {
 	defer a.mu.Unlock()
 	fields := map[string][]string{}
 	for _, line := range want {
-		if n, found := strings.CutPrefix(line, "at least "); found { // a try of 100 ms that a busy host makes late counts too
+		if n, found := strings.CutPrefix(line, "at least "); found { // on a busy host, a late attempt of 100 ms also counts
 			n, _ = strings.CutSuffix(n, " times")
 			if least, err := strconv.Atoi(n); err != nil || len(a.asked) < least {
-				t.Errorf("the app was asked %d times, want at least %s, %v", len(a.asked), n, err)
+				t.Errorf("the app received %d probes, want at least %s, %v", len(a.asked), n, err)
 			}
 			continue
 		}
 		if n, found := strings.CutSuffix(line, " times"); found {
 			if got := strconv.Itoa(len(a.asked)); got != n {
-				t.Errorf("the app was asked %s times, want %s", got, n)
+				t.Errorf("the app received %s probes, want %s", got, n)
 			}
 			continue
 		}
 		if len(a.asked) == 0 {
-			t.Fatal("the app was not asked")
+			t.Fatal("the app received no probe, want at least one")
 		}
 		r := a.asked[0]
 		if name, found := strings.CutPrefix(line, "without "); found {
 			if got := r.Header.Values(name); len(got) > 0 {
-				t.Errorf("the app was asked with %s: %q, want none", name, got)
+				t.Errorf("the app received %s: %q, want none", name, got)
 			}
 		} else if name, value, found := strings.Cut(line, ": "); found {
 			fields[name] = append(fields[name], value)
 		} else if got := r.Method + " " + r.RequestURI + " " + r.Proto; got != line {
-			t.Errorf("the app was asked %q, want %q", got, line)
+			t.Errorf("the app received %q, want %q", got, line)
 		}
 	}
 	for name, values := range fields {
@@ -180,12 +180,12 @@ func (a *probedApp) check(t *testing.T, want []string) {
 			}
 		}
 		if !slices.Equal(got, values) {
-			t.Errorf("the app was asked with %s: %q, want %q", name, got, values)
+			t.Errorf("the app received %s: %q, want %q", name, got, values)
 		}
 	}
 }
 
-// startApp plays the app that the vector describes.
+// startApp starts the app that the vector describes.
 func (v *probeVector) startApp() *probedApp {
 	t, p, a := v.t, v.p, &probedApp{}
 	kind, rest, _ := strings.Cut(v.app, " ")
@@ -238,7 +238,7 @@ func (v *probeVector) startApp() *probedApp {
 	return a
 }
 
-// startBareApp plays an app that does not speak HTTP properly.
+// startBareApp starts an app that does not implement HTTP correctly.
 func (v *probeVector) startBareApp(kind, text string) {
 	l := v.p.listen()
 	ctx := v.t.Context()
@@ -270,12 +270,12 @@ func (v *probeVector) startBareApp(kind, text string) {
 	}()
 }
 
-// answering is a handler for a list of statuses, each with or without a
-// Location; the last one stays.
+// answering returns a handler for a list of status codes, each with an optional Location. The
+// last one is used for all further requests.
 func (a *probedApp) answering(t *testing.T, list string) http.Handler {
 	statuses := strings.Split(list, ", ")
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method == "PRI" { // the question what the app speaks, by an HTTP/2 preface
+		if r.Method == "PRI" { // the HTTP/2 preface of protocol detection
 			w.WriteHeader(http.StatusHTTPVersionNotSupported)
 			return
 		}
@@ -283,7 +283,7 @@ func (a *probedApp) answering(t *testing.T, list string) http.Handler {
 		status, location, _ := strings.Cut(statuses[min(n, len(statuses))-1], " ")
 		code, err := strconv.Atoi(status)
 		if err != nil {
-			t.Errorf("no status %q", status)
+			t.Errorf("invalid status %q", status)
 			return
 		}
 		if location != "" {
@@ -293,8 +293,8 @@ func (a *probedApp) answering(t *testing.T, list string) http.Handler {
 	})
 }
 
-// Plain Kubernetes: no SERVING_* variable at all.
-func TestOffKnativeReadinessIsTheUserPort(t *testing.T) {
+// On Kubernetes without Knative, no SERVING_* variable is set.
+func TestReadinessWithoutKnativeChecksUserPort(t *testing.T) {
 	p := newProxy(t)
 	p.process = run(t, without(p.environment(), "SERVING_"))
 	answer := make(chan *message, 1)
@@ -317,16 +317,16 @@ func TestOffKnativeReadinessIsTheUserPort(t *testing.T) {
 	}()
 	select {
 	case m := <-answer:
-		t.Fatalf("got %q with %q while nothing listens, want no answer for ten seconds", m.Start, m.Body)
+		t.Fatalf("got %q with %q before the app listens, want no response for ten seconds", m.Start, m.Body)
 	case <-time.After(300 * time.Millisecond): // the app starts late
 	}
 	p.sample()
-	if m := receive(t, "the answer", answer); m.status() != 200 || m.Body != "queue" {
-		t.Errorf("got %q with %q after the app has opened its port, want 200 with queue", m.Start, m.Body)
+	if m := receive(t, "the response", answer); m.status() != 200 || m.Body != "queue" {
+		t.Errorf("got %q with %q after the app listens, want 200 with queue", m.Start, m.Body)
 	}
 }
 
-func TestAskersShareARun(t *testing.T) {
+func TestConcurrentProbesShareOneRun(t *testing.T) {
 	p := newProxy(t)
 	a := &probedApp{}
 	release := make(chan struct{})
@@ -353,18 +353,18 @@ func TestAskersShareARun(t *testing.T) {
 	fence(t, p)
 	close(release)
 	for range askers {
-		if m := receive(t, "an answer", answers); m.status() != 200 || m.Body != "queue" {
+		if m := receive(t, "a response", answers); m.status() != 200 || m.Body != "queue" {
 			t.Errorf("got %q with %q, want 200 with queue", m.Start, m.Body)
 		}
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if got := len(a.asked); got > 2 {
-		t.Errorf("%d askers asked the app %d times, want at most 2", askers, got)
+		t.Errorf("%d concurrent probes caused %d probes of the app, want at most 2", askers, got)
 	}
 }
 
-func TestAnAskerThatHangsUpDoesNotEndTheRun(t *testing.T) {
+func TestCanceledProbeDoesNotCancelRun(t *testing.T) {
 	p := newProxy(t)
 	asked, gone := make(chan struct{}, 10), make(chan struct{})
 	release := make(chan struct{})
@@ -379,23 +379,23 @@ func TestAnAskerThatHangsUpDoesNotEndTheRun(t *testing.T) {
 	p.start(fmt.Sprintf(`SERVING_READINESS_PROBE={"httpGet":{"port":%d,"path":"/h"},"periodSeconds":1,"timeoutSeconds":15}`, p.port.user))
 	first, second := dial(t, p.addr()), dial(t, p.addr())
 	first.send(request("GET", "/", "K-Network-Probe: queue"))
-	receive(t, "the app is asked", asked)
+	receive(t, "the app receives a probe", asked)
 	second.send(request("GET", "/", "K-Network-Probe: queue"))
 	fence(t, p)
 	first.Close()
 	fence(t, p)
 	select {
 	case <-gone:
-		t.Error("the app's try was cancelled")
+		t.Error("the probe of the app was canceled")
 	default:
 	}
 	close(release)
 	if m := second.receive("GET"); m.status() != 200 {
-		t.Errorf("the second asker got %q, want 200", m.Start)
+		t.Errorf("second probe: got %q, want 200", m.Start)
 	}
 }
 
-// Readiness is asked anew each time, before and after the first success.
+// Each probe checks the app again, before and after the first success.
 func TestReadinessFollowsTheApp(t *testing.T) {
 	p := newProxy(t)
 	app := p.sample()
@@ -413,13 +413,13 @@ func TestReadinessFollowsTheApp(t *testing.T) {
 			want = 200
 		}
 		if m := dial(t, p.addr()).ask("/", "K-Network-Probe: queue"); m.status() != want {
-			t.Errorf("the app says %d: got %q, want %d", status, m.Start, want)
+			t.Errorf("status %d of the app: got %q, want %d", status, m.Start, want)
 		}
 	}
 }
 
-// fence returns when the sidecar has certainly had the chance to act on all
-// that was sent before: a probe has gone in and its answer has come out.
+// fence waits until the sidecar has processed all input that was sent before, because it has
+// answered probes since then.
 func fence(t *testing.T, p *proxy) {
 	t.Helper()
 	settled(t, p)
@@ -427,7 +427,7 @@ func fence(t *testing.T, p *proxy) {
 		c := dial(t, p.addr())
 		m := c.ask("/", "K-Network-Probe: probe", "K-Network-Hash: fence")
 		if m.status() != 200 && m.status() != 503 {
-			t.Fatalf("fence: got %q", m.Start)
+			t.Fatalf("fence: got %q, want 200 or 503", m.Start)
 		}
 		c.Close()
 	}

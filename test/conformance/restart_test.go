@@ -12,11 +12,11 @@ import (
 	"time"
 )
 
-// Apps that restart, and apps that close their connections: docs/promises.md 3.6, 3.7.
+// Apps that restart and apps that close their connections: docs/promises.md 3.6 and 3.7.
 
-// An app that is killed and started again and again under load: every client
-// gets the app's answer or the reason why there is none.
-func TestEveryClientGetsAnAnswerOrAReasonWhileTheAppRestarts(t *testing.T) {
+// An app is killed and restarted several times under load. Each client receives the response of
+// the app or an error with a reason.
+func TestAppRestartsUnderLoadGiveResponseOrReason(t *testing.T) {
 	alongside(t)
 	for name, hard := range map[string]bool{"FIN": false, "reset": true} {
 		t.Run(name, func(t *testing.T) {
@@ -25,7 +25,7 @@ func TestEveryClientGetsAnAnswerOrAReasonWhileTheAppRestarts(t *testing.T) {
 			ledger := newLedger()
 			app := &restarting{p: p, handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if r.URL.Path == "/slow" {
-					time.Sleep(10 * time.Millisecond) // real time: the app works on it
+					time.Sleep(10 * time.Millisecond) // sleeps to simulate work
 				}
 				ledger.ServeHTTP(w, r)
 			})}
@@ -40,7 +40,7 @@ func TestEveryClientGetsAnAnswerOrAReasonWhileTheAppRestarts(t *testing.T) {
 			c.until("requests are answered", func() bool { return c.answered() > 100 })
 			random := rand.New(rand.NewPCG(1, 2))
 			for range 15 {
-				// Real time: the pace at which the app ends and starts.
+				// Sleeps because the app must run and be down for random times.
 				time.Sleep(time.Duration(random.Int64N(int64(100 * time.Millisecond))))
 				app.kill()
 				time.Sleep(time.Duration(random.Int64N(int64(60 * time.Millisecond))))
@@ -59,7 +59,7 @@ func TestEveryClientGetsAnAnswerOrAReasonWhileTheAppRestarts(t *testing.T) {
 				case a.begun && a.status == 200 && a.word == "":
 					kinds["cut in the midst"]++
 				default:
-					t.Errorf("neither an answer nor a reason: %v", a)
+					t.Errorf("got %v, want a response or a reason", a)
 				}
 				if got := ledger.count(a.id); got > 1 && a.client != "h2c" {
 					kinds["sent twice"]++
@@ -67,7 +67,7 @@ func TestEveryClientGetsAnAnswerOrAReasonWhileTheAppRestarts(t *testing.T) {
 			}
 			for _, id := range c.posts() {
 				if got := ledger.count(id); got > 1 {
-					t.Errorf("the app has seen the POST %s %d times", id, got)
+					t.Errorf("the app received POST %s %d times, want at most 1", id, got)
 				}
 			}
 			t.Logf("%v", kinds)
@@ -75,7 +75,7 @@ func TestEveryClientGetsAnAnswerOrAReasonWhileTheAppRestarts(t *testing.T) {
 	}
 }
 
-// posts returns the ids of the POSTs.
+// posts returns the IDs of the POST requests.
 func (c *traffic) posts() (ids []string) {
 	for _, a := range c.attempts() {
 		if a.method == "POST" {
@@ -85,9 +85,8 @@ func (c *traffic) posts() (ids []string) {
 	return ids
 }
 
-// A restart that is shorter than CONNECT_RETRY is not noticed by those who come
-// while nothing listens.
-func TestARestartShorterThanCONNECT_RETRYIsBridged(t *testing.T) {
+// Requests wait during a restart that is shorter than CONNECT_RETRY.
+func TestShortAppRestartIsBridged(t *testing.T) {
 	alongside(t)
 	for _, protocol := range both {
 		for _, method := range []string{"GET", "POST"} {
@@ -128,18 +127,18 @@ func TestARestartShorterThanCONNECT_RETRYIsBridged(t *testing.T) {
 					}
 					p.watch(300*time.Millisecond, func() {
 						if len(done) > 0 {
-							t.Fatalf("an answer before there is an app: %+v", <-done)
+							t.Fatalf("got a response before the app started: %+v", <-done)
 						}
 					})
 					app.start()
 					for range 10 {
-						if r := receive(t, "an answer", done); r.err != nil || r.status != "200 OK" {
-							t.Errorf("round %d: got %q, %v, want the app's 200", round, r.status, r.err)
+						if r := receive(t, "a response", done); r.err != nil || r.status != "200 OK" {
+							t.Errorf("round %d: got %q, %v, want 200 of the app", round, r.status, r.err)
 						}
 					}
 					for _, id := range ids {
 						if got := ledger.count(id); got != 1 {
-							t.Errorf("the app has seen %s %d times, want once", id, got)
+							t.Errorf("the app received %s %d times, want 1", id, got)
 						}
 					}
 				}
@@ -148,19 +147,19 @@ func TestARestartShorterThanCONNECT_RETRYIsBridged(t *testing.T) {
 	}
 }
 
-// A restart that takes longer is told, after that time and with its word.
-func TestARestartLongerThanCONNECT_RETRYIsAnswered(t *testing.T) {
+// A longer restart is reported after CONNECT_RETRY with its reason.
+func TestLongAppRestartReturns502(t *testing.T) {
 	p := newProxy(t)
 	p.start("CONNECT_RETRY=300ms")
 	began := time.Now()
 	m := dial(t, p.addr()).ask("/")
 	checkOurs(t, p, m, 502, "connection_refused", "app-unreachable")
 	if took := time.Since(began); took < 250*time.Millisecond || took > 300*time.Millisecond+slack {
-		t.Errorf("it took %v, want 300ms", took)
+		t.Errorf("got the response after %v, want 300ms", took)
 	}
 }
 
-// A careless app closes kept-alive connections whenever it likes, without a word.
+// A careless app closes idle connections at any time without announcing it.
 type careless struct {
 	app   *bareApp
 	mu    sync.Mutex
@@ -179,9 +178,9 @@ func (a *careless) seen(id string) int {
 	return a.count[id]
 }
 
-// Not one GET fails, and the app sees not one POST twice, whenever and however
-// it closes its idle connections.
-func TestAnAppThatClosesIdleConnectionsAtRandomCostsNothing(t *testing.T) {
+// No GET request fails, and the app receives no POST request twice, if the app closes its idle
+// connections at random times.
+func TestAppThatClosesIdleConnectionsAtRandom(t *testing.T) {
 	alongside(t)
 	for name, reset := range map[string]bool{"FIN": false, "reset": true} {
 		t.Run(name, func(t *testing.T) {
@@ -191,11 +190,12 @@ func TestAnAppThatClosesIdleConnectionsAtRandomCostsNothing(t *testing.T) {
 			app.app = p.bare(func(c *bareConn, m *message) bool {
 				app.note(m)
 				c.send(ok)
-				// A little after its answer, at times: just when the next request comes.
+				// In some cases, close the connection shortly after the response, when the next
+				// request arrives.
 				if rand.IntN(3) == 0 {
-					time.Sleep(time.Duration(rand.IntN(2000)) * time.Microsecond) // real time
+					time.Sleep(time.Duration(rand.IntN(2000)) * time.Microsecond) // sleeps because the close must race with the next request
 					if c.r.Buffered() > 0 {
-						return true // it has come already
+						return true // the next request has arrived
 					}
 					closes.Add(1)
 					if reset {
@@ -216,32 +216,33 @@ func TestAnAppThatClosesIdleConnectionsAtRandomCostsNothing(t *testing.T) {
 				seen := app.seen(a.id)
 				switch {
 				case a.method == "GET" && (a.status != 200 || !a.whole):
-					t.Errorf("a GET failed: %v", a)
+					t.Errorf("GET failed: %v", a)
 				case a.method == "POST" && seen > 1:
-					t.Errorf("the app has seen a POST %d times: %v", seen, a)
+					t.Errorf("the app received a POST %d times: %v", seen, a)
 				case a.method == "POST" && (!a.whole || a.status != 200):
-					// It may have been read in the moment of the close: only the client knows
-					// whether it can be sent again. It has to be told.
+					// The app may have read the request while it closed the connection. Only
+					// the client knows whether the request can be sent again, so it must
+					// receive an error.
 					if a.status != 502 || a.word != "app-reset" {
-						t.Errorf("a POST got neither an answer nor a reason: %v", a)
+						t.Errorf("POST: got %v, want a response or app-reset", a)
 					}
 					failed++
 				}
 			}
-			t.Logf("%d requests, %d connections closed by the app, %d POSTs told app-reset", len(c.attempts()), closes.Load(), failed)
+			t.Logf("%d requests, %d connections closed by the app, %d POST requests failed with app-reset", len(c.attempts()), closes.Load(), failed)
 		})
 	}
 }
 
-// An app that announces how long it keeps idle connections is believed.
-func TestAnAnnouncedKeepAliveIsRespected(t *testing.T) {
+// The sidecar respects the keep-alive timeout that an app announces.
+func TestKeepAliveTimeoutOfAppIsRespected(t *testing.T) {
 	p := newProxy(t)
 	var late atomic.Int32
 	app := &careless{count: map[string]int{}}
 	app.app = p.bare(func(c *bareConn, m *message) bool {
 		app.note(m)
 		c.send("HTTP/1.1 200 OK\r\nKeep-Alive: timeout=2\r\nContent-Length: 2\r\n\r\nok")
-		// It closes after its two seconds, and never looks at what comes then.
+		// The app stops reading after two seconds, as it has announced.
 		c.SetReadDeadline(time.Now().Add(2 * time.Second))
 		if _, err := c.r.Peek(1); err != nil {
 			return false
@@ -254,7 +255,7 @@ func TestAnAnnouncedKeepAliveIsRespected(t *testing.T) {
 	var all sync.WaitGroup
 	for client := range 6 {
 		all.Go(func() {
-			pause := time.Duration(1900+client*40) * time.Millisecond // around the timeout
+			pause := time.Duration(1900+client*40) * time.Millisecond // before and after the timeout
 			for i := 0; time.Now().Before(end); i++ {
 				id := fmt.Sprintf("%d-%d", client, i)
 				w := dial(t, p.addr())
@@ -266,9 +267,9 @@ func TestAnAnnouncedKeepAliveIsRespected(t *testing.T) {
 					t.Errorf("%s: got %v, %v, want 200", id, m, err)
 				}
 				if got := app.seen(id); got != 1 {
-					t.Errorf("the app has seen %s %d times, want once", id, got)
+					t.Errorf("the app received %s %d times, want 1", id, got)
 				}
-				time.Sleep(pause) // real time: the pace of a client
+				time.Sleep(pause) // sleeps because the client must pause for about the keep-alive timeout
 			}
 		})
 	}

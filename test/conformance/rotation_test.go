@@ -26,7 +26,7 @@ import (
 
 // TLS: docs/promises.md 3.9.
 
-// shakeHands opens a TLS connection and asks for /bytes/2 on it.
+// shakeHands opens a TLS connection and requests /bytes/2.
 func shakeHands(addr string, config *tls.Config) (tls.ConnectionState, error) {
 	d := net.Dialer{Timeout: patience}
 	c, err := tls.DialWithDialer(&d, "tcp", addr, config)
@@ -54,8 +54,8 @@ func unverified(change func(*tls.Config)) *tls.Config {
 	return c
 }
 
-// mount puts a pair where the sidecar looks, as the kubelet does with a Secret:
-// all files at once, by a symbolic link that changes.
+// mount writes files as the kubelet does for a Secret: it replaces all files at the same time
+// by changing a symbolic link.
 func mount(t *testing.T, dir string, files map[string][]byte) {
 	t.Helper()
 	version, err := os.MkdirTemp(dir, "..version")
@@ -93,9 +93,9 @@ func pair(t *testing.T) (files map[string][]byte, serial string) {
 	return map[string][]byte{"tls.crt": certificate, "tls.key": key}, parsed.SerialNumber.String()
 }
 
-// Certificates are exchanged under load, then replaced by rubbish: not one
-// handshake fails, the old pair stays, and the log says so.
-func TestCertificatesAreExchangedWithoutAFailedHandshake(t *testing.T) {
+// Certificates are replaced under load, and then replaced by an invalid one. No handshake
+// fails, the last valid key pair stays in use, and the error is logged.
+func TestCertificateRotationFailsNoHandshake(t *testing.T) {
 	p := newProxy(t)
 	p.sample()
 	first, firstSerial := pair(t)
@@ -129,24 +129,24 @@ func TestCertificatesAreExchangedWithoutAFailedHandshake(t *testing.T) {
 	mount(t, p.dir, map[string][]byte{"tls.crt": []byte("rubbish"), "tls.key": second["tls.key"]})
 	p.awaitLog("certificate not in use", "tls.crt")
 	if got := serial(); got != secondSerial {
-		t.Errorf("after the rubbish: got the certificate %s, want to keep %s", got, secondSerial)
+		t.Errorf("after the invalid certificate: got certificate %s, want %s", got, secondSerial)
 	}
-	// And a good one after that.
+	// A valid certificate replaces the invalid one.
 	third, thirdSerial := pair(t)
 	mount(t, p.dir, third)
 	inUse("the third", thirdSerial)
 	stop()
 	if m := old.ask("/bytes/2"); m.status() != 200 {
-		t.Errorf("a connection of before all that: got %q, want 200", m.Start)
+		t.Errorf("old connection: got %q, want 200", m.Start)
 	}
 	oldH2.open(1, true, "GET", "/bytes/2")
 	if a := oldH2.answer(1); a.status != 200 {
-		t.Errorf("an HTTP/2 connection of before all that: got %+v, want 200", a)
+		t.Errorf("old HTTP/2 connection: got %+v, want 200", a)
 	}
 }
 
-// shakeHandsAllTheTime begins handshakes from four clients, none of which may fail, until
-// stop is called.
+// shakeHandsAllTheTime starts four clients that complete handshakes until stop is called. The
+// test fails if a handshake fails.
 func shakeHandsAllTheTime(t *testing.T, addr string) (stop func()) {
 	t.Helper()
 	end := make(chan struct{})
@@ -161,44 +161,44 @@ func shakeHandsAllTheTime(t *testing.T, addr string) (stop func()) {
 				default:
 				}
 				if _, err := shakeHands(addr, unverified(nil)); err != nil {
-					t.Errorf("a handshake: %v", err)
+					t.Errorf("handshake: %v", err)
 				}
 				shaken.Add(1)
-				time.Sleep(10 * time.Millisecond) // real time: the pace of a client
+				time.Sleep(10 * time.Millisecond) // sleeps to limit the rate of handshakes
 			}
 		})
 	}
 	return func() {
 		close(end)
 		all.Wait()
-		t.Logf("%d handshakes", shaken.Load())
+		t.Logf("completed %d handshakes", shaken.Load())
 	}
 }
 
-// TLS begins when the certificate appears, and nothing else has to happen.
-func TestACertificateMayComeLate(t *testing.T) {
+// TLS starts when the certificate appears, without a restart.
+func TestTLSStartsWhenCertificateAppears(t *testing.T) {
 	p := newProxy(t)
 	p.sample()
 	p.start()
 	if c, err := net.Dial("tcp", p.tlsAddr()); err == nil {
 		c.Close()
-		t.Error("the port for TLS is open without a certificate")
+		t.Error("the TLS port is open without a certificate")
 	}
 	files, want := pair(t)
-	mount(t, p.dir, map[string][]byte{"tls.crt": files["tls.crt"]}) // half of it is nothing
+	mount(t, p.dir, map[string][]byte{"tls.crt": files["tls.crt"]}) // a certificate without its key is not used
 	p.awaitLog("certificate not in use", "tls.key")
 	mount(t, p.dir, files)
 	p.poll("TLS is served", func() error {
 		state, err := shakeHands(p.tlsAddr(), unverified(nil))
 		if err == nil && state.PeerCertificates[0].SerialNumber.String() != want {
-			err = errors.New("another certificate")
+			err = errors.New("got another certificate")
 		}
 		return err
 	})
 	p.signal(syscall.SIGTERM)
 }
 
-func TestALPNOffersHTTP2AndHTTP1(t *testing.T) {
+func TestALPNSupportsHTTP2AndHTTP1(t *testing.T) {
 	p := newProxy(t)
 	writeCertificate(t, p.dir)
 	p.sample()
@@ -223,8 +223,8 @@ func TestALPNOffersHTTP2AndHTTP1(t *testing.T) {
 	}
 }
 
-// The settings of Knative's head, and what they mean to a client.
-func TestTheTLSSettingsAreHonoured(t *testing.T) {
+// The TLS settings of Knative and their effects on clients.
+func TestTLSSettingsApplyToHandshakes(t *testing.T) {
 	alongside(t)
 	only := func(version uint16) func(*tls.Config) {
 		return func(c *tls.Config) { c.MinVersion, c.MaxVersion = version, version }
@@ -232,7 +232,7 @@ func TestTheTLSSettingsAreHonoured(t *testing.T) {
 	for name, row := range map[string]struct {
 		env    []string
 		client func(*tls.Config)
-		check  func(tls.ConnectionState) error // nil: the handshake is refused
+		check  func(tls.ConnectionState) error // checks the connection; nil means that the handshake fails
 	}{
 		"1.3 by default": {nil, nil, version(tls.VersionTLS13)},
 		"no 1.2":         {nil, only(tls.VersionTLS12), nil},
@@ -243,7 +243,7 @@ func TestTheTLSSettingsAreHonoured(t *testing.T) {
 		"a cipher suite": {[]string{"QUEUE_PROXY_TLS_MIN_VERSION=1.2", "QUEUE_PROXY_TLS_MAX_VERSION=1.2", "QUEUE_PROXY_TLS_CIPHER_SUITES=TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"},
 			nil, func(s tls.ConnectionState) error {
 				if s.CipherSuite != tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384 {
-					return fmt.Errorf("got %s", tls.CipherSuiteName(s.CipherSuite))
+					return fmt.Errorf("got cipher suite %s", tls.CipherSuiteName(s.CipherSuite))
 				}
 				return nil
 			}},
@@ -255,7 +255,7 @@ func TestTheTLSSettingsAreHonoured(t *testing.T) {
 			c.CurvePreferences = []tls.CurveID{tls.X25519, tls.CurveP384}
 		}, func(s tls.ConnectionState) error {
 			if s.CurveID != tls.CurveP384 {
-				return fmt.Errorf("got %v", s.CurveID)
+				return fmt.Errorf("got curve %v, want P-384", s.CurveID)
 			}
 			return nil
 		}},
@@ -271,9 +271,9 @@ func TestTheTLSSettingsAreHonoured(t *testing.T) {
 			state, err := shakeHands(p.tlsAddr(), unverified(row.client))
 			switch {
 			case row.check == nil && err == nil:
-				t.Errorf("got %s, %s, want the handshake refused", tls.VersionName(state.Version), tls.CipherSuiteName(state.CipherSuite))
+				t.Errorf("got a connection with %s and %s, want a failed handshake", tls.VersionName(state.Version), tls.CipherSuiteName(state.CipherSuite))
 			case row.check != nil && err != nil:
-				t.Errorf("got %v, want a handshake", err)
+				t.Errorf("got %v, want a successful handshake", err)
 			case row.check != nil:
 				if err := row.check(state); err != nil {
 					t.Error(err)
@@ -292,12 +292,12 @@ func version(want uint16) func(tls.ConnectionState) error {
 	}
 }
 
-// Bad values are refused at start, with or without a certificate.
-func TestBadTLSSettingsAreClearErrors(t *testing.T) {
+// Invalid values are rejected at startup, with or without a certificate.
+func TestInvalidTLSSettingsFailStart(t *testing.T) {
 	alongside(t)
 	for _, setting := range []string{
 		"QUEUE_PROXY_TLS_MIN_VERSION=1.1", "QUEUE_PROXY_TLS_MIN_VERSION=TLS1.3", "QUEUE_PROXY_TLS_MAX_VERSION=1.4",
-		"QUEUE_PROXY_TLS_MAX_VERSION=1.2", // less than the least
+		"QUEUE_PROXY_TLS_MAX_VERSION=1.2", // lower than the minimum
 		"QUEUE_PROXY_TLS_CIPHER_SUITES=TLS_RSA_WITH_RC4_128_SHA", "QUEUE_PROXY_TLS_CIPHER_SUITES=nonsense",
 		"QUEUE_PROXY_TLS_CURVE_PREFERENCES=P-111",
 	} {
@@ -309,13 +309,13 @@ func TestBadTLSSettingsAreClearErrors(t *testing.T) {
 			}
 			name, value, _ := strings.Cut(setting, "=")
 			if !p.out.says(name, value) {
-				t.Errorf("no line names %s and %s", name, value)
+				t.Errorf("got no log line with %s and %s", name, value)
 			}
 		})
 	}
 }
 
-// An authority signs certificates of clients.
+// An authority signs client certificates.
 type authority struct {
 	t    *testing.T
 	cert *x509.Certificate
@@ -347,7 +347,7 @@ func (a *authority) pem() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw})
 }
 
-// client returns a certificate that a has signed.
+// client returns a client certificate that is signed by a.
 func (a *authority) client() tls.Certificate {
 	a.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -366,7 +366,7 @@ func (a *authority) client() tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-func TestClientsMustShowACertificateWhereOneIsAskedFor(t *testing.T) {
+func TestClientCertificateIsRequired(t *testing.T) {
 	p := newProxy(t)
 	writeCertificate(t, p.dir)
 	p.sample()
@@ -378,35 +378,35 @@ func TestClientsMustShowACertificateWhereOneIsAskedFor(t *testing.T) {
 	p.start("QUEUE_PROXY_TLS_CLIENT_CA=" + file)
 	with := func(cert tls.Certificate) *tls.Config {
 		return unverified(func(c *tls.Config) {
-			// Whatever the server says it takes.
+			// Send the certificate even if the server does not accept its authority.
 			c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &cert, nil }
 		})
 	}
 	if _, err := shakeHands(p.tlsAddr(), with(ours.client())); err != nil {
-		t.Errorf("a certificate of the authority: %v", err)
+		t.Errorf("client with a valid certificate: %v", err)
 	}
 	for name, c := range map[string]*tls.Config{"none": unverified(nil), "another authority's": with(theirs.client())} {
 		if _, err := shakeHands(p.tlsAddr(), c); err == nil {
-			t.Errorf("a client with %s was served", name)
+			t.Errorf("client with certificate %q: got a response, want an error", name)
 		}
 	}
 	if m := dial(t, p.addr()).ask("/bytes/2"); m.status() != 200 {
 		t.Errorf("plain HTTP: got %q, want 200", m.Start)
 	}
-	// The authorities are renewed as certificates are.
+	// The sidecar reloads the authorities like certificates.
 	if err := os.WriteFile(file, theirs.pem(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p.poll("the other authority is trusted", func() error {
+	p.poll("the new authority is trusted", func() error {
 		_, err := shakeHands(p.tlsAddr(), with(theirs.client()))
 		return err
 	})
 	if _, err := shakeHands(p.tlsAddr(), with(ours.client())); err == nil {
-		t.Error("a client of the authority that was taken away was served")
+		t.Error("client of the removed authority: got a response, want an error")
 	}
 }
 
-func TestAClientCAThatCannotBeReadIsAClearError(t *testing.T) {
+func TestInvalidClientCAFailsStart(t *testing.T) {
 	alongside(t)
 	for name, text := range map[string]string{"missing": "", "rubbish": "rubbish"} {
 		t.Run(name, func(t *testing.T) {
@@ -423,14 +423,14 @@ func TestAClientCAThatCannotBeReadIsAClearError(t *testing.T) {
 				t.Errorf("got exit code %d, want 1", got)
 			}
 			if !p.out.says("QUEUE_PROXY_TLS_CLIENT_CA", file) {
-				t.Error("no line names the variable and the file")
+				t.Error("got no log line with the variable and the file")
 			}
 		})
 	}
 }
 
-// Whoever speaks the wrong protocol is closed at once.
-func TestPlainHTTPToTheTLSPortDoesNotHang(t *testing.T) {
+// A connection with the wrong protocol is closed immediately.
+func TestPlainHTTPOnTLSPortIsClosed(t *testing.T) {
 	p := newProxy(t)
 	writeCertificate(t, p.dir)
 	app := p.bare(answers(ok))
@@ -444,26 +444,26 @@ func TestPlainHTTPToTheTLSPortDoesNotHang(t *testing.T) {
 		began := time.Now()
 		b, _ := io.ReadAll(w.r)
 		if took := time.Since(began); took > slack {
-			t.Errorf("%s: it took %v, want an end at once", name, took)
+			t.Errorf("%s: connection closed after %v, want at most %v", name, took, slack)
 		}
 		if strings.Contains(string(b), " 200 ") {
-			t.Errorf("%s: got %q, want it refused", name, b)
+			t.Errorf("%s: got %q, want no response with status 200", name, b)
 		}
 	}
 	w := dial(t, p.addr())
 	w.send("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")
 	if m := w.receive("GET"); m.status() != 400 {
-		t.Errorf("TLS to the plain port: got %q, want 400", m.Start)
+		t.Errorf("TLS handshake on the plain port: got %q, want 400", m.Start)
 	}
 	w.closed()
 	if heard, broken := app.requests(); len(heard)+len(broken) > 0 {
-		t.Errorf("the app has heard %d requests", len(heard)+len(broken))
+		t.Errorf("the app received %d requests, want 0", len(heard)+len(broken))
 	}
 }
 
-// What is refused in plain text is refused inside TLS, and nothing is served
-// behind a head that is in doubt.
-func TestAttacksAreRefusedInsideTLSToo(t *testing.T) {
+// Requests that are rejected in plain text are also rejected over TLS. Data after an ambiguous
+// request is not parsed as a request.
+func TestSmugglingOverTLSIsRejected(t *testing.T) {
 	p := newProxy(t)
 	writeCertificate(t, p.dir)
 	app := p.bare(answers(ok))
@@ -489,17 +489,17 @@ func TestAttacksAreRefusedInsideTLSToo(t *testing.T) {
 	heard, broken := app.requests()
 	for _, m := range heard {
 		if strings.Contains(m.Start, "smuggled") {
-			t.Error("the app has heard the smuggled request")
+			t.Error("the app received the smuggled request")
 		}
 	}
 	if len(heard) > 2 || len(broken) > 0 {
-		t.Errorf("the app has heard %d requests and %v, want at most those that net/http takes", len(heard), broken)
+		t.Errorf("the app received %d requests and %v, want at most 2 and none", len(heard), broken)
 	}
 }
 
-// Who agrees on HTTP/2 and then speaks something else is closed without a word (RFC
-// 9113 section 3.4), as every server on net/http does it.
-func TestWhoAgreesOnHTTP2IsNotServedHTTP1(t *testing.T) {
+// A client that negotiates HTTP/2 and does not send the HTTP/2 preface is disconnected without
+// a response (RFC 9113 section 3.4), as by net/http.
+func TestHTTP1AfterNegotiatingHTTP2ClosesConnection(t *testing.T) {
 	p := newProxy(t)
 	writeCertificate(t, p.dir)
 	app := p.bare(answers(ok))
@@ -513,16 +513,16 @@ func TestWhoAgreesOnHTTP2IsNotServedHTTP1(t *testing.T) {
 		w := dialTLS(t, p.tlsAddr(), "h2")
 		w.send(text)
 		if b, err := io.ReadAll(w.r); len(b) > 0 || err != nil {
-			t.Errorf("%s: got %q, %v; want nothing, and the end", name, b, err)
+			t.Errorf("%s: got %q, %v, want the end of the connection", name, b, err)
 		}
 	}
 	if heard, broken := app.requests(); len(heard)+len(broken) > 0 {
-		t.Errorf("the app has heard %d requests, want none", len(heard)+len(broken))
+		t.Errorf("the app received %d requests, want 0", len(heard)+len(broken))
 	}
 }
 
-// scrapeTLS asks the metrics' port over TLS as Prometheus does.
-// It shows a certificate, if there is one, whatever the server says it takes.
+// scrapeTLS scrapes the metrics port over TLS like Prometheus. It sends the given certificate
+// even if the server does not accept its authority.
 func (p *proxy) scrapeTLS(certificate []byte, shown ...tls.Certificate) error {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(certificate)
@@ -544,7 +544,7 @@ func (p *proxy) scrapeTLS(certificate []byte, shown ...tls.Certificate) error {
 	return err
 }
 
-func TestMetricsAreServedOverTLSAlone(t *testing.T) {
+func TestMetricsTLSRejectsPlainText(t *testing.T) {
 	p := newProxy(t)
 	p.sample()
 	dir := t.TempDir()
@@ -552,12 +552,12 @@ func TestMetricsAreServedOverTLSAlone(t *testing.T) {
 	mount(t, dir, map[string][]byte{"cert.pem": first, "key.pem": key})
 	p.start("METRICS_NAMES=default", "METRICS_PROMETHEUS_TLS_CERT="+filepath.Join(dir, "cert.pem"), "METRICS_PROMETHEUS_TLS_KEY="+filepath.Join(dir, "key.pem"))
 	if err := p.scrapeTLS(first); err != nil {
-		t.Errorf("over TLS: %v", err)
+		t.Errorf("scrape over TLS: %v", err)
 	}
 	if answer, err := http.Get("http://" + local(p.port.metrics) + "/metrics"); err == nil {
 		answer.Body.Close()
 		if answer.StatusCode != 400 {
-			t.Errorf("in plain text: got %d, want 400", answer.StatusCode)
+			t.Errorf("scrape in plain text: got %d, want 400", answer.StatusCode)
 		}
 	}
 	second, key := newCertificate(t)
@@ -565,7 +565,7 @@ func TestMetricsAreServedOverTLSAlone(t *testing.T) {
 	p.poll("the new certificate is served", func() error { return p.scrapeTLS(second) })
 }
 
-func TestScrapersShowCertificatesWhenAsked(t *testing.T) {
+func TestMetricsClientCertificates(t *testing.T) {
 	alongside(t)
 	for auth, without := range map[string]bool{"require": false, " Optional": true} {
 		t.Run(auth, func(t *testing.T) {
@@ -584,21 +584,21 @@ func TestScrapersShowCertificatesWhenAsked(t *testing.T) {
 				t.Fatal(err)
 			}
 			if err := p.scrapeTLS(server, ours.client()); err != nil {
-				t.Errorf("with a certificate: %v", err)
+				t.Errorf("scrape with a certificate: %v", err)
 			}
 			if err := p.scrapeTLS(server); (err == nil) != without {
-				t.Errorf("without one: got %v, want it served: %t", err, without)
+				t.Errorf("scrape without a certificate: got %v, want success: %t", err, without)
 			}
 			if err := p.scrapeTLS(server, theirs.client()); err == nil {
-				t.Error("with another authority's: got served, want it refused")
+				t.Error("scrape with a certificate of another authority: got a response, want an error")
 			}
 		})
 	}
 }
 
-// Whoever asks for encrypted metrics does not get them in plain text by a slip, and
-// traffic does not suffer from it.
-func TestMetricsTLSThatCannotBeUsedIsOff(t *testing.T) {
+// If the TLS settings of the metrics port are invalid, the port is closed instead of serving
+// plain text, and traffic is not affected.
+func TestInvalidMetricsTLSDisablesMetrics(t *testing.T) {
 	alongside(t)
 	certificate, key := newCertificate(t)
 	dir := t.TempDir()
@@ -630,10 +630,10 @@ func TestMetricsTLSThatCannotBeUsedIsOff(t *testing.T) {
 			p.awaitLog("metrics are not served", v.want)
 			if c, err := net.DialTimeout("tcp", local(p.port.metrics), patience); err == nil {
 				c.Close()
-				t.Error("the metrics' port is open")
+				t.Error("the metrics port is open")
 			}
 			if m := dial(t, p.addr()).ask("/bytes/2"); m.status() != 200 {
-				t.Errorf("a request: got %q, want 200", m.Start)
+				t.Errorf("request: got %q, want 200", m.Start)
 			}
 		})
 	}

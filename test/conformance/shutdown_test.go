@@ -22,18 +22,19 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// The end of a pod: docs/promises.md 3.5.
+// Shutdown of a pod: docs/promises.md 3.5.
 
-// slack is what a busy machine may add to a time that a test reads off. It is less than
-// the ten seconds and more that the same would take if it waited for what it must not.
+// slack is the delay that a busy machine may add to a duration. It is lower than the ten
+// seconds or more that an unwanted wait would add.
 const slack = 3 * time.Second
 
-// endlessID is the last stream id of a GOAWAY that refuses nothing (RFC 9113 6.8).
+// endlessID is the last stream ID of a GOAWAY that rejects no stream (RFC 9113 section 6.8).
 const endlessID = 1<<31 - 1
 
-// Two hundred clients at full speed, SIGTERM in the midst of it, no new requests a
-// second later: each request was answered by the app, and reached it once.
-func TestNothingIsLostWhenAPodEndsUnderLoad(t *testing.T) {
+// 200 clients send requests at full speed, and the sidecar receives SIGTERM. The clients stop
+// one second later. The app receives each request once, and each client receives the response
+// of the app.
+func TestDrainUnderLoadLosesNoRequest(t *testing.T) {
 	const quiet, longest = 500 * time.Millisecond, 400 * time.Millisecond
 	p := newProxy(t)
 	p.start("DRAIN_QUIET_PERIOD="+quiet.String(), "DRAIN_DEADLINE=15s")
@@ -52,7 +53,7 @@ func TestNothingIsLostWhenAPodEndsUnderLoad(t *testing.T) {
 	since := c.answered()
 	c.until("a thousand more have been answered", func() bool { return c.answered() > since+1000 })
 	if p.ended() {
-		t.Fatal("the sidecar has ended while clients were sending")
+		t.Fatal("the sidecar exited while clients were sending requests")
 	}
 	c.end()
 	idle := time.Now()
@@ -60,25 +61,25 @@ func TestNothingIsLostWhenAPodEndsUnderLoad(t *testing.T) {
 		t.Errorf("got exit code %d, want 0", got)
 	}
 	if took, most := time.Since(idle), quiet+longest+slack; took > most {
-		t.Errorf("it ended %v after the last request, want at most %v", took, most)
+		t.Errorf("the sidecar exited %v after the last request, want at most %v", took, most)
 	}
 	for _, a := range c.attempts() {
 		if a.status != 200 || !a.whole {
-			t.Errorf("not answered by the app: %v", a)
+			t.Errorf("got %v, want a response of the app", a)
 		}
 		if got := app.Seen(a.id); got != 1 {
-			t.Errorf("the app has seen it %d times, want once: %v", got, a)
+			t.Errorf("the app received the request %d times, want 1: %v", got, a)
 		}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.closes) > 0 || len(c.noClose) > 0 {
-		t.Errorf("WebSockets ended before their clients wanted: %v, %v", c.closes, c.noClose)
+		t.Errorf("got WebSocket close codes %v and errors %v, want none", c.closes, c.noClose)
 	}
 	t.Logf("%d requests and %d WebSocket messages", len(c.ledger), c.echoed)
 }
 
-// until polls while the clients are at work.
+// until waits for a condition while the clients send requests.
 func (c *traffic) until(what string, is func() bool) {
 	c.t.Helper()
 	poll(c.t, what, func() error {
@@ -89,8 +90,9 @@ func (c *traffic) until(what string, is func() bool) {
 	})
 }
 
-// Clients that never stop: the deadline ends it, and whoever is cut is told why.
-func TestClientsThatNeverStopAreCutAtTheDeadlineWithTheReason(t *testing.T) {
+// Clients never stop sending requests. The sidecar exits at the deadline, and canceled requests
+// get the reason.
+func TestDrainDeadlineCancelsRequestsWithReason(t *testing.T) {
 	const deadline = 2 * time.Second
 	p := newProxy(t)
 	p.start("DRAIN_QUIET_PERIOD=300ms", "DRAIN_DEADLINE="+deadline.String())
@@ -109,7 +111,7 @@ func TestClientsThatNeverStopAreCutAtTheDeadlineWithTheReason(t *testing.T) {
 		t.Errorf("got exit code %d, want 0", got)
 	}
 	if took := time.Since(began); took < deadline-100*time.Millisecond || took > deadline+slack {
-		t.Errorf("it ended after %v, want the deadline of %v and at most %v more", took, deadline, slack)
+		t.Errorf("the sidecar exited after %v, want the deadline of %v and at most %v more", took, deadline, slack)
 	}
 	c.end()
 	kinds := map[string]int{}
@@ -119,7 +121,7 @@ func TestClientsThatNeverStopAreCutAtTheDeadlineWithTheReason(t *testing.T) {
 		case a.whole && a.status == 200:
 			kinds["answered"]++
 			if seen != 1 {
-				t.Errorf("the app has seen it %d times, want once: %v", seen, a)
+				t.Errorf("the app received the request %d times, want 1: %v", seen, a)
 			}
 		case a.whole && a.status == 503 && a.word == "draining" && a.body == shuttingDown:
 			kinds["told"]++
@@ -130,29 +132,29 @@ func TestClientsThatNeverStopAreCutAtTheDeadlineWithTheReason(t *testing.T) {
 		case !a.begun && seen == 0 && a.ended.After(began.Add(deadline-100*time.Millisecond)):
 			kinds["never read"]++
 		default:
-			t.Errorf("%v after the signal, seen %d times by the app: %v", a.began.Sub(began), seen, a)
+			t.Errorf("request %v after the signal, received %d times by the app: %v", a.began.Sub(began), seen, a)
 		}
 	}
 	if kinds["told"] == 0 {
-		t.Error("nobody was told why")
+		t.Error("got no response with reason draining")
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, code := range c.closes {
 		if code != websocket.StatusGoingAway {
-			t.Errorf("a WebSocket was closed with %v, want 1001", code)
+			t.Errorf("got WebSocket close code %v, want 1001", code)
 		}
 	}
 	if len(c.closes) != 20 || len(c.noClose) > 0 {
-		t.Errorf("%d of 20 WebSockets were closed, the others ended with %v", len(c.closes), c.noClose)
+		t.Errorf("%d of 20 WebSockets received a Close frame, the others ended with %v", len(c.closes), c.noClose)
 	}
 	t.Logf("%v", kinds)
 }
 
-// A chatty user container, as a handler: it never ends by itself, but for /now.
+// A chatty user container sends responses without end, except to requests for /now.
 type chatty struct {
-	running atomic.Int32 // requests
-	over    chan string  // the path of each request whose client or sidecar has gone
+	running atomic.Int32 // number of requests in progress
+	over    chan string  // paths of requests that were canceled
 }
 
 func newChatty() *chatty { return &chatty{over: make(chan string, 100)} }
@@ -181,7 +183,7 @@ func (a *chatty) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "/now":
 		return
 	case "/wait":
-		io.Copy(io.Discard, r.Body) // or net/http would not notice the end
+		io.Copy(io.Discard, r.Body) // net/http detects the end of the connection only after the body
 		<-r.Context().Done()
 		return
 	case "/silent", "/silent-fixed", "/grpc":
@@ -198,7 +200,7 @@ func (a *chatty) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// begunOn waits for the first bytes of a response's body on a bare connection.
+// begunOn waits for the header section of a response with status 200.
 func (w *client) begunOn(method, target string) *message {
 	w.t.Helper()
 	m, err := readHead(w.r)
@@ -211,8 +213,8 @@ func (w *client) begunOn(method, target string) *message {
 	return m
 }
 
-// What the deadline cuts, and how each protocol tells it.
-func TestTheDeadlineAnswersEachProtocolInItsOwnWay(t *testing.T) {
+// At the deadline, each protocol reports canceled requests in its own way.
+func TestDrainDeadlineForEachProtocol(t *testing.T) {
 	p := newProxy(t)
 	p.start("DRAIN_QUIET_PERIOD=100ms", "DRAIN_DEADLINE=1s")
 	app := newChatty()
@@ -230,9 +232,9 @@ func TestTheDeadlineAnswersEachProtocolInItsOwnWay(t *testing.T) {
 	fixed.begunOn("GET", "/fixed")
 	begun0.begunOn("GET", "/old")
 	h2 := beginOverH2(t, p)
-	p.poll("all are at the app", func() error {
+	p.poll("the app received all requests", func() error {
 		if got := app.running.Load(); got != 11 {
-			return fmt.Errorf("there are %d of 11", got)
+			return fmt.Errorf("got %d of 11", got)
 		}
 		return nil
 	})
@@ -247,31 +249,31 @@ func TestTheDeadlineAnswersEachProtocolInItsOwnWay(t *testing.T) {
 	for name, c := range map[string]*client{"chunked": chunked, "of fixed length": fixed} {
 		b, err := io.ReadAll(c.r)
 		if err != nil && !errors.Is(err, syscall.ECONNRESET) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("response %s: %v", name, err)
 		}
 		if bytes.Contains(b, []byte("\r\n0\r\n")) || len(b) >= 100000 || bytes.Contains(b, []byte("shutting")) {
-			t.Errorf("a response %s that had begun went on with %.200q, want it cut", name, b)
+			t.Errorf("response %s: got %.200q, want a truncated body", name, b)
 		}
 	}
 	if b, err := io.ReadAll(begun0.r); !errors.Is(err, syscall.ECONNRESET) || bytes.Contains(b, []byte("shutting")) {
-		t.Errorf("a response over HTTP/1.0 that had begun ended with %v and %.100q, want a reset", err, b)
+		t.Errorf("response over HTTP/1.0: got %v and %.100q, want a reset", err, b)
 	}
 	wantCutOverH2(t, h2)
 	for range 11 {
-		receive(t, "the app notices the end of a request", app.over)
+		receive(t, "a request ends in the app", app.over)
 	}
 	if got := p.code(); got != 0 {
 		t.Errorf("got exit code %d, want 0", got)
 	}
 	for _, phase := range []string{"waiting", "streaming"} {
 		if !p.out.says(`"reason":"draining"`, fmt.Sprintf(`"phase":%q`, phase)) {
-			t.Errorf("no line of the log says draining in the phase %s", phase)
+			t.Errorf("got no log line with reason draining and phase %s", phase)
 		}
 	}
 }
 
-// beginOverH2 sends five requests to a chatty app on one connection, of which the
-// responses of 3, 5 and 9 begin.
+// beginOverH2 sends five requests to a chatty app on one connection. The responses on streams
+// 3, 5 and 9 begin.
 func beginOverH2(t *testing.T, p *proxy) *h2Peer {
 	t.Helper()
 	h2 := dialH2(t, p.addr())
@@ -286,7 +288,7 @@ func beginOverH2(t *testing.T, p *proxy) *h2Peer {
 	return h2
 }
 
-// wantCutOverH2 looks at how the requests of beginOverH2 end at the deadline.
+// wantCutOverH2 checks how the requests of beginOverH2 end at the deadline.
 func wantCutOverH2(t *testing.T, h2 *h2Peer) {
 	t.Helper()
 	if a := h2.answer(1); a.status != 503 || a.body != shuttingDown || a.cut {
@@ -294,7 +296,7 @@ func wantCutOverH2(t *testing.T, h2 *h2Peer) {
 	}
 	for _, stream := range []uint32{3, 5, 9} {
 		if a := h2.answer(stream); !a.cut || strings.Contains(a.body, "shutting") {
-			t.Errorf("h2c, stream %d, a response that had begun: got %+v, want RST_STREAM", stream, a)
+			t.Errorf("h2c, stream %d, response in progress: got %+v, want RST_STREAM", stream, a)
 		}
 	}
 	if a := h2.answer(7); a.status != 200 || a.get("grpc-status") != "14" || a.body != "" || a.cut {
@@ -302,8 +304,8 @@ func wantCutOverH2(t *testing.T, h2 *h2Peer) {
 	}
 }
 
-// gRPC's own client gets Unavailable, which is what lets it try elsewhere.
-func TestAGRPCCallCutByTheDeadlineIsUnavailable(t *testing.T) {
+// The gRPC client gets Unavailable, so it can retry the call on another pod.
+func TestDrainDeadlineEndsGRPCCallWithUnavailable(t *testing.T) {
 	p := newProxy(t)
 	p.start("DRAIN_QUIET_PERIOD=100ms", "DRAIN_DEADLINE=700ms")
 	app := newChatty()
@@ -316,7 +318,7 @@ func TestAGRPCCallCutByTheDeadlineIsUnavailable(t *testing.T) {
 		in, out := []byte("x"), []byte(nil)
 		ended <- client.Invoke(ctx, "/wait", &in, &out)
 	}()
-	p.poll("the call is at the app", func() error {
+	p.poll("the app received the call", func() error {
 		if app.running.Load() == 0 {
 			return errNotYet
 		}
@@ -331,8 +333,8 @@ func TestAGRPCCallCutByTheDeadlineIsUnavailable(t *testing.T) {
 	}
 }
 
-// Requests that wait for a slot when the deadline comes never reach the app.
-func TestTheDeadlineAnswersThoseThatWaitInTheQueue(t *testing.T) {
+// Requests that are queued at the deadline never reach the app.
+func TestDrainDeadlineCancelsQueuedRequests(t *testing.T) {
 	p := newProxy(t)
 	p.start("CONTAINER_CONCURRENCY=1", "DRAIN_QUIET_PERIOD=100ms", "DRAIN_DEADLINE=700ms")
 	h := p.holder()
@@ -350,15 +352,15 @@ func TestTheDeadlineAnswersThoseThatWaitInTheQueue(t *testing.T) {
 		t.Errorf("got exit code %d, want 0", got)
 	}
 	if got := h.order(); len(got) != 1 {
-		t.Errorf("the app got %v, want the running one alone", got)
+		t.Errorf("the app received %v, want only /running", got)
 	}
 	if !p.out.says(`"reason":"draining"`, `"phase":"queued"`) {
-		t.Error("no line of the log says draining in the phase queued")
+		t.Error("got no log line with reason draining and phase queued")
 	}
 }
 
-// A drain does not wait for the deadline when the queue empties before.
-func TestTheQueueIsServedInItsOrderWhileDraining(t *testing.T) {
+// The drain serves queued requests and does not wait for the deadline after the queue is empty.
+func TestDrainServesQueueInOrder(t *testing.T) {
 	p := newProxy(t)
 	p.start("CONTAINER_CONCURRENCY=1", "DRAIN_QUIET_PERIOD=100ms")
 	h := p.holder()
@@ -375,7 +377,7 @@ func TestTheQueueIsServedInItsOrderWhileDraining(t *testing.T) {
 		h.wait(t, path)
 		h.free(path)
 		if m := c.receive("GET"); m.status() != 200 || m.Body != path {
-			t.Errorf("got %q with %q, want the app's 200 to %s", m.Start, m.Body, path)
+			t.Errorf("got %q with %q, want 200 of the app with %s", m.Start, m.Body, path)
 		}
 	}
 	if got := p.code(); got != 0 {
@@ -383,9 +385,9 @@ func TestTheQueueIsServedInItsOrderWhileDraining(t *testing.T) {
 	}
 }
 
-// RFC 9113 6.8: the first GOAWAY refuses nothing, the last one nothing that was
-// opened; idle connections get it too.
-func TestHTTP2ConnectionsGetGOAWAYAndLoseNoStream(t *testing.T) {
+// RFC 9113 section 6.8: the first GOAWAY rejects no stream, and the last one rejects no stream
+// that was opened. Idle connections also receive GOAWAY.
+func TestDrainSendsGOAWAYWithoutLosingStreams(t *testing.T) {
 	p := newProxy(t)
 	writeCertificate(t, p.dir)
 	p.start("DRAIN_QUIET_PERIOD=300ms")
@@ -404,21 +406,21 @@ func TestHTTP2ConnectionsGetGOAWAYAndLoseNoStream(t *testing.T) {
 	p.signal(syscall.SIGTERM)
 	for name, c := range map[string]*h2Peer{"idle": idle, "without a request": fresh, "busy": busy, "over TLS": overTLS} {
 		if e := c.goAway(); e.last != endlessID || e.code != http2.ErrCodeNo {
-			t.Errorf("%s: got %v, want a GOAWAY that refuses nothing", name, e)
+			t.Errorf("%s: got %v, want a GOAWAY that rejects no stream", name, e)
 		}
 	}
-	// The client's requests may have been on their way: they are served.
+	// Streams that the client opened before it received GOAWAY are served.
 	busy.open(3, true, "GET", "/short")
 	if a := busy.answer(3); a.status != 200 || a.body != "/short" {
-		t.Errorf("a stream opened after the GOAWAY got %+v, want the app's 200", a)
+		t.Errorf("stream opened after GOAWAY: got %+v, want 200 of the app", a)
 	}
 	idle.open(3, true, "GET", "/short")
 	if a := idle.answer(3); a.status != 200 {
-		t.Errorf("a stream opened after the GOAWAY on an idle connection got %+v, want the app's 200", a)
+		t.Errorf("stream opened after GOAWAY on an idle connection: got %+v, want 200 of the app", a)
 	}
 	h.free("/held")
 	if a := busy.answer(1); a.status != 200 || a.body != "/held" {
-		t.Errorf("the stream in flight got %+v, want the app's 200", a)
+		t.Errorf("stream in progress: got %+v, want 200 of the app", a)
 	}
 	for name, row := range map[string]struct {
 		c    *h2Peer
@@ -426,11 +428,11 @@ func TestHTTP2ConnectionsGetGOAWAYAndLoseNoStream(t *testing.T) {
 	}{"idle": {idle, 3}, "without a request": {fresh, 0}, "busy": {busy, 3}, "over TLS": {overTLS, 1}} {
 		all := row.c.goAways()
 		if len(all) < 2 {
-			t.Errorf("%s: got %v, want two GOAWAYs", name, all)
+			t.Errorf("%s: got %v, want at least two GOAWAY frames", name, all)
 			continue
 		}
 		if e := all[len(all)-1]; e.last < row.last || e.last == endlessID || e.code != http2.ErrCodeNo {
-			t.Errorf("%s: the last one is %v, want last stream %d", name, e, row.last)
+			t.Errorf("%s: got last GOAWAY %v, want last stream %d", name, e, row.last)
 		}
 	}
 	if got := p.code(); got != 0 {
@@ -454,7 +456,7 @@ func TestNewHTTP2ConnectionGetsGOAWAYAfterResponse(t *testing.T) {
 		t.Errorf("got %+v, want 200", a)
 	}
 	if e := c.goAway(); e.last != endlessID {
-		t.Errorf("got %v, want a GOAWAY that refuses nothing", e)
+		t.Errorf("got %v, want a GOAWAY that rejects no stream", e)
 	}
 	c.open(3, true, "GET", "/short")
 	if a := c.answer(3); a.status != 200 {
@@ -467,8 +469,8 @@ func TestNewHTTP2ConnectionGetsGOAWAYAfterResponse(t *testing.T) {
 	}
 }
 
-// A reset would destroy what is still on its way to the client.
-func TestIdleConnectionsEndWithAFINNotAReset(t *testing.T) {
+// A reset would discard data that the client has not received yet.
+func TestDrainClosesIdleConnectionsWithoutReset(t *testing.T) {
 	p := newProxy(t)
 	writeCertificate(t, p.dir)
 	p.start("DRAIN_QUIET_PERIOD=200ms")
@@ -487,7 +489,7 @@ func TestIdleConnectionsEndWithAFINNotAReset(t *testing.T) {
 	p.signal(syscall.SIGTERM)
 	for i, c := range append(idle, unused) {
 		if n, err := c.r.Read(make([]byte, 1)); n != 0 || err != io.EOF {
-			t.Errorf("connection %d: got %d bytes and %v, want a plain end", i, n, err)
+			t.Errorf("connection %d: got %d bytes and %v, want EOF", i, n, err)
 		}
 	}
 	if got := p.code(); got != 0 {
@@ -495,15 +497,15 @@ func TestIdleConnectionsEndWithAFINNotAReset(t *testing.T) {
 	}
 }
 
-// Requests that come in the very moment when idle connections are closed are
-// either served or were never read: the app has seen those alone that were answered.
-func TestAnIdleConnectionIsNeverClosedOnARequestThatWasRead(t *testing.T) {
+// Requests that arrive at the time when idle connections are closed are either served or never
+// read. The app receives only requests that get a response.
+func TestDrainDoesNotCloseConnectionWithRequest(t *testing.T) {
 	alongside(t)
 	const quiet = 150 * time.Millisecond
 	for round := range 5 {
 		t.Run(fmt.Sprint(round), func(t *testing.T) {
 			p := newProxy(t)
-			p.start("DRAIN_QUIET_PERIOD="+quiet.String(), "EXCLUDE_PATHS=/bytes/2") // which does not put the end off
+			p.start("DRAIN_QUIET_PERIOD="+quiet.String(), "EXCLUDE_PATHS=/bytes/2") // excluded requests do not extend the quiet period
 			app := p.sample()
 			var conns []*client
 			for range 100 {
@@ -519,7 +521,7 @@ func TestAnIdleConnectionIsNeverClosedOnARequestThatWasRead(t *testing.T) {
 			for i, c := range conns {
 				at := signalled.Add(quiet - 10*time.Millisecond + time.Duration(random.Int64N(int64(60*time.Millisecond))))
 				all.Go(func() {
-					time.Sleep(time.Until(at)) // real time: around the end of the quiet period
+					time.Sleep(time.Until(at)) // sleeps because requests must arrive at about the end of the quiet period
 					id := fmt.Sprintf("%d-%d", round, i)
 					io.WriteString(c, request("GET", "/bytes/2", "X-Id: "+id))
 					m, err := readResponse(c.r, "GET")
@@ -529,10 +531,10 @@ func TestAnIdleConnectionIsNeverClosedOnARequestThatWasRead(t *testing.T) {
 					}
 					refused.Add(1)
 					if got := app.Seen(id); got != 0 {
-						t.Errorf("the app has seen a request whose client heard %v, %v", m, err)
+						t.Errorf("the app received a request whose client got %v, %v", m, err)
 					}
 					if err == nil || !ended(err) {
-						t.Errorf("got %v, %v, want an answer or the end of the connection", m, err)
+						t.Errorf("got %v, %v, want a response or the end of the connection", m, err)
 					}
 				})
 			}
@@ -540,14 +542,14 @@ func TestAnIdleConnectionIsNeverClosedOnARequestThatWasRead(t *testing.T) {
 			if got := p.code(); got != 0 {
 				t.Errorf("got exit code %d, want 0", got)
 			}
-			t.Logf("%d answered, %d too late", answered.Load(), refused.Load())
+			t.Logf("%d requests answered, %d rejected", answered.Load(), refused.Load())
 		})
 	}
 }
 
-// A request whose head is complete is accepted, however late, and may take until
-// the deadline: also one that was half sent when the drain was over.
-func TestARequestAcceptedAtTheVeryEndIsAnswered(t *testing.T) {
+// A request with a complete header section is accepted at any time and may take until the
+// deadline, even if its header section was incomplete at the end of the drain.
+func TestRequestCompletedAfterDrainIsServed(t *testing.T) {
 	p := newProxy(t)
 	p.start("DRAIN_QUIET_PERIOD=100ms", "DRAIN_DEADLINE=15s")
 	p.sample()
@@ -559,16 +561,16 @@ func TestARequestAcceptedAtTheVeryEndIsAnswered(t *testing.T) {
 	c.send("\r\n")
 	m := c.receive("GET")
 	if m.status() != 200 || m.Body != "slow\n" {
-		t.Errorf("got %q with %q, want the app's 200", m.Start, m.Body)
+		t.Errorf("got %q with %q, want 200 of the app", m.Start, m.Body)
 	}
 	if got := p.code(); got != 0 {
 		t.Errorf("got exit code %d, want 0", got)
 	}
 }
 
-// Somebody who never ends his request, or never reads his answer, does not hold
-// the pod beyond its grace period, of which three seconds are left at the deadline.
-func TestNobodyHoldsThePodBeyondTheDeadline(t *testing.T) {
+// Clients that never complete a request or never read a response do not keep the pod running
+// after the deadline, when three seconds of the grace period remain.
+func TestClientsDoNotExtendDrainDeadline(t *testing.T) {
 	alongside(t)
 	const deadline = time.Second
 	for name, hold := range holders {
@@ -587,13 +589,13 @@ func TestNobodyHoldsThePodBeyondTheDeadline(t *testing.T) {
 				t.Errorf("got exit code %d, want 0", got)
 			}
 			if took, most := time.Since(began), deadline+slack; took > most {
-				t.Errorf("it ended after %v, want at most %v", took, most)
+				t.Errorf("the sidecar exited after %v, want at most %v", took, most)
 			}
 		})
 	}
 }
 
-// holders are clients of all ports that never come to an end.
+// holders lists clients of all ports whose requests never end.
 var holders = map[string]func(t *testing.T, p *proxy){
 	"half a head":        func(t *testing.T, p *proxy) { dial(t, p.addr()).send("GET / HTTP/1.1\r\nHost: a.test\r\n") },
 	"half a second head": func(t *testing.T, p *proxy) { c := dial(t, p.addr()); c.ask("/bytes/1"); c.send("GET / HT") },
@@ -621,7 +623,7 @@ var holders = map[string]func(t *testing.T, p *proxy){
 	"a WebSocket that is not read":          holdByWebSocket,
 }
 
-// holdByWebSocket sends messages, and reads none, until it can't write any more either.
+// holdByWebSocket sends messages without reading any until writes block.
 func holdByWebSocket(t *testing.T, p *proxy) {
 	c := dial(t, p.addr())
 	c.send(request("GET", "/ws", "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA=="))
@@ -637,8 +639,8 @@ func holdByWebSocket(t *testing.T, p *proxy) {
 		}
 	}()
 	last := int64(-1)
-	p.poll("nothing moves any more", func() error {
-		time.Sleep(50 * time.Millisecond) // in which what moves would have moved
+	p.poll("writes are blocked", func() error {
+		time.Sleep(50 * time.Millisecond) // enough time for data to move
 		if n := written.Load(); n == 0 || n != last {
 			last = n
 			return errNotYet
@@ -647,8 +649,9 @@ func holdByWebSocket(t *testing.T, p *proxy) {
 	})
 }
 
-// What was never accepted is no reason to stay until the deadline.
-func TestHalfARequestDoesNotHoldThePodUntilTheDeadline(t *testing.T) {
+// An incomplete request was never accepted, so the sidecar does not wait for it until the
+// deadline.
+func TestIncompleteRequestDoesNotDelayExit(t *testing.T) {
 	alongside(t)
 	for name, text := range map[string]string{
 		"half a head": "GET / HTTP/1.1\r\nHost: a.test\r\n", "half a preface": "PRI * HTT", "nothing": "",
@@ -671,14 +674,14 @@ func TestHalfARequestDoesNotHoldThePodUntilTheDeadline(t *testing.T) {
 					t.Errorf("got exit code %d, want 0", got)
 				}
 				if took := time.Since(began); took > 1500*time.Millisecond+slack {
-					t.Errorf("it ended after %v, want the quiet period and about a second", took)
+					t.Errorf("the sidecar exited after %v, want the quiet period and about one second", took)
 				}
 			})
 		}
 	}
 }
 
-func TestALongResponseBegunBeforeTheSignalEndsWhole(t *testing.T) {
+func TestDrainCompletesLongResponse(t *testing.T) {
 	alongside(t)
 	for _, protocol := range both {
 		t.Run(protocol, func(t *testing.T) {
@@ -691,7 +694,7 @@ func TestALongResponseBegunBeforeTheSignalEndsWhole(t *testing.T) {
 			}
 			defer answer.Body.Close()
 			p.signal(syscall.SIGTERM)
-			b := within(t, "the rest", func() ([]byte, error) { return io.ReadAll(answer.Body) })
+			b := within(t, "the rest of the response", func() ([]byte, error) { return io.ReadAll(answer.Body) })
 			if got := strings.Count(string(b), "data: "); got != 12 {
 				t.Errorf("got %d events, want 12", got)
 			}
@@ -702,23 +705,23 @@ func TestALongResponseBegunBeforeTheSignalEndsWhole(t *testing.T) {
 	}
 }
 
-// A WebSocket that is in the midst of a long message when the deadline nears gets
-// its Close behind that message, not into it.
-func TestAWebSocketGetsItsCloseBetweenTwoMessages(t *testing.T) {
+// Shortly before the deadline, a WebSocket with a long message in progress receives its Close
+// frame after that message.
+func TestWebSocketCloseIsSentBetweenMessages(t *testing.T) {
 	p := newProxy(t)
 	p.start("DRAIN_QUIET_PERIOD=100ms", "DRAIN_DEADLINE=2s")
 	const size = 200_000
 	p.bare(func(c *bareConn, m *message) bool {
 		c.send("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
-		// One message after the other, each in many pieces, and never a pause between
-		// two of them that is longer than the one within.
+		// Send messages in several parts. The pause between two messages is not longer than a
+		// pause within a message.
 		head := []byte{0x82, 127, 0, 0, 0, 0, 0, size >> 16, size >> 8 & 0xff, size & 0xff}
 		for {
 			for _, piece := range [][]byte{head, bytes.Repeat([]byte("a"), size/2), bytes.Repeat([]byte("b"), size/2)} {
 				if _, err := c.Write(piece); err != nil {
 					return false
 				}
-				time.Sleep(5 * time.Millisecond) // real time: the pace of the app
+				time.Sleep(5 * time.Millisecond) // sleeps because the app must send messages slowly
 			}
 		}
 	})
@@ -732,18 +735,18 @@ func TestAWebSocketGetsItsCloseBetweenTwoMessages(t *testing.T) {
 	for messages := 0; ; messages++ {
 		head := make([]byte, 2)
 		if _, err := io.ReadFull(c.r, head); err != nil {
-			t.Fatalf("after %d messages: %v", messages, err)
+			t.Fatalf("read after %d messages: %v", messages, err)
 		}
 		if string(head) == "\x88\x02" {
 			code := make([]byte, 2)
 			io.ReadFull(c.r, code)
 			if string(code) != "\x03\xe9" {
-				t.Errorf("got the status %x, want 1001", code)
+				t.Errorf("got status %x, want 1001", code)
 			}
 			if took := time.Since(began); took < time.Second {
-				t.Errorf("got it %v after the signal, want it shortly before the deadline", took)
+				t.Errorf("got Close %v after the signal, want it shortly before the deadline", took)
 			}
-			t.Logf("a Close after %d messages", messages)
+			t.Logf("got Close after %d messages", messages)
 			break
 		}
 		message := make([]byte, 8+size)
@@ -751,19 +754,19 @@ func TestAWebSocketGetsItsCloseBetweenTwoMessages(t *testing.T) {
 			t.Fatalf("message %d: %v", messages, err)
 		}
 		if string(message[8:]) != whole {
-			t.Fatalf("message %d is not the one that was sent", messages)
+			t.Fatalf("message %d differs from the sent message", messages)
 		}
 	}
-	// Nothing follows a Close.
+	// No data follows a Close frame.
 	if b, _ := io.ReadAll(c.r); len(b) > 0 {
-		t.Errorf("after the Close came %d bytes", len(b))
+		t.Errorf("got %d bytes after Close, want 0", len(b))
 	}
 	if got := p.code(); got != 0 {
 		t.Errorf("got exit code %d, want 0", got)
 	}
 }
 
-// preStop opens the user container's preStop hook and does not wait for it.
+// preStop sends the request of a preStop hook and does not wait for the response.
 func (p *proxy) preStop(path string) *client {
 	p.t.Helper()
 	c := dial(p.t, local(p.port.admin))
@@ -771,45 +774,45 @@ func (p *proxy) preStop(path string) *client {
 	return c
 }
 
-// returned reports when a preStop hook has returned.
+// returned returns a channel that receives the time at which a preStop hook returned.
 func returned(c *client) <-chan time.Time {
 	done := make(chan time.Time, 1)
 	go func() {
 		m, err := readResponse(c.r, "GET")
 		if err != nil || m.status() != 200 || m.Body != "" {
-			c.t.Errorf("the preStop hook got %+v, %v, want an empty 200", m, err)
+			c.t.Errorf("preStop hook: got %+v, %v, want 200 with an empty body", m, err)
 		}
 		done <- time.Now()
 	}()
 	return done
 }
 
-// What Kubernetes does: the hook first, the signal half a second later.
-func TestThePreStopHookReturnsWhenTheAppMayStop(t *testing.T) {
+// Kubernetes calls the hook first and sends the signal later.
+func TestPreStopHookWaitsForRequests(t *testing.T) {
 	p := newProxy(t)
 	p.start("DRAIN_QUIET_PERIOD=200ms")
 	h := p.holder()
 	held := p.sendGet("/held")
 	h.wait(t, "/held")
-	hooks := []<-chan time.Time{returned(p.preStop("/wait-for-drain")), returned(p.preStop("/wait-for-drain"))} // two containers
+	hooks := []<-chan time.Time{returned(p.preStop("/wait-for-drain")), returned(p.preStop("/wait-for-drain"))} // of two containers
 	p.draining()
-	time.Sleep(500 * time.Millisecond) // real time: the signal comes while the hooks wait
+	time.Sleep(500 * time.Millisecond) // sleeps because the signal must arrive while the hooks wait
 	p.signal(syscall.SIGTERM)
 	late := returned(p.preStop("/wait-for-drain"))
 
-	// A second and more after the hook it still drains, and still serves.
+	// More than one second after the hook, the drain continues and requests are served.
 	h.free("/more")
 	p.watch(1200*time.Millisecond, func() {
 		if m := dial(t, p.addr()).ask("/", "K-Network-Probe: queue"); m.status() != 503 {
-			t.Fatalf("a probe got %q, want 503", m.Start)
+			t.Fatalf("probe: got %q, want 503", m.Start)
 		}
 		if m := dial(t, p.addr()).ask("/more"); m.status() != 200 {
-			t.Fatalf("a request got %q, want 200", m.Start)
+			t.Fatalf("request: got %q, want 200", m.Start)
 		}
 		for _, hook := range append(hooks, late) {
 			select {
 			case <-hook:
-				t.Fatal("a hook has returned while a request was in flight")
+				t.Fatal("a hook returned while a request was in progress")
 			default:
 			}
 		}
@@ -821,7 +824,7 @@ func TestThePreStopHookReturnsWhenTheAppMayStop(t *testing.T) {
 	}
 	for _, hook := range append(hooks, late) {
 		if at := receive(t, "the hook returns", hook); at.Before(freed) {
-			t.Error("a hook returned before the last request had ended")
+			t.Error("a hook returned before the end of the last request")
 		}
 	}
 	if got := p.code(); got != 0 {
@@ -829,7 +832,7 @@ func TestThePreStopHookReturnsWhenTheAppMayStop(t *testing.T) {
 	}
 }
 
-// watch looks again and again for so long.
+// watch calls look repeatedly for the given duration.
 func (p *proxy) watch(d time.Duration, look func()) {
 	p.t.Helper()
 	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
@@ -837,48 +840,48 @@ func (p *proxy) watch(d time.Duration, look func()) {
 	}
 }
 
-// The app alone is restarted: a second of 503 to probes, and nothing else happens.
-func TestAPreStopHookWithoutASignalTakesASecond(t *testing.T) {
+// If only the app is restarted, probes fail for one second and nothing else changes.
+func TestPreStopHookWithoutSignalReturnsAfterSecond(t *testing.T) {
 	p := newProxy(t)
 	p.start("DRAIN_QUIET_PERIOD=10s")
 	h := p.holder()
 	h.free("/short")
 	held := p.sendGet("/held")
 	h.wait(t, "/held")
-	for round := range 2 { // it is restarted twice
+	for round := range 2 { // restart the app twice
 		began := time.Now()
 		hook := returned(p.preStop("/wait-for-drain"))
 		p.draining()
 		if m := dial(t, p.addr()).ask("/short"); m.status() != 200 {
-			t.Errorf("a request got %q, want 200", m.Start)
+			t.Errorf("request: got %q, want 200", m.Start)
 		}
 		at := receive(t, "the hook returns", hook)
 		if took := at.Sub(began); took < 990*time.Millisecond || took > time.Second+slack {
-			t.Errorf("round %d: the hook took %v, want a second", round, took)
+			t.Errorf("round %d: the hook took %v, want one second", round, took)
 		}
 		if m := dial(t, p.addr()).ask("/", "K-Network-Probe: queue"); m.status() != 200 {
-			t.Errorf("round %d: a probe got %q after the second, want 200", round, m.Start)
+			t.Errorf("round %d: probe after the hook: got %q, want 200", round, m.Start)
 		}
 		c := dial(t, p.addr())
 		if m := c.ask("/short"); m.get("Connection") != "" {
-			t.Errorf("round %d: got Connection: %s after the second, want the connection to stay", round, m.get("Connection"))
+			t.Errorf("round %d: got Connection: %s after the hook, want no Connection field", round, m.get("Connection"))
 		}
 	}
 	h.free("/held")
 	if m := held.receive("GET"); m.status() != 200 {
-		t.Errorf("the request in flight got %q, want 200", m.Start)
+		t.Errorf("request in progress: got %q, want 200", m.Start)
 	}
 	if p.ended() {
-		t.Error("the sidecar has ended")
+		t.Error("the sidecar exited")
 	}
 }
 
-func TestASignalAloneDrains(t *testing.T) {
-	const quiet = 1500 * time.Millisecond // longer than a busy machine takes from one request to the next
+func TestSIGTERMWithoutHookDrains(t *testing.T) {
+	const quiet = 1500 * time.Millisecond // longer than the time between two requests on a busy machine
 	p := newProxy(t)
 	p.start("DRAIN_QUIET_PERIOD=" + quiet.String())
 	p.sample()
-	// Each new request begins the quiet period anew.
+	// Each new request restarts the quiet period.
 	p.signal(syscall.SIGTERM)
 	p.draining()
 	var last time.Time
@@ -892,12 +895,12 @@ func TestASignalAloneDrains(t *testing.T) {
 		t.Errorf("got exit code %d, want 0", got)
 	}
 	if took := time.Since(last); took < quiet || took > quiet+slack {
-		t.Errorf("it ended %v after the last request, want the quiet period of %v", took, quiet)
+		t.Errorf("the sidecar exited %v after the last request, want the quiet period of %v", took, quiet)
 	}
 }
 
-// Probes, health checks and scrapes do not keep a pod alive.
-func TestOnlyTrafficHoldsTheQuietPeriodOff(t *testing.T) {
+// Probes, health checks and scrapes do not extend the quiet period.
+func TestOnlyTrafficExtendsQuietPeriod(t *testing.T) {
 	p := newProxy(t)
 	p.start("DRAIN_QUIET_PERIOD=300ms", "DRAIN_DEADLINE=15s", "EXCLUDE_PATHS=/healthz", "EXCLUDE_USER_AGENTS=Prometheus/")
 	p.sample()
@@ -918,11 +921,11 @@ func TestOnlyTrafficHoldsTheQuietPeriodOff(t *testing.T) {
 		t.Errorf("got exit code %d, want 0", got)
 	}
 	if took := time.Since(began); took > 300*time.Millisecond+slack {
-		t.Errorf("it ended after %v, want the quiet period", took)
+		t.Errorf("the sidecar exited after %v, want the quiet period", took)
 	}
 }
 
-func TestARequestLongerThanTheQuietPeriodIsWaitedFor(t *testing.T) {
+func TestDrainWaitsForLongRequest(t *testing.T) {
 	p := newProxy(t)
 	p.start("DRAIN_QUIET_PERIOD=50ms")
 	p.sample()
@@ -930,14 +933,14 @@ func TestARequestLongerThanTheQuietPeriodIsWaitedFor(t *testing.T) {
 	settled(t, p)
 	p.signal(syscall.SIGTERM)
 	if m := c.receive("GET"); m.status() != 200 || m.Body != "slow\n" {
-		t.Errorf("got %q with %q, want the app's 200", m.Start, m.Body)
+		t.Errorf("got %q with %q, want 200 of the app", m.Start, m.Body)
 	}
 	if got := p.code(); got != 0 {
 		t.Errorf("got exit code %d, want 0", got)
 	}
 }
 
-func TestTheDrainTakesAtLeastDRAIN_MIN(t *testing.T) {
+func TestDrainTakesAtLeastMinimum(t *testing.T) {
 	const least = 1200 * time.Millisecond
 	p := newProxy(t)
 	p.start("DRAIN_QUIET_PERIOD=50ms", "DRAIN_MIN="+least.String())
@@ -953,12 +956,12 @@ func TestTheDrainTakesAtLeastDRAIN_MIN(t *testing.T) {
 		t.Errorf("got exit code %d, want 0", got)
 	}
 	if took := time.Since(began); took < least || took > least+slack {
-		t.Errorf("it ended after %v, want %v", took, least)
+		t.Errorf("the sidecar exited after %v, want %v", took, least)
 	}
 }
 
-// Two signals: somebody does not want to wait.
-func TestTwoSignalsEndItWithOneAtOnce(t *testing.T) {
+// A second signal skips the drain.
+func TestSecondSignalExitsWithOneImmediately(t *testing.T) {
 	p := newProxy(t)
 	p.start("DRAIN_QUIET_PERIOD=10s")
 	h := p.holder()
@@ -972,13 +975,14 @@ func TestTwoSignalsEndItWithOneAtOnce(t *testing.T) {
 		t.Errorf("got exit code %d, want 1", got)
 	}
 	if took := time.Since(began); took > slack {
-		t.Errorf("it took %v, want it at once", took)
+		t.Errorf("the sidecar exited after %v, want at most %v", took, slack)
 	}
 	c.closed()
 }
 
-// The preStop hook of a native sidecar: its own signal comes after the app is dead.
-func TestDrainSaysThatThePodIsEnding(t *testing.T) {
+// The preStop hook of a native sidecar starts the drain, because its SIGTERM arrives after the
+// end of the app.
+func TestDrainEndpointStartsDrain(t *testing.T) {
 	p := newProxy(t)
 	p.start("DRAIN_ENDPOINT=true", "DRAIN_QUIET_PERIOD=300ms")
 	h := p.holder()
@@ -988,46 +992,46 @@ func TestDrainSaysThatThePodIsEnding(t *testing.T) {
 	began := time.Now()
 	receive(t, "/drain returns", returned(p.preStop("/drain")))
 	if took := time.Since(began); took > slack {
-		t.Errorf("/drain took %v, want it to return at once", took)
+		t.Errorf("/drain took %v, want at most %v", took, slack)
 	}
-	hook := returned(p.preStop("/wait-for-drain")) // the app's, at the same time
-	p.watch(1300*time.Millisecond, func() {        // for good, not for a second
+	hook := returned(p.preStop("/wait-for-drain")) // the hook of the app at the same time
+	p.watch(1300*time.Millisecond, func() {        // the drain does not end after one second
 		if m := dial(t, p.addr()).ask("/", "K-Network-Probe: queue"); m.status() != 503 {
-			t.Fatalf("a probe got %q, want 503", m.Start)
+			t.Fatalf("probe: got %q, want 503", m.Start)
 		}
 	})
 	if m := dial(t, p.addr()).ask("/short"); m.status() != 200 || m.get("Connection") != "close" {
-		t.Errorf("a request got %q with Connection: %q, want the app's 200 and close", m.Start, m.get("Connection"))
+		t.Errorf("request: got %q with Connection %q, want 200 of the app and close", m.Start, m.get("Connection"))
 	}
 	select {
 	case <-hook:
-		t.Error("the app's hook has returned while a request was in flight")
+		t.Error("the hook of the app returned while a request was in progress")
 	default:
 	}
 	h.free("/held")
 	held.receive("GET")
-	receive(t, "the app's hook returns", hook)
+	receive(t, "the hook of the app returns", hook)
 	p.awaitLog(`"message":"drained"`)
 
-	// It stays: other containers may still need it.
+	// The sidecar keeps running, because other containers may still need it.
 	p.watch(500*time.Millisecond, func() {
 		if m := dial(t, p.addr()).ask("/short"); m.status() != 200 {
-			t.Fatalf("a request got %q, want 200", m.Start)
+			t.Fatalf("request: got %q, want 200", m.Start)
 		}
 	})
-	receive(t, "/wait-for-drain returns at once", returned(p.preStop("/wait-for-drain")))
+	receive(t, "/wait-for-drain returns immediately", returned(p.preStop("/wait-for-drain")))
 	signalled := time.Now()
 	p.signal(syscall.SIGTERM)
 	if got := p.code(); got != 0 {
 		t.Errorf("got exit code %d, want 0", got)
 	}
 	if took := time.Since(signalled); took > slack {
-		t.Errorf("it ended %v after the signal, want it at once", took)
+		t.Errorf("the sidecar exited %v after the signal, want at most %v", took, slack)
 	}
 }
 
-// A signal that comes while /drain drains does not cut anything short.
-func TestASignalAfterDrainGoesOnDraining(t *testing.T) {
+// A signal during the drain that /drain has started does not shorten the drain.
+func TestSIGTERMAfterDrainEndpointContinuesDrain(t *testing.T) {
 	p := newProxy(t)
 	p.start("DRAIN_ENDPOINT=true", "DRAIN_QUIET_PERIOD=100ms")
 	h := p.holder()
@@ -1037,7 +1041,7 @@ func TestASignalAfterDrainGoesOnDraining(t *testing.T) {
 	p.signal(syscall.SIGTERM)
 	p.watch(400*time.Millisecond, func() {
 		if p.ended() {
-			t.Fatal("the sidecar has ended while a request was in flight")
+			t.Fatal("the sidecar exited while a request was in progress")
 		}
 	})
 	h.free("/held")
@@ -1049,8 +1053,8 @@ func TestASignalAfterDrainGoesOnDraining(t *testing.T) {
 	}
 }
 
-// The kubelet tries a hook once; others may try everything.
-func TestTheAdminPortServesTheHooksAlone(t *testing.T) {
+// The admin port accepts only the exact paths of its hooks.
+func TestAdminPortRejectsOtherPaths(t *testing.T) {
 	alongside(t)
 	for name, row := range map[string]struct {
 		env     []string
@@ -1073,15 +1077,15 @@ func TestTheAdminPortServesTheHooksAlone(t *testing.T) {
 				}
 			}
 			if m := dial(t, p.addr()).ask("/", "K-Network-Probe: queue"); m.status() != 200 {
-				t.Errorf("a probe got %q, want 200: nothing has happened", m.Start)
+				t.Errorf("probe: got %q, want 200 because no drain has started", m.Start)
 			}
 			receive(t, "the hook, in plain HTTP", returned(p.preStop("/wait-for-drain")))
 		})
 	}
 }
 
-// Who hangs up stops waiting; the drain goes its way.
-func TestAHookThatHangsUpUndoesNothing(t *testing.T) {
+// A canceled hook does not stop the drain.
+func TestCanceledPreStopHookDoesNotStopDrain(t *testing.T) {
 	p := newProxy(t)
 	p.start("DRAIN_QUIET_PERIOD=100ms")
 	h := p.holder()
@@ -1094,7 +1098,7 @@ func TestAHookThatHangsUpUndoesNothing(t *testing.T) {
 	hook.Close()
 	p.watch(1200*time.Millisecond, func() {
 		if m := dial(t, p.addr()).ask("/", "K-Network-Probe: queue"); m.status() != 503 {
-			t.Fatalf("a probe got %q, want 503", m.Start)
+			t.Fatalf("probe: got %q, want 503", m.Start)
 		}
 	})
 	h.free("/held")

@@ -15,27 +15,27 @@ import (
 	"time"
 )
 
-// A stat is Knative's message, decoded.
+// A stat is a decoded statistics message of Knative.
 type stat struct {
 	pod                                                     string
 	concurrency, proxiedConcurrency, count, proxied, uptime float64
-	numbers                                                 []int // of the fields, in their order
+	numbers                                                 []int // field numbers in order
 }
 
-// decodeStat reads the protobuf by hand: nothing but what the wire format says.
+// decodeStat decodes the protobuf wire format without generated code.
 func decodeStat(b []byte) (stat, error) {
 	var s stat
 	for len(b) > 0 {
 		tag, n := binary.Uvarint(b)
 		if n <= 0 {
-			return s, errors.New("bad tag")
+			return s, errors.New("invalid tag")
 		}
 		b = b[n:]
 		s.numbers = append(s.numbers, int(tag>>3))
 		switch tag & 7 {
 		case 1:
 			if len(b) < 8 {
-				return s, errors.New("short double")
+				return s, errors.New("truncated double")
 			}
 			v := math.Float64frombits(binary.LittleEndian.Uint64(b))
 			b = b[8:]
@@ -54,7 +54,7 @@ func decodeStat(b []byte) (stat, error) {
 		case 2:
 			size, n := binary.Uvarint(b)
 			if n <= 0 || uint64(len(b)-n) < size {
-				return s, errors.New("short string")
+				return s, errors.New("truncated string")
 			}
 			s.pod = string(b[n : n+int(size)])
 			b = b[n+int(size):]
@@ -65,7 +65,7 @@ func decodeStat(b []byte) (stat, error) {
 	return s, nil
 }
 
-// scrape asks for the statistics; fields as "Name: value".
+// scrape requests the statistics with the given fields ("Name: value").
 func (p *proxy) scrape(path string, fields ...string) *message {
 	p.t.Helper()
 	c := dial(p.t, local(p.port.autoscaler))
@@ -82,7 +82,7 @@ func (p *proxy) stat() stat {
 	return s
 }
 
-// tryStat is stat for any goroutine.
+// tryStat is like stat but can be called from any goroutine.
 func (p *proxy) tryStat() (stat, error) {
 	r, _ := http.NewRequest("GET", "http://"+local(p.port.autoscaler)+"/metrics", nil)
 	r.Header.Set("Accept", "application/protobuf")
@@ -98,7 +98,7 @@ func (p *proxy) tryStat() (stat, error) {
 	return decodeStat(b)
 }
 
-func TestStatisticsAreKnativesBytes(t *testing.T) {
+func TestStatisticsMatchKnativeEncoding(t *testing.T) {
 	p := newProxy(t)
 	p.start()
 	var body string
@@ -109,27 +109,27 @@ func TestStatisticsAreKnativesBytes(t *testing.T) {
 		}
 		const name = "\x0a\x04pod1"
 		if !strings.HasPrefix(m.Body, name) {
-			t.Fatalf("got %q, want the pod's name first", m.Body)
+			t.Fatalf("got %q, want the pod name first", m.Body)
 		}
 		if body = m.Body[len(name):]; body == "" {
-			return errNotYet // before the first second: only the name
+			return errNotYet // only the name before the end of the first second
 		}
 		return nil
 	})
 	if len(body) != 9 || body[0] != 0x31 {
-		t.Errorf("after the name got % x, want 31 and eight bytes: an idle pod has only its uptime", body)
+		t.Errorf("got % x after the name, want 31 and eight bytes of the uptime", body)
 	} else if uptime := math.Float64frombits(binary.LittleEndian.Uint64([]byte(body[1:]))); uptime < 1 || uptime > 60 {
-		t.Errorf("got the uptime %v s, want that of a process just started", uptime)
+		t.Errorf("got an uptime of %v s, want 1 to 60 s", uptime)
 	}
 }
 
-// checkStatistics checks that statistics are in the format of a media type.
+// checkStatistics checks that body has the format of the media type.
 func checkStatistics(t *testing.T, media, body string) {
 	t.Helper()
 	switch media {
 	case "application/protobuf":
 		if s, err := decodeStat([]byte(body)); err != nil || s.pod != "pod1" {
-			t.Errorf("got %+v, %v, want the pod's name", s, err)
+			t.Errorf("got %+v, %v, want the pod name", s, err)
 		}
 		return
 	case "application/json":
@@ -139,13 +139,13 @@ func checkStatistics(t *testing.T, media, body string) {
 		return
 	case "application/openmetrics-text":
 		if !strings.HasSuffix(body, "# EOF\n") {
-			t.Errorf("OpenMetrics does not end with # EOF: %q", body)
+			t.Errorf("got OpenMetrics text %q, want # EOF at the end", body)
 		}
 	}
 	checkExposition(t, body)
 }
 
-func TestTheFormatOfStatisticsIsNegotiated(t *testing.T) {
+func TestStatisticsFormatNegotiation(t *testing.T) {
 	alongside(t)
 	const (
 		protobuf   = "application/protobuf"
@@ -200,8 +200,8 @@ func TestTheFormatOfStatisticsIsNegotiated(t *testing.T) {
 
 var sampleLine = regexp.MustCompile(`^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)$`)
 
-// checkExposition fails the test unless the text has the names that the
-// autoscaler of Knative 0.9 to 0.16 reads and those that an HPA can use.
+// checkExposition fails the test unless the text contains the metrics that the autoscaler of
+// Knative 0.9 to 0.16 reads and metrics for an HPA.
 func checkExposition(t *testing.T, text string) {
 	t.Helper()
 	seen := map[string]string{}
@@ -212,11 +212,11 @@ func checkExposition(t *testing.T, text string) {
 		}
 		m := sampleLine.FindStringSubmatch(line)
 		if m == nil {
-			t.Errorf("no sample: %q", line)
+			t.Errorf("got line %q, want a sample", line)
 			continue
 		}
 		if _, err := strconv.ParseFloat(m[3], 64); err != nil {
-			t.Errorf("no number: %q", line)
+			t.Errorf("got line %q, want a number", line)
 		}
 		seen[m[1]] = m[2]
 	}
@@ -227,7 +227,7 @@ func checkExposition(t *testing.T, text string) {
 		for _, window := range []string{"", "_6s", "_60s"} {
 			labels, found := seen[name+window]
 			if !found {
-				t.Errorf("no %s%s", name, window)
+				t.Errorf("got no metric %s%s", name, window)
 				continue
 			}
 			for _, label := range []string{
@@ -235,14 +235,14 @@ func checkExposition(t *testing.T, text string) {
 				`destination_revision="rev"`, `destination_pod="pod1"`,
 			} {
 				if !strings.Contains(labels, label) {
-					t.Errorf("%s%s has the labels %s, want %s among them", name, window, labels, label)
+					t.Errorf("%s%s: got labels %s, want %s", name, window, labels, label)
 				}
 			}
 		}
 	}
 }
 
-func TestOnlyMetricsIsServedOnTheAutoscalersPort(t *testing.T) {
+func TestAutoscalerPortServesOnlyMetrics(t *testing.T) {
 	p := newProxy(t)
 	p.start()
 	for _, path := range []string{"/", "/metrics/", "/debug/pprof/", "/metricsx"} {
@@ -253,13 +253,13 @@ func TestOnlyMetricsIsServedOnTheAutoscalersPort(t *testing.T) {
 	c := dial(t, local(p.port.autoscaler))
 	c.send("POST /metrics HTTP/1.1\r\nHost: a.test\r\nContent-Length: 0\r\n\r\n")
 	if m := c.receive("POST"); m.status() != 200 {
-		t.Errorf("POST /metrics: got %q, want 200 as for any method", m.Start)
+		t.Errorf("POST /metrics: got %q, want 200 for all methods", m.Start)
 	}
 }
 
-// Two requests are in the pod for some seconds, one of them through the
-// activator: the average over a full second is exactly 2 and 1.
-func TestConcurrencyIsAveragedOverTheLastSecond(t *testing.T) {
+// Two requests are in progress for some seconds, one of them through the activator. The
+// averages over a full second are exactly 2 and 1.
+func TestConcurrencyIsAveragedOverLastSecond(t *testing.T) {
 	p := newProxy(t)
 	p.start()
 	h := p.holder()
@@ -281,7 +281,7 @@ func TestConcurrencyIsAveragedOverTheLastSecond(t *testing.T) {
 	for _, c := range []*client{direct, proxied, notQuite} {
 		c.receive("GET")
 	}
-	p.poll("the average is nothing again", func() error {
+	p.poll("the average is zero", func() error {
 		if s := p.stat(); s.concurrency != 0 || s.proxiedConcurrency != 0 || len(s.numbers) != 2 {
 			return fmt.Errorf("got %+v", s)
 		}
@@ -289,8 +289,8 @@ func TestConcurrencyIsAveragedOverTheLastSecond(t *testing.T) {
 	})
 }
 
-// Waiting requests are load too.
-func TestWaitingRequestsCountAsConcurrency(t *testing.T) {
+// Queued requests count as concurrency.
+func TestQueuedRequestsCountAsConcurrency(t *testing.T) {
 	p := newProxy(t)
 	p.start("CONTAINER_CONCURRENCY=1")
 	h := p.holder()
@@ -307,9 +307,9 @@ func TestWaitingRequestsCountAsConcurrency(t *testing.T) {
 	})
 }
 
-// Requests are counted once; proxied ones in both counts; probes and excluded
-// ones in none.
-func TestWhatIsCounted(t *testing.T) {
+// Each request is counted once, and proxied requests in both counters. Probes and excluded
+// requests are not counted.
+func TestStatisticsCountTraffic(t *testing.T) {
 	p := newProxy(t)
 	p.start("EXCLUDE_PATHS=/healthz,/internal/*", "EXCLUDE_USER_AGENTS=UptimeRobot/")
 	p.app(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "ok") }))
@@ -320,10 +320,10 @@ func TestWhatIsCounted(t *testing.T) {
 		for {
 			s, err := p.tryStat()
 			if err != nil {
-				close(sum) // the test notices it when it takes the sum
+				close(sum) // the test fails when it receives from the channel
 				return
 			}
-			if s.uptime != last { // each window once
+			if s.uptime != last { // count each window once
 				all.count += s.count
 				all.proxied += s.proxied
 				last = s.uptime
@@ -338,9 +338,9 @@ func TestWhatIsCounted(t *testing.T) {
 	}()
 	c := dial(t, p.addr())
 	for _, fields := range [][]string{
-		{}, {}, {}, // three of these
-		{"K-Proxy-Request: activator"}, {"K-Proxy-Request: activator"}, // and two of these
-		{"K-Proxy-Request: Activator"}, // traffic, not proxied
+		{}, {}, {}, // three requests
+		{"K-Proxy-Request: activator"}, {"K-Proxy-Request: activator"}, // two proxied requests
+		{"K-Proxy-Request: Activator"}, // traffic that is not proxied
 		{"K-Network-Probe: queue"}, {"K-Network-Probe: probe", "K-Network-Hash: h"}, {"K-Network-Probe: x"},
 		{"User-Agent: kube-probe/1.31"}, {"K-Kubelet-Probe: x"}, {"User-Agent: Knative-Activator-Probe"},
 		{"User-Agent: UptimeRobot/2.0"},
@@ -349,11 +349,11 @@ func TestWhatIsCounted(t *testing.T) {
 	}
 	for _, path := range []string{"/healthz", "/internal/", "/internal/x"} {
 		if m := c.ask(path); m.status() != 200 || m.Body != "ok" {
-			t.Errorf("%s: got %q with %q, want the app's answer", path, m.Start, m.Body)
+			t.Errorf("%s: got %q with %q, want the response of the app", path, m.Start, m.Body)
 		}
 	}
-	c.ask("/healthz/more") // not excluded: exact
-	c.ask("/internal")     // nor this
+	c.ask("/healthz/more") // not excluded, because the path must match exactly
+	c.ask("/internal")     // not excluded
 	answered := p.stat().uptime
 	p.poll("two more windows have passed", func() error {
 		if p.stat().uptime < answered+2 {
@@ -363,6 +363,6 @@ func TestWhatIsCounted(t *testing.T) {
 	})
 	close(stop)
 	if got := receive(t, "the sum", sum); got.count != 8 || got.proxied != 2 {
-		t.Errorf("got %v requests, %v of them proxied, want 8 and 2", got.count, got.proxied)
+		t.Errorf("got %v requests and %v proxied requests, want 8 and 2", got.count, got.proxied)
 	}
 }

@@ -16,13 +16,13 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// A streamer is a user container that serves streams of events, until it gets its
-// SIGTERM, when it ends them in its own words.
+// A streamer is a user container that serves event streams until the test simulates SIGTERM.
+// Then it ends the streams with its own message.
 type streamer struct{ sigterm chan struct{} }
 
 func newStreamer() *streamer { return &streamer{make(chan struct{})} }
 
-// eventInterval is how long after one event the next one comes.
+// eventInterval is the time between two events.
 const eventInterval = 10 * time.Millisecond
 
 func (a *streamer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -74,14 +74,14 @@ func (a *streamer) serveWebSocket(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// A stream is what a client has open: next returns the next event, end the last words
-// of one that has ended as its protocol has it.
+// A stream is an open stream of a client. next returns the next event. end waits for the normal
+// end of the stream and returns its last message.
 type stream struct {
 	next func() (string, error)
 	end  func() (string, error)
 }
 
-// streamKinds opens the streams that a drain does not wait for, each over its protocol.
+// streamKinds opens streams that a drain does not wait for, by protocol.
 var streamKinds = map[string]func(t *testing.T, p *proxy) stream{
 	"WebSocket": func(t *testing.T, p *proxy) stream {
 		ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
@@ -101,7 +101,7 @@ var streamKinds = map[string]func(t *testing.T, p *proxy) stream{
 				_, err = read()
 			}
 			if code := websocket.CloseStatus(err); code != websocket.StatusNormalClosure {
-				return "", fmt.Errorf("closed with %v, %w", code, err)
+				return "", fmt.Errorf("got close code %v, %w", code, err)
 			}
 			return "goodbye\n", nil
 		}}
@@ -121,14 +121,14 @@ var streamKinds = map[string]func(t *testing.T, p *proxy) stream{
 		}, func() (string, error) {
 			a := c.answer(1)
 			if a.cut || !slices.Contains(c.trailer(1), field{"grpc-status", "0"}) {
-				return "", fmt.Errorf("got %+v, want grpc-status 0 behind it", a)
+				return "", fmt.Errorf("got %+v, want trailers with grpc-status 0", a)
 			}
 			return lastLine(a.body), nil
 		}}
 	},
 }
 
-// trailer returns the fields behind a response.
+// trailer returns the trailer fields of a response.
 func (p *h2Peer) trailer(stream uint32) (fields []field) {
 	events, _ := p.seen()
 	for _, e := range events {
@@ -165,23 +165,23 @@ func openEvents(t *testing.T, p *proxy, protocol string) stream {
 	}}
 }
 
-// expectEvent fails the test unless the next event comes.
+// expectEvent fails the test unless the stream returns an event.
 func (s stream) expectEvent(t *testing.T, when string) {
 	t.Helper()
 	if got := within(t, "an event "+when, s.next); got != "event\n" {
-		t.Fatalf("%s: got %q, want an event", when, got)
+		t.Fatalf("%s: got %q, want event", when, got)
 	}
 }
 
-// expectGoodbye fails the test unless the stream ends in the app's own words.
+// expectGoodbye fails the test unless the stream ends with the message of the app.
 func (s stream) expectGoodbye(t *testing.T) {
 	t.Helper()
 	if got := within(t, "the end of the stream", s.end); got != "goodbye\n" {
-		t.Errorf("the stream ended with %q, want the app's own goodbye", got)
+		t.Errorf("the stream ended with %q, want goodbye", got)
 	}
 }
 
-// refused reports whether new connections are.
+// refused returns nil if new connections are refused.
 func (p *proxy) refused() error {
 	c, err := net.DialTimeout("tcp", p.addr(), time.Second)
 	if err == nil {
@@ -191,9 +191,9 @@ func (p *proxy) refused() error {
 	return nil
 }
 
-// As in Knative's TestWebSocketGracefulShutdown: an app with open streams gets its
-// SIGTERM after the quiet period, and ends them (docs/promises.md 3.5).
-func TestAnAppMayEndItsStreamsAfterTheQuietPeriod(t *testing.T) {
+// As in Knative's TestWebSocketGracefulShutdown, an app with open streams receives SIGTERM
+// after the quiet period and ends its streams (docs/promises.md 3.5).
+func TestAppEndsStreamsAfterQuietPeriod(t *testing.T) {
 	for name, open := range streamKinds {
 		t.Run(name, func(t *testing.T) {
 			p := newProxy(t)
@@ -202,7 +202,7 @@ func TestAnAppMayEndItsStreamsAfterTheQuietPeriod(t *testing.T) {
 			p.app(app)
 			s := open(t, p)
 			s.expectEvent(t, "at first")
-			other := dialH2(t, p.addr()) // whose stream keeps its connection open
+			other := dialH2(t, p.addr()) // an open stream keeps this connection open
 			other.open(1, true, "GET", "/events")
 			other.await("an event", func(e h2Event) bool { return e.data != "" })
 
@@ -214,9 +214,9 @@ func TestAnAppMayEndItsStreamsAfterTheQuietPeriod(t *testing.T) {
 			p.poll("new connections are refused", p.refused)
 			other.open(3, true, "GET", "/now")
 			if a := other.answer(3); a.status != 503 || a.body != shuttingDown || word(a.get("Proxy-Status")) != "draining" {
-				t.Errorf("a request on an open connection: got %+v, want 503 shutting down, draining", a)
+				t.Errorf("request on an open connection: got %+v, want 503 shutting down, draining", a)
 			}
-			receive(t, "/wait-for-drain returns at once", returned(p.preStop("/wait-for-drain")))
+			receive(t, "/wait-for-drain returns immediately", returned(p.preStop("/wait-for-drain")))
 
 			close(app.sigterm)
 			s.expectGoodbye(t)
@@ -224,14 +224,14 @@ func TestAnAppMayEndItsStreamsAfterTheQuietPeriod(t *testing.T) {
 				t.Errorf("got exit code %d, want 0", got)
 			}
 			if !p.out.says(`"only streams are left`, `"streams":2`) {
-				t.Error("no line of the log says that only streams are left, and how many")
+				t.Error("got no log line with the number of remaining streams")
 			}
 		})
 	}
 }
 
-// Idle connections of HTTP/2 do not wait for the streams of others.
-func TestIdleHTTP2ConnectionsEndBeforeTheStreamsOfHTTP1(t *testing.T) {
+// Idle HTTP/2 connections are closed before the streams of other connections end.
+func TestDrainClosesIdleHTTP2BeforeStreamsEnd(t *testing.T) {
 	p := newProxy(t)
 	p.start("DRAIN_QUIET_PERIOD=300ms", "DRAIN_DEADLINE=1h")
 	app := newStreamer()
@@ -243,9 +243,9 @@ func TestIdleHTTP2ConnectionsEndBeforeTheStreamsOfHTTP1(t *testing.T) {
 	idle.answer(1)
 	p.signal(syscall.SIGTERM)
 	if all := idle.goAways(); len(all) < 2 {
-		t.Errorf("got %v, want two GOAWAYs", all)
+		t.Errorf("got %v, want at least two GOAWAY frames", all)
 	}
-	s.expectEvent(t, "when the idle connection has ended")
+	s.expectEvent(t, "after the end of the idle connection")
 	close(app.sigterm)
 	s.expectGoodbye(t)
 	if got := p.code(); got != 0 {
@@ -253,8 +253,9 @@ func TestIdleHTTP2ConnectionsEndBeforeTheStreamsOfHTTP1(t *testing.T) {
 	}
 }
 
-// What is not a stream is waited for, and streams are with DRAIN_STREAMS=wait.
-func TestTheDrainWaitsForAllOtherResponsesThatHaveBegun(t *testing.T) {
+// The drain waits for all responses that are not streams, and with DRAIN_STREAMS=wait also for
+// streams.
+func TestDrainWaitsForOtherResponses(t *testing.T) {
 	for name, c := range map[string]struct {
 		env    string
 		method string
@@ -274,7 +275,7 @@ func TestTheDrainWaitsForAllOtherResponsesThatHaveBegun(t *testing.T) {
 			w.send(request(c.method, c.target, "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13",
 				"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA=="))
 			if m, err := readHead(w.r); err != nil || m.status() != 200 && m.status() != 101 {
-				t.Fatalf("got %+v, %v, want the response to begin", m, err)
+				t.Fatalf("got %+v, %v, want a response", m, err)
 			}
 			hook := returned(p.preStop("/wait-for-drain"))
 			p.draining()
@@ -282,7 +283,7 @@ func TestTheDrainWaitsForAllOtherResponsesThatHaveBegun(t *testing.T) {
 			p.watch(500*time.Millisecond, func() {
 				select {
 				case <-hook:
-					t.Fatal("the hook has returned while it was waited for")
+					t.Fatal("the hook returned while a response was in progress")
 				default:
 				}
 			})
@@ -301,8 +302,8 @@ func TestTheDrainWaitsForAllOtherResponsesThatHaveBegun(t *testing.T) {
 	}
 }
 
-// A native sidecar gets its own SIGTERM when the app is dead.
-func TestAnAppBesideANativeSidecarMayEndItsStreams(t *testing.T) {
+// A native sidecar receives SIGTERM after the end of the app.
+func TestAppEndsStreamsWithNativeSidecar(t *testing.T) {
 	p := newProxy(t)
 	p.start("DRAIN_ENDPOINT=true", "DRAIN_QUIET_PERIOD=300ms", "DRAIN_DEADLINE=1h")
 	app := newStreamer()
@@ -310,14 +311,14 @@ func TestAnAppBesideANativeSidecarMayEndItsStreams(t *testing.T) {
 	s := streamKinds["WebSocket"](t, p)
 	s.expectEvent(t, "at first")
 	hook := returned(p.preStop("/wait-for-drain"))
-	receive(t, "/drain returns at once", returned(p.preStop("/drain")))
-	receive(t, "the app's hook returns while the stream is open", hook)
+	receive(t, "/drain returns immediately", returned(p.preStop("/drain")))
+	receive(t, "the hook of the app returns while the stream is open", hook)
 	s.expectEvent(t, "after the hook")
 	close(app.sigterm)
 	s.expectGoodbye(t)
 	p.awaitLog(`"message":"drained"`)
 	if p.ended() {
-		t.Error("it has ended before its signal")
+		t.Error("the sidecar exited before the signal")
 	}
 	p.signal(syscall.SIGTERM)
 	if got := p.code(); got != 0 {
@@ -325,8 +326,8 @@ func TestAnAppBesideANativeSidecarMayEndItsStreams(t *testing.T) {
 	}
 }
 
-// An app that does not end its streams loses them at the deadline.
-func TestStreamsThatGoOnAreCutAtTheDeadline(t *testing.T) {
+// Streams that the app does not end are aborted at the deadline.
+func TestDrainDeadlineAbortsStreams(t *testing.T) {
 	p := newProxy(t)
 	p.start("DRAIN_QUIET_PERIOD=100ms", "DRAIN_DEADLINE=1500ms")
 	p.app(newStreamer())
@@ -341,15 +342,15 @@ func TestStreamsThatGoOnAreCutAtTheDeadline(t *testing.T) {
 	socket.expectEvent(t, "after the hook")
 	events.expectEvent(t, "after the hook")
 	if _, err := events.end(); err == nil {
-		t.Error("the event stream ended well, want it cut")
+		t.Error("the event stream ended without an error, want an error")
 	}
 	if _, err := socket.end(); websocket.CloseStatus(err) != websocket.StatusGoingAway {
-		t.Errorf("the WebSocket ended with %v, want 1001", err)
+		t.Errorf("got WebSocket error %v, want close code 1001", err)
 	}
 	if got := p.code(); got != 0 {
 		t.Errorf("got exit code %d, want 0", got)
 	}
 	if !p.out.says(`"reason":"draining"`, `"phase":"streaming"`) {
-		t.Error("no line of the log says that a stream was cut by the drain")
+		t.Error("got no log line with reason draining and phase streaming")
 	}
 }

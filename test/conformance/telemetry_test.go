@@ -25,8 +25,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Nobody has to guess why a pod is not ready.
-func TestWhyExplainsEachReason(t *testing.T) {
+// The command why prints the reason why a pod is not ready.
+func TestWhyPrintsReason(t *testing.T) {
 	alongside(t)
 	const httpGet = `"httpGet":{"port":%d,"path":"/h"}`
 	for name, v := range map[string]struct {
@@ -53,7 +53,7 @@ func TestWhyExplainsEachReason(t *testing.T) {
 			go s.Serve(l)
 			t.Cleanup(s.Stop)
 		}, nil, "not-serving"},
-		"still starting": {httpGet + `,"timeoutSeconds":60`, func(p *proxy) { // its first answer is still to come
+		"still starting": {httpGet + `,"timeoutSeconds":60`, func(p *proxy) { // the first response of the app is pending
 			p.appSpeaking(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }), "h1")
 		}, nil, "starting: pending"},
 		"draining": {httpGet, func(p *proxy) {
@@ -67,7 +67,7 @@ func TestWhyExplainsEachReason(t *testing.T) {
 			if v.then != nil {
 				v.then(p)
 			}
-			p.poll("why says "+v.want, func() error {
+			p.poll("why prints "+v.want, func() error {
 				out, code := command(t, p.environment(), "why")
 				if code != 1 || !strings.HasPrefix(out, "not ready: ") || !strings.Contains(out, v.want) {
 					return fmt.Errorf("got code %d and %q", code, out)
@@ -86,7 +86,7 @@ func TestWhyExplainsEachReason(t *testing.T) {
 	}
 }
 
-func TestWhyOfAReadyPodIsZero(t *testing.T) {
+func TestWhyOfReadyPodExitsWithZero(t *testing.T) {
 	p := newProxy(t)
 	p.sample()
 	p.start(fmt.Sprintf(`SERVING_READINESS_PROBE={"tcpSocket":{"port":%d}}`, p.port.user))
@@ -95,36 +95,36 @@ func TestWhyOfAReadyPodIsZero(t *testing.T) {
 	}
 }
 
-func TestWhyWithoutASidecarSaysSo(t *testing.T) {
+func TestWhyWithoutSidecarFails(t *testing.T) {
 	p := newProxy(t)
 	if out, code := command(t, p.environment(), "why"); code != 1 || !strings.Contains(out, "no sidecar answers") {
-		t.Errorf("got code %d and %q, want 1 and that there is none", code, out)
+		t.Errorf("got code %d and %q, want 1 and an error", code, out)
 	}
 }
 
-// Of everything in a pod only this host may see the insides.
-func TestTheStatusPageIsForThisHost(t *testing.T) {
+// The status page contains internal details, so it accepts only requests of this host.
+func TestStatusPageRejectsOtherHosts(t *testing.T) {
 	p := newProxy(t)
 	p.sample()
 	p.start()
 	page := "http://" + local(p.port.status)
 	if r, body := get(t, httpClient(t, "h1"), page+"/"); r.StatusCode != 200 || !strings.Contains(body, "queue-proxy") {
-		t.Errorf("got %d, want the page", r.StatusCode)
+		t.Errorf("got status %d, want 200 with the page", r.StatusCode)
 	}
 	if r, _ := get(t, httpClient(t, "h1"), page+"/", "Host: evil.example"); r.StatusCode != 403 {
-		t.Errorf("a foreign Host: got %d, want 403", r.StatusCode)
+		t.Errorf("foreign Host: got %d, want 403", r.StatusCode)
 	}
 	if a := otherAddress(); a != "" {
 		c, err := net.DialTimeout("tcp", net.JoinHostPort(a, fmt.Sprint(p.port.status)), time.Second)
 		if err == nil {
 			c.Close()
-			t.Errorf("the pod's address %s answers on the status port, want silence", a)
+			t.Errorf("the status port accepts connections on %s, want only localhost", a)
 		}
 	}
 }
 
-// otherAddress is an address of this host that is not the loopback's; "": there
-// is none.
+// otherAddress returns an IPv4 address of this host that is not a loopback address, or "" if
+// there is none.
 func otherAddress() string {
 	addresses, _ := net.InterfaceAddrs()
 	for _, a := range addresses {
@@ -135,7 +135,7 @@ func otherAddress() string {
 	return ""
 }
 
-func TestMetricsCountWhatWasServed(t *testing.T) {
+func TestMetricsCountRequests(t *testing.T) {
 	p := newProxy(t)
 	p.sample()
 	p.start("METRICS_NAMES=default", "EXCLUDE_PATHS=/healthz")
@@ -146,10 +146,10 @@ func TestMetricsCountWhatWasServed(t *testing.T) {
 		get(t, c, p.url("/healthz"))
 		get(t, c, p.url("/"), "K-Network-Probe: queue")
 	}
-	p.poll("the counters stand", func() error {
+	p.poll("the counters have their final values", func() error {
 		r, body := get(t, httpClient(t, "h1"), "http://"+local(p.port.metrics)+"/metrics")
 		if r.StatusCode != 200 {
-			return fmt.Errorf("got %d", r.StatusCode)
+			return fmt.Errorf("got status %d", r.StatusCode)
 		}
 		sum := 0.0
 		for line := range strings.Lines(body) {
@@ -166,7 +166,7 @@ func TestMetricsCountWhatWasServed(t *testing.T) {
 	})
 }
 
-func TestTheRequestLogHasALineForEachRequest(t *testing.T) {
+func TestRequestLogHasLineForEachRequest(t *testing.T) {
 	p := newProxy(t)
 	p.sample()
 	p.start("REQUEST_LOG=true", "EXCLUDE_PATHS=/healthz")
@@ -174,7 +174,7 @@ func TestTheRequestLogHasALineForEachRequest(t *testing.T) {
 	get(t, httpClient(t, "h1"), p.url("/healthz"))
 	get(t, httpClient(t, "h2c"), p.url("/status/404"))
 	get(t, httpClient(t, "h1"), p.url("/"), "K-Network-Probe: queue")
-	p.poll("two lines", func() error {
+	p.poll("the request log has two lines", func() error {
 		var lines []map[string]any
 		for line := range strings.Lines(p.out.String()) {
 			var m map[string]any
@@ -195,8 +195,9 @@ func TestTheRequestLogHasALineForEachRequest(t *testing.T) {
 	})
 }
 
-// Answers of our own are as long as they are, in each signal, and whole.
-func TestOurOwnAnswersHaveTheirSize(t *testing.T) {
+// Responses of the sidecar have their exact size in all signals and are not marked as
+// truncated.
+func TestTelemetryHasSizeOfSidecarResponses(t *testing.T) {
 	p := newProxy(t)
 	p.start("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=0", "REVISION_TIMEOUT_SECONDS=1", "CONNECT_RETRY=1ms", "METRICS_NAMES=knative-head",
 		"SERVING_ENABLE_PROBE_REQUEST_LOG=true", "REQUEST_LOG=true")
@@ -208,7 +209,7 @@ func TestOurOwnAnswersHaveTheirSize(t *testing.T) {
 	h.wait(t, "/late")
 	get(t, client, p.url("/full"))
 	held.receive("GET")
-	p.poll("a line for each, with its size", func() error {
+	p.poll("the log has a line with the size of each response", func() error {
 		for _, words := range [][]string{
 			{`"target":"/unreachable"`, `"status":502`, `"cutShort":false`, `"responseBytes":26`},
 			{`"target":"/not-ready"`, `"status":400`, `"cutShort":false`, `"responseBytes":39`},
@@ -216,7 +217,7 @@ func TestOurOwnAnswersHaveTheirSize(t *testing.T) {
 			{`"target":"/late"`, `"status":504`, `"cutShort":false`, `"responseBytes":15`},
 		} {
 			if !p.out.says(words...) {
-				return fmt.Errorf("no line has %q", words)
+				return fmt.Errorf("got no line with %q", words)
 			}
 		}
 		return nil
@@ -225,11 +226,11 @@ func TestOurOwnAnswersHaveTheirSize(t *testing.T) {
 	metrics := c.ask("/metrics").Body
 	want := regexp.MustCompile(`(?m)^http_server_response_body_size_bytes_sum\{[^}]*http_response_status_code="504"[^}]*\} 15$`)
 	if !want.MatchString(metrics) {
-		t.Errorf("the metrics have no line like %v", want)
+		t.Errorf("got no metric that matches %v", want)
 	}
 }
 
-func TestKnativesTemplateShowsTheSizeOfATimeout(t *testing.T) {
+func TestKnativeTemplateHasSizeOfTimeoutResponse(t *testing.T) {
 	p := newProxy(t)
 	p.start("REVISION_TIMEOUT_SECONDS=1", "SERVING_ENABLE_REQUEST_LOG=true", "SERVING_REQUEST_LOG_TEMPLATE="+knativeTemplate)
 	p.holder()
@@ -237,7 +238,8 @@ func TestKnativesTemplateShowsTheSizeOfATimeout(t *testing.T) {
 	p.awaitLog(`"status": 504, "responseSize": "15"`)
 }
 
-// collectSpans starts a collector of OTLP over HTTP, and returns its URL and what it has.
+// collectSpans starts an OTLP/HTTP collector. It returns the URL of the collector and a
+// function that returns the received spans.
 func collectSpans(t *testing.T) (url string, collected func() []*otlp.Span) {
 	t.Helper()
 	var mu sync.Mutex
@@ -246,7 +248,7 @@ func collectSpans(t *testing.T) (url string, collected func() []*otlp.Span) {
 		b, _ := io.ReadAll(r.Body)
 		var data otlp.TracesData
 		if err := proto.Unmarshal(b, &data); err != nil {
-			t.Errorf("what was sent is not OTLP: %v", err)
+			t.Errorf("got an invalid OTLP request: %v", err)
 			return
 		}
 		mu.Lock()
@@ -265,9 +267,9 @@ func collectSpans(t *testing.T) (url string, collected func() []*otlp.Span) {
 	}
 }
 
-// A traced request reaches the app with the app's span as its parent, in both
-// ways of writing it, and the spans hang together.
-func TestSpansHaveTheRightParents(t *testing.T) {
+// A traced request reaches the app with the client span as its parent, in both propagation
+// formats, and the spans form one trace.
+func TestSpansHaveCorrectParents(t *testing.T) {
 	alongside(t)
 	const trace, parent = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 	formats := map[string][]string{
@@ -304,27 +306,27 @@ func TestSpansHaveTheRightParents(t *testing.T) {
 				})
 				server, app := byName["SPAN_KIND_SERVER"], byName["SPAN_KIND_CLIENT"]
 				if fmt.Sprintf("%x", server.TraceId) != trace || fmt.Sprintf("%x", server.ParentSpanId) != parent {
-					t.Errorf("the server's span is %x under %x, want %s under %s", server.TraceId, server.ParentSpanId, trace, parent)
+					t.Errorf("got server span with trace %x and parent %x, want %s and %s", server.TraceId, server.ParentSpanId, trace, parent)
 				}
 				if string(app.ParentSpanId) != string(server.SpanId) {
-					t.Errorf("the app's span is under %x, want %x", app.ParentSpanId, server.SpanId)
+					t.Errorf("got client span with parent %x, want %x", app.ParentSpanId, server.SpanId)
 				}
 				want := fmt.Sprintf("00-%s-%x-01", trace, app.SpanId)
 				if got.Get("Traceparent") != want || got.Get("X-B3-Spanid") != fmt.Sprintf("%x", app.SpanId) {
-					t.Errorf("the app got traceparent %q and b3 span %q, want %q and %x", got.Get("Traceparent"), got.Get("X-B3-Spanid"), want, app.SpanId)
+					t.Errorf("the app received traceparent %q and b3 span %q, want %q and %x", got.Get("Traceparent"), got.Get("X-B3-Spanid"), want, app.SpanId)
 				}
 			})
 		}
 	}
 }
 
-func TestZipkinGetsWhatKnative118AsksFor(t *testing.T) {
+func TestZipkinExportOfKnative118(t *testing.T) {
 	p := newProxy(t)
 	arrived := make(chan []zipkin.SpanModel, 10)
 	collector := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var spans []zipkin.SpanModel
 		if err := json.NewDecoder(r.Body).Decode(&spans); err != nil {
-			t.Errorf("what was sent is not Zipkin's: %v", err)
+			t.Errorf("got an invalid Zipkin request: %v", err)
 		}
 		arrived <- spans
 		w.WriteHeader(http.StatusAccepted)
@@ -338,7 +340,7 @@ func TestZipkinGetsWhatKnative118AsksFor(t *testing.T) {
 	}
 }
 
-// silent is a collector that accepts and says nothing.
+// silent starts a collector that accepts connections and never responds.
 func silent(t *testing.T) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -348,9 +350,9 @@ func silent(t *testing.T) string {
 	return "http://" + l.Addr().String()
 }
 
-// docs/promises.md 3.5 and 3.9: what nobody takes at the end is said in the log. The
-// requests were served, and a pod whose collector is away has not failed.
-func TestACollectorThatIsAwaySpoilsNoEnd(t *testing.T) {
+// docs/promises.md 3.5 and 3.9: telemetry that cannot be exported at shutdown is logged. The
+// exit code is 0, because all requests were served.
+func TestUnavailableCollectorDoesNotFailExit(t *testing.T) {
 	alongside(t)
 	for name, collector := range map[string]func(*testing.T) string{
 		"gone":   func(t *testing.T) string { return "http://" + local(freePort(t)) },
@@ -370,7 +372,7 @@ func TestACollectorThatIsAwaySpoilsNoEnd(t *testing.T) {
 					t.Errorf("got exit code %d, want 0", got)
 				}
 				if took, most := time.Since(began), 2*time.Second+slack; took > most {
-					t.Errorf("it ended after %v, want at most %v", took, most)
+					t.Errorf("the sidecar exited after %v, want at most %v", took, most)
 				}
 				p.awaitLog("tracing:")
 				p.awaitLog("metrics push:")
@@ -379,7 +381,7 @@ func TestACollectorThatIsAwaySpoilsNoEnd(t *testing.T) {
 	}
 }
 
-func TestTheLastMetricsArriveThoughNobodyTakesSpans(t *testing.T) {
+func TestLastMetricsArriveWithoutSpanCollector(t *testing.T) {
 	p := newProxy(t)
 	p.sample()
 	var pushes atomic.Int32
@@ -392,12 +394,12 @@ func TestTheLastMetricsArriveThoughNobodyTakesSpans(t *testing.T) {
 	p.signal(syscall.SIGTERM)
 	p.code()
 	if got := pushes.Load(); got != 1 {
-		t.Errorf("got %d pushes of metrics, want that of the end", got)
+		t.Errorf("got %d metric exports, want 1", got)
 	}
 }
 
-// docs/promises.md 3.9: telemetry never takes traffic down.
-func TestMetricsForAnAddressThatIsNotOursAreOff(t *testing.T) {
+// docs/promises.md 3.9: telemetry errors do not affect traffic.
+func TestMetricsWithForeignAddressAreDisabled(t *testing.T) {
 	alongside(t)
 	for _, host := range []string{"192.0.2.1", "no.such.host.invalid", "2001:db8::1"} {
 		t.Run(host, func(t *testing.T) {
@@ -406,21 +408,21 @@ func TestMetricsForAnAddressThatIsNotOursAreOff(t *testing.T) {
 			p.start("METRICS_NAMES=default", "METRICS_PROMETHEUS_HOST="+host)
 			p.awaitLog("metrics are not served", "METRICS_PROMETHEUS_HOST", host)
 			if m := dial(t, p.addr()).ask("/bytes/2"); m.status() != 200 {
-				t.Errorf("a request: got %q, want 200", m.Start)
+				t.Errorf("request: got %q, want 200", m.Start)
 			}
 		})
 	}
 }
 
-// Who reads the log may die, as a container's runtime does that is killed for its
-// memory; Go would then end a process that writes to its standard output.
-func TestTheSidecarOutlivesTheReaderOfItsLog(t *testing.T) {
+// The process that reads the log may be killed, for example because a container runtime is out
+// of memory. Go would then end a process that writes to standard output.
+func TestSidecarSurvivesEndOfLogReader(t *testing.T) {
 	p := newProxy(t)
 	p.sample()
 	p.start("REQUEST_LOG=true")
 	p.out.goDeaf()
-	after := 0 // requests that were answered with nobody reading
-	p.poll("20 requests after the log has lost its reader", func() error {
+	after := 0 // number of successful requests after the log lost its reader
+	p.poll("20 requests succeed after the log lost its reader", func() error {
 		status := send(t, p.addr(), "GET /slow?ms=20 HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n")
 		if status != http.StatusOK {
 			t.Fatalf("got status %d after %d requests, want 200", status, after)
@@ -434,12 +436,12 @@ func TestTheSidecarOutlivesTheReaderOfItsLog(t *testing.T) {
 		return nil
 	})
 	if p.ended() {
-		t.Errorf("got a sidecar that ended with code %d, want one that serves", p.code())
+		t.Errorf("the sidecar exited with code %d, want it to run", p.code())
 	}
 }
 
-// send sends a request on a new connection and returns the status of its answer;
-// 0: there was none.
+// send sends a request on a new connection and returns the status of the response, or 0 if
+// there is none.
 func send(t *testing.T, addr, text string) int {
 	t.Helper()
 	c, err := net.Dial("tcp", addr)

@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// A response may announce trailers and then have none, or only such as we remove: it
-// ends all the same.
-func TestAnnouncedTrailersMayStayAway(t *testing.T) {
+// A response may announce trailers and not send them, or send only trailers that the sidecar
+// removes. The response still ends correctly.
+func TestAnnouncedTrailersMayBeMissing(t *testing.T) {
 	alongside(t)
 	for _, app := range []string{"h1", "h2"} {
 		t.Run(app, func(t *testing.T) {
@@ -38,7 +38,7 @@ func TestAnnouncedTrailersMayStayAway(t *testing.T) {
 						t.Errorf("%s, %s: got %s with %q, want 200 with ok", protocol, path, answer.Status, body)
 					}
 					if sum, status := answer.Trailer.Values("X-Sum"), answer.Trailer.Values("Proxy-Status"); !slices.Equal(sum, want) || status != nil {
-						t.Errorf("%s, %s: got the trailers X-Sum %q and Proxy-Status %q, want %q and none", protocol, path, sum, status, want)
+						t.Errorf("%s, %s: got trailers X-Sum %q and Proxy-Status %q, want %q and none", protocol, path, sum, status, want)
 					}
 				}
 			}
@@ -46,9 +46,9 @@ func TestAnnouncedTrailersMayStayAway(t *testing.T) {
 	}
 }
 
-// A list of announced trailers may be long; net/http compares each name with all others,
-// so there it is left out.
-func TestALongListOfAnnouncedTrailersCostsNoTrailer(t *testing.T) {
+// A long list of announced trailers is not forwarded, because net/http compares each name with
+// all others. The trailers are still forwarded.
+func TestLongTrailerListKeepsTrailers(t *testing.T) {
 	alongside(t)
 	for _, app := range []string{"h1", "h2"} {
 		t.Run(app, func(t *testing.T) {
@@ -64,14 +64,14 @@ func TestALongListOfAnnouncedTrailersCostsNoTrailer(t *testing.T) {
 				t.Fatalf("got %v, %v, want 200 with ok", m, err)
 			}
 			if got := values(m.Trailers, "X-Sum"); !slices.Equal(got, []string{"1"}) {
-				t.Errorf("got the trailer X-Sum %q, want 1", got)
+				t.Errorf("got trailer X-Sum %q, want 1", got)
 			}
 		})
 	}
 }
 
-// net/http keeps the trailers of a request that its Trailer field announces, and no others.
-func TestTrailersOfAnHTTP2RequestThatNobodyAnnouncedReachTheApp(t *testing.T) {
+// net/http keeps only request trailers that the Trailer field announces.
+func TestUnannouncedHTTP2TrailersReachApp(t *testing.T) {
 	p := newProxy(t)
 	app := p.bare(answers(ok))
 	p.start()
@@ -90,7 +90,7 @@ func TestTrailersOfAnHTTP2RequestThatNobodyAnnouncedReachTheApp(t *testing.T) {
 		sum = append(sum, values(m.Trailers, "X-Sum")...)
 	}
 	if !slices.Equal(sum, []string{"1"}) || len(broken) > 0 {
-		t.Errorf("the app has got %v with the trailers X-Sum %q, and broken ones %v; want one, 1", heard, sum, broken)
+		t.Errorf("the app received %v with trailers X-Sum %q and invalid requests %v, want one request with 1", heard, sum, broken)
 	}
 }
 
@@ -116,16 +116,16 @@ func TestRequestTrailersAreFilteredForAllProtocols(t *testing.T) {
 	}
 	received, broken := app.requests()
 	if len(received) != 2 || len(broken) > 0 {
-		t.Fatalf("the app got %d requests and %v broken ones, want 2 and none", len(received), broken)
+		t.Fatalf("the app received %d requests and invalid requests %v, want 2 and none", len(received), broken)
 	}
 	for _, m := range received {
 		if len(m.Trailers) != 1 || !slices.Equal(values(m.Trailers, "X-Sum"), []string{"1"}) {
-			t.Errorf("%s: got the trailers %v, want only X-Sum", m.Start, m.Trailers)
+			t.Errorf("%s: got trailers %v, want only X-Sum", m.Start, m.Trailers)
 		}
 	}
 }
 
-// A field that frames a message is rejected in a trailer section, and in its announcement.
+// A framing field is rejected in a trailer section and in the list of announced trailers.
 func TestRequestTrailerThatFramesReturns400(t *testing.T) {
 	p := newProxy(t)
 	p.bare(answers(ok))

@@ -18,7 +18,7 @@ import (
 	"github.com/coder/websocket"
 )
 
-func TestWebSocketMessagesOfAnySizeAreEchoed(t *testing.T) {
+func TestWebSocketMessagesOfAllSizesAreForwarded(t *testing.T) {
 	p := newProxy(t)
 	p.start("REVISION_RESPONSE_START_TIMEOUT_SECONDS=300")
 	p.sample()
@@ -34,24 +34,24 @@ func TestWebSocketMessagesOfAnySizeAreEchoed(t *testing.T) {
 		for range 10 {
 			want := noise(size)
 			if err := c.Write(ctx, websocket.MessageBinary, want); err != nil {
-				t.Fatalf("%d bytes: writing: %v", size, err)
+				t.Fatalf("write message of %d bytes: %v", size, err)
 			}
 			kind, got, err := c.Read(ctx)
 			if err != nil {
-				t.Fatalf("%d bytes: reading: %v", size, err)
+				t.Fatalf("read message of %d bytes: %v", size, err)
 			}
 			if kind != websocket.MessageBinary || !bytes.Equal(got, want) {
-				t.Fatalf("got %v of %d bytes, want the %d that were sent", kind, len(got), size)
+				t.Fatalf("got %v of %d bytes, want the %d bytes that were sent", kind, len(got), size)
 			}
 		}
 	}
 	if err := c.Close(websocket.StatusNormalClosure, "done"); err != nil {
-		t.Errorf("closing: %v", err)
+		t.Errorf("close: %v", err)
 	}
 }
 
-// upgrading is a script that accepts any upgrade, says hello in the same packet
-// and then sends everything back.
+// upgrading is a script that accepts any upgrade, sends "hello" in the same packet, and then
+// echoes all data.
 func upgrading(c *bareConn, m *message) bool {
 	if m.get("Upgrade") == "" || m.get("Connection") == "" {
 		c.send("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
@@ -63,8 +63,9 @@ func upgrading(c *bareConn, m *message) bool {
 	return false
 }
 
-// The app cannot speak in our name in a 101 either (docs/promises.md 3.6).
-func TestA101HasNoProxyStatusOfOurs(t *testing.T) {
+// The app cannot set the Proxy-Status of the sidecar in a response with status 101
+// (docs/promises.md 3.6).
+func TestSwitchingProtocolsRemovesForgedProxyStatus(t *testing.T) {
 	p := newProxy(t)
 	writeCertificate(t, p.dir)
 	p.start()
@@ -76,13 +77,14 @@ func TestA101HasNoProxyStatusOfOurs(t *testing.T) {
 	for name, w := range map[string]*client{"plain": dial(t, p.addr()), "TLS": dialTLS(t, p.tlsAddr(), "http/1.1")} {
 		m := w.ask("/", "Connection: Upgrade", "Upgrade: x")
 		if got := values(m.Fields, "Proxy-Status"); m.status() != 101 || !slices.Equal(got, []string{"other; error=dns_error"}) {
-			t.Errorf("%s: got %q with Proxy-Status %q, want 101 with the member of the other", name, m.Start, got)
+			t.Errorf("%s: got %q with Proxy-Status %q, want 101 with the member of the other proxy", name, m.Start, got)
 		}
 	}
 }
 
-// Bytes right behind the upgrade request, and right behind its 101, are not lost.
-func TestBytesBehindAnUpgradeAreNotLost(t *testing.T) {
+// Data in the same packet as an upgrade request or as its response with status 101 is
+// forwarded.
+func TestDataAfterUpgradeIsForwarded(t *testing.T) {
 	p := newProxy(t)
 	p.start()
 	p.bare(upgrading)
@@ -92,11 +94,11 @@ func TestBytesBehindAnUpgradeAreNotLost(t *testing.T) {
 		c.send(request("GET", "/", "Connection: Upgrade", "Upgrade: echo/1") + early)
 		m := c.receive("GET")
 		if m.status() != 101 || m.get("Upgrade") != "echo/1" || m.get("X-App") != "yes" {
-			t.Fatalf("got %q with Upgrade %q and X-App %q, want the app's 101", m.Start, m.get("Upgrade"), m.get("X-App"))
+			t.Fatalf("got %q with Upgrade %q and X-App %q, want 101 of the app", m.Start, m.get("Upgrade"), m.get("X-App"))
 		}
 		got := make([]byte, len("hello")+len(early))
 		if _, err := io.ReadFull(c.r, got); err != nil {
-			t.Fatalf("reading: %v after %q", err, got)
+			t.Fatalf("read: %v after %q", err, got)
 		}
 		if want := "hello" + early; string(got) != want {
 			t.Errorf("got %q, want %q", got, want)
@@ -104,14 +106,14 @@ func TestBytesBehindAnUpgradeAreNotLost(t *testing.T) {
 		c.send(" and later ones")
 		got = make([]byte, len(" and later ones"))
 		if _, err := io.ReadFull(c.r, got); err != nil || string(got) != " and later ones" {
-			t.Errorf("got %q, %v, want the later bytes", got, err)
+			t.Errorf("got %q, %v, want the later data", got, err)
 		}
 		c.Close()
 	}
 }
 
-// When one side of an upgraded connection ends, the other notices it.
-func TestTheEndOfAnUpgradedConnectionReachesTheOtherSide(t *testing.T) {
+// When one side closes an upgraded connection, the connection of the other side ends.
+func TestUpgradedConnectionEndReachesOtherSide(t *testing.T) {
 	p := newProxy(t)
 	p.start()
 	appEnded := make(chan struct{}, 1)
@@ -129,7 +131,7 @@ func TestTheEndOfAnUpgradedConnectionReachesTheOtherSide(t *testing.T) {
 	c.send(request("GET", "/client-ends", "Connection: Upgrade", "Upgrade: echo"))
 	c.receive("GET")
 	c.Close()
-	receive(t, "the app notices the end", appEnded)
+	receive(t, "the connection ends in the app", appEnded)
 
 	c = dial(t, p.addr())
 	c.send(request("GET", "/app-ends", "Connection: Upgrade", "Upgrade: echo"))
@@ -200,8 +202,8 @@ func TestResetOfUpgradedClientReachesApp(t *testing.T) {
 	}
 }
 
-// An upgraded connection is in the user container for its whole life.
-func TestAnUpgradedConnectionKeepsItsSlot(t *testing.T) {
+// An upgraded connection holds its slot until it ends.
+func TestUpgradedConnectionHoldsSlot(t *testing.T) {
 	p := newProxy(t)
 	p.start("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=0")
 	p.bare(upgrading)
@@ -209,10 +211,10 @@ func TestAnUpgradedConnectionKeepsItsSlot(t *testing.T) {
 	c.send(request("GET", "/", "Connection: Upgrade", "Upgrade: echo"))
 	c.receive("GET")
 	if m := dial(t, p.addr()).ask("/"); m.status() != 503 {
-		t.Errorf("beside an upgraded connection: got %q, want 503", m.Start)
+		t.Errorf("request during an upgraded connection: got %q, want 503", m.Start)
 	}
 	c.Close()
-	p.poll("the slot is free again", func() error {
+	p.poll("the slot is free", func() error {
 		if m := dial(t, p.addr()).ask("/"); m.status() == 503 {
 			return fmt.Errorf("got %q", m.Start)
 		}
@@ -220,8 +222,8 @@ func TestAnUpgradedConnectionKeepsItsSlot(t *testing.T) {
 	})
 }
 
-// Two tunnels do not see one another's bytes, and each lasts as long as it will.
-func TestManyUpgradedConnectionsAtOnce(t *testing.T) {
+// Tunnels are independent of each other.
+func TestManyConcurrentUpgradedConnections(t *testing.T) {
 	p := newProxy(t)
 	p.start()
 	p.bare(upgrading)
@@ -240,16 +242,16 @@ func TestManyUpgradedConnectionsAtOnce(t *testing.T) {
 	for i, c := range conns {
 		got := make([]byte, len("hello0000"))
 		if _, err := io.ReadFull(c.r, got); err != nil || string(got) != fmt.Sprintf("hello%04d", i) {
-			t.Errorf("tunnel %d: got %q, %v", i, got, err)
+			t.Errorf("tunnel %d: got %q, %v, want hello%04d", i, got, err, i)
 		}
 		c.Conn.(*net.TCPConn).CloseWrite()
 		c.closed()
 	}
 }
 
-// What an app says of framing and of its connection does not reach the client with a
-// 101, and one that does not say to what it switches is no switch (RFC 9110 15.2.2).
-func TestA101IsASwitchAndNothingElse(t *testing.T) {
+// Framing and connection fields of the app are removed from a response with status 101. A
+// response without Upgrade is invalid (RFC 9110 section 15.2.2).
+func TestSwitchingProtocolsRequiresUpgrade(t *testing.T) {
 	p := newProxy(t)
 	writeCertificate(t, p.dir)
 	p.start()
@@ -267,7 +269,7 @@ func TestA101IsASwitchAndNothingElse(t *testing.T) {
 	} {
 		m := open().ask("/", "Connection: Upgrade", "Upgrade: x")
 		if m.status() != 101 || m.get("Upgrade") != "x" || m.get("Connection") != "Upgrade" || m.get("Sec-WebSocket-Accept") != "y" {
-			t.Errorf("%s: got %q with %v, want the switch to x", name, m.Start, m.Fields)
+			t.Errorf("%s: got %q with %v, want a switch to x", name, m.Start, m.Fields)
 		}
 		for _, field := range []string{"Content-Length", "Keep-Alive"} {
 			if got := m.get(field); got != "" {
@@ -275,14 +277,14 @@ func TestA101IsASwitchAndNothingElse(t *testing.T) {
 			}
 		}
 		if m := open().ask("/no-upgrade", "Connection: Upgrade", "Upgrade: x"); m.status() != 502 || word(m.get("Proxy-Status")) != "app-garbage" {
-			t.Errorf("%s: a 101 without Upgrade: got %q, want 502 app-garbage", name, m.Start)
+			t.Errorf("%s: status 101 without Upgrade: got %q, want 502 app-garbage", name, m.Start)
 		}
 	}
 }
 
-// A WebSocket has no half-close: when its client has gone, its slot is free after a
-// second, also where the app never closes its side (docs/promises.md 3.7a).
-func TestAWebSocketWhoseClientHasGoneFreesItsSlot(t *testing.T) {
+// A WebSocket has no half-closed state, so its slot is released one second after the client
+// disconnects, even if the app never closes its side (docs/promises.md 3.7a).
+func TestWebSocketClientDisconnectReleasesSlot(t *testing.T) {
 	p := newProxy(t)
 	p.start("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=10")
 	forever := make(chan struct{})
@@ -298,7 +300,7 @@ func TestAWebSocketWhoseClientHasGoneFreesItsSlot(t *testing.T) {
 		began := time.Now()
 		m := c.receive("GET")
 		if took := time.Since(began); m.status() != 101 || took > time.Second+slack {
-			t.Fatalf("WebSocket %d: got %q after %v, want its 101 a second after the client before it has gone", i, m.Start, took)
+			t.Fatalf("WebSocket %d: got %q after %v, want 101 within about one second after the previous client disconnected", i, m.Start, took)
 		}
 		c.Close()
 	}

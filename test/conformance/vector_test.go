@@ -14,14 +14,14 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// A vector is one block of a file under testdata.
+// A vector is a block of a file below testdata.
 type vector struct {
 	title string
-	line  int // of the title
+	line  int // line number of the title
 	lines []string
 }
 
-// vectors reads a file of blocks. Comments and blank lines are gone from them.
+// vectors reads the blocks of a file without comments and blank lines.
 func vectors(t *testing.T, file string) []vector {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join("testdata", file))
@@ -35,32 +35,32 @@ func vectors(t *testing.T, file string) []vector {
 		switch {
 		case isTitle:
 			if seen[title] {
-				t.Fatalf("%s:%d: the title %q is there twice", file, i+1, title)
+				t.Fatalf("%s:%d: duplicate title %q", file, i+1, title)
 			}
 			seen[title] = true
 			all = append(all, vector{title: title, line: i + 1})
 		case strings.TrimSpace(line) == "" || strings.HasPrefix(line, "#"):
 		case len(all) == 0:
-			t.Fatalf("%s:%d: %q stands before the first title", file, i+1, line)
+			t.Fatalf("%s:%d: %q before the first title", file, i+1, line)
 		default:
 			v := &all[len(all)-1]
 			v.lines = append(v.lines, line)
 		}
 	}
 	if len(all) == 0 {
-		t.Fatalf("%s has no vectors", file)
+		t.Fatalf("%s: no vectors", file)
 	}
 	return all
 }
 
-// A play is a vector of the kind that doc.go describes, read.
+// A play is a parsed vector of the kind that doc.go describes.
 type play struct {
 	title        string
 	send, answer string
 	appCloses    bool
 
 	app, client sight
-	atMost      int // requests at the user container
+	atMost      int // maximum number of requests in the user container
 	exactly     bool
 	status      []int
 	interim     []int
@@ -68,7 +68,7 @@ type play struct {
 	stays, ends bool
 }
 
-// A sight is what one side is to see.
+// A sight is the expected input of one side.
 type sight struct {
 	start    string
 	fields   []field
@@ -82,7 +82,7 @@ var requestLine = regexp.MustCompile(` HTTP/1\.\d$`)
 func (s *sight) expect(line string) error {
 	if text, found := strings.CutPrefix(line, "body "); found {
 		if len(text) < 2 || text[0] != '"' || text[len(text)-1] != '"' {
-			return fmt.Errorf("a body stands in quotes: %q", line)
+			return fmt.Errorf("body without quotes: %q", line)
 		}
 		body := harness.Unescape(text[1 : len(text)-1])
 		s.body = &body
@@ -98,7 +98,7 @@ func (s *sight) expect(line string) error {
 	}
 	name, value, found := strings.Cut(line, ":")
 	if !found || strings.Contains(name, " ") {
-		return fmt.Errorf("%q is neither a request line nor a field", line)
+		return fmt.Errorf("%q: neither a request line nor a field", line)
 	}
 	*fields = append(*fields, field{name, harness.Unescape(strings.TrimSpace(value))})
 	return nil
@@ -145,7 +145,7 @@ func (v vector) play() (*play, error) {
 		case line == "connection ends":
 			p.ends = true
 		default:
-			err = fmt.Errorf("%q means nothing", line)
+			err = fmt.Errorf("invalid line %q", line)
 		}
 		if err != nil {
 			return nil, err
@@ -155,16 +155,16 @@ func (v vector) play() (*play, error) {
 		p.answer = ok
 	}
 	if p.send == "" || p.status == nil {
-		return nil, errors.New("the client sends nothing, or no status is expected")
+		return nil, errors.New("missing client input or expected status")
 	}
 	return p, nil
 }
 
-// check compares what was seen; who is "app" or "client".
+// check compares the expected input with a message. who is "app" or "client".
 func (s *sight) check(t *testing.T, who string, m *message) {
 	t.Helper()
 	if s.start != "" && m.Start != s.start {
-		t.Errorf("%s: got the line %.200q, want %.200q", who, m.Start, s.start)
+		t.Errorf("%s: got line %.200q, want %.200q", who, m.Start, s.start)
 	}
 	checkFields(t, who, "field", m.Fields, s.fields)
 	checkFields(t, who, "trailer", m.Trailers, s.trailers)
@@ -183,14 +183,14 @@ func checkFields(t *testing.T, who, what string, got, want []field) {
 	for _, f := range want {
 		a, b := values(got, f.Name), values(want, f.Name)
 		if !slices.Equal(a, b) {
-			t.Errorf("%s: got the %s %s with %.300q, want %.300q", who, what, f.Name, a, b)
+			t.Errorf("%s: got %s %s with %.300q, want %.300q", who, what, f.Name, a, b)
 		}
 	}
 }
 
-// perform plays every vector of a file, one after the other, through one sidecar.
-// The host a.test is in each of them another one of the same length, so that a
-// request that comes late to the app is known for what it is.
+// perform runs all vectors of a file with one sidecar. It replaces the host a.test with a
+// different host of the same length in each vector, so that a late request can be attributed to
+// its vector.
 func perform(t *testing.T, file string, env ...string) {
 	p := newProxy(t)
 	p.start(env...)
@@ -199,7 +199,7 @@ func perform(t *testing.T, file string, env ...string) {
 	for i, v := range vectors(t, file) {
 		t.Run(v.title, func(t *testing.T) {
 			if i > 99 {
-				t.Fatal("more vectors than hosts")
+				t.Fatal("too many vectors, want at most 100")
 			}
 			host := fmt.Sprintf("%02d.tst", i)
 			for i, line := range v.lines {
@@ -212,7 +212,7 @@ func perform(t *testing.T, file string, env ...string) {
 			played[host] = pl
 			pl.perform(t, p, app, host)
 			if t.Failed() {
-				t.Logf("the vector is at testdata/%s:%d", file, v.line)
+				t.Logf("the vector is in testdata/%s:%d", file, v.line)
 			}
 		})
 	}
@@ -225,18 +225,18 @@ func perform(t *testing.T, file string, env ...string) {
 	for host, pl := range played {
 		want := pl.atMost
 		if pl.stays {
-			want++ // the request that checked it
+			want++ // the second request of the check
 		}
 		if in[host] > want {
-			t.Errorf("%q: in the end the app had %d of its requests, want at most %d", pl.title, in[host], want)
+			t.Errorf("%q: the app received %d of its requests, want at most %d", pl.title, in[host], want)
 		}
 	}
 }
 
 var anyVectorsHost = regexp.MustCompile(`^\d\d\.tst$`)
 
-// of returns the requests of the vector with this host: those for no other
-// vector's host, and without those that check whether the connection stays.
+// of returns the requests of the vector with this host. It excludes requests for hosts of other
+// vectors and the requests that check whether the connection stays open.
 func of(host string, heard []*message) []*message {
 	return slices.DeleteFunc(slices.Clone(heard), func(m *message) bool {
 		h := m.get("Host")
@@ -259,7 +259,7 @@ func (pl *play) perform(t *testing.T, p *proxy, app *bareApp, host string) {
 	method, _, _ := strings.Cut(pl.send, " ")
 	got, err := readResponse(c.r, method)
 	if err != nil {
-		t.Fatalf("client: reading the answer: %v", err)
+		t.Fatalf("client: read the response: %v", err)
 	}
 	if !slices.Contains(pl.status, got.status()) {
 		t.Errorf("client: got status %q, want %d", got.Start, pl.status)
@@ -269,10 +269,10 @@ func (pl *play) perform(t *testing.T, p *proxy, app *bareApp, host string) {
 		interim = append(interim, i.status())
 	}
 	if pl.interim != nil && !slices.Equal(interim, pl.interim) {
-		t.Errorf("client: got the interim answers %d, want %d", interim, pl.interim)
+		t.Errorf("client: got interim responses %d, want %d", interim, pl.interim)
 	}
 	if cut := got.Cut != nil; cut != pl.cut {
-		t.Errorf("client: got a cut body: %v (%v), want %v", cut, got.Cut, pl.cut)
+		t.Errorf("client: got a truncated body: %v (%v), want %v", cut, got.Cut, pl.cut)
 	}
 	pl.client.check(t, "client", got)
 	if pl.ends && got.Cut == nil {
@@ -282,13 +282,13 @@ func (pl *play) perform(t *testing.T, p *proxy, app *bareApp, host string) {
 		c.send("GET /second HTTP/1.1\r\nHost: " + host + "\r\n\r\n")
 		second, err := readResponse(c.r, "GET")
 		if err != nil || second.status() != 200 {
-			t.Errorf("a second request on the connection: got %v, %v, want 200", second, err)
+			t.Errorf("second request on the connection: got %v, %v, want 200", second, err)
 		}
 	}
 	heard, broken := app.requests()
 	heard, broken = of(host, heard[len(before):]), broken[len(brokenBefore):]
 	if len(broken) > 0 {
-		t.Errorf("app: got what is no request: %v", broken)
+		t.Errorf("app: got invalid requests: %v", broken)
 	}
 	if len(heard) > pl.atMost || pl.exactly && len(heard) < pl.atMost {
 		var lines []string
@@ -302,7 +302,7 @@ func (pl *play) perform(t *testing.T, p *proxy, app *bareApp, host string) {
 	}
 }
 
-func TestEscapesOfVectorsAreBytes(t *testing.T) {
+func TestUnescapeVectorText(t *testing.T) {
 	for in, want := range map[string]string{
 		`a\r\n\t\0\\`: "a\r\n\t\x00\\",
 		`\xE9\{3*ab}`: "\xe9ababab",

@@ -14,7 +14,8 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// WebSockets over HTTP/2 (RFC 8441), which the app gets as WebSockets over HTTP/1.1.
+// WebSockets over HTTP/2 (RFC 8441), which the sidecar forwards to the app as WebSockets over
+// HTTP/1.1.
 
 // openWebSocket sends an extended CONNECT with additional fields.
 func (p *h2Peer) openWebSocket(stream uint32, target string, more ...field) {
@@ -24,11 +25,11 @@ func (p *h2Peer) openWebSocket(stream uint32, target string, more ...field) {
 		{"sec-websocket-version", "13"}, {"sec-websocket-protocol", "chat"}, {"origin", "https://a.test"},
 	}, more...))
 	if err != nil {
-		p.t.Fatalf("stream %d: sending: %v", stream, err)
+		p.t.Fatalf("stream %d: send: %v", stream, err)
 	}
 }
 
-// received waits until the data on a stream is want.
+// received waits until the data received on a stream equals want.
 func (p *h2Peer) received(stream uint32, want string) {
 	p.t.Helper()
 	poll(p.t, fmt.Sprintf("%q on stream %d", want, stream), func() error {
@@ -46,14 +47,14 @@ func (p *h2Peer) received(stream uint32, want string) {
 	})
 }
 
-// switching accepts a WebSocket as RFC 6455 section 4.2.2 says.
+// switching returns a response that accepts a WebSocket (RFC 6455 section 4.2.2).
 func switching(m *message) string {
 	sum := sha1.Sum([]byte(m.get("Sec-WebSocket-Key") + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"))
 	return "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Protocol: chat\r\n" +
 		"Sec-WebSocket-Accept: " + base64.StdEncoding.EncodeToString(sum[:]) + "\r\n\r\n"
 }
 
-func TestAWebSocketOverHTTP2IsOneOverHTTP1ToTheApp(t *testing.T) {
+func TestWebSocketOverHTTP2IsForwardedAsHTTP1(t *testing.T) {
 	p := newProxy(t)
 	p.start("CONTAINER_CONCURRENCY=1")
 	heads, ended := make(chan *message, 1), make(chan string, 1)
@@ -71,36 +72,36 @@ func TestAWebSocketOverHTTP2IsOneOverHTTP1ToTheApp(t *testing.T) {
 	c := dialH2(t, p.addr())
 	c.await("SETTINGS that allow extended CONNECT", func(e h2Event) bool { return e.connects })
 	c.openWebSocket(1, "/chat?x=1")
-	m := receive(t, "the app gets the request", heads)
+	m := receive(t, "the app receives the request", heads)
 	for name, want := range map[string]string{
 		"Connection": "Upgrade", "Upgrade": "websocket", "Sec-Websocket-Version": "13", "Sec-Websocket-Protocol": "chat",
 		"Origin": "https://a.test", "Host": "a.test",
 	} {
 		if got := m.get(name); !strings.EqualFold(got, want) {
-			t.Errorf("the app got %s: %q, want %q", name, got, want)
+			t.Errorf("the app received %s: %q, want %q", name, got, want)
 		}
 	}
 	if key, err := base64.StdEncoding.DecodeString(m.get("Sec-WebSocket-Key")); m.Start != "GET /chat?x=1 HTTP/1.1" || err != nil || len(key) != 16 {
-		t.Errorf("the app got %q with the key %q", m.Start, m.get("Sec-WebSocket-Key"))
+		t.Errorf("the app received %q with key %q, want GET /chat?x=1 and a key of 16 bytes", m.Start, m.get("Sec-WebSocket-Key"))
 	}
 	c.received(1, "hello")
 	c.data(1, false, "one ")
 	c.data(1, true, "two")
-	if got := receive(t, "the app gets the end", ended); got != "one two" {
-		t.Errorf("the app got %q, want both pieces", got)
+	if got := receive(t, "the stream ends in the app", ended); got != "one two" {
+		t.Errorf("the app received %q, want one two", got)
 	}
 	a := c.answer(1)
 	if a.status != 200 || a.cut || a.body != "hello and bye" || a.get("sec-websocket-protocol") != "chat" {
-		t.Errorf("got %+v, want 200 and all that the app has sent", a)
+		t.Errorf("got %+v, want 200 and all data of the app", a)
 	}
 	for _, name := range []string{"sec-websocket-accept", "connection", "upgrade"} {
 		if got := a.get(name); got != "" {
-			t.Errorf("got %s: %s, which HTTP/2 does not have", name, got)
+			t.Errorf("got %s: %s, want none over HTTP/2", name, got)
 		}
 	}
 }
 
-func TestAWebSocketOverHTTP2ThatTheAppDoesNotOpen(t *testing.T) {
+func TestWebSocketOverHTTP2RejectedByApp(t *testing.T) {
 	p := newProxy(t)
 	p.start("CONTAINER_CONCURRENCY=1")
 	p.bare(func(c *bareConn, m *message) bool {
@@ -135,7 +136,7 @@ func TestAWebSocketOverHTTP2ThatTheAppDoesNotOpen(t *testing.T) {
 	}
 }
 
-// A reset is RST_STREAM with CANCEL (RFC 8441 section 5).
+// A reset by the app is forwarded as RST_STREAM with CANCEL (RFC 8441 section 5).
 func TestResetOfAppReachesWebSocketOverHTTP2(t *testing.T) {
 	p := newProxy(t)
 	p.start()
@@ -148,7 +149,7 @@ func TestResetOfAppReachesWebSocketOverHTTP2(t *testing.T) {
 	}
 }
 
-// A RST_STREAM is a reset of the TCP connection (RFC 8441 section 5).
+// RST_STREAM is forwarded as a reset of the TCP connection (RFC 8441 section 5).
 func TestResetOfWebSocketOverHTTP2ReachesApp(t *testing.T) {
 	p := newProxy(t)
 	p.start()
@@ -163,8 +164,8 @@ func TestResetOfWebSocketOverHTTP2ReachesApp(t *testing.T) {
 	}
 }
 
-// The limit holds where a client leaves before its WebSocket is open (docs/promises.md 3.1).
-func TestAWebSocketOverHTTP2WhoseClientLeavesEarlyHoldsItsSlot(t *testing.T) {
+// The slot is held after a client cancels a WebSocket before it is open (docs/promises.md 3.1).
+func TestCanceledWebSocketOverHTTP2HoldsSlot(t *testing.T) {
 	p := newProxy(t)
 	p.start("CONTAINER_CONCURRENCY=1")
 	w := &worker{time: 500 * time.Millisecond}
@@ -172,7 +173,7 @@ func TestAWebSocketOverHTTP2WhoseClientLeavesEarlyHoldsItsSlot(t *testing.T) {
 	c := dialH2(t, p.addr())
 	for i := range uint32(3) {
 		c.openWebSocket(2*i+1, "/work")
-		p.poll("the app gets it", func() error {
+		p.poll("the app receives the request", func() error {
 			if w.came.Load() != int64(i+1) {
 				return errNotYet
 			}
@@ -181,16 +182,16 @@ func TestAWebSocketOverHTTP2WhoseClientLeavesEarlyHoldsItsSlot(t *testing.T) {
 		c.reset(2*i+1, http2.ErrCodeCancel)
 	}
 	if _, body := get(t, httpClient(t, "h1"), p.url("/now")); body != "" {
-		t.Errorf("got %q, want nothing", body)
+		t.Errorf("got %q, want an empty body", body)
 	}
 	if most := w.most.Load(); most != 1 {
-		t.Errorf("the app worked on %d requests at once, want 1", most)
+		t.Errorf("the app had %d concurrent requests, want 1", most)
 	}
 }
 
-// Whoever has a WebSocket open when the pod ends gets a close frame with 1001 (RFC 6455
-// section 7.4.1), and the end of the stream.
-func TestAWebSocketOverHTTP2IsClosedWhenThePodEnds(t *testing.T) {
+// When the pod shuts down, an open WebSocket receives a Close frame with code 1001 (RFC 6455
+// section 7.4.1) and the end of the stream.
+func TestDrainClosesWebSocketOverHTTP2(t *testing.T) {
 	p := newProxy(t)
 	p.start("DRAIN_QUIET_PERIOD=100ms", "DRAIN_DEADLINE=1s")
 	p.bare(func(c *bareConn, m *message) bool {
@@ -200,7 +201,7 @@ func TestAWebSocketOverHTTP2IsClosedWhenThePodEnds(t *testing.T) {
 	})
 	c := dialH2(t, p.addr())
 	c.openWebSocket(1, "/")
-	c.await("the answer", func(e h2Event) bool { return e.frame == http2.FrameHeaders && e.stream == 1 })
+	c.await("the response", func(e h2Event) bool { return e.frame == http2.FrameHeaders && e.stream == 1 })
 	p.signal(syscall.SIGTERM)
 	c.received(1, "\x88\x02\x03\xe9")
 	if got := p.code(); got != 0 {
