@@ -10,13 +10,12 @@ import (
 	"time"
 )
 
-// ProtocolRequest is the target of a request that an App answers with 204 by itself: a
-// proxy that sends it finds out that the app speaks HTTP/1.1. It counts as no
-// connection and no request.
+// ProtocolRequest is a request target that an App answers with status 204. A proxy uses it to
+// detect that the app supports HTTP/1.1. The request and its connection are not counted.
 const ProtocolRequest = "/protocol"
 
-// An App is a user container that a test scripts: a function serves each of its
-// connections, which ends when the function returns.
+// An App is a user container whose connections are served by a function of the test. A
+// connection is closed when the function returns.
 type App struct {
 	Listener net.Listener
 	Port     int
@@ -24,30 +23,30 @@ type App struct {
 	over chan struct{} // closed at the end of the test
 
 	mu       sync.Mutex
-	used     int // connections on which something has come
+	used     int // number of connections with input
 	open     map[net.Conn]bool
 	requests []string
 }
 
-// An AppConn is a connection as the app has it.
+// An AppConn is the server side of a connection of an App.
 type AppConn struct {
 	*net.TCPConn
-	In    *bufio.Reader // what the proxy sends
-	Index int           // how many connections were used before
+	In    *bufio.Reader // input of the connection
+	Index int           // number of connections that were used before
 
 	app *App
 }
 
-// NewApp starts an app on a port of its own. It ends with the test.
+// NewApp starts an app on a free port. The app stops at the end of the test.
 func NewApp(t testing.TB, serve func(c *AppConn)) *App {
 	t.Helper()
 	return ServeApp(t, Listen(t), serve)
 }
 
-// ServeApp is NewApp on a listener, which it closes at the end of the test.
+// ServeApp is like NewApp, but uses the given listener and closes it at the end of the test.
 //
-// serve gets the connections on which something comes and no others: on a busy machine
-// another process may connect to what was its own port before.
+// serve is called only for connections with input, because on a busy machine another process
+// may connect to a port that it used before.
 func ServeApp(t testing.TB, ln net.Listener, serve func(c *AppConn)) *App {
 	a := &App{Listener: ln, Port: ln.Addr().(*net.TCPAddr).Port, over: make(chan struct{}), open: map[net.Conn]bool{}}
 	var running sync.WaitGroup
@@ -72,7 +71,7 @@ func ServeApp(t testing.TB, ln net.Listener, serve func(c *AppConn)) *App {
 func (a *App) serve(tcp *net.TCPConn, serve func(c *AppConn)) {
 	tcp.SetDeadline(time.Now().Add(Patience))
 	a.mu.Lock()
-	if a.open == nil { // the test is over
+	if a.open == nil { // the test has ended
 		a.mu.Unlock()
 		tcp.Close()
 		return
@@ -87,7 +86,7 @@ func (a *App) serve(tcp *net.TCPConn, serve func(c *AppConn)) {
 	}()
 	c := &AppConn{TCPConn: tcp, In: bufio.NewReader(tcp), app: a}
 	first, err := c.In.Peek(1)
-	detection := string(first) == "@" // a bad request, by which the sidecar detects the protocol
+	detection := string(first) == "@" // an invalid request that the sidecar may send to detect the protocol
 	if err != nil || !detection && c.answerProtocolRequest() {
 		return
 	}
@@ -109,24 +108,24 @@ func (a *App) closeAll() {
 	a.open = nil
 }
 
-// Address returns the app's host and port.
+// Address returns the host and port of the app.
 func (a *App) Address() string { return a.Listener.Addr().String() }
 
-// Connections returns how many connections have been used.
+// Connections returns the number of used connections.
 func (a *App) Connections() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.used
 }
 
-// Requests returns the request lines that AppConn.Head and AppConn.Request have read.
+// Requests returns the request lines that were read by AppConn.Head and AppConn.Request.
 func (a *App) Requests() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return slices.Clone(a.requests)
 }
 
-// Forget begins to count connections and requests anew.
+// Forget resets the number of connections and the list of requests.
 func (a *App) Forget() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -143,7 +142,7 @@ func (c *AppConn) answerProtocolRequest() bool {
 	return true
 }
 
-// Head reads a request's head; nil: none has come.
+// Head reads the header section of a request. It returns nil if there is none.
 func (c *AppConn) Head() *Message {
 	m, err := ReadHead(c.In)
 	if err != nil {
@@ -155,7 +154,7 @@ func (c *AppConn) Head() *Message {
 	return m
 }
 
-// Request reads a request with its body; nil: none has come.
+// Request reads a request with its body. It returns nil if there is none.
 func (c *AppConn) Request() *Message {
 	m := c.Head()
 	if m == nil || m.ReadBody(c.In) != nil {
@@ -164,10 +163,11 @@ func (c *AppConn) Request() *Message {
 	return m
 }
 
-// Frames returns the connection as one that speaks HTTP/2, from here on.
+// Frames returns an HTTP/2 view of the connection. The caller must not use the connection
+// directly afterwards.
 func (c *AppConn) Frames() *Frames { return NewFrames(bufferedConn{c.TCPConn, c.In}) }
 
-// A bufferedConn is a connection of which a part has been read ahead.
+// A bufferedConn is a connection with buffered input.
 type bufferedConn struct {
 	*net.TCPConn
 	in *bufio.Reader
@@ -175,35 +175,35 @@ type bufferedConn struct {
 
 func (c bufferedConn) Read(p []byte) (int, error) { return c.in.Read(p) }
 
-// Send writes bytes. That the other side has gone is no error here.
+// Send writes text. It ignores errors, because the peer may have closed the connection.
 func (c *AppConn) Send(text string) { _, _ = io.WriteString(c, text) }
 
-// Hang waits until the other side has closed the connection.
+// Hang waits until the peer closes the connection.
 func (c *AppConn) Hang() { _, _ = io.Copy(io.Discard, c.In) }
 
-// Idle waits until the end of the test, and reads nothing.
+// Idle waits until the end of the test without reading.
 func (c *AppConn) Idle() { <-c.app.over }
 
-// Reset closes the connection with a reset.
+// Reset closes the connection with RST.
 func (c *AppConn) Reset() {
 	c.SetLinger(0)
 	c.Close()
 }
 
-// Echo is an app that answers each request with its target.
+// Echo serves requests with responses that contain the request target.
 func Echo(c *AppConn) {
 	for m := c.Request(); m != nil; m = c.Request() {
 		c.Send(OK(m.Target()))
 	}
 }
 
-// Listen listens on a free port of this host.
+// Listen listens on a free port of the loopback address.
 func Listen(t testing.TB) net.Listener {
 	t.Helper()
 	return ListenOn(t, "127.0.0.1:0")
 }
 
-// ListenOn listens on an address. It waits while another process has taken the port.
+// ListenOn listens on an address. It waits while another process uses the port.
 func ListenOn(t testing.TB, address string) (ln net.Listener) {
 	t.Helper()
 	Until(t, "free port", func() (ok bool) {
@@ -214,7 +214,7 @@ func ListenOn(t testing.TB, address string) (ln net.Listener) {
 	return ln
 }
 
-// FreePorts returns ports that nobody listens on, and no port twice.
+// FreePorts returns n different unused ports.
 func FreePorts(t testing.TB, n int) (ports []string) {
 	t.Helper()
 	for range n {

@@ -11,21 +11,21 @@ import (
 	"time"
 )
 
-// A Client is a connection to a proxy that a test writes by hand.
+// A Client is a raw connection to a proxy.
 type Client struct {
 	*net.TCPConn
 	T  testing.TB
-	In *bufio.Reader // what the proxy sends
+	In *bufio.Reader // input of the connection
 }
 
-// Dial connects to an address. The connection ends with the test, and nothing on it
-// waits longer than Patience.
+// Dial connects to an address. The connection is closed at the end of the test and has a
+// deadline of Patience.
 func Dial(t testing.TB, address string) *Client {
 	t.Helper()
 	return DialBy(t, &net.Dialer{}, address)
 }
 
-// DialBy is Dial by a dialer.
+// DialBy is like Dial with the given dialer.
 func DialBy(t testing.TB, d *net.Dialer, address string) *Client {
 	t.Helper()
 	c, err := d.Dial("tcp", address)
@@ -37,7 +37,7 @@ func DialBy(t testing.TB, d *net.Dialer, address string) *Client {
 	return &Client{TCPConn: c.(*net.TCPConn), T: t, In: bufio.NewReader(c)}
 }
 
-// Send writes bytes.
+// Send writes text to the connection.
 func (c *Client) Send(text string) {
 	c.T.Helper()
 	if _, err := io.WriteString(c, text); err != nil {
@@ -45,18 +45,18 @@ func (c *Client) Send(text string) {
 	}
 }
 
-// Receive reads the final response to a request with the method.
+// Receive reads the final response to a request with the given method.
 func (c *Client) Receive(method string) *Message {
 	c.T.Helper()
 	_, m, err := ReadResponse(c.In, method)
 	if err != nil {
-		c.T.Fatalf("reading a response: %v", err)
+		c.T.Fatalf("read the response: %v", err)
 	}
 	return m
 }
 
-// WantBody reads the response to a GET, and reports an error unless it is 200 with that
-// body.
+// WantBody reads the response to a GET request and reports an error unless it has status 200
+// and the given body.
 func (c *Client) WantBody(want string) {
 	c.T.Helper()
 	if m := c.Receive("GET"); m.Status() != http.StatusOK || m.Body != want {
@@ -64,25 +64,25 @@ func (c *Client) WantBody(want string) {
 	}
 }
 
-// Get requests a path from a proxy in front of Echo.
+// Get requests a path from a proxy with an Echo app.
 func (c *Client) Get(path string) {
 	c.T.Helper()
 	c.Send("GET " + path + " HTTP/1.1\r\nHost: a\r\n\r\n")
 	c.WantBody(path)
 }
 
-// WantEnd reports an error unless the connection ends without another byte.
+// WantEnd reports an error unless the connection ends without more data.
 func (c *Client) WantEnd() {
 	c.T.Helper()
 	if b, err := c.In.ReadByte(); err == nil {
 		rest, _ := io.ReadAll(c.In)
-		c.T.Errorf("got %q, want the connection to end", string(b)+string(rest))
+		c.T.Errorf("got %q, want the end of the connection", string(b)+string(rest))
 	} else if IsTimeout(err) {
-		c.T.Error("got silence, want the connection to end")
+		c.T.Error("got a timeout, want the end of the connection")
 	}
 }
 
-// Pair returns both ends of a TCP connection on this host. They are closed with the test.
+// Pair returns both ends of a TCP connection. They are closed at the end of the test.
 func Pair(t testing.TB) (a, b *net.TCPConn) {
 	t.Helper()
 	ln := Listen(t)
@@ -99,14 +99,14 @@ func Pair(t testing.TB) (a, b *net.TCPConn) {
 	return dialed.(*net.TCPConn), accepted.(*net.TCPConn)
 }
 
-// IsTimeout reports whether a read or a write has met its deadline.
+// IsTimeout reports whether err is a timeout of a read or a write.
 func IsTimeout(err error) bool {
 	var n net.Error
 	return errors.As(err, &n) && n.Timeout()
 }
 
-// Narrow makes a socket hold as little as the kernel allows, and what a listener
-// accepts likewise. It fits net.Dialer.Control.
+// Narrow minimizes the buffers of a socket. Sockets that a listener accepts inherit the size.
+// Narrow can be used as net.Dialer.Control.
 func Narrow(_, _ string, raw syscall.RawConn) error {
 	return raw.Control(func(fd uintptr) {
 		_ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_SNDBUF, 1)

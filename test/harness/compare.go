@@ -10,8 +10,7 @@ import (
 	"unicode"
 )
 
-// NoError ends the test if err is not nil. What was done stands in the message, if it is
-// given.
+// NoError ends the test if err is not nil. The optional values describe the operation.
 func NoError(t testing.TB, err error, what ...any) {
 	t.Helper()
 	if err != nil {
@@ -19,7 +18,7 @@ func NoError(t testing.TB, err error, what ...any) {
 	}
 }
 
-// Contains fails the test if want is no part of got, and goes on.
+// Contains reports an error if got does not contain want.
 func Contains(t testing.TB, got, want string, what ...any) {
 	t.Helper()
 	if !strings.Contains(got, want) {
@@ -27,10 +26,9 @@ func Contains(t testing.TB, got, want string, what ...any) {
 	}
 }
 
-// Equal fails the test if got is not want, and goes on. Values are compared by ==, and
-// those that Go cannot compare so, such as slices, by their elements; a nil slice or map
-// is equal to an empty one. What is compared stands in the message; it may be left out
-// where the name of the test says it.
+// Equal reports an error if got differs from want. It uses == for comparable types and
+// reflect.DeepEqual for other types. A nil slice or map equals an empty one. The optional
+// values describe what is compared.
 func Equal[T any](t testing.TB, got, want T, what ...any) {
 	t.Helper()
 	if equal(got, want) {
@@ -55,7 +53,7 @@ func equal[T any](got, want T) bool {
 	return reflect.DeepEqual(got, want)
 }
 
-// show quotes text, but for text of several lines.
+// show formats a value for a message. It quotes a string unless the string has several lines.
 func show(v any) string {
 	switch v := v.(type) {
 	case string:
@@ -69,7 +67,8 @@ func show(v any) string {
 	return fmt.Sprintf("%+v", v)
 }
 
-// label is what is compared, and a colon, or nothing. Text that would not be seen is quoted.
+// label returns the description with a colon, or "" if there is none. Empty and unprintable
+// strings are quoted.
 func label(what []any) string {
 	if len(what) == 0 {
 		return ""

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// A recorder is a test whose failures are kept.
+// A recorder is a testing.TB that stores its last failure.
 type recorder struct {
 	testing.TB
 	failed string
@@ -17,7 +17,7 @@ func (r *recorder) Helper()                           {}
 func (r *recorder) Errorf(format string, args ...any) { r.failed = fmt.Sprintf(format, args...) }
 func (r *recorder) Fatal(args ...any)                 { r.failed = fmt.Sprint(args...) }
 
-func TestWhatDiffersFailsATestWithGotAndWant(t *testing.T) {
+func TestFailureMessages(t *testing.T) {
 	for _, c := range []struct {
 		compare func(t testing.TB)
 		want    string
@@ -44,7 +44,7 @@ func TestWhatDiffersFailsATestWithGotAndWant(t *testing.T) {
 		r := new(recorder)
 		c.compare(r)
 		if r.failed != c.want {
-			t.Errorf("got the failure %q, want %q", r.failed, c.want)
+			t.Errorf("got failure %q, want %q", r.failed, c.want)
 		}
 	}
 }

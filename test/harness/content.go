@@ -8,7 +8,7 @@ import (
 	"sync"
 )
 
-// A Buffer is a bytes.Buffer that several goroutines may write and read.
+// A Buffer is a bytes.Buffer that can be used by several goroutines.
 type Buffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -20,22 +20,22 @@ func (b *Buffer) Write(p []byte) (int, error) {
 	return b.b.Write(p)
 }
 
-// String returns what has been written.
+// String returns the written data.
 func (b *Buffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.b.String()
 }
 
-// Zeros is content without an end.
+// Zeros is an endless reader of zero bytes.
 type Zeros struct{}
 
 func (Zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
-// A Pattern is content in which each part differs from its neighbours: its period has
-// no factor in common with the length of any buffer.
+// A Pattern is a reader of data without repetition between adjacent buffers, because its period
+// has no common factor with the length of any buffer.
 type Pattern struct {
-	Left int // bytes that are still to come
+	Left int // number of remaining bytes
 	at   int
 }
 
@@ -54,19 +54,19 @@ func (p *Pattern) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// CheckPattern reads a Pattern of size bytes to its end and returns what is wrong with
-// it.
+// CheckPattern reads a Pattern of size bytes from r. It returns an error if the data is
+// different.
 func CheckPattern(r io.Reader, size int) error {
 	want := &Pattern{Left: size}
 	a, b := make([]byte, 32<<10), make([]byte, 32<<10)
 	for {
 		n, err := r.Read(a)
 		if m, _ := io.ReadFull(want, b[:n]); m != n || !bytes.Equal(a[:n], b[:n]) {
-			return fmt.Errorf("other bytes before %d", want.at)
+			return fmt.Errorf("data differs before byte %d", want.at)
 		}
 		switch {
 		case err == io.EOF && want.Left > 0:
-			return fmt.Errorf("the end after %d of %d bytes", want.at, size)
+			return fmt.Errorf("data ends after %d of %d bytes", want.at, size)
 		case err == io.EOF:
 			return nil
 		case err != nil:
@@ -75,7 +75,8 @@ func CheckPattern(r io.Reader, size int) error {
 	}
 }
 
-// SendChunks sends a Pattern of size bytes in chunks of many sizes, and the last chunk.
+// SendChunks sends a Pattern of size bytes in chunks of different sizes, followed by the last
+// chunk.
 func SendChunks(w io.Writer, size int) error {
 	p := &Pattern{Left: size}
 	b := make([]byte, 100_000)
@@ -92,22 +93,21 @@ func SendChunks(w io.Writer, size int) error {
 	return err
 }
 
-// A BlockedBody is a request's content that gives its text, and then nothing until Stop
-// is called.
+// A BlockedBody is a request body that returns its text and then blocks until Stop is called.
 type BlockedBody struct {
-	Waiting chan struct{} // closed when the text has been read
+	Waiting chan struct{} // closed after the text has been read
 
 	text    io.Reader
 	once    sync.Once
 	stopped chan struct{}
 }
 
-// NewBlockedBody returns a BlockedBody with that text.
+// NewBlockedBody returns a BlockedBody with the given text.
 func NewBlockedBody(text string) *BlockedBody {
 	return &BlockedBody{text: bytes.NewReader([]byte(text)), stopped: make(chan struct{}), Waiting: make(chan struct{})}
 }
 
-// Stop ends a Read that waits, and all that follow, with an error.
+// Stop makes blocked and future calls of Read return an error.
 func (b *BlockedBody) Stop() { b.once.Do(func() { close(b.stopped) }) }
 
 func (b *BlockedBody) Read(p []byte) (int, error) {

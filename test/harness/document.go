@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Document fails the test if a file has another text than want between the lines
-// <!-- name --> and <!-- /name -->. With update it writes the text there instead.
+// Document reports an error if the text of a file between the lines <!-- name --> and <!--
+// /name --> differs from want. If update is true, it replaces the text instead.
 func Document(t testing.TB, file, name, want string, update bool) {
 	t.Helper()
 	begin, end := "<!-- "+name+" -->\n", "<!-- /"+name+" -->\n"
@@ -16,7 +16,7 @@ func Document(t testing.TB, file, name, want string, update bool) {
 	head, rest, ok := strings.Cut(string(text), begin)
 	got, tail, ok2 := strings.Cut(rest, end)
 	if !ok || !ok2 {
-		t.Fatalf("%s: got no text between %q and %q, want one", file, begin, end)
+		t.Fatalf("%s: %q and %q not found", file, begin, end)
 	}
 	if update {
 		NoError(t, os.WriteFile(file, []byte(head+begin+want+end+tail), 0o644))
@@ -28,6 +28,6 @@ func Document(t testing.TB, file, name, want string, update bool) {
 	}
 	if got != want {
 		line := strings.LastIndexByte(got[:same], '\n') + 1
-		t.Errorf("%s, %s: got another text from the line\n%.500s\nwant (go test -update writes it)\n%.500s", file, name, got[line:], want[line:])
+		t.Errorf("%s, %s: got different text from line\n%.500s\nwant (go test -update writes it)\n%.500s", file, name, got[line:], want[line:])
 	}
 }

@@ -9,9 +9,8 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// Frames is a connection that speaks HTTP/2 frame by frame, for either end. Its header
-// blocks come decoded, as http2.MetaHeadersFrame. It sends what it is given, whether
-// the protocol allows it or not.
+// Frames is an HTTP/2 connection for either side. It decodes received header blocks to
+// http2.MetaHeadersFrame, and it sends frames without validation.
 type Frames struct {
 	net.Conn
 	*http2.Framer
@@ -20,7 +19,7 @@ type Frames struct {
 	encoder *hpack.Encoder
 }
 
-// NewFrames returns the frames of a connection.
+// NewFrames returns the Frames of a connection.
 func NewFrames(c net.Conn) *Frames {
 	f := &Frames{Conn: c, Framer: http2.NewFramer(c, c)}
 	f.AllowIllegalWrites = true
@@ -29,22 +28,22 @@ func NewFrames(c net.Conn) *Frames {
 	return f
 }
 
-// Greet is what a server does first: it reads the client's preface and sends SETTINGS. It
-// returns an error where the client speaks another protocol.
+// Greet reads the preface of a client and sends SETTINGS. It returns ErrNotHTTP if the client
+// uses another protocol.
 func (f *Frames) Greet(settings ...http2.Setting) error {
 	preface := make([]byte, len(http2.ClientPreface))
 	if _, err := io.ReadFull(f, preface); err != nil {
 		return err
 	}
 	if string(preface) != http2.ClientPreface {
-		_ = f.WriteSettings() // as nghttp2 does, so that the client can detect HTTP/2
+		_ = f.WriteSettings() // like nghttp2, so that the client can detect HTTP/2
 		return ErrNotHTTP
 	}
 	return f.WriteSettings(settings...)
 }
 
-// Follow reads frames until the connection ends. It acknowledges SETTINGS, and calls got
-// with each frame.
+// Follow reads frames until the end of the connection. It acknowledges SETTINGS and calls got
+// for each frame.
 func (f *Frames) Follow(got func(http2.Frame)) {
 	for {
 		frame, err := f.ReadFrame()
@@ -52,30 +51,29 @@ func (f *Frames) Follow(got func(http2.Frame)) {
 			return
 		}
 		if s, ok := frame.(*http2.SettingsFrame); ok && !s.IsAck() {
-			_ = f.WriteSettingsAck() // the next read tells
+			_ = f.WriteSettingsAck() // the next read returns the error
 		}
 		got(frame)
 	}
 }
 
-// Block encodes a header block; names and values alternate.
+// Block encodes a header block. fields contains names and values in alternation.
 func (f *Frames) Block(fields ...string) []byte {
 	f.block.Reset()
 	for i := 0; i < len(fields); i += 2 {
-		// It writes to memory, which returns no error.
+		// The encoder writes to memory and returns no error.
 		_ = f.encoder.WriteField(hpack.HeaderField{Name: fields[i], Value: fields[i+1]})
 	}
 	return bytes.Clone(f.block.Bytes())
 }
 
-// WriteHead sends a header block of names and values; end: nothing follows on the
-// stream.
+// WriteHead sends a header block of names and values. If end is true, it sets END_STREAM.
 func (f *Frames) WriteHead(id uint32, end bool, fields ...string) error {
 	return f.WriteBlock(id, end, f.Block(fields...))
 }
 
-// WriteLongHead is WriteHead with fields that no table shortens, so that the block is as
-// long as they are.
+// WriteLongHead is like WriteHead, but without indexing, so that the block is at least as long
+// as the fields.
 func (f *Frames) WriteLongHead(id uint32, end bool, fields ...string) error {
 	f.block.Reset()
 	for i := 0; i < len(fields); i += 2 {
@@ -84,10 +82,10 @@ func (f *Frames) WriteLongHead(id uint32, end bool, fields ...string) error {
 	return f.WriteBlock(id, end, f.block.Bytes())
 }
 
-// WriteBlock sends a header block that is encoded already, in CONTINUATION where it is longer
-// than a frame.
+// WriteBlock sends an encoded header block. It uses CONTINUATION if the block is longer than a
+// frame.
 func (f *Frames) WriteBlock(id uint32, end bool, block []byte) error {
-	const most = 16 << 10 // SETTINGS_MAX_FRAME_SIZE, as it is at first: RFC 9113 section 6.5.2
+	const most = 16 << 10 // initial value of SETTINGS_MAX_FRAME_SIZE (RFC 9113 section 6.5.2)
 	n := min(len(block), most)
 	err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block[:n], EndHeaders: n == len(block), EndStream: end})
 	for block = block[n:]; len(block) > 0 && err == nil; block = block[n:] {
@@ -97,7 +95,7 @@ func (f *Frames) WriteBlock(id uint32, end bool, block []byte) error {
 	return err
 }
 
-// FieldOf returns the value of a field of a head; "": there is none.
+// FieldOf returns the value of a header field, or "" if the field is missing.
 func FieldOf(f *http2.MetaHeadersFrame, name string) string {
 	for _, h := range f.Fields {
 		if h.Name == name {

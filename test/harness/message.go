@@ -11,31 +11,31 @@ import (
 	"strings"
 )
 
-// ErrNotHTTP is what reading a message returns for bytes that are not strict HTTP/1.1.
+// ErrNotHTTP is returned when a message violates the syntax of HTTP/1.1.
 var ErrNotHTTP = errors.New("not HTTP/1.1")
 
-// A Message is a request or a response of HTTP/1.1 as it stood on the wire.
+// A Message is an HTTP/1.1 request or response as received.
 type Message struct {
-	Start    string   // the request line or the status line
-	Fields   []string // "name: value", the name in lower case
+	Start    string   // request line or status line
+	Fields   []string // "name: value" with a lower-case name
 	Body     string
-	Trailers []string // as Fields
-	Complete bool     // the body's end was marked, by its length or by the last chunk
+	Trailers []string // in the format of Fields
+	Complete bool     // the body has a length or a last chunk and is not truncated
 }
 
-// Method returns a request's method.
+// Method returns the method of a request.
 func (m *Message) Method() string { return strings.Split(m.Start, " ")[0] }
 
-// Target returns a request's target.
+// Target returns the target of a request.
 func (m *Message) Target() string { return strings.Split(m.Start, " ")[1] }
 
-// Status returns a response's status.
+// Status returns the status code of a response.
 func (m *Message) Status() int {
 	n, _ := strconv.Atoi(strings.Split(m.Start, " ")[1])
 	return n
 }
 
-// Get returns the values of a field, joined by "|". The name is in lower case.
+// Get returns the values of a field, joined by "|". The name must be in lower case.
 func (m *Message) Get(name string) string {
 	var values []string
 	for _, f := range m.Fields {
@@ -46,10 +46,10 @@ func (m *Message) Get(name string) string {
 	return strings.Join(values, "|")
 }
 
-// Closes reports whether the message says that its connection ends behind it.
+// Closes reports whether the message has "Connection: close".
 func (m *Message) Closes() bool { return m.Get("connection") == "close" }
 
-// ReadLine reads a line that ends in CRLF, and returns it without.
+// ReadLine reads a line that ends with CRLF and returns it without CRLF.
 func ReadLine(r *bufio.Reader) (string, error) {
 	line, err := r.ReadString('\n')
 	if err != nil {
@@ -76,7 +76,7 @@ func readFields(r *bufio.Reader) (fields []string, err error) {
 	}
 }
 
-// ReadHead reads the head of a request or of a response.
+// ReadHead reads the start line and the fields of a message.
 func ReadHead(r *bufio.Reader) (*Message, error) {
 	start, err := ReadLine(r)
 	if err != nil {
@@ -89,7 +89,7 @@ func ReadHead(r *bufio.Reader) (*Message, error) {
 	return &Message{Start: start, Fields: fields}, err
 }
 
-// ReadBody reads the body of a request, or of a response that may have one.
+// ReadBody reads the body of a request, or of a response that can have a body.
 func (m *Message) ReadBody(r *bufio.Reader) error {
 	coding, length := m.Get("transfer-encoding"), m.Get("content-length")
 	switch {
@@ -106,7 +106,7 @@ func (m *Message) ReadBody(r *bufio.Reader) error {
 		}
 		m.Complete = true
 		return m.readContent(r, n)
-	case strings.HasPrefix(m.Start, "HTTP/"): // a response until the end of its connection
+	case strings.HasPrefix(m.Start, "HTTP/"): // the body of the response ends with the connection
 		b, err := io.ReadAll(r)
 		m.Body += string(b)
 		return err
@@ -146,8 +146,8 @@ func (m *Message) readContent(r *bufio.Reader, n int64) error {
 	return err
 }
 
-// ReadResponse reads the response to a request with the method. Informational responses
-// before it come apart; 101 is final.
+// ReadResponse reads the response to a request with the given method. It returns informational
+// responses separately. Status 101 is a final response.
 func ReadResponse(r *bufio.Reader, method string) (informational []*Message, m *Message, err error) {
 	for {
 		if m, err = ReadHead(r); err != nil {
@@ -166,7 +166,7 @@ func ReadResponse(r *bufio.Reader, method string) (informational []*Message, m *
 	return informational, m, m.ReadBody(r)
 }
 
-// OK is a response with status 200 and a body.
+// OK returns a response with status 200 and the given body.
 func OK(body string) string {
 	return fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 }

@@ -9,8 +9,9 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// RunScripts runs the scripts of package testscript in a directory. The command "exits CODE PROGRAM ARGUMENT..." runs a
-// program and checks its exit code. TestMain must call [testscript.Main] with the programs.
+// RunScripts runs the scripts of package testscript in a directory. The command "exits CODE
+// PROGRAM ARGUMENT..." runs a program and checks its exit code. TestMain must call
+// [testscript.Main] with the programs.
 func RunScripts(t *testing.T, dir string) {
 	t.Helper()
 	testscript.Run(t, testscript.Params{

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// NewCertificate makes a certificate that signs itself, and its key. change may alter what
-// it says; nil: it is valid for an hour, and has no name.
+// NewCertificate returns a self-signed certificate with its key. The certificate is valid for
+// one hour and has no name. If change is not nil, it can modify the template.
 func NewCertificate(change func(*x509.Certificate)) (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -26,8 +26,8 @@ func NewCertificate(change func(*x509.Certificate)) (tls.Certificate, error) {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, err
 }
 
-// TLS returns the configuration of a server with a certificate made for the test, and
-// of its clients, which do not verify it.
+// TLS returns the configuration of a server with a new certificate, and the configuration of
+// its clients, which do not verify the certificate.
 func TLS(t testing.TB) (server, client *tls.Config) {
 	t.Helper()
 	certificate, err := NewCertificate(nil)

@@ -11,7 +11,7 @@ var (
 	escaped  = regexp.MustCompile(`\\(r|n|t|0|\\|x[0-9a-fA-F]{2})`)
 )
 
-// Unescape turns the escapes of test/conformance/doc.go into bytes.
+// Unescape replaces the escape sequences that test/conformance/doc.go describes.
 func Unescape(text string) string {
 	text = repeated.ReplaceAllStringFunc(text, func(s string) string {
 		m := repeated.FindStringSubmatch(s)
@@ -27,7 +27,7 @@ func Unescape(text string) string {
 	})
 }
 
-// WireLine is the text of a line behind > or | in a file of test/conformance.
+// WireLine returns the text of a line after > or | in a vector of test/conformance.
 func WireLine(text string) string {
 	text = strings.TrimPrefix(text, " ")
 	if bare, found := strings.CutSuffix(text, `\`); found && !strings.HasSuffix(bare, `\`) {

@@ -1,9 +1,8 @@
-// Package harness has what the tests of several packages share: an app that a test
-// scripts byte by byte, a client whose bytes a test writes by hand, the messages
-// between them as they stand on the wire, frames of HTTP/2, certificates, comparisons, and waiting
-// with a bound. Only tests import it. It imports nothing of this module's production
-// code, so that the tests inside any package may use it; test/proxytest starts the proxy
-// that stands between a client and an app.
+// Package harness contains helpers that are shared by the tests of several packages: scripted
+// apps, raw clients, HTTP/1.1 messages, HTTP/2 frames, certificates, comparisons, and waits
+// with a timeout. Only tests import it. It imports no production code of this module, so the
+// tests of every package can use it. Package test/proxytest starts the proxy between a client
+// and an app.
 package harness
 
 import (
@@ -16,8 +15,8 @@ import (
 // machine is slow. It must be less than TEST_TIMEOUT in the Makefile.
 const Patience = 3 * time.Minute
 
-// Until waits until condition holds. It fails the test if that takes longer than
-// Patience, with what in the message.
+// Until waits until condition returns true. The test fails after Patience. what describes the
+// condition in the message.
 func Until(t testing.TB, what string, condition func() bool) {
 	t.Helper()
 	for end := time.Now().Add(Patience); !condition(); time.Sleep(time.Millisecond) {
@@ -27,8 +26,8 @@ func Until(t testing.TB, what string, condition func() bool) {
 	}
 }
 
-// Receive returns the next value from a channel, or the zero value if it is closed. It
-// fails the test if none comes within Patience.
+// Receive returns the next value from a channel, or the zero value if the channel is closed.
+// The test fails after Patience.
 func Receive[T any](t testing.TB, from <-chan T, what string) (v T) {
 	t.Helper()
 	select {
@@ -39,7 +38,7 @@ func Receive[T any](t testing.TB, from <-chan T, what string) (v T) {
 	return v
 }
 
-// Within returns what f returns. It fails the test if f takes longer than Patience.
+// Within calls f and returns its result. The test fails if f takes longer than Patience.
 func Within[T any](t testing.TB, what string, f func() T) T {
 	t.Helper()
 	result := make(chan T, 1)
@@ -47,10 +46,10 @@ func Within[T any](t testing.TB, what string, f func() T) T {
 	return Receive(t, result, what)
 }
 
-// ScaleTime runs a test of a short timeout of the proxy. try multiplies its times by scale,
-// and returns false if the machine was too slow for them, so that the timeout expired in
-// another place than the test needs. ScaleTime then doubles scale. A defect that does not
-// depend on the machine fails at each scale. It fails the test if scale becomes 1024.
+// ScaleTime runs a test of a short timeout of the proxy. try multiplies its durations by scale.
+// It returns false if the machine was too slow, so that the timeout expired too early for the
+// test. Then ScaleTime doubles scale. A defect that does not depend on the machine fails at
+// each scale. The test fails if scale reaches 1024.
 func ScaleTime(t testing.TB, try func(scale int) (inTime bool)) {
 	t.Helper()
 	for scale := 1; !try(scale); scale *= 2 {

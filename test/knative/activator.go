@@ -43,15 +43,15 @@ import (
 	"knative.dev/serving/pkg/reconciler/serverlessservice/resources/names"
 )
 
-// An activatorProcess is what cmd/activator puts together, before one pod.
+// An activatorProcess runs the parts of cmd/activator in front of one pod.
 type activatorProcess struct {
 	p      *pod
 	ctx    context.Context
 	url    string
-	failed atomic.Int64 // probes: answered 503, or not in time
+	failed atomic.Int64 // number of probes with status 503 or with an error
 }
 
-// watched counts the failed probes among what a transport sends.
+// watched returns a transport that counts failed probes.
 func (a *activatorProcess) watched(transport http.RoundTripper) http.RoundTripper {
 	return network.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
 		answer, err := transport.RoundTrip(r)
@@ -62,8 +62,8 @@ func (a *activatorProcess) watched(transport http.RoundTripper) http.RoundTrippe
 	})
 }
 
-// startActivator starts the activator. It knows of no address of the pod yet. secure is
-// the certificate that it trusts; nil: it sends in plain text.
+// startActivator starts the activator without an address of the pod. secure is the certificate
+// that the activator trusts; if it is nil, the activator uses plain text.
 func startActivator(p *pod, r *Release, secure *tls.Certificate) *activatorProcess {
 	p.t.Helper()
 	ctx, cancel, informers := rtesting.SetupFakeContextWithCancel(p.t)
@@ -109,7 +109,7 @@ func startActivator(p *pod, r *Release, secure *tls.Certificate) *activatorProce
 	return a
 }
 
-// create makes the objects that the activator reads.
+// create creates the objects that the activator reads.
 func create(p *pod, ctx context.Context, secure *tls.Certificate) {
 	p.t.Helper()
 	_, err := fakeserving.Get(ctx).ServingV1().Revisions(p.Namespace).Create(ctx, p.Revision, metav1.CreateOptions{})
@@ -129,7 +129,7 @@ func create(p *pod, ctx context.Context, secure *tls.Certificate) {
 	}
 }
 
-// endpoints says what Kubernetes says of the pod's address: ready or not.
+// endpoints sets the address of the pod in Kubernetes as ready or as not ready.
 func (a *activatorProcess) endpoints(ready bool) {
 	a.p.t.Helper()
 	subset := corev1.EndpointSubset{Ports: []corev1.EndpointPort{{
@@ -162,7 +162,7 @@ func (a *activatorProcess) endpoints(ready bool) {
 	}
 }
 
-// waitForFailedProbe returns when the activator has probed and found the pod not ready.
+// waitForFailedProbe waits until a probe of the activator has failed.
 func (a *activatorProcess) waitForFailedProbe() {
 	a.p.t.Helper()
 	poll(a.p.t, "a probe of the activator fails", func() error {
@@ -173,15 +173,15 @@ func (a *activatorProcess) waitForFailedProbe() {
 	})
 }
 
-// ask sends a request as the ingress does.
+// ask sends a request like the ingress.
 func (a *activatorProcess) ask(client *http.Client, path string) (*http.Response, string, error) {
 	return a.p.ask(client, a.url+path,
 		activator.RevisionHeaderName+": "+a.p.Name, activator.RevisionHeaderNamespace+": "+a.p.Namespace)
 }
 
-// The activator holds a request for a pod that is not ready, probes the sidecar, and
-// sends the request on as soon as that says that the app is ready, before Kubernetes does.
-func theActivatorSendsARequestOnceTheAppIsReady(t *testing.T, r *Release) {
+// The activator holds a request for a pod that is not ready, probes the sidecar, and forwards
+// the request when the probe succeeds, before Kubernetes reports the pod as ready.
+func activatorForwardsRequestWhenReady(t *testing.T, r *Release) {
 	for _, service := range []string{"plain", "probe-http", "h2c", "probe-grpc", "tls"} {
 		t.Run(service, func(t *testing.T) {
 			p := newPod(t, service)
@@ -213,18 +213,18 @@ func theActivatorSendsARequestOnceTheAppIsReady(t *testing.T, r *Release) {
 				t.Fatalf("got %v, %v, %q, want 200", got.answer, got.err, got.body)
 			}
 			if n := app.requests.Load(); n != 1 {
-				t.Errorf("got %d requests of the app, want 1", n)
+				t.Errorf("got %d requests in the app, want 1", n)
 			}
 			for _, name := range []string{"K-Proxy-Request", activator.RevisionHeaderName, activator.RevisionHeaderNamespace} {
 				if v := app.lastHeader().Get(name); v != "" {
-					t.Errorf("got %s: %s at the app, want none", name, v)
+					t.Errorf("got %s: %s in the app, want none", name, v)
 				}
 			}
-			poll(t, "the statistics count it as the activator's", func() error {
+			poll(t, "the statistics count a proxied request", func() error {
 				s, err := p.stat()
 				if err == nil && s.ProxiedRequestCount == 0 {
 					err = errors.New(s.String())
-					_, _, _ = a.ask(p.client, "/again") // the statistics cover a second
+					_, _, _ = a.ask(p.client, "/again") // the statistics cover one second
 				}
 				return err
 			})
@@ -232,9 +232,9 @@ func theActivatorSendsARequestOnceTheAppIsReady(t *testing.T, r *Release) {
 	}
 }
 
-// A pod that ends gets no more requests from the activator: it probes again a pod that
-// Kubernetes finds no longer ready, and the sidecar says that it drains.
-func theActivatorSendsNothingToADrainingPod(t *testing.T, r *Release) {
+// The activator sends no requests to a pod that drains. It probes the pod again when Kubernetes
+// reports it as not ready, and the sidecar rejects the probe.
+func activatorSkipsDrainingPod(t *testing.T, r *Release) {
 	p := newPod(t, "plain")
 	p.start()
 	app := startApp(p)
@@ -244,20 +244,20 @@ func theActivatorSendsNothingToADrainingPod(t *testing.T, r *Release) {
 		t.Fatalf("got %v, %v, %q, want 200", answer, err, body)
 	}
 	p.sidecar.terminate()
-	poll(t, "the kubelet finds the sidecar not ready", func() error {
+	poll(t, "the readiness probe fails", func() error {
 		if p.readiness() == nil {
-			return errors.New("ready")
+			return errors.New("got ready, want not ready")
 		}
 		return nil
 	})
 	a.endpoints(false)
 	a.waitForFailedProbe()
 	brief := &http.Client{Timeout: 500 * time.Millisecond}
-	poll(t, "the activator sends nothing", func() error {
+	poll(t, "the activator sends no requests", func() error {
 		before := app.requests.Load()
 		answer, _, err := a.ask(brief, "/")
 		if err == nil || app.requests.Load() != before {
-			return fmt.Errorf("got %v, %d requests of the app, want %d", answer, app.requests.Load(), before)
+			return fmt.Errorf("got %v and %d requests in the app, want %d", answer, app.requests.Load(), before)
 		}
 		return nil
 	})

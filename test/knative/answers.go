@@ -15,25 +15,25 @@ import (
 	"knative.dev/serving/pkg/queue"
 )
 
-// answerOfATimeout is the body of our 504.
-const answerOfATimeout = "request timeout"
+// timeoutBody is the body of a response with status 504 of the sidecar.
+const timeoutBody = "request timeout"
 
-// metricsService returns the Service whose ConfigMap asks for Prometheus.
+// metricsService returns the Service whose ConfigMap enables Prometheus.
 func metricsService(r *Release) string { return r.Name + "/metrics-prometheus" }
 
-// timeOut sends a request that is answered 504 by the sidecar.
+// timeOut sends a request that gets status 504 from the sidecar.
 func (p *pod) timeOut() {
 	p.t.Helper()
 	p.image("timeout")
 	p.waitUntilReady()
 	answer, body := p.get(p.url("/?initialTimeout=5000"))
-	if answer.StatusCode != http.StatusGatewayTimeout || body != answerOfATimeout {
-		p.t.Fatalf("got %s %q, want 504 %q", answer.Status, body, answerOfATimeout)
+	if answer.StatusCode != http.StatusGatewayTimeout || body != timeoutBody {
+		p.t.Fatalf("got %s %q, want 504 %q", answer.Status, body, timeoutBody)
 	}
 }
 
-// Knative's own template of the request log gives our answers their size.
-func theRequestLogHasTheSizeOfOurAnswers(t *testing.T, _ *Release) {
+// The default template of the request log logs the size of responses of the sidecar.
+func requestLogHasSizeOfSidecarResponses(t *testing.T, _ *Release) {
 	p := newPod(t, "request-log")
 	p.start()
 	p.timeOut()
@@ -46,7 +46,7 @@ func theRequestLogHasTheSizeOfOurAnswers(t *testing.T, _ *Release) {
 	poll(t, "the request log has the 504", func() error {
 		line, ok := p.sidecar.out.line(`"status": 504`)
 		if !ok {
-			return errors.New("no such line")
+			return errors.New("got no log line with status 504")
 		}
 		return json.Unmarshal([]byte(line), &entry)
 	})
@@ -55,7 +55,7 @@ func theRequestLogHasTheSizeOfOurAnswers(t *testing.T, _ *Release) {
 	}
 }
 
-// exposition reads the metrics as Prometheus does.
+// exposition scrapes the metrics like Prometheus.
 func (p *pod) exposition(port string) string {
 	p.t.Helper()
 	answer, body := p.get("http://127.0.0.1:" + port + "/metrics")
@@ -65,8 +65,8 @@ func (p *pod) exposition(port string) string {
 	return body
 }
 
-// The metrics give our answers their size.
-func theMetricsHaveTheSizeOfOurAnswers(t *testing.T, r *Release) {
+// The metrics contain the size of responses of the sidecar.
+func metricsHaveSizeOfSidecarResponses(t *testing.T, r *Release) {
 	p := newPod(t, metricsService(r))
 	p.start()
 	p.timeOut()
@@ -80,8 +80,8 @@ func theMetricsHaveTheSizeOfOurAnswers(t *testing.T, r *Release) {
 	})
 }
 
-// The ConfigMap may name another port for Prometheus.
-func theMetricsAreWhereTheConfigMapSays(t *testing.T, r *Release) {
+// The ConfigMap can set another port for Prometheus.
+func metricsPortFollowsConfigMap(t *testing.T, r *Release) {
 	where := map[string]string{metricsService(r): "9091"}
 	if r.OTLP {
 		where[r.Name+"/metrics-prometheus-port"] = "9191"
@@ -97,9 +97,9 @@ func theMetricsAreWhereTheConfigMapSays(t *testing.T, r *Release) {
 			if r.OTLP {
 				name = "http_server_request_duration_seconds_count"
 			}
-			poll(t, name+" is shown", func() error { // a request is counted behind its answer
+			poll(t, name+" is exported", func() error { // a request is counted after its response
 				if got := p.exposition(port); !strings.Contains(got, "\n"+name+"{") {
-					return fmt.Errorf("got no such line in\n%s", got)
+					return fmt.Errorf("got metrics\n%s", got)
 				}
 				return nil
 			})
@@ -107,12 +107,12 @@ func theMetricsAreWhereTheConfigMapSays(t *testing.T, r *Release) {
 	}
 }
 
-// mostTags is how many different route tags become values of a label.
+// mostTags is the maximum number of route tags that become label values.
 const mostTags = 16
 
-// A route tag becomes the label that Knative's own code makes of the request, for the
-// first few, so that clients cannot make series without end.
-func aRouteTagBecomesTheLabelThatKnativeGivesIt(t *testing.T, r *Release) {
+// A route tag becomes the same label value as in Knative. Only the first few tags do, so that
+// clients cannot create an unlimited number of series.
+func routeTagBecomesLabel(t *testing.T, r *Release) {
 	p := newPod(t, metricsService(r))
 	p.start()
 	startApp(p)
@@ -150,12 +150,12 @@ func aRouteTagBecomesTheLabelThatKnativeGivesIt(t *testing.T, r *Release) {
 			}
 		}
 		return tags == mostTags && (got["TAGGED"] || got["kn:tagged"])
-	}, fmt.Sprintf("%d tags, and one value for all others", mostTags))
+	}, fmt.Sprintf("%d tags and one value for all others", mostTags))
 }
 
 var routeTag = regexp.MustCompile(`(?m)^(?:revision_request_count|http_server_request_duration_seconds_count)\{[^}]*route_tag="([^"]*)"`)
 
-// waitForTags waits until the label values of the request metric are right.
+// waitForTags waits until the label values of the request metric are correct.
 func (p *pod) waitForTags(right func(map[string]bool) bool, want any) {
 	p.t.Helper()
 	poll(p.t, "the route tags are labels", func() error {

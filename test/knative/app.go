@@ -19,10 +19,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// An app is a user container that speaks HTTP/1.1, h2c and gRPC's health service. To a
-// request for /hold it answers when it is released.
+// An app is a user container that supports HTTP/1.1, h2c and the gRPC health service. A request
+// for /hold waits until release is called.
 type app struct {
-	requests atomic.Int64 // that are not the readiness probe's
+	requests atomic.Int64 // number of requests except for readiness probes
 	holding  atomic.Int64
 	free     chan struct{}
 	release  func()
@@ -32,8 +32,8 @@ type app struct {
 	last http.Header
 }
 
-// startApp starts the app on the user port, and on the ports of the pod's readiness
-// probes, over TLS where they say HTTPS.
+// startApp starts the app on the user port and on the ports of the readiness probes. It uses
+// TLS for probes with scheme HTTPS.
 func startApp(p *pod) *app {
 	p.t.Helper()
 	a := &app{free: make(chan struct{}), grpc: grpc.NewServer()}
@@ -53,7 +53,7 @@ func startApp(p *pod) *app {
 	return a
 }
 
-// probed returns the port that a readiness probe names; 0: none.
+// probed returns the port of a readiness probe, or 0 if there is none.
 func probed(p *corev1.Probe) (port int, https bool) {
 	switch {
 	case p == nil:
@@ -110,7 +110,7 @@ func (a *app) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, "%s %s", r.Proto, r.URL.Path)
 }
 
-// lastHeader is that of the latest request.
+// lastHeader returns the header of the last request.
 func (a *app) lastHeader() http.Header {
 	a.mu.Lock()
 	defer a.mu.Unlock()

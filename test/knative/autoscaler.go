@@ -21,7 +21,7 @@ import (
 	"knative.dev/serving/pkg/resources"
 )
 
-// An autoscaler scrapes one pod every second and decides how many there should be.
+// An autoscaler scrapes one pod every second and decides on the number of pods.
 type autoscaler struct {
 	key       types.NamespacedName
 	collector *metrics.MetricCollector
@@ -29,7 +29,7 @@ type autoscaler struct {
 	log       *zap.SugaredLogger
 }
 
-// startAutoscaler starts it for a target of so many requests at once in a pod.
+// startAutoscaler starts an autoscaler with a target of concurrent requests for each pod.
 func startAutoscaler(p *pod, r *Release, target float64) *autoscaler {
 	p.t.Helper()
 	pods := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
@@ -63,18 +63,18 @@ func startAutoscaler(p *pod, r *Release, target float64) *autoscaler {
 	return a
 }
 
-// scale returns what the autoscaler would do now.
+// scale returns the current decision of the autoscaler.
 func (a *autoscaler) scale() scaling.ScaleResult { return a.decider.Scale(a.log, time.Now()) }
 
-// hold sends requests that the app holds, and returns when it does. The test must call
-// what it returns, which lets them go and waits for their answers.
+// hold sends n requests and waits until the app holds them. The test must call release, which
+// completes the requests and waits for their responses.
 func hold(p *pod, a *app, n int, ask func() error) (release func()) {
 	p.t.Helper()
 	var all sync.WaitGroup
 	for range n {
 		all.Go(func() {
 			if err := ask(); err != nil {
-				p.t.Errorf("a held request: %v", err)
+				p.t.Errorf("held request: %v", err)
 			}
 		})
 	}
@@ -90,8 +90,8 @@ func hold(p *pod, a *app, n int, ask func() error) (release func()) {
 	}
 }
 
-// Ten requests at once and a target of two are five pods.
-func theAutoscalerWantsAPodForEveryTwoOfTenRequests(t *testing.T, r *Release) {
+// Ten concurrent requests with a target of two result in five pods.
+func autoscalerScalesByConcurrency(t *testing.T, r *Release) {
 	p := newPod(t, "plain")
 	p.start()
 	app := startApp(p)
@@ -100,27 +100,27 @@ func theAutoscalerWantsAPodForEveryTwoOfTenRequests(t *testing.T, r *Release) {
 		return err
 	})
 	defer release()
-	poll(t, "the statistics cover a second in which all ten are there", func() error {
+	poll(t, "the statistics cover a second with ten requests", func() error {
 		s, err := p.stat()
 		if err == nil && s.AverageConcurrentRequests != 10 {
-			err = fmt.Errorf("got %v", s.AverageConcurrentRequests)
+			err = fmt.Errorf("got %v concurrent requests, want 10", s.AverageConcurrentRequests)
 		}
 		return err
 	})
 	a := startAutoscaler(p, r, 2)
-	poll(t, "the autoscaler decides", func() error {
+	poll(t, "the autoscaler wants five pods", func() error {
 		got := a.scale()
 		stable, panicking, err := a.collector.StableAndPanicConcurrency(a.key, time.Now())
 		if err == nil && (!got.ScaleValid || got.DesiredPodCount != 5 || stable != 10 || panicking != 10) {
-			err = fmt.Errorf("got %+v of %v and %v at once, want 5 pods of 10 and 10", got, stable, panicking)
+			err = fmt.Errorf("got %+v for %v and %v concurrent requests, want 5 pods for 10 and 10", got, stable, panicking)
 		}
 		return err
 	})
 }
 
-// The activator counts the requests that it holds and sends; what the sidecar counts of
-// them is taken off, so that they count once.
-func theAutoscalerCountsTheActivatorsRequestsOnce(t *testing.T, r *Release) {
+// The activator reports the requests that it forwards. The autoscaler subtracts them from the
+// statistics of the sidecar, so that each request counts once.
+func autoscalerCountsProxiedRequestsOnce(t *testing.T, r *Release) {
 	p := newPod(t, "plain")
 	p.start()
 	app := startApp(p)
@@ -131,36 +131,36 @@ func theAutoscalerCountsTheActivatorsRequestsOnce(t *testing.T, r *Release) {
 		return err
 	})
 	defer release()
-	poll(t, "the statistics cover a second in which all four are there", func() error {
+	poll(t, "the statistics cover a second with four requests", func() error {
 		s, err := p.stat()
 		if err == nil && (s.AverageConcurrentRequests != 4 || s.AverageProxiedConcurrentRequests != 4) {
-			err = fmt.Errorf("got %v, want 4 at once and all of them the activator's", s.String())
+			err = fmt.Errorf("got %v, want 4 concurrent requests, all of them proxied", s.String())
 		}
 		return err
 	})
 	a := startAutoscaler(p, r, 2)
-	poll(t, "the autoscaler has scraped", func() error {
+	poll(t, "the autoscaler has scraped the sidecar", func() error {
 		stable, _, err := a.collector.StableAndPanicConcurrency(a.key, time.Now())
 		if err == nil && stable != 0 {
-			t.Fatalf("got %v requests at once beside the activator's, want 0", stable)
+			t.Fatalf("got %v concurrent requests that are not proxied, want 0", stable)
 		}
 		return err
 	})
 }
 
-// With nothing to do the autoscaler wants no pod, and requests per second are seen.
-func theAutoscalerSeesRequestsPerSecond(t *testing.T, r *Release) {
+// The autoscaler receives the number of requests per second.
+func autoscalerReceivesRequestsPerSecond(t *testing.T, r *Release) {
 	p := newPod(t, "plain")
 	p.start()
 	startApp(p)
 	a := startAutoscaler(p, r, 2)
-	poll(t, "the autoscaler sees requests per second", func() error {
+	poll(t, "the autoscaler receives requests per second", func() error {
 		if answer, _ := p.get(p.url("/")); answer.StatusCode != http.StatusOK {
 			t.Fatalf("got %s, want 200", answer.Status)
 		}
 		stable, panicking, err := a.collector.StableAndPanicRPS(a.key, time.Now())
 		if err == nil && (stable == 0 || panicking == 0) {
-			err = fmt.Errorf("got %v and %v", stable, panicking)
+			err = fmt.Errorf("got %v and %v requests per second, want more than 0", stable, panicking)
 		}
 		return err
 	})

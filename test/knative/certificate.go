@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// newCertificate makes a server certificate that is its own authority.
+// newCertificate returns a self-signed server certificate.
 func newCertificate(t *testing.T, names ...string) tls.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -36,7 +36,7 @@ func newCertificate(t *testing.T, names ...string) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-// encode returns the certificate and its key as a Secret of Kubernetes has them.
+// encode returns the certificate and its key in the format of a Kubernetes Secret.
 func encode(t *testing.T, c tls.Certificate) (certificate, key []byte) {
 	t.Helper()
 	der, err := x509.MarshalPKCS8PrivateKey(c.PrivateKey)
@@ -47,7 +47,8 @@ func encode(t *testing.T, c tls.Certificate) (certificate, key []byte) {
 		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
 }
 
-// mountCertificate lays a certificate where the Secret of the pod would be mounted.
+// mountCertificate writes a certificate to the directory where the Secret of the pod is
+// mounted.
 func mountCertificate(t *testing.T, dir string, c tls.Certificate) {
 	t.Helper()
 	if err := os.MkdirAll(dir, 0o755); err != nil {

@@ -13,65 +13,64 @@ import (
 	"knative.dev/serving/pkg/resources"
 )
 
-// A Release is what differs between Knative's releases in their APIs, and what only one
-// of them has.
+// A Release contains the differences between Knative releases.
 type Release struct {
-	Name string // of its folder, here and below services
+	Name string // name of its directory, here and below services
 
 	NewActivator func(context.Context, activator.Throttler, http.RoundTripper, *zap.SugaredLogger, bool) http.Handler
 	NewScraper   func(*v1alpha1.Metric, string, resources.PodAccessor, *zap.SugaredLogger) metrics.StatsScraper
 	NewDecider   func(namespace, revision string, client metrics.MetricClient, pods resources.EndpointsCounter, spec *scaling.DeciderSpec) scaling.UniScaler
 
-	// OTLP: its queue-proxy has OpenTelemetry, whose metrics and spans are checked too.
+	// OTLP is true if the queue-proxy of the release supports OpenTelemetry. Then its metrics
+	// and spans are also checked.
 	OTLP bool
-	// ClosesWebSockets: its wsserver closes them when it gets SIGTERM. An earlier one
-	// just ends.
+	// ClosesWebSockets is true if the wsserver of the release closes WebSockets with a Close
+	// frame on SIGTERM. Earlier releases only exit.
 	ClosesWebSockets bool
-	// RuntimeMetrics returns the metrics of Go's runtime as the release's own code
-	// makes them, by name. It is not asked without OTLP.
+	// RuntimeMetrics returns the Go runtime metrics of the release by name. It is called only
+	// if OTLP is true.
 	RuntimeMetrics func(*testing.T) map[string]Instrument
 }
 
-// An Instrument is the form of a metric.
+// An Instrument is the type of a metric.
 type Instrument struct {
 	Kind      string // sum, gauge or histogram
-	Monotonic bool   // of a sum: it only grows
+	Monotonic bool   // only for sums
 }
 
-// A check holds one fact to a release.
+// A check is a test of one property of a release.
 type check struct {
 	fact  string
 	holds func(*testing.T, *Release)
 }
 
-// Run runs all checks, one after the other: the ports are Knative's, so there is one
-// sidecar at a time.
+// Run runs all checks one after the other, because the ports of Knative are fixed.
 func Run(t *testing.T, r *Release) {
 	all := []check{
-		{"EveryGeneratedEnvironmentServes", everyGeneratedEnvironmentServes},
-		{"TheActivatorSendsARequestOnceTheAppIsReady", theActivatorSendsARequestOnceTheAppIsReady},
-		{"TheActivatorSendsNothingToADrainingPod", theActivatorSendsNothingToADrainingPod},
-		{"TheAutoscalerWantsAPodForEveryTwoOfTenRequests", theAutoscalerWantsAPodForEveryTwoOfTenRequests},
-		{"TheAutoscalerCountsTheActivatorsRequestsOnce", theAutoscalerCountsTheActivatorsRequestsOnce},
-		{"TheAutoscalerSeesRequestsPerSecond", theAutoscalerSeesRequestsPerSecond},
-		{"TheIngressProberFindsTheRouteReady", theIngressProberFindsTheRouteReady},
-		{"AWebSocketGetsTheAppsOwnClose", aWebSocketGetsTheAppsOwnClose},
-		{"AnEventStreamEndsWithTheAppsLastEvent", anEventStreamEndsWithTheAppsLastEvent},
-		{"AnOrdinaryRequestIsWaitedFor", anOrdinaryRequestIsWaitedFor},
-		{"AWebSocketObeysTheIdleTimeoutAlone", aWebSocketObeysTheIdleTimeoutAlone},
-		{"TimeoutSecondsMeansWhatTheReleaseMeans", timeoutSecondsMeansWhatTheReleaseMeans},
-		{"AGRPCAppServesCallsAndStreams", aGRPCAppServesCallsAndStreams},
-		{"AFullQueueIsUnavailableWithAPushback", aFullQueueIsUnavailableWithAPushback},
-		{"AGRPCClientThatRetriesSucceeds", aGRPCClientThatRetriesSucceeds},
-		{"TheRequestLogHasTheSizeOfOurAnswers", theRequestLogHasTheSizeOfOurAnswers},
-		{"TheMetricsAreWhereTheConfigMapSays", theMetricsAreWhereTheConfigMapSays},
-		{"ARouteTagBecomesTheLabelThatKnativeGivesIt", aRouteTagBecomesTheLabelThatKnativeGivesIt},
+		{"GeneratedEnvironmentStartsSidecar", generatedEnvironmentStartsSidecar},
+		{"ActivatorForwardsRequestWhenReady", activatorForwardsRequestWhenReady},
+		{"ActivatorSkipsDrainingPod", activatorSkipsDrainingPod},
+		{"AutoscalerScalesByConcurrency", autoscalerScalesByConcurrency},
+		{"AutoscalerCountsProxiedRequestsOnce", autoscalerCountsProxiedRequestsOnce},
+		{"AutoscalerReceivesRequestsPerSecond", autoscalerReceivesRequestsPerSecond},
+		{"IngressProberReportsRouteReady", ingressProberReportsRouteReady},
+		{"WebSocketReceivesCloseOfApp", webSocketReceivesCloseOfApp},
+		{"EventStreamEndsWithLastEvent", eventStreamEndsWithLastEvent},
+		{"DrainWaitsForRequest", drainWaitsForRequest},
+		{"OnlyIdleTimeoutEndsWebSocket", onlyIdleTimeoutEndsWebSocket},
+		{"TimeoutSecondsFollowsRelease", timeoutSecondsFollowsRelease},
+		{"GRPCCallsAndStreamsSucceed", grpcCallsAndStreamsSucceed},
+		{"FullQueueReturnsUnavailable", fullQueueReturnsUnavailable},
+		{"GRPCClientRetriesFullQueue", grpcClientRetriesFullQueue},
+		{"RequestLogHasSizeOfSidecarResponses", requestLogHasSizeOfSidecarResponses},
+		{"MetricsPortFollowsConfigMap", metricsPortFollowsConfigMap},
+		{"RouteTagBecomesLabel", routeTagBecomesLabel},
 	}
 	if r.OTLP {
 		all = append(all, []check{
-			{"TheMetricsHaveTheSizeOfOurAnswers", theMetricsHaveTheSizeOfOurAnswers},
-			{"AServerSpanHasTheRouteTag", aServerSpanHasTheRouteTag},
-			{"TheRuntimeMetricsHaveKnativesForm", theRuntimeMetricsHaveKnativesForm},
+			{"MetricsHaveSizeOfSidecarResponses", metricsHaveSizeOfSidecarResponses},
+			{"ServerSpanHasRouteTag", serverSpanHasRouteTag},
+			{"RuntimeMetricsHaveKnativeTypes", runtimeMetricsHaveKnativeTypes},
 		}...)
 	}
 	for _, c := range all {

@@ -1,11 +1,11 @@
-// Package knative runs the sidecar under Knative's own code: the activator, the
-// autoscaler, the ingress prober, the reconciler that writes the environment of every
-// queue-proxy container, and programs of Knative's end-to-end tests as user containers.
+// Package knative tests the sidecar with the code of Knative: the activator, the autoscaler,
+// the ingress prober, the reconciler that creates the environment of queue-proxy containers,
+// and programs of Knative's end-to-end tests as user containers.
 //
-// The checks compile against each release that folders below this one name. Each is a
-// module of its own, with that release's knative.dev/serving; where a release differs
-// in the API, it says so in its Release.
+// The checks run with each release that has a directory here. Each directory is a module with
+// the knative.dev/serving of that release. The type Release contains the differences between
+// their APIs.
 //
-// The sidecar is met from outside, as a program, with precisely the environment that
-// Knative makes. Its ports are fixed, so all runs in a network namespace: see Main.
+// The sidecar runs as a process with exactly the environment that Knative generates. Its ports
+// are fixed, so the tests run in a network namespace. See Main.
 package knative

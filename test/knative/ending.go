@@ -16,18 +16,17 @@ import (
 	"github.com/gorilla/websocket"
 )
 
-// drainService has a short timeoutSeconds, which is the pod's grace period too: the
-// quiet period is 8.5 s, the deadline 17 s.
+// drainService has a short timeoutSeconds, which is also the grace period of the pod. The quiet
+// period is 8.5 s and the deadline is 17 s.
 const drainService = "timeout-of-the-drain"
 
-// remove does what the kubelet does to a pod that is deleted: SIGTERM to the sidecar, which
-// has no preStop hook; the hook of the user container, and then what terminate does to it.
-// It returns when the hook has returned.
+// remove stops the pod like the kubelet: SIGTERM to the sidecar, which has no preStop hook,
+// then the preStop hook of the user container, then terminate. It returns after terminate.
 func (p *pod) remove(terminate func()) {
 	p.t.Helper()
 	p.sidecar.terminate()
 	if err := p.preStop(p.container(p.t, userContainer)); err != nil {
-		p.t.Errorf("the preStop hook: %v", err)
+		p.t.Errorf("preStop hook: %v", err)
 	}
 	terminate()
 }
@@ -36,11 +35,11 @@ func (p *pod) grace() time.Duration {
 	return time.Duration(*p.pod.TerminationGracePeriodSeconds) * time.Second
 }
 
-// exits fails the test unless the sidecar ends well.
+// exits fails the test unless the sidecar exits with code 0.
 func (p *pod) exits() {
 	p.t.Helper()
 	if code := p.sidecar.code(); code != 0 {
-		p.t.Errorf("got exit code %d of the sidecar, want 0", code)
+		p.t.Errorf("sidecar: got exit code %d, want 0", code)
 	}
 }
 
@@ -57,7 +56,7 @@ func (p *pod) webSocket(path string) *websocket.Conn {
 	return c
 }
 
-// echo sends a message and wants it back.
+// echo sends a message and checks that it is echoed.
 func echo(c *websocket.Conn) error {
 	if err := c.WriteMessage(websocket.TextMessage, []byte("hello")); err != nil {
 		return err
@@ -69,16 +68,16 @@ func echo(c *websocket.Conn) error {
 	return err
 }
 
-// This is Knative's TestWebSocketGracefulShutdown: the client of a pod that is deleted
-// gets the close frame of the app, 1000, no cut and no frame of ours, 1001. Where the app
-// has no frame to send, the connection ends with the app.
-func aWebSocketGetsTheAppsOwnClose(t *testing.T, r *Release) {
+// As in Knative's TestWebSocketGracefulShutdown, the client receives the Close frame of the app
+// with code 1000 when the pod is deleted, and not the Close frame of the sidecar with code
+// 1001. If the app sends no Close frame, the connection ends with the app.
+func webSocketReceivesCloseOfApp(t *testing.T, r *Release) {
 	for _, service := range []string{"plain", drainService} {
-		t.Run(service, func(t *testing.T) { webSocketGetsTheAppsOwnClose(t, r, service) })
+		t.Run(service, func(t *testing.T) { testWebSocketClose(t, r, service) })
 	}
 }
 
-func webSocketGetsTheAppsOwnClose(t *testing.T, r *Release, service string) {
+func testWebSocketClose(t *testing.T, r *Release, service string) {
 	p := newPod(t, service)
 	p.start()
 	app := p.image("wsserver")
@@ -94,28 +93,29 @@ func webSocketGetsTheAppsOwnClose(t *testing.T, r *Release, service string) {
 				closed <- err
 				return
 			}
-			time.Sleep(100 * time.Millisecond) // the app looks for its SIGTERM between messages
+			time.Sleep(100 * time.Millisecond) // the app checks for SIGTERM between messages
 		}
 	}()
 	p.remove(app.terminate)
-	err := receive(t, "the WebSocket is closed", closed)
+	err := receive(t, "the WebSocket ends", closed)
 	want := websocket.CloseAbnormalClosure
 	if r.ClosesWebSockets {
 		want = websocket.CloseNormalClosure
 	}
 	if !websocket.IsCloseError(err, want) {
-		t.Errorf("got %v, want the app's own end, %d", err, want)
+		t.Errorf("got %v, want close code %d", err, want)
 	}
 	app.code()
 	_ = c.Close()
 	p.exits()
 	if took, most := time.Since(begun), min(p.grace(), patience); took > most {
-		t.Errorf("the pod took %v to end, want at most %v", took, most)
+		t.Errorf("the pod stopped after %v, want at most %v", took, most)
 	}
 }
 
-// A client of an event stream gets the last event of an app that ends, and a proper end.
-func anEventStreamEndsWithTheAppsLastEvent(t *testing.T, _ *Release) {
+// The client of an event stream receives the last event of an app that stops, and the normal
+// end of the response.
+func eventStreamEndsWithLastEvent(t *testing.T, _ *Release) {
 	p := newPod(t, drainService)
 	p.start()
 	sigterm := make(chan struct{})
@@ -156,15 +156,15 @@ func anEventStreamEndsWithTheAppsLastEvent(t *testing.T, _ *Release) {
 		}
 	}
 	if last != "data: bye" || lines.Err() != nil {
-		t.Errorf("got %q at last and %v, want the app's last event and a proper end", last, lines.Err())
+		t.Errorf("got last event %q and %v, want data: bye and the normal end", last, lines.Err())
 	}
 	p.exits()
 	if took := time.Since(begun); took > p.grace() {
-		t.Errorf("the pod took %v to end, want at most its grace period, %v", took, p.grace())
+		t.Errorf("the pod stopped after %v, want at most its grace period of %v", took, p.grace())
 	}
 }
 
-// serveHTTP starts an app with one handler in place of the user container.
+// serveHTTP starts an app with the given handler instead of the user container.
 func (p *pod) serveHTTP(h http.HandlerFunc) {
 	p.t.Helper()
 	l, err := net.Listen("tcp", at(p.userPort()))
@@ -176,9 +176,9 @@ func (p *pod) serveHTTP(h http.HandlerFunc) {
 	p.t.Cleanup(func() { _ = s.Close() })
 }
 
-// The hook keeps the app alive for an ordinary request that takes longer than the quiet
-// period, and the client gets all of the answer.
-func anOrdinaryRequestIsWaitedFor(t *testing.T, _ *Release) {
+// The hook delays the end of the app for a request that takes longer than the quiet period, and
+// the client receives the complete response.
+func drainWaitsForRequest(t *testing.T, _ *Release) {
 	p := newPod(t, drainService)
 	p.start()
 	app := p.image("timeout")
@@ -194,7 +194,7 @@ func anOrdinaryRequestIsWaitedFor(t *testing.T, _ *Release) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	answer, err := p.client.Do(r) // its first byte has come: it is in the app
+	answer, err := p.client.Do(r) // the first byte has arrived, so the request is in the app
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -208,59 +208,60 @@ func anOrdinaryRequestIsWaitedFor(t *testing.T, _ *Release) {
 		case got := <-answered:
 			answered <- got
 		case <-time.After(time.Second):
-			t.Error("the hook returned before the answer was complete")
+			t.Error("the hook returned before the end of the response")
 		}
 		app.terminate()
 	})
-	got := receive(t, "the request is answered", answered)
+	got := receive(t, "the response is complete", answered)
 	if want := "Slept for 11000 milliseconds"; got.err != nil || got.body != want {
 		t.Errorf("got %q, %v, want %q", got.body, got.err, want)
 	}
 	p.exits()
 }
 
-// Knative's TestWebSocketWithTimeout, for the clock that a WebSocket obeys with us.
-func aWebSocketObeysTheIdleTimeoutAlone(t *testing.T, _ *Release) {
+// As in Knative's TestWebSocketWithTimeout, for the only timeout that applies to WebSockets.
+func onlyIdleTimeoutEndsWebSocket(t *testing.T, _ *Release) {
 	for _, c := range []struct {
 		fact, service, delay string
 		cut                  bool
 	}{
-		{"TimeoutSecondsIsOver", "timeout-shortest", "2", false},
-		{"IdleTimeoutSecondsIsNotOver", "websocket-idle", "1", false},
-		{"IdleTimeoutSecondsIsOver", "websocket-idle", "4", true},
+		{"AfterTimeoutSeconds", "timeout-shortest", "2", false},
+		{"BeforeIdleTimeoutSeconds", "websocket-idle", "1", false},
+		{"AfterIdleTimeoutSeconds", "websocket-idle", "4", true},
 	} {
 		t.Run(c.fact, func(t *testing.T) {
 			p := newPod(t, c.service)
 			p.start()
 			p.image("wsserver")
 			if err := echo(p.webSocket("/?delay=" + c.delay)); (err != nil) != c.cut {
-				t.Errorf("got %v, want the connection cut: %v", err, c.cut)
+				t.Errorf("got %v, want an error: %v", err, c.cut)
 			}
 		})
 	}
 }
 
-// Knative's TestRevisionTimeout: timeoutSeconds covers all of a request, before 1.19 only
-// the time until its first byte. What is too late is answered 504, or visibly cut.
-func timeoutSecondsMeansWhatTheReleaseMeans(t *testing.T, r *Release) {
+// As in Knative's TestRevisionTimeout, timeoutSeconds applies to the complete request, or
+// before Knative 1.19 to the time until the first byte. A late response is replaced with status
+// 504 or truncated.
+func timeoutSecondsFollowsRelease(t *testing.T, r *Release) {
 	p := newPod(t, "timeout-shortest")
 	p.start()
 	p.image("timeout")
 	p.waitUntilReady()
 	answer, body := p.get(p.url("/?initialTimeout=2500"))
 	if answer.StatusCode != http.StatusGatewayTimeout || body != "request timeout" {
-		t.Errorf("no byte in time: got %s %q, want 504 %q", answer.Status, body, "request timeout")
+		t.Errorf("first byte too late: got %s %q, want 504 %q", answer.Status, body, "request timeout")
 	}
 	answer, body, err := p.ask(p.client, p.url("/?initialTimeout=100&timeout=100"))
 	if want := "Slept for 100 milliseconds"; err != nil || body != want {
-		t.Errorf("in time: got %v, %q, %v, want %q", answer, body, err, want)
+		t.Errorf("response in time: got %v, %q, %v, want %q", answer, body, err, want)
 	}
 	_, body, err = p.ask(p.client, p.url("/?timeout=2500"))
 	if whole := strings.HasPrefix(body, "Slept for"); r.OTLP {
 		if !errors.Is(err, io.ErrUnexpectedEOF) || body != "" {
-			t.Errorf("first byte in time, not the last: got %q, %v, want a cut", body, err)
+			t.Errorf("first byte in time and last byte too late: got %q, %v, want a truncated response", body, err)
 		}
 	} else if err != nil || !whole {
-		t.Errorf("first byte in time: got %q, %v, want all of it", body, err)
+		t.Errorf("first byte in time: got %q, %v, want a complete response", body, err)
 	}
 }

@@ -22,13 +22,13 @@ import (
 
 const publicHost = "plain.default.example.com"
 
-// A gateway routes to one pod, by the Ingress with the probe's rules in it.
+// A gateway routes requests to one pod by the rules of the Ingress with the rules of the probe.
 type gateway struct {
 	*httptest.Server
 	rules []v1alpha1.HTTPIngressPath
 }
 
-// ListProbeTargets tells the prober where the gateway is.
+// ListProbeTargets returns the address of the gateway to the prober.
 func (g *gateway) ListProbeTargets(context.Context, *v1alpha1.Ingress) ([]status.ProbeTarget, error) {
 	u, err := url.Parse(g.URL)
 	if err != nil {
@@ -40,7 +40,8 @@ func (g *gateway) ListProbeTargets(context.Context, *v1alpha1.Ingress) ([]status
 	}}, nil
 }
 
-// startGateway routes requests as the rules say: a header that matches, and headers to append.
+// startGateway starts a gateway that applies the rules, which match a header and append
+// headers.
 func startGateway(p *pod, ing *v1alpha1.Ingress) *gateway {
 	p.t.Helper()
 	with := ing.DeepCopy()
@@ -80,9 +81,9 @@ func ingressOf(p *pod) *v1alpha1.Ingress {
 	}
 }
 
-// The ingress controller finds a route ready when its probe comes back through gateway
-// and sidecar with the hash of the Ingress; the app is not asked.
-func theIngressProberFindsTheRouteReady(t *testing.T, _ *Release) {
+// The ingress controller considers a route ready after its probe returns through the gateway
+// and the sidecar with the hash of the Ingress. The app receives no request.
+func ingressProberReportsRouteReady(t *testing.T, _ *Release) {
 	p := newPod(t, "plain")
 	p.start()
 	app := startApp(p)
@@ -100,18 +101,18 @@ func theIngressProberFindsTheRouteReady(t *testing.T, _ *Release) {
 	}()
 	ctx := logging.WithLogger(context.Background(), log)
 	if ok, err := prober.IsReady(ctx, ing); err != nil || ok {
-		t.Fatalf("got ready at once: %v, %v; want a probe first", ok, err)
+		t.Fatalf("got ready %v, %v before the first probe, want false", ok, err)
 	}
-	receive(t, "the prober finds the Ingress ready", ready)
+	receive(t, "the prober reports the Ingress as ready", ready)
 	if ok, err := prober.IsReady(ctx, ing); err != nil || !ok {
 		t.Errorf("got ready %v, %v, want true", ok, err)
 	}
 	if n := app.requests.Load(); n != 0 {
-		t.Errorf("got %d requests of the app, want 0: the sidecar answers", n)
+		t.Errorf("got %d requests in the app, want 0", n)
 	}
 
 	p.sidecar.terminate()
-	poll(t, "the probe is refused while the pod ends", func() error {
+	poll(t, "the probe fails during the drain", func() error {
 		answer, _, err := p.ask(g.Client(), g.URL+"/", "Host: "+publicHost, netheader.ProbeKey+": "+netheader.ProbeValue,
 			netheader.HashKey+": "+netheader.HashValueOverride, "User-Agent: "+netheader.IngressReadinessUserAgent)
 		if err == nil && answer.StatusCode != http.StatusServiceUnavailable {

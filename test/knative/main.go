@@ -14,25 +14,25 @@ import (
 )
 
 const (
-	root = "../../.." // the project, seen from a release's folder, where its tests run
+	root = "../../.." // root directory of the project, relative to the directory of a release, where its tests run
 
-	insideName     = "KNATIVE_INSIDE"     // set: we are in namespaces of our own, and this folder has the programs
-	servingName    = "KNATIVE_SERVING"    // the folder of knative.dev/serving
-	networkingName = "KNATIVE_NETWORKING" // the folder of knative.dev/networking
-	sidecarName    = "QUEUE_PROXY"        // the queue-proxy under test; "knative": the release's own
+	insideName     = "KNATIVE_INSIDE"     // directory of the programs; set inside the new namespaces
+	servingName    = "KNATIVE_SERVING"    // directory of knative.dev/serving
+	networkingName = "KNATIVE_NETWORKING" // directory of knative.dev/networking
+	sidecarName    = "QUEUE_PROXY"        // queue-proxy under test; "knative" means the queue-proxy of the release
 
 	knativesOwn = "knative"
 )
 
-// images are the programs of Knative's end-to-end tests that are used.
+// images lists the programs of Knative's end-to-end tests that are used.
 var images = []string{"wsserver", "timeout", "grpc-ping"}
 
-// Main builds the sidecar and Knative's test programs, then runs the tests in a network
-// namespace of their own, where the ports that Knative fixes are free, and in a mount
-// namespace, where certificates can lie where Knative mounts them. It returns the exit code.
+// Main builds the sidecar and the test programs of Knative. It then runs the tests in a new
+// network namespace, where the fixed ports are free, and in a new mount namespace, where
+// certificates can be written to Knative's mount paths. It returns the exit code.
 func Main(m *testing.M) int {
 	if os.Getenv(insideName) != "" {
-		if err := furnish(); err != nil {
+		if err := prepareNamespaces(); err != nil {
 			fmt.Fprintln(os.Stderr, "knative:", err)
 			return 1
 		}
@@ -46,7 +46,7 @@ func Main(m *testing.M) int {
 	return code
 }
 
-// runInside builds all programs and starts this one again in new namespaces.
+// runInside builds all programs and runs this program again in new namespaces.
 func runInside() (code int, err error) {
 	dir, err := os.MkdirTemp("", "knative")
 	if err != nil {
@@ -70,7 +70,7 @@ func runInside() (code int, err error) {
 	again.Stdin, again.Stdout, again.Stderr = os.Stdin, os.Stdout, os.Stderr
 	again.Env = append(os.Environ(),
 		insideName+"="+dir, sidecarName+"="+sidecar, servingName+"="+serving, networkingName+"="+networking,
-		"SYSTEM_NAMESPACE=knative-serving", "METRICS_DOMAIN=knative.dev/internal/serving") // as the controller has them
+		"SYSTEM_NAMESPACE=knative-serving", "METRICS_DOMAIN=knative.dev/internal/serving") // like the controller
 	again.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS,
 		Pdeathsig:  syscall.SIGKILL,
@@ -87,8 +87,8 @@ func runInside() (code int, err error) {
 	return 0, err
 }
 
-// build puts Knative's test programs into dir and returns the path of the sidecar, which
-// is built there too, unless one was named.
+// build builds the test programs of Knative and, unless QUEUE_PROXY names one, the sidecar in
+// dir. It returns the path of the sidecar.
 func build(dir string) (sidecar string, err error) {
 	for _, i := range images {
 		if err := goBuild(".", dir, i, "knative.dev/serving/test/test_images/"+i); err != nil {
@@ -110,7 +110,7 @@ func goBuild(where, dir, name, pkg string) error {
 	c := exec.Command("go", "build", "-buildvcs=false", "-o", filepath.Join(dir, name), pkg)
 	c.Dir = where
 	if out, err := c.CombinedOutput(); err != nil {
-		return fmt.Errorf("building %s: %w\n%s", pkg, err, out)
+		return fmt.Errorf("build %s: %w\n%s", pkg, err, out)
 	}
 	return nil
 }
@@ -123,9 +123,9 @@ func moduleDir(module string) (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
-// furnish makes the new namespaces fit to live in: the loopback interface is up, and
-// what is mounted below /var/lib is seen by us alone.
-func furnish() error {
+// prepareNamespaces prepares the new namespaces: it enables the loopback interface and mounts an empty
+// file system at /var/lib.
+func prepareNamespaces() error {
 	s, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_DGRAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("socket: %w", err)
@@ -138,23 +138,23 @@ func furnish() error {
 	}{flags: syscall.IFF_UP | syscall.IFF_RUNNING}
 	copy(up.name[:], "lo")
 	if _, _, errno := syscall.Syscall(syscall.SYS_IOCTL, uintptr(s), syscall.SIOCSIFFLAGS, uintptr(unsafe.Pointer(&up))); errno != 0 {
-		return fmt.Errorf("setting the loopback interface up: %w", errno)
+		return fmt.Errorf("enable the loopback interface: %w", errno)
 	}
 	if err := syscall.Mount("none", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
-		return fmt.Errorf("making the mounts private: %w", err)
+		return fmt.Errorf("make mounts private: %w", err)
 	}
 	if err := syscall.Mount("tmpfs", "/var/lib", "tmpfs", 0, ""); err != nil {
-		return fmt.Errorf("mounting /var/lib: %w", err)
+		return fmt.Errorf("mount /var/lib: %w", err)
 	}
 	return nil
 }
 
-// program returns the path of a program that was built.
+// program returns the path of a built program.
 func program(t *testing.T, name string) string {
 	t.Helper()
 	path := filepath.Join(os.Getenv(insideName), name)
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-		t.Fatalf("%s was not built", name)
+		t.Fatalf("program %s not found", name)
 	}
 	return path
 }

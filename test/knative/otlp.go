@@ -19,16 +19,16 @@ import (
 	netheader "knative.dev/networking/pkg/http/header"
 )
 
-// A collector takes what is pushed: OTLP over HTTP is kept, OTLP over gRPC and Zipkin's
-// spans are only answered.
+// A collector receives telemetry. It stores OTLP over HTTP, and it only acknowledges OTLP over
+// gRPC and Zipkin spans.
 type collector struct {
 	mu          sync.Mutex
 	instruments map[string]Instrument
-	tags        map[string]bool // kn.route.tag of server spans
+	tags        map[string]bool // values of kn.route.tag in server spans
 	err         error
 }
 
-// startCollector listens where the Services' ConfigMaps say.
+// startCollector listens on the addresses in the ConfigMaps of the Services.
 func startCollector(t *testing.T) *collector {
 	t.Helper()
 	c := &collector{instruments: map[string]Instrument{}, tags: map[string]bool{}}
@@ -79,7 +79,8 @@ func content(r *http.Request) ([]byte, error) {
 	return io.ReadAll(z)
 }
 
-// addMetrics reads an ExportMetricsServiceRequest, which is a MetricsData on the wire.
+// addMetrics decodes an ExportMetricsServiceRequest, which has the same encoding as
+// MetricsData.
 func (c *collector) addMetrics(body []byte) error {
 	var data metricspb.MetricsData
 	if err := proto.Unmarshal(body, &data); err != nil {
@@ -127,7 +128,7 @@ func (c *collector) addSpans(body []byte) error {
 	return nil
 }
 
-// runtimeMetrics returns the pushed metrics of Go's runtime.
+// runtimeMetrics returns the received Go runtime metrics.
 func (c *collector) runtimeMetrics() map[string]Instrument {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -136,9 +137,9 @@ func (c *collector) runtimeMetrics() map[string]Instrument {
 	return all
 }
 
-// The metrics of Go's runtime are pushed in the form that Knative's own code gives them:
-// what can fall is a sum that is not monotonic.
-func theRuntimeMetricsHaveKnativesForm(t *testing.T, r *Release) {
+// The Go runtime metrics have the same types as in Knative: a metric that can decrease is a sum
+// that is not monotonic.
+func runtimeMetricsHaveKnativeTypes(t *testing.T, r *Release) {
 	want := r.RuntimeMetrics(t)
 	c := startCollector(t)
 	p := newPod(t, r.Name+"/otlp")
@@ -146,9 +147,9 @@ func theRuntimeMetricsHaveKnativesForm(t *testing.T, r *Release) {
 	startApp(p)
 	p.waitUntilReady()
 	p.get(p.url("/"))
-	poll(t, "metrics of the runtime are pushed", func() error {
+	poll(t, "runtime metrics arrive", func() error {
 		if len(c.runtimeMetrics()) == 0 {
-			return errors.New("none yet")
+			return errors.New("got no runtime metrics")
 		}
 		return nil
 	})
@@ -165,15 +166,15 @@ func theRuntimeMetricsHaveKnativesForm(t *testing.T, r *Release) {
 	}
 }
 
-// Server spans have the route tag.
-func aServerSpanHasTheRouteTag(t *testing.T, r *Release) {
+// Server spans have the attribute kn.route.tag.
+func serverSpanHasRouteTag(t *testing.T, r *Release) {
 	c := startCollector(t)
 	p := newPod(t, r.Name+"/otlp")
 	p.start()
 	startApp(p)
 	p.waitUntilReady()
 	p.get(p.url("/"), netheader.RouteTagKey+": blue")
-	poll(t, "a span has the tag", func() error {
+	poll(t, "a span has the route tag", func() error {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if !c.tags["blue"] {

@@ -21,22 +21,22 @@ import (
 )
 
 const (
-	adminPort, statisticsPort, metricsPort = 8022, 9090, 9091 // Knative's, on every queue-proxy
+	adminPort, statisticsPort, metricsPort = 8022, 9090, 9091 // fixed ports of Knative's queue-proxy
 
 	userContainer = "user-container"
 )
 
-// A pod is what a Revision's Deployment starts: the sidecar as a process, and something
-// in place of the user container. The test plays the kubelet.
+// A pod represents a pod of a Revision: the sidecar as a process and a replacement for the user
+// container. The test performs the actions of the kubelet.
 type pod struct {
 	t *testing.T
 	*revision
-	env     []string // the sidecar's
+	env     []string // environment of the sidecar
 	sidecar *process
-	client  *http.Client // speaks what the Revision's port does
+	client  *http.Client // uses the protocol of the port of the Revision
 }
 
-// newPod starts nothing yet.
+// newPod creates a pod without starting its processes.
 func newPod(t *testing.T, service string) *pod {
 	t.Helper()
 	p := &pod{t: t, revision: reconcile(t, service)}
@@ -50,14 +50,14 @@ func newPod(t *testing.T, service string) *pod {
 	return p
 }
 
-// start starts the sidecar and returns when it serves: when a network probe, which
-// asks nothing of the user container, is answered.
+// start starts the sidecar and waits until it answers a network probe, which does not depend on
+// the user container.
 func (p *pod) start() {
 	p.t.Helper()
 	p.sidecar = start(p.t, "the sidecar", sidecarUnderTest(p.t), p.env)
 	poll(p.t, "the sidecar serves", func() error {
 		if p.sidecar.ended() {
-			p.t.Fatalf("the sidecar ended with code %d before it served", p.sidecar.code())
+			p.t.Fatalf("the sidecar exited with code %d at startup", p.sidecar.code())
 		}
 		answer, _, err := p.ask(p.client, p.url("/"), "K-Network-Probe: probe", "K-Network-Hash: h")
 		if err == nil && answer.StatusCode != http.StatusOK {
@@ -75,12 +75,12 @@ func sidecarUnderTest(t *testing.T) string {
 	return program(t, "queue-proxy")
 }
 
-// value returns what the sidecar has in its environment.
+// value returns a variable of the environment of the sidecar.
 func (p *pod) value(name string) string {
 	p.t.Helper()
 	i := slices.IndexFunc(p.env, func(e string) bool { return strings.HasPrefix(e, name+"=") })
 	if i < 0 {
-		p.t.Fatalf("the sidecar's environment has no %s", name)
+		p.t.Fatalf("environment of the sidecar: %s not found", name)
 	}
 	return strings.TrimPrefix(p.env[i], name+"=")
 }
@@ -104,8 +104,8 @@ func (p *pod) url(path string) string { return "http://" + p.addr() + path }
 
 func at(port int) string { return net.JoinHostPort(podIP, strconv.Itoa(port)) }
 
-// image starts one of Knative's test programs as the user container, with the
-// environment that Knative gives it, and returns when it listens.
+// image starts a test program of Knative as the user container with the environment that
+// Knative generates. It returns when the program listens.
 func (p *pod) image(name string) *process {
 	p.t.Helper()
 	c := start(p.t, name, program(p.t, name), p.environment(p.t, p.container(p.t, userContainer)))
@@ -119,8 +119,8 @@ func (p *pod) image(name string) *process {
 	return c
 }
 
-// readiness runs the sidecar's readiness probe as the kubelet does, once. Its error
-// says why the container is not ready.
+// readiness runs the readiness probe of the sidecar once, like the kubelet. The error contains
+// the reason why the container is not ready.
 func (p *pod) readiness() error {
 	probe := p.container(p.t, resources.QueueContainerName).ReadinessProbe
 	if probe == nil {
@@ -141,10 +141,10 @@ func (p *pod) readiness() error {
 
 func (p *pod) waitUntilReady() {
 	p.t.Helper()
-	poll(p.t, "the kubelet finds the sidecar ready", p.readiness)
+	poll(p.t, "the readiness probe succeeds", p.readiness)
 }
 
-// preStop runs a container's preStop hook as the kubelet does, and returns when it has.
+// preStop runs the preStop hook of a container like the kubelet and waits for its end.
 func (p *pod) preStop(c *corev1.Container) error {
 	hook := c.Lifecycle.PreStop.HTTPGet
 	client := &http.Client{Timeout: patience}
@@ -152,7 +152,7 @@ func (p *pod) preStop(c *corev1.Container) error {
 	return err
 }
 
-// ask sends a GET and reads all of the answer.
+// ask sends a GET request and returns the response with its body.
 func (p *pod) ask(client *http.Client, url string, fields ...string) (*http.Response, string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -177,7 +177,7 @@ func (p *pod) ask(client *http.Client, url string, fields ...string) (*http.Resp
 	return answer, string(b), err
 }
 
-// get is ask for a test that wants an answer.
+// get is like ask, but fails the test on errors.
 func (p *pod) get(url string, fields ...string) (*http.Response, string) {
 	p.t.Helper()
 	answer, body, err := p.ask(p.client, url, fields...)

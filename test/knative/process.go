@@ -10,19 +10,19 @@ import (
 	"time"
 )
 
-// patience bounds every wait. Nothing waits that long when all is well.
+// patience is the maximum duration of each wait. A successful test never waits that long.
 const patience = 45 * time.Second
 
-// A process is a program that runs until the test ends, if not sooner.
+// A process is a program that runs until the end of the test or earlier.
 type process struct {
 	t    *testing.T
 	name string
 	cmd  *exec.Cmd
-	done chan struct{} // closed when it has ended
+	done chan struct{} // closed after the end of the process
 	out  output
 }
 
-// start starts a program with exactly this environment.
+// start starts a program with exactly the given environment.
 func start(t *testing.T, name, path string, env []string) *process {
 	t.Helper()
 	p := &process{t: t, name: name, cmd: exec.Command(path), done: make(chan struct{})}
@@ -40,7 +40,7 @@ func start(t *testing.T, name, path string, env []string) *process {
 		_ = p.cmd.Process.Kill()
 		<-p.done
 		if t.Failed() {
-			t.Logf("%s wrote:\n%s", name, p.out.tail())
+			t.Logf("output of %s:\n%s", name, p.out.tail())
 		}
 	})
 	return p
@@ -49,7 +49,7 @@ func start(t *testing.T, name, path string, env []string) *process {
 func (p *process) terminate() {
 	p.t.Helper()
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		p.t.Fatalf("SIGTERM to %s: %v", p.name, err)
+		p.t.Fatalf("send SIGTERM to %s: %v", p.name, err)
 	}
 }
 
@@ -62,18 +62,18 @@ func (p *process) ended() bool {
 	}
 }
 
-// code waits for the end and returns the exit code; -1: ended by a signal.
+// code waits for the end of the process and returns the exit code, or -1 after a signal.
 func (p *process) code() int {
 	p.t.Helper()
 	select {
 	case <-p.done:
 	case <-time.After(patience):
-		p.t.Fatalf("%s has not ended after %v", p.name, patience)
+		p.t.Fatalf("%s still runs after %v", p.name, patience)
 	}
 	return p.cmd.ProcessState.ExitCode()
 }
 
-// output is what a process wrote, both streams.
+// output contains the standard output and the standard error of a process.
 type output struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -99,7 +99,7 @@ func (o *output) tail() string {
 	return s
 }
 
-// line returns the first line that holds all the words.
+// line returns the first line that contains all words.
 func (o *output) line(words ...string) (string, bool) {
 next:
 	for line := range strings.Lines(o.String()) {
@@ -113,7 +113,7 @@ next:
 	return "", false
 }
 
-// poll asks until the answer is nil, and fails the test when patience is over.
+// poll calls ask until it returns nil. The test fails after patience.
 func poll(t *testing.T, what string, ask func() error) {
 	t.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
@@ -122,12 +122,12 @@ func poll(t *testing.T, what string, ask func() error) {
 			return
 		}
 		if time.Now().After(end) {
-			t.Fatalf("%s: not so after %v: %v", what, patience, err)
+			t.Fatalf("%s: timeout after %v: %v", what, patience, err)
 		}
 	}
 }
 
-// receive waits for a value.
+// receive waits for a value from a channel.
 func receive[T any](t *testing.T, what string, c <-chan T) T {
 	t.Helper()
 	select {
@@ -137,7 +137,7 @@ func receive[T any](t *testing.T, what string, c <-chan T) T {
 		}
 		return v
 	case <-time.After(patience):
-		t.Fatalf("%s: not so after %v", what, patience)
+		t.Fatalf("%s: timeout after %v", what, patience)
 		panic("unreachable")
 	}
 }

@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	grpcService = "grpc-ping" // one at a time, ten wait, and each takes 100 ms
+	grpcService = "grpc-ping" // one concurrent request, ten queued requests, 100 ms for each request
 
-	// retries is an ordinary retry policy of a gRPC client.
+	// retries is a common retry policy of a gRPC client.
 	retries = `{"methodConfig": [{"name": [{}], "retryPolicy": {"maxAttempts": 5,
 		"initialBackoff": "0.5s", "maxBackoff": "2s", "backoffMultiplier": 2, "retryableStatusCodes": ["UNAVAILABLE"]}}]}`
 
@@ -35,8 +35,8 @@ func (p *pod) pingClient(options ...grpc.DialOption) ping.PingServiceClient {
 	return ping.NewPingServiceClient(c)
 }
 
-// Knative's TestGRPCUnaryPing and TestGRPCStreamingPing.
-func aGRPCAppServesCallsAndStreams(t *testing.T, _ *Release) {
+// As in Knative's TestGRPCUnaryPing and TestGRPCStreamingPing.
+func grpcCallsAndStreamsSucceed(t *testing.T, _ *Release) {
 	p := newPod(t, grpcService)
 	p.start()
 	p.image("grpc-ping")
@@ -65,7 +65,7 @@ func aGRPCAppServesCallsAndStreams(t *testing.T, _ *Release) {
 	}
 }
 
-// pings sends so many calls at once and returns the errors and trailers of those that failed.
+// pings sends n concurrent calls and returns the errors and trailers of failed calls.
 func pings(c ping.PingServiceClient, n int) (failed []error, trailers []metadata.MD) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -85,19 +85,19 @@ func pings(c ping.PingServiceClient, n int) (failed []error, trailers []metadata
 	return failed, trailers
 }
 
-// A full queue answers a gRPC call UNAVAILABLE, which clients retry, and says when.
-func aFullQueueIsUnavailableWithAPushback(t *testing.T, _ *Release) {
+// A full queue returns UNAVAILABLE to gRPC calls with the time after which clients may retry.
+func fullQueueReturnsUnavailable(t *testing.T, _ *Release) {
 	p := newPod(t, grpcService)
 	p.start()
 	p.image("grpc-ping")
 	p.waitUntilReady()
 	failed, trailers := pings(p.pingClient(grpc.WithDisableRetry()), 40)
 	if len(failed) == 0 {
-		t.Fatal("got no refusal, want some: a queue of ten was to be full")
+		t.Fatal("got no failed calls, want some because the queue is full")
 	}
 	for i, err := range failed {
 		pushback := trailers[i].Get("grpc-retry-pushback-ms")
-		ms, bad := 0, errors.New("none")
+		ms, bad := 0, errors.New("no pushback")
 		if len(pushback) == 1 {
 			ms, bad = strconv.Atoi(pushback[0])
 		}
@@ -107,13 +107,13 @@ func aFullQueueIsUnavailableWithAPushback(t *testing.T, _ *Release) {
 	}
 }
 
-// So a client with an ordinary retry policy succeeds where the queue is full for a moment.
-func aGRPCClientThatRetriesSucceeds(t *testing.T, _ *Release) {
+// A client with a common retry policy succeeds if the queue is full for a short time.
+func grpcClientRetriesFullQueue(t *testing.T, _ *Release) {
 	p := newPod(t, grpcService)
 	p.start()
 	p.image("grpc-ping")
 	p.waitUntilReady()
 	if failed, _ := pings(p.pingClient(grpc.WithDefaultServiceConfig(retries)), 24); len(failed) > 0 {
-		t.Errorf("got %d failures of 24, want 0; the first: %v", len(failed), failed[0])
+		t.Errorf("got %d failures of 24 calls, want 0; first error: %v", len(failed), failed[0])
 	}
 }

@@ -32,22 +32,23 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// serviceFiles has a file for each Knative Service: the keys of ConfigMaps that differ
-// from Knative's own, and the Service. Those in a folder are for that release alone.
+// serviceFiles contains a file for each Knative Service with the keys of ConfigMaps that differ
+// from the defaults of Knative, and with the Service. Files in a subdirectory apply only to
+// that release.
 //
 //go:embed services
 var serviceFiles embed.FS
 
 const podIP, hostIP = "127.0.0.1", "127.0.0.1"
 
-// A revision is what Knative's reconcilers make of a Service.
+// A revision contains the objects that the reconcilers of Knative create for a Service.
 type revision struct {
 	*v1.Revision
 	pod       corev1.PodSpec
-	configMap map[string]*corev1.ConfigMap // by name; all that Knative installs
+	configMap map[string]*corev1.ConfigMap // all ConfigMaps of Knative by name
 }
 
-// serviceNames returns the Services that a release has.
+// serviceNames returns the Services for a release.
 func serviceNames(t *testing.T, release string) []string {
 	t.Helper()
 	var names []string
@@ -64,8 +65,8 @@ func serviceNames(t *testing.T, release string) []string {
 	return names
 }
 
-// reconcile does to a Service what Knative does: webhook, then the reconcilers of
-// Services, Configurations and Revisions.
+// reconcile runs the webhook of Knative and the reconcilers of Services, Configurations and
+// Revisions.
 func reconcile(t *testing.T, name string) *revision {
 	t.Helper()
 	r := &revision{configMap: installed(t)}
@@ -91,7 +92,7 @@ func reconcile(t *testing.T, name string) *revision {
 	service.Namespace, service.UID, service.Generation = "default", "1", 1
 	service.SetDefaults(ctx)
 	if err := service.Validate(apis.WithinCreate(ctx)).Filter(apis.ErrorLevel); err != nil {
-		t.Fatalf("%s: Knative's webhook refuses it: %v", name, err)
+		t.Fatalf("%s: validate: %v", name, err)
 	}
 	configuration := services.MakeConfiguration(&service)
 	configuration.UID, configuration.Generation = "2", 1
@@ -100,7 +101,7 @@ func reconcile(t *testing.T, name string) *revision {
 	r.SetDefaults(ctx)
 	deployment, err := revisions.MakeDeployment(r.Revision, store.Load())
 	if err != nil {
-		t.Fatalf("%s: Knative's reconciler makes no Deployment: %v", name, err)
+		t.Fatalf("%s: make the Deployment: %v", name, err)
 	}
 	r.pod = deployment.Spec.Template.Spec
 	return r
@@ -110,7 +111,7 @@ func (r *revision) change(t *testing.T, name string, data map[string]string) {
 	t.Helper()
 	to, ok := r.configMap[name]
 	if !ok {
-		t.Fatalf("got ConfigMap %s, want one that Knative installs", name)
+		t.Fatalf("ConfigMap %s: not installed by Knative", name)
 	}
 	if to.Data == nil {
 		to.Data = map[string]string{}
@@ -118,7 +119,7 @@ func (r *revision) change(t *testing.T, name string, data map[string]string) {
 	maps.Copy(to.Data, data)
 }
 
-// installed returns the ConfigMaps that Knative's release installs.
+// installed returns the ConfigMaps that the release installs.
 func installed(t *testing.T) map[string]*corev1.ConfigMap {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(os.Getenv(servingName), "config/core/configmaps/*.yaml"))
@@ -168,18 +169,18 @@ func decode(t *testing.T, name string, text []byte, into any, by func([]byte, an
 
 func strict(text []byte, into any, _ ...yaml.JSONOpt) error { return yaml.UnmarshalStrict(text, into) }
 
-// container returns one of the pod's containers.
+// container returns a container of the pod.
 func (r *revision) container(t *testing.T, name string) *corev1.Container {
 	t.Helper()
 	i := slices.IndexFunc(r.pod.Containers, func(c corev1.Container) bool { return c.Name == name })
 	if i < 0 {
-		t.Fatalf("the pod has no container %s", name)
+		t.Fatalf("container %s not found in the pod", name)
 	}
 	return &r.pod.Containers[i]
 }
 
-// environment is what a container's process gets: what the kubelet adds of itself, and
-// what the Deployment says, with its references to fields of the pod resolved.
+// environment returns the environment of a container: the variables of the kubelet and of the
+// Deployment, with resolved references to fields of the pod.
 func (r *revision) environment(t *testing.T, c *corev1.Container) []string {
 	t.Helper()
 	podName := r.Name + "-deployment-5d4f8b7c9-x2x4z"
@@ -208,7 +209,7 @@ func (r *revision) environment(t *testing.T, c *corev1.Container) []string {
 				resolved, ok = fields[e.ValueFrom.FieldRef.FieldPath]
 			}
 			if !ok {
-				t.Fatalf("%s: got the reference %v, want one that this test resolves", e.Name, e.ValueFrom)
+				t.Fatalf("%s: unsupported reference %v", e.Name, e.ValueFrom)
 			}
 			value = resolved
 		}
@@ -217,7 +218,7 @@ func (r *revision) environment(t *testing.T, c *corev1.Container) []string {
 	return env
 }
 
-// configLogger fails the test over a ConfigMap that Knative does not take.
+// configLogger fails the test if Knative rejects a ConfigMap.
 type configLogger struct{ t *testing.T }
 
 func (configLogger) Debugf(string, ...any) {}

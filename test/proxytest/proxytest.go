@@ -1,5 +1,5 @@
-// Package proxytest starts the proxy for tests: an engine in front of an app, with all
-// that lies between them and nothing of the process around it. Only tests import it.
+// Package proxytest starts a proxy for tests: an engine in front of an app with all parts
+// between them, without the rest of the process. Only tests import it.
 package proxytest
 
 import (
@@ -37,18 +37,18 @@ import (
 type Options struct {
 	forward.Settings
 
-	Reference  bool // package reference serves, instead of the engines
-	TLS        bool // clients come over TLS
-	Narrow     bool // the sockets towards clients hold as little as the kernel allows
-	UnknownApp bool // nothing has been sent to the app yet, so that its protocol is not known
+	Reference  bool // serve with package reference instead of the engines
+	TLS        bool // clients connect over TLS
+	Narrow     bool // minimize the buffers of the sockets to clients
+	UnknownApp bool // do not detect the protocol of the app at startup
 }
 
-// A Proxy is an engine that serves, in front of an app. It ends with the test, which
-// fails if Serve returns an error or if net/http logs a panic.
+// A Proxy is an engine in front of an app. It stops at the end of the test. The test fails if
+// Serve returns an error or if net/http logs a panic.
 type Proxy struct {
 	T       testing.TB
 	Queue   *queue.Proxy
-	Bounds  *bound.Recorder // of the engines and of the client side
+	Bounds  *bound.Recorder // limits of the engines and of the client side
 	HTTP1   *http1.Server
 	HTTP2   *http2.Server
 	Address string
@@ -56,7 +56,7 @@ type Proxy struct {
 	reference *reference.Server
 	app       *upstream.App
 	h2client  *h2client.Client
-	clientTLS *tls.Config // nil: plain
+	clientTLS *tls.Config // nil for plain connections
 	log       harness.Buffer
 	shutdown  sync.Once
 
@@ -64,15 +64,15 @@ type Proxy struct {
 	observations []queue.Observation
 }
 
-// Start starts a proxy in front of an app. change may alter its parts before it serves;
-// nil: nothing is altered.
+// Start starts a proxy in front of an app. If change is not nil, it can modify the parts of the
+// proxy before it serves.
 func Start(t testing.TB, app *harness.App, change func(*queue.Proxy, *Options)) *Proxy {
 	t.Helper()
 	return StartOn(t, app.Port, change)
 }
 
-// StartOn is Start in front of the app on a port. Unless the app is a harness.App,
-// change sets UnknownApp.
+// StartOn is like Start for the app on a port. change must set UnknownApp unless the app is a
+// harness.App.
 func StartOn(t testing.TB, port int, change func(*queue.Proxy, *Options)) *Proxy {
 	t.Helper()
 	p := &Proxy{T: t, Bounds: bound.NewRecorder()}
@@ -103,7 +103,7 @@ func StartOn(t testing.TB, port int, change func(*queue.Proxy, *Options)) *Proxy
 		p.h2client.Close()
 		watcher.Close()
 		if text := p.log.String(); strings.Contains(text, "panic") || strings.Contains(text, "superfluous") {
-			t.Errorf("net/http has logged:\n%s", text)
+			t.Errorf("got log of net/http:\n%s", text)
 		}
 	})
 	if !o.UnknownApp {
@@ -118,7 +118,7 @@ func (p *Proxy) newEngines(o Options, watcher *hangup.Watcher) {
 	p.HTTP1 = http1.New(o.Settings, p.Queue, p.app, p.h2client, watcher, p.HTTP2.ServeConn)
 }
 
-// serve begins to serve, and returns where the result comes.
+// serve starts to serve. The returned channel receives the result.
 func (p *Proxy) serve(o Options) (ended chan error) {
 	ln := harness.Listen(p.T)
 	p.Address = ln.Addr().String()
@@ -140,7 +140,8 @@ func (p *Proxy) serve(o Options) (ended chan error) {
 	return ended
 }
 
-// observe keeps an observation. Its strings are valid during the call alone.
+// observe stores an observation. It copies the strings, because they are valid only during the
+// call.
 func (p *Proxy) observe(o *queue.Observation) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -151,14 +152,14 @@ func (p *Proxy) observe(o *queue.Observation) {
 	p.observations = append(p.observations, kept)
 }
 
-// Shutdown ends the engines in their order, once.
+// Shutdown stops the engines in order. Further calls do nothing.
 func (p *Proxy) Shutdown() {
 	ctx, cancel := context.WithTimeout(context.Background(), harness.Patience)
 	defer cancel()
 	_ = p.ShutdownWithin(ctx)
 }
 
-// ShutdownWithin is Shutdown with a deadline. It returns what that of http1 has.
+// ShutdownWithin is like Shutdown with a deadline. It returns the error of the HTTP/1 engine.
 func (p *Proxy) ShutdownWithin(ctx context.Context) (err error) {
 	p.shutdown.Do(func() {
 		err = p.HTTP1.Shutdown(ctx)
@@ -168,7 +169,7 @@ func (p *Proxy) ShutdownWithin(ctx context.Context) (err error) {
 	return err
 }
 
-// noClient is the client of a request that has none.
+// noClient is the client of a request that the proxy itself sends.
 type noClient struct{}
 
 func (noClient) Sending()            {}
@@ -177,8 +178,8 @@ func (noClient) Waiting()            {}
 func (noClient) StopBody()           {}
 func (noClient) BodyArrived() bool   { return false }
 
-// LearnProtocol lets the proxy find out that the app speaks HTTP/1.1, by a request that
-// counts nowhere.
+// LearnProtocol sends a request that is not counted, so that the proxy detects that the app
+// supports HTTP/1.1.
 func (p *Proxy) LearnProtocol() {
 	p.T.Helper()
 	c := &upstream.Call{Call: forward.Call{
@@ -196,13 +197,13 @@ func (p *Proxy) LearnProtocol() {
 	r.Close()
 }
 
-// Dial opens a connection that the test writes by hand.
+// Dial opens a raw connection to the proxy.
 func (p *Proxy) Dial() *harness.Client {
 	p.T.Helper()
 	return harness.Dial(p.T, p.Address)
 }
 
-// Connect opens a connection, over TLS if that is what is served.
+// Connect opens a connection, over TLS if the proxy serves TLS.
 func (p *Proxy) Connect(t testing.TB) net.Conn {
 	t.Helper()
 	c, err := net.Dial("tcp", p.Address)
@@ -216,8 +217,7 @@ func (p *Proxy) Connect(t testing.TB) net.Conn {
 	return c
 }
 
-// Client returns net/http's client, which speaks one version alone: "HTTP/1.1" or
-// "HTTP/2".
+// Client returns a net/http client for one version: "HTTP/1.1" or "HTTP/2".
 func (p *Proxy) Client(version string) *http.Client {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(version == "HTTP/1.1")
@@ -227,8 +227,8 @@ func (p *Proxy) Client(version string) *http.Client {
 	return &http.Client{Transport: tr, Timeout: harness.Patience}
 }
 
-// HoldMemory adds n bytes to the budget. It uses connections with at most 32 KiB each, like many clients with
-// small requests.
+// HoldMemory adds n bytes to the budget. It uses connections with at most 32 KiB each, like
+// many clients with small requests.
 func HoldMemory(b *memory.Budget, n int) {
 	for ; n > 0; n -= 32 << 10 {
 		b.Open("other", func() {}).Add(min(n, 32<<10))
@@ -240,12 +240,12 @@ func HoldMemory(b *memory.Budget, n int) {
 func (p *Proxy) WantCounts(served, given uint64) {
 	p.T.Helper()
 	if gotServed, gotGiven := p.HTTP1.Counts(); gotServed != served || gotGiven != given {
-		p.T.Errorf("got %d requests served and %d connections given away, want %d and %d", gotServed, gotGiven, served, given)
+		p.T.Errorf("got %d requests served and %d connections passed, want %d and %d", gotServed, gotGiven, served, given)
 	}
 }
 
-// WantBounds waits until the bounds with these names have events, and reports an error if
-// other bounds have events, or if an event has no peer.
+// WantBounds waits until the limits with these names have events. It reports an error if other
+// limits have events or if an event has no peer.
 func (p *Proxy) WantBounds(names ...bound.Name) {
 	p.T.Helper()
 	for _, name := range names {
@@ -258,7 +258,7 @@ func (p *Proxy) WantBounds(names ...bound.Name) {
 	}
 }
 
-// Observed waits for n observations and returns all that have come.
+// Observed waits for n observations and returns all observations.
 func (p *Proxy) Observed(n int) (all []queue.Observation) {
 	p.T.Helper()
 	harness.Until(p.T, fmt.Sprintf("%d observations", n), func() bool {
@@ -283,10 +283,10 @@ func (p *Proxy) InFlight(n int) {
 // as its accept loop.
 const fewGoroutines = 4
 
-// WantReleased waits until no request holds a slot, a place in the queue, or concurrency in the
-// statistics. Tests that abuse the proxy call it after their connections are closed.
-// goroutines is a result of [Goroutines] from before the abuse. If it is negative, goroutines
-// are not counted, because other proxies run in the same process.
+// WantReleased waits until no request holds a slot, is queued, or counts in the statistics.
+// Tests that attack the proxy call it after their connections are closed. goroutines is a
+// result of [Goroutines] from before the attack. If it is negative, goroutines are not counted,
+// because other proxies run in the same process.
 func (p *Proxy) WantReleased(goroutines int) {
 	p.T.Helper()
 	load := func() (running, queued int) {
@@ -335,10 +335,10 @@ func Goroutines() (n int) {
 	return n
 }
 
-// Waiting waits until n requests wait for a slot.
+// Waiting waits until n requests are queued.
 func (p *Proxy) Waiting(n int) {
 	p.T.Helper()
-	harness.Until(p.T, fmt.Sprintf("%d requests that wait", n), func() bool {
+	harness.Until(p.T, fmt.Sprintf("%d queued requests", n), func() bool {
 		_, got := p.Queue.Limit.Load()
 		return got == n
 	})

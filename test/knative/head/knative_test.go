@@ -44,7 +44,7 @@ func TestKnative(t *testing.T) {
 	})
 }
 
-// runtimeMetrics asks the instrumentation that Knative's queue-proxy starts.
+// runtimeMetrics collects the metrics of the instrumentation that Knative's queue-proxy starts.
 func runtimeMetrics(t *testing.T) map[string]knative.Instrument {
 	t.Helper()
 	reader := metric.NewManualReader()
@@ -64,7 +64,7 @@ func runtimeMetrics(t *testing.T) map[string]knative.Instrument {
 			case metricdata.Gauge[int64]:
 				forms[m.Name] = knative.Instrument{Kind: "gauge"}
 			default:
-				t.Errorf("%s: got %T, want a form that this test knows", m.Name, d)
+				t.Errorf("%s: got %T, want a known type", m.Name, d)
 			}
 		}
 	}
