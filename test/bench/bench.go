@@ -19,37 +19,37 @@ import (
 )
 
 const (
-	// concurrency is the limit of those that have one: it is looked at for each
-	// request and reached by none.
+	// concurrency is the concurrency limit of peers that have one. Each request is checked
+	// against the limit, and none reaches it.
 	concurrency = 1000
 
-	// openRate and openConnections are the load of the latencies.
+	// openRate and openConnections are the load of the latency measurement.
 	openRate        = 1000
 	openConnections = 16
 
-	// The queue: what the app takes at once, how long it takes for each, and how
-	// many clients want it.
+	// The settings of the queue measurement: the concurrency limit, the number of clients, and
+	// the duration of a request in the app.
 	queueConcurrency = 10
 	queueClients     = 100
 	queueService     = 20 * time.Millisecond
 )
 
-// A bench is one run.
+// A bench is a run of the program.
 type bench struct {
 	bin             string
-	dir             string // for everybody's files, removed at the end
+	dir             string // directory for temporary files
 	results         *Results
 	peers, variants []*peer
 	certs           [3]string
-	secure          *tls.Config // of clients that trust the certificate
+	secure          *tls.Config // configuration of clients that trust the certificate
 	quota           *quota
-	noQuota         error // why there is none
-	shared          error // why this bench has no network of its own; nil: it has one
+	noQuota         error // reason why there is no quota
+	shared          error // reason why the bench has no network namespace; nil if it has one
 }
 
-// newBench makes ready what a run needs. shared says why the network is that of the
-// machine; it is nil when it is our own.
-// If before is not empty, the only peers are the two builds of compareBuilds.
+// newBench prepares a run. shared is the reason why the bench uses the network of the machine,
+// or nil if it has its own network namespace. If before is not empty, the only peers are the
+// two builds of compareBuilds.
 func newBench(bin, before string, r *Results, shared error) (*bench, error) {
 	b := &bench{bin: bin, results: r, shared: shared}
 	var err error
@@ -83,8 +83,7 @@ func newBench(bin, before string, r *Results, shared error) (*bench, error) {
 	return b, nil
 }
 
-// trusting returns the configuration of a client that trusts the certificate in a
-// file.
+// trusting returns the configuration of a client that trusts the certificate in a file.
 func trusting(cert string) (*tls.Config, error) {
 	text, err := os.ReadFile(cert)
 	if err != nil {
@@ -92,7 +91,7 @@ func trusting(cert string) (*tls.Config, error) {
 	}
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(text) {
-		return nil, fmt.Errorf("%s: no certificate", cert)
+		return nil, fmt.Errorf("%s: no certificate found", cert)
 	}
 	return &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13}, nil
 }
@@ -106,8 +105,8 @@ func (b *bench) close() {
 	os.RemoveAll(b.dir)
 }
 
-// measure does all rounds. Its error is that of the comparison itself, or the
-// context's; what a peer did wrong stands in the results.
+// measure runs all rounds. It returns only its own errors and those of the context. Errors of
+// peers are stored in the results.
 func (b *bench) measure(ctx context.Context) error {
 	for _, p := range b.peers {
 		if !b.results.Settings.selects("start") {
@@ -127,7 +126,7 @@ func (b *bench) measure(ctx context.Context) error {
 	return nil
 }
 
-// round measures once what was selected.
+// round runs the selected measurements once.
 func (b *bench) round(ctx context.Context, n int) error {
 	began := time.Now()
 	app, err := b.startApp(0)
@@ -137,7 +136,7 @@ func (b *bench) round(ctx context.Context, n int) error {
 	defer app.stop()
 	for _, step := range []struct {
 		name   string
-		groups []string // of rows, of which one must be selected
+		groups []string // groups of rows; the step runs if one of them is selected
 		run    func(ctx context.Context, app *runningApp, n int) error
 	}{
 		{"starts", []string{"start"}, b.starts},
@@ -159,14 +158,14 @@ func (b *bench) round(ctx context.Context, n int) error {
 	return nil
 }
 
-// A runningApp is the app that stands behind the peers.
+// A runningApp is the app behind the peers.
 type runningApp struct {
 	*process
-	http, grpc string // where it speaks HTTP/1.1, and gRPC
+	http, grpc string // addresses for HTTP/1.1 and for gRPC
 }
 
-// startApp starts the app and waits until it answers. separate is which namespaces
-// are its own: CLONE_NEWNET or none.
+// startApp starts the app and waits until it responds. separate is a set of new namespaces:
+// CLONE_NEWNET or 0.
 func (b *bench) startApp(separate uintptr) (*runningApp, error) {
 	ports, err := freePorts(2)
 	if err != nil {
@@ -200,19 +199,19 @@ func (b *bench) startApp(separate uintptr) (*runningApp, error) {
 	return app, nil
 }
 
-// A running peer.
+// A running is a peer that is running.
 type running struct {
 	*peer
 	*process
 	at    *place
-	took  time.Duration // from exec to its first answer
-	lines *lineCounter  // nil: it writes no lines
-	spans *spanSink     // nil: it sends no spans
+	took  time.Duration // time from exec to the first response
+	lines *lineCounter  // nil if the peer writes no request log
+	spans *spanSink     // nil if the peer sends no spans
 }
 
 func (r *running) name() string { return r.peer.name }
 
-// stop ends the peer and who listens to it.
+// stop stops the peer and its span sink.
 func (r *running) stop() {
 	r.process.stop()
 	if r.spans != nil {
@@ -220,7 +219,7 @@ func (r *running) stop() {
 	}
 }
 
-// told returns what counts the lines or spans that have come from it.
+// told returns a function that counts the lines or spans of the peer.
 func (r *running) told() func() int {
 	if r.lines != nil {
 		return r.lines.count
@@ -228,16 +227,16 @@ func (r *running) told() func() int {
 	return r.spans.count
 }
 
-// Circumstances are under which a peer is started.
+// Circumstances are the conditions under which a peer is started.
 type circumstances struct {
 	app   *runningApp
-	grpc  bool // it stands in front of the app that speaks gRPC
-	pod   bool // it shares the network of the app, which has one of its own
-	limit int  // how many requests the app may have at once
+	grpc  bool // the peer forwards to the app that supports gRPC
+	pod   bool // the peer shares the network namespace of the app
+	limit int  // concurrency limit for the app
 	quota *quota
 }
 
-// start starts a peer and waits until it answers.
+// start starts a peer and waits until it responds.
 func (b *bench) start(p *peer, in circumstances) (_ *running, err error) {
 	at, err := b.place(in)
 	if err != nil {
@@ -271,7 +270,7 @@ func (b *bench) start(p *peer, in circumstances) (_ *running, err error) {
 		before = append(before, provide(p.certDir, at.Cert, at.Key))
 	}
 	if in.quota != nil {
-		before = append(before, in.quota.add) // last: it waits until what was used is forgotten
+		before = append(before, in.quota.add) // the last function, because it waits until the previous CPU use is forgotten
 	}
 	g.before = func(pid int) error {
 		for _, f := range before {
@@ -299,7 +298,7 @@ func (b *bench) start(p *peer, in circumstances) (_ *running, err error) {
 	return r, err
 }
 
-// place finds ports and a folder for a peer.
+// place selects ports and creates a directory for a peer.
 func (b *bench) place(in circumstances) (*place, error) {
 	ports, err := freePorts(6)
 	if err != nil {
@@ -322,8 +321,8 @@ func (b *bench) place(in circumstances) (*place, error) {
 	return at, err
 }
 
-// starts measures the time from exec to the first answer, also with as little CPU
-// as a small pod gets.
+// starts measures the time from exec to the first response, without a quota and with the CPU
+// quota of a small pod.
 func (b *bench) starts(ctx context.Context, app *runningApp, n int) error {
 	kinds := []struct {
 		id    string
@@ -362,22 +361,21 @@ func (b *bench) startsOf(ctx context.Context, app *runningApp, peers []*peer, id
 	return nil
 }
 
-// settle is how long a process that was started has for what it does after its
-// first answer.
+// settle is the time that a new process gets for background work after its first response.
 const settle = 500 * time.Millisecond
 
-// many is how many connections are open at once when their memory is looked at.
+// many is the number of concurrent connections in the memory measurement.
 const many = 1000
 
-// A busyRow is a number of connections that all have requests under way.
+// A busyRow is a number of connections that all have requests in progress.
 type busyRow struct {
-	most        string // the row with the most memory that was used; "": none
+	most        string // row with the maximum memory; empty if there is none
 	connections int
-	each        string // the row with what one connection costs; "": none
+	each        string // row with the memory of one connection; empty if there is none
 }
 
-// memory measures fresh processes: idle, and the most that they have used with
-// connections that all have requests under way, over each of the protocols.
+// memory measures the memory of new processes: the idle memory, and the maximum with requests
+// in progress on all connections, for each protocol.
 func (b *bench) memory(ctx context.Context, app *runningApp, n int) error {
 	for _, kind := range []struct {
 		client client
@@ -443,8 +441,8 @@ func (b *bench) memoryOf(p *peer, app *runningApp, k client, rows []busyRow) err
 	return nil
 }
 
-// density measures what a sidecar costs a node that runs many: pods, each with a
-// network, an app and a sidecar of its own. The sidecar has answered a few requests.
+// density measures the memory of the sidecars on a node with many pods. Each pod has its own
+// network namespace, app and sidecar. Each sidecar has served some requests.
 func (b *bench) density(ctx context.Context, _ *runningApp, n int) error {
 	if b.shared != nil {
 		b.results.note("density/share", ours, "not measured: "+b.shared.Error())
@@ -510,9 +508,9 @@ func (b *bench) startPod(p *peer) (r *running, stop func(), err error) {
 	return r, stop, nil
 }
 
-// together starts peers, which cost nothing while they are not asked, and lets
-// their pools fill. What does not start is noted for a measure and left out. stop
-// ends them all.
+// together starts peers and sends requests so that their connection pools are filled. Running
+// peers use no CPU time while they receive no requests. Peers that fail to start are recorded
+// for a measure and omitted. stop stops all peers.
 func (b *bench) together(ctx context.Context, peers []*peer, in circumstances, k client, measure string) (all []*running, stop func(), err error) {
 	stop = func() {
 		for _, r := range all {
@@ -533,8 +531,8 @@ func (b *bench) together(ctx context.Context, peers []*peer, in circumstances, k
 	return all, stop, nil
 }
 
-// loads goes through the loads on an app that speaks HTTP/1.1; for each load,
-// through the peers. Latencies and pairs follow, with the same processes.
+// loads runs the loads with the HTTP/1.1 app. Each load runs on all peers in turn. The latency
+// measurement and the pairs follow, with the same processes.
 func (b *bench) loads(ctx context.Context, app *runningApp, n int) error {
 	telemetry := b.results.Settings.selects("telemetry")
 	in := circumstances{app: app, limit: concurrency}
@@ -578,7 +576,7 @@ func (b *bench) loads(ctx context.Context, app *runningApp, n int) error {
 	return nil
 }
 
-// calls goes through the loads on an app that speaks gRPC.
+// calls runs the loads with the gRPC app.
 func (b *bench) calls(ctx context.Context, app *runningApp, n int) error {
 	in := circumstances{app: app, grpc: true, limit: concurrency}
 	peers, stop, err := b.together(ctx, b.peers, in, client{h2: true}, "cpu/grpc-1x1")
@@ -597,8 +595,7 @@ func (b *bench) calls(ctx context.Context, app *runningApp, n int) error {
 	return nil
 }
 
-// loadAll is one load on the peers, and on the app alone where it speaks the
-// protocol.
+// loadAll runs one load on the peers and, if the app supports the protocol, on the app.
 func (b *bench) loadAll(ctx context.Context, l *load, peers []*running, direct *place) error {
 	for _, r := range peers {
 		if !r.serves(l) {
@@ -623,9 +620,9 @@ func (b *bench) loadAll(ctx context.Context, l *load, peers []*running, direct *
 	return b.failed(ctx, "rate/"+l.id, appAlone, err)
 }
 
-// paired compares ours with HAProxy where the two are close: the load on the one
-// and on the other at once after it, again and again; each time the ratio of the
-// two. What slows the machine down for longer than that is in both.
+// paired compares queue-proxy with HAProxy for loads with similar results. It runs the load on
+// one of them and immediately afterward on the other one, several times, and records the ratio
+// of each pair. Longer changes of the machine speed affect both parts of a pair.
 func (b *bench) paired(ctx context.Context, peers []*running, n int) error {
 	find := func(name string) *running {
 		i := slices.IndexFunc(peers, func(r *running) bool { return r.name() == name })
@@ -635,7 +632,7 @@ func (b *bench) paired(ctx context.Context, peers []*running, n int) error {
 		return peers[i]
 	}
 	mine, theirs := find(ours), find(haproxy)
-	if mine == nil || theirs == nil { // which has been noted
+	if mine == nil || theirs == nil { // the error is already recorded
 		return nil
 	}
 	for i := range pairsOfRound(b.results.Settings, n) {
@@ -658,10 +655,10 @@ func (b *bench) paired(ctx context.Context, peers []*running, n int) error {
 	return nil
 }
 
-// pairsOfRound is how many of the pairs of the whole run are in round n.
+// pairsOfRound returns the number of pairs in round n.
 func pairsOfRound(s Settings, n int) int { return (n+1)*s.Pairs/s.Rounds - n*s.Pairs/s.Rounds }
 
-// load is one load on one peer. It returns how many requests were answered.
+// load runs one load on one peer. It returns the number of responses.
 func (b *bench) load(ctx context.Context, l *load, r *running) (int, error) {
 	cost, o, err := b.cost(ctx, l, r)
 	if err != nil {
@@ -675,7 +672,7 @@ func (b *bench) load(ctx context.Context, l *load, r *running) (int, error) {
 	return o.requests, nil
 }
 
-// cost returns the CPU time of a request of a load, in microseconds.
+// cost returns the CPU time per request of a load in microseconds.
 func (b *bench) cost(ctx context.Context, l *load, r *running) (float64, outcome, error) {
 	before, err := r.cpu()
 	if err != nil {
@@ -689,7 +686,7 @@ func (b *bench) cost(ctx context.Context, l *load, r *running) (float64, outcome
 	return microseconds(after-before) / float64(o.requests), o, err
 }
 
-// telemetry is a load on a variant of ours, which must have told of the requests.
+// telemetry runs a load on a variant of queue-proxy and checks that its telemetry has arrived.
 func (b *bench) telemetry(ctx context.Context, l *load, r *running) error {
 	count := r.told()
 	had := count()
@@ -707,13 +704,13 @@ func (b *bench) telemetry(ctx context.Context, l *load, r *running) error {
 	return err
 }
 
-// A turn is what a second or a few found.
+// A turn contains the results of one or some seconds.
 type turn struct {
 	took   []time.Duration
-	stolen int // from this machine meanwhile, in ticks
+	stolen int // CPU time that the hypervisor did not give to the machine, in ticks
 }
 
-// takeTurn measures, and what was stolen meanwhile.
+// takeTurn runs a measurement and records the stolen CPU time.
 func takeTurn(measure func() ([]time.Duration, error)) (t turn, err error) {
 	before, err := stolen()
 	if err != nil {
@@ -727,16 +724,15 @@ func takeTurn(measure func() ([]time.Duration, error)) (t turn, err error) {
 	return t, err
 }
 
-// undisturbed returns the half of the turns from which least was stolen: a
-// millisecond in which the machine stands still is nobody's latency, and would be
-// all of a 99th percentile.
+// undisturbed returns the half of the turns with the least stolen CPU time. A pause of the
+// machine is not part of the latency of a proxy, but it would determine the 99th percentile.
 func undisturbed(all []turn) []turn {
 	sorted := slices.SortedStableFunc(slices.Values(all), func(a, b turn) int { return a.stolen - b.stolen })
 	return sorted[:(len(sorted)+1)/2]
 }
 
-// latencies measures what each peer adds to the latency of the app at a rate that
-// does not change, and what it costs there. All take turns, each for a second.
+// latencies measures the latency that each peer adds to the latency of the app at a constant
+// rate, and the CPU time at this rate. The peers take turns of one second.
 func (b *bench) latencies(ctx context.Context, app string, peers []*running) error {
 	var direct []turn
 	of := make(map[*running][]turn)
@@ -744,7 +740,7 @@ func (b *bench) latencies(ctx context.Context, app string, peers []*running) err
 	for n := range 4 * b.results.Settings.Seconds {
 		t, err := takeTurn(latency(app))
 		if err != nil {
-			return fmt.Errorf("the app alone: %w", err)
+			return fmt.Errorf("measure the app: %w", err)
 		}
 		direct = append(direct, t)
 		for _, r := range rotate(peers, n) {
@@ -752,7 +748,7 @@ func (b *bench) latencies(ctx context.Context, app string, peers []*running) err
 			if err := b.failed(ctx, "added/p99", r.name(), err); err != nil {
 				return err
 			}
-			if err != nil { // this round is left out
+			if err != nil { // omit the peer in this round
 				peers = slices.DeleteFunc(slices.Clone(peers), func(p *running) bool { return p == r })
 				delete(of, r)
 				continue
@@ -779,14 +775,14 @@ func (b *bench) latencies(ctx context.Context, app string, peers []*running) err
 	return nil
 }
 
-// latency asks the address for a second.
+// latency returns a measurement that sends requests to an address for one second.
 func latency(address string) func() ([]time.Duration, error) {
 	return func() ([]time.Duration, error) {
 		return openLoop(address, "/", openRate, openConnections, time.Second)
 	}
 }
 
-// latency asks the peer for a second and returns the CPU time that it used.
+// latency sends requests to the peer for one second and returns the CPU time of the peer.
 func (r *running) latency() (t turn, used time.Duration, err error) {
 	before, err := r.cpu()
 	if err != nil {
@@ -799,7 +795,7 @@ func (r *running) latency() (t turn, used time.Duration, err error) {
 	return t, after - before, err
 }
 
-// percentiles are the ones that are told of.
+// percentiles lists the percentiles in the report.
 var percentiles = []rank{{"p50", 50}, {"p99", 99}}
 
 type rank struct {
@@ -807,7 +803,7 @@ type rank struct {
 	p  float64
 }
 
-// of returns the median of the turns' percentiles, in microseconds.
+// of returns the median of the percentiles of the turns in microseconds.
 func (r rank) of(all []turn) float64 {
 	var each []float64
 	for _, t := range all {
@@ -816,8 +812,7 @@ func (r rank) of(all []turn) float64 {
 	return median(each)
 }
 
-// queue measures how evenly those wait who want an app that takes fewer at once:
-// ten times the load that it can take, for ever.
+// queue measures the fairness of the queue with ten times the concurrency that the app accepts.
 func (b *bench) queue(ctx context.Context, app *runningApp, n int) error {
 	for _, p := range rotate(b.peers, n) {
 		if !p.queues {
@@ -839,7 +834,7 @@ func (b *bench) queueOf(p *peer, app *runningApp) error {
 	var all []turn
 	for range 4 {
 		t, err := takeTurn(func() ([]time.Duration, error) {
-			d := time.Duration(max(2, b.results.Settings.Seconds)) * time.Second // less is all growing and shrinking
+			d := time.Duration(max(2, b.results.Settings.Seconds)) * time.Second // shorter runs contain only the start and the end
 			took, err := closedLoop(r.at.Address, fmt.Sprintf("/slow?ms=%d", queueService.Milliseconds()), queueClients, d)
 			if err != nil {
 				return nil, err
@@ -862,9 +857,9 @@ func (b *bench) queueOf(p *peer, app *runningApp) error {
 	return nil
 }
 
-// steadyWaits returns how long requests waited before the app began with them,
-// while the line was of its full length: the first three of each client stand in
-// a line that still grows, its last one in one that shrinks.
+// steadyWaits returns the waiting times of requests that arrived while the queue had its full
+// length. The first three requests of each client arrive while the queue grows, and the last
+// one while it shrinks.
 func steadyWaits(took [][]time.Duration) ([]time.Duration, error) {
 	const first, last = 3, 1
 	var waits []time.Duration
@@ -874,16 +869,17 @@ func steadyWaits(took [][]time.Duration) ([]time.Duration, error) {
 		}
 	}
 	if len(waits) < len(took) {
-		return nil, fmt.Errorf("only %d waits of %d clients are left to compare", len(waits), len(took))
+		return nil, fmt.Errorf("got %d waits of %d clients, want at least one of each client", len(waits), len(took))
 	}
 	return waits, nil
 }
 
-// failureLength bounds what a report says about a failure; the terminal has all.
+// failureLength is the maximum length of an error in the report. The terminal shows the
+// complete error.
 const failureLength = 300
 
-// failed notes what a peer did wrong, and lets the others go on. Its own error is
-// that of the context.
+// failed records an error of a peer, so that the run continues with other peers. It returns the
+// error of the context.
 func (b *bench) failed(ctx context.Context, measure, peer string, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()

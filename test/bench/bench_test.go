@@ -22,13 +22,13 @@ import (
 	"time"
 )
 
-// held serves answers of 1 KB; the first request of all takes as long as hold says.
+// held starts a server with responses of 1 KB. The first response is delayed by hold.
 func held(t *testing.T, hold time.Duration) string {
 	t.Helper()
 	var n atomic.Int64
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if n.Add(1) == 1 {
-			time.Sleep(hold) // it plays a server that stalls
+			time.Sleep(hold) // simulates a stalled server
 		}
 		w.Write(bytes.Repeat([]byte("x"), 1024))
 	}))
@@ -36,7 +36,7 @@ func held(t *testing.T, hold time.Duration) string {
 	return s.Listener.Addr().String()
 }
 
-func TestAStallIsChargedToEveryRequestThatWasDueMeanwhile(t *testing.T) {
+func TestOpenLoopLatencyIncludesStall(t *testing.T) {
 	const hold = 300 * time.Millisecond
 	took, err := openLoop(held(t, hold), "/", 100, 1, time.Second)
 	if err != nil {
@@ -51,29 +51,29 @@ func TestAStallIsChargedToEveryRequestThatWasDueMeanwhile(t *testing.T) {
 			late++
 		}
 	}
-	// Due every 10 ms, half of those of the 300 ms stall are late by 150 ms.
+	// Requests are due every 10 ms, so a stall of 300 ms delays 15 of them by at least 150 ms.
 	if got, want := late, 15; got < want {
 		t.Errorf("got %d requests that took more than %v, want at least %d", got, hold/2, want)
 	}
 }
 
-func TestTheTurnsFromWhichMostWasStolenDoNotCount(t *testing.T) {
+func TestUndisturbedExcludesTurnsWithStolenTime(t *testing.T) {
 	got := undisturbed([]turn{{stolen: 9}, {stolen: 0}, {stolen: 3}, {stolen: 1}, {stolen: 2}})
 	if want := []turn{{stolen: 0}, {stolen: 1}, {stolen: 2}}; !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 	if _, err := stolen(); err != nil {
-		t.Errorf("got %v, want what /proc/stat says", err)
+		t.Errorf("got %v, want the value in /proc/stat", err)
 	}
 }
 
-func TestTheRateDoesNotWaitForAnswers(t *testing.T) {
+func TestOpenLoopDoesNotWaitForResponses(t *testing.T) {
 	var most, now atomic.Int64
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer now.Add(-1)
 		for n, m := now.Add(1), most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
 		}
-		time.Sleep(200 * time.Millisecond) // it plays an app that is at work
+		time.Sleep(200 * time.Millisecond) // simulates work of the app
 		io.WriteString(w, "done")
 	}))
 	defer s.Close()
@@ -81,11 +81,11 @@ func TestTheRateDoesNotWaitForAnswers(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, want := most.Load(), int64(5); got < want {
-		t.Errorf("got %d requests at once, want at least %d at 50 a second that take 0.2 s", got, want)
+		t.Errorf("got %d concurrent requests, want at least %d at 50 per second with 0.2 s each", got, want)
 	}
 }
 
-func TestAnAnswerThatIsNotOKIsAnError(t *testing.T) {
+func TestLoopsReportOtherStatus(t *testing.T) {
 	s := httptest.NewServer(http.NotFoundHandler())
 	defer s.Close()
 	address := s.Listener.Addr().String()
@@ -97,19 +97,19 @@ func TestAnAnswerThatIsNotOKIsAnError(t *testing.T) {
 	}
 }
 
-func TestEveryConnectionOfTheClosedLoopIsAnswered(t *testing.T) {
+func TestClosedLoopUsesAllConnections(t *testing.T) {
 	took, err := closedLoop(held(t, 0), "/", 50, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i, of := range took {
 		if len(of) == 0 {
-			t.Errorf("connection %d: got no answer, want at least one", i)
+			t.Errorf("connection %d: got no response, want at least one", i)
 		}
 	}
 }
 
-func TestWhatLoadGeneratorsPrintIsUnderstood(t *testing.T) {
+func TestParseLoadGeneratorOutput(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		parse func(string) (outcome, error)
@@ -141,7 +141,7 @@ func TestWhatLoadGeneratorsPrintIsUnderstood(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			got, err := c.parse(c.text)
 			if got != c.want || (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
-				t.Errorf("got %v, %v; want %v, an error with %q", got, err, c.want, c.err)
+				t.Errorf("got %v, %v, want %v and an error with %q", got, err, c.want, c.err)
 			}
 		})
 	}
@@ -168,20 +168,20 @@ func TestOrderStatistics(t *testing.T) {
 	}
 }
 
-func TestWaitsOfAGrowingOrShrinkingLineDoNotCount(t *testing.T) {
+func TestSteadyWaitsExcludesStartAndEnd(t *testing.T) {
 	ms := time.Millisecond
 	took := [][]time.Duration{{20 * ms, 40 * ms, 60 * ms, 220 * ms, 221 * ms, 30 * ms}}
 	got, err := steadyWaits(took)
 	if err != nil || len(got) != 2 || got[0] != 200*ms || got[1] != 201*ms {
-		t.Errorf("got %v, %v; want [200ms 201ms]", got, err)
+		t.Errorf("got %v, %v, want [200ms 201ms]", got, err)
 	}
 	if got, err := steadyWaits([][]time.Duration{{ms, ms, ms, ms}}); err == nil {
 		t.Errorf("four requests: got %v, want an error", got)
 	}
 }
 
-func TestTheCPUOfWorkersIsCounted(t *testing.T) {
-	// The shell does nothing; its child turns until it is killed.
+func TestCPUTimeIncludesWorkers(t *testing.T) {
+	// The shell waits. Its child runs a loop until it is killed.
 	p, err := launch(program{name: "shell", argv: []string{"/bin/sh", "-c", "(while :; do :; done) & wait"}})
 	if err != nil {
 		t.Fatal(err)
@@ -201,14 +201,14 @@ func TestTheCPUOfWorkersIsCounted(t *testing.T) {
 		}
 	}
 	if family, err := p.family(); err != nil || len(family) != 2 {
-		t.Errorf("got the family %v, %v; want the shell and its child", family, err)
+		t.Errorf("got processes %v, %v, want the shell and its child", family, err)
 	}
 	if rss, err := p.memory("VmRSS"); err != nil || rss < 100e3 {
-		t.Errorf("got %v bytes, %v; want the memory of two shells", rss, err)
+		t.Errorf("got %v bytes, %v, want the memory of two shells", rss, err)
 	}
 }
 
-func TestAProcessThatEndsBeforeItAnswersIsAnErrorWithItsWords(t *testing.T) {
+func TestProcessExitAtStartReturnsOutput(t *testing.T) {
 	ports, err := freePorts(1)
 	if err != nil {
 		t.Fatal(err)
@@ -220,7 +220,7 @@ func TestAProcessThatEndsBeforeItAnswersIsAnErrorWithItsWords(t *testing.T) {
 	defer p.stop()
 	_, err = p.answers(net.JoinHostPort("127.0.0.1", ports[0]), get)
 	if err == nil || !strings.Contains(err.Error(), "no such setting") {
-		t.Errorf("got %v, want an error with what it said", err)
+		t.Errorf("got %v, want an error with the output", err)
 	}
 }
 
@@ -228,21 +228,21 @@ func TestSpansAreCounted(t *testing.T) {
 	field := func(number byte, value string) string {
 		return string([]byte{number<<3 | 2, byte(len(value))}) + value
 	}
-	span := field(2, field(1, "trace")+"\x31\x01\x02\x03\x04\x05\x06\x07\x08") // and a fixed64
+	span := field(2, field(1, "trace")+"\x31\x01\x02\x03\x04\x05\x06\x07\x08") // followed by a fixed64 field
 	scope := field(2, field(1, "scope")+span+span+field(3, "url"))
 	message := field(1, field(1, "resource")+scope) + field(1, scope)
 	if got, err := countSpans([]byte(message)); got != 4 || err != nil {
-		t.Errorf("got %d, %v; want 4", got, err)
+		t.Errorf("got %d, %v, want 4", got, err)
 	}
 	if got, err := countSpans([]byte(message[:len(message)-3])); err == nil {
-		t.Errorf("a message that is cut: got %d, want an error", got)
+		t.Errorf("truncated message: got %d, want an error", got)
 	}
 	if got, err := countSpans(nil); got != 0 || err != nil {
-		t.Errorf("nothing: got %d, %v; want 0", got, err)
+		t.Errorf("empty message: got %d, %v, want 0", got, err)
 	}
 }
 
-func TestNoNumbersAreAnErrorAndFewAreANote(t *testing.T) {
+func TestMissingTelemetryIsReported(t *testing.T) {
 	for _, c := range []struct {
 		got  int
 		want float64
@@ -251,20 +251,20 @@ func TestNoNumbersAreAnErrorAndFewAreANote(t *testing.T) {
 	}{
 		{0, 100, "", true},
 		{0, 0, "", true},
-		{42, 100, "42 % of the lines arrived; the others found no place", false},
+		{42, 100, "42 % of the lines arrived, the others were dropped", false},
 		{91, 100, "", false},
 		{100, 100, "", false},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			note, err := arrived("line", func() int { return c.got }, c.want)
 			if note != c.note || (err != nil) != c.err {
-				t.Errorf("%d of %v: got %q, %v; want %q, an error: %v", c.got, c.want, note, err, c.note, c.err)
+				t.Errorf("%d of %v: got %q, %v, want %q and an error: %v", c.got, c.want, note, err, c.note, c.err)
 			}
 		})
 	}
 }
 
-// some are results of all measures and peers.
+// some returns results for all measures and peers.
 func some() *Results {
 	r := &Results{Machine: Machine{CPU: "a <fast> one", Versions: map[string]string{}}, Cells: map[string]map[string]*Cell{}}
 	for _, s := range sections {
@@ -278,7 +278,7 @@ func some() *Results {
 	return r
 }
 
-func TestTheReportTellsLossesMissesAndFailures(t *testing.T) {
+func TestReportContainsFailuresAndMissedGoals(t *testing.T) {
 	r := some()
 	r.Cells["cpu/get-16"][nginx] = &Cell{Values: []float64{5}}
 	r.fail("cpu/tls-16", haproxy, "it fell over")
@@ -295,7 +295,7 @@ func TestTheReportTellsLossesMissesAndFailures(t *testing.T) {
 		}
 	}
 	if got := r.failures(); len(got) != 1 {
-		t.Errorf("got the failures %q, want one", got)
+		t.Errorf("got failures %q, want one", got)
 	}
 }
 
@@ -304,7 +304,7 @@ func TestNegativeAddedLatencyHasNoRatio(t *testing.T) {
 	r.add("added/p99", ours, 5)
 	r.add("added/p99", haproxy, -3)
 	if got, ok := r.ratio("added/p99", ours, haproxy); ok {
-		t.Errorf("got %v, want none", got)
+		t.Errorf("got ratio %v, want none", got)
 	}
 }
 
@@ -328,7 +328,7 @@ func TestOnlyTextBetweenMarkersIsReplaced(t *testing.T) {
 	text := string(got)
 	if !strings.HasPrefix(text, "before\n"+resultsBegin) || !strings.Contains(text, resultsEnd+"after\n"+idleBegin) ||
 		strings.Contains(text, "old\n") || strings.Count(text, "### Tables") != 1 {
-		t.Errorf("got\n%s\nwant the results once, between the markers", text)
+		t.Errorf("got\n%s\nwant the results once between the markers", text)
 	}
 	if _, err := splice([]byte("no markers"), resultsName, nil); err == nil {
 		t.Errorf("a document without markers: got no error, want one")
@@ -345,12 +345,12 @@ func TestOnlyTextBetweenMarkersIsReplaced(t *testing.T) {
 		if _, err := d.Token(); errors.Is(err, io.EOF) {
 			break
 		} else if err != nil {
-			t.Fatalf("the plot is no XML: %v", err)
+			t.Fatalf("parse the plot: %v", err)
 		}
 	}
 }
 
-func TestTheDocumentHasTheMarkers(t *testing.T) {
+func TestDocumentHasMarkers(t *testing.T) {
 	text, err := os.ReadFile("../../docs/performance.md")
 	if err != nil {
 		t.Fatal(err)
@@ -362,21 +362,21 @@ func TestTheDocumentHasTheMarkers(t *testing.T) {
 	}
 }
 
-func TestEveryTargetAndEveryBarIsMeasured(t *testing.T) {
+func TestTargetsAndPanelsAreMeasured(t *testing.T) {
 	r := some()
 	for _, line := range targetCells(r) {
 		if line[1] == "not measured" {
-			t.Errorf("got %q, want a target that a section measures", line)
+			t.Errorf("got %q, want a target of a measure in a section", line)
 		}
 	}
 	for _, p := range panels {
 		for _, id := range p.measures {
-			findRow(id) // panics when there is none
+			findRow(id) // panics if there is no such row
 		}
 	}
 }
 
-func TestEachPeerIsFirstInTurn(t *testing.T) {
+func TestRotateStartsWithEachPeer(t *testing.T) {
 	var got []string
 	for round := range 4 {
 		got = append(got, rotate([]string{"a", "b", "c"}, round)[0])
@@ -386,7 +386,7 @@ func TestEachPeerIsFirstInTurn(t *testing.T) {
 	}
 }
 
-func TestThePeersConfigurationsAreFilled(t *testing.T) {
+func TestPeerConfigurations(t *testing.T) {
 	at := &place{Dir: t.TempDir(), App: "127.0.0.1:1", Address: "127.0.0.1:2", TLS: "127.0.0.1:3", Cert: "/c", Key: "/k", Pair: "/p", Concurrency: 7, Sink: "127.0.0.1:4", status: "5"}
 	for name, p := range map[string]struct {
 		command func(string, *place) ([]string, []string, error)
@@ -428,14 +428,14 @@ func TestThePeersConfigurationsAreFilled(t *testing.T) {
 	}
 	_, env, err := queueProxy("SPANS=http://{{.Sink}}/")("program", at)
 	if err != nil || env[len(env)-1] != "SPANS=http://127.0.0.1:4/" {
-		t.Errorf("got %q, %v; want the address of the sink in the last one", env[len(env)-1], err)
+		t.Errorf("got %q, %v, want the address of the sink in the last variable", env[len(env)-1], err)
 	}
 }
 
-func TestAQuotaHolds(t *testing.T) {
+func TestQuotaLimitsCPUTime(t *testing.T) {
 	q, err := newQuota()
 	if err != nil {
-		t.Skipf("this machine has no quotas for us: %v", err)
+		t.Skipf("CPU quotas are not available: %v", err)
 	}
 	defer func() {
 		if err := q.remove(); err != nil {
@@ -452,19 +452,19 @@ func TestAQuotaHolds(t *testing.T) {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	time.Sleep(5 * quotaPeriod) // what it uses meanwhile is what is looked at
+	time.Sleep(5 * quotaPeriod) // the CPU time during this period is measured
 	after, err := p.cpu()
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A period of grace at either end, and a slice for each CPU.
+	// Allow one period at the beginning and at the end, and one slice for each CPU.
 	periods := int(time.Since(began)/quotaPeriod) + 2
 	if got, want := after-before, time.Duration(4*periods)*quotaShare; got > want {
 		t.Errorf("got %v of CPU in %v, want at most %v", got, time.Since(began), want)
 	}
 }
 
-func TestTheAppAnswersAsItSays(t *testing.T) {
+func TestAppResponses(t *testing.T) {
 	bin := filepath.Join(t.TempDir(), "app")
 	if out, err := exec.CommandContext(context.Background(), "go", "build", "-o", bin, "./app").CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
@@ -502,7 +502,7 @@ func TestTheAppAnswersAsItSays(t *testing.T) {
 		body, err := io.ReadAll(w.Body)
 		w.Body.Close()
 		if err != nil || w.StatusCode != c.status || len(body) != c.length {
-			t.Errorf("%s %s: got %d, %d bytes, %v; want %d, %d bytes", c.method, c.path, w.StatusCode, len(body), err, c.status, c.length)
+			t.Errorf("%s %s: got %d, %d bytes, %v, want %d, %d bytes", c.method, c.path, w.StatusCode, len(body), err, c.status, c.length)
 		}
 	}
 	for _, odd := range []string{"PRI * HTTP/2.0\r\n\r\n", "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"} {
@@ -515,7 +515,7 @@ func TestTheAppAnswersAsItSays(t *testing.T) {
 		all, err := io.ReadAll(c)
 		c.Close()
 		if err != nil && !strings.Contains(err.Error(), "reset") || !strings.HasPrefix(string(all), "HTTP/1.1 400 ") {
-			t.Errorf("%q: got %q, %v; want a 400 and the end", odd, all, err)
+			t.Errorf("%q: got %q, %v, want 400 and the end of the connection", odd, all, err)
 		}
 	}
 }

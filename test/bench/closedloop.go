@@ -18,13 +18,13 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// A client says how closedLoop speaks. The zero value is HTTP/1.1 in plain text.
+// A client selects the protocol of closedLoop. The zero value is HTTP/1.1 in plain text.
 type client struct {
-	tls *tls.Config // nil: plain text
-	h2  bool        // HTTP/2, one stream at a time on each connection
+	tls *tls.Config // nil for plain text
+	h2  bool        // HTTP/2 with one stream at a time on each connection
 }
 
-// address returns where a peer listens for this client.
+// address returns the address of a peer for this client.
 func (k client) address(at *place) string {
 	switch {
 	case k.tls != nil:
@@ -35,16 +35,16 @@ func (k client) address(at *place) string {
 	return at.Address
 }
 
-// closedLoop is that of a client that speaks plain HTTP/1.1.
+// closedLoop is client.closedLoop for HTTP/1.1 in plain text.
 func closedLoop(address, path string, connections int, d time.Duration) ([][]time.Duration, error) {
 	return client{}.closedLoop(address, path, connections, d)
 }
 
-// closedLoop asks GET path on so many connections at once, each again as soon as
-// it is answered, until the time is over and each was answered at least once. It
-// returns how long the requests of each connection took, in their order. All
-// connections are open before the first request, and until the last answer. An
-// answer other than 200 is an error.
+// closedLoop sends GET requests on the given number of connections. Each connection sends a
+// request as soon as it has received the previous response, until the time has passed and each
+// connection has received at least one response. closedLoop returns the durations of the
+// requests of each connection in order. It opens all connections before the first request and
+// closes them after the last response. Another status than 200 is an error.
 func (k client) closedLoop(address, path string, connections int, d time.Duration) ([][]time.Duration, error) {
 	askers := make([]asker, connections)
 	for i := range askers {
@@ -75,7 +75,7 @@ func (k client) closedLoop(address, path string, connections int, d time.Duratio
 	return took, errors.Join(errs...)
 }
 
-// dial opens a connection, with its handshake.
+// dial opens a connection and completes the TLS handshake.
 func (k client) dial(address string) (net.Conn, error) {
 	c, err := net.DialTimeout("tcp", address, patience)
 	if err != nil || k.tls == nil {
@@ -95,15 +95,15 @@ func (k client) dial(address string) (net.Conn, error) {
 	}
 	if got := secure.ConnectionState().NegotiatedProtocol; got != "" && got != config.NextProtos[0] {
 		c.Close()
-		return nil, fmt.Errorf("got the protocol %q, want %q", got, config.NextProtos[0])
+		return nil, fmt.Errorf("got protocol %q, want %q", got, config.NextProtos[0])
 	}
 	return secure, nil
 }
 
-// An asker makes one request and waits for all of its answer.
+// An asker sends one request and waits for the complete response.
 type asker interface{ ask() error }
 
-// askInTurn is one connection of closedLoop.
+// askInTurn runs one connection of closedLoop.
 func askInTurn(a asker, end time.Time) (took []time.Duration, err error) {
 	for at := time.Now(); at.Before(end) || len(took) == 0; at = time.Now() {
 		if err := a.ask(); err != nil {
@@ -114,7 +114,7 @@ func askInTurn(a asker, end time.Time) (took []time.Duration, err error) {
 	return took, nil
 }
 
-// An h1Asker asks over HTTP/1.1.
+// An h1Asker sends requests over HTTP/1.1.
 type h1Asker struct {
 	c       net.Conn
 	in      *bufio.Reader
@@ -132,13 +132,13 @@ func (a *h1Asker) ask() error {
 	return readAnswer(a.in)
 }
 
-// An h2Asker asks over HTTP/2.
+// An h2Asker sends requests over HTTP/2.
 type h2Asker struct {
 	out     *bufio.Writer
 	framer  *http2.Framer
 	decoder *hpack.Decoder
-	request []byte // a header block, of HPACK's static table alone
-	stream  uint32 // the last one
+	request []byte // header block that uses only the static table of HPACK
+	stream  uint32 // ID of the last stream
 	status  string
 }
 
@@ -179,7 +179,7 @@ func newH2Asker(c net.Conn, address, path string, secure bool) (*h2Asker, error)
 	return a, a.out.Flush()
 }
 
-// open sends a request.
+// open sends a request on a new stream.
 func (a *h2Asker) open() error {
 	if a.stream == 0 {
 		a.stream = 1
@@ -210,7 +210,7 @@ func (a *h2Asker) ask() error {
 		switch f := f.(type) {
 		case *http2.HeadersFrame:
 			if !f.HeadersEnded() {
-				return errors.New("a header block in more than one frame is not read here")
+				return errors.New("header block with CONTINUATION: not supported")
 			}
 			if _, err := a.decoder.Write(f.HeaderBlockFragment()); err != nil {
 				return err
@@ -231,9 +231,9 @@ func (a *h2Asker) ask() error {
 				err = a.framer.WritePing(true, f.Data)
 			}
 		case *http2.RSTStreamFrame:
-			err = fmt.Errorf("the stream was reset: %v", f.ErrCode)
+			err = fmt.Errorf("stream reset: %v", f.ErrCode)
 		case *http2.GoAwayFrame:
-			err = fmt.Errorf("the connection was ended: %v", f.ErrCode)
+			err = fmt.Errorf("GOAWAY: %v", f.ErrCode)
 		}
 		if err != nil {
 			return err
@@ -244,18 +244,18 @@ func (a *h2Asker) ask() error {
 	}
 }
 
-// end checks a complete answer, and gives the connection its window back.
+// end checks a complete response and replenishes the window of the connection.
 func (a *h2Asker) end(received int) error {
 	if a.status != "200" {
-		return fmt.Errorf("got the status %q, want 200", a.status)
+		return fmt.Errorf("got status %q, want 200", a.status)
 	}
 	if received == 0 {
 		return nil
 	}
-	return a.framer.WriteWindowUpdate(0, uint32(received)) // it leaves with the next request
+	return a.framer.WriteWindowUpdate(0, uint32(received)) // sent together with the next request
 }
 
-// readAnswer reads a 200 with Content-Length.
+// readAnswer reads a response with status 200 and Content-Length.
 func readAnswer(r *bufio.Reader) error {
 	line, err := r.ReadSlice('\n')
 	if err != nil {

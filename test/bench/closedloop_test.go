@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-func TestTheClosedLoopSpeaksEachProtocol(t *testing.T) {
+func TestClosedLoopSupportsEachProtocol(t *testing.T) {
 	var mu sync.Mutex
 	got := map[string]bool{}
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -54,19 +54,19 @@ func TestTheClosedLoopSpeaksEachProtocol(t *testing.T) {
 		address := c.server.Listener.Addr().String()
 		took, err := c.client.closedLoop(address, "/", 3, 0)
 		if err != nil || len(took) != 3 || len(took[0]) != 1 {
-			t.Errorf("%s: got %v, %v; want an answer on each of three connections", want, took, err)
+			t.Errorf("%s: got %v, %v, want a response on each of three connections", want, took, err)
 		}
 		if len(got) != 1 || !got[want] {
-			t.Errorf("got requests with the version and TLS %v, want %q alone", got, want)
+			t.Errorf("got requests with version and TLS %v, want only %q", got, want)
 		}
 		if _, err := c.client.closedLoop(address, "/none", 1, 0); err == nil || !strings.Contains(err.Error(), "404") {
-			t.Errorf("%s, a path that is not there: got %v, want an error with 404", want, err)
+			t.Errorf("%s, missing path: got %v, want an error with 404", want, err)
 		}
 	}
 }
 
-// A connection gets 64 KB of window at first: it must be given back.
-func TestTheClosedLoopOverHTTP2DoesNotRunOutOfWindow(t *testing.T) {
+// The initial window of a connection is 64 KB, so the client must replenish it.
+func TestClosedLoopReplenishesHTTP2Window(t *testing.T) {
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Write(bytes.Repeat([]byte("x"), 50<<10))
 	}))

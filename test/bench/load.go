@@ -15,33 +15,32 @@ import (
 	"time"
 )
 
-// A load is what is asked of every peer in turn, as fast as it answers.
+// A load is a sequence of requests that each peer serves in turn at its maximum rate.
 type load struct {
 	id          string
-	group       string // of rows, that of its cells
+	group       string // group of its rows
 	title       string
 	connections int
-	streams     int // at once on each connection, over HTTP/2; 0: HTTP/1.1
+	streams     int // concurrent streams on each HTTP/2 connection; 0 selects HTTP/1.1
 	tls         bool
-	grpc        bool // calls to an app that speaks gRPC alone; otherwise the app speaks HTTP/1.1 alone
+	grpc        bool // gRPC calls to an app that supports only gRPC; otherwise the app supports only HTTP/1.1
 	path        string
-	script      string // of wrk, in Lua
-	latency     bool   // p50 is looked at
+	script      string // Lua script for wrk
+	latency     bool   // measure the median latency
 }
 
-// post10k is a request of wrk's with a body of 10 KB.
+// post10k is a wrk script that sends requests with a body of 10 KB.
 const post10k = `wrk.method = "POST"
 wrk.body = string.rep("x", 10240)
 wrk.headers["Content-Type"] = "application/octet-stream"
 `
 
-// grpcRequest is the message of a gRPC call, of 100 bytes, after the five that
-// precede it.
+// grpcRequest is a gRPC message of 100 bytes with its prefix of five bytes.
 var grpcRequest = append([]byte{0, 0, 0, 0, 100}, make([]byte, 100)...)
 
 const grpcPath = "/bench.Echo/Call"
 
-// loads are all of them, in the order in which they run.
+// loads lists all loads in the order in which they run.
 var loads = []load{
 	{id: "get-1", group: "plain", title: "GET 1 KB, 1 connection", connections: 1, path: "/"},
 	{id: "get-16", group: "plain", title: "GET 1 KB, 16 connections", connections: 16, path: "/"},
@@ -65,13 +64,13 @@ var loads = []load{
 	{id: "grpc-16x4", group: "grpc", title: "gRPC, 16 connections of 4 calls", connections: 16, streams: 4, grpc: true, path: grpcPath},
 }
 
-// telemetryLoad is the one for which the variants are compared.
+// telemetryLoad is the load for which the variants are compared.
 const telemetryLoad = "get-16"
 
-// pairedLoads are those of the paired rounds.
+// pairedLoads lists the loads of the paired rounds.
 var pairedLoads = []string{"get-16", "get-64"}
 
-// findLoad returns the load of that id, which must be there.
+// findLoad returns the load with the given ID. It panics if there is none.
 func findLoad(id string) *load {
 	for i := range loads {
 		if loads[i].id == id {
@@ -81,15 +80,15 @@ func findLoad(id string) *load {
 	panic("no load " + id)
 }
 
-// outcome is what a load came to.
+// An outcome is the result of a load.
 type outcome struct {
 	requests int
 	perSec   float64
-	p50      time.Duration // of loads whose latency is looked at
+	p50      time.Duration // only for loads with latency
 }
 
-// run asks the peer at this place for so many seconds. An answer that is not 2xx
-// or 3xx, and every error of a connection, is an error.
+// run sends requests to a peer for the given number of seconds. Another status than 2xx or 3xx
+// and each connection error is an error.
 func (l *load) run(ctx context.Context, at *place, seconds int) (outcome, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(seconds)*time.Second+patience)
 	defer cancel()
@@ -142,7 +141,7 @@ func (l *load) h2load(at *place, seconds int) ([]string, error) {
 		args = append(args, "-d", name, "-H", "content-type: application/grpc", "-H", "te: trailers")
 	}
 	if l.latency {
-		// Without it a log of the run before would be added to.
+		// h2load appends to an existing log.
 		if err := os.Remove(l.log(at)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return nil, err
 		}
@@ -154,11 +153,11 @@ func (l *load) h2load(at *place, seconds int) ([]string, error) {
 	return append(args, "http://"+at.H2C+l.path), nil
 }
 
-// log is where h2load writes a line for each request.
+// log returns the path of the log in which h2load writes a line for each request.
 func (l *load) log(at *place) string { return filepath.Join(at.Dir, l.id+".log") }
 
-// medianOfLog returns the median of the times in a log of h2load's: the third
-// column, in microseconds.
+// medianOfLog returns the median duration in a log of h2load, which is the third column in
+// microseconds.
 func medianOfLog(name string) (time.Duration, error) {
 	text, err := os.ReadFile(name)
 	if err != nil {
@@ -168,7 +167,7 @@ func medianOfLog(name string) (time.Duration, error) {
 	for line := range strings.Lines(string(text)) {
 		columns := strings.Fields(line)
 		if len(columns) < 3 {
-			return 0, fmt.Errorf("%s: not understood: %q", filepath.Base(name), line)
+			return 0, fmt.Errorf("%s: invalid line %q", filepath.Base(name), line)
 		}
 		us, err := strconv.Atoi(columns[2])
 		if err != nil {
@@ -177,7 +176,7 @@ func medianOfLog(name string) (time.Duration, error) {
 		took = append(took, time.Duration(us)*time.Microsecond)
 	}
 	if len(took) == 0 {
-		return 0, fmt.Errorf("%s: got no request", filepath.Base(name))
+		return 0, fmt.Errorf("%s: no requests", filepath.Base(name))
 	}
 	return percentile(took, 50), nil
 }
@@ -192,7 +191,7 @@ var (
 	h2loadStatus   = regexp.MustCompile(`(?m)^status codes: (\d+) 2xx, (\d+) 3xx, (\d+) 4xx, (\d+) 5xx`)
 )
 
-// parseWrk reads what wrk 4 prints.
+// parseWrk parses the output of wrk 4.
 func parseWrk(text string) (outcome, error) {
 	if m := wrkErrors.FindStringSubmatch(text); m != nil {
 		return outcome{}, errors.New(m[1])
@@ -200,12 +199,12 @@ func parseWrk(text string) (outcome, error) {
 	return parseOutcome(wrkRequests.FindStringSubmatch(text), wrkRate.FindStringSubmatch(text), text)
 }
 
-// parseH2load reads what h2load 1.x prints.
+// parseH2load parses the output of h2load 1.x.
 func parseH2load(text string) (outcome, error) {
 	requests := h2loadRequests.FindStringSubmatch(text)
 	status := h2loadStatus.FindStringSubmatch(text)
 	if requests == nil || status == nil {
-		return outcome{}, fmt.Errorf("not understood: %s", text)
+		return outcome{}, fmt.Errorf("unexpected output: %s", text)
 	}
 	if requests[2] != "0" || requests[3] != "0" || status[3] != "0" || status[4] != "0" {
 		return outcome{}, fmt.Errorf("%s; %s", requests[0], status[0])
@@ -215,7 +214,7 @@ func parseH2load(text string) (outcome, error) {
 
 func parseOutcome(requests, rate []string, text string) (o outcome, err error) {
 	if requests == nil || rate == nil {
-		return o, fmt.Errorf("not understood: %s", text)
+		return o, fmt.Errorf("unexpected output: %s", text)
 	}
 	if o.requests, err = strconv.Atoi(requests[1]); err != nil {
 		return o, err
@@ -224,7 +223,7 @@ func parseOutcome(requests, rate []string, text string) (o outcome, err error) {
 		return o, err
 	}
 	if o.requests == 0 {
-		return o, fmt.Errorf("no request was answered: %s", text)
+		return o, fmt.Errorf("no request succeeded: %s", text)
 	}
 	return o, nil
 }

@@ -35,9 +35,9 @@ import (
 )
 
 func main() {
-	from := flag.String("from", "", "a results.json to make the report from, instead of measuring")
-	bin := flag.String("bin", "bin/bench", "where queue-proxy, knative, baseline and app are, and results.json goes")
-	doc := flag.String("doc", "docs/performance.md", "the document to write into")
+	from := flag.String("from", "", "write the report of this results.json instead of measuring")
+	bin := flag.String("bin", "bin/bench", "directory of the programs and of results.json")
+	doc := flag.String("doc", "docs/performance.md", "document to update")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -47,22 +47,22 @@ func main() {
 	}
 }
 
-// Settings are how thorough a run is.
+// Settings are the number and the duration of the measurements of a run.
 type Settings struct {
 	Rounds  int      `json:"rounds"`
-	Seconds int      `json:"seconds"` // of each load
+	Seconds int      `json:"seconds"` // duration of each load
 	Quick   bool     `json:"quick"`
-	Starts  int      `json:"starts"`         // of each peer in a round, of which the median counts
-	Pods    int      `json:"pods"`           // on one node, each with a sidecar
-	Pairs   int      `json:"pairs"`          // in all rounds together
-	Idle    int      `json:"idle"`           // seconds in which the CPU time of an idle pod is measured
-	Rows    []string `json:"rows,omitempty"` // groups of rows that were selected; empty: all
+	Starts  int      `json:"starts"`         // number of starts of each peer in a round; the median is recorded
+	Pods    int      `json:"pods"`           // number of pods on one node, each with a sidecar
+	Pairs   int      `json:"pairs"`          // total number of pairs in all rounds
+	Idle    int      `json:"idle"`           // duration of the CPU measurement of an idle pod in seconds
+	Rows    []string `json:"rows,omitempty"` // selected groups of rows; empty for all groups
 }
 
-// groups are the groups of rows that can be selected.
+// groups lists the groups of rows that can be selected.
 var groups = []string{"plain", "tls", "h2", "grpc", "latency", "paired", "memory", "density", "start", "idle", "queue", "telemetry"}
 
-// selects reports whether a group of rows is to be measured.
+// selects reports whether a group of rows is selected.
 func (s *Settings) selects(group string) bool {
 	return len(s.Rows) == 0 || slices.Contains(s.Rows, group)
 }
@@ -70,7 +70,7 @@ func (s *Settings) selects(group string) bool {
 // defaultRounds is the number of rounds if BENCH_ROUNDS is not set.
 const defaultRounds = 5
 
-// readSettings reads BENCH_*.
+// readSettings reads the environment variables BENCH_*.
 func readSettings() (Settings, error) {
 	s := Settings{Rounds: defaultRounds, Seconds: 3, Starts: 5, Pods: 40, Pairs: 15, Idle: 60}
 	if v := os.Getenv("BENCH_QUICK"); v != "" && v != "0" {
@@ -83,7 +83,7 @@ func readSettings() (Settings, error) {
 		}
 		var err error
 		if *n, err = strconv.Atoi(v); err != nil || *n < 1 || *n > 1000 {
-			return s, fmt.Errorf("%s: %q: a whole number, 1 to 1000", name, v)
+			return s, fmt.Errorf("%s: %q is not an integer in 1..1000", name, v)
 		}
 	}
 	for group := range strings.SplitSeq(os.Getenv("BENCH_ROWS"), ",") {
@@ -91,7 +91,7 @@ func readSettings() (Settings, error) {
 			continue
 		}
 		if !slices.Contains(groups, group) {
-			return s, fmt.Errorf("BENCH_ROWS: %q is none of %s", group, strings.Join(groups, ", "))
+			return s, fmt.Errorf("BENCH_ROWS: %q is not in %s", group, strings.Join(groups, ", "))
 		}
 		s.Rows = append(s.Rows, group)
 	}
@@ -110,7 +110,7 @@ func (s *Settings) command() string {
 	return strings.Join(words, " ")
 }
 
-// run measures, or reads what was measured, and reports.
+// run measures or reads the results of an earlier run, and writes the report.
 func run(ctx context.Context, from, bin, doc string) error {
 	if from != "" {
 		text, err := os.ReadFile(from)
@@ -128,7 +128,7 @@ func run(ctx context.Context, from, bin, doc string) error {
 	if err != nil {
 		return err
 	}
-	shared := isolate() // it starts this program anew, or says why it cannot
+	shared := isolate() // starts this program again or returns an error
 	if shared != nil {
 		fmt.Fprintln(os.Stderr, "bench:", shared)
 	}
@@ -150,7 +150,7 @@ func run(ctx context.Context, from, bin, doc string) error {
 	} else {
 		err = b.measure(ctx)
 	}
-	b.close() // before the report, whose reader may hang up
+	b.close() // before the report, because writing the report may fail
 	if err != nil {
 		return err
 	}
@@ -168,8 +168,8 @@ func run(ctx context.Context, from, bin, doc string) error {
 	return report(r, doc)
 }
 
-// report prints the table and, when the run is worth it, writes the document. Its
-// error says so when something failed: the document then says what.
+// report prints the tables and, for a complete run, writes the document. It returns an error if
+// a measurement failed. The document also contains this error.
 func report(r *Results, doc string) error {
 	printTable(os.Stdout, r)
 	written, err := writeDocument(r, doc)
@@ -180,11 +180,11 @@ func report(r *Results, doc string) error {
 	return r.firstFailure()
 }
 
-// openFiles is more than any process of the comparison opens.
+// openFiles is higher than the number of files that a process of the comparison opens.
 const openFiles = 10000
 
-// raiseFileLimit lets this process and those that it starts hold 1000
-// connections on each side.
+// raiseFileLimit raises the limit on open files for this process and its children, which hold
+// 1000 connections on each side.
 func raiseFileLimit() error {
 	var l syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {
@@ -193,12 +193,13 @@ func raiseFileLimit() error {
 	l.Cur = max(l.Cur, openFiles)
 	l.Max = max(l.Max, l.Cur)
 	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {
-		return fmt.Errorf("%d open files are needed: %w", openFiles, err)
+		return fmt.Errorf("raise the limit on open files to %d: %w", openFiles, err)
 	}
 	return nil
 }
 
-// rotate begins with another peer in each round, so that none is always first.
+// rotate returns the peers in a different order in each round, so that each peer comes first in
+// turn.
 func rotate[T any](all []T, round int) []T {
 	n := round % len(all)
 	return append(append([]T(nil), all[n:]...), all[:n]...)

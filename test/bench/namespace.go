@@ -12,18 +12,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// isolated is set in the environment of a bench that has a network of its own.
+// isolated is set in the environment of a bench that has its own network namespace.
 const isolated = "BENCH_ISOLATED"
 
-// isolate starts this program again, under the same process id, in a network
-// namespace that holds nothing but a loopback device, and does not return. Knative's
-// queue-proxy listens on fixed ports: there nobody else has them. The namespace ends
-// with the last process in it. An error says why this machine does not let us.
+// isolate restarts this program with the same process ID in a network namespace that contains
+// only a loopback device, and does not return. In this namespace the fixed ports of Knative's
+// queue-proxy are free. The namespace ends with its last process. isolate returns an error if
+// the machine does not allow new namespaces.
 func isolate() error {
 	if os.Getenv(isolated) != "" {
 		return nil
 	}
-	// A namespace is a thread's. The thread that calls exec becomes the process.
+	// A namespace belongs to a thread. The thread that calls exec becomes the process.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	own, err := os.Open("/proc/thread-self/ns/net")
@@ -32,18 +32,18 @@ func isolate() error {
 	}
 	defer own.Close()
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		return fmt.Errorf("no network namespace can be made here: %w", err)
+		return fmt.Errorf("create a network namespace: %w", err)
 	}
 	if err = loopbackUp(); err == nil {
 		err = syscall.Exec("/proc/self/exe", os.Args, append(os.Environ(), isolated+"=1"))
 	}
 	if back := unix.Setns(int(own.Fd()), unix.CLONE_NEWNET); back != nil {
-		panic(fmt.Sprintf("back from a network namespace: %v", back)) // half of this process would be in it
+		panic(fmt.Sprintf("leave the network namespace: %v", back)) // a part of this process would remain in the namespace
 	}
 	return err
 }
 
-// loopbackUp lets the calling thread's network namespace reach itself.
+// loopbackUp enables the loopback device in the network namespace of the calling thread.
 func loopbackUp() error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -56,16 +56,16 @@ func loopbackUp() error {
 	}
 	lo.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
 	if err := unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, lo); err != nil {
-		return fmt.Errorf("the loopback device: %w", err)
+		return fmt.Errorf("enable the loopback device: %w", err)
 	}
 	return nil
 }
 
-// insideNetwork calls f in the network namespace of a process. Sockets that f
-// itself opens are of that namespace; those of goroutines that it starts are not.
+// insideNetwork calls f in the network namespace of a process. Sockets that f opens belong to
+// that namespace. Sockets of goroutines that f starts do not.
 func insideNetwork(pid int, f func() error) error {
-	// The thread must come back and live on: processes that it started are sent a
-	// signal when it ends (Pdeathsig).
+	// The thread must leave the namespace and continue to run, because its child processes
+	// receive a signal when it exits (Pdeathsig).
 	runtime.LockOSThread()
 	own, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {
@@ -80,18 +80,18 @@ func insideNetwork(pid int, f func() error) error {
 	}
 	if err != nil {
 		runtime.UnlockOSThread()
-		return fmt.Errorf("the network of process %d: %w", pid, err)
+		return fmt.Errorf("enter the network namespace of process %d: %w", pid, err)
 	}
 	err = f()
 	if back := unix.Setns(int(own.Fd()), unix.CLONE_NEWNET); back != nil {
-		panic(fmt.Sprintf("back from a network namespace: %v", back)) // others would run on this thread
+		panic(fmt.Sprintf("leave the network namespace: %v", back)) // other goroutines would run on this thread
 	}
 	runtime.UnlockOSThread()
 	return err
 }
 
-// provided makes files appear in a folder, which need not exist: a file system in
-// memory covers the deepest folder on the way to it that does.
+// provided is a script that copies files to a directory that may not exist. It mounts a tmpfs
+// over the deepest existing parent directory.
 const provided = `set -e
 folder=$1
 shift
@@ -101,14 +101,14 @@ mount -t tmpfs tmpfs "$covered"
 mkdir -p "$folder"
 cp "$@" "$folder"`
 
-// provide returns what makes files appear in a folder for a process that has mounts
-// of its own. Nothing is left of it when the process has ended.
+// provide returns a function that copies files to a directory for a process with its own mount
+// namespace. The files disappear when the process exits.
 func provide(folder string, files ...string) func(pid int) error {
 	return func(pid int) error {
 		args := []string{fmt.Sprintf("--mount=/proc/%d/ns/mnt", pid), "sh", "-c", provided, "sh", folder}
 		out, err := exec.Command("nsenter", append(args, files...)...).CombinedOutput()
 		if err != nil {
-			return fmt.Errorf("making %s: %w: %s", folder, err, out)
+			return fmt.Errorf("provide files in %s: %w: %s", folder, err, out)
 		}
 		return nil
 	}

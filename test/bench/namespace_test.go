@@ -15,18 +15,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mayIsolate skips a test where namespaces are not to be had.
+// mayIsolate skips a test if namespaces are not available.
 func mayIsolate(t *testing.T, err error) {
 	t.Helper()
 	if errors.Is(err, syscall.EPERM) {
-		t.Skipf("this machine has no namespaces for us: %v", err)
+		t.Skipf("namespaces are not available: %v", err)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
 }
 
-func TestAPodHasANetworkOfItsOwn(t *testing.T) {
+func TestPodHasNetworkNamespace(t *testing.T) {
 	p, err := launch(program{
 		name: "sleep", argv: []string{"sleep", "60"}, separate: unix.CLONE_NEWNET,
 		before: func(pid int) error { return insideNetwork(pid, loopbackUp) },
@@ -54,7 +54,7 @@ func TestAPodHasANetworkOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestAProvidedFileIsSeenByOneProcessAlone(t *testing.T) {
+func TestProvidedFileIsVisibleToOneProcess(t *testing.T) {
 	dir := t.TempDir()
 	source := filepath.Join(t.TempDir(), "tls.crt")
 	if err := os.WriteFile(source, []byte("a certificate"), 0o600); err != nil {
@@ -70,14 +70,14 @@ func TestAProvidedFileIsSeenByOneProcessAlone(t *testing.T) {
 	defer p.stop()
 	<-p.done
 	if got, want := out.String(), "a certificate"; got != want {
-		t.Errorf("inside: got %q, %s; want %q", got, p.said, want)
+		t.Errorf("inside: got %q, %s, want %q", got, p.said, want)
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
-		t.Errorf("outside: got %v, %v; want an empty folder", left, err)
+		t.Errorf("outside: got %v, %v, want an empty directory", left, err)
 	}
 }
 
-// A safeBuffer may be written to by one goroutine and read by another.
+// A safeBuffer is a buffer that several goroutines can use.
 type safeBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -95,7 +95,7 @@ func (s *safeBuffer) String() string {
 	return s.b.String()
 }
 
-func TestTheShareOfAProcessHoldsItsPrivateMemory(t *testing.T) {
+func TestMemoryShareIncludesPrivateMemory(t *testing.T) {
 	p, err := launch(program{name: "sleep", argv: []string{"sleep", "60"}})
 	if err != nil {
 		t.Fatal(err)
@@ -110,6 +110,6 @@ func TestTheShareOfAProcessHoldsItsPrivateMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	if private <= 0 || share < private || rss < share {
-		t.Errorf("got %v bytes of its own, a share of %v and %v resident; want each to hold the one before", private, share, rss)
+		t.Errorf("got %v private bytes, a share of %v and a resident size of %v, want increasing values", private, share, rss)
 	}
 }

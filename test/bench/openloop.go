@@ -14,15 +14,15 @@ import (
 	"unsafe"
 )
 
-// openLoop asks GET path so many times a second for a while and returns how long
-// each request took, counted from the moment at which it was due. A server that
-// stalls is so charged for every request that was due meanwhile, also for those
-// that had to wait for a free connection; a client that waits for the answer
-// before it counts on would overlook them.
+// openLoop sends GET requests at a constant rate and returns the duration of each request,
+// measured from the time at which it was due. A stall of the server therefore delays all
+// requests that are due during the stall, including requests that wait for a free connection. A
+// client that waits for a response before it sends the next request would not measure this
+// delay.
 //
-// It is one thread on bare sockets: the microseconds of a scheduler would be
-// added to every number. rate is per second, at most a million; an answer other
-// than 200, or longer than 16 KB, is an error.
+// openLoop runs on one thread with raw sockets, because the Go scheduler would add microseconds
+// to each result. rate is the number of requests per second, at most one million. Another
+// status than 200 and a response of more than 16 KB are errors.
 func openLoop(address, path string, rate, connections int, d time.Duration) ([]time.Duration, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -47,27 +47,27 @@ func openLoop(address, path string, rate, connections int, d time.Duration) ([]t
 type openLooper struct {
 	request  []byte
 	interval time.Duration
-	total    int // requests
+	total    int // number of requests
 
 	epoll, timer int
 	clients      map[int32]*openClient
-	free         []*openClient // that have no request under way; used in turn
+	free         []*openClient // connections without a request in progress; used in turn
 
 	start time.Time
-	next  int // the number of the next request to be sent
+	next  int // number of the next request
 	took  []time.Duration
 }
 
-// An openClient is one connection.
+// An openClient is a connection.
 type openClient struct {
 	fd      int
-	due     time.Duration // of the request under way, from the start
+	due     time.Duration // due time of the request in progress, relative to the start
 	buffer  [16 << 10]byte
 	filled  int
-	waiting bool // for an answer
+	waiting bool // a request is in progress
 }
 
-// due is when request n is to be sent, from the start.
+// due returns the due time of request n, relative to the start.
 func (l *openLooper) due(n int) time.Duration { return time.Duration(n) * l.interval }
 
 func (l *openLooper) connect(address string, connections int) (err error) {
@@ -101,7 +101,7 @@ func (l *openLooper) connect(address string, connections int) (err error) {
 			syscall.SetNonblock(fd, true),
 			l.watch(fd),
 		); err != nil {
-			return fmt.Errorf("connecting to %s: %w", address, err)
+			return fmt.Errorf("connect to %s: %w", address, err)
 		}
 	}
 	l.took = make([]time.Duration, 0, l.total)
@@ -123,15 +123,15 @@ func (l *openLooper) close() {
 	}
 }
 
-// run sends every request when it is due, or as soon after as a connection is
-// free, and returns when all are answered.
+// run sends each request at its due time or as soon as a connection is free. It returns after
+// all responses.
 func (l *openLooper) run(end time.Time) error {
 	l.start = time.Now()
 	var events [64]syscall.EpollEvent
 	for len(l.took) < l.total {
 		now := time.Now()
 		if now.After(end) {
-			return fmt.Errorf("%d of %d requests were answered", len(l.took), l.total)
+			return fmt.Errorf("timeout after %d of %d responses", len(l.took), l.total)
 		}
 		for l.next < l.total && len(l.free) > 0 && l.due(l.next) <= now.Sub(l.start) {
 			if err := l.send(); err != nil {
@@ -143,8 +143,8 @@ func (l *openLooper) run(end time.Time) error {
 				return err
 			}
 		}
-		// Raw: the scheduler need not know that this thread sleeps, and is not
-		// asked when it wakes. It never sleeps longer than this.
+		// A raw system call does not involve the Go scheduler when the thread sleeps and wakes
+		// up. The thread sleeps for at most 100 ms.
 		const milliseconds = 100
 		n, _, errno := syscall.RawSyscall6(syscall.SYS_EPOLL_PWAIT, uintptr(l.epoll), uintptr(unsafe.Pointer(&events)), uintptr(len(events)), milliseconds, 0, 0)
 		if errno == syscall.EINTR {
@@ -165,9 +165,9 @@ func (l *openLooper) run(end time.Time) error {
 	return nil
 }
 
-// ring wakes run after d; at once when d is over.
+// ring sets the timer that wakes run after d, or immediately if d is not positive.
 func (l *openLooper) ring(d time.Duration) error {
-	spec := [2]syscall.Timespec{1: syscall.NsecToTimespec(max(1, int64(d)))} // it rings once
+	spec := [2]syscall.Timespec{1: syscall.NsecToTimespec(max(1, int64(d)))} // a single expiration
 	_, _, errno := syscall.Syscall6(syscall.SYS_TIMERFD_SETTIME, uintptr(l.timer), 0, uintptr(unsafe.Pointer(&spec)), 0, 0, 0)
 	if errno != 0 {
 		return errno
@@ -181,21 +181,21 @@ func (l *openLooper) send() error {
 	c.due, c.filled, c.waiting = l.due(l.next), 0, true
 	l.next++
 	if n, err := syscall.Write(c.fd, l.request); n != len(l.request) {
-		return fmt.Errorf("sending a request: %d bytes written, %w", n, err)
+		return fmt.Errorf("send a request: %d bytes written: %w", n, err)
 	}
 	return nil
 }
 
-// receive reads what has come and notes the time when the answer is complete.
+// receive reads available data and records the duration when the response is complete.
 func (l *openLooper) receive(c *openClient) error {
 	n, err := syscall.Read(c.fd, c.buffer[c.filled:])
 	switch {
 	case errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.EINTR):
 		return nil
 	case err != nil:
-		return fmt.Errorf("reading an answer: %w", err)
+		return fmt.Errorf("read a response: %w", err)
 	case n == 0 || !c.waiting:
-		return errors.New("a connection was closed, or something came on it unasked")
+		return errors.New("unexpected data or end of a connection")
 	}
 	c.filled += n
 	complete, err := isComplete(c.buffer[:c.filled])
@@ -207,12 +207,12 @@ func (l *openLooper) receive(c *openClient) error {
 		c.waiting = false
 		l.free = append(l.free, c)
 	} else if c.filled == len(c.buffer) {
-		return fmt.Errorf("an answer is longer than %d bytes", len(c.buffer))
+		return fmt.Errorf("response of more than %d bytes", len(c.buffer))
 	}
 	return nil
 }
 
-// isComplete reports whether b holds all of a 200 with Content-Length.
+// isComplete reports whether b contains a complete response with status 200 and Content-Length.
 func isComplete(b []byte) (bool, error) {
 	head, body, ok := bytes.Cut(b, []byte("\r\n\r\n"))
 	if !ok {

@@ -21,14 +21,14 @@ import (
 	"time"
 )
 
-// The names of the peers, as they stand in reports.
+// The names of the peers in reports.
 const (
 	ours     = "queue-proxy"
 	knative  = "Knative"
 	baseline = "ReverseProxy"
 	haproxy  = "HAProxy"
 	nginx    = "nginx"
-	appAlone = "app alone" // no proxy at all
+	appAlone = "app alone" // without a proxy
 
 	withLog      = "request log"
 	withFewSpans = "tracing, 1 of 100"
@@ -37,50 +37,51 @@ const (
 	withDefaultNames = "METRICS_NAMES=default" // the default of a pod that Knative does not manage
 )
 
-// A peer is a proxy that is compared.
+// A peer is a proxy in the comparison.
 type peer struct {
 	name    string
-	program string  // its file
-	queues  bool    // it limits what the app has at once, first come first served
-	sidecar bool    // it answers Knative's probes
-	h2ToH1  bool    // it serves clients of HTTP/2 where the app speaks HTTP/1.1 alone
-	certDir string  // the folder where it looks for the certificate; "": wherever its settings say
-	tells   string  // what it writes about requests: "line", "span" or nothing
-	share   float64 // of requests that it tells of
+	program string  // path of the program
+	queues  bool    // limits the concurrency of the app with a first-in, first-out queue
+	sidecar bool    // answers probes of Knative
+	h2ToH1  bool    // serves HTTP/2 clients if the app supports only HTTP/1.1
+	certDir string  // directory of the certificate; empty if the settings name it
+	tells   string  // telemetry of requests: "line", "span" or empty
+	share   float64 // share of the requests with telemetry
 
-	// command writes the peer's files into the place, if it needs any.
+	// command returns the command line and the environment. It writes the files that the peer
+	// needs to the directory of the place.
 	command func(program string, at *place) (argv, env []string, err error)
 }
 
-// serves reports whether the peer can serve a load at all.
+// serves reports whether the peer supports a load.
 func (p *peer) serves(l *load) bool { return l.streams == 0 || l.grpc || p.h2ToH1 }
 
-// notServed says why a peer has no number for a load that it does not serve.
+// notServed is the note for loads that a peer does not support.
 const notServed = "not measured, because it forwards HTTP/2 as HTTP/2 and the application supports HTTP/1.1 only"
 
-// A place is where a peer listens and what it is told. Addresses are host:port.
+// A place contains the addresses (host:port) and settings of a peer.
 type place struct {
-	Dir             string // for files of its own
+	Dir             string // directory for files
 	App             string
-	GRPC            bool   // the app speaks HTTP/2 alone
-	Address         string // HTTP/1.1
-	H2C             string // HTTP/2 in plain text; often the same
+	GRPC            bool   // the app supports only HTTP/2
+	Address         string // address for HTTP/1.1
+	H2C             string // address for HTTP/2 in plain text; often the same as Address
 	TLS             string
-	Cert, Key, Pair string // PEM files; Pair holds both
-	Concurrency     int    // how many requests the app may have at once
-	Sink            string // where spans go
+	Cert, Key, Pair string // PEM files; Pair contains both
+	Concurrency     int    // concurrency limit of the app
+	Sink            string // address of the span sink
 
 	admin, autoscaler, metrics, status string // ports of a queue-proxy
 }
 
-// probe asks a queue-proxy whether the app may serve, as the kubelet does: Knative's
-// own answers it to nobody else.
+// probe is a readiness probe of the kubelet. Knative's queue-proxy answers it only with these
+// headers.
 const probe = "GET / HTTP/1.1\r\nHost: bench\r\nUser-Agent: kube-probe/1.36\r\nK-Network-Probe: queue\r\nConnection: close\r\n\r\n"
 
-// get asks the app.
+// get is a request to the app.
 const get = "GET / HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n"
 
-// ask is what tells that the peer has started: it needs the app for its answer.
+// ask returns a request whose response depends on the app, to detect that the peer has started.
 func (p *peer) ask() string {
 	if p.sidecar {
 		return probe
@@ -88,8 +89,8 @@ func (p *peer) ask() string {
 	return get
 }
 
-// findPeers returns those that are compared with each other, and our variants,
-// which are compared with ours.
+// findPeers returns the peers and the variants of queue-proxy, which are compared only with
+// queue-proxy.
 func findPeers(bin string) (peers, variants []*peer, err error) {
 	if bin, err = filepath.Abs(bin); err != nil {
 		return nil, nil, err
@@ -125,11 +126,11 @@ func findPeers(bin string) (peers, variants []*peer, err error) {
 	return peers, variants, nil
 }
 
-// queueProxy runs our binary, or Knative's own, as Knative would, with all that
-// costs something switched on: a limit (that is never reached), all three clocks,
-// statistics and request metrics. Request log and tracing are off unless more says
-// otherwise; more may name fields of the place. Knative's own has no variables for
-// the ports 8022 and 9090, and no STATUS_PORT.
+// queueProxy runs queue-proxy or Knative's queue-proxy like Knative, with all features that
+// have a cost: a limit that is never reached, all three timeouts, statistics and request
+// metrics. The request log and tracing are off by default. The settings in more override the
+// defaults and may contain fields of the place. Knative's queue-proxy has no settings for the
+// ports 8022 and 9090, and no STATUS_PORT.
 func queueProxy(more ...string) func(string, *place) ([]string, []string, error) {
 	return func(program string, at *place) ([]string, []string, error) {
 		_, appPort, err := net.SplitHostPort(at.App)
@@ -167,7 +168,7 @@ func queueProxy(more ...string) func(string, *place) ([]string, []string, error)
 			if err != nil {
 				return nil, nil, err
 			}
-			env = append(env, text) // of two, the later one wins
+			env = append(env, text) // the last value of a variable wins
 		}
 		return []string{program}, env, nil
 	}
@@ -193,13 +194,13 @@ func haproxyCommand(program string, at *place) ([]string, []string, error) {
 var nginxConfig string
 
 func nginxCommand(program string, at *place) ([]string, []string, error) {
-	// A port that was looked for now could be one of the place's, to which nobody listens yet.
+	// A new free port could be one of the place, because nothing listens on those ports yet.
 	at.H2C = net.JoinHostPort("127.0.0.1", at.status)
 	name, err := writeFilled(at, "nginx.conf", nginxConfig)
 	return []string{program, "-p", at.Dir, "-e", "stderr", "-c", name}, nil, err
 }
 
-// writeFilled writes a configuration and returns its path.
+// writeFilled writes a configuration file and returns its path.
 func writeFilled(at *place, name, text string) (string, error) {
 	filled, err := fill(text, at)
 	if err != nil {
@@ -209,7 +210,7 @@ func writeFilled(at *place, name, text string) (string, error) {
 	return name, os.WriteFile(name, []byte(filled), 0o600)
 }
 
-// fill replaces {{.Field}} by that field of the place.
+// fill replaces {{.Field}} with a field of the place.
 func fill(text string, at *place) (string, error) {
 	t, err := template.New("").Parse(text)
 	if err != nil {
@@ -220,8 +221,8 @@ func fill(text string, at *place) (string, error) {
 	return b.String(), err
 }
 
-// writeCertificate makes a certificate for 127.0.0.1 (P-256, as control planes
-// make them) in dir, under the names that a queue-proxy looks for.
+// writeCertificate writes a certificate for 127.0.0.1 to dir, with the file names of a
+// queue-proxy. It uses P-256 like the control planes.
 func writeCertificate(dir string) (cert, key, pair string, err error) {
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

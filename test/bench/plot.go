@@ -10,19 +10,19 @@ import (
 	"strconv"
 )
 
-// The plot: bars from left to right, a group for each measure, a line across the
-// end of each bar from the least to the most of the rounds. Sizes are in pixels.
+// The plot contains horizontal bars in a group for each measure. A line at the end of each bar
+// shows the minimum and the maximum of the rounds. Sizes are in pixels.
 const (
 	plotWidth  = 860
-	labelWidth = 330 // left of the bars
-	valueWidth = 70  // right of them
+	labelWidth = 330 // width of the labels on the left of the bars
+	valueWidth = 70  // width of the values on the right of the bars
 	barHeight  = 9
 	barStep    = 11
 	groupGap   = 9
 	panelHead  = 34
 )
 
-// colours of the peers.
+// colours contains the color of each peer.
 var colours = map[string]string{
 	ours:     "#1f6feb",
 	knative:  "#cf222e",
@@ -31,7 +31,7 @@ var colours = map[string]string{
 	nginx:    "#2da44e",
 }
 
-// panels are what is plotted: a title, and measures that share a scale.
+// panels lists the parts of the plot. The measures of a panel have a common scale.
 var panels = []struct {
 	title    string
 	measures []string
@@ -46,7 +46,7 @@ var panels = []struct {
 	{"exec to first answer, ms", []string{"start/plain"}},
 }
 
-// plot draws the medians as SVG. Bars begin at zero; what is below is drawn as zero.
+// plot returns the medians as SVG. Bars start at zero, and negative values are drawn as zero.
 func plot(r *Results) []byte {
 	var b bytes.Buffer
 	y := 16
@@ -96,20 +96,20 @@ func plot(r *Results) []byte {
 	return slices.Concat([]byte(head), []byte(background), b.Bytes(), []byte("</svg>\n"))
 }
 
-// rect draws a box; title is shown by those who point at it.
+// rect draws a rectangle with an optional tooltip.
 func rect(b *bytes.Buffer, x, y, width, height int, colour, title string) {
 	fmt.Fprintf(b, `<rect x="%d" y="%d" width="%d" height="%d" fill="%s">`, x, y, width, height, colour)
 	if title != "" {
 		b.WriteString("<title>")
-		_ = xml.EscapeText(b, []byte(title)) // a buffer takes everything
+		_ = xml.EscapeText(b, []byte(title)) // writing to a buffer does not fail
 		b.WriteString("</title>")
 	}
 	b.WriteString("</rect>\n")
 }
 
-// text writes a word that starts, or ends, at x.
+// text draws text that starts or ends at x.
 func text(b *bytes.Buffer, x, y int, anchor, word string) {
 	fmt.Fprintf(b, `<text x="%d" y="%d" text-anchor="%s">`, x, y, anchor)
-	_ = xml.EscapeText(b, []byte(word)) // a buffer takes everything
+	_ = xml.EscapeText(b, []byte(word)) // writing to a buffer does not fail
 	b.WriteString("</text>\n")
 }

@@ -24,28 +24,28 @@ import (
 // not fail because the machine is slow.
 const patience = 3 * time.Minute
 
-// A process is a program that was started, and its workers.
+// A process is a running program with its child processes.
 type process struct {
 	name    string
 	cmd     *exec.Cmd
 	said    *tail
-	started time.Time // when it was told to exec
+	started time.Time // time at which the shell was told to exec
 	done    chan struct{}
 }
 
-// A program is what is to be started.
+// A program describes a process to start.
 type program struct {
 	name      string
 	argv, env []string
-	separate  uintptr             // namespaces of its own: CLONE_NEWNET, CLONE_NEWNS
+	separate  uintptr             // new namespaces: CLONE_NEWNET, CLONE_NEWNS
 	before    func(pid int) error // called before exec; may be nil
-	out       io.Writer           // gets standard output beside the tail; may be nil
+	out       io.Writer           // receives standard output in addition to the tail; may be nil
 }
 
-// launch starts a program in a shell that first waits for a word. Whatever is done
-// to the shell in before (putting it into a cgroup) is so inherited without being
-// part of what is timed: the clock starts when the word is given, and what follows
-// is exec.
+// launch starts a program in a shell that waits for a line of input before exec. The function
+// before can therefore change the shell, for example move it to a cgroup, and the program
+// inherits the change. The measured start time is the time of the input line, immediately
+// before exec.
 func launch(g program) (*process, error) {
 	p := &process{name: g.name, said: &tail{}, done: make(chan struct{})}
 	p.cmd = exec.Command("/bin/sh", append([]string{"-c", `read -r word; exec "$@" </dev/null`, "sh"}, g.argv...)...)
@@ -55,7 +55,8 @@ func launch(g program) (*process, error) {
 	if g.out != nil {
 		p.cmd.Stdout = io.MultiWriter(g.out, p.said)
 	}
-	// A group of its own, so that the workers end with it; and nothing outlives us.
+	// The process has its own process group, so that stop also kills its children. It receives
+	// SIGTERM if this process exits.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM, Unshareflags: g.separate}
 	word, err := p.cmd.StdinPipe()
 	if err != nil {
@@ -85,15 +86,14 @@ func launch(g program) (*process, error) {
 
 func (p *process) pid() int { return p.cmd.Process.Pid }
 
-// stop ends the process and its workers at once: how each of them drains is not
-// what is measured.
+// stop kills the process and its children immediately, because the drain is not measured.
 func (p *process) stop() {
 	syscall.Kill(-p.pid(), syscall.SIGKILL)
 	<-p.done
 }
 
-// answers waits until a request to address is answered with 200 and returns the
-// time from exec to the first byte of that answer.
+// answers waits until a request to address gets status 200. It returns the time from exec to
+// the first byte of this response.
 func (p *process) answers(address, request string) (time.Duration, error) {
 	for end := time.Now().Add(patience); ; {
 		at, err := askOnce(address, request)
@@ -102,21 +102,22 @@ func (p *process) answers(address, request string) (time.Duration, error) {
 		}
 		select {
 		case <-p.done:
-			return 0, fmt.Errorf("%s ended before it answered: %v; it said: %s", p.name, err, p.said)
+			return 0, fmt.Errorf("%s exited before its first response: %v; output: %s", p.name, err, p.said)
 		default:
 		}
 		if time.Now().After(end) {
-			return 0, fmt.Errorf("%s does not answer after %v: %v; it said: %s", p.name, patience, err, p.said)
+			return 0, fmt.Errorf("%s: no response after %v: %v; output: %s", p.name, patience, err, p.said)
 		}
 		time.Sleep(askAgain)
 	}
 }
 
-// askAgain is how soon a process that refuses connections is asked again: little
-// against the milliseconds that are timed, and little enough of a CPU.
+// askAgain is the delay before another attempt to connect. It is short compared with the
+// measured milliseconds and causes little CPU load.
 const askAgain = 100 * time.Microsecond
 
-// askOnce makes one request and returns when the first byte of a 200 came.
+// askOnce sends one request and returns the time of the first byte of a response with status
+// 200.
 func askOnce(address, request string) (time.Time, error) {
 	c, err := net.DialTimeout("tcp", address, patience)
 	if err != nil {
@@ -137,12 +138,12 @@ func askOnce(address, request string) (time.Time, error) {
 		return time.Time{}, err
 	}
 	if !strings.Contains(line, " 200 ") {
-		return time.Time{}, fmt.Errorf("got %q", line)
+		return time.Time{}, fmt.Errorf("got %q, want status 200", line)
 	}
 	return at, nil
 }
 
-// family returns the process and all that descend from it.
+// family returns the process and its descendants.
 func (p *process) family() ([]int, error) {
 	stats, err := filepath.Glob("/proc/[0-9]*/stat")
 	if err != nil {
@@ -152,10 +153,11 @@ func (p *process) family() ([]int, error) {
 	for _, name := range stats {
 		text, err := os.ReadFile(name)
 		if err != nil {
-			continue // it has ended meanwhile
+			continue // the process has exited
 		}
 		pid, _ := strconv.Atoi(strings.Split(name, "/")[2])
-		// The name stands in brackets and may hold anything; state and parent follow.
+		// The name is in parentheses and may contain any characters. The state and the parent
+		// follow.
 		fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
 		parents[pid], _ = strconv.Atoi(fields[1])
 	}
@@ -170,9 +172,8 @@ func (p *process) family() ([]int, error) {
 	return family, nil
 }
 
-// cpu returns what the process and its workers have used since they were
-// started. It is what the fields utime and stime of /proc/PID/stat tell in
-// hundredths of a second, read from the same account to the nanosecond.
+// cpu returns the CPU time of the process and its children since their start. It has the
+// meaning of utime and stime in /proc/PID/stat, but nanosecond resolution.
 func (p *process) cpu() (time.Duration, error) {
 	family, err := p.family()
 	if err != nil {
@@ -189,10 +190,10 @@ func (p *process) cpu() (time.Duration, error) {
 	return sum, nil
 }
 
-// cpuClock reads the CPU clock of another process; its number is made as
-// clock_getcpuclockid(3) makes it.
+// cpuClock reads the CPU clock of another process. It computes the clock ID like
+// clock_getcpuclockid(3).
 func cpuClock(pid int) (time.Duration, error) {
-	const scheduled = 2 // CPUCLOCK_SCHED of all threads, those that have ended too
+	const scheduled = 2 // CPUCLOCK_SCHED of all threads, including threads that have exited
 	id := int32(^pid)<<3 | scheduled
 	var ts syscall.Timespec
 	_, _, errno := syscall.Syscall(syscall.SYS_CLOCK_GETTIME, uintptr(id), uintptr(unsafe.Pointer(&ts)), 0)
@@ -202,9 +203,8 @@ func cpuClock(pid int) (time.Duration, error) {
 	return time.Duration(ts.Nano()), nil
 }
 
-// stolen returns for how long all CPUs of this machine together could not run
-// because the hypervisor ran somebody else, in ticks since the machine started;
-// 0 where there is no hypervisor.
+// stolen returns the time during which the hypervisor did not run the CPUs of this machine, in
+// ticks since the machine started. It is 0 without a hypervisor.
 func stolen() (ticks int, err error) {
 	if _, err := fmt.Sscan(find("/proc/stat", `(?m)^cpu (?: *\d+){7} (\d+)`), &ticks); err != nil {
 		return 0, fmt.Errorf("/proc/stat: %w", err)
@@ -212,13 +212,12 @@ func stolen() (ticks int, err error) {
 	return ticks, nil
 }
 
-// memory returns a line of /proc/PID/status, such as VmRSS, in bytes, summed over
-// the process and its workers. What they share is counted for each.
+// memory returns a value of /proc/PID/status in bytes, such as VmRSS. It is the sum over the
+// process and its children, so shared memory is counted for each of them.
 func (p *process) memory(line string) (float64, error) { return p.sum("status", line) }
 
-// memoryShare returns the process's and its workers' part of the memory of the machine,
-// in bytes: what is theirs alone, and that with their part of what they share with
-// other processes, a page that n of them have counting 1/n in each (Pss).
+// memoryShare returns the memory of the process and its children in bytes: the private memory,
+// and the proportional share (Pss), in which a page that is shared by n processes counts 1/n.
 func (p *process) memoryShare() (private, proportional float64, err error) {
 	for _, line := range []string{"Private_Clean", "Private_Dirty", "Private_Hugetlb", "Swap"} {
 		v, err := p.sum("smaps_rollup", line)
@@ -231,8 +230,8 @@ func (p *process) memoryShare() (private, proportional float64, err error) {
 	return private, proportional, err
 }
 
-// sum adds up a line of a file of /proc/PID, which is in kB, over the process and
-// its workers, in bytes.
+// sum returns the sum of a value of a file in /proc/PID over the process and its children in
+// bytes. The value in the file is in kB.
 func (p *process) sum(file, line string) (float64, error) {
 	family, err := p.family()
 	if err != nil {
@@ -247,14 +246,14 @@ func (p *process) sum(file, line string) (float64, error) {
 		_, rest, found := strings.Cut(string(text), "\n"+line+":")
 		var kB float64
 		if _, err := fmt.Sscan(rest, &kB); !found || err != nil {
-			return 0, fmt.Errorf("%s of %s (%d): not in /proc/PID/%s", line, p.name, pid, file)
+			return 0, fmt.Errorf("%s of %s (%d): not found in /proc/PID/%s", line, p.name, pid, file)
 		}
 		sum += kB * 1024
 	}
 	return sum, nil
 }
 
-// A tail remembers the end of what a process said.
+// A tail stores the end of the output of a process.
 type tail struct {
 	mu   sync.Mutex
 	text []byte
@@ -276,7 +275,7 @@ func (t *tail) String() string {
 	return strings.TrimSpace(string(t.text))
 }
 
-// freePorts returns so many ports of the loopback address that nobody has.
+// freePorts returns n unused ports of the loopback address.
 func freePorts(n int) ([]string, error) {
 	var ports []string
 	var held []net.Listener
@@ -300,7 +299,8 @@ func freePorts(n int) ([]string, error) {
 	return ports, nil
 }
 
-// commandPath finds a program, also where only root's PATH looks.
+// commandPath returns the path of a program. It also searches the directories in the PATH of
+// root.
 func commandPath(name string) (string, error) {
 	path, err := exec.LookPath(name)
 	for _, dir := range []string{"/usr/sbin", "/sbin", "/usr/local/sbin"} {
@@ -310,7 +310,7 @@ func commandPath(name string) (string, error) {
 		path, err = exec.LookPath(filepath.Join(dir, name))
 	}
 	if err != nil {
-		return "", errors.New(name + " is missing; test/bench/setup installs it")
+		return "", errors.New(name + " not found; run test/bench/setup")
 	}
 	return path, nil
 }

@@ -12,17 +12,17 @@ import (
 	"time"
 )
 
-// What a small pod gets: `cpu: 30m` as a limit.
+// The quota of a pod with the CPU limit 30m.
 const (
 	quotaPeriod = 100 * time.Millisecond
 	quotaShare  = 3 * time.Millisecond
 )
 
-// A quota is a cgroup whose processes together get 30m of a CPU.
+// A quota is a cgroup whose processes share 30m of a CPU.
 type quota struct{ dir string }
 
-// newQuota makes the cgroup, of version 2 or 1. The error says why this machine
-// does not let us.
+// newQuota creates the cgroup, in version 2 or 1. It returns an error if the machine does not
+// allow it.
 func newQuota() (*quota, error) {
 	period, share := strconv.Itoa(int(quotaPeriod.Microseconds())), strconv.Itoa(int(quotaShare.Microseconds()))
 	name := "queue-proxy-bench-" + strconv.Itoa(os.Getpid())
@@ -36,7 +36,7 @@ func newQuota() (*quota, error) {
 	if err2 == nil {
 		return two, nil
 	}
-	return nil, fmt.Errorf("no CPU quota can be set here: %w", errors.Join(err1, err2))
+	return nil, fmt.Errorf("set a CPU quota: %w", errors.Join(err1, err2))
 }
 
 func (q *quota) create(files map[string]string) error {
@@ -44,7 +44,7 @@ func (q *quota) create(files map[string]string) error {
 		return err
 	}
 	for name, value := range files {
-		// The kernel makes the files. One that is not there must not be made by us.
+		// The kernel creates the files. A missing file must not be created.
 		if err := write(filepath.Join(q.dir, name), value); err != nil {
 			return errors.Join(err, q.remove())
 		}
@@ -52,8 +52,8 @@ func (q *quota) create(files map[string]string) error {
 	return nil
 }
 
-// add puts a process into the cgroup, and lets one period pass: what it has used
-// before is then forgotten.
+// add moves a process into the cgroup and waits until the CPU time that it used before no
+// longer counts.
 func (q *quota) add(pid int) error {
 	if err := write(filepath.Join(q.dir, "cgroup.procs"), strconv.Itoa(pid)); err != nil {
 		return err
@@ -62,8 +62,8 @@ func (q *quota) add(pid int) error {
 	return nil
 }
 
-// remove ends the cgroup, whose processes have ended. The kernel may still be busy
-// with the last of them.
+// remove deletes the cgroup after its processes have exited. It retries while the kernel still
+// releases the last process.
 func (q *quota) remove() (err error) {
 	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
 		if err = os.Remove(q.dir); !errors.Is(err, syscall.EBUSY) || time.Now().After(end) {

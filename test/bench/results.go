@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// Results are all that a run has found, as results.json holds them.
+// Results are the contents of results.json.
 type Results struct {
 	Time     time.Time                   `json:"time"`
 	Machine  Machine                     `json:"machine"`
@@ -24,24 +24,24 @@ type Results struct {
 	Cells    map[string]map[string]*Cell `json:"cells"` // by measure and peer
 }
 
-// A Cell is one measure of one peer, a value for each round.
+// A Cell contains one value for each round of a measure and a peer.
 type Cell struct {
 	Values []float64 `json:"values,omitempty"`
 	Note   string    `json:"note,omitempty"`
-	Failed []string  `json:"failed,omitempty"` // what went wrong, where it did
+	Failed []string  `json:"failed,omitempty"` // errors of failed rounds
 }
 
-// Machine is what a run ran on, and what ran.
+// A Machine describes the machine and the programs of a run.
 type Machine struct {
 	CPU      string            `json:"cpu"`
 	CPUs     int               `json:"cpus"`
 	MemoryGB float64           `json:"memoryGB"`
 	Kernel   string            `json:"kernel"`
 	System   string            `json:"system"`
-	Load     string            `json:"load"` // the load average of the minute before
+	Load     string            `json:"load"` // load average of the last minute
 	Go       string            `json:"go"`
 	Commit   string            `json:"commit"`
-	Versions map[string]string `json:"versions"` // of the programs that others wrote
+	Versions map[string]string `json:"versions"` // versions of the other programs
 }
 
 func (r *Results) cell(measure, peer string) *Cell {
@@ -66,7 +66,7 @@ func (r *Results) fail(measure, peer, what string) {
 	c.Failed = append(c.Failed, what)
 }
 
-// failures returns what went wrong, a line for each.
+// failures returns all errors.
 func (r *Results) failures() []string {
 	var all []string
 	for measure, cells := range r.Cells {
@@ -86,10 +86,10 @@ func (r *Results) firstFailure() error {
 	if len(failures) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%d measurements failed; the first: %s", len(failures), failures[0])
+	return fmt.Errorf("%d measurements failed; first error: %s", len(failures), failures[0])
 }
 
-// median returns the median of a measure; ok is false when there is none.
+// median returns the median of a measure. ok is false if there are no values.
 func (r *Results) median(measure, peer string) (v float64, ok bool) {
 	c := r.Cells[measure][peer]
 	if c == nil || len(c.Values) == 0 {
@@ -98,9 +98,9 @@ func (r *Results) median(measure, peer string) (v float64, ok bool) {
 	return median(c.Values), true
 }
 
-// ratio returns how many times the median of one peer is that of another. It is
-// not ok when one is missing or the other is not above zero: an added latency that
-// drowns in noise has no ratio.
+// ratio returns the median of one peer divided by the median of another peer. ok is false if a
+// median is missing or if the second one is not positive, for example if noise exceeds an added
+// latency.
 func (r *Results) ratio(measure, peer, against string) (v float64, ok bool) {
 	a, ok1 := r.median(measure, peer)
 	b, ok2 := r.median(measure, against)
@@ -110,7 +110,7 @@ func (r *Results) ratio(measure, peer, against string) (v float64, ok bool) {
 	return a / b, true
 }
 
-// median of values, of which there must be one.
+// median returns the median of values, which must not be empty.
 func median(values []float64) float64 {
 	sorted := slices.Sorted(slices.Values(values))
 	n := len(sorted)
@@ -120,14 +120,14 @@ func median(values []float64) float64 {
 	return (sorted[n/2-1] + sorted[n/2]) / 2
 }
 
-// medianInterval returns between which two of the values the median of all that
-// could have been measured lies, with a certainty of at least 95 %, whatever their
-// distribution (the interval of the sign test). It is not ok with fewer than six.
+// medianInterval returns two of the values that enclose the median of the distribution with a
+// confidence of at least 95 %, for any distribution (the interval of the sign test). ok is
+// false for fewer than six values.
 func medianInterval(values []float64) (low, high float64, ok bool) {
 	n := len(values)
-	// The chance that at most k of n coins show heads, for k = 0, 1, ...
+	// The probability that at most k of n coins show heads, for k = 0, 1, ...
 	each := math.Pow(0.5, float64(n))
-	below := 0 // so many may be cut off at either end
+	below := 0 // number of values that can be dropped at each end
 	for chance := each; chance <= 0.025; below++ {
 		each *= float64(n-below) / float64(below+1)
 		chance += each
@@ -139,15 +139,16 @@ func medianInterval(values []float64) (low, high float64, ok bool) {
 	return sorted[below-1], sorted[n-below], true
 }
 
-// percentile returns the smallest value that is not less than p % of them, by the
-// nearest rank. It sorts values, of which there must be one.
+// percentile returns the smallest value such that at least p % of the values are not larger
+// (nearest rank). It sorts values, which must not be empty.
 func percentile(values []time.Duration, p float64) time.Duration {
 	slices.Sort(values)
 	rank := int(p/100*float64(len(values)) + 0.999999)
 	return values[min(max(rank, 1), len(values))-1]
 }
 
-// describeMachine says what a reader must know to make sense of absolute numbers.
+// describeMachine returns the description of the machine that a reader needs to interpret
+// absolute numbers.
 func describeMachine(bin string) (Machine, error) {
 	m := Machine{CPUs: runtime.NumCPU(), Go: runtime.Version(), Versions: map[string]string{}}
 	m.CPU = find("/proc/cpuinfo", `(?m)^model name\s*: (.*)$`)
@@ -169,17 +170,17 @@ func describeMachine(bin string) (Machine, error) {
 		if err != nil {
 			return m, err
 		}
-		out, _ := exec.Command(path, flag).CombinedOutput() // wrk -v ends with 1
+		out, _ := exec.Command(path, flag).CombinedOutput() // wrk -v exits with 1
 		version := regexp.MustCompile(`\d+\.\d+(\.\d+)?`).FindString(string(out))
 		if version == "" {
-			return m, fmt.Errorf("%s %s: no version in %q", filepath.Base(path), flag, out)
+			return m, fmt.Errorf("%s %s: no version found in %q", filepath.Base(path), flag, out)
 		}
 		m.Versions[name] = version
 	}
 	return m, nil
 }
 
-// find returns the first group of a pattern in a file; "" when it is not there.
+// find returns the first group of a pattern in a file, or "" if the pattern is not found.
 func find(name, pattern string) string {
 	text, err := os.ReadFile(name)
 	if err != nil {

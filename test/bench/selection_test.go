@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-func TestRowsCanBeSelected(t *testing.T) {
+func TestSelectedRows(t *testing.T) {
 	t.Setenv("BENCH_ROWS", "tls, grpc")
 	s, err := readSettings()
 	if err != nil {
@@ -25,20 +25,20 @@ func TestRowsCanBeSelected(t *testing.T) {
 	}
 	t.Setenv("BENCH_ROWS", "TLS")
 	if _, err := readSettings(); err == nil || !strings.Contains(err.Error(), "density") {
-		t.Errorf("an unknown group: got %v, want an error with all groups", err)
+		t.Errorf("unknown group: got %v, want an error with all groups", err)
 	}
 	t.Setenv("BENCH_ROWS", "")
 	if s, err = readSettings(); err != nil || !s.selects("plain") || len(s.Rows) > 0 {
-		t.Errorf("nothing selected: got %v, %v; want all", s.Rows, err)
+		t.Errorf("no selection: got %v, %v, want all groups", s.Rows, err)
 	}
 }
 
-func TestEveryLoadHasAGroupAndRows(t *testing.T) {
+func TestLoadsHaveGroupsAndRows(t *testing.T) {
 	for _, l := range loads {
 		if !slices.Contains(groups, l.group) {
-			t.Errorf("%s: got the group %q, want one of %v", l.id, l.group, groups)
+			t.Errorf("%s: got group %q, want one of %v", l.id, l.group, groups)
 		}
-		findRow("cpu/" + l.id) // panics when there is none
+		findRow("cpu/" + l.id) // panics if there is no such row
 		findRow("rate/" + l.id)
 		if l.latency {
 			findRow("latency/" + l.id)
@@ -50,29 +50,29 @@ func TestEveryLoadHasAGroupAndRows(t *testing.T) {
 	}
 }
 
-func TestAPartOfTheRowsIsReportedWithoutTheOthers(t *testing.T) {
+func TestReportContainsOnlySelectedRows(t *testing.T) {
 	r := &Results{Settings: Settings{Rows: []string{"tls"}}, Cells: map[string]map[string]*Cell{}}
 	r.add("cpu/tls-16", ours, 10)
 	r.add("cpu/tls-16", haproxy, 20)
 	var b bytes.Buffer
 	printTable(&b, r)
 	if !strings.Contains(b.String(), "0.50 × HAProxy") {
-		t.Errorf("got no target of what was measured in\n%s", b.String())
+		t.Errorf("got no target of the measured row in\n%s", b.String())
 	}
 	for _, other := range []string{"100 KB", "added", "not measured"} {
 		if strings.Contains(b.String(), other) {
-			t.Errorf("got %q, which was not selected, in\n%s", other, b.String())
+			t.Errorf("got %q of a row that was not selected in\n%s", other, b.String())
 		}
 	}
 }
 
-func TestTheIntervalOfAMedianIsThatOfTheSignTest(t *testing.T) {
+func TestMedianIntervalOfSignTest(t *testing.T) {
 	for _, c := range []struct {
 		n         int
 		low, high float64
 		ok        bool
 	}{
-		{5, 0, 0, false}, // all heads or all tails: 6.3 %
+		{5, 0, 0, false}, // probability of only heads or only tails: 6.3 %
 		{6, 1, 6, true},
 		{8, 1, 8, true},
 		{9, 2, 8, true},
@@ -85,12 +85,12 @@ func TestTheIntervalOfAMedianIsThatOfTheSignTest(t *testing.T) {
 			values[i] = float64(c.n - i)
 		}
 		if low, high, ok := medianInterval(values); low != c.low || high != c.high || ok != c.ok {
-			t.Errorf("of 1 to %d: got %v to %v, %v; want %v to %v, %v", c.n, low, high, ok, c.low, c.high, c.ok)
+			t.Errorf("values 1 to %d: got %v to %v, %v, want %v to %v, %v", c.n, low, high, ok, c.low, c.high, c.ok)
 		}
 	}
 }
 
-func TestAPairedRowShowsTheIntervalOfItsMedian(t *testing.T) {
+func TestPairedRowContainsMedianInterval(t *testing.T) {
 	r := &Results{Cells: map[string]map[string]*Cell{}}
 	for i := range 15 {
 		r.add("paired/get-16", ours, 0.9+float64(i)/100)
@@ -102,7 +102,7 @@ func TestAPairedRowShowsTheIntervalOfItsMedian(t *testing.T) {
 	}
 }
 
-func TestThePairsOfAllRoundsAreThePairsOfTheRun(t *testing.T) {
+func TestPairsAreDistributedOverRounds(t *testing.T) {
 	for _, rounds := range []int{1, 2, 5, 7, 40} {
 		sum := 0
 		s := Settings{Rounds: rounds, Pairs: 15}
@@ -115,7 +115,7 @@ func TestThePairsOfAllRoundsAreThePairsOfTheRun(t *testing.T) {
 	}
 }
 
-func TestTheMedianOfALogIsOfItsThirdColumn(t *testing.T) {
+func TestMedianOfH2loadLog(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "log")
 	write := func(text string) {
 		t.Helper()
@@ -125,7 +125,7 @@ func TestTheMedianOfALogIsOfItsThirdColumn(t *testing.T) {
 	}
 	write("1795346303191260\t200\t323\n1795346303191262\t200\t353\n1795346303191262\t200\t9\n")
 	if got, err := medianOfLog(name); err != nil || got != 323*time.Microsecond {
-		t.Errorf("got %v, %v; want 323µs", got, err)
+		t.Errorf("got %v, %v, want 323µs", got, err)
 	}
 	for _, odd := range []string{"", "179\t200\n", "179\t200\tx\n"} {
 		write(odd)
@@ -135,7 +135,7 @@ func TestTheMedianOfALogIsOfItsThirdColumn(t *testing.T) {
 	}
 }
 
-func TestKnativesOwnIsNotAskedForWhatItDoesNotServe(t *testing.T) {
+func TestKnativeDoesNotServeHTTP2ToHTTP1(t *testing.T) {
 	p := &peer{name: knative}
 	for id, want := range map[string]bool{"get-16": true, "tls-16": true, "h2c-4x16": false, "h2tls-4x16": false, "grpc-1x64": true} {
 		if got := p.serves(findLoad(id)); got != want {
@@ -144,7 +144,7 @@ func TestKnativesOwnIsNotAskedForWhatItDoesNotServe(t *testing.T) {
 	}
 }
 
-func TestANoteOnSeveralRowsIsReportedOnce(t *testing.T) {
+func TestNoteOnSeveralRowsIsPrintedOnce(t *testing.T) {
 	r := &Results{Cells: map[string]map[string]*Cell{}}
 	for _, id := range []string{"h2c-1x1", "h2c-4x16"} {
 		r.note("cpu/"+id, knative, notServed)
@@ -154,7 +154,7 @@ func TestANoteOnSeveralRowsIsReportedOnce(t *testing.T) {
 	printTable(&b, r)
 	for _, want := range []string{"  Knative: not measured, because", "  GET 1 KB, 1 connection, nginx: a note"} {
 		if got := strings.Count(b.String(), want); got != 1 {
-			t.Errorf("got %q %d times, want it once in\n%s", want, got, b.String())
+			t.Errorf("got %q %d times, want once in\n%s", want, got, b.String())
 		}
 	}
 }

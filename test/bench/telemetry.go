@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// What telemetry costs is worth nothing without the proof that it was there:
-// lines and spans are counted where they arrive.
+// The cost of telemetry is meaningful only if the telemetry is complete. Therefore the lines
+// and spans are counted at their receiver.
 
 // A lineCounter counts the lines that are written to it.
 type lineCounter struct{ n atomic.Int64 }
@@ -27,12 +27,12 @@ func (c *lineCounter) Write(b []byte) (int, error) {
 
 func (c *lineCounter) count() int { return int(c.n.Load()) }
 
-// A spanSink takes spans in OTLP over HTTP and counts them.
+// A spanSink receives OTLP/HTTP spans and counts them.
 type spanSink struct {
 	address string
 	server  *http.Server
 	n       atomic.Int64
-	bad     atomic.Pointer[error] // the first export that was not understood
+	bad     atomic.Pointer[error] // error of the first invalid export
 }
 
 func newSpanSink() (*spanSink, error) {
@@ -58,12 +58,12 @@ func (s *spanSink) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	w.Header().Set("Content-Type", "application/x-protobuf") // an empty answer is a whole one
+	w.Header().Set("Content-Type", "application/x-protobuf") // an empty response is valid
 }
 
 func (s *spanSink) count() int { return int(s.n.Load()) }
 
-// misunderstood returns what was wrong with the first export that was no OTLP.
+// misunderstood returns the error of the first invalid export, or nil.
 func (s *spanSink) misunderstood() error {
 	if err := s.bad.Load(); err != nil {
 		return *err
@@ -73,8 +73,8 @@ func (s *spanSink) misunderstood() error {
 
 func (s *spanSink) close() { s.server.Close() }
 
-// countSpans counts the spans of an ExportTraceServiceRequest: resource_spans,
-// scope_spans and spans are the fields 1, 2 and 2 of opentelemetry-proto.
+// countSpans returns the number of spans in an ExportTraceServiceRequest. In
+// opentelemetry-proto, resource_spans, scope_spans and spans are the fields 1, 2 and 2.
 func countSpans(message []byte) (n int, err error) {
 	err = eachField(message, 1, func(resource []byte) error {
 		return eachField(resource, 2, func(scope []byte) error {
@@ -87,9 +87,9 @@ func countSpans(message []byte) (n int, err error) {
 	return n, err
 }
 
-// eachField calls f with every value of a protobuf field that has a length.
+// eachField calls f with each value of a length-delimited protobuf field.
 func eachField(message []byte, number uint64, f func([]byte) error) error {
-	broken := errors.New("this is no protobuf")
+	broken := errors.New("invalid protobuf message")
 	for len(message) > 0 {
 		tag, n := binary.Uvarint(message)
 		if n <= 0 {
@@ -128,8 +128,9 @@ func eachField(message []byte, number uint64, f func([]byte) error) error {
 	return nil
 }
 
-// arrived says how much of what was wanted has come, when it is noticeably less,
-// and is an error when it is nothing. It waits for the last of it, within a bound.
+// arrived waits until the expected number of lines or spans has arrived, for at most the time
+// arrival. It returns a note if considerably fewer have arrived, and an error if none has
+// arrived.
 func arrived(what string, count func() int, want float64) (note string, err error) {
 	enough := int(want * mostly)
 	for end := time.Now().Add(arrival); count() < enough && time.Now().Before(end); {
@@ -137,18 +138,18 @@ func arrived(what string, count func() int, want float64) (note string, err erro
 	}
 	switch got := count(); {
 	case got == 0:
-		return "", fmt.Errorf("no %s arrived", what)
+		return "", fmt.Errorf("no %ss arrived", what)
 	case got < enough:
-		return fmt.Sprintf("%.0f %% of the %ss arrived; the others found no place", 100*float64(got)/want, what), nil
+		return fmt.Sprintf("%.0f %% of the %ss arrived, the others were dropped", 100*float64(got)/want, what), nil
 	}
 	return "", nil
 }
 
 const (
-	// mostly is what is near enough to all: a sampler throws a coin for each
+	// mostly is the share that counts as complete, because a sampler decides randomly for each
 	// request.
 	mostly = 0.9
 
-	// arrival is how long exporters may keep what they send in batches.
+	// arrival is the maximum time that exporters keep a batch.
 	arrival = 6 * time.Second
 )

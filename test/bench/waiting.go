@@ -7,20 +7,20 @@ import (
 	"time"
 )
 
-// The requests whose memory is looked at while they wait for the app: as many as a
-// limit of waitingLimit lets wait by Knative's rule, ten times it.
+// The requests of the memory measurement of queued requests. Knative's rule queues ten times
+// the concurrency limit.
 const (
 	waitingLimit       = 100
 	waitingStreams     = 10 * waitingLimit
 	waitingConnections = 5
 )
 
-// waitingTime is how long the app keeps each request that has come to it: longer than
-// the measure.
+// waitingTime is the duration of each request in the app. It is longer than the measurement.
 const waitingTime = time.Minute
 
-// memoryOfWaiting measures what a stream of HTTP/2 costs that waits for its slot: what a
-// process has grown by when so many more are opened as the limit lets wait, and not in.
+// memoryOfWaiting measures the memory of an HTTP/2 stream that waits for a slot: the growth of
+// the process when as many streams are opened as the queue can hold, after the limit is
+// reached.
 func (b *bench) memoryOfWaiting(p *peer, app *runningApp) error {
 	r, err := b.start(p, circumstances{app: app, limit: waitingLimit})
 	if err != nil {

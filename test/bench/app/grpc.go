@@ -12,29 +12,29 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// messageSize is the length of the message in each gRPC response, in bytes,
-// without the five that precede it.
+// messageSize is the length of the message in each gRPC response in bytes, without its prefix
+// of five bytes.
 const messageSize = 100
 
-// The windows that the app gives its clients: more than they ever fill, so that no
-// proxy waits for the app. What was used of the connection's is given back in steps.
+// The flow control windows of the app are larger than a client can fill, so that no proxy waits
+// for the app. The app replenishes the window of the connection in steps.
 const (
 	streamWindow     = 1 << 20
 	connectionWindow = 1 << 30
 	windowStep       = 1 << 20
 )
 
-// The parts of every response. The header blocks use nothing but HPACK's static
-// table (RFC 7541, appendix A), so they are the same on every connection.
+// The parts of each response. The header blocks use only the static table of HPACK (RFC 7541,
+// appendix A), so they are the same for all connections.
 var (
 	grpcHead    = append([]byte{0x88 /* :status: 200 */, 0x0f, 0x10 /* content-type */, 16}, "application/grpc"...)
 	grpcMessage = append([]byte{0, 0, 0, 0, messageSize}, make([]byte, messageSize)...)
 	grpcTrailer = append(append([]byte{0x00, 11}, "grpc-status"...), 1, '0')
 )
 
-// serveGRPC answers one connection of HTTP/2 by prior knowledge until it ends:
-// every request, whatever its path, when all of it has come. Header blocks are
-// not decoded: what they say changes nothing.
+// serveGRPC serves one connection of HTTP/2 with prior knowledge until it ends. It sends the
+// same response to each complete request. It does not decode header blocks, because their
+// contents do not matter.
 func serveGRPC(c net.Conn) {
 	defer c.Close()
 	in := bufio.NewReaderSize(c, readSize)
@@ -45,18 +45,18 @@ func serveGRPC(c net.Conn) {
 	g := &grpcConn{in: in, out: bufio.NewWriterSize(c, readSize), window: 65535, streamWindow: 65535}
 	g.framer = http2.NewFramer(g.out, g.in)
 	g.framer.SetReuseFrames()
-	_ = g.serve() // the client has gone, or is one that the bench does not use: its requests fail, which the bench reports
+	_ = g.serve() // errors also fail requests of the client, which the bench reports
 }
 
-// A grpcConn is one connection. One goroutine reads and writes.
+// A grpcConn is a connection. One goroutine reads and writes.
 type grpcConn struct {
 	in           *bufio.Reader
 	out          *bufio.Writer
 	framer       *http2.Framer
-	window       int      // how many bytes of DATA the client takes on the connection
-	streamWindow int      // and on each stream
-	waiting      []uint32 // streams whose answers do not fit into window
-	received     int      // bytes of DATA that were not given back yet
+	window       int      // remaining window of the connection
+	streamWindow int      // initial window of a stream
+	waiting      []uint32 // streams that wait for the window of the connection
+	received     int      // number of received DATA bytes that are not yet added to the window
 }
 
 func (g *grpcConn) serve() error {
@@ -67,7 +67,7 @@ func (g *grpcConn) serve() error {
 		g.framer.WriteWindowUpdate(0, connectionWindow),
 	)
 	for err == nil {
-		if g.in.Buffered() == 0 { // answers to all that came at once leave at once
+		if g.in.Buffered() == 0 { // flush the responses to all requests that arrived together
 			if err := g.out.Flush(); err != nil {
 				return err
 			}
@@ -80,7 +80,7 @@ func (g *grpcConn) serve() error {
 	return err
 }
 
-// take does what a frame asks for.
+// take processes a frame.
 func (g *grpcConn) take(f http2.Frame) error {
 	switch f := f.(type) {
 	case *http2.HeadersFrame:
@@ -101,7 +101,7 @@ func (g *grpcConn) take(f http2.Frame) error {
 			g.streamWindow = int(v)
 		}
 		if g.streamWindow < len(grpcMessage) {
-			return fmt.Errorf("a stream's window of %d bytes is too small for an answer", g.streamWindow)
+			return fmt.Errorf("stream window of %d bytes is too small for a response", g.streamWindow)
 		}
 		return g.framer.WriteSettingsAck()
 	case *http2.PingFrame:
@@ -118,8 +118,8 @@ func (g *grpcConn) take(f http2.Frame) error {
 	return nil
 }
 
-// answer answers a request that has ended, and those that waited, as far as the
-// connection's window allows.
+// answer adds a complete request, if any, and sends responses as far as the window of the
+// connection allows.
 func (g *grpcConn) answer(stream uint32, ended bool) error {
 	if ended {
 		g.waiting = append(g.waiting, stream)

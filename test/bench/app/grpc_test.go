@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// bytesCodec passes messages on as they are.
+// bytesCodec is a codec for messages of type []byte.
 type bytesCodec struct{}
 
 func (bytesCodec) Name() string { return "bytes" }
@@ -26,7 +26,7 @@ func (bytesCodec) Unmarshal(data []byte, v any) error {
 	return nil
 }
 
-func TestEveryGRPCCallIsAnswered(t *testing.T) {
+func TestGRPCCallsSucceed(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -36,12 +36,12 @@ func TestEveryGRPCCallIsAnswered(t *testing.T) {
 		for {
 			c, err := l.Accept()
 			if err != nil {
-				return // the test is over
+				return // the test has ended
 			}
 			go serveGRPC(c)
 		}
 	}()
-	// As small as gRPC allows, so that answers must wait for the client.
+	// The smallest windows that gRPC allows, so that responses must wait for the client.
 	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithInitialConnWindowSize(65535), grpc.WithInitialWindowSize(65535), grpc.WithDefaultCallOptions(grpc.ForceCodec(bytesCodec{})))
 	if err != nil {
@@ -70,6 +70,6 @@ func TestEveryGRPCCallIsAnswered(t *testing.T) {
 	all.Wait()
 	close(errs)
 	if n := len(errs); n > 0 {
-		t.Errorf("got %d failed calls of %d, the first: %v; want none", n, callers*calls, <-errs)
+		t.Errorf("got %d failures of %d calls, want 0; first error: %v", n, callers*calls, <-errs)
 	}
 }

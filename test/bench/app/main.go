@@ -1,18 +1,18 @@
 //go:build linux
 
-// Command app is the user container of the comparison. It costs as little as it
-// can, so that the proxies in front of it can be told apart: HTTP/1.1 on bare
-// connections, a goroutine for each, answers that were made at the start.
+// Command app is the user container of the comparison. It uses as little CPU time as possible,
+// so that the differences between the proxies are visible: it serves HTTP/1.1 on raw
+// connections, with one goroutine for each connection and with prepared responses.
 //
-//	GET /              1 KB, Content-Length
-//	GET /100k          100 KB
-//	GET /slow?ms=20    1 KB, after so many milliseconds
-//	POST (any path)    the body is read and dropped, then 2 bytes
+//	GET /              1 KB with Content-Length
+//	GET /100k          100 KB with Content-Length
+//	GET /slow?ms=20    1 KB after 20 ms
+//	POST (any path)    reads and discards the body, then 2 bytes
 //
-// It understands what the proxies send it: a request with Content-Length or
-// without a body. To anything else it says 400 and closes.
+// It supports the requests that the proxies send: requests with Content-Length or without a
+// body. It responds to other requests with status 400 and closes the connection.
 //
-// On a port of its own it answers gRPC calls, over HTTP/2 alone (grpc.go).
+// On a separate port it serves gRPC calls over HTTP/2 (grpc.go).
 package main
 
 import (
@@ -28,8 +28,8 @@ import (
 )
 
 func main() {
-	address := flag.String("listen", "127.0.0.1:8080", "where to listen for HTTP/1.1")
-	grpcAddress := flag.String("grpc", "", "where to listen for gRPC; empty: nowhere")
+	address := flag.String("listen", "127.0.0.1:8080", "address for HTTP/1.1")
+	grpcAddress := flag.String("grpc", "", "address for gRPC; empty disables it")
 	flag.Parse()
 	failed := make(chan error, 2)
 	go func() { failed <- listen(*address, newServer().serve) }()
@@ -40,7 +40,7 @@ func main() {
 	os.Exit(1)
 }
 
-// listen serves each connection in a goroutine of its own, until the listener fails.
+// listen serves each connection in a new goroutine until the listener fails.
 func listen(address string, serve func(net.Conn)) error {
 	l, err := net.Listen("tcp", address)
 	if err != nil {
@@ -55,7 +55,7 @@ func listen(address string, serve func(net.Conn)) error {
 	}
 }
 
-// A server holds the answers, complete.
+// A server contains the prepared responses.
 type server struct{ small, large, received, bad []byte }
 
 func newServer() *server {
@@ -67,18 +67,18 @@ func newServer() *server {
 	}
 }
 
-// response has the fields that an ordinary server sends. The date is that of the
-// start: nobody looks at it, and a proxy must not add one.
+// response returns a response with the fields of a common server. The date is the start time,
+// because clients do not check it and proxies must not replace it.
 func response(status string, size int) []byte {
 	b := fmt.Appendf(nil, "HTTP/1.1 %s\r\nServer: app\r\nDate: %s\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\n\r\n",
 		status, time.Now().UTC().Format("Mon, 02 Jan 2006 15:04:05 GMT"), size)
 	return append(b, bytes.Repeat([]byte("x"), size)...)
 }
 
-// readSize holds the longest line of a head that is understood.
+// readSize is the maximum length of a header line.
 const readSize = 16 << 10
 
-// serve answers one connection until it ends.
+// serve serves one connection until it ends.
 func (s *server) serve(c net.Conn) {
 	defer c.Close()
 	r := bufio.NewReaderSize(c, readSize)
@@ -88,7 +88,7 @@ func (s *server) serve(c net.Conn) {
 			return
 		}
 		if delay > 0 {
-			time.Sleep(delay) // it plays an app that is at work
+			time.Sleep(delay) // simulates work of the app
 		}
 		if _, err := c.Write(answer); err != nil || !ok {
 			return
@@ -96,8 +96,8 @@ func (s *server) serve(c net.Conn) {
 	}
 }
 
-// read takes one request and returns the answer to it; nil at the end of the
-// connection. With ok false the connection ends after the answer.
+// read reads one request and returns the response and its delay. The response is nil at the end
+// of the connection. If ok is false, the connection must be closed after the response.
 func (s *server) read(r *bufio.Reader) (answer []byte, delay time.Duration, ok bool) {
 	line, err := r.ReadSlice('\n')
 	if err != nil {

@@ -1,9 +1,9 @@
-// Command baseline is the least that a reverse proxy in Go can be: the standard
-// library's, with nothing around it. It limits, counts, probes and drains nothing.
+// Command baseline is a minimal reverse proxy in Go with httputil.ReverseProxy. It has no
+// limit, statistics, probes or drain.
 //
-// Three settings differ from the library's own. Connections to the app are kept,
-// as many as there are clients: at two, the default, most requests would dial.
-// Bodies are not decompressed on the way. And HTTP/2 in plain text is served.
+// Three settings differ from the defaults of net/http. It keeps as many idle connections to the
+// app as there are clients, because with the default of two most requests would open a
+// connection. It does not decompress bodies. And it serves HTTP/2 in plain text.
 package main
 
 import (
@@ -17,12 +17,12 @@ import (
 )
 
 func main() {
-	address := flag.String("listen", "127.0.0.1:8012", "where to listen")
-	app := flag.String("app", "127.0.0.1:8080", "where to forward to")
-	tlsAddress := flag.String("tls", "", "where to listen over TLS; empty: nowhere")
-	cert := flag.String("cert", "", "the certificate, for TLS")
-	key := flag.String("key", "", "its key")
-	h2 := flag.Bool("h2", false, "speak HTTP/2 to the app, by prior knowledge")
+	address := flag.String("listen", "127.0.0.1:8012", "address to listen on")
+	app := flag.String("app", "127.0.0.1:8080", "address of the app")
+	tlsAddress := flag.String("tls", "", "address for TLS; empty disables it")
+	cert := flag.String("cert", "", "certificate file for TLS")
+	key := flag.String("key", "", "key file for TLS")
+	h2 := flag.Bool("h2", false, "forward over HTTP/2 with prior knowledge")
 	flag.Parse()
 	if err := serve(*address, *app, *h2, *tlsAddress, *cert, *key); err != nil {
 		fmt.Fprintln(os.Stderr, "baseline:", err)
@@ -30,10 +30,10 @@ func main() {
 	}
 }
 
-// keptConnections is more than any measurement opens.
+// keptConnections is higher than the number of connections of any measurement.
 const keptConnections = 4096
 
-// serve returns when one of the two listeners fails.
+// serve returns the first error of a listener.
 func serve(address, app string, h2 bool, tlsAddress, cert, key string) error {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.MaxIdleConns = keptConnections
