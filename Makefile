@@ -140,7 +140,7 @@ cluster-full: ## In that cluster: Knative's own image beside ours, its own tests
 	done)
 
 # What each release of Knative must do with our image.
-CONTROL_PLANES := ^TestAServiceGoesToZero|^TestTheAutoscalerScales|^TestRollOuts|^TestInternalTLS
+CONTROL_PLANES := ^TestServiceScalesToZero|^TestAutoscalerUses|^TestRollOutsLose|^TestInternalTLS
 
 cluster-shell: ## Start that cluster, leave it running until Ctrl-C, and say how to reach it.
 	test/cluster/setup

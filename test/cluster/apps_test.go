@@ -16,14 +16,15 @@ import (
 
 const sidecarName = "queue-proxy"
 
-// wanted is the label that asks for a sidecar, of a namespace or of a pod; restricted the
-// one that lets in only pods without rights.
+// wanted is the label of a namespace or a pod that enables injection. restricted is the label
+// of a namespace that enforces the restricted pod security standard.
 const (
 	wanted     = "queue-proxy.dev/inject=true"
 	restricted = "pod-security.kubernetes.io/enforce=restricted"
 )
 
-// logged are the annotations with which the sidecar writes its ledger.
+// logged returns annotations that enable the request log of the sidecar, and more annotations
+// ("key=value").
 func logged(more ...string) map[string]string {
 	all := map[string]string{"queue-proxy.dev/settings": "REQUEST_LOG=true\n"}
 	for _, m := range more {
@@ -33,19 +34,19 @@ func logged(more ...string) map[string]string {
 	return all
 }
 
-// An app is a workload of the sample app.
+// An app is a workload with the sample app.
 type app struct {
 	name        string
 	replicas    int
 	annotations map[string]string
-	port        string   // its name; "": http
-	args        []string // besides -ledger
-	probe       string   // YAML of the readiness probe in braces; "": asks /ready
-	more        string   // YAML in braces without them, of the container
-	podMore     string   // the same of the pod's spec
+	port        string   // name of the port; "http" if empty
+	args        []string // in addition to -ledger
+	probe       string   // YAML of the readiness probe in braces; /ready if empty, no probe if "none"
+	more        string   // YAML for the container without braces
+	podMore     string   // YAML for the pod spec without braces
 }
 
-// template returns the metadata and the spec of the app's pods, in YAML.
+// template returns the metadata and the spec of the pods in YAML.
 func (a app) template() (metadata, spec string) {
 	port, probe := a.port, a.probe
 	if port == "" {
@@ -80,7 +81,7 @@ func (a app) template() (metadata, spec string) {
 		appImage, args, port, probe, a.more, a.podMore)
 }
 
-// manifest returns a Deployment and a Service that finds its port by name.
+// manifest returns a Deployment and a Service that refers to the port by name.
 func (a app) manifest() string {
 	port := a.port
 	if port == "" {
@@ -104,20 +105,20 @@ spec:
 `, a.name, a.replicas, a.podSpec(), port)
 }
 
-// podSpec returns the template of the app's pods.
+// podSpec returns the pod template.
 func (a app) podSpec() string {
 	metadata, spec := a.template()
 	return "{metadata: {" + metadata + "}, spec: {" + spec + "}}"
 }
 
-// pod returns a Pod alone.
+// pod returns a Pod without a Deployment.
 func (a app) pod() string {
 	metadata, spec := a.template()
 	return "apiVersion: v1\nkind: Pod\nmetadata: {name: " + a.name + ", " + metadata + "}\nspec: {" + spec + "}\n"
 }
 
-// run applies the app and waits until it serves by its Service. It returns the Service's
-// address.
+// run applies the app, waits until its Service responds, and returns the address of the
+// Service.
 func (s *space) run(a app) string {
 	s.t.Helper()
 	s.apply(a.manifest())
@@ -125,7 +126,7 @@ func (s *space) run(a app) string {
 	return s.service(a.name)
 }
 
-// service waits until a Service forwards, and returns its address.
+// service waits until a Service responds, and returns its address.
 func (s *space) service(name string) string {
 	s.t.Helper()
 	o, err := s.one("services", name)
@@ -133,7 +134,7 @@ func (s *space) service(name string) string {
 		s.t.Fatal(err)
 	}
 	address := o.text("spec", "clusterIP") + ":80"
-	eventually(s.t, "service "+s.name+"/"+name+" answers", func() error {
+	eventually(s.t, "service "+s.name+"/"+name+" responds", func() error {
 		if status, body := ask("GET", "http://"+address+"/bytes/1"); status != 200 {
 			return fmt.Errorf("%d %s", status, body)
 		}
@@ -142,12 +143,12 @@ func (s *space) service(name string) string {
 	return address
 }
 
-// hasSidecar fails the test unless a pod has our sidecar, and it runs.
+// hasSidecar fails the test unless the sidecar of a pod is running.
 func (s *space) hasSidecar(pod object) {
 	s.t.Helper()
 	c := pod.container(sidecarName)
 	if c == nil || c.at("state", "running") == nil {
-		s.t.Errorf("pod %s: got the containers %v, want a queue-proxy that runs", pod.name(), pod.containers())
+		s.t.Errorf("pod %s: got containers %v, want a running queue-proxy", pod.name(), pod.containers())
 	}
 }
 
@@ -156,7 +157,7 @@ var webhookOnce struct {
 	err error
 }
 
-// webhook starts the injector by deploy's own commands, once for all tests.
+// webhook installs the injector with the commands of deploy/README.md, once for all tests.
 func webhook(t *testing.T) {
 	t.Helper()
 	webhookOnce.Do(func() {
@@ -169,23 +170,23 @@ func webhook(t *testing.T) {
 	if webhookOnce.err != nil {
 		t.Fatal(webhookOnce.err)
 	}
-	// Ready says that it serves; the API server may not have its authority for a moment.
-	eventually(t, "the webhook's authority is published", func() error {
+	// After the rollout, the API server may not have the CA bundle for a short time.
+	eventually(t, "the CA bundle of the webhook is published", func() error {
 		var o object
 		if err := it.api.get("/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/queue-proxy-injector", &o); err != nil {
 			return err
 		}
 		for _, w := range o.each("webhooks") {
 			if w.text("clientConfig", "caBundle") == "" {
-				return fmt.Errorf("%s has none", w.text("name"))
+				return fmt.Errorf("%s: no CA bundle", w.text("name"))
 			}
 		}
 		return nil
 	})
 }
 
-// overlay returns a folder of deploy/overlays in a copy of deploy, in which the images
-// are set as deploy/README.md says: by digest.
+// overlay returns a directory of deploy/overlays in a copy of deploy, in which the images are
+// set by digest as deploy/README.md describes.
 func overlay(t *testing.T, name string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -207,14 +208,14 @@ func edit(t *testing.T, file, old, new string) {
 		t.Fatal(err)
 	}
 	if !strings.Contains(string(text), old) {
-		t.Fatalf("%s: got no %q to set", file, old)
+		t.Fatalf("%s: %q not found", file, old)
 	}
 	if err := os.WriteFile(file, []byte(strings.ReplaceAll(string(text), old, new)), 0o644); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// byDigest returns the name of an image by its digest, as containerd then knows it too.
+// byDigest returns the name of an image by digest and adds this name to containerd.
 func byDigest(t *testing.T, ref string) string {
 	t.Helper()
 	out, err := run(nil, "ctr", "-n", "k8s.io", "images", "ls", "name=="+ref)
@@ -230,12 +231,11 @@ func byDigest(t *testing.T, ref string) string {
 			return full
 		}
 	}
-	t.Fatalf("image %s: got no digest in\n%s", ref, out)
+	t.Fatalf("image %s: no digest found in\n%s", ref, out)
 	return ""
 }
 
-// execute runs a command of the sidecar in a pod and returns its exit code and what it
-// prints.
+// execute runs a command of the sidecar in a pod and returns its exit code and its output.
 func (s *space) execute(pod string, args ...string) (int, string) {
 	out, code, err := runFor(patience, nil, append([]string{"kubectl", "-n", s.name, "exec", pod, "-c", sidecarName, "--", "/ko-app/queue"}, args...)...)
 	if err != nil {

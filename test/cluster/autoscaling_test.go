@@ -14,24 +14,24 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/ledger"
 )
 
-// A scaled is a Deployment that one of the ways of deploy/autoscaling scales, and how
-// many pods it had.
+// A scaled is a Deployment that is scaled by one of the methods in deploy/autoscaling, with its
+// results.
 type scaled struct {
 	way, folder string
 	s           *space
 	clients     *clients
-	cells       []string // of the table
+	cells       []string // cells of the result table
 }
 
-// scrapeBound is how long a number of a pod's scrapes may take to have its effect: the
-// average is over a minute, and a scraper and an HPA look every 15 s.
+// scrapeBound is the maximum time until a change of the metrics has an effect. The metrics are
+// averages over one minute, and scrapers and HPAs poll every 15 s.
 const scrapeBound = 5 * time.Minute
 
-// wantedPods is less than what four clients need at a target of 0.7 for each pod, because
-// they pause between two requests.
+// wantedPods is lower than the number of pods for four clients with a target of 0.7 for each
+// pod, because the clients pause between requests.
 const wantedPods = 4
 
-func TestFullEachAutoscalerScalesByTheSidecarsNumbers(t *testing.T) {
+func TestFullEachAutoscalerUsesSidecarMetrics(t *testing.T) {
 	webhook(t)
 	startPrometheus(t)
 	startAdapter(t)
@@ -53,7 +53,7 @@ func TestFullEachAutoscalerScalesByTheSidecarsNumbers(t *testing.T) {
 		v.cells = append(v.cells, fmt.Sprintf("%d after %.0f s, then %d", wantedPods, up[v].Seconds(), v.replicas()))
 	}
 	noFallback(t, all)
-	watch(t, all, "the scrape of one pod of each is refused", 45*time.Second, 2, func() { refuse(t, all, 1) })
+	watch(t, all, "the scrape of one pod of each Deployment is refused", 45*time.Second, 2, func() { refuse(t, all, 1) })
 	watch(t, all, "all scrapes are refused", 100*time.Second, wantedPods, func() { refuse(t, all, 10) })
 	accept(t, all)
 	settle(t, all)
@@ -72,25 +72,26 @@ func TestFullEachAutoscalerScalesByTheSidecarsNumbers(t *testing.T) {
 	scalersTable(t, all)
 }
 
-// deploy makes the Deployment model, and what scales it as deploy/autoscaling has it.
+// deploy creates the Deployment model and the objects in deploy/autoscaling that scale it.
 func (v *scaled) deploy(t *testing.T) {
 	t.Helper()
 	v.s = newSpace(t, v.folder, wanted)
 	v.s.run(app{name: "model", replicas: 1, annotations: map[string]string{"queue-proxy.dev/concurrency": "1", "queue-proxy.dev/queue-depth": "20"}})
 	files, err := filepath.Glob(autoscaling + "/" + v.folder + "/*.yaml")
 	if err != nil || len(files) == 0 {
-		t.Fatalf("%s: got %v and no manifests", v.folder, err)
+		t.Fatalf("%s: got %v, want manifests", v.folder, err)
 	}
 	for _, f := range files {
 		switch filepath.Base(f) {
 		case "podmonitor.yaml", "adapter-values.yaml":
-			continue // Prometheus and the adapter have them
+			continue // Prometheus and the adapter read these files
 		}
 		text, err := os.ReadFile(f)
 		if err != nil {
 			t.Fatal(err)
 		}
-		// Another namespace, and less patience: a test has no model to load.
+		// Use the namespace of the test and shorter periods, because the test has no model to
+		// load.
 		v.s.apply(strings.NewReplacer("model-concurrency.shop.svc:", "model-concurrency."+v.s.name+".svc:", `namespace="shop"`, `namespace="`+v.s.name+`"`,
 			"stabilizationWindowSeconds: 300", "stabilizationWindowSeconds: 45",
 			"value: 1\n              periodSeconds: 60", "value: 1\n              periodSeconds: 15",
@@ -98,7 +99,7 @@ func (v *scaled) deploy(t *testing.T) {
 	}
 }
 
-// underLoad lets four clients send requests all the time.
+// underLoad starts four clients that send requests without a pause.
 func (v *scaled) underLoad() {
 	o, err := v.s.one("services", "model")
 	if err != nil {
@@ -119,7 +120,8 @@ func (v *scaled) replicas() int {
 	return o.number("spec", "replicas")
 }
 
-// whenAll waits until all have a number of pods, and returns when each had it first.
+// whenAll waits until the number of pods of each Deployment satisfies a condition. It returns
+// the time after which each Deployment satisfied it first.
 func whenAll(t *testing.T, all []*scaled, where string, is func(n int) bool) map[*scaled]time.Duration {
 	t.Helper()
 	begun, when := time.Now(), map[*scaled]time.Duration{}
@@ -140,20 +142,20 @@ func whenAll(t *testing.T, all []*scaled, where string, is func(n int) bool) map
 	return when
 }
 
-// ready waits until all pods that there are to be are ready.
+// ready waits until all replicas are ready.
 func (v *scaled) ready() {
 	v.s.t.Helper()
 	eventually(v.s.t, v.way+": all pods are ready", func() error {
 		o, err := v.s.one("apps/v1/deployments", "model")
 		if err == nil && o.number("status", "readyReplicas") != o.number("spec", "replicas") {
-			err = fmt.Errorf("%d of %d", o.number("status", "readyReplicas"), o.number("spec", "replicas"))
+			err = fmt.Errorf("got %d of %d ready replicas", o.number("status", "readyReplicas"), o.number("spec", "replicas"))
 		}
 		return err
 	})
 }
 
-// watch breaks something and counts the pods for a while: they may not become fewer than
-// least, with the clients still there.
+// watch causes a failure and observes the number of pods for a while. The number must not fall
+// below least while the clients send requests.
 func watch(t *testing.T, all []*scaled, what string, bound time.Duration, least int, breaks func()) {
 	t.Helper()
 	before := map[*scaled]int{}
@@ -175,12 +177,12 @@ func watch(t *testing.T, all []*scaled, what string, bound time.Duration, least 
 		v.cells = append(v.cells, fmt.Sprintf("%d before, %d to %d", before[v], low[v], high[v]))
 		t.Logf("%s: %s: %d pods before, then %d to %d", v.way, what, before[v], low[v], high[v])
 		if low[v] < min(least, before[v]) {
-			t.Errorf("%s: %s: got %d pods under load, want %d at least", v.way, what, low[v], min(least, before[v]))
+			t.Errorf("%s: %s: got %d pods under load, want at least %d", v.way, what, low[v], min(least, before[v]))
 		}
 	}
 }
 
-// refuse refuses connections to the port of the numbers, of n pods of each.
+// refuse rejects connections to the statistics port of n pods of each Deployment.
 func refuse(t *testing.T, all []*scaled, n int) {
 	t.Helper()
 	v4 := strings.Fields("iptables -w -I INPUT -p tcp --dport 9090 -j REJECT --reject-with tcp-reset")
@@ -197,7 +199,7 @@ func refuse(t *testing.T, all []*scaled, n int) {
 	}
 }
 
-// accept takes back what refuse did.
+// accept removes the rules of refuse.
 func accept(t *testing.T, all []*scaled) {
 	t.Helper()
 	for _, v := range all {
@@ -213,7 +215,7 @@ func accept(t *testing.T, all []*scaled) {
 	}
 }
 
-// noFallback fails the test if KEDA scales by what it takes when there are no numbers.
+// noFallback fails the test if KEDA uses its fallback for missing metrics.
 func noFallback(t *testing.T, all []*scaled) {
 	t.Helper()
 	for _, v := range all {
@@ -222,17 +224,17 @@ func noFallback(t *testing.T, all []*scaled) {
 		}
 		o, err := v.s.one("keda.sh/v1alpha1/scaledobjects", "model")
 		if err != nil || o.condition("Fallback") || !o.condition("Ready") {
-			t.Fatalf("%s: got %v and the conditions %v, want it ready and without a fallback", v.way, err, o.at("status", "conditions"))
+			t.Fatalf("%s: got %v and conditions %v, want Ready without Fallback", v.way, err, o.at("status", "conditions"))
 		}
 	}
 }
 
-// settle waits until no way has changed its number of pods for a minute and a half: the
-// average is over a minute, and what follows it goes past the mark and back.
+// settle waits until no number of pods has changed for 90 seconds. The metrics are averages
+// over one minute, so the number of pods overshoots first.
 func settle(t *testing.T, all []*scaled) {
 	t.Helper()
 	since, last := time.Now(), ""
-	within(t, 3*scrapeBound, "the numbers of pods stay what they are", func() error {
+	within(t, 3*scrapeBound, "the numbers of pods are stable", func() error {
 		now := ""
 		for _, v := range all {
 			now += fmt.Sprintf("%s: %d; ", v.way, v.replicas())
@@ -251,7 +253,7 @@ func settle(t *testing.T, all []*scaled) {
 	}
 }
 
-// scalersTable prints what happened, and with -update writes it into the documents.
+// scalersTable prints the results and, with -update, writes them to the documents.
 func scalersTable(t *testing.T, all []*scaled) {
 	t.Helper()
 	var b strings.Builder

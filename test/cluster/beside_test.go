@@ -16,28 +16,28 @@ import (
 
 var rounds = flag.Int("rounds", 20, "cold starts with each image")
 
-// What both images are given.
+// The settings for both images.
 const (
 	loadConnections = 50
 	loadRequests    = 10000
-	coldServices    = 4 // Services that start one after the other; the last one then gets the traffic
+	coldServices    = 4 // number of Services that start one after the other; the last one receives the load
 )
 
-// A contender is one of two images of the queue-proxy, and what was measured with it.
+// A contender is an image of the queue-proxy with its results.
 type contender struct {
 	name, image   string
 	cold, ready   []time.Duration
 	started, used []memory
 	failed, sent  map[string]int
-	how           map[string]string // how a stream ended
-	own           map[string]bool   // with the app's own end
+	how           map[string]string // end of each stream
+	own           map[string]bool   // streams that the app ended
 }
 
 func newContender(name, image string) *contender {
 	return &contender{name: name, image: image, failed: map[string]int{}, sent: map[string]int{}, how: map[string]string{}, own: map[string]bool{}}
 }
 
-// alternate calls do for both, n times, each of them first every other time.
+// alternate calls do n times for both contenders. The order alternates.
 func alternate(n int, both [2]*contender, do func(round int, c *contender)) {
 	for round := range n {
 		for i := range both {
@@ -46,14 +46,14 @@ func alternate(n int, both [2]*contender, do func(round int, c *contender)) {
 	}
 }
 
-// use makes an image the queue-proxy of all Revisions, and waits until all Deployments of
-// the namespace and all their pods have it.
+// use sets the image of the queue-proxy for all Revisions, and waits until all Deployments and
+// pods of the namespace use it.
 func (s *space) use(image string) {
 	s.t.Helper()
 	if err := setQueueImage(image); err != nil {
 		s.t.Fatal(err)
 	}
-	eventually(s.t, "all of "+s.name+" has "+image, func() error {
+	eventually(s.t, "all pods of  "+s.name+" has "+image, func() error {
 		deployments, err := it.api.list("/apis/apps/v1/namespaces/" + s.name + "/deployments")
 		if err != nil {
 			return err
@@ -61,21 +61,21 @@ func (s *space) use(image string) {
 		for _, d := range deployments {
 			for _, c := range d.each("spec", "template", "spec", "containers") {
 				if c.text("name") == sidecarName && c.text("image") != image {
-					return fmt.Errorf("%s has %s", d.name(), c.text("image"))
+					return fmt.Errorf("%s: got image %s", d.name(), c.text("image"))
 				}
 			}
 		}
 		pods, err := it.api.list("/api/v1/namespaces/" + s.name + "/pods")
 		for _, p := range pods {
 			if got := p.spec(sidecarName).text("image"); got != image || !p.condition("Ready") {
-				return fmt.Errorf("%s has %s, ready: %v, ending: %v", p.name(), got, p.condition("Ready"), p.ending())
+				return fmt.Errorf("%s: got image %s, ready: %v, deleted: %v", p.name(), got, p.condition("Ready"), p.ending())
 			}
 		}
 		return err
 	})
 }
 
-func TestFullOurImageBesideKnativesOwn(t *testing.T) {
+func TestFullComparisonWithKnativeImage(t *testing.T) {
 	serving(t)
 	t.Cleanup(func() { _ = setQueueImage(sidecarImage) })
 	both := [2]*contender{newContender("ours", sidecarImage), newContender("Knative's", knativeQueue)}
@@ -93,9 +93,9 @@ func TestFullOurImageBesideKnativesOwn(t *testing.T) {
 	}
 }
 
-// coldStarts measures, from zero pods, requests through the ingress and the activator,
-// and the memory of the sidecars that have just started. To go to zero takes Knative half
-// a minute, so there are some Services, started one after the other.
+// coldStarts measures requests through the ingress and the activator to Services without pods,
+// and the memory of the new sidecars. Knative needs 30 seconds to scale to zero, so several
+// Services are started one after the other.
 func coldStarts(t *testing.T, both [2]*contender) {
 	s := newSpace(t, "beside-cold")
 	hosts := map[string]string{}
@@ -115,11 +115,11 @@ func coldStarts(t *testing.T, both [2]*contender) {
 			status, body := through(hosts[name], "/echo")
 			took := time.Since(begun)
 			if status != 200 {
-				t.Fatalf("%s: got %d %q from zero, want 200", c.name, status, body)
+				t.Fatalf("%s: got %d %q at a cold start, want 200", c.name, status, body)
 			}
 			pod := s.ready("serving.knative.dev/service="+name, 1)[0]
 			if got := pod.spec(sidecarName).text("image"); got != c.image {
-				t.Fatalf("got the image %s, want %s", got, c.image)
+				t.Fatalf("got image %s, want %s", got, c.image)
 			}
 			c.cold, c.ready = append(c.cold, took), append(c.ready, times.took(t, pod.name()))
 			c.started = append(c.started, s.memory(pod))
@@ -141,8 +141,8 @@ func (s *space) memory(pod object) memory {
 	return m
 }
 
-// nothingRuns waits until Knative Services are at zero, and removes the pods that take
-// their time to end, with their containers.
+// nothingRuns waits until the Knative Services are scaled to zero. It deletes the terminating
+// pods with their containers.
 func (s *space) nothingRuns(names ...string) {
 	s.t.Helper()
 	pods, err := it.api.list("/api/v1/namespaces/" + s.name + "/pods")
@@ -160,7 +160,7 @@ func (s *space) nothingRuns(names ...string) {
 		for _, p := range pods {
 			for _, c := range p.containers() {
 				if group, err := groupOfContainer(c.text("containerID")); err == nil {
-					return fmt.Errorf("%s is still there", group)
+					return fmt.Errorf("cgroup %s still exists", group)
 				}
 			}
 		}
@@ -168,7 +168,7 @@ func (s *space) nothingRuns(names ...string) {
 	})
 }
 
-// What happens under traffic.
+// The events under traffic.
 const (
 	newRevision = "a new Revision"
 	podsDeleted = "each of two pods deleted, the second when the first is gone, or after a minute"
@@ -199,8 +199,9 @@ func rollOuts(t *testing.T, both [2]*contender) {
 			one, two := s.newest("one"), s.newest("two")
 			for i := range one {
 				s.kubectl("delete", "pod", one[i], two[i], "--wait=false")
-				// Pods of Knative's may last until the grace period ends, five minutes, for a
-				// stream of HTTP/2. After one minute the new ones have served for long.
+				// With HTTP/2 streams, pods of Knative's image may terminate only at the end of
+				// the grace period of five minutes. After one minute the new pods have served
+				// requests for a long time.
 				_, _ = run(nil, "kubectl", "-n", s.name, "wait", "--for=delete", "pod/"+one[i], "pod/"+two[i], "--timeout=60s")
 				if c.image == sidecarImage {
 					s.gone(one[i])
@@ -221,8 +222,8 @@ func rollOuts(t *testing.T, both [2]*contender) {
 	}
 }
 
-// servesDirectly waits until the requests to a Knative Service's ready Revision go
-// straight to its pods. Those to an older one, which has no pods, do not.
+// servesDirectly waits until requests to the ready Revision of a Knative Service go directly to
+// its pods. Older Revisions without pods are ignored.
 func (s *space) servesDirectly(name string) {
 	s.t.Helper()
 	eventually(s.t, name+" is in mode Serve", func() error {
@@ -239,7 +240,7 @@ func (s *space) servesDirectly(name string) {
 	})
 }
 
-// newest returns the names of the pods of a Knative Service's ready Revision.
+// newest returns the names of the pods of the ready Revision of a Knative Service.
 func (s *space) newest(name string) []string {
 	s.t.Helper()
 	o, err := s.one("serving.knative.dev/v1/services", name)
@@ -253,8 +254,8 @@ func (s *space) newest(name string) []string {
 	return names
 }
 
-// underTraffic counts what became of the requests while something happens: HTTP/1.1 on
-// kept and on fresh connections, POST, h2c, gRPC, WebSockets and event streams.
+// underTraffic counts the results of requests during an event. The clients use HTTP/1.1 with
+// reused and with new connections, POST, h2c, gRPC, WebSockets and event streams.
 func (s *space) underTraffic(c *contender, what string, hosts [2]string, happens func()) {
 	s.t.Helper()
 	v := newClients(s, ingress)
@@ -273,9 +274,9 @@ func (s *space) underTraffic(c *contender, what string, hosts [2]string, happens
 	})
 	v.come("grpc", false, func(v *ledger.Client) { speakGRPC(v); v.Host = hosts[1] })
 	v.streams()
-	time.Sleep(2 * time.Second) // real time: traffic before,
+	time.Sleep(2 * time.Second) // traffic before the event
 	happens()
-	time.Sleep(3 * time.Second) // and after, on connections to what is there then
+	time.Sleep(3 * time.Second) // traffic after the event, on connections to the new pods
 	for _, e := range v.leave() {
 		c.sent[what]++
 		if e.Verdict != ledger.FromApp {
@@ -287,8 +288,8 @@ func (s *space) underTraffic(c *contender, what string, hosts [2]string, happens
 	}
 }
 
-// endsOfStreams deletes pods with a stream each and takes note of how the client's side
-// of it ends. The apps end their streams properly when they get SIGTERM.
+// endsOfStreams deletes pods with one stream each and records how the stream ends for the
+// client. The apps end their streams on SIGTERM.
 func endsOfStreams(t *testing.T, both [2]*contender) {
 	s := newSpace(t, "beside-streams")
 	services := func(timeout int) []kservice {
@@ -327,24 +328,24 @@ func endsOfStreams(t *testing.T, both [2]*contender) {
 			c.own[key], c.how[key] = v.result()
 			t.Logf("%s: %s: %s", c.name, key, c.how[key])
 			if c.image == sidecarImage && !c.own[key] {
-				t.Errorf("%s: got the end %q, want the app's own", key, c.how[key])
+				t.Errorf("%s: got end %q, want the end by the app", key, c.how[key])
 			}
 		}
 	})
 }
 
-// timeouts are the timeoutSeconds of the Revisions whose streams are looked at. Knative
-// makes them the pods' grace periods.
+// timeouts lists the timeoutSeconds of the Revisions with streams. Knative uses these values as
+// grace periods of the pods.
 var timeouts = []int{60, 20}
 
-// kinds are those of streams.
+// kinds lists the kinds of streams.
 var kinds = []string{"WebSocket", "SSE", "gRPC"}
 
 func streamKey(kind string, timeout int) string {
 	return fmt.Sprintf("%s, `timeoutSeconds: %d`", kind, timeout)
 }
 
-// besideTable is what was measured, in Markdown.
+// besideTable returns the results as a Markdown table.
 func besideTable(both [2]*contender) string {
 	var b strings.Builder
 	b.WriteString("| | ours | Knative's |\n|---|---|---|\n")
@@ -372,10 +373,10 @@ func besideTable(both [2]*contender) string {
 	return b.String()
 }
 
-// spread is the median of times, and the least and the most, in milliseconds.
+// spread returns the median, the minimum and the maximum in milliseconds.
 func spread(all []time.Duration) string {
 	if len(all) == 0 {
-		return "" // that part did not run
+		return "" // this part did not run
 	}
 	sorted := slices.Sorted(slices.Values(all))
 	return fmt.Sprintf("%d (%d to %d)", sorted[len(sorted)/2].Milliseconds(), sorted[0].Milliseconds(), sorted[len(sorted)-1].Milliseconds())

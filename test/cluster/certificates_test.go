@@ -18,15 +18,15 @@ import (
 	"time"
 )
 
-// An authority signs the certificates of one run.
+// An authority signs the certificates of a run.
 type authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 	pem  []byte
 }
 
-// makeCertificates makes the certificates of the cluster, and who asks the API server
-// gets a file that says how.
+// makeCertificates creates the certificates of the cluster and the kubeconfig files of the
+// clients of the API server.
 func makeCertificates(dir string) error {
 	ca, err := newAuthority(dir, "ca")
 	if err != nil {
@@ -82,7 +82,7 @@ current-context: x
 	return nil
 }
 
-// newAuthority makes an authority whose certificate is in dir/name.crt.
+// newAuthority creates a certificate authority with its certificate in dir/name.crt.
 func newAuthority(dir, name string) (*authority, error) {
 	key, err := newKey()
 	if err != nil {
@@ -103,7 +103,7 @@ func newAuthority(dir, name string) (*authority, error) {
 	return a, errors.Join(os.WriteFile(dir+"/"+name+".crt", a.pem, 0o644), writeKey(dir+"/"+name+".key", key))
 }
 
-// sign returns a certificate for clients and for servers of these hosts, and its key.
+// sign returns a certificate for a client and for a server with the given hosts, and its key.
 func (a *authority) sign(organization, common string, hosts []string) (cert, secret []byte, err error) {
 	key, err := newKey()
 	if err != nil {
@@ -155,7 +155,7 @@ func readAuthority(file string) (*x509.CertPool, error) {
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(text) {
-		return nil, fmt.Errorf("%s: no certificate", file)
+		return nil, fmt.Errorf("%s: no certificate found", file)
 	}
 	return pool, nil
 }

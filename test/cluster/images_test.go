@@ -15,16 +15,16 @@ import (
 	"strings"
 )
 
-// The images of this checkout. A node has them all: nothing is fetched.
+// The images of this checkout. The node contains all images, so it does not pull any.
 const (
 	sidecarImage  = "localhost/queue-proxy:dev"
 	injectorImage = "localhost/queue-proxy-injector:dev"
-	appImage      = "dev.local/sample-app:dev" // Knative asks no registry about dev.local
+	appImage      = "dev.local/sample-app:dev" // Knative does not resolve the tags of images in dev.local
 	readmeImage   = "registry.example/queue-proxy:1"
 )
 
-// importImages gives containerd the images of the checkout, as `make image` built them,
-// and the one that holds a pod's namespaces.
+// importImages imports the images that `make image` built, and the pause image, into
+// containerd.
 func (m *machine) importImages() error {
 	built, err := filepath.Abs("../../bin/cluster")
 	if err != nil {
@@ -37,14 +37,14 @@ func (m *machine) importImages() error {
 	}
 	for _, name := range []string{"queue-proxy", "queue-proxy-injector"} {
 		if _, err := run(nil, "ctr", "-n", "k8s.io", "images", "import", built+"/images/"+name+".tar"); err != nil {
-			return fmt.Errorf("%w (test/cluster/setup makes it)", err)
+			return fmt.Errorf("%w (run test/cluster/setup)", err)
 		}
 	}
 	_, err = run(nil, "ctr", "-n", "k8s.io", "images", "tag", sidecarImage, readmeImage)
 	return err
 }
 
-// importProgram gives containerd an image that is one static program.
+// importProgram imports an image with one static program into containerd.
 func (m *machine) importProgram(program, ref, as string) error {
 	text, err := os.ReadFile(program)
 	if err != nil {
@@ -53,8 +53,8 @@ func (m *machine) importProgram(program, ref, as string) error {
 	return m.importFiles(ref, as, map[string][]byte{strings.TrimPrefix(as, "/"): text})
 }
 
-// importFiles gives containerd an image of executable files that starts one of them,
-// with a /tmp as other base images have.
+// importFiles imports an image with executable files and a directory /tmp into containerd. The
+// entrypoint is one of the files.
 func (m *machine) importFiles(ref, entrypoint string, files map[string][]byte) error {
 	layer, err := tarball(files, "tmp")
 	if err != nil {
@@ -85,8 +85,8 @@ func (m *machine) importFiles(ref, entrypoint string, files map[string][]byte) e
 	return errors.Join(err, os.Remove(file))
 }
 
-// tarball returns an archive of executable files, with the folders that they are in, and
-// of folders that everybody may write to.
+// tarball returns an archive of executable files with their directories, and of directories
+// that all users can write to.
 func tarball(files map[string][]byte, folders ...string) ([]byte, error) {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)

@@ -20,10 +20,10 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/ledger"
 )
 
-// These tests change the whole cluster, so they run one after the other and before those
-// that are parallel.
+// These tests change the whole cluster, so they do not run in parallel. They run before the
+// parallel tests.
 
-// injector runs the injector's command line on a manifest.
+// injector runs the injector command with a manifest as its input.
 func injector(t *testing.T, manifest string, args ...string) string {
 	t.Helper()
 	out, err := run([]byte(manifest), append([]string{"../../bin/injector"}, args...)...)
@@ -33,13 +33,13 @@ func injector(t *testing.T, manifest string, args ...string) string {
 	return out
 }
 
-func TestTheReadmesCommandsInjectAndTakeBackAWorkloadUnderTraffic(t *testing.T) {
+func TestReadmeCommandsInjectAndUninject(t *testing.T) {
 	s := newSpace(t, "readme", restricted)
 	file := t.TempDir() + "/app.yaml"
 	if err := os.WriteFile(file, []byte(app{name: "shop", replicas: 2}.manifest()), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	// Without a sidecar requests are lost in any roll-out, so the visits begin with it.
+	// Without a sidecar, rollouts lose requests, so the clients start after the injection.
 	s.kubectl("apply", "-f", file)
 	s.ready("app=shop", 2)
 	shell := func(line string) string {
@@ -56,14 +56,14 @@ func TestTheReadmesCommandsInjectAndTakeBackAWorkloadUnderTraffic(t *testing.T) 
 	}
 	readme := commands(t, "../../README.md", "bin/injector explain", "bin/injector inject", "kubectl exec")
 	if said := shell(readme[0]); !strings.Contains(said, "queue-proxy") {
-		t.Errorf("%s: got %q, want what would change", readme[0], said)
+		t.Errorf("%s: got %q, want the changes", readme[0], said)
 	}
 	shell(strings.Replace(readme[1], "inject -f", "inject --settings REQUEST_LOG=true -f", 1))
 	s.rolled("shop")
 	pod := s.ready("app=shop", 2)[0]
 	s.hasSidecar(pod)
 	if said := shell(strings.Replace(readme[2], "POD", pod.name(), 1)); !strings.Contains(said, "ready") {
-		t.Errorf("%s: got %q, want that it is ready", readme[2], said)
+		t.Errorf("%s: got %q, want ready", readme[2], said)
 	}
 
 	c := newClients(s, s.service("shop"))
@@ -79,21 +79,23 @@ func TestTheReadmesCommandsInjectAndTakeBackAWorkloadUnderTraffic(t *testing.T) 
 	s.rolled("shop")
 	for _, p := range s.ready("app=shop", 2) {
 		if p.spec(sidecarName) != nil {
-			t.Errorf("after uninject: got a sidecar in %s, want none", p.name())
+			t.Errorf("got a sidecar in %s after uninject, want none", p.name())
 		}
 	}
 }
 
-// A Service by number loses the pods that have no sidecar yet, if it follows at once. In the
-// README's two steps it loses nobody: not while the pods roll, and not when it follows. The app
-// waits before its end, as one does that loses no request without a sidecar.
-func TestTheReadmesTwoStepsLoseNoRequest(t *testing.T) {
+// If a Service with a numeric target port switches to the sidecar immediately, it loses the
+// pods without a sidecar. With the two steps of the README no request is lost, neither during
+// the rollout nor during the switch of the Service. The app waits before it exits, like an app
+// that loses no requests without a sidecar.
+func TestReadmeTwoStepsLoseNoRequest(t *testing.T) {
 	s := newSpace(t, "steps", restricted)
 	original := strings.NewReplacer("name: http, containerPort", "containerPort", "port: http}", "port: 8080}", "targetPort: http", "targetPort: 8080").Replace(
 		app{name: "shop", replicas: 2, more: `lifecycle: {preStop: {sleep: {seconds: 5}}}`}.manifest())
 	s.apply(original)
 	s.ready("app=shop", 2)
-	// What goes past the sidecar is in no log of it, so these clients count for themselves.
+	// The sidecar does not log requests that bypass it, so these clients count their own
+	// requests.
 	address := s.service("shop")
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -117,11 +119,11 @@ func TestTheReadmesTwoStepsLoseNoRequest(t *testing.T) {
 	s.apply(first)
 	s.rolled("shop")
 	if said, err := run([]byte(s.kubectl("get", "pods,services", "-o", "json")), "../../bin/injector", "status"); err != nil {
-		t.Errorf("%s: got %q and %v, want that the second step may come", readme[1], said, err)
+		t.Errorf("%s: got %q and %v, want success of status before the second step", readme[1], said, err)
 	}
 	second := injector(t, original, "inject", "--step=services", "--image="+sidecarImage)
 	if !strings.Contains(first, "targetPort: 8080") || !strings.Contains(second, "targetPort: 8012") {
-		t.Errorf("%s: got\n%s\nand\n%s\nwant the Service to follow in the second step", readme[2], first, second)
+		t.Errorf("%s: got\n%s\nand\n%s\nwant the Service to target the sidecar only in the second step", readme[2], first, second)
 	}
 	s.apply(second)
 	time.Sleep(3 * time.Second)
@@ -134,13 +136,13 @@ func TestTheReadmesTwoStepsLoseNoRequest(t *testing.T) {
 	for said := range failed {
 		t.Error(said)
 	}
-	t.Logf("%d requests in two steps", served.Load())
+	t.Logf("served %d requests in two steps", served.Load())
 	if served.Load() < 100 {
-		t.Errorf("got %d requests served, want at least 100", served.Load())
+		t.Errorf("served %d requests, want at least 100", served.Load())
 	}
 }
 
-// commands returns the lines of a document that begin so, without their comments.
+// commands returns the first line of a document with each prefix, without comments.
 func commands(t *testing.T, file string, beginnings ...string) []string {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -157,33 +159,33 @@ next:
 				continue next
 			}
 		}
-		t.Fatalf("%s: got no command that begins with %q", file, b)
+		t.Fatalf("%s: no command with prefix %q found", file, b)
 	}
 	return found
 }
 
-// rolled waits until a roll-out is complete, and its old pods are gone.
+// rolled waits until a rollout is complete and the old pods are deleted.
 func (s *space) rolled(deployment string) {
 	s.t.Helper()
 	s.kubectl("rollout", "status", "deployment/"+deployment, "--timeout=120s")
-	eventually(s.t, "the old pods of "+deployment+" are gone", func() error {
+	eventually(s.t, "the old pods of "+deployment+" are deleted", func() error {
 		all, err := it.api.list("/api/v1/namespaces/" + s.name + "/pods?labelSelector=app%3D" + deployment)
 		for _, p := range all {
 			if p.ending() {
-				return fmt.Errorf("%s is ending", p.name())
+				return fmt.Errorf("%s is terminating", p.name())
 			}
 		}
 		return err
 	})
 }
 
-func TestTheExampleIsAcceptedByTheAPIServer(t *testing.T) {
+func TestExampleManifestsAreValid(t *testing.T) {
 	for _, file := range []string{"before.yaml", "after.yaml"} {
 		kubectl(t, "apply", "--dry-run=server", "--validate=strict", "-f", "../../deploy/example/"+file)
 	}
 }
 
-func TestTheAdmissionPolicyInjectsAloneAndBesideTheWebhookOnce(t *testing.T) {
+func TestAdmissionPolicyInjectsOneSidecar(t *testing.T) {
 	policy := injector(t, "", "policy", "--image="+sidecarImage, "--concurrency=4")
 	apply(t, policy)
 	t.Cleanup(func() { _, _ = run([]byte(policy), "kubectl", "delete", "--wait", "-f", "-") })
@@ -192,11 +194,11 @@ func TestTheAdmissionPolicyInjectsAloneAndBesideTheWebhookOnce(t *testing.T) {
 			webhook(t)
 		}
 		s := newSpace(t, "policy-"+stage, restricted, wanted)
-		// The policy takes no pod with options of its own, and a policy needs a moment.
-		eventually(t, "the policy holds", func() error {
+		// The policy excludes pods with annotations, and it takes effect after a short time.
+		eventually(t, "the policy takes effect", func() error {
 			out, err := run([]byte(app{name: "try"}.pod()), "kubectl", "-n", s.name, "apply", "--dry-run=server", "-o", "json", "-f", "-")
 			if err == nil && !strings.Contains(out, sidecarName) {
-				err = fmt.Errorf("a pod without a sidecar")
+				err = fmt.Errorf("got a pod without a sidecar")
 			}
 			return err
 		})
@@ -219,12 +221,12 @@ func TestTheAdmissionPolicyInjectsAloneAndBesideTheWebhookOnce(t *testing.T) {
 	}
 }
 
-func TestTheWebhookInjectsIntoARestrictedNamespaceByDeploysCommands(t *testing.T) {
+func TestWebhookInjectsIntoRestrictedNamespace(t *testing.T) {
 	webhook(t)
 	s := newSpace(t, "shop", restricted)
 	s.apply(app{name: "web", replicas: 2, annotations: logged()}.manifest())
 	s.ready("app=web", 2)
-	// As deploy/README.md has it.
+	// The commands are those of deploy/README.md.
 	for _, line := range commands(t, "../../deploy/README.md", "kubectl label namespace shop queue-proxy.dev/inject=true", "kubectl rollout restart deployment -n shop") {
 		kubectl(t, strings.Fields(line)[1:]...)
 	}
@@ -232,7 +234,7 @@ func TestTheWebhookInjectsIntoARestrictedNamespaceByDeploysCommands(t *testing.T
 	for _, p := range s.ready("app=web", 2) {
 		s.hasSidecar(p)
 		if image := p.spec(sidecarName).text("image"); !strings.Contains(image, "@sha256:") {
-			t.Errorf("got the image %s, want it by digest", image)
+			t.Errorf("got image %s, want a digest", image)
 		}
 	}
 	kubectl(t, "label", "namespace", "shop", "queue-proxy.dev/inject-")
@@ -240,7 +242,7 @@ func TestTheWebhookInjectsIntoARestrictedNamespaceByDeploysCommands(t *testing.T
 	s.rolled("web")
 	for _, p := range s.ready("app=web", 2) {
 		if p.spec(sidecarName) != nil {
-			t.Errorf("without the label: got a sidecar in %s, want none", p.name())
+			t.Errorf("got a sidecar in %s without the label, want none", p.name())
 		}
 	}
 }
@@ -250,7 +252,7 @@ type dryRuns struct {
 	pod     []byte // JSON
 	url     string
 	created int
-	images  map[string]int // number of pods for each image of the sidecar; "" if a pod has no sidecar
+	images  map[string]int // number of pods by image of the sidecar; the key is empty for pods without a sidecar
 	refused []string       // errors and responses other than 201
 }
 
@@ -308,7 +310,7 @@ func (d *dryRuns) start() (stop func()) {
 	}
 }
 
-func TestTheOverlayHALetsInNoPodWithoutASidecarWhileTheInjectorRolls(t *testing.T) {
+func TestOverlayHAInjectsDuringInjectorRollOut(t *testing.T) {
 	webhook(t)
 	kubectl(t, "apply", "-k", overlay(t, "ha"))
 	kubectl(t, "-n", "queue-proxy", "rollout", "status", "deployment/queue-proxy-injector", "--timeout=120s")
@@ -353,7 +355,7 @@ func TestNewPodsHaveNewImageAfterInjectorUpgrade(t *testing.T) {
 	}
 }
 
-func TestANodeThatStartsAgainLosesNoRequest(t *testing.T) {
+func TestNodeRestartLosesNoRequest(t *testing.T) {
 	webhook(t)
 	s := newSpace(t, "restart", restricted, wanted)
 	address := s.run(app{name: "web", replicas: 2, annotations: logged()})
@@ -364,11 +366,11 @@ func TestANodeThatStartsAgainLosesNoRequest(t *testing.T) {
 	if err := it.restartNode(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "all sidecars have been started again", func() error {
+	eventually(t, "all sidecars have restarted", func() error {
 		pods, err := s.pods("app=web")
 		for _, p := range pods {
 			if n := p.container(sidecarName).number("restartCount"); n == 0 {
-				return fmt.Errorf("%s has not", p.name())
+				return fmt.Errorf("%s has not restarted", p.name())
 			}
 		}
 		return err
@@ -376,7 +378,7 @@ func TestANodeThatStartsAgainLosesNoRequest(t *testing.T) {
 	for _, p := range s.ready("app=web", 2) {
 		s.hasSidecar(p)
 	}
-	eventually(t, "the Service answers again", func() error {
+	eventually(t, "the Service responds again", func() error {
 		if status, body := ask("GET", "http://"+address+"/bytes/1"); status != 200 {
 			return fmt.Errorf("%d %s", status, body)
 		}
@@ -385,6 +387,6 @@ func TestANodeThatStartsAgainLosesNoRequest(t *testing.T) {
 	time.Sleep(2 * time.Second)
 	row := c.reconcile("node is killed and restarted", ledger.Exceptions{Log: true, End: true})
 	if row.count[ledger.FromApp] == 0 || row.count[ledger.Broken] == 0 {
-		t.Errorf("got %v, want answers of the app, and broken ones: else there was no restart", row.count)
+		t.Errorf("got %v, want responses of the app and broken requests because of the restart", row.count)
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/ledger"
 )
 
-// ingress is where requests for Knative Services go.
+// ingress is the address for requests to Knative Services.
 const ingress = nodeAddress + ":80"
 
 // through sends a request through the ingress.
@@ -26,7 +26,7 @@ func through(host, path string, fields ...string) (int, string) {
 	return ask(http.MethodGet, "http://"+ingress+path, append([]string{"Host: " + host}, fields...)...)
 }
 
-func TestAServiceGoesToZeroAndComesBackForItsNextRequest(t *testing.T) {
+func TestServiceScalesToZeroAndBack(t *testing.T) {
 	serving(t)
 	t.Parallel()
 	s := newSpace(t, "zero")
@@ -35,20 +35,20 @@ func TestAServiceGoesToZeroAndComesBackForItsNextRequest(t *testing.T) {
 		s.atZero("web")
 		begun := time.Now()
 		if status, body := through(host, "/echo"); status != 200 {
-			t.Fatalf("got %d %q from zero, want 200", status, body)
+			t.Fatalf("got %d %q at a cold start, want 200", status, body)
 		}
-		t.Logf("start %d from zero: %v", i+1, time.Since(begun).Round(time.Millisecond))
+		t.Logf("cold start %d: %v", i+1, time.Since(begun).Round(time.Millisecond))
 	}
 	pods, err := s.pods("serving.knative.dev/service=web")
 	if err != nil || len(pods) == 0 {
-		t.Fatalf("got the pods %v, %v, want one", pods, err)
+		t.Fatalf("got pods %v, %v, want one", pods, err)
 	}
 	if image := pods[len(pods)-1].spec(sidecarName).text("image"); image != sidecarImage {
-		t.Errorf("got the image %q of the queue-proxy, want ours, %s", image, sidecarImage)
+		t.Errorf("got image %q of the queue-proxy, want %s", image, sidecarImage)
 	}
 }
 
-func TestTheAutoscalerScalesByTheSidecarsStatisticsAlone(t *testing.T) {
+func TestAutoscalerUsesSidecarStatistics(t *testing.T) {
 	serving(t)
 	t.Parallel()
 	s := newSpace(t, "autoscale")
@@ -67,7 +67,7 @@ func TestTheAutoscalerScalesByTheSidecarsStatisticsAlone(t *testing.T) {
 	s.atZero("web")
 }
 
-func TestContainerConcurrencyHoldsInEachPodOfARevision(t *testing.T) {
+func TestContainerConcurrencyAppliesToEachPod(t *testing.T) {
 	serving(t)
 	t.Parallel()
 	s := newSpace(t, "concurrency")
@@ -85,13 +85,13 @@ func TestContainerConcurrencyHoldsInEachPodOfARevision(t *testing.T) {
 		_, text := ask("GET", "http://"+pod.text("status", "podIP")+":8080/max")
 		var ledger struct{ Max, Ended int }
 		if err := json.Unmarshal([]byte(text), &ledger); err != nil || ledger.Max > 2 || ledger.Ended == 0 {
-			t.Errorf("%s: got the app's ledger %s, want some requests, at most 2 at once", pod.name(), text)
+			t.Errorf("%s: got request counts %s of the app, want some requests and at most 2 concurrent ones", pod.name(), text)
 		}
 	}
 	c.allServed("Knative: containerConcurrency 2 with the activator")
 }
 
-func TestBothTimeoutsOfARevisionHold(t *testing.T) {
+func TestRevisionTimeoutsApply(t *testing.T) {
 	serving(t)
 	t.Parallel()
 	s := newSpace(t, "timeouts")
@@ -101,13 +101,13 @@ func TestBothTimeoutsOfARevisionHold(t *testing.T) {
 			t.Errorf("%s: got %d %q, want %d", path, status, body, want)
 		}
 	}
-	// The whole takes too long, in its midst: the answer must not look whole.
+	// The complete response takes too long, so it must be visibly truncated.
 	pod := s.ready("serving.knative.dev/service=web", 1)[0]
 	if status, body := ask("GET", "http://"+pod.text("status", "podIP")+":8012/sse?n=30&ms=500"); status != 0 {
-		t.Errorf("an answer of 15 s: got %d and %d bytes, want it visibly cut at 8 s", status, len(body))
+		t.Errorf("response of 15 s: got %d and %d bytes, want a visible truncation after 8 s", status, len(body))
 	}
-	// What stands before the sidecar decides what its own client sees: the activator of
-	// v0.51.0 ends such an answer as if it were whole.
+	// A proxy in front of the sidecar determines what its client receives: the activator of
+	// v0.51.0 ends such a response as if it were complete.
 	straight := s.deploy(kservice{name: "direct", annotations: always(direct...), spec: []string{"timeoutSeconds: 8"}})
 	s.mode("direct", "Serve")
 	for how, h := range map[string]string{"activator and ingress": host, "the ingress": straight} {
@@ -116,7 +116,7 @@ func TestBothTimeoutsOfARevisionHold(t *testing.T) {
 	}
 }
 
-func TestARevisionWithSeveralContainersIsReadyWhenAllAre(t *testing.T) {
+func TestRevisionReadinessIncludesAllContainers(t *testing.T) {
 	serving(t)
 	t.Parallel()
 	s := newSpace(t, "containers")
@@ -128,16 +128,16 @@ func TestARevisionWithSeveralContainersIsReadyWhenAllAre(t *testing.T) {
 		t.Errorf("got %d %q, want 200", status, body)
 	}
 	ask("POST", "http://"+pod.text("status", "podIP")+":8091/ready?status=503")
-	eventually(t, "the pod is not ready when its second container is not", func() error {
+	eventually(t, "the pod is not ready because of its second container", func() error {
 		o, err := s.one("pods", pod.name())
 		if err == nil && o.condition("Ready") {
-			err = fmt.Errorf("it is")
+			err = fmt.Errorf("the pod is ready")
 		}
 		return err
 	})
 }
 
-func TestEveryProtocolReachesARevision(t *testing.T) {
+func TestRevisionSupportsEachProtocol(t *testing.T) {
 	serving(t)
 	t.Parallel()
 	s := newSpace(t, "protocols")
@@ -157,7 +157,7 @@ func TestEveryProtocolReachesARevision(t *testing.T) {
 	c.allServed("Knative: HTTP/1.1, h2c, gRPC, WebSocket, server-sent events")
 }
 
-func TestKnativesGRPCImageAnswersThroughTheSidecar(t *testing.T) {
+func TestKnativeGRPCImageResponds(t *testing.T) {
 	serving(t)
 	t.Parallel()
 	s := newSpace(t, "grpc")
@@ -168,7 +168,7 @@ func TestKnativesGRPCImageAnswersThroughTheSidecar(t *testing.T) {
 	defer transport.CloseIdleConnections()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	// A message of six bytes: field 1, the text "ping".
+	// A message of six bytes with the text "ping" in field 1.
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+ingress+"/ping.PingService/Ping", strings.NewReader("\x00\x00\x00\x00\x06\x0a\x04ping"))
 	if err != nil {
 		t.Fatal(err)
@@ -183,11 +183,11 @@ func TestKnativesGRPCImageAnswersThroughTheSidecar(t *testing.T) {
 	defer a.Body.Close()
 	body, err := io.ReadAll(a.Body)
 	if err != nil || !bytes.Contains(body, []byte("ping")) || a.Trailer.Get("Grpc-Status") != "0" {
-		t.Errorf("got %q, %v and the trailers %v, want ping and Grpc-Status 0", body, err, a.Trailer)
+		t.Errorf("got %q, %v and trailers %v, want ping and Grpc-Status 0", body, err, a.Trailer)
 	}
 }
 
-func TestAWebSocketGetsTheAppsOwnCloseWhenItsPodEnds(t *testing.T) {
+func TestWebSocketReceivesCloseOfApp(t *testing.T) {
 	serving(t)
 	t.Parallel()
 	s := newSpace(t, "websocket")
@@ -219,16 +219,16 @@ func TestAWebSocketGetsTheAppsOwnCloseWhenItsPodEnds(t *testing.T) {
 		said++
 		time.Sleep(200 * time.Millisecond)
 	}
-	t.Logf("%d messages after the deletion, then %v", said, err)
+	t.Logf("got %d messages after the deletion, then %v", said, err)
 	if code := websocket.CloseStatus(err); code != websocket.StatusNormalClosure {
-		t.Errorf("got the close %d (%v) after %d messages, want the app's own, 1000", code, err, said)
+		t.Errorf("got close code %d (%v) after %d messages, want 1000 of the app", code, err, said)
 	}
 	if said < 10 {
-		t.Errorf("got %d messages back after the deletion, want those of some seconds", said)
+		t.Errorf("got %d messages after the deletion, want at least 10", said)
 	}
 }
 
-func TestATagHasAnAddressOfItsOwn(t *testing.T) {
+func TestTrafficTagHasAddress(t *testing.T) {
 	serving(t)
 	t.Parallel()
 	s := newSpace(t, "tags")
@@ -241,7 +241,7 @@ func TestATagHasAnAddressOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestRollOutsAndAnImageSwitchUnderTrafficLoseNoRequest(t *testing.T) {
+func TestRollOutsLoseNoRequest(t *testing.T) {
 	serving(t)
 	s := newSpace(t, "switch")
 	start := func() *clients {
@@ -267,24 +267,24 @@ func TestRollOutsAndAnImageSwitchUnderTrafficLoseNoRequest(t *testing.T) {
 	time.Sleep(2 * time.Second)
 	c.allServed("Knative: new Revisions of two Services")
 
-	// From ours to Knative's own and back: every Revision rolls.
+	// Switching from our image to Knative's image and back rolls all Revisions.
 	c = start()
 	for _, image := range []string{knativeQueue, sidecarImage} {
 		if err := setQueueImage(image); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "every pod has "+image+", and the old ones are gone", func() error {
+		eventually(t, "all pods have image "+image+" and old pods are deleted", func() error {
 			pods, err := it.api.list("/api/v1/namespaces/" + s.name + "/pods")
 			for _, p := range pods {
 				if got := p.spec(sidecarName).text("image"); got != image || !p.condition("Ready") {
-					return fmt.Errorf("%s has %s, ready: %v, ending: %v", p.name(), got, p.condition("Ready"), p.ending())
+					return fmt.Errorf("%s: got image %s, ready: %v, deleted: %v", p.name(), got, p.condition("Ready"), p.ending())
 				}
 			}
 			return err
 		})
 	}
 	time.Sleep(2 * time.Second)
-	// Knative's queue-proxy keeps no ledger that could be held against the others.
+	// Knative's queue-proxy has no log of all requests that could be compared.
 	entries := c.leave()
 	row := &result{scenario: "Knative: change of the image to Knative's and back"}
 	for _, e := range entries {
@@ -299,7 +299,7 @@ func TestRollOutsAndAnImageSwitchUnderTrafficLoseNoRequest(t *testing.T) {
 	}
 }
 
-func TestKnativesPodsAreLeftAloneByTheInjector(t *testing.T) {
+func TestInjectorSkipsKnativePods(t *testing.T) {
 	serving(t)
 	webhook(t)
 	t.Parallel()
@@ -310,10 +310,10 @@ func TestKnativesPodsAreLeftAloneByTheInjector(t *testing.T) {
 	}
 	pod := s.ready("serving.knative.dev/service=web", 1)[0]
 	if got := len(pod.each("spec", "containers")); got != 2 {
-		t.Errorf("got %d containers, want the app and Knative's queue-proxy", got)
+		t.Errorf("got %d containers, want 2", got)
 	}
 	if status := pod.text("metadata", "annotations", "queue-proxy.dev/status"); status != "" {
-		t.Errorf("got the annotation queue-proxy.dev/status %q, want none", status)
+		t.Errorf("got annotation queue-proxy.dev/status %q, want none", status)
 	}
 }
 
@@ -323,7 +323,7 @@ func TestInternalTLSReachesTheSidecar(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !strings.Contains(manifest, "system-internal-tls") {
-		t.Skipf("%s has no system-internal-tls", *release)
+		t.Skipf("%s does not support system-internal-tls", *release)
 	}
 	serving(t)
 	if err := patchConfig("network", `{"system-internal-tls":"Enabled"}`); err != nil {
@@ -334,7 +334,7 @@ func TestInternalTLSReachesTheSidecar(t *testing.T) {
 		_, _ = run(nil, "kubectl", "-n", "knative-serving", "rollout", "restart", "deployment/activator")
 		_ = it.rollouts("activator")
 	})
-	// The activator reads the setting when it starts.
+	// The activator reads the setting at startup.
 	kubectl(t, "-n", "knative-serving", "rollout", "restart", "deployment/activator")
 	if err := it.rollouts("activator"); err != nil {
 		t.Fatal(err)
@@ -347,12 +347,12 @@ func TestInternalTLSReachesTheSidecar(t *testing.T) {
 			v.Host, v.Requests = host, []ledger.Request{ledger.Get("/bytes/3000", 3000), ledger.Post("/sink", 1000)}
 		})
 	}
-	// Earlier releases keep the activator in the way of all Revisions with internal TLS.
+	// With internal TLS, earlier releases keep the activator in the path of all Revisions.
 	if *release == newestRelease {
 		s.mode("direct", "Serve")
 	}
 	pod := s.ready("serving.knative.dev/service=direct", 1)[0]
-	eventually(t, "the sidecar speaks TLS", func() error {
+	eventually(t, "the sidecar serves TLS", func() error {
 		if status, body := askOver(overTLS(), "GET", "https://"+pod.text("status", "podIP")+":8112/echo"); status != 200 {
 			return fmt.Errorf("%d %s", status, body)
 		}
@@ -362,6 +362,6 @@ func TestInternalTLSReachesTheSidecar(t *testing.T) {
 	s.gone(pod.name())
 	c.allServed("Knative: internal TLS, a pod is deleted")
 	if secure := strings.Count(strings.Join(s.pod.lines(sidecarName), "\n"), `"protocol"`); secure == 0 {
-		t.Error("got no line of the request log, want some")
+		t.Error("got no request log lines, want some")
 	}
 }

@@ -12,19 +12,19 @@ import (
 	"time"
 )
 
-// podLogs holds the logs of all containers of a namespace. It opens each as soon as it
-// is there and reads it at the end: the kubelet removes the files with the pod, and an
-// open file stays.
+// podLogs stores the logs of all containers of a namespace. It opens each log file as soon as
+// it exists and reads it at the end, because the kubelet deletes the files with the pod, but an
+// open file remains readable.
 type podLogs struct {
 	space string
 	end   chan struct{}
 	done  chan struct{}
 
-	mu    sync.Mutex // protects all below
+	mu    sync.Mutex // protects the following field
 	files map[string]*os.File
 }
 
-// A containerLog is what a container has printed.
+// A containerLog is the output of a container.
 type containerLog struct {
 	pod, container string
 	lines          []string
@@ -47,7 +47,7 @@ func followLogs(space string) *podLogs {
 	return l
 }
 
-// look opens the logs that are new. A container that was started again has another one.
+// look opens new log files. A restarted container has a new log file.
 func (l *podLogs) look() {
 	found, _ := filepath.Glob("/var/log/pods/" + l.space + "_*/*/*.log")
 	l.mu.Lock()
@@ -69,7 +69,7 @@ func (l *podLogs) stop() {
 	}
 }
 
-// all returns what every container has printed until now, in the order of their starts.
+// all returns the current output of all containers in the order in which they started.
 func (l *podLogs) all() []containerLog {
 	l.look()
 	l.mu.Lock()
@@ -92,7 +92,7 @@ func (l *podLogs) all() []containerLog {
 	return logs
 }
 
-// lines returns what the containers of a name have printed in all pods.
+// lines returns the output of all containers with a name.
 func (l *podLogs) lines(container string) []string {
 	var all []string
 	for _, c := range l.all() {
@@ -103,11 +103,11 @@ func (l *podLogs) lines(container string) []string {
 	return all
 }
 
-// linesOf takes apart the format of a container runtime's logs: time, stream, F or P for
-// a part of a line that goes on, and the text.
+// linesOf parses the log format of container runtimes: time, stream, F or P (P for a partial
+// line), and the text.
 func linesOf(text string) []string {
 	var lines []string
-	parts := map[string]string{} // of each stream
+	parts := map[string]string{} // partial line of each stream
 	for line := range strings.Lines(text) {
 		f := strings.SplitN(strings.TrimSuffix(line, "\n"), " ", 4)
 		if len(f) < 4 {

@@ -21,7 +21,7 @@ import (
 	"time"
 )
 
-// The addresses are of the range for benchmarks (RFC 2544), which no machine has.
+// The addresses are in the range for benchmarks (RFC 2544), which machines do not use.
 const (
 	nodeAddress    = "198.18.0.1"
 	gatewayAddress = "198.18.0.254"
@@ -31,23 +31,23 @@ const (
 	apiServer      = "https://" + nodeAddress + ":6443"
 	nodeName       = "node1"
 
-	// patience bounds every wait for something of the cluster, on a slow machine.
+	// patience is the maximum duration of each wait for the cluster on a slow machine.
 	patience = 2 * time.Minute
 )
 
 //go:embed conf
 var confs embed.FS
 
-// A machine is the node with its control plane. Its methods are for one goroutine.
+// A machine is the node with its control plane. Its methods must be called from one goroutine.
 type machine struct {
 	state, group, logs  string
-	kubernetes, knative string // folders of programs
+	kubernetes, knative string // directories of programs
 	daemons             map[string]*daemon
 	api                 *api
 	serving             knativeState
 }
 
-// it is the cluster of this run: a second one would need another machine.
+// it is the cluster of this run. A process can run only one cluster.
 var it *machine
 
 // A daemon is a program that runs until it is stopped.
@@ -59,11 +59,12 @@ type daemon struct {
 	log  string
 }
 
-// withCluster starts the cluster, runs the tests in it, and stops it.
+// withCluster starts the cluster, runs the tests and stops the cluster.
 func withCluster(m *testing.M) (code int, err error) {
 	begun := time.Now()
 	if it, err = startCluster(); it != nil {
-		// The namespaces end with us; this is so that the end is an orderly one.
+		// The kernel stops the daemons with the namespaces, so this only makes the shutdown
+		// orderly.
 		defer it.stopAll()
 	}
 	if err != nil {
@@ -77,7 +78,7 @@ func withCluster(m *testing.M) (code int, err error) {
 	return code, report(code == 0)
 }
 
-// wait says how to reach the cluster, and returns at the signal to end.
+// wait prints how to access the cluster and returns after a signal.
 func (m *machine) wait() error {
 	if err := m.startServing(); err != nil {
 		return err
@@ -149,12 +150,13 @@ func (m *machine) checkPrograms() error {
 		}
 	}
 	if missing != nil {
-		return fmt.Errorf("missing: %s (test/cluster/setup installs and builds what is needed)", strings.Join(missing, ", "))
+		return fmt.Errorf("missing: %s (run test/cluster/setup)", strings.Join(missing, ", "))
 	}
 	return nil
 }
 
-// makeNetwork gives the namespace an address, and a way out that leads nowhere.
+// makeNetwork adds an address and a default route, which leads nowhere, to the network
+// namespace.
 func (m *machine) makeNetwork() error {
 	for _, line := range []string{
 		"ip link set lo up",
@@ -170,7 +172,7 @@ func (m *machine) makeNetwork() error {
 	}
 	for name, needed := range map[string]bool{
 		"ipv4/ip_forward": true, "ipv4/conf/all/route_localnet": true,
-		"bridge/bridge-nf-call-iptables": false, // not where the module is not there
+		"bridge/bridge-nf-call-iptables": false, // not needed without the kernel module
 	} {
 		if err := os.WriteFile("/proc/sys/net/"+name, []byte("1"), 0); err != nil && needed {
 			return err
@@ -179,7 +181,7 @@ func (m *machine) makeNetwork() error {
 	return nil
 }
 
-// writeSettings writes the files of conf with what is known now.
+// writeSettings writes the files of conf with the paths of this run.
 func (m *machine) writeSettings() error {
 	files, err := confs.ReadDir("conf")
 	if err != nil {
@@ -228,7 +230,7 @@ func (m *machine) startControlPlane() error {
 	if err := m.start("etcd"); err != nil {
 		return err
 	}
-	if err := m.until("etcd listens", func() error {
+	if err := m.until("etcd accepts connections", func() error {
 		c, err := net.Dial("tcp", "127.0.0.1:2379")
 		if err == nil {
 			c.Close()
@@ -259,7 +261,7 @@ func (m *machine) startNode() error {
 	if err := m.start("containerd"); err != nil {
 		return err
 	}
-	if err := m.until("containerd answers", func() error { _, err := run(nil, "ctr", "version"); return err }, "containerd"); err != nil {
+	if err := m.until("containerd responds", func() error { _, err := run(nil, "ctr", "version"); return err }, "containerd"); err != nil {
 		return err
 	}
 	if err := m.importImages(); err != nil {
@@ -271,7 +273,7 @@ func (m *machine) startNode() error {
 	if err := m.until("the node is ready", m.nodeReady, "kubelet", "kube-proxy", "dns"); err != nil {
 		return err
 	}
-	return m.until("the default service account is there", func() error {
+	return m.until("the default service account exists", func() error {
 		return m.api.ok("/api/v1/namespaces/default/serviceaccounts/default")
 	}, "kube-controller-manager")
 }
@@ -282,7 +284,7 @@ func (m *machine) nodeReady() error {
 		return err
 	}
 	if !node.condition("Ready") {
-		return fmt.Errorf("its conditions are %v", node.at("status", "conditions"))
+		return fmt.Errorf("got conditions %v", node.at("status", "conditions"))
 	}
 	return nil
 }
@@ -293,12 +295,12 @@ func (m *machine) version() string {
 	return v.GitVersion
 }
 
-// define says how a daemon is started, now and again.
+// define sets the command line of a daemon.
 func (m *machine) define(name string, args ...string) {
 	m.daemons[name] = &daemon{name: name, args: args, log: filepath.Join(m.logs, name+".log")}
 }
 
-// start starts daemons that are defined and do not run.
+// start starts daemons that are defined and not running.
 func (m *machine) start(names ...string) error {
 	for _, name := range names {
 		d := m.daemons[name]
@@ -321,7 +323,7 @@ func (m *machine) start(names ...string) error {
 	return nil
 }
 
-// stop ends daemons, by force when they do not end of themselves.
+// stop stops daemons. It kills a daemon that does not exit within 5 s.
 func (m *machine) stop(names ...string) {
 	for _, name := range names {
 		d := m.daemons[name]
@@ -343,8 +345,8 @@ func (m *machine) stopAll() {
 	m.stop("prometheus", "ingress", "dns", "kubelet", "kube-proxy", "kube-scheduler", "kube-controller-manager", "kube-apiserver", "containerd", "etcd")
 }
 
-// until asks until the answer is nil. It gives up when patience is over, and when one of
-// the daemons has ended.
+// until calls ask until it returns nil. It returns an error after patience or when one of the
+// daemons has exited.
 func (m *machine) until(what string, ask func() error, daemons ...string) error {
 	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
 		err := ask()
@@ -358,17 +360,17 @@ func (m *machine) until(what string, ask func() error, daemons ...string) error 
 			}
 			select {
 			case <-d.done:
-				return fmt.Errorf("%s: %s has ended; its last lines:\n%s", what, name, tail(d.log))
+				return fmt.Errorf("%s: %s exited; last log lines:\n%s", what, name, tail(d.log))
 			default:
 			}
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("%s: not so after %v: %w", what, patience, err)
+			return fmt.Errorf("%s: timeout after %v: %w", what, patience, err)
 		}
 	}
 }
 
-// tail returns the last lines of a log.
+// tail returns the last lines of a log file.
 func tail(file string) string {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -378,14 +380,13 @@ func tail(file string) string {
 	return strings.Join(lines[max(0, len(lines)-15):], "\n")
 }
 
-// run runs a program with a text as its input, for at most patience, and returns what
-// it prints.
+// run runs a program with the given input for at most patience, and returns its output.
 func run(input []byte, args ...string) (string, error) {
 	out, _, err := runFor(patience, input, args...)
 	return out, err
 }
 
-// runFor is run with another bound, and returns the exit code too.
+// runFor is like run with another timeout, and also returns the exit code.
 func runFor(bound time.Duration, input []byte, args ...string) (out string, code int, err error) {
 	c := exec.Command(args[0], args[1:]...)
 	var stdout, stderr bytes.Buffer
@@ -397,7 +398,7 @@ func runFor(bound time.Duration, input []byte, args ...string) (out string, code
 	alarm := time.AfterFunc(bound, func() { _ = c.Process.Kill() })
 	err = c.Wait()
 	if !alarm.Stop() {
-		return stdout.String(), -1, fmt.Errorf("%s: still not done after %v: %s", strings.Join(args, " "), bound, stderr.String())
+		return stdout.String(), -1, fmt.Errorf("%s: timeout after %v: %s", strings.Join(args, " "), bound, stderr.String())
 	}
 	if err != nil {
 		return stdout.String(), c.ProcessState.ExitCode(), fmt.Errorf("%s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(stderr.String()))
@@ -405,8 +406,8 @@ func runFor(bound time.Duration, input []byte, args ...string) (out string, code
 	return stdout.String(), 0, nil
 }
 
-// An api asks the API server as the cluster's administrator. Any number of goroutines
-// may use it.
+// An api is a client of the API server with administrator rights. It can be used by several
+// goroutines.
 type api struct{ client *http.Client }
 
 func newAPI(pki string) (*api, error) {

@@ -22,10 +22,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The variables by which this program tells itself what it is: nothing is set in the
+// The environment variables in which this program stores its role. They are not set in the
 // process that `go test` starts.
 const (
-	roleName  = "CLUSTER_ROLE" // first: the first process of the namespaces; tests: its child
+	roleName  = "CLUSTER_ROLE" // first is the first process in the namespaces, and tests is its child
 	stateName = "CLUSTER_STATE"
 	groupName = "CLUSTER_CGROUP"
 
@@ -33,7 +33,7 @@ const (
 	roleTests = "tests"
 )
 
-// newestRelease is the folder of the newest Knative here.
+// newestRelease is the directory of the newest Knative release.
 const newestRelease = "knative"
 
 var (
@@ -61,11 +61,11 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// enclose starts this program again as the first process of new namespaces, and removes
-// what is left of them when it has ended.
+// enclose runs this program again as the first process in new namespaces, and afterwards
+// removes their cgroup and directory.
 func enclose() (code int, err error) {
 	if os.Getuid() != 0 {
-		return 0, errors.New("must be root: a node mounts and makes cgroups")
+		return 0, errors.New("must run as root to mount file systems and create cgroups")
 	}
 	cache, err := cacheDir()
 	if err != nil {
@@ -78,7 +78,7 @@ func enclose() (code int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	lock, err := lockState(state) // held until this process ends
+	lock, err := lockState(state) // held until this process exits
 	if err != nil {
 		return 0, err
 	}
@@ -87,7 +87,7 @@ func enclose() (code int, err error) {
 	defer func() {
 		for _, left := range []error{removeGroups(group), removeState(state)} {
 			if left != nil && err == nil {
-				err = fmt.Errorf("left behind: %w", left)
+				err = fmt.Errorf("clean up: %w", left)
 			}
 		}
 	}()
@@ -99,7 +99,7 @@ func enclose() (code int, err error) {
 	return runEnclosed(state, group)
 }
 
-// runEnclosed runs this program again, as the first process in namespaces of its own.
+// runEnclosed runs this program again as the first process in new namespaces.
 func runEnclosed(state, group string) (code int, err error) {
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
@@ -109,13 +109,13 @@ func runEnclosed(state, group string) (code int, err error) {
 	again.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID,
 		Pdeathsig:  syscall.SIGKILL,
-		Setsid:     true, // an interrupt comes to us alone
+		Setsid:     true, // only this process receives an interrupt
 	}
-	runtime.LockOSThread() // the signal at the parent's death is for the death of this thread
+	runtime.LockOSThread() // Pdeathsig refers to the death of the thread that starts the process
 	if err := again.Start(); err != nil {
-		return 0, fmt.Errorf("namespaces: %w", err)
+		return 0, fmt.Errorf("create namespaces: %w", err)
 	}
-	// Nobody in there can know what its number is outside.
+	// Processes in the namespaces cannot determine the outer process ID.
 	if err := os.WriteFile(state+"/pid", []byte(strconv.Itoa(again.Process.Pid)), 0o644); err != nil {
 		_ = again.Process.Kill()
 		return 0, errors.Join(err, again.Wait())
@@ -126,7 +126,7 @@ func runEnclosed(state, group string) (code int, err error) {
 	case err = <-ended:
 	case s := <-stop:
 		fmt.Fprintf(os.Stderr, "cluster: %v: stopping\n", s)
-		_ = again.Process.Kill() // the kernel then ends all others in there
+		_ = again.Process.Kill() // the kernel then kills all other processes in the namespace
 		<-ended
 		return 128 + int(s.(syscall.Signal)), nil
 	}
@@ -137,8 +137,8 @@ func runEnclosed(state, group string) (code int, err error) {
 	return 0, err
 }
 
-// collect makes the mounts of the namespaces, starts this program again with the tests,
-// and waits for it and for every process that has lost its parent.
+// collect mounts the file systems of the namespaces, starts this program again with the tests,
+// and reaps all processes until the tests have exited.
 func collect() (int, error) {
 	if err := mountOwn(os.Getenv(stateName)); err != nil {
 		return 0, err
@@ -171,16 +171,16 @@ func collect() (int, error) {
 	}
 }
 
-// mountOwn gives the mount namespace what the cluster writes to in place of the
-// machine's own: /run, /var/log, the kubelet's folder, and the kernel's settings that a
-// kubelet wants to have a certain value.
+// mountOwn replaces the directories and settings of the machine that the cluster writes to:
+// /run, /var/log, the directory of the kubelet, and the kernel settings that the kubelet
+// changes.
 func mountOwn(state string) error {
 	for _, m := range []struct {
 		source, target, kind string
 		flags                uintptr
 	}{
 		{"", "/", "", syscall.MS_REC | syscall.MS_PRIVATE},
-		{"", "/", "", syscall.MS_REC | syscall.MS_SHARED}, // among mounts made in here, for pods
+		{"", "/", "", syscall.MS_REC | syscall.MS_SHARED}, // shared between mounts in the namespace, for pods
 		{"proc", "/proc", "proc", 0},
 		{"tmpfs", "/run", "tmpfs", 0},
 		{state + "/kubelet", "/var/lib/kubelet", "", syscall.MS_BIND},
@@ -202,7 +202,7 @@ func mountOwn(state string) error {
 			return err
 		}
 	}
-	// A kubelet writes these where they differ, and they are the whole machine's.
+	// A kubelet changes these settings, which apply to the whole machine.
 	for name, value := range map[string]string{
 		"vm/overcommit_memory": "1", "vm/panic_on_oom": "0", "kernel/panic": "10", "kernel/panic_on_oops": "1",
 		"kernel/keys/root_maxkeys": "1000000", "kernel/keys/root_maxbytes": "25000000",
@@ -222,8 +222,8 @@ func mountOwn(state string) error {
 	return nil
 }
 
-// cacheDir returns the folder outside the checkout in which test/cluster/build keeps
-// what it has built. It exists.
+// cacheDir returns the directory outside the checkout in which test/cluster/build stores its
+// results. The directory exists.
 func cacheDir() (string, error) {
 	modules, err := programs("kubernetes")
 	if err != nil {
@@ -232,7 +232,7 @@ func cacheDir() (string, error) {
 	return filepath.Dir(modules), nil
 }
 
-// programs returns the folder of the programs of a module: see test/cluster/build.
+// programs returns the directory with the programs of a module (see test/cluster/build).
 func programs(module string) (string, error) {
 	out, err := exec.Command("./build", "-path", module).Output()
 	if err != nil {
@@ -240,13 +240,13 @@ func programs(module string) (string, error) {
 	}
 	dir := strings.TrimSpace(string(out))
 	if _, err := os.Stat(dir); err != nil {
-		return "", fmt.Errorf("%w (test/cluster/setup makes it)", err)
+		return "", fmt.Errorf("%w (run test/cluster/setup)", err)
 	}
 	return dir, nil
 }
 
-// groupRoots returns where the machine's cgroups begin: one of version 2, or one for
-// each controller of version 1.
+// groupRoots returns the root cgroups of the machine: one for version 2, or one for each
+// controller of version 1.
 func groupRoots() ([]string, error) {
 	const mounted = "/sys/fs/cgroup"
 	if _, err := os.Stat(mounted + "/cgroup.controllers"); err == nil {
@@ -254,7 +254,7 @@ func groupRoots() ([]string, error) {
 	}
 	all, err := filepath.Glob(mounted + "/*/cgroup.procs")
 	if err != nil || len(all) == 0 {
-		return nil, fmt.Errorf("no cgroups in %s", mounted)
+		return nil, fmt.Errorf("no cgroups found in %s", mounted)
 	}
 	for i := range all {
 		all[i] = filepath.Dir(all[i])
@@ -262,8 +262,8 @@ func groupRoots() ([]string, error) {
 	return all, nil
 }
 
-// makeGroups makes a cgroup in each of the roots. restore, which is never nil, takes back
-// what that changed in the roots themselves, when the cgroup is gone.
+// makeGroups creates a cgroup in each root. restore is never nil. It reverts the changes of the
+// roots after the cgroup is deleted.
 func makeGroups(group string) (restore func(), err error) {
 	roots, err := groupRoots()
 	if err != nil {
@@ -277,7 +277,7 @@ func makeGroups(group string) (restore func(), err error) {
 		if err := os.Mkdir(root+group, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 			return restore, err
 		}
-		// A cpuset of version 1 that is empty takes no process.
+		// An empty cpuset of version 1 accepts no processes.
 		for _, name := range []string{"cpuset.cpus", "cpuset.mems"} {
 			if all, err := os.ReadFile(filepath.Join(root, name)); err == nil && len(roots) > 1 {
 				_ = os.WriteFile(filepath.Join(root+group, name), all, 0o644)
@@ -287,8 +287,8 @@ func makeGroups(group string) (restore func(), err error) {
 	return restore, nil
 }
 
-// enableControllers lets the children of a cgroup of version 2 have the controllers that
-// a kubelet asks for, as far as the machine has them, and returns how to take that back.
+// enableControllers enables the controllers that a kubelet needs for the children of a cgroup
+// of version 2, if the machine supports them. It returns a function that reverts the change.
 func enableControllers(file string) (restore func()) {
 	before, _ := os.ReadFile(file)
 	var added []string
@@ -304,10 +304,10 @@ func enableControllers(file string) (restore func()) {
 	}
 }
 
-// groupOf returns the name of a run's cgroup.
+// groupOf returns the name of the cgroup of a run.
 func groupOf(state string) string { return "/queue-proxy-" + filepath.Base(state) }
 
-// lockState marks the folder of a run as in use.
+// lockState marks the directory of a run as in use.
 func lockState(state string) (*os.File, error) {
 	f, err := os.OpenFile(state+"/lock", os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
@@ -320,7 +320,7 @@ func lockState(state string) (*os.File, error) {
 	return f, nil
 }
 
-// removeOld removes what runs have left that were killed together with this program.
+// removeOld removes the directories and cgroups of earlier runs that were killed.
 func removeOld(cache string) error {
 	old, err := filepath.Glob(cache + "/run-*")
 	if err != nil {
@@ -329,19 +329,19 @@ func removeOld(cache string) error {
 	for _, state := range old {
 		lock, err := lockState(state)
 		if err != nil {
-			continue // it still runs
+			continue // the run is still active
 		}
 		err = errors.Join(removeGroups(groupOf(state)), removeState(state))
 		lock.Close()
 		if err != nil {
-			return fmt.Errorf("left behind by an earlier run: %w", err)
+			return fmt.Errorf("clean up an earlier run: %w", err)
 		}
 	}
 	return nil
 }
 
-// removeGroups removes cgroups from the leaves on. A process may need a moment to leave
-// its own after its end.
+// removeGroups removes cgroups, starting at the leaves. It retries because a process leaves its
+// cgroup only some time after its exit.
 func removeGroups(group string) error {
 	roots, err := groupRoots()
 	if err != nil {
@@ -373,7 +373,7 @@ func removeGroups(group string) error {
 	return nil
 }
 
-// removeState removes the folder of a run, when the kernel has taken back the mounts in it.
+// removeState removes the directory of a run after the kernel has removed the mounts in it.
 func removeState(state string) (err error) {
 	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 		if err = os.RemoveAll(state); err == nil {

@@ -19,21 +19,21 @@ import (
 	"time"
 )
 
-// podTimes holds when each pod of a namespace was made, and when it became ready, by the
-// clock of the one who watches: the API server's own times are whole seconds.
+// podTimes stores when each pod of a namespace was created and became ready, as observed by the
+// client, because the times of the API server have a resolution of one second.
 type podTimes struct {
-	mu          sync.Mutex // protects both
+	mu          sync.Mutex // protects the following fields
 	made, ready map[string]time.Time
 }
 
-// watchPods watches the pods of a namespace until the test ends.
+// watchPods watches the pods of a namespace until the end of the test.
 func (s *space) watchPods() *podTimes {
 	w := &podTimes{made: map[string]time.Time{}, ready: map[string]time.Time{}}
 	ctx, cancel := context.WithCancel(context.Background())
 	var group sync.WaitGroup
 	group.Go(func() {
 		for ctx.Err() == nil {
-			_ = w.follow(ctx, s.name) // the API server ends a watch from time to time
+			_ = w.follow(ctx, s.name) // the API server ends each watch after some time
 		}
 	})
 	s.t.Cleanup(func() { cancel(); group.Wait() })
@@ -73,11 +73,11 @@ func (w *podTimes) note(pod object, now time.Time) {
 	}
 }
 
-// took returns the time from a pod's making until it was ready.
+// took returns the time between the creation and the readiness of a pod.
 func (w *podTimes) took(t *testing.T, pod string) time.Duration {
 	t.Helper()
 	var took time.Duration
-	eventually(t, "pod "+pod+" was seen to become ready", func() error {
+	eventually(t, "pod "+pod+" is ready", func() error {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		if w.ready[pod].IsZero() {
@@ -89,10 +89,10 @@ func (w *podTimes) took(t *testing.T, pod string) time.Duration {
 	return took
 }
 
-// A memory is what a container's cgroup says of it, in MiB.
+// A memory is the memory of a container's cgroup in MiB.
 type memory struct{ anonymous, workingSet float64 }
 
-// groupOfContainer returns the cgroup of a container, by the id that its status has.
+// groupOfContainer returns the cgroup of a container with the given ID.
 func groupOfContainer(id string) (string, error) {
 	_, id, _ = strings.Cut(id, "://")
 	roots, err := groupRoots()
@@ -115,11 +115,11 @@ func groupOfContainer(id string) (string, error) {
 			return found, nil
 		}
 	}
-	return "", fmt.Errorf("container %s has no cgroup", id)
+	return "", fmt.Errorf("container %s: no cgroup found", id)
 }
 
-// memoryOf reads the memory of a container of a pod: what it holds itself, and what the
-// kubelet counts against its limit.
+// memoryOf returns the memory of a container: its anonymous memory, and the working set, which
+// the kubelet compares with the limit.
 func memoryOf(pod object, container string) (memory, error) {
 	group, err := groupOfContainer(pod.container(container).text("containerID"))
 	if err != nil {
@@ -130,7 +130,7 @@ func memoryOf(pod object, container string) (memory, error) {
 		return memory{}, err
 	}
 	anonymous, usage, inactive := "anon", "memory.current", "inactive_file"
-	if _, old := stat["total_rss"]; old { // cgroup v1
+	if _, old := stat["total_rss"]; old { // cgroup version 1
 		anonymous, usage, inactive = "total_rss", "memory.usage_in_bytes", "total_inactive_file"
 	}
 	text, err := os.ReadFile(group + "/" + usage)
@@ -155,8 +155,8 @@ func readStat(file string) (map[string]float64, error) {
 	return stat, nil
 }
 
-// load sends requests on so many connections until n are answered, and fails the test
-// unless each is with 200.
+// load sends n requests over the given number of connections. The test fails if a response has
+// another status than 200.
 func load(t *testing.T, url string, connections, n int) {
 	t.Helper()
 	transport := &http.Transport{MaxIdleConnsPerHost: connections, MaxConnsPerHost: connections}
@@ -201,7 +201,7 @@ func fetch(client *http.Client, url string) error {
 	return nil
 }
 
-// moduleVersion returns the version of a module that a go.mod here names.
+// moduleVersion returns the version of a module in a go.mod file of this package.
 func moduleVersion(t *testing.T, in, module string) string {
 	t.Helper()
 	version, err := moduleField(in, module, "Version")
@@ -211,7 +211,7 @@ func moduleVersion(t *testing.T, in, module string) string {
 	return version
 }
 
-// machineLine names the machine that numbers come from.
+// machineLine describes the machine of the measurement.
 func machineLine() string {
 	model := "unknown processor"
 	text, _ := os.ReadFile("/proc/cpuinfo")
@@ -229,7 +229,7 @@ func machineLine() string {
 	return fmt.Sprintf("%s, %d cores, Linux %s.%s", model, cores, version[0], version[1])
 }
 
-// loadAverage returns the machine's load of the last minute.
+// loadAverage returns the load average of the last minute.
 func loadAverage() string {
 	text, _ := os.ReadFile("/proc/loadavg")
 	first, _, _ := strings.Cut(string(text), " ")

@@ -17,7 +17,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// What Linkerd calls its parts of a pod, and the images that stand for its own.
+// The names of the parts of Linkerd in a pod, and the images that replace the original images.
 const (
 	linkerdProxy = "linkerd-proxy"
 	linkerdInit  = "linkerd-init"
@@ -25,26 +25,26 @@ const (
 	initImage    = "dev.local/linkerd-init"
 )
 
-// linkerdFolder is where Linkerd's injector reads its files.
+// linkerdFolder is the directory of the files of Linkerd's injector.
 const linkerdFolder = "/var/run/linkerd"
 
-// injectorAddress is where Linkerd's injector listens, on the node.
+// injectorAddress is the address of Linkerd's injector on the node.
 const injectorAddress = nodeAddress + ":8453"
 
-// A meshOrder is a way in which the API server asks both injectors, by the name of the
-// configuration of Linkerd's: ours is queue-proxy-injector.
+// A meshOrder is an order in which the API server calls both injectors. It depends on the name
+// of Linkerd's configuration. The other configuration is queue-proxy-injector.
 type meshOrder struct {
 	name, configuration string
 	reinvocation        string
 }
 
 var meshOrders = []meshOrder{
-	{"first", "linkerd-proxy-injector-webhook-config", "Never"}, // Linkerd's own
+	{"first", "linkerd-proxy-injector-webhook-config", "Never"}, // the original name of Linkerd
 	{"again", "linkerd-proxy-injector-webhook-again", "IfNeeded"},
 	{"last", "zz-linkerd-proxy-injector", "Never"},
 }
 
-func TestFullAPodOfLinkerdsInjectorAndOursServesInARollOut(t *testing.T) {
+func TestFullRollOutWithLinkerdLosesNoRequest(t *testing.T) {
 	webhook(t)
 	startLinkerd(t)
 	for _, order := range meshOrders {
@@ -74,7 +74,7 @@ func TestFullAPodOfLinkerdsInjectorAndOursServesInARollOut(t *testing.T) {
 	}
 }
 
-// meshed are the annotations that docs/gitops.md asks for, and those of the ledger.
+// meshed returns the annotations that docs/gitops.md requires, and those of logged.
 func meshed(mode string) map[string]string {
 	all := logged("mode=" + mode)
 	all["config.linkerd.io/skip-inbound-ports"] = "8022,9090,9091"
@@ -82,8 +82,8 @@ func meshed(mode string) map[string]string {
 	return all
 }
 
-// startLinkerd starts Linkerd's injector on the node, with the values of Linkerd's own chart
-// but for the images.
+// startLinkerd starts Linkerd's injector on the node with the values of Linkerd's chart, except
+// for the images.
 func startLinkerd(t *testing.T) {
 	t.Helper()
 	bin, err := programs("linkerd")
@@ -106,7 +106,7 @@ func startLinkerd(t *testing.T) {
 	for name, text := range map[string][]byte{
 		"config/values":                      linkerdValues(t, dir+"/charts/linkerd-control-plane/values.yaml"),
 		"identity/trust-roots/ca-bundle.crt": authority.pem,
-		"tls/ca.crt":                         authority.pem, // for the webhook's configuration
+		"tls/ca.crt":                         authority.pem, // for the configuration of the webhook
 		"tls/tls.crt":                        cert,
 		"tls/tls.key":                        key,
 	} {
@@ -125,7 +125,7 @@ func startLinkerd(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { it.stop("linkerd-injector") })
-	if err := it.until("Linkerd's injector is ready", func() error {
+	if err := it.until("the injector of Linkerd is ready", func() error {
 		if status, body := ask("GET", "http://"+admin+"/ready"); status != 200 {
 			return fmt.Errorf("%d %s", status, body)
 		}
@@ -135,8 +135,8 @@ func startLinkerd(t *testing.T) {
 	}
 }
 
-// linkerdValues are the values of a chart, with images that the node has. The rules are made
-// by the iptables that the node has, which is run as root.
+// linkerdValues returns the values of a chart with images of the node. The rules are created by
+// the iptables program of the node, which runs as root.
 func linkerdValues(t *testing.T, file string) []byte {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -151,7 +151,7 @@ func linkerdValues(t *testing.T, file string) []byte {
 	for key, image := range map[string]string{"proxy": proxyImage, "proxyInit": initImage} {
 		part, ok := values[key].(map[string]any)
 		if !ok {
-			t.Fatalf("%s: got no map %q", file, key)
+			t.Fatalf("%s: map %q not found", file, key)
 		}
 		part["image"] = map[string]any{"name": image, "version": "dev"}
 		if key == "proxyInit" {
@@ -165,8 +165,8 @@ func linkerdValues(t *testing.T, file string) []byte {
 	return text
 }
 
-// importLinkerd gives containerd the stand-in for the proxy, and Linkerd's own program that
-// makes the rules, with the node's iptables beside it.
+// importLinkerd imports the replacement of the proxy, and Linkerd's program that creates the
+// rules, together with the iptables program of the node.
 func importLinkerd(t *testing.T, bin string) {
 	t.Helper()
 	proxy, err := os.ReadFile(bin + "/proxy")
@@ -188,8 +188,8 @@ func importLinkerd(t *testing.T, bin string) {
 	}
 }
 
-// iptablesFiles are the machine's iptables, the libraries that it is linked with, and its
-// extensions, at the paths where they are looked for.
+// iptablesFiles returns the iptables program of the machine, its libraries and its extensions
+// by their paths.
 func iptablesFiles() (map[string][]byte, error) {
 	program, err := filepath.EvalSymlinks("/usr/sbin/xtables-nft-multi")
 	if err != nil {
@@ -223,8 +223,8 @@ func iptablesFiles() (map[string][]byte, error) {
 	return files, err
 }
 
-// linkerdWebhook makes the API server ask Linkerd's injector about the pods of this
-// namespace, and waits until it does.
+// linkerdWebhook registers Linkerd's injector for the pods of this namespace and waits until it
+// is called.
 func (s *space) linkerdWebhook(order meshOrder) {
 	s.t.Helper()
 	authority, err := os.ReadFile(linkerdFolder + "/tls/ca.crt")
@@ -246,16 +246,16 @@ webhooks:
   sideEffects: None
 `, name, s.name, injectorAddress, base64.StdEncoding.EncodeToString(authority), order.reinvocation))
 	s.t.Cleanup(func() { _, _ = run(nil, "kubectl", "delete", "mutatingwebhookconfiguration", name) })
-	eventually(s.t, "both injectors are asked", func() error {
+	eventually(s.t, "both injectors are called", func() error {
 		pod, err := s.tryPod(app{name: "try"}.pod())
 		if err == nil && (pod.spec(linkerdProxy) == nil || pod.spec(sidecarName) == nil) {
-			err = fmt.Errorf("the containers are %v", containerNames(pod))
+			err = fmt.Errorf("got containers %v", containerNames(pod))
 		}
 		return err
 	})
 }
 
-// tryPod returns a pod as the API server would keep it.
+// tryPod returns a pod after admission.
 func (s *space) tryPod(manifest string) (object, error) {
 	out, err := run([]byte(manifest), "kubectl", "-n", s.name, "create", "--dry-run=server", "-o", "json", "-f", "-")
 	if err != nil {
@@ -274,7 +274,8 @@ func (s *space) admitted(manifest string) object {
 	return pod
 }
 
-// containerNames are the names of a pod's containers, those of the init containers first.
+// containerNames returns the names of the containers of a pod, starting with the init
+// containers.
 func containerNames(pod object) []string {
 	var all []string
 	for _, c := range append(pod.each("spec", "initContainers"), pod.each("spec", "containers")...) {
@@ -283,7 +284,7 @@ func containerNames(pod object) []string {
 	return all
 }
 
-// wholePod fails the test unless a pod is as docs/gitops.md says.
+// wholePod fails the test unless the pod is as described in docs/gitops.md.
 func (s *space) wholePod(pod object, order meshOrder, mode string) {
 	s.t.Helper()
 	want := map[string][]string{
@@ -292,23 +293,23 @@ func (s *space) wholePod(pod object, order meshOrder, mode string) {
 	}
 	want["again sidecar"], want["again native"] = want["first sidecar"], want["first native"]
 	if got := containerNames(pod); !slices.Equal(got, want[order.name+" "+mode]) {
-		s.t.Fatalf("got the containers %v, want %v", got, want[order.name+" "+mode])
+		s.t.Fatalf("got containers %v, want %v", got, want[order.name+" "+mode])
 	}
 	proxy, ours, web := pod.spec(linkerdProxy), pod.spec(sidecarName), pod.spec("app")
 	for _, probe := range []string{"readinessProbe", "livenessProbe"} {
 		if n := proxy.number(probe, "httpGet", "port"); n != 4191 {
-			s.t.Errorf("got the %s of %s at port %d, want Linkerd's at 4191", probe, linkerdProxy, n)
+			s.t.Errorf("got %s of %s on port %d, want 4191 of Linkerd", probe, linkerdProxy, n)
 		}
 	}
 	if hook := fmt.Sprint(proxy.at("lifecycle", "preStop", "exec", "command")); hook != "[/bin/sleep 30]" {
-		s.t.Errorf("got the hook %s before the end of %s, want Linkerd's", hook, linkerdProxy)
+		s.t.Errorf("got preStop hook %s of %s, want the hook of Linkerd", hook, linkerdProxy)
 	}
 	if web.at("readinessProbe") != nil || web.number("lifecycle", "preStop", "httpGet", "port") != 8022 {
-		s.t.Errorf("got %v, want the app's probe moved and its end held", web)
+		s.t.Errorf("got container %v, want no readiness probe and a preStop hook", web)
 	}
 	for _, e := range ours.each("env") {
 		if e.text("name") == "SERVING_READINESS_PROBE" && (!strings.Contains(e.text("value"), "8080") || strings.Contains(e.text("value"), "4191")) {
-			s.t.Errorf("got the probe %s, want the app's alone", e.text("value"))
+			s.t.Errorf("got probe %s, want only the probe of the app", e.text("value"))
 		}
 	}
 	if got, want := ours.at("startupProbe") != nil, mode == "native" && order.name == "last"; got != want {
@@ -319,7 +320,7 @@ func (s *space) wholePod(pod object, order meshOrder, mode string) {
 }
 
 // wholePorts fails the test unless the ports are named and excluded as documented. Linkerd
-// lists those that ordinary containers declare when its injector is asked.
+// lists the ports of the containers that exist when its injector is called.
 func (s *space) wholePorts(pod object, lists bool) {
 	s.t.Helper()
 	ports := map[string]int{}
@@ -329,7 +330,7 @@ func (s *space) wholePorts(pod object, lists bool) {
 		}
 	}
 	if want := map[string]int{"app user-port": 8080, "queue-proxy http": 8012, "queue-proxy http-autometric": 9090, "queue-proxy http-usermetric": 9091}; !reflect.DeepEqual(ports, want) {
-		s.t.Errorf("got the ports %v, want %v", ports, want)
+		s.t.Errorf("got ports %v, want %v", ports, want)
 	}
 	listed := ""
 	for _, e := range pod.spec(linkerdProxy).each("env") {
@@ -338,17 +339,17 @@ func (s *space) wholePorts(pod object, lists bool) {
 		}
 	}
 	if got := strings.Contains(listed, "8012"); got != lists || !strings.Contains(listed, "8080") {
-		s.t.Errorf("got the ports %q listed for %s, want 8080, and 8012: %v", listed, linkerdProxy, lists)
+		s.t.Errorf("got ports %q for %s, want 8080, and 8012: %v", listed, linkerdProxy, lists)
 	}
 	const ignored = "--inbound-ports-to-ignore 4190,4191,8022,9090,9091 "
 	args := fmt.Sprint(pod.spec(linkerdInit).at("args"))
 	if !strings.Contains(args, ignored) {
-		s.t.Errorf("got the rules %s, want %s", args, ignored)
+		s.t.Errorf("got rules %s, want %s", args, ignored)
 	}
 }
 
-// comesBackTheSame fails the test if a pod that has both is changed by either, or by the
-// injector's command line.
+// comesBackTheSame fails the test if a pod with both sidecars is changed by an injector or by
+// the injector command.
 func (s *space) comesBackTheSame(pod object) {
 	s.t.Helper()
 	delete(pod, "status")
@@ -367,21 +368,21 @@ func (s *space) comesBackTheSame(pod object) {
 	}
 	for who, got := range map[string]object{"the command line": again, "the API server": s.admitted(string(text))} {
 		if !reflect.DeepEqual(got.at("spec"), pod.at("spec")) {
-			s.t.Errorf("%s: got %v of a pod that has both sidecars, want it unchanged: %v", who, got.at("spec"), pod.at("spec"))
+			s.t.Errorf("%s: got %v for a pod with both sidecars, want no change: %v", who, got.at("spec"), pod.at("spec"))
 		}
 	}
 }
 
-// cameThroughTheMesh fails the test unless requests and probes of a pod came through the
-// proxy, and what is excluded did not.
+// cameThroughTheMesh fails the test unless requests and probes of a pod used the proxy and
+// excluded ports did not.
 func (s *space) cameThroughTheMesh(pod object) {
 	s.t.Helper()
 	status, text := ask("GET", "http://"+pod.text("status", "podIP")+":4191/forwarded")
 	var forwarded map[string]int
 	if err := json.Unmarshal([]byte(text), &forwarded); err != nil {
-		s.t.Fatalf("got %d %q of the proxy, want what it has forwarded", status, text)
+		s.t.Fatalf("got %d %q from the proxy, want the forwarded connections", status, text)
 	}
 	if forwarded["8012"] == 0 || len(forwarded) != 1 {
-		s.t.Errorf("%s: got connections %v forwarded, want some to 8012 alone", pod.name(), forwarded)
+		s.t.Errorf("%s: got forwarded connections %v, want some only to 8012", pod.name(), forwarded)
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// restartNode kills the node, with all containers on it, and starts it again. The
-// control plane goes on. What runs in our process namespace is ours alone.
+// restartNode kills the node with all its containers and starts it again. The control plane
+// continues to run. All processes in this process namespace belong to the test.
 func (m *machine) restartNode() error {
 	node := []string{"kubelet", "kube-proxy", "dns", "containerd"}
 	kill := func(names ...string) {
@@ -27,13 +27,14 @@ func (m *machine) restartNode() error {
 	if err := m.killContainers(); err != nil {
 		return err
 	}
-	// What the containers have printed is a ledger of the tests: containerd may write it.
+	// The output of the containers is needed by the tests, so containerd must be able to write
+	// it.
 	time.Sleep(500 * time.Millisecond)
 	kill(node[1:]...)
 	if err := m.start("containerd"); err != nil {
 		return err
 	}
-	if err := m.until("containerd answers", func() error { _, err := run(nil, "ctr", "version"); return err }, "containerd"); err != nil {
+	if err := m.until("containerd responds", func() error { _, err := run(nil, "ctr", "version"); return err }, "containerd"); err != nil {
 		return err
 	}
 	if err := m.start(node[:3]...); err != nil {
@@ -42,7 +43,7 @@ func (m *machine) restartNode() error {
 	return m.until("the node is ready", m.nodeReady, node...)
 }
 
-// killContainers ends every process of a container, and then those that look after them.
+// killContainers kills all processes of containers and then their shims.
 func (m *machine) killContainers() error {
 	for _, is := range []func(int) bool{
 		func(pid int) bool { return isContained(pid, m.group) },
@@ -60,14 +61,14 @@ func (m *machine) killContainers() error {
 				break
 			}
 			if time.Now().After(end) {
-				return fmt.Errorf("%d processes of containers are still there", left)
+				return fmt.Errorf("got %d remaining processes of containers", left)
 			}
 		}
 	}
 	return nil
 }
 
-// processes returns all of our namespace.
+// processes returns the IDs of all processes in the namespace.
 func processes() []int {
 	names, _ := filepath.Glob("/proc/[0-9]*")
 	var all []int
@@ -79,13 +80,13 @@ func processes() []int {
 	return all
 }
 
-// commandOf returns a process's command line; of one that has ended, nothing.
+// commandOf returns the command line of a process, or nil if the process has exited.
 func commandOf(pid int) []byte {
 	line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	return line
 }
 
-// isContained reports whether a process is in a cgroup of ours, and no zombie.
+// isContained reports whether a process is in the given cgroup and is not a zombie.
 func isContained(pid int, group string) bool {
 	in, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
 	return err == nil && bytes.Contains(in, []byte(group)) && len(commandOf(pid)) > 0

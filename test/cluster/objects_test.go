@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// An object is one of the API server's, of any kind.
+// An object is a Kubernetes object of any kind.
 type object map[string]any
 
 // get reads an object.
@@ -29,7 +29,7 @@ func (a *api) list(path string) ([]object, error) {
 	return all.Items, err
 }
 
-// at returns what is at a path of keys; nil where there is nothing.
+// at returns the value at a path of keys, or nil if there is none.
 func (o object) at(path ...string) any {
 	var v any = map[string]any(o)
 	for _, key := range path {
@@ -63,7 +63,7 @@ func (o object) each(path ...string) []object {
 
 func (o object) name() string { return o.text("metadata", "name") }
 
-// condition reports whether a condition of the status holds.
+// condition reports whether a condition of the status is true.
 func (o object) condition(kind string) bool {
 	for _, c := range o.each("status", "conditions") {
 		if c.text("type") == kind {
@@ -73,15 +73,15 @@ func (o object) condition(kind string) bool {
 	return false
 }
 
-// ending reports whether an object has been deleted and is still there.
+// ending reports whether an object is deleted but still exists.
 func (o object) ending() bool { return o.text("metadata", "deletionTimestamp") != "" }
 
-// containers returns the states of a pod's containers, of those that stay too.
+// containers returns the states of the containers of a pod, including init containers.
 func (o object) containers() []object {
 	return append(o.each("status", "initContainerStatuses"), o.each("status", "containerStatuses")...)
 }
 
-// container returns the state of one container; nil: there is none yet.
+// container returns the state of a container, or nil if there is none.
 func (o object) container(name string) object {
 	for _, c := range o.containers() {
 		if c.text("name") == name {
@@ -91,7 +91,7 @@ func (o object) container(name string) object {
 	return nil
 }
 
-// spec returns what a pod's spec says of a container, of one that stays too.
+// spec returns a container of the pod spec, including init containers.
 func (o object) spec(name string) object {
 	for _, c := range append(o.each("spec", "initContainers"), o.each("spec", "containers")...) {
 		if c.text("name") == name {
@@ -101,7 +101,7 @@ func (o object) spec(name string) object {
 	return nil
 }
 
-// eventually fails the test unless something becomes true before patience is over.
+// eventually calls ask until it returns nil. The test fails after patience.
 func eventually(t *testing.T, what string, ask func() error) {
 	t.Helper()
 	within(t, patience, what, ask)
@@ -115,12 +115,12 @@ func within(t *testing.T, bound time.Duration, what string, ask func() error) {
 			return
 		}
 		if time.Now().After(end) {
-			t.Fatalf("%s: not so after %v: %v", what, bound, err)
+			t.Fatalf("%s: timeout after %v: %v", what, bound, err)
 		}
 	}
 }
 
-// kubectl runs kubectl as the administrator, and fails the test if it fails.
+// kubectl runs kubectl with administrator rights. The test fails if kubectl fails.
 func kubectl(t *testing.T, args ...string) string {
 	t.Helper()
 	out, err := run(nil, append([]string{"kubectl"}, args...)...)
@@ -130,7 +130,7 @@ func kubectl(t *testing.T, args ...string) string {
 	return out
 }
 
-// apply gives the API server a manifest.
+// apply applies a manifest.
 func apply(t *testing.T, manifest string) {
 	t.Helper()
 	if _, err := run([]byte(manifest), "kubectl", "apply", "-f", "-"); err != nil {
@@ -138,15 +138,15 @@ func apply(t *testing.T, manifest string) {
 	}
 }
 
-// A space is a namespace of one test.
+// A space is the namespace of a test.
 type space struct {
 	t    *testing.T
 	name string
 	pod  *podLogs
 }
 
-// newSpace makes a namespace with labels, "key=value", in which the webhook, if there is
-// one, injects. It goes with the test, with all that is in it.
+// newSpace creates a namespace with labels ("key=value"). It is deleted with all its objects at
+// the end of the test.
 func newSpace(t *testing.T, name string, labels ...string) *space {
 	t.Helper()
 	text := ""
@@ -161,7 +161,7 @@ func newSpace(t *testing.T, name string, labels ...string) *space {
 			s.explain()
 		}
 		s.pod.stop()
-		// Nobody waits until it is gone: the next test has another one.
+		// Do not wait for the deletion, because the next test uses another namespace.
 		_, _ = run(nil, "kubectl", "delete", "namespace", name, "--wait=false")
 		_, _ = run(nil, "kubectl", "-n", name, "delete", "pods", "--all", "--grace-period=0", "--force", "--wait=false")
 	})
@@ -171,7 +171,7 @@ func newSpace(t *testing.T, name string, labels ...string) *space {
 	return s
 }
 
-// explain logs what may say why a test failed.
+// explain logs the state of the namespace after a failed test.
 func (s *space) explain() {
 	for _, args := range [][]string{
 		{"get", "pods", "-o", "wide"},
@@ -184,7 +184,7 @@ func (s *space) explain() {
 		lines := strings.Split(strings.TrimSpace(out), "\n")
 		s.t.Logf("kubectl %s:\n%s", strings.Join(args, " "), strings.Join(lines[max(0, len(lines)-25):], "\n"))
 	}
-	// Requests that went well say nothing.
+	// Omit the lines of successful requests.
 	for _, l := range s.pod.all() {
 		var said []string
 		for _, line := range l.lines {
@@ -192,11 +192,11 @@ func (s *space) explain() {
 				said = append(said, fmt.Sprintf("%.300s", line))
 			}
 		}
-		s.t.Logf("%s/%s, the last of %d lines:\n%s", l.pod, l.container, len(l.lines), strings.Join(said[max(0, len(said)-6):], "\n"))
+		s.t.Logf("%s/%s, last of %d lines:\n%s", l.pod, l.container, len(l.lines), strings.Join(said[max(0, len(said)-6):], "\n"))
 	}
 }
 
-// apply gives the API server a manifest for this namespace.
+// apply applies a manifest in this namespace.
 func (s *space) apply(manifest string) {
 	s.t.Helper()
 	if _, err := run([]byte(manifest), "kubectl", "-n", s.name, "apply", "-f", "-"); err != nil {
@@ -209,7 +209,8 @@ func (s *space) kubectl(args ...string) string {
 	return kubectl(s.t, append([]string{"-n", s.name}, args...)...)
 }
 
-// pods returns the pods with a label, "key=value", that are not about to end; all: "".
+// pods returns the pods with a label ("key=value") that are not terminating, or all such pods
+// if label is empty.
 func (s *space) pods(label string) ([]object, error) {
 	all, err := it.api.list("/api/v1/namespaces/" + s.name + "/pods?labelSelector=" + strings.ReplaceAll(label, "=", "%3D"))
 	var stay []object
@@ -221,7 +222,7 @@ func (s *space) pods(label string) ([]object, error) {
 	return stay, err
 }
 
-// ready waits until there are n pods with a label, all of them ready, and returns them.
+// ready waits until exactly n pods have a label and are ready, and returns them.
 func (s *space) ready(label string, n int) []object {
 	s.t.Helper()
 	var pods []object
@@ -231,11 +232,11 @@ func (s *space) ready(label string, n int) []object {
 			return err
 		}
 		if len(pods) != n {
-			return fmt.Errorf("there are %d", len(pods))
+			return fmt.Errorf("got %d pods", len(pods))
 		}
 		for _, p := range pods {
 			if !p.condition("Ready") {
-				return fmt.Errorf("%s is %s, not ready", p.name(), p.text("status", "phase"))
+				return fmt.Errorf("%s: phase %s, not ready", p.name(), p.text("status", "phase"))
 			}
 		}
 		return nil
@@ -243,7 +244,7 @@ func (s *space) ready(label string, n int) []object {
 	return pods
 }
 
-// one reads one object of this namespace: resource is "pods", "apps/v1/deployments", ...
+// one reads an object of this namespace. resource is "pods", "apps/v1/deployments" or similar.
 func (s *space) one(resource, name string) (object, error) {
 	path := "/api/v1/namespaces/" + s.name + "/" + resource
 	if i := strings.LastIndex(resource, "/"); i >= 0 {

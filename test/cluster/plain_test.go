@@ -15,10 +15,10 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/ledger"
 )
 
-// modes are the two ways in which the sidecar is in a pod.
+// modes lists the two ways to add the sidecar to a pod.
 var modes = []string{"sidecar", "native"}
 
-func TestARollOutLosesNoRequest(t *testing.T) {
+func TestRollOutLosesNoRequest(t *testing.T) {
 	webhook(t)
 	for _, mode := range modes {
 		t.Run(mode, func(t *testing.T) {
@@ -37,7 +37,7 @@ func TestARollOutLosesNoRequest(t *testing.T) {
 	}
 }
 
-func TestAPodThatIsDeletedOrEvictedAnswersWhatItHasAccepted(t *testing.T) {
+func TestDeletedOrEvictedPodCompletesRequests(t *testing.T) {
 	webhook(t)
 	for _, mode := range modes {
 		t.Run(mode, func(t *testing.T) {
@@ -52,14 +52,14 @@ func TestAPodThatIsDeletedOrEvictedAnswersWhatItHasAccepted(t *testing.T) {
 					status, body := ask("GET", "http://"+pod.text("status", "podIP")+":8012/slow?ms=12000")
 					long <- fmt.Sprintf("%d %s", status, body)
 				}()
-				time.Sleep(time.Second) // the request is accepted
+				time.Sleep(time.Second) // the pod has accepted the request
 				if how == "delete" {
 					s.kubectl("delete", "pod", pod.name(), "--wait=false")
 				} else {
 					s.evict(pod.name())
 				}
 				if got := <-long; got != "200 slow\n" {
-					t.Errorf("%s: got %q for the request of 12 s, want its answer", how, got)
+					t.Errorf("%s: got %q for the request of 12 s, want its response", how, got)
 				}
 				s.gone(pod.name())
 			}
@@ -69,7 +69,7 @@ func TestAPodThatIsDeletedOrEvictedAnswersWhatItHasAccepted(t *testing.T) {
 	}
 }
 
-// evict asks for the end of a pod as `kubectl drain` does.
+// evict evicts a pod like `kubectl drain`.
 func (s *space) evict(pod string) {
 	s.t.Helper()
 	body := fmt.Sprintf(`{"apiVersion":"policy/v1","kind":"Eviction","metadata":{"name":%q,"namespace":%q}}`, pod, s.name)
@@ -83,10 +83,10 @@ func (s *space) evict(pod string) {
 	}
 }
 
-// gone waits until a pod is no more.
+// gone waits until a pod no longer exists.
 func (s *space) gone(pod string) {
 	s.t.Helper()
-	eventually(s.t, "pod "+pod+" is gone", func() error {
+	eventually(s.t, "pod "+pod+" is deleted", func() error {
 		o, err := s.one("pods", pod)
 		switch {
 		case errors.Is(err, errNotFound):
@@ -94,11 +94,11 @@ func (s *space) gone(pod string) {
 		case err != nil:
 			return err
 		}
-		return fmt.Errorf("it is %s", o.text("status", "phase"))
+		return fmt.Errorf("got phase %s", o.text("status", "phase"))
 	})
 }
 
-func TestThePreStopHookKeepsTheAppUntilNobodyNeedsIt(t *testing.T) {
+func TestPreStopHookKeepsAppDuringDrain(t *testing.T) {
 	t.Parallel()
 	webhook(t)
 	for _, mode := range modes {
@@ -109,7 +109,8 @@ func TestThePreStopHookKeepsTheAppUntilNobodyNeedsIt(t *testing.T) {
 		address := "http://" + pod.text("status", "podIP") + ":8012/echo"
 		s.kubectl("delete", "pod", "web", "--wait=false")
 		deleted := time.Now()
-		// A request every second: the drain is not quiet, and the app must be there for each.
+		// A request every second keeps the drain active, and the app must respond to each of
+		// them.
 		for time.Since(deleted) < 8*time.Second {
 			if status, body := ask("GET", address); status != 200 {
 				t.Errorf("%s, %v after the deletion: got %d %q, want 200", mode, time.Since(deleted), status, body)
@@ -122,24 +123,24 @@ func TestThePreStopHookKeepsTheAppUntilNobodyNeedsIt(t *testing.T) {
 		a1, ok1 := app.(map[string]any)
 		a2, ok2 := sidecar.(map[string]any)
 		if !ok1 || !ok2 {
-			t.Fatalf("%s: got the states %v and %v, want both ended", mode, app, sidecar)
+			t.Fatalf("%s: got states %v and %v, want two terminated containers", mode, app, sidecar)
 		}
 		if code := object(a1).number("exitCode"); code != 0 {
-			t.Errorf("%s: got exit code %d of the app, want 0", mode, code)
+			t.Errorf("%s: app: got exit code %d, want 0", mode, code)
 		}
 		if code := object(a2).number("exitCode"); code != 0 {
-			t.Errorf("%s: got exit code %d of the sidecar, want 0", mode, code)
+			t.Errorf("%s: sidecar: got exit code %d, want 0", mode, code)
 		}
 		if mode == "native" && object(a2).text("finishedAt") < object(a1).text("finishedAt") {
-			t.Errorf("native: got the sidecar's end at %s, want it behind the app's at %s", object(a2).text("finishedAt"), object(a1).text("finishedAt"))
+			t.Errorf("native: the sidecar terminated at %s, want after the app at %s", object(a2).text("finishedAt"), object(a1).text("finishedAt"))
 		}
 	}
 }
 
-// lastSeen follows a pod to its end and returns the last that was to be seen of it.
+// lastSeen waits until a pod is deleted and returns its last state.
 func (s *space) lastSeen(pod string) (last object) {
 	s.t.Helper()
-	eventually(s.t, "pod "+pod+" ends", func() error {
+	eventually(s.t, "pod "+pod+" is deleted", func() error {
 		o, err := s.one("pods", pod)
 		if errors.Is(err, errNotFound) {
 			return nil
@@ -148,12 +149,12 @@ func (s *space) lastSeen(pod string) (last object) {
 			return err
 		}
 		last = o
-		return fmt.Errorf("it is %s", o.text("status", "phase"))
+		return fmt.Errorf("got phase %s", o.text("status", "phase"))
 	})
 	return last
 }
 
-func TestTheKubeletsProbesOfEachKindPassWithASidecar(t *testing.T) {
+func TestKubeletProbesSucceedWithSidecar(t *testing.T) {
 	webhook(t)
 	for kind, probe := range map[string]string{
 		"http": "httpGet: {path: /ready, port: http}",
@@ -171,18 +172,18 @@ func TestTheKubeletsProbesOfEachKindPassWithASidecar(t *testing.T) {
 			s.hasSidecar(pod)
 			app := pod.spec("app")
 			if moved := app.at("readinessProbe") == nil; moved != (kind != "exec") {
-				t.Errorf("got the app's readiness probe %v; want it moved to the sidecar, but an exec kept", app.at("readinessProbe"))
+				t.Errorf("got readiness probe %v of the app, want it moved to the sidecar unless it is an exec probe", app.at("readinessProbe"))
 			}
 			for _, stays := range []string{"startupProbe", "livenessProbe"} {
 				if app.at(stays) == nil {
-					t.Errorf("got no %s of the app, want it kept", stays)
+					t.Errorf("got no %s of the app, want the original one", stays)
 				}
 			}
 			time.Sleep(8 * time.Second) // longer than the liveness probe may fail
 			pod = s.ready("app=web", 1)[0]
 			for _, c := range pod.containers() {
 				if n := c.number("restartCount"); n != 0 {
-					t.Errorf("got %d restarts of %s, want none", n, c.text("name"))
+					t.Errorf("got %d restarts of %s, want 0", n, c.text("name"))
 				}
 			}
 			if kind == "http" || kind == "grpc" {
@@ -192,12 +193,12 @@ func TestTheKubeletsProbesOfEachKindPassWithASidecar(t *testing.T) {
 	}
 }
 
-// switches fails the test unless a pod becomes unready and ready again as its app says,
-// and `queue-proxy why` says so too. The liveness probe asks the same path, so the app
-// must be quick to change its mind.
+// switches fails the test unless the readiness of a pod and the output of `queue-proxy why`
+// follow the app. The liveness probe uses the same path, so the app is not ready only for a
+// short time.
 func (s *space) switches(pod object) {
 	s.t.Helper()
-	// To the app itself: an app that is not ready must still get it.
+	// Send the request directly to the app, because an app that is not ready must receive it.
 	app := "http://" + pod.text("status", "podIP") + ":8080/ready?status="
 	isReady := func() bool {
 		o, err := s.one("pods", pod.name())
@@ -210,20 +211,20 @@ func (s *space) switches(pod object) {
 	if code, said := s.execute(pod.name(), "why"); code != 1 || !strings.Contains(said, "not ready") {
 		s.t.Errorf("why of a pod that is not ready: got exit code %d and %q, want 1", code, said)
 	}
-	within(s.t, patience, "the pod is not ready", func() error {
+	within(s.t, patience, "the pod becomes unready", func() error {
 		if isReady() {
-			return fmt.Errorf("it is")
+			return fmt.Errorf("the pod is ready")
 		}
 		return nil
 	})
 	ask("POST", app+"200")
 	within(s.t, patience, "the pod is ready again", func() error {
 		if !isReady() {
-			return fmt.Errorf("it is not")
+			return fmt.Errorf("the pod is not ready")
 		}
 		return nil
 	})
-	eventually(s.t, "why says so", func() error {
+	eventually(s.t, "why reports a ready pod", func() error {
 		if code, said := s.execute(pod.name(), "why"); code != 0 {
 			return fmt.Errorf("%d %s", code, said)
 		}
@@ -231,7 +232,7 @@ func (s *space) switches(pod object) {
 	})
 }
 
-func TestConcurrencyAndQueueDepthHoldInEachPod(t *testing.T) {
+func TestConcurrencyAndQueueDepthApplyToEachPod(t *testing.T) {
 	t.Parallel()
 	webhook(t)
 	for _, mode := range modes {
@@ -242,18 +243,18 @@ func TestConcurrencyAndQueueDepthHoldInEachPod(t *testing.T) {
 			ask("DELETE", "http://"+ip+":8080/max")
 			got := atOnce(t, 9, "http://"+ip+":8012/slow?ms=1500")
 			if got[200] != 5 || got[503] != 4 {
-				t.Errorf("%s: got %v for 9 requests at once, want 5 x 200 and 4 x 503", mode, got)
+				t.Errorf("%s: got %v for 9 concurrent requests, want 5 x 200 and 4 x 503", mode, got)
 			}
 			_, text := ask("GET", "http://"+ip+":8080/max")
 			var ledger struct{ Max int }
 			if err := json.Unmarshal([]byte(text), &ledger); err != nil || ledger.Max != 2 {
-				t.Errorf("%s: got the app's ledger %s, want at most 2 at once", mode, text)
+				t.Errorf("%s: got request counts %s of the app, want at most 2 concurrent requests", mode, text)
 			}
 		}
 	}
 }
 
-func TestAKilledContainerLosesNoRequest(t *testing.T) {
+func TestKilledContainerLosesNoRequest(t *testing.T) {
 	webhook(t)
 	for _, victim := range []string{"app", sidecarName} {
 		t.Run(victim, func(t *testing.T) {
@@ -269,13 +270,13 @@ func TestAKilledContainerLosesNoRequest(t *testing.T) {
 				pod := s.ready("app=web", 2)[0]
 				before := pod.container(victim).number("restartCount")
 				s.kill(pod, victim)
-				eventually(t, victim+" is started again", func() error {
+				eventually(t, victim+" has restarted", func() error {
 					o, err := s.one("pods", pod.name())
 					if err != nil {
 						return err
 					}
 					if n := o.container(victim).number("restartCount"); n <= before {
-						return fmt.Errorf("it has been started %d times", n)
+						return fmt.Errorf("got restart count %d", n)
 					}
 					return nil
 				})
@@ -285,13 +286,13 @@ func TestAKilledContainerLosesNoRequest(t *testing.T) {
 			name := map[string]string{"app": "SIGKILL of the application, twice", sidecarName: "SIGKILL of the sidecar, twice"}[victim]
 			row := c.reconcile(name, ledger.Exceptions{Log: victim == sidecarName, End: victim == sidecarName})
 			if row.count[ledger.FromApp] == 0 {
-				t.Error("got no answer of the app, want some")
+				t.Error("got no response of the app, want some")
 			}
 		})
 	}
 }
 
-// kill ends the first process of a container by SIGKILL.
+// kill sends SIGKILL to the first process of a container.
 func (s *space) kill(pod object, container string) {
 	s.t.Helper()
 	id := strings.TrimPrefix(pod.container(container).text("containerID"), "containerd://")
@@ -301,7 +302,7 @@ func (s *space) kill(pod object, container string) {
 	}
 }
 
-func TestASidecarThatRunsOutOfMemoryLosesNoRequest(t *testing.T) {
+func TestOutOfMemorySidecarLosesNoRequest(t *testing.T) {
 	t.Parallel()
 	webhook(t)
 	s := newSpace(t, "oom", restricted, wanted)
@@ -326,7 +327,7 @@ func TestASidecarThatRunsOutOfMemoryLosesNoRequest(t *testing.T) {
 	c.reconcile("sidecar is killed for lack of memory", ledger.Exceptions{Log: true, End: true})
 }
 
-func TestAJobWithANativeSidecarEnds(t *testing.T) {
+func TestJobWithNativeSidecarCompletes(t *testing.T) {
 	t.Parallel()
 	webhook(t)
 	s := newSpace(t, "job", restricted, wanted)
@@ -338,20 +339,20 @@ func TestAJobWithANativeSidecarEnds(t *testing.T) {
 			return err
 		}
 		if !o.condition("Complete") {
-			return fmt.Errorf("its status is %v", o.at("status"))
+			return fmt.Errorf("got status %v", o.at("status"))
 		}
 		return nil
 	})
 	pods, err := s.pods("job-name=once")
 	if err != nil || len(pods) != 1 || pods[0].spec(sidecarName) == nil {
-		t.Fatalf("got the pods %v, %v, want one with a sidecar", pods, err)
+		t.Fatalf("got pods %v, %v, want one with a sidecar", pods, err)
 	}
 	if code := object(pods[0].container(sidecarName).at("state", "terminated").(map[string]any)).number("exitCode"); code != 0 {
-		t.Errorf("got exit code %d of the sidecar, want 0", code)
+		t.Errorf("sidecar: got exit code %d, want 0", code)
 	}
 }
 
-func TestAQuotaAndALimitRangeAdmitAPodWithASidecar(t *testing.T) {
+func TestQuotaAndLimitRangeAdmitPodWithSidecar(t *testing.T) {
 	t.Parallel()
 	webhook(t)
 	s := newSpace(t, "quota", restricted, wanted)
@@ -374,10 +375,10 @@ spec:
 	for _, pod := range s.ready("app=web", 2) {
 		s.hasSidecar(pod)
 		if got := pod.spec(sidecarName).text("resources", "limits", "memory"); got != "128Mi" {
-			t.Errorf("got the sidecar's memory limit %q, want the LimitRange's 128Mi", got)
+			t.Errorf("got memory limit %q of the sidecar, want 128Mi of the LimitRange", got)
 		}
 		if got := pod.spec(sidecarName).text("resources", "requests", "memory"); got != "32Mi" {
-			t.Errorf("got the sidecar's memory request %q, want the injector's 32Mi", got)
+			t.Errorf("got memory request %q of the sidecar, want 32Mi of the injector", got)
 		}
 	}
 	if status, body := ask("GET", "http://"+address+"/echo"); status != 200 {
@@ -385,11 +386,11 @@ spec:
 	}
 }
 
-// injectedWithPair are the injected app and its Service for HTTPS, with the Secret pair
-// as the sidecar's certificate.
+// injectedWithPair returns the injected app and its Service for HTTPS. The certificate of the
+// sidecar is in the Secret pair.
 func injectedWithPair(t *testing.T) (objects []string) {
 	t.Helper()
-	// A volume is not among the injector's options: it is added to what the command made.
+	// The injector has no option for volumes, so the volume is added to its output.
 	made := injector(t, app{name: "web", replicas: 2, annotations: logged()}.manifest(), "inject", "-f", "-", "--image="+sidecarImage, "-o", "json")
 	for d := json.NewDecoder(strings.NewReader(made)); d.More(); {
 		var o object
@@ -417,7 +418,7 @@ func injectedWithPair(t *testing.T) (objects []string) {
 	return objects
 }
 
-func TestTrafficOverTLSLosesNoRequestInARollOut(t *testing.T) {
+func TestRollOutWithTLSLosesNoRequest(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t, "tls", restricted)
 	dir := t.TempDir()
@@ -430,7 +431,7 @@ func TestTrafficOverTLSLosesNoRequestInARollOut(t *testing.T) {
 	}
 	s.ready("app=web", 2)
 	address := strings.TrimSuffix(s.service("web"), ":80") + ":443"
-	eventually(t, "TLS is spoken", func() error {
+	eventually(t, "the Service serves TLS", func() error {
 		if status, body := askOver(overTLS(), "GET", "https://"+address+"/echo"); status != 200 {
 			return fmt.Errorf("%d %s", status, body)
 		}

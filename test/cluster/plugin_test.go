@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// rightsOfTop are all that `kubectl queue-proxy top` needs, and that a user has here.
+// rightsOfTop grants a user the minimum permissions for `kubectl queue-proxy top`.
 const rightsOfTop = `apiVersion: rbac.authorization.k8s.io/v1
 kind: Role
 metadata: {name: top}
@@ -24,7 +24,7 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: top}
 subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: onlooker}]
 `
 
-// plugin runs the kubectl plugin in a namespace.
+// plugin runs the kubectl plugin in the namespace.
 func (s *space) plugin(args ...string) (code int, out string) {
 	s.t.Helper()
 	out, code, err := runFor(patience, nil, append([]string{"../../bin/kubectl-queue_proxy"}, append(args, "-n", s.name)...)...)
@@ -34,7 +34,7 @@ func (s *space) plugin(args ...string) (code int, out string) {
 	return code, out
 }
 
-// A shown sidecar is a row of the plugin's JSON.
+// A shown is a row in the JSON output of the plugin.
 type shown struct {
 	Pod, State, Note, LastFailure string
 	Limit                         *int
@@ -55,7 +55,7 @@ func (s *space) top() map[string]shown {
 	return rows
 }
 
-func TestThePluginShowsEachSidecarToAUserWithFewRights(t *testing.T) {
+func TestPluginTopWithMinimumPermissions(t *testing.T) {
 	t.Parallel()
 	webhook(t)
 	s := newSpace(t, "plugin", restricted, wanted)
@@ -87,20 +87,20 @@ func TestThePluginShowsEachSidecarToAUserWithFewRights(t *testing.T) {
 	for _, mode := range modes {
 		row := rows["web-"+mode]
 		if row.State != "ready" || row.Limit == nil || *row.Limit != 3 || row.RequestsPerSecond == nil {
-			t.Errorf("web-%s: got %+v, want it ready with a limit of 3", mode, row)
+			t.Errorf("web-%s: got %+v, want ready and a limit of 3", mode, row)
 		}
 	}
 	if row := rows["web-"+modes[0]]; row.P99Seconds == nil || *row.P99Seconds < 0.01 || *row.RequestsPerSecond <= 0 {
-		t.Errorf("got %+v of the pod with traffic, want requests of 20 ms", row)
+		t.Errorf("got %+v for the pod with traffic, want requests of 20 ms", row)
 	}
 	if len(rows) != len(modes) {
-		t.Errorf("got the rows %+v, want those of pods with a sidecar: %d", rows, len(modes))
+		t.Errorf("got rows %+v, want %d rows of pods with a sidecar", rows, len(modes))
 	}
 	if code, out := s.plugin("why", first.name()); code != 0 || !strings.HasPrefix(out, "ready for ") {
 		t.Errorf("why of a ready pod: got exit code %d and %q, want 0", code, out)
 	}
 	ask("POST", address+":8080/ready?status=503")
-	eventually(t, "top says that the pod is not ready", func() error {
+	eventually(t, "top reports the pod as not ready", func() error {
 		if row := s.top()["web-"+modes[0]]; row.State != "not-ready" || !strings.HasPrefix(row.Note, "not ready: ") {
 			return fmt.Errorf("%+v", row)
 		}

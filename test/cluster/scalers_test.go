@@ -18,10 +18,10 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// autoscaling is the folder of the manifests that people are given: they are what runs.
+// autoscaling is the directory of the published manifests. The tests use these manifests.
 const autoscaling = "../../deploy/autoscaling"
 
-// nodeService is a Service whose endpoint is a program on the node.
+// nodeService returns a Service whose endpoint is a program on the node.
 func nodeService(namespace, name string, port int) string {
 	return fmt.Sprintf(`apiVersion: v1
 kind: Service
@@ -37,7 +37,7 @@ ports: [{name: http, port: %[3]d, protocol: TCP}]
 `, namespace, name, port, nodeAddress)
 }
 
-// startKEDA starts KEDA's operator and its metrics server as KEDA's own manifests say,
+// startKEDA starts the operator and the metrics server of KEDA with the manifests of KEDA,
 // without its webhook.
 func startKEDA(t *testing.T) {
 	t.Helper()
@@ -62,9 +62,9 @@ func startKEDA(t *testing.T) {
 		"image: ghcr.io/kedacore/keda:main", "image: dev.local/keda:dev", "imagePullPolicy: Always", "imagePullPolicy: Never",
 		"cpu: 100m", "cpu: 20m").Replace(all.String())
 	if strings.Contains(manifest, "ghcr.io") {
-		t.Fatal("KEDA's manifests name an image that was not replaced")
+		t.Fatal("got an image in KEDA's manifests that is not replaced")
 	}
-	// A definition is too long for the annotation of an ordinary apply.
+	// The custom resource definitions are too long for the annotation of a client-side apply.
 	eventually(t, "KEDA is applied", func() error {
 		_, err := run([]byte(manifest), "kubectl", "apply", "--server-side", "-f", "-")
 		return err
@@ -75,7 +75,7 @@ func startKEDA(t *testing.T) {
 	available(t, "v1beta1.external.metrics.k8s.io")
 }
 
-// available waits until the API server reaches an API that others serve.
+// available waits until an aggregated API is available.
 func available(t *testing.T, name string) {
 	t.Helper()
 	eventually(t, name+" is available", func() error {
@@ -84,18 +84,18 @@ func available(t *testing.T, name string) {
 			return err
 		}
 		if !o.condition("Available") {
-			return fmt.Errorf("its conditions are %v", o.at("status", "conditions"))
+			return fmt.Errorf("got conditions %v", o.at("status", "conditions"))
 		}
 		return nil
 	})
 }
 
-// startPrometheus starts Prometheus on the node. It scrapes what our PodMonitor says, as
-// the Prometheus Operator would make it do, in every namespace.
+// startPrometheus starts Prometheus on the node. It scrapes the endpoints of the PodMonitor in
+// all namespaces, like the Prometheus Operator.
 func startPrometheus(t *testing.T) {
 	t.Helper()
 	if _, err := exec.LookPath("prometheus"); err != nil {
-		t.Fatalf("%v (test/cluster/setup full installs it)", err)
+		t.Fatalf("%v (run test/cluster/setup full)", err)
 	}
 	file := it.state + "/prometheus.yml"
 	if err := os.WriteFile(file, scrapeConfig(t), 0o644); err != nil {
@@ -121,11 +121,12 @@ func prometheusAnswers(t *testing.T) {
 	})
 }
 
-// podTargets is the file in which Prometheus finds the ports of all pods.
+// podTargets is the file with the targets of Prometheus.
 func podTargets() string { return it.state + "/pods.json" }
 
-// discoverPods does what Prometheus' discovery of pods does, which Debian leaves out: it
-// keeps the list of their ports, with the labels that the relabelling reads.
+// discoverPods replaces the pod discovery of Prometheus, which the Debian package does not
+// contain. It keeps a list of the ports of all pods with the labels that the relabeling rules
+// use.
 func discoverPods(t *testing.T) {
 	t.Helper()
 	write := func() error {
@@ -155,14 +156,14 @@ func discoverPods(t *testing.T) {
 			case <-ctx.Done():
 				return
 			case <-tick.C:
-				_ = write() // the next one may do better
+				_ = write() // retried after a second
 			}
 		}
 	})
 	t.Cleanup(func() { cancel(); group.Wait() })
 }
 
-// A target is a port of a pod, as Prometheus reads it from a file.
+// A target is a port of a pod in the file format of Prometheus.
 type target struct {
 	Targets []string          `json:"targets"`
 	Labels  map[string]string `json:"labels"`
@@ -188,7 +189,7 @@ func targetsOf(pods []object) []target {
 	return all
 }
 
-// scrapeConfig returns Prometheus' own form of our PodMonitor.
+// scrapeConfig converts the PodMonitor to the configuration format of Prometheus.
 func scrapeConfig(t *testing.T) []byte {
 	t.Helper()
 	text, err := os.ReadFile(autoscaling + "/hpa-prometheus-adapter/podmonitor.yaml")
@@ -208,7 +209,7 @@ func scrapeConfig(t *testing.T) []byte {
 		t.Fatal(err)
 	}
 	if len(monitor.Spec.PodMetricsEndpoints) != 1 || len(monitor.Spec.Selector.MatchLabels) == 0 {
-		t.Fatalf("got the PodMonitor %+v, want one with labels and one endpoint", monitor)
+		t.Fatalf("got PodMonitor %+v, want one with labels and one endpoint", monitor)
 	}
 	endpoint := monitor.Spec.PodMetricsEndpoints[0]
 	rules := []map[string]any{
@@ -234,7 +235,7 @@ func scrapeConfig(t *testing.T) []byte {
 	return config
 }
 
-// startAdapter starts the Prometheus adapter with the rules that our values have.
+// startAdapter starts the Prometheus adapter with the rules in adapter-values.yaml.
 func startAdapter(t *testing.T) {
 	t.Helper()
 	bin, err := programs("prometheus-adapter")
@@ -250,9 +251,9 @@ func startAdapter(t *testing.T) {
 	}
 	var values struct{ Rules struct{ Custom []any } }
 	if err := yaml.Unmarshal(text, &values); err != nil || len(values.Rules.Custom) == 0 {
-		t.Fatalf("got %v and %d rules, want some", err, len(values.Rules.Custom))
+		t.Fatalf("got %v and %d rules, want at least one", err, len(values.Rules.Custom))
 	}
-	// The chart writes them like this into the file that the adapter reads.
+	// The chart writes the rules in this format to the file of the adapter.
 	config, err := yaml.Marshal(map[string]any{"rules": values.Rules.Custom})
 	if err != nil {
 		t.Fatal(err)
@@ -267,7 +268,7 @@ func startAdapter(t *testing.T) {
 	available(t, "v1beta1.custom.metrics.k8s.io")
 }
 
-// adapterManifest is what the adapter's chart makes, without what a test does not need.
+// adapterManifest contains the objects of the adapter's chart that the test needs.
 const adapterManifest = `apiVersion: v1
 kind: ServiceAccount
 metadata: {name: prometheus-adapter, namespace: monitoring}
@@ -343,7 +344,7 @@ spec:
   versionPriority: 100
 `
 
-// inNetworkOf runs a command in the network of a pod.
+// inNetworkOf runs a command in the network namespace of a pod.
 func inNetworkOf(pod object, args ...string) error {
 	group, err := groupOfContainer(pod.container(sidecarName).text("containerID"))
 	if err != nil {
@@ -355,7 +356,7 @@ func inNetworkOf(pod object, args ...string) error {
 	}
 	pids := strings.Fields(string(text))
 	if len(pids) == 0 {
-		return errors.New("the sidecar has no process")
+		return errors.New("no process of the sidecar found")
 	}
 	_, err = run(nil, append([]string{"nsenter", "-t", pids[0], "-n"}, args...)...)
 	return err

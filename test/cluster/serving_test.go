@@ -22,13 +22,13 @@ const (
 	grpcPing     = "dev.local/grpc-ping:dev"
 )
 
-// ledgerTemplate is Knative's way to a request log: what the ledgers need of ours.
+// ledgerTemplate is a Knative request log template with the fields that the ledgers need.
 const ledgerTemplate = `{"message":"request","target":"{{js .Request.URL.RequestURI}}","status":{{.Response.Code}},` +
 	`"protocol":"{{.Request.Proto}}","reason":"{{if lt .Response.Code 500}}ok{{else}}failed{{end}}"}`
 
-// servingConfig is what the tests set in Knative's ConfigMaps, by their names.
+// servingConfig contains the keys of Knative's ConfigMaps that the tests set, by ConfigMap.
 var servingConfig = map[string]string{
-	// Releases before 1.0 know the names with a dot.
+	// releases before 1.0 use the names with a dot
 	"network": `{"ingress-class":"test.ingress.networking.knative.dev","certificate-class":"test.ingress.networking.knative.dev",` +
 		`"ingress.class":"test.ingress.networking.knative.dev","certificate.class":"test.ingress.networking.knative.dev"}`,
 	"domain":        `{"example.com":""}`,
@@ -38,14 +38,13 @@ var servingConfig = map[string]string{
 	"observability": `{"logging.enable-request-log":"true","logging.enable-probe-request-log":"false","logging.request-log-template":` + strconv.Quote(ledgerTemplate) + `}`,
 }
 
-// knativeState is whether Knative runs, and why not.
+// knativeState is the state of the Knative installation.
 type knativeState struct {
 	once sync.Once
 	err  error
 }
 
-// serving starts Knative Serving with our image in place of its queue-proxy, once for
-// all tests.
+// serving installs Knative Serving with our image as its queue-proxy, once for all tests.
 func serving(t *testing.T) {
 	t.Helper()
 	if err := it.startServing(); err != nil {
@@ -70,7 +69,7 @@ func (m *machine) installServing() error {
 	if err := os.WriteFile(file, []byte(manifest), 0o644); err != nil {
 		return err
 	}
-	// Some objects are of kinds that are defined further down.
+	// Some objects precede the definitions of their kinds.
 	if err := m.until("Knative is applied", func() error {
 		_, err := run(nil, "kubectl", "apply", "--server-side", "--force-conflicts", "-f", file)
 		return err
@@ -106,7 +105,7 @@ ports: [{name: http, port: 80, protocol: TCP}]
 	return m.rollouts("controller", "autoscaler", "activator")
 }
 
-// importServing gives containerd the programs of the chosen release.
+// importServing imports the programs of the selected release into containerd.
 func (m *machine) importServing() error {
 	bin, err := programs(*release)
 	if err != nil {
@@ -132,21 +131,21 @@ func (m *machine) rollouts(names ...string) error {
 	return nil
 }
 
-// patchConfig sets keys of one of Knative's ConfigMaps, given as JSON.
+// patchConfig sets keys of a ConfigMap of Knative, given as JSON.
 func patchConfig(name, data string) error {
 	_, err := run(nil, "kubectl", "-n", "knative-serving", "patch", "configmap", "config-"+name, "--type=merge", "-p", `{"data":`+data+`}`)
 	return err
 }
 
-// queueImage returns the setting that names the image of the queue-proxy. Releases before
-// 1.0 know another name.
+// queueImage returns the setting for the image of the queue-proxy. Releases before 1.0 use
+// another key.
 func queueImage(image string) string {
 	return fmt.Sprintf(`{"queue-sidecar-image":%q,"queueSidecarImage":%[1]q}`, image)
 }
 
 func setQueueImage(image string) error { return patchConfig("deployment", queueImage(image)) }
 
-// moduleField returns a field, as go list has it, of a module that a go.mod here names.
+// moduleField returns a field of `go list -m` for a module in a go.mod file of this package.
 func moduleField(in, module, field string) (string, error) {
 	c := exec.Command("go", "list", "-m", "-f", "{{."+field+"}}", module)
 	c.Dir = in
@@ -157,8 +156,8 @@ func moduleField(in, module, field string) (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
-// servingManifest puts together what Knative's release files are made of: they are in
-// the modules of Serving, networking and caching.
+// servingManifest combines the manifests in the modules of Serving, networking and caching,
+// like the release files of Knative.
 func servingManifest() (string, error) {
 	dirs := map[string]string{}
 	for _, module := range []string{"serving", "networking", "caching"} {
@@ -177,10 +176,10 @@ func servingManifest() (string, error) {
 		core + "/deployments/webhook.yaml", core + "/webhooks/*.yaml",
 	} {
 		found, err := filepath.Glob(pattern)
-		// Not every release has the objects that its kinds need first.
+		// Not every release contains objects that its custom resources require.
 		optional := pattern == core+"/200-*.yaml" || pattern == core+"/300-*.yaml"
 		if err != nil || len(found) == 0 && !optional {
-			return "", errors.Join(err, fmt.Errorf("%s: nothing there", pattern))
+			return "", errors.Join(err, fmt.Errorf("%s: no files found", pattern))
 		}
 		files = append(files, found...)
 	}
@@ -195,23 +194,23 @@ func servingManifest() (string, error) {
 	}
 	all := strings.ReplaceAll(b.String(), "certificate.class: cert-manager.certificate.networking.knative.dev", "certificate.class: test.ingress.networking.knative.dev")
 	images := regexp.MustCompile(`ko://knative.dev/serving/cmd/([a-z]+)`).ReplaceAllString(all, "dev.local/knative-$1:dev")
-	// The machine is small: nothing is asked for that a pod has to wait for.
+	// The machine is small, so the CPU requests are reduced.
 	return regexp.MustCompile(`(?m)^( +)cpu: (100|300|30)m$`).ReplaceAllString(images, "${1}cpu: 20m"), nil
 }
 
-// A kservice is a Knative Service of the sample app.
+// A kservice is a Knative Service with the sample app.
 type kservice struct {
 	name        string
-	annotations []string // "key: value", of the template
-	spec        []string // lines of the template's spec
-	port        string   // its name; "": HTTP/1.1
-	image       string   // "": the sample app
+	annotations []string // annotations of the template ("key: value")
+	spec        []string // lines of the template spec
+	port        string   // name of the port; empty for HTTP/1.1
+	image       string   // the sample app if empty
 	container   []string // lines of the container
-	others      string   // more containers, in braces
-	traffic     string   // the list of targets, in brackets
+	others      string   // more containers in braces
+	traffic     string   // list of traffic targets in brackets
 }
 
-// manifest returns the Service.
+// manifest returns the Service in YAML.
 func (k kservice) manifest() string {
 	image, port := k.image, "{containerPort: 8080}"
 	if image == "" {
@@ -239,23 +238,23 @@ spec:
 		text += "  traffic: " + k.traffic + "\n"
 	}
 	if strings.HasPrefix(*release, "knative-v0.") {
-		// The names with hyphens came with 1.0.
+		// Names with hyphens exist since 1.0.
 		text = strings.NewReplacer("/min-scale:", "/minScale:", "/max-scale:", "/maxScale:", "/target-burst-capacity:", "/targetBurstCapacity:").Replace(text)
 	}
 	return text
 }
 
-// direct are the annotations of a Service whose requests go straight to its pods while
-// there are some: the autoscaler then knows of them from the sidecars alone.
+// direct contains the annotations of a Service whose requests go directly to its pods, so that
+// the autoscaler receives the number of requests only from the sidecars.
 var direct = []string{`autoscaling.knative.dev/target-burst-capacity: "0"`}
 
-// always are those of a Service that is never scaled to zero.
+// always returns the annotations of a Service that is never scaled to zero.
 func always(more ...string) []string {
 	return append([]string{`autoscaling.knative.dev/min-scale: "1"`}, more...)
 }
 
-// deploy applies a Knative Service and waits until it is ready at its newest generation.
-// It returns its host.
+// deploy applies a Knative Service, waits until its newest generation is ready, and returns its
+// host.
 func (s *space) deploy(k kservice) string {
 	s.t.Helper()
 	s.apply(k.manifest())
@@ -270,14 +269,14 @@ func (s *space) deployed(name string) string {
 			return err
 		}
 		if o.number("metadata", "generation") != o.number("status", "observedGeneration") || !o.condition("Ready") {
-			return fmt.Errorf("its conditions are %v", o.at("status", "conditions"))
+			return fmt.Errorf("got conditions %v", o.at("status", "conditions"))
 		}
 		return nil
 	})
 	return name + "." + s.name + ".example.com"
 }
 
-// replicas returns how many pods the Deployments of a Knative Service are to have.
+// replicas returns the total number of replicas in the Deployments of a Knative Service.
 func (s *space) replicas(name string) (int, error) {
 	all, err := it.api.list("/apis/apps/v1/namespaces/" + s.name + "/deployments?labelSelector=serving.knative.dev%2Fservice%3D" + name)
 	n := 0
@@ -285,37 +284,37 @@ func (s *space) replicas(name string) (int, error) {
 		n += d.number("spec", "replicas")
 	}
 	if len(all) == 0 && err == nil {
-		err = errors.New("there is no Deployment")
+		err = errors.New("no Deployment found")
 	}
 	return n, err
 }
 
-// scaled waits until a Knative Service has so many pods.
+// scaled waits until the number of replicas of a Knative Service satisfies a condition.
 func (s *space) scaled(name string, is func(n int) bool, what string) {
 	s.t.Helper()
 	eventually(s.t, name+" is scaled to "+what, func() error {
 		n, err := s.replicas(name)
 		if err == nil && !is(n) {
-			err = fmt.Errorf("it is %d", n)
+			err = fmt.Errorf("got %d replicas", n)
 		}
 		return err
 	})
 }
 
-// atZero waits until a Knative Service has no pod any more, not even one that is ending.
+// atZero waits until a Knative Service has no pods, including terminating pods.
 func (s *space) atZero(name string) {
 	s.t.Helper()
 	s.scaled(name, func(n int) bool { return n == 0 }, "zero")
-	eventually(s.t, "the pods of "+name+" are gone", func() error {
+	eventually(s.t, "the pods of "+name+" are deleted", func() error {
 		all, err := it.api.list("/api/v1/namespaces/" + s.name + "/pods?labelSelector=serving.knative.dev%2Fservice%3D" + name)
 		if err == nil && len(all) > 0 {
-			err = fmt.Errorf("there are %d", len(all))
+			err = fmt.Errorf("got %d pods", len(all))
 		}
 		return err
 	})
 }
 
-// mode waits until a Revision's requests go through the activator (Proxy) or straight to
+// mode waits until the requests to a Revision go through the activator (Proxy) or directly to
 // the pods (Serve).
 func (s *space) mode(name, want string) {
 	s.t.Helper()
@@ -323,11 +322,11 @@ func (s *space) mode(name, want string) {
 		all, err := it.api.list("/apis/networking.internal.knative.dev/v1alpha1/namespaces/" + s.name + "/serverlessservices?labelSelector=serving.knative.dev%2Fservice%3D" + name)
 		for _, o := range all {
 			if got := o.text("spec", "mode"); got != want {
-				return fmt.Errorf("it is %s", got)
+				return fmt.Errorf("got mode %s", got)
 			}
 		}
 		if len(all) == 0 && err == nil {
-			err = errors.New("there is none")
+			err = errors.New("no ServerlessService found")
 		}
 		return err
 	})

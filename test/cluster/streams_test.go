@@ -20,20 +20,21 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// A stream is one to a pod that is then deleted. Its client goes on sending until it ends.
+// A stream is a stream to a pod that is deleted. Its client continues to send data until the
+// stream ends.
 type stream struct {
 	kind   string
 	opened chan error
 
-	mu      sync.Mutex // protects all below
-	deleted time.Time  // when the pod was
-	goaway  string     // when GOAWAY came; "": it did not
-	own     bool       // the app's own end arrived
-	end     string     // how it ended; "": it has not
+	mu      sync.Mutex // protects the following fields
+	deleted time.Time  // time at which the pod was deleted
+	goaway  string     // time of GOAWAY after the deletion; empty if there is none
+	own     bool       // the end of the stream by the app arrived
+	end     string     // description of the end; empty while the stream is open
 	done    chan struct{}
 }
 
-// openStream opens a stream of a kind: WebSocket, SSE or gRPC, straight to a pod.
+// openStream opens a stream directly to a pod. kind is WebSocket, SSE or gRPC.
 func openStream(ctx context.Context, kind, address string) *stream {
 	s := &stream{kind: kind, opened: make(chan error, 1), done: make(chan struct{})}
 	follow := map[string]func(context.Context, string) error{"WebSocket": s.webSocket, "SSE": s.events, "gRPC": s.grpc}[kind]
@@ -41,7 +42,7 @@ func openStream(ctx context.Context, kind, address string) *stream {
 		defer close(s.done)
 		err := follow(ctx, address)
 		select {
-		case s.opened <- err: // it was never open
+		case s.opened <- err: // the stream was never open
 		default:
 		}
 		if err != nil {
@@ -84,7 +85,7 @@ func (s *stream) result() (own bool, how string) {
 	return s.own, s.end
 }
 
-// webSocket sends a message every half a second; wsserver sends it back.
+// webSocket sends a message every 500 ms, which wsserver echoes.
 func (s *stream) webSocket(ctx context.Context, address string) error {
 	ws, _, err := websocket.Dial(ctx, "ws://"+address+"/", nil)
 	if err != nil {
@@ -104,11 +105,11 @@ func (s *stream) webSocket(ctx context.Context, address string) error {
 			return plain(err)
 		}
 		s.open()
-		time.Sleep(500 * time.Millisecond) // real time: the pace of a client
+		time.Sleep(500 * time.Millisecond) // sleeps to limit the rate of messages
 	}
 }
 
-// open says that the stream is open.
+// open records that the stream is open.
 func (s *stream) open() {
 	select {
 	case s.opened <- nil:
@@ -116,7 +117,7 @@ func (s *stream) open() {
 	}
 }
 
-// events reads an event every half a second.
+// events reads an event every 500 ms.
 func (s *stream) events(ctx context.Context, address string) error {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/sse?n=1000&ms=500", nil)
 	if err != nil {
@@ -148,8 +149,8 @@ func (s *stream) events(ctx context.Context, address string) error {
 	return nil
 }
 
-// grpc sends a message every half a second on one stream, and reads the frames itself:
-// a client library hides GOAWAY.
+// grpc sends a message every 500 ms on one stream. It reads the frames itself, because client
+// libraries do not expose GOAWAY.
 func (s *stream) grpc(ctx context.Context, address string) error {
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "tcp", address)
@@ -203,7 +204,7 @@ func (s *stream) grpc(ctx context.Context, address string) error {
 	}
 }
 
-// frame takes note of a frame, and reports whether the stream has ended with it.
+// frame records a frame and reports whether the stream has ended.
 func (s *stream) frame(framer *http2.Framer, f http2.Frame) bool {
 	switch f := f.(type) {
 	case *http2.SettingsFrame:
@@ -241,7 +242,7 @@ func (s *stream) frame(framer *http2.Framer, f http2.Frame) bool {
 	return false
 }
 
-// plain returns an error without addresses, which differ from run to run.
+// plain returns an error without addresses, which are different in each run.
 func plain(err error) error {
 	for _, known := range []string{"connection reset by peer", "unexpected EOF", "EOF", "broken pipe"} {
 		if strings.Contains(err.Error(), known) {

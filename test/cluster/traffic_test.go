@@ -20,25 +20,26 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/ledger"
 )
 
-// clients send requests until they are stopped, each with a ledger.
+// clients is a group of clients that send requests and record the results until they are
+// stopped.
 type clients struct {
 	s      *space
 	target string // host:port
-	host   string // of streams; "": the target
+	host   string // host of streams; the target if empty
 	ctx    context.Context
 	end    context.CancelFunc
 	group  sync.WaitGroup
 
-	mu      sync.Mutex // protects all below
+	mu      sync.Mutex // protects the following fields
 	entries []ledger.Entry
-	remarks []string // on the first requests that were not answered
+	remarks []string // details of the first requests without a response
 }
 
-// pause is how long a client waits between two requests: many clients and few requests,
-// because the machine is small and everything else runs on it too.
+// pause returns the delay between two requests. The machine is small and also runs the cluster,
+// so many clients send few requests.
 func pause(r *rand.Rand) time.Duration { return time.Duration(20+r.IntN(60)) * time.Millisecond }
 
-// newClients returns none yet, for an address.
+// newClients returns an empty group of clients for an address.
 func newClients(s *space, target string) *clients {
 	c := &clients{s: s, target: target}
 	c.ctx, c.end = context.WithCancel(context.Background())
@@ -51,7 +52,7 @@ func (c *clients) dial(ctx context.Context) (net.Conn, error) {
 	return d.DialContext(ctx, "tcp", c.target)
 }
 
-// come starts a client. A fresh one keeps no connection from one request to the next.
+// come starts a client. If fresh is true, the client uses a new connection for each request.
 func (c *clients) come(name string, fresh bool, change func(*ledger.Client)) {
 	v := &ledger.Client{Name: c.s.name + "." + name, Dial: c.dial, Requests: ledger.Usual(), Rand: rand.New(rand.NewPCG(uint64(len(name)), 1))}
 	if change != nil {
@@ -76,8 +77,8 @@ func (c *clients) come(name string, fresh bool, change func(*ledger.Client)) {
 	})
 }
 
-// comeAll starts one client of each kind: HTTP/1.1 on kept and on fresh connections,
-// POST, HTTP/2, gRPC, WebSocket and server-sent events.
+// comeAll starts one client of each kind: HTTP/1.1 with reused and with new connections, POST,
+// HTTP/2, gRPC, WebSocket and server-sent events.
 func (c *clients) comeAll() {
 	c.come("kept", false, func(v *ledger.Client) {
 		v.Requests = []ledger.Request{ledger.Get("/bytes/3000", 3000), ledger.Get("/slow?ms=20", 5)}
@@ -93,14 +94,14 @@ func (c *clients) comeAll() {
 	c.streams()
 }
 
-// speakGRPC makes a client send gRPC calls, whose message comes back.
+// speakGRPC makes a client send gRPC calls to an echo method.
 func speakGRPC(v *ledger.Client) {
 	v.Fields = append(v.Fields, [2]string{"Content-Type", "application/grpc"}, [2]string{"Te", "trailers"})
 	v.Requests = []ledger.Request{{Method: http.MethodPost, Path: "/grpc/echo", Body: 500, H2: true, Want: 500}}
 }
 
-// streams starts a client of WebSockets and one of server-sent events, each stream half a
-// second long.
+// streams starts a WebSocket client and a client of server-sent events. Each stream lasts 500
+// ms.
 func (c *clients) streams() {
 	for name, ask := range map[string]func(context.Context, string) error{"ws": c.webSocket, "sse": c.events} {
 		c.group.Go(func() {
@@ -126,7 +127,7 @@ func (c *clients) streams() {
 	}
 }
 
-// webSocket says five messages, each of which must come back, and closes.
+// webSocket sends five messages, waits for the echo of each of them, and closes the connection.
 func (c *clients) webSocket(ctx context.Context, id string) error {
 	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return c.dial(ctx) }}}
 	ws, _, err := websocket.Dial(ctx, "ws://"+c.target+ledger.Target("/ws", id), &websocket.DialOptions{
@@ -152,7 +153,7 @@ func (c *clients) webSocket(ctx context.Context, id string) error {
 	return ws.Close(websocket.StatusNormalClosure, "")
 }
 
-// events reads five events, each whole and in its place.
+// events checks that five complete events arrive in order.
 func (c *clients) events(ctx context.Context, id string) error {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+c.target+ledger.Target("/sse?n=5&ms=100", id), nil)
 	if err != nil {
@@ -283,8 +284,8 @@ func (c *clients) allServed(scenario string) {
 	}
 }
 
-// ask sends one request on a connection of its own and returns the status and the body;
-// 0 and what went wrong, if there is no answer.
+// ask sends one request on a new connection and returns the status and the body. If there is no
+// response, it returns 0 and the error text.
 func ask(method, url string, fields ...string) (int, string) {
 	return askOver(http.DefaultTransport.(*http.Transport).Clone(), method, url, fields...)
 }
@@ -317,12 +318,12 @@ func askOver(transport *http.Transport, method, url string, fields ...string) (i
 	return a.StatusCode, b.String()
 }
 
-// overTLS returns a transport that trusts anybody: what is asked is whether TLS is spoken.
+// overTLS returns a transport that does not verify certificates.
 func overTLS() *http.Transport {
 	return &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, ForceAttemptHTTP2: true}
 }
 
-// atOnce sends n requests at the same time and returns how many got each status.
+// atOnce sends n concurrent requests and returns the number of responses by status.
 func atOnce(t *testing.T, n int, url string, fields ...string) map[int]int {
 	t.Helper()
 	statuses := make(chan int, n)
@@ -339,7 +340,7 @@ func atOnce(t *testing.T, n int, url string, fields ...string) map[int]int {
 	return got
 }
 
-// flood sends heads that never end, 900 KB each, until is says that it is enough.
+// flood sends incomplete header sections of 900 KB until the condition is true.
 func flood(t *testing.T, address string, is func() bool) {
 	t.Helper()
 	half := []byte("GET / HTTP/1.1\r\nHost: example\r\n" + strings.Repeat("X-Filler: "+strings.Repeat("x", 990)+"\r\n", 900))
@@ -366,7 +367,7 @@ func flood(t *testing.T, address string, is func() bool) {
 			return
 		}
 		if time.Now().After(end) {
-			t.Fatalf("flood: not enough after %v", patience)
+			t.Fatalf("flood: timeout after %v", patience)
 		}
 		time.Sleep(200 * time.Millisecond)
 	}

@@ -24,24 +24,23 @@ var (
 	upstreamOnly  = flag.String("only", "", "regular expression of those of Knative's own tests that run, as PACKAGE.TEST; -update writes nothing then")
 )
 
-// upstreamModule is the folder of the go.mod that names Knative's tests.
+// upstreamModule is the directory of the go.mod file that pins Knative's tests.
 const upstreamModule = "knative-tests"
 
-// upstreamBound is how long the tests of one package may take.
+// upstreamBound is the timeout for the tests of one package.
 const upstreamBound = 40 * time.Minute
 
-// upstreamPackages are the packages of knative.dev/serving/test whose tests run, in the
-// order in which they do.
+// upstreamPackages lists the packages of knative.dev/serving/test whose tests run, in order.
 var upstreamPackages = []string{"conformance/runtime", "conformance/api/v1", "e2e", "e2e/multicontainerprobing"}
 
-// upstreamImages are the programs of test images, by their names in the tests.
+// upstreamImages lists the names of the test images.
 var upstreamImages = []string{
 	"autoscale", "grpc-ping", "hellohttp2", "helloworld", "readiness", "runtime",
 	"servingcontainer", "sidecarcontainer", "singlethreaded", "timeout", "wsserver",
 }
 
-// upstreamConfig is what Knative's own runs of these tests set, and what they take for
-// granted, as the defaults of the release.
+// upstreamConfig contains the settings of Knative's own runs of these tests, and the release
+// defaults that the tests expect.
 var upstreamConfig = map[string]string{
 	"autoscaler": `{"stable-window":"60s","scale-to-zero-grace-period":"30s"}`,
 	"observability": `{"logging.enable-request-log":"true","logging.enable-probe-request-log":"true","logging.request-log-template":` + strconv.Quote(
@@ -50,25 +49,24 @@ var upstreamConfig = map[string]string{
 			`"serverIp": "{{.Revision.PodIP}}", "referer": "{{js .Request.Referer}}", "latency": "{{.Response.Latency}}s", "protocol": "{{.Request.Proto}}"}, "traceId": "{{.TraceID}}"}`) + `}`,
 }
 
-// What becomes of a test that does not pass.
+// The results of a test that does not pass.
 const (
 	byDesign  = "fails by design"
 	cannotRun = "cannot run here"
 	passed    = "passed"
 )
 
-// A deviation says why a test does not pass.
+// A deviation is the reason why a test does not pass.
 type deviation struct{ status, why string }
 
-// upstreamDeviations are the tests, or cases of tests, that do not pass.
+// upstreamDeviations contains the tests and test cases that do not pass.
 var upstreamDeviations = map[string]deviation{
 	"e2e.TestHelloHTTP2WithEmptyPortName":                                             {cannotRun, "Knative skips it: knative/serving issue 4283"},
 	"conformance/api/v1.TestServiceCreateWithMultipleContainers/digest_validation":    {cannotRun, "Knative skips it for images that were not pulled from a registry"},
 	"conformance/api/v1.TestServiceCreateWithMultipleContainers/digest_validation#01": {cannotRun, "Knative skips it for images that were not pulled from a registry"},
 }
 
-// upstreamOther are the tests that are not run because they are about something else, by
-// what that is.
+// upstreamOther lists the tests that are not run, by the subject that they test.
 var upstreamOther = map[string][]string{
 	"the autoscaler": {
 		"e2e.TestAutoscaleUpDownUp", "e2e.TestAutoscaleUpCountPods", "e2e.TestRPSBasedAutoscaleUpCountPods", "e2e.TestAutoscaleSustaining",
@@ -95,7 +93,7 @@ var upstreamOther = map[string][]string{
 	},
 }
 
-func TestFullKnativesOwnTestsPassWithOurImage(t *testing.T) {
+func TestFullKnativeTestsPass(t *testing.T) {
 	serving(t)
 	prepareUpstream(t)
 	results := map[string]upstreamResult{}
@@ -112,7 +110,7 @@ func TestFullKnativesOwnTestsPassWithOurImage(t *testing.T) {
 		}
 	}
 	if len(results) == 0 {
-		t.Fatal("got no test to run, want some")
+		t.Fatal("got no tests to run, want some")
 	}
 	compareUpstream(t, results)
 	text := upstreamTable(moduleVersion(t, upstreamModule, "knative.dev/serving"), results)
@@ -124,8 +122,8 @@ func TestFullKnativesOwnTestsPassWithOurImage(t *testing.T) {
 	}
 }
 
-// prepareUpstream gives Knative's tests what they expect of a cluster: their images and
-// namespaces, the configuration, and the Service at which they look for an ingress.
+// prepareUpstream installs what Knative's tests expect in a cluster: their images and
+// namespaces, the configuration, and the Service of the ingress.
 func prepareUpstream(t *testing.T) {
 	t.Helper()
 	bin, err := programs(upstreamModule)
@@ -151,7 +149,7 @@ func prepareUpstream(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The address is a flag: of this Service they only want to know that it has no other ports.
+	// The address is set by a flag. The tests only check that this Service has no other ports.
 	files := []string{it.state + "/upstream.yaml", dir + "/test/config/cluster-resources.yaml", dir + "/test/config/test-resources.yaml"}
 	if err := os.WriteFile(files[0], []byte(`apiVersion: v1
 kind: Namespace
@@ -168,12 +166,12 @@ spec: {clusterIP: None}
 		kubectl(t, "apply", "-f", f)
 		t.Cleanup(func() { _, _ = run(nil, "kubectl", "delete", "--wait=false", "-f", f) })
 	}
-	eventually(t, "the namespace of Knative's tests has a service account", func() error {
+	eventually(t, "the namespace of the Knative tests has a service account", func() error {
 		return it.api.ok("/api/v1/namespaces/serving-tests/serviceaccounts/default")
 	})
 }
 
-// upstreamProgram returns the file of a package's tests: see test/cluster/build.
+// upstreamProgram returns the test binary of a package (see test/cluster/build).
 func upstreamProgram(t *testing.T, p string) string {
 	t.Helper()
 	bin, err := programs(upstreamModule)
@@ -183,8 +181,8 @@ func upstreamProgram(t *testing.T, p string) string {
 	return bin + "/" + strings.ReplaceAll(p, "/", "-") + ".test"
 }
 
-// upstreamTests returns the names of a package's tests but for those that are about
-// something else. They begin with the package's.
+// upstreamTests returns the names of the tests of a package, with the package as prefix, except
+// for tests of other subjects.
 func upstreamTests(t *testing.T, p string) []string {
 	t.Helper()
 	out, err := run(nil, upstreamProgram(t, p), "-test.list", ".")
@@ -212,18 +210,18 @@ func upstreamTests(t *testing.T, p string) []string {
 		delete(others, name)
 	}
 	for name := range others {
-		t.Errorf("%s: got no such test in Knative, want the table of those that are not run to be up to date", name)
+		t.Errorf("%s: listed in upstreamOther, but not found in Knative", name)
 	}
 	return tests
 }
 
-// An upstreamResult is what became of a test, or of a case of one.
+// An upstreamResult is the result of a test or a test case.
 type upstreamResult struct {
-	status string // pass, fail or skip
+	status string // "pass", "fail" or "skip"
 	output []string
 }
 
-// runUpstream runs tests of a package and returns what became of them and their cases.
+// runUpstream runs tests of a package and returns the results of the tests and their cases.
 func runUpstream(t *testing.T, p string, tests []string) map[string]upstreamResult {
 	t.Helper()
 	var names []string
@@ -249,14 +247,14 @@ func runUpstream(t *testing.T, p string, tests []string) map[string]upstreamResu
 		t.Fatal(err)
 	}
 	results, err := readUpstream(p, out, log)
-	// It also exits with an error when a test has failed, which the results say.
+	// Failed tests also cause an error, but the results contain them.
 	if wait := c.Wait(); err != nil {
 		t.Fatalf("%s: %v", p, errors.Join(err, wait))
 	}
 	return results
 }
 
-// readUpstream reads the events of test2json.
+// readUpstream parses the events of test2json.
 func readUpstream(p string, events io.Reader, log io.Writer) (map[string]upstreamResult, error) {
 	results := map[string]upstreamResult{}
 	for d := json.NewDecoder(events); ; {
@@ -285,7 +283,7 @@ func readUpstream(p string, events io.Reader, log io.Writer) (map[string]upstrea
 	}
 }
 
-// compareUpstream fails the test where a result is not what upstreamDeviations says.
+// compareUpstream fails the test if a result differs from upstreamDeviations.
 func compareUpstream(t *testing.T, results map[string]upstreamResult) {
 	t.Helper()
 	for _, name := range slices.Sorted(maps.Keys(results)) {
@@ -293,21 +291,21 @@ func compareUpstream(t *testing.T, results map[string]upstreamResult) {
 		_, known := upstreamDeviations[name]
 		switch {
 		case len(casesOf(name, results)) > 0:
-			// It is what its cases are.
+			// The result follows from the cases.
 		case r.status == "pass" && known:
-			t.Errorf("%s: got a pass, want what the table says: %v", name, upstreamDeviations[name])
+			t.Errorf("%s: got pass, want %v", name, upstreamDeviations[name])
 		case r.status != "pass" && !known:
 			t.Errorf("%s: got %q, want pass:\n%s", name, r.status, strings.Join(r.output[max(0, len(r.output)-25):], ""))
 		}
 	}
 	for name := range upstreamDeviations {
 		if _, ok := results[name]; !ok && *upstreamOnly == "" {
-			t.Errorf("%s: got no result, want the one of the table", name)
+			t.Errorf("%s: got no result, want the result in upstreamDeviations", name)
 		}
 	}
 }
 
-// casesOf returns the names of a test's cases that have none themselves, sorted.
+// casesOf returns the names of the cases of a test that have no cases themselves, sorted.
 func casesOf(name string, results map[string]upstreamResult) []string {
 	var all []string
 	for _, other := range slices.Sorted(maps.Keys(results)) {
@@ -318,7 +316,7 @@ func casesOf(name string, results map[string]upstreamResult) []string {
 	return all
 }
 
-// upstreamTable is what became of each test, in Markdown.
+// upstreamTable returns the results as a Markdown table.
 func upstreamTable(version string, results map[string]upstreamResult) string {
 	var rows strings.Builder
 	count := map[string]int{}
@@ -341,7 +339,7 @@ func upstreamTable(version string, results map[string]upstreamResult) string {
 			fmt.Fprintf(&rows, "| %s | `%s` | %s |\n", p, test, row(name))
 			continue
 		}
-		if results[name].status == "pass" { // a case that is skipped doesn't fail its test
+		if results[name].status == "pass" { // a skipped case does not fail its test
 			count[passed]++
 		}
 		fmt.Fprintf(&rows, "| %s | `%s` | passed, but for |\n", p, test)
@@ -358,7 +356,7 @@ func upstreamTable(version string, results map[string]upstreamResult) string {
 	return head + rows.String() + tail
 }
 
-// wrapped is an item of a list that begins with line, in lines of at most 120 characters.
+// wrapped returns a list item that begins with line, in lines of at most 120 characters.
 func wrapped(line string, names []string) string {
 	var b strings.Builder
 	for i, name := range names {

@@ -1,3 +1,3 @@
-// Package keda pins the KEDA that `make cluster-full` starts. It has no code:
-// the go.mod names the programs as tools, and test/cluster/build builds them.
+// Package keda pins the version of KEDA for `make cluster-full`. It contains no code: go.mod
+// lists the programs as tools, and test/cluster/build builds them.
 package keda

@@ -1,4 +1,4 @@
-// Package knative pins Knative's own tests, for `make cluster-full`. It has no code: the
-// go.mod names the programs of their test images as tools, and test/cluster/build builds
-// those and the tests.
+// Package knative pins the version of Knative's tests for `make cluster-full`. It contains no
+// code: go.mod lists the programs of the test images as tools, and test/cluster/build builds
+// them and the tests.
 package knative

@@ -1,3 +1,3 @@
-// Package knative pins Knative Serving of the release 1.18, for `make cluster-full`. It
-// has no code: the go.mod names the programs as tools, and test/cluster/build builds them.
+// Package knative pins Knative Serving 1.18 for `make cluster-full`. It contains no code:
+// go.mod lists the programs as tools, and test/cluster/build builds them.
 package knative

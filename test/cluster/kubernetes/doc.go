@@ -1,3 +1,3 @@
-// Package kubernetes pins the Kubernetes that `make cluster` starts. It has no code:
-// the go.mod names the programs as tools, and test/cluster/build builds them.
+// Package kubernetes pins the version of Kubernetes for `make cluster`. It contains no code:
+// go.mod lists the programs as tools, and test/cluster/build builds them.
 package kubernetes

@@ -1,5 +1,4 @@
-// Command pause is the container that holds a pod's namespaces: it waits until it is
-// told to end.
+// Command pause is the container that holds the namespaces of a pod. It waits for a signal.
 package main
 
 import (

@@ -1,3 +1,3 @@
-// Package prometheusadapter pins the Prometheus adapter that `make cluster-full` starts. It has no code:
-// the go.mod names the programs as tools, and test/cluster/build builds them.
+// Package prometheusadapter pins the version of the Prometheus adapter for `make cluster-full`.
+// It contains no code: go.mod lists the programs as tools, and test/cluster/build builds them.
 package prometheusadapter

@@ -251,7 +251,7 @@ func TestWrongSelectionsAreReported(t *testing.T) {
 		{`go test -run "$NAME" ./pkg/wire`, "NAME"},
 		{"step make fuzz FUZZ='/(wire|nosuch) '", "/nosuch "},
 		{"make cluster CLUSTER='Zero|NoSuch'", "NoSuch"},
-		{"make cluster CLUSTER=OurImageBesideKnativesOwn", "OurImageBeside"}, // only with cluster-full
+		{"make cluster CLUSTER=ComparisonWithKnativeImage", "ComparisonWith"}, // only with cluster-full
 		{"BENCH_ROWS=tls,nosuch make bench", "nosuch"},
 	} {
 		check := newChecker(t)

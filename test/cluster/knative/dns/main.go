@@ -1,5 +1,5 @@
-// Command dns answers the questions that programs of the test cluster ask of CoreDNS
-// elsewhere: IPv4 addresses of Services, over UDP. Everything else is no such name.
+// Command dns serves the DNS names of Services in the test cluster instead of CoreDNS. It
+// serves IPv4 addresses over UDP. All other names do not exist.
 package main
 
 import (
@@ -27,7 +27,7 @@ import (
 const (
 	suffix = ".svc.cluster.local."
 	ttl    = 5 // seconds; addresses of headless Services change
-	depth  = 4 // of names that lead to others
+	depth  = 4 // maximum number of CNAME records for a name
 )
 
 func main() {
@@ -71,18 +71,18 @@ func serve(ctx context.Context, kubeconfig, listen string) error {
 			return err
 		}
 		if a := z.answer(b[:n]); a != nil {
-			_, _ = l.WriteTo(a, from) // who gets no answer asks again
+			_, _ = l.WriteTo(a, from) // clients retry if there is no response
 		}
 	}
 }
 
-// A zone knows the names of the cluster's Services.
+// A zone resolves the names of the Services in the cluster.
 type zone struct {
 	services corelisters.ServiceLister
 	slices   discoverylisters.EndpointSliceLister
 }
 
-// answer returns the answer to a packet; nil: it is no question.
+// answer returns the response to a packet, or nil if the packet is not a query.
 func (z *zone) answer(packet []byte) []byte {
 	var q dnsmessage.Message
 	if q.Unpack(packet) != nil || len(q.Questions) != 1 || q.Response {
@@ -109,7 +109,7 @@ func (z *zone) answer(packet []byte) []byte {
 	return text
 }
 
-// resolve returns the records of a name, and whether there is such a name.
+// resolve returns the records of a name and reports whether the name exists.
 func (z *zone) resolve(name string, depth int) (records []dnsmessage.Resource, ok bool) {
 	base, ok := strings.CutSuffix(name, suffix)
 	service, namespace, two := strings.Cut(base, ".")
@@ -144,7 +144,8 @@ func (z *zone) resolve(name string, depth int) (records []dnsmessage.Resource, o
 	return records, true
 }
 
-// addresses returns the Service's own, or those of its pods that are ready.
+// addresses returns the address of the Service, or the addresses of its ready pods if it is
+// headless.
 func (z *zone) addresses(s *corev1.Service) []string {
 	if s.Spec.ClusterIP != "" && s.Spec.ClusterIP != corev1.ClusterIPNone {
 		return []string{s.Spec.ClusterIP}

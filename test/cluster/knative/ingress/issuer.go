@@ -20,8 +20,8 @@ import (
 	"knative.dev/networking/pkg/client/clientset/versioned"
 )
 
-// An issuer makes the Secrets of Knative's Certificates, signed by an authority of its
-// own that ends with the process.
+// An issuer creates the Secrets of Knative Certificates. Its certificate authority exists as
+// long as the process.
 type issuer struct {
 	ctx       context.Context
 	kube      *kubernetes.Clientset
@@ -51,7 +51,7 @@ func newIssuer(ctx context.Context, kube *kubernetes.Clientset, knative *version
 	return &issuer{ctx, kube, knative, cert, key, pool}, nil
 }
 
-// seen issues a certificate that is not ready.
+// seen issues a certificate unless it is ready.
 func (s *issuer) seen(c *v1alpha1.Certificate) {
 	if c.Annotations["networking.knative.dev/certificate.class"] != class || c.IsReady() {
 		return
@@ -87,7 +87,7 @@ func (s *issuer) issue(c *v1alpha1.Certificate) error {
 		},
 	}
 	secrets := s.kube.CoreV1().Secrets(c.Namespace)
-	// The controller makes an empty one, which is to be filled.
+	// The controller creates an empty Secret, which must be updated.
 	old, err := secrets.Get(s.ctx, o.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):

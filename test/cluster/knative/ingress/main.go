@@ -1,8 +1,7 @@
-// Command ingress does for the test cluster what Kourier, Istio or Contour do for a
-// Knative elsewhere. It makes the Ingresses of its class ready, after it has probed the
-// way to the pods as they do, and forwards by host, path, header and percentage, over
-// HTTP/1.1, HTTP/2 and TLS. It also issues the certificates that Knative asks for, as
-// cert-manager does.
+// Command ingress replaces Kourier, Istio or Contour in the test cluster. It probes the path to
+// the pods, marks Ingresses of its class as ready, and forwards requests by host, path, header
+// and percentage over HTTP/1.1, HTTP/2 and TLS. It also issues the certificates that Knative
+// requests, like cert-manager.
 package main
 
 import (
@@ -24,9 +23,9 @@ import (
 )
 
 const (
-	// class is what config-network says for ingresses and certificates that are ours.
+	// class is the class of ingresses and certificates in config-network.
 	class = "test.ingress.networking.knative.dev"
-	// gateway is the Service that leads to us.
+	// gateway is the Service of this program.
 	gateway = "gateway.knative-serving.svc.cluster.local"
 )
 

@@ -17,19 +17,19 @@ import (
 	kingress "knative.dev/networking/pkg/ingress"
 )
 
-// between is the time between two probes of a host.
+// between is the delay between two probes of a host.
 const between = 200 * time.Millisecond
 
-// A prober makes Ingresses ready.
+// A prober probes Ingresses and marks them as ready.
 type prober struct {
 	ctx     context.Context
 	self    string
 	knative *versioned.Clientset
 	routes  *table
 
-	mu    sync.Mutex // protects all below
+	mu    sync.Mutex // protects the following fields
 	all   map[string]*v1alpha1.Ingress
-	hash  map[string]string // of what is being probed or has been
+	hash  map[string]string // hash of the last version that was or is being probed
 	ready map[string]bool
 	stop  map[string]context.CancelFunc
 }
@@ -39,7 +39,7 @@ func newProber(ctx context.Context, self string, knative *versioned.Clientset, r
 		hash: map[string]string{}, ready: map[string]bool{}, stop: map[string]context.CancelFunc{}}
 }
 
-// seen takes an Ingress that is new, has changed or is looked at again.
+// seen processes a new, changed or resynchronized Ingress.
 func (p *prober) seen(i *v1alpha1.Ingress) {
 	if i.Annotations["networking.knative.dev/ingress.class"] != class {
 		return
@@ -54,7 +54,7 @@ func (p *prober) seen(i *v1alpha1.Ingress) {
 	defer p.mu.Unlock()
 	if p.hash[key] == hash {
 		if p.ready[key] {
-			go p.mark(i.Namespace, i.Name, hash) // somebody may have taken the status away
+			go p.mark(i.Namespace, i.Name, hash) // another client may have removed the status
 		}
 		return
 	}
@@ -68,7 +68,7 @@ func (p *prober) seen(i *v1alpha1.Ingress) {
 	go p.probe(ctx, i, hash)
 }
 
-// gone forgets an Ingress.
+// gone removes an Ingress.
 func (p *prober) gone(i *v1alpha1.Ingress) {
 	key := i.Namespace + "/" + i.Name
 	p.mu.Lock()
@@ -83,8 +83,8 @@ func (p *prober) gone(i *v1alpha1.Ingress) {
 	p.routes.set(p.all)
 }
 
-// probe asks every host of an Ingress, through ourselves, until each answers with the
-// hash of what it now is.
+// probe sends requests for each host of an Ingress to this program, until each response
+// contains the hash of the current version.
 func (p *prober) probe(ctx context.Context, i *v1alpha1.Ingress, hash string) {
 	begun := time.Now()
 	for _, rule := range i.Spec.Rules {
@@ -132,8 +132,8 @@ func (p *prober) ask(ctx context.Context, host, hash string) error {
 	return nil
 }
 
-// mark writes that an Ingress is ready, if it still is what was probed. Somebody else
-// may write at the same time.
+// mark sets the status of an Ingress to ready unless the Ingress has changed since it was
+// probed. It retries after conflicts.
 func (p *prober) mark(namespace, name, hash string) {
 	ingresses := p.knative.NetworkingV1alpha1().Ingresses(namespace)
 	for range 10 {

@@ -20,14 +20,14 @@ import (
 	kingress "knative.dev/networking/pkg/ingress"
 )
 
-// A table is where requests go. Any number of goroutines may use it.
+// A table contains the routes. It can be used by several goroutines.
 type table struct {
 	kube   *kubernetes.Clientset
 	routes atomic.Pointer[[]v1alpha1.IngressRule]
-	http2  sync.Map // "namespace/service:port" -> bool: whether it speaks HTTP/2
+	http2  sync.Map // from "namespace/service:port" to bool: whether the port uses HTTP/2
 
-	// No connection is kept: a kept one to a Service's address would go on to lead to the
-	// activator when the Service has changed to the pods.
+	// No idle connections are kept. An idle connection to the address of a Service would still
+	// lead to the activator after the Service has changed to the pods.
 	h1, h2, h1TLS, h2TLS *http.Transport
 }
 
@@ -39,7 +39,7 @@ func newTable(kube *kubernetes.Clientset, authority *x509.CertPool) *table {
 		speaks.SetUnencryptedHTTP2(http2 && !secure)
 		t := &http.Transport{Protocols: &speaks, DisableKeepAlives: !http2, DisableCompression: true}
 		if secure {
-			// Knative's certificates say a role, not a host.
+			// Knative's certificates contain a role instead of a host.
 			t.TLSClientConfig = &tls.Config{InsecureSkipVerify: true, VerifyConnection: func(c tls.ConnectionState) error {
 				_, err := c.PeerCertificates[0].Verify(x509.VerifyOptions{Roots: authority})
 				return err
@@ -52,7 +52,7 @@ func newTable(kube *kubernetes.Clientset, authority *x509.CertPool) *table {
 	return t
 }
 
-// set takes the rules of all Ingresses, each with its paths for probes.
+// set replaces the rules with those of all Ingresses, including the paths for probes.
 func (t *table) set(all map[string]*v1alpha1.Ingress) {
 	var rules []v1alpha1.IngressRule
 	for _, i := range all {
@@ -66,7 +66,7 @@ func (t *table) set(all map[string]*v1alpha1.Ingress) {
 	t.routes.Store(&rules)
 }
 
-// find returns the first path that a request fits; nil: there is none.
+// find returns the first path that matches a request, or nil if there is none.
 func (t *table) find(r *http.Request) *v1alpha1.HTTPIngressPath {
 	host := r.Host
 	if h, _, err := net.SplitHostPort(host); err == nil {
@@ -96,7 +96,7 @@ func fits(p *v1alpha1.HTTPIngressPath, r *http.Request) bool {
 	return strings.HasPrefix(r.URL.Path, p.Path)
 }
 
-// choose returns a destination of a path, by the percentages.
+// choose returns a random destination of a path according to the percentages.
 func choose(p *v1alpha1.HTTPIngressPath) v1alpha1.IngressBackendSplit {
 	n := rand.IntN(100)
 	for _, s := range p.Splits {
@@ -108,7 +108,7 @@ func choose(p *v1alpha1.HTTPIngressPath) v1alpha1.IngressBackendSplit {
 	return p.Splits[0]
 }
 
-// isHTTP2 reports whether the name of a Service's port says HTTP/2.
+// isHTTP2 reports whether the port name of a Service selects HTTP/2.
 func (t *table) isHTTP2(ctx context.Context, s v1alpha1.IngressBackendSplit) bool {
 	port := s.ServicePort.IntValue()
 	key := fmt.Sprintf("%s/%s:%d", s.ServiceNamespace, s.ServiceName, port)
@@ -121,7 +121,7 @@ func (t *table) isHTTP2(ctx context.Context, s v1alpha1.IngressBackendSplit) boo
 	}
 	is := false
 	for _, p := range o.Spec.Ports {
-		// With TLS the port is https whatever is spoken in it; the plain one says.
+		// With TLS the port is named https for all protocols, so the plain port is checked.
 		if (int(p.Port) == port || port == 443) && (p.Name == "http2" || p.Name == "h2c" || p.AppProtocol != nil && *p.AppProtocol == "kubernetes.io/h2c") {
 			is = true
 		}

@@ -1,5 +1,5 @@
-// Command injector is Linkerd's own injector with one thing set: a program that is built with
-// -trimpath does not find the templates of its patch, which lie in the module's folder charts.
+// Command injector is Linkerd's injector with the path of the chart templates, which a program
+// that is built with -trimpath does not find in the module's directory charts.
 package main
 
 import (

@@ -1,11 +1,11 @@
-// Command proxy stands in for Linkerd's proxy, which is written in Rust. It takes the
-// connections that Linkerd's rules for iptables redirect to it, and forwards each to where it
-// was going. It knows no TLS, no HTTP and no policy. Its addresses are in the variables that
-// Linkerd's injector sets, and it ends as the real one does: at SIGTERM it takes no new
-// connection, and waits until those that it has are closed.
+// Command proxy replaces Linkerd's proxy, which is written in Rust. It accepts the connections
+// that Linkerd's iptables rules redirect to it and forwards each of them to its original
+// destination. It supports no TLS, HTTP or policies. It reads its addresses from the variables
+// that Linkerd's injector sets. Like the real proxy, it accepts no new connections after
+// SIGTERM and exits after its connections are closed.
 //
-// By other names it is the two programs that the injector's hooks call: linkerd-await, which
-// waits until the proxy is ready, and sleep.
+// Under other names it is one of the two programs that the hooks of the injector run:
+// linkerd-await, which waits until the proxy is ready, and sleep.
 package main
 
 import (
@@ -44,7 +44,7 @@ func main() {
 	}
 }
 
-// await asks the proxy whether it is ready, for as long as --timeout says.
+// await waits until the proxy is ready, for at most the time in --timeout.
 func await(args []string) error {
 	timeout := time.Minute
 	for _, arg := range args {
@@ -79,7 +79,7 @@ func await(args []string) error {
 
 func sleep(args []string) error {
 	if len(args) != 1 {
-		return errors.New("wants a number of seconds")
+		return errors.New("missing argument: number of seconds")
 	}
 	n, err := strconv.Atoi(args[0])
 	if err != nil {
@@ -89,15 +89,16 @@ func sleep(args []string) error {
 	return nil
 }
 
-// A proxy counts what it forwards.
+// A proxy counts the connections that it forwards.
 type proxy struct {
 	connections sync.WaitGroup
 
 	mu        sync.Mutex
-	forwarded map[string]int // connections to each port of the pod
+	forwarded map[string]int // number of connections by port of the pod
 }
 
-// serve forwards until ctx ends, and then until no connection is open.
+// serve forwards connections until ctx is canceled, and then waits until all connections are
+// closed.
 func serve(ctx context.Context, variable func(string) string) error {
 	p := &proxy{forwarded: map[string]int{}}
 	var accepting sync.WaitGroup
@@ -113,13 +114,13 @@ func serve(ctx context.Context, variable func(string) string) error {
 	if err != nil {
 		return err
 	}
-	go func() { _ = http.Serve(admin, p.admin()) }() // ends with the process
+	go func() { _ = http.Serve(admin, p.admin()) }() // runs until the process exits
 	accepting.Wait()
 	p.connections.Wait()
 	return nil
 }
 
-// admin answers the probes, and says what was forwarded.
+// admin serves the probes and the number of forwarded connections.
 func (p *proxy) admin() http.Handler {
 	m := http.NewServeMux()
 	fine := func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") }
@@ -137,7 +138,7 @@ func (p *proxy) accept(l net.Listener, inbound bool) {
 	for {
 		c, err := l.Accept()
 		if err != nil {
-			return // it is closed
+			return // the listener is closed
 		}
 		p.connections.Go(func() {
 			defer c.Close()
@@ -146,11 +147,12 @@ func (p *proxy) accept(l net.Listener, inbound bool) {
 	}
 }
 
-// forward connects to where a connection was going, and copies until both sides have ended.
+// forward connects to the original destination of a connection and copies data until both sides
+// have ended.
 func (p *proxy) forward(c *net.TCPConn, inbound bool) {
 	target, err := original(c)
 	if err != nil || target == c.LocalAddr().String() {
-		return // nobody was redirected: there is nowhere to go
+		return // the connection was not redirected, so it has no other destination
 	}
 	if inbound {
 		_, port, _ := net.SplitHostPort(target)
@@ -160,7 +162,7 @@ func (p *proxy) forward(c *net.TCPConn, inbound bool) {
 	}
 	to, err := net.DialTimeout("tcp4", target, time.Second)
 	if err != nil {
-		// As the real one does, so that the client sees that it failed.
+		// Reset the connection like the real proxy, so that the client detects the failure.
 		_ = c.SetLinger(0)
 		return
 	}
@@ -171,7 +173,8 @@ func (p *proxy) forward(c *net.TCPConn, inbound bool) {
 	both.Wait()
 }
 
-// pass copies one direction, and its end. What has failed on one side fails on the other.
+// pass copies data and the end of the data in one direction. After an error it resets both
+// connections.
 func pass(to, from *net.TCPConn) {
 	if _, err := io.Copy(to, from); err != nil {
 		_ = to.SetLinger(0)
@@ -182,14 +185,14 @@ func pass(to, from *net.TCPConn) {
 	_ = to.CloseWrite()
 }
 
-// original is where a connection was going before iptables redirected it.
+// original returns the destination of a connection before the iptables redirection.
 func original(c *net.TCPConn) (string, error) {
 	const originalDestination = 80 // SO_ORIGINAL_DST of linux/netfilter_ipv4.h
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return "", err
 	}
-	var address *syscall.IPv6Mreq // the result has the size of a sockaddr_in, and is one
+	var address *syscall.IPv6Mreq // the result is a sockaddr_in, which has the same size
 	var failed error
 	if err := raw.Control(func(fd uintptr) {
 		address, failed = syscall.GetsockoptIPv6Mreq(int(fd), syscall.IPPROTO_IP, originalDestination)
