@@ -56,7 +56,7 @@ func TestTheSettingsDecideSuiteAndCurve(t *testing.T) {
 	}
 }
 
-func TestALPNSupportsHTTP2AndHTTP1(t *testing.T) {
+func TestALPNOffersHTTP2AndHTTP1(t *testing.T) {
 	a := newAuthority(t, "ca")
 	dir := a.folder("one")
 	ca := filepath.Join(dir, "ca.crt")

@@ -279,7 +279,7 @@ func TestTooManyFieldsAreRefusedWith431(t *testing.T) {
 
 // A list that somebody looks up each field in, or takes apart, is short in all honest
 // requests.
-func TestLongFieldNameListsAreRejected(t *testing.T) {
+func TestLongListsOfFieldNamesAreRefused(t *testing.T) {
 	line := func(name string, size int) string {
 		return name + ": " + strings.Repeat("a", size) + "\r\n"
 	}

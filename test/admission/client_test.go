@@ -18,7 +18,8 @@ import (
 	"k8s.io/apiserver/pkg/admission/plugin/webhook/mutating"
 )
 
-// clientFiles writes ca.crt, and client.crt and client.key, which it signed.
+// clientFiles writes the certificate of an authority and a client certificate that is signed by
+// it, with its key.
 func clientFiles(t *testing.T) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -53,9 +54,9 @@ func clientFiles(t *testing.T) (dir string) {
 	return dir
 }
 
-// The configuration of docs/injection.md makes an API server show a certificate to the
-// webhook, which answers it, and nobody without one.
-func TestAnAPIServerWithACertificateIsAnsweredAndNoOther(t *testing.T) {
+// The configuration in docs/injection.md makes an API server send a client certificate to the
+// webhook. The webhook rejects clients without a certificate.
+func TestWebhookRequiresClientCertificate(t *testing.T) {
 	dir := clientFiles(t)
 	w := start(t, "--client-ca="+filepath.Join(dir, "ca.crt"))
 	doc, err := os.ReadFile(root + "/docs/injection.md")
@@ -64,7 +65,7 @@ func TestAnAPIServerWithACertificateIsAnsweredAndNoOther(t *testing.T) {
 	}
 	user := "name: " + service
 	if !strings.Contains(string(doc), "- "+user) || !strings.Contains(string(doc), "kind: WebhookAdmissionConfiguration") {
-		t.Fatalf("docs/injection.md: got no user with the %s, want the configuration of this test", user)
+		t.Fatalf("docs/injection.md: no user with %s found, want the configuration of this test", user)
 	}
 	kubeconfig := filepath.Join(dir, "webhooks.yaml")
 	text := fmt.Sprintf("apiVersion: v1\nkind: Config\nusers:\n  - %s\n    user:\n      client-certificate: %s/client.crt\n      client-key: %s/client.key\n", user, dir, dir)
@@ -78,9 +79,9 @@ func TestAnAPIServerWithACertificateIsAnsweredAndNoOther(t *testing.T) {
 	known.SetServiceResolver(w)
 	made, err := newCluster(t, append(objects(t, nil), configuration(t, "ha", w.authority)), known).create("chosen", plainPod(""))
 	if err != nil || sidecars(made) != 1 {
-		t.Errorf("with its certificate: got %v, want the sidecar", err)
+		t.Errorf("with a client certificate: got %v, want a sidecar", err)
 	}
 	if _, err := withWebhook(t, w, "ha").create("chosen", plainPod("")); err == nil {
-		t.Error("without: got an answer, want none")
+		t.Error("without a client certificate: got no error, want one")
 	}
 }

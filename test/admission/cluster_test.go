@@ -1,9 +1,9 @@
-// Package admission holds the injector to the API server's own admission code: the
-// webhook is called as an API server calls it, over HTTPS and by the configuration of
-// deploy/, and the policy is compiled and evaluated as an API server does it. It is a
-// module of its own because that code brings hundreds of packages with it.
+// Package admission tests the injector with the admission code of the API server. The webhook
+// is called over HTTPS with the configuration in deploy/, and the policy is compiled and
+// evaluated, like in an API server. The package is a separate module because this code has
+// hundreds of dependencies.
 //
-// The programs are met from outside: what they print, and what they answer.
+// The tests run the programs as processes and check their output and responses.
 package admission
 
 import (
@@ -53,7 +53,7 @@ const (
 	golden = root + "/pkg/inject/testdata/pairs"
 )
 
-// program is the injector, built for these tests.
+// program is the path of the injector that is built for these tests.
 var program string
 
 func TestMain(m *testing.M) {
@@ -73,7 +73,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// injector runs the program.
+// injector runs the injector.
 func injector(t *testing.T, stdin []byte, args ...string) (stdout []byte, stderr string, code int) {
 	t.Helper()
 	cmd := exec.Command(program, args...)
@@ -87,7 +87,7 @@ func injector(t *testing.T, stdin []byte, args ...string) (stdout []byte, stderr
 	return out.Bytes(), report.String(), cmd.ProcessState.ExitCode()
 }
 
-// objects decodes a stream of YAML strictly, as an API server does.
+// objects decodes a YAML stream strictly, like an API server.
 func objects(t *testing.T, text []byte) []runtime.Object {
 	t.Helper()
 	decoder := serializer.NewCodecFactory(scheme.Scheme, serializer.EnableStrict).UniversalDeserializer()
@@ -111,13 +111,13 @@ func objects(t *testing.T, text []byte) []runtime.Object {
 	}
 }
 
-// A cluster is the part of an API server that admits.
+// A cluster is the admission part of an API server.
 type cluster struct {
 	chain      admission.MutationInterface
 	interfaces admission.ObjectInterfaces
 }
 
-// client is a fake one that knows the schema of pods.
+// client is a fake client with the schema of pods.
 type client struct{ *fake.Clientset }
 
 func (c client) Discovery() discovery.DiscoveryInterfaces { return schemas{c.Clientset.Discovery()} }
@@ -126,7 +126,7 @@ type schemas struct{ discovery.DiscoveryInterfaces }
 
 func (schemas) OpenAPIV3() openapi.Client { return openapitest.NewEmbeddedFileClient() }
 
-// namespaces are those of each cluster.
+// namespaces returns the namespaces of each cluster.
 func namespaces() []runtime.Object {
 	var all []runtime.Object
 	for name, labels := range map[string]map[string]string{
@@ -139,7 +139,7 @@ func namespaces() []runtime.Object {
 	return all
 }
 
-// newCluster starts plugins that see some objects.
+// newCluster starts admission plugins with some existing objects.
 func newCluster(t *testing.T, has []runtime.Object, plugins ...admission.Interface) *cluster {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -168,27 +168,27 @@ func newCluster(t *testing.T, has []runtime.Object, plugins ...admission.Interfa
 	}
 }
 
-// noConfig is the configuration of plugins that have none.
+// noConfig is the configuration of plugins without settings.
 type noConfig struct{}
 
 func (noConfig) ConfigFor(string) (io.Reader, error) { return nil, nil }
 
-// create is what becomes of a pod that somebody creates.
+// create admits a pod and returns the result.
 func (c *cluster) create(namespace string, pod *corev1.Pod) (*corev1.Pod, error) {
 	made, _, err := c.createHeard(namespace, pod)
 	return made, err
 }
 
-// heard is what the API server tells beside its answer.
+// heard contains the warnings and audit annotations of an admission.
 type heard struct {
 	warnings []string
 	audit    map[string]string
 }
 
-// AddWarning is what an API server calls for each warning.
+// AddWarning records a warning.
 func (h *heard) AddWarning(_, text string) { h.warnings = append(h.warnings, text) }
 
-// createHeard is create, and what was heard.
+// createHeard is like create and also returns the warnings and audit annotations.
 func (c *cluster) createHeard(namespace string, pod *corev1.Pod) (*corev1.Pod, *heard, error) {
 	pod = pod.DeepCopy()
 	pod.Namespace = namespace
@@ -207,11 +207,11 @@ func (c *cluster) createHeard(namespace string, pod *corev1.Pod) (*corev1.Pod, *
 	return pod, h, err
 }
 
-// A pair is a golden pair: its pods as an API server knows them.
+// A pair is a golden pair with its pods as an API server decodes them.
 type pair struct {
 	name string
 	args []string
-	mark string // of the file policy
+	mark string // content of the file policy
 	pods []*corev1.Pod
 }
 
@@ -219,7 +219,7 @@ func pairs(t *testing.T) []pair {
 	t.Helper()
 	folders, err := os.ReadDir(golden)
 	if err != nil || len(folders) < 40 {
-		t.Fatalf("got %d pairs, want at least 40; have they moved? %v", len(folders), err)
+		t.Fatalf("got %d pairs and %v, want at least 40", len(folders), err)
 	}
 	var all []pair
 	for _, f := range folders {
@@ -228,7 +228,7 @@ func pairs(t *testing.T) []pair {
 		p.args = strings.Fields(string(args))
 		mark, err := os.ReadFile(filepath.Join(golden, f.Name(), "policy"))
 		if err != nil {
-			t.Errorf("%s: %v: each pair says what a policy makes of it", f.Name(), err)
+			t.Errorf("%s: %v: each pair requires a file policy", f.Name(), err)
 		}
 		p.mark = strings.TrimSpace(string(mark))
 		inputs, _ := filepath.Glob(filepath.Join(golden, f.Name(), "in.*"))
@@ -242,8 +242,8 @@ func pairs(t *testing.T) []pair {
 	return all
 }
 
-// podsOf are the pods that controllers would make of the objects of a file; what cannot
-// be read has none.
+// podsOf returns the pods that controllers would create for the objects in a file. It returns
+// no pods for invalid objects.
 func podsOf(text []byte) []*corev1.Pod {
 	var pods []*corev1.Pod
 	for stream := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(text), 4096); ; {
@@ -281,8 +281,8 @@ func podsOf(text []byte) []*corev1.Pod {
 	}
 }
 
-// withDefaults is a pod as an API server hands it to admission: with what it fills in,
-// as far as the injector reads it (pkg/apis/core/v1/defaults.go of Kubernetes).
+// withDefaults returns a pod with the defaults that an API server sets before admission, as far
+// as the injector reads them (pkg/apis/core/v1/defaults.go of Kubernetes).
 func withDefaults(pod *corev1.Pod) *corev1.Pod {
 	pod = pod.DeepCopy()
 	spec := &pod.Spec
@@ -336,8 +336,8 @@ func withDefaults(pod *corev1.Pod) *corev1.Pod {
 	return pod
 }
 
-// byHand is what the command line makes of a pod, nil where it refuses it, and whether
-// that is another pod.
+// byHand returns the output of the injector command for a pod, or nil if the command rejects
+// the pod. injected reports whether the pod was changed.
 func byHand(t *testing.T, pod *corev1.Pod, args []string) (made *corev1.Pod, report string, injected bool) {
 	t.Helper()
 	pod = pod.DeepCopy()
@@ -353,7 +353,7 @@ func byHand(t *testing.T, pod *corev1.Pod, args []string) (made *corev1.Pod, rep
 	return made, report, strings.Contains(report, ": injected: ")
 }
 
-// same reports whether two pods are the same bytes, whatever their type's name.
+// same reports whether two pods have the same encoding, except for their type.
 func same(t *testing.T, a, b *corev1.Pod) bool {
 	t.Helper()
 	a, b = a.DeepCopy(), b.DeepCopy()

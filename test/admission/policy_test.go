@@ -22,8 +22,8 @@ import (
 	"k8s.io/apiserver/pkg/cel/environment"
 )
 
-// withPolicy is a cluster with the policy that the injector prints; nil and what it
-// says where it prints none.
+// withPolicy returns a cluster with the policy that the injector prints, or nil and the error
+// output if it prints none.
 func withPolicy(t *testing.T, args []string) (*cluster, string) {
 	t.Helper()
 	text, report, code := injector(t, nil, append([]string{"policy"}, args...)...)
@@ -39,7 +39,7 @@ func withPolicy(t *testing.T, args []string) (*cluster, string) {
 	return c, ""
 }
 
-// await waits until the plugin has compiled the policy and knows what a pod is.
+// await waits until the plugin has compiled the policy and loaded the schema of pods.
 func (c *cluster) await(t *testing.T) {
 	t.Helper()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "first", Annotations: map[string]string{"queue-proxy.dev/container": "app", "queue-proxy.dev/port": "1"}}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "app", Ports: []corev1.ContainerPort{{ContainerPort: 1}}}}}}
@@ -53,10 +53,10 @@ func (c *cluster) await(t *testing.T) {
 			break
 		}
 	}
-	t.Fatalf("got %v, want the policy to inject a pod", err)
+	t.Fatalf("got %v, want an injected pod", err)
 }
 
-func TestThePolicyMakesWhatTheCommandLineMakes(t *testing.T) {
+func TestPolicyMatchesInjectorCommand(t *testing.T) {
 	clusters := map[string]*cluster{}
 	injected := 0
 	for _, p := range pairs(t) {
@@ -83,27 +83,28 @@ func TestThePolicyMakesWhatTheCommandLineMakes(t *testing.T) {
 					}
 					switch {
 					case p.mark == "same" && want == nil:
-						t.Errorf("got a pod that the command line refuses; mark the pair excluded: %s", report)
+						t.Errorf("got a pod that the injector command rejects, want the mark excluded: %s", report)
 					case p.mark == "same" && !same(t, got, want):
 						t.Errorf("got\n%s\nwant\n%s", indented(t, got), indented(t, want))
 					case p.mark == "same" && is:
 						injected++
 					case p.mark != "same" && !same(t, got, pod):
-						t.Errorf("got it changed, want it left alone (%s):\n%s", p.mark, indented(t, got))
+						t.Errorf("got a changed pod, want no change (%s):\n%s", p.mark, indented(t, got))
 					}
 				}
 			}
 			if p.mark != "same" && !strings.HasPrefix(p.mark, "excluded: ") {
-				t.Errorf("got the mark %q, want same, or excluded: and why", p.mark)
+				t.Errorf("got mark %q, want same, or excluded with a reason", p.mark)
 			}
 		})
 	}
 	if injected < 2*25 {
-		t.Errorf("got %d pods injected alike, want at least 25, each with defaults and without", injected)
+		t.Errorf("got %d injected pods, want at least 25, each with and without defaults", injected)
 	}
 }
 
-// chosen is who is asked about a pod: the same for the webhook and the policy.
+// chosen returns namespaces and labels with the expected selection. It is the same for the
+// webhook and for the policy.
 func chosen() []struct {
 	namespace, label string
 	want             bool
@@ -119,7 +120,7 @@ func chosen() []struct {
 	}
 }
 
-// plainPod is one that everybody can inject.
+// plainPod returns a pod that both the webhook and the policy can inject.
 func plainPod(label string) *corev1.Pod {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{
 		Name: "web", Image: "web:1", Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 8080}},
@@ -140,7 +141,7 @@ func sidecars(pod *corev1.Pod) int {
 	return n
 }
 
-func TestThePolicyTakesThePodsOfTheWebhook(t *testing.T) {
+func TestPolicySelectsPodsLikeWebhook(t *testing.T) {
 	c, _ := withPolicy(t, nil)
 	for _, w := range chosen() {
 		made, err := c.create(w.namespace, plainPod(w.label))
@@ -152,12 +153,12 @@ func TestThePolicyTakesThePodsOfTheWebhook(t *testing.T) {
 		}
 		again, err := c.create(w.namespace, made)
 		if err != nil || !same(t, again, made) {
-			t.Errorf("namespace %s, label %q: got it changed the second time, want it as it was; %v", w.namespace, w.label, err)
+			t.Errorf("namespace %s, label %q: got a changed pod at the second admission, want no change; %v", w.namespace, w.label, err)
 		}
 	}
 }
 
-func TestThePolicyTakesRandomPodsAsTheCommandLineOrLeavesThem(t *testing.T) {
+func TestPolicyMatchesInjectorCommandForRandomPods(t *testing.T) {
 	const pods = 400
 	random := rand.New(rand.NewPCG(1, 2))
 	for _, args := range [][]string{nil, {"--mode=native", "--concurrency=0x10", "--request-timeout=10m", "--drain-min=7s", "--metrics-port=9191", "--image-pull-policy=Always", "--log-level=it's \"x\"", "--cpu-limit=1"},
@@ -176,21 +177,21 @@ func TestThePolicyTakesRandomPodsAsTheCommandLineOrLeavesThem(t *testing.T) {
 				t.Fatalf("%v:\n%s", err, indented(t, pod))
 			}
 			if same(t, got, pod) {
-				continue // the command line may take more
+				continue // the injector command may inject more pods
 			}
 			taken++
 			if want, report, _ := byHand(t, pod, args); want == nil || !same(t, got, want) {
-				t.Fatalf("%q: of\n%s\ngot\n%s\nwant\n%s\n%s", args, indented(t, pod), indented(t, got), indented(t, want), report)
+				t.Fatalf("%q: pod\n%s\ngot\n%s\nwant\n%s\n%s", args, indented(t, pod), indented(t, got), indented(t, want), report)
 			}
 		}
 		t.Logf("%q: %d of %d pods", args, taken, pods)
 		if taken < pods/10 {
-			t.Errorf("%q: got %d of %d pods injected, want at least a tenth: else the test says nothing", args, taken, pods)
+			t.Errorf("%q: got %d of %d pods injected, want at least 10 %%", args, taken, pods)
 		}
 	}
 }
 
-// A podMaker makes random pods.
+// A podMaker creates random pods.
 type podMaker struct{ *rand.Rand }
 
 func (m podMaker) maybe(percent int) bool    { return m.IntN(100) < percent }
@@ -204,7 +205,7 @@ func (m podMaker) annotations() map[string]string {
 		"queue-proxy.dev/container": {"c0", "c1"}, "queue-proxy.dev/port": {"8080", "http", "5000", "0"}, "queue-proxy.dev/inject": {"true", "false", "1"},
 		"prometheus.io/port": {"1"}, "kubectl.kubernetes.io/default-container": {"c0", "c1", "none"}, "queue-proxy.dev/log-level": {"debug"},
 	}
-	for _, key := range slices.Sorted(maps.Keys(all)) { // so a seed makes the same pods each time
+	for _, key := range slices.Sorted(maps.Keys(all)) { // sorted, so that a seed always creates the same pods
 		if m.maybe(8) {
 			annotations[key] = m.word(all[key]...)
 		}
@@ -273,7 +274,7 @@ func (m podMaker) ports(first bool) (all []corev1.ContainerPort) {
 	if m.maybe(5) {
 		name = m.word("redis", "https", "http-admin")
 	}
-	if !first && m.maybe(80) { // a pod with the app's name in a second container is left alone
+	if !first && m.maybe(80) { // a pod with the port name of the app in a second container is not injected
 		name = m.word("api", "")
 	}
 	for _, name := range []string{name, "metrics"}[:1+m.IntN(2)] {
@@ -319,7 +320,7 @@ func (m podMaker) containers(n int, prefix string) []corev1.Container {
 	return all
 }
 
-// randomPod is a pod of which each part may be there, or be strange.
+// randomPod returns a pod with random and unusual parts.
 func randomPod(random *rand.Rand) *corev1.Pod {
 	m := podMaker{random}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{GenerateName: "web-"}}
@@ -352,8 +353,9 @@ func randomPod(random *rand.Rand) *corev1.Pod {
 	return pod
 }
 
-// The API server gives an expression a budget, which the largest pods must not exhaust.
-func TestTheLargestPodsThatThePolicyTakesFitItsBudget(t *testing.T) {
+// The API server limits the cost of an expression. The largest pods must not exceed this
+// budget.
+func TestPolicyBudgetOfLargestPods(t *testing.T) {
 	c, _ := withPolicy(t, nil)
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "large", Namespace: "chosen", Annotations: map[string]string{"queue-proxy.dev/container": "c0", "queue-proxy.dev/port": "p0-0"}}}
 	for i := range 40 {
@@ -367,22 +369,20 @@ func TestTheLargestPodsThatThePolicyTakesFitItsBudget(t *testing.T) {
 	}
 	got, err := c.create("chosen", pod)
 	if err != nil {
-		t.Fatalf("got %.1000v, want it injected", err)
+		t.Fatalf("got %.1000v, want an injected pod", err)
 	}
 	if want, report, _ := byHand(t, pod, nil); want == nil || !same(t, got, want) {
-		t.Errorf("got another pod than the command line makes: %s", report)
+		t.Errorf("got a different pod than the injector command: %s", report)
 	}
 	pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: "one-more"})
 	if got, err = c.create("chosen", pod); err != nil || !same(t, got, pod) {
-		t.Errorf("got a change or %v, want a larger pod left alone", err)
+		t.Errorf("got a changed pod or %v, want no change of a larger pod", err)
 	}
 }
 
-// An API server refuses a policy with expressions that an older one, to which it may be
-// taken back, does not know: on 1.36, which is the first to have policies of v1, those
-// of 1.35. Conditions know no variables.
-// An expression that exhausts its budget denies the pod: texts of any length must not.
-func TestPodsWithLongTextsFitTheBudgetOfThePolicy(t *testing.T) {
+// An expression that exceeds its budget rejects the pod, so texts of any length must not exceed
+// it.
+func TestPolicyBudgetOfLongTexts(t *testing.T) {
 	c, _ := withPolicy(t, nil)
 	for name, container := range map[string]corev1.Container{
 		"a script":         {Args: []string{"-c", strings.Repeat("echo x -l ", 100_000)}},
@@ -398,19 +398,22 @@ func TestPodsWithLongTextsFitTheBudgetOfThePolicy(t *testing.T) {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "long", Namespace: "chosen"}, Spec: corev1.PodSpec{Containers: []corev1.Container{container}, Volumes: []corev1.Volume{{Name: "v"}}}}
 		got, err := c.create("chosen", pod)
 		if err != nil {
-			t.Errorf("%s: got %.300v, want it injected or left", name, err)
+			t.Errorf("%s: got %.300v, want an injected or unchanged pod", name, err)
 			continue
 		}
 		if same(t, got, pod) {
 			continue
 		}
 		if want, report, _ := byHand(t, pod, nil); want == nil || !same(t, got, want) {
-			t.Errorf("%s: got another pod than the command line makes: %.300s", name, report)
+			t.Errorf("%s: got a different pod than the injector command: %.300s", name, report)
 		}
 	}
 }
 
-func TestThePolicyNeedsNoNewerKubernetesThanItSays(t *testing.T) {
+// An API server rejects a policy with expressions that an older API server does not support, because
+// the cluster may be downgraded. Policies of v1 exist since 1.36, which accepts only the expressions of
+// 1.35. Match conditions cannot use the variables of the policy.
+func TestPolicyCompilesForOldestKubernetes(t *testing.T) {
 	for _, args := range [][]string{nil, {"--mode=native", "--drain-deadline=1m", "--container=a", "--port=b"}} {
 		text, report, code := injector(t, nil, append([]string{"policy"}, args...)...)
 		if code != 0 {

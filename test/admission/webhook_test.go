@@ -36,11 +36,11 @@ import (
 
 const service = "queue-proxy-injector.queue-proxy.svc"
 
-// built are the overlays that were built.
+// built caches the output of kustomize by overlay.
 var built = map[string][]byte{}
 
-// configuration is the webhook's as deploy/ has it, with the defaults of the API server
-// and an authority in the place where the injector, or cert-manager, publishes it.
+// configuration returns the webhook configuration in deploy/ with the defaults of the API
+// server and with the CA bundle that the injector or cert-manager publishes.
 func configuration(t *testing.T, overlay string, authority []byte) *admissionregv1.MutatingWebhookConfiguration {
 	t.Helper()
 	if built[overlay] == nil {
@@ -67,22 +67,22 @@ func configuration(t *testing.T, overlay string, authority []byte) *admissionreg
 	return nil
 }
 
-// A webhook is a process of injector serve.
+// A webhook is a process that runs `injector serve`.
 type webhook struct {
 	reviews, metrics string // addresses
-	authority        []byte // who signed its certificate, PEM
+	authority        []byte // certificate of the authority in PEM
 	stop             func() error
 }
 
-// ResolveEndpoint finds the Service as an API server does.
+// ResolveEndpoint returns the address of the Service, like the resolver of an API server.
 func (w *webhook) ResolveEndpoint(namespace, name string, port int32) (*url.URL, error) {
 	if name+"."+namespace+".svc" != service || port != 443 {
-		return nil, fmt.Errorf("service %s/%s:%d: there is no such service", namespace, name, port)
+		return nil, fmt.Errorf("service %s/%s:%d: not found", namespace, name, port)
 	}
 	return &url.URL{Scheme: "https", Host: w.reviews}, nil
 }
 
-// asked is how many reviews were answered.
+// asked returns the number of completed reviews.
 func (w *webhook) asked(t *testing.T) int {
 	t.Helper()
 	client := http.Client{Timeout: 5 * time.Second}
@@ -103,7 +103,7 @@ func (w *webhook) asked(t *testing.T) int {
 	return n
 }
 
-// start runs the injector's webhook with a certificate for its Service.
+// start starts the webhook of the injector with a certificate for its Service.
 func start(t *testing.T, args ...string) *webhook {
 	t.Helper()
 	dir := t.TempDir()
@@ -124,7 +124,7 @@ func start(t *testing.T, args ...string) *webhook {
 		}
 	}
 	if w.reviews == "" {
-		t.Fatalf("got no line that says listening, want one: %v", cmd.Wait())
+		t.Fatalf("got no log line listening: %v", cmd.Wait())
 	}
 	ended := make(chan struct{})
 	go func() {
@@ -133,7 +133,7 @@ func start(t *testing.T, args ...string) *webhook {
 		err = cmd.Wait()
 	}()
 	w.stop = func() error {
-		_ = cmd.Process.Signal(syscall.SIGTERM) // or it has ended
+		_ = cmd.Process.Signal(syscall.SIGTERM) // the process may have exited
 		<-ended
 		return err
 	}
@@ -165,13 +165,13 @@ func writeCertificate(t *testing.T, dir string) []byte {
 	return authority
 }
 
-// withWebhook is a cluster that is told of the webhook, and of others if there are any.
+// withWebhook returns a cluster with the configuration of the webhook and with other objects.
 func withWebhook(t *testing.T, w *webhook, overlay string, others ...runtime.Object) *cluster {
 	t.Helper()
 	return newCluster(t, append(others, configuration(t, overlay, w.authority)), caller(t, w))
 }
 
-// caller is the plugin that calls webhooks.
+// caller returns the plugin that calls webhooks.
 func caller(t *testing.T, w *webhook) *mutating.Plugin {
 	t.Helper()
 	plugin, err := mutating.NewMutatingWebhook(nil)
@@ -182,12 +182,12 @@ func caller(t *testing.T, w *webhook) *mutating.Plugin {
 	return plugin
 }
 
-func TestTheWebhookMakesWhatTheCommandLineMakes(t *testing.T) {
+func TestWebhookMatchesInjectorCommand(t *testing.T) {
 	clusters := map[string]*cluster{}
 	injected, refused := 0, 0
 	for _, p := range pairs(t) {
 		if _, _, code := injector(t, nil, append([]string{"inject"}, p.args...)...); code != 0 {
-			continue // a pair of what is no option
+			continue // the pair tests invalid options
 		}
 		key := strings.Join(p.args, " ")
 		if clusters[key] == nil {
@@ -201,14 +201,14 @@ func TestTheWebhookMakesWhatTheCommandLineMakes(t *testing.T) {
 					got, err := clusters[key].create("chosen", pod)
 					switch {
 					case want == nil && pod.Annotations["queue-proxy.dev/status"] != "":
-						if err != nil || !same(t, got, pod) { // the API server does not ask
-							t.Errorf("got %v, want the pod as it is", err)
+						if err != nil || !same(t, got, pod) { // the API server does not call the webhook
+							t.Errorf("got %v, want an unchanged pod", err)
 						}
 					case want == nil:
 						refused++
 						_, why, _ := strings.Cut(strings.TrimSpace(report), "): ")
 						if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), why) {
-							t.Errorf("got %v, want it denied: %s", err, why)
+							t.Errorf("got %v, want a rejection: %s", err, why)
 						}
 					case err != nil || !same(t, got, want):
 						t.Errorf("got %v\n%s\nwant\n%s", err, indented(t, got), indented(t, want))
@@ -220,11 +220,11 @@ func TestTheWebhookMakesWhatTheCommandLineMakes(t *testing.T) {
 		})
 	}
 	if injected < 2*40 || refused < 2*5 {
-		t.Errorf("got %d pods injected and %d refused, want at least 80 and 10, each with defaults and without", injected, refused)
+		t.Errorf("got %d injected and %d rejected pods, want at least 80 and 10, each with and without defaults", injected, refused)
 	}
 }
 
-func TestTheAPIServerAsksAboutThePodsThatAreChosenAndOnce(t *testing.T) {
+func TestWebhookIsCalledOnceForSelectedPods(t *testing.T) {
 	w := start(t)
 	for _, overlay := range []string{"self-managed", "ha", "cert-manager"} {
 		c := withWebhook(t, w, overlay)
@@ -241,7 +241,7 @@ func TestTheAPIServerAsksAboutThePodsThatAreChosenAndOnce(t *testing.T) {
 			if got := w.asked(t) - before; got != times || sidecars(made) != times {
 				t.Errorf("%s: namespace %s, label %q: got %d reviews and %d sidecars, want %d", overlay, is.namespace, is.label, got, sidecars(made), times)
 			}
-			// A pod made from a template that was injected, and one of Knative.
+			// A pod from a template that is already injected, and a pod of Knative.
 			before = w.asked(t)
 			again, err := c.create(is.namespace, made)
 			if err != nil || !same(t, again, made) || is.want && w.asked(t) != before {
@@ -257,58 +257,59 @@ func TestTheAPIServerAsksAboutThePodsThatAreChosenAndOnce(t *testing.T) {
 	}
 }
 
-func TestWhenTheWebhookIsDownTheOverlayDecides(t *testing.T) {
+func TestUnavailableWebhookFollowsFailurePolicy(t *testing.T) {
 	w := start(t)
 	ignore, fail := withWebhook(t, w, "self-managed"), withWebhook(t, w, "ha")
 	if err := w.stop(); err != nil {
-		t.Fatalf("got %v, want the webhook to end", err)
+		t.Fatalf("stop the webhook: %v", err)
 	}
 	if made, err := ignore.create("chosen", plainPod("")); err != nil || sidecars(made) != 0 {
-		t.Errorf("self-managed: got %d sidecars and %v, want the pod as it is", sidecars(made), err)
+		t.Errorf("self-managed: got %d sidecars and %v, want an unchanged pod", sidecars(made), err)
 	}
 	if _, err := fail.create("chosen", plainPod("")); err == nil || !strings.Contains(err.Error(), "namespace.queue-proxy.dev") {
-		t.Errorf("ha: got %v, want no pod", err)
+		t.Errorf("ha: got %v, want an error", err)
 	}
 	for _, namespace := range []string{"plain", "closed", "kube-system", "queue-proxy"} {
 		if _, err := fail.create(namespace, plainPod("")); err != nil {
-			t.Errorf("ha: namespace %s: got %v, want the pod: nobody asked for a sidecar", namespace, err)
+			t.Errorf("ha: namespace %s: got %v, want the pod because injection is not enabled", namespace, err)
 		}
 	}
 }
 
-func TestAWebhookWithAnotherCertificateIsNotBelieved(t *testing.T) {
+func TestWebhookWithWrongCertificateIsRejected(t *testing.T) {
 	w := start(t)
 	w.authority = writeCertificate(t, t.TempDir())
 	if _, err := withWebhook(t, w, "ha").create("chosen", plainPod("")); err == nil || !strings.Contains(err.Error(), "certificate") {
-		t.Errorf("got %v, want no pod: the certificate is not of that authority", err)
+		t.Errorf("got %v, want a certificate error", err)
 	}
 }
 
-func TestTheAPIServerGetsWarningsAndNotes(t *testing.T) {
+func TestWebhookReturnsWarningsAndAuditAnnotations(t *testing.T) {
 	pod := plainPod("")
 	pod.Annotations = map[string]string{"prometheus.io/scrape": "true"}
 	w := start(t)
 	_, h, err := withWebhook(t, w, "self-managed").createHeard("chosen", pod)
 	if err != nil || len(h.warnings) != 1 || !strings.Contains(h.warnings[0], "prometheus.io") {
-		t.Errorf("got the warnings %q and %v, want the one about prometheus.io", h.warnings, err)
+		t.Errorf("got warnings %q and %v, want one about prometheus.io", h.warnings, err)
 	}
 	if got := h.audit["namespace.queue-proxy.dev/verdict"]; got != "injected" {
-		t.Errorf("got the notes %q, want the verdict injected", h.audit)
+		t.Errorf("got audit annotations %q, want verdict injected", h.audit)
 	}
 
 	pod.Annotations = map[string]string{"queue-proxy.dev/concurency": "1"}
 	_, h, err = withWebhook(t, w, "self-managed").createHeard("chosen", pod)
 	if err == nil || !strings.Contains(err.Error(), `did you mean "queue-proxy.dev/concurrency"?`) || h.audit["namespace.queue-proxy.dev/reason"] != "bad-option" {
-		t.Errorf("got %v and the notes %q, want it denied with the nearest right key, and bad-option noted", err, h.audit)
+		t.Errorf("got %v and audit annotations %q, want a rejection with the nearest valid key, and reason bad-option", err, h.audit)
 	}
 	lenient := withWebhook(t, start(t, "--on-refusal=allow"), "self-managed")
 	made, h, err := lenient.createHeard("chosen", pod)
 	if err != nil || sidecars(made) != 0 || len(h.warnings) != 1 {
-		t.Errorf("got %v and the warnings %q, want the pod let in with one", err, h.warnings)
+		t.Errorf("got %v and warnings %q, want the pod with one warning", err, h.warnings)
 	}
 }
 
-// standIn is the configuration of another webhook, which patches the pod when it is first asked.
+// standIn returns the configuration of another webhook, which patches the pod at its first
+// call.
 func standIn(t *testing.T, name, patch string) *admissionregv1.MutatingWebhookConfiguration {
 	t.Helper()
 	times := 0
@@ -332,9 +333,10 @@ func standIn(t *testing.T, name, patch string) *admissionregv1.MutatingWebhookCo
 	return c
 }
 
-// Webhooks are called in the order of their configurations' names, so those of meshes come
-// before ours, and the pod has their proxy when ours is asked (docs/gitops.md).
-func TestAPodThatAMeshHasChangedIsInjectedAndTheMeshsProxyKept(t *testing.T) {
+// Webhooks are called in the order of the names of their configurations. The webhooks of
+// service meshes are called first, so the pod already contains their proxy when the injector is
+// called (docs/gitops.md).
+func TestInjectionKeepsMeshProxy(t *testing.T) {
 	w := start(t)
 	const probe = `"readinessProbe":{"httpGet":{"path":"/ready","port":4191}}`
 	for name, patch := range map[string]string{
@@ -352,15 +354,16 @@ func TestAPodThatAMeshHasChangedIsInjectedAndTheMeshsProxyKept(t *testing.T) {
 		for _, c := range made.Spec.Containers {
 			isProxy := strings.HasSuffix(c.Name, "-proxy") && c.Name != "queue-proxy"
 			if isProxy && (c.ReadinessProbe == nil || c.ReadinessProbe.HTTPGet.Port.IntVal != 4191 || c.Lifecycle != nil) {
-				t.Errorf("%s: got %+v, want it as the mesh has it", name, c)
+				t.Errorf("%s: got %+v, want the unchanged container of the mesh", name, c)
 			}
 		}
 	}
 }
 
-// Another webhook comes after ours and changes the pod: ours is asked again if it has not
-// injected yet (reinvocationPolicy IfNeeded), and leaves alone what it has injected.
-func TestAnotherWebhookAfterOursDoesNoHarm(t *testing.T) {
+// Another webhook is called later and changes the pod. The injector is called again if it has
+// not injected the pod yet (reinvocationPolicy IfNeeded), and it does not change a pod that it
+// has injected.
+func TestLaterWebhookDoesNotBreakInjection(t *testing.T) {
 	w := start(t)
 	for _, c := range []struct {
 		fact    string
@@ -383,7 +386,7 @@ func TestAnotherWebhookAfterOursDoesNoHarm(t *testing.T) {
 	}
 }
 
-// Both at once: whichever comes first injects.
+// If both are installed, the first one injects the sidecar.
 func TestPolicyAndWebhookTogetherInjectOnce(t *testing.T) {
 	w := start(t)
 	text, report, code := injector(t, nil, "policy")
@@ -394,7 +397,7 @@ func TestPolicyAndWebhookTogetherInjectOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// In the order of an API server: policies come before webhooks.
+	// An API server runs policies before webhooks.
 	c := newCluster(t, append(objects(t, text), configuration(t, "self-managed", w.authority)), evaluator, caller(t, w))
 	pod := plainPod("")
 	pod.Namespace = "chosen"
@@ -406,21 +409,21 @@ func TestPolicyAndWebhookTogetherInjectOnce(t *testing.T) {
 			t.Fatalf("got\n%s\nwant\n%s", indented(t, made), indented(t, want))
 		}
 		if err == nil && w.asked(t) == before {
-			return // the policy has injected it, and the webhook was not asked
+			return // the policy has injected the sidecar and the webhook was not called
 		}
 		if time.Now().After(end) {
-			t.Fatalf("got %v and a review, want the policy to inject", err)
+			t.Fatalf("got %v and a review, want an injection by the policy", err)
 		}
 	}
 }
 
-func TestTheWebhookSpeaksNoOldTLS(t *testing.T) {
+func TestWebhookRejectsTLS11(t *testing.T) {
 	w := start(t)
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(w.authority)
-	c, err := tls.DialWithDialer(&net.Dialer{Timeout: 5 * time.Second}, "tcp", w.reviews, &tls.Config{RootCAs: roots, ServerName: service, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}) //nolint:gosec // that is the question
+	c, err := tls.DialWithDialer(&net.Dialer{Timeout: 5 * time.Second}, "tcp", w.reviews, &tls.Config{RootCAs: roots, ServerName: service, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}) // the test uses an old version on purpose
 	if err == nil {
 		c.Close()
-		t.Error("got a connection of TLS 1.1, want none")
+		t.Error("got a connection with TLS 1.1, want an error")
 	}
 }

@@ -1,4 +1,5 @@
-// Package chart compares the Helm chart, by Helm's own code, with what kustomize builds.
+// Package chart compares the Helm chart, rendered with the code of Helm, with the output of
+// kustomize.
 package chart
 
 import (
@@ -39,10 +40,10 @@ const (
 	folder = root + "/deploy/chart/queue-proxy-injector"
 )
 
-// objects are those of a cluster, as "kind name".
+// objects contains the objects of a cluster by "kind name".
 type objects map[string]map[string]any
 
-// read decodes a stream of objects. Those of Kubernetes are decoded strictly into its types.
+// read decodes a stream of objects. Objects of Kubernetes are decoded strictly.
 func read(t *testing.T, text []byte) objects {
 	t.Helper()
 	all := objects{}
@@ -64,20 +65,20 @@ func read(t *testing.T, text []byte) objects {
 		}
 		if scheme.Scheme.Recognizes(is.GroupVersionKind()) {
 			if _, _, err := strict.Decode(raw.Raw, nil, nil); err != nil {
-				t.Errorf("%s %s: got %v, want it decoded strictly", is.Kind, is.Name, err)
+				t.Errorf("%s %s: strict decoding: %v", is.Kind, is.Name, err)
 			}
 		} else if group := is.GroupVersionKind().Group; group != "cert-manager.io" && group != "monitoring.coreos.com" {
-			t.Errorf("%s %s: got an object of %q, want one that is known", is.Kind, is.Name, is.APIVersion)
+			t.Errorf("%s %s: got unknown API version %q", is.Kind, is.Name, is.APIVersion)
 		}
 		key := is.Kind + " " + is.Name
 		if all[key] != nil {
-			t.Errorf("got %s twice, want each object once", key)
+			t.Errorf("got %s twice, want once", key)
 		}
 		all[key] = o
 	}
 }
 
-// render returns what Helm would install with these values, or why it does not.
+// render returns the objects that Helm would install with these values.
 func render(t *testing.T, namespace string, values map[string]any) (objects, error) {
 	t.Helper()
 	chart, err := loader.Load(folder)
@@ -120,8 +121,8 @@ func kustomized(t *testing.T, overlay string) objects {
 	return read(t, out)
 }
 
-// These values are all that it takes to get what an overlay gives.
-func TestTheChartInstallsWhatTheOverlaysDo(t *testing.T) {
+// These values are sufficient to get the objects of an overlay.
+func TestChartMatchesOverlays(t *testing.T) {
 	for overlay, values := range map[string]map[string]any{
 		"overlays/self-managed": {},
 		"overlays/ha":           {"replicas": 2, "failurePolicy": "Fail"},
@@ -131,7 +132,7 @@ func TestTheChartInstallsWhatTheOverlaysDo(t *testing.T) {
 	} {
 		t.Run(overlay, func(t *testing.T) {
 			got, want := rendered(t, "queue-proxy", values), kustomized(t, overlay)
-			delete(want, "Namespace queue-proxy") // helm install --create-namespace makes it
+			delete(want, "Namespace queue-proxy") // helm install --create-namespace creates the namespace
 			if overlay == "monitoring" {
 				maps.Copy(want, kustomized(t, "overlays/policy"))
 			}
@@ -156,7 +157,7 @@ func text(t *testing.T, o any) string {
 	return string(s)
 }
 
-func TestHelmLintsTheChartWithoutAWarning(t *testing.T) {
+func TestHelmLintHasNoWarnings(t *testing.T) {
 	linter := lint.RunAll(folder, nil, "queue-proxy")
 	for _, m := range linter.Messages {
 		if m.Severity > support.InfoSev {
@@ -165,8 +166,8 @@ func TestHelmLintsTheChartWithoutAWarning(t *testing.T) {
 	}
 }
 
-// Nothing names the namespace of the overlays where the release has another.
-func TestTheReleasesNamespaceIsEverywhere(t *testing.T) {
+// Another namespace of the release replaces the namespace of the overlays everywhere.
+func TestReleaseNamespaceIsUsedEverywhere(t *testing.T) {
 	for _, mode := range []string{"self-managed", "cert-manager"} {
 		for key, o := range rendered(t, "elsewhere", map[string]any{"certificate": map[string]any{"mode": mode}}) {
 			s := text(t, o)
@@ -179,11 +180,11 @@ func TestTheReleasesNamespaceIsEverywhere(t *testing.T) {
 	}
 	hook := text(t, rendered(t, "elsewhere", nil)["MutatingWebhookConfiguration queue-proxy-injector"])
 	if !strings.Contains(hook, `"values":["elsewhere","kube-system"]`) {
-		t.Errorf("got %s, want the injector's own namespace excluded", hook)
+		t.Errorf("got %s, want the namespace of the injector excluded", hook)
 	}
 }
 
-func TestEveryValueReachesItsPlace(t *testing.T) {
+func TestChartValuesAreUsed(t *testing.T) {
 	for _, c := range []struct {
 		values map[string]any
 		object string
@@ -214,7 +215,7 @@ func TestEveryValueReachesItsPlace(t *testing.T) {
 		{map[string]any{"monitoring": map[string]any{"enabled": true, "dashboardLabels": map[string]any{"g": "h"}}}, "ConfigMap queue-proxy-dashboard", `"g":"h"`},
 	} {
 		if got := text(t, rendered(t, "queue-proxy", c.values)[c.object]); !strings.Contains(got, c.want) {
-			t.Errorf("%v: got the %s %s, want %s in it", c.values, c.object, got, c.want)
+			t.Errorf("%v: got %s %s, want %s", c.values, c.object, got, c.want)
 		}
 	}
 	for key, values := range map[string]map[string]any{
@@ -230,7 +231,7 @@ func TestEveryValueReachesItsPlace(t *testing.T) {
 	}
 }
 
-func TestTheSchemaRefusesWrongValues(t *testing.T) {
+func TestSchemaRejectsInvalidValues(t *testing.T) {
 	deep := func(a, b string, v any) map[string]any { return map[string]any{a: map[string]any{b: v}} }
 	for name, values := range map[string]map[string]any{
 		"an unknown value":             {"replica": 2},
@@ -254,12 +255,12 @@ func TestTheSchemaRefusesWrongValues(t *testing.T) {
 		"a word for a switch":          deep("monitoring", "enabled", "yes"),
 	} {
 		if _, err := render(t, "queue-proxy", values); err == nil || !strings.Contains(err.Error(), "schema") {
-			t.Errorf("%s, %v: got %v, want it refused by the schema", name, values, err)
+			t.Errorf("%s, %v: got %v, want a schema error", name, values, err)
 		}
 	}
 }
 
-func TestEveryValueStandsInTheSchema(t *testing.T) {
+func TestChartValuesAreInSchema(t *testing.T) {
 	chart, err := loader.Load(folder)
 	if err != nil {
 		t.Fatal(err)
@@ -273,24 +274,24 @@ func TestEveryValueStandsInTheSchema(t *testing.T) {
 	for name, value := range chart.Values {
 		p, ok := schema.Properties[name]
 		if !ok {
-			t.Errorf("got no %s in the schema, want it", name)
+			t.Errorf("%s: not found in the schema", name)
 		}
 		if inner, isMap := value.(map[string]any); isMap && p.Properties != nil {
 			for key := range inner {
 				if p.Properties[key] == nil {
-					t.Errorf("got no %s.%s in the schema, want it", name, key)
+					t.Errorf("%s.%s: not found in the schema", name, key)
 				}
 			}
 		}
 	}
 	for name := range schema.Properties {
 		if _, ok := chart.Values[name]; !ok && name != "global" {
-			t.Errorf("got %s in the schema alone, want a default in values.yaml", name)
+			t.Errorf("%s: not found in values.yaml", name)
 		}
 	}
 }
 
-// as converts a rendered object to a type of Kubernetes'.
+// as converts a rendered object to a type of Kubernetes.
 func as[T any](t *testing.T, o map[string]any) *T {
 	t.Helper()
 	into := new(T)
@@ -305,8 +306,8 @@ const (
 	hookKey   = "MutatingWebhookConfiguration queue-proxy-injector"
 )
 
-// Helm 3 patches by what changed between two manifests.
-func TestAnUpgradeByPatchKeepsTheCertificate(t *testing.T) {
+// Helm 3 patches the differences between two manifests.
+func TestUpgradeByPatchKeepsCertificate(t *testing.T) {
 	before := rendered(t, "queue-proxy", nil)
 	after := rendered(t, "queue-proxy", map[string]any{"failurePolicy": "Fail", "replicas": 2})
 	secret := as[corev1.Secret](t, before[secretKey])
@@ -330,16 +331,16 @@ func TestAnUpgradeByPatchKeepsTheCertificate(t *testing.T) {
 			t.Fatal(err)
 		}
 		if want := map[string]string{secretKey: `"tls.key":"aw=="`, hookKey: `"caBundle":"Y2E="`}[key]; strings.Count(string(patched), want) != strings.Count(string(current), want) {
-			t.Errorf("%s: got %s, want %s as before", key, patched, want)
+			t.Errorf("%s: got %s, want %s unchanged", key, patched, want)
 		}
 		if key == hookKey && strings.Count(string(patched), `"Fail"`) != 2 {
-			t.Errorf("got %s, want what was upgraded", patched)
+			t.Errorf("got %s, want failurePolicy Fail twice", patched)
 		}
 	}
 }
 
-// Helm 4 applies on the server, where each field has its owner.
-func TestAnUpgradeByApplyKeepsTheCertificate(t *testing.T) {
+// Helm 4 uses server-side apply, where each field has an owner.
+func TestUpgradeByApplyKeepsCertificate(t *testing.T) {
 	ctx := context.Background()
 	cluster := fake.NewClientset()
 	secrets, hooks := cluster.CoreV1().Secrets("queue-proxy"), cluster.AdmissionregistrationV1().MutatingWebhookConfigurations()
@@ -372,7 +373,7 @@ func TestAnUpgradeByApplyKeepsTheCertificate(t *testing.T) {
 
 	secret, err = secrets.Get(ctx, "queue-proxy-injector-certificate", metav1.GetOptions{})
 	if err != nil || string(secret.Data["tls.key"]) != "k" || string(secret.Data["tls.crt"]) != "c" {
-		t.Errorf("got the Secret %v, %v, want the certificate as before", secret.Data, err)
+		t.Errorf("got Secret %v, %v, want the unchanged certificate", secret.Data, err)
 	}
 	hook, err := hooks.Get(ctx, "queue-proxy-injector", metav1.GetOptions{})
 	if err != nil || len(hook.Webhooks) != 2 {
@@ -380,16 +381,16 @@ func TestAnUpgradeByApplyKeepsTheCertificate(t *testing.T) {
 	}
 	for _, w := range hook.Webhooks {
 		if string(w.ClientConfig.CABundle) != "ca" || *w.FailurePolicy != admissionregv1.Fail {
-			t.Errorf("%s: got the bundle %q and %s, want what the injector published, and Fail", w.Name, w.ClientConfig.CABundle, *w.FailurePolicy)
+			t.Errorf("%s: got CA bundle %q and %s, want the bundle of the injector, and Fail", w.Name, w.ClientConfig.CABundle, *w.FailurePolicy)
 		}
 	}
 }
 
-// What Helm has installed it takes away, and what it has not the injector may not make.
-func TestAnUninstallLeavesNothing(t *testing.T) {
+// Helm removes the objects that it has installed. The injector must not create other objects.
+func TestUninstallRemovesAllObjects(t *testing.T) {
 	for key, o := range rendered(t, "queue-proxy", map[string]any{"replicas": 2, "monitoring": map[string]any{"enabled": true}}) {
 		if s := text(t, o); strings.Contains(s, "helm.sh/resource-policy") || strings.Contains(s, "helm.sh/hook") {
-			t.Errorf("%s: got %s, want an object that goes with the release", key, s)
+			t.Errorf("%s: got %s, want an object that is removed with the release", key, s)
 		}
 		var rules []rbacv1.PolicyRule
 		switch {
@@ -400,7 +401,7 @@ func TestAnUninstallLeavesNothing(t *testing.T) {
 		}
 		for _, r := range rules {
 			if slices.Contains(r.Verbs, "create") && !slices.Equal(r.Resources, []string{"events"}) {
-				t.Errorf("%s: got the right to create %v, want it for events alone, which expire", key, r.Resources)
+				t.Errorf("%s: got permission to create %v, want only events, which expire", key, r.Resources)
 			}
 		}
 	}

@@ -354,7 +354,7 @@ func (s *stage) outOfFiles(name string, d time.Duration) {
 		}
 	}
 	time.Sleep(500 * time.Millisecond)
-	limit("5") // less than the number of open files
+	limit("5") // lower than the number of open files
 	time.Sleep(d)
 	limit("4096")
 }

@@ -35,21 +35,21 @@ const (
 	sidecarName   = "queue-proxy"
 )
 
-// patience bounds every wait for something that must happen, on a slow machine.
+// patience is the maximum duration of each wait on a slow machine.
 const patience = ledger.Patience
 
-// A pod is a pod that podman runs, with what the kubelet knows of it. Its methods
-// are for one goroutine, except dial.
+// A pod is a pod that podman runs, with the state of the kubelet. All methods except dial must
+// be called from one goroutine.
 type pod struct {
 	t    *testing.T
 	spec *corev1.Pod
-	pids map[string]int // of each container's first process
-	ns   *os.File       // the network namespace
-	host string         // the pod's address, for the kubelet
+	pids map[string]int // ID of the first process of each container
+	ns   *os.File       // network namespace
+	host string         // address of the pod for the kubelet
 }
 
-// podman runs the tool and returns what it prints; from an empty directory,
-// because it takes files in it for its own.
+// podman runs podman in an empty directory, because podman may read files in its working
+// directory. It returns the output.
 func podman(t *testing.T, stdin []byte, args ...string) string {
 	t.Helper()
 	out, err := tryPodman(t, stdin, args...)
@@ -73,20 +73,20 @@ func tryPodman(t *testing.T, stdin []byte, args ...string) (string, error) {
 	c.Stderr = &said
 	out, err := c.Output()
 	if err != nil {
-		return "", fmt.Errorf("podman %s: %w: %s (test/e2e/setup makes what is needed)", strings.Join(args, " "), err, bytes.TrimSpace(said.Bytes()))
+		return "", fmt.Errorf("podman %s: %w: %s (run test/e2e/setup)", strings.Join(args, " "), err, bytes.TrimSpace(said.Bytes()))
 	}
 	return strings.TrimSpace(string(out)), nil
 }
 
-// inject returns what the shipped injector makes of a manifest.
+// inject runs the injector image with a manifest and returns its output.
 func inject(t *testing.T, manifest []byte, flags ...string) []byte {
 	t.Helper()
 	args := []string{"run", "--rm", "-i", "--network=none", "--read-only", "--cap-drop=all", injectorImage, "inject", "-f", "-"}
 	return []byte(podman(t, manifest, append(args, flags...)...))
 }
 
-// podOf returns the first pod that a manifest describes, by itself or as the
-// template of a Deployment.
+// podOf returns the first pod in a manifest, or the pod of the template if the object is a
+// Deployment.
 func podOf(t *testing.T, manifest []byte) *corev1.Pod {
 	t.Helper()
 	d := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(manifest), 4096)
@@ -109,11 +109,11 @@ func podOf(t *testing.T, manifest []byte) *corev1.Pod {
 	return &p
 }
 
-// play starts a pod. It differs from the spec in what says nothing to a process:
-// podman restarts no container, because the kubelet is played here; there are no
-// annotations, because podman refuses long ones; and no ports, because podman would
-// publish them on the host. What is to be done to containers that are made and not
-// started yet is done by prepare, which may be nil.
+// play starts a pod with some changes to the spec that do not affect the processes. podman does
+// not restart containers, because the test performs the actions of the kubelet. Annotations are
+// removed, because podman rejects long ones. Ports are removed, because podman would publish
+// them on the host. prepare is called after the containers are created and before they start;
+// it may be nil.
 func play(t *testing.T, spec *corev1.Pod, prepare func(*pod)) *pod {
 	t.Helper()
 	played := spec.DeepCopy()
@@ -131,7 +131,7 @@ func play(t *testing.T, spec *corev1.Pod, prepare func(*pod)) *pod {
 		t.Fatal(err)
 	}
 	remove := func() { tryPodman(t, nil, "pod", "rm", "-f", "-t", "0", played.Name) }
-	remove() // of a run that was killed
+	remove() // remove the pod of an earlier run that was killed
 	t.Cleanup(remove)
 	p := &pod{t: t, spec: spec, pids: map[string]int{}, host: "127.0.0.1"}
 	if prepare == nil {
@@ -147,7 +147,7 @@ func play(t *testing.T, spec *corev1.Pod, prepare func(*pod)) *pod {
 		}
 		for _, c := range spec.Spec.Containers {
 			lines := p.log(c.Name)
-			t.Logf("the last lines of %s:\n%s", c.Name, strings.Join(lines[max(0, len(lines)-15):], "\n"))
+			t.Logf("last log lines of %s:\n%s", c.Name, strings.Join(lines[max(0, len(lines)-15):], "\n"))
 		}
 	})
 	for _, c := range spec.Spec.Containers {
@@ -162,7 +162,7 @@ func play(t *testing.T, spec *corev1.Pod, prepare func(*pod)) *pod {
 	return p
 }
 
-// isRestricted fails unless a container's process has no rights to lose.
+// isRestricted fails the test unless the process of a container runs without privileges.
 func (p *pod) isRestricted(name string) {
 	p.t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.pids[name]))
@@ -171,30 +171,30 @@ func (p *pod) isRestricted(name string) {
 	}
 	for _, want := range []string{"CapEff:\t0000000000000000\n", "CapBnd:\t0000000000000000\n", "NoNewPrivs:\t1\n", "Seccomp:\t2\n"} {
 		if !bytes.Contains(status, []byte(want)) {
-			p.t.Errorf("%s: got\n%s\nwant %q in it", name, status, want)
+			p.t.Errorf("%s: got\n%s\nwant %q", name, status, want)
 		}
 	}
 	if bytes.Contains(status, []byte("Uid:\t0\t")) {
-		p.t.Errorf("%s: got user 0, want another", name)
+		p.t.Errorf("%s: got user 0, want another user", name)
 	}
 	if err := os.WriteFile(fmt.Sprintf("/proc/%d/root/written", p.pids[name]), nil, 0o600); !errors.Is(err, syscall.EROFS) {
-		p.t.Errorf("%s: got %v for a file in its root, want a read-only file system", name, err)
+		p.t.Errorf("%s: create a file in the root directory: got %v, want a read-only file system", name, err)
 	}
 }
 
-// container returns podman's name of a container.
+// container returns the name of a container in podman.
 func (p *pod) container(name string) string { return p.spec.Name + "-" + name }
 
 func (p *pod) findPID(name string) {
 	p.t.Helper()
 	pid, err := strconv.Atoi(podman(p.t, nil, "inspect", "--format", "{{.State.Pid}}", p.container(name)))
 	if err != nil || pid == 0 {
-		p.t.Fatalf("%s: got process id %d, %v, want one that runs; its log:\n%s", name, pid, err, strings.Join(p.log(name), "\n"))
+		p.t.Fatalf("%s: got process ID %d, %v, want a running process; log:\n%s", name, pid, err, strings.Join(p.log(name), "\n"))
 	}
 	p.pids[name] = pid
 }
 
-// signal sends a signal to a container's first process.
+// signal sends a signal to the first process of a container.
 func (p *pod) signal(name string, s syscall.Signal) {
 	p.t.Helper()
 	if err := syscall.Kill(p.pids[name], s); err != nil {
@@ -202,7 +202,7 @@ func (p *pod) signal(name string, s syscall.Signal) {
 	}
 }
 
-// ended waits until a container has ended, and returns its exit code.
+// ended waits until a container has exited and returns its exit code.
 func (p *pod) ended(name string, within time.Duration) int {
 	p.t.Helper()
 	p.isGone(name, within)
@@ -213,35 +213,35 @@ func (p *pod) ended(name string, within time.Duration) int {
 	return code
 }
 
-// isGone waits until a container's process has ended.
+// isGone waits until the process of a container has exited.
 func (p *pod) isGone(name string, within time.Duration) {
 	p.t.Helper()
 	for end := time.Now().Add(within); p.running(name); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
-			p.t.Fatalf("%s: got a container that still runs after %v, want one that has ended", name, within)
+			p.t.Fatalf("%s: got a running container after %v, want an exited one", name, within)
 		}
 	}
 }
 
-// running reports whether a container's process is there and no zombie.
+// running reports whether the process of a container exists and is not a zombie.
 func (p *pod) running(name string) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.pids[name]))
 	return err == nil && !bytes.Contains(stat, []byte(") Z "))
 }
 
-// start starts a container that has ended, as the kubelet would.
+// start restarts a container like the kubelet.
 func (p *pod) start(name string) {
 	p.t.Helper()
 	podman(p.t, nil, "start", p.container(name))
 	p.findPID(name)
 }
 
-// logFile returns where podman keeps what a container prints.
+// logFile returns the path of the log of a container.
 func (p *pod) logFile(name string) (string, error) {
 	return tryPodman(p.t, nil, "inspect", "--format", "{{.HostConfig.LogConfig.Path}}", p.container(name))
 }
 
-// log returns what a container has printed, line by line.
+// log returns the log lines of a container.
 func (p *pod) log(name string) []string {
 	p.t.Helper()
 	file, err := p.logFile(name)
@@ -254,9 +254,9 @@ func (p *pod) log(name string) []string {
 		p.t.Error(err)
 	}
 	var lines []string
-	parts := map[string]string{} // of each stream
+	parts := map[string]string{} // partial line of each stream
 	for line := range strings.Lines(string(text)) {
-		// time stdout F text; P is a part of a line that goes on.
+		// The format is: time, stream, F or P (P for a partial line), text.
 		f := strings.SplitN(strings.TrimSuffix(line, "\n"), " ", 4)
 		if len(f) < 4 {
 			continue
@@ -269,8 +269,8 @@ func (p *pod) log(name string) []string {
 	return lines
 }
 
-// dial connects to a port of the pod. The socket is made in the pod's network
-// namespace and stays in it, whichever thread uses it later.
+// dial connects to a port of the pod. The socket is created in the network namespace of the pod
+// and remains in it when other threads use it.
 func (p *pod) dial(ctx context.Context, address string) (net.Conn, error) {
 	runtime.LockOSThread()
 	own, err := os.Open("/proc/thread-self/ns/net")
@@ -292,7 +292,7 @@ func (p *pod) dial(ctx context.Context, address string) (net.Conn, error) {
 	return c, err
 }
 
-// inside runs a program of this machine in the pod's network namespace.
+// inside runs a program of this machine in the network namespace of the pod.
 func (p *pod) inside(args ...string) {
 	p.t.Helper()
 	c := exec.Command("nsenter", append([]string{"--net=/proc/" + strconv.Itoa(os.Getpid()) + "/fd/" + strconv.Itoa(int(p.ns.Fd()))}, args...)...)
@@ -301,7 +301,7 @@ func (p *pod) inside(args ...string) {
 	}
 }
 
-// get asks as the kubelet does, on a new connection, and returns status and body.
+// get sends a request like the kubelet on a new connection and returns the status and the body.
 func (p *pod) get(port int, path string, fields []corev1.HTTPHeader, timeout time.Duration) (int, string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
@@ -330,7 +330,7 @@ func (p *pod) get(port int, path string, fields []corev1.HTTPHeader, timeout tim
 	return a.StatusCode, string(body), err
 }
 
-// probe asks a container's readiness probe once, as its spec says.
+// probe runs the readiness probe of a container once.
 func (p *pod) probe(c *corev1.Container) (status int, body string) {
 	p.t.Helper()
 	ask := c.ReadinessProbe.HTTPGet
@@ -341,8 +341,8 @@ func (p *pod) probe(c *corev1.Container) (status int, body string) {
 	return status, body
 }
 
-// becomesReady plays the kubelet until every readiness probe of the pod passes,
-// faster than its period. A pod without a probe proves nothing.
+// becomesReady runs the readiness probes of the pod until all of them succeed, with a shorter
+// period than in the spec. The test fails if the pod has no readiness probe.
 func (p *pod) becomesReady() {
 	p.t.Helper()
 	asked := 0
@@ -363,13 +363,12 @@ func (p *pod) becomesReady() {
 		}
 	}
 	if asked == 0 {
-		p.t.Fatal("got a pod without a readiness probe, want one that the injector has written")
+		p.t.Fatal("got a pod without a readiness probe, want the probe of the injector")
 	}
 }
 
-// terminate ends the pod as the kubelet does: SIGTERM at once for a container
-// without a preStop hook, after its hook for one that has one. It returns the exit
-// codes when all have ended.
+// terminate stops the pod like the kubelet. It sends SIGTERM to each container, after its
+// preStop hook if there is one. It returns the exit codes after all containers have exited.
 func (p *pod) terminate() map[string]int {
 	p.t.Helper()
 	grace := time.Duration(*p.spec.Spec.TerminationGracePeriodSeconds) * time.Second
@@ -398,12 +397,12 @@ func (p *pod) terminate() map[string]int {
 	return codes
 }
 
-// eventually fails unless something becomes true.
+// eventually waits until a condition is true. The test fails after patience.
 func eventually(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	for end := time.Now().Add(patience); !is(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("got nothing after %v, want: %s", patience, what)
+			t.Fatalf("timeout after %v: %s", patience, what)
 		}
 	}
 }

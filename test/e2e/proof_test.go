@@ -20,7 +20,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-func TestAnImageHoldsItsBinaryItsListAndNoShell(t *testing.T) {
+func TestImageContainsOnlyRequiredFiles(t *testing.T) {
 	for image, want := range map[string][]string{
 		sidecarImage:  {"etc/ssl/certs/ca-certificates.crt", "ko-app/queue", "ko-app/queue.cdx.json"},
 		injectorImage: {"ko-app/injector", "ko-app/injector.cdx.json"},
@@ -43,7 +43,7 @@ func TestAnImageHoldsItsBinaryItsListAndNoShell(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// Empty files are mount points that the engine makes.
+			// Empty files are mount points that the container engine creates.
 			if h.Typeflag == tar.TypeReg && h.Size > 0 {
 				got = append(got, path.Clean(h.Name))
 			}
@@ -53,13 +53,13 @@ func TestAnImageHoldsItsBinaryItsListAndNoShell(t *testing.T) {
 		}
 		slices.Sort(got)
 		if !slices.Equal(got, want) {
-			t.Errorf("%s: got the files %q, want %q", image, got, want)
+			t.Errorf("%s: got files %q, want %q", image, got, want)
 		}
 	}
 }
 
-// listsItsModules fails unless a list of what a binary was made of names modules,
-// and the version that the binary says of itself.
+// listsItsModules fails the test unless the SBOM of a binary contains modules and the version
+// that the binary prints.
 func listsItsModules(t *testing.T, list io.Reader, said string) {
 	t.Helper()
 	var got struct {
@@ -73,11 +73,11 @@ func listsItsModules(t *testing.T, list io.Reader, said string) {
 	}
 	c := got.Metadata.Component
 	if c.Version == "" || !strings.Contains(said, c.Version) || len(got.Components) < 5 {
-		t.Errorf("got a list of %d modules for %s of version %q, want more for what says %q", len(got.Components), c.Name, c.Version, said)
+		t.Errorf("got an SBOM with %d modules for %s, version %q, want at least 5 modules and a version in %q", len(got.Components), c.Name, c.Version, said)
 	}
 }
 
-func TestAnImageRunsAsNobodyAndKnowsItsVersion(t *testing.T) {
+func TestImageUserAndVersion(t *testing.T) {
 	for _, image := range []string{sidecarImage, injectorImage} {
 		var about []struct {
 			Config struct {
@@ -95,13 +95,13 @@ func TestAnImageRunsAsNobodyAndKnowsItsVersion(t *testing.T) {
 		version, commit := labels["org.opencontainers.image.version"], labels["org.opencontainers.image.revision"]
 		got := podman(t, nil, "run", "--rm", "--network=none", "--read-only", "--cap-drop=all", image, "version")
 		if version == "" || version == "dev" || len(commit) != 40 || !strings.Contains(got, version) || !strings.Contains(got, commit) {
-			t.Errorf("%s: got %q from the binary, want the version %q and commit %q of the label", image, got, version, commit)
+			t.Errorf("%s: got %q from the binary, want version %q and commit %q of the labels", image, got, version, commit)
 		}
 	}
 }
 
-// askAllTheTime sends requests from eight clients, on a new connection each, until stop
-// is called, and counts them.
+// askAllTheTime sends requests from eight clients until stop is called, each on a new
+// connection, and counts the results.
 func (p *pod) askAllTheTime(sent, served, refused *atomic.Int64) (stop func()) {
 	end := make(chan struct{})
 	var clients sync.WaitGroup
@@ -121,7 +121,7 @@ func (p *pod) askAllTheTime(sent, served, refused *atomic.Int64) (stop func()) {
 				case err != nil && isRefused(err):
 					refused.Add(1)
 				default:
-					p.t.Errorf("got %d %q %v, want what the app answers", status, body, err)
+					p.t.Errorf("got %d %q %v, want the response of the app", status, body, err)
 				}
 			}
 		})
@@ -129,10 +129,10 @@ func (p *pod) askAllTheTime(sent, served, refused *atomic.Int64) (stop func()) {
 	return func() { close(end); clients.Wait() }
 }
 
-// The example of deploy/example, in containers: what the injector makes of it is
-// ready through the sidecar, serves, and loses nothing when the pod ends.
-func TestTheInjectedExampleServesAndDrainsWithoutLoss(t *testing.T) {
-	t.Parallel() // it waits out a quiet period of half a minute
+// The injected pod of deploy/example becomes ready through the sidecar, serves requests, and
+// loses no request when it is stopped.
+func TestInjectedExampleLosesNoRequest(t *testing.T) {
+	t.Parallel() // the test waits for a quiet period of 30 seconds
 	before, err := os.ReadFile("../../deploy/example/before.yaml")
 	if err != nil {
 		t.Fatal(err)
@@ -142,11 +142,11 @@ func TestTheInjectedExampleServesAndDrainsWithoutLoss(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := inject(t, before); string(got) != strings.TrimSpace(string(after)) {
-		t.Fatalf("got from the injector's image:\n%s\nwant deploy/example/after.yaml", got)
+		t.Fatalf("got output of the injector image:\n%s\nwant deploy/example/after.yaml", got)
 	}
 	spec := podOf(t, after)
 	app := &spec.Spec.Containers[0]
-	app.Env = append(app.Env, corev1.EnvVar{Name: "PORT", Value: "8000"}) // where the example's model listens
+	app.Env = append(app.Env, corev1.EnvVar{Name: "PORT", Value: "8000"}) // port of the model in the example
 	p := play(t, spec, nil)
 	p.becomesReady()
 
@@ -157,19 +157,19 @@ func TestTheInjectedExampleServesAndDrainsWithoutLoss(t *testing.T) {
 	codes := make(chan map[string]int)
 	go func() { codes <- p.terminate() }()
 	sidecar := &spec.Spec.Containers[1]
-	eventually(t, "the probe says that the pod ends", func() bool {
+	eventually(t, "the probe reports the drain", func() bool {
 		status, body := p.probe(sidecar)
 		return status == http.StatusServiceUnavailable && body == "shutting down\n"
 	})
 	since := served.Load()
 	eventually(t, "50 more requests are served during the drain", func() bool { return served.Load() >= since+50 })
-	stop() // the endpoints have changed everywhere
+	stop() // all endpoints have been updated
 	if refused.Load() != 0 || sent.Load() != served.Load() {
-		t.Errorf("got %d answers of the app and %d refusals for %d requests, want an answer for each", served.Load(), refused.Load(), sent.Load())
+		t.Errorf("got %d responses of the app and %d refused connections for %d requests, want a response for each request", served.Load(), refused.Load(), sent.Load())
 	}
 	got := <-codes
 	if got["model"] != 0 || got[sidecarName] != 0 {
 		t.Errorf("got exit codes %v, want 0 of both", got)
 	}
-	t.Logf("%d requests, all answered by the app; exit codes %v", sent.Load(), got)
+	t.Logf("served %d requests; exit codes %v", sent.Load(), got)
 }

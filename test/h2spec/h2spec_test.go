@@ -1,10 +1,9 @@
-// Package h2spec holds the sidecar's HTTP/2, on the plain port and over TLS, to
-// h2spec: connections that keep and break the rules of RFC 7540 (now 9113) and RFC
-// 7541. The standard library's own reverse proxy is asked beside it: we fail nothing
-// that it passes.
-// It is a module of its own because nothing else needs what it brings.
+// Package h2spec runs h2spec, a conformance test of HTTP/2 (RFC 7540, now RFC 9113, and RFC
+// 7541), against the plain port and the TLS port of the sidecar. It also runs h2spec against
+// httputil.ReverseProxy. The sidecar must pass all cases that the reverse proxy passes. The
+// package is a separate module because only this test needs its dependencies.
 //
-// The sidecar is met from outside, as a program.
+// The sidecar runs as a process.
 package h2spec
 
 import (
@@ -41,17 +40,17 @@ import (
 
 const (
 	root     = "../.."
-	patience = 20 * time.Second // bounds the wait for a start
+	patience = 20 * time.Second // maximum duration of a start
 
-	// silence is how long a case waits for a frame, or for the end of the connection.
-	// The standard library closes one a second after its GOAWAY.
+	// silence is the time that a case waits for a frame or for the end of the connection. The
+	// standard library closes a connection one second after its GOAWAY.
 	silence = 2 * time.Second
 
-	fewestCases     = 140 // of the 146 of version 2.2.1; fewer would prove too little
-	mostOfReference = 8   // that the reference may fail: it fails 5, over TLS 4, and with many it would be no yardstick
+	fewestCases     = 140 // minimum number of cases that must run; version 2.2.1 has 146
+	mostOfReference = 8   // maximum number of failures of the reference, which fails 5 cases, and 4 over TLS
 )
 
-// program is the queue-proxy, built for these tests.
+// program is the path of the queue-proxy that is built for these tests.
 var program string
 
 func TestMain(m *testing.M) {
@@ -71,7 +70,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-func TestNothingFailsThatGosReverseProxyPasses(t *testing.T) {
+func TestSidecarPassesCasesOfReverseProxy(t *testing.T) {
 	h1, h2 := startApp(t, "HTTP/1.1"), startApp(t, "h2c")
 	plain, secure := startReference(t, h1, false), startReference(t, h1, true)
 	ports := freePorts(t, 2*portsOfSidecar)
@@ -98,12 +97,12 @@ func TestNothingFailsThatGosReverseProxyPasses(t *testing.T) {
 	for _, to := range all {
 		t.Log(to.summary())
 		if ran := len(to.passed) + len(to.failed); ran < fewestCases {
-			t.Errorf("%s: got %d cases that ran, want at least %d", to.name, ran, fewestCases)
+			t.Errorf("%s: ran %d cases, want at least %d", to.name, ran, fewestCases)
 		}
 	}
 	for _, to := range []*target{reference, referenceTLS} {
 		if len(to.failed) > mostOfReference {
-			t.Errorf("%s: got %d failures, want at most %d: this is no yardstick", to.name, len(to.failed), mostOfReference)
+			t.Errorf("%s: got %d failures of the reference, want at most %d", to.name, len(to.failed), mostOfReference)
 		}
 	}
 	for _, to := range ours {
@@ -111,24 +110,25 @@ func TestNothingFailsThatGosReverseProxyPasses(t *testing.T) {
 			if !to.like.passed[name] {
 				continue
 			}
-			// A machine that was busy for two seconds looks like a peer that was silent.
+			// If the machine is busy for two seconds, a case cannot be distinguished from a
+			// silent peer, so it runs again.
 			if again := to.run(f.test); again == nil {
-				t.Logf("%s: %s: passed alone, but not beside the others: %v", to.name, name, f.err)
+				t.Logf("%s: %s: passed at the second attempt, first error: %v", to.name, name, f.err)
 			} else {
-				t.Errorf("%s: %s: got %v, and alone %v; want it passed, as the reference has", to.name, name, f.err, again)
+				t.Errorf("%s: %s: got %v and at the second attempt %v, want pass like the reference", to.name, name, f.err, again)
 			}
 		}
-		to.waitUntilItAnswers(t) // after all that too
+		to.waitUntilItAnswers(t) // after all cases
 	}
 }
 
-// A target is a server, and how it fared. Cases are named by section, number and
-// description.
+// A target is a server with its results. The keys of the results are the section, the number
+// and the description of a case.
 type target struct {
 	name    string
 	address string
 	tls     bool
-	like    *target // what it is compared with; nil: it is the reference
+	like    *target // reference for the comparison; nil for a reference
 
 	passed  map[string]bool
 	failed  map[string]failure
@@ -140,7 +140,7 @@ type failure struct {
 	err  error
 }
 
-// runAll runs all cases, one after the other.
+// runAll runs all cases one after the other.
 func (to *target) runAll() {
 	to.passed, to.failed = map[string]bool{}, map[string]failure{}
 	for _, g := range []*spec.TestGroup{generic.Spec(), http2.Spec(), hpack.Spec()} {
@@ -148,8 +148,8 @@ func (to *target) runAll() {
 	}
 }
 
-// runGroup does what [spec.TestGroup.Test] does, which would write to standard
-// output and end the process when it cannot connect.
+// runGroup is like [spec.TestGroup.Test], which would write to standard output and exit if it
+// cannot connect.
 func (to *target) runGroup(g *spec.TestGroup) {
 	for i, test := range append(g.Tests, g.StrictTests...) {
 		name := fmt.Sprintf("%s/%d %s", g.ID(), i+1, test.Desc)
@@ -167,7 +167,7 @@ func (to *target) runGroup(g *spec.TestGroup) {
 	}
 }
 
-// run runs one case on a connection of its own.
+// run runs one case on a new connection.
 func (to *target) run(test *spec.TestCase) (err error) {
 	host, port, err := net.SplitHostPort(to.address)
 	if err != nil {
@@ -198,7 +198,7 @@ func (to *target) summary() string {
 	return b.String()
 }
 
-// waitUntilItAnswers returns when the app's answer comes back over HTTP/2.
+// waitUntilItAnswers waits until the target returns the response of the app over HTTP/2.
 func (to *target) waitUntilItAnswers(t *testing.T) {
 	t.Helper()
 	speaks := &http.Protocols{}
@@ -219,7 +219,7 @@ func (to *target) waitUntilItAnswers(t *testing.T) {
 		defer answer.Body.Close()
 		body, err := io.ReadAll(answer.Body)
 		if err != nil || answer.ProtoMajor != 2 || string(body) != greeting {
-			return fmt.Errorf("got %s %s, %q, %v", answer.Proto, answer.Status, body, err)
+			return fmt.Errorf("got %s %s, %q, %v, want 200 with the greeting over HTTP/2", answer.Proto, answer.Status, body, err)
 		}
 		return nil
 	}
@@ -229,18 +229,19 @@ func (to *target) waitUntilItAnswers(t *testing.T) {
 			return
 		}
 		if time.Now().After(end) {
-			t.Fatalf("%s: no answer of the app's over HTTP/2 within %v: %v", to.name, patience, err)
+			t.Fatalf("%s: no response of the app over HTTP/2 after %v: %v", to.name, patience, err)
 		}
 	}
 }
 
-// greeting is what the app says. Cases of flow control are skipped below 5 bytes.
+// greeting is the response of the app. Cases of flow control are skipped if it has fewer than 5
+// bytes.
 const greeting = "hello, h2spec"
 
-// quiet is for servers that are broken on purpose.
+// quiet discards the errors of servers that a test breaks.
 var quiet = log.New(io.Discard, "", 0)
 
-// startApp starts a user container that speaks HTTP/1.1 or h2c alone.
+// startApp starts a user container that supports only HTTP/1.1 or only h2c.
 func startApp(t *testing.T, protocol string) *httptest.Server {
 	app := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, err := io.Copy(io.Discard, r.Body); err != nil {
@@ -257,7 +258,7 @@ func startApp(t *testing.T, protocol string) *httptest.Server {
 	return app
 }
 
-// startReference starts the standard library's reverse proxy in front of an app.
+// startReference starts an httputil.ReverseProxy in front of an app.
 func startReference(t *testing.T, app *httptest.Server, secure bool) *httptest.Server {
 	t.Helper()
 	to, err := url.Parse(app.URL)
@@ -283,20 +284,20 @@ func startReference(t *testing.T, app *httptest.Server, secure bool) *httptest.S
 		s.Start()
 	}
 	t.Cleanup(func() {
-		s.CloseClientConnections() // a case leaves streams that wait for a window
+		s.CloseClientConnections() // a case leaves streams that wait for flow control
 		s.Close()
 	})
 	return s
 }
 
-// portsOfSidecar is how many ports a sidecar opens.
+// portsOfSidecar is the number of ports that a sidecar opens.
 const portsOfSidecar = 6
 
-// A sidecar is the program, running: the addresses of its two ports for requests.
+// A sidecar contains the addresses of the two request ports of a running sidecar.
 type sidecar struct{ plain, secure string }
 
-// startSidecar starts the program with its own defaults in front of an app, with the
-// certificate of another server. It may not serve yet.
+// startSidecar starts the sidecar with default settings in front of an app, with the
+// certificate of another server. It does not wait until the sidecar serves.
 func startSidecar(t *testing.T, app, certified *httptest.Server, ports []string) sidecar {
 	t.Helper()
 	_, user, err := net.SplitHostPort(app.Listener.Addr().String())
@@ -322,7 +323,7 @@ func startSidecar(t *testing.T, app, certified *httptest.Server, ports []string)
 		"TLS_CERT_DIR=" + dir,
 	}
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, said, said
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // it does not outlive the test
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // kills the sidecar when the test exits
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -335,16 +336,16 @@ func startSidecar(t *testing.T, app, certified *httptest.Server, ports []string)
 			t.Error(err)
 		}
 		if strings.Contains(string(b), "panic") {
-			t.Error("the sidecar said \"panic\", want no panic")
+			t.Error("got panic in the output of the sidecar")
 		}
 		if t.Failed() {
-			t.Logf("the sidecar said, at the end:\n%s", b[max(0, len(b)-4000):])
+			t.Logf("last output of the sidecar:\n%s", b[max(0, len(b)-4000):])
 		}
 	})
 	return sidecar{plain: net.JoinHostPort("127.0.0.1", ports[0]), secure: net.JoinHostPort("127.0.0.1", ports[1])}
 }
 
-// writeCertificate puts a certificate where and as the sidecar looks for it.
+// writeCertificate writes a certificate to a directory in the format of the sidecar.
 func writeCertificate(t *testing.T, dir string, c tls.Certificate) {
 	t.Helper()
 	key, err := x509.MarshalPKCS8PrivateKey(c.PrivateKey)
@@ -361,8 +362,8 @@ func writeCertificate(t *testing.T, dir string, c tls.Certificate) {
 	}
 }
 
-// freePorts returns so many ports that nobody listens on. They lie below those from
-// which the kernel gives ports to clients, and above those of test/conformance.
+// freePorts returns the given number of unused ports. They are below the range of local ports
+// and above the ports of test/conformance.
 func freePorts(t *testing.T, many int) []string {
 	t.Helper()
 	var ports []string
@@ -375,7 +376,7 @@ func freePorts(t *testing.T, many int) []string {
 		ports = append(ports, strconv.Itoa(port))
 	}
 	if len(ports) < many {
-		t.Fatal("no free ports")
+		t.Fatal("not enough free ports")
 	}
 	return ports
 }

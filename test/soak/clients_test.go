@@ -25,8 +25,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/ledger"
 )
 
-// come starts all clients; they stay until ctx ends. Their names begin with the
-// name of the turn.
+// come starts all clients. They run until ctx is canceled. Their names start with the name of
+// the turn.
 func (s *soak) come(ctx context.Context, clients *sync.WaitGroup, name string) {
 	join := func(kind string, n int, secure bool, change func(*ledger.Client)) {
 		for i := range n {
@@ -53,7 +53,7 @@ func (s *soak) come(ctx context.Context, clients *sync.WaitGroup, name string) {
 	join("activator", 1, false, func(v *ledger.Client) {
 		v.Fields = [][2]string{{"K-Proxy-Request", "activator"}, {"Traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}}
 	})
-	join("kubelet", 3, false, func(v *ledger.Client) { // more than have a place beside the limit
+	join("kubelet", 3, false, func(v *ledger.Client) { // more clients than slots in addition to the limit
 		v.Requests = []ledger.Request{ledger.Get("/status/200", 0), ledger.Get("/status/200", 0).OverH2()}
 		v.Fields = [][2]string{{"User-Agent", "kube-probe/1.35"}}
 	})
@@ -82,8 +82,8 @@ func (s *soak) come(ctx context.Context, clients *sync.WaitGroup, name string) {
 
 func (s *soak) seeded() *rand.Rand { return rand.New(rand.NewPCG(s.rng.Uint64(), 0)) }
 
-// wander is what a client does: it asks, asks for several things at once, goes away
-// in the midst of an exchange, comes again on a new connection.
+// wander sends requests until ctx is canceled: single requests, concurrent requests, requests
+// that are canceled, and requests on new connections.
 func (s *soak) wander(ctx context.Context, v *ledger.Client) {
 	defer v.Leave()
 	for ctx.Err() == nil {
@@ -107,14 +107,14 @@ func (s *soak) wander(ctx context.Context, v *ledger.Client) {
 	}
 }
 
-// verbatim is gRPC's codec for messages that are bytes already.
+// verbatim is a gRPC codec for messages of type []byte.
 type verbatim struct{}
 
 func (verbatim) Name() string                    { return "verbatim" }
 func (verbatim) Marshal(v any) ([]byte, error)   { return *v.(*[]byte), nil }
 func (verbatim) Unmarshal(b []byte, v any) error { *v.(*[]byte) = bytes.Clone(b); return nil }
 
-// call makes gRPC calls, single ones and streams, some of which it cancels.
+// call makes unary and streaming gRPC calls and cancels some of them.
 func (s *soak) call(ctx context.Context, name string, rng *rand.Rand) {
 	c, err := grpc.NewClient("passthrough:///"+local(s.port.serving), grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.ForceCodec(verbatim{})))
@@ -142,7 +142,7 @@ func (s *soak) call(ctx context.Context, name string, rng *rand.Rand) {
 			e.Fail(err, time.Since(begun))
 		default:
 			if err != nil {
-				a.Header.Set("Grpc-Status", "refused") // gRPC keeps the field to itself
+				a.Header.Set("Grpc-Status", "refused") // the gRPC client does not expose this field
 			}
 			e.Classify(-1, &a, nil)
 		}
@@ -156,7 +156,7 @@ func (s *soak) messages(ctx context.Context, cancel func(), c *grpc.ClientConn, 
 	in, out := bytes.Repeat([]byte("m"), rng.IntN(30_000)), []byte(nil)
 	echoed := func(err error) error {
 		if err == nil && !bytes.Equal(in, out) {
-			return fmt.Errorf("got %d bytes back, of %d", len(out), len(in))
+			return fmt.Errorf("got an echo of %d bytes, want %d", len(out), len(in))
 		}
 		return err
 	}
@@ -170,7 +170,7 @@ func (s *soak) messages(ctx context.Context, cancel func(), c *grpc.ClientConn, 
 	}
 	e.Left = rng.IntN(8) == 0
 	for range 1 + rng.IntN(20) {
-		// A failed SendMsg is io.EOF: RecvMsg knows why.
+		// If SendMsg returns io.EOF, RecvMsg returns the cause.
 		if err = stream.SendMsg(&in); err == nil || errors.Is(err, io.EOF) {
 			err = echoed(stream.RecvMsg(&out))
 		}
@@ -188,14 +188,14 @@ func (s *soak) messages(ctx context.Context, cancel func(), c *grpc.ClientConn, 
 		if err = stream.RecvMsg(&out); errors.Is(err, io.EOF) {
 			err = nil
 		} else if err == nil {
-			err = errors.New("a message too many")
+			err = errors.New("got an additional message")
 		}
 	}
 	header, _ = stream.Header()
 	return header, stream.Trailer(), err
 }
 
-// talk has WebSockets, most of which it says goodbye to.
+// talk opens WebSockets and closes most of them with a Close frame.
 func (s *soak) talk(ctx context.Context, name string, rng *rand.Rand) {
 	c := &http.Client{Transport: &http.Transport{}}
 	defer c.CloseIdleConnections()
@@ -229,7 +229,7 @@ func (s *soak) converse(ctx context.Context, c *http.Client, rng *rand.Rand, e *
 			_, got, err = ws.Read(mine)
 		}
 		if err == nil && !bytes.Equal(got, text) {
-			err = fmt.Errorf("got %d bytes back, of %d", len(got), len(text))
+			err = fmt.Errorf("got an echo of %d bytes, want %d", len(got), len(text))
 		}
 		if err != nil || ctx.Err() != nil {
 			break
@@ -251,13 +251,14 @@ func (s *soak) converse(ctx context.Context, c *http.Client, rng *rand.Rand, e *
 	}
 }
 
-// probes are what activator and ingress ask, and the ledger of it.
+// probes sends the probes of the activator and the ingress and counts them.
 type probes struct {
-	sent, answered atomic.Int64 // of queue probes
+	sent, answered atomic.Int64 // number of queue probes
 	hashes         atomic.Int64
 }
 
-// follow asks in a rhythm until ctx ends, on a connection that is kept now and then.
+// follow sends probes at an interval until ctx is canceled. It opens a new connection from time
+// to time.
 func (p *probes) follow(ctx context.Context, address, kind string, every time.Duration) {
 	c := &http.Client{Timeout: 300 * time.Millisecond, Transport: &http.Transport{}}
 	defer c.CloseIdleConnections()
@@ -265,12 +266,12 @@ func (p *probes) follow(ctx context.Context, address, kind string, every time.Du
 		if n%50 == 0 {
 			c.CloseIdleConnections()
 		}
-		_ = p.ask(c, address, kind) // a no is an answer too
+		_ = p.ask(c, address, kind) // a failed probe is also a result
 		time.Sleep(every)
 	}
 }
 
-// ask asks once; the error says why the answer is not yes.
+// ask sends one probe. It returns an error if the probe fails.
 func (p *probes) ask(c *http.Client, address, kind string) error {
 	r, err := http.NewRequest(http.MethodGet, "http://"+address+"/", nil)
 	if err != nil {
@@ -296,15 +297,15 @@ func (p *probes) ask(c *http.Client, address, kind string) error {
 	case kind == "queue":
 		p.answered.Add(1)
 		if a.StatusCode != http.StatusOK || string(body) != "queue" {
-			return fmt.Errorf("got %d %q", a.StatusCode, body)
+			return fmt.Errorf("got %d %q, want 200 queue", a.StatusCode, body)
 		}
 	case a.StatusCode != http.StatusOK || a.Header.Get("K-Network-Hash") != "some-hash":
-		return fmt.Errorf("got %d %q", a.StatusCode, a.Header)
+		return fmt.Errorf("got %d %q, want 200 with the hash", a.StatusCode, a.Header)
 	}
 	return nil
 }
 
-// breakThings breaks one thing after the other until ctx ends.
+// breakThings injects faults one after the other until ctx is canceled.
 func (s *soak) breakThings(ctx context.Context, clients *sync.WaitGroup, name string) {
 	sleep := func(least, most int) {
 		select {
@@ -365,7 +366,7 @@ func (s *soak) breakThings(ctx context.Context, clients *sync.WaitGroup, name st
 	}
 }
 
-// sendRudely sends a part of a request, and then behaves as it likes.
+// sendRudely sends a part of a request and then calls behave with the connection.
 func (s *soak) sendRudely(clients *sync.WaitGroup, id string, behave func(net.Conn), text string) {
 	s.note(ledger.Entry{ID: id, Method: "rude", Verdict: ledger.Broken, Word: "by its client", Left: true})
 	clients.Go(func() {
@@ -381,7 +382,7 @@ func (s *soak) sendRudely(clients *sync.WaitGroup, id string, behave func(net.Co
 	})
 }
 
-// burst sends 80 requests at once, each from a client of its own.
+// burst sends 80 concurrent requests, each from a new client.
 func (s *soak) burst(clients *sync.WaitGroup, name string) {
 	for i := range 80 {
 		v := s.client(fmt.Sprintf("%s-%d", name, i), false, s.seeded())

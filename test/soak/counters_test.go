@@ -23,13 +23,13 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/ledger"
 )
 
-// sums are what the request log amounts to, since the start. The keys are labels as
-// the metrics have them.
+// sums are the totals of the request log since the start. The keys are labels in the format of
+// the metrics.
 type sums struct {
 	lines, traffic, activator, slots, replays int
 
 	requests, failures, kubelet, duration, app map[string]int
-	traces                                     map[string]int // by id
+	traces                                     map[string]int // number of requests by trace ID
 }
 
 func newSums() sums {
@@ -65,8 +65,8 @@ func (u *sums) add(l *ledger.Line) {
 	}
 }
 
-// disagreements holds what everybody has counted against each other, when nothing
-// runs any more; nil: all agree.
+// disagreements compares all counters while no requests are in progress. It returns nil if they
+// are equal.
 func (s *soak) disagreements() error {
 	text, err := s.get(s.port.metrics, "/metrics")
 	if err != nil {
@@ -112,12 +112,12 @@ func (s *soak) disagreements() error {
 		"queue_proxy_log_lines_dropped_total", "queue_proxy_spans_dropped_total", "queue_proxy_draining",
 	} {
 		if told[name] == nil {
-			wrong = append(wrong, fmt.Errorf("%s: got none, want one that is 0", name))
+			wrong = append(wrong, fmt.Errorf("%s: got no metric, want 0", name))
 		}
 		equal(name, told.sum(name), 0)
 	}
 	if n := told.sum("queue_proxy_readiness_answer_seconds_count"); n < answered || n > asked {
-		wrong = append(wrong, fmt.Errorf("queue_proxy_readiness_answer_seconds_count: got %v, want from %v to %v", n, answered, asked))
+		wrong = append(wrong, fmt.Errorf("queue_proxy_readiness_answer_seconds_count: got %v, want %v to %v", n, answered, asked))
 	}
 	equal("the autoscaler's requests", seconds.requests, float64(u.traffic))
 	equal("the autoscaler's requests through the activator", seconds.proxied, float64(u.activator))
@@ -125,7 +125,7 @@ func (s *soak) disagreements() error {
 	return errors.Join(wrong...)
 }
 
-// exposition is what a scrape says: the value of each series by name and labels.
+// An exposition contains the values of a scrape by name and labels.
 type exposition map[string]map[string]float64
 
 func parse(text string) exposition {
@@ -155,18 +155,19 @@ func (x exposition) sum(name string) (n float64) {
 	return n
 }
 
-// An autoscaler reads the statistics four times a second, and adds up how many
-// requests arrived in each of them.
+// An autoscaler reads the statistics four times per second and adds up the requests that
+// arrived in each second.
 type autoscaler struct {
-	stop func() // and waits until it has
+	stop func() // stops the goroutine and waits for it
 
 	mu     sync.Mutex
-	steps  map[int]step // what is known of how many had come by the end of a second
+	steps  map[int]step // known differences between the arrivals at the ends of two seconds
 	newest int
 	err    error
 }
 
-// arrivals are requests, and those of them that came through the activator.
+// arrivals is a number of requests and the number of these requests that came through the
+// activator.
 type arrivals struct{ requests, proxied float64 }
 
 func (a arrivals) plus(b arrivals) arrivals {
@@ -177,15 +178,15 @@ func (a arrivals) minus(b arrivals) arrivals {
 	return arrivals{a.requests - b.requests, a.proxied - b.proxied}
 }
 
-// A step says how many more had come by the end of one second than by that of
-// another.
+// A step is the difference between the total arrivals at the end of a second and at the end of
+// the second from.
 type step struct {
 	from int
 	more arrivals
 }
 
-// root follows the steps from a second to the last that is known, and returns by how
-// many more had come since.
+// root follows the steps from a second to the last known one. It returns this second and the
+// number of arrivals since then.
 func (a *autoscaler) root(k int) (from int, more arrivals) {
 	for {
 		s, ok := a.steps[k]
@@ -196,7 +197,7 @@ func (a *autoscaler) root(k int) (from int, more arrivals) {
 	}
 }
 
-// learn notes that so many came between the ends of two seconds.
+// learn records the number of arrivals between the ends of two seconds.
 func (a *autoscaler) learn(from, to int, more arrivals) {
 	r, before := a.root(from)
 	q, after := a.root(to)
@@ -206,7 +207,7 @@ func (a *autoscaler) learn(from, to int, more arrivals) {
 	case q < r:
 		a.steps[r] = step{q, after.minus(before).minus(more)}
 	case after.minus(before) != more:
-		a.err = fmt.Errorf("from second %d to %d: got %v arrivals by one window and %v by others", from, to, more, after.minus(before))
+		a.err = fmt.Errorf("seconds %d to %d: got %v arrivals in one window and %v in other windows, want equal numbers", from, to, more, after.minus(before))
 	}
 }
 
@@ -222,7 +223,7 @@ func (a *autoscaler) follow(s *soak) {
 		defer close(done)
 		for n := 0; ; n++ {
 			s.looking.Lock()
-			if n%4 == 0 { // as Knative's does, and as Prometheus
+			if n%4 == 0 { // at the rates of Knative's autoscaler and of Prometheus
 				_, err := s.get(s.port.autoscaler, "/metrics", [2]string{"Accept", "application/protobuf"})
 				a.fail(err)
 			}
@@ -249,8 +250,8 @@ func (a *autoscaler) fail(err error) {
 	}
 }
 
-// read learns what the three windows say that end with the newest second. When the
-// test is not heard for some seconds, one of the longer ones bridges them.
+// read records the values of the three windows that end at the current second. If the test is
+// not scheduled for some seconds, a longer window covers the gap.
 func (a *autoscaler) read(s *soak) {
 	text, err := s.get(s.port.autoscaler, "/metrics?format=json")
 	var now struct {
@@ -280,29 +281,29 @@ func (a *autoscaler) read(s *soak) {
 		seconds           int
 		requests, proxied float64
 	}{{1, now.Last, now.Proxied}, {6, now.Last6, now.Proxied6}, {60, now.Last60, now.Proxied60}} {
-		n := min(w.seconds, k) // of a young process the windows are shorter
+		n := min(w.seconds, k) // the windows of a new process are shorter
 		a.learn(k-n, k, arrivals{math.Round(w.requests * float64(n)), math.Round(w.proxied * float64(n))})
 	}
 }
 
-// total returns all arrivals up to the last full second.
+// total returns all arrivals until the end of the last full second.
 func (a *autoscaler) total() (arrivals, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	from, all := a.root(a.newest)
 	if from != 0 && a.err == nil {
-		return all, fmt.Errorf("no window leads from second %d back to the start yet", from)
+		return all, fmt.Errorf("no windows cover the time from the start to second %d yet", from)
 	}
 	return all, a.err
 }
 
-// A collector takes spans, over OTLP.
+// A collector receives OTLP spans.
 type collector struct {
 	*httptest.Server
 
 	mu         sync.Mutex
-	servers    map[string]int // spans of requests, by trace
-	waits, app int            // spans of waits, and of exchanges with the app
+	servers    map[string]int // number of request spans by trace
+	waits, app int            // number of spans of queue waits and of requests to the app
 }
 
 func newCollector(t *testing.T) *collector {
@@ -314,7 +315,7 @@ func newCollector(t *testing.T) *collector {
 			err = proto.Unmarshal(b, &data)
 		}
 		if err != nil {
-			t.Errorf("what was sent is not OTLP: %v", err)
+			t.Errorf("got an invalid OTLP request: %v", err)
 			return
 		}
 		c.mu.Lock()
@@ -338,16 +339,16 @@ func newCollector(t *testing.T) *collector {
 	return c
 }
 
-// disagreements holds the spans against the request log. Traces on which both agree
-// are forgotten.
+// disagreements compares the spans with the request log. It removes the traces that are in
+// both.
 func (c *collector) disagreements(u *sums) (wrong []error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.app != u.slots {
-		wrong = append(wrong, fmt.Errorf("spans of exchanges with the app: got %d, want %d", c.app, u.slots))
+		wrong = append(wrong, fmt.Errorf("spans of requests to the app: got %d, want %d", c.app, u.slots))
 	}
 	if c.waits != u.traffic {
-		wrong = append(wrong, fmt.Errorf("spans of waits: got %d, want %d", c.waits, u.traffic))
+		wrong = append(wrong, fmt.Errorf("spans of queue waits: got %d, want %d", c.waits, u.traffic))
 	}
 	for id, n := range c.servers {
 		if u.traces[id] == n {
@@ -356,7 +357,7 @@ func (c *collector) disagreements(u *sums) (wrong []error) {
 		}
 	}
 	if len(u.traces) > 0 || len(c.servers) > 0 {
-		wrong = append(wrong, fmt.Errorf("traces: got %d that the log does not know, and it has %d more", len(c.servers), len(u.traces)))
+		wrong = append(wrong, fmt.Errorf("traces: got %d that are not in the log, and %d log lines without a trace, want 0", len(c.servers), len(u.traces)))
 	}
 	return wrong
 }

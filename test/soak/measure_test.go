@@ -15,14 +15,14 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/ledger"
 )
 
-// A sample is what the sidecar holds in one rest. Sizes are in bytes.
+// A sample contains the resources of the sidecar in one rest. Sizes are in bytes.
 type sample struct {
-	at                  time.Duration // since the start of the run
-	rss, pss, anonymous float64       // of the process
-	heap                float64       // objects that are alive after a collection
+	at                  time.Duration // time since the start of the run
+	rss, pss, anonymous float64       // memory of the process
+	heap                float64       // live objects after a garbage collection
 	goroutines          int
-	files               int // without kept connections to the app
-	kept                int // of those, also the ones that the app has closed
+	files               int // open files without idle connections to the app
+	kept                int // idle connections to the app, including connections that the app has closed
 	threads             int
 }
 
@@ -33,10 +33,10 @@ func (a *sample) String() string {
 
 // look takes a sample.
 func (s *soak) look() (a sample, err error) {
-	s.looking.Lock() // a scrape is garbage of its own
+	s.looking.Lock() // a concurrent scrape would create garbage
 	defer s.looking.Unlock()
 	a.at = time.Since(s.begun)
-	heap, err := s.get(s.port.status, "/debug/pprof/heap?debug=1&gc=1") // the profiler's gc=1: a collection first
+	heap, err := s.get(s.port.status, "/debug/pprof/heap?debug=1&gc=1") // the parameter gc=1 of the profiler runs a garbage collection first
 	if err != nil {
 		return a, err
 	}
@@ -56,7 +56,7 @@ func (s *soak) look() (a sample, err error) {
 	number := func(text, pattern string) float64 {
 		m := regexp.MustCompile(pattern).FindStringSubmatch(text)
 		if m == nil {
-			err = fmt.Errorf("got no %s", pattern)
+			err = fmt.Errorf("no match for %s", pattern)
 			return 0
 		}
 		n, _ := strconv.ParseFloat(m[1], 64)
@@ -75,16 +75,15 @@ func (s *soak) look() (a sample, err error) {
 	return a, err
 }
 
-// files counts what files the sidecar has open, and connections to the app apart:
-// those that it keeps for the next request. A connection that the app has reset is
-// no longer in the kernel's list; as the app has been killed, it is taken for one
-// of these.
+// files returns the number of open files of the sidecar and separately the number of idle
+// connections to the app. A connection that the app has reset is not in the kernel's list any
+// more. It is counted as idle, because the app was killed.
 func (s *soak) files(dir string) (others, kept int, err error) {
 	list, err := os.ReadDir(dir)
 	if err != nil {
 		return 0, 0, err
 	}
-	elsewhere := map[string]bool{} // inodes of sockets that do not lead to the app
+	elsewhere := map[string]bool{} // inodes of sockets that are not connected to the app
 	app := fmt.Sprintf(":%04X", s.port.user)
 	for _, name := range []string{"/proc/net/tcp", "/proc/net/tcp6", "/proc/net/udp", "/proc/net/udp6", "/proc/net/unix"} {
 		text, err := os.ReadFile(name)
@@ -104,7 +103,7 @@ func (s *soak) files(dir string) (others, kept int, err error) {
 	for _, one := range list {
 		link, err := os.Readlink(dir + "/" + one.Name())
 		if err != nil {
-			continue // closed meanwhile
+			continue // closed in the meantime
 		}
 		inode, socket := strings.CutPrefix(link, "socket:[")
 		if socket && !elsewhere[strings.TrimSuffix(inode, "]")] {
@@ -116,29 +115,29 @@ func (s *soak) files(dir string) (others, kept int, err error) {
 	return others, kept, nil
 }
 
-// atRest returns what the sidecar holds, once that stands still and is what it held
-// in the first rest: what the first turn was the first to need is there by then.
+// atRest waits until the resources of the sidecar are stable and equal to those of the first
+// rest. The first rest includes resources that are created only once.
 func (s *soak) atRest() (now sample) {
 	s.t.Helper()
 	since, looks := time.Now(), 0
-	s.eventuallyWithin("the sidecar holds what it held in the first rest", 4*ledger.Patience, func() error {
+	s.eventuallyWithin("the sidecar has the resources of the first rest", 4*ledger.Patience, func() error {
 		next, err := s.look()
 		if err != nil {
 			return err
 		}
 		if looks == 0 || next.goroutines != now.goroutines || next.files != now.files {
 			since, looks = time.Now(), 0
-		} else { // of many measures the least has the least garbage in it
+		} else { // the minimum of several measurements contains the least garbage
 			next.heap, next.anonymous = min(next.heap, now.heap), min(next.anonymous, now.anonymous)
 			next.rss, next.pss = min(next.rss, now.rss), min(next.pss, now.pss)
 		}
 		now = next
 		looks++
 		if b := s.base; b != nil && (now.goroutines != b.goroutines || now.files != b.files || now.kept > concurrency+2) {
-			return fmt.Errorf("got %v, want %v and at most %d kept", &now, b, concurrency+2)
+			return fmt.Errorf("got %v, want %v and at most %d idle connections", &now, b, concurrency+2)
 		}
-		if looks < 10 || time.Since(since) < 2*time.Second { // the runtime gives memory back meanwhile
-			return fmt.Errorf("got %v, which may change", &now)
+		if looks < 10 || time.Since(since) < 2*time.Second { // the Go runtime returns memory in the meantime
+			return fmt.Errorf("got %v, want stable values", &now)
 		}
 		return nil
 	})
@@ -149,11 +148,11 @@ func (s *soak) atRest() (now sample) {
 	return now
 }
 
-// A slope is how something changes with time, by least squares, with the bounds
-// between which it is with a confidence of 95 %. Its unit is that of y, a day.
+// A slope is the change of a value per day by least squares, with the bounds of its 95 %
+// confidence interval.
 type slope struct{ low, mid, high float64 }
 
-// slopeOf needs three points at least.
+// slopeOf requires at least three points.
 func slopeOf(at []time.Duration, y []float64) slope {
 	n := float64(len(at))
 	var mt, my, tt, ty, rest float64
@@ -172,16 +171,17 @@ func slopeOf(at []time.Duration, y []float64) slope {
 		rest += e * e
 	}
 	free := n - 2
-	// Student's t for 97.5 %, from the normal one (Cornish and Fisher); with 3 degrees
-	// of freedom it is 4 % too low, with 8 a quarter of one.
+	// Student's t for 97.5 % from the quantile of the normal distribution (Cornish and Fisher).
+	// It is 4 % too low for 3 degrees of freedom and 0.25 % too low for 8.
 	const z = 1.959964
 	student := z + (z*z*z+z)/(4*free) + (5*math.Pow(z, 5)+16*z*z*z+3*z)/(96*free*free)
 	wide := student * math.Sqrt(rest/free/tt)
 	return slope{b - wide, b, b + wide}
 }
 
-// Reckoned by hand, with Student's t of 8 degrees of freedom out of a table: 2.306.
-func TestTheSlopeOfKnownPoints(t *testing.T) {
+// The expected values are calculated by hand, with Student's t for 8 degrees of freedom from a
+// table: 2.306.
+func TestSlopeOfKnownPoints(t *testing.T) {
 	var at []time.Duration
 	var y []float64
 	for i := range 10 {
@@ -189,28 +189,29 @@ func TestTheSlopeOfKnownPoints(t *testing.T) {
 		y = append(y, 3*float64(i)+float64(i%2))
 	}
 	got := slopeOf(at, y)
-	// By hand: sxx 82.5, sxy 250, residuals 2.4242, s 0.5505, error 0.0606.
+	// By hand: sxx 82.5, sxy 250, residuals 2.4242, s 0.5505, standard error 0.0606.
 	if math.Abs(got.mid-3.0303) > 1e-3 || math.Abs(got.high-got.mid-2.306*0.06061) > 2e-3 {
-		t.Errorf("got %+v, want 3.0303 and 0.1398 on either side", got)
+		t.Errorf("got %+v, want 3.0303 with bounds of 0.1398", got)
 	}
 	if got := slopeOf(at, make([]float64, 10)); got != (slope{}) {
-		t.Errorf("got %+v for what does not change, want 0", got)
+		t.Errorf("got %+v for constant values, want 0", got)
 	}
 }
 
-// What memory may grow by in a day, at most, so that a long run passes: the upper
-// bound of its slope. n rests in a time T show a slope to within t s sqrt(12/n) / T,
-// where s is how far single measures lie from the line and t is Student's: with the
-// 0.26 MB and 0.5 MB that were seen, 24 rests in the last 25 of 30 minutes show 22 and
-// 42 MB a day. A slope that is really 0 stays below these bounds.
+// The maximum growth of memory per day in a long run, compared with the upper bound of the
+// slope. n rests in a time T determine the slope with an accuracy of t s sqrt(12/n) / T, where
+// s is the standard deviation of single measurements from the line and t is Student's t. With
+// the measured s of 0.26 MB and 0.5 MB, 24 rests in the last 25 of 30 minutes give 22 and 42 MB
+// per day. If the true slope is 0, the upper bound is therefore below these limits.
 const (
 	heapADay    = 50e6
 	processADay = 100e6
 
-	// Over all of a run of any length: a crude net, but the only one of a short run.
+	// Maximum growth over a run of any length. It is a coarse limit, but the only one of a
+	// short run.
 	heapGrowth    = 2e6
 	processGrowth = 10e6
-	moreThreads   = 4 // than in the first rest: the runtime keeps what a busy moment needed
+	moreThreads   = 4 // maximum number of additional threads since the first rest, because the Go runtime keeps threads
 )
 
 const (
@@ -226,7 +227,7 @@ func (s *soak) report() {
 	if s.base == nil || len(s.samples) < leastOf {
 		return
 	}
-	warm := s.samples[len(s.samples)/5:] // pools and tables are filled in the first fifth
+	warm := s.samples[len(s.samples)/5:] // the first fifth fills pools and tables
 	first, last := warm[0], warm[len(warm)-1]
 	var at []time.Duration
 	for _, a := range warm {

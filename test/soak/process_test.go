@@ -9,15 +9,15 @@ import (
 	"testing"
 )
 
-// A process is one of ours, and what it prints is heard.
+// A process is a running program whose output is read.
 type process struct {
 	t    *testing.T
 	cmd  *exec.Cmd
-	done chan struct{} // closed when it has ended and all that it printed has been heard
+	done chan struct{} // closed after the process has exited and all output has been processed
 }
 
-// start starts a program with exactly this environment. Each line that it prints is
-// handed to each, by one goroutine.
+// start starts a program with exactly the given environment. One goroutine calls each for every
+// line of output.
 func start(t *testing.T, path string, env []string, each func(string), args ...string) *process {
 	t.Helper()
 	p := &process{t: t, cmd: exec.Command(path, args...), done: make(chan struct{})}
@@ -48,11 +48,11 @@ func start(t *testing.T, path string, env []string, each func(string), args ...s
 
 func (p *process) signal(s syscall.Signal) {
 	if err := p.cmd.Process.Signal(s); err != nil {
-		p.t.Errorf("%s: %v: %v", p.cmd.Path, s, err)
+		p.t.Errorf("%s: send %v: %v", p.cmd.Path, s, err)
 	}
 }
 
-// kill ends the process if it still runs, and returns when it has ended.
+// kill kills the process if it is still running, and waits for its exit.
 func (p *process) kill() {
 	p.cmd.Process.Kill()
 	<-p.done

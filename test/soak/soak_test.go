@@ -31,13 +31,13 @@ var (
 	seed   = flag.Uint64("seed", 1, "of what clients send and what goes wrong, and when")
 )
 
-// The limits that the sidecar is given: low, so that requests wait.
+// The limits of the sidecar are low so that requests are queued.
 const (
 	concurrency = 20
 	depth       = 30
 )
 
-// Lengths of the turns: many rests in a long run, some in a short one.
+// The duration and the number of turns. A long run has many rests, a short one has some.
 const (
 	longest  = time.Minute
 	shortest = 10 * time.Second
@@ -45,29 +45,29 @@ const (
 	leastOf  = 4 // turns of the shortest run
 )
 
-// A soak is one run.
+// A soak is a run of the test.
 type soak struct {
 	t         *testing.T
 	rng       *rand.Rand
 	begun     time.Time
 	port      struct{ serving, tls, user, admin, autoscaler, metrics, status int }
-	dir       string // binaries, and the certificate
+	dir       string // directory of the programs and the certificate
 	sidecar   *process
 	app       *process
 	collector *collector
-	scraper   *http.Client // one connection to each small port, in traffic and in rest
+	scraper   *http.Client // one connection to each internal port, during traffic and rest
 	autos     autoscaler
-	looking   sync.Mutex // held by who measures, and by who scrapes meanwhile
+	looking   sync.Mutex // held during a measurement and during concurrent scrapes
 
-	mu      sync.Mutex // protects all below
+	mu      sync.Mutex // protects the following fields
 	books   *ledger.Books
 	entries []ledger.Entry
 	sums    sums
-	strange []string // what the sidecar said that it must not
+	strange []string // unexpected output of the sidecar
 
 	verdicts [ledger.Verdicts]int
-	left     int // broken because the client went away
-	unread   int // of these, those that the sidecar never knew
+	left     int // broken because the client canceled the request
+	unread   int // canceled requests that the sidecar never read
 	faults   map[string]int
 	probes   probes
 	base     *sample
@@ -91,10 +91,10 @@ func TestSoak(t *testing.T) {
 	s.report()
 }
 
-// long reports whether the run lasts long enough to show a slope and to be told.
+// long reports whether the run is long enough to determine slopes and to write the document.
 func long() bool { return *length >= 30*time.Minute }
 
-// begin starts all that there is and returns when the sidecar is ready.
+// begin starts all processes and returns when the sidecar is ready.
 func begin(t *testing.T) *soak {
 	s := &soak{
 		t: t, rng: rand.New(rand.NewPCG(*seed, 0)), begun: time.Now(), dir: t.TempDir(),
@@ -112,7 +112,7 @@ func begin(t *testing.T) *soak {
 	if err := ledger.WritePair(s.dir); err != nil {
 		t.Fatal(err)
 	}
-	next := 20000 + os.Getpid()%1000*10 // below what clients' sockets take
+	next := 20000 + os.Getpid()%1000*10 // below the range of local ports
 	for _, port := range []*int{&s.port.serving, &s.port.tls, &s.port.user, &s.port.admin, &s.port.autoscaler, &s.port.metrics, &s.port.status} {
 		for ; ; next++ {
 			if l, err := net.Listen("tcp", ":"+strconv.Itoa(next)); err == nil {
@@ -176,7 +176,7 @@ func (s *soak) environment() []string {
 	return env
 }
 
-// startApp starts the app, which closes idle connections after a while, or never.
+// startApp starts the app with a random timeout for idle connections.
 func (s *soak) startApp() {
 	s.t.Helper()
 	idle := []string{"0s", "0s", "5ms", "3s"}[s.rng.IntN(4)]
@@ -187,7 +187,7 @@ func (s *soak) startApp() {
 	}, "-ledger", "-host", "127.0.0.1", "-port", strconv.Itoa(s.port.user), "-keepalive-timeout", idle)
 }
 
-// logged notes a line that the sidecar has printed.
+// logged processes a line of output of the sidecar.
 func (s *soak) logged(line string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -202,8 +202,8 @@ func (s *soak) logged(line string) {
 	}
 }
 
-// traffic lets clients come and things go wrong for a while, and returns when all
-// clients have gone.
+// traffic starts the clients and the faults for the given duration and returns after all
+// clients have stopped.
 func (s *soak) traffic(n int, d time.Duration) {
 	ctx, cancel := context.WithTimeout(s.t.Context(), d)
 	defer cancel()
@@ -213,9 +213,8 @@ func (s *soak) traffic(n int, d time.Duration) {
 	clients.Wait()
 }
 
-// rest lets the sidecar come to rest in the same state each time: no client is
-// there, and the app has just been started. Then it holds everything against
-// everything.
+// rest brings the sidecar to the same idle state each time, without clients and with a new app.
+// Then it compares all counters and records.
 func (s *soak) rest(n int) {
 	s.t.Helper()
 	s.app.kill()
@@ -225,13 +224,13 @@ func (s *soak) rest(n int) {
 	s.join()
 	now := s.atRest()
 	s.samples = append(s.samples, now)
-	s.t.Logf("%4.1f min, rest %d: %v; %v", time.Since(s.begun).Minutes(), n, &now, s.told())
+	s.t.Logf("%4.1f min, rest %d: %v; total: %v", time.Since(s.begun).Minutes(), n, &now, s.told())
 	if s.t.Failed() {
 		s.leave()
 	}
 }
 
-// join reconciles all requests since the last rest, and closes the books.
+// join reconciles all requests since the last rest and starts new records.
 func (s *soak) join() {
 	s.t.Helper()
 	s.mu.Lock()
@@ -249,10 +248,10 @@ func (s *soak) join() {
 		v, word := s.books.Reconcile(e, ledger.Exceptions{})
 		s.verdicts[v]++
 		if v == ledger.Lost {
-			lose("%s %s (%s): got it lost: %s", e.Method, e.Path, e.ID, word)
+			lose("%s %s (%s): got a lost request: %s", e.Method, e.Path, e.ID, word)
 			if i > 0 {
 				before := &s.entries[i-1]
-				s.t.Logf("before it came %s %s (%s): %+v, logged as %+v", before.Method, before.Path, before.ID, *before, s.books.Logged[before.ID])
+				s.t.Logf("previous request %s %s (%s): %+v, logged as %+v", before.Method, before.Path, before.ID, *before, s.books.Logged[before.ID])
 			}
 		}
 		if e.Left {
@@ -264,17 +263,17 @@ func (s *soak) join() {
 	}
 	s.reconcileLog(known, lose)
 	if lost > 10 {
-		s.t.Errorf("and %d more", lost-10)
+		s.t.Errorf("got %d more lost requests", lost-10)
 	}
 	s.books, s.entries = ledger.NewBooks(), nil
 	for _, line := range s.strange {
-		s.t.Errorf("the sidecar said %s", line)
+		s.t.Errorf("got unexpected output of the sidecar: %s", line)
 	}
 	s.strange = nil
 }
 
-// reconcileLog holds the request log and the app's ledger against the ids that clients
-// have sent. s.mu is held.
+// reconcileLog compares the request log and the records of the app with the IDs that the
+// clients have sent. s.mu must be held.
 func (s *soak) reconcileLog(known map[string]bool, lose func(format string, args ...any)) {
 	for id, lines := range s.books.Logged {
 		seen, again, ok := s.books.Seen[id], 0, 0
@@ -288,18 +287,18 @@ func (s *soak) reconcileLog(known map[string]bool, lose func(format string, args
 		}
 		switch {
 		case !known[id]:
-			lose("the request log knows %q, which no client has sent: %+v", id, lines)
+			lose("the request log contains %q, which no client has sent: %+v", id, lines)
 		case len(lines) > 1:
-			lose("%s: got %d lines in the request log, want one: %+v", id, len(lines), lines)
+			lose("%s: got %d lines in the request log, want 1: %+v", id, len(lines), lines)
 		case seen > 1+again:
-			lose("%s: came to the app %d times, logged as %+v", id, seen, lines)
+			lose("%s: the app received the request %d times, logged as %+v", id, seen, lines)
 		case seen < ok:
-			lose("%s: the app does not know it, logged as %+v", id, lines)
+			lose("%s: the app did not receive the request, logged as %+v", id, lines)
 		}
 	}
 	for id := range s.books.Seen {
 		if len(s.books.Logged[id]) == 0 {
-			lose("%s: came to the app, and is not in the request log", id)
+			lose("%s: the app received the request, but it is not in the request log", id)
 		}
 	}
 }
@@ -310,20 +309,20 @@ func (s *soak) note(e ...ledger.Entry) {
 	s.entries = append(s.entries, e...)
 }
 
-// longRest waits until the sidecar has closed what connections to the app it had
-// kept, which takes up to a minute and a half and the half of it.
+// longRest waits until the sidecar has closed its idle connections to the app, which takes up
+// to 135 seconds.
 func (s *soak) longRest() {
 	s.t.Helper()
-	s.eventuallyWithin("no kept connection to the app is left", 3*time.Minute, func() error {
+	s.eventuallyWithin("all idle connections to the app are closed", 3*time.Minute, func() error {
 		now, err := s.look()
 		if err == nil && (now.kept != 0 || now.files != s.base.files) {
-			err = fmt.Errorf("got %v, want %v and none kept", &now, s.base)
+			err = fmt.Errorf("got %v, want %v without idle connections", &now, s.base)
 		}
 		return err
 	})
 }
 
-// end stops the sidecar as a pod's end does.
+// end stops the sidecar with SIGTERM.
 func (s *soak) end() {
 	s.t.Helper()
 	s.autos.stop()
@@ -332,15 +331,14 @@ func (s *soak) end() {
 	case <-s.sidecar.done:
 	case <-time.After(ledger.Patience):
 		s.leave()
-		s.t.Fatal("got a sidecar that has not ended, want one that has nothing left to do")
+		s.t.Fatal("the sidecar still runs after SIGTERM")
 	}
 	if code := s.sidecar.cmd.ProcessState.ExitCode(); code != 0 {
 		s.t.Errorf("got exit code %d, want 0", code)
 	}
 }
 
-// leave puts what the sidecar looks like now into files, for whoever looks for the
-// cause.
+// leave writes the state of the sidecar to files for the analysis of a failure.
 func (s *soak) leave() {
 	dir, err := os.MkdirTemp("", "queue-proxy-soak-")
 	if err != nil {
@@ -358,10 +356,10 @@ func (s *soak) leave() {
 			s.t.Error(err)
 		}
 	}
-	s.t.Logf("what the sidecar looks like: %s", dir)
+	s.t.Logf("state of the sidecar: %s", dir)
 }
 
-// get scrapes a small port of the sidecar.
+// get sends a request to an internal port of the sidecar.
 func (s *soak) get(port int, path string, fields ...[2]string) (string, error) {
 	r, err := http.NewRequest(http.MethodGet, "http://"+local(port)+path, nil)
 	if err != nil {
@@ -382,7 +380,7 @@ func (s *soak) get(port int, path string, fields ...[2]string) (string, error) {
 	return string(body), err
 }
 
-// eventually fails unless something becomes true.
+// eventually waits until ask returns nil. The test fails after ledger.Patience.
 func (s *soak) eventually(what string, ask func() error) {
 	s.t.Helper()
 	s.eventuallyWithin(what, ledger.Patience, ask)
@@ -396,7 +394,7 @@ func (s *soak) eventuallyWithin(what string, limit time.Duration, ask func() err
 			return
 		}
 		if time.Now().After(end) {
-			s.t.Errorf("%s: not so after %v: %v", what, limit, err)
+			s.t.Errorf("%s: timeout after %v: %v", what, limit, err)
 			return
 		}
 	}
@@ -404,7 +402,7 @@ func (s *soak) eventuallyWithin(what string, limit time.Duration, ask func() err
 
 func local(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
-// plainly and securely are the two ways in.
+// client returns a client that uses the plain port or, if secure is true, the TLS port.
 func (s *soak) client(name string, secure bool, rng *rand.Rand) *ledger.Client {
 	v := &ledger.Client{Name: name, Requests: ledger.Usual(), Rand: rng}
 	address := local(s.port.serving)
@@ -418,7 +416,7 @@ func (s *soak) client(name string, secure bool, rng *rand.Rand) *ledger.Client {
 	return v
 }
 
-// told is one line about the requests so far.
+// told describes the requests so far in one line.
 func (s *soak) told() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

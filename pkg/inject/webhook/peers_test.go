@@ -335,7 +335,7 @@ func TestNoHTTP2IsOffered(t *testing.T) {
 }
 
 // What is no TLS costs its sender the connection at once.
-func TestInvalidTLSRecordClosesConnection(t *testing.T) {
+func TestTLSGarbageEndsTheConnection(t *testing.T) {
 	certificate, _ := bubbleCertificate(t)
 	for name, text := range map[string]string{
 		"plain HTTP":          "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
