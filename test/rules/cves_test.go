@@ -19,7 +19,7 @@ func TestPackagesWithAdvisoriesAreNotImported(t *testing.T) {
 	for name, file := range productionFiles(t) {
 		for _, i := range file.Imports {
 			if path := strings.Trim(i.Path.Value, `"`); slices.Contains(unusedParsers, path) {
-				t.Errorf("%s: got an import of %s, want none (docs/cves.md)", name, path)
+				t.Errorf("%s: got an import of %s, which docs/cves.md excludes", name, path)
 			}
 		}
 	}
@@ -41,7 +41,7 @@ func TestOnlyExportersUseProxyOfEnvironment(t *testing.T) {
 		})
 	}
 	if len(users) != 1 || !users["pkg/export"] {
-		t.Errorf("got the packages %v, want only pkg/export", users)
+		t.Errorf("packages that use a proxy: got %v, want only pkg/export", users)
 	}
 }
 
@@ -69,16 +69,16 @@ func TestImagesAreBuiltWithoutKnownAdvisories(t *testing.T) {
 	}
 	m := builtBy.FindSubmatch(dockerfile)
 	if m == nil {
-		t.Fatal("Dockerfile: got no version of Go")
+		t.Fatal("Dockerfile: got no Go version")
 	}
 	got := "go" + string(m[1])
 	rows := fixedIn.FindAllStringSubmatch(documents(t)[filepath.Join(root, "docs", "cves.md")], -1)
 	for _, row := range rows {
 		if want := "go" + row[1]; version.Compare(got, want) < 0 {
-			t.Errorf("Dockerfile: got %s, want at least %s, which has a fix that docs/cves.md lists", got, want)
+			t.Errorf("Dockerfile: got %s, want at least %s with a fix from docs/cves.md", got, want)
 		}
 	}
 	if len(rows) == 0 {
-		t.Error("docs/cves.md: got no version of Go")
+		t.Error("docs/cves.md: got no Go version")
 	}
 }

@@ -46,7 +46,7 @@ func TestEachDependencyHasRow(t *testing.T) {
 	for module := range linked {
 		row, found := direct[module]
 		if _, ok := indirect[module]; !ok && !found || strings.Contains(row, "tests only") || found && !strings.Contains(row, "sidecar, ") {
-			t.Errorf("%s: got the row %q for %s, want its size, because the sidecar links it", dependenciesPage, row, module)
+			t.Errorf("%s: got the row %q for %s, want its size in the sidecar", dependenciesPage, row, module)
 		}
 	}
 	for module := range indirect {

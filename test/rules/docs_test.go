@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// documents returns the module's Markdown files, as path to text.
+// documents returns the text of each Markdown file of the module, by path.
 func documents(t *testing.T) map[string]string {
 	t.Helper()
 	docs := map[string]string{}
@@ -31,16 +31,16 @@ func documents(t *testing.T) map[string]string {
 		t.Fatal(err)
 	}
 	if len(docs) == 0 {
-		t.Fatal("got no Markdown files, want some; has this test moved?")
+		t.Fatal("got no Markdown files, want at least 1")
 	}
 	return docs
 }
 
-// link matches a Markdown link to a file of ours, or to a place of the same one; the groups
-// are its path and its place.
+// link matches a Markdown link to a file of the repository or to a heading. The groups are the
+// path and the fragment.
 var link = regexp.MustCompile(`\]\(([^)#:\s]*)(?:#([^)\s]*))?\)`)
 
-func TestEveryLinkInADocumentLeadsToAFileAndToAPlaceInIt(t *testing.T) {
+func TestLinksInDocumentsAreValid(t *testing.T) {
 	docs := documents(t)
 	for name, text := range docs {
 		for _, m := range link.FindAllStringSubmatch(text, -1) {
@@ -49,9 +49,9 @@ func TestEveryLinkInADocumentLeadsToAFileAndToAPlaceInIt(t *testing.T) {
 				target = filepath.Join(filepath.Dir(name), m[1])
 			}
 			if _, err := os.Stat(target); err != nil {
-				t.Errorf("%s: got a link to %s, which is not there; want one that leads to a file", name, m[1])
+				t.Errorf("%s: got a link to the missing file %s", name, m[1])
 			} else if page, ok := docs[target]; ok && m[2] != "" && !slices.Contains(places(page), m[2]) {
-				t.Errorf("%s: got a link to %s#%s, want one of its headings: %q", name, m[1], m[2], places(page))
+				t.Errorf("%s: got a link to %s#%s, want one of the headings %q", name, m[1], m[2], places(page))
 			}
 		}
 	}
@@ -60,11 +60,11 @@ func TestEveryLinkInADocumentLeadsToAFileAndToAPlaceInIt(t *testing.T) {
 var (
 	heading = regexp.MustCompile(`(?m)^#+ +(.+)$`)
 	fenced  = regexp.MustCompile("(?ms)^```.*?^```")
-	// unplaced is what GitHub leaves out where it makes a place of a heading.
+	// unplaced matches the characters that GitHub removes from the fragment of a heading.
 	unplaced = regexp.MustCompile(`[^\p{L}\p{N}_ -]`)
 )
 
-// places are those of a page's headings, as GitHub names them.
+// places returns the fragments of the headings of a page, as GitHub creates them.
 func places(page string) []string {
 	var all []string
 	for _, m := range heading.FindAllStringSubmatch(fenced.ReplaceAllString(page, ""), -1) {
@@ -73,33 +73,33 @@ func places(page string) []string {
 	return all
 }
 
-// filePath matches a path of the repository in code, or among the words of a command:
-// with a folder that we have at the top.
+// filePath matches a path of the repository in code or in a command. It starts with a top-level
+// directory of the repository.
 var filePath = regexp.MustCompile("(?:`|[ =])((?:cmd|config|deploy|docs|hack|pkg|test)/[\\w./-]*[\\w-])/?(?:[`: ,)]|$)")
 
-func TestEveryPathInADocumentExists(t *testing.T) {
+func TestPathsInDocumentsExist(t *testing.T) {
 	found := 0
 	for name, text := range documents(t) {
 		if base := filepath.Base(name); base == "CHANGELOG.md" || base == "comparison.md" {
-			continue // what was there may be gone; and the paths are those of others' repositories
+			continue // the paths can belong to earlier versions or to other repositories
 		}
 		for i, line := range strings.Split(text, "\n") {
 			for _, m := range filePath.FindAllStringSubmatch(line, -1) {
 				found++
-				// As from the page's folder, or the root.
+				// The path is relative to the page or to the root.
 				_, fromRoot := os.Stat(filepath.Join(root, m[1]))
 				if _, err := os.Stat(filepath.Join(filepath.Dir(name), m[1])); fromRoot != nil && err != nil {
-					t.Errorf("%s:%d: got the path %s, which is not there; want one that is", name, i+1, m[1])
+					t.Errorf("%s:%d: got the missing path %s", name, i+1, m[1])
 				}
 			}
 		}
 	}
 	if found < 100 {
-		t.Errorf("got %d paths, want at least 100; has their spelling changed?", found)
+		t.Errorf("got %d paths, want at least 100", found)
 	}
 }
 
-func TestTheIndexOfTheDocumentsNamesEveryPageOnce(t *testing.T) {
+func TestIndexContainsEachDocumentOnce(t *testing.T) {
 	index, err := os.ReadFile(filepath.Join(root, "docs/README.md"))
 	if err != nil {
 		t.Fatal(err)
@@ -107,20 +107,20 @@ func TestTheIndexOfTheDocumentsNamesEveryPageOnce(t *testing.T) {
 	for name := range documents(t) {
 		if base := filepath.Base(name); filepath.Dir(name) == filepath.Join(root, "docs") && base != "README.md" {
 			if n := strings.Count(string(index), "]("+base+")"); n != 1 {
-				t.Errorf("docs/README.md: got %s %d times, want once", base, n)
+				t.Errorf("docs/README.md: got %d links to %s, want 1", n, base)
 			}
 		}
 	}
 }
 
 var (
-	// asked matches a target in code, spelt `make target` or on a line set in;
-	// target matches its rule.
+	// asked matches a make target in code or in an indented line. target matches the rule of a
+	// target.
 	asked  = regexp.MustCompile("(?m)(?:`|^    +|^\\$ )make ([a-z0-9-]+)(?:`| |$)")
 	target = regexp.MustCompile(`(?m)^([a-z0-9-]+):`)
 )
 
-func TestEveryMakeTargetInADocumentExists(t *testing.T) {
+func TestMakeTargetsInDocumentsExist(t *testing.T) {
 	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))
 	if err != nil {
 		t.Fatal(err)
@@ -132,28 +132,28 @@ func TestEveryMakeTargetInADocumentExists(t *testing.T) {
 	for name, text := range documents(t) {
 		for _, m := range asked.FindAllStringSubmatch(text, -1) {
 			if !have[m[1]] {
-				t.Errorf("%s: got `make %s`, want a target that the Makefile has", name, m[1])
+				t.Errorf("%s: got `make %s`, want a target of the Makefile", name, m[1])
 			}
 		}
 	}
 }
 
-// proof matches a test or fuzz test that a document names, spelt `path_test.go:TestName`.
+// proof matches a reference to a test or fuzz test, in the form `path_test.go:TestName`.
 var proof = regexp.MustCompile("`([\\w./-]+_test\\.go):((?:Test|Fuzz)\\w+)`")
 
-func TestEveryTestThatADocumentNamesExists(t *testing.T) {
+func TestTestsInDocumentsExist(t *testing.T) {
 	named := 0
 	for name, text := range documents(t) {
 		for _, m := range proof.FindAllStringSubmatch(text, -1) {
 			named++
 			code, err := os.ReadFile(filepath.Join(root, m[1]))
 			if err != nil || !strings.Contains(string(code), "\nfunc "+m[2]+"(") {
-				t.Errorf("%s: got the test %s in %s, which is not there; want one that is", name, m[2], m[1])
+				t.Errorf("%s: got the missing test %s in %s", name, m[2], m[1])
 			}
 		}
 	}
 	if named == 0 {
-		t.Error("got no test named in a document, want some; has their spelling changed?")
+		t.Error("got no reference to a test, want at least 1")
 	}
 }
 
@@ -163,12 +163,12 @@ var vulnerability = regexp.MustCompile(`(?m)^\| .*\|$`)
 func TestEachVulnerabilityHasTest(t *testing.T) {
 	rows := 0
 	for _, row := range vulnerability.FindAllString(documents(t)[filepath.Join(root, "docs", "cves.md")], -1) {
-		if strings.HasSuffix(row, "| test |") { // the first row of a table
+		if strings.HasSuffix(row, "| test |") { // the header of a table
 			continue
 		}
 		rows++
 		if !proof.MatchString(row) {
-			t.Errorf("docs/cves.md: got %q, want a row with a test", row)
+			t.Errorf("docs/cves.md: got the row %q, want a reference to a test", row)
 		}
 	}
 	if rows == 0 {

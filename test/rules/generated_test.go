@@ -32,13 +32,13 @@ func TestGeneratedPartsAreCurrent(t *testing.T) {
 		before, rest, found := strings.Cut(string(text), part.begin)
 		got, after, ends := strings.Cut(rest, part.end)
 		if !found || !ends {
-			t.Fatalf("%s: got no lines %q and %q", part.file, part.begin, part.end)
+			t.Fatalf("%s: got no generated part between %q and %q", part.file, part.begin, part.end)
 		}
 		want := part.want(t)
 		switch {
 		case got == want:
 		case !*update:
-			t.Errorf("%s: got a part that differs from the plan; run go test ./test/rules -update. got:\n%s\nwant:\n%s", part.file, got, want)
+			t.Errorf("%s: the generated part is not current; run go test ./test/rules -update. got:\n%s\nwant:\n%s", part.file, got, want)
 		default:
 			if err := os.WriteFile(name, []byte(before+part.begin+want+part.end+after), 0o644); err != nil {
 				t.Fatal(err)

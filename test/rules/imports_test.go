@@ -51,13 +51,13 @@ func TestSidecarDependencies(t *testing.T) {
 	packages := sidecarPackages(t)
 	for name := range packages {
 		if slices.ContainsFunc(heavy, func(prefix string) bool { return strings.HasPrefix(name, prefix) }) {
-			t.Errorf("the sidecar links %s; go list -deps ./cmd/queue-proxy lists the packages, go mod why -m the reason", name)
+			t.Errorf("the sidecar links %s, want no such package; see go list -deps ./cmd/queue-proxy and go mod why -m", name)
 		}
 	}
 	modules := slices.Collect(maps.Values(packages))
 	for _, name := range required {
 		if !slices.Contains(modules, name) {
-			t.Errorf("the sidecar does not link %s, which is required", name)
+			t.Errorf("the sidecar does not link the required module %s", name)
 		}
 	}
 }

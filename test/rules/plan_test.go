@@ -10,7 +10,7 @@ type folder struct {
 // plan lists the directories. A package can only import packages above it. The rules of
 // the linter and the table in ARCHITECTURE.md are generated from it.
 var plan = []folder{
-	// Ground: nothing of ours.
+	// These packages import no other package of the module.
 	{path: "pkg/header"},
 	{path: "pkg/stats", may: []string{"pkg/header"}},
 	{path: "pkg/smallfile"},
@@ -39,8 +39,8 @@ var plan = []folder{
 	{path: "pkg/h2", may: []string{"pkg/bound", "pkg/memory", "pkg/link", "pkg/wire", "pkg/socket"}},
 	{path: "pkg/h2client", may: []string{"pkg/bound", "pkg/h2", "pkg/forward", "pkg/header", "pkg/wire", "pkg/link", "pkg/socket"}},
 
-	// The engines do not know each other: http1 gives HTTP/2 connections away
-	// through a func.
+	// The engines do not import each other. pkg/http1 passes HTTP/2 connections to pkg/http2
+	// through a function.
 	{path: "pkg/http1", may: []string{"pkg/bound", "pkg/memory", "pkg/queue", "pkg/forward", "pkg/upstream", "pkg/h2client", "pkg/header", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/socket", "pkg/connlimit"}},
 	{path: "pkg/http2", may: []string{"pkg/bound", "pkg/memory", "pkg/queue", "pkg/forward", "pkg/upstream", "pkg/h2", "pkg/h2client", "pkg/header", "pkg/wire", "pkg/goaway", "pkg/link", "pkg/socket", "pkg/connlimit"}},
 
@@ -59,7 +59,7 @@ var plan = []folder{
 		"pkg/h2client", "pkg/http1", "pkg/http2", "pkg/export", "pkg/metrics", "pkg/tracing", "pkg/accesslog", "pkg/status", "pkg/config", "pkg/sink",
 	}},
 
-	// What shows the sidecars of a cluster, from outside of it.
+	// The client that shows the sidecars of a cluster.
 	{path: "pkg/top", may: []string{"pkg/config", "pkg/printable"}},
 	{path: "pkg/cluster", may: []string{"pkg/top"}},
 
@@ -71,21 +71,21 @@ var plan = []folder{
 	{path: "hack/chart"},
 	{path: "hack/workloads"},
 
-	// For tests and plots alone.
+	// These packages are only used by tests and diagrams.
 	{path: "test/limits/simulation", may: []string{"pkg/adapt"}},
 	{path: "test/limits/measure", may: []string{"test/limits/simulation"}},
 
-	// For tests alone. What all of them share is test/harness, which imports nothing of ours.
+	// These packages are only used by tests. All of them can use test/harness, which imports no
+	// other package of the module.
 	{path: "test/reference", may: []string{"pkg/queue", "pkg/forward", "pkg/upstream", "pkg/h2client", "pkg/header", "pkg/wire"}},
 	{path: "test/proxytest", may: []string{
 		"pkg/bound", "pkg/memory", "pkg/queue", "pkg/stats", "pkg/forward", "pkg/upstream", "pkg/h2client", "pkg/wire", "pkg/hangup", "pkg/http1", "pkg/http2", "test/harness", "test/reference",
 	}},
-	{path: "test/streams"}, // only tests
+	{path: "test/streams"}, // contains only tests
 }
 
-// outside lists the folders that meet the programs only from outside, over
-// sockets and files: no file in or below them, tests included, imports
-// anything of ours but what else is under test/.
+// outside lists the directories with tests that use the programs only through sockets and
+// files. Their files, including tests, import no packages of the module except those in test.
 var outside = []string{
 	"test/app",
 	"test/bench",
@@ -98,15 +98,15 @@ var outside = []string{
 	"test/rules",
 }
 
-// An importer is an outside module, or a family of them, and the folders whose
-// production code may import it. Tests may import any.
+// An importer is another module, or a group of modules, and the directories whose production
+// code can import it. Tests can import each module.
 type importer struct {
 	prefix  string
 	folders []string
 }
 
-// importers lists every outside module that production code may use. A module that
-// matches no prefix is not let in anywhere.
+// importers lists the other modules that production code can import. All other modules are
+// forbidden.
 var importers = []importer{
 	{prefix: "github.com/kelseyhightower/envconfig", folders: []string{"pkg/config"}},
 	{prefix: "github.com/prometheus/client_model", folders: []string{"pkg/metrics", "pkg/top"}},
@@ -114,7 +114,7 @@ var importers = []importer{
 	{prefix: "github.com/prometheus/", folders: []string{"pkg/metrics", "pkg/inject/webhook"}},
 	{prefix: "github.com/spf13/", folders: []string{"pkg/cli", "cmd/injector", "cmd/kubectl-queue_proxy"}},
 	{prefix: "go.opencensus.io", folders: []string{"pkg/tracing"}},
-	// The messages of OTLP; those of its services, under collector/, would bring grpc.
+	// The messages of OTLP. The services of OTLP in collector/ would require gRPC.
 	{prefix: "go.opentelemetry.io/proto/otlp/", folders: []string{"pkg/export", "pkg/metrics", "pkg/tracing"}},
 	{prefix: "google.golang.org/protobuf/", folders: []string{"pkg/export", "pkg/metrics", "pkg/probe", "pkg/tracing"}},
 	{prefix: "charm.land/", folders: []string{"cmd/kubectl-queue_proxy"}},
@@ -123,19 +123,19 @@ var importers = []importer{
 	{prefix: "k8s.io/streaming/", folders: []string{"pkg/cluster"}},
 	{prefix: "k8s.io/", folders: []string{"pkg/inject", "pkg/inject/webhook", "pkg/cluster", "pkg/top"}},
 	{prefix: "sigs.k8s.io/", folders: []string{"pkg/inject", "pkg/inject/webhook"}},
-	// The one library that tells where in the text each node stands.
+	// Only this library returns the position of each node in the text.
 	{prefix: "go.yaml.in/yaml/v3", folders: []string{"pkg/inject/manifest", "hack/chart", "hack/workloads"}},
-	// Header compression of HTTP/2, and nothing else of that module.
+	// Header compression of HTTP/2. No other package of this module is used.
 	{prefix: "golang.org/x/net/http2/hpack", folders: []string{"pkg/h2"}},
-	// The number of a system call, which package syscall does not have.
+	// The number of a system call that package syscall does not contain.
 	{prefix: "golang.org/x/sys", folders: []string{"pkg/socket"}},
 	{prefix: "github.com/charmbracelet/x/term", folders: []string{"cmd/kubectl-queue_proxy"}},
-	// The logger is made in main and passed on as a value to the edges.
+	// The logger is created in main and passed to the other packages as a value.
 	{prefix: "go.uber.org/zap", folders: []string{"cmd/queue-proxy", "cmd/injector", "pkg/sidecar", "pkg/accesslog", "pkg/inject/webhook"}},
 }
 
-// required lists the modules that the sidecar is built on because those who asked for
-// it did: production code of its folders imports each.
+// required lists modules that the sidecar must link. These dependencies are a requirement of
+// the project.
 var required = []string{
 	"github.com/kelseyhightower/envconfig",
 	"github.com/prometheus/client_golang",
@@ -143,11 +143,11 @@ var required = []string{
 	"go.uber.org/zap",
 }
 
-// heavy lists what the sidecar must not link, directly or through others: each
-// costs megabytes of binary or of memory in every pod.
+// heavy lists packages that the sidecar must not link directly or indirectly, because each one
+// increases the size or the memory of the sidecar by megabytes.
 var heavy = []string{
-	// It compiles two regular expressions before main: a megabyte, and a fifteenth of a
-	// start's CPU time. OpenCensus has it from 0.16 on (docs/dependencies.md).
+	// It compiles two regular expressions before main, which takes 1 MB and 1/15 of the CPU
+	// time of a start. OpenCensus 0.16 and later import it (docs/dependencies.md).
 	"go.opencensus.io/trace/tracestate",
 	"k8s.io/",
 	"sigs.k8s.io/",
@@ -155,17 +155,17 @@ var heavy = []string{
 	"github.com/spf13/",
 	"charm.land/",
 	"github.com/charmbracelet/",
-	// All but the messages of OTLP.
+	// All packages except the messages of OTLP.
 	"go.opentelemetry.io/otel",
 	"go.opentelemetry.io/contrib/",
 	"go.opentelemetry.io/proto/otlp/collector/",
-	// What all of that module's packages need but hpack, which pkg/h2 uses.
+	// All packages of this module except hpack, which pkg/h2 uses, need these packages.
 	"golang.org/x/net/http/",
 	"golang.org/x/net/idna",
 }
 
-// remembered lists the package variables that are neither errors nor tables
-// and are allowed nevertheless, as "pkg/folder.name", with the reason.
+// remembered lists package variables that are allowed although they are neither errors nor
+// tables. The key is "pkg/directory.name", and the value is the reason.
 var remembered = map[string]string{
 	"cmd/queue-proxy.version": "written by the linker, -X main.version",
 	"cmd/queue-proxy.commit":  "written by the linker, -X main.commit",

@@ -9,13 +9,13 @@ import (
 )
 
 var (
-	// uses matches a step that runs somebody's action; the group is which one.
+	// uses matches a step with an action. The group is the action.
 	uses = regexp.MustCompile(`(?m)^\s*(?:- )?uses:\s*(\S+)`)
-	// pinned matches an action by its full commit.
+	// pinned matches an action with a full commit hash.
 	pinned = regexp.MustCompile(`^[\w.-]+(?:/[\w.-]+)+@[0-9a-f]{40}$`)
 )
 
-func TestWorkflowsPinTheirActionsByCommit(t *testing.T) {
+func TestWorkflowActionsHaveCommitHash(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(root, ".github/workflows/*.yml"))
 	if err != nil {
 		t.Fatal(err)
@@ -32,11 +32,11 @@ func TestWorkflowsPinTheirActionsByCommit(t *testing.T) {
 				continue // a workflow of this commit
 			}
 			if !pinned.MatchString(m[1]) {
-				t.Errorf("%s: got the action %s, want one at a full commit: a tag can be moved", name, m[1])
+				t.Errorf("%s: got the action %s, want a full commit hash, because tags can change", name, m[1])
 			}
 		}
 	}
 	if seen == 0 {
-		t.Fatal("got no action in .github/workflows, want some; have the workflows moved?")
+		t.Fatal("got no actions in .github/workflows, want at least 1")
 	}
 }

@@ -5,34 +5,34 @@ import (
 	"time"
 )
 
-// An App is a synthetic app: the requests that are let in go through its stations. An App
-// is used for one run.
+// An App is a synthetic application, which processes the requests that were admitted. Each run
+// needs a new App.
 type App interface {
 	begin(*world)
 	start(*world, *job)
 	event(w *world, j *job, what int)
 }
 
-// The events of the stations.
+// The events of the applications.
 const (
-	served = iota // by a worker of the pool
-	onCPU         // the next request on the CPU is ready
-	local         // the part of a request before the pool is over
-	batch         // the device has finished its batch
-	gather        // the device waits no longer for its batch to fill
-	grown         // the pool has more workers
+	served = iota // a worker has processed a request
+	onCPU         // a request has received its CPU time
+	local         // the part of a request that needs no worker is complete
+	batch         // the device has completed a batch
+	gather        // the device does not wait longer for a batch to fill
+	grown         // the pool receives more workers
 )
 
-// A station is a pool of workers, each of which serves one request at a time; those that
-// find none free wait inside the app, first come first served. With one worker it is a
-// lock.
+// A station is a pool of workers. Each worker processes one request at a time. If no worker is
+// free, requests wait in the application in the order of their arrival. A station with one
+// worker is a lock.
 type station struct {
 	workers int
 	busy    int
 	line    []*job
 }
 
-// enter gives the request a worker, if there is one, and reports whether it did.
+// enter assigns a worker to a request. It reports whether a worker was free.
 func (s *station) enter(j *job) bool {
 	if s.busy < s.workers {
 		s.busy++
@@ -42,7 +42,7 @@ func (s *station) enter(j *job) bool {
 	return false
 }
 
-// leave frees a worker and returns who has it now; nil: nobody.
+// leave frees a worker and returns the next request of this worker, or nil if no request waits.
 func (s *station) leave() *job {
 	if len(s.line) == 0 {
 		s.busy--
@@ -53,17 +53,17 @@ func (s *station) leave() *job {
 	return j
 }
 
-// Pool is an app with a fixed pool of workers: threads, or connections to a database. Its
-// requests first do something for Local that needs no worker, if that is set.
+// Pool is an application with a fixed number of workers, for example threads or connections to
+// a database. If Local is set, each request first spends this time without a worker.
 type Pool struct {
 	Workers int
-	Time    time.Duration // mean that a worker takes
-	Spread  float64       // 0: always the same; 1: exponential
+	Time    time.Duration // mean time with a worker
+	Spread  float64       // 0: constant; 1: exponential
 	Local   time.Duration
-	Factor  func(at time.Duration) float64                    // of Time, at a moment; nil: 1
-	Convoy  float64                                           // how much longer a worker takes for each request that waits for it
-	Hits    func(served int) float64                          // the part of requests that need no worker, after so many; nil: none
-	Errors  func(at time.Duration, inApp int) (share float64) // of requests that fail at once; nil: none
+	Factor  func(at time.Duration) float64                    // factor of Time at a given time; nil: 1
+	Convoy  float64                                           // relative increase of the time with a worker for each request that waits
+	Hits    func(served int) float64                          // share of requests that need no worker, as a function of the processed requests; nil: none
+	Errors  func(at time.Duration, inApp int) (share float64) // share of requests that fail immediately; nil: none
 
 	Reject int // maximum number of requests in process; other requests fail immediately; 0: no limit
 
@@ -108,7 +108,7 @@ func (p *Pool) start(w *world, j *job) {
 	p.queue(w, j)
 }
 
-// fast is how long an answer from a cache takes, or a failure.
+// fast is the response time of a cache hit or an immediate failure.
 const fast = 2 * time.Millisecond
 
 // rejection is the time of a rejected request.
@@ -157,21 +157,21 @@ func (p *Pool) event(w *world, j *job, what int) {
 	w.done(j)
 }
 
-// CPU is an app whose requests share cores, each the same part of them, and then wait for
-// something else for Wait.
+// CPU is an application whose requests get equal shares of the cores, and then wait for the
+// time Wait.
 type CPU struct {
 	Cores  float64
-	Time   time.Duration                  // mean of CPU, exponential
-	Wait   time.Duration                  // mean, exponential
-	Factor func(at time.Duration) float64 // of Time; nil: 1
-	Share  func(at time.Duration) float64 // of the cores that is there, looked at each 100 ms; nil: 1
-	Switch float64                        // how much slower all is for each request beyond the cores
+	Time   time.Duration                  // mean CPU time, exponential
+	Wait   time.Duration                  // mean wait, exponential
+	Factor func(at time.Duration) float64 // factor of Time; nil: 1
+	Share  func(at time.Duration) float64 // available share of the cores, read every 100 ms; nil: 1
+	Switch float64                        // relative slowdown for each request that exceeds the number of cores
 
 	share   float64
-	virtual float64 // ns of CPU that each request has had that has been there all the time
-	at      int64   // when virtual was computed
+	virtual float64 // CPU time in ns of a request that has run since the start
+	at      int64   // time at which virtual was computed
 	version int
-	ready   heap // by the virtual time at which a request has had enough
+	ready   heap // sorted by the virtual time at which a request has enough CPU time
 }
 
 func (c *CPU) begin(w *world) {
@@ -181,7 +181,7 @@ func (c *CPU) begin(w *world) {
 	}
 }
 
-// rate is how much CPU each request gets, of one core.
+// rate returns the CPU time per second for each request.
 func (c *CPU) rate() float64 {
 	n := float64(len(c.ready))
 	if n == 0 {
@@ -196,7 +196,7 @@ func (c *CPU) advance(w *world) {
 	c.at = w.now
 }
 
-// plan schedules the next moment at which a request has had enough.
+// plan schedules the event for the next request that has enough CPU time.
 func (c *CPU) plan(w *world) {
 	c.version++
 	if len(c.ready) > 0 {
@@ -237,13 +237,13 @@ func (c *CPU) event(w *world, j *job, what int) {
 	}
 }
 
-// Batch is a device that takes what has gathered, Size at most, as one batch; one that is
-// not full it waits for.
+// Batch is a device that processes up to Size requests as one batch. It waits for a batch to
+// fill.
 type Batch struct {
 	Size   int
-	Gather time.Duration // how long it waits for a batch to fill
-	Fixed  time.Duration // of a batch
-	Each   time.Duration // more for each request of it
+	Gather time.Duration // maximum time to wait for a full batch
+	Fixed  time.Duration // time per batch
+	Each   time.Duration // additional time per request
 
 	line    []*job
 	current []*job
@@ -257,7 +257,7 @@ func (b *Batch) start(w *world, j *job) {
 	b.next(w, false)
 }
 
-// next begins a batch, if there is one.
+// next starts a batch if possible.
 func (b *Batch) next(w *world, now bool) {
 	switch {
 	case len(b.current) > 0 || len(b.line) == 0:

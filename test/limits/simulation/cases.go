@@ -7,7 +7,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/adapt"
 )
 
-// A Case is a synthetic app with more clients than it can serve at once.
+// A Case is a synthetic application with more clients than it can serve at the same time.
 type Case struct {
 	Name string
 	What string
@@ -16,17 +16,18 @@ type Case struct {
 }
 
 const (
-	// Ceiling is that of the adaptive limit in all cases.
+	// Ceiling is the maximum of the adaptive limit in all cases.
 	Ceiling = 100
 
-	// Settled is when a limit must have been found. What is measured begins then.
+	// Settled is the time at which the adaptive limit must be stable. The measurement starts at
+	// this time.
 	Settled = 30 * time.Second
 
 	clients = 100
 	usual   = 90 * time.Second
 )
 
-// Cases returns the synthetic apps.
+// Cases returns the synthetic applications.
 func Cases() []Case {
 	return []Case{
 		{"fixed pool", "13 workers, 20 ms each",
@@ -67,13 +68,13 @@ func Cases() []Case {
 	}
 }
 
-// Sweep is the fixed limits that the adaptive one is compared with.
+// Sweep returns the fixed limits that are compared with the adaptive limit.
 func Sweep() []int { return []int{8, 9, 10, 12, 13, 14, 16, 18, 20, 24, Ceiling} }
 
-// Requests is the usual seed of the requests.
+// Requests is the default seed of the requests.
 const Requests = 1
 
-// run returns one with requests of that seed.
+// run returns a run with a seed for the requests.
 func (c *Case) run(requests uint64) Run {
 	return Run{App: c.App(), Load: Load{Clients: clients}, For: c.For, From: Settled, Seed: requests}
 }
@@ -85,8 +86,7 @@ func (c *Case) Fixed(limit int, requests uint64) Result {
 	return r.Do()
 }
 
-// Best returns the best of all fixed limits: the least with which throughput is within
-// one in a hundred of the greatest.
+// Best returns the lowest fixed limit whose throughput is within 1 % of the maximum.
 func Best(limits []int, results []Result) (limit int, result Result) {
 	most := 0.0
 	for i := range results {
@@ -100,20 +100,20 @@ func Best(limits []int, results []Result) (limit int, result Result) {
 	return 0, Result{}
 }
 
-// A Point is the limit from a moment on.
+// A Point is a change of the limit.
 type Point struct {
 	At    time.Duration
 	State adapt.State
 }
 
-// Adaptive runs the case with the adaptive limit, whose jitter has a seed of its own, and
-// returns how that went.
+// Adaptive runs the case with the adaptive limit, which has its own seed, and returns the
+// result and each change of the limit.
 func (c *Case) Adaptive(requests, jitter uint64) (Result, []Point) {
 	r := c.run(requests)
 	return follow(&r, adapt.New(adapt.Settings{Max: Ceiling, Seed: jitter}))
 }
 
-// follow runs with an adaptive limit and notes each change of it.
+// follow runs the simulation with an adaptive limit and records each change of the limit.
 func follow(r *Run, l *adapt.Limiter) (Result, []Point) {
 	var points []Point
 	r.Gate = l

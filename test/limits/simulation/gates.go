@@ -60,8 +60,9 @@ type fixed int
 func (f fixed) limit() int                             { return int(f) }
 func (fixed) done(time.Time, time.Duration, int, bool) {}
 
-// Gradient2 returns the limit of the same name of Netflix' concurrency-limits, with its
-// defaults: windows of a second, a long average of 600 windows, and 20 to most requests.
+// Gradient2 returns the limit of the same name from the library concurrency-limits of Netflix,
+// with its default settings: windows of one second, a long average of 600 windows, and a limit
+// from 20 to most.
 func Gradient2(most int) Gate {
 	return &plain{since: map[*adapt.Slot]plainSlot{}, limit: &gradient2{estimate: min(20, float64(most)), max: float64(most)}}
 }
@@ -109,14 +110,14 @@ func (g *gradient2) update(short float64, inFlight int) {
 	g.estimate = max(min(20, g.max), min(g.max, next))
 }
 
-// Vegas returns the limit of the same name of Netflix' concurrency-limits.
+// Vegas returns the limit of the same name from the library concurrency-limits of Netflix.
 func Vegas(most int) Gate {
 	return &plain{since: map[*adapt.Slot]plainSlot{}, limit: &vegas{estimate: min(20, float64(most)), max: float64(most)}}
 }
 
 type vegas struct {
 	estimate, max float64
-	least         float64 // seconds, without load
+	least         float64 // round-trip time without load, in seconds
 	samples       int
 }
 

@@ -10,7 +10,7 @@ import (
 )
 
 // jitters is the number of adaptive limits for each row.
-var jitters = flag.Int("jitters", 3, "how many adaptive limits for each row")
+var jitters = flag.Int("jitters", 3, "number of adaptive limits per row")
 
 // outage is the minimum goodput for each seed, relative to the goodput with the best fixed
 // limit.
@@ -40,7 +40,7 @@ func (r *Row) adaptive(t *testing.T, best *Result) Result {
 	for jitter := range uint64(*jitters) {
 		got, points := r.Adaptive(jitter)
 		if got.Throughput < outage*best.Throughput {
-			t.Errorf("seed %d: got %.1f/s, want more than half of %.1f/s\n%v", jitter, got.Throughput, best.Throughput, points)
+			t.Errorf("seed %d: got %.1f/s, want at least half of %.1f/s\n%v", jitter, got.Throughput, best.Throughput, points)
 		}
 		results = append(results, got)
 	}
@@ -55,7 +55,7 @@ func TestAdaptiveLimitMeetsCriteriaInEachRow(t *testing.T) {
 			got := r.adaptive(t, &best)
 			ceiling.Throughput *= 1 - noise
 			missed := Criteria(&got, &best, &ceiling)
-			t.Logf("fixed %d: %.1f/s, %.3f s; adaptive: %.1f/s, %.3f s; %s", limit, best.Throughput, best.P99, got.Throughput, got.P99, missed)
+			t.Logf("fixed limit %d: %.1f/s, %.3f s; adaptive: %.1f/s, %.3f s; %s", limit, best.Throughput, best.P99, got.Throughput, got.P99, missed)
 			if missed != "" && r.Avoid == "" {
 				t.Error(missed)
 			}
@@ -86,9 +86,9 @@ func TestHostileClientsHaveLittleEffect(t *testing.T) {
 			_, best, _ := r.Best()
 			got := r.adaptive(t, &best)
 			share := got.Throughput / best.Throughput
-			t.Logf("got %.2f of the best fixed limit", share)
+			t.Logf("goodput: %.2f of the best fixed limit", share)
 			if share < LeastOfBest {
-				t.Errorf("got %.2f of the best fixed limit, want %v", share, LeastOfBest)
+				t.Errorf("goodput relative to the best fixed limit: got %.2f, want at least %v", share, LeastOfBest)
 			}
 		})
 	}
@@ -101,22 +101,22 @@ func TestSettledLimitKeepsGoodput(t *testing.T) {
 			none := r.Compare(Fixed(Ceiling))
 			state := r.State()
 			if state.Settled == 0 {
-				t.Logf("unknown: %s", state.Missing)
+				t.Logf("settled limit is unknown: %s", state.Missing)
 				if state.Missing == "" {
-					t.Error("got no reason, want the missing data")
+					t.Error("missing data: got none, want the reason for the unknown limit")
 				}
 				return
 			}
 			settled = true
 			got := r.Compare(Fixed(state.Settled))
-			t.Logf("settled %d: %.1f/s, %.1f/s without it", state.Settled, got.Throughput, none.Throughput)
+			t.Logf("settled limit %d: %.1f/s, without it %.1f/s", state.Settled, got.Throughput, none.Throughput)
 			if got.Throughput < 0.95*none.Throughput {
-				t.Errorf("settled %d: got %.1f/s, want 0.95 of %.1f/s", state.Settled, got.Throughput, none.Throughput)
+				t.Errorf("settled limit %d: got %.1f/s, want at least 0.95 of %.1f/s", state.Settled, got.Throughput, none.Throughput)
 			}
 		})
 	}
 	if !settled {
-		t.Error("no row has a settled limit, want one at least")
+		t.Error("settled limits: got none, want at least 1")
 	}
 }
 
@@ -130,7 +130,7 @@ func TestGoodputWithin30SecondsOfStart(t *testing.T) {
 		best := r.Compare(Fixed(Ceiling))
 		got := r.adaptive(t, &best)
 		if got.Throughput < 0.8*best.Throughput {
-			t.Errorf("%s: got %.1f/s, want 0.8 of %.1f/s", name, got.Throughput, best.Throughput)
+			t.Errorf("%s: got %.1f/s, want at least 0.8 of %.1f/s", name, got.Throughput, best.Throughput)
 		}
 	}
 }

@@ -1,6 +1,6 @@
-// Package simulation runs synthetic apps behind a concurrency limit on a simulated
-// clock: the same seed gives the same run, and a minute takes a fraction of a second.
-// The tests of the adaptive limit and the plots of docs/limits.md are made with it.
+// Package simulation runs synthetic applications behind a concurrency limit with a simulated
+// clock. Runs with the same seed are identical, and a minute takes a fraction of a second. The
+// tests of the adaptive limit and the diagrams in docs/limits.md use it.
 package simulation
 
 import (
@@ -12,8 +12,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/adapt"
 )
 
-// Load is the clients. A number of Clients sends a request as soon as the previous one is
-// complete. With Rate, requests arrive independently of one another instead.
+// Load describes the clients. If Clients is set, each client sends a request as soon as its
+// previous request is complete. If Rate is set, requests arrive independently.
 type Load struct {
 	Clients int
 	Rate    func(at time.Duration) float64
@@ -65,7 +65,7 @@ type Result struct {
 	InApp      float64 // mean number of requests in the application
 }
 
-// epoch is when every simulation begins.
+// epoch is the start time of each simulation.
 var epoch = time.Unix(0, 0)
 
 // job is a request.
@@ -92,7 +92,7 @@ type event struct {
 	what int
 }
 
-// world is the state of a run.
+// world is the state of a simulation.
 type world struct {
 	run     *Run
 	rng     *rand.Rand
@@ -111,7 +111,7 @@ type world struct {
 	result  Result
 }
 
-// Do runs it.
+// Do runs the simulation.
 func (r *Run) Do() Result {
 	w := &world{run: r, rng: rand.New(rand.NewPCG(r.Seed, 21)), limit: -1}
 	r.App.begin(w)
@@ -140,7 +140,7 @@ func (r *Run) Do() Result {
 // The events that are not events of the application.
 const (
 	arrival  = -1 - iota
-	tick     // of the gate
+	tick     // the periodic event of the gate
 	uploaded // the request body is complete
 	held     // Kind.Hold has elapsed
 	read     // the client has read the response
@@ -191,7 +191,7 @@ func (w *world) after(d time.Duration, j *job, what int) {
 	w.events.push(event{at: w.now + max(int64(d), 0), seq: w.seq, job: j, what: what})
 }
 
-// arrive makes a request.
+// arrive creates a request.
 func (w *world) arrive(client int) {
 	j := w.free
 	if j == nil {
@@ -382,7 +382,7 @@ func (w *world) measure() Result {
 	return r
 }
 
-// quantile returns a quantile of values, which it sorts; 0 of none.
+// quantile sorts the values and returns a quantile, or 0 if there are no values.
 func quantile(values []float64, q float64) float64 {
 	if len(values) == 0 {
 		return 0
@@ -391,8 +391,8 @@ func quantile(values []float64, q float64) float64 {
 	return values[min(int(math.Ceil(q*float64(len(values)))), len(values))-1]
 }
 
-// heap is a queue of events, the earliest first, and those of one moment in the order in
-// which they were made.
+// heap is a queue of events in the order of their times. Events with the same time stay in the
+// order in which they were created.
 type heap []event
 
 func (e *event) before(f *event) bool { return e.at < f.at || e.at == f.at && e.seq < f.seq }

@@ -10,8 +10,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/adapt"
 )
 
-func TestTheSlowerAnAppTheLongerTheSearch(t *testing.T) {
-	for took, within := range map[time.Duration]time.Duration{ // as docs/limits.md says
+func TestSearchTimeDependsOnResponseTime(t *testing.T) {
+	for took, within := range map[time.Duration]time.Duration{ // see docs/limits.md
 		20 * time.Millisecond:  30 * time.Second,
 		100 * time.Millisecond: 30 * time.Second,
 		400 * time.Millisecond: time.Minute,
@@ -21,13 +21,13 @@ func TestTheSlowerAnAppTheLongerTheSearch(t *testing.T) {
 			c := Case{App: func() App { return &Pool{Workers: 13, Time: took, Spread: 1} }, For: within}
 			_, points := c.Adaptive(Requests, jitter)
 			if got := points[len(points)-1].State; got.Base < 12 || got.Base > 40 {
-				t.Errorf("%v a request, seed %d: got %+v after %v, want 12 to 40", took, jitter, got, within)
+				t.Errorf("%v per request, seed %d: got %+v after %v, want a limit from 12 to 40", took, jitter, got, within)
 			}
 		}
 	}
 }
 
-func TestTheLimitFollowsAnAppThatLosesHalfOfItsCores(t *testing.T) {
+func TestLimitDecreasesAfterLossOfCores(t *testing.T) {
 	const lost = 45 * time.Second
 	share := func(at time.Duration) float64 {
 		if at < lost {
@@ -40,26 +40,28 @@ func TestTheLimitFollowsAnAppThatLosesHalfOfItsCores(t *testing.T) {
 	for jitter := range uint64(4) {
 		_, points := c.Adaptive(Requests, jitter)
 		if got := points[len(points)-1].State; got.Base > 12 {
-			t.Errorf("seed %d: got %+v after 15 s, want 12 at most", jitter, got)
+			t.Errorf("seed %d: got %+v after 15 s, want a limit of at most 12", jitter, got)
 		}
 	}
 }
 
-// pool is the usual app of the other tests: 13 workers serve 650 requests a second.
+// pool returns the default application of the other tests. Its 13 workers process 650 requests
+// per second.
 func pool() *Pool { return &Pool{Workers: 13, Time: 20 * time.Millisecond, Spread: 1} }
 
-func TestALimitThatIsNotReachedStays(t *testing.T) {
-	// By the rate: 4 is where it begins, and 100 a second are 4 at once every now and then.
+func TestUnreachedLimitDoesNotChange(t *testing.T) {
+	// The key is the rate. The first limit is 4, and with 100 requests per second, sometimes 4
+	// requests run at the same time.
 	for rate, most := range map[float64]int{1: 4, 20: 4, 100: 8} {
 		l := adapt.New(adapt.Settings{Max: Ceiling})
 		follow(&Run{App: pool(), Load: Load{Rate: steadily(rate)}, For: 10 * time.Minute, Seed: 3}, l)
 		if got := l.State(); got.Reason != adapt.Idle || got.Base < 4 || got.Base > most {
-			t.Errorf("%v requests a second: got %+v, want 4 to %d, idle", rate, got, most)
+			t.Errorf("%v requests per second: got %+v, want an idle limit from 4 to %d", rate, got, most)
 		}
 	}
 }
 
-func TestALimitThatWasFoundOutlivesAQuietHour(t *testing.T) {
+func TestLimitStaysAfterIdleHour(t *testing.T) {
 	l := adapt.New(adapt.Settings{Max: Ceiling})
 	busy := time.Minute
 	rate := func(at time.Duration) float64 {
@@ -77,11 +79,11 @@ func TestALimitThatWasFoundOutlivesAQuietHour(t *testing.T) {
 		}
 	}
 	if got := l.State().Base; got != found || got < 12 || got > 16 {
-		t.Errorf("got %d after the hour and %d before, want the same, about 13", got, found)
+		t.Errorf("got %d after an hour and %d before, want the same limit, about 13", got, found)
 	}
 }
 
-func TestUnderOverloadTheLimitIsThatOfTheApp(t *testing.T) {
+func TestLimitUnderOverloadMatchesApplication(t *testing.T) {
 	for _, overload := range []float64{1.1, 1.5, 3} {
 		load := Load{Rate: steadily(overload * 650), Depth: 130}
 		run := func() Run { return Run{App: pool(), Load: load, For: 90 * time.Second, From: Settled, Seed: 5} }
@@ -91,13 +93,13 @@ func TestUnderOverloadTheLimitIsThatOfTheApp(t *testing.T) {
 		adaptive := run()
 		got, _ := follow(&adaptive, adapt.New(adapt.Settings{Max: Ceiling}))
 		if got.Throughput < 0.95*want.Throughput || got.AppP99 > 1.3*want.AppP99 {
-			t.Errorf("%v times what the app can: got %.0f/s and %.3f s, want at least 0.95 of %.0f/s and at most 1.3 times %.3f s",
+			t.Errorf("load of %v times the capacity: got %.0f/s and %.3f s, want at least 0.95 of %.0f/s and at most 1.3 of %.3f s",
 				overload, got.Throughput, got.AppP99, want.Throughput, want.AppP99)
 		}
 	}
 }
 
-func TestFewFastAndManySlowRequestsTogetherGetTheLimitOfBoth(t *testing.T) {
+func TestLimitFitsFastAndSlowRequests(t *testing.T) {
 	app := func() App {
 		return &Pool{Workers: 10, Time: 60 * time.Millisecond, Spread: 1, Hits: func(int) float64 { return 0.5 }}
 	}
@@ -109,20 +111,20 @@ func TestFewFastAndManySlowRequestsTogetherGetTheLimitOfBoth(t *testing.T) {
 	limit, best := Best(limits, results)
 	got, points := c.Adaptive(Requests, 1)
 	if got.Throughput < 0.95*best.Throughput || got.AppP99 > 1.6*best.AppP99 {
-		t.Errorf("got %.0f/s and %.3f s, want nearly the %.0f/s and %.3f s of %d\n%v", got.Throughput, got.AppP99, best.Throughput, best.AppP99, limit, points)
+		t.Errorf("got %.0f/s and %.3f s, want about %.0f/s and %.3f s, as with the fixed limit %d\n%v", got.Throughput, got.AppP99, best.Throughput, best.AppP99, limit, points)
 	}
 }
 
-func TestErrorsThatAreFastRaiseNoLimit(t *testing.T) {
+func TestFastErrorsDoNotRaiseLimit(t *testing.T) {
 	for name, errors := range map[string]func(at time.Duration, inApp int) float64{
-		"of an app that turns away what is too much": func(_ time.Duration, inApp int) float64 {
+		"application rejects excess requests": func(_ time.Duration, inApp int) float64 {
 			if inApp > 16 {
 				return 1
 			}
 			return 0
 		},
-		"of an app that is broken":      func(at time.Duration, _ int) float64 { return math.Min(1, at.Seconds()/30) },
-		"of an app that is half broken": func(at time.Duration, _ int) float64 { return math.Min(0.5, at.Seconds()/30) },
+		"all requests fail":         func(at time.Duration, _ int) float64 { return math.Min(1, at.Seconds()/30) },
+		"half of the requests fail": func(at time.Duration, _ int) float64 { return math.Min(0.5, at.Seconds()/30) },
 	} {
 		app := pool()
 		app.Errors = errors
@@ -130,7 +132,7 @@ func TestErrorsThatAreFastRaiseNoLimit(t *testing.T) {
 		_, points := follow(&Run{App: app, Load: Load{Clients: clients}, For: 2 * time.Minute, Seed: 2}, l)
 		for _, p := range points {
 			if p.At > 10*time.Second && p.State.Base > 24 {
-				t.Errorf("%s: got %+v at %v, want 24 at most", name, p.State, p.At)
+				t.Errorf("%s: got %+v at %v, want a limit of at most 24", name, p.State, p.At)
 				break
 			}
 		}
@@ -142,47 +144,47 @@ func TestFirstLimitWithRejectionsIsLowered(t *testing.T) {
 	r := Run{App: rejecting(after(0, 13, 13))(), Load: Load{Clients: 60}, For: 60 * time.Second, From: Settled, Seed: 2}
 	got, points := follow(&r, l)
 	if state := l.State(); got.Throughput < 0.85*650 || state.Base > 16 {
-		t.Errorf("got %.1f/s, %+v, want 0.85 of 650/s\n%v", got.Throughput, state, points)
+		t.Errorf("got %.1f/s, %+v, want at least 0.85 of 650/s\n%v", got.Throughput, state, points)
 	}
 }
 
-func TestTheLimitStaysWithinItsBounds(t *testing.T) {
+func TestLimitStaysWithinBounds(t *testing.T) {
 	for _, s := range []adapt.Settings{{Min: 1, Max: 1}, {Min: 3, Max: 3}, {Min: 2, Max: 6}, {Min: 20, Max: 40}} {
 		l := adapt.New(s)
 		r, points := follow(&Run{App: pool(), Load: Load{Clients: clients}, For: time.Minute, Seed: 4}, l)
 		for _, p := range points {
 			if p.State.Limit < s.Min || p.State.Limit > s.Max || p.State.Base < s.Min || p.State.Base > s.Max {
-				t.Errorf("%+v: got %+v at %v", s, p.State, p.At)
+				t.Errorf("%+v: got %+v at %v, want a limit within the bounds", s, p.State, p.At)
 			}
 		}
 		if got := l.State(); r.MaxRunning > s.Max || got.Base != s.Max && got.Base > s.Min+4 {
-			t.Errorf("%+v: got %d at once, %+v in the end, want a limit at its bound", s, r.MaxRunning, got)
+			t.Errorf("%+v: got %d concurrent requests, and %+v at the end, want a limit at its bound", s, r.MaxRunning, got)
 		}
 	}
 }
 
-func TestAnAppForOneRequestAtATimeGetsOne(t *testing.T) {
+func TestLimitOfSerialApplicationIsOne(t *testing.T) {
 	l := adapt.New(adapt.Settings{Max: Ceiling})
 	app := &Pool{Workers: 1, Time: 10 * time.Millisecond, Spread: 0.3}
 	_, points := follow(&Run{App: app, Load: Load{Clients: 20}, For: time.Minute, Seed: 4}, l)
 	if got := l.State(); got.Base != 1 {
-		t.Errorf("got %+v, want 1\n%v", got, points)
+		t.Errorf("got %+v, want a limit of 1\n%v", got, points)
 	}
 }
 
-func TestTheSameSeedIsTheSameRunAndAnotherIsAnother(t *testing.T) {
+func TestSameSeedReturnsSameResult(t *testing.T) {
 	c := Cases()[0]
 	c.For = Settled + 5*time.Second
 	first, _ := c.Adaptive(Requests, 7)
 	second, _ := c.Adaptive(Requests, 7)
 	if first != second {
-		t.Errorf("got %+v, then %+v", first, second)
+		t.Errorf("same seed: got %+v, then %+v, want equal results", first, second)
 	}
 	seen := map[Result]uint64{}
 	for jitter := range uint64(8) {
 		r, _ := c.Adaptive(Requests, jitter)
 		if other, ok := seen[r]; ok {
-			t.Errorf("got the same %+v with seed %d and %d", r, other, jitter)
+			t.Errorf("got the same result %+v for the seeds %d and %d, want different results", r, other, jitter)
 		}
 		seen[r] = jitter
 	}
