@@ -1,5 +1,5 @@
-// Command app is the sample user container: it listens where the queue-proxy
-// expects one and behaves as its GET / says. People start it with `make run`.
+// Command app is the sample application. It listens on the port that queue-proxy expects, and
+// GET / returns a description of its paths. `make run` starts it.
 package main
 
 import (
@@ -20,13 +20,13 @@ import (
 )
 
 func main() {
-	port := flag.String("port", cmp.Or(os.Getenv("PORT"), "8080"), "port to listen on (also the variable PORT)")
-	protocols := flag.String("protocols", "both", "what is spoken: h1, h2 (prior knowledge) or both")
-	delay := flag.Duration("delay-listen", 0, "time from the start to listening, to play a slow start")
-	keepAlive := flag.Duration("keepalive-timeout", 0, "idle connections are closed after this, and HTTP/1.1 clients are told so (0: never)")
-	host := flag.String("host", "", "address to listen on (all)")
-	ledger := flag.Bool("ledger", false, "print a line for each request with an X-Id")
-	endStreams := flag.Bool("end-streams", false, "at SIGTERM, end event streams with an event and gRPC streams with a status")
+	port := flag.String("port", cmp.Or(os.Getenv("PORT"), "8080"), "listen port; the default is the environment variable PORT")
+	protocols := flag.String("protocols", "both", "protocols: h1, h2 (prior knowledge) or both")
+	delay := flag.Duration("delay-listen", 0, "delay from the start until the application listens")
+	keepAlive := flag.Duration("keepalive-timeout", 0, "idle timeout of connections, also sent to HTTP/1.1 clients in the field Keep-Alive; 0: no timeout")
+	host := flag.String("host", "", "listen address; empty: all addresses")
+	ledger := flag.Bool("ledger", false, "print a line for each request with the field X-Id")
+	endStreams := flag.Bool("end-streams", false, "on SIGTERM, end event streams with an event and gRPC streams with a status")
 	flag.Parse()
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -44,8 +44,8 @@ func main() {
 	}
 }
 
-// serve listens after the delay and serves until ctx ends; then it lets running
-// requests finish for five seconds.
+// serve listens after the delay and serves requests until ctx is done. Then running requests
+// have five seconds to complete.
 func serve(ctx context.Context, app http.Handler, address, protocols string, delay, keepAlive time.Duration) error {
 	var speaks http.Protocols
 	switch protocols {
@@ -57,7 +57,7 @@ func serve(ctx context.Context, app http.Handler, address, protocols string, del
 		speaks.SetHTTP1(true)
 		speaks.SetUnencryptedHTTP2(true)
 	default:
-		return fmt.Errorf("-protocols: %q is none of h1, h2, both", protocols)
+		return fmt.Errorf("-protocols: got %q, want h1, h2 or both", protocols)
 	}
 	select {
 	case <-time.After(delay):
@@ -73,7 +73,7 @@ func serve(ctx context.Context, app http.Handler, address, protocols string, del
 		Protocols:                    &speaks,
 		IdleTimeout:                  keepAlive,
 		ReadHeaderTimeout:            time.Minute,
-		DisableGeneralOptionsHandler: true, // OPTIONS * is echoed as well
+		DisableGeneralOptionsHandler: true, // OPTIONS * reaches the handler
 	}
 	fmt.Printf("app: listening on %s (%s)\n", l.Addr(), protocols)
 
@@ -95,7 +95,7 @@ func serve(ctx context.Context, app http.Handler, address, protocols string, del
 	return nil
 }
 
-// announce tells HTTP/1.1 clients when an idle connection will be closed.
+// announce adds the idle timeout to responses to HTTP/1.1 clients.
 func announce(h http.Handler, keepAlive time.Duration) http.Handler {
 	if keepAlive < time.Second {
 		return h

@@ -1,9 +1,9 @@
-// Package sample is the user container that people try the queue-proxy with and
-// that its tests measure: a web server whose behaviour is chosen by the path.
+// Package sample is the sample application for users and for tests of queue-proxy. It is a web
+// server whose behavior depends on the path.
 //
-// It keeps ledgers (requests running at once, requests by id, requests whose
-// client left) so that a test can compare what the client saw with what the
-// user container saw. Nothing in it holds a body whole.
+// The application counts the concurrent requests, the requests for each ID, and the requests
+// whose client disconnected. With these counters, a test can compare the results of the client
+// with those of the application. The application never buffers a complete body.
 package sample
 
 import (
@@ -24,94 +24,95 @@ import (
 	"github.com/coder/websocket"
 )
 
-// Guide is what GET / answers: the list of the paths, for people.
-const Guide = `This is the sample app. What it does is chosen by the path:
+// Guide is the response to GET /: a list of the paths.
+const Guide = `This is the sample application. The path selects its behavior:
 
-  /echo               the request as JSON (so does every path not named here)
-  /status/404         that status, no body
-  /bytes/1000         that many bytes, with Content-Length
-  /stream/1000        that many bytes, chunked
-  /slow?ms=500        answers after half a second
-  /sse?n=5&ms=100     five server-sent events
-  /hints?status=200   103 Early Hints, then that status
-  /trailers           the request's trailers, and the body's length and hash, as trailers
-  /early?status=413   answers without reading the body
-  /die?after=1000     breaks off after that many bytes
-  /reset              resets the connection, without an answer
-  /garbage            answers what is not HTTP
-  /sink               counts and hashes an upload
+  /echo               returns the request as JSON, as do all paths that are not listed here
+  /status/404         returns this status without a body
+  /bytes/1000         returns this number of bytes, with Content-Length
+  /stream/1000        returns this number of bytes, chunked
+  /slow?ms=500        responds after 500 ms
+  /sse?n=5&ms=100     returns five server-sent events
+  /hints?status=200   returns 103 (Early Hints), then this status
+  /trailers           returns trailers: those of the request, and the length and hash of the body
+  /early?status=413   responds without reading the body
+  /die?after=1000     aborts the response after this number of bytes
+  /reset              resets the connection without a response
+  /garbage            returns a response that is not HTTP
+  /sink               returns the length and hash of an upload
   /ws                 WebSocket echo
-  /grpc/any           gRPC echo: every message comes back, of a single call or of a stream
-  /grpc.health.v1.Health/Check   gRPC health: SERVING, or NOT_SERVING when /ready says no
+  /grpc/any           gRPC echo: returns each message, for unary and streaming calls
+  /grpc.health.v1.Health/Check   gRPC health: SERVING, or NOT_SERVING if /ready is not 200
 
-Its ledgers: GET /max (requests running now, at most, ended, abandoned; DELETE starts anew),
-GET /seen?id=x (how often a request with X-Id: x came; without id: all of them; DELETE forgets),
-GET /ready, POST /ready?status=503 (what /ready answers from now on).
-The answer to a request with X-Id carries it too.
+The counters: GET /max (running, maximum, completed and abandoned requests; DELETE resets them),
+GET /seen?id=x (number of requests with X-Id: x; without id: of each ID; DELETE resets them),
+GET /ready, POST /ready?status=503 (sets the status of /ready).
+The response to a request with the field X-Id contains this field.
 `
 
-// IDHeader names a request for the ledger that /seen shows.
+// IDHeader is the field with the ID of a request. /seen counts the requests for each ID.
 const IDHeader = "X-Id"
 
-// Running is what GET /max tells. Requests to the ledgers themselves are not counted.
+// Running is the response of GET /max. It does not include requests to the counters.
 type Running struct {
-	Now       int `json:"now"`       // in a handler at this moment
-	Max       int `json:"max"`       // most at once since the start or the last DELETE
-	Ended     int `json:"ended"`     // handlers that have returned
-	Abandoned int `json:"abandoned"` // requests of /slow, /sse and /stream whose client left first
+	Now       int `json:"now"`       // requests that are in a handler
+	Max       int `json:"max"`       // maximum of Now since the start or the last DELETE
+	Ended     int `json:"ended"`     // completed handlers
+	Abandoned int `json:"abandoned"` // requests of /slow, /sse and /stream whose client disconnected first
 }
 
-// Request is what /echo tells about the request it got.
+// Request is the response of /echo.
 type Request struct {
 	Method     string              `json:"method"`
-	Target     string              `json:"target"` // as it stood in the request line, or :path
+	Target     string              `json:"target"` // request target from the request line, or :path
 	Proto      string              `json:"proto"`
 	Host       string              `json:"host"`
-	Fields     [][2]string         `json:"fields"` // sorted by name; lines of one name in their order
+	Fields     [][2]string         `json:"fields"` // sorted by name; fields with the same name keep their order
 	BodyLength int64               `json:"bodyLength"`
 	BodySHA256 string              `json:"bodySHA256"`
-	BodyError  string              `json:"bodyError,omitempty"` // why reading the body ended early
+	BodyError  string              `json:"bodyError,omitempty"` // error while reading the body
 	Trailers   map[string][]string `json:"trailers,omitempty"`
 }
 
-// An App is the sample's handler with its ledgers. Use [New]. It may serve any
-// number of requests at once.
+// An App is the handler of the sample application with its counters. Use [New] to create one.
+// It is safe for concurrent use.
 type App struct {
-	// Ledger gets a line "seen ID" for each request with an id, before it is
-	// answered: it outlives the process. Nil: nobody keeps it.
+	// Ledger receives the line "seen ID" for each request with an ID before the response, so
+	// the lines survive the process. It may be nil.
 	Ledger io.Writer
 
-	// Ending is closed when the app is to end: event streams then get a last event named
-	// end, and gRPC streams the status 14, UNAVAILABLE. Nil: they are not told.
+	// Ending is closed when the application must stop. Event streams then send a last event
+	// named end, and gRPC streams return the status 14, UNAVAILABLE. If it is nil, streams are
+	// not notified.
 	Ending <-chan struct{}
 
-	mu      sync.Mutex // protects all below
+	mu      sync.Mutex // protects the following fields
 	running Running
 	seen    map[string]int
 	ready   int
 }
 
-// New returns an App that is ready and has seen nothing.
+// New returns an App that is ready.
 func New() *App {
 	return &App{seen: make(map[string]int), ready: http.StatusOK}
 }
 
-// Running returns the ledger of requests running at once.
+// Running returns the counters of the requests.
 func (a *App) Running() Running {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.running
 }
 
-// Seen returns how often a request with this id (the header [IDHeader]) has come.
+// Seen returns the number of requests whose field [IDHeader] has this value.
 func (a *App) Seen(id string) int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.seen[id]
 }
 
-// ServeHTTP behaves as [Guide] says. It looks at the path itself because
-// [http.ServeMux] would redirect paths such as //a.
+// ServeHTTP handles the paths of [Guide]. It does not use [http.ServeMux], which redirects
+// paths such as //a.
 func (a *App) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch r.URL.Path {
 	case "/max":
@@ -127,7 +128,7 @@ func (a *App) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// guide says what the app can do; what does not ask for that is echoed.
+// guide returns the guide, or the request if the path is not /.
 func guide(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path != "/" || r.Method != http.MethodGet {
 		echo(w, r)
@@ -137,7 +138,7 @@ func guide(w http.ResponseWriter, r *http.Request) {
 	io.WriteString(w, Guide)
 }
 
-// serve answers a request that counts as one of the app's.
+// serve handles a request that is counted.
 func (a *App) serve(w http.ResponseWriter, r *http.Request) {
 	id := r.Header.Get(IDHeader)
 	a.enter(id)
@@ -261,8 +262,8 @@ func (a *App) readiness(w http.ResponseWriter, r *http.Request) {
 	status(w, strconv.Itoa(ready))
 }
 
-// health answers a Check of gRPC's health protocol, whatever service it asks about: one
-// message, whose field 1 is the status.
+// health responds to the method Check of the gRPC health protocol for all services. The
+// response is one message, and its field 1 is the status.
 func (a *App) health(w http.ResponseWriter) {
 	a.mu.Lock()
 	state := byte(2) // NOT_SERVING
@@ -313,12 +314,12 @@ func sink(w http.ResponseWriter, r *http.Request) {
 	answer(w, map[string]any{"length": n, "sha256": sum})
 }
 
-// breakOff ends the connection in the midst of an exchange: after a text, or with
-// a reset if there is none.
+// breakOff closes the connection during an exchange. It first writes the text. Without a text,
+// it resets the connection.
 func breakOff(w http.ResponseWriter, text string) {
 	c, _, err := http.NewResponseController(w).Hijack()
 	if err != nil {
-		panic(http.ErrAbortHandler) // HTTP/2 ends the stream
+		panic(http.ErrAbortHandler) // HTTP/2 resets the stream
 	}
 	defer c.Close()
 	if text != "" {
@@ -328,7 +329,8 @@ func breakOff(w http.ResponseWriter, text string) {
 	}
 }
 
-// events writes n server-sent events ms apart; false when the client left.
+// events writes n server-sent events at intervals of ms milliseconds. It returns false if the
+// client disconnected.
 func (a *App) events(w http.ResponseWriter, r *http.Request) bool {
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-store")
@@ -349,11 +351,11 @@ func (a *App) events(w http.ResponseWriter, r *http.Request) bool {
 	return true
 }
 
-// talk echoes WebSocket messages of up to 16 MiB until the client closes.
+// talk echoes WebSocket messages up to 16 MiB until the client closes the connection.
 func talk(w http.ResponseWriter, r *http.Request) {
 	c, err := websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true})
 	if err != nil {
-		return // Accept has answered
+		return // Accept has sent the response
 	}
 	defer c.CloseNow()
 	c.SetReadLimit(16 << 20)
@@ -368,8 +370,8 @@ func talk(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// call echoes the messages of a gRPC call as they come. They need not be taken apart
-// for that: they are bytes with their length in front of them.
+// call echoes the messages of a gRPC call immediately. It does not parse them, because the
+// bytes, with the length prefixes, do not change.
 func (a *App) call(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/grpc")
 	w.Header().Set("Trailer", "Grpc-Status")
@@ -384,7 +386,7 @@ func (a *App) call(w http.ResponseWriter, r *http.Request) {
 		go func() {
 			select {
 			case <-a.Ending:
-				_ = control.SetReadDeadline(time.Now()) // the read below returns
+				_ = control.SetReadDeadline(time.Now()) // the following Read returns
 			case <-over:
 			}
 		}()
@@ -410,7 +412,7 @@ func (a *App) call(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// isEnding reports whether the app has been told to end.
+// isEnding reports whether the application must stop.
 func (a *App) isEnding() bool {
 	select {
 	case <-a.Ending:
@@ -420,7 +422,7 @@ func (a *App) isEnding() bool {
 	}
 }
 
-// waitOrEnd is wait that returns at once when the app is to end.
+// waitOrEnd is like wait, but it also returns when the application must stop.
 func (a *App) waitOrEnd(r *http.Request, ms int64) bool {
 	t := time.NewTimer(time.Duration(ms) * time.Millisecond)
 	defer t.Stop()
@@ -434,7 +436,7 @@ func (a *App) waitOrEnd(r *http.Request, ms int64) bool {
 	}
 }
 
-// wait sleeps for so many milliseconds; false when the client left first.
+// wait sleeps for some milliseconds. It returns false if the client disconnected first.
 func wait(r *http.Request, ms int64) bool {
 	t := time.NewTimer(time.Duration(ms) * time.Millisecond)
 	defer t.Stop()
@@ -469,7 +471,7 @@ func hash(body io.Reader) (n int64, sum string, err error) {
 func status(w http.ResponseWriter, text string) {
 	n := number(text, 0)
 	if n < 200 || n > 999 {
-		http.Error(w, "a status is a number from 200 to 999", http.StatusBadRequest)
+		http.Error(w, "the status must be a number from 200 to 999", http.StatusBadRequest)
 		return
 	}
 	w.WriteHeader(int(n))

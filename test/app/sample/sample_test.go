@@ -29,12 +29,12 @@ func ask(t *testing.T, s *httptest.Server, method, target, body string) (*http.R
 	return answer, string(b)
 }
 
-func TestThePathChoosesTheAnswer(t *testing.T) {
+func TestPathSelectsResponse(t *testing.T) {
 	s := httptest.NewServer(New())
 	defer s.Close()
 	for _, row := range []struct {
 		method, target, body string
-		status, length       int // length -1: not compared
+		status, length       int // -1: the length is not compared
 	}{
 		{"GET", "/", "", 200, len(Guide)},
 		{"GET", "/status/404", "", 404, 0},
@@ -49,7 +49,7 @@ func TestThePathChoosesTheAnswer(t *testing.T) {
 	} {
 		answer, body := ask(t, s, row.method, row.target, row.body)
 		if answer.StatusCode != row.status {
-			t.Errorf("%s: got status %d, want %d", row.target, answer.StatusCode, row.status)
+			t.Errorf("%s: got the status %d, want %d", row.target, answer.StatusCode, row.status)
 		}
 		if row.length >= 0 && len(body) != row.length {
 			t.Errorf("%s: got %d bytes, want %d", row.target, len(body), row.length)
@@ -57,7 +57,7 @@ func TestThePathChoosesTheAnswer(t *testing.T) {
 	}
 }
 
-func TestEchoReturnsTheRawTargetAndTheBody(t *testing.T) {
+func TestEchoReturnsTargetAndBody(t *testing.T) {
 	s := httptest.NewServer(New())
 	defer s.Close()
 	_, body := ask(t, s, "POST", "/a%2fb?x=1;y=%zz", "hello")
@@ -71,7 +71,7 @@ func TestEchoReturnsTheRawTargetAndTheBody(t *testing.T) {
 	}
 }
 
-func TestStreamsEndWithAWordWhenTheAppEnds(t *testing.T) {
+func TestStreamsEndWithEventOrStatus(t *testing.T) {
 	app, ending := New(), make(chan struct{})
 	app.Ending = ending
 	s := httptest.NewUnstartedServer(app)
@@ -101,35 +101,35 @@ func TestStreamsEndWithAWordWhenTheAppEnds(t *testing.T) {
 	defer call.Body.Close()
 	close(ending)
 	if body, err := io.ReadAll(events.Body); err != nil || !strings.HasSuffix(string(body), "event: end\ndata: end\n\n") {
-		t.Errorf("got %q, %v, want the event end as the last", body, err)
+		t.Errorf("got %q, %v, want end as the last event", body, err)
 	}
 	if _, err := io.ReadAll(call.Body); err != nil || call.Trailer.Get("Grpc-Status") != "14" {
-		t.Errorf("got %v and the trailers %v, want Grpc-Status 14", err, call.Trailer)
+		t.Errorf("got %v and the trailer %v, want Grpc-Status 14", err, call.Trailer)
 	}
 }
 
-func TestReadinessCanBeSwitched(t *testing.T) {
+func TestReadyReturnsConfiguredStatus(t *testing.T) {
 	s := httptest.NewServer(New())
 	defer s.Close()
 	ask(t, s, "POST", "/ready?status=503", "")
 	if answer, _ := ask(t, s, "GET", "/ready", ""); answer.StatusCode != 503 {
-		t.Errorf("got status %d after POST /ready?status=503, want 503", answer.StatusCode)
+		t.Errorf("after POST /ready?status=503: got the status %d, want 503", answer.StatusCode)
 	}
 }
 
-func TestGRPCHealthSaysWhatReadinessSays(t *testing.T) {
+func TestGRPCHealthReturnsReadiness(t *testing.T) {
 	s := httptest.NewServer(New())
 	defer s.Close()
 	for _, want := range []string{"\x00\x00\x00\x00\x02\x08\x01", "\x00\x00\x00\x00\x02\x08\x02"} {
 		answer, body := ask(t, s, "POST", "/grpc.health.v1.Health/Check", "")
 		if body != want || answer.Trailer.Get("Grpc-Status") != "0" {
-			t.Errorf("got %q and trailers %v, want %q and Grpc-Status 0", body, answer.Trailer, want)
+			t.Errorf("got %q and the trailer %v, want %q and Grpc-Status 0", body, answer.Trailer, want)
 		}
 		ask(t, s, "POST", "/ready?status=503", "")
 	}
 }
 
-func TestTheLedgersCountRequestsButNotThemselves(t *testing.T) {
+func TestCountersIgnoreTheirOwnRequests(t *testing.T) {
 	a := New()
 	s := httptest.NewServer(a)
 	defer s.Close()
@@ -137,14 +137,14 @@ func TestTheLedgersCountRequestsButNotThemselves(t *testing.T) {
 	ask(t, s, "GET", "/max", "")
 	ask(t, s, "GET", "/seen?id=one", "")
 	if got := a.Seen("one"); got != 1 {
-		t.Errorf("got %d requests with the id, want 1", got)
+		t.Errorf("got %d requests with the ID, want 1", got)
 	}
 	if got := a.Running(); got.Max != 1 || got.Ended != 1 {
-		t.Errorf("got %+v, want one at most and one ended", got)
+		t.Errorf("got %+v, want a maximum of 1 and 1 completed request", got)
 	}
 }
 
-func TestDieBreaksTheBody(t *testing.T) {
+func TestDieAbortsResponse(t *testing.T) {
 	s := httptest.NewServer(New())
 	defer s.Close()
 	answer, err := s.Client().Get(s.URL + "/die?after=10")
@@ -153,11 +153,11 @@ func TestDieBreaksTheBody(t *testing.T) {
 	}
 	defer answer.Body.Close()
 	if _, err := io.ReadAll(answer.Body); !errors.Is(err, io.ErrUnexpectedEOF) {
-		t.Errorf("got error %v, want %v", err, io.ErrUnexpectedEOF)
+		t.Errorf("got the error %v, want %v", err, io.ErrUnexpectedEOF)
 	}
 }
 
-func TestTheLedgerIsWrittenBeforeTheAnswer(t *testing.T) {
+func TestLedgerIsWrittenBeforeResponse(t *testing.T) {
 	var ledger strings.Builder
 	a := New()
 	a.Ledger = &ledger
@@ -165,26 +165,26 @@ func TestTheLedgerIsWrittenBeforeTheAnswer(t *testing.T) {
 	defer s.Close()
 	answer, _ := ask(t, s, "GET", "/bytes/5", "")
 	if got := answer.Header.Get(IDHeader); got != "one" {
-		t.Errorf("got the id %q in the answer, want one", got)
+		t.Errorf("got the ID %q in the response, want \"one\"", got)
 	}
 	ask(t, s, "GET", "/max", "")
 	if got := ledger.String(); got != "seen one\n" {
-		t.Errorf("got the ledger %q, want one line", got)
+		t.Errorf("got the lines %q, want one line", got)
 	}
 }
 
-func TestResetAndGarbageAreNoAnswers(t *testing.T) {
+func TestResetAndGarbageReturnError(t *testing.T) {
 	s := httptest.NewServer(New())
 	defer s.Close()
 	for _, path := range []string{"/reset", "/garbage"} {
 		if answer, err := s.Client().Get(s.URL + path); err == nil {
 			answer.Body.Close()
-			t.Errorf("%s: got status %d, want an error", path, answer.StatusCode)
+			t.Errorf("%s: got the status %d, want an error", path, answer.StatusCode)
 		}
 	}
 }
 
-func TestAGRPCCallHasItsMessagesBack(t *testing.T) {
+func TestGRPCCallReturnsMessages(t *testing.T) {
 	s := httptest.NewUnstartedServer(New())
 	s.EnableHTTP2 = true
 	s.StartTLS()
@@ -192,6 +192,6 @@ func TestAGRPCCallHasItsMessagesBack(t *testing.T) {
 	const message = "\x00\x00\x00\x00\x02hi"
 	answer, body := ask(t, s, "POST", "/grpc/any", message)
 	if body != message || answer.Header.Get("Content-Type") != "application/grpc" || answer.Trailer.Get("Grpc-Status") != "0" {
-		t.Errorf("got %q with %v and the trailers %v, want the message and status 0", body, answer.Header, answer.Trailer)
+		t.Errorf("got %q with %v and the trailer %v, want the message and Grpc-Status 0", body, answer.Header, answer.Trailer)
 	}
 }
