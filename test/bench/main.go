@@ -83,7 +83,7 @@ func readSettings() (Settings, error) {
 		}
 		var err error
 		if *n, err = strconv.Atoi(v); err != nil || *n < 1 || *n > 1000 {
-			return s, fmt.Errorf("%s: %q is not an integer in 1..1000", name, v)
+			return s, fmt.Errorf("%s: got %q, want an integer from 1 to 1000", name, v)
 		}
 	}
 	for group := range strings.SplitSeq(os.Getenv("BENCH_ROWS"), ",") {

@@ -131,7 +131,7 @@ func (l *openLooper) run(end time.Time) error {
 	for len(l.took) < l.total {
 		now := time.Now()
 		if now.After(end) {
-			return fmt.Errorf("timeout after %d of %d responses", len(l.took), l.total)
+			return fmt.Errorf("timeout: received %d of %d responses", len(l.took), l.total)
 		}
 		for l.next < l.total && len(l.free) > 0 && l.due(l.next) <= now.Sub(l.start) {
 			if err := l.send(); err != nil {
@@ -207,7 +207,7 @@ func (l *openLooper) receive(c *openClient) error {
 		c.waiting = false
 		l.free = append(l.free, c)
 	} else if c.filled == len(c.buffer) {
-		return fmt.Errorf("response of more than %d bytes", len(c.buffer))
+		return fmt.Errorf("the response is longer than %d bytes", len(c.buffer))
 	}
 	return nil
 }

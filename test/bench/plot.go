@@ -40,10 +40,10 @@ var panels = []struct {
 	{"CPU per request, µs: TLS 1.3", []string{"cpu/tls-1", "cpu/tls-16", "cpu/tls-post-10k", "cpu/tls-100k"}},
 	{"CPU per request, µs: HTTP/2", []string{"cpu/h2c-1x100", "cpu/h2c-4x16", "cpu/h2tls-4x16"}},
 	{"CPU per call, µs: gRPC", []string{"cpu/grpc-1x1", "cpu/grpc-1x64", "cpu/grpc-16x4"}},
-	{"added latency at 1000 requests a second, µs", []string{"added/p50", "added/p99"}},
+	{"additional latency at 1000 requests per second, µs", []string{"added/p50", "added/p99"}},
 	{"memory of a process, MB", []string{"memory/64", "memory/1000"}},
 	{"memory of each of 40 sidecars, MB", []string{"density/share", "density/private"}},
-	{"exec to first answer, ms", []string{"start/plain"}},
+	{"exec to first response, ms", []string{"start/plain"}},
 }
 
 // plot returns the medians as SVG. Bars start at zero, and negative values are drawn as zero.

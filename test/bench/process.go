@@ -102,11 +102,11 @@ func (p *process) answers(address, request string) (time.Duration, error) {
 		}
 		select {
 		case <-p.done:
-			return 0, fmt.Errorf("%s exited before its first response: %v; output: %s", p.name, err, p.said)
+			return 0, fmt.Errorf("%s exited before the first response: %v; output: %s", p.name, err, p.said)
 		default:
 		}
 		if time.Now().After(end) {
-			return 0, fmt.Errorf("%s: no response after %v: %v; output: %s", p.name, patience, err, p.said)
+			return 0, fmt.Errorf("%s: got no response within %v: %v; output: %s", p.name, patience, err, p.said)
 		}
 		time.Sleep(askAgain)
 	}

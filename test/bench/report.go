@@ -405,8 +405,8 @@ func (s *section) ownMarkdown(r *Results) []byte {
 // describeIdle describes the machine and the run of the section of idle pods.
 func (r *Results) describeIdle() string {
 	m := &r.Machine
-	return fmt.Sprintf("%s, commit %s, Knative %s, %s: rounds: %d, seconds of each: %d, pods of each sidecar: %d.\n"+
-		"%s, %d CPUs, %.0f GB, %s, Linux %s, load average before the start %s.\nMade by `%s`. Medians of the rounds and, in parentheses, the minimum and the maximum.",
+	return fmt.Sprintf("%s, commit %s, Knative %s, %s: rounds: %d, seconds per measurement: %d, pods per sidecar: %d.\n"+
+		"%s, %d CPUs, %.0f GB, %s, Linux %s, load average before the start %s.\nCreated by `%s`. The numbers are medians of the rounds, with the minimum and the maximum in parentheses.",
 		r.Time.Format("2006-01-02"), m.Commit, cmp.Or(m.Versions["knative"], "none"), m.Go, r.Settings.Rounds, r.Settings.Idle, idlePods,
 		m.CPU, m.CPUs, m.MemoryGB, m.System, m.Kernel, m.Load, r.Settings.command())
 }
@@ -425,7 +425,7 @@ func splice(doc []byte, name string, results []byte) ([]byte, error) {
 // markdown returns the results section of the document.
 func markdown(r *Results, plotName string) []byte {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "\n%s Made by `make bench`.\n\n![Bar chart of the medians](%s)\n\n", r.describe(), plotName)
+	fmt.Fprintf(&b, "\n%s Created by `make bench`.\n\n![Bar chart of the medians](%s)\n\n", r.describe(), plotName)
 	b.WriteString("The cells contain the median of the rounds and, in parentheses, the minimum and the maximum. A column `÷ PEER` contains\nthe median of queue-proxy divided by the median of the peer.\n\n")
 	b.WriteString("### Goals\n\n")
 	targetCells(r).markdown(&b)

@@ -43,17 +43,17 @@ const (
 func readSettings(args []string) (*settings, error) {
 	s := &settings{}
 	f := flag.NewFlagSet("endurance", flag.ContinueOnError)
-	selection := f.String("run", "", "run the rows whose name matches this regular expression")
-	f.IntVar(&s.seconds, "seconds", 0, "duration of each row in seconds; 0 is 20 s and at least 100000 requests")
-	f.Func("set", "a setting of the sidecar, such as CONCURRENCY_MODE=adaptive; can be repeated", func(setting string) error {
+	selection := f.String("run", "", "regular expression for the names of the rows")
+	f.IntVar(&s.seconds, "seconds", 0, "duration of each row in seconds; 0: 20 s, and at least 100000 requests")
+	f.Func("set", "setting of the sidecar, for example CONCURRENCY_MODE=adaptive; the flag can be repeated", func(setting string) error {
 		if !strings.Contains(setting, "=") {
 			return errors.New("not in the form NAME=VALUE")
 		}
 		s.sidecarSettings = append(s.sidecarSettings, setting)
 		return nil
 	})
-	f.BoolVar(&s.quick, "quick", false, "run a selection for two minutes, without HAProxy")
-	f.BoolVar(&s.hour, "hour", false, "run the row that takes an hour, with the sidecar only")
+	f.BoolVar(&s.quick, "quick", false, "run some rows without HAProxy for two minutes")
+	f.BoolVar(&s.hour, "hour", false, "run the row that takes one hour, only with the sidecar")
 	f.BoolVar(&s.write, "write", false, "write the lines of the rows into the table of the document")
 	f.BoolVar(&s.list, "list", false, "list the rows")
 	f.StringVar(&s.only, "variants", "", "run the variants that match this regular expression: direct, sidecar, HAProxy, nginx")
@@ -79,7 +79,7 @@ func readSettings(args []string) (*settings, error) {
 			return nil, fmt.Errorf("-variants: %w", err)
 		}
 		if !slices.ContainsFunc([]variant{direct, sidecar, haproxy, nginx}, func(v variant) bool { return pattern.MatchString(string(v)) }) {
-			return nil, fmt.Errorf("-variants %s: matches no variant", s.only)
+			return nil, fmt.Errorf("-variants %s: found no variant", s.only)
 		}
 	}
 	if s.write && (s.quick || s.hour || s.only != "") {
@@ -126,7 +126,7 @@ func (s *settings) selected(all []row) ([]row, error) {
 		}
 	}
 	if len(chosen) == 0 {
-		return nil, fmt.Errorf("-run %s: matches no row", s.rows)
+		return nil, fmt.Errorf("-run %s: found no row", s.rows)
 	}
 	for _, part := range alternatives(s.rows.String()) {
 		pattern, err := regexp.Compile(part)
@@ -134,7 +134,7 @@ func (s *settings) selected(all []row) ([]row, error) {
 			return nil, fmt.Errorf("-run: %w", err)
 		}
 		if !slices.ContainsFunc(chosen, func(r row) bool { return pattern.MatchString(r.name) }) {
-			return nil, fmt.Errorf("-run: %s matches no row", part)
+			return nil, fmt.Errorf("-run %s: found no row", part)
 		}
 	}
 	return chosen, nil

@@ -52,13 +52,13 @@ func readOptions(name string, args []string) (*options, error) {
 	f.IntVar(&o.reply, "reply", 100, "bytes of a response message")
 	f.DurationVar(&o.delay, "delay", 0, "time that the application waits")
 	f.DurationVar(&o.deadline, "deadline", 0, "deadline of a call")
-	f.IntVar(&o.share, "share", 1, "every n-th call has the deadline")
+	f.IntVar(&o.share, "share", 1, "set the deadline for each n-th call")
 	f.DurationVar(&o.cancel, "cancel", 0, "mean time until a call is canceled")
 	f.StringVar(&o.path, "path", "/", "path and query")
 	f.IntVar(&o.count, "count", 1, "messages of a stream")
 	f.BoolVar(&o.gzip, "gzip", false, "compress messages")
-	f.DurationVar(&o.late, "late", 0, "time between the header of a response and the first read of its content")
-	f.DurationVar(&o.pause, "pause", 0, "mean time between two calls")
+	f.DurationVar(&o.late, "late", 0, "time between the response header and the first read of the content")
+	f.DurationVar(&o.pause, "pause", 0, "mean time between calls")
 	if err := f.Parse(args); err != nil {
 		return nil, err
 	}

@@ -106,7 +106,7 @@ func awaitListener(address string, ended <-chan struct{}) error {
 		}
 		select {
 		case <-ended:
-			return fmt.Errorf("the process ended before it listened: %w", err)
+			return fmt.Errorf("the process exited before it accepted connections: %w", err)
 		case <-time.After(20 * time.Millisecond):
 		}
 	}

@@ -66,7 +66,7 @@ func CheckPattern(r io.Reader, size int) error {
 		}
 		switch {
 		case err == io.EOF && want.Left > 0:
-			return fmt.Errorf("data ends after %d of %d bytes", want.at, size)
+			return fmt.Errorf("got only %d of %d bytes", want.at, size)
 		case err == io.EOF:
 			return nil
 		case err != nil:

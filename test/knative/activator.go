@@ -217,7 +217,7 @@ func activatorForwardsRequestWhenReady(t *testing.T, r *Release) {
 			}
 			for _, name := range []string{"K-Proxy-Request", activator.RevisionHeaderName, activator.RevisionHeaderNamespace} {
 				if v := app.lastHeader().Get(name); v != "" {
-					t.Errorf("got %s: %s in the app, want none", name, v)
+					t.Errorf("got the field %s: %s in the app, want no such field", name, v)
 				}
 			}
 			poll(t, "the statistics count a proxied request", func() error {

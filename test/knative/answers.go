@@ -43,10 +43,10 @@ func requestLogHasSizeOfSidecarResponses(t *testing.T, _ *Release) {
 			ResponseSize string `json:"responseSize"`
 		} `json:"httpRequest"`
 	}
-	poll(t, "the request log has the 504", func() error {
+	poll(t, "the request log contains status 504", func() error {
 		line, ok := p.sidecar.out.line(`"status": 504`)
 		if !ok {
-			return errors.New("got no log line with status 504")
+			return errors.New("got no line with status 504")
 		}
 		return json.Unmarshal([]byte(line), &entry)
 	})
@@ -71,7 +71,7 @@ func metricsHaveSizeOfSidecarResponses(t *testing.T, r *Release) {
 	p.start()
 	p.timeOut()
 	size := regexp.MustCompile(`(?m)^http_server_response_body_size_bytes_sum\{[^}]*http_response_status_code="504"[^}]*\} (\S+)$`)
-	poll(t, "the size of the 504 is counted", func() error {
+	poll(t, "the size of the response is counted", func() error {
 		m := size.FindStringSubmatch(p.exposition("9091"))
 		if m == nil || m[1] != "15" {
 			return fmt.Errorf("got %q, want 15", m)
@@ -150,7 +150,7 @@ func routeTagBecomesLabel(t *testing.T, r *Release) {
 			}
 		}
 		return tags == mostTags && (got["TAGGED"] || got["kn:tagged"])
-	}, fmt.Sprintf("%d tags and one value for all others", mostTags))
+	}, fmt.Sprintf("metrics have %d tags and one value for other tags", mostTags))
 }
 
 var routeTag = regexp.MustCompile(`(?m)^(?:revision_request_count|http_server_request_duration_seconds_count)\{[^}]*route_tag="([^"]*)"`)

@@ -78,7 +78,7 @@ func hold(p *pod, a *app, n int, ask func() error) (release func()) {
 			}
 		})
 	}
-	poll(p.t, "the app holds all requests", func() error {
+	poll(p.t, "the app has received all requests", func() error {
 		if got := a.holding.Load(); got != int64(n) {
 			return fmt.Errorf("got %d, want %d", got, n)
 		}
@@ -134,7 +134,7 @@ func autoscalerCountsProxiedRequestsOnce(t *testing.T, r *Release) {
 	poll(t, "the statistics cover a second with four requests", func() error {
 		s, err := p.stat()
 		if err == nil && (s.AverageConcurrentRequests != 4 || s.AverageProxiedConcurrentRequests != 4) {
-			err = fmt.Errorf("got %v, want 4 concurrent requests, all of them proxied", s.String())
+			err = fmt.Errorf("got %v, want 4 concurrent proxied requests", s.String())
 		}
 		return err
 	})
@@ -160,7 +160,7 @@ func autoscalerReceivesRequestsPerSecond(t *testing.T, r *Release) {
 		}
 		stable, panicking, err := a.collector.StableAndPanicRPS(a.key, time.Now())
 		if err == nil && (stable == 0 || panicking == 0) {
-			err = fmt.Errorf("got %v and %v requests per second, want more than 0", stable, panicking)
+			err = fmt.Errorf("got %v and %v requests per second, want positive values", stable, panicking)
 		}
 		return err
 	})

@@ -109,7 +109,7 @@ func testWebSocketClose(t *testing.T, r *Release, service string) {
 	_ = c.Close()
 	p.exits()
 	if took, most := time.Since(begun), min(p.grace(), patience); took > most {
-		t.Errorf("the pod stopped after %v, want at most %v", took, most)
+		t.Errorf("time to stop the pod: got %v, want at most %v", took, most)
 	}
 }
 
@@ -160,7 +160,7 @@ func eventStreamEndsWithLastEvent(t *testing.T, _ *Release) {
 	}
 	p.exits()
 	if took := time.Since(begun); took > p.grace() {
-		t.Errorf("the pod stopped after %v, want at most its grace period of %v", took, p.grace())
+		t.Errorf("time to stop the pod: got %v, want at most the grace period of %v", took, p.grace())
 	}
 }
 
@@ -250,7 +250,7 @@ func timeoutSecondsFollowsRelease(t *testing.T, r *Release) {
 	p.waitUntilReady()
 	answer, body := p.get(p.url("/?initialTimeout=2500"))
 	if answer.StatusCode != http.StatusGatewayTimeout || body != "request timeout" {
-		t.Errorf("first byte too late: got %s %q, want 504 %q", answer.Status, body, "request timeout")
+		t.Errorf("first byte after the timeout: got %s %q, want 504 %q", answer.Status, body, "request timeout")
 	}
 	answer, body, err := p.ask(p.client, p.url("/?initialTimeout=100&timeout=100"))
 	if want := "Slept for 100 milliseconds"; err != nil || body != want {
@@ -259,9 +259,9 @@ func timeoutSecondsFollowsRelease(t *testing.T, r *Release) {
 	_, body, err = p.ask(p.client, p.url("/?timeout=2500"))
 	if whole := strings.HasPrefix(body, "Slept for"); r.OTLP {
 		if !errors.Is(err, io.ErrUnexpectedEOF) || body != "" {
-			t.Errorf("first byte in time and last byte too late: got %q, %v, want a truncated response", body, err)
+			t.Errorf("last byte after the timeout: got %q, %v, want a truncated response", body, err)
 		}
 	} else if err != nil || !whole {
-		t.Errorf("first byte in time: got %q, %v, want a complete response", body, err)
+		t.Errorf("first byte before the timeout: got %q, %v, want a complete response", body, err)
 	}
 }

@@ -55,7 +55,7 @@ func environmentServes(t *testing.T, service string) {
 		t.Errorf("got statistics of pod %q, %v, want %q", stat.PodName, err, p.value("SERVING_POD"))
 	}
 	if err := p.servesTLS(); (err == nil) != secure {
-		t.Errorf("request over TLS: got %v, want success: %v", err, secure)
+		t.Errorf("request with TLS: got %v, want success: %v", err, secure)
 	}
 	p.logsNoWarnings()
 }

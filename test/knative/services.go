@@ -111,7 +111,7 @@ func (r *revision) change(t *testing.T, name string, data map[string]string) {
 	t.Helper()
 	to, ok := r.configMap[name]
 	if !ok {
-		t.Fatalf("ConfigMap %s: not installed by Knative", name)
+		t.Fatalf("the ConfigMap %s does not exist", name)
 	}
 	if to.Data == nil {
 		to.Data = map[string]string{}

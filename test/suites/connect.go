@@ -132,7 +132,7 @@ func parseConnect(text string) (*result, error) {
 	}
 	for _, m := range defectLine.FindAllStringSubmatch(text, -1) {
 		r.cases++
-		r.fail(m[1], errors.New("reported after the cases"))
+		r.fail(m[1], errors.New("the error was reported after the cases"))
 	}
 	return r, nil
 }

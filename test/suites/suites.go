@@ -84,8 +84,8 @@ type settings struct {
 func readSettings(args []string) (*settings, error) {
 	s := &settings{}
 	f := flag.NewFlagSet("suites", flag.ContinueOnError)
-	selection := f.String("run", "", "run the suites whose name matches this regular expression")
-	f.BoolVar(&s.quick, "quick", false, "run the gRPC cases of connectrpc for two minutes, without HAProxy")
+	selection := f.String("run", "", "regular expression for the names of the suites")
+	f.BoolVar(&s.quick, "quick", false, "run the gRPC cases of connectrpc without HAProxy for two minutes")
 	f.BoolVar(&s.write, "write", false, "write the table into the document")
 	f.BoolVar(&s.list, "list", false, "list the suites")
 	f.StringVar(&s.sidecar, "sidecar", "bin/queue-proxy", "the program queue-proxy")
@@ -121,7 +121,7 @@ func (s *settings) selected(all []suite) ([]suite, error) {
 		}
 	}
 	if len(chosen) == 0 {
-		return nil, fmt.Errorf("-run %s: matches no suite", s.names)
+		return nil, fmt.Errorf("-run %s: found no suite", s.names)
 	}
 	return chosen, nil
 }

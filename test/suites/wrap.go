@@ -149,7 +149,7 @@ func underTestFlags(args []string) (e *environment, v variant, otherVersion bool
 	f.StringVar(&e.programs, "programs", "", "the folder with the programs of the suites")
 	f.StringVar(&e.dir, "dir", "", "the folder of the run")
 	f.StringVar((*string)(&v), "variant", "", "the variant")
-	f.BoolVar(&otherVersion, "other-version", false, "use another version of HTTP to the application")
+	f.BoolVar(&otherVersion, "other-version", false, "use another HTTP version to the application")
 	return e, v, otherVersion, f.Parse(args)
 }
 
@@ -202,7 +202,7 @@ func serveUnderTest(ctx context.Context, args []string) error {
 		return err
 	}
 	if err := writeMessage(os.Stdout, response); err != nil {
-		return fmt.Errorf("response to the runner: %w", err)
+		return fmt.Errorf("write the response to the runner: %w", err)
 	}
 	select {
 	case <-ctx.Done():
@@ -236,7 +236,7 @@ func plainServerRequest(request []byte, otherVersion bool) (plain []byte, useTLS
 	}
 	version := values.varints[serverRequestVersion]
 	if version != 1 && version != 2 {
-		return nil, false, false, fmt.Errorf("request from runner: HTTP version %d is not in 1..2", version)
+		return nil, false, false, fmt.Errorf("request of the runner: got the HTTP version %d, want 1 or 2", version)
 	}
 	if otherVersion {
 		version = 3 - version
@@ -351,7 +351,7 @@ func (s *proxySet) proxyOf(request fields) (*proxy, error) {
 		return p, nil
 	}
 	if len(s.all) == maxProxies {
-		return nil, fmt.Errorf("proxies: more than %d servers", maxProxies)
+		return nil, fmt.Errorf("got more than %d servers", maxProxies)
 	}
 	application, http2 := server, request.varints[clientRequestVersion] == 2
 	if cert := request.bytes[clientRequestCertificate]; len(cert) > 0 {

@@ -29,7 +29,7 @@ import (
 
 func main() {
 	address := flag.String("listen", "127.0.0.1:8080", "address for HTTP/1.1")
-	grpcAddress := flag.String("grpc", "", "address for gRPC; empty disables it")
+	grpcAddress := flag.String("grpc", "", "listen address for gRPC; empty: disabled")
 	flag.Parse()
 	failed := make(chan error, 2)
 	go func() { failed <- listen(*address, newServer().serve) }()

@@ -17,12 +17,12 @@ import (
 )
 
 func main() {
-	address := flag.String("listen", "127.0.0.1:8012", "address to listen on")
+	address := flag.String("listen", "127.0.0.1:8012", "listen address")
 	app := flag.String("app", "127.0.0.1:8080", "address of the app")
-	tlsAddress := flag.String("tls", "", "address for TLS; empty disables it")
+	tlsAddress := flag.String("tls", "", "listen address for TLS; empty: disabled")
 	cert := flag.String("cert", "", "certificate file for TLS")
 	key := flag.String("key", "", "key file for TLS")
-	h2 := flag.Bool("h2", false, "forward over HTTP/2 with prior knowledge")
+	h2 := flag.Bool("h2", false, "use HTTP/2 with prior knowledge to the application")
 	flag.Parse()
 	if err := serve(*address, *app, *h2, *tlsAddress, *cert, *key); err != nil {
 		fmt.Fprintln(os.Stderr, "baseline:", err)

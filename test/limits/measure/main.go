@@ -27,9 +27,9 @@ func main() {
 	flag.StringVar(&s.proxy, "proxy", "bin/queue-proxy", "the program queue-proxy")
 	flag.DurationVar(&s.lasts, "time", 30*time.Second, "duration of a measurement")
 	flag.DurationVar(&s.warm, "warm", 30*time.Second, "time before the measurement of the adaptive limit")
-	flag.StringVar(&s.page, "write", "", "write the tables into this document")
+	flag.StringVar(&s.page, "write", "", "document to update")
 	rows := flag.String("run", "", "run the rows that match this regular expression")
-	only := flag.String("only", "", "simulated or real: only this table")
+	only := flag.String("only", "", "create only this table: simulated or real")
 	flag.Parse()
 	var err error
 	if s.rows, err = regexp.Compile(*rows); err != nil {

@@ -30,21 +30,21 @@ const (
 // Cases returns the synthetic applications.
 func Cases() []Case {
 	return []Case{
-		{"fixed pool", "13 workers, 20 ms each",
+		{"fixed pool", "13 workers, 20 ms",
 			func() App { return &Pool{Workers: 13, Time: 20 * ms, Spread: 1} }, usual},
-		{"CPU-bound", "8 cores, 10 ms of CPU and 10 ms of waiting each",
+		{"CPU-bound", "8 cores, 10 ms of CPU time and 10 ms of waiting",
 			func() App { return &CPU{Cores: 8, Time: 10 * ms, Wait: 10 * ms, Switch: 0.002} }, usual},
-		{"lock-bound", "20 ms, then a lock that is held for 1.5 ms, longer when many wait for it",
+		{"lock-bound", "20 ms without a lock, and 1.5 ms or more with a lock",
 			func() App { return &Pool{Workers: 1, Time: 3 * ms / 2, Spread: 0.5, Local: 20 * ms, Convoy: 0.005} }, usual},
-		{"GPU batch", "batches of 8, 24 ms and 2 ms for each request in them",
+		{"GPU batch", "batches of up to 8 requests, with 24 ms per batch and 2 ms per request",
 			func() App { return &Batch{Size: 8, Gather: 2 * ms, Fixed: 24 * ms, Each: 2 * ms} }, usual},
-		{"slow start", "13 workers, 20 ms each, at first six times that",
+		{"slow start", "13 workers, 20 ms, and six times as long at the start",
 			func() App {
 				return &Pool{Workers: 13, Time: 20 * ms, Spread: 1, Factor: func(at time.Duration) float64 {
 					return 1 + 5*math.Exp(-at.Seconds()/6)
 				}}
 			}, usual},
-		{"noisy neighbour", "10 cores, half of them gone from 45 s to 65 s, 10 ms of CPU each",
+		{"noisy neighbour", "10 cores, 5 cores from 45 s to 65 s, and 10 ms of CPU time",
 			func() App {
 				return &CPU{Cores: 10, Time: 10 * ms, Switch: 0.002, Share: func(at time.Duration) float64 {
 					if at >= 45*time.Second && at < 65*time.Second {
@@ -53,13 +53,13 @@ func Cases() []Case {
 					return 1
 				}}
 			}, 120 * time.Second},
-		{"leak", "12 workers, 15 ms each, and 0.5 % more each second",
+		{"leak", "12 workers, 15 ms, and an increase of 0.5 % per second",
 			func() App {
 				return &Pool{Workers: 12, Time: 15 * ms, Spread: 1, Factor: func(at time.Duration) float64 {
 					return math.Exp(0.005 * at.Seconds())
 				}}
 			}, usual},
-		{"cold cache", "10 connections to a database, 25 ms each; 4 of 5 requests need none once the cache is warm",
+		{"cold cache", "10 database connections, 25 ms, and 80 % of the requests need no connection when the cache is full",
 			func() App {
 				return &Pool{Workers: 10, Time: 25 * ms, Spread: 1, Hits: func(served int) float64 {
 					return 0.8 * (1 - math.Exp(-float64(served)/4000))

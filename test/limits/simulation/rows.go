@@ -189,7 +189,7 @@ func usualRows() []Row {
 			}}},
 		{Name: "slow readers", What: "clients read one of four responses in 2 s", App: poolOf(13, 20*ms), Sweep: []int{100},
 			Load: Load{Clients: 100, Kind: often(4, &Kind{Read: 2 * time.Second})}},
-		{Name: "database pool", What: "10 connections, 25 ms; half of the requests need none", Sweep: []int{10, 12, 16}, Load: Load{Clients: 60},
+		{Name: "database pool", What: "10 connections, 25 ms, and half of the requests need no connection", Sweep: []int{10, 12, 16}, Load: Load{Clients: 60},
 			App: func() App {
 				return &Pool{Workers: 10, Time: 25 * ms, Spread: 1, Hits: func(int) float64 { return 0.5 }}
 			}},

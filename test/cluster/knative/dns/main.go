@@ -31,8 +31,8 @@ const (
 )
 
 func main() {
-	kubeconfig := flag.String("kubeconfig", "", "how the API server is asked")
-	listen := flag.String("listen", "198.18.0.1:53", "address to listen on")
+	kubeconfig := flag.String("kubeconfig", "", "kubeconfig file for the API server")
+	listen := flag.String("listen", "198.18.0.1:53", "listen address")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
