@@ -121,7 +121,7 @@ func TestParseLoadGeneratorOutput(t *testing.T) {
 		{"wrk, a broken connection", parseWrk, "  9 requests in 1.00s, 1MB read\n  Socket errors: connect 0, read 1, write 0, timeout 0\nRequests/sec:  9.00\n", outcome{}, "read 1"},
 		{"wrk, a bad answer", parseWrk, "  9 requests in 1.00s, 1MB read\n  Non-2xx or 3xx responses: 4\nRequests/sec:  9.00\n", outcome{}, "responses: 4"},
 		{"wrk, nothing", parseWrk, "  0 requests in 1.00s, 0B read\nRequests/sec:  0.00\n", outcome{}, "no request"},
-		{"wrk, another program", parseWrk, "usage\n", outcome{}, "not understood"},
+		{"wrk, another program", parseWrk, "usage\n", outcome{}, "unexpected output"},
 		{
 			"h2load", parseH2load, "finished in 1.00s, 15664.00 req/s, 15.64MB/s\n" +
 				"requests: 15664 total, 15728 started, 15664 done, 15664 succeeded, 0 failed, 0 errored, 0 timeout\n" +
