@@ -121,7 +121,7 @@ func (v *scaled) replicas() int {
 }
 
 // whenAll waits until the number of pods of each Deployment satisfies a condition. It returns
-// the time after which each Deployment satisfied it first.
+// the time when each Deployment first satisfied the condition.
 func whenAll(t *testing.T, all []*scaled, where string, is func(n int) bool) map[*scaled]time.Duration {
 	t.Helper()
 	begun, when := time.Now(), map[*scaled]time.Duration{}
@@ -154,8 +154,8 @@ func (v *scaled) ready() {
 	})
 }
 
-// watch causes a failure and observes the number of pods for a while. The number must not fall
-// below least while the clients send requests.
+// watch causes a failure and observes the number of pods for a while. While the clients send
+// requests, the number of pods must be at least least.
 func watch(t *testing.T, all []*scaled, what string, bound time.Duration, least int, breaks func()) {
 	t.Helper()
 	before := map[*scaled]int{}
@@ -229,8 +229,8 @@ func noFallback(t *testing.T, all []*scaled) {
 	}
 }
 
-// settle waits until no number of pods has changed for 90 seconds. The metrics are averages
-// over one minute, so the number of pods overshoots first.
+// settle waits until the numbers of pods have not changed for 90 seconds. The metrics are
+// averages over one minute, so the number of pods is too high at first.
 func settle(t *testing.T, all []*scaled) {
 	t.Helper()
 	since, last := time.Now(), ""

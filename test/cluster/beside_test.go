@@ -20,7 +20,7 @@ var rounds = flag.Int("rounds", 20, "cold starts with each image")
 const (
 	loadConnections = 50
 	loadRequests    = 10000
-	coldServices    = 4 // number of Services that start one after the other; the last one receives the load
+	coldServices    = 4 // number of Services that start sequentially; the last one receives the load
 )
 
 // A contender is an image of the queue-proxy with its results.
@@ -37,7 +37,7 @@ func newContender(name, image string) *contender {
 	return &contender{name: name, image: image, failed: map[string]int{}, sent: map[string]int{}, how: map[string]string{}, own: map[string]bool{}}
 }
 
-// alternate calls do n times for both contenders. The order alternates.
+// alternate calls do n times for each contender. The order alternates.
 func alternate(n int, both [2]*contender, do func(round int, c *contender)) {
 	for round := range n {
 		for i := range both {
@@ -142,7 +142,7 @@ func (s *space) memory(pod object) memory {
 }
 
 // nothingRuns waits until the Knative Services are scaled to zero. It deletes the terminating
-// pods with their containers.
+// pods and their containers.
 func (s *space) nothingRuns(names ...string) {
 	s.t.Helper()
 	pods, err := it.api.list("/api/v1/namespaces/" + s.name + "/pods")
@@ -174,7 +174,7 @@ const (
 	podsDeleted = "each of two pods deleted, the second when the first is gone, or after a minute"
 )
 
-// rollOuts counts the requests without a response of the application during rollouts.
+// rollOuts counts the requests without a response from the application during rollouts.
 func rollOuts(t *testing.T, both [2]*contender) {
 	s := newSpace(t, "beside-roll")
 	revision := func(n int) (one, two kservice) {
@@ -200,8 +200,8 @@ func rollOuts(t *testing.T, both [2]*contender) {
 			for i := range one {
 				s.kubectl("delete", "pod", one[i], two[i], "--wait=false")
 				// With HTTP/2 streams, pods of Knative's image may terminate only at the end of
-				// the grace period of five minutes. After one minute the new pods have served
-				// requests for a long time.
+				// the grace period of five minutes. After one minute, the new pods serve all
+				// requests.
 				_, _ = run(nil, "kubectl", "-n", s.name, "wait", "--for=delete", "pod/"+one[i], "pod/"+two[i], "--timeout=60s")
 				if c.image == sidecarImage {
 					s.gone(one[i])
@@ -276,7 +276,7 @@ func (s *space) underTraffic(c *contender, what string, hosts [2]string, happens
 	v.streams()
 	time.Sleep(2 * time.Second) // traffic before the event
 	happens()
-	time.Sleep(3 * time.Second) // traffic after the event, on connections to the new pods
+	time.Sleep(3 * time.Second) // duration of the traffic to the new pods after the event
 	for _, e := range v.leave() {
 		c.sent[what]++
 		if e.Verdict != ledger.FromApp {
@@ -288,8 +288,8 @@ func (s *space) underTraffic(c *contender, what string, hosts [2]string, happens
 	}
 }
 
-// endsOfStreams deletes pods with one stream each and records how the stream ends for the
-// client. The apps end their streams on SIGTERM.
+// endsOfStreams deletes pods that have one stream each, and records the end of each stream at
+// the client. The application ends its streams on SIGTERM.
 func endsOfStreams(t *testing.T, both [2]*contender) {
 	s := newSpace(t, "beside-streams")
 	services := func(timeout int) []kservice {

@@ -85,8 +85,8 @@ func (m *machine) importFiles(ref, entrypoint string, files map[string][]byte) e
 	return errors.Join(err, os.Remove(file))
 }
 
-// tarball returns an archive of executable files with their directories, and of directories
-// that all users can write to.
+// tarball returns an archive that contains executable files, their directories, and directories
+// that are writable for all users.
 func tarball(files map[string][]byte, folders ...string) ([]byte, error) {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)

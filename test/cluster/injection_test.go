@@ -85,17 +85,17 @@ func TestReadmeCommandsInjectAndUninject(t *testing.T) {
 }
 
 // If a Service with a numeric target port switches to the sidecar immediately, it loses the
-// pods without a sidecar. With the two steps of the README no request is lost, neither during
-// the rollout nor during the switch of the Service. The app waits before it exits, like an app
-// that loses no requests without a sidecar.
+// pods without a sidecar. If the user performs the two steps in the README, no request is lost
+// during the rollout or the change of the Service. The application waits before it exits, so
+// that no requests are lost without a sidecar.
 func TestReadmeTwoStepsLoseNoRequest(t *testing.T) {
 	s := newSpace(t, "steps", restricted)
 	original := strings.NewReplacer("name: http, containerPort", "containerPort", "port: http}", "port: 8080}", "targetPort: http", "targetPort: 8080").Replace(
 		app{name: "shop", replicas: 2, more: `lifecycle: {preStop: {sleep: {seconds: 5}}}`}.manifest())
 	s.apply(original)
 	s.ready("app=shop", 2)
-	// The sidecar does not log requests that bypass it, so these clients count their own
-	// requests.
+	// These clients count their requests, because the sidecar does not log requests that bypass
+	// it.
 	address := s.service("shop")
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -164,7 +164,7 @@ next:
 	return found
 }
 
-// rolled waits until a rollout is complete and the old pods are deleted.
+// rolled waits until the rollout is complete and all old pods are deleted.
 func (s *space) rolled(deployment string) {
 	s.t.Helper()
 	s.kubectl("rollout", "status", "deployment/"+deployment, "--timeout=120s")

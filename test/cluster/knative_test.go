@@ -21,7 +21,7 @@ import (
 // ingress is the address for requests to Knative Services.
 const ingress = nodeAddress + ":80"
 
-// through sends a request through the ingress.
+// through sends a request to the ingress.
 func through(host, path string, fields ...string) (int, string) {
 	return ask(http.MethodGet, "http://"+ingress+path, append([]string{"Host: " + host}, fields...)...)
 }
@@ -106,8 +106,8 @@ func TestRevisionTimeoutsApply(t *testing.T) {
 	if status, body := ask("GET", "http://"+pod.text("status", "podIP")+":8012/sse?n=30&ms=500"); status != 0 {
 		t.Errorf("response of 15 s: got %d and %d bytes, want a visible truncation after 8 s", status, len(body))
 	}
-	// A proxy in front of the sidecar determines what its client receives: the activator of
-	// v0.51.0 ends such a response as if it were complete.
+	// A proxy between the client and the sidecar can change the response: the activator of
+	// v0.51.0 marks such a truncated response as complete.
 	straight := s.deploy(kservice{name: "direct", annotations: always(direct...), spec: []string{"timeoutSeconds: 8"}})
 	s.mode("direct", "Serve")
 	for how, h := range map[string]string{"activator and ingress": host, "the ingress": straight} {
@@ -267,7 +267,7 @@ func TestRollOutsLoseNoRequest(t *testing.T) {
 	time.Sleep(2 * time.Second)
 	c.allServed("Knative: new Revisions of two Services")
 
-	// Switching from our image to Knative's image and back rolls all Revisions.
+	// A change from our image to Knative's image, or back, replaces the pods of all Revisions.
 	c = start()
 	for _, image := range []string{knativeQueue, sidecarImage} {
 		if err := setQueueImage(image); err != nil {

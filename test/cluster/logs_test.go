@@ -12,9 +12,9 @@ import (
 	"time"
 )
 
-// podLogs stores the logs of all containers of a namespace. It opens each log file as soon as
-// it exists and reads it at the end, because the kubelet deletes the files with the pod, but an
-// open file remains readable.
+// podLogs stores the logs of all containers of a namespace. The kubelet deletes the log files
+// with the pod. Therefore each log file is opened when it is created, and it is read at the
+// end.
 type podLogs struct {
 	space string
 	end   chan struct{}

@@ -38,7 +38,8 @@ const (
 //go:embed conf
 var confs embed.FS
 
-// A machine is the node with its control plane. Its methods must be called from one goroutine.
+// A machine is the node with its control plane. The methods must be called from the same
+// goroutine.
 type machine struct {
 	state, group, logs  string
 	kubernetes, knative string // directories of programs
@@ -345,8 +346,8 @@ func (m *machine) stopAll() {
 	m.stop("prometheus", "ingress", "dns", "kubelet", "kube-proxy", "kube-scheduler", "kube-controller-manager", "kube-apiserver", "containerd", "etcd")
 }
 
-// until calls ask until it returns nil. It returns an error after patience or when one of the
-// daemons has exited.
+// until calls ask repeatedly until it returns nil. It returns an error if the time patience
+// expires or if a daemon has exited.
 func (m *machine) until(what string, ask func() error, daemons ...string) error {
 	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
 		err := ask()

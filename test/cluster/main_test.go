@@ -22,7 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The environment variables in which this program stores its role. They are not set in the
+// The environment variables that contain the role of this process. They are not set in the
 // process that `go test` starts.
 const (
 	roleName  = "CLUSTER_ROLE" // first is the first process in the namespaces, and tests is its child
@@ -61,8 +61,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// enclose runs this program again as the first process in new namespaces, and afterwards
-// removes their cgroup and directory.
+// enclose starts this program as the first process in new namespaces. When the process exits,
+// enclose removes the cgroup and the directory.
 func enclose() (code int, err error) {
 	if os.Getuid() != 0 {
 		return 0, errors.New("must run as root to mount file systems and create cgroups")
@@ -99,7 +99,7 @@ func enclose() (code int, err error) {
 	return runEnclosed(state, group)
 }
 
-// runEnclosed runs this program again as the first process in new namespaces.
+// runEnclosed starts this program as the first process in new namespaces.
 func runEnclosed(state, group string) (code int, err error) {
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
@@ -202,7 +202,7 @@ func mountOwn(state string) error {
 			return err
 		}
 	}
-	// A kubelet changes these settings, which apply to the whole machine.
+	// A kubelet changes these settings of the machine.
 	for name, value := range map[string]string{
 		"vm/overcommit_memory": "1", "vm/panic_on_oom": "0", "kernel/panic": "10", "kernel/panic_on_oops": "1",
 		"kernel/keys/root_maxkeys": "1000000", "kernel/keys/root_maxbytes": "25000000",
@@ -245,8 +245,8 @@ func programs(module string) (string, error) {
 	return dir, nil
 }
 
-// groupRoots returns the root cgroups of the machine: one for version 2, or one for each
-// controller of version 1.
+// groupRoots returns the root cgroups of the machine: one path for version 2, or one path per
+// controller for version 1.
 func groupRoots() ([]string, error) {
 	const mounted = "/sys/fs/cgroup"
 	if _, err := os.Stat(mounted + "/cgroup.controllers"); err == nil {
@@ -340,8 +340,8 @@ func removeOld(cache string) error {
 	return nil
 }
 
-// removeGroups removes cgroups, starting at the leaves. It retries because a process leaves its
-// cgroup only some time after its exit.
+// removeGroups removes cgroups, starting at the leaves. It retries, because a process that has
+// exited remains in its cgroup for some time.
 func removeGroups(group string) error {
 	roots, err := groupRoots()
 	if err != nil {

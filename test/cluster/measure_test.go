@@ -33,7 +33,7 @@ func (s *space) watchPods() *podTimes {
 	var group sync.WaitGroup
 	group.Go(func() {
 		for ctx.Err() == nil {
-			_ = w.follow(ctx, s.name) // the API server ends each watch after some time
+			_ = w.follow(ctx, s.name) // the API server closes each watch after some time
 		}
 	})
 	s.t.Cleanup(func() { cancel(); group.Wait() })
@@ -155,8 +155,8 @@ func readStat(file string) (map[string]float64, error) {
 	return stat, nil
 }
 
-// load sends n requests over the given number of connections. The test fails if a response has
-// another status than 200.
+// load sends n requests over the given number of connections. The test fails if the status of a
+// response is not 200.
 func load(t *testing.T, url string, connections, n int) {
 	t.Helper()
 	transport := &http.Transport{MaxIdleConnsPerHost: connections, MaxConnsPerHost: connections}

@@ -348,8 +348,8 @@ func (s *space) wholePorts(pod object, lists bool) {
 	}
 }
 
-// comesBackTheSame fails the test if a pod with both sidecars is changed by an injector or by
-// the injector command.
+// comesBackTheSame fails the test if an injector or the injector command changes a pod that
+// already has both sidecars.
 func (s *space) comesBackTheSame(pod object) {
 	s.t.Helper()
 	delete(pod, "status")
@@ -373,8 +373,8 @@ func (s *space) comesBackTheSame(pod object) {
 	}
 }
 
-// cameThroughTheMesh fails the test unless requests and probes of a pod used the proxy and
-// excluded ports did not.
+// cameThroughTheMesh fails the test unless the requests and probes of a pod passed through the
+// proxy, and connections to excluded ports did not.
 func (s *space) cameThroughTheMesh(pod object) {
 	s.t.Helper()
 	status, text := ask("GET", "http://"+pod.text("status", "podIP")+":4191/forwarded")

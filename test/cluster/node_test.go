@@ -43,7 +43,7 @@ func (m *machine) restartNode() error {
 	return m.until("the node is ready", m.nodeReady, node...)
 }
 
-// killContainers kills all processes of containers and then their shims.
+// killContainers kills the processes in the containers, and then the shims.
 func (m *machine) killContainers() error {
 	for _, is := range []func(int) bool{
 		func(pid int) bool { return isContained(pid, m.group) },

@@ -161,7 +161,7 @@ func newSpace(t *testing.T, name string, labels ...string) *space {
 			s.explain()
 		}
 		s.pod.stop()
-		// Do not wait for the deletion, because the next test uses another namespace.
+		// There is no need to wait for the deletion, because each test has its own namespace.
 		_, _ = run(nil, "kubectl", "delete", "namespace", name, "--wait=false")
 		_, _ = run(nil, "kubectl", "-n", name, "delete", "pods", "--all", "--grace-period=0", "--force", "--wait=false")
 	})
@@ -222,7 +222,7 @@ func (s *space) pods(label string) ([]object, error) {
 	return stay, err
 }
 
-// ready waits until exactly n pods have a label and are ready, and returns them.
+// ready waits until exactly n pods with a label are ready, and returns these pods.
 func (s *space) ready(label string, n int) []object {
 	s.t.Helper()
 	var pods []object
@@ -244,7 +244,7 @@ func (s *space) ready(label string, n int) []object {
 	return pods
 }
 
-// one reads an object of this namespace. resource is "pods", "apps/v1/deployments" or similar.
+// one reads an object in this namespace. resource is "pods", "apps/v1/deployments" or similar.
 func (s *space) one(resource, name string) (object, error) {
 	path := "/api/v1/namespaces/" + s.name + "/" + resource
 	if i := strings.LastIndex(resource, "/"); i >= 0 {

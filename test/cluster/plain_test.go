@@ -109,8 +109,8 @@ func TestPreStopHookKeepsAppDuringDrain(t *testing.T) {
 		address := "http://" + pod.text("status", "podIP") + ":8012/echo"
 		s.kubectl("delete", "pod", "web", "--wait=false")
 		deleted := time.Now()
-		// A request every second keeps the drain active, and the app must respond to each of
-		// them.
+		// One request per second keeps the drain active, and the application must respond to
+		// all requests.
 		for time.Since(deleted) < 8*time.Second {
 			if status, body := ask("GET", address); status != 200 {
 				t.Errorf("%s, %v after the deletion: got %d %q, want 200", mode, time.Since(deleted), status, body)
@@ -179,7 +179,7 @@ func TestKubeletProbesSucceedWithSidecar(t *testing.T) {
 					t.Errorf("got no %s of the app, want the original one", stays)
 				}
 			}
-			time.Sleep(8 * time.Second) // longer than the liveness probe may fail
+			time.Sleep(8 * time.Second) // longer than the time after which the liveness probe restarts the container
 			pod = s.ready("app=web", 1)[0]
 			for _, c := range pod.containers() {
 				if n := c.number("restartCount"); n != 0 {
@@ -194,11 +194,12 @@ func TestKubeletProbesSucceedWithSidecar(t *testing.T) {
 }
 
 // switches fails the test unless the readiness of a pod and the output of `queue-proxy why`
-// follow the app. The liveness probe uses the same path, so the app is not ready only for a
-// short time.
+// match the state of the application. The liveness probe uses the same path, so the app is not
+// ready only for a short time.
 func (s *space) switches(pod object) {
 	s.t.Helper()
-	// Send the request directly to the app, because an app that is not ready must receive it.
+	// Send the request directly to the application, because a Service sends no requests to a
+	// pod that is not ready.
 	app := "http://" + pod.text("status", "podIP") + ":8080/ready?status="
 	isReady := func() bool {
 		o, err := s.one("pods", pod.name())

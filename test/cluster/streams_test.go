@@ -85,7 +85,7 @@ func (s *stream) result() (own bool, how string) {
 	return s.own, s.end
 }
 
-// webSocket sends a message every 500 ms, which wsserver echoes.
+// webSocket sends one message per 500 ms, and wsserver echoes the messages.
 func (s *stream) webSocket(ctx context.Context, address string) error {
 	ws, _, err := websocket.Dial(ctx, "ws://"+address+"/", nil)
 	if err != nil {
@@ -149,7 +149,7 @@ func (s *stream) events(ctx context.Context, address string) error {
 	return nil
 }
 
-// grpc sends a message every 500 ms on one stream. It reads the frames itself, because client
+// grpc sends one message per 500 ms on a stream. It reads the frames itself, because client
 // libraries do not expose GOAWAY.
 func (s *stream) grpc(ctx context.Context, address string) error {
 	var d net.Dialer

@@ -35,8 +35,8 @@ type clients struct {
 	remarks []string // details of the first requests without a response
 }
 
-// pause returns the delay between two requests. The machine is small and also runs the cluster,
-// so many clients send few requests.
+// pause returns the delay between two requests. The delay is long, because the cluster and all
+// clients run on one small machine.
 func pause(r *rand.Rand) time.Duration { return time.Duration(20+r.IntN(60)) * time.Millisecond }
 
 // newClients returns an empty group of clients for an address.

@@ -39,8 +39,8 @@ var upstreamImages = []string{
 	"servingcontainer", "sidecarcontainer", "singlethreaded", "timeout", "wsserver",
 }
 
-// upstreamConfig contains the settings of Knative's own runs of these tests, and the release
-// defaults that the tests expect.
+// upstreamConfig contains the settings that Knative uses for these tests, and the default
+// settings of the release that the tests expect.
 var upstreamConfig = map[string]string{
 	"autoscaler": `{"stable-window":"60s","scale-to-zero-grace-period":"30s"}`,
 	"observability": `{"logging.enable-request-log":"true","logging.enable-probe-request-log":"true","logging.request-log-template":` + strconv.Quote(
@@ -56,7 +56,7 @@ const (
 	passed    = "passed"
 )
 
-// A deviation is the reason why a test does not pass.
+// A deviation is the reason why a test fails or is skipped.
 type deviation struct{ status, why string }
 
 // upstreamDeviations contains the tests and test cases that do not pass.
@@ -149,7 +149,7 @@ func prepareUpstream(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The address is set by a flag. The tests only check that this Service has no other ports.
+	// The address is set by a flag. The tests only verify that the Service has no other ports.
 	files := []string{it.state + "/upstream.yaml", dir + "/test/config/cluster-resources.yaml", dir + "/test/config/test-resources.yaml"}
 	if err := os.WriteFile(files[0], []byte(`apiVersion: v1
 kind: Namespace

@@ -18,7 +18,7 @@ type bomb struct {
 	name   string
 	begin  string
 	again  string // sent repeatedly
-	status []int  // allowed status codes of the response; a connection may also end without a response if empty
+	status []int  // allowed status codes of the response; if empty, the connection may end without a response
 	small  bool   // also sent to the internal ports
 }
 
@@ -127,8 +127,8 @@ func TestInternalPortsLimitHeaderSize(t *testing.T) {
 	p.unharmed(before)
 }
 
-// explode sends a bomb until the other side closes the connection. It returns the response and
-// the number of bytes that were sent.
+// explode sends a bomb until the sidecar closes the connection. It returns the response and the
+// number of bytes that were sent.
 func explode(c net.Conn, b bomb, most int64) (answer *message, sent int64, err error) {
 	defer c.Close()
 	c.SetDeadline(time.Now().Add(patience))
@@ -149,7 +149,7 @@ func explode(c net.Conn, b bomb, most int64) (answer *message, sent int64, err e
 	return r.m, sent, r.err
 }
 
-// A body of many small chunks is valid and arrives unchanged.
+// A body that consists of many small chunks is valid and is not changed.
 func TestManySmallChunksAreForwarded(t *testing.T) {
 	const chunks = 100_000
 	body := strings.Repeat("x", chunks)

@@ -126,7 +126,7 @@ func (a *recordingApp) got(path string) (one http.Header, n int) {
 	return one, n
 }
 
-// besideAFullApp sends the fields while another request holds the only slot.
+// besideAFullApp sends a request with the fields while the only slot is in use.
 func (f forgery) besideAFullApp(t *testing.T, p *proxy, app *recordingApp, path string) {
 	t.Helper()
 	ask := func() int {
@@ -134,7 +134,7 @@ func (f forgery) besideAFullApp(t *testing.T, p *proxy, app *recordingApp, path 
 		defer w.Close()
 		return w.ask(path, f.fields...).status()
 	}
-	if f.status == 0 { // up to two such requests run in addition to the limit; the previous one ends shortly after its response
+	if f.status == 0 { // up to two of these requests run in addition to the limit; the previous request ends shortly after its response
 		p.poll(fmt.Sprintf("%q is answered while the app is full", f.fields), func() error {
 			if got := ask(); got != 200 {
 				return fmt.Errorf("got %d, want 200", got)

@@ -23,12 +23,13 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// Attacks by HTTP/2 clients: docs/bounds.md, "HTTP/2". During each attack, other clients receive
-// responses, the user container has at most CONTAINER_CONCURRENCY requests, and memory is bounded.
-// After the attack, all counts return to their initial values.
+// Attacks by HTTP/2 clients: docs/bounds.md, "HTTP/2". During each attack, the tests check that
+// other clients receive responses, that the number of requests in the user container is at most
+// CONTAINER_CONCURRENCY, and that the memory is limited. After the attack, all counts return to
+// their initial values.
 
-// An attacker is the HTTP/2 connection of a malicious client. It does not validate what it
-// sends and discards what it receives.
+// An attacker is the HTTP/2 connection of a malicious client. It does not validate the frames
+// that it sends, and ignores the frames that it receives.
 type attacker struct {
 	net.Conn
 	out     *bufio.Writer
@@ -36,7 +37,7 @@ type attacker struct {
 	block   bytes.Buffer
 	encoder *hpack.Encoder
 	stream  uint32        // last stream that was opened
-	drained chan struct{} // closed when all input has been read; nil if the attacker does not read
+	drained chan struct{} // closed after all input was read; nil if the attacker does not read
 }
 
 // attacker connects by h2c or TLS h2. A deaf attacker does not read from the connection.
@@ -167,7 +168,7 @@ func (a *countingApp) enter(ctx context.Context) (me int) {
 	end := time.Now().Add(time.Second)
 	for a.before(me) >= a.limit && time.Now().Before(end) {
 		a.mu.Unlock()
-		select { // delay the request while there are too many
+		select { // wait until fewer requests are running
 		case <-ctx.Done():
 		case <-time.After(time.Millisecond):
 		}
@@ -221,7 +222,7 @@ func newVictim(t *testing.T, limit int, app string, env ...string) *victim {
 	return v
 }
 
-// An honest client sends a request every few milliseconds.
+// An honest client sends a request at intervals of a few milliseconds.
 type honest struct {
 	protocol string
 	mu       sync.Mutex
@@ -404,7 +405,7 @@ func (a *attacker) finish() {
 	a.Close()
 }
 
-// An h2Flood is a sequence of many frames of the same kind.
+// An h2Flood is a large number of frames of the same type.
 type h2Flood struct {
 	name     string
 	times    int
@@ -540,7 +541,7 @@ var h2Floods = []h2Flood{
 		} else {
 			a.stream += 2
 		}
-		block := append([]byte{0x20, 0x3f, 0xe1, 0x1f}, a.block.Bytes()...) // a size of 0, then a size of 4096
+		block := append([]byte{0x20, 0x3f, 0xe1, 0x1f}, a.block.Bytes()...) // the size 0, then the size 4096
 		return errors.Join(a.raw(http2.FrameHeaders, http2.FlagHeadersEndHeaders|http2.FlagHeadersEndStream, a.stream, block),
 			a.framer.WriteRSTStream(a.stream, http2.ErrCodeCancel))
 	}},
@@ -611,8 +612,8 @@ func TestHTTP2FloodsStayWithinLimits(t *testing.T) {
 	}
 }
 
-// h2Bombs are attacks with little input that consume much memory. The settings of this test
-// disable all other limits.
+// h2Bombs are attacks that use a large amount of memory with a small amount of input. The
+// settings of this test disable all other limits.
 var h2Bombs = []struct {
 	name string
 	deaf bool
@@ -665,7 +666,7 @@ var h2Bombs = []struct {
 // mostBombed is the maximum growth of memory during a bomb in a container of 64 MiB, in bytes.
 const mostBombed = 50 << 20
 
-// settles waits until memory stops growing or exceeds most bytes.
+// settles waits until the memory does not increase or exceeds most bytes.
 func (v *victim) settles(most int64) {
 	for last := int64(0); ; {
 		now := v.memory("VmHWM")
@@ -702,8 +703,8 @@ func TestHTTP2BombsStayWithinMemoryLimit(t *testing.T) {
 	}
 }
 
-// The receiver allocates a buffer for the announced length of a frame, so frames of more than
-// 16 KB are rejected when the frame header arrives.
+// The receiver allocates a buffer for the length in the frame header. Therefore, frames that
+// are larger than 16 KB are rejected when the frame header arrives.
 func TestHTTP2FrameOverMaximumSizeIsRejected(t *testing.T) {
 	p := newProxy(t)
 	p.sample()

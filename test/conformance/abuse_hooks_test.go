@@ -24,7 +24,8 @@ func dialFrom(t *testing.T, client, addr string) *client {
 	return newClient(t, c)
 }
 
-// floodHooks opens n connections from an address and sends 600 hooks on each of them.
+// floodHooks opens n connections from an address and sends 600 hook requests on each
+// connection.
 func floodHooks(t *testing.T, p *proxy, client string, n int) horde {
 	t.Helper()
 	text := strings.Repeat(request("GET", "/wait-for-drain"), 600)

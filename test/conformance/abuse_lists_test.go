@@ -16,8 +16,8 @@ func names(size int) string {
 	return b.String()[:size]
 }
 
-// Lists of field names that are searched for each field, or that are parsed into a structure of
-// many times their size, are rejected if they are too long.
+// Long lists of field names are rejected, because the sidecar searches such a list for each
+// field or parses it into a much larger structure.
 func TestLongFieldNameListsAreRejected(t *testing.T) {
 	p := newProxy(t)
 	writeCertificate(t, p.dir)

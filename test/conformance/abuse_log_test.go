@@ -16,9 +16,9 @@ var evil = []string{
 // knativeTemplate is the example template of the Knative documentation.
 const knativeTemplate = `{"httpRequest": {"requestMethod": "{{.Request.Method}}", "requestUrl": "{{js .Request.RequestURI}}", "requestSize": "{{.Request.ContentLength}}", "status": {{.Response.Code}}, "responseSize": "{{.Response.Size}}", "userAgent": "{{js .Request.UserAgent}}", "remoteIp": "{{js .Request.RemoteAddr}}", "serverIp": "{{.Revision.PodIP}}", "referer": "{{js .Request.Referer}}", "latency": "{{.Response.Latency}}s", "protocol": "{{.Request.Proto}}"}, "traceId": "{{index .Request.Header "X-B3-Traceid"}}"}`
 
-// Each request produces one line of the request log, which is one JSON object of bounded
-// length, for any input in any part of the request. This also applies to log messages of the
-// sidecar.
+// The request log contains one line for each request. Each line is a JSON object of limited
+// length, even if any part of the request contains unusual characters. This also applies to log
+// messages of the sidecar.
 func TestLogInjectionIsPrevented(t *testing.T) {
 	for name, env := range map[string][]string{
 		"JSON":          {"REQUEST_LOG=true", "SERVING_ENABLE_PROBE_REQUEST_LOG=true"},
@@ -43,7 +43,7 @@ func TestLogInjectionIsPrevented(t *testing.T) {
 				return nil
 			})
 			fence(t, p)
-			time.Sleep(200 * time.Millisecond) // wait for extra lines, which are written every 50 ms
+			time.Sleep(200 * time.Millisecond) // wait for additional lines, which are written every 50 ms
 			lines := requestLines(p, name)
 			if got := len(lines) - before; got > sent+5 {
 				t.Errorf("got %d lines, want at most %d", got, sent+5)
@@ -91,7 +91,7 @@ func sendEvil(t *testing.T, p *proxy) (sent, logged int) {
 		}
 		sent++
 		if m.status() == 502 || m.status() == 200 {
-			logged++ // requests that are rejected before they are counted are not logged
+			logged++ // requests that are rejected before they are counted do not appear in the log
 		}
 	}
 	for _, e := range evil {

@@ -43,7 +43,7 @@ var goroutineCount = regexp.MustCompile(`(?m)^queue_proxy_go_goroutines (\d+)$`)
 
 func (p *proxy) footprint() footprint {
 	p.t.Helper()
-	c := dial(p.t, local(p.port.metrics)) // use a new connection and close it, because an idle connection would be counted next time
+	c := dial(p.t, local(p.port.metrics)) // use a new connection, because an idle connection would be counted the next time
 	defer c.Close()
 	m := c.ask("/metrics", "Connection: close")
 	n := goroutineCount.FindStringSubmatch(m.Body)
@@ -64,7 +64,8 @@ func (p *process) files() int {
 	return len(all)
 }
 
-// givenBack waits until the sidecar holds at most some more goroutines and files than before.
+// givenBack waits until the number of goroutines and files exceeds the previous number by at
+// most some.
 func (p *proxy) givenBack(what string, before footprint, some int) {
 	p.t.Helper()
 	p.poll(what+": goroutines and files are released", func() error {
@@ -75,13 +76,13 @@ func (p *proxy) givenBack(what string, before footprint, some int) {
 	})
 }
 
-// few is the number of goroutines and files that may remain. It includes connections to the
-// app, the connection of the test, and about five goroutines that the Go runtime starts with
-// its first garbage collection.
+// few is the number of additional goroutines and files that may remain. It includes the
+// connections to the application, the connection of the test, and about five goroutines of the
+// Go runtime, which start with the first garbage collection.
 const few = 10
 
-// unharmed fails the test unless the sidecar holds at most a few more goroutines and files than
-// before, has never used more memory than the small pod has, and has logged only JSON lines.
+// unharmed checks that the number of goroutines and files has increased by at most few, that
+// the peak memory is less than the memory of a small pod, and that all log lines are JSON.
 func (p *proxy) unharmed(before footprint) {
 	p.t.Helper()
 	p.audit(before, few)
@@ -205,7 +206,7 @@ func replaceOne(r *rand.Rand, what *regexp.Regexp, text, by string) string {
 type verdict struct {
 	answers []*message
 	closed  bool
-	left    bool  // the client closed its write side first
+	left    bool  // the client closed its side of the connection first
 	err     error // a response could not be parsed
 }
 
@@ -296,7 +297,7 @@ func (n *verdicts) count(t *testing.T, port string, oursAlone bool, text string,
 			n.byApp.Add(1)
 		case 400 <= s && s < 500, s == 501, s == 505, port == "metrics" && s == 307: // an unsupported coding, version or path
 			n.refused.Add(1)
-		case oursAlone && s == 200, word(m.get("Proxy-Status")) == "no reason" && s == 200: // the mutation did not invalidate a probe
+		case oursAlone && s == 200, word(m.get("Proxy-Status")) == "no reason" && s == 200: // the request is still a valid probe
 			n.ours.Add(1)
 		default:
 			t.Errorf("%s: %.300q: got %q with %q, want 4xx", port, text, m.Start, m.Fields)

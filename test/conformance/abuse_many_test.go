@@ -17,7 +17,8 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// Many connections that are silent or incomplete: docs/bounds.md, "Connections" and "Internal ports".
+// Many connections without a complete request: docs/bounds.md, "Connections" and "Internal
+// ports".
 
 // A horde is a list of open connections.
 type horde []*net.TCPConn
@@ -114,9 +115,8 @@ func awaitAnswer(text string) func(net.Conn) error {
 	}
 }
 
-// hordes have 8000 connections each, or 2000 if a connection takes more time. The sidecar
-// derives its limit on client connections from the limit on open files, which must be 20,000 or
-// more.
+// Each horde has 8000 connections, or 2000 if connections take more time. The limit on client
+// connections depends on the limit on open files, which must be at least 20,000.
 var hordes = []struct {
 	name   string
 	tls    bool
@@ -171,7 +171,7 @@ func TestManySilentConnectionsStayWithinLimits(t *testing.T) {
 	}
 }
 
-// Each internal port keeps at most 256 connections and still serves new clients.
+// Each internal port has at most 256 connections and continues to serve new clients.
 func TestInternalPortsServeClientsDuringFlood(t *testing.T) {
 	const kept = 256
 	p := newProxy(t)
@@ -232,7 +232,7 @@ func TestPreStopHookIsNotEvictedByConnections(t *testing.T) {
 	p.draining()
 	p.signal(syscall.SIGTERM)
 	newHorde(t, local(p.port.admin), 400, sends(""))
-	hook.SetReadDeadline(time.Now().Add(11 * time.Second)) // longer than the timeout of other connections
+	hook.SetReadDeadline(time.Now().Add(11 * time.Second)) // longer than the timeout for other connections
 	var timeout net.Error
 	if b, err := hook.r.Peek(1); !errors.As(err, &timeout) || !timeout.Timeout() {
 		t.Fatalf("got %q, %v, want no response yet", b, err)
@@ -272,13 +272,13 @@ func stall(t *testing.T, p *proxy, protocol string, window uint32) {
 	a.out.Flush()
 }
 
-// A client that does not read its response loses its slot after SEND_TIMEOUT or after another
+// If a client does not read its response, its slot is released after SEND_TIMEOUT or another
 // timeout.
 func TestClientThatDoesNotReadLosesItsSlot(t *testing.T) {
 	alongside(t)
 	for name, ask := range stallers {
 		for _, setting := range []string{"SEND_TIMEOUT=400ms", "REVISION_TIMEOUT_SECONDS=400ms"} {
-			const limit = 400*time.Millisecond + 5*time.Second // the timeout and the time for closing a connection, which over HTTP/2 includes other connections
+			const limit = 400*time.Millisecond + 5*time.Second // the timeout, and the time to close the connection; with HTTP/2, this includes other connections
 			t.Run(name+"/"+setting, func(t *testing.T) {
 				p := newProxy(t)
 				writeCertificate(t, p.dir)

@@ -21,7 +21,8 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// Clients that send few bytes or do not read, and use much memory: docs/bounds.md, "Memory budget".
+// Clients that use a large amount of memory, because they send slowly or do not read:
+// docs/bounds.md, "Memory budget".
 
 const (
 	// attackers is the number of connections of an attack.
@@ -115,7 +116,7 @@ func (m *memoryAttack) input() []byte {
 	return b.Bytes()
 }
 
-// attackMany sends the attack on many connections at the same time and closes them after each
+// attackMany attacks on many connections at the same time. It closes the connections after each
 // honest client has received more responses. The sidecar may close the connections earlier.
 func (v *victim) attackMany(secure bool, m *memoryAttack) {
 	const more = 20
@@ -157,7 +158,7 @@ func (h *honest) count() int {
 
 var requestMemory = regexp.MustCompile(`(?m)^queue_proxy_request_memory_bytes (\S+)$`)
 
-// releases waits until requests hold no more memory than those of the honest clients.
+// releases waits until the memory of requests decreases to the memory of the honest clients.
 func (v *victim) releases(name string) {
 	v.t.Helper()
 	poll(v.t, name+": memory is released", func() error {
@@ -188,7 +189,7 @@ func TestMemoryAttacksLeaveOtherClientsServed(t *testing.T) {
 	}
 }
 
-// A gate holds requests until a number of them has arrived.
+// A gate blocks requests until a given number of requests has arrived.
 type gate struct {
 	most    int64
 	waiting atomic.Int64

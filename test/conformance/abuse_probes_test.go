@@ -162,13 +162,13 @@ func (n *probeAnswers) flood(t *testing.T, addr string, connections, rounds int)
 					switch status {
 					case 503:
 						n.refused.Add(1)
-					case -int(http2.ErrCodeInternal): // on a busy machine, the response could not be written within 5 s
+					case -int(http2.ErrCodeInternal): // a busy machine cannot always write the response within 5 s
 						n.dropped.Add(1)
 					default:
 						n.others.Store(status, true)
 					}
 				}, "K-Network-Probe: queue", "User-Agent: kube-probe/1.31")
-				if err != nil { // a connection must begin within two seconds, which may fail on a busy machine
+				if err != nil { // a connection must send a request within two seconds, which can fail on a busy machine
 					n.dropped.Add(streams)
 					t.Log(err)
 				}
@@ -233,7 +233,7 @@ func TestConcurrentProbesShareOneAppProbe(t *testing.T) {
 		return true
 	})
 	asked, overlap := app.seen()
-	// A probe may still run in the app when the next one begins.
+	// The application may still process a probe when the next probe begins.
 	if limit := int(took/time.Second) + 2; asked > limit || overlap > 2 {
 		t.Errorf("the app received %d probes, %d of them concurrent, within %v, want at most %d, one after the other", asked, overlap, took, limit)
 	}

@@ -105,7 +105,8 @@ func TestMetricsPortLimitsHandshakeSize(t *testing.T) {
 	p.logIsJSON()
 }
 
-// 250 connections with 250 streams each would use more memory than a small pod has.
+// With 250 connections and 250 streams per connection, the responses would exceed the memory of
+// a small pod.
 func TestMetricsPortDoesNotOfferHTTP2(t *testing.T) {
 	p := newProxy(t)
 	p.sample()

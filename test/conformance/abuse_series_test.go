@@ -30,8 +30,8 @@ func (p *proxy) series(port int) (names map[string]bool, text string) {
 	return names, text
 }
 
-// asker returns a function that sends requests over one connection and connects again after the
-// connection is closed.
+// asker returns a function that sends requests on one connection. If the connection is closed,
+// the function opens a new connection.
 func (p *proxy) asker(t *testing.T) func(method, host, target string, fields ...string) {
 	t.Helper()
 	w := dial(t, p.addr())
@@ -45,8 +45,8 @@ func (p *proxy) asker(t *testing.T) func(method, host, target string, fields ...
 	}
 }
 
-// askForEverySeries sends requests with each status and with random text in each header that a
-// client can choose.
+// askForEverySeries sends requests for each status, with random text in all fields that a
+// client can set.
 func askForEverySeries(r *rand.Rand, name func() string, ask func(method, host, target string, fields ...string)) {
 	for status := 200; status < 1000; status++ {
 		ask("GET", "a.test", "/", fmt.Sprint("X-Status: ", status))
@@ -104,7 +104,7 @@ func TestSeriesAreBounded(t *testing.T) {
 				t.Errorf("got %d bytes of metrics, want at most 8 MiB", len(text))
 			}
 
-			// All possible series exist, so another round does not create new ones.
+			// All possible series exist, so more requests do not create new series.
 			for range 300 {
 				ask(strings.ToUpper(name()), name(), "/"+name(), "User-Agent: "+name(), "Knative-Serving-Tag: "+name(), "X-Status: 200")
 			}

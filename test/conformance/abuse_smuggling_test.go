@@ -152,8 +152,8 @@ func served(t *testing.T, p *proxy, text string, command func(file string) *exec
 }
 
 // A smuggle is the input of a connection: a request for /f/N that contains another request, for
-// /m/N. According to the RFCs, the hidden request is part of the first one, even if the first
-// one is rejected.
+// /m/N. According to the RFCs, the hidden request is part of the first request, even if the
+// first request is rejected.
 type smuggle struct{ name, text string }
 
 const hidden = "GET /m/N HTTP/1.1\r\nHost: a.test\r\nX: y\r\n\r\n"
@@ -171,8 +171,8 @@ func smuggledPost(fields, body string) string {
 	return "POST /f/N HTTP/1.1\r\nHost: a.test\r\n" + fields + "\r\n" + body
 }
 
-// twoFramings returns requests with two framings: one parser uses the length and another one
-// uses the chunks.
+// twoFramings returns requests with two framings: one parser uses the length, and another
+// parser uses the chunks.
 func twoFramings() (all []smuggle) {
 	add := func(name, text string) { all = append(all, smuggle{name, text}) }
 	lengthFirst := "0\r\n\r\n" + hidden
@@ -231,7 +231,8 @@ func oneLength() (all []smuggle) {
 	return all
 }
 
-// chunksInDoubt returns chunked requests that a lenient parser may end at another position.
+// chunksInDoubt returns chunked requests whose end is at a different position for a lenient
+// parser.
 func chunksInDoubt() (all []smuggle) {
 	add := func(name, text string) { all = append(all, smuggle{name, text}) }
 	for _, end := range []string{

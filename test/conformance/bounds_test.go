@@ -16,8 +16,8 @@ import (
 
 // Limits on input: docs/configuration.md, "Limits".
 
-// cutBy fails the test unless the sidecar closes the connection, and not before the given time.
-// It returns the received data.
+// cutBy fails the test unless the sidecar closes the connection after the given time. It
+// returns the received data.
 func (w *client) cutBy(least time.Duration, since time.Time) string {
 	w.t.Helper()
 	b, err := io.ReadAll(w.r)
@@ -93,7 +93,7 @@ func TestHeaderTimeoutClosesConnection(t *testing.T) {
 	}
 }
 
-// sendSlowly sends a byte every 50 ms until the end of the test or of the connection.
+// sendSlowly sends one byte per 50 ms until the test ends or the connection is closed.
 func (w *client) sendSlowly(t *testing.T, text string) {
 	for _, c := range text {
 		select {

@@ -235,8 +235,8 @@ func (a *ledgerApp) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// Each row of the table is sent with each protocol, to a ready sidecar and to a draining one. A
-// held request prevents the end of the drain.
+// The test sends each row of the table with each protocol to a ready sidecar and to a draining
+// sidecar. A held request prevents the end of the drain.
 func TestRequestClassification(t *testing.T) {
 	p := newProxy(t)
 	writeCertificate(t, p.dir)

@@ -18,8 +18,9 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Each timeout is tested in each phase over each protocol (docs/promises.md 3.2). Each test
-// checks the response to the client, the end of the request in the user container, and the log.
+// The tests check each timeout in each phase of a request and with each protocol
+// (docs/promises.md 3.2). Each test checks the response to the client, the end of the request
+// in the user container, and the log.
 
 // A clock is a timeout setting and the expected error.
 type clock struct {
@@ -39,7 +40,7 @@ var (
 	bodyClock    = clock{"body", "BODY_TIMEOUT=" + tick, "idle-timeout", "connection_read_timeout"}
 )
 
-// settings returns settings in which only this timeout is enabled.
+// settings returns settings that enable only this timeout.
 func (c clock) settings(more ...string) []string {
 	return append([]string{"REVISION_TIMEOUT_SECONDS=0", "DRAIN_DEADLINE=10s", "REVISION_TIMEOUT_SCOPE=request", c.setting}, more...)
 }
@@ -211,8 +212,8 @@ func TestTimeoutInQueueDoesNotReachApp(t *testing.T) {
 	}
 }
 
-// A slotHolder is a tunnel with traffic. Only the idle timeout applies to it, and it does not
-// expire.
+// A slotHolder is a tunnel with traffic. Only the idle timeout applies to the connection, and
+// it does not expire.
 type slotHolder struct {
 	app *bareApp
 	c   *client
@@ -379,7 +380,7 @@ func (r cutResponse) check(t *testing.T, p *proxy) {
 	}
 }
 
-// A gRPC client gets an error in a stream in which both sides have sent messages.
+// The gRPC client receives an error on a stream on which both sides have sent messages.
 func TestIdleTimeoutDuringGRPCStreamReturnsError(t *testing.T) {
 	p := newProxy(t)
 	ended := p.grpcHolder()
@@ -400,8 +401,9 @@ func TestIdleTimeoutDuringGRPCStreamReturnsError(t *testing.T) {
 	idleClock.logged(t, p, "streaming")
 }
 
-// The response-start timeout and the request timeout with scope first-byte do not apply after
-// the response has begun. The idle timeout does not expire while data is transferred.
+// After the start of the response, the response-start timeout does not apply. The request
+// timeout with the scope first-byte does not apply either. The idle timeout does not expire
+// while data is transferred.
 func TestTimeoutsDoNotEndActiveResponse(t *testing.T) {
 	for name, settings := range map[string][]string{
 		"response start":      startClock.settings(),
@@ -470,7 +472,7 @@ func TestTimeoutsDoNotEndActiveUpload(t *testing.T) {
 	}
 }
 
-// No timeout ends a WebSocket connection with traffic in either direction.
+// WebSocket connections with traffic in one direction are not closed by a timeout.
 func TestTimeoutsDoNotEndActiveWebSocket(t *testing.T) {
 	for _, c := range []clock{requestClock, startClock, idleClock, queueClock, bodyClock} {
 		t.Run(c.name, func(t *testing.T) {
@@ -580,7 +582,7 @@ func TestOtherTimeoutsDoNotEndIdleTunnel(t *testing.T) {
 	}
 }
 
-// A client that stops sending its body loses its slot.
+// If a client stops sending its body, its slot is released.
 func TestIncompleteBodyReleasesSlotAfterTimeout(t *testing.T) {
 	alongside(t)
 	for _, c := range []clock{bodyClock, idleClock, requestClock, startClock} {
@@ -682,7 +684,7 @@ func TestTimeoutEndsResponseToSlowReader(t *testing.T) {
 	}
 }
 
-// If all timeouts are set, the first one that expires determines the reason.
+// If all timeouts are set, the failure reason is that of the first timeout that expires.
 func TestFirstExpiredTimeoutDeterminesReason(t *testing.T) {
 	alongside(t)
 	for _, c := range []clock{requestClock, startClock, idleClock} {

@@ -66,8 +66,8 @@ func isOpen(w *client) bool {
 	return !hungUp(c.(*net.TCPConn))
 }
 
-// opens returns the states of the connections: "ox" means that the first one is open and the
-// second one is closed.
+// opens returns the states of the connections: "ox" means that the first connection is open and
+// the second connection is closed.
 func opens(all []*client) (s string) {
 	for _, w := range all {
 		if isOpen(w) {
@@ -106,8 +106,8 @@ func TestIdleConnectionIsClosedAtLimit(t *testing.T) {
 	}
 }
 
-// Silent connections and incomplete header sections or handshakes on either port do not block
-// other clients.
+// Connections without a request, incomplete header sections and incomplete handshakes do not
+// block other clients on either port.
 func TestSilentConnectionsDoNotBlockClients(t *testing.T) {
 	p, _ := fullProxy(t, 20)
 	for name, row := range map[string]struct{ addr, text string }{
@@ -172,8 +172,8 @@ func TestConnectionLimitIsSharedByPorts(t *testing.T) {
 	}
 }
 
-// A connection with a request in progress is never closed for a new connection. The new
-// connection waits, on either port.
+// A connection with a request in progress is never closed for a new connection. On both ports,
+// the new connection waits.
 func TestActiveConnectionIsNotClosedAtLimit(t *testing.T) {
 	p, h := fullProxy(t, 4)
 	plain := p.sendGet("/plain")
@@ -231,7 +231,8 @@ func TestIdleHTTP2ConnectionIsClosedAtLimit(t *testing.T) {
 	}
 }
 
-// A tunnel counts as a connection until it ends. Then the next waiting connection is accepted.
+// A tunnel counts as a connection until it is closed. Then the next waiting connection is
+// accepted.
 func TestTunnelCountsAsConnection(t *testing.T) {
 	p := newProxy(t)
 	p.bare(upgrading)
@@ -253,7 +254,7 @@ func TestTunnelCountsAsConnection(t *testing.T) {
 	}
 }
 
-// Connections that send requests without a pause do not block new connections.
+// Connections that continuously send requests do not block new connections.
 func TestBusyConnectionsDoNotBlockOthers(t *testing.T) {
 	p, _ := fullProxy(t, 2)
 	for _, keep := range []func(stop <-chan struct{}){
@@ -278,7 +279,7 @@ func TestBusyConnectionsDoNotBlockOthers(t *testing.T) {
 	}
 }
 
-// keepAsking sends probes without a pause on one connection until the connection is closed.
+// keepAsking continuously sends probes on one connection until the connection is closed.
 func keepAsking(p *proxy, secure bool, stop <-chan struct{}) {
 	c, err := net.Dial("tcp", p.addr())
 	if secure {
@@ -335,8 +336,7 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// A connection whose header section has begun to arrive is not closed while another connection
-// is idle.
+// If another connection is idle, a connection with an incomplete header section is not closed.
 func TestIncompleteHeaderIsKeptAtLimit(t *testing.T) {
 	p, _ := fullProxy(t, 4)
 	used := dial(t, p.addr())

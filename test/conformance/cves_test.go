@@ -14,8 +14,8 @@ import (
 
 // Vulnerabilities of other proxies and of the Go standard library: docs/cves.md.
 
-// CVE-2026-2833. If the response to an Upgrade request is not 101, the sidecar parses the next bytes as a
-// request.
+// CVE-2026-2833. If the status of the response to an Upgrade request is not 101, the following
+// bytes are parsed as a request.
 func TestBytesAfterRejectedUpgradeAreARequest(t *testing.T) {
 	p := newProxy(t)
 	app := p.bare(answers(ok))
@@ -36,7 +36,8 @@ func TestBytesAfterRejectedUpgradeAreARequest(t *testing.T) {
 	}
 }
 
-// CVE-2026-2835 and CVE-2023-29406. No part of these requests reaches the app.
+// CVE-2026-2835 and CVE-2023-29406. The application does not receive any part of these
+// requests.
 func TestAmbiguousRequestsOfAdvisoriesReturn400(t *testing.T) {
 	p := newProxy(t)
 	app := p.bare(answers(ok))

@@ -63,7 +63,7 @@ func TestExpectValues(t *testing.T) {
 	}
 }
 
-// A request whose body arrives without a pause is not delayed by the wait for status 100.
+// If the client sends the body immediately, the request does not wait for status 100.
 func TestExpectDoesNotDelayAvailableBody(t *testing.T) {
 	p := newProxy(t)
 	p.start()

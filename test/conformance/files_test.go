@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A fleet is a number of clients. Each has one connection, which it keeps open.
+// A fleet is a number of clients. Each client has one persistent connection.
 type fleet struct {
 	clients []*http.Client
 	url     string
@@ -102,7 +102,8 @@ func (p *proxy) scrapeDuring(stop <-chan struct{}) (scrapes, failed int) {
 	}
 }
 
-// testFleet sends two requests on each of n connections to a sidecar with a limit on open files.
+// testFleet opens n connections to a sidecar with a limit on open files, and sends two requests
+// on each connection.
 func testFleet(t *testing.T, protocol string, files, n int) {
 	p := newLoneProxy(t)
 	writeCertificate(t, p.dir)
@@ -143,8 +144,8 @@ func TestFewFilesServeManyConnections(t *testing.T) {
 	t.Run("4096 files", func(t *testing.T) { testFleet(t, "h1", 4096, 5000) })
 }
 
-// Connections with requests in flight use all descriptors for clients. Idle connections are closed,
-// busy ones are not, and new ones wait.
+// Connections with requests in flight use all descriptors for clients. Idle connections are
+// closed, active connections are not closed, and new connections wait.
 func TestFewFilesCloseIdleConnections(t *testing.T) {
 	p := newProxy(t)
 	h := p.holder()
@@ -186,8 +187,8 @@ func (p *proxy) hasMetric(line string) error {
 	return nil
 }
 
-// One HTTP/2 connection can have more requests than the sidecar has connections to the user
-// container.
+// The number of requests on one HTTP/2 connection can exceed the number of connections to the
+// user container.
 func TestFewFilesQueueHTTP2Requests(t *testing.T) {
 	p := newProxy(t)
 	h := &holder{gates: map[string]chan struct{}{}}

@@ -8,8 +8,8 @@ import (
 )
 
 // docs/promises.md 3.4: the sidecar sets X-Forwarded-Proto to https for requests on its TLS
-// port, unless a proxy has set forwarding headers. Without it, a container registry in the pod
-// would redirect its clients to http.
+// port, unless a proxy has set forwarding headers. Without this field, a container registry in
+// the pod would redirect its clients to http.
 func TestForwardedProtoIsSetForTLS(t *testing.T) {
 	p := newProxy(t)
 	writeCertificate(t, p.dir)
@@ -47,7 +47,8 @@ func TestForwardedProtoIsSetForTLS(t *testing.T) {
 	}
 }
 
-// sameParts reports whether two texts have the same parts, which end in ";", in any order.
+// sameParts reports whether two texts contain the same parts in any order. A semicolon ends
+// each part.
 func sameParts(a, b string) bool {
 	if len(a) != len(b) {
 		return false

@@ -93,7 +93,7 @@ func (p *proxy) grpcHolder() (ended <-chan error) {
 	return end
 }
 
-// held opens a stream to a grpcHolder and returns after one message in each direction.
+// held opens a stream to a grpcHolder. It returns after one message was sent in each direction.
 func (p *proxy) held(ctx context.Context) grpc.ClientStream {
 	p.t.Helper()
 	stream, err := p.grpcClient().NewStream(ctx, &echoDesc.Streams[0], "/any/Thing")
@@ -147,8 +147,9 @@ func TestGRPCStatusAndTrailersAreForwarded(t *testing.T) {
 	}
 }
 
-// In a bidirectional stream, each message is echoed before the next one is sent, so a proxy
-// that buffers messages blocks the stream. The status and a trailer follow at the end.
+// In the bidirectional stream, the client sends each message after it has received the previous
+// one. A proxy that buffers messages would block the stream. The status and a trailer follow at
+// the end.
 func TestGRPCStreamIsNotBuffered(t *testing.T) {
 	p := newProxy(t)
 	p.start()

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Field names that an app might interpret as framing fields are rejected over HTTP/2 as over
+// Field names that an application can interpret as framing fields are rejected for HTTP/2 and
 // HTTP/1.1.
 func TestFramingFieldAliasesOverHTTP2Return400(t *testing.T) {
 	p := newProxy(t)

@@ -6,10 +6,10 @@ import (
 	"net/http"
 )
 
-// audit waits until the sidecar holds no resources for completed requests: no slots, no queued
-// requests, no concurrency in the statistics, and at most extra more goroutines and files than
-// before. Each test that attacks an HTTP engine calls audit after its clients have
-// disconnected.
+// audit waits until the sidecar holds no resources for completed requests: no slots are in use,
+// no requests are queued, the concurrency in the statistics is 0, and the number of goroutines
+// and files has increased by at most extra. Each test that attacks an HTTP engine calls audit
+// after the clients have disconnected.
 func (p *proxy) audit(before footprint, extra int) {
 	p.t.Helper()
 	p.poll("slots are released", func() error {

@@ -61,8 +61,8 @@ func (m *message) status() int {
 	return n
 }
 
-// readHead reads a start line and fields. It is strict (RFC 9112 sections 2.2 and 5): lines end
-// with CRLF, names are tokens, and values are not folded.
+// readHead reads a start line and fields. The parser is strict (RFC 9112 sections 2.2 and 5):
+// lines end with CRLF, names are tokens, and values are not folded.
 func readHead(r *bufio.Reader) (*message, error) {
 	line, err := readLine(r)
 	if err != nil {
@@ -260,7 +260,7 @@ func (w *client) ask(target string, fields ...string) *message {
 	return w.receive("GET")
 }
 
-// closed fails the test unless the connection ends without more data.
+// closed fails the test unless the connection ends and no more data arrives.
 func (w *client) closed() {
 	w.t.Helper()
 	b, err := io.ReadAll(io.LimitReader(w.r, 4096))
@@ -307,8 +307,8 @@ func (c *bareConn) reset() {
 	c.Close()
 }
 
-// bare starts a bareApp. The script is called for each request after its body. It sends the
-// response and reports whether the connection stays open.
+// bare starts a bareApp. The script is called for each request after the body was read. It
+// sends the response and reports whether the connection stays open.
 func (p *proxy) bare(script func(c *bareConn, m *message) bool) *bareApp {
 	a := &bareApp{t: p.t, script: script}
 	a.serve(p.listen(), true)

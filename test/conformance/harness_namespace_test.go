@@ -17,7 +17,7 @@ const namespaceTimeout = 2 * time.Minute
 
 // inNamespace reports whether the test runs in its own network namespace. If it does not,
 // inNamespace runs the test in a new process with a new network namespace and returns false.
-// The new process first runs the shell commands in setup. The interface lo is down at first.
+// The new process first runs the shell commands in setup. The interface lo is initially down.
 func inNamespace(t *testing.T, setup string) bool {
 	t.Helper()
 	if os.Getenv(namespaceVariable) == t.Name() {

@@ -28,7 +28,7 @@ import (
 // patience is the maximum duration of each wait. A successful test never waits that long.
 const patience = 20 * time.Second
 
-// A proxy is the sidecar under test, with its own ports and a port for the app.
+// A proxy is the sidecar under test with its ports and the port of the application.
 type proxy struct {
 	t    *testing.T
 	port struct{ serving, tls, user, admin, autoscaler, metrics, status int }
@@ -36,8 +36,8 @@ type proxy struct {
 	*process
 }
 
-// newProxy selects the ports. The test then starts the app and the sidecar in either order.
-// newProxy marks the test as parallel unless the ports are fixed.
+// newProxy selects the ports. Then the test starts the application and the sidecar in any
+// order. newProxy marks the test as parallel unless the ports are fixed.
 func newProxy(t *testing.T) *proxy {
 	t.Helper()
 	alongside(t)
@@ -57,10 +57,10 @@ func newLoneProxy(t *testing.T) *proxy {
 	return p
 }
 
-// alongside marks a test as parallel unless the ports are fixed. A test whose subtests create
-// their own proxies calls it, because otherwise all other tests wait for the slowest subtest.
-// Tests that need the CPU, count memory or goroutines, or depend on the speed of a client do
-// not call it.
+// alongside marks a test as parallel unless the ports are fixed. A test calls it if its
+// subtests create their own proxies. Otherwise, all other tests would wait for the slowest
+// subtest. Tests that need the CPU, count memory or goroutines, or depend on the speed of a
+// client do not call it.
 func alongside(t *testing.T) {
 	t.Helper()
 	if !fixedPorts {
@@ -68,8 +68,8 @@ func alongside(t *testing.T) {
 	}
 }
 
-// environment returns the variables that Knative sets, with the ports of this sidecar. Settings
-// of a test come after them and override them.
+// environment returns the variables that Knative sets, with the ports of this sidecar. The
+// settings of a test follow these settings and override them.
 func (p *proxy) environment() []string {
 	port := strconv.Itoa
 	return []string{
@@ -191,8 +191,8 @@ func (p *proxy) sample() *sample.App {
 func (p *proxy) listen() net.Listener {
 	p.t.Helper()
 	var l net.Listener
-	// A process that another test is starting inherits a listener that was just closed and
-	// holds its port until exec.
+	// If another test starts a process at the same time, the new process inherits a closed
+	// listener and keeps the port in use until exec.
 	p.poll("the port of the user container is free", func() (err error) {
 		l, err = net.Listen("tcp", local(p.port.user))
 		return err
@@ -292,7 +292,7 @@ func (p *process) memory(name string) int64 {
 type output struct {
 	mu   sync.Mutex
 	b    bytes.Buffer
-	deaf bool // the pipe has no reader after the next write
+	deaf bool // after the next write, the pipe has no reader
 	lost bool // the pipe has no reader
 }
 
@@ -368,7 +368,7 @@ func merge(base, own []string) []string {
 	return all
 }
 
-// without returns the variables that do not start with one of the prefixes.
+// without returns the environment variables that do not have any of the prefixes.
 func without(env []string, prefixes ...string) []string {
 	var rest []string
 next:
@@ -488,7 +488,7 @@ func get(t *testing.T, c *http.Client, url string, fields ...string) (*http.Resp
 	return answer, string(b)
 }
 
-// within runs step in a new goroutine. The test fails if step fails or takes longer than
+// within runs step in a separate goroutine. The test fails if step fails or takes longer than
 // patience.
 func within[T any](t *testing.T, what string, step func() (T, error)) T {
 	t.Helper()
@@ -513,7 +513,7 @@ func within[T any](t *testing.T, what string, step func() (T, error)) T {
 	}
 }
 
-// receive is like within for a receive operation.
+// receive is like within, but for a receive operation.
 func receive[T any](t *testing.T, what string, c <-chan T) T {
 	t.Helper()
 	return within(t, what, func() (T, error) {

@@ -22,8 +22,8 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// Helpers for tests of shutdown, timeouts and restarts: an HTTP/2 client that exposes each
-// frame, and clients that record the result of each request under load.
+// Helpers for tests of shutdown, timeouts and restarts: an HTTP/2 client that returns each
+// frame, and clients that send many requests and record the result of each request.
 
 // An h2Event is a frame that was received from a server.
 type h2Event struct {
@@ -154,7 +154,7 @@ func (p *h2Peer) open(stream uint32, end bool, method, target string, fields ...
 	}
 }
 
-// control calls write while no other frame is written.
+// control calls write when no other frame is being written.
 func (p *h2Peer) control(write func(*http2.Framer) error) {
 	p.t.Helper()
 	p.sending.Lock()
@@ -250,13 +250,13 @@ func (p *h2Peer) goAways() (all []h2Event) {
 	return all
 }
 
-// An h2Answer is the response on a stream.
+// An h2Answer is the response of a stream.
 type h2Answer struct {
 	status int
 	fields []field // header fields of the response
 	body   string
 	reset  http2.ErrCode // error code of RST_STREAM, if any
-	cut    bool          // the stream was reset before its end
+	cut    bool          // the stream was reset before the end of the response
 }
 
 func (a h2Answer) get(name string) string {
@@ -296,7 +296,7 @@ func (p *h2Peer) answer(stream uint32) (a h2Answer) {
 	return a
 }
 
-// draining waits until probes report that the pod is shutting down.
+// draining waits until a probe reports that the pod is shutting down.
 func (p *proxy) draining() {
 	p.t.Helper()
 	p.poll("probes report the drain", func() error {
@@ -339,7 +339,7 @@ func (a attempt) String() string {
 		a.method, a.id, a.client, a.fresh, a.dialled, a.begun, a.whole, a.status, a.word, a.body, a.err)
 }
 
-// A traffic is a group of clients that send requests one after the other until they are
+// A traffic is a group of clients. Each client sends requests sequentially until the group is
 // stopped. It records the results.
 type traffic struct {
 	t    *testing.T
@@ -361,7 +361,7 @@ func newTraffic(t *testing.T, p *proxy) *traffic {
 	return c
 }
 
-// end stops all clients and waits for the responses to their last requests.
+// end stops all clients and waits for their last responses.
 func (c *traffic) end() {
 	c.halt.Do(func() { close(c.stop) })
 	c.all.Wait()
@@ -405,10 +405,10 @@ func (c *traffic) answered() (n int) {
 // pause is the delay before a client retries to connect.
 const pause = 5 * time.Millisecond
 
-// http1 adds n HTTP/1.1 clients that reuse their connections or send each request on a new
-// connection. If a connection ends before the first byte of a response, the client sends the
-// request again on a new connection, as RFC 9112 section 9.3.1 allows. The retry has a new ID,
-// so both attempts are recorded.
+// http1 adds n HTTP/1.1 clients. They use persistent connections or a new connection for each
+// request. If a connection ends before the first byte of a response, the client sends the
+// request again on a new connection, as RFC 9112 section 9.3.1 allows. The second attempt has a
+// new ID, so both attempts are recorded.
 func (c *traffic) http1(n int, keepAlive bool, method, target string) {
 	name := "h1 close"
 	if keepAlive {
@@ -429,7 +429,7 @@ func (c *traffic) http1(n int, keepAlive bool, method, target string) {
 	}
 }
 
-// An http1Client sends requests one after the other over HTTP/1.1.
+// An http1Client sends requests sequentially over HTTP/1.1.
 type http1Client struct {
 	*traffic
 	name, method, target string
@@ -517,8 +517,8 @@ func (c *traffic) h2c(connections, each int, target string) {
 	}
 }
 
-// webSockets adds clients that wait for the echo of each message before they send the next one.
-// They close the connection with a Close frame when they are stopped.
+// webSockets adds WebSocket clients. Each client waits for the echo of a message before it
+// sends the next message. They close the connection with a Close frame when they are stopped.
 func (c *traffic) webSockets(n int) {
 	for i := range n {
 		c.all.Go(func() {
@@ -612,8 +612,8 @@ func (a *restarting) start() {
 	go s.Serve(l)
 }
 
-// kill closes the server and all its connections immediately, as the kernel does after a
-// process is killed.
+// kill immediately closes the server and all its connections, like the kernel when a process is
+// killed.
 func (a *restarting) kill() {
 	a.mu.Lock()
 	s := a.server

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// docs/promises.md section 1, row 5: up to two requests of kubelets run in addition to the
-// limit, one for each client address.
+// docs/promises.md section 1, row 5: up to two kubelet requests run in addition to the limit,
+// one per client address.
 
 // sendFrom opens a connection from a local address and sends a GET request.
 func (p *proxy) sendFrom(address, path string, fields ...string) *client {
@@ -66,8 +66,8 @@ func TestKubeletProbesRunInAdditionToLimit(t *testing.T) {
 	}
 }
 
-// Requests that may take long are traffic: WebSockets, requests with a body, and requests
-// through a proxy, which is not a kubelet.
+// Requests that can take a long time are traffic: WebSockets, requests with a body, and
+// requests through a proxy, which is not a kubelet.
 func TestLongRequestIsNotKubeletProbe(t *testing.T) {
 	p := newProxy(t)
 	p.start("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=0")

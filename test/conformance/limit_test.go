@@ -21,8 +21,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/app/sample"
 )
 
-// A holder is a user container that holds each request until the test releases it. It records
-// the order of arrival.
+// A holder is a user container that blocks each request until the test releases the request. It
+// records the order of arrival.
 type holder struct {
 	mu       sync.Mutex
 	arrived  []string // paths
@@ -137,8 +137,8 @@ func TestQueueFullReturns503(t *testing.T) {
 	}
 }
 
-// With Knative's defaults one request runs and ten are queued, so two of thirteen requests get
-// status 503.
+// With Knative's default settings, one request runs and ten requests are queued, so two of 13
+// requests receive status 503.
 func TestQueueDepthDefaultsToTenTimesConcurrency(t *testing.T) {
 	p := newProxy(t)
 	p.start("CONTAINER_CONCURRENCY=1")
@@ -273,8 +273,8 @@ func TestCanceledRequestLeavesQueue(t *testing.T) {
 	}
 }
 
-// A slot is held until the exchange with the app has ended. When the next request arrives, the
-// canceled one has already ended.
+// A slot is released when the exchange with the application ends. When the next request
+// arrives, the canceled request has already ended.
 func TestSlotIsHeldUntilCanceledRequestEnds(t *testing.T) {
 	p := newProxy(t)
 	p.start("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=100")
@@ -367,8 +367,8 @@ func TestQueueTimeoutReturnsReason(t *testing.T) {
 	}
 }
 
-// With many clients the app never has more than N concurrent requests, and all requests
-// succeed.
+// With many clients, the application never processes more than N requests at the same time, and
+// all requests succeed.
 func TestLimitHoldsUnderLoad(t *testing.T) {
 	const limit = 3
 	p := newProxy(t)
@@ -470,7 +470,7 @@ func TestQueuedBodiesDoNotBlockConnectionWindow(t *testing.T) {
 	for range cap(ends) - 1 {
 		go func() { ends <- post("/waits", io.TeeReader(io.LimitReader(zero{}, 4<<20), counter{&sent})) }()
 	}
-	// Wait until no data has moved for 100 ms.
+	// Wait until no data is transferred for 100 ms.
 	for last := int64(-1); last != sent.Load() || last == 0; time.Sleep(100 * time.Millisecond) {
 		last = sent.Load()
 	}

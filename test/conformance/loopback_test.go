@@ -17,7 +17,8 @@ func (p *proxy) standardProbe() string {
 	return fmt.Sprintf(`SERVING_READINESS_PROBE={"tcpSocket":{"port":%d},"periodSeconds":1}`, p.port.user)
 }
 
-// launchOnIPv6 starts an app on [::1] and the sidecar, and waits until the sidecar serves.
+// launchOnIPv6 starts an application on [::1], starts the sidecar, and waits until the sidecar
+// accepts connections.
 func (p *proxy) launchOnIPv6(env ...string) {
 	p.t.Helper()
 	ln, err := net.Listen("tcp", local6(p.port.user))
@@ -65,7 +66,7 @@ func TestStartWithoutIPv4Loopback(t *testing.T) {
 	}
 }
 
-// The sidecar reports the error of [::1], because 127.0.0.1 does not exist.
+// The address 127.0.0.1 does not exist, so the sidecar reports the error for [::1].
 func TestReadinessWithoutIPv4LoopbackReportsRefusedPort(t *testing.T) {
 	if !inNamespace(t, "ip link set lo up; ip address del 127.0.0.1/8 dev lo") {
 		return

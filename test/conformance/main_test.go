@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	flag.Parse()
 	parallel := flag.Lookup("test.parallel")
 	if parallel.Value.String() == parallel.DefValue {
-		parallel.Value.Set("8") // most tests wait for a timeout and not for the CPU
+		parallel.Value.Set("8") // most tests wait for timeouts and use little CPU time
 	}
 	os.Exit(testMain(m))
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// An app that listens only on the address of the pod is ready if its probe names this address. The log
-// at startup, the log at the first request and "why" contain the cause.
+// An app that listens only on the address of the pod is ready if its probe names this address.
+// The sidecar reports the cause at startup, at the first request, and in the output of "why".
 func TestAppNotListeningOnLocalhostIsReported(t *testing.T) {
 	p := newProxy(t)
 	const podIP = "127.0.0.2"
@@ -50,8 +50,8 @@ func TestAppNotListeningOnLocalhostIsReported(t *testing.T) {
 	}
 }
 
-// A Redis server behind the sidecar passes a TCP probe, so the pod is ready but all requests
-// fail. The log contains the cause once.
+// A Redis server passes a TCP probe, so the pod is ready, but all requests fail. The log
+// contains the cause once.
 func TestAppThatIsNotHTTPIsLoggedOnce(t *testing.T) {
 	p := newProxy(t)
 	p.bare(func(c *bareConn, m *message) bool {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// If a header section has two errors, the second one is detected too.
+// If a header section contains two errors, the second error is also detected.
 func TestUnusualTargetDoesNotHideInvalidHeader(t *testing.T) {
 	p := newProxy(t)
 	app := newLedger()

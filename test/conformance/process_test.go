@@ -225,7 +225,8 @@ func TestSIGTERMWaitsForRequests(t *testing.T) {
 	}
 }
 
-// During the drain the sidecar serves new requests, and each response closes its connection.
+// During the drain, the sidecar serves new requests and closes each connection after the
+// response.
 func TestDrainServesNewRequests(t *testing.T) {
 	p := newProxy(t)
 	p.start("DRAIN_QUIET_PERIOD=100ms")
@@ -256,7 +257,7 @@ func TestDrainServesNewRequests(t *testing.T) {
 	}
 }
 
-// enableHangup enables SIGHUP in new processes even if the test runs under nohup.
+// enableHangup enables SIGHUP in child processes, even if nohup has disabled it.
 func enableHangup(t *testing.T) {
 	c := make(chan os.Signal, 1)
 	signal.Notify(c, syscall.SIGHUP)

@@ -31,7 +31,7 @@ func TestResponsesAreForwardedOrRejected(t *testing.T) { perform(t, "responses.t
 
 func TestRequestSmugglingVectors(t *testing.T) { perform(t, "smuggling.txt") }
 
-// both lists the protocols without TLS that a client can use.
+// both lists the client protocols without TLS.
 var both = []string{"h1", "h2c"}
 
 func TestPipelinedRequestsAreAnsweredInOrder(t *testing.T) {
@@ -106,7 +106,7 @@ func TestBodiesOfAllSizesAreForwarded(t *testing.T) {
 					want := fmt.Sprintf("%d %d %s", length, size, hex.EncodeToString(sum[:]))
 					told := answer.Header.Get("X-Got")
 					if framing == "chunked" && protocol == "h2c" && size == 0 {
-						// In HTTP/2 an empty DATA frame and a missing body are equivalent.
+						// In HTTP/2, an empty DATA frame is equivalent to a missing body.
 						_, told, _ = strings.Cut(told, " ")
 						_, want, _ = strings.Cut(want, " ")
 					}
@@ -198,8 +198,8 @@ type endless struct{}
 
 func (endless) Read(b []byte) (int, error) { return len(b), nil }
 
-// rawUpload sends a POST request with length bytes, or with chunks without end if length is -1.
-// It reads the response at the same time and returns its status.
+// rawUpload sends a POST request with length bytes, or with an unlimited number of chunks if
+// length is -1. It reads the response at the same time and returns its status.
 func rawUpload(t *testing.T, p *proxy, length int) (int, error) {
 	c, err := net.Dial("tcp", p.addr())
 	if err != nil {
@@ -353,7 +353,7 @@ func TestServerSentEventsAreNotBuffered(t *testing.T) {
 	}
 }
 
-// Over HTTP/2 an invalid path makes the request malformed, and only the stream is reset (RFC
+// In HTTP/2, a request with an invalid path is malformed, and only its stream is reset (RFC
 // 9113 sections 8.1.1 and 8.3.1).
 func TestInvalidEscapeOverHTTP2ResetsStream(t *testing.T) {
 	p := newProxy(t)
@@ -367,7 +367,7 @@ func TestInvalidEscapeOverHTTP2ResetsStream(t *testing.T) {
 	}
 }
 
-// Over HTTP/2 the target and the fields are forwarded as over HTTP/1.1.
+// The target and the fields are forwarded over HTTP/2 in the same way as over HTTP/1.1.
 func TestTargetsAndFieldsAreForwardedOverHTTP2(t *testing.T) {
 	p := newProxy(t)
 	p.start()
@@ -507,8 +507,8 @@ func TestEarlyHintsAreForwardedOverHTTP2(t *testing.T) {
 	}
 }
 
-// A client that waits for 100 Continue sends its body only after the app has requested it, and
-// never after the app has rejected the request.
+// If a client waits for 100 Continue, it sends its body after the application has requested it.
+// If the application rejects the request, the client does not send the body.
 func TestExpectContinueIsForwardedToApp(t *testing.T) {
 	p := newProxy(t)
 	p.start()
@@ -758,8 +758,8 @@ func refusedVersion(t *testing.T, text string, c *client) {
 	c.closed()
 }
 
-// The app closes each connection after its response without announcing it. If the FIN arrives
-// before the next request, the client does not receive an error.
+// The application closes each connection after the response without the option close. If the
+// FIN arrives before the next request, the client does not receive an error.
 func TestClosedAppConnectionIsNotReused(t *testing.T) {
 	p := newProxy(t)
 	p.start()
@@ -894,8 +894,8 @@ func TestResetTruncatesCloseDelimitedResponse(t *testing.T) {
 	}
 }
 
-// Both directions transfer data in alternation. Full duplex is always enabled over HTTP/2, and
-// by a setting over HTTP/1.1.
+// Both directions transfer data in alternation. Full duplex is always enabled for HTTP/2. For
+// HTTP/1.1, a setting enables it.
 func TestFullDuplex(t *testing.T) {
 	alongside(t)
 	for _, protocol := range both {

@@ -98,8 +98,8 @@ func (v *probeVector) run() {
 	app.check(t, v.asked)
 }
 
-// checkReason fails the test unless m states in one line why the pod is not ready, without
-// internal details.
+// checkReason fails the test unless m contains one line with the reason why the pod is not
+// ready, and no internal details.
 func checkReason(t *testing.T, p *proxy, m *message) {
 	t.Helper()
 	if m.status() != 503 {
@@ -271,7 +271,7 @@ func (v *probeVector) startBareApp(kind, text string) {
 }
 
 // answering returns a handler for a list of status codes, each with an optional Location. The
-// last one is used for all further requests.
+// last response is used for all further requests.
 func (a *probedApp) answering(t *testing.T, list string) http.Handler {
 	statuses := strings.Split(list, ", ")
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -395,7 +395,7 @@ func TestCanceledProbeDoesNotCancelRun(t *testing.T) {
 	}
 }
 
-// Each probe checks the app again, before and after the first success.
+// Each probe checks the application, even after the first success.
 func TestReadinessFollowsTheApp(t *testing.T) {
 	p := newProxy(t)
 	app := p.sample()
@@ -418,8 +418,8 @@ func TestReadinessFollowsTheApp(t *testing.T) {
 	}
 }
 
-// fence waits until the sidecar has processed all input that was sent before, because it has
-// answered probes since then.
+// fence waits until the sidecar has answered probes. Then it has processed all input that was
+// sent before.
 func fence(t *testing.T, p *proxy) {
 	t.Helper()
 	settled(t, p)

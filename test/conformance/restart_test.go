@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Apps that restart and apps that close their connections: docs/promises.md 3.6 and 3.7.
+// Applications that restart or close their connections: docs/promises.md 3.6 and 3.7.
 
 // An app is killed and restarted several times under load. Each client receives the response of
 // the app or an error with a reason.
@@ -40,7 +40,7 @@ func TestAppRestartsUnderLoadGiveResponseOrReason(t *testing.T) {
 			c.until("requests are answered", func() bool { return c.answered() > 100 })
 			random := rand.New(rand.NewPCG(1, 2))
 			for range 15 {
-				// Sleeps because the app must run and be down for random times.
+				// Sleeps because the application must run and be stopped for random times.
 				time.Sleep(time.Duration(random.Int64N(int64(100 * time.Millisecond))))
 				app.kill()
 				time.Sleep(time.Duration(random.Int64N(int64(60 * time.Millisecond))))
@@ -147,7 +147,7 @@ func TestShortAppRestartIsBridged(t *testing.T) {
 	}
 }
 
-// A longer restart is reported after CONNECT_RETRY with its reason.
+// If a restart takes longer than CONNECT_RETRY, the sidecar reports the reason.
 func TestLongAppRestartReturns502(t *testing.T) {
 	p := newProxy(t)
 	p.start("CONNECT_RETRY=300ms")
@@ -193,7 +193,7 @@ func TestAppThatClosesIdleConnectionsAtRandom(t *testing.T) {
 				// In some cases, close the connection shortly after the response, when the next
 				// request arrives.
 				if rand.IntN(3) == 0 {
-					time.Sleep(time.Duration(rand.IntN(2000)) * time.Microsecond) // sleeps because the close must race with the next request
+					time.Sleep(time.Duration(rand.IntN(2000)) * time.Microsecond) // sleeps because the application must close the connection at about the time of the next request
 					if c.r.Buffered() > 0 {
 						return true // the next request has arrived
 					}
@@ -242,7 +242,7 @@ func TestKeepAliveTimeoutOfAppIsRespected(t *testing.T) {
 	app.app = p.bare(func(c *bareConn, m *message) bool {
 		app.note(m)
 		c.send("HTTP/1.1 200 OK\r\nKeep-Alive: timeout=2\r\nContent-Length: 2\r\n\r\nok")
-		// The app stops reading after two seconds, as it has announced.
+		// The application stops reading after two seconds, the timeout in the field Keep-Alive.
 		c.SetReadDeadline(time.Now().Add(2 * time.Second))
 		if _, err := c.r.Peek(1); err != nil {
 			return false
@@ -269,7 +269,7 @@ func TestKeepAliveTimeoutOfAppIsRespected(t *testing.T) {
 				if got := app.seen(id); got != 1 {
 					t.Errorf("the app received %s %d times, want 1", id, got)
 				}
-				time.Sleep(pause) // sleeps because the client must pause for about the keep-alive timeout
+				time.Sleep(pause) // sleeps because the client must wait for about the keep-alive timeout
 			}
 		})
 	}

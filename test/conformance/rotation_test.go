@@ -54,8 +54,8 @@ func unverified(change func(*tls.Config)) *tls.Config {
 	return c
 }
 
-// mount writes files as the kubelet does for a Secret: it replaces all files at the same time
-// by changing a symbolic link.
+// mount writes files in the same way as the kubelet for a Secret: it replaces all files at the
+// same time by changing a symbolic link.
 func mount(t *testing.T, dir string, files map[string][]byte) {
 	t.Helper()
 	version, err := os.MkdirTemp(dir, "..version")
@@ -93,8 +93,9 @@ func pair(t *testing.T) (files map[string][]byte, serial string) {
 	return map[string][]byte{"tls.crt": certificate, "tls.key": key}, parsed.SerialNumber.String()
 }
 
-// Certificates are replaced under load, and then replaced by an invalid one. No handshake
-// fails, the last valid key pair stays in use, and the error is logged.
+// The certificate is replaced under load, first by a valid certificate and then by an invalid
+// certificate. No handshake fails, the last valid key pair stays in use, and the error is
+// logged.
 func TestCertificateRotationFailsNoHandshake(t *testing.T) {
 	p := newProxy(t)
 	p.sample()
@@ -185,7 +186,7 @@ func TestTLSStartsWhenCertificateAppears(t *testing.T) {
 		t.Error("the TLS port is open without a certificate")
 	}
 	files, want := pair(t)
-	mount(t, p.dir, map[string][]byte{"tls.crt": files["tls.crt"]}) // a certificate without its key is not used
+	mount(t, p.dir, map[string][]byte{"tls.crt": files["tls.crt"]}) // the certificate is not used without its key
 	p.awaitLog("certificate not in use", "tls.key")
 	mount(t, p.dir, files)
 	p.poll("TLS is served", func() error {
@@ -223,7 +224,7 @@ func TestALPNSupportsHTTP2AndHTTP1(t *testing.T) {
 	}
 }
 
-// The TLS settings of Knative and their effects on clients.
+// Knative's TLS settings and their effects on clients.
 func TestTLSSettingsApplyToHandshakes(t *testing.T) {
 	alongside(t)
 	only := func(version uint16) func(*tls.Config) {
@@ -347,7 +348,7 @@ func (a *authority) pem() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw})
 }
 
-// client returns a client certificate that is signed by a.
+// client returns a client certificate that a has signed.
 func (a *authority) client() tls.Certificate {
 	a.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

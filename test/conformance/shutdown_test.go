@@ -24,8 +24,8 @@ import (
 
 // Shutdown of a pod: docs/promises.md 3.5.
 
-// slack is the delay that a busy machine may add to a duration. It is lower than the ten
-// seconds or more that an unwanted wait would add.
+// slack is the delay that a busy machine may add to a duration. It is shorter than an
+// unexpected wait, which takes at least ten seconds.
 const slack = 3 * time.Second
 
 // endlessID is the last stream ID of a GOAWAY that rejects no stream (RFC 9113 section 6.8).
@@ -79,7 +79,7 @@ func TestDrainUnderLoadLosesNoRequest(t *testing.T) {
 	t.Logf("%d requests and %d WebSocket messages", len(c.ledger), c.echoed)
 }
 
-// until waits for a condition while the clients send requests.
+// until waits for a condition while the clients are sending requests.
 func (c *traffic) until(what string, is func() bool) {
 	c.t.Helper()
 	poll(c.t, what, func() error {
@@ -385,8 +385,8 @@ func TestDrainServesQueueInOrder(t *testing.T) {
 	}
 }
 
-// RFC 9113 section 6.8: the first GOAWAY rejects no stream, and the last one rejects no stream
-// that was opened. Idle connections also receive GOAWAY.
+// RFC 9113 section 6.8: the first GOAWAY does not reject any streams, and the last GOAWAY does
+// not reject streams that were opened. Idle connections also receive GOAWAY.
 func TestDrainSendsGOAWAYWithoutLosingStreams(t *testing.T) {
 	p := newProxy(t)
 	writeCertificate(t, p.dir)
@@ -440,7 +440,7 @@ func TestDrainSendsGOAWAYWithoutLosingStreams(t *testing.T) {
 	}
 }
 
-// A connection that is opened during the drain can be used before it receives GOAWAY.
+// A new connection during the drain can be used until it receives GOAWAY.
 func TestNewHTTP2ConnectionGetsGOAWAYAfterResponse(t *testing.T) {
 	p := newProxy(t)
 	p.start("DRAIN_QUIET_PERIOD=300ms")
@@ -469,7 +469,7 @@ func TestNewHTTP2ConnectionGetsGOAWAYAfterResponse(t *testing.T) {
 	}
 }
 
-// A reset would discard data that the client has not received yet.
+// A reset would discard data that the client has not yet received.
 func TestDrainClosesIdleConnectionsWithoutReset(t *testing.T) {
 	p := newProxy(t)
 	writeCertificate(t, p.dir)
@@ -497,8 +497,8 @@ func TestDrainClosesIdleConnectionsWithoutReset(t *testing.T) {
 	}
 }
 
-// Requests that arrive at the time when idle connections are closed are either served or never
-// read. The app receives only requests that get a response.
+// Requests that arrive when idle connections are closed are either served or not read. The app
+// receives only requests that get a response.
 func TestDrainDoesNotCloseConnectionWithRequest(t *testing.T) {
 	alongside(t)
 	const quiet = 150 * time.Millisecond
@@ -521,7 +521,7 @@ func TestDrainDoesNotCloseConnectionWithRequest(t *testing.T) {
 			for i, c := range conns {
 				at := signalled.Add(quiet - 10*time.Millisecond + time.Duration(random.Int64N(int64(60*time.Millisecond))))
 				all.Go(func() {
-					time.Sleep(time.Until(at)) // sleeps because requests must arrive at about the end of the quiet period
+					time.Sleep(time.Until(at)) // sleeps because the requests must arrive near the end of the quiet period
 					id := fmt.Sprintf("%d-%d", round, i)
 					io.WriteString(c, request("GET", "/bytes/2", "X-Id: "+id))
 					m, err := readResponse(c.r, "GET")
@@ -547,8 +547,8 @@ func TestDrainDoesNotCloseConnectionWithRequest(t *testing.T) {
 	}
 }
 
-// A request with a complete header section is accepted at any time and may take until the
-// deadline, even if its header section was incomplete at the end of the drain.
+// A request is accepted as soon as its header section is complete, even if the header section
+// was incomplete at the end of the drain. The request can run until the deadline.
 func TestRequestCompletedAfterDrainIsServed(t *testing.T) {
 	p := newProxy(t)
 	p.start("DRAIN_QUIET_PERIOD=100ms", "DRAIN_DEADLINE=15s")
@@ -623,7 +623,7 @@ var holders = map[string]func(t *testing.T, p *proxy){
 	"a WebSocket that is not read":          holdByWebSocket,
 }
 
-// holdByWebSocket sends messages without reading any until writes block.
+// holdByWebSocket sends messages without reading responses until writes block.
 func holdByWebSocket(t *testing.T, p *proxy) {
 	c := dial(t, p.addr())
 	c.send(request("GET", "/ws", "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA=="))
@@ -649,8 +649,8 @@ func holdByWebSocket(t *testing.T, p *proxy) {
 	})
 }
 
-// An incomplete request was never accepted, so the sidecar does not wait for it until the
-// deadline.
+// The sidecar does not wait until the deadline for an incomplete request, because the request
+// was not accepted.
 func TestIncompleteRequestDoesNotDelayExit(t *testing.T) {
 	alongside(t)
 	for name, text := range map[string]string{
@@ -713,7 +713,7 @@ func TestWebSocketCloseIsSentBetweenMessages(t *testing.T) {
 	const size = 200_000
 	p.bare(func(c *bareConn, m *message) bool {
 		c.send("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
-		// Send messages in several parts. The pause between two messages is not longer than a
+		// Send messages in several parts. The pause between messages is not longer than the
 		// pause within a message.
 		head := []byte{0x82, 127, 0, 0, 0, 0, 0, size >> 16, size >> 8 & 0xff, size & 0xff}
 		for {
@@ -796,7 +796,7 @@ func TestPreStopHookWaitsForRequests(t *testing.T) {
 	h.wait(t, "/held")
 	hooks := []<-chan time.Time{returned(p.preStop("/wait-for-drain")), returned(p.preStop("/wait-for-drain"))} // of two containers
 	p.draining()
-	time.Sleep(500 * time.Millisecond) // sleeps because the signal must arrive while the hooks wait
+	time.Sleep(500 * time.Millisecond) // sleeps because the signal must arrive while the hooks are waiting
 	p.signal(syscall.SIGTERM)
 	late := returned(p.preStop("/wait-for-drain"))
 
@@ -840,7 +840,8 @@ func (p *proxy) watch(d time.Duration, look func()) {
 	}
 }
 
-// If only the app is restarted, probes fail for one second and nothing else changes.
+// If only the application is restarted, probes fail for one second, and there is no other
+// effect.
 func TestPreStopHookWithoutSignalReturnsAfterSecond(t *testing.T) {
 	p := newProxy(t)
 	p.start("DRAIN_QUIET_PERIOD=10s")
@@ -877,11 +878,11 @@ func TestPreStopHookWithoutSignalReturnsAfterSecond(t *testing.T) {
 }
 
 func TestSIGTERMWithoutHookDrains(t *testing.T) {
-	const quiet = 1500 * time.Millisecond // longer than the time between two requests on a busy machine
+	const quiet = 1500 * time.Millisecond // longer than the interval of requests on a busy machine
 	p := newProxy(t)
 	p.start("DRAIN_QUIET_PERIOD=" + quiet.String())
 	p.sample()
-	// Each new request restarts the quiet period.
+	// The quiet period starts again with each new request.
 	p.signal(syscall.SIGTERM)
 	p.draining()
 	var last time.Time
@@ -995,7 +996,7 @@ func TestDrainEndpointStartsDrain(t *testing.T) {
 		t.Errorf("/drain took %v, want at most %v", took, slack)
 	}
 	hook := returned(p.preStop("/wait-for-drain")) // the hook of the app at the same time
-	p.watch(1300*time.Millisecond, func() {        // the drain does not end after one second
+	p.watch(1300*time.Millisecond, func() {        // the drain takes more than one second
 		if m := dial(t, p.addr()).ask("/", "K-Network-Probe: queue"); m.status() != 503 {
 			t.Fatalf("probe: got %q, want 503", m.Start)
 		}
@@ -1030,7 +1031,7 @@ func TestDrainEndpointStartsDrain(t *testing.T) {
 	}
 }
 
-// A signal during the drain that /drain has started does not shorten the drain.
+// If /drain has started the drain, a signal does not shorten it.
 func TestSIGTERMAfterDrainEndpointContinuesDrain(t *testing.T) {
 	p := newProxy(t)
 	p.start("DRAIN_ENDPOINT=true", "DRAIN_QUIET_PERIOD=100ms")

@@ -112,7 +112,7 @@ func TestStatisticsMatchKnativeEncoding(t *testing.T) {
 			t.Fatalf("got %q, want the pod name first", m.Body)
 		}
 		if body = m.Body[len(name):]; body == "" {
-			return errNotYet // only the name before the end of the first second
+			return errNotYet // before the end of the first second, only the name
 		}
 		return nil
 	})
@@ -257,8 +257,8 @@ func TestAutoscalerPortServesOnlyMetrics(t *testing.T) {
 	}
 }
 
-// Two requests are in progress for some seconds, one of them through the activator. The
-// averages over a full second are exactly 2 and 1.
+// Two requests run for several seconds, and one of them comes from the activator. The request
+// with K-Kubelet-Probe is not counted. The averages of a full second are exactly 2 and 1.
 func TestConcurrencyIsAveragedOverLastSecond(t *testing.T) {
 	p := newProxy(t)
 	p.start()

@@ -17,7 +17,7 @@ import (
 )
 
 // A streamer is a user container that serves event streams until the test simulates SIGTERM.
-// Then it ends the streams with its own message.
+// Then it ends the streams with its own final message.
 type streamer struct{ sigterm chan struct{} }
 
 func newStreamer() *streamer { return &streamer{make(chan struct{})} }
@@ -81,7 +81,8 @@ type stream struct {
 	end  func() (string, error)
 }
 
-// streamKinds opens streams that a drain does not wait for, by protocol.
+// streamKinds contains functions that open streams, by protocol. A drain does not wait for
+// these streams.
 var streamKinds = map[string]func(t *testing.T, p *proxy) stream{
 	"WebSocket": func(t *testing.T, p *proxy) stream {
 		ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
@@ -181,7 +182,7 @@ func (s stream) expectGoodbye(t *testing.T) {
 	}
 }
 
-// refused returns nil if new connections are refused.
+// refused returns nil if connections are refused.
 func (p *proxy) refused() error {
 	c, err := net.DialTimeout("tcp", p.addr(), time.Second)
 	if err == nil {

@@ -25,7 +25,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// The command why prints the reason why a pod is not ready.
+// The command "why" prints the reason why a pod is not ready.
 func TestWhyPrintsReason(t *testing.T) {
 	alongside(t)
 	const httpGet = `"httpGet":{"port":%d,"path":"/h"}`
@@ -195,8 +195,8 @@ func TestRequestLogHasLineForEachRequest(t *testing.T) {
 	})
 }
 
-// Responses of the sidecar have their exact size in all signals and are not marked as
-// truncated.
+// All signals contain the exact size of responses of the sidecar, and these responses are not
+// marked as truncated.
 func TestTelemetryHasSizeOfSidecarResponses(t *testing.T) {
 	p := newProxy(t)
 	p.start("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=0", "REVISION_TIMEOUT_SECONDS=1", "CONNECT_RETRY=1ms", "METRICS_NAMES=knative-head",
@@ -267,8 +267,8 @@ func collectSpans(t *testing.T) (url string, collected func() []*otlp.Span) {
 	}
 }
 
-// A traced request reaches the app with the client span as its parent, in both propagation
-// formats, and the spans form one trace.
+// The application receives a traced request with the client span as its parent in both
+// propagation formats, and all spans belong to one trace.
 func TestSpansHaveCorrectParents(t *testing.T) {
 	alongside(t)
 	const trace, parent = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -351,7 +351,7 @@ func silent(t *testing.T) string {
 }
 
 // docs/promises.md 3.5 and 3.9: telemetry that cannot be exported at shutdown is logged. The
-// exit code is 0, because all requests were served.
+// exit code is 0 because all requests were served.
 func TestUnavailableCollectorDoesNotFailExit(t *testing.T) {
 	alongside(t)
 	for name, collector := range map[string]func(*testing.T) string{
@@ -415,7 +415,7 @@ func TestMetricsWithForeignAddressAreDisabled(t *testing.T) {
 }
 
 // The process that reads the log may be killed, for example because a container runtime is out
-// of memory. Go would then end a process that writes to standard output.
+// of memory. By default, Go exits if a process writes to standard output in this case.
 func TestSidecarSurvivesEndOfLogReader(t *testing.T) {
 	p := newProxy(t)
 	p.sample()

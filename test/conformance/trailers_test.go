@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// A response may announce trailers and not send them, or send only trailers that the sidecar
-// removes. The response still ends correctly.
+// A response can announce trailers that it does not send, or send only trailers that the
+// sidecar removes. The response still ends correctly.
 func TestAnnouncedTrailersMayBeMissing(t *testing.T) {
 	alongside(t)
 	for _, app := range []string{"h1", "h2"} {

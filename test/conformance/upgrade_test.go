@@ -82,8 +82,8 @@ func TestSwitchingProtocolsRemovesForgedProxyStatus(t *testing.T) {
 	}
 }
 
-// Data in the same packet as an upgrade request or as its response with status 101 is
-// forwarded.
+// Data that arrives in the same packet as an upgrade request, or as the response with status
+// 101, is forwarded.
 func TestDataAfterUpgradeIsForwarded(t *testing.T) {
 	p := newProxy(t)
 	p.start()
@@ -112,7 +112,7 @@ func TestDataAfterUpgradeIsForwarded(t *testing.T) {
 	}
 }
 
-// When one side closes an upgraded connection, the connection of the other side ends.
+// If one side closes an upgraded connection, the other connection is also closed.
 func TestUpgradedConnectionEndReachesOtherSide(t *testing.T) {
 	p := newProxy(t)
 	p.start()
@@ -202,7 +202,7 @@ func TestResetOfUpgradedClientReachesApp(t *testing.T) {
 	}
 }
 
-// An upgraded connection holds its slot until it ends.
+// An upgraded connection uses a slot until it is closed.
 func TestUpgradedConnectionHoldsSlot(t *testing.T) {
 	p := newProxy(t)
 	p.start("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=0")

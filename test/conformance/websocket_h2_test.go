@@ -14,8 +14,8 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// WebSockets over HTTP/2 (RFC 8441), which the sidecar forwards to the app as WebSockets over
-// HTTP/1.1.
+// WebSockets over HTTP/2 (RFC 8441). The sidecar forwards them to the application as WebSockets
+// over HTTP/1.1.
 
 // openWebSocket sends an extended CONNECT with additional fields.
 func (p *h2Peer) openWebSocket(stream uint32, target string, more ...field) {

@@ -1,11 +1,11 @@
-// Command proxy replaces Linkerd's proxy, which is written in Rust. It accepts the connections
-// that Linkerd's iptables rules redirect to it and forwards each of them to its original
-// destination. It supports no TLS, HTTP or policies. It reads its addresses from the variables
-// that Linkerd's injector sets. Like the real proxy, it accepts no new connections after
-// SIGTERM and exits after its connections are closed.
+// Command proxy replaces Linkerd's proxy, which is written in Rust. The iptables rules of
+// Linkerd redirect connections to the proxy, and the proxy forwards each connection to its
+// original destination. It supports no TLS, HTTP or policies. It reads its addresses from the
+// variables that Linkerd's injector sets. After SIGTERM, it does not accept new connections,
+// and it exits when all connections are closed, like the real proxy.
 //
-// Under other names it is one of the two programs that the hooks of the injector run:
-// linkerd-await, which waits until the proxy is ready, and sleep.
+// If it has another name, it is one of the two programs that are used in the hooks of the
+// injector: linkerd-await, which waits until the proxy is ready, and sleep.
 package main
 
 import (
@@ -44,7 +44,7 @@ func main() {
 	}
 }
 
-// await waits until the proxy is ready, for at most the time in --timeout.
+// await waits until the proxy is ready or until --timeout expires.
 func await(args []string) error {
 	timeout := time.Minute
 	for _, arg := range args {
@@ -152,7 +152,7 @@ func (p *proxy) accept(l net.Listener, inbound bool) {
 func (p *proxy) forward(c *net.TCPConn, inbound bool) {
 	target, err := original(c)
 	if err != nil || target == c.LocalAddr().String() {
-		return // the connection was not redirected, so it has no other destination
+		return // the connection has no other destination, because it was not redirected
 	}
 	if inbound {
 		_, port, _ := net.SplitHostPort(target)
@@ -173,7 +173,7 @@ func (p *proxy) forward(c *net.TCPConn, inbound bool) {
 	both.Wait()
 }
 
-// pass copies data and the end of the data in one direction. After an error it resets both
+// pass copies data and the end of the data in one direction. If an error occurs, it resets both
 // connections.
 func pass(to, from *net.TCPConn) {
 	if _, err := io.Copy(to, from); err != nil {
