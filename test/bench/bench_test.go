@@ -85,7 +85,7 @@ func TestOpenLoopDoesNotWaitForResponses(t *testing.T) {
 	}
 }
 
-func TestLoopsReportOtherStatus(t *testing.T) {
+func TestLoopsReportUnexpectedStatus(t *testing.T) {
 	s := httptest.NewServer(http.NotFoundHandler())
 	defer s.Close()
 	address := s.Listener.Addr().String()
@@ -308,7 +308,7 @@ func TestNegativeAddedLatencyHasNoRatio(t *testing.T) {
 	}
 }
 
-func TestOnlyTextBetweenMarkersIsReplaced(t *testing.T) {
+func TestTableReplacesTextBetweenMarkers(t *testing.T) {
 	resultsBegin, resultsEnd := markers(resultsName)
 	idleBegin, idleEnd := markers("idle")
 	dir := t.TempDir()

@@ -77,7 +77,7 @@ func TestSeriesAreCounted(t *testing.T) {
 	}
 }
 
-func TestIdleRunWritesOnlyItsTable(t *testing.T) {
+func TestIdleRunKeepsOtherTables(t *testing.T) {
 	resultsBegin, resultsEnd := markers(resultsName)
 	idleBegin, idleEnd := markers("idle")
 	doc := filepath.Join(t.TempDir(), "performance.md")

@@ -88,7 +88,7 @@ func TestReadmeCommandsInjectAndUninject(t *testing.T) {
 // pods without a sidecar. If the user performs the two steps in the README, no request is lost
 // during the rollout or the change of the Service. The application waits before it exits, so
 // that no requests are lost without a sidecar.
-func TestReadmeTwoStepsLoseNoRequest(t *testing.T) {
+func TestREADMEStepsLoseNoRequests(t *testing.T) {
 	s := newSpace(t, "steps", restricted)
 	original := strings.NewReplacer("name: http, containerPort", "containerPort", "port: http}", "port: 8080}", "targetPort: http", "targetPort: 8080").Replace(
 		app{name: "shop", replicas: 2, more: `lifecycle: {preStop: {sleep: {seconds: 5}}}`}.manifest())
@@ -326,7 +326,7 @@ func TestOverlayHAInjectsDuringInjectorRollOut(t *testing.T) {
 	}
 }
 
-func TestNewPodsHaveNewImageAfterInjectorUpgrade(t *testing.T) {
+func TestInjectorUpgradeChangesImageOfNewPods(t *testing.T) {
 	webhook(t)
 	s := newSpace(t, "upgrade", restricted, wanted)
 	pods := newDryRuns(t, s)

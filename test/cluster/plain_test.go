@@ -303,7 +303,7 @@ func (s *space) kill(pod object, container string) {
 	}
 }
 
-func TestOutOfMemorySidecarLosesNoRequest(t *testing.T) {
+func TestMemoryLimitOfSidecarLosesNoRequests(t *testing.T) {
 	t.Parallel()
 	webhook(t)
 	s := newSpace(t, "oom", restricted, wanted)

@@ -139,7 +139,7 @@ var hordes = []struct {
 	{"that send TLS garbage", true, 2000, 24 << 10, sends("GET / HTTP/1.1\r\nHost: a.test\r\n\r\n"), false, 1},
 }
 
-func TestManySilentConnectionsStayWithinLimits(t *testing.T) {
+func TestManyIdleConnectionsStayWithinLimits(t *testing.T) {
 	const headTime = 2 * time.Second
 	v := newVictim(t, 0, "both", "HEADER_TIMEOUT="+headTime.String())
 	for _, row := range hordes {
@@ -274,7 +274,7 @@ func stall(t *testing.T, p *proxy, protocol string, window uint32) {
 
 // If a client does not read its response, its slot is released after SEND_TIMEOUT or another
 // timeout.
-func TestClientThatDoesNotReadLosesItsSlot(t *testing.T) {
+func TestSlotIsReleasedIfClientDoesNotRead(t *testing.T) {
 	alongside(t)
 	for name, ask := range stallers {
 		for _, setting := range []string{"SEND_TIMEOUT=400ms", "REVISION_TIMEOUT_SECONDS=400ms"} {

@@ -269,7 +269,7 @@ func (h *slotHolder) check() error {
 }
 
 // The timeouts also run while the sidecar retries to connect to the app.
-func TestTimeoutWhileConnectingReturns504(t *testing.T) {
+func TestTimeoutDuringConnectReturns504(t *testing.T) {
 	alongside(t)
 	for _, c := range []clock{requestClock, startClock, idleClock} {
 		t.Run(c.name, func(t *testing.T) {
@@ -292,7 +292,7 @@ func TestTimeoutWhileConnectingReturns504(t *testing.T) {
 
 // After the first byte the sidecar resets the response so that the client detects the error.
 // The idle timeout expires during a silent response, the request timeout during an active one.
-func TestTimeoutDuringResponseResetsIt(t *testing.T) {
+func TestTimeoutDuringResponseAbortsResponse(t *testing.T) {
 	alongside(t)
 	for _, c := range []clock{requestClock, idleClock} {
 		t.Run(c.name, func(t *testing.T) {

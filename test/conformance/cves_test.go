@@ -107,7 +107,7 @@ func TestConnectEndsConnection(t *testing.T) {
 }
 
 // CVE-2025-4366. The sidecar does not parse the rest of an unread body as a request.
-func TestUnreadBodyIsNotTheNextRequest(t *testing.T) {
+func TestUnreadBodyIsNotParsedAsRequest(t *testing.T) {
 	p := newProxy(t)
 	paths := make(chan string, 100)
 	p.appSpeaking(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -137,7 +137,7 @@ func testFleet(t *testing.T, protocol string, files, n int) {
 	}
 }
 
-func TestFewFilesServeManyConnections(t *testing.T) {
+func TestLowFileLimitServesManyConnections(t *testing.T) {
 	for _, protocol := range []string{"h1", "tls", "h2c", "tls-h2"} {
 		t.Run(protocol, func(t *testing.T) { testFleet(t, protocol, 1024, 1500) })
 	}
@@ -146,7 +146,7 @@ func TestFewFilesServeManyConnections(t *testing.T) {
 
 // Connections with requests in flight use all descriptors for clients. Idle connections are
 // closed, active connections are not closed, and new connections wait.
-func TestFewFilesCloseIdleConnections(t *testing.T) {
+func TestLowFileLimitClosesIdleConnections(t *testing.T) {
 	p := newProxy(t)
 	h := p.holder()
 	h.free("/")
@@ -189,7 +189,7 @@ func (p *proxy) hasMetric(line string) error {
 
 // The number of requests on one HTTP/2 connection can exceed the number of connections to the
 // user container.
-func TestFewFilesQueueHTTP2Requests(t *testing.T) {
+func TestLowFileLimitQueuesHTTP2Requests(t *testing.T) {
 	p := newProxy(t)
 	h := &holder{gates: map[string]chan struct{}{}}
 	p.appSpeaking(h, "h1")
@@ -231,7 +231,7 @@ func (p *proxy) setFiles(soft int) {
 	}
 }
 
-func TestOutOfDescriptorsReturnsLocal(t *testing.T) {
+func TestMissingDescriptorsReturnLocalError(t *testing.T) {
 	p := newProxy(t)
 	p.sample()
 	p.startWithFiles(256, "CONNECT_RETRY=50ms")
@@ -267,7 +267,7 @@ func TestOutOfDescriptorsReturnsLocal(t *testing.T) {
 	}
 }
 
-func TestOutOfPortsReturnsLocal(t *testing.T) {
+func TestMissingPortsReturnLocalError(t *testing.T) {
 	if !inNamespace(t, "ip link set lo up; echo 40000 40015 > /proc/sys/net/ipv4/ip_local_port_range") {
 		return
 	}

@@ -199,7 +199,7 @@ func TestGRPCCancelReachesApp(t *testing.T) {
 
 // docs/promises.md 3.2: responses of the sidecar to gRPC requests have a grpc-status and never
 // only an HTTP status.
-func TestGRPCErrorsHaveGRPCStatus(t *testing.T) {
+func TestErrorsForGRPCHaveGRPCStatus(t *testing.T) {
 	p := newProxy(t)
 	p.start("CONNECT_RETRY=20ms", "CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=0", "REVISION_TIMEOUT_SECONDS=2")
 	c := p.grpcClient()

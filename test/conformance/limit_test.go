@@ -173,7 +173,7 @@ func TestQueueDepthDefaultsToTenTimesConcurrency(t *testing.T) {
 	}
 }
 
-func TestQueueIsFirstInFirstOut(t *testing.T) {
+func TestQueuedRequestsKeepOrder(t *testing.T) {
 	const waiters = 10
 	p := newProxy(t)
 	p.start("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=100")

@@ -642,7 +642,7 @@ func checkOurs(t *testing.T, p *proxy, m *message, status int, kind, word string
 	}
 }
 
-func TestAppDownReturns502(t *testing.T) {
+func TestUnavailableAppReturns502(t *testing.T) {
 	p := newProxy(t)
 	p.start("CONNECT_RETRY=50ms")
 	c := dial(t, p.addr())

@@ -26,7 +26,7 @@ import (
 )
 
 // The command "why" prints the reason why a pod is not ready.
-func TestWhyPrintsReason(t *testing.T) {
+func TestWhyCommandPrintsReason(t *testing.T) {
 	alongside(t)
 	const httpGet = `"httpGet":{"port":%d,"path":"/h"}`
 	for name, v := range map[string]struct {
@@ -86,7 +86,7 @@ func TestWhyPrintsReason(t *testing.T) {
 	}
 }
 
-func TestWhyOfReadyPodExitsWithZero(t *testing.T) {
+func TestWhyCommandReturnsZeroWhenReady(t *testing.T) {
 	p := newProxy(t)
 	p.sample()
 	p.start(fmt.Sprintf(`SERVING_READINESS_PROBE={"tcpSocket":{"port":%d}}`, p.port.user))
@@ -95,7 +95,7 @@ func TestWhyOfReadyPodExitsWithZero(t *testing.T) {
 	}
 }
 
-func TestWhyWithoutSidecarFails(t *testing.T) {
+func TestWhyCommandWithoutSidecarReturnsError(t *testing.T) {
 	p := newProxy(t)
 	if out, code := command(t, p.environment(), "why"); code != 1 || !strings.Contains(out, "no sidecar answers") {
 		t.Errorf("got code %d and %q, want 1 and an error", code, out)

@@ -52,7 +52,7 @@ func TestResetConnectionsDoNotEndPeers(t *testing.T) {
 	}
 }
 
-func TestSelectionWithoutMatchIsAnError(t *testing.T) {
+func TestSelectionWithoutMatchReturnsError(t *testing.T) {
 	for _, selection := range []string{"no such row", "no such row|unary", "unary|no such (row|one)", "unary|[|]"} {
 		s := &settings{rows: regexp.MustCompile(selection)}
 		if got, err := s.selected(rows()); err == nil {
@@ -67,7 +67,7 @@ func TestSelectionWithoutMatchIsAnError(t *testing.T) {
 	}
 }
 
-func TestInvalidArgumentIsAnError(t *testing.T) {
+func TestInvalidArgumentReturnsError(t *testing.T) {
 	for _, args := range [][]string{{"-variants", "squid"}, {"-seconds", "-1"}, {"-set", "CONTAINER_CONCURRENCY"}, {"row"}} {
 		if _, err := readSettings(args); err == nil {
 			t.Errorf("%s: got no error, want one", args)
@@ -104,7 +104,7 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-func TestVerdictMentionsManyConnections(t *testing.T) {
+func TestVerdictContainsConnectionCount(t *testing.T) {
 	l := line{outcomes: map[variant]*outcome{direct: {connections: 8}, sidecar: {connections: 33}, haproxy: {connections: 2}}}
 	if got := l.verdict(); got != crowded || l.failed() {
 		t.Errorf("got %s, want %s", got, crowded)

@@ -38,7 +38,7 @@ func moduleRows(t *testing.T, name string) map[string]string {
 	return rows
 }
 
-func TestEachDependencyHasRow(t *testing.T) {
+func TestDocumentContainsEachDependency(t *testing.T) {
 	direct, indirect, linked := moduleRows(t, "direct"), moduleRows(t, "indirect"), map[string]bool{}
 	for _, module := range sidecarPackages(t) {
 		linked[module] = true

@@ -160,7 +160,7 @@ func TestTestsInDocumentsExist(t *testing.T) {
 // vulnerability matches a row of a table in docs/cves.md.
 var vulnerability = regexp.MustCompile(`(?m)^\| .*\|$`)
 
-func TestEachVulnerabilityHasTest(t *testing.T) {
+func TestVulnerabilitiesHaveTests(t *testing.T) {
 	rows := 0
 	for _, row := range vulnerability.FindAllString(documents(t)[filepath.Join(root, "docs", "cves.md")], -1) {
 		if strings.HasSuffix(row, "| test |") { // the header of a table

@@ -13,7 +13,7 @@ import (
 
 // A package variable is an error, or a table that is not modified. The linter gochecknoglobals does
 // not allow tables.
-func TestPackagesHaveNoState(t *testing.T) {
+func TestPackagesHaveNoMutableVariables(t *testing.T) {
 	for _, r := range plan {
 		if !strings.HasPrefix(r.path, "pkg/") && !strings.HasPrefix(r.path, "cmd/") {
 			continue

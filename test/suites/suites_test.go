@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-func TestSelectionWithoutMatchIsAnError(t *testing.T) {
+func TestSelectionWithoutMatchReturnsError(t *testing.T) {
 	for _, quick := range []bool{false, true} {
 		s := &settings{names: regexp.MustCompile("no such suite"), quick: quick}
 		if got, err := s.selected(suites()); err == nil {
@@ -31,7 +31,7 @@ func TestWriteRequiresAllSuites(t *testing.T) {
 	}
 }
 
-func TestSuiteWithoutCasesIsAnError(t *testing.T) {
+func TestSuiteWithoutCasesReturnsError(t *testing.T) {
 	u := &suite{name: "empty", variants: []variant{direct}, run: func(context.Context, *environment, variant) (*result, error) {
 		return &result{}, nil
 	}}
@@ -179,7 +179,7 @@ func TestServerRequestIsPlain(t *testing.T) {
 	}
 }
 
-func TestClientRequestGetsTheAddressOfTheProxy(t *testing.T) {
+func TestClientRequestContainsProxyAddress(t *testing.T) {
 	const server = "127.0.0.1:5001"
 	s := &proxySet{certificate: []byte("ours"), all: map[string]*proxy{server: {plain: "127.0.0.1:20001", tls: "127.0.0.1:20002"}}}
 	rest := appendBytes(nil, 1, []byte("name of the case"))
@@ -228,7 +228,7 @@ func TestNumberOfProxiesIsBounded(t *testing.T) {
 	}
 }
 
-func TestMessagesHaveALengthPrefix(t *testing.T) {
+func TestMessagesHaveLengthPrefix(t *testing.T) {
 	var b bytes.Buffer
 	for _, message := range []string{"one", ""} {
 		if err := writeMessage(&b, []byte(message)); err != nil {
@@ -286,7 +286,7 @@ func TestTranscriptDescribesFrames(t *testing.T) {
 	}
 }
 
-func TestInflateKeepsTheContext(t *testing.T) {
+func TestInflateKeepsContext(t *testing.T) {
 	compress := deflater()
 	first, second := compress(content(300)), compress(content(300))
 	p := &peer{context: true}
@@ -302,7 +302,7 @@ func TestInflateKeepsTheContext(t *testing.T) {
 	}
 }
 
-func TestPortsOfARunAreDifferent(t *testing.T) {
+func TestRunUsesDifferentPorts(t *testing.T) {
 	dir := t.TempDir()
 	seen := map[string]bool{}
 	for range 3 {

@@ -129,7 +129,7 @@ func TestGRPCHealthReturnsReadiness(t *testing.T) {
 	}
 }
 
-func TestCountersIgnoreTheirOwnRequests(t *testing.T) {
+func TestCountersDoNotCountOwnRequests(t *testing.T) {
 	a := New()
 	s := httptest.NewServer(a)
 	defer s.Close()

@@ -57,7 +57,7 @@ func TestAppServesPathsOfEachRow(t *testing.T) {
 	}
 }
 
-func TestRejectionsHaveStatusOfRow(t *testing.T) {
+func TestRejectionReturnsStatusOfRow(t *testing.T) {
 	a := app{workers: 4, took: time.Millisecond, reject: 1, status: 429}
 	server := httptest.NewServer(a.handler())
 	defer server.Close()
@@ -86,7 +86,7 @@ func TestDocumentKeepsLinesOfOtherRows(t *testing.T) {
 	}
 }
 
-func TestDocumentWithoutMarksIsRejected(t *testing.T) {
+func TestDocumentWithoutMarkersReturnsError(t *testing.T) {
 	page := filepath.Join(t.TempDir(), "page.md")
 	if err := os.WriteFile(page, []byte("a\n"), 0o600); err != nil {
 		t.Fatal(err)

@@ -63,7 +63,7 @@ func TestAdaptiveLimitMeetsCriteriaInEachRow(t *testing.T) {
 	}
 }
 
-func TestBestLimitHasFewErrors(t *testing.T) {
+func TestBestLimitExcludesErrors(t *testing.T) {
 	for name, c := range map[string]struct {
 		all  []Measurement
 		want int

@@ -139,7 +139,7 @@ func TestFastErrorsDoNotRaiseLimit(t *testing.T) {
 	}
 }
 
-func TestFirstLimitWithRejectionsIsLowered(t *testing.T) {
+func TestRejectionsReduceFirstLimit(t *testing.T) {
 	l := adapt.New(adapt.Settings{Max: Ceiling, Start: Ceiling})
 	r := Run{App: rejecting(after(0, 13, 13))(), Load: Load{Clients: 60}, For: 60 * time.Second, From: Settled, Seed: 2}
 	got, points := follow(&r, l)
@@ -172,7 +172,7 @@ func TestLimitOfSerialApplicationIsOne(t *testing.T) {
 	}
 }
 
-func TestSameSeedReturnsSameResult(t *testing.T) {
+func TestSimulationIsDeterministic(t *testing.T) {
 	c := Cases()[0]
 	c.For = Settled + 5*time.Second
 	first, _ := c.Adaptive(Requests, 7)

@@ -100,7 +100,7 @@ func TestBuildTagsSelectTestFiles(t *testing.T) {
 	}
 }
 
-func TestFlagsSelectTheirKindOfFunctions(t *testing.T) {
+func TestFlagSelectsKindOfFunction(t *testing.T) {
 	all := []string{"TestA", "Testify", "FuzzB", "BenchmarkC", "ExampleD", "helper"}
 	for flag, want := range map[string][]string{
 		"run":   {"TestA", "FuzzB", "ExampleD"},
