@@ -297,7 +297,7 @@ func (r *Results) describe() string {
 	m := &r.Machine
 	kind := ""
 	if r.Settings.Quick {
-		kind = " This was a quick run, so the numbers are noise."
+		kind = " The numbers are not reliable, because this was a quick run."
 	}
 	return fmt.Sprintf("%s, commit %s: %d rounds of %d s for each load, %s.%s\n%s, %d CPUs, %.0f GB, %s, Linux %s, load average before the start %s.\nKnative %s, HAProxy %s, nginx %s, wrk %s, h2load %s.",
 		r.Time.Format("2006-01-02"), m.Commit, r.Settings.Rounds, r.Settings.Seconds, m.Go, kind,

@@ -1,5 +1,5 @@
-// Sends the file body by HTTP/2 and prints the answer: node.js URL FOLDER, where FOLDER
-// holds body and tls.crt.
+// Sends the file body over HTTP/2 and prints the response. Usage: node.js URL FOLDER, where
+// FOLDER contains body and tls.crt.
 const fs = require('fs');
 const http2 = require('http2');
 

@@ -150,7 +150,7 @@ func routeTagBecomesLabel(t *testing.T, r *Release) {
 			}
 		}
 		return tags == mostTags && (got["TAGGED"] || got["kn:tagged"])
-	}, fmt.Sprintf("metrics have %d tags and one value for other tags", mostTags))
+	}, fmt.Sprintf("the metrics contain %d tags and one value for all other tags", mostTags))
 }
 
 var routeTag = regexp.MustCompile(`(?m)^(?:revision_request_count|http_server_request_duration_seconds_count)\{[^}]*route_tag="([^"]*)"`)
