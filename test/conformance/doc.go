@@ -15,7 +15,7 @@
 // A test has a client, a sidecar and a user container, connected by real sockets. Misbehaving
 // clients and user containers are raw connections whose bytes the test chooses.
 //
-// A vector is a block in a text file below testdata: a sentence after "==", then lines. Lines
+// A vector is a block in a text file below testdata: a title after "==", then lines. Lines
 // that start with # are comments. In all lines, \r, \n, \t, \0, \\ and \xHH are bytes, and
 // \{N*TEXT} repeats TEXT N times.
 //
