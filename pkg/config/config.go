@@ -41,7 +41,7 @@ type Config struct {
 	Traffic   `section:"Traffic"`
 	Ending    `section:"Shutdown" note:"See [shutdown](shutdown.md). The grace period of the pod must be longer than the deadline."`
 	Limits    `section:"Limits"`
-	TLS       `section:"TLS" note:"TLS is served if the directory contains 'tls.crt' and 'tls.key'. See [TLS](tls.md)."`
+	TLS       `section:"TLS" note:"TLS is served if the directory contains 'tls.crt' and 'tls.key'. Cipher suites and key exchanges that are not set are those of Go. See [TLS](tls.md)."`
 	Logging   `section:"Logging" note:"If a value is invalid, the logger uses its defaults and logs a warning. If the output is not read, lines are dropped and counted."`
 	Signals   `section:"Metrics and request log" note:"If a value is invalid, the default is used with a warning." soft:"true"`
 	Telemetry `section:"Telemetry" note:"If a value is invalid, the default is used with a warning. See [metrics](metrics.md), [request log](request-log.md) and [tracing](tracing.md)." soft:"true"`
@@ -149,7 +149,7 @@ type Logging struct {
 
 // Signals are metrics and request log by our own settings.
 type Signals struct {
-	MetricsNames         Choice[string] `envconfig:"METRICS_NAMES" derived:"on Knative what the control plane asks for, elsewhere 'default'" oneof:"default,knative-1.18,knative-head,all,off" desc:"Names of the [metrics](metrics.md)."`
+	MetricsNames         Choice[string] `envconfig:"METRICS_NAMES" derived:"on Knative what the control plane asks for, elsewhere 'default'" oneof:"default,knative-1.18,knative-head,all,off" desc:"Set of the [metrics](metrics.md) that are served."`
 	MergePort            Number[int]    `envconfig:"METRICS_MERGE_PORT" default:"0" min:"0" max:"65535" desc:"Port of the metrics of the application, which are then part of each scrape of the sidecar. 0 is off."`
 	MergePath            Text           `envconfig:"METRICS_MERGE_PATH" default:"/metrics" desc:"Path of the metrics of the application."`
 	WantRequestLog       Bool           `envconfig:"REQUEST_LOG" default:"false" desc:"Whether each request is logged as a JSON line on standard output ([request log](request-log.md))."`
