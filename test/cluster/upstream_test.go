@@ -318,28 +318,28 @@ func casesOf(name string, results map[string]upstreamResult) []string {
 	return all
 }
 
-// upstreamSummary returns the results in Markdown: the tests that pass for each package, a table of the tests and
-// cases that do not pass, and the number of the tests that are not run for each subject.
+// upstreamSummary returns the results in Markdown: the number of tests for each package and result, the tests and cases
+// that do not pass, and the number of the tests that are not run for each subject.
 func upstreamSummary(version string, results map[string]upstreamResult) string {
-	passing := map[string][]string{} // by package
-	count := map[string]int{}
+	count := map[string]map[string]int{} // by package and status
+	for _, p := range upstreamPackages {
+		count[p] = map[string]int{}
+	}
 	var deviations strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(results)) {
 		p, test, _ := strings.Cut(name, ".")
 		d, known := upstreamDeviations[name]
 		if known {
-			count[d.status]++
+			count[p][d.status]++
 			fmt.Fprintf(&deviations, "| %s | `%s` | %s: %s |\n", p, test, d.status, d.why)
-		}
-		if !known && !strings.Contains(test, "/") && results[name].status == "pass" {
-			count[passed]++
-			passing[p] = append(passing[p], test)
+		} else if !strings.Contains(test, "/") && results[name].status == "pass" {
+			count[p][passed]++
 		}
 	}
-	text := fmt.Sprintf("Knative Serving %s: %d tests passed, %d failed by design, %d cannot run here.\n\n",
-		version, count[passed], count[byDesign], count[cannotRun])
+	text := fmt.Sprintf("Knative Serving %s\n\n| package | %s | %s | %s |\n|---|---|---|---|\n",
+		version, passed, byDesign, cannotRun)
 	for _, p := range upstreamPackages {
-		text += wrapped("* **"+p+"**:", passing[p])
+		text += fmt.Sprintf("| %s | %d | %d | %d |\n", p, count[p][passed], count[p][byDesign], count[p][cannotRun])
 	}
 	text += "\n| package | test or case | result |\n|---|---|---|\n" + deviations.String() +
 		"\nThe other tests of these packages are not run ([list](../test/cluster/upstream_test.go)):\n\n"
@@ -347,21 +347,4 @@ func upstreamSummary(version string, results map[string]upstreamResult) string {
 		text += fmt.Sprintf("* **%s**: %d tests\n", subject, len(upstreamOther[subject]))
 	}
 	return text
-}
-
-// wrapped is an item of a list that begins with line, in lines of at most 120 characters.
-func wrapped(line string, names []string) string {
-	var b strings.Builder
-	for i, name := range names {
-		word := " `" + name + "`"
-		if i < len(names)-1 {
-			word += ","
-		}
-		if len(line)+len(word) > 120 {
-			b.WriteString(line + "\n")
-			line = " "
-		}
-		line += word
-	}
-	return b.String() + line + "\n"
 }
