@@ -42,7 +42,7 @@ run: ## Start a sample app and the sidecar in front of it, and say what to try.
 	@$(GO_BUILD) -o bin/ ./cmd/queue-proxy ./test/app
 	@hack/run
 
-# Where to, and what: a release builds for other systems into folders of its own.
+# The directory and the programs. A release uses a directory for each platform and one for the manual pages.
 OUT      ?= bin/
 PROGRAMS ?= ./cmd/...
 
@@ -51,8 +51,8 @@ build: ## Build every program of cmd/ into bin/, static.
 	$(GO_BUILD) -o $(OUT) $(PROGRAMS)
 
 man: build ## Write the manual pages of the injector and the kubectl plugin into bin/man.
-	@rm -rf bin/man
-	for program in injector kubectl-queue_proxy; do SOURCE_DATE_EPOCH=$(EPOCH) bin/$$program man bin/man || exit 1; done
+	@rm -rf $(OUT)man
+	for program in injector kubectl-queue_proxy; do SOURCE_DATE_EPOCH=$(EPOCH) $(OUT)$$program man $(OUT)man || exit 1; done
 
 # The timeout for the tests of a package. It is large because it is only for a test that hangs.
 TEST_TIMEOUT := 15m
@@ -207,7 +207,8 @@ check: ## Check format, vet, go.mod, the rules of the tree, documents and lint.
 	$(GO) vet ./...
 	$(GO) vet -tags e2e,load,soak,cluster,clusterfull ./...
 	GOARCH=386 CGO_ENABLED=0 $(GO) vet ./pkg/... ./cmd/... ./test/conformance
-	GOARCH=arm GOARM=7 CGO_ENABLED=0 $(GO) build -o /dev/null ./cmd/...
+	GOARCH=arm GOARM=7 CGO_ENABLED=0 $(GO) build -o /dev/null ./cmd/queue-proxy
+	GOOS=windows CGO_ENABLED=0 $(GO) build -o /dev/null ./cmd/injector ./cmd/kubectl-queue_proxy
 	$(GO) mod tidy -diff
 	$(GO) test -count=1 ./test/rules/...
 	@$(MAKE) --no-print-directory lint

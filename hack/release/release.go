@@ -100,7 +100,11 @@ func (r *release) buildAgain() error {
 
 // packPrograms puts each program, what it is made of, its manual and the licence into an archive.
 func (r *release) packPrograms() error {
-	if _, err := output(exec.Command("make", "--no-print-directory", "-C", r.root, "man", "VERSION="+r.version, "COMMIT="+r.commit)); err != nil {
+	cmd, err := r.makeManuals()
+	if err != nil {
+		return err
+	}
+	if _, err := output(cmd); err != nil {
 		return err
 	}
 	licence, err := os.ReadFile(filepath.Join(r.root, "LICENSE"))
@@ -121,6 +125,17 @@ func (r *release) packPrograms() error {
 	return nil
 }
 
+// manuals is the directory for the manual pages and the programs that print them. It is not bin,
+// because the programs in bin have another version.
+func (r *release) manuals() string { return filepath.Join(r.out, "manual") }
+
+// makeManuals returns the command that writes the manual pages to the subdirectory man of manuals.
+func (r *release) makeManuals() (*exec.Cmd, error) {
+	out, err := filepath.Abs(r.manuals())
+	return exec.Command("make", "--no-print-directory", "-C", r.root, "man", "OUT="+out+"/", "VERSION="+r.version, "COMMIT="+r.commit), err
+}
+
+// packProgram writes the archive of a program for a platform.
 func (r *release) packProgram(p platform, program string, licence []byte) error {
 	path := filepath.Join(r.folder(p), p.file(program))
 	text, err := os.ReadFile(path)
@@ -135,7 +150,7 @@ func (r *release) packProgram(p platform, program string, licence []byte) error 
 		return err
 	}
 	entries := []entry{{"LICENSE", 0o644, licence}, {p.file(program), 0o755, text}, {program + ".cdx.json", 0o644, document}}
-	pages, err := manual(filepath.Join(r.root, "bin/man"), program)
+	pages, err := manual(filepath.Join(r.manuals(), "man"), program)
 	if err != nil {
 		return err
 	}

@@ -182,6 +182,24 @@ func TestAProgramsManualHasItsPagesAndNoOthers(t *testing.T) {
 	}
 }
 
+// A dry run must not overwrite the programs in bin, because they have a different version.
+func TestManualPagesDoNotOverwritePrograms(t *testing.T) {
+	r := &release{root: root, out: t.TempDir(), version: "v1.2.3", commit: "c"}
+	cmd, err := r.makeManuals()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Args = append(cmd.Args, "--dry-run")
+	got, err := output(cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got = bytes.ReplaceAll(got, []byte(r.out), []byte("OUT"))
+	if !bytes.Contains(got, []byte("-o OUT/manual/ ")) || bytes.Contains(got, []byte("bin/")) {
+		t.Errorf("got the commands\n%s\nwant no file of bin", got)
+	}
+}
+
 func TestSha256sumReadsTheChecksums(t *testing.T) {
 	r := &release{out: t.TempDir(), stdout: io.Discard}
 	folder := filepath.Join(r.out, "assets")

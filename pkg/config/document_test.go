@@ -149,6 +149,18 @@ func TestDerivedSettingsSaySo(t *testing.T) {
 	}
 }
 
+// shortAllowed shortens the descriptions of allowed values. The guide explains them before the tables.
+var shortAllowed = strings.NewReplacer(
+	"a duration such as 30s or 250ms", "duration",
+	"whole seconds, or", "seconds or",
+	"whole milliseconds, or", "milliseconds or",
+	"a whole number, ", "",
+	"true or false", "boolean",
+	"a comma list", "list",
+	"a port, ", "",
+)
+
+// markdown returns the tables of the settings.
 func markdown() string {
 	var b strings.Builder
 	for _, s := range new(Config).sections() {
@@ -156,24 +168,32 @@ func markdown() string {
 		if s.note != "" {
 			fmt.Fprintf(&b, "%s\n\n", code(s.note, "`"))
 		}
-		b.WriteString("| variable | default | allowed | meaning |\n|---|---|---|---|\n")
+		if s.fields[0].setting == nil {
+			b.WriteString("| variable | meaning |\n|---|---|\n")
+		} else {
+			b.WriteString("| variable | default | allowed | meaning |\n|---|---|---|---|\n")
+		}
 		for _, f := range s.fields {
-			def, allowed := "", ""
+			fmt.Fprintf(&b, "| `%s` |", strings.Join(f.names(), "`, else `"))
 			if f.setting != nil {
-				def, allowed = "unset", f.allowed()
+				fmt.Fprintf(&b, " %s | %s |", defaultText(f), shortAllowed.Replace(f.allowed()))
 			}
-			if text := f.tag.Get("default"); text != "" {
-				def = "`" + text + "`"
-			}
-			if text := f.tag.Get("derived"); text != "" {
-				def = code(text, "`")
-			}
-			name := "`" + strings.Join(f.names(), "`, else `") + "`"
-			fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", name, def, allowed, code(f.tag.Get("desc"), "`"))
+			fmt.Fprintf(&b, " %s |\n", code(f.tag.Get("desc"), "`"))
 		}
 	}
 	b.WriteString("\n")
 	return b.String()
+}
+
+// defaultText returns the default of a setting in Markdown.
+func defaultText(f *field) string {
+	if text := f.tag.Get("derived"); text != "" {
+		return code(text, "`")
+	}
+	if text := f.tag.Get("default"); text != "" {
+		return "`" + text + "`"
+	}
+	return "unset"
 }
 
 func exampleText() string {

@@ -350,6 +350,17 @@ func TestTableReplacesTextBetweenMarkers(t *testing.T) {
 	}
 }
 
+func TestPrintedSectionIsNotInDocument(t *testing.T) {
+	const title = "Requests per second"
+	if text := string(markdown(some(), "performance.svg")); strings.Contains(text, title) {
+		t.Errorf("got the section %q in the document, want it only in the output", title)
+	}
+	var b bytes.Buffer
+	if printTable(&b, some()); !strings.Contains(b.String(), title) {
+		t.Errorf("got no section %q in the output, want it", title)
+	}
+}
+
 func TestDocumentHasMarkers(t *testing.T) {
 	text, err := os.ReadFile("../../docs/performance.md")
 	if err != nil {

@@ -13,7 +13,7 @@
 //	bench -from results.json        write the report of an earlier run
 //
 // The program runs in its own network namespace, which requires root. It prints the tables and writes
-// bin/bench/results.json. A complete run writes all tables in docs/performance.md and the plot docs/performance.svg. If
+// bin/bench/results.json. A complete run writes the tables in docs/performance.md and the plot docs/performance.svg. If
 // only the group idle is selected, the program writes only the table of idle pods. A quick run does not write to docs. If
 // a measurement fails, for example because a response has another status than 200, the report contains the error and the
 // exit status is 1.

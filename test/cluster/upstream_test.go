@@ -68,19 +68,19 @@ var upstreamDeviations = map[string]deviation{
 
 // upstreamOther lists the tests that are not run, by the subject that they test.
 var upstreamOther = map[string][]string{
-	"the autoscaler": {
+	"autoscaler": {
 		"e2e.TestAutoscaleUpDownUp", "e2e.TestAutoscaleUpCountPods", "e2e.TestRPSBasedAutoscaleUpCountPods", "e2e.TestAutoscaleSustaining",
 		"e2e.TestTargetBurstCapacity", "e2e.TestTargetBurstCapacityMinusOne", "e2e.TestTargetBurstCapacityZero", "e2e.TestFastScaleToZero",
 		"e2e.TestActivationScale", "e2e.TestInitScalePositive", "e2e.TestMinScaleTransition", "e2e.TestMinScale", "e2e.TestMinScaleAnnotationChange",
 	},
-	"Routes and the ingress": {
+	"routes and the ingress": {
 		"e2e.TestEgressTraffic", "e2e.TestMultipleNamespace", "e2e.TestConflictingRouteService", "e2e.TestGradualRollout", "e2e.TestRollbackBYOName",
 		"e2e.TestRoutesNotReady", "e2e.TestRouteVisibilityChanges", "e2e.TestServiceToServiceCall", "e2e.TestSvcToSvcViaActivator", "e2e.TestCallToPublicService",
 		"e2e.TestSubrouteLocalSTS", "e2e.TestSubrouteVisibilityPublicToPrivate", "e2e.TestSubrouteVisibilityPrivateToPublic",
 		"conformance/api/v1.TestBlueGreenRoute", "conformance/api/v1.TestRouteGetAndList", "conformance/api/v1.TestRouteCreation",
 		"conformance/api/v1.TestServiceWithTrafficSplit",
 	},
-	"the objects of the API": {
+	"objects of the API": {
 		"e2e.TestEmptyDir", "e2e.TestImagePullError", "e2e.TestPodScheduleError", "e2e.TestResourceQuotaError", "e2e.TestServiceDryRunValidationWithInvalidPodSpec",
 		"conformance/api/v1.TestConfigurationGetAndList", "conformance/api/v1.TestUpdateConfigurationMetadata", "conformance/api/v1.TestContainerErrorMsg",
 		"conformance/api/v1.TestContainerExitingMsg",
@@ -113,7 +113,7 @@ func TestFullKnativeTestsPass(t *testing.T) {
 		t.Fatal("got no tests to run, want some")
 	}
 	compareUpstream(t, results)
-	text := upstreamTable(moduleVersion(t, upstreamModule, "knative.dev/serving"), results)
+	text := upstreamSummary(moduleVersion(t, upstreamModule, "knative.dev/serving"), results)
 	fmt.Printf("\n%s\n", text)
 	if *update && !t.Failed() && *upstreamOnly == "" && *upstreamQueue == sidecarImage {
 		if err := writeBetween("../../docs/knative.md", "upstream", text); err != nil {
@@ -316,59 +316,33 @@ func casesOf(name string, results map[string]upstreamResult) []string {
 	return all
 }
 
-// upstreamTable returns the results as a Markdown table.
-func upstreamTable(version string, results map[string]upstreamResult) string {
-	var rows strings.Builder
-	count := map[string]int{}
-	row := func(name string) string {
-		d, known := upstreamDeviations[name]
-		if !known {
-			d.status = passed
-		}
-		count[d.status]++
-		return strings.TrimSuffix(d.status+": "+d.why, ": ")
+// upstreamSummary returns the results in Markdown: the number of tests for each package and result, the tests and cases
+// that do not pass, and the number of the tests that are not run for each subject.
+func upstreamSummary(version string, results map[string]upstreamResult) string {
+	count := map[string]map[string]int{} // by package and status
+	for _, p := range upstreamPackages {
+		count[p] = map[string]int{}
 	}
+	var deviations strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(results)) {
 		p, test, _ := strings.Cut(name, ".")
-		if strings.Contains(test, "/") {
-			continue
-		}
-		cases := casesOf(name, results)
-		failing := slices.DeleteFunc(slices.Clone(cases), func(c string) bool { _, known := upstreamDeviations[c]; return !known })
-		if len(failing) == 0 {
-			fmt.Fprintf(&rows, "| %s | `%s` | %s |\n", p, test, row(name))
-			continue
-		}
-		if results[name].status == "pass" { // a skipped case does not fail its test
-			count[passed]++
-		}
-		fmt.Fprintf(&rows, "| %s | `%s` | passed, but for |\n", p, test)
-		for _, c := range failing {
-			fmt.Fprintf(&rows, "| | `%s` | %s |\n", strings.TrimPrefix(c, name), row(c))
+		d, known := upstreamDeviations[name]
+		if known {
+			count[p][d.status]++
+			fmt.Fprintf(&deviations, "| %s | `%s` | %s: %s |\n", p, test, d.status, d.why)
+		} else if !strings.Contains(test, "/") && results[name].status == "pass" {
+			count[p][passed]++
 		}
 	}
-	head := fmt.Sprintf("Knative Serving %s: %d tests passed, %d failed by design, %d cannot run here.\n\n| package | test | |\n|---|---|---|\n",
-		version, count[passed], count[byDesign], count[cannotRun])
-	tail := "\nThe other tests of these packages are not run, because they are about something else:\n\n"
+	text := fmt.Sprintf("Knative Serving %s\n\n| package | %s | %s | %s |\n|---|---|---|---|\n",
+		version, passed, byDesign, cannotRun)
+	for _, p := range upstreamPackages {
+		text += fmt.Sprintf("| %s | %d | %d | %d |\n", p, count[p][passed], count[p][byDesign], count[p][cannotRun])
+	}
+	text += "\n| package | test or case | result |\n|---|---|---|\n" + deviations.String() +
+		"\nThe other tests of these packages are not run ([list](../test/cluster/upstream_test.go)):\n\n"
 	for _, subject := range slices.Sorted(maps.Keys(upstreamOther)) {
-		tail += wrapped("* **"+subject+"**:", slices.Sorted(slices.Values(upstreamOther[subject])))
+		text += fmt.Sprintf("* **%s**: %d tests\n", subject, len(upstreamOther[subject]))
 	}
-	return head + rows.String() + tail
-}
-
-// wrapped returns a list item that begins with line, in lines of at most 120 characters.
-func wrapped(line string, names []string) string {
-	var b strings.Builder
-	for i, name := range names {
-		word := " `" + name + "`"
-		if i < len(names)-1 {
-			word += ","
-		}
-		if len(line)+len(word) > 120 {
-			b.WriteString(line + "\n")
-			line = " "
-		}
-		line += word
-	}
-	return b.String() + line + "\n"
+	return text
 }
