@@ -106,7 +106,7 @@ func (p *process) answers(address, request string) (time.Duration, error) {
 		default:
 		}
 		if time.Now().After(end) {
-			return 0, fmt.Errorf("%s: got no response within %v: %v; output: %s", p.name, patience, err, p.said)
+			return 0, fmt.Errorf("%s: timeout after %v: %v; output: %s", p.name, patience, err, p.said)
 		}
 		time.Sleep(askAgain)
 	}

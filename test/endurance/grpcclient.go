@@ -325,7 +325,7 @@ func metadataCall(p *grpcPeer, ctx context.Context, conn, n int) {
 	wrong := e.check(sum(in))
 	for name, md := range map[string]metadata.MD{"header": e.header, "trailer": e.trailer} {
 		if got := strings.Join(md.Get(field), ","); e.err == nil && got != value {
-			wrong = "incorrect binary metadata in the " + name
+			wrong = name + " contains incorrect binary metadata"
 		}
 	}
 	p.count(e, false, len(in)+3*len(value), wrong)

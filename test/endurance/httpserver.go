@@ -56,7 +56,7 @@ func serveHTTP(ctx context.Context, args []string) error {
 	cert := f.String("cert", "", "PEM file")
 	key := f.String("key", "", "PEM file")
 	http1 := f.Bool("http1", false, "HTTP/1.1 only")
-	plainHTTP1 := f.Bool("plain-http1", false, "use only HTTP/1.1 without TLS")
+	plainHTTP1 := f.Bool("plain-http1", false, "disable HTTP/2 without TLS")
 	idle := f.Duration("idle", 0, "idle timeout of connections; 0 disables it")
 	if err := f.Parse(args); err != nil {
 		return err

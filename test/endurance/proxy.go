@@ -101,7 +101,7 @@ func awaitRest(ctx context.Context, at *place) string {
 		case !found:
 			wrong = "statistics: no queue_average_concurrent_requests"
 		case concurrency != 0:
-			wrong = fmt.Sprintf("statistics: got the concurrency %.2f after %v without clients", concurrency, restTime)
+			wrong = fmt.Sprintf("statistics: got concurrency %.2f after %v without clients", concurrency, restTime)
 		case stats["queue_requests_per_second"] == 0:
 			return ""
 		}

@@ -93,7 +93,7 @@ func fullQueueReturnsUnavailable(t *testing.T, _ *Release) {
 	p.waitUntilReady()
 	failed, trailers := pings(p.pingClient(grpc.WithDisableRetry()), 40)
 	if len(failed) == 0 {
-		t.Fatal("got no failed calls, want at least 1, because the queue is full")
+		t.Fatal("got no failed calls with a full queue, want at least 1")
 	}
 	for i, err := range failed {
 		pushback := trailers[i].Get("grpc-retry-pushback-ms")
@@ -114,6 +114,6 @@ func grpcClientRetriesFullQueue(t *testing.T, _ *Release) {
 	p.image("grpc-ping")
 	p.waitUntilReady()
 	if failed, _ := pings(p.pingClient(grpc.WithDefaultServiceConfig(retries)), 24); len(failed) > 0 {
-		t.Errorf("got %d failed calls of 24, want 0; the first error is: %v", len(failed), failed[0])
+		t.Errorf("got %d failed calls of 24, want 0; first error: %v", len(failed), failed[0])
 	}
 }

@@ -315,7 +315,7 @@ func (p *Proxy) WantReleased(goroutines int) {
 			time.Sleep(time.Millisecond)
 		}
 		if got > c.most {
-			p.T.Errorf("%s: got %d after all clients disconnected, want at most %d", c.name, got, c.most)
+			p.T.Errorf("%s: got %d after the clients disconnected, want at most %d", c.name, got, c.most)
 		}
 	}
 }

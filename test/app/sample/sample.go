@@ -45,7 +45,7 @@ const Guide = `This is the sample application. The path selects its behavior:
   /grpc.health.v1.Health/Check   gRPC health: SERVING, or NOT_SERVING if /ready is not 200
 
 The counters: GET /max (running, maximum, completed and abandoned requests; DELETE resets them),
-GET /seen?id=x (number of requests with X-Id: x; without id: of each ID; DELETE resets them),
+GET /seen?id=x (number of requests with X-Id: x, or all numbers if id is missing; DELETE resets them),
 GET /ready, POST /ready?status=503 (sets the status of /ready).
 The response to a request with the field X-Id contains this field.
 `
@@ -471,7 +471,7 @@ func hash(body io.Reader) (n int64, sum string, err error) {
 func status(w http.ResponseWriter, text string) {
 	n := number(text, 0)
 	if n < 200 || n > 999 {
-		http.Error(w, "the status must be a number from 200 to 999", http.StatusBadRequest)
+		http.Error(w, "the status must be between 200 and 999", http.StatusBadRequest)
 		return
 	}
 	w.WriteHeader(int(n))
