@@ -14,8 +14,8 @@ import (
 // beforeName is the name in reports of the build that BENCH_BEFORE selects.
 const beforeName = "before"
 
-// findBuilds returns the two builds of queue-proxy that compareBuilds compares: the program in the directory bin and
-// the program before.
+// findBuilds returns the two builds of queue-proxy that compareBuilds compares: the program in
+// the directory bin and the program before.
 func findBuilds(bin, before string) ([]*peer, error) {
 	var builds []*peer
 	for _, build := range []struct{ name, program string }{{ours, filepath.Join(bin, "queue-proxy")}, {beforeName, before}} {
@@ -31,9 +31,9 @@ func findBuilds(bin, before string) ([]*peer, error) {
 	return builds, nil
 }
 
-// compareBuilds measures each selected load with the two builds returned by findBuilds. It runs each load in
-// Settings.Rounds pairs: on one build and immediately afterward on the other one. The cells before/<load> contain the
-// ratio of the CPU time per request for each pair.
+// compareBuilds measures each selected load with the two builds returned by findBuilds. It runs
+// each load in Settings.Rounds pairs: on one build and immediately afterward on the other one.
+// The cells before/<load> contain the ratio of the CPU time per request for each pair.
 func (b *bench) compareBuilds(ctx context.Context) error {
 	app, err := b.startApp(0)
 	if err != nil {
@@ -48,8 +48,8 @@ func (b *bench) compareBuilds(ctx context.Context) error {
 	return nil
 }
 
-// compareLoads is the part of compareBuilds for one kind of application: one that supports only gRPC, or one that
-// supports only HTTP/1.1.
+// compareLoads is the part of compareBuilds for one kind of application: one that supports only
+// gRPC, or one that supports only HTTP/1.1.
 func (b *bench) compareLoads(ctx context.Context, app *runningApp, grpc bool) error {
 	selected := slices.DeleteFunc(slices.Clone(loads), func(l load) bool {
 		return l.grpc != grpc || !b.results.Settings.selects(l.group)
@@ -59,8 +59,9 @@ func (b *bench) compareLoads(ctx context.Context, app *runningApp, grpc bool) er
 	}
 	in := circumstances{app: app, grpc: grpc, limit: concurrency}
 	for n := range b.results.Settings.Rounds {
-		// The builds start again in each round because the addresses of code and data affect the CPU time.
-		peers, stop, err := b.together(ctx, b.peers, in, client{h2: grpc}, "before/"+selected[0].id)
+		// The builds start again in each round because the addresses of code and data affect
+		// the CPU time.
+		peers, stop, err := b.startPeers(ctx, b.peers, in, client{h2: grpc}, "before/"+selected[0].id)
 		if err != nil {
 			return err
 		}
@@ -97,8 +98,8 @@ func (b *bench) comparePairs(ctx context.Context, selected []load, peers []*runn
 	return nil
 }
 
-// printBuilds prints the table of compareBuilds. The interval contains the median ratio with a confidence of 95 %. It
-// is "-" if there are fewer than six pairs.
+// printBuilds prints the table of compareBuilds. The interval contains the median ratio with a
+// confidence of 95 %. It is "-" if there are fewer than six pairs.
 func printBuilds(w io.Writer, r *Results) {
 	fmt.Fprintf(w, "%-58s %10s %10s %7s %14s %5s\n", "CPU time per request", "before, us", "now, us", "ratio", "95 %", "pairs")
 	for i := range loads {

@@ -70,7 +70,7 @@ func newBench(bin, before string, r *Results, shared error) (*bench, error) {
 		return nil, err
 	}
 	if b.certs[0], b.certs[1], b.certs[2], err = writeCertificate(b.dir); err == nil {
-		b.secure, err = trusting(b.certs[0])
+		b.secure, err = tlsConfigFor(b.certs[0])
 	}
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(b.dir))
@@ -83,8 +83,8 @@ func newBench(bin, before string, r *Results, shared error) (*bench, error) {
 	return b, nil
 }
 
-// trusting returns the configuration of a client that trusts the certificate in a file.
-func trusting(cert string) (*tls.Config, error) {
+// tlsConfigFor returns the configuration of a client that trusts the certificate in a file.
+func tlsConfigFor(cert string) (*tls.Config, error) {
 	text, err := os.ReadFile(cert)
 	if err != nil {
 		return nil, err
@@ -219,8 +219,8 @@ func (r *running) stop() {
 	}
 }
 
-// told returns a function that counts the lines or spans of the peer.
-func (r *running) told() func() int {
+// telemetryCounter returns a function that counts the lines or spans of the peer.
+func (r *running) telemetryCounter() func() int {
 	if r.lines != nil {
 		return r.lines.count
 	}
@@ -483,7 +483,8 @@ func (b *bench) densityOf(ctx context.Context, p *peer) error {
 	return nil
 }
 
-// startPod starts an app and a sidecar in a separate network namespace and sends four requests. stop terminates both.
+// startPod starts an app and a sidecar in a separate network namespace and sends four requests.
+// stop terminates both.
 func (b *bench) startPod(p *peer) (r *running, stop func(), err error) {
 	app, err := b.startApp(unix.CLONE_NEWNET)
 	if err != nil {
@@ -508,10 +509,10 @@ func (b *bench) startPod(p *peer) (r *running, stop func(), err error) {
 	return r, stop, nil
 }
 
-// together starts peers and sends requests so that their connection pools are filled. Running
+// startPeers starts peers and sends requests so that their connection pools are filled. Running
 // peers use no CPU time while they receive no requests. Peers that fail to start are recorded
 // for a measure and omitted. stop stops all peers.
-func (b *bench) together(ctx context.Context, peers []*peer, in circumstances, k client, measure string) (all []*running, stop func(), err error) {
+func (b *bench) startPeers(ctx context.Context, peers []*peer, in circumstances, k client, measure string) (all []*running, stop func(), err error) {
 	stop = func() {
 		for _, r := range all {
 			r.stop()
@@ -536,14 +537,14 @@ func (b *bench) together(ctx context.Context, peers []*peer, in circumstances, k
 func (b *bench) loads(ctx context.Context, app *runningApp, n int) error {
 	telemetry := b.results.Settings.selects("telemetry")
 	in := circumstances{app: app, limit: concurrency}
-	peers, stop, err := b.together(ctx, b.peers, in, client{}, "cpu/"+loads[0].id)
+	peers, stop, err := b.startPeers(ctx, b.peers, in, client{}, "cpu/"+loads[0].id)
 	if err != nil {
 		return err
 	}
 	defer stop()
 	var variants []*running
 	if telemetry {
-		if variants, stop, err = b.together(ctx, b.variants, in, client{}, "cpu/"+telemetryLoad); err != nil {
+		if variants, stop, err = b.startPeers(ctx, b.variants, in, client{}, "cpu/"+telemetryLoad); err != nil {
 			return err
 		}
 		defer stop()
@@ -579,7 +580,7 @@ func (b *bench) loads(ctx context.Context, app *runningApp, n int) error {
 // calls runs the loads with the gRPC app.
 func (b *bench) calls(ctx context.Context, app *runningApp, n int) error {
 	in := circumstances{app: app, grpc: true, limit: concurrency}
-	peers, stop, err := b.together(ctx, b.peers, in, client{h2: true}, "cpu/grpc-1x1")
+	peers, stop, err := b.startPeers(ctx, b.peers, in, client{h2: true}, "cpu/grpc-1x1")
 	if err != nil {
 		return err
 	}
@@ -688,7 +689,7 @@ func (b *bench) cost(ctx context.Context, l *load, r *running) (float64, outcome
 
 // telemetry runs a load on a variant of queue-proxy and checks that its telemetry has arrived.
 func (b *bench) telemetry(ctx context.Context, l *load, r *running) error {
-	count := r.told()
+	count := r.telemetryCounter()
 	had := count()
 	requests, err := b.load(ctx, l, r)
 	if err != nil {
@@ -699,7 +700,7 @@ func (b *bench) telemetry(ctx context.Context, l *load, r *running) error {
 		b.results.note("cpu/"+l.id, r.name(), note)
 	}
 	if r.spans != nil {
-		err = errors.Join(err, r.spans.misunderstood())
+		err = errors.Join(err, r.spans.exportError())
 	}
 	return err
 }
@@ -724,9 +725,9 @@ func takeTurn(measure func() ([]time.Duration, error)) (t turn, err error) {
 	return t, err
 }
 
-// undisturbed returns the half of the turns with the least stolen CPU time. A pause of the
+// leastDisturbed returns the half of the turns with the least stolen CPU time. A pause of the
 // machine is not part of the latency of a proxy, but it would determine the 99th percentile.
-func undisturbed(all []turn) []turn {
+func leastDisturbed(all []turn) []turn {
 	sorted := slices.SortedStableFunc(slices.Values(all), func(a, b turn) int { return a.stolen - b.stolen })
 	return sorted[:(len(sorted)+1)/2]
 }
@@ -756,7 +757,7 @@ func (b *bench) latencies(ctx context.Context, app string, peers []*running) err
 			of[r], cpu[r] = append(of[r], t), cpu[r]+used
 		}
 	}
-	direct = undisturbed(direct)
+	direct = leastDisturbed(direct)
 	for _, p := range percentiles {
 		b.results.add("latency/"+p.id, appAlone, p.of(direct))
 	}
@@ -767,7 +768,7 @@ func (b *bench) latencies(ctx context.Context, app string, peers []*running) err
 		}
 		b.results.add("cpu/open", r.name(), microseconds(cpu[r])/float64(requests))
 		for _, p := range percentiles {
-			took := p.of(undisturbed(all))
+			took := p.of(leastDisturbed(all))
 			b.results.add("latency/"+p.id, r.name(), took)
 			b.results.add("added/"+p.id, r.name(), took-p.of(direct))
 		}
@@ -847,7 +848,7 @@ func (b *bench) queueOf(p *peer, app *runningApp) error {
 		all = append(all, t)
 	}
 	var waits []time.Duration
-	for _, t := range undisturbed(all) {
+	for _, t := range leastDisturbed(all) {
 		waits = append(waits, t.took...)
 	}
 	p50, p99 := percentile(waits, 50), percentile(waits, 99)

@@ -22,8 +22,8 @@ import (
 	"time"
 )
 
-// held starts a server with responses of 1 KB. The first response is delayed by hold.
-func held(t *testing.T, hold time.Duration) string {
+// startDelayedServer starts a server with responses of 1 KB. The first response is delayed by hold.
+func startDelayedServer(t *testing.T, hold time.Duration) string {
 	t.Helper()
 	var n atomic.Int64
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -38,7 +38,7 @@ func held(t *testing.T, hold time.Duration) string {
 
 func TestOpenLoopLatencyIncludesStall(t *testing.T) {
 	const hold = 300 * time.Millisecond
-	took, err := openLoop(held(t, hold), "/", 100, 1, time.Second)
+	took, err := openLoop(startDelayedServer(t, hold), "/", 100, 1, time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +58,7 @@ func TestOpenLoopLatencyIncludesStall(t *testing.T) {
 }
 
 func TestUndisturbedExcludesTurnsWithStolenTime(t *testing.T) {
-	got := undisturbed([]turn{{stolen: 9}, {stolen: 0}, {stolen: 3}, {stolen: 1}, {stolen: 2}})
+	got := leastDisturbed([]turn{{stolen: 9}, {stolen: 0}, {stolen: 3}, {stolen: 1}, {stolen: 2}})
 	if want := []turn{{stolen: 0}, {stolen: 1}, {stolen: 2}}; !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
@@ -98,7 +98,7 @@ func TestLoopsReportUnexpectedStatus(t *testing.T) {
 }
 
 func TestClosedLoopUsesAllConnections(t *testing.T) {
-	took, err := closedLoop(held(t, 0), "/", 50, 0)
+	took, err := closedLoop(startDelayedServer(t, 0), "/", 50, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

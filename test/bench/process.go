@@ -278,9 +278,9 @@ func (t *tail) String() string {
 // freePorts returns n unused ports of the loopback address.
 func freePorts(n int) ([]string, error) {
 	var ports []string
-	var held []net.Listener
+	var listeners []net.Listener
 	defer func() {
-		for _, l := range held {
+		for _, l := range listeners {
 			l.Close()
 		}
 	}()
@@ -289,7 +289,7 @@ func freePorts(n int) ([]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		held = append(held, l)
+		listeners = append(listeners, l)
 		_, port, err := net.SplitHostPort(l.Addr().String())
 		if err != nil {
 			return nil, err

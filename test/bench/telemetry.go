@@ -63,8 +63,8 @@ func (s *spanSink) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func (s *spanSink) count() int { return int(s.n.Load()) }
 
-// misunderstood returns the error of the first invalid export, or nil.
-func (s *spanSink) misunderstood() error {
+// exportError returns the error of the first invalid export, or nil.
+func (s *spanSink) exportError() error {
 	if err := s.bad.Load(); err != nil {
 		return *err
 	}

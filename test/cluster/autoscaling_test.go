@@ -107,7 +107,7 @@ func (v *scaled) underLoad() {
 	}
 	v.clients = newClients(v.s, o.text("spec", "clusterIP")+":80")
 	for i := range 4 {
-		v.clients.come(fmt.Sprint("slow", i), true, func(c *ledger.Client) { c.Requests = []ledger.Request{ledger.Get("/slow?ms=500", 5)} })
+		v.clients.addClient(fmt.Sprint("slow", i), true, func(c *ledger.Client) { c.Requests = []ledger.Request{ledger.Get("/slow?ms=500", 5)} })
 	}
 }
 

@@ -82,7 +82,7 @@ func TestFullComparisonWithKnativeImage(t *testing.T) {
 	before := loadAverage()
 	t.Run("cold starts", func(t *testing.T) { coldStarts(t, both) })
 	t.Run("roll-outs", func(t *testing.T) { rollOuts(t, both) })
-	t.Run("streams", func(t *testing.T) { endsOfStreams(t, both) })
+	t.Run("streams", func(t *testing.T) { measureStreamEnds(t, both) })
 	text := fmt.Sprintf("Kubernetes %s, Knative Serving %s, %d cold starts each, alternating. %s;\nload average %s before and %s after.\n\n%s",
 		it.version(), moduleVersion(t, *release, "knative.dev/serving"), *rounds, machineLine(), before, loadAverage(), besideTable(both))
 	fmt.Printf("\n%s\n", text)
@@ -204,8 +204,8 @@ func rollOuts(t *testing.T, both [2]*contender) {
 				// requests.
 				_, _ = run(nil, "kubectl", "-n", s.name, "wait", "--for=delete", "pod/"+one[i], "pod/"+two[i], "--timeout=60s")
 				if c.image == sidecarImage {
-					s.gone(one[i])
-					s.gone(two[i])
+					s.awaitDeleted(one[i])
+					s.awaitDeleted(two[i])
 				}
 			}
 		})
@@ -260,19 +260,19 @@ func (s *space) underTraffic(c *contender, what string, hosts [2]string, happens
 	s.t.Helper()
 	v := newClients(s, ingress)
 	v.host = hosts[0]
-	v.come("kept", false, func(v *ledger.Client) {
+	v.addClient("kept", false, func(v *ledger.Client) {
 		v.Host, v.Requests = hosts[0], []ledger.Request{ledger.Get("/bytes/3000", 3000), ledger.Get("/slow?ms=50", 5)}
 	})
-	v.come("slow", false, func(v *ledger.Client) {
+	v.addClient("slow", false, func(v *ledger.Client) {
 		v.Host, v.Requests = hosts[0], []ledger.Request{ledger.Get("/slow?ms=3000", 5)}
 	})
-	v.come("fresh", true, func(v *ledger.Client) {
+	v.addClient("fresh", true, func(v *ledger.Client) {
 		v.Host, v.Requests = hosts[0], []ledger.Request{ledger.Post("/sink", 10000), ledger.Get("/bytes/3000", 3000)}
 	})
-	v.come("h2c", false, func(v *ledger.Client) {
+	v.addClient("h2c", false, func(v *ledger.Client) {
 		v.Host, v.Requests = hosts[1], []ledger.Request{ledger.Get("/bytes/3000", 3000).OverH2(), ledger.Post("/sink", 10000).OverH2()}
 	})
-	v.come("grpc", false, func(v *ledger.Client) { speakGRPC(v); v.Host = hosts[1] })
+	v.addClient("grpc", false, func(v *ledger.Client) { speakGRPC(v); v.Host = hosts[1] })
 	v.streams()
 	time.Sleep(2 * time.Second) // traffic before the event
 	happens()
@@ -288,9 +288,9 @@ func (s *space) underTraffic(c *contender, what string, hosts [2]string, happens
 	}
 }
 
-// endsOfStreams deletes pods that have one stream each, and records the end of each stream at
+// measureStreamEnds deletes pods that have one stream each, and records the end of each stream at
 // the client. The application ends its streams on SIGTERM.
-func endsOfStreams(t *testing.T, both [2]*contender) {
+func measureStreamEnds(t *testing.T, both [2]*contender) {
 	s := newSpace(t, "beside-streams")
 	services := func(timeout int) []kservice {
 		spec := []string{fmt.Sprintf("timeoutSeconds: %d", timeout)}

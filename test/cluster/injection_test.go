@@ -59,7 +59,7 @@ func TestReadmeCommandsInjectAndUninject(t *testing.T) {
 		t.Errorf("%s: got %q, want the changes", readme[0], said)
 	}
 	shell(strings.Replace(readme[1], "inject -f", "inject --settings REQUEST_LOG=true -f", 1))
-	s.rolled("shop")
+	s.awaitRollout("shop")
 	pod := s.ready("app=shop", 2)[0]
 	s.hasSidecar(pod)
 	if said := shell(strings.Replace(readme[2], "POD", pod.name(), 1)); !strings.Contains(said, "ready") {
@@ -67,16 +67,16 @@ func TestReadmeCommandsInjectAndUninject(t *testing.T) {
 	}
 
 	c := newClients(s, s.service("shop"))
-	c.come("kept", false, nil)
-	c.come("fresh", true, nil)
+	c.addClient("kept", false, nil)
+	c.addClient("fresh", true, nil)
 	time.Sleep(time.Second)
 	s.kubectl("rollout", "restart", "deployment/shop")
-	s.rolled("shop")
+	s.awaitRollout("shop")
 	time.Sleep(time.Second)
 	c.allServed("rollout of a Deployment injected by the command")
 
 	shell(readme[1][:strings.Index(readme[1], "|")] + "| bin/injector uninject -f - | kubectl apply -f -")
-	s.rolled("shop")
+	s.awaitRollout("shop")
 	for _, p := range s.ready("app=shop", 2) {
 		if p.spec(sidecarName) != nil {
 			t.Errorf("got a sidecar in %s after uninject, want none", p.name())
@@ -117,7 +117,7 @@ func TestREADMEStepsLoseNoRequests(t *testing.T) {
 	readme := commands(t, "../../README.md", "bin/injector inject -f", "kubectl get pods,services", "bin/injector inject --step=services")
 	first := injector(t, original, "inject", "--image="+sidecarImage)
 	s.apply(first)
-	s.rolled("shop")
+	s.awaitRollout("shop")
 	if said, err := run([]byte(s.kubectl("get", "pods,services", "-o", "json")), "../../bin/injector", "status"); err != nil {
 		t.Errorf("%s: got %q and %v, want success of status before the second step", readme[1], said, err)
 	}
@@ -164,8 +164,8 @@ next:
 	return found
 }
 
-// rolled waits until the rollout is complete and all old pods are deleted.
-func (s *space) rolled(deployment string) {
+// awaitRollout waits until the rollout is complete and all old pods are deleted.
+func (s *space) awaitRollout(deployment string) {
 	s.t.Helper()
 	s.kubectl("rollout", "status", "deployment/"+deployment, "--timeout=120s")
 	eventually(s.t, "the old pods of "+deployment+" are deleted", func() error {
@@ -230,7 +230,7 @@ func TestWebhookInjectsIntoRestrictedNamespace(t *testing.T) {
 	for _, line := range commands(t, "../../deploy/README.md", "kubectl label namespace shop queue-proxy.dev/inject=true", "kubectl rollout restart deployment -n shop") {
 		kubectl(t, strings.Fields(line)[1:]...)
 	}
-	s.rolled("web")
+	s.awaitRollout("web")
 	for _, p := range s.ready("app=web", 2) {
 		s.hasSidecar(p)
 		if image := p.spec(sidecarName).text("image"); !strings.Contains(image, "@sha256:") {
@@ -239,7 +239,7 @@ func TestWebhookInjectsIntoRestrictedNamespace(t *testing.T) {
 	}
 	kubectl(t, "label", "namespace", "shop", "queue-proxy.dev/inject-")
 	s.kubectl("rollout", "restart", "deployment/web")
-	s.rolled("web")
+	s.awaitRollout("web")
 	for _, p := range s.ready("app=web", 2) {
 		if p.spec(sidecarName) != nil {
 			t.Errorf("got a sidecar in %s without the label, want none", p.name())
@@ -318,7 +318,7 @@ func TestOverlayHAInjectsDuringInjectorRollOut(t *testing.T) {
 	stop := pods.start()
 	kubectl(t, "-n", "queue-proxy", "rollout", "restart", "deployment/queue-proxy-injector")
 	kubectl(t, "-n", "queue-proxy", "rollout", "status", "deployment/queue-proxy-injector", "--timeout=120s")
-	(&space{t: t, name: "queue-proxy"}).rolled("queue-proxy-injector")
+	(&space{t: t, name: "queue-proxy"}).awaitRollout("queue-proxy-injector")
 	stop()
 	t.Logf("created %d pods during the rollout of the injector, refused %d", pods.created, len(pods.refused))
 	if pods.created == 0 || pods.images[""] > 0 || len(pods.refused) > 0 {
@@ -334,7 +334,7 @@ func TestInjectorUpgradeChangesImageOfNewPods(t *testing.T) {
 	const newImage = "registry.example/queue-proxy:2"
 	t.Cleanup(func() {
 		kubectl(t, "apply", "-k", overlay(t, "self-managed"))
-		(&space{t: t, name: "queue-proxy"}).rolled("queue-proxy-injector")
+		(&space{t: t, name: "queue-proxy"}).awaitRollout("queue-proxy-injector")
 	})
 	kubectl(t, "-n", "queue-proxy", "set", "env", "deployment/queue-proxy-injector", "INJECTOR_IMAGE="+newImage)
 	for _, line := range commands(t, "../../deploy/README.md", "kubectl rollout status -n queue-proxy deployment/queue-proxy-injector", "kubectl get pods -n queue-proxy -l") {
@@ -360,8 +360,8 @@ func TestNodeRestartLosesNoRequest(t *testing.T) {
 	s := newSpace(t, "restart", restricted, wanted)
 	address := s.run(app{name: "web", replicas: 2, annotations: logged()})
 	c := newClients(s, address)
-	c.come("kept", false, nil)
-	c.come("post", true, func(v *ledger.Client) { v.Requests = []ledger.Request{ledger.Post("/sink", 1000)} })
+	c.addClient("kept", false, nil)
+	c.addClient("post", true, func(v *ledger.Client) { v.Requests = []ledger.Request{ledger.Post("/sink", 1000)} })
 	time.Sleep(2 * time.Second)
 	if err := it.restartNode(); err != nil {
 		t.Fatal(err)

@@ -57,7 +57,7 @@ func TestAutoscalerUsesSidecarStatistics(t *testing.T) {
 	s.mode("web", "Serve")
 	c := newClients(s, ingress)
 	for i := range 8 {
-		c.come(fmt.Sprint("slow", i), true, func(v *ledger.Client) {
+		c.addClient(fmt.Sprint("slow", i), true, func(v *ledger.Client) {
 			v.Host, v.Requests = host, []ledger.Request{ledger.Get("/slow?ms=400", 5)}
 		})
 	}
@@ -74,7 +74,7 @@ func TestContainerConcurrencyAppliesToEachPod(t *testing.T) {
 	host := s.deploy(kservice{name: "web", annotations: always(`autoscaling.knative.dev/max-scale: "3"`), spec: []string{"containerConcurrency: 2"}})
 	c := newClients(s, ingress)
 	for i := range 8 {
-		c.come(fmt.Sprint("slow", i), true, func(v *ledger.Client) {
+		c.addClient(fmt.Sprint("slow", i), true, func(v *ledger.Client) {
 			v.Host, v.Requests = host, []ledger.Request{ledger.Get("/slow?ms=300", 5)}
 		})
 	}
@@ -145,13 +145,13 @@ func TestRevisionSupportsEachProtocol(t *testing.T) {
 	two := s.deploy(kservice{name: "two", annotations: always(), port: "h2c"})
 	c := newClients(s, ingress)
 	c.host = one
-	c.come("one", false, func(v *ledger.Client) {
+	c.addClient("one", false, func(v *ledger.Client) {
 		v.Host, v.Requests = one, []ledger.Request{ledger.Get("/bytes/3000", 3000), ledger.Post("/sink", 10000).InChunks()}
 	})
-	c.come("two", false, func(v *ledger.Client) {
+	c.addClient("two", false, func(v *ledger.Client) {
 		v.Host, v.Requests = two, []ledger.Request{ledger.Get("/bytes/3000", 3000).OverH2(), ledger.Post("/sink", 10000).OverH2()}
 	})
-	c.come("grpc", false, func(v *ledger.Client) { speakGRPC(v); v.Host = two })
+	c.addClient("grpc", false, func(v *ledger.Client) { speakGRPC(v); v.Host = two })
 	c.streams()
 	time.Sleep(8 * time.Second)
 	c.allServed("Knative: HTTP/1.1, h2c, gRPC, WebSocket, server-sent events")
@@ -248,10 +248,10 @@ func TestRollOutsLoseNoRequest(t *testing.T) {
 		c := newClients(s, ingress)
 		for i, k := range []kservice{{name: "direct", annotations: always(direct...)}, {name: "activated", annotations: always(`autoscaling.knative.dev/target-burst-capacity: "-1"`)}} {
 			host := s.deployed(k.name)
-			c.come(fmt.Sprint("kept", i), false, func(v *ledger.Client) {
+			c.addClient(fmt.Sprint("kept", i), false, func(v *ledger.Client) {
 				v.Host, v.Requests = host, []ledger.Request{ledger.Get("/bytes/3000", 3000), ledger.Get("/slow?ms=50", 5)}
 			})
-			c.come(fmt.Sprint("fresh", i), true, func(v *ledger.Client) { v.Host, v.Requests = host, []ledger.Request{ledger.Post("/sink", 1000)} })
+			c.addClient(fmt.Sprint("fresh", i), true, func(v *ledger.Client) { v.Host, v.Requests = host, []ledger.Request{ledger.Post("/sink", 1000)} })
 		}
 		return c
 	}
@@ -343,7 +343,7 @@ func TestInternalTLSReachesTheSidecar(t *testing.T) {
 	c := newClients(s, ingress)
 	for _, k := range []kservice{{name: "direct", annotations: always(direct...)}, {name: "activated", annotations: always(`autoscaling.knative.dev/target-burst-capacity: "-1"`)}} {
 		host := s.deploy(k)
-		c.come(k.name, true, func(v *ledger.Client) {
+		c.addClient(k.name, true, func(v *ledger.Client) {
 			v.Host, v.Requests = host, []ledger.Request{ledger.Get("/bytes/3000", 3000), ledger.Post("/sink", 1000)}
 		})
 	}
@@ -359,7 +359,7 @@ func TestInternalTLSReachesTheSidecar(t *testing.T) {
 		return nil
 	})
 	s.kubectl("delete", "pod", pod.name(), "--wait=false")
-	s.gone(pod.name())
+	s.awaitDeleted(pod.name())
 	c.allServed("Knative: internal TLS, a pod is deleted")
 	if secure := strings.Count(strings.Join(s.pod.lines(sidecarName), "\n"), `"protocol"`); secure == 0 {
 		t.Error("got no request log lines, want some")

@@ -57,17 +57,17 @@ func TestFullRollOutWithLinkerdLosesNoRequest(t *testing.T) {
 				a := app{name: "web", replicas: 2, annotations: meshed(mode)}
 				s.wholePod(s.admitted(a.pod()), order, mode)
 				c := newClients(s, s.run(a))
-				c.comeAll()
+				c.addClients()
 				for range 2 {
 					time.Sleep(2 * time.Second)
 					s.kubectl("rollout", "restart", "deployment/web")
-					s.rolled("web")
+					s.awaitRollout("web")
 				}
 				time.Sleep(time.Second)
 				c.allServed("two rollouts with Linkerd's injector " + order.name + ", " + mode)
 				for _, pod := range s.ready("app=web", 2) {
 					s.hasSidecar(pod)
-					s.cameThroughTheMesh(pod)
+					s.checkMeshTraffic(pod)
 				}
 			})
 		}
@@ -316,7 +316,7 @@ func (s *space) wholePod(pod object, order meshOrder, mode string) {
 		s.t.Errorf("got a startup probe of %s: %v, want %v", sidecarName, got, want)
 	}
 	s.wholePorts(pod, order.name == "last" && mode == "sidecar")
-	s.comesBackTheSame(pod)
+	s.checkReinjection(pod)
 }
 
 // wholePorts fails the test unless the ports are named and excluded as documented. Linkerd
@@ -348,9 +348,9 @@ func (s *space) wholePorts(pod object, lists bool) {
 	}
 }
 
-// comesBackTheSame fails the test if an injector or the injector command changes a pod that
+// checkReinjection fails the test if an injector or the injector command changes a pod that
 // already has both sidecars.
-func (s *space) comesBackTheSame(pod object) {
+func (s *space) checkReinjection(pod object) {
 	s.t.Helper()
 	delete(pod, "status")
 	if m, ok := pod["metadata"].(map[string]any); ok {
@@ -373,9 +373,9 @@ func (s *space) comesBackTheSame(pod object) {
 	}
 }
 
-// cameThroughTheMesh fails the test unless the requests and probes of a pod passed through the
+// checkMeshTraffic fails the test unless the requests and probes of a pod passed through the
 // proxy, and connections to excluded ports did not.
-func (s *space) cameThroughTheMesh(pod object) {
+func (s *space) checkMeshTraffic(pod object) {
 	s.t.Helper()
 	status, text := ask("GET", "http://"+pod.text("status", "podIP")+":4191/forwarded")
 	var forwarded map[string]int

@@ -25,11 +25,11 @@ func TestRollOutLosesNoRequest(t *testing.T) {
 			t.Parallel()
 			s := newSpace(t, "roll-"+mode, restricted, wanted)
 			c := newClients(s, s.run(app{name: "web", replicas: 2, annotations: logged("mode=" + mode)}))
-			c.comeAll()
+			c.addClients()
 			for range 2 {
 				time.Sleep(2 * time.Second)
 				s.kubectl("rollout", "restart", "deployment/web")
-				s.rolled("web")
+				s.awaitRollout("web")
 			}
 			time.Sleep(time.Second)
 			c.allServed("two rollouts, " + mode)
@@ -44,7 +44,7 @@ func TestDeletedOrEvictedPodCompletesRequests(t *testing.T) {
 			t.Parallel()
 			s := newSpace(t, "delete-"+mode, restricted, wanted)
 			c := newClients(s, s.run(app{name: "web", replicas: 2, annotations: logged("mode=" + mode)}))
-			c.comeAll()
+			c.addClients()
 			for _, how := range []string{"delete", "evict"} {
 				pod := s.ready("app=web", 2)[0]
 				long := make(chan string, 1)
@@ -61,7 +61,7 @@ func TestDeletedOrEvictedPodCompletesRequests(t *testing.T) {
 				if got := <-long; got != "200 slow\n" {
 					t.Errorf("%s: got %q for the request of 12 s, want its response", how, got)
 				}
-				s.gone(pod.name())
+				s.awaitDeleted(pod.name())
 			}
 			s.ready("app=web", 2)
 			c.allServed("one pod is deleted, another is evicted, " + mode)
@@ -83,8 +83,8 @@ func (s *space) evict(pod string) {
 	}
 }
 
-// gone waits until a pod no longer exists.
-func (s *space) gone(pod string) {
+// awaitDeleted waits until a pod no longer exists.
+func (s *space) awaitDeleted(pod string) {
 	s.t.Helper()
 	eventually(s.t, "pod "+pod+" is deleted", func() error {
 		o, err := s.one("pods", pod)
@@ -187,16 +187,16 @@ func TestKubeletProbesSucceedWithSidecar(t *testing.T) {
 				}
 			}
 			if kind == "http" || kind == "grpc" {
-				s.switches(pod)
+				s.checkReadinessChanges(pod)
 			}
 		})
 	}
 }
 
-// switches fails the test unless the readiness of a pod and the output of `queue-proxy why`
-// match the state of the application. The liveness probe uses the same path, so the app is not
-// ready only for a short time.
-func (s *space) switches(pod object) {
+// checkReadinessChanges fails the test unless the readiness of a pod and the output of
+// `queue-proxy why` match the state of the application. The liveness probe uses the same path,
+// so the app is not ready only for a short time.
+func (s *space) checkReadinessChanges(pod object) {
 	s.t.Helper()
 	// Send the request directly to the application, because a Service sends no requests to a
 	// pod that is not ready.
@@ -263,9 +263,9 @@ func TestKilledContainerLosesNoRequest(t *testing.T) {
 			s := newSpace(t, "kill-"+victim, restricted, wanted)
 			address := s.run(app{name: "web", replicas: 2, annotations: logged()})
 			c := newClients(s, address)
-			c.come("kept", false, nil)
-			c.come("fresh", true, nil)
-			c.come("grpc", false, speakGRPC)
+			c.addClient("kept", false, nil)
+			c.addClient("fresh", true, nil)
+			c.addClient("grpc", false, speakGRPC)
 			for range 2 {
 				time.Sleep(time.Second)
 				pod := s.ready("app=web", 2)[0]
@@ -311,8 +311,8 @@ func TestMemoryLimitOfSidecarLosesNoRequests(t *testing.T) {
 	annotations["queue-proxy.dev/settings"] = "REQUEST_LOG=true\nMAX_HEADER_BYTES=1048576\n"
 	address := s.run(app{name: "web", replicas: 2, annotations: annotations})
 	c := newClients(s, address)
-	c.come("kept", false, nil)
-	c.come("fresh", true, nil)
+	c.addClient("kept", false, nil)
+	c.addClient("fresh", true, nil)
 	time.Sleep(time.Second)
 	pod := s.ready("app=web", 2)[0]
 	flood(t, pod.text("status", "podIP")+":8012", func() bool {
@@ -440,14 +440,14 @@ func TestRollOutWithTLSLosesNoRequest(t *testing.T) {
 	})
 	c := newClients(s, address)
 	secure := func(v *ledger.Client) { v.TLS = overTLS().TLSClientConfig }
-	c.come("kept", false, func(v *ledger.Client) {
+	c.addClient("kept", false, func(v *ledger.Client) {
 		secure(v)
 		v.Requests = []ledger.Request{ledger.Get("/bytes/3000", 3000), ledger.Post("/sink", 1000)}
 	})
-	c.come("fresh", true, func(v *ledger.Client) { secure(v); v.Requests = []ledger.Request{ledger.Get("/bytes/3000", 3000)} })
+	c.addClient("fresh", true, func(v *ledger.Client) { secure(v); v.Requests = []ledger.Request{ledger.Get("/bytes/3000", 3000)} })
 	time.Sleep(time.Second)
 	s.kubectl("rollout", "restart", "deployment/web")
-	s.rolled("web")
+	s.awaitRollout("web")
 	time.Sleep(time.Second)
 	c.allServed("rollout with TLS")
 }

@@ -52,8 +52,8 @@ func (c *clients) dial(ctx context.Context) (net.Conn, error) {
 	return d.DialContext(ctx, "tcp", c.target)
 }
 
-// come starts a client. If fresh is true, the client uses a new connection for each request.
-func (c *clients) come(name string, fresh bool, change func(*ledger.Client)) {
+// addClient starts a client. If fresh is true, the client uses a new connection for each request.
+func (c *clients) addClient(name string, fresh bool, change func(*ledger.Client)) {
 	v := &ledger.Client{Name: c.s.name + "." + name, Dial: c.dial, Requests: ledger.Usual(), Rand: rand.New(rand.NewPCG(uint64(len(name)), 1))}
 	if change != nil {
 		change(v)
@@ -77,20 +77,20 @@ func (c *clients) come(name string, fresh bool, change func(*ledger.Client)) {
 	})
 }
 
-// comeAll starts one client of each kind: HTTP/1.1 with reused and with new connections, POST,
+// addClients starts one client of each kind: HTTP/1.1 with reused and with new connections, POST,
 // HTTP/2, gRPC, WebSocket and server-sent events.
-func (c *clients) comeAll() {
-	c.come("kept", false, func(v *ledger.Client) {
+func (c *clients) addClients() {
+	c.addClient("kept", false, func(v *ledger.Client) {
 		v.Requests = []ledger.Request{ledger.Get("/bytes/3000", 3000), ledger.Get("/slow?ms=20", 5)}
 	})
-	c.come("fresh", true, func(v *ledger.Client) { v.Requests = []ledger.Request{ledger.Get("/bytes/3000", 3000)} })
-	c.come("post", false, func(v *ledger.Client) {
+	c.addClient("fresh", true, func(v *ledger.Client) { v.Requests = []ledger.Request{ledger.Get("/bytes/3000", 3000)} })
+	c.addClient("post", false, func(v *ledger.Client) {
 		v.Requests = []ledger.Request{ledger.Post("/sink", 10000), ledger.Post("/sink", 10000).InChunks()}
 	})
-	c.come("h2c", false, func(v *ledger.Client) {
+	c.addClient("h2c", false, func(v *ledger.Client) {
 		v.Requests = []ledger.Request{ledger.Get("/bytes/3000", 3000).OverH2(), ledger.Post("/sink", 10000).OverH2()}
 	})
-	c.come("grpc", false, speakGRPC)
+	c.addClient("grpc", false, speakGRPC)
 	c.streams()
 }
 
@@ -233,8 +233,8 @@ var results struct {
 	all []*result
 }
 
-// reconcile compares the records of the clients, the application and the sidecar, and adds the row of the scenario. No
-// request can be lost. It waits for up to 10 seconds for the logs.
+// reconcile compares the records of the clients, the application and the sidecar, and adds the
+// row of the scenario. No request can be lost. It waits for up to 10 seconds for the logs.
 func (c *clients) reconcile(scenario string, x ledger.Exceptions) *result {
 	c.s.t.Helper()
 	entries := c.leave()

@@ -72,7 +72,7 @@ func TestUnboundedRequestsAreRejected(t *testing.T) {
 							return
 						}
 						began := time.Now()
-						answer, sent, err := explode(c, b, mostBytes)
+						answer, sent, err := sendBomb(c, b, mostBytes)
 						took := time.Since(began)
 						switch {
 						case sent >= mostBytes:
@@ -94,7 +94,7 @@ func TestUnboundedRequestsAreRejected(t *testing.T) {
 		})
 	}
 	ports.Wait()
-	p.unharmed(before)
+	p.checkResources(before)
 }
 
 // The internal ports parse requests into strings, so they limit the length of a header section.
@@ -124,12 +124,12 @@ func TestInternalPortsLimitHeaderSize(t *testing.T) {
 			all.Wait()
 		}
 	}
-	p.unharmed(before)
+	p.checkResources(before)
 }
 
-// explode sends a bomb until the sidecar closes the connection. It returns the response and the
+// sendBomb sends a bomb until the sidecar closes the connection. It returns the response and the
 // number of bytes that were sent.
-func explode(c net.Conn, b bomb, most int64) (answer *message, sent int64, err error) {
+func sendBomb(c net.Conn, b bomb, most int64) (answer *message, sent int64, err error) {
 	defer c.Close()
 	c.SetDeadline(time.Now().Add(patience))
 	type result struct {
@@ -164,5 +164,5 @@ func TestManySmallChunksAreForwarded(t *testing.T) {
 	if m := c.receive("POST"); m.status() != 200 || !strings.Contains(m.Body, want) {
 		t.Errorf("got %q with %q, want 200 with %s", m.Start, m.Body, want)
 	}
-	p.unharmed(before)
+	p.checkResources(before)
 }

@@ -58,14 +58,14 @@ func TestForgedHeadersDoNotBypassLimits(t *testing.T) {
 		return nil
 	})
 	for i, f := range forgeries {
-		f.besideAFullApp(t, p, app, fmt.Sprintf("/full/%d", i))
+		f.checkWithoutFreeSlot(t, p, app, fmt.Sprintf("/full/%d", i))
 	}
 	close(app.release)
 	held.receive("GET")
 
 	names, _ := p.series(p.port.metrics)
 	for i, f := range forgeries {
-		f.besideAFreeApp(t, p, app, fmt.Sprintf("/free/%d", i))
+		f.checkWithFreeSlot(t, p, app, fmt.Sprintf("/free/%d", i))
 	}
 	after, text := p.series(p.port.metrics)
 	for name := range after {
@@ -126,8 +126,8 @@ func (a *recordingApp) got(path string) (one http.Header, n int) {
 	return one, n
 }
 
-// besideAFullApp sends a request with the fields while the only slot is in use.
-func (f forgery) besideAFullApp(t *testing.T, p *proxy, app *recordingApp, path string) {
+// checkWithoutFreeSlot sends a request with the fields while the only slot is in use.
+func (f forgery) checkWithoutFreeSlot(t *testing.T, p *proxy, app *recordingApp, path string) {
 	t.Helper()
 	ask := func() int {
 		w := dial(t, p.addr())
@@ -149,9 +149,9 @@ func (f forgery) besideAFullApp(t *testing.T, p *proxy, app *recordingApp, path 
 	}
 }
 
-// besideAFreeApp sends the fields while a slot is free and checks the fields that the app
+// checkWithFreeSlot sends the fields while a slot is free and checks the fields that the app
 // receives.
-func (f forgery) besideAFreeApp(t *testing.T, p *proxy, app *recordingApp, path string) {
+func (f forgery) checkWithFreeSlot(t *testing.T, p *proxy, app *recordingApp, path string) {
 	t.Helper()
 	p.poll("a slot is free", func() error { // the previous request ends shortly after its response
 		w := dial(t, p.addr())
@@ -194,8 +194,9 @@ func (f forgery) besideAFreeApp(t *testing.T, p *proxy, app *recordingApp, path 
 // X-Forwarded-For.
 const longestForwarded = 256 << 10
 
-// wantChain compares the fields that the app received with the fields that the client sent.
-func wantChain(t *testing.T, name string, fields []string, h http.Header) {
+// wantForwardingFields compares the fields that the app received with the fields that the
+// client sent.
+func wantForwardingFields(t *testing.T, name string, fields []string, h http.Header) {
 	t.Helper()
 	var xff, forwarded []string
 	for _, f := range fields {
@@ -230,8 +231,8 @@ func wantChain(t *testing.T, name string, fields []string, h http.Header) {
 	}
 }
 
-// giantChains returns fields of 100 KiB that name proxies, and some short ones.
-func giantChains() map[string][]string {
+// largeForwardingFields returns fields of 100 KiB that name proxies, and some short ones.
+func largeForwardingFields() map[string][]string {
 	const size = 100 << 10
 	long := func(one string) string { return strings.Repeat(one, size/len(one)) }
 	return map[string][]string{
@@ -270,7 +271,7 @@ func TestLongProxyChainsAreForwardedUnchanged(t *testing.T) {
 			p.start(inSmallPod()...)
 			before := p.footprint()
 			client := httpClient(t, protocol)
-			for name, fields := range giantChains() {
+			for name, fields := range largeForwardingFields() {
 				answer, _ := get(t, client, p.url("/?case="+strings.ReplaceAll(name, " ", "+")), fields...)
 				mu.Lock()
 				h := heard[name]
@@ -279,11 +280,11 @@ func TestLongProxyChainsAreForwardedUnchanged(t *testing.T) {
 					t.Errorf("%s: got status %d, want the request to reach the app", name, answer.StatusCode)
 					continue
 				}
-				wantChain(t, name, fields, h)
+				wantForwardingFields(t, name, fields, h)
 			}
 			client.CloseIdleConnections()
 			s.SetKeepAlivesEnabled(false)
-			p.unharmed(before)
+			p.checkResources(before)
 		})
 	}
 }

@@ -40,8 +40,9 @@ type attacker struct {
 	drained chan struct{} // closed after all input was read; nil if the attacker does not read
 }
 
-// attacker connects by h2c or TLS h2. A deaf attacker does not read from the connection.
-func (p *proxy) attacker(protocol string, deaf bool, settings ...http2.Setting) (*attacker, error) {
+// attacker connects by h2c or TLS h2. If notReading is true, the attacker does not read from
+// the connection.
+func (p *proxy) attacker(protocol string, notReading bool, settings ...http2.Setting) (*attacker, error) {
 	p.t.Helper()
 	var c net.Conn
 	var err error
@@ -58,7 +59,7 @@ func (p *proxy) attacker(protocol string, deaf bool, settings ...http2.Setting) 
 	a.framer = http2.NewFramer(a.out, nil)
 	a.framer.AllowIllegalWrites = true
 	a.encoder = hpack.NewEncoder(&a.block)
-	if !deaf {
+	if !notReading {
 		a.drained = make(chan struct{})
 		go func() {
 			defer close(a.drained)
@@ -283,8 +284,8 @@ func (h *honest) take() (answered, turned int, longest time.Duration, wrong erro
 	return answered, turned, longest, wrong
 }
 
-// forgetPeak resets VmHWM to the current resident size.
-func (p *proxy) forgetPeak() {
+// resetPeakMemory resets VmHWM to the current resident size.
+func (p *proxy) resetPeakMemory() {
 	p.t.Helper()
 	if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", p.cmd.Process.Pid), []byte("5"), 0); err != nil {
 		p.t.Fatal(err)
@@ -311,9 +312,9 @@ func (v *victim) honestAnswers(name string, contends bool) (answered, turned int
 	return answered, turned, longest
 }
 
-// bear runs an attack and checks the limits of the sidecar. contends means that the attack
+// runAttack runs an attack and checks the limits of the sidecar. contends means that the attack
 // fills the queue, so that honest clients may get status 503.
-func (v *victim) bear(name string, memory int64, contends bool, attack func()) {
+func (v *victim) runAttack(name string, memory int64, contends bool, attack func()) {
 	t := v.t
 	t.Helper()
 	for _, h := range v.honest {
@@ -322,7 +323,7 @@ func (v *victim) bear(name string, memory int64, contends bool, attack func()) {
 	const some = 30 // goroutines and files for connections of honest clients and for connections to the user container
 	held := v.footprint()
 	v.app.came.Store(0)
-	v.forgetPeak()
+	v.resetPeakMemory()
 	before, began := v.memory("VmRSS"), time.Now()
 	attack()
 	took := time.Since(began)
@@ -330,7 +331,7 @@ func (v *victim) bear(name string, memory int64, contends bool, attack func()) {
 	if grown > memory {
 		t.Errorf("%s: memory grew by %d KB, want at most %d", name, grown>>10, memory>>10)
 	}
-	v.givenBack(name, held, some)
+	v.awaitReleased(name, held, some)
 	poll(t, name+": slots are released", func() error {
 		if v.limit == 0 {
 			return nil
@@ -370,13 +371,13 @@ func (v *victim) bear(name string, memory int64, contends bool, attack func()) {
 
 // flood calls do the given number of times. It opens a new connection when the sidecar closes
 // the current one.
-func (v *victim) flood(protocol string, deaf bool, times int, settings []http2.Setting, do func(a *attacker, i int) error) {
+func (v *victim) flood(protocol string, notReading bool, times int, settings []http2.Setting, do func(a *attacker, i int) error) {
 	v.t.Helper()
 	var a *attacker
 	for i := 0; i < times; i++ {
 		if a == nil {
 			var err error
-			if a, err = v.attacker(protocol, deaf, settings...); err != nil {
+			if a, err = v.attacker(protocol, notReading, settings...); err != nil {
 				v.t.Fatalf("%s: %v", protocol, err)
 			}
 		}
@@ -407,12 +408,12 @@ func (a *attacker) finish() {
 
 // An h2Flood is a large number of frames of the same type.
 type h2Flood struct {
-	name     string
-	times    int
-	contends bool // the requests of the flood compete for slots
-	deaf     bool // the attacker does not read
-	settings []http2.Setting
-	do       func(a *attacker, i int) error
+	name       string
+	times      int
+	contends   bool // the requests of the flood compete for slots
+	notReading bool // the attacker does not read
+	settings   []http2.Setting
+	do         func(a *attacker, i int) error
 }
 
 var errNext = errors.New("continue with a new connection")
@@ -604,8 +605,8 @@ func TestHTTP2FloodsStayWithinLimits(t *testing.T) {
 		t.Run(protocol, func(t *testing.T) {
 			v := newVictim(t, 4, "both", "BODY_TIMEOUT=50ms")
 			for _, f := range h2Floods {
-				v.bear(f.name, mostFlooded, f.contends, func() {
-					v.flood(protocol, f.deaf, max(f.times/share, min(f.times, 320)), f.settings, f.do)
+				v.runAttack(f.name, mostFlooded, f.contends, func() {
+					v.flood(protocol, f.notReading, max(f.times/share, min(f.times, 320)), f.settings, f.do)
 				})
 			}
 		})
@@ -615,9 +616,9 @@ func TestHTTP2FloodsStayWithinLimits(t *testing.T) {
 // h2Bombs are attacks that use a large amount of memory with a small amount of input. The
 // settings of this test disable all other limits.
 var h2Bombs = []struct {
-	name string
-	deaf bool
-	do   func(a *attacker)
+	name       string
+	notReading bool
+	do         func(a *attacker)
 }{
 	// Each header section has 300 bytes.
 	{"30 heads that decode to 900 KB each", false, func(a *attacker) {
@@ -646,7 +647,7 @@ var h2Bombs = []struct {
 			}
 		}
 	}},
-	{"250 large answers for one who is deaf", true, func(a *attacker) {
+	{"250 large responses for an attacker that does not read", true, func(a *attacker) {
 		a.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1<<31 - 1})
 		a.framer.WriteWindowUpdate(0, 1<<31-1-65535)
 		for range 250 {
@@ -666,8 +667,8 @@ var h2Bombs = []struct {
 // mostBombed is the maximum growth of memory during a bomb in a container of 64 MiB, in bytes.
 const mostBombed = 50 << 20
 
-// settles waits until the memory does not increase or exceeds most bytes.
-func (v *victim) settles(most int64) {
+// awaitStableMemory waits until the memory does not increase or exceeds most bytes.
+func (v *victim) awaitStableMemory(most int64) {
 	for last := int64(0); ; {
 		now := v.memory("VmHWM")
 		if now-last < 256<<10 || now > most {
@@ -684,15 +685,15 @@ func TestHTTP2BombsStayWithinMemoryLimit(t *testing.T) {
 			v := newVictim(t, 0, app, "GOMEMLIMIT=51MiB") // the sidecar sets this limit itself in a container of 64 MiB
 			calm := v.memory("VmRSS")
 			for _, b := range h2Bombs {
-				v.bear(b.name, mostBombed, false, func() {
-					a, err := v.attacker(protocol, b.deaf)
+				v.runAttack(b.name, mostBombed, false, func() {
+					a, err := v.attacker(protocol, b.notReading)
 					if err != nil {
 						t.Fatal(err)
 					}
 					b.do(a)
 					a.out.Flush()
 					v.app.await(t, 20) // the memory budget rejects some of the others
-					v.settles(calm + mostBombed)
+					v.awaitStableMemory(calm + mostBombed)
 					if grown := v.memory("VmHWM") - calm; grown > mostBombed {
 						t.Errorf("%s: memory grew by %d KB since the first bomb, want at most %d", b.name, grown>>10, mostBombed>>10)
 					}

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Incomplete header sections on all internal ports at the same time: docs/bounds.md, "Internal ports".
-// net/http uses up to ten times the memory of a header section.
+// Incomplete header sections on all internal ports at the same time: docs/bounds.md, "Internal
+// ports". net/http uses up to ten times the memory of a header section.
 func TestIncompleteHeadersStayWithinMemoryLimit(t *testing.T) {
 	for name, rest := range map[string]string{
 		"one long field":   "X: " + strings.Repeat("x", 15000),
@@ -20,9 +20,9 @@ func TestIncompleteHeadersStayWithinMemoryLimit(t *testing.T) {
 			p.start(inSmallPod()...)
 			before := p.footprint()
 			ports := map[int]int{p.port.admin: 404, p.port.autoscaler: 200, p.port.metrics: 200, p.port.status: 403} // expected status for the Host of the request
-			var hordes []horde
+			var groups []connectionGroup
 			for port := range ports {
-				hordes = append(hordes, newHorde(t, local(port), 300, func(c net.Conn) error {
+				groups = append(groups, newConnectionGroup(t, local(port), 300, func(c net.Conn) error {
 					go sends("GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n" + rest)(c)
 					return nil
 				}))
@@ -32,10 +32,10 @@ func TestIncompleteHeadersStayWithinMemoryLimit(t *testing.T) {
 					t.Errorf("other client on port %d: got %q, want %d", port, m.Start, want)
 				}
 			}
-			for _, h := range hordes {
+			for _, h := range groups {
 				h.close()
 			}
-			p.unharmed(before)
+			p.checkResources(before)
 		})
 	}
 }

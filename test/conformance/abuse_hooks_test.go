@@ -26,10 +26,10 @@ func dialFrom(t *testing.T, client, addr string) *client {
 
 // floodHooks opens n connections from an address and sends 600 hook requests on each
 // connection.
-func floodHooks(t *testing.T, p *proxy, client string, n int) horde {
+func floodHooks(t *testing.T, p *proxy, client string, n int) connectionGroup {
 	t.Helper()
 	text := strings.Repeat(request("GET", "/wait-for-drain"), 600)
-	h := make(horde, n)
+	h := make(connectionGroup, n)
 	t.Cleanup(h.close)
 	for i := range n {
 		w := dialFrom(t, client, local(p.port.admin))

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// evil lists texts that clients could use for log injection.
-var evil = []string{
+// injectionTexts lists texts that clients could use for log injection.
+var injectionTexts = []string{
 	`"`, `\`, `"}`, `","status":200,"x":"`, `\u0022`, `\x00`, "\x1b[2J\x1b[31mred", "\u009b2J", "\u0085", "\u2028", "\u2029", "\u202e", "\ufeff", "é", "\xff\xfe", "\xc0\xaf", "\xed\xa0\x80", "\xf4\x90\x80\x80",
 	"%0a%0d", "{{.Request}}", "${jndi:ldap://x}", "%s%n%x", "<script>", "\t", `'; drop table logs; --`, strings.Repeat("x", 20_000), strings.Repeat(`"`, 20_000), strings.Repeat("\u2028", 7000), strings.Repeat("\xff", 20_000),
 }
@@ -32,9 +32,9 @@ func TestLogInjectionIsPrevented(t *testing.T) {
 			}
 			p.start(append([]string{"SERVING_LOGGING_CONFIG={\"sampling\":null}"}, env...)...)
 			before := len(requestLines(p, name))
-			sent, logged := sendEvil(t, p)
+			sent, logged := sendUnusualText(t, p)
 			if name == "a template" {
-				logged -= 2 * len(evil) // the template does not log probes
+				logged -= 2 * len(injectionTexts) // the template does not log probes
 			}
 			p.poll("all lines have been written", func() error {
 				if got := len(requestLines(p, name)) - before; got < logged {
@@ -72,9 +72,9 @@ func requestLines(p *proxy, name string) (lines []map[string]any) {
 	return lines
 }
 
-// sendEvil sends requests with the evil texts in each part. It returns the number of responses
-// and the number of requests that must be logged.
-func sendEvil(t *testing.T, p *proxy) (sent, logged int) {
+// sendUnusualText sends requests with unusual texts in each part. It returns the number of
+// responses and the number of requests that must be logged.
+func sendUnusualText(t *testing.T, p *proxy) (sent, logged int) {
 	t.Helper()
 	send := func(method, target string, fields ...string) {
 		c := dial(t, p.addr())
@@ -94,7 +94,7 @@ func sendEvil(t *testing.T, p *proxy) (sent, logged int) {
 			logged++ // requests that are rejected before they are counted do not appear in the log
 		}
 	}
-	for _, e := range evil {
+	for _, e := range injectionTexts {
 		inTarget := strings.NewReplacer(" ", "", "\t", "", "\x1b", "").Replace(e)
 		send("GET", "/echo"+inTarget)
 		send("GET", "/echo?q="+inTarget)

@@ -64,9 +64,9 @@ func (p *process) files() int {
 	return len(all)
 }
 
-// givenBack waits until the number of goroutines and files exceeds the previous number by at
+// awaitReleased waits until the number of goroutines and files exceeds the previous number by at
 // most some.
-func (p *proxy) givenBack(what string, before footprint, some int) {
+func (p *proxy) awaitReleased(what string, before footprint, some int) {
 	p.t.Helper()
 	p.poll(what+": goroutines and files are released", func() error {
 		if now := p.footprint(); now.goroutines > before.goroutines+some || now.files > before.files+some {
@@ -81,9 +81,9 @@ func (p *proxy) givenBack(what string, before footprint, some int) {
 // Go runtime, which start with the first garbage collection.
 const few = 10
 
-// unharmed checks that the number of goroutines and files has increased by at most few, that
+// checkResources checks that the number of goroutines and files has increased by at most few, that
 // the peak memory is less than the memory of a small pod, and that all log lines are JSON.
-func (p *proxy) unharmed(before footprint) {
+func (p *proxy) checkResources(before footprint) {
 	p.t.Helper()
 	p.audit(before, few)
 	peak := p.memory("VmHWM")
@@ -365,7 +365,7 @@ func TestMalformedRequestsAreRejected(t *testing.T) {
 			t.Errorf("%s: the app received no request, want some valid mutations", w.name)
 		}
 	}
-	p.unharmed(before)
+	p.checkResources(before)
 }
 
 // The generator is deterministic, and most of its requests differ from the original.

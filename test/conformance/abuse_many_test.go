@@ -20,13 +20,13 @@ import (
 // Many connections without a complete request: docs/bounds.md, "Connections" and "Internal
 // ports".
 
-// A horde is a list of open connections.
-type horde []*net.TCPConn
+// A connectionGroup is a list of open connections.
+type connectionGroup []*net.TCPConn
 
-// newHorde opens n connections and calls begin for each of them.
-func newHorde(t *testing.T, addr string, n int, begin func(net.Conn) error) horde {
+// newConnectionGroup opens n connections and calls begin for each of them.
+func newConnectionGroup(t *testing.T, addr string, n int, begin func(net.Conn) error) connectionGroup {
 	t.Helper()
-	h := make(horde, n)
+	h := make(connectionGroup, n)
 	t.Cleanup(h.close)
 	const at = 8 // number of goroutines that connect
 	var all sync.WaitGroup
@@ -50,7 +50,7 @@ func newHorde(t *testing.T, addr string, n int, begin func(net.Conn) error) hord
 	return h
 }
 
-func (h horde) close() {
+func (h connectionGroup) close() {
 	for _, c := range h {
 		if c != nil {
 			c.Close()
@@ -60,7 +60,7 @@ func (h horde) close() {
 
 // open returns the number of connections that the server has not closed. It discards received
 // data.
-func (h horde) open() (n int) {
+func (h connectionGroup) open() (n int) {
 	b := make([]byte, 64<<10)
 	for _, c := range h {
 		if c == nil {
@@ -92,9 +92,9 @@ func sends(text string) func(net.Conn) error {
 	}
 }
 
-// sendsRecord completes a TLS handshake with the given ALPN protocol, sends a first request or
+// checksRecord completes a TLS handshake with the given ALPN protocol, sends a first request or
 // the preface, and then the beginning of a record.
-func sendsRecord(protocol, first string) func(net.Conn) error {
+func checksRecord(protocol, first string) func(net.Conn) error {
 	return func(c net.Conn) error {
 		c.SetDeadline(time.Now().Add(patience))
 		encrypted := tls.Client(c, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{protocol}})
@@ -115,9 +115,9 @@ func awaitAnswer(text string) func(net.Conn) error {
 	}
 }
 
-// Each horde has 8000 connections, or 2000 if connections take more time. The limit on client
+// Each group has 8000 connections, or 2000 if connections take more time. The limit on client
 // connections depends on the limit on open files, which must be at least 20,000.
-var hordes = []struct {
+var connectionGroups = []struct {
 	name   string
 	tls    bool
 	n      int
@@ -134,22 +134,22 @@ var hordes = []struct {
 	{"of HTTP/2 in the midst of a head", false, 2000, 48 << 10, sends(http2.ClientPreface + "\x00\x00\x00\x04\x00\x00\x00\x00\x00" + "\x00\x40\x00\x01\x01\x00\x00\x00\x01\x82"), false, 2},
 	{"to TLS that say nothing", true, 8000, 24 << 10, sends(""), false, 2},
 	{"in the midst of a TLS handshake", true, 2000, 32 << 10, sends("\x16\x03\x01\x02\x00\x01\x00\x01\xfc"), false, 2},
-	{"in the midst of a TLS record", true, 2000, 48 << 10, sendsRecord("http/1.1", request("GET", "/now")), false, 2},
-	{"of HTTP/2 in the midst of a TLS record", true, 2000, 64 << 10, sendsRecord("h2", http2.ClientPreface+"\x00\x00\x00\x04\x00\x00\x00\x00\x00"), false, 2},
+	{"in the midst of a TLS record", true, 2000, 48 << 10, checksRecord("http/1.1", request("GET", "/now")), false, 2},
+	{"of HTTP/2 in the midst of a TLS record", true, 2000, 64 << 10, checksRecord("h2", http2.ClientPreface+"\x00\x00\x00\x04\x00\x00\x00\x00\x00"), false, 2},
 	{"that send TLS garbage", true, 2000, 24 << 10, sends("GET / HTTP/1.1\r\nHost: a.test\r\n\r\n"), false, 1},
 }
 
 func TestManyIdleConnectionsStayWithinLimits(t *testing.T) {
 	const headTime = 2 * time.Second
 	v := newVictim(t, 0, "both", "HEADER_TIMEOUT="+headTime.String())
-	for _, row := range hordes {
+	for _, row := range connectionGroups {
 		name := fmt.Sprintf("%d connections %s", row.n, row.name)
-		v.bear(name, row.each*int64(row.n), false, func() {
+		v.runAttack(name, row.each*int64(row.n), false, func() {
 			addr := v.addr()
 			if row.tls {
 				addr = v.tlsAddr()
 			}
-			h := newHorde(t, addr, row.n, row.begin)
+			h := newConnectionGroup(t, addr, row.n, row.begin)
 			if row.stays {
 				time.Sleep(100 * time.Millisecond) // enough time to close a connection
 				if n := h.open(); n != row.n {
@@ -195,7 +195,7 @@ func TestInternalPortsServeClientsDuringFlood(t *testing.T) {
 		} {
 			before := p.memory("VmRSS")
 			files := p.files()
-			h := newHorde(t, local(row.port), 400, sends(text))
+			h := newConnectionGroup(t, local(row.port), 400, sends(text))
 			w := dial(t, local(row.port))
 			began := time.Now()
 			w.send("GET " + row.path + " HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
@@ -231,7 +231,7 @@ func TestPreStopHookIsNotEvictedByConnections(t *testing.T) {
 	hook := p.preStop("/wait-for-drain")
 	p.draining()
 	p.signal(syscall.SIGTERM)
-	newHorde(t, local(p.port.admin), 400, sends(""))
+	newConnectionGroup(t, local(p.port.admin), 400, sends(""))
 	hook.SetReadDeadline(time.Now().Add(11 * time.Second)) // longer than the timeout for other connections
 	var timeout net.Error
 	if b, err := hook.r.Peek(1); !errors.As(err, &timeout) || !timeout.Timeout() {
@@ -254,10 +254,10 @@ var stallers = map[string]func(t *testing.T, p *proxy){
 	"TLS": func(t *testing.T, p *proxy) {
 		dialTLS(t, p.tlsAddr(), "http/1.1").send(request("GET", "/stream/1000000000"))
 	},
-	"h2c, a window of 0":    func(t *testing.T, p *proxy) { stall(t, p, "h2c", 0) },
-	"h2c, deaf":             func(t *testing.T, p *proxy) { stall(t, p, "h2c", 1<<31-1) },
-	"TLS h2, a window of 0": func(t *testing.T, p *proxy) { stall(t, p, "TLS h2", 0) },
-	"TLS h2, deaf":          func(t *testing.T, p *proxy) { stall(t, p, "TLS h2", 1<<31-1) },
+	"h2c, a window of 0":           func(t *testing.T, p *proxy) { stall(t, p, "h2c", 0) },
+	"h2c, client does not read":    func(t *testing.T, p *proxy) { stall(t, p, "h2c", 1<<31-1) },
+	"TLS h2, a window of 0":        func(t *testing.T, p *proxy) { stall(t, p, "TLS h2", 0) },
+	"TLS h2, client does not read": func(t *testing.T, p *proxy) { stall(t, p, "TLS h2", 1<<31-1) },
 }
 
 func stall(t *testing.T, p *proxy, protocol string, window uint32) {
@@ -275,7 +275,7 @@ func stall(t *testing.T, p *proxy, protocol string, window uint32) {
 // If a client does not read its response, its slot is released after SEND_TIMEOUT or another
 // timeout.
 func TestSlotIsReleasedIfClientDoesNotRead(t *testing.T) {
-	alongside(t)
+	inParallel(t)
 	for name, ask := range stallers {
 		for _, setting := range []string{"SEND_TIMEOUT=400ms", "REVISION_TIMEOUT_SECONDS=400ms"} {
 			const limit = 400*time.Millisecond + 5*time.Second // the timeout, and the time to close the connection; with HTTP/2, this includes other connections

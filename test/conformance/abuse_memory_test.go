@@ -33,10 +33,10 @@ const (
 
 // A memoryAttack is the input of a single connection.
 type memoryAttack struct {
-	name string
-	http int  // version, 1 or 2
-	deaf bool // the client does not read
-	make func(a *attacker)
+	name       string
+	http       int  // version, 1 or 2
+	notReading bool // the client does not read
+	make       func(a *attacker)
 }
 
 var memoryAttacks = []memoryAttack{
@@ -48,10 +48,10 @@ var memoryAttacks = []memoryAttack{
 	}},
 	{"long fields", 2, false, func(a *attacker) {
 		for range 4 {
-			a.longHead(true)
+			a.largeHeaders(true)
 		}
 	}},
-	{"a long header block that does not end", 2, false, func(a *attacker) { a.longHead(false) }},
+	{"a long header block that does not end", 2, false, func(a *attacker) { a.largeHeaders(false) }},
 	{"250 bodies that are not read", 2, false, func(a *attacker) {
 		for range 250 {
 			a.open(false, asks("POST", "/wait")...)
@@ -82,8 +82,8 @@ func (a *attacker) requests(n int, path string, fields ...string) {
 	}
 }
 
-// longHead adds a header block of 900 KB.
-func (a *attacker) longHead(end bool) {
+// largeHeaders adds a header block of 900 KB.
+func (a *attacker) largeHeaders(end bool) {
 	a.stream = max(a.stream+2, 3)
 	a.encode(asks("GET", "/wait")...)
 	for range 75 {
@@ -134,7 +134,7 @@ func (v *victim) attackMany(secure bool, m *memoryAttack) {
 		defer c.Close()
 		go func() {
 			_, _ = c.Write(input)
-			if !m.deaf {
+			if !m.notReading {
 				_, _ = io.Copy(io.Discard, c)
 			}
 		}()
@@ -158,8 +158,9 @@ func (h *honest) count() int {
 
 var requestMemory = regexp.MustCompile(`(?m)^queue_proxy_request_memory_bytes (\S+)$`)
 
-// releases waits until the memory of requests decreases to the memory of the honest clients.
-func (v *victim) releases(name string) {
+// awaitMemoryRelease waits until the memory of requests decreases to the memory of the honest
+// clients.
+func (v *victim) awaitMemoryRelease(name string) {
 	v.t.Helper()
 	poll(v.t, name+": memory is released", func() error {
 		c := dial(v.t, local(v.port.metrics))
@@ -182,8 +183,8 @@ func TestMemoryAttacksLeaveOtherClientsServed(t *testing.T) {
 			for i := range memoryAttacks {
 				m := &memoryAttacks[i]
 				name := fmt.Sprintf("HTTP/%d, %s", m.http, m.name)
-				v.bear(name, mostHeld, false, func() { v.attackMany(secure, m) })
-				v.releases(name)
+				v.runAttack(name, mostHeld, false, func() { v.attackMany(secure, m) })
+				v.awaitMemoryRelease(name)
 			}
 		})
 	}

@@ -180,9 +180,9 @@ func (n *probeAnswers) flood(t *testing.T, addr string, connections, rounds int)
 	return done
 }
 
-// askMeanwhile sends requests until done is closed. It returns the number of requests, the
+// sendRequestsUntil sends requests until done is closed. It returns the number of requests, the
 // maximum number of goroutines, and the maximum latency.
-func (p *proxy) askMeanwhile(t *testing.T, done <-chan struct{}) (traffic, goroutines int, slowest time.Duration) {
+func (p *proxy) sendRequestsUntil(t *testing.T, done <-chan struct{}) (traffic, goroutines int, slowest time.Duration) {
 	t.Helper()
 	w := dial(t, p.addr())
 	for waiting := true; waiting; traffic++ {
@@ -223,7 +223,7 @@ func TestConcurrentProbesShareOneAppProbe(t *testing.T) {
 	began := time.Now()
 	var got probeAnswers
 	done := got.flood(t, p.addr(), probes/streams, rounds)
-	traffic, most, slowest := p.askMeanwhile(t, done)
+	traffic, most, slowest := p.sendRequestsUntil(t, done)
 	took := time.Since(began)
 	if n := got.refused.Load(); n < probes*rounds-got.dropped.Load() || n < probes {
 		t.Errorf("got %d responses to probes, want %d", n, probes*rounds)
@@ -246,7 +246,7 @@ func TestConcurrentProbesShareOneAppProbe(t *testing.T) {
 	}
 	t.Logf("%d probes in %v, %v of CPU each; the app received %d probes; %d goroutines, %d bytes for each probe; %d other requests, maximum latency %v",
 		probes*rounds, took.Round(time.Millisecond), (p.cpu(t)-cpu)/(probes*rounds), asked, most, grown/probes, traffic, slowest.Round(time.Millisecond))
-	p.givenBack("after that", before, few)
+	p.awaitReleased("after that", before, few)
 }
 
 // Requests that claim to be kubelet probes get at most two slots in addition to the limit, one
@@ -295,5 +295,5 @@ func TestForgedKubeletProbesAreLimited(t *testing.T) {
 	if most > running+2 {
 		t.Errorf("the app had %d concurrent requests, want at most %d", most, running+2)
 	}
-	p.unharmed(before)
+	p.checkResources(before)
 }

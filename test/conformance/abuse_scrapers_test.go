@@ -55,13 +55,13 @@ func longCertificate(t *testing.T, size int) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-// shortOf is a connection that discards written data after the given number of bytes.
-type shortOf struct {
+// limitedConn is a connection that discards written data after the given number of bytes.
+type limitedConn struct {
 	net.Conn
 	left int
 }
 
-func (s *shortOf) Write(b []byte) (int, error) {
+func (s *limitedConn) Write(b []byte) (int, error) {
 	n := min(len(b), s.left)
 	s.left -= n
 	if n > 0 {
@@ -82,9 +82,9 @@ func TestMetricsPortLimitsHandshakeSize(t *testing.T) {
 	}
 	long := longCertificate(t, 250<<10)
 	before, lines := p.memory("VmRSS"), strings.Count(p.out.String(), "\n")
-	newHorde(t, local(p.port.metrics), 250, func(c net.Conn) error {
+	newConnectionGroup(t, local(p.port.metrics), 250, func(c net.Conn) error {
 		c.SetDeadline(time.Now().Add(patience))
-		tls.Client(&shortOf{c, 250 << 10}, &tls.Config{
+		tls.Client(&limitedConn{c, 250 << 10}, &tls.Config{
 			InsecureSkipVerify:   true,
 			GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &long, nil },
 		}).Handshake()

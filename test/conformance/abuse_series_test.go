@@ -45,9 +45,9 @@ func (p *proxy) asker(t *testing.T) func(method, host, target string, fields ...
 	}
 }
 
-// askForEverySeries sends requests for each status, with random text in all fields that a
+// createAllSeries sends requests for each status, with random text in all fields that a
 // client can set.
-func askForEverySeries(r *rand.Rand, name func() string, ask func(method, host, target string, fields ...string)) {
+func createAllSeries(r *rand.Rand, name func() string, ask func(method, host, target string, fields ...string)) {
 	for status := 200; status < 1000; status++ {
 		ask("GET", "a.test", "/", fmt.Sprint("X-Status: ", status))
 	}
@@ -90,7 +90,7 @@ func TestSeriesAreBounded(t *testing.T) {
 			r := rand.New(rand.NewPCG(7, 7))
 			name := func() string { return fmt.Sprintf("n%x", r.Uint64()) }
 			ask := p.asker(t)
-			askForEverySeries(r, name, ask)
+			createAllSeries(r, name, ask)
 			after, text := p.series(p.port.metrics)
 			statsAfter, _ := p.series(p.port.autoscaler)
 			t.Logf("%d series at first, %d after the requests; %d and %d series of statistics", len(first), len(after), len(stats), len(statsAfter))

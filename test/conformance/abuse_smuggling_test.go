@@ -163,7 +163,7 @@ func lengthOf(text string) int { return len(strings.ReplaceAll(text, "/N", "/000
 
 // smuggles returns all cases. N stands for the number of the case, which has four digits.
 func smuggles() []smuggle {
-	return slices.Concat(twoFramings(), oneLength(), chunksInDoubt(), linesInDoubt())
+	return slices.Concat(twoFramings(), oneLength(), ambiguousChunks(), ambiguousLines())
 }
 
 // smuggledPost returns a POST request with the given fields and body.
@@ -231,9 +231,9 @@ func oneLength() (all []smuggle) {
 	return all
 }
 
-// chunksInDoubt returns chunked requests whose end is at a different position for a lenient
+// ambiguousChunks returns chunked requests whose end is at a different position for a lenient
 // parser.
-func chunksInDoubt() (all []smuggle) {
+func ambiguousChunks() (all []smuggle) {
 	add := func(name, text string) { all = append(all, smuggle{name, text}) }
 	for _, end := range []string{
 		"0\n\r\n", "0\r\n\n", "0\n\n", "0;\n\r\n", "0;a\n\r\n", "0;a=b\n\r\n", "0;a=\"\n\"\r\n\r\n", "0 \r\n\r\n", " 0\r\n\r\n", "0\t\r\n\r\n", "0\r\r\n\r\n", "\r\n0\r\n\r\n", "0x0\r\n\r\n", "-0\r\n\r\n", "+0\r\n\r\n", "0_0\r\n\r\n", "\r\n\r\n", ";\r\n\r\n",
@@ -250,8 +250,8 @@ func chunksInDoubt() (all []smuggle) {
 	return all
 }
 
-// linesInDoubt returns requests with line ends that parsers interpret differently.
-func linesInDoubt() (all []smuggle) {
+// ambiguousLines returns requests with line ends that parsers interpret differently.
+func ambiguousLines() (all []smuggle) {
 	add := func(name, text string) { all = append(all, smuggle{name, text}) }
 	for _, text := range []string{
 		"GET /f/N HTTP/1.1\r\nHost: a.test\r\nX: a\r" + hidden, "GET /f/N HTTP/1.1\r\nHost: a.test\r\nX: a\r\r" + hidden, "GET /f/N HTTP/1.1\r\nHost: a.test\r\nX: a\r\n\r" + hidden, "GET /f/N HTTP/1.1\r\nHost: a.test\r\nX: a\r\n \r\n" + hidden,
@@ -329,7 +329,7 @@ func TestSmuggledRequestsDoNotReachServer(t *testing.T) {
 			}
 			close(numbers)
 			all.Wait()
-			judgeRecord(t, forms, answers, total, seen)
+			checkRecord(t, forms, answers, total, seen)
 		})
 	}
 }
@@ -341,9 +341,9 @@ func kindOf(target string) string {
 	return target
 }
 
-// judgeRecord compares the requests that a server received with the responses that its clients
+// checkRecord compares the requests that a server received with the responses that its clients
 // received.
-func judgeRecord(t *testing.T, forms []smuggle, answers []map[string]int, total []int, seen func() ([]string, []string)) {
+func checkRecord(t *testing.T, forms []smuggle, answers []map[string]int, total []int, seen func() ([]string, []string)) {
 	t.Helper()
 	var requests, bad []string
 	poll(t, "the record is complete", func() error {
@@ -422,7 +422,7 @@ func TestSmuggledHTTP2RequestsDoNotReachServer(t *testing.T) {
 					t.Errorf("%s: other client that requested %s: got %q", f.name, victim, m.Fields)
 				}
 			}
-			judgeRecord(t, listed, answers, total, seen)
+			checkRecord(t, listed, answers, total, seen)
 		})
 	}
 }

@@ -16,9 +16,9 @@ import (
 
 // Limits on input: docs/configuration.md, "Limits".
 
-// cutBy fails the test unless the sidecar closes the connection after the given time. It
+// wantClosedAfter fails the test unless the sidecar closes the connection after the given time. It
 // returns the received data.
-func (w *client) cutBy(least time.Duration, since time.Time) string {
+func (w *client) wantClosedAfter(least time.Duration, since time.Time) string {
 	w.t.Helper()
 	b, err := io.ReadAll(w.r)
 	if err != nil && !errors.Is(err, syscall.ECONNRESET) {
@@ -33,7 +33,7 @@ func (w *client) cutBy(least time.Duration, since time.Time) string {
 // HEADER_TIMEOUT applies to the first request of a connection and to later ones, with and
 // without TLS.
 func TestHeaderTimeoutClosesConnection(t *testing.T) {
-	alongside(t)
+	inParallel(t)
 	const limit = 500 * time.Millisecond
 	for name, row := range map[string]struct {
 		tls   bool
@@ -86,7 +86,7 @@ func TestHeaderTimeoutClosesConnection(t *testing.T) {
 			} else {
 				w.send(row.text)
 			}
-			if got := w.cutBy(limit-50*time.Millisecond, began); strings.Contains(got, " 200 ") {
+			if got := w.wantClosedAfter(limit-50*time.Millisecond, began); strings.Contains(got, " 200 ") {
 				t.Errorf("got %.200q, want no response of the app", got)
 			}
 		})
@@ -225,7 +225,7 @@ func TestDrainEndsWithConnectionsAtLimit(t *testing.T) {
 // The response with status 504 for a slow body reaches a client that is still sending.
 func TestTimeoutResponseReachesSendingClient(t *testing.T) {
 	p := newProxy(t)
-	p.app(newChatty())
+	p.app(newEndlessApp())
 	p.start(requestClock.settings()...)
 	w := dial(t, p.addr())
 	w.send("POST /wait HTTP/1.1\r\nHost: a.test\r\nContent-Length: 1000000000\r\n\r\n")

@@ -37,9 +37,9 @@ func (w *worker) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	io.WriteString(rw, "done")
 }
 
-// askAndLeave sends a request and closes the connection after 20 ms, when the app works on the
-// request or the request is queued.
-func (p *proxy) askAndLeave(h1 bool) {
+// sendAndDisconnect sends a request and closes the connection after 20 ms, when the app works
+// on the request or the request is queued.
+func (p *proxy) sendAndDisconnect(h1 bool) {
 	p.t.Helper()
 	if h1 {
 		c := p.sendGet("/work")
@@ -63,7 +63,7 @@ func TestLimitHoldsAfterClientsDisconnect(t *testing.T) {
 			p.appSpeaking(w, "h1")
 			p.start("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=100")
 			for range 20 {
-				p.askAndLeave(protocol == "h1")
+				p.sendAndDisconnect(protocol == "h1")
 			}
 			if _, body := get(t, httpClient(t, "h1"), p.url("/work")); body != "done" {
 				t.Errorf("got %q, want done", body)
@@ -82,7 +82,7 @@ func TestAppThatStopsReleasesSlot(t *testing.T) {
 	p := newProxy(t)
 	p.appSpeaking(&worker{time: time.Minute, looks: true}, "h1")
 	p.start("CONTAINER_CONCURRENCY=1", "CLIENT_GONE_GRACE=1m")
-	p.askAndLeave(true)
+	p.sendAndDisconnect(true)
 	start := time.Now()
 	get(t, httpClient(t, "h1"), p.url("/now"))
 	if took := time.Since(start); took > 5*time.Second {
@@ -99,7 +99,7 @@ func TestClientGoneGraceLimitsHeldSlot(t *testing.T) {
 			t.Cleanup(func() { w.looks = true })
 			p.start("CONTAINER_CONCURRENCY=1", "CLIENT_GONE_GRACE="+grace)
 			start := time.Now()
-			p.askAndLeave(true)
+			p.sendAndDisconnect(true)
 			answer, _ := get(t, httpClient(t, "h1"), p.url("/now"))
 			took := time.Since(start)
 			if answer.StatusCode != 200 || took < held || took > 10*time.Second {

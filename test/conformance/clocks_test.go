@@ -59,9 +59,9 @@ func (c clock) logged(t *testing.T, p *proxy, phase string) {
 // early lists the protocols of requests that time out before a response begins.
 var early = []string{"HTTP/1.1", "HTTP/1.0", "HEAD", "h2c", "gRPC", "TLS", "TLS h2", "WebSocket"}
 
-// askEarly sends one request and checks the response after the timeout. A POST request has an
-// incomplete body.
-func (c clock) askEarly(t *testing.T, p *proxy, protocol, method string) {
+// checkEarlyTimeout sends one request and checks the response after the timeout. A POST request
+// has an incomplete body.
+func (c clock) checkEarlyTimeout(t *testing.T, p *proxy, protocol, method string) {
 	t.Helper()
 	rest := "\r\nHost: a.test\r\n\r\n"
 	if method == "POST" {
@@ -85,7 +85,7 @@ func (c clock) askEarly(t *testing.T, p *proxy, protocol, method string) {
 		w.send(request("GET", "/wait", "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA=="))
 		c.wantHTTP1(t, p, w, "GET")
 	case "h2c", "TLS h2":
-		c.askEarlyH2(t, p, protocol, method)
+		c.checkEarlyTimeoutH2(t, p, protocol, method)
 	case "gRPC":
 		h := dialH2(t, p.addr())
 		h.open(1, true, "POST", "/wait", "Content-Type: application/grpc+proto", "TE: trailers")
@@ -127,7 +127,7 @@ func (c clock) wantHTTP1(t *testing.T, p *proxy, w *client, method string) {
 	}
 }
 
-func (c clock) askEarlyH2(t *testing.T, p *proxy, protocol, method string) {
+func (c clock) checkEarlyTimeoutH2(t *testing.T, p *proxy, protocol, method string) {
 	t.Helper()
 	code, body := c.response()
 	h := p.h2Peer(protocol)
@@ -153,7 +153,7 @@ func (p *proxy) h2Peer(protocol string) *h2Peer {
 }
 
 func TestTimeoutBeforeResponseReturns504(t *testing.T) {
-	alongside(t)
+	inParallel(t)
 	for _, c := range []clock{requestClock, startClock, idleClock} {
 		for _, scope := range []string{"request", "first-byte"} {
 			if c.name != "request" && scope != "request" {
@@ -162,11 +162,11 @@ func TestTimeoutBeforeResponseReturns504(t *testing.T) {
 			t.Run(c.name+"/"+scope, func(t *testing.T) {
 				p := newProxy(t)
 				writeCertificate(t, p.dir)
-				app := newChatty()
+				app := newEndlessApp()
 				p.app(app)
 				p.start(append(c.settings(), "REVISION_TIMEOUT_SCOPE="+scope)...)
 				for _, protocol := range early {
-					c.askEarly(t, p, protocol, "GET")
+					c.checkEarlyTimeout(t, p, protocol, "GET")
 					if got := receive(t, protocol+": the request ends in the app", app.over); got != "/wait" {
 						t.Errorf("%s: the app ended %s, want /wait", protocol, got)
 					}
@@ -181,7 +181,7 @@ func TestTimeoutBeforeResponseReturns504(t *testing.T) {
 }
 
 func TestTimeoutInQueueDoesNotReachApp(t *testing.T) {
-	alongside(t)
+	inParallel(t)
 	for _, c := range []clock{requestClock, startClock, idleClock, queueClock} {
 		t.Run(c.name, func(t *testing.T) {
 			p := newProxy(t)
@@ -193,7 +193,7 @@ func TestTimeoutInQueueDoesNotReachApp(t *testing.T) {
 				if protocol == "TLS h2" || protocol == "h2c" {
 					continue // these are tested below because they send a second request
 				}
-				c.askEarly(t, p, protocol, "GET")
+				c.checkEarlyTimeout(t, p, protocol, "GET")
 			}
 			for _, protocol := range both {
 				answer, body := get(t, httpClient(t, protocol), p.url("/wait"))
@@ -270,7 +270,7 @@ func (h *slotHolder) check() error {
 
 // The timeouts also run while the sidecar retries to connect to the app.
 func TestTimeoutDuringConnectReturns504(t *testing.T) {
-	alongside(t)
+	inParallel(t)
 	for _, c := range []clock{requestClock, startClock, idleClock} {
 		t.Run(c.name, func(t *testing.T) {
 			p := newProxy(t)
@@ -278,7 +278,7 @@ func TestTimeoutDuringConnectReturns504(t *testing.T) {
 			p.start(c.settings("CONNECT_RETRY=60s")...)
 			for _, protocol := range early {
 				if protocol != "h2c" && protocol != "TLS h2" {
-					c.askEarly(t, p, protocol, "GET")
+					c.checkEarlyTimeout(t, p, protocol, "GET")
 				}
 			}
 			answer, body := get(t, httpClient(t, "h2c"), p.url("/wait"))
@@ -293,12 +293,12 @@ func TestTimeoutDuringConnectReturns504(t *testing.T) {
 // After the first byte the sidecar resets the response so that the client detects the error.
 // The idle timeout expires during a silent response, the request timeout during an active one.
 func TestTimeoutDuringResponseAbortsResponse(t *testing.T) {
-	alongside(t)
+	inParallel(t)
 	for _, c := range []clock{requestClock, idleClock} {
 		t.Run(c.name, func(t *testing.T) {
 			p := newProxy(t)
 			writeCertificate(t, p.dir)
-			app := newChatty()
+			app := newEndlessApp()
 			p.app(app)
 			p.start(c.settings()...)
 			chunked, fixed, grpc := "/chunked", "/fixed", "/chunked"
@@ -342,7 +342,7 @@ func TestTimeoutDuringResponseAbortsResponse(t *testing.T) {
 }
 
 // wantOver waits until a request for path ends in the app.
-func (a *chatty) wantOver(t *testing.T, protocol, path string) {
+func (a *endlessApp) wantOver(t *testing.T, protocol, path string) {
 	t.Helper()
 	if got := receive(t, protocol+": the request ends in the app", a.over); got != path {
 		t.Errorf("%s: the app ended %s, want %s", protocol, got, path)
@@ -362,7 +362,7 @@ func (r cutResponse) check(t *testing.T, p *proxy) {
 		w = dialTLS(t, r.addr, "http/1.1")
 	}
 	w.send("GET " + r.path + " " + r.proto + "\r\nHost: a.test\r\n\r\n")
-	head := w.begunOn("GET", r.path)
+	head := w.awaitStart("GET", r.path)
 	b, err := io.ReadAll(w.r)
 	switch {
 	case bytes.Contains(b, []byte("timeout")):
@@ -558,7 +558,7 @@ func TestIdleTimeoutClosesTunnelToApp(t *testing.T) {
 
 // Only the idle timeout applies to an idle tunnel.
 func TestOtherTimeoutsDoNotEndIdleTunnel(t *testing.T) {
-	alongside(t)
+	inParallel(t)
 	for _, c := range []clock{requestClock, startClock, queueClock, bodyClock} {
 		t.Run(c.name, func(t *testing.T) {
 			p := newProxy(t)
@@ -584,21 +584,21 @@ func TestOtherTimeoutsDoNotEndIdleTunnel(t *testing.T) {
 
 // If a client stops sending its body, its slot is released.
 func TestIncompleteBodyReleasesSlotAfterTimeout(t *testing.T) {
-	alongside(t)
+	inParallel(t)
 	for _, c := range []clock{bodyClock, idleClock, requestClock, startClock} {
 		for _, protocol := range []string{"HTTP/1.1", "HTTP/1.0", "h2c", "TLS", "TLS h2"} {
 			t.Run(c.name+"/"+protocol, func(t *testing.T) {
 				p := newProxy(t)
 				writeCertificate(t, p.dir)
-				app := newChatty()
+				app := newEndlessApp()
 				p.app(app)
 				p.start(c.settings("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=10")...)
-				c.askEarly(t, p, protocol, "POST")
+				c.checkEarlyTimeout(t, p, protocol, "POST")
 				receive(t, "the request ends in the app", app.over)
 				// The slot is free, so the next request does not wait.
 				w := dial(t, p.addr())
 				w.send(request("GET", "/chunked"))
-				w.begunOn("GET", "/chunked")
+				w.awaitStart("GET", "/chunked")
 				c.logged(t, p, "waiting")
 			})
 		}
@@ -625,12 +625,12 @@ func TestBodyTimeoutDoesNotApplyToGRPC(t *testing.T) {
 
 // gRPC requires HTTP/2, so the media type of gRPC does not disable the timeout over HTTP/1.1.
 func TestBodyTimeoutAppliesToGRPCOverHTTP1(t *testing.T) {
-	alongside(t)
+	inParallel(t)
 	for _, protocol := range []string{"HTTP/1.1", "TLS"} {
 		t.Run(protocol, func(t *testing.T) {
 			p := newProxy(t)
 			writeCertificate(t, p.dir)
-			p.app(newChatty())
+			p.app(newEndlessApp())
 			p.start(bodyClock.settings("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=10")...)
 			w := dial(t, p.addr())
 			if protocol == "TLS" {
@@ -642,7 +642,7 @@ func TestBodyTimeoutAppliesToGRPCOverHTTP1(t *testing.T) {
 			}
 			next := dial(t, p.addr())
 			next.send(request("GET", "/chunked"))
-			next.begunOn("GET", "/chunked") // the request gets the slot
+			next.awaitStart("GET", "/chunked") // the request gets the slot
 		})
 	}
 }
@@ -686,11 +686,11 @@ func TestTimeoutEndsResponseToSlowReader(t *testing.T) {
 
 // If all timeouts are set, the failure reason is that of the first timeout that expires.
 func TestFirstExpiredTimeoutDeterminesReason(t *testing.T) {
-	alongside(t)
+	inParallel(t)
 	for _, c := range []clock{requestClock, startClock, idleClock} {
 		t.Run(c.name, func(t *testing.T) {
 			p := newProxy(t)
-			p.app(newChatty())
+			p.app(newEndlessApp())
 			settings := []string{"REVISION_TIMEOUT_SECONDS=30s", "REVISION_TIMEOUT_SCOPE=request", "REVISION_RESPONSE_START_TIMEOUT_SECONDS=20s", "REVISION_IDLE_TIMEOUT_SECONDS=20s", "QUEUE_TIMEOUT_SECONDS=20s"}
 			p.start(append(settings, c.setting)...)
 			m := dial(t, p.addr()).ask("/wait")
@@ -714,7 +714,7 @@ func TestTimeoutOfZeroIsDisabled(t *testing.T) {
 // A timeout of a request does not affect the next request on the connection.
 func TestTimeoutKeepsHTTP1Connection(t *testing.T) {
 	p := newProxy(t)
-	p.app(newChatty())
+	p.app(newEndlessApp())
 	p.start(requestClock.settings()...)
 	w := dial(t, p.addr())
 	for range 3 {

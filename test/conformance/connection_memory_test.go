@@ -43,7 +43,7 @@ func TestConnectionsWithRequestsFitSmallPod(t *testing.T) {
 			if version.secure {
 				addr = p.tlsAddr()
 			}
-			var all horde
+			var all connectionGroup
 			defer func() { all.close() }()
 			for range connections {
 				c, err := net.Dial("tcp", addr)

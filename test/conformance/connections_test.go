@@ -37,9 +37,9 @@ func (p *proxy) probe(t *testing.T, addr string) {
 	}
 }
 
-// probeAtOnce is like probe, but repeats the probe if the test was too slow to send the request
-// within the time that a new connection is protected.
-func (p *proxy) probeAtOnce(t *testing.T) {
+// probeImmediately is like probe, but repeats the probe if the test was too slow to send the
+// request within the time that a new connection is protected.
+func (p *proxy) probeImmediately(t *testing.T) {
 	t.Helper()
 	for {
 		start := time.Now()
@@ -63,7 +63,7 @@ func isOpen(w *client) bool {
 	if t, ok := c.(interface{ NetConn() net.Conn }); ok {
 		c = t.NetConn()
 	}
-	return !hungUp(c.(*net.TCPConn))
+	return !peerClosed(c.(*net.TCPConn))
 }
 
 // opens returns the states of the connections: "ox" means that the first connection is open and
@@ -119,7 +119,7 @@ func TestSilentConnectionsDoNotBlockClients(t *testing.T) {
 		"half a handshake":       {p.tlsAddr(), "\x16\x03\x01\x02\x00\x01\x00\x01\xfc"},
 		"a record without bytes": {p.tlsAddr(), strings.Repeat("\x16\x03\x01\x00\x00", 10)},
 	} {
-		h := newHorde(t, row.addr, 60, sends(row.text))
+		h := newConnectionGroup(t, row.addr, 60, sends(row.text))
 		began := time.Now()
 		p.probe(t, p.addr())
 		if m := dialTLS(t, p.tlsAddr(), "http/1.1").ask("/", "K-Network-Probe: queue"); m.status() != 200 {
@@ -147,7 +147,7 @@ func TestSilentConnectionsDoNotCloseUsedOnes(t *testing.T) {
 		w.ask("/", "K-Network-Probe: queue")
 		used = append(used, w)
 	}
-	newHorde(t, p.addr(), 60, sends(""))
+	newConnectionGroup(t, p.addr(), 60, sends(""))
 	p.probe(t, p.addr())
 	if got := opens(used); got != "ooooo" {
 		t.Errorf("got states %s of the used connections, want all open", got)
@@ -258,9 +258,9 @@ func TestTunnelCountsAsConnection(t *testing.T) {
 func TestBusyConnectionsDoNotBlockOthers(t *testing.T) {
 	p, _ := fullProxy(t, 2)
 	for _, keep := range []func(stop <-chan struct{}){
-		func(stop <-chan struct{}) { keepAsking(p, false, stop) },
-		func(stop <-chan struct{}) { keepAsking(p, true, stop) },
-		func(stop <-chan struct{}) { keepOpening(p, stop) },
+		func(stop <-chan struct{}) { sendProbesContinuously(p, false, stop) },
+		func(stop <-chan struct{}) { sendProbesContinuously(p, true, stop) },
+		func(stop <-chan struct{}) { openStreamsContinuously(p, stop) },
 	} {
 		stop := make(chan struct{})
 		var all sync.WaitGroup
@@ -272,15 +272,16 @@ func TestBusyConnectionsDoNotBlockOthers(t *testing.T) {
 			})
 		}
 		for range 3 {
-			p.probeAtOnce(t)
+			p.probeImmediately(t)
 		}
 		close(stop)
 		all.Wait()
 	}
 }
 
-// keepAsking continuously sends probes on one connection until the connection is closed.
-func keepAsking(p *proxy, secure bool, stop <-chan struct{}) {
+// sendProbesContinuously sends probes on one connection without interruption until the
+// connection is closed.
+func sendProbesContinuously(p *proxy, secure bool, stop <-chan struct{}) {
 	c, err := net.Dial("tcp", p.addr())
 	if secure {
 		c, err = tls.Dial("tcp", p.tlsAddr(), &tls.Config{InsecureSkipVerify: true})
@@ -297,9 +298,9 @@ func keepAsking(p *proxy, secure bool, stop <-chan struct{}) {
 	}
 }
 
-// keepOpening opens streams without a pause on one connection, ignoring GOAWAY, until the
-// connection is closed.
-func keepOpening(p *proxy, stop <-chan struct{}) {
+// openStreamsContinuously opens streams without a pause on one connection, ignoring GOAWAY,
+// until the connection is closed.
+func openStreamsContinuously(p *proxy, stop <-chan struct{}) {
 	c, err := net.Dial("tcp", p.addr())
 	if err != nil {
 		return

@@ -6,11 +6,11 @@ import (
 	"testing"
 )
 
-// hangingUp counts requests and closes the connection without a response to requests for
+// closingCounter counts requests and closes the connection without a response to requests for
 // /close.
-type hangingUp struct{ requests atomic.Int32 }
+type closingCounter struct{ requests atomic.Int32 }
 
-func (h *hangingUp) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (h *closingCounter) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.requests.Add(1)
 	if r.URL.Path == "/close" {
 		panic(http.ErrAbortHandler)
@@ -22,7 +22,7 @@ func TestProtocolDetectionReachesNoHandler(t *testing.T) {
 	for _, client := range []string{"h1", "h2c"} {
 		t.Run(client, func(t *testing.T) {
 			p := newProxy(t)
-			app := new(hangingUp)
+			app := new(closingCounter)
 			p.appSpeaking(app, "h1")
 			p.start()
 			for i, c := range []struct {

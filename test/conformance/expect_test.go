@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// saysContinueAfter starts a user container that sends status 100 after a delay, and then a
+// sendContinueAfter starts a user container that sends status 100 after a delay, and then a
 // response with the request body.
-func (p *proxy) saysContinueAfter(d time.Duration) {
+func (p *proxy) sendContinueAfter(d time.Duration) {
 	p.bareHeads(func(c *bareConn, m *message) bool {
 		time.Sleep(d) // sleeps to simulate a slow app
 		c.send("HTTP/1.1 100 Continue\r\n\r\n")
@@ -30,7 +30,7 @@ func TestClientReceivesOne100Continue(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := newProxy(t)
 			p.start()
-			p.saysContinueAfter(d)
+			p.sendContinueAfter(d)
 			c := dial(t, p.addr())
 			c.send(asksFirst)
 			if m, err := readHead(c.r); err != nil || m.status() != 100 {

@@ -105,7 +105,7 @@ func (p *proxy) scrapeDuring(stop <-chan struct{}) (scrapes, failed int) {
 // testFleet opens n connections to a sidecar with a limit on open files, and sends two requests
 // on each connection.
 func testFleet(t *testing.T, protocol string, files, n int) {
-	p := newLoneProxy(t)
+	p := newSerialProxy(t)
 	writeCertificate(t, p.dir)
 	p.app(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		time.Sleep(5 * time.Millisecond)

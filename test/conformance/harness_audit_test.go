@@ -37,7 +37,7 @@ func (p *proxy) audit(before footprint, extra int) {
 		}
 		return err
 	})
-	p.givenBack("after all clients left", before, extra)
+	p.awaitReleased("after all clients left", before, extra)
 }
 
 // auditAtEnd registers audit as a cleanup function of the test. It must be called before the

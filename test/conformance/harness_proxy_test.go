@@ -40,12 +40,12 @@ type proxy struct {
 // order. newProxy marks the test as parallel unless the ports are fixed.
 func newProxy(t *testing.T) *proxy {
 	t.Helper()
-	alongside(t)
-	return newLoneProxy(t)
+	inParallel(t)
+	return newSerialProxy(t)
 }
 
-// newLoneProxy is like newProxy for a test that needs the CPU and does not run in parallel.
-func newLoneProxy(t *testing.T) *proxy {
+// newSerialProxy is like newProxy for a test that needs the CPU and does not run in parallel.
+func newSerialProxy(t *testing.T) *proxy {
 	t.Helper()
 	p := &proxy{t: t, dir: t.TempDir()}
 	p.port.serving, p.port.tls, p.port.user = freePort(t), freePort(t), freePort(t)
@@ -57,11 +57,11 @@ func newLoneProxy(t *testing.T) *proxy {
 	return p
 }
 
-// alongside marks a test as parallel unless the ports are fixed. A test calls it if its
+// inParallel marks a test as parallel unless the ports are fixed. A test calls it if its
 // subtests create their own proxies. Otherwise, all other tests would wait for the slowest
 // subtest. Tests that need the CPU, count memory or goroutines, or depend on the speed of a
 // client do not call it.
-func alongside(t *testing.T) {
+func inParallel(t *testing.T) {
 	t.Helper()
 	if !fixedPorts {
 		t.Parallel()
@@ -222,7 +222,7 @@ func runWith(t *testing.T, env []string, args ...string) *process {
 	p.cmd = exec.Command(args[0], args[1:]...)
 	p.cmd.Env = env
 	p.cmd.Dir = t.TempDir()
-	p.cmd.Stdout, p.cmd.Stderr = &wholeLines{to: p.out}, &wholeLines{to: p.out}
+	p.cmd.Stdout, p.cmd.Stderr = &lineWriter{to: p.out}, &lineWriter{to: p.out}
 	p.cmd.SysProcAttr = dieWithParent
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -290,26 +290,26 @@ func (p *process) memory(name string) int64 {
 
 // output contains the standard output and the standard error of a process.
 type output struct {
-	mu   sync.Mutex
-	b    bytes.Buffer
-	deaf bool // after the next write, the pipe has no reader
-	lost bool // the pipe has no reader
+	mu         sync.Mutex
+	b          bytes.Buffer
+	notReading bool // after the next write, the pipe has no reader
+	lost       bool // the pipe has no reader
 }
 
 func (o *output) Write(b []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.deaf {
+	if o.notReading {
 		o.lost = true
 		return 0, io.ErrClosedPipe // os/exec then closes its end of the pipe
 	}
 	return o.b.Write(b)
 }
 
-func (o *output) goDeaf() {
+func (o *output) loseReader() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.deaf = true
+	o.notReading = true
 }
 
 func (o *output) isLost() bool {
@@ -392,13 +392,13 @@ const (
 )
 
 var (
-	block     = sync.OnceValues(takeBlock)
+	block     = sync.OnceValues(reserveBlock)
 	blockFile *os.File // the lock on the file reserves the block; a global variable keeps the garbage collector from closing the file
 	lastPort  atomic.Int32
 )
 
-// takeBlock locks the file of an unused block until the end of the process.
-func takeBlock() (first int, err error) {
+// reserveBlock locks the file of an unused block until the end of the process.
+func reserveBlock() (first int, err error) {
 	for i := range blocks {
 		name := filepath.Join(os.TempDir(), fmt.Sprintf("queue-proxy-conformance-ports-%d", i))
 		f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o666)
@@ -525,16 +525,16 @@ func receive[T any](t *testing.T, what string, c <-chan T) T {
 	})
 }
 
-// wholeLines forwards complete lines of one output stream of the sidecar to the common output.
+// lineWriter forwards complete lines of one output stream of the sidecar to the common output.
 // A line that is longer than a pipe buffer arrives in parts, and a line of the other stream
 // must not split it.
-type wholeLines struct {
+type lineWriter struct {
 	to   io.Writer
 	rest []byte
 }
 
 // Write implements io.Writer.
-func (w *wholeLines) Write(p []byte) (int, error) {
+func (w *lineWriter) Write(p []byte) (int, error) {
 	w.rest = append(w.rest, p...)
 	if i := bytes.LastIndexByte(w.rest, '\n'); i >= 0 {
 		if _, err := w.to.Write(w.rest[:i+1]); err != nil {

@@ -67,9 +67,9 @@ func sockets(local, remote uint16) (all []socket, err error) {
 	return all, nil
 }
 
-// settled waits until the sidecar has accepted all connections to the serving port and has read
-// all input from the kernel.
-func settled(t *testing.T, p *proxy) {
+// awaitInputRead waits until the sidecar has accepted all connections to the serving port and
+// has read all input from the kernel.
+func awaitInputRead(t *testing.T, p *proxy) {
 	t.Helper()
 	p.poll("the sidecar has read all input", func() error {
 		all, err := sockets(uint16(p.port.serving), 0)
@@ -82,11 +82,11 @@ func settled(t *testing.T, p *proxy) {
 	})
 }
 
-// forgotten waits until the connections to the user container have received a FIN (HTTP/1.1,
-// checked by the sidecar before the next use) or are closed (HTTP/2). After two seconds,
-// HTTP/1.1 connections are also allowed for h2c, because the response to protocol detection may
-// be late if the user container is busy.
-func (p *proxy) forgotten(protocol string) {
+// awaitAppConnectionsClosed waits until the connections to the user container have received a
+// FIN (HTTP/1.1, checked by the sidecar before the next use) or are closed (HTTP/2). After two
+// seconds, HTTP/1.1 connections are also allowed for h2c, because the response to protocol
+// detection may be late if the user container is busy.
+func (p *proxy) awaitAppConnectionsClosed(protocol string) {
 	p.t.Helper()
 	began := time.Now()
 	p.poll("the connections to the user container have ended", func() error {

@@ -577,9 +577,9 @@ func word(status string) string {
 	return ""
 }
 
-// A restarting is a user container whose server can be stopped and started again on the same
+// A restartableApp is a user container whose server can be stopped and started again on the same
 // address.
-type restarting struct {
+type restartableApp struct {
 	p       *proxy
 	handler http.Handler
 
@@ -589,7 +589,7 @@ type restarting struct {
 	hard   atomic.Bool // close connections with RST
 }
 
-func (a *restarting) start() {
+func (a *restartableApp) start() {
 	a.p.t.Helper()
 	var speaks http.Protocols
 	speaks.SetHTTP1(true)
@@ -614,7 +614,7 @@ func (a *restarting) start() {
 
 // kill immediately closes the server and all its connections, like the kernel when a process is
 // killed.
-func (a *restarting) kill() {
+func (a *restartableApp) kill() {
 	a.mu.Lock()
 	s := a.server
 	if a.hard.Load() {

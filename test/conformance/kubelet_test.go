@@ -25,7 +25,7 @@ func (p *proxy) sendFrom(address, path string, fields ...string) *client {
 const kubeletAgent = "User-Agent: kube-probe/1.31"
 
 func TestKubeletProbesRunInAdditionToLimit(t *testing.T) {
-	alongside(t)
+	inParallel(t)
 	for name, field := range map[string]string{"user agent": kubeletAgent, "header": "K-Kubelet-Probe: x"} {
 		t.Run(name, func(t *testing.T) {
 			p := newProxy(t)

@@ -199,9 +199,9 @@ func TestQueuedRequestsKeepOrder(t *testing.T) {
 	}
 }
 
-// waitInLine sends a request that waits for a slot. It returns a function that cancels the
+// sendQueued sends a request that waits for a slot. It returns a function that cancels the
 // request or closes the connection.
-func (p *proxy) waitInLine(t *testing.T, protocol string) (leave func()) {
+func (p *proxy) sendQueued(t *testing.T, protocol string) (leave func()) {
 	t.Helper()
 	if protocol != "h2c cancel" {
 		c := p.sendGet("/leaves")
@@ -230,7 +230,7 @@ func (p *proxy) waitInLine(t *testing.T, protocol string) (leave func()) {
 
 // A queued request whose client disconnects leaves the queue immediately.
 func TestCanceledRequestLeavesQueue(t *testing.T) {
-	alongside(t)
+	inParallel(t)
 	for _, protocol := range []string{"FIN", "RST", "h2c cancel"} {
 		t.Run(protocol, func(t *testing.T) {
 			p := newProxy(t)
@@ -238,7 +238,7 @@ func TestCanceledRequestLeavesQueue(t *testing.T) {
 			h := p.holder()
 			running := p.sendGet("/running")
 			h.wait(t, "/running")
-			leave := p.waitInLine(t, protocol)
+			leave := p.sendQueued(t, protocol)
 			fence(t, p)
 			if m := dial(t, p.addr()).ask("/full"); m.status() != 503 {
 				t.Fatalf("got %q while the queue is full, want 503", m.Start)
@@ -285,7 +285,7 @@ func TestSlotIsHeldUntilCanceledRequestEnds(t *testing.T) {
 	p.bare(func(c *bareConn, m *message) bool {
 		mu.Lock()
 		for other := range open {
-			if other != c && !hungUp(other.TCPConn) {
+			if other != c && !peerClosed(other.TCPConn) {
 				overlaps.Add(1)
 			}
 		}
@@ -321,8 +321,8 @@ func TestSlotIsHeldUntilCanceledRequestEnds(t *testing.T) {
 	}
 }
 
-// hungUp reports whether the peer has closed the connection. It does not consume data.
-func hungUp(c *net.TCPConn) bool {
+// peerClosed reports whether the peer has closed the connection. It does not consume data.
+func peerClosed(c *net.TCPConn) bool {
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return true

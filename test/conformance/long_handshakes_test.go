@@ -18,9 +18,9 @@ func TestRequestPortLimitsHandshakeSize(t *testing.T) {
 	p.start("QUEUE_PROXY_TLS_CLIENT_CA=" + filepath.Join(p.dir, "tls.crt"))
 	long := longCertificate(t, 250<<10)
 	before := p.memory("VmRSS")
-	newHorde(t, p.tlsAddr(), 250, func(c net.Conn) error {
+	newConnectionGroup(t, p.tlsAddr(), 250, func(c net.Conn) error {
 		c.SetDeadline(time.Now().Add(patience))
-		tls.Client(&shortOf{c, 250 << 10}, &tls.Config{
+		tls.Client(&limitedConn{c, 250 << 10}, &tls.Config{
 			InsecureSkipVerify:   true,
 			GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &long, nil },
 		}).Handshake()

@@ -53,7 +53,7 @@ func TestStartWithEmptyEnvironment(t *testing.T) {
 }
 
 func TestPortInUseFailsStart(t *testing.T) {
-	alongside(t)
+	inParallel(t)
 	for name, port := range map[string]func(*proxy) int{
 		"QUEUE_SERVING_PORT": func(p *proxy) int { return p.port.serving },
 		"ADMIN_PORT":         func(p *proxy) int { return p.port.admin },
@@ -97,7 +97,7 @@ func TestAllInvalidSettingsAreReported(t *testing.T) {
 
 // An invalid key pair is reported at startup. Without a key pair, TLS is disabled.
 func TestInvalidCertificateFailsStart(t *testing.T) {
-	alongside(t)
+	inParallel(t)
 	for name, spoil := range map[string]func(t *testing.T, dir string){
 		"rubbish": func(t *testing.T, dir string) { write(t, dir, "tls.crt", "rubbish") },
 		"another key": func(t *testing.T, dir string) {
@@ -129,7 +129,7 @@ func write(t *testing.T, dir, name, text string) {
 
 // docs/promises.md 3.9: invalid telemetry settings do not affect traffic.
 func TestInvalidTelemetrySettingsDoNotFailStart(t *testing.T) {
-	alongside(t)
+	inParallel(t)
 	for _, setting := range []string{
 		"OBSERVABILITY_CONFIG={", "SERVING_LOGGING_CONFIG={\"level\":", "SERVING_LOGGING_LEVEL=shouting",
 		"SERVING_REQUEST_LOG_TEMPLATE={{", "TRACING_CONFIG_BACKEND=pigeons", "SERVING_REQUEST_METRICS_BACKEND=bogus",
@@ -149,7 +149,7 @@ func TestInvalidTelemetrySettingsDoNotFailStart(t *testing.T) {
 
 // The sidecar starts with the environment of each Knative release.
 func TestStartWithKnativeEnvironments(t *testing.T) {
-	alongside(t)
+	inParallel(t)
 	for release, settings := range map[string][]string{
 		"0.9": {"USER_CONTAINER_NAME=user-container", "ENABLE_VAR_LOG_COLLECTION=false", "VAR_LOG_VOLUME_NAME=knative-var-log",
 			"INTERNAL_VOLUME_PATH=/var/knative-internal", "SYSTEM_NAMESPACE=knative-serving", "TRACING_CONFIG_STACKDRIVER_PROJECT_ID="},
@@ -180,7 +180,7 @@ func TestStartWithKnativeEnvironments(t *testing.T) {
 }
 
 func TestSIGTERMWaitsForRequests(t *testing.T) {
-	alongside(t)
+	inParallel(t)
 	for _, protocol := range both {
 		t.Run(protocol, func(t *testing.T) {
 			p := newProxy(t)
@@ -265,7 +265,7 @@ func enableHangup(t *testing.T) {
 }
 
 func TestIdleSidecarExitsWithZeroAfterSignal(t *testing.T) {
-	alongside(t)
+	inParallel(t)
 	enableHangup(t)
 	for name, s := range map[string]syscall.Signal{"SIGTERM": syscall.SIGTERM, "SIGINT": syscall.SIGINT, "SIGHUP": syscall.SIGHUP} {
 		t.Run(name, func(t *testing.T) {
@@ -404,7 +404,7 @@ func command(t *testing.T, env []string, args ...string) (out string, code int) 
 
 // Knative 0.8 to 0.25 use exec probes.
 func TestExecProbes(t *testing.T) {
-	alongside(t)
+	inParallel(t)
 	for _, flags := range [][]string{{"-probe-period", "0"}, {"-probe-period", "2"}, {"-probe-period=2s"}, {"-probe-timeout", "2s"}} {
 		t.Run(strings.Join(flags, " "), func(t *testing.T) {
 			p := newProxy(t)

@@ -127,7 +127,7 @@ func noise(size int) []byte {
 }
 
 func TestEndlessDownloadEndsWithClient(t *testing.T) {
-	alongside(t)
+	inParallel(t)
 	for _, protocol := range both {
 		t.Run(protocol, func(t *testing.T) {
 			p := newProxy(t)
@@ -160,7 +160,7 @@ func TestEndlessDownloadEndsWithClient(t *testing.T) {
 }
 
 func TestEndlessUploadGetsEarlyResponse(t *testing.T) {
-	alongside(t)
+	inParallel(t)
 	for _, protocol := range both {
 		t.Run(protocol, func(t *testing.T) {
 			p := newProxy(t)
@@ -244,7 +244,7 @@ func rawUpload(t *testing.T, p *proxy, length int) (int, error) {
 // If an app rejects an upload after the header section, each of 40 clients receives the
 // response.
 func TestEarlyRejectionOfUploadReachesClient(t *testing.T) {
-	alongside(t)
+	inParallel(t)
 	const times, length = 40, 10 << 20
 	refuse := func(c *bareConn, m *message) bool {
 		c.send("HTTP/1.1 413 Content Too Large\r\nContent-Length: 9\r\nConnection: close\r\n\r\ntoo large")
@@ -309,7 +309,7 @@ func TestCompletePostKeepsConnection(t *testing.T) {
 }
 
 func TestServerSentEventsAreNotBuffered(t *testing.T) {
-	alongside(t)
+	inParallel(t)
 	for _, protocol := range both {
 		t.Run(protocol, func(t *testing.T) {
 			p := newProxy(t)
@@ -544,7 +544,7 @@ func TestExpectContinueIsForwardedToApp(t *testing.T) {
 
 // The request is canceled in the app if the client disconnects while the app works on it.
 func TestClientDisconnectCancelsRequestInApp(t *testing.T) {
-	alongside(t)
+	inParallel(t)
 	for _, protocol := range both {
 		for _, phase := range []string{"before the head", "in the body"} {
 			t.Run(protocol+" "+phase, func(t *testing.T) {
@@ -658,7 +658,7 @@ func TestUnavailableAppReturns502(t *testing.T) {
 }
 
 func TestRequestWaitsForAppRestart(t *testing.T) {
-	alongside(t)
+	inParallel(t)
 	for _, protocol := range both {
 		t.Run(protocol, func(t *testing.T) {
 			p := newProxy(t)
@@ -773,7 +773,7 @@ func TestClosedAppConnectionIsNotReused(t *testing.T) {
 		if m := c.receive("POST"); m.status() != 200 || m.Body != "ok" {
 			t.Fatalf("POST %d: got %q with %q, want 200 with ok", i, m.Start, m.Body)
 		}
-		p.forgotten("h1")
+		p.awaitAppConnectionsClosed("h1")
 	}
 	if heard, _ := app.requests(); len(heard) != 40 {
 		t.Errorf("the app received %d requests, want 40", len(heard))
@@ -783,7 +783,7 @@ func TestClosedAppConnectionIsNotReused(t *testing.T) {
 // The app closes a reused connection after the request was written. Only idempotent requests
 // are retried, and only once (RFC 9110 section 9.2.2).
 func TestOnlyIdempotentRequestsAreRetried(t *testing.T) {
-	alongside(t)
+	inParallel(t)
 	for _, row := range []struct {
 		name, text   string
 		status, seen int
@@ -845,7 +845,7 @@ func TestOnlyIdempotentRequestsAreRetried(t *testing.T) {
 
 // A request on a new connection is never retried.
 func TestAppThatClosesConnectionReturns502(t *testing.T) {
-	alongside(t)
+	inParallel(t)
 	for name, end := range map[string]func(*bareConn){
 		"closes": func(c *bareConn) { c.Close() },
 		"resets": func(c *bareConn) { c.reset() },
@@ -897,7 +897,7 @@ func TestResetTruncatesCloseDelimitedResponse(t *testing.T) {
 // Both directions transfer data in alternation. Full duplex is always enabled for HTTP/2. For
 // HTTP/1.1, a setting enables it.
 func TestFullDuplex(t *testing.T) {
-	alongside(t)
+	inParallel(t)
 	for _, protocol := range both {
 		t.Run(protocol, func(t *testing.T) {
 			p := newProxy(t)

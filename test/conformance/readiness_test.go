@@ -422,7 +422,7 @@ func TestReadinessFollowsTheApp(t *testing.T) {
 // sent before.
 func fence(t *testing.T, p *proxy) {
 	t.Helper()
-	settled(t, p)
+	awaitInputRead(t, p)
 	for range 3 {
 		c := dial(t, p.addr())
 		m := c.ask("/", "K-Network-Probe: probe", "K-Network-Hash: fence")

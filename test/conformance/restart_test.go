@@ -17,13 +17,13 @@ import (
 // An app is killed and restarted several times under load. Each client receives the response of
 // the app or an error with a reason.
 func TestAppRestartsUnderLoadGiveResponseOrReason(t *testing.T) {
-	alongside(t)
+	inParallel(t)
 	for name, hard := range map[string]bool{"FIN": false, "reset": true} {
 		t.Run(name, func(t *testing.T) {
 			p := newProxy(t)
 			p.start("CONNECT_RETRY=30ms")
 			ledger := newLedger()
-			app := &restarting{p: p, handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			app := &restartableApp{p: p, handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if r.URL.Path == "/slow" {
 					time.Sleep(10 * time.Millisecond) // sleeps to simulate work
 				}
@@ -87,19 +87,19 @@ func (c *traffic) posts() (ids []string) {
 
 // Requests wait during a restart that is shorter than CONNECT_RETRY.
 func TestShortAppRestartIsBridged(t *testing.T) {
-	alongside(t)
+	inParallel(t)
 	for _, protocol := range both {
 		for _, method := range []string{"GET", "POST"} {
 			t.Run(protocol+"/"+method, func(t *testing.T) {
 				p := newProxy(t)
 				p.start("CONNECT_RETRY=10s")
 				ledger := newLedger()
-				app := &restarting{p: p, handler: ledger}
+				app := &restartableApp{p: p, handler: ledger}
 				app.start()
 				client := httpClient(t, protocol)
 				for round := range 3 {
 					app.kill()
-					p.forgotten(protocol)
+					p.awaitAppConnectionsClosed(protocol)
 					type result struct {
 						status string
 						err    error
@@ -159,20 +159,20 @@ func TestLongAppRestartReturns502(t *testing.T) {
 	}
 }
 
-// A careless app closes idle connections at any time without announcing it.
-type careless struct {
+// A closingApp closes idle connections at any time without announcing it.
+type closingApp struct {
 	app   *bareApp
 	mu    sync.Mutex
 	count map[string]int
 }
 
-func (a *careless) note(m *message) {
+func (a *closingApp) note(m *message) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.count[m.get("X-Id")]++
 }
 
-func (a *careless) seen(id string) int {
+func (a *closingApp) seen(id string) int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.count[id]
@@ -181,11 +181,11 @@ func (a *careless) seen(id string) int {
 // No GET request fails, and the app receives no POST request twice, if the app closes its idle
 // connections at random times.
 func TestAppThatClosesIdleConnectionsAtRandom(t *testing.T) {
-	alongside(t)
+	inParallel(t)
 	for name, reset := range map[string]bool{"FIN": false, "reset": true} {
 		t.Run(name, func(t *testing.T) {
 			p := newProxy(t)
-			app := &careless{count: map[string]int{}}
+			app := &closingApp{count: map[string]int{}}
 			var closes atomic.Int32
 			app.app = p.bare(func(c *bareConn, m *message) bool {
 				app.note(m)
@@ -238,7 +238,7 @@ func TestAppThatClosesIdleConnectionsAtRandom(t *testing.T) {
 func TestKeepAliveTimeoutOfAppIsRespected(t *testing.T) {
 	p := newProxy(t)
 	var late atomic.Int32
-	app := &careless{count: map[string]int{}}
+	app := &closingApp{count: map[string]int{}}
 	app.app = p.bare(func(c *bareConn, m *message) bool {
 		app.note(m)
 		c.send("HTTP/1.1 200 OK\r\nKeep-Alive: timeout=2\r\nContent-Length: 2\r\n\r\nok")

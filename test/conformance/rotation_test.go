@@ -26,8 +26,8 @@ import (
 
 // TLS: docs/promises.md 3.9.
 
-// shakeHands opens a TLS connection and requests /bytes/2.
-func shakeHands(addr string, config *tls.Config) (tls.ConnectionState, error) {
+// handshake opens a TLS connection and requests /bytes/2.
+func handshake(addr string, config *tls.Config) (tls.ConnectionState, error) {
 	d := net.Dialer{Timeout: patience}
 	c, err := tls.DialWithDialer(&d, "tcp", addr, config)
 	if err != nil {
@@ -105,10 +105,10 @@ func TestCertificateRotationFailsNoHandshake(t *testing.T) {
 	old := dialTLS(t, p.tlsAddr(), "http/1.1")
 	oldH2 := newH2Peer(t, dialTLS(t, p.tlsAddr(), "h2").Conn)
 	old.SetDeadline(time.Now().Add(3 * patience))
-	stop := shakeHandsAllTheTime(t, p.tlsAddr())
+	stop := handshakeContinuously(t, p.tlsAddr())
 	serial := func() string {
 		t.Helper()
-		state, err := shakeHands(p.tlsAddr(), unverified(nil))
+		state, err := handshake(p.tlsAddr(), unverified(nil))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -146,9 +146,9 @@ func TestCertificateRotationFailsNoHandshake(t *testing.T) {
 	}
 }
 
-// shakeHandsAllTheTime starts four clients that complete handshakes until stop is called. The
+// handshakeContinuously starts four clients that complete handshakes until stop is called. The
 // test fails if a handshake fails.
-func shakeHandsAllTheTime(t *testing.T, addr string) (stop func()) {
+func handshakeContinuously(t *testing.T, addr string) (stop func()) {
 	t.Helper()
 	end := make(chan struct{})
 	var shaken atomic.Int32
@@ -161,7 +161,7 @@ func shakeHandsAllTheTime(t *testing.T, addr string) (stop func()) {
 					return
 				default:
 				}
-				if _, err := shakeHands(addr, unverified(nil)); err != nil {
+				if _, err := handshake(addr, unverified(nil)); err != nil {
 					t.Errorf("handshake: %v", err)
 				}
 				shaken.Add(1)
@@ -190,7 +190,7 @@ func TestTLSStartsWhenCertificateAppears(t *testing.T) {
 	p.awaitLog("certificate not in use", "tls.key")
 	mount(t, p.dir, files)
 	p.poll("TLS is served", func() error {
-		state, err := shakeHands(p.tlsAddr(), unverified(nil))
+		state, err := handshake(p.tlsAddr(), unverified(nil))
 		if err == nil && state.PeerCertificates[0].SerialNumber.String() != want {
 			err = errors.New("got another certificate")
 		}
@@ -226,7 +226,7 @@ func TestALPNSupportsHTTP2AndHTTP1(t *testing.T) {
 
 // Knative's TLS settings and their effects on clients.
 func TestTLSSettingsApplyToHandshakes(t *testing.T) {
-	alongside(t)
+	inParallel(t)
 	only := func(version uint16) func(*tls.Config) {
 		return func(c *tls.Config) { c.MinVersion, c.MaxVersion = version, version }
 	}
@@ -269,7 +269,7 @@ func TestTLSSettingsApplyToHandshakes(t *testing.T) {
 			writeCertificate(t, p.dir)
 			p.sample()
 			p.start(row.env...)
-			state, err := shakeHands(p.tlsAddr(), unverified(row.client))
+			state, err := handshake(p.tlsAddr(), unverified(row.client))
 			switch {
 			case row.check == nil && err == nil:
 				t.Errorf("got a connection with %s and %s, want a failed handshake", tls.VersionName(state.Version), tls.CipherSuiteName(state.CipherSuite))
@@ -295,7 +295,7 @@ func version(want uint16) func(tls.ConnectionState) error {
 
 // Invalid values are rejected at startup, with or without a certificate.
 func TestInvalidTLSSettingsFailStart(t *testing.T) {
-	alongside(t)
+	inParallel(t)
 	for _, setting := range []string{
 		"QUEUE_PROXY_TLS_MIN_VERSION=1.1", "QUEUE_PROXY_TLS_MIN_VERSION=TLS1.3", "QUEUE_PROXY_TLS_MAX_VERSION=1.4",
 		"QUEUE_PROXY_TLS_MAX_VERSION=1.2", // lower than the minimum
@@ -383,11 +383,11 @@ func TestClientCertificateIsRequired(t *testing.T) {
 			c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &cert, nil }
 		})
 	}
-	if _, err := shakeHands(p.tlsAddr(), with(ours.client())); err != nil {
+	if _, err := handshake(p.tlsAddr(), with(ours.client())); err != nil {
 		t.Errorf("client with a valid certificate: %v", err)
 	}
 	for name, c := range map[string]*tls.Config{"none": unverified(nil), "another authority's": with(theirs.client())} {
-		if _, err := shakeHands(p.tlsAddr(), c); err == nil {
+		if _, err := handshake(p.tlsAddr(), c); err == nil {
 			t.Errorf("client with certificate %q: got a response, want an error", name)
 		}
 	}
@@ -399,16 +399,16 @@ func TestClientCertificateIsRequired(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.poll("the new authority is trusted", func() error {
-		_, err := shakeHands(p.tlsAddr(), with(theirs.client()))
+		_, err := handshake(p.tlsAddr(), with(theirs.client()))
 		return err
 	})
-	if _, err := shakeHands(p.tlsAddr(), with(ours.client())); err == nil {
+	if _, err := handshake(p.tlsAddr(), with(ours.client())); err == nil {
 		t.Error("client of the removed authority: got a response, want an error")
 	}
 }
 
 func TestInvalidClientCAFailsStart(t *testing.T) {
-	alongside(t)
+	inParallel(t)
 	for name, text := range map[string]string{"missing": "", "rubbish": "rubbish"} {
 		t.Run(name, func(t *testing.T) {
 			p := newProxy(t)
@@ -567,7 +567,7 @@ func TestMetricsTLSRejectsPlainText(t *testing.T) {
 }
 
 func TestMetricsClientCertificates(t *testing.T) {
-	alongside(t)
+	inParallel(t)
 	for auth, without := range map[string]bool{"require": false, " Optional": true} {
 		t.Run(auth, func(t *testing.T) {
 			p := newProxy(t)
@@ -600,7 +600,7 @@ func TestMetricsClientCertificates(t *testing.T) {
 // If the TLS settings of the metrics port are invalid, the port is closed instead of serving
 // plain text, and traffic is not affected.
 func TestInvalidMetricsTLSDisablesMetrics(t *testing.T) {
-	alongside(t)
+	inParallel(t)
 	certificate, key := newCertificate(t)
 	dir := t.TempDir()
 	at := func(name string, b []byte) string {

@@ -151,15 +151,15 @@ func TestDrainDeadlineCancelsRequestsWithReason(t *testing.T) {
 	t.Logf("%v", kinds)
 }
 
-// A chatty user container sends responses without end, except to requests for /now.
-type chatty struct {
+// An endlessApp sends responses without end, except to requests for /now.
+type endlessApp struct {
 	running atomic.Int32 // number of requests in progress
 	over    chan string  // paths of requests that were canceled
 }
 
-func newChatty() *chatty { return &chatty{over: make(chan string, 100)} }
+func newEndlessApp() *endlessApp { return &endlessApp{over: make(chan string, 100)} }
 
-func (a *chatty) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (a *endlessApp) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.running.Add(1)
 	defer func() {
 		a.running.Add(-1)
@@ -200,8 +200,8 @@ func (a *chatty) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// begunOn waits for the header section of a response with status 200.
-func (w *client) begunOn(method, target string) *message {
+// awaitStart waits for the header section of a response with status 200.
+func (w *client) awaitStart(method, target string) *message {
 	w.t.Helper()
 	m, err := readHead(w.r)
 	if err != nil {
@@ -217,7 +217,7 @@ func (w *client) begunOn(method, target string) *message {
 func TestDrainDeadlineForEachProtocol(t *testing.T) {
 	p := newProxy(t)
 	p.start("DRAIN_QUIET_PERIOD=100ms", "DRAIN_DEADLINE=1s")
-	app := newChatty()
+	app := newEndlessApp()
 	p.app(app)
 
 	waiting1 := p.sendGet("/wait")
@@ -228,10 +228,10 @@ func TestDrainDeadlineForEachProtocol(t *testing.T) {
 	chunked, fixed := p.sendGet("/chunked"), p.sendGet("/fixed")
 	begun0 := dial(t, p.addr())
 	begun0.send("GET /old HTTP/1.0\r\nHost: a.test\r\n\r\n")
-	chunked.begunOn("GET", "/chunked")
-	fixed.begunOn("GET", "/fixed")
-	begun0.begunOn("GET", "/old")
-	h2 := beginOverH2(t, p)
+	chunked.awaitStart("GET", "/chunked")
+	fixed.awaitStart("GET", "/fixed")
+	begun0.awaitStart("GET", "/old")
+	h2 := startRequestsH2(t, p)
 	p.poll("the app received all requests", func() error {
 		if got := app.running.Load(); got != 11 {
 			return fmt.Errorf("got %d of 11", got)
@@ -258,7 +258,7 @@ func TestDrainDeadlineForEachProtocol(t *testing.T) {
 	if b, err := io.ReadAll(begun0.r); !errors.Is(err, syscall.ECONNRESET) || bytes.Contains(b, []byte("shutting")) {
 		t.Errorf("response over HTTP/1.0: got %v and %.100q, want a reset", err, b)
 	}
-	wantCutOverH2(t, h2)
+	wantTruncatedH2(t, h2)
 	for range 11 {
 		receive(t, "a request ends in the app", app.over)
 	}
@@ -272,9 +272,9 @@ func TestDrainDeadlineForEachProtocol(t *testing.T) {
 	}
 }
 
-// beginOverH2 sends five requests to a chatty app on one connection. The responses on streams
-// 3, 5 and 9 begin.
-func beginOverH2(t *testing.T, p *proxy) *h2Peer {
+// startRequestsH2 sends five requests to an endlessApp on one connection. The responses on
+// streams 3, 5 and 9 begin.
+func startRequestsH2(t *testing.T, p *proxy) *h2Peer {
 	t.Helper()
 	h2 := dialH2(t, p.addr())
 	h2.open(1, true, "GET", "/wait")
@@ -288,8 +288,8 @@ func beginOverH2(t *testing.T, p *proxy) *h2Peer {
 	return h2
 }
 
-// wantCutOverH2 checks how the requests of beginOverH2 end at the deadline.
-func wantCutOverH2(t *testing.T, h2 *h2Peer) {
+// wantTruncatedH2 checks how the requests of startRequestsH2 end at the deadline.
+func wantTruncatedH2(t *testing.T, h2 *h2Peer) {
 	t.Helper()
 	if a := h2.answer(1); a.status != 503 || a.body != shuttingDown || a.cut {
 		t.Errorf("h2c, no response yet: got %+v, want 503", a)
@@ -308,7 +308,7 @@ func wantCutOverH2(t *testing.T, h2 *h2Peer) {
 func TestDrainDeadlineEndsGRPCCallWithUnavailable(t *testing.T) {
 	p := newProxy(t)
 	p.start("DRAIN_QUIET_PERIOD=100ms", "DRAIN_DEADLINE=700ms")
-	app := newChatty()
+	app := newEndlessApp()
 	p.app(app)
 	ended := make(chan error, 1)
 	client := p.grpcClient()
@@ -485,7 +485,7 @@ func TestDrainClosesIdleConnectionsWithoutReset(t *testing.T) {
 		}
 	}
 	unused := dial(t, p.addr())
-	settled(t, p)
+	awaitInputRead(t, p)
 	p.signal(syscall.SIGTERM)
 	for i, c := range append(idle, unused) {
 		if n, err := c.r.Read(make([]byte, 1)); n != 0 || err != io.EOF {
@@ -500,7 +500,7 @@ func TestDrainClosesIdleConnectionsWithoutReset(t *testing.T) {
 // Requests that arrive when idle connections are closed are either served or not read. The app
 // receives only requests that get a response.
 func TestDrainDoesNotCloseConnectionWithRequest(t *testing.T) {
-	alongside(t)
+	inParallel(t)
 	const quiet = 150 * time.Millisecond
 	for round := range 5 {
 		t.Run(fmt.Sprint(round), func(t *testing.T) {
@@ -555,7 +555,7 @@ func TestRequestCompletedAfterDrainIsServed(t *testing.T) {
 	p.sample()
 	c := dial(t, p.addr())
 	c.send("GET /slow?ms=6000 HTTP/1.1\r\nHost: a.test\r\n")
-	settled(t, p)
+	awaitInputRead(t, p)
 	p.signal(syscall.SIGTERM)
 	p.awaitLog(`"message":"drained"`)
 	c.send("\r\n")
@@ -571,7 +571,7 @@ func TestRequestCompletedAfterDrainIsServed(t *testing.T) {
 // Clients that never complete a request or never read a response do not keep the pod running
 // after the deadline, when three seconds of the grace period remain.
 func TestClientsDoNotExtendDrainDeadline(t *testing.T) {
-	alongside(t)
+	inParallel(t)
 	const deadline = time.Second
 	for name, hold := range holders {
 		t.Run(name, func(t *testing.T) {
@@ -581,7 +581,7 @@ func TestClientsDoNotExtendDrainDeadline(t *testing.T) {
 			p.sample()
 			hold(t, p)
 			if !strings.Contains(name, "not read") && !strings.Contains(name, "goes on") {
-				settled(t, p)
+				awaitInputRead(t, p)
 			}
 			began := time.Now()
 			p.signal(syscall.SIGTERM)
@@ -652,7 +652,7 @@ func holdByWebSocket(t *testing.T, p *proxy) {
 // The sidecar does not wait until the deadline for an incomplete request, because the request
 // was not accepted.
 func TestIncompleteRequestDoesNotDelayExit(t *testing.T) {
-	alongside(t)
+	inParallel(t)
 	for name, text := range map[string]string{
 		"half a head": "GET / HTTP/1.1\r\nHost: a.test\r\n", "half a preface": "PRI * HTT", "nothing": "",
 	} {
@@ -667,7 +667,7 @@ func TestIncompleteRequestDoesNotDelayExit(t *testing.T) {
 					c = dialTLS(t, p.tlsAddr(), "http/1.1")
 				}
 				c.send(text)
-				settled(t, p)
+				awaitInputRead(t, p)
 				began := time.Now()
 				p.signal(syscall.SIGTERM)
 				if got := p.code(); got != 0 {
@@ -682,7 +682,7 @@ func TestIncompleteRequestDoesNotDelayExit(t *testing.T) {
 }
 
 func TestDrainCompletesLongResponse(t *testing.T) {
-	alongside(t)
+	inParallel(t)
 	for _, protocol := range both {
 		t.Run(protocol, func(t *testing.T) {
 			p := newProxy(t)
@@ -931,7 +931,7 @@ func TestDrainWaitsForLongRequest(t *testing.T) {
 	p.start("DRAIN_QUIET_PERIOD=50ms")
 	p.sample()
 	c := p.sendGet("/slow?ms=1200")
-	settled(t, p)
+	awaitInputRead(t, p)
 	p.signal(syscall.SIGTERM)
 	if m := c.receive("GET"); m.status() != 200 || m.Body != "slow\n" {
 		t.Errorf("got %q with %q, want 200 of the app", m.Start, m.Body)
@@ -1056,7 +1056,7 @@ func TestSIGTERMAfterDrainEndpointContinuesDrain(t *testing.T) {
 
 // The admin port accepts only the exact paths of its hooks.
 func TestAdminPortRejectsOtherPaths(t *testing.T) {
-	alongside(t)
+	inParallel(t)
 	for name, row := range map[string]struct {
 		env     []string
 		drain   int

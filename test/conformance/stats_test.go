@@ -146,7 +146,7 @@ func checkStatistics(t *testing.T, media, body string) {
 }
 
 func TestStatisticsFormatNegotiation(t *testing.T) {
-	alongside(t)
+	inParallel(t)
 	const (
 		protobuf   = "application/protobuf"
 		text       = "text/plain"

@@ -174,8 +174,8 @@ func (s stream) expectEvent(t *testing.T, when string) {
 	}
 }
 
-// expectGoodbye fails the test unless the stream ends with the message of the app.
-func (s stream) expectGoodbye(t *testing.T) {
+// wantFinalMessage fails the test unless the stream ends with the message of the app.
+func (s stream) wantFinalMessage(t *testing.T) {
 	t.Helper()
 	if got := within(t, "the end of the stream", s.end); got != "goodbye\n" {
 		t.Errorf("the stream ended with %q, want goodbye", got)
@@ -220,7 +220,7 @@ func TestAppEndsStreamsAfterQuietPeriod(t *testing.T) {
 			receive(t, "/wait-for-drain returns immediately", returned(p.preStop("/wait-for-drain")))
 
 			close(app.sigterm)
-			s.expectGoodbye(t)
+			s.wantFinalMessage(t)
 			if got := p.code(); got != 0 {
 				t.Errorf("got exit code %d, want 0", got)
 			}
@@ -248,7 +248,7 @@ func TestDrainClosesIdleHTTP2BeforeStreamsEnd(t *testing.T) {
 	}
 	s.expectEvent(t, "after the end of the idle connection")
 	close(app.sigterm)
-	s.expectGoodbye(t)
+	s.wantFinalMessage(t)
 	if got := p.code(); got != 0 {
 		t.Errorf("got exit code %d, want 0", got)
 	}
@@ -316,7 +316,7 @@ func TestAppEndsStreamsWithNativeSidecar(t *testing.T) {
 	receive(t, "the hook of the app returns while the stream is open", hook)
 	s.expectEvent(t, "after the hook")
 	close(app.sigterm)
-	s.expectGoodbye(t)
+	s.wantFinalMessage(t)
 	p.awaitLog(`"message":"drained"`)
 	if p.ended() {
 		t.Error("the sidecar exited before the signal")

@@ -27,7 +27,7 @@ import (
 
 // The command "why" prints the reason why a pod is not ready.
 func TestWhyCommandPrintsReason(t *testing.T) {
-	alongside(t)
+	inParallel(t)
 	const httpGet = `"httpGet":{"port":%d,"path":"/h"}`
 	for name, v := range map[string]struct {
 		probe string
@@ -270,7 +270,7 @@ func collectSpans(t *testing.T) (url string, collected func() []*otlp.Span) {
 // The application receives a traced request with the client span as its parent in both
 // propagation formats, and all spans belong to one trace.
 func TestSpansHaveCorrectParents(t *testing.T) {
-	alongside(t)
+	inParallel(t)
 	const trace, parent = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 	formats := map[string][]string{
 		"W3C": {"Traceparent: 00-" + trace + "-" + parent + "-01"},
@@ -353,7 +353,7 @@ func silent(t *testing.T) string {
 // docs/promises.md 3.5 and 3.9: telemetry that cannot be exported at shutdown is logged. The
 // exit code is 0 because all requests were served.
 func TestUnavailableCollectorDoesNotFailExit(t *testing.T) {
-	alongside(t)
+	inParallel(t)
 	for name, collector := range map[string]func(*testing.T) string{
 		"gone":   func(t *testing.T) string { return "http://" + local(freePort(t)) },
 		"silent": silent,
@@ -400,7 +400,7 @@ func TestLastMetricsArriveWithoutSpanCollector(t *testing.T) {
 
 // docs/promises.md 3.9: telemetry errors do not affect traffic.
 func TestMetricsWithForeignAddressAreDisabled(t *testing.T) {
-	alongside(t)
+	inParallel(t)
 	for _, host := range []string{"192.0.2.1", "no.such.host.invalid", "2001:db8::1"} {
 		t.Run(host, func(t *testing.T) {
 			p := newProxy(t)
@@ -420,7 +420,7 @@ func TestSidecarSurvivesEndOfLogReader(t *testing.T) {
 	p := newProxy(t)
 	p.sample()
 	p.start("REQUEST_LOG=true")
-	p.out.goDeaf()
+	p.out.loseReader()
 	after := 0 // number of successful requests after the log lost its reader
 	p.poll("20 requests succeed after the log lost its reader", func() error {
 		status := send(t, p.addr(), "GET /slow?ms=20 HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n")

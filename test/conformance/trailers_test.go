@@ -11,7 +11,7 @@ import (
 // A response can announce trailers that it does not send, or send only trailers that the
 // sidecar removes. The response still ends correctly.
 func TestAnnouncedTrailersMayBeMissing(t *testing.T) {
-	alongside(t)
+	inParallel(t)
 	for _, app := range []string{"h1", "h2"} {
 		t.Run(app, func(t *testing.T) {
 			p := newProxy(t)
@@ -49,7 +49,7 @@ func TestAnnouncedTrailersMayBeMissing(t *testing.T) {
 // A long list of announced trailers is not forwarded, because net/http compares each name with
 // all others. The trailers are still forwarded.
 func TestLongTrailerListKeepsTrailers(t *testing.T) {
-	alongside(t)
+	inParallel(t)
 	for _, app := range []string{"h1", "h2"} {
 		t.Run(app, func(t *testing.T) {
 			p := newProxy(t)

@@ -59,7 +59,7 @@ type play struct {
 	send, answer string
 	appCloses    bool
 
-	app, client sight
+	app, client expectedInput
 	atMost      int // maximum number of requests in the user container
 	exactly     bool
 	status      []int
@@ -68,8 +68,8 @@ type play struct {
 	stays, ends bool
 }
 
-// A sight is the expected input of one side.
-type sight struct {
+// An expectedInput is the expected input of one side.
+type expectedInput struct {
 	start    string
 	fields   []field
 	absent   []string
@@ -79,7 +79,7 @@ type sight struct {
 
 var requestLine = regexp.MustCompile(` HTTP/1\.\d$`)
 
-func (s *sight) expect(line string) error {
+func (s *expectedInput) expect(line string) error {
 	if text, found := strings.CutPrefix(line, "body "); found {
 		if len(text) < 2 || text[0] != '"' || text[len(text)-1] != '"' {
 			return fmt.Errorf("body without quotes: %q", line)
@@ -161,7 +161,7 @@ func (v vector) play() (*play, error) {
 }
 
 // check compares the expected input with a message. who is "app" or "client".
-func (s *sight) check(t *testing.T, who string, m *message) {
+func (s *expectedInput) check(t *testing.T, who string, m *message) {
 	t.Helper()
 	if s.start != "" && m.Start != s.start {
 		t.Errorf("%s: got line %.200q, want %.200q", who, m.Start, s.start)

@@ -69,8 +69,8 @@ type stage struct {
 	clients sync.WaitGroup
 }
 
-// come starts clients that send requests until the stage ends.
-func (s *stage) come(n int, requests []ledger.Request) {
+// startClients starts clients that send requests until the stage ends.
+func (s *stage) startClients(n int, requests []ledger.Request) {
 	for i := range n {
 		v := s.client(fmt.Sprintf("v%d", i))
 		v.Requests = requests
@@ -103,7 +103,8 @@ func (s *stage) note(e ...ledger.Entry) {
 // length is the duration of the requests of each fault.
 const length = 4 * time.Second
 
-// Each fault runs in a separate pod. No request can be lost. The test writes the table of docs/reliability.md.
+// Each fault runs in a separate pod. No request can be lost. The test writes the table of
+// docs/reliability.md.
 func TestFaults(t *testing.T) {
 	t.Parallel() // with the example, which needs little CPU time
 	pattern, err := regexp.Compile(*only)
@@ -133,7 +134,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// settings are the settings of every sidecar. The request log is compared with the records of the clients and the application.
+// settings are the settings of every sidecar. The request log is compared with the records of
+// the clients and the application.
 const settings = "REQUEST_LOG=true\n"
 
 func (f *fault) play(t *testing.T, manifest []byte) *tally {
@@ -159,13 +161,13 @@ func (f *fault) play(t *testing.T, manifest []byte) *tally {
 	}
 	var log func(*pod)
 	if f.tinyLog {
-		log = makeLogTiny
+		log = limitLogSize
 	}
 	s.pod = play(t, spec, log)
 	if f.prepare != nil {
 		f.prepare(s)
 	}
-	s.becomesReady()
+	s.awaitReady()
 	before := s.files(sidecarName)
 
 	ctx, end := context.WithTimeout(t.Context(), length)
@@ -178,7 +180,7 @@ func (f *fault) play(t *testing.T, manifest []byte) *tally {
 	if requests == nil {
 		requests = ledger.Usual()
 	}
-	s.come(n, requests)
+	s.startClients(n, requests)
 	n += f.others
 	if f.strike != nil {
 		f.strike(s)
@@ -197,13 +199,15 @@ func (f *fault) play(t *testing.T, manifest []byte) *tally {
 	return y
 }
 
-// end checks the exit code of the sidecar, and that it has at most the given number of open files after a fault.
+// end checks the exit code of the sidecar, and that it has at most the given number of open
+// files after a fault.
 func (f *fault) end(t *testing.T, s *stage, most int) {
 	t.Helper()
 	if !f.closes {
-		s.servesAgain()
-		// The sidecar keeps one connection to the application for each concurrent request, and a few more if
-		// clients send their next requests early. A leak would leave about one connection for each request.
+		s.awaitResponses()
+		// The sidecar keeps one connection to the application for each concurrent request, and
+		// a few more if clients send their next requests early. A leak would leave about one
+		// connection for each request.
 		eventually(t, fmt.Sprintf("the sidecar has at most %d files open", most), func() bool { return s.files(sidecarName) <= most })
 		if f.orphan {
 			s.signal(sidecarName, syscall.SIGTERM)
@@ -216,8 +220,8 @@ func (f *fault) end(t *testing.T, s *stage, most int) {
 	}
 }
 
-// servesAgain waits until the application responds to ten successive requests.
-func (s *stage) servesAgain() {
+// awaitResponses waits until the application responds to ten successive requests.
+func (s *stage) awaitResponses() {
 	s.t.Helper()
 	v := s.client("after")
 	defer v.Leave()

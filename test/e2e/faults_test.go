@@ -76,7 +76,7 @@ var faults = []fault{
 		name: "backlog of the application is full", what: "somaxconn 1, SIGSTOP for 2 s, 24 clients",
 		flags: firstByte, clients: 24, must: "sidecar response-start-timeout",
 		prepare: func(s *stage) {
-			s.inside("sysctl", "-q", "-w", "net.core.somaxconn=1")
+			s.runInPod("sysctl", "-q", "-w", "net.core.somaxconn=1")
 			s.signal("app", syscall.SIGKILL)
 			s.ended("app", patience)
 			s.start("app")
@@ -95,8 +95,8 @@ var faults = []fault{
 		flags: []string{"set:HEADER_TIMEOUT=1s", "set:BODY_TIMEOUT=1s"}, clientSuffers: true, must: "broken",
 		strike: func(s *stage) {
 			for i := range 40 {
-				s.rude(i, func(c net.Conn) { io.Copy(io.Discard, c) }, "POST /sink?id=%s HTTP/1.1\r\nHost: a\r\nContent-Le")
-				s.rude(i+40, func(c net.Conn) { io.Copy(io.Discard, c) }, "POST /sink?id=%s HTTP/1.1\r\nHost: a\r\nContent-Length: 50\r\n\r\nhalf of it")
+				s.sendPartialRequest(i, func(c net.Conn) { io.Copy(io.Discard, c) }, "POST /sink?id=%s HTTP/1.1\r\nHost: a\r\nContent-Le")
+				s.sendPartialRequest(i+40, func(c net.Conn) { io.Copy(io.Discard, c) }, "POST /sink?id=%s HTTP/1.1\r\nHost: a\r\nContent-Length: 50\r\n\r\nhalf of it")
 			}
 		},
 	},
@@ -111,11 +111,11 @@ var faults = []fault{
 				}
 				switch i % 3 {
 				case 0:
-					s.rude(i, reset, "POST /sink?id=%s HTTP/1.1\r\nHost: a\r\nContent-Length: 50\r\n\r\nhalf of it")
+					s.sendPartialRequest(i, reset, "POST /sink?id=%s HTTP/1.1\r\nHost: a\r\nContent-Length: 50\r\n\r\nhalf of it")
 				case 1:
-					s.rude(i, reset, "GET /slow?ms=100&id=%s HTTP/1.1\r\nHost: a\r\n\r\n")
+					s.sendPartialRequest(i, reset, "GET /slow?ms=100&id=%s HTTP/1.1\r\nHost: a\r\n\r\n")
 				default:
-					s.rude(i, reset, "GET /stream/50000000?id=%s HTTP/1.1\r\nHost: a\r\n\r\n")
+					s.sendPartialRequest(i, reset, "GET /stream/50000000?id=%s HTTP/1.1\r\nHost: a\r\n\r\n")
 				}
 				time.Sleep(10 * time.Millisecond)
 			}
@@ -131,9 +131,9 @@ var faults = []fault{
 					io.Copy(io.Discard, c)
 				}
 				if i%2 == 0 {
-					s.rude(i, half, "GET /slow?ms=100&id=%s HTTP/1.1\r\nHost: a\r\n\r\n")
+					s.sendPartialRequest(i, half, "GET /slow?ms=100&id=%s HTTP/1.1\r\nHost: a\r\n\r\n")
 				} else {
-					s.rude(i, half, "POST /sink?id=%s HTTP/1.1\r\nHost: a\r\nContent-Length: 50\r\n\r\nhalf of it")
+					s.sendPartialRequest(i, half, "POST /sink?id=%s HTTP/1.1\r\nHost: a\r\nContent-Length: 50\r\n\r\nhalf of it")
 				}
 				time.Sleep(20 * time.Millisecond)
 			}
@@ -158,7 +158,7 @@ var faults = []fault{
 	{
 		name: "pod with IPv6 only", what: "no address 127.0.0.1 when the sidecar starts", must: "^application [^\n]*\n$",
 		prepare: func(s *stage) {
-			s.inside("ip", "address", "del", "127.0.0.1/8", "dev", "lo")
+			s.runInPod("ip", "address", "del", "127.0.0.1/8", "dev", "lo")
 			s.signal(sidecarName, syscall.SIGKILL)
 			s.ended(sidecarName, patience)
 			s.start(sidecarName)
@@ -187,7 +187,7 @@ var faults = []fault{
 			time.Sleep(500 * time.Millisecond)
 			huge := "GET /bytes/5?id=%s HTTP/1.1\r\nHost: a\r\nX-Huge: " + strings.Repeat("h", 900_000)
 			for i := range 300 {
-				s.rude(i, func(net.Conn) { <-s.ctx.Done() }, huge)
+				s.sendPartialRequest(i, func(net.Conn) { <-s.ctx.Done() }, huge)
 			}
 			for s.ctx.Err() == nil {
 				if !s.running(sidecarName) {
@@ -262,14 +262,14 @@ var faults = []fault{
 		strike: func(s *stage) {
 			s.filter("8012", "-m", "statistic", "--mode", "random", "--probability", "0.1", "-j", "DROP")
 		},
-		heal: func(s *stage) { s.inside("iptables", "-F") },
+		heal: func(s *stage) { s.runInPod("iptables", "-F") },
 	},
 	{
 		name: "packets to the sidecar are reset", what: "one of a hundred, with tcp-reset", must: "broken", clientSuffers: true,
 		strike: func(s *stage) {
 			s.filter("8012", "-m", "statistic", "--mode", "random", "--probability", "0.01", "-j", "REJECT", "--reject-with", "tcp-reset")
 		},
-		heal: func(s *stage) { s.inside("iptables", "-F") },
+		heal: func(s *stage) { s.runInPod("iptables", "-F") },
 	},
 	{
 		name: "packets to the application are dropped", what: "all, for 2 s", flags: firstByte, must: "sidecar response-start-timeout",
@@ -277,7 +277,7 @@ var faults = []fault{
 			time.Sleep(500 * time.Millisecond)
 			s.filter("8080", "-j", "DROP")
 			time.Sleep(2 * time.Second)
-			s.inside("iptables", "-F")
+			s.runInPod("iptables", "-F")
 		},
 	},
 	{
@@ -285,7 +285,7 @@ var faults = []fault{
 		strike: func(s *stage) {
 			s.filter("8080", "-m", "statistic", "--mode", "random", "--probability", "0.01", "-j", "REJECT", "--reject-with", "tcp-reset")
 		},
-		heal: func(s *stage) { s.inside("iptables", "-F") },
+		heal: func(s *stage) { s.runInPod("iptables", "-F") },
 	},
 
 	// Shutdown.
@@ -341,7 +341,8 @@ func (s *stage) stopped(name string, d time.Duration) {
 
 // outOfFiles prevents the process of a container from opening files for the given duration.
 func (s *stage) outOfFiles(name string, d time.Duration) {
-	// Run as the user of the container, because root can lack the capability to change the limit of other users.
+	// Run as the user of the container, because root can lack the capability to change the
+	// limit of other users.
 	var status unix.Stat_t
 	if err := unix.Stat(fmt.Sprintf("/proc/%d/fd", s.pids[name]), &status); err != nil {
 		s.t.Fatal(err)
@@ -359,9 +360,9 @@ func (s *stage) outOfFiles(name string, d time.Duration) {
 	limit("4096")
 }
 
-// rude sends a request with an ID on a new connection and calls behave with the connection. The request is recorded as
-// broken by its client.
-func (s *stage) rude(n int, behave func(net.Conn), text string) {
+// sendPartialRequest sends a request with an ID on a new connection and calls behave with the
+// connection. The request is recorded as broken by its client.
+func (s *stage) sendPartialRequest(n int, behave func(net.Conn), text string) {
 	id := "rude-" + strconv.Itoa(n)
 	s.note(ledger.Entry{ID: id, Method: "rude", Verdict: ledger.Broken, Word: "by its client"})
 	s.clients.Go(func() {
@@ -391,7 +392,7 @@ func (s *stage) parent(name string) int {
 
 // filter adds a rule for packets to a port of the pod.
 func (s *stage) filter(port string, rule ...string) {
-	s.inside(append([]string{"iptables", "-A", "INPUT", "-p", "tcp", "--dport", port}, rule...)...)
+	s.runInPod(append([]string{"iptables", "-A", "INPUT", "-p", "tcp", "--dport", port}, rule...)...)
 }
 
 // sigterm sends SIGTERM to the sidecar after the given duration.
@@ -414,8 +415,8 @@ func (s *stage) writePair() {
 	}
 }
 
-// makeLogTiny moves the log of the sidecar to a file system of 128 KB.
-func makeLogTiny(p *pod) {
+// limitLogSize moves the log of the sidecar to a file system of 128 KB.
+func limitLogSize(p *pod) {
 	file, err := p.logFile(sidecarName)
 	if err != nil {
 		p.t.Fatal(err)

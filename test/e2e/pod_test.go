@@ -292,8 +292,8 @@ func (p *pod) dial(ctx context.Context, address string) (net.Conn, error) {
 	return c, err
 }
 
-// inside runs a program of this machine in the network namespace of the pod.
-func (p *pod) inside(args ...string) {
+// runInPod runs a program of this machine in the network namespace of the pod.
+func (p *pod) runInPod(args ...string) {
 	p.t.Helper()
 	c := exec.Command("nsenter", append([]string{"--net=/proc/" + strconv.Itoa(os.Getpid()) + "/fd/" + strconv.Itoa(int(p.ns.Fd()))}, args...)...)
 	if out, err := c.CombinedOutput(); err != nil {
@@ -341,9 +341,9 @@ func (p *pod) probe(c *corev1.Container) (status int, body string) {
 	return status, body
 }
 
-// becomesReady runs the readiness probes of the pod until all of them succeed, with a shorter
+// awaitReady runs the readiness probes of the pod until all of them succeed, with a shorter
 // period than in the spec. The test fails if the pod has no readiness probe.
-func (p *pod) becomesReady() {
+func (p *pod) awaitReady() {
 	p.t.Helper()
 	asked := 0
 	for i := range p.spec.Spec.Containers {

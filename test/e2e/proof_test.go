@@ -48,7 +48,7 @@ func TestImageContainsOnlyRequiredFiles(t *testing.T) {
 				got = append(got, path.Clean(h.Name))
 			}
 			if strings.HasSuffix(h.Name, ".cdx.json") {
-				listsItsModules(t, r, podman(t, nil, "run", "--rm", "--network=none", image, "version"))
+				checkModules(t, r, podman(t, nil, "run", "--rm", "--network=none", image, "version"))
 			}
 		}
 		slices.Sort(got)
@@ -58,9 +58,9 @@ func TestImageContainsOnlyRequiredFiles(t *testing.T) {
 	}
 }
 
-// listsItsModules fails the test unless the SBOM of a binary contains modules and the version
+// checkModules fails the test unless the SBOM of a binary contains modules and the version
 // that the binary prints.
-func listsItsModules(t *testing.T, list io.Reader, said string) {
+func checkModules(t *testing.T, list io.Reader, said string) {
 	t.Helper()
 	var got struct {
 		Metadata struct {
@@ -100,9 +100,9 @@ func TestImageUserAndVersion(t *testing.T) {
 	}
 }
 
-// askAllTheTime sends requests from eight clients until stop is called, each on a new
+// sendContinuously sends requests from eight clients until stop is called, each on a new
 // connection, and counts the results.
-func (p *pod) askAllTheTime(sent, served, refused *atomic.Int64) (stop func()) {
+func (p *pod) sendContinuously(sent, served, refused *atomic.Int64) (stop func()) {
 	end := make(chan struct{})
 	var clients sync.WaitGroup
 	for range 8 {
@@ -148,10 +148,10 @@ func TestInjectedExampleLosesNoRequest(t *testing.T) {
 	app := &spec.Spec.Containers[0]
 	app.Env = append(app.Env, corev1.EnvVar{Name: "PORT", Value: "8000"}) // port of the model in the example
 	p := play(t, spec, nil)
-	p.becomesReady()
+	p.awaitReady()
 
 	var sent, served, refused atomic.Int64
-	stop := p.askAllTheTime(&sent, &served, &refused)
+	stop := p.sendContinuously(&sent, &served, &refused)
 	eventually(t, "50 requests are served", func() bool { return served.Load() >= 50 })
 
 	codes := make(chan map[string]int)

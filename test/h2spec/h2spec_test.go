@@ -89,7 +89,7 @@ func TestSidecarPassesCasesOfReverseProxy(t *testing.T) {
 
 	var running sync.WaitGroup
 	for _, to := range all {
-		to.waitUntilItAnswers(t)
+		to.waitUntilReady(t)
 		running.Go(to.runAll)
 	}
 	running.Wait()
@@ -118,7 +118,7 @@ func TestSidecarPassesCasesOfReverseProxy(t *testing.T) {
 				t.Errorf("%s: %s: got %v and at the second attempt %v, want pass like the reference", to.name, name, f.err, again)
 			}
 		}
-		to.waitUntilItAnswers(t) // after all cases
+		to.waitUntilReady(t) // after all cases
 	}
 }
 
@@ -198,8 +198,8 @@ func (to *target) summary() string {
 	return b.String()
 }
 
-// waitUntilItAnswers waits until the target returns the response of the app over HTTP/2.
-func (to *target) waitUntilItAnswers(t *testing.T) {
+// waitUntilReady waits until the target returns the response of the app over HTTP/2.
+func (to *target) waitUntilReady(t *testing.T) {
 	t.Helper()
 	speaks := &http.Protocols{}
 	speaks.SetHTTP2(to.tls)

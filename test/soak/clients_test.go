@@ -25,15 +25,15 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/ledger"
 )
 
-// come starts all clients. They run until ctx is canceled. Their names start with the name of
-// the turn.
-func (s *soak) come(ctx context.Context, clients *sync.WaitGroup, name string) {
+// startClients starts all clients. They run until ctx is canceled. Their names start with the
+// name of the turn.
+func (s *soak) startClients(ctx context.Context, clients *sync.WaitGroup, name string) {
 	join := func(kind string, n int, secure bool, change func(*ledger.Client)) {
 		for i := range n {
 			v := s.client(fmt.Sprintf("%s-%s%d", name, kind, i), secure, s.seeded())
 			change(v)
 			clients.Go(func() {
-				s.wander(ctx, v)
+				s.sendRequests(ctx, v)
 				s.note(v.Entries...)
 			})
 		}
@@ -82,9 +82,9 @@ func (s *soak) come(ctx context.Context, clients *sync.WaitGroup, name string) {
 
 func (s *soak) seeded() *rand.Rand { return rand.New(rand.NewPCG(s.rng.Uint64(), 0)) }
 
-// wander sends requests until ctx is canceled: single requests, concurrent requests, requests
+// sendRequests sends requests until ctx is canceled: single requests, concurrent requests, requests
 // that are canceled, and requests on new connections.
-func (s *soak) wander(ctx context.Context, v *ledger.Client) {
+func (s *soak) sendRequests(ctx context.Context, v *ledger.Client) {
 	defer v.Leave()
 	for ctx.Err() == nil {
 		q := v.Next()
@@ -201,13 +201,13 @@ func (s *soak) talk(ctx context.Context, name string, rng *rand.Rand) {
 	defer c.CloseIdleConnections()
 	for n := 0; ctx.Err() == nil; n++ {
 		e := ledger.Entry{ID: fmt.Sprintf("%s-%d", name, n), Method: "GET", Conn: true}
-		s.converse(ctx, c, rng, &e)
+		s.exchangeMessages(ctx, c, rng, &e)
 		s.note(e)
 		time.Sleep(time.Duration(20+rng.IntN(50)) * time.Millisecond)
 	}
 }
 
-func (s *soak) converse(ctx context.Context, c *http.Client, rng *rand.Rand, e *ledger.Entry) {
+func (s *soak) exchangeMessages(ctx context.Context, c *http.Client, rng *rand.Rand, e *ledger.Entry) {
 	begun := time.Now()
 	mine, cancel := context.WithTimeout(context.Background(), ledger.Patience)
 	defer cancel()
@@ -305,8 +305,8 @@ func (p *probes) ask(c *http.Client, address, kind string) error {
 	return nil
 }
 
-// breakThings injects faults one after the other until ctx is canceled.
-func (s *soak) breakThings(ctx context.Context, clients *sync.WaitGroup, name string) {
+// injectFaults injects faults one after the other until ctx is canceled.
+func (s *soak) injectFaults(ctx context.Context, clients *sync.WaitGroup, name string) {
 	sleep := func(least, most int) {
 		select {
 		case <-ctx.Done():
@@ -316,7 +316,7 @@ func (s *soak) breakThings(ctx context.Context, clients *sync.WaitGroup, name st
 	n := 0
 	rude := func(behave func(net.Conn), text string) {
 		n++
-		s.sendRudely(clients, fmt.Sprintf("%s-rude%d", name, n), behave, text)
+		s.sendPartialRequest(clients, fmt.Sprintf("%s-rude%d", name, n), behave, text)
 	}
 	toTheEnd := func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }
 	faults := []struct {
@@ -366,8 +366,8 @@ func (s *soak) breakThings(ctx context.Context, clients *sync.WaitGroup, name st
 	}
 }
 
-// sendRudely sends a part of a request and then calls behave with the connection.
-func (s *soak) sendRudely(clients *sync.WaitGroup, id string, behave func(net.Conn), text string) {
+// sendPartialRequest sends a part of a request and then calls behave with the connection.
+func (s *soak) sendPartialRequest(clients *sync.WaitGroup, id string, behave func(net.Conn), text string) {
 	s.note(ledger.Entry{ID: id, Method: "rude", Verdict: ledger.Broken, Word: "by its client", Left: true})
 	clients.Go(func() {
 		c, err := net.Dial("tcp", local(s.port.serving))

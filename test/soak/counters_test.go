@@ -72,7 +72,7 @@ func (s *soak) disagreements() error {
 	if err != nil {
 		return err
 	}
-	told := parse(text)
+	metrics := parse(text)
 	asked, answered := float64(s.probes.sent.Load()), float64(s.probes.answered.Load())
 	seconds, err := s.autos.total()
 	if err != nil {
@@ -88,9 +88,9 @@ func (s *soak) disagreements() error {
 	}
 	of := func(name string, want map[string]int) {
 		for labels, n := range want {
-			equal(name+"{"+labels+"}", told[name][labels], float64(n))
+			equal(name+"{"+labels+"}", metrics[name][labels], float64(n))
 		}
-		for labels, n := range told[name] {
+		for labels, n := range metrics[name] {
 			if want[labels] == 0 {
 				equal(name+"{"+labels+"}", n, 0)
 			}
@@ -104,19 +104,19 @@ func (s *soak) disagreements() error {
 	of("queue_proxy_app_duration_seconds_count", u.app)
 	of("queue_proxy_queue_wait_seconds_count", map[string]int{"": u.traffic})
 	of("queue_proxy_replays_total", map[string]int{"": u.replays})
-	equal("revision_request_count", told.sum("revision_request_count"), float64(u.traffic))
-	equal("http_server_request_duration_seconds_count", told.sum("http_server_request_duration_seconds_count"), float64(u.traffic))
+	equal("revision_request_count", metrics.sum("revision_request_count"), float64(u.traffic))
+	equal("http_server_request_duration_seconds_count", metrics.sum("http_server_request_duration_seconds_count"), float64(u.traffic))
 	for _, name := range []string{
 		"queue_proxy_running_requests", "queue_proxy_waiting_requests", "queue_proxy_oldest_waiter_age_seconds",
 		"revision_queue_depth", "kn_serving_queue_depth",
 		"queue_proxy_log_lines_dropped_total", "queue_proxy_spans_dropped_total", "queue_proxy_draining",
 	} {
-		if told[name] == nil {
+		if metrics[name] == nil {
 			wrong = append(wrong, fmt.Errorf("%s: got no metric, want 0", name))
 		}
-		equal(name, told.sum(name), 0)
+		equal(name, metrics.sum(name), 0)
 	}
-	if n := told.sum("queue_proxy_readiness_answer_seconds_count"); n < answered || n > asked {
+	if n := metrics.sum("queue_proxy_readiness_answer_seconds_count"); n < answered || n > asked {
 		wrong = append(wrong, fmt.Errorf("queue_proxy_readiness_answer_seconds_count: got %v, want %v to %v", n, answered, asked))
 	}
 	equal("the autoscaler's requests", seconds.requests, float64(u.traffic))
@@ -197,8 +197,8 @@ func (a *autoscaler) root(k int) (from int, more arrivals) {
 	}
 }
 
-// learn records the number of arrivals between the ends of two seconds.
-func (a *autoscaler) learn(from, to int, more arrivals) {
+// recordArrivals records the number of arrivals between the ends of two seconds.
+func (a *autoscaler) recordArrivals(from, to int, more arrivals) {
 	r, before := a.root(from)
 	q, after := a.root(to)
 	switch {
@@ -282,7 +282,7 @@ func (a *autoscaler) read(s *soak) {
 		requests, proxied float64
 	}{{1, now.Last, now.Proxied}, {6, now.Last6, now.Proxied6}, {60, now.Last60, now.Proxied60}} {
 		n := min(w.seconds, k) // the windows of a new process are shorter
-		a.learn(k-n, k, arrivals{math.Round(w.requests * float64(n)), math.Round(w.proxied * float64(n))})
+		a.recordArrivals(k-n, k, arrivals{math.Round(w.requests * float64(n)), math.Round(w.proxied * float64(n))})
 	}
 }
 

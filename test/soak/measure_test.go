@@ -31,8 +31,8 @@ func (a *sample) String() string {
 		a.goroutines, a.files, a.kept, a.threads, a.rss/1e6, a.anonymous/1e6, a.heap/1e6)
 }
 
-// look takes a sample.
-func (s *soak) look() (a sample, err error) {
+// takeSample takes a sample.
+func (s *soak) takeSample() (a sample, err error) {
 	s.looking.Lock() // a concurrent scrape would create garbage
 	defer s.looking.Unlock()
 	a.at = time.Since(s.begun)
@@ -121,7 +121,7 @@ func (s *soak) atRest() (now sample) {
 	s.t.Helper()
 	since, looks := time.Now(), 0
 	s.eventuallyWithin("the sidecar has the resources of the first rest", 4*ledger.Patience, func() error {
-		next, err := s.look()
+		next, err := s.takeSample()
 		if err != nil {
 			return err
 		}
@@ -220,8 +220,8 @@ const (
 	tableEnd   = "<!-- /soak -->\n"
 )
 
-// report prints the tables and fails if the memory grows. After a long run without failures, it writes the tables into the
-// document.
+// report prints the tables and fails if the memory grows. After a long run without failures, it
+// writes the tables into the document.
 func (s *soak) report() {
 	s.t.Helper()
 	if s.base == nil || len(s.samples) < leastOf {

@@ -208,8 +208,8 @@ func (s *soak) traffic(n int, d time.Duration) {
 	ctx, cancel := context.WithTimeout(s.t.Context(), d)
 	defer cancel()
 	var clients sync.WaitGroup
-	s.come(ctx, &clients, fmt.Sprintf("t%d", n))
-	s.breakThings(ctx, &clients, fmt.Sprintf("f%d", n))
+	s.startClients(ctx, &clients, fmt.Sprintf("t%d", n))
+	s.injectFaults(ctx, &clients, fmt.Sprintf("f%d", n))
 	clients.Wait()
 }
 
@@ -224,9 +224,9 @@ func (s *soak) rest(n int) {
 	s.join()
 	now := s.atRest()
 	s.samples = append(s.samples, now)
-	s.t.Logf("%4.1f min, rest %d: %v; total: %v", time.Since(s.begun).Minutes(), n, &now, s.told())
+	s.t.Logf("%4.1f min, rest %d: %v; total: %v", time.Since(s.begun).Minutes(), n, &now, s.summary())
 	if s.t.Failed() {
-		s.leave()
+		s.writeState()
 	}
 }
 
@@ -314,7 +314,7 @@ func (s *soak) note(e ...ledger.Entry) {
 func (s *soak) longRest() {
 	s.t.Helper()
 	s.eventuallyWithin("all idle connections to the app are closed", 3*time.Minute, func() error {
-		now, err := s.look()
+		now, err := s.takeSample()
 		if err == nil && (now.kept != 0 || now.files != s.base.files) {
 			err = fmt.Errorf("got %v, want %v without idle connections", &now, s.base)
 		}
@@ -330,7 +330,7 @@ func (s *soak) end() {
 	select {
 	case <-s.sidecar.done:
 	case <-time.After(ledger.Patience):
-		s.leave()
+		s.writeState()
 		s.t.Fatal("the sidecar still runs after SIGTERM")
 	}
 	if code := s.sidecar.cmd.ProcessState.ExitCode(); code != 0 {
@@ -338,8 +338,8 @@ func (s *soak) end() {
 	}
 }
 
-// leave writes the state of the sidecar to files for the analysis of a failure.
-func (s *soak) leave() {
+// writeState writes the state of the sidecar to files for the analysis of a failure.
+func (s *soak) writeState() {
 	dir, err := os.MkdirTemp("", "queue-proxy-soak-")
 	if err != nil {
 		s.t.Error(err)
@@ -416,8 +416,8 @@ func (s *soak) client(name string, secure bool, rng *rand.Rand) *ledger.Client {
 	return v
 }
 
-// told describes the requests so far in one line.
-func (s *soak) told() string {
+// summary describes the requests so far in one line.
+func (s *soak) summary() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	sent := 0
