@@ -236,21 +236,21 @@ func largeForwardingFields() map[string][]string {
 	const size = 100 << 10
 	long := func(one string) string { return strings.Repeat(one, size/len(one)) }
 	return map[string][]string{
-		"addresses":        {"X-Forwarded-For: " + long("203.0.113.7, ") + "1.2.3.4"},
-		"IPv6":             {"X-Forwarded-For: " + long("2001:db8::1, ") + "::1"},
-		"commas":           {"X-Forwarded-For: " + long(",")},
-		"commas, blanks":   {"X-Forwarded-For: 1" + long(", ") + "1"},
-		"one letter each":  {"X-Forwarded-For: " + long("x,") + "x"},
-		"quotes":           {"X-Forwarded-For: " + long(`"\`)},
-		"beyond ASCII":     {"X-Forwarded-For: " + long("é\u2028")},
-		"many lines":       slices.Repeat([]string{"X-Forwarded-For: 1.2.3.4, 5.6.7.8"}, 900),
-		"a host":           {"X-Forwarded-For: 1.2.3.4", "X-Forwarded-Host: " + long(`"`)},
-		"a protocol":       {"X-Forwarded-Proto: " + long(`\`)},
-		"Forwarded":        {"Forwarded: " + long("for=192.0.2.43, ") + "for=unknown"},
-		"strange":          {"Forwarded: " + long(`";,=`), "X-Forwarded-For: 1.2.3.4"},
-		"a short chain":    {"X-Forwarded-For: 1.2.3.4, [::1]:80"},
-		"a hundred of us":  {"X-Forwarded-For: " + strings.Repeat("203.0.113.7, ", 99) + "::1"},
-		"with a Forwarded": {"X-Forwarded-For: " + long("x,"), "Forwarded: for=a"},
+		"addresses":         {"X-Forwarded-For: " + long("203.0.113.7, ") + "1.2.3.4"},
+		"IPv6":              {"X-Forwarded-For: " + long("2001:db8::1, ") + "::1"},
+		"commas":            {"X-Forwarded-For: " + long(",")},
+		"commas, blanks":    {"X-Forwarded-For: 1" + long(", ") + "1"},
+		"one letter each":   {"X-Forwarded-For: " + long("x,") + "x"},
+		"quotes":            {"X-Forwarded-For: " + long(`"\`)},
+		"beyond ASCII":      {"X-Forwarded-For: " + long("é\u2028")},
+		"many lines":        slices.Repeat([]string{"X-Forwarded-For: 1.2.3.4, 5.6.7.8"}, 900),
+		"a host":            {"X-Forwarded-For: 1.2.3.4", "X-Forwarded-Host: " + long(`"`)},
+		"a protocol":        {"X-Forwarded-Proto: " + long(`\`)},
+		"Forwarded":         {"Forwarded: " + long("for=192.0.2.43, ") + "for=unknown"},
+		"strange":           {"Forwarded: " + long(`";,=`), "X-Forwarded-For: 1.2.3.4"},
+		"a short chain":     {"X-Forwarded-For: 1.2.3.4, [::1]:80"},
+		"one hundred nodes": {"X-Forwarded-For: " + strings.Repeat("203.0.113.7, ", 99) + "::1"},
+		"with a Forwarded":  {"X-Forwarded-For: " + long("x,"), "Forwarded: for=a"},
 	}
 }
 

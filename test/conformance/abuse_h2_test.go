@@ -459,7 +459,7 @@ var h2Floods = []h2Flood{
 		}
 		return a.raw(http2.FramePriority, 0, a.stream, append(word32(a.stream), 0))
 	}},
-	{"CONTINUATION without end", 300, false, false, nil, func(a *attacker, i int) error {
+	{"endless CONTINUATION", 300, false, false, nil, func(a *attacker, i int) error {
 		if a.stream == 0 {
 			a.stream = 1
 			a.encode(asks("GET", "/never")...)
@@ -467,7 +467,7 @@ var h2Floods = []h2Flood{
 		}
 		return a.raw(http2.FrameContinuation, 0, 1, literal("x-long", 12000))
 	}},
-	{"empty CONTINUATION without end", 20000, false, false, nil, func(a *attacker, i int) error {
+	{"endless empty CONTINUATION", 20000, false, false, nil, func(a *attacker, i int) error {
 		if a.stream == 0 {
 			a.stream = 1
 			a.encode(asks("GET", "/never")...)
@@ -476,7 +476,7 @@ var h2Floods = []h2Flood{
 		return a.raw(http2.FrameContinuation, 0, 1, nil)
 	}},
 	{"SETTINGS", 20000, false, false, nil, func(a *attacker, _ int) error { return a.framer.WriteSettings() }},
-	{"SETTINGS, acknowledgements unread", 20000, false, true, nil, func(a *attacker, _ int) error { return a.framer.WriteSettings() }},
+	{"SETTINGS without reading acknowledgements", 20000, false, true, nil, func(a *attacker, _ int) error { return a.framer.WriteSettings() }},
 	{"SETTINGS that change 200 windows", 20000, true, false, nil, func(a *attacker, i int) error {
 		for a.stream < 400 {
 			if err := a.open(false, asks("POST", "/")...); err != nil {
@@ -486,7 +486,7 @@ var h2Floods = []h2Flood{
 		return a.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: uint32(i % 2 * 1000)})
 	}},
 	{"PING", 20000, false, false, nil, func(a *attacker, _ int) error { return a.framer.WritePing(false, [8]byte{}) }},
-	{"PING, answers unread", 20000, false, true, nil, func(a *attacker, _ int) error { return a.framer.WritePing(false, [8]byte{}) }},
+	{"PING without reading responses", 20000, false, true, nil, func(a *attacker, _ int) error { return a.framer.WritePing(false, [8]byte{}) }},
 	{"PRIORITY of idle streams", 20000, false, false, nil, func(a *attacker, i int) error {
 		return a.framer.WritePriority(uint32(2*i+1), http2.PriorityParam{StreamDep: uint32(2*i + 3), Weight: 15})
 	}},
@@ -621,7 +621,7 @@ var h2Bombs = []struct {
 	do         func(a *attacker)
 }{
 	// Each header section has 300 bytes.
-	{"30 heads that decode to 900 KB each", false, func(a *attacker) {
+	{"30 header sections that decode to 900 KB each", false, func(a *attacker) {
 		a.encode(append(asks("POST", "/"), "x: "+strings.Repeat("v", 4000))...)
 		block := append(a.block.Bytes(), bytes.Repeat([]byte{0xbe}, 220)...)
 		for i := range 30 {
@@ -630,13 +630,13 @@ var h2Bombs = []struct {
 			block = append(a.block.Bytes(), bytes.Repeat([]byte{0xbe}, 220)...)
 		}
 	}},
-	{"250 large answers for a window of 0", false, func(a *attacker) {
+	{"250 large responses with a window of 0", false, func(a *attacker) {
 		a.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
 		for range 250 {
 			a.open(true, asks("GET", "/stream/10000000")...)
 		}
 	}},
-	{"250 large answers for windows of 1 byte", false, func(a *attacker) {
+	{"250 large responses with windows of 1 byte", false, func(a *attacker) {
 		a.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1})
 		for range 250 {
 			a.open(true, asks("GET", "/stream/10000000")...)

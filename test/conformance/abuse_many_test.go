@@ -126,17 +126,17 @@ var connectionGroups = []struct {
 	stays  bool // the connections are idle, and no timeout applies
 	deaths int  // maximum lifetime as a multiple of HEADER_TIMEOUT; 0 if stays
 }{
-	{"that say nothing", false, 8000, 8 << 10, sends(""), false, 2},
-	{"in the midst of a head", false, 8000, 10 << 10, sends("GET / HTTP/1.1\r\nHost: a.te"), false, 2},
-	{"between two requests", false, 8000, 8 << 10, awaitAnswer(request("GET", "/now")), true, 0},
-	{"in the midst of the HTTP/2 preface", false, 2000, 10 << 10, sends("PRI * HTTP/2.0\r\n\r"), false, 2},
-	{"of HTTP/2 without a stream", false, 2000, 48 << 10, sends(http2.ClientPreface + "\x00\x00\x00\x04\x00\x00\x00\x00\x00"), true, 0},
-	{"of HTTP/2 in the midst of a head", false, 2000, 48 << 10, sends(http2.ClientPreface + "\x00\x00\x00\x04\x00\x00\x00\x00\x00" + "\x00\x40\x00\x01\x01\x00\x00\x00\x01\x82"), false, 2},
-	{"to TLS that say nothing", true, 8000, 24 << 10, sends(""), false, 2},
-	{"in the midst of a TLS handshake", true, 2000, 32 << 10, sends("\x16\x03\x01\x02\x00\x01\x00\x01\xfc"), false, 2},
-	{"in the midst of a TLS record", true, 2000, 48 << 10, checksRecord("http/1.1", request("GET", "/now")), false, 2},
-	{"of HTTP/2 in the midst of a TLS record", true, 2000, 64 << 10, checksRecord("h2", http2.ClientPreface+"\x00\x00\x00\x04\x00\x00\x00\x00\x00"), false, 2},
-	{"that send TLS garbage", true, 2000, 24 << 10, sends("GET / HTTP/1.1\r\nHost: a.test\r\n\r\n"), false, 1},
+	{"without input", false, 8000, 8 << 10, sends(""), false, 2},
+	{"with an incomplete header section", false, 8000, 10 << 10, sends("GET / HTTP/1.1\r\nHost: a.te"), false, 2},
+	{"between requests", false, 8000, 8 << 10, awaitAnswer(request("GET", "/now")), true, 0},
+	{"with an incomplete HTTP/2 preface", false, 2000, 10 << 10, sends("PRI * HTTP/2.0\r\n\r"), false, 2},
+	{"with HTTP/2, without streams", false, 2000, 48 << 10, sends(http2.ClientPreface + "\x00\x00\x00\x04\x00\x00\x00\x00\x00"), true, 0},
+	{"with HTTP/2 and an incomplete header section", false, 2000, 48 << 10, sends(http2.ClientPreface + "\x00\x00\x00\x04\x00\x00\x00\x00\x00" + "\x00\x40\x00\x01\x01\x00\x00\x00\x01\x82"), false, 2},
+	{"with TLS, without input", true, 8000, 24 << 10, sends(""), false, 2},
+	{"with an incomplete TLS handshake", true, 2000, 32 << 10, sends("\x16\x03\x01\x02\x00\x01\x00\x01\xfc"), false, 2},
+	{"with an incomplete TLS record", true, 2000, 48 << 10, checksRecord("http/1.1", request("GET", "/now")), false, 2},
+	{"with HTTP/2 and an incomplete TLS record", true, 2000, 64 << 10, checksRecord("h2", http2.ClientPreface+"\x00\x00\x00\x04\x00\x00\x00\x00\x00"), false, 2},
+	{"with invalid TLS input", true, 2000, 24 << 10, sends("GET / HTTP/1.1\r\nHost: a.test\r\n\r\n"), false, 1},
 }
 
 func TestManyIdleConnectionsStayWithinLimits(t *testing.T) {
@@ -188,10 +188,10 @@ func TestInternalPortsServeClientsDuringFlood(t *testing.T) {
 		"status":     {p.port.status, "/status.json", 200},
 	} {
 		for what, text := range map[string]string{
-			"nothing":     "",
-			"half a head": "GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\nX: ",
-			"half a body": "POST /nothing HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\nhalf",
-			"HTTP/2":      http2.ClientPreface + strings.Repeat("\x00\x00\x00\x04\x00\x00\x00\x00\x00", 100),
+			"nothing":                   "",
+			"incomplete header section": "GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\nX: ",
+			"incomplete body":           "POST /nothing HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\nhalf",
+			"HTTP/2":                    http2.ClientPreface + strings.Repeat("\x00\x00\x00\x04\x00\x00\x00\x00\x00", 100),
 		} {
 			before := p.memory("VmRSS")
 			files := p.files()
@@ -392,14 +392,14 @@ func TestInvalidTLSRecordClosesConnection(t *testing.T) {
 		return b.Bytes()
 	}()
 	for name, text := range map[string]string{
-		"plain HTTP":          request("GET", "/"),
-		"zeros":               strings.Repeat("\x00", 1000),
-		"a record too long":   "\x16\x03\x01\xff\xff" + strings.Repeat("x", 70000),
-		"an alert":            "\x15\x03\x01\x00\x02\x02\x28",
-		"a hello of nothing":  "\x16\x03\x01\x00\x04\x01\x00\x00\x00",
-		"data before a hello": "\x17\x03\x03\x00\x10" + strings.Repeat("x", 16),
-		"a hello and garbage": string(hello) + strings.Repeat("x", 1000),
-		"endless empty data":  strings.Repeat("\x16\x03\x01\x00\x00", 1000),
+		"plain HTTP":                     request("GET", "/"),
+		"zeros":                          strings.Repeat("\x00", 1000),
+		"a long record":                  "\x16\x03\x01\xff\xff" + strings.Repeat("x", 70000),
+		"an alert":                       "\x15\x03\x01\x00\x02\x02\x28",
+		"an empty ClientHello":           "\x16\x03\x01\x00\x04\x01\x00\x00\x00",
+		"data before the ClientHello":    "\x17\x03\x03\x00\x10" + strings.Repeat("x", 16),
+		"a ClientHello and invalid data": string(hello) + strings.Repeat("x", 1000),
+		"endless empty records":          strings.Repeat("\x16\x03\x01\x00\x00", 1000),
 	} {
 		w := dial(t, p.tlsAddr())
 		io.WriteString(w, text)

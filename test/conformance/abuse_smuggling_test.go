@@ -444,7 +444,7 @@ func formsH2() (forms []formH2) {
 			formH2{name: "a value", fields: []string{"x: y" + smuggled}},
 			formH2{name: "a name", fields: []string{"x" + smuggled + ": y"}},
 			formH2{name: "a path", pseudo: map[string]string{":path": "/f/N HTTP/1.1" + smuggled}},
-			formH2{name: "a path without a blank", pseudo: map[string]string{":path": "/f/N" + smuggled}},
+			formH2{name: "a path without a space", pseudo: map[string]string{":path": "/f/N" + smuggled}},
 			formH2{name: "a method", pseudo: map[string]string{":method": "GET /f/N HTTP/1.1" + smuggled}},
 			formH2{name: "an authority", pseudo: map[string]string{":authority": "a.test" + smuggled}},
 			formH2{name: "a scheme", pseudo: map[string]string{":scheme": "http" + smuggled}},

@@ -40,19 +40,19 @@ func TestHeaderTimeoutClosesConnection(t *testing.T) {
 		first bool // send text as the first request of the connection
 		text  string
 	}{
-		"nothing at all":                 {false, true, ""},
-		"half a request line":            {false, true, "GET / HT"},
-		"no blank line":                  {false, true, "GET / HTTP/1.1\r\nHost: a.test\r\n"},
-		"half a head after a request":    {false, false, "GET / HT"},
-		"no blank line after a request":  {false, false, "GET / HTTP/1.1\r\nHost: a.test\r\n"},
-		"one byte after a request":       {false, false, "G"},
-		"half an HTTP/2 preface":         {false, true, "PRI * HTTP/2.0\r\n\r\nS"},
-		"TLS, nothing at all":            {true, true, ""},
-		"TLS, half a handshake":          {true, true, "\x16\x03\x01\x02\x00\x01"},
-		"TLS, half a head":               {true, false, "GET / HT"},
-		"a preface and no SETTINGS":      {false, true, http2.ClientPreface},
-		"a request that goes byte-wise":  {false, true, "*"},
-		"a second one that goes so, too": {false, false, "*"},
+		"no input":                {false, true, ""},
+		"incomplete request line": {false, true, "GET / HT"},
+		"no empty line":           {false, true, "GET / HTTP/1.1\r\nHost: a.test\r\n"},
+		"incomplete header section after a request":   {false, false, "GET / HT"},
+		"no empty line after a request":               {false, false, "GET / HTTP/1.1\r\nHost: a.test\r\n"},
+		"one byte after a request":                    {false, false, "G"},
+		"incomplete HTTP/2 preface":                   {false, true, "PRI * HTTP/2.0\r\n\r\nS"},
+		"TLS, no input":                               {true, true, ""},
+		"TLS, incomplete handshake":                   {true, true, "\x16\x03\x01\x02\x00\x01"},
+		"TLS, incomplete header section":              {true, false, "GET / HT"},
+		"preface without SETTINGS":                    {false, true, http2.ClientPreface},
+		"request that is sent in single bytes":        {false, true, "*"},
+		"second request that is sent in single bytes": {false, false, "*"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newProxy(t)
@@ -155,12 +155,12 @@ func TestBodyOverMaximumSizeReturns413(t *testing.T) {
 		head, body string
 		status     int
 	}{
-		"as long as allowed":   {"Content-Length: 1000", strings.Repeat("x", 1000), 200},
-		"announced":            {"Content-Length: 1001", strings.Repeat("x", 1001), 413},
-		"announced and absent": {"Content-Length: 1000000000", "", 413},
-		"in chunks":            {"Transfer-Encoding: chunked", strings.Repeat("64\r\n"+strings.Repeat("x", 100)+"\r\n", 11) + "0\r\n\r\n", 413},
-		"in chunks, allowed":   {"Transfer-Encoding: chunked", strings.Repeat("64\r\n"+strings.Repeat("x", 100)+"\r\n", 10) + "0\r\n\r\n", 200},
-		"in endless chunks":    {"Transfer-Encoding: chunked", strings.Repeat("64\r\n"+strings.Repeat("x", 100)+"\r\n", 1000), 413},
+		"maximum length":          {"Content-Length: 1000", strings.Repeat("x", 1000), 200},
+		"announced":               {"Content-Length: 1001", strings.Repeat("x", 1001), 413},
+		"announced, but not sent": {"Content-Length: 1000000000", "", 413},
+		"in chunks":               {"Transfer-Encoding: chunked", strings.Repeat("64\r\n"+strings.Repeat("x", 100)+"\r\n", 11) + "0\r\n\r\n", 413},
+		"chunks, maximum length":  {"Transfer-Encoding: chunked", strings.Repeat("64\r\n"+strings.Repeat("x", 100)+"\r\n", 10) + "0\r\n\r\n", 200},
+		"endless chunks":          {"Transfer-Encoding: chunked", strings.Repeat("64\r\n"+strings.Repeat("x", 100)+"\r\n", 1000), 413},
 	} {
 		w := dial(t, p.addr())
 		io.WriteString(w, "POST /sink HTTP/1.1\r\nHost: a.test\r\n"+row.head+"\r\n\r\n"+row.body)

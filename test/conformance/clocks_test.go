@@ -307,13 +307,13 @@ func TestTimeoutDuringResponseAbortsResponse(t *testing.T) {
 			}
 			for _, row := range []cutResponse{
 				{"HTTP/1.1 chunked", p.addr(), "HTTP/1.1", chunked, false},
-				{"HTTP/1.1 of a fixed length", p.addr(), "HTTP/1.1", fixed, false},
-				{"HTTP/1.0 until the close", p.addr(), "HTTP/1.0", chunked, true},
-				{"HTTP/1.0 of a fixed length", p.addr(), "HTTP/1.0", fixed, false},
+				{"HTTP/1.1 with Content-Length", p.addr(), "HTTP/1.1", fixed, false},
+				{"HTTP/1.0 without Content-Length", p.addr(), "HTTP/1.0", chunked, true},
+				{"HTTP/1.0 with Content-Length", p.addr(), "HTTP/1.0", fixed, false},
 				{"TLS chunked", p.tlsAddr(), "HTTP/1.1", chunked, false},
-				{"TLS of a fixed length", p.tlsAddr(), "HTTP/1.1", fixed, false},
-				{"TLS, HTTP/1.0 to the close", p.tlsAddr(), "HTTP/1.0", chunked, true},
-				{"HTTP/1.1 with Close, chunks", p.addr(), "HTTP/1.1\r\nConnection: close", chunked, false},
+				{"TLS with Content-Length", p.tlsAddr(), "HTTP/1.1", fixed, false},
+				{"TLS, HTTP/1.0 without Content-Length", p.tlsAddr(), "HTTP/1.0", chunked, true},
+				{"HTTP/1.1 with Connection: close, chunks", p.addr(), "HTTP/1.1\r\nConnection: close", chunked, false},
 			} {
 				row.check(t, p)
 				app.wantOver(t, row.name, row.path)

@@ -111,13 +111,13 @@ func TestIdleConnectionIsClosedAtLimit(t *testing.T) {
 func TestSilentConnectionsDoNotBlockClients(t *testing.T) {
 	p, _ := fullProxy(t, 20)
 	for name, row := range map[string]struct{ addr, text string }{
-		"nothing":                {p.addr(), ""},
-		"half a head":            {p.addr(), "GET / HTTP/1.1\r\nHost: a.te"},
-		"the preface of HTTP/2":  {p.addr(), http2.ClientPreface + "\x00\x00\x00\x04\x00\x00\x00\x00\x00"},
-		"half a head of HTTP/2":  {p.addr(), http2.ClientPreface + "\x00\x00\x00\x04\x00\x00\x00\x00\x00" + "\x00\x40\x00\x01\x01\x00\x00\x00\x01\x82"},
-		"nothing, to TLS":        {p.tlsAddr(), ""},
-		"half a handshake":       {p.tlsAddr(), "\x16\x03\x01\x02\x00\x01\x00\x01\xfc"},
-		"a record without bytes": {p.tlsAddr(), strings.Repeat("\x16\x03\x01\x00\x00", 10)},
+		"nothing":                           {p.addr(), ""},
+		"incomplete header section":         {p.addr(), "GET / HTTP/1.1\r\nHost: a.te"},
+		"HTTP/2 preface":                    {p.addr(), http2.ClientPreface + "\x00\x00\x00\x04\x00\x00\x00\x00\x00"},
+		"HTTP/2, incomplete header section": {p.addr(), http2.ClientPreface + "\x00\x00\x00\x04\x00\x00\x00\x00\x00" + "\x00\x40\x00\x01\x01\x00\x00\x00\x01\x82"},
+		"TLS, no input":                     {p.tlsAddr(), ""},
+		"incomplete handshake":              {p.tlsAddr(), "\x16\x03\x01\x02\x00\x01\x00\x01\xfc"},
+		"empty record":                      {p.tlsAddr(), strings.Repeat("\x16\x03\x01\x00\x00", 10)},
 	} {
 		h := newConnectionGroup(t, row.addr, 60, sends(row.text))
 		began := time.Now()

@@ -142,12 +142,12 @@ func TestCurl(t *testing.T) {
 		args []string
 		want string
 	}{
-		{"an ordinary request", []string{p.url("/echo?x=1;y=%zz")}, `"target": "/echo\?x=1;y=%zz"`},
-		{"the queue probe", []string{"-H", "K-Network-Probe: queue", p.url("/")}, `^queue$`},
-		{"the autoscaler's numbers", []string{fmt.Sprintf("http://127.0.0.1:%d/metrics?format=prometheus", p.port.autoscaler)}, `(?m)^queue_requests_per_second\{`},
-		{"an upload of 2 MB, which waits for 100 Continue", []string{"--data-binary", "@" + upload, p.url("/sink")}, `"length": 2000000,`},
-		{"the upgrade to HTTP/2 that curl offers", []string{"--http2", "-w", " %{http_version}", p.url("/echo")}, `"proto": "HTTP/1.1"[\s\S]* 1.1$`},
-		{"HTTP/2 by prior knowledge", []string{"--http2-prior-knowledge", "-w", " %{http_version}", p.url("/bytes/2")}, `^01 2$`},
+		{"usual request", []string{p.url("/echo?x=1;y=%zz")}, `"target": "/echo\?x=1;y=%zz"`},
+		{"queue probe", []string{"-H", "K-Network-Probe: queue", p.url("/")}, `^queue$`},
+		{"statistics for the autoscaler", []string{fmt.Sprintf("http://127.0.0.1:%d/metrics?format=prometheus", p.port.autoscaler)}, `(?m)^queue_requests_per_second\{`},
+		{"upload of 2 MB with 100 Continue", []string{"--data-binary", "@" + upload, p.url("/sink")}, `"length": 2000000,`},
+		{"upgrade to HTTP/2", []string{"--http2", "-w", " %{http_version}", p.url("/echo")}, `"proto": "HTTP/1.1"[\s\S]* 1.1$`},
+		{"HTTP/2 with prior knowledge", []string{"--http2-prior-knowledge", "-w", " %{http_version}", p.url("/bytes/2")}, `^01 2$`},
 		{"HTTP/1.0", []string{"--http1.0", "-w", " %{http_code}", p.url("/bytes/2")}, `^01 200$`},
 		{"TLS with HTTP/2", []string{"-k", "-w", " %{http_version}", tls + "/bytes/2"}, `^01 2$`},
 		{"TLS with HTTP/1.1", []string{"-k", "--http1.1", "-w", " %{http_version}", tls + "/bytes/2"}, `^01 1.1$`},

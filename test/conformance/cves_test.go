@@ -43,11 +43,11 @@ func TestAmbiguousRequestsOfAdvisoriesReturn400(t *testing.T) {
 	app := p.bare(answers(ok))
 	p.start()
 	for name, text := range map[string]string{
-		"HTTP/1.0 with Transfer-Encoding": "POST / HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + request("GET", "/hidden"),
-		"both lengths in HTTP/1.0":        "POST / HTTP/1.0\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + request("GET", "/hidden"),
-		"several codings":                 "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: identity, chunked\r\nTransfer-Encoding: identity\r\n\r\n0\r\n\r\n" + request("GET", "/hidden"),
-		"a Host with a blank":             "GET / HTTP/1.1\r\nHost: a b\r\n\r\n" + request("GET", "/hidden"),
-		"two Hosts":                       "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n" + request("GET", "/hidden"),
+		"HTTP/1.0 with Transfer-Encoding":                  "POST / HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + request("GET", "/hidden"),
+		"Content-Length and Transfer-Encoding in HTTP/1.0": "POST / HTTP/1.0\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + request("GET", "/hidden"),
+		"several codings":                                  "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: identity, chunked\r\nTransfer-Encoding: identity\r\n\r\n0\r\n\r\n" + request("GET", "/hidden"),
+		"a Host with a space":                              "GET / HTTP/1.1\r\nHost: a b\r\n\r\n" + request("GET", "/hidden"),
+		"two Hosts":                                        "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n" + request("GET", "/hidden"),
 	} {
 		c := dial(t, p.addr())
 		c.send(text)

@@ -26,7 +26,7 @@ const asksFirst = "PUT / HTTP/1.1\r\nHost: a.test\r\nExpect: 100-continue\r\nCon
 
 // Java's HttpClient waits forever if it receives a second status 100.
 func TestClientReceivesOne100Continue(t *testing.T) {
-	for name, d := range map[string]time.Duration{"the app's": 0, "ours, and the app's comes late": 1500 * time.Millisecond} {
+	for name, d := range map[string]time.Duration{"the app's": 0, "status 100 of the sidecar before that of the app": 1500 * time.Millisecond} {
 		t.Run(name, func(t *testing.T) {
 			p := newProxy(t)
 			p.start()

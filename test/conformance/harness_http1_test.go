@@ -85,11 +85,11 @@ func readFields(r *bufio.Reader) ([]field, error) {
 		}
 		name, value, found := strings.Cut(line, ":")
 		if !found || !httpguts.ValidHeaderFieldName(name) {
-			return fields, fmt.Errorf("bad field line %.200q", line)
+			return fields, fmt.Errorf("invalid field line %.200q", line)
 		}
 		value = strings.Trim(value, " \t")
 		if !httpguts.ValidHeaderFieldValue(value) {
-			return fields, fmt.Errorf("bad field value %.200q", line)
+			return fields, fmt.Errorf("invalid field value %.200q", line)
 		}
 		fields = append(fields, field{name, value})
 	}

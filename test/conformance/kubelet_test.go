@@ -76,10 +76,10 @@ func TestLongRequestIsNotKubeletProbe(t *testing.T) {
 	h.wait(t, "/traffic")
 	for what, fields := range map[string][]string{
 		"a WebSocket":       {"Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA=="},
-		"an offer of h2c":   {"Upgrade: h2c"},
+		"upgrade to h2c":    {"Upgrade: h2c"},
 		"a body":            {"Content-Length: 10"},
-		"a body in chunks":  {"Transfer-Encoding: chunked"},
-		"behind a proxy":    {"X-Forwarded-For: 10.1.1.1"},
+		"chunked body":      {"Transfer-Encoding: chunked"},
+		"through a proxy":   {"X-Forwarded-For: 10.1.1.1"},
 		"behind another":    {"Forwarded: for=10.1.1.1"},
 		"through activator": {"K-Proxy-Request: activator"},
 	} {

@@ -15,8 +15,8 @@ func TestUnusualTargetDoesNotHideInvalidHeader(t *testing.T) {
 		lines []string
 		want  int
 	}{
-		"a Host that is none":       {[]string{"GET http://u@a.example/ HTTP/1.1", "Host: a b@/"}, 400},
-		"an expectation nobody has": {[]string{"GET http://u@a.example/ HTTP/1.1", "Host: a", "Expect: more"}, 417},
+		"an invalid Host":        {[]string{"GET http://u@a.example/ HTTP/1.1", "Host: a b@/"}, 400},
+		"an unknown expectation": {[]string{"GET http://u@a.example/ HTTP/1.1", "Host: a", "Expect: more"}, 417},
 	} {
 		id := newID()
 		w := dial(t, p.addr())

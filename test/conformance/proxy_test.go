@@ -546,7 +546,7 @@ func TestExpectContinueIsForwardedToApp(t *testing.T) {
 func TestClientDisconnectCancelsRequestInApp(t *testing.T) {
 	inParallel(t)
 	for _, protocol := range both {
-		for _, phase := range []string{"before the head", "in the body"} {
+		for _, phase := range []string{"before the header section", "in the body"} {
 			t.Run(protocol+" "+phase, func(t *testing.T) {
 				p := newProxy(t)
 				p.start()

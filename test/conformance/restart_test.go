@@ -57,7 +57,7 @@ func TestAppRestartsUnderLoadGiveResponseOrReason(t *testing.T) {
 				case a.whole && a.status == 502 && slices.Contains([]string{"app-unreachable", "app-reset"}, a.word):
 					kinds[a.word]++
 				case a.begun && a.status == 200 && a.word == "":
-					kinds["cut in the midst"]++
+					kinds["truncated"]++
 				default:
 					t.Errorf("got %v, want a response or a reason", a)
 				}

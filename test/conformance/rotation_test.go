@@ -474,11 +474,11 @@ func TestSmugglingOverTLSIsRejected(t *testing.T) {
 		text    string
 		refused bool
 	}{
-		"Content-Length beside Transfer-Encoding": {"POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", true},
-		"two lengths":              {"POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 4\r\nContent-Length: 5\r\n\r\nbody", true},
-		"a blank before the colon": {"GET / HTTP/1.1\r\nHost: a.test\r\nTransfer-Encoding : chunked\r\n\r\n0\r\n\r\n", true},
-		"a bare LF":                {"GET / HTTP/1.1\nHost: a.test\n\n", false},
-		"a folded field":           {"GET / HTTP/1.1\r\nHost: a.test\r\nX: a\r\n b\r\n\r\n", false},
+		"Content-Length and Transfer-Encoding": {"POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", true},
+		"two lengths":                          {"POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 4\r\nContent-Length: 5\r\n\r\nbody", true},
+		"a space before the colon":             {"GET / HTTP/1.1\r\nHost: a.test\r\nTransfer-Encoding : chunked\r\n\r\n0\r\n\r\n", true},
+		"a bare LF":                            {"GET / HTTP/1.1\nHost: a.test\n\n", false},
+		"a folded field":                       {"GET / HTTP/1.1\r\nHost: a.test\r\nX: a\r\n b\r\n\r\n", false},
 	} {
 		w := dialTLS(t, p.tlsAddr(), "http/1.1")
 		w.send(row.text + smuggled)
@@ -506,10 +506,10 @@ func TestHTTP1AfterNegotiatingHTTP2ClosesConnection(t *testing.T) {
 	app := p.bare(answers(ok))
 	p.start()
 	for name, text := range map[string]string{
-		"HTTP/1.1":               request("GET", "/"),
-		"a queue probe":          request("GET", "/", "K-Network-Probe: queue"),
-		"noise":                  "INVALID CONNECTION PREFACE\r\n\r\n",
-		"half a preface, and on": preface + "\r\n\r\nXX\r\n\r\n",
+		"HTTP/1.1":        request("GET", "/"),
+		"a queue probe":   request("GET", "/", "K-Network-Probe: queue"),
+		"noise":           "INVALID CONNECTION PREFACE\r\n\r\n",
+		"invalid preface": preface + "\r\n\r\nXX\r\n\r\n",
 	} {
 		w := dialTLS(t, p.tlsAddr(), "h2")
 		w.send(text)
@@ -616,13 +616,13 @@ func TestInvalidMetricsTLSDisablesMetrics(t *testing.T) {
 		env  []string
 		want string
 	}{
-		"no key":             {[]string{cert + good}, "METRICS_PROMETHEUS_TLS_KEY"},
-		"rubbish":            {[]string{cert + rubbish, keys + goodKey}, rubbish},
-		"an unknown word":    {[]string{cert + good, keys + goodKey, auth + "requier"}, "METRICS_PROMETHEUS_TLS_CLIENT_AUTH"},
-		"no CA":              {[]string{cert + good, keys + goodKey, auth + "require"}, "METRICS_PROMETHEUS_TLS_CLIENT_CA_FILE"},
-		"a CA for nobody":    {[]string{cert + good, keys + goodKey, ca + good}, "METRICS_PROMETHEUS_TLS_CLIENT_CA_FILE"},
-		"a CA of rubbish":    {[]string{cert + good, keys + goodKey, auth + "require", ca + rubbish}, rubbish},
-		"clients without us": {[]string{auth + "require", ca + good}, "METRICS_PROMETHEUS_TLS_CERT"},
+		"no key":                           {[]string{cert + good}, "METRICS_PROMETHEUS_TLS_KEY"},
+		"rubbish":                          {[]string{cert + rubbish, keys + goodKey}, rubbish},
+		"unknown value":                    {[]string{cert + good, keys + goodKey, auth + "requier"}, "METRICS_PROMETHEUS_TLS_CLIENT_AUTH"},
+		"no CA":                            {[]string{cert + good, keys + goodKey, auth + "require"}, "METRICS_PROMETHEUS_TLS_CLIENT_CA_FILE"},
+		"CA without client authentication": {[]string{cert + good, keys + goodKey, ca + good}, "METRICS_PROMETHEUS_TLS_CLIENT_CA_FILE"},
+		"invalid CA":                       {[]string{cert + good, keys + goodKey, auth + "require", ca + rubbish}, rubbish},
+		"client authentication without a certificate": {[]string{auth + "require", ca + good}, "METRICS_PROMETHEUS_TLS_CERT"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newProxy(t)

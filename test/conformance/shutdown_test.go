@@ -246,7 +246,7 @@ func TestDrainDeadlineForEachProtocol(t *testing.T) {
 			t.Errorf("%s, no response yet: got %q with %q, Proxy-Status %q; want 503 shutting down, draining", name, m.Start, m.Body, m.get("Proxy-Status"))
 		}
 	}
-	for name, c := range map[string]*client{"chunked": chunked, "of fixed length": fixed} {
+	for name, c := range map[string]*client{"chunked": chunked, "with Content-Length": fixed} {
 		b, err := io.ReadAll(c.r)
 		if err != nil && !errors.Is(err, syscall.ECONNRESET) {
 			t.Errorf("response %s: %v", name, err)
@@ -597,17 +597,17 @@ func TestClientsDoNotExtendDrainDeadline(t *testing.T) {
 
 // holders lists clients of all ports whose requests never end.
 var holders = map[string]func(t *testing.T, p *proxy){
-	"half a head":        func(t *testing.T, p *proxy) { dial(t, p.addr()).send("GET / HTTP/1.1\r\nHost: a.test\r\n") },
-	"half a second head": func(t *testing.T, p *proxy) { c := dial(t, p.addr()); c.ask("/bytes/1"); c.send("GET / HT") },
-	"half a body": func(t *testing.T, p *proxy) {
+	"incomplete header section":        func(t *testing.T, p *proxy) { dial(t, p.addr()).send("GET / HTTP/1.1\r\nHost: a.test\r\n") },
+	"incomplete second header section": func(t *testing.T, p *proxy) { c := dial(t, p.addr()); c.ask("/bytes/1"); c.send("GET / HT") },
+	"incomplete body": func(t *testing.T, p *proxy) {
 		dial(t, p.addr()).send("POST /sink HTTP/1.1\r\nHost: a.test\r\nContent-Length: 10\r\n\r\nabc")
 	},
-	"an upload that goes on": func(t *testing.T, p *proxy) {
+	"an endless upload": func(t *testing.T, p *proxy) {
 		c := dial(t, p.addr())
 		c.send("POST /sink HTTP/1.1\r\nHost: a.test\r\nContent-Length: 1000000000\r\n\r\n")
 		go io.Copy(c, endless{})
 	},
-	"an answer that is not read": func(t *testing.T, p *proxy) {
+	"a response that is not read": func(t *testing.T, p *proxy) {
 		p.sendGet("/bytes/1000000000")
 	},
 	"an HTTP/2 client that does not read": func(t *testing.T, p *proxy) {
@@ -615,12 +615,12 @@ var holders = map[string]func(t *testing.T, p *proxy){
 		c.send(http2.ClientPreface + "\x00\x00\x00\x04\x00\x00\x00\x00\x00")
 		c.send("\x00\x00\x0e\x01\x05\x00\x00\x00\x01\x82\x86\x41\x06a.test\x04\x02/w") // GET /w
 	},
-	"a silent connection to the hooks":      func(t *testing.T, p *proxy) { dial(t, local(p.port.admin)) },
-	"half a request to the hooks":           func(t *testing.T, p *proxy) { dial(t, local(p.port.admin)).send("GET /wait-for-drain HT") },
-	"a silent connection to the autoscaler": func(t *testing.T, p *proxy) { dial(t, local(p.port.autoscaler)) },
-	"half an HTTP/2 preface":                func(t *testing.T, p *proxy) { dial(t, p.addr()).send("PRI * HTT") },
-	"half a handshake":                      func(t *testing.T, p *proxy) { dial(t, p.tlsAddr()).send("\x16\x03\x01\x02\x00\x01") },
-	"a WebSocket that is not read":          holdByWebSocket,
+	"a connection to the hooks without a request":      func(t *testing.T, p *proxy) { dial(t, local(p.port.admin)) },
+	"an incomplete request to the hooks":               func(t *testing.T, p *proxy) { dial(t, local(p.port.admin)).send("GET /wait-for-drain HT") },
+	"a connection to the statistics without a request": func(t *testing.T, p *proxy) { dial(t, local(p.port.autoscaler)) },
+	"incomplete HTTP/2 preface":                        func(t *testing.T, p *proxy) { dial(t, p.addr()).send("PRI * HTT") },
+	"incomplete handshake":                             func(t *testing.T, p *proxy) { dial(t, p.tlsAddr()).send("\x16\x03\x01\x02\x00\x01") },
+	"a WebSocket that is not read":                     holdByWebSocket,
 }
 
 // holdByWebSocket sends messages without reading responses until writes block.
@@ -654,7 +654,7 @@ func holdByWebSocket(t *testing.T, p *proxy) {
 func TestIncompleteRequestDoesNotDelayExit(t *testing.T) {
 	inParallel(t)
 	for name, text := range map[string]string{
-		"half a head": "GET / HTTP/1.1\r\nHost: a.test\r\n", "half a preface": "PRI * HTT", "nothing": "",
+		"incomplete header section": "GET / HTTP/1.1\r\nHost: a.test\r\n", "incomplete preface": "PRI * HTT", "nothing": "",
 	} {
 		for _, port := range []string{"plain", "TLS"} {
 			t.Run(name+"/"+port, func(t *testing.T) {
@@ -1064,7 +1064,7 @@ func TestAdminPortRejectsOtherPaths(t *testing.T) {
 	}{
 		"by default":         {nil, 404, false},
 		"with a certificate": {nil, 404, true},
-		"said to be off":     {[]string{"DRAIN_ENDPOINT=false"}, 404, false},
+		"disabled":           {[]string{"DRAIN_ENDPOINT=false"}, 404, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newProxy(t)
@@ -1080,7 +1080,7 @@ func TestAdminPortRejectsOtherPaths(t *testing.T) {
 			if m := dial(t, p.addr()).ask("/", "K-Network-Probe: queue"); m.status() != 200 {
 				t.Errorf("probe: got %q, want 200 because no drain has started", m.Start)
 			}
-			receive(t, "the hook, in plain HTTP", returned(p.preStop("/wait-for-drain")))
+			receive(t, "the hook without TLS", returned(p.preStop("/wait-for-drain")))
 		})
 	}
 }

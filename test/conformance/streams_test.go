@@ -263,7 +263,7 @@ func TestDrainWaitsForOtherResponses(t *testing.T) {
 		target string
 	}{
 		"a download":                    {"DRAIN_STREAMS=end", "GET", "/download"},
-		"events that answer a POST":     {"DRAIN_STREAMS=", "POST", "/events"},
+		"events in response to POST":    {"DRAIN_STREAMS=", "POST", "/events"},
 		"events, with DRAIN_STREAMS":    {"DRAIN_STREAMS=wait", "GET", "/events"},
 		"WebSocket, with DRAIN_STREAMS": {"DRAIN_STREAMS=wait", "GET", "/ws"},
 	} {

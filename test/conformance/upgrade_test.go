@@ -103,9 +103,9 @@ func TestDataAfterUpgradeIsForwarded(t *testing.T) {
 		if want := "hello" + early; string(got) != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
-		c.send(" and later ones")
-		got = make([]byte, len(" and later ones"))
-		if _, err := io.ReadFull(c.r, got); err != nil || string(got) != " and later ones" {
+		c.send(" and later data")
+		got = make([]byte, len(" and later data"))
+		if _, err := io.ReadFull(c.r, got); err != nil || string(got) != " and later data" {
 			t.Errorf("got %q, %v, want the later data", got, err)
 		}
 		c.Close()
