@@ -371,8 +371,8 @@ func TestLaterWebhookDoesNotBreakInjection(t *testing.T) {
 		pod     *corev1.Pod
 		reviews int
 	}{
-		{"a container more", `[{"op":"add","path":"/spec/containers/-","value":{"name":"mesh","image":"mesh:1","ports":[{"containerPort":15090}]}}]`, plainPod(""), 1},
-		{"the port that was missing", `[{"op":"add","path":"/spec/containers/0/ports","value":[{"name":"http","containerPort":8080}]}]`, &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "web"}}}}, 2},
+		{"additional container", `[{"op":"add","path":"/spec/containers/-","value":{"name":"mesh","image":"mesh:1","ports":[{"containerPort":15090}]}}]`, plainPod(""), 1},
+		{"missing port", `[{"op":"add","path":"/spec/containers/0/ports","value":[{"name":"http","containerPort":8080}]}]`, &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "web"}}}}, 2},
 	} {
 		after := standIn(t, "zz-another", c.patch)
 		before := w.asked(t)

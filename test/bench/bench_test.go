@@ -118,22 +118,22 @@ func TestParseLoadGeneratorOutput(t *testing.T) {
 		err   string
 	}{
 		{"wrk", parseWrk, "Running 1s test\n  20539 requests in 1.00s, 22.64MB read\nRequests/sec:  20533.72\n", outcome{requests: 20539, perSec: 20533.72}, ""},
-		{"wrk, a broken connection", parseWrk, "  9 requests in 1.00s, 1MB read\n  Socket errors: connect 0, read 1, write 0, timeout 0\nRequests/sec:  9.00\n", outcome{}, "read 1"},
-		{"wrk, a bad answer", parseWrk, "  9 requests in 1.00s, 1MB read\n  Non-2xx or 3xx responses: 4\nRequests/sec:  9.00\n", outcome{}, "responses: 4"},
-		{"wrk, nothing", parseWrk, "  0 requests in 1.00s, 0B read\nRequests/sec:  0.00\n", outcome{}, "no request"},
-		{"wrk, another program", parseWrk, "usage\n", outcome{}, "unexpected output"},
+		{"wrk, broken connection", parseWrk, "  9 requests in 1.00s, 1MB read\n  Socket errors: connect 0, read 1, write 0, timeout 0\nRequests/sec:  9.00\n", outcome{}, "read 1"},
+		{"wrk, other status", parseWrk, "  9 requests in 1.00s, 1MB read\n  Non-2xx or 3xx responses: 4\nRequests/sec:  9.00\n", outcome{}, "responses: 4"},
+		{"wrk, no requests", parseWrk, "  0 requests in 1.00s, 0B read\nRequests/sec:  0.00\n", outcome{}, "no request"},
+		{"wrk, unknown output", parseWrk, "usage\n", outcome{}, "unexpected output"},
 		{
 			"h2load", parseH2load, "finished in 1.00s, 15664.00 req/s, 15.64MB/s\n" +
 				"requests: 15664 total, 15728 started, 15664 done, 15664 succeeded, 0 failed, 0 errored, 0 timeout\n" +
 				"status codes: 15685 2xx, 0 3xx, 0 4xx, 0 5xx\n", outcome{requests: 15664, perSec: 15664}, "",
 		},
 		{
-			"h2load, bad answers", parseH2load, "finished in 1.00s, 2.00 req/s, 15.64MB/s\n" +
+			"h2load, other status", parseH2load, "finished in 1.00s, 2.00 req/s, 15.64MB/s\n" +
 				"requests: 2 total, 2 started, 2 done, 2 succeeded, 0 failed, 0 errored, 0 timeout\n" +
 				"status codes: 0 2xx, 0 3xx, 0 4xx, 2 5xx\n", outcome{}, "2 5xx",
 		},
 		{
-			"h2load, a reset stream", parseH2load, "finished in 1.00s, 2.00 req/s, 15.64MB/s\n" +
+			"h2load, reset stream", parseH2load, "finished in 1.00s, 2.00 req/s, 15.64MB/s\n" +
 				"requests: 2 total, 2 started, 2 done, 1 succeeded, 1 failed, 1 errored, 0 timeout\n" +
 				"status codes: 1 2xx, 0 3xx, 0 4xx, 0 5xx\n", outcome{}, "1 failed",
 		},

@@ -171,7 +171,7 @@ func (s *space) nothingRuns(names ...string) {
 // The events under traffic.
 const (
 	newRevision = "a new Revision"
-	podsDeleted = "each of two pods deleted, the second when the first is gone, or after a minute"
+	podsDeleted = "two pods are deleted, the second after the first has terminated or after one minute"
 )
 
 // rollOuts counts the requests without a response from the application during rollouts.
@@ -348,12 +348,12 @@ func streamKey(kind string, timeout int) string {
 // besideTable returns the results as a Markdown table.
 func besideTable(both [2]*contender) string {
 	var b strings.Builder
-	b.WriteString("| | ours | Knative's |\n|---|---|---|\n")
+	b.WriteString("| | queue-proxy | Knative |\n|---|---|---|\n")
 	row := func(what string, cell func(c *contender) string) {
 		fmt.Fprintf(&b, "| %s | %s | %s |\n", what, cell(both[0]), cell(both[1]))
 	}
-	row("cold start, client to answer, ms", func(c *contender) string { return spread(c.cold) })
-	row("pod created to Ready, ms", func(c *contender) string { return spread(c.ready) })
+	row("cold start until the response, ms", func(c *contender) string { return spread(c.cold) })
+	row("creation of the pod until Ready, ms", func(c *contender) string { return spread(c.ready) })
 	anonymous := func(m memory) float64 { return m.anonymous }
 	workingSet := func(m memory) float64 { return m.workingSet }
 	row("memory after start, anonymous, MiB", func(c *contender) string { return mebibytes(c.started, anonymous) })
@@ -362,12 +362,12 @@ func besideTable(both [2]*contender) string {
 	row(after+"anonymous, MiB", func(c *contender) string { return mebibytes(c.used, anonymous) })
 	row(after+"working set, MiB", func(c *contender) string { return mebibytes(c.used, workingSet) })
 	for _, what := range []string{newRevision, podsDeleted} {
-		row(what+": requests without a response of the application", func(c *contender) string { return fmt.Sprintf("%d of %d", c.failed[what], c.sent[what]) })
+		row(what+": requests without a response from the application", func(c *contender) string { return fmt.Sprintf("%d of %d", c.failed[what], c.sent[what]) })
 	}
 	for _, timeout := range timeouts {
 		for _, kind := range kinds {
 			key := streamKey(kind, timeout)
-			row(key+": its end", func(c *contender) string { return c.how[key] })
+			row(key+": end of the stream", func(c *contender) string { return c.how[key] })
 		}
 	}
 	return b.String()

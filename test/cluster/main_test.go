@@ -38,7 +38,7 @@ const newestRelease = "knative"
 
 var (
 	shell   = flag.Bool("shell", false, "start the cluster, run no test, and leave it running until this program is interrupted")
-	release = flag.String("knative", newestRelease, "folder of the go.mod that names Knative's release: knative or knative-VERSION")
+	release = flag.String("knative", newestRelease, "directory of the go.mod with the Knative release: knative or knative-VERSION")
 	update  = flag.Bool("update", false, "write the tables of the results into the documents")
 )
 

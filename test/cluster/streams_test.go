@@ -46,7 +46,7 @@ func openStream(ctx context.Context, kind, address string) *stream {
 		default:
 		}
 		if err != nil {
-			s.ended(false, "cut: "+err.Error())
+			s.ended(false, "connection error: "+err.Error())
 		}
 	}()
 	return s
@@ -142,9 +142,9 @@ func (s *stream) events(ctx context.Context, address string) error {
 	case err != nil:
 		return plain(err)
 	case last == "data: end":
-		s.ended(true, "the app's last event")
+		s.ended(true, "last event of the application")
 	default:
-		s.ended(false, fmt.Sprintf("as if complete, with %q last,", strings.TrimPrefix(last, "data: ")))
+		s.ended(false, fmt.Sprintf("normal end, last event %q,", strings.TrimPrefix(last, "data: ")))
 	}
 	return nil
 }

@@ -20,8 +20,8 @@ import (
 )
 
 var (
-	upstreamQueue = flag.String("queue", sidecarImage, "image of the queue-proxy that Knative's own tests run with; "+knativeQueue+" is Knative's")
-	upstreamOnly  = flag.String("only", "", "regular expression of those of Knative's own tests that run, as PACKAGE.TEST; -update writes nothing then")
+	upstreamQueue = flag.String("queue", sidecarImage, "image of queue-proxy for Knative's own tests; "+knativeQueue+" is Knative's")
+	upstreamOnly  = flag.String("only", "", "regular expression for the names of Knative's own tests, in the form PACKAGE.TEST; -update then has no effect")
 )
 
 // upstreamModule is the directory of the go.mod file that pins Knative's tests.

@@ -77,13 +77,13 @@ func TestSidecarPassesCasesOfReverseProxy(t *testing.T) {
 	beforeH1 := startSidecar(t, h1, secure, ports[:portsOfSidecar])
 	beforeH2 := startSidecar(t, h2, secure, ports[portsOfSidecar:])
 
-	reference := &target{name: "the reference, h2c", address: plain.Listener.Addr().String()}
-	referenceTLS := &target{name: "the reference, TLS", address: secure.Listener.Addr().String(), tls: true}
+	reference := &target{name: "reference, h2c", address: plain.Listener.Addr().String()}
+	referenceTLS := &target{name: "reference, TLS", address: secure.Listener.Addr().String(), tls: true}
 	ours := []*target{
-		{name: "h2c, the app speaks HTTP/1.1", address: beforeH1.plain, like: reference},
-		{name: "TLS, the app speaks HTTP/1.1", address: beforeH1.secure, like: referenceTLS, tls: true},
-		{name: "h2c, the app speaks h2c", address: beforeH2.plain, like: reference},
-		{name: "TLS, the app speaks h2c", address: beforeH2.secure, like: referenceTLS, tls: true},
+		{name: "h2c, HTTP/1.1 application", address: beforeH1.plain, like: reference},
+		{name: "TLS, HTTP/1.1 application", address: beforeH1.secure, like: referenceTLS, tls: true},
+		{name: "h2c, h2c application", address: beforeH2.plain, like: reference},
+		{name: "TLS, h2c application", address: beforeH2.secure, like: referenceTLS, tls: true},
 	}
 	all := append([]*target{reference, referenceTLS}, ours...)
 
