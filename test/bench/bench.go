@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	// concurrency is the concurrency limit of peers that have one. Each request is checked
-	// against the limit, and none reaches it.
+	// concurrency is the concurrency limit of peers that have one. The limit is checked for
+	// each request, but it is never reached.
 	concurrency = 1000
 
 	// openRate and openConnections are the load of the latency measurement.

@@ -21,8 +21,8 @@ import (
 // delay.
 //
 // openLoop runs on one thread with raw sockets, because the Go scheduler would add microseconds
-// to each result. rate is the number of requests per second, at most one million. Another
-// status than 200 and a response of more than 16 KB are errors.
+// to each result. rate is the number of requests per second, at most one million. A status that
+// is not 200 is an error. A response that is larger than 16 KB is an error too.
 func openLoop(address, path string, rate, connections int, d time.Duration) ([]time.Duration, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -194,7 +194,8 @@ func haproxyCommand(program string, at *place) ([]string, []string, error) {
 var nginxConfig string
 
 func nginxCommand(program string, at *place) ([]string, []string, error) {
-	// A new free port could be one of the place, because nothing listens on those ports yet.
+	// A port that is free now may be a port of the place, because no process uses these ports
+	// yet.
 	at.H2C = net.JoinHostPort("127.0.0.1", at.status)
 	name, err := writeFilled(at, "nginx.conf", nginxConfig)
 	return []string{program, "-p", at.Dir, "-e", "stderr", "-c", name}, nil, err

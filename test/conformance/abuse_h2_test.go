@@ -37,7 +37,7 @@ type attacker struct {
 	block   bytes.Buffer
 	encoder *hpack.Encoder
 	stream  uint32        // last stream that was opened
-	drained chan struct{} // closed after all input was read; nil if the attacker does not read
+	drained chan struct{} // closed when all input was read; nil if the attacker does not read
 }
 
 // attacker connects by h2c or TLS h2. If notReading is true, the attacker does not read from

@@ -104,7 +104,8 @@ func TestSeriesAreBounded(t *testing.T) {
 				t.Errorf("got %d bytes of metrics, want at most 8 MiB", len(text))
 			}
 
-			// All possible series exist, so more requests do not create new series.
+			// All possible series already exist, so additional requests do not create new
+			// series.
 			for range 300 {
 				ask(strings.ToUpper(name()), name(), "/"+name(), "User-Agent: "+name(), "Knative-Serving-Tag: "+name(), "X-Status: 200")
 			}

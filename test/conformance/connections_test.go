@@ -172,8 +172,8 @@ func TestConnectionLimitIsSharedByPorts(t *testing.T) {
 	}
 }
 
-// A connection with a request in progress is never closed for a new connection. On both ports,
-// the new connection waits.
+// A connection with a request in progress is never closed for a new connection. The test checks
+// on both ports that the new connection waits.
 func TestActiveConnectionIsNotClosedAtLimit(t *testing.T) {
 	p, h := fullProxy(t, 4)
 	plain := p.sendGet("/plain")

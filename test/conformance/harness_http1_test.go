@@ -371,7 +371,7 @@ func (a *bareApp) talk(c *bareConn, bodies bool) {
 		}
 		a.mu.Unlock()
 		if err == nil && bodies {
-			whole := *m // read into a copy because other goroutines read heard
+			whole := *m // reads into a copy, because other goroutines use the field heard
 			if err = whole.readBody(c.r, false); err == nil {
 				err = whole.Cut
 			}

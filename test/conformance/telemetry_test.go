@@ -25,7 +25,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// The command "why" prints the reason why a pod is not ready.
+// The command "why" prints why a pod is not ready.
 func TestWhyCommandPrintsReason(t *testing.T) {
 	inParallel(t)
 	const httpGet = `"httpGet":{"port":%d,"path":"/h"}`

@@ -48,8 +48,8 @@ func runTool(ctx context.Context, l *load) error {
 	return nil
 }
 
-// parseResult returns the result that a client load printed. The peers of this project
-// print JSON. Each other program has its own format.
+// parseResult returns the result that a client load printed. The peers of this project print
+// JSON. The other programs have different formats.
 func parseResult(program, text string) (*result, error) {
 	r := &result{}
 	switch filepath.Base(program) {

@@ -71,7 +71,7 @@ func (c *Client) Get(path string) {
 	c.WantBody(path)
 }
 
-// WantEnd reports an error unless the connection ends without more data.
+// WantEnd reports an error unless the connection is closed and no more data arrives.
 func (c *Client) WantEnd() {
 	c.T.Helper()
 	if b, err := c.In.ReadByte(); err == nil {

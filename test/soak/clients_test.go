@@ -305,7 +305,7 @@ func (p *probes) ask(c *http.Client, address, kind string) error {
 	return nil
 }
 
-// injectFaults injects faults one after the other until ctx is canceled.
+// injectFaults injects one fault after another until ctx is canceled.
 func (s *soak) injectFaults(ctx context.Context, clients *sync.WaitGroup, name string) {
 	sleep := func(least, most int) {
 		select {
@@ -382,7 +382,7 @@ func (s *soak) sendPartialRequest(clients *sync.WaitGroup, id string, behave fun
 	})
 }
 
-// burst sends 80 concurrent requests, each from a new client.
+// burst sends 80 concurrent requests from 80 new clients.
 func (s *soak) burst(clients *sync.WaitGroup, name string) {
 	for i := range 80 {
 		v := s.client(fmt.Sprintf("%s-%d", name, i), false, s.seeded())

@@ -339,8 +339,8 @@ func newCollector(t *testing.T) *collector {
 	return c
 }
 
-// disagreements compares the spans with the request log. It removes the traces that are in
-// both.
+// disagreements compares the spans with the request log. It removes traces that are contained
+// in both.
 func (c *collector) disagreements(u *sums) (wrong []error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -37,7 +37,7 @@ const (
 	depth       = 30
 )
 
-// The duration and the number of turns. A long run has many rests, a short one has some.
+// The duration and the number of turns. The number of rests depends on the duration of the run.
 const (
 	longest  = time.Minute
 	shortest = 10 * time.Second
@@ -57,7 +57,7 @@ type soak struct {
 	collector *collector
 	scraper   *http.Client // one connection to each internal port, during traffic and rest
 	autos     autoscaler
-	looking   sync.Mutex // held during a measurement and during concurrent scrapes
+	looking   sync.Mutex // locked during a measurement and during concurrent scrapes
 
 	mu      sync.Mutex // protects the following fields
 	books   *ledger.Books

@@ -27,7 +27,7 @@ const (
 // A suite is a set of cases that run in each of the variants.
 type suite struct {
 	name     string
-	quick    bool // part of -quick only, because another suite contains the same cases
+	quick    bool // only used with -quick, because another suite contains the same cases
 	variants []variant
 	run      func(ctx context.Context, e *environment, v variant) (*result, error)
 }

@@ -416,7 +416,7 @@ func startRelay(server string, certificate []byte, http2 bool) (*relay, error) {
 	return r, nil
 }
 
-// forward forwards one connection in both directions until both are closed.
+// forward copies the data of a connection in both directions until both sides are closed.
 func (r *relay) forward(ctx context.Context, client net.Conn) {
 	defer client.Close()
 	d := tls.Dialer{Config: r.config}
