@@ -42,7 +42,7 @@ type Limit struct {
 	places  []*Place              // the places of the open connections, not sorted
 	trust   [states]time.Duration // patience with connections that were never answered
 	closing int                   // connections that were replaced and whose descriptor is still open
-	reached time.Time             // see State.Reached
+	reached time.Time             // see bound.Pool.Reached
 	unknown int                   // number of places of connections that were never answered
 	scan    scan
 	waiting []*Place    // in Enter, the oldest first
@@ -75,22 +75,14 @@ const (
 // send GOAWAY.
 const MaxClosing = 64
 
-// A State describes the connections of a Limit.
-type State struct {
-	Open    int       // open connections, including those that are being closed
-	Max     int       // the limit; 0 means no limit
-	Waiting int       // accepted connections that wait for a place
-	Reached time.Time // time of the latest connection that did not find a free place; zero if there was none
-}
-
-// State returns the state of the connections.
-func (l *Limit) State() State {
+// State returns the state of the connections. Open includes the connections that are being closed.
+func (l *Limit) State() bound.Pool {
 	if l == nil {
-		return State{}
+		return bound.Pool{}
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return State{Open: len(l.places) + l.closing, Max: l.most, Waiting: len(l.waiting), Reached: l.reached}
+	return bound.Pool{Open: len(l.places) + l.closing, Limit: l.most, Waiting: len(l.waiting), Reached: l.reached}
 }
 
 // A Place is the part of a Limit that belongs to one connection. The nil Place belongs to a

@@ -87,7 +87,7 @@ func (s *snapshot) text() string {
 	switch {
 	case s.Drain.Draining:
 		fmt.Fprintf(&b, "not ready: draining, the pod is ending; %d in flight", s.Drain.InFlight)
-		if s.Drain.Deadline != nil {
+		if !s.Drain.Deadline.IsZero() {
 			fmt.Fprintf(&b, ", what is left is cut in %v", max(s.Drain.Deadline.Sub(s.Now), 0).Round(time.Second))
 		}
 		b.WriteByte('\n')
