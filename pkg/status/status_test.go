@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -330,13 +331,13 @@ func testWhySaysWhatIsKnown(t *testing.T) {
 		server := httptest.NewServer(v.board.Handler(http.NotFoundHandler(), false))
 		defer server.Close()
 		var text, asJSON bytes.Buffer
-		ready, err := Why(t.Context(), server.Listener.Addr().String(), false, &text)
+		ready, err := Why(t.Context(), server.Listener.Addr().(*net.TCPAddr).Port, false, &text)
 		harness.NoError(t, err, name)
 		harness.Equal(t, ready, v.ready, name, "ready")
 		for _, want := range v.want {
 			harness.Contains(t, text.String(), want, name)
 		}
-		if ready, err = Why(t.Context(), server.Listener.Addr().String(), true, &asJSON); ready != v.ready || err != nil || !json.Valid(asJSON.Bytes()) || !strings.Contains(asJSON.String(), `"namespace": "shop"`) {
+		if ready, err = Why(t.Context(), server.Listener.Addr().(*net.TCPAddr).Port, true, &asJSON); ready != v.ready || err != nil || !json.Valid(asJSON.Bytes()) || !strings.Contains(asJSON.String(), `"namespace": "shop"`) {
 			t.Errorf("%s as JSON: got %v, %v, %q, want %v, nil, JSON with the namespace", name, ready, err, asJSON.String(), v.ready)
 		}
 	}
@@ -345,7 +346,7 @@ func testWhySaysWhatIsKnown(t *testing.T) {
 func TestWhyWithoutASidecarIsAnError(t *testing.T) {
 	server := httptest.NewServer(nil)
 	server.Close()
-	if _, err := Why(t.Context(), server.Listener.Addr().String(), false, io.Discard); err == nil {
+	if _, err := Why(t.Context(), server.Listener.Addr().(*net.TCPAddr).Port, false, io.Discard); err == nil {
 		t.Error("got no error, want one")
 	}
 }

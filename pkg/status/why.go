@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -17,18 +19,13 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
 
-// Bounds of the sidecar's answer, in bytes: who asks shares the sidecar's memory, and
-// before the sidecar is up the user container may listen in its place.
-const (
-	maxHead = 64 << 10
-	maxBody = 1 << 20
-)
+// maxBody is the number of bytes of the status that are read, see [loopback.Client].
+const maxBody = 1 << 20
 
-// Why asks the sidecar whose status page is at address (host:port) whether the
-// pod is ready and, if not, why not. The answer is written to w, as text for
-// people or as JSON.
-func Why(ctx context.Context, address string, asJSON bool, w io.Writer) (ready bool, err error) {
-	s, err := get(ctx, address, path+"?ask")
+// Why requests the status of the sidecar whose status page is on the given port of this host. It writes
+// to w whether the pod is ready and, if not, the reason, as text or as JSON.
+func Why(ctx context.Context, port int, asJSON bool, w io.Writer) (ready bool, err error) {
+	s, err := get(ctx, net.JoinHostPort(loopback.IPv4, strconv.Itoa(port)))
 	if err != nil {
 		return false, err
 	}
@@ -56,17 +53,13 @@ func Why(ctx context.Context, address string, asJSON bool, w io.Writer) (ready b
 	return s.Ready, err
 }
 
-// get asks for what the status page shows.
-func get(ctx context.Context, address, page string) (s snapshot, err error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+page, nil)
+// get updates and returns the status. address is a host and a port.
+func get(ctx context.Context, address string) (s snapshot, err error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+path+"?ask", nil)
 	if err != nil {
 		return s, err
 	}
-	client := http.Client{
-		Transport:     &http.Transport{DialContext: loopback.DialContext, DisableKeepAlives: true, MaxResponseHeaderBytes: maxHead},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
-	res, err := client.Do(r)
+	res, err := loopback.Client().Do(r)
 	if err != nil {
 		return s, fmt.Errorf("no sidecar answers on this host: %w", err)
 	}

@@ -13,9 +13,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
 
-// A Trace follows one request, from Begin to End; its methods are called one after
-// the other and not after End. The nil Trace does nothing. A *Trace is a queue.Trace;
-// beware that a nil *Trace in that interface is not a nil interface.
+// A Trace is the [queue.Trace] of one request, from Begin to End.
 //
 // In a request that is traced, the user container gets the span of the exchange with it
 // as its parent. In one that is not, it gets the client's own ids, as if there were no
@@ -48,12 +46,9 @@ const (
 	spanAt, spanEnd = 36, 52
 )
 
-// Begin begins the trace of a request, which must stay as it is until End. Begin is
-// not for probes, which are never traced.
+// Begin begins the trace of a request, which must not change until End. The tracer must not be nil.
+// Probes are never traced.
 func (t *Tracer) Begin(x queue.Exchange) *Trace {
-	if t == nil {
-		return nil
-	}
 	r := t.traces.Get().(*Trace)
 	*r = Trace{tracer: t, parent: parentOf(x)}
 	p := &r.parent
@@ -109,7 +104,7 @@ func (r *Trace) addState(s *trace.Span) {
 // Enter ends and starts spans where a request that is traced goes from one phase to the
 // next.
 func (r *Trace) Enter(p queue.Phase) {
-	if r == nil || r.server == nil {
+	if r.server == nil {
 		return
 	}
 	switch p {
@@ -158,21 +153,12 @@ func flagsOf(sampled bool) string {
 	return "00"
 }
 
-// ID returns the id of the trace, 32 hexadecimal digits; "" when tracing is off. The
-// string is valid until End.
-func (r *Trace) ID() string {
-	if r == nil {
-		return ""
-	}
-	return r.text[idAt:idEnd]
-}
+// ID returns the ID of the trace, which has 32 hexadecimal digits. The string is valid until End.
+func (r *Trace) ID() string { return r.text[idAt:idEnd] }
 
 // Fields returns the fields that the request to the user container carries instead
 // of those that Drop names. They are valid until End.
 func (r *Trace) Fields() []queue.Field {
-	if r == nil {
-		return nil
-	}
 	fields := r.fields[:0]
 	add := func(name, value string) { fields = append(fields, queue.Field{Name: name, Value: value}) }
 	formats := r.tracer.options.Formats
@@ -218,7 +204,7 @@ func (r *Trace) Fields() []queue.Field {
 // Drop reports whether a field of the client's must not be passed on: Fields writes
 // another one, or it belongs to another trace. Baggage never is one.
 func (r *Trace) Drop(name string) bool {
-	if r == nil || name == "" {
+	if name == "" {
 		return false
 	}
 	formats := r.tracer.options.Formats
@@ -239,9 +225,6 @@ func (r *Trace) Drop(name string) bool {
 
 // End ends the spans of a request that has ended, if it is traced. o is not kept.
 func (r *Trace) End(o *queue.Observation) {
-	if r == nil || r.tracer == nil {
-		return
-	}
 	t := r.tracer
 	if r.server != nil {
 		r.endSpans(o)

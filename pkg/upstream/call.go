@@ -373,7 +373,7 @@ func (c *Call) copyBody(conn *conn) (state uploadState, bodyErr error) {
 	pooled := conn.buffers.Get(pieceSize)
 	defer conn.buffers.Put(pooled)
 	buf := *pooled
-	chunked, left := c.Request.Chunked, c.Request.Length
+	chunked, body := c.Request.Chunked, forward.Counter{Length: c.Request.Length}
 	room := buf
 	if chunked {
 		room = buf[chunkRoom : len(buf)-len(wire.ChunkTail)]
@@ -390,11 +390,8 @@ func (c *Call) copyBody(conn *conn) (state uploadState, bodyErr error) {
 			end += copy(buf[end:], wire.ChunkTail)
 			out = buf[start:end]
 		}
-		if !chunked {
-			left -= int64(n)
-			if left < 0 || err == io.EOF && left > 0 {
-				return broken, io.ErrUnexpectedEOF
-			}
+		if body.Add(n, err == io.EOF) != nil {
+			return broken, io.ErrUnexpectedEOF
 		}
 		if len(out) > 0 {
 			if _, werr := conn.Write(out); werr != nil {
@@ -411,7 +408,7 @@ func (c *Call) copyBody(conn *conn) (state uploadState, bodyErr error) {
 				return broken, nil
 			}
 			return complete, nil
-		case err == io.EOF, !chunked && left == 0:
+		case err == io.EOF, body.N == body.Length:
 			return complete, nil
 		case err != nil:
 			return broken, err
