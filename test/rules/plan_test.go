@@ -112,6 +112,7 @@ var importers = []importer{
 	{prefix: "github.com/prometheus/client_model", folders: []string{"pkg/metrics", "pkg/top"}},
 	{prefix: "github.com/prometheus/common", folders: []string{"pkg/metrics", "pkg/top"}},
 	{prefix: "github.com/prometheus/", folders: []string{"pkg/metrics", "pkg/inject/webhook"}},
+	{prefix: "github.com/rogpeppe/go-internal/diff", folders: []string{"cmd/injector"}},
 	{prefix: "github.com/spf13/", folders: []string{"pkg/cli", "cmd/injector", "cmd/kubectl-queue_proxy"}},
 	{prefix: "go.opencensus.io", folders: []string{"pkg/tracing"}},
 	// The messages of OTLP; those of its services, under collector/, would bring grpc.
