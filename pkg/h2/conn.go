@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -526,12 +527,9 @@ func (c *Conn) FlushLater(d *Conn) {
 		go d.Flush(false)
 		return
 	}
-	for _, t := range c.touched {
-		if t == d {
-			return
-		}
+	if !slices.Contains(c.touched, d) {
+		c.touched = append(c.touched, d)
 	}
-	c.touched = append(c.touched, d)
 }
 
 // frames handles the frames in b. It stores an incomplete frame until the next call, except

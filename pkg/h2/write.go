@@ -1,6 +1,7 @@
 package h2
 
 import (
+	"cmp"
 	"errors"
 	"os"
 	"runtime"
@@ -266,10 +267,7 @@ func (c *Conn) writeOut() {
 		if !some {
 			return
 		}
-		err := c.link.WaitWrite(c.writing)
-		if err == nil {
-			err = c.writeErr
-		}
+		err := cmp.Or(c.link.WaitWrite(c.writing), c.writeErr)
 		if err == nil && c.again { // who flushes may be the reader of another connection
 			go c.writeSlowly(of)
 			return
@@ -338,9 +336,7 @@ func (c *Conn) writeSlowly(of *[]byte) {
 	c.config.Memory.Add(unread)
 	err := c.link.WaitWrite(c.patient)
 	c.config.Memory.Sub(unread)
-	if err == nil {
-		err = c.writeErr
-	}
+	err = cmp.Or(err, c.writeErr)
 	if c.config.SendTimeout > 0 && err == nil {
 		c.link.SetWriteDeadline(time.Time{})
 	}

@@ -2,6 +2,7 @@ package http1
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -527,10 +528,7 @@ func (c *conn) write(p, q []byte) (n int, err error) {
 		c.offered.Store(false)
 		c.state.WriteDone()
 	}
-	if err == nil {
-		err = c.writeErr
-	}
-	return n, err
+	return n, cmp.Or(err, c.writeErr)
 }
 
 // tryWrite writes what is taken.

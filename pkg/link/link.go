@@ -12,6 +12,7 @@
 package link
 
 import (
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"io"
@@ -190,10 +191,7 @@ func (c *Conn) Write(p []byte) (int, error) {
 	w.bytes, w.n, w.err = p, 0, nil
 	err := c.WaitWrite(w.try)
 	w.bytes = nil
-	if err == nil {
-		err = w.err
-	}
-	return w.n, err
+	return w.n, cmp.Or(err, w.err)
 }
 
 func (c *Conn) writeAll(fd uintptr) (done bool) {

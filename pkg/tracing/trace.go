@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"unsafe"
 
@@ -212,13 +213,8 @@ func (r *Trace) Drop(name string) bool {
 	case 't':
 		return formats&inW3C != 0 && (strings.EqualFold(name, traceparent) || !r.parent.w3c && strings.EqualFold(name, tracestate))
 	case 'b', 'x': // readers of B3 take either form, so neither may be stale
-		if formats&(inB3|inB3Single) != 0 {
-			for _, field := range [...]string{b3, b3TraceID, b3SpanID, b3ParentSpanID, b3Sampled, b3Flags} {
-				if strings.EqualFold(name, field) {
-					return true
-				}
-			}
-		}
+		fields := []string{b3, b3TraceID, b3SpanID, b3ParentSpanID, b3Sampled, b3Flags}
+		return formats&(inB3|inB3Single) != 0 && slices.ContainsFunc(fields, func(field string) bool { return strings.EqualFold(name, field) })
 	}
 	return false
 }
