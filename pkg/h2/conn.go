@@ -96,13 +96,6 @@ const (
 	// unknownMost is the maximum number of open streams if the peer has not advertised one. It
 	// is the minimum that RFC 9113 section 6.5.2 recommends to peers.
 	unknownMost = 100
-	// lingerTime and lingerBytes limit the input that is discarded after the last output, so
-	// that the peer can read the output (RFC 9112 section 9.6).
-	lingerTime  = time.Second
-	lingerBytes = 8 << 20
-	// lingerErrorBytes is lingerBytes after an error of the peer. The peer has lingerTime to read
-	// the GOAWAY. It needs no more input to be read, and a flood would cost processor time.
-	lingerErrorBytes = 64 << 10
 	// throttleTime is the time between two reads from a connection that holds more than its share
 	// of the memory budget.
 	throttleTime = 100 * time.Millisecond
@@ -769,7 +762,7 @@ func (c *Conn) end(err error) {
 // peer that has done nothing wrong has as long for it as for other responses.
 func (c *Conn) linger(err error) {
 	if !errors.Is(err, errEnded) {
-		c.link.SetDeadline(time.Now().Add(lingerTime))
+		c.link.SetDeadline(time.Now().Add(link.LingerTime))
 	}
 	c.Flush(false)
 	c.mu.Lock()
@@ -780,17 +773,8 @@ func (c *Conn) linger(err error) {
 	c.broken = err
 	c.signalRoom()
 	c.mu.Unlock()
-	end := time.Now().Add(lingerTime)
-	c.link.SetDeadline(end)
-	if failed || c.link.CloseWrite() != nil {
-		return
-	}
-	if errors.Is(err, errEnded) {
-		c.link.Discard(lingerBytes)
-		return
-	}
-	if c.link.Discard(lingerErrorBytes) == lingerErrorBytes {
-		time.Sleep(time.Until(end)) // a close now would reset the connection before the peer can read
+	if !failed {
+		c.link.Linger(!errors.Is(err, errEnded))
 	}
 }
 

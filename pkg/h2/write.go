@@ -373,18 +373,10 @@ func (c *Conn) tryWriteAll(fd uintptr) (done bool) {
 // writeSome writes what is taken at once, and reports whether that was all or writing has
 // failed.
 func (c *Conn) writeSome(fd uintptr) (done bool) {
-	for {
-		n, err := c.link.TryWrite(fd, c.left, nil)
-		switch {
-		case errors.Is(err, link.ErrAgain):
-			return false
-		case err != nil:
-			c.writeErr = err
-			return true
-		}
-		c.left = c.left[n:]
-		if n == 0 || len(c.left) == 0 && !c.link.Secure() {
-			return true
-		}
+	left, _, err := c.link.TryWriteAll(fd, c.left, nil)
+	if c.left = left; errors.Is(err, link.ErrAgain) {
+		return false
 	}
+	c.writeErr = err
+	return true
 }
