@@ -333,11 +333,9 @@ func (c *Conn) throttle() {
 
 // rest waits for d, or until Resume or Close is called.
 func (c *Conn) rest(d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
 	case <-c.resume:
-	case <-timer.C:
+	case <-time.After(d):
 	}
 }
 
@@ -378,9 +376,7 @@ func (c *Conn) chargeInput() {
 	if fields := cap(c.head.Fields); fields > manyFields {
 		n += fields * fieldSize
 	}
-	if n != c.inputBytes {
-		c.inputBytes = c.config.Memory.Set(c.inputBytes, n)
-	}
+	c.inputBytes = c.config.Memory.Set(c.inputBytes, n)
 }
 
 // hold adds n bytes, which may be negative, to the bytes that are pending. c.mu is held.

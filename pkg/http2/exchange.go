@@ -253,13 +253,12 @@ const fieldsKept = 32
 // awaitAnswer gives the client its time to take an answer of our own, and ends the stream
 // if it does not, or if there is none.
 func (x *exchange) awaitAnswer() {
-	timer := time.NewTimer(forward.AnswerTimeout)
-	defer timer.Stop()
+	timeout := time.After(forward.AnswerTimeout)
 	for late := false; x.stream.Waits() && !x.gone.Load() && !late; {
 		x.conn.Flush(false)
 		select {
 		case <-x.woken:
-		case <-timer.C:
+		case <-timeout:
 			late = true
 		}
 	}

@@ -194,7 +194,7 @@ func (c *Call) exchange(a *App, conn *conn) (r *Response, again bool, err error)
 	if err := conn.send(c); err != nil {
 		return nil, true, &forward.Error{Fault: forward.Reset, Err: err}
 	}
-	h1, _ := a.speech.heard()
+	h1 := a.speech.http1()
 	switch {
 	case c.Body == nil:
 	case c.Expect100:
@@ -259,7 +259,7 @@ func (c *Call) final(a *App, conn *conn, n int) (*Response, bool, error) {
 	if _, ok := wire.Find(r.Head.Fields, header.Upgrade); r.Head.Status == 101 && !ok { // RFC 9110 section 15.2.2
 		return nil, false, &forward.Error{Fault: forward.Garbage, Err: errNoUpgrade}
 	}
-	if h1, _ := a.speech.heard(); h1 != yes {
+	if a.speech.http1() != yes {
 		a.speech.learnH1(true)
 	}
 	conn.r += n
@@ -441,12 +441,10 @@ func (c *Call) endUpload(lag time.Duration) bool {
 		return state == complete
 	}
 	if lag > 0 {
-		timer := time.NewTimer(lag)
 		select {
 		case <-done:
-		case <-timer.C:
+		case <-time.After(lag):
 		}
-		timer.Stop()
 	}
 	stopped := false
 	select {
