@@ -86,9 +86,8 @@ func fileLimit() int {
 func (s *sidecar) divideFiles() {
 	s.files = divide(fileLimit(), maxConnections(s.config.MaxConnections.V, s.memoryLimit), s.config.Ceiling())
 	s.shortages = &shortages{log: s.log, files: s.files}
-	if s.clients = connlimit.New(s.files.clients, s.bounds); s.clients != nil {
-		s.clients.OnFull = s.shortages.clientsWait
-	}
+	s.clients = connlimit.New(s.files.clients, s.bounds)
+	s.clients.OnFull = s.shortages.clientsWait
 }
 
 // shortages records that connections wait or fail because a limit of the process was reached. It
