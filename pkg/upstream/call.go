@@ -367,8 +367,6 @@ func (c *Call) send(conn *conn, done chan struct{}) {
 const chunkRoom = len("8000\r\n")
 
 // copyBody sends Body in the framing that Request says.
-//
-//nolint:gocognit // one loop with all of its ends; each piece of a body passes it
 func (c *Call) copyBody(conn *conn) (state uploadState, bodyErr error) {
 	pooled := conn.buffers.Get(pieceSize)
 	defer conn.buffers.Put(pooled)
