@@ -12,20 +12,20 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/bound"
 )
 
-// A Limit limits the number of open connections, over all listeners that share it. If the limit
+// A Limit limits the number of open connections of all listeners that share it. If the limit
 // is reached, a new connection replaces the connection that has been idle for the longest time:
 //
-//   - If more than half of the connections were never answered, those are replaced first.
-//     Otherwise, they are replaced last. So silent connections do not replace connections in use.
+//   - New connections, which have not received a response, are replaced last. They are replaced first
+//     if they are more than half of all connections.
 //   - A connection on which a part of a header section has arrived is replaced only if no
 //     connection is idle.
 //   - A connection with a request in flight is never replaced. If each connection has a request in
 //     flight, new connections wait.
-//   - A connection is replaced only after a short time without a request. See patience. A client of
-//     TLS gets more time, because it needs more CPU time before its first request.
+//   - A connection is replaced only after a short time without a request. See patience. A TLS
+//     client gets more time, because the handshake uses CPU time before the first request.
 //
 // A request on an open connection takes no lock, because each request of each connection changes
-// the state of a [Place]. The connections are sorted only when one must be replaced.
+// the state of a [Place]. The list of connections is only sorted when a connection must be replaced.
 //
 // The nil Limit has no limit, and supports only Enter. A Limit is safe for concurrent use.
 type Limit struct {
@@ -124,8 +124,8 @@ const (
 	states   = serving        // number of states in which a connection can be replaced
 )
 
-// New returns a limit of most open connections. If most is not positive, the number of connections is not limited.
-// If bounds is not nil, it records the connections that the limit closes.
+// New returns a limit with the given maximum number of open connections. A value of 0 or less
+// means no limit. If bounds is not nil, it records the connections that the limit closes.
 func New(most int, bounds *bound.Recorder) *Limit {
 	if most <= 0 {
 		most = math.MaxInt

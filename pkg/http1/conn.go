@@ -19,8 +19,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
-// chunkRoom is the minimum room after a header section for a chunked body, in bytes. Chunks are read into
-// it and decoded there, because the header section stays in the buffer.
+// chunkRoom is the minimum room after a header section for a chunked body, in bytes. The chunks are
+// read and decoded after the header section, which remains in the buffer.
 const chunkRoom = 4 << 10
 
 // past is a deadline that has long gone by.

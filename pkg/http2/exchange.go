@@ -143,9 +143,8 @@ func (x *exchange) refuse(status int, end bool) {
 	x.body.begin(-1, end)
 }
 
-// readFields evaluates the fields that describe the request. It sets refusal for a request that is rejected
-// because of its Trailer or Expect fields, as HTTP/1 requests are. It returns false if the request is
-// malformed.
+// readFields evaluates the fields that describe the request. It sets refusal if the request must be rejected
+// because of the Trailer or Expect fields, as for HTTP/1. It returns false if the request is malformed.
 func (x *exchange) readFields(h *h2.Head) bool {
 	q := &x.request
 	x.refusal = 0

@@ -124,9 +124,9 @@ func (c *Conn) TryWrite(fd uintptr, p, q []byte) (n int, err error) {
 	return n, asAgain(err)
 }
 
-// TryWriteAll calls TryWrite for p and then q until everything is sent, and returns the rest and the last
+// TryWriteAll calls TryWrite until p and then q are sent, and returns the remaining bytes and the last
 // error. If nothing can be written at the moment, the error is ErrAgain, and TryWriteAll is called again
-// with the rest.
+// with the remaining bytes.
 func (c *Conn) TryWriteAll(fd uintptr, p, q []byte) (restP, restQ []byte, err error) {
 	for {
 		n, err := c.TryWrite(fd, p, q)
@@ -135,7 +135,7 @@ func (c *Conn) TryWriteAll(fd uintptr, p, q []byte) (restP, restQ []byte, err er
 		if len(p) == 0 {
 			p, q = q, nil
 		}
-		// Over TLS, a record that is not sent can contain the last bytes. The next TryWrite sends it.
+		// With TLS, the last bytes can be in a record that is not sent. The next TryWrite sends it.
 		if err != nil || n == 0 || len(p) == 0 && c.tls == nil {
 			return p, q, err
 		}

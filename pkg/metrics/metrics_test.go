@@ -639,7 +639,7 @@ func TestNamesAreThoseOfTheSetting(t *testing.T) {
 		harness.Equal(t, got, want, word)
 	}
 	_, err := New(Options{Names: "Default"})
-	harness.Equal(t, fmt.Sprint(err), `metrics: names "Default": not one of default, knative-1.18, knative-head, all, off`)
+	harness.Equal(t, fmt.Sprint(err), `metrics: invalid value "Default" for the names of the metrics`)
 }
 
 func TestWhatIsPushedIsKnativesHeads(t *testing.T) {

@@ -19,7 +19,7 @@ func parseNames(word string) (names, error) {
 		"": ourNames, "default": ourNames, "knative-1.18": names118, "knative-head": namesHead, "all": allNames, "off": 0,
 	}[word]
 	if !ok {
-		return 0, fmt.Errorf("metrics: names %q: not one of default, knative-1.18, knative-head, all, off", word)
+		return 0, fmt.Errorf("metrics: invalid value %q for the names of the metrics", word)
 	}
 	return sets, nil
 }

@@ -10,7 +10,7 @@ import (
 
 // A Limit is a maximum number of running requests and a queue with a maximum length. Queued
 // requests get slots in the order of their arrival (docs/promises.md 3.1). A nil Limit admits
-// all requests, which have no slots. Methods may be called concurrently.
+// all requests without slots. Methods may be called concurrently.
 //
 // When a request releases its slot and the queue is not empty, the slot passes directly to
 // the first queued request. A new request therefore cannot get it, and running is at its

@@ -22,8 +22,8 @@ import (
 // maxBody is the number of bytes of the status that are read, see [loopback.Client].
 const maxBody = 1 << 20
 
-// Why requests the status of the sidecar whose status page is on the given port of this host. It writes
-// to w whether the pod is ready and, if not, the reason, as text or as JSON.
+// Why requests the status page on the given port of this host. It writes the status as text or JSON to w.
+// If the pod is not ready, the status contains the reason.
 func Why(ctx context.Context, port int, asJSON bool, w io.Writer) (ready bool, err error) {
 	s, err := get(ctx, net.JoinHostPort(loopback.IPv4, strconv.Itoa(port)))
 	if err != nil {

@@ -16,9 +16,8 @@ import (
 
 // A Trace is the [queue.Trace] of one request, from Begin to End.
 //
-// In a request that is traced, the user container gets the span of the exchange with it
-// as its parent. In one that is not, it gets the client's own ids, as if there were no
-// sidecar, or new ones when there are none.
+// If the request is sampled, the parent of the spans of the user container is the span of its exchange.
+// Otherwise, the user container receives the IDs of the client, or new IDs if the client sent none.
 type Trace struct {
 	tracer  *Tracer
 	parent  parent

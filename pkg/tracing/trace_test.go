@@ -250,7 +250,7 @@ func TestTheRateIsAShareOfTracesOfAnyLength(t *testing.T) {
 	}
 }
 
-func TestNewReturnsNilIfTracingIsOff(t *testing.T) {
+func TestTracerIsDisabled(t *testing.T) {
 	for _, o := range []Options{
 		{}, {Target: export.Target{Protocol: export.None}, Sampling: always},
 		{Target: export.Target{Protocol: export.Zipkin, Endpoint: "http://zipkin"}},

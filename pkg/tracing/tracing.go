@@ -57,8 +57,8 @@ type Options struct {
 	Report func(error)
 }
 
-// A Tracer makes traces and sends their spans. A nil Tracer means that tracing is off, and only Close can
-// be called. It is safe for concurrent use.
+// A Tracer makes traces and sends their spans. A nil Tracer only supports Close. A
+// Tracer is safe for concurrent use.
 type Tracer struct {
 	options Options
 	sampler trace.Sampler
