@@ -2,7 +2,6 @@ package status
 
 import (
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/bound"
@@ -58,13 +57,4 @@ func (c *Connections) problems(now time.Time) (all []string) {
 			c.App.Limit, since, c.App.Open, c.App.Waiting, files))
 	}
 	return all
-}
-
-// connectionsText returns a line for each problem.
-func (s *snapshot) connectionsText() string {
-	var b strings.Builder
-	for _, problem := range s.Connections.Problems {
-		b.WriteString(problem + "\n")
-	}
-	return b.String()
 }

@@ -95,8 +95,7 @@ func (s *snapshot) text() string {
 	for _, w := range s.Warnings {
 		fmt.Fprintf(&b, "warning: %s\n", w)
 	}
-	b.WriteString(s.connectionsText())
-	b.WriteString(s.boundsText())
+	b.WriteString(s.limitsText())
 	for _, p := range s.Readiness.Probes {
 		fmt.Fprintf(&b, "  probe %d  %s %s: %s", p.Index, p.Kind, p.Target, p.Phase)
 		if p.Word != "" {
