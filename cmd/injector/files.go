@@ -9,6 +9,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
+
+	"github.com/rogpeppe/go-internal/diff"
 
 	"github.com/queue-proxy/queue-proxy/pkg/inject/manifest"
 )
@@ -108,6 +111,12 @@ func (c *command) print(output string, inputs []input, files []*manifest.File) e
 	}
 	_, err := c.stdout.Write(out.Bytes())
 	return err
+}
+
+// unified returns the difference between two texts of a file in the unified format, which patch reads.
+func unified(name string, before, after []byte) string {
+	_, text, _ := strings.Cut(string(diff.Diff(name, before, name, after)), "\n") // without the line of a diff command
+	return text
 }
 
 // writeFiles writes files back where they differ, or all of them below a folder.

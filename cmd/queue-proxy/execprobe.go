@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strconv"
@@ -37,10 +38,7 @@ func (p *execProbe) given() bool { return max(p.period, p.timeout) >= 0 }
 // run waits until the sidecar on port is ready. It returns an error if the sidecar is shutting down or after the time
 // limit.
 func (p *execProbe) run(port int) error {
-	limit := max(p.period, p.timeout)
-	if limit == 0 {
-		limit = defaultProbeTime
-	}
+	limit := cmp.Or(max(p.period, p.timeout), defaultProbeTime)
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	return sidecar.AwaitReady(ctx, port)

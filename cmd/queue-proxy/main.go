@@ -16,6 +16,7 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/config"
 	"github.com/queue-proxy/queue-proxy/pkg/sidecar"
+	"github.com/queue-proxy/queue-proxy/pkg/status"
 )
 
 // Set by the linker.
@@ -88,7 +89,7 @@ func runConfigured(line commandLine, stdout io.Writer) (bool, error) {
 func why(line commandLine, statusPort int, stdout io.Writer) (bool, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), whyTimeout)
 	defer cancel()
-	return sidecar.Why(ctx, statusPort, line.asJSON, stdout)
+	return status.Why(ctx, statusPort, line.asJSON, stdout)
 }
 
 // serve runs the sidecar until a signal says that the pod is ending. A second

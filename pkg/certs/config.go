@@ -1,6 +1,7 @@
 package certs
 
 import (
+	"cmp"
 	"crypto/tls"
 	"sync/atomic"
 )
@@ -22,9 +23,7 @@ func (w *Watcher) Config(base *tls.Config) *tls.Config {
 	if base.NextProtos == nil {
 		base.NextProtos = []string{"h2", "http/1.1"}
 	}
-	if base.MinVersion == 0 {
-		base.MinVersion = tls.VersionTLS13
-	}
+	base.MinVersion = cmp.Or(base.MinVersion, tls.VersionTLS13)
 	if w.opts.ClientCA == "" {
 		return base
 	}

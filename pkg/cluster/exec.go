@@ -31,8 +31,7 @@ func (c *Client) Exec(ctx context.Context, namespace, pod, container string, std
 		return 0, err
 	}
 	err = executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: stdout, Stderr: stderr})
-	var exit utilexec.CodeExitError
-	if errors.As(err, &exit) {
+	if exit, ok := errors.AsType[utilexec.CodeExitError](err); ok {
 		return exit.Code, nil
 	}
 	return 0, err

@@ -3,6 +3,7 @@ package connlimit
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -11,29 +12,29 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/bound"
 )
 
-// A Limit limits the number of open connections, over all listeners that share it. If the limit
+// A Limit limits the number of open connections of all listeners that share it. If the limit
 // is reached, a new connection replaces the connection that has been idle for the longest time:
 //
-//   - If more than half of the connections were never answered, those are replaced first.
-//     Otherwise, they are replaced last. So silent connections do not replace connections in use.
+//   - New connections, which have not received a response, are replaced last. They are replaced first
+//     if they are more than half of all connections.
 //   - A connection on which a part of a header section has arrived is replaced only if no
 //     connection is idle.
 //   - A connection with a request in flight is never replaced. If each connection has a request in
 //     flight, new connections wait.
-//   - A connection is replaced only after a short time without a request. See patience. A client of
-//     TLS gets more time, because it needs more CPU time before its first request.
+//   - A connection is replaced only after a short time without a request. See patience. A TLS
+//     client gets more time, because the handshake uses CPU time before the first request.
 //
 // A request on an open connection takes no lock, because each request of each connection changes
-// the state of a [Place]. The connections are sorted only when one must be replaced.
+// the state of a [Place]. The list of connections is only sorted when a connection must be replaced.
 //
-// The nil Limit has no limit. It is safe for concurrent use.
+// The nil Limit has no limit, and supports only Enter. A Limit is safe for concurrent use.
 type Limit struct {
 	// OnFull is called if new connections wait because each open connection has a request in flight.
 	// While connections continue to wait, it is not called again. It must not block. It may be nil,
 	// and must be set before the first Enter.
 	OnFull func()
 
-	most   int
+	most   int       // math.MaxInt if there is no limit
 	begin  time.Time // the times of places count from here
 	bounds *bound.Recorder
 	wanted atomic.Bool // waiting is not empty
@@ -42,7 +43,7 @@ type Limit struct {
 	places  []*Place              // the places of the open connections, not sorted
 	trust   [states]time.Duration // patience with connections that were never answered
 	closing int                   // connections that were replaced and whose descriptor is still open
-	reached time.Time             // see State.Reached
+	reached time.Time             // see bound.Pool.Reached
 	unknown int                   // number of places of connections that were never answered
 	scan    scan
 	waiting []*Place    // in Enter, the oldest first
@@ -75,26 +76,18 @@ const (
 // send GOAWAY.
 const MaxClosing = 64
 
-// A State describes the connections of a Limit.
-type State struct {
-	Open    int       // open connections, including those that are being closed
-	Max     int       // the limit; 0 means no limit
-	Waiting int       // accepted connections that wait for a place
-	Reached time.Time // time of the latest connection that did not find a free place; zero if there was none
-}
-
-// State returns the state of the connections.
-func (l *Limit) State() State {
-	if l == nil {
-		return State{}
-	}
+// State returns the state of the connections. Open includes the connections that are being closed.
+func (l *Limit) State() bound.Pool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return State{Open: len(l.places) + l.closing, Max: l.most, Waiting: len(l.waiting), Reached: l.reached}
+	p := bound.Pool{Open: len(l.places) + l.closing, Limit: l.most, Waiting: len(l.waiting), Reached: l.reached}
+	if l.most == math.MaxInt {
+		p.Limit = 0
+	}
+	return p
 }
 
-// A Place is the part of a Limit that belongs to one connection. The nil Place belongs to a
-// connection without a limit. Its methods may be called concurrently.
+// A Place is the part of a Limit that belongs to one connection. Its methods may be called concurrently.
 type Place struct {
 	limit *Limit
 	peer  string       // address of the client
@@ -131,12 +124,11 @@ const (
 	states   = serving        // number of states in which a connection can be replaced
 )
 
-// New returns a limit of most open connections. If most is not positive, New returns nil,
-// and the number of connections is not limited. If bounds is not nil, it records the
-// connections that the limit closes.
+// New returns a limit with the given maximum number of open connections. A value of 0 or less
+// means no limit. If bounds is not nil, it records the connections that the limit closes.
 func New(most int, bounds *bound.Recorder) *Limit {
 	if most <= 0 {
-		return nil
+		most = math.MaxInt
 	}
 	l := &Limit{most: most, bounds: bounds, begin: time.Now()}
 	l.trust = [states]time.Duration{newcomer: maxPatience / 2, greeted: maxTLSPatience / 2}
@@ -151,7 +143,7 @@ func New(most int, bounds *bound.Recorder) *Limit {
 // true, the connection must be closed immediately without serving another request.
 func (l *Limit) Enter(peer string, end func() bool, stop <-chan struct{}) (p *Place, ok bool) {
 	if l == nil {
-		return nil, true
+		l = New(0, nil)
 	}
 	p = &Place{limit: l, peer: peer, end: end}
 	if l.tryEnter(p) {
@@ -365,9 +357,6 @@ func (l *Limit) admitLater(now time.Duration) {
 // Handled replaces the function that closes the connection for another one. The connection must
 // not be idle.
 func (p *Place) Handled(end func() bool) {
-	if p == nil {
-		return
-	}
 	p.limit.mu.Lock()
 	defer p.limit.mu.Unlock()
 	p.end = end
@@ -376,9 +365,6 @@ func (p *Place) Handled(end func() bool) {
 // Idle records that the connection waits for a request. answered reports whether a request was
 // answered on it.
 func (p *Place) Idle(answered bool) {
-	if p == nil {
-		return
-	}
 	if answered {
 		p.Answered()
 	}
@@ -395,15 +381,13 @@ func (p *Place) Idle(answered bool) {
 // Greeted records that the connection waits for the next message of a TLS handshake, whose ClientHello was
 // valid.
 func (p *Place) Greeted() {
-	if p != nil {
-		p.tls = true
-		p.move(greeted)
-	}
+	p.tls = true
+	p.move(greeted)
 }
 
 // Answered records that a request was answered on the connection.
 func (p *Place) Answered() {
-	if p == nil || p.known.Load() {
+	if p.known.Load() {
 		return
 	}
 	l := p.limit
@@ -420,18 +404,11 @@ func (p *Place) Answered() {
 }
 
 // Reading records that a part of a header section has arrived.
-func (p *Place) Reading() {
-	if p != nil {
-		p.move(reading)
-	}
-}
+func (p *Place) Reading() { p.move(reading) }
 
 // Stir is Reading for a connection on which other requests may be in flight. In this case, it has
 // no effect.
 func (p *Place) Stir() {
-	if p == nil {
-		return
-	}
 	for {
 		old := p.since.Load()
 		if s := moment(old).state(); s == serving || s == reading || p.since.CompareAndSwap(old, int64(p.limit.moment(reading))) {
@@ -441,11 +418,7 @@ func (p *Place) Stir() {
 }
 
 // Serving records that the connection must not be closed for another one, until Idle or Reading.
-func (p *Place) Serving() {
-	if p != nil {
-		p.since.Store(int64(serving))
-	}
-}
+func (p *Place) Serving() { p.since.Store(int64(serving)) }
 
 // move begins a state in which the connection can be closed for another one. It does not admit a
 // waiting connection, because the connection is not closed before patience has elapsed.
@@ -461,13 +434,10 @@ func (l *Limit) moment(s state) moment { return moment(l.now()<<stateBits) | mom
 // Wanted reports whether another connection waits for a place. If it returns true, the connection
 // should be closed after the current response. Otherwise, a client that sends requests without a
 // pause would keep its place forever.
-func (p *Place) Wanted() bool { return p != nil && p.limit.wanted.Load() }
+func (p *Place) Wanted() bool { return p.limit.wanted.Load() }
 
 // Leave records that the connection was closed.
 func (p *Place) Leave() {
-	if p == nil {
-		return
-	}
 	l := p.limit
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -294,7 +294,7 @@ func TestFullLimitCallsOnFull(t *testing.T) {
 		full := 0
 		m.limit.OnFull = func() { full++ }
 		all := m.in(2)
-		harness.Equal(t, m.limit.State(), connlimit.State{Open: 2, Max: 2}, "state")
+		harness.Equal(t, m.limit.State(), bound.Pool{Open: 2, Limit: 2}, "state")
 		all[0].Serving()
 		m.in(1)
 		harness.Equal(t, full, 0, "calls while a connection is idle")

@@ -20,12 +20,12 @@ func (s Sender) Retry(ctx context.Context, body []byte) (rejected int, err error
 	end := time.Now().Add(giveUp)
 	for wait := firstWait; ; wait = min(2*wait, maxWait) {
 		rejected, err = s(ctx, body)
-		var r *Refusal
-		if err == nil || ctx.Err() != nil || errors.As(err, &r) && !r.Again {
+		r, refused := errors.AsType[*Refusal](err)
+		if err == nil || ctx.Err() != nil || refused && !r.Again {
 			return rejected, err
 		}
 		pause := wait/2 + rand.N(wait/2) // sidecars that lose a collector together must not come back together
-		if r != nil {
+		if refused {
 			pause = max(pause, r.After)
 		}
 		if time.Now().Add(pause).After(end) {

@@ -245,8 +245,7 @@ func (e *end) roundTrip(ctx context.Context, body []byte) (*http.Response, []byt
 
 // plainError is an error without the URL, which may hold a password.
 func plainError(err error) error {
-	var where *url.Error
-	if errors.As(err, &where) {
+	if where, ok := errors.AsType[*url.Error](err); ok {
 		return where.Err
 	}
 	return err

@@ -9,7 +9,6 @@
 package forward
 
 import (
-	"strings"
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/header"
@@ -46,10 +45,7 @@ const namesRoom = 8
 // add adds the names in one Connection line. "keep-alive" and "close" tell what becomes of
 // the connection.
 func (n names) add(line string) names {
-	for more := true; more; {
-		var name string
-		name, line, more = strings.Cut(line, ",")
-		name = strings.Trim(name, " \t")
+	for name := range wire.Members(line) {
 		if name != "" && !header.EqualFold(name, "keep-alive") && !header.EqualFold(name, "close") {
 			n = append(n, name)
 		}

@@ -7,9 +7,6 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
-// ErrTooLarge is what reading a body returns that is longer than MAX_BODY_BYTES allows.
-var ErrTooLarge = errors.New("request body too large")
-
 // Fault says what went wrong between the request and its response.
 type Fault uint8
 

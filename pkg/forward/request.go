@@ -176,9 +176,8 @@ func (r *Request) appendProtocols(b []byte) []byte {
 		if !header.EqualFold(f.Name, header.Upgrade) {
 			continue
 		}
-		for protocol := range strings.SplitSeq(wire.String(f.Value), ",") {
-			protocol = strings.Trim(protocol, " \t")
-			if protocol == "" || header.EqualFold(protocol, "h2c") {
+		for protocol := range wire.Members(f.Value) {
+			if len(protocol) == 0 || header.EqualFold(protocol, "h2c") {
 				continue
 			}
 			if len(b) > n {

@@ -15,10 +15,17 @@ const timeout = time.Second
 // (RFC 6455 section 7.4.1).
 const closeFrame = "\x88\x02\x03\xe9"
 
+// A stream is a connection of an engine.
+type stream interface {
+	net.Conn
+	CloseWrite() error
+	Reset() error
+}
+
 // A Conn is a connection on which a server sends WebSocket frames, and at most one Close frame of the
 // sidecar. Its methods can be called concurrently.
 type Conn struct {
-	net.Conn
+	stream
 
 	mu    sync.Mutex
 	head  []byte // the beginning of a frame whose size is not known yet
@@ -27,8 +34,8 @@ type Conn struct {
 	said  bool   // the Close frame was sent
 }
 
-// WebSocket returns a connection on which a server speaks WebSocket.
-func WebSocket(c net.Conn) *Conn { return &Conn{Conn: c} }
+// WebSocket returns a connection on which a server sends WebSocket frames.
+func WebSocket(c stream) *Conn { return &Conn{stream: c} }
 
 // longestPayload is how much of a WebSocket frame is counted: with its head it still
 // fits into 63 bits. No frame that says it is longer ever ends.
@@ -74,7 +81,7 @@ func (c *Conn) Write(p []byte) (int, error) {
 		if c.asked && !c.said {
 			n = c.untilNext(p)
 		}
-		n, err := c.Conn.Write(p[:n])
+		n, err := c.stream.Write(p[:n])
 		c.follow(p[:n])
 		written += n
 		p = p[n:]
@@ -100,9 +107,9 @@ func (c *Conn) sayWhenDue() error {
 		return nil
 	}
 	c.said = true
-	c.Conn.SetWriteDeadline(time.Now().Add(timeout))
-	_, err := c.Conn.Write([]byte(closeFrame))
-	c.Conn.SetWriteDeadline(time.Time{})
+	c.SetWriteDeadline(time.Now().Add(timeout))
+	_, err := c.stream.Write([]byte(closeFrame))
+	c.SetWriteDeadline(time.Time{})
 	return err
 }
 
@@ -139,22 +146,6 @@ func (c *Conn) follow(p []byte) {
 		c.left -= n
 		p = p[n:]
 	}
-}
-
-// CloseWrite ends our side.
-func (c *Conn) CloseWrite() error {
-	if w, ok := c.Conn.(interface{ CloseWrite() error }); ok {
-		return w.CloseWrite()
-	}
-	return net.ErrClosed
-}
-
-// Reset ends the connection without an orderly end, if the connection supports that.
-func (c *Conn) Reset() error {
-	if r, ok := c.Conn.(interface{ Reset() error }); ok {
-		return r.Reset()
-	}
-	return c.Conn.Close()
 }
 
 // A Set holds connections that are to be notified at the same time. The zero Set is empty,

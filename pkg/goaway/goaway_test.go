@@ -15,6 +15,8 @@ type sink struct {
 
 func (s *sink) Write(p []byte) (int, error)    { return s.Buffer.Write(p) }
 func (s *sink) Read(p []byte) (int, error)     { return s.Buffer.Read(p) }
+func (*sink) CloseWrite() error                { return nil }
+func (*sink) Reset() error                     { return nil }
 func (*sink) SetWriteDeadline(time.Time) error { return nil }
 
 func TestCloseFrameIsSentBetweenTwoFrames(t *testing.T) {

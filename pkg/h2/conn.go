@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -95,13 +96,6 @@ const (
 	// unknownMost is the maximum number of open streams if the peer has not advertised one. It
 	// is the minimum that RFC 9113 section 6.5.2 recommends to peers.
 	unknownMost = 100
-	// lingerTime and lingerBytes limit the input that is discarded after the last output, so
-	// that the peer can read the output (RFC 9112 section 9.6).
-	lingerTime  = time.Second
-	lingerBytes = 8 << 20
-	// lingerErrorBytes is lingerBytes after an error of the peer. The peer has lingerTime to read
-	// the GOAWAY. It needs no more input to be read, and a flood would cost processor time.
-	lingerErrorBytes = 64 << 10
 	// throttleTime is the time between two reads from a connection that holds more than its share
 	// of the memory budget.
 	throttleTime = 100 * time.Millisecond
@@ -339,11 +333,9 @@ func (c *Conn) throttle() {
 
 // rest waits for d, or until Resume or Close is called.
 func (c *Conn) rest(d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
 	case <-c.resume:
-	case <-timer.C:
+	case <-time.After(d):
 	}
 }
 
@@ -384,9 +376,7 @@ func (c *Conn) chargeInput() {
 	if fields := cap(c.head.Fields); fields > manyFields {
 		n += fields * fieldSize
 	}
-	if n != c.inputBytes {
-		c.inputBytes = c.config.Memory.Set(c.inputBytes, n)
-	}
+	c.inputBytes = c.config.Memory.Set(c.inputBytes, n)
 }
 
 // hold adds n bytes, which may be negative, to the bytes that are pending. c.mu is held.
@@ -526,12 +516,9 @@ func (c *Conn) FlushLater(d *Conn) {
 		go d.Flush(false)
 		return
 	}
-	for _, t := range c.touched {
-		if t == d {
-			return
-		}
+	if !slices.Contains(c.touched, d) {
+		c.touched = append(c.touched, d)
 	}
-	c.touched = append(c.touched, d)
 }
 
 // frames handles the frames in b. It stores an incomplete frame until the next call, except
@@ -771,7 +758,7 @@ func (c *Conn) end(err error) {
 // peer that has done nothing wrong has as long for it as for other responses.
 func (c *Conn) linger(err error) {
 	if !errors.Is(err, errEnded) {
-		c.link.SetDeadline(time.Now().Add(lingerTime))
+		c.link.SetDeadline(time.Now().Add(link.LingerTime))
 	}
 	c.Flush(false)
 	c.mu.Lock()
@@ -782,17 +769,8 @@ func (c *Conn) linger(err error) {
 	c.broken = err
 	c.signalRoom()
 	c.mu.Unlock()
-	end := time.Now().Add(lingerTime)
-	c.link.SetDeadline(end)
-	if failed || c.link.CloseWrite() != nil {
-		return
-	}
-	if errors.Is(err, errEnded) {
-		c.link.Discard(lingerBytes)
-		return
-	}
-	if c.link.Discard(lingerErrorBytes) == lingerErrorBytes {
-		time.Sleep(time.Until(end)) // a close now would reset the connection before the peer can read
+	if !failed {
+		c.link.Linger(!errors.Is(err, errEnded))
 	}
 }
 

@@ -1,6 +1,7 @@
 package h2
 
 import (
+	"cmp"
 	"errors"
 	"os"
 	"runtime"
@@ -266,10 +267,7 @@ func (c *Conn) writeOut() {
 		if !some {
 			return
 		}
-		err := c.link.WaitWrite(c.writing)
-		if err == nil {
-			err = c.writeErr
-		}
+		err := cmp.Or(c.link.WaitWrite(c.writing), c.writeErr)
 		if err == nil && c.again { // who flushes may be the reader of another connection
 			go c.writeSlowly(of)
 			return
@@ -338,9 +336,7 @@ func (c *Conn) writeSlowly(of *[]byte) {
 	c.config.Memory.Add(unread)
 	err := c.link.WaitWrite(c.patient)
 	c.config.Memory.Sub(unread)
-	if err == nil {
-		err = c.writeErr
-	}
+	err = cmp.Or(err, c.writeErr)
 	if c.config.SendTimeout > 0 && err == nil {
 		c.link.SetWriteDeadline(time.Time{})
 	}
@@ -377,18 +373,10 @@ func (c *Conn) tryWriteAll(fd uintptr) (done bool) {
 // writeSome writes what is taken at once, and reports whether that was all or writing has
 // failed.
 func (c *Conn) writeSome(fd uintptr) (done bool) {
-	for {
-		n, err := c.link.TryWrite(fd, c.left, nil)
-		switch {
-		case errors.Is(err, link.ErrAgain):
-			return false
-		case err != nil:
-			c.writeErr = err
-			return true
-		}
-		c.left = c.left[n:]
-		if n == 0 || len(c.left) == 0 && !c.link.Secure() {
-			return true
-		}
+	left, _, err := c.link.TryWriteAll(fd, c.left, nil)
+	if c.left = left; errors.Is(err, link.ErrAgain) {
+		return false
 	}
+	c.writeErr = err
+	return true
 }

@@ -373,8 +373,7 @@ func (c *Call) upload(s *h2.Stream) {
 // awaitContinue waits until the user container wants the body (RFC 9110 section 10.1.1).
 // false: it does not.
 func (c *Call) awaitContinue() bool {
-	timer := time.NewTimer(forward.ContinueTimeout)
-	defer timer.Stop()
+	timeout := time.After(forward.ContinueTimeout)
 	for {
 		c.mu.Lock()
 		asked, unwanted := c.asked, c.left || c.check.Status != 0 || c.err != nil
@@ -384,7 +383,7 @@ func (c *Call) awaitContinue() bool {
 		}
 		select {
 		case <-c.drained:
-		case <-timer.C:
+		case <-timeout:
 			return true
 		}
 	}

@@ -12,26 +12,24 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
-// A Check holds a response against the rules for its form (RFC 9113 section 8.1), piece by
-// piece as it comes. A piece for which it returns an error, a *[forward.Error] with the
-// fault Garbage, is not to be used: a client of HTTP/1.1 might take what is too much for
-// its next response. Method is set by the caller, all else is zero before the response. It
-// is used by one goroutine at a time.
+// A Check validates the form of a response (RFC 9113 section 8.1) in parts, as they arrive. If it returns
+// an error, which is a *[forward.Error] with the fault Garbage, the part must not be used, because a client
+// of HTTP/1.1 could interpret excess content as its next response. The caller sets Method. All other fields
+// are zero before the response. A Check is used by one goroutine at a time.
 type Check struct {
 	Method string // of the request
 
-	Infos  int   // informational responses that have come
-	Status int   // of the final response; 0: it has not come
-	Length int64 // of its content in bytes, as its Content-Length says; -1: that says nothing
+	Infos  int // number of informational responses
+	Status int // of the final response; 0 if it has not arrived
 
-	n         int64     // bytes of content that have come
+	forward.Counter // of the content of the final response
+
 	firstInfo time.Time // time of the first informational response
 	err       error     // error of the first rejected header block; nil: none was rejected
 }
 
 var (
 	errHead      = errors.New("malformed head of a response")
-	errLength    = errors.New("the body is not as long as the head says")
 	errBadLength = errors.New("invalid content-length")
 )
 
@@ -87,12 +85,11 @@ func (k *Check) Data(n int, end bool) error {
 	switch {
 	case k.Status == 0:
 		return garbage(errHead)
-	case k.Length < 0 || k.Bodiless():
+	case k.Bodiless():
 		return nil
 	}
-	k.n += int64(n)
-	if k.n > k.Length || end && k.n < k.Length {
-		return garbage(errLength)
+	if err := k.Add(n, end); err != nil {
+		return garbage(err)
 	}
 	return nil
 }

@@ -373,13 +373,11 @@ func (c *Client) add() {
 	n, err := c.newConn(c.running)
 	if err == nil {
 		go n.run()
-		settled := time.NewTimer(settleTimeout)
 		select {
 		case <-n.Settled():
-		case <-settled.C:
+		case <-time.After(settleTimeout):
 		case <-c.running.Done():
 		}
-		settled.Stop()
 		if err = n.Err(); err != nil {
 			err = Failure(err)
 		}

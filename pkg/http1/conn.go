@@ -2,6 +2,7 @@ package http1
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -18,19 +19,9 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
-const (
-	// lingerTime and lingerBytes limit the input that is discarded after the last response, so
-	// that the client can read the response before the connection is reset (RFC 9112 section 9.6).
-	lingerTime  = time.Second
-	lingerBytes = 8 << 20
-	// lingerErrorBytes is lingerBytes after a rejected header section. The client has lingerTime
-	// to read the response. It needs no more input to be read, and a flood would cost processor
-	// time.
-	lingerErrorBytes = 64 << 10
-	// chunkRoom is the least room behind a head for a body in chunks, in bytes: chunks are
-	// read into it and decoded there, while the head before them has to stay.
-	chunkRoom = 4 << 10
-)
+// chunkRoom is the minimum room after a header section for a chunked body, in bytes. The chunks are
+// read and decoded after the header section, which remains in the buffer.
+const chunkRoom = 4 << 10
 
 // past is a deadline that has long gone by.
 var past = time.Unix(1, 0)
@@ -412,7 +403,7 @@ func (c *conn) limitHead() {
 	}
 	limit := c.server.settings.HeaderTimeout
 	if c.retiring {
-		limit = lingerTime
+		limit = link.LingerTime
 	}
 	if !c.owed || limit == 0 {
 		c.nc.SetReadDeadline(time.Time{})
@@ -527,38 +518,18 @@ func (c *conn) write(p, q []byte) (n int, err error) {
 		c.offered.Store(false)
 		c.state.WriteDone()
 	}
-	if err == nil {
-		err = c.writeErr
-	}
-	return n, err
+	return n, cmp.Or(err, c.writeErr)
 }
 
-// tryWrite writes what is taken.
+// tryWrite writes as much as possible. It returns false if the client has to read first.
 func (c *conn) tryWrite(fd uintptr) (done bool) {
-	for {
-		n, err := c.nc.TryWrite(fd, c.left, c.then)
-		switch {
-		case errors.Is(err, link.ErrAgain):
-			c.offer()
-			c.chargeUnread()
-			return false
-		case err != nil:
-			c.writeErr = err
-			return true
-		case n == 0: // all is written
-			return true
-		}
-		behind := max(0, n-len(c.left))
-		c.left, c.then = c.left[n-behind:], c.then[behind:]
-		if len(c.left) == 0 {
-			c.left, c.then = c.then, nil
-		}
-		// Over TLS, what was taken may be in a record that the socket has not: the next try
-		// tells, by 0 bytes.
-		if len(c.left) == 0 && !c.nc.Secure() {
-			return true
-		}
+	c.left, c.then, c.writeErr = c.nc.TryWriteAll(fd, c.left, c.then)
+	if errors.Is(c.writeErr, link.ErrAgain) {
+		c.offer()
+		c.chargeUnread()
+		return false
 	}
+	return true
 }
 
 // offer starts the client's time for what is being written.
@@ -597,8 +568,8 @@ func (c *conn) finish() bool {
 // close closes the connection so that what was answered can be read.
 func (c *conn) close() {
 	c.watch.Stop()
-	if c.last && !c.broken && !c.gone.Load() && c.nc.CloseWrite() == nil {
-		c.linger()
+	if c.last && !c.broken && !c.gone.Load() {
+		c.nc.Linger(c.refused)
 	}
 	switch {
 	case c.broken && c.untilClose:
@@ -612,17 +583,4 @@ func (c *conn) close() {
 	c.charge(0)
 	c.memory.Close()
 	c.alarm.Stop()
-}
-
-// linger lets the client read the last response.
-func (c *conn) linger() {
-	end := time.Now().Add(lingerTime)
-	c.nc.SetReadDeadline(end)
-	if !c.refused {
-		c.nc.Discard(lingerBytes)
-		return
-	}
-	if c.nc.Discard(lingerErrorBytes) == lingerErrorBytes {
-		time.Sleep(time.Until(end)) // a close now would reset the connection before the client can read
-	}
 }

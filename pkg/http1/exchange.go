@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"net/netip"
 	"os"
 	"strconv"
 	"sync"
@@ -58,10 +57,7 @@ func (x *exchange) init(c *conn) {
 	x.c = c
 	x.alarm = queue.NewAlarm(x.hasGone)
 	x.remote = c.nc.RemoteAddr().String()
-	if a, err := netip.ParseAddrPort(x.remote); err == nil {
-		x.head.Peer = a.Addr().String()
-	}
-	x.head.AppHost = c.server.settings.AppHost
+	x.head.Peer, x.head.AppHost = c.nc.Client().String(), c.server.settings.AppHost
 	x.abortApp = func() {
 		x.running.Abort()
 		c.nc.SetWriteDeadline(past) // of an informational response that nobody takes
@@ -273,18 +269,18 @@ type body struct {
 	chunked bool
 	chunks  wire.Chunks
 
-	mu   sync.Mutex
-	left int64 // of a body with a length
-	n    int64 // that were read
-	over bool  // all of it has been read
-	err  error // but io.EOF
+	mu    sync.Mutex
+	left  int64           // bytes of a body with a length that were not read
+	count forward.Counter // of the bytes that were read
+	over  bool            // all of it has been read
+	err   error           // but io.EOF
 }
 
 func (b *body) begin(q *wire.Request) {
 	length, framing := q.BodyLength()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.n, b.err, b.left = 0, nil, 0
+	b.count, b.err, b.left = forward.Counter{Length: -1, Max: b.x.c.server.settings.MaxBodyBytes}, nil, 0
 	b.chunked = framing == wire.Chunked
 	b.over = framing == wire.None || length == 0
 	if b.chunked {
@@ -354,9 +350,8 @@ func (b *body) Read(p []byte) (int, error) {
 	x.state.GotBody()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.n += int64(n)
-	if limit := x.c.server.settings.MaxBodyBytes; limit > 0 && b.n > limit {
-		n, err = 0, forward.ErrTooLarge
+	if tooLarge := b.count.Add(n, false); tooLarge != nil {
+		n, err = 0, tooLarge
 	}
 	if err == io.EOF {
 		b.over = true
@@ -446,5 +441,5 @@ func (b *body) failed() error {
 func (b *body) moved() int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.n
+	return b.count.N
 }

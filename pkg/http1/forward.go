@@ -161,7 +161,7 @@ func (b *body) sent() {
 	defer b.mu.Unlock()
 	if content, all := b.arrived(); all {
 		b.took(len(content))
-		b.n, b.left, b.over = int64(len(content)), 0, true
+		b.count.N, b.left, b.over = int64(len(content)), 0, true
 	}
 }
 

@@ -16,11 +16,7 @@ const (
 )
 
 // charge sets the number of bytes that the reader holds.
-func (c *conn) charge(n int) {
-	if n != c.held {
-		c.held = c.memory.Set(c.held, n)
-	}
-}
+func (c *conn) charge(n int) { c.held = c.memory.Set(c.held, n) }
 
 // admit reports whether the budget has memory for the request that was read.
 func (c *conn) admit() bool {

@@ -65,7 +65,7 @@ func (l *Server) Counts() (served, given uint64) { return l.served.Load(), l.giv
 
 // GiveTime is how long after the beginning of Shutdown a connection that has not said
 // what it speaks may still be given to the engine for HTTP/2.
-const GiveTime = link.LastLook + lingerTime
+const GiveTime = link.LastLook + link.LingerTime
 
 // Serve serves the connections of ln until Shutdown. A config makes it speak TLS.
 func (l *Server) Serve(ln net.Listener, config *tls.Config) error {

@@ -18,7 +18,7 @@ func (x *exchange) tunnel(r *upstream.Response, result *queue.Result) {
 	x.broken, c.clocked = true, false // nothing of ours comes behind it
 	var client net.Conn = c.nc
 	if r.IsWebSocket() {
-		w := goaway.WebSocket(client)
+		w := goaway.WebSocket(c.nc)
 		c.server.settings.WebSockets.Add(w)
 		defer c.server.settings.WebSockets.Remove(w)
 		client = w

@@ -3,7 +3,6 @@ package http2
 import (
 	"errors"
 	"net/http"
-	"net/netip"
 	"sync"
 	"time"
 
@@ -42,10 +41,7 @@ type conn struct {
 }
 
 func newConn(s *Server, l *link.Conn, place *connlimit.Place) *conn {
-	c := &conn{server: s, place: place, remote: l.RemoteAddr().String(), secure: l.Secure()}
-	if a, err := netip.ParseAddrPort(c.remote); err == nil {
-		c.peer = a.Addr().String()
-	}
+	c := &conn{server: s, place: place, remote: l.RemoteAddr().String(), peer: l.Client().String(), secure: l.Secure()}
 	c.memory = s.settings.Memory.Open(c.remote, func() { c.Close(h2.ErrMemory) })
 	send := s.settings.SendTimeout
 	if send > 0 {

@@ -94,7 +94,6 @@ func (x *exchange) read(c *conn, h *h2.Head, end bool) bool {
 	if !x.readFields(h) {
 		return false
 	}
-	x.refusal = refusal(h.Fields)
 	switch {
 	case end && q.Length > 0:
 		return false
@@ -144,9 +143,12 @@ func (x *exchange) refuse(status int, end bool) {
 	x.body.begin(-1, end)
 }
 
-// readFields looks at the fields that decide what the request is.
+// readFields evaluates the fields that describe the request. It sets refusal if the request must be rejected
+// because of the Trailer or Expect fields, as for HTTP/1. It returns false if the request is malformed.
 func (x *exchange) readFields(h *h2.Head) bool {
 	q := &x.request
+	x.refusal = 0
+	announced := 0 // bytes of the Trailer fields
 	for _, f := range h.Fields {
 		switch header.RoleOf(f.Name) {
 		case header.LengthRole:
@@ -162,33 +164,22 @@ func (x *exchange) readFields(h *h2.Head) bool {
 				return false
 			}
 		case header.ExpectRole:
-			continues, _ := wire.Expectation(f.Value)
+			continues, other := wire.Expectation(f.Value)
 			q.Expect100 = q.Expect100 || continues
-		}
-	}
-	return wire.ValidHost(q.Host)
-}
-
-// refusal returns the status code for a request that must be rejected because of its Trailer or Expect
-// header, with the same rules as for HTTP/1. For other requests, it returns 0.
-func refusal(fields []wire.Field) (status int) {
-	announced := 0
-	for _, f := range fields {
-		switch header.RoleOf(f.Name) {
-		case header.ExpectRole:
-			if _, other := wire.Expectation(f.Value); other && status == 0 {
-				status = http.StatusExpectationFailed // RFC 9110 section 10.1.1
+			if other && x.refusal == 0 {
+				x.refusal = http.StatusExpectationFailed // RFC 9110 section 10.1.1
 			}
 		case header.TrailerRole:
-			if announced += len(f.Value) + len(","); announced > wire.MaxRequestTrailer {
-				return http.StatusRequestHeaderFieldsTooLarge
-			}
-			if wire.ForbidsTrailers(f.Value) {
-				status = http.StatusBadRequest
+			announced += len(f.Value) + len(",")
+			if announced <= wire.MaxRequestTrailer && wire.ForbidsTrailers(f.Value) {
+				x.refusal = http.StatusBadRequest
 			}
 		}
 	}
-	return status
+	if announced > wire.MaxRequestTrailer {
+		x.refusal = http.StatusRequestHeaderFieldsTooLarge
+	}
+	return wire.ValidHost(q.Host)
 }
 
 // validPath reports whether a path may stand in a request line: a blank or a line end would
@@ -261,13 +252,12 @@ const fieldsKept = 32
 // awaitAnswer gives the client its time to take an answer of our own, and ends the stream
 // if it does not, or if there is none.
 func (x *exchange) awaitAnswer() {
-	timer := time.NewTimer(forward.AnswerTimeout)
-	defer timer.Stop()
+	timeout := time.After(forward.AnswerTimeout)
 	for late := false; x.stream.Waits() && !x.gone.Load() && !late; {
 		x.conn.Flush(false)
 		select {
 		case <-x.woken:
-		case <-timer.C:
+		case <-timeout:
 			late = true
 		}
 	}

@@ -191,7 +191,7 @@ func (f *fromApp) Head(by *h2.Conn, h *h2.Head, end bool) {
 	x := (*exchange)(f)
 	y := &x.relay
 	if err := y.check.Head(by, h, end); err != nil {
-		y.fail(err)
+		y.end(err)
 		return
 	}
 	switch {
@@ -219,7 +219,7 @@ func (y *relay) respond(by *h2.Conn, h *h2.Head, end bool) {
 	x := y.x
 	if n := h.Size(); n > forward.LongHead {
 		if !x.conn.memory.Admit(n) {
-			y.fail(&forward.Error{Fault: forward.Overloaded})
+			y.end(&forward.Error{Fault: forward.Overloaded})
 			return
 		}
 		defer x.conn.memory.Sub(n)
@@ -237,11 +237,8 @@ func (y *relay) respond(by *h2.Conn, h *h2.Head, end bool) {
 	x.server.putBlock(k)
 	by.FlushLater(x.conn.Conn)
 	y.mu.Unlock()
-	switch {
-	case err != nil:
-		y.fail(err)
-	case end:
-		y.finish()
+	if err != nil || end {
+		y.end(err)
 	}
 }
 
@@ -261,11 +258,7 @@ func (y *relay) trailer(by *h2.Conn, h *h2.Head) {
 	if waits {
 		y.offer(by)
 	}
-	if err != nil {
-		y.fail(err)
-		return
-	}
-	y.finish()
+	y.end(err)
 }
 
 // Data implements h2.Owner.
@@ -273,7 +266,7 @@ func (f *fromApp) Data(by *h2.Conn, p []byte, n int, end bool) {
 	x := (*exchange)(f)
 	y := &x.relay
 	if err := y.check.Data(len(p), end); err != nil {
-		y.fail(err)
+		y.end(err)
 		return
 	}
 	x.state.Touch()
@@ -295,15 +288,11 @@ func (f *fromApp) Data(by *h2.Conn, p []byte, n int, end bool) {
 		by.FlushLater(by)
 	}
 	y.mu.Unlock()
-	switch {
-	case err != nil:
-		y.fail(err)
-		return
-	case waits:
+	if waits && err == nil {
 		y.offer(by)
 	}
-	if end {
-		y.finish()
+	if err != nil || end {
+		y.end(err)
 	}
 }
 
@@ -317,16 +306,9 @@ func (y *relay) offer(by *h2.Conn) {
 	}
 }
 
-// finish notes that the user container has ended the response.
-func (y *relay) finish() {
-	y.mu.Lock()
-	defer y.mu.Unlock()
-	y.finished = true
-	y.x.wake()
-}
-
-// fail notes that the response will not come to its end.
-func (y *relay) fail(err error) {
+// end records the end of the response. If the response is not complete, err is the reason. The first call
+// counts.
+func (y *relay) end(err error) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
 	if !y.finished {
@@ -337,7 +319,7 @@ func (y *relay) fail(err error) {
 
 // Failed implements h2.Owner.
 func (f *fromApp) Failed(_ *h2.Conn, err error) {
-	f.relay.fail(h2client.Failure(err))
+	f.relay.end(h2client.Failure(err))
 }
 
 // Drained implements h2.Owner.

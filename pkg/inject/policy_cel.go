@@ -180,6 +180,9 @@ func (p *policy) conditions() []expression {
     || !([r.?httpGet.?port.orValue(0)].exists(n, n == port.containerPort || n == port.?name.orValue('-')
       || type(n) == string && (string(n) == string(port.containerPort) || app.?ports.orValue([]).exists(p, p.?name.orValue('') == n && p.containerPort == port.containerPort)))))`)},
 		{"speaks-http", "An option selects the port, or there is no evidence against HTTP: signOf.", ofPort("  wanted != '' ||\n" + speaksHTTPCEL(p.said.get(sureOption) == string(High)))},
+		{"no-other-port", "Without an option or an HTTP name, no probe checks a TCP or gRPC port that is not declared.", ofPort(`  wanted != '' || ` + matchesCEL("port.?name.orValue('')", httpName.String()) + `
+  || ![app.?readinessProbe, app.?livenessProbe, app.?startupProbe].exists(r, [r.?tcpSocket.?port, r.?grpc.?port].exists(o,
+    o.hasValue() && !app.?ports.orValue([]).exists(p, string(p.containerPort) == string(o.value()) || p.?name.orValue('') == string(o.value()))))`)},
 		{"name-free", "No other container has a port of the same name.", ofPort(`  ` + stay + `.all(c, c.name == app.name
     || c.?ports.orValue([]).all(p, p.?name.orValue('') != port.?name.orValue('-')))`)},
 		{"ports-free", "The sidecar's usual ports, or those 10000 higher.", ofPort("  " + p.portsFree())},

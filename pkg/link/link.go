@@ -12,14 +12,17 @@
 package link
 
 import (
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"io"
 	"net"
+	"net/netip"
 	"sync/atomic"
 	"syscall"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/fair"
 	"github.com/queue-proxy/queue-proxy/pkg/socket"
 )
 
@@ -121,6 +124,24 @@ func (c *Conn) TryWrite(fd uintptr, p, q []byte) (n int, err error) {
 	return n, asAgain(err)
 }
 
+// TryWriteAll calls TryWrite until p and then q are sent, and returns the remaining bytes and the last
+// error. If nothing can be written at the moment, the error is ErrAgain, and TryWriteAll is called again
+// with the remaining bytes.
+func (c *Conn) TryWriteAll(fd uintptr, p, q []byte) (restP, restQ []byte, err error) {
+	for {
+		n, err := c.TryWrite(fd, p, q)
+		fromP := min(n, len(p))
+		p, q = p[fromP:], q[n-fromP:]
+		if len(p) == 0 {
+			p, q = q, nil
+		}
+		// With TLS, the last bytes can be in a record that is not sent. The next TryWrite sends it.
+		if err != nil || n == 0 || len(p) == 0 && c.tls == nil {
+			return p, q, err
+		}
+	}
+}
+
 // Stalled reports whether a TLS record or a message of TLS is incomplete. It is called by the
 // reader.
 func (c *Conn) Stalled() bool { return c.tls != nil && c.tls.stalled() }
@@ -185,28 +206,50 @@ func (c *Conn) Write(p []byte) (int, error) {
 		c.writing = &blocking{try: c.writeAll}
 	}
 	w := c.writing
-	w.bytes, w.n, w.err = p, 0, nil
+	w.bytes, w.err = p, nil
 	err := c.WaitWrite(w.try)
+	n := len(p) - len(w.bytes)
 	w.bytes = nil
-	if err == nil {
-		err = w.err
-	}
-	return w.n, err
+	return n, cmp.Or(err, w.err)
 }
 
 func (c *Conn) writeAll(fd uintptr) (done bool) {
 	w := c.writing
-	for {
-		n, err := c.TryWrite(fd, w.bytes[w.n:], nil)
-		w.n += n
-		switch {
-		case errors.Is(err, ErrAgain):
-			return false
-		case err != nil || n == 0:
-			w.err = err
-			return true
-		}
+	w.bytes, _, w.err = c.TryWriteAll(fd, w.bytes, nil)
+	return !errors.Is(w.err, ErrAgain)
+}
+
+const (
+	// LingerTime is the time for which [Conn.Linger] discards input.
+	LingerTime = time.Second
+	// lingerBytes is the maximum number of bytes that are discarded.
+	lingerBytes = 8 << 20
+	// lingerErrorBytes is lingerBytes after invalid input. The client has LingerTime to read the
+	// response. It needs no more input to be read, and a flood would cost processor time.
+	lingerErrorBytes = 64 << 10
+)
+
+// Linger ends our side of the connection and discards input for up to LingerTime, so that the client can
+// read the last output before the connection is reset (RFC 9112 section 9.6). invalid reports whether the
+// input of the client was invalid. The caller closes the connection.
+func (c *Conn) Linger(invalid bool) {
+	end := time.Now().Add(LingerTime)
+	_ = c.SetDeadline(end)
+	if c.CloseWrite() != nil {
+		return
 	}
+	if !invalid {
+		c.discard(lingerBytes)
+	} else if c.discard(lingerErrorBytes) == lingerErrorBytes {
+		time.Sleep(time.Until(end)) // a close now would reset the connection before the client can read
+	}
+}
+
+// discard reads up to limit bytes until the end of the input or the read deadline, and returns the number
+// of bytes.
+func (c *Conn) discard(limit int64) int64 {
+	n, _ := io.CopyN(io.Discard, c.tcp, limit)
+	return n
 }
 
 // CloseWrite ends our side; over TLS it says so first (RFC 8446 section 6.1), if that
@@ -214,13 +257,6 @@ func (c *Conn) writeAll(fd uintptr) (done bool) {
 func (c *Conn) CloseWrite() error {
 	c.sayGoodbye()
 	return c.tcp.CloseWrite()
-}
-
-// Discard drops what the client still sends, until it ends its side, until the read
-// deadline, or up to limit bytes. It returns the number of bytes.
-func (c *Conn) Discard(limit int64) int64 {
-	n, _ := io.CopyN(io.Discard, c.tcp, limit)
-	return n
 }
 
 // Close closes the connection; over TLS it says so first, if that can be written at
@@ -250,6 +286,9 @@ func (c *Conn) LocalAddr() net.Addr { return c.tcp.LocalAddr() }
 
 // RemoteAddr implements net.Conn.
 func (c *Conn) RemoteAddr() net.Addr { return c.tcp.RemoteAddr() }
+
+// Client returns the IP address of the client.
+func (c *Conn) Client() netip.Addr { return fair.Address(c.RemoteAddr().String()) }
 
 // SetDeadline implements net.Conn.
 func (c *Conn) SetDeadline(t time.Time) error { return c.tcp.SetDeadline(t) }

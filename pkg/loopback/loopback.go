@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/http"
 	"syscall"
 )
 
@@ -32,6 +33,19 @@ func DialContext(ctx context.Context, network, address string) (net.Conn, error)
 		return nil, err
 	}
 	return conn6, err6
+}
+
+// maxHead is the maximum number of bytes of a header section that a [Client] reads.
+const maxHead = 64 << 10
+
+// Client returns a client for another process of the queue-proxy in this container. It does not follow
+// redirects. The size of a header section is limited, because the processes share their memory, and the
+// user container can listen on the port before the other process does. The caller limits the body.
+func Client() *http.Client {
+	return &http.Client{
+		Transport:     &http.Transport{DialContext: DialContext, DisableKeepAlives: true, MaxResponseHeaderBytes: maxHead},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
 }
 
 // Missing reports whether err is the error of a dial or a listen because the host does not have

@@ -14,6 +14,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/queue-proxy/queue-proxy/pkg/adapt"
+	"github.com/queue-proxy/queue-proxy/pkg/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
@@ -65,8 +66,8 @@ func options(names string) Options {
 			CertExpiry:      func() time.Time { return zero.Add(time.Hour) },
 			LogLinesDropped: func() uint64 { return 7 },
 			SpansDropped:    func() uint64 { return 8 },
-			Connections: func() (clients, app Pool) {
-				return Pool{Open: 5, Limit: 6, Waiting: 1}, Pool{Open: 3, Limit: 4, Waiting: 2}
+			Connections: func() (clients, app bound.Pool) {
+				return bound.Pool{Open: 5, Limit: 6, Waiting: 1}, bound.Pool{Open: 3, Limit: 4, Waiting: 2}
 			},
 		},
 	}

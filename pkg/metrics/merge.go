@@ -212,8 +212,8 @@ func (m *merge) ask(ctx context.Context, openMetrics bool) (app *exposition, rea
 
 // broken is the reason for a body that cannot be read.
 func broken(err error) string {
-	var corrupt flate.CorruptInputError
-	if errors.Is(err, gzip.ErrHeader) || errors.Is(err, gzip.ErrChecksum) || errors.As(err, &corrupt) {
+	_, corrupt := errors.AsType[flate.CorruptInputError](err)
+	if corrupt || errors.Is(err, gzip.ErrHeader) || errors.Is(err, gzip.ErrChecksum) {
 		return scrapeGarbage
 	}
 	return scrapeUnreachable

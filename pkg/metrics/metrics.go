@@ -61,14 +61,7 @@ type Gauges struct {
 	Bounds          *bound.Recorder               // of bounds on the behavior of peers; nil: all counts are 0
 
 	// Connections returns the connections of clients, and the HTTP/1 connections to the user container.
-	Connections func() (clients, app Pool)
-}
-
-// Pool describes connections to the same peers.
-type Pool struct {
-	Open    int
-	Limit   int // maximum of Open; 0 means no limit
-	Waiting int // connections or requests that wait because of Limit
+	Connections func() (clients, app bound.Pool)
 }
 
 // depth is how many requests run or wait; absent without a limit.

@@ -137,7 +137,7 @@ func TestConnectionsAndLimits(t *testing.T) {
 	want := map[string]string{shown[0]: "5", shown[1]: "6", shown[2]: "1", shown[3]: "3", shown[4]: "4", shown[5]: "2"}
 	wantSamples(t, samples(scrape(t, newMetrics(t, o).Handler(), text), shown...), want)
 
-	o.Gauges.Connections = func() (clients, app Pool) { return Pool{Open: 5}, Pool{Open: 3} }
+	o.Gauges.Connections = func() (clients, app bound.Pool) { return bound.Pool{Open: 5}, bound.Pool{Open: 3} }
 	want = map[string]string{shown[0]: "5", shown[2]: "0", shown[3]: "3", shown[5]: "0"}
 	wantSamples(t, samples(scrape(t, newMetrics(t, o).Handler(), text), shown...), want)
 }
@@ -639,7 +639,7 @@ func TestNamesAreThoseOfTheSetting(t *testing.T) {
 		harness.Equal(t, got, want, word)
 	}
 	_, err := New(Options{Names: "Default"})
-	harness.Equal(t, fmt.Sprint(err), `metrics: names "Default": not one of default, knative-1.18, knative-head, all, off`)
+	harness.Equal(t, fmt.Sprint(err), `metrics: invalid value "Default" for the names of the metrics`)
 }
 
 func TestWhatIsPushedIsKnativesHeads(t *testing.T) {

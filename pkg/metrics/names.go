@@ -13,21 +13,15 @@ const (
 	allNames  = ourNames | names118 | namesHead
 )
 
-// parseNames reads METRICS_NAMES; "" is default.
+// parseNames returns the sets for a value of METRICS_NAMES. An empty value is the default.
 func parseNames(word string) (names, error) {
-	switch word {
-	case "", "default":
-		return ourNames, nil
-	case "knative-1.18":
-		return names118, nil
-	case "knative-head":
-		return namesHead, nil
-	case "all":
-		return allNames, nil
-	case "off":
-		return 0, nil
+	sets, ok := map[string]names{
+		"": ourNames, "default": ourNames, "knative-1.18": names118, "knative-head": namesHead, "all": allNames, "off": 0,
+	}[word]
+	if !ok {
+		return 0, fmt.Errorf("metrics: invalid value %q for the names of the metrics", word)
 	}
-	return 0, fmt.Errorf("metrics: names %q: not one of default, knative-1.18, knative-head, all, off", word)
+	return sets, nil
 }
 
 // prefix is before all names of our own: also those of client_golang's collectors of

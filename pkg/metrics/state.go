@@ -55,9 +55,9 @@ func newState(r *registry, o *Options) *state {
 }
 
 func addConnections(r *registry, g *Gauges) {
-	clients := func() Pool { p, _ := g.Connections(); return p }
-	app := func() Pool { _, p := g.Connections(); return p }
-	pool := func(name, open, waiting string, get func() Pool) {
+	clients := func() bound.Pool { p, _ := g.Connections(); return p }
+	app := func() bound.Pool { _, p := g.Connections(); return p }
+	pool := func(name, open, waiting string, get func() bound.Pool) {
 		r.gauge(name, open, always(func() float64 { return float64(get().Open) }))
 		r.gauge(name+"_limit", "Maximum of "+name+". Absent if there is no limit.",
 			sometimes(func() (float64, bool) { n := get().Limit; return float64(n), n > 0 }))

@@ -56,10 +56,7 @@ func (w *watched) Read(b []byte) (int, error) {
 
 // CloseWrite lets net/http end a connection so that its last answer can be read.
 func (w *watched) CloseWrite() error {
-	if c, ok := w.Conn.(interface{ CloseWrite() error }); ok {
-		return c.CloseWrite()
-	}
-	return nil
+	return w.Conn.(interface{ CloseWrite() error }).CloseWrite() // TCP and TLS
 }
 
 // NetConn returns the connection below, without TLS.

@@ -202,10 +202,5 @@ func (l *Limit) close(conn net.Conn, name bound.Name) bool {
 	return true
 }
 
-// peerOf returns the address and port of the client, or "" if there is none.
-func peerOf(conn net.Conn) string {
-	if a := conn.RemoteAddr(); a != nil {
-		return a.String()
-	}
-	return ""
-}
+// peerOf returns the address and port of the client.
+func peerOf(conn net.Conn) string { return conn.RemoteAddr().String() }

@@ -257,6 +257,6 @@ func requestOf(a *HTTPGetAction, target *url.URL) *http.Request {
 
 // isStatus reports whether an answer came that was HTTP.
 func isStatus(err error) bool {
-	var f *failure
-	return errors.As(err, &f) && f.word == wordStatus
+	f, ok := errors.AsType[*failure](err)
+	return ok && f.word == wordStatus
 }

@@ -405,15 +405,13 @@ func jsonProblem(err error, path, want string, text []byte) error {
 	if json.Valid(text) && scalar(text) {
 		return problem(path, "", "Invalid value: "+shorten(string(bytes.TrimSpace(text)))+": must be "+want)
 	}
-	var wrong *json.UnmarshalTypeError
-	var syntax *json.SyntaxError
-	switch {
-	case errors.As(err, &wrong):
+	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		if wrong.Field != "" {
 			want = "an object"
 		}
 		return problem(path, wrong.Field, "Invalid value: "+shorten(wrong.Value)+": must be "+want)
-	case errors.As(err, &syntax):
+	}
+	if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
 		return problem(path, "", fmt.Sprintf("Invalid value: not JSON: %v, at byte %d", err, syntax.Offset))
 	}
 	return problem(path, "", "Invalid value: not JSON: "+err.Error())

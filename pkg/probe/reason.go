@@ -52,8 +52,8 @@ func Words() []Word {
 type ask func(context.Context) error
 
 func passes(err error) bool {
-	var w warning
-	return err == nil || errors.As(err, &w)
+	_, isWarning := errors.AsType[warning](err)
+	return err == nil || isWarning
 }
 
 // failure is the error of a try, with its word.
@@ -74,36 +74,27 @@ func (w warning) Error() string { return string(w) }
 
 // failed finds the word for an error that has none yet.
 func failed(err error) *failure {
-	var known *failure
-	if errors.As(err, &known) {
+	if known, ok := errors.AsType[*failure](err); ok {
 		return &failure{known.word, known.code, err}
 	}
 	return &failure{word: wordOf(err), err: err}
 }
 
 func wordOf(err error) Word {
-	is := func(targets ...error) bool {
-		for _, target := range targets {
-			if errors.Is(err, target) {
-				return true
-			}
-		}
-		return false
-	}
 	var timeout interface{ Timeout() bool }
-	var op *net.OpError
+	op, isOp := errors.AsType[*net.OpError](err)
 	switch {
-	case is(context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
+	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
 		return wordTimeout
 	case socket.Exhausted(err), noLocalPort(err):
 		return wordLocal
-	case is(syscall.ECONNREFUSED):
+	case errors.Is(err, syscall.ECONNREFUSED):
 		return wordRefused
-	case is(syscall.ECONNRESET, syscall.EPIPE, io.EOF, io.ErrUnexpectedEOF):
+	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return wordReset
-	case errors.As(err, &op) && op.Op == "remote error": // crypto/tls: an alert, after the handshake
+	case isOp && op.Op == "remote error": // crypto/tls: an alert, after the handshake
 		return wordTLS
-	case errors.As(err, &op):
+	case isOp:
 		return wordUnreachable
 	}
 	return wordGarbage

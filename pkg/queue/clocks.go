@@ -98,8 +98,8 @@ func (d *deadlines) WriteDone() {
 	}
 }
 
-// end makes expired return reason from now on, whatever the clocks say, unless it was
-// called before. The caller wakes the exchange.
+// end makes expiry return reason from now on, regardless of the timeouts, unless it was called before.
+// The caller wakes the exchange.
 func (d *deadlines) end(reason Reason) {
 	d.forced.CompareAndSwap(uint32(OK), uint32(reason))
 }
@@ -115,14 +115,7 @@ func (d *deadlines) nextExpiry() time.Time {
 	return d.start.Add(e.at)
 }
 
-// expired returns the clock that has run out, OK while none has. A deadline that
-// rings only asks; this decides.
-func (d *deadlines) expired() Reason {
-	reason, _ := d.expiry()
-	return reason
-}
-
-// expiry returns the reason of expired, and the stall that caused it.
+// expiry returns the timeout that has expired, or OK, and the stall that caused it.
 func (d *deadlines) expiry() (reason Reason, stall Stall) {
 	if reason := Reason(d.forced.Load()); reason != OK {
 		return reason, NoStall

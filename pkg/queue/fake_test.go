@@ -80,6 +80,12 @@ func (f *fake) Forward(state *RequestState) Result {
 	return f.app(state)
 }
 
+// expired returns the reason of expiry.
+func (d *deadlines) expired() Reason {
+	reason, _ := d.expiry()
+	return reason
+}
+
 // sleepUntil returns true when done is closed, and otherwise as Wait does.
 func (f *fake) sleepUntil(state *RequestState, done <-chan struct{}) (bool, Reason) {
 	for {

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/fair"
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 )
 
@@ -73,6 +74,6 @@ func kubeletPeer(x Exchange) (peer netip.Addr, ok bool) {
 			return netip.Addr{}, false
 		}
 	}
-	remote, err := netip.ParseAddrPort(line.Remote)
-	return remote.Addr(), err == nil
+	peer = fair.Address(line.Remote)
+	return peer, peer.IsValid()
 }

@@ -10,7 +10,7 @@ import (
 
 // A Limit is a maximum number of running requests and a queue with a maximum length. Queued
 // requests get slots in the order of their arrival (docs/promises.md 3.1). A nil Limit admits
-// all requests. Methods may be called concurrently.
+// all requests without slots. Methods may be called concurrently.
 //
 // When a request releases its slot and the queue is not empty, the slot passes directly to
 // the first queued request. A new request therefore cannot get it, and running is at its
@@ -171,9 +171,6 @@ func (m *Limit) admit(t *ticket, now time.Time) {
 
 // release gives a slot of a fixed limit to the first in line, or back.
 func (m *Limit) release() {
-	if m == nil {
-		return
-	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.running--
@@ -197,7 +194,7 @@ func (m *Limit) grant(now time.Time) {
 // end releases the slot of a request whose exchange with the user container has ended with
 // this result.
 func (m *Limit) end(t *ticket, r adapt.Result) {
-	if m != nil && m.adaptive == nil {
+	if m.adaptive == nil {
 		m.release()
 		return
 	}
@@ -207,7 +204,7 @@ func (m *Limit) end(t *ticket, r adapt.Result) {
 // adapt calls update, which may free slots of an adaptive limit. If the limit is fixed, it
 // does nothing.
 func (m *Limit) adapt(update func(now time.Time)) {
-	if m == nil || m.adaptive == nil {
+	if m.adaptive == nil {
 		return
 	}
 	now := time.Now()
@@ -220,9 +217,6 @@ func (m *Limit) adapt(update func(now time.Time)) {
 // hold keeps the slot of a request whose memory is used again, and returns the ticket that
 // has the slot now.
 func (m *Limit) hold(t *ticket) *ticket {
-	if m == nil {
-		return nil
-	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.held++
@@ -235,9 +229,6 @@ func (m *Limit) hold(t *ticket) *ticket {
 
 // endHeld releases the slot of a held ticket.
 func (m *Limit) endHeld(t *ticket, r adapt.Result) {
-	if m == nil {
-		return
-	}
 	m.mu.Lock()
 	m.held--
 	m.mu.Unlock()

@@ -21,12 +21,13 @@ type retryListener struct {
 	net.Listener
 	failed func(error) // called for each failed accept; must not block
 
-	stop    sync.Once
-	stopped chan struct{} // closed by Close and SetDeadline
+	interrupt func()        // closes stopped; can be called more than once
+	stopped   chan struct{} // closed by Close and SetDeadline
 }
 
 func newRetryListener(ln net.Listener, failed func(error)) *retryListener {
-	return &retryListener{Listener: ln, failed: failed, stopped: make(chan struct{})}
+	stopped := make(chan struct{})
+	return &retryListener{Listener: ln, failed: failed, interrupt: sync.OnceFunc(func() { close(stopped) }), stopped: stopped}
 }
 
 // listen is listenTCP with a listener that repeats Accept.
@@ -68,5 +69,3 @@ func (l *retryListener) SetDeadline(t time.Time) error {
 	l.interrupt()
 	return l.Listener.(*net.TCPListener).SetDeadline(t)
 }
-
-func (l *retryListener) interrupt() { l.stop.Do(func() { close(l.stopped) }) }

@@ -13,7 +13,6 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/loopback"
-	"github.com/queue-proxy/queue-proxy/pkg/status"
 )
 
 const (
@@ -22,9 +21,7 @@ const (
 	// askAgent is the user agent of the exec probes of Knative since 0.10.
 	askAgent = "Knative-Queue-Proxy-Probe"
 
-	// Bounds of an answer, in bytes. Who asks shares the sidecar's memory, and before the
-	// sidecar is up the user container may listen in its place.
-	maxAskHead = 64 << 10
+	// maxAskBody is the number of bytes of a response that are read, see [loopback.Client].
 	maxAskBody = 4 << 10
 )
 
@@ -32,10 +29,7 @@ const (
 // it says yes. The error says why it did not: the context ended first, or the
 // sidecar is shutting down.
 func AwaitReady(ctx context.Context, port int) error {
-	client := &http.Client{
-		Transport:     &http.Transport{DialContext: loopback.DialContext, DisableKeepAlives: true, MaxResponseHeaderBytes: maxAskHead},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
+	client := loopback.Client()
 	url := "http://" + net.JoinHostPort(loopback.IPv4, strconv.Itoa(port))
 	last := errors.New("no answer")
 	for {
@@ -57,12 +51,6 @@ func AwaitReady(ctx context.Context, port int) error {
 		case <-time.After(askInterval):
 		}
 	}
-}
-
-// Why writes why the sidecar whose status port is given is not ready, as text or
-// as JSON, and reports whether it is.
-func Why(ctx context.Context, statusPort int, asJSON bool, w io.Writer) (ready bool, err error) {
-	return status.Why(ctx, net.JoinHostPort(loopback.IPv4, strconv.Itoa(statusPort)), asJSON, w)
 }
 
 // ask asks once and returns the answer's first bytes.

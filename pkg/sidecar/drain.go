@@ -134,16 +134,10 @@ func (s *sidecar) accompany(ctx context.Context) {
 	}
 }
 
-// drainState is what the status page says of the drain.
+// drainState returns the state of the drain for the status page.
 func (s *sidecar) drainState() status.Drain {
-	d := status.Drain{Draining: s.proxy.Drain.Draining()}
-	if at := s.proxy.Drain.DeadlineAt(); !at.IsZero() {
-		d.Deadline = &at
-	}
-	n, oldest := s.proxy.Drain.Flights()
-	if d.InFlight = n; n > 0 {
-		d.Oldest = &oldest
-	}
+	d := status.Drain{Draining: s.proxy.Drain.Draining(), Deadline: s.proxy.Drain.DeadlineAt()}
+	d.InFlight, d.Oldest = s.proxy.Drain.Flights()
 	return d
 }
 

@@ -9,7 +9,6 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/config"
 	"github.com/queue-proxy/queue-proxy/pkg/export"
 	"github.com/queue-proxy/queue-proxy/pkg/metrics"
-	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/pkg/tracing"
 )
 
@@ -69,12 +68,4 @@ func (s *sidecar) ownPorts() []int {
 	c := s.config
 	all := []int{c.Port.V, c.TLSPort.V, c.AdminPort.V, c.AutoscalerPort.V, c.MetricsPort.V, c.StatusPort.V}
 	return slices.DeleteFunc(all, func(port int) bool { return port == c.UserPort.V }) // where TLS would be, and is not
-}
-
-// trace begins the trace of a request.
-func (s *sidecar) trace(x queue.Exchange) queue.Trace {
-	if t := s.telemetry.tracer.Begin(x); t != nil {
-		return t
-	}
-	return nil
 }

@@ -10,8 +10,8 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/queue-proxy/queue-proxy/pkg/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/connlimit"
-	"github.com/queue-proxy/queue-proxy/pkg/metrics"
 	"github.com/queue-proxy/queue-proxy/pkg/sink"
 	"github.com/queue-proxy/queue-proxy/pkg/status"
 )
@@ -86,9 +86,8 @@ func fileLimit() int {
 func (s *sidecar) divideFiles() {
 	s.files = divide(fileLimit(), maxConnections(s.config.MaxConnections.V, s.memoryLimit), s.config.Ceiling())
 	s.shortages = &shortages{log: s.log, files: s.files}
-	if s.clients = connlimit.New(s.files.clients, s.bounds); s.clients != nil {
-		s.clients.OnFull = s.shortages.clientsWait
-	}
+	s.clients = connlimit.New(s.files.clients, s.bounds)
+	s.clients.OnFull = s.shortages.clientsWait
 }
 
 // shortages records that connections wait or fail because a limit of the process was reached. It
@@ -125,7 +124,7 @@ func (s *shortages) lackedResources(operation string, err error) {
 	now := time.Now()
 	name, hint := s.missingResource(err)
 	s.mu.Lock()
-	s.last = status.Shortage{Count: s.last.Count + 1, Time: &now, Operation: operation, Resource: name, Error: err.Error(), Hint: hint}
+	s.last = status.Shortage{Count: s.last.Count + 1, Time: now, Operation: operation, Resource: name, Error: err.Error(), Hint: hint}
 	s.mu.Unlock()
 	if n := s.exhausted.Add(now); n > 0 {
 		s.log.Warn("no resources for connections", zap.String("operation", operation), zap.Error(err), zap.Int("count", n),
@@ -151,30 +150,11 @@ func (s *shortages) requestsWait() {
 
 // connections returns the state of the connections for the status page.
 func (s *sidecar) connections() status.Connections {
-	clients, app := s.clients.State(), s.app.ConnState()
+	clients, app := s.pools()
 	s.shortages.mu.Lock()
 	defer s.shortages.mu.Unlock()
-	return status.Connections{
-		OpenFilesLimit: s.files.limit,
-		Clients:        status.Pool{Open: clients.Open, Limit: clients.Max, Waiting: clients.Waiting, Reached: timeOrNil(clients.Reached)},
-		App:            status.Pool{Open: app.Open, Limit: app.Max, Waiting: app.Waiting, Reached: timeOrNil(app.Full)},
-		Shortage:       s.shortages.last,
-	}
+	return status.Connections{OpenFilesLimit: s.files.limit, Clients: clients, App: app, Shortage: s.shortages.last}
 }
 
-// connectionGauges returns the state of the connections for the metrics.
-func (s *sidecar) connectionGauges() (clients, app metrics.Pool) {
-	c := s.connections()
-	pool := func(p status.Pool) metrics.Pool {
-		return metrics.Pool{Open: p.Open, Limit: p.Limit, Waiting: p.Waiting}
-	}
-	return pool(c.Clients), pool(c.App)
-}
-
-// timeOrNil returns nil for the zero time.
-func timeOrNil(t time.Time) *time.Time {
-	if t.IsZero() {
-		return nil
-	}
-	return &t
-}
+// pools returns the connections of clients, and the HTTP/1 connections to the user container.
+func (s *sidecar) pools() (clients, app bound.Pool) { return s.clients.State(), s.app.ConnState() }

@@ -1,6 +1,7 @@
 package sidecar
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 
@@ -85,10 +86,7 @@ func severity(l zapcore.Level, enc zapcore.PrimitiveArrayEncoder) {
 		zapcore.PanicLevel:  "ALERT",
 		zapcore.FatalLevel:  "EMERGENCY",
 	}[l]
-	if name == "" {
-		name = l.CapitalString()
-	}
-	enc.AppendString(name)
+	enc.AppendString(cmp.Or(name, l.CapitalString()))
 }
 
 // sayStarted is the one line at start, with the settings in force (those that have a

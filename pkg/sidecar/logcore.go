@@ -85,12 +85,10 @@ func (o *output) add(l line) error {
 	if !o.lines.Add(l) || o.blocked.Load() {
 		return nil
 	}
-	timeout := time.NewTimer(lineTime)
-	defer timeout.Stop()
 	select {
 	case err := <-l.done:
 		return err
-	case <-timeout.C:
+	case <-time.After(lineTime):
 		o.blocked.Store(true)
 		return nil
 	}

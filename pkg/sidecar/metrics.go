@@ -42,7 +42,7 @@ func (s *sidecar) makeMetrics(pushed bool) *metrics.Metrics {
 			CertExpiry:   s.pair.NotAfter,
 			Memory:       s.budget.Usage,
 			Bounds:       s.bounds,
-			Connections:  s.connectionGauges,
+			Connections:  s.pools,
 		},
 	}
 	if s.telemetry.log != nil {

@@ -281,7 +281,7 @@ func (s *sidecar) build() (err error) {
 	s.board = status.New(s.statusSources())
 	s.tell()
 	if s.telemetry.tracer != nil {
-		s.proxy.Trace = s.trace
+		s.proxy.Trace = func(x queue.Exchange) queue.Trace { return s.telemetry.tracer.Begin(x) }
 	}
 	return nil
 }

@@ -36,10 +36,13 @@ func boundStates(states []bound.State) (all []boundState) {
 	return all
 }
 
-// boundsText returns a line for each bound that closed something in the last hour, and a line
-// with the cause.
-func (s *snapshot) boundsText() string {
+// limitsText returns the problems of the connections, and two lines for each bound that was exceeded in the last
+// hour: the number of events and the cause.
+func (s *snapshot) limitsText() string {
 	var b strings.Builder
+	for _, problem := range s.Connections.Problems {
+		fmt.Fprintln(&b, problem)
+	}
 	for _, e := range s.Bounds {
 		if e.LastHour == 0 {
 			continue

@@ -3,6 +3,7 @@ package status
 import (
 	"bytes"
 	"encoding/json"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -55,7 +56,7 @@ func TestWhyWithBoundsReturnsReady(t *testing.T) {
 		server := httptest.NewServer(b.Handler(http.NotFoundHandler(), false))
 		defer server.Close()
 		var out bytes.Buffer
-		got, err := Why(t.Context(), server.Listener.Addr().String(), true, &out)
+		got, err := Why(t.Context(), server.Listener.Addr().(*net.TCPAddr).Port, true, &out)
 		harness.NoError(t, err)
 		harness.Equal(t, got, ready, "ready")
 		harness.Contains(t, out.String(), `"bound": "h2-control-frames"`)

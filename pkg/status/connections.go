@@ -2,8 +2,9 @@ package status
 
 import (
 	"fmt"
-	"strings"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/bound"
 )
 
 // recently is how long the status page and why report that a limit was reached.
@@ -11,26 +12,18 @@ const recently = time.Hour
 
 // Connections describes the connections of the process and their limits.
 type Connections struct {
-	OpenFilesLimit int      `json:"openFilesLimit"` // 0 means no limit
-	Clients        Pool     `json:"clients"`
-	App            Pool     `json:"app"` // HTTP/1 connections to the user container
-	Shortage       Shortage `json:"shortage"`
-	Problems       []string `json:"problems,omitempty"` // limits that were reached recently; set by the page
-}
-
-// Pool describes connections to the same peers.
-type Pool struct {
-	Open    int        `json:"open"`
-	Limit   int        `json:"limit"`             // 0 means no limit
-	Waiting int        `json:"waiting"`           // connections or requests that wait because of Limit
-	Reached *time.Time `json:"reached,omitempty"` // time when Limit was last reached; nil if it never was
+	OpenFilesLimit int        `json:"openFilesLimit"` // 0 means no limit
+	Clients        bound.Pool `json:"clients"`
+	App            bound.Pool `json:"app"` // HTTP/1 connections to the user container
+	Shortage       Shortage   `json:"shortage"`
+	Problems       []string   `json:"problems,omitempty"` // limits that were reached recently; set by the page
 }
 
 // Shortage describes failures because the process had no file descriptor, no local port, or no memory
 // for a socket.
 type Shortage struct {
-	Count uint64     `json:"count"`          // since the start of the process
-	Time  *time.Time `json:"time,omitempty"` // time of the latest failure; nil if there was none
+	Count uint64    `json:"count"`         // since the start of the process
+	Time  time.Time `json:"time,omitzero"` // time of the latest failure; zero if there was none
 
 	// The following fields describe the latest failure.
 	Operation string `json:"operation,omitempty"`
@@ -42,11 +35,8 @@ type Shortage struct {
 // problems describes the limits that were reached and the failures since now - recently. Each
 // description ends with the action that an operator can take.
 func (c *Connections) problems(now time.Time) (all []string) {
-	ago := func(t *time.Time) (since string, recent bool) {
-		if t == nil {
-			return "", false
-		}
-		d := max(now.Sub(*t), 0)
+	ago := func(t time.Time) (since string, recent bool) {
+		d := max(now.Sub(t), 0)
 		return d.Round(time.Second).String() + " ago", d < recently
 	}
 	files := "no limit on open files"
@@ -67,13 +57,4 @@ func (c *Connections) problems(now time.Time) (all []string) {
 			c.App.Limit, since, c.App.Open, c.App.Waiting, files))
 	}
 	return all
-}
-
-// connectionsText returns a line for each problem.
-func (s *snapshot) connectionsText() string {
-	var b strings.Builder
-	for _, problem := range s.Connections.Problems {
-		b.WriteString(problem + "\n")
-	}
-	return b.String()
 }

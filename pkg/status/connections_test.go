@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
@@ -17,10 +18,10 @@ func limited(ago time.Duration) *Board {
 	b.sources.Connections = func() Connections {
 		return Connections{
 			OpenFilesLimit: 1024,
-			Clients:        Pool{Open: 345, Limit: 345, Waiting: 1, Reached: &at},
-			App:            Pool{Open: 300, Limit: 345, Waiting: 7, Reached: &at},
+			Clients:        bound.Pool{Open: 345, Limit: 345, Waiting: 1, Reached: at},
+			App:            bound.Pool{Open: 300, Limit: 345, Waiting: 7, Reached: at},
 			Shortage: Shortage{
-				Count: 3, Time: &at, Operation: "connection to the user container", Resource: "local ports",
+				Count: 3, Time: at, Operation: "connection to the user container", Resource: "local ports",
 				Error: "cannot assign requested address", Hint: "Extend the range.",
 			},
 		}

@@ -9,6 +9,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/fair"
 )
 
 //go:embed page.html
@@ -76,8 +78,7 @@ func (b *Board) serveJSON(w http.ResponseWriter, r *http.Request) {
 // isLocal reports whether a request comes from this host and was meant for it.
 // What a browser sends on behalf of another site is not.
 func isLocal(r *http.Request) bool {
-	peer, err := netip.ParseAddrPort(r.RemoteAddr)
-	if err != nil || !peer.Addr().Unmap().IsLoopback() {
+	if !fair.Address(r.RemoteAddr).IsLoopback() {
 		return false
 	}
 	if site := r.Header.Get("Sec-Fetch-Site"); site != "" && site != "same-origin" && site != "none" {

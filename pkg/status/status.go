@@ -66,10 +66,10 @@ type Setting struct {
 
 // Drain is how far the end of the pod is.
 type Drain struct {
-	Draining bool       `json:"draining"`
-	Deadline *time.Time `json:"deadline,omitempty"` // absent while not draining
-	InFlight int        `json:"inFlight"`
-	Oldest   *time.Time `json:"oldest,omitempty"` // since when the oldest request is in flight
+	Draining bool      `json:"draining"`
+	Deadline time.Time `json:"deadline,omitzero"` // zero if the pod is not draining or there is no deadline
+	InFlight int       `json:"inFlight"`
+	Oldest   time.Time `json:"oldest,omitzero"` // arrival of the oldest request in flight; zero if there is none
 }
 
 // sample is what happened in one interval, and the load at its end.

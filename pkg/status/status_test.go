@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -325,18 +326,18 @@ func testWhySaysWhatIsKnown(t *testing.T) {
 		"refused":  {board(notReady, Drain{}), false, []string{"not ready: probe 0 (tcpSocket) starting: refused", "for 1m0s", "asked 7 times", "dial tcp: refused", "2 running, 3 waiting (at most 2 and 20)", "memory of requests: 1.5 MiB of 24.0 MiB"}},
 		"ready":    {board(probe.State{Phase: probe.Ready, Since: now.Add(-time.Hour)}, Drain{}), true, []string{"ready for 1h0m0s", "pod hello-1, namespace shop\n"}},
 		"failures": {failing, true, []string{"since the start 0s ago: 26 requests, 25 failed: 20 queue-full, 3 app-garbage, 1 app-reset, 1 draining\n"}},
-		"draining": {board(probe.State{Phase: probe.Ready}, Drain{Draining: true, Deadline: &deadline, InFlight: 4}), false, []string{"not ready: draining, the pod is ending; 4 in flight, what is left is cut in 20s"}},
+		"draining": {board(probe.State{Phase: probe.Ready}, Drain{Draining: true, Deadline: deadline, InFlight: 4}), false, []string{"not ready: draining, the pod is ending; 4 in flight, what is left is cut in 20s"}},
 	} {
 		server := httptest.NewServer(v.board.Handler(http.NotFoundHandler(), false))
 		defer server.Close()
 		var text, asJSON bytes.Buffer
-		ready, err := Why(t.Context(), server.Listener.Addr().String(), false, &text)
+		ready, err := Why(t.Context(), server.Listener.Addr().(*net.TCPAddr).Port, false, &text)
 		harness.NoError(t, err, name)
 		harness.Equal(t, ready, v.ready, name, "ready")
 		for _, want := range v.want {
 			harness.Contains(t, text.String(), want, name)
 		}
-		if ready, err = Why(t.Context(), server.Listener.Addr().String(), true, &asJSON); ready != v.ready || err != nil || !json.Valid(asJSON.Bytes()) || !strings.Contains(asJSON.String(), `"namespace": "shop"`) {
+		if ready, err = Why(t.Context(), server.Listener.Addr().(*net.TCPAddr).Port, true, &asJSON); ready != v.ready || err != nil || !json.Valid(asJSON.Bytes()) || !strings.Contains(asJSON.String(), `"namespace": "shop"`) {
 			t.Errorf("%s as JSON: got %v, %v, %q, want %v, nil, JSON with the namespace", name, ready, err, asJSON.String(), v.ready)
 		}
 	}
@@ -345,7 +346,7 @@ func testWhySaysWhatIsKnown(t *testing.T) {
 func TestWhyWithoutASidecarIsAnError(t *testing.T) {
 	server := httptest.NewServer(nil)
 	server.Close()
-	if _, err := Why(t.Context(), server.Listener.Addr().String(), false, io.Discard); err == nil {
+	if _, err := Why(t.Context(), server.Listener.Addr().(*net.TCPAddr).Port, false, io.Discard); err == nil {
 		t.Error("got no error, want one")
 	}
 }

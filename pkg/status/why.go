@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -17,18 +19,13 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
 
-// Bounds of the sidecar's answer, in bytes: who asks shares the sidecar's memory, and
-// before the sidecar is up the user container may listen in its place.
-const (
-	maxHead = 64 << 10
-	maxBody = 1 << 20
-)
+// maxBody is the number of bytes of the status that are read, see [loopback.Client].
+const maxBody = 1 << 20
 
-// Why asks the sidecar whose status page is at address (host:port) whether the
-// pod is ready and, if not, why not. The answer is written to w, as text for
-// people or as JSON.
-func Why(ctx context.Context, address string, asJSON bool, w io.Writer) (ready bool, err error) {
-	s, err := get(ctx, address, path+"?ask")
+// Why requests the status page on the given port of this host. It writes the status as text or JSON to w.
+// If the pod is not ready, the status contains the reason.
+func Why(ctx context.Context, port int, asJSON bool, w io.Writer) (ready bool, err error) {
+	s, err := get(ctx, net.JoinHostPort(loopback.IPv4, strconv.Itoa(port)))
 	if err != nil {
 		return false, err
 	}
@@ -56,17 +53,13 @@ func Why(ctx context.Context, address string, asJSON bool, w io.Writer) (ready b
 	return s.Ready, err
 }
 
-// get asks for what the status page shows.
-func get(ctx context.Context, address, page string) (s snapshot, err error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+page, nil)
+// get updates and returns the status. address is a host and a port.
+func get(ctx context.Context, address string) (s snapshot, err error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+path+"?ask", nil)
 	if err != nil {
 		return s, err
 	}
-	client := http.Client{
-		Transport:     &http.Transport{DialContext: loopback.DialContext, DisableKeepAlives: true, MaxResponseHeaderBytes: maxHead},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
-	res, err := client.Do(r)
+	res, err := loopback.Client().Do(r)
 	if err != nil {
 		return s, fmt.Errorf("no sidecar answers on this host: %w", err)
 	}
@@ -87,7 +80,7 @@ func (s *snapshot) text() string {
 	switch {
 	case s.Drain.Draining:
 		fmt.Fprintf(&b, "not ready: draining, the pod is ending; %d in flight", s.Drain.InFlight)
-		if s.Drain.Deadline != nil {
+		if !s.Drain.Deadline.IsZero() {
 			fmt.Fprintf(&b, ", what is left is cut in %v", max(s.Drain.Deadline.Sub(s.Now), 0).Round(time.Second))
 		}
 		b.WriteByte('\n')
@@ -102,8 +95,7 @@ func (s *snapshot) text() string {
 	for _, w := range s.Warnings {
 		fmt.Fprintf(&b, "warning: %s\n", w)
 	}
-	b.WriteString(s.connectionsText())
-	b.WriteString(s.boundsText())
+	b.WriteString(s.limitsText())
 	for _, p := range s.Readiness.Probes {
 		fmt.Fprintf(&b, "  probe %d  %s %s: %s", p.Index, p.Kind, p.Target, p.Phase)
 		if p.Word != "" {

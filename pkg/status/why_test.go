@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
@@ -42,7 +43,7 @@ func TestWhyTakesABoundedAnswer(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		_, err := Why(ctx, server.Listener.Addr().String(), false, io.Discard)
+		_, err := Why(ctx, server.Listener.Addr().(*net.TCPAddr).Port, false, io.Discard)
 		runtime.ReadMemStats(&after)
 		cancel()
 		server.Close()
@@ -62,7 +63,7 @@ func TestWhyHasNoHiddenCharacters(t *testing.T) {
 	defer server.Close()
 	for _, asJSON := range []bool{false, true} {
 		var out bytes.Buffer
-		if _, err := Why(t.Context(), server.Listener.Addr().String(), asJSON, &out); err != nil {
+		if _, err := Why(t.Context(), server.Listener.Addr().(*net.TCPAddr).Port, asJSON, &out); err != nil {
 			t.Fatal(err)
 		}
 		hidden := func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }

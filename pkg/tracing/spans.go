@@ -4,6 +4,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -63,10 +64,8 @@ var known = [...]string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTION
 
 // methodOf keeps none of m, which is an engine's memory, but its original.
 func methodOf(m string) method {
-	for _, name := range known {
-		if name == m {
-			return method{span: name, attribute: name}
-		}
+	if i := slices.Index(known[:], m); i >= 0 {
+		return method{span: known[i], attribute: known[i]}
 	}
 	return method{span: "HTTP", attribute: "_OTHER", original: m}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"unsafe"
 
@@ -13,13 +14,10 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
 
-// A Trace follows one request, from Begin to End; its methods are called one after
-// the other and not after End. The nil Trace does nothing. A *Trace is a queue.Trace;
-// beware that a nil *Trace in that interface is not a nil interface.
+// A Trace is the [queue.Trace] of one request, from Begin to End.
 //
-// In a request that is traced, the user container gets the span of the exchange with it
-// as its parent. In one that is not, it gets the client's own ids, as if there were no
-// sidecar, or new ones when there are none.
+// If the request is sampled, the parent of the spans of the user container is the span of its exchange.
+// Otherwise, the user container receives the IDs of the client, or new IDs if the client sent none.
 type Trace struct {
 	tracer  *Tracer
 	parent  parent
@@ -48,12 +46,9 @@ const (
 	spanAt, spanEnd = 36, 52
 )
 
-// Begin begins the trace of a request, which must stay as it is until End. Begin is
-// not for probes, which are never traced.
+// Begin begins the trace of a request, which must not change until End. The tracer must not be nil.
+// Probes are never traced.
 func (t *Tracer) Begin(x queue.Exchange) *Trace {
-	if t == nil {
-		return nil
-	}
 	r := t.traces.Get().(*Trace)
 	*r = Trace{tracer: t, parent: parentOf(x)}
 	p := &r.parent
@@ -109,7 +104,7 @@ func (r *Trace) addState(s *trace.Span) {
 // Enter ends and starts spans where a request that is traced goes from one phase to the
 // next.
 func (r *Trace) Enter(p queue.Phase) {
-	if r == nil || r.server == nil {
+	if r.server == nil {
 		return
 	}
 	switch p {
@@ -158,21 +153,12 @@ func flagsOf(sampled bool) string {
 	return "00"
 }
 
-// ID returns the id of the trace, 32 hexadecimal digits; "" when tracing is off. The
-// string is valid until End.
-func (r *Trace) ID() string {
-	if r == nil {
-		return ""
-	}
-	return r.text[idAt:idEnd]
-}
+// ID returns the ID of the trace, which has 32 hexadecimal digits. The string is valid until End.
+func (r *Trace) ID() string { return r.text[idAt:idEnd] }
 
 // Fields returns the fields that the request to the user container carries instead
 // of those that Drop names. They are valid until End.
 func (r *Trace) Fields() []queue.Field {
-	if r == nil {
-		return nil
-	}
 	fields := r.fields[:0]
 	add := func(name, value string) { fields = append(fields, queue.Field{Name: name, Value: value}) }
 	formats := r.tracer.options.Formats
@@ -218,7 +204,7 @@ func (r *Trace) Fields() []queue.Field {
 // Drop reports whether a field of the client's must not be passed on: Fields writes
 // another one, or it belongs to another trace. Baggage never is one.
 func (r *Trace) Drop(name string) bool {
-	if r == nil || name == "" {
+	if name == "" {
 		return false
 	}
 	formats := r.tracer.options.Formats
@@ -226,22 +212,14 @@ func (r *Trace) Drop(name string) bool {
 	case 't':
 		return formats&inW3C != 0 && (strings.EqualFold(name, traceparent) || !r.parent.w3c && strings.EqualFold(name, tracestate))
 	case 'b', 'x': // readers of B3 take either form, so neither may be stale
-		if formats&(inB3|inB3Single) != 0 {
-			for _, field := range [...]string{b3, b3TraceID, b3SpanID, b3ParentSpanID, b3Sampled, b3Flags} {
-				if strings.EqualFold(name, field) {
-					return true
-				}
-			}
-		}
+		fields := []string{b3, b3TraceID, b3SpanID, b3ParentSpanID, b3Sampled, b3Flags}
+		return formats&(inB3|inB3Single) != 0 && slices.ContainsFunc(fields, func(field string) bool { return strings.EqualFold(name, field) })
 	}
 	return false
 }
 
 // End ends the spans of a request that has ended, if it is traced. o is not kept.
 func (r *Trace) End(o *queue.Observation) {
-	if r == nil || r.tracer == nil {
-		return
-	}
 	t := r.tracer
 	if r.server != nil {
 		r.endSpans(o)

@@ -57,8 +57,8 @@ type Options struct {
 	Report func(error)
 }
 
-// A Tracer makes traces and sends their spans. The nil Tracer is off: its methods do
-// nothing and cost nothing. It is safe for concurrent use.
+// A Tracer makes traces and sends their spans. A nil Tracer only supports Close. A
+// Tracer is safe for concurrent use.
 type Tracer struct {
 	options Options
 	sampler trace.Sampler
@@ -126,12 +126,7 @@ func route(o *Options) (encoder, export.Sender, func(), error) {
 }
 
 // Dropped returns the number of spans that were lost because the queue was full or an export failed.
-func (t *Tracer) Dropped() uint64 {
-	if t == nil {
-		return 0
-	}
-	return t.export.spans.Dropped()
-}
+func (t *Tracer) Dropped() uint64 { return t.export.spans.Dropped() }
 
 // Close sends the queued spans and stops the tracer. Later spans are dropped. If ctx is done first, the
 // error contains the number of spans that were not sent.

@@ -70,7 +70,7 @@ type App struct {
 	closed  bool
 	open    int       // slots in use
 	waiters list.List // of *waiter, the oldest first
-	full    time.Time // see ConnState.Full
+	full    time.Time // see bound.Pool.Reached
 
 	speech speech
 

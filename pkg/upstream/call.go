@@ -194,7 +194,7 @@ func (c *Call) exchange(a *App, conn *conn) (r *Response, again bool, err error)
 	if err := conn.send(c); err != nil {
 		return nil, true, &forward.Error{Fault: forward.Reset, Err: err}
 	}
-	h1, _ := a.speech.heard()
+	h1 := a.speech.http1()
 	switch {
 	case c.Body == nil:
 	case c.Expect100:
@@ -259,7 +259,7 @@ func (c *Call) final(a *App, conn *conn, n int) (*Response, bool, error) {
 	if _, ok := wire.Find(r.Head.Fields, header.Upgrade); r.Head.Status == 101 && !ok { // RFC 9110 section 15.2.2
 		return nil, false, &forward.Error{Fault: forward.Garbage, Err: errNoUpgrade}
 	}
-	if h1, _ := a.speech.heard(); h1 != yes {
+	if a.speech.http1() != yes {
 		a.speech.learnH1(true)
 	}
 	conn.r += n
@@ -367,13 +367,11 @@ func (c *Call) send(conn *conn, done chan struct{}) {
 const chunkRoom = len("8000\r\n")
 
 // copyBody sends Body in the framing that Request says.
-//
-//nolint:gocognit // one loop with all of its ends; each piece of a body passes it
 func (c *Call) copyBody(conn *conn) (state uploadState, bodyErr error) {
 	pooled := conn.buffers.Get(pieceSize)
 	defer conn.buffers.Put(pooled)
 	buf := *pooled
-	chunked, left := c.Request.Chunked, c.Request.Length
+	chunked, body := c.Request.Chunked, forward.Counter{Length: c.Request.Length}
 	room := buf
 	if chunked {
 		room = buf[chunkRoom : len(buf)-len(wire.ChunkTail)]
@@ -390,11 +388,8 @@ func (c *Call) copyBody(conn *conn) (state uploadState, bodyErr error) {
 			end += copy(buf[end:], wire.ChunkTail)
 			out = buf[start:end]
 		}
-		if !chunked {
-			left -= int64(n)
-			if left < 0 || err == io.EOF && left > 0 {
-				return broken, io.ErrUnexpectedEOF
-			}
+		if body.Add(n, err == io.EOF) != nil {
+			return broken, io.ErrUnexpectedEOF
 		}
 		if len(out) > 0 {
 			if _, werr := conn.Write(out); werr != nil {
@@ -411,7 +406,7 @@ func (c *Call) copyBody(conn *conn) (state uploadState, bodyErr error) {
 				return broken, nil
 			}
 			return complete, nil
-		case err == io.EOF, !chunked && left == 0:
+		case err == io.EOF, body.N == body.Length:
 			return complete, nil
 		case err != nil:
 			return broken, err
@@ -444,12 +439,10 @@ func (c *Call) endUpload(lag time.Duration) bool {
 		return state == complete
 	}
 	if lag > 0 {
-		timer := time.NewTimer(lag)
 		select {
 		case <-done:
-		case <-timer.C:
+		case <-time.After(lag):
 		}
-		timer.Stop()
 	}
 	stopped := false
 	select {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"slices"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/bound"
 )
 
 // A waiter waits for a connection or a slot. A slot is the permission to have one connection. It is
@@ -14,19 +16,12 @@ type waiter struct {
 	turn  chan *conn // receives an idle connection, or nil for a slot; has room for one value
 }
 
-// ConnState describes the HTTP/1 connections to the user container.
-type ConnState struct {
-	Open    int       // open connections and dials
-	Max     int       // maximum of Open; 0 means no limit
-	Waiting int       // requests that wait for a connection because of Max
-	Full    time.Time // time of the latest such wait; zero if there was none
-}
-
-// ConnState returns the state of the HTTP/1 connections.
-func (a *App) ConnState() ConnState {
+// ConnState returns the state of the HTTP/1 connections to the user container. Open includes the
+// connections that are being opened.
+func (a *App) ConnState() bound.Pool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return ConnState{Open: a.open, Max: a.settings.MaxConns, Waiting: a.waiters.Len(), Full: a.full}
+	return bound.Pool{Open: a.open, Limit: a.settings.MaxConns, Waiting: a.waiters.Len(), Reached: a.full}
 }
 
 // tryGet returns an idle connection, or reserves a slot for a new one. If fresh is true, it does

@@ -61,7 +61,7 @@ func TestMaxConnsQueuesRequests(t *testing.T) {
 	defer a.Close()
 	a.speech.learnH1(true)
 	_, outcomes := g.queued(t, a, 3)
-	if s := a.ConnState(); s.Open != 1 || s.Max != 1 || s.Full.IsZero() || full.Load() != 3 {
+	if s := a.ConnState(); s.Open != 1 || s.Limit != 1 || s.Reached.IsZero() || full.Load() != 3 {
 		t.Errorf("got %+v and %d calls of OnFull, want 1 open and 3 calls", s, full.Load())
 	}
 	var order []string

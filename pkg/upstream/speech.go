@@ -76,18 +76,11 @@ func (s *speech) learnH2(h2 answer) {
 	s.h2.Store(uint32(h2))
 }
 
-func (s *speech) heard() (h1, h2 answer) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return answer(s.h1.Load()), answer(s.h2.Load())
-}
+// http1 returns whether the user container supports HTTP/1.1.
+func (s *speech) http1() answer { return answer(s.h1.Load()) }
 
-// OnlyH2 reports whether the user container has been heard to speak HTTP/2 and
-// not HTTP/1.1.
-func (a *App) OnlyH2() bool {
-	h1, _ := a.speech.heard()
-	return h1 == no
-}
+// OnlyH2 reports whether the user container is known to support HTTP/2 and not HTTP/1.1.
+func (a *App) OnlyH2() bool { return a.speech.http1() == no }
 
 // needsH2 reports whether a request with this content type requires HTTP/2: gRPC, and the streams of
 // Connect.
@@ -171,7 +164,7 @@ func (a *App) askH2(ctx context.Context, needed bool) (speaks bool, err error) {
 	case reply == inHTTP1:
 		a.speech.learnH1(true)
 	}
-	if h1, _ := a.speech.heard(); h1 == yes && !silent {
+	if a.speech.http1() == yes && !silent {
 		if recognizes, err := a.recognizesPreface(ctx); err != nil || !recognizes && !needed {
 			a.speech.learnH2(doubtful)
 			return false, err
@@ -191,7 +184,7 @@ func (a *App) askH2(ctx context.Context, needed bool) (speaks bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if h1, _ := a.speech.heard(); silent && h1 != yes {
+	if silent && a.speech.http1() != yes {
 		return false, nil // it may be too busy to speak at all: ask again
 	}
 	result := no
@@ -290,7 +283,7 @@ func isSilent(c net.Conn) bool {
 // be about to exit. Another bad request is then sent while an HTTP/2 connection is open. This
 // connection must still work after the user container has accepted a further connection.
 func (a *App) speaksOnlyH2(ctx context.Context) (bool, error) {
-	if h1, _ := a.speech.heard(); h1 != unknown {
+	if h1 := a.speech.http1(); h1 != unknown {
 		return h1 == no, nil
 	}
 	r, silent, err := a.sendBadRequest(ctx)
@@ -304,7 +297,7 @@ func (a *App) speaksOnlyH2(ctx context.Context) (bool, error) {
 	if h2, err := a.speaksH2(ctx, false); err != nil || !h2 {
 		return false, err
 	}
-	if h1, _ := a.speech.heard(); h1 != unknown {
+	if h1 := a.speech.http1(); h1 != unknown {
 		return h1 == no, nil
 	}
 	var h1 bool

@@ -446,3 +446,6 @@ func TestPrefaceIsSentIfTheRequestNeedsHTTP2(t *testing.T) {
 		harness.Equal(t, needsH2(contentType), want, contentType)
 	}
 }
+
+// heard returns whether the user container supports HTTP/1.1 and HTTP/2.
+func (s *speech) heard() (h1, h2 answer) { return s.http1(), answer(s.h2.Load()) }

@@ -1,7 +1,7 @@
 package wire
 
 import (
-	"bytes"
+	"iter"
 	"strconv"
 	"unsafe"
 
@@ -36,29 +36,37 @@ func ValidValue[T text](s T) bool {
 // HasToken reports whether the comma-separated list value has the member token,
 // whatever its case (RFC 9110 5.6.1). A member with parameters is another one.
 func HasToken[A, B text](value A, token B) bool {
-	for begin := 0; begin <= len(value); {
-		end := begin
-		for end < len(value) && value[end] != ',' {
-			end++
-		}
-		if header.EqualFold(Trim(value[begin:end]), token) {
+	for member := range Members(value) {
+		if header.EqualFold(member, token) {
 			return true
 		}
-		begin = end + 1
 	}
 	return false
 }
 
-// countTokens returns how many members a list has, some of which may be missing (RFC 9110
-// 5.6.1.2); not ok: one is no token, and those behind it are not counted.
+// Members iterates over the members of a comma-separated list, without the white space around them. A member
+// can be empty (RFC 9110 section 5.6.1).
+func Members[T text](list T) iter.Seq[T] {
+	return func(yield func(T) bool) {
+		for begin, end := 0, 0; begin <= len(list); begin = end + 1 {
+			for end = begin; end < len(list) && list[end] != ','; {
+				end++
+			}
+			if !yield(Trim(list[begin:end])) {
+				return
+			}
+		}
+	}
+}
+
+// countTokens returns the number of members of a list that are not empty. If a member is not a token, the
+// members after it are not counted, and ok is false.
 func countTokens(value []byte) (n int, ok bool) {
-	for more := true; more; {
-		var token []byte
-		token, value, more = bytes.Cut(value, []byte{','})
-		if token = Trim(token); len(token) == 0 {
+	for member := range Members(value) {
+		if len(member) == 0 {
 			continue
 		}
-		if n++; !ValidToken(token) {
+		if n++; !ValidToken(member) {
 			return n, false
 		}
 	}
@@ -68,17 +76,12 @@ func countTokens(value []byte) (n int, ok bool) {
 // Expectation reports whether the value of an Expect field contains 100-continue, and whether it
 // contains anything else. Empty members of the list are ignored (RFC 9110 sections 5.6.1 and 10.1.1).
 func Expectation[T text](value T) (continues, other bool) {
-	for begin := 0; begin <= len(value); {
-		end := begin
-		for end < len(value) && value[end] != ',' {
-			end++
-		}
-		if member := Trim(value[begin:end]); header.EqualFold(member, "100-continue") {
+	for member := range Members(value) {
+		if header.EqualFold(member, "100-continue") {
 			continues = true
 		} else if len(member) > 0 {
 			other = true
 		}
-		begin = end + 1
 	}
 	return continues, other
 }

@@ -52,8 +52,8 @@ func ForbidsTrailer[T ~string | ~[]byte](name T) bool {
 
 // ForbidsTrailers reports whether a Trailer field announces a field for which [ForbidsTrailer] is true.
 func ForbidsTrailers(value []byte) bool {
-	for name := range bytes.SplitSeq(value, []byte{','}) {
-		if ForbidsTrailer(Trim(name)) {
+	for name := range Members(value) {
+		if ForbidsTrailer(name) {
 			return true
 		}
 	}
@@ -262,11 +262,8 @@ func (h *head) note(r header.Role, value []byte) Word {
 // noteLength takes one decimal number; said more than once, always in the same
 // digits (RFC 9110 8.6).
 func (h *head) noteLength(value []byte) Word {
-	for more := true; more; {
-		var number []byte
-		number, value, more = bytes.Cut(value, []byte{','})
-		h.lengthList = h.lengthList || more
-		number = Trim(number)
+	h.lengthList = h.lengthList || bytes.IndexByte(value, ',') >= 0
+	for number := range Members(value) {
 		n, ok := decimal(number)
 		if !ok || h.lengthText != nil && !bytes.Equal(number, h.lengthText) {
 			return WordContentLength
@@ -280,10 +277,7 @@ func (h *head) noteLength(value []byte) Word {
 // its end (RFC 9112 6.1, 7). An empty member, which RFC 9110 5.6.1 lets pass, has
 // no place in a field that decides where a message ends.
 func (h *head) noteCoding(value []byte) Word {
-	for more := true; more; {
-		var coding []byte
-		coding, value, more = bytes.Cut(value, []byte{','})
-		coding = Trim(coding)
+	for coding := range Members(value) {
 		if !ValidToken(coding) || h.chunked {
 			return WordTransferCoding
 		}
@@ -296,10 +290,8 @@ func (h *head) noteCoding(value []byte) Word {
 // noteKeepAlive looks for timeout=SECONDS. Keep-Alive has no RFC in force; RFC
 // 2068 19.7.1.1 is what servers follow.
 func (h *head) noteKeepAlive(value []byte) {
-	for more := true; more; {
-		var part []byte
-		part, value, more = bytes.Cut(value, []byte{','})
-		name, number, _ := bytes.Cut(part, []byte{'='})
+	for member := range Members(value) {
+		name, number, _ := bytes.Cut(member, []byte{'='})
 		if !header.EqualFold(Trim(name), "timeout") {
 			continue
 		}

@@ -24,9 +24,12 @@ func requestVerdict(r *wire.Request, n int, err error) string {
 	if length, framing := r.BodyLength(); framing == wire.Length {
 		return fmt.Sprint("ok ", length)
 	} else {
-		return "ok " + framing.String()
+		return "ok " + framings[framing]
 	}
 }
+
+// framings are the names of the framings in the vectors.
+var framings = [...]string{wire.None: "none", wire.Length: "length", wire.Chunked: "chunked", wire.UntilClose: "until-close"}
 
 // verdictOf is requestVerdict of bytes that come at once.
 func verdictOf(b string) string {

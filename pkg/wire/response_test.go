@@ -26,7 +26,7 @@ func responseVerdict(r *wire.Response, n int, err error) string {
 		return "incomplete"
 	}
 	length, framing := r.BodyLength("GET")
-	verdict := "ok " + strings.ReplaceAll(framing.String(), " ", "-")
+	verdict := "ok " + framings[framing]
 	if framing == wire.Length {
 		verdict = fmt.Sprint("ok ", length)
 	}

@@ -62,10 +62,6 @@ const (
 	UntilClose                // whatever comes until the connection closes; responses only
 )
 
-func (f Framing) String() string {
-	return [...]string{"none", "length", "chunked", "until close"}[f]
-}
-
 // Word names what is wrong with a message. The list is closed, so that a word
 // can be a metric label; no word holds anything that the sender wrote.
 type Word string

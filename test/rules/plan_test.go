@@ -33,7 +33,7 @@ var plan = []folder{
 	{path: "pkg/link", may: []string{"pkg/bound", "pkg/fair", "pkg/socket"}},
 
 	{path: "pkg/probe", may: []string{"pkg/header", "pkg/printable", "pkg/socket"}},
-	{path: "pkg/queue", may: []string{"pkg/adapt", "pkg/header", "pkg/printable", "pkg/stats"}},
+	{path: "pkg/queue", may: []string{"pkg/adapt", "pkg/fair", "pkg/header", "pkg/printable", "pkg/stats"}},
 	{path: "pkg/forward", may: []string{"pkg/bound", "pkg/memory", "pkg/queue", "pkg/header", "pkg/wire", "pkg/goaway", "pkg/connlimit"}},
 	{path: "pkg/upstream", may: []string{"pkg/bound", "pkg/queue", "pkg/forward", "pkg/header", "pkg/wire", "pkg/socket"}},
 	{path: "pkg/h2", may: []string{"pkg/bound", "pkg/memory", "pkg/link", "pkg/wire", "pkg/socket"}},
@@ -49,7 +49,7 @@ var plan = []folder{
 	{path: "pkg/tracing", may: []string{"pkg/queue", "pkg/header", "pkg/export", "pkg/sink"}},
 	{path: "pkg/accesslog", may: []string{"pkg/queue", "pkg/header", "pkg/sink", "pkg/socket"}},
 
-	{path: "pkg/status", may: []string{"pkg/adapt", "pkg/bound", "pkg/loopback", "pkg/printable", "pkg/probe", "pkg/queue"}},
+	{path: "pkg/status", may: []string{"pkg/adapt", "pkg/bound", "pkg/fair", "pkg/loopback", "pkg/printable", "pkg/probe", "pkg/queue"}},
 	{path: "pkg/config", may: []string{"pkg/adapt", "pkg/printable", "pkg/probe", "pkg/header", "pkg/spelling"}},
 	{path: "pkg/inject", may: []string{"pkg/config", "pkg/printable", "pkg/probe", "pkg/header", "pkg/spelling"}},
 	{path: "pkg/inject/manifest", may: []string{"pkg/inject", "pkg/printable"}},
@@ -63,7 +63,7 @@ var plan = []folder{
 	{path: "pkg/top", may: []string{"pkg/config", "pkg/printable"}},
 	{path: "pkg/cluster", may: []string{"pkg/top"}},
 
-	{path: "cmd/queue-proxy", may: []string{"pkg/config", "pkg/sidecar", "pkg/spelling"}},
+	{path: "cmd/queue-proxy", may: []string{"pkg/config", "pkg/sidecar", "pkg/spelling", "pkg/status"}},
 	{path: "cmd/injector", may: []string{"pkg/cli", "pkg/printable", "pkg/inject", "pkg/inject/manifest", "pkg/inject/webhook"}},
 	{path: "cmd/kubectl-queue_proxy", may: []string{"pkg/cli", "pkg/cluster", "pkg/printable", "pkg/top"}},
 	{path: "hack/sbom"},
@@ -112,6 +112,7 @@ var importers = []importer{
 	{prefix: "github.com/prometheus/client_model", folders: []string{"pkg/metrics", "pkg/top"}},
 	{prefix: "github.com/prometheus/common", folders: []string{"pkg/metrics", "pkg/top"}},
 	{prefix: "github.com/prometheus/", folders: []string{"pkg/metrics", "pkg/inject/webhook"}},
+	{prefix: "github.com/rogpeppe/go-internal/diff", folders: []string{"cmd/injector"}},
 	{prefix: "github.com/spf13/", folders: []string{"pkg/cli", "cmd/injector", "cmd/kubectl-queue_proxy"}},
 	{prefix: "go.opencensus.io", folders: []string{"pkg/tracing"}},
 	// The messages of OTLP. The services of OTLP in collector/ would require gRPC.
