@@ -1,9 +1,14 @@
 package http2_test
 
 import (
+	"bytes"
 	"net/http"
+	"runtime"
 	"strings"
 	"testing"
+
+	xhttp2 "golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
 
 	"github.com/queue-proxy/queue-proxy/pkg/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/memory"
@@ -52,6 +57,43 @@ func TestRequestOfClosedConnectionReportsOverload(t *testing.T) {
 			})
 		}
 	}
+}
+
+// Clients send the preface and the first request in the same packet.
+func TestIdleConnectionHoldsNoInput(t *testing.T) {
+	const connections, most = 200, 20 << 10
+	p := start(t, serveApp(t, http.HandlerFunc(reader), true), nil)
+	var input, block bytes.Buffer
+	input.WriteString(xhttp2.ClientPreface)
+	f := xhttp2.NewFramer(&input, nil)
+	harness.NoError(t, f.WriteSettings())
+	encoder := hpack.NewEncoder(&block)
+	for _, field := range request("POST", "/").fields {
+		harness.NoError(t, encoder.WriteField(hpack.HeaderField{Name: field[0], Value: field[1]}))
+	}
+	harness.NoError(t, f.WriteHeaders(xhttp2.HeadersFrameParam{StreamID: 1, BlockFragment: block.Bytes(), EndHeaders: true}))
+	harness.NoError(t, f.WriteData(1, false, make([]byte, 15<<10)))
+	harness.NoError(t, f.WriteData(1, true, make([]byte, 15<<10)))
+	before := heap()
+	for range connections {
+		c := p.Connect(t)
+		t.Cleanup(func() { c.Close() })
+		_, err := c.Write(input.Bytes())
+		harness.NoError(t, err)
+	}
+	p.Observed(connections)
+	if got := (heap() - before) / connections; got > most {
+		t.Errorf("got %d bytes for each connection, want at most %d", got, most)
+	}
+}
+
+// heap returns the number of bytes of live objects.
+func heap() int {
+	var m runtime.MemStats
+	runtime.GC() // the first collection keeps pooled objects
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return int(m.HeapAlloc)
 }
 
 // longHead responds with a header section of 200 KB.
