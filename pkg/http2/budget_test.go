@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	xhttp2 "golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
@@ -57,6 +58,51 @@ func TestRequestOfClosedConnectionReportsOverload(t *testing.T) {
 			})
 		}
 	}
+}
+
+func TestUploadWaitsForMemory(t *testing.T) {
+	change, b := withBudget(func(*queue.Proxy) {})
+	p := start(t, serveApp(t, http.HandlerFunc(reader), false), change)
+	connect(t, p).send(request("GET", "/"))
+	p.Observed(1) // the protocol of the app is known
+	release := proxytest.HoldMemory(b, budget-20<<10)
+	c := connect(t, p)
+	harness.NoError(t, c.WriteHead(1, false, flat(request("POST", "/").fields)...))
+	harness.NoError(t, c.WriteData(1, false, []byte("a")))
+	p.InFlight(1)
+	time.AfterFunc(100*time.Millisecond, release)
+	harness.NoError(t, c.WriteData(1, true, []byte("b")))
+	harness.Equal(t, p.Observed(2)[1].Reason, queue.OK, "reason")
+}
+
+// A connection that exceeds the limit is being closed, and releases its memory late.
+func TestConnectionReadsLittleAboveTheLimit(t *testing.T) {
+	change, b := withBudget(func(*queue.Proxy) {})
+	p := start(t, serveApp(t, http.HandlerFunc(hanging), true), change)
+	connect(t, p).send(request("GET", "/"))
+	p.InFlight(1)
+	closing := b.Open("other", func() {})
+	closing.Add(2 * budget)
+	before, _ := b.Usage()
+	var all []*client
+	for range 50 {
+		c := connect(t, p)
+		harness.NoError(t, c.WriteHead(1, false, flat(request("POST", "/").fields)...))
+		for range 4 {
+			harness.NoError(t, c.WriteData(1, false, make([]byte, 15<<10)))
+		}
+		all = append(all, c)
+	}
+	p.InFlight(1 + len(all))
+	if used, _ := b.Usage(); used-before > int64(len(all))*(20<<10) {
+		t.Errorf("got %d bytes for each connection, want at most %d", (used-before)/int64(len(all)), 20<<10)
+	}
+	closing.Sub(2 * budget)
+	closing.Close()
+	for _, c := range all {
+		harness.NoError(t, c.WriteRSTStream(1, xhttp2.ErrCodeCancel))
+	}
+	p.Observed(len(all))
 }
 
 // Clients send the preface and the first request in the same packet.
