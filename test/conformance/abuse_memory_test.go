@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -51,14 +52,7 @@ var memoryAttacks = []memoryAttack{
 		}
 	}},
 	{"a long header block that does not end", 2, false, func(a *attacker) { a.longHead(false) }},
-	{"250 bodies that are not read", 2, false, func(a *attacker) {
-		for range 250 {
-			a.open(false, asks("POST", "/wait")...)
-			for range 4 {
-				a.framer.WriteData(a.stream, false, make([]byte, 16000))
-			}
-		}
-	}},
+	{"250 bodies that are not read", 2, false, func(a *attacker) { a.bodies(250) }},
 	{"20 responses that are not read", 2, true, func(a *attacker) { a.requests(20, "/stream/10000000") }},
 	{"99 informational responses that are not read", 2, true, func(a *attacker) { a.requests(1, "/informational") }},
 	{"990 fields", 1, false, func(a *attacker) { a.lines("/wait", strings.Repeat("a: b\r\n", 990)+"\r\n") }},
@@ -78,6 +72,16 @@ func (a *attacker) lines(path, rest string) {
 func (a *attacker) requests(n int, path string, fields ...string) {
 	for range n {
 		a.open(true, asks("GET", path, fields...)...)
+	}
+}
+
+// bodies opens n requests and sends the first 64 KB of their bodies.
+func (a *attacker) bodies(n int) {
+	for range n {
+		a.open(false, asks("POST", "/wait")...)
+		for range 4 {
+			a.framer.WriteData(a.stream, false, make([]byte, 16000))
+		}
 	}
 }
 
@@ -155,20 +159,26 @@ func (h *honest) count() int {
 	return h.answered
 }
 
-var requestMemory = regexp.MustCompile(`(?m)^queue_proxy_request_memory_bytes (\S+)$`)
+var memoryMetric = regexp.MustCompile(`(?m)^queue_proxy_request_memory_bytes (\S+)$`)
+
+// requestMemory returns the number of bytes that requests hold.
+func (v *victim) requestMemory() (int, error) {
+	c := dial(v.t, local(v.port.metrics))
+	defer c.Close()
+	m := memoryMetric.FindStringSubmatch(c.ask("/metrics", "Connection: close").Body)
+	if m == nil {
+		return 0, errNotYet
+	}
+	n, err := strconv.ParseFloat(m[1], 64)
+	return int(n), err
+}
 
 // releases waits until requests hold no more memory than those of the honest clients.
 func (v *victim) releases(name string) {
 	v.t.Helper()
 	poll(v.t, name+": memory is released", func() error {
-		c := dial(v.t, local(v.port.metrics))
-		defer c.Close()
-		m := requestMemory.FindStringSubmatch(c.ask("/metrics", "Connection: close").Body)
-		if m == nil {
-			return fmt.Errorf("no metric")
-		}
-		if n, err := strconv.ParseFloat(m[1], 64); err != nil || n > 256<<10 {
-			return fmt.Errorf("requests hold %s bytes", m[1])
+		if n, err := v.requestMemory(); err != nil || n > 256<<10 {
+			return fmt.Errorf("requests hold %d bytes, %v", n, err)
 		}
 		return nil
 	})
@@ -184,6 +194,55 @@ func TestMemoryAttacksLeaveOtherClientsServed(t *testing.T) {
 				v.bear(name, mostHeld, false, func() { v.attackMany(secure, m) })
 				v.releases(name)
 			}
+		})
+	}
+}
+
+// Connections are closed because of the memory budget while others continue to send. The sum of all bodies is
+// seven times the budget.
+func TestBodiesOnManyConnectionsFitSmallPod(t *testing.T) {
+	const connections, streams, more = 800, 4, 20
+	const limit = smallPod / 5 * 4 / 2 // half of GOMEMLIMIT
+	for _, secure := range []bool{false, true} {
+		t.Run(fmt.Sprintf("TLS %t", secure), func(t *testing.T) {
+			v := newVictim(t, 0, "h2", "GOMEMLIMIT="+strconv.Itoa(smallPod/5*4))
+			attack := memoryAttack{http: 2, make: func(a *attacker) { a.bodies(streams) }}
+			input, addr := attack.input(), v.addr()
+			if secure {
+				addr = v.tlsAddr()
+			}
+			var all horde
+			defer func() { all.close() }()
+			for range connections {
+				c, err := net.Dial("tcp", addr)
+				if err != nil {
+					t.Fatal(err)
+				}
+				all = append(all, c.(*net.TCPConn))
+				go sendRequest(c, secure, "h2", input)
+			}
+			most := 0
+			for _, h := range v.honest {
+				n := h.count()
+				v.poll("clients are served", func() error {
+					if used, err := v.requestMemory(); err == nil {
+						most = max(most, used)
+					}
+					if got := h.count() - n; got < more {
+						return fmt.Errorf("%s: got %d responses, want %d", h.protocol, got, more)
+					}
+					if v.hasMetric(`queue_proxy_bounds_total{bound="memory"} 0`) == nil {
+						return errors.New("no connection was closed")
+					}
+					return nil
+				})
+			}
+			if t.Logf("requests hold up to %d KB", most>>10); most > limit/4*5 {
+				t.Errorf("requests hold up to %d KB, want at most %d", most>>10, limit/4*5>>10)
+			}
+			v.honestAnswers("attack", false)
+			all.close()
+			v.releases("attack")
 		})
 	}
 }
