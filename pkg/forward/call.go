@@ -40,22 +40,6 @@ type Call struct {
 // budget. A shorter one is sent from a pooled buffer.
 const LongHead = 32 << 10
 
-// admitTime is the maximum time in which AwaitMemory waits. Other heads are usually sent within
-// milliseconds.
-const admitTime = time.Second
-
-// AwaitMemory adds n bytes to the account. It waits up to a second for the memory, and returns false if
-// the budget is still exhausted.
-func AwaitMemory(a *memory.Account, n int) bool {
-	for wait := admitTime / 64; !a.Admit(n); wait *= 2 {
-		if wait >= admitTime {
-			return false
-		}
-		time.Sleep(wait)
-	}
-	return true
-}
-
 // HeadMemory is the part of a memory budget that belongs to a long head of a response: the head, and
 // the copy that is sent to the client.
 type HeadMemory struct {
@@ -64,7 +48,7 @@ type HeadMemory struct {
 	held int // bytes
 }
 
-// Reserve adds the memory for a head in n bytes, until Release. It waits as AwaitMemory does, and
+// Reserve adds the memory for a head in n bytes, until Release. It waits as [memory.Account.Await] does, and
 // returns an [Error] if the budget is exhausted. It can be called again with a larger n.
 func (m *HeadMemory) Reserve(n int) error {
 	const copies = 2
@@ -72,7 +56,7 @@ func (m *HeadMemory) Reserve(n int) error {
 	if n <= LongHead || more <= 0 {
 		return nil
 	}
-	if !AwaitMemory(m.Account, more) {
+	if !m.Account.Await(more) {
 		return &Error{Fault: Overloaded}
 	}
 	m.held += more
@@ -89,13 +73,13 @@ func (m *HeadMemory) Release() {
 func (m *HeadMemory) Held() int { return m.held }
 
 // Reserve adds the memory for sending a head of about n bytes to the budget, until Unreserve. It
-// waits as AwaitMemory does, and returns false if the budget is exhausted. The head can be much longer
-// than the memory of its fields, because fields that are repeated by an index of HPACK share a string.
+// waits as [memory.Account.Await] does, and returns false if the budget is exhausted. The head can be much
+// longer than the memory of its fields, because fields that are repeated by an index of HPACK share a string.
 func (c *Call) Reserve(n int) bool {
 	if n <= LongHead {
 		return true
 	}
-	if !AwaitMemory(c.Memory, n) {
+	if !c.Memory.Await(n) {
 		return false
 	}
 	c.reserved = n

@@ -96,11 +96,11 @@ const (
 	// unknownMost is the maximum number of open streams if the peer has not advertised one. It
 	// is the minimum that RFC 9113 section 6.5.2 recommends to peers.
 	unknownMost = 100
-	// throttleTime is the time between two reads from a connection that holds more than its share
-	// of the memory budget.
+	// throttleTime is the time after a read of readSize bytes from a connection that holds more than its
+	// share of the memory budget.
 	throttleTime = 100 * time.Millisecond
-	// pauseTime is the time for which a long header block waits for memory.
-	pauseTime = time.Second
+	// tlsRecords is the number of records that crypto/tls buffers: the current one, and a part of the next.
+	tlsRecords = 2
 	// longBlock is the length of a header block, in bytes, from which the memory to decode it is
 	// part of the budget. decodeFactor is the ratio of this memory to the length.
 	longBlock    = 32 << 10
@@ -304,6 +304,7 @@ func (c *Conn) Run(early []byte) error {
 	c.owe(true)
 	err := c.handle(early)
 	for err == nil {
+		c.throttle()
 		if err = c.link.WaitRead(c.reading); err != nil {
 			if errors.Is(err, os.ErrDeadlineExceeded) {
 				err = c.late()
@@ -316,41 +317,30 @@ func (c *Conn) Run(early []byte) error {
 		}
 		c.config.Buffers.Put(c.pooled)
 		c.pooled = nil
-		c.throttle()
 	}
 	c.end(err)
 	return err
 }
 
-// throttle delays the next read if the connection holds more than its share of the memory
-// budget. It does not wait until memory is released, because the input can be required for
-// that: WINDOW_UPDATE, or the rest of a body.
+// throttle delays the next read if the memory budget is exceeded, or if the connection holds more than
+// its share. The delay is limited, because the input can be required to release memory: WINDOW_UPDATE,
+// or the rest of a body.
 func (c *Conn) throttle() {
-	if c.config.Memory.Over() {
-		c.rest(throttleTime)
+	c.config.Memory.AwaitLimit()
+	if !c.config.Memory.Over() {
+		return
 	}
-}
-
-// rest waits for d, or until Resume or Close is called.
-func (c *Conn) rest(d time.Duration) {
 	select {
 	case <-c.resume:
-	case <-time.After(d):
+	case <-time.After(throttleTime * time.Duration(c.n) / readSize):
 	}
 }
 
-// awaitMemory adds n bytes to the memory budget before they are used. If the connection would hold
-// more than its share, it waits for up to pauseTime and reads nothing. It returns an error that
-// closes the connection if the memory is not available then.
+// awaitMemory adds n bytes to the memory budget before they are used. It returns an error that closes
+// the connection if the memory is not available in time.
 func (c *Conn) awaitMemory(n int) error {
-	if c.config.Memory.Admit(n) {
+	if c.config.Memory.Await(n) {
 		return nil
-	}
-	for end := time.Now().Add(pauseTime); time.Now().Before(end) && !c.isBroken(); {
-		c.rest(pauseTime / 20)
-		if c.config.Memory.Admit(n) {
-			return nil
-		}
 	}
 	c.Hit(bound.Memory)
 	return errLongBlock
@@ -362,19 +352,15 @@ var ErrMemory = errors.New("http2: closed because the memory budget is exhausted
 // errLongBlock is ErrMemory for a header block that arrives.
 var errLongBlock = &Error{Code: EnhanceYourCalm, Text: "no memory for a long header block", Cause: ErrMemory}
 
-// isBroken reports whether the connection is being closed.
-func (c *Conn) isBroken() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.broken != nil
-}
-
-// chargeInput updates the bytes of an incomplete frame, an incomplete header block, and the
-// fields of a long one in the memory budget.
+// chargeInput updates the bytes of an incomplete frame, an incomplete header block, the fields of a long
+// one, and buffered TLS records in the memory budget.
 func (c *Conn) chargeInput() {
 	n := cap(c.partial) + cap(c.block)
 	if fields := cap(c.head.Fields); fields > manyFields {
 		n += fields * fieldSize
+	}
+	if c.pooled != nil && c.n == len(*c.pooled) && c.link.Secure() { // the buffer may be shorter than the record
+		n += tlsRecords * link.MaxRecord
 	}
 	c.inputBytes = c.config.Memory.Set(c.inputBytes, n)
 }
@@ -423,7 +409,7 @@ func (c *Conn) lateCause() error {
 func (c *Conn) tryRead(fd uintptr) (done bool) {
 	if c.pooled == nil {
 		size := smallSize
-		if c.bulk {
+		if c.bulk && !c.config.Memory.Scarce() {
 			size = readSize
 		}
 		c.pooled = c.config.Buffers.Get(size)

@@ -5,6 +5,7 @@ import (
 	"net"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/net/http2"
 
@@ -38,7 +39,7 @@ func hanging(c *harness.AppConn) {
 
 func TestLongHeaderWithoutMemoryIsObserved(t *testing.T) {
 	p, b := withBudget(t, harness.NewApp(t, harness.Echo))
-	proxytest.HoldMemory(b, budget*7/8)
+	proxytest.HoldMemory(b, budget*15/16)
 	c := p.Dial()
 	c.Send("GET /long HTTP/1.1\r\nHost: a\r\nA: " + strings.Repeat("a", 100<<10))
 	m := c.Receive("GET")
@@ -49,6 +50,18 @@ func TestLongHeaderWithoutMemoryIsObserved(t *testing.T) {
 	harness.Equal(t, o.Reason, queue.Overload, "reason")
 	harness.Equal(t, o.Method+" "+o.Target, "GET /long", "request line")
 	p.WantBounds(bound.Memory)
+}
+
+func TestUploadWaitsForMemory(t *testing.T) {
+	p, b := withBudget(t, harness.NewApp(t, harness.Echo))
+	release := proxytest.HoldMemory(b, budget-20<<10)
+	c := p.Dial()
+	c.Send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\na")
+	p.InFlight(1)
+	time.AfterFunc(100*time.Millisecond, release)
+	c.Send("b")
+	harness.Equal(t, c.Receive("POST").Status(), 200, "status")
+	harness.Equal(t, p.Observed(1)[0].Reason, queue.OK, "reason")
 }
 
 func TestRequestOfClosedConnectionReportsOverload(t *testing.T) {

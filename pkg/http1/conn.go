@@ -491,9 +491,10 @@ func (c *conn) tryRead(fd uintptr) (done bool) {
 	c.err = nil
 	first := c.w == 0
 	c.w += n
-	// A full buffer may not be all that is there: the rest of a head is read here, into a
-	// larger one, instead of after another wait for the socket.
-	for c.w == len(c.buf) && c.w < bufferSize {
+	// If the buffer is full, the rest of the header section is read into a larger buffer without another
+	// wait for the socket. The engine for HTTP/2 reads its input itself, because it refers to the input
+	// that was read here until the connection is closed.
+	for c.w == len(c.buf) && c.w < bufferSize && !c.hasPreface() {
 		c.makeRoom(c.w + 1)
 		n, _ = c.nc.TryRead(fd, c.buf[c.w:]) // an error will be there for the next one
 		c.w += n
@@ -502,6 +503,12 @@ func (c *conn) tryRead(fd uintptr) (done bool) {
 		c.need = min(c.w+1, bufferSize)
 	}
 	return true
+}
+
+// hasPreface reports whether the connection begins with the preface of HTTP/2.
+func (c *conn) hasPreface() bool {
+	is, _ := wire.HasPreface(c.buf[c.r:c.w])
+	return is
 }
 
 // write writes all of p and then all of q.

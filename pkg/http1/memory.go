@@ -18,10 +18,11 @@ const (
 // charge sets the number of bytes that the reader holds.
 func (c *conn) charge(n int) { c.held = c.memory.Set(c.held, n) }
 
-// admit reports whether the budget has memory for the request that was read.
+// admit reports whether the budget has memory for the request that was read. It waits as
+// [memory.Account.Await] does.
 func (c *conn) admit() bool {
 	n := requestBytes + len(c.buf) + fieldBytes*len(c.request.Fields)
-	if !c.memory.Admit(n - c.held) {
+	if !c.memory.Await(n - c.held) {
 		return false
 	}
 	c.held = n
@@ -36,7 +37,7 @@ func (x *exchange) reserve() bool {
 	if !x.call.Reserve(x.size) {
 		return false
 	}
-	x.uploading = x.call.Body != nil && x.c.memory.Admit(uploadBytes)
+	x.uploading = x.call.Body != nil && x.c.memory.Await(uploadBytes)
 	return x.uploading || x.call.Body == nil
 }
 

@@ -38,6 +38,10 @@ type body struct {
 // dataKept is how much memory for content is kept for the next request, in bytes.
 const dataKept = 1 << 10
 
+// heldSpare is the part of the content that waits for the user container, as its denominator, by which
+// append makes its buffer larger.
+const heldSpare = 4
+
 var (
 	errStopped = errors.New("nobody reads the body any more")
 	errReset   = fmt.Errorf("the client has reset the stream: %w", syscall.ECONNRESET)
@@ -67,7 +71,7 @@ func (b *body) charge() {
 	if n <= dataKept {
 		n = 0
 	}
-	n += b.held
+	n += b.held + b.held/heldSpare
 	if n != b.charged {
 		b.charged = b.x.conn.memory.Set(b.charged, n)
 	}

@@ -1,9 +1,15 @@
 package http2_test
 
 import (
+	"bytes"
 	"net/http"
+	"runtime"
 	"strings"
 	"testing"
+	"time"
+
+	xhttp2 "golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
 
 	"github.com/queue-proxy/queue-proxy/pkg/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/memory"
@@ -52,6 +58,88 @@ func TestRequestOfClosedConnectionReportsOverload(t *testing.T) {
 			})
 		}
 	}
+}
+
+func TestUploadWaitsForMemory(t *testing.T) {
+	change, b := withBudget(func(*queue.Proxy) {})
+	p := start(t, serveApp(t, http.HandlerFunc(reader), false), change)
+	connect(t, p).send(request("GET", "/"))
+	p.Observed(1) // the protocol of the app is known
+	release := proxytest.HoldMemory(b, budget-20<<10)
+	c := connect(t, p)
+	harness.NoError(t, c.WriteHead(1, false, flat(request("POST", "/").fields)...))
+	harness.NoError(t, c.WriteData(1, false, []byte("a")))
+	p.InFlight(1)
+	time.AfterFunc(100*time.Millisecond, release)
+	harness.NoError(t, c.WriteData(1, true, []byte("b")))
+	harness.Equal(t, p.Observed(2)[1].Reason, queue.OK, "reason")
+}
+
+// A connection that exceeds the limit is being closed, and releases its memory late.
+func TestConnectionReadsLittleAboveTheLimit(t *testing.T) {
+	change, b := withBudget(func(*queue.Proxy) {})
+	p := start(t, serveApp(t, http.HandlerFunc(hanging), true), change)
+	connect(t, p).send(request("GET", "/"))
+	p.InFlight(1)
+	closing := b.Open("other", func() {})
+	closing.Add(2 * budget)
+	before, _ := b.Usage()
+	var all []*client
+	for range 50 {
+		c := connect(t, p)
+		harness.NoError(t, c.WriteHead(1, false, flat(request("POST", "/").fields)...))
+		for range 4 {
+			harness.NoError(t, c.WriteData(1, false, make([]byte, 15<<10)))
+		}
+		all = append(all, c)
+	}
+	p.InFlight(1 + len(all))
+	if used, _ := b.Usage(); used-before > int64(len(all))*(20<<10) {
+		t.Errorf("got %d bytes for each connection, want at most %d", (used-before)/int64(len(all)), 20<<10)
+	}
+	closing.Sub(2 * budget)
+	closing.Close()
+	for _, c := range all {
+		harness.NoError(t, c.WriteRSTStream(1, xhttp2.ErrCodeCancel))
+	}
+	p.Observed(len(all))
+}
+
+// Clients send the preface and the first request in the same packet.
+func TestIdleConnectionHoldsNoInput(t *testing.T) {
+	const connections, most = 200, 20 << 10
+	p := start(t, serveApp(t, http.HandlerFunc(reader), true), nil)
+	var input, block bytes.Buffer
+	input.WriteString(xhttp2.ClientPreface)
+	f := xhttp2.NewFramer(&input, nil)
+	harness.NoError(t, f.WriteSettings())
+	encoder := hpack.NewEncoder(&block)
+	for _, field := range request("POST", "/").fields {
+		harness.NoError(t, encoder.WriteField(hpack.HeaderField{Name: field[0], Value: field[1]}))
+	}
+	harness.NoError(t, f.WriteHeaders(xhttp2.HeadersFrameParam{StreamID: 1, BlockFragment: block.Bytes(), EndHeaders: true}))
+	harness.NoError(t, f.WriteData(1, false, make([]byte, 15<<10)))
+	harness.NoError(t, f.WriteData(1, true, make([]byte, 15<<10)))
+	before := heap()
+	for range connections {
+		c := p.Connect(t)
+		t.Cleanup(func() { c.Close() })
+		_, err := c.Write(input.Bytes())
+		harness.NoError(t, err)
+	}
+	p.Observed(connections)
+	if got := (heap() - before) / connections; got > most {
+		t.Errorf("got %d bytes for each connection, want at most %d", got, most)
+	}
+}
+
+// heap returns the number of bytes of live objects.
+func heap() int {
+	var m runtime.MemStats
+	runtime.GC() // the first collection keeps pooled objects
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return int(m.HeapAlloc)
 }
 
 // longHead responds with a header section of 200 KB.

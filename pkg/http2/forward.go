@@ -69,7 +69,7 @@ func (x *exchange) forwardH1(state *queue.RequestState) (result queue.Result) {
 		x.request.Expect100 = c.Expect100
 	}
 	if c.Body != nil {
-		if !x.conn.memory.Admit(uploadBytes) {
+		if !x.conn.memory.Await(uploadBytes) {
 			return queue.Result{Reason: queue.Overload}
 		}
 		defer x.conn.memory.Sub(uploadBytes)

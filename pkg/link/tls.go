@@ -45,9 +45,10 @@ const (
 	// replyBatch is the number of bytes of replies that are sent together while content arrives.
 	// Small segments would fill the receive buffer of the client with their overhead.
 	replyBatch = 4 << 10
-	// recordSize is the content of the longest record, in bytes.
-	recordSize = 16 << 10
 )
+
+// MaxRecord is the length of the content of the longest record, in bytes.
+const MaxRecord = 16 << 10
 
 // MaxUnsent is the maximum number of encrypted bytes that are not sent: content, and replies to
 // messages of a client that does not read.
@@ -62,7 +63,7 @@ var (
 // Sizes of what encrypted bytes wait in until they are sent.
 const (
 	smallOut = 4 << 10
-	largeOut = encryptAtOnce + encryptAtOnce/recordSize*recordOverhead
+	largeOut = encryptAtOnce + encryptAtOnce/MaxRecord*recordOverhead
 )
 
 // Server is what the TLS connections of a listener share. It is safe for concurrent

@@ -6,14 +6,17 @@
 // memory. The following steps keep the sum below the limit of the [Budget]:
 //
 //   - [Account.Admit] returns false if the connection holds more than its share. The engine
-//     then rejects the request with the reason overload.
+//     then rejects the request with the reason overload. [Account.Await] waits for memory first.
 //   - [Account.Over] reports true for such a connection. The engine then reads more slowly.
 //   - If the sum is close to the limit, the connection with the most memory per request is closed.
+//   - [Account.AwaitLimit] pauses reading while the sum is above the limit, until such connections
+//     have released their memory.
 //
 // The share of a connection is the memory that is free. A single connection can therefore hold
 // half of the budget. A connection that holds little is not limited by its share. If it needs
 // memory and the budget is exhausted, a connection that holds more is closed. A client with few
-// requests is therefore served while other clients use all of the budget.
+// requests is therefore served while other clients use all of the budget. A connection with an
+// upload that makes progress is closed last.
 //
 // The connection of an ingress or of the activator carries the requests of many clients. It is
 // therefore compared by its memory per request, and it is not closed if the budget is used by many
@@ -23,6 +26,7 @@ package memory
 import (
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/bound"
 )
@@ -33,14 +37,27 @@ const (
 	Fraction = 2
 	// Unlimited is the budget in bytes of a process without a memory limit.
 	Unlimited = 1 << 30
-	// small is the number of bytes up to which a connection is not limited by its share.
+	// small is the number of bytes up to which a connection is closed only if the sum exceeds the limit. It
+	// is also the number of bytes that each connection can hold while others use all of the budget.
 	small = 64 << 10
+	// medium is the number of bytes up to which a connection is not limited by its share. A connection with
+	// a single upload over HTTP/2 and TLS is below this value.
+	medium = 192 << 10
+	// progress is the ratio of the bytes that a connection has released to the bytes that it holds, from
+	// which its requests make progress.
+	progress = 4
 	// ordinary is the number of bytes per request up to which connections are compared by the sum
 	// of their bytes. A request over HTTP/2 with a header section of 16 KiB is below this value.
 	ordinary = 32 << 10
 	// skippedScans is the number of additions above the trigger for which the accounts are not
 	// scanned, after a scan has found no connection to be closed.
 	skippedScans = 64
+	// awaitTime is the maximum time for which Await and AwaitLimit wait. Other requests usually release
+	// memory within milliseconds.
+	awaitTime = time.Second
+	// minPoll and maxPoll are the minimum and maximum time between two checks of a waiting connection.
+	minPoll = time.Millisecond
+	maxPoll = 32 * time.Millisecond
 )
 
 // A Budget is the memory of all requests. It is safe for concurrent use. The nil Budget has no
@@ -67,7 +84,9 @@ type Account struct {
 	end    func()
 	used   atomic.Int64
 	served atomic.Int64 // number of requests that are being served
-	ending bool         // end was called; guarded by budget.mu
+	ending atomic.Bool  // end was called; set while budget.mu is held
+
+	released atomic.Int64 // number of bytes that were subtracted since Open
 }
 
 // New returns a budget of limit bytes. If limit is not positive, the budget is [Unlimited]. If
@@ -112,7 +131,7 @@ func (a *Account) Close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.accounts, a)
-	if a.ending {
+	if a.ending.Load() {
 		b.trigger.Store(b.hard + b.endingBytes())
 	}
 }
@@ -138,7 +157,7 @@ func (a *Account) Admit(n int) bool {
 	if !b.admits(used, b.used.Load()+int64(n)) {
 		// The sum can exceed the limit without a call to reclaim, because a connection can release its bytes before its
 		// account is closed.
-		if used > small || b.skips.Add(-1) >= 0 {
+		if used > medium || b.skips.Add(-1) >= 0 {
 			return false
 		}
 		b.reclaim()
@@ -156,12 +175,46 @@ func (b *Budget) admits(used, total int64) bool {
 		return true
 	}
 	ending := b.trigger.Load() - b.hard
-	return used <= small && total-ending <= b.limit
+	return used <= medium && total-ending <= b.limit
 }
 
 // Over reports whether the connection holds more than its share.
 func (a *Account) Over() bool {
 	return a != nil && !a.budget.admits(a.used.Load(), a.budget.used.Load())
+}
+
+// Await is Admit, but it waits for up to a second until the connection can hold the bytes. It returns false
+// immediately if the connection is being closed.
+func (a *Account) Await(n int) bool {
+	return a.Admit(n) || a.wait(func() bool { return a.Admit(n) })
+}
+
+// Scarce reports whether half of the budget is used. The engine then reads fewer bytes at a time, because
+// the buffers of many connections that read at the same time are not part of the budget.
+func (a *Account) Scarce() bool { return a != nil && a.budget.used.Load() > a.budget.limit/2 }
+
+// AwaitLimit waits for up to a second if the sum is above the limit. In this time, the connections that
+// are being closed release their memory. If the others read in the meantime, the sum would grow further.
+func (a *Account) AwaitLimit() {
+	if a == nil {
+		return
+	}
+	if b := a.budget; b.used.Load() > b.limit {
+		a.wait(func() bool { return b.used.Load() <= b.hard })
+	}
+}
+
+// wait waits until ready returns true. It returns false after awaitTime, or if the connection is being closed.
+func (a *Account) wait(ready func() bool) bool {
+	poll := minPoll
+	for left := awaitTime; left > 0 && !a.ending.Load(); poll = min(2*poll, maxPoll) {
+		time.Sleep(poll)
+		left -= poll
+		if ready() {
+			return true
+		}
+	}
+	return false
 }
 
 // Add adds n bytes that the connection must hold. If the budget is exhausted, the connection
@@ -187,6 +240,7 @@ func (a *Account) Sub(n int) {
 		return
 	}
 	a.used.Add(-int64(n))
+	a.released.Add(int64(n))
 	a.budget.used.Add(-int64(n))
 }
 
@@ -211,7 +265,7 @@ func (b *Budget) reclaim() {
 			b.skips.Store(skippedScans)
 			break
 		}
-		a.ending = true
+		a.ending.Store(true)
 		ending += a.used.Load()
 		b.bounds.Hit(bound.Memory, a.peer)
 		go a.end()
@@ -222,7 +276,7 @@ func (b *Budget) reclaim() {
 // endingBytes returns the bytes of the connections that are being closed. b.mu is held.
 func (b *Budget) endingBytes() (n int64) {
 	for a := range b.accounts {
-		if a.ending {
+		if a.ending.Load() {
 			n += a.used.Load()
 		}
 	}
@@ -235,28 +289,37 @@ func (b *Budget) endingBytes() (n int64) {
 //
 // If connections that hold little use half of the budget, they are the cause of the shortage. Then
 // a connection is only closed for them if it holds more than ordinary bytes per request. A connection
-// that serves many ordinary requests stays open.
+// that serves many ordinary requests stays open. A connection with a single upload can hold more
+// than that, so that connections up to medium are compared by the sum of their bytes.
 func (b *Budget) victim(exceeded bool) *Account {
-	var large, little heaviest
+	var large, little, working heaviest
 	littleBytes := int64(0)
 	for a := range b.accounts {
 		used := a.used.Load()
 		switch {
-		case a.ending:
-		case used <= small:
+		case a.ending.Load():
+		case used > medium:
+			large.add(a, max(a.perRequest(), ordinary), used)
+		case a.released.Load() > progress*used:
+			working.add(a, a.perRequest(), used)
+			littleBytes += used
+		case used > small:
+			large.add(a, ordinary, used)
+			little.add(a, a.perRequest(), used)
+		default:
 			little.add(a, a.perRequest(), used)
 			littleBytes += used
-		default:
-			large.add(a, max(a.perRequest(), ordinary), used)
 		}
 	}
-	if large.account != nil && (large.perRequest > ordinary || littleBytes <= b.limit/2) {
+	switch {
+	case large.account != nil && (large.perRequest > ordinary || littleBytes <= b.limit/2):
 		return large.account
-	}
-	if exceeded {
+	case !exceeded:
+		return nil
+	case little.account != nil:
 		return little.account
 	}
-	return nil
+	return working.account
 }
 
 // heaviest is the connection with the most bytes per request, and with the most bytes if these are

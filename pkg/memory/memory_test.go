@@ -3,6 +3,8 @@ package memory
 import (
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/bound"
 	"github.com/queue-proxy/queue-proxy/test/harness"
@@ -178,11 +180,97 @@ func TestSmallConnectionStaysOpenBelowTheLimit(t *testing.T) {
 	harness.Until(t, "the largest connection is closed", func() bool { return closed(0) })
 }
 
+func TestConnectionWithProgressIsClosedLast(t *testing.T) {
+	const limit = 1 << 20
+	b := New(limit, nil)
+	all, closed := closers(b, 17)
+	for range progress {
+		all[0].Add(100 << 10)
+		all[0].Sub(100 << 10)
+	}
+	all[0].Add(90 << 10)
+	for _, a := range all[1:] {
+		a.Add(60 << 10)
+	}
+	harness.Until(t, "another connection is closed", func() bool {
+		for i := range all {
+			if closed(i) {
+				return true
+			}
+		}
+		return false
+	})
+	harness.Equal(t, closed(0), false, "connection with progress is closed")
+}
+
+func TestAwaitWaitsForMemory(t *testing.T) {
+	for name, test := range map[string]struct {
+		after time.Duration // time until the other connection releases its memory
+		want  bool
+	}{"memory is released": {awaitTime / 2, true}, "memory is released too late": {awaitTime + maxPoll, false}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := New(1<<20, nil)
+				other, a := b.Open("", nil), b.Open("", nil)
+				other.Add(900 << 10)
+				time.AfterFunc(test.after, func() { other.Sub(900 << 10) })
+				harness.Equal(t, a.Await(200<<10), test.want, "admitted")
+				time.Sleep(2 * awaitTime)
+				used, _ := b.Usage()
+				harness.Equal(t, used > 0, test.want, "bytes are added")
+			})
+		})
+	}
+}
+
+func TestAwaitLimitWaitsForRelease(t *testing.T) {
+	for name, test := range map[string]struct {
+		used     int           // by the other connection, in bytes
+		released bool          // the other connection is closed after awaitTime / 2
+		want     time.Duration // of the wait, with an error of maxPoll
+	}{
+		"sum is at the limit":    {1 << 20, false, 0},
+		"memory is released":     {2 << 20, true, awaitTime / 2},
+		"memory is not released": {2 << 20, false, awaitTime},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := New(1<<20, nil)
+				all, _ := closers(b, 2)
+				all[0].Add(test.used)
+				if test.released {
+					time.AfterFunc(awaitTime/2, func() { all[0].Sub(test.used) })
+				}
+				began := time.Now()
+				all[1].AwaitLimit()
+				if got := time.Since(began); got < test.want || got > test.want+maxPoll {
+					t.Errorf("got %v, want %v", got, test.want)
+				}
+			})
+		})
+	}
+}
+
+func TestClosingConnectionDoesNotWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := New(1<<20, nil)
+		all, closed := closers(b, 1)
+		all[0].Add(2 << 20)
+		synctest.Wait()
+		harness.Equal(t, closed(0), true, "connection is closed")
+		began := time.Now()
+		all[0].AwaitLimit()
+		harness.Equal(t, all[0].Await(1), false, "admitted")
+		harness.Equal(t, time.Since(began), 0, "time")
+	})
+}
+
 func TestNilBudgetHasNoLimit(t *testing.T) {
 	var b *Budget
 	a := b.Open("", nil)
 	a.Add(1 << 30)
-	harness.Equal(t, a.Admit(1<<30) && !a.Over(), true, "admitted")
+	harness.Equal(t, a.Admit(1<<30) && a.Await(1<<30) && !a.Over() && !a.Scarce(), true, "admitted")
+	a.AwaitLimit()
 	harness.Equal(t, a.Set(0, 5), 5, "bytes")
 	a.Sub(1 << 30)
 	a.Close()

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -52,14 +53,7 @@ var memoryAttacks = []memoryAttack{
 		}
 	}},
 	{"a long header block that does not end", 2, false, func(a *attacker) { a.largeHeaders(false) }},
-	{"250 bodies that are not read", 2, false, func(a *attacker) {
-		for range 250 {
-			a.open(false, asks("POST", "/wait")...)
-			for range 4 {
-				a.framer.WriteData(a.stream, false, make([]byte, 16000))
-			}
-		}
-	}},
+	{"250 bodies that are not read", 2, false, func(a *attacker) { a.bodies(250) }},
 	{"20 responses that are not read", 2, true, func(a *attacker) { a.requests(20, "/stream/10000000") }},
 	{"99 informational responses that are not read", 2, true, func(a *attacker) { a.requests(1, "/informational") }},
 	{"990 fields", 1, false, func(a *attacker) { a.lines("/wait", strings.Repeat("a: b\r\n", 990)+"\r\n") }},
@@ -79,6 +73,16 @@ func (a *attacker) lines(path, rest string) {
 func (a *attacker) requests(n int, path string, fields ...string) {
 	for range n {
 		a.open(true, asks("GET", path, fields...)...)
+	}
+}
+
+// bodies opens n requests and sends the first 64 KB of their bodies.
+func (a *attacker) bodies(n int) {
+	for range n {
+		a.open(false, asks("POST", "/wait")...)
+		for range 4 {
+			a.framer.WriteData(a.stream, false, make([]byte, 16000))
+		}
 	}
 }
 
@@ -156,21 +160,27 @@ func (h *honest) count() int {
 	return h.answered
 }
 
-var requestMemory = regexp.MustCompile(`(?m)^queue_proxy_request_memory_bytes (\S+)$`)
+var memoryMetric = regexp.MustCompile(`(?m)^queue_proxy_request_memory_bytes (\S+)$`)
+
+// requestMemory returns the number of bytes that requests hold.
+func (v *victim) requestMemory() (int, error) {
+	c := dial(v.t, local(v.port.metrics))
+	defer c.Close()
+	m := memoryMetric.FindStringSubmatch(c.ask("/metrics", "Connection: close").Body)
+	if m == nil {
+		return 0, errNotYet
+	}
+	n, err := strconv.ParseFloat(m[1], 64)
+	return int(n), err
+}
 
 // awaitMemoryRelease waits until the memory of requests decreases to the memory of the honest
 // clients.
 func (v *victim) awaitMemoryRelease(name string) {
 	v.t.Helper()
 	poll(v.t, name+": memory is released", func() error {
-		c := dial(v.t, local(v.port.metrics))
-		defer c.Close()
-		m := requestMemory.FindStringSubmatch(c.ask("/metrics", "Connection: close").Body)
-		if m == nil {
-			return fmt.Errorf("no metric")
-		}
-		if n, err := strconv.ParseFloat(m[1], 64); err != nil || n > 256<<10 {
-			return fmt.Errorf("requests hold %s bytes", m[1])
+		if n, err := v.requestMemory(); err != nil || n > 256<<10 {
+			return fmt.Errorf("requests hold %d bytes, %v", n, err)
 		}
 		return nil
 	})
@@ -186,6 +196,55 @@ func TestMemoryAttacksLeaveOtherClientsServed(t *testing.T) {
 				v.runAttack(name, mostHeld, false, func() { v.attackMany(secure, m) })
 				v.awaitMemoryRelease(name)
 			}
+		})
+	}
+}
+
+// The sidecar closes connections because of the memory budget while other connections continue to
+// send. The sum of all bodies is seven times the budget.
+func TestBodiesOnManyConnectionsFitSmallPod(t *testing.T) {
+	const connections, streams, more = 800, 4, 20
+	const limit = smallPod / 5 * 4 / 2 // half of GOMEMLIMIT
+	for _, secure := range []bool{false, true} {
+		t.Run(fmt.Sprintf("TLS %t", secure), func(t *testing.T) {
+			v := newVictim(t, 0, "h2", "GOMEMLIMIT="+strconv.Itoa(smallPod/5*4))
+			attack := memoryAttack{http: 2, make: func(a *attacker) { a.bodies(streams) }}
+			input, addr := attack.input(), v.addr()
+			if secure {
+				addr = v.tlsAddr()
+			}
+			var all connectionGroup
+			defer func() { all.close() }()
+			for range connections {
+				c, err := net.Dial("tcp", addr)
+				if err != nil {
+					t.Fatal(err)
+				}
+				all = append(all, c.(*net.TCPConn))
+				go sendRequest(c, secure, "h2", input)
+			}
+			most := 0
+			for _, h := range v.honest {
+				n := h.count()
+				v.poll("clients are served", func() error {
+					if used, err := v.requestMemory(); err == nil {
+						most = max(most, used)
+					}
+					if got := h.count() - n; got < more {
+						return fmt.Errorf("%s: got %d responses, want %d", h.protocol, got, more)
+					}
+					if v.hasMetric(`queue_proxy_bounds_total{bound="memory"} 0`) == nil {
+						return errors.New("no connection was closed")
+					}
+					return nil
+				})
+			}
+			if t.Logf("requests hold up to %d KB", most>>10); most > limit/4*5 {
+				t.Errorf("requests hold up to %d KB, want at most %d", most>>10, limit/4*5>>10)
+			}
+			v.honestAnswers("attack", false)
+			all.close()
+			v.awaitMemoryRelease("attack")
 		})
 	}
 }

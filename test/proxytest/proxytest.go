@@ -228,10 +228,20 @@ func (p *Proxy) Client(version string) *http.Client {
 }
 
 // HoldMemory adds n bytes to the budget. It uses connections with at most 32 KiB each, like
-// many clients with small requests.
-func HoldMemory(b *memory.Budget, n int) {
-	for ; n > 0; n -= 32 << 10 {
-		b.Open("other", func() {}).Add(min(n, 32<<10))
+// many clients with small requests. release subtracts the bytes.
+func HoldMemory(b *memory.Budget, n int) (release func()) {
+	const each = 32 << 10
+	var all []*memory.Account
+	for left := n; left > 0; left -= each {
+		a := b.Open("other", func() {})
+		a.Add(min(left, each))
+		all = append(all, a)
+	}
+	return func() {
+		for i, a := range all {
+			a.Sub(min(n-i*each, each))
+			a.Close()
+		}
 	}
 }
 
