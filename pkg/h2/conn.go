@@ -99,7 +99,8 @@ const (
 	// throttleTime is the time after a read of readSize bytes from a connection that holds more than its
 	// share of the memory budget.
 	throttleTime = 100 * time.Millisecond
-	// tlsRecords is the number of records that crypto/tls buffers: the current one, and a part of the next.
+	// tlsRecords is the number of records that crypto/tls may buffer: the current one and part of the
+	// next one.
 	tlsRecords = 2
 	// longBlock is the length of a header block, in bytes, from which the memory to decode it is
 	// part of the budget. decodeFactor is the ratio of this memory to the length.

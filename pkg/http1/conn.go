@@ -491,9 +491,9 @@ func (c *conn) tryRead(fd uintptr) (done bool) {
 	c.err = nil
 	first := c.w == 0
 	c.w += n
-	// If the buffer is full, the rest of the header section is read into a larger buffer without another
-	// wait for the socket. The engine for HTTP/2 reads its input itself, because it refers to the input
-	// that was read here until the connection is closed.
+	// If the buffer is full, the rest of the header section is read into a larger buffer without
+	// another wait for the socket. HTTP/2 input is left in the socket, because the HTTP/2 engine would
+	// keep this buffer until the connection is closed.
 	for c.w == len(c.buf) && c.w < bufferSize && !c.hasPreface() {
 		c.makeRoom(c.w + 1)
 		n, _ = c.nc.TryRead(fd, c.buf[c.w:]) // an error will be there for the next one

@@ -38,8 +38,7 @@ type body struct {
 // dataKept is how much memory for content is kept for the next request, in bytes.
 const dataKept = 1 << 10
 
-// heldSpare is the part of the content that waits for the user container, as its denominator, by which
-// append makes its buffer larger.
+// heldSpare is the denominator of the spare capacity: append allocates up to 1/heldSpare more than the content that waits for the user container.
 const heldSpare = 4
 
 var (

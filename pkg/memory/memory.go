@@ -40,11 +40,11 @@ const (
 	// small is the number of bytes up to which a connection is closed only if the sum exceeds the limit. It
 	// is also the number of bytes that each connection can hold while others use all of the budget.
 	small = 64 << 10
-	// medium is the number of bytes up to which a connection is not limited by its share. A connection with
-	// a single upload over HTTP/2 and TLS is below this value.
+	// medium is the maximum usage in bytes of a connection that is not limited by its share. A single
+	// upload over HTTP/2 and TLS uses less than this.
 	medium = 192 << 10
-	// progress is the ratio of the bytes that a connection has released to the bytes that it holds, from
-	// which its requests make progress.
+	// progress is the minimum ratio of released bytes to held bytes for a connection whose requests
+	// are considered to make progress.
 	progress = 4
 	// ordinary is the number of bytes per request up to which connections are compared by the sum
 	// of their bytes. A request over HTTP/2 with a header section of 16 KiB is below this value.
@@ -189,12 +189,13 @@ func (a *Account) Await(n int) bool {
 	return a.Admit(n) || a.wait(func() bool { return a.Admit(n) })
 }
 
-// Scarce reports whether half of the budget is used. The engine then reads fewer bytes at a time, because
-// the buffers of many connections that read at the same time are not part of the budget.
+// Scarce reports whether more than half of the budget is used. The engines then read fewer bytes at a
+// time, because read buffers are not part of the budget and many connections can read concurrently.
 func (a *Account) Scarce() bool { return a != nil && a.budget.used.Load() > a.budget.limit/2 }
 
-// AwaitLimit waits for up to a second if the sum is above the limit. In this time, the connections that
-// are being closed release their memory. If the others read in the meantime, the sum would grow further.
+// AwaitLimit waits up to a second while the total usage is above the limit, so that connections that
+// are being closed can release their memory first. Without the wait, the usage would grow further in
+// the meantime.
 func (a *Account) AwaitLimit() {
 	if a == nil {
 		return
