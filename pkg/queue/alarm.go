@@ -6,32 +6,32 @@ import (
 	"time"
 )
 
-// An Alarm is the part of an engine's exchange that ends it early. Whatever does so
-// (a clock, the client, the drain's deadline) comes in by Notify, which makes the
-// exchange look again; the clocks decide; and the first reason wins. An engine keeps the
-// value for its next request: a wake that comes late only makes that one look.
+// An Alarm ends the exchange of an engine early. An event that can end the exchange, such as a
+// timeout, a disconnect of the client or the deadline of the drain, calls Notify. Notify checks the
+// timeouts and the client. The first reason wins. An engine reuses the Alarm for its next request,
+// because a late notification only causes a check.
 //
-// Its methods but Notify are for the goroutine that serves the request.
+// Only Notify, Killed and Stall may be called by any goroutine. The other methods are for the
+// goroutine that serves the request.
 type Alarm struct {
-	gone  func() bool   // whether the client has gone; any goroutine may ask
-	woken chan struct{} // holds a wake until somebody sleeps
+	gone  func() bool   // reports whether the client has disconnected; called by any goroutine
+	woken chan struct{} // holds one notification until Wait receives it
 
 	mu     sync.Mutex
-	state  *RequestState // that is watched; nil between two requests
-	timer  *time.Timer   // rings when a clock may have run out
-	armed  time.Time     // when it rings; zero: it does not
-	abort  func()        // breaks a running Forward off; nil: there is none
-	killed Reason        // what did
-	stall  Stall         // the transfer that the client stalled when killed was set
+	state  *RequestState // the watched request; nil between two requests
+	timer  *time.Timer   // fires when a timeout may have expired
+	armed  time.Time     // the time at which timer fires; zero if timer is not set
+	abort  func()        // aborts a running Forward; nil if no Forward is running
+	killed Reason        // the reason why abort was called
+	stall  Stall         // the stalled transfer when killed was set
 }
 
-// NewAlarm returns the alarm of an exchange whose client has gone when gone says
-// so.
+// NewAlarm returns the alarm of an exchange. gone reports whether the client has disconnected.
 func NewAlarm(gone func() bool) *Alarm {
 	return &Alarm{gone: gone, woken: make(chan struct{}, 1)}
 }
 
-// Reset releases the request, for the next one.
+// Reset prepares the alarm for the next request.
 func (a *Alarm) Reset() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -42,9 +42,9 @@ func (a *Alarm) Reset() {
 	}
 }
 
-// Watch begins to watch a request, and sets the timer to the next moment at which a
-// clock may have run out. An earlier ring is left alone, that of an earlier
-// request included: it looks and sets the timer again.
+// Watch starts to watch a request and sets the timer to the next time at which a timeout may
+// expire. A timer that is set to an earlier time does not change, even if it was set for an earlier
+// request, because it sets itself again after a check.
 func (a *Alarm) Watch(state *RequestState) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -52,8 +52,8 @@ func (a *Alarm) Watch(state *RequestState) {
 	a.arm()
 }
 
-// WriteStarted notes that a piece of the response waits for the client to take it, until
-// WriteDone, and watches state: its clock may be the next.
+// WriteStarted records that a part of the response waits for the client until WriteDone. It watches
+// state, because the timeout of the write can be the next to expire.
 func (a *Alarm) WriteStarted(state *RequestState) {
 	state.writeStarted()
 	a.Watch(state)
@@ -71,8 +71,8 @@ func (a *Alarm) expiry() (Reason, Stall) {
 	return a.state.expiry()
 }
 
-// Wait watches state and returns after Notify, or at once when the request has expired. It
-// returns the reason, OK if it may go on.
+// Wait watches state and returns after Notify, or immediately if the request has expired. It
+// returns OK if the request can continue, and otherwise the reason.
 func (a *Alarm) Wait(state *RequestState) Reason {
 	a.Watch(state)
 	a.mu.Lock()
@@ -87,8 +87,8 @@ func (a *Alarm) Wait(state *RequestState) Reason {
 	return a.expired()
 }
 
-// Notify makes a Wait return and breaks a Forward off whose request is over. Any
-// goroutine may call it.
+// Notify makes Wait return, and aborts a running Forward if its request has expired. Any goroutine
+// may call it.
 func (a *Alarm) Notify() {
 	select {
 	case a.woken <- struct{}{}:
@@ -99,7 +99,7 @@ func (a *Alarm) Notify() {
 	a.look()
 }
 
-// look breaks the running Forward off if the request is over.
+// look aborts the running Forward if the request has expired. a.mu must be held.
 func (a *Alarm) look() {
 	if a.abort == nil || a.killed != OK {
 		return
@@ -110,10 +110,10 @@ func (a *Alarm) look() {
 	}
 }
 
-// Abortable says how a Forward whose request is watched is broken off; nil: not any
-// more. abort is called once at most, perhaps before Abortable
-// returns; it must not block and must not call the alarm. What has broken the
-// Forward off by now is returned.
+// Abortable sets the function that aborts the Forward of the watched request. A nil function means
+// that the Forward has ended. abort is called at most once, possibly before Abortable returns. It
+// must not block and must not call the alarm. Abortable returns the reason if the Forward is
+// already aborted, or OK.
 func (a *Alarm) Abortable(abort func()) Reason {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -122,8 +122,8 @@ func (a *Alarm) Abortable(abort func()) Reason {
 	return a.killed
 }
 
-// Context returns a context that ends when the Forward is broken off, until the next
-// Abortable, or by cancel.
+// Context returns a context that is canceled when the Forward is aborted. The next call of
+// Abortable removes this connection.
 func (a *Alarm) Context() (ctx context.Context, cancel context.CancelFunc) {
 	ctx, cancel = context.WithCancel(context.Background())
 	if a.Abortable(cancel) != OK {
@@ -132,23 +132,22 @@ func (a *Alarm) Context() (ctx context.Context, cancel context.CancelFunc) {
 	return ctx, cancel
 }
 
-// Killed returns what has broken the Forward off; OK: nothing has. Any goroutine may call
-// it.
+// Killed returns the reason why the Forward was aborted, or OK. Any goroutine may call it.
 func (a *Alarm) Killed() Reason {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.killed
 }
 
-// Stall returns the transfer that the client stalled when the Forward was broken off. Any
-// goroutine may call it.
+// Stall returns the transfer that the client stalled when the Forward was aborted. Any goroutine
+// may call it.
 func (a *Alarm) Stall() Stall {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.stall
 }
 
-// arm sets the timer.
+// arm sets the timer to the next expiry, unless it fires before that time. a.mu must be held.
 func (a *Alarm) arm() {
 	next := a.state.nextExpiry()
 	if next.IsZero() || !a.armed.IsZero() && !next.Before(a.armed) {
@@ -162,7 +161,8 @@ func (a *Alarm) arm() {
 	}
 }
 
-// ring looks, and arms again for a request that is not over.
+// ring is called by the timer. It calls Notify if the request has expired, and sets the timer again
+// otherwise.
 func (a *Alarm) ring() {
 	a.mu.Lock()
 	a.armed = time.Time{}
@@ -176,7 +176,7 @@ func (a *Alarm) ring() {
 	}
 }
 
-// Stop ends the timer of an alarm that is no longer used.
+// Stop stops the timer of an alarm that is no longer used.
 func (a *Alarm) Stop() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

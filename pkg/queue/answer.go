@@ -11,42 +11,42 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 )
 
-// Bounds on what an answer echoes (docs/promises.md section 1).
+// Limits on the parts of a request that a response repeats (docs/promises.md section 1).
 const (
-	maxHash      = 4 << 10 // bytes of a network probe's hash
-	maxEchoValue = 256     // bytes of an unknown probe's value
-	maxMediaType = 64      // bytes of the media type of a gRPC call
+	maxHash      = 4 << 10 // maximum length of the hash of a network probe in bytes
+	maxEchoValue = 256     // maximum length of the value of an unknown probe in bytes
+	maxMediaType = 64      // maximum length of the media type of a gRPC call in bytes
 )
 
-// Bounds of a pushback, in milliseconds. Clients retry UNAVAILABLE by their own
-// policies, often at once: they must not all come back at the same moment.
+// The range of a pushback in milliseconds. The value is random, because clients retry UNAVAILABLE
+// by their own policies, often immediately, and must not all retry at the same time.
 const (
 	minPushback = 500
 	maxPushback = 1500
 )
 
-// askersRetryAfter is the Retry-After of a full queue, in seconds.
+// askersRetryAfter is the value of Retry-After if the queue or the memory is full, in seconds.
 const askersRetryAfter = "1"
 
-// Answer is an answer that the sidecar makes itself. Every one can be distinguished from
-// the user container's by its Proxy-Status field (RFC 9209; docs/promises.md 3.6).
+// Answer is a response that the sidecar generates. The Proxy-Status field distinguishes it from a
+// response of the user container (RFC 9209; docs/promises.md 3.6).
 type Answer struct {
 	Status int
 	Body   string // "" for gRPC
-	Reason Reason // OK for a good answer to a probe
-	Hash   string // K-Network-Hash to echo; "": none
-	GRPC   int    // grpc-status, sent as trailers only; -1: not a gRPC call
+	Reason Reason // OK for a successful response to a probe
+	Hash   string // value of K-Network-Hash; "" if there is no such field
+	GRPC   int    // grpc-status, sent in a response without a body; -1 if the request is not a gRPC call
 
-	// ContentType is the media type of a gRPC call. Clients of connect-go reject a response with
-	// another one.
+	// ContentType is the media type of a gRPC call. Clients of connect-go reject a response with a
+	// different media type.
 	ContentType string
 
-	// Pushback is after how many milliseconds a gRPC client should try again; 0: nothing
-	// is said about that. It stands in grpc-retry-pushback-ms (gRPC proposal A6).
+	// Pushback is the time after which a gRPC client retries, in milliseconds. It is sent in
+	// grpc-retry-pushback-ms (gRPC proposal A6). 0 means that the field is not sent.
 	Pushback int
 }
 
-// size returns how many bytes of content the client of a request gets.
+// size returns the length of the content that the client receives, in bytes.
 func (a *Answer) size(method string) int64 {
 	if method == http.MethodHead {
 		return 0
@@ -54,7 +54,7 @@ func (a *Answer) size(method string) int64 {
 	return int64(len(a.Body))
 }
 
-// Fields calls yield with each field of the answer but the framing ones.
+// Fields calls yield with each field of the response, except the fields that frame the body.
 func (a *Answer) Fields(yield func(name, value string)) {
 	status := header.ProxyName
 	if a.Reason != OK {
@@ -85,8 +85,8 @@ func (a *Answer) Fields(yield func(name, value string)) {
 	}
 }
 
-// answerFor returns the answer to a request that failed. A gRPC client does not read HTTP
-// errors. It gets the status 200 and a grpc-status.
+// answerFor returns the response to a request that failed. A gRPC client ignores HTTP errors, so it
+// receives the status 200 and a grpc-status.
 func answerFor(o *Observation, x Exchange) Answer {
 	reason := o.Reason
 	r := &reasons[reason]
@@ -108,9 +108,9 @@ func answerFor(o *Observation, x Exchange) Answer {
 	return Answer{Status: r.status, Body: r.body, Reason: reason, GRPC: -1}
 }
 
-// canceledAtDeadline reports whether the user container canceled a gRPC call because the
-// timeout of the client expired. Servers such as grpc-go then reset the stream with CANCEL,
-// often before the RST_STREAM of the client arrives.
+// canceledAtDeadline reports whether the user container canceled a gRPC call because the timeout of
+// the client expired. Servers such as grpc-go reset the stream with CANCEL in this case, often
+// before the RST_STREAM of the client arrives.
 func canceledAtDeadline(o *Observation, x Exchange) bool {
 	return o.GRPC == grpcCancelled && IsGRPC(x.Header(header.ContentType)) &&
 		grpcExpired(x.Header(header.GRPCTimeout), time.Since(o.Start))
@@ -122,14 +122,14 @@ const (
 	grpcDeadlineExceeded = 4
 )
 
-// grpcUnits are the units of grpc-timeout (gRPC's PROTOCOL-HTTP2, section "Requests").
+// grpcUnits contains the units of grpc-timeout (gRPC's PROTOCOL-HTTP2, section "Requests").
 var grpcUnits = map[byte]time.Duration{
 	'H': time.Hour, 'M': time.Minute, 'S': time.Second,
 	'm': time.Millisecond, 'u': time.Microsecond, 'n': time.Nanosecond,
 }
 
-// grpcExpired reports whether a grpc-timeout has expired after the given time. A value that
-// is missing or invalid never expires.
+// grpcExpired reports whether a grpc-timeout has expired after the given time. A missing or invalid
+// timeout never expires.
 func grpcExpired(timeout string, elapsed time.Duration) bool {
 	const maxDigits = 8
 	if len(timeout) < 2 || len(timeout) > maxDigits+1 {
@@ -147,7 +147,7 @@ func IsGRPC(contentType string) bool {
 	return ok && (rest == "" || rest[0] == '+' || rest[0] == ';')
 }
 
-// answerProbe returns the answer to a probe that is ours to answer.
+// answerProbe returns the response to a probe for the sidecar.
 func (p *Proxy) answerProbe(kind header.Kind, x Exchange) Answer {
 	if p.Drain.Draining() {
 		return plain(Draining)
@@ -157,7 +157,7 @@ func (p *Proxy) answerProbe(kind header.Kind, x Exchange) Answer {
 		ctx, cancel := p.Drain.while(x.Request().Context())
 		defer cancel()
 		err := p.Ready(ctx)
-		if p.Drain.Draining() { // it began while we asked
+		if p.Drain.Draining() { // the drain began during the call of Ready
 			return plain(Draining)
 		}
 		if err != nil {
@@ -181,7 +181,7 @@ func (p *Proxy) answerProbe(kind header.Kind, x Exchange) Answer {
 	}
 }
 
-// plain is answerFor for probes, which get HTTP whatever they sent.
+// plain returns the HTTP response to a probe. The media type of the probe does not matter.
 func plain(reason Reason) Answer {
 	return Answer{Status: reasons[reason].status, Body: reasons[reason].body, Reason: reason, GRPC: -1}
 }

@@ -5,46 +5,47 @@ import (
 	"time"
 )
 
-// Clocks are the limits on a request's time (docs/promises.md 3.2). Zero is off. They
-// all start when the request is read, so waiting in the queue counts.
+// Clocks contains the timeouts of a request (docs/promises.md 3.2). 0 disables a timeout. Request,
+// ResponseStart and Queue begin when the header section of the request has been read, so they
+// include the time in the queue.
 type Clocks struct {
-	Request       time.Duration // the whole request,
-	FirstByteOnly bool          // or, with this, until the response begins
+	Request       time.Duration // for the whole request
+	FirstByteOnly bool          // the timeout Request ends when the response begins
 	ResponseStart time.Duration // until the response begins
-	Idle          time.Duration // between bytes, in either direction
-	Body          time.Duration // for the client's next byte of a body that is being forwarded, until the response begins
-	Send          time.Duration // for the client to take a piece of the response that is there for it
-	Queue         time.Duration // until a slot is free
+	Idle          time.Duration // between two bytes, in either direction
+	Body          time.Duration // until the next byte of a request body that is being forwarded arrives; applies until the response begins
+	Send          time.Duration // until the client accepts a part of the response
+	Queue         time.Duration // until the request gets a slot
 }
 
-// A Stall is a transfer that a client stalls. Several timeouts have the reason IdleTimeout, and
-// the Stall tells them apart.
+// A Stall is a transfer that a client stalls. Several timeouts have the reason IdleTimeout, and the
+// Stall distinguishes them.
 type Stall uint8
 
-// The stalls.
+// Values of Stall.
 const (
 	NoStall       Stall = iota
-	BodyStall           // the client does not send the next byte of the request body: Clocks.Body
-	ResponseStall       // the client does not read the response: Clocks.Send
+	BodyStall           // the client does not send the next byte of the request body (Clocks.Body)
+	ResponseStall       // the client does not read the response (Clocks.Send)
 )
 
-// deadlines decide when a request has taken too long. It has no timer: an [Alarm] asks for
-// the next moment, and costs nothing while no clock is set.
+// deadlines computes when a request expires. It has no timer. An [Alarm] requests the time of the
+// next expiry, and sets no timer if no timeout is set.
 type deadlines struct {
 	clocks *Clocks
 	start  time.Time
 	most   time.Duration // maximum duration of the request, including a tunnel; 0 means that only clocks applies
-	active atomic.Int64  // the last byte, nanoseconds after start
+	active atomic.Int64  // time of the last byte, in nanoseconds after start
 
-	phase  atomic.Uint32 // a Phase, which decides what clocks run
-	forced atomic.Uint32 // a Reason from outside: the drain's deadline
-	owing  atomic.Bool   // the client has a body to send that Clocks.Body applies to
+	phase  atomic.Uint32 // the current Phase, which decides which timeouts apply
+	forced atomic.Uint32 // a Reason set by end, such as the deadline of the drain
+	owing  atomic.Bool   // the request has a body to which Clocks.Body applies
 
-	owed  atomic.Int64 // since when its next byte is waited for, nanoseconds after start; 0: it is not
-	offer atomic.Int64 // since when a piece of the response waits for the client, nanoseconds after start; 0: none does
+	owed  atomic.Int64 // start of the wait for the next body byte, in nanoseconds after start; 0 if the body is not awaited
+	offer atomic.Int64 // start of the wait for the client to read the response, in nanoseconds after start; 0 if no write waits
 }
 
-// begin starts the clocks of a request that came at now.
+// begin starts the timeouts of a request that arrived at now.
 func (d *deadlines) begin(c *Clocks, now time.Time) {
 	d.clocks, d.start, d.most = c, now, 0
 	d.phase.Store(uint32(Queued))
@@ -55,58 +56,57 @@ func (d *deadlines) begin(c *Clocks, now time.Time) {
 	d.offer.Store(0)
 }
 
-// Phase returns how far the request has come.
+// Phase returns the current phase of the request.
 func (d *deadlines) Phase() Phase { return Phase(d.phase.Load()) }
 
-// Touch notes that a byte has moved, for the idle clock.
+// Touch records that a byte was transferred. It restarts Clocks.Idle.
 func (d *deadlines) Touch() {
 	if d.clocks.Idle > 0 {
 		d.active.Store(int64(time.Since(d.start)))
 	}
 }
 
-// ExpectBody notes that the request has a body, which Clocks.Body applies to. It
-// alone can bring nextExpiry nearer: call it before an alarm is set.
+// ExpectBody records that the request has a body to which Clocks.Body applies. It can make
+// nextExpiry earlier, so it must be called before an alarm is set.
 func (d *deadlines) ExpectBody() { d.owing.Store(d.clocks.Body > 0) }
 
-// AwaitBody notes that the next byte of the request's body is waited for, until
-// GotBody.
+// AwaitBody records that the engine waits for the next byte of the request body until GotBody.
 func (d *deadlines) AwaitBody() {
 	if d.owing.Load() {
 		d.owed.Store(max(int64(time.Since(d.start)), 1))
 	}
 }
 
-// GotBody notes that bytes of the request's body have come, or its end.
+// GotBody records that bytes of the request body, or the end of the body, have arrived.
 func (d *deadlines) GotBody() {
 	d.owed.Store(0)
 	d.Touch()
 }
 
-// writeStarted notes that a piece of the response waits for the client to take it, until
-// WriteDone. It can bring nextExpiry nearer.
+// writeStarted records that a part of the response waits for the client until WriteDone. It can
+// make nextExpiry earlier.
 func (d *deadlines) writeStarted() {
 	if d.clocks.Send > 0 {
 		d.offer.Store(max(int64(time.Since(d.start)), 1))
 	}
 }
 
-// WriteDone notes that the client has taken the piece, or never will.
+// WriteDone records that the client has accepted the part, or that the write has failed.
 func (d *deadlines) WriteDone() {
 	if d.clocks.Send > 0 {
 		d.offer.Store(0)
 	}
 }
 
-// end makes expiry return reason from now on, regardless of the timeouts, unless it was called before.
-// The caller wakes the exchange.
+// end makes expiry return reason regardless of the timeouts. Only the first call has an effect. The
+// caller must notify the exchange.
 func (d *deadlines) end(reason Reason) {
 	d.forced.CompareAndSwap(uint32(OK), uint32(reason))
 }
 
-// nextExpiry returns the earliest moment at which the request may expire; the zero time means
-// never. But for a write that starts the moment can only move away: an engine may leave
-// an alarm alone until it rings.
+// nextExpiry returns the earliest time at which the request can expire, or the zero time if no
+// timeout is set. Only writeStarted makes the result earlier while an alarm is set. An engine
+// therefore does not have to set the alarm again for other events.
 func (d *deadlines) nextExpiry() time.Time {
 	e := d.earliest()
 	if e.at == 0 {
@@ -133,8 +133,8 @@ type expiry struct {
 	at     time.Duration // since the start of the request; 0 if no timeout is set
 }
 
-// consider replaces e if the timeout d, which begins at base, expires earlier. If d is 0, there is
-// no timeout.
+// consider replaces e if the timeout d, which begins at base, expires earlier. 0 means that there
+// is no timeout.
 func (e *expiry) consider(r Reason, s Stall, d, base time.Duration) {
 	if d > 0 && (e.at == 0 || base+d < e.at) {
 		*e = expiry{r, s, base + d}

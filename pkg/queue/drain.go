@@ -7,69 +7,68 @@ import (
 	"time"
 )
 
-// undoAfter is how long a drain that began without a sign that the pod is ending
-// lasts: the app alone was restarted (docs/promises.md 3.5).
+// undoAfter is the duration of a drain that began without a signal that the pod terminates. In that
+// case only the app was restarted (docs/promises.md 3.5).
 const undoAfter = time.Second
 
-// DrainSettings are the times of a drain (docs/promises.md 3.5).
+// DrainSettings contains the settings of a drain (docs/promises.md 3.5).
 type DrainSettings struct {
-	Quiet    time.Duration // so long no new request, then it may end
-	Deadline time.Duration // from the beginning; 0: none
-	Min      time.Duration // it lasts at least so long
+	Quiet    time.Duration // minimum time without a new request before the drain can end
+	Deadline time.Duration // maximum duration; 0 means no limit
+	Min      time.Duration // minimum duration
 
-	WaitForStreams bool // streams are waited for like other requests
+	WaitForStreams bool // wait for streams as for other requests
 }
 
-// streamKind says whether an exchange is a stream, which a drain does not wait for
-// unless [DrainSettings.WaitForStreams] is set: the app itself ends its streams, when
-// it gets SIGTERM (docs/promises.md 3.5).
+// streamKind reports whether an exchange is a stream. A drain does not wait for streams unless
+// [DrainSettings.WaitForStreams] is set, because the app ends its streams when it receives SIGTERM
+// (docs/promises.md 3.5).
 type streamKind uint8
 
 const (
 	notAStream streamKind = iota
-	openStream            // an upgraded connection, or an event stream that answers a GET
-	grpcStream            // a gRPC call whose response has begun: a stream for a drain that begins later
+	openStream            // an upgraded connection, or an event stream in response to GET
+	grpcStream            // a gRPC call whose response has begun; it becomes a stream when a drain begins
 )
 
-// drainEntry is a request's place among those in flight, guarded by Drain.mu.
+// drainEntry is the list entry of a request in flight. It is guarded by Drain.mu.
 type drainEntry struct {
-	drain      *Drain        // that the request is in flight for; nil: none. Read by the goroutine that serves
-	exchange   Exchange      // whom to notify
-	prev, next *RequestState // older and newer ones
+	drain      *Drain        // the drain that counts the request; nil if it is not in flight. Read without the lock while the request is served
+	exchange   Exchange      // for Notify
+	prev, next *RequestState // the next older and the next newer request
 	stream     streamKind
-	counted    bool // in Drain.streams
+	counted    bool // the request is counted in Drain.streams
 }
 
-// A Drain knows which requests are in flight, and the way a pod ends: serving,
-// draining, drained, with one way back. Its state is a function of what happened
-// and of the time, so it needs no goroutine. It is safe for concurrent use.
+// A Drain contains the list of the requests in flight and the state of the shutdown. The state
+// depends only on past events and on the current time, so that a Drain needs no goroutine. It is
+// safe for concurrent use.
 //
-//	serving  -- Begin(false), a preStop --> draining, for a second
-//	         -- Begin(true), SIGTERM -----> draining, for good
-//	draining, for a second -- Begin(true) --> draining, for good
-//	                       -- a second passes --> serving
-//	draining, for good -- quiet and nothing in flight, or the deadline --> drained
-//	                   -- quiet and only streams in flight ---------------> closing
+//	serving  -- Begin(false), a preStop hook --> draining, reversible
+//	         -- Begin(true), SIGTERM ----------> draining, final
+//	draining, reversible -- Begin(true) --> draining, final
+//	                     -- 1 second -----> serving
+//	draining, final -- quiet and no request in flight, or the deadline --> drained
+//	                -- quiet and only streams in flight -----------------> closing
 //	closing -- the last stream ends, or the deadline --> drained
 //
-// A drain that is closing refuses the requests that still arrive: the app is being
-// stopped.
+// A drain in the state closing rejects new requests, because the app is being stopped.
 type Drain struct {
 	settings DrainSettings
-	begun    atomic.Bool // Begin was called and not undone; a hint, mu decides
+	begun    atomic.Bool // Begin was called and the drain has not been undone; only a hint, the fields below mu decide
 
 	mu      sync.Mutex
-	serving context.Context    // ends when the drain begins,
-	pause   context.CancelFunc // by this
-	began   time.Time          // zero: serving
-	ending  bool               // the pod is ending: this can't be undone
-	closing bool               // only streams were left
-	over    bool               // Abort was called: what comes now comes too late
-	settled chan struct{}      // closed when nothing, or only streams, are left in flight; nil: nobody waits
-	arrived time.Time          // the last request that counts against quiet
+	serving context.Context    // canceled when the drain begins
+	pause   context.CancelFunc // cancels serving
+	began   time.Time          // start of the drain; zero if no drain is running
+	ending  bool               // the pod terminates; the drain is not undone
+	closing bool               // only streams were left in flight
+	over    bool               // Abort was called; new requests end immediately
+	settled chan struct{}      // closed when nothing, or only streams, are in flight; nil if no goroutine waits
+	arrived time.Time          // start of the last request that resets the quiet period
 	flights int
-	streams int           // of the flights
-	head    *RequestState // those in flight, oldest first
+	streams int           // number of flights that are streams
+	head    *RequestState // requests in flight, oldest first
 	tail    *RequestState
 }
 
@@ -80,11 +79,11 @@ func NewDrain(s DrainSettings) *Drain {
 	return d
 }
 
-// while returns a context that ends with ctx, and when the drain begins. The
-// caller must call cancel.
+// while returns a context that is canceled when ctx is canceled or the drain begins. The caller
+// must call cancel.
 func (d *Drain) while(ctx context.Context) (_ context.Context, cancel func()) {
 	d.mu.Lock()
-	d.running(time.Now()) // one that has undone itself is over, even if nobody has noticed
+	d.running(time.Now()) // ends a drain whose second is over
 	serving := d.serving
 	d.mu.Unlock()
 	ctx, end := context.WithCancel(ctx)
@@ -92,8 +91,8 @@ func (d *Drain) while(ctx context.Context) (_ context.Context, cancel func()) {
 	return ctx, func() { stop(); end() }
 }
 
-// Begin starts the drain, or joins the running one. ending says that the pod is
-// ending; without it the drain undoes itself after a second.
+// Begin starts the drain, or joins the running one. ending reports whether the pod terminates. If
+// it does not, the drain is undone after one second.
 func (d *Drain) Begin(ending bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -109,8 +108,8 @@ func (d *Drain) Begin(ending bool) {
 	d.pause()
 }
 
-// DeadlineAt returns when the running drain's deadline is; the zero time where
-// there is no drain or no deadline.
+// DeadlineAt returns the deadline of the running drain. It returns the zero time if no drain is
+// running or there is no deadline.
 func (d *Drain) DeadlineAt() time.Time {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -120,7 +119,8 @@ func (d *Drain) DeadlineAt() time.Time {
 	return d.began.Add(d.settings.Deadline)
 }
 
-// Draining reports whether probes are answered that the pod is ending.
+// Draining reports whether a drain is running. Probes then receive the response that the pod
+// terminates.
 func (d *Drain) Draining() bool {
 	if !d.begun.Load() {
 		return false
@@ -130,7 +130,8 @@ func (d *Drain) Draining() bool {
 	return d.running(time.Now())
 }
 
-// running reports whether a drain runs and forgets one that has undone itself.
+// running reports whether a drain is running. It ends a drain that is over after one second. d.mu
+// must be held.
 func (d *Drain) running(now time.Time) bool {
 	if d.began.IsZero() {
 		return false
@@ -144,24 +145,24 @@ func (d *Drain) running(now time.Time) bool {
 	return false
 }
 
-// Outcome is how a wait for the drain ended.
+// Outcome is the result of a wait for the drain.
 type Outcome uint8
 
-// The outcomes.
+// Values of Outcome.
 const (
-	Drained     Outcome = iota // quiet, and nothing in flight
-	OnlyStreams                // quiet, and nothing in flight but streams
-	Deadline                   // the deadline came first
-	Undone                     // back to serving
-	GaveUp                     // the waiter's own context ended
+	Drained     Outcome = iota // quiet, and no request in flight
+	OnlyStreams                // quiet, and only streams in flight
+	Deadline                   // the deadline has passed
+	Undone                     // no drain is running
+	GaveUp                     // the context of the caller was canceled
 )
 
 func (o Outcome) String() string {
 	return [...]string{"drained", "only streams are left", "deadline", "undone", "gave up"}[o]
 }
 
-// Wait returns when the drain is over, in whichever way. With no drain running
-// it returns Undone at once.
+// Wait waits until the drain is over and returns its outcome. If no drain is running, it returns
+// Undone immediately.
 func (d *Drain) Wait(ctx context.Context) Outcome {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -187,9 +188,9 @@ func (d *Drain) Wait(ctx context.Context) Outcome {
 	}
 }
 
-// look decides whether the drain is over, and if not, when to look again unless
-// the last in flight that is waited for leaves before; the zero time is never.
-// Whatever else happens can only put the end off.
+// look reports whether the drain is over. If it is not, next is the time of the next check, or zero
+// if no check is necessary until settled is closed. Other events can only make the drain longer.
+// d.mu must be held.
 func (d *Drain) look(now time.Time) (outcome Outcome, next time.Time, over bool) {
 	if !d.running(now) {
 		return Undone, next, true
@@ -213,7 +214,7 @@ func (d *Drain) look(now time.Time) (outcome Outcome, next time.Time, over bool)
 	case now.Before(quiet):
 		next = earlier(next, quiet)
 	case d.awaited() == 0:
-		d.closing = d.ending // not where the app alone is restarted
+		d.closing = d.ending // not if only the app was restarted
 		return OnlyStreams, next, true
 	}
 	if !d.ending {
@@ -222,7 +223,7 @@ func (d *Drain) look(now time.Time) (outcome Outcome, next time.Time, over bool)
 	return 0, next, false
 }
 
-// earlier returns the earlier of two moments, of which the zero time is never.
+// earlier returns the earlier of two times. A zero a means never.
 func earlier(a, b time.Time) time.Time {
 	if a.IsZero() || b.Before(a) {
 		return b
@@ -230,8 +231,8 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// Flights returns how many requests are in flight, streams included, and since when
-// the oldest is.
+// Flights returns the number of requests in flight, including streams, and the start time of the
+// oldest request.
 func (d *Drain) Flights() (n int, oldest time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -241,15 +242,15 @@ func (d *Drain) Flights() (n int, oldest time.Time) {
 	return d.flights, oldest
 }
 
-// Streams returns how many requests in flight are streams that the drain that runs, or
-// the next one, does not wait for, unless the settings say so.
+// Streams returns the number of streams in flight. The running drain, or the next one, does not
+// wait for them unless WaitForStreams is set.
 func (d *Drain) Streams() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.streams
 }
 
-// awaited returns how many requests in flight the drain waits for.
+// awaited returns the number of requests in flight for which the drain waits.
 func (d *Drain) awaited() int {
 	if d.settings.WaitForStreams {
 		return d.flights
@@ -257,8 +258,7 @@ func (d *Drain) awaited() int {
 	return d.flights - d.streams
 }
 
-// Abort ends every exchange in flight with the reason Draining, and those that
-// come after.
+// Abort ends every exchange in flight and all later requests with the reason Draining.
 func (d *Drain) Abort() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -266,13 +266,14 @@ func (d *Drain) Abort() {
 	for state := d.head; state != nil; state = state.flight.next {
 		state.end(Draining)
 	}
-	// Only now: the slot of the first that wakes passes to one who must know.
+	// Notify only after all requests have ended, because the first one that wakes passes its slot
+	// to a queued request, which must not be forwarded.
 	for state := d.head; state != nil; state = state.flight.next {
-		state.flight.exchange.Notify() // under the lock: afterwards state may be that of another request
+		state.flight.exchange.Notify() // under the lock, because afterwards state can belong to another request
 	}
 }
 
-// Empty returns when nothing is in flight any more, or the context has ended.
+// Empty waits until no request is in flight. It returns the error of ctx if ctx is canceled first.
 func (d *Drain) Empty(ctx context.Context) error {
 	for {
 		d.mu.Lock()
@@ -289,11 +290,12 @@ func (d *Drain) Empty(ctx context.Context) error {
 	}
 }
 
-// arrive notes a request in flight; fresh says that it counts against quiet.
+// arrive adds a request to the requests in flight. fresh reports whether the request resets the
+// quiet period.
 func (d *Drain) arrive(x Exchange, state *RequestState, fresh bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if fresh && state.start.After(d.arrived) { // others may have overtaken it on the way here
+	if fresh && state.start.After(d.arrived) { // requests can call arrive in a different order than they started
 		d.arrived = state.start
 	}
 	state.flight = drainEntry{drain: d, exchange: x, prev: d.tail}
@@ -309,7 +311,7 @@ func (d *Drain) arrive(x Exchange, state *RequestState, fresh bool) {
 	}
 }
 
-// noteStream notes that a request in flight has become a stream.
+// noteStream records that a request in flight has become a stream.
 func (d *Drain) noteStream(state *RequestState, kind streamKind) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -320,7 +322,7 @@ func (d *Drain) noteStream(state *RequestState, kind streamKind) {
 	}
 }
 
-// countStream counts a request that is a stream, once.
+// countStream counts a request once if it is a stream. d.mu must be held.
 func (d *Drain) countStream(state *RequestState) {
 	if f := &state.flight; f.stream != notAStream && !f.counted {
 		f.counted = true
@@ -328,7 +330,7 @@ func (d *Drain) countStream(state *RequestState) {
 	}
 }
 
-// leave undoes arrive.
+// leave removes a request that arrive added.
 func (d *Drain) leave(state *RequestState) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -351,7 +353,7 @@ func (d *Drain) leave(state *RequestState) {
 	d.settle()
 }
 
-// settle wakes those who wait, if there may be nothing left to wait for.
+// settle closes settled if there may be no request left to wait for. d.mu must be held.
 func (d *Drain) settle() {
 	if d.settled != nil && (d.flights == 0 || d.awaited() == 0) {
 		close(d.settled)
@@ -359,8 +361,8 @@ func (d *Drain) settle() {
 	}
 }
 
-// untilSettled returns a channel that is closed when nothing is left in flight, or
-// nothing that a drain waits for.
+// untilSettled returns a channel that is closed when no request is in flight, or only requests for
+// which a drain does not wait. d.mu must be held.
 func (d *Drain) untilSettled() <-chan struct{} {
 	if d.settled == nil {
 		d.settled = make(chan struct{})

@@ -6,59 +6,56 @@ import (
 	"time"
 )
 
-// An Exchange is one request and what becomes of it, as the lifecycle in serve.go
-// sees it. An engine implements it and may reuse the value for the next request of
-// its connection.
+// An Exchange is one request and its response. [Proxy.Serve] processes it. An engine implements
+// Exchange and may reuse a value for the next request of its connection.
 //
-// All methods but Notify are called by the goroutine that runs [Proxy.Serve].
+// All methods except Notify are called by the goroutine that runs [Proxy.Serve].
 type Exchange interface {
-	// Header returns the first line of the named request field with blanks
-	// trimmed, "" when there is none. The string must not be kept after Serve.
+	// Header returns the first line of the named request field without leading and trailing
+	// whitespace, or "" if there is none. The string must not be used after Serve returns.
 	Header(name string) string
 
-	// Repeats reports whether the request has more than one line of that field.
+	// Repeats reports whether the request has more than one line of the named field.
 	Repeats(name string) bool
 
-	// Line returns what is said of the request without building it.
+	// Line returns the properties of the request that are available without an [http.Request].
 	Line() Line
 
-	// Request returns the request for those who need all of it. Its context ends
-	// when the client has gone. It may cost allocations where an engine has to build
-	// it first, and is valid until Observe has returned.
+	// Request returns the request in the form of net/http. Its context is canceled when the client
+	// disconnects. The engine may have to allocate the request. It is valid until Observe returns.
 	Request() *http.Request
 
-	// Answer sends an answer of our own, in the place of Forward or after a
-	// Forward that sent the client nothing. The engine deals with a body that
-	// nobody has read.
+	// Answer sends a response of the sidecar, either instead of Forward or after a Forward that
+	// sent nothing to the client. The engine handles a request body that was not read.
 	Answer(a *Answer)
 
-	// Wait returns OK after Notify, ClientGone when the client has gone, or the reason
-	// for which the request has expired.
+	// Wait returns OK after Notify, ClientGone if the client has disconnected, or the reason why
+	// the request has expired.
 	Wait(state *RequestState) Reason
 
-	// Notify makes Wait return, or a running Forward look again whether the request has
-	// expired. Any goroutine may call it; a call that comes early is not lost.
+	// Notify makes Wait return, or makes a running Forward check whether the request has expired.
+	// Any goroutine may call it. A call before Wait is not lost.
 	Notify()
 
-	// Forward sends the request to the user container and the response back, and
-	// returns when the exchange with the user container has really ended.
+	// Forward sends the request to the user container and the response to the client. It returns
+	// after the exchange with the user container has ended, except for the part in Result.Held.
 	Forward(state *RequestState) Result
 }
 
-// Line is a request as those see it who count it and tell of it. Its strings must
-// not be kept after Serve.
+// Line contains the properties of a request that the statistics, the logs and the probes use. Its
+// strings must not be used after Serve returns.
 type Line struct {
 	Method string
-	Target string // byte for byte, as it came
-	Host   string // that is asked for: of the target, if it has one, or of the field
-	Major  int    // of the client's HTTP version,
-	Minor  int    // as in HTTP/1.1
-	Remote string // the client's address and port, or those of the proxy before us
-	TLS    bool   // the client's connection is encrypted
-	Open   bool   // the client can send more after the header section: content, a trailer section or the bytes of a tunnel
+	Target string // unchanged, as received
+	Host   string // host in the target if it contains one, otherwise the value of the Host field
+	Major  int    // HTTP version of the client,
+	Minor  int    // for example 1 and 1 for HTTP/1.1
+	Remote string // address and port of the client, or of the proxy in front of the sidecar
+	TLS    bool   // the connection of the client is encrypted
+	Open   bool   // the client can send more data after the header section: content, a trailer section or the bytes of a tunnel
 }
 
-// Path returns the path of the target without its query, as it came: not decoded.
+// Path returns the path of the target without the query. The path is not decoded.
 func (l *Line) Path() string {
 	path, _, _ := strings.Cut(l.Target, "?")
 	if strings.HasPrefix(path, "/") {
@@ -73,27 +70,26 @@ func (l *Line) Path() string {
 	return path // * or an authority
 }
 
-// Result is what Forward has to tell.
+// Result is the result of Forward.
 type Result struct {
-	Status    int       // of the user container's final response; 0: there was none
-	Reason    Reason    // OK: the response went through to its end
-	Begun     bool      // the client has seen the status of the user container's final response
+	Status    int       // status of the final response of the user container; 0 if there was none
+	Reason    Reason    // OK if the response was forwarded completely
+	Begun     bool      // the client has received the status of the final response of the user container
 	Upgraded  bool      // the exchange became a tunnel
-	Replayed  bool      // it was sent twice (docs/promises.md 3.7)
-	Reset     bool      // the client's stream was reset, so that no answer can be sent (docs/promises.md 3.12)
-	In, Out   int64     // bytes of content, client to user container and back; of an answer of our own too
-	FirstByte time.Time // of the final response; zero: there was none
-	Err       error     // what the system said, for logs alone; may be nil
-	GRPC      int       // gRPC status of an answer to this failure; 0: the status of Reason
-	Held      Held      // the user container may still be at work on the request; nil: it is not
+	Replayed  bool      // the request was sent twice (docs/promises.md 3.7)
+	Reset     bool      // the stream of the client was reset, so that no response can be sent (docs/promises.md 3.12)
+	In, Out   int64     // bytes of content from the client and to the client, including responses of the sidecar
+	FirstByte time.Time // time of the first byte of the final response; zero if there was none
+	Err       error     // underlying error, only for logs; may be nil
+	GRPC      int       // gRPC status for this failure; 0 means the status of Reason
+	Held      Held      // the exchange if the user container may still process the request; otherwise nil
 }
 
-// Held is an exchange with the user container that was broken off before its response
-// began. [RequestState.Holds] says whether an engine has to report one.
+// Held is an exchange with the user container that was aborted before its response began.
+// [RequestState.Holds] reports whether an engine must return one.
 type Held interface {
-	// Wait tells the user container, as far as the protocol can, that nobody waits for
-	// the response, and returns when it has answered or closed, or after most. It reports
-	// whether the user container has answered. It is called once, and may be called after
-	// Serve.
+	// Wait cancels the request as far as the protocol allows it. It returns when the user container
+	// has responded or has closed the connection, or after most. It reports whether the user
+	// container has responded. Wait is called once, possibly after Serve has returned.
 	Wait(most time.Duration) (answered bool)
 }

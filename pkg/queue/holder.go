@@ -7,15 +7,15 @@ const maxHolders = 20
 
 // A Holder describes a request that holds a slot.
 type Holder struct {
-	Method  string    `json:"method"` // shortened for display, as Path
+	Method  string    `json:"method"` // truncated for display, like Path
 	Path    string    `json:"path"`
 	Phase   string    `json:"phase"`
-	Since   time.Time `json:"since"`   // the request arrived
+	Since   time.Time `json:"since"`   // arrival time of the request
 	Counted string    `json:"counted"` // "counted", or the reason for the exemption from the adaptive limit
 }
 
-// Holders returns the oldest 20 requests that hold a slot. It does not include the slots of
-// clients that disconnected. [Limit.Held] returns their number.
+// Holders returns the oldest 20 requests that hold a slot. It does not include the slots of clients
+// that disconnected. [Limit.Held] returns the number of those slots.
 func (p *Proxy) Holders() []Holder {
 	d := p.Drain
 	d.mu.Lock()

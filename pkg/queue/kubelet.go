@@ -13,19 +13,18 @@ import (
 // the request. It is the longest sensible value of timeoutSeconds.
 const kubeletTime = 60 * time.Second
 
-// kubeletPlaces are the places beside the limit for requests that look like a
-// kubelet's liveness or startup probe (docs/promises.md section 1, row 5). Anybody
-// can look like one: so there are two places in all, too few to flood the user
-// container, and one for each client address, so that a forger leaves the other
-// one to the node. The zero value has all places free; it is safe for concurrent
-// use.
+// kubeletPlaces contains the slots outside the limit for requests that look like a liveness or
+// startup probe of the kubelet (docs/promises.md section 1, row 5). Any client can send such a
+// request. Two slots in total are not enough to overload the user container. Each client address
+// can hold only one slot, so that a client that imitates the kubelet leaves the other one to the
+// node. The zero value has two free slots. A kubeletPlaces is safe for concurrent use.
 type kubeletPlaces struct {
 	mu    sync.Mutex
-	peers [2]netip.Addr // the zero Addr: the place is free
+	peers [2]netip.Addr // the zero Addr means that the slot is free
 }
 
-// enter takes a place for a client address and reports whether there was one.
-// Only then may and must leave be called.
+// enter acquires a slot for a client address and reports whether one was free. If it returns true,
+// the caller must call leave.
 func (k *kubeletPlaces) enter(peer netip.Addr) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -45,7 +44,7 @@ func (k *kubeletPlaces) enter(peer netip.Addr) bool {
 	return true
 }
 
-// leave gives the place of a client address back.
+// leave releases the slot of a client address.
 func (k *kubeletPlaces) leave(peer netip.Addr) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -56,8 +55,8 @@ func (k *kubeletPlaces) leave(peer netip.Addr) {
 	}
 }
 
-// notOfKubelets are the request fields that a kubelet's probe never has. All but
-// Upgrade say that the request has come through a proxy.
+// notOfKubelets contains the request fields that a probe of the kubelet never has. Except for
+// Upgrade, they show that the request came through a proxy.
 var notOfKubelets = [...]string{header.Upgrade, header.XForwardedFor, header.Forwarded, header.ProxyRequest}
 
 // kubeletPeer returns the client address of a request that can run outside the limit. ok is

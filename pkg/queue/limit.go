@@ -25,28 +25,29 @@ type Limit struct {
 	running     int // requests with a slot; 0 if the limit is adaptive, which counts them itself
 	waiting     int
 	held        int            // number of slots of canceled requests: see Proxy.hold
-	first, last *ticket        // the line
-	adaptive    *adapt.Limiter // nil: the limit is maxRunning
+	first, last *ticket        // the queue, oldest request first
+	adaptive    *adapt.Limiter // nil if the limit is fixed at maxRunning
 	timer       *time.Timer    // calls tick while requests are queued; nil if the limit is fixed
 	ticking     bool           // the timer is running
 }
 
-// ticket is a request's place in the line, and its slot. All but holds is guarded by
+// ticket is the queue entry of a request, and its slot. All fields except holds are guarded by
 // Limit.mu.
 type ticket struct {
 	exchange   Exchange
-	since      time.Time // when the request came
+	since      time.Time // arrival time of the request
 	granted    bool
-	holds      bool       // see [RequestState.Holds]; of the goroutine that serves
-	slot       adapt.Slot // of an adaptive limit
+	holds      bool       // see [RequestState.Holds]; only used by the goroutine that serves the request
+	slot       adapt.Slot // only used if the limit is adaptive
 	prev, next *ticket
 }
 
 // tickInterval is the interval between updates of an adaptive limit while requests are queued.
 const tickInterval = 50 * time.Millisecond
 
-// NewLimit returns a limit of running requests in the user container (0 or less:
-// none, nil is returned) and of waiting ones behind them (0: nobody waits).
+// NewLimit returns a fixed limit. running is the maximum number of requests in the user container,
+// and waiting is the maximum length of the queue. If running is 0 or less, NewLimit returns nil. If
+// waiting is 0 or less, requests are not queued.
 func NewLimit(running, waiting int) *Limit {
 	if running <= 0 {
 		return nil
@@ -54,16 +55,15 @@ func NewLimit(running, waiting int) *Limit {
 	return &Limit{maxRunning: running, maxWaiting: max(waiting, 0)}
 }
 
-// NewAdaptiveLimit returns a limit that follows what the user container can take, and of
-// waiting requests behind it (0: nobody waits).
+// NewAdaptiveLimit returns a limit that adapts to the capacity of the user container. waiting is
+// the maximum length of the queue. If it is 0 or less, requests are not queued.
 func NewAdaptiveLimit(s adapt.Settings, waiting int) *Limit {
 	m := NewLimit(s.Ceiling(), waiting)
 	m.adaptive = adapt.New(s)
 	return m
 }
 
-// Adaptive returns what an adaptive limit has decided; false: the limit is fixed, or there
-// is none.
+// Adaptive returns the state of an adaptive limit. It reports false if the limit is fixed or nil.
 func (m *Limit) Adaptive() (adapt.State, bool) {
 	if m == nil || m.adaptive == nil {
 		return adapt.State{}, false
@@ -73,7 +73,7 @@ func (m *Limit) Adaptive() (adapt.State, bool) {
 	return m.adaptive.State(), true
 }
 
-// Load returns how many requests hold a slot and how many wait for one.
+// Load returns the number of requests that hold a slot and the number of queued requests.
 func (m *Limit) Load() (running, waiting int) {
 	if m == nil {
 		return 0, 0
@@ -87,7 +87,7 @@ func (m *Limit) Load() (running, waiting int) {
 	return m.running, m.waiting
 }
 
-// Held returns the number of slots that are held for a user container that is at work on
+// Held returns the number of slots that are held because the user container still processes
 // requests whose clients get no response.
 func (m *Limit) Held() int {
 	if m == nil {
@@ -98,8 +98,8 @@ func (m *Limit) Held() int {
 	return m.held
 }
 
-// OldestWaiter returns when the first in line came, the zero time when nobody
-// waits.
+// OldestWaiter returns the arrival time of the first queued request, or the zero time if the queue
+// is empty.
 func (m *Limit) OldestWaiter() time.Time {
 	if m == nil {
 		return time.Time{}
@@ -112,8 +112,8 @@ func (m *Limit) OldestWaiter() time.Time {
 	return m.first.since
 }
 
-// acquire returns OK when the request holds a slot, or why it does not. Only
-// after OK may and must release be called.
+// acquire waits for a slot. If it returns OK, the request holds a slot and the caller must release
+// it. Otherwise acquire returns the reason why the request got no slot.
 func (m *Limit) acquire(x Exchange, state *RequestState) Reason {
 	if m == nil {
 		return OK
@@ -143,7 +143,7 @@ func (m *Limit) acquire(x Exchange, state *RequestState) Reason {
 		}
 		m.mu.Unlock()
 		switch {
-		case granted && reason != OK: // the slot came in the moment of giving up
+		case granted && reason != OK: // the slot was granted after the wait ended
 			m.end(t, adapt.Unknown)
 			return reason
 		case granted || reason != OK:
@@ -152,7 +152,7 @@ func (m *Limit) acquire(x Exchange, state *RequestState) Reason {
 	}
 }
 
-// free reports whether one more request may run.
+// free reports whether another request can run. m.mu must be held.
 func (m *Limit) free() bool {
 	if m.adaptive != nil {
 		return m.adaptive.Free()
@@ -160,7 +160,7 @@ func (m *Limit) free() bool {
 	return m.running < m.maxRunning
 }
 
-// admit gives a slot to a request.
+// admit gives a free slot to a request. m.mu must be held.
 func (m *Limit) admit(t *ticket, now time.Time) {
 	if m.adaptive != nil {
 		m.adaptive.Admit(now, &t.slot)
@@ -169,7 +169,7 @@ func (m *Limit) admit(t *ticket, now time.Time) {
 	m.running++
 }
 
-// release gives a slot of a fixed limit to the first in line, or back.
+// release releases a slot of a fixed limit. The slot passes to the first queued request, if any.
 func (m *Limit) release() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -179,20 +179,19 @@ func (m *Limit) release() {
 	}
 }
 
-// grant lets in those first in line, as many as may.
+// grant gives the free slots to the first queued requests. m.mu must be held.
 func (m *Limit) grant(now time.Time) {
 	for m.first != nil && m.free() {
 		t := m.first
 		m.remove(t)
 		m.admit(t, now)
 		t.granted = true
-		// Under the lock: afterwards the ticket may already serve another request.
+		// Notify under the lock, because afterwards the ticket can belong to another request.
 		t.exchange.Notify()
 	}
 }
 
-// end releases the slot of a request whose exchange with the user container has ended with
-// this result.
+// end releases the slot of a request. r is the result of the exchange with the user container.
 func (m *Limit) end(t *ticket, r adapt.Result) {
 	if m.adaptive == nil {
 		m.release()
@@ -214,8 +213,8 @@ func (m *Limit) adapt(update func(now time.Time)) {
 	m.grant(now)
 }
 
-// hold keeps the slot of a request whose memory is used again, and returns the ticket that
-// has the slot now.
+// hold returns a new ticket to which the slot of t is moved, because the engine reuses the memory
+// of t for its next request.
 func (m *Limit) hold(t *ticket) *ticket {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -235,7 +234,8 @@ func (m *Limit) endHeld(t *ticket, r adapt.Result) {
 	m.end(t, r)
 }
 
-// startTicks updates an adaptive limit at intervals until the queue is empty.
+// startTicks starts the timer that updates an adaptive limit until the queue is empty. m.mu must be
+// held.
 func (m *Limit) startTicks() {
 	if m.adaptive == nil || m.ticking {
 		return
@@ -259,7 +259,7 @@ func (m *Limit) tick() {
 	}
 }
 
-// resultOf returns the meaning of an ended exchange for an adaptive limit.
+// resultOf returns the result of a completed exchange for an adaptive limit.
 func resultOf(o *Observation) adapt.Result {
 	if o.Excluded || o.Kind != header.Traffic {
 		return adapt.Unknown
@@ -281,12 +281,14 @@ func resultOf(o *Observation) adapt.Result {
 	}
 }
 
-// abortTime is the part of the application time within which a response after the
-// disconnect of the client is attributed to the disconnect.
+// abortTime is a divisor. If the user container responds within 1/abortTime of the previous
+// duration of the request after the client disconnects, the response is attributed to the
+// disconnect.
 const abortTime = 8
 
-// heldResult returns the meaning of a held exchange, which began to be held for the given
-// reason after took and ended after held.
+// heldResult returns the result of a held exchange for an adaptive limit. reason is the reason of
+// the abort, took is the duration of the exchange before the abort, and held is the duration after
+// it.
 func heldResult(reason Reason, answered bool, took, held time.Duration) adapt.Result {
 	switch {
 	case reason == RequestTimeout || reason == ResponseStartTimeout:

@@ -9,40 +9,39 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/printable"
 )
 
-// Observation is what there is to say about a request that has ended. It is
-// valid until Observe returns.
+// Observation describes a completed request. It is valid until Observe returns.
 type Observation struct {
 	Exchange Exchange
 	Line
-	Kind     header.Kind // Traffic or KubeletRequest
-	TraceID  string      // "": not traced
-	Excluded bool        // by EXCLUDE_*: neither counted nor logged (docs/promises.md 3.10)
-	Proxied  bool        // came through the activator
-	Start    time.Time   // when the request had been read
-	Slot     time.Time   // when it got a slot; zero: it never did
-	Stream   bool        // an upgraded connection, or an event stream that answers a GET
-	RPCError bool        // the user container's grpc-status says that it has failed
+	Kind     header.Kind // Traffic or KubeletRequest for Observe, and a kind of probe for Probed
+	TraceID  string      // "" if the request is not traced
+	Excluded bool        // matches EXCLUDE_*, and is neither counted nor logged (docs/promises.md 3.10)
+	Proxied  bool        // the request came through the activator
+	Start    time.Time   // time when the header section was complete
+	Slot     time.Time   // time when the request got a slot; zero if it got none
+	Stream   bool        // an upgraded connection, or an event stream in response to GET
+	RPCError bool        // the grpc-status of the user container reports an error
 	End      time.Time
-	Phase    Phase // how far it came
+	Phase    Phase // the last phase of the request
 	Result
 }
 
 // maxShown is the maximum length of a method or a path in logs and on pages, in bytes.
 const maxShown = 512
 
-// Shown returns a string of a client for logs and pages. It has at most 512 bytes, and the characters
-// that are not printable are replaced. The result is a copy.
+// Shown returns a string from a client in a form for logs and pages. The result has at most 512
+// bytes, and characters that are not printable are replaced. The result is a copy.
 func Shown(s string) string {
 	s = printable.Text(s[:min(len(s), maxShown+1)])
 	return strings.Clone(printable.Truncate(s, maxShown))
 }
 
-// AppFailed reports whether the user container's response says that it has failed, by its
-// status or by that of gRPC.
+// AppFailed reports whether the response of the user container is an error, according to its status
+// or its grpc-status.
 func (o *Observation) AppFailed() bool { return o.Status >= 500 || o.RPCError }
 
-// loadFailed reports whether the response is an error that load can cause. A rejection for
-// overload is one. A method that is not implemented is not.
+// loadFailed reports whether the response is an error that load can cause. A rejection because of
+// overload is such an error. An unimplemented method is not.
 func (o *Observation) loadFailed() bool {
 	switch o.Status {
 	case http.StatusNotImplemented, http.StatusHTTPVersionNotSupported:
@@ -53,7 +52,7 @@ func (o *Observation) loadFailed() bool {
 	return o.AppFailed()
 }
 
-// Queued returns how long the request waited for a slot.
+// Queued returns the time that the request waited for a slot.
 func (o *Observation) Queued() time.Duration {
 	if o.Slot.IsZero() {
 		return o.End.Sub(o.Start)

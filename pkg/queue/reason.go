@@ -1,35 +1,34 @@
 package queue
 
-// Reason says how an exchange ended: [OK], or which side has failed and what went
-// wrong. The list is closed: the same words stand in the Proxy-Status field, in
-// the log and in metric labels (docs/promises.md 3.6).
+// Reason is the result of an exchange: [OK], or the cause of the failure. The Proxy-Status field,
+// the logs and the metric labels contain the same words (docs/promises.md 3.6).
 type Reason uint8
 
-// The reasons. Each word names the side that gave up and what it gave up on.
+// Values of Reason. Each word names the component that failed and the type of the failure.
 const (
 	OK                   Reason = iota
-	QueueFull                   // no place in the queue
-	QueueTimeout                // waited too long for a slot
+	QueueFull                   // the queue has its maximum length
+	QueueTimeout                // the request waited too long for a slot
 	Overload                    // the memory budget for requests is exhausted
 	NotReady                    // the user container is not ready (probes only)
-	Draining                    // the pod is ending
-	RequestTimeout              // the clock of the whole request ran out
-	ResponseStartTimeout        // no first byte of the response in time
-	IdleTimeout                 // no byte in either direction in time
-	AppUnreachable              // nothing listens at the user container's port
+	Draining                    // the pod terminates
+	RequestTimeout              // the timeout of the whole request expired
+	ResponseStartTimeout        // the first byte of the response did not arrive in time
+	IdleTimeout                 // no byte was transferred in time, in either direction
+	AppUnreachable              // the user container does not accept connections on its port
 	Local                       // the sidecar has no file descriptor, no local port or no memory for a connection to the user container
-	AppReset                    // the user container broke the connection off
-	AppGarbage                  // what the user container sent is not HTTP
-	BadRequest                  // what the client sent is not HTTP, or not for us
-	TooLarge                    // the request's body is over the limit that was set
-	HeadTooLarge                // the header section is longer than the user container accepts
-	ClientGone                  // nobody is left to get an answer
-	NumReasons                  // the number of reasons
+	AppReset                    // the user container closed the connection before the response was complete
+	AppGarbage                  // the response of the user container is not valid HTTP
+	BadRequest                  // the request is not valid HTTP or not allowed
+	TooLarge                    // the request body exceeds the configured limit
+	HeadTooLarge                // the header section of the request is longer than the user container accepts
+	ClientGone                  // the client disconnected
+	NumReasons                  // number of reasons
 )
 
-// reasons is the one table of what a reason is called and how clients get it:
-// status and body over HTTP, the error type of RFC 9209 section 2.3, and the
-// status of a gRPC call (docs/promises.md 3.2, 3.6).
+// reasons contains the word of each reason and its representation in responses: the status and the
+// body for HTTP, the error type of RFC 9209 section 2.3, and the status of a gRPC call
+// (docs/promises.md 3.2, 3.6).
 var reasons = [NumReasons]struct {
 	word, errorType, body string
 	status, grpc          int
@@ -54,9 +53,9 @@ var reasons = [NumReasons]struct {
 	ClientGone:           {word: "client-gone", status: 499},
 }
 
-// String returns the reason's word.
+// String returns the word of the reason.
 func (r Reason) String() string { return reasons[r].word }
 
-// Status returns the HTTP status that tells the reason. 499 is for logs alone:
-// nobody is there to read it.
+// Status returns the HTTP status of the reason. The status 499 is only used in logs, because the
+// client has disconnected.
 func (r Reason) Status() int { return reasons[r].status }

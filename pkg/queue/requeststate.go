@@ -9,53 +9,54 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 )
 
-// Phase is how far a request has come.
+// Phase is the progress of a request.
 type Phase uint32
 
-// The phases, in order.
+// Values of Phase in the order in which they occur.
 const (
-	Queued    Phase = iota // waits for a slot
-	Dialling               // has a slot, not yet a connection
-	Waiting                // has been sent, at least in part; no response yet
+	Queued    Phase = iota // the request waits for a slot
+	Dialling               // the request has a slot, but no connection
+	Waiting                // at least a part of the request was sent, and the response has not begun
 	Streaming              // the response has begun
-	Tunnelled              // upgraded: bytes both ways, no longer HTTP
+	Tunnelled              // the connection was upgraded and transfers bytes in both directions
 )
 
 func (p Phase) String() string {
 	return [...]string{"queued", "dialling", "waiting", "streaming", "streaming"}[p]
 }
 
-// RequestState is what the lifecycle keeps of one request, each part with its own job. It
-// is memory of the engine, which reuses it: there is one for each idle connection. Its
-// exported methods but Trace, Holds and Waited are safe for concurrent use.
+// RequestState is the state of one request. The engine owns the memory and reuses it: there is one
+// RequestState for each idle connection. Exported methods may be called concurrently, except Trace,
+// Holds and Waited.
 type RequestState struct {
-	deadlines // how far it is, and which limit on its time runs out next
+	deadlines // the phase and the timeouts
 
-	adaptive atomic.Pointer[Limit] // the adaptive limit that the request has a slot of; nil: none
+	adaptive atomic.Pointer[Limit] // the adaptive limit from which the request has a slot; nil if there is none
 
-	ticket ticket      // its place in the line for a slot
-	flight drainEntry  // its place among the requests in flight
-	trace  Trace       // nil: not traced
-	seen   Observation // what is recorded of it at its end
+	ticket ticket      // queue entry and slot
+	flight drainEntry  // entry in the list of requests in flight
+	trace  Trace       // nil if the request is not traced
+	seen   Observation // the observation that is reported when the request ends
 
-	rejected Reason // reason to reject the request; OK: it is served
+	rejected Reason // reason to reject the request; OK if it is served
 	reset    bool   // the engine resets the stream of a rejected request
 }
 
-// Holds reports whether the engine has to say in Result.Held what is left of an exchange
-// that is broken off before its response has begun.
+// Holds reports whether the engine must set Result.Held if it aborts an exchange whose response has
+// not begun.
 func (state *RequestState) Holds() bool { return state.ticket.holds }
 
-// Trace returns the trace of the request; nil: it is not traced.
+// Trace returns the trace of the request. It is nil if the request is not traced.
 func (state *RequestState) Trace() Trace { return state.trace }
 
-// Waited returns how long the request waited for its slot, and when it got it.
+// Waited returns how long the request waited for its slot, and the time when it got the slot.
 func (state *RequestState) Waited() (time.Duration, time.Time) {
 	return state.seen.Slot.Sub(state.seen.Start), state.seen.Slot
 }
 
-// Enter notes that the request has come to phase p. In all but Dialling a byte has
-// brought it there. Streaming is entered by [RequestState.Respond].
+// Enter records that the request has entered phase p. Except for Dialling, a byte that was
+// transferred causes the new phase, so Clocks.Idle restarts. Engines call [RequestState.Respond]
+// instead of entering Streaming.
 func (state *RequestState) Enter(p Phase) {
 	state.phase.Store(uint32(p))
 	if p != Dialling {
@@ -69,7 +70,7 @@ func (state *RequestState) Enter(p Phase) {
 	}
 }
 
-// adaptTo records the limit that the request has a slot of, if it is adaptive.
+// adaptTo records the limit from which the request has a slot, if the limit is adaptive.
 func (state *RequestState) adaptTo(m *Limit) {
 	if m != nil && m.adaptive == nil {
 		return
@@ -79,26 +80,25 @@ func (state *RequestState) adaptTo(m *Limit) {
 	}
 }
 
-// AwaitBody notes that the next byte of the request's body is waited for, until GotBody.
+// AwaitBody records that the engine waits for the next byte of the request body until GotBody.
 func (state *RequestState) AwaitBody() {
 	state.deadlines.AwaitBody()
 	state.awaitClient()
 }
 
-// GotBody notes that bytes of the request's body have come, or its end.
+// GotBody records that bytes of the request body, or the end of the body, have arrived.
 func (state *RequestState) GotBody() {
 	state.deadlines.GotBody()
 	state.clientReady()
 }
 
-// writeStarted notes that a piece of the response waits for the client to take it, until
-// WriteDone.
+// writeStarted records that a part of the response waits for the client until WriteDone.
 func (state *RequestState) writeStarted() {
 	state.deadlines.writeStarted()
 	state.awaitClient()
 }
 
-// WriteDone notes that the client has taken the piece, or never will.
+// WriteDone records that the client has accepted the part, or that the write has failed.
 func (state *RequestState) WriteDone() {
 	state.deadlines.WriteDone()
 	state.clientReady()
@@ -116,7 +116,7 @@ func (state *RequestState) clientReady() {
 	}
 }
 
-// becomeStream notes that the request lasts as long as people like.
+// becomeStream records that the request is a stream, whose duration is not limited.
 func (state *RequestState) becomeStream() {
 	state.seen.Stream = true
 	if m := state.adaptive.Load(); m != nil {
@@ -146,8 +146,8 @@ func (state *RequestState) Respond(contentType string) {
 	}
 }
 
-// rpcErrors are the codes of gRPC that say that the user container has failed, or has too
-// much to do. The others are the client's doing (https://grpc.io/docs/guides/status-codes/).
+// rpcErrors contains the status codes of gRPC that report a failure or an overload of the user
+// container. The client causes the other codes (https://grpc.io/docs/guides/status-codes/).
 var rpcErrors = map[string]bool{
 	"2":  true, // UNKNOWN
 	"4":  true, // DEADLINE_EXCEEDED
@@ -157,12 +157,12 @@ var rpcErrors = map[string]bool{
 	"15": true, // DATA_LOSS
 }
 
-// EndRPC notes the grpc-status of the response: of its trailers, or of its head where it
-// has nothing else. It is to be called before Forward returns.
+// EndRPC records the grpc-status of the response. The status is in the trailer section, or in the
+// header section if the response has nothing else. EndRPC must be called before Forward returns.
 func (state *RequestState) EndRPC(status string) { state.seen.RPCError = rpcErrors[status] }
 
-// isEventStream reports whether a media type is that of server-sent events (HTML
-// Living Standard, section 9.2), whatever its parameters.
+// isEventStream reports whether a media type is the type of server-sent events (HTML Living
+// Standard, section 9.2). Parameters are ignored.
 func isEventStream(contentType string) bool {
 	const eventStream = "text/event-stream"
 	if len(contentType) < len(eventStream) || !strings.EqualFold(contentType[:len(eventStream)], eventStream) {

@@ -26,54 +26,54 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/stats"
 )
 
-// Proxy is the request path of one sidecar, shared by all engines. Its fields are
-// set before the first request and not changed afterwards; those that may be nil
-// say so.
+// Proxy is the request path of a sidecar. All engines share one Proxy. Its fields are set before
+// the first request and do not change afterwards. Fields must not be nil unless their comment
+// allows it.
 type Proxy struct {
-	Ready   func(context.Context) error // may the user container serve? A nil error is yes, another's text is part of the answer; called concurrently
+	Ready   func(context.Context) error // returns nil if the user container can serve requests; otherwise the error text is included in the response; called concurrently
 	Drain   *Drain
-	Limit   *Limit        // nil: none
-	Grace   time.Duration // how long a slot is held at most for a user container that is still at work on a request that was broken off (docs/promises.md 3.1); 0: not at all
+	Limit   *Limit        // nil means no limit
+	Grace   time.Duration // maximum time for which a slot is held while the user container still processes an aborted request (docs/promises.md 3.1); 0 means that slots are not held
 	Clocks  Clocks
 	Stats   *stats.Stats
-	Observe func(*Observation) // after each request that was forwarded or would have been; must not keep its argument
-	Probed  func(*Observation) // after each probe that was answered; nil: nobody wants to know
+	Observe func(*Observation) // called at the end of each request that Serve does not answer as a probe; must not retain its argument
+	Probed  func(*Observation) // called after each answered probe; may be nil
 	Exclude Exclude
-	Trace   func(Exchange) Trace // begins the trace of a request that counts; it or what it returns may be nil
+	Trace   func(Exchange) Trace // starts the trace of a request that is included in the statistics; Trace and its result may be nil
 
 	kubelet kubeletPlaces
 }
 
-// Exclude names the health checks and scrapes of people's own tools, which are
-// no load (docs/promises.md 3.10). The zero value excludes nothing.
+// Exclude selects the health checks and scrapes of other tools, which do not count as load
+// (docs/promises.md 3.10). The zero value excludes nothing.
 type Exclude struct {
-	Paths      []string // exact, or a prefix that ends in '*'
+	Paths      []string // exact paths, or prefixes that end in '*'
 	UserAgents []string // prefixes
 }
 
-// A Trace follows one request. Its methods are called one after the other, and none
-// after End. What they return is valid until End.
+// A Trace follows one request. Its methods are called one at a time, and not after End. Their
+// results are valid until End.
 type Trace interface {
 	ID() string
-	Enter(Phase)           // the request has come to this phase, now
-	Drop(name string) bool // whether the client's field, in any case, is replaced by those of Fields
-	Fields() []Field       // that the request to the user container carries
+	Enter(Phase)           // the request enters this phase now
+	Drop(name string) bool // reports whether Fields replace the named field of the client; the case of the name does not matter
+	Fields() []Field       // fields that are added to the request to the user container
 	End(*Observation)
 }
 
 // Field is a field of a request.
 type Field struct{ Name, Value string }
 
-// Reject is Serve for a request that is rejected with the reason [Overload]. It does not wait.
-// If reset is true, the engine resets the stream of the client, and no response is sent.
+// Reject runs Serve for a request that is rejected with the reason [Overload]. The request is not
+// queued. If reset is true, the engine resets the stream of the client, and no response is sent.
 func (p *Proxy) Reject(x Exchange, state *RequestState, reset bool) {
 	state.rejected, state.reset = Overload, reset
 	p.Serve(x, state)
 	state.rejected, state.reset = OK, false
 }
 
-// Serve serves one request. state is memory of the engine; the two must not
-// be used for another request before Serve has returned.
+// Serve serves one request. The engine owns state. x and state must not be used for another request
+// before Serve returns.
 func (p *Proxy) Serve(x Exchange, state *RequestState) {
 	kind := header.KindOf(x)
 	if kind.Answered() {
@@ -115,7 +115,7 @@ func (p *Proxy) Serve(x Exchange, state *RequestState) {
 	}
 	p.Drain.arrive(x, state, fresh)
 	defer p.Drain.leave(state)
-	if fresh { // what counts against quiet counts for scaling
+	if fresh { // the same requests reset the quiet period and count for the autoscaler
 		p.Stats.In(o.Start, o.Proxied)
 	}
 	held := false
@@ -135,10 +135,11 @@ func (p *Proxy) Serve(x Exchange, state *RequestState) {
 	if state.trace != nil {
 		state.trace.End(o)
 	}
-	o.Line = Line{} // its strings can point into a buffer of the engine
+	o.Line = Line{} // the strings can point into a buffer of the engine
 }
 
-// blameDeadline changes the reason of a call that the user container canceled because the timeout of the client expired.
+// blameDeadline changes the reason of a call that the user container canceled because the timeout
+// of the client expired.
 func blameDeadline(o *Observation, x Exchange) {
 	if o.Reason != AppReset || !canceledAtDeadline(o, x) {
 		return
@@ -149,8 +150,8 @@ func blameDeadline(o *Observation, x Exchange) {
 	}
 }
 
-// serveProbe answers a probe. It and answer are not part of Serve because what
-// they need on the stack would be held by every request that waits.
+// serveProbe responds to a probe. serveProbe and answer are separate functions because their
+// variables would otherwise increase the stack of each waiting request.
 func (p *Proxy) serveProbe(kind header.Kind, x Exchange, state *RequestState) {
 	start := time.Now()
 	a := plain(state.rejected)
@@ -169,8 +170,8 @@ func (p *Proxy) serveProbe(kind header.Kind, x Exchange, state *RequestState) {
 	}
 }
 
-// finish sends the response to a request for which the user container has sent none. It does
-// not send a response if the client closed the connection or if the stream was reset.
+// finish sends the response if the user container has sent none. It does not send a response if the
+// client has disconnected or the stream was reset.
 func finish(x Exchange, o *Observation) {
 	o.Status = o.Reason.Status()
 	if o.Reason != ClientGone && !o.Reset {
@@ -178,7 +179,7 @@ func finish(x Exchange, o *Observation) {
 	}
 }
 
-// answer gives an answer and returns its status and the size of its content.
+// answer sends a response and returns its status and the length of its content.
 //
 //go:noinline
 func answer(x Exchange, a Answer) (status int, size int64) {
@@ -186,8 +187,8 @@ func answer(x Exchange, a Answer) (status int, size int64) {
 	return a.Status, a.size(x.Line().Method)
 }
 
-// forward waits for a slot and holds it until the exchange with the user
-// container has ended. It reports whether it has left that to hold.
+// forward waits for a slot and holds the slot until the exchange with the user container has ended.
+// held reports whether hold releases the slot later.
 func (p *Proxy) forward(limit *Limit, counted bool, x Exchange, state *RequestState, o *Observation) (held bool) {
 	if state.rejected != OK {
 		o.Reason, o.Reset = state.rejected, state.reset
@@ -218,8 +219,8 @@ func (p *Proxy) forward(limit *Limit, counted bool, x Exchange, state *RequestSt
 	return false
 }
 
-// startHold starts hold for the exchange that was broken off. It is not inlined, so that the stack
-// of a request stays small.
+// startHold starts hold for an aborted exchange. It is not inlined, so that the stack of a request
+// stays small.
 //
 //go:noinline
 func (p *Proxy) startHold(limit *Limit, counted bool, state *RequestState, o *Observation) {
@@ -227,9 +228,9 @@ func (p *Proxy) startHold(limit *Limit, counted bool, state *RequestState, o *Ob
 	o.Held = nil
 }
 
-// hold keeps the slot of a request that has been broken off, and its place in the
-// statistics, while the user container is at work on it. The drain does not wait: nobody
-// gets the response.
+// hold keeps the slot of an aborted request, and its entry in the statistics, while the user
+// container still processes the request. The drain does not wait for it, because no client gets the
+// response.
 func (p *Proxy) hold(limit *Limit, t *ticket, counted bool, broken broken) {
 	began := time.Now()
 	answered := broken.held.Wait(p.Grace)
@@ -240,15 +241,15 @@ func (p *Proxy) hold(limit *Limit, t *ticket, counted bool, broken broken) {
 	}
 }
 
-// broken is an exchange that was broken off while the user container was at work on it.
+// broken is an exchange that was aborted while the user container processed the request.
 type broken struct {
 	held    Held
 	reason  Reason
-	slot    time.Time // the request got its slot
+	slot    time.Time // time when the request got its slot
 	proxied bool
 }
 
-// has reports whether the request is one that does not count.
+// has reports whether the request is excluded.
 func (e *Exclude) has(o *Observation) bool {
 	if len(e.UserAgents) > 0 {
 		agent := o.Exchange.Header(header.UserAgent)
