@@ -26,9 +26,9 @@ func RefusalBound(status int, err error) (name bound.Name, ok bool) {
 	return ClientBound(err)
 }
 
-// RequestBound returns the bound that a client exceeded if its request ended with result. stall
-// is [queue.Alarm.Stall]. It is only called if a timeout ended the request. If no bound ended the
-// request, ok is false.
+// RequestBound returns the bound that a client exceeded if its request ended with result. stall is
+// [queue.Alarm.Stall]. RequestBound only calls stall if a timeout ended the request. If no bound
+// ended the request, ok is false.
 func RequestBound(result *queue.Result, stall func() queue.Stall) (name bound.Name, ok bool) {
 	switch result.Reason {
 	case queue.IdleTimeout:
@@ -41,7 +41,7 @@ func RequestBound(result *queue.Result, stall func() queue.Stall) (name bound.Na
 	return 0, false
 }
 
-// stallBound returns the bound on the time of a stall.
+// stallBound returns the bound on the duration of a stall.
 func stallBound(stall queue.Stall) (name bound.Name, ok bool) {
 	switch stall {
 	case queue.BodyStall:
@@ -52,8 +52,8 @@ func stallBound(stall queue.Stall) (name bound.Name, ok bool) {
 	return 0, false
 }
 
-// ClientBound returns the bound that a client exceeded if reading its request returned err. If
-// err is not caused by a bound, ok is false.
+// ClientBound returns the bound that a client exceeded if a read of its request returned err. If no
+// bound caused err, ok is false.
 func ClientBound(err error) (name bound.Name, ok bool) {
 	if errors.Is(err, ErrTooLarge) {
 		return bound.BodySize, true
@@ -102,9 +102,9 @@ func wordOf(err error) wire.Word {
 	return ""
 }
 
-// infoInterval is the time after which the user container can send another informational
-// response, in addition to MaxInfos. RFC 2518 section 10.1 suggests 102 (Processing) for
-// requests that take longer than 20 seconds.
+// infoInterval is the time after which the user container can send one more informational response
+// than MaxInfos. RFC 2518 section 10.1 suggests 102 (Processing) for requests that take longer than
+// 20 seconds.
 const infoInterval = time.Second
 
 // TooManyInfos reports whether n informational responses to one request exceed the limit, which

@@ -12,15 +12,16 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
-// Built is a request in net/http's form, which is made for the first who asks for it: few
-// do. The zero value has none. Any goroutine may call Leave.
+// Built holds a request in the form of net/http. The request is built on first use, because few
+// requests need it. The zero value is ready to use. Any goroutine may call Leave.
 type Built struct {
 	mu      sync.Mutex
 	request *http.Request
-	cancel  context.CancelFunc // ends its context
+	cancel  context.CancelFunc // cancels the context of request
 }
 
-// Get returns the request, made by build if there is none. gone says whether its client has.
+// Get returns the request. It calls build if there is none. gone reports whether the client has
+// disconnected.
 func (b *Built) Get(gone func() bool, build func() *http.Request) *http.Request {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -34,8 +35,8 @@ func (b *Built) Get(gone func() bool, build func() *http.Request) *http.Request 
 	return b.request
 }
 
-// Leave ends the context of the request, because the client has gone or the request has
-// ended. One that is built later has to see that by gone.
+// Leave cancels the context of the request, because the client has disconnected or the request has
+// ended. A request that is built later uses gone instead.
 func (b *Built) Leave() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -44,7 +45,7 @@ func (b *Built) Leave() {
 	}
 }
 
-// Reset ends and forgets the request.
+// Reset cancels and removes the request.
 func (b *Built) Reset() {
 	b.Leave()
 	b.mu.Lock()
@@ -52,11 +53,12 @@ func (b *Built) Reset() {
 	b.request, b.cancel = nil, nil
 }
 
-// Build returns a request in net/http's form. It may be kept.
+// Build returns a request in the form of net/http. The result does not refer to the memory of its
+// arguments, except for line.Remote.
 func Build(line queue.Line, fields []wire.Field) *http.Request {
 	target := strings.Clone(line.Target)
 	u, err := url.ParseRequestURI(target)
-	if err != nil { // net/http does not take it
+	if err != nil { // net/http does not accept the target
 		u = &url.URL{Path: target}
 	}
 	h := make(http.Header, len(fields))

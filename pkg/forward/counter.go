@@ -2,24 +2,24 @@ package forward
 
 import "errors"
 
-// ErrTooLarge is returned when a request body that is longer than MAX_BODY_BYTES is read. ErrLength is
-// returned for a body that does not have the length of its Content-Length (RFC 9112 section 6.3, RFC 9113
-// section 8.1.1).
+// ErrTooLarge is returned if a request body is longer than MAX_BODY_BYTES. ErrLength is returned if
+// the length of a body differs from its Content-Length (RFC 9112 section 6.3, RFC 9113 section
+// 8.1.1).
 var (
 	ErrTooLarge = errors.New("request body too large")
 	ErrLength   = errors.New("the body is not as long as the head says")
 )
 
-// A Counter counts the bytes of a body and compares them with the limits. It is used by one goroutine at
-// a time.
+// A Counter counts the bytes of a body and checks their number. It must not be used by several
+// goroutines at the same time.
 type Counter struct {
-	N      int64 // number of bytes that were added
+	N      int64 // number of counted bytes
 	Length int64 // value of Content-Length; -1 if there is none
 	Max    int64 // maximum of N; 0 means no limit
 }
 
-// Add adds n bytes. end reports whether they are the last ones. If the body has the wrong length, the error
-// is ErrLength. If it is too long, the error is ErrTooLarge.
+// Add counts n bytes. end reports whether the body ends after them. Add returns ErrLength if the
+// length of the body differs from Length, and ErrTooLarge if it is longer than Max.
 func (c *Counter) Add(n int, end bool) error {
 	c.N += int64(n)
 	switch {

@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-// Date makes Date fields (RFC 9110 section 6.6.1). The zero value is ready. It is safe
-// for concurrent use.
+// Date returns values for Date fields (RFC 9110 section 6.6.1). The zero value is ready to use. It
+// is safe for concurrent use.
 type Date struct{ last atomic.Pointer[second] }
 
-// second is the value of the field in one second.
+// second is the value of the field for one second.
 type second struct {
 	unix  int64
 	value string
 }
 
-// Now returns the field's value of now.
+// Now returns the value for the current time.
 func (d *Date) Now() string {
 	now := time.Now()
 	s := d.last.Load()

@@ -2,10 +2,8 @@
 // the request to the user container, the fields of the response to the client, the reason why a
 // request failed, and the settings of the engines.
 //
-// The package does not read from or write to a connection. The packages upstream and h2client make
-// a [Call]. A Call and the [Settings] only refer to the memory account and to the limits of the
-// connections of clients. Strings and fields are not copied, and can refer to the buffers of an
-// engine.
+// The package does not read from or write to connections. The packages upstream and h2client make a
+// [Call]. Strings and fields are not copied, and can refer to the buffers of an engine.
 package forward
 
 import (
@@ -15,35 +13,35 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
-// AnswerTimeout bounds the writing of an answer of our own: the clock that has run out
-// must not take its own answer with it.
+// AnswerTimeout is the timeout for writing a response of the sidecar. It is separate from the
+// timeouts of the request, because the response may report that one of them expired.
 const AnswerTimeout = 5 * time.Second
 
-// ContinueTimeout is how long a body waits for "100 Continue". RFC 9110 section 10.1.1
-// allows any time; servers that know nothing of it never say it.
+// ContinueTimeout is the maximum time that a body waits for "100 Continue". RFC 9110 section 10.1.1
+// allows any time. Servers that do not support the expectation never send the response.
 const ContinueTimeout = time.Second
 
-// An Encoder takes the fields of a head in their order. A name has the case in which it
-// came. Both strings are valid during the call.
+// An Encoder receives the fields of a header section in order. The case of a name is the case in
+// the message that was received. Both strings are valid during the call.
 type Encoder interface {
 	Field(name, value string)
 }
 
-// Lines is an Encoder that appends field lines of HTTP/1.1.
+// Lines is an Encoder that appends field lines in the format of HTTP/1.1.
 type Lines []byte
 
 // Field implements Encoder.
 func (l *Lines) Field(name, value string) { *l = wire.AppendField(*l, name, value) }
 
-// names are the fields that the Connection lines of a message name: they are for the next
-// hop alone (RFC 9110 section 7.6.1).
+// names contains the field names in the Connection fields of a message. These fields are only for
+// the next hop (RFC 9110 section 7.6.1).
 type names []string
 
-// namesRoom is how many names are collected without an allocation. Most messages have none.
+// namesRoom is the number of names that fit without an allocation. Most messages have none.
 const namesRoom = 8
 
-// add adds the names in one Connection line. "keep-alive" and "close" tell what becomes of
-// the connection.
+// add adds the names in one Connection field, except for "keep-alive" and "close", which are
+// connection options.
 func (n names) add(line string) names {
 	for name := range wire.Members(line) {
 		if name != "" && !header.EqualFold(name, "keep-alive") && !header.EqualFold(name, "close") {

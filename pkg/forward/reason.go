@@ -7,30 +7,29 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
-// Fault says what went wrong between the request and its response.
+// Fault is the cause of a failure between the request and its response.
 type Fault uint8
 
-// The faults.
+// Values of Fault.
 const (
-	Unreachable Fault = iota + 1 // no connection
+	Unreachable Fault = iota + 1 // no connection could be opened
 	Local                        // no connection, because the sidecar has no file descriptor, no local port or no memory for it
-	Reset                        // the connection broke, or ended too early
-	Garbage                      // what came is not HTTP
-	Body                         // the request's own body could not be read
-	Aborted                      // by the engine
-	Overloaded                   // the memory budget has no memory for the head of the response
-	HeadLimit                    // the head of the request is longer than the user container accepts
+	Reset                        // the connection was closed before the response was complete
+	Garbage                      // the response is not valid HTTP
+	Body                         // the request body could not be read
+	Aborted                      // the engine aborted the call
+	Overloaded                   // the memory budget has no memory for the header section of the response
+	HeadLimit                    // the header section of the request is longer than the user container accepts
 )
 
-// Error is a fault and what the system said about it. Its text is for logs
-// alone: it names addresses.
+// Error contains a fault and the underlying error. The text is only for logs, because it contains
+// addresses.
 type Error struct {
 	Fault Fault
 	Err   error
 
-	// Silent says that a fresh connection was closed without a byte, and that the
-	// user container has not been heard to speak HTTP/1.1 yet: it may speak HTTP/2
-	// alone.
+	// Silent reports that a new connection was closed before any byte arrived, and that the user
+	// container has not used HTTP/1.1 yet. It may support only HTTP/2.
 	Silent bool
 }
 
@@ -44,7 +43,7 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// FaultOf returns the fault by which err has come; 0: it is no *Error.
+// FaultOf returns the fault of err, or 0 if err does not contain an *Error.
 func FaultOf(err error) Fault {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Fault
@@ -52,9 +51,8 @@ func FaultOf(err error) Fault {
 	return 0
 }
 
-// reasonOf returns the reason for which a request has failed with err. What is no *Error
-// is the user container's fault. Of a body that could not be read only the client can be
-// the origin, unless the body was too long.
+// reasonOf returns the reason why a request failed with err. The user container is the cause of an
+// error that is not an *Error. If the request body could not be read, the client is the cause.
 func reasonOf(err error) queue.Reason {
 	switch FaultOf(err) {
 	case Unreachable:
@@ -73,10 +71,9 @@ func reasonOf(err error) queue.Reason {
 	return queue.AppReset
 }
 
-// Fail notes in result what has ended a request: killed, the reason for which it was broken
-// off, if there is one, since that is the cause of whatever error came of it; and err
-// otherwise. body is why the request's body could not be read, nil if it could, for errors
-// of those who do not say it.
+// Fail records in result why a request failed. If killed is not OK, the request was aborted for
+// that reason, and err is only a consequence. Otherwise the reason depends on err. body is the
+// error of reading the request body, or nil. It is used if err is not an *Error.
 func Fail(result *queue.Result, killed queue.Reason, err, body error) {
 	if result.Reason = killed; killed != queue.OK {
 		return
@@ -96,7 +93,7 @@ type grpcStatus interface {
 	GRPCStatus() int
 }
 
-// bodyReason returns the reason for which a request's body could not be read.
+// bodyReason returns the reason why a request body could not be read.
 func bodyReason(err error) queue.Reason {
 	if errors.Is(err, ErrTooLarge) {
 		return queue.TooLarge

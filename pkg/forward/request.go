@@ -12,35 +12,35 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
-// Request is a client's request, in whatever protocol it came, with what a proxy adds to
-// it (docs/promises.md 3.4 and 3.8). An engine keeps one and sets all exported fields
-// for each request. Its methods use memory of its own, so that they allocate nothing in
-// most cases, and must not run at the same time.
+// Request is the request of a client in any HTTP version, together with the changes of a proxy
+// (docs/promises.md 3.4 and 3.8). An engine reuses one Request and sets all exported fields for
+// each request. The methods reuse their memory, so that most calls do not allocate. They must not
+// be called concurrently.
 type Request struct {
-	Method, Target string       // as they came; Target in origin, absolute or asterisk form
-	Host           string       // that is asked for: of the target, if it has one, or of the field; "": AppHost
-	AppHost        string       // what the Host of a request without one says
-	Peer           string       // the client's address, for X-Forwarded-For
-	Secure         bool         // it came over our own TLS
-	Fields         []wire.Field // all of them, in their order
-	Packed         wire.Packed  // the same in place of Fields; nil: Fields is set
-	Unpacked       *sync.Pool   // of *[]wire.Field, for Packed; nil if Packed is never set
-	Length         int64        // of the body in bytes, as Content-Length says it; -1: it says nothing
-	Chunked        bool         // there is a body, whose length is not known
-	Expect100      bool         // the client has sent "Expect: 100-continue"
-	Upgrade        bool         // ask for the protocols that its Upgrade fields name; see OffersUpgrade
-	Crumbs         bool         // it came over HTTP/2, which may split Cookie into several fields
-	Trace          queue.Trace  // nil: none
+	Method, Target string       // as received; Target is in origin, absolute or asterisk form
+	Host           string       // host in the target if it contains one, otherwise the value of the Host field; "" means AppHost
+	AppHost        string       // Host for requests without a host
+	Peer           string       // address of the client, for X-Forwarded-For
+	Secure         bool         // the request arrived over TLS of the sidecar
+	Fields         []wire.Field // all fields in the order of their arrival
+	Packed         wire.Packed  // the fields in packed form; nil if Fields is set
+	Unpacked       *sync.Pool   // a pool of *[]wire.Field, for Packed; nil if Packed is never set
+	Length         int64        // value of Content-Length in bytes; -1 if there is none
+	Chunked        bool         // the request has a body of unknown length
+	Expect100      bool         // the client sent "Expect: 100-continue"
+	Upgrade        bool         // request the protocols in the Upgrade fields; see OffersUpgrade
+	Crumbs         bool         // the request arrived over HTTP/2, which can split Cookie into several fields
+	Trace          queue.Trace  // nil if the request is not traced
 
-	lines Lines  // what AppendHTTP1 writes
-	chain []byte // the value of X-Forwarded-For, if it is more than Peer
+	lines Lines  // output of AppendHTTP1
+	chain []byte // value of X-Forwarded-For if it contains more than Peer
 }
 
-// chainKept is how much memory for a chain of proxies is kept for the next request, in
-// bytes: an idle connection is to hold little.
+// chainKept is the maximum capacity of chain that is kept for the next request, in bytes, so that
+// an idle connection uses little memory.
 const chainKept = 512
 
-// Release forgets all strings and fields of the client.
+// Release removes all references to strings and fields of the client.
 func (r *Request) Release() {
 	r.Method, r.Target, r.Host, r.Fields, r.Packed = "", "", "", nil, nil
 	if cap(r.chain) > chainKept {
@@ -51,7 +51,7 @@ func (r *Request) Release() {
 // packed reports whether a method must unpack the fields. It is false for HTTP/1.1.
 func (r *Request) packed() bool { return r.Packed != nil && len(r.Fields) == 0 }
 
-// unpack sets Fields for the time of a method. The result is for repack.
+// unpack sets Fields during a method call. The caller passes the result to repack.
 func (r *Request) unpack() *[]wire.Field {
 	room, ok := r.Unpacked.Get().(*[]wire.Field)
 	if !ok {
@@ -62,20 +62,20 @@ func (r *Request) unpack() *[]wire.Field {
 	return room
 }
 
-// repack undoes unpack.
+// repack reverses unpack.
 func (r *Request) repack(room *[]wire.Field) {
 	clear(*room)
 	r.Unpacked.Put(room)
 	r.Fields = nil
 }
 
-// Refuse returns what is wrong with a request that must not reach the user container; OK:
-// nothing. maxBody is the length in bytes that a body may have; 0: any.
+// Refuse returns the reason to reject a request, or OK if it can be forwarded. maxBody is the
+// maximum length of a body in bytes. 0 means no limit.
 func (r *Request) Refuse(maxBody int64) queue.Reason {
 	switch {
-	case r.Method == "CONNECT": // we are nobody's way out (RFC 9110 section 9.3.6)
+	case r.Method == "CONNECT": // the sidecar is not a forward proxy (RFC 9110 section 9.3.6)
 		return queue.BadRequest
-	case !wire.ValidToken(r.Method), !wire.Visible(r.Target): // HTTP/2 has room for what no request line can hold
+	case !wire.ValidToken(r.Method), !wire.Visible(r.Target): // HTTP/2 can transfer values that a request line cannot contain
 		return queue.BadRequest
 	case maxBody > 0 && r.Length > maxBody:
 		return queue.TooLarge
@@ -91,7 +91,7 @@ func (r *Request) Refuse(maxBody int64) queue.Reason {
 	return queue.OK
 }
 
-// Path returns the target in origin form, byte for byte, or "*" (RFC 9112 section 3.2).
+// Path returns the target in origin form without decoding it, or "*" (RFC 9112 section 3.2).
 func (r *Request) Path() string {
 	t := r.Target
 	if t == "" || t[0] == '/' || t == "*" {
@@ -113,7 +113,7 @@ func (r *Request) Path() string {
 	return rest[i:]
 }
 
-// Authority returns the host that the user container is asked for.
+// Authority returns the host of the request to the user container.
 func (r *Request) Authority() string {
 	if r.packed() {
 		defer r.repack(r.unpack())
@@ -127,10 +127,11 @@ func (r *Request) Authority() string {
 	return r.Host
 }
 
-// MayReplay reports whether a request is sent again after it failed without a byte of a response
-// (docs/promises.md 3.7). reused reports whether the connection was used before, and unsent whether no
-// byte of the request was written. The caller checks that the body is still complete. An error of
-// HTTP/2 can state that the request was not processed, see package h2client.
+// MayReplay reports whether a request is sent again after it failed before a byte of a response
+// arrived (docs/promises.md 3.7). reused reports whether the connection was used before. unsent
+// reports whether no byte of the request was written. The caller checks that the body is still
+// complete. An HTTP/2 error can also report that the request was not processed, see package
+// h2client.
 func (r *Request) MayReplay(reused, unsent bool) bool { return reused && (unsent || r.isIdempotent()) }
 
 // isIdempotent reports whether the method is idempotent (RFC 9110 section 9.2.2).
@@ -142,7 +143,7 @@ func (r *Request) isIdempotent() bool {
 	return false
 }
 
-// WantsTrailers reports whether the client has sent "TE: trailers".
+// WantsTrailers reports whether the client sent "TE: trailers".
 func (r *Request) WantsTrailers() bool {
 	if r.packed() {
 		defer r.repack(r.unpack())
@@ -155,9 +156,9 @@ func (r *Request) WantsTrailers() bool {
 	return false
 }
 
-// OffersUpgrade reports whether the fields of an HTTP/1.1 request ask for another
-// protocol. Not if that is HTTP/2 alone, whose only users are those that offer it to
-// everybody (RFC 9110 section 7.8), nor if there is a body: such offers are ignored.
+// OffersUpgrade reports whether the fields of an HTTP/1.1 request contain an upgrade that is
+// forwarded. An upgrade to HTTP/2 is ignored, because clients that support it send the offer to
+// every server (RFC 9110 section 7.8). An upgrade of a request with a body is ignored as well.
 func (r *Request) OffersUpgrade() bool {
 	if r.Chunked || r.Length > 0 {
 		return false
@@ -169,7 +170,7 @@ func (r *Request) OffersUpgrade() bool {
 	return named && len(r.appendProtocols(nil)) > 0
 }
 
-// appendProtocols appends the protocols that the request asks for, but HTTP/2, as a list.
+// appendProtocols appends the requested protocols, except HTTP/2, as a list.
 func (r *Request) appendProtocols(b []byte) []byte {
 	n := len(b)
 	for _, f := range r.Fields {
@@ -189,13 +190,14 @@ func (r *Request) appendProtocols(b []byte) []byte {
 	return b
 }
 
-// What a head is long, in bytes, beside names and values.
+// Lengths in bytes that Size adds to names and values.
 const (
-	usualSize    = 256 // of what a proxy adds
-	fieldFraming = 4   // of a field: ": " and CRLF
+	usualSize    = 256 // estimate for the fields that a proxy adds
+	fieldFraming = 4   // ": " and CRLF of one field
 )
 
-// Size returns about how long the head is that the user container gets, in bytes.
+// Size returns the approximate length of the header section that the user container receives, in
+// bytes.
 func (r *Request) Size() int {
 	if r.packed() {
 		defer r.repack(r.unpack())
@@ -207,15 +209,15 @@ func (r *Request) Size() int {
 	return size
 }
 
-// AppendHTTP1 appends the head of the request to a user container that speaks HTTP/1.1:
-// the request line, all fields, those that frame the body included, and the empty line.
+// AppendHTTP1 appends the header section of the request in the format of HTTP/1.1: the request
+// line, all fields including those that frame the body, and the empty line.
 func (r *Request) AppendHTTP1(b []byte) []byte {
 	if r.packed() {
 		defer r.repack(r.unpack())
 	}
 	var room [namesRoom]string
 	said, named := r.read(room[:0])
-	b = slices.Grow(b, r.Size()) // so that a long head is made without being copied
+	b = slices.Grow(b, r.Size()) // a long header section is built without copies
 	b = append(b, r.Method...)
 	b = append(b, ' ')
 	b = append(b, r.Path()...)
@@ -235,7 +237,7 @@ func (r *Request) AppendHTTP1(b []byte) []byte {
 	return append(r.appendFraming(b), "\r\n"...)
 }
 
-// appendFraming appends the fields that say how the body comes.
+// appendFraming appends the fields that frame the body.
 func (r *Request) appendFraming(b []byte) []byte {
 	if r.Expect100 && (r.Chunked || r.Length > 0) {
 		b = wire.AppendField(b, header.Expect, "100-continue")
@@ -253,8 +255,8 @@ func (r *Request) appendFraming(b []byte) []byte {
 	return b
 }
 
-// appendCookies appends all Cookie fields as one: HTTP/1.1 knows no others (RFC 9113
-// section 8.2.3).
+// appendCookies appends all Cookie fields as one field, because HTTP/1.1 does not support more than
+// one (RFC 9113 section 8.2.3).
 func (r *Request) appendCookies(b []byte) []byte {
 	begun := false
 	for _, f := range r.Fields {
@@ -274,9 +276,9 @@ func (r *Request) appendCookies(b []byte) []byte {
 	return b
 }
 
-// EachField passes to e the fields of the request to a user container that speaks HTTP/2:
-// those that the client has sent for it, and those that a proxy adds. Host, Content-Length
-// and TE are not among them; Trailer is, for a body whose length is not known.
+// EachField passes to e the fields of the request to a user container that uses HTTP/2: the
+// forwarded fields of the client and the fields that a proxy adds. Host, Content-Length and TE are
+// not passed. Trailer is passed if the length of the body is unknown.
 func (r *Request) EachField(e Encoder) {
 	if r.packed() {
 		defer r.repack(r.unpack())
@@ -286,18 +288,18 @@ func (r *Request) EachField(e Encoder) {
 	r.each(e, &said, named, false)
 }
 
-// said is what the fields of a request say that decides about others.
+// said contains the values in a request that affect other fields.
 type said struct {
-	original      bool   // K-Original-Host says the host
-	trailers      bool   // TE lists trailers
-	proxied       bool   // a proxy says where the request came from
-	forwarded     string // Forwarded,
-	host, proto   string // X-Forwarded-Host and -Proto: the first that is not empty
-	before, chain string // X-Forwarded-For: all lines as one, and with the client's address behind them
+	original      bool   // K-Original-Host contains the host
+	trailers      bool   // TE contains trailers
+	proxied       bool   // a proxy has added a field such as X-Forwarded-Host
+	forwarded     string // the first Forwarded field that is not empty
+	host, proto   string // the first X-Forwarded-Host and X-Forwarded-Proto fields that are not empty
+	before, chain string // the X-Forwarded-For fields as one value, without and with the address of the client at the end
 }
 
-// read looks at all fields once. The names are appended to room, and not a part of what
-// is said, so that they can be on the caller's stack.
+// read reads all fields once. It appends the names in Connection fields to room. The names are not
+// a part of said, so that their memory can be on the stack of the caller.
 func (r *Request) read(room names) (s said, named names) {
 	original, _ := wire.Find(r.Fields, header.OriginalHost)
 	s.original = len(original) > 0
@@ -335,14 +337,13 @@ func (r *Request) read(room names) (s said, named names) {
 	return s, named
 }
 
-// saysForwarded reports whether a field is one by which a proxy says where a request came
-// from.
+// saysForwarded reports whether a proxy uses the field to describe the origin of a request.
 func saysForwarded(name string) bool {
 	const prefix = "x-forwarded-"
 	return len(name) > len(prefix) && header.EqualFold(name[:len(prefix)], prefix) || header.EqualFold(name, header.Forwarded)
 }
 
-// each is EachField, with or without Cookie.
+// each implements EachField. If noCookies is true, Cookie is not passed.
 func (r *Request) each(e Encoder, s *said, named names, noCookies bool) {
 	for i := range r.Fields {
 		name := wire.String(r.Fields[i].Name)

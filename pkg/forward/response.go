@@ -10,13 +10,13 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
-// MaxInfos is the number of informational responses to one request that the user container can
-// send at any rate. See [TooManyInfos].
+// MaxInfos is the number of informational responses to one request that the user container can send
+// at any rate. See [TooManyInfos].
 const MaxInfos = 100
 
-// EachResponseField passes to e the fields of a response, final or informational, that
-// the user container has sent for the client. Content-Length is not among them: the
-// framing is the engine's. Of Proxy-Status our own member is left out.
+// EachResponseField passes to e the fields of a final or informational response that are forwarded
+// to the client. Content-Length is not one of them, because the engine frames the body. The member
+// of the sidecar is removed from Proxy-Status.
 func EachResponseField(fields []wire.Field, e Encoder) {
 	var room [namesRoom]string
 	named := names(room[:0])
@@ -42,10 +42,10 @@ func EachResponseField(fields []wire.Field, e Encoder) {
 	}
 }
 
-// AppendUpgrade appends the Upgrade fields of a 426 response, which list the protocols that
-// the user container requires (RFC 9110 section 15.5.22), and reports whether there are any. The
-// caller adds Connection: Upgrade. Other final responses offer protocols to which no client of
-// the sidecar can switch.
+// AppendUpgrade appends the Upgrade fields of a 426 response and reports whether there are any.
+// They list the protocols that the user container requires (RFC 9110 section 15.5.22). The caller
+// adds Connection: Upgrade. Upgrade fields of other final responses are not forwarded, because no
+// client of the sidecar can switch to their protocols.
 func AppendUpgrade(b []byte, head *wire.Response) ([]byte, bool) {
 	begin := len(b)
 	for _, f := range head.Fields {
@@ -56,9 +56,9 @@ func AppendUpgrade(b []byte, head *wire.Response) ([]byte, bool) {
 	return b, len(b) > begin
 }
 
-// AnnouncedLength returns what Content-Length says to the client of a response whose body
-// has so many bytes; -1: it is not said. It is what it would be for GET, or with 200 (RFC 9110
-// section 8.6), where there is no body.
+// AnnouncedLength returns the Content-Length of a response to the client, or -1 if there is no such
+// field. length is the length of the body in bytes, or -1. A response without a body can have the
+// Content-Length that it would have for GET or with the status 200 (RFC 9110 section 8.6).
 func AnnouncedLength(head *wire.Response, length int64) int64 {
 	if length < 0 || head.Status == http.StatusNoContent {
 		return -1
@@ -66,25 +66,25 @@ func AnnouncedLength(head *wire.Response, length int64) int64 {
 	return head.ContentLength
 }
 
-// Respond notes that the final response with these fields has begun.
+// Respond records that the final response with these fields has begun.
 func Respond(state *queue.RequestState, fields []wire.Field) {
 	contentType, _ := wire.Find(fields, header.ContentType)
 	state.Respond(wire.String(contentType))
 	if queue.IsGRPC(wire.String(contentType)) {
-		noteRPC(state, fields) // of a response that has nothing but a head
+		noteRPC(state, fields) // the status of a response without content and trailers
 	}
 }
 
-// noteRPC notes how a gRPC call has ended, if the fields say that.
+// noteRPC records the result of a gRPC call if the fields contain it.
 func noteRPC(state *queue.RequestState, fields []wire.Field) {
 	if status, ok := wire.Find(fields, header.GRPCStatus); ok {
 		state.EndRPC(wire.String(status))
 	}
 }
 
-// AppendTiming appends the value of a Server-Timing field (W3C Server Timing): how long a
-// request whose response begins now has waited for its slot, and then for the user
-// container.
+// AppendTiming appends the value of a Server-Timing field (W3C Server Timing) for a response that
+// begins now. The value contains the time in the queue and the time in the user container, in
+// milliseconds.
 func AppendTiming(b []byte, state *queue.RequestState) []byte {
 	queued, slot := state.Waited()
 	return fmt.Appendf(b, "queue;dur=%.1f, app;dur=%.1f",

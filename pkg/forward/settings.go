@@ -9,17 +9,17 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/memory"
 )
 
-// Settings are those of the engines.
+// Settings contains the settings of the engines.
 type Settings struct {
-	MaxHeaderBytes int              // of a request's head, decoded if it is one of HTTP/2; more is answered with 431
-	MaxBodyBytes   int64            // of a request's body, more is answered with 413; 0: no limit
-	Connections    *connlimit.Limit // of clients; nil: no limit
-	HeaderTimeout  time.Duration    // for a request's head to arrive, over HTTP/2 once it has begun; 0: none
-	SendTimeout    time.Duration    // for an HTTP/2 client to take a byte of what is written; the clock of its request comes first
-	FullDuplex     bool             // an answer before the request's end does not cost an HTTP/1 client its connection
-	ServerTiming   bool             // responses say in Server-Timing how long their requests waited
-	AppHost        string           // what the Host of a request without one says
-	Memory         *memory.Budget   // of all requests; nil: no limit
+	MaxHeaderBytes int              // maximum length of the header section of a request in bytes, decoded for HTTP/2; a longer one is rejected with 431
+	MaxBodyBytes   int64            // maximum length of a request body in bytes; a longer one is rejected with 413; 0 means no limit
+	Connections    *connlimit.Limit // limit on client connections; nil means no limit
+	HeaderTimeout  time.Duration    // timeout for receiving the header section of a request, which for HTTP/2 starts with its first frame; 0 means no timeout
+	SendTimeout    time.Duration    // timeout for an HTTP/2 client to accept a byte of the output; the timeout of the request applies first
+	FullDuplex     bool             // keep the connection of an HTTP/1 client if the response ends before the request
+	ServerTiming   bool             // add Server-Timing to responses
+	AppHost        string           // Host for requests without a host
+	Memory         *memory.Budget   // memory budget of all requests; nil means no limit
 	Bounds         *bound.Recorder  // records the bounds that clients exceed; nil: events are not recorded
-	WebSockets     *goaway.Set      // those that are open are in it; nil: nobody wants to know
+	WebSockets     *goaway.Set      // contains the open WebSocket connections; may be nil
 }

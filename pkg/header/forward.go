@@ -5,16 +5,15 @@ import (
 	"strings"
 )
 
-// maxForwarded is the length in bytes of the longest Forwarded that is made. It is
-// more than ten thousand proxies long; without it a megabyte of commas would become
-// thirteen.
+// maxForwarded is the maximum length of a generated Forwarded value in bytes. It is enough for more
+// than ten thousand proxies. Without the limit, a megabyte of commas would become 13 MB.
 const maxForwarded = 256 << 10
 
-// MakeForwarded returns a Forwarded value (RFC 7239 section 4) that says what
-// X-Forwarded-For, -Host and -Proto say, "" when they say nothing. The hop that
-// is being made is not part of it. A node that is no address becomes "unknown". It
-// says all or, where that would be longer than [maxForwarded], nothing: a chain of
-// which a part is missing lies about where a request comes from.
+// MakeForwarded returns a Forwarded value (RFC 7239 section 4) with the contents of
+// X-Forwarded-For, X-Forwarded-Host and X-Forwarded-Proto. It returns "" if they are empty. The
+// current hop is not added. A node that is not an address becomes "unknown". If the value would be
+// longer than [maxForwarded], MakeForwarded returns "", because an incomplete chain is a false
+// statement about the origin of a request.
 func MakeForwarded(xff, host, proto string) string {
 	if len(host)+len(proto) > maxForwarded {
 		return ""
@@ -57,8 +56,8 @@ func MakeForwarded(xff, host, proto string) string {
 	return b.String()
 }
 
-// node7239 returns an X-Forwarded-For node in the spelling of RFC 7239 section 6,
-// without a zone, which means nothing to other hosts.
+// node7239 returns an X-Forwarded-For node in the format of RFC 7239 section 6. It removes the
+// zone, which has no meaning on other hosts.
 func node7239(node string) string {
 	if a, err := netip.ParseAddrPort(node); err == nil {
 		return netip.AddrPortFrom(a.Addr().WithZone(""), a.Port()).String()
@@ -77,8 +76,7 @@ func node7239(node string) string {
 	return a.String()
 }
 
-// writeValue writes a token as it is and anything else as a quoted string (RFC
-// 7239 section 4).
+// writeValue writes a token unchanged, and any other value as a quoted string (RFC 7239 section 4).
 func writeValue(b *strings.Builder, s string) {
 	for i := range len(s) {
 		if !tchar[s[i]] {
@@ -96,15 +94,15 @@ func writeValue(b *strings.Builder, s string) {
 	b.WriteString(s)
 }
 
-// WithoutOurs removes our own member from a Proxy-Status value that the user
-// container has sent and keeps the others, so that nobody speaks in our name
-// (RFC 9209 section 2; RFC 9651 section 3.1).
+// WithoutOurs removes the member of the sidecar from a Proxy-Status value of the user container, so
+// that only the sidecar can set it. It keeps the other members (RFC 9209 section 2; RFC 9651
+// section 3.1).
 func WithoutOurs(proxyStatus string) string {
 	kept := make([]string, 0, 2)
 	for member := range Members(proxyStatus) {
 		member = strings.TrimSpace(member)
 		name, _, _ := strings.Cut(member, ";")
-		name = strings.Trim(name, "\" \t") // what no reader takes for our name, however lenient, is another's
+		name = strings.Trim(name, "\" \t") // remove quotes, so that the name is found even if a reader is lenient
 		if member != "" && !strings.EqualFold(name, ProxyName) {
 			kept = append(kept, member)
 		}

@@ -1,12 +1,11 @@
-// Package header holds what is spelt on the wire: the names, values and
-// user-agent prefixes by which Knative and Kubernetes speak to a queue-proxy,
-// and the rules for fields that every engine shares.
+// Package header contains the names and values of HTTP fields, the User-Agent prefixes that Knative
+// and Kubernetes use, and the rules for fields that all engines share.
 //
-// It imports nothing of this project and keeps no state.
+// The package does not import other packages of this project and has no state.
 package header
 
-// Probe is the field that marks a request as a probe, and Hash the field that a
-// network probe carries (docs/promises.md section 1).
+// Probe is the field that marks a request as a probe. Hash is a field of a network probe
+// (docs/promises.md section 1).
 const (
 	Probe        = "K-Network-Probe"
 	Hash         = "K-Network-Hash"
@@ -16,25 +15,25 @@ const (
 
 // Values of [Probe].
 const (
-	QueueValue   = "queue" // also the body of a good answer
+	QueueValue   = "queue" // also the body of a successful response
 	networkValue = "probe"
 )
 
-// Fields that the activator and the ingress set for us.
+// Fields that the activator and the ingress set.
 const (
 	ProxyRequest   = "K-Proxy-Request"
 	OriginalHost   = "K-Original-Host"
-	ActivatorValue = "activator" // of ProxyRequest: the request came through the activator
+	ActivatorValue = "activator" // value of ProxyRequest if the request came through the activator
 )
 
-// Prefixes of User-Agent, compared with case (docs/promises.md section 1).
+// Prefixes of User-Agent. The comparison is case-sensitive (docs/promises.md section 1).
 const (
 	kubeletAgent     = "kube-probe/"
 	activatorAgent   = "Knative-Activator-Probe"
 	autoscalingAgent = "Knative-Autoscaling-Probe"
 )
 
-// Fields of HTTP itself.
+// Fields of HTTP.
 const (
 	Connection       = "Connection"
 	ContentLength    = "Content-Length"
@@ -55,15 +54,16 @@ const (
 	XForwardedProto  = "X-Forwarded-Proto"
 )
 
-// ProxyName is the name by which the sidecar speaks of itself (RFC 9209).
+// ProxyName is the name of the sidecar in Proxy-Status (RFC 9209).
 const ProxyName = "queue-proxy"
 
 // GRPC is the media type of gRPC requests.
 const GRPC = "application/grpc"
 
-// GRPCStatus is the field, nearly always of a trailer section, by which gRPC says how a
-// call has ended.
+// GRPCStatus is the field that contains the status of a gRPC call. It is usually in the trailer
+// section.
 const GRPCStatus = "Grpc-Status"
 
-// GRPCTimeout contains the timeout of a gRPC call (gRPC's PROTOCOL-HTTP2, section "Requests").
+// GRPCTimeout is the field that contains the timeout of a gRPC call (gRPC's PROTOCOL-HTTP2, section
+// "Requests").
 const GRPCTimeout = "Grpc-Timeout"

@@ -2,37 +2,37 @@ package header
 
 import "strings"
 
-// Kind says what a request is. It is decided by [KindOf] and nowhere else.
+// Kind is the type of a request. Only [KindOf] decides the type.
 type Kind uint8
 
-// The kinds: the last row of docs/promises.md section 1, which is the zero value,
-// then the others in their order.
+// Values of Kind. The zero value is the last row of docs/promises.md section 1. The other values
+// have the order of the table.
 const (
 	Traffic        Kind = iota // proxied, counted and limited
-	QueueProbe                 // may the user container serve? (activator, kubelet readiness)
-	NetworkProbe               // is the route there? (ingress reconciler)
-	UnknownProbe               // a probe that is not for us
-	KubeletRequest             // liveness and the like, sent through the proxy to the user container
+	QueueProbe                 // checks whether the user container can serve requests (activator, kubelet readiness)
+	NetworkProbe               // checks whether the route exists (ingress reconciler)
+	UnknownProbe               // a probe that the sidecar does not support
+	KubeletRequest             // a liveness or startup probe, which is forwarded to the user container
 )
 
 func (k Kind) String() string {
 	return [...]string{"traffic", "queue probe", "network probe", "unknown probe", "kubelet probe"}[k]
 }
 
-// Answered reports whether the sidecar answers this kind itself, so that the
-// user container, the limit and the statistics never see it.
+// Answered reports whether the sidecar responds to requests of this kind. They do not reach the
+// user container, the limit or the statistics.
 func (k Kind) Answered() bool {
 	return k == QueueProbe || k == NetworkProbe || k == UnknownProbe
 }
 
-// A Getter returns the first line of the named field with blanks trimmed, or ""
-// when there is none.
+// A Getter returns the first line of the named field without leading and trailing whitespace, or ""
+// if there is none.
 type Getter interface {
 	Header(name string) string
 }
 
-// KindOf classifies a request. Only fields decide; method and target never do.
-// The first rule that holds wins (docs/promises.md section 1).
+// KindOf returns the kind of a request. Only the fields matter, and not the method or the target.
+// The first rule that matches wins (docs/promises.md section 1).
 func KindOf(h Getter) Kind {
 	switch h.Header(Probe) {
 	case "":

@@ -2,10 +2,10 @@ package header
 
 import "iter"
 
-// Members yields the members of a list as they stand there. A comma in a quoted
-// string separates nothing (RFC 9110 sections 5.6.1 and 5.6.4). A member whose quotes
-// do not end in this line is left out: with the next line it might be read as
-// several (RFC 9651 section 4.2).
+// Members yields the members of a list without changing them. A comma in a quoted string is not a
+// separator (RFC 9110 sections 5.6.1 and 5.6.4). A member with an unterminated quoted string is
+// left out, because together with the next line it could be read as several members (RFC 9651
+// section 4.2).
 func Members(list string) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		quoted, start := false, 0

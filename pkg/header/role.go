@@ -3,7 +3,7 @@ package header
 // A Role is the meaning of a field to a proxy. Names are compared without case.
 type Role uint8
 
-// The roles. Fields without a special meaning have the role Plain.
+// Values of Role. Fields without a special meaning have the role Plain.
 const (
 	Plain                Role = iota // forwarded
 	HopRole                          // for the next hop only (RFC 9110 section 7.6.1)
@@ -27,7 +27,7 @@ const (
 	DateRole
 )
 
-// IsHop reports whether the field is for the next hop only, in requests and in responses.
+// IsHop reports whether the field is only for the next hop, in requests and in responses.
 func (r Role) IsHop() bool { return HopRole <= r && r <= TERole }
 
 // RoleOf returns the role of a field.

@@ -1,24 +1,24 @@
 package header
 
-// Fields by which the ingress says through which of a route's tags a request came.
+// Fields that the ingress sets to report the tag of the route that a request used.
 const (
 	routeTag     = "Knative-Serving-Tag"
 	defaultRoute = "Knative-Serving-Default-Route"
 )
 
-// Tag says what a request's route tag is. It is decided by [TagOf] and nowhere else.
+// Tag is the type of the route tag of a request. Only [TagOf] decides the type.
 type Tag uint8
 
-// The kinds of tags.
+// Values of Tag.
 const (
 	TagDisabled  Tag = iota // the ingress does not route by tags
-	TagDefault              // no tag was asked for
-	TagUndefined            // one that the route does not have
-	TagMalformed            // one that no route can have
-	TagNamed                // one that has a name
+	TagDefault              // the request has no tag
+	TagUndefined            // the route does not have the tag
+	TagMalformed            // the tag is not a valid name
+	TagNamed                // the tag has a name
 )
 
-// String is the word for a tag without a name. The first three are Knative's.
+// String returns the word for a tag without a name. Knative defines the first three.
 func (t Tag) String() string {
 	switch t {
 	case TagDisabled:
@@ -31,9 +31,9 @@ func (t Tag) String() string {
 	return "kn:tagged"
 }
 
-// TagOf classifies a request's tag, and returns its name where it has one. Knative has
-// whatever a client sends for a name. Here it is a DNS label (RFC 1123, in lower case),
-// which the name of a route's tag must be.
+// TagOf returns the type of the tag of a request, and the name if the type is TagNamed. Knative
+// accepts any string from a client as a name. TagOf only accepts a DNS label (RFC 1123, in lower
+// case), because the name of a tag must be one.
 func TagOf(h Getter) (kind Tag, name string) {
 	tag := h.Header(routeTag)
 	switch byDefault := h.Header(defaultRoute); {
@@ -49,7 +49,7 @@ func TagOf(h Getter) (kind Tag, name string) {
 	return TagNamed, tag
 }
 
-// maxLabel is how long a DNS label may be, in bytes (RFC 1035 section 2.3.4).
+// maxLabel is the maximum length of a DNS label in bytes (RFC 1035 section 2.3.4).
 const maxLabel = 63
 
 // isLabel reports whether s is a DNS label in lower case (RFC 1123 section 2.1).

@@ -1,6 +1,6 @@
 package header
 
-// text is a type of field names and values.
+// text is the type of a field name or value.
 type text interface{ ~[]byte | ~string }
 
 // tchar contains the characters of a token (RFC 9110 section 5.6.2).
@@ -19,8 +19,8 @@ var tchar = [256]bool{
 // IsTokenChar reports whether a token, such as a method or a field name, can contain c.
 func IsTokenChar(c byte) bool { return tchar[c] }
 
-// EqualFold reports whether a and b are equal if the case of ASCII letters is ignored. Field names and
-// tokens are compared in this way (RFC 9110 section 5.1).
+// EqualFold reports whether a and b are equal. It ignores the case of ASCII letters. Field names
+// and tokens are compared in this way (RFC 9110 section 5.1).
 func EqualFold[A, B text](a A, b B) bool {
 	if len(a) != len(b) {
 		return false
@@ -33,7 +33,7 @@ func EqualFold[A, B text](a A, b B) bool {
 	return true
 }
 
-// Lower returns the lower case of an ASCII letter, and other bytes unchanged.
+// Lower returns the lower case of an ASCII letter. It returns other bytes unchanged.
 func Lower(c byte) byte {
 	if 'A' <= c && c <= 'Z' {
 		return c + ('a' - 'A')
