@@ -2,11 +2,11 @@ package wire
 
 import "strconv"
 
-// ChunkTail is what is written behind a chunk's data (RFC 9112 7.1).
+// ChunkTail follows the data of a chunk (RFC 9112 section 7.1).
 const ChunkTail = "\r\n"
 
-// AppendField appends one field line. The caller answers for name and value:
-// [ValidToken], [ValidValue].
+// AppendField appends a field line. It does not check name and value. See [ValidToken] and
+// [ValidValue].
 //
 //go:noinline
 func AppendField[N, V text](dst []byte, name N, value V) []byte {
@@ -16,14 +16,14 @@ func AppendField[N, V text](dst []byte, name N, value V) []byte {
 	return append(dst, "\r\n"...)
 }
 
-// AppendChunkHead appends the size line of a chunk of n bytes, n > 0: a chunk
-// of none would be the last one. The data and [ChunkTail] follow it.
+// AppendChunkHead appends the size line of a chunk of n bytes. n must be greater than 0, because a
+// chunk of size 0 ends the body. The data and [ChunkTail] follow.
 func AppendChunkHead(dst []byte, n int) []byte {
 	return append(strconv.AppendUint(dst, uint64(n), 16), "\r\n"...)
 }
 
-// AppendLastChunk appends the end of a chunked body: the last chunk, the
-// trailer section and the empty line.
+// AppendLastChunk appends the end of a chunked body: the last chunk, the trailer section and an
+// empty line.
 func AppendLastChunk(dst []byte, trailer []Field) []byte {
 	dst = append(dst, "0\r\n"...)
 	for _, f := range trailer {

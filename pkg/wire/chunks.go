@@ -8,32 +8,31 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 )
 
-// Chunks reads the chunked coding (RFC 9112 7.1) as it comes. The zero value is
-// ready for a body; Reset makes it ready for another.
+// Chunks decodes the chunked transfer coding (RFC 9112 section 7.1) incrementally. The zero value
+// is ready to use. Reset prepares it for another body.
 //
-// It is as strict as the grammar, and stricter about blanks: none stand behind
-// the size or at the end of its line, because readers disagree about them. A
-// line ends in CRLF and in nothing else.
+// Chunks rejects whitespace after the chunk size and at the end of its line, although the grammar
+// allows some of it, because implementations interpret it differently. A line must end in CRLF.
 type Chunks struct {
-	// MaxTrailer is the length in bytes of a trailer section; 0: [maxTrailer].
-	// Reset keeps it.
+	// MaxTrailer is the maximum length of a trailer section in bytes. 0 means [maxTrailer]. Reset
+	// does not change it.
 	MaxTrailer int
 
 	left   int64 // remaining bytes of the chunk, or its size while the size is being parsed
 	digits int   // number of digits of the size
 	excess int64 // extension bytes beyond the data so far
 
-	// Lenient accepts blanks after a chunk size and at the end of its line, and empty
-	// extensions such as "5;". Go, HAProxy and nginx accept them in responses. The end of the
-	// body is the same for every reader that accepts them, and the chunks are written anew for
-	// the client. Lenient also accepts fields that [ForbidsTrailer], which the caller removes.
-	// Reset keeps it.
+	// Lenient accepts whitespace after a chunk size and at the end of its line, and empty
+	// extensions such as "5;". Go, HAProxy and nginx accept them in responses. All implementations
+	// that accept them find the same end of the body, and the chunks are encoded again for the
+	// client. Lenient also accepts fields for which [ForbidsTrailer] is true. The caller removes
+	// them. Reset does not change Lenient.
 	Lenient bool
 
 	state   chunkState
 	err     *BadChunk
-	section []byte // trailer lines as they came
-	trailer *head  // nil: no body has had a trailer section yet; nearly none has
+	section []byte // trailer lines as received
+	trailer *head  // nil before the first body with a trailer section; few bodies have one
 }
 
 type chunkState uint8
@@ -53,17 +52,17 @@ const (
 	chunkData
 	dataCR
 	dataLF
-	trailerStart // at the start of a line of the trailer section
+	trailerStart // the start of a line in the trailer section
 	trailerLine
-	trailerLF // of the empty line
+	trailerLF // the LF of the empty line
 	chunksDone
 )
 
-// Next takes n bytes from the front of b and returns the data among them: at
-// most one run, which lies within b[:n]. Call it again with b[n:] until b is
-// used up or Done. It takes all of b unless it returns data or the body ends in
-// b, so with n == len(b) and not Done, more bytes are needed. Behind the end it
-// takes nothing. The error is *[BadChunk] and stays until Reset.
+// Next decodes a part of b. It returns the number of bytes that it consumed and the data among
+// them, which is a subslice of b[:n]. The caller calls Next again with b[n:] until b is empty or
+// Done reports true. If Next consumes all of b and Done reports false, more bytes are needed. Bytes
+// after the end of the body are not consumed. The error is a *[BadChunk]. After an error, Next
+// returns the same error until Reset.
 func (c *Chunks) Next(b []byte) (data []byte, n int, err error) {
 	for n < len(b) && c.err == nil {
 		switch c.state {
@@ -89,12 +88,11 @@ func (c *Chunks) Next(b []byte) (data []byte, n int, err error) {
 	return nil, n, nil
 }
 
-// Done reports whether the whole body has been read, its trailer section
-// included.
+// Done reports whether the whole body has been decoded, including the trailer section.
 func (c *Chunks) Done() bool { return c.state == chunksDone && c.err == nil }
 
-// Trailer returns the fields behind the last chunk once the body is Done, nil
-// before. It is the memory of c, valid until Reset.
+// Trailer returns the fields of the trailer section if Done reports true, and nil otherwise. The
+// fields are valid until Reset.
 func (c *Chunks) Trailer() []Field {
 	if !c.Done() || c.trailer == nil {
 		return nil
@@ -102,7 +100,7 @@ func (c *Chunks) Trailer() []Field {
 	return c.trailer.fields
 }
 
-// Reset makes c ready for another body. It keeps its memory.
+// Reset prepares c for another body. It keeps the allocated memory.
 func (c *Chunks) Reset() {
 	if c.trailer != nil {
 		*c.trailer = head{fields: c.trailer.fields[:0]}
@@ -115,7 +113,7 @@ func (c *Chunks) bad(word Word) chunkState {
 	return c.state
 }
 
-// step takes one byte of what is not data.
+// step parses one byte that is not data.
 func (c *Chunks) step(b byte) chunkState {
 	if extensionStart <= c.state && c.state <= extensionValueEnd {
 		return c.extension(b)
@@ -144,7 +142,7 @@ func (c *Chunks) step(b byte) chunkState {
 			return trailerStart
 		}
 		c.digits = 0
-		credit := c.left - 1 // one byte less, so that this limit is reached before the limit of net/http
+		credit := c.left - 1 // 1 byte less, so that this limit is reached before the limit of net/http
 		if c.Lenient {
 			credit += freeExtension
 		}
@@ -178,9 +176,9 @@ func (c *Chunks) step(b byte) chunkState {
 	return c.state
 }
 
-// extension parses one byte of *( BWS ";" BWS name [ BWS "=" BWS value ] ). The value is a
-// token or a quoted string (RFC 9112 section 7.1.1). Unless c is Lenient, a blank before the
-// first ";" or after the last value is an error.
+// extension parses one byte of *( BWS ";" BWS name [ BWS "=" BWS value ] ). The value is a token or
+// a quoted string (RFC 9112 section 7.1.1). Unless c is Lenient, whitespace before the first ";" or
+// after the last value is an error.
 //
 //nolint:funlen,gocognit // a table of states and bytes
 func (c *Chunks) extension(b byte) chunkState {
@@ -205,7 +203,7 @@ func (c *Chunks) extension(b byte) chunkState {
 		}
 	}
 	switch c.state {
-	case sizeDigits: // of a Lenient reader, and b is a blank
+	case sizeDigits: // c is Lenient and b is whitespace
 		return extensionValueEnd
 	case extensionStart:
 		switch {
@@ -260,7 +258,7 @@ func (c *Chunks) extension(b byte) chunkState {
 	return c.bad(WordChunkExtension)
 }
 
-// line takes what there is of a trailer line, up to its LF.
+// line parses a trailer line up to its LF, or all of b if b contains no LF.
 func (c *Chunks) line(b []byte) (n int) {
 	n = len(b)
 	if i := bytes.IndexByte(b, '\n'); i >= 0 {
@@ -275,7 +273,7 @@ func (c *Chunks) line(b []byte) (n int) {
 	return n
 }
 
-// end validates the trailer section as strictly as a request's field lines.
+// end validates the trailer section in the same way as the field lines of a request.
 func (c *Chunks) end() chunkState {
 	if len(c.section) == 0 {
 		return chunksDone

@@ -8,11 +8,11 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 )
 
-// text is what the helpers read: bytes from the wire, or a name of our own.
+// text is the type of bytes that were received, or of a name in the code.
 type text interface{ ~[]byte | ~string }
 
-// ValidToken reports whether s is a token, as methods and field names are
-// (RFC 9110 5.6.2). The empty string is none.
+// ValidToken reports whether s is a token, such as a method or a field name (RFC 9110 section
+// 5.6.2). The empty string is not a token.
 func ValidToken[T text](s T) bool {
 	for i := range len(s) {
 		if !header.IsTokenChar(s[i]) {
@@ -22,8 +22,8 @@ func ValidToken[T text](s T) bool {
 	return len(s) > 0
 }
 
-// ValidValue reports whether every byte of s may stand in a field value: no
-// control characters but the tab (RFC 9110 5.5). The empty string is valid.
+// ValidValue reports whether s is valid as a field value. It must not contain control characters
+// except for the tab (RFC 9110 section 5.5). The empty string is valid.
 func ValidValue[T text](s T) bool {
 	for i := range len(s) {
 		if c := s[i]; c < ' ' && c != '\t' || c == 0x7f {
@@ -33,8 +33,8 @@ func ValidValue[T text](s T) bool {
 	return true
 }
 
-// HasToken reports whether the comma-separated list value has the member token,
-// whatever its case (RFC 9110 5.6.1). A member with parameters is another one.
+// HasToken reports whether a comma-separated list contains the member token. It ignores case (RFC
+// 9110 section 5.6.1). A member with parameters does not match.
 func HasToken[A, B text](value A, token B) bool {
 	for member := range Members(value) {
 		if header.EqualFold(member, token) {
@@ -44,8 +44,8 @@ func HasToken[A, B text](value A, token B) bool {
 	return false
 }
 
-// Members iterates over the members of a comma-separated list, without the white space around them. A member
-// can be empty (RFC 9110 section 5.6.1).
+// Members iterates over the members of a comma-separated list without the whitespace around them. A
+// member can be empty (RFC 9110 section 5.6.1).
 func Members[T text](list T) iter.Seq[T] {
 	return func(yield func(T) bool) {
 		for begin, end := 0, 0; begin <= len(list); begin = end + 1 {
@@ -59,8 +59,8 @@ func Members[T text](list T) iter.Seq[T] {
 	}
 }
 
-// countTokens returns the number of members of a list that are not empty. If a member is not a token, the
-// members after it are not counted, and ok is false.
+// countTokens returns the number of members of a list that are not empty. If a member is not a
+// token, ok is false, and the members after it are not counted.
 func countTokens(value []byte) (n int, ok bool) {
 	for member := range Members(value) {
 		if len(member) == 0 {
@@ -86,7 +86,7 @@ func Expectation[T text](value T) (continues, other bool) {
 	return continues, other
 }
 
-// Find returns the value of the first field of that name, whatever its case.
+// Find returns the value of the first field with the given name. It ignores case.
 func Find[T text](fields []Field, name T) (value []byte, ok bool) {
 	for i := range fields {
 		if header.EqualFold(fields[i].Name, name) {
@@ -96,7 +96,7 @@ func Find[T text](fields []Field, name T) (value []byte, ok bool) {
 	return nil, false
 }
 
-// Repeats reports whether there is more than one field of that name, whatever its case.
+// Repeats reports whether there is more than one field with the given name. It ignores case.
 func Repeats[T text](fields []Field, name T) bool {
 	n := 0
 	for i := range fields {
@@ -107,10 +107,10 @@ func Repeats[T text](fields []Field, name T) bool {
 	return n > 1
 }
 
-// String returns bytes as a string without a copy: it is valid while they are unchanged.
+// String returns b as a string without a copy. The string is valid until b is modified.
 func String(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
-// Bytes returns the bytes of a string without a copy. They must not be changed.
+// Bytes returns s as a byte slice without a copy. The slice must not be modified.
 func Bytes(s string) []byte { return unsafe.Slice(unsafe.StringData(s), len(s)) }
 
 func blank(c byte) bool { return c == ' ' || c == '\t' }
@@ -127,7 +127,7 @@ func hex(c byte) int {
 	return -1
 }
 
-// Trim removes optional white space from both ends (OWS, RFC 9110 5.6.3).
+// Trim removes whitespace from both ends of s (OWS, RFC 9110 section 5.6.3).
 func Trim[T text](s T) T {
 	for len(s) > 0 && blank(s[0]) {
 		s = s[1:]
@@ -138,7 +138,7 @@ func Trim[T text](s T) T {
 	return s
 }
 
-// decimal reads 1*DIGIT within int64.
+// decimal parses 1*DIGIT. ok is false if the number is not a valid int64.
 func decimal(s []byte) (n int64, ok bool) {
 	u, err := strconv.ParseUint(String(s), 10, 63)
 	return int64(u), err == nil

@@ -6,10 +6,10 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 )
 
-// headEnd looks for the empty line that ends a head, in either way of ending a
-// line, so that no reader finds an earlier end than we do. It starts at the
-// line end at or behind from. When there is none yet, end is 0, and next is
-// where to look again once more bytes are there.
+// headEnd finds the empty line that ends a header section. Lines can end in CRLF or LF, so that no
+// other implementation finds an earlier end. The search begins at the first LF at or after from. If
+// there is no empty line, end is 0, and next is the value of from for the next call with more
+// bytes.
 func headEnd(b []byte, from int) (end, next int) {
 	for {
 		i := bytes.IndexByte(b[from:], '\n')
@@ -44,7 +44,7 @@ func isFraming(r header.Role) bool {
 }
 
 // ForbidsTrailer reports whether a request is rejected if its trailer section contains or announces
-// the field: it frames or routes a message, or announces trailers (RFC 9110 section 6.5.1).
+// the field. Such fields frame or route a message, or announce trailers (RFC 9110 section 6.5.1).
 func ForbidsTrailer[T ~string | ~[]byte](name T) bool {
 	r := header.RoleOf(name)
 	return isFraming(r) || r == header.AliasRole || r == header.TrailerRole
@@ -60,52 +60,52 @@ func ForbidsTrailers(value []byte) bool {
 	return false
 }
 
-// head is the contents of the field lines of a request or a response. The caller decides
-// whether an unusual line is accepted.
+// head contains the values in the field lines of a request or a response. The caller decides
+// whether to accept unusual lines.
 type head struct {
 	fields []Field
 
-	length     int64  // -1: none
-	lengthText []byte // as it was written, to be compared
-	lengthList bool   // "5, 5"
-	codings    int    // members of Transfer-Encoding
-	chunked    bool   // the last of them
+	length     int64  // value of Content-Length; -1 if there is none
+	lengthText []byte // the digits of length, to compare them with another value
+	lengthList bool   // Content-Length is a list such as "5, 5"
+	codings    int    // number of members of Transfer-Encoding
+	chunked    bool   // the last member of Transfer-Encoding is chunked
 
 	hosts       int
 	host        []byte
-	close       bool // Connection lists close
-	keepAlive   bool // Connection lists keep-alive
-	upgrades    bool // Connection lists upgrade
-	unlisted    bool // Connection is not a list
-	options     int  // what it lists
-	listed      int  // bytes of the Connection lines, as one list
-	announced   int  // bytes of the Trailer lines, likewise
-	upgrade     bool // there is an Upgrade field
+	close       bool // Connection contains close
+	keepAlive   bool // Connection contains keep-alive
+	upgrades    bool // Connection contains upgrade
+	unlisted    bool // Connection is not a list of tokens
+	options     int  // number of members of Connection
+	listed      int  // length of the Connection lines as one list, in bytes
+	announced   int  // length of the Trailer lines as one list, in bytes
+	upgrade     bool // an Upgrade field is not empty
 	expect100   bool // Expect contains 100-continue
-	expectOther bool // Expect contains something else
-	forbidden   bool // Trailer announces a field that ForbidsTrailer
-	timeout     int  // of Keep-Alive, seconds; -1: none
+	expectOther bool // Expect contains another expectation
+	forbidden   bool // Trailer announces a field for which ForbidsTrailer is true
+	timeout     int  // timeout in Keep-Alive, in seconds; -1 if there is none
 
-	bare    bool // a line ended in LF alone
-	crlf    bool // a line ended in CRLF
-	back    bool // a line ended in CRLF behind one that ended in LF alone
-	touched bool // a framing field or the empty line stood next to a LF alone
-	folded  bool // a line continued the one before
-	alias   bool
+	bare    bool // a line ends in LF without CR
+	crlf    bool // a line ends in CRLF
+	back    bool // a line ends in CRLF after a line that ends in LF without CR
+	touched bool // a framing field or the empty line is next to a LF without CR
+	folded  bool // a line continues the previous line
+	alias   bool // a field has a name such as Content_Length
 }
 
-// A reading says which liberties the reader of field lines takes.
+// A reading is the mode in which field lines are parsed.
 type reading uint8
 
 const (
 	strictly reading = iota
-	gently           // trim blanks behind names and unfold lines, in place, as RFC 9112 5.1 and 5.2 ask a proxy to do with responses
-	trailing         // strictly, and the fields do not frame the message
+	gently           // remove whitespace after names and unfold lines in place, as RFC 9112 sections 5.1 and 5.2 require for responses
+	trailing         // like strictly, but the fields do not frame the message
 )
 
-// read takes the field lines b[pos:end] apart; the last of them is the empty
-// one. It returns the word of the first thing that no reader may bear, or "".
-// bareBefore says that the line before them ended in LF alone.
+// read parses the field lines b[pos:end]. The last line is the empty line. It returns the word of
+// the first error that makes the message invalid in every mode, or "". bareBefore reports whether
+// the previous line ends in LF without CR.
 //
 //nolint:gocognit // one pass over the lines, each of which is read once
 func (h *head) read(b []byte, pos, end int, bareBefore bool, how reading) Word {
@@ -169,8 +169,8 @@ func (h *head) read(b []byte, pos, end int, bareBefore bool, how reading) Word {
 	return ""
 }
 
-// count takes note of how long the lists are that others search or take apart. A line
-// counts even if it is empty.
+// count adds the length of a Connection or Trailer line, because other code searches or splits
+// these lists. An empty line counts as well.
 func (h *head) count(r header.Role, text []byte) {
 	switch r {
 	case header.ConnectionRole:
@@ -180,7 +180,7 @@ func (h *head) count(r header.Role, text []byte) {
 	}
 }
 
-// line adds the field of one line, and says where its colon is.
+// line parses the field in one line and returns the index of the colon.
 func (h *head) line(line []byte, how reading) (colon int, word Word) {
 	if len(h.fields) == MaxFields {
 		return 0, WordTooManyFields
@@ -209,19 +209,19 @@ func (h *head) line(line []byte, how reading) (colon int, word Word) {
 	return colon, ""
 }
 
-// fold validates a line that continues the field before it.
+// fold validates a line that continues the previous field.
 func (h *head) fold(line []byte, last header.Role) Word {
 	h.folded = true
 	text := Trim(line)
 	switch {
 	case len(h.fields) == 0 || isFraming(last) || len(text) == 0:
-		return WordFold // nothing to continue, a number torn in two, or what some take for the empty line
+		return WordFold // there is no previous field, a framing field would be split, or the line could be read as the empty line
 	case !ValidValue(text):
 		return WordFieldValue
 	}
 	name, _, ok := bytes.Cut(text, []byte{':'})
 	if r := header.RoleOf(Trim(name)); ok && (isFraming(r) || r == header.AliasRole) {
-		return WordFold // a reader that only trims lines sees a field of its own
+		return WordFold // an implementation that only trims lines would read a separate field
 	}
 	return ""
 }
@@ -259,8 +259,8 @@ func (h *head) note(r header.Role, value []byte) Word {
 	return ""
 }
 
-// noteLength takes one decimal number; said more than once, always in the same
-// digits (RFC 9110 8.6).
+// noteLength parses Content-Length. A repeated value must have the same digits (RFC 9110 section
+// 8.6).
 func (h *head) noteLength(value []byte) Word {
 	h.lengthList = h.lengthList || bytes.IndexByte(value, ',') >= 0
 	for number := range Members(value) {
@@ -273,9 +273,9 @@ func (h *head) noteLength(value []byte) Word {
 	return ""
 }
 
-// noteCoding takes a list of codings without parameters, chunked once and at
-// its end (RFC 9112 6.1, 7). An empty member, which RFC 9110 5.6.1 lets pass, has
-// no place in a field that decides where a message ends.
+// noteCoding parses Transfer-Encoding. The codings must not have parameters, and chunked must be
+// the last coding (RFC 9112 sections 6.1 and 7). RFC 9110 section 5.6.1 allows empty members, but
+// noteCoding rejects them, because the field decides where a message ends.
 func (h *head) noteCoding(value []byte) Word {
 	for coding := range Members(value) {
 		if !ValidToken(coding) || h.chunked {
@@ -287,8 +287,8 @@ func (h *head) noteCoding(value []byte) Word {
 	return ""
 }
 
-// noteKeepAlive looks for timeout=SECONDS. Keep-Alive has no RFC in force; RFC
-// 2068 19.7.1.1 is what servers follow.
+// noteKeepAlive parses timeout=SECONDS. No current RFC defines Keep-Alive. Servers follow RFC 2068
+// section 19.7.1.1.
 func (h *head) noteKeepAlive(value []byte) {
 	for member := range Members(value) {
 		name, number, _ := bytes.Cut(member, []byte{'='})

@@ -6,9 +6,9 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 )
 
-// Packed contains fields in a compact form: for each field, the length and the bytes of its name
-// and its value. A [Field] takes 48 bytes in addition to its name and its value, and packed
-// fields take 2 to 6. The nil Packed has no fields.
+// Packed contains fields in a compact format: for each field, the length and the bytes of its name
+// and of its value. A [Field] takes 48 bytes in addition to its name and its value. A packed field
+// takes 2 to 6 bytes. A nil Packed has no fields.
 type Packed []byte
 
 // PackedSize returns the length of the packed fields in bytes.
@@ -38,7 +38,7 @@ func (p Packed) Pack(fields []Field) Packed {
 	return p
 }
 
-// Unpack appends the fields to fields. They point into p.
+// Unpack appends the fields to fields. They refer to the memory of p.
 func (p Packed) Unpack(fields []Field) []Field {
 	for len(p) > 0 {
 		var f Field
@@ -61,7 +61,7 @@ func (p Packed) cut() ([]byte, Packed) {
 	return p[size:end:end], p[end:]
 }
 
-// Find is the function Find for packed fields.
+// Find is like the function Find.
 func (p Packed) Find(name string) (value []byte, ok bool) {
 	for len(p) > 0 {
 		var f Field
@@ -72,7 +72,7 @@ func (p Packed) Find(name string) (value []byte, ok bool) {
 	return nil, false
 }
 
-// Repeats is the function Repeats for packed fields.
+// Repeats is like the function Repeats.
 func (p Packed) Repeats(name string) bool {
 	seen := false
 	for len(p) > 0 {

@@ -8,12 +8,12 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 )
 
-// Preface is what a client that knows HTTP/2 sends first (RFC 9113 3.4).
+// Preface is the first data from a client that uses HTTP/2 (RFC 9113 section 3.4).
 const Preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
-// HasPreface reports whether b begins with the whole [Preface]. When it does
-// not, maybe reports whether it still could once more bytes are there. Ask
-// before Parse, for which a preface is a version to refuse.
+// HasPreface reports whether b begins with the whole [Preface]. If it does not, maybe reports
+// whether more bytes could complete the preface. HasPreface must be called before Parse, which
+// rejects the preface because of its version.
 func HasPreface(b []byte) (is, maybe bool) {
 	n := min(len(b), len(Preface))
 	if string(b[:n]) != Preface[:n] {
@@ -25,45 +25,44 @@ func HasPreface(b []byte) (is, maybe bool) {
 // Form is the form of a request target (RFC 9112 3.2).
 type Form uint8
 
-// The forms.
+// Values of Form.
 const (
 	Origin    Form = iota // "/path?query"
 	Absolute              // "http://host/path?query"
-	Authority             // "host:port", of CONNECT
-	Asterisk              // "*", of OPTIONS
+	Authority             // "host:port", only for CONNECT
+	Asterisk              // "*", only for OPTIONS
 )
 
-// Request is the head of a request. The zero value is ready to Parse; one value
-// serves a connection's requests one after the other.
+// Request is the header section of a request. The zero value is ready to use. A Request can be
+// reused for the next request of a connection.
 type Request struct {
 	Method []byte
-	Target []byte // byte for byte; no blanks or control characters, perhaps bytes beyond ASCII
+	Target []byte // unchanged; contains no whitespace or control characters, but can contain bytes that are not ASCII
 	Form   Form
-	Minor  int // of HTTP/1.x
+	Minor  int // minor version of HTTP/1.x
 
-	// Host is where the request goes: the authority of the target if it has one,
-	// the Host field otherwise (RFC 9112 3.2.2). Forward this one, not the field.
+	// Host is the authority of the target if it has one, and the Host field otherwise (RFC 9112
+	// section 3.2.2). A proxy must forward this value instead of the field.
 	Host []byte
 
-	// Fields has all field lines in their order, Host and the framing included.
-	// A Connection field that names one of those takes nothing from its meaning
-	// (RFC 9110 7.6.1).
+	// Fields contains all field lines in order, including Host and the framing fields. Those fields
+	// keep their meaning even if a Connection field lists them (RFC 9110 section 7.6.1).
 	Fields []Field
 
-	ContentLength int64 // -1: none. "5" said twice is 5
-	Chunked       bool  // never beside a ContentLength
-	Close         bool  // Connection contains close or is not a list of tokens, or it is HTTP/1.0 without keep-alive
-	Upgrade       bool  // Connection lists upgrade, and an Upgrade field has a value
-	Expect100     bool  // the client waits for 100 (Continue) with its body
+	ContentLength int64 // -1 if there is none; a repeated value counts once
+	Chunked       bool  // false if ContentLength is set
+	Close         bool  // Connection contains close or is not a list of tokens, or the version is HTTP/1.0 without keep-alive
+	Upgrade       bool  // Connection contains upgrade, and an Upgrade field is not empty
+	Expect100     bool  // the client waits for 100 (Continue) before it sends the body
 
 	head    head
-	begin   int // bytes of empty lines before the request line
-	lineEnd int // index of the LF of the request line; 0: not there yet
-	seen    int // no line that matters ends before: where the next call goes on
+	begin   int // length of the empty lines before the request line in bytes
+	lineEnd int // index of the LF of the request line; 0 if it has not arrived
+	seen    int // index at which the next call continues the search
 }
 
-// BodyLength says how the body's end is marked, and its length in bytes, which is
-// -1 for Chunked. A request never has a body until the connection closes.
+// BodyLength returns the framing of the body and its length in bytes. The length is -1 for Chunked.
+// The body of a request never ends with the connection.
 func (r *Request) BodyLength() (length int64, framing Framing) {
 	switch {
 	case r.Chunked:
@@ -74,18 +73,19 @@ func (r *Request) BodyLength() (length int64, framing Framing) {
 	return 0, None
 }
 
-// Parse reads the request head that b begins with. n is its length in bytes,
-// with the empty line at its end.
+// Parse parses the header section at the start of b. n is its length in bytes, including the empty
+// line at its end.
 //
-// If n is 0 and the error is nil, more bytes are needed. The caller then calls Parse again with
-// the same bytes, which can be in another slice, followed by more bytes. Parse does not examine the
-// same bytes again. The fields are valid if n > 0. Reset discards an incomplete head.
+// If n is 0 and the error is nil, more bytes are needed. The caller then calls Parse again with the
+// same bytes, which can be in another slice, followed by more bytes. Parse does not search the same
+// bytes again. The fields are valid if n > 0. Reset discards an incomplete header section.
 //
-// The error is a *[Refused]. If n > 0, the length of the head is certain. An invalid request line is
-// reported immediately, and all other errors after the head is complete.
+// The error is a *[Refused]. If n > 0, the length of the header section is certain. An invalid
+// request line is reported immediately. All other errors are reported after the header section is
+// complete.
 //
-// If Parse accepts a head, net/http accepts it with the same meaning. The exceptions are targets
-// with a [BadEscape], unusual hosts, and Connection fields that are not lists of tokens.
+// If Parse accepts a header section, net/http accepts it with the same meaning. The exceptions are
+// targets with a [BadEscape], unusual hosts, and Connection fields that are not lists of tokens.
 func (r *Request) Parse(b []byte) (n int, err error) {
 	n, refused := r.parse(b)
 	switch {
@@ -99,15 +99,15 @@ func (r *Request) Parse(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// Reset forgets an unfinished head and releases all bytes that were parsed.
-// The memory for the fields is kept.
+// Reset discards an incomplete header section and all references to parsed bytes. It keeps the
+// memory for the fields.
 func (r *Request) Reset() {
 	clear(r.head.fields[:cap(r.head.fields)])
 	*r = Request{head: head{fields: r.head.fields[:0]}}
 }
 
-// Abandon is Reset for an incomplete head in b, of which the request line remains. Method and Target are
-// empty if it is incomplete as well.
+// Abandon is like Reset for an incomplete header section in b, but keeps the request line. If the
+// request line is incomplete as well, Method and Target are empty.
 func (r *Request) Abandon(b []byte) {
 	line := *r
 	known := r.lineEnd > 0 && line.line(b) == nil
@@ -129,7 +129,7 @@ func (r *Request) parse(b []byte) (n int, refused *Refused) {
 	if !resumed {
 		if !r.findLine(b) {
 			if r.begin < len(b) && b[r.begin] != '\r' && !header.IsTokenChar(b[r.begin]) {
-				return 0, refuse(WordRequestLine) // a TLS hello, say: no line end may ever come
+				return 0, refuse(WordRequestLine) // for example a TLS ClientHello, in which a LF may never arrive
 			}
 			return 0, nil
 		}
@@ -141,7 +141,7 @@ func (r *Request) parse(b []byte) (n int, refused *Refused) {
 	if n == 0 {
 		return 0, nil
 	}
-	if resumed {
+	if resumed { // parse the line again, because b may have moved
 		_ = r.line(b) // once more: b may have moved
 	}
 	bare := b[r.lineEnd-1] != '\r'
@@ -154,15 +154,14 @@ func (r *Request) parse(b []byte) (n int, refused *Refused) {
 	return n, r.unsupported()
 }
 
-// findLine looks for the end of the first line that is not empty. Empty ones
-// before it are left over from a body that was one line end too long (RFC 9112
-// 2.2).
+// findLine finds the end of the first line that is not empty. Empty lines before the request line
+// can be sent after the previous body (RFC 9112 section 2.2).
 func (r *Request) findLine(b []byte) bool {
 	if r.seen == r.begin {
 		r.begin = skipEmpty(b, r.begin)
 		r.seen = r.begin
 		if string(b[r.begin:]) == "\r" {
-			return false // of an empty line, perhaps
+			return false // possibly the start of an empty line
 		}
 	}
 	i := bytes.IndexByte(b[r.seen:], '\n')
@@ -188,8 +187,8 @@ func skipEmpty(b []byte, from int) int {
 	}
 }
 
-// line reads the request line: method SP request-target SP HTTP-version
-// (RFC 9112 3). net/http takes no other blanks either.
+// line parses the request line: method SP request-target SP HTTP-version (RFC 9112 section 3). Like
+// net/http, it does not accept other whitespace.
 func (r *Request) line(b []byte) *Refused {
 	line := b[r.begin:r.lineEnd]
 	if line[len(line)-1] == '\r' {
@@ -206,15 +205,15 @@ func (r *Request) line(b []byte) *Refused {
 		return refuse(WordRequestLine)
 	}
 	if version[5] != '1' {
-		return refuse(WordVersion) // net/http shows a handler the first half of HTTP/2's preface as a request
+		return refuse(WordVersion) // net/http passes the first half of the HTTP/2 preface to a handler as a request
 	}
 	r.Minor = int(version[7] - '0')
 	r.target()
 	return nil
 }
 
-// target sets the form and the host of the target (RFC 9112 section 3.2). If the host is not
-// plain, Host is nil, and the Host field is used.
+// target sets the form and the host of the target (RFC 9112 section 3.2). If the host is not plain,
+// Host is set to nil, and the Host field is used.
 func (r *Request) target() {
 	t := r.Target
 	r.Form, r.Host = Origin, nil
@@ -240,8 +239,8 @@ func (r *Request) target() {
 	}
 }
 
-// validate applies the field lines. It returns an error if readers may disagree about the end or the
-// meaning of the head.
+// validate sets the fields of r. It returns an error if implementations may disagree about the end
+// or the meaning of the header section.
 func (r *Request) validate() *Refused {
 	h := &r.head
 	r.Fields, r.ContentLength, r.Chunked = h.fields, h.length, h.chunked
@@ -261,7 +260,7 @@ func (r *Request) validate() *Refused {
 	case h.alias:
 		return refuse(WordAlias)
 	case h.touched && h.bare && h.crlf:
-		return refuse(WordLineEnd) // a parser that only accepts CRLF would read another head
+		return refuse(WordLineEnd) // a parser that only accepts CRLF would parse a different header section
 	case h.codings > 0 && http10:
 		return refuse(WordTransferCoding)
 	case h.hosts > 1, h.hosts == 0 && !http10:
@@ -270,7 +269,7 @@ func (r *Request) validate() *Refused {
 	return nil
 }
 
-// unsupported returns an error if the head is complete and the request is not served.
+// unsupported returns an error if the header section is valid but the request is not served.
 func (r *Request) unsupported() *Refused {
 	h := &r.head
 	switch {
@@ -296,8 +295,8 @@ func (r *Request) unsupported() *Refused {
 	return nil
 }
 
-// Visible reports whether s, a request target, has neither blanks nor control characters
-// and is not empty. Bytes beyond ASCII are no URI, but they are sent.
+// Visible reports whether a request target is not empty and contains no whitespace or control
+// characters. Bytes that are not ASCII are not allowed in a URI, but some clients send them.
 func Visible[T text](s T) bool {
 	for i := range len(s) {
 		if c := s[i]; c <= ' ' || c == 0x7f {
@@ -307,9 +306,9 @@ func Visible[T text](s T) bool {
 	return len(s) > 0
 }
 
-// BadEscape reports whether the path of "/path?query" has a "%" without two hexadecimal
-// digits behind it. No grammar allows that and net/http refuses it; in HTTP/1.1 we pass it
-// on (docs/promises.md 3.4).
+// BadEscape reports whether the path of "/path?query" contains a "%" that is not followed by two
+// hexadecimal digits. The grammar does not allow it and net/http rejects it, but it is forwarded in
+// HTTP/1.1 (docs/promises.md 3.4).
 func BadEscape[T text](s T) bool {
 	for i := 0; i < len(s) && s[i] != '?'; i++ {
 		if s[i] != '%' {
@@ -323,8 +322,8 @@ func BadEscape[T text](s T) bool {
 	return false
 }
 
-// ValidHost reports whether a Host that is not simply a name or an address may be one
-// (RFC 3986 section 3.2.2, without its escapes being looked at).
+// ValidHost reports whether a Host contains only characters that RFC 3986 section 3.2.2 allows. It
+// does not check escapes.
 func ValidHost[T text](host T) bool {
 	for i := range len(host) {
 		if c := host[i]; !hostByte(c) && strings.IndexByte("!$%&'()*+,:;=[]", c) < 0 {
@@ -334,7 +333,7 @@ func ValidHost[T text](host T) bool {
 	return true
 }
 
-// schemeLength is the length of "http://" or "https://", 0 for others.
+// schemeLength returns the length of the prefix "http://" or "https://", or 0 if t has neither.
 func schemeLength(t []byte) int {
 	for _, scheme := range [...]string{"http://", "https://"} {
 		if len(t) >= len(scheme) && header.EqualFold(t[:len(scheme)], scheme) {
@@ -344,10 +343,10 @@ func schemeLength(t []byte) int {
 	return 0
 }
 
-// plainHost reads uri-host [ ":" port ] as hosts are really written: letters,
-// digits, "-", ".", "_", "~", or an IPv6 address in brackets (RFC 3986 3.2.2
-// allows more). It returns where the port's digits begin, 0 if there is no
-// port, -1 if it is no such host. The empty host is none.
+// plainHost parses uri-host [ ":" port ]. It accepts the hosts that are common in practice:
+// letters, digits, "-", ".", "_" and "~", or an IPv6 address in brackets (RFC 3986 section 3.2.2
+// allows more). It returns the index of the first digit of the port, 0 if there is no port, or -1
+// if the host is empty or not accepted.
 func plainHost(s []byte) (port int) {
 	i := 0
 	if len(s) > 0 && s[0] == '[' {

@@ -2,55 +2,55 @@ package wire
 
 import "bytes"
 
-// Response is the head of a response, interim or final. The zero value is ready
-// to Parse; one value serves a connection's responses one after the other.
+// Response is the header section of an interim or final response. The zero value is ready to use. A
+// Response can be reused for the next response of a connection.
 type Response struct {
-	Minor  int    // of HTTP/1.x: 0 or 1; 0 for HTTP/0.9
+	Minor  int    // minor version of HTTP/1.x, 0 or 1; 0 for HTTP/0.9
 	Status int    // 100 to 999
 	Reason []byte // may be empty
 
-	// Fields has all field lines in their order, the framing included. Forward
-	// ContentLength rather than its field, which may say a number twice.
+	// Fields contains all field lines in order, including the framing fields. A proxy must forward
+	// ContentLength instead of its field, which can contain a repeated number.
 	Fields []Field
 
-	ContentLength int64 // -1: none. "5" said twice is 5, in one line or two
-	Chunked       bool  // never beside a ContentLength
+	ContentLength int64 // -1 if there is none; a repeated value counts once
+	Chunked       bool  // false if ContentLength is set
 
-	// Close says that no other response may be read from the connection:
-	// Connection has close, it is HTTP/1.0 without keep-alive, a line ended in LF
-	// alone, or a 204 announced a body, which may still come (RFC 9110 8.6). It
-	// says nothing about a body that only the close ends.
+	// Close reports that no other response can be read from the connection. It is set if Connection
+	// contains close, if the version is HTTP/0.9, or HTTP/1.0 without keep-alive, if a line ends in
+	// LF without CR, or if a 204 response announces a body, which may still arrive (RFC 9110
+	// section 8.6). It does not report whether the body ends with the connection.
 	Close bool
 
 	old       bool // the version is HTTP/0.9
-	continued bool // the last response was a 100
+	continued bool // the previous response was a 100
 
-	KeepAliveTimeout int // of Keep-Alive: timeout=, seconds from 0; -1: none
+	KeepAliveTimeout int // timeout in Keep-Alive, in seconds; -1 if there is none
 
 	head    head
-	lineEnd int // index of the LF of the status line; 0: not there yet
-	seen    int // no line that matters ends before: where the next call goes on
+	lineEnd int // index of the LF of the status line; 0 if it has not arrived
+	seen    int // index at which the next call continues the search
 }
 
-// Parse parses the response head at the start of b. It returns the length of the head in
+// Parse parses the header section at the start of b. It returns the length of the header section in
 // bytes, including the empty line at its end.
 //
-// If Parse returns 0 and a nil error, the head is incomplete. The caller reads more bytes,
-// appends them to b, and calls Parse again. The slice may have moved in memory. The fields
-// of r are not valid until Parse returns n > 0. Call Reset to discard an incomplete head.
+// If Parse returns 0 and a nil error, more bytes are needed. The caller appends them to b and calls
+// Parse again. The slice may have moved in memory. The fields of r are not valid until Parse
+// returns n > 0. Call Reset to discard an incomplete header section.
 //
-// The error is a *[Garbage]. An invalid status line is reported before the rest of the head
-// has arrived.
+// The error is a *[Garbage]. An invalid status line is reported before the rest of the header
+// section has arrived.
 //
-// Old applications send responses that are not valid. Parse accepts the following deviations,
-// which it does not accept in a request, because the end of the message is still certain:
+// Old applications send responses that are not valid. Parse accepts the following deviations, which
+// it does not accept in a request, because the end of the message is still certain:
 //
-//   - The reason phrase and the blank before it are missing (RFC 9112 section 4).
-//   - The version and the status are separated by more than one blank (RFC 9112 section 4).
+//   - The reason phrase and the space before it are missing (RFC 9112 section 4).
+//   - The version and the status are separated by more than one space (RFC 9112 section 4).
 //   - The version is HTTP/0.9. The response is parsed as HTTP/1.0, and Close is set.
 //   - A 100 response is followed by an empty line. Some servers end the response twice.
-//   - The field name is followed by blanks. They are removed (RFC 9112 section 5.1).
-//   - The field is folded. Parse overwrites the line end in b with blanks (RFC 9112 section
+//   - The field name is followed by whitespace. It is removed (RFC 9112 section 5.1).
+//   - The field is folded. Parse overwrites the line end in b with spaces (RFC 9112 section
 //     5.2). This does not apply to the fields that this package interprets.
 //   - All lines after some line end in LF without CR (RFC 9112 section 2.2). CGI programs
 //     write such lines after the status line of their server. A CRLF after such a line is
@@ -81,25 +81,24 @@ func (r *Response) Parse(b []byte) (n int, err error) {
 
 const crlf = "\r\n"
 
-// Reset forgets an unfinished head and releases all bytes that were parsed.
-// The memory for the fields is kept.
+// Reset discards an incomplete header section and all references to parsed bytes. It keeps the
+// memory for the fields.
 func (r *Response) Reset() {
 	clear(r.head.fields[:cap(r.head.fields)])
 	*r = Response{head: head{fields: r.head.fields[:0]}}
 }
 
-// Release forgets Fields and Reason, and releases all bytes that were parsed. The memory for the
-// fields is kept.
+// Release removes Fields, Reason and all other references to parsed bytes. It keeps the memory for
+// the fields.
 func (r *Response) Release() {
 	clear(r.head.fields[:cap(r.head.fields)])
 	r.head = head{fields: r.head.fields[:0]}
 	r.Fields, r.Reason = nil, nil
 }
 
-// BodyLength says how the end of the body of the answer to a request with that
-// method is marked, and its length in bytes, which is -1 unless that is known
-// before (RFC 9112 6.3). A 101 has no body: behind it the protocol is another
-// one, as behind the 2xx to a CONNECT.
+// BodyLength returns the framing of the body in a response to a request with the given method, and
+// its length in bytes. The length is -1 if it is unknown (RFC 9112 section 6.3). A 101 response and
+// a 2xx response to CONNECT have no body, because another protocol follows.
 func (r *Response) BodyLength(method string) (length int64, framing Framing) {
 	switch {
 	case method == "HEAD", r.Status < 200, r.Status == 204, r.Status == 304,
@@ -117,7 +116,7 @@ func (r *Response) parse(b []byte) (n int, word Word) {
 	resumed := r.lineEnd > 0
 	if !resumed {
 		if !beginsLike(b, http1) && !beginsLike(b, http09) {
-			return 0, WordStatusLine // another protocol: the empty line may never come
+			return 0, WordStatusLine // another protocol, in which the empty line may never arrive
 		}
 		i := bytes.IndexByte(b[r.seen:], '\n')
 		if i < 0 {
@@ -135,7 +134,7 @@ func (r *Response) parse(b []byte) (n int, word Word) {
 		return 0, ""
 	}
 	if resumed {
-		r.line(b) // once more: b may have moved
+		r.line(b) // parse the line again, because b may have moved
 	}
 	bare := b[r.lineEnd-1] != '\r'
 	if word := r.head.read(b, r.lineEnd+1, n, bare, gently); word != "" {
@@ -149,14 +148,13 @@ const (
 	http09 = "HTTP/0.9 "
 )
 
-// beginsLike reports whether b begins with prefix, as far as both go.
+// beginsLike reports whether b begins with prefix, or prefix begins with b.
 func beginsLike(b []byte, prefix string) bool {
 	k := min(len(b), len(prefix))
 	return string(b[:k]) == prefix[:k]
 }
 
-// line reads the status line: HTTP-version 1*SP status-code [ SP reason ]
-// (RFC 9112 4).
+// line parses the status line: HTTP-version 1*SP status-code [ SP reason ] (RFC 9112 section 4).
 func (r *Response) line(b []byte) bool {
 	line := b[:r.lineEnd]
 	if line[len(line)-1] == '\r' {
@@ -186,7 +184,7 @@ func (r *Response) line(b []byte) bool {
 	return ValidValue(r.Reason)
 }
 
-// validate weighs what the field lines said.
+// validate sets the fields of r. It returns an error if the header section is not accepted.
 func (r *Response) validate() Word {
 	h := &r.head
 	switch {
@@ -195,7 +193,7 @@ func (r *Response) validate() Word {
 	case h.listed > maxConnection, h.announced > maxTrailer:
 		return WordListTooLong
 	case h.codings > 1, h.codings > 0 && r.Minor == 0:
-		return WordTransferCoding // nothing here undoes gzip; and HTTP/1.0 has no codings (RFC 9112 6.1)
+		return WordTransferCoding // the sidecar does not decode gzip, and HTTP/1.0 has no transfer codings (RFC 9112 section 6.1)
 	}
 	r.Fields, r.ContentLength, r.Chunked = h.fields, h.length, h.chunked
 	r.Close = h.close || h.bare || r.old || r.Minor == 0 && !h.keepAlive || r.Status == 204 && (h.length > 0 || h.chunked)
