@@ -97,7 +97,7 @@ func (v *vector) request() *Request {
 	return r
 }
 
-func TestARequestBecomesAHeadOfHTTP1(t *testing.T) {
+func TestRequestAppendHTTP1(t *testing.T) {
 	for _, v := range vectors {
 		r := v.request()
 		want := strings.ReplaceAll(r.Method+" /p?q HTTP/1.1\nHost: a.example\n"+withXFF(v.http1)+"\n", "\n", "\r\n")
@@ -114,7 +114,7 @@ type seen struct{ strings.Builder }
 
 func (s *seen) Field(name, value string) { s.WriteString(name + ": " + value + "\n") }
 
-func TestARequestBecomesFieldsForHTTP2(t *testing.T) {
+func TestRequestEachField(t *testing.T) {
 	for _, v := range vectors {
 		want := v.eachOnly
 		switch want {
@@ -131,7 +131,7 @@ func TestARequestBecomesFieldsForHTTP2(t *testing.T) {
 	}
 }
 
-func TestTheHostIsWhatTheIngressSays(t *testing.T) {
+func TestAuthorityPrefersOriginalHost(t *testing.T) {
 	for _, c := range []struct{ host, lines, want, passed string }{
 		{"a", "", "a", ""},
 		{"", "", "app", ""},
@@ -147,7 +147,7 @@ func TestTheHostIsWhatTheIngressSays(t *testing.T) {
 	}
 }
 
-func TestTheTargetIsPassedOnInOriginForm(t *testing.T) {
+func TestPathIsOriginForm(t *testing.T) {
 	for _, c := range []struct{ method, target, want string }{
 		{"GET", "/", "/"},
 		{"GET", "//a/%zz?b#c", "//a/%zz?b#c"},
@@ -164,7 +164,7 @@ func TestTheTargetIsPassedOnInOriginForm(t *testing.T) {
 	}
 }
 
-func TestARequestThatMustNotReachTheAppIsRefused(t *testing.T) {
+func TestRefuseRejectsInvalidRequests(t *testing.T) {
 	for name, c := range map[string]struct {
 		with func(*Request)
 		want queue.Reason
@@ -190,7 +190,7 @@ func TestARequestThatMustNotReachTheAppIsRefused(t *testing.T) {
 	harness.Equal(t, (&Request{Method: "PUT", Target: "/", Length: 1 << 40}).Refuse(0), queue.OK, "without a limit")
 }
 
-func TestOnlySomeOffersToUpgradeAreTaken(t *testing.T) {
+func TestOffersUpgradeIgnoresH2CAndBodies(t *testing.T) {
 	const webSocket = "Connection: keep-alive, Upgrade\nUpgrade: websocket\n"
 	for _, c := range []struct {
 		name, lines string
@@ -212,13 +212,13 @@ func TestOnlySomeOffersToUpgradeAreTaken(t *testing.T) {
 	}
 }
 
-func TestOnlyTETrailersAsksForTrailers(t *testing.T) {
+func TestWantsTrailersRequiresTETrailers(t *testing.T) {
 	for lines, want := range map[string]bool{"": false, "TE: gzip\n": false, "te: gzip\nTE: deflate, Trailers\n": true, "TE: trailers;q=1\n": false} {
 		harness.Equal(t, (&Request{Fields: fields(lines)}).WantsTrailers(), want, lines)
 	}
 }
 
-func TestAHeadIsMadeWithoutAllocations(t *testing.T) {
+func TestAppendHTTP1DoesNotAllocate(t *testing.T) {
 	r := &Request{
 		Method: "POST", Target: "http://h/p", Peer: "10.0.0.9", Length: 5, Secure: true, Expect100: true, Crumbs: true,
 		Fields: fields("A: 1\nConnection: b, c\nB: 2\nX-Forwarded-For: 1.2.3.4\nX-Forwarded-For: 5.6.7.8\nForwarded: for=1.2.3.4\nTE: trailers\ncookie: a\ncookie: b\n"),

@@ -11,7 +11,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-func TestAResponseIsPassedOnWithoutWhatIsForUs(t *testing.T) {
+func TestResponseFieldsForSidecarAreRemoved(t *testing.T) {
 	for _, c := range []struct{ name, lines, want string }{
 		{"case, order and repeats stay", "b: 1\nSet-Cookie: 2\nSet-Cookie: 3\n", "b: 1\nSet-Cookie: 2\nSet-Cookie: 3\n"},
 		{"hop by hop", "Keep-Alive: timeout=5\nTransfer-Encoding: chunked\nProxy-Authenticate: x\nUpgrade: x\nTE: x\n", ""},
@@ -28,7 +28,7 @@ func TestAResponseIsPassedOnWithoutWhatIsForUs(t *testing.T) {
 	}
 }
 
-func TestATrailerSectionSpeaksNotInOurName(t *testing.T) {
+func TestResponseTrailerRemovesOwnProxyStatus(t *testing.T) {
 	var got seen
 	for _, f := range ResponseTrailer(new(queue.RequestState), fields("A: 1\nProxy-Status: queue-proxy; error=x\nProxy-Status: cdn, queue-proxy\nB: 2\n")) {
 		got.Field(string(f.Name), string(f.Value))
@@ -36,14 +36,14 @@ func TestATrailerSectionSpeaksNotInOurName(t *testing.T) {
 	harness.Equal(t, got.String(), "A: 1\nProxy-Status: cdn\nB: 2\n", &got)
 }
 
-func TestAResponseIsFilteredWithoutAllocations(t *testing.T) {
+func TestEachResponseFieldDoesNotAllocate(t *testing.T) {
 	f := fields("A: 1\nConnection: b, c\nB: 2\nContent-Length: 5\n")
 	buf := make([]byte, 0, 4<<10)
 	var e Encoder = new(Lines)
 	harness.Equal(t, testing.AllocsPerRun(100, func() { *e.(*Lines) = buf; EachResponseField(f, e) }), 0, "allocations")
 }
 
-func TestAnErrorHasOneReason(t *testing.T) {
+func TestFailReasonForEachError(t *testing.T) {
 	for _, c := range []struct {
 		err  error
 		want queue.Reason

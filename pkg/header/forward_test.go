@@ -10,7 +10,7 @@ import (
 )
 
 // A Forwarded is whole, or there is none.
-func TestForwardedIsBounded(t *testing.T) {
+func TestMakeForwardedLimitsLength(t *testing.T) {
 	node := "for=203.0.113.7"
 	fit := (header.MaxForwarded-len(node))/len(", "+node) + 1
 	chain := func(n int) string { return strings.Repeat("203.0.113.7,", n-1) + "203.0.113.7" }
@@ -98,13 +98,13 @@ var forwardedTests = []struct {
 	{"", "!#$%&'*+-.^_`|~azAZ09", "", "host=!#$%&'*+-.^_`|~azAZ09"},
 }
 
-func TestForwardedSaysWhatTheXForwardedFieldsSay(t *testing.T) {
+func TestMakeForwarded(t *testing.T) {
 	for _, c := range forwardedTests {
 		harness.Equal(t, header.MakeForwarded(c.xff, c.host, c.proto), c.want, "xff", c.xff, "host", c.host, "proto", c.proto)
 	}
 }
 
-func TestForwardedKeepsEveryNodeOfALongChain(t *testing.T) {
+func TestMakeForwardedKeepsAllNodes(t *testing.T) {
 	const nodes = 10_000
 	var xff, want []string
 	for i := range nodes {
@@ -212,7 +212,7 @@ func FuzzForwarded(f *testing.F) {
 	})
 }
 
-func TestProxyStatusKeepsAllMembersButOurs(t *testing.T) {
+func TestWithoutOursKeepsOtherMembers(t *testing.T) {
 	for _, c := range []struct{ sent, want string }{
 		{"", ""},
 		{"queue-proxy", ""},
@@ -248,7 +248,7 @@ func isHop(name string) bool {
 	return role.IsHop() || role == header.TrailerRole
 }
 
-func TestFieldsOfAHopAreThoseOfRFC9110(t *testing.T) {
+func TestHopByHopFieldsMatchRFC9110(t *testing.T) {
 	for _, name := range []string{"Connection", "Keep-Alive", "Proxy-Connection", "Proxy-Authenticate",
 		"Proxy-Authorization", "Te", "Trailer", "Transfer-Encoding", "Upgrade", "Http2-Settings"} {
 		if !isHop(name) {
@@ -263,7 +263,7 @@ func TestFieldsOfAHopAreThoseOfRFC9110(t *testing.T) {
 	}
 }
 
-func TestKnativesInternalFieldsStopHereAndTheTagGoesOn(t *testing.T) {
+func TestInternalFieldsStopExceptTag(t *testing.T) {
 	for _, name := range []string{"Knative-Serving-Revision", "Knative-Serving-Namespace", "K-Network-Hash", "K-Proxy-Request", "K-Passthrough-Lb"} {
 		harness.Equal(t, header.RoleOf(name), header.StopsRole, name, "passed on")
 	}
@@ -277,7 +277,7 @@ func TestKnativesInternalFieldsStopHereAndTheTagGoesOn(t *testing.T) {
 
 // A quoted string cannot reach over lines (RFC 9651 section 4.2), but who reads
 // the lines joined may think so: halves of one must not bring our name back.
-func TestNoTwoLinesOfProxyStatusSpeakInOurName(t *testing.T) {
+func TestWithoutOursWithSplitQuotedString(t *testing.T) {
 	for _, c := range []struct{ sent, want string }{
 		{`envoy; details="`, ``},
 		{`", queue-proxy; error=x`, ``},

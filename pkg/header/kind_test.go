@@ -150,13 +150,13 @@ var kindTests = []kindTest{
 	{[]string{"K_Network_Probe: queue"}, traffic},
 }
 
-func TestKindIsDecidedByTheFirstRowThatHolds(t *testing.T) {
+func TestKindOfUsesFirstMatch(t *testing.T) {
 	for _, c := range kindTests {
 		harness.Equal(t, header.KindOf(read(t, c.lines...)), c.want, c.lines)
 	}
 }
 
-func TestTheSidecarAnswersProbesButNotTheKubeletsNorTraffic(t *testing.T) {
+func TestAnsweredKinds(t *testing.T) {
 	for _, c := range []struct {
 		kind header.Kind
 		want bool
@@ -230,7 +230,7 @@ func FuzzKindOf(f *testing.F) {
 	})
 }
 
-func TestKindOfAllocatesNothing(t *testing.T) {
+func TestKindOfDoesNotAllocate(t *testing.T) {
 	h := fields{"User-Agent": {"curl/8"}, "K-Network-Hash": {"h"}}
 	var g header.Getter = h
 	harness.Equal(t, testing.AllocsPerRun(100, func() { header.KindOf(g) }), 0, "allocations")

@@ -9,7 +9,7 @@ type fieldsOf map[string]string
 
 func (f fieldsOf) Header(name string) string { return f[name] }
 
-func TestATagIsWhatKnativeTakesItFor(t *testing.T) {
+func TestTagOf(t *testing.T) {
 	for _, c := range []struct {
 		tag, byDefault string
 		want           Tag

@@ -37,7 +37,7 @@ func (w *workers) serve(state *RequestState) Result {
 	return Result{Status: 200, Begun: true}
 }
 
-func TestAnAdaptiveLimitFindsWhatTheAppCanTake(t *testing.T) {
+func TestAdaptiveLimitFindsAppCapacity(t *testing.T) {
 	for n, most := range map[int]int{8: 10, 20: 15} { // workers, and the greatest limit that may be found
 		synctest.Test(t, func(t *testing.T) {
 			p := newTestProxy()
@@ -171,7 +171,7 @@ func TestHoldersDescribeRequestsWithSlots(t *testing.T) {
 	})
 }
 
-func TestRequestAfterStreamIsNoStream(t *testing.T) {
+func TestStateReuseClearsStream(t *testing.T) {
 	p := newTestProxy()
 	p.Limit = NewAdaptiveLimit(adapt.Settings{}, 0)
 	f := newFake("/")

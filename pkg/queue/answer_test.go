@@ -17,7 +17,7 @@ func (a *Answer) all() string {
 }
 
 // docs/promises.md 3.2 and 3.6: every reason, as HTTP and as gRPC get it.
-func TestEveryReasonHasItsAnswer(t *testing.T) {
+func TestAnswerForEachReason(t *testing.T) {
 	for _, c := range []struct {
 		reason Reason
 		status int
@@ -67,7 +67,7 @@ func TestEveryReasonHasItsAnswer(t *testing.T) {
 }
 
 // docs/promises.md 3.2: from 500 to 1500 ms, and not the same for all.
-func TestErrorOfAGRPCCallHasTheMediaTypeOfTheCall(t *testing.T) {
+func TestGRPCErrorKeepsMediaType(t *testing.T) {
 	long := "application/grpc+" + strings.Repeat("x", maxMediaType)
 	for contentType, want := range map[string]string{
 		"application/grpc":                     "application/grpc",
@@ -87,7 +87,7 @@ func TestErrorOfAGRPCCallHasTheMediaTypeOfTheCall(t *testing.T) {
 	}
 }
 
-func TestThePushbackOfAFullQueueIsSpread(t *testing.T) {
+func TestQueueFullPushbackIsRandom(t *testing.T) {
 	seen := map[int]bool{}
 	for range 1000 {
 		a := answerFor(&Observation{Result: Result{Reason: QueueFull}}, newFake("/", "Content-Type", "application/grpc"))
@@ -101,7 +101,7 @@ func TestThePushbackOfAFullQueueIsSpread(t *testing.T) {
 	}
 }
 
-func TestTheSizeOfOurAnswersIsThatOfTheirBodies(t *testing.T) {
+func TestAnswerSizeIsBodyLength(t *testing.T) {
 	for _, c := range []struct {
 		method, media string
 		reason        Reason
@@ -121,7 +121,7 @@ func TestTheSizeOfOurAnswersIsThatOfTheirBodies(t *testing.T) {
 	}
 }
 
-func TestReasonsHaveDifferentWordsButForBadRequests(t *testing.T) {
+func TestReasonWordsAreUniqueExceptBadRequest(t *testing.T) {
 	seen := map[string]Reason{}
 	for reason := OK; reason < NumReasons; reason++ {
 		word := reason.String()
@@ -135,14 +135,14 @@ func TestReasonsHaveDifferentWordsButForBadRequests(t *testing.T) {
 	}
 }
 
-func TestAGoodProbeAnswerHasNoError(t *testing.T) {
+func TestSuccessfulProbeHasNoProxyStatusError(t *testing.T) {
 	queue := Answer{Status: 200, Body: "queue", GRPC: -1}
 	harness.Equal(t, queue.all(), "Proxy-Status: queue-proxy\nContent-Type: text/plain; charset=utf-8\n", "queue probe")
 	network := Answer{Status: 200, Hash: "abc", GRPC: -1}
 	harness.Equal(t, network.all(), "Proxy-Status: queue-proxy\nK-Network-Hash: abc\n", "network probe")
 }
 
-func TestGRPCIsTheMediaTypeAndItsSuffixes(t *testing.T) {
+func TestIsGRPCAcceptsSuffixes(t *testing.T) {
 	for media, want := range map[string]bool{
 		"":                                  false,
 		"application/grpc":                  true,

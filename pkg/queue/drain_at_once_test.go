@@ -11,7 +11,7 @@ import (
 
 // Somebody who waits for readiness notices the drain at once, not when the run
 // has ended (docs/promises.md 3.5).
-func TestAProbeThatWaitsIsAnsweredWhenTheDrainBegins(t *testing.T) {
+func TestDrainBeginAnswersWaitingProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &Proxy{
 			Drain: NewDrain(DrainSettings{}),

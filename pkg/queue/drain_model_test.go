@@ -428,7 +428,7 @@ func (r *drainRun) checkAsked(string) error {
 
 // Every order in which signals, hooks, requests, the deadline and those who wait
 // can come, tick by tick.
-func TestEveryInterleavingOfASmallDrainEndsAsPromised(t *testing.T) {
+func TestDrainMatchesModelInAllInterleavings(t *testing.T) {
 	for _, c := range []drainCase{
 		{quiet: 1, deadline: 3, ticks: 4, hooks: 1, signals: 1, requests: 1, runs: 3087},
 		{quiet: 1, deadline: 3, ticks: 4, hooks: 1, requests: 1, asks: 1, runs: 2163},

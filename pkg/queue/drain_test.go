@@ -45,7 +45,7 @@ func wait(d *Drain) <-chan ended {
 	return c
 }
 
-func TestADrainThatHasNotBegunIsServing(t *testing.T) {
+func TestDrainNotBegunIsServing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := NewDrain(aDrain)
 		flight(d, true)
@@ -55,7 +55,7 @@ func TestADrainThatHasNotBegunIsServing(t *testing.T) {
 	})
 }
 
-func TestASigtermDrainsForGood(t *testing.T) {
+func TestDrainAfterSIGTERMIsFinal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := NewDrain(aDrain)
 		d.Begin(true)
@@ -68,7 +68,7 @@ func TestASigtermDrainsForGood(t *testing.T) {
 	})
 }
 
-func TestAPreStopAloneIsUndoneAfterASecond(t *testing.T) {
+func TestDrainWithoutSIGTERMIsUndone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := NewDrain(aDrain)
 		flight(d, true)
@@ -86,7 +86,7 @@ func TestAPreStopAloneIsUndoneAfterASecond(t *testing.T) {
 	})
 }
 
-func TestASigtermWithinASecondOfThePreStopMakesItGood(t *testing.T) {
+func TestDrainSIGTERMAfterPreStopIsFinal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := NewDrain(aDrain)
 		d.Begin(false)
@@ -102,7 +102,7 @@ func TestASigtermWithinASecondOfThePreStopMakesItGood(t *testing.T) {
 	})
 }
 
-func TestASigtermAfterAnUndoneDrainBeginsANewOne(t *testing.T) {
+func TestDrainSIGTERMAfterUndoStartsNewDrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := NewDrain(aDrain)
 		d.Begin(false)
@@ -112,7 +112,7 @@ func TestASigtermAfterAnUndoneDrainBeginsANewOne(t *testing.T) {
 	})
 }
 
-func TestAPreStopAfterTheSigtermUndoesNothing(t *testing.T) {
+func TestDrainPreStopAfterSIGTERMIsIgnored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := NewDrain(aDrain)
 		d.Begin(true)
@@ -124,7 +124,7 @@ func TestAPreStopAfterTheSigtermUndoesNothing(t *testing.T) {
 	})
 }
 
-func TestSeveralPreStopsShareOneDrain(t *testing.T) {
+func TestDrainPreStopsShareOneDrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := NewDrain(aDrain)
 		d.Begin(false)
@@ -147,7 +147,7 @@ func TestSeveralPreStopsShareOneDrain(t *testing.T) {
 	})
 }
 
-func TestARequestRestartsTheQuietPeriodAndOthersDoNot(t *testing.T) {
+func TestDrainQuietPeriodRestartsOnTraffic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, c := range []struct {
 			fresh bool
@@ -165,7 +165,7 @@ func TestARequestRestartsTheQuietPeriodAndOthersDoNot(t *testing.T) {
 	})
 }
 
-func TestARequestOfBeforeTheDrainDoesNotShortenTheQuietPeriod(t *testing.T) {
+func TestDrainQuietPeriodIgnoresEarlierRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := NewDrain(aDrain)
 		d.leave(&flight(d, true).state)
@@ -175,7 +175,7 @@ func TestARequestOfBeforeTheDrainDoesNotShortenTheQuietPeriod(t *testing.T) {
 	})
 }
 
-func TestARequestThatArrivesLateDoesNotShortenTheQuietPeriod(t *testing.T) {
+func TestDrainQuietPeriodIgnoresLateArrival(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := NewDrain(aDrain)
 		f := newFake("/")
@@ -188,7 +188,7 @@ func TestARequestThatArrivesLateDoesNotShortenTheQuietPeriod(t *testing.T) {
 	})
 }
 
-func TestTheDrainWaitsForWhatIsInFlight(t *testing.T) {
+func TestDrainWaitsForRequestsInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, fresh := range []bool{true, false} { // a kubelet probe as well
 			d := NewDrain(aDrain)
@@ -204,7 +204,7 @@ func TestTheDrainWaitsForWhatIsInFlight(t *testing.T) {
 	})
 }
 
-func TestTheDeadlineEndsTheDrainWhateverIsInFlight(t *testing.T) {
+func TestDrainDeadlineEndsDrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := NewDrain(aDrain)
 		flight(d, true)
@@ -224,7 +224,7 @@ func TestTheDeadlineEndsTheDrainWhateverIsInFlight(t *testing.T) {
 	})
 }
 
-func TestWithoutADeadlineTheDrainLastsAsLongAsItMust(t *testing.T) {
+func TestDrainWithoutDeadlineWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := NewDrain(DrainSettings{Quiet: time.Second})
 		f := flight(d, true)
@@ -236,7 +236,7 @@ func TestWithoutADeadlineTheDrainLastsAsLongAsItMust(t *testing.T) {
 	})
 }
 
-func TestTheDrainLastsAtLeastItsMinimum(t *testing.T) {
+func TestDrainLastsMinimumDuration(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, c := range []struct {
 			settings DrainSettings
@@ -255,7 +255,7 @@ func TestTheDrainLastsAtLeastItsMinimum(t *testing.T) {
 	})
 }
 
-func TestAWaitEndsWithItsContext(t *testing.T) {
+func TestDrainWaitReturnsOnCancel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := NewDrain(aDrain)
 		d.Begin(true)
@@ -270,7 +270,7 @@ func TestAWaitEndsWithItsContext(t *testing.T) {
 	})
 }
 
-func TestAbortEndsAllInFlightAndWakesThem(t *testing.T) {
+func TestAbortEndsAndNotifiesRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := NewDrain(aDrain)
 		gone := flight(d, true)
@@ -300,7 +300,7 @@ type looker struct {
 
 func (l *looker) Notify() { l.saw = l.other.expired() }
 
-func TestAbortEndsAllBeforeItWakesAny(t *testing.T) {
+func TestAbortEndsAllBeforeNotify(t *testing.T) {
 	d := NewDrain(aDrain)
 	one, two := &looker{fake: newFake("/")}, &looker{fake: newFake("/")}
 	one.other, two.other = &two.state, &one.state
@@ -313,7 +313,7 @@ func TestAbortEndsAllBeforeItWakesAny(t *testing.T) {
 	harness.Equal(t, two.saw, Draining, "the first, when the second wakes")
 }
 
-func TestEmptyWaitsForTheLastInFlight(t *testing.T) {
+func TestEmptyWaitsForLastRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := NewDrain(aDrain)
 		harness.Equal(t, d.Empty(context.Background()), nil, "nothing in flight")
@@ -338,7 +338,7 @@ func TestEmptyWaitsForTheLastInFlight(t *testing.T) {
 	})
 }
 
-func TestEmptyNeedsNoDrain(t *testing.T) {
+func TestEmptyWithoutDrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := NewDrain(aDrain)
 		f := flight(d, true)
@@ -354,7 +354,7 @@ func TestEmptyNeedsNoDrain(t *testing.T) {
 	})
 }
 
-func TestFlightsNamesTheOldest(t *testing.T) {
+func TestFlightsReturnsOldestStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := NewDrain(aDrain)
 		start := time.Now()
@@ -389,7 +389,7 @@ func TestFlightsNamesTheOldest(t *testing.T) {
 	})
 }
 
-func TestOutcomesHaveTheWordsOfTheLog(t *testing.T) {
+func TestOutcomeStrings(t *testing.T) {
 	for outcome, want := range map[Outcome]string{Drained: "drained", Deadline: "deadline", Undone: "undone", GaveUp: "gave up"} {
 		harness.Equal(t, outcome.String(), want, "outcome")
 	}
@@ -494,7 +494,7 @@ func drainBy(d *Drain, events []event, random *rand.Rand) (over <-chan ended) {
 
 // By chance: signals, hooks, requests and probes at any time. A wake-up that is
 // lost, or a rule that is forgotten, shows in how and when the wait ends.
-func TestTheDrainEndsAsAndWhenANaiveReadingSays(t *testing.T) {
+func TestDrainMatchesModelForRandomEvents(t *testing.T) {
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 0))
 	some := func(most time.Duration) time.Duration { return time.Duration(random.Int64N(int64(most))) }
@@ -521,7 +521,7 @@ func TestTheDrainEndsAsAndWhenANaiveReadingSays(t *testing.T) {
 	}
 }
 
-func TestADrainMayBeUsedByAllAtOnce(t *testing.T) {
+func TestDrainConcurrentUse(t *testing.T) {
 	d := NewDrain(DrainSettings{Deadline: time.Minute})
 	var all sync.WaitGroup
 	for range 4 {

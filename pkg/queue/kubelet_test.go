@@ -18,7 +18,7 @@ func kubeletProbe(remote string, fields ...string) *fake {
 	return f
 }
 
-func TestTwoKubeletProbesRunBesideTheLimitAndTheRestAreTraffic(t *testing.T) {
+func TestKubeletSlotsAdmitTwoProbes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newTestProxy()
 		h.Limit = NewLimit(1, 10)
@@ -57,7 +57,7 @@ func TestTwoKubeletProbesRunBesideTheLimitAndTheRestAreTraffic(t *testing.T) {
 }
 
 // One client address cannot take both places, however its connections differ.
-func TestAClientAddressHasOneKubeletProbeBesideTheLimit(t *testing.T) {
+func TestKubeletSlotsAdmitOneProbePerAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newTestProxy()
 		h.Limit = NewLimit(1, 0)
@@ -75,7 +75,7 @@ func TestAClientAddressHasOneKubeletProbeBesideTheLimit(t *testing.T) {
 	})
 }
 
-func TestWhatNoKubeletSendsIsTraffic(t *testing.T) {
+func TestKubeletProbeWithOtherFieldsIsTraffic(t *testing.T) {
 	for _, draining := range []bool{false, true} {
 		unfinished, doubled := kubeletProbe("10.0.0.1:1"), kubeletProbe("10.0.0.1:1")
 		unfinished.open, doubled.repeated = true, "X-Forwarded-For"
@@ -101,7 +101,7 @@ func TestWhatNoKubeletSendsIsTraffic(t *testing.T) {
 	}
 }
 
-func TestAKubeletProbeBesideTheLimitEndsAfterAMinute(t *testing.T) {
+func TestKubeletProbeTimeoutIsOneMinute(t *testing.T) {
 	for _, c := range []struct {
 		clocks Clocks
 		phase  Phase // that does not end
@@ -142,7 +142,7 @@ func TestAKubeletProbeBesideTheLimitEndsAfterAMinute(t *testing.T) {
 	}
 }
 
-func TestAKubeletProbeIsTurnedAwayWhileDraining(t *testing.T) {
+func TestKubeletProbeDuringDrainReturns503(t *testing.T) {
 	h := newTestProxy()
 	h.Drain.Begin(true)
 	for range 3 {

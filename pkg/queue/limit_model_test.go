@@ -253,7 +253,7 @@ func everyRun(run func(choose func(n int) int) (moves string, err error)) (runs 
 
 // Every order in which a few requests can arrive, wait, be granted a slot, leave
 // and release, one lock after the other, is tried.
-func TestEveryInterleavingOfAFewRequestsIsInOrder(t *testing.T) {
+func TestLimitMatchesModelInAllInterleavings(t *testing.T) {
 	for _, c := range []struct{ slots, depth, requests, runs int }{
 		{1, 0, 3, 4}, {1, 1, 3, 80}, {1, 2, 3, 207}, {2, 0, 3, 11}, {2, 1, 3, 33},
 		{1, 1, 4, 986}, {2, 1, 4, 699}, {2, 2, 4, 1683}, {3, 1, 4, 201}, {1, 3, 4, 14630},
@@ -269,7 +269,7 @@ func TestEveryInterleavingOfAFewRequestsIsInOrder(t *testing.T) {
 }
 
 // Longer runs than can all be tried, by chance.
-func TestLongRandomRunsAreInOrder(t *testing.T) {
+func TestLimitMatchesModelInRandomRuns(t *testing.T) {
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 0))
 	for range 100 {

@@ -46,7 +46,7 @@ func (m *Limit) String() string {
 	return fmt.Sprintf("%d running, %d waiting", running, waiting)
 }
 
-func TestSlotsPassInTheOrderOfArrival(t *testing.T) {
+func TestLimitGrantsSlotsInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := NewLimit(2, 10)
 		var ww []*waiter
@@ -66,7 +66,7 @@ func TestSlotsPassInTheOrderOfArrival(t *testing.T) {
 	})
 }
 
-func TestANewcomerCannotOvertakeOneWhoHasNotWokenYet(t *testing.T) {
+func TestLimitNewRequestDoesNotOvertakeQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := NewLimit(1, 2)
 		queueUp(m, &Clocks{})
@@ -83,7 +83,7 @@ func TestANewcomerCannotOvertakeOneWhoHasNotWokenYet(t *testing.T) {
 	})
 }
 
-func TestWhoLeavesTheQueueFreesItsPlaceAtOnce(t *testing.T) {
+func TestLimitCanceledRequestLeavesQueue(t *testing.T) {
 	for i, place := range []string{"head", "middle", "tail"} {
 		t.Run(place, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -108,7 +108,7 @@ func TestWhoLeavesTheQueueFreesItsPlaceAtOnce(t *testing.T) {
 	}
 }
 
-func TestAllMayLeaveAndTheSlotIsFreeAgain(t *testing.T) {
+func TestLimitSlotIsFreeAfterAllCancel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := NewLimit(1, 3)
 		queueUp(m, &Clocks{})
@@ -122,7 +122,7 @@ func TestAllMayLeaveAndTheSlotIsFreeAgain(t *testing.T) {
 	})
 }
 
-func TestWhoLeavesWhileItIsGrantedPassesTheSlotOn(t *testing.T) {
+func TestLimitCanceledRequestPassesGrantedSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := NewLimit(1, 3)
 		queueUp(m, &Clocks{})
@@ -136,7 +136,7 @@ func TestWhoLeavesWhileItIsGrantedPassesTheSlotOn(t *testing.T) {
 	})
 }
 
-func TestAClockEndsTheWait(t *testing.T) {
+func TestLimitWaitEndsOnTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := NewLimit(1, 2)
 		queueUp(m, &Clocks{})
@@ -149,7 +149,7 @@ func TestAClockEndsTheWait(t *testing.T) {
 	})
 }
 
-func TestNobodyWaitsBehindALimitOfDepthZero(t *testing.T) {
+func TestLimitWithoutQueueRejects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, depth := range []int{0, -1} {
 			m := NewLimit(2, depth)
@@ -163,7 +163,7 @@ func TestNobodyWaitsBehindALimitOfDepthZero(t *testing.T) {
 	})
 }
 
-func TestTheNilLimitHasNoLimit(t *testing.T) {
+func TestNilLimitAdmitsAll(t *testing.T) {
 	for _, running := range []int{0, -1} {
 		m := NewLimit(running, 10)
 		if m != nil {
@@ -177,7 +177,7 @@ func TestTheNilLimitHasNoLimit(t *testing.T) {
 	}
 }
 
-func TestUnderStressNoMoreThanTheLimitRunAndNothingIsLost(t *testing.T) {
+func TestLimitUnderConcurrentLoad(t *testing.T) {
 	const (
 		slots, depth = 3, 8
 		clients      = 16

@@ -8,7 +8,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-func TestWhatIsShownIsBoundedAndPrintable(t *testing.T) {
+func TestShownIsTruncatedAndPrintable(t *testing.T) {
 	long := strings.Repeat("x", maxShown)
 	for in, want := range map[string]string{
 		"":                            "",

@@ -22,7 +22,7 @@ func alive(c *Clocks, p Phase) *RequestState {
 	return state
 }
 
-func TestEachClockRunsOnlyInItsPhases(t *testing.T) {
+func TestTimeoutsApplyInTheirPhases(t *testing.T) {
 	const d = 10 * time.Second
 	for _, c := range []struct {
 		name   string
@@ -59,7 +59,7 @@ func TestEachClockRunsOnlyInItsPhases(t *testing.T) {
 	}
 }
 
-func TestWaitingInTheQueueCountsForEveryClock(t *testing.T) {
+func TestTimeoutsIncludeQueueTime(t *testing.T) {
 	for _, c := range []struct {
 		clocks Clocks
 		reason Reason
@@ -81,7 +81,7 @@ func TestWaitingInTheQueueCountsForEveryClock(t *testing.T) {
 	}
 }
 
-func TestTheClockThatRunsOutFirstIsTheReason(t *testing.T) {
+func TestFirstExpiredTimeoutIsReason(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := Clocks{Queue: 1 * time.Second, Idle: 2 * time.Second, ResponseStart: 3 * time.Second, Request: 4 * time.Second}
 		queued, waiting, streaming, tunnel := alive(&c, Queued), alive(&c, Waiting), alive(&c, Streaming), alive(&c, Tunnelled)
@@ -99,7 +99,7 @@ func TestTheClockThatRunsOutFirstIsTheReason(t *testing.T) {
 	})
 }
 
-func TestEachByteRestartsTheIdleClock(t *testing.T) {
+func TestIdleTimeoutRestartsOnEachByte(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, phase := range phases[2:] {
 			state := alive(&Clocks{Idle: time.Second}, phase)
@@ -115,7 +115,7 @@ func TestEachByteRestartsTheIdleClock(t *testing.T) {
 	})
 }
 
-func TestTheBodyClockRunsOnlyWhileAByteIsWaitedFor(t *testing.T) {
+func TestBodyTimeoutRunsOnlyWhileWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := Clocks{Body: 10 * time.Second}
 		state := alive(&c, Waiting)
@@ -147,7 +147,7 @@ func TestTheBodyClockRunsOnlyWhileAByteIsWaitedFor(t *testing.T) {
 	})
 }
 
-func TestAForcedEndWinsOverClocksAndTheFirstOneStays(t *testing.T) {
+func TestForcedEndPrecedesTimeouts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, phase := range phases {
 			state := alive(&Clocks{Request: time.Second, Idle: time.Second}, phase)
@@ -235,7 +235,7 @@ func (m *clocksModel) step(state *RequestState, random *rand.Rand) {
 }
 
 // By chance: any clocks, any way through the phases, bytes at any time.
-func TestOverAndNextAgreeWithTheClocksWhateverHappens(t *testing.T) {
+func TestExpiryMatchesModelForRandomEvents(t *testing.T) {
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 0))
 	some := func() time.Duration {
@@ -277,7 +277,7 @@ func TestOverAndNextAgreeWithTheClocksWhateverHappens(t *testing.T) {
 	})
 }
 
-func TestALifeMayBeAskedWhileItGoesOn(t *testing.T) {
+func TestRequestStateConcurrentReads(t *testing.T) {
 	state := alive(&Clocks{Request: time.Hour, Idle: time.Hour, ResponseStart: time.Hour}, Queued)
 	var all sync.WaitGroup
 	for range 2 {
@@ -304,13 +304,13 @@ func TestALifeMayBeAskedWhileItGoesOn(t *testing.T) {
 	harness.Equal(t, state.Phase(), Tunnelled, "phase")
 }
 
-func TestPhasesHaveTheWordsOfTheLog(t *testing.T) {
+func TestPhaseStrings(t *testing.T) {
 	for i, want := range []string{"queued", "dialling", "waiting", "streaming", "streaming"} {
 		harness.Equal(t, phases[i].String(), want, fmt.Sprint("phase ", i))
 	}
 }
 
-func TestTheSendClockRunsOnlyWhileAPieceOfTheResponseWaitsForItsClient(t *testing.T) {
+func TestSendTimeoutRunsOnlyDuringWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := Clocks{Send: 10 * time.Second}
 		state := alive(&c, Streaming)
@@ -337,7 +337,7 @@ func TestTheSendClockRunsOnlyWhileAPieceOfTheResponseWaitsForItsClient(t *testin
 	})
 }
 
-func TestAnAlarmThatWatchesAnewRingsEarlierThanItWasToBefore(t *testing.T) {
+func TestAlarmWatchSetsEarlierTimer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		state := alive(&Clocks{Request: time.Hour, Send: time.Second}, Streaming)
 		a := NewAlarm(func() bool { return false })

@@ -72,7 +72,7 @@ func TestRejectReportsOverload(t *testing.T) {
 	}
 }
 
-func TestProbesAreAnsweredHereAndNowhereElse(t *testing.T) {
+func TestProbesAreNotForwarded(t *testing.T) {
 	hash := strings.Repeat("h", 4096)
 	for _, c := range []struct {
 		fields []string
@@ -124,7 +124,7 @@ func TestProbesAreAnsweredHereAndNowhereElse(t *testing.T) {
 	}
 }
 
-func TestADrainThatBeginsWhileWeAskForReadinessIsAnswered(t *testing.T) {
+func TestDrainDuringReadinessCheckReturns503(t *testing.T) {
 	for _, ready := range []error{nil, errors.New("the app has gone")} {
 		h := newTestProxy()
 		h.Ready = func(context.Context) error {
@@ -136,7 +136,7 @@ func TestADrainThatBeginsWhileWeAskForReadinessIsAnswered(t *testing.T) {
 	}
 }
 
-func TestReadinessIsAskedForAsLongAsTheAskerIsThere(t *testing.T) {
+func TestReadinessCheckEndsOnDisconnect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newTestProxy()
 		h.Ready = func(ctx context.Context) error {
@@ -187,7 +187,7 @@ func TestTrafficIsForwardedCountedAndObserved(t *testing.T) {
 	})
 }
 
-func TestOnlyTheActivatorsExactWordMakesARequestProxied(t *testing.T) {
+func TestProxiedRequiresActivatorValue(t *testing.T) {
 	for value, want := range map[string]bool{"": false, "activator": true, "Activator": false, "activator2": false} {
 		h := newTestProxy()
 		h.serve(newFake("/", "K-Proxy-Request", value))
@@ -195,7 +195,7 @@ func TestOnlyTheActivatorsExactWordMakesARequestProxied(t *testing.T) {
 	}
 }
 
-func TestAFullQueueIsSaidAtOnce(t *testing.T) {
+func TestServeQueueFullReturns503(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newTestProxy()
 		h.Limit = NewLimit(1, 1)
@@ -214,7 +214,7 @@ func TestAFullQueueIsSaidAtOnce(t *testing.T) {
 	})
 }
 
-func TestAClientThatLeavesTheQueueIsLogged499AndGetsNothing(t *testing.T) {
+func TestQueuedClientDisconnectIsLogged499(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newTestProxy()
 		h.Limit = NewLimit(1, 1)
@@ -235,7 +235,7 @@ func TestAClientThatLeavesTheQueueIsLogged499AndGetsNothing(t *testing.T) {
 	})
 }
 
-func TestAClockThatRunsOutBeforeTheResponseIsAnswered(t *testing.T) {
+func TestServeTimeoutBeforeResponse(t *testing.T) {
 	for _, c := range []struct {
 		clocks Clocks
 		queued bool
@@ -273,7 +273,7 @@ func TestAClockThatRunsOutBeforeTheResponseIsAnswered(t *testing.T) {
 	}
 }
 
-func TestWeAnswerWhereAForwardDidNotAnswerTheClient(t *testing.T) {
+func TestServeAnswersIfForwardSentNothing(t *testing.T) {
 	for _, c := range []struct {
 		result Result
 		heard  string
@@ -309,7 +309,7 @@ func TestWeAnswerWhereAForwardDidNotAnswerTheClient(t *testing.T) {
 	}
 }
 
-func TestKubeletProbesDoNotRestartTheQuietPeriodAndTrafficDoes(t *testing.T) {
+func TestQuietPeriodIgnoresKubeletProbes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newTestProxy()
 		h.Exclude = Exclude{Paths: []string{"/healthz"}}
@@ -377,7 +377,7 @@ func TestExcludedRequestsAreLimitedButNotCounted(t *testing.T) {
 	})
 }
 
-func TestThePathIsTheTargetsInEveryForm(t *testing.T) {
+func TestLinePathForEachTargetForm(t *testing.T) {
 	for target, want := range map[string]string{
 		"/":                   "/",
 		"/a/b?c=/d":           "/a/b",
@@ -396,7 +396,7 @@ func TestThePathIsTheTargetsInEveryForm(t *testing.T) {
 	}
 }
 
-func TestAStarAloneExcludesAll(t *testing.T) {
+func TestExcludeStarMatchesAllPaths(t *testing.T) {
 	h := newTestProxy()
 	h.Exclude = Exclude{Paths: []string{"*"}}
 	h.serve(newFake("/x"))
@@ -404,7 +404,7 @@ func TestAStarAloneExcludesAll(t *testing.T) {
 	harness.Equal(t, h.seen[0].Excluded && h.seen[1].Excluded, true, "excluded")
 }
 
-func TestAPanickingForwardGivesEverythingBack(t *testing.T) {
+func TestForwardPanicReleasesResources(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, fields := range [][]string{nil, {"K-Proxy-Request", "activator"}, {"User-Agent", "kube-probe/1.31"}} {
 			h := newTestProxy()
@@ -432,7 +432,7 @@ func TestAPanickingForwardGivesEverythingBack(t *testing.T) {
 	})
 }
 
-func TestTheDrainsDeadlineEndsWhoWaitsAndWhoIsServed(t *testing.T) {
+func TestDrainDeadlineEndsQueuedAndRunningRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newTestProxy()
 		h.Limit = NewLimit(1, 1)
@@ -453,7 +453,7 @@ func TestTheDrainsDeadlineEndsWhoWaitsAndWhoIsServed(t *testing.T) {
 	})
 }
 
-func TestOneLifeServesManyRequests(t *testing.T) {
+func TestRequestStateIsReused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newTestProxy()
 		h.Limit = NewLimit(1, 1)
@@ -490,7 +490,7 @@ func (t *trace) Drop(string) bool   { return false }
 func (t *trace) Fields() []Field    { return nil }
 func (t *trace) End(o *Observation) { t.told = append(t.told, fmt.Sprint(o.TraceID, " ", o.Status)) }
 
-func TestWhatCountsIsTracedAndNothingElse(t *testing.T) {
+func TestOnlyCountedRequestsAreTraced(t *testing.T) {
 	h := newTestProxy()
 	h.Exclude = Exclude{Paths: []string{"/healthz"}}
 	seen := &trace{}
@@ -511,7 +511,7 @@ func TestWhatCountsIsTracedAndNothingElse(t *testing.T) {
 	harness.Equal(t, fmt.Sprint(seen.told), "[dialling id 200]", "told, of a request that is not sampled")
 }
 
-func TestAnOrdinaryRequestAllocatesNothing(t *testing.T) {
+func TestServeDoesNotAllocate(t *testing.T) {
 	for name, change := range map[string]func(*testProxy){
 		"bare":     func(*testProxy) {},
 		"limit":    func(h *testProxy) { h.Limit = NewLimit(1, 1) },

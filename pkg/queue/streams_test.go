@@ -24,7 +24,7 @@ func (h *testProxy) responding(method, requestType, responseType string, end <-c
 	return f
 }
 
-func TestOnlyStreamsAreNotWaitedFor(t *testing.T) {
+func TestDrainDoesNotWaitForStreams(t *testing.T) {
 	for _, c := range []struct {
 		name, method, requestType, responseType string
 		wait                                    bool // DRAIN_STREAMS
@@ -58,7 +58,7 @@ func TestOnlyStreamsAreNotWaitedFor(t *testing.T) {
 	}
 }
 
-func TestAGRPCCallThatIsAnsweredDuringTheDrainIsWaitedFor(t *testing.T) {
+func TestDrainWaitsForGRPCCallAnsweredDuringDrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newTestProxy()
 		h.Drain.Begin(false) // and undone
@@ -82,7 +82,7 @@ func TestAGRPCCallThatIsAnsweredDuringTheDrainIsWaitedFor(t *testing.T) {
 	})
 }
 
-func TestAfterTheQuietPeriodOnlyStreamsGoOn(t *testing.T) {
+func TestDrainClosingRejectsNewRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newTestProxy()
 		end := make(chan struct{})
@@ -107,7 +107,7 @@ func TestAfterTheQuietPeriodOnlyStreamsGoOn(t *testing.T) {
 
 // The app alone is restarted, within a quiet period that is shorter than the second
 // that is waited for a signal: it may end its streams, and requests are served on.
-func TestARestartOfTheAppAloneRefusesNothing(t *testing.T) {
+func TestAppRestartRejectsNoRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newTestProxy()
 		h.Drain = NewDrain(DrainSettings{Quiet: time.Second / 2, Deadline: time.Minute})

@@ -57,7 +57,7 @@ func readChunks(t testing.TB, c *wire.Chunks, b []byte) {
 	}
 }
 
-func TestNothingIsAllocatedForAnOrdinaryMessage(t *testing.T) {
+func TestParsersDoNotAllocate(t *testing.T) {
 	request, response, body := []byte(ordinaryRequest), []byte(ordinaryResponse), []byte(chunkedBody)
 	trailed := []byte("5\r\nhello\r\n0\r\nX: y\r\n\r\n")
 	lasting := []byte("GET / HTTP/1.1\r\nHost: a\r\nKeep-Alive: 300, max=x\r\n\r\n")

@@ -51,7 +51,7 @@ func chunksVerdict(c *wire.Chunks, data string, err error) string {
 	return "more " + fmt.Sprintf("%q", data)
 }
 
-func TestChunksVectorsHaveTheirVerdicts(t *testing.T) {
+func TestChunksVectors(t *testing.T) {
 	for _, v := range vectors(t, "chunks.txt") {
 		t.Run(v.name, func(t *testing.T) {
 			want := v.verdict
@@ -95,7 +95,7 @@ func TestLenientChunksAcceptBlanksAndEmptyExtensions(t *testing.T) {
 	}
 }
 
-func TestChunksStopsAtTheEndOfTheBody(t *testing.T) {
+func TestChunksStopsAtBodyEnd(t *testing.T) {
 	const body = "5\r\nhello\r\n0\r\nX: y\r\n\r\n"
 	var c wire.Chunks
 	_, taken, err := decode(&c, body+"0\r\n\r\n", 1000)
@@ -107,7 +107,7 @@ func TestChunksStopsAtTheEndOfTheBody(t *testing.T) {
 	}
 }
 
-func TestChunksGivesTheTrailerOnceDone(t *testing.T) {
+func TestChunksReturnsTrailerWhenDone(t *testing.T) {
 	var c wire.Chunks
 	if _, _, err := decode(&c, "0\r\nX: y\r\nZ:\t1 \r\n\r", 1000); err != nil {
 		t.Fatal(err)
@@ -126,7 +126,7 @@ func TestChunksGivesTheTrailerOnceDone(t *testing.T) {
 	}
 }
 
-func TestABadChunkStaysBadUntilReset(t *testing.T) {
+func TestChunksErrorPersistsUntilReset(t *testing.T) {
 	var c wire.Chunks
 	_, n, err := c.Next([]byte("x"))
 	_, n2, err2 := c.Next([]byte("0\r\n\r\n"))
@@ -139,7 +139,7 @@ func TestABadChunkStaysBadUntilReset(t *testing.T) {
 	}
 }
 
-func TestExtensionsMayExceedTheDataBySoMuch(t *testing.T) {
+func TestChunksLimitsExtensions(t *testing.T) {
 	extension := func(n int) string { return ";" + strings.Repeat("a", n-1) }
 	const limit = wire.MaxExtension - 1 // the line's CR is counted with it
 	for _, tt := range []struct {
@@ -160,7 +160,7 @@ func TestExtensionsMayExceedTheDataBySoMuch(t *testing.T) {
 	}
 }
 
-func TestTrailersAreBounded(t *testing.T) {
+func TestChunksLimitsTrailer(t *testing.T) {
 	line := func(n int) string { return "X:" + strings.Repeat("y", n-4) + "\r\n" }
 	for _, tt := range []struct {
 		name, trailer, want string
@@ -180,7 +180,7 @@ func TestTrailersAreBounded(t *testing.T) {
 	}
 }
 
-func TestTheBoundOfTrailersCanBeChosen(t *testing.T) {
+func TestChunksMaxTrailerIsConfigurable(t *testing.T) {
 	c := wire.Chunks{MaxTrailer: 6}
 	for range 2 { // Reset keeps it
 		for body, want := range map[string]string{"0\r\nX: y\r\n\r\n": `ok ""`, "0\r\nX: yz\r\n\r\n": "bad trailer-too-long"} {
@@ -191,7 +191,7 @@ func TestTheBoundOfTrailersCanBeChosen(t *testing.T) {
 	}
 }
 
-func TestWhatIsAppendedIsRead(t *testing.T) {
+func TestChunksRoundTrip(t *testing.T) {
 	for _, size := range []int{1, 9, 10, 15, 16, 255, 256, 70000} {
 		data := strings.Repeat("d", size)
 		b := wire.AppendChunkHead(nil, size)
@@ -218,7 +218,7 @@ func TestWhatIsAppendedIsRead(t *testing.T) {
 	harness.Equal(t, string(wire.AppendChunkHead(nil, math.MaxInt)), largest, "the largest chunk")
 }
 
-func TestChunksReadsWhatTheStandardLibraryWrites(t *testing.T) {
+func TestChunksReadsStandardLibraryOutput(t *testing.T) {
 	var buf bytes.Buffer
 	w := httputil.NewChunkedWriter(&buf)
 	want := ""

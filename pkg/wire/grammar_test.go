@@ -8,7 +8,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-func TestATokenIsMadeOfTheCharactersOfRFC9110(t *testing.T) {
+func TestValidTokenMatchesRFC9110(t *testing.T) {
 	const tchar = "!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ" // 5.6.2
 	for c := range 256 {
 		s := string([]byte{byte(c)})
@@ -20,7 +20,7 @@ func TestATokenIsMadeOfTheCharactersOfRFC9110(t *testing.T) {
 	}
 }
 
-func TestAValueHasNoControlCharacters(t *testing.T) {
+func TestValidValueRejectsControlCharacters(t *testing.T) {
 	for c := range 256 {
 		want := c == '\t' || c >= ' ' && c != 0x7f // RFC 9110 5.5
 		for before := range 17 {
@@ -34,7 +34,7 @@ func TestAValueHasNoControlCharacters(t *testing.T) {
 	}
 }
 
-func TestATokenIsAWholeMemberOfAList(t *testing.T) {
+func TestHasTokenMatchesWholeMembers(t *testing.T) {
 	for _, tt := range []struct {
 		value string
 		want  bool
@@ -58,7 +58,7 @@ func TestATokenIsAWholeMemberOfAList(t *testing.T) {
 	}
 }
 
-func TestFindReturnsTheFirstOfThatName(t *testing.T) {
+func TestFindReturnsFirstField(t *testing.T) {
 	fields := []wire.Field{{[]byte("A"), []byte("1")}, {[]byte("b"), nil}, {[]byte("a"), []byte("2")}}
 	for _, tt := range []struct {
 		name, want string
@@ -70,6 +70,6 @@ func TestFindReturnsTheFirstOfThatName(t *testing.T) {
 	}
 }
 
-func TestAppendFieldWritesAFieldLine(t *testing.T) {
+func TestAppendField(t *testing.T) {
 	harness.Equal(t, string(wire.AppendField([]byte("x"), "Name", []byte("value"))), "xName: value\r\n")
 }

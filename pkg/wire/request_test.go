@@ -64,7 +64,7 @@ func requestVectors(t testing.TB) []vector {
 	return vv
 }
 
-func TestRequestVectorsHaveTheirVerdicts(t *testing.T) {
+func TestRequestVectors(t *testing.T) {
 	for _, v := range requestVectors(t) {
 		t.Run(v.name, func(t *testing.T) {
 			harness.Equal(t, verdictOf(v.bytes), v.verdict, v.bytes)
@@ -75,7 +75,7 @@ func TestRequestVectorsHaveTheirVerdicts(t *testing.T) {
 	}
 }
 
-func TestRequestParseFillsTheRequest(t *testing.T) {
+func TestRequestParseSetsFields(t *testing.T) {
 	const head = "PUT /a?b HTTP/1.1\r\nhost: h:1\r\nX:  y z\t\r\nConnection: a, close, UPGRADE\r\n" +
 		"Upgrade: u\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n"
 	var r wire.Request
@@ -150,7 +150,7 @@ func TestRequestCloseFollowsVersionAndConnection(t *testing.T) {
 	}
 }
 
-func TestAnUpgradeNeedsBothFields(t *testing.T) {
+func TestRequestUpgradeRequiresBothFields(t *testing.T) {
 	for fields, want := range map[string]bool{
 		"Connection: upgrade\r\nUpgrade: x\r\n": true,
 		"Connection: upgrade\r\n":               false,
@@ -226,7 +226,7 @@ func TestRefusedRequestHasStatusAndLength(t *testing.T) {
 	}
 }
 
-func TestARequestServesManyHeads(t *testing.T) {
+func TestRequestIsReusable(t *testing.T) {
 	var r wire.Request
 	for i, head := range []string{
 		"GET /long/path HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 5\r\n\r\n",
@@ -242,13 +242,13 @@ func TestARequestServesManyHeads(t *testing.T) {
 	}
 }
 
-func TestABadRequestLineIsRefusedBeforeTheHeadEnds(t *testing.T) {
+func TestInvalidRequestLineIsRefusedEarly(t *testing.T) {
 	for _, b := range []string{"GET /\r\n", "\x16\x03\x01", "\r\n\x16", "GET / HTTP/1.1 \n", "x\n"} {
 		harness.Equal(t, verdictOf(b), "refused request-line", b)
 	}
 }
 
-func TestAnUnfinishedRequestNeedsMoreBytes(t *testing.T) {
+func TestIncompleteRequestNeedsMoreBytes(t *testing.T) {
 	const head = "\r\nGET / HTTP/1.1\r\nHost: a\r\nX: y\r\n z\r\n\r\n"
 	for end := range len(head) {
 		var r wire.Request
@@ -258,7 +258,7 @@ func TestAnUnfinishedRequestNeedsMoreBytes(t *testing.T) {
 	}
 }
 
-func TestResetGivesAHeadUp(t *testing.T) {
+func TestRequestResetDiscardsHeader(t *testing.T) {
 	var r wire.Request
 	if n, err := r.Parse([]byte("GET /a/rather/long/line HTTP/1.1\r\nHost: a\r\n")); n != 0 || err != nil {
 		t.Fatalf("got %d, %v, want 0, nil", n, err)
@@ -270,7 +270,7 @@ func TestResetGivesAHeadUp(t *testing.T) {
 	}
 }
 
-func TestTooManyFieldsAreRefusedWith431(t *testing.T) {
+func TestRequestTooManyFieldsReturns431(t *testing.T) {
 	for _, tt := range []struct {
 		fields int
 		want   string
@@ -282,7 +282,7 @@ func TestTooManyFieldsAreRefusedWith431(t *testing.T) {
 
 // A list that somebody looks up each field in, or takes apart, is short in all honest
 // requests.
-func TestLongListsOfFieldNamesAreRefused(t *testing.T) {
+func TestRequestLongListsAreRefused(t *testing.T) {
 	line := func(name string, size int) string {
 		return name + ": " + strings.Repeat("a", size) + "\r\n"
 	}
@@ -309,7 +309,7 @@ func TestLongListsOfFieldNamesAreRefused(t *testing.T) {
 	}
 }
 
-func TestThePrefaceDiffersFromAPrefix(t *testing.T) {
+func TestHasPrefaceReportsPrefix(t *testing.T) {
 	for b, want := range map[string][2]bool{
 		"":                         {false, true},
 		"P":                        {false, true},

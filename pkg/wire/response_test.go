@@ -36,7 +36,7 @@ func responseVerdict(r *wire.Response, n int, err error) string {
 	return verdict
 }
 
-func TestResponseVectorsHaveTheirVerdicts(t *testing.T) {
+func TestResponseVectors(t *testing.T) {
 	for _, v := range vectors(t, "responses.txt") {
 		t.Run(v.name, func(t *testing.T) {
 			var r wire.Response
@@ -48,7 +48,7 @@ func TestResponseVectorsHaveTheirVerdicts(t *testing.T) {
 	}
 }
 
-func TestResponseParseFillsTheResponse(t *testing.T) {
+func TestResponseParseSetsFields(t *testing.T) {
 	const head = "HTTP/1.1 101 Off we go\r\nX:  y z\t\r\nConnection: a, UPGRADE\r\n" +
 		"Upgrade: u\r\nKeep-Alive: max=3, Timeout=5\r\nContent-Length: 3\r\n\r\n"
 	var r wire.Response
@@ -62,7 +62,7 @@ func TestResponseParseFillsTheResponse(t *testing.T) {
 	harness.Equal(t, fmt.Sprintf("%s", r.Fields), "[{X y z} {Connection a, UPGRADE} {Upgrade u} {Keep-Alive max=3, Timeout=5} {Content-Length 3}]", "fields")
 }
 
-func TestTheMethodDecidesWhetherThereIsABody(t *testing.T) {
+func TestResponseBodyLengthDependsOnMethod(t *testing.T) {
 	for _, tt := range []struct {
 		method, head string
 		length       int64
@@ -94,7 +94,7 @@ func TestTheMethodDecidesWhetherThereIsABody(t *testing.T) {
 	}
 }
 
-func TestAContinuedLineOfAResponseBecomesOneLine(t *testing.T) {
+func TestResponseFoldedLineIsUnfolded(t *testing.T) {
 	b := []byte("HTTP/1.1 200 OK\r\nX: a  \r\n\t b\r\n c\r\nY:\r\n d\r\nZ : e\r\n\r\nbody\r\n kept")
 	var r wire.Response
 	n, err := r.Parse(b)
@@ -105,7 +105,7 @@ func TestAContinuedLineOfAResponseBecomesOneLine(t *testing.T) {
 	harness.Equal(t, string(b[n:]), "body\r\n kept", "behind the head")
 }
 
-func TestKeepAliveTimeoutIsReadOrNotThere(t *testing.T) {
+func TestResponseKeepAliveTimeout(t *testing.T) {
 	for value, want := range map[string]int{
 		"timeout=5":              5,
 		"max=100, TIMEOUT = 0 ":  0,
@@ -127,7 +127,7 @@ func TestKeepAliveTimeoutIsReadOrNotThere(t *testing.T) {
 	}
 }
 
-func TestAnotherProtocolIsGarbageAtOnce(t *testing.T) {
+func TestResponseOtherProtocolIsGarbage(t *testing.T) {
 	for _, b := range []string{"S", "HTTP/2", "\x15\x03\x01", "\r", "\x00\x00\x12\x04", "HTTP/1.1 abc\r\n"} {
 		var r wire.Response
 		n, err := r.Parse([]byte(b))
@@ -135,7 +135,7 @@ func TestAnotherProtocolIsGarbageAtOnce(t *testing.T) {
 	}
 }
 
-func TestAnUnfinishedResponseNeedsMoreBytes(t *testing.T) {
+func TestIncompleteResponseNeedsMoreBytes(t *testing.T) {
 	const head = "HTTP/1.1 200 OK\r\nX: y\r\n z\r\nContent-Length: 5\n\n"
 	for end := range len(head) {
 		var r wire.Response
@@ -145,7 +145,7 @@ func TestAnUnfinishedResponseNeedsMoreBytes(t *testing.T) {
 	}
 }
 
-func TestAResponseServesManyHeads(t *testing.T) {
+func TestResponseIsReusable(t *testing.T) {
 	var r wire.Response
 	for i, head := range []string{
 		"HTTP/1.1 100 Continue\r\n\r\n",
