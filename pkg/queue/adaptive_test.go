@@ -12,14 +12,14 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// workers is a user container with so many workers, each of which takes a time for a
-// request.
+// workers is a user container that processes a fixed number of requests concurrently. Each request
+// takes a fixed time.
 type workers struct {
 	slots chan struct{}
 	took  time.Duration
 
 	mu       sync.Mutex
-	now, max int // requests in it
+	now, max int // current and maximum number of requests
 }
 
 func (w *workers) serve(state *RequestState) Result {
@@ -29,7 +29,7 @@ func (w *workers) serve(state *RequestState) Result {
 	w.max = max(w.max, w.now)
 	w.mu.Unlock()
 	w.slots <- struct{}{}
-	time.Sleep(w.took) // the clock is the test's
+	time.Sleep(w.took) // fake time of the test
 	<-w.slots
 	w.mu.Lock()
 	w.now--
@@ -38,7 +38,7 @@ func (w *workers) serve(state *RequestState) Result {
 }
 
 func TestAdaptiveLimitFindsAppCapacity(t *testing.T) {
-	for n, most := range map[int]int{8: 10, 20: 15} { // workers, and the greatest limit that may be found
+	for n, most := range map[int]int{8: 10, 20: 15} { // number of workers, and the maximum of the limit
 		synctest.Test(t, func(t *testing.T) {
 			p := newTestProxy()
 			p.Observe = func(*Observation) {}
@@ -180,7 +180,7 @@ func TestStateReuseClearsStream(t *testing.T) {
 		state.Enter(Tunnelled)
 		return Result{Status: 101, Begun: true}
 	}
-	p.serve(f) // with the memory of the next request
+	p.serve(f) // with the state that the next request reuses
 	f.app = func(state *RequestState) Result {
 		harness.Equal(t, p.Limit.exemption(&state.ticket), "counted")
 		return answered(state)

@@ -9,22 +9,22 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// all returns the fields of an answer, one a line.
+// all returns the fields of an answer, one per line.
 func (a *Answer) all() string {
 	var b strings.Builder
 	a.Fields(func(name, value string) { b.WriteString(name + ": " + value + "\n") })
 	return b.String()
 }
 
-// docs/promises.md 3.2 and 3.6: every reason, as HTTP and as gRPC get it.
+// docs/promises.md 3.2 and 3.6: the response for every reason, in HTTP and in gRPC.
 func TestAnswerForEachReason(t *testing.T) {
 	for _, c := range []struct {
 		reason Reason
 		status int
 		body   string
-		proxy  string // Proxy-Status behind the name
+		proxy  string // Proxy-Status after the name
 		retry  bool   // Retry-After: 1, and a pushback for gRPC
-		grpc   int    // no pushback if it is 8
+		grpc   int    // there is no pushback if it is 8
 	}{
 		{QueueFull, 503, "pending request queue full\n", `error=connection_limit_reached; details="queue-full"`, true, 14},
 		{Overload, 503, "out of memory for requests\n", `error=connection_limit_reached; details="overload"`, true, 8},
@@ -159,7 +159,7 @@ func TestIsGRPCAcceptsSuffixes(t *testing.T) {
 	}
 }
 
-// gRPC's PROTOCOL-HTTP2, section "Requests".
+// See PROTOCOL-HTTP2 of gRPC, section "Requests".
 func TestGRPCTimeoutExpires(t *testing.T) {
 	for _, c := range []struct {
 		timeout string
@@ -189,7 +189,7 @@ func TestGRPCTimeoutExpires(t *testing.T) {
 func TestGRPCStatusOfFailedCall(t *testing.T) {
 	for _, c := range []struct {
 		reason  Reason
-		reset   int // status for the code of a reset; 0: there was none
+		reset   int // status for the code of a reset; 0 if there was none
 		timeout string
 		want    int
 	}{

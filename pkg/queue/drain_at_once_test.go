@@ -9,15 +9,15 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 )
 
-// Somebody who waits for readiness notices the drain at once, not when the run
-// has ended (docs/promises.md 3.5).
+// A waiting readiness probe returns immediately when the drain begins, and not after the check of
+// the user container (docs/promises.md 3.5).
 func TestDrainBeginAnswersWaitingProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &Proxy{
 			Drain: NewDrain(DrainSettings{}),
 			Ready: func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
 		}
-		for range 2 { // the second time after one that was undone
+		for range 2 { // the second time after a drain that was undone
 			x := newFake("/", header.Probe, header.QueueValue)
 			answered := make(chan Answer)
 			go func() { answered <- p.answerProbe(header.QueueProbe, x) }()

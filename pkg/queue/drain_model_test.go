@@ -10,20 +10,20 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// tick is the grain of time of the runs: all moments of theirs are multiples of it.
+// tick is the resolution of time in a run. All events happen at multiples of it.
 const tick = undoAfter / 2
 
-// A drainCase is what may happen in a run, and how often at most. Every order is
-// tried, at every tick.
+// A drainCase contains the maximum numbers of events in a run. The test tries every order of the
+// events at every tick.
 type drainCase struct {
 	quiet, deadline, least int // ticks
-	ticks                  int // the run's length
+	ticks                  int // duration of a run
 	hooks, signals         int // Begin(false) and Begin(true), each with a Wait
-	requests, probes       int // that arrive and leave; those of the kubelet don't count against quiet
+	requests, probes       int // requests that arrive and end; probes of the kubelet do not reset the quiet period
 	streams                int // requests in flight that become streams
-	asks                   int // a probe of ours; where it is 0, all is looked at after each step
-	hangUps                int // everybody who waits for the drain goes away
-	runs                   int // how many orders there are: a test that tries fewer must be noticed
+	asks                   int // queue probes; if it is 0, all checks run after each step
+	hangUps                int // number of times that all waiters cancel
+	runs                   int // expected number of orders, so that a test that tries fewer fails
 }
 
 func (c drainCase) String() string {
@@ -31,21 +31,21 @@ func (c drainCase) String() string {
 		c.quiet, c.deadline, c.least, c.hooks, c.signals, c.requests, c.probes, c.streams, c.asks, c.hangUps, c.ticks)
 }
 
-// drainModel is docs/promises.md 3.5, written naively. Time is in ticks.
+// drainModel is a simple model of docs/promises.md 3.5. All times are in ticks.
 type drainModel struct {
 	drainCase
 	now      int
 	draining bool
 	ending   bool
 	began    int
-	newest   int // when the last request came that counts
+	newest   int // time of the last request that resets the quiet period
 	flights  int
-	open     int // of the flights, streams
+	open     int // number of flights that are streams
 	closing  bool
 	aborted  bool
 }
 
-// verdict says how a wait for the drain ends now; "" is that it goes on.
+// verdict returns the outcome of a wait that ends now, or "" if it continues.
 func (m *drainModel) verdict() string {
 	switch {
 	case !m.draining:
@@ -74,7 +74,7 @@ func (m *drainModel) tick() {
 	}
 }
 
-// place is where a request is.
+// place is the state of a request.
 type place int
 
 const (
@@ -84,13 +84,13 @@ const (
 	gone
 )
 
-// A request is an exchange that only notes whether it was woken.
+// A request is an exchange that only records whether it was notified.
 type request struct {
 	Exchange
 	state   RequestState
-	counts  bool // against the quiet period
+	counts  bool // resets the quiet period
 	where   place
-	since   int // when it was read
+	since   int // arrival time
 	woken   bool
 	aborted bool
 	stream  bool
@@ -98,7 +98,7 @@ type request struct {
 
 func (q *request) Notify() { q.woken = true }
 
-// sleeping is one who has looked, was told to wait and has not looked again.
+// sleeping is a waiter that called look and has not called it again.
 type sleeping struct {
 	emptied <-chan struct{}
 	next    time.Time
@@ -119,33 +119,32 @@ type waitCall struct {
 	over    bool
 }
 
-// A drainRun is a drain to which one thing happens after the other, and what ought to
-// come of it.
+// A drainRun is a drain, the model of it and the events of a run.
 type drainRun struct {
 	drainModel
 	drain *Drain
-	begun time.Time // when the run did
+	begun time.Time // start of the run
 
-	ctx      context.Context // of those who wait
+	ctx      context.Context // context of the waiters
 	cancel   func()
 	requests []request
 	waiters  []*waitCall
 	sleepers []sleeping
-	asked    []context.Context // of While, each in the present time of serving
-	stops    []func()          // of asked
-	empty    chan error        // what Empty has returned
+	asked    []context.Context // results of while in the current state
+	stops    []func()          // cancel functions of asked
+	empty    chan error        // receives the result of Empty
 	emptied  bool
-	err      error // what a move has found wrong
+	err      error // error that a move found
 }
 
-// A drainMove is something that may happen.
+// A drainMove is a possible event.
 type drainMove struct {
 	name string
 	do   func()
 }
 
-// run lets happen what choose says among all that may happen next, until the ticks are
-// used up, and compares each step with the model. It runs in a bubble.
+// run executes the moves that choose selects until the ticks are used up, and compares each step
+// with the model. It must be called in a synctest bubble.
 func (c drainCase) run(choose func(n int) int) (moves string, err error) {
 	r := &drainRun{drainModel: drainModel{drainCase: c}, begun: time.Now(), empty: make(chan error, 1), requests: make([]request, c.requests+c.probes)}
 	r.drain = NewDrain(DrainSettings{Quiet: time.Duration(c.quiet) * tick, Deadline: time.Duration(c.deadline) * tick, Min: time.Duration(c.least) * tick})
@@ -154,7 +153,7 @@ func (c drainCase) run(choose func(n int) int) (moves string, err error) {
 		for _, stop := range r.stops {
 			stop()
 		}
-		r.cancel() // the one of then
+		r.cancel() // the current cancel, which can change
 		synctest.Wait()
 	}()
 	for i := range r.requests {
@@ -183,7 +182,7 @@ func (c drainCase) run(choose func(n int) int) (moves string, err error) {
 	return moves, nil
 }
 
-// next returns what may happen.
+// next returns the possible moves.
 func (r *drainRun) next() []drainMove {
 	next := []drainMove{{"tick", func() {
 		time.Sleep(tick)
@@ -209,7 +208,7 @@ func (r *drainRun) next() []drainMove {
 	if r.ending && r.verdict() == "deadline" && !r.aborted {
 		may("cut", r.cut)
 	}
-	first := map[bool]bool{true: true, false: true} // outside: they have no names
+	first := map[bool]bool{true: true, false: true} // per kind of request, because requests that are outside are interchangeable
 	for i := range r.requests {
 		q := &r.requests[i]
 		if q.where == outside && !first[q.counts] {
@@ -223,12 +222,12 @@ func (r *drainRun) next() []drainMove {
 	return next
 }
 
-// movesOf returns what may happen to a request.
+// movesOf returns the possible moves of a request.
 func (r *drainRun) movesOf(q *request, i int) (next []drainMove) {
 	may := func(name string, do func()) { next = append(next, drainMove{fmt.Sprint(name, i), do}) }
 	switch q.where {
 	case outside:
-		if q.counts { // its clock is read, and then its goroutine may be late
+		if q.counts { // the start time is read, and the goroutine may be delayed after that
 			may("read", func() {
 				q.where, q.since = read, r.now
 				q.state.begin(&Clocks{}, time.Now())
@@ -262,7 +261,7 @@ func (r *drainRun) movesOf(q *request, i int) (next []drainMove) {
 	return next
 }
 
-// beginDrain begins the drain, and waits for it.
+// beginDrain begins the drain and waits for it.
 func (r *drainRun) beginDrain(ending bool) {
 	r.begin(ending)
 	r.drain.Begin(ending)
@@ -284,7 +283,7 @@ func (r *drainRun) arrive(q *request) {
 	}
 }
 
-// ask compares what a probe of ours gets.
+// ask checks the result of a queue probe.
 func (r *drainRun) ask() {
 	r.asks--
 	while, stop := r.drain.while(r.ctx)
@@ -298,7 +297,7 @@ func (r *drainRun) ask() {
 	}
 }
 
-// cut ends what is in flight at the deadline.
+// cut ends the requests in flight at the deadline.
 func (r *drainRun) cut() {
 	r.aborted = true
 	for i := range r.requests {
@@ -309,7 +308,7 @@ func (r *drainRun) cut() {
 	go func() { r.empty <- r.drain.Empty(ctx) }()
 }
 
-// checkWaiters: who waits returns when, and only when, the drain is over.
+// checkWaiters checks that Wait returns if and only if the drain is over.
 func (r *drainRun) checkWaiters(move string) error {
 	for _, w := range r.waiters {
 		if w.over {
@@ -332,7 +331,7 @@ func (r *drainRun) checkWaiters(move string) error {
 	return nil
 }
 
-// checkRequests: those that the deadline has cut are over, and woken.
+// checkRequests checks that aborted requests have expired and were notified.
 func (r *drainRun) checkRequests(move string) error {
 	for i := range r.requests {
 		q := &r.requests[i]
@@ -353,7 +352,7 @@ func (r *drainRun) checkRequests(move string) error {
 	return nil
 }
 
-// checkEmpty: who waits behind the deadline until nothing is in flight returns then.
+// checkEmpty checks that Empty returns when no request is in flight.
 func (r *drainRun) checkEmpty(string) error {
 	if !r.aborted || r.emptied {
 		return nil
@@ -369,7 +368,7 @@ func (r *drainRun) checkEmpty(string) error {
 	return nil
 }
 
-// checkState compares what the drain says of itself.
+// checkState checks Draining and DeadlineAt.
 func (r *drainRun) checkState(string) error {
 	if got := r.drain.Draining(); got != r.draining {
 		return fmt.Errorf("got draining %t, want %t", got, r.draining)
@@ -384,7 +383,8 @@ func (r *drainRun) checkState(string) error {
 	return nil
 }
 
-// checkSleepers: who looked at any step before, and is late, must have been woken too.
+// checkSleepers checks that a waiter that called look at an earlier step is woken if the drain is
+// over now.
 func (r *drainRun) checkSleepers(string) error {
 	for i := range r.sleepers {
 		if r.verdict() != "" && !r.sleepers[i].pending() {
@@ -407,7 +407,8 @@ func (r *drainRun) checkSleepers(string) error {
 	return nil
 }
 
-// checkAsked: what a probe asks ends when the drain begins, and not before.
+// checkAsked checks that the contexts of readiness checks are canceled when the drain begins, and
+// not before.
 func (r *drainRun) checkAsked(string) error {
 	for _, while := range r.asked {
 		if r.draining && while.Err() == nil {
@@ -426,8 +427,7 @@ func (r *drainRun) checkAsked(string) error {
 	return nil
 }
 
-// Every order in which signals, hooks, requests, the deadline and those who wait
-// can come, tick by tick.
+// The test tries every order of signals, hooks, requests, the deadline and waiters at every tick.
 func TestDrainMatchesModelInAllInterleavings(t *testing.T) {
 	for _, c := range []drainCase{
 		{quiet: 1, deadline: 3, ticks: 4, hooks: 1, signals: 1, requests: 1, runs: 3087},

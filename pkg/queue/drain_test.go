@@ -14,10 +14,10 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// aDrain is what Knative's control plane makes of 300 s of request timeout.
+// aDrain contains the settings for Knative's request timeout of 300 s.
 var aDrain = DrainSettings{Quiet: 30 * time.Second, Deadline: 297 * time.Second}
 
-// flight is a request in flight.
+// flight adds a request in flight to a drain.
 func flight(d *Drain, fresh bool) *fake {
 	f := newFake("/")
 	f.state.begin(&Clocks{}, time.Now())
@@ -25,7 +25,7 @@ func flight(d *Drain, fresh bool) *fake {
 	return f
 }
 
-// ended is how a wait for the drain ended, and how long after it began.
+// ended is the outcome of a wait and its duration.
 type ended struct {
 	outcome Outcome
 	after   time.Duration
@@ -33,7 +33,7 @@ type ended struct {
 
 func (e ended) String() string { return fmt.Sprintf("%v after %v", e.outcome, e.after) }
 
-// wait starts to wait for the drain.
+// wait starts a wait for the drain.
 func wait(d *Drain) <-chan ended {
 	c := make(chan ended, 1)
 	start := time.Now()
@@ -72,7 +72,7 @@ func TestDrainWithoutSIGTERMIsUndone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := NewDrain(aDrain)
 		flight(d, true)
-		for round := range 3 { // the app is restarted over and over
+		for round := range 3 { // the app is restarted several times
 			d.Begin(false)
 			preStop := wait(d)
 			time.Sleep(time.Second - 1)
@@ -96,7 +96,7 @@ func TestDrainSIGTERMAfterPreStopIsFinal(t *testing.T) {
 		time.Sleep(1 * time.Nanosecond)
 		harness.Equal(t, d.Draining(), true, "draining, after the second")
 		sigterm := wait(d)
-		// One drain, and its times count from its beginning.
+		// There is one drain, and its times begin with the preStop hook.
 		harness.Equal(t, <-preStop, ended{Drained, 30 * time.Second}, "the preStop")
 		harness.Equal(t, <-sigterm, ended{Drained, 29 * time.Second}, "the SIGTERM")
 	})
@@ -180,7 +180,7 @@ func TestDrainQuietPeriodIgnoresLateArrival(t *testing.T) {
 		d := NewDrain(aDrain)
 		f := newFake("/")
 		f.state.begin(&Clocks{}, time.Now())
-		time.Sleep(5 * time.Second) // its goroutine gets no processor
+		time.Sleep(5 * time.Second) // the goroutine is delayed
 		d.Begin(true)
 		d.arrive(f, &f.state, true)
 		d.leave(&f.state)
@@ -190,7 +190,7 @@ func TestDrainQuietPeriodIgnoresLateArrival(t *testing.T) {
 
 func TestDrainWaitsForRequestsInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for _, fresh := range []bool{true, false} { // a kubelet probe as well
+		for _, fresh := range []bool{true, false} { // kubelet probes as well
 			d := NewDrain(aDrain)
 			one, two := flight(d, fresh), flight(d, fresh)
 			d.Begin(true)
@@ -291,7 +291,7 @@ func TestAbortEndsAndNotifiesRequests(t *testing.T) {
 	})
 }
 
-// looker looks at another request when it is woken.
+// looker checks another request when it is notified.
 type looker struct {
 	*fake
 	other *RequestState
@@ -395,14 +395,14 @@ func TestOutcomeStrings(t *testing.T) {
 	}
 }
 
-// event is something that happens to a drain, and when.
+// event is an event and its time.
 type event struct {
 	at time.Duration
 	do string
 }
 
-// whenOver reads docs/promises.md 3.5 naively: how the wait ends that starts with
-// the first drain, given all that happens.
+// whenOver is a simple model of docs/promises.md 3.5. It returns how a wait ends that begins with
+// the first drain.
 func whenOver(s DrainSettings, events []event) ended {
 	var began, arrived, from time.Duration
 	running, ending, flights := false, false, 0
@@ -443,8 +443,7 @@ func whenOver(s DrainSettings, events []event) ended {
 	return ended{}
 }
 
-// randomEvents returns events in the order of their times. The last one makes the drain
-// end.
+// randomEvents returns events in the order of their times. The last event ends the drain.
 func randomEvents(random *rand.Rand) (events []event) {
 	some := func() time.Duration { return 1 + time.Duration(random.Int64N(int64(time.Second))) }
 	flights := 0
@@ -467,14 +466,13 @@ func randomEvents(random *rand.Rand) (events []event) {
 	return append(events, event{at + some(), "SIGTERM"})
 }
 
-// drainBy lets events happen to a drain, and returns where the end of it comes that was
-// waited for first.
+// drainBy executes events and returns the result of the first wait.
 func drainBy(d *Drain, events []event, random *rand.Rand) (over <-chan ended) {
 	start := time.Now()
 	var flying []*fake
 	for _, e := range events {
 		time.Sleep(time.Until(start.Add(e.at)))
-		synctest.Wait() // who waits returns at the time before what happens next
+		synctest.Wait() // a wait that ends at this time must return before the event
 		switch e.do {
 		case "preStop", "SIGTERM":
 			d.Begin(e.do == "SIGTERM")
@@ -492,8 +490,8 @@ func drainBy(d *Drain, events []event, random *rand.Rand) (over <-chan ended) {
 	return over
 }
 
-// By chance: signals, hooks, requests and probes at any time. A wake-up that is
-// lost, or a rule that is forgotten, shows in how and when the wait ends.
+// The test uses random signals, hooks, requests and probes. A lost notification or a missing rule
+// changes the outcome or the duration of the wait.
 func TestDrainMatchesModelForRandomEvents(t *testing.T) {
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 0))

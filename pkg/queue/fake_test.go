@@ -14,8 +14,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// fake is an exchange in memory: an engine without sockets. Its client is there
-// until the context ends.
+// fake is an exchange in memory. Its client is connected until the context of the request is
+// canceled.
 type fake struct {
 	state   RequestState
 	fields  map[string]string // by canonical name
@@ -23,18 +23,18 @@ type fake struct {
 	app     func(state *RequestState) Result // the user container
 	woken   chan struct{}
 	hangUp  context.CancelFunc
-	remote  string // the client's address and port
+	remote  string // address and port of the client
 	open    bool   // the client can send more after the header section
 
-	repeated string // the field of which it has two lines, the first of them empty
+	repeated string // a field with two lines, of which the first is empty
 
 	forwarded int
 	answers   []Answer
 	onAnswer  func() // may be nil
 }
 
-// newFake returns a request for a path whose user container answers 200 at once.
-// fields are names and values.
+// newFake returns a request for path whose user container responds with 200 immediately. fields
+// contains names and values.
 func newFake(path string, fields ...string) *fake {
 	ctx, cancel := context.WithCancel(context.Background())
 	r := (&http.Request{Method: http.MethodGet, URL: &url.URL{Path: path}}).WithContext(ctx)
@@ -80,13 +80,13 @@ func (f *fake) Forward(state *RequestState) Result {
 	return f.app(state)
 }
 
-// expired returns the reason of expiry.
+// expired returns the reason from expiry.
 func (d *deadlines) expired() Reason {
 	reason, _ := d.expiry()
 	return reason
 }
 
-// sleepUntil returns true when done is closed, and otherwise as Wait does.
+// sleepUntil returns true if done is closed, and otherwise the reason from Wait.
 func (f *fake) sleepUntil(state *RequestState, done <-chan struct{}) (bool, Reason) {
 	for {
 		if f.request.Context().Err() != nil {
@@ -112,8 +112,8 @@ func (f *fake) sleepUntil(state *RequestState, done <-chan struct{}) (bool, Reas
 	}
 }
 
-// worksUntil makes the user container answer 200 when done is closed, unless the
-// request ends before.
+// worksUntil makes the user container respond with 200 when done is closed, unless the request ends
+// earlier.
 func (f *fake) worksUntil(done <-chan struct{}) *fake {
 	f.app = func(state *RequestState) Result {
 		state.Enter(Waiting)
@@ -130,15 +130,14 @@ func (f *fake) worksUntil(done <-chan struct{}) *fake {
 	return f
 }
 
-// A testProxy is a Proxy with all that it needs, and the memory of what it observed.
+// A testProxy is a Proxy that records its observations.
 type testProxy struct {
 	*Proxy
 	mu   sync.Mutex
 	seen []Observation
 }
 
-// newTestProxy returns a proxy without a limit or a clock whose user container is
-// ready.
+// newTestProxy returns a proxy without a limit and timeouts. Its user container is ready.
 func newTestProxy() *testProxy {
 	h := &testProxy{}
 	h.Proxy = &Proxy{
@@ -154,7 +153,7 @@ func newTestProxy() *testProxy {
 	return h
 }
 
-// of returns what was observed of f.
+// of returns the observation of f.
 func (h *testProxy) of(t *testing.T, f *fake) Observation {
 	t.Helper()
 	for _, o := range h.seen {
@@ -166,13 +165,13 @@ func (h *testProxy) of(t *testing.T, f *fake) Observation {
 	return Observation{}
 }
 
-// serve serves f to its end, and returns it.
+// serve serves f and returns it.
 func (h *testProxy) serve(f *fake) *fake {
 	h.Serve(f, &f.state)
 	return f
 }
 
-// start serves f in a goroutine. The channel is closed at its end.
+// start serves f in a goroutine. The channel is closed when Serve returns.
 func (h *testProxy) start(f *fake) <-chan struct{} {
 	done := make(chan struct{})
 	go func() {
@@ -182,14 +181,14 @@ func (h *testProxy) start(f *fake) <-chan struct{} {
 	return done
 }
 
-// begin is start in a bubble, until f waits.
+// begin is like start in a synctest bubble. It returns when f is blocked.
 func (h *testProxy) begin(f *fake) <-chan struct{} {
 	done := h.start(f)
 	synctest.Wait()
 	return done
 }
 
-// empty fails the test unless everything has been given back.
+// empty fails the test unless all slots and requests in flight are released.
 func (h *testProxy) empty(t *testing.T) {
 	t.Helper()
 	if running, waiting := h.Limit.Load(); running != 0 || waiting != 0 {

@@ -11,12 +11,12 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 )
 
-// grpcMedia are the media types of gRPC requests (grpc/doc/PROTOCOL-HTTP2.md).
+// grpcMedia matches the media types of gRPC requests (grpc/doc/PROTOCOL-HTTP2.md).
 var grpcMedia = regexp.MustCompile(`^application/grpc([+;](?s:.*))?$`)
 
-// FuzzAnswers sends any fields. A probe gets what the table of docs/promises.md
-// section 1 has, as it is written here once more; a request that is turned away gets
-// gRPC where, and only where, it speaks gRPC.
+// FuzzAnswers sends arbitrary fields. The response to a probe must match the table of
+// docs/promises.md section 1. The response to a rejected request must be in gRPC if and only if the
+// request is gRPC.
 func FuzzAnswers(f *testing.F) {
 	f.Add("queue", "", "", "", "the app refuses connections")
 	f.Add("probe", "hash", "kube-probe/1.3", "application/grpc", "")
@@ -68,13 +68,14 @@ func FuzzAnswers(f *testing.F) {
 	})
 }
 
-// What is no path in a target (RFC 9112 section 3.2).
+// Parts of a target that are not the path (RFC 9112 section 3.2).
 var (
 	query     = regexp.MustCompile(`(?s)\?.*$`)
 	authority = regexp.MustCompile(`(?s)^(?:[^/].*?)??://[^/]*`)
 )
 
-// FuzzExclude compares with an expression made of each pattern (docs/promises.md 3.10).
+// FuzzExclude compares the result with a regular expression for each pattern (docs/promises.md
+// 3.10).
 func FuzzExclude(f *testing.F) {
 	f.Add("/healthz", "/healthz?x", "", "")
 	f.Add("/a*", "/a/b", "Prometheus/", "Prometheus/2.4")
@@ -82,10 +83,10 @@ func FuzzExclude(f *testing.F) {
 	f.Add("/", "http://h?y", "", "")
 	f.Fuzz(func(t *testing.T, pattern, target, prefix, agent string) {
 		if pattern == "" || pattern[0] != '/' || strings.Contains(strings.TrimSuffix(pattern, "*"), "*") {
-			return // config refuses them
+			return // package config rejects such patterns
 		}
 		if !utf8.ValidString(pattern + " " + target) {
-			return // the expressions read runes
+			return // the regular expressions match runes
 		}
 		x := newFake("/", header.UserAgent, agent)
 		o := &Observation{Exchange: x, Line: Line{Method: "GET", Target: target, Major: 1, Minor: 1}}

@@ -10,8 +10,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// kubeletProbe returns a request that looks like a kubelet's and comes from remote,
-// an address and a port.
+// kubeletProbe returns a request that looks like a probe of the kubelet. remote is an address and a
+// port.
 func kubeletProbe(remote string, fields ...string) *fake {
 	f := newFake("/live", append([]string{"User-Agent", "kube-probe/1.31"}, fields...)...)
 	f.remote = remote
@@ -56,7 +56,7 @@ func TestKubeletSlotsAdmitTwoProbes(t *testing.T) {
 	})
 }
 
-// One client address cannot take both places, however its connections differ.
+// One client address must not hold both slots, even with different connections.
 func TestKubeletSlotsAdmitOneProbePerAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newTestProxy()
@@ -104,7 +104,7 @@ func TestKubeletProbeWithOtherFieldsIsTraffic(t *testing.T) {
 func TestKubeletProbeTimeoutIsOneMinute(t *testing.T) {
 	for _, c := range []struct {
 		clocks Clocks
-		phase  Phase // that does not end
+		phase  Phase // the phase that does not end
 		want   string
 		after  time.Duration
 	}{
@@ -131,7 +131,7 @@ func TestKubeletProbeTimeoutIsOneMinute(t *testing.T) {
 			harness.Equal(t, f.heard(), c.want, what+"heard")
 			harness.Equal(t, time.Since(start), c.after, what+"took")
 			harness.Equal(t, fmt.Sprint(o.Kind, " ", o.Reason), "kubelet probe request-timeout", what+"observed")
-			again := newFake("/").worksUntil(nil) // the next request of that connection has no such clock
+			again := newFake("/").worksUntil(nil) // the next request of the connection does not have this timeout
 			time.AfterFunc(2*time.Minute, func() { h.Drain.Abort() })
 			if c.clocks.Request == 0 {
 				h.Serve(again, &f.state)

@@ -10,9 +10,9 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// step is one thing that happens to one request at a limit, at the grain of the
-// limit's lock. Only leave takes the lock twice, when the slot has come meanwhile;
-// the first time it but reads what nobody else changes any more.
+// step is an event for one request. Each step holds the lock of the limit once. Only leave locks
+// twice if the slot was granted, and its first critical section only reads values that do not
+// change any more.
 type step struct {
 	request int
 	what    action
@@ -23,18 +23,18 @@ type action byte
 const (
 	arrive  action = 'a' // acquire is called
 	wake    action = 'w' // Wait returns OK after Notify
-	startle action = 's' // Wait returns OK after a Notify that was meant for the request before
-	leave   action = 'l' // Wait returns that the client has gone
+	startle action = 's' // Wait returns OK after a Notify for the previous request
+	leave   action = 'l' // Wait returns ClientGone
 	release action = 'r' // the exchange with the user container has ended
 )
 
-// sleeper is an exchange whose Wait returns when and what the test says.
+// sleeper is an exchange whose Wait returns when the test decides.
 type sleeper struct {
 	Exchange
-	state  *RequestState // that of a request which has ended, if there is one, as in an engine
+	state  *RequestState // state of a completed request if there is one, as in an engine
 	asleep chan struct{}
 	rouse  chan Reason
-	said   chan Reason // by acquire
+	said   chan Reason // receives the result of acquire
 	woken  bool
 }
 
@@ -45,15 +45,15 @@ func (s *sleeper) Wait(*RequestState) Reason {
 	return <-s.rouse
 }
 
-// queueModel is what a limit ought to be, written naively.
+// queueModel is a simple model of a limit.
 type queueModel struct {
 	slots, depth int
 	holders      int
 	line         []int
-	granted      map[int]bool // asleep, but a slot is theirs
+	granted      map[int]bool // requests that are asleep and have a slot
 }
 
-// giveBack takes a slot back and gives it to the first in line.
+// giveBack releases a slot and grants it to the first queued request.
 func (m *queueModel) giveBack() {
 	if len(m.line) == 0 {
 		m.holders--
@@ -63,7 +63,7 @@ func (m *queueModel) giveBack() {
 	m.line = m.line[1:]
 }
 
-// stage is what has become of a request at a limit.
+// stage is the progress of a request.
 type stage int
 
 const (
@@ -74,7 +74,7 @@ const (
 	served
 )
 
-// A limitRun is a limit to which one thing happens after the other.
+// A limitRun is a limit, its model and the requests of a run.
 type limitRun struct {
 	queueModel
 	limit    *Limit
@@ -83,8 +83,8 @@ type limitRun struct {
 	spare    []*RequestState
 }
 
-// runLimit drives requests through a limit, one step after the other, as choose says
-// among all that may happen next, and compares each with the model. It returns the steps.
+// runLimit executes the steps that choose selects, and compares each step with the model. It
+// returns the steps.
 func runLimit(slots, depth, requests int, choose func(n int) int) (steps string, err error) {
 	r := &limitRun{
 		queueModel: queueModel{slots: slots, depth: depth, granted: map[int]bool{}},
@@ -118,12 +118,12 @@ func runLimit(slots, depth, requests int, choose func(n int) int) (steps string,
 	}
 }
 
-// next returns what may happen.
+// next returns the possible steps.
 func (r *limitRun) next() (next []step) {
 	arrived := false
 	for i, s := range r.stages {
 		switch {
-		case s == notArrived && !arrived: // in this order: requests have no names
+		case s == notArrived && !arrived: // requests arrive in order, because they are interchangeable
 			next = append(next, step{i, arrive})
 			arrived = true
 		case s == holding:
@@ -140,7 +140,7 @@ func (r *limitRun) next() (next []step) {
 	return next
 }
 
-// do lets a step happen, and returns what ought to become of its request.
+// do executes a step and returns the expected result for its request.
 func (r *limitRun) do(now step) (want string) {
 	i, s := now.request, r.sleepers[now.request]
 	switch now.what {
@@ -188,7 +188,7 @@ func (r *limitRun) arrive(i int) (want string) {
 	return want
 }
 
-// result returns what has become of a step's request.
+// result returns the result of a step for its request.
 func (r *limitRun) result(now step) string {
 	if now.what == release {
 		return ""
@@ -207,7 +207,7 @@ func (r *limitRun) result(now step) string {
 	}
 }
 
-// check compares the limit with the model behind a step.
+// check compares the limit with the model after a step.
 func (r *limitRun) check() error {
 	running, waits := r.limit.Load()
 	if running != r.holders || waits != len(r.line) {
@@ -224,10 +224,10 @@ func (r *limitRun) check() error {
 	return nil
 }
 
-// everyRun calls run with each sequence of choices there is, and returns how many there
-// are, or the first error with what has happened in its run.
+// everyRun calls run with each possible sequence of choices. It returns the number of sequences, or
+// the first error with the moves of its run.
 func everyRun(run func(choose func(n int) int) (moves string, err error)) (runs int, err error) {
-	var path, branches []int // the choice at each step, and out of how many
+	var path, branches []int // the choice at each step, and the number of choices
 	for {
 		at := 0
 		moves, err := run(func(n int) int {
@@ -251,8 +251,8 @@ func everyRun(run func(choose func(n int) int) (moves string, err error)) (runs 
 	}
 }
 
-// Every order in which a few requests can arrive, wait, be granted a slot, leave
-// and release, one lock after the other, is tried.
+// The test tries every order in which a few requests arrive, wait, get a slot, leave and release.
+// Each step holds the lock once.
 func TestLimitMatchesModelInAllInterleavings(t *testing.T) {
 	for _, c := range []struct{ slots, depth, requests, runs int }{
 		{1, 0, 3, 4}, {1, 1, 3, 80}, {1, 2, 3, 207}, {2, 0, 3, 11}, {2, 1, 3, 33},
@@ -268,7 +268,7 @@ func TestLimitMatchesModelInAllInterleavings(t *testing.T) {
 	}
 }
 
-// Longer runs than can all be tried, by chance.
+// The test uses random runs that are too long to try all orders.
 func TestLimitMatchesModelInRandomRuns(t *testing.T) {
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 0))

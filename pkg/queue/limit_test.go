@@ -14,14 +14,14 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// waiter is a request at a limit, in a goroutine of its own.
+// waiter is a request that waits at a limit in a separate goroutine.
 type waiter struct {
 	*fake
-	why chan Reason // what acquire said
+	why chan Reason // receives the result of acquire
 }
 
-// queueUp starts acquire. Inside a bubble it returns when the request holds a
-// slot, waits, or was turned away.
+// queueUp starts acquire. In a synctest bubble it returns when the request holds a slot, waits or
+// was rejected.
 func queueUp(m *Limit, c *Clocks) *waiter {
 	w := &waiter{newFake("/"), make(chan Reason, 1)}
 	w.state.begin(c, time.Now())
@@ -30,7 +30,7 @@ func queueUp(m *Limit, c *Clocks) *waiter {
 	return w
 }
 
-// said returns what acquire said, "still waiting" when it has not returned.
+// said returns the result of acquire, or "still waiting".
 func (w *waiter) said() string {
 	synctest.Wait()
 	select {
@@ -71,7 +71,7 @@ func TestLimitNewRequestDoesNotOvertakeQueue(t *testing.T) {
 		m := NewLimit(1, 2)
 		queueUp(m, &Clocks{})
 		first := queueUp(m, &Clocks{})
-		m.release() // first has the slot, and may not know it yet
+		m.release() // the slot passes to first, which has not run yet
 		second := &waiter{newFake("/"), make(chan Reason, 1)}
 		second.state.begin(&Clocks{}, time.Now())
 		go func() { second.why <- m.acquire(second, &second.state) }()
@@ -127,8 +127,8 @@ func TestLimitCanceledRequestPassesGrantedSlot(t *testing.T) {
 		m := NewLimit(1, 3)
 		queueUp(m, &Clocks{})
 		leaver, next := queueUp(m, &Clocks{}), queueUp(m, &Clocks{})
-		leaver.hangUp() // in one moment, and either may be first:
-		m.release()     // every interleaving is tried below
+		leaver.hangUp() // at the same time, in any order:
+		m.release()     // the model test tries every interleaving
 		harness.Equal(t, leaver.said(), "client-gone", "the leaver")
 		harness.Equal(t, next.said(), "ok", "the next")
 		m.release()
@@ -193,7 +193,7 @@ func TestLimitUnderConcurrentLoad(t *testing.T) {
 			for range rounds {
 				f := newFake("/")
 				if state == nil || random.IntN(2) == 0 {
-					state = &f.state // else the memory of the request before, as in an engine
+					state = &f.state // or the state of the previous request, as in an engine
 				}
 				state.begin(&Clocks{}, time.Now())
 				gone := make(chan struct{})

@@ -14,7 +14,7 @@ import (
 
 var phases = []Phase{Queued, Dialling, Waiting, Streaming, Tunnelled}
 
-// alive returns the life of a request that has come to a phase at once.
+// alive returns the state of a request that is in the given phase.
 func alive(c *Clocks, p Phase) *RequestState {
 	state := &RequestState{}
 	state.begin(c, time.Now())
@@ -28,7 +28,7 @@ func TestTimeoutsApplyInTheirPhases(t *testing.T) {
 		name   string
 		clocks Clocks
 		reason Reason
-		runs   [5]bool // in queued, dialling, waiting, streaming, a tunnel
+		runs   [5]bool // whether the timeout applies in each phase
 	}{
 		{"none", Clocks{}, OK, [5]bool{}},
 		{"scope alone", Clocks{FirstByteOnly: true}, OK, [5]bool{}},
@@ -85,7 +85,7 @@ func TestFirstExpiredTimeoutIsReason(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := Clocks{Queue: 1 * time.Second, Idle: 2 * time.Second, ResponseStart: 3 * time.Second, Request: 4 * time.Second}
 		queued, waiting, streaming, tunnel := alive(&c, Queued), alive(&c, Waiting), alive(&c, Streaming), alive(&c, Tunnelled)
-		time.Sleep(time.Hour) // all have run out long ago
+		time.Sleep(time.Hour) // all timeouts have expired
 		harness.Equal(t, queued.expired(), QueueTimeout, "queued")
 		harness.Equal(t, waiting.expired(), IdleTimeout, "waiting")
 		harness.Equal(t, streaming.expired(), IdleTimeout, "streaming")
@@ -119,7 +119,7 @@ func TestBodyTimeoutRunsOnlyWhileWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := Clocks{Body: 10 * time.Second}
 		state := alive(&c, Waiting)
-		state.AwaitBody() // of a request whose body may be silent
+		state.AwaitBody() // the request may have a body that does not arrive
 		time.Sleep(time.Hour)
 		harness.Equal(t, state.expired(), OK, "a body that owes nothing")
 		harness.Equal(t, state.nextExpiry(), time.Time{}, "next")
@@ -164,23 +164,23 @@ func TestForcedEndPrecedesTimeouts(t *testing.T) {
 	})
 }
 
-// A clocksModel is docs/promises.md 3.2, written naively.
+// A clocksModel is a simple model of docs/promises.md 3.2.
 type clocksModel struct {
 	Clocks
 	start, active time.Time
 	phase         Phase
 	owes          bool      // the request has a body
-	owed          time.Time // since when a byte of it is waited for; zero: it is not
+	owed          time.Time // start of the wait for a body byte; zero if none is awaited
 }
 
-// next returns which clock runs out next, and when; OK and zero: none.
+// next returns the timeout that expires next and its time, or OK and the zero time.
 func (m *clocksModel) next() (reason Reason, at time.Time) {
 	due := map[Reason]time.Time{}
 	if m.Idle > 0 {
 		due[IdleTimeout] = m.active.Add(m.Idle)
 	}
 	if m.Body > 0 && m.owes && m.phase < Streaming {
-		when := time.Now().Add(m.Body) // at the earliest
+		when := time.Now().Add(m.Body) // the earliest possible time
 		if !m.owed.IsZero() {
 			when = m.owed.Add(m.Body)
 		}
@@ -205,14 +205,14 @@ func (m *clocksModel) next() (reason Reason, at time.Time) {
 	return reason, at
 }
 
-// step lets something happen to the request, or lets time pass.
+// step changes the request or lets time pass.
 func (m *clocksModel) step(state *RequestState, random *rand.Rand) {
 	switch random.IntN(6) {
 	case 0:
 		time.Sleep(time.Duration(random.Int64N(int64(3 * time.Second))))
 	case 1:
 		if next := state.nextExpiry(); !next.IsZero() && time.Until(next) > 0 {
-			time.Sleep(time.Until(next) - time.Duration(random.IntN(2))) // the moment, or just before
+			time.Sleep(time.Until(next) - time.Duration(random.IntN(2))) // the time of the expiry, or 1 ns earlier
 		}
 	case 2:
 		state.Touch()
@@ -227,14 +227,14 @@ func (m *clocksModel) step(state *RequestState, random *rand.Rand) {
 		if m.phase < Tunnelled {
 			m.phase += Phase(1 + random.IntN(int(Tunnelled-m.phase)))
 			state.Enter(m.phase)
-			if m.phase != Dialling { // which moves no byte
+			if m.phase != Dialling { // Dialling transfers no byte
 				m.active = time.Now()
 			}
 		}
 	}
 }
 
-// By chance: any clocks, any way through the phases, bytes at any time.
+// The test uses random timeouts, phases and bytes.
 func TestExpiryMatchesModelForRandomEvents(t *testing.T) {
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 0))
@@ -253,8 +253,8 @@ func TestExpiryMatchesModelForRandomEvents(t *testing.T) {
 			if m.owes {
 				state.ExpectBody()
 			}
-			time.Sleep(1 * time.Nanosecond) // nobody waits for a body in the nanosecond of the request
-			var before time.Time            // the last time
+			time.Sleep(1 * time.Nanosecond) // the wait for a body does not begin in the same nanosecond as the request
+			var before time.Time            // the previous value
 			for range 20 {
 				want, at := m.next()
 				next := state.nextExpiry()

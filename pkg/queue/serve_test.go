@@ -14,8 +14,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// heard returns what the client of f heard of us: "200 queue"; "nothing" when we
-// left the answer to the user container or to nobody.
+// heard returns the response of the sidecar to the client of f, such as "200 queue", or "nothing".
 func (f *fake) heard() string {
 	switch len(f.answers) {
 	case 0:
@@ -41,7 +40,7 @@ func TestRejectReportsOverload(t *testing.T) {
 		fields []string
 		reset  bool
 		want   string
-		status int // of the observation; 0: none
+		status int // status of the observation; 0 if there is none
 	}{
 		{nil, false, "503 out of memory for requests\n", 503},
 		{[]string{"Content-Type", "application/grpc"}, false, "200 grpc-status 8", 200},
@@ -282,7 +281,7 @@ func TestServeAnswersIfForwardSentNothing(t *testing.T) {
 		{Result{Status: 200, Begun: true}, "nothing", 200},
 		{Result{Status: 404, Begun: true}, "nothing", 404},
 		{Result{Status: 101, Begun: true, Upgraded: true}, "nothing", 101},
-		{Result{Status: 200, Begun: true, Reason: IdleTimeout}, "nothing", 200}, // the engine has aborted the stream
+		{Result{Status: 200, Begun: true, Reason: IdleTimeout}, "nothing", 200}, // the engine aborted the stream
 		{Result{Status: 200, Begun: true, Reason: ClientGone}, "nothing", 200},
 		{Result{Reason: ClientGone}, "nothing", 499},
 		{Result{Reason: AppUnreachable}, "502 the app cannot be reached\n", 502},
@@ -481,7 +480,7 @@ func TestRequestStateIsReused(t *testing.T) {
 	})
 }
 
-// trace records what becomes of a request.
+// trace records the phases of a request.
 type trace struct{ told []string }
 
 func (t *trace) ID() string         { return "id" }

@@ -10,8 +10,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// responding serves a request of method and request content type whose response, of
-// the other content type, has begun, until end is closed.
+// responding serves a request whose response has begun, until end is closed. The arguments contain
+// the method and the media types of the request and of the response.
 func (h *testProxy) responding(method, requestType, responseType string, end <-chan struct{}) *fake {
 	f := newFake("/", header.ContentType, requestType)
 	f.request.Method = method
@@ -61,7 +61,7 @@ func TestDrainDoesNotWaitForStreams(t *testing.T) {
 func TestDrainWaitsForGRPCCallAnsweredDuringDrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newTestProxy()
-		h.Drain.Begin(false) // and undone
+		h.Drain.Begin(false) // is undone later
 		end := make(chan struct{})
 		h.responding("POST", header.GRPC, header.GRPC, end)
 		time.Sleep(time.Minute)
@@ -105,8 +105,8 @@ func TestDrainClosingRejectsNewRequests(t *testing.T) {
 	})
 }
 
-// The app alone is restarted, within a quiet period that is shorter than the second
-// that is waited for a signal: it may end its streams, and requests are served on.
+// If only the app restarts and the quiet period is shorter than undoAfter, the app may end its
+// streams, and new requests are served.
 func TestAppRestartRejectsNoRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newTestProxy()
