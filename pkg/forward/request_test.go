@@ -9,7 +9,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// fields reads field lines, which stand one to a line.
+// fields parses field lines, one per line.
 func fields(lines string) (f []wire.Field) {
 	for line := range strings.Lines(lines) {
 		name, value, _ := strings.Cut(strings.TrimRight(line, "\n"), ":")
@@ -18,7 +18,7 @@ func fields(lines string) (f []wire.Field) {
 	return f
 }
 
-// oneTrace replaces traceparent.
+// oneTrace is a trace that replaces traceparent.
 type oneTrace struct{}
 
 func (oneTrace) ID() string            { return "" }
@@ -28,15 +28,14 @@ func (oneTrace) Fields() []queue.Field { return []queue.Field{{Name: "traceparen
 func (oneTrace) End(*queue.Observation) {
 }
 
-// A vector is a request and the two heads that it becomes. What is in all of them is left
-// out of the wanted ones: the first line and Host of HTTP/1.1, and X-Forwarded-For where it
-// is the peer alone.
+// A vector is a request and the two expected header sections. They omit the common parts: the first
+// line and Host of HTTP/1.1, and X-Forwarded-For if it only contains the peer.
 type vector struct {
 	name     string
 	lines    string
 	with     func(*Request)
 	http1    string
-	eachOnly string // of EachField; "": as in http1
+	eachOnly string // fields of EachField; "" if they are equal to http1
 }
 
 var vectors = []vector{
@@ -77,8 +76,8 @@ var vectors = []vector{
 
 const ourXFF = "X-Forwarded-For: 10.0.0.9\n"
 
-// withXFF adds the field that nearly all heads have where it is not written: at the end,
-// or before what belongs to the connection.
+// withXFF adds the X-Forwarded-For field if it is omitted: at the end, or before the fields of the
+// connection.
 func withXFF(head string) string {
 	if strings.Contains(head, "X-Forwarded-For:") {
 		return head
@@ -101,7 +100,7 @@ func TestRequestAppendHTTP1(t *testing.T) {
 	for _, v := range vectors {
 		r := v.request()
 		want := strings.ReplaceAll(r.Method+" /p?q HTTP/1.1\nHost: a.example\n"+withXFF(v.http1)+"\n", "\n", "\r\n")
-		for range 2 { // it keeps memory, and no more
+		for range 2 { // the second call must not depend on memory of the first one
 			if got := string(r.AppendHTTP1([]byte("before"))); got != "before"+want {
 				t.Errorf("%s: got\n%s\nwant\n%s", v.name, got, want)
 			}
@@ -109,7 +108,7 @@ func TestRequestAppendHTTP1(t *testing.T) {
 	}
 }
 
-// seen is an Encoder that writes down what it gets.
+// seen is an Encoder that records the fields.
 type seen struct{ strings.Builder }
 
 func (s *seen) Field(name, value string) { s.WriteString(name + ": " + value + "\n") }

@@ -62,6 +62,6 @@ func TestFailReasonForEachError(t *testing.T) {
 		harness.Equal(t, reasonOf(c.err), c.want, c.err)
 	}
 	if err := (&Error{Fault: Body, Err: ErrTooLarge}); !errors.Is(err, ErrTooLarge) || err.Error() != "user container: request body: request body too large" {
-		t.Errorf("got %q, want the cause in it", err)
+		t.Errorf("got %q, want the cause in the error", err)
 	}
 }

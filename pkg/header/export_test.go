@@ -1,4 +1,4 @@
 package header
 
-// MaxForwarded is the bound on a list of proxies.
+// MaxForwarded is the maximum length of a Forwarded value in bytes.
 const MaxForwarded = maxForwarded

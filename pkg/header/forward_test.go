@@ -9,7 +9,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// A Forwarded is whole, or there is none.
+// A Forwarded value is complete or empty.
 func TestMakeForwardedLimitsLength(t *testing.T) {
 	node := "for=203.0.113.7"
 	fit := (header.MaxForwarded-len(node))/len(", "+node) + 1
@@ -29,8 +29,8 @@ func TestMakeForwardedLimitsLength(t *testing.T) {
 	}
 }
 
-// forwardedTests are X-Forwarded-For, -Host and -Proto, and the Forwarded that says the
-// same.
+// forwardedTests contains values of X-Forwarded-For, -Host and -Proto, and the equivalent
+// Forwarded.
 var forwardedTests = []struct {
 	xff, host, proto string
 	want             string
@@ -47,17 +47,17 @@ var forwardedTests = []struct {
 	{"[2001:db8:cafe::17]:47011", "", "", `for="[2001:db8:cafe::17]:47011"`},
 	{"unknown", "", "", `for=unknown`},
 
-	// What Knative's queue-proxy makes of the same, when it is right.
+	// Results of Knative's queue-proxy, if they are correct.
 	{"1.1.1.1, 2001:db8::1", "fh", "https", `for=1.1.1.1;host=fh;proto=https, for="[2001:db8::1]"`},
 	{"", "fh", "", `host=fh`},
 	{"", "", "https", `proto=https`},
 	{"", "fh", "https", `host=fh;proto=https`},
 	{" ", "fh", "https", `host=fh;proto=https`},
 
-	// Blanks, or none.
+	// With and without whitespace.
 	{" 1.1.1.1 ,\t2.2.2.2,3.3.3.3", "", "", `for=1.1.1.1, for=2.2.2.2, for=3.3.3.3`},
 
-	// IPv6 is written once, in brackets, and without what only one host knows.
+	// An IPv6 address is in brackets and in one notation, without a zone.
 	{"[2001:db8::1]", "", "", `for="[2001:db8::1]"`},
 	{"2001:DB8:0:0:0:0:0:1", "", "", `for="[2001:db8::1]"`},
 	{"fe80::1%eth0", "", "", `for="[fe80::1]"`},
@@ -65,7 +65,7 @@ var forwardedTests = []struct {
 	{"::ffff:192.0.2.1", "", "", `for="[::ffff:192.0.2.1]"`},
 	{"::1", "", "", `for="[::1]"`},
 
-	// What does not parse has no address.
+	// An invalid node has no address.
 	{"", "h", "", `host=h`},
 	{",", "", "", `for=unknown, for=unknown`},
 	{",1.1.1.1", "h", "p", `for=unknown;host=h;proto=p, for=1.1.1.1`},
@@ -87,7 +87,7 @@ var forwardedTests = []struct {
 	{`"1.2.3.4"`, "", "", `for=unknown`},
 	{`1.1.1.1, for="evil`, "", "", `for=1.1.1.1, for=unknown`},
 
-	// A host or scheme that is no token is quoted, and cannot get out.
+	// A host or scheme that is not a token is quoted, so that it cannot add pairs.
 	{"", "example.com:8080", "", `host="example.com:8080"`},
 	{"", "[::1]:80", "", `host="[::1]:80"`},
 	{"", "", "https,http", `proto="https,http"`},
@@ -119,7 +119,7 @@ func TestMakeForwardedKeepsAllNodes(t *testing.T) {
 	}
 }
 
-// A reading of RFC 7239 section 4 that shares nothing with what writes it.
+// A parser for RFC 7239 section 4 that shares no code with MakeForwarded.
 func readForwarded(s string) (elements []map[string]string, err error) {
 	const tchars = "!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 	token := func() string {
@@ -135,17 +135,17 @@ func readForwarded(s string) (elements []map[string]string, err error) {
 	for {
 		name := token()
 		if name == "" || !strings.HasPrefix(s, "=") {
-			return nil, fmt.Errorf("no pair at %.20q", s)
+			return nil, fmt.Errorf("missing pair at %.20q", s)
 		}
 		s = s[1:]
 		value := token()
 		if value == "" {
 			if !strings.HasPrefix(s, `"`) {
-				return nil, fmt.Errorf("no value at %.20q", s)
+				return nil, fmt.Errorf("missing value at %.20q", s)
 			}
 			for s = s[1:]; ; s = s[1:] {
 				if s == "" {
-					return nil, fmt.Errorf("%s: quotes without an end", name)
+					return nil, fmt.Errorf("%s: unterminated quoted string", name)
 				}
 				if s[0] == '"' {
 					s = s[1:]
@@ -153,14 +153,14 @@ func readForwarded(s string) (elements []map[string]string, err error) {
 				}
 				if s[0] == '\\' {
 					if s = s[1:]; s == "" {
-						return nil, fmt.Errorf("%s: quotes without an end", name)
+						return nil, fmt.Errorf("%s: unterminated quoted string", name)
 					}
 				}
 				value += s[:1]
 			}
 		}
 		if _, twice := element[name]; twice {
-			return nil, fmt.Errorf("%s twice", name)
+			return nil, fmt.Errorf("%s is repeated", name)
 		}
 		element[name] = value
 		switch {
@@ -173,7 +173,7 @@ func readForwarded(s string) (elements []map[string]string, err error) {
 			elements = append(elements, element)
 			element = map[string]string{}
 		default:
-			return nil, fmt.Errorf("neither end nor separator at %.20q", s)
+			return nil, fmt.Errorf("missing separator at %.20q", s)
 		}
 	}
 }
@@ -198,7 +198,7 @@ func FuzzForwarded(f *testing.F) {
 				nodes++
 			}
 			if i > 0 && len(e) != 1 {
-				t.Errorf("%q: element %d: got %v, want for alone", got, i, e)
+				t.Errorf("%q: element %d: got %v, want only for", got, i, e)
 			}
 		}
 		want := 0
@@ -230,9 +230,9 @@ func TestWithoutOursKeepsOtherMembers(t *testing.T) {
 		{",envoy,,", "envoy"},
 		{"queue-proxy-2, my-queue-proxy", "queue-proxy-2, my-queue-proxy"},
 		{"queue, proxy", "queue, proxy"},
-		{`"" queue-proxy, "queue-proxy "`, ""}, // not the grammar, but somebody may read it so
+		{`"" queue-proxy, "queue-proxy "`, ""}, // invalid, but a lenient reader can accept it
 
-		// A comma in quotes separates nothing, and a quote may be escaped.
+		// A comma in a quoted string is not a separator, and a quote can be escaped.
 		{`envoy; details="a, queue-proxy; error=y"`, `envoy; details="a, queue-proxy; error=y"`},
 		{`envoy; details="a\", queue-proxy"`, `envoy; details="a\", queue-proxy"`},
 		{`envoy; details="a\\", queue-proxy`, `envoy; details="a\\"`},
@@ -242,7 +242,7 @@ func TestWithoutOursKeepsOtherMembers(t *testing.T) {
 	}
 }
 
-// isHop reports whether a field has one of the roles that are not passed on.
+// isHop reports whether a field has a role that is not forwarded.
 func isHop(name string) bool {
 	role := header.RoleOf(name)
 	return role.IsHop() || role == header.TrailerRole
@@ -252,13 +252,13 @@ func TestHopByHopFieldsMatchRFC9110(t *testing.T) {
 	for _, name := range []string{"Connection", "Keep-Alive", "Proxy-Connection", "Proxy-Authenticate",
 		"Proxy-Authorization", "Te", "Trailer", "Transfer-Encoding", "Upgrade", "Http2-Settings"} {
 		if !isHop(name) {
-			t.Errorf("%s: got passed on, want for the next hop alone", name)
+			t.Errorf("%s: got forwarded, want removed", name)
 		}
 	}
 	for _, name := range []string{"", "Host", "Content-Length", "Expect", "Via", "Date", "Forwarded", "X-Forwarded-For",
 		"K-Network-Hash", "Authorization", "Www-Authenticate", "Sec-Websocket-Key", "Proxy-Status"} {
 		if isHop(name) {
-			t.Errorf("%s: got for the next hop alone, want passed on", name)
+			t.Errorf("%s: got removed, want forwarded", name)
 		}
 	}
 }
@@ -270,13 +270,13 @@ func TestInternalFieldsStopExceptTag(t *testing.T) {
 	for _, name := range []string{"", "Knative-Serving-Tag", "Knative-Serving-Default-Route", "K-Network-Probe", "K-Kubelet-Probe",
 		"K-Original-Host", "Host", "User-Agent"} {
 		if header.RoleOf(name) == header.StopsRole {
-			t.Errorf("%s: got stopped, want passed on", name)
+			t.Errorf("%s: got removed, want forwarded", name)
 		}
 	}
 }
 
-// A quoted string cannot reach over lines (RFC 9651 section 4.2), but who reads
-// the lines joined may think so: halves of one must not bring our name back.
+// A quoted string cannot span lines (RFC 9651 section 4.2), but a reader that joins the lines can
+// accept one. Two halves must not form a member of the sidecar.
 func TestWithoutOursWithSplitQuotedString(t *testing.T) {
 	for _, c := range []struct{ sent, want string }{
 		{`envoy; details="`, ``},
@@ -289,7 +289,7 @@ func TestWithoutOursWithSplitQuotedString(t *testing.T) {
 	}
 }
 
-// namesOf reads the names of a list's members, by hand.
+// namesOf returns the names of the members of a list. It shares no code with Members.
 func namesOf(list string) (names []string) {
 	for list != "" {
 		end := 0
@@ -318,7 +318,7 @@ func FuzzWithoutOurs(f *testing.F) {
 		joined := a + ", " + b
 		for _, name := range namesOf(joined) {
 			if strings.EqualFold(name, header.ProxyName) {
-				t.Errorf("%q and %q: got %q, which speaks in our name", one, two, joined)
+				t.Errorf("%q and %q: got %q, want no member of queue-proxy", one, two, joined)
 			}
 		}
 	})

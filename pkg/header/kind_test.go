@@ -10,12 +10,12 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// fields is a Getter on what net/http has read.
+// fields is a Getter for fields that net/http has parsed.
 type fields http.Header
 
 func (f fields) Header(name string) string { return http.Header(f).Get(name) }
 
-// read makes a Getter of field lines as they are sent.
+// read returns a Getter for field lines.
 func read(t testing.TB, lines ...string) header.Getter {
 	t.Helper()
 	text := "GET / HTTP/1.1\r\nHost: a\r\n" + strings.Join(append(lines, "", ""), "\r\n")
@@ -24,13 +24,13 @@ func read(t testing.TB, lines ...string) header.Getter {
 	return fields(r.Header)
 }
 
-// A kindTest is the fields of a request and what kind it is of.
+// A kindTest contains the fields of a request and the expected kind.
 type kindTest struct {
 	lines []string
 	want  header.Kind
 }
 
-// What kindTests are made of.
+// Parts of kindTests.
 const (
 	queue      = header.QueueProbe
 	network    = header.NetworkProbe
@@ -47,11 +47,10 @@ const (
 	hash       = "K-Network-Hash: h"
 )
 
-// kindTests are the rows of docs/promises.md section 1, and what was observed of Knative's
-// queue-proxy with every combination that somebody may send, amended where the promises
-// differ.
+// kindTests contains the rows of docs/promises.md section 1 and the behavior of Knative's
+// queue-proxy for combinations of fields, except where the promises differ.
 var kindTests = []kindTest{
-	// Row 1: the queue probe, by any user agent.
+	// Row 1: the queue probe, with any user agent.
 	{[]string{kubeAgent, asksQueue}, queue},
 	{[]string{"User-Agent: kube-probe/", asksQueue}, queue},
 	{[]string{"User-Agent: kube-probe", asksQueue}, queue},
@@ -74,8 +73,7 @@ var kindTests = []kindTest{
 	{[]string{asksQueue, hash}, queue},
 	{[]string{asksQueue, "K-Kubelet-Probe: x"}, queue},
 
-	// Row 2: the network probe, by any user agent; the hash is the answer's
-	// business.
+	// Row 2: the network probe, with any user agent. The hash does not affect the kind.
 	{[]string{ingress, asksRoute, "K-Network-Hash: override"}, network},
 	{[]string{ingress, asksRoute}, network},
 	{[]string{ingress, asksRoute, "K-Network-Hash:"}, network},
@@ -90,7 +88,7 @@ var kindTests = []kindTest{
 	{[]string{autoscaler, asksRoute, hash}, network},
 	{[]string{asksRoute, hash, "K-Kubelet-Probe: x"}, network},
 
-	// Row 3: any other value, by any user agent.
+	// Row 3: any other value, with any user agent.
 	{[]string{kubeAgent, "K-Network-Probe: Queue"}, unknown},
 	{[]string{kubeAgent, "K-Network-Probe: QUEUE"}, unknown},
 	{[]string{kubeAgent, "K-Network-Probe: queue, queue"}, unknown},
@@ -107,7 +105,7 @@ var kindTests = []kindTest{
 	{[]string{curl, "K-Network-Probe: activator"}, unknown},
 	{[]string{curl, "K-Network-Probe: x", "K-Kubelet-Probe: x"}, unknown},
 
-	// Row 4: Knative's own user agents without a word.
+	// Row 4: Knative's user agents without a probe field.
 	{[]string{activator}, unknown},
 	{[]string{activator + "/9"}, unknown},
 	{[]string{activator + "s"}, unknown},
@@ -118,7 +116,7 @@ var kindTests = []kindTest{
 	{[]string{activator, curl}, unknown},
 	{[]string{"User-Agent: \tKnative-Autoscaling-Probe"}, unknown},
 
-	// Row 5: the kubelet, or who says that it is.
+	// Row 5: the kubelet, or a client that imitates it.
 	{[]string{kubeAgent}, kubelet},
 	{[]string{"User-Agent: kube-probe/"}, kubelet},
 	{[]string{"User-Agent:  kube-probe/1.31"}, kubelet},
@@ -130,7 +128,7 @@ var kindTests = []kindTest{
 	{[]string{curl, "K-Kubelet-Probe: x"}, kubelet},
 	{[]string{"k-kubelet-probe: 0"}, kubelet},
 
-	// Row 6: everything else.
+	// Row 6: all other requests.
 	{nil, traffic},
 	{[]string{curl}, traffic},
 	{[]string{curl, hash}, traffic},
@@ -194,7 +192,7 @@ var table = []row{
 
 func starts(s, prefix string) bool { return len(s) >= len(prefix) && s[:len(prefix)] == prefix }
 
-// three is a Getter that has the three fields which decide and no other.
+// three is a Getter for the three fields that decide the kind.
 type three struct{ probe, agent, kubelet string }
 
 func (h three) Header(name string) string {

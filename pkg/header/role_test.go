@@ -8,8 +8,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// FuzzRoleOf looks names up in a map instead, with the names as the RFCs and
-// docs/promises.md 3.8 write them.
+// FuzzRoleOf compares RoleOf with a map of the names in the RFCs and in docs/promises.md 3.8.
 func FuzzRoleOf(f *testing.F) {
 	want := map[string]header.Role{
 		"Keep-Alive": header.KeepAliveRole, "Proxy-Connection": header.HopRole, "Upgrade": header.UpgradeRole, "HTTP2-Settings": header.HopRole,
@@ -27,7 +26,7 @@ func FuzzRoleOf(f *testing.F) {
 		f.Add(name)
 		f.Add(strings.ToUpper(name) + "s")
 	}
-	f.Add("\u212aeep-Alive") // a Kelvin sign, which some fold to a k
+	f.Add("\u212aeep-Alive") // a Kelvin sign, which Unicode case folding maps to k
 	f.Fuzz(func(t *testing.T, name string) {
 		lower := []byte(name)
 		for i, c := range lower {

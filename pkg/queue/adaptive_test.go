@@ -59,7 +59,7 @@ func TestAdaptiveLimitFindsAppCapacity(t *testing.T) {
 			clients.Wait()
 			got, adaptive := p.Limit.Adaptive()
 			if least := min(n, 15); !adaptive || got.Base < least || got.Base > most || app.max > 15 {
-				t.Errorf("%d workers: got %+v, at most %d at once, want %d to %d, at most 15", n, got, app.max, least, most)
+				t.Errorf("%d workers: got %+v, at most %d concurrent requests, want %d to %d, at most 15", n, got, app.max, least, most)
 			}
 			harness.Equal(t, p.Limit.String(), "0 running, 0 waiting", "at the end")
 		})

@@ -97,7 +97,7 @@ func TestQueueFullPushbackIsRandom(t *testing.T) {
 		seen[a.Pushback] = true
 	}
 	if len(seen) < 100 {
-		t.Errorf("got %d different values of 1000, want them spread", len(seen))
+		t.Errorf("got %d different values in 1000 responses, want more", len(seen))
 	}
 }
 
@@ -129,7 +129,7 @@ func TestReasonWordsAreUniqueExceptBadRequest(t *testing.T) {
 			t.Errorf("reason %d: got word %q, status %d, want both", reason, word, reason.Status())
 		}
 		if other, twice := seen[word]; twice && reason != TooLarge && reason != HeadTooLarge {
-			t.Errorf("reason %d: got %q, which is reason %d already", reason, word, other)
+			t.Errorf("reason %d: got %q, want a word that differs from reason %d", reason, word, other)
 		}
 		seen[word] = reason
 	}

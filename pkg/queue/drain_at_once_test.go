@@ -28,7 +28,7 @@ func TestDrainBeginAnswersWaitingProbe(t *testing.T) {
 			}
 			time.Sleep(2 * time.Second)
 			if p.Drain.Draining() {
-				t.Error("got draining, want it undone")
+				t.Error("got a running drain, want it undone")
 			}
 		}
 	})

@@ -279,7 +279,7 @@ func (r *drainRun) arrive(q *request) {
 	}
 	r.drain.arrive(q, &q.state, q.counts)
 	if q.woken {
-		r.err = fmt.Errorf("got one woken that had not slept")
+		r.err = fmt.Errorf("got a request notified on arrival, want none")
 	}
 }
 
@@ -290,7 +290,7 @@ func (r *drainRun) ask() {
 	defer stop()
 	synctest.Wait()
 	if over := while.Err() != nil; over != r.draining {
-		r.err = fmt.Errorf("who asks while the drain has not begun: got it ended %t, want %t", over, r.draining)
+		r.err = fmt.Errorf("readiness check: got canceled %t, want %t", over, r.draining)
 	}
 	if got := r.drain.Draining(); got != r.draining {
 		r.err = fmt.Errorf("got draining %t, want %t", got, r.draining)
@@ -325,7 +325,7 @@ func (r *drainRun) checkWaiters(move string) error {
 			want = "gave up"
 		}
 		if got != want {
-			return fmt.Errorf("who waits: got %q, want %q", got, want)
+			return fmt.Errorf("wait: got %q, want %q", got, want)
 		}
 	}
 	return nil
@@ -340,14 +340,14 @@ func (r *drainRun) checkRequests(move string) error {
 			want = Draining
 		}
 		if q.where > outside && q.state.expired() != want {
-			return fmt.Errorf("request %d: got over %v, want %v", i, q.state.expired(), want)
+			return fmt.Errorf("request %d: got expiry %v, want %v", i, q.state.expired(), want)
 		}
 		if move == "cut" && q.where == inFlight && !q.woken {
-			return fmt.Errorf("request %d: got cut asleep, want it woken", i)
+			return fmt.Errorf("request %d: got aborted without notification, want notified", i)
 		}
 	}
 	if n, _ := r.drain.Flights(); n != r.flights {
-		return fmt.Errorf("got %d in flight, want %d", n, r.flights)
+		return fmt.Errorf("got %d requests in flight, want %d", n, r.flights)
 	}
 	return nil
 }
@@ -363,7 +363,7 @@ func (r *drainRun) checkEmpty(string) error {
 	default:
 	}
 	if r.emptied != (r.flights == 0) {
-		return fmt.Errorf("who waits for nothing in flight: got an end %t with %d in flight", r.emptied, r.flights)
+		return fmt.Errorf("Empty: got returned %t with %d requests in flight", r.emptied, r.flights)
 	}
 	return nil
 }
@@ -378,7 +378,7 @@ func (r *drainRun) checkState(string) error {
 		end = r.begun.Add(time.Duration(r.began+r.deadline) * tick)
 	}
 	if got := r.drain.DeadlineAt(); !got.Equal(end) {
-		return fmt.Errorf("got the deadline at %v, want %v", got, end)
+		return fmt.Errorf("deadline: got %v, want %v", got, end)
 	}
 	return nil
 }
@@ -388,7 +388,7 @@ func (r *drainRun) checkState(string) error {
 func (r *drainRun) checkSleepers(string) error {
 	for i := range r.sleepers {
 		if r.verdict() != "" && !r.sleepers[i].pending() {
-			return fmt.Errorf("who looked at step %d sleeps on, want %q", i, r.verdict())
+			return fmt.Errorf("waiter of step %d: got no notification, want %q", i, r.verdict())
 		}
 	}
 	r.drain.mu.Lock()
@@ -402,7 +402,7 @@ func (r *drainRun) checkSleepers(string) error {
 		r.sleepers = append(r.sleepers, sleeping{emptied, wake})
 	}
 	if got != r.verdict() {
-		return fmt.Errorf("who looks: got %q, want %q", got, r.verdict())
+		return fmt.Errorf("look: got %q, want %q", got, r.verdict())
 	}
 	return nil
 }
@@ -412,7 +412,7 @@ func (r *drainRun) checkSleepers(string) error {
 func (r *drainRun) checkAsked(string) error {
 	for _, while := range r.asked {
 		if r.draining && while.Err() == nil {
-			return fmt.Errorf("who asked before the drain asks on")
+			return fmt.Errorf("readiness check before the drain: got no cancel, want canceled")
 		}
 	}
 	if r.draining {
@@ -421,7 +421,7 @@ func (r *drainRun) checkAsked(string) error {
 	while, stop := r.drain.while(r.ctx)
 	r.stops = append(r.stops, stop)
 	if while.Err() != nil {
-		return fmt.Errorf("who asks while nothing drains is sent away")
+		return fmt.Errorf("readiness check without a drain: got canceled, want no cancel")
 	}
 	r.asked = append(r.asked, while)
 	return nil

@@ -322,7 +322,7 @@ func TestEmptyWaitsForLastRequest(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		if err := d.Empty(ctx); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("the impatient: got %v, want %v", err, context.DeadlineExceeded)
+			t.Errorf("Empty with a timeout: got %v, want %v", err, context.DeadlineExceeded)
 		}
 		empty := make(chan error, 1)
 		go func() { empty <- d.Empty(context.Background()) }()
@@ -330,7 +330,7 @@ func TestEmptyWaitsForLastRequest(t *testing.T) {
 		synctest.Wait()
 		select {
 		case err := <-empty:
-			t.Errorf("with one in flight: got %v, want to wait", err)
+			t.Errorf("Empty with a request in flight: got %v, want no result", err)
 		default:
 		}
 		d.leave(&two.state)
@@ -384,7 +384,7 @@ func TestFlightsReturnsOldestStart(t *testing.T) {
 		d.leave(&ff[0].state)
 		check("nothing again", 0, time.Time{})
 		if d.head != nil || d.tail != nil {
-			t.Error("the list: got a rest, want none")
+			t.Error("list of requests: got an entry, want none")
 		}
 	})
 }
@@ -514,7 +514,7 @@ func TestDrainMatchesModelForRandomEvents(t *testing.T) {
 	}
 	for _, o := range []Outcome{Drained, Deadline, Undone} {
 		if outcomes[o] == 0 {
-			t.Errorf("got no drain that ended %v, want some in 1000", o)
+			t.Errorf("got no drain with outcome %v in 1000 runs, want some", o)
 		}
 	}
 }

@@ -161,7 +161,7 @@ func (h *testProxy) of(t *testing.T, f *fake) Observation {
 			return o
 		}
 	}
-	t.Fatalf("got nothing observed of %v %v, want something", f.request.URL, f.fields)
+	t.Fatalf("got no observation of %v %v, want one", f.request.URL, f.fields)
 	return Observation{}
 }
 
@@ -195,7 +195,7 @@ func (h *testProxy) empty(t *testing.T) {
 		t.Errorf("limit: got %d running, %d waiting, want none", running, waiting)
 	}
 	if n, oldest := h.Drain.Flights(); n != 0 || !oldest.IsZero() {
-		t.Errorf("in flight: got %d, the oldest of %v, want none", n, oldest)
+		t.Errorf("requests in flight: got %d, oldest from %v, want none", n, oldest)
 	}
 	harness.Equal(t, h.Stats.Report(time.Now()).InFlight, 0, "counted in flight")
 	harness.Equal(t, h.kubelet.peers, [2]netip.Addr{}, "places of the kubelet taken")

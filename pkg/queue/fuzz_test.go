@@ -52,10 +52,10 @@ func FuzzAnswers(f *testing.F) {
 		h.serve(x)
 		switch {
 		case status == 0 && (x.forwarded != 1 || len(x.answers) != 0):
-			t.Errorf("got %d answers and %d requests forwarded, want it forwarded", len(x.answers), x.forwarded)
+			t.Errorf("got %d answers and %d forwarded requests, want one forwarded request", len(x.answers), x.forwarded)
 		case status == 0:
 		case x.forwarded != 0 || len(x.answers) != 1:
-			t.Errorf("got %d answers and %d requests forwarded, want one answer", len(x.answers), x.forwarded)
+			t.Errorf("got %d answers and %d forwarded requests, want one answer", len(x.answers), x.forwarded)
 		default:
 			if a := x.answers[0]; a.Status != status || a.Body != body || a.Hash != echo || a.GRPC >= 0 {
 				t.Errorf("probe %q, hash %q, agent %q: got %+v, want %d %q and the hash %q", probe, hash, agent, a, status, body, echo)

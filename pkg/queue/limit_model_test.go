@@ -99,7 +99,7 @@ func runLimit(slots, depth, requests int, choose func(n int) int) (steps string,
 		next := r.next()
 		if len(next) == 0 {
 			if r.limit.first != nil || r.limit.last != nil {
-				return steps, fmt.Errorf("somebody is still in line")
+				return steps, fmt.Errorf("got a queued request at the end, want none")
 			}
 			return steps, nil
 		}
@@ -214,11 +214,11 @@ func (r *limitRun) check() error {
 		return fmt.Errorf("got %d running, %d waiting, want %d, %d", running, waits, r.holders, len(r.line))
 	}
 	if running > r.slots || waits > 0 && running < r.slots {
-		return fmt.Errorf("%d run and %d wait for %d slots", running, waits, r.slots)
+		return fmt.Errorf("got %d running and %d waiting requests for %d slots", running, waits, r.slots)
 	}
 	for j, s := range r.sleepers {
 		if asleep := r.stages[j] == waiting || r.stages[j] == startled; asleep && s.woken != r.granted[j] {
-			return fmt.Errorf("request %d: got woken %t, want %t", j, s.woken, r.granted[j])
+			return fmt.Errorf("request %d: got notified %t, want %t", j, s.woken, r.granted[j])
 		}
 	}
 	return nil
@@ -258,7 +258,7 @@ func TestLimitMatchesModelInAllInterleavings(t *testing.T) {
 		{1, 0, 3, 4}, {1, 1, 3, 80}, {1, 2, 3, 207}, {2, 0, 3, 11}, {2, 1, 3, 33},
 		{1, 1, 4, 986}, {2, 1, 4, 699}, {2, 2, 4, 1683}, {3, 1, 4, 201}, {1, 3, 4, 14630},
 	} {
-		t.Run(fmt.Sprintf("%d slots, %d places, %d requests", c.slots, c.depth, c.requests), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%d slots, depth %d, %d requests", c.slots, c.depth, c.requests), func(t *testing.T) {
 			runs, err := everyRun(func(choose func(n int) int) (string, error) {
 				return runLimit(c.slots, c.depth, c.requests, choose)
 			})
@@ -276,7 +276,7 @@ func TestLimitMatchesModelInRandomRuns(t *testing.T) {
 		slots, depth, requests := 1+random.IntN(4), random.IntN(8), 1+random.IntN(30)
 		steps, err := runLimit(slots, depth, requests, random.IntN)
 		if err != nil {
-			t.Fatalf("seed %d: %d slots, %d places, %s: %v", seed, slots, depth, steps, err)
+			t.Fatalf("seed %d: %d slots, depth %d, %s: %v", seed, slots, depth, steps, err)
 		}
 		if got := strings.Count(steps, "a"); got != requests {
 			t.Fatalf("seed %d: got %d arrivals, want %d", seed, got, requests)

@@ -224,12 +224,12 @@ func TestLimitUnderConcurrentLoad(t *testing.T) {
 	}
 	all.Wait()
 	if got := most.Load(); got > slots {
-		t.Errorf("got %d at once, want at most %d", got, slots)
+		t.Errorf("got %d concurrent requests, want at most %d", got, slots)
 	}
 	harness.Equal(t, served.Load()+full.Load()+left.Load(), clients*rounds, "ends")
 	harness.Equal(t, m.String(), "0 running, 0 waiting", "at the end")
 	if m.first != nil || m.last != nil {
-		t.Error("somebody is still in line, want nobody")
+		t.Error("got a queued request at the end, want none")
 	}
 	t.Logf("%d served, %d turned away, %d left, %d at once", served.Load(), full.Load(), left.Load(), most.Load())
 }

@@ -262,14 +262,14 @@ func TestExpiryMatchesModelForRandomEvents(t *testing.T) {
 					t.Fatalf("seed %d, round %d: %+v: got next %v, want %v", seed, round, m, next, at)
 				}
 				if !before.IsZero() && !next.IsZero() && next.Before(before) {
-					t.Fatalf("seed %d, round %d: %+v: next moved from %v to %v, want never nearer", seed, round, m, before, next)
+					t.Fatalf("seed %d, round %d: %+v: next changed from %v to %v, want no earlier time", seed, round, m, before, next)
 				}
 				before = next
 				if at.IsZero() || time.Now().Before(at) {
 					want = OK
 				}
 				if over := state.expired(); over != want {
-					t.Fatalf("seed %d, round %d: %+v: got over %v, want %v", seed, round, m, over, want)
+					t.Fatalf("seed %d, round %d: %+v: got expired %v, want %v", seed, round, m, over, want)
 				}
 				m.step(state, random)
 			}

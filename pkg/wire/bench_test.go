@@ -8,7 +8,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// What an ingress sends, and what an app answers.
+// A request from an ingress, and a response from an app.
 const (
 	ordinaryRequest = "POST /v1/models/m:predict?x=1 HTTP/1.1\r\n" +
 		"Host: model.default.example.com\r\n" +
@@ -51,7 +51,7 @@ func readChunks(t testing.TB, c *wire.Chunks, b []byte) {
 	for !c.Done() {
 		_, n, err := c.Next(b)
 		if n == 0 || err != nil {
-			t.Fatalf("got %d, %v, want the end", n, err)
+			t.Fatalf("got %d, %v, want the end of the body", n, err)
 		}
 		b = b[n:]
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// decode reads a chunked body that arrives in pieces of the given size, each in
-// memory of its own. It returns the data, and how many bytes belong to the body.
+// decode decodes a chunked body that arrives in parts of the given size, each in separate memory.
+// It returns the data and the number of bytes in the body.
 func decode(c *wire.Chunks, body string, piece int) (data string, taken int, err error) {
 	var all strings.Builder
 	for taken < len(body) && !c.Done() && err == nil {
@@ -30,9 +30,9 @@ func decode(c *wire.Chunks, body string, piece int) (data string, taken int, err
 		case n == 0:
 			err = errors.New("took nothing")
 		case n < 0 || n > len(b):
-			err = fmt.Errorf("took %d of %d bytes", n, len(b))
+			err = fmt.Errorf("consumed %d of %d bytes", n, len(b))
 		case n < len(b) && len(d) == 0 && !c.Done():
-			err = fmt.Errorf("took %d of %d bytes without data or end", n, len(b))
+			err = fmt.Errorf("consumed %d of %d bytes without data or end", n, len(b))
 		}
 	}
 	return all.String(), taken, err
@@ -103,7 +103,7 @@ func TestChunksStopsAtBodyEnd(t *testing.T) {
 		t.Errorf("got %d, %v, done %v, want %d, nil, true", taken, err, c.Done(), len(body))
 	}
 	if data, n, err := c.Next([]byte("0\r\n\r\n")); data != nil || n != 0 || err != nil {
-		t.Errorf("behind the end: got %q, %d, %v, want nothing", data, n, err)
+		t.Errorf("after the end: got %q, %d, %v, want nothing", data, n, err)
 	}
 }
 
@@ -122,7 +122,7 @@ func TestChunksReturnsTrailerWhenDone(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := c.Trailer(); !c.Done() || len(got) != 0 {
-		t.Errorf("of the next body: got %q, done %v, want none, true", got, c.Done())
+		t.Errorf("next body: got %q, done %v, want none, true", got, c.Done())
 	}
 }
 
@@ -141,7 +141,7 @@ func TestChunksErrorPersistsUntilReset(t *testing.T) {
 
 func TestChunksLimitsExtensions(t *testing.T) {
 	extension := func(n int) string { return ";" + strings.Repeat("a", n-1) }
-	const limit = wire.MaxExtension - 1 // the line's CR is counted with it
+	const limit = wire.MaxExtension - 1 // the CR of the line counts as well
 	for _, tt := range []struct {
 		name, body string
 		want       string
@@ -182,7 +182,7 @@ func TestChunksLimitsTrailer(t *testing.T) {
 
 func TestChunksMaxTrailerIsConfigurable(t *testing.T) {
 	c := wire.Chunks{MaxTrailer: 6}
-	for range 2 { // Reset keeps it
+	for range 2 { // Reset does not change the limit
 		for body, want := range map[string]string{"0\r\nX: y\r\n\r\n": `ok ""`, "0\r\nX: yz\r\n\r\n": "bad trailer-too-long"} {
 			c.Reset()
 			data, _, err := decode(&c, body, 1000)
@@ -201,11 +201,11 @@ func TestChunksRoundTrip(t *testing.T) {
 
 		var c wire.Chunks
 		if got, taken, err := decode(&c, plain, 100); got != data || taken != len(plain) || err != nil {
-			t.Errorf("size %d: got %d bytes of data, %d taken, %v, want %d, %d, nil", size, len(got), taken, err, size, len(plain))
+			t.Errorf("size %d: got %d bytes of data, %d consumed, %v, want %d, %d, nil", size, len(got), taken, err, size, len(plain))
 		}
 		c.Reset()
 		if got, taken, err := decode(&c, trailed, 100); got != data || taken != len(trailed) || err != nil {
-			t.Errorf("size %d with a trailer: got %d bytes of data, %d taken, %v, want %d, %d, nil", size, len(got), taken, err, size, len(trailed))
+			t.Errorf("size %d with a trailer: got %d bytes of data, %d consumed, %v, want %d, %d, nil", size, len(got), taken, err, size, len(trailed))
 		}
 		harness.Equal(t, fmt.Sprintf("%s", c.Trailer()), "[{X y}]", "size", size, "trailer")
 		std, err := io.ReadAll(httputil.NewChunkedReader(strings.NewReader(plain)))
@@ -232,7 +232,7 @@ func TestChunksReadsStandardLibraryOutput(t *testing.T) {
 	for _, piece := range []int{1, 3, 4096, 1 << 20} {
 		var c wire.Chunks
 		if got, _, err := decode(&c, buf.String(), piece); got != want || err != nil || !c.Done() {
-			t.Errorf("in pieces of %d: got %d bytes, %v, done %v, want %d, nil, true", piece, len(got), err, c.Done(), len(want))
+			t.Errorf("in parts of %d bytes: got %d bytes, %v, done %v, want %d, nil, true", piece, len(got), err, c.Done(), len(want))
 		}
 	}
 }

@@ -1,6 +1,6 @@
 package wire
 
-// The bounds and the grammar that the tests hold the parsers to.
+// Limits and functions for the tests.
 const (
 	MaxOptions    = maxOptions
 	MaxConnection = maxConnection

@@ -19,7 +19,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// inside reports whether s lies in b.
+// inside reports whether s is a subslice of b.
 func inside(s, b []byte) bool {
 	if len(s) == 0 {
 		return true
@@ -37,14 +37,14 @@ func FuzzRequest(f *testing.F) {
 		f.Add([]byte(v.bytes))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if len(b) > 1<<10 { // cut in two at every byte: a starved machine needs seconds for more
-			return // every split is tried
+		if len(b) > 1<<10 { // the test splits the input at every byte, which takes seconds for longer input
+			return
 		}
 		given := bytes.Clone(b)
 		var r wire.Request
 		n, err := r.Parse(b)
 		if !bytes.Equal(b, given) {
-			t.Fatalf("got %q written over %q", b, given)
+			t.Fatalf("got input changed to %q, want %q", b, given)
 		}
 		if n < 0 || n > len(b) {
 			t.Fatalf("got %d of %d bytes", n, len(b))
@@ -52,12 +52,12 @@ func FuzzRequest(f *testing.F) {
 		whole := describe(&r, n, err)
 		for _, s := range [][]byte{r.Method, r.Target, r.Host} {
 			if n > 0 && !inside(s, b[:n]) {
-				t.Errorf("got %q outside of the head", s)
+				t.Errorf("got %q outside the header section", s)
 			}
 		}
 		for _, f := range r.Fields {
 			if n > 0 && (!inside(f.Name, b[:n]) || !inside(f.Value, b[:n])) {
-				t.Errorf("got field %q outside of the head", f)
+				t.Errorf("got field %q outside the header section", f)
 			}
 		}
 
@@ -72,7 +72,7 @@ func FuzzRequest(f *testing.F) {
 			var two wire.Request
 			first := bytes.Clone(b[:split])
 			tn, terr := two.Parse(first)
-			clear(first) // what was told to be incomplete must not be looked at in the old place
+			clear(first) // the parser must not read the old copy of an incomplete header section
 			if tn == 0 && terr == nil {
 				tn, terr = two.Parse(b)
 				harness.Equal(t, describe(&two, tn, terr), whole, "split at", split)
@@ -88,7 +88,7 @@ func FuzzRequest(f *testing.F) {
 	})
 }
 
-// agreesWithNetHTTP wants net/http to accept a head with the same meaning.
+// agreesWithNetHTTP checks that net/http accepts a header section with the same meaning.
 func agreesWithNetHTTP(t *testing.T, r *wire.Request, head []byte) {
 	br := bufio.NewReader(bytes.NewReader(head))
 	std, err := http.ReadRequest(br)
@@ -114,13 +114,13 @@ func agreesWithNetHTTP(t *testing.T, r *wire.Request, head []byte) {
 	for _, f := range r.Fields {
 		got.Add(string(f.Name), string(f.Value))
 	}
-	// net/http takes these out of the header, or makes one of many.
+	// net/http removes these fields from the header, or joins them.
 	for _, name := range []string{"Host", "Transfer-Encoding", "Trailer", "Content-Length"} {
 		got.Del(name)
 		want.Del(name)
 	}
 	if got.Get("Pragma") == "no-cache" && got["Cache-Control"] == nil {
-		want.Del("Cache-Control") // which it invents
+		want.Del("Cache-Control") // added by net/http
 	}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("%q: got fields %q, want %q", head, got, want)
@@ -130,7 +130,7 @@ func agreesWithNetHTTP(t *testing.T, r *wire.Request, head []byte) {
 	}
 }
 
-// sameWhenWrittenAgain wants a head to mean the same after a round trip.
+// sameWhenWrittenAgain checks that a header section has the same meaning after a round trip.
 func sameWhenWrittenAgain(t *testing.T, r *wire.Request) {
 	b := fmt.Appendf(nil, "%s %s HTTP/1.%d\r\n", r.Method, r.Target, r.Minor)
 	for _, f := range r.Fields {
@@ -147,19 +147,19 @@ func FuzzResponse(f *testing.F) {
 		f.Add([]byte(v.bytes))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if len(b) > 1<<10 { // cut in two at every byte: a starved machine needs seconds for more
+		if len(b) > 1<<10 { // the test splits the input at every byte, which takes seconds for longer input
 			return
 		}
 		given := string(b)
 		var r wire.Response
 		n, err := r.Parse(b)
 		if n < 0 || n > len(b) || string(b[n:]) != given[n:] && err == nil {
-			t.Fatalf("got %d of %d bytes, behind them %q, want %q", n, len(b), b[n:], given[n:])
+			t.Fatalf("got %d of %d bytes, then %q, want %q", n, len(b), b[n:], given[n:])
 		}
 		whole := describeResponse(&r, n, err)
 		for _, f := range r.Fields {
 			if n > 0 && (!inside(f.Name, b[:n]) || !inside(f.Value, b[:n])) {
-				t.Errorf("got field %q outside of the head", f)
+				t.Errorf("got field %q outside the header section", f)
 			}
 		}
 		for split := range given {
@@ -177,8 +177,8 @@ func FuzzResponse(f *testing.F) {
 	})
 }
 
-// wantSameWrittenAgain writes a response's head, and reports an error unless it is read as
-// the same.
+// wantSameWrittenAgain writes the header section of a response and checks that it parses as the
+// same response.
 func wantSameWrittenAgain(t *testing.T, r *wire.Response) {
 	t.Helper()
 	again := fmt.Appendf(nil, "HTTP/1.%d %d %s\r\n", r.Minor, r.Status, r.Reason)
@@ -188,15 +188,14 @@ func wantSameWrittenAgain(t *testing.T, r *wire.Response) {
 	again = append(again, "\r\n"...)
 	var r2 wire.Response
 	n, err := r2.Parse(again)
-	r2.Close = r.Close // a LF alone is not written again
+	r2.Close = r.Close // the line ends are written as CRLF
 	harness.Equal(t, describeResponse(&r2, n, err), describeResponse(r, len(again), nil), again)
 }
 
-// wantLengthsOfNetHTTP reports an error unless net/http, too, finds the end of the body
-// where a response says it is.
+// wantLengthsOfNetHTTP checks that net/http finds the same end of the body.
 func wantLengthsOfNetHTTP(t *testing.T, r *wire.Response) {
 	t.Helper()
-	again := withoutLengths(r) // because net/http takes lists for bad lengths
+	again := withoutLengths(r) // because net/http rejects lists of lengths
 	for _, method := range []string{"GET", "HEAD"} {
 		length, framing := r.BodyLength(method)
 		std, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(again)), &http.Request{Method: method})
@@ -217,7 +216,7 @@ func wantLengthsOfNetHTTP(t *testing.T, r *wire.Response) {
 	}
 }
 
-// withoutLengths writes a response head with one Content-Length at most.
+// withoutLengths writes the header section of a response with at most one Content-Length.
 func withoutLengths(r *wire.Response) []byte {
 	b := fmt.Appendf(nil, "HTTP/1.%d %d %s\r\n", r.Minor, r.Status, r.Reason)
 	for _, f := range r.Fields {
@@ -251,7 +250,7 @@ func FuzzChunks(f *testing.F) {
 			var p wire.Chunks
 			pdata, ptaken, perr := decode(&p, body, piece)
 			if got := fmt.Sprint(chunksVerdict(&p, pdata, perr), p.Trailer()); got != want || err == nil && ptaken != taken {
-				t.Errorf("in pieces of %d: got %s of %d bytes, want %s of %d", piece, got, ptaken, want, taken)
+				t.Errorf("in parts of %d bytes: got %s of %d bytes, want %s of %d", piece, got, ptaken, want, taken)
 			}
 		}
 		if !c.Done() {
@@ -269,7 +268,7 @@ func FuzzChunks(f *testing.F) {
 			t.Errorf("%q: got %q, want %q, %v", body[:taken], data, std, err)
 		}
 		if rest, _ := io.ReadAll(br); len(c.Trailer()) == 0 && string(rest) != "\r\n" {
-			t.Errorf("%q: got %q behind the last chunk, want an empty line", body[:taken], rest)
+			t.Errorf("%q: got %q after the last chunk, want an empty line", body[:taken], rest)
 		}
 
 		again := []byte(nil)
@@ -283,13 +282,14 @@ func FuzzChunks(f *testing.F) {
 	})
 }
 
-// What a token is, and a value (RFC 9110 sections 5.6.2 and 5.5), as expressions.
+// Regular expressions for a token and a value (RFC 9110 sections 5.6.2 and 5.5).
 var (
 	aToken = regexp.MustCompile("^[!#$%&'*+\\-.^_`|~0-9A-Za-z]+$")
 	aValue = regexp.MustCompile(`^[^\x00-\x08\x0a-\x1f\x7f]*$`)
 )
 
-// FuzzGrammar compares the small questions with expressions and package strings.
+// FuzzGrammar compares the functions for tokens and values with regular expressions and package
+// strings.
 func FuzzGrammar(f *testing.F) {
 	f.Add("close, Upgrade ,\t x", "upgrade")
 	f.Add(",,", "")
@@ -306,7 +306,7 @@ func FuzzGrammar(f *testing.F) {
 		}
 		valid := utf8.ValidString(value) && utf8.ValidString(token)
 		if got, want := header.EqualFold(value, token), ascii(value) == ascii(token); valid && got != want {
-			t.Errorf("%q, %q: got the same %t, want %t", value, token, got, want)
+			t.Errorf("%q, %q: got equal %t, want %t", value, token, got, want)
 		}
 		if got, want := wire.HasToken(value, token), slices.ContainsFunc(strings.Split(value, ","), func(s string) bool {
 			return ascii(strings.Trim(s, " \t")) == ascii(token)
@@ -314,10 +314,10 @@ func FuzzGrammar(f *testing.F) {
 			t.Errorf("%q in %q: got %t, want %t", token, value, got, want)
 		}
 		if got, want := wire.ValidToken(token), aToken.MatchString(token); got != want {
-			t.Errorf("%q: got a token %t, want %t", token, got, want)
+			t.Errorf("%q: got token %t, want %t", token, got, want)
 		}
 		if got, want := wire.ValidValue(value), aValue.MatchString(value); got != want {
-			t.Errorf("%q: got a value %t, want %t", value, got, want)
+			t.Errorf("%q: got valid value %t, want %t", value, got, want)
 		}
 	})
 }

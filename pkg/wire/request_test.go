@@ -10,7 +10,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// requestVerdict says in the vectors' words what became of a head.
+// requestVerdict returns the result for a header section in the words of the vectors.
 func requestVerdict(r *wire.Request, n int, err error) string {
 	var refused *wire.Refused
 	switch {
@@ -28,17 +28,17 @@ func requestVerdict(r *wire.Request, n int, err error) string {
 	}
 }
 
-// framings are the names of the framings in the vectors.
+// framings contains the names of the framings in the vectors.
 var framings = [...]string{wire.None: "none", wire.Length: "length", wire.Chunked: "chunked", wire.UntilClose: "until-close"}
 
-// verdictOf is requestVerdict of bytes that come at once.
+// verdictOf returns the requestVerdict for bytes that arrive together.
 func verdictOf(b string) string {
 	var r wire.Request
 	n, err := r.Parse([]byte(b))
 	return requestVerdict(&r, n, err)
 }
 
-// describe says all that a Request says after Parse.
+// describe returns all values of a Request after Parse.
 func describe(r *wire.Request, n int, err error) string {
 	if n == 0 {
 		return fmt.Sprint(n, err)
@@ -47,7 +47,7 @@ func describe(r *wire.Request, n int, err error) string {
 		r.Host, r.Fields, r.ContentLength, r.Chunked, r.Close, r.Upgrade, r.Expect100)
 }
 
-// parseBytewise gives the parser one more byte a call, each time in other memory.
+// parseBytewise passes one more byte to the parser in each call, each time in different memory.
 func parseBytewise(r interface{ Parse([]byte) (int, error) }, b string) (n int, err error) {
 	for end := 0; end <= len(b) && n == 0 && err == nil; end++ {
 		n, err = r.Parse([]byte(b[:end]))
@@ -280,8 +280,8 @@ func TestRequestTooManyFieldsReturns431(t *testing.T) {
 	}
 }
 
-// A list that somebody looks up each field in, or takes apart, is short in all honest
-// requests.
+// Legitimate requests have short lists of field names, because the lists are searched for each
+// field.
 func TestRequestLongListsAreRefused(t *testing.T) {
 	line := func(name string, size int) string {
 		return name + ": " + strings.Repeat("a", size) + "\r\n"

@@ -11,7 +11,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// responseVerdict says in the vectors' words what became of a head.
+// responseVerdict returns the result for a header section in the words of the vectors.
 func responseVerdict(r *wire.Response, n int, err error) string {
 	var garbage *wire.Garbage
 	switch {
@@ -161,7 +161,7 @@ func TestResponseIsReusable(t *testing.T) {
 	}
 }
 
-// describeResponse says all that a Response says after Parse.
+// describeResponse returns all values of a Response after Parse.
 func describeResponse(r *wire.Response, n int, err error) string {
 	if n == 0 {
 		return fmt.Sprint(n, err)
@@ -189,7 +189,7 @@ func TestEmptyLineIsAcceptedOnceAfter100(t *testing.T) {
 	}
 }
 
-// statuses reads the responses in text, which arrives in pieces of the given size.
+// statuses parses the responses in text, which arrives in parts of the given size.
 func statuses(text string, piece int) string {
 	var r wire.Response
 	var got []string

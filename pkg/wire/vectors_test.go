@@ -9,7 +9,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// A vector is one line of a file in testdata: what is to become of these bytes.
+// A vector is one line of a file in testdata: an input and the expected result.
 type vector struct{ verdict, name, bytes string }
 
 func vectors(t testing.TB, file string) []vector {

@@ -34,7 +34,7 @@ const (
 
 	// maxConnection is the maximum length of all Connection lines of a header section in bytes.
 	// Each field is compared with the lines, so the cost is their length times MaxFields. Trailer
-	// lines have the same limit as the trailer section that they announce: MaxTrailer or
+	// lines have the same limit as the trailer section that they announce: maxTrailer or
 	// MaxRequestTrailer. net/http needs 14 times their length to split them.
 	maxConnection = 1 << 10
 
