@@ -3,7 +3,8 @@
 // request failed, and the settings of the engines.
 //
 // The package does not read from or write to connections. The packages upstream and h2client make a
-// [Call]. Strings and fields are not copied, and can refer to the buffers of an engine.
+// [Call]. A Call and the [Settings] only refer to the memory account and to the limits of client
+// connections. Strings and fields are not copied, and can refer to the buffers of an engine.
 package forward
 
 import (

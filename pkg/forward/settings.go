@@ -11,8 +11,8 @@ import (
 
 // Settings contains the settings of the engines.
 type Settings struct {
-	MaxHeaderBytes int              // maximum length of the header section of a request in bytes, decoded for HTTP/2; a longer one is rejected with 431
-	MaxBodyBytes   int64            // maximum length of a request body in bytes; a longer one is rejected with 413; 0 means no limit
+	MaxHeaderBytes int              // maximum length of the header section of a request in bytes, decoded for HTTP/2; longer ones are rejected with 431
+	MaxBodyBytes   int64            // maximum length of a request body in bytes; longer bodies are rejected with 413; 0 means no limit
 	Connections    *connlimit.Limit // limit on client connections; nil means no limit
 	HeaderTimeout  time.Duration    // timeout for receiving the header section of a request, which for HTTP/2 starts with its first frame; 0 means no timeout
 	SendTimeout    time.Duration    // timeout for an HTTP/2 client to accept a byte of the output; the timeout of the request applies first

@@ -173,7 +173,7 @@ func TestAnsweredKinds(t *testing.T) {
 	}
 }
 
-// a row of docs/promises.md section 1, read word by word.
+// row is a row of docs/promises.md section 1.
 type row struct {
 	kind header.Kind
 	is   func(probe, agent, kubelet string) bool

@@ -11,8 +11,8 @@ import (
 // timeouts and the client. The first reason wins. An engine reuses the Alarm for its next request,
 // because a late notification only causes a check.
 //
-// Only Notify, Killed and Stall may be called by any goroutine. The other methods are for the
-// goroutine that serves the request.
+// Reset, Wait, Abortable, Context and Stop are for the goroutine that serves the request. The other
+// methods may be called by any goroutine.
 type Alarm struct {
 	gone  func() bool   // reports whether the client has disconnected; called by any goroutine
 	woken chan struct{} // holds one notification until Wait receives it
@@ -122,8 +122,8 @@ func (a *Alarm) Abortable(abort func()) Reason {
 	return a.killed
 }
 
-// Context returns a context that is canceled when the Forward is aborted. The next call of
-// Abortable removes this connection.
+// Context returns a context that is canceled when the Forward is aborted. It is not
+// canceled after the next call of Abortable.
 func (a *Alarm) Context() (ctx context.Context, cancel context.CancelFunc) {
 	ctx, cancel = context.WithCancel(context.Background())
 	if a.Abortable(cancel) != OK {

@@ -12,7 +12,7 @@ type Clocks struct {
 	Request       time.Duration // for the whole request
 	FirstByteOnly bool          // the timeout Request ends when the response begins
 	ResponseStart time.Duration // until the response begins
-	Idle          time.Duration // between two bytes, in either direction
+	Idle          time.Duration // maximum time between two bytes in either direction
 	Body          time.Duration // until the next byte of a request body that is being forwarded arrives; applies until the response begins
 	Send          time.Duration // until the client accepts a part of the response
 	Queue         time.Duration // until the request gets a slot

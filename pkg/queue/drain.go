@@ -17,7 +17,7 @@ type DrainSettings struct {
 	Deadline time.Duration // maximum duration; 0 means no limit
 	Min      time.Duration // minimum duration
 
-	WaitForStreams bool // wait for streams as for other requests
+	WaitForStreams bool // also wait for streams
 }
 
 // streamKind reports whether an exchange is a stream. A drain does not wait for streams unless
@@ -64,7 +64,7 @@ type Drain struct {
 	ending  bool               // the pod terminates; the drain is not undone
 	closing bool               // only streams were left in flight
 	over    bool               // Abort was called; new requests end immediately
-	settled chan struct{}      // closed when nothing, or only streams, are in flight; nil if no goroutine waits
+	settled chan struct{}      // closed when no request, or only streams, are in flight; nil if no goroutine waits
 	arrived time.Time          // start of the last request that resets the quiet period
 	flights int
 	streams int           // number of flights that are streams
@@ -83,7 +83,7 @@ func NewDrain(s DrainSettings) *Drain {
 // must call cancel.
 func (d *Drain) while(ctx context.Context) (_ context.Context, cancel func()) {
 	d.mu.Lock()
-	d.running(time.Now()) // ends a drain whose second is over
+	d.running(time.Now()) // ends a drain that is undone by now
 	serving := d.serving
 	d.mu.Unlock()
 	ctx, end := context.WithCancel(ctx)
@@ -130,7 +130,7 @@ func (d *Drain) Draining() bool {
 	return d.running(time.Now())
 }
 
-// running reports whether a drain is running. It ends a drain that is over after one second. d.mu
+// running reports whether a drain is running. It ends a drain that is not final after one second. d.mu
 // must be held.
 func (d *Drain) running(now time.Time) bool {
 	if d.began.IsZero() {
@@ -214,7 +214,7 @@ func (d *Drain) look(now time.Time) (outcome Outcome, next time.Time, over bool)
 	case now.Before(quiet):
 		next = earlier(next, quiet)
 	case d.awaited() == 0:
-		d.closing = d.ending // not if only the app was restarted
+		d.closing = d.ending // do not close if only the app was restarted
 		return OnlyStreams, next, true
 	}
 	if !d.ending {

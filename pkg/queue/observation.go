@@ -40,8 +40,8 @@ func Shown(s string) string {
 // or its grpc-status.
 func (o *Observation) AppFailed() bool { return o.Status >= 500 || o.RPCError }
 
-// loadFailed reports whether the response is an error that load can cause. A rejection because of
-// overload is such an error. An unimplemented method is not.
+// loadFailed reports whether the response is an error that load can cause. Rejections because of
+// overload are included. Unimplemented methods are not.
 func (o *Observation) loadFailed() bool {
 	switch o.Status {
 	case http.StatusNotImplemented, http.StatusHTTPVersionNotSupported:
