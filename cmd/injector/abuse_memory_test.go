@@ -109,7 +109,7 @@ func ask(t *testing.T, client *http.Client, p *served, body string) string {
 	}
 	defer r.Body.Close()
 	text, err := io.ReadAll(r.Body)
-	if err != nil || r.StatusCode == http.StatusServiceUnavailable || bytes.Equal(text, []byte("the body ended too early\n")) {
+	if err != nil || r.StatusCode == http.StatusServiceUnavailable || bytes.Equal(text, []byte("read request body: unexpected end\n")) {
 		return "no time"
 	}
 	var review struct {

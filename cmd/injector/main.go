@@ -26,7 +26,7 @@ var (
 	commit  = "unknown"
 )
 
-// Exit codes.
+// Exit codes: see exitCodes.
 const (
 	done     = 0
 	differs  = 1
@@ -35,7 +35,7 @@ const (
 )
 
 func main() {
-	environ := os.Environ() //nolint:forbidigo // the injector's own, read once; pkg/config reads the sidecar's
+	environ := os.Environ() // the only read of the environment of the injector
 	os.Exit(run(os.Args[1:], environ, os.Stdin, os.Stdout, os.Stderr))
 }
 
@@ -51,7 +51,7 @@ func run(args, environ []string, stdin io.Reader, stdout, stderr io.Writer) int 
 	return c.code
 }
 
-// command is one run of the program.
+// A command is one invocation of the program.
 type command struct {
 	environ        []string
 	stdin          io.Reader
@@ -83,7 +83,7 @@ func (c *command) edit(f *fileFlags, uninject bool) error {
 		}
 		c.code = partly
 	}
-	if !uninject && f.output != "diff" { // a difference is not applied
+	if !uninject && f.output != "diff" { // a difference does not start pods
 		if err := requireImage(results); err != nil {
 			return err
 		}
@@ -123,13 +123,13 @@ func (c *command) status(f *fileFlags) error {
 		}
 	}
 	if len(all) == 0 {
-		printLine(c.stdout, "no Service finds a pod with a sidecar")
+		printLine(c.stdout, "no Service selects a pod with a sidecar")
 		c.code = differs
 	}
 	return nil
 }
 
-// policy prints the injection as objects for the API server.
+// policy prints an admission policy.
 func (c *command) policy() error {
 	text, err := inject.Policy(c.options)
 	if err != nil {
@@ -139,7 +139,7 @@ func (c *command) policy() error {
 	return err
 }
 
-// codeOf is the exit code that some results ask for.
+// codeOf returns the exit code for results.
 func codeOf(results []*manifest.Result) int {
 	if slices.ContainsFunc(results, func(r *manifest.Result) bool { return r.Verdict == inject.Refused }) {
 		return notAtAll
@@ -147,9 +147,8 @@ func codeOf(results []*manifest.Result) int {
 	return done
 }
 
-// report writes a line about each object that makes pods or that something is to be said of,
-// lines about what somebody should look at, and a line about all of them. A quiet one writes
-// refusals alone.
+// report prints a line for each relevant object, a line for each warning, and a summary. If quiet
+// is set, it prints only lines for refused objects.
 func (c *command) report(results []*manifest.Result, quiet bool) {
 	for _, r := range results {
 		if quiet && r.Verdict != inject.Refused {
@@ -167,12 +166,13 @@ func (c *command) report(results []*manifest.Result, quiet bool) {
 	}
 }
 
-// concernsNobody reports whether an object is one of the many that are only there as well.
+// concernsNobody reports whether an object is not relevant to the injection.
 func concernsNobody(r *manifest.Result) bool {
 	return r.Reason == inject.NoPods || r.Reason == inject.Unaffected || r.Reason == inject.NotInjected && r.Kind == "Service"
 }
 
-// summary counts what became of objects: "2 injected, 3 skipped (2 no-pods, 1 no-port)".
+// summary returns the number of objects by verdict and reason, for example "2 injected, 3 skipped
+// (2 no-pods, 1 no-port)".
 func summary(results []*manifest.Result) string {
 	var all []string
 	for _, v := range []inject.Verdict{inject.Injected, inject.Uninjected, inject.Rewritten, inject.Skipped, inject.Refused} {
@@ -200,15 +200,15 @@ func summary(results []*manifest.Result) string {
 	return strings.Join(all, ", ")
 }
 
-// printLine writes a line of what may be printed: an object's texts can hold the letters by which
-// a terminal gets a command to erase lines, or to write others.
+// printLine prints a line without control characters, because an object can contain escape
+// sequences that change the output of a terminal.
 func printLine(w io.Writer, format string, args ...any) {
 	fmt.Fprintln(w, printable.Text(fmt.Sprintf(format, args...)))
 }
 
 func called(r *manifest.Result) string { return cmp.Or(r.Object(), "document") }
 
-// became says what became of an object: "skipped (no-port): ...".
+// became returns the verdict for an object, for example "skipped (no-port): ...".
 func became(r *manifest.Result) string {
 	if r.Reason == "" {
 		return fmt.Sprintf("%s: %s", r.Verdict, r.Text)
@@ -232,7 +232,7 @@ func (c *command) explain(f *fileFlags) error {
 			fmt.Fprintln(c.stdout)
 		}
 		verb := became(r)
-		if would := map[inject.Verdict]string{inject.Injected: "would be injected", inject.Rewritten: "would follow its pods"}[r.Verdict]; would != "" {
+		if would := map[inject.Verdict]string{inject.Injected: "would be injected", inject.Rewritten: "would be rewritten"}[r.Verdict]; would != "" {
 			verb = would + ": " + r.Text
 		}
 		printLine(c.stdout, "%s (%s:%d) %s", called(r), r.File, r.Line, verb)
@@ -285,7 +285,7 @@ type port struct {
 	Against    string            `json:"against,omitempty"`
 }
 
-// A verdict is what a program reads about one object. Its fields are a promise: they stay.
+// A verdict is the JSON output for one object. The fields are stable.
 type verdict struct {
 	File        string            `json:"file"`
 	Line        int               `json:"line"`
@@ -328,7 +328,7 @@ func (c *command) listOptions() error {
 			text += " Default: `" + o.Default + "`."
 		}
 		if o.Variable() != "" {
-			text += " The sidecar's " + o.Variable() + "."
+			text += " Sets " + o.Variable() + " of the sidecar."
 		}
 		names := append([]string{o.Env()}, o.Annotations()...)
 		fmt.Fprintf(&out, "--%s\n    %s\n    %s\n", o.Name, strings.Join(names, ", "), text)

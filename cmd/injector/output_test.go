@@ -79,7 +79,7 @@ func TestInPlaceWritesAllFilesOrNone(t *testing.T) {
 	write(t, second, goodPod)
 	harness.NoError(t, os.Chmod(second, 0o444))
 	_, report, code := injector(t, "inject", "", "-f", dir, "--in-place")
-	if want := "injector: " + second + ": it is read-only\n"; code != notAtAll || !strings.HasSuffix(report, want) {
+	if want := "injector: " + second + ": the file is read-only\n"; code != notAtAll || !strings.HasSuffix(report, want) {
 		t.Errorf("got exit code %d and %q, want 2 and %q", code, report, want)
 	}
 	if read(t, first) != goodPod || read(t, second) != goodPod {

@@ -68,10 +68,10 @@ func TestServeRefusesWhatItCannotDo(t *testing.T) {
 	}{
 		{[]string{"--on-refusal=shrug"}, "deny, allow"},
 		{[]string{"--self-managed"}, "POD_NAMESPACE"},
-		{[]string{"--self-managed", "--namespace=x"}, "not in a cluster"},
+		{[]string{"--self-managed", "--namespace=x"}, "not running in a cluster"},
 		{[]string{"--cert-dir=/nowhere", "--addr=nonsense"}, "nonsense"},
 		{[]string{"--client-ca=/nowhere"}, "--client-ca: open /nowhere"},
-		{[]string{"--client-ca=serve.go"}, "--client-ca serve.go: no certificate in it"},
+		{[]string{"--client-ca=serve.go"}, "--client-ca serve.go: no PEM certificate found"},
 		{[]string{"--concurrency=-1"}, "CONTAINER_CONCURRENCY"},
 	} {
 		_, report, code := injector(t, "serve", "", c.args...)

@@ -40,7 +40,7 @@ func TestTheFirstStepLeavesAServiceThatWouldLoseOldPods(t *testing.T) {
 	if code != done || !strings.Contains(first, "image: queue-proxy:dev") || !strings.Contains(first, "targetPort: 5678") {
 		t.Fatalf("got exit code %d and\n%s\nwant the pods injected and the Service as it was", code, first)
 	}
-	harness.Contains(t, report, "Service web: skipped (second-step): targetPort 5678 finds the app in old and new pods", "the report")
+	harness.Contains(t, report, "Service web: skipped (second-step): targetPort 5678 still bypasses the sidecar", "the report")
 	second, report, code := injector(t, "inject", first, "--step=services")
 	if code != done || !strings.Contains(second, "targetPort: 8012") || !strings.Contains(report, "Deployment web: skipped (already-injected)") {
 		t.Errorf("got exit code %d,\n%s\nand\n%s\nwant the Service rewritten, and the pods left", code, report, second)
@@ -77,10 +77,10 @@ func TestStatusSaysWhenTheSecondStepMayCome(t *testing.T) {
 	for _, c := range []struct{ fact, in, want string }{
 		{"an old pod is there", old + state("True") + "---\n" + fresh + state("True") + "---\n" + service, "Service web: wait: 1 of 2 pods have the sidecar and are ready\n"},
 		{"a new one is not ready", fresh + state("False") + "---\n" + service, "Service web: wait: 0 of 1 pods have the sidecar and are ready\n"},
-		{"all have rolled", fresh + state("True") + "---\n" + service, "Service web: all 1 pods have the sidecar and are ready: --step=services may come\n"},
-		{"an old one has ended", old + "status: {phase: Succeeded}\n---\n" + fresh + state("True") + "---\n" + service, "Service web: all 1 pods have the sidecar and are ready: --step=services may come\n"},
-		{"it is done", fresh + state("True") + "---\n" + strings.Replace(service, "5678", "8012", 1), "Service web: 1 of 1 pods have the sidecar, which it finds\n"},
-		{"nothing is injected", old + "---\n" + service, "no Service finds a pod with a sidecar\n"},
+		{"all have rolled", fresh + state("True") + "---\n" + service, "Service web: all 1 pods have the sidecar and are ready; continue with --step=services\n"},
+		{"an old one has ended", old + "status: {phase: Succeeded}\n---\n" + fresh + state("True") + "---\n" + service, "Service web: all 1 pods have the sidecar and are ready; continue with --step=services\n"},
+		{"it is done", fresh + state("True") + "---\n" + strings.Replace(service, "5678", "8012", 1), "Service web: 1 of 1 pods have the sidecar; the Service needs no change\n"},
+		{"nothing is injected", old + "---\n" + service, "no Service selects a pod with a sidecar\n"},
 	} {
 		out, _, code := injector(t, "status", c.in)
 		want := done

@@ -12,12 +12,13 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/config"
 )
 
-// holdNameFree returns an error if a later container has a port with the name of the app's port. Kubernetes resolves a
-// name to the first container with the name, and the sidecar is the last container. Therefore, the Service would use the
-// other container after the injection. If an earlier container has the name, no Service uses the app by the name.
+// holdNameFree returns an error if a later container has a port with the name of the application
+// port. Kubernetes resolves a name to the first container with the name, and the sidecar is the
+// last container. Therefore, the Service would use the other container after the injection. If an
+// earlier container has the name, no Service uses the application by this name.
 func (in *injection) holdNameFree() error {
 	others := slices.Clone(in.pod.Containers)
-	if in.native { // the sidecar is the last of the init containers that stay
+	if in.native { // the sidecar is the last restartable init container
 		others = append(others, in.staying()...)
 	}
 	i := slices.IndexFunc(others, func(c corev1.Container) bool { return c.Name == in.app.Name })
@@ -33,7 +34,7 @@ func (in *injection) holdNameFree() error {
 	return nil
 }
 
-// staying are the init containers that stay.
+// staying returns the restartable init containers.
 func (in *injection) staying() []corev1.Container {
 	return slices.DeleteFunc(slices.Clone(in.pod.InitContainers), func(c corev1.Container) bool { return c.RestartPolicy == nil })
 }
@@ -42,32 +43,31 @@ func overTCP(p corev1.ContainerPort) bool {
 	return p.Protocol == "" || p.Protocol == corev1.ProtocolTCP
 }
 
-// holdToPlainText refuses a port that was named, on which the app speaks TLS: the sidecar
-// speaks plain text to it.
+// holdToPlainText returns an error if a probe uses HTTPS on the application port, because the
+// sidecar sends plain HTTP to the application.
 func (in *injection) holdToPlainText() error {
 	for _, p := range probesOf(in.app) {
 		if byProbe(p, in.app, in.port).protocol == overTLS {
-			return refuse(SpeaksTLS, "a probe says that container %s speaks HTTPS on %d; the sidecar speaks plain HTTP to it: name a plain port with the option %s",
+			return refuse(SpeaksTLS, "a probe of container %s uses HTTPS on port %d, but the sidecar sends plain HTTP to the application; select a plain HTTP port with the option %s",
 				in.app.Name, in.port.ContainerPort, portOption)
 		}
 	}
 	if tlsName.MatchString(in.port.Name) {
-		in.warn("the port %s sounds like TLS; the sidecar speaks plain HTTP to it", in.port.Name)
+		in.warn("the name of port %s suggests TLS, but the sidecar sends plain HTTP to the application", in.port.Name)
 	}
 	return nil
 }
 
-// ports are the sidecar's.
+// ports are the ports of the sidecar.
 type ports struct{ serving, tls, admin, autoscaler, metrics, status int32 }
 
-// A usualPort is a port of the sidecar's, by the option that chooses another.
+// A usualPort is the default of a port of the sidecar, and the option that changes it.
 type usualPort struct {
 	option string
 	number int32
 }
 
-// usualPorts are the sidecar's, where config has them, in the order in which they are
-// chosen.
+// usualPorts are the default ports of the sidecar, in the order in which choosePorts assigns them.
 var usualPorts = allPorts()
 
 func allPorts() []usualPort {
@@ -82,12 +82,12 @@ func allPorts() []usualPort {
 	}
 }
 
-// higher is how far a usual port moves where a container has it.
+// higher is added to a default port of the sidecar if the port is in use.
 const higher = 10000
 
-// choosePorts gives the sidecar its ports: those that were asked for, or the usual
-// ones, each 10000 higher where a container has it. Whoever comes from outside
-// comes by the port's name or by an annotation, so the number is free.
+// choosePorts assigns the ports of the sidecar from the options, or the default ports. If a default
+// port is in use, it adds higher. Clients find the ports by name or by an annotation, so the
+// numbers can change.
 func (in *injection) choosePorts() error {
 	wants := slices.Clone(usualPorts)
 	for i, want := range wants {
@@ -144,7 +144,8 @@ func (in *injection) takenPorts(except []usualPort) map[int32]string {
 	return taken
 }
 
-// askedBy is the port of this pod that a probe asks by its number, 0 for none.
+// askedBy returns the port number of the pod that a probe uses, or 0 if the probe uses a port name
+// or another host.
 func askedBy(p *corev1.Probe) int32 {
 	switch {
 	case p == nil:
@@ -158,10 +159,11 @@ func askedBy(p *corev1.Probe) int32 {
 	return 0
 }
 
-// swapPort gives the sidecar the name of the app's port, so that Services, which find
-// ports by name, need no edit. What else names the port becomes its number.
+// swapPort moves the name of the application port to the sidecar, so that Services that use the
+// name need no change. Other references to the name in the pod are replaced with the number of the
+// application port.
 func (in *injection) swapPort() error {
-	if in.port.HostPort != 0 { // the way in from the node is the sidecar's now
+	if in.port.HostPort != 0 { // connections to the node go to the sidecar
 		in.removeFromPort("hostPort")
 		if in.port.HostIP != "" {
 			in.removeFromPort("hostIP")
@@ -182,22 +184,23 @@ func (in *injection) swapPort() error {
 		renamed = fmt.Sprintf("user-port-%d", i)
 	}
 	in.set(renamed, "spec", "containers", in.app.Name, "ports", old, "name")
-	in.note("the sidecar's port %d takes the name %s from the app's port %d, which becomes %s: Services that say %s need no edit",
+	in.note("port %d of the sidecar takes over the name %s of application port %d, which is renamed to %s; Services with targetPort %s need no change",
 		in.ports.serving, old, in.port.ContainerPort, renamed, old)
 	if in.native {
-		in.note("before Kubernetes 1.33, Services that say %s must say %d: they find no port of an init container by its name", old, in.ports.serving)
+		in.note("before Kubernetes 1.33, change targetPort %s of Services to %d, because they cannot use named ports of init containers", old, in.ports.serving)
 	}
 	for _, place := range namers {
 		path := slices.Concat([]string{"spec", "containers", in.app.Name}, strings.Split(place, "."), []string{"port"})
 		if at(in.object, path...) == old {
 			in.set(in.port.ContainerPort, path...)
-			in.note("%s says the port's number, because its name has moved", place)
+			in.note("the port of %s is now a number, because the sidecar has its name", place)
 		}
 	}
 	return nil
 }
 
-// namers are what may name a port of a container, and stays there.
+// namers are the fields of a container that can contain the name of one of its ports, and that
+// remain in the container.
 var namers = []string{
 	"livenessProbe.httpGet", "livenessProbe.tcpSocket", "startupProbe.httpGet", "startupProbe.tcpSocket",
 	"lifecycle.postStart.httpGet", "lifecycle.postStart.tcpSocket", "lifecycle.preStop.httpGet", "lifecycle.preStop.tcpSocket",

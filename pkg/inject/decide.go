@@ -18,7 +18,7 @@ import (
 // has the order of the evidence: the option port, the Services in the input, and the ports of the containers. Names,
 // probes and numbers only select one of the remaining ports.
 
-// defaultContainer is the annotation by which kubectl finds a pod's main container.
+// defaultContainer is the annotation with the main container of a pod for kubectl.
 const defaultContainer = "kubectl.kubernetes.io/default-container"
 
 // A Confidence states how well the evidence supports the selected port.
@@ -26,14 +26,14 @@ type Confidence string
 
 // The levels of confidence.
 const (
-	High Confidence = "high" // the option port, a Service and evidence for HTTP, or the name of the port
+	High Confidence = "high" // the option port, a Service and evidence for HTTP, or the port name
 	Low  Confidence = "low"
 )
 
 // A Port is a TCP port that Inject considered for the requests.
 type Port struct {
 	Container  string // "" if no container declares the port
-	Name       string // "" for none
+	Name       string // may be empty
 	Number     int32
 	Selected   bool
 	Confidence Confidence // "" if Against is set
@@ -41,7 +41,7 @@ type Port struct {
 	Against    string     // the reason why the port is not used, or ""
 }
 
-// A candidate is a Port with what the decision reads.
+// A candidate is a Port with the evidence for the selection.
 type candidate struct {
 	container *corev1.Container // nil if the container is unknown
 	port      corev1.ContainerPort
@@ -138,7 +138,7 @@ func isOnPort80(s ServicePort) bool { return s.Number == 80 }
 
 func isCalledHTTP(c *candidate) bool { return c.port.Name == "http" }
 
-// A route is the end of a Service port in the pod.
+// A route is the container port that a Service port refers to.
 type route struct {
 	container string
 	number    int32
@@ -889,7 +889,7 @@ func (in *injection) refuseWhichPort(all []*candidate) error {
 	return refuse(WhichPort, "%s the ports %s for requests; select one: %s", which, strings.Join(names, " and "), in.flagsOf(all))
 }
 
-// cure is the flag and the annotation that set an option.
+// cure returns the flag and the annotation that set an option.
 func cure(option, value string) string {
 	return fmt.Sprintf("--%s %s, or the annotation %s%s: %q", option, value, Prefix, option, value)
 }

@@ -12,22 +12,22 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// What a container says of its ports beside their declaration: its command line, its environment,
-// the commands of its probes, and the certificates that it mounts. All of it is read once, in time
-// that grows with its length: a pod may have ten thousand ports.
+// This file collects evidence about the ports of a container from its command line, environment,
+// probes and mounted certificates. Each source is read once, in linear time, because a pod can have
+// thousands of ports.
 
-// hints are what a container says of its ports.
+// hints contain the evidence about the ports of a container.
 type hints struct {
-	image    sign             // of all of them
-	sleeps   sign             // is set if the command of the container starts no server
-	commands sign             // of all of them: the clients that its probes run
-	probed   map[int32]sign   // those that commands of probes ask
-	flags    map[int32]sign   // those that flags and variables name
+	image    sign             // applies to all ports
+	sleeps   sign             // set if the command of the container starts no server
+	commands sign             // database client in a probe command; applies to all ports
+	probed   map[int32]sign   // ports that probe commands connect to
+	flags    map[int32]sign   // ports in flags and variables that indicate a protocol
 	serves   map[int32]string // flags and variables that contain the number of a port and state no protocol
 	pair     sign             // a flag contains a certificate, so a port without other evidence uses TLS
 	flagged  bool             // a flag or a variable is the reason for pair
 	private  map[int32]sign   // ports that a flag or a variable binds to the loopback address
-	mounted  sign             // the same for a mounted certificate
+	mounted  sign             // a volume contains a certificate, so a port without other evidence uses TLS
 	cert     bool             // a flag or a variable contains a certificate
 	spring   spring
 
@@ -37,21 +37,21 @@ type hints struct {
 	requests map[int32][]string // paths of the HTTP probes by port, without health checks
 	health   map[int32]bool     // ports with a health check
 
-	undecided []int32 // ports of which nothing but a certificate says anything; two are enough
-	hasTLS    bool    // another port is known to speak TLS
+	undecided []int32 // ports without evidence other than a certificate; at most two
+	hasTLS    bool    // another port uses TLS
 	namesTLS  bool    // a declared port has a name or a number of TLS
 }
 
-// A parameter is a flag or a variable: the words of its name in small letters, and its value.
+// A parameter is a flag or an environment variable. words are the words of its name in lower case.
 type parameter struct {
-	name     string // as it is written
+	name     string // as in the pod
 	words    []string
 	value    string
 	variable bool
 	property springProperty
 }
 
-// Words of the names of parameters.
+// Words in the names of parameters.
 var (
 	listenWords = []string{"port", "ports", "addr", "addrs", "address", "addresses", "listen", "listener", "bind", "endpoint", "url", "urls", "on"}
 	serveWords  = []string{"port", "addr", "address", "listen", "bind", "server", "host", "app", "service", "api", "main", "public", "endpoint", "container", "serving", "serve"}
@@ -62,8 +62,8 @@ var (
 	certWords   = []string{"cert", "certs", "certfile", "certificate", "certificates", "crt"}
 	keyWords    = []string{"key", "keyfile"}
 	mountWords  = []string{"tls", "ssl", "https", "pki", "cert", "certs", "certificate", "certificates"}
-	// Certificates of clients, of authorities, and for signing; of servers that the app calls; of
-	// a port that is not for requests.
+	// Certificates for clients, certificate authorities, signing, other servers, and ports that are
+	// not for requests.
 	otherCerts = []string{"ca", "cas", "cacert", "cacerts", "cafile", "bundle", "client", "root", "trust", "trusted", "truststore", "peer", "issuer", "jwt", "signing", "signer", "token", "ssh", "gpg", "account", "sa", "license", "encryption",
 		"saml", "oidc", "oauth", "idp", "sso", "ldap", "smtp", "etcd", "kubelet", "upstream", "backend", "remote", "target", "destination", "egress", "outbound", "db", "database", "sql", "mysql", "mariadb", "postgres", "postgresql", "pg", "redis",
 		"kafka", "mongo", "mongodb", "rabbitmq", "amqp", "nats", "elastic", "elasticsearch", "cassandra", "vault", "metrics"}
@@ -74,8 +74,8 @@ var (
 	ownCerts    = []string{"tls", "ssl", "https", "http", "server", "serving", "web", "app", "file", "path", "dir", "private", "pem", "cert", "certs", "certfile", "certificate", "crt", "key", "keyfile", "enabled", "enable", "use", "serve"}
 )
 
-// What commands of probes ask of their own pod: a URL, and what gRPC's health probe dials; where
-// a command line says that it listens.
+// Patterns for ports in command lines and in the commands of probes. localURL and dialed match
+// connections to the own pod, and listenURL and local match addresses on which a server listens.
 var (
 	localURL  = regexp.MustCompile(`(https?)://(?:localhost|127\.0\.0\.1|0\.0\.0\.0|\[::1?\])(?::([0-9]{1,5}))?(/[^ "')]*|[?"' )]|$)`)
 	grpcProbe = regexp.MustCompile(`(?:^|[/ \t\n;&|])grpc[_-]health[_-]probe(?:[-_.a-z0-9]*)(?:$|[ \t\n])`)
@@ -87,7 +87,7 @@ var (
 	local     = regexp.MustCompile(`^(?:(?:0\.0\.0\.0|127\.0\.0\.1|localhost|\*|\+|\[::1?\]|::)?:)?([0-9]{1,5})$`)
 )
 
-// hintsOf are the hints of a container, read once.
+// hintsOf returns the hints of a container. They are computed once per container.
 func (in *injection) hintsOf(c *corev1.Container) *hints {
 	if h := in.hints[c.Name]; h != nil {
 		return h
@@ -146,7 +146,7 @@ func (in *injection) possiblePorts(c *corev1.Container) []corev1.ContainerPort {
 	return all
 }
 
-// readProbes finds the ports of the pod that commands of probes ask.
+// readProbes reads the paths of HTTP probes, and the ports that the commands of probes connect to.
 func (h *hints) readProbes(c *corev1.Container) {
 	for _, probe := range probesOf(c) {
 		if get := probe.HTTPGet; get != nil && get.Host == "" && get.Scheme != corev1.URISchemeHTTPS {
@@ -186,7 +186,8 @@ func (h *hints) addPath(n int32, target string) {
 	}
 }
 
-// add adds a sign of a port. Of several, one that says HTTP wins, else the first.
+// add sets the sign of a port. An existing sign is replaced only if it has no protocol, or if s
+// indicates HTTP.
 func add(all map[int32]sign, port string, s sign) {
 	n, err := strconv.Atoi(port)
 	if err != nil || n < 1 || n > 65535 {
@@ -239,8 +240,8 @@ func (c *certificate) read(s parameter, names [][]string) {
 	case isFile && anyOf(words, certWords):
 		c.cert = s.name
 		isFolder := (last == "dir" || last == "path") && !strings.ContainsRune(s.value[strings.LastIndexByte(s.value, '/'):], '.')
-		if isFolder && s.name != "SSL_CERT_DIR" { // the variable of OpenSSL contains the authorities
-			c.key = s.name // a folder contains both
+		if isFolder && s.name != "SSL_CERT_DIR" { // SSL_CERT_DIR is the OpenSSL variable for certificate authorities
+			c.key = s.name // the directory contains the certificate and its key
 		}
 	case (last == "protocol" || last == "scheme") && strings.EqualFold(s.value, "https"):
 		c.scheme = s.name
@@ -440,7 +441,8 @@ func readFlags(words []any, flag func(name, value string), relay func(parameter)
 
 func unquoted(text string) string { return strings.Trim(text, `"';,`) }
 
-// wordsOf are the words of a name: --tlsCertFile, TLS_CERT_FILE and tls.cert-file are the same.
+// wordsOf splits a name into lower-case words. The results for --tlsCertFile, TLS_CERT_FILE and
+// tls.cert-file are the same.
 func wordsOf(name string) []string {
 	var spaced strings.Builder
 	for i := range len(name) {
@@ -467,12 +469,12 @@ func allOf(words, these []string) bool {
 	return !slices.ContainsFunc(words, func(w string) bool { return !slices.Contains(these, w) })
 }
 
-// readListener reads a parameter that names ports, as --https-port=8443, HTTP_ADDR=:8080 and
-// --listen https://0.0.0.0:8443.
+// readListener reads a parameter that contains ports, such as --https-port=8443, HTTP_ADDR=:8080
+// and --listen https://0.0.0.0:8443.
 //
-// If the container is called admin, the variable ADMIN_PORT contains the port for requests.
+// If the name of the container is admin, the variable ADMIN_PORT contains the port for requests.
 func (h *hints) readListener(s parameter, container []string) {
-	if len(s.words) == 0 { // not by a name: socat's way
+	if len(s.words) == 0 { // an address of socat
 		add(h.flags, s.value, sign{notHTTP, fmt.Sprintf("%.60s names it", s.name)})
 		return
 	}
@@ -522,7 +524,8 @@ func (h *hints) readAddress(s parameter, part string, container []string) {
 	}
 }
 
-// certifies reports whether a parameter may be about a server's own certificate.
+// certifies reports whether the name of a parameter permits that it configures the certificate of
+// the server itself.
 func certifies(s parameter) bool {
 	if s.variable {
 		isServer := anyOf(s.words, serverWords) && !anyOf(s.words, otherCerts) || slices.Equal(s.words, []string{"protocol"}) || slices.Equal(s.words, []string{"scheme"})
@@ -531,7 +534,7 @@ func certifies(s parameter) bool {
 	return !anyOf(s.words, otherCerts)
 }
 
-// secretVolumes are the names of the volumes that may hold a private key.
+// secretVolumes returns the names of the volumes that can contain a private key.
 func secretVolumes(object any) map[string]bool {
 	names := map[string]bool{}
 	for _, v := range listAt(object, "spec", "volumes") {
@@ -542,7 +545,7 @@ func secretVolumes(object any) map[string]bool {
 	return names
 }
 
-// readMounts looks for certificates among the secrets that a container mounts.
+// readMounts searches the volume mounts of a container for certificates.
 func (h *hints) readMounts(container any, secrets map[string]bool) {
 	for _, m := range listAt(container, "volumeMounts") {
 		name, folder := text(m, "name"), text(m, "mountPath")
@@ -565,8 +568,8 @@ func (h *hints) encrypted(name string, s sign) sign {
 	return firstOf(h.pair, h.mounted, s)
 }
 
-// byCertificate is what a certificate says of a port, where it is the only one of its container of
-// which nothing else is said.
+// byCertificate returns the sign of a certificate for a port. A certificate is evidence only if the
+// container has no other port without evidence, and no port that is known to use TLS.
 func (h *hints) byCertificate(p corev1.ContainerPort) sign {
 	if h.hasTLS || h.namesTLS || slices.ContainsFunc(h.undecided, func(n int32) bool { return n != p.ContainerPort }) {
 		return sign{}

@@ -69,7 +69,7 @@ func TestWhatIsSaidWithALockHolds(t *testing.T) {
 	pod := annotated(t, "a", "b")
 	out := Inject(pod, said)
 	harness.Equal(t, text(sidecarOf(changed(t, pod, out.Changes)), "image"), "ours:1", out.Text)
-	if !slices.ContainsFunc(out.Notes, func(n string) bool { return strings.Contains(n, "the options image: they are locked") }) {
+	if !slices.ContainsFunc(out.Notes, func(n string) bool { return strings.Contains(n, "locked options image") }) {
 		t.Errorf("got the notes %q, want one about what is locked", out.Notes)
 	}
 	harness.Equal(t, verdictOf(Inject(annotated(t, Prefix+lockOption, ""), said)), "refused bad-option", "an annotation that would unlock")

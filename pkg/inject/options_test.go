@@ -72,17 +72,17 @@ func TestWrongOptionsAreRefusedByName(t *testing.T) {
 		{"concurency", "1", `unknown option "concurency": did you mean "concurrency"?`},
 		{"xyzzy-plugh-what", "1", `unknown option "xyzzy-plugh-what"`},
 		{"concurrency", "-1", `concurrency: CONTAINER_CONCURRENCY: "-1": a whole number, 0 to 1000000`},
-		{"mode", "ambient", `mode: "ambient": one of sidecar, native`},
-		{"inject", "perhaps", `inject: "perhaps": true or false`},
-		{"admin-port", "0", `admin-port: "0": a port, 1 to 65535`},
-		{"cpu-limit", "much", `cpu-limit: "much": a quantity such as 25m or 32Mi`},
-		{"cpu-limit", "1e33133111", `cpu-limit: "1e33133111": a quantity such as 25m or 32Mi`}, // which takes seconds to read
-		{"resource-percentage", "101", `resource-percentage: "101": a number above 0, up to 100`},
+		{"mode", "ambient", `mode: "ambient": want one of sidecar, native`},
+		{"inject", "perhaps", `inject: "perhaps": want true or false`},
+		{"admin-port", "0", `admin-port: "0": want a port in 1..65535`},
+		{"cpu-limit", "much", `cpu-limit: "much": want a quantity such as 25m or 32Mi`},
+		{"cpu-limit", "1e33133111", `cpu-limit: "1e33133111": want a quantity such as 25m or 32Mi`}, // would take seconds to parse
+		{"resource-percentage", "101", `resource-percentage: "101": want a number greater than 0 and at most 100`},
 		{"settings", "USER_PORT=1", `settings: USER_PORT: use the option port`},
 		{"settings", "QUEUE_DEPTH=1", `settings: QUEUE_DEPTH: use the option queue-depth`},
-		{"settings", "ON_KNATIVE=true", `settings: ON_KNATIVE: the injector sets it`},
+		{"settings", "ON_KNATIVE=true", `settings: ON_KNATIVE: cannot be set, because the injector sets it`},
 		{"settings", "CONNECT_RETRI=1s", `settings: unknown setting "CONNECT_RETRI": did you mean "CONNECT_RETRY"?`},
-		{"settings", "what", `settings: "what": lines of NAME=value`},
+		{"settings", "what", `settings: "what": want NAME=value`},
 	} {
 		err := Options{}.Set(c.name, c.value)
 		if err == nil || err.Error() != c.want {
@@ -116,7 +116,7 @@ func TestSettingsThatDoNotFitOneAnotherAreRefused(t *testing.T) {
 		want string
 	}{
 		{Options{"drain-min": "60s", "drain-deadline": "10s"}, "option drain-min"},
-		{Options{"cpu-request": "2", "cpu-limit": "1"}, "cpu-request 2 is above cpu-limit 1"},
+		{Options{"cpu-request": "2", "cpu-limit": "1"}, "cpu-request 2 exceeds cpu-limit 1"},
 		{Options{"admin-port": "7000", "metrics-port": "7000"}, "port 7000 is used by the sidecar's admin-port"},
 		{Options{"serving-port": "8080"}, "port 8080 is used by container web"},
 	} {
@@ -136,9 +136,9 @@ func TestOptionsThatAPolicyCannotFollowAreRefused(t *testing.T) {
 		{Options{"drain-quiet-period": "5s"}, "drain-quiet-period"},
 		{Options{"drain-min": "1500ms"}, "whole seconds"},
 		{Options{"request-timeout": "1.5s"}, "whole seconds"},
-		{Options{"inject": "false"}, "nothing is injected"},
-		{Options{"metrics-port": "19090"}, "metrics-port: in some pods autoscaler-port is on 19090"},
-		{Options{"admin-port": "8012"}, "admin-port: in some pods serving-port is on 8012"},
+		{Options{"inject": "false"}, "inject: must be true"},
+		{Options{"metrics-port": "19090"}, "metrics-port: in some pods, autoscaler-port is also 19090"},
+		{Options{"admin-port": "8012"}, "admin-port: in some pods, serving-port is also 8012"},
 		{Options{"drain-min": "40s", "drain-deadline": "30s"}, "drain-min"},
 		{Options{"settings": "CONECT_RETRY=1s"}, "CONNECT_RETRY"},
 	} {
@@ -178,11 +178,11 @@ func TestAdviceNamesWhatPeopleGetWrong(t *testing.T) {
 	for _, c := range []struct{ fact, probes, want string }{
 		{"a period alone", `"readinessProbe":{"httpGet":{"port":80},"periodSeconds":5}`, "sets periodSeconds but not timeoutSeconds and failureThreshold and successThreshold"},
 		{"a period with all", `"readinessProbe":{"httpGet":{"port":80},` + usual + `}`, ""},
-		{"a long timeout", `"livenessProbe":{"httpGet":{"port":80},"timeoutSeconds":30}`, "may take 30 s but is asked every 10 s"},
-		{"the same question", `"ports":[{"name":"a","containerPort":80}],"livenessProbe":{"httpGet":{"port":"a","path":"/x"}},"readinessProbe":{"httpGet":{"port":80,"path":"/x"}}`, "liveness and readiness ask the same"},
+		{"a long timeout", `"livenessProbe":{"httpGet":{"port":80},"timeoutSeconds":30}`, "has timeoutSeconds 30 but periodSeconds 10"},
+		{"the same question", `"ports":[{"name":"a","containerPort":80}],"livenessProbe":{"httpGet":{"port":"a","path":"/x"}},"readinessProbe":{"httpGet":{"port":80,"path":"/x"}}`, "liveness and readiness probes are the same"},
 		{"another question", `"livenessProbe":{"httpGet":{"port":80,"path":"/y"}},"readinessProbe":{"httpGet":{"port":80,"path":"/x"}}`, ""},
 		{"a command", `"readinessProbe":{"exec":{"command":["true"]}}`, "runs a command"},
-		{"a long delay", `"livenessProbe":{"tcpSocket":{"port":80},"initialDelaySeconds":60}`, "a startup probe waits no longer"},
+		{"a long delay", `"livenessProbe":{"tcpSocket":{"port":80},"initialDelaySeconds":60}`, "has initialDelaySeconds 60; a startup probe"},
 		{"no probe", `"image":"x"`, ""},
 	} {
 		got := Advise(parse(t, `{"spec":{"containers":[{"name":"web",`+c.probes+`}]}}`))

@@ -19,11 +19,11 @@ func TestWorkloadsAreKnownByTheirTemplate(t *testing.T) {
 		{`"apiVersion":"argoproj.io/v1alpha1","kind":"Rollout",` + template, "spec/template", ""},
 		{`"apiVersion":"apps.kruise.io/v1alpha1","kind":"CloneSet",` + template, "spec/template", ""},
 		{`"apiVersion":"example.com/v1","kind":"Workload",` + template, "spec/template", ""},
-		{`"apiVersion":"argoproj.io/v1alpha1","kind":"Rollout","spec":{"workloadRef":{"kind":"Deployment","name":"web"}}`, "", "those of the Deployment web"},
+		{`"apiVersion":"argoproj.io/v1alpha1","kind":"Rollout","spec":{"workloadRef":{"kind":"Deployment","name":"web"}}`, "", "created by Deployment web"},
 		{`"apiVersion":"serving.knative.dev/v1","kind":"Configuration",` + template, "", "Knative adds"},
-		{`"apiVersion":"example.com/v1","kind":"Workload","spec":{}`, "", "if it makes pods"},
-		{`"apiVersion":"v1","kind":"ConfigMap"`, "", "a ConfigMap makes no pods"},
-		{`"apiVersion":"rbac.authorization.k8s.io/v1","kind":"Role"`, "", "a Role makes no pods"},
+		{`"apiVersion":"example.com/v1","kind":"Workload","spec":{}`, "", "if this object creates pods"},
+		{`"apiVersion":"v1","kind":"ConfigMap"`, "", "ConfigMap does not create pods"},
+		{`"apiVersion":"rbac.authorization.k8s.io/v1","kind":"Role"`, "", "Role does not create pods"},
 	} {
 		object := parse(t, "{"+c.object+"}")
 		path, ok := Template(object)

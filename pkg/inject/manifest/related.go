@@ -17,15 +17,15 @@ import (
 
 // found contains the objects of some files that relate to one another.
 type found struct {
-	owners     []*Result           // of pods
+	owners     []*Result           // objects with pods
 	templates  [][]string          // the paths of the templates in the owners
 	labels     []map[string]string // of the templates
 	services   []service
-	bySelector labelIndex                // places in services by the rarest label of their selectors
+	bySelector labelIndex                // indexes in services by the rarest label of their selectors
 	quotas     map[string][]inject.Quota // by namespace
 }
 
-// A service is a Service and the folder of its file.
+// A service is a Service and the directory of its file.
 type service struct {
 	*inject.Service
 
@@ -88,8 +88,8 @@ func (f *found) indexServices() {
 	}
 }
 
-// ports returns the ports of the Services that select the pods of each owner. Pods with the same labels, namespace and
-// folder have the same ports, so they share a slice.
+// ports returns the ports of the Services that select the pods of each owner. Owners whose pods
+// have the same labels, namespace and directory share a slice.
 func (f *found) ports() [][]inject.ServicePort {
 	all := make([][]inject.ServicePort, len(f.owners))
 	known := map[string][]inject.ServicePort{}
@@ -131,8 +131,9 @@ func (f *found) selecting(namespace string, labels map[string]string) []service 
 	return all
 }
 
-// portsFor returns the ports of the Services that select the pods of a workload. If there are Services in several
-// folders, only those of the nearest folder are used, because examples in one repository often have the same labels.
+// portsFor returns the ports of the Services that select the pods of a workload. If there are
+// Services in several directories, only the Services in the nearest directory are used, because
+// examples in one repository often have the same labels.
 func (f *found) portsFor(r *Result, labels map[string]string) []inject.ServicePort {
 	var ports []inject.ServicePort
 	nearest := math.MaxInt
@@ -148,7 +149,7 @@ func (f *found) portsFor(r *Result, labels map[string]string) []inject.ServicePo
 	return ports
 }
 
-// distance returns the number of steps between two folders.
+// distance returns the number of path steps between two directories.
 func distance(a, b string) int {
 	from, to := strings.Split(a, string(filepath.Separator)), strings.Split(b, string(filepath.Separator))
 	same := 0
@@ -170,13 +171,13 @@ func (f *found) quotasNear(namespace string) []inject.Quota {
 	return all
 }
 
-// A labelIndex contains the places of objects in a slice by namespace and label.
+// A labelIndex contains the indexes of objects in a slice by namespace and label.
 type labelIndex map[string]map[[2]string][]int
 
 // anywhere is the key of all namespaces in a labelIndex. It is not a valid name of a namespace.
 const anywhere = "*"
 
-// add adds an object. The namespace is "" if the object does not state it.
+// add adds an object with an index. The namespace is "" if the object has none.
 func (index labelIndex) add(namespace string, label [2]string, place int) {
 	for _, n := range []string{namespace, anywhere} {
 		if index[n] == nil {
@@ -259,5 +260,5 @@ func (index labelIndex) possible(namespace string, selector map[string]any) []in
 	return index.near(namespace, rarest)
 }
 
-// isServed reports whether a Service selects the pods with a place in the input of newPodIndex.
+// isServed reports whether a Service selects the pods at index i in the input of newPodIndex.
 func (x *podIndex) isServed(i int) bool { return x.served[x.place[i]] }

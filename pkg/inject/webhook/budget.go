@@ -7,19 +7,19 @@ import (
 	"sync"
 )
 
-// A budget is an amount, such as bytes of memory, that reviews share. Who wants more than is
-// left waits. The client that has least of it is served first, and of one client who came
-// first, so that one that sends many reviews keeps no other waiting behind them. It may be
-// used concurrently.
+// A budget is an amount, such as memory in bytes, that reviews share. A review that needs more than
+// the remaining amount waits. The client with the smallest share is served first, and the requests
+// of one client are served in order, so that a client with many reviews does not delay others. A
+// budget is safe for concurrent use.
 type budget struct {
 	mu      sync.Mutex
-	left    int
-	all     int
-	taken   map[netip.Addr]int // of what is not left, by client
-	waiting []*share           // in the order of coming; no more than there are connections
+	left    int                // remaining amount
+	all     int                // total amount
+	taken   map[netip.Addr]int // amount in use, by client
+	waiting []*share           // in order of arrival; bounded by the number of connections
 }
 
-// A share is a part of a budget that somebody waits for.
+// A share is a pending request for a part of a budget.
 type share struct {
 	client netip.Addr
 	amount int
@@ -30,8 +30,8 @@ func newBudget(all int) *budget {
 	return &budget{left: all, all: all, taken: make(map[netip.Addr]int)}
 }
 
-// take waits until there is so much, and reports whether it was given before ctx ended. More
-// than all is all. What is taken is given back with the same client and amount.
+// take waits until amount is available, and reports whether it was reserved before ctx was done. An
+// amount above the total is reduced to the total. The caller must release the amount with giveBack.
 func (b *budget) take(ctx context.Context, client netip.Addr, amount int) bool {
 	if b.tryTake(client, amount) {
 		return true
@@ -50,14 +50,14 @@ func (b *budget) take(ctx context.Context, client netip.Addr, amount int) bool {
 	defer b.mu.Unlock()
 	if i := slices.Index(b.waiting, s); i >= 0 {
 		b.waiting = slices.Delete(b.waiting, i, i+1)
-	} else { // it was given at the same time
+	} else { // it was reserved concurrently
 		b.pay(client, -s.amount)
 	}
-	b.give() // those behind may want less
+	b.give() // later requests may need less
 	return false
 }
 
-// tryTake takes without waiting, if there is so much and nobody waits.
+// tryTake reserves amount if it is available and no request waits. It does not block.
 func (b *budget) tryTake(client netip.Addr, amount int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -69,7 +69,7 @@ func (b *budget) tryTake(client netip.Addr, amount int) bool {
 	return true
 }
 
-// giveBack gives back what take or tryTake has given.
+// giveBack releases an amount that take or tryTake reserved for the client.
 func (b *budget) giveBack(client netip.Addr, amount int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -79,7 +79,7 @@ func (b *budget) giveBack(client netip.Addr, amount int) {
 
 func (b *budget) atMost(amount int) int { return min(amount, b.all) }
 
-// pay takes amount of what is left. b.mu is held.
+// pay subtracts amount from the remaining amount. b.mu must be held.
 func (b *budget) pay(client netip.Addr, amount int) {
 	b.left -= amount
 	if b.taken[client] += amount; b.taken[client] == 0 {
@@ -87,7 +87,7 @@ func (b *budget) pay(client netip.Addr, amount int) {
 	}
 }
 
-// give serves those who wait, as far as it goes. b.mu is held.
+// give serves the waiting requests until the remaining amount is too small. b.mu must be held.
 func (b *budget) give() {
 	for len(b.waiting) > 0 {
 		s := slices.MinFunc(b.waiting, func(x, y *share) int { return b.taken[x.client] - b.taken[y.client] })

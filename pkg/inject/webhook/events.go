@@ -17,13 +17,13 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/inject"
 )
 
-// Bounds of events: they are a courtesy, and must not become a load.
+// Limits for events.
 const (
-	waitingEvents = 100              // more are dropped, and counted
-	eventsAtOnce  = 10               // in the whole cluster
-	eventEvery    = time.Second      // and then one in so long
-	quietTime     = 10 * time.Minute // an owner is given the same reason once in so long
-	mostOwners    = 1000             // that are remembered
+	waitingEvents = 100              // maximum length of the queue; other events are dropped and counted
+	eventsAtOnce  = 10               // burst, for the whole cluster
+	eventEvery    = time.Second      // interval of events after a burst
+	quietTime     = 10 * time.Minute // minimum time between events for the same owner and reason
+	mostOwners    = 1000             // maximum number of entries in sent
 	longestPost   = 5 * time.Second
 )
 
@@ -31,7 +31,7 @@ const (
 const lowConfidence = "queue-proxy is injected with low confidence of the port, because the webhook cannot read Services and the port has no name of HTTP; " +
 	"name the port http, or set the annotation " + inject.Prefix + "port"
 
-// chosen is the label of namespaces whose pods are injected.
+// chosen is the label of namespaces in which pods are injected.
 const chosen = inject.Prefix + "inject"
 
 // Events writes an event for each workload if its pods are not injected, or are injected with low confidence. It is safe
@@ -42,19 +42,20 @@ const chosen = inject.Prefix + "inject"
 // and a reason from a fixed list, but no other text of the pod.
 type Events struct {
 	kube    *Kube
-	own     string // the injector's namespace
+	own     string // namespace of the injector
 	log     *zap.Logger
 	metrics *Metrics
 	now     func() time.Time
 	waiting chan *corev1.Event
 
 	mu     sync.Mutex
-	sent   map[string]time.Time // an owner and a reason: when
-	tokens int                  // events that may be written now
-	filled time.Time            // when the last token came
+	sent   map[string]time.Time // time of the last event by owner and reason
+	tokens int                  // events that can be created now
+	filled time.Time            // time at which the last token was added
 }
 
-// NewEvents makes Events of an injector in a namespace. Nothing is written before Run.
+// NewEvents returns Events for an injector in the given namespace. Events are created after Run is
+// called.
 func NewEvents(kube *Kube, namespace string, log *zap.Logger, m *Metrics) *Events {
 	return &Events{
 		kube: kube, own: namespace, log: log, metrics: m, now: time.Now,
@@ -63,7 +64,7 @@ func NewEvents(kube *Kube, namespace string, log *zap.Logger, m *Metrics) *Event
 	}
 }
 
-// Run writes events until ctx is done; it returns nil.
+// Run creates events until ctx is done. It always returns nil.
 func (e *Events) Run(ctx context.Context) error {
 	for {
 		select {
@@ -75,7 +76,7 @@ func (e *Events) Run(ctx context.Context) error {
 	}
 }
 
-// write writes an event if its namespace has our label.
+// write creates an event if its namespace has the label of the injector.
 func (e *Events) write(ctx context.Context, event *corev1.Event) {
 	ctx, cancel := context.WithTimeout(ctx, longestPost)
 	defer cancel()
@@ -91,7 +92,7 @@ func (e *Events) write(ctx context.Context, event *corev1.Event) {
 	}
 	if err != nil {
 		e.metrics.event(eventFailed)
-		e.log.Warn("an event was not written", zap.String("namespace", event.Namespace), zap.Error(err))
+		e.log.Warn("failed to create event", zap.String("namespace", event.Namespace), zap.Error(err))
 		return
 	}
 	e.metrics.event(eventWritten)
@@ -102,17 +103,17 @@ func (e *Events) write(ctx context.Context, event *corev1.Event) {
 func (e *Events) about(namespace string, pod any, out inject.Outcome) {
 	owner := ownerOf(pod)
 	if owner == nil || !isOwner(owner) || len(validation.IsDNS1123Label(namespace)) > 0 {
-		return // nobody's, or of no API server's making: it would be kept, and become part of a path
+		return // no owner, or not from an API server: the data is stored and used in a path
 	}
 	if namespace == e.own || namespace == metav1.NamespaceSystem {
-		return // which no API server asks about
+		return // API servers do not send reviews for these namespaces
 	}
 	now := e.now()
 	if !e.isNews(string(owner.UID)+" "+out.Reason, now) {
 		return
 	}
 	kind, reason := corev1.EventTypeNormal, "QueueProxySkipped"
-	message := "its pods get no queue-proxy (" + out.Reason + "): " + inject.ReasonText(out.Reason)
+	message := "queue-proxy not injected (" + out.Reason + "): " + inject.ReasonText(out.Reason)
 	switch out.Verdict {
 	case inject.Refused:
 		kind, reason = corev1.EventTypeWarning, "QueueProxyRefused"
@@ -137,8 +138,8 @@ func (e *Events) about(namespace string, pod any, out inject.Outcome) {
 	}
 }
 
-// isNews reports whether an owner has not been given the same reason for a while, and there
-// may be an event now.
+// isNews reports whether an event with a key can be created now: the last event with this key is
+// older than quietTime, and a token is available.
 func (e *Events) isNews(key string, now time.Time) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -161,13 +162,13 @@ func (e *Events) isNews(key string, now time.Time) bool {
 	return true
 }
 
-// Shapes of an owner's kind and uid.
+// Patterns for the kind and the UID of an owner.
 var (
 	kinds = regexp.MustCompile(`^[A-Z][A-Za-z0-9]{0,62}$`)
 	uids  = regexp.MustCompile(`^[A-Za-z0-9-]{1,64}$`)
 )
 
-// isOwner reports whether an API server could have written an owner.
+// isOwner reports whether the fields of an owner have the syntax that an API server requires.
 func isOwner(o *metav1.OwnerReference) bool {
 	group, version, grouped := strings.Cut(o.APIVersion, "/")
 	if !grouped {
@@ -177,7 +178,7 @@ func isOwner(o *metav1.OwnerReference) bool {
 		len(validation.IsDNS1035Label(version)) == 0 && (!grouped || len(validation.IsDNS1123Subdomain(group)) == 0)
 }
 
-// ownerOf is what made a pod, nil for nobody.
+// ownerOf returns the controller of a pod, or nil if there is none.
 func ownerOf(pod any) *metav1.OwnerReference {
 	m, _ := pod.(map[string]any)
 	metadata := new(metav1.ObjectMeta)

@@ -70,7 +70,7 @@ func TestTooManyValuesAreRefusedWithAVerdict(t *testing.T) {
 		if a.Allowed != allowed || a.Patch != nil || a.AuditAnnotations["reason"] != inject.TooLarge {
 			t.Errorf("lenient %v: got allowed %v, %d bytes of patch and the notes %v, want %v, none and too-large", lenient, a.Allowed, len(a.Patch), a.AuditAnnotations, allowed)
 		}
-		harness.Contains(t, fmt.Sprint(a.Result, a.Warnings), "more than 50000 values", "lenient", lenient)
+		harness.Contains(t, fmt.Sprint(a.Result, a.Warnings), "exceeds the limit of 50000 JSON values", "lenient", lenient)
 	}
 	few := strings.Replace(goodPod, `"image":"web:1"`, `"env":[{"name":"a"}`+strings.Repeat(`,{"name":"a"}`, mostValues/2-100)+`]`, 1)
 	if a := review(t, serve(t, newReviewer(nil)), []byte(few), nil); a.Patch == nil {

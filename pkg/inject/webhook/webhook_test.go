@@ -251,20 +251,20 @@ func TestWhatIsNoReviewGetsTheReason(t *testing.T) {
 		status       int
 		want         string
 	}{
-		{"a GET", "GET", "application/json", "", 405, "POST is wanted"},
-		{"no type", "POST", "", string(good), 415, "application/json is wanted"},
-		{"YAML", "POST", "application/yaml", string(good), 415, "application/json is wanted"},
-		{"nothing", "POST", "application/json", "", 400, "not a review"},
-		{"rubbish", "POST", "application/json", "\x00\xff{", 400, "not a review"},
-		{"half of it", "POST", "application/json", string(good[:len(good)/2]), 400, "not a review"},
-		{"an older version", "POST", "application/json", `{"apiVersion":"admission.k8s.io/v1beta1","kind":"AdmissionReview","request":{"uid":"1"}}`, 400, "admission.k8s.io/v1 AdmissionReview is wanted"},
-		{"another kind", "POST", "application/json", `{"apiVersion":"admission.k8s.io/v1","kind":"Pod"}`, 400, "AdmissionReview is wanted"},
-		{"no request", "POST", "application/json", `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}`, 400, "without a request"},
-		{"no uid", "POST", "application/json", `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{}}`, 400, "without a uid"},
-		{"too much", "POST", "application/json", strings.Repeat(" ", mostBytes+1), 413, "more than 8388608 bytes"},
+		{"a GET", "GET", "application/json", "", 405, "want POST"},
+		{"no type", "POST", "", string(good), 415, "Content-Type application/json"},
+		{"YAML", "POST", "application/yaml", string(good), 415, "Content-Type application/json"},
+		{"nothing", "POST", "application/json", "", 400, "invalid AdmissionReview"},
+		{"rubbish", "POST", "application/json", "\x00\xff{", 400, "invalid AdmissionReview"},
+		{"half of it", "POST", "application/json", string(good[:len(good)/2]), 400, "invalid AdmissionReview"},
+		{"an older version", "POST", "application/json", `{"apiVersion":"admission.k8s.io/v1beta1","kind":"AdmissionReview","request":{"uid":"1"}}`, 400, "want admission.k8s.io/v1 AdmissionReview"},
+		{"another kind", "POST", "application/json", `{"apiVersion":"admission.k8s.io/v1","kind":"Pod"}`, 400, "want admission.k8s.io/v1 AdmissionReview"},
+		{"no request", "POST", "application/json", `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}`, 400, "has no request"},
+		{"no uid", "POST", "application/json", `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{}}`, 400, "has no uid"},
+		{"too much", "POST", "application/json", strings.Repeat(" ", mostBytes+1), 413, "exceeds the limit of 8388608 bytes"},
 		{"no UTF-8", "POST", "application/json", strings.Replace(string(good), "web:1", "\xff", 1), 400, "UTF-8"},
 		{"a uid that is sent back, each byte as six", "POST", "application/json", strings.Replace(string(good), "705ab4f5", strings.Repeat("<", 1000), 1), 400, "uid"},
-		{"too deep", "POST", "application/json", strings.Repeat("[", 1<<20), 400, "not a review"},
+		{"too deep", "POST", "application/json", strings.Repeat("[", 1<<20), 400, "invalid AdmissionReview"},
 	} {
 		r, err := http.NewRequest(c.method, s.URL+reviewPath, strings.NewReader(c.body))
 		harness.NoError(t, err)
