@@ -23,7 +23,7 @@ import (
 // decoded is the part of an object in a file that routes reads.
 type decoded struct {
 	service corev1.Service         // if the object is a Service
-	pod     corev1.PodTemplateSpec // if it makes pods
+	pod     corev1.PodTemplateSpec // if the object has a pod template
 	isPod   bool
 	name    string
 }
@@ -164,7 +164,7 @@ func wantStable(t *testing.T, name, text string, args ...string) (changed bool) 
 		}
 		after := routes(t, out)
 		for port, container := range before {
-			// A Service may name the usual ports of the sidecar before the injection.
+			// Before the injection, a Service can use the default ports of the sidecar.
 			if got := after[port]; got != container && container != "undeclared 8012" && container != "undeclared 8112" {
 				t.Errorf("%s: %v: %s: got container %q after the injection, want %q", name, step, port, got, container)
 			}
@@ -189,7 +189,7 @@ func TestInjectionIsStableForCorpusAndPairs(t *testing.T) {
 		}
 	}
 	if want := 80; changed < want {
-		t.Errorf("got %d files that change, want at least %d", changed, want)
+		t.Errorf("got %d changed files, want at least %d", changed, want)
 	}
 }
 
@@ -250,7 +250,7 @@ func TestInjectionIsStableForRandomFiles(t *testing.T) {
 		}
 	}
 	if want := files / 4; changed < want {
-		t.Errorf("got %d files that change, want at least %d", changed, want)
+		t.Errorf("got %d changed files, want at least %d", changed, want)
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-func TestTheThreeWaysOfSayingAnOptionAreOne(t *testing.T) {
+func TestFlagVariableAndAnnotationAreEquivalent(t *testing.T) {
 	bare := annotated(t, "note", "x")
 	for name, value := range map[string]string{
 		"concurrency": "3", "image": "other:1", "image-pull-policy": "Never", "mode": "native", "port": "8080", "container": "web",
@@ -20,7 +20,7 @@ func TestTheThreeWaysOfSayingAnOptionAreOne(t *testing.T) {
 	} {
 		option, ok := find(name)
 		if !ok {
-			t.Fatalf("no option is called %s", name)
+			t.Fatalf("no option has the name %s", name)
 		}
 		flags := Options{}
 		harness.NoError(t, flags.Set(name, value))
@@ -31,15 +31,15 @@ func TestTheThreeWaysOfSayingAnOptionAreOne(t *testing.T) {
 		said := annotated(t, option.Annotation(), value)
 		byAnnotation := Inject(said, nil)
 		if byFlag.Verdict != Injected || byAnnotation.Verdict != Injected {
-			t.Errorf("%s: got %s %q and %s %q, want it injected", name, byFlag.Verdict, byFlag.Text, byAnnotation.Verdict, byAnnotation.Text)
+			t.Errorf("%s: got %s %q and %s %q, want injected", name, byFlag.Verdict, byFlag.Text, byAnnotation.Verdict, byAnnotation.Text)
 			continue
 		}
 		harness.Equal(t, string(encode(byEnv.Changes)), string(encode(byFlag.Changes)), name, "the environment", "(what the flag does)")
 		got, want := sidecarIn(t, said, byAnnotation), sidecarIn(t, bare, byFlag)
 		harness.Equal(t, got, want, name, "the annotation", "(what the flag does)")
-		// An annotation wins over a flag.
+		// An annotation overrides a flag.
 		if name == "concurrency" {
-			harness.Equal(t, sidecarIn(t, said, Inject(said, Options{name: "99"})), want, name, "annotation over flags")
+			harness.Equal(t, sidecarIn(t, said, Inject(said, Options{name: "99"})), want, name, "annotation and flag")
 		}
 	}
 }
@@ -49,25 +49,25 @@ func sidecarIn(t *testing.T, before any, out Outcome) string {
 	return string(encode(sidecarOf(changed(t, before, out.Changes))))
 }
 
-func TestOptionsOfVariablesNameVariablesThatExist(t *testing.T) {
+func TestOptionVariablesAreSettings(t *testing.T) {
 	known := map[string]bool{}
 	for _, s := range config.Default().Settings() {
 		known[s.Name] = true
 	}
 	for _, o := range Table() {
 		if o.variable != "" && !known[o.variable] {
-			t.Errorf("%s: got the variable %s, want one that the sidecar reads", o.Name, o.variable)
+			t.Errorf("%s: got variable %s, want a setting of the sidecar", o.Name, o.variable)
 		}
 		if o.Text == "" || !strings.HasSuffix(o.Text, ".") {
-			t.Errorf("%s: got the text %q, want a sentence", o.Name, o.Text)
+			t.Errorf("%s: got text %q, want sentences", o.Name, o.Text)
 		}
 		if err := (Options{}).Set(o.Name, o.Default); err != nil {
-			t.Errorf("%s: got its own default refused: %v", o.Name, err)
+			t.Errorf("%s: got error %v for the default value", o.Name, err)
 		}
 	}
 }
 
-func TestWrongOptionsAreRefusedByName(t *testing.T) {
+func TestSetRejectsInvalidOptions(t *testing.T) {
 	for _, c := range []struct{ name, value, want string }{
 		{"concurency", "1", `unknown option "concurency": did you mean "concurrency"?`},
 		{"xyzzy-plugh-what", "1", `unknown option "xyzzy-plugh-what"`},
@@ -90,26 +90,26 @@ func TestWrongOptionsAreRefusedByName(t *testing.T) {
 		}
 	}
 	if _, err := FromEnv([]string{"INJECTOR_MOED=native"}); err == nil || !strings.Contains(err.Error(), `did you mean "INJECTOR_MODE"?`) {
-		t.Errorf("got %v, want the nearest variable", err)
+		t.Errorf("got %v, want a suggestion", err)
 	}
 }
 
-// For each Service of the namespace, a kubelet writes variables: who creates one whose name
-// begins with injector must not keep the webhook from starting.
-func TestTheLinksOfServicesAreNoOptions(t *testing.T) {
+// A kubelet sets variables for each Service of the namespace. A Service whose name begins with
+// injector must not prevent the start of the webhook.
+func TestFromEnvIgnoresServiceLinks(t *testing.T) {
 	for _, service := range []string{"INJECTOR", "INJECTOR_METRICS", "INJECTOR_IMAGE", "INJECTOR_LOCK_PORT"} {
 		links := []string{service + "_SERVICE_HOST=10.0.0.1", service + "_SERVICE_PORT=443", service + "_SERVICE_PORT_HTTPS=443", service + "_PORT=tcp://10.0.0.1:443",
 			service + "_PORT_443_TCP=tcp://10.0.0.1:443", service + "_PORT_443_TCP_PROTO=tcp", service + "_PORT_443_TCP_PORT=443", service + "_PORT_443_TCP_ADDR=10.0.0.1"}
 		if o, err := FromEnv(links); err != nil || len(o) > 0 {
-			t.Errorf("%s: got %v %v, want a Service's links ignored", service, o, err)
+			t.Errorf("%s: got %v %v, want no options", service, o, err)
 		}
 	}
 	if o, err := FromEnv([]string{"INJECTOR_ADMIN_PORT=7000"}); err != nil || o["admin-port"] != "7000" {
-		t.Errorf("got %v %v, want an option that ends like a link taken", o, err)
+		t.Errorf("got %v %v, want the option admin-port", o, err)
 	}
 }
 
-func TestSettingsThatDoNotFitOneAnotherAreRefused(t *testing.T) {
+func TestConflictingOptionsAreRefused(t *testing.T) {
 	template := web(t, `,"ports":[{"containerPort":8080}]`)
 	for _, c := range []struct {
 		said Options
@@ -122,12 +122,12 @@ func TestSettingsThatDoNotFitOneAnotherAreRefused(t *testing.T) {
 	} {
 		out := Inject(template, c.said)
 		if out.Verdict != Refused || !strings.Contains(out.Text, c.want) {
-			t.Errorf("%v: got %s %q, want it refused with %q", c.said, out.Verdict, out.Text, c.want)
+			t.Errorf("%v: got %s %q, want refused with %q", c.said, out.Verdict, out.Text, c.want)
 		}
 	}
 }
 
-func TestOptionsThatAPolicyCannotFollowAreRefused(t *testing.T) {
+func TestPolicyRejectsUnsupportedOptions(t *testing.T) {
 	for _, c := range []struct {
 		said Options
 		want string
@@ -143,16 +143,16 @@ func TestOptionsThatAPolicyCannotFollowAreRefused(t *testing.T) {
 		{Options{"settings": "CONECT_RETRY=1s"}, "CONNECT_RETRY"},
 	} {
 		if _, err := Policy(c.said); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%v: got %v, want an error that says %q", c.said, err, c.want)
+			t.Errorf("%v: got %v, want an error that contains %q", c.said, err, c.want)
 		}
 	}
 	said := Options{"concurrency": "0x10", "image": `a'"\b`, "serving-port": "1"}
 	if text, err := Policy(said); err != nil || !strings.Contains(text, `: '16')`) || said["concurrency"] != "0x10" {
-		t.Errorf("got %v, want a policy with 16, and the options as they were", err)
+		t.Errorf("got %v, want a policy with 16 and unchanged options", err)
 	}
 }
 
-func TestAPolicyFollowsItsOptions(t *testing.T) {
+func TestPolicyContainsOptions(t *testing.T) {
 	for _, c := range []struct {
 		said Options
 		want string
@@ -173,14 +173,14 @@ func TestAPolicyFollowsItsOptions(t *testing.T) {
 	}
 }
 
-func TestAdviceNamesWhatPeopleGetWrong(t *testing.T) {
+func TestAdviceReportsProbeMistakes(t *testing.T) {
 	const usual = `"timeoutSeconds":1,"failureThreshold":3,"successThreshold":1,"periodSeconds":10`
 	for _, c := range []struct{ fact, probes, want string }{
-		{"a period alone", `"readinessProbe":{"httpGet":{"port":80},"periodSeconds":5}`, "sets periodSeconds but not timeoutSeconds and failureThreshold and successThreshold"},
-		{"a period with all", `"readinessProbe":{"httpGet":{"port":80},` + usual + `}`, ""},
+		{"only periodSeconds", `"readinessProbe":{"httpGet":{"port":80},"periodSeconds":5}`, "sets periodSeconds but not timeoutSeconds and failureThreshold and successThreshold"},
+		{"all fields", `"readinessProbe":{"httpGet":{"port":80},` + usual + `}`, ""},
 		{"a long timeout", `"livenessProbe":{"httpGet":{"port":80},"timeoutSeconds":30}`, "has timeoutSeconds 30 but periodSeconds 10"},
-		{"the same question", `"ports":[{"name":"a","containerPort":80}],"livenessProbe":{"httpGet":{"port":"a","path":"/x"}},"readinessProbe":{"httpGet":{"port":80,"path":"/x"}}`, "liveness and readiness probes are the same"},
-		{"another question", `"livenessProbe":{"httpGet":{"port":80,"path":"/y"}},"readinessProbe":{"httpGet":{"port":80,"path":"/x"}}`, ""},
+		{"the same request", `"ports":[{"name":"a","containerPort":80}],"livenessProbe":{"httpGet":{"port":"a","path":"/x"}},"readinessProbe":{"httpGet":{"port":80,"path":"/x"}}`, "liveness and readiness probes are the same"},
+		{"another path", `"livenessProbe":{"httpGet":{"port":80,"path":"/y"}},"readinessProbe":{"httpGet":{"port":80,"path":"/x"}}`, ""},
 		{"a command", `"readinessProbe":{"exec":{"command":["true"]}}`, "runs a command"},
 		{"a long delay", `"livenessProbe":{"tcpSocket":{"port":80},"initialDelaySeconds":60}`, "has initialDelaySeconds 60; a startup probe"},
 		{"no probe", `"image":"x"`, ""},
@@ -195,7 +195,7 @@ func TestAdviceNamesWhatPeopleGetWrong(t *testing.T) {
 // go test ./pkg/inject -run Guide -update writes the table of the options.
 var update = flag.Bool("update", false, "write the table of the options in docs/injection.md")
 
-func TestGuideHasTheTable(t *testing.T) {
+func TestGuideContainsOptionTable(t *testing.T) {
 	harness.Document(t, "../../docs/injection.md", "options", markdown(), *update)
 }
 
@@ -232,18 +232,18 @@ func markdown() string {
 	return b.String() + "\n"
 }
 
-func TestGuideKnowsEveryReason(t *testing.T) {
+func TestGuideContainsEveryReason(t *testing.T) {
 	text, err := os.ReadFile("../../docs/injection.md")
 	harness.NoError(t, err)
 	for reason := range reasonTexts {
-		if reason == NotInjected { // of uninject
+		if reason == NotInjected { // only returned by Uninject
 			continue
 		}
-		harness.Contains(t, string(text), "`"+reason+"`", "no word about", reason)
+		harness.Contains(t, string(text), "`"+reason+"`", "guide without", reason)
 	}
 }
 
-func TestALabelThatIsNeitherTrueNorFalseIsNotTakenForConsent(t *testing.T) {
+func TestInvalidInjectLabelIsRefused(t *testing.T) {
 	for said, want := range map[string]string{"": "injected ", "true": "injected ", "1": "injected ", "false": "skipped opted-out", "F": "skipped opted-out", "no": "refused bad-option", "disabled": "refused bad-option"} {
 		out := Inject(parse(t, `{"metadata":{"labels":{"queue-proxy.dev/inject":`+string(encode(said))+`}},"spec":{"containers":[{"name":"web","ports":[{"containerPort":8080}]}]}}`), nil)
 		harness.Equal(t, string(out.Verdict)+" "+out.Reason, want, said, out.Text)

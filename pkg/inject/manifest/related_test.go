@@ -63,13 +63,13 @@ func TestIndexReturnsFewObjects(t *testing.T) {
 				}
 			}
 			if !places[i] || len(places) > 1 {
-				t.Errorf("%s: got %d Services for pods %d, want only their own", name, len(places), i)
+				t.Errorf("%s: got %d Services for pods %d, want 1", name, len(places), i)
 			}
 		}
 		pods := newPodIndex(all)
 		for i, s := range f.services {
 			if got := pods.byLabel.possible(s.namespace, s.selector); len(got) != 1 || got[0] != i {
-				t.Errorf("%s: got the pods %v for Service %d, want only its own", name, got, i)
+				t.Errorf("%s: got pods %v for Service %d, want 1", name, got, i)
 			}
 		}
 	}
@@ -93,7 +93,7 @@ func TestEqualPodsAndServicesAreExaminedOnce(t *testing.T) {
 	}
 	for _, r := range Inject(files, nil, inject.Services) {
 		if r.Verdict != inject.Injected && r.Verdict != inject.Rewritten || len(r.Warnings) > 1 {
-			t.Errorf("%s: got %s %s with the warnings %q, want it injected or rewritten", r.Object(), r.Verdict, r.Text, r.Warnings)
+			t.Errorf("%s: got %s %s with warnings %q, want injected or rewritten", r.Object(), r.Verdict, r.Text, r.Warnings)
 		}
 	}
 }

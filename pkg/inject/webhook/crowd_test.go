@@ -11,8 +11,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// Whoever holds connections locks nobody out.
-func TestMoreConnectionsThanAreKeptEndTheOldest(t *testing.T) {
+// If there are too many connections, the server closes the oldest one.
+func TestConnectionLimitClosesOldestConnection(t *testing.T) {
 	s := (&Server{Log: zap.NewNop()}).server(http.NotFoundHandler(), mostConnections)
 	ln := harness.Listen(t)
 	done := make(chan error, 1)
@@ -28,13 +28,13 @@ func TestMoreConnectionsThanAreKeptEndTheOldest(t *testing.T) {
 		t.Cleanup(func() { c.Close() })
 		all = append(all, c)
 	}
-	all[0].SetReadDeadline(time.Now().Add(longestHead - time.Second)) // before its own time is over
+	all[0].SetReadDeadline(time.Now().Add(longestHead - time.Second)) // before the header timeout of this connection
 	if n, err := all[0].Read(make([]byte, 1)); err == nil || harness.IsTimeout(err) {
-		t.Errorf("the oldest of %d connections: got %d bytes, %v, want its end", len(all), n, err)
+		t.Errorf("the oldest of %d connections: got %d bytes, %v, want EOF", len(all), n, err)
 	}
 	r, err := http.Get("http://" + ln.Addr().String())
 	if err != nil || r.StatusCode != http.StatusNotFound {
-		t.Fatalf("one more: got %v, %v, want 404", r, err)
+		t.Fatalf("a new connection: got %v, %v, want 404", r, err)
 	}
 	r.Body.Close()
 }
