@@ -17,8 +17,8 @@ import (
 
 // Limits of a review in package webhook.
 const (
-	mostBytes  = 8 << 20
-	mostValues = 50_000
+	maxReviewBytes = 8 << 20
+	maxValues      = 50_000
 )
 
 // reviewOf returns a review of a pod with the container web. spec and container are additional
@@ -34,7 +34,7 @@ func list(item string, n int) string { return "[" + strings.Repeat(item+",", n-1
 // heaviest returns reviews that use most memory: with the maximum length, the maximum number of
 // values, or both.
 func heaviest() map[string]string {
-	const values, size = mostValues - 100, mostBytes - 2000
+	const values, size = maxValues - 100, maxReviewBytes - 2000
 	full := fmt.Sprintf(`{"name":"%s"}`, strings.Repeat("x", size/(values/2)-13))
 	return map[string]string{
 		"volumes":                reviewOf(`,"volumes":`+list(`{"name":""}`, values/2), ""),
@@ -59,8 +59,8 @@ func TestHeaviestReviewsStayWithinMemoryLimit(t *testing.T) {
 	for name, body := range heaviest() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if len(body) > mostBytes {
-				t.Fatalf("got %d bytes, want at most %d", len(body), mostBytes)
+			if len(body) > maxReviewBytes {
+				t.Fatalf("got %d bytes, want at most %d", len(body), maxReviewBytes)
 			}
 			p := startInjector(t, program)
 			others := inTheBody.come(t, p, betweenRequests.come(t, p, nil))

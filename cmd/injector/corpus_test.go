@@ -46,14 +46,15 @@ func (s shape) title() string {
 	return "a list of pods in JSON"
 }
 
-// result describes the result for the first workload and for the Services, in the format of results.txt.
+// result describes the result for the first workload and for the Services, in the format of
+// results.txt.
 func (s shape) result() string {
 	var workload *manifest.Result
 	var services []string
 	for _, r := range s.results {
 		switch {
 		case r.Kind == "Service" && r.Reason != inject.Knative:
-			services = append(services, became(r))
+			services = append(services, describeVerdict(r))
 		case workload == nil:
 			workload = r
 		}
@@ -88,7 +89,8 @@ func selected(r *manifest.Result) string {
 	return ""
 }
 
-// TestResultsOfCorpus compares the result for each shape with results.txt, so that a change of the rules is visible.
+// TestResultsOfCorpus compares the result for each shape with results.txt, so that a change of the
+// rules is visible.
 func TestResultsOfCorpus(t *testing.T) {
 	var all []string
 	injected := 0

@@ -173,14 +173,14 @@ func build(t *testing.T, overlay string) []runtime.Object {
 	return decode(t, overlay, built[overlay])
 }
 
-func buildIn(t *testing.T, folder, overlay string) []runtime.Object {
+func buildIn(t *testing.T, dir, overlay string) []runtime.Object {
 	t.Helper()
-	return decode(t, overlay, kustomize(t, folder, overlay))
+	return decode(t, overlay, kustomize(t, dir, overlay))
 }
 
-func kustomize(t *testing.T, folder, overlay string) []byte {
+func kustomize(t *testing.T, dir, overlay string) []byte {
 	t.Helper()
-	cmd := exec.Command("../../hack/kustomize", "build", filepath.Join(folder, overlay))
+	cmd := exec.Command("../../hack/kustomize", "build", filepath.Join(dir, overlay))
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	text, err := cmd.Output()

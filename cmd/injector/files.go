@@ -80,7 +80,8 @@ func readPath(path string) ([]input, error) {
 	return inputs, err
 }
 
-// print writes the files to the standard output. It sets the exit code if a difference is not empty.
+// print writes the files to the standard output. It sets the exit code if a difference is not
+// empty.
 func (c *command) print(output string, inputs []input, files []*manifest.File) error {
 	var out bytes.Buffer
 	for i, f := range files {
@@ -113,7 +114,8 @@ func (c *command) print(output string, inputs []input, files []*manifest.File) e
 	return err
 }
 
-// unified returns the difference between two texts of a file in the unified format, which patch reads.
+// unified returns the difference between two texts of a file in the unified format, which patch
+// reads.
 func unified(name string, before, after []byte) string {
 	_, text, _ := strings.Cut(string(diff.Diff(name, before, name, after)), "\n") // without the line of a diff command
 	return text
@@ -121,23 +123,23 @@ func unified(name string, before, after []byte) string {
 
 // writeFiles writes all files to a directory. If folder is "", it replaces the input files that
 // have changed.
-func writeFiles(folder string, inputs []input, files []*manifest.File) error {
+func writeFiles(dir string, inputs []input, files []*manifest.File) error {
 	seen := map[string]string{}
 	for _, in := range inputs {
 		to := in.name
-		if folder != "" {
-			to = filepath.Join(folder, in.path)
+		if dir != "" {
+			to = filepath.Join(dir, in.path)
 		}
 		if other := seen[to]; other != "" {
 			return fmt.Errorf("%s: %s and %s have the same output path", to, other, in.name)
 		}
 		seen[to] = in.name
 	}
-	if folder == "" {
+	if dir == "" {
 		return replaceFiles(inputs, files)
 	}
 	for i, f := range files {
-		to := filepath.Join(folder, inputs[i].path)
+		to := filepath.Join(dir, inputs[i].path)
 		if err := os.MkdirAll(filepath.Dir(to), 0o777); err != nil {
 			return err
 		}
@@ -165,7 +167,7 @@ func replaceFiles(inputs []input, files []*manifest.File) error {
 		if err != nil {
 			return err
 		}
-		name, err := writeBeside(to, f.Text())
+		name, err := writeTemp(to, f.Text())
 		if err != nil {
 			return fmt.Errorf("%s: %w", inputs[i].name, err)
 		}
@@ -179,10 +181,10 @@ func replaceFiles(inputs []input, files []*manifest.File) error {
 	return nil
 }
 
-// writeBeside writes a text to a new file in the directory of name. The new file has the mode and,
+// writeTemp writes a text to a new file in the directory of name. The new file has the mode and,
 // if permitted, the owner of the existing file. It returns an error if the existing file is
 // read-only.
-func writeBeside(name string, text []byte) (string, error) {
+func writeTemp(name string, text []byte) (string, error) {
 	info, err := os.Stat(name)
 	if err != nil {
 		return "", err

@@ -97,7 +97,7 @@ func TestGoldenPairs(t *testing.T) {
 			}
 			wantCode := done
 			if p.made == "" {
-				wantCode = notAtAll
+				wantCode = failed
 			}
 			harness.Equal(t, code, wantCode, report, "exit code")
 			if out != p.made {

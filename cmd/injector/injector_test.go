@@ -117,7 +117,7 @@ func (full) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
 func TestWriteErrorReturnsExitCode2(t *testing.T) {
 	for _, args := range [][]string{{"inject"}, {"inject", "-o", "diff"}, {"uninject"}, {"explain", "-o", "json"}, {"policy"}, {"completion", "bash"}} {
 		var stderr bytes.Buffer
-		if code := run(args, chosen, strings.NewReader(goodPod), full{}, &stderr); code != notAtAll || !strings.Contains(stderr.String(), "no space left") {
+		if code := run(args, chosen, strings.NewReader(goodPod), full{}, &stderr); code != failed || !strings.Contains(stderr.String(), "no space left") {
 			t.Errorf("%q: got exit code %d and %q, want 2 and the error", args, code, stderr.String())
 		}
 	}

@@ -1,5 +1,5 @@
-// Injector adds the queue-proxy to the pods of workloads, or removes it. Run a command with --help for
-// its usage. docs/injection.md describes the options, which can be set with flags, environment
+// Injector adds the queue-proxy to the pods of workloads, or removes it. Run a command with --help
+// for its usage. docs/injection.md describes the options, which can be set with flags, environment
 // variables and annotations.
 package main
 
@@ -28,10 +28,10 @@ var (
 
 // Exit codes: see exitCodes.
 const (
-	done     = 0
-	differs  = 1
-	notAtAll = 2
-	partly   = 3
+	done    = 0
+	differs = 1
+	failed  = 2
+	partial = 3
 )
 
 func main() {
@@ -46,7 +46,7 @@ func run(args, environ []string, stdin io.Reader, stdout, stderr io.Writer) int 
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	if err := cli.Execute(context.Background(), root, fmt.Sprintf("%s (commit %s)", version, commit), args); err != nil {
-		return notAtAll
+		return failed
 	}
 	return c.code
 }
@@ -64,7 +64,8 @@ type command struct {
 
 // edit runs inject or uninject.
 func (c *command) edit(f *fileFlags, uninject bool) error {
-	// The process is short and keeps everything that it reads. With fewer garbage collections, it takes a third less time.
+	// The process is short and keeps everything that it reads. With fewer garbage collections, it
+	// takes a third less time.
 	defer debug.SetGCPercent(debug.SetGCPercent(400))
 	inputs, files, err := c.read(f.from)
 	if err != nil {
@@ -81,7 +82,7 @@ func (c *command) edit(f *fileFlags, uninject bool) error {
 		if f.onRefusal == "fail" {
 			return nil
 		}
-		c.code = partly
+		c.code = partial
 	}
 	if !uninject && f.output != "diff" { // a difference does not start pods
 		if err := requireImage(results); err != nil {
@@ -94,12 +95,12 @@ func (c *command) edit(f *fileFlags, uninject bool) error {
 	return c.print(f.output, inputs, files)
 }
 
-// requireImage returns an error if a pod was injected with the placeholder image, because such a pod
-// would not start.
+// requireImage returns an error if a pod was injected with the placeholder image, because such a
+// pod would not start.
 func requireImage(results []*manifest.Result) error {
 	for _, r := range results {
 		if r.Verdict == inject.Injected && r.Placeholder {
-			return fmt.Errorf("%s: %w", called(r), inject.ErrPlaceholder)
+			return fmt.Errorf("%s: %w", objectName(r), inject.ErrPlaceholder)
 		}
 	}
 	return nil
@@ -142,7 +143,7 @@ func (c *command) policy() error {
 // codeOf returns the exit code for results.
 func codeOf(results []*manifest.Result) int {
 	if slices.ContainsFunc(results, func(r *manifest.Result) bool { return r.Verdict == inject.Refused }) {
-		return notAtAll
+		return failed
 	}
 	return done
 }
@@ -154,11 +155,11 @@ func (c *command) report(results []*manifest.Result, quiet bool) {
 		if quiet && r.Verdict != inject.Refused {
 			continue
 		}
-		if !concernsNobody(r) {
-			printLine(c.stderr, "%s:%d: %s: %s", r.File, r.Line, called(r), became(r))
+		if !isIrrelevant(r) {
+			printLine(c.stderr, "%s:%d: %s: %s", r.File, r.Line, objectName(r), describeVerdict(r))
 		}
 		for _, w := range r.Warnings {
-			printLine(c.stderr, "%s:%d: %s: warning: %s", r.File, r.Line, called(r), w)
+			printLine(c.stderr, "%s:%d: %s: warning: %s", r.File, r.Line, objectName(r), w)
 		}
 	}
 	if len(results) > 1 && !quiet {
@@ -166,8 +167,8 @@ func (c *command) report(results []*manifest.Result, quiet bool) {
 	}
 }
 
-// concernsNobody reports whether an object is not relevant to the injection.
-func concernsNobody(r *manifest.Result) bool {
+// isIrrelevant reports whether an object is not relevant to the injection.
+func isIrrelevant(r *manifest.Result) bool {
 	return r.Reason == inject.NoPods || r.Reason == inject.Unaffected || r.Reason == inject.NotInjected && r.Kind == "Service"
 }
 
@@ -206,10 +207,10 @@ func printLine(w io.Writer, format string, args ...any) {
 	fmt.Fprintln(w, printable.Text(fmt.Sprintf(format, args...)))
 }
 
-func called(r *manifest.Result) string { return cmp.Or(r.Object(), "document") }
+func objectName(r *manifest.Result) string { return cmp.Or(r.Object(), "document") }
 
-// became returns the verdict for an object, for example "skipped (no-port): ...".
-func became(r *manifest.Result) string {
+// describeVerdict returns the verdict for an object, for example "skipped (no-port): ...".
+func describeVerdict(r *manifest.Result) string {
 	if r.Reason == "" {
 		return fmt.Sprintf("%s: %s", r.Verdict, r.Text)
 	}
@@ -231,11 +232,11 @@ func (c *command) explain(f *fileFlags) error {
 		if i > 0 {
 			fmt.Fprintln(c.stdout)
 		}
-		verb := became(r)
+		verb := describeVerdict(r)
 		if would := map[inject.Verdict]string{inject.Injected: "would be injected", inject.Rewritten: "would be rewritten"}[r.Verdict]; would != "" {
 			verb = would + ": " + r.Text
 		}
-		printLine(c.stdout, "%s (%s:%d) %s", called(r), r.File, r.Line, verb)
+		printLine(c.stdout, "%s (%s:%d) %s", objectName(r), r.File, r.Line, verb)
 		for _, p := range r.Ports {
 			printLine(c.stdout, "  port %s", evidence(p))
 		}

@@ -46,14 +46,14 @@ func (n *numbers) measure(name string, text []byte) {
 		case r.Reason == inject.Unreadable && r.Name == "": // a template, not YAML
 		case r.Verdict == inject.Injected:
 			workloads++
-			n.picks = append(n.picks, fmt.Sprintf("%s:%d: %s: %s", name, r.Line, called(r), selected(r)))
+			n.picks = append(n.picks, fmt.Sprintf("%s:%d: %s: %s", name, r.Line, objectName(r), selected(r)))
 			n.verdicts["injected"]++
 			if strings.Contains(r.Text, "is not declared") {
 				n.found++
 			}
 		default:
 			workloads++
-			n.picks = append(n.picks, fmt.Sprintf("%s:%d: %s: %s", name, r.Line, called(r), became(r)))
+			n.picks = append(n.picks, fmt.Sprintf("%s:%d: %s: %s", name, r.Line, objectName(r), describeVerdict(r)))
 			n.verdicts[r.Reason]++
 		}
 	}
@@ -83,8 +83,8 @@ func (n *numbers) measure(name string, text []byte) {
 func manifestsIn(t *testing.T, folders string) []string {
 	t.Helper()
 	var all []string
-	for folder := range strings.SplitSeq(folders, ":") {
-		err := filepath.WalkDir(folder, func(name string, d fs.DirEntry, err error) error {
+	for dir := range strings.SplitSeq(folders, ":") {
+		err := filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
 			if err == nil && d.Type().IsRegular() && slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(name)) {
 				all = append(all, name)
 			}
@@ -95,7 +95,8 @@ func manifestsIn(t *testing.T, folders string) []string {
 	return all
 }
 
-// TestNumbersOfManifests prints the numbers of docs/injection.md#results. With -v and -manifests, it measures other directories.
+// TestNumbersOfManifests prints the numbers of docs/injection.md#results. With -v and -manifests,
+// it measures other directories.
 func TestNumbersOfManifests(t *testing.T) {
 	from := corpus
 	if *folders != "" {

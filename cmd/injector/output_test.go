@@ -18,11 +18,11 @@ const (
 // With --on-refusal=skip, a refused object does not affect the other objects.
 func TestOnRefusalSkipInjectsOtherObjects(t *testing.T) {
 	in := goodPod + "---\n" + badPod
-	if out, _, code := injector(t, "inject", in); code != notAtAll || out != "" {
+	if out, _, code := injector(t, "inject", in); code != failed || out != "" {
 		t.Errorf("got exit code %d and %q, want 2 and no output", code, out)
 	}
 	out, report, code := injector(t, "inject", in, "--on-refusal=skip")
-	if code != partly || !strings.Contains(out, "queue-proxy:dev") || !strings.HasSuffix(out, "---\n"+badPod) {
+	if code != partial || !strings.Contains(out, "queue-proxy:dev") || !strings.HasSuffix(out, "---\n"+badPod) {
 		t.Errorf("got exit code %d and\n%s\nwant 3, the first pod injected and the second unchanged", code, out)
 	}
 	if want := "2 objects: 1 injected, 1 refused (1 bad-option)\n"; !strings.HasSuffix(report, want) {
@@ -33,7 +33,7 @@ func TestOnRefusalSkipInjectsOtherObjects(t *testing.T) {
 func TestExplainPrintsJSON(t *testing.T) {
 	out, _, code := injector(t, "explain", goodPod+"---\n"+badPod, "-o", "json")
 	var got []map[string]any
-	if err := json.Unmarshal([]byte(out), &got); err != nil || code != notAtAll || len(got) != 2 {
+	if err := json.Unmarshal([]byte(out), &got); err != nil || code != failed || len(got) != 2 {
 		t.Fatalf("got exit code %d, %v and %s, want 2 and two verdicts", code, err, out)
 	}
 	if v := got[0]; v["verdict"] != "injected" || v["name"] != "web" || v["port"] != 8080.0 || v["line"] != 1.0 {
@@ -79,7 +79,7 @@ func TestInPlaceWritesAllFilesOrNone(t *testing.T) {
 	write(t, second, goodPod)
 	harness.NoError(t, os.Chmod(second, 0o444))
 	_, report, code := injector(t, "inject", "", "-f", dir, "--in-place")
-	if want := "injector: " + second + ": the file is read-only\n"; code != notAtAll || !strings.HasSuffix(report, want) {
+	if want := "injector: " + second + ": the file is read-only\n"; code != failed || !strings.HasSuffix(report, want) {
 		t.Errorf("got exit code %d and %q, want 2 and %q", code, report, want)
 	}
 	if read(t, first) != goodPod || read(t, second) != goodPod {

@@ -79,8 +79,9 @@ func objectsOf(t *testing.T, text string) []decoded {
 	}
 }
 
-// routes returns the container of each TCP port of each Service, reached directly or through the sidecar of the
-// container. If no container declares the port, the value is "undeclared" and the number. Unknown names are omitted.
+// routes returns the container of each TCP port of each Service, reached directly or through the
+// sidecar of the container. If no container declares the port, the value is "undeclared" and the
+// number. Unknown names are omitted.
 func routes(t *testing.T, text string) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -105,7 +106,8 @@ func routes(t *testing.T, text string) map[string]string {
 	return all
 }
 
-// reached returns the container of a targetPort. As in Kubernetes, a name is resolved to the first container with the name.
+// reached returns the container of a targetPort. As in Kubernetes, a name is resolved to the first
+// container with the name.
 func reached(pod corev1.PodSpec, target intstr.IntOrString) string {
 	containers := pod.Containers
 	for _, c := range pod.InitContainers {
@@ -143,12 +145,13 @@ func reached(pod corev1.PodSpec, target intstr.IntOrString) string {
 	return "undeclared " + target.String()
 }
 
-// wantStable injects a file twice in each step and restores it. It reports an error if the second injection changes the
-// file, if a port of a Service uses another container than before, or if a byte is not restored.
+// wantStable injects a file twice in each step and restores it. It reports an error if the second
+// injection changes the file, if a port of a Service uses another container than before, or if a
+// byte is not restored.
 func wantStable(t *testing.T, name, text string, args ...string) (changed bool) {
 	t.Helper()
 	first, report, code := injector(t, "inject", text, append([]string{"--on-refusal=skip"}, args...)...)
-	if code == notAtAll {
+	if code == failed {
 		return false
 	}
 	direct, _, _ := injector(t, "inject", text, append([]string{"--on-refusal=skip", "--step=services"}, args...)...)

@@ -19,7 +19,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// TestMain runs the injector instead of the tests if the variable BE_THE_INJECTOR is set, or for a script.
+// TestMain runs the injector instead of the tests if the variable BE_THE_INJECTOR is set, or for a
+// script.
 func TestMain(m *testing.M) {
 	if os.Getenv("BE_THE_INJECTOR") != "" {
 		main()
@@ -75,7 +76,7 @@ func TestServeRejectsInvalidFlags(t *testing.T) {
 		{[]string{"--concurrency=-1"}, "CONTAINER_CONCURRENCY"},
 	} {
 		_, report, code := injector(t, "serve", "", c.args...)
-		if code != notAtAll || !strings.Contains(report, c.want) {
+		if code != failed || !strings.Contains(report, c.want) {
 			t.Errorf("%q: got exit code %d and %s, want 2 and %q", c.args, code, report, c.want)
 		}
 	}

@@ -291,13 +291,15 @@ func (s *score) row(name string) string {
 	return row + fmt.Sprintf(" | %.1f %% |", 100*float64(s.hits)/float64(s.injected))
 }
 
-// The minimum precision and recall of the development half in percent. Increase them when the rules improve.
+// The minimum precision and recall of the development half in percent. Increase them when the rules
+// improve.
 const (
 	minPrecision = 96.0
 	minRecall    = 95.0
 )
 
-// The labels describe the requests that the applications serve. If -held is set, the test measures the other half.
+// The labels describe the requests that the applications serve. If -held is set, the test measures
+// the other half.
 func TestRealWorkloadsMatchLabels(t *testing.T) {
 	half := "development"
 	if *held {
@@ -367,8 +369,9 @@ func TestInjectionOfRealWorkloadsIsStable(t *testing.T) {
 	}
 }
 
-// Without -clones, the test only checks the list of the files, because this repository does not contain them. With -clones,
-// it reads each YAML file with containers, including the files that are not in the corpus.
+// Without -clones, the test only checks the list of the files, because this repository does not
+// contain them. With -clones, it reads each YAML file with containers, including the files that are
+// not in the corpus.
 func TestInjectionOfRealFilesIsStable(t *testing.T) {
 	files := map[string]map[string]bool{} // paths by repository and commit
 	for _, half := range []string{"development", "held"} {

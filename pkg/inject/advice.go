@@ -28,15 +28,15 @@ func Advise(template any) []string {
 				say("%s sets periodSeconds but not %s; unset is not 0: timeoutSeconds is then 1, failureThreshold 3, successThreshold 1",
 					where, strings.Join(missing, " and "))
 			}
-			if timeout, period := cmp.Or(p.TimeoutSeconds, usualTimeout), cmp.Or(p.PeriodSeconds, usualPeriod); timeout > period {
+			if timeout, period := cmp.Or(p.TimeoutSeconds, defaultTimeout), cmp.Or(p.PeriodSeconds, defaultPeriod); timeout > period {
 				say("%s has timeoutSeconds %d but periodSeconds %d: a slow response delays the next probe, so a failure is detected after up to %d s",
-					where, timeout, period, timeout*max(p.FailureThreshold, usualFailures))
+					where, timeout, period, timeout*max(p.FailureThreshold, defaultFailures))
 			}
 			if p.name == "readiness" && p.Exec != nil {
 				say("%s runs a command, so the kubelet continues to run it; the sidecar could run an HTTP, TCP or gRPC probe", where)
 			}
 		}
-		if l, r := c.LivenessProbe, c.ReadinessProbe; l != nil && r != nil && sameQuestion(l, r, c) {
+		if l, r := c.LivenessProbe, c.ReadinessProbe; l != nil && r != nil && sameRequest(l, r, c) {
 			say("container %s: the liveness and readiness probes are the same: an application that is only busy, or waits for another service, is restarted", c.Name)
 		}
 		if c.LivenessProbe != nil && c.StartupProbe == nil && c.LivenessProbe.InitialDelaySeconds >= 30 {
@@ -61,9 +61,9 @@ func unset(p *corev1.Probe) []string {
 	return missing
 }
 
-// sameQuestion reports whether two probes send the same request to the same port, or run the same
+// sameRequest reports whether two probes send the same request to the same port, or run the same
 // command.
-func sameQuestion(a, b *corev1.Probe, c *corev1.Container) bool {
+func sameRequest(a, b *corev1.Probe, c *corev1.Container) bool {
 	same := func(x, y intstr.IntOrString) bool {
 		m, err := resolve(x, c)
 		n, err2 := resolve(y, c)

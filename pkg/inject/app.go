@@ -12,14 +12,14 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/config"
 )
 
-// holdNameFree returns an error if a later container has a port with the name of the application
+// checkPortName returns an error if a later container has a port with the name of the application
 // port. Kubernetes resolves a name to the first container with the name, and the sidecar is the
 // last container. Therefore, the Service would use the other container after the injection. If an
 // earlier container has the name, no Service uses the application by this name.
-func (in *injection) holdNameFree() error {
+func (in *injection) checkPortName() error {
 	others := slices.Clone(in.pod.Containers)
 	if in.native { // the sidecar is the last restartable init container
-		others = append(others, in.staying()...)
+		others = append(others, in.restartableInitContainers()...)
 	}
 	i := slices.IndexFunc(others, func(c corev1.Container) bool { return c.Name == in.app.Name })
 	named := func(c corev1.Container) bool {
@@ -35,7 +35,7 @@ func (in *injection) holdNameFree() error {
 }
 
 // staying returns the restartable init containers.
-func (in *injection) staying() []corev1.Container {
+func (in *injection) restartableInitContainers() []corev1.Container {
 	return slices.DeleteFunc(slices.Clone(in.pod.InitContainers), func(c corev1.Container) bool { return c.RestartPolicy == nil })
 }
 
@@ -43,9 +43,9 @@ func overTCP(p corev1.ContainerPort) bool {
 	return p.Protocol == "" || p.Protocol == corev1.ProtocolTCP
 }
 
-// holdToPlainText returns an error if a probe uses HTTPS on the application port, because the
+// checkPlainText returns an error if a probe uses HTTPS on the application port, because the
 // sidecar sends plain HTTP to the application.
-func (in *injection) holdToPlainText() error {
+func (in *injection) checkPlainText() error {
 	for _, p := range probesOf(in.app) {
 		if byProbe(p, in.app, in.port).protocol == overTLS {
 			return refuse(SpeaksTLS, "a probe of container %s uses HTTPS on port %d, but the sidecar sends plain HTTP to the application; select a plain HTTP port with the option %s",
@@ -61,18 +61,19 @@ func (in *injection) holdToPlainText() error {
 // ports are the ports of the sidecar.
 type ports struct{ serving, tls, admin, autoscaler, metrics, status int32 }
 
-// A usualPort is the default of a port of the sidecar, and the option that changes it.
-type usualPort struct {
+// A defaultPort is the default of a port of the sidecar, and the option that changes it.
+type defaultPort struct {
 	option string
 	number int32
 }
 
-// usualPorts are the default ports of the sidecar, in the order in which choosePorts assigns them.
-var usualPorts = allPorts()
+// defaultPorts are the default ports of the sidecar, in the order in which choosePorts assigns
+// them.
+var defaultPorts = readDefaultPorts()
 
-func allPorts() []usualPort {
+func readDefaultPorts() []defaultPort {
 	c := config.Default()
-	return []usualPort{
+	return []defaultPort{
 		{"serving-port", int32(c.Port.V)},
 		{"tls-port", int32(c.TLSPort.V)},
 		{"admin-port", int32(c.AdminPort.V)},
@@ -82,17 +83,17 @@ func allPorts() []usualPort {
 	}
 }
 
-// higher is added to a default port of the sidecar if the port is in use.
-const higher = 10000
+// portOffset is added to a default port of the sidecar if the port is in use.
+const portOffset = 10000
 
 // choosePorts assigns the ports of the sidecar from the options, or the default ports. If a default
-// port is in use, it adds higher. Clients find the ports by name or by an annotation, so the
+// port is in use, it adds portOffset. Clients find the ports by name or by an annotation, so the
 // numbers can change.
 func (in *injection) choosePorts() error {
-	wants := slices.Clone(usualPorts)
+	wants := slices.Clone(defaultPorts)
 	for i, want := range wants {
-		if said := in.options.get(want.option); said != "" {
-			number, _ := strconv.Atoi(said) // the option was validated
+		if value := in.options.get(want.option); value != "" {
+			number, _ := strconv.Atoi(value) // the option was validated
 			wants[i].number = int32(number)
 		}
 	}
@@ -101,9 +102,9 @@ func (in *injection) choosePorts() error {
 	for i, want := range wants {
 		n := want.number
 		if by, is := taken[n]; is && in.options.get(want.option) == "" {
-			if _, again := taken[n+higher]; !again {
-				in.warn("%s uses port %d, so %s of the sidecar is %d", by, n, want.option, n+higher)
-				n += higher
+			if _, again := taken[n+portOffset]; !again {
+				in.warn("%s uses port %d, so %s of the sidecar is %d", by, n, want.option, n+portOffset)
+				n += portOffset
 			}
 		}
 		if by, is := taken[n]; is {
@@ -115,11 +116,11 @@ func (in *injection) choosePorts() error {
 	return nil
 }
 
-// takenPorts returns the ports that the sidecar must not use, and their users. A probe or a Service may use the ports of
-// except to reach the sidecar.
-func (in *injection) takenPorts(except []usualPort) map[int32]string {
+// takenPorts returns the ports that the sidecar must not use, and their users. A probe or a Service
+// may use the ports of except to reach the sidecar.
+func (in *injection) takenPorts(except []defaultPort) map[int32]string {
 	taken := map[int32]string{in.port.ContainerPort: "container " + in.app.Name}
-	containers := slices.Concat(in.pod.Containers, in.staying())
+	containers := slices.Concat(in.pod.Containers, in.restartableInitContainers())
 	for _, c := range containers {
 		for _, p := range c.Ports {
 			if overTCP(p) {
@@ -128,14 +129,15 @@ func (in *injection) takenPorts(except []usualPort) map[int32]string {
 		}
 	}
 	add := func(n int32, user string) {
-		if taken[n] == "" && !slices.ContainsFunc(except, func(u usualPort) bool { return u.number == n }) {
+		if taken[n] == "" && !slices.ContainsFunc(except, func(u defaultPort) bool { return u.number == n }) {
 			taken[n] = user
 		}
 	}
-	// The app listens on a port that a probe or a Service uses, whether or not the port is declared.
+	// The app listens on a port that a probe or a Service uses, whether or not the port is
+	// declared.
 	for _, c := range containers {
 		for _, p := range []*corev1.Probe{c.ReadinessProbe, c.LivenessProbe, c.StartupProbe} {
-			add(askedBy(p), "container "+c.Name)
+			add(probedPort(p), "container "+c.Name)
 		}
 	}
 	for _, s := range in.services {
@@ -144,9 +146,9 @@ func (in *injection) takenPorts(except []usualPort) map[int32]string {
 	return taken
 }
 
-// askedBy returns the port number of the pod that a probe uses, or 0 if the probe uses a port name
-// or another host.
-func askedBy(p *corev1.Probe) int32 {
+// probedPort returns the port number of the pod that a probe uses, or 0 if the probe uses a port
+// name or another host.
+func probedPort(p *corev1.Probe) int32 {
 	switch {
 	case p == nil:
 	case p.HTTPGet != nil && p.HTTPGet.Host == "":
@@ -189,7 +191,7 @@ func (in *injection) swapPort() error {
 	if in.native {
 		in.note("before Kubernetes 1.33, change targetPort %s of Services to %d, because they cannot use named ports of init containers", old, in.ports.serving)
 	}
-	for _, place := range namers {
+	for _, place := range portFields {
 		path := slices.Concat([]string{"spec", "containers", in.app.Name}, strings.Split(place, "."), []string{"port"})
 		if at(in.object, path...) == old {
 			in.set(in.port.ContainerPort, path...)
@@ -199,9 +201,9 @@ func (in *injection) swapPort() error {
 	return nil
 }
 
-// namers are the fields of a container that can contain the name of one of its ports, and that
+// portFields are the fields of a container that can contain the name of one of its ports, and that
 // remain in the container.
-var namers = []string{
+var portFields = []string{
 	"livenessProbe.httpGet", "livenessProbe.tcpSocket", "startupProbe.httpGet", "startupProbe.tcpSocket",
 	"lifecycle.postStart.httpGet", "lifecycle.postStart.tcpSocket", "lifecycle.preStop.httpGet", "lifecycle.preStop.tcpSocket",
 }

@@ -22,8 +22,8 @@ func TestHugeQuantityExponentIsRefused(t *testing.T) {
 			`"containers":[{"name":"web","ports":[{"containerPort":8080}]}],"resources":{"limits":{"cpu":%s}}`,
 		} {
 			pod := parse(t, `{"spec":{`+fmt.Sprintf(place, amount)+`}}`)
-			for _, said := range []Options{nil, {percentOption: "50"}} {
-				out := Inject(pod, said)
+			for _, opts := range []Options{nil, {percentOption: "50"}} {
+				out := Inject(pod, opts)
 				if out.Verdict != Refused || out.Reason != Unreadable || len(out.Text) > 1100 || !strings.Contains(out.Text, "quantity") {
 					t.Errorf("%.20s in %.40s: got %s (%s) %.200s, want refused with the quantity", amount, place, out.Verdict, out.Reason, out.Text)
 				}

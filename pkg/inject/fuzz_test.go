@@ -68,8 +68,8 @@ func FuzzOptions(f *testing.F) {
 		}
 		wantTimeToDrain(t, got.TerminationGracePeriodSeconds, grace, c.DrainDeadline.V)
 		if option, ok := find(name); ok && option.variable != "" && value != "" && name != other && name != drainMinOption && name != deadlineOption {
-			said := []config.EnvVar{{Name: "DRAIN_DEADLINE", Value: "10000h"}, {Name: option.variable, Value: value}}
-			alone, err := config.Read(said)
+			vars := []config.EnvVar{{Name: "DRAIN_DEADLINE", Value: "10000h"}, {Name: option.variable, Value: value}}
+			alone, err := config.Read(vars)
 			if err != nil {
 				t.Fatalf("%s=%q: got injected, want the error %v", name, value, err)
 			}

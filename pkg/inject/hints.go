@@ -67,8 +67,8 @@ var (
 	otherCerts = []string{"ca", "cas", "cacert", "cacerts", "cafile", "bundle", "client", "root", "trust", "trusted", "truststore", "peer", "issuer", "jwt", "signing", "signer", "token", "ssh", "gpg", "account", "sa", "license", "encryption",
 		"saml", "oidc", "oauth", "idp", "sso", "ldap", "smtp", "etcd", "kubelet", "upstream", "backend", "remote", "target", "destination", "egress", "outbound", "db", "database", "sql", "mysql", "mariadb", "postgres", "postgresql", "pg", "redis",
 		"kafka", "mongo", "mongodb", "rabbitmq", "amqp", "nats", "elastic", "elasticsearch", "cassandra", "vault", "metrics"}
-	// Variables name certificates for many purposes. The name of a variable for the server contains a word of
-	// serverWords, or only words of ownCerts.
+	// Variables name certificates for many purposes. The name of a variable for the server contains
+	// a word of serverWords, or only words of ownCerts.
 	serverWords = []string{"http", "https", "server", "serving", "web", "webserver", "listen", "listener", "listeners"}
 	storeWords  = []string{"keystore", "store", "pfx", "p12", "pkcs12"}
 	ownCerts    = []string{"tls", "ssl", "https", "http", "server", "serving", "web", "app", "file", "path", "dir", "private", "pem", "cert", "certs", "certfile", "certificate", "crt", "key", "keyfile", "enabled", "enable", "use", "serve"}
@@ -124,7 +124,8 @@ func (in *injection) hintsOf(c *corev1.Container) *hints {
 	return h
 }
 
-// possiblePorts returns the declared ports of a container, and the ports of the Services and the readiness probe.
+// possiblePorts returns the declared ports of a container, and the ports of the Services and the
+// readiness probe.
 func (in *injection) possiblePorts(c *corev1.Container) []corev1.ContainerPort {
 	all := slices.DeleteFunc(slices.Clone(c.Ports), func(p corev1.ContainerPort) bool { return !overTCP(p) })
 	add := func(n int32) {
@@ -141,7 +142,7 @@ func (in *injection) possiblePorts(c *corev1.Container) []corev1.ContainerPort {
 		all = slices.DeleteFunc(all, func(p corev1.ContainerPort) bool { return len(in.servicesOf(c, p)) == 0 })
 	}
 	if len(all) == 0 {
-		add(askedBy(c.ReadinessProbe))
+		add(probedPort(c.ReadinessProbe))
 	}
 	return all
 }
@@ -159,9 +160,9 @@ func (h *hints) readProbes(c *corev1.Container) {
 		text := strings.Join(probe.Exec.Command, " ")
 		for _, m := range localURL.FindAllStringSubmatch(text, 100) {
 			if m[1] == "https" {
-				add(h.probed, cmp.Or(m[2], "443"), probe.asksBy("HTTPS", overTLS))
+				add(h.probed, cmp.Or(m[2], "443"), probe.probeSign("HTTPS", overTLS))
 			} else {
-				add(h.probed, cmp.Or(m[2], "80"), probe.asksBy("HTTP", plainHTTP))
+				add(h.probed, cmp.Or(m[2], "80"), probe.probeSign("HTTP", plainHTTP))
 				if n, err := strconv.ParseUint(cmp.Or(m[2], "80"), 10, 16); err == nil {
 					h.addPath(int32(n), m[3])
 				}
@@ -170,9 +171,9 @@ func (h *hints) readProbes(c *corev1.Container) {
 		switch m := dialed.FindStringSubmatch(text); {
 		case m == nil || !grpcProbe.MatchString(text):
 		case dialedTLS.MatchString(text):
-			add(h.probed, m[1], probe.asksBy("gRPC over TLS", overTLS))
+			add(h.probed, m[1], probe.probeSign("gRPC over TLS", overTLS))
 		default:
-			add(h.probed, m[1], probe.asksBy("gRPC", plainHTTP))
+			add(h.probed, m[1], probe.probeSign("gRPC", plainHTTP))
 		}
 	}
 }
@@ -198,7 +199,8 @@ func add(all map[int32]sign, port string, s sign) {
 	}
 }
 
-// readParameters reads the command line and the environment. names are the names of the server: see namesOfServer.
+// readParameters reads the command line and the environment. names are the names of the server: see
+// namesOfServer.
 func (h *hints) readParameters(container any, names [][]string) {
 	var all []parameter
 	parametersOf(container, func(s parameter) { all = append(all, s) })
@@ -217,9 +219,9 @@ func (h *hints) readParameters(container any, names [][]string) {
 	}
 }
 
-// A certificate contains the names of the parameters for the certificate of a server, its key, and the scheme https. TLS is
-// configured by a certificate and its key, by a certificate and the scheme, or by a variable for an HTTP server such as
-// REGISTRY_HTTP_TLS_CERTIFICATE.
+// A certificate contains the names of the parameters for the certificate of a server, its key, and
+// the scheme https. TLS is configured by a certificate and its key, by a certificate and the
+// scheme, or by a variable for an HTTP server such as REGISTRY_HTTP_TLS_CERTIFICATE.
 type certificate struct{ cert, key, scheme string }
 
 // read reads a parameter. names are the names of the server: see namesOfServer.
@@ -250,9 +252,9 @@ func (c *certificate) read(s parameter, names [][]string) {
 	}
 }
 
-// namesOfServer returns the words of the names of a container and its image, without a general word at the end. Many
-// servers use their name as the prefix of their variables, such as VAULT_TLS_CERT_FILE. The variables of clients have the
-// same form, but the name of another server.
+// namesOfServer returns the words of the names of a container and its image, without a general word
+// at the end. Many servers use their name as the prefix of their variables, such as
+// VAULT_TLS_CERT_FILE. The variables of clients have the same form, but the name of another server.
 func namesOfServer(c *corev1.Container) [][]string {
 	image, _, _ := strings.Cut(path.Base(c.Image), "@")
 	image, _, _ = strings.Cut(image, ":")
@@ -269,8 +271,8 @@ func namesOfServer(c *corev1.Container) [][]string {
 	return all
 }
 
-// withoutName returns the words of a variable without the name of the server, if the other words are those of a certificate
-// of the server.
+// withoutName returns the words of a variable without the name of the server, if the other words
+// are those of a certificate of the server.
 func withoutName(words []string, names [][]string) []string {
 	for _, name := range names {
 		if len(words) > len(name) && slices.Equal(words[:len(name)], name) && allOf(words[len(name):], ownCerts) {
@@ -280,7 +282,8 @@ func withoutName(words []string, names [][]string) []string {
 	return words
 }
 
-// The values of parameters for certificates. authorityFile matches the files of certificate authorities.
+// The values of parameters for certificates. authorityFile matches the files of certificate
+// authorities.
 var (
 	authorityFile   = regexp.MustCompile(`(?i)(^|/)(root[-_]?)?ca([-_.][^/]*)?$|bundle[^/]*$`)
 	certificateFile = regexp.MustCompile(`(?i)\.(pem|crt|p12|pfx|jks)$`)
@@ -292,8 +295,9 @@ var idleCommands = []string{
 	"sleep", "wait", "tail", "echo", "printf", "date", "touch", "rm", "mkdir", "cat",
 }
 
-// onlySleeps reports whether the command line of a container is sleep, tail, or a script that consists of idleCommands
-// and contains one of these two. Examples and debug containers often have such a command and declare a port.
+// onlySleeps reports whether the command line of a container is sleep, tail, or a script that
+// consists of idleCommands and contains one of these two. Examples and debug containers often have
+// such a command and declare a port.
 func onlySleeps(container any) bool {
 	const longest = 2000 // bytes of a script
 	var words []string
@@ -333,7 +337,8 @@ func onlySleeps(container any) bool {
 	return sleeps
 }
 
-// mentions reports whether a flag or variable of a container contains an address with the number of a port.
+// mentions reports whether a flag or variable of a container contains an address with the number of
+// a port.
 func mentions(container any, n int32) bool {
 	found := false
 	parametersOf(container, func(s parameter) {
@@ -351,7 +356,8 @@ func mentions(container any, n int32) bool {
 	return found
 }
 
-// listens reports whether a flag or variable of a container contains the address on which it listens.
+// listens reports whether a flag or variable of a container contains the address on which it
+// listens.
 func listens(container any) bool {
 	found := false
 	parametersOf(container, func(s parameter) {
@@ -365,18 +371,20 @@ func listens(container any) bool {
 
 // The limits of a flag, a variable, and a variable that contains flags or JSON, in bytes.
 const (
-	longestFlag    = 256
-	longestOptions = 4096
+	maxFlagBytes    = 256
+	maxOptionsBytes = 4096
 )
 
 // systemProperty matches Java system property flags, such as -Dname=value.
 var systemProperty = regexp.MustCompile(`^-D[a-z]`)
 
-// optionWords are the words of variables that contain flags, such as JAVA_TOOL_OPTIONS, JAVA_OPTS and GUNICORN_CMD_ARGS.
+// optionWords are the words of variables that contain flags, such as JAVA_TOOL_OPTIONS, JAVA_OPTS
+// and GUNICORN_CMD_ARGS.
 var optionWords = []string{"opts", "options", "args"}
 
-// parametersOf calls a function with each flag of the command line of a container, each variable of its environment, each
-// flag in a variable for flags, and each property of the HTTP server in SPRING_APPLICATION_JSON.
+// parametersOf calls a function with each flag of the command line of a container, each variable of
+// its environment, each flag in a variable for flags, and each property of the HTTP server in
+// SPRING_APPLICATION_JSON.
 func parametersOf(container any, each func(parameter)) {
 	flags := func(name, value string) {
 		s := parameter{name: name, words: wordsOf(name), value: value, property: propertyOf(name, false)}
@@ -393,13 +401,13 @@ func parametersOf(container any, each func(parameter)) {
 	}
 	for _, v := range listAt(container, "env") {
 		name, value := text(v, "name"), text(v, "value")
-		if len(name) > longestFlag {
+		if len(name) > maxFlagBytes {
 			continue
 		}
 		s := parameter{name: name, words: wordsOf(name), value: value, variable: true, property: propertyOf(name, true)}
-		isLong := len(name)+len(value) > longestFlag
+		isLong := len(name)+len(value) > maxFlagBytes
 		switch {
-		case len(value) > longestOptions:
+		case len(value) > maxOptionsBytes:
 		case anyOf(s.words, optionWords):
 			readFlags([]any{value}, flags, each)
 		case s.property.name == springJSON:
@@ -424,7 +432,7 @@ func readFlags(words []any, flag func(name, value string), relay func(parameter)
 			address, before := relays.FindStringSubmatch(text), last
 			last = ""
 			switch {
-			case len(text) > longestFlag:
+			case len(text) > maxFlagBytes:
 			case address != nil:
 				relay(parameter{name: address[0], value: address[1]})
 			case !strings.HasPrefix(text, "-") && before != "":
@@ -559,8 +567,9 @@ func (h *hints) readMounts(container any, secrets map[string]bool) {
 	}
 }
 
-// encrypted returns s, the sign of the name of a port. The name grpc is no evidence for plain text: if the container has a
-// certificate and no port for TLS, the result is the sign of the certificate.
+// encrypted returns s, the sign of the name of a port. The name grpc is no evidence for plain text:
+// if the container has a certificate and no port for TLS, the result is the sign of the
+// certificate.
 func (h *hints) encrypted(name string, s sign) sign {
 	if !strings.HasPrefix(name, "grpc") || s.protocol != plainHTTP || h.namesTLS {
 		return s

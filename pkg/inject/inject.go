@@ -31,13 +31,13 @@ import (
 // sidecarName is the name of the injected container.
 const sidecarName = "queue-proxy"
 
-// mostContainers is the maximum number of containers in a pod. It bounds the work for one pod,
+// maxContainers is the maximum number of containers in a pod. It bounds the work for one pod,
 // which is quadratic in this number. No kubelet runs as many containers.
-const mostContainers = 500
+const maxContainers = 500
 
-// mostAnnotations is the maximum size of the annotations of a pod in bytes
+// maxAnnotationBytes is the maximum size of the annotations of a pod in bytes
 // (TotalAnnotationSizeLimitB in pkg/api/validation of k8s.io/apimachinery).
-const mostAnnotations = 256 << 10
+const maxAnnotationBytes = 256 << 10
 
 // A Verdict is the result of an injection or removal for an object.
 type Verdict string
@@ -80,8 +80,8 @@ const (
 	TooLarge       = "too-large" // only returned by the webhook
 )
 
-// reasonTexts describes each reason without data from an object.
-var reasonTexts = map[string]string{
+// reasonDescriptions describes each reason without data from an object.
+var reasonDescriptions = map[string]string{
 	OptedOut:        "injection is disabled by a label or an annotation.",
 	AlreadyInjected: "the pods already have the sidecar.",
 	HasQueueProxy:   "the pods have a container named queue-proxy that was not injected.",
@@ -112,7 +112,7 @@ var reasonTexts = map[string]string{
 
 // ReasonText returns a sentence that describes a reason. The sentence contains no data from an
 // object. It is "" for an unknown reason.
-func ReasonText(reason string) string { return reasonTexts[reason] }
+func ReasonText(reason string) string { return reasonDescriptions[reason] }
 
 // An Outcome is the result of an injection or removal for one object.
 type Outcome struct {
@@ -129,7 +129,7 @@ type Outcome struct {
 	PortName    string // name that Services use for AppPort, and that ServingPort has after the injection; may be empty
 	ServingPort int32  // the port on which the sidecar receives the requests for AppPort
 	Placeholder bool   // the options contain no image, or only a placeholder: see [Options.IsPlaceholder]
-	native      bool   // the sidecar is an init container; Services find its ports by name since Kubernetes 1.33
+	native      bool   // the sidecar is an init container; Services support its named ports since Kubernetes 1.33
 
 	resources corev1.ResourceRequirements // of the sidecar
 	shares    bool                        // the pod sets resources for all of its containers together
@@ -170,12 +170,12 @@ func decide(v Verdict, reason, format string, args []any) error {
 // Services that select the pod, if they are known.
 //
 // [Apply] makes the Changes of the result.
-func Inject(template any, said Options, services ...ServicePort) Outcome {
+func Inject(template any, opts Options, services ...ServicePort) Outcome {
 	in := &injection{editor: editor{object: runtime.DeepCopyJSONValue(template)}, hints: map[string]*hints{}}
 	in.readServices(services)
 	err := in.read(template)
 	if err == nil {
-		err = in.run(said)
+		err = in.run(opts)
 	}
 	if d, is := errors.AsType[*decided](err); is {
 		d.Warnings = in.out.Warnings
@@ -226,14 +226,14 @@ type injection struct {
 }
 
 // run executes the steps of the injection. It ends with the first step that returns an error.
-func (in *injection) run(said Options) error {
+func (in *injection) run(opts Options) error {
 	for _, step := range []func() error{
-		in.mayHaveSidecar,
-		func() error { return in.readOptions(said) },
-		in.canHaveSidecar,
+		in.checkExistingSidecar,
+		func() error { return in.readOptions(opts) },
+		in.checkPod,
 		in.chooseApp,
-		in.holdNameFree,
-		in.holdToPlainText,
+		in.checkPortName,
+		in.checkPlainText,
 		in.warnOfPodAddress,
 		in.choosePorts,
 		in.moveProbes,
@@ -241,9 +241,9 @@ func (in *injection) run(said Options) error {
 		in.beginStatus,
 		in.annotateMetrics,
 		in.swapPort,
-		in.takeReadinessProbes,
-		in.holdApp,
-		in.lengthenGrace,
+		in.removeReadinessProbes,
+		in.addPreStopHook,
+		in.extendGracePeriod,
 		in.addSidecar,
 		in.endStatus,
 	} {
@@ -254,7 +254,7 @@ func (in *injection) run(said Options) error {
 	if in.err != nil {
 		return refuse(Unreadable, "edit pod: %v", in.err)
 	}
-	done := recognize(in.object)
+	done := existingSidecar(in.object)
 	in.out.Container, in.out.AppPort, in.out.PortName = in.app.Name, in.port.ContainerPort, done.PortName
 	in.out.ServingPort, in.out.native = in.ports.serving, in.native
 	in.out.Placeholder = in.options.IsPlaceholder()
@@ -285,19 +285,19 @@ func (in *injection) read(template any) error {
 }
 
 // checkAnnotations returns an error if the annotations of the pod and added more bytes exceed
-// mostAnnotations.
+// maxAnnotationBytes.
 func (in *injection) checkAnnotations(ours int) error {
 	size := ours
 	for key, value := range in.meta.Annotations {
 		size += len(key) + len(value)
 	}
 	switch {
-	case size <= mostAnnotations:
+	case size <= maxAnnotationBytes:
 		return nil
 	case ours == 0:
-		return refuse(Unreadable, "metadata.annotations: %d bytes exceed the Kubernetes limit of %d", size, mostAnnotations)
+		return refuse(Unreadable, "metadata.annotations: %d bytes exceed the Kubernetes limit of %d", size, maxAnnotationBytes)
 	}
-	return refuse(Unreadable, "metadata.annotations: %d bytes, including the injection status, exceed the Kubernetes limit of %d", size, mostAnnotations)
+	return refuse(Unreadable, "metadata.annotations: %d bytes, including the injection status, exceed the Kubernetes limit of %d", size, maxAnnotationBytes)
 }
 
 // fields selects keys of a map, and recursively the fields of their values. nil selects all fields.
@@ -352,36 +352,36 @@ func decodeTemplate(template any) (*corev1.PodTemplateSpec, error) {
 		return nil, errors.New("not an object")
 	}
 	containers := slices.Concat(listAt(template, "spec", "containers"), listAt(template, "spec", "initContainers"))
-	if n := len(containers); n > mostContainers {
-		return nil, fmt.Errorf("%d containers exceed the limit of %d", n, mostContainers)
+	if n := len(containers); n > maxContainers {
+		return nil, fmt.Errorf("%d containers exceed the limit of %d", n, maxContainers)
 	}
 	if err := checkQuantities(at(template, "spec", "resources"), containers); err != nil {
 		return nil, err
 	}
 	read := pick(template, templateFields)
-	if n := textsOf(read); n > mostTexts {
-		return nil, fmt.Errorf("labels, annotations, ports, probes and hooks: %d bytes exceed the limit of %d", n, mostTexts)
+	if n := stringBytes(read); n > maxDecodedBytes {
+		return nil, fmt.Errorf("labels, annotations, ports, probes and hooks: %d bytes exceed the limit of %d", n, maxDecodedBytes)
 	}
 	t := new(corev1.PodTemplateSpec)
 	return t, kjson.UnmarshalCaseSensitivePreserveInts(encode(read), t)
 }
 
-// mostTexts is the maximum total length in bytes of the decoded strings. It is bounded because some
-// strings are written several times. The Kubernetes limit for a whole object is similar (1.5 MiB in
-// etcd).
-const mostTexts = 1 << 20
+// maxDecodedBytes is the maximum total length in bytes of the decoded strings. It is bounded
+// because some strings are written several times. The Kubernetes limit for a whole object is
+// similar (1.5 MiB in etcd).
+const maxDecodedBytes = 1 << 20
 
-// textsOf returns the total length in bytes of the strings and numbers below a node.
-func textsOf(node any) int {
+// stringBytes returns the total length in bytes of the strings and numbers below a node.
+func stringBytes(node any) int {
 	n := 0
 	switch node := node.(type) {
 	case map[string]any:
 		for key, child := range node {
-			n += len(key) + textsOf(child)
+			n += len(key) + stringBytes(child)
 		}
 	case []any:
 		for _, child := range node {
-			n += textsOf(child)
+			n += stringBytes(child)
 		}
 	case string:
 		n = len(node)
@@ -418,14 +418,14 @@ func checkResources(resources any, of string) error {
 	return nil
 }
 
-// mayHaveSidecar returns an error for pods that already have a sidecar, or whose labels or
+// checkExistingSidecar returns an error for pods that already have a sidecar, or whose labels or
 // annotations disable the injection.
-func (in *injection) mayHaveSidecar() error {
+func (in *injection) checkExistingSidecar() error {
 	has := hasContainer(in.pod, sidecarName)
 	status, injected := in.meta.Annotations[Prefix+statusKey]
 	switch {
 	case has && injected:
-		in.out.has = recognize(in.object)
+		in.out.has = existingSidecar(in.object)
 		return skip(AlreadyInjected, "%s", describeStatus(status))
 	case injected:
 		return refuse(BadStatus, "annotation %s%s is set, but the pod has no container %s; remove the annotation", Prefix, statusKey, sidecarName)
@@ -436,9 +436,9 @@ func (in *injection) mayHaveSidecar() error {
 	case in.meta.Annotations["kubernetes.io/config.mirror"] != "":
 		return skip(MirrorPod, "static pod of a kubelet; the injector cannot change its file")
 	}
-	for _, said := range []string{in.meta.Labels[Prefix+injectOption], in.meta.Annotations[Prefix+injectOption]} {
-		if isFalse(said) {
-			return skip(OptedOut, "%s%s is %s", Prefix, injectOption, said)
+	for _, value := range []string{in.meta.Labels[Prefix+injectOption], in.meta.Annotations[Prefix+injectOption]} {
+		if isFalse(value) {
+			return skip(OptedOut, "%s%s is %s", Prefix, injectOption, value)
 		}
 	}
 	return nil
@@ -449,19 +449,19 @@ func hasContainer(pod corev1.PodSpec, name string) bool {
 	return slices.ContainsFunc(pod.Containers, called) || slices.ContainsFunc(pod.InitContainers, called)
 }
 
-func (in *injection) readOptions(said Options) error {
-	if key, name, is := said.overruled(in.meta.Annotations); is {
+func (in *injection) readOptions(opts Options) error {
+	if key, name, is := opts.lockedAnnotation(in.meta.Annotations); is {
 		return refuse(Locked, "annotation %s: the option %s is locked in the injector; remove the annotation", key, name)
 	}
-	if all := said.locked(); len(all) > 0 {
+	if all := opts.locked(); len(all) > 0 {
 		in.note("annotations cannot set the locked options %s", strings.Join(all, ", "))
 	}
 	var err error
-	if in.options, err = said.with(in.meta.Annotations); err != nil {
+	if in.options, err = opts.with(in.meta.Annotations); err != nil {
 		return refuse(BadOption, "%v", err)
 	}
-	if said := in.meta.Labels[Prefix+injectOption]; said != "" {
-		if err := isBoolean(said); err != nil {
+	if value := in.meta.Labels[Prefix+injectOption]; value != "" {
+		if err := isBoolean(value); err != nil {
 			return refuse(BadOption, "label %s%s: %v", Prefix, injectOption, err)
 		}
 	}
@@ -477,12 +477,12 @@ func (in *injection) readOptions(said Options) error {
 	return nil
 }
 
-// canHaveSidecar returns an error for pods in which a sidecar does not work.
-func (in *injection) canHaveSidecar() error {
+// checkPod returns an error for pods in which a sidecar does not work.
+func (in *injection) checkPod() error {
 	switch {
 	case in.pod.HostNetwork:
 		return skip(HostNetwork, "the pod uses hostNetwork, so the ports of two sidecars on a node would conflict")
-	case in.wantsWindows():
+	case in.requiresWindows():
 		return skip(Windows, "the sidecar image supports only Linux")
 	case in.pod.RestartPolicy != "" && in.pod.RestartPolicy != corev1.RestartPolicyAlways && !in.native:
 		return skip(Ends, "restartPolicy %s: a sidecar would keep the pod from completing; set the option %s=%s", in.pod.RestartPolicy, modeOption, modeNative)
@@ -492,9 +492,9 @@ func (in *injection) canHaveSidecar() error {
 	return in.checkNames()
 }
 
-// wantsWindows reports whether the pod can only run on a Windows node, because of its field os, its
-// node selector, or all terms of its required node affinity.
-func (in *injection) wantsWindows() bool {
+// requiresWindows reports whether the pod can only run on a Windows node, because of its field os,
+// its node selector, or all terms of its required node affinity.
+func (in *injection) requiresWindows() bool {
 	const windows = string(corev1.Windows)
 	labels := []string{corev1.LabelOSStable, betaOS}
 	if in.pod.OS != nil && in.pod.OS.Name == corev1.Windows || slices.ContainsFunc(labels, func(l string) bool { return in.pod.NodeSelector[l] == windows }) {

@@ -28,7 +28,7 @@ type property struct {
 type injected struct {
 	seed          uint64
 	before, after any
-	said          Options
+	opts          Options
 	out           Outcome
 }
 
@@ -67,21 +67,21 @@ func web(t *testing.T, fields string) any {
 func TestInjectRandomPods(t *testing.T) {
 	const many = 500
 	properties := []property{
-		{"injection is idempotent", twiceIsOnce},
-		{"uninject restores the pod", uninjectBringsBack},
-		{"the JSON patch equals the changes", patchDoesTheSame},
-		{"the defaults of an API server do not affect the sidecar", defaultsDoNotMatter},
-		{"the settings of the sidecar match the pod", settingsAreThePods},
+		{"injection is idempotent", injectionIsIdempotent},
+		{"uninject restores the pod", uninjectRestoresPod},
+		{"the JSON patch equals the changes", patchEqualsChanges},
+		{"the defaults of an API server do not affect the sidecar", defaultsKeepSidecar},
+		{"the settings of the sidecar match the pod", settingsMatchPod},
 		{"the pod is valid", podIsValid},
-		{"the name of the application port refers to the sidecar", nameLeadsToTheSidecar},
-		{"the ports of the sidecar are unused", portsAreTheSidecarsOwn},
+		{"the name of the application port refers to the sidecar", portNameRefersToSidecar},
+		{"the ports of the sidecar are unused", sidecarPortsAreUnused},
 	}
 	verdicts := map[string]int{}
 	for seed := range uint64(many) {
 		m := newMaker(seed)
-		p := &injected{seed: seed, before: m.template(), said: m.options()}
+		p := &injected{seed: seed, before: m.template(), opts: m.options()}
 		was := string(encode(p.before))
-		p.out = Inject(p.before, p.said)
+		p.out = Inject(p.before, p.opts)
 		if got := string(encode(p.before)); got != was {
 			t.Fatalf("seed %d: got the template changed to\n%s\nwant\n%s", seed, got, was)
 		}
@@ -94,7 +94,7 @@ func TestInjectRandomPods(t *testing.T) {
 		for _, property := range properties {
 			property.holds(t, p)
 			if t.Failed() {
-				t.Fatalf("violated property: %s\nseed %d, options %v:\nbefore %s\nafter  %s", property.fact, seed, p.said, was, encode(p.after))
+				t.Fatalf("violated property: %s\nseed %d, options %v:\nbefore %s\nafter  %s", property.fact, seed, p.opts, was, encode(p.after))
 			}
 		}
 	}
@@ -107,13 +107,13 @@ func TestInjectRandomPods(t *testing.T) {
 	t.Logf("%v", verdicts)
 }
 
-func twiceIsOnce(t *testing.T, p *injected) {
-	again := Inject(p.before, p.said)
+func injectionIsIdempotent(t *testing.T, p *injected) {
+	again := Inject(p.before, p.opts)
 	harness.Equal(t, string(encode(again.Changes)), string(encode(p.out.Changes)), "changes of a second injection")
-	harness.Equal(t, verdictOf(Inject(p.after, p.said)), "skipped already-injected", "the injected pod")
+	harness.Equal(t, verdictOf(Inject(p.after, p.opts)), "skipped already-injected", "the injected pod")
 }
 
-func uninjectBringsBack(t *testing.T, p *injected) {
+func uninjectRestoresPod(t *testing.T, p *injected) {
 	out := Uninject(p.after)
 	if out.Verdict != Uninjected || len(out.Warnings) > 0 {
 		t.Errorf("got %s %s %q, want it uninjected without warnings", out.Verdict, out.Text, out.Warnings)
@@ -136,14 +136,14 @@ func TestUninjectKeepsLaterEdits(t *testing.T) {
 	harness.Equal(t, got, want)
 }
 
-func patchDoesTheSame(t *testing.T, p *injected) {
+func patchEqualsChanges(t *testing.T, p *injected) {
 	harness.Equal(t, string(encode(patched(t, p.before, p.out.Changes))), string(encode(p.after)))
 }
 
-func defaultsDoNotMatter(t *testing.T, p *injected) {
+func defaultsKeepSidecar(t *testing.T, p *injected) {
 	filled := clone(p.before)
 	fillIn(filled)
-	out := Inject(filled, p.said)
+	out := Inject(filled, p.opts)
 	if out.Verdict != Injected {
 		t.Fatalf("got %s (%s) %s, want it injected", out.Verdict, out.Reason, out.Text)
 	}
@@ -194,7 +194,7 @@ func sidecarOf(template any) any {
 	return at(template, "spec", "initContainers", sidecarName)
 }
 
-func settingsAreThePods(t *testing.T, p *injected) {
+func settingsMatchPod(t *testing.T, p *injected) {
 	pod := specOf(t, p.after)
 	settings, err := config.Read(environOf(t, findSidecar(t, pod)))
 	harness.NoError(t, err, "(settings that the sidecar takes)")
@@ -219,10 +219,10 @@ func settingsAreThePods(t *testing.T, p *injected) {
 	if was := specOf(t, p.before).TerminationGracePeriodSeconds; was != nil && grace < *was {
 		t.Errorf("got a grace period of %d s, want at least the original %d s", grace, *was)
 	}
-	if p.said[deadlineOption] == "" && p.said[timeoutOption] != "" && settings.DrainDeadline.V < settings.RequestTimeout.V+30*time.Second {
+	if p.opts[deadlineOption] == "" && p.opts[timeoutOption] != "" && settings.DrainDeadline.V < settings.RequestTimeout.V+30*time.Second {
 		t.Errorf("got a drain of %v, want at least 30s more than the request timeout %v", settings.DrainDeadline.V, settings.RequestTimeout.V)
 	}
-	if settings.DrainEndpoint.V != (p.said[modeOption] == modeNative) {
+	if settings.DrainEndpoint.V != (p.opts[modeOption] == modeNative) {
 		t.Errorf("got DRAIN_ENDPOINT %v, want true only for native sidecars", settings.DrainEndpoint.V)
 	}
 }
@@ -259,7 +259,7 @@ func podIsValid(t *testing.T, p *injected) {
 	}
 }
 
-func nameLeadsToTheSidecar(t *testing.T, p *injected) {
+func portNameRefersToSidecar(t *testing.T, p *injected) {
 	name, app := p.out.PortName, p.out.AppPort
 	if name == "" || portNamed(specOf(t, p.before), name) != app {
 		return // the name does not refer to the application
@@ -276,17 +276,17 @@ func TestFollowServiceTargetPortAndWarnings(t *testing.T) {
 		`[{"containerPort":8080}]`:              {`8012`, true}, // no value works for old and new pods
 	} {
 		before := parse(t, `{"metadata":{"labels":{"app":"web"}},"spec":{"containers":[{"name":"web","ports":`+ports+`}]}}`)
-		for _, said := range []Options{nil, {modeOption: modeNative}} {
+		for _, opts := range []Options{nil, {modeOption: modeNative}} {
 			service := parse(t, `{"spec":{"selector":{"app":"web"},"ports":[{"port":80,"targetPort":8080}]}}`)
-			out, _ := FollowService(service, []Pods{{Owner: "Pod web", Labels: map[string]string{"app": "web"}, Outcome: Inject(before, said)}}, Services)
+			out, _ := FollowService(service, []Pods{{Owner: "Pod web", Labels: map[string]string{"app": "web"}, Outcome: Inject(before, opts)}}, Services)
 			after := changed(t, service, out.Changes)
 			want := want
-			if said != nil { // Services find the port of a native sidecar by name since Kubernetes 1.33
+			if opts != nil { // Services find the port of a native sidecar by name since Kubernetes 1.33
 				want.targetPort, want.warned = `8012`, true
 			}
 			got := string(encode(at(after, "spec", "ports", "#0", "targetPort")))
 			if warned := len(out.Warnings) > 0; got != want.targetPort || warned != want.warned {
-				t.Errorf("%s, %v: got targetPort %s and warnings %q, want %s, warned %v", ports, said, got, out.Warnings, want.targetPort, want.warned)
+				t.Errorf("%s, %v: got targetPort %s and warnings %q, want %s, warned %v", ports, opts, got, out.Warnings, want.targetPort, want.warned)
 			}
 		}
 	}
@@ -306,7 +306,7 @@ func portNamed(pod corev1.PodSpec, name string) int32 {
 	return 0
 }
 
-func portsAreTheSidecarsOwn(t *testing.T, p *injected) {
+func sidecarPortsAreUnused(t *testing.T, p *injected) {
 	const asked = "used by a probe"
 	others := map[int32]string{p.out.AppPort: "the application port"}
 	for _, c := range specOf(t, p.before).Containers {

@@ -65,14 +65,14 @@ func TestLockGroupContainsAllOptions(t *testing.T) {
 }
 
 func TestLockedOptionKeepsItsValue(t *testing.T) {
-	said := Options{imageOption: "ours:1", lockOption: "image"}
+	opts := Options{imageOption: "ours:1", lockOption: "image"}
 	pod := annotated(t, "a", "b")
-	out := Inject(pod, said)
+	out := Inject(pod, opts)
 	harness.Equal(t, text(sidecarOf(changed(t, pod, out.Changes)), "image"), "ours:1", out.Text)
 	if !slices.ContainsFunc(out.Notes, func(n string) bool { return strings.Contains(n, "locked options image") }) {
 		t.Errorf("got notes %q, want a note about the locked options", out.Notes)
 	}
-	harness.Equal(t, verdictOf(Inject(annotated(t, Prefix+lockOption, ""), said)), "refused bad-option", "annotation for the option lock")
+	harness.Equal(t, verdictOf(Inject(annotated(t, Prefix+lockOption, ""), opts)), "refused bad-option", "annotation for the option lock")
 }
 
 // A policy only reads options that are not locked. It ignores pods with other options.

@@ -12,7 +12,7 @@ func TestMeshProxyIsNotSelected(t *testing.T) {
 	const web = `{"name":"web","image":"web","ports":[{"containerPort":8080}]}`
 	for _, c := range []struct {
 		fact, containers string
-		said             Options
+		opts             Options
 		verdict, app     string
 	}{
 		{"before the application", proxy + "," + web, nil, "injected", "web"},
@@ -20,7 +20,7 @@ func TestMeshProxyIsNotSelected(t *testing.T) {
 		{"without an application", proxy, nil, "skipped no-port", ""},
 		{"selected with options", proxy + "," + web, Options{"container": "linkerd-proxy", "port": "4143"}, "injected", "linkerd-proxy"},
 	} {
-		out := Inject(parse(t, fmt.Sprintf(`{"spec":{"containers":[%s]}}`, c.containers)), c.said)
+		out := Inject(parse(t, fmt.Sprintf(`{"spec":{"containers":[%s]}}`, c.containers)), c.opts)
 		harness.Equal(t, verdictOf(out), c.verdict, c.fact, out.Text)
 		harness.Equal(t, out.Container, c.app, c.fact)
 	}

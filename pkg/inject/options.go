@@ -244,18 +244,18 @@ func (o Option) Annotations() []string {
 // locked returns the names of the options that annotations cannot set, in the order of Table.
 func (o Options) locked() []string {
 	var all []string
-	said, _ := lockedBy(o[lockOption]) // the option was validated
+	names, _ := parseLock(o[lockOption]) // the option was validated
 	for _, option := range table {
-		if said[option.Name] {
+		if names[option.Name] {
 			all = append(all, option.Name)
 		}
 	}
 	return all
 }
 
-// overruled returns the first annotation that sets a locked option, and the name of the option. is
-// is false if there is none.
-func (o Options) overruled(annotations map[string]string) (key, name string, is bool) {
+// lockedAnnotation returns the first annotation that sets a locked option, and the name of the
+// option. is is false if there is none.
+func (o Options) lockedAnnotation(annotations map[string]string) (key, name string, is bool) {
 	for _, name := range o.locked() {
 		option, _ := find(name)
 		for _, key := range option.Annotations() {
@@ -267,8 +267,8 @@ func (o Options) overruled(annotations map[string]string) (key, name string, is 
 	return "", "", false
 }
 
-// lockedBy parses the value of the option lock.
-func lockedBy(text string) (map[string]bool, error) {
+// parseLock parses the value of the option lock.
+func parseLock(text string) (map[string]bool, error) {
 	all := map[string]bool{}
 	for name := range strings.SplitSeq(text, ",") {
 		name = strings.TrimSpace(name)
@@ -276,7 +276,7 @@ func lockedBy(text string) (map[string]bool, error) {
 		switch {
 		case name == "":
 		case name == "ports":
-			for _, u := range usualPorts {
+			for _, u := range defaultPorts {
 				all[u.option] = true
 			}
 		case name == "resources":
@@ -312,7 +312,7 @@ func (o Option) validate(text string) error {
 		_, err := settings(text)
 		return err
 	case o.Name == lockOption:
-		_, err := lockedBy(text)
+		_, err := parseLock(text)
 		return err
 	case o.variable != "":
 		// The variable is validated without the other options. Conflicts between options are
@@ -395,8 +395,8 @@ func find(name string) (Option, bool) {
 
 func optionNames() []string { return called(func(o Option) string { return o.Name }) }
 
-// called returns the names of the options in the form that in returns, such as Option.Env. Options
-// without such a name are omitted.
+// called returns the names of the options in the form that the function in returns, such as
+// Option.Env. It skips options without a name in this form.
 func called(in func(Option) string) []string {
 	var all []string
 	for _, o := range table {
@@ -449,10 +449,10 @@ func isQuantity(text string) error {
 // isShortQuantity checks the length before the quantity is parsed, because parsing an exponent of
 // eight digits takes minutes.
 func isShortQuantity(text string) error {
-	const most, mostOfExponent = 64, 3
+	const most, maxExponentLength = 64, 3
 	_, exponent, _ := strings.Cut(strings.ToLower(text), "e")
-	if len(text) > most || len(exponent) > mostOfExponent {
-		return fmt.Errorf("quantity is longer than %d characters, or its exponent is longer than %d", most, mostOfExponent)
+	if len(text) > most || len(exponent) > maxExponentLength {
+		return fmt.Errorf("quantity is longer than %d characters, or its exponent is longer than %d", most, maxExponentLength)
 	}
 	return nil
 }
@@ -467,11 +467,11 @@ func isPercentage(text string) error {
 
 // unknown returns the error for an unknown name, with the most similar known name.
 func unknown(what, name string, known []string) error {
-	const mostEdits = 5 // maximum edit distance of a suggestion; larger distances give misleading suggestions
-	const longest = 64  // maximum length of a known name in bytes
+	const maxEdits = 5 // maximum edit distance of a suggestion; larger distances give misleading suggestions
+	const longest = 64 // maximum length of a known name in bytes
 	if len(name) > longest {
 		return fmt.Errorf("unknown %s %q", what, printable.Truncate(name, longest))
 	}
 	slices.Sort(known)
-	return spelling.Unknown(what, name, known, func(string) int { return mostEdits })
+	return spelling.Unknown(what, name, known, func(string) int { return maxEdits })
 }

@@ -28,18 +28,18 @@ func TestFlagVariableAndAnnotationAreEquivalent(t *testing.T) {
 		harness.NoError(t, err)
 		byFlag := Inject(bare, flags)
 		byEnv := Inject(bare, environ)
-		said := annotated(t, option.Annotation(), value)
-		byAnnotation := Inject(said, nil)
+		pod := annotated(t, option.Annotation(), value)
+		byAnnotation := Inject(pod, nil)
 		if byFlag.Verdict != Injected || byAnnotation.Verdict != Injected {
 			t.Errorf("%s: got %s %q and %s %q, want injected", name, byFlag.Verdict, byFlag.Text, byAnnotation.Verdict, byAnnotation.Text)
 			continue
 		}
 		harness.Equal(t, string(encode(byEnv.Changes)), string(encode(byFlag.Changes)), name, "the environment", "(what the flag does)")
-		got, want := sidecarIn(t, said, byAnnotation), sidecarIn(t, bare, byFlag)
+		got, want := sidecarIn(t, pod, byAnnotation), sidecarIn(t, bare, byFlag)
 		harness.Equal(t, got, want, name, "the annotation", "(what the flag does)")
 		// An annotation overrides a flag.
 		if name == "concurrency" {
-			harness.Equal(t, sidecarIn(t, said, Inject(said, Options{name: "99"})), want, name, "annotation and flag")
+			harness.Equal(t, sidecarIn(t, pod, Inject(pod, Options{name: "99"})), want, name, "annotation and flag")
 		}
 	}
 }
@@ -112,7 +112,7 @@ func TestFromEnvIgnoresServiceLinks(t *testing.T) {
 func TestConflictingOptionsAreRefused(t *testing.T) {
 	template := web(t, `,"ports":[{"containerPort":8080}]`)
 	for _, c := range []struct {
-		said Options
+		opts Options
 		want string
 	}{
 		{Options{"drain-min": "60s", "drain-deadline": "10s"}, "option drain-min"},
@@ -120,16 +120,16 @@ func TestConflictingOptionsAreRefused(t *testing.T) {
 		{Options{"admin-port": "7000", "metrics-port": "7000"}, "port 7000 is used by the sidecar's admin-port"},
 		{Options{"serving-port": "8080"}, "port 8080 is used by container web"},
 	} {
-		out := Inject(template, c.said)
+		out := Inject(template, c.opts)
 		if out.Verdict != Refused || !strings.Contains(out.Text, c.want) {
-			t.Errorf("%v: got %s %q, want refused with %q", c.said, out.Verdict, out.Text, c.want)
+			t.Errorf("%v: got %s %q, want refused with %q", c.opts, out.Verdict, out.Text, c.want)
 		}
 	}
 }
 
 func TestPolicyRejectsUnsupportedOptions(t *testing.T) {
 	for _, c := range []struct {
-		said Options
+		opts Options
 		want string
 	}{
 		{Options{"resource-percentage": "10"}, "resource-percentage"},
@@ -142,19 +142,19 @@ func TestPolicyRejectsUnsupportedOptions(t *testing.T) {
 		{Options{"drain-min": "40s", "drain-deadline": "30s"}, "drain-min"},
 		{Options{"settings": "CONECT_RETRY=1s"}, "CONNECT_RETRY"},
 	} {
-		if _, err := Policy(c.said); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%v: got %v, want an error that contains %q", c.said, err, c.want)
+		if _, err := Policy(c.opts); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v: got %v, want an error that contains %q", c.opts, err, c.want)
 		}
 	}
-	said := Options{"concurrency": "0x10", "image": `a'"\b`, "serving-port": "1"}
-	if text, err := Policy(said); err != nil || !strings.Contains(text, `: '16')`) || said["concurrency"] != "0x10" {
+	opts := Options{"concurrency": "0x10", "image": `a'"\b`, "serving-port": "1"}
+	if text, err := Policy(opts); err != nil || !strings.Contains(text, `: '16')`) || opts["concurrency"] != "0x10" {
 		t.Errorf("got %v, want a policy with 16 and unchanged options", err)
 	}
 }
 
 func TestPolicyContainsOptions(t *testing.T) {
 	for _, c := range []struct {
-		said Options
+		opts Options
 		want string
 	}{
 		{nil, "- name: goes-on\n"},
@@ -167,8 +167,8 @@ func TestPolicyContainsOptions(t *testing.T) {
 		{Options{"metrics-port": "1"}, "![1].exists(n, n in taken) && ![8012, 8112, 8022, 9090, 8008].exists("},
 		{Options{"lock": "concurrency,queue-depth,request-timeout"}, "- name: option-values\n      expression: |-\n        true\n"},
 	} {
-		if text, err := Policy(c.said); err != nil || !strings.Contains(text, c.want) {
-			t.Errorf("%v: got %v and\n%s\nwant a policy with\n%s", c.said, err, text, c.want)
+		if text, err := Policy(c.opts); err != nil || !strings.Contains(text, c.want) {
+			t.Errorf("%v: got %v and\n%s\nwant a policy with\n%s", c.opts, err, text, c.want)
 		}
 	}
 }
@@ -199,8 +199,8 @@ func TestGuideContainsOptionTable(t *testing.T) {
 	harness.Document(t, "../../docs/injection.md", "options", markdown(), *update)
 }
 
-// markdown returns the options as a table, except for those that set a variable of the sidecar. docs/configuration.md
-// describes the variables, so only their names are listed.
+// markdown returns the options as a table, except for those that set a variable of the sidecar.
+// docs/configuration.md describes the variables, so only their names are listed.
 func markdown() string {
 	var b strings.Builder
 	b.WriteString("\n| option | default | meaning |\n|---|---|---|\n")
@@ -235,7 +235,7 @@ func markdown() string {
 func TestGuideContainsEveryReason(t *testing.T) {
 	text, err := os.ReadFile("../../docs/injection.md")
 	harness.NoError(t, err)
-	for reason := range reasonTexts {
+	for reason := range reasonDescriptions {
 		if reason == NotInjected { // only returned by Uninject
 			continue
 		}
@@ -244,8 +244,8 @@ func TestGuideContainsEveryReason(t *testing.T) {
 }
 
 func TestInvalidInjectLabelIsRefused(t *testing.T) {
-	for said, want := range map[string]string{"": "injected ", "true": "injected ", "1": "injected ", "false": "skipped opted-out", "F": "skipped opted-out", "no": "refused bad-option", "disabled": "refused bad-option"} {
-		out := Inject(parse(t, `{"metadata":{"labels":{"queue-proxy.dev/inject":`+string(encode(said))+`}},"spec":{"containers":[{"name":"web","ports":[{"containerPort":8080}]}]}}`), nil)
-		harness.Equal(t, string(out.Verdict)+" "+out.Reason, want, said, out.Text)
+	for value, want := range map[string]string{"": "injected ", "true": "injected ", "1": "injected ", "false": "skipped opted-out", "F": "skipped opted-out", "no": "refused bad-option", "disabled": "refused bad-option"} {
+		out := Inject(parse(t, `{"metadata":{"labels":{"queue-proxy.dev/inject":`+string(encode(value))+`}},"spec":{"containers":[{"name":"web","ports":[{"containerPort":8080}]}]}}`), nil)
+		harness.Equal(t, string(out.Verdict)+" "+out.Reason, want, value, out.Text)
 	}
 }

@@ -26,8 +26,8 @@ import (
 // duplicated in policy_cel.go, and test/admission compares both implementations.
 //
 // The error contains the name of an option that a policy does not support.
-func Policy(said Options) (string, error) {
-	p, err := newPolicy(said)
+func Policy(opts Options) (string, error) {
+	p, err := newPolicy(opts)
 	if err != nil {
 		return "", err
 	}
@@ -36,7 +36,7 @@ func Policy(said Options) (string, error) {
 
 // A policy contains the values that do not depend on the pod.
 type policy struct {
-	said     Options
+	opts     Options
 	sidecar  corev1.Container // for a pod without options
 	deadline time.Duration    // of the drain; 0 if it depends on the pod
 	native   bool
@@ -45,36 +45,37 @@ type policy struct {
 // unlocked returns the given options that are not locked. The policy reads these options from the
 // annotations of a pod, and ignores pods with annotations for other options.
 func (p *policy) unlocked(names ...string) []string {
-	return slices.DeleteFunc(names, func(name string) bool { return slices.Contains(p.said.locked(), name) })
+	return slices.DeleteFunc(names, func(name string) bool { return slices.Contains(p.opts.locked(), name) })
 }
 
-func newPolicy(said Options) (*policy, error) {
-	p := &policy{said: Options{}}
-	maps.Copy(p.said, said)
+func newPolicy(opts Options) (*policy, error) {
+	p := &policy{opts: Options{}}
+	maps.Copy(p.opts, opts)
 	for _, name := range []string{percentOption, "drain-quiet-period"} {
-		if p.said[name] != "" {
+		if p.opts[name] != "" {
 			return nil, fmt.Errorf("option %s: not supported by a policy, because the result depends on the pod; use the webhook", name)
 		}
 	}
-	if isFalse(p.said.get(injectOption)) {
+	if isFalse(p.opts.get(injectOption)) {
 		return nil, fmt.Errorf("option %s: must be true", injectOption)
 	}
 	for _, name := range []string{"concurrency", "queue-depth", timeoutOption, drainMinOption} {
-		if err := p.makeWhole(name); err != nil {
+		if err := p.convertToInteger(name); err != nil {
 			return nil, err
 		}
 	}
-	p.deadline, _ = time.ParseDuration(p.said[deadlineOption]) // validated, or not set
-	p.native = p.said.get(modeOption) == modeNative
-	if err := p.holdPortsApart(); err != nil {
+	p.deadline, _ = time.ParseDuration(p.opts[deadlineOption]) // validated, or not set
+	p.native = p.opts.get(modeOption) == modeNative
+	if err := p.checkSidecarPorts(); err != nil {
 		return nil, err
 	}
 	return p, p.sample()
 }
 
-// makeWhole converts the value of an option to an integer. The unit of a duration is one second.
-func (p *policy) makeWhole(name string) error {
-	text := p.said[name]
+// convertToInteger converts the value of an option to an integer. The unit of a duration is one
+// second.
+func (p *policy) convertToInteger(name string) error {
+	text := p.opts[name]
 	if text == "" {
 		return nil
 	}
@@ -86,17 +87,17 @@ func (p *policy) makeWhole(name string) error {
 		}
 		n = int64(d / time.Second)
 	}
-	p.said[name] = strconv.FormatInt(n, 10)
+	p.opts[name] = strconv.FormatInt(n, 10)
 	return nil
 }
 
-// holdPortsApart returns an error if two ports of the sidecar can have the same number. A default
-// port can have two numbers: see higher.
-func (p *policy) holdPortsApart() error {
+// checkSidecarPorts returns an error if two ports of the sidecar can have the same number. A
+// default port can have two numbers: see portOffset.
+func (p *policy) checkSidecarPorts() error {
 	seen := map[int32]string{}
-	for _, u := range usualPorts {
-		may := []int32{u.number, u.number + higher}
-		if n, err := strconv.Atoi(p.said[u.option]); err == nil {
+	for _, u := range defaultPorts {
+		may := []int32{u.number, u.number + portOffset}
+		if n, err := strconv.Atoi(p.opts[u.option]); err == nil {
 			may = []int32{int32(n)}
 		}
 		for _, n := range may {
@@ -112,18 +113,18 @@ func (p *policy) holdPortsApart() error {
 // sample sets p.sidecar to the sidecar of a pod without options.
 func (p *policy) sample() error {
 	free := int32(1)
-	for slices.ContainsFunc(usualPorts, func(u usualPort) bool { return p.said[u.option] == strconv.Itoa(int(free)) }) {
+	for slices.ContainsFunc(defaultPorts, func(u defaultPort) bool { return p.opts[u.option] == strconv.Itoa(int(free)) }) {
 		free++
 	}
-	said := maps.Clone(p.said)
-	delete(said, containerOption)
-	said[portOption] = strconv.Itoa(int(free))
-	if text := said[drainMinOption]; text != "" {
-		said[drainMinOption] = text + "s"
+	opts := maps.Clone(p.opts)
+	delete(opts, containerOption)
+	opts[portOption] = strconv.Itoa(int(free))
+	if text := opts[drainMinOption]; text != "" {
+		opts[drainMinOption] = text + "s"
 	}
 	out := Inject(map[string]any{"metadata": map[string]any{}, "spec": map[string]any{
 		"containers": []any{map[string]any{"name": "app"}},
-	}}, said)
+	}}, opts)
 	if out.Verdict != Injected {
 		return errors.New(out.Text)
 	}
@@ -227,11 +228,11 @@ func (p *policy) fixed(field string, value any) string {
 // option returns a CEL expression for the value of an option, which is ” if the option is not set.
 // An annotation overrides the flag. The expression does not use policy variables.
 func (p *policy) option(name string) string {
-	said := annotation(Prefix + name)
-	if p.said[name] == "" {
-		return said
+	value := annotation(Prefix + name)
+	if p.opts[name] == "" {
+		return value
 	}
-	return fmt.Sprintf("(%[1]s != '' ? %[1]s : %[2]s)", said, quoteCEL(p.said[name]))
+	return fmt.Sprintf("(%[1]s != '' ? %[1]s : %[2]s)", value, quoteCEL(p.opts[name]))
 }
 
 // annotation returns a CEL expression for the value of an annotation of the pod, which is ” if the

@@ -121,7 +121,7 @@ const (
 )
 
 // trues are the strings for which [strconv.ParseBool] returns true.
-const trues = `['1', 't', 'T', 'true', 'TRUE', 'True']`
+const trueValues = `['1', 't', 'T', 'true', 'TRUE', 'True']`
 
 // resolvedCEL returns an expression for the port number of the probe handler a of a container c.
 func resolvedCEL(a string) string {
@@ -144,7 +144,8 @@ func (p *policy) conditions() []expression {
 
 	known := p.unlocked("concurrency", containerOption, injectOption, portOption, "queue-depth", timeoutOption)
 	var values, aliases []string
-	// The policy only parses decimal integers in annotations. makeWhole converts flags to integers.
+	// The policy only parses decimal integers in annotations. convertToInteger converts flags to
+	// integers.
 	for _, name := range p.unlocked("concurrency", "queue-depth", timeoutOption) {
 		values = append(values, annotation(Prefix+name)+`.matches('^(0|[1-9][0-9]{0,5})$|^$')`)
 	}
@@ -158,8 +159,8 @@ func (p *policy) conditions() []expression {
 		{"no-mesh-proxy", "The API server runs policies before webhooks, so a mesh injects its proxy after the sidecar.", `!object.spec.containers.exists(c, c.name in ['` + strings.Join(meshProxies, "', '") + `'])`},
 		{"not-knative", "", `!object.metadata.?labels[?'serving.knative.dev/revision'].hasValue()`},
 		{"not-of-a-kubelet", "", `!object.metadata.?annotations[?'kubernetes.io/config.mirror'].hasValue()`},
-		{"wanted", "", `object.metadata.?labels[?'queue-proxy.dev/inject'].orValue('') in [''] + ` + trues + `
-&& object.metadata.?annotations[?'queue-proxy.dev/inject'].orValue('') in [''] + ` + trues},
+		{"wanted", "", `object.metadata.?labels[?'queue-proxy.dev/inject'].orValue('') in [''] + ` + trueValues + `
+&& object.metadata.?annotations[?'queue-proxy.dev/inject'].orValue('') in [''] + ` + trueValues},
 		{"options", "All options of the pod are supported by the policy.",
 			"object.metadata.?annotations.orValue({}).all(key,\n  !key.startsWith('" + Prefix + "') && !(key in ['" + strings.Join(aliases, "',\n    '") + "'])\n  || key in ['" + Prefix + strings.Join(known, "', '"+Prefix) + "'])\n" +
 				"&& object.metadata.?labels.orValue({}).all(key, !key.startsWith('" + Prefix + "') || key == '" + Prefix + injectOption + "')"},
@@ -170,8 +171,8 @@ func (p *policy) conditions() []expression {
 && !object.spec.?affinity.?nodeAffinity.?requiredDuringSchedulingIgnoredDuringExecution.?nodeSelectorTerms.orValue([]).exists(t,
   t.?matchExpressions.orValue([]).exists(e, e.key in ['kubernetes.io/os', 'beta.kubernetes.io/os'] && 'windows' in e.?values.orValue([])))`},
 		{"bounded", "Limits the cost of the expressions.",
-			`size(object.spec.containers) + size(object.spec.?initContainers.orValue([])) <= ` + fmt.Sprint(mostOfPolicy) + `
-&& object.spec.containers.all(c, size(c.?ports.orValue([])) <= ` + fmt.Sprint(mostOfPolicy) + `)
+			`size(object.spec.containers) + size(object.spec.?initContainers.orValue([])) <= ` + fmt.Sprint(maxPolicyItems) + `
+&& object.spec.containers.all(c, size(c.?ports.orValue([])) <= ` + fmt.Sprint(maxPolicyItems) + `)
 && object.spec.?terminationGracePeriodSeconds.orValue(0) >= 0 && object.spec.?terminationGracePeriodSeconds.orValue(0) <= ` + maxGrace},
 		{"no-budget", "With pod-level resources, the requests of the sidecar are different.", `!has(object.spec.resources)`},
 		{"one-app", "Exactly one container can receive the requests.", ofOptions(`size(` + apps + `) == 1`)},
@@ -182,7 +183,7 @@ func (p *policy) conditions() []expression {
     r.?httpGet.?scheme.orValue('') != 'HTTPS'
     || !([r.?httpGet.?port.orValue(0)].exists(n, n == port.containerPort || n == port.?name.orValue('-')
       || type(n) == string && (string(n) == string(port.containerPort) || app.?ports.orValue([]).exists(p, p.?name.orValue('') == n && p.containerPort == port.containerPort)))))`)},
-		{"speaks-http", "An option selects the port, or there is no evidence against HTTP: signOf.", ofPort("  wanted != '' ||\n" + speaksHTTPCEL(p.said.get(sureOption) == string(High)))},
+		{"speaks-http", "An option selects the port, or there is no evidence against HTTP: signOf.", ofPort("  wanted != '' ||\n" + speaksHTTPCEL(p.opts.get(sureOption) == string(High)))},
 		{"no-other-port", "Without an option or an HTTP name, no probe checks a TCP or gRPC port that is not declared.", ofPort(`  wanted != '' || ` + matchesCEL("port.?name.orValue('')", httpName.String()) + `
   || ![app.?readinessProbe, app.?livenessProbe, app.?startupProbe].exists(r, [r.?tcpSocket.?port, r.?grpc.?port].exists(o,
     o.hasValue() && !app.?ports.orValue([]).exists(p, string(p.containerPort) == string(o.value()) || p.?name.orValue('') == string(o.value()))))`)},
@@ -206,7 +207,7 @@ func (p *policy) conditions() []expression {
     && h.?value.orValue('').matches(h.name.lowerAscii() == 'host' ? '^[A-Za-z0-9.:-]*$' : {text}))))`},
 		{"plain-hook", "The application has no preStop hook, a hook that sleeps whole seconds, or another hook.", ofApp(`[` + hook + `].all(command,
   command.all(word, word.matches({text})) && (!` + sleeps + ` || ` + wholeSleep + `)
-  && app.?lifecycle.?preStop.?sleep.?seconds.orValue(0) >= 0 && app.?lifecycle.?preStop.?sleep.?seconds.orValue(0) <= ` + maxGrace + p.shortEnough() + `)`)},
+  && app.?lifecycle.?preStop.?sleep.?seconds.orValue(0) >= 0 && app.?lifecycle.?preStop.?sleep.?seconds.orValue(0) <= ` + maxGrace + p.pauseFits() + `)`)},
 	}
 	if !p.native {
 		all = append(all, expression{"goes-on", "A sidecar would keep the pod from completing.", `object.spec.?restartPolicy.orValue('Always') == 'Always'`})
@@ -217,9 +218,9 @@ func (p *policy) conditions() []expression {
 	return all
 }
 
-// mostOfPolicy is the maximum number of containers, and of ports per container, that the policy
+// maxPolicyItems is the maximum number of containers, and of ports per container, that the policy
 // supports.
-const mostOfPolicy = 40
+const maxPolicyItems = 40
 
 // stay are the containers that run until the pod stops.
 const stay = `(object.spec.containers + object.spec.?initContainers.orValue([]).filter(c, has(c.restartPolicy)))`
@@ -232,27 +233,27 @@ const taken = `[port.containerPort] + ` + stay + `
 // because a probe uses it.
 func (p *policy) portsFree() string {
 	var fixed, moving, unasked []string
-	for i, u := range usualPorts {
-		said, usual := p.said[u.option], decimal(u.number)
-		if said != "" {
-			fixed = append(fixed, said)
+	for i, u := range defaultPorts {
+		value, usual := p.opts[u.option], decimal(u.number)
+		if value != "" {
+			fixed = append(fixed, value)
 		} else {
 			moving = append(moving, usual)
-			unasked = append(unasked, decimal(u.number+higher))
+			unasked = append(unasked, decimal(u.number+portOffset))
 		}
 		if i >= 2 { // a probe can use the first two to reach the sidecar
-			unasked = append(unasked, cmp.Or(said, usual))
+			unasked = append(unasked, cmp.Or(value, usual))
 		}
 	}
 	return fmt.Sprintf(`[%s].all(taken, ![%s].exists(n, n in taken) && ![%s].exists(n, n in taken && n + %d in taken)
     && !%s.exists(c, [c.?readinessProbe, c.?livenessProbe, c.?startupProbe].exists(r, [r.?httpGet.?port, r.?tcpSocket.?port, r.?grpc.?port].exists(o,
       string(o.orValue(0)) in ['%s'] && !(o.value() in taken)))))`,
-		taken, strings.Join(fixed, ", "), strings.Join(moving, ", "), higher, stay, strings.Join(unasked, "', '"))
+		taken, strings.Join(fixed, ", "), strings.Join(moving, ", "), portOffset, stay, strings.Join(unasked, "', '"))
 }
 
-// shortEnough returns a condition for the preStop hook. Its sleep must not exceed the drain
+// pauseFits returns a condition for the preStop hook. Its sleep must not exceed the drain
 // deadline in the options.
-func (p *policy) shortEnough() string {
+func (p *policy) pauseFits() string {
 	if p.deadline == 0 {
 		return ""
 	}
@@ -277,22 +278,22 @@ func environOfPod(fixedDeadline bool) map[string]struct{ when, value string } {
 		c.ProbeArray.Name():     {"size(variables.questions) > 1", "'true'"},
 		c.Probes.Name(): {"size(variables.questions) > 0",
 			"(size(variables.questions) > 1 ? '[' + variables.questions.join(',') + ']' : variables.questions[0]).replace('$', '$$')"},
-		c.DrainMin.Name(): {"variables.least > 0", inWords("variables.least")},
+		c.DrainMin.Name(): {"variables.least > 0", formatDuration("variables.least")},
 	}
-	for _, u := range usualPorts {
+	for _, u := range defaultPorts {
 		all[variableOf(u.option)] = port(u.variable(), u.number)
 	}
 	if !fixedDeadline {
-		all[c.DrainDeadline.Name()] = entry{"variables.drain != 27", inWords("variables.drain")}
+		all[c.DrainDeadline.Name()] = entry{"variables.drain != 27", formatDuration("variables.drain")}
 	}
 	return all
 }
 
 // variable returns the name of the policy variable for the port.
-func (u usualPort) variable() string { return strings.TrimSuffix(u.option, "-port") + "Port" }
+func (u defaultPort) variable() string { return strings.TrimSuffix(u.option, "-port") + "Port" }
 
-// inWords returns an expression that formats seconds like a Go duration, for example 1h0m5s.
-func inWords(seconds string) string {
+// formatDuration returns an expression that formats seconds like a Go duration, for example 1h0m5s.
+func formatDuration(seconds string) string {
 	return strings.ReplaceAll(`(s >= 3600 ? string(s / 3600) + 'h' : '') + (s >= 60 ? string(s % 3600 / 60) + 'm' : '') + string(s % 60) + 's'`, "s ", seconds+" ")
 }
 
@@ -302,8 +303,8 @@ func member(of, key, value string) string {
 	return fmt.Sprintf(`(has(%s.%s) ? ['"%s":' + %s] : [])`, of, key, key, fmt.Sprintf(value, of+"."+key))
 }
 
-// wasProbe returns an expression for the JSON of a readiness probe r. The keys are sorted.
-func wasProbe() string {
+// originalProbe returns an expression for the JSON of a readiness probe r. The keys are sorted.
+func originalProbe() string {
 	const number, word = "string(%s)", "strings.quote(%s)"
 	object := func(parts ...string) string { return "'{' + (" + strings.Join(parts, "\n    + ") + ").join(',') + '}'" }
 	const port = "(type(%[1]s) == int ? string(%[1]s) : strings.quote(%[1]s))"
@@ -320,7 +321,7 @@ func wasProbe() string {
 
 // question returns an expression for the probe of the sidecar that corresponds to the probe r of a
 // container c. The format is that of pkg/probe.
-func question() string {
+func sidecarProbe() string {
 	return `'{' + (has(r.httpGet)
       ? '"httpGet":{"path":' + strings.quote(r.httpGet.?path.orValue('/')) + ',"port":' + string(` + resolvedCEL("r.httpGet") + `)
         + (has(r.httpGet.host) ? ',"host":' + strings.quote(r.httpGet.host) : '')
@@ -331,8 +332,8 @@ func question() string {
       ? '"tcpSocket":{"port":' + string(` + resolvedCEL("r.tcpSocket") + `) + (has(r.tcpSocket.host) ? ',"host":' + strings.quote(r.tcpSocket.host) : '')
       : '"grpc":{"port":' + string(r.grpc.port) + ',"service":' + strings.quote(r.grpc.?service.orValue('')) + (has(r.grpc.mode) ? ',"mode":' + strings.quote(r.grpc.mode) : ''))
     + '}' + (r.?initialDelaySeconds.orValue(0) > 0 ? ',"initialDelaySeconds":' + string(r.initialDelaySeconds) : '')
-    + ',"timeoutSeconds":' + string(` + usual("timeoutSeconds", usualTimeout) + `) + ',"periodSeconds":' + string(` + usual("periodSeconds", usualPeriod) + `)
-    + ',"successThreshold":' + string(` + usual("successThreshold", usualSuccesses) + `) + ',"failureThreshold":' + string(` + usual("failureThreshold", usualFailures) + `) + '}'`
+    + ',"timeoutSeconds":' + string(` + usual("timeoutSeconds", defaultTimeout) + `) + ',"periodSeconds":' + string(` + usual("periodSeconds", defaultPeriod) + `)
+    + ',"successThreshold":' + string(` + usual("successThreshold", defaultSuccesses) + `) + ',"failureThreshold":' + string(` + usual("failureThreshold", defaultFailures) + `) + '}'`
 }
 
 // usual returns an expression for a number of a probe r, or its default in Kubernetes.
@@ -364,12 +365,12 @@ func (p *policy) variables() []expression {
 		{"portPath", "", `variables.appPath + '/ports/' + string(variables.app.?ports.orValue([]).map(p, p == variables.port).indexOf(true))`},
 		{"taken", "", "[variables.port].map(port, " + taken + ")[0]"},
 	}
-	for _, u := range usualPorts {
-		usual := fmt.Sprintf("%[1]d in variables.taken ? %[2]d : %[1]d", u.number, u.number+higher)
-		all = append(all, expression{u.variable(), "", cmp.Or(p.said[u.option], usual)})
+	for _, u := range defaultPorts {
+		usual := fmt.Sprintf("%[1]d in variables.taken ? %[2]d : %[1]d", u.number, u.number+portOffset)
+		all = append(all, expression{u.variable(), "", cmp.Or(p.opts[u.option], usual)})
 	}
 	drain := fmt.Sprintf(`[%d, variables.grace - %d, variables.least + variables.requestTimeout, variables.requestTimeout > 0 ? %d + variables.requestTimeout : 0].max()`,
-		int(usualDrain.Seconds()), int(afterDrain.Seconds()), int(longestQuiet.Seconds()))
+		int(defaultDrain.Seconds()), int(afterDrain.Seconds()), int(maxQuietPeriod.Seconds()))
 	longer := fmt.Sprintf(`[variables.grace, variables.drain + %d].max()`, int(afterDrain.Seconds()))
 	if p.deadline > 0 {
 		drain = fmt.Sprint(int64(p.deadline.Seconds()))
@@ -380,7 +381,7 @@ func (p *policy) variables() []expression {
 			`object.spec.containers.filter(c, c.name == variables.app.name && ` + movable + `) + object.spec.containers.filter(c, c.name != variables.app.name && ` + movable + `)`},
 		{"questions", "The probes of these containers in the format of the sidecar. If the application has no probe, the first one is a TCP probe of its port.",
 			`(size(variables.moved) > 0 && variables.moved[0].name != variables.app.name ? ['{"tcpSocket":{"port":' + string(variables.port.containerPort) + '}}'] : [])
-+ variables.moved.map(c, [c.readinessProbe].map(r, ` + question() + `)[0])`},
++ variables.moved.map(c, [c.readinessProbe].map(r, ` + sidecarProbe() + `)[0])`},
 		{"first", "The timings of the readiness probe of the sidecar: those of the first probe, with the longest timeout.",
 			fmt.Sprintf(`size(variables.moved) == 0
 ? {'delay': 0, 'timeout': %d, 'period': %d, 'successes': %d, 'failures': %d}
@@ -390,8 +391,8 @@ func (p *policy) variables() []expression {
     'period': %s,
     'successes': %s,
     'failures': %s
-  })[0]`, eagerTimeout, eagerPeriod, usualSuccesses, eagerFailures, usualTimeout,
-				usual("periodSeconds", usualPeriod), usual("successThreshold", usualSuccesses), usual("failureThreshold", usualFailures))},
+  })[0]`, eagerTimeout, eagerPeriod, defaultSuccesses, eagerFailures, defaultTimeout,
+				usual("periodSeconds", defaultPeriod), usual("successThreshold", defaultSuccesses), usual("failureThreshold", defaultFailures))},
 		{"command", "", "[variables.app].map(app, " + hook + ")[0]"},
 		{"holds", "Whether the hook of the sidecar replaces the preStop hook of the application: there is none, or the hook only sleeps.",
 			`!has(variables.app.lifecycle) || !has(variables.app.lifecycle.preStop) || has(variables.app.lifecycle.preStop.sleep)
@@ -402,8 +403,8 @@ func (p *policy) variables() []expression {
 : variables.holds && size(variables.command) > 0
 ? int(variables.command[size(variables.command) - 1].find('[0-9]+s?\\s*$').find('[0-9]+'))
 : 0`},
-		{"least", "The minimum and maximum duration of the drain, and the grace period of the pod before and after, in seconds.", `[` + cmp.Or(p.said[drainMinOption], "0") + `, variables.ownPause].max()`},
-		{"grace", "", `int(object.spec.?terminationGracePeriodSeconds.orValue(` + fmt.Sprint(int(usualGrace.Seconds())) + `))`},
+		{"least", "The minimum and maximum duration of the drain, and the grace period of the pod before and after, in seconds.", `[` + cmp.Or(p.opts[drainMinOption], "0") + `, variables.ownPause].max()`},
+		{"grace", "", `int(object.spec.?terminationGracePeriodSeconds.orValue(` + fmt.Sprint(int(defaultGrace.Seconds())) + `))`},
 		{"drain", "", drain},
 		{"longerGrace", "", longer},
 		{"backwards", "", `object.spec.containers.transformList(i, c, object.spec.containers[size(object.spec.containers) - 1 - i])`},
@@ -416,7 +417,7 @@ func (p *policy) variables() []expression {
 // scraped returns an expression that reports whether the policy adds the annotations for
 // Prometheus: see annotateMetrics.
 func (p *policy) scraped() string {
-	if isFalse(p.said.get(metricsOption)) {
+	if isFalse(p.opts.get(metricsOption)) {
 		return "false"
 	}
 	return `!object.metadata.?annotations.orValue({}).exists(key, key in ['prometheus.io/scrape', 'prometheus.io/port', 'prometheus.io/path'])`
@@ -426,7 +427,7 @@ func (p *policy) scraped() string {
 // its port, in reverse order.
 func (p *policy) renamed() string {
 	var all []string
-	for _, place := range slices.Backward(namers) {
+	for _, place := range slices.Backward(portFields) {
 		all = append(all, fmt.Sprintf("(variables.app.?%s.?port.orValue('') == variables.portName ? ['/%s/port'] : [])",
 			strings.ReplaceAll(place, ".", ".?"), strings.ReplaceAll(place, ".", "/")))
 	}
@@ -448,7 +449,7 @@ func (p *policy) undo() string {
        : has(variables.app.lifecycle.preStop.sleep) ? ',"was":{"sleep":{"seconds":' + string(variables.app.lifecycle.preStop.sleep.seconds) + '}}'
        : ',"was":{"exec":{"command":[' + variables.command.map(word, strings.quote(word)).join(',') + ']}}') + '}']
      + (has(variables.app.lifecycle) ? [] : [`+app+`/lifecycle","ifEmpty":true}']))`,
-		`variables.backwards.filter(c, `+movable+`).map(c, [c.readinessProbe].map(r, '{"path":"/spec/containers/' + c.name + '/readinessProbe","was":' + `+wasProbe()+` + '}')[0])`,
+		`variables.backwards.filter(c, `+movable+`).map(c, [c.readinessProbe].map(r, '{"path":"/spec/containers/' + c.name + '/readinessProbe","was":' + `+originalProbe()+` + '}')[0])`,
 		`variables.renamed.map(place, `+app+`' + place + '","was":' + strings.quote(variables.portName) + '}')`,
 		`(variables.portName == '' ? [] : [`+app+`/ports/user-port/name","was":' + strings.quote(variables.portName) + '}'])`,
 		`(variables.port.?hostPort.orValue(0) == 0 ? []

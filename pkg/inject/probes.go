@@ -14,17 +14,17 @@ import (
 
 // The values that Kubernetes uses for unset fields of a probe (core/v1 Probe).
 const (
-	usualTimeout   = 1  // seconds
-	usualPeriod    = 10 // seconds
-	usualSuccesses = 1
-	usualFailures  = 3
+	defaultTimeout   = 1  // seconds
+	defaultPeriod    = 10 // seconds
+	defaultSuccesses = 1
+	defaultFailures  = 3
 )
 
 // Timings of the probe of the sidecar if the application has no readiness probe. The sidecar waits
 // for the port of the application, and checks it as soon as the port is open (docs/promises.md
 // 2.2). The timeout equals the period, so there is always a pending probe, and the kubelet detects
-// readiness immediately. After the start, the cost is one TCP connection every two seconds. The pod
-// is unready after three failures, which take six seconds.
+// readiness immediately. After the start, the sidecar opens a TCP connection every two seconds. The
+// pod is unready after three failures, which take six seconds.
 const (
 	eagerTimeout  = 2 // seconds
 	eagerPeriod   = 2 // seconds
@@ -36,7 +36,7 @@ const (
 // exec probes stay with the kubelet. If the application has no probe that can move, the sidecar
 // checks its port with TCP. The probe of the sidecar has the timings of the first probe.
 func (in *injection) moveProbes() error {
-	in.timings = corev1.Probe{TimeoutSeconds: eagerTimeout, PeriodSeconds: eagerPeriod, SuccessThreshold: usualSuccesses, FailureThreshold: eagerFailures}
+	in.timings = corev1.Probe{TimeoutSeconds: eagerTimeout, PeriodSeconds: eagerPeriod, SuccessThreshold: defaultSuccesses, FailureThreshold: eagerFailures}
 	containers := []*corev1.Container{in.app}
 	for i := range in.pod.Containers {
 		if c := &in.pod.Containers[i]; c.Name != in.app.Name {
@@ -86,10 +86,10 @@ func movesProbe(c *corev1.Container) bool { return canMove(c.ReadinessProbe) && 
 // instead of names: theirs as a Kubernetes probe, and ours as a probe of the sidecar.
 func convert(c *corev1.Container) (theirs *corev1.Probe, ours probe.Probe, err error) {
 	p := c.ReadinessProbe.DeepCopy()
-	p.TimeoutSeconds = cmp.Or(p.TimeoutSeconds, usualTimeout)
-	p.PeriodSeconds = cmp.Or(p.PeriodSeconds, usualPeriod)
-	p.SuccessThreshold = cmp.Or(p.SuccessThreshold, usualSuccesses)
-	p.FailureThreshold = cmp.Or(p.FailureThreshold, usualFailures)
+	p.TimeoutSeconds = cmp.Or(p.TimeoutSeconds, defaultTimeout)
+	p.PeriodSeconds = cmp.Or(p.PeriodSeconds, defaultPeriod)
+	p.SuccessThreshold = cmp.Or(p.SuccessThreshold, defaultSuccesses)
+	p.FailureThreshold = cmp.Or(p.FailureThreshold, defaultFailures)
 	switch {
 	case p.HTTPGet != nil:
 		p.HTTPGet.Path = cmp.Or(p.HTTPGet.Path, "/")
@@ -116,8 +116,8 @@ func resolved(port intstr.IntOrString, c *corev1.Container) (intstr.IntOrString,
 	return intstr.FromInt32(n), err
 }
 
-// resolve returns the number of a port as the kubelet does. A name refers to a port of the container
-// of the probe. If there is no such port, the name is parsed as a number.
+// resolve returns the number of a port as the kubelet does. A name refers to a port of the
+// container of the probe. If there is no such port, the name is parsed as a number.
 func resolve(port intstr.IntOrString, c *corev1.Container) (int32, error) {
 	if port.Type == intstr.Int {
 		return port.IntVal, nil
@@ -134,8 +134,8 @@ func resolve(port intstr.IntOrString, c *corev1.Container) (int32, error) {
 	return int32(n), nil
 }
 
-// takeReadinessProbes removes the probes that the sidecar runs from the containers.
-func (in *injection) takeReadinessProbes() error {
+// removeReadinessProbes removes the probes that the sidecar runs from the containers.
+func (in *injection) removeReadinessProbes() error {
 	for _, c := range in.pod.Containers {
 		if movesProbe(&c) {
 			in.remove("spec", "containers", c.Name, "readinessProbe")

@@ -107,8 +107,8 @@ func isTLSNumber(n int32) bool { return tlsPorts[n] != "" || n%1000 == 443 }
 // metricsName matches the names of ports for metrics and health checks only.
 var metricsName = regexp.MustCompile(`(^|-)(metrics?|exporter|health[a-z]*|probes?)(-|$)`)
 
-// generatedName matches names that a tool generates from the number of a port, such as 8080-tcp. Such a name does not
-// describe the protocol.
+// generatedName matches names that a tool generates from the number of a port, such as 8080-tcp.
+// Such a name does not describe the protocol.
 var generatedName = regexp.MustCompile(`^[0-9]+-tcp$`)
 
 // byName returns the sign of a port name. what describes the origin of the name in the evidence.
@@ -127,14 +127,16 @@ func byName(what, name string) sign {
 	return sign{}
 }
 
-// metricsService matches the names of Services for metrics, such as web-metrics. It does not match metrics-browser, because
-// this can be the name of an application.
+// metricsService matches the names of Services for metrics, such as web-metrics. It does not match
+// metrics-browser, because this can be the name of an application.
 var metricsService = regexp.MustCompile(`-metrics(-|$)`)
 
-// isForMetrics reports whether a Service is for metrics only. Such a Service is no evidence for requests.
+// isForMetrics reports whether a Service is for metrics only. Such a Service is no evidence for
+// requests.
 func isForMetrics(s ServicePort) bool { return metricsService.MatchString(s.Service) }
 
-// nameInService returns the sign of the name of a port in a Service. A Service for metrics can also call a port http.
+// nameInService returns the sign of the name of a port in a Service. A Service for metrics can also
+// call a port http.
 func nameInService(s ServicePort, p corev1.ContainerPort) sign {
 	if isForMetrics(s) {
 		return sign{notForRequests, fmt.Sprintf("its Service is %s", s.Service)}
@@ -170,10 +172,10 @@ func byAppProtocol(service, name string) sign {
 	return sign{notHTTP, why}
 }
 
-// signOf returns the sign of a port of a container. The strongest evidence is the appProtocol of a Service. It is followed
-// by the image, names for metrics and health checks, probes, the properties of Spring Boot, names, flags, numbers, the
-// commands of probes, and certificates. If Services or probes disagree, the sign for HTTP is used, because clients send
-// requests to the port.
+// signOf returns the sign of a port of a container. The strongest evidence is the appProtocol of a
+// Service. It is followed by the image, names for metrics and health checks, probes, the properties
+// of Spring Boot, names, flags, numbers, the commands of probes, and certificates. If Services or
+// probes disagree, the sign for HTTP is used, because clients send requests to the port.
 func (in *injection) signOf(c *corev1.Container, p corev1.ContainerPort) sign {
 	h := in.hintsOf(c)
 	s := in.signBeforeCertificates(c, p, h)
@@ -181,7 +183,7 @@ func (in *injection) signOf(c *corev1.Container, p corev1.ContainerPort) sign {
 		// A flag or a variable for a certificate is stronger evidence than the number.
 		return firstOf(h.byCertificate(p), s)
 	}
-	return firstOf(s, h.byCertificate(p), byUsualNumber(p))
+	return firstOf(s, h.byCertificate(p), byCommonNumber(p))
 }
 
 // signBeforeCertificates is signOf without the weakest evidence: certificates and common port
@@ -237,8 +239,9 @@ func (in *injection) signBeforeCertificates(c *corev1.Container, p corev1.Contai
 	return firstOf(agree(protocols), h.image, aside, agree(probes), h.bySpring(p.ContainerPort), h.offeredAsTLS(p, services), own, named, flag, byNumber(p, services, h), h.commands)
 }
 
-// offeredAsTLS returns the sign of a port that Services offer as HTTPS only, such as the port of a webhook. The number of
-// the port or a certificate must confirm it, because a load balancer can terminate TLS.
+// offeredAsTLS returns the sign of a port that Services offer as HTTPS only, such as the port of a
+// webhook. The number of the port or a certificate must confirm it, because a load balancer can
+// terminate TLS.
 func (h *hints) offeredAsTLS(p corev1.ContainerPort, services []ServicePort) sign {
 	isPlain := func(s ServicePort) bool { return s.Number != 443 && !tlsName.MatchString(s.Name) }
 	if len(services) == 0 || slices.ContainsFunc(services, isPlain) {
@@ -277,18 +280,18 @@ func byProbe(probe namedProbe, c *corev1.Container, p corev1.ContainerPort) sign
 			return sign{}
 		}
 		if probe.HTTPGet.Scheme == corev1.URISchemeHTTPS {
-			return probe.asksBy("HTTPS", overTLS)
+			return probe.probeSign("HTTPS", overTLS)
 		}
-		return probe.asksBy("HTTP", plainHTTP)
+		return probe.probeSign("HTTP", plainHTTP)
 	case probe.GRPC != nil && probe.GRPC.Port == p.ContainerPort:
-		return probe.asksBy("gRPC", plainHTTP)
+		return probe.probeSign("gRPC", plainHTTP)
 	}
 	return sign{}
 }
 
-// byNumber returns the sign of the number of a port, and of the numbers by which Services offer it. A number of HTTPS is not
-// used if a flag contains the number, and the container has no certificate. If a Service offers port 80 on port
-// 443 only, a load balancer terminates TLS.
+// byNumber returns the sign of the number of a port, and of the numbers by which Services offer it.
+// A number of HTTPS is not used if a flag contains the number, and the container has no
+// certificate. If a Service offers port 80 on port 443 only, a load balancer terminates TLS.
 func byNumber(p corev1.ContainerPort, services []ServicePort, h *hints) sign {
 	if of := rawPorts[p.ContainerPort]; of != "" && !slices.ContainsFunc(services, isOnPort80) {
 		return sign{notHTTP, fmt.Sprintf("%d is the port of %s", p.ContainerPort, of)}
@@ -342,9 +345,9 @@ var httpPorts = map[int32]string{
 	8085: "HTTP", 8086: "HTTP", 8088: "HTTP", 8090: "HTTP", 8888: "HTTP", 50051: "gRPC", 4317: "OTLP", 4318: "OTLP",
 }
 
-// byUsualNumber returns the weakest evidence, which is a common port number. It distinguishes a web
-// server next to a database from a helper of the database.
-func byUsualNumber(p corev1.ContainerPort) sign {
+// byCommonNumber returns the weakest evidence, which is a common port number. It distinguishes a
+// web server next to a database from a helper of the database.
+func byCommonNumber(p corev1.ContainerPort) sign {
 	if of := httpPorts[p.ContainerPort]; of != "" {
 		return sign{plainHTTP, fmt.Sprintf("%d is a common port of %s", p.ContainerPort, of)}
 	}
@@ -357,8 +360,8 @@ type namedProbe struct {
 	*corev1.Probe
 }
 
-// asksBy returns the sign of a port that the probe uses.
-func (p namedProbe) asksBy(how string, speaks protocol) sign {
+// probeSign returns the sign of a port that the probe uses.
+func (p namedProbe) probeSign(how string, speaks protocol) sign {
 	return sign{speaks, fmt.Sprintf("the %s probe uses %s", p.name, how)}
 }
 
@@ -370,7 +373,7 @@ func probesOf(c *corev1.Container) []namedProbe {
 
 // isProbed reports whether a probe of a container uses a port.
 func isProbed(c *corev1.Container, port int32) bool {
-	return slices.ContainsFunc(probesOf(c), func(p namedProbe) bool { return askedBy(p.Probe) == port })
+	return slices.ContainsFunc(probesOf(c), func(p namedProbe) bool { return probedPort(p.Probe) == port })
 }
 
 // Patterns of the admission policy for flags, variables, mounts and commands. They match any word

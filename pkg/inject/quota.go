@@ -12,17 +12,17 @@ import (
 // A Quota contains the requirements of a ResourceQuota or a LimitRange for the resources of each
 // container.
 type Quota struct {
-	namespace string
-	name      string
-	wants     []string // ResourceQuota: resources for which each container must set a limit
-	bounds    []bound  // LimitRange
+	namespace        string
+	name             string
+	limitedResources []string // ResourceQuota: resources for which each container must set a limit
+	bounds           []bound  // LimitRange
 }
 
 // A bound is the part of a LimitRange for one resource of each container. A nil field means no
 // requirement.
 type bound struct {
-	resource           string
-	least, most, usual *resource.Quantity // minimum, maximum and default limit
+	resource                       string
+	minimum, maximum, defaultLimit *resource.Quantity
 }
 
 // ReadQuota parses a ResourceQuota or a LimitRange, a map as [Decode] returns it. ok is false for
@@ -33,7 +33,7 @@ func ReadQuota(object any) (_ Quota, ok bool) {
 	case groupOf(object) != "":
 		return q, false
 	case text(object, "kind") == "ResourceQuota":
-		q.wants = wantedLimits(object)
+		q.limitedResources = wantedLimits(object)
 		return q, true
 	case text(object, "kind") == "LimitRange":
 		for _, l := range listAt(object, "spec", "limits") {
@@ -72,8 +72,8 @@ func boundsOf(item any) []bound {
 	}
 	var all []bound
 	for _, name := range []string{"cpu", "memory", "ephemeral-storage"} {
-		most := quantity("max", name) // Kubernetes uses max as the default limit if there is no default
-		all = append(all, bound{resource: name, least: quantity("min", name), most: most, usual: cmp.Or(quantity("default", name), most)})
+		maximum := quantity("max", name) // Kubernetes uses max as the default limit if there is no default
+		all = append(all, bound{resource: name, minimum: quantity("min", name), maximum: maximum, defaultLimit: cmp.Or(quantity("default", name), maximum)})
 	}
 	return all
 }
@@ -86,17 +86,17 @@ func Unadmitted(pods Pods, quotas []Quota) []string {
 	for name := range pods.Outcome.resources.Limits {
 		limited[string(name)] = true
 	}
-	quotas = slices.DeleteFunc(slices.Clone(quotas), func(q Quota) bool { return !near(q.namespace, pods.Namespace) })
+	quotas = slices.DeleteFunc(slices.Clone(quotas), func(q Quota) bool { return !canShareNamespace(q.namespace, pods.Namespace) })
 	for _, q := range quotas {
 		for _, b := range q.bounds {
-			limited[b.resource] = limited[b.resource] || b.usual != nil
+			limited[b.resource] = limited[b.resource] || b.defaultLimit != nil
 			if why := b.refuses(pods.Outcome.resources); why != "" {
 				all = append(all, fmt.Sprintf("the API server will reject the pods: LimitRange %s %s", q.name, why))
 			}
 		}
 	}
 	for _, q := range quotas {
-		for _, name := range q.wants {
+		for _, name := range q.limitedResources {
 			// The limits of a pod-level resource list apply to all of its containers.
 			if !limited[name] && !pods.Outcome.shares {
 				all = append(all, fmt.Sprintf("the API server will reject the pods: ResourceQuota %s requires limits.%s for each container, but the sidecar has none; set the option %s-limit, or a default in a LimitRange",
@@ -113,14 +113,14 @@ func (b bound) refuses(sidecar corev1.ResourceRequirements) string {
 	request, requests := sidecar.Requests[corev1.ResourceName(b.resource)]
 	limit, limits := sidecar.Limits[corev1.ResourceName(b.resource)]
 	switch {
-	case requests && b.least != nil && request.Cmp(*b.least) < 0:
-		return fmt.Sprintf("requires at least %s of %s, but the sidecar requests %s; set the option %s-request", b.least, b.resource, &request, b.resource)
-	case limits && b.least != nil && limit.Cmp(*b.least) < 0:
-		return fmt.Sprintf("requires at least %s of %s, but the limit of the sidecar is %s; set the option %s-limit", b.least, b.resource, &limit, b.resource)
-	case limits && b.most != nil && limit.Cmp(*b.most) > 0:
-		return fmt.Sprintf("permits at most %s of %s, but the limit of the sidecar is %s; set the option %s-limit", b.most, b.resource, &limit, b.resource)
-	case requests && !limits && b.usual != nil && request.Cmp(*b.usual) > 0:
-		return fmt.Sprintf("sets a default limit of %s of %s, but the sidecar requests %s; set the option %s-request or %s-limit", b.usual, b.resource, &request, b.resource, b.resource)
+	case requests && b.minimum != nil && request.Cmp(*b.minimum) < 0:
+		return fmt.Sprintf("requires at least %s of %s, but the sidecar requests %s; set the option %s-request", b.minimum, b.resource, &request, b.resource)
+	case limits && b.minimum != nil && limit.Cmp(*b.minimum) < 0:
+		return fmt.Sprintf("requires at least %s of %s, but the limit of the sidecar is %s; set the option %s-limit", b.minimum, b.resource, &limit, b.resource)
+	case limits && b.maximum != nil && limit.Cmp(*b.maximum) > 0:
+		return fmt.Sprintf("permits at most %s of %s, but the limit of the sidecar is %s; set the option %s-limit", b.maximum, b.resource, &limit, b.resource)
+	case requests && !limits && b.defaultLimit != nil && request.Cmp(*b.defaultLimit) > 0:
+		return fmt.Sprintf("sets a default limit of %s of %s, but the sidecar requests %s; set the option %s-request or %s-limit", b.defaultLimit, b.resource, &request, b.resource, b.resource)
 	}
 	return ""
 }

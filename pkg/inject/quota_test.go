@@ -16,7 +16,7 @@ func TestQuotaViolationIsReported(t *testing.T) {
 	}
 	for _, c := range []struct {
 		namespace string
-		said      Options
+		opts      Options
 		objects   []string
 		want      int
 	}{
@@ -47,9 +47,9 @@ func TestQuotaViolationIsReported(t *testing.T) {
 				quotas = append(quotas, q)
 			}
 		}
-		out := Inject(parse(t, `{"metadata":{},"spec":{"containers":[{"name":"a","ports":[{"containerPort":8080}]}]}}`), c.said)
+		out := Inject(parse(t, `{"metadata":{},"spec":{"containers":[{"name":"a","ports":[{"containerPort":8080}]}]}}`), c.opts)
 		if got := Unadmitted(Pods{Namespace: c.namespace, Outcome: out}, quotas); len(got) != c.want {
-			t.Errorf("%s: got %q, want %d warnings", fmt.Sprint(c.namespace, c.said, c.objects), got, c.want)
+			t.Errorf("%s: got %q, want %d warnings", fmt.Sprint(c.namespace, c.opts, c.objects), got, c.want)
 		}
 	}
 }

@@ -49,7 +49,7 @@ func (p *Pods) Key() string {
 
 // near reports whether two objects can be in the same namespace. An object without a namespace can
 // be in any namespace.
-func near(a, b string) bool { return a == b || a == "" || b == "" }
+func canShareNamespace(a, b string) bool { return a == b || a == "" || b == "" }
 
 // A ServicePort is a port of a Service.
 type ServicePort struct {
@@ -63,12 +63,12 @@ type ServicePort struct {
 	Protocol    corev1.Protocol // "" means TCP
 }
 
-// mostNamed is the maximum number of Services that the evidence for a port names.
-const mostNamed = 3
+// maxNamedServices is the maximum number of Services that the evidence for a port names.
+const maxNamedServices = 3
 
-// CompactPorts returns the ports of Services without those that do not change the result of [Inject]: all but the first
-// mostNamed of the ports that differ only in the name of their Service. Without it, the cost of a pod would grow with the
-// number of its Services.
+// CompactPorts returns the ports of Services without those that do not change the result of
+// [Inject]: all but the first maxNamedServices of the ports that differ only in the name of their
+// Service. Without it, the cost of a pod would grow with the number of its Services.
 func CompactPorts(all []ServicePort) []ServicePort {
 	seen := map[ServicePort]int{}
 	return slices.DeleteFunc(slices.Clone(all), func(s ServicePort) bool {
@@ -78,7 +78,7 @@ func CompactPorts(all []ServicePort) []ServicePort {
 			key.Number = 0
 		}
 		seen[key]++
-		return seen[key] > mostNamed
+		return seen[key] > maxNamedServices
 	})
 }
 
@@ -103,20 +103,20 @@ func ReadService(service any) (_ *Service, ok bool) {
 	for _, p := range s.Spec.Ports {
 		read.ports = append(read.ports, ServicePort{
 			Service: s.Name, Name: p.Name, Number: p.Port, AppProtocol: *cmp.Or(p.AppProtocol, new(string)),
-			Certificate: asksForCertificate(s), Headless: s.Spec.ClusterIP == corev1.ClusterIPNone, Target: targetOf(p), Protocol: p.Protocol,
+			Certificate: requestsCertificate(s), Headless: s.Spec.ClusterIP == corev1.ClusterIPNone, Target: targetOf(p), Protocol: p.Protocol,
 		})
 	}
 	return read, true
 }
 
-// asksForCertificate reports whether a Service requests a serving certificate from OpenShift.
-func asksForCertificate(s *corev1.Service) bool {
+// requestsCertificate reports whether a Service requests a serving certificate from OpenShift.
+func requestsCertificate(s *corev1.Service) bool {
 	return s.Annotations["service.beta.openshift.io/serving-cert-secret-name"] != "" || s.Annotations["service.alpha.openshift.io/serving-cert-secret-name"] != ""
 }
 
 // Selects reports whether the Service selects pods with the given namespace and labels.
 func (s *Service) Selects(namespace string, pods map[string]string) bool {
-	return near(s.namespace, namespace) && s.selector.Matches(labels.Set(pods))
+	return canShareNamespace(s.namespace, namespace) && s.selector.Matches(labels.Set(pods))
 }
 
 // PortsOf returns the ports of the Service if it selects pods with the given namespace and labels.
@@ -156,7 +156,7 @@ func FollowService(service any, all []Pods, step Step) (_ Outcome, selects []boo
 	var selected []Pods
 	selector := labels.SelectorFromSet(s.Spec.Selector)
 	for i, p := range all {
-		if len(s.Spec.Selector) > 0 && near(s.Namespace, p.Namespace) && selector.Matches(labels.Set(p.Labels)) {
+		if len(s.Spec.Selector) > 0 && canShareNamespace(s.Namespace, p.Namespace) && selector.Matches(labels.Set(p.Labels)) {
 			selects[i] = true
 			selected = append(selected, p)
 		}
@@ -195,7 +195,7 @@ func FollowService(service any, all []Pods, step Step) (_ Outcome, selects []boo
 			out.Warnings = append(out.Warnings, fmt.Sprintf("pods without a sidecar do not listen on port %d; apply the Service after the rollout of all pods (see injector status)", like.ServingPort))
 		}
 		e.changes[0].Value = statusValue("", e.back())
-		if n := len(e.changes[0].Value); n > mostAnnotations {
+		if n := len(e.changes[0].Value); n > maxAnnotationBytes {
 			return Outcome{Verdict: Refused, Reason: Unreadable, Text: fmt.Sprintf("the status annotation for %d ports exceeds the size limit of annotations", len(e.changes)-1)}, selects
 		}
 		out.Changes = e.changes
@@ -240,7 +240,7 @@ func UninjectService(service any) Outcome {
 	if !ok {
 		return Outcome{Verdict: Skipped, Reason: NotInjected, Text: "not injected"}
 	}
-	return takeBack(service, text, serviceTraces)
+	return revertChanges(service, text, serviceTraces)
 }
 
 // WatchPolicy returns warnings if a NetworkPolicy permits connections to the application port by
@@ -265,11 +265,11 @@ func WatchPolicy(policy any, all []Pods) Outcome {
 			continue
 		}
 		look := func(direction string, rules []rule) {
-			if shutOut(rules, sidecar) {
+			if blocksSidecar(rules, sidecar) {
 				missing[fmt.Sprintf("the policy allows %s to port %d, but requests for %s now use port %d, which must be added", direction, sidecar.AppPort, pods.Owner, sidecar.ServingPort)] = true
 			}
 		}
-		if near(p.Namespace, pods.Namespace) && selector.Matches(labels.Set(pods.Labels)) {
+		if canShareNamespace(p.Namespace, pods.Namespace) && selector.Matches(labels.Set(pods.Labels)) {
 			var in []rule
 			for _, r := range p.Spec.Ingress {
 				in = append(in, rule{r.From, r.Ports})
@@ -315,7 +315,7 @@ func (s peerSet) rulesTo(pods *Pods) (rules []rule) {
 		matches := len(r.To) == 0
 		for j := 0; j < len(r.To) && !matches; j++ {
 			to := &r.To[j]
-			matches = mayBe(to, s.policy.Namespace, pods) && s.selectors[to].Matches(labels.Set(pods.Labels))
+			matches = canMatchNamespace(to, s.policy.Namespace, pods) && s.selectors[to].Matches(labels.Set(pods.Labels))
 		}
 		if matches {
 			rules = append(rules, rule{r.To, r.Ports})
@@ -324,9 +324,9 @@ func (s peerSet) rulesTo(pods *Pods) (rules []rule) {
 	return rules
 }
 
-// shutOut reports whether a rule admits peers to the application port, but neither this rule nor
-// another rule admits the same peers to the sidecar port.
-func shutOut(rules []rule, sidecar *Outcome) bool {
+// blocksSidecar reports whether a rule admits peers to the application port, but neither this rule
+// nor another rule admits the same peers to the sidecar port.
+func blocksSidecar(rules []rule, sidecar *Outcome) bool {
 	return slices.ContainsFunc(rules, func(r rule) bool {
 		return admits(r.ports, sidecar.AppPort) && !slices.ContainsFunc(rules, func(other rule) bool {
 			return admits(other.ports, sidecar.ServingPort) && (len(other.peers) == 0 || reflect.DeepEqual(other.peers, r.peers))
@@ -340,10 +340,10 @@ type rule struct {
 	ports []networkingv1.NetworkPolicyPort // empty means all ports
 }
 
-// mayBe reports whether a peer of a policy can be in the namespace of some pods. The labels of namespaces, and addresses,
-// are not known.
-func mayBe(to *networkingv1.NetworkPolicyPeer, namespace string, pods *Pods) bool {
-	return to.IPBlock == nil && (to.NamespaceSelector != nil || near(namespace, pods.Namespace))
+// canMatchNamespace reports whether a peer of a policy can be in the namespace of some pods. The
+// labels of namespaces, and addresses, are not known.
+func canMatchNamespace(to *networkingv1.NetworkPolicyPeer, namespace string, pods *Pods) bool {
+	return to.IPBlock == nil && (to.NamespaceSelector != nil || canShareNamespace(namespace, pods.Namespace))
 }
 
 // admits reports whether a rule with the given ports permits connections to TCP port n. Named ports

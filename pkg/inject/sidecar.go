@@ -19,11 +19,11 @@ import (
 
 // Times of the shutdown of a pod (docs/promises.md 3.5).
 const (
-	usualGrace   = 30 * time.Second // default of Kubernetes
-	afterDrain   = 3 * time.Second  // maximum time between the end of the drain and the exit of the process
-	usualDrain   = usualGrace - afterDrain
-	longestQuiet = 30 * time.Second     // maximum quiet period: the drain continues until no request has arrived for this time
-	longestGrace = 365 * 24 * time.Hour // upper bound for grace periods in the computation
+	defaultGrace   = 30 * time.Second // default of Kubernetes
+	afterDrain     = 3 * time.Second  // maximum time between the end of the drain and the exit of the process
+	defaultDrain   = defaultGrace - afterDrain
+	maxQuietPeriod = 30 * time.Second     // maximum quiet period: the drain continues until no request has arrived for this time
+	maxGracePeriod = 365 * 24 * time.Hour // upper bound for grace periods in the computation
 )
 
 // settled contains the configuration of the sidecar.
@@ -39,15 +39,15 @@ type settled struct {
 // injector reports invalid settings before the pod starts.
 func (in *injection) settle() error {
 	c := config.Default() // for the names of the settings
-	asked := in.asked(c)
-	if err := checkLengths(asked, c.Probes.Name()); err != nil {
+	requested := in.requested(c)
+	if err := checkLengths(requested, c.Probes.Name()); err != nil {
 		return err
 	}
-	asked, err := in.planEnd(asked)
+	requested, err := in.planShutdown(requested)
 	if err != nil {
 		return err
 	}
-	if c, err = config.Read(asked); err != nil {
+	if c, err = config.Read(requested); err != nil {
 		return badSettings(err)
 	}
 	in.out.Warnings = append(in.out.Warnings, c.Warnings()...)
@@ -56,7 +56,7 @@ func (in *injection) settle() error {
 }
 
 // asked returns the settings that result from the pod and the options.
-func (in *injection) asked(c *config.Config) []config.EnvVar {
+func (in *injection) requested(c *config.Config) []config.EnvVar {
 	all := []config.EnvVar{
 		// Without this variable, the sidecar would treat SERVING_ variables as those of Knative.
 		// KEDA requests statistics from each pod without an Accept header and without its query.
@@ -82,21 +82,21 @@ func (in *injection) asked(c *config.Config) []config.EnvVar {
 	more, _ := settings(in.options.get(settingsOption)) // the option was validated
 	all = append(all, more...)
 	for _, option := range table {
-		if said := in.options.get(option.Name); option.variable != "" && said != "" {
-			all = append(all, config.EnvVar{Name: option.variable, Value: said})
+		if value := in.options.get(option.Name); option.variable != "" && value != "" {
+			all = append(all, config.EnvVar{Name: option.variable, Value: value})
 		}
 	}
 	return all
 }
 
-// planEnd computes the drain deadline and the grace period of the pod, and adds the settings for
-// the drain.
-func (in *injection) planEnd(asked []config.EnvVar) ([]config.EnvVar, error) {
+// planShutdown computes the drain deadline and the grace period of the pod, and adds the settings
+// for the drain.
+func (in *injection) planShutdown(requested []config.EnvVar) ([]config.EnvVar, error) {
 	// The deadline depends on the request timeout and the minimum drain time.
 	clocks := new(config.Config)
 	if in.options.get(timeoutOption) != "" || in.options.get(drainMinOption) != "" {
 		var err error
-		if clocks, err = config.Read(append(slices.Clone(asked), longDeadline())); err != nil {
+		if clocks, err = config.Read(append(slices.Clone(requested), longDeadline())); err != nil {
 			return nil, badSettings(err)
 		}
 	}
@@ -104,51 +104,51 @@ func (in *injection) planEnd(asked []config.EnvVar) ([]config.EnvVar, error) {
 	s.pause, s.holds = pauseOf(at(in.object, "spec", "containers", in.app.Name, "lifecycle", "preStop"))
 	least := max(clocks.DrainMin.V, s.pause)
 	if least > 0 {
-		asked = append(asked, config.EnvVar{Name: variableOf(drainMinOption), Value: least.String()})
+		requested = append(requested, config.EnvVar{Name: variableOf(drainMinOption), Value: least.String()})
 	}
-	grace := secondsOf(in.graceBefore())
-	s.deadline = max(usualDrain, grace-afterDrain, least+clocks.RequestTimeout.V)
+	grace := secondsOf(in.originalGracePeriod())
+	s.deadline = max(defaultDrain, grace-afterDrain, least+clocks.RequestTimeout.V)
 	if clocks.RequestTimeout.V > 0 {
-		s.deadline = max(s.deadline, longestQuiet+clocks.RequestTimeout.V)
+		s.deadline = max(s.deadline, maxQuietPeriod+clocks.RequestTimeout.V)
 	}
-	if said := in.options.get(deadlineOption); said != "" {
-		s.deadline, _ = time.ParseDuration(said) // the option was validated
+	if value := in.options.get(deadlineOption); value != "" {
+		s.deadline, _ = time.ParseDuration(value) // the option was validated
 		if s.deadline < clocks.RequestTimeout.V {
 			in.warn("%s is shorter than %s: requests that are running when the drain ends are aborted", deadlineOption, timeoutOption)
 		}
 	}
 	s.grace = max(grace, time.Duration(ceilSeconds(s.deadline+afterDrain))*time.Second)
-	return append(asked, config.EnvVar{Name: variableOf(deadlineOption), Value: s.deadline.String()}), nil
+	return append(requested, config.EnvVar{Name: variableOf(deadlineOption), Value: s.deadline.String()}), nil
 }
 
-// mostVariable is the maximum length in bytes of an environment variable, including its name. Linux
-// does not start a program with a longer variable (MAX_ARG_STRLEN, execve(2)).
-const mostVariable = 128 << 10
+// maxVariableBytes is the maximum length in bytes of an environment variable, including its name.
+// Linux does not start a program with a longer variable (MAX_ARG_STRLEN, execve(2)).
+const maxVariableBytes = 128 << 10
 
 // checkLengths returns an error for variables that are too long. probes is the name of the variable
 // for probes.
-func checkLengths(asked []config.EnvVar, probes string) error {
-	for _, v := range asked {
+func checkLengths(requested []config.EnvVar, probes string) error {
+	for _, v := range requested {
 		n := len(v.Name) + len("=") + len(v.Value) + len("\x00")
 		switch {
-		case n <= mostVariable:
+		case n <= maxVariableBytes:
 		case v.Name == probes:
-			return refuse(BadProbe, "readiness probes: %d bytes exceed the limit of %d for an environment variable", n, mostVariable)
+			return refuse(BadProbe, "readiness probes: %d bytes exceed the limit of %d for an environment variable", n, maxVariableBytes)
 		default:
-			return refuse(BadOption, "%s: %d bytes exceed the limit of %d for an environment variable", v.Name, n, mostVariable)
+			return refuse(BadOption, "%s: %d bytes exceed the limit of %d for an environment variable", v.Name, n, maxVariableBytes)
 		}
 	}
 	return nil
 }
 
-// graceBefore returns the grace period of the pod before the injection, in seconds.
-func (in *injection) graceBefore() int64 {
-	return *cmp.Or(in.pod.TerminationGracePeriodSeconds, new(int64(usualGrace/time.Second)))
+// originalGracePeriod returns the grace period of the pod before the injection, in seconds.
+func (in *injection) originalGracePeriod() int64 {
+	return *cmp.Or(in.pod.TerminationGracePeriodSeconds, new(int64(defaultGrace/time.Second)))
 }
 
-// secondsOf converts n seconds to a duration between 0 and longestGrace.
+// secondsOf converts n seconds to a duration between 0 and maxGracePeriod.
 func secondsOf(n int64) time.Duration {
-	return time.Duration(min(max(n, 0), int64(longestGrace/time.Second))) * time.Second
+	return time.Duration(min(max(n, 0), int64(maxGracePeriod/time.Second))) * time.Second
 }
 
 // ceilSeconds returns a duration in seconds, rounded up.
@@ -218,9 +218,9 @@ func pauseOfCommand(words []string) (time.Duration, bool) {
 
 func base(path string) string { return path[strings.LastIndexByte(path, '/')+1:] }
 
-// holdApp adds a preStop hook that keeps the application running until the sidecar is drained
-// (docs/promises.md 3.5).
-func (in *injection) holdApp() error {
+// addPreStopHook adds a preStop hook that keeps the application running until the sidecar is
+// drained (docs/promises.md 3.5).
+func (in *injection) addPreStopHook() error {
 	path := []string{"spec", "containers", in.app.Name, "lifecycle", "preStop"}
 	if !in.settled.holds {
 		in.warn("the preStop hook of container %s is kept: it must wait until all requests are complete, or call http://localhost:%d/wait-for-drain",
@@ -236,9 +236,9 @@ func (in *injection) holdApp() error {
 	return nil
 }
 
-// lengthenGrace extends the grace period of the pod to the drain deadline.
-func (in *injection) lengthenGrace() error {
-	was, seconds := in.graceBefore(), int64(in.settled.grace/time.Second)
+// extendGracePeriod extends the grace period of the pod to the drain deadline.
+func (in *injection) extendGracePeriod() error {
+	was, seconds := in.originalGracePeriod(), int64(in.settled.grace/time.Second)
 	if was < seconds {
 		in.set(seconds, "spec", "terminationGracePeriodSeconds")
 		in.note("terminationGracePeriodSeconds changes from %d to %d, because the drain can take %v", was, seconds, in.settled.deadline)
@@ -313,9 +313,9 @@ func (in *injection) addSidecar() error {
 func (in *injection) startupProbe() *corev1.Probe {
 	return &corev1.Probe{
 		ProbeHandler:     corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(in.ports.serving)}},
-		TimeoutSeconds:   usualTimeout,
+		TimeoutSeconds:   defaultTimeout,
 		PeriodSeconds:    1,
-		SuccessThreshold: usualSuccesses,
+		SuccessThreshold: defaultSuccesses,
 		FailureThreshold: 30,
 	}
 }
@@ -378,9 +378,9 @@ func (in *injection) resources() (corev1.ResourceRequirements, error) {
 		{"ephemeral-storage-limit", corev1.ResourceEphemeralStorage, r.Limits, nil, "", ""},
 	} {
 		of, has := row.of[row.name]
-		switch said := in.options[row.option]; {
-		case said != "":
-			row.to[row.name] = resource.MustParse(said) // the option was validated
+		switch value := in.options[row.option]; {
+		case value != "":
+			row.to[row.name] = resource.MustParse(value) // the option was validated
 		case share > 0 && has && !of.IsZero():
 			row.to[row.name] = shareOf(of, share, row.low, row.high)
 		default:
@@ -394,8 +394,8 @@ func (in *injection) resources() (corev1.ResourceRequirements, error) {
 		if !has || request.Cmp(limit) <= 0 {
 			continue
 		}
-		if said := in.options[string(name)+"-request"]; said != "" {
-			return r, refuse(BadOption, "%s-request %s exceeds %s-limit %s", name, said, name, limit.String())
+		if value := in.options[string(name)+"-request"]; value != "" {
+			return r, refuse(BadOption, "%s-request %s exceeds %s-limit %s", name, value, name, limit.String())
 		}
 		r.Requests[name] = limit // reduce the default request
 	}

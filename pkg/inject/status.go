@@ -36,11 +36,11 @@ func (in *injection) endStatus() error {
 	if in.err == nil {
 		in.changes[0].Value = statusValue(in.out.Confidence, in.back())
 	}
-	return in.checkAnnotations(in.annotated())
+	return in.checkAnnotations(in.addedAnnotationBytes())
 }
 
-// annotated returns the size in bytes of the annotations that the changes add.
-func (in *injection) annotated() int {
+// addedAnnotationBytes returns the size in bytes of the annotations that the changes add.
+func (in *injection) addedAnnotationBytes() int {
 	n := 0
 	for _, c := range in.changes {
 		var text string
@@ -78,16 +78,16 @@ func WithText(c Change, text string) Change {
 func TextOf(object any) string {
 	text, _ := at(object, "metadata", "annotations", Prefix+statusKey).(string)
 	var s status
-	if len(text) > mostAnnotations || json.Unmarshal([]byte(text), &s) != nil {
+	if len(text) > maxAnnotationBytes || json.Unmarshal([]byte(text), &s) != nil {
 		return ""
 	}
 	return s.Text
 }
 
-// recognize returns the choices of the injection of a pod: the values in the sidecar's environment, or the usual
-// ports. It returns nil if the pod has no sidecar. Each injection uses it for the rewrite of the Services, so that a second
-// injection makes the same changes.
-func recognize(pod any) *Outcome {
+// recognize returns the choices of the injection of a pod: the values in the sidecar's environment,
+// or the usual ports. It returns nil if the pod has no sidecar. Each injection uses it for the
+// rewrite of the Services, so that a second injection makes the same changes.
+func existingSidecar(pod any) *Outcome {
 	usual := config.Default()
 	for _, list := range []string{"containers", "initContainers"} {
 		sidecar := at(pod, "spec", list, sidecarName)
@@ -158,15 +158,15 @@ func Uninject(template any) Outcome {
 	case !injected:
 		return Outcome{Verdict: Skipped, Reason: NotInjected, Text: "not injected"}
 	}
-	return takeBack(template, text, podTraces)
+	return revertChanges(template, text, podTraces)
 }
 
-// takeBack returns the changes in the status of an object, if traces permit them.
-func takeBack(object any, text string, traces []trace) Outcome {
+// revertChanges returns the changes in the status of an object, if traces permit them.
+func revertChanges(object any, text string, traces []trace) Outcome {
 	refused := func(format string, args ...any) Outcome {
 		return Outcome{Verdict: Refused, Reason: BadStatus, Text: fmt.Sprintf(format, args...)}
 	}
-	if len(text) > mostAnnotations {
+	if len(text) > maxAnnotationBytes {
 		return refused("annotation %s%s: %d bytes exceed the Kubernetes limit", Prefix, statusKey, len(text))
 	}
 	var s status

@@ -9,14 +9,14 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// wayBack returns a valid status with additional changes.
-func wayBack(more ...string) string {
+// validStatus returns a valid status with additional changes.
+func validStatus(more ...string) string {
 	all := append([]string{`{"path":"/spec/containers/queue-proxy"}`, `{"path":"/metadata/annotations/queue-proxy.dev~1status"}`}, more...)
 	return `{"format":1,"undo":[` + strings.Join(all, ",") + `]}`
 }
 
 // marked returns an injected pod with a status.
-func marked(t *testing.T, status string) any {
+func injectedPod(t *testing.T, status string) any {
 	t.Helper()
 	return parse(t, `{"metadata":{"name":"web","namespace":"shop","annotations":{"queue-proxy.dev/status":`+string(encode(status))+`}},"spec":{"serviceAccountName":"web","containers":[`+
 		`{"name":"web","image":"web:1","ports":[{"name":"user-port","containerPort":8080}],"livenessProbe":{"exec":{"command":["true"]}}},`+
@@ -77,24 +77,24 @@ func TestUninjectRejectsForgedStatus(t *testing.T) {
 		"nothing taken back": `{"format":1,"undo":[]}`,
 		"no status removed":  `{"format":1,"undo":[{"path":"/spec/containers/queue-proxy"}]}`,
 		"no sidecar removed": `{"format":1,"undo":[{"path":"/metadata/annotations/queue-proxy.dev~1status"}]}`,
-		"no format":          strings.Replace(wayBack(), `"format":1,`, "", 1),
-		"an older format":    strings.Replace(wayBack(), `"format":1`, `"format":0`, 1),
-		"a newer format":     strings.Replace(wayBack(), `"format":1`, `"format":2`, 1),
+		"no format":          strings.Replace(validStatus(), `"format":1,`, "", 1),
+		"an older format":    strings.Replace(validStatus(), `"format":1`, `"format":0`, 1),
+		"a newer format":     strings.Replace(validStatus(), `"format":1`, `"format":2`, 1),
 		"no JSON":            `{`,
-		"too long a status":  wayBack() + strings.Repeat(" ", mostAnnotations),
+		"too long a status":  validStatus() + strings.Repeat(" ", maxAnnotationBytes),
 	}
 	for name, undo := range forgedUndos {
-		statuses[name] = wayBack(undo)
+		statuses[name] = validStatus(undo)
 	}
 	for name, status := range statuses {
-		if out := Uninject(marked(t, status)); out.Verdict != Refused || out.Reason != BadStatus || len(out.Changes) > 0 {
+		if out := Uninject(injectedPod(t, status)); out.Verdict != Refused || out.Reason != BadStatus || len(out.Changes) > 0 {
 			t.Errorf("%s: got %s (%s) %s with %d changes, want refused (bad-status) without changes", name, out.Verdict, out.Reason, out.Text, len(out.Changes))
 		}
 	}
 }
 
 func TestUninjectAcceptsValidStatus(t *testing.T) {
-	pod := marked(t, wayBack(
+	pod := injectedPod(t, validStatus(
 		`{"path":"/spec/terminationGracePeriodSeconds","was":5}`, `{"path":"/spec/containers/web/lifecycle/preStop","was":{"sleep":{"seconds":3}}}`,
 		`{"path":"/spec/containers/web/readinessProbe","was":{"httpGet":{"port":"http","ofTheFuture":1}}}`, `{"path":"/spec/containers/web/ports/user-port/name","was":"http"}`,
 		`{"path":"/spec/containers/web/ports/http/hostPort","was":80}`, `{"path":"/spec/containers/web/ports/http/hostIP","was":"10.0.0.1"}`,
@@ -135,7 +135,7 @@ func TestLongStatusNeedsLittleMemory(t *testing.T) {
 	for i := range 2000 {
 		more = append(more, fmt.Sprintf(`{"path":"/spec/containers/c%d/readinessProbe","was":{"tcpSocket":{"port":1}}}`, i))
 	}
-	pod := marked(t, wayBack(more...))
+	pod := injectedPod(t, validStatus(more...))
 	pod.(map[string]any)["spec"].(map[string]any)["x"] = make([]any, 100_000)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)

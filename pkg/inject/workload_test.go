@@ -30,8 +30,8 @@ func TestTemplateFindsPodTemplates(t *testing.T) {
 		if got := strings.Join(path, "/"); got != c.path || ok != (c.path != "") {
 			t.Errorf("%s: got %q, want %q", c.object, got, c.path)
 		}
-		if said := Leave(object).Text; !ok && !strings.Contains(said, c.text) {
-			t.Errorf("%s: got %q, want %q", c.object, said, c.text)
+		if leaveText := Leave(object).Text; !ok && !strings.Contains(leaveText, c.text) {
+			t.Errorf("%s: got %q, want %q", c.object, leaveText, c.text)
 		}
 	}
 }

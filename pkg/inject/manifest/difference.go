@@ -11,11 +11,11 @@ type Line struct {
 	A, B int
 }
 
-// mostEdits limits the table in shortest, which is quadratic in the number of edits.
-const mostEdits = 1000
+// maxEdits limits the table in shortest, which is quadratic in the number of edits.
+const maxEdits = 1000
 
 // Compare returns the difference between a and b (Myers, An O(ND) Difference Algorithm, 1986). The
-// difference is minimal if it consists of at most mostEdits edits. Otherwise, it is a sequence of
+// difference is minimal if it consists of at most maxEdits edits. Otherwise, it is a sequence of
 // minimal parts with this number of edits. The common lines at the beginning and at the end are
 // removed first, so that the cost depends only on the size of the changed part.
 func Compare(a, b []string) []Line {
@@ -46,10 +46,10 @@ func Compare(a, b []string) []Line {
 }
 
 // shortest returns the minimal difference between a and b, which must not both be empty. If the
-// difference exceeds mostEdits edits, shortest returns the part that covers the most lines. x and y
+// difference exceeds maxEdits edits, shortest returns the part that covers the most lines. x and y
 // are the numbers of lines of a and b that are covered.
 func shortest(a, b []string) (way []Line, x, y int) {
-	most := min(len(a)+len(b), mostEdits)
+	most := min(len(a)+len(b), maxEdits)
 	reach := make([]int, 2*most+3) // maximum index in a for each diagonal; index most+1 is diagonal 0
 	var history [][]int
 	far, steps := 0, 0 // lines covered in both texts, and the length of the history up to there

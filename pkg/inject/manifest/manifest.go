@@ -45,7 +45,7 @@ type document struct {
 	err   error // the document is invalid
 	other bool  // err has no effect on the injection: see isOther
 
-	inStatus string // hunks in a status of the document that restore its original layout: see keep
+	statusHunks string // hunks in a status of the document that restore its original layout: see keep
 }
 
 // A Result is the outcome for one object.
@@ -110,8 +110,8 @@ var (
 	errHelmTemplate = errors.New("the document is a Helm template ({{ ... }}); inject the output of helm template instead, or use the injector as a post-renderer")
 )
 
-// isUTF16 reports whether a file begins with a UTF-16 byte order mark or with a UTF-16 encoded ASCII
-// character.
+// isUTF16 reports whether a file begins with a UTF-16 byte order mark or with a UTF-16 encoded
+// ASCII character.
 func isUTF16(text []byte) bool {
 	if len(text) < 2 {
 		return false
@@ -236,9 +236,9 @@ func (f *File) Documents() int {
 	return len(slices.DeleteFunc(slices.Clone(f.documents), func(d *document) bool { return d.node == nil && d.err == nil }))
 }
 
-// JSON returns the current content of the file. Each document is written as a JSON object that starts
-// on a new line. A document with an error is omitted, unless the error is a repeated key and the
-// document is never modified.
+// JSON returns the current content of the file. Each document is written as a JSON object that
+// starts on a new line. A document with an error is omitted, unless the error is a repeated key and
+// the document is never modified.
 func (f *File) JSON() ([]byte, error) {
 	var b bytes.Buffer
 	for _, d := range f.documents {
@@ -262,15 +262,15 @@ func (f *File) JSON() ([]byte, error) {
 // Inject processes all objects in the given files, and stops after the given step. It examines
 // Services and NetworkPolicies together with the pods of all files. The results are in the order of
 // the objects. A document that cannot be parsed has a single result with the verdict refused.
-func Inject(files []*File, said inject.Options, step inject.Step) []*Result {
+func Inject(files []*File, opts inject.Options, step inject.Step) []*Result {
 	results := list(files)
-	f := lookAround(results)
+	f := findRelated(results)
 	ports := f.ports()
 	all := make([]inject.Pods, len(f.owners))
 	each(len(f.owners), func(i int) {
 		r, path := f.owners[i], f.templates[i]
-		r.Outcome = inject.Inject(dig(r.object, path...), said, ports[i]...)
-		warnOfLostOptions(r, path)
+		r.Outcome = inject.Inject(dig(r.object, path...), opts, ports[i]...)
+		warnOfIgnoredOptions(r, path)
 		all[i] = inject.Pods{Owner: r.Object(), Namespace: r.Namespace, Labels: f.labels[i], Outcome: r.Outcome}
 		r.Changes = inject.Below(prefix(path), r.Changes)
 	})
@@ -285,18 +285,18 @@ func Inject(files []*File, said inject.Options, step inject.Step) []*Result {
 	}
 	for i, r := range f.owners {
 		if r.Verdict == inject.Injected {
-			r.Warnings = append(r.Warnings, inject.Unadmitted(all[i], f.quotasNear(r.Namespace))...)
+			r.Warnings = append(r.Warnings, inject.Unadmitted(all[i], f.quotasIn(r.Namespace))...)
 		}
 		if r.Verdict == inject.Injected && !pods.isServed(i) {
 			r.Warnings = append(r.Warnings, inject.Unserved(r.Outcome))
 		}
 	}
-	write(results, func(d *document, changes []inject.Change) (anew bool, err error) {
+	write(results, func(d *document, changes []inject.Change) (reformatted bool, err error) {
 		was := d.text
-		if anew, err = d.change(changes); err == nil {
+		if reformatted, err = d.change(changes); err == nil {
 			d.keep(was, changes)
 		}
-		return anew, err
+		return reformatted, err
 	})
 	return results
 }
@@ -312,23 +312,23 @@ func Uninject(files []*File) []*Result {
 		switch {
 		case ok:
 			template := dig(r.object, path...)
-			r.from.inStatus = cmp.Or(r.from.inStatus, inject.TextOf(template))
+			r.from.statusHunks = cmp.Or(r.from.statusHunks, inject.TextOf(template))
 			r.Outcome = inject.Uninject(template)
 			r.Changes = inject.Below(prefix(path), r.Changes)
 		case isService(r):
-			r.from.inStatus = cmp.Or(r.from.inStatus, inject.TextOf(r.object))
+			r.from.statusHunks = cmp.Or(r.from.statusHunks, inject.TextOf(r.object))
 			r.Outcome = inject.UninjectService(r.object)
 		default:
 			r.Outcome = inject.Leave(r.object)
 		}
 	}
-	write(results, func(d *document, changes []inject.Change) (anew bool, err error) {
+	write(results, func(d *document, changes []inject.Change) (reformatted bool, err error) {
 		if d.restore(changes) {
 			return false, nil
 		}
-		anew, err = d.change(changes)
+		reformatted, err = d.change(changes)
 		d.text, _ = d.kept()
-		return anew, err
+		return reformatted, err
 	})
 	return results
 }
@@ -343,7 +343,7 @@ func list(files []*File) []*Result {
 	for _, f := range files {
 		for _, d := range f.documents {
 			if d.err != nil {
-				line, text := d.whereabouts(d.err)
+				line, text := d.position(d.err)
 				kind, namespace, name := d.identity()
 				out := inject.Outcome{Verdict: inject.Refused, Reason: inject.Unreadable, Text: text + "; with --on-refusal=skip, the document is not changed"}
 				if d.other {
@@ -360,8 +360,9 @@ func list(files []*File) []*Result {
 	return results
 }
 
-// isOther reports whether a document with an error is neither a workload nor a Service, and contains none of them. Its
-// content has no effect on the injection. A repeated key has two meanings, so both are examined.
+// isOther reports whether a document with an error is neither a workload nor a Service, and
+// contains none of them. Its content has no effect on the injection. A repeated key has two
+// meanings, so both are examined.
 func (d *document) isOther() bool {
 	if d.node == nil || errors.Is(d.err, errTooLarge) || errors.Is(d.err, errHelmTemplate) {
 		return false
@@ -380,8 +381,8 @@ func (d *document) isOther() bool {
 	return true
 }
 
-// identity returns the kind, namespace and name of a document that has a syntax tree but no value, for example because
-// a key is repeated. The first of several keys wins.
+// identity returns the kind, namespace and name of a document that has a syntax tree but no value,
+// for example because a key is repeated. The first of several keys wins.
 func (d *document) identity() (kind, namespace, name string) {
 	if d.node == nil || target(d.node).Kind != yaml.MappingNode {
 		return "", "", ""
@@ -405,9 +406,9 @@ func (d *document) identity() (kind, namespace, name string) {
 	return scalar(d.node, "kind"), scalar(d.node, "metadata", "namespace"), scalar(d.node, "metadata", "name")
 }
 
-// whereabouts returns the line in the file and the text of an error. The line numbers in parser
+// position returns the line in the file and the text of an error. The line numbers in parser
 // errors are relative to the document.
-func (d *document) whereabouts(err error) (line int, text string) {
+func (d *document) position(err error) (line int, text string) {
 	const mark = "line "
 	text = strings.TrimPrefix(err.Error(), "yaml: ")
 	at, rest, _ := strings.Cut(text, ": ")
@@ -457,7 +458,7 @@ func withType(item any, list map[string]any) any {
 
 // write applies the changes of the results to their documents. The function change applies the
 // changes to one document, and reports whether the document was encoded again.
-func write(results []*Result, change func(*document, []inject.Change) (anew bool, err error)) {
+func write(results []*Result, change func(*document, []inject.Change) (reformatted bool, err error)) {
 	changed := map[*document][]*Result{}
 	for _, r := range results {
 		if len(r.Changes) > 0 {
@@ -471,12 +472,12 @@ func write(results []*Result, change func(*document, []inject.Change) (anew bool
 		for _, r := range changed[d] {
 			changes = append(changes, inject.Below(r.path, r.Changes)...)
 		}
-		anew, err := change(d, changes)
+		reformatted, err := change(d, changes)
 		for _, r := range changed[d] {
 			switch {
 			case err != nil:
 				r.Outcome = inject.Outcome{Verdict: inject.Refused, Reason: inject.Unreadable, Text: err.Error()}
-			case anew:
+			case reformatted:
 				r.Warnings = append(r.Warnings, "the document was reformatted, because its layout (anchors, lists on one line) cannot be edited in place; comments are kept, but white space can differ")
 			}
 		}
@@ -498,9 +499,9 @@ func each(n int, f func(i int)) {
 	all.Wait()
 }
 
-// change applies changes to the document, in place if possible. anew reports whether the document
-// was encoded again. The nodes of the document are invalid after this call.
-func (d *document) change(changes []inject.Change) (anew bool, err error) {
+// change applies changes to the document, in place if possible. reformatted reports whether the
+// document was encoded again. The nodes of the document are invalid after this call.
+func (d *document) change(changes []inject.Change) (reformatted bool, err error) {
 	want, err := d.after(changes)
 	if err != nil {
 		return false, err
@@ -508,7 +509,7 @@ func (d *document) change(changes []inject.Change) (anew bool, err error) {
 	isJSON := !isBlockStyle(d.node)
 	doc := &yaml.Node{Kind: yaml.DocumentNode, Content: []*yaml.Node{d.node}}
 	if !isJSON {
-		if text, err := d.edited(changes); err == nil && means(text, want) == nil {
+		if text, err := d.edited(changes); err == nil && checkValue(text, want) == nil {
 			d.text = text
 			return false, nil
 		}
@@ -526,7 +527,7 @@ func (d *document) change(changes []inject.Change) (anew bool, err error) {
 	if lineEnding(d.text) == "\r\n" {
 		text = bytes.ReplaceAll(bytes.ReplaceAll(text, []byte("\r\n"), []byte("\n")), []byte("\n"), []byte("\r\n"))
 	}
-	if err := means(text, want); err != nil {
+	if err := checkValue(text, want); err != nil {
 		return false, fmt.Errorf("encode document: %w", err)
 	}
 	d.text = text
@@ -580,7 +581,7 @@ func indentOf(text []byte) string {
 }
 
 // means returns an error if the value of a text is not want.
-func means(text []byte, want any) error {
+func checkValue(text []byte, want any) error {
 	_, got, err := read(text)
 	if err == nil && !reflect.DeepEqual(got, want) {
 		return errors.New("the result does not have the expected value")
@@ -588,9 +589,9 @@ func means(text []byte, want any) error {
 	return err
 }
 
-// warnOfLostOptions adds a warning for annotations and labels with options that are set on a
+// warnOfIgnoredOptions adds a warning for annotations and labels with options that are set on a
 // workload instead of its pod template.
-func warnOfLostOptions(r *Result, path []string) {
+func warnOfIgnoredOptions(r *Result, path []string) {
 	if len(path) == 0 {
 		return
 	}

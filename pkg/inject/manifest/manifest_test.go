@@ -37,8 +37,8 @@ func inputs(t testing.TB) map[string][]byte {
 	return all
 }
 
-// meaning returns the decoded value of each document. For a document that cannot be decoded, the value
-// is the raw text.
+// meaning returns the decoded value of each document. For a document that cannot be decoded, the
+// value is the raw text.
 func meaning(t testing.TB, text []byte) []any {
 	t.Helper()
 	var all []any
@@ -153,7 +153,7 @@ func dress(r *rand.Rand, n *yaml.Node, keep bool, comments *[]string) {
 func TestRandomLayoutsAreEditedInPlace(t *testing.T) {
 	const rounds = 2
 	r := rand.New(rand.NewPCG(1, 2))
-	written, anew := 0, 0
+	written, reformatted := 0, 0
 	all := inputs(t)
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		text := all[name]
@@ -191,14 +191,14 @@ func TestRandomLayoutsAreEditedInPlace(t *testing.T) {
 					written++
 				}
 				if strings.Contains(strings.Join(res.Warnings, ""), "was reformatted") {
-					anew++
+					reformatted++
 				}
 			}
 		}
 	}
-	t.Logf("%d documents changed, %d of them reformatted", written, anew)
-	if anew*20 > written {
-		t.Errorf("got %d of %d documents reformatted, want at most one in twenty", anew, written)
+	t.Logf("%d documents changed, %d of them reformatted", written, reformatted)
+	if reformatted*20 > written {
+		t.Errorf("got %d of %d documents reformatted, want at most one in twenty", reformatted, written)
 	}
 }
 
@@ -380,7 +380,7 @@ func BenchmarkInject1000Documents(b *testing.B) {
 // The sidecars increase the number of values in a list above the limit. The error must state this
 // reason.
 func TestTooLargeResultReturnsLimitError(t *testing.T) {
-	if err := means([]byte("a: &a\n  b: [*a]\n"), nil); !errors.Is(err, errTooLarge) {
+	if err := checkValue([]byte("a: &a\n  b: [*a]\n"), nil); !errors.Is(err, errTooLarge) {
 		t.Errorf("got %v, want %v", err, errTooLarge)
 	}
 }

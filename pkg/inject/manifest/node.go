@@ -16,12 +16,12 @@ import (
 // Limits for a document after the expansion of its aliases. An alias can contain itself. The limits
 // are far above the size and the depth of any Kubernetes object.
 const (
-	mostNodes = 1_000_000
-	mostDepth = 1_000
+	maxNodes = 1_000_000
+	maxDepth = 1_000
 )
 
 // errTooLarge is the error for a document that exceeds these limits.
-var errTooLarge = fmt.Errorf("the document exceeds the limit of %d values or %d nested values; split it or use fewer aliases", mostNodes, mostDepth)
+var errTooLarge = fmt.Errorf("the document exceeds the limit of %d values or %d nested values; split it or use fewer aliases", maxNodes, maxDepth)
 
 // errKey is the error for a key that is a map, a list or null.
 var errKey = errors.New("the key is not a string")
@@ -31,7 +31,7 @@ var errRepeated = errors.New("is repeated")
 
 // valueOf returns the JSON value of a node in the form of [inject.Decode].
 func valueOf(n *yaml.Node) (any, error) {
-	d := decoder{nodes: mostNodes, depth: mostDepth}
+	d := decoder{nodes: maxNodes, depth: maxDepth}
 	return d.decode(n)
 }
 
@@ -47,7 +47,7 @@ type decoder struct {
 // readLeniently decodes a document with errors. invalid reports whether there is an error other
 // than a repeated key.
 func readLeniently(n *yaml.Node, first bool) (value any, invalid bool, err error) {
-	d := decoder{nodes: mostNodes, depth: mostDepth, lenient: true, first: first}
+	d := decoder{nodes: maxNodes, depth: maxDepth, lenient: true, first: first}
 	value, err = d.decode(n)
 	return value, d.invalid, err
 }
@@ -299,16 +299,16 @@ func place(n *yaml.Node, token string) int {
 		}
 		called := make([]any, len(n.Content))
 		for i, item := range n.Content {
-			called[i] = callsOf(item)
+			called[i] = findFields(item)
 		}
 		return inject.Find(called, token)
 	}
 	return -1
 }
 
-// callsOf returns the fields of an item that [inject.Find] compares, because a whole item can be
+// findFields returns the fields of an item that [inject.Find] compares, because a whole item can be
 // large. The item is known to be valid.
-func callsOf(item *yaml.Node) any {
+func findFields(item *yaml.Node) any {
 	item = target(item)
 	if item.Kind != yaml.MappingNode {
 		return nil

@@ -12,8 +12,9 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/inject"
 )
 
-// This file finds related objects: the Services of a pod, the pods of a Service, and the quotas of a namespace. With the
-// indexes below, the cost of an object does not depend on the number of all objects.
+// This file finds related objects: the Services of a pod, the pods of a Service, and the quotas of
+// a namespace. With the indexes below, the cost of an object does not depend on the number of all
+// objects.
 
 // found contains the objects of some files that relate to one another.
 type found struct {
@@ -30,12 +31,13 @@ type service struct {
 	*inject.Service
 
 	namespace string
-	folder    string
+	dir       string
 	selector  map[string]any
 }
 
-// lookAround finds the objects that relate to one another. It sets the outcome of all other objects.
-func lookAround(results []*Result) *found {
+// findRelated finds the objects that relate to one another. It sets the outcome of all other
+// objects.
+func findRelated(results []*Result) *found {
 	f := &found{quotas: map[string][]inject.Quota{}}
 	for _, r := range results {
 		if r.object == nil {
@@ -66,8 +68,8 @@ func selectorOf(r *Result) map[string]any {
 	return selector
 }
 
-// indexServices indexes each Service by the label of its selector that the fewest selectors contain. Other labels, such as
-// the name of the release, are often in all selectors.
+// indexServices indexes each Service by the label of its selector that the fewest selectors
+// contain. Other labels, such as the name of the release, are often in all selectors.
 func (f *found) indexServices() {
 	uses := map[[2]string]int{}
 	for _, s := range f.services {
@@ -138,7 +140,7 @@ func (f *found) portsFor(r *Result, labels map[string]string) []inject.ServicePo
 	var ports []inject.ServicePort
 	nearest := math.MaxInt
 	for _, s := range f.selecting(r.Namespace, labels) {
-		switch n := distance(filepath.Dir(r.File), s.folder); {
+		switch n := distance(filepath.Dir(r.File), s.dir); {
 		case n > nearest:
 		case n < nearest:
 			ports, nearest = slices.Clone(s.PortsOf(r.Namespace, labels)), n
@@ -159,8 +161,8 @@ func distance(a, b string) int {
 	return len(from) + len(to) - 2*same
 }
 
-// quotasNear returns the quotas that can be in a namespace.
-func (f *found) quotasNear(namespace string) []inject.Quota {
+// quotasIn returns the quotas that can be in a namespace.
+func (f *found) quotasIn(namespace string) []inject.Quota {
 	if namespace != "" {
 		return slices.Concat(f.quotas[namespace], f.quotas[""])
 	}
@@ -187,7 +189,8 @@ func (index labelIndex) add(namespace string, label [2]string, place int) {
 	}
 }
 
-// near returns the indexes of the objects that have the label and can be in the namespace, in ascending order.
+// near returns the indexes of the objects that have the label and can be in the namespace, in
+// ascending order.
 func (index labelIndex) near(namespace string, label [2]string) []int {
 	if namespace == "" {
 		return index[anywhere][label]
@@ -247,7 +250,8 @@ func (x *podIndex) follow(r *Result, step inject.Step) inject.Outcome {
 	return out
 }
 
-// possible returns the objects that have the rarest label of a selector. The selector may not match all of them.
+// possible returns the objects that have the rarest label of a selector. The selector may not match
+// all of them.
 func (index labelIndex) possible(namespace string, selector map[string]any) []int {
 	var rarest [2]string
 	fewest := math.MaxInt

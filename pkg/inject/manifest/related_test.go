@@ -9,7 +9,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// pairsOf returns a file with n Deployments and n Services. The texts contain %[1]d for the number of the pair.
+// pairsOf returns a file with n Deployments and n Services. The texts contain %[1]d for the number
+// of the pair.
 func pairsOf(n int, namespace, labels string) string {
 	const pair = `---
 apiVersion: apps/v1
@@ -41,7 +42,8 @@ spec:
 	return text.String()
 }
 
-// The number of pods that are compared with each Service, and the reverse, must not grow with the number of all objects.
+// The number of pods that are compared with each Service, and the reverse, must not grow with the
+// number of all objects.
 func TestIndexReturnsFewObjects(t *testing.T) {
 	const n = 200
 	for name, c := range map[string]struct{ namespace, labels string }{
@@ -52,7 +54,7 @@ func TestIndexReturnsFewObjects(t *testing.T) {
 	} {
 		files := []*File{Parse("f.yaml", []byte(pairsOf(n, c.namespace, c.labels)))}
 		results := list(files)
-		f := lookAround(results)
+		f := findRelated(results)
 		all := make([]inject.Pods, n)
 		for i, r := range f.owners {
 			all[i] = inject.Pods{Namespace: r.Namespace, Labels: f.labels[i]}
@@ -80,7 +82,7 @@ func TestEqualPodsAndServicesAreExaminedOnce(t *testing.T) {
 	const n = 100
 	files := []*File{Parse("f.yaml", []byte(pairsOf(n, "shop", "app: web")))}
 	results := list(files)
-	f := lookAround(results)
+	f := findRelated(results)
 	all := make([]inject.Pods, n)
 	for i, ports := range f.ports() {
 		if len(ports) != 3 {
@@ -98,7 +100,8 @@ func TestEqualPodsAndServicesAreExaminedOnce(t *testing.T) {
 	}
 }
 
-// An object without a namespace is applied to an unknown namespace, so it can relate to each object.
+// An object without a namespace is applied to an unknown namespace, so it can relate to each
+// object.
 func TestServiceWithoutNamespaceSelectsPodsOfEachNamespace(t *testing.T) {
 	for _, c := range []struct {
 		pods, service string

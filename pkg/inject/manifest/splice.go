@@ -11,7 +11,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// A splice replaces the bytes from index from to index to with text.
+// A splice replaces the bytes of a document in the range from:to with text.
 type splice struct {
 	from, to int
 	text     string

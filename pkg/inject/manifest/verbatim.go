@@ -18,9 +18,9 @@ import (
 // status. The value of the restored text must equal the value that results from the status, so that
 // the hunks only affect the layout.
 
-// mostKept is the maximum length of the hunks of a document in bytes. With longer hunks, uninject
-// restores the values but not the layout.
-const mostKept = 64 << 10
+// maxHunkBytes is the maximum length of the hunks of a document in bytes. With longer hunks,
+// uninject restores the values but not the layout.
+const maxHunkBytes = 64 << 10
 
 // keptMark is the prefix of the comment.
 const keptMark = "# " + inject.Prefix + "text: "
@@ -90,9 +90,9 @@ func linesOf(text []byte) []string { return slices.Collect(strings.Lines(string(
 func (d *document) keep(was []byte, changes []inject.Change) {
 	isJSON, original, ended := json.Valid(was), was, d.text // YAML can become JSON
 	if !isJSON && bytes.Contains(was, []byte(inject.Prefix+"status")) {
-		original = takenBack(Parse("", was)) // an earlier step changed another object of the document
+		original = uninjectedText(Parse("", was)) // an earlier step changed another object of the document
 	}
-	if again := Parse("", d.text); bytes.Equal(original, takenBack(again)) {
+	if again := Parse("", d.text); bytes.Equal(original, uninjectedText(again)) {
 		return
 	}
 	if !isJSON {
@@ -103,7 +103,7 @@ func (d *document) keep(was []byte, changes []inject.Change) {
 		}
 	}
 	hunks, err := json.Marshal(hunksOf(ended, original))
-	if err != nil || len(hunks) > mostKept {
+	if err != nil || len(hunks) > maxHunkBytes {
 		return
 	}
 	if isJSON {
@@ -116,7 +116,7 @@ func (d *document) keep(was []byte, changes []inject.Change) {
 	}
 	line := keptMark + string(hunks) + lineEnding(was)
 	_, value, _ := read(d.text) // the text was compared with the expected value
-	if text := slices.Concat(body, []byte(line), end); means(text, value) == nil {
+	if text := slices.Concat(body, []byte(line), end); checkValue(text, value) == nil {
 		d.text = text
 	}
 }
@@ -140,8 +140,9 @@ func (d *document) keepInStatus(was []byte, changes []inject.Change, hunks strin
 	}
 }
 
-// kept returns the text of a document without the last comment that contains hunks. It also returns these hunks. The hunks
-// can contain the marker of the comment, so the marker is recognized only at the beginning of a line.
+// kept returns the text of a document without the last comment that contains hunks. It also returns
+// these hunks. The hunks can contain the marker of the comment, so the marker is recognized only at
+// the beginning of a line.
 func (d *document) kept() (text []byte, hunks string) {
 	i := bytes.LastIndex(d.text, []byte("\n"+keptMark)) + 1
 	if i == 0 && !bytes.HasPrefix(d.text, []byte(keptMark)) {
@@ -155,20 +156,20 @@ func (d *document) kept() (text []byte, hunks string) {
 func (d *document) restore(changes []inject.Change) bool {
 	text, comment := d.kept()
 	var hunks []hunk
-	if json.Unmarshal([]byte(cmp.Or(comment, d.inStatus)), &hunks) != nil { // an empty string is not valid JSON
+	if json.Unmarshal([]byte(cmp.Or(comment, d.statusHunks)), &hunks) != nil { // an empty string is not valid JSON
 		return false
 	}
 	want, err := d.after(changes)
 	was, ok := replace(text, hunks)
-	if err != nil || !ok || means(was, want) != nil {
+	if err != nil || !ok || checkValue(was, want) != nil {
 		return false
 	}
 	d.text = was
 	return true
 }
 
-// takenBack returns the text of a file after [Uninject].
-func takenBack(f *File) []byte {
+// uninjectedText returns the text of a file after [Uninject].
+func uninjectedText(f *File) []byte {
 	Uninject([]*File{f})
 	return f.Text()
 }

@@ -26,7 +26,7 @@ func TestUninjectRestoresEveryByte(t *testing.T) {
 		if refused(Inject([]*File{f}, nil, inject.Services)) || name == "already-injected" || name == "injected-by-newer" {
 			continue
 		}
-		if got := takenBack(Parse(name, f.Text())); !bytes.Equal(got, text) {
+		if got := uninjectedText(Parse(name, f.Text())); !bytes.Equal(got, text) {
 			t.Errorf("%s: got\n%s\nwant\n%s\ninjected:\n%s", name, got, text, f.Text())
 		}
 	}
@@ -39,7 +39,7 @@ func TestUninjectRestoresMissingFinalNewline(t *testing.T) {
 		if !strings.Contains(in, keptMark) {
 			t.Errorf("%q: got no comment with the original text", end)
 		}
-		harness.Equal(t, string(takenBack(Parse("f", []byte(in)))), text, "end", end)
+		harness.Equal(t, string(uninjectedText(Parse("f", []byte(in)))), text, "end", end)
 	}
 }
 
@@ -58,14 +58,15 @@ func TestInjectionKeepsCRLFLineEndings(t *testing.T) {
 		if bare := strings.Count(in, "\n") - strings.Count(in, "\r\n"); bare != 0 {
 			t.Errorf("%s: got %d lines that end with LF only, want none:\n%q", name, bare, in)
 		}
-		harness.Equal(t, string(takenBack(Parse("f", []byte(in)))), text, name)
+		harness.Equal(t, string(uninjectedText(Parse("f", []byte(in)))), text, name)
 	}
 }
 
-// The comment of an injection contains the original text, so it can contain the mark of another comment.
+// The comment of an injection contains the original text, so it can contain the mark of another
+// comment.
 func TestUninjectRestoresCommentOfSameForm(t *testing.T) {
 	text := commented + keptMark + "bogus\n"
-	harness.Equal(t, string(takenBack(Parse("f", []byte(injectText(t, text))))), text)
+	harness.Equal(t, string(uninjectedText(Parse("f", []byte(injectText(t, text))))), text)
 }
 
 const commented = `apiVersion: v1
@@ -86,7 +87,7 @@ spec:
 func TestUninjectKeepsEditsAndRestoresComments(t *testing.T) {
 	edit := func(s string) string { return strings.Replace(s, "web:1 ", "web:2 ", 1) }
 	in := injectText(t, commented)
-	harness.Equal(t, string(takenBack(Parse("f", []byte(edit(in))))), edit(commented))
+	harness.Equal(t, string(uninjectedText(Parse("f", []byte(edit(in))))), edit(commented))
 }
 
 // The hunks must only affect the layout. If the restored text does not have the value that results
@@ -108,7 +109,7 @@ func TestInvalidHunksAreIgnored(t *testing.T) {
 		if text == in {
 			t.Fatalf("%s: the change does not apply to\n%s", fact, in)
 		}
-		got := takenBack(Parse("f", []byte(text)))
+		got := uninjectedText(Parse("f", []byte(text)))
 		if strings.Contains(string(got), "queue-proxy") || strings.Contains(string(got), "privileged") {
 			t.Errorf("%s: got\n%s\nwant neither the sidecar nor new fields", fact, got)
 		}
@@ -123,7 +124,7 @@ func TestJSONLayoutIsStoredInStatus(t *testing.T) {
 	const text = "{\n   \"kind\": \"Pod\", \"apiVersion\": \"v1\",\n   \"metadata\": {\"name\": \"web\"},\n   \"spec\": {\"containers\": [\n      {\"name\": \"web\", \"image\": \"a\\/b\", \"ports\": [{\"containerPort\": 8080}]}\n   ]}\n}\n"
 	in := injectText(t, text)
 	harness.Contains(t, in, `\"text\":`)
-	harness.Equal(t, string(takenBack(Parse("f", []byte(in)))), text)
+	harness.Equal(t, string(uninjectedText(Parse("f", []byte(in)))), text)
 	if r := Uninject([]*File{Parse("f", []byte(in))}); r[0].Verdict != inject.Uninjected {
 		t.Errorf("got %s (%s), want uninjected", r[0].Verdict, r[0].Text)
 	}

@@ -32,20 +32,20 @@ func TestBudgetIsGrantedInOrder(t *testing.T) {
 				order = append(order, i)
 				mu.Unlock()
 				time.Sleep(time.Second)
-				b.giveBack(nobody, amount)
+				b.release(nobody, amount)
 			}()
 			synctest.Wait()
 		}
 		if b.tryTake(nobody, 1) {
 			t.Error("got a grant of 1 before waiting requests")
 		}
-		b.giveBack(nobody, 4)
+		b.release(nobody, 4)
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if len(order) != 3 || order[0] == 2 || order[1] == 2 {
 			t.Errorf("got order %v, want the last request last", order)
 		}
-		harness.Equal(t, b.left, 10, "left")
+		harness.Equal(t, b.remaining, 10, "left")
 	})
 }
 
@@ -62,10 +62,10 @@ func TestCanceledBudgetRequestTakesNothing(t *testing.T) {
 		if first, second := <-got, <-got; first || !second {
 			t.Errorf("got %v for 6 and %v for 5, want false and true", first, second)
 		}
-		b.giveBack(nobody, 5)
-		b.giveBack(nobody, 5)
-		if b.left != 10 || len(b.waiting) > 0 {
-			t.Errorf("got %d left and %d waiting, want 10 and 0", b.left, len(b.waiting))
+		b.release(nobody, 5)
+		b.release(nobody, 5)
+		if b.remaining != 10 || len(b.waiting) > 0 {
+			t.Errorf("got %d left and %d waiting, want 10 and 0", b.remaining, len(b.waiting))
 		}
 	})
 }
@@ -80,20 +80,20 @@ func TestBudgetIsNeverExceeded(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(random.IntN(200))*time.Microsecond)
 				if n := random.IntN(120); b.take(ctx, nobody, n) {
 					b.mu.Lock()
-					left := b.left
+					remaining := b.remaining
 					b.mu.Unlock()
-					if left < 0 {
-						t.Errorf("got %d left, want at least 0", left)
+					if remaining < 0 {
+						t.Errorf("got %d left, want at least 0", remaining)
 					}
-					b.giveBack(nobody, n)
+					b.release(nobody, n)
 				}
 				cancel()
 			}
 		})
 	}
 	all.Wait()
-	if b.left != 100 || len(b.waiting) > 0 {
-		t.Errorf("got %d left and %d waiting at the end, want 100 and 0", b.left, len(b.waiting))
+	if b.remaining != 100 || len(b.waiting) > 0 {
+		t.Errorf("got %d left and %d waiting at the end, want 100 and 0", b.remaining, len(b.waiting))
 	}
 }
 
@@ -117,16 +117,16 @@ func TestBudgetPrefersClientWithSmallestShare(t *testing.T) {
 			synctest.Wait()
 		}
 		for range 3 {
-			b.giveBack(many, 1)
+			b.release(many, 1)
 			synctest.Wait()
 		}
 		if len(order) != 3 || order[0] != few {
 			t.Errorf("got order %v, want %v first", order, few)
 		}
-		b.giveBack(few, 1)
-		b.giveBack(many, 1)
-		if b.left != 2 || len(b.taken) > 0 {
-			t.Errorf("got %d left and %v taken, want 2 and none", b.left, b.taken)
+		b.release(few, 1)
+		b.release(many, 1)
+		if b.remaining != 2 || len(b.taken) > 0 {
+			t.Errorf("got %d left and %v taken, want 2 and none", b.remaining, b.taken)
 		}
 	})
 }

@@ -13,7 +13,7 @@ import (
 
 // If there are too many connections, the server closes the oldest one.
 func TestConnectionLimitClosesOldestConnection(t *testing.T) {
-	s := (&Server{Log: zap.NewNop()}).server(http.NotFoundHandler(), mostConnections)
+	s := (&Server{Log: zap.NewNop()}).server(http.NotFoundHandler(), maxConnections)
 	ln := harness.Listen(t)
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(ln) }()
@@ -22,13 +22,13 @@ func TestConnectionLimitClosesOldestConnection(t *testing.T) {
 		<-done
 	})
 	var all []net.Conn
-	for range mostConnections + 1 {
+	for range maxConnections + 1 {
 		c, err := net.Dial("tcp", ln.Addr().String())
 		harness.NoError(t, err)
 		t.Cleanup(func() { c.Close() })
 		all = append(all, c)
 	}
-	all[0].SetReadDeadline(time.Now().Add(longestHead - time.Second)) // before the header timeout of this connection
+	all[0].SetReadDeadline(time.Now().Add(headerTimeout - time.Second)) // before the header timeout of this connection
 	if n, err := all[0].Read(make([]byte, 1)); err == nil || harness.IsTimeout(err) {
 		t.Errorf("the oldest of %d connections: got %d bytes, %v, want EOF", len(all), n, err)
 	}

@@ -19,12 +19,12 @@ import (
 
 // Limits for events.
 const (
-	waitingEvents = 100              // maximum length of the queue; other events are dropped and counted
-	eventsAtOnce  = 10               // burst, for the whole cluster
-	eventEvery    = time.Second      // interval of events after a burst
-	quietTime     = 10 * time.Minute // minimum time between events for the same owner and reason
-	mostOwners    = 1000             // maximum number of entries in sent
-	longestPost   = 5 * time.Second
+	maxQueuedEvents     = 100              // maximum length of the queue; other events are dropped and counted
+	eventBurst          = 10               // burst, for the whole cluster
+	eventInterval       = time.Second      // interval of events after a burst
+	eventRepeatInterval = 10 * time.Minute // minimum time between events for the same owner and reason
+	maxOwners           = 1000             // maximum number of entries in sent
+	postTimeout         = 5 * time.Second
 )
 
 // lowConfidence is the message of the event for pods that are injected with low confidence.
@@ -34,12 +34,13 @@ const lowConfidence = "queue-proxy is injected with low confidence of the port, 
 // chosen is the label of namespaces in which pods are injected.
 const chosen = inject.Prefix + "inject"
 
-// Events writes an event for each workload if its pods are not injected, or are injected with low confidence. It is safe
-// for concurrent use. Run writes the events.
+// Events writes an event for each workload if its pods are not injected, or are injected with low
+// confidence. It is safe for concurrent use. Run writes the events.
 //
-// Every client that can connect to the webhook can send a forged review. Therefore, the number of events is limited, and
-// events are only written in namespaces with the label of the injector. An event contains the name of the owner of the pod
-// and a reason from a fixed list, but no other text of the pod.
+// Every client that can connect to the webhook can send a forged review. Therefore, the number of
+// events is limited, and events are only written in namespaces with the label of the injector. An
+// event contains the name of the owner of the pod and a reason from a fixed list, but no other text
+// of the pod.
 type Events struct {
 	kube    *Kube
 	own     string // namespace of the injector
@@ -59,8 +60,8 @@ type Events struct {
 func NewEvents(kube *Kube, namespace string, log *zap.Logger, m *Metrics) *Events {
 	return &Events{
 		kube: kube, own: namespace, log: log, metrics: m, now: time.Now,
-		waiting: make(chan *corev1.Event, waitingEvents), sent: map[string]time.Time{},
-		tokens: eventsAtOnce, filled: time.Now(),
+		waiting: make(chan *corev1.Event, maxQueuedEvents), sent: map[string]time.Time{},
+		tokens: eventBurst, filled: time.Now(),
 	}
 }
 
@@ -78,7 +79,7 @@ func (e *Events) Run(ctx context.Context) error {
 
 // write creates an event if its namespace has the label of the injector.
 func (e *Events) write(ctx context.Context, event *corev1.Event) {
-	ctx, cancel := context.WithTimeout(ctx, longestPost)
+	ctx, cancel := context.WithTimeout(ctx, postTimeout)
 	defer cancel()
 	path := "/api/v1/namespaces/" + event.Namespace
 	var namespace corev1.Namespace
@@ -98,10 +99,11 @@ func (e *Events) write(ctx context.Context, event *corev1.Event) {
 	e.metrics.event(eventWritten)
 }
 
-// about queues an event for the owner of a pod, because the pod has no name yet. The pod is not injected, or is injected
-// with low confidence. If the pod has no owner, a user created the pod and receives the response.
+// about queues an event for the owner of a pod, because the pod has no name yet. The pod is not
+// injected, or is injected with low confidence. If the pod has no owner, a user created the pod and
+// receives the response.
 func (e *Events) about(namespace string, pod any, out inject.Outcome) {
-	owner := ownerOf(pod)
+	owner := controllerOf(pod)
 	if owner == nil || !isOwner(owner) || len(validation.IsDNS1123Label(namespace)) > 0 {
 		return // no owner, or not from an API server: the data is stored and used in a path
 	}
@@ -109,7 +111,7 @@ func (e *Events) about(namespace string, pod any, out inject.Outcome) {
 		return // API servers do not send reviews for these namespaces
 	}
 	now := e.now()
-	if !e.isNews(string(owner.UID)+" "+out.Reason, now) {
+	if !e.allow(string(owner.UID)+" "+out.Reason, now) {
 		return
 	}
 	kind, reason := corev1.EventTypeNormal, "QueueProxySkipped"
@@ -138,24 +140,24 @@ func (e *Events) about(namespace string, pod any, out inject.Outcome) {
 	}
 }
 
-// isNews reports whether an event with a key can be created now: the last event with this key is
-// older than quietTime, and a token is available.
-func (e *Events) isNews(key string, now time.Time) bool {
+// allow reports whether an event with a key can be created now: the last event with this key is
+// older than eventRepeatInterval, and a token is available.
+func (e *Events) allow(key string, now time.Time) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if at, sent := e.sent[key]; sent && now.Sub(at) < quietTime {
+	if at, sent := e.sent[key]; sent && now.Sub(at) < eventRepeatInterval {
 		return false
 	}
-	if n := now.Sub(e.filled) / eventEvery; n > 0 {
-		e.tokens = int(min(eventsAtOnce, time.Duration(e.tokens)+n))
-		e.filled = now.Add(-(now.Sub(e.filled) % eventEvery))
+	if n := now.Sub(e.filled) / eventInterval; n > 0 {
+		e.tokens = int(min(eventBurst, time.Duration(e.tokens)+n))
+		e.filled = now.Add(-(now.Sub(e.filled) % eventInterval))
 	}
 	if e.tokens == 0 {
 		e.metrics.event(eventDropped)
 		return false
 	}
 	e.tokens--
-	if len(e.sent) >= mostOwners {
+	if len(e.sent) >= maxOwners {
 		clear(e.sent)
 	}
 	e.sent[key] = now
@@ -178,8 +180,8 @@ func isOwner(o *metav1.OwnerReference) bool {
 		len(validation.IsDNS1035Label(version)) == 0 && (!grouped || len(validation.IsDNS1123Subdomain(group)) == 0)
 }
 
-// ownerOf returns the controller of a pod, or nil if there is none.
-func ownerOf(pod any) *metav1.OwnerReference {
+// controllerOf returns the controller of a pod, or nil if there is none.
+func controllerOf(pod any) *metav1.OwnerReference {
 	m, _ := pod.(map[string]any)
 	metadata := new(metav1.ObjectMeta)
 	text, err := json.Marshal(m["metadata"])

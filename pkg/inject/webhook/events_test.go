@@ -134,7 +134,7 @@ func TestEventRateIsLimited(t *testing.T) {
 	for _, c := range []struct {
 		later time.Duration
 		want  int
-	}{{0, eventsAtOnce}, {0, 0}, {eventEvery, 1}, {3*eventEvery + eventEvery/2, 3}, {eventEvery / 2, 1}, {time.Hour, eventsAtOnce}} {
+	}{{0, eventBurst}, {0, 0}, {eventInterval, 1}, {3*eventInterval + eventInterval/2, 3}, {eventInterval / 2, 1}, {time.Hour, eventBurst}} {
 		e.now = e.now.Add(c.later)
 		harness.Equal(t, many(), c.want, c.later, "later", "events for 100 reviews")
 	}
@@ -153,7 +153,7 @@ func TestSkippedPodCreatesEventForOwner(t *testing.T) {
 	review(t, s, []byte(goodPod), nil)
 	review(t, s, []byte(strings.Replace(onHost, "generateName", "name", 1)), nil)
 	review(t, s, []byte(onHost), nil) // a duplicate
-	e.now = e.now.Add(quietTime)
+	e.now = e.now.Add(eventRepeatInterval)
 	review(t, s, []byte(onHost), nil)
 
 	harness.Until(t, "second event", func() bool {

@@ -16,25 +16,25 @@ import (
 )
 
 const (
-	// mostHandshake is the maximum number of bytes that a client can send in a TLS handshake.
+	// maxHandshakeBytes is the maximum number of bytes that a client can send in a TLS handshake.
 	// Without this limit, crypto/tls accepts a ClientHello of 64 KiB and certificates of 256 KiB
 	// per connection. An API server sends 2 KiB and its certificates.
-	mostHandshake = 16 << 10
-	// mostHandshakes is the maximum number of concurrent handshakes.
-	mostHandshakes = 256
-	// handshakeTime is the maximum duration of a handshake. It equals the time that an API server
-	// waits for the response.
-	handshakeTime = 5 * time.Second
+	maxHandshakeBytes = 16 << 10
+	// maxHandshakes is the maximum number of concurrent handshakes.
+	maxHandshakes = 256
+	// handshakeTimeout is the maximum duration of a handshake. It equals the time that an API
+	// server waits for the response.
+	handshakeTimeout = 5 * time.Second
 )
 
 // serveTLS serves HTTPS on a listener until server is closed.
 func (s *Server) serveTLS(server *http.Server, l net.Listener) error {
 	return server.Serve(portlimit.Handshakes{
-		Config: s.tlsConfig(), Max: mostHandshakes, Bytes: mostHandshake, Time: handshakeTime,
+		Config: s.tlsConfig(), Max: maxHandshakes, Bytes: maxHandshakeBytes, Time: handshakeTimeout,
 		Failed: func(client net.Addr, err error) {
 			s.Metrics.handshakes.Inc()
 			if n := s.failedHandshakes.Add(time.Now()); n > 0 {
-				s.Log.Warn("TLS handshakes failed", zap.Int("handshakes", n), zap.Stringer("client", client), zap.String("error", printable.Truncate(err.Error(), longestText)))
+				s.Log.Warn("TLS handshakes failed", zap.Int("handshakes", n), zap.Stringer("client", client), zap.String("error", printable.Truncate(err.Error(), maxTextLength)))
 			}
 		},
 	}.Listener(l))

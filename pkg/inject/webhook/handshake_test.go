@@ -62,7 +62,7 @@ func newServer(certificate *tls.Certificate, clients *x509.CertPool, log *zap.Lo
 func listen(t *testing.T, s *Server) string {
 	t.Helper()
 	l := harness.Listen(t)
-	server, done := s.server(newReviewer(nil), mostConnections), make(chan error, 1)
+	server, done := s.server(newReviewer(nil), maxConnections), make(chan error, 1)
 	go func() { done <- s.serveTLS(server, l) }()
 	t.Cleanup(func() { server.Close(); <-done })
 	return l.Addr().String()

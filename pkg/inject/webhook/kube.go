@@ -76,9 +76,9 @@ func isStatus(err error, code int) bool {
 	return ok && s.Code == code
 }
 
-// do sends a request and decodes the response into into. body and into may be nil. The error is a
+// do sends a request and decodes the JSON response into result. body and result may be nil. The error is a
 // *[statusError] if the status of the response is not 2xx.
-func (k *Kube) do(ctx context.Context, method, path, contentType string, body, into any) error {
+func (k *Kube) do(ctx context.Context, method, path, contentType string, body, result any) error {
 	var text []byte
 	if body != nil {
 		var err error
@@ -105,7 +105,7 @@ func (k *Kube) do(ctx context.Context, method, path, contentType string, body, i
 		return err
 	}
 	defer answer.Body.Close()
-	got, err := io.ReadAll(io.LimitReader(answer.Body, mostBytes))
+	got, err := io.ReadAll(io.LimitReader(answer.Body, maxReviewBytes))
 	if err != nil {
 		return err
 	}
@@ -116,8 +116,8 @@ func (k *Kube) do(ctx context.Context, method, path, contentType string, body, i
 		_ = json.Unmarshal(got, &status) // Message remains empty if the body is not a Status
 		return &statusError{answer.StatusCode, status.Message}
 	}
-	if into == nil {
+	if result == nil {
 		return nil
 	}
-	return json.Unmarshal(got, into)
+	return json.Unmarshal(got, result)
 }

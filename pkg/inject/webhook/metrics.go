@@ -17,36 +17,36 @@ import (
 // runtime have their usual names.
 const prefix = "queue_proxy_injector_"
 
-// mostScrapes is the maximum number of concurrent scrapes. Other scrapes receive status 503. A
+// maxScrapes is the maximum number of concurrent scrapes. Other scrapes receive status 503. A
 // response has about 15 KB.
-const mostScrapes = 8
+const maxScrapes = 8
 
 // The reasons why a request received an HTTP error instead of a review.
 const (
-	badMethod  = "method"
-	badType    = "content-type"
-	tooLong    = "too-long"     // exceeds mostBytes
-	cutOff     = "cut-off"      // the body ended early or exceeded a timeout
-	noReview   = "not-a-review" // the body is not an AdmissionReview
-	noBody     = "busy-bodies"  // not enough of memoryOfTexts for a long body
-	noDecision = "busy-reviews" // not enough of memoryOfLong or memoryOfShort
-	noAnswer   = "busy-answers" // not enough of memoryOfTexts for a long response
-	outOfTime  = "out-of-time"  // exceeded longestReview
-	internal   = "internal"     // bug in the injector
+	badMethod     = "method"
+	badType       = "content-type"
+	tooLong       = "too-long"     // exceeds maxReviewBytes
+	cutOff        = "cut-off"      // the body ended early or exceeded a timeout
+	invalidReview = "not-a-review" // the body is not an AdmissionReview
+	busyBodies    = "busy-bodies"  // not enough of memoryOfTexts for a long body
+	busyReviews   = "busy-reviews" // not enough of memoryOfLong or memoryOfShort
+	busyResponses = "busy-answers" // not enough of memoryOfTexts for a long response
+	outOfTime     = "out-of-time"  // exceeded reviewTimeout
+	internal      = "internal"     // bug in the injector
 )
 
 // failureStatuses maps each reason to an HTTP status.
 var failureStatuses = map[string]int{
-	badMethod:  http.StatusMethodNotAllowed,
-	badType:    http.StatusUnsupportedMediaType,
-	tooLong:    http.StatusRequestEntityTooLarge,
-	cutOff:     http.StatusBadRequest,
-	noReview:   http.StatusBadRequest,
-	noBody:     http.StatusServiceUnavailable,
-	noDecision: http.StatusServiceUnavailable,
-	noAnswer:   http.StatusServiceUnavailable,
-	outOfTime:  http.StatusServiceUnavailable,
-	internal:   http.StatusInternalServerError,
+	badMethod:     http.StatusMethodNotAllowed,
+	badType:       http.StatusUnsupportedMediaType,
+	tooLong:       http.StatusRequestEntityTooLarge,
+	cutOff:        http.StatusBadRequest,
+	invalidReview: http.StatusBadRequest,
+	busyBodies:    http.StatusServiceUnavailable,
+	busyReviews:   http.StatusServiceUnavailable,
+	busyResponses: http.StatusServiceUnavailable,
+	outOfTime:     http.StatusServiceUnavailable,
+	internal:      http.StatusInternalServerError,
 }
 
 // The results of events.
@@ -57,7 +57,7 @@ const (
 	eventNotChosen = "not-chosen" // the namespace does not have the label of the injector
 )
 
-// other replaces a reason that is neither in skipReasons nor in refusalReasons.
+// other is the label value for a reason that is not in skipReasons or refusalReasons.
 const other = "other"
 
 // skipReasons and refusalReasons are the reasons of reviewed pods.
@@ -118,7 +118,7 @@ func NewMetrics(version, commit string) *Metrics {
 	build.Set(1)
 	m.registry.MustRegister(m.duration, build, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.handler = promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{
-		ErrorHandling: promhttp.ContinueOnError, EnableOpenMetrics: true, DisableCompression: true, MaxRequestsInFlight: mostScrapes,
+		ErrorHandling: promhttp.ContinueOnError, EnableOpenMetrics: true, DisableCompression: true, MaxRequestsInFlight: maxScrapes,
 	})
 	return m
 }
@@ -165,8 +165,8 @@ func (m *Metrics) AddAuthority() *AuthorityMetrics {
 	return a
 }
 
-// looked counts a sync of the Secret and the configuration with its result.
-func (a *AuthorityMetrics) looked(at time.Time, err error) {
+// countSync counts a sync of the Secret and the configuration with its result.
+func (a *AuthorityMetrics) countSync(at time.Time, err error) {
 	if err != nil {
 		a.failures.Inc()
 		return

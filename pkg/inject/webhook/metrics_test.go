@@ -63,7 +63,7 @@ func TestHTTPErrorsHaveReasonAndStatus(t *testing.T) {
 	long := []byte(`{"a":"` + strings.Repeat("x", smallBytes) + `"}`)
 	post := func(body string) *http.Request { return asked(strings.NewReader(body)) }
 	declared := post("{}")
-	declared.ContentLength = mostBytes + 1
+	declared.ContentLength = maxReviewBytes + 1
 	all := func(b func(*Reviewer) *budget) func(*Reviewer) {
 		return func(v *Reviewer) { b(v).tryTake(netip.Addr{}, b(v).all) }
 	}
@@ -77,9 +77,9 @@ func TestHTTPErrorsHaveReasonAndStatus(t *testing.T) {
 		{badType, 415, httptest.NewRequest("POST", reviewPath, strings.NewReader("{}")), nil},
 		{tooLong, 413, declared, nil},
 		{cutOff, 400, asked(iotest.ErrReader(errors.New("reset"))), nil},
-		{noReview, 400, post("{"), nil},
-		{noBody, 503, post(string(long)), all(func(v *Reviewer) *budget { return v.texts })},
-		{noDecision, 503, post(string(question([]byte(goodPod), nil))), all(func(v *Reviewer) *budget { return v.short })},
+		{invalidReview, 400, post("{"), nil},
+		{busyBodies, 503, post(string(long)), all(func(v *Reviewer) *budget { return v.texts })},
+		{busyReviews, 503, post(string(question([]byte(goodPod), nil))), all(func(v *Reviewer) *budget { return v.short })},
 		{outOfTime, 503, post(string(question([]byte(goodPod), nil))), func(*Reviewer) {}},
 	} {
 		v := newReviewer(nil)
@@ -103,7 +103,7 @@ func TestPanicInReviewIsCounted(t *testing.T) {
 	m := NewMetrics("", "")
 	s := &Server{Metrics: m, Log: zap.NewNop()}
 	w := httptest.NewRecorder()
-	s.guarded(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("no") })).ServeHTTP(w, httptest.NewRequest("POST", reviewPath, nil))
+	s.recoverPanics(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("no") })).ServeHTTP(w, httptest.NewRequest("POST", reviewPath, nil))
 	harness.Equal(t, w.Code, http.StatusInternalServerError, "status")
 	wantMetrics(t, m, `queue_proxy_injector_review_failures_total{reason="internal"} 1`)
 }
@@ -173,7 +173,7 @@ func TestMetricsCountCABundleUpdates(t *testing.T) {
 func TestMetricNamesAndHelpTexts(t *testing.T) {
 	m := NewMetrics("v1", "abc")
 	m.AddCertificate(time.Now)
-	m.AddAuthority().looked(time.Now(), nil)
+	m.AddAuthority().countSync(time.Now(), nil)
 	problems, err := testutil.GatherAndLint(m.registry)
 	harness.NoError(t, err)
 	for _, p := range problems {
@@ -186,7 +186,7 @@ var update = flag.Bool("update", false, "rewrite the table of the injector's met
 func TestGuideContainsEveryInjectorMetric(t *testing.T) {
 	m := NewMetrics("v1", "abc")
 	m.AddCertificate(time.Now)
-	m.AddAuthority().looked(time.Now(), nil)
+	m.AddAuthority().countSync(time.Now(), nil)
 	families, err := m.registry.Gather()
 	harness.NoError(t, err)
 	var table strings.Builder

@@ -100,8 +100,8 @@ func posted(body string) string {
 	return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", reviewPath, len(body), body)
 }
 
-// heard reads a response and returns its status, or 0 if there is no response.
-func heard(c net.Conn) int {
+// readStatus reads a response and returns its status, or 0 if there is no response.
+func readStatus(c net.Conn) int {
 	r, err := http.ReadResponse(bufio.NewReader(c), nil)
 	if err != nil {
 		return 0
@@ -112,23 +112,23 @@ func heard(c net.Conn) int {
 	return r.StatusCode
 }
 
-// longAnswered returns a short review with a long response.
-func longAnswered() string {
+// longResponseReview returns a short review with a long response.
+func longResponseReview() string {
 	return string(question([]byte(strings.Replace(goodPod, `"image":"web:1"`, `"image":"web:1","readinessProbe":{"httpGet":{"port":8080,"path":"/`+strings.Repeat("a", smallBytes*3/4)+`"}}`, 1)), nil))
 }
 
 // Clients that do not read their responses must not delay other clients.
 func TestUnreadResponsesDoNotDelayReviews(t *testing.T) {
 	small := posted(string(question([]byte(goodPod), nil)))
-	for name, text := range map[string]string{"short": small, "long": posted(longAnswered())} {
+	for name, text := range map[string]string{"short": small, "long": posted(longResponseReview())} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				connect := peers(t, mostConnections, nil)
-				for range mostShort + 1 {
+				connect := peers(t, maxConnections, nil)
+				for range maxShortReviews + 1 {
 					connect(text)
 				}
 				begin := time.Now()
-				harness.Equal(t, heard(connect(small)), http.StatusOK, "status")
+				harness.Equal(t, readStatus(connect(small)), http.StatusOK, "status")
 				if took := time.Since(begin); took != 0 {
 					t.Errorf("a review waited %v for unread responses", took)
 				}
@@ -139,13 +139,13 @@ func TestUnreadResponsesDoNotDelayReviews(t *testing.T) {
 
 // The memory for long responses is limited. While it is in use, other reviews receive status 503.
 func TestMemoryForLongResponsesIsLimited(t *testing.T) {
-	if n := len(posted(longAnswered())); n > smallBytes {
+	if n := len(posted(longResponseReview())); n > smallBytes {
 		t.Fatalf("got a review of %d bytes, want a short review", n)
 	}
 	synctest.Test(t, func(t *testing.T) {
 		v := newReviewer(nil)
-		_, connect := startPeers(t, v, mostConnections, nil)
-		text := posted(longAnswered())
+		_, connect := startPeers(t, v, maxConnections, nil)
+		text := posted(longResponseReview())
 		answer, err := http.ReadResponse(bufio.NewReader(connect(text)), nil)
 		if err != nil || answer.StatusCode != http.StatusOK {
 			t.Fatalf("long response: got %v, %v, want 200", answer, err)
@@ -157,9 +157,9 @@ func TestMemoryForLongResponsesIsLimited(t *testing.T) {
 		for range held {
 			connect(text)
 		}
-		harness.Equal(t, heard(connect(text)), http.StatusServiceUnavailable, "status without remaining memory")
-		time.Sleep(longestRequest + time.Second)
-		harness.Equal(t, heard(connect(text)), http.StatusOK, "status after the timeout")
+		harness.Equal(t, readStatus(connect(text)), http.StatusServiceUnavailable, "status without remaining memory")
+		time.Sleep(requestTimeout + time.Second)
+		harness.Equal(t, readStatus(connect(text)), http.StatusOK, "status after the timeout")
 	})
 }
 
@@ -169,17 +169,17 @@ func TestIncompleteReviewsDoNotBlockNewConnections(t *testing.T) {
 	const most = 20
 	small := posted(string(question([]byte(goodPod), nil)))
 	for name, text := range map[string]string{
-		"nothing":         "",
-		"half a header section":     small[:20],
-		"half a body":     small[:len(small)-1],
-		"no answer taken": small,
-		"a refusal":       strings.Replace(small, "POST", "GET", 1),
+		"nothing":               "",
+		"half a header section": small[:20],
+		"half a body":           small[:len(small)-1],
+		"no answer taken":       small,
+		"a refusal":             strings.Replace(small, "POST", "GET", 1),
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				connect := peers(t, most, nil)
 				used := connect(small)
-				if got := heard(used); got != http.StatusOK {
+				if got := readStatus(used); got != http.StatusOK {
 					t.Fatalf("got status %d, want 200", got)
 				}
 				for range most / 2 {
@@ -190,11 +190,11 @@ func TestIncompleteReviewsDoNotBlockNewConnections(t *testing.T) {
 					time.Sleep(time.Millisecond)
 					connect(text)
 					go func() { _, _ = io.WriteString(used, small) }()
-					if got := heard(used); got != http.StatusOK {
+					if got := readStatus(used); got != http.StatusOK {
 						t.Fatalf("active connection: got status %d, want 200", got)
 					}
 				}
-				harness.Equal(t, heard(connect(small)), http.StatusOK, "status on a new connection")
+				harness.Equal(t, readStatus(connect(small)), http.StatusOK, "status on a new connection")
 			})
 		})
 	}
@@ -214,7 +214,7 @@ func slowPeers(t *testing.T) []slowPeer {
 	small := posted(string(question([]byte(goodPod), nil)))
 	head, body, _ := strings.Cut(small, "\r\n\r\n")
 	head += "\r\n\r\n"
-	says := func(c net.Conn, text string) { _, _ = io.WriteString(c, text) }
+	writes := func(c net.Conn, text string) { _, _ = io.WriteString(c, text) }
 	drips := func(c net.Conn, text string) { // one byte per second
 		for i := range len(text) {
 			if _, err := io.WriteString(c, text[i:i+1]); err != nil {
@@ -225,19 +225,19 @@ func slowPeers(t *testing.T) []slowPeer {
 	}
 	const hello = "\x16\x03\x01\x02\x00\x01\x00\x01\xfc"
 	return []slowPeer{
-		{"no bytes", false, true, func(net.Conn) {}, longestHead},
-		{"half a handshake", false, true, func(c net.Conn) { says(c, hello) }, longestHead},
-		{"a handshake with one byte per second", false, true, func(c net.Conn) { drips(c, hello+strings.Repeat("\x03", 508)) }, longestHead},
-		{"unread handshake bytes", false, false, func(c net.Conn) { says(c, helloOf(t)) }, longestHead},
-		{"no bytes after the handshake", true, true, func(net.Conn) {}, longestHead},
-		{"a header section with one byte per second", true, true, func(c net.Conn) { drips(c, head) }, longestHead},
-		{"half a header section", true, true, func(c net.Conn) { says(c, head[:30]) }, longestHead},
-		{"a body with one byte per second", true, true, func(c net.Conn) { says(c, head); drips(c, body) }, longestRequest},
-		{"half a body", true, true, func(c net.Conn) { says(c, head+body[:10]) }, longestRequest},
-		{"an unread response", true, false, func(c net.Conn) { says(c, small) }, longestRequest},
-		{"unread responses", true, false, func(c net.Conn) { says(c, strings.Repeat(small, 10)) }, longestRequest},
-		{"no bytes after a response", true, true, func(c net.Conn) { says(c, small) }, longestIdle},
-		{"half a header section after a response", true, true, func(c net.Conn) { says(c, small+head[:30]) }, longestHead},
+		{"no bytes", false, true, func(net.Conn) {}, headerTimeout},
+		{"half a handshake", false, true, func(c net.Conn) { writes(c, hello) }, headerTimeout},
+		{"a handshake with one byte per second", false, true, func(c net.Conn) { drips(c, hello+strings.Repeat("\x03", 508)) }, headerTimeout},
+		{"unread handshake bytes", false, false, func(c net.Conn) { writes(c, helloOf(t)) }, headerTimeout},
+		{"no bytes after the handshake", true, true, func(net.Conn) {}, headerTimeout},
+		{"a header section with one byte per second", true, true, func(c net.Conn) { drips(c, head) }, headerTimeout},
+		{"half a header section", true, true, func(c net.Conn) { writes(c, head[:30]) }, headerTimeout},
+		{"a body with one byte per second", true, true, func(c net.Conn) { writes(c, head); drips(c, body) }, requestTimeout},
+		{"half a body", true, true, func(c net.Conn) { writes(c, head+body[:10]) }, requestTimeout},
+		{"an unread response", true, false, func(c net.Conn) { writes(c, small) }, requestTimeout},
+		{"unread responses", true, false, func(c net.Conn) { writes(c, strings.Repeat(small, 10)) }, requestTimeout},
+		{"no bytes after a response", true, true, func(c net.Conn) { writes(c, small) }, idleTimeout},
+		{"half a header section after a response", true, true, func(c net.Conn) { writes(c, small+head[:30]) }, headerTimeout},
 	}
 }
 
@@ -248,7 +248,7 @@ func TestSlowPeersAreDisconnected(t *testing.T) {
 	for _, c := range slowPeers(t) {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p := peers(t, mostConnections, certificate)("")
+				p := peers(t, maxConnections, certificate)("")
 				began := time.Now()
 				var all sync.WaitGroup
 				all.Go(func() {
@@ -280,18 +280,18 @@ func TestSlowPeersAreDisconnected(t *testing.T) {
 	}
 }
 
-// A slow client must not delay the shutdown longer than longestEnd.
+// A slow client must not delay the shutdown longer than shutdownTimeout.
 func TestSlowPeersDoNotDelayShutdown(t *testing.T) {
 	small := posted(string(question([]byte(goodPod), nil)))
 	synctest.Test(t, func(t *testing.T) {
-		s, connect := startPeers(t, newReviewer(nil), mostConnections, nil)
+		s, connect := startPeers(t, newReviewer(nil), maxConnections, nil)
 		p := connect(small[:10])
-		time.Sleep(longestHead - time.Second)
+		time.Sleep(headerTimeout - time.Second)
 		go func() { _, _ = io.WriteString(p, small[10:]) }() // the peer does not read the response
 		began := time.Now()
 		end(t.Context(), s)
-		if took := time.Since(began); took > longestEnd {
-			t.Errorf("shutdown took %v, want at most %v", took, longestEnd)
+		if took := time.Since(began); took > shutdownTimeout {
+			t.Errorf("shutdown took %v, want at most %v", took, shutdownTimeout)
 		}
 		select {
 		case <-p.ended:
@@ -307,7 +307,7 @@ func TestLongHeadersAreRejected(t *testing.T) {
 	for length, want := range map[int]int{2 << 10: http.StatusOK, 6 << 10: http.StatusRequestHeaderFieldsTooLarge} {
 		synctest.Test(t, func(t *testing.T) {
 			text := strings.Replace(small, "Host: a\r\n", "Host: a\r\nAuthorization: Bearer "+strings.Repeat("a", length)+"\r\n", 1)
-			harness.Equal(t, heard(peers(t, mostConnections, nil)(text)), want, "status for a token of", length, "bytes")
+			harness.Equal(t, readStatus(peers(t, maxConnections, nil)(text)), want, "status for a token of", length, "bytes")
 		})
 	}
 }
@@ -316,7 +316,7 @@ func TestLongHeadersAreRejected(t *testing.T) {
 func TestHTTP2IsNotOffered(t *testing.T) {
 	certificate, roots := bubbleCertificate(t)
 	synctest.Test(t, func(t *testing.T) {
-		connect := peers(t, mostConnections, certificate)
+		connect := peers(t, maxConnections, certificate)
 		c := tls.Client(connect(""), &tls.Config{RootCAs: roots, ServerName: "a", NextProtos: []string{"h2"}})
 		if err := c.Handshake(); err == nil {
 			t.Errorf("only h2: got %q, want no connection", c.ConnectionState().NegotiatedProtocol)
@@ -327,7 +327,7 @@ func TestHTTP2IsNotOffered(t *testing.T) {
 		go func() {
 			_, _ = io.WriteString(c, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")
 		}()
-		if got := heard(c); got < 400 {
+		if got := readStatus(c); got < 400 {
 			t.Errorf("HTTP/2 without negotiation: got status %d, want none", got)
 		}
 	})
@@ -345,10 +345,10 @@ func TestInvalidTLSClosesConnection(t *testing.T) {
 		"data before a hello": "\x17\x03\x03\x00\x10" + strings.Repeat("x", 16),
 		"a hello and garbage": helloOf(t) + strings.Repeat("x", 1000),
 		"endless empty data":  strings.Repeat("\x16\x03\x01\x00\x00", 1000),
-		"a long hello":        longHello(mostHandshake + 1000),
+		"a long hello":        longHello(maxHandshakeBytes + 1000),
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			p := peers(t, mostConnections, certificate)("")
+			p := peers(t, maxConnections, certificate)("")
 			go func() { _, _ = io.Copy(io.Discard, p) }()
 			began := time.Now()
 			_, _ = io.WriteString(p, text)

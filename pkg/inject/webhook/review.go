@@ -21,7 +21,7 @@ type payload struct {
 // from measurements with the most expensive payloads (cmd/injector/abuse_memory_test.go).
 func (p *payload) cost() int {
 	const perByte, perValue = 6, 1 << 10
-	return max(perByte*len(p.text)+perValue*min(p.values, mostValues), memoryOfShort/mostShort)
+	return max(perByte*len(p.text)+perValue*min(p.values, maxValues), memoryOfShort/maxShortReviews)
 }
 
 // An admissionReview contains the fields of an AdmissionReview that are used. Other fields, such as
@@ -59,8 +59,8 @@ func parse(text []byte) (*admissionReview, error) {
 		return nil, errors.New("AdmissionReview has no request")
 	case r.Request.UID == "":
 		return nil, errors.New("AdmissionReview has no uid")
-	case len(r.Request.UID) > longestName: // the response contains the uid, and JSON can encode a byte as six bytes
-		return nil, fmt.Errorf("the uid of the AdmissionReview exceeds the limit of %d bytes", longestName)
+	case len(r.Request.UID) > maxNameLength: // the response contains the uid, and JSON can encode a byte as six bytes
+		return nil, fmt.Errorf("the uid of the AdmissionReview exceeds the limit of %d bytes", maxNameLength)
 	}
 	return r, nil
 }

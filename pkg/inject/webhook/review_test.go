@@ -62,7 +62,7 @@ func hasKeyTwice(text []byte) bool {
 }
 
 func TestTooManyValuesAreRefused(t *testing.T) {
-	many := strings.Replace(goodPod, `"image":"web:1"`, `"env":[{}`+strings.Repeat(`,{}`, mostValues/2)+`]`, 1)
+	many := strings.Replace(goodPod, `"image":"web:1"`, `"env":[{}`+strings.Repeat(`,{}`, maxValues/2)+`]`, 1)
 	for lenient, allowed := range map[bool]bool{false: false, true: true} {
 		v := newReviewer(nil)
 		v.Lenient = lenient
@@ -72,7 +72,7 @@ func TestTooManyValuesAreRefused(t *testing.T) {
 		}
 		harness.Contains(t, fmt.Sprint(a.Result, a.Warnings), "exceeds the limit of 50000 JSON values", "lenient", lenient)
 	}
-	few := strings.Replace(goodPod, `"image":"web:1"`, `"env":[{"name":"a"}`+strings.Repeat(`,{"name":"a"}`, mostValues/2-100)+`]`, 1)
+	few := strings.Replace(goodPod, `"image":"web:1"`, `"env":[{"name":"a"}`+strings.Repeat(`,{"name":"a"}`, maxValues/2-100)+`]`, 1)
 	if a := review(t, serve(t, newReviewer(nil)), []byte(few), nil); a.Patch == nil {
 		t.Errorf("fewer values: got %v, want injected", a.Result)
 	}
@@ -106,17 +106,17 @@ func TestLongReviewsDoNotDelayShortReviews(t *testing.T) {
 			t.Errorf("a short review: got %d after %v, want 200 immediately", got, time.Since(begin))
 		}
 		long := question([]byte(strings.Replace(goodPod, "web:1", strings.Repeat("w", smallBytes), 1)), nil)
-		if got := post(long); got != http.StatusServiceUnavailable || time.Since(begin) != longestReview {
-			t.Errorf("a long review: got %d after %v, want 503 after %v", got, time.Since(begin), longestReview)
+		if got := post(long); got != http.StatusServiceUnavailable || time.Since(begin) != reviewTimeout {
+			t.Errorf("a long review: got %d after %v, want 503 after %v", got, time.Since(begin), reviewTimeout)
 		}
-		v.texts.giveBack(nobody, memoryOfTexts)
-		if got := post(long); got != http.StatusServiceUnavailable || time.Since(begin) != 2*longestReview {
-			t.Errorf("a long review that was read: got %d after %v, want 503 after %v", got, time.Since(begin), 2*longestReview)
+		v.texts.release(nobody, memoryOfTexts)
+		if got := post(long); got != http.StatusServiceUnavailable || time.Since(begin) != 2*reviewTimeout {
+			t.Errorf("a long review that was read: got %d after %v, want 503 after %v", got, time.Since(begin), 2*reviewTimeout)
 		}
-		v.long.giveBack(nobody, memoryOfLong)
+		v.long.release(nobody, memoryOfLong)
 		harness.Equal(t, post(long), http.StatusOK, "a long review with sufficient memory")
-		if v.short.left != memoryOfShort || v.long.left != memoryOfLong || v.texts.left != memoryOfTexts {
-			t.Errorf("got %d, %d and %d bytes left at the end, want the full budgets", v.short.left, v.long.left, v.texts.left)
+		if v.short.remaining != memoryOfShort || v.long.remaining != memoryOfLong || v.texts.remaining != memoryOfTexts {
+			t.Errorf("got %d, %d and %d bytes left at the end, want the full budgets", v.short.remaining, v.long.remaining, v.texts.remaining)
 		}
 	})
 }

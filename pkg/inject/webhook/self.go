@@ -26,13 +26,13 @@ import (
 // Validity of certificates. A certificate is renewed when less than a third of its validity
 // remains, so that an outage of one month causes no expiry.
 const (
-	authorityLasts = 5 * 365 * 24 * time.Hour
-	serverLasts    = 90 * 24 * time.Hour
-	clockSkew      = 5 * time.Minute // maximum time by which the clocks of API servers are late
+	authorityValidity = 5 * 365 * 24 * time.Hour
+	serverValidity    = 90 * 24 * time.Hour
+	clockSkew         = 5 * time.Minute // maximum time by which the clocks of API servers are late
 
-	syncEvery  = time.Minute // another program can overwrite the configuration without the authority
-	retryAfter = 2 * time.Second
-	mostTries  = 5 // attempts after write conflicts
+	syncInterval  = time.Minute // another program can overwrite the configuration without the authority
+	retryInterval = 2 * time.Second
+	maxAttempts   = 5 // attempts after write conflicts
 )
 
 // Keys of the Secret. tls.crt and tls.key are defined by the type kubernetes.io/tls.
@@ -52,9 +52,9 @@ const authorityName = "queue-proxy-injector-ca"
 // share, and publishes its authority in the configuration of the webhook.
 //
 // There is no leader. Each replica only writes a Secret or a configuration that has not changed
-// since it was read (metadata.resourceVersion). After a conflict, it reads them again. A replica
-// never removes an authority that another replica has published before the authority expires.
-// Therefore, the API server always trusts the certificates of all replicas.
+// since it was read (metadata.resourceVersion). After a conflict, the replica starts again. A
+// replica never removes an authority that another replica has published before the authority
+// expires. Therefore, the API server always trusts the certificates of all replicas.
 type Self struct {
 	Kube          *Kube
 	Namespace     string
@@ -89,10 +89,10 @@ func (s *Self) NotAfter() time.Time {
 // are logged, and the sync is repeated. The current certificate stays in use.
 func (s *Self) Run(ctx context.Context) error {
 	for {
-		wait := syncEvery
+		wait := syncInterval
 		if err := s.sync(ctx); err != nil && ctx.Err() == nil {
 			s.Log.Error("certificate sync failed", zap.Error(err))
-			wait = retryAfter
+			wait = retryInterval
 		}
 		select {
 		case <-ctx.Done():
@@ -107,10 +107,10 @@ func (s *Self) Run(ctx context.Context) error {
 func (s *Self) sync(ctx context.Context) (err error) {
 	defer func() {
 		if ctx.Err() == nil {
-			s.Metrics.looked(s.Now(), err)
+			s.Metrics.countSync(s.Now(), err)
 		}
 	}()
-	for range mostTries {
+	for range maxAttempts {
 		if err = s.syncOnce(ctx); !isStatus(err, http.StatusConflict) {
 			return err
 		}
@@ -194,13 +194,13 @@ func (s *Self) renew(secret *corev1.Secret, published *admissionregv1.MutatingWe
 	now := s.Now()
 	authority := readPair(secret.Data[authorityCert], secret.Data[authorityKey])
 	next := readPair(secret.Data[nextCert], secret.Data[nextKey])
-	var instead *keyPair // replaces the authority
+	var replacement *keyPair // replaces the authority
 	switch {
 	case authority == nil || now.After(authority.cert.NotAfter):
-		instead, err = newAuthority(now)
+		replacement, err = newAuthority(now)
 	case next != nil && isPublished(published, next):
-		instead = next
-	case next == nil && authority.isOld(now):
+		replacement = next
+	case next == nil && authority.needsRenewal(now):
 		if next, err = newAuthority(now); err == nil {
 			secret.Data[nextCert], secret.Data[nextKey] = next.encode()
 			changed = true
@@ -209,14 +209,14 @@ func (s *Self) renew(secret *corev1.Secret, published *admissionregv1.MutatingWe
 	if err != nil {
 		return false, err
 	}
-	if instead != nil {
-		secret.Data[authorityCert], secret.Data[authorityKey] = instead.encode()
+	if replacement != nil {
+		secret.Data[authorityCert], secret.Data[authorityKey] = replacement.encode()
 		delete(secret.Data, nextCert)
 		delete(secret.Data, nextKey)
-		authority, changed = instead, true
+		authority, changed = replacement, true
 	}
 	server := readPair(secret.Data[serverCert], secret.Data[serverKey])
-	if server == nil || server.isOld(now) || server.cert.VerifyHostname(s.host()) != nil || server.cert.CheckSignatureFrom(authority.cert) != nil {
+	if server == nil || server.needsRenewal(now) || server.cert.VerifyHostname(s.host()) != nil || server.cert.CheckSignatureFrom(authority.cert) != nil {
 		if server, err = authority.sign(s.host(), now); err != nil {
 			return false, err
 		}
@@ -314,8 +314,8 @@ func (p *keyPair) encode() (cert, key []byte) {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: p.cert.Raw}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
 }
 
-// isOld reports whether less than a third of the validity remains.
-func (p *keyPair) isOld(now time.Time) bool {
+// needsRenewal reports whether less than a third of the validity remains.
+func (p *keyPair) needsRenewal(now time.Time) bool {
 	return now.After(p.cert.NotAfter.Add(-p.cert.NotAfter.Sub(p.cert.NotBefore) / 3))
 }
 
@@ -323,7 +323,7 @@ func newAuthority(now time.Time) (*keyPair, error) {
 	return issue(&x509.Certificate{
 		Subject:               pkix.Name{CommonName: authorityName},
 		NotBefore:             now.Add(-clockSkew),
-		NotAfter:              now.Add(authorityLasts),
+		NotAfter:              now.Add(authorityValidity),
 		IsCA:                  true,
 		BasicConstraintsValid: true,
 		MaxPathLenZero:        true,
@@ -333,7 +333,7 @@ func newAuthority(now time.Time) (*keyPair, error) {
 
 // sign returns a new server certificate for a host that p signs.
 func (p *keyPair) sign(host string, now time.Time) (*keyPair, error) {
-	until := now.Add(serverLasts)
+	until := now.Add(serverValidity)
 	if until.After(p.cert.NotAfter) {
 		until = p.cert.NotAfter
 	}
@@ -347,16 +347,17 @@ func (p *keyPair) sign(host string, now time.Time) (*keyPair, error) {
 	}, p)
 }
 
-// issue returns a new key with a certificate. It is signed by by, or self-signed if by is nil.
-func issue(template *x509.Certificate, by *keyPair) (*keyPair, error) {
+// issue returns a new key with a certificate. The certificate is signed by issuer, or self-signed
+// if issuer is nil.
+func issue(template *x509.Certificate, issuer *keyPair) (*keyPair, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err
 	}
-	if by == nil {
-		by = &keyPair{template, key}
+	if issuer == nil {
+		issuer = &keyPair{template, key}
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, by.cert, &key.PublicKey, by.key)
+	der, err := x509.CreateCertificate(rand.Reader, template, issuer.cert, &key.PublicKey, issuer.key)
 	if err != nil {
 		return nil, err
 	}

@@ -20,16 +20,16 @@ import (
 
 // Limits of a connection.
 const (
-	longestHead    = 5 * time.Second
-	longestRequest = 10 * time.Second
-	longestIdle    = 2 * time.Minute
-	longestEnd     = 10 * time.Second // maximum time for open reviews during shutdown
+	headerTimeout   = 5 * time.Second
+	requestTimeout  = 10 * time.Second
+	idleTimeout     = 2 * time.Minute
+	shutdownTimeout = 10 * time.Second // maximum time for open reviews during shutdown
 	// net/http accepts 4 KiB more than this limit, and uses twenty times the length to parse a
 	// header section. The header section of an API server has a few hundred bytes and a token.
-	mostHeadBytes = 1 << 10
+	maxHeaderBytes = 1 << 10
 
-	mostConnections = 500 // an API server opens one connection per concurrent review, by default at most 200
-	mostBeside      = 100 // kubelets and Prometheus open a few connections each
+	maxConnections        = 500 // an API server opens one connection per concurrent review, by default at most 200
+	maxMetricsConnections = 100 // kubelets and Prometheus open a few connections each
 )
 
 // A Runner runs until ctx is done.
@@ -71,13 +71,13 @@ func (s *Server) Run(ctx context.Context, listening func(reviews, metrics net.Ad
 	listening(reviews.Addr(), metrics.Addr())
 
 	main := http.NewServeMux()
-	main.Handle(reviewPath, s.guarded(s.Reviewer))
+	main.Handle(reviewPath, s.recoverPanics(s.Reviewer))
 	beside := http.NewServeMux()
 	beside.Handle("GET /metrics", s.Metrics)
 	beside.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	beside.HandleFunc("GET /readyz", s.ready)
 
-	mainServer, besideServer := s.server(s.closing(main), mostConnections), s.server(s.closing(beside), mostBeside)
+	mainServer, besideServer := s.server(s.closing(main), maxConnections), s.server(s.closing(beside), maxMetricsConnections)
 
 	// The servers and the runners do not stop when ctx is done, but before Run returns.
 	running, stop := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -113,10 +113,10 @@ func (s *Server) Run(ctx context.Context, listening func(reviews, metrics net.Ad
 	return failed
 }
 
-// end shuts down servers. It waits at most longestEnd for open requests, and then closes their
+// end shuts down servers. It waits at most shutdownTimeout for open requests, and then closes their
 // connections.
 func end(ctx context.Context, servers ...*http.Server) {
-	ctx, cancel := context.WithTimeout(ctx, longestEnd)
+	ctx, cancel := context.WithTimeout(ctx, shutdownTimeout)
 	defer cancel()
 	for _, s := range servers {
 		if s.Shutdown(ctx) != nil {
@@ -133,11 +133,11 @@ func (s *Server) server(h http.Handler, most int) *http.Server {
 	protocols.SetHTTP1(true)
 	server := &http.Server{
 		Handler:           h,
-		ReadHeaderTimeout: longestHead,
-		ReadTimeout:       longestRequest,
-		WriteTimeout:      longestRequest,
-		IdleTimeout:       longestIdle,
-		MaxHeaderBytes:    mostHeadBytes,
+		ReadHeaderTimeout: headerTimeout,
+		ReadTimeout:       requestTimeout,
+		WriteTimeout:      requestTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeaderBytes,
 		Protocols:         &protocols,
 		ErrorLog:          quiet,
 	}
@@ -145,9 +145,10 @@ func (s *Server) server(h http.Handler, most int) *http.Server {
 	return server
 }
 
-// closing returns a handler that closes the connection after each response while the server drains. An API server keeps
-// its connection to the webhook, so it would otherwise send reviews to this replica until the process exits. Idle
-// connections are not closed, because the API server may already have sent the next review.
+// closing returns a handler that closes the connection after each response while the server drains.
+// An API server keeps its connection to the webhook, so it would otherwise send reviews to this
+// replica until the process exits. Idle connections are not closed, because the API server may
+// already have sent the next review.
 func (s *Server) closing(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if s.draining.Load() {
@@ -157,8 +158,8 @@ func (s *Server) closing(h http.Handler) http.Handler {
 	})
 }
 
-// guarded returns a handler that responds with status 500 after a panic.
-func (s *Server) guarded(h http.Handler) http.Handler {
+// recoverPanics returns a handler that responds with status 500 after a panic.
+func (s *Server) recoverPanics(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() {
 			if p := recover(); p != nil {

@@ -35,32 +35,33 @@ const reviewPath = "/inject"
 
 // Limits for reviews.
 const (
-	// mostBytes is the maximum length of a review. An API server accepts objects of up to 3 MiB.
-	mostBytes = 8 << 20
-	// mostValues is the maximum number of JSON values in a review. A pod of 500 containers with 20
+	// maxReviewBytes is the maximum length of a review. An API server accepts objects of up to 3
+	// MiB.
+	maxReviewBytes = 8 << 20
+	// maxValues is the maximum number of JSON values in a review. A pod of 500 containers with 20
 	// variables each has 31 000 values. A longer review is refused before its pod is decoded,
 	// because the decoded value {} needs a hundred times its length.
-	mostValues = 50_000
+	maxValues = 50_000
 	// Reviews and responses that are longer than smallBytes share memoryOfTexts, from the first
 	// byte of the review until the response is written. Shorter ones, which are nearly all, do not
 	// wait while they are received or written, regardless of slow clients.
 	smallBytes    = 32 << 10
 	memoryOfTexts = 24 << 20
 	// Each review reserves payload.cost bytes while it is decided. Long and short reviews use
-	// separate budgets, so that short reviews do not wait for long ones. At most mostShort short
-	// reviews are decided concurrently.
-	memoryOfLong  = 48 << 20
-	memoryOfShort = 16 << 20
-	mostShort     = 16
+	// separate budgets, so that short reviews do not wait for long ones. At most maxShortReviews
+	// short reviews are decided concurrently.
+	memoryOfLong    = 48 << 20
+	memoryOfShort   = 16 << 20
+	maxShortReviews = 16
 	// In the configuration of the webhook, the timeout of the API server is 5 s.
-	longestReview = 5 * time.Second
-	// longestTransfer is the maximum time to receive a long review or to write a long response.
+	reviewTimeout = 5 * time.Second
+	// transferTimeout is the maximum time to receive a long review or to write a long response.
 	// Other reviews can wait for the memory of the transfer.
-	longestTransfer = 2 * time.Second
+	transferTimeout = 2 * time.Second
 	// Kubernetes truncates longer warnings, and all warnings after 4 KiB.
-	longestWarning, mostWarnings = 256, 8
+	maxWarningLength, maxWarnings = 256, 8
 	// Log entries and error messages can contain strings of any length from the request.
-	longestName, longestText = 256, 4 << 10
+	maxNameLength, maxTextLength = 256, 4 << 10
 )
 
 // A Reviewer handles reviews. It is an [http.Handler] that is safe for concurrent use.
@@ -79,9 +80,9 @@ type Reviewer struct {
 }
 
 // NewReviewer returns a Reviewer without events that denies refused pods.
-func NewReviewer(said inject.Options, log *zap.Logger, m *Metrics) *Reviewer {
+func NewReviewer(opts inject.Options, log *zap.Logger, m *Metrics) *Reviewer {
 	return &Reviewer{
-		Options: said, Log: log, Metrics: m, limit: longestReview,
+		Options: opts, Log: log, Metrics: m, limit: reviewTimeout,
 		short: newBudget(memoryOfShort), long: newBudget(memoryOfLong), texts: newBudget(memoryOfTexts),
 	}
 }
@@ -94,7 +95,7 @@ func (v *Reviewer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer cancel()
 	client := peerOf(r)
 	held := 0 // bytes of v.texts
-	defer func() { v.texts.giveBack(client, held) }()
+	defer func() { v.texts.release(client, held) }()
 	p, failed := v.read(ctx, w, r, &held)
 	if failed != nil {
 		v.fail(w, failed)
@@ -105,7 +106,7 @@ func (v *Reviewer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if v.texts.tryTake(client, more) {
 			held += more
 		} else { // waiting would keep the response in memory
-			failed = &failure{noAnswer, "too many concurrent large responses"}
+			failed = &failure{busyResponses, "too many concurrent large responses"}
 		}
 	}
 	if failed != nil {
@@ -115,7 +116,7 @@ func (v *Reviewer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	v.Metrics.review(out, time.Since(begin))
 	w.Header().Set("Content-Type", "application/json")
 	if held > 0 {
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(longestTransfer))
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(transferTimeout))
 	}
 	// An error means that the client has closed the connection.
 	_, _ = w.Write(answer)
@@ -138,13 +139,13 @@ func (v *Reviewer) decide(ctx context.Context, client netip.Addr, p *payload) (o
 		memory = v.long
 	}
 	if !memory.take(ctx, client, cost) {
-		return out, nil, &failure{noDecision, "too many concurrent reviews"}
+		return out, nil, &failure{busyReviews, "too many concurrent reviews"}
 	}
-	defer memory.giveBack(client, cost)
+	defer memory.release(client, cost)
 	asked, err := parse(p.text)
 	p.text = nil
 	if err != nil {
-		return out, nil, &failure{noReview, err.Error()}
+		return out, nil, &failure{invalidReview, err.Error()}
 	}
 	response := &admissionv1.AdmissionReview{TypeMeta: asked.TypeMeta}
 	if out, response.Response, failed = v.answer(ctx, asked.Request, p.values); failed != nil {
@@ -164,7 +165,7 @@ func peerOf(r *http.Request) netip.Addr {
 }
 
 func (v *Reviewer) fail(w http.ResponseWriter, f *failure) {
-	text, status := printable.Truncate(f.text, longestText), failureStatuses[f.reason]
+	text, status := printable.Truncate(f.text, maxTextLength), failureStatuses[f.reason]
 	v.Metrics.failed(f.reason)
 	v.Log.Warn("rejected invalid AdmissionReview", zap.Int("status", status), zap.String("reason", f.reason), zap.String("error", text))
 	http.Error(w, text, status)
@@ -173,31 +174,31 @@ func (v *Reviewer) fail(w http.ResponseWriter, f *failure) {
 // read returns the payload of a request, or a failure. It adds the number of bytes that the caller
 // must release from v.texts to held.
 func (v *Reviewer) read(ctx context.Context, w http.ResponseWriter, r *http.Request, held *int) (*payload, *failure) {
-	long := &failure{tooLong, fmt.Sprintf("the review exceeds the limit of %d bytes", mostBytes)}
+	long := &failure{tooLong, fmt.Sprintf("the review exceeds the limit of %d bytes", maxReviewBytes)}
 	switch kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); {
 	case r.Method != http.MethodPost:
 		w.Header().Set("Allow", http.MethodPost)
 		return nil, &failure{badMethod, fmt.Sprintf("method %s: want POST", r.Method)}
 	case err != nil || kind != "application/json":
 		return nil, &failure{badType, "want a body with Content-Type application/json"}
-	case r.ContentLength > mostBytes:
+	case r.ContentLength > maxReviewBytes:
 		return nil, long
 	}
 	var count counter
-	body := io.TeeReader(http.MaxBytesReader(w, r.Body, mostBytes), &count)
+	body := io.TeeReader(http.MaxBytesReader(w, r.Body, maxReviewBytes), &count)
 	var text []byte
 	var err error
 	portlimit.Waiting(ctx, func() { text, err = io.ReadAll(io.LimitReader(body, smallBytes)) })
 	if err == nil && len(text) == smallBytes {
 		length := int(r.ContentLength)
 		if length < 0 { // sent by API servers, but a proxy may remove it
-			length = mostBytes
+			length = maxReviewBytes
 		}
 		if !v.texts.take(ctx, peerOf(r), length) {
-			return nil, &failure{noBody, "too many concurrent large reviews"}
+			return nil, &failure{busyBodies, "too many concurrent large reviews"}
 		}
 		*held = length
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(longestTransfer)) // not supported by test recorders
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(transferTimeout)) // not supported by test recorders
 		whole := bytes.NewBuffer(make([]byte, 0, length+bytes.MinRead))                    // avoids growing
 		whole.Write(text)
 		portlimit.Waiting(ctx, func() { _, err = whole.ReadFrom(body) })
@@ -219,8 +220,8 @@ func (v *Reviewer) answer(ctx context.Context, q *admissionRequest, values int) 
 	if q.Resource != (metav1.GroupVersionResource{Version: "v1", Resource: "pods"}) || q.SubResource != "" || q.Operation != admissionv1.Create {
 		return inject.Outcome{Verdict: inject.Skipped, Reason: inject.NoPods}, a, nil
 	}
-	if values > mostValues {
-		return v.refuse(q, a, nil, refusal(inject.TooLarge, fmt.Sprintf("the review exceeds the limit of %d JSON values", mostValues))), a, nil
+	if values > maxValues {
+		return v.refuse(q, a, nil, refusal(inject.TooLarge, fmt.Sprintf("the review exceeds the limit of %d JSON values", maxValues))), a, nil
 	}
 	// The length and the number of values of the review limit the time of each step. The time limit
 	// is checked between the steps.
@@ -240,7 +241,7 @@ func (v *Reviewer) answer(ctx context.Context, q *admissionRequest, values int) 
 	case inject.Refused:
 		return v.refuse(q, a, pod, out), a, nil
 	case inject.Skipped:
-		v.tell(q, pod, out)
+		v.record(q, pod, out)
 	case inject.Injected:
 		if ctx.Err() != nil {
 			return inject.Outcome{}, nil, late()
@@ -269,7 +270,7 @@ func refusal(reason, text string) inject.Outcome {
 
 // refuse denies a pod. If v.Lenient is set, it admits the unchanged pod with a warning.
 func (v *Reviewer) refuse(q *admissionRequest, a *admissionv1.AdmissionResponse, pod any, out inject.Outcome) inject.Outcome {
-	text := printable.Truncate("failed to inject queue-proxy: "+out.Text, longestText)
+	text := printable.Truncate("failed to inject queue-proxy: "+out.Text, maxTextLength)
 	if v.Lenient {
 		a.Warnings = warnings([]string{text})
 	} else {
@@ -277,12 +278,12 @@ func (v *Reviewer) refuse(q *admissionRequest, a *admissionv1.AdmissionResponse,
 		a.Result = &metav1.Status{Status: metav1.StatusFailure, Code: http.StatusUnprocessableEntity, Reason: metav1.StatusReasonInvalid, Message: text}
 	}
 	a.AuditAnnotations = audit(out)
-	v.tell(q, pod, out)
+	v.record(q, pod, out)
 	return out
 }
 
 // tell logs an outcome and creates an event, unless the pod is already injected or opted out.
-func (v *Reviewer) tell(q *admissionRequest, pod any, out inject.Outcome) {
+func (v *Reviewer) record(q *admissionRequest, pod any, out inject.Outcome) {
 	if out.Reason == inject.AlreadyInjected || out.Reason == inject.OptedOut {
 		return
 	}
@@ -293,8 +294,8 @@ func (v *Reviewer) tell(q *admissionRequest, pod any, out inject.Outcome) {
 }
 
 func (v *Reviewer) log(q *admissionRequest, pod any, out inject.Outcome) {
-	v.Log.Info("reviewed", zap.String("namespace", printable.Truncate(q.Namespace, longestName)), zap.String("pod", printable.Truncate(nameOf(pod), longestName)), zap.String("uid", printable.Truncate(string(q.UID), longestName)),
-		zap.String("verdict", string(out.Verdict)), zap.String("reason", out.Reason), zap.String("confidence", string(out.Confidence)), zap.String("text", printable.Truncate(out.Text, longestText)), zap.Strings("warnings", warnings(out.Warnings)))
+	v.Log.Info("reviewed", zap.String("namespace", printable.Truncate(q.Namespace, maxNameLength)), zap.String("pod", printable.Truncate(nameOf(pod), maxNameLength)), zap.String("uid", printable.Truncate(string(q.UID), maxNameLength)),
+		zap.String("verdict", string(out.Verdict)), zap.String("reason", out.Reason), zap.String("confidence", string(out.Confidence)), zap.String("text", printable.Truncate(out.Text, maxTextLength)), zap.Strings("warnings", warnings(out.Warnings)))
 }
 
 // nameOf returns the name of a pod, or the prefix of its generated name.
@@ -320,8 +321,8 @@ func audit(out inject.Outcome) map[string]string {
 // warnings truncates warnings to the limits of Kubernetes.
 func warnings(all []string) []string {
 	var short []string
-	for _, w := range all[:min(len(all), mostWarnings)] {
-		short = append(short, printable.Truncate(w, longestWarning))
+	for _, w := range all[:min(len(all), maxWarnings)] {
+		short = append(short, printable.Truncate(w, maxWarningLength))
 	}
 	return short
 }

@@ -42,8 +42,8 @@ func serve(t *testing.T, v *Reviewer) *httptest.Server {
 	return s
 }
 
-func newReviewer(said inject.Options) *Reviewer {
-	return NewReviewer(said, zap.NewNop(), NewMetrics("v1.2.3", "abcdef"))
+func newReviewer(opts inject.Options) *Reviewer {
+	return NewReviewer(opts, zap.NewNop(), NewMetrics("v1.2.3", "abcdef"))
 }
 
 // ask sends a POST request and returns the status and the body of the response.
@@ -143,7 +143,7 @@ const goodPod = `{"apiVersion":"v1","kind":"Pod","metadata":{"generateName":"web
 	`"spec":{"containers":[{"name":"web","image":"web:1","ports":[{"name":"http","containerPort":8080}]}]}}`
 
 // golden calls test for each pod in the golden pairs, with the options of the pair.
-func golden(t *testing.T, test func(t *testing.T, pod []byte, said inject.Options)) {
+func golden(t *testing.T, test func(t *testing.T, pod []byte, opts inject.Options)) {
 	t.Helper()
 	inputs, err := filepath.Glob("../testdata/pairs/*/in.*")
 	if err != nil || len(inputs) < 40 {
@@ -158,8 +158,8 @@ func golden(t *testing.T, test func(t *testing.T, pod []byte, said inject.Option
 		if err != nil {
 			continue // the input is invalid
 		}
-		said := optionsOf(t, filepath.Join(filepath.Dir(name), "args"))
-		if said == nil {
+		opts := optionsOf(t, filepath.Join(filepath.Dir(name), "args"))
+		if opts == nil {
 			continue // the pair has an argument that is not an option
 		}
 		for d := json.NewDecoder(bytes.NewReader(stream)); d.More(); {
@@ -170,7 +170,7 @@ func golden(t *testing.T, test func(t *testing.T, pod []byte, said inject.Option
 			for _, o := range append(items, object) {
 				if pod := podOf(o); pod != nil {
 					pods++
-					t.Run(filepath.Base(filepath.Dir(name)), func(t *testing.T) { test(t, pod, said) })
+					t.Run(filepath.Base(filepath.Dir(name)), func(t *testing.T) { test(t, pod, opts) })
 				}
 			}
 		}
@@ -195,26 +195,26 @@ func podOf(object any) []byte {
 
 func optionsOf(t *testing.T, file string) inject.Options {
 	t.Helper()
-	said := inject.Options{}
+	opts := inject.Options{}
 	flags := flag.NewFlagSet(file, flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	for _, o := range inject.Table() {
-		flags.Func(o.Name, "", func(text string) error { return said.Set(o.Name, text) })
+		flags.Func(o.Name, "", func(text string) error { return opts.Set(o.Name, text) })
 	}
 	args, err := os.ReadFile(file)
 	if err == nil && flags.Parse(strings.Fields(string(args))) != nil {
 		return nil
 	}
-	return said
+	return opts
 }
 
 func TestWebhookAndCommandLineHaveSameResult(t *testing.T) {
-	golden(t, func(t *testing.T, pod []byte, said inject.Options) {
+	golden(t, func(t *testing.T, pod []byte, opts inject.Options) {
 		f := manifest.Parse("pod.json", pod)
-		results := manifest.Inject([]*manifest.File{f}, said, inject.Services)
+		results := manifest.Inject([]*manifest.File{f}, opts, inject.Services)
 		want := f.Text()
 
-		a := review(t, serve(t, newReviewer(said)), pod, nil)
+		a := review(t, serve(t, newReviewer(opts)), pod, nil)
 		harness.Equal(t, canonical(t, patched(t, pod, a)), canonical(t, want))
 		refused := results[0].Verdict == inject.Refused
 		if a.Allowed == refused {
@@ -228,8 +228,8 @@ func TestWebhookAndCommandLineHaveSameResult(t *testing.T) {
 }
 
 func TestSecondReviewChangesNothing(t *testing.T) {
-	golden(t, func(t *testing.T, pod []byte, said inject.Options) {
-		s := serve(t, newReviewer(said))
+	golden(t, func(t *testing.T, pod []byte, opts inject.Options) {
+		s := serve(t, newReviewer(opts))
 		first := review(t, s, pod, nil)
 		if first.Patch == nil {
 			return
@@ -261,7 +261,7 @@ func TestInvalidReviewReturnsReason(t *testing.T) {
 		{"another kind", "POST", "application/json", `{"apiVersion":"admission.k8s.io/v1","kind":"Pod"}`, 400, "want admission.k8s.io/v1 AdmissionReview"},
 		{"no request", "POST", "application/json", `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}`, 400, "has no request"},
 		{"no uid", "POST", "application/json", `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{}}`, 400, "has no uid"},
-		{"too long", "POST", "application/json", strings.Repeat(" ", mostBytes+1), 413, "exceeds the limit of 8388608 bytes"},
+		{"too long", "POST", "application/json", strings.Repeat(" ", maxReviewBytes+1), 413, "exceeds the limit of 8388608 bytes"},
 		{"not UTF-8", "POST", "application/json", strings.Replace(string(good), "web:1", "\xff", 1), 400, "UTF-8"},
 		{"a long uid", "POST", "application/json", strings.Replace(string(good), "705ab4f5", strings.Repeat("<", 1000), 1), 400, "uid"},
 		{"too deep", "POST", "application/json", strings.Repeat("[", 1<<20), 400, "invalid AdmissionReview"},
@@ -341,7 +341,7 @@ func TestConcurrentReviewsReturnSamePatch(t *testing.T) {
 		s := serve(t, newReviewer(nil))
 		want := review(t, s, []byte(goodPod), nil).Patch
 		var all sync.WaitGroup
-		for range 4 * mostShort {
+		for range 4 * maxShortReviews {
 			all.Go(func() {
 				r, err := s.Client().Post(s.URL+reviewPath, "application/json", bytes.NewReader(question([]byte(goodPod), nil)))
 				if err != nil {
@@ -374,11 +374,11 @@ func stalled(t *testing.T, s *httptest.Server, d *net.Dialer, length, sent int) 
 // reviews.
 func TestStalledReviewsDoNotBlockOtherClients(t *testing.T) {
 	v := newReviewer(nil)
-	v.limit = harness.Patience // the stalled reviews end after longestTransfer, also on a busy machine
+	v.limit = harness.Patience // the stalled reviews end after transferTimeout, also on a busy machine
 	s := serve(t, v)
 	d := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
-	for range 4 * memoryOfTexts / mostBytes {
-		stalled(t, s, d, mostBytes, smallBytes+1000)
+	for range 4 * memoryOfTexts / maxReviewBytes {
+		stalled(t, s, d, maxReviewBytes, smallBytes+1000)
 	}
 	long := strings.Replace(goodPod, "web:1", strings.Repeat("w", smallBytes), 1)
 	if a := review(t, s, []byte(long), nil); a.Patch == nil {
@@ -390,7 +390,7 @@ func TestStalledReviewsDoNotBlockOtherClients(t *testing.T) {
 // long ones is in use.
 func TestSlowRequestsDoNotDelayReviews(t *testing.T) {
 	s := serve(t, newReviewer(nil))
-	for name, c := range map[string]struct{ conns, sent int }{"short": {3 * mostShort, 100}, "long": {mostShort, smallBytes + 1000}} {
+	for name, c := range map[string]struct{ conns, sent int }{"short": {3 * maxShortReviews, 100}, "long": {maxShortReviews, smallBytes + 1000}} {
 		var conn *tls.Conn
 		for range c.conns {
 			conn = stalled(t, s, new(net.Dialer), 1_000_000, c.sent)
@@ -427,15 +427,15 @@ func TestResponseAndLogAreTruncated(t *testing.T) {
 		if len(answer) > 20_000 {
 			t.Errorf("%s: got a response of %d bytes, want at most 20000", name, len(answer))
 		}
-		said := 0
+		count := 0
 		for _, line := range lines.All()[before:] {
 			text, err := zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()).EncodeEntry(line.Entry, line.Context)
 			harness.NoError(t, err)
-			if said++; text.Len() > 16<<10 {
+			if count++; text.Len() > 16<<10 {
 				t.Errorf("%s: got a line of %d bytes, want at most 16 KiB", name, text.Len())
 			}
 		}
-		if said == 0 {
+		if count == 0 {
 			t.Errorf("%s: got no log entry", name)
 		}
 	}
