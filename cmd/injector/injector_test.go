@@ -79,8 +79,8 @@ func TestDiffOutputIsAPatch(t *testing.T) {
 	}
 }
 
-// Without a limit, the table for a difference is quadratic in the number of lines. For 60 documents
-// with 3000 added lines, it would use half a GiB.
+// The memory for a difference must not be quadratic in the number of lines. Such an algorithm would
+// use half a GiB for 60 documents with 3000 added lines.
 func TestLargeDiffNeedsLittleMemory(t *testing.T) {
 	const most = 100 << 20 // bytes
 	in := strings.Repeat(read(t, golden+"/deployment/in.yaml")+"---\n", 60)

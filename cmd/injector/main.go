@@ -35,7 +35,7 @@ const (
 )
 
 func main() {
-	environ := os.Environ() // the only read of the environment of the injector
+	environ := os.Environ() //nolint:forbidigo // the environment of the injector, read once; pkg/config reads that of the sidecar
 	os.Exit(run(os.Args[1:], environ, os.Stdin, os.Stdout, os.Stderr))
 }
 

@@ -34,7 +34,7 @@ func (in *injection) checkPortName() error {
 	return nil
 }
 
-// staying returns the restartable init containers.
+// restartableInitContainers returns the restartable init containers.
 func (in *injection) restartableInitContainers() []corev1.Container {
 	return slices.DeleteFunc(slices.Clone(in.pod.InitContainers), func(c corev1.Container) bool { return c.RestartPolicy == nil })
 }

@@ -901,7 +901,7 @@ func (in *injection) refuseWhichPort(all []*candidate) error {
 	return refuse(WhichPort, "%s the ports %s for requests; select one: %s", which, strings.Join(names, " and "), in.flagsOf(all))
 }
 
-// cure returns the flag and the annotation that set an option.
+// remedy returns the flag and the annotation that set an option.
 func remedy(option, value string) string {
 	return fmt.Sprintf("--%s %s, or the annotation %s%s: %q", option, value, Prefix, option, value)
 }

@@ -120,7 +120,7 @@ const (
 	maxGrace = "1000000" // in seconds; a sum of such values does not overflow
 )
 
-// trues are the strings for which [strconv.ParseBool] returns true.
+// trueValues are the strings for which [strconv.ParseBool] returns true.
 const trueValues = `['1', 't', 'T', 'true', 'TRUE', 'True']`
 
 // resolvedCEL returns an expression for the port number of the probe handler a of a container c.
@@ -319,8 +319,8 @@ func originalProbe() string {
 		member("r", "timeoutSeconds", number))
 }
 
-// question returns an expression for the probe of the sidecar that corresponds to the probe r of a
-// container c. The format is that of pkg/probe.
+// sidecarProbe returns an expression for the probe of the sidecar that corresponds to the probe r
+// of a container c. The format is that of pkg/probe.
 func sidecarProbe() string {
 	return `'{' + (has(r.httpGet)
       ? '"httpGet":{"path":' + strings.quote(r.httpGet.?path.orValue('/')) + ',"port":' + string(` + resolvedCEL("r.httpGet") + `)

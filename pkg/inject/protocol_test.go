@@ -8,7 +8,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// asked is the beginning of a container field with a readiness probe.
+// readinessProbe is the beginning of a container field with a readiness probe.
 const readinessProbe = `,"readinessProbe":`
 
 var protocols = []struct{ fact, container, why string }{ // empty if the pod is injected

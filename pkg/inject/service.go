@@ -47,8 +47,8 @@ func (p *Pods) Key() string {
 	return fmt.Sprint(o.AppPort, o.ServingPort, o.PortName, o.native)
 }
 
-// near reports whether two objects can be in the same namespace. An object without a namespace can
-// be in any namespace.
+// canShareNamespace reports whether two objects can be in the same namespace. An object without a
+// namespace can be in any namespace.
 func canShareNamespace(a, b string) bool { return a == b || a == "" || b == "" }
 
 // A ServicePort is a port of a Service.

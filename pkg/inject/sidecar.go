@@ -55,7 +55,7 @@ func (in *injection) settle() error {
 	return nil
 }
 
-// asked returns the settings that result from the pod and the options.
+// requested returns the settings that result from the pod and the options.
 func (in *injection) requested(c *config.Config) []config.EnvVar {
 	all := []config.EnvVar{
 		// Without this variable, the sidecar would treat SERVING_ variables as those of Knative.

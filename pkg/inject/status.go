@@ -84,9 +84,9 @@ func TextOf(object any) string {
 	return s.Text
 }
 
-// recognize returns the choices of the injection of a pod: the values in the sidecar's environment,
-// or the usual ports. It returns nil if the pod has no sidecar. Each injection uses it for the
-// rewrite of the Services, so that a second injection makes the same changes.
+// existingSidecar returns the choices of the injection of a pod: the values in the sidecar's
+// environment, or the usual ports. It returns nil if the pod has no sidecar. Each injection uses it
+// for the rewrite of the Services, so that a second injection makes the same changes.
 func existingSidecar(pod any) *Outcome {
 	usual := config.Default()
 	for _, list := range []string{"containers", "initContainers"} {

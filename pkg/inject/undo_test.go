@@ -15,7 +15,7 @@ func validStatus(more ...string) string {
 	return `{"format":1,"undo":[` + strings.Join(all, ",") + `]}`
 }
 
-// marked returns an injected pod with a status.
+// injectedPod returns an injected pod with a status.
 func injectedPod(t *testing.T, status string) any {
 	t.Helper()
 	return parse(t, `{"metadata":{"name":"web","namespace":"shop","annotations":{"queue-proxy.dev/status":`+string(encode(status))+`}},"spec":{"serviceAccountName":"web","containers":[`+

@@ -580,7 +580,7 @@ func indentOf(text []byte) string {
 	return string(rest[:len(rest)-len(bytes.TrimLeft(rest, " \t"))])
 }
 
-// means returns an error if the value of a text is not want.
+// checkValue returns an error if the value of a text is not want.
 func checkValue(text []byte, want any) error {
 	_, got, err := read(text)
 	if err == nil && !reflect.DeepEqual(got, want) {

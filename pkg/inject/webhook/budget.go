@@ -87,7 +87,7 @@ func (b *budget) reserve(client netip.Addr, amount int) {
 	}
 }
 
-// give serves the waiting requests until the remaining amount is too small. b.mu must be held.
+// grant serves the waiting requests until the remaining amount is too small. b.mu must be held.
 func (b *budget) grant() {
 	for len(b.waiting) > 0 {
 		s := slices.MinFunc(b.waiting, func(x, y *share) int { return b.taken[x.client] - b.taken[y.client] })

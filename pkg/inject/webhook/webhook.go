@@ -282,7 +282,7 @@ func (v *Reviewer) refuse(q *admissionRequest, a *admissionv1.AdmissionResponse,
 	return out
 }
 
-// tell logs an outcome and creates an event, unless the pod is already injected or opted out.
+// record logs an outcome and creates an event, unless the pod is already injected or opted out.
 func (v *Reviewer) record(q *admissionRequest, pod any, out inject.Outcome) {
 	if out.Reason == inject.AlreadyInjected || out.Reason == inject.OptedOut {
 		return
