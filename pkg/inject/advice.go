@@ -37,7 +37,7 @@ func Advise(template any) []string {
 			}
 		}
 		if l, r := c.LivenessProbe, c.ReadinessProbe; l != nil && r != nil && sameRequest(l, r, c) {
-			say("container %s: the liveness and readiness probes are the same: an application that is only busy, or waits for another service, is restarted", c.Name)
+			say("container %s: the liveness probe is the same as the readiness probe, so an application that is overloaded or waits for another service is restarted", c.Name)
 		}
 		if c.LivenessProbe != nil && c.StartupProbe == nil && c.LivenessProbe.InitialDelaySeconds >= 30 {
 			say("container %s: the liveness probe has initialDelaySeconds %d; a startup probe ends as soon as the application has started", c.Name, c.LivenessProbe.InitialDelaySeconds)

@@ -65,7 +65,7 @@ func put(node any, tokens []string, c Change, value any) (any, error) {
 	object, isMap := node.(map[string]any)
 	list, isList := node.([]any)
 	if !isMap && !isList {
-		return nil, fmt.Errorf("%q: parent is neither a map nor a list", token)
+		return nil, fmt.Errorf("%q: parent is not a map or a list", token)
 	}
 	child, i := object[token], Find(list, token)
 	if i >= 0 {
@@ -143,10 +143,10 @@ func Find(list []any, token string) int {
 }
 
 // Place returns the index that a token such as #0 contains, or -1 if the index is not in a list of
-// the given length. is reports whether the token has this form.
-func Place(token string, length int) (i int, is bool) {
-	place, is := strings.CutPrefix(token, "#")
-	if !is {
+// the given length. ok reports whether the token has this form.
+func Place(token string, length int) (i int, ok bool) {
+	place, ok := strings.CutPrefix(token, "#")
+	if !ok {
 		return -1, false
 	}
 	if i, err := strconv.Atoi(place); err == nil && i >= 0 && i < length {

@@ -1,9 +1,9 @@
 // Package inject adds a queue-proxy to a pod, and removes it again.
 //
 // [Inject] is a pure function. It takes a pod template and [Options], and returns an [Outcome] with
-// a list of [Change]s. The same input always results in the same bytes, because a Deployment rolls
-// out new pods when its template changes, and a kubelet restarts containers when their spec
-// changes. An annotation of the pod records how [Uninject] reverts the changes.
+// a list of [Change]s. The same input always results in the same bytes. Otherwise, a second
+// injection would make a Deployment roll out new pods, or make a kubelet restart containers. An
+// annotation of the pod records how [Uninject] reverts the changes.
 //
 // The method (*injection).run contains all steps of an injection in their order. Package manifest
 // reads and writes YAML streams, and package webhook serves admission requests of an API server.
@@ -418,8 +418,8 @@ func checkResources(resources any, of string) error {
 	return nil
 }
 
-// checkExistingSidecar returns an error for pods that already have a sidecar, or whose labels or
-// annotations disable the injection.
+// checkExistingSidecar returns an error for pods that already have a sidecar, static pods, pods of
+// Knative, and pods whose labels or annotations disable the injection.
 func (in *injection) checkExistingSidecar() error {
 	has := hasContainer(in.pod, sidecarName)
 	status, injected := in.meta.Annotations[Prefix+statusKey]
@@ -450,7 +450,7 @@ func hasContainer(pod corev1.PodSpec, name string) bool {
 }
 
 func (in *injection) readOptions(opts Options) error {
-	if key, name, is := opts.lockedAnnotation(in.meta.Annotations); is {
+	if key, name, found := opts.lockedAnnotation(in.meta.Annotations); found {
 		return refuse(Locked, "annotation %s: the option %s is locked in the injector; remove the annotation", key, name)
 	}
 	if all := opts.locked(); len(all) > 0 {

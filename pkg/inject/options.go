@@ -117,7 +117,7 @@ func allOptions() []Option {
 		{Name: deadlineOption, variable: c.DrainDeadline.Name(), Text: "The maximum duration of the drain. The default depends on the grace period and the other options."},
 		{Name: "drain-quiet-period", variable: c.DrainQuietPeriod.Name(), Text: "The drain continues until no new request has arrived for this time."},
 		{Name: drainMinOption, variable: c.DrainMin.Name(), Text: "The minimum duration of the drain. A preStop hook that only sleeps sets it."},
-		{Name: "drain-streams", variable: c.DrainStreams.Name(), Text: "How WebSockets, event streams and gRPC streams end: with `end`, the application closes them after SIGTERM; with `wait`, the drain waits until they are closed."},
+		{Name: "drain-streams", variable: c.DrainStreams.Name(), Text: "How to drain WebSockets, event streams and gRPC streams: `end` lets the application close them after SIGTERM, and `wait` waits until they are closed."},
 		{Name: "exclude-paths", variable: c.ExcludePaths.Name(), Text: "Paths that are not counted as load."},
 		{Name: "exclude-user-agents", variable: c.ExcludeUserAgents.Name(), Text: "Prefixes of User-Agent that are not counted as load."},
 		{Name: duplexOption, Aliases: []string{"features.knative.dev/http-full-duplex"}, variable: c.FullDuplex.Name(),
@@ -154,7 +154,7 @@ func allOptions() []Option {
 // nil map is valid and contains no options.
 type Options map[string]string
 
-// Set sets an option. The error for an unknown name contains the most similar known name.
+// Set sets an option. The error for an unknown name can contain a suggestion.
 func (o Options) Set(name, text string) error {
 	option, ok := find(name)
 	if !ok {
@@ -254,8 +254,8 @@ func (o Options) locked() []string {
 }
 
 // lockedAnnotation returns the first annotation that sets a locked option, and the name of the
-// option. is is false if there is none.
-func (o Options) lockedAnnotation(annotations map[string]string) (key, name string, is bool) {
+// option. found is false if there is none.
+func (o Options) lockedAnnotation(annotations map[string]string) (key, name string, found bool) {
 	for _, name := range o.locked() {
 		option, _ := find(name)
 		for _, key := range option.Annotations() {
@@ -460,12 +460,12 @@ func isShortQuantity(text string) error {
 func isPercentage(text string) error {
 	p, err := strconv.ParseFloat(text, 64)
 	if err != nil || !(p > 0 && p <= 100) {
-		return fmt.Errorf("%q: want a number greater than 0 and at most 100", text)
+		return fmt.Errorf("%q: must be greater than 0 and at most 100", text)
 	}
 	return nil
 }
 
-// unknown returns the error for an unknown name, with the most similar known name.
+// unknown returns the error for an unknown name. It suggests the most similar known name.
 func unknown(what, name string, known []string) error {
 	const maxEdits = 5 // maximum edit distance of a suggestion; larger distances give misleading suggestions
 	const longest = 64 // maximum length of a known name in bytes

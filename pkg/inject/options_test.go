@@ -77,7 +77,7 @@ func TestSetRejectsInvalidOptions(t *testing.T) {
 		{"admin-port", "0", `admin-port: "0": want a port in 1..65535`},
 		{"cpu-limit", "much", `cpu-limit: "much": want a quantity such as 25m or 32Mi`},
 		{"cpu-limit", "1e33133111", `cpu-limit: "1e33133111": want a quantity such as 25m or 32Mi`}, // would take seconds to parse
-		{"resource-percentage", "101", `resource-percentage: "101": want a number greater than 0 and at most 100`},
+		{"resource-percentage", "101", `resource-percentage: "101": must be greater than 0 and at most 100`},
 		{"settings", "USER_PORT=1", `settings: USER_PORT: use the option port`},
 		{"settings", "QUEUE_DEPTH=1", `settings: QUEUE_DEPTH: use the option queue-depth`},
 		{"settings", "ON_KNATIVE=true", `settings: ON_KNATIVE: cannot be set, because the injector sets it`},
@@ -179,7 +179,7 @@ func TestAdviceReportsProbeMistakes(t *testing.T) {
 		{"only periodSeconds", `"readinessProbe":{"httpGet":{"port":80},"periodSeconds":5}`, "sets periodSeconds but not timeoutSeconds and failureThreshold and successThreshold"},
 		{"all fields", `"readinessProbe":{"httpGet":{"port":80},` + usual + `}`, ""},
 		{"a long timeout", `"livenessProbe":{"httpGet":{"port":80},"timeoutSeconds":30}`, "has timeoutSeconds 30 but periodSeconds 10"},
-		{"the same request", `"ports":[{"name":"a","containerPort":80}],"livenessProbe":{"httpGet":{"port":"a","path":"/x"}},"readinessProbe":{"httpGet":{"port":80,"path":"/x"}}`, "liveness and readiness probes are the same"},
+		{"the same request", `"ports":[{"name":"a","containerPort":80}],"livenessProbe":{"httpGet":{"port":"a","path":"/x"}},"readinessProbe":{"httpGet":{"port":80,"path":"/x"}}`, "the liveness probe is the same as the readiness probe"},
 		{"another path", `"livenessProbe":{"httpGet":{"port":80,"path":"/y"}},"readinessProbe":{"httpGet":{"port":80,"path":"/x"}}`, ""},
 		{"a command", `"readinessProbe":{"exec":{"command":["true"]}}`, "runs a command"},
 		{"a long delay", `"livenessProbe":{"tcpSocket":{"port":80},"initialDelaySeconds":60}`, "has initialDelaySeconds 60; a startup probe"},

@@ -99,7 +99,7 @@ func Unadmitted(pods Pods, quotas []Quota) []string {
 		for _, name := range q.limitedResources {
 			// The limits of a pod-level resource list apply to all of its containers.
 			if !limited[name] && !pods.Outcome.shares {
-				all = append(all, fmt.Sprintf("the API server will reject the pods: ResourceQuota %s requires limits.%s for each container, but the sidecar has none; set the option %s-limit, or a default in a LimitRange",
+				all = append(all, fmt.Sprintf("the API server will reject the pods: ResourceQuota %s requires limits.%s for each container, but the sidecar has no limit; set the option %s-limit, or a default in a LimitRange",
 					q.name, name, name))
 			}
 		}

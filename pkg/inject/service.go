@@ -192,7 +192,7 @@ func FollowService(service any, all []Pods, step Step) (_ Outcome, selects []boo
 		out.Verdict, out.Reason = Rewritten, ""
 		out.Text = fmt.Sprintf("targetPort %d changed to %s", like.AppPort, text)
 		if to.Type == intstr.Int {
-			out.Warnings = append(out.Warnings, fmt.Sprintf("pods without a sidecar do not listen on port %d; apply the Service after the rollout of all pods (see injector status)", like.ServingPort))
+			out.Warnings = append(out.Warnings, fmt.Sprintf("port %d is closed in pods without a sidecar; apply the Service after the rollout of all pods (see injector status)", like.ServingPort))
 		}
 		e.changes[0].Value = statusValue("", e.back())
 		if n := len(e.changes[0].Value); n > maxAnnotationBytes {

@@ -114,7 +114,7 @@ func (in *injection) planShutdown(requested []config.EnvVar) ([]config.EnvVar, e
 	if value := in.options.get(deadlineOption); value != "" {
 		s.deadline, _ = time.ParseDuration(value) // the option was validated
 		if s.deadline < clocks.RequestTimeout.V {
-			in.warn("%s is shorter than %s: requests that are running when the drain ends are aborted", deadlineOption, timeoutOption)
+			in.warn("%s is shorter than %s: the end of the drain can abort requests", deadlineOption, timeoutOption)
 		}
 	}
 	s.grace = max(grace, time.Duration(ceilSeconds(s.deadline+afterDrain))*time.Second)

@@ -137,9 +137,9 @@ func describeStatus(text string) string {
 	case err != nil:
 		return "already injected, but the status is invalid"
 	case s.Format > format:
-		return fmt.Sprintf("injected by a newer injector (format %d; this injector writes %d)", s.Format, format)
+		return fmt.Sprintf("injected with a newer format (%d, this injector writes %d)", s.Format, format)
 	case s.Format < format:
-		return fmt.Sprintf("injected by an older injector (format %d; this injector writes %d); run uninject and inject to update it", s.Format, format)
+		return fmt.Sprintf("injected with an older format (%d, this injector writes %d); run uninject and inject to update it", s.Format, format)
 	}
 	return "already injected; run uninject first to inject with other options"
 }

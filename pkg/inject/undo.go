@@ -82,7 +82,7 @@ func checkUndo(object any, all []Change, traces []trace) error {
 	for _, c := range all {
 		i := slices.IndexFunc(traces, func(t trace) bool { return t.ifEmpty == c.IfEmpty && t.whole.MatchString(c.Path) })
 		if i < 0 || strings.Contains(c.Path, "/containers/"+sidecarName+"/") { // the whole sidecar is removed
-			return fmt.Errorf("%.100q is not changed by an injection", c.Path)
+			return fmt.Errorf("unexpected path %.100q", c.Path)
 		}
 		t := traces[i]
 		if seen[c.Path] {
@@ -93,7 +93,7 @@ func checkUndo(object any, all []Change, traces []trace) error {
 		switch {
 		case was == nil:
 		case t.was == nil:
-			return fmt.Errorf("%s: an injection does not replace a value here", c.Path)
+			return fmt.Errorf("%s: unexpected value", c.Path)
 		default:
 			if err := t.was(object, was); err != nil {
 				return fmt.Errorf("%s: %w", c.Path, err)
@@ -170,6 +170,6 @@ func wasOfSidecar(field string) func(object, was any) error {
 				}
 			}
 		}
-		return fmt.Errorf("no port of the sidecar has this %s", field)
+		return fmt.Errorf("the sidecar does not have this %s", field)
 	}
 }

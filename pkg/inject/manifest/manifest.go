@@ -478,7 +478,7 @@ func write(results []*Result, change func(*document, []inject.Change) (reformatt
 			case err != nil:
 				r.Outcome = inject.Outcome{Verdict: inject.Refused, Reason: inject.Unreadable, Text: err.Error()}
 			case reformatted:
-				r.Warnings = append(r.Warnings, "the document was reformatted, because its layout (anchors, lists on one line) cannot be edited in place; comments are kept, but white space can differ")
+				r.Warnings = append(r.Warnings, "the document was reformatted because its layout (anchors, lists on one line) does not support edits in place; comments are kept, and white space may change")
 			}
 		}
 	})
