@@ -289,16 +289,16 @@ func listAt(node any, tokens ...string) []any {
 
 // An editor modifies an object. It records the changes and their inverse.
 type editor struct {
-	object  any
-	changes []Change
-	backs   [][]Change // for each change, the changes that revert it
-	err     error      // the first error; later changes are ignored
+	object   any
+	changes  []Change
+	inverses [][]Change // for each change, the changes that revert it
+	err      error      // the first error; later changes are ignored
 }
 
-// back returns the changes that revert all changes, in reverse order.
-func (e *editor) back() []Change {
+// undoChanges returns the changes that revert all changes, in reverse order.
+func (e *editor) undoChanges() []Change {
 	var all []Change
-	for _, b := range slices.Backward(e.backs) {
+	for _, b := range slices.Backward(e.inverses) {
 		all = append(all, b...)
 	}
 	return all
@@ -311,13 +311,13 @@ func (e *editor) set(value any, path ...string) { e.edit(encode(value), path) }
 func (e *editor) remove(path ...string) { e.edit(nil, path) }
 
 func (e *editor) edit(value json.RawMessage, path []string) {
-	back := []Change{e.before(path)}
+	undoChanges := []Change{e.before(path)}
 	if value != nil {
 		// The parents that the change creates are removed again if they are empty.
 		for up := len(path) - 1; up > 0 && at(e.object, path[:up]...) == nil; up-- {
 			made := e.before(path[:up])
 			made.IfEmpty = true
-			back = append(back, made)
+			undoChanges = append(undoChanges, made)
 		}
 	}
 	// A renamed item must be found by its new name.
@@ -326,7 +326,7 @@ func (e *editor) edit(value json.RawMessage, path []string) {
 		if _, inList := at(e.object, path[:n-2]...).([]any); inList && json.Unmarshal(value, &name) == nil {
 			renamed := slices.Clone(path)
 			renamed[n-2] = name
-			back[0].Path = pointer(renamed...)
+			undoChanges[0].Path = pointer(renamed...)
 		}
 	}
 	c := Change{Path: pointer(path...), Value: value}
@@ -337,7 +337,7 @@ func (e *editor) edit(value json.RawMessage, path []string) {
 		return
 	}
 	e.changes = append(e.changes, c)
-	e.backs = append(e.backs, back)
+	e.inverses = append(e.inverses, undoChanges)
 }
 
 // before returns the change that restores the current value at a path.

@@ -680,8 +680,8 @@ func (in *injection) reasons(c *candidate) []string {
 
 // describe records the ports that were considered, and the information that is missing.
 func (in *injection) describe(all []*candidate, chosen *candidate) {
-	const most = 50 // ports; a pod may have thousands
-	for _, c := range all[:min(len(all), most)] {
+	const limit = 50 // ports; a pod may have thousands
+	for _, c := range all[:min(len(all), limit)] {
 		if c == nil {
 			continue
 		}
@@ -718,10 +718,10 @@ func (in *injection) describe(all []*candidate, chosen *candidate) {
 
 // flagsOf returns the flags and the reasons for some candidates, in the order of byLikelihood.
 func (in *injection) flagsOf(all []*candidate) string {
-	const most = 6
+	const limit = 6
 	several := len(in.pod.Containers) > 1
 	var flags []string
-	for _, c := range byLikelihood(all)[:min(len(all), most)] {
+	for _, c := range byLikelihood(all)[:min(len(all), limit)] {
 		flag := fmt.Sprintf("--%s %d", portOption, c.port.ContainerPort)
 		if several && c.container != nil {
 			flag = fmt.Sprintf("--%s %s ", containerOption, c.container.Name) + flag
@@ -729,8 +729,8 @@ func (in *injection) flagsOf(all []*candidate) string {
 		flags = append(flags, fmt.Sprintf("%s (%s)", flag, strings.Join(in.reasons(c), ", ")))
 	}
 	text := strings.Join(flags, " or ")
-	if len(all) > most {
-		text += fmt.Sprintf(" or one of %d other ports", len(all)-most)
+	if len(all) > limit {
+		text += fmt.Sprintf(" or one of %d other ports", len(all)-limit)
 	}
 	return text + in.sameByAnnotation()
 }
@@ -747,7 +747,7 @@ func (in *injection) sameByAnnotation() string {
 // a Service. A container with the name of the Service or of the application is the first one.
 // Helpers are the last ones.
 func (in *injection) flagsForContainers(containers []*corev1.Container, s ServicePort) string {
-	const most = 6
+	const limit = 6
 	if len(in.pod.Containers) == 1 {
 		return remedy(portOption, decimal(s.Target.IntVal))
 	}
@@ -772,13 +772,13 @@ func (in *injection) flagsForContainers(containers []*corev1.Container, s Servic
 		return i - j
 	})
 	var flags []string
-	for _, c := range sorted[:min(len(sorted), most)] {
+	for _, c := range sorted[:min(len(sorted), limit)] {
 		why, _ := reason(c)
 		flags = append(flags, fmt.Sprintf("--%s %s --%s %d%s", containerOption, c.Name, portOption, s.Target.IntVal, why))
 	}
 	text := strings.Join(flags, " or ")
-	if len(sorted) > most {
-		text += fmt.Sprintf(" or one of %d other containers", len(sorted)-most)
+	if len(sorted) > limit {
+		text += fmt.Sprintf(" or one of %d other containers", len(sorted)-limit)
 	}
 	return text + in.sameByAnnotation()
 }
@@ -823,7 +823,7 @@ func (in *injection) remedyOf(all []*candidate) string {
 
 // skipNotHTTP returns the error for a pod without a port for HTTP requests. It lists the ports.
 func (in *injection) skipNotHTTP(all []*candidate) error {
-	const most = 4
+	const limit = 4
 	for _, c := range all {
 		if c.sign.takesRequests() {
 			c.sign = sign{notHTTP, "there is no evidence for HTTP, and another port of the pod is not for HTTP"}
@@ -832,7 +832,7 @@ func (in *injection) skipNotHTTP(all []*candidate) error {
 	sorted := slices.Clone(all)
 	slices.SortStableFunc(sorted, func(a, b *candidate) int { return int(a.sign.protocol - b.sign.protocol) })
 	var texts []string
-	for _, c := range sorted[:min(len(sorted), most)] {
+	for _, c := range sorted[:min(len(sorted), limit)] {
 		is := map[protocol]string{notHTTP: "is not for HTTP", overTLS: "is for TLS", notForRequests: "is not for requests"}[c.sign.protocol]
 		texts = append(texts, fmt.Sprintf("port %s of container %s %s: %s", describePort(c.port), c.container.Name, is, c.sign.why))
 	}
@@ -873,11 +873,11 @@ func (in *injection) skipNoPort(containers []*corev1.Container) error {
 // container that is not a helper is more likely to serve the requests, even though its port is
 // unknown.
 func (in *injection) skipHelpers(helpers []*candidate, containers []*corev1.Container) error {
-	const most = 6
+	const limit = 6
 	in.out.Missing = "a port of the main container"
 	var others []string
 	for _, c := range containers {
-		if !slices.Contains(namesOf(helpers), c.Name) && len(others) < most {
+		if !slices.Contains(namesOf(helpers), c.Name) && len(others) < limit {
 			others = append(others, fmt.Sprintf("--%s %s --%s PORT", containerOption, c.Name, portOption))
 		}
 	}

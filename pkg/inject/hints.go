@@ -241,8 +241,8 @@ func (c *certificate) read(s parameter, names [][]string) {
 		c.key = s.name
 	case isFile && anyOf(words, certWords):
 		c.cert = s.name
-		isFolder := (last == "dir" || last == "path") && !strings.ContainsRune(s.value[strings.LastIndexByte(s.value, '/'):], '.')
-		if isFolder && s.name != "SSL_CERT_DIR" { // SSL_CERT_DIR is the OpenSSL variable for certificate authorities
+		isDir := (last == "dir" || last == "path") && !strings.ContainsRune(s.value[strings.LastIndexByte(s.value, '/'):], '.')
+		if isDir && s.name != "SSL_CERT_DIR" { // SSL_CERT_DIR is the OpenSSL variable for certificate authorities
 			c.key = s.name // the directory contains the certificate and its key
 		}
 	case (last == "protocol" || last == "scheme") && strings.EqualFold(s.value, "https"):
@@ -299,7 +299,7 @@ var idleCommands = []string{
 // consists of idleCommands and contains one of these two. Examples and debug containers often have
 // such a command and declare a port.
 func onlySleeps(container any) bool {
-	const longest = 2000 // bytes of a script
+	const maxLength = 2000 // bytes of a script
 	var words []string
 	for _, word := range slices.Concat(listAt(container, "command"), listAt(container, "args")) {
 		line, _ := word.(string)
@@ -316,7 +316,7 @@ func onlySleeps(container any) bool {
 	if i >= 0 && i+1 < len(words) && words[i+1] == "--" {
 		i++
 	}
-	if !slices.Contains([]string{"sh", "bash", "ash", "dash"}, program) || i < 0 || i > 3 || i+1 >= len(words) || len(words[i+1]) > longest {
+	if !slices.Contains([]string{"sh", "bash", "ash", "dash"}, program) || i < 0 || i > 3 || i+1 >= len(words) || len(words[i+1]) > maxLength {
 		return false
 	}
 	sleeps := false
@@ -532,8 +532,7 @@ func (h *hints) readAddress(s parameter, part string, container []string) {
 	}
 }
 
-// certifies reports whether the name of a parameter permits that it configures the certificate of
-// the server itself.
+// certifies reports whether the name of a parameter can refer to the certificate of the server.
 func certifies(s parameter) bool {
 	if s.variable {
 		isServer := anyOf(s.words, serverWords) && !anyOf(s.words, otherCerts) || slices.Equal(s.words, []string{"protocol"}) || slices.Equal(s.words, []string{"scheme"})
@@ -556,13 +555,13 @@ func secretVolumes(object any) map[string]bool {
 // readMounts searches the volume mounts of a container for certificates.
 func (h *hints) readMounts(container any, secrets map[string]bool) {
 	for _, m := range listAt(container, "volumeMounts") {
-		name, folder := text(m, "name"), text(m, "mountPath")
-		if len(folder) > 256 || !secrets[name] || strings.HasPrefix(folder, "/etc/ssl/certs") || strings.HasPrefix(folder, "/var/run/secrets/kubernetes.io/") {
+		name, dir := text(m, "name"), text(m, "mountPath")
+		if len(dir) > 256 || !secrets[name] || strings.HasPrefix(dir, "/etc/ssl/certs") || strings.HasPrefix(dir, "/var/run/secrets/kubernetes.io/") {
 			continue
 		}
-		words := append(wordsOf(name), wordsOf(strings.ReplaceAll(strings.TrimPrefix(folder, "/root/"), "/", "-"))...)
+		words := append(wordsOf(name), wordsOf(strings.ReplaceAll(strings.TrimPrefix(dir, "/root/"), "/", "-"))...)
 		if anyOf(words, mountWords) && !anyOf(words, otherCerts) {
-			h.mounted = sign{overTLS, fmt.Sprintf("the container mounts a certificate at %.60s, and there is no other evidence for the port", folder)}
+			h.mounted = sign{overTLS, fmt.Sprintf("the container mounts a certificate at %.60s, and there is no other evidence for the port", dir)}
 		}
 	}
 }

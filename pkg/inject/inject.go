@@ -160,8 +160,8 @@ func skip(reason, format string, args ...any) error { return decide(Skipped, rea
 func refuse(reason, format string, args ...any) error { return decide(Refused, reason, format, args) }
 
 func decide(v Verdict, reason, format string, args []any) error {
-	const longest = 1000 // maximum length in bytes; the text can quote the object
-	return &decided{Outcome{Verdict: v, Reason: reason, Text: printable.Truncate(fmt.Sprintf(format, args...), longest)}}
+	const maxLength = 1000 // maximum length in bytes; the text can quote the object
+	return &decided{Outcome{Verdict: v, Reason: reason, Text: printable.Truncate(fmt.Sprintf(format, args...), maxLength)}}
 }
 
 // Inject returns the changes that add a queue-proxy to a pod. template is a map with the metadata
@@ -212,15 +212,15 @@ type injection struct {
 	placeholders         []ServicePort           // undeclared ports of headless Services that the pod does not use
 	hints                map[string]*hints       // by container name: see hintsOf
 
-	options Options
-	native  bool
-	app     *corev1.Container
-	port    corev1.ContainerPort // the port of the application; its Name may be empty
-	found   string               // the source of an undeclared port, or ""
-	ports   ports                // of the sidecar
-	probes  []probe.Probe        // run by the sidecar
-	timings corev1.Probe         // timings of the probes that the kubelet sends to the sidecar
-	settled settled              // settings of the sidecar
+	options         Options
+	native          bool
+	app             *corev1.Container
+	port            corev1.ContainerPort // the port of the application; its Name may be empty
+	found           string               // the source of an undeclared port, or ""
+	ports           ports                // of the sidecar
+	probes          []probe.Probe        // run by the sidecar
+	timings         corev1.Probe         // timings of the probes that the kubelet sends to the sidecar
+	sidecarSettings sidecarSettings      // settings of the sidecar
 
 	out Outcome
 }
@@ -237,7 +237,7 @@ func (in *injection) run(opts Options) error {
 		in.warnOfPodAddress,
 		in.choosePorts,
 		in.moveProbes,
-		in.settle,
+		in.computeSettings,
 		in.beginStatus,
 		in.annotateMetrics,
 		in.swapPort,

@@ -20,8 +20,8 @@ import (
 
 // A property is a condition for every injected pod.
 type property struct {
-	fact  string
-	holds func(t *testing.T, p *injected)
+	fact         string
+	replacesHook func(t *testing.T, p *injected)
 }
 
 // injected is a random pod before and after its injection.
@@ -92,7 +92,7 @@ func TestInjectRandomPods(t *testing.T) {
 		}
 		p.after = changed(t, p.before, p.out.Changes)
 		for _, property := range properties {
-			property.holds(t, p)
+			property.replacesHook(t, p)
 			if t.Failed() {
 				t.Fatalf("violated property: %s\nseed %d, options %v:\nbefore %s\nafter  %s", property.fact, seed, p.opts, was, encode(p.after))
 			}

@@ -467,10 +467,10 @@ func isPercentage(text string) error {
 
 // unknown returns the error for an unknown name. It suggests the most similar known name.
 func unknown(what, name string, known []string) error {
-	const maxEdits = 5 // maximum edit distance of a suggestion; larger distances give misleading suggestions
-	const longest = 64 // maximum length of a known name in bytes
-	if len(name) > longest {
-		return fmt.Errorf("unknown %s %q", what, printable.Truncate(name, longest))
+	const maxEdits = 5   // maximum edit distance of a suggestion; larger distances give misleading suggestions
+	const maxLength = 64 // maximum length of a known name in bytes
+	if len(name) > maxLength {
+		return fmt.Errorf("unknown %s %q", what, printable.Truncate(name, maxLength))
 	}
 	slices.Sort(known)
 	return spelling.Unknown(what, name, known, func(string) int { return maxEdits })

@@ -34,7 +34,8 @@ const (
 // moveProbes collects the readiness probes that the sidecar runs: first the probe of the
 // application, then those of the other containers in order. The sidecar cannot run commands, so
 // exec probes stay with the kubelet. If the application has no probe that can move, the sidecar
-// checks its port with TCP. The probe of the sidecar has the timings of the first probe.
+// checks its port with TCP. The kubelet probes the sidecar with the timings of the first probe and
+// the longest timeout.
 func (in *injection) moveProbes() error {
 	in.timings = corev1.Probe{TimeoutSeconds: eagerTimeout, PeriodSeconds: eagerPeriod, SuccessThreshold: defaultSuccesses, FailureThreshold: eagerFailures}
 	containers := []*corev1.Container{in.app}
@@ -144,7 +145,7 @@ func (in *injection) removeReadinessProbes() error {
 	return nil
 }
 
-// queueProbe returns the probe that checks the readiness of the pod on the sidecar
+// queueProbe returns the readiness probe of the sidecar, which reports the readiness of the pod
 // (docs/promises.md 1, row 1).
 func (in *injection) queueProbe() *corev1.Probe {
 	p := in.timings

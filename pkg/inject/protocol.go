@@ -68,7 +68,7 @@ var (
 		`etcd|cassandra|scylla|memcached|rabbitmq|nats|nats-streaming|activemq|activemq-artemis|(eclipse-)?mosquit+o|emqx|vernemq|openldap|mssql|mssql-server-linux|mssql/server|oracle-xe|aerospike|cockroach|socat|gb-redisslave|gb-redis-follower)` +
 		`(-(server|alpine|debian|node|broker|master|slave|primary|replica|leader|follower|standalone|ha|cluster|sentinel|single|db|database|server-linux|community|enterprise))*` +
 		`([:@]|$)|:([^/@]*-)?fpm(-[^/@]*)?(@|$)|(^|/)php-fpm([:@]|$)`)
-	exporterImage = regexp.MustCompile(`[-_]exporter([:@]|$)`) // exporters of the metrics of another server
+	exporterImage = regexp.MustCompile(`[-_]exporter([:@]|$)`) // metrics exporters for other servers
 )
 
 //go:embed ports.txt
@@ -429,11 +429,11 @@ func speaksHTTPCEL(high bool) string {
 	// The cost of a match is the product of the lengths of the string and the expression, and the
 	// API server rejects a pod that exceeds the budget. Therefore, lists and strings above these
 	// limits are treated as matches.
-	tells := func(list, word, of string, most int, expression string) string {
-		return fmt.Sprintf("[%[1]s].exists(all, size(all) > %[2]d || all.exists(%[3]s, size(%[4]s) > 2000 || %[5]s))", list, most, word, of, matches(of, expression))
+	matchesAny := func(list, word, of string, limit int, expression string) string {
+		return fmt.Sprintf("[%[1]s].exists(all, size(all) > %[2]d || all.exists(%[3]s, size(%[4]s) > 2000 || %[5]s))", list, limit, word, of, matches(of, expression))
 	}
 	commands := func(expression string) string {
-		return "[app.?readinessProbe, app.?livenessProbe, app.?startupProbe].exists(r, " + tells("r.?exec.?command.orValue([])", "word", "word", 20, expression) + ")"
+		return "[app.?readinessProbe, app.?livenessProbe, app.?startupProbe].exists(r, " + matchesAny("r.?exec.?command.orValue([])", "word", "word", 20, expression) + ")"
 	}
 	isHTTP := matches("name", httpName.String()) + ` && !name.startsWith('grpc')`
 	return `  [port.?name.orValue('')].all(name,
@@ -456,10 +456,10 @@ func speaksHTTPCEL(high bool) string {
       || !` + matches("name", rawName.String()) + `
       && !(port.containerPort in [` + strings.Join(numbers, ", ") + `])
       && port.containerPort % 1000 != 443
-      && !` + tells("app.?command.orValue([]) + app.?args.orValue([])", "word", "word", 100, hintFlags) + `
-      && !` + tells("app.?env.orValue([])", "e", "e.name", 500, hintNames) + `
+      && !` + matchesAny("app.?command.orValue([]) + app.?args.orValue([])", "word", "word", 100, hintFlags) + `
+      && !` + matchesAny("app.?env.orValue([])", "e", "e.name", 500, hintNames) + `
       && !app.?env.orValue([]).exists(e, ` + matches("e.?value.orValue('')", `(https|wss|tls|ssl)://`) + `)
-      && !` + tells("app.?volumeMounts.orValue([])", "m", "m.name", 500, hintMounts) + `
-      && !` + tells("app.?volumeMounts.orValue([])", "m", "m.mountPath", 500, hintMounts) + `
+      && !` + matchesAny("app.?volumeMounts.orValue([])", "m", "m.name", 500, hintMounts) + `
+      && !` + matchesAny("app.?volumeMounts.orValue([])", "m", "m.mountPath", 500, hintMounts) + `
       && !` + commands(clientCommand.String()) + `))`
 }

@@ -78,8 +78,8 @@ func boundsOf(item any) []bound {
 	return all
 }
 
-// Unadmitted returns a warning for each quota because of which the API server would reject the
-// injected pods.
+// Unadmitted returns a warning for each requirement of the quotas that the injected pods violate.
+// The API server would reject these pods.
 func Unadmitted(pods Pods, quotas []Quota) []string {
 	var all []string
 	limited := map[string]bool{}
@@ -97,7 +97,7 @@ func Unadmitted(pods Pods, quotas []Quota) []string {
 	}
 	for _, q := range quotas {
 		for _, name := range q.limitedResources {
-			// The limits of a pod-level resource list apply to all of its containers.
+			// With pod-level resources, a quota does not require limits for each container.
 			if !limited[name] && !pods.Outcome.shares {
 				all = append(all, fmt.Sprintf("the API server will reject the pods: ResourceQuota %s requires limits.%s for each container, but the sidecar has no limit; set the option %s-limit, or a default in a LimitRange",
 					q.name, name, name))

@@ -194,7 +194,7 @@ func FollowService(service any, all []Pods, step Step) (_ Outcome, selects []boo
 		if to.Type == intstr.Int {
 			out.Warnings = append(out.Warnings, fmt.Sprintf("port %d is closed in pods without a sidecar; apply the Service after the rollout of all pods (see injector status)", like.ServingPort))
 		}
-		e.changes[0].Value = statusValue("", e.back())
+		e.changes[0].Value = statusValue("", e.undoChanges())
 		if n := len(e.changes[0].Value); n > maxAnnotationBytes {
 			return Outcome{Verdict: Refused, Reason: Unreadable, Text: fmt.Sprintf("the status annotation for %d ports exceeds the size limit of annotations", len(e.changes)-1)}, selects
 		}

@@ -26,18 +26,18 @@ const (
 	maxGracePeriod = 365 * 24 * time.Hour // upper bound for grace periods in the computation
 )
 
-// settled contains the configuration of the sidecar.
-type settled struct {
-	environ  []config.EnvVar
-	deadline time.Duration // of the drain
-	grace    time.Duration // of the pod
-	holds    bool          // the preStop hook of the application calls the sidecar
-	pause    time.Duration // duration of the replaced preStop hook of the application
+// sidecarSettings contains the configuration of the sidecar.
+type sidecarSettings struct {
+	environ      []config.EnvVar
+	deadline     time.Duration // of the drain
+	grace        time.Duration // of the pod
+	replacesHook bool          // the preStop hook of the application calls the sidecar
+	pause        time.Duration // duration of the replaced preStop hook of the application
 }
 
-// settle computes the settings of the sidecar and validates them with package config, so that the
-// injector reports invalid settings before the pod starts.
-func (in *injection) settle() error {
+// computeSettings computes the settings of the sidecar and validates them with package config, so
+// that the injector reports invalid settings before the pod starts.
+func (in *injection) computeSettings() error {
 	c := config.Default() // for the names of the settings
 	requested := in.requested(c)
 	if err := checkLengths(requested, c.Probes.Name()); err != nil {
@@ -51,7 +51,7 @@ func (in *injection) settle() error {
 		return badSettings(err)
 	}
 	in.out.Warnings = append(in.out.Warnings, c.Warnings()...)
-	in.settled.environ = config.Environ(c)
+	in.sidecarSettings.environ = config.Environ(c)
 	return nil
 }
 
@@ -100,8 +100,8 @@ func (in *injection) planShutdown(requested []config.EnvVar) ([]config.EnvVar, e
 			return nil, badSettings(err)
 		}
 	}
-	s := &in.settled
-	s.pause, s.holds = pauseOf(at(in.object, "spec", "containers", in.app.Name, "lifecycle", "preStop"))
+	s := &in.sidecarSettings
+	s.pause, s.replacesHook = pauseOf(at(in.object, "spec", "containers", in.app.Name, "lifecycle", "preStop"))
 	least := max(clocks.DrainMin.V, s.pause)
 	if least > 0 {
 		requested = append(requested, config.EnvVar{Name: variableOf(drainMinOption), Value: least.String()})
@@ -222,7 +222,7 @@ func base(path string) string { return path[strings.LastIndexByte(path, '/')+1:]
 // drained (docs/promises.md 3.5).
 func (in *injection) addPreStopHook() error {
 	path := []string{"spec", "containers", in.app.Name, "lifecycle", "preStop"}
-	if !in.settled.holds {
+	if !in.sidecarSettings.replacesHook {
 		in.warn("the preStop hook of container %s is kept: it must wait until all requests are complete, or call http://localhost:%d/wait-for-drain",
 			in.app.Name, in.ports.admin)
 		return nil
@@ -230,18 +230,18 @@ func (in *injection) addPreStopHook() error {
 	hook := corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/wait-for-drain", Port: intstr.FromInt32(in.ports.admin)}}
 	in.set(hook, path...)
 	in.note("the preStop hook of container %s calls port %d of the sidecar, which responds after all requests are complete", in.app.Name, in.ports.admin)
-	if in.settled.pause > 0 {
-		in.note("the replaced preStop hook slept for %v, which is now DRAIN_MIN, the minimum duration of the drain", in.settled.pause)
+	if in.sidecarSettings.pause > 0 {
+		in.note("the replaced preStop hook slept for %v, which is now DRAIN_MIN, the minimum duration of the drain", in.sidecarSettings.pause)
 	}
 	return nil
 }
 
 // extendGracePeriod extends the grace period of the pod to the drain deadline.
 func (in *injection) extendGracePeriod() error {
-	was, seconds := in.originalGracePeriod(), int64(in.settled.grace/time.Second)
+	was, seconds := in.originalGracePeriod(), int64(in.sidecarSettings.grace/time.Second)
 	if was < seconds {
 		in.set(seconds, "spec", "terminationGracePeriodSeconds")
-		in.note("terminationGracePeriodSeconds changes from %d to %d, because the drain can take %v", was, seconds, in.settled.deadline)
+		in.note("terminationGracePeriodSeconds changes from %d to %d, because the drain can take %v", was, seconds, in.sidecarSettings.deadline)
 	}
 	return nil
 }
@@ -282,7 +282,7 @@ func (in *injection) addSidecar() error {
 		ReadinessProbe:  in.queueProbe(),
 		SecurityContext: in.securityContext(),
 	}
-	for _, v := range in.settled.environ {
+	for _, v := range in.sidecarSettings.environ {
 		// In the value of a variable, the kubelet replaces $(NAME) with another variable, and $$
 		// with $.
 		c.Env = append(c.Env, corev1.EnvVar{Name: v.Name, Value: strings.ReplaceAll(v.Value, "$", "$$")})

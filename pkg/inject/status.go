@@ -34,7 +34,7 @@ func (in *injection) beginStatus() error {
 // endStatus sets the value of the status annotation.
 func (in *injection) endStatus() error {
 	if in.err == nil {
-		in.changes[0].Value = statusValue(in.out.Confidence, in.back())
+		in.changes[0].Value = statusValue(in.out.Confidence, in.undoChanges())
 	}
 	return in.checkAnnotations(in.addedAnnotationBytes())
 }
@@ -52,8 +52,8 @@ func (in *injection) addedAnnotationBytes() int {
 }
 
 // statusValue returns the value of the status annotation as JSON.
-func statusValue(confidence Confidence, back []Change) json.RawMessage {
-	return encode(string(encode(status{Format: format, Confidence: confidence, Undo: back})))
+func statusValue(confidence Confidence, undoChanges []Change) json.RawMessage {
+	return encode(string(encode(status{Format: format, Confidence: confidence, Undo: undoChanges})))
 }
 
 // IsStatus reports whether a change writes a status annotation.
@@ -84,9 +84,9 @@ func TextOf(object any) string {
 	return s.Text
 }
 
-// existingSidecar returns the choices of the injection of a pod: the values in the sidecar's
-// environment, or the usual ports. It returns nil if the pod has no sidecar. Each injection uses it
-// for the rewrite of the Services, so that a second injection makes the same changes.
+// existingSidecar returns the ports of the sidecar in a pod: the values in its environment, or the
+// default ports. It returns nil if the pod has no sidecar. Each injection uses these ports to
+// rewrite Services, so that a second injection makes the same changes.
 func existingSidecar(pod any) *Outcome {
 	usual := config.Default()
 	for _, list := range []string{"containers", "initContainers"} {

@@ -20,7 +20,7 @@ import (
 
 // A trace describes a path that an injection changes.
 type trace struct {
-	path    string                          // path of a [Change]; see compiled for the placeholders in angle brackets
+	path    string                          // path of a [Change]; see compileTraces for the placeholders in angle brackets
 	was     func(object any, was any) error // validates the value to restore; nil means that there must be no value
 	ifEmpty bool                            // IfEmpty of the [Change]
 	must    bool                            // each injection changes the path
@@ -30,7 +30,7 @@ type trace struct {
 
 // podTraces are the paths in pods, and serviceTraces are the paths in Services.
 var (
-	podTraces = compiled([]trace{
+	podTraces = compileTraces([]trace{
 		{path: "/metadata", ifEmpty: true},
 		{path: "/metadata/annotations", ifEmpty: true},
 		{path: "/metadata/annotations/queue-proxy.dev~1status", must: true},
@@ -47,7 +47,7 @@ var (
 		{path: "/spec/containers/<container>/ports/<port>/hostPort", was: wasOfSidecar("hostPort")},
 		{path: "/spec/containers/<container>/ports/<port>/hostIP", was: wasOfSidecar("hostIP")},
 	})
-	serviceTraces = compiled([]trace{
+	serviceTraces = compileTraces([]trace{
 		{path: "/metadata", ifEmpty: true},
 		{path: "/metadata/annotations", ifEmpty: true},
 		{path: "/metadata/annotations/queue-proxy.dev~1status", must: true},
@@ -55,8 +55,8 @@ var (
 	})
 )
 
-// compiled sets the regular expressions of traces.
-func compiled(traces []trace) []trace {
+// compileTraces sets the regular expressions of traces.
+func compileTraces(traces []trace) []trace {
 	tokens := strings.NewReplacer(
 		"<metrics>", "(scrape|port|path)",
 		"<list>", "(containers|initContainers)",

@@ -509,7 +509,7 @@ func (d *document) change(changes []inject.Change) (reformatted bool, err error)
 	isJSON := !isBlockStyle(d.node)
 	doc := &yaml.Node{Kind: yaml.DocumentNode, Content: []*yaml.Node{d.node}}
 	if !isJSON {
-		if text, err := d.edited(changes); err == nil && checkValue(text, want) == nil {
+		if text, err := d.editText(changes); err == nil && checkValue(text, want) == nil {
 			d.text = text
 			return false, nil
 		}
@@ -520,7 +520,7 @@ func (d *document) change(changes []inject.Change) (reformatted bool, err error)
 	for _, c := range changes {
 		edit{}.apply(doc.Content[0], c)
 	}
-	text, err := d.written(doc, isJSON)
+	text, err := d.encodeDocument(doc, isJSON)
 	if err != nil {
 		return false, err
 	}
@@ -540,8 +540,8 @@ func (d *document) after(changes []inject.Change) (any, error) {
 	return inject.Apply(value, changes)
 }
 
-// edited returns the text of the document after the changes were made in place.
-func (d *document) edited(changes []inject.Change) ([]byte, error) {
+// editText returns the text of the document after the changes were made in place.
+func (d *document) editText(changes []inject.Change) ([]byte, error) {
 	e := edit{}
 	for _, c := range changes {
 		e.apply(d.node, c)
@@ -549,8 +549,8 @@ func (d *document) edited(changes []inject.Change) ([]byte, error) {
 	return newSplicer(d.text, d.node, e).run(d.node)
 }
 
-// written encodes a document. It keeps the --- line of the original text.
-func (d *document) written(doc *yaml.Node, isJSON bool) ([]byte, error) {
+// encodeDocument encodes a document. It keeps the --- line of the original text.
+func (d *document) encodeDocument(doc *yaml.Node, isJSON bool) ([]byte, error) {
 	head, _, ok := bytes.Cut(d.text, []byte("\n"))
 	if !ok || !bytes.HasPrefix(head, []byte("---")) || bytes.ContainsAny(head, "{[") {
 		head = nil

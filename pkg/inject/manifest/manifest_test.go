@@ -153,7 +153,7 @@ func dress(r *rand.Rand, n *yaml.Node, keep bool, comments *[]string) {
 func TestRandomLayoutsAreEditedInPlace(t *testing.T) {
 	const rounds = 2
 	r := rand.New(rand.NewPCG(1, 2))
-	written, reformatted := 0, 0
+	encodeDocument, reformatted := 0, 0
 	all := inputs(t)
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		text := all[name]
@@ -188,7 +188,7 @@ func TestRandomLayoutsAreEditedInPlace(t *testing.T) {
 			}
 			for _, res := range results {
 				if len(res.Changes) > 0 {
-					written++
+					encodeDocument++
 				}
 				if strings.Contains(strings.Join(res.Warnings, ""), "was reformatted") {
 					reformatted++
@@ -196,9 +196,9 @@ func TestRandomLayoutsAreEditedInPlace(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d documents changed, %d of them reformatted", written, reformatted)
-	if reformatted*20 > written {
-		t.Errorf("got %d of %d documents reformatted, want at most one in twenty", reformatted, written)
+	t.Logf("%d documents changed, %d of them reformatted", encodeDocument, reformatted)
+	if reformatted*20 > encodeDocument {
+		t.Errorf("got %d of %d documents reformatted, want at most one in twenty", reformatted, encodeDocument)
 	}
 }
 

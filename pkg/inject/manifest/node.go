@@ -387,12 +387,12 @@ func expand(n *yaml.Node) *yaml.Node {
 			has[target(n.Content[i]).Value] = true
 		}
 	}
-	var bring func(from *yaml.Node)
-	bring = func(from *yaml.Node) {
+	var mergeFrom func(from *yaml.Node)
+	mergeFrom = func(from *yaml.Node) {
 		from = target(from)
 		if from.Kind == yaml.SequenceNode {
 			for _, one := range from.Content {
-				bring(one)
+				mergeFrom(one)
 			}
 			return
 		}
@@ -407,7 +407,7 @@ func expand(n *yaml.Node) *yaml.Node {
 	for i, child := range n.Content {
 		switch {
 		case n.Kind == yaml.MappingNode && i%2 == 0 && isMerge(target(child)):
-			bring(n.Content[i+1])
+			mergeFrom(n.Content[i+1])
 		case n.Kind == yaml.MappingNode && i%2 == 1 && isMerge(target(n.Content[i-1])):
 		default:
 			copied.Content = append(copied.Content, expand(child))

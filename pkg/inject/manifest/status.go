@@ -26,7 +26,7 @@ func Status(files []*File) []Rollout {
 	index := labelIndex{}
 	for _, r := range list(files) {
 		switch {
-		case r.apiVersion() == "v1" && r.Kind == "Pod" && lives(r.object):
+		case r.apiVersion() == "v1" && r.Kind == "Pod" && isRunning(r.object):
 			p := &livePod{inject.Pods{Owner: r.Object(), Namespace: r.Namespace, Labels: labelsOf(r.object), Outcome: inject.Inject(r.object, nil)}, isReady(r.object)}
 			for key, value := range p.Labels {
 				index.add(p.Namespace, [2]string{key, value}, len(pods))
@@ -94,8 +94,8 @@ func rolloutOf(s *Result, pods []*livePod) (Rollout, bool) {
 	return r, true
 }
 
-// lives reports whether the phase of a pod is not final.
-func lives(pod map[string]any) bool {
+// isRunning reports whether the phase of a pod is not final.
+func isRunning(pod map[string]any) bool {
 	phase := word(dig(pod, "status", "phase"))
 	return phase != "Succeeded" && phase != "Failed"
 }

@@ -28,9 +28,9 @@ const (
 	tooLong       = "too-long"     // exceeds maxReviewBytes
 	cutOff        = "cut-off"      // the body ended early or exceeded a timeout
 	invalidReview = "not-a-review" // the body is not an AdmissionReview
-	busyBodies    = "busy-bodies"  // not enough of memoryOfTexts for a long body
-	busyReviews   = "busy-reviews" // not enough of memoryOfLong or memoryOfShort
-	busyResponses = "busy-answers" // not enough of memoryOfTexts for a long response
+	busyBodies    = "busy-bodies"  // memoryOfTexts is exhausted, long body
+	busyReviews   = "busy-reviews" // memoryOfLong or memoryOfShort is exhausted
+	busyResponses = "busy-answers" // memoryOfTexts is exhausted, long response
 	outOfTime     = "out-of-time"  // exceeded reviewTimeout
 	internal      = "internal"     // bug in the injector
 )

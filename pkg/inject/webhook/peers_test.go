@@ -152,9 +152,9 @@ func TestMemoryForLongResponsesIsLimited(t *testing.T) {
 		}
 		length, err := io.Copy(io.Discard, answer.Body)
 		harness.NoError(t, err)
-		const held = 20
-		v.texts = newBudget(held*int(length) + smallBytes)
-		for range held {
+		const reserved = 20
+		v.texts = newBudget(reserved*int(length) + smallBytes)
+		for range reserved {
 			connect(text)
 		}
 		harness.Equal(t, readStatus(connect(text)), http.StatusServiceUnavailable, "status without remaining memory")
@@ -289,7 +289,7 @@ func TestSlowPeersDoNotDelayShutdown(t *testing.T) {
 		time.Sleep(headerTimeout - time.Second)
 		go func() { _, _ = io.WriteString(p, small[10:]) }() // the peer does not read the response
 		began := time.Now()
-		end(t.Context(), s)
+		shutdown(t.Context(), s)
 		if took := time.Since(began); took > shutdownTimeout {
 			t.Errorf("shutdown took %v, want at most %v", took, shutdownTimeout)
 		}

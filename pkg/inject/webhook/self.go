@@ -28,9 +28,9 @@ import (
 const (
 	authorityValidity = 5 * 365 * 24 * time.Hour
 	serverValidity    = 90 * 24 * time.Hour
-	clockSkew         = 5 * time.Minute // maximum time by which the clocks of API servers are late
+	clockSkew         = 5 * time.Minute // maximum delay of API server clocks
 
-	syncInterval  = time.Minute // another program can overwrite the configuration without the authority
+	syncInterval  = time.Minute // detects configurations that another program has overwritten
 	retryInterval = 2 * time.Second
 	maxAttempts   = 5 // attempts after write conflicts
 )
@@ -102,7 +102,7 @@ func (s *Self) Run(ctx context.Context) error {
 	}
 }
 
-// sync renews and publishes the certificate if necessary. It tries again if another replica has
+// sync renews and publishes the certificate if necessary. It starts again if another replica has
 // written an object concurrently.
 func (s *Self) sync(ctx context.Context) (err error) {
 	defer func() {

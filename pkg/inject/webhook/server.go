@@ -72,12 +72,12 @@ func (s *Server) Run(ctx context.Context, listening func(reviews, metrics net.Ad
 
 	main := http.NewServeMux()
 	main.Handle(reviewPath, s.recoverPanics(s.Reviewer))
-	beside := http.NewServeMux()
-	beside.Handle("GET /metrics", s.Metrics)
-	beside.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
-	beside.HandleFunc("GET /readyz", s.ready)
+	metricsMux := http.NewServeMux()
+	metricsMux.Handle("GET /metrics", s.Metrics)
+	metricsMux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	metricsMux.HandleFunc("GET /readyz", s.ready)
 
-	mainServer, besideServer := s.server(s.closing(main), maxConnections), s.server(s.closing(beside), maxMetricsConnections)
+	reviewServer, metricsServer := s.server(s.closing(main), maxConnections), s.server(s.closing(metricsMux), maxMetricsConnections)
 
 	// The servers and the runners do not stop when ctx is done, but before Run returns.
 	running, stop := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -90,8 +90,8 @@ func (s *Server) Run(ctx context.Context, listening func(reviews, metrics net.Ad
 			}
 		})
 	}
-	run(func() error { return s.serveTLS(mainServer, reviews) })
-	run(func() error { return besideServer.Serve(metrics) })
+	run(func() error { return s.serveTLS(reviewServer, reviews) })
+	run(func() error { return metricsServer.Serve(metrics) })
 	for _, r := range s.Beside {
 		run(func() error { return r(running) })
 	}
@@ -106,16 +106,16 @@ func (s *Server) Run(ctx context.Context, listening func(reviews, metrics net.Ad
 		}
 	case <-running.Done():
 	}
-	end(context.WithoutCancel(ctx), mainServer, besideServer)
+	shutdown(context.WithoutCancel(ctx), reviewServer, metricsServer)
 	failed := context.Cause(running)
 	stop(nil)
 	all.Wait()
 	return failed
 }
 
-// end shuts down servers. It waits at most shutdownTimeout for open requests, and then closes their
-// connections.
-func end(ctx context.Context, servers ...*http.Server) {
+// shutdown shuts down servers. It waits at most shutdownTimeout for open requests, and then closes
+// their connections.
+func shutdown(ctx context.Context, servers ...*http.Server) {
 	ctx, cancel := context.WithTimeout(ctx, shutdownTimeout)
 	defer cancel()
 	for _, s := range servers {

@@ -39,8 +39,8 @@ const (
 	// MiB.
 	maxReviewBytes = 8 << 20
 	// maxValues is the maximum number of JSON values in a review. A pod of 500 containers with 20
-	// variables each has 31 000 values. A longer review is refused before its pod is decoded,
-	// because the decoded value {} needs a hundred times its length.
+	// variables each has 31 000 values. A review with more values is refused before its pod is
+	// decoded, because the decoded value {} needs a hundred times its length.
 	maxValues = 50_000
 	// Reviews and responses that are longer than smallBytes share memoryOfTexts, from the first
 	// byte of the review until the response is written. Shorter ones, which are nearly all, do not
@@ -94,17 +94,17 @@ func (v *Reviewer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), v.limit)
 	defer cancel()
 	client := peerOf(r)
-	held := 0 // bytes of v.texts
-	defer func() { v.texts.release(client, held) }()
-	p, failed := v.read(ctx, w, r, &held)
+	reserved := 0 // bytes of v.texts
+	defer func() { v.texts.release(client, reserved) }()
+	p, failed := v.read(ctx, w, r, &reserved)
 	if failed != nil {
 		v.fail(w, failed)
 		return
 	}
 	out, answer, failed := v.decide(ctx, client, p)
-	if more := len(answer) - held; failed == nil && len(answer) > smallBytes && more > 0 {
+	if more := len(answer) - reserved; failed == nil && len(answer) > smallBytes && more > 0 {
 		if v.texts.tryTake(client, more) {
-			held += more
+			reserved += more
 		} else { // waiting would keep the response in memory
 			failed = &failure{busyResponses, "too many concurrent large responses"}
 		}
@@ -115,7 +115,7 @@ func (v *Reviewer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	v.Metrics.review(out, time.Since(begin))
 	w.Header().Set("Content-Type", "application/json")
-	if held > 0 {
+	if reserved > 0 {
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(transferTimeout))
 	}
 	// An error means that the client has closed the connection.
@@ -128,8 +128,8 @@ type failure struct {
 	text   string
 }
 
-// late returns the failure of a review that exceeds its time limit.
-func late() *failure { return &failure{outOfTime, "timeout"} }
+// timeoutFailure returns the failure of a review that exceeds its time limit.
+func timeoutFailure() *failure { return &failure{outOfTime, "timeout"} }
 
 // decide returns the response to a payload, or a failure. It waits for memory, and releases the
 // memory and the payload before it returns, because the client can be slow to read the response.
@@ -167,13 +167,13 @@ func peerOf(r *http.Request) netip.Addr {
 func (v *Reviewer) fail(w http.ResponseWriter, f *failure) {
 	text, status := printable.Truncate(f.text, maxTextLength), failureStatuses[f.reason]
 	v.Metrics.failed(f.reason)
-	v.Log.Warn("rejected invalid AdmissionReview", zap.Int("status", status), zap.String("reason", f.reason), zap.String("error", text))
+	v.Log.Warn("rejected review", zap.Int("status", status), zap.String("reason", f.reason), zap.String("error", text))
 	http.Error(w, text, status)
 }
 
 // read returns the payload of a request, or a failure. It adds the number of bytes that the caller
-// must release from v.texts to held.
-func (v *Reviewer) read(ctx context.Context, w http.ResponseWriter, r *http.Request, held *int) (*payload, *failure) {
+// must release from v.texts to reserved.
+func (v *Reviewer) read(ctx context.Context, w http.ResponseWriter, r *http.Request, reserved *int) (*payload, *failure) {
 	long := &failure{tooLong, fmt.Sprintf("the review exceeds the limit of %d bytes", maxReviewBytes)}
 	switch kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); {
 	case r.Method != http.MethodPost:
@@ -191,13 +191,13 @@ func (v *Reviewer) read(ctx context.Context, w http.ResponseWriter, r *http.Requ
 	portlimit.Waiting(ctx, func() { text, err = io.ReadAll(io.LimitReader(body, smallBytes)) })
 	if err == nil && len(text) == smallBytes {
 		length := int(r.ContentLength)
-		if length < 0 { // sent by API servers, but a proxy may remove it
+		if length < 0 { // Content-Length is missing, for example because a proxy removed it
 			length = maxReviewBytes
 		}
 		if !v.texts.take(ctx, peerOf(r), length) {
 			return nil, &failure{busyBodies, "too many concurrent large reviews"}
 		}
-		*held = length
+		*reserved = length
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(transferTimeout)) // not supported by test recorders
 		whole := bytes.NewBuffer(make([]byte, 0, length+bytes.MinRead))                    // avoids growing
 		whole.Write(text)
@@ -214,7 +214,7 @@ func (v *Reviewer) read(ctx context.Context, w http.ResponseWriter, r *http.Requ
 }
 
 // answer decides about the object of a review. values is the number of JSON values in the review.
-// The failure is nil or the result of late.
+// The failure is nil or the result of timeoutFailure.
 func (v *Reviewer) answer(ctx context.Context, q *admissionRequest, values int) (inject.Outcome, *admissionv1.AdmissionResponse, *failure) {
 	a := &admissionv1.AdmissionResponse{UID: q.UID, Allowed: true}
 	if q.Resource != (metav1.GroupVersionResource{Version: "v1", Resource: "pods"}) || q.SubResource != "" || q.Operation != admissionv1.Create {
@@ -226,7 +226,7 @@ func (v *Reviewer) answer(ctx context.Context, q *admissionRequest, values int) 
 	// The length and the number of values of the review limit the time of each step. The time limit
 	// is checked between the steps.
 	if ctx.Err() != nil {
-		return inject.Outcome{}, nil, late()
+		return inject.Outcome{}, nil, timeoutFailure()
 	}
 	pod, err := inject.Decode(q.Object)
 	if err != nil {
@@ -234,7 +234,7 @@ func (v *Reviewer) answer(ctx context.Context, q *admissionRequest, values int) 
 	}
 	q.Object = nil
 	if ctx.Err() != nil {
-		return inject.Outcome{}, nil, late()
+		return inject.Outcome{}, nil, timeoutFailure()
 	}
 	out := inject.Inject(pod, v.Options)
 	switch out.Verdict {
@@ -244,7 +244,7 @@ func (v *Reviewer) answer(ctx context.Context, q *admissionRequest, values int) 
 		v.record(q, pod, out)
 	case inject.Injected:
 		if ctx.Err() != nil {
-			return inject.Outcome{}, nil, late()
+			return inject.Outcome{}, nil, timeoutFailure()
 		}
 		patch, err := inject.JSONPatch(pod, out.Changes)
 		if err != nil {

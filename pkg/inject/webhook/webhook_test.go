@@ -446,13 +446,13 @@ func TestServerDrainsAfterCancel(t *testing.T) {
 	ours, trusting := harness.TLS(t)
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: trusting}}
 	v := newReviewer(nil)
-	hold, held := make(chan struct{}), make(chan struct{})
+	hold, reserved := make(chan struct{}), make(chan struct{})
 	s := &Server{
 		Reviewer: v, Metrics: v.Metrics, Log: v.Log, Addr: "127.0.0.1:0", MetricsAddr: "127.0.0.1:0", Linger: time.Hour,
 		Certificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &ours.Certificates[0], nil },
 		NotAfter:    func() time.Time { return time.Now().Add(time.Hour) },
 		Beside: []Runner{func(ctx context.Context) error {
-			close(held)
+			close(reserved)
 			select {
 			case <-hold:
 				return io.ErrUnexpectedEOF
@@ -469,7 +469,7 @@ func TestServerDrainsAfterCancel(t *testing.T) {
 		ended <- s.Run(ctx, func(r, m net.Addr) { reviews, metrics = r.String(), m.String(); close(listening) })
 	}()
 	<-listening
-	<-held
+	<-reserved
 
 	get := func(path string) int {
 		r, err := http.Get("http://" + metrics + path)
