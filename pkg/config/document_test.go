@@ -26,7 +26,7 @@ const (
 	example = "../../config/queue-proxy.env"
 )
 
-func TestGuideContainsOptionTable(t *testing.T) {
+func TestGuideHasTheTable(t *testing.T) {
 	const begin, end = "<!-- table -->\n", "<!-- /table -->\n"
 	got := contents(t, guide)
 	head, rest, ok := strings.Cut(got, begin)
