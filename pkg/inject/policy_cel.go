@@ -224,10 +224,10 @@ const stay = `(object.spec.containers + object.spec.?initContainers.orValue([]).
 const taken = `[port.containerPort] + ` + stay + `
   .map(c, c.?ports.orValue([]).filter(p, ` + isTCP + `).map(p, p.containerPort)).flatten()`
 
-// portsFree is choosePorts' refusal, and where it would move a port because a probe asks
-// there.
+// portsFree returns an expression that is false if choosePorts returns an error, or if it moves a port because of a probe, a
+// flag, a variable, an annotation or an image.
 func (p *policy) portsFree() string {
-	var fixed, moving, unasked []string
+	var fixed, moving, unasked, unmentioned []string
 	for i, u := range usualPorts {
 		said, usual := p.said[u.option], decimal(u.number)
 		if said != "" {
@@ -235,15 +235,21 @@ func (p *policy) portsFree() string {
 		} else {
 			moving = append(moving, usual)
 			unasked = append(unasked, decimal(u.number+higher))
+			unmentioned = append(unmentioned, usual, decimal(u.number+higher))
 		}
 		if i >= 2 { // to the first two a probe may be meant to come through the sidecar
 			unasked = append(unasked, cmp.Or(said, usual))
 		}
 	}
+	notMentioned := "true"
+	if len(unmentioned) > 0 {
+		notMentioned = mentionedPortsCEL(unmentioned)
+	}
 	return fmt.Sprintf(`[%s].all(taken, ![%s].exists(n, n in taken) && ![%s].exists(n, n in taken && n + %d in taken)
     && !%s.exists(c, [c.?readinessProbe, c.?livenessProbe, c.?startupProbe].exists(r, [r.?httpGet.?port, r.?tcpSocket.?port, r.?grpc.?port].exists(o,
-      string(o.orValue(0)) in ['%s'] && !(o.value() in taken)))))`,
-		taken, strings.Join(fixed, ", "), strings.Join(moving, ", "), higher, stay, strings.Join(unasked, "', '"))
+      string(o.orValue(0)) in ['%s'] && !(o.value() in taken))))
+    && %s)`,
+		taken, strings.Join(fixed, ", "), strings.Join(moving, ", "), higher, stay, strings.Join(unasked, "', '"), notMentioned)
 }
 
 // shortEnough refuses a pause that does not fit in the drain that was asked for.

@@ -399,7 +399,7 @@ func speaksHTTPCEL(high bool) string {
 	ported := "" // rows for some ports, and the option sure
 	for _, r := range images {
 		switch r.kind {
-		case imageException, imageWeb: // the policy is stricter
+		case imageException, imageWeb, imageListens: // the policy is stricter
 		case imageHelper:
 			helpers = append(helpers, r.pattern)
 		default:
