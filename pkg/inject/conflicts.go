@@ -25,15 +25,17 @@ func (in *injection) mentionedPorts() map[int32]string {
 			numbers[decimal(u.number)], numbers[decimal(u.number+higher)] = u.number, u.number+higher
 		}
 	}
-	read := func(text, format string, args ...any) {
+	read := func(container, text, format string, args ...any) {
 		for number := range strings.FieldsFuncSeq(text, func(r rune) bool { return r < '0' || r > '9' }) {
-			if n := numbers[number]; n != 0 && all[n] == "" {
+			n := numbers[number]
+			isSidecar := (n == usualPorts[0].number || n == usualPorts[1].number) && in.forwards(container, n) // a proxy in front of the sidecar
+			if n != 0 && all[n] == "" && !isSidecar {
 				all[n] = fmt.Sprintf(format, args...)
 			}
 		}
 	}
 	for _, key := range scrapeAnnotations {
-		read(in.meta.Annotations[key], "the annotation %s", key)
+		read("", in.meta.Annotations[key], "the annotation %s", key)
 	}
 	for _, list := range []string{"containers", "initContainers"} {
 		for _, c := range listAt(in.object, "spec", list) {
@@ -43,14 +45,14 @@ func (in *injection) mentionedPorts() map[int32]string {
 			name := text(c, "name")
 			for _, word := range slices.Concat(listAt(c, "command"), listAt(c, "args")) {
 				line, _ := word.(string)
-				read(line, "an argument of container %s", name)
+				read(name, line, "an argument of container %s", name)
 			}
 			for _, v := range listAt(c, "env") {
-				read(text(v, "value"), "variable %.60s of container %s", text(v, "name"), name)
+				read(name, text(v, "value"), "variable %.60s of container %s", text(v, "name"), name)
 			}
 			for _, r := range images {
 				if len(r.ports) > 0 && r.image.MatchString(text(c, "image")) {
-					read(strings.Trim(fmt.Sprint(r.ports), "[]"), "the image of container %s", name)
+					read(name, strings.Trim(fmt.Sprint(r.ports), "[]"), "the image of container %s", name)
 				}
 			}
 		}
@@ -59,13 +61,9 @@ func (in *injection) mentionedPorts() map[int32]string {
 }
 
 // mentionedPortsCEL returns an expression that is false if mentionedPorts contains one of the ports and no container declares
-// it. The limits bound the cost.
+// it.
 func mentionedPortsCEL(ports []string) string {
-	const (
-		mostTexts     = 1000  // arguments and variables
-		mostBytes     = 30000 // of all arguments and variables
-		before, after = `(^|[^0-9])`, `([^0-9]|$)`
-	)
+	const before, after = `(^|[^0-9])`, `([^0-9]|$)`
 	byImage := ""
 	for _, port := range ports {
 		var patterns []string
@@ -78,12 +76,21 @@ func mentionedPortsCEL(ports []string) string {
 			byImage += fmt.Sprintf("\n    && (%s in taken || !%s.exists(c, %s))", port, stay, matchesCEL("c.?image.orValue('')", strings.Join(patterns, "|")))
 		}
 	}
+	return boundedTextsCEL(fmt.Sprintf(`!%[1]s
+        || ![%[2]s].exists(n, !(n in taken) && text.matches('%[3]s' + string(n) + '%[4]s'))`,
+		matchesCEL("text", before+"("+strings.Join(ports, "|")+")"+after), strings.Join(ports, ", "), before, after)) + byImage
+}
+
+// boundedTextsCEL returns a condition for text, which contains all arguments, variables and annotations for metrics of the
+// pod. The result is false if there is too much text, so that the cost is bounded.
+func boundedTextsCEL(condition string) string {
+	const (
+		mostTexts = 1000  // arguments and variables
+		mostBytes = 30000 // of all arguments and variables
+	)
 	return fmt.Sprintf(`%[1]s.map(c, size(c.?command.orValue([])) + size(c.?args.orValue([])) + size(c.?env.orValue([]))).sum() <= %[2]d
-    && [(%[1]s.map(c, c.?command.orValue([]) + c.?args.orValue([]) + c.?env.orValue([]).map(e, e.?value.orValue('')))
+    && [(%[1]s.map(c, c.?command.orValue([]) + c.?args.orValue([]) + c.?env.orValue([]).map(e, e.name + '=' + e.?value.orValue('')))
       + [['%[3]s'].map(key, object.metadata.?annotations[?key].orValue(''))]).flatten()].all(texts,
       texts.map(text, size(text)).sum() <= %[4]d
-      && [texts.join(' ')].all(text, !%[5]s
-        || ![%[6]s].exists(n, !(n in taken) && text.matches('%[7]s' + string(n) + '%[8]s'))))`,
-		stay, mostTexts, strings.Join(scrapeAnnotations, "', '"), mostBytes,
-		matchesCEL("text", before+"("+strings.Join(ports, "|")+")"+after), strings.Join(ports, ", "), before, after) + byImage
+      && [texts.join(' ')].all(text, %[5]s))`, stay, mostTexts, strings.Join(scrapeAnnotations, "', '"), mostBytes, condition)
 }

@@ -183,6 +183,7 @@ func (p *policy) conditions() []expression {
 		{"no-other-port", "Without an option or an HTTP name, no probe checks a TCP or gRPC port that is not declared.", ofPort(`  wanted != '' || ` + matchesCEL("port.?name.orValue('')", httpName.String()) + `
   || ![app.?readinessProbe, app.?livenessProbe, app.?startupProbe].exists(r, [r.?tcpSocket.?port, r.?grpc.?port].exists(o,
     o.hasValue() && !app.?ports.orValue([]).exists(p, string(p.containerPort) == string(o.value()) || p.?name.orValue('') == string(o.value()))))`)},
+		{"not-proxied", "Without an option, no container can be a proxy in front of another one.", ofOptions("  wanted != '' || " + notProxiedCEL())},
 		{"name-free", "No other container has a port of the same name.", ofPort(`  ` + stay + `.all(c, c.name == app.name
     || c.?ports.orValue([]).all(p, p.?name.orValue('') != port.?name.orValue('-')))`)},
 		{"ports-free", "The sidecar's usual ports, or those 10000 higher.", ofPort("  " + p.portsFree())},
