@@ -13,6 +13,17 @@ import (
 // Rollouts of Argo and the workloads of OpenKruise do.
 func Template(object any) (path []string, ok bool) {
 	group, kind := groupOf(object), text(object, "kind")
+	if path, ok = templateOf(group, kind); ok {
+		return path, len(path) == 0 || at(object, path...) != nil
+	}
+	if len(listAt(object, "spec", "template", "spec", "containers")) > 0 && !strings.HasPrefix(group, "serving.k") {
+		return []string{"spec", "template"}, true
+	}
+	return nil, false
+}
+
+// templateOf returns the path of the template of a workload of Kubernetes.
+func templateOf(group, kind string) (path []string, ok bool) {
 	switch group + "/" + kind {
 	case "/Pod":
 		return nil, true
@@ -20,9 +31,6 @@ func Template(object any) (path []string, ok bool) {
 		return []string{"spec", "template"}, true
 	case "batch/CronJob":
 		return []string{"spec", "jobTemplate", "spec", "template"}, true
-	}
-	if len(listAt(object, "spec", "template", "spec", "containers")) > 0 && !strings.HasPrefix(group, "serving.k") {
-		return []string{"spec", "template"}, true
 	}
 	return nil, false
 }
@@ -51,6 +59,11 @@ func Leave(object any) Outcome {
 		return Outcome{Verdict: Skipped, Reason: Knative, Text: "KServe makes its pods itself: on Knative see deploy/knative, else label its pods for the webhook"}
 	}
 	out := Outcome{Verdict: Skipped, Reason: NoPods, Text: "a " + kind + " makes no pods"}
+	if path, ok := templateOf(group, kind); ok {
+		out.Text = fmt.Sprintf("the %s has no %s", kind, strings.Join(path, "."))
+		out.Warnings = []string{out.Text + "; is it a patch? To inject the pods, use the output of kustomize build"}
+		return out
+	}
 	switch workload := text(at(object, "spec", "workloadRef"), "name"); {
 	case workload != "":
 		out.Text = fmt.Sprintf("its pods are those of the %s %s, where they are injected", text(at(object, "spec", "workloadRef"), "kind"), workload)
