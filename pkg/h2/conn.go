@@ -26,8 +26,8 @@ type Config struct {
 	ConnWindow   int             // window of the connection for received content, in bytes
 	MaxStreams   int             // maximum number of open streams of the peer, which is advertised; 0 for a client
 	MaxHeadBytes int             // maximum size of a header list (RFC 9113 section 6.5.2), in bytes
-	HeadTimeout  time.Duration // time to receive the rest of a header block or of a frame other than DATA; 0 means no limit; ignored for a client
-	SendTimeout  time.Duration // time until the peer reads more of the output; 0 means no limit; ignored for a client
+	HeadTimeout  time.Duration   // time to receive the rest of a header block or of a frame other than DATA; 0 means no limit; ignored for a client
+	SendTimeout  time.Duration   // time until the peer reads more of the output; 0 means no limit; ignored for a client
 	Connect      bool            // enables extended CONNECT (RFC 8441)
 	Buffers      *socket.Buffers // returned by NewBuffers
 	Memory       *memory.Account // account of the connection; nil means no limit
@@ -125,24 +125,24 @@ type Conn struct {
 	n          int     // result of the last read, in bytes
 	err        error   // error of the last read
 	reading    func(fd uintptr) (done bool)
-	preface    int // number of bytes of the client preface that were not received yet
+	preface    int           // number of bytes of the client preface that were not received yet
 	partial    []byte        // an incomplete frame
-	owing      bool // a frame or a header block is incomplete, and its timeout runs
+	owing      bool          // a frame or a header block is incomplete, and its timeout runs
 	data       dataFrame     // the DATA frame that is being received
 	block      []byte        // an incomplete header block
 	blockID    uint32        // stream of the incomplete header block; 0 if there is none
 	blockEnd   bool          // the header block ends the stream
-	refusals   int // consecutive streams that the server refused without a response
-	selfish    bool // the PRIORITY data of the last HEADERS frame names its own stream
+	refusals   int           // consecutive streams that the server refused without a response
+	selfish    bool          // the PRIORITY data of the last HEADERS frame names its own stream
 	settled    bool          // the first SETTINGS frame of the peer was received
 	agreed     chan struct{} // closed when settled is set
-	unsaid     int // received bytes that no WINDOW_UPDATE of the connection has returned yet
+	unsaid     int           // received bytes that no WINDOW_UPDATE of the connection has returned yet
 	touched    []*Conn       // connections to flush after the input was handled
-	refusing   error // error of the last call of Refuse
+	refusing   error         // error of the last call of Refuse
 	budget     budget
 	inputBytes int // bytes of incomplete input in config.Memory
 
-	crowded  atomic.Bool // Open returns ErrFull until Config.Room receives a value
+	crowded  atomic.Bool   // Open returns ErrFull until Config.Room receives a value
 	begin    time.Time     // time of New
 	received atomic.Uint64 // number of useful frames received; see budget.go
 	resume   chan struct{} // holds a signal from Resume or Close
@@ -151,36 +151,36 @@ type Conn struct {
 	streams   map[uint32]*Stream // open streams
 	last      uint32             // highest ID of a stream that was accepted, or opened by a client
 	seen      uint32             // highest ID of a stream, including refused streams
-	broken    error // write error or reason of Close; nil while the connection can be written
+	broken    error              // write error or reason of Close; nil while the connection can be written
 	over      error              // error that ended the connection; nil until then
-	early     bool // a stream was closed before the peer closed its side of the stream
+	early     bool               // a stream was closed before the peer closed its side of the stream
 	lateBytes int                // bytes of DATA that the peer can send on these streams
 	barrier   barrier            // state of a client
 	leaving   bool               // GOAWAY was sent
 	ending    bool               // no stream is accepted or opened; the last one ends the connection
 
 	// The following fields describe the output and are guarded by mu.
-	out          []byte // output that the writer has not taken yet
+	out          []byte    // output that the writer has not taken yet
 	outOf        *[]byte   // pooled buffer of out; nil if there is none
-	longOut      int // length of an out that is longer than pooled buffers, in bytes, as accounted in config.Memory
+	longOut      int       // length of an out that is longer than pooled buffers, in bytes, as accounted in config.Memory
 	replies      int       // bytes in out that reply to frames of the peer
-	sent         uint64 // number of useful frames added to out; see budget.go
-	taken        int // number of times that the writer took out
-	busy         bool // Open returned ErrBusy after the writer took out the last time
+	sent         uint64    // number of useful frames added to out; see budget.go
+	taken        int       // number of times that the writer took out
+	busy         bool      // Open returned ErrBusy after the writer took out the last time
 	flushing     bool      // a writer is active
 	written      sync.Cond // signals the end of flushing
 	window       int       // window of the connection for content, in bytes; set by the peer
 	initial      int       // initial window of a stream, in bytes; set by the peer
 	most         uint32    // maximum number of open streams that the peer accepts
 	advertised   bool      // the peer has sent most
-	mostHead     int // maximum size of a header list that the peer accepts, in bytes; 0 means no limit
+	mostHead     int       // maximum size of a header list that the peer accepts, in bytes; 0 means no limit
 	begun        bool      // a header block was sent
-	ring         ring // streams that wait for space in out or for the window of the connection
-	pendingBytes int // number of bytes that are pending on streams, as accounted in config.Memory
+	ring         ring      // streams that wait for space in out or for the window of the connection
+	pendingBytes int       // number of bytes that are pending on streams, as accounted in config.Memory
 
 	// The following fields are owned by the writer.
 	left     []byte // unwritten remainder of the output
-	again    bool // the last write returned ErrAgain
+	again    bool   // the last write returned ErrAgain
 	writeErr error
 	writing  func(fd uintptr) (done bool)
 	patient  func(fd uintptr) (done bool)
@@ -189,7 +189,7 @@ type Conn struct {
 // dataFrame is a DATA frame that is being received. Its content is not collected.
 type dataFrame struct {
 	stream   *Stream // nil if the content is discarded
-	left     int // remaining bytes of the payload; -1 between frames
+	left     int     // remaining bytes of the payload; -1 between frames
 	pad      int     // length of the padding
 	padKnown bool    // pad was received, or there is no padding
 	end      bool    // the frame ends the stream

@@ -14,8 +14,8 @@ import (
 // change later. Its Fields are reused for the next block of the connection unless the caller takes
 // them with [Head.Take].
 type Head struct {
-	Method, Scheme, Authority, Path, Protocol string // pseudo-header fields of a request; "" if absent
-	Status                                    int // 100 to 999 except 101 (RFC 9113 section 8.6); 0 if the block is no response or is malformed
+	Method, Scheme, Authority, Path, Protocol string       // pseudo-header fields of a request; "" if absent
+	Status                                    int          // 100 to 999 except 101 (RFC 9113 section 8.6); 0 if the block is no response or is malformed
 	Fields                                    []wire.Field // names in lower case, values without leading and trailing blanks
 
 	Malformed bool // must not be forwarded (RFC 9113 section 8.1.1)
@@ -23,11 +23,11 @@ type Head struct {
 
 	status  string
 	size    int
-	empty   bool // an empty pseudo-header field was received; only :authority may be empty
-	began   bool // a regular field was received, after which no pseudo-header field may follow
-	shared  int // total length of values that repeat the string of another value, in bytes
+	empty   bool      // an empty pseudo-header field was received; only :authority may be empty
+	began   bool      // a regular field was received, after which no pseudo-header field may follow
+	shared  int       // total length of values that repeat the string of another value, in bytes
 	longs   [4]string // the last distinct long values
-	lenient bool // connection-specific fields are dropped; otherwise they make the block malformed
+	lenient bool      // connection-specific fields are dropped; otherwise they make the block malformed
 }
 
 // fieldOverhead is added to the length of the name and the value of a field for the size of a header list,

@@ -12,9 +12,9 @@ type Stream struct {
 	id   uint32
 
 	events sync.Mutex // held while a method of the owner runs
-	owner  Owner // receives the events; nil after Release; guarded by events
+	owner  Owner      // receives the events; nil after Release; guarded by events
 
-	taken    int // Conn.taken when the header block of a client's stream was added to the output
+	taken    int  // Conn.taken when the header block of a client's stream was added to the output
 	answered bool // the final response has begun; owned by the reader goroutine
 
 	// The following fields are guarded by conn.mu.
@@ -37,9 +37,9 @@ type pending struct {
 	heads []byte // frames of header blocks
 	data  []byte
 	tail  []byte // frames of the trailer section
-	end   bool // END_STREAM is sent with the last frame or in an empty DATA frame
-	ends  bool // heads contains END_STREAM
-	any   bool // output is pending
+	end   bool   // END_STREAM is sent with the last frame or in an empty DATA frame
+	ends  bool   // heads contains END_STREAM
+	any   bool   // output is pending
 }
 
 // size returns the number of bytes that are pending.
