@@ -13,7 +13,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// TestFloodsEndTheConnection contains the attacks. The heaviest legitimate peer is grpc-go,
+// TestFloodsCloseConnection contains the attacks. The heaviest legitimate peer is grpc-go,
 // which sends a PING and two WINDOW_UPDATE frames for each message. This peer sends ten times
 // as many frames. Without useful work, the bound would close the connection.
 func TestControlFramesForContentPass(t *testing.T) {
@@ -35,7 +35,7 @@ func TestControlFramesForContentPass(t *testing.T) {
 }
 
 // The same traffic with one byte of content for 1000 control frames is a flood.
-func TestControlFramesForLittleContentEndTheConnection(t *testing.T) {
+func TestControlFramesForLittleContentCloseConnection(t *testing.T) {
 	p := connect(t, serverConfig())
 	p.host.quiet = true
 	p.greet()
@@ -63,7 +63,7 @@ func TestWindowUpdatesAfterResponsesPass(t *testing.T) {
 
 // A stream that has ended in both directions does not count (RFC 9113 section 5.1.2), even if
 // the request is still being served.
-func TestEndedStreamsDoNotCountAgainstTheLimit(t *testing.T) {
+func TestEndedStreamsDoNotCountAgainstLimit(t *testing.T) {
 	config := serverConfig()
 	config.MaxStreams = 2
 	p := connect(t, config)
@@ -120,7 +120,7 @@ func TestFullHandlerPausesReading(t *testing.T) {
 	p.expect("PING ack=true 0000000000000000")
 }
 
-func TestCloseEndsAPause(t *testing.T) {
+func TestCloseEndsPause(t *testing.T) {
 	h := &fullHost{host: host{streams: make(chan *owner, 10), leaving: make(chan struct{}, 1)}}
 	p := dialWith(t, serverConfig(), h)
 	h.us, p.host = p.us, &h.host
@@ -152,7 +152,7 @@ func (p *peer) abandon(id int, want ...string) {
 
 // Servers of gRPC close a connection on which they receive PING frames but send neither
 // HEADERS nor DATA.
-func TestBarrierIsAPingOnlyAfterAResponse(t *testing.T) {
+func TestBarrierIsPingOnlyAfterResponse(t *testing.T) {
 	p := connect(t, clientConfig())
 	p.serve(http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: 2})
 	p.abandon(1, "SETTINGS")
@@ -174,7 +174,7 @@ func TestBarrierIsAPingOnlyAfterAResponse(t *testing.T) {
 	p.expect("HEADERS 9 end")
 }
 
-func TestAbandonedStreamsCountUntilTheBarrier(t *testing.T) {
+func TestAbandonedStreamsCountUntilBarrier(t *testing.T) {
 	config, room := clientConfig(), make(chan struct{}, 1)
 	config.Room = room
 	p := connect(t, config)
@@ -228,7 +228,7 @@ func TestConnectionIsReplacedAfterManyResets(t *testing.T) {
 
 // The HTTP/2 server of Go closes a connection if its handlers run for all streams, and four
 // times as many requests wait.
-func TestConnectionIsReplacedIfNoRequestIsAnswered(t *testing.T) {
+func TestConnectionIsReplacedWithoutResponses(t *testing.T) {
 	p := connect(t, clientConfig())
 	p.serve(http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: 1})
 	go func() { // acknowledges each barrier
@@ -250,7 +250,7 @@ func TestConnectionIsReplacedIfNoRequestIsAnswered(t *testing.T) {
 }
 
 // grpcio 1.51 (Python) sends RST_STREAM for a call if its deadline expires before HEADERS is sent.
-func TestResetOfIdleStreamIsIgnoredAfterARequest(t *testing.T) {
+func TestIdleStreamResetIsIgnoredAfterRequest(t *testing.T) {
 	p := connect(t, serverConfig())
 	p.greet()
 	p.request(1, false)
@@ -263,7 +263,7 @@ func TestResetOfIdleStreamIsIgnoredAfterARequest(t *testing.T) {
 
 // A client may send the frames for received content long after the content was sent: the HTTP/2
 // library for Python sends one or two WINDOW_UPDATE frames for each DATA frame.
-func TestControlFramesAfterAPausePass(t *testing.T) {
+func TestControlFramesAfterPausePass(t *testing.T) {
 	const pieces = 30_000
 	p := connect(t, serverConfig())
 	p.host.quiet = true
@@ -282,7 +282,7 @@ func TestControlFramesAfterAPausePass(t *testing.T) {
 }
 
 // Padding is no content (CVE-2019-9518).
-func TestPaddingWithoutContentEndsTheConnection(t *testing.T) {
+func TestPaddingWithoutContentClosesConnection(t *testing.T) {
 	config := serverConfig()
 	config.ConnWindow, config.Window = 1<<20, 1<<20
 	p := dial(t, config)

@@ -28,7 +28,7 @@ func (o *owner) sendData(p *peer, n int, end bool) (waits bool) {
 	return waits
 }
 
-func TestAGracefulEndHasTwoSteps(t *testing.T) {
+func TestGracefulShutdownHasTwoSteps(t *testing.T) {
 	p := connect(t, serverConfig())
 	p.greet()
 	one := p.request(1, false)
@@ -61,7 +61,7 @@ func TestAGracefulEndHasTwoSteps(t *testing.T) {
 	}
 }
 
-func TestAGracefulEndWritesAllThatWaits(t *testing.T) {
+func TestGracefulShutdownWritesPendingOutput(t *testing.T) {
 	p := connect(t, serverConfig())
 	p.greet(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 30})
 	harness.NoError(p, p.WriteWindowUpdate(0, 1<<30))
@@ -85,7 +85,7 @@ func TestAGracefulEndWritesAllThatWaits(t *testing.T) {
 	harness.Equal(t, got, all, "bytes")
 }
 
-func TestAnIdleConnectionEndsAtOnce(t *testing.T) {
+func TestEndClosesIdleConnection(t *testing.T) {
 	p := connect(t, serverConfig())
 	p.greet()
 	p.us.End()
@@ -134,7 +134,7 @@ func TestCloseDiscardsUnreadOutput(t *testing.T) {
 	p.ended()
 }
 
-func TestCloseNotifiesTheOwners(t *testing.T) {
+func TestCloseNotifiesOwners(t *testing.T) {
 	p := connect(t, serverConfig())
 	p.greet()
 	one := p.request(1, false)
@@ -155,7 +155,7 @@ func TestCloseNotifiesTheOwners(t *testing.T) {
 	p.expect("end")
 }
 
-func TestTheEndOfTheConnectionNotifiesTheOwners(t *testing.T) {
+func TestConnectionErrorNotifiesOwners(t *testing.T) {
 	p := connect(t, serverConfig())
 	p.greet()
 	one := p.request(1, false)
@@ -169,7 +169,7 @@ func TestTheEndOfTheConnectionNotifiesTheOwners(t *testing.T) {
 	}
 }
 
-func TestResetsBothWays(t *testing.T) {
+func TestStreamResetInBothDirections(t *testing.T) {
 	p := connect(t, serverConfig())
 	p.greet(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 5})
 	one := p.request(1, false)
@@ -212,7 +212,7 @@ func TestResetsBothWays(t *testing.T) {
 	p.alive()
 }
 
-func TestAReleasedOwnerIsNotifiedOfNothing(t *testing.T) {
+func TestReleasedOwnerReceivesNoEvents(t *testing.T) {
 	p := connect(t, serverConfig())
 	p.greet()
 	one := p.request(1, false)
@@ -226,7 +226,7 @@ func TestAReleasedOwnerIsNotifiedOfNothing(t *testing.T) {
 }
 
 // What a peer may not do too often. Each frame is sent until the connection ends.
-func TestFloodsEndTheConnection(t *testing.T) {
+func TestFloodsCloseConnection(t *testing.T) {
 	for name, flood := range map[string]func(p *peer, i int) []byte{
 		"PING":     func(*peer, int) []byte { return frame(http2.FramePing, 0, 0, make([]byte, 8)...) },
 		"PING ack": func(*peer, int) []byte { return frame(http2.FramePing, 1, 0, make([]byte, 8)...) },
@@ -288,7 +288,7 @@ func TestFloodsEndTheConnection(t *testing.T) {
 
 // When a peer has ended a stream, or its connection, the stream knows that not all was sent
 // as soon as nothing waits.
-func TestWhatWaitedWhenThePeerEndedItWasDropped(t *testing.T) {
+func TestPendingOutputIsDroppedAfterReset(t *testing.T) {
 	for name, end := range map[string]func(p *peer){
 		"the stream":     func(p *peer) { harness.NoError(p, p.WriteRSTStream(1, http2.ErrCodeCancel)) },
 		"the connection": func(p *peer) { p.Conn.Close() },

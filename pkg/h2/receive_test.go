@@ -18,7 +18,7 @@ import (
 // tooLong is more content than a frame may have.
 var tooLong = make([]byte, 16385)
 
-// brokenRules are frames behind those of TestBrokenRulesEndTheStreamOrTheConnection, and
+// brokenRules are frames behind those of TestInvalidFramesCloseStreamOrConnection, and
 // what is answered.
 var brokenRules = []struct {
 	name string
@@ -79,7 +79,7 @@ var brokenRules = []struct {
 	{"an unknown frame that is too long", frame(99, 0, 1, tooLong...), "GOAWAY 9 FRAME_SIZE_ERROR"},
 }
 
-func TestBrokenRulesEndTheStreamOrTheConnection(t *testing.T) {
+func TestInvalidFramesCloseStreamOrConnection(t *testing.T) {
 	for _, c := range brokenRules {
 		t.Run(c.name, func(t *testing.T) {
 			p := connect(t, serverConfig())
@@ -105,7 +105,7 @@ func TestBrokenRulesEndTheStreamOrTheConnection(t *testing.T) {
 	}
 }
 
-func TestFramesThatMeanNothingAreIgnored(t *testing.T) {
+func TestUnknownAndLateFramesAreIgnored(t *testing.T) {
 	p := connect(t, serverConfig())
 	p.greet()
 	p.request(5, false)
@@ -130,7 +130,7 @@ func TestFramesThatMeanNothingAreIgnored(t *testing.T) {
 	}
 }
 
-func TestABeginningThatIsNoneEndsTheConnection(t *testing.T) {
+func TestInvalidPrefaceClosesConnection(t *testing.T) {
 	for name, c := range map[string]struct{ sent, want string }{
 		"HTTP/1.1":              {"GET / HTTP/1.1\r\nHost: app\r\n\r\n", "end"},
 		"a preface with a typo": {wire.Preface[:20] + "XXXX", "end"},
@@ -171,7 +171,7 @@ func conversation(p *peer) []byte {
 		frame(http2.FrameData, 9, 3, append([]byte{1}, "end\x00"...)...))
 }
 
-func TestWhereFramesAreCutDoesNotMatter(t *testing.T) {
+func TestSplitFramesAreParsed(t *testing.T) {
 	for _, size := range []int{1, 2, 3, 7, 10, 64, 10_000} {
 		p := connect(t, serverConfig())
 		p.Conn.(interface{ SetNoDelay(bool) error }).SetNoDelay(true)
@@ -205,7 +205,7 @@ func awaitLast(t *testing.T, o *owner, last, content string, credit int) {
 	harness.Equal(t, total, credit, lines, "bytes to credit")
 }
 
-func TestALongHeadEndsItsStreamAlone(t *testing.T) {
+func TestLongHeaderFailsOnlyItsStream(t *testing.T) {
 	p := connect(t, serverConfig())
 	p.greet()
 	if o := p.request(1, true, "a", strings.Repeat("b", maxHead-100), "c", strings.Repeat("d", 200)); o.began != "too large end=true" {
@@ -222,7 +222,7 @@ func TestALongHeadEndsItsStreamAlone(t *testing.T) {
 	p.expect("GOAWAY 3 ENHANCE_YOUR_CALM", "end")
 }
 
-func TestMalformedHeads(t *testing.T) {
+func TestMalformedRequestHeaders(t *testing.T) {
 	p := connect(t, serverConfig())
 	p.greet()
 	id := uint32(1)

@@ -23,7 +23,7 @@ func initialWindow(n uint32) http2.Setting {
 	return http2.Setting{ID: http2.SettingInitialWindowSize, Val: n}
 }
 
-func TestWindowsHoldBackContentAndNothingElse(t *testing.T) {
+func TestFlowControlLimitsOnlyContent(t *testing.T) {
 	p := connect(t, serverConfig())
 	p.greet(initialWindow(0))
 	one := p.request(1, true)
@@ -52,7 +52,7 @@ func TestWindowsHoldBackContentAndNothingElse(t *testing.T) {
 	}
 }
 
-func TestSettingsChangeTheWindowsOfOpenStreams(t *testing.T) {
+func TestSettingsChangeWindowsOfOpenStreams(t *testing.T) {
 	p := connect(t, serverConfig())
 	p.greet(initialWindow(100))
 	one := p.request(1, true)
@@ -101,7 +101,7 @@ func TestStreamsTakeTurns(t *testing.T) {
 }
 
 // A stream that waits for the connection's window must not hold back what needs none.
-func TestWhatNeedsNoWindowPassesWhatWaitsForTheConnections(t *testing.T) {
+func TestHeadersPassStreamWaitingForWindow(t *testing.T) {
 	p := connect(t, serverConfig())
 	p.greet(initialWindow(1 << 20))
 	one, three := p.request(1, true), p.request(3, true)
@@ -114,7 +114,7 @@ func TestWhatNeedsNoWindowPassesWhatWaitsForTheConnections(t *testing.T) {
 	p.expect("HEADERS 1", "DATA 1 16384", "DATA 1 16384", "DATA 1 16384", "DATA 1 16383", "HEADERS 3 end")
 }
 
-func TestContentIsCreditedAsItIsTaken(t *testing.T) {
+func TestReadContentIsCredited(t *testing.T) {
 	p := connect(t, serverConfig())
 	p.greet()
 	one := p.request(1, false)
@@ -141,7 +141,7 @@ func TestContentIsCreditedAsItIsTaken(t *testing.T) {
 	}
 }
 
-func TestTheConnectionsWindowIsCreditedAtOnce(t *testing.T) {
+func TestConnectionWindowIsCreditedForUnreadContent(t *testing.T) {
 	p := connect(t, serverConfig())
 	p.greet()
 	credited := 0
@@ -162,7 +162,7 @@ func TestTheConnectionsWindowIsCreditedAtOnce(t *testing.T) {
 	}
 }
 
-func TestLongHeadsAreContinued(t *testing.T) {
+func TestLongHeaderIsSentWithContinuation(t *testing.T) {
 	p := connect(t, serverConfig())
 	p.greet()
 	p.AllowIllegalReads = false
@@ -203,7 +203,7 @@ func (o *held) Drained(by *h2.Conn) {
 	close(o.told)
 }
 
-func TestAnOwnerMayFlushWhileItIsNotified(t *testing.T) {
+func TestOwnerFlushesInDrained(t *testing.T) {
 	var mu sync.Mutex
 	first, second := connect(t, serverConfig()), connect(t, serverConfig())
 	first.greet(initialWindow(0))
@@ -228,7 +228,7 @@ func TestAnOwnerMayFlushWhileItIsNotified(t *testing.T) {
 	<-b.told
 }
 
-func TestManySendAtOnce(t *testing.T) {
+func TestConcurrentSends(t *testing.T) {
 	p := connect(t, serverConfig())
 	p.greet(initialWindow(100))
 	const streams, size = 50, 20_000
@@ -319,7 +319,7 @@ func TestLargestStreamLimitAcceptsStreams(t *testing.T) {
 	p.expect("HEADERS 1 end")
 }
 
-func TestAClientsStreams(t *testing.T) {
+func TestClientStreams(t *testing.T) {
 	p := connect(t, clientConfig())
 	p.serve(http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: 2})
 	one, three := p.open(true), p.open(false)
@@ -372,7 +372,7 @@ func TestMalformedResponses(t *testing.T) {
 	p.expect("GOAWAY 0 PROTOCOL_ERROR", "end")
 }
 
-func TestAServersGoAway(t *testing.T) {
+func TestServerGoAway(t *testing.T) {
 	p := connect(t, clientConfig())
 	p.serve()
 	one, three := p.open(true), p.open(true)
@@ -393,7 +393,7 @@ func TestAServersGoAway(t *testing.T) {
 }
 
 // A server takes a GOAWAY for an error that speaks of streams which are not its own.
-func TestAClientsGoAwaySpeaksOfTheServersStreams(t *testing.T) {
+func TestClientGoAwayHasStreamIDZero(t *testing.T) {
 	p := connect(t, clientConfig())
 	p.serve()
 	one := p.open(true)
@@ -405,7 +405,7 @@ func TestAClientsGoAwaySpeaksOfTheServersStreams(t *testing.T) {
 	p.expect("end")
 }
 
-func TestAServerThatSpeaksAnotherProtocolIsAnError(t *testing.T) {
+func TestServerWithoutHTTP2ReturnsError(t *testing.T) {
 	p := connect(t, clientConfig())
 	p.send([]byte("HTTP/1.1 400 Bad Request\r\n\r\n"))
 	<-p.us.Settled()

@@ -10,7 +10,7 @@ import (
 
 // The HTTP/2 server of Go runs 250 handlers at a time. It closes the connection if 1000 more
 // requests wait for a handler, even if their streams were reset.
-func TestCanceledRequestsDoNotCloseTheSharedConnection(t *testing.T) {
+func TestCanceledRequestsDoNotCloseSharedConnection(t *testing.T) {
 	const abandoned = 1600
 	release := make(chan struct{})
 	a := newServer(t, func(w http.ResponseWriter, r *http.Request) {

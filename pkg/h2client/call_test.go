@@ -22,7 +22,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-func TestAResponseMayComeBeforeTheEndOfTheRequest(t *testing.T) {
+func TestResponseBeforeEndOfRequestIsReturned(t *testing.T) {
 	a := newServer(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Link", "a")
 		w.WriteHeader(http.StatusEarlyHints)
@@ -37,7 +37,7 @@ func TestAResponseMayComeBeforeTheEndOfTheRequest(t *testing.T) {
 
 // The user container closes the connection behind its answer, with a part of the request
 // unread: that is a reset.
-func TestAnEarlyResponseIsPassedOnThoughTheConnectionIsReset(t *testing.T) {
+func TestEarlyResponseIsReturnedAfterConnectionReset(t *testing.T) {
 	for range 20 {
 		a := newPeers(t, script{headers: func(p *peer, f *http2.MetaHeadersFrame) {
 			p.WriteWindowUpdate(0, 1<<30)
@@ -79,7 +79,7 @@ func asking(t *testing.T, answer func(p *peer, id uint32)) *app {
 	})
 }
 
-func TestABodyWaitsForA100(t *testing.T) {
+func TestBodyWaitsForContinue(t *testing.T) {
 	a := asking(t, func(p *peer, id uint32) {
 		p.WriteHead(id, false, ":status", "100")
 		p.ok(id, "done")
@@ -92,7 +92,7 @@ func TestABodyWaitsForA100(t *testing.T) {
 	}
 }
 
-func TestABodyIsNotReadThatTheAppRefuses(t *testing.T) {
+func TestRejectedBodyIsNotRead(t *testing.T) {
 	a := asking(t, func(p *peer, id uint32) {
 		p.WriteHead(id, true, ":status", "417")
 	})
@@ -105,7 +105,7 @@ func TestABodyIsNotReadThatTheAppRefuses(t *testing.T) {
 	}
 }
 
-func TestTrailersGoBothWaysWithoutBeingAnnounced(t *testing.T) {
+func TestUnannouncedTrailersInBothDirections(t *testing.T) {
 	a := newPeers(t, script{headers: func(p *peer, f *http2.MetaHeadersFrame) {
 		if f.StreamEnded() { // the trailer section
 			p.WriteHead(f.StreamID, false, ":status", "200")
@@ -125,7 +125,7 @@ func TestTrailersGoBothWaysWithoutBeingAnnounced(t *testing.T) {
 	}
 }
 
-func TestInformationalResponsesAreBounded(t *testing.T) {
+func TestInformationalResponsesAreLimited(t *testing.T) {
 	for n, want := range map[int]forward.Fault{100: 0, 101: forward.Garbage} {
 		a := newPeers(t, script{headers: func(p *peer, f *http2.MetaHeadersFrame) {
 			for range n {
@@ -141,7 +141,7 @@ func TestInformationalResponsesAreBounded(t *testing.T) {
 	}
 }
 
-func TestTheLengthOfABodyIsThatOfTheHead(t *testing.T) {
+func TestBodyLengthMatchesContentLength(t *testing.T) {
 	for name, c := range map[string]struct {
 		method, status, length, body string
 		want                         string
@@ -179,7 +179,7 @@ func TestTheLengthOfABodyIsThatOfTheHead(t *testing.T) {
 }
 
 // What follows in HTTP/1.1 would be taken for the next response.
-func TestNothingBeyondTheLengthIsPassedOn(t *testing.T) {
+func TestContentBeyondLengthIsRejected(t *testing.T) {
 	a := newPeers(t, script{headers: func(p *peer, f *http2.MetaHeadersFrame) {
 		p.WriteHead(f.StreamID, false, ":status", "200", "content-length", "3")
 		p.WriteData(f.StreamID, false, []byte("he"))
@@ -192,7 +192,7 @@ func TestNothingBeyondTheLengthIsPassedOn(t *testing.T) {
 	}
 }
 
-func TestAResponseWhoseStreamEndsWithItsHeadIsAsLongAsItSays(t *testing.T) {
+func TestEmptyResponseMatchesContentLength(t *testing.T) {
 	for name, c := range map[string]struct {
 		method, length string
 		fault          forward.Fault
@@ -214,7 +214,7 @@ func TestAResponseWhoseStreamEndsWithItsHeadIsAsLongAsItSays(t *testing.T) {
 	}
 }
 
-func TestAMalformedHeadIsGarbage(t *testing.T) {
+func TestMalformedResponseHeaderIsGarbage(t *testing.T) {
 	for name, play := range map[string]func(p *peer, id uint32){
 		"no status":        func(p *peer, id uint32) { p.WriteHead(id, true, "x", "y") },
 		"two of them":      func(p *peer, id uint32) { p.WriteHead(id, true, ":status", "200", ":status", "200") },
@@ -266,7 +266,7 @@ func tooLarge(p *peer, id uint32) {
 	p.WriteLongHead(id, true, fields...)
 }
 
-func TestAHeadIsAsLongAsOneInHTTP11MayBe(t *testing.T) {
+func TestLongResponseHeaderIsAccepted(t *testing.T) {
 	a := newServer(t, func(w http.ResponseWriter, r *http.Request) {
 		for range 900 {
 			w.Header().Add("X", strings.Repeat("v", 1<<10))
@@ -287,7 +287,7 @@ func noise(n int) []byte {
 
 const large = 10 << 20 // more than all windows and buffers
 
-func TestALargeBodyGoesBothWays(t *testing.T) {
+func TestLargeBodyInBothDirections(t *testing.T) {
 	a := newServer(t, func(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(200)
 		io.Copy(w, r.Body)
@@ -327,7 +327,7 @@ func TestALargeBodyGoesBothWays(t *testing.T) {
 	running.Wait()
 }
 
-func TestAResponseThatNobodyReadsKeepsNoOtherWaiting(t *testing.T) {
+func TestUnreadResponseDoesNotBlockOtherRequests(t *testing.T) {
 	body := noise(1 << 20)
 	a := newServer(t, func(w http.ResponseWriter, r *http.Request) { w.Write(body) })
 	client := newClient(t, a)
@@ -369,7 +369,7 @@ func (s *sender) send(p *peer) {
 	}
 }
 
-func TestPaddingIsCreditedToo(t *testing.T) {
+func TestPaddingIsCredited(t *testing.T) {
 	var s sender
 	window := 0
 	a := newPeers(t, script{
@@ -397,7 +397,7 @@ func TestPaddingIsCreditedToo(t *testing.T) {
 	}
 }
 
-func TestTheWindowsOfTheAppAreKept(t *testing.T) {
+func TestUploadRespectsWindowsOfApp(t *testing.T) {
 	const total = 1 << 19
 	stream, conn, longest, sum := 1000, 65535, 0, 0
 	a := newPeers(t, script{
@@ -435,7 +435,7 @@ func TestTheWindowsOfTheAppAreKept(t *testing.T) {
 }
 
 // The end of a request needs no window. The app may wait for it before it reads on.
-func TestTheEndOfARequestDoesNotWaitForTheWindowOfOthers(t *testing.T) {
+func TestEndOfRequestNeedsNoWindow(t *testing.T) {
 	full := make(chan struct{})
 	first, seen := uint32(0), 0
 	a := newPeers(t, script{
@@ -517,7 +517,7 @@ func run(client *h2client.Client, c *h2client.Call) <-chan error {
 	return done
 }
 
-func TestACallIsAbortedBeforeItsHead(t *testing.T) {
+func TestAbortBeforeResponseHeader(t *testing.T) {
 	w := newWanted(t, func(*peer, *http2.MetaHeadersFrame) {})
 	client := newClient(t, w.app)
 	c, _ := newCall("GET")
@@ -528,7 +528,7 @@ func TestACallIsAbortedBeforeItsHead(t *testing.T) {
 	w.mustReset(t)
 }
 
-func TestACallIsAbortedBeforeItBegins(t *testing.T) {
+func TestAbortBeforeCall(t *testing.T) {
 	client := newClientOf(t, h2client.Settings{Unsettled: func() {}, Dial: func(ctx context.Context) (net.Conn, error) {
 		<-ctx.Done()
 		return nil, ctx.Err()
@@ -539,7 +539,7 @@ func TestACallIsAbortedBeforeItBegins(t *testing.T) {
 	harness.Equal(t, o.sends, 0, "it sent", "times")
 }
 
-func TestACallIsAbortedDuringTheDial(t *testing.T) {
+func TestAbortDuringDial(t *testing.T) {
 	dialling := make(chan struct{})
 	client := newClientOf(t, h2client.Settings{Unsettled: func() {}, Dial: func(ctx context.Context) (net.Conn, error) {
 		close(dialling)
@@ -554,7 +554,7 @@ func TestACallIsAbortedDuringTheDial(t *testing.T) {
 }
 
 // The others who wait for a dial get their connection, whoever has begun it.
-func TestWhoIsAbortedDuringTheDialTakesItFromNobody(t *testing.T) {
+func TestAbortDuringDialDoesNotFailOtherRequests(t *testing.T) {
 	a := newPeers(t, script{headers: func(p *peer, f *http2.MetaHeadersFrame) { p.ok(f.StreamID, "") }})
 	dialling, release := make(chan struct{}), make(chan struct{})
 	client := newClientOf(t, h2client.Settings{Unsettled: func() {}, Dial: func(ctx context.Context) (net.Conn, error) {
@@ -573,7 +573,7 @@ func TestWhoIsAbortedDuringTheDialTakesItFromNobody(t *testing.T) {
 	harness.Equal(t, harness.Receive(t, second, "response"), nil)
 }
 
-func TestACallIsAbortedInTheBody(t *testing.T) {
+func TestAbortDuringResponseBody(t *testing.T) {
 	w := newWanted(t, func(p *peer, f *http2.MetaHeadersFrame) {
 		p.WriteHead(f.StreamID, false, ":status", "200")
 		p.WriteData(f.StreamID, false, []byte("begun"))
@@ -596,7 +596,7 @@ func TestACallIsAbortedInTheBody(t *testing.T) {
 	w.mustReset(t)
 }
 
-func TestACallIsAbortedInTheUpload(t *testing.T) {
+func TestAbortDuringUpload(t *testing.T) {
 	for name, body := range map[string]io.Reader{"that waits for its body": harness.NewBlockedBody("some"), "that waits for the window": harness.Zeros{}} {
 		t.Run(name, func(t *testing.T) {
 			w := newWanted(t, func(*peer, *http2.MetaHeadersFrame) {})
@@ -615,7 +615,7 @@ func TestACallIsAbortedInTheUpload(t *testing.T) {
 }
 
 // At every moment: nothing hangs, and the next call of the same memory is a new one.
-func TestACallMayBeAbortedAtAnyMoment(t *testing.T) {
+func TestAbortAtAnyTime(t *testing.T) {
 	a := newServer(t, func(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(200)
 		io.Copy(w, r.Body)
@@ -643,7 +643,7 @@ func TestACallMayBeAbortedAtAnyMoment(t *testing.T) {
 	}
 }
 
-func TestABodyThatCannotBeReadEndsTheCall(t *testing.T) {
+func TestBodyReadErrorEndsCall(t *testing.T) {
 	w := newWanted(t, func(*peer, *http2.MetaHeadersFrame) {})
 	lost := errors.New("lost")
 	c, _ := newUpload("PUT", io.MultiReader(strings.NewReader("begun"), failing{lost}))
@@ -658,7 +658,7 @@ type failing struct{ error }
 
 func (f failing) Read([]byte) (int, error) { return 0, f.error }
 
-func TestAResponseThatIsCutFailsBehindWhatHasCome(t *testing.T) {
+func TestTruncatedResponseFailsAfterReceivedContent(t *testing.T) {
 	for name, cut := range map[string]func(p *peer, id uint32){
 		"the stream":     func(p *peer, id uint32) { p.WriteRSTStream(id, http2.ErrCodeInternal) },
 		"without a word": func(p *peer, id uint32) { p.WriteRSTStream(id, http2.ErrCodeNo) },

@@ -18,7 +18,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-func TestRequestsOfAllHostsShareAConnection(t *testing.T) {
+func TestRequestsOfAllHostsShareConnection(t *testing.T) {
 	a := newServer(t, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		w.Header().Set("Trailer", "T")
@@ -80,7 +80,7 @@ func newGate(t *testing.T, streams uint32) *gate {
 	return g
 }
 
-func TestAConnectionIsUsedUntilItIsFull(t *testing.T) {
+func TestConnectionIsUsedUntilFull(t *testing.T) {
 	g := newGate(t, 3)
 	client := newClient(t, g.app)
 	var running sync.WaitGroup
@@ -104,7 +104,7 @@ func TestAConnectionIsUsedUntilItIsFull(t *testing.T) {
 }
 
 // A burst of requests, or of clients that leave, makes many connections.
-func TestConnectionsThatAreLeftOfABurstAreClosedBeforeTheLast(t *testing.T) {
+func TestIdleConnectionsCloseBeforeLastConnection(t *testing.T) {
 	g := newGate(t, 1)
 	client := newClient(t, g.app)
 	var running sync.WaitGroup
@@ -126,7 +126,7 @@ func TestConnectionsThatAreLeftOfABurstAreClosedBeforeTheLast(t *testing.T) {
 	harness.Equal(t, client.ExpireIdle(), 0, "connections at the end")
 }
 
-func TestManyRequestsAtOnceNeverExceedWhatAConnectionTakes(t *testing.T) {
+func TestConcurrentRequestsRespectStreamLimit(t *testing.T) {
 	g := newGate(t, 2)
 	close(g.open)
 	client := newClient(t, g.app)
@@ -137,7 +137,7 @@ func TestManyRequestsAtOnceNeverExceedWhatAConnectionTakes(t *testing.T) {
 	running.Wait()
 }
 
-func TestMaxConcurrentStreamsMayChange(t *testing.T) {
+func TestStreamLimitChangesAreApplied(t *testing.T) {
 	began, raised := make(chan uint32, 10), make(chan struct{})
 	a := newPeers(t, script{
 		settings: []http2.Setting{{ID: http2.SettingMaxConcurrentStreams, Val: 1}},
@@ -172,7 +172,7 @@ func TestMaxConcurrentStreamsMayChange(t *testing.T) {
 
 // One that takes no streams at all is not asked again on a new connection, and on another
 // one, and so on.
-func TestAnAppThatTakesNoStreamsGetsOneConnection(t *testing.T) {
+func TestAppWithoutStreamsReceivesOneConnection(t *testing.T) {
 	const roundTrips = 100
 	a := newPeers(t, script{
 		settings: []http2.Setting{{ID: http2.SettingMaxConcurrentStreams, Val: 0}},
@@ -199,7 +199,7 @@ func TestAnAppThatTakesNoStreamsGetsOneConnection(t *testing.T) {
 	harness.Equal(t, a.connections(), 1, "connections")
 }
 
-func TestADialErrorReachesAllWhoWait(t *testing.T) {
+func TestDialErrorFailsWaitingRequests(t *testing.T) {
 	const waiters = 20
 	dialling, release := make(chan struct{}, 1000), make(chan struct{})
 	want := &forward.Error{Fault: forward.Unreachable, Err: io.ErrClosedPipe}
@@ -224,7 +224,7 @@ func TestADialErrorReachesAllWhoWait(t *testing.T) {
 
 // A dial is tried again and again until its time is over. Who has come in its last moment
 // is owed a whole one.
-func TestWhoCameDuringADialThatFailsWaitsForAnother(t *testing.T) {
+func TestRequestDuringFailedDialWaitsForNextDial(t *testing.T) {
 	a := newPeers(t, script{headers: func(p *peer, f *http2.MetaHeadersFrame) { p.ok(f.StreamID, "late") }})
 	dialling, release := make(chan struct{}, 10), make(chan struct{})
 	var dials atomic.Int32
@@ -265,7 +265,7 @@ func (*receiver) Data(*h2.Conn, []byte, int, bool) {}
 func (*receiver) Drained(*h2.Conn)                 {}
 func (r *receiver) Failed(_ *h2.Conn, err error)   { r.failed <- err }
 
-func TestWhatIsNotHTTP2IsReported(t *testing.T) {
+func TestAppWithoutHTTP2IsReported(t *testing.T) {
 	for name, answer := range map[string]string{
 		"HTTP/1.1": "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n",
 		"nothing":  "",
@@ -287,7 +287,7 @@ func TestWhatIsNotHTTP2IsReported(t *testing.T) {
 	}
 }
 
-func TestAConnectionThatSpokeHTTP2IsNotReportedWhenItEnds(t *testing.T) {
+func TestClosedHTTP2ConnectionIsNotReported(t *testing.T) {
 	a := newPeers(t, script{headers: func(p *peer, f *http2.MetaHeadersFrame) {
 		p.ok(f.StreamID, "")
 		p.Close()
@@ -298,7 +298,7 @@ func TestAConnectionThatSpokeHTTP2IsNotReportedWhenItEnds(t *testing.T) {
 	}
 }
 
-func TestAfterCloseNothingIsSent(t *testing.T) {
+func TestRequestAfterCloseReturnsError(t *testing.T) {
 	var dials atomic.Int32
 	a := newPeers(t, script{headers: func(p *peer, f *http2.MetaHeadersFrame) { p.ok(f.StreamID, "") }})
 	client := newClientOf(t, h2client.Settings{Unsettled: func() {}, Dial: func(ctx context.Context) (net.Conn, error) {
@@ -314,7 +314,7 @@ func TestAfterCloseNothingIsSent(t *testing.T) {
 	harness.Equal(t, dials.Load(), 1, "dials")
 }
 
-func TestCloseLetsAResponseComeToItsEnd(t *testing.T) {
+func TestCloseWaitsForOpenResponse(t *testing.T) {
 	away, release := make(chan *http2.GoAwayFrame, 1), make(chan uint32, 1)
 	a := newPeers(t, script{
 		headers: func(p *peer, f *http2.MetaHeadersFrame) {
@@ -343,7 +343,7 @@ func TestCloseLetsAResponseComeToItsEnd(t *testing.T) {
 	}
 }
 
-func TestCloseEndsADial(t *testing.T) {
+func TestCloseCancelsDial(t *testing.T) {
 	dialling, ended := make(chan struct{}), make(chan struct{})
 	client := newClientOf(t, h2client.Settings{Unsettled: func() {}, Dial: func(ctx context.Context) (net.Conn, error) {
 		close(dialling)
@@ -361,7 +361,7 @@ func TestCloseEndsADial(t *testing.T) {
 	}
 }
 
-func TestAnIdleConnectionThatTheAppHasClosedIsNotUsed(t *testing.T) {
+func TestClosedIdleConnectionIsNotUsed(t *testing.T) {
 	for range 50 {
 		closing := make(chan *peer, 1)
 		a := newPeers(t, script{headers: func(p *peer, f *http2.MetaHeadersFrame) {

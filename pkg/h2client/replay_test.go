@@ -25,7 +25,7 @@ func newHead() *h2.Block {
 	return k
 }
 
-func TestARequestWhoseStreamIsResetIsReplayedByTheRule(t *testing.T) {
+func TestReplayAfterStreamReset(t *testing.T) {
 	for name, c := range map[string]struct {
 		method string
 		before int // requests that the connection has served
@@ -70,7 +70,7 @@ func TestARequestWhoseStreamIsResetIsReplayedByTheRule(t *testing.T) {
 	}
 }
 
-func TestARefusedRequestIsSentAgainWithItsBody(t *testing.T) {
+func TestRefusedRequestIsRetriedWithBody(t *testing.T) {
 	var body strings.Builder
 	a := newPeers(t, script{
 		headers: func(p *peer, f *http2.MetaHeadersFrame) {
@@ -94,7 +94,7 @@ func TestARefusedRequestIsSentAgainWithItsBody(t *testing.T) {
 	}
 }
 
-func TestARequestWhoseConnectionBreaksIsReplayedByTheRule(t *testing.T) {
+func TestReplayAfterConnectionError(t *testing.T) {
 	for name, c := range map[string]struct {
 		method string
 		before int // requests that the connection has served
@@ -143,7 +143,7 @@ func TestARequestWhoseConnectionBreaksIsReplayedByTheRule(t *testing.T) {
 }
 
 // GOAWAY says which streams were not looked at.
-func TestOnlyWhatAGOAWAYLeavesOutIsSentAgain(t *testing.T) {
+func TestOnlyUnprocessedRequestsAreRetriedAfterGoAway(t *testing.T) {
 	for name, body := range map[string]io.Reader{"held": nil, "gone": strings.NewReader("gone")} {
 		t.Run(name, func(t *testing.T) {
 			began := make(chan struct{}, 2)
@@ -183,7 +183,7 @@ func TestOnlyWhatAGOAWAYLeavesOutIsSentAgain(t *testing.T) {
 	}
 }
 
-func TestAfterAGOAWAYAnotherConnectionIsUsed(t *testing.T) {
+func TestGoAwayOpensAnotherConnection(t *testing.T) {
 	release := make(chan struct{})
 	a := newPeers(t, script{
 		headers: func(p *peer, f *http2.MetaHeadersFrame) {
@@ -211,7 +211,7 @@ func TestAfterAGOAWAYAnotherConnectionIsUsed(t *testing.T) {
 }
 
 // Other connections may be as dead as the one that has failed.
-func TestARequestIsReplayedOnAFreshConnection(t *testing.T) {
+func TestReplayUsesNewConnection(t *testing.T) {
 	began := make(chan *peer, 10)
 	a := newPeers(t, script{
 		settings: []http2.Setting{{ID: http2.SettingMaxConcurrentStreams, Val: 2}},
@@ -242,7 +242,7 @@ func TestARequestIsReplayedOnAFreshConnection(t *testing.T) {
 
 // The test makes several attempts. In some of them, the request is not sent again, because the reader writes it
 // with the acknowledgment of SETTINGS before the connection is closed.
-func TestUnwrittenRequestIsSentAgain(t *testing.T) {
+func TestUnwrittenRequestIsRetried(t *testing.T) {
 	const attempts = 10
 	var err error
 	for range attempts {

@@ -12,7 +12,7 @@ import (
 )
 
 // gRPC's PROTOCOL-HTTP2, section "Errors".
-func TestResetCodeIsAGRPCStatus(t *testing.T) {
+func TestResetCodeSetsGRPCStatus(t *testing.T) {
 	for code, want := range map[http2.ErrCode]int{
 		http2.ErrCodeNo:                 13,
 		http2.ErrCodeProtocol:           13,

@@ -12,7 +12,7 @@ import (
 )
 
 // A connection whose other end has stopped to read must not swallow all requests to come.
-func TestAConnectionThatIsSilentTakesNoMoreRequests(t *testing.T) {
+func TestSilentConnectionReceivesNoRequests(t *testing.T) {
 	harness.ScaleTime(t, func(scale int) bool { return silentTakesNoMore(t, time.Duration(scale)*50*time.Millisecond) })
 }
 
@@ -63,7 +63,7 @@ func silentTakesNoMore(t *testing.T, silence time.Duration) (inTime bool) {
 }
 
 // A long call without a word is no silence, as long as the other end answers PING.
-func TestAConnectionThatAnswersPingIsUsed(t *testing.T) {
+func TestConnectionWithPingReplyIsUsed(t *testing.T) {
 	harness.ScaleTime(t, func(scale int) bool { return answeredPingKeeps(t, time.Duration(scale)*20*time.Millisecond) })
 }
 

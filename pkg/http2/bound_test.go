@@ -194,7 +194,7 @@ func TestSlowReaderReceivesResponse(t *testing.T) {
 	})
 }
 
-func TestManyInformationalResponsesOfAppAreRecorded(t *testing.T) {
+func TestManyInformationalResponsesAreRecorded(t *testing.T) {
 	a := newFrameApp(t, func(s *appStream) {
 		for range 2 * forward.MaxInfos {
 			s.respond(false, ":status", "103")

@@ -12,7 +12,7 @@ import (
 
 // The HTTP/2 client of Go resets a stream after Content-Length bytes, if END_STREAM was not sent
 // with the last byte.
-func TestResetAfterCompleteContentIsNoFailure(t *testing.T) {
+func TestResetAfterCompleteContentSucceeds(t *testing.T) {
 	for name, c := range map[string]struct {
 		method string
 		head   []string

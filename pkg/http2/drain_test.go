@@ -13,7 +13,7 @@ import (
 
 // The deadline finds a request at any place, also where its response begins at that
 // moment: each ends, by the one or by the other.
-func TestARequestWhoseResponseBeginsAtTheDeadlineEnds(t *testing.T) {
+func TestRequestEndsWithResponseAtDeadline(t *testing.T) {
 	const requests = 100
 	for range 30 {
 		arrived, begin := make(chan struct{}, requests), make(chan struct{})

@@ -79,7 +79,7 @@ func manyInfos(s *appStream) {
 }
 
 // What a user container may not send does not reach the client.
-func TestWhatAnAppSendsWrongly(t *testing.T) {
+func TestInvalidAppResponses(t *testing.T) {
 	for name, c := range map[string]struct {
 		method string
 		serve  func(s *appStream)
@@ -135,7 +135,7 @@ func TestWhatAnAppSendsWrongly(t *testing.T) {
 	}
 }
 
-func TestTheStatusOfGRPCIsSeen(t *testing.T) {
+func TestGRPCStatusIsObserved(t *testing.T) {
 	for name, c := range map[string]struct {
 		serve func(s *appStream)
 		want  bool
@@ -198,7 +198,7 @@ func testExpectReachesTheApp(t *testing.T, values []string) {
 }
 
 // A client that resets its stream while the response is on its way has gone.
-func TestAClientThatResetsItsStreamHasGone(t *testing.T) {
+func TestClientResetReportsClientGone(t *testing.T) {
 	for name, end := range map[string]bool{"the response has ended": true, "the response goes on": false} {
 		t.Run(name, func(t *testing.T) {
 			a := newFrameApp(t, func(s *appStream) {
@@ -228,7 +228,7 @@ func TestAClientThatResetsItsStreamHasGone(t *testing.T) {
 }
 
 // Both directions of a stream are held back at the same time, and by both sides.
-func TestBothDirectionsAreHeldBack(t *testing.T) {
+func TestFlowControlInBothDirections(t *testing.T) {
 	s := newSetup(t, false, true)
 	const all = 3 << 20
 	var clients sync.WaitGroup

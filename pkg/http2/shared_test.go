@@ -95,7 +95,7 @@ func callOften(t *testing.T, address string) int {
 
 // The clients share the connections to the application, which closes a connection with many
 // canceled requests. The sidecar opens another connection before that.
-func TestBusyClientDoesNotCloseStreamOfOtherClient(t *testing.T) {
+func TestBusyClientDoesNotCloseOtherStreams(t *testing.T) {
 	var shared sharedApp
 	p := proxytest.Start(t, harness.NewApp(t, shared.serve), nil)
 	r, err := newClient2(t).Get("http://" + p.Address + "/stream")
