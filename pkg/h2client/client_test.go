@@ -99,11 +99,11 @@ func TestConnectionIsUsedUntilFull(t *testing.T) {
 		harness.Equal(t, seen[i].Load(), want, "requests on connection", i)
 	}
 	if body := mustGet(t, client); body != "0" || g.connections() != 3 {
-		t.Errorf("got the next request on connection %s of %d, want on 0 of 3", body, g.connections())
+		t.Errorf("got the next request on connection %s of %d, want connection 0 of 3", body, g.connections())
 	}
 }
 
-// A burst of requests, or of clients that leave, makes many connections.
+// A burst of requests or of canceled requests opens many connections.
 func TestIdleConnectionsCloseBeforeLastConnection(t *testing.T) {
 	g := newGate(t, 1)
 	client := newClient(t, g.app)
@@ -150,7 +150,7 @@ func TestStreamLimitChangesAreApplied(t *testing.T) {
 				p.ok(f.StreamID, "second")
 				p.ok(1, "first")
 			default:
-				t.Error("got another connection, want the first one to take more")
+				t.Error("got another connection, want more streams on the first one")
 			}
 		},
 		other: func(p *peer, f http2.Frame) {
@@ -170,8 +170,7 @@ func TestStreamLimitChangesAreApplied(t *testing.T) {
 	running.Wait()
 }
 
-// One that takes no streams at all is not asked again on a new connection, and on another
-// one, and so on.
+// The client must not open more connections to an app that accepts no streams.
 func TestAppWithoutStreamsReceivesOneConnection(t *testing.T) {
 	const roundTrips = 100
 	a := newPeers(t, script{
@@ -222,8 +221,8 @@ func TestDialErrorFailsWaitingRequests(t *testing.T) {
 	}
 }
 
-// A dial is tried again and again until its time is over. Who has come in its last moment
-// is owed a whole one.
+// A dial is retried until its timeout expires. A request that arrives shortly before the timeout waits for another
+// dial, which has the full timeout.
 func TestRequestDuringFailedDialWaitsForNextDial(t *testing.T) {
 	a := newPeers(t, script{headers: func(p *peer, f *http2.MetaHeadersFrame) { p.ok(f.StreamID, "late") }})
 	dialling, release := make(chan struct{}, 10), make(chan struct{})
@@ -252,10 +251,10 @@ func TestRequestDuringFailedDialWaitsForNextDial(t *testing.T) {
 	if err := harness.Receive(t, first, "error"); forward.FaultOf(err) != forward.Unreachable {
 		t.Errorf("got %v, want unreachable", err)
 	}
-	harness.Equal(t, harness.Receive(t, second, "stream"), nil, "for who came later")
+	harness.Equal(t, harness.Receive(t, second, "stream"), nil, "error of the later request")
 }
 
-// A receiver is an owner of a stream that takes nothing.
+// A receiver is an owner that ignores responses.
 type receiver struct{ failed chan error }
 
 func newReceiver() *receiver { return &receiver{make(chan error, 1)} }
@@ -292,7 +291,7 @@ func TestClosedHTTP2ConnectionIsNotReported(t *testing.T) {
 		p.ok(f.StreamID, "")
 		p.Close()
 	}})
-	client := newClientOf(t, h2client.Settings{Dial: dialer(a), Unsettled: func() { t.Error("got it reported, want not") }})
+	client := newClientOf(t, h2client.Settings{Dial: dialer(a), Unsettled: func() { t.Error("got a report, want none") }})
 	for range 3 {
 		mustGet(t, client)
 	}
@@ -334,7 +333,7 @@ func TestCloseWaitsForOpenResponse(t *testing.T) {
 	harness.NoError(t, err)
 	defer r.Close()
 	client.Close()
-	// nghttp2 takes one that names a stream of the client's own for an error (RFC 9113 section 6.8).
+	// nghttp2 treats GOAWAY with the ID of a client stream as an error (RFC 9113 section 6.8).
 	if f := harness.Receive(t, away, "GOAWAY"); f.LastStreamID != 0 || f.ErrCode != http2.ErrCodeNo {
 		t.Errorf("got GOAWAY of stream %d, %v, want 0, no error", f.LastStreamID, f.ErrCode)
 	}

@@ -44,7 +44,7 @@ func TestQueueMatchesModel(t *testing.T) {
 				model = slices.Delete(model, i, i+1)
 			}
 			if len(removed) > 0 {
-				q.remove(removed[r.IntN(len(removed))]) // it has no effect
+				q.remove(removed[r.IntN(len(removed))]) // has no effect
 			}
 			harness.Equal(t, q.waiters.Len(), len(model), "queued requests")
 			for i, w := range model {
