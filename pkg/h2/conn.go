@@ -78,7 +78,7 @@ type Owner interface {
 	Failed(by *Conn, err error)
 
 	// Drained is called when all pending output of the stream was added to the output of the
-	// connection. by is nil unless the caller is the reader goroutine of by.
+	// connection. by is nil if the caller is not a reader goroutine.
 	Drained(by *Conn)
 }
 

@@ -407,7 +407,7 @@ func (c *Conn) apply(p []byte) (drained []*Stream, visited int, err error) {
 				return nil, 0, fail(ProtocolError, "SETTINGS_ENABLE_PUSH")
 			}
 		case settingMaxStreams:
-			c.most, c.advertised = min(value, maxStreamID), true // limited so that it fits into int on 32-bit platforms
+			c.most, c.advertised = min(value, maxStreamID), true // must fit into int on 32-bit platforms
 			c.signalRoom()
 		case settingInitialWindow:
 			if value > maxWindow {
@@ -419,7 +419,7 @@ func (c *Conn) apply(p []byte) (drained []*Stream, visited int, err error) {
 				return nil, 0, fail(ProtocolError, "SETTINGS_MAX_FRAME_SIZE")
 			}
 		case settingMaxHeaderListSize:
-			c.mostHead = int(min(value, maxWindow)) // limited so that it fits into int on 32-bit platforms
+			c.mostHead = int(min(value, maxWindow)) // must fit into int on 32-bit platforms
 		case settingConnectProtocol:
 			if value > 1 {
 				return nil, 0, fail(ProtocolError, "invalid value of SETTINGS_ENABLE_CONNECT_PROTOCOL")

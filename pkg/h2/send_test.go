@@ -65,7 +65,7 @@ func TestSettingsChangeWindowsOfOpenStreams(t *testing.T) {
 	p.alive()
 	harness.NoError(p, p.WriteWindowUpdate(1, 1))
 	p.expect("DATA 1 1")
-	harness.NoError(p, p.WriteSettings(initialWindow(1), initialWindow(60))) // only the last value has an effect
+	harness.NoError(p, p.WriteSettings(initialWindow(1), initialWindow(60))) // the last value is used
 	p.expect("DATA 1 10", "SETTINGS ack")
 	harness.NoError(p, p.WriteSettings(initialWindow(1<<31-1)))
 	p.expect("DATA 1 189 end", "SETTINGS ack")

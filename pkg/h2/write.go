@@ -194,7 +194,7 @@ func (c *Conn) ended(s *Stream) {
 }
 
 // tellDrained notifies owners that their streams have no pending output. by is c in the reader goroutine
-// of c, and nil in other goroutines. c.mu must not be held, because owners send while they hold
+// of c, and nil in any other goroutine. c.mu must not be held, because owners send while they hold
 // their own locks.
 func (c *Conn) tellDrained(by *Conn, drained []*Stream) {
 	for _, s := range drained {
@@ -277,8 +277,8 @@ func (c *Conn) writeOut() {
 	}
 }
 
-// takeOut passes the output to the writer. some is false if there is nothing to write, and c.flushing is
-// then false too.
+// takeOut passes the output to the writer. some is false if there is nothing to write. In this case it also
+// resets c.flushing.
 func (c *Conn) takeOut() (of *[]byte, some bool) {
 	c.mu.Lock()
 	drained := c.fill()

@@ -14,8 +14,9 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
-// Call is one request of a caller that blocks. [Call.Do] returns the response, and [Response.Next] returns its
-// body. A Call can be reused with [Call.Begin] after [Response.Close] or a failed Do has returned.
+// Call is one request of a caller that blocks. [Call.Do] returns the response. [Response.Next] returns the next
+// part of the body. After [Response.Close] or a failed Do returns, [Call.Begin] prepares the Call for another
+// request.
 type Call struct {
 	forward.Call
 
@@ -67,8 +68,8 @@ func (c *Call) Begin() {
 	c.reset()
 }
 
-// Buffered returns the size of the buffer for the response body in bytes. It is 0 if no content was
-// buffered. The header sections are part of Memory.
+// Buffered returns the size of the buffer for the response body in bytes, or 0 if there is no buffer. It does not
+// include header sections, which are part of Memory.
 func (c *Call) Buffered() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -91,8 +92,8 @@ func (c *Call) reset() {
 	}
 }
 
-// Abort makes the current Do or Next, or the next Do, return an Aborted error. It is safe for concurrent
-// use.
+// Abort cancels the current Do or Next. If neither is running, it cancels the next Do. The canceled method returns an
+// Aborted error. Abort is safe for concurrent use.
 func (c *Call) Abort() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -22,7 +22,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-func TestResponseBeforeEndOfRequestIsReturned(t *testing.T) {
+func TestEarlyResponseIsReturned(t *testing.T) {
 	a := newServer(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Link", "a")
 		w.WriteHeader(http.StatusEarlyHints)
@@ -554,7 +554,7 @@ func TestAbortDuringDial(t *testing.T) {
 }
 
 // Requests that wait for the same dial must not fail.
-func TestAbortDuringDialDoesNotFailOtherRequests(t *testing.T) {
+func TestAbortDuringDialKeepsOtherRequests(t *testing.T) {
 	a := newPeers(t, script{headers: func(p *peer, f *http2.MetaHeadersFrame) { p.ok(f.StreamID, "") }})
 	dialling, release := make(chan struct{}), make(chan struct{})
 	client := newClientOf(t, h2client.Settings{Unsettled: func() {}, Dial: func(ctx context.Context) (net.Conn, error) {

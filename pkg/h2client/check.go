@@ -34,7 +34,7 @@ var (
 )
 
 // Head checks a header block of an informational response, the final response or the trailer section, in
-// this order. by is the connection of the stream. It records the bound that the header block exceeds.
+// this order. If the header block exceeds a bound, Head records this with by, the connection of the stream.
 // After an error, Head returns the same error for each header block.
 func (k *Check) Head(by *h2.Conn, h *h2.Head, end bool) error {
 	if k.err != nil {

@@ -54,7 +54,7 @@ const (
 	// maxHead is the default of Settings.MaxHeaderBytes.
 	maxHead = 1 << 20
 	// idleTimeout is the time after which an unused connection is closed if there are others. Such
-	// connections were opened for many concurrent or canceled requests. Abandoned streams count for at most
+	// connections were opened for bursts of requests or for canceled requests. Abandoned streams count for at most
 	// this time. Each connection has its own timer because several streams share it. In package upstream, a
 	// connection serves one request at a time, and one timer is sufficient for the pool.
 	idleTimeout = 10 * time.Second
@@ -125,7 +125,7 @@ func (c *Client) Close() {
 type conn struct {
 	*h2.Conn
 	client *Client
-	number int  // position in the order of opening, from 1; guarded by client.mu
+	number int  // number in the order of opening, starting at 1; guarded by client.mu
 	used   bool // a stream was opened on the connection; guarded by client.mu
 
 	heard atomic.Int64 // time of the last input, in nanoseconds since client.since
@@ -146,7 +146,7 @@ func (n *conn) Full() bool { return false }
 func (n *conn) Received(bool) { n.heard.Store(int64(time.Since(n.client.since))) }
 
 // silent reports whether the connection has open streams and the user container did not reply to a check
-// within Settings.Silence. It starts the check. passed is the time since client.since. client.mu must be held.
+// within Settings.Silence. It also starts the check. passed is the age of the client. client.mu must be held.
 func (n *conn) silent(passed time.Duration) bool {
 	now, heard := int64(passed), n.heard.Load()
 	switch {
@@ -188,7 +188,7 @@ func (c *Client) signalRoom() {
 	}
 }
 
-// Since returns the since argument of Open for the retry of a request that failed with err. A retry uses only
+// Since returns the since argument of Open for a retry after err. The retry uses only
 // connections that are opened later, because the existing ones may be broken too. After a reset by the user
 // container, the retry can use any connection.
 func (c *Client) Since(err error) int {
@@ -201,7 +201,7 @@ func (c *Client) Since(err error) int {
 }
 
 // Open opens a stream for owner and sends the header section of a request. end reports whether the request
-// has no content. since is a value returned by Since, or 0. reused reports whether the connection
+// has no content. since is 0 or the result of Since. reused reports whether the connection
 // was used before. If no connection accepts a stream, Open waits in a FIFO queue until the context
 // returned by waiting is done. The error is the cause of this context, an error of Dial, or a
 // *[forward.Error].
@@ -255,8 +255,8 @@ func (c *Client) leave(w *waiter) {
 	c.queue.remove(w)
 }
 
-// openOrDial opens a stream for the first request of the queue. If none accepts the stream and another
-// connection is useful, it starts a dial unless one is in progress. s is nil if the request must wait.
+// openOrDial opens a stream for the first request of the queue. If no connection accepts the
+// stream, it starts a dial if another connection is useful and no dial is in progress. s is nil if the request must wait.
 func (c *Client) openOrDial(owner h2.Owner, head *h2.Block, end bool, since int) (s *h2.Stream, reused bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -349,8 +349,8 @@ func (c *Client) tryEach(owner h2.Owner, head *h2.Block, end bool, since int, ca
 }
 
 // settle waits until the reader of an idle connection has handled pending input, which may close the
-// connection. It returns false if the reader needs too long. For a connection with open streams it does not
-// wait, because those streams would fail too. c.mu must be held and is released during the wait.
+// connection. It returns false if the reader needs too long. It does not wait for a connection
+// with open streams, because those streams would fail too. c.mu must be held and is released during the wait.
 func (c *Client) settle(n *conn) bool {
 	for range maxReadPauses {
 		if !n.used || n.Streams() > 0 || n.Link().Silent() || n.Err() != nil {

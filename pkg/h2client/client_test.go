@@ -41,14 +41,14 @@ func TestRequestsOfAllHostsShareConnection(t *testing.T) {
 	harness.Equal(t, a.connections(), 1, "connections")
 }
 
-// gate is an app that answers when the test lets it.
+// gate is an app that responds after the test closes open.
 type gate struct {
 	*app
 	began chan *peer // for each request
 	open  chan struct{}
 }
 
-// newGate returns one that takes so many streams on a connection.
+// newGate returns an app that accepts the given number of streams on each connection.
 func newGate(t *testing.T, streams uint32) *gate {
 	g := &gate{began: make(chan *peer, 100), open: make(chan struct{})}
 	g.app = newApp(t, func(p *peer) {

@@ -143,7 +143,7 @@ func TestReplayAfterConnectionError(t *testing.T) {
 }
 
 // GOAWAY contains the ID of the last stream that the app has processed.
-func TestOnlyUnprocessedRequestsAreRetriedAfterGoAway(t *testing.T) {
+func TestGoAwayRetriesUnprocessedRequests(t *testing.T) {
 	for name, body := range map[string]io.Reader{"held": nil, "gone": strings.NewReader("gone")} {
 		t.Run(name, func(t *testing.T) {
 			began := make(chan struct{}, 2)
