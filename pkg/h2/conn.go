@@ -53,7 +53,7 @@ type Handler interface {
 	// header block is incomplete.
 	Received(partly bool)
 
-	// Waiting is called when a frame or a header block is incomplete.
+	// Waiting is called when a frame, a header block or the preface becomes incomplete.
 	Waiting()
 
 	// GoingAway is called after the peer sent GOAWAY and the streams that it does not serve have

@@ -50,7 +50,7 @@ const (
 	resetSize        = frameHeadSize + 4 // length of RST_STREAM
 	windowUpdateSize = frameHeadSize + 4
 
-	maxFrameSize  = 16384 // maximum length of a payload in bytes, sent and received; every peer must accept it (RFC 9113 section 4.2)
+	maxFrameSize  = 16384 // maximum payload length in bytes, which every peer must accept (RFC 9113 section 4.2)
 	defaultWindow = 65535 // initial window of a connection, and of a stream until SETTINGS changes it, in bytes
 	maxWindow     = 1<<31 - 1
 	maxStreamID   = 1<<31 - 1

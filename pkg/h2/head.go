@@ -15,7 +15,7 @@ import (
 // them with [Head.Take].
 type Head struct {
 	Method, Scheme, Authority, Path, Protocol string       // pseudo-header fields of a request; "" if absent
-	Status                                    int          // 100 to 999 except 101 (RFC 9113 section 8.6); 0 if the block is no response or is malformed
+	Status                                    int          // 100 to 999 except 101 (RFC 9113 section 8.6); 0 if absent or malformed
 	Fields                                    []wire.Field // names in lower case, values without leading and trailing blanks
 
 	Malformed bool // must not be forwarded (RFC 9113 section 8.1.1)

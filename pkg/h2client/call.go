@@ -92,8 +92,8 @@ func (c *Call) reset() {
 	}
 }
 
-// Abort cancels the current Do or Next. If neither is running, it cancels the next Do. The canceled method returns an
-// Aborted error. Abort is safe for concurrent use.
+// Abort makes the running Do or Next return an Aborted error. Later calls of Do and Next also return this error until
+// Begin is called. Abort is safe for concurrent use.
 func (c *Call) Abort() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

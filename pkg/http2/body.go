@@ -103,7 +103,7 @@ func (b *body) come(by *h2.Conn, p []byte, n int, end bool) {
 		b.breakOff(forward.ErrTooLarge)
 	}
 	switch {
-	case b.err != nil || b.stopped: // discarded content still counts against the window of the connection, which other streams need
+	case b.err != nil || b.stopped: // discarded content counts against the window that other streams need
 		b.credit(by, n)
 	case b.to != nil:
 		b.pass(by, p, n, b.end && len(b.trailer) == 0)

@@ -17,7 +17,7 @@ type workers struct {
 	mu      sync.Mutex
 	idle    []*worker
 	sweep   *time.Timer // calls endIdle
-	swept   int         // minimum number of idle workers since the last sweep; -1 if no sweep is scheduled
+	swept   int         // minimum number of idle workers since the last sweep; -1 if the sweep timer is stopped
 	closed  bool        // no worker is kept any more
 	running sync.WaitGroup
 }
@@ -33,7 +33,7 @@ func (w *workers) get() *worker {
 	if k := w.takeIdle(); k != nil {
 		return k
 	}
-	k := &worker{work: make(chan bool, 1)} // allocated without the lock, because an allocation may have to assist the garbage collector
+	k := &worker{work: make(chan bool, 1)} // without the lock, because an allocation may have to assist the garbage collector
 	k.exchange.init(w.server)
 	w.running.Add(1)
 	go w.run(k)
