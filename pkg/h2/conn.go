@@ -163,7 +163,7 @@ type Conn struct {
 	out          []byte    // output that the writer has not taken yet
 	outOf        *[]byte   // pooled buffer of out; nil if there is none
 	longOut      int       // length of an out that is longer than pooled buffers, in bytes, as accounted in config.Memory
-	replies      int       // bytes in out that reply to frames of the peer
+	replies      int       // number of bytes in out that are replies to the peer
 	sent         uint64    // number of useful frames added to out; see budget.go
 	taken        int       // number of times that the writer took out
 	busy         bool      // Open returned ErrBusy after the writer took out the last time

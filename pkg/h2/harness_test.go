@@ -27,7 +27,7 @@ const (
 	maxHead    = 8 << 10
 )
 
-// A peer is the other side of a connection under test. It writes bytes and reads frames with the Framer of
+// A peer is the remote side of a connection under test. It writes bytes and reads frames with the Framer of
 // golang.org/x/net.
 type peer struct {
 	testing.TB

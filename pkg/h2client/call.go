@@ -49,7 +49,7 @@ type Call struct {
 
 // Response is the final response to a [Call]. It is valid until the call is closed.
 type Response struct {
-	Head wire.Response // with the standard reason phrase, because HTTP/2 has none
+	Head wire.Response // has the standard reason phrase, because HTTP/2 does not send one
 
 	call   *Call
 	length int64
@@ -238,8 +238,8 @@ func (c *Call) mayRepeat(err error, reused bool) bool {
 }
 
 // MayRepeat reports whether a request can be retried after err. The request must have a complete body and
-// no response. A stream that was refused was not processed. A stream that was reset with
-// ENHANCE_YOUR_CALM is only retried if its connection is replaced. In all other cases,
+// no response. A refused stream was not processed, so its request is retried. After ENHANCE_YOUR_CALM, the
+// request is retried only if the connection is replaced. In all other cases,
 // [forward.Request.MayReplay] decides. reused reports whether the connection was used before.
 func MayRepeat(err error, reused bool, q *forward.Request) bool {
 	if forward.FaultOf(err) != forward.Reset {
@@ -291,7 +291,7 @@ func (c *Call) take() (data []byte, credit int, err error) {
 	return nil, credit, c.failure()
 }
 
-// Trailer returns the trailer fields. It must be called after Next returned io.EOF.
+// Trailer returns the trailer fields. It must not be called before Next returns io.EOF.
 func (r *Response) Trailer() []wire.Field { return r.call.trailer }
 
 // Close ends the exchange, even if the response is not complete.
@@ -370,8 +370,8 @@ func (c *Call) upload(s *h2.Stream) {
 	}
 }
 
-// awaitContinue waits until the user container sends 100, or for forward.ContinueTimeout (RFC 9110 section
-// 10.1.1). It returns false if the body is not needed.
+// awaitContinue waits up to forward.ContinueTimeout for a 100 response (RFC 9110 section 10.1.1). It returns
+// false if the body is not needed.
 func (c *Call) awaitContinue() bool {
 	timeout := time.After(forward.ContinueTimeout)
 	for {

@@ -13,8 +13,8 @@ import (
 )
 
 // A Check validates the parts of a response as they arrive (RFC 9113 section 8.1). Its errors are
-// *[forward.Error] with the fault Garbage. After an error the part must not be used, because an HTTP/1.1
-// client could interpret excess content as its next response. The caller sets Method. All other fields
+// *[forward.Error] with the fault Garbage. The caller must not use a part after an error, because an
+// HTTP/1.1 client could interpret excess content as the next response. The caller sets Method. All other fields
 // must be zero before the response. A Check must not be used concurrently.
 type Check struct {
 	Method string // method of the request

@@ -29,7 +29,7 @@ type Settings struct {
 
 	// Silence is the time without input after which the client checks a connection with open streams. If
 	// the user container does not reply within the same time, the connection receives no more requests.
-	// Its current requests have their own timeouts. 0 means 10 s.
+	// Open requests are not affected and have their own timeouts. 0 means 10 s.
 	Silence time.Duration
 
 	// MaxConns is the maximum number of connections. 0 means maxConns.
@@ -48,8 +48,8 @@ const (
 	maxConns = 1000
 	// window is the maximum length of unread response content on a stream, in bytes.
 	window = 64 << 10
-	// connWindow is the maximum length of unread response content on a connection, in bytes. It is large,
-	// because clients that share the connection must not wait for each other.
+	// connWindow is the maximum length of unread response content on a connection, in bytes. The value is
+	// large because clients that share the connection must not wait for each other.
 	connWindow = 1 << 30
 	// maxHead is the default of Settings.MaxHeaderBytes.
 	maxHead = 1 << 20
@@ -60,14 +60,14 @@ const (
 	idleTimeout = 10 * time.Second
 	// lastIdleTimeouts is the number of idle timeouts after which the last connection is closed.
 	lastIdleTimeouts = 9
-	// settleTimeout is the time for which a new connection waits for SETTINGS, which contain the maximum
-	// number of streams, before it is used.
+	// settleTimeout is the maximum time for which the client waits for the SETTINGS of a new connection
+	// before it uses the connection. SETTINGS contain the maximum number of streams.
 	settleTimeout = time.Second
 	// silenceChecks is the number of checks for silent connections during Settings.Silence. The first
 	// request of the queue performs them.
 	silenceChecks = 10
 	// If an idle connection has unread input, a request waits up to maxReadPauses times readPause for
-	// the reader to handle it. After that, the request uses another connection.
+	// the reader to handle the input. Then it uses another connection.
 	readPause     = time.Millisecond
 	maxReadPauses = 3
 	// carefulConns is the minimum number of connections from which requests also use a connection on
@@ -125,7 +125,7 @@ func (c *Client) Close() {
 type conn struct {
 	*h2.Conn
 	client *Client
-	number int  // number in the order of opening, starting at 1; guarded by client.mu
+	number int  // sequence number of the connection, starting at 1; guarded by client.mu
 	used   bool // a stream was opened on the connection; guarded by client.mu
 
 	heard atomic.Int64 // time of the last input, in nanoseconds since client.since
@@ -146,7 +146,7 @@ func (n *conn) Full() bool { return false }
 func (n *conn) Received(bool) { n.heard.Store(int64(time.Since(n.client.since))) }
 
 // silent reports whether the connection has open streams and the user container did not reply to a check
-// within Settings.Silence. It also starts the check. passed is the age of the client. client.mu must be held.
+// within Settings.Silence. It also starts the check. passed is the time since client.since. client.mu must be held.
 func (n *conn) silent(passed time.Duration) bool {
 	now, heard := int64(passed), n.heard.Load()
 	switch {
@@ -188,9 +188,9 @@ func (c *Client) signalRoom() {
 	}
 }
 
-// Since returns the since argument of Open for a retry after err. The retry uses only
-// connections that are opened later, because the existing ones may be broken too. After a reset by the user
-// container, the retry can use any connection.
+// Since returns the since argument of Open for a retry after err. The retry does not use existing
+// connections, because they may be broken too, unless the client already has Settings.MaxConns
+// connections. If err is a reset of the stream, the retry can use any connection.
 func (c *Client) Since(err error) int {
 	if _, ok := errors.AsType[*h2.ResetError](err); ok {
 		return 0
@@ -202,8 +202,8 @@ func (c *Client) Since(err error) int {
 
 // Open opens a stream for owner and sends the header section of a request. end reports whether the request
 // has no content. since is 0 or the result of Since. reused reports whether the connection
-// was used before. If no connection accepts a stream, Open waits in a FIFO queue until the context
-// returned by waiting is done. The error is the cause of this context, an error of Dial, or a
+// was used before. If no connection accepts a stream, Open waits in a FIFO queue. The wait fails when the
+// context returned by waiting is done. The error is the cause of this context, an error of Dial, or a
 // *[forward.Error].
 func (c *Client) Open(waiting func() (context.Context, context.CancelFunc), owner h2.Owner, head *h2.Block, end bool, since int) (s *h2.Stream, reused bool, err error) {
 	c.mu.Lock()
@@ -295,8 +295,7 @@ func (c *Client) removeSilent() {
 	}
 }
 
-// refusal is the reason why no connection accepts a stream. The zero value means that another connection is
-// useful.
+// refusal describes why no connection accepts a stream. If it is the zero value, another connection is useful.
 type refusal struct {
 	busy  bool // a connection can be used after its output was written
 	shut  bool // the user container accepts no streams at the moment

@@ -18,7 +18,7 @@ func isClosed(c chan struct{}) bool {
 	}
 }
 
-// The model of the queue is a slice. Only the first request of the queue has a closed channel.
+// The model of the queue is a slice. The channel first is closed only for the first request of the queue.
 func TestQueueMatchesModel(t *testing.T) {
 	errDial := errors.New("dial")
 	for seed := range uint64(200) {

@@ -16,8 +16,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
-// exchange implements queue.Exchange for a request. Each worker has one exchange, which it reuses for its
-// next request.
+// exchange implements queue.Exchange for a request. A worker reuses its exchange for the next request.
 type exchange struct {
 	server   *Server
 	conn     *conn

@@ -106,8 +106,7 @@ func (w withoutAccept) Field(name, value string) {
 	}
 }
 
-// clientConn implements net.Conn for the stream of a tunnel. One goroutine can read while another one
-// writes.
+// clientConn implements net.Conn for the stream of a tunnel. Read and Write can be called concurrently.
 type clientConn struct {
 	x *exchange
 
