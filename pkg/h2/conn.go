@@ -263,7 +263,8 @@ func (c *Conn) signalRoom() {
 	}
 }
 
-// Crowded reports whether Open would return ErrFull. Crowded is cheaper than Open.
+// Crowded reports whether every call of Open returns ErrFull. If it returns false, Open can still fail.
+// Crowded is cheaper than Open.
 func (c *Conn) Crowded() bool { return c.crowded.Load() }
 
 // Spoke reports whether the peer sent SETTINGS. It must be called after Run returns, by the same
