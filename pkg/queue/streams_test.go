@@ -65,9 +65,9 @@ func TestDrainWaitsForGRPCCallAnsweredDuringDrain(t *testing.T) {
 		end := make(chan struct{})
 		h.responding("POST", header.GRPC, header.GRPC, end)
 		time.Sleep(time.Minute)
-		harness.Equal(t, h.Drain.Streams(), 0, "streams, once that drain is undone and until the next begins")
+		harness.Equal(t, h.Drain.Streams(), 0, "streams between two drains")
 		h.Drain.Begin(true)
-		harness.Equal(t, <-wait(h.Drain), ended{OnlyStreams, 30 * time.Second}, "wait, for one that was answered before")
+		harness.Equal(t, <-wait(h.Drain), ended{OnlyStreams, 30 * time.Second}, "wait for a call answered before the drain")
 		close(end)
 		synctest.Wait()
 
@@ -78,7 +78,7 @@ func TestDrainWaitsForGRPCCallAnsweredDuringDrain(t *testing.T) {
 		drained := wait(h.Drain)
 		time.Sleep(time.Minute)
 		close(end)
-		harness.Equal(t, <-drained, ended{Drained, time.Minute}, "wait, for one that is answered now")
+		harness.Equal(t, <-drained, ended{Drained, time.Minute}, "wait for a call answered during the drain")
 	})
 }
 
@@ -91,16 +91,16 @@ func TestDrainClosingRejectsNewRequests(t *testing.T) {
 		late := newFake("/late")
 		time.Sleep(20 * time.Second)
 		h.serve(late)
-		harness.Equal(t, h.of(t, late).Reason, OK, "one that comes in the quiet period")
+		harness.Equal(t, h.of(t, late).Reason, OK, "request during the quiet period")
 		harness.Equal(t, <-wait(h.Drain), ended{OnlyStreams, 30 * time.Second}, "wait")
 
 		tooLate := h.serve(newFake("/too-late").worksUntil(nil))
-		harness.Equal(t, h.of(t, tooLate).Reason, Draining, "one that comes after it")
+		harness.Equal(t, h.of(t, tooLate).Reason, Draining, "request after the quiet period")
 		harness.Equal(t, stream.state.expired(), OK, "the stream")
-		harness.Equal(t, <-wait(h.Drain), ended{OnlyStreams, 0}, "wait again: the refused one does not begin a quiet period")
+		harness.Equal(t, <-wait(h.Drain), ended{OnlyStreams, 0}, "second wait, without a new quiet period")
 		close(end)
-		harness.Equal(t, h.Drain.Empty(context.Background()), nil, "until the stream has ended")
-		harness.Equal(t, <-wait(h.Drain), ended{Drained, 0}, "wait, when the stream has ended")
+		harness.Equal(t, h.Drain.Empty(context.Background()), nil, "Empty after the end of the stream")
+		harness.Equal(t, <-wait(h.Drain), ended{Drained, 0}, "wait after the end of the stream")
 		h.empty(t)
 	})
 }
