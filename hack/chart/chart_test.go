@@ -16,7 +16,7 @@ const root = "../.."
 
 var update = flag.Bool("update", false, "write the chart's templates")
 
-func TestTheChartIsWhatKustomizeBuilds(t *testing.T) {
+func TestChartMatchesKustomize(t *testing.T) {
 	files, err := generate(root)
 	if err != nil {
 		t.Fatal(err)
@@ -53,7 +53,7 @@ func node(t *testing.T, text string) *yaml.Node {
 	return document.Content[0]
 }
 
-func TestWhatTwoOverlaysDifferInBecomesACondition(t *testing.T) {
+func TestMergeAddsConditions(t *testing.T) {
 	for _, c := range []struct{ name, a, b, want string }{
 		{"the same", "x: 1", "x: 1", "x: 1\n"},
 		{"a value", "x: 1", "x: 2", "x: {{ if A }}1{{ else }}2{{ end }}\n"},
@@ -74,20 +74,20 @@ func TestWhatTwoOverlaysDifferInBecomesACondition(t *testing.T) {
 	}
 }
 
-func TestKindsThatDifferAreAnError(t *testing.T) {
+func TestMergeDifferentKindsReturnsError(t *testing.T) {
 	if _, err := (&template{}).merge(node(t, "x: 1"), node(t, "x: [1]"), "A", "B"); err == nil || !strings.Contains(err.Error(), "x: ") {
 		t.Errorf("got %v, want an error that names x", err)
 	}
 }
 
-func TestBracesOfAManifestAreNotExecuted(t *testing.T) {
+func TestTemplateEscapesBraces(t *testing.T) {
 	got, err := (&template{}).text(node(t, "summary: 'Pod {{ $labels.pod }}'"))
 	if want := "summary: 'Pod {{ \"{{\" }} $labels.pod }}'\n"; got != want || err != nil {
 		t.Errorf("got %q, %v, want %q", got, err, want)
 	}
 }
 
-func TestAHoleWhosePlaceIsNotThereIsAnError(t *testing.T) {
+func TestMissingHoleReturnsError(t *testing.T) {
 	o := object{"Deployment", "injector", node(t, "spec: {}")}
 	if err := (&template{}).fill(o, ""); err == nil || !strings.Contains(err.Error(), "spec/replicas") {
 		t.Errorf("got %v, want an error that names spec/replicas", err)

@@ -32,7 +32,7 @@ const changelog = `# Changes
 
 `
 
-func TestTheNotesAreTheSectionOfTheVersion(t *testing.T) {
+func TestNotesReturnsVersionSection(t *testing.T) {
 	for version, want := range map[string]string{unreleased: "### Texts\n\n* One.\n", "v1.2.3": "* Two.\n"} {
 		if got, err := notes(changelog, version); got != want || err != nil {
 			t.Errorf("%s: got %q, %v, want %q", version, got, err, want)
@@ -47,14 +47,14 @@ func TestTheNotesAreTheSectionOfTheVersion(t *testing.T) {
 	}
 }
 
-func TestLinksOfTheNotesLeadToTheTag(t *testing.T) {
+func TestNotesLinksUseTag(t *testing.T) {
 	got := withLinks("[a](docs/a.md#b), [c](https://c.test/d)", "v1.2.3")
 	if want := "[a](https://github.com/queue-proxy/queue-proxy/blob/v1.2.3/docs/a.md#b), [c](https://c.test/d)"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }
 
-func TestTheChangelogOfTheTreeHasNotes(t *testing.T) {
+func TestChangelogHasUnreleasedSection(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root, "CHANGELOG.md"))
 	if err != nil {
 		t.Fatal(err)
@@ -64,7 +64,7 @@ func TestTheChangelogOfTheTreeHasNotes(t *testing.T) {
 	}
 }
 
-func TestOnlySemanticVersionsAreReleased(t *testing.T) {
+func TestParseRejectsInvalidVersion(t *testing.T) {
 	for version, want := range map[string]bool{
 		"v1.2.3": true, "v0.1.0-rc.1": true, "1.2.3": false, "v1.2": false, "v01.2.3": false, "v1.2.3+meta": false, "v1.2.3-": false, "": false, "v1.2.3 ": false,
 	} {
@@ -75,7 +75,7 @@ func TestOnlySemanticVersionsAreReleased(t *testing.T) {
 	}
 }
 
-func TestPartsOfAReleaseAreDryRuns(t *testing.T) {
+func TestPartialReleaseRequiresDryRun(t *testing.T) {
 	whole := []string{"-version", "v1.2.3", "-registry", "r", "-commit", "c"}
 	for _, part := range [][]string{{"-short"}, {"-platforms", "linux/arm64"}, {"-dry-run", "-platforms", "linux/riscv64"}} {
 		if _, err := parse(append(slices.Clone(whole), part...), io.Discard); err == nil {
@@ -103,7 +103,7 @@ func repository(t *testing.T) string {
 	return dir
 }
 
-func TestOnlyACleanTaggedTreeIsReleased(t *testing.T) {
+func TestCheckTreeRequiresCleanTag(t *testing.T) {
 	dir := repository(t)
 	if err := checkTree(dir, "v1.2.3"); err != nil {
 		t.Errorf("got %v, want the tagged commit taken", err)
@@ -119,7 +119,7 @@ func TestOnlyACleanTaggedTreeIsReleased(t *testing.T) {
 	}
 }
 
-func TestACopyOfTheTreeHasWhatGitHas(t *testing.T) {
+func TestCopyTreeUsesGitFiles(t *testing.T) {
 	from, to := repository(t), t.TempDir()
 	for name, text := range map[string]string{"f": "2", "new": "3", ".gitignore": "ignored\n", "ignored": "4"} {
 		if err := os.WriteFile(filepath.Join(from, name), []byte(text), 0o644); err != nil {
@@ -136,7 +136,7 @@ func TestACopyOfTheTreeHasWhatGitHas(t *testing.T) {
 	}
 }
 
-func TestArchivesOfTheSameEntriesAreTheSame(t *testing.T) {
+func TestArchivesAreReproducible(t *testing.T) {
 	entries := []entry{{"a", 0o755, []byte("1")}, {"b/c", 0o644, []byte("2")}}
 	made := time.Unix(1_700_000_000, 0).UTC()
 	for name, pack := range map[string]func([]entry, time.Time) ([]byte, error){"tar": packTar, "zip": packZip} {
@@ -160,7 +160,7 @@ func TestArchivesOfTheSameEntriesAreTheSame(t *testing.T) {
 	}
 }
 
-func TestAProgramsManualHasItsPagesAndNoOthers(t *testing.T) {
+func TestManualContainsOnlyProgramPages(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"injector.1", "injector-inject.1", "injectors.1", "kubectl-queue-proxy.1"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(name), 0o644); err != nil {
@@ -200,7 +200,7 @@ func TestManualPagesDoNotOverwritePrograms(t *testing.T) {
 	}
 }
 
-func TestSha256sumReadsTheChecksums(t *testing.T) {
+func TestChecksumsPassSha256sum(t *testing.T) {
 	r := &release{out: t.TempDir(), stdout: io.Discard}
 	folder := filepath.Join(r.out, "assets")
 	if err := os.Mkdir(folder, 0o755); err != nil {
@@ -223,7 +223,7 @@ func TestSha256sumReadsTheChecksums(t *testing.T) {
 	}
 }
 
-func TestThePackedChartHasVersionImagesAndLinkedFiles(t *testing.T) {
+func TestPackChartSetsVersionAndImages(t *testing.T) {
 	i := images{sidecar: "r.example/q@sha256:" + strings.Repeat("1", 64), injector: "r.example/i:2"}
 	name, packed, err := packChart(root, "v1.2.3-rc.1", i, time.Unix(0, 0))
 	if err != nil || name != "queue-proxy-injector-1.2.3-rc.1.tgz" {
@@ -257,7 +257,7 @@ func TestThePackedChartHasVersionImagesAndLinkedFiles(t *testing.T) {
 }
 
 // The chart of a checkout has the images of deploy/images.
-func TestTheChartHasTheImagesOfTheOverlays(t *testing.T) {
+func TestChartImagesMatchOverlays(t *testing.T) {
 	values, err := os.ReadFile(filepath.Join(root, chartFolder, "values.yaml"))
 	if err != nil {
 		t.Fatal(err)
@@ -274,7 +274,7 @@ func TestTheChartHasTheImagesOfTheOverlays(t *testing.T) {
 	}
 }
 
-func TestEveryProgramIsBuiltForLinuxAndAllButTheSidecarElsewhere(t *testing.T) {
+func TestProgramsPerPlatform(t *testing.T) {
 	folders, err := filepath.Glob(filepath.Join(root, "cmd/*"))
 	if err != nil {
 		t.Fatal(err)

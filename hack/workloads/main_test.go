@@ -70,7 +70,7 @@ func extract(t *testing.T, list, dir string, s selection) []facts {
 	return all
 }
 
-func TestFactsContainPortsAndServicesOnly(t *testing.T) {
+func TestFactsContainPortsAndServices(t *testing.T) {
 	dir := t.TempDir()
 	list := clone(t, dir, map[string]string{"web.yaml": web, "overlay/patch.json": patch, "test/web.yaml": web})
 	all := extract(t, list, dir, selection{seed: "s", max: 5})

@@ -14,7 +14,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-func TestChainsOfAFewCertificatesAloneAreVerified(t *testing.T) {
+func TestVerifyClientsLimitsChainLength(t *testing.T) {
 	server := newAuthority(t, "server")
 	pair := server.pair("server")
 	root := newAuthority(t, "root")
@@ -39,7 +39,7 @@ func TestChainsOfAFewCertificatesAloneAreVerified(t *testing.T) {
 }
 
 // The rules are those of crypto/tls.
-func TestACertificateThatIsNotForClientsOrNotTheirsIsRefused(t *testing.T) {
+func TestVerifyClientsRejectsInvalidCertificate(t *testing.T) {
 	a := newAuthority(t, "ours")
 	pair := a.pair("server")
 	authorities := x509.NewCertPool()

@@ -11,7 +11,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-func TestAConnectionBeyondTheBoundWaitsForAPlace(t *testing.T) {
+func TestConnectionAboveLimitWaits(t *testing.T) {
 	t.Parallel()
 	addr, release := serve(t, 3)
 	var served []net.Conn
@@ -33,9 +33,8 @@ func TestAConnectionBeyondTheBoundWaitsForAPlace(t *testing.T) {
 	}
 }
 
-// Connections beyond the bound wait, and those that have a place do no harm: all are
-// served.
-func TestABurstBeyondTheBoundIsServed(t *testing.T) {
+// Connections above the limit wait until others complete, so that all are served.
+func TestConnectionBurstIsServed(t *testing.T) {
 	t.Parallel()
 	addr, _ := serve(t, 8)
 	var cut atomic.Int64
@@ -58,9 +57,9 @@ func TestABurstBeyondTheBoundIsServed(t *testing.T) {
 	}
 }
 
-// However many connections one client opens, those of another stay, even one that has
-// sent half a head for longer than all of them.
-func TestAClientWithManyConnectionsEndsNoneOfAnother(t *testing.T) {
+// If one client opens many connections, those of another client stay open, even a connection with
+// an incomplete header that is older than all of them.
+func TestConnectionLimitIsFairToClients(t *testing.T) {
 	t.Parallel()
 	addr, _ := serve(t, 6)
 	half := dialFrom(t, "127.0.0.2", addr, "GET / HTTP/1.1\r\nHos")
@@ -69,7 +68,7 @@ func TestAClientWithManyConnectionsEndsNoneOfAnother(t *testing.T) {
 			for range 10 {
 				dial(t, addr, text)
 			}
-			harness.NoError(t, ask(dial(t, addr, ""), "/"), "one more") // they have all been seen
+			harness.NoError(t, ask(dial(t, addr, ""), "/"), "one more") // the server has seen all earlier connections
 		}
 	}
 	fmt.Fprint(half, "t: a\r\n\r\n")

@@ -14,7 +14,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// certificate is one of so many bytes, or a few more.
+// certificate returns a certificate of approximately size bytes.
 func certificate(t *testing.T, size int) tls.Certificate {
 	t.Helper()
 	c, err := harness.NewCertificate(func(c *x509.Certificate) {
@@ -26,7 +26,7 @@ func certificate(t *testing.T, size int) tls.Certificate {
 	return c
 }
 
-// A guarded listener accepts connections, of which it sends the first byte back.
+// A guarded listener accepts connections and echoes their first byte.
 type guarded struct {
 	addr   string
 	failed chan error
@@ -67,7 +67,7 @@ func guard(t *testing.T, change func(*portlimit.Handshakes)) guarded {
 	return g
 }
 
-// client shakes hands and gets its byte back.
+// client performs a handshake and waits for its byte.
 func (g *guarded) client(t *testing.T, certificates ...tls.Certificate) (*tls.Conn, error) {
 	t.Helper()
 	c := tls.Client(dial(t, g.addr, ""), &tls.Config{InsecureSkipVerify: true, Certificates: certificates})
@@ -78,7 +78,7 @@ func (g *guarded) client(t *testing.T, certificates ...tls.Certificate) (*tls.Co
 	return c, err
 }
 
-func TestAHandshakeIsEndedAfterSoManyBytes(t *testing.T) {
+func TestHandshakeByteLimit(t *testing.T) {
 	t.Parallel()
 	g := guard(t, func(*portlimit.Handshakes) {})
 	if _, err := g.client(t, certificate(t, 4<<10)); err != nil {
@@ -90,7 +90,7 @@ func TestAHandshakeIsEndedAfterSoManyBytes(t *testing.T) {
 	harness.Equal(t, (<-g.failed).Error(), "a handshake of more than 8192 bytes")
 }
 
-func TestBytesAreCountedUntilTheHandshakeIsDone(t *testing.T) {
+func TestHandshakeLimitsEndAfterHandshake(t *testing.T) {
 	t.Parallel()
 	harness.ScaleTime(t, func(scale int) (inTime bool) {
 		timeout := time.Duration(scale) * 200 * time.Millisecond
@@ -109,7 +109,7 @@ func TestBytesAreCountedUntilTheHandshakeIsDone(t *testing.T) {
 	})
 }
 
-func TestUnfinishedHandshakesKeepNobodyOut(t *testing.T) {
+func TestIncompleteHandshakesDoNotBlockClients(t *testing.T) {
 	t.Parallel()
 	g := guard(t, func(*portlimit.Handshakes) {})
 	for range 3 {
@@ -124,7 +124,7 @@ func TestUnfinishedHandshakesKeepNobodyOut(t *testing.T) {
 	}
 }
 
-func TestASlowHandshakeIsEnded(t *testing.T) {
+func TestHandshakeTimeout(t *testing.T) {
 	t.Parallel()
 	g := guard(t, func(h *portlimit.Handshakes) { h.Time = time.Second })
 	silent, half := dial(t, g.addr, ""), dial(t, g.addr, "\x16\x03\x01\x02\x00\x01\x00\x01\xfc")
@@ -143,10 +143,10 @@ func TestASlowHandshakeIsEnded(t *testing.T) {
 	}
 }
 
-func TestCloseEndsUnfinishedHandshakes(t *testing.T) {
+func TestCloseStopsIncompleteHandshakes(t *testing.T) {
 	t.Parallel()
 	g := guard(t, func(*portlimit.Handshakes) {})
-	if _, err := g.client(t); err != nil { // it accepts
+	if _, err := g.client(t); err != nil { // the listener now accepts
 		t.Fatal(err)
 	}
 	half := dial(t, g.addr, "\x16\x03\x01\x02\x00\x01\x00\x01\xfc")
@@ -159,7 +159,7 @@ func TestCloseEndsUnfinishedHandshakes(t *testing.T) {
 	}
 }
 
-// A failing listener has no connections.
+// A failing listener returns errors from Accept.
 type failing struct {
 	net.Listener
 	err error
@@ -168,7 +168,7 @@ type failing struct {
 func (f failing) Accept() (net.Conn, error) { return nil, f.err }
 func (f failing) Close() error              { return nil }
 
-func TestWhoAcceptsGetsTheErrorsOfTheListener(t *testing.T) {
+func TestAcceptReturnsListenerErrors(t *testing.T) {
 	t.Parallel()
 	want := errors.New("too many open files")
 	ln := portlimit.Handshakes{Config: &tls.Config{}, Max: 1, Bytes: 1, Time: harness.Patience}.Listener(failing{err: want})
@@ -183,8 +183,8 @@ func TestWhoAcceptsGetsTheErrorsOfTheListener(t *testing.T) {
 	}
 }
 
-// One whose handshake is done waits until it is accepted, and others wait behind it.
-func TestHandshakesThatAreDoneAreNotClosedForOthers(t *testing.T) {
+// A connection with a completed handshake waits for Accept, and other connections wait for it.
+func TestCompleteHandshakesAreNotClosed(t *testing.T) {
 	t.Parallel()
 	bare, err := net.Listen("tcp", "127.0.0.1:0")
 	harness.NoError(t, err)
@@ -198,7 +198,7 @@ func TestHandshakesThatAreDoneAreNotClosedForOthers(t *testing.T) {
 		done <- tls.Client(dial(t, bare.Addr().String(), ""), &tls.Config{InsecureSkipVerify: true}).Handshake()
 	}
 	go connect()
-	if c, err := ln.Accept(); err != nil { // it accepts from now on
+	if c, err := ln.Accept(); err != nil { // starts to accept
 		t.Fatal(err)
 	} else {
 		defer c.Close()
@@ -206,13 +206,13 @@ func TestHandshakesThatAreDoneAreNotClosedForOthers(t *testing.T) {
 	for range n - 1 {
 		go connect()
 	}
-	for range 3 { // that of the accepted one, and of two that wait
+	for range 3 { // one that Accept has returned, and two that wait for Accept
 		harness.NoError(t, <-done, "(a handshake)")
 	}
 	select {
 	case err := <-done:
 		t.Fatalf("a handshake beyond the bound: got %v, want it to wait", err)
-	case <-time.After(1500 * time.Millisecond): // longer than others wait for a place
+	case <-time.After(1500 * time.Millisecond): // longer than connections wait for a slot
 	}
 	go func() {
 		for range n - 1 {

@@ -9,7 +9,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-func TestHeadsThatDoNotEndAreBoundedTogether(t *testing.T) {
+func TestIncompleteHeaderTotalLimit(t *testing.T) {
 	t.Parallel()
 	addr, _ := serve(t, 100)
 	const begun = "GET / HTTP/1.1\r\nHost: a\r\nX: "
@@ -38,10 +38,10 @@ func TestHeadsThatDoNotEndAreBoundedTogether(t *testing.T) {
 	}
 }
 
-func TestAHeadMayHaveSoManyLines(t *testing.T) {
+func TestHeaderLineLimit(t *testing.T) {
 	t.Parallel()
 	addr, _ := serve(t, 10)
-	head := func(lines int) string { // the first, the last and Host are three
+	head := func(lines int) string { // the request line, Host and the empty line count
 		return "GET / HTTP/1.1\r\nHost: a\r\n" + strings.Repeat("a:b\r\n", lines-3) + "\r\n"
 	}
 	c := dial(t, addr, "")
