@@ -37,9 +37,9 @@ type Options struct {
 	// first one. It may be nil.
 	OnReload func(leaf *x509.Certificate)
 
-	// OnError is called with an error about the files. The same error is reported again only if
-	// another error or a success occurred in between. The previous key pair stays in use. OnError
-	// may be nil.
+	// OnError is called if the files are missing or invalid. It is not called again for the same
+	// error until a different error occurs or the files are valid. The previous key pair remains in
+	// use. OnError may be nil.
 	//
 	// OnReload and OnError are called by Open and Run, but never concurrently.
 	OnError func(error)
@@ -122,8 +122,8 @@ func (w *Watcher) look() {
 	w.report(&w.said.clientCA, w.renewClientCA())
 }
 
-// renewPair puts the key pair on disk into use if it is new, and if it is valid now or the old one
-// is not. The error describes the problem with the files.
+// renewPair replaces the key pair in use if the files contain a new one. A key pair that is not
+// valid now does not replace one that is valid. The error describes the problem with the files.
 func (w *Watcher) renewPair() error {
 	old := w.pair.Load()
 	found, err := readFiles(w.cert, w.key, read)

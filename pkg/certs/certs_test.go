@@ -340,7 +340,7 @@ func TestRunLoadsFilesCreatedLater(t *testing.T) {
 		ended := make(chan error)
 		go func() { ended <- w.Run(ctx) }()
 
-		time.Sleep(time.Hour + interval/2) // between two reads, here and below
+		time.Sleep(time.Hour + interval/2) // sleep until halfway between two reads
 		if isClosed(w.First()) {
 			t.Error("First: got closed without files, want open")
 		}

@@ -7,8 +7,8 @@ import (
 	"fmt"
 )
 
-// maxChain is the maximum number of certificates that a client may send, including its own. Chains
-// of more than three certificates are rare.
+// maxChain is the maximum number of certificates that a client may send, including its own. Most
+// clients send at most three.
 const maxChain = 5
 
 // VerifyClients configures a server to request client certificates and to verify them against

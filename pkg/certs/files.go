@@ -117,9 +117,9 @@ type authorities struct {
 	sum  [sha256.Size]byte
 }
 
-// readAuthorities reads a PEM file with at least one certificate. If one certificate is invalid, it
-// returns an error, because ignoring the certificate would reject its clients without any message.
-// If the file has not changed since old was read, it returns old.
+// readAuthorities reads a PEM file with at least one certificate. It returns an error if any
+// certificate is invalid. Ignoring the certificate would silently reject its clients. If the file
+// has not changed, it returns old.
 func readAuthorities(path string, old *authorities) (*authorities, error) {
 	text, err := read(path)
 	if err != nil {

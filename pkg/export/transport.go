@@ -63,8 +63,8 @@ type Target struct {
 	Timeout  time.Duration // for one attempt; 0 means 10 s
 	TLS      *tls.Config   // for https endpoints; nil means the system roots
 	Signal   Signal
-	Resource Resource // contains the version for User-Agent, and the pod IP, to which nothing is sent
-	OwnPorts []int    // ports of this process, to which nothing is sent
+	Resource Resource // provides the version for User-Agent, and the pod IP for the check of OwnPorts
+	OwnPorts []int    // ports of this process; New returns an error for an endpoint with such a port
 }
 
 // A Sender exports a body. It returns the number of spans or points that the collector rejected. If

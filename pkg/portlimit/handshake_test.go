@@ -206,7 +206,7 @@ func TestCompleteHandshakesAreNotClosed(t *testing.T) {
 	for range n - 1 {
 		go connect()
 	}
-	for range 3 { // one that Accept has returned, and two that wait for Accept
+	for range 3 { // one connection returned by Accept, and two that are waiting
 		harness.NoError(t, <-done, "(a handshake)")
 	}
 	select {

@@ -12,8 +12,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/bound"
 )
 
-// Listener returns a listener that counts the bytes of request headers. Connections of ln can be
-// those of [Handshakes].
+// Listener returns a listener that counts the bytes of request headers. ln may be the result of
+// [Handshakes.Listener].
 func (l *Limit) Listener(ln net.Listener) net.Listener { return watchedListener{ln, l} }
 
 // maxLines is the maximum number of lines in a request header. net/http holds several hundred bytes

@@ -28,8 +28,8 @@ type Limits struct {
 }
 
 const (
-	// maxPatience is the maximum time before the server closes a connection without a request in
-	// favor of another one. The server waits because a request can be in transit.
+	// maxPatience is the maximum time that the server waits for a request before it closes an idle
+	// connection to make room for another one. The request can already be in transit.
 	maxPatience = time.Second
 	// maxWait is the maximum time that a new connection waits while all connections are being
 	// served.

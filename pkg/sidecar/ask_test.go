@@ -14,7 +14,7 @@ import (
 // An exec probe uses the memory of the sidecar container, and the server on the probed port may be
 // the user container.
 func TestExecProbeLimitsResponseSize(t *testing.T) {
-	const most = 4 << 20 // bytes of garbage, for about 40 probes
+	const most = 4 << 20 // maximum garbage in bytes for about 40 probes
 	piece := bytes.Repeat([]byte("X: xxxxxxxxxxx\r\n"), 4<<10)
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the redirect was followed") }))
 	defer elsewhere.Close()
