@@ -17,7 +17,7 @@ func TestImageTableRowsAreComplete(t *testing.T) {
 		switch r.kind {
 		case "side", "raw", "tls", imageHelper, imageException, imageWeb:
 		default:
-			t.Errorf("%s: got the unknown kind %q", r.pattern, r.kind)
+			t.Errorf("%s: got unknown kind %q", r.pattern, r.kind)
 		}
 	}
 }
