@@ -1,6 +1,6 @@
-// Package tracing traces requests. It reads the trace context of the client from W3C or B3 header
-// fields and forwards it to the user container with a span of the sidecar as the parent. It sends
-// spans to Zipkin, to an OpenTelemetry collector or to standard output.
+// Package tracing traces requests and exports their spans. It reads the trace context of the client
+// from W3C or B3 header fields and forwards it to the user container with a span of the sidecar as
+// the parent. It sends spans to Zipkin, to an OpenTelemetry collector or to standard output.
 //
 // Spans are OpenCensus spans. The package uses the OpenCensus API to start, sample and end them,
 // and it registers an OpenCensus exporter. A request that is not sampled creates no span, because a
