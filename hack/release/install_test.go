@@ -29,7 +29,7 @@ func TestSplitReference(t *testing.T) {
 func TestImageWithoutTagReturnsError(t *testing.T) {
 	for _, bad := range []string{"", "queue-proxy", "localhost:5000/queue-proxy", ":1"} {
 		if _, err := (images{sidecar: bad, injector: "injector:1"}).kustomization(); err == nil || !strings.Contains(err.Error(), "want a name with a tag or a digest") {
-			t.Errorf("%q: got %v, want an error that says what is wanted", bad, err)
+			t.Errorf("%q: got %v, want an error about the missing tag or digest", bad, err)
 		}
 	}
 }
@@ -54,7 +54,7 @@ func TestInstallationsContainImages(t *testing.T) {
 			t.Errorf("%s: got the images %q, want %q", in.file, got, want[in.file])
 		}
 		if first, _, _ := strings.Cut(string(text), "\n"); !strings.Contains(first, "v1.2.3") {
-			t.Errorf("%s: got the first line %q, want the version in it", in.file, first)
+			t.Errorf("%s: got first line %q, want one with the version", in.file, first)
 		}
 	}
 }

@@ -60,7 +60,7 @@ func TestChangelogHasUnreleasedSection(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := notes(string(text), unreleased); err != nil {
-		t.Errorf("got %v, want what is not released yet", err)
+		t.Errorf("got %v, want the unreleased section", err)
 	}
 }
 
@@ -79,7 +79,7 @@ func TestPartialReleaseRequiresDryRun(t *testing.T) {
 	whole := []string{"-version", "v1.2.3", "-registry", "r", "-commit", "c"}
 	for _, part := range [][]string{{"-short"}, {"-platforms", "linux/arm64"}, {"-dry-run", "-platforms", "linux/riscv64"}} {
 		if _, err := parse(append(slices.Clone(whole), part...), io.Discard); err == nil {
-			t.Errorf("%q: got it accepted, want it refused", part)
+			t.Errorf("%q: got no error, want one", part)
 		}
 	}
 	r, err := parse(append(whole, "-dry-run", "-platforms", "linux/s390x,windows/arm64"), io.Discard)
@@ -106,16 +106,16 @@ func repository(t *testing.T) string {
 func TestCheckTreeRequiresCleanTag(t *testing.T) {
 	dir := repository(t)
 	if err := checkTree(dir, "v1.2.3"); err != nil {
-		t.Errorf("got %v, want the tagged commit taken", err)
+		t.Errorf("got %v, want no error for a tagged commit", err)
 	}
 	if err := checkTree(dir, "v1.2.4"); err == nil || !strings.Contains(err.Error(), "no tag v1.2.4") {
-		t.Errorf("got %v, want another tag refused", err)
+		t.Errorf("got %v, want an error about the tag", err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "new"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if err := checkTree(dir, "v1.2.3"); err == nil || !strings.Contains(err.Error(), "changes that are in no commit") {
-		t.Errorf("got %v, want a file that is in no commit refused", err)
+		t.Errorf("got %v, want an error about uncommitted changes", err)
 	}
 }
 
@@ -145,7 +145,7 @@ func TestArchivesAreReproducible(t *testing.T) {
 			t.Fatal(err)
 		}
 		if two, err := pack(entries, made); err != nil || !bytes.Equal(one, two) {
-			t.Errorf("%s: got two archives that differ (%v), want the same bytes", name, err)
+			t.Errorf("%s: archives differ (%v)", name, err)
 		}
 	}
 	packed, err := packTar(entries, made)
@@ -156,7 +156,7 @@ func TestArchivesAreReproducible(t *testing.T) {
 	list.Stdin = bytes.NewReader(packed)
 	got, err := output(list)
 	if err != nil || !strings.Contains(string(got), "-rwxr-xr-x 0/0") || !strings.Contains(string(got), "2023-11-14 22:13 b/c") {
-		t.Errorf("got %s, %v, want the modes, and the time of the commit", got, err)
+		t.Errorf("got %s, %v, want the file modes and the commit time", got, err)
 	}
 }
 
@@ -175,7 +175,7 @@ func TestManualContainsOnlyProgramPages(t *testing.T) {
 		t.Errorf("got %v, %v, want the page of the plugin", pages, err)
 	}
 	if pages, err := manual(dir, "queue-proxy"); err != nil || len(pages) != 0 {
-		t.Errorf("got %v, %v, want no page of the sidecar", pages, err)
+		t.Errorf("got %v, %v, want no pages for the sidecar", pages, err)
 	}
 	if _, err := manual(dir, "top"); err == nil {
 		t.Error("got no error, want one for a program without a manual")
@@ -196,7 +196,7 @@ func TestManualPagesDoNotOverwritePrograms(t *testing.T) {
 	}
 	got = bytes.ReplaceAll(got, []byte(r.out), []byte("OUT"))
 	if !bytes.Contains(got, []byte("-o OUT/manual/ ")) || bytes.Contains(got, []byte("bin/")) {
-		t.Errorf("got the commands\n%s\nwant no file of bin", got)
+		t.Errorf("got commands\n%s\nwant no file in bin", got)
 	}
 }
 
@@ -213,13 +213,13 @@ func TestChecksumsPassSha256sum(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := r.checkSums(); err != nil {
-		t.Errorf("got %v, want them verified", err)
+		t.Errorf("got %v, want valid checksums", err)
 	}
 	if err := os.WriteFile(filepath.Join(folder, "a"), []byte("2"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.checkSums(); err == nil {
-		t.Error("got another file verified, want an error")
+		t.Error("got no error for a changed file")
 	}
 }
 
@@ -269,7 +269,7 @@ func TestChartImagesMatchOverlays(t *testing.T) {
 	for _, m := range chartImage.FindAllString(string(values), -1) {
 		name, _, digest := splitReference(strings.Fields(m)[1])
 		if want := "newName: " + name + "\n    digest: " + digest + "\n"; !strings.Contains(string(component), want) {
-			t.Errorf("got %s in the chart, want what deploy/images has:\n%s", m, component)
+			t.Errorf("got %s in the chart, want the images of deploy/images:\n%s", m, component)
 		}
 	}
 }
@@ -289,7 +289,7 @@ func TestProgramsPerPlatform(t *testing.T) {
 			want--
 		}
 		if len(got) != want || slices.Contains(got, "queue-proxy") != (p.os == "linux") {
-			t.Errorf("%s/%s: got %q, want %d programs, the sidecar on Linux alone", p.os, p.arch, got, want)
+			t.Errorf("%s/%s: got %q, want %d programs, with the sidecar only on Linux", p.os, p.arch, got, want)
 		}
 	}
 }

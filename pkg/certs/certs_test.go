@@ -304,7 +304,7 @@ func TestOpenUnreadableFileReturnsError(t *testing.T) {
 	harness.NoError(t, os.Mkdir(filepath.Join(dir, certFile), 0o700))
 	write(t, filepath.Join(dir, keyFile), key)
 	if _, err := Open(dir, Options{}); err == nil || !strings.Contains(err.Error(), filepath.Join(dir, certFile)+": is a directory") {
-		t.Errorf("got %v, want that tls.crt is a directory", err)
+		t.Errorf("got %v, want an error that tls.crt is a directory", err)
 	}
 }
 
@@ -488,7 +488,7 @@ func TestHandshakesSucceedDuringReload(t *testing.T) {
 		clients.Go(func() {
 			for !isClosed(done) {
 				if name, err := served(config, client); err != nil || !strings.HasPrefix(name, "pair ") {
-					t.Errorf("got %q, %v; want a pair of ours", name, err)
+					t.Errorf("got %q, %v; want a test pair", name, err)
 				}
 				handshakes.Add(1)
 			}

@@ -131,11 +131,11 @@ func TestExportTimeoutCancelsDNSLookup(t *testing.T) {
 	harness.NoError(t, err)
 	defer release()
 	if _, err := send(t.Context(), nil); err == nil {
-		t.Error("got no error, want one: the name does not resolve")
+		t.Error("got no error, want one because the name does not resolve")
 	}
 	for range len(asked) {
 		// If the resolver times out, the error is context.DeadlineExceeded.
-		harness.Equal(t, <-looked, context.Canceled, "end of a look-up")
+		harness.Equal(t, <-looked, context.Canceled, "error of the lookup")
 	}
 	if len(asked) == 0 {
 		t.Error("the name was not looked up")

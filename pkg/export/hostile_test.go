@@ -262,7 +262,7 @@ func TestHostileCollectorMemoryIsBounded(t *testing.T) {
 					t.Errorf("memory: got %d KiB for an export, want %d at most", each>>10, mostMemory>>10)
 				}
 				if h.mute && err == nil {
-					t.Error("got no error from a collector that never answers")
+					t.Error("got no error from a collector that never responds")
 				}
 				harness.Until(t, "end of connections but one", func() bool { return open.Load() <= 1 })
 				release()

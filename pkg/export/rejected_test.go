@@ -43,11 +43,11 @@ func FuzzRejected(f *testing.F) {
 		m := dynamicpb.NewMessage(response)
 		if proto.Unmarshal(answer, m) != nil {
 			if got < 0 {
-				t.Errorf("%x: got %d refused, want no fewer than none", answer, got)
+				t.Errorf("%x: got %d rejected, want at least 0", answer, got)
 			}
 			return
 		}
 		want := min(max(m.Get(partial).Message().Get(rejected).Int(), 0), math.MaxInt32)
-		harness.Equal(t, int64(got), want, answer, got, "refused")
+		harness.Equal(t, int64(got), want, answer, got, "rejected")
 	})
 }

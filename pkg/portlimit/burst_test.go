@@ -23,13 +23,13 @@ func TestConnectionAboveLimitWaits(t *testing.T) {
 	next := dial(t, addr, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
 	next.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
 	if n, err := next.Read(make([]byte, 1)); !harness.IsTimeout(err) {
-		t.Fatalf("one more: got %d bytes and %v, want it to wait", n, err)
+		t.Fatalf("additional connection: got %d bytes and %v, want it to wait", n, err)
 	}
 	served[0].Close()
 	close(release)
 	next.SetReadDeadline(time.Now().Add(harness.Patience))
 	if err := answered(next); err != nil {
-		t.Errorf("one more, after another has ended: %v", err)
+		t.Errorf("additional connection after another has closed: %v", err)
 	}
 }
 
@@ -53,7 +53,7 @@ func TestConnectionBurstIsServed(t *testing.T) {
 	}
 	all.Wait()
 	if n := cut.Load(); n > 0 {
-		t.Errorf("%d of 40 requests were not answered", n)
+		t.Errorf("%d of 40 requests got no response", n)
 	}
 }
 
@@ -68,7 +68,7 @@ func TestConnectionLimitIsFairToClients(t *testing.T) {
 			for range 10 {
 				dial(t, addr, text)
 			}
-			harness.NoError(t, ask(dial(t, addr, ""), "/"), "one more") // the server has seen all earlier connections
+			harness.NoError(t, ask(dial(t, addr, ""), "/"), "additional connection") // the server has seen all earlier connections
 		}
 	}
 	fmt.Fprint(half, "t: a\r\n\r\n")

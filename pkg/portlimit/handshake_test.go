@@ -85,7 +85,7 @@ func TestHandshakeByteLimit(t *testing.T) {
 		t.Errorf("a certificate of 4 KB: got %v, want none", err)
 	}
 	if _, err := g.client(t, certificate(t, 100<<10)); err == nil || harness.IsTimeout(err) {
-		t.Errorf("a certificate of 100 KB: got %v, want the end of the connection", err)
+		t.Errorf("a certificate of 100 KB: got %v, want the connection closed", err)
 	}
 	harness.Equal(t, (<-g.failed).Error(), "a handshake of more than 8192 bytes")
 }
@@ -102,7 +102,7 @@ func TestHandshakeLimitsEndAfterHandshake(t *testing.T) {
 		// The timeout of the handshake expires while the client writes.
 		for end := time.Now().Add(timeout * 2); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 			if _, err := c.Write(make([]byte, 10<<10)); err != nil {
-				t.Fatalf("a connection behind its handshake: %v", err)
+				t.Fatalf("connection after its handshake: %v", err)
 			}
 		}
 		return true
@@ -119,7 +119,7 @@ func TestIncompleteHandshakesDoNotBlockClients(t *testing.T) {
 			}
 		}
 		if _, err := g.client(t); err != nil {
-			t.Errorf("behind 20 of them: %v", err)
+			t.Errorf("client after 20 incomplete handshakes: %v", err)
 		}
 	}
 }
@@ -130,7 +130,7 @@ func TestHandshakeTimeout(t *testing.T) {
 	silent, half := dial(t, g.addr, ""), dial(t, g.addr, "\x16\x03\x01\x02\x00\x01\x00\x01\xfc")
 	for name, c := range map[string]net.Conn{"silent": silent, "half": half} {
 		if _, err := io.Copy(io.Discard, c); harness.IsTimeout(err) {
-			t.Errorf("%s: got %v, want the end of the connection", name, err)
+			t.Errorf("%s: got %v, want the connection closed", name, err)
 		}
 	}
 	if err := <-g.failed; !harness.IsTimeout(err) {
@@ -138,7 +138,7 @@ func TestHandshakeTimeout(t *testing.T) {
 	}
 	select {
 	case err := <-g.failed:
-		t.Errorf("got %v of a connection on which nothing came, want nothing said of it", err)
+		t.Errorf("silent connection: got %v, want no reported error", err)
 	default:
 	}
 }
@@ -152,7 +152,7 @@ func TestCloseStopsIncompleteHandshakes(t *testing.T) {
 	half := dial(t, g.addr, "\x16\x03\x01\x02\x00\x01\x00\x01\xfc")
 	g.close()
 	if _, err := io.Copy(io.Discard, half); harness.IsTimeout(err) {
-		t.Errorf("got %v, want the end of the connection", err)
+		t.Errorf("got %v, want the connection closed", err)
 	}
 	if _, err := net.Dial("tcp", g.addr); err == nil {
 		t.Error("got a connection after Close, want none")
@@ -211,7 +211,7 @@ func TestCompleteHandshakesAreNotClosed(t *testing.T) {
 	}
 	select {
 	case err := <-done:
-		t.Fatalf("a handshake beyond the bound: got %v, want it to wait", err)
+		t.Fatalf("handshake above the limit: got %v, want it to wait", err)
 	case <-time.After(1500 * time.Millisecond): // longer than connections wait for a slot
 	}
 	go func() {

@@ -27,14 +27,14 @@ func TestIncompleteHeaderTotalLimit(t *testing.T) {
 	}
 	for i := range len(half) - headBytes/3000 {
 		if !<-ended {
-			t.Fatalf("%d of %d heads of 3 KB are ended, want at most %d KB left", i, len(half), headBytes>>10)
+			t.Fatalf("closed %d of %d connections with headers of 3 KB, want at most %d KB left", i, len(half), headBytes>>10)
 		}
 	}
 	if _, err := io.WriteString(other, "\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
 	if err := answered(other); err != nil {
-		t.Errorf("a client with less of a head: %v", err)
+		t.Errorf("client with a shorter header: %v", err)
 	}
 }
 
@@ -47,10 +47,10 @@ func TestHeaderLineLimit(t *testing.T) {
 	c := dial(t, addr, "")
 	for range 20 {
 		io.WriteString(c, head(100))
-		harness.NoError(t, answered(c), "a head of 100 lines")
+		harness.NoError(t, answered(c), "header of 100 lines")
 	}
 	io.WriteString(c, head(101))
 	if err := answered(c); err == nil || harness.IsTimeout(err) {
-		t.Errorf("a head of 101 lines: got %v, want no answer of the server's handler", err)
+		t.Errorf("header of 101 lines: got %v, want no response from the handler", err)
 	}
 }

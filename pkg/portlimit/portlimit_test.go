@@ -112,14 +112,14 @@ func TestConnectionLimitKeepsActiveConnection(t *testing.T) {
 	}
 	for range 5 {
 		if err := ask(dial(t, addr, ""), "/"); err == nil || harness.IsTimeout(err) {
-			t.Fatalf("one too many: got %v, want its end", err)
+			t.Fatalf("connection above the limit: got %v, want it closed", err)
 		}
 	}
 	close(release)
 	for i, c := range busy {
 		b := make([]byte, 64)
 		if n, err := c.Read(b); err != nil {
-			t.Errorf("busy connection %d: got %q, %v, want the rest of its answer", i, b[:n], err)
+			t.Errorf("busy connection %d: got %q, %v, want the rest of the response", i, b[:n], err)
 		}
 	}
 	for i := range 3 { // now idle
@@ -140,7 +140,7 @@ func TestConnectionLimitKeepsUsedConnection(t *testing.T) {
 			for range 6 {
 				dial(t, addr, text)
 			}
-			harness.NoError(t, ask(dial(t, addr, ""), "/"), "one more") // the server has seen all earlier connections
+			harness.NoError(t, ask(dial(t, addr, ""), "/"), "additional connection") // the server has seen all earlier connections
 		}
 	}
 }
@@ -167,11 +167,11 @@ func TestConnectionLimitClosesWaitingRequest(t *testing.T) {
 		for i := range 3 {
 			// The connection is accepted before the other two wait.
 			harness.Until(t, name+": answer beside 2 of them", func() bool { return ask(dial(t, addr, ""), "/") == nil })
-			harness.NoError(t, ask(dial(t, addr, ""), "/"), name, "connection", i+1, "behind 2 of them")
+			harness.NoError(t, ask(dial(t, addr, ""), "/"), name, "connection", i+1, "after 2 waiting connections")
 		}
 	}
 	come.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
 	if n, err := come.Read(make([]byte, 100)); !harness.IsTimeout(err) {
-		t.Errorf("the one that is served: got %d bytes, %v, want it to stay", n, err)
+		t.Errorf("active connection: got %d bytes, %v, want it open", n, err)
 	}
 }

@@ -120,7 +120,7 @@ func FuzzLogging(f *testing.F) {
 			harness.Equal(t, json.Unmarshal(line, &v), nil, text, "the line", line)
 		}
 		if len(lines) != 2 || !bytes.Contains(lines[0], []byte("SERVING_LOGGING_CONFIG")) {
-			t.Errorf("%q: got %q, want a line that says what is wrong, and ours", text, lines)
+			t.Errorf("%q: got %q, want a line with the error and the test line", text, lines)
 		}
 	})
 }

@@ -33,7 +33,7 @@ func TestHooksPerClientLimit(t *testing.T) {
 	s := newHooks()
 	all, err := addHooks(s, 1, hooksPerClient+1)
 	harness.Equal(t, len(all), hooksPerClient, "hooks of one client")
-	harness.Equal(t, err, fair.ErrClientLimit, "error of one more")
+	harness.Equal(t, err, fair.ErrClientLimit, "error of an additional hook")
 	_, err = addHooks(s, 2, 1)
 	harness.NoError(t, err, "hook of another client")
 	all[0].Release()
@@ -70,5 +70,5 @@ func TestHookLimitRejectsNewClient(t *testing.T) {
 		harness.NoError(t, err)
 	}
 	_, err := addHooks(s, 200, 1)
-	harness.Equal(t, err, fair.ErrQueueFull, "error of one more")
+	harness.Equal(t, err, fair.ErrQueueFull, "error of an additional hook")
 }

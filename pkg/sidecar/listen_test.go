@@ -49,11 +49,11 @@ func TestSmallPortSocketBuffersAreLimited(t *testing.T) {
 	defer server.Close()
 	const most = 128 << 10
 	if got := stuff(t, server); got > most {
-		t.Errorf("got %d bytes of an answer taken that nobody reads, want at most %d", got, most)
+		t.Errorf("response without a reader: got %d buffered bytes, want at most %d", got, most)
 	}
 	_ = client.(*net.TCPConn).SetWriteBuffer(4096)
 	if got := stuff(t, client); got > most {
-		t.Errorf("got %d bytes of a request taken that nobody reads, want at most %d", got, most)
+		t.Errorf("request without a reader: got %d buffered bytes, want at most %d", got, most)
 	}
 }
 

@@ -299,7 +299,7 @@ func start(args, env []string, out *os.File) (pid int, err error) {
 	}
 	var status unix.WaitStatus
 	if _, err = wait(pid, &status); err == nil && !status.Stopped() {
-		err = fmt.Errorf("got the status %#x, want it stopped", status)
+		err = fmt.Errorf("got status %#x, want a stopped process", status)
 	}
 	if err == nil {
 		err = unix.PtraceSetOptions(pid, unix.PTRACE_O_TRACESYSGOOD|unix.PTRACE_O_TRACECLONE|unix.PTRACE_O_EXITKILL)

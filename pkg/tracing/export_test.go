@@ -441,7 +441,7 @@ func TestZipkinSpansHavePodAndShortID(t *testing.T) {
 	harness.NoError(t, tracer.Close(t.Context()))
 	spans := c.got()
 	if len(spans) != 2 {
-		t.Fatalf("spans: got %+v, want 2: nobody waits without a limit", spans)
+		t.Fatalf("spans: got %+v, want 2, because requests do not queue without a limit", spans)
 	}
 	if spans[0].trace != short || spans[0].resource["service.name"] != "pod-1" || spans[0].resource["ip"] != "10.1.2.3" {
 		t.Errorf("got %+v, want trace %s of pod-1 at 10.1.2.3", spans[0], short)

@@ -83,7 +83,7 @@ func TestExporterBatchesSpans(t *testing.T) {
 		harness.Equal(t, w.sizes, []int{30}, "batches")
 		add(e, maxBatch+1)
 		synctest.Wait()
-		harness.Equal(t, w.sizes, []int{30, maxBatch}, "batches, a full one at once")
+		harness.Equal(t, w.sizes, []int{30, maxBatch}, "batches; a full batch is sent immediately")
 		mustClose(t, e)
 		checkCounts(t, w, e, 30+maxBatch+1, 0)
 	})
@@ -141,7 +141,7 @@ func TestExporterRetriesBatch(t *testing.T) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		checkCounts(t, w, e, 3, 0)
-		harness.Equal(t, len(w.reports), 0, "reports", w.reports, "(none: nothing was lost)")
+		harness.Equal(t, len(w.reports), 0, "reports", w.reports, "(want none, because no span was lost)")
 		mustClose(t, e)
 	})
 }

@@ -111,10 +111,10 @@ func FuzzParseTraceHeaders(f *testing.F) {
 	f.Add("00-"+strings.Repeat("0", 32)+"-"+sid+"-01", tid, strings.Repeat("0", 16), "", "", tid+"-"+sid+"-")
 	f.Fuzz(func(t *testing.T, traceparent, id, span, sampled, flags, single string) {
 		if _, got := parseTraceparent(traceparent); got != (traceparent[:min(len(traceparent), 2)] != "ff" && spelt(traceparentFormat, traceparent, 1, 2)) {
-			t.Errorf("traceparent %q: got taken %t, want %t", traceparent, got, !got)
+			t.Errorf("traceparent %q: got accepted %t, want %t", traceparent, got, !got)
 		}
 		if _, got := parseB3Single(single); got != spelt(b3Format, single, 0, 1) {
-			t.Errorf("b3 %q: got taken %t, want %t", single, got, !got)
+			t.Errorf("b3 %q: got accepted %t, want %t", single, got, !got)
 		}
 		if p, ok := parseTraceparent(traceparent); ok && traceparent[:2] == "00" { // OpenCensus supports only version 00
 			want, ok := (&octrace.HTTPFormat{}).SpanContextFromRequest(&http.Request{Header: http.Header{"Traceparent": {traceparent}}})
@@ -131,7 +131,7 @@ func FuzzParseTraceHeaders(f *testing.F) {
 		}
 		if p, ok := parseB3Single(single); ok && p.id != (trace.TraceID{}) {
 			if got := strings.ToLower(single); !strings.HasPrefix(got, p.id.String()[32-strings.Index(single, "-"):]+"-"+p.span.String()) {
-				t.Errorf("%q: got %+v, want what it says", single, p)
+				t.Errorf("%q: got %+v, want the IDs of the header", single, p)
 			}
 		}
 

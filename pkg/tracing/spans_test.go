@@ -32,7 +32,7 @@ func TestServerSpanRouteTag(t *testing.T) {
 		harness.Equal[any](t, spans[last].Attributes["kn.route.tag"], c.want, "tag", c.tag, "default", c.byDefault)
 		for _, s := range spans[:last] {
 			if got, ok := s.Attributes["kn.route.tag"]; ok {
-				t.Errorf("%s: got the tag %v, want it in the server span alone", s.Name, got)
+				t.Errorf("%s: got tag %v, want a tag only in the server span", s.Name, got)
 			}
 		}
 	}
