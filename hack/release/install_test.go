@@ -59,7 +59,7 @@ func TestInstallationsContainImages(t *testing.T) {
 	}
 }
 
-// What is in deploy/overlays can be installed by one file.
+// Each overlay in deploy/overlays can be installed with one file.
 func TestEveryOverlayHasInstallation(t *testing.T) {
 	folders, err := filepath.Glob(filepath.Join(root, "deploy/overlays/*"))
 	if err != nil || len(folders) == 0 {

@@ -30,7 +30,7 @@ const (
 // headBytes is slightly less than the default of MAX_HEADER_BYTES.
 const headBytes = 1000 << 10
 
-// hostileHeads are headers that use much memory after parsing. over lists the HTTP versions that
+// hostileHeads are headers that need a lot of memory after parsing. over lists the HTTP versions that
 // accept them.
 var hostileHeads = []struct {
 	name   string
