@@ -13,7 +13,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// Each bound has two tests. One performs the attack, and the other simulates the most demanding
+// Each bound has two tests. The first test is an attack, and the second test is the most demanding
 // legitimate peer. docs/bounds.md lists the bounds and their tests.
 
 // recordingServer starts a server with a connection limit. It returns the address and the recorder.

@@ -142,7 +142,7 @@ func (a answer) Write(b []byte) (int, error) {
 // Unwrap is for http.ResponseController.
 func (a answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
-// change updates the state of a connection. If the connection then waits for its client, its idle
+// change updates the state of a connection. If the connection is idle after the update, its idle
 // time starts again.
 func (l *Limit) change(conn net.Conn, f func(*tracked)) {
 	l.mu.Lock()
