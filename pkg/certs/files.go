@@ -53,7 +53,7 @@ type files struct {
 func readFiles(certPath, keyPath string, read func(path string) ([]byte, error)) (*files, error) {
 	cert, err := read(certPath)
 	key, keyErr := read(keyPath)
-	// The kubelet replaces the directory of a Secret atomically with a symbolic link. If the
+	// The kubelet updates a symbolic link to replace all files of a Secret atomically. If the
 	// certificate has changed since the first read, the key may have changed too.
 	for range 3 {
 		again, againErr := read(certPath)
