@@ -97,17 +97,18 @@ func (in *injection) choosePorts() error {
 			wants[i].number = int32(number)
 		}
 	}
-	taken := in.takenPorts(wants[:2])
+	taken, mentioned := in.takenPorts(wants[:2]), in.mentionedPorts()
 	to := []*int32{&in.ports.serving, &in.ports.tls, &in.ports.admin, &in.ports.autoscaler, &in.ports.metrics, &in.ports.status}
 	for i, want := range wants {
 		n := want.number
-		if by, is := taken[n]; is && in.options.get(want.option) == "" {
-			if _, again := taken[n+portOffset]; !again {
-				in.warn("%s uses port %d, so %s of the sidecar is %d", by, n, want.option, n+portOffset)
-				n += portOffset
-			}
+		user := func(n int32) string { return cmp.Or(taken[n], mentioned[n]) }
+		if in.options.get(want.option) != "" {
+			user = func(n int32) string { return taken[n] }
+		} else if by := user(n); by != "" && user(n+portOffset) == "" {
+			in.warn("%s uses port %d, so %s of the sidecar is %d", by, n, want.option, n+portOffset)
+			n += portOffset
 		}
-		if by, is := taken[n]; is {
+		if by := user(n); by != "" {
 			return refuse(PortTaken, "port %d is used by %s; set the option %s to another port", n, by, want.option)
 		}
 		taken[n] = "the sidecar's " + want.option

@@ -54,6 +54,7 @@ type candidate struct {
 	requests  []string  // paths of the HTTP probes, without health checks
 	row       *imageRow // row of images.txt that contradicts the name of the port, or nil
 	helper    string    // the reason why the container is a helper, or ""
+	proxied   bool      // another container is a proxy in front of the port, and no Service names the port
 }
 
 // healthPath matches the paths of health checks and metrics.
@@ -375,6 +376,9 @@ func (in *injection) candidate(c *corev1.Container, p corev1.ContainerPort, foun
 	if len(in.pod.Containers) > 1 && len(o.services) == 0 {
 		o.helper = h.helper
 	}
+	if why := in.proxyOf(c, n); why != "" && o.sign.takesRequests() && !slices.ContainsFunc(o.services, func(s ServicePort) bool { return !isForMetrics(s) }) {
+		o.sign, o.proxied = sign{notForRequests, why}, true
+	}
 	i := slices.IndexFunc(h.rows, func(r *imageRow) bool { return r.applies(p.ContainerPort) })
 	if i < 0 {
 		return o
@@ -424,6 +428,16 @@ func (in *injection) chooseAmong(all []*candidate, containers []*corev1.Containe
 		usable = slices.DeleteFunc(usable, func(c *candidate) bool {
 			return c.container != nil && (c.sign.protocol == unknownProtocol || len(c.services) > 0 && c.sign == byCommonNumber(c.port))
 		})
+	}
+	if i := slices.IndexFunc(all, func(c *candidate) bool { return c.proxied }); i >= 0 && len(named) == 0 {
+		// Next to a port behind a proxy, a port without a name or a probe is no evidence.
+		clear := func(c *candidate) bool {
+			return c.helper == "" && (byName("", c.port.Name).protocol == plainHTTP || len(c.requests) > 0)
+		}
+		if !slices.ContainsFunc(usable, clear) {
+			return nil, in.skipProxied(all[i], all)
+		}
+		usable = slices.DeleteFunc(usable, func(c *candidate) bool { return !clear(c) })
 	}
 	if len(usable) == 0 {
 		return nil, in.skipNotHTTP(pool)

@@ -61,7 +61,7 @@ var (
 	tlsWords    = []string{"https", "tls", "ssl", "mtls", "secure"}
 	certWords   = []string{"cert", "certs", "certfile", "certificate", "certificates", "crt"}
 	keyWords    = []string{"key", "keyfile"}
-	mountWords  = []string{"tls", "ssl", "https", "pki", "cert", "certs", "certificate", "certificates"}
+	mountWords  = []string{"tls", "ssl", "https", "pki", "cert", "certs", "certificate", "certificates", "keystore", "keystores"}
 	// Certificates for clients, certificate authorities, signing, other servers, and ports that are
 	// not for requests.
 	otherCerts = []string{"ca", "cas", "cacert", "cacerts", "cafile", "bundle", "client", "root", "trust", "trusted", "truststore", "peer", "issuer", "jwt", "signing", "signer", "token", "ssh", "gpg", "account", "sa", "license", "encryption",
@@ -102,7 +102,7 @@ func (in *injection) hintsOf(c *corev1.Container) *hints {
 		h.sleeps = sign{notForRequests, "the command of container " + c.Name + " only sleeps"}
 	}
 	h.readParameters(raw, namesOfServer(c))
-	h.readMounts(raw, secretVolumes(in.object))
+	h.readMounts(raw, listAt(in.object, "spec", "volumes"), secretVolumes(in.object))
 	if i := slices.IndexFunc(in.services, func(s ServicePort) bool { return s.Certificate }); i >= 0 && h.pair.why == "" {
 		h.pair = sign{overTLS, fmt.Sprintf("Service %s requests a certificate for its pods", in.services[i].Service)}
 	}
@@ -552,15 +552,27 @@ func secretVolumes(object any) map[string]bool {
 	return names
 }
 
-// readMounts searches the volume mounts of a container for certificates.
-func (h *hints) readMounts(container any, secrets map[string]bool) {
+// hasTLSItems reports whether a volume contains the key tls.key of a Secret as an item.
+func hasTLSItems(volume any) bool {
+	isKey := func(item any) bool { return text(item, "key") == "tls.key" || text(item, "path") == "tls.key" }
+	return slices.ContainsFunc(listAt(volume, "secret", "items"), isKey) || slices.ContainsFunc(listAt(volume, "projected", "sources"), func(source any) bool {
+		return slices.ContainsFunc(listAt(source, "secret", "items"), isKey)
+	})
+}
+
+// readMounts looks for certificates among the secrets that a container mounts.
+func (h *hints) readMounts(container any, volumes []any, secrets map[string]bool) {
+	pairs := map[string]bool{} // volumes with the item tls.key
+	for _, v := range volumes {
+		pairs[text(v, "name")] = hasTLSItems(v)
+	}
 	for _, m := range listAt(container, "volumeMounts") {
 		name, dir := text(m, "name"), text(m, "mountPath")
 		if len(dir) > 256 || !secrets[name] || strings.HasPrefix(dir, "/etc/ssl/certs") || strings.HasPrefix(dir, "/var/run/secrets/kubernetes.io/") {
 			continue
 		}
 		words := append(wordsOf(name), wordsOf(strings.ReplaceAll(strings.TrimPrefix(dir, "/root/"), "/", "-"))...)
-		if anyOf(words, mountWords) && !anyOf(words, otherCerts) {
+		if (anyOf(words, mountWords) || pairs[name]) && !anyOf(words, otherCerts) {
 			h.mounted = sign{overTLS, fmt.Sprintf("the container mounts a certificate at %.60s, and there is no other evidence for the port", dir)}
 		}
 	}

@@ -125,3 +125,24 @@ func TestManyPortsWithLongCommandsAreFast(t *testing.T) {
 		t.Errorf("got %s (%s): %.200s, want injected or refused", out.Verdict, out.Reason, out.Text)
 	}
 }
+
+func TestMountedKeyIsEvidenceForTLS(t *testing.T) {
+	const secret = `"secret":{"secretName":"x"}`
+	for _, c := range []struct {
+		name, mount, volume string
+		want                Verdict
+	}{
+		{"a keystore", "/etc/app/keystore", secret, Skipped},
+		{"a file of a keystore", "/etc/app/keystore.p12", secret, Skipped},
+		{"a truststore", "/etc/app/truststore", secret, Injected},
+		{"items", "/etc/app", `"secret":{"secretName":"x","items":[{"key":"tls.crt","path":"tls.crt"},{"key":"tls.key","path":"tls.key"}]}`, Skipped},
+		{"a projected item", "/etc/app", `"projected":{"sources":[{"secret":{"name":"x","items":[{"key":"a","path":"tls.key"}]}}]}`, Skipped},
+		{"an item of an authority", "/etc/app", `"secret":{"secretName":"x","items":[{"key":"ca.crt","path":"ca.crt"}]}`, Injected},
+		{"items of a client", "/etc/client", `"secret":{"secretName":"x","items":[{"key":"tls.key","path":"tls.key"}]}`, Injected},
+	} {
+		out := Inject(parse(t, `{"metadata":{},"spec":{"containers":[{"name":"a","ports":[{"containerPort":7000}],"volumeMounts":[{"name":"files","mountPath":"`+c.mount+`"}]}],"volumes":[{"name":"files",`+c.volume+`}]}}`), nil)
+		if out.Verdict != c.want {
+			t.Errorf("%s: got %s (%s), want %s", c.name, verdictOf(out), out.Text, c.want)
+		}
+	}
+}

@@ -69,7 +69,7 @@ const imageException = "none"
 func rowsOf(c *corev1.Container) []*imageRow {
 	var all []*imageRow
 	for i, r := range images {
-		if r.kind == imageHelper || r.kind == imageWeb || !r.image.MatchString(c.Image) {
+		if r.kind == imageHelper || r.kind == imageWeb || r.kind == imageListens || !r.image.MatchString(c.Image) {
 			continue
 		}
 		if r.kind == imageException {

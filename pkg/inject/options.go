@@ -430,9 +430,22 @@ func isOneOf(words ...string) func(string) error {
 	}
 }
 
+// The parts of the name of an image, in the grammar of github.com/distribution/reference, which the kubelet uses.
+const (
+	imageLabel     = `[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?`
+	imageDomain    = `(?:` + imageLabel + `(?:\.` + imageLabel + `)*|\[[a-fA-F0-9:]+\])(?::[0-9]+)?`
+	imageComponent = `[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*`
+	imageTag       = `[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}`
+	imageDigest    = `(?:sha256:[a-f0-9]{64}|sha384:[a-f0-9]{96}|sha512:[a-f0-9]{128})`
+)
+
+// imageReference matches the name of an image with an optional tag and digest.
+var imageReference = regexp.MustCompile(`^(?:` + imageDomain + `/)?` + imageComponent + `(?:/` + imageComponent + `)*(?::` + imageTag + `)?(?:@` + imageDigest + `)?$`)
+
 func isImage(text string) error {
-	if strings.TrimSpace(text) != text {
-		return fmt.Errorf("%q: an image name has no leading or trailing spaces", text)
+	const longest = 1024 // bytes; the name has at most 255, a tag 128
+	if len(text) > longest || !imageReference.MatchString(text) {
+		return fmt.Errorf("%q is not the name of an image, such as registry.example/queue-proxy:1", printable.Truncate(text, 100))
 	}
 	return nil
 }

@@ -146,7 +146,7 @@ func TestPolicyRejectsUnsupportedOptions(t *testing.T) {
 			t.Errorf("%v: got %v, want an error that contains %q", c.opts, err, c.want)
 		}
 	}
-	opts := Options{"concurrency": "0x10", "image": `a'"\b`, "serving-port": "1"}
+	opts := Options{"concurrency": "0x10", "image": "a:1", "log-level": `a'"\b`, "serving-port": "1"}
 	if text, err := Policy(opts); err != nil || !strings.Contains(text, `: '16')`) || opts["concurrency"] != "0x10" {
 		t.Errorf("got %v, want a policy with 16 and unchanged options", err)
 	}
@@ -247,5 +247,17 @@ func TestInvalidInjectLabelIsRefused(t *testing.T) {
 	for value, want := range map[string]string{"": "injected ", "true": "injected ", "1": "injected ", "false": "skipped opted-out", "F": "skipped opted-out", "no": "refused bad-option", "disabled": "refused bad-option"} {
 		out := Inject(parse(t, `{"metadata":{"labels":{"queue-proxy.dev/inject":`+string(encode(value))+`}},"spec":{"containers":[{"name":"web","ports":[{"containerPort":8080}]}]}}`), nil)
 		harness.Equal(t, string(out.Verdict)+" "+out.Reason, want, value, out.Text)
+	}
+}
+
+func TestImageIsReference(t *testing.T) {
+	for image, want := range map[string]bool{
+		"queue-proxy": true, "queue-proxy:dev": true, "registry.example:5000/a/b__c/queue-proxy:v1.2_3": true, "[::1]:5000/queue-proxy": true, "localhost/q@sha256:" + strings.Repeat("0", 64): true,
+		"bad image": false, "UPPER/App:1": false, "http://reg/x:1": false, "queue-proxy:1\n": false, "queue-proxy\nb": false, " queue-proxy": false, "queue-proxy:": false, "a//b": false, "q@sha256:aa": false, "-a": false, "q:" + strings.Repeat("a", 129): false,
+	} {
+		out := Inject(parse(t, `{"metadata":{"annotations":{"queue-proxy.dev/image":"`+strings.ReplaceAll(image, "\n", `\n`)+`"}},"spec":{"containers":[{"name":"a","ports":[{"name":"http","containerPort":8080}]}]}}`), nil)
+		if got := (Options{}).Set(imageOption, image) == nil; got != want || (out.Verdict == Injected) != want {
+			t.Errorf("%q: got a valid option %v and %s (%s), want %v", image, got, verdictOf(out), out.Text, want)
+		}
 	}
 }

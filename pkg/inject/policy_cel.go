@@ -187,6 +187,7 @@ func (p *policy) conditions() []expression {
 		{"no-other-port", "Without an option or an HTTP name, no probe checks a TCP or gRPC port that is not declared.", ofPort(`  wanted != '' || ` + matchesCEL("port.?name.orValue('')", httpName.String()) + `
   || ![app.?readinessProbe, app.?livenessProbe, app.?startupProbe].exists(r, [r.?tcpSocket.?port, r.?grpc.?port].exists(o,
     o.hasValue() && !app.?ports.orValue([]).exists(p, string(p.containerPort) == string(o.value()) || p.?name.orValue('') == string(o.value()))))`)},
+		{"not-proxied", "Without an option, no container can be a proxy in front of another one.", ofOptions("  wanted != '' || " + notProxiedCEL())},
 		{"name-free", "No other container has a port with the same name.", ofPort(`  ` + stay + `.all(c, c.name == app.name
     || c.?ports.orValue([]).all(p, p.?name.orValue('') != port.?name.orValue('-')))`)},
 		{"ports-free", "For each port of the sidecar, the default or the default plus 10000 is unused.", ofPort("  " + p.portsFree())},
@@ -230,9 +231,9 @@ const taken = `[port.containerPort] + ` + stay + `
   .map(c, c.?ports.orValue([]).filter(p, ` + isTCP + `).map(p, p.containerPort)).flatten()`
 
 // portsFree returns the condition under which choosePorts succeeds, and does not change a port
-// because a probe uses it.
+// because of a probe, a flag, a variable, an annotation or an image.
 func (p *policy) portsFree() string {
-	var fixed, moving, unasked []string
+	var fixed, moving, unasked, unmentioned []string
 	for i, u := range defaultPorts {
 		value, usual := p.opts[u.option], decimal(u.number)
 		if value != "" {
@@ -240,15 +241,21 @@ func (p *policy) portsFree() string {
 		} else {
 			moving = append(moving, usual)
 			unasked = append(unasked, decimal(u.number+portOffset))
+			unmentioned = append(unmentioned, usual, decimal(u.number+portOffset))
 		}
 		if i >= 2 { // a probe can use the first two to reach the sidecar
 			unasked = append(unasked, cmp.Or(value, usual))
 		}
 	}
+	notMentioned := "true"
+	if len(unmentioned) > 0 {
+		notMentioned = mentionedPortsCEL(unmentioned)
+	}
 	return fmt.Sprintf(`[%s].all(taken, ![%s].exists(n, n in taken) && ![%s].exists(n, n in taken && n + %d in taken)
     && !%s.exists(c, [c.?readinessProbe, c.?livenessProbe, c.?startupProbe].exists(r, [r.?httpGet.?port, r.?tcpSocket.?port, r.?grpc.?port].exists(o,
-      string(o.orValue(0)) in ['%s'] && !(o.value() in taken)))))`,
-		taken, strings.Join(fixed, ", "), strings.Join(moving, ", "), portOffset, stay, strings.Join(unasked, "', '"))
+      string(o.orValue(0)) in ['%s'] && !(o.value() in taken))))
+    && %s)`,
+		taken, strings.Join(fixed, ", "), strings.Join(moving, ", "), portOffset, stay, strings.Join(unasked, "', '"), notMentioned)
 }
 
 // pauseFits returns a condition for the preStop hook. Its sleep must not exceed the drain

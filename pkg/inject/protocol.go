@@ -380,10 +380,13 @@ func isProbed(c *corev1.Container, port int32) bool {
 // that can result in a sign in signOf, for any port. If one of them matches, the policy only
 // accepts ports with a name for HTTP.
 const (
-	hintWords   = `(tls|ssl|https|secure|cert|crt|metric|prom|telemetry|monitoring|health|probe|liveness|readiness|admin|manag.*(port|addr)|mgmt|debug|pprof|profil)`
-	hintFlags   = `(?i)(^|[ \t\n])-[-a-z0-9_.]*` + hintWords + `|(https|wss|tls|ssl)://|(^|[ \t\n])[a-z0-9]+-l(isten)?:[0-9]`
-	hintNames   = `(?i)` + hintWords
-	hintMounts  = `(?i)(tls|ssl|https|pki|cert)`
+	hintWords  = `(tls|ssl|https|secure|cert|crt|metric|prom|telemetry|monitoring|health|probe|liveness|readiness|admin|manag.*(port|addr)|mgmt|debug|pprof|profil)`
+	hintFlags  = `(?i)(^|[ \t\n])-[-a-z0-9_.]*` + hintWords + `|(https|wss|tls|ssl)://|(^|[ \t\n])[a-z0-9]+-l(isten)?:[0-9]`
+	hintNames  = `(?i)` + hintWords
+	hintMounts = `(?i)(tls|ssl|https|pki|cert|keystore)`
+	// itemsCEL is true if a volume contains the key tls.key of a Secret. See hasTLSItems.
+	itemsCEL = `object.spec.?volumes.orValue([]).exists(v, ([v.?secret] + v.?projected.?sources.orValue([]).map(source, source.?secret)).exists(secret, ` +
+		`secret.?items.orValue([]).exists(i, i.key == 'tls.key' || i.path == 'tls.key')))`
 	tlsCommands = `https://|-tls`
 	// hintSleeps matches the command line of a container that only sleeps. See onlySleeps.
 	hintSleeps = `^([a-z/]*/)?(sleep|tail)( |$)|^([a-z/]*/)?(sh|bash|ash|dash) -[a-z]{0,3}c (-- )?` +
@@ -408,7 +411,7 @@ func speaksHTTPCEL(high bool) string {
 	ported := "" // rows for some ports, and the option sure
 	for _, r := range images {
 		switch r.kind {
-		case imageException, imageWeb: // the policy is stricter
+		case imageException, imageWeb, imageListens: // the policy is stricter
 		case imageHelper:
 			helpers = append(helpers, r.pattern)
 		default:
@@ -461,5 +464,6 @@ func speaksHTTPCEL(high bool) string {
       && !app.?env.orValue([]).exists(e, ` + matches("e.?value.orValue('')", `(https|wss|tls|ssl)://`) + `)
       && !` + matchesAny("app.?volumeMounts.orValue([])", "m", "m.name", 500, hintMounts) + `
       && !` + matchesAny("app.?volumeMounts.orValue([])", "m", "m.mountPath", 500, hintMounts) + `
+      && !` + itemsCEL + `
       && !` + commands(clientCommand.String()) + `))`
 }

@@ -12,6 +12,17 @@ import (
 // Rollout or a workload of OpenKruise.
 func Template(object any) (path []string, ok bool) {
 	group, kind := groupOf(object), text(object, "kind")
+	if path, ok = templateOf(group, kind); ok {
+		return path, len(path) == 0 || at(object, path...) != nil
+	}
+	if len(listAt(object, "spec", "template", "spec", "containers")) > 0 && !strings.HasPrefix(group, "serving.k") {
+		return []string{"spec", "template"}, true
+	}
+	return nil, false
+}
+
+// templateOf returns the path of the template of a workload of Kubernetes.
+func templateOf(group, kind string) (path []string, ok bool) {
 	switch group + "/" + kind {
 	case "/Pod":
 		return nil, true
@@ -19,9 +30,6 @@ func Template(object any) (path []string, ok bool) {
 		return []string{"spec", "template"}, true
 	case "batch/CronJob":
 		return []string{"spec", "jobTemplate", "spec", "template"}, true
-	}
-	if len(listAt(object, "spec", "template", "spec", "containers")) > 0 && !strings.HasPrefix(group, "serving.k") {
-		return []string{"spec", "template"}, true
 	}
 	return nil, false
 }
@@ -50,6 +58,11 @@ func Leave(object any) Outcome {
 		return Outcome{Verdict: Skipped, Reason: Knative, Text: "KServe creates the pods; with Knative, see deploy/knative, otherwise label the pods for the webhook"}
 	}
 	out := Outcome{Verdict: Skipped, Reason: NoPods, Text: kind + " does not create pods"}
+	if path, ok := templateOf(group, kind); ok {
+		out.Text = fmt.Sprintf("the %s has no %s", kind, strings.Join(path, "."))
+		out.Warnings = []string{out.Text + "; is it a patch? To inject the pods, use the output of kustomize build"}
+		return out
+	}
 	switch workload := text(at(object, "spec", "workloadRef"), "name"); {
 	case workload != "":
 		out.Text = fmt.Sprintf("its pods are created by %s %s, which is injected", text(at(object, "spec", "workloadRef"), "kind"), workload)

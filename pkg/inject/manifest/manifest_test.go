@@ -386,7 +386,7 @@ func TestTooLargeResultReturnsLimitError(t *testing.T) {
 }
 
 func TestRepeatedKeyErrorNamesTheObject(t *testing.T) {
-	text := "kind: Pod\n---\napiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: web\n  namespace: shop\n  labels: {a: b, a: c}\n"
+	text := "kind: Pod\n---\napiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: web\n  namespace: shop\n  labels: {a: b, a: c}\nspec: {template: {spec: {}}}\n"
 	results := Inject([]*File{Parse("f", []byte(text))}, nil, inject.Workloads)
 	harness.Equal(t, results[1].Object(), "Deployment shop/web")
 	harness.Equal(t, results[1].Text, `the key "a" is repeated; with --on-refusal=skip, the document is not changed`)
@@ -406,7 +406,8 @@ func TestErrorInObjectWithoutPodsIsIgnored(t *testing.T) {
 		{"custom resource with an infinite number", "apiVersion: example.com/v1\nkind: Rule\nspec: {a: .inf}\n", inject.Skipped},
 		{"custom resource with a list as a key", "apiVersion: example.com/v1\nkind: Rule\nspec: {? [a] : b}\n", inject.Skipped},
 		{"no object with a repeated key", "a: x\na: z\n", inject.Skipped},
-		{"workload with a repeated key", "apiVersion: apps/v1\nkind: Deployment\nmetadata: {labels: {a: x, a: z}}\n", inject.Refused},
+		{"workload with a repeated key", "apiVersion: apps/v1\nkind: Deployment\nmetadata: {labels: {a: x, a: z}}\nspec: " + template + "\n", inject.Refused},
+		{"workload without a template", "apiVersion: apps/v1\nkind: Deployment\nmetadata: {labels: {a: x, a: z}}\n", inject.Skipped},
 		{"Service with a repeated key", "apiVersion: v1\nkind: Service\nspec: {selector: {a: x, a: z}}\n", inject.Refused},
 		{"list with a repeated key", "apiVersion: v1\nkind: List\nitems: [{kind: ConfigMap, data: {a: x, a: z}}]\n", inject.Refused},
 		{"custom resource with pods and a repeated key", "apiVersion: example.com/v1\nkind: App\nspec: " + template + "\na: x\na: z\n", inject.Refused},
