@@ -53,7 +53,7 @@ Examples:
 
 // commandLine is a parsed command line.
 type commandLine struct {
-	command string // one of commandNames, or probing
+	command string // one of commandNames or probing
 	asJSON  bool   // for why and config
 	probe   execProbe
 }

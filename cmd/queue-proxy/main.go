@@ -1,5 +1,5 @@
-// The queue-proxy is the sidecar that receives the requests for a user container. Its help text describes the commands.
-// Settings are environment variables: docs/configuration.md.
+// Command queue-proxy is the sidecar that receives the requests for a user container. Its help text
+// describes the commands. It is configured by environment variables. See docs/configuration.md.
 package main
 
 import (
@@ -19,23 +19,23 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/status"
 )
 
-// Set by the linker.
+// The linker sets these variables.
 var (
 	version = "dev"
 	commit  = "unknown"
 )
 
-// whyTimeout bounds `queue-proxy why`: the sidecar asks the user container once
-// more before it answers.
+// whyTimeout is the time limit of the command why. The sidecar probes the user container again
+// before it responds.
 const whyTimeout = 5 * time.Second
 
-// terminationLog is where the kubelet looks for a container's last words.
+// terminationLog is the file from which the kubelet reads the termination message.
 const terminationLog = "/dev/termination-log"
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
-// run runs the command line args and returns the exit code: 0 if it succeeds, 1 if it fails, 2 if the command line is
-// invalid.
+// run runs the program with args and returns the exit code: 0 for success, 1 for an error, and 2
+// for an invalid command line.
 func run(args []string, stdout, stderr io.Writer) int {
 	line, err := parse(args)
 	if err != nil {
@@ -63,7 +63,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// runConfigured runs the commands that need settings. It returns false if the pod is not ready.
+// runConfigured runs a command that needs settings. It returns false if the pod is not ready.
 func runConfigured(line commandLine, stdout io.Writer) (bool, error) {
 	c, err := config.Load()
 	if err != nil {
@@ -85,31 +85,31 @@ func runConfigured(line commandLine, stdout io.Writer) (bool, error) {
 	return true, serve(c)
 }
 
-// why prints whether the pod is ready, and returns true if it is.
+// why prints whether the pod is ready and returns true if it is.
 func why(line commandLine, statusPort int, stdout io.Writer) (bool, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), whyTimeout)
 	defer cancel()
 	return status.Why(ctx, statusPort, line.asJSON, stdout)
 }
 
-// serve runs the sidecar until a signal says that the pod is ending. A second
-// signal is somebody who does not want to wait.
+// serve runs the sidecar until it receives a termination signal. A second signal stops the process
+// immediately.
 func serve(c *config.Config) error {
 	if !c.Profiling.V {
-		runtime.MemProfileRate = 0 // its books grow with each new stack, by megabytes under load
+		runtime.MemProfileRate = 0 // the memory profile grows with each new stack, by megabytes under load
 	}
 	started := time.Now()
 	log, level := sidecar.NewLogger(c)
 	defer log.Sync()
-	defer zap.RedirectStdLog(log)() // net/http writes of an unsolicited response there, whose text a peer chooses
+	defer zap.RedirectStdLog(log)() // net/http logs unsolicited responses there, with content that a peer controls
 	ctx, end := context.WithCancel(context.Background())
 	defer end()
-	// A write to a standard output that nobody reads any more is an error like any
-	// other, and must not end us as Go has it (docs/promises.md 3.9).
+	// By default, the Go runtime exits on SIGPIPE for a write to a closed standard output. The
+	// write must only return an error (docs/promises.md 3.9).
 	signal.Ignore(syscall.SIGPIPE)
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
-	if !signal.Ignored(syscall.SIGHUP) { // as it is under nohup
+	if !signal.Ignored(syscall.SIGHUP) { // nohup ignores SIGHUP
 		signal.Notify(signals, syscall.SIGHUP)
 	}
 	go func() {
@@ -122,13 +122,13 @@ func serve(c *config.Config) error {
 	return sidecar.Run(ctx, c, sidecar.Process{Version: version, Commit: commit, Started: started, Log: log, Level: level})
 }
 
-// signalName returns the log field for a signal that ends the sidecar.
+// signalName returns the log field for a termination signal.
 func signalName(s os.Signal) zap.Field {
 	name := map[os.Signal]string{syscall.SIGTERM: "SIGTERM", syscall.SIGINT: "SIGINT", syscall.SIGHUP: "SIGHUP"}[s]
 	return zap.String("signal", name)
 }
 
-// lastWords says why the sidecar does not serve where `kubectl describe pod` shows it.
+// lastWords writes err to the termination log, which kubectl describe pod shows.
 func lastWords(err error) {
 	if f, openErr := os.OpenFile(terminationLog, os.O_WRONLY|os.O_APPEND, 0); openErr == nil {
 		fmt.Fprintln(f, err)

@@ -16,7 +16,7 @@ const root = "../.."
 
 var update = flag.Bool("update", false, "write the chart's templates")
 
-func TestTheChartIsWhatKustomizeBuilds(t *testing.T) {
+func TestChartMatchesKustomize(t *testing.T) {
 	files, err := generate(root)
 	if err != nil {
 		t.Fatal(err)
@@ -30,7 +30,7 @@ func TestTheChartIsWhatKustomizeBuilds(t *testing.T) {
 			}
 		}
 		if got, err := os.ReadFile(path); err != nil || string(got) != want {
-			t.Errorf("%s: got another text than the overlays give (%v); go test ./hack/chart -update writes it", path, err)
+			t.Errorf("%s: file is not current (%v); run go test ./hack/chart -update", path, err)
 		}
 	}
 	entries, err := os.ReadDir(folder)
@@ -39,7 +39,7 @@ func TestTheChartIsWhatKustomizeBuilds(t *testing.T) {
 	}
 	for _, e := range entries {
 		if files[e.Name()] == "" && e.Name() != "NOTES.txt" {
-			t.Errorf("%s: got a template that no overlay gives, want none of %v", e.Name(), slices.Sorted(maps.Keys(files)))
+			t.Errorf("%s: unexpected template, want only %v", e.Name(), slices.Sorted(maps.Keys(files)))
 		}
 	}
 }
@@ -53,7 +53,7 @@ func node(t *testing.T, text string) *yaml.Node {
 	return document.Content[0]
 }
 
-func TestWhatTwoOverlaysDifferInBecomesACondition(t *testing.T) {
+func TestMergeAddsConditions(t *testing.T) {
 	for _, c := range []struct{ name, a, b, want string }{
 		{"the same", "x: 1", "x: 1", "x: 1\n"},
 		{"a value", "x: 1", "x: 2", "x: {{ if A }}1{{ else }}2{{ end }}\n"},
@@ -74,22 +74,22 @@ func TestWhatTwoOverlaysDifferInBecomesACondition(t *testing.T) {
 	}
 }
 
-func TestKindsThatDifferAreAnError(t *testing.T) {
+func TestMergeDifferentKindsReturnsError(t *testing.T) {
 	if _, err := (&template{}).merge(node(t, "x: 1"), node(t, "x: [1]"), "A", "B"); err == nil || !strings.Contains(err.Error(), "x: ") {
-		t.Errorf("got %v, want an error that names x", err)
+		t.Errorf("got %v, want an error that contains x", err)
 	}
 }
 
-func TestBracesOfAManifestAreNotExecuted(t *testing.T) {
+func TestTemplateEscapesBraces(t *testing.T) {
 	got, err := (&template{}).text(node(t, "summary: 'Pod {{ $labels.pod }}'"))
 	if want := "summary: 'Pod {{ \"{{\" }} $labels.pod }}'\n"; got != want || err != nil {
 		t.Errorf("got %q, %v, want %q", got, err, want)
 	}
 }
 
-func TestAHoleWhosePlaceIsNotThereIsAnError(t *testing.T) {
+func TestMissingHoleReturnsError(t *testing.T) {
 	o := object{"Deployment", "injector", node(t, "spec: {}")}
 	if err := (&template{}).fill(o, ""); err == nil || !strings.Contains(err.Error(), "spec/replicas") {
-		t.Errorf("got %v, want an error that names spec/replicas", err)
+		t.Errorf("got %v, want an error that contains spec/replicas", err)
 	}
 }

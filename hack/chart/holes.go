@@ -10,7 +10,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// What the chart's values decide, as conditions of Helm.
+// Helm conditions that depend on the values of the chart.
 const (
 	webhook     = `eq .Values.admission "webhook"`
 	selfManaged = `eq .Values.certificate.mode "self-managed"`
@@ -18,13 +18,13 @@ const (
 	several     = `gt (int .Values.replicas) 1`
 )
 
-// A hole is a place in all objects of a kind that a value of the chart sets. The path is of
-// keys, numbers of items, * for all items, and name=... for the one of that name.
+// A hole is a place in all objects of a kind that a value of the chart sets. A path consists of
+// keys, item numbers, "*" for all items, and "name=..." for the item with that name.
 type hole struct {
 	kind, path, text string
 }
 
-// values are the holes in the place of what the overlays have.
+// values returns the holes that replace values of the overlays.
 func values() []hole {
 	return []hole{
 		{"Deployment", "spec/replicas", "{{ .Values.replicas }}"},
@@ -38,14 +38,15 @@ func values() []hole {
 		{"MutatingAdmissionPolicy", "spec/variables/name=image/expression", `{{ printf "'%s'" .Values.images.sidecar | quote }}`},
 		{"NetworkPolicy", "spec/ingress/1/from/0/namespaceSelector/matchLabels/kubernetes.io~1metadata.name", "{{ .Values.networkPolicy.metricsNamespace | quote }}"},
 		{"PodDisruptionBudget", "spec/minAvailable", "{{ .Values.podDisruptionBudget.minAvailable }}"},
-		// Both have braces of their own; the files are those of deploy/monitoring.
+		// Both contain braces, so they are read from files. The files are those in
+		// deploy/monitoring.
 		{"PrometheusRule", "spec", `{{- .Files.Get "files/rules.yaml" | nindent BELOW }}`},
 		{"ConfigMap", "data/queue-proxy.json", `|{{- .Files.Get "files/dashboard.json" | nindent BELOW }}`},
 	}
 }
 
-// additions are the holes of what no overlay has: lines at the end of a mapping or sequence.
-// The affinity is what the overlay for several replicas has, unless a value names another.
+// additions returns the holes for values that are in no overlay. Each adds lines to the end of a
+// mapping or sequence. affinity is the default affinity from the overlay for several replicas.
 func additions(affinity string) []hole {
 	pod := "spec/template/spec"
 	optional := func(key string) hole {
@@ -69,7 +70,7 @@ func additions(affinity string) []hole {
 
 const monitoringLabels = "{{- with .Values.monitoring.labels }}\n{{- toYaml . | nindent BESIDE }}\n{{- end }}"
 
-// conditions are when an object is in the chart beyond the overlay that it comes from.
+// conditions returns, for each kind, an additional condition for including its objects.
 func conditions() map[string]string {
 	return map[string]string{
 		"NetworkPolicy":       ".Values.networkPolicy.enabled",
@@ -80,7 +81,7 @@ func conditions() map[string]string {
 	}
 }
 
-// find calls f with the parent of each place of a path and with the place's index in it.
+// find calls f for each match of a path, with the parent node and the index in the parent.
 func find(node *yaml.Node, path []string, f func(parent *yaml.Node, at int)) {
 	for i := range node.Content {
 		if node.Kind == yaml.MappingNode && i%2 == 0 {
@@ -108,8 +109,8 @@ func matches(parent *yaml.Node, i int, step string) bool {
 	return step == "*" || step == strconv.Itoa(i)
 }
 
-// fill puts the holes of an object in place. One whose place is not there is an error: the
-// manifest has changed.
+// fill replaces the holes in an object. It returns an error if the place of a hole does not exist,
+// because the manifest has then changed.
 func (t *template) fill(o object, affinity string) error {
 	for _, h := range values() {
 		if err := t.at(o, h, func(parent *yaml.Node, at int) { parent.Content[at] = t.value(h.text) }); err != nil {
@@ -144,8 +145,8 @@ func (t *template) at(o object, h hole, f func(parent *yaml.Node, at int)) error
 	return nil
 }
 
-// namespaces puts the namespace of the release in the place of the overlays', and the excluded
-// ones in the place of theirs.
+// namespaces replaces the namespace of the overlays by the release namespace, and the excluded
+// namespaces by the value of the chart.
 func (t *template) namespaces(node *yaml.Node, key string) {
 	switch node.Kind {
 	case yaml.ScalarNode:
@@ -179,13 +180,13 @@ func (t *template) namespaces(node *yaml.Node, key string) {
 	}
 }
 
-// A part is an object under the condition that it is in the chart.
+// A part is an object with the condition under which the chart contains it.
 type part struct {
 	object
 	condition string
 }
 
-// parts are all objects of the chart, those of two overlays as one.
+// parts returns all objects of the chart. Objects of two overlays are merged.
 func (t *template) parts(built map[string][]object) ([]part, error) {
 	var all []part
 	get := func(folder, kind, name string) *object {
@@ -225,12 +226,12 @@ func (t *template) parts(built map[string][]object) ([]part, error) {
 	for _, o := range built["monitoring"] {
 		all = append(all, part{o, ".Values.monitoring.enabled"})
 	}
-	return slices.DeleteFunc(all, func(p part) bool { return p.kind == "Namespace" }), nil // which is Helm's: --create-namespace
+	return slices.DeleteFunc(all, func(p part) bool { return p.kind == "Namespace" }), nil // Helm creates the namespace with --create-namespace
 }
 
 const made = "{{- /* Made from deploy/overlays by go test ./hack/chart -update. Do not edit. */ -}}\n"
 
-// write returns the templates: one file for each kind.
+// write returns the templates, one file for each kind.
 func write(built map[string][]object) (map[string]string, error) {
 	t := &template{}
 	affinity, err := affinityOf(built["overlays/ha"])
@@ -263,7 +264,7 @@ func write(built map[string][]object) (map[string]string, error) {
 	return files, nil
 }
 
-// affinityOf returns the affinity of the overlay for several replicas, as text below its key.
+// affinityOf returns the affinity from the overlay for several replicas as YAML below its key.
 func affinityOf(objects []object) (string, error) {
 	for _, o := range objects {
 		if o.kind != "Deployment" {

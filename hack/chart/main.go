@@ -1,9 +1,9 @@
-// Command chart writes the templates of the Helm chart in deploy/chart from what kustomize
-// builds of deploy/overlays and deploy/monitoring. A manifest is written there alone: what
-// differs between two overlays becomes a condition, and what a value of the chart sets is
-// listed in holes.go.
+// Command chart generates the templates of the Helm chart in deploy/chart from the output of
+// kustomize for deploy/overlays and deploy/monitoring, so that each manifest exists only once. A
+// difference between two overlays becomes a condition. holes.go lists the fields that values of the
+// chart set.
 //
-//	go run ./hack/chart          at the root of the repository, or go test ./hack/chart -update
+//	go run ./hack/chart          in the root directory of the repository, or go test ./hack/chart -update
 package main
 
 import (
@@ -14,7 +14,7 @@ import (
 	"path/filepath"
 )
 
-// templates is where the chart has its templates, relative to the root of the repository.
+// templates is the directory of the templates, relative to the root directory of the repository.
 const templates = "deploy/chart/queue-proxy-injector/templates"
 
 func main() {
@@ -30,7 +30,7 @@ func main() {
 	}
 }
 
-// generate returns the templates by their file names.
+// generate returns the templates by file name.
 func generate(root string) (map[string]string, error) {
 	built := map[string][]object{}
 	for _, folder := range []string{"overlays/self-managed", "overlays/cert-manager", "overlays/ha", "overlays/policy", "monitoring"} {

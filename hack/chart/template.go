@@ -13,7 +13,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// An object is one of Kubernetes'.
+// An object is a Kubernetes object.
 type object struct {
 	kind, name string
 	node       *yaml.Node // a mapping
@@ -37,7 +37,7 @@ func parse(text []byte) ([]object, error) {
 	}
 }
 
-// field returns the value of a mapping's key, or nil.
+// field returns the value of a key in a mapping, or nil.
 func field(node *yaml.Node, key string) *yaml.Node {
 	if node.Kind != yaml.MappingNode {
 		return nil
@@ -54,28 +54,28 @@ func scalar(value string) *yaml.Node {
 	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: value}
 }
 
-// A template is YAML with marks in the places of what Helm executes: a mark is a scalar in
-// the place of a value, or a key or an item in the place of lines. YAML's own library writes
-// all the rest.
+// A template is YAML with marks for the parts that Helm executes. A mark is a scalar that replaces
+// a value, or a key or an item that stands for whole lines. The YAML library writes everything
+// else.
 type template struct {
-	texts []string // of the marks, by number
+	texts []string // text of each mark by its number
 }
 
-// value returns a mark for a text in the place of a value. BELOW in it is the indent of what
-// stands in a block below its key.
+// value returns a mark that replaces a value by text. In text, BELOW is the indentation of a block
+// below the key.
 func (t *template) value(text string) *yaml.Node {
 	t.texts = append(t.texts, text)
 	return scalar(fmt.Sprintf("VALUE%d", len(t.texts)-1))
 }
 
-// lines returns a mark for whole lines: an item of a sequence. BESIDE is their indent, BELOW
-// that of a block below a key of theirs.
+// lines returns a mark for whole lines as an item of a sequence. In text, BESIDE is the indentation
+// of these lines, and BELOW is the indentation of a block below one of their keys.
 func (t *template) lines(text string) *yaml.Node {
 	t.texts = append(t.texts, text)
 	return scalar(fmt.Sprintf("LINES%d", len(t.texts)-1))
 }
 
-// entry returns the same as an entry of a mapping.
+// entry is like lines for an entry of a mapping.
 func (t *template) entry(text string) []*yaml.Node {
 	return []*yaml.Node{t.lines(text), {Kind: yaml.ScalarNode, Tag: "!!null", Value: "null"}}
 }
@@ -85,7 +85,7 @@ var (
 	linesMark = regexp.MustCompile(`^( *)(- )?LINES(\d+)(?:: null)?$`)
 )
 
-// text returns a node as the text of a template.
+// text returns a node as text with all marks replaced.
 func (t *template) text(node *yaml.Node) (string, error) {
 	var encoded bytes.Buffer
 	e := yaml.NewEncoder(&encoded)
@@ -112,13 +112,13 @@ func (t *template) text(node *yaml.Node) (string, error) {
 func (t *template) mark(number string, indent int) string {
 	n, err := strconv.Atoi(number)
 	if err != nil || n >= len(t.texts) {
-		return number // no mark of ours
+		return number // not a mark
 	}
 	return strings.NewReplacer("BESIDE", strconv.Itoa(indent), "BELOW", strconv.Itoa(indent+2)).Replace(t.texts[n])
 }
 
-// merge returns what both variants of a node have in common, and conditions around the rest:
-// holds for what only a has, and fails for what only b has.
+// merge merges two variants of a node. Parts that only a contains are included if holds is true,
+// and parts that only b contains are included if fails is true.
 func (t *template) merge(a, b *yaml.Node, holds, fails string) (*yaml.Node, error) {
 	switch {
 	case equal(a, b):
@@ -160,11 +160,11 @@ func (t *template) mergeMappings(a, b *yaml.Node, holds, fails string) (*yaml.No
 	return merged, nil
 }
 
-// mergeSequences merges item by item; those that one has more stand at its end.
+// mergeSequences merges item by item. The additional items of the longer sequence are at the end.
 func (t *template) mergeSequences(a, b *yaml.Node, holds, fails string) (*yaml.Node, error) {
 	merged := &yaml.Node{Kind: yaml.SequenceNode}
 	common := min(len(a.Content), len(b.Content))
-	if a.Content[0].Kind == yaml.ScalarNode { // of words, what begins in the same way
+	if a.Content[0].Kind == yaml.ScalarNode { // for sequences of scalars, only a common prefix is merged
 		common = 0
 		for common < min(len(a.Content), len(b.Content)) && equal(a.Content[common], b.Content[common]) {
 			common++

@@ -21,7 +21,7 @@ type entry struct {
 	text []byte
 }
 
-// packTar returns a compressed tar archive. The same entries and time, the same bytes.
+// packTar returns a compressed tar archive. The result depends only on entries and made.
 func packTar(entries []entry, made time.Time) ([]byte, error) {
 	var b bytes.Buffer
 	z, err := gzip.NewWriterLevel(&b, gzip.BestCompression)
@@ -45,7 +45,7 @@ func packTar(entries []entry, made time.Time) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// packZip is the same for Windows.
+// packZip returns a zip archive. The result depends only on entries and made.
 func packZip(entries []entry, made time.Time) ([]byte, error) {
 	var b bytes.Buffer
 	w := zip.NewWriter(&b)
@@ -66,7 +66,7 @@ func packZip(entries []entry, made time.Time) ([]byte, error) {
 
 const sums = "SHA256SUMS"
 
-// writeSums writes the checksums of all files of a folder, as sha256sum does.
+// writeSums writes the checksums of all files in a directory in the format of sha256sum.
 func writeSums(folder string) error {
 	files, err := os.ReadDir(folder)
 	if err != nil {

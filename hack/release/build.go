@@ -9,11 +9,12 @@ import (
 	"strings"
 )
 
-// A platform is one that programs are built for.
+// A platform is an operating system and architecture.
 type platform struct {
 	os, arch string
 
-	// sidecar is whether the sidecar runs there: it needs Linux. Those have images, too.
+	// sidecar reports whether the sidecar supports the platform. It requires Linux. Images are
+	// built for these platforms.
 	sidecar bool
 }
 
@@ -30,7 +31,7 @@ func platforms() []platform {
 	}
 }
 
-// programs are those of cmd/ that run on a platform.
+// programs returns the names of the programs below cmd/ that support the platform.
 func (p platform) programs(root string) ([]string, error) {
 	folders, err := os.ReadDir(filepath.Join(root, "cmd"))
 	var names []string
@@ -42,7 +43,7 @@ func (p platform) programs(root string) ([]string, error) {
 	return names, err
 }
 
-// file is the name of a program's file.
+// file returns the file name of a program.
 func (p platform) file(program string) string {
 	if p.os == "windows" {
 		return program + ".exe"
@@ -50,15 +51,15 @@ func (p platform) file(program string) string {
 	return program
 }
 
-// A builder builds programs by the Makefile of a tree, which knows the flags.
+// A builder builds programs with the Makefile of a tree, which contains the compiler flags.
 type builder struct {
 	root, version, commit string
 
-	// cache is the folder of Go's build cache; empty is the usual one.
+	// cache is the directory of the Go build cache. If it is empty, the default is used.
 	cache string
 }
 
-// build builds the programs of a platform into a folder.
+// build builds the programs for a platform and writes them to out.
 func (b builder) build(p platform, out string) error {
 	programs, err := p.programs(b.root)
 	if err != nil {
@@ -70,7 +71,7 @@ func (b builder) build(p platform, out string) error {
 	}
 	cmd := exec.Command("make", "--no-print-directory", "-C", b.root, "build", "OUT="+out+"/", "PROGRAMS=./cmd/"+strings.Join(programs, " ./cmd/"),
 		"VERSION="+b.version, "COMMIT="+b.commit)
-	cmd.Env = append(os.Environ(), "GOOS="+p.os, "GOARCH="+p.arch) //nolint:forbidigo // what make needs, and go below it
+	cmd.Env = append(os.Environ(), "GOOS="+p.os, "GOARCH="+p.arch) //nolint:forbidigo // make and go need the environment
 	if b.cache != "" {
 		cmd.Env = append(cmd.Env, "GOCACHE="+b.cache)
 	}
@@ -80,8 +81,8 @@ func (b builder) build(p platform, out string) error {
 	return nil
 }
 
-// rebuild builds a platform once more, from a copy of the tree in another folder, and compares
-// the bytes with those of the first build.
+// rebuild builds the programs of a platform again from a copy of the tree in another directory, and
+// returns an error if they differ from those in first.
 func rebuild(b builder, p platform, first string) error {
 	work, err := os.MkdirTemp("", "rebuild")
 	if err != nil {
@@ -116,7 +117,7 @@ func rebuild(b builder, p platform, first string) error {
 	return nil
 }
 
-// copyTree copies what git has or would have of a tree.
+// copyTree copies all files that Git tracks, and untracked files that it does not ignore.
 func copyTree(from, to string) error {
 	list, err := output(gitIn(from, "ls-files", "-z", "--cached", "--others", "--exclude-standard"))
 	if err != nil {
@@ -125,7 +126,7 @@ func copyTree(from, to string) error {
 	for name := range strings.SplitSeq(strings.TrimSuffix(string(list), "\x00"), "\x00") {
 		text, err := os.ReadFile(filepath.Join(from, name))
 		if os.IsNotExist(err) {
-			continue // removed, and not yet committed
+			continue // removed but not committed
 		}
 		if err != nil {
 			return err

@@ -21,8 +21,8 @@ var (
 	chartImage   = regexp.MustCompile(`(?m)^(  (injector|sidecar): ).*$`)
 )
 
-// packChart returns the chart as Helm packs it, with a version and images, and the name of
-// its file. Links are followed: the archive has their files.
+// packChart returns the chart as a Helm package with the given version and images, and the name of
+// the package file. Symbolic links are replaced by their targets.
 func packChart(root, version string, i images, made time.Time) (file string, packed []byte, err error) {
 	var names []string
 	folder := filepath.Join(root, chartFolder)
@@ -59,7 +59,7 @@ func packChart(root, version string, i images, made time.Time) (file string, pac
 	return fmt.Sprintf("%s-%s.tgz", chartName, strings.TrimPrefix(version, "v")), packed, err
 }
 
-// chartText sets what a release has of its own in the chart's files.
+// chartText sets the version and the images in a file of the chart.
 func chartText(name string, text []byte, version string, i images) ([]byte, error) {
 	set := func(pattern *regexp.Regexp, want int, f func(key string) string) ([]byte, error) {
 		found := 0

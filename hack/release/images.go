@@ -9,15 +9,15 @@ import (
 	"strings"
 )
 
-// names are those of the images of the Dockerfile, as the registry has them.
+// names returns the names of the images in the Dockerfile and the registry.
 func names() []string { return []string{"queue-proxy", "queue-proxy-injector"} }
 
-// buildImages builds both images for all platforms, one list for each, and pushes the lists:
-// to the registry, or in a dry run into archives. It returns their references by digest.
+// buildImages builds both images for all platforms. For each image, it pushes a manifest list to
+// the registry, or writes it to an archive in a dry run. It returns references by digest.
 func (r *release) buildImages() (images, error) {
 	local := func(name string) string { return "localhost/release/" + name + ":" + r.version }
 	for _, name := range names() {
-		// One that is left of an earlier run would get further images.
+		// An earlier run may have left a manifest list, to which images would be added.
 		_, _ = output(exec.Command("buildah", "manifest", "rm", local(name)))
 		if _, err := output(exec.Command("buildah", "manifest", "create", local(name))); err != nil {
 			return images{}, err
@@ -54,7 +54,7 @@ func (r *release) buildImages() (images, error) {
 	return images{sidecar: sidecar, injector: injector}, r.writeDigests(sidecar, injector)
 }
 
-// writeDigests writes the digests of the images as outputs of a workflow's step.
+// writeDigests writes the digests of the images in the format of a workflow output.
 func (r *release) writeDigests(references ...string) error {
 	var b strings.Builder
 	for i, reference := range references {
@@ -64,7 +64,7 @@ func (r *release) writeDigests(references ...string) error {
 	return os.WriteFile(filepath.Join(r.out, "digests"), []byte(b.String()), 0o644)
 }
 
-// pushImage pushes a list of images, and signs it where it is published.
+// pushImage pushes a manifest list. It signs the image unless this is a dry run.
 func (r *release) pushImage(name, list string) (string, error) {
 	reference := r.registry + "/" + name
 	to := "docker://" + reference + ":" + r.version
@@ -74,7 +74,7 @@ func (r *release) pushImage(name, list string) (string, error) {
 			return "", err
 		}
 		file := filepath.Join(folder, name+".tar")
-		if err := os.RemoveAll(file); err != nil { // an archive is not written over
+		if err := os.RemoveAll(file); err != nil { // buildah does not overwrite an archive
 			return "", err
 		}
 		to = "oci-archive:" + file + ":" + reference + ":" + r.version
@@ -94,8 +94,8 @@ func (r *release) pushImage(name, list string) (string, error) {
 	return reference, r.sign(name, reference)
 }
 
-// sign signs an image by the identity of the workflow, without a key, and attests what it is
-// made of: one document for each program and platform is in its archive, too.
+// sign signs an image with the identity of the workflow, and attests the bill of materials of the
+// linux/amd64 program. The archives contain the bills of materials for all platforms.
 func (r *release) sign(name, reference string) error {
 	if _, err := output(exec.Command("cosign", "sign", "--yes", "--recursive", reference)); err != nil {
 		return err

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// An installation is a file that kubectl apply takes, and the folder of deploy/ that
-// kustomize makes it of.
+// An installation is a manifest for kubectl apply and the directory below deploy/ from which
+// kustomize builds it.
 type installation struct {
 	file, folder string
 }
@@ -24,12 +24,12 @@ func installations() []installation {
 	}
 }
 
-// images are the references of both images, such as ghcr.io/queue-proxy/queue-proxy@sha256:...
+// images are references to both images, such as ghcr.io/queue-proxy/queue-proxy@sha256:...
 type images struct {
 	sidecar, injector string
 }
 
-// kustomization returns the text of deploy/images/kustomization.yaml with these images.
+// kustomization returns deploy/images/kustomization.yaml with these images.
 func (i images) kustomization() (string, error) {
 	var b strings.Builder
 	b.WriteString("apiVersion: kustomize.config.k8s.io/v1alpha1\nkind: Component\nimages:\n")
@@ -39,7 +39,7 @@ func (i images) kustomization() (string, error) {
 			return "", fmt.Errorf("image %q: want a name with a tag or a digest", image[1])
 		}
 		fmt.Fprintf(&b, "  - name: %s\n    newName: %s\n", image[0], name)
-		if digest != "" { // which says more than a tag beside it
+		if digest != "" { // a digest has precedence over a tag
 			fmt.Fprintf(&b, "    digest: %q\n", digest)
 		} else {
 			fmt.Fprintf(&b, "    newTag: %q\n", tag)
@@ -48,7 +48,7 @@ func (i images) kustomization() (string, error) {
 	return b.String(), nil
 }
 
-// splitReference splits an image's reference. A colon before a slash is a port's.
+// splitReference splits an image reference. A colon before a slash belongs to a port.
 func splitReference(reference string) (name, tag, digest string) {
 	name, digest, _ = strings.Cut(reference, "@")
 	if at := strings.LastIndexByte(name, ':'); at > strings.LastIndexByte(name, '/') {
@@ -57,8 +57,8 @@ func splitReference(reference string) (name, tag, digest string) {
 	return name, tag, digest
 }
 
-// writeInstallations builds every installation with these images into a folder. The images are
-// set in a copy of deploy/, in the one place where they stand.
+// writeInstallations builds all installations with the given images and writes them to out. It sets
+// the images in a copy of deploy/.
 func writeInstallations(root, out, version string, i images) error {
 	text, err := i.kustomization()
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 
 const root = "../.."
 
-func TestAReferenceIsSplitAtItsLastColonAndDigest(t *testing.T) {
+func TestSplitReference(t *testing.T) {
 	for _, c := range [][4]string{
 		{"queue-proxy:dev", "queue-proxy", "dev", ""},
 		{"localhost:5000/queue-proxy", "localhost:5000/queue-proxy", "", ""},
@@ -26,15 +26,15 @@ func TestAReferenceIsSplitAtItsLastColonAndDigest(t *testing.T) {
 	}
 }
 
-func TestAnImageWithoutTagAndDigestIsRefused(t *testing.T) {
+func TestImageWithoutTagReturnsError(t *testing.T) {
 	for _, bad := range []string{"", "queue-proxy", "localhost:5000/queue-proxy", ":1"} {
 		if _, err := (images{sidecar: bad, injector: "injector:1"}).kustomization(); err == nil || !strings.Contains(err.Error(), "want a name with a tag or a digest") {
-			t.Errorf("%q: got %v, want an error that says what is wanted", bad, err)
+			t.Errorf("%q: got %v, want an error about the missing tag or digest", bad, err)
 		}
 	}
 }
 
-func TestEveryInstallationHasTheImagesThatWereAskedFor(t *testing.T) {
+func TestInstallationsContainImages(t *testing.T) {
 	out := t.TempDir()
 	asked := images{sidecar: "r.example:5000/q:1", injector: "r.example/i:2@sha256:" + strings.Repeat("a", 64)}
 	if err := writeInstallations(root, out, "v1.2.3", asked); err != nil {
@@ -54,13 +54,13 @@ func TestEveryInstallationHasTheImagesThatWereAskedFor(t *testing.T) {
 			t.Errorf("%s: got the images %q, want %q", in.file, got, want[in.file])
 		}
 		if first, _, _ := strings.Cut(string(text), "\n"); !strings.Contains(first, "v1.2.3") {
-			t.Errorf("%s: got the first line %q, want the version in it", in.file, first)
+			t.Errorf("%s: got first line %q, want one with the version", in.file, first)
 		}
 	}
 }
 
-// What is in deploy/overlays can be installed by one file.
-func TestEveryOverlayIsAnInstallation(t *testing.T) {
+// Each overlay in deploy/overlays can be installed with one file.
+func TestEveryOverlayHasInstallation(t *testing.T) {
 	folders, err := filepath.Glob(filepath.Join(root, "deploy/overlays/*"))
 	if err != nil || len(folders) == 0 {
 		t.Fatalf("got %v, %v, want overlays", folders, err)

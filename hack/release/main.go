@@ -1,12 +1,12 @@
-// Command release makes what a release consists of.
+// Command release creates the files of a release.
 //
 //	release install -image REF -webhook-image REF [-version V] [-out DIR]
-//	        one file for each way to install
+//	        create one manifest for each installation
 //	release make -version V -commit C -epoch SECONDS -registry R [-dry-run [-short] [-platforms P]] [-image-flags F] [-out DIR]
-//	        all of a release: programs, archives, checksums, images, installations, chart, notes
+//	        create the complete release: programs, archives, checksums, images, manifests, chart, notes
 //
-// It is called by the Makefile, at the root of the repository. docs/releases.md says what a
-// release has.
+// The Makefile runs it in the root directory of the repository. docs/releases.md describes the
+// files of a release.
 package main
 
 import (
@@ -94,7 +94,7 @@ func parse(args []string, stdout io.Writer) (*release, error) {
 	return r, nil
 }
 
-// choose keeps these platforms alone.
+// choose selects the platforms with the given names.
 func (r *release) choose(names []string) error {
 	r.platforms = nil
 	for _, name := range names {
@@ -107,7 +107,7 @@ func (r *release) choose(names []string) error {
 	return nil
 }
 
-// output runs a command and returns its standard output; an error has its standard error.
+// output runs a command and returns its standard output. An error contains the standard error.
 func output(cmd *exec.Cmd) ([]byte, error) {
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr

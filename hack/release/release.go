@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// A release is one version of everything. What it writes is below out: assets/ is what is
-// attached, NOTES.md what is said of it, and oci/ has the images of a dry run.
+// A release creates all files of one version below out: assets/ contains the release assets,
+// NOTES.md the release notes, and oci/ the images of a dry run.
 type release struct {
 	root, out       string
 	version, commit string
@@ -27,8 +27,8 @@ func (r *release) say(format string, args ...any) { fmt.Fprintf(r.stdout, format
 
 func (r *release) asset(name string) string { return filepath.Join(r.out, "assets", name) }
 
-// make makes all of a release, in the order in which it can fail: what is checked first costs
-// nothing, and nothing is pushed before all programs are built twice.
+// make runs all steps of a release. Cheap checks run first, and nothing is pushed before all
+// programs are built twice.
 func (r *release) make() error {
 	if err := os.RemoveAll(r.out); err != nil {
 		return err
@@ -77,8 +77,8 @@ func (r *release) buildPrograms() error {
 	return nil
 }
 
-// buildAgain builds all programs once more and compares: from another folder and, but for the
-// short form, with nothing that the first build has left.
+// buildAgain builds all programs again in another directory and compares the results. If r.short is
+// false, it uses an empty build cache.
 func (r *release) buildAgain() error {
 	b := builder{root: r.root, version: r.version, commit: r.commit}
 	if !r.short {
@@ -98,7 +98,8 @@ func (r *release) buildAgain() error {
 	return nil
 }
 
-// packPrograms puts each program, what it is made of, its manual and the licence into an archive.
+// packPrograms creates an archive for each program with its bill of materials, manual pages and
+// license.
 func (r *release) packPrograms() error {
 	cmd, err := r.makeManuals()
 	if err != nil {
@@ -125,17 +126,17 @@ func (r *release) packPrograms() error {
 	return nil
 }
 
-// manuals is the directory for the manual pages and the programs that print them. It is not bin,
-// because the programs in bin have another version.
+// manuals returns the directory for the manual pages and the programs that print them. It is not
+// bin, because the programs in bin have a different version.
 func (r *release) manuals() string { return filepath.Join(r.out, "manual") }
 
-// makeManuals returns the command that writes the manual pages to the subdirectory man of manuals.
+// makeManuals returns the command that writes the manual pages to manuals()/man.
 func (r *release) makeManuals() (*exec.Cmd, error) {
 	out, err := filepath.Abs(r.manuals())
 	return exec.Command("make", "--no-print-directory", "-C", r.root, "man", "OUT="+out+"/", "VERSION="+r.version, "COMMIT="+r.commit), err
 }
 
-// packProgram writes the archive of a program for a platform.
+// packProgram writes the archive of a program for one platform.
 func (r *release) packProgram(p platform, program string, licence []byte) error {
 	path := filepath.Join(r.folder(p), p.file(program))
 	text, err := os.ReadFile(path)
@@ -167,12 +168,12 @@ func (r *release) packProgram(p platform, program string, licence []byte) error 
 	return os.WriteFile(r.asset(name+extension), packed, 0o644)
 }
 
-// manual returns the manual pages of a program and its commands. The sidecar has no manual pages.
+// manual returns the manual pages of a program and its commands. The sidecar has none.
 func manual(folder, program string) ([]entry, error) {
 	if program == "queue-proxy" {
 		return nil, nil
 	}
-	page := strings.ReplaceAll(program, "_", "-") // man kubectl-queue-proxy
+	page := strings.ReplaceAll(program, "_", "-") // as in "man kubectl-queue-proxy"
 	names, err := filepath.Glob(filepath.Join(folder, page+`[.\-]*`))
 	if err == nil && len(names) == 0 {
 		err = fmt.Errorf("%s: no manual of %s", folder, program)
@@ -188,7 +189,7 @@ func manual(folder, program string) ([]entry, error) {
 	return pages, err
 }
 
-// publish pushes the images, and writes what names them by digest.
+// publish pushes the images and writes the files that refer to them by digest.
 func (r *release) publish() error {
 	zeros := "@sha256:" + strings.Repeat("0", 64)
 	i := images{sidecar: r.registry + "/queue-proxy" + zeros, injector: r.registry + "/queue-proxy-injector" + zeros}
@@ -213,7 +214,7 @@ func (r *release) publish() error {
 	return writeSums(filepath.Join(r.out, "assets"))
 }
 
-// checkSums lets sha256sum read what was written.
+// checkSums verifies the checksums with sha256sum.
 func (r *release) checkSums() error {
 	cmd := exec.Command("sha256sum", "--check", "--strict", "--quiet", sums)
 	cmd.Dir = filepath.Join(r.out, "assets")

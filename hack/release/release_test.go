@@ -32,7 +32,7 @@ const changelog = `# Changes
 
 `
 
-func TestTheNotesAreTheSectionOfTheVersion(t *testing.T) {
+func TestNotesReturnsVersionSection(t *testing.T) {
 	for version, want := range map[string]string{unreleased: "### Texts\n\n* One.\n", "v1.2.3": "* Two.\n"} {
 		if got, err := notes(changelog, version); got != want || err != nil {
 			t.Errorf("%s: got %q, %v, want %q", version, got, err, want)
@@ -47,24 +47,24 @@ func TestTheNotesAreTheSectionOfTheVersion(t *testing.T) {
 	}
 }
 
-func TestLinksOfTheNotesLeadToTheTag(t *testing.T) {
+func TestNotesLinksUseTag(t *testing.T) {
 	got := withLinks("[a](docs/a.md#b), [c](https://c.test/d)", "v1.2.3")
 	if want := "[a](https://github.com/queue-proxy/queue-proxy/blob/v1.2.3/docs/a.md#b), [c](https://c.test/d)"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }
 
-func TestTheChangelogOfTheTreeHasNotes(t *testing.T) {
+func TestChangelogHasUnreleasedSection(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root, "CHANGELOG.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := notes(string(text), unreleased); err != nil {
-		t.Errorf("got %v, want what is not released yet", err)
+		t.Errorf("got %v, want the unreleased section", err)
 	}
 }
 
-func TestOnlySemanticVersionsAreReleased(t *testing.T) {
+func TestParseRejectsInvalidVersion(t *testing.T) {
 	for version, want := range map[string]bool{
 		"v1.2.3": true, "v0.1.0-rc.1": true, "1.2.3": false, "v1.2": false, "v01.2.3": false, "v1.2.3+meta": false, "v1.2.3-": false, "": false, "v1.2.3 ": false,
 	} {
@@ -75,11 +75,11 @@ func TestOnlySemanticVersionsAreReleased(t *testing.T) {
 	}
 }
 
-func TestPartsOfAReleaseAreDryRuns(t *testing.T) {
+func TestPartialReleaseRequiresDryRun(t *testing.T) {
 	whole := []string{"-version", "v1.2.3", "-registry", "r", "-commit", "c"}
 	for _, part := range [][]string{{"-short"}, {"-platforms", "linux/arm64"}, {"-dry-run", "-platforms", "linux/riscv64"}} {
 		if _, err := parse(append(slices.Clone(whole), part...), io.Discard); err == nil {
-			t.Errorf("%q: got it accepted, want it refused", part)
+			t.Errorf("%q: got no error, want one", part)
 		}
 	}
 	r, err := parse(append(whole, "-dry-run", "-platforms", "linux/s390x,windows/arm64"), io.Discard)
@@ -103,23 +103,23 @@ func repository(t *testing.T) string {
 	return dir
 }
 
-func TestOnlyACleanTaggedTreeIsReleased(t *testing.T) {
+func TestCheckTreeRequiresCleanTag(t *testing.T) {
 	dir := repository(t)
 	if err := checkTree(dir, "v1.2.3"); err != nil {
-		t.Errorf("got %v, want the tagged commit taken", err)
+		t.Errorf("got %v, want no error for a tagged commit", err)
 	}
 	if err := checkTree(dir, "v1.2.4"); err == nil || !strings.Contains(err.Error(), "no tag v1.2.4") {
-		t.Errorf("got %v, want another tag refused", err)
+		t.Errorf("got %v, want an error about the tag", err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "new"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if err := checkTree(dir, "v1.2.3"); err == nil || !strings.Contains(err.Error(), "changes that are in no commit") {
-		t.Errorf("got %v, want a file that is in no commit refused", err)
+		t.Errorf("got %v, want an error about uncommitted changes", err)
 	}
 }
 
-func TestACopyOfTheTreeHasWhatGitHas(t *testing.T) {
+func TestCopyTreeUsesGitFiles(t *testing.T) {
 	from, to := repository(t), t.TempDir()
 	for name, text := range map[string]string{"f": "2", "new": "3", ".gitignore": "ignored\n", "ignored": "4"} {
 		if err := os.WriteFile(filepath.Join(from, name), []byte(text), 0o644); err != nil {
@@ -136,7 +136,7 @@ func TestACopyOfTheTreeHasWhatGitHas(t *testing.T) {
 	}
 }
 
-func TestArchivesOfTheSameEntriesAreTheSame(t *testing.T) {
+func TestArchivesAreReproducible(t *testing.T) {
 	entries := []entry{{"a", 0o755, []byte("1")}, {"b/c", 0o644, []byte("2")}}
 	made := time.Unix(1_700_000_000, 0).UTC()
 	for name, pack := range map[string]func([]entry, time.Time) ([]byte, error){"tar": packTar, "zip": packZip} {
@@ -145,7 +145,7 @@ func TestArchivesOfTheSameEntriesAreTheSame(t *testing.T) {
 			t.Fatal(err)
 		}
 		if two, err := pack(entries, made); err != nil || !bytes.Equal(one, two) {
-			t.Errorf("%s: got two archives that differ (%v), want the same bytes", name, err)
+			t.Errorf("%s: archives differ (%v)", name, err)
 		}
 	}
 	packed, err := packTar(entries, made)
@@ -156,11 +156,11 @@ func TestArchivesOfTheSameEntriesAreTheSame(t *testing.T) {
 	list.Stdin = bytes.NewReader(packed)
 	got, err := output(list)
 	if err != nil || !strings.Contains(string(got), "-rwxr-xr-x 0/0") || !strings.Contains(string(got), "2023-11-14 22:13 b/c") {
-		t.Errorf("got %s, %v, want the modes, and the time of the commit", got, err)
+		t.Errorf("got %s, %v, want the file modes and the commit time", got, err)
 	}
 }
 
-func TestAProgramsManualHasItsPagesAndNoOthers(t *testing.T) {
+func TestManualContainsOnlyProgramPages(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"injector.1", "injector-inject.1", "injectors.1", "kubectl-queue-proxy.1"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(name), 0o644); err != nil {
@@ -175,7 +175,7 @@ func TestAProgramsManualHasItsPagesAndNoOthers(t *testing.T) {
 		t.Errorf("got %v, %v, want the page of the plugin", pages, err)
 	}
 	if pages, err := manual(dir, "queue-proxy"); err != nil || len(pages) != 0 {
-		t.Errorf("got %v, %v, want no page of the sidecar", pages, err)
+		t.Errorf("got %v, %v, want no pages for the sidecar", pages, err)
 	}
 	if _, err := manual(dir, "top"); err == nil {
 		t.Error("got no error, want one for a program without a manual")
@@ -196,11 +196,11 @@ func TestManualPagesDoNotOverwritePrograms(t *testing.T) {
 	}
 	got = bytes.ReplaceAll(got, []byte(r.out), []byte("OUT"))
 	if !bytes.Contains(got, []byte("-o OUT/manual/ ")) || bytes.Contains(got, []byte("bin/")) {
-		t.Errorf("got the commands\n%s\nwant no file of bin", got)
+		t.Errorf("got commands\n%s\nwant no file in bin", got)
 	}
 }
 
-func TestSha256sumReadsTheChecksums(t *testing.T) {
+func TestChecksumsPassSha256sum(t *testing.T) {
 	r := &release{out: t.TempDir(), stdout: io.Discard}
 	folder := filepath.Join(r.out, "assets")
 	if err := os.Mkdir(folder, 0o755); err != nil {
@@ -213,17 +213,17 @@ func TestSha256sumReadsTheChecksums(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := r.checkSums(); err != nil {
-		t.Errorf("got %v, want them verified", err)
+		t.Errorf("got %v, want valid checksums", err)
 	}
 	if err := os.WriteFile(filepath.Join(folder, "a"), []byte("2"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.checkSums(); err == nil {
-		t.Error("got another file verified, want an error")
+		t.Error("got no error for a changed file")
 	}
 }
 
-func TestThePackedChartHasVersionImagesAndLinkedFiles(t *testing.T) {
+func TestPackChartSetsVersionAndImages(t *testing.T) {
 	i := images{sidecar: "r.example/q@sha256:" + strings.Repeat("1", 64), injector: "r.example/i:2"}
 	name, packed, err := packChart(root, "v1.2.3-rc.1", i, time.Unix(0, 0))
 	if err != nil || name != "queue-proxy-injector-1.2.3-rc.1.tgz" {
@@ -257,7 +257,7 @@ func TestThePackedChartHasVersionImagesAndLinkedFiles(t *testing.T) {
 }
 
 // The chart of a checkout has the images of deploy/images.
-func TestTheChartHasTheImagesOfTheOverlays(t *testing.T) {
+func TestChartImagesMatchOverlays(t *testing.T) {
 	values, err := os.ReadFile(filepath.Join(root, chartFolder, "values.yaml"))
 	if err != nil {
 		t.Fatal(err)
@@ -269,12 +269,12 @@ func TestTheChartHasTheImagesOfTheOverlays(t *testing.T) {
 	for _, m := range chartImage.FindAllString(string(values), -1) {
 		name, _, digest := splitReference(strings.Fields(m)[1])
 		if want := "newName: " + name + "\n    digest: " + digest + "\n"; !strings.Contains(string(component), want) {
-			t.Errorf("got %s in the chart, want what deploy/images has:\n%s", m, component)
+			t.Errorf("got %s in the chart, want the images of deploy/images:\n%s", m, component)
 		}
 	}
 }
 
-func TestEveryProgramIsBuiltForLinuxAndAllButTheSidecarElsewhere(t *testing.T) {
+func TestProgramsPerPlatform(t *testing.T) {
 	folders, err := filepath.Glob(filepath.Join(root, "cmd/*"))
 	if err != nil {
 		t.Fatal(err)
@@ -289,7 +289,7 @@ func TestEveryProgramIsBuiltForLinuxAndAllButTheSidecarElsewhere(t *testing.T) {
 			want--
 		}
 		if len(got) != want || slices.Contains(got, "queue-proxy") != (p.os == "linux") {
-			t.Errorf("%s/%s: got %q, want %d programs, the sidecar on Linux alone", p.os, p.arch, got, want)
+			t.Errorf("%s/%s: got %q, want %d programs, with the sidecar only on Linux", p.os, p.arch, got, want)
 		}
 	}
 }

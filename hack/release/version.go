@@ -8,14 +8,14 @@ import (
 	"strings"
 )
 
-// tag matches the versions that can be released: semantic ones, with a v.
+// tag matches the versions that can be released: semantic versions with the prefix "v".
 var tag = regexp.MustCompile(`^v(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)(-[0-9A-Za-z]+([.-][0-9A-Za-z]+)*)?$`)
 
-// unreleased is the heading of what the next version changes.
+// unreleased is the heading of the changelog section for the next version.
 const unreleased = "Not released yet"
 
-// notes cuts the section of a version, or of what is not released yet, out of the change log.
-// A version's heading is "## v1.2.3, 2026-12-01".
+// notes returns the changelog section of a version, or the unreleased section. The heading of a
+// version has the form "## v1.2.3, 2026-12-01".
 func notes(changelog, version string) (string, error) {
 	for _, section := range strings.Split("\n"+changelog, "\n## ")[1:] {
 		heading, text, _ := strings.Cut(section, "\n")
@@ -34,7 +34,8 @@ func notes(changelog, version string) (string, error) {
 	return "", fmt.Errorf("CHANGELOG.md: there is no section ## %s", version)
 }
 
-// checkTree refuses a checkout that is not the tagged commit and nothing else.
+// checkTree returns an error if the checkout has uncommitted changes or if its commit does not have
+// the tag version.
 func checkTree(root, version string) error {
 	status, err := output(gitIn(root, "status", "--porcelain"))
 	if err != nil {
@@ -55,15 +56,16 @@ func checkTree(root, version string) error {
 	return errors.New("the commit has no tag " + version)
 }
 
-// link matches a link to a file of the tree.
+// link matches a relative link.
 var link = regexp.MustCompile(`\]\(([^):]+)\)`)
 
-// withLinks makes links of the notes lead to the files at the tag: they are read elsewhere.
+// withLinks replaces relative links by links to the files at the tag, because release notes are
+// displayed outside the repository.
 func withLinks(text, version string) string {
 	return link.ReplaceAllString(text, "](https://"+module+"/blob/"+version+"/$1)")
 }
 
-// module is where the repository is, too.
+// module is the module path and the address of the repository.
 const module = "github.com/queue-proxy/queue-proxy"
 
 func gitIn(root string, args ...string) *exec.Cmd {

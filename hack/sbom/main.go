@@ -1,6 +1,6 @@
-// Command sbom writes what a Go binary was made of as a CycloneDX 1.6 document in
-// JSON, from what the linker has put into the binary: the same binary, the same
-// document. The Dockerfile puts one beside each program.
+// Command sbom writes a software bill of materials for a Go binary as a CycloneDX 1.6 document in
+// JSON. It reads the build information that the linker stores in the binary, so the output depends
+// only on the binary and the version. The Dockerfile adds one document for each program.
 package main
 
 import (
@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// component is an entry of a document. The hash that go.sum has for a module is of
-// a kind that CycloneDX does not know, so it is a property.
+// component is an entry of a document. CycloneDX does not support the hash type of go.sum, so the
+// hash is a property.
 type component struct {
 	Type       string     `json:"type"`
 	BOMRef     string     `json:"bom-ref"`
@@ -56,8 +56,8 @@ func main() {
 	}
 }
 
-// describe makes the document of a binary of a version, which the linker does not
-// know of the main module.
+// describe returns the document for a binary. version is the version of the main module, which the
+// build information does not contain.
 func describe(info *debug.BuildInfo, version string) document {
 	d := document{BOMFormat: "CycloneDX", SpecVersion: "1.6", Version: 1}
 	d.Metadata.Component = module("application", info.Path, version, "")

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestADocumentNamesEveryModuleOnce(t *testing.T) {
+func TestDocumentContainsEachModuleOnce(t *testing.T) {
 	info := &debug.BuildInfo{
 		GoVersion: "go1.26.8", Path: "example.com/m/cmd/x",
 		Deps: []*debug.Module{

@@ -10,10 +10,10 @@ import (
 	"strings"
 )
 
-// The types below have the field names of the Kubernetes API, because the test builds a manifest from them. Other
-// fields do not help to select a port.
+// The JSON names of the following types are the field names of the Kubernetes API, because the test
+// builds a manifest from them. Fields that do not help to select a port are omitted.
 
-// facts describes a workload. The output contains one JSON object per workload.
+// facts describes a workload. The output contains one facts object per workload.
 type facts struct {
 	Repository string    `json:"repository"`
 	Commit     string    `json:"commit"`
@@ -23,7 +23,7 @@ type facts struct {
 	Namespace  string    `json:"namespace,omitempty"`
 	Name       string    `json:"name"`
 	Template   template  `json:"template"`
-	Services   []service `json:"services,omitempty"` // the nearest Services that select the pods: see servicesOf
+	Services   []service `json:"services,omitempty"` // nearest Services that select the pods; see servicesOf
 }
 
 type template struct {
@@ -108,7 +108,7 @@ type mount struct {
 type service struct {
 	Metadata metadata    `json:"metadata"`
 	Spec     serviceSpec `json:"spec"`
-	path     string      // of its file
+	path     string      // path of the file
 }
 
 type serviceSpec struct {
@@ -126,7 +126,7 @@ type servicePort struct {
 	AppProtocol string `json:"appProtocol,omitempty"`
 }
 
-// convert decodes a value of the YAML decoder into one of the types above.
+// convert converts a value of the YAML decoder to one of the types above.
 func convert(from, to any) error {
 	text, err := json.Marshal(from)
 	if err != nil {
@@ -142,11 +142,11 @@ type workload struct {
 	template               template
 }
 
-// id identifies the workload in its repository.
+// id identifies the workload within its repository.
 func (w *workload) id() string { return w.path + " " + w.kind + "/" + w.metadata.Name }
 
-// shape returns the images without their tags, and the ports. The result is equal for copies of a workload in the same
-// repository, such as overlays and versions.
+// shape returns the images without tags, and the ports. Copies of a workload in a repository, such
+// as overlays and versions, have the same shape.
 func (w *workload) shape() string {
 	var all []string
 	for _, c := range w.template.Spec.Containers {
@@ -157,8 +157,8 @@ func (w *workload) shape() string {
 	return strings.Join(all, " ")
 }
 
-// sortObjects returns the workloads and the Services of some objects. It ignores objects without a name or an image,
-// such as patches, pods that end, and Services of Knative.
+// sortObjects returns the workloads and Services among objects. It ignores objects without a name
+// or an image, such as patches, and also pods that run to completion and Knative Services.
 func sortObjects(objects []object) (workloads []*workload, services []service) {
 	for _, o := range objects {
 		kind, apiVersion := fmt.Sprint(o.value["kind"]), fmt.Sprint(o.value["apiVersion"])
@@ -185,15 +185,16 @@ func sortObjects(objects []object) (workloads []*workload, services []service) {
 	return workloads, services
 }
 
-// complete reports whether Kubernetes can run the pods, and whether they run until they are deleted.
+// complete reports whether the pods are valid and run until they are deleted.
 func (w *workload) complete() bool {
 	pod := w.template.Spec
 	return w.metadata.Name != "" && len(pod.Containers) > 0 && (pod.RestartPolicy == "" || pod.RestartPolicy == "Always") &&
 		!slices.ContainsFunc(pod.Containers, func(c container) bool { return c.Name == "" || c.Image == "" })
 }
 
-// servicesOf returns the Services that select the pods of a workload. It searches the same file, then the same directory,
-// and then the parent directory with its subdirectories. It returns the Services of the first place that contains any.
+// servicesOf returns the Services that select the pods of a workload. It searches the same file,
+// then the same directory, and then the parent directory with its subdirectories. The first of
+// these that contains matching Services determines the result.
 func servicesOf(w *workload, all []service) []service {
 	dir := path.Dir(w.path)
 	parent := path.Dir(dir) + "/"
@@ -263,10 +264,11 @@ var (
 	secretVariable = regexp.MustCompile(`(?i)pass|pwd|user|secret|token|credential|account|access|api_?key|auth_key|private`)
 )
 
-// maxText is the maximum length of an argument or value, in bytes. Longer texts are scripts or configuration.
+// maxText is the maximum length of an argument or value in bytes. Longer strings are scripts or
+// configuration.
 const maxText = 400
 
-// reduce removes secrets, long texts, and fields that do not describe a port.
+// reduce removes secrets, long strings, and fields that do not describe a port.
 func (c *container) reduce(volumes []volume) {
 	c.Env = slices.DeleteFunc(slices.Clone(c.Env), func(v variable) bool {
 		text, isText := v.Value.(string)
@@ -294,7 +296,7 @@ func cut(all []any) []any {
 	return all
 }
 
-// keep returns the entries of a map with a key that matches.
+// keep returns the entries of a map whose keys match.
 func keep(all map[string]any, match func(string) bool) map[string]any {
 	all = maps.Clone(all)
 	maps.DeleteFunc(all, func(k string, _ any) bool { return !match(k) })

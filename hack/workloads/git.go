@@ -15,21 +15,22 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// maxFile is the size of the largest file that is parsed, in bytes. A manifest of several MB contains only
+// maxFile is the maximum size of a parsed file in bytes. Manifests of several MB contain only
 // CustomResourceDefinitions.
 const maxFile = 2 << 20
 
-// Files that are not deployed: tests, their data, vendored code, and examples of errors.
+// excluded matches the paths of files that are not deployed, such as tests, test data, vendored
+// code and examples of errors.
 var excluded = regexp.MustCompile(`(^|/)(\.[^/]*|vendor|node_modules|third_party|[^/]*testdata|test-data|tests?|testing|e2e[^/]*|fixtures?|integration|conformance|bench(mark)?s?|i18n|locales?|(?i:backups?))/|[^/]*patch[^/]*$`)
 
 // An object is a Kubernetes object in a file.
 type object struct {
-	path  string // of the file in the repository
+	path  string // path in the repository
 	value map[string]any
 }
 
-// objects returns the Kubernetes objects in the YAML files of a repository. Documents with a syntax error, such as
-// templates, are ignored.
+// objects returns the Kubernetes objects in the YAML and JSON files of a repository. It ignores
+// documents with syntax errors, such as templates.
 func (r repository) objects(clones string) ([]object, error) {
 	_, short, _ := strings.Cut(r.name, "/")
 	dir := filepath.Join(clones, filepath.FromSlash(short))
@@ -65,8 +66,8 @@ func (r repository) objects(clones string) ([]object, error) {
 	return all, err
 }
 
-// blobs calls a function with the content of each object in a list of hashes. The content is empty if the clone does not
-// contain the object, because the clone can be partial.
+// blobs calls each with the content of every object in a list of hashes. The content is empty if a
+// partial clone does not contain the object.
 func blobs(dir string, hashes io.Reader, each func([]byte)) error {
 	cmd := exec.Command("git", "-C", dir, "cat-file", "--batch")
 	cmd.Stdin = hashes
@@ -89,7 +90,7 @@ func blobs(dir string, hashes io.Reader, each func([]byte)) error {
 			if err != nil {
 				return fmt.Errorf("git cat-file: line %q: %w", line, err)
 			}
-			text = make([]byte, size+1) // with a newline
+			text = make([]byte, size+1) // including a newline
 			if _, err := io.ReadFull(r, text); err != nil {
 				return fmt.Errorf("git cat-file: %w", err)
 			}
@@ -112,7 +113,7 @@ func git(dir string, args ...string) ([]byte, error) {
 
 var separator = regexp.MustCompile(`(?m)^---.*$`)
 
-// read returns the objects of a file, including the items of lists.
+// read returns the objects of a file. Lists are replaced by their items.
 func read(path string, text []byte) []object {
 	var all []object
 	for _, document := range separator.Split(string(text), -1) {

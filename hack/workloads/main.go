@@ -1,12 +1,14 @@
-// Command workloads prints facts about Kubernetes workloads of public repositories, one JSON object per line.
+// Command workloads prints facts about Kubernetes workloads in public repositories, one JSON object
+// per line.
 //
 //	go run ./hack/workloads -list FILE -git DIRECTORY
 //
-// Each line of the list contains a repository and a commit: "github.com/owner/name 0123...". The directory contains a
-// bare or normal clone of each repository as owner/name. The command does not use the network.
+// Each line of the list contains a repository and a commit: "github.com/owner/name 0123...". The
+// directory contains a bare or normal clone of each repository as owner/name. The command does not
+// use the network.
 //
-// The command selects at most -max workloads per repository. The order of the candidates depends only on -seed, the
-// repository, the path and the name of the object, so that the same list always has the same result.
+// The command selects at most -max workloads per repository. The selection depends only on -seed
+// and on the repository, path and name of each object, so the same list always has the same result.
 package main
 
 import (
@@ -31,7 +33,7 @@ func main() {
 	}
 }
 
-// run prints the facts of the repositories in a list.
+// run prints the facts about the repositories in a list.
 func run(w io.Writer, list, clones string, s selection) error {
 	repositories, err := readList(list)
 	if err != nil {
@@ -63,7 +65,7 @@ type repository struct {
 	commit string // 40 hexadecimal digits
 }
 
-// readList reads a list. It ignores empty lines and lines that start with #.
+// readList reads a list. It ignores empty lines and lines that start with "#".
 func readList(name string) ([]repository, error) {
 	text, err := os.ReadFile(name)
 	if err != nil {

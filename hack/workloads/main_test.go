@@ -70,7 +70,7 @@ func extract(t *testing.T, list, dir string, s selection) []facts {
 	return all
 }
 
-func TestFactsContainPortsAndServicesOnly(t *testing.T) {
+func TestFactsContainPortsAndServices(t *testing.T) {
 	dir := t.TempDir()
 	list := clone(t, dir, map[string]string{"web.yaml": web, "overlay/patch.json": patch, "test/web.yaml": web})
 	all := extract(t, list, dir, selection{seed: "s", max: 5})
@@ -79,14 +79,14 @@ func TestFactsContainPortsAndServicesOnly(t *testing.T) {
 	}
 	f := all[0]
 	if len(f.Services) != 1 || f.Services[0].Spec.Ports[0].TargetPort != "http" {
-		t.Errorf("got the Services %+v, want web with targetPort http", f.Services)
+		t.Errorf("got Services %+v, want web with targetPort http", f.Services)
 	}
 	text, err := json.Marshal(f.Template)
 	harness.NoError(t, err)
 	want := `{"metadata":{"labels":{"app":"web"},"annotations":{"prometheus.io/port":"9090"}},"spec":{"containers":[{"name":"web",` +
 		`"image":"registry.example/web:1","env":[{"name":"PORT","value":"8080"}],"ports":[{"name":"http","containerPort":8080}]}]}}`
 	if string(text) != want {
-		t.Errorf("got the template\n%s, want\n%s", text, want)
+		t.Errorf("got template\n%s, want\n%s", text, want)
 	}
 }
 
@@ -117,6 +117,6 @@ func TestMissingCloneErrorContainsCommand(t *testing.T) {
 	harness.NoError(t, os.WriteFile(list, []byte("github.com/shop/none 0123\n"), 0o644))
 	err := run(&bytes.Buffer{}, list, t.TempDir(), selection{})
 	if err == nil || !strings.Contains(err.Error(), "git clone --no-checkout https://github.com/shop/none") {
-		t.Errorf("got the error %v, want the command that creates the clone", err)
+		t.Errorf("got error %v, want the command that creates the clone", err)
 	}
 }

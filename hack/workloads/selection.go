@@ -6,19 +6,20 @@ import (
 	"slices"
 )
 
-// A selection draws workloads at random, and always the same ones.
+// A selection selects workloads in a random but repeatable order.
 type selection struct {
 	seed string
-	max  int // number of workloads per repository
+	max  int // maximum number of workloads per repository
 }
 
-// hash returns a random number for a text.
+// hash returns a pseudorandom string for text.
 func (s selection) hash(text string) string {
 	sum := sha256.Sum256([]byte(s.seed + "\n" + text))
 	return string(sum[:])
 }
 
-// choose draws at most max workloads of a repository. If several workloads have the same shape, it draws only one of them.
+// choose selects at most max workloads of a repository. If several workloads have the same shape,
+// it selects only one of them.
 func (s selection) choose(r repository, all []*workload) []*workload {
 	hashes := map[*workload]string{}
 	for _, w := range all {

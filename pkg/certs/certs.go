@@ -1,10 +1,10 @@
-// Package certs is a server certificate that renews itself: a bad new pair
-// never replaces a good old one (docs/promises.md 3.9).
+// Package certs provides a TLS server certificate that is reloaded when its files change. An
+// invalid new key pair never replaces a valid one (docs/promises.md 3.9).
 //
-// The pair is a certificate and a key, PEM, usually tls.crt and tls.key of a
-// mounted Secret. [Open] reads it, [Watcher.Run] looks at it again every few seconds,
-// and [Watcher.Config] is the TLS configuration that always uses the newest.
-// Handshakes take no lock; connections that exist are not touched.
+// A key pair is a certificate and a private key in PEM files, usually tls.crt and tls.key of a
+// mounted Secret. [Open] reads the key pair, [Watcher.Run] rereads it every few seconds, and
+// [Watcher.Config] returns a TLS configuration that always uses the newest one. Handshakes take no
+// lock, and existing connections are not affected.
 package certs
 
 import (
@@ -19,56 +19,55 @@ import (
 	"time"
 )
 
-// interval is how often the files are looked at. Reading two small files is cheap,
-// and a kubelet takes up to a minute to bring a new Secret.
+// interval is the time between two reads of the files. Reading two small files is cheap, and the
+// kubelet takes up to a minute to update a mounted Secret.
 const interval = 5 * time.Second
 
-// Options of a [Watcher]. The zero value is good.
+// Options configure a [Watcher]. The zero value is valid.
 type Options struct {
-	// ClientCA is a PEM file of the authorities whose client certificates are
-	// accepted. If it is set, every client must show one. It is renewed as the
-	// pair is. Empty: no client is asked.
+	// ClientCA is a PEM file with the certificate authorities for client certificates. If it is
+	// set, each client must send a certificate. The file is reloaded like the key pair. If it is
+	// empty, client certificates are not requested.
 	ClientCA string
 
-	// ClientOptional serves clients too that show no certificate to ClientCA.
+	// ClientOptional also accepts clients that send no certificate.
 	ClientOptional bool
 
-	// OnReload, if not nil, is called with the certificate of every pair that is taken
-	// into use, the first one included.
+	// OnReload is called with the certificate of each key pair that is put into use, including the
+	// first one. It may be nil.
 	OnReload func(leaf *x509.Certificate)
 
-	// OnError, if not nil, is called with what is wrong with the files: once, and again
-	// after it has changed or has been good in between. What was in use before
-	// stays in use.
+	// OnError is called if the files are missing or invalid. It is not called again for the same
+	// error until a different error occurs or the files are valid. The previous key pair remains in
+	// use. OnError may be nil.
 	//
-	// Both are called by Open and by Run, never at the same time.
+	// OnReload and OnError are called by Open and Run, but never concurrently.
 	OnError func(error)
 }
 
-// A Watcher holds a pair. Its methods but Run may be called
-// concurrently.
+// A Watcher holds a key pair. All methods except Run are safe for concurrent use.
 type Watcher struct {
-	cert, key string // files
+	cert, key string // file paths
 	opts      Options
 
-	pair      atomic.Pointer[pair]            // nil: there was none yet
-	clientCAs atomic.Pointer[authorities]     // nil: clients are not asked
-	first     chan struct{}                   // closed when pair is set first
-	said      struct{ pair, clientCA string } // what OnError heard last; Open, then Run
+	pair      atomic.Pointer[pair]            // nil before the first pair is loaded
+	clientCAs atomic.Pointer[authorities]     // nil if client certificates are not requested
+	first     chan struct{}                   // closed when pair is set for the first time
+	said      struct{ pair, clientCA string } // last errors passed to OnError; used by Open and then by Run
 }
 
-// Open reads tls.crt and tls.key in dir, as [OpenFiles] does.
+// Open reads the key pair tls.crt and tls.key in dir. See [OpenFiles].
 func Open(dir string, o Options) (*Watcher, error) {
 	return OpenFiles(filepath.Join(dir, certFile), filepath.Join(dir, keyFile), o)
 }
 
-// OpenFiles reads the pair in two files.
+// OpenFiles reads a key pair from two files.
 //
-// No files are no error: they may appear later, see [Watcher.First]. One of the
-// two alone is no pair, and OnError is called. A pair that cannot be used is an
-// error that names the file, as is an Options.ClientCA that cannot be read. A
-// pair that has expired, or is not valid yet, is used for want of a better one,
-// and OnError is called: clients validate it by their own clocks.
+// If both files are missing, OpenFiles returns no error because they can be created later. See
+// [Watcher.First]. If only one file is missing, OpenFiles calls OnError and returns no error. If
+// the key pair or the Options.ClientCA file is invalid, OpenFiles returns an error that contains
+// the file name. A key pair that has expired or is not valid yet is used if there is no other one,
+// and OnError is called, because clients check the validity with their own clocks.
 func OpenFiles(cert, key string, o Options) (*Watcher, error) {
 	w := &Watcher{cert: cert, key: key, opts: o, first: make(chan struct{})}
 	inPair, inClientCA := w.renewPair(), w.renewClientCA()
@@ -82,8 +81,8 @@ func OpenFiles(cert, key string, o Options) (*Watcher, error) {
 	return w, nil
 }
 
-// Run looks at the files every interval until ctx is done, and returns nil. It
-// is called at most once.
+// Run rereads the files every interval until ctx is done and then returns nil. It must be called at
+// most once.
 func (w *Watcher) Run(ctx context.Context) error {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
@@ -97,11 +96,10 @@ func (w *Watcher) Run(ctx context.Context) error {
 	}
 }
 
-// First is closed as soon as there is a pair to serve with.
+// First returns a channel that is closed when the first key pair is available.
 func (w *Watcher) First() <-chan struct{} { return w.first }
 
-// NotAfter is when the certificate in use expires, the zero time if there is
-// none.
+// NotAfter returns the expiry time of the certificate in use, or the zero time if there is none.
 func (w *Watcher) NotAfter() time.Time {
 	if p := w.pair.Load(); p != nil {
 		return p.certificate.Leaf.NotAfter
@@ -109,7 +107,8 @@ func (w *Watcher) NotAfter() time.Time {
 	return time.Time{}
 }
 
-// GetCertificate is for [tls.Config]. It is an error until there is a pair.
+// GetCertificate implements [tls.Config.GetCertificate]. It returns an error if there is no key
+// pair yet.
 func (w *Watcher) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if p := w.pair.Load(); p != nil {
 		return &p.certificate, nil
@@ -117,14 +116,14 @@ func (w *Watcher) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error)
 	return nil, fmt.Errorf("%s: no certificate yet", w.cert)
 }
 
-// look is one look at all files. Only one runs at a time.
+// look rereads all files once. It must not be called concurrently.
 func (w *Watcher) look() {
 	w.report(&w.said.pair, w.renewPair())
 	w.report(&w.said.clientCA, w.renewClientCA())
 }
 
-// renewPair takes the pair on disk into use if it is a new one and is no worse
-// than the old one. The error says what is wrong with what is on disk.
+// renewPair replaces the key pair in use if the files contain a new one. A key pair that is not
+// valid now does not replace one that is valid. The error describes the problem with the files.
 func (w *Watcher) renewPair() error {
 	old := w.pair.Load()
 	found, err := readFiles(w.cert, w.key, read)
@@ -142,8 +141,8 @@ func (w *Watcher) renewPair() error {
 	if err != nil {
 		return err
 	}
-	// Clocks differ: a fresh pair may be valid only in a moment, and is looked
-	// at again until then.
+	// Clocks differ, so a new key pair may become valid soon. It is checked again at the next
+	// interval.
 	outOfDate := next.outOfDate(time.Now())
 	if outOfDate != nil && old != nil && old.outOfDate(time.Now()) == nil {
 		return outOfDate
@@ -158,8 +157,7 @@ func (w *Watcher) renewPair() error {
 	return outOfDate
 }
 
-// renewClientCA takes the authorities on disk into use if all of them can be
-// read.
+// renewClientCA puts the authorities on disk into use if all of them are valid.
 func (w *Watcher) renewClientCA() error {
 	if w.opts.ClientCA == "" {
 		return nil
@@ -172,7 +170,7 @@ func (w *Watcher) renewClientCA() error {
 	return nil
 }
 
-// report tells OnError of err unless it did so last.
+// report calls OnError unless err has the same message as the last error.
 func (w *Watcher) report(said *string, err error) {
 	if err == nil {
 		*said = ""

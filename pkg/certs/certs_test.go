@@ -27,7 +27,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// authority signs certificates for a test.
+// authority is a certificate authority for tests.
 type authority struct {
 	t    testing.TB
 	cert *x509.Certificate
@@ -35,10 +35,10 @@ type authority struct {
 	pem  string
 }
 
-// newAuthority makes one that signs itself.
+// newAuthority returns a self-signed authority.
 func newAuthority(t testing.TB, name string) *authority { return makeAuthority(t, name, nil) }
 
-// below makes an authority that a signs.
+// below returns an intermediate authority signed by a.
 func (a *authority) below(name string) *authority { return makeAuthority(a.t, name, a) }
 
 func makeAuthority(t testing.TB, name string, above *authority) *authority {
@@ -56,8 +56,8 @@ func makeAuthority(t testing.TB, name string, above *authority) *authority {
 	return a
 }
 
-// issue makes a pair that is valid for an hour either side of now, for servers
-// and clients.
+// issue returns a key pair for servers and clients. It is valid from one hour ago until one hour
+// from now.
 func (a *authority) issue(name string) (cert, key string) {
 	return a.issueFor(name, time.Now().Add(-time.Hour), time.Now().Add(time.Hour))
 }
@@ -74,7 +74,7 @@ func (a *authority) issueFor(name string, from, to time.Time) (cert, key string)
 	return certPEM(leaf), string(pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}))
 }
 
-// put writes a pair into a folder.
+// put writes a key pair to a directory.
 func (a *authority) put(dir, name string) {
 	a.t.Helper()
 	cert, key := a.issue(name)
@@ -87,7 +87,7 @@ func (a *authority) putFor(dir, name string, from, to time.Time) {
 	writePair(a.t, dir, cert, key)
 }
 
-// folder returns a new folder with a pair.
+// folder returns a new directory with a key pair.
 func (a *authority) folder(name string) string {
 	a.t.Helper()
 	dir := a.t.TempDir()
@@ -95,7 +95,7 @@ func (a *authority) folder(name string) string {
 	return dir
 }
 
-// pair is one for [tls.Config].
+// pair returns a certificate for [tls.Config].
 func (a *authority) pair(name string) tls.Certificate {
 	a.t.Helper()
 	cert, key := a.issue(name)
@@ -121,7 +121,7 @@ func certPEM(c *x509.Certificate) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw}))
 }
 
-// client trusts a, and shows the pair if there is one.
+// client returns a client configuration that trusts a and sends the shown certificate, if any.
 func (a *authority) client(shown ...tls.Certificate) *tls.Config {
 	c := &tls.Config{RootCAs: x509.NewCertPool(), ServerName: "app.example", NextProtos: []string{"h2", "http/1.1"}, Certificates: shown}
 	c.RootCAs.AddCert(a.cert)
@@ -139,9 +139,9 @@ func writePair(t testing.TB, dir, cert, key string) {
 	write(t, filepath.Join(dir, keyFile), key)
 }
 
-// mount lays dir out as a kubelet does: tls.crt -> ..data/tls.crt, and ..data a
-// link to a directory of its own for each state of the Secret. The returned func
-// exchanges the state.
+// mount creates the directory layout of the kubelet: tls.crt is a link to ..data/tls.crt, and
+// ..data is a link to a separate directory for each version of the Secret. The returned function
+// switches to a new version.
 func mount(t *testing.T, dir string) (exchange func(cert, key string)) {
 	t.Helper()
 	for _, name := range []string{certFile, keyFile} {
@@ -160,7 +160,7 @@ func mount(t *testing.T, dir string) (exchange func(cert, key string)) {
 	}
 }
 
-// heard collects what the hooks of a watcher are told.
+// heard collects the calls of OnReload and OnError.
 type heard struct {
 	reloads, errors []string
 }
@@ -172,7 +172,7 @@ func (h *heard) options() Options {
 	}
 }
 
-// watch opens the pair in a folder, and collects what is told of it.
+// watch opens the key pair in a directory and collects the calls of its callbacks.
 func watch(t *testing.T, dir string) (*Watcher, *heard) {
 	t.Helper()
 	h := new(heard)
@@ -186,11 +186,11 @@ func open(t *testing.T, dir string, o Options) *Watcher {
 	return w
 }
 
-// connect shakes hands over a connection in memory and exchanges a byte.
+// connect performs a handshake over an in-memory connection and exchanges one byte.
 func connect(server, client *tls.Config) (tls.ConnectionState, error) {
 	in, out := net.Pipe()
-	// A pipe has no buffer: a client that refuses and a server that still writes
-	// would wait for each other.
+	// A pipe has no buffer. A client that rejects the certificate and a server that is still
+	// writing would block each other.
 	in.SetDeadline(time.Now().Add(harness.Patience))
 	out.SetDeadline(time.Now().Add(harness.Patience))
 	end := make(chan error, 1)
@@ -205,7 +205,7 @@ func connect(server, client *tls.Config) (tls.ConnectionState, error) {
 	}()
 	c := tls.Client(out, client)
 	err := c.Handshake()
-	if err == nil { // with TLS 1.3 a server that refuses is heard of only now
+	if err == nil { // with TLS 1.3, a rejection by the server is only visible after the handshake
 		_, err = io.ReadFull(c, make([]byte, 1))
 	}
 	out.Close()
@@ -215,7 +215,7 @@ func connect(server, client *tls.Config) (tls.ConnectionState, error) {
 	return c.ConnectionState(), err
 }
 
-// served is the name in the certificate that a client gets.
+// served returns the name in the certificate that a client receives.
 func served(server, client *tls.Config) (string, error) {
 	state, err := connect(server, client)
 	if err != nil {
@@ -252,7 +252,7 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-func TestNoFilesAreNoError(t *testing.T) {
+func TestOpenWithoutFiles(t *testing.T) {
 	for _, dir := range []string{t.TempDir(), "/no/such/directory"} {
 		w, h := watch(t, dir)
 		w.look()
@@ -269,7 +269,7 @@ func TestNoFilesAreNoError(t *testing.T) {
 	}
 }
 
-func TestABadPairAtStartIsAnErrorThatNamesTheFile(t *testing.T) {
+func TestOpenInvalidPairErrorContainsFile(t *testing.T) {
 	a := newAuthority(t, "ca")
 	cert, key := a.issue("one")
 	_, otherKey := a.issue("other")
@@ -298,17 +298,17 @@ func TestABadPairAtStartIsAnErrorThatNamesTheFile(t *testing.T) {
 	}
 }
 
-func TestAFileThatCannotBeReadAtStartIsAnError(t *testing.T) {
+func TestOpenUnreadableFileReturnsError(t *testing.T) {
 	dir := t.TempDir()
 	_, key := newAuthority(t, "ca").issue("one")
 	harness.NoError(t, os.Mkdir(filepath.Join(dir, certFile), 0o700))
 	write(t, filepath.Join(dir, keyFile), key)
 	if _, err := Open(dir, Options{}); err == nil || !strings.Contains(err.Error(), filepath.Join(dir, certFile)+": is a directory") {
-		t.Errorf("got %v, want that tls.crt is a directory", err)
+		t.Errorf("got %v, want an error that tls.crt is a directory", err)
 	}
 }
 
-func TestAllThatIsWrongAtStartIsSaidAtOnce(t *testing.T) {
+func TestOpenReturnsAllErrors(t *testing.T) {
 	dir := t.TempDir()
 	writePair(t, dir, "rubbish", "rubbish")
 	_, err := Open(dir, Options{ClientCA: filepath.Join(dir, "no-such-ca.crt")})
@@ -318,7 +318,7 @@ func TestAllThatIsWrongAtStartIsSaidAtOnce(t *testing.T) {
 	want(t, "lines", strings.Split(err.Error(), "\n"), "tls.crt: no PEM block", "no-such-ca.crt: no such file")
 }
 
-func TestAFileAloneIsNoPairAndIsReported(t *testing.T) {
+func TestOpenReportsMissingFile(t *testing.T) {
 	for alone, missing := range map[string]string{certFile: keyFile, keyFile: certFile} {
 		dir := t.TempDir()
 		write(t, filepath.Join(dir, alone), "anything")
@@ -331,7 +331,7 @@ func TestAFileAloneIsNoPairAndIsReported(t *testing.T) {
 	}
 }
 
-func TestFilesThatAppearLaterAreServed(t *testing.T) {
+func TestRunLoadsFilesCreatedLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAuthority(t, "ca")
 		dir := filepath.Join(t.TempDir(), "certs")
@@ -340,7 +340,7 @@ func TestFilesThatAppearLaterAreServed(t *testing.T) {
 		ended := make(chan error)
 		go func() { ended <- w.Run(ctx) }()
 
-		time.Sleep(time.Hour + interval/2) // between two looks, here and below
+		time.Sleep(time.Hour + interval/2) // sleep until halfway between two reads
 		if isClosed(w.First()) {
 			t.Error("First: got closed without files, want open")
 		}
@@ -364,10 +364,10 @@ func TestFilesThatAppearLaterAreServed(t *testing.T) {
 		harness.Equal(t, <-ended, nil, "Run")
 		want(t, "reloads", h.reloads, "first", "second")
 		want(t, "errors", h.errors)
-	}) // waits for every goroutine to end
+	}) // wait until all goroutines have exited
 }
 
-func TestWhatIsBadKeepsTheOldPairAndIsReportedOnce(t *testing.T) {
+func TestInvalidPairIsReportedOnce(t *testing.T) {
 	a := newAuthority(t, "ca")
 	cert, key := a.issue("old")
 	newCert, newKey := a.issue("new")
@@ -413,7 +413,7 @@ func TestWhatIsBadKeepsTheOldPairAndIsReportedOnce(t *testing.T) {
 	}
 }
 
-func TestTheOldPairComingBackIsNoReload(t *testing.T) {
+func TestRestoredPairDoesNotReload(t *testing.T) {
 	dir := t.TempDir()
 	cert, key := newAuthority(t, "ca").issue("old")
 	writePair(t, dir, cert, key)
@@ -426,7 +426,7 @@ func TestTheOldPairComingBackIsNoReload(t *testing.T) {
 	want(t, "errors", h.errors, "tls.crt")
 }
 
-func TestASecretIsExchangedAsAWhole(t *testing.T) {
+func TestSecretUpdateReloadsPair(t *testing.T) {
 	a := newAuthority(t, "ca")
 	dir := t.TempDir()
 	exchange := mount(t, dir)
@@ -441,8 +441,8 @@ func TestASecretIsExchangedAsAWhole(t *testing.T) {
 	want(t, "errors", h.errors)
 }
 
-// An exchange may come before any read of a look; none of them may show.
-func TestAnExchangeBetweenTwoReadsIsNoError(t *testing.T) {
+// The Secret can be updated before any of the reads. Handshakes and errors must not reveal it.
+func TestReadFilesDuringSecretUpdate(t *testing.T) {
 	a := newAuthority(t, "ca")
 	for before := range 8 {
 		dir := t.TempDir()
@@ -465,7 +465,7 @@ func TestAnExchangeBetweenTwoReadsIsNoError(t *testing.T) {
 			t.Errorf("exchange before read %d: got %v, want a pair that matches", before, err)
 			continue
 		}
-		wanted := "old" // if it came after the last read
+		wanted := "old" // if the update came after the last read
 		if before < reads {
 			wanted = "new"
 		}
@@ -473,7 +473,7 @@ func TestAnExchangeBetweenTwoReadsIsNoError(t *testing.T) {
 	}
 }
 
-func TestNoHandshakeFailsWhileTheCertificateIsRenewed(t *testing.T) {
+func TestHandshakesSucceedDuringReload(t *testing.T) {
 	a := newAuthority(t, "ca")
 	dir := t.TempDir()
 	exchange := mount(t, dir)
@@ -488,7 +488,7 @@ func TestNoHandshakeFailsWhileTheCertificateIsRenewed(t *testing.T) {
 		clients.Go(func() {
 			for !isClosed(done) {
 				if name, err := served(config, client); err != nil || !strings.HasPrefix(name, "pair ") {
-					t.Errorf("got %q, %v; want a pair of ours", name, err)
+					t.Errorf("got %q, %v; want a test pair", name, err)
 				}
 				handshakes.Add(1)
 			}
@@ -498,7 +498,7 @@ func TestNoHandshakeFailsWhileTheCertificateIsRenewed(t *testing.T) {
 	for i := range rotations {
 		exchange(a.issue(fmt.Sprintf("pair %d", i+1)))
 		w.look()
-		if i%5 == 0 { // and rubbish in between
+		if i%5 == 0 { // invalid data between the updates
 			exchange("rubbish", "rubbish")
 			w.look()
 		}
@@ -512,7 +512,7 @@ func TestNoHandshakeFailsWhileTheCertificateIsRenewed(t *testing.T) {
 	t.Logf("%d handshakes during %d rotations", handshakes.Load(), rotations)
 }
 
-func TestAConnectionOutlivesItsCertificate(t *testing.T) {
+func TestReloadKeepsConnections(t *testing.T) {
 	a := newAuthority(t, "ca")
 	dir := a.folder("old")
 	w := open(t, dir, Options{})
@@ -530,7 +530,7 @@ func TestAConnectionOutlivesItsCertificate(t *testing.T) {
 	wantServed(t, w, a, "new")
 }
 
-func TestAnExpiredPairIsServedForWantOfABetterOne(t *testing.T) {
+func TestOpenUsesExpiredPair(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAuthority(t, "ca")
 		dir := t.TempDir()
@@ -548,7 +548,7 @@ func TestAnExpiredPairIsServedForWantOfABetterOne(t *testing.T) {
 	})
 }
 
-func TestAnExpiredPairNeverReplacesAValidOne(t *testing.T) {
+func TestExpiredPairDoesNotReplaceValidPair(t *testing.T) {
 	a := newAuthority(t, "ca")
 	dir := a.folder("valid")
 	w, h := watch(t, dir)
@@ -559,7 +559,7 @@ func TestAnExpiredPairNeverReplacesAValidOne(t *testing.T) {
 	want(t, "errors", h.errors, "tls.crt: expired at ")
 }
 
-func TestAPairThatIsNotValidYetIsTakenWhenItIs(t *testing.T) {
+func TestFuturePairIsUsedWhenValid(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAuthority(t, "ca")
 		dir := a.folder("old")
@@ -579,7 +579,7 @@ func TestAPairThatIsNotValidYetIsTakenWhenItIs(t *testing.T) {
 	})
 }
 
-func TestAPairThatExpiresInUseIsReported(t *testing.T) {
+func TestExpiryOfUsedPairIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := newAuthority(t, "ca").folder("one")
 		w, h := watch(t, dir)
@@ -592,7 +592,7 @@ func TestAPairThatExpiresInUseIsReported(t *testing.T) {
 	})
 }
 
-func TestWithoutHooksABadPairLeavesTheOldOneInUseToo(t *testing.T) {
+func TestInvalidPairWithoutCallbacks(t *testing.T) {
 	a := newAuthority(t, "ca")
 	dir := a.folder("one")
 	w := open(t, dir, Options{})
@@ -601,7 +601,7 @@ func TestWithoutHooksABadPairLeavesTheOldOneInUseToo(t *testing.T) {
 	wantServed(t, w, a, "one")
 }
 
-func TestMissingFilesAreReported(t *testing.T) {
+func TestRemovedFilesReturnError(t *testing.T) {
 	dir := newAuthority(t, "ca").folder("one")
 	w := open(t, dir, Options{})
 	os.RemoveAll(dir)
@@ -610,7 +610,7 @@ func TestMissingFilesAreReported(t *testing.T) {
 	}
 }
 
-func BenchmarkALookAtFilesThatHaveNotChanged(b *testing.B) {
+func BenchmarkLookUnchangedFiles(b *testing.B) {
 	dir := newAuthority(b, "ca").folder("one")
 	w, err := Open(dir, Options{})
 	harness.NoError(b, err)

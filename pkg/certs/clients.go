@@ -7,24 +7,24 @@ import (
 	"fmt"
 )
 
-// maxChain is how many certificates a client may show, its own and those between it and
-// the authority. Few have more than three.
+// maxChain is the maximum number of certificates that a client may send, including its own. Most
+// clients send at most three.
 const maxChain = 5
 
-// VerifyClients makes a server ask its clients for certificates of the authorities, and
-// verify those that are shown; with optional, clients that show none are served too.
+// VerifyClients configures a server to request client certificates and to verify them against
+// authorities. If optional is true, clients without a certificate are accepted.
 //
-// It verifies what package crypto/tls verifies for [tls.RequireAndVerifyClientCert] and
-// [tls.VerifyClientCertIfGiven], but of chains of at most 5 certificates. That package
-// takes any number and tries up to 100 signatures, which takes 0.2 s of a processor for
-// 28 KB from a client that is not known and needs no key.
+// The checks are those of crypto/tls for [tls.RequireAndVerifyClientCert] and
+// [tls.VerifyClientCertIfGiven], but a chain may have at most 5 certificates. crypto/tls accepts
+// chains of any length and checks up to 100 signatures. An unauthenticated client without a key can
+// thereby use 0.2 s of CPU time with 28 KB.
 func VerifyClients(c *tls.Config, authorities *x509.CertPool, optional bool) {
 	c.ClientCAs = authorities
 	c.ClientAuth = tls.RequireAnyClientCert
 	if optional {
 		c.ClientAuth = tls.RequestClientCert
 	}
-	c.VerifyConnection = func(s tls.ConnectionState) error { // of a session that is resumed, too
+	c.VerifyConnection = func(s tls.ConnectionState) error { // also called for resumed sessions
 		if len(s.PeerCertificates) == 0 {
 			if optional {
 				return nil
@@ -35,7 +35,7 @@ func VerifyClients(c *tls.Config, authorities *x509.CertPool, optional bool) {
 	}
 }
 
-// verify verifies a chain, of which the first certificate is the client's.
+// verify verifies a certificate chain. The first certificate is that of the client.
 func verify(chain []*x509.Certificate, authorities *x509.CertPool) error {
 	if len(chain) > maxChain {
 		return fmt.Errorf("the client shows %d certificates, more than %d", len(chain), maxChain)

@@ -14,7 +14,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-func TestChainsOfAFewCertificatesAloneAreVerified(t *testing.T) {
+func TestVerifyClientsLimitsChainLength(t *testing.T) {
 	server := newAuthority(t, "server")
 	pair := server.pair("server")
 	root := newAuthority(t, "root")
@@ -39,7 +39,7 @@ func TestChainsOfAFewCertificatesAloneAreVerified(t *testing.T) {
 }
 
 // The rules are those of crypto/tls.
-func TestACertificateThatIsNotForClientsOrNotTheirsIsRefused(t *testing.T) {
+func TestVerifyClientsRejectsInvalidCertificate(t *testing.T) {
 	a := newAuthority(t, "ours")
 	pair := a.pair("server")
 	authorities := x509.NewCertPool()
@@ -66,7 +66,7 @@ func TestACertificateThatIsNotForClientsOrNotTheirsIsRefused(t *testing.T) {
 			client := a.client()
 			client.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &shown, nil }
 			if _, err := served(config, client); err == nil {
-				t.Errorf("a certificate %s, optional %v: got it served, want it refused", name, optional)
+				t.Errorf("a certificate %s, optional %v: got no error, want one", name, optional)
 			}
 		}
 	}

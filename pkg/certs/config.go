@@ -6,19 +6,18 @@ import (
 	"sync/atomic"
 )
 
-// Config is a server's configuration: that of base, with the certificate of w at the
-// moment of each handshake and, if Options.ClientCA is set, a client certificate verified
-// against the authorities of that moment, and required unless Options.ClientOptional
-// (see [VerifyClients]). Where base does not say otherwise it offers TLS 1.3 and later,
-// and HTTP/2 and HTTP/1.1 by ALPN.
+// Config returns a copy of base that uses the current certificate of w for each handshake. If
+// Options.ClientCA is set, client certificates are verified against the current authorities, and
+// required unless Options.ClientOptional is set. See [VerifyClients]. By default, the configuration
+// supports TLS 1.3 and later, and offers HTTP/2 and HTTP/1.1 by ALPN.
 //
-// [net/http.Server.ServeTLS] refuses CipherSuites with MinVersion TLS 1.2 that
-// lack HTTP/2's mandatory TLS_ECDHE_*_WITH_AES_128_GCM_SHA256 (RFC 9113, 9.2.2).
+// [net/http.Server.ServeTLS] returns an error for TLS 1.2 if CipherSuites does not contain
+// TLS_ECDHE_*_WITH_AES_128_GCM_SHA256, which HTTP/2 requires (RFC 9113, 9.2.2).
 func (w *Watcher) Config(base *tls.Config) *tls.Config {
 	base = base.Clone()
 	base.GetCertificate = w.GetCertificate
-	// Records of 1,400 bytes at first let a browser far away show the beginning of a
-	// page sooner. In a cluster they are a cost: ten records in place of one.
+	// Small initial records let a distant browser show the beginning of a page sooner. In a
+	// cluster, ten records of 1,400 bytes only cost more than one large record.
 	base.DynamicRecordSizingDisabled = true
 	if base.NextProtos == nil {
 		base.NextProtos = []string{"h2", "http/1.1"}
@@ -28,13 +27,13 @@ func (w *Watcher) Config(base *tls.Config) *tls.Config {
 		return base
 	}
 
-	base.ClientAuth = tls.RequireAndVerifyClientCert // who looks sees that clients are asked
+	base.ClientAuth = tls.RequireAndVerifyClientCert // shows callers that client certificates are requested; GetConfigForClient replaces it
 	if w.opts.ClientOptional {
 		base.ClientAuth = tls.VerifyClientCertIfGiven
 	}
-	// A ticket would outlive the authority that its client was verified against.
+	// A session ticket could be used after the authority of its client is removed.
 	base.SessionTicketsDisabled = true
-	var newest atomic.Pointer[tls.Config] // the one for the authorities in use
+	var newest atomic.Pointer[tls.Config] // configuration for the current authorities
 	outer := base.Clone()
 	outer.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
 		c, pool := newest.Load(), w.clientCAs.Load().pool

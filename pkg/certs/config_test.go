@@ -13,15 +13,15 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-func TestTheSettingsDecideTheVersion(t *testing.T) {
+func TestConfigTLSVersion(t *testing.T) {
 	a := newAuthority(t, "ca")
 	dir := a.folder("one")
 	w := open(t, dir, Options{})
 	for _, c := range []struct {
 		name           string
 		settings       *tls.Config
-		oldest, newest uint16 // of the client
-		want           uint16 // 0: refused
+		oldest, newest uint16 // versions that the client supports
+		want           uint16 // 0 if the handshake must fail
 	}{
 		{"by default the newest", &tls.Config{}, 0, 0, tls.VersionTLS13},
 		{"by default not 1.2", &tls.Config{}, 0, tls.VersionTLS12, 0},
@@ -42,7 +42,7 @@ func TestTheSettingsDecideTheVersion(t *testing.T) {
 	}
 }
 
-func TestTheSettingsDecideSuiteAndCurve(t *testing.T) {
+func TestConfigCipherSuiteAndCurve(t *testing.T) {
 	a := newAuthority(t, "ca")
 	dir := a.folder("one")
 	w := open(t, dir, Options{})
@@ -56,7 +56,7 @@ func TestTheSettingsDecideSuiteAndCurve(t *testing.T) {
 	}
 }
 
-func TestALPNOffersHTTP2AndHTTP1(t *testing.T) {
+func TestConfigALPNProtocols(t *testing.T) {
 	a := newAuthority(t, "ca")
 	dir := a.folder("one")
 	ca := filepath.Join(dir, "ca.crt")
@@ -65,7 +65,7 @@ func TestALPNOffersHTTP2AndHTTP1(t *testing.T) {
 		w := open(t, dir, o)
 		for _, c := range []struct {
 			offered []string
-			only    []string // of the server
+			only    []string // protocols of the server
 			want    string
 		}{
 			{[]string{"h2", "http/1.1"}, nil, "h2"},
@@ -83,7 +83,7 @@ func TestALPNOffersHTTP2AndHTTP1(t *testing.T) {
 	}
 }
 
-func TestOnlyClientsOfTheAuthorityAreServed(t *testing.T) {
+func TestConfigRequiresClientCertificate(t *testing.T) {
 	ours, theirs := newAuthority(t, "ours"), newAuthority(t, "theirs")
 	dir := ours.folder("server")
 	ca := filepath.Join(dir, "clients.crt")
@@ -94,7 +94,7 @@ func TestOnlyClientsOfTheAuthorityAreServed(t *testing.T) {
 	w := open(t, dir, o)
 	config := w.Config(&tls.Config{})
 
-	// Both remember their sessions, as real clients do.
+	// Both clients cache sessions, like real clients.
 	sessions := func(c *tls.Config) *tls.Config {
 		c.ClientSessionCache = tls.NewLRUClientSessionCache(8)
 		return c
@@ -137,7 +137,7 @@ func TestOnlyClientsOfTheAuthorityAreServed(t *testing.T) {
 	wantClients("with the first authority again", true, false)
 }
 
-func TestABadClientCAAtStartIsAnErrorThatNamesTheFile(t *testing.T) {
+func TestOpenInvalidClientCAErrorContainsFile(t *testing.T) {
 	a := newAuthority(t, "ca")
 	dir := a.folder("one")
 	ca := filepath.Join(dir, "clients.crt")
@@ -158,7 +158,7 @@ func TestABadClientCAAtStartIsAnErrorThatNamesTheFile(t *testing.T) {
 	}
 }
 
-func TestNetHTTPServesHTTP2WithIt(t *testing.T) {
+func TestConfigServesHTTP2WithNetHTTP(t *testing.T) {
 	a := newAuthority(t, "ca")
 	dir := a.folder("one")
 	ca := filepath.Join(dir, "ca.crt")

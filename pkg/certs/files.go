@@ -14,24 +14,23 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/smallfile"
 )
 
-// Names in a Secret of type kubernetes.io/tls.
+// File names in a Secret of type kubernetes.io/tls.
 const (
 	certFile = "tls.crt"
 	keyFile  = "tls.key"
 )
 
-// maxFile is the size in bytes up to which a file is read: that of the largest
-// Secret.
+// maxFile is the maximum size of a file in bytes. It is the maximum size of a Secret.
 const maxFile = 1 << 20
 
-// pair is a certificate with its key. It never changes.
+// pair is an immutable certificate with its key.
 type pair struct {
-	path        string // of the certificate, for messages
+	path        string // path of the certificate, for messages
 	certificate tls.Certificate
-	sum         [sha256.Size]byte // of both files
+	sum         [sha256.Size]byte // hash of both files
 }
 
-// outOfDate says why p is not valid at now, nil if it is.
+// outOfDate returns an error if p is not valid at now.
 func (p *pair) outOfDate(now time.Time) error {
 	switch leaf := p.certificate.Leaf; {
 	case now.After(leaf.NotAfter):
@@ -42,20 +41,20 @@ func (p *pair) outOfDate(now time.Time) error {
 	return nil
 }
 
-// files are the two as they were at one moment.
+// files contains the two files as read at the same time.
 type files struct {
 	certPath, keyPath string
 	cert, key         []byte
-	sum               [sha256.Size]byte // of both
+	sum               [sha256.Size]byte // hash of both files
 }
 
-// readFiles reads a pair. It is nil if neither file exists, and an
-// error that is [fs.ErrNotExist] if only one does.
+// readFiles reads a key pair. It returns nil if both files are missing, and an error that wraps
+// [fs.ErrNotExist] if one file is missing.
 func readFiles(certPath, keyPath string, read func(path string) ([]byte, error)) (*files, error) {
 	cert, err := read(certPath)
 	key, keyErr := read(keyPath)
-	// A Secret's directory is exchanged as a whole, by one symbolic link. If the
-	// certificate is another one by now, the key may be as well.
+	// The kubelet updates a symbolic link to replace all files of a Secret atomically. If the
+	// certificate has changed since the first read, the key may have changed too.
 	for range 3 {
 		again, againErr := read(certPath)
 		if bytes.Equal(cert, again) {
@@ -71,31 +70,31 @@ func readFiles(certPath, keyPath string, read func(path string) ([]byte, error))
 		return nil, err
 	}
 	sum := sha256.New()
-	fmt.Fprintf(sum, "%d ", len(cert)) // where the one ends and the other begins
+	fmt.Fprintf(sum, "%d ", len(cert)) // separates the two files in the hash
 	sum.Write(cert)
 	sum.Write(key)
 	return &files{certPath, keyPath, cert, key, [sha256.Size]byte(sum.Sum(nil))}, nil
 }
 
-// parse makes a pair of f; every error names the file.
+// parse returns the key pair in f. Each error contains a file name.
 func (f *files) parse() (*pair, error) {
 	chain, err := certificates(f.cert)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", f.certPath, err)
 	}
-	// Only the leaf is parsed: what follows it is for the clients to validate.
+	// Only the leaf is parsed. Clients validate the rest of the chain.
 	if _, err := x509.ParseCertificate(chain[0]); err != nil {
 		return nil, fmt.Errorf("%s: %w", f.certPath, err)
 	}
 	certificate, err := tls.X509KeyPair(f.cert, f.key)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", f.keyPath, err) // the certificate is good: it is the key, or the two differ
+		return nil, fmt.Errorf("%s: %w", f.keyPath, err) // the certificate is valid, so the key is invalid or does not match
 	}
 	return &pair{f.certPath, certificate, f.sum}, nil
 }
 
-// certificates is the DER form of every certificate in text, at least one. One
-// that is cut off, by a writer that has not finished, is an error.
+// certificates returns the DER form of all certificates in text. It returns an error if there is
+// none, or if one is truncated because the file is still being written.
 func certificates(text []byte) ([][]byte, error) {
 	var found [][]byte
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
@@ -112,15 +111,15 @@ func certificates(text []byte) ([][]byte, error) {
 	return found, nil
 }
 
-// authorities are those that may sign a client's certificate.
+// authorities are the certificate authorities for client certificates.
 type authorities struct {
 	pool *x509.CertPool
 	sum  [sha256.Size]byte
 }
 
-// readAuthorities reads a PEM file with at least one certificate. One that
-// cannot be parsed spoils the file: to leave it out would turn its clients away
-// without a word. If the file is that of old, so is the result.
+// readAuthorities reads a PEM file with at least one certificate. It returns an error if any
+// certificate is invalid. Ignoring the certificate would silently reject its clients. If the file
+// has not changed, it returns old.
 func readAuthorities(path string, old *authorities) (*authorities, error) {
 	text, err := read(path)
 	if err != nil {
@@ -145,5 +144,5 @@ func readAuthorities(path string, old *authorities) (*authorities, error) {
 	return &authorities{pool, sum}, nil
 }
 
-// read is the content of a file; every error names the file.
+// read returns the content of a file. Each error contains the file name.
 func read(path string) ([]byte, error) { return smallfile.Read(path, maxFile) }

@@ -10,10 +10,9 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// FuzzCertificates reads any file of certificates, and any beginning of what it would
-// have been when it was written to its end. What is read can be written and read again;
-// a file that is cut off within a certificate is refused; and where all can be parsed,
-// package x509 finds as many.
+// FuzzCertificates parses arbitrary certificate files and every truncated form of them. The result
+// must survive encoding and parsing. A file that is truncated within a certificate must cause an
+// error. If all certificates are valid, package x509 must find the same number.
 func FuzzCertificates(f *testing.F) {
 	a := newAuthority(f, "a")
 	cert, key := a.issue("b")
@@ -28,7 +27,7 @@ func FuzzCertificates(f *testing.F) {
 			return
 		}
 		var whole []byte
-		var ends []int // where each certificate has been written; its last line may have no end
+		var ends []int // end of each certificate; the newline after the last one is optional
 		for _, der := range found {
 			whole = append(whole, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})...)
 			ends = append(ends, len(whole)-1)

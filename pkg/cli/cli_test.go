@@ -35,7 +35,7 @@ func execute(ctx context.Context, err error, args ...string) (stderr string, got
 	return errs.String(), got
 }
 
-func TestErrorsOfCommandsHaveNoUsageHint(t *testing.T) {
+func TestCommandErrorHasNoUsageHint(t *testing.T) {
 	want := errors.New("an error\x1b[2J")
 	stderr, err := execute(t.Context(), want, "run")
 	harness.Equal(t, stderr, "program: an error\ufffd[2J\n")
@@ -44,7 +44,7 @@ func TestErrorsOfCommandsHaveNoUsageHint(t *testing.T) {
 	}
 }
 
-func TestInvalidCommandLinesHaveUsageHint(t *testing.T) {
+func TestInvalidCommandLineHasUsageHint(t *testing.T) {
 	const hint = "\nRun 'program run --help' for usage.\n"
 	for _, c := range []struct {
 		args []string

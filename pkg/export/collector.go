@@ -7,44 +7,44 @@ import (
 	"time"
 )
 
-// Settings are what Knative and OpenTelemetry say about sending one signal. Zero values
-// are unset.
+// Settings are the settings of Knative and OpenTelemetry for exporting one signal. A zero value
+// means that the setting is not set.
 type Settings struct {
-	// Of Knative from 1.19 on: its observability config.
+	// Observability settings of Knative 1.19 and later.
 	Protocol string
 	Endpoint string
 
-	// Of OpenTelemetry's variables.
-	Disabled  bool // nothing is sent, whatever the others say
+	// Settings from OpenTelemetry environment variables.
+	Disabled  bool // overrides all other settings
 	Timeout   time.Duration
 	Collector Collector
 
-	Resource Resource // who sends
+	Resource Resource // describes this process
 	OwnPorts []int    // see [Target]
 }
 
-// Target returns a target for a signal, which nothing is sent to yet.
+// Target returns a target for a signal with the protocol None.
 func (s *Settings) Target(signal Signal) Target {
 	return Target{Protocol: None, Timeout: s.Timeout, Signal: signal, Resource: s.Resource, OwnPorts: s.OwnPorts}
 }
 
-// A Collector is where OpenTelemetry's variables send one signal, and how.
+// A Collector contains the OpenTelemetry settings for one signal.
 type Collector struct {
-	Endpoint     string // taken to the letter; "": BaseEndpoint's
-	BaseEndpoint string // for all signals: the signal's path is added
+	Endpoint     string // used unchanged; if empty, BaseEndpoint is used
+	BaseEndpoint string // for all signals; the path of the signal is appended
 	Protocol     string // grpc, http/protobuf, http/json or ""
 	Header       http.Header
 }
 
-// Choose returns the protocol and the endpoint of a signal: those given, where no variable
-// overrides them. written is the endpoint as somebody wrote it.
+// Choose returns the protocol and the endpoint of a signal. The fields of c override the arguments.
+// written is the endpoint as it was configured, without added parts.
 func (c *Collector) Choose(protocol Protocol, endpoint string, s Signal) (_ Protocol, chosen, written string) {
 	written = cmp.Or(c.Endpoint, c.BaseEndpoint, endpoint)
 	if c.Protocol != "" {
 		protocol = Protocol(c.Protocol)
 	}
 	switch {
-	case c.Endpoint != "": // without a path it is the root
+	case c.Endpoint != "": // an endpoint without a path means the root path
 		endpoint = c.Endpoint
 		if target, err := resolve(c.Endpoint); err == nil && target.Path == "" {
 			target.Path = "/"

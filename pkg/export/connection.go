@@ -13,37 +13,38 @@ import (
 	"time"
 )
 
-// Bounds of what a collector may answer. It is not ours, and must not be able to take
-// the memory and the processor time that requests need.
+// Limits for the response of a collector. A faulty or hostile collector must not use up the memory
+// and CPU time that requests need.
 const (
-	maxHead        = 64 << 10  // bytes of an answer's head with all 1xx before it, and of its trailers
-	maxAnswer      = 64 << 10  // bytes of an answer's body
-	maxReceived    = 256 << 10 // bytes on the connection for one export: frames and the TLS handshake included
-	maxUnsolicited = 1 << 10   // bytes that arrive without a request: net/http logs what it has read of them
+	maxHead        = 64 << 10  // header of a response, with all 1xx responses and the trailers, in bytes
+	maxAnswer      = 64 << 10  // response body in bytes
+	maxReceived    = 256 << 10 // bytes received on the connection for one export, including frames and the TLS handshake
+	maxUnsolicited = 1 << 10   // bytes received without a request; net/http logs the bytes that it has read
 	maxIdle        = 90 * time.Second
 )
 
 var errReceived = errors.New("the collector has sent more than 256 KiB for one export")
 
-// A connection is an [http.RoundTripper] with one connection. It keeps the connection after an export
-// that succeeds, and closes it after one that fails. It is for one request at a time.
+// A connection is an [http.RoundTripper] with one connection. It keeps the connection open after a
+// successful export and closes it after a failed one. It supports one request at a time.
 //
-// An [http.Transport] with MaxConnsPerHost 1 would also keep the limits on bytes, but it differs in
-// three ways. It continues to dial after the context of a request is done, and the next request waits
-// for that dial. It does not close an HTTP/2 connection if a stream fails, so that the kernel keeps the
-// data for a collector that does not read. Over HTTP/2, it does not repeat a POST if the collector has
-// closed an idle connection, and a push of metrics is not repeated by its caller.
+// An [http.Transport] with MaxConnsPerHost 1 could enforce the same limits, but it differs in three
+// ways. It continues to dial after the context of a request is done, and the next request waits for
+// that dial. If an HTTP/2 stream fails, it keeps the connection open, so that the kernel keeps
+// unsent data for a collector that does not read. Over HTTP/2, it does not retry a POST after the
+// collector has closed an idle connection, and a failed push of metrics is not retried by its
+// caller.
 type connection struct {
 	via  *http.Transport
-	left atomic.Int64                // bytes that may still be received
-	raw  atomic.Pointer[net.TCPConn] // under the ClientConn of now
+	left atomic.Int64                // number of bytes that may still be received
+	raw  atomic.Pointer[net.TCPConn] // TCP connection of the current ClientConn
 
 	mu   sync.Mutex
-	kept *http.ClientConn // nil: none, or in use
-	idle *time.Timer      // closes kept
+	kept *http.ClientConn // nil if there is no idle connection
+	idle *time.Timer      // closes kept when it fires
 }
 
-// newConnection returns a connection that is made through proxy; nil: directly.
+// newConnection returns a connection that uses proxy. proxy may be nil.
 func newConnection(proxy *url.URL, protocols *http.Protocols, config *tls.Config) *connection {
 	c := &connection{}
 	var dialer net.Dialer
@@ -53,27 +54,27 @@ func newConnection(proxy *url.URL, protocols *http.Protocols, config *tls.Config
 			if err != nil {
 				return nil, err
 			}
-			c.raw.Store(conn.(*net.TCPConn)) // which a dialer returns for "tcp"
+			c.raw.Store(conn.(*net.TCPConn)) // the dialer returns a *net.TCPConn for the network "tcp"
 			return &rationedConn{conn, &c.left}, nil
 		},
 		Proxy:                  http.ProxyURL(proxy),
 		TLSClientConfig:        config,
 		Protocols:              protocols,
-		DisableCompression:     true, // answers are short
+		DisableCompression:     true, // responses are short
 		MaxResponseHeaderBytes: maxHead,
 		ReadBufferSize:         maxUnsolicited,
 	}
 	return c
 }
 
-// RoundTrip implements [http.RoundTripper]. The request must have GetBody.
+// RoundTrip implements [http.RoundTripper]. req.GetBody must not be nil.
 func (c *connection) RoundTrip(req *http.Request) (*http.Response, error) {
 	if conn := c.take(); conn != nil {
 		res, err := c.roundTrip(conn, req)
 		if err == nil || req.Context().Err() != nil {
 			return res, err
 		}
-		body, err := req.GetBody() // the collector may have closed it just now
+		body, err := req.GetBody() // the collector may just have closed the idle connection
 		if err != nil {
 			return nil, err
 		}
@@ -100,7 +101,7 @@ func (c *connection) roundTrip(conn *http.ClientConn, req *http.Request) (*http.
 	return res, nil
 }
 
-// take returns the kept connection, which is then the caller's; nil: there is none.
+// take removes and returns the kept connection, or nil if there is none.
 func (c *connection) take() *http.ClientConn {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -117,16 +118,16 @@ func (c *connection) take() *http.ClientConn {
 	return conn
 }
 
-// linger sets what closing does with what the collector has not read: 0 throws it away,
-// -1 leaves it to the kernel. That would keep it for minutes, as our memory, for each
-// export to a collector that does not read.
+// linger sets SO_LINGER. With 0, closing discards unsent data. With -1, the kernel keeps unsent
+// data for minutes for each export to a collector that does not read. This data counts as container
+// memory.
 func (c *connection) linger(seconds int) {
 	if raw := c.raw.Load(); raw != nil {
-		_ = raw.SetLinger(seconds) // it may be closed
+		_ = raw.SetLinger(seconds) // the connection may be closed
 	}
 }
 
-// keep keeps a connection for the next export, for some time.
+// keep stores a connection for the next export. It is closed after maxIdle.
 func (c *connection) keep(conn *http.ClientConn) {
 	c.linger(-1)
 	c.mu.Lock()
@@ -141,12 +142,13 @@ func (c *connection) close() {
 	}
 }
 
-// An answerBody ends the use of its connection when it is closed.
+// An answerBody is a response body. Close keeps the connection if the body was read completely, and
+// closes it otherwise.
 type answerBody struct {
 	io.ReadCloser
 	conn  *http.ClientConn
 	keep  func(*http.ClientConn)
-	whole bool // it was read to its end
+	whole bool // the body was read until io.EOF
 }
 
 func (b *answerBody) Read(p []byte) (int, error) {
@@ -164,7 +166,7 @@ func (b *answerBody) Close() error {
 	return err
 }
 
-// A rationedConn reads no more than is left.
+// A rationedConn returns an error after left bytes are read.
 type rationedConn struct {
 	net.Conn
 	left *atomic.Int64

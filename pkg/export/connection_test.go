@@ -23,12 +23,12 @@ import (
 
 const fine = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 
-// fineHTTP2 is the answer of a gRPC server that accepts an export.
+// fineHTTP2 is the response of a gRPC server that accepts an export.
 func fineHTTP2(f *harness.Frames, stream uint32) error {
 	return f.WriteHead(stream, true, ":status", "200", "content-type", "application/grpc", "grpc-status", "0")
 }
 
-// senderTo returns a sender to a server in plain text, which is released at the end.
+// senderTo returns a sender for a plain-text server. It is released when the test ends.
 func senderTo(t *testing.T, exporter Protocol, s *harness.App) Sender {
 	t.Helper()
 	send, release, err := New(Target{Protocol: exporter, Endpoint: "http://" + s.Address(), Signal: Traces})
@@ -43,7 +43,7 @@ func mustSend(t *testing.T, send Sender) {
 	harness.Equal(t, err, nil, "an export")
 }
 
-func TestExportsShareAConnection(t *testing.T) {
+func TestExportsReuseConnection(t *testing.T) {
 	for exporter, serve := range map[Protocol]func(*harness.AppConn){
 		OTLP:     h1(says(fine)),
 		OTLPGRPC: h2(fineHTTP2),
@@ -57,13 +57,13 @@ func TestExportsShareAConnection(t *testing.T) {
 	}
 }
 
-// Metrics are pushed once a minute, and a push is not tried again: it must not fail
-// because a server closes connections that are idle.
-func TestAKeptConnectionThatFailsIsReplacedAtOnce(t *testing.T) {
+// Metrics are pushed once per minute, and a failed push is not retried. A push must therefore not
+// fail because the server has closed an idle connection.
+func TestExportRetriesClosedIdleConnection(t *testing.T) {
 	var answers atomic.Int32
 	once := func() error {
 		if answers.Add(1)%2 == 0 {
-			return io.EOF // instead of an answer
+			return io.EOF // close the connection without a response
 		}
 		return nil
 	}
@@ -91,7 +91,7 @@ func TestAKeptConnectionThatFailsIsReplacedAtOnce(t *testing.T) {
 	}
 }
 
-func TestAnIdleConnectionIsClosed(t *testing.T) {
+func TestIdleConnectionTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var protocols http.Protocols
 		protocols.SetHTTP1(true)
@@ -117,7 +117,7 @@ func TestAnIdleConnectionIsClosed(t *testing.T) {
 	})
 }
 
-func TestAnExportThatIsGivenUpEndsTheLookUpOfItsName(t *testing.T) {
+func TestExportTimeoutCancelsDNSLookup(t *testing.T) {
 	asked, looked := make(chan struct{}, 100), make(chan error, 100)
 	before := net.DefaultResolver
 	defer func() { net.DefaultResolver = before }()
@@ -131,20 +131,20 @@ func TestAnExportThatIsGivenUpEndsTheLookUpOfItsName(t *testing.T) {
 	harness.NoError(t, err)
 	defer release()
 	if _, err := send(t.Context(), nil); err == nil {
-		t.Error("got no error, want one: the name does not resolve")
+		t.Error("got no error, want one because the name does not resolve")
 	}
 	for range len(asked) {
 		// If the resolver times out, the error is context.DeadlineExceeded.
-		harness.Equal(t, <-looked, context.Canceled, "end of a look-up")
+		harness.Equal(t, <-looked, context.Canceled, "error of the lookup")
 	}
 	if len(asked) == 0 {
 		t.Error("the name was not looked up")
 	}
 }
 
-// socketsTo counts this machine's sockets that are connected to a port, with those that
-// the kernel keeps after they were closed for what they still have to send. One in
-// TIME-WAIT has nothing, and may be of a test that listened at this port a minute ago.
+// socketsTo counts the local sockets that are connected to a port. The result includes closed
+// sockets with unsent data. Sockets in TIME-WAIT are not counted, because they hold no data and may
+// belong to an earlier test with the same port.
 func socketsTo(t *testing.T, port int) (n int) {
 	t.Helper()
 	table, err := os.ReadFile("/proc/net/tcp")
@@ -159,9 +159,9 @@ func socketsTo(t *testing.T, port int) (n int) {
 	return n
 }
 
-// A peer that does not read keeps what was written in the sender's kernel, where it is
-// the sender's memory, for minutes after the end of a connection that was closed.
-func TestAnExportThatFailsLeavesNothingInTheKernel(t *testing.T) {
+// If a peer does not read, the kernel keeps the unsent data for minutes after the connection is
+// closed. This data counts as memory of the sender.
+func TestFailedExportDiscardsUnsentData(t *testing.T) {
 	for _, exporter := range []Protocol{OTLP, OTLPGRPC} {
 		t.Run(string(exporter), func(t *testing.T) {
 			s := harness.NewApp(t, (*harness.AppConn).Idle)
@@ -180,8 +180,8 @@ func TestAnExportThatFailsLeavesNothingInTheKernel(t *testing.T) {
 	}
 }
 
-func TestLittleIsLoggedOfAnUnsolicitedAnswer(t *testing.T) {
-	const most = 4*maxUnsolicited + 256 // four letters for a byte, and what net/http adds
+func TestUnsolicitedResponseLogIsBounded(t *testing.T) {
+	const most = 4*maxUnsolicited + 256 // the log quotes a byte with four characters; 256 is for the rest of the line
 	var logged harness.Buffer
 	log.SetOutput(&logged)
 	defer log.SetOutput(os.Stderr)
@@ -193,7 +193,7 @@ func TestLittleIsLoggedOfAnUnsolicitedAnswer(t *testing.T) {
 	}
 }
 
-func TestExportsGoThroughAProxy(t *testing.T) {
+func TestExportUsesProxy(t *testing.T) {
 	collector := httptest.NewTLSServer(http.NotFoundHandler())
 	defer collector.Close()
 	lines := make(chan string, 2)

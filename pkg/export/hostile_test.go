@@ -20,14 +20,14 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// silent neither reads nor writes for longer than exports to it may take, and then
-// waits for the end of the connection.
+// silent neither reads nor writes for longer than the timeout of an export, and then waits until
+// the connection is closed.
 func silent(c *harness.AppConn) {
 	time.Sleep(5 * shortTimeout)
 	c.Hang()
 }
 
-// says writes a text.
+// says returns a function that writes text.
 func says(text string) func(io.Writer) error {
 	return func(w io.Writer) error {
 		_, err := io.WriteString(w, text)
@@ -35,7 +35,7 @@ func says(text string) func(io.Writer) error {
 	}
 }
 
-// h1 reads requests, and answers each by write.
+// h1 reads HTTP/1 requests and calls write for each response.
 func h1(write func(io.Writer) error) func(*harness.AppConn) {
 	return func(c *harness.AppConn) { answerEach(c.In, c, write) }
 }
@@ -52,7 +52,7 @@ func answerEach(in *bufio.Reader, out io.Writer, write func(io.Writer) error) {
 	}
 }
 
-// pieces writes its arguments, the last of them for ever.
+// pieces writes its arguments and repeats the last one without end.
 func pieces(all ...string) func(io.Writer) error {
 	last := bytes.Repeat([]byte(all[len(all)-1]), 1+(64<<10)/len(all[len(all)-1]))
 	return func(w io.Writer) error {
@@ -69,7 +69,8 @@ func pieces(all ...string) func(io.Writer) error {
 	}
 }
 
-// h2 speaks HTTP/2, and answers each request by write. It grants the whole request.
+// h2 serves HTTP/2 and calls write for each response. It grants enough flow control for the
+// complete request.
 func h2(write func(f *harness.Frames, stream uint32) error) func(*harness.AppConn) {
 	return func(c *harness.AppConn) {
 		if _, err := io.ReadFull(c.In, make([]byte, len(http2.ClientPreface))); err != nil {
@@ -100,7 +101,7 @@ func h2(write func(f *harness.Frames, stream uint32) error) func(*harness.AppCon
 	}
 }
 
-// forever writes a frame again and again.
+// forever writes a frame repeatedly.
 func forever(write func(f *harness.Frames, stream uint32) error) func(*harness.Frames, uint32) error {
 	return func(f *harness.Frames, stream uint32) error {
 		for {
@@ -111,18 +112,18 @@ func forever(write func(f *harness.Frames, stream uint32) error) func(*harness.F
 	}
 }
 
-// block encodes fields, given as names and values.
+// block encodes header fields from alternating names and values.
 func block(fields ...string) []byte { return harness.NewFrames(nil).Block(fields...) }
 
-// shortTimeout is that of exports to servers that never answer.
+// shortTimeout is the timeout for exports to servers that never respond.
 const shortTimeout = 50 * time.Millisecond
 
-// A hostile is a collector that means harm.
+// A hostile is a malicious collector.
 type hostile struct {
 	name     string
 	exporter Protocol
 	tls      bool
-	mute     bool // it never answers, or never ends its answer
+	mute     bool // the response never starts or never ends
 	serve    func(*harness.AppConn)
 }
 
@@ -131,7 +132,7 @@ func hostileHTTP1() []hostile {
 	const chunked = head + "Transfer-Encoding: chunked\r\n\r\n"
 	var packed bytes.Buffer
 	z := gzip.NewWriter(&packed)
-	_, _ = z.Write(make([]byte, 32<<20)) // to memory
+	_, _ = z.Write(make([]byte, 32<<20)) // compresses into memory
 	_ = z.Close()
 	return []hostile{
 		{"a head of one long field", OTLP, false, false, h1(pieces(head, "X: ", "x"))},
@@ -160,7 +161,7 @@ func hostileHTTP1() []hostile {
 	}
 }
 
-// fieldsOf returns so many fields with the same value.
+// fieldsOf returns n fields with the same value.
 func fieldsOf(n int, value string) (fields []string) {
 	for i := range n {
 		fields = append(fields, fmt.Sprint("x", i), value)
@@ -171,7 +172,7 @@ func fieldsOf(n int, value string) (fields []string) {
 func hostileHTTP2() []hostile {
 	ok := block(":status", "200", "content-type", "application/grpc")
 	long, short := fieldsOf(1300, strings.Repeat("v", 8000)), fieldsOf(200_000, "v")
-	repeated := slices.Repeat([]string{"x", strings.Repeat("v", 4000)}, 50_000) // a byte each, but for the first
+	repeated := slices.Repeat([]string{"x", strings.Repeat("v", 4000)}, 50_000) // one byte for each field except the first
 	blocks := func(end bool, all ...[]byte) func(*harness.AppConn) {
 		return h2(func(f *harness.Frames, stream uint32) error {
 			for i, b := range all {
@@ -225,9 +226,9 @@ func hostileHTTP2() []hostile {
 	}
 }
 
-// Whatever a collector does, an export to it takes little memory, and nothing of it
-// stays. It is 4 MiB because parsing 64 KiB of short fields takes a part of that.
-func TestAHostileCollectorCostsLittleMemory(t *testing.T) {
+// An export to a hostile collector uses little memory and retains none. The limit is 4 MiB because
+// parsing 64 KiB of short fields uses a part of that.
+func TestHostileCollectorMemoryIsBounded(t *testing.T) {
 	const exports, mostMemory = 4, 4 << 20
 	for version, all := range map[string][]hostile{"HTTP/1.1": hostileHTTP1(), "HTTP/2": hostileHTTP2()} {
 		for _, h := range all {
@@ -261,7 +262,7 @@ func TestAHostileCollectorCostsLittleMemory(t *testing.T) {
 					t.Errorf("memory: got %d KiB for an export, want %d at most", each>>10, mostMemory>>10)
 				}
 				if h.mute && err == nil {
-					t.Error("got no error from a collector that never answers")
+					t.Error("got no error from a collector that never responds")
 				}
 				harness.Until(t, "end of connections but one", func() bool { return open.Load() <= 1 })
 				release()
@@ -271,7 +272,7 @@ func TestAHostileCollectorCostsLittleMemory(t *testing.T) {
 	}
 }
 
-func TestReportsOfAnyErrorAreShort(t *testing.T) {
+func TestExportErrorsAreTruncated(t *testing.T) {
 	long := strings.Repeat("\x01", maxHead/2)
 	for name, c := range map[string]hostile{
 		"a line that is no status": {exporter: OTLP, serve: h1(says(long + "\r\n\r\n"))},

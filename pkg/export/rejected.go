@@ -7,10 +7,10 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// fieldOf returns the value of a field in an encoded message: the last number of a
-// varint, the contents of messages one after another, which is how they are merged. A
-// message that is broken has what stands before the break. The generated messages of
-// these answers would bring grpc.
+// fieldOf returns the value of a field in an encoded message. For a varint, number is the last
+// value. For messages, content is the concatenation of all values, which is how protobuf merges
+// messages. If m is malformed, only the part before the error is used. The generated Go types of
+// these messages depend on grpc.
 func fieldOf(m []byte, field protowire.Number) (number uint64, content []byte) {
 	for len(m) > 0 {
 		n, kind, size := protowire.ConsumeTag(m)
@@ -33,18 +33,19 @@ func fieldOf(m []byte, field protowire.Number) (number uint64, content []byte) {
 	return number, content
 }
 
-// rejectedProto returns how many spans or points the answer to an export rejects: Export...ServiceResponse{partial_success = 1 {rejected_... = 1}}.
+// rejectedProto returns the number of spans or points that a collector rejected. answer is an
+// encoded Export...ServiceResponse{partial_success = 1 {rejected_... = 1}}.
 func rejectedProto(answer []byte) int {
 	_, partial := fieldOf(answer, 1)
 	rejected, _ := fieldOf(partial, 1)
 	return int(min(max(int64(rejected), 0), math.MaxInt32))
 }
 
-// rejectedJSON is rejectedProto of OTLP/HTTP with JSON, by which spans alone are sent.
+// rejectedJSON is like rejectedProto for OTLP/HTTP with JSON, which is only used for spans.
 func rejectedJSON(answer []byte) int {
 	var v struct {
 		PartialSuccess struct {
-			RejectedSpans json.Number `json:"rejectedSpans"` // a string by protobuf's rules, a number by some
+			RejectedSpans json.Number `json:"rejectedSpans"` // a string according to protobuf, but some collectors send a number
 		} `json:"partialSuccess"`
 	}
 	if json.Unmarshal(answer, &v) != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// exportResponse is Export...ServiceResponse of opentelemetry-proto, as far as it
-// matters; its Go package would bring a gateway.
+// exportResponse is the relevant part of Export...ServiceResponse in opentelemetry-proto. The Go
+// package of the original depends on grpc-gateway.
 var exportResponse = &descriptorpb.FileDescriptorProto{
 	Name: proto.String("response.proto"), Syntax: proto.String("proto3"),
 	MessageType: []*descriptorpb.DescriptorProto{
@@ -27,7 +27,7 @@ var exportResponse = &descriptorpb.FileDescriptorProto{
 	},
 }
 
-// FuzzRejected reads a collector's answer as protobuf's own parser does.
+// FuzzRejected compares rejectedProto with the protobuf parser.
 func FuzzRejected(f *testing.F) {
 	f.Add([]byte("\x0a\x02\x08\x05"))
 	f.Add([]byte("\x0a\x04\x12\x02no\x0a\x02\x08\x07"))
@@ -43,11 +43,11 @@ func FuzzRejected(f *testing.F) {
 		m := dynamicpb.NewMessage(response)
 		if proto.Unmarshal(answer, m) != nil {
 			if got < 0 {
-				t.Errorf("%x: got %d refused, want no fewer than none", answer, got)
+				t.Errorf("%x: got %d rejected, want at least 0", answer, got)
 			}
 			return
 		}
 		want := min(max(m.Get(partial).Message().Get(rejected).Int(), 0), math.MaxInt32)
-		harness.Equal(t, int64(got), want, answer, got, "refused")
+		harness.Equal(t, int64(got), want, answer, got, "rejected")
 	})
 }

@@ -12,22 +12,22 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/printable"
 )
 
-// A Resource is who sends: attributes of every span and metric.
+// A Resource describes the sender of telemetry. Its attributes are part of every export.
 type Resource struct {
-	Namespace, Service, Configuration, Revision string // of Knative; "" off it
+	Namespace, Service, Configuration, Revision string // set by Knative; may be empty
 	Pod, PodIP                                  string
-	Version                                     string // of this program; "": unknown
+	Version                                     string // version of this program; may be empty
 
-	ServiceName string            // by which others know us; "": derived
-	Attributes  map[string]string // more of them, which win over all but ServiceName
+	ServiceName string            // configured name; if empty, Name derives it
+	Attributes  map[string]string // additional attributes; they override all except ServiceName
 }
 
-// Name returns service.name.
+// Name returns the value of service.name.
 func (r *Resource) Name() string {
 	return cmp.Or(r.ServiceName, r.Attributes["service.name"], r.Service, r.Configuration, r.Revision, r.Pod, "queue-proxy")
 }
 
-// all returns what OpenTelemetry knows of us, by the names that Knative uses.
+// all returns all resource attributes with the names that Knative uses.
 func (r *Resource) all() map[string]string {
 	version := cmp.Or(r.Version, "unknown")
 	a := map[string]string{
@@ -51,7 +51,7 @@ func (r *Resource) all() map[string]string {
 	return a
 }
 
-// OTLP returns the resource of an export.
+// OTLP returns the resource as an OTLP message.
 func (r *Resource) OTLP() *resourcepb.Resource {
 	a := r.all()
 	resource := &resourcepb.Resource{}
@@ -61,12 +61,12 @@ func (r *Resource) OTLP() *resourcepb.Resource {
 	return resource
 }
 
-// Scope returns the instrumentation scope of what we send.
+// Scope returns the instrumentation scope of this program.
 func (r *Resource) Scope() *commonpb.InstrumentationScope {
 	return &commonpb.InstrumentationScope{Name: "github.com/queue-proxy/queue-proxy", Version: Text(r.Version)}
 }
 
-// StringAttribute returns an attribute, whose parts must be [Text].
+// StringAttribute returns an attribute. name and value must be results of [Text].
 func StringAttribute(name, value string) *commonpb.KeyValue {
 	return &commonpb.KeyValue{Key: name, Value: &commonpb.AnyValue{Value: &commonpb.AnyValue_StringValue{StringValue: value}}}
 }
@@ -74,6 +74,6 @@ func StringAttribute(name, value string) *commonpb.KeyValue {
 // maxText is the maximum length of a string in an export, in bytes.
 const maxText = 512
 
-// Text returns a copy of a string of a client, of at most 512 bytes. It is valid UTF-8, because a
-// collector rejects a batch that contains invalid UTF-8.
+// Text returns a copy of s as valid UTF-8, truncated to 512 bytes. A collector rejects a batch that
+// contains invalid UTF-8.
 func Text(s string) string { return strings.Clone(printable.Truncate(s, maxText)) }

@@ -6,7 +6,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-func TestTheServiceHasTheFirstNameThatIsKnown(t *testing.T) {
+func TestResourceServiceName(t *testing.T) {
 	all := Resource{
 		ServiceName: "otel", Attributes: map[string]string{"service.name": "attribute"},
 		Service: "svc", Configuration: "cfg", Revision: "rev", Pod: "pod",

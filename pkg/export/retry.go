@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// Bounds of the tries of one export.
+// Limits for the attempts of one export.
 const (
-	firstWait = time.Second / 2 // before a second try; each further wait is twice as long,
-	maxWait   = 8 * time.Second // up to this
+	firstWait = time.Second / 2 // delay before the second attempt; each following delay is twice as long
+	maxWait   = 8 * time.Second // maximum delay
 	giveUp    = 30 * time.Second
 )
 
-// Retry sends a body until that succeeds, fails for good, ctx ends, or 30 s have passed.
-// Its results are those of the last try.
+// Retry sends body until an attempt succeeds or fails permanently, ctx is done, or 30 s have
+// passed. It returns the result of the last attempt.
 func (s Sender) Retry(ctx context.Context, body []byte) (rejected int, err error) {
 	end := time.Now().Add(giveUp)
 	for wait := firstWait; ; wait = min(2*wait, maxWait) {
@@ -24,7 +24,7 @@ func (s Sender) Retry(ctx context.Context, body []byte) (rejected int, err error
 		if err == nil || ctx.Err() != nil || refused && !r.Again {
 			return rejected, err
 		}
-		pause := wait/2 + rand.N(wait/2) // sidecars that lose a collector together must not come back together
+		pause := wait/2 + rand.N(wait/2) // random, so that sidecars that lose the same collector do not retry at the same time
 		if refused {
 			pause = max(pause, r.After)
 		}

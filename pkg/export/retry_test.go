@@ -10,7 +10,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// tries returns when an export was tried, since its first try; answer answers them.
+// tries returns the times of the attempts after the first one. answer returns the result of each
+// attempt.
 func tries(t *testing.T, answer func(try int) error) (at []time.Duration) {
 	t.Helper()
 	began := time.Now()
@@ -21,7 +22,7 @@ func tries(t *testing.T, answer func(try int) error) (at []time.Duration) {
 	return at
 }
 
-func TestAnExportIsTriedAgainWithGrowingPausesAndThenGivenUp(t *testing.T) {
+func TestRetryUsesExponentialBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		at := tries(t, func(int) error { return &Refusal{Err: errors.New("busy"), Again: true} })
 		if n := len(at); n < 6 || n > 11 {
@@ -40,7 +41,7 @@ func TestAnExportIsTriedAgainWithGrowingPausesAndThenGivenUp(t *testing.T) {
 	})
 }
 
-func TestRetryAfterIsObeyed(t *testing.T) {
+func TestRetryWaitsForRetryAfter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		at := tries(t, func(try int) error {
 			if try == 1 {
@@ -52,7 +53,7 @@ func TestRetryAfterIsObeyed(t *testing.T) {
 	})
 }
 
-func TestARefusalForGoodIsNotTriedAgain(t *testing.T) {
+func TestRetryStopsAfterPermanentError(t *testing.T) {
 	at := tries(t, func(int) error { return &Refusal{Err: errors.New("bad request")} })
 	harness.Equal(t, len(at), 1, "tries")
 }

@@ -1,7 +1,6 @@
-// Package export carries telemetry to a collector: OTLP over HTTP or gRPC, and Zipkin's
-// spans. It bounds what a collector may answer, names who sends, and never sends to a
-// port of its own process. What is in a body is the business of packages metrics and
-// tracing.
+// Package export sends telemetry to a collector. It supports OTLP over HTTP and gRPC, and the
+// Zipkin API. It limits the size of a collector response, describes the sender, and never sends to
+// a port of its own process. Packages metrics and tracing encode the bodies.
 package export
 
 import (
@@ -23,23 +22,24 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 )
 
-// A Protocol is how telemetry is sent. The values are those of Knative's configuration.
+// A Protocol is a protocol for sending telemetry. The values are those of the Knative
+// configuration.
 type Protocol string
 
 // The protocols.
 const (
 	None     Protocol = "none"
-	Zipkin   Protocol = "zipkin"        // Zipkin's v2 API, JSON over HTTP; spans only
+	Zipkin   Protocol = "zipkin"        // Zipkin v2 API, JSON over HTTP; spans only
 	OTLP     Protocol = "http/protobuf" // OTLP/HTTP
-	OTLPJSON Protocol = "http/json"     // OTLP/HTTP, the same as JSON; spans only
+	OTLPJSON Protocol = "http/json"     // OTLP/HTTP with JSON; spans only
 	OTLPGRPC Protocol = "grpc"          // OTLP/gRPC, unary calls
-	Stdout   Protocol = "stdout"        // a line of JSON for each span; not for [New]
+	Stdout   Protocol = "stdout"        // one line of JSON for each span; not supported by [New]
 )
 
-// A Signal is what OTLP calls traces or metrics.
+// A Signal is an OTLP signal.
 type Signal struct {
-	path   string // of OTLP/HTTP
-	method string // of OTLP/gRPC
+	path   string // for OTLP/HTTP
+	method string // for OTLP/gRPC
 }
 
 // The signals.
@@ -51,32 +51,32 @@ var (
 const (
 	zipkinPath = "/api/v2/spans"
 
-	defaultTimeout = 10 * time.Second // OpenTelemetry's
-	maxAfter       = giveUp           // of a Retry-After
+	defaultTimeout = 10 * time.Second // the OpenTelemetry default
+	maxAfter       = giveUp           // maximum for Retry-After
 )
 
-// A Target is where one signal goes, and how.
+// A Target is the destination of one signal.
 type Target struct {
 	Protocol Protocol
-	Endpoint string        // a URL, or host:port: plain text to an address, TLS to a name
-	Header   http.Header   // sent with each export; may hold secrets
-	Timeout  time.Duration // of one export; 0: 10 s
-	TLS      *tls.Config   // towards https endpoints; nil: the system's roots
+	Endpoint string        // URL, or host:port, which means plain text for an IP address and TLS for a host name
+	Header   http.Header   // sent with each export; may contain secrets
+	Timeout  time.Duration // for one attempt; 0 means 10 s
+	TLS      *tls.Config   // for https endpoints; nil means the system roots
 	Signal   Signal
-	Resource Resource // whose version is named, and to whose address nothing is sent
-	OwnPorts []int    // of this process: nothing is sent there
+	Resource Resource // provides the version for User-Agent, and the pod IP for the check of OwnPorts
+	OwnPorts []int    // ports of this process; New returns an error for an endpoint with such a port
 }
 
-// A Sender exports a body. It returns how many of the spans or points in it the
-// collector has rejected; the error, often a *[Refusal], is why all of them are lost.
+// A Sender exports a body. It returns the number of spans or points that the collector rejected. If
+// it returns an error, which is often a *[Refusal], all of them are lost.
 type Sender func(ctx context.Context, body []byte) (rejected int, err error)
 
-// A Refusal is why an export failed, and whether it may succeed later. It may after any
-// other error.
+// A Refusal is an export error that reports whether a later attempt may succeed. After any other
+// error, a later attempt may succeed.
 type Refusal struct {
 	Err   error
-	Again bool          // it may succeed later
-	After time.Duration // not before; 0: the collector named no time
+	Again bool          // a later attempt may succeed
+	After time.Duration // minimum delay before the next attempt; 0 if the collector did not specify it
 }
 
 // Error implements error.
@@ -85,8 +85,8 @@ func (r *Refusal) Error() string { return r.Err.Error() }
 // Unwrap returns Err.
 func (r *Refusal) Unwrap() error { return r.Err }
 
-// New returns a sender, and a func that closes its connections. The error is about the
-// protocol or the endpoint. The sender is for one export at a time.
+// New returns a sender and a function that closes its connections. It returns an error if the
+// protocol or the endpoint is invalid. The sender supports one export at a time.
 func New(t Target) (Sender, func(), error) {
 	target, err := resolve(t.Endpoint)
 	if err != nil {
@@ -107,11 +107,11 @@ func New(t Target) (Sender, func(), error) {
 	export, proxied := e.post, true
 	var protocols http.Protocols
 	protocols.SetHTTP1(t.Protocol != OTLPGRPC)
-	protocols.SetHTTP2(true) // inside TLS
+	protocols.SetHTTP2(true) // over TLS
 	switch t.Protocol {
 	case OTLPGRPC:
 		protocols.SetUnencryptedHTTP2(true)
-		proxied = target.Scheme == "https" // proxies speak HTTP/1.1 to plain targets
+		proxied = target.Scheme == "https" // proxies use HTTP/1.1 for plain-text targets
 		target.Path, target.RawPath, target.RawQuery = t.Signal.method, "", ""
 		fields.Set(header.ContentType, header.GRPC)
 		fields.Set(header.TE, "trailers")
@@ -140,13 +140,13 @@ func New(t Target) (Sender, func(), error) {
 	}
 	conn := newConnection(proxy, &protocols, t.TLS)
 	e.client = &http.Client{Transport: conn, CheckRedirect: func(*http.Request, []*http.Request) error {
-		return http.ErrUseLastResponse // what we send is not for others
+		return http.ErrUseLastResponse // do not send telemetry to the target of a redirect
 	}}
 	return export, conn.close, nil
 }
 
-// resolve reads an endpoint. Knative takes name:port for TLS and stops at an address
-// with a port; an address hardly ever has a certificate, so that means plain text.
+// resolve parses an endpoint. Knative uses TLS for name:port and rejects an IP address with a port.
+// Certificates for IP addresses are rare, so resolve uses plain text for them.
 func resolve(endpoint string) (*url.URL, error) {
 	whole := strings.TrimSpace(endpoint)
 	if whole == "" {
@@ -179,11 +179,11 @@ func resolve(endpoint string) (*url.URL, error) {
 	return target, nil
 }
 
-// isOurs reports whether an endpoint is a port of this process: each export would be a
-// request, of which there is something to export. One that leads here by another name
-// cannot be known; it costs a request for each export.
+// isOurs reports whether target is a port of this process. Exporting to such a port would cause a
+// request that is exported again. A host name that resolves to this pod is not detected. It causes
+// one additional request per export.
 func (t *Target) isOurs(target *url.URL) bool {
-	port, _ := strconv.Atoi(target.Port()) // "" is no port of ours: they would have to be below 1024
+	port, _ := strconv.Atoi(target.Port()) // 0 if there is no port; the default ports 80 and 443 are not checked
 	if !slices.Contains(t.OwnPorts, port) {
 		return false
 	}
@@ -194,8 +194,8 @@ func (t *Target) isOurs(target *url.URL) bool {
 
 func hasScheme(endpoint string) bool { return strings.Contains(endpoint, "://") }
 
-// CheckEndpoint returns why nothing can be sent to the endpoint of a signal, and what to
-// tell whoever wrote it without a scheme; "": nothing.
+// CheckEndpoint returns an error if the endpoint of a signal is invalid. remark is a warning if
+// written has no scheme, and "" otherwise.
 func CheckEndpoint(signal, endpoint, written string) (remark string, err error) {
 	target, err := resolve(endpoint)
 	if err == nil && !hasScheme(written) {
@@ -204,7 +204,7 @@ func CheckEndpoint(signal, endpoint, written string) (remark string, err error) 
 	return remark, err
 }
 
-// isAddress reports whether a host, with or without a port, is an IP address.
+// isAddress reports whether host is an IP address with or without a port.
 func isAddress(host string) bool {
 	if _, err := netip.ParseAddrPort(host); err == nil {
 		return true
@@ -213,16 +213,16 @@ func isAddress(host string) bool {
 	return err == nil
 }
 
-// An end is the other end of an HTTP connection.
+// An end sends exports to one URL.
 type end struct {
 	client   *http.Client
 	target   string
 	fields   http.Header
 	timeout  time.Duration
-	rejected func(answer []byte) int // reads how much of an accepted export was refused; may be nil
+	rejected func(answer []byte) int // returns the number of rejected spans or points; may be nil
 }
 
-// roundTrip sends a body and returns the answer with its body read.
+// roundTrip sends a body and returns the response and its body.
 func (e *end) roundTrip(ctx context.Context, body []byte) (*http.Response, []byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, e.timeout)
 	defer cancel()
@@ -243,7 +243,7 @@ func (e *end) roundTrip(ctx context.Context, body []byte) (*http.Response, []byt
 	return res, answer, nil
 }
 
-// plainError is an error without the URL, which may hold a password.
+// plainError removes the URL from an error, because a URL can contain a password.
 func plainError(err error) error {
 	if where, ok := errors.AsType[*url.Error](err); ok {
 		return where.Err
@@ -251,8 +251,8 @@ func plainError(err error) error {
 	return err
 }
 
-// shortError truncates an error for the log. Errors of net/http quote the response of the collector,
-// and errors about certificates contain all of their names.
+// shortError truncates an error for the log. net/http errors quote the response of the collector,
+// and certificate errors list all names of the certificate.
 func shortError(err error) error {
 	if s := err.Error(); len(s) > maxText {
 		return errors.New(Text(s))
@@ -260,8 +260,8 @@ func shortError(err error) error {
 	return err
 }
 
-// post is a sender over HTTP. It tries again on what OTLP calls retryable
-// (OTLP 1.x, "Retryable Response Codes").
+// post is a Sender for HTTP. The error allows a retry for the status codes that OTLP defines as
+// retryable (OTLP 1.x, "Retryable Response Codes").
 func (e *end) post(ctx context.Context, body []byte) (int, error) {
 	res, answer, err := e.roundTrip(ctx, body)
 	switch {
@@ -275,7 +275,7 @@ func (e *end) post(ctx context.Context, body []byte) (int, error) {
 	return 0, refused(res)
 }
 
-// refused is the refusal that an HTTP status means.
+// refused returns the Refusal for an HTTP status.
 func refused(res *http.Response) error {
 	r := &Refusal{Err: fmt.Errorf("the collector answered %d %s", res.StatusCode, http.StatusText(res.StatusCode))}
 	switch res.StatusCode {
@@ -286,16 +286,16 @@ func refused(res *http.Response) error {
 	return r
 }
 
-// retryAfter reads a Retry-After (RFC 9110 section 10.2.3).
+// retryAfter parses Retry-After (RFC 9110 section 10.2.3). The result is 0 if s is invalid.
 func retryAfter(s string) time.Duration {
 	if n, err := strconv.ParseUint(s, 10, 31); err == nil {
 		return min(time.Duration(n)*time.Second, maxAfter)
 	}
-	at, _ := http.ParseTime(s) // what is no time is long ago
+	at, _ := http.ParseTime(s) // an invalid time is the zero time, which is in the past
 	return min(max(time.Until(at), 0), maxAfter)
 }
 
-// call is a sender by a unary gRPC call (grpc/doc/PROTOCOL-HTTP2.md).
+// call is a Sender for unary gRPC calls (grpc/doc/PROTOCOL-HTTP2.md).
 func (e *end) call(ctx context.Context, body []byte) (int, error) {
 	res, answer, err := e.roundTrip(ctx, header.GRPCFrame(body))
 	if err != nil {
@@ -324,8 +324,9 @@ func (e *end) call(ctx context.Context, body []byte) (int, error) {
 	return 0, r
 }
 
-// Codes of gRPC after which OTLP tries again (OTLP 1.x, "Failures"). Exhausted is not
-// among them: that it may be retried would be in a detail that we do not read.
+// gRPC status codes that OTLP defines as retryable (OTLP 1.x, "Failures"). RESOURCE_EXHAUSTED is
+// missing because it is only retryable if the status details contain RetryInfo, which call does not
+// parse.
 const (
 	grpcCancelled        = 1
 	grpcDeadlineExceeded = 4

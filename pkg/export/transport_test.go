@@ -9,7 +9,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-func TestEndpointsAreResolved(t *testing.T) {
+func TestResolveEndpoint(t *testing.T) {
 	for _, c := range []struct{ endpoint, want string }{
 		{"http://collector:4318/v1/traces", "http://collector:4318/v1/traces"},
 		{" https://collector ", "https://collector"},
@@ -32,7 +32,7 @@ func TestEndpointsAreResolved(t *testing.T) {
 	}
 }
 
-// FuzzResolve holds what an endpoint is resolved to to being an endpoint itself, the same.
+// FuzzResolve checks that a resolved endpoint resolves to itself.
 func FuzzResolve(f *testing.F) {
 	for _, endpoint := range []string{"c:4317", "http://z:9411/api/v2/spans", "https://u:p@c:4318/x?y#z", "[::1]"} {
 		f.Add(endpoint)
@@ -48,7 +48,7 @@ func FuzzResolve(f *testing.F) {
 	})
 }
 
-func TestRetryAfterIsRead(t *testing.T) {
+func TestParseRetryAfter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for in, want := range map[string]time.Duration{
 			"": 0, "5": 5 * time.Second, "99999": maxAfter, "-1": 0, "soon": 0,

@@ -13,11 +13,10 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// Each bound has two tests: one sends the attack, the other is the heaviest legitimate peer.
-// docs/bounds.md lists the bounds and their tests.
+// Each bound has two tests. The first test is an attack, and the second test is the most demanding
+// legitimate peer. docs/bounds.md lists the bounds and their tests.
 
-// recordingServer starts a server with a limit of connections, and returns its address and
-// recorder.
+// recordingServer starts a server with a connection limit. It returns the address and the recorder.
 func recordingServer(t *testing.T, most int) (addr string, bounds *bound.Recorder) {
 	t.Helper()
 	bounds = bound.NewRecorder()
@@ -33,8 +32,7 @@ func recordingServer(t *testing.T, most int) (addr string, bounds *bound.Recorde
 	return ln.Addr().String(), bounds
 }
 
-// wantBounds waits until the bounds with these names have events, and checks that no other
-// bound has events.
+// wantBounds waits until the named bounds have events, and checks that no other bound has events.
 func wantBounds(t *testing.T, bounds *bound.Recorder, names ...bound.Name) {
 	t.Helper()
 	for _, name := range names {
@@ -52,7 +50,7 @@ func TestMaxConnectionsClosesSilentConnection(t *testing.T) {
 	wantBounds(t, bounds, bound.PortConnections)
 }
 
-// Two replicas of Prometheus and the autoscaler keep a connection each.
+// Two Prometheus replicas and the autoscaler each keep one connection open.
 func TestScrapersKeepConnections(t *testing.T) {
 	t.Parallel()
 	addr, bounds := recordingServer(t, 3)
@@ -82,7 +80,7 @@ func TestIncompleteHeadersAreClosed(t *testing.T) {
 	}
 }
 
-// Prometheus sends 7 fields in 500 bytes.
+// Prometheus sends 7 fields with 500 bytes in total.
 func TestScraperHeaderReturns200(t *testing.T) {
 	t.Parallel()
 	addr, bounds := recordingServer(t, 10)
@@ -98,7 +96,7 @@ func TestIncompleteHandshakeIsClosed(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		time time.Duration
-		size int // of the certificate, bytes
+		size int // size of the certificate in bytes
 	}{"long": {harness.Patience, 100 << 10}, "slow": {time.Millisecond, 0}} {
 		t.Run(name, func(t *testing.T) {
 			bounds := bound.NewRecorder()
@@ -113,7 +111,7 @@ func TestIncompleteHandshakeIsClosed(t *testing.T) {
 	}
 }
 
-// A scraper with a client certificate.
+// The scraper uses a client certificate.
 func TestScraperHandshakeSucceeds(t *testing.T) {
 	t.Parallel()
 	bounds := bound.NewRecorder()

@@ -11,7 +11,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-func TestAConnectionBeyondTheBoundWaitsForAPlace(t *testing.T) {
+func TestConnectionAboveLimitWaits(t *testing.T) {
 	t.Parallel()
 	addr, release := serve(t, 3)
 	var served []net.Conn
@@ -23,19 +23,18 @@ func TestAConnectionBeyondTheBoundWaitsForAPlace(t *testing.T) {
 	next := dial(t, addr, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
 	next.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
 	if n, err := next.Read(make([]byte, 1)); !harness.IsTimeout(err) {
-		t.Fatalf("one more: got %d bytes and %v, want it to wait", n, err)
+		t.Fatalf("additional connection: got %d bytes and %v, want it to wait", n, err)
 	}
 	served[0].Close()
 	close(release)
 	next.SetReadDeadline(time.Now().Add(harness.Patience))
 	if err := answered(next); err != nil {
-		t.Errorf("one more, after another has ended: %v", err)
+		t.Errorf("additional connection after another has closed: %v", err)
 	}
 }
 
-// Connections beyond the bound wait, and those that have a place do no harm: all are
-// served.
-func TestABurstBeyondTheBoundIsServed(t *testing.T) {
+// Connections above the limit wait until others complete, so that all are served.
+func TestConnectionBurstIsServed(t *testing.T) {
 	t.Parallel()
 	addr, _ := serve(t, 8)
 	var cut atomic.Int64
@@ -54,13 +53,13 @@ func TestABurstBeyondTheBoundIsServed(t *testing.T) {
 	}
 	all.Wait()
 	if n := cut.Load(); n > 0 {
-		t.Errorf("%d of 40 requests were not answered", n)
+		t.Errorf("%d of 40 requests got no response", n)
 	}
 }
 
-// However many connections one client opens, those of another stay, even one that has
-// sent half a head for longer than all of them.
-func TestAClientWithManyConnectionsEndsNoneOfAnother(t *testing.T) {
+// If one client opens many connections, those of another client stay open, even a connection with
+// an incomplete header that is older than all of them.
+func TestConnectionLimitIsFairToClients(t *testing.T) {
 	t.Parallel()
 	addr, _ := serve(t, 6)
 	half := dialFrom(t, "127.0.0.2", addr, "GET / HTTP/1.1\r\nHos")
@@ -69,7 +68,7 @@ func TestAClientWithManyConnectionsEndsNoneOfAnother(t *testing.T) {
 			for range 10 {
 				dial(t, addr, text)
 			}
-			harness.NoError(t, ask(dial(t, addr, ""), "/"), "one more") // they have all been seen
+			harness.NoError(t, ask(dial(t, addr, ""), "/"), "additional connection") // the server has seen all earlier connections
 		}
 	}
 	fmt.Fprint(half, "t: a\r\n\r\n")

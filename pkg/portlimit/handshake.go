@@ -14,34 +14,35 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/fair"
 )
 
-// Handshakes limits the TLS handshakes on a port. A client that is not known yet decides how much it
-// sends in a handshake. crypto/tls accepts a certificate of 256 KiB and holds it and the parsed form.
+// Handshakes limits the TLS handshakes on a port. A client controls how many bytes it sends before
+// it is authenticated. crypto/tls accepts certificates of up to 256 KiB and holds both the encoded
+// and the parsed form.
 type Handshakes struct {
-	// Config is the configuration of the server.
+	// Config is the TLS configuration of the server.
 	Config *tls.Config
 
-	// Max is the maximum number of incomplete handshakes, 1 or more. If there are more, one is closed by
-	// the rules of [fair.Semaphore].
+	// Max is the maximum number of incomplete handshakes, at least 1. If it is exceeded, one
+	// connection is closed according to the rules of [fair.Semaphore].
 	Max int
 
-	// Bytes is the maximum number of bytes that are received from a client until its handshake is
-	// complete. This can include bytes that follow the handshake.
+	// Bytes is the maximum number of bytes received from a client before its handshake is complete.
+	// The count can include bytes after the handshake.
 	Bytes int
 
 	// Time is the maximum time of a handshake.
 	Time time.Duration
 
-	// Bounds records the connections that are closed because of Max, Bytes or Time. It may be nil.
+	// Bounds records connections closed because of Max, Bytes or Time. It may be nil.
 	Bounds *bound.Recorder
 
-	// Failed, if not nil, is called with the error of each handshake that fails after its first byte. It
-	// can be called concurrently.
+	// Failed is called with the error of each handshake that fails after the first byte. It may be
+	// nil. It is called concurrently.
 	Failed func(client net.Addr, err error)
 }
 
-// Listener returns a listener whose connections are of type *[tls.Conn] and have completed their
-// handshakes. It accepts connections from ln after the first call of Accept, and runs the handshakes
-// concurrently, so that a slow client does not delay others. Close ends the incomplete handshakes and
+// Listener returns a listener whose connections have the type *[tls.Conn] and have completed their
+// handshakes. The first call of Accept starts to accept connections from ln. Handshakes run
+// concurrently, so that a slow client does not delay others. Close stops incomplete handshakes and
 // waits for their goroutines.
 func (h Handshakes) Listener(ln net.Listener) net.Listener {
 	closing, end := context.WithCancel(context.Background())
@@ -55,16 +56,16 @@ func (h Handshakes) Listener(ln net.Listener) net.Listener {
 	}
 }
 
-// handshakes are the handshakes on one listener.
+// handshakes runs the handshakes of one listener.
 type handshakes struct {
 	net.Listener
 	settings Handshakes
-	slots    *fair.Semaphore // of the connections that Accept has not returned
+	slots    *fair.Semaphore // for connections that Accept has not returned
 
 	begin   sync.Once
 	done    chan accepted
 	closing context.Context
-	end     context.CancelFunc // of closing
+	end     context.CancelFunc // cancels closing
 	running sync.WaitGroup
 }
 
@@ -88,13 +89,13 @@ func (l *handshakes) Accept() (net.Conn, error) {
 // Close implements net.Listener.
 func (l *handshakes) Close() error {
 	err := l.Listener.Close()
-	l.begin.Do(func() {}) // accept is not started any more
+	l.begin.Do(func() {}) // accept must not be started after this
 	l.end()
 	l.running.Wait()
 	return err
 }
 
-// accept begins handshakes until the listener is closed.
+// accept starts handshakes until the listener is closed.
 func (l *handshakes) accept() {
 	for {
 		conn, err := l.Listener.Accept()
@@ -102,7 +103,7 @@ func (l *handshakes) accept() {
 			if !l.hand(accepted{err: err}) {
 				return
 			}
-			continue // the caller of Accept decides whether it calls it again
+			continue // the caller of Accept decides whether to call it again
 		}
 		c := &countedConn{Conn: conn, left: l.settings.Bytes}
 		slot, err := l.slots.Acquire(l.closing, fair.Request{Client: fair.Address(peerOf(c)), End: func() bool {
@@ -124,7 +125,7 @@ func (l *handshakes) accept() {
 	}
 }
 
-// hand returns a result to the caller of Accept. It returns false if the listener is closed.
+// hand passes a result to Accept. It returns false if the listener is closed.
 func (l *handshakes) hand(a accepted) bool {
 	select {
 	case l.done <- a:
@@ -134,7 +135,7 @@ func (l *handshakes) hand(a accepted) bool {
 	}
 }
 
-// shake completes one handshake.
+// shake runs one handshake.
 func (l *handshakes) shake(c *countedConn, slot *fair.Slot) {
 	secure := tls.Server(c, l.settings.Config)
 	if err := secure.Handshake(); err != nil {
@@ -156,14 +157,14 @@ func (l *handshakes) shake(c *countedConn, slot *fair.Slot) {
 	}
 }
 
-// A countedConn is a connection that returns an error after a number of bytes was read. Reads must not be concurrent.
+// A countedConn returns an error after left bytes are read. Read must not be called concurrently.
 type countedConn struct {
 	net.Conn
-	left int // number of bytes that can still be read; negative: no limit
-	read int // number of bytes read while there is a limit
+	left int // number of bytes that may still be read; a negative number means no limit
+	read int // number of bytes read while the limit applied
 }
 
-// NetConn returns the connection below.
+// NetConn returns the underlying connection.
 func (c *countedConn) NetConn() net.Conn { return c.Conn }
 
 // Read implements net.Conn.

@@ -14,7 +14,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// certificate is one of so many bytes, or a few more.
+// certificate returns a certificate of approximately size bytes.
 func certificate(t *testing.T, size int) tls.Certificate {
 	t.Helper()
 	c, err := harness.NewCertificate(func(c *x509.Certificate) {
@@ -26,7 +26,7 @@ func certificate(t *testing.T, size int) tls.Certificate {
 	return c
 }
 
-// A guarded listener accepts connections, of which it sends the first byte back.
+// A guarded listener accepts connections and echoes their first byte.
 type guarded struct {
 	addr   string
 	failed chan error
@@ -67,7 +67,7 @@ func guard(t *testing.T, change func(*portlimit.Handshakes)) guarded {
 	return g
 }
 
-// client shakes hands and gets its byte back.
+// client performs a handshake and waits for its byte.
 func (g *guarded) client(t *testing.T, certificates ...tls.Certificate) (*tls.Conn, error) {
 	t.Helper()
 	c := tls.Client(dial(t, g.addr, ""), &tls.Config{InsecureSkipVerify: true, Certificates: certificates})
@@ -78,19 +78,19 @@ func (g *guarded) client(t *testing.T, certificates ...tls.Certificate) (*tls.Co
 	return c, err
 }
 
-func TestAHandshakeIsEndedAfterSoManyBytes(t *testing.T) {
+func TestHandshakeByteLimit(t *testing.T) {
 	t.Parallel()
 	g := guard(t, func(*portlimit.Handshakes) {})
 	if _, err := g.client(t, certificate(t, 4<<10)); err != nil {
 		t.Errorf("a certificate of 4 KB: got %v, want none", err)
 	}
 	if _, err := g.client(t, certificate(t, 100<<10)); err == nil || harness.IsTimeout(err) {
-		t.Errorf("a certificate of 100 KB: got %v, want the end of the connection", err)
+		t.Errorf("a certificate of 100 KB: got %v, want the connection closed", err)
 	}
 	harness.Equal(t, (<-g.failed).Error(), "a handshake of more than 8192 bytes")
 }
 
-func TestBytesAreCountedUntilTheHandshakeIsDone(t *testing.T) {
+func TestHandshakeLimitsEndAfterHandshake(t *testing.T) {
 	t.Parallel()
 	harness.ScaleTime(t, func(scale int) (inTime bool) {
 		timeout := time.Duration(scale) * 200 * time.Millisecond
@@ -102,14 +102,14 @@ func TestBytesAreCountedUntilTheHandshakeIsDone(t *testing.T) {
 		// The timeout of the handshake expires while the client writes.
 		for end := time.Now().Add(timeout * 2); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 			if _, err := c.Write(make([]byte, 10<<10)); err != nil {
-				t.Fatalf("a connection behind its handshake: %v", err)
+				t.Fatalf("connection after its handshake: %v", err)
 			}
 		}
 		return true
 	})
 }
 
-func TestUnfinishedHandshakesKeepNobodyOut(t *testing.T) {
+func TestIncompleteHandshakesDoNotBlockClients(t *testing.T) {
 	t.Parallel()
 	g := guard(t, func(*portlimit.Handshakes) {})
 	for range 3 {
@@ -119,18 +119,18 @@ func TestUnfinishedHandshakesKeepNobodyOut(t *testing.T) {
 			}
 		}
 		if _, err := g.client(t); err != nil {
-			t.Errorf("behind 20 of them: %v", err)
+			t.Errorf("client after 20 incomplete handshakes: %v", err)
 		}
 	}
 }
 
-func TestASlowHandshakeIsEnded(t *testing.T) {
+func TestHandshakeTimeout(t *testing.T) {
 	t.Parallel()
 	g := guard(t, func(h *portlimit.Handshakes) { h.Time = time.Second })
 	silent, half := dial(t, g.addr, ""), dial(t, g.addr, "\x16\x03\x01\x02\x00\x01\x00\x01\xfc")
 	for name, c := range map[string]net.Conn{"silent": silent, "half": half} {
 		if _, err := io.Copy(io.Discard, c); harness.IsTimeout(err) {
-			t.Errorf("%s: got %v, want the end of the connection", name, err)
+			t.Errorf("%s: got %v, want the connection closed", name, err)
 		}
 	}
 	if err := <-g.failed; !harness.IsTimeout(err) {
@@ -138,28 +138,28 @@ func TestASlowHandshakeIsEnded(t *testing.T) {
 	}
 	select {
 	case err := <-g.failed:
-		t.Errorf("got %v of a connection on which nothing came, want nothing said of it", err)
+		t.Errorf("silent connection: got %v, want no reported error", err)
 	default:
 	}
 }
 
-func TestCloseEndsUnfinishedHandshakes(t *testing.T) {
+func TestCloseStopsIncompleteHandshakes(t *testing.T) {
 	t.Parallel()
 	g := guard(t, func(*portlimit.Handshakes) {})
-	if _, err := g.client(t); err != nil { // it accepts
+	if _, err := g.client(t); err != nil { // the listener now accepts
 		t.Fatal(err)
 	}
 	half := dial(t, g.addr, "\x16\x03\x01\x02\x00\x01\x00\x01\xfc")
 	g.close()
 	if _, err := io.Copy(io.Discard, half); harness.IsTimeout(err) {
-		t.Errorf("got %v, want the end of the connection", err)
+		t.Errorf("got %v, want the connection closed", err)
 	}
 	if _, err := net.Dial("tcp", g.addr); err == nil {
 		t.Error("got a connection after Close, want none")
 	}
 }
 
-// A failing listener has no connections.
+// A failing listener returns errors from Accept.
 type failing struct {
 	net.Listener
 	err error
@@ -168,7 +168,7 @@ type failing struct {
 func (f failing) Accept() (net.Conn, error) { return nil, f.err }
 func (f failing) Close() error              { return nil }
 
-func TestWhoAcceptsGetsTheErrorsOfTheListener(t *testing.T) {
+func TestAcceptReturnsListenerErrors(t *testing.T) {
 	t.Parallel()
 	want := errors.New("too many open files")
 	ln := portlimit.Handshakes{Config: &tls.Config{}, Max: 1, Bytes: 1, Time: harness.Patience}.Listener(failing{err: want})
@@ -183,8 +183,8 @@ func TestWhoAcceptsGetsTheErrorsOfTheListener(t *testing.T) {
 	}
 }
 
-// One whose handshake is done waits until it is accepted, and others wait behind it.
-func TestHandshakesThatAreDoneAreNotClosedForOthers(t *testing.T) {
+// A connection with a completed handshake waits for Accept, and other connections wait for it.
+func TestCompleteHandshakesAreNotClosed(t *testing.T) {
 	t.Parallel()
 	bare, err := net.Listen("tcp", "127.0.0.1:0")
 	harness.NoError(t, err)
@@ -198,7 +198,7 @@ func TestHandshakesThatAreDoneAreNotClosedForOthers(t *testing.T) {
 		done <- tls.Client(dial(t, bare.Addr().String(), ""), &tls.Config{InsecureSkipVerify: true}).Handshake()
 	}
 	go connect()
-	if c, err := ln.Accept(); err != nil { // it accepts from now on
+	if c, err := ln.Accept(); err != nil { // starts to accept
 		t.Fatal(err)
 	} else {
 		defer c.Close()
@@ -206,13 +206,13 @@ func TestHandshakesThatAreDoneAreNotClosedForOthers(t *testing.T) {
 	for range n - 1 {
 		go connect()
 	}
-	for range 3 { // that of the accepted one, and of two that wait
+	for range 3 { // one connection returned by Accept, and two that are waiting
 		harness.NoError(t, <-done, "(a handshake)")
 	}
 	select {
 	case err := <-done:
-		t.Fatalf("a handshake beyond the bound: got %v, want it to wait", err)
-	case <-time.After(1500 * time.Millisecond): // longer than others wait for a place
+		t.Fatalf("handshake above the limit: got %v, want it to wait", err)
+	case <-time.After(1500 * time.Millisecond): // longer than connections wait for a slot
 	}
 	go func() {
 		for range n - 1 {

@@ -12,18 +12,18 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/bound"
 )
 
-// Listener returns a listener for the server, whose connections count what is read of
-// heads. The connections of ln may be those of [Handshakes].
+// Listener returns a listener that counts the bytes of request headers. ln may be the result of
+// [Handshakes.Listener].
 func (l *Limit) Listener(ln net.Listener) net.Listener { return watchedListener{ln, l} }
 
-// maxLines are in a head at most: net/http keeps some hundred bytes for each, however
-// short it is. A scraper's has ten.
+// maxLines is the maximum number of lines in a request header. net/http holds several hundred bytes
+// for each line, even for a short one. A scraper sends about ten lines.
 const maxLines = 100
 
-// errLines makes net/http answer 400 and close the connection.
+// errLines makes net/http send a 400 response and close the connection.
 var errLines = fmt.Errorf("a head of more than %d lines", maxLines)
 
-// A watchedListener accepts connections on which bytes of heads are counted.
+// A watchedListener counts the header bytes on its connections.
 type watchedListener struct {
 	net.Listener
 	limit *Limit
@@ -38,11 +38,11 @@ func (w watchedListener) Accept() (net.Conn, error) {
 	return &watched{Conn: conn, limit: w.limit}, nil
 }
 
-// A watched connection counts what is read while no request is being served on it.
+// A watched connection counts the bytes that are read while no request is being served.
 type watched struct {
 	net.Conn
 	limit   *Limit
-	tracked *tracked // nil: not yet; guarded by Limit.mu
+	tracked *tracked // nil before the connection is tracked; guarded by Limit.mu
 }
 
 // Read implements net.Conn.
@@ -54,15 +54,16 @@ func (w *watched) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// CloseWrite lets net/http end a connection so that its last answer can be read.
+// CloseWrite allows net/http to close the connection in such a way that the client can read the
+// last response.
 func (w *watched) CloseWrite() error {
-	return w.Conn.(interface{ CloseWrite() error }).CloseWrite() // TCP and TLS
+	return w.Conn.(interface{ CloseWrite() error }).CloseWrite() // implemented by TCP and TLS connections
 }
 
-// NetConn returns the connection below, without TLS.
+// NetConn returns the underlying connection without TLS.
 func (w *watched) NetConn() net.Conn { return bare(w.Conn) }
 
-// bare returns the connection below all others.
+// bare returns the innermost connection.
 func bare(conn net.Conn) net.Conn {
 	for {
 		outer, ok := conn.(interface{ NetConn() net.Conn })
@@ -73,7 +74,7 @@ func bare(conn net.Conn) net.Conn {
 	}
 }
 
-// came counts what has come on a connection. It reports false if it is not to be taken.
+// came counts received bytes. It returns false if the header has too many lines.
 func (l *Limit) came(w *watched, b []byte) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -95,8 +96,8 @@ func (l *Limit) came(w *watched, b []byte) bool {
 	return true
 }
 
-// longestHead returns the connection with the most bytes of a head, of the client with
-// the most. l.mu is held, and there are such bytes.
+// longestHead returns the connection with the longest incomplete header among the connections of
+// the client with the most header bytes. l.mu must be held, and l.all must not be empty.
 func (l *Limit) longestHead() *tracked {
 	heads := make(map[netip.Addr]int)
 	for _, t := range l.all {

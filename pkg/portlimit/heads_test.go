@@ -9,7 +9,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-func TestHeadsThatDoNotEndAreBoundedTogether(t *testing.T) {
+func TestIncompleteHeaderTotalLimit(t *testing.T) {
 	t.Parallel()
 	addr, _ := serve(t, 100)
 	const begun = "GET / HTTP/1.1\r\nHost: a\r\nX: "
@@ -27,30 +27,30 @@ func TestHeadsThatDoNotEndAreBoundedTogether(t *testing.T) {
 	}
 	for i := range len(half) - headBytes/3000 {
 		if !<-ended {
-			t.Fatalf("%d of %d heads of 3 KB are ended, want at most %d KB left", i, len(half), headBytes>>10)
+			t.Fatalf("closed %d of %d connections with headers of 3 KB, want at most %d KB left", i, len(half), headBytes>>10)
 		}
 	}
 	if _, err := io.WriteString(other, "\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
 	if err := answered(other); err != nil {
-		t.Errorf("a client with less of a head: %v", err)
+		t.Errorf("client with a shorter header: %v", err)
 	}
 }
 
-func TestAHeadMayHaveSoManyLines(t *testing.T) {
+func TestHeaderLineLimit(t *testing.T) {
 	t.Parallel()
 	addr, _ := serve(t, 10)
-	head := func(lines int) string { // the first, the last and Host are three
+	head := func(lines int) string { // the request line, Host and the empty line count
 		return "GET / HTTP/1.1\r\nHost: a\r\n" + strings.Repeat("a:b\r\n", lines-3) + "\r\n"
 	}
 	c := dial(t, addr, "")
 	for range 20 {
 		io.WriteString(c, head(100))
-		harness.NoError(t, answered(c), "a head of 100 lines")
+		harness.NoError(t, answered(c), "header of 100 lines")
 	}
 	io.WriteString(c, head(101))
 	if err := answered(c); err == nil || harness.IsTimeout(err) {
-		t.Errorf("a head of 101 lines: got %v, want no answer of the server's handler", err)
+		t.Errorf("header of 101 lines: got %v, want no response from the handler", err)
 	}
 }

@@ -1,5 +1,5 @@
-// Package portlimit limits the connections of ports that any client can reach and that only a few
-// clients need: statistics, metrics, hooks.
+// Package portlimit limits the connections of ports that any client can reach but only a few
+// clients need, such as ports for statistics, metrics and hooks.
 package portlimit
 
 import (
@@ -14,41 +14,44 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/fair"
 )
 
-// Limits are the limits of the connections of a server.
+// Limits are the connection limits of a server.
 type Limits struct {
-	// Connections is the maximum number of connections, 1 or more.
+	// Connections is the maximum number of connections, at least 1.
 	Connections int
 
-	// HeadBytes is the maximum number of bytes of incomplete header sections on all connections of
-	// [Limit.Listener]. net/http holds up to ten times as much.
+	// HeadBytes is the maximum total size of incomplete headers on all connections of
+	// [Limit.Listener], in bytes. net/http holds up to ten times as much.
 	HeadBytes int
 
-	// Bounds records the connections that are closed by these limits. It may be nil.
+	// Bounds records the connections closed by these limits. It may be nil.
 	Bounds *bound.Recorder
 }
 
 const (
-	// maxPatience is the maximum time that the server waits until it closes a connection without a
-	// request for another one, because a request can be in transit.
+	// maxPatience is the maximum time that the server waits for a request before it closes an idle
+	// connection to make room for another one. The request can already be in transit.
 	maxPatience = time.Second
-	// maxWait is the maximum time that the server waits if each connection is being served.
+	// maxWait is the maximum time that a new connection waits while all connections are being
+	// served.
 	maxWait = 2 * maxPatience
-	// minPatience is the minimum of maxPatience, and the time for used connections and clients with many
-	// connections.
+	// minPatience is the minimum value of maxPatience. It applies to used connections and to
+	// clients with many connections.
 	minPatience = 20 * time.Millisecond
 )
 
-// Bound applies limits to a server that does not serve yet.
+// Bound applies limits to a server before it serves.
 //
-// If there are too many connections, a new one waits in the backlog of the listener until another one
-// ends, or is closed by the rules of [fair.Semaphore]. A connection is idle if it waits for a request or
-// for a part of it, or for the client to read the response. If each connection is served for longer than
-// two seconds, the new connection is closed.
+// If the server has too many connections, a new connection waits in the listener backlog until
+// another connection closes or is closed according to the rules of [fair.Semaphore]. A connection
+// is idle while it waits for a request, for more of the request, or for the client to read the
+// response. If all connections are being served for longer than two seconds, the new connection is
+// closed.
 //
-// If there are more than HeadBytes, the connection with the most bytes is closed, of the client with
-// the most.
+// If HeadBytes is exceeded, the client with the most header bytes is selected, and its connection
+// with the longest incomplete header is closed.
 //
-// Bound uses the Handler, ConnContext and ConnState of the server. Set only the Handler before the call.
+// Bound replaces Handler, ConnContext and ConnState of the server. Before the call, only Handler
+// may be set.
 func Bound(s *http.Server, b Limits) *Limit {
 	l := &Limit{
 		Limits: b,
@@ -68,21 +71,21 @@ type Limit struct {
 
 	mu    sync.Mutex
 	all   map[net.Conn]*tracked
-	heads int // bytes of incomplete header sections
+	heads int // total size of incomplete headers in bytes
 }
 
-// A tracked is a connection with its state. The fields are guarded by Limit.mu.
+// A tracked is the state of a connection. Its fields are guarded by Limit.mu.
 type tracked struct {
 	conn     net.Conn
 	client   netip.Addr
 	slot     *fair.Slot
-	requests int // number of requests that are being served
-	waiting  int // number of calls that wait for the client
-	head     int // bytes of an incomplete header section
-	lines    int // lines of an incomplete header section
+	requests int // number of requests being served
+	waiting  int // number of calls waiting for the client
+	head     int // size of the incomplete header in bytes
+	lines    int // number of lines in the incomplete header
 }
 
-// place is a connection and its limit.
+// place identifies a connection and its limit.
 type place struct {
 	limit *Limit
 	conn  net.Conn
@@ -94,9 +97,9 @@ func (l *Limit) context(ctx context.Context, conn net.Conn) context.Context {
 	return context.WithValue(ctx, placeKey{}, place{l, conn})
 }
 
-// Waiting calls f, which waits for the body of a request. In the meantime, the connection is idle,
-// regardless of the number of bytes that arrive. The same applies when a response is written. ctx is the
-// context of the request. Waiting also works for a server without limits.
+// Waiting calls f, which waits for the body of a request. Meanwhile, the connection counts as idle,
+// even if bytes arrive. Writing a response has the same effect. ctx is the context of the request.
+// Waiting also works for a server without limits.
 func Waiting(ctx context.Context, f func()) {
 	if p, ok := ctx.Value(placeKey{}).(place); ok {
 		defer p.waiting()()
@@ -124,7 +127,7 @@ func (l *Limit) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	l.next.ServeHTTP(answer{w, p}, r)
 }
 
-// An answer is a response that the client can be slow to read.
+// An answer is a ResponseWriter that records when a write waits for the client.
 type answer struct {
 	http.ResponseWriter
 	place place
@@ -139,7 +142,8 @@ func (a answer) Write(b []byte) (int, error) {
 // Unwrap is for http.ResponseController.
 func (a answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
-// change changes a connection, and begins a new idle time if it waits for its client afterwards.
+// change updates the state of a connection. If the connection is idle after the update, its idle
+// time starts again.
 func (l *Limit) change(conn net.Conn, f func(*tracked)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -155,8 +159,8 @@ func (l *Limit) change(conn net.Conn, f func(*tracked)) {
 	}
 }
 
-// state is called at the beginning of a connection by the goroutine that accepts connections, which
-// waits until there is a slot, and at the end of the connection.
+// state handles the states of a connection. For a new connection, it is called on the goroutine
+// that accepts connections and waits for a slot. For a closed connection, it releases the slot.
 func (l *Limit) state(conn net.Conn, state http.ConnState) {
 	switch state {
 	case http.StateNew:
@@ -189,13 +193,13 @@ func (l *Limit) state(conn net.Conn, state http.ConnState) {
 	}
 }
 
-// forgetHead subtracts the incomplete header section of a connection. l.mu must be held.
+// forgetHead subtracts the incomplete header of a connection. l.mu must be held.
 func (l *Limit) forgetHead(t *tracked) {
 	l.heads -= t.head
 	t.head, t.lines = 0, 0
 }
 
-// close closes a connection for others because of a bound. It returns true.
+// close closes a connection because of a bound. It always returns true.
 func (l *Limit) close(conn net.Conn, name bound.Name) bool {
 	l.Bounds.Hit(name, peerOf(conn))
 	_ = bare(conn).Close() // tls.Conn.Close would wait until an alert is sent

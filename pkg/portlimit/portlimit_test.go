@@ -16,14 +16,14 @@ import (
 
 const headBytes = 10 << 10
 
-// serve starts a server of at most so many connections: / is answered at once,
-// /wait when the test lets it, /body and /deaf when the client does.
+// serve starts a server with a connection limit. It responds to / immediately, to /wait when the
+// test permits it, and to /body and /deaf when the client has sent or read enough.
 func serve(t *testing.T, most int) (addr string, release chan struct{}) {
 	addr, release, _ = serveWaiting(t, most)
 	return addr, release
 }
 
-// serveWaiting also tells when the server waits for a client.
+// serveWaiting also reports when the server waits for a client.
 func serveWaiting(t *testing.T, most int) (addr string, release, waiting chan struct{}) {
 	t.Helper()
 	release, waiting = make(chan struct{}), make(chan struct{}, 100)
@@ -38,7 +38,7 @@ func serveWaiting(t *testing.T, most int) (addr string, release, waiting chan st
 		case "/deaf":
 			waiting <- struct{}{}
 			w.Write(make([]byte, 64<<20))
-		case "/come": // the body has
+		case "/come": // after the body is received
 			portlimit.Waiting(r.Context(), func() { io.Copy(io.Discard, r.Body) })
 			io.WriteString(w, "begun")
 			http.NewResponseController(w).Flush()
@@ -61,7 +61,7 @@ func dial(t *testing.T, addr, text string) net.Conn {
 	return dialFrom(t, "127.0.0.1", addr, text)
 }
 
-// dialFrom connects from another address of this machine.
+// dialFrom connects from another loopback address.
 func dialFrom(t *testing.T, client, addr, text string) net.Conn {
 	t.Helper()
 	c := harness.DialBy(t, &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(client)}}, addr)
@@ -69,13 +69,13 @@ func dialFrom(t *testing.T, client, addr, text string) net.Conn {
 	return c
 }
 
-// ask sends a request and reads its answer's head.
+// ask sends a request and reads the header of the response.
 func ask(c net.Conn, path string) error {
 	fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: a\r\n\r\n", path)
 	return answered(c)
 }
 
-// answered reads the head of an answer, which must be 200.
+// answered reads the header of a response, whose status must be 200.
 func answered(c net.Conn) error {
 	r, err := http.ReadResponse(bufio.NewReader(c), nil)
 	if err == nil && r.StatusCode != http.StatusOK {
@@ -84,7 +84,7 @@ func answered(c net.Conn) error {
 	return err
 }
 
-func TestTheConnectionThatWasWithoutARequestForLongestIsEnded(t *testing.T) {
+func TestConnectionLimitClosesLongestIdle(t *testing.T) {
 	t.Parallel()
 	addr, _ := serve(t, 3)
 	half := dial(t, addr, "GET / HTTP/1.1\r\nHos")
@@ -92,7 +92,7 @@ func TestTheConnectionThatWasWithoutARequestForLongestIsEnded(t *testing.T) {
 	harness.NoError(t, ask(idle, "/"))
 	last := dial(t, addr, "")
 	harness.NoError(t, ask(last, "/"))
-	for i, c := range []net.Conn{half, idle, last} { // in this order
+	for i, c := range []net.Conn{half, idle, last} { // the order matters
 		next := dial(t, addr, "")
 		harness.NoError(t, ask(next, "/"), "connection", i+1, "more")
 		if _, err := io.Copy(io.Discard, c); err != nil && harness.IsTimeout(err) {
@@ -101,7 +101,7 @@ func TestTheConnectionThatWasWithoutARequestForLongestIsEnded(t *testing.T) {
 	}
 }
 
-func TestAConnectionWhoseRequestIsServedIsNotEndedForAnother(t *testing.T) {
+func TestConnectionLimitKeepsActiveConnection(t *testing.T) {
 	t.Parallel()
 	addr, release := serve(t, 3)
 	var busy []net.Conn
@@ -112,25 +112,25 @@ func TestAConnectionWhoseRequestIsServedIsNotEndedForAnother(t *testing.T) {
 	}
 	for range 5 {
 		if err := ask(dial(t, addr, ""), "/"); err == nil || harness.IsTimeout(err) {
-			t.Fatalf("one too many: got %v, want its end", err)
+			t.Fatalf("connection above the limit: got %v, want it closed", err)
 		}
 	}
 	close(release)
 	for i, c := range busy {
 		b := make([]byte, 64)
 		if n, err := c.Read(b); err != nil {
-			t.Errorf("busy connection %d: got %q, %v, want the rest of its answer", i, b[:n], err)
+			t.Errorf("busy connection %d: got %q, %v, want the rest of the response", i, b[:n], err)
 		}
 	}
-	for i := range 3 { // they are idle now
+	for i := range 3 { // now idle
 		if err := ask(dial(t, addr, ""), "/"); err != nil {
 			t.Errorf("connection %d after them: %v", i+1, err)
 		}
 	}
 }
 
-// A connection that is used now and then outlives any number that never are.
-func TestConnectionsThatSayNothingEndNoneThatWasAnswered(t *testing.T) {
+// A connection that is used occasionally is kept even if many unused connections are opened.
+func TestConnectionLimitKeepsUsedConnection(t *testing.T) {
 	t.Parallel()
 	addr, _ := serve(t, 6)
 	used := dial(t, addr, "")
@@ -140,13 +140,14 @@ func TestConnectionsThatSayNothingEndNoneThatWasAnswered(t *testing.T) {
 			for range 6 {
 				dial(t, addr, text)
 			}
-			harness.NoError(t, ask(dial(t, addr, ""), "/"), "one more") // they have all been seen
+			harness.NoError(t, ask(dial(t, addr, ""), "/"), "additional connection") // the server has seen all earlier connections
 		}
 	}
 }
 
-// Neither a body that does not come nor an answer that is not taken keeps others out.
-func TestARequestThatWaitsForItsPeerIsEndedForAnother(t *testing.T) {
+// A connection is closed in favor of others if its client does not send a body or does not read the
+// response.
+func TestConnectionLimitClosesWaitingRequest(t *testing.T) {
 	t.Parallel()
 	addr, release, waiting := serveWaiting(t, 3)
 	defer close(release)
@@ -164,13 +165,13 @@ func TestARequestThatWaitsForItsPeerIsEndedForAnother(t *testing.T) {
 			<-waiting
 		}
 		for i := range 3 {
-			// The connection comes before the two others wait.
+			// The connection is accepted before the other two wait.
 			harness.Until(t, name+": answer beside 2 of them", func() bool { return ask(dial(t, addr, ""), "/") == nil })
-			harness.NoError(t, ask(dial(t, addr, ""), "/"), name, "connection", i+1, "behind 2 of them")
+			harness.NoError(t, ask(dial(t, addr, ""), "/"), name, "connection", i+1, "after 2 waiting connections")
 		}
 	}
 	come.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
 	if n, err := come.Read(make([]byte, 100)); !harness.IsTimeout(err) {
-		t.Errorf("the one that is served: got %d bytes, %v, want it to stay", n, err)
+		t.Errorf("active connection: got %d bytes, %v, want it open", n, err)
 	}
 }

@@ -9,19 +9,19 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/socket"
 )
 
-// The delay after a failed accept doubles from minAcceptDelay to maxAcceptDelay.
+// After a failed accept, Accept waits for minAcceptDelay. The delay doubles up to maxAcceptDelay.
 const (
 	minAcceptDelay = 5 * time.Millisecond
 	maxAcceptDelay = time.Second
 )
 
-// A retryListener repeats Accept if the process or the host has no file descriptor or no memory for
-// the connection. The connection remains in the backlog of the kernel.
+// A retryListener repeats Accept if it fails because the process or the host has no file
+// descriptors or no memory. The connection stays in the kernel backlog.
 type retryListener struct {
 	net.Listener
 	failed func(error) // called for each failed accept; must not block
 
-	interrupt func()        // closes stopped; can be called more than once
+	interrupt func()        // closes stopped; safe to call more than once
 	stopped   chan struct{} // closed by Close and SetDeadline
 }
 
@@ -30,7 +30,7 @@ func newRetryListener(ln net.Listener, failed func(error)) *retryListener {
 	return &retryListener{Listener: ln, failed: failed, interrupt: sync.OnceFunc(func() { close(stopped) }), stopped: stopped}
 }
 
-// listen is listenTCP with a listener that repeats Accept.
+// listen calls listenTCP and wraps the listener in a retryListener.
 func (s *sidecar) listen(ctx context.Context, address string, set control) (net.Listener, error) {
 	ln, err := listenTCP(ctx, address, set)
 	if err != nil {
@@ -64,7 +64,7 @@ func (l *retryListener) Close() error {
 	return l.Listener.Close()
 }
 
-// SetDeadline sets the deadline of Accept. It ends the delay after a failed accept.
+// SetDeadline sets the deadline for Accept and stops a pending retry delay.
 func (l *retryListener) SetDeadline(t time.Time) error {
 	l.interrupt()
 	return l.Listener.(*net.TCPListener).SetDeadline(t)

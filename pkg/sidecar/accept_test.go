@@ -12,7 +12,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// A failingListener returns errors from Accept, in their order.
+// A failingListener returns the queued errors from Accept in order.
 type failingListener struct {
 	net.Listener
 	errs chan error
@@ -21,12 +21,12 @@ type failingListener struct {
 func (l failingListener) Accept() (net.Conn, error) { return nil, <-l.errs }
 func (l failingListener) Close() error              { return nil }
 
-// acceptError returns an error like that of package net.
+// acceptError returns an Accept error as package net returns it.
 func acceptError(err error) error {
 	return &net.OpError{Op: "accept", Net: "tcp", Err: os.NewSyscallError("accept4", err)}
 }
 
-func TestAcceptIsRepeatedWithoutDescriptors(t *testing.T) {
+func TestAcceptRetriesWithoutFileDescriptors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := failingListener{errs: make(chan error, 10)}
 		exhausted := []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM}
@@ -44,7 +44,7 @@ func TestAcceptIsRepeatedWithoutDescriptors(t *testing.T) {
 	})
 }
 
-func TestCloseEndsDelayOfAccept(t *testing.T) {
+func TestCloseStopsAcceptDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := failingListener{errs: make(chan error, 100)}
 		for range cap(l.errs) {

@@ -16,18 +16,18 @@ import (
 )
 
 const (
-	// askInterval is how often a sidecar that is not ready is asked again.
+	// askInterval is the delay between two probes.
 	askInterval = 25 * time.Millisecond
-	// askAgent is the user agent of the exec probes of Knative since 0.10.
+	// askAgent is the user agent of the exec probe in Knative since 0.10.
 	askAgent = "Knative-Queue-Proxy-Probe"
 
-	// maxAskBody is the number of bytes of a response that are read, see [loopback.Client].
+	// maxAskBody is the maximum number of response bytes to read. See [loopback.Client].
 	maxAskBody = 4 << 10
 )
 
-// AwaitReady asks the sidecar that serves port on this host the queue probe until
-// it says yes. The error says why it did not: the context ended first, or the
-// sidecar is shutting down.
+// AwaitReady sends queue probes to the sidecar on the given local port until the sidecar is ready.
+// It returns an error if ctx is done first or if the sidecar is shutting down. The error describes
+// the last failed probe.
 func AwaitReady(ctx context.Context, port int) error {
 	client := loopback.Client()
 	url := "http://" + net.JoinHostPort(loopback.IPv4, strconv.Itoa(port))
@@ -53,7 +53,7 @@ func AwaitReady(ctx context.Context, port int) error {
 	}
 }
 
-// ask asks once and returns the answer's first bytes.
+// ask sends one probe and returns at most maxAskBody bytes of the response body.
 func ask(ctx context.Context, client *http.Client, url string) (string, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {

@@ -11,10 +11,10 @@ import (
 	"testing"
 )
 
-// An exec probe runs in the sidecar's memory. What listens on the sidecar's port may
-// be the user container.
-func TestAnExecProbeTakesABoundedAnswer(t *testing.T) {
-	const most = 4 << 20 // bytes of garbage, for some 40 tries
+// An exec probe uses the memory of the sidecar container, and the server on the probed port may be
+// the user container.
+func TestExecProbeLimitsResponseSize(t *testing.T) {
+	const most = 4 << 20 // maximum garbage in bytes for about 40 probes
 	piece := bytes.Repeat([]byte("X: xxxxxxxxxxx\r\n"), 4<<10)
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the redirect was followed") }))
 	defer elsewhere.Close()

@@ -16,16 +16,16 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// What an ordinary request costs in the whole sidecar, with all on that is on by
-// default: metrics of all sets, statistics, a limit and every clock. Not with the
-// race detector, with which pools lose on purpose what they are given.
+// These tests measure the cost of a request in the complete sidecar with all features that are on
+// by default: metrics, statistics, a concurrency limit and all timeouts. They do not run with the
+// race detector, because it makes sync.Pool drop items at random.
 
-// A frugal app answers each request with the same bytes and allocates nothing. A
-// request whose target is /hold is answered when somebody says so.
+// A frugal app sends the same response to each request and allocates nothing. A request for /hold
+// gets its response after the test has sent to free.
 type frugal struct {
 	answer     []byte
 	held, free chan struct{}
-	before     func() // before each answer; nil: nothing
+	before     func() // called before each response; may be nil
 }
 
 func (a *frugal) serve(c *harness.AppConn) {
@@ -38,7 +38,7 @@ func (a *frugal) serve(c *harness.AppConn) {
 		n += k
 		end := "\r\n\r\n"
 		if bytes.HasPrefix(in, []byte("POST ")) {
-			end = "end" // of the body, which may come later than the head
+			end = "end" // end of the body, which can arrive after the header
 		}
 		if !bytes.HasSuffix(in[:n], []byte(end)) {
 			continue
@@ -57,8 +57,8 @@ func (a *frugal) serve(c *harness.AppConn) {
 	}
 }
 
-// frugally serves a sidecar in front of an app that says answer, and returns a
-// way to make connections to it.
+// frugally starts a sidecar and an app that sends answer, and returns a function that opens
+// connections to the sidecar. limit is the concurrency limit.
 func frugally(t testing.TB, answer string, limit int) (*sidecar, *frugal, func() net.Conn) {
 	t.Helper()
 	a := &frugal{answer: []byte(answer), held: make(chan struct{}), free: make(chan struct{})}
@@ -79,7 +79,7 @@ const (
 	ordinaryAnswer = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nDate: Thu, 01 Jan 1970 00:00:00 GMT\r\nContent-Length: 5\r\n\r\nhello"
 )
 
-// talk sends requests and reads answers of a known length, without allocations.
+// talk sends a request and reads a response of len(answer) bytes without allocations.
 func talk(t testing.TB, c net.Conn, request, answer []byte) {
 	if _, err := c.Write(request); err != nil {
 		t.Fatal(err)
@@ -89,8 +89,8 @@ func talk(t testing.TB, c net.Conn, request, answer []byte) {
 	}
 }
 
-// sizeOf returns how many bytes the answer has, once all that is made only once is
-// there.
+// sizeOf returns the length of the response in bytes. It sends several requests so that one-time
+// allocations happen before the measurement.
 func sizeOf(t testing.TB, c net.Conn, request []byte) (n int) {
 	t.Helper()
 	b := make([]byte, 64<<10)
@@ -107,7 +107,7 @@ func sizeOf(t testing.TB, c net.Conn, request []byte) (n int) {
 	return n
 }
 
-func TestAnOrdinaryRequestAllocatesNothing(t *testing.T) {
+func TestRequestDoesNotAllocate(t *testing.T) {
 	chunked := "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"
 	for _, v := range []struct{ name, request, answer string }{
 		{"GET", ordinaryGET, ordinaryAnswer},
@@ -131,7 +131,7 @@ func TestAnOrdinaryRequestAllocatesNothing(t *testing.T) {
 	}
 }
 
-func TestARequestThatWaitsForItsTurnAllocatesOnceAtMost(t *testing.T) {
+func TestQueuedRequestAllocatesAtMostOnce(t *testing.T) {
 	s, a, dial := frugally(t, ordinaryAnswer, 1)
 	first, second := dial(), dial()
 	hold, request := []byte("GET /hold HTTP/1.1\r\nHost: a\r\n\r\n"), []byte(ordinaryGET)

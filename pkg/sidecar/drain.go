@@ -16,31 +16,31 @@ import (
 )
 
 const (
-	// progressInterval is how often a drain says how far it is.
+	// progressInterval is the time between two log lines about a running drain.
 	progressInterval = 5 * time.Second
-	// farewellLead is how long before the deadline WebSocket clients are notified, so
-	// that they can end in their own way; at most a tenth of the deadline.
+	// farewellLead is the time before the drain deadline at which WebSocket clients receive a Close
+	// frame, so that they can close the connection themselves. It is limited to a tenth of the
+	// deadline.
 	farewellLead = 2 * time.Second
-	// abortTime is how long exchanges that the deadline has cut have for telling
-	// their clients.
+	// abortTime is the maximum time for aborted requests to notify their clients.
 	abortTime = time.Second
-	// leaveTime is how long connections on which nothing was accepted have for
-	// ending: a little more than HTTP/2's second GOAWAY and the rest of a head take.
-	// Together with abortTime it fits into the three seconds that are left between
-	// the deadline and the end of the grace period.
+	// leaveTime is the maximum time for closing connections after the listeners are closed. It is
+	// slightly longer than the delay before the second HTTP/2 GOAWAY plus the time to receive the
+	// rest of a header. leaveTime and abortTime together fit into the three seconds between the
+	// drain deadline and the end of the grace period.
 	leaveTime = 1500 * time.Millisecond
 )
 
-// beginDrain starts the drain, or joins it (promises.md 3.5): from now on probes
-// fail and clients are sent elsewhere. ending says that the pod is ending.
+// beginDrain starts a drain or joins the running one (promises.md 3.5). From then on, probes fail
+// and clients are asked to reconnect elsewhere. ending reports whether the pod is terminating.
 func (s *sidecar) beginDrain(ending bool) {
 	s.proxy.Drain.Begin(ending)
 	s.http2.GoAway()
 }
 
-// drain keeps serving until nobody needs us any more, or the deadline has come. Where
-// only streams are left, the user container is stopped now and ends them: they are
-// forwarded until then, and nothing new is accepted.
+// drain serves requests until the drain completes or its deadline expires. If only streams remain,
+// drain closes the listeners and returns, and the user container, which is stopped next, closes the
+// streams. They are forwarded until then.
 func (s *sidecar) drain() {
 	s.beginDrain(true)
 	s.log.Info("draining",
@@ -60,21 +60,20 @@ func (s *sidecar) drain() {
 		s.cut()
 		ctx, cancel := context.WithTimeout(context.Background(), abortTime)
 		defer cancel()
-		_ = s.proxy.Drain.Empty(ctx) // what has not ended by then is ended by stopAccepting
+		_ = s.proxy.Drain.Empty(ctx) // stopAccepting closes the remaining requests
 	}
 	s.log.Info("drained", zap.Stringer("outcome", outcome), zap.Duration("took", time.Since(began)))
 }
 
-// cut ends what is in flight at the deadline, and what comes after it, and tells
-// why.
+// cut aborts all requests in flight because the drain deadline has expired. Later requests are
+// aborted too.
 func (s *sidecar) cut() {
 	s.log.Warn("drain deadline reached, what is in flight is cut", s.inFlight()...)
 	s.proxy.Drain.Abort()
 }
 
-// stopAccepting closes the listeners for requests. What is in flight, and what was
-// accepted last, is served to its end, or to the drain's deadline; then connections
-// have leaveTime for ending.
+// stopAccepting closes the listeners for requests. Accepted requests are served until they complete
+// or the drain deadline expires. After the deadline, connections have leaveTime to close.
 func (s *sidecar) stopAccepting() {
 	end := time.Now()
 	if deadline := s.proxy.Drain.DeadlineAt(); deadline.After(end) {
@@ -85,11 +84,12 @@ func (s *sidecar) stopAccepting() {
 	ctx, cancel := context.WithDeadline(context.Background(), end.Add(leaveTime))
 	defer cancel()
 	s.shutDownBoth(ctx)
-	_ = s.proxy.Drain.Empty(ctx) // tunnels, which no server knows any more
+	_ = s.proxy.Drain.Empty(ctx) // upgraded connections, which the servers do not track
 }
 
-// shutDownBoth shuts both engines down: that for HTTP/2 once the other one gives it no
-// more connections, or idle ones would wait for the streams of HTTP/1.
+// shutDownBoth shuts down both engines. The shutdown of HTTP/2 starts after HTTP/1 can no longer
+// hand off connections. Waiting longer would keep idle HTTP/2 connections open until the HTTP/1
+// streams are closed.
 func (s *sidecar) shutDownBoth(ctx context.Context) {
 	done := make(chan struct{})
 	go func() {
@@ -104,9 +104,8 @@ func (s *sidecar) shutDownBoth(ctx context.Context) {
 	<-done
 }
 
-// timeToStop is how long stopping may take that has nothing to do with requests:
-// stopTime at most, but not beyond the deadline, except for a second that everybody
-// gets.
+// timeToStop returns the time limit for stopping probes and telemetry. It is the time until the
+// drain deadline, but at least one second and at most stopTime.
 func (s *sidecar) timeToStop() time.Duration {
 	deadline := s.proxy.Drain.DeadlineAt()
 	if deadline.IsZero() {
@@ -115,8 +114,8 @@ func (s *sidecar) timeToStop() time.Duration {
 	return min(max(time.Until(deadline), time.Second), stopTime)
 }
 
-// accompany says how far the drain is, and takes leave of WebSockets shortly
-// before the deadline.
+// accompany logs the progress of the drain, and sends Close frames to WebSocket clients shortly
+// before the deadline. It returns when ctx is done.
 func (s *sidecar) accompany(ctx context.Context) {
 	progress := time.NewTicker(progressInterval)
 	defer progress.Stop()
@@ -141,8 +140,8 @@ func (s *sidecar) drainState() status.Drain {
 	return d
 }
 
-// inFlight returns how many requests are in flight, how many of them are streams, and
-// how old the oldest is.
+// inFlight returns log fields with the number of requests in flight, the number of streams among
+// them, and the age of the oldest request.
 func (s *sidecar) inFlight() []zap.Field {
 	n, oldest := s.proxy.Drain.Flights()
 	fields := []zap.Field{zap.Int("inFlight", n), zap.Int("streams", s.proxy.Drain.Streams())}
@@ -152,9 +151,9 @@ func (s *sidecar) inFlight() []zap.Field {
 	return fields
 }
 
-// adminHandler serves the preStop hooks, and nothing else. A connection is for one
-// request: who sends many at once would otherwise hold it for as long as all of them
-// take.
+// adminHandler serves only the preStop hooks. It closes the connection after each request.
+// Otherwise a client that pipelines hooks would keep its connection for the total duration of these
+// hooks.
 func (s *sidecar) adminHandler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Connection", "close")
@@ -173,10 +172,9 @@ func (s *sidecar) adminHandler() http.Handler {
 	})
 }
 
-// waitForDrain is the preStop hook of the user container. It returns when the
-// user container may stop: when the drain is over or only streams are left, which the
-// user container ends itself, or after a second when the pod is not ending at all and
-// the user container alone is restarted.
+// waitForDrain handles the preStop hook of the user container. It returns when the user container
+// may stop, which is when the drain has completed or when only streams remain. If only the user
+// container restarts and the pod is not terminating, it returns after one second.
 func (s *sidecar) waitForDrain(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
@@ -194,15 +192,15 @@ func (s *sidecar) waitForDrain(w http.ResponseWriter, r *http.Request) {
 	}
 	slot.Idle()
 	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Time{}) // or net/http takes it for the end of who asks
+	_ = control.SetReadDeadline(time.Time{}) // an expired deadline would make net/http assume that the client disconnected
 	_ = control.SetWriteDeadline(time.Time{})
-	if !s.proxy.Drain.Draining() { // one line, however many hooks come
+	if !s.proxy.Drain.Draining() { // log once, regardless of the number of hooks
 		s.log.Info("the user container is being stopped, draining")
 	}
 	s.beginDrain(false)
 	outcome := s.proxy.Drain.Wait(ctx)
 	lostPlace := outcome == queue.GaveUp && r.Context().Err() == nil
-	_ = control.SetReadDeadline(time.Now()) // or net/http waits for the rest of a body
+	_ = control.SetReadDeadline(time.Now()) // otherwise net/http waits for the rest of the body
 	_ = control.SetWriteDeadline(time.Now().Add(smallAnswer))
 	if lostPlace {
 		s.refuseHook(w, r, http.StatusServiceUnavailable)
@@ -213,7 +211,7 @@ func (s *sidecar) waitForDrain(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// refuseHook answers a hook for which there is no place.
+// refuseHook sends an error response to a hook that has no slot.
 func (s *sidecar) refuseHook(w http.ResponseWriter, r *http.Request, code int) {
 	if n := s.refusedHooks.Add(time.Now()); n > 0 {
 		s.log.Warn("too many preStop hooks wait, some were refused", zap.Int("refused", n), zap.String("client", r.RemoteAddr))

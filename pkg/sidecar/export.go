@@ -12,7 +12,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/tracing"
 )
 
-// tracer returns the tracer, nil when nobody asks for one.
+// tracer returns the tracer, or nil if tracing is disabled.
 func (s *sidecar) tracer() *tracing.Tracer {
 	c, asked := s.config, &s.config.Observability.V.Tracing
 	o, warnings := tracing.ExporterConfig{
@@ -33,7 +33,8 @@ func (s *sidecar) tracer() *tracing.Tracer {
 	return tracer
 }
 
-// pushOptions says where metrics are pushed, if anybody asks for that.
+// pushOptions returns the options for pushing metrics. The protocol is export.None if metrics are
+// not pushed.
 func (s *sidecar) pushOptions() metrics.PushOptions {
 	otel, asked := &s.config.OTel, &s.config.Observability.V.RequestMetrics
 	o, warnings := metrics.PushConfig{
@@ -47,8 +48,8 @@ func (s *sidecar) pushOptions() metrics.PushOptions {
 	return o
 }
 
-// exportSettings are what the settings say about sending one signal: Knative's protocol
-// and endpoint for it, and OpenTelemetry's collector.
+// exportSettings returns the settings for exporting one signal. protocol and endpoint are the
+// Knative settings for this signal, and collector is the OpenTelemetry collector.
 func (s *sidecar) exportSettings(protocol, endpoint string, collector config.Collector) export.Settings {
 	c := s.config
 	return export.Settings{
@@ -63,9 +64,9 @@ func (s *sidecar) exportSettings(protocol, endpoint string, collector config.Col
 	}
 }
 
-// ownPorts are those that this process listens on.
+// ownPorts returns the ports that this process listens on.
 func (s *sidecar) ownPorts() []int {
 	c := s.config
 	all := []int{c.Port.V, c.TLSPort.V, c.AdminPort.V, c.AutoscalerPort.V, c.MetricsPort.V, c.StatusPort.V}
-	return slices.DeleteFunc(all, func(port int) bool { return port == c.UserPort.V }) // where TLS would be, and is not
+	return slices.DeleteFunc(all, func(port int) bool { return port == c.UserPort.V }) // if UserPort equals TLSPort, TLS is not served
 }

@@ -16,39 +16,39 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/status"
 )
 
-// The descriptors that are reserved before the rest is divided between clients and the user
-// container.
+// Descriptors that are reserved before the rest is divided between clients and the user container.
 const (
-	// otherFiles is for standard input and output, listeners, epoll, certificates, probes,
-	// telemetry, scrapes of the user container, and the detection of its protocol.
+	// otherFiles is the number for standard input and output, listeners, epoll, certificates,
+	// probes, telemetry, scrapes of the user container, and protocol detection.
 	otherFiles = 64
-	// appH2Files is for HTTP/2 connections to the user container, which usually needs one.
+	// appH2Files is the number for HTTP/2 connections to the user container, which usually needs
+	// one.
 	appH2Files = 1000
-	// moreAppConns is for connections to the user container that do not hold a slot of
-	// CONTAINER_CONCURRENCY: kubelet probes, and connections after a response to HEAD.
+	// moreAppConns is the number of connections to the user container that hold no slot of
+	// CONTAINER_CONCURRENCY, such as kubelet probes and connections after a HEAD response.
 	moreAppConns = 16
 	// smallPorts is the number of ports for hooks, statistics, metrics and status.
 	smallPorts = 4
 )
 
-// descriptors is the division of the file descriptors of the process. Each connection uses one
-// descriptor.
+// descriptors assigns the file descriptors of the process. Each connection uses one descriptor.
 type descriptors struct {
-	limit      int // limit of the process; 0 means no limit
-	clients    int // maximum number of connections of clients; 0 means no limit
+	limit      int // process limit; 0 means no limit
+	clients    int // maximum number of client connections; 0 means no limit
 	app        int // maximum number of HTTP/1 connections to the user container; 0 means no limit
 	appH2      int // maximum number of HTTP/2 connections to the user container
-	small      int // maximum number of connections of each small port
-	handshakes int // maximum number of TLS handshakes of the metrics port
+	small      int // maximum number of connections to each small port
+	handshakes int // maximum number of TLS handshakes on the metrics port
 }
 
-// divide divides the descriptors. limit is the limit of the process, maxClients is a limit of connections,
-// and concurrency is the maximum number of requests in the user container. 0 means no limit.
+// divide assigns the descriptors. limit is the process limit, maxClients is the maximum number of
+// client connections, and concurrency is the maximum number of requests in the user container. In
+// each case, 0 means no limit.
 //
-// A request over HTTP/1.1 needs a connection of the client and one to the user container. Without a
-// limit on concurrency, both sides therefore get the same number, so that no such request waits for
-// a connection to the user container. With a limit on concurrency, the user container gets as many
-// as it can use, but at most half, and clients get the rest.
+// An HTTP/1.1 request needs a client connection and a connection to the user container. Without a
+// concurrency limit, both sides get the same number of descriptors, so that no request waits for a
+// connection to the user container. With a concurrency limit, the user container gets as many
+// descriptors as it can use, but at most half. Clients get the rest.
 func divide(limit, maxClients, concurrency int) descriptors {
 	d := descriptors{limit: limit, clients: maxClients, appH2: appH2Files, small: smallConnections, handshakes: smallHandshakes}
 	if limit == 0 {
@@ -72,8 +72,9 @@ func divide(limit, maxClients, concurrency int) descriptors {
 	return d
 }
 
-// fileLimit returns the limit on open files of the process, or 0 if there is no limit. It is the
-// soft limit, which the kernel enforces. The Go runtime has set the soft limit to the hard limit.
+// fileLimit returns the maximum number of open files of the process, or 0 if there is no limit. It
+// reads the soft limit, which the kernel enforces and which the Go runtime raises to the hard limit
+// at startup.
 func fileLimit() int {
 	var l syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil || l.Cur >= math.MaxInt32 {
@@ -82,7 +83,7 @@ func fileLimit() int {
 	return int(l.Cur)
 }
 
-// divideFiles divides the descriptors of the process.
+// divideFiles assigns the file descriptors of the process.
 func (s *sidecar) divideFiles() {
 	s.files = divide(fileLimit(), maxConnections(s.config.MaxConnections.V, s.memoryLimit), s.config.Ceiling())
 	s.shortages = &shortages{log: s.log, files: s.files}
@@ -90,8 +91,8 @@ func (s *sidecar) divideFiles() {
 	s.clients.OnFull = s.shortages.clientsWait
 }
 
-// shortages records that connections wait or fail because a limit of the process was reached. It
-// logs each kind of event at most once a minute. It is safe for concurrent use.
+// shortages records connections that wait or fail because the process reached a limit. It logs each
+// kind of event at most once per minute. It is safe for concurrent use.
 type shortages struct {
 	log   *zap.Logger
 	files descriptors
@@ -102,8 +103,8 @@ type shortages struct {
 	last status.Shortage
 }
 
-// missingResource returns the resource that an accept or a dial lacked if it failed with err, and the
-// action that an operator can take.
+// missingResource returns the resource that was exhausted if an accept or a dial failed with err,
+// and a hint for the operator.
 func (s *shortages) missingResource(err error) (name, hint string) {
 	switch {
 	case errors.Is(err, syscall.EMFILE):
@@ -118,8 +119,8 @@ func (s *shortages) missingResource(err error) (name, hint string) {
 	return "resources", "See the error."
 }
 
-// lackedResources records that an operation failed because the process has no file descriptor, no
-// local port, or no memory for a socket.
+// lackedResources records an operation that failed because no file descriptor, local port or socket
+// memory was available.
 func (s *shortages) lackedResources(operation string, err error) {
 	now := time.Now()
 	name, hint := s.missingResource(err)
@@ -132,7 +133,7 @@ func (s *shortages) lackedResources(operation string, err error) {
 	}
 }
 
-// clientsWait records that a new connection of a client waits.
+// clientsWait records that a new client connection is waiting.
 func (s *shortages) clientsWait() {
 	if n := s.clients.Add(time.Now()); n > 0 {
 		s.log.Warn("new connections wait because no connection is idle", zap.Int("count", n),
@@ -140,7 +141,7 @@ func (s *shortages) clientsWait() {
 	}
 }
 
-// requestsWait records that a request waits for a connection to the user container.
+// requestsWait records that a request is waiting for a connection to the user container.
 func (s *shortages) requestsWait() {
 	if n := s.app.Add(time.Now()); n > 0 {
 		s.log.Warn("requests wait for a connection to the user container, because the limit is reached", zap.Int("count", n),
@@ -156,5 +157,5 @@ func (s *sidecar) connections() status.Connections {
 	return status.Connections{OpenFilesLimit: s.files.limit, Clients: clients, App: app, Shortage: s.shortages.last}
 }
 
-// pools returns the connections of clients, and the HTTP/1 connections to the user container.
+// pools returns the state of client connections and of HTTP/1 connections to the user container.
 func (s *sidecar) pools() (clients, app bound.Pool) { return s.clients.State(), s.app.ConnState() }

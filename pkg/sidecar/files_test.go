@@ -29,8 +29,8 @@ func TestDivideFiles(t *testing.T) {
 	}
 }
 
-// The sum of all reservations is at most the limit, and an HTTP/1.1 request of each client has a
-// connection to the user container.
+// The sum of all reservations is at most the limit, and for each client there is a connection to
+// the user container.
 func TestDivideFilesFitsLimit(t *testing.T) {
 	for limit := 256; limit < 20000; limit += 7 {
 		for _, concurrency := range []int{0, 1, 10, 100, 1000} {
@@ -50,8 +50,8 @@ func TestDivideFilesFitsLimit(t *testing.T) {
 	}
 }
 
-// The hint names the limit of the resource that was missing.
-func TestHintNamesMissingResource(t *testing.T) {
+// The hint names the limit for the missing resource.
+func TestResourceHintNamesLimit(t *testing.T) {
 	s := &shortages{files: descriptors{limit: 1024}}
 	for err, want := range map[syscall.Errno][2]string{
 		syscall.EMFILE:        {"file descriptors", "open files, which is 1024"},

@@ -23,8 +23,8 @@ var (
 	natural = regexp.MustCompile(`^[\s\v\x{85}\p{Z}]*([0-9]+)[\s\v\x{85}\p{Z}]*$`)
 )
 
-// FuzzContainerLimits reads any files of a cgroup. What the kernel writes is read as
-// an expression and big numbers read it; anything else is no limit.
+// FuzzContainerLimits parses arbitrary cgroup files. It compares the limits with a parser that uses
+// regular expressions and big integers. Any other content means no limit.
 func FuzzContainerLimits(f *testing.F) {
 	f.Add("67108864\n", "", "30000 100000\n", "", "")
 	f.Add("max\n", "9223372036854771712\n", "max 100000\n", "-1\n", "100000\n")
@@ -66,7 +66,8 @@ func FuzzContainerLimits(f *testing.F) {
 	})
 }
 
-// ratio divides two natural numbers; infinite where one of them is 0 or past 64 bits.
+// ratio divides two natural numbers. It returns +Inf if one of them is 0 or does not fit into 63
+// bits.
 func ratio(a, b string) float64 {
 	n, _ := new(big.Int).SetString(a, 10)
 	of, _ := new(big.Int).SetString(b, 10)
@@ -76,9 +77,9 @@ func ratio(a, b string) float64 {
 	return float64(n.Int64()) / float64(of.Int64())
 }
 
-// FuzzLogging starts with any logging configuration that names no files. There is a
-// logger in any case; from what is no JSON it is the default one, which says what is
-// wrong in one line of JSON.
+// FuzzLogging builds a logger from an arbitrary configuration that names no files. NewLogger always
+// returns a logger. If the configuration is not valid JSON, it returns the default logger and logs
+// the error as one line of JSON.
 func FuzzLogging(f *testing.F) {
 	f.Add(`{"level":"debug","encoding":"console"}`, "")
 	f.Add(`{"level":null,"encoderConfig":{"timeEncoder":"iso8601","lineEnding":"x"}}`, "warn")
@@ -119,7 +120,7 @@ func FuzzLogging(f *testing.F) {
 			harness.Equal(t, json.Unmarshal(line, &v), nil, text, "the line", line)
 		}
 		if len(lines) != 2 || !bytes.Contains(lines[0], []byte("SERVING_LOGGING_CONFIG")) {
-			t.Errorf("%q: got %q, want a line that says what is wrong, and ours", text, lines)
+			t.Errorf("%q: got %q, want a line with the error and the test line", text, lines)
 		}
 	})
 }

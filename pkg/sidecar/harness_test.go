@@ -10,8 +10,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// built is a sidecar that asks no probes, with the settings that change says. It serves
-// nothing yet, and stops with the test.
+// built returns a sidecar without probes and with the settings that change modifies. The sidecar
+// serves no port and stops at the end of the test.
 func built(t testing.TB, change func(c *config.Config)) *sidecar {
 	t.Helper()
 	c := config.Default()

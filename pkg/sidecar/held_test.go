@@ -19,19 +19,19 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// Maximum memory of the header section of a request that waits, in live bytes (docs/bounds.md, "Memory
-// budget"). headExtra is for many fields, and for the connection.
+// Maximum live memory of the header of a queued request (docs/bounds.md, "Memory budget").
+// headExtra is in bytes and covers many fields and the connection.
 const (
-	headFactor1 = 2 // times MAX_HEADER_BYTES, over HTTP/1.1
-	headFactor2 = 3 // over HTTP/2
+	headFactor1 = 2 // multiplied by MAX_HEADER_BYTES, for HTTP/1.1
+	headFactor2 = 3 // for HTTP/2
 	headExtra   = 300 << 10
 )
 
-// headBytes is a little less than MAX_HEADER_BYTES is by default.
+// headBytes is slightly less than the default of MAX_HEADER_BYTES.
 const headBytes = 1000 << 10
 
-// hostileHeads are heads that take much memory once they are taken apart, as names and
-// values. over says which versions of HTTP take them.
+// hostileHeads are headers that need a lot of memory after parsing. over lists the HTTP versions that
+// accept them.
 var hostileHeads = []struct {
 	name   string
 	over   string
@@ -59,7 +59,7 @@ func numbered(n int, value string) (all [][2]string) {
 	return all
 }
 
-// headOver1 and headOver2 are requests with these fields.
+// headOver1 returns an HTTP/1.1 request with the given fields, and headOver2 an HTTP/2 request.
 func headOver1(fields [][2]string) []byte {
 	var b bytes.Buffer
 	b.WriteString("GET / HTTP/1.1\r\nHost: a\r\n")
@@ -89,8 +89,8 @@ func headOver2(fields [][2]string) []byte {
 	return b.Bytes()
 }
 
-// crowded serves a sidecar whose only slot is taken, so that all further requests
-// wait, and returns ways to dial it: "1" and "2" for versions of HTTP, "t" for TLS.
+// crowded starts a sidecar whose only slot is in use, so that all further requests are queued. It
+// returns dial functions. Their keys are the HTTP version, with the prefix "t" for TLS.
 func crowded(t *testing.T) (*sidecar, map[string]func() (net.Conn, error)) {
 	t.Helper()
 	a := &frugal{answer: []byte(ordinaryAnswer), held: make(chan struct{}), free: make(chan struct{})}
@@ -116,7 +116,7 @@ func crowded(t *testing.T) (*sidecar, map[string]func() (net.Conn, error)) {
 		t.Cleanup(func() { nc.Close() })
 		io.WriteString(nc, text)
 		if text == ordinaryGET {
-			nc.Read(make([]byte, 1000)) // from now on it is known what the app speaks
+			nc.Read(make([]byte, 1000)) // after the response, the protocol of the app is known
 		}
 	}
 	<-a.held
@@ -124,7 +124,7 @@ func crowded(t *testing.T) (*sidecar, map[string]func() (net.Conn, error)) {
 	return s, map[string]func() (net.Conn, error){"1": plain, "t1": over("http/1.1"), "2": plain, "t2": over("h2")}
 }
 
-// live returns how many bytes of the heap are in use.
+// live returns the number of heap bytes in use.
 func live() int64 {
 	var m runtime.MemStats
 	for range 2 {
@@ -134,7 +134,7 @@ func live() int64 {
 	return int64(m.HeapAlloc)
 }
 
-func TestTheHeadOfARequestThatWaitsHoldsWhatSecuritySays(t *testing.T) {
+func TestQueuedRequestHeaderMemoryIsBounded(t *testing.T) {
 	const each = 3
 	s, dials := crowded(t)
 	for _, head := range hostileHeads {

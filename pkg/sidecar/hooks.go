@@ -6,19 +6,19 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/fair"
 )
 
-// Limits on preStop hooks that wait at the same time. If a hook gets no response, or an error, the kubelet
-// ends the user container immediately.
+// Limits for waiting preStop hooks. If a hook fails or gets no response, the kubelet stops the user
+// container immediately.
 const (
-	// hooksPerClient is the maximum number for one address. The kubelet sends one hook for each container
-	// of the pod, all of them from the address of the node.
+	// hooksPerClient is the maximum number of hooks per client address. The kubelet sends one hook
+	// for each container in the pod, all from the node address.
 	hooksPerClient = 16
-	// hooksAtOnce is the maximum number for all addresses. It is half of smallConnections, so that there
-	// are connections for new hooks.
+	// hooksAtOnce is the maximum number of hooks for all clients. It is half of smallConnections,
+	// so that new hooks can still connect.
 	hooksAtOnce = 128
 )
 
-// newHooks returns the semaphore of preStop hooks. If all slots are used, the client with the most hooks
-// loses its newest hook to a client with fewer hooks.
+// newHooks returns the semaphore for preStop hooks. If all slots are in use, the client with the
+// most hooks loses its newest hook to a client with fewer hooks.
 func newHooks() *fair.Semaphore {
 	return fair.New(fair.Options{Slots: hooksAtOnce, PerClient: hooksPerClient, MaxPatience: math.MaxInt64, Newest: true})
 }

@@ -9,13 +9,13 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// A waitingHook is a preStop hook that waits.
+// A waitingHook is a waiting preStop hook.
 type waitingHook struct {
 	*fair.Slot
-	ended bool // it has lost its slot
+	ended bool // its slot was revoked
 }
 
-// addHooks adds n hooks of a client. It returns the hooks that got a slot, and the last error.
+// addHooks adds n hooks of a client. It returns the hooks that got a slot and the last error.
 func addHooks(s *fair.Semaphore, client byte, n int) (all []*waitingHook, err error) {
 	for range n {
 		h := &waitingHook{}
@@ -29,11 +29,11 @@ func addHooks(s *fair.Semaphore, client byte, n int) (all []*waitingHook, err er
 	return all, nil
 }
 
-func TestClientHasLimitedHooks(t *testing.T) {
+func TestHooksPerClientLimit(t *testing.T) {
 	s := newHooks()
 	all, err := addHooks(s, 1, hooksPerClient+1)
 	harness.Equal(t, len(all), hooksPerClient, "hooks of one client")
-	harness.Equal(t, err, fair.ErrClientLimit, "error of one more")
+	harness.Equal(t, err, fair.ErrClientLimit, "error of an additional hook")
 	_, err = addHooks(s, 2, 1)
 	harness.NoError(t, err, "hook of another client")
 	all[0].Release()
@@ -41,7 +41,7 @@ func TestClientHasLimitedHooks(t *testing.T) {
 	harness.NoError(t, err, "hook after one has returned")
 }
 
-func TestClientWithManyHooksLosesNewest(t *testing.T) {
+func TestHookLimitRevokesNewestHook(t *testing.T) {
 	s := newHooks()
 	var newest []*waitingHook
 	for client := range byte(hooksAtOnce / hooksPerClient) {
@@ -63,12 +63,12 @@ func TestClientWithManyHooksLosesNewest(t *testing.T) {
 	harness.Equal(t, hooks, hooksAtOnce, "hooks")
 }
 
-func TestFullHookQueueRejectsNewClient(t *testing.T) {
+func TestHookLimitRejectsNewClient(t *testing.T) {
 	s := newHooks()
 	for client := range byte(hooksAtOnce) {
 		_, err := addHooks(s, client, 1)
 		harness.NoError(t, err)
 	}
 	_, err := addHooks(s, 200, 1)
-	harness.Equal(t, err, fair.ErrQueueFull, "error of one more")
+	harness.Equal(t, err, fair.ErrQueueFull, "error of an additional hook")
 }

@@ -9,13 +9,13 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/adapt"
 )
 
-// Times of the log lines about an adaptive limit.
+// Intervals for logging an adaptive limit.
 const (
 	limitInterval = time.Second
-	limitSettled  = 10 * time.Second // without a change, before a new limit is logged
+	limitSettled  = 10 * time.Second // time without a change before a new limit is logged
 )
 
-// logLimit logs each change of the adaptive limit that lasts.
+// logLimit logs each lasting change of the adaptive limit until ctx is done.
 func (s *sidecar) logLimit(ctx context.Context) error {
 	if _, adaptive := s.proxy.Limit.Adaptive(); !adaptive {
 		return nil
@@ -37,17 +37,17 @@ func (s *sidecar) logLimit(ctx context.Context) error {
 	}
 }
 
-// limitChanges finds the changes of an adaptive limit that last, so that their number is
-// bounded.
+// limitChanges detects lasting changes of an adaptive limit. Short changes are ignored to bound the
+// number of log lines.
 type limitChanges struct {
-	logged int       // the last limit that was logged; 0: none
-	base   int       // the limit now
-	since  time.Time // base has this value
+	logged int       // the last logged limit, or 0 if none was logged
+	base   int       // the current limit
+	since  time.Time // when base was last changed
 }
 
-// note reports whether the limit changed and has been the same for some time, and returns
-// the previous limit, or 0 the first time. The reason of a state that is being measured is
-// not the reason of the limit.
+// note reports whether a changed limit has been stable for limitSettled, and returns the limit that
+// was logged before, or 0 the first time. While the state is Measuring, it reports no change,
+// because the reason in that state does not describe the limit.
 func (l *limitChanges) note(now time.Time, state *adapt.State) (from int, changed bool) {
 	if state.Base != l.base {
 		l.base, l.since = state.Base, now

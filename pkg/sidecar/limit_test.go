@@ -7,7 +7,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/adapt"
 )
 
-func TestOnlyLastingLimitsAreLogged(t *testing.T) {
+func TestLogLimitIgnoresShortChanges(t *testing.T) {
 	var changes limitChanges
 	now, lines := time.Unix(0, 0), 0
 	note := func(base int, reason adapt.Reason, lasts time.Duration) {

@@ -10,17 +10,18 @@ import (
 	"go.uber.org/zap"
 )
 
-// A control sets options of a socket before it is bound, as [net.ListenConfig] has it.
+// A control sets socket options before the socket is bound. See [net.ListenConfig].
 type control = func(network, address string, c syscall.RawConn) error
 
-// listenTCP listens on address, host:port. set may be nil.
+// listenTCP listens on address, which has the form host:port. set may be nil.
 //
-// Multipath TCP, which package net would listen for, is off: nobody speaks it to a pod,
-// and its sockets cost the kernel more, at start and for each connection.
+// Package net enables Multipath TCP by default. listenTCP disables it because clients of a pod do
+// not use it, and because its sockets have a higher cost in the kernel, at startup and for each
+// connection.
 //
-// If host is empty, the socket accepts IPv6 and IPv4. Package net uses IPv4 only if there is no
-// 127.0.0.1 (see the function favoriteAddrFamily of the package), which is the family that an
-// IPv6-only pod does not have.
+// If host is empty, the socket accepts IPv6 and IPv4. Package net would choose IPv4 only if
+// 127.0.0.1 does not exist (see its function favoriteAddrFamily), but an IPv6-only pod has no IPv4
+// addresses.
 func listenTCP(ctx context.Context, address string, set control) (net.Listener, error) {
 	how := net.ListenConfig{Control: set}
 	how.SetMultipathTCP(false)
@@ -35,8 +36,8 @@ func listenTCP(ctx context.Context, address string, set control) (net.Listener, 
 	return how.Listen(ctx, "tcp", address)
 }
 
-// acceptBoth returns a control that makes an IPv6 socket accept IPv4 and that then calls set, if
-// set is not nil.
+// acceptBoth returns a control that configures an IPv6 socket to accept IPv4 and then calls set.
+// set may be nil.
 func acceptBoth(set control) control {
 	return func(network, address string, c syscall.RawConn) error {
 		var option error
@@ -50,12 +51,12 @@ func acceptBoth(set control) control {
 	}
 }
 
-// smallBuffers limits the socket buffers of the small ports.
+// smallBuffers limits the socket buffers of a small port.
 func (s *sidecar) smallBuffers(_, _ string, c syscall.RawConn) error {
 	return s.limitBuffers(c, smallUnread, smallUnsent)
 }
 
-// clientBuffers limits the socket buffers of clients if the memory limit is low.
+// clientBuffers limits the socket buffers of client connections if the memory limit is low.
 func (s *sidecar) clientBuffers(_, _ string, c syscall.RawConn) error {
 	n := clientBuffer(s.memoryLimit)
 	if n == 0 {
@@ -65,18 +66,17 @@ func (s *sidecar) clientBuffers(_, _ string, c syscall.RawConn) error {
 }
 
 const (
-	// minClientBuffer is the minimum size of a socket buffer of a client, in bytes. A connection with
-	// this size transfers 60 MB per second if the round-trip time is 1 ms.
+	// minClientBuffer is the minimum size of a client socket buffer in bytes. With this size, a
+	// connection transfers 60 MB/s at a round-trip time of 1 ms.
 	minClientBuffer = 64 << 10
-	// bufferFraction is the part of the memory limit that is the size of a socket buffer of a client,
-	// as its denominator.
+	// bufferFraction is the memory limit divided by the size of a client socket buffer.
 	bufferFraction = 1 << 10
-	// unlimitedBuffers is the memory limit, in bytes, above which the kernel sets the size.
+	// unlimitedBuffers is the memory limit in bytes above which the kernel chooses the buffer size.
 	unlimitedBuffers = 256 << 20
 )
 
-// clientBuffer returns the size of a socket buffer of a client for a memory limit, both in bytes, or 0
-// if the kernel sets the size. Without a memory limit, limit is 0.
+// clientBuffer returns the size of a client socket buffer in bytes, or 0 if the kernel chooses it.
+// limit is the memory limit in bytes, or 0 if there is no limit.
 func clientBuffer(limit int64) int {
 	if limit == 0 || limit > unlimitedBuffers {
 		return 0
@@ -84,10 +84,10 @@ func clientBuffer(limit int64) int {
 	return max(int(limit/bufferFraction), minClientBuffer)
 }
 
-// limitBuffers limits the memory that the kernel uses for each connection of a listener. received and
-// unsent are numbers of bytes, for which the kernel uses twice as much. Without the limit, a connection that
-// does not read uses up to 4 MiB, which counts as memory of the container. Some platforms do not
-// support the options, so an error is only logged, once.
+// limitBuffers limits the kernel memory for each connection of a listener. received and unsent are
+// the buffer sizes in bytes. The kernel uses twice this memory. Without a limit, a connection whose
+// client does not read uses up to 4 MiB, which counts as container memory. Some platforms do not
+// support these options. The error is therefore only logged, once.
 func (s *sidecar) limitBuffers(c syscall.RawConn, received, unsent int) error {
 	var in, out error
 	err := c.Control(func(fd uintptr) {

@@ -13,7 +13,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// stuff returns how many bytes can be sent before nothing more is taken.
+// stuff writes to c until a write times out, and returns the number of written bytes.
 func stuff(t *testing.T, c net.Conn) (n int) {
 	t.Helper()
 	b := make([]byte, 16<<10)
@@ -28,9 +28,9 @@ func stuff(t *testing.T, c net.Conn) (n int) {
 	return n
 }
 
-// The kernel keeps megabytes of each connection whose other side does not read, and
-// charges the container with them.
-func TestTheKernelKeepsLittleOfASmallPort(t *testing.T) {
+// By default, the kernel buffers megabytes for each connection whose peer does not read. This
+// memory counts as container memory.
+func TestSmallPortSocketBuffersAreLimited(t *testing.T) {
 	small := func(bytes int) func(_, _ string, c syscall.RawConn) error {
 		return func(_, _ string, c syscall.RawConn) error {
 			return c.Control(func(fd uintptr) { _ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, bytes) })
@@ -49,16 +49,16 @@ func TestTheKernelKeepsLittleOfASmallPort(t *testing.T) {
 	defer server.Close()
 	const most = 128 << 10
 	if got := stuff(t, server); got > most {
-		t.Errorf("got %d bytes of an answer taken that nobody reads, want at most %d", got, most)
+		t.Errorf("response without a reader: got %d buffered bytes, want at most %d", got, most)
 	}
 	_ = client.(*net.TCPConn).SetWriteBuffer(4096)
 	if got := stuff(t, client); got > most {
-		t.Errorf("got %d bytes of a request taken that nobody reads, want at most %d", got, most)
+		t.Errorf("request without a reader: got %d buffered bytes, want at most %d", got, most)
 	}
 }
 
-// Bytes that a client does not read count as memory of the container.
-func TestLowMemoryLimitLimitsBuffersOfClients(t *testing.T) {
+// Unread bytes of clients count as container memory.
+func TestLowMemoryLimitsClientBuffers(t *testing.T) {
 	for limit, want := range map[int64]int{0: 0, 32 << 20: 64 << 10, 64 << 20: 64 << 10, 256 << 20: 256 << 10, 257 << 20: 0, 1 << 40: 0} {
 		harness.Equal(t, clientBuffer(limit), want, "bytes of a buffer for a limit of", limit)
 	}
@@ -68,8 +68,8 @@ func TestLowMemoryLimitLimitsBuffersOfClients(t *testing.T) {
 	wantClientBuffers(t, ln)
 }
 
-// The certificate arrives after the start.
-func TestLowMemoryLimitLimitsBuffersOfLateTLSPort(t *testing.T) {
+// The certificate is created after startup.
+func TestLowMemoryLimitsLateTLSPortBuffers(t *testing.T) {
 	s := &sidecar{log: zap.NewNop(), memoryLimit: 64 << 20, config: config.Default()}
 	s.config.TLSPort.V = 0
 	ln, err := s.listenTLS(t.Context())
@@ -77,7 +77,7 @@ func TestLowMemoryLimitLimitsBuffersOfLateTLSPort(t *testing.T) {
 	wantClientBuffers(t, ln)
 }
 
-// wantClientBuffers checks the buffer sizes of a connection accepted by ln, and closes ln.
+// wantClientBuffers checks the buffer sizes of a connection that ln accepts, and closes ln.
 func wantClientBuffers(t *testing.T, ln net.Listener) {
 	t.Helper()
 	defer ln.Close()
@@ -98,7 +98,7 @@ func wantClientBuffers(t *testing.T, ln net.Listener) {
 	}))
 }
 
-// noOptions is a socket that supports no options.
+// noOptions is a socket without support for socket options.
 type noOptions struct{ syscall.RawConn }
 
 func (noOptions) Control(f func(fd uintptr)) error {
@@ -106,7 +106,7 @@ func (noOptions) Control(f func(fd uintptr)) error {
 	return nil
 }
 
-func TestUnsupportedBufferOptionsAreLoggedOnce(t *testing.T) {
+func TestUnsupportedSocketOptionsLogOnce(t *testing.T) {
 	c := config.Default()
 	c.LoggingConfig.V = `{"outputPaths":["OUT"]}`
 	lines := logged(t, c, func(l *zap.Logger) {
@@ -118,7 +118,7 @@ func TestUnsupportedBufferOptionsAreLoggedOnce(t *testing.T) {
 	harness.Equal(t, len(lines), 1, "warnings")
 }
 
-func TestListenersAreOfPlainTCP(t *testing.T) {
+func TestListenDisablesMultipathTCP(t *testing.T) {
 	ln, err := listenTCP(t.Context(), "127.0.0.1:0", nil)
 	harness.NoError(t, err)
 	defer ln.Close()

@@ -15,11 +15,10 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
 
-// NewLogger returns the logger that the settings ask for: SERVING_LOGGING_CONFIG
-// merged over the configuration that Knative starts from, at the level of
-// SERVING_LOGGING_LEVEL. Logging never takes traffic down: what cannot be used
-// falls back to the default, and the logger says so. The level can be changed
-// while the logger is in use.
+// NewLogger returns the configured logger and its level, which can be changed while the logger is
+// in use. SERVING_LOGGING_CONFIG is merged over the default configuration of Knative, and
+// SERVING_LOGGING_LEVEL sets the level. Logging must not prevent serving. An invalid setting is
+// therefore replaced by its default, and the logger logs a warning.
 func NewLogger(c *config.Config) (*zap.Logger, zap.AtomicLevel) {
 	z := baseLogging()
 	var wrong []error
@@ -54,8 +53,8 @@ func NewLogger(c *config.Config) (*zap.Logger, zap.AtomicLevel) {
 	return log, z.Level
 }
 
-// baseLogging is Knative's: JSON on stderr, at most 100 equal lines a second and
-// then every hundredth.
+// baseLogging returns the default configuration of Knative: JSON on stderr, sampled to 100 equal
+// lines per second and every hundredth line after that.
 func baseLogging() zap.Config {
 	return zap.Config{
 		Level:            zap.NewAtomicLevelAt(zap.InfoLevel),
@@ -78,7 +77,7 @@ func baseLogging() zap.Config {
 	}
 }
 
-// severity writes a level as cloud log services know it.
+// severity encodes a level with the names that cloud logging services use.
 func severity(l zapcore.Level, enc zapcore.PrimitiveArrayEncoder) {
 	name := map[zapcore.Level]string{
 		zapcore.WarnLevel:   "WARNING",
@@ -89,9 +88,9 @@ func severity(l zapcore.Level, enc zapcore.PrimitiveArrayEncoder) {
 	enc.AppendString(cmp.Or(name, l.CapitalString()))
 }
 
-// sayStarted is the one line at start, with the settings in force (those that have a
-// value) and the warnings about settings. If there are any it is a warning itself, so
-// that they are seen where no line of a lower level is.
+// sayStarted logs one line at startup with all settings that have a value and the warnings about
+// them. If there are warnings, the line has the level warning, so that it appears even if lower
+// levels are disabled.
 func (s *sidecar) sayStarted() {
 	settings := func(to zapcore.ObjectEncoder) error {
 		for name, value := range s.config.Values() {
@@ -108,7 +107,7 @@ func (s *sidecar) sayStarted() {
 	s.log.Log(level, "serving", fields...)
 }
 
-// sayReadiness is one line for each change of readiness or of its reason.
+// sayReadiness logs a change of the readiness or of its reason.
 func (s *sidecar) sayReadiness(c probe.Change) {
 	if c.Now.Ready() {
 		fields := []zap.Field{zap.Duration("notReadyFor", c.Now.Since.Sub(c.Before.Since))}
@@ -122,8 +121,7 @@ func (s *sidecar) sayReadiness(c probe.Change) {
 		zap.String("phase", string(c.Now.Phase)), zap.String("reason", c.Now.Reason()), zap.String("detail", c.Now.Detail()))
 }
 
-// sayFailure is one line for each request that did not go through, sampled where
-// they are many.
+// sayFailure logs a failed request. The logger samples equal lines.
 func (s *sidecar) sayFailure(o *queue.Observation) {
 	if o.Reason == queue.OK || o.Excluded {
 		return
@@ -142,7 +140,7 @@ func (s *sidecar) sayFailure(o *queue.Observation) {
 	if o.Kind != header.Traffic {
 		fields = append(fields, zap.Stringer("kind", o.Kind))
 	}
-	fields = append(fields, zap.NamedError("error", o.Err)) // nothing, where there is none
+	fields = append(fields, zap.NamedError("error", o.Err)) // no field if there is no error
 	level := zap.WarnLevel
 	if o.Reason == queue.ClientGone {
 		level = zap.InfoLevel
@@ -150,7 +148,7 @@ func (s *sidecar) sayFailure(o *queue.Observation) {
 	s.log.Log(level, "request failed", fields...)
 }
 
-// logBound logs that a bound closed connections, streams or requests of a peer.
+// logBound logs that a bound closed connections, streams or requests.
 func (s *sidecar) logBound(e bound.Event) {
 	s.log.Warn("a bound closed a "+string(e.Name.Closes()),
 		zap.Stringer("bound", e.Name), zap.String("peer", e.Peer), zap.Uint64("count", e.Count), zap.String("cause", e.Name.Text()))

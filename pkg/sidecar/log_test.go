@@ -20,8 +20,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// logged returns the lines that a logger made from c writes when use uses it. The
-// settings' output goes to a file in the place of OUT.
+// logged returns the lines that use writes to a logger built from c. In the logging configuration,
+// OUT is replaced by the path of the output file.
 func logged(t *testing.T, c *config.Config, use func(*zap.Logger)) []map[string]any {
 	t.Helper()
 	out := filepath.Join(t.TempDir(), "log")
@@ -42,7 +42,7 @@ func logged(t *testing.T, c *config.Config, use func(*zap.Logger)) []map[string]
 	return lines
 }
 
-func TestTheBaseConfigurationIsKnatives(t *testing.T) {
+func TestLoggingDefaultsMatchKnative(t *testing.T) {
 	c := config.Default()
 	c.OnKnative.V, c.Namespace.V, c.Revision.V, c.Pod.V = true, "ns", "rev", "pod1"
 	c.LoggingConfig.V = `{"outputPaths":["OUT"]}`
@@ -58,7 +58,7 @@ func TestTheBaseConfigurationIsKnatives(t *testing.T) {
 	}
 }
 
-func TestTheShippedConfigurationOfKnativeIsUnderstood(t *testing.T) {
+func TestLoggingAcceptsKnativeConfig(t *testing.T) {
 	c := config.Default()
 	c.LoggingLevel.V = "debug"
 	c.LoggingConfig.V = `{"level":"info","development":false,"outputPaths":["OUT"],"errorOutputPaths":["stderr"],"encoding":"json",
@@ -70,8 +70,8 @@ func TestTheShippedConfigurationOfKnativeIsUnderstood(t *testing.T) {
 	}
 }
 
-// A client can neither make our lines long nor write into a terminal with them.
-func TestALineAboutAFailureIsBounded(t *testing.T) {
+// A client cannot make log lines long or write control characters to a terminal.
+func TestRequestFailureLogIsBounded(t *testing.T) {
 	c := config.Default()
 	c.LoggingConfig.V = `{"outputPaths":["OUT"]}`
 	lines := logged(t, c, func(l *zap.Logger) {
@@ -88,8 +88,8 @@ func TestALineAboutAFailureIsBounded(t *testing.T) {
 	}
 }
 
-// A warning must reach those too who log warnings alone.
-func TestTheStartLineIsAWarningWhenThereAreSome(t *testing.T) {
+// Warnings must be visible even if only warnings are logged.
+func TestStartLogUsesWarningLevelForWarnings(t *testing.T) {
 	for level, want := range map[string]int{"info": 2, "warn": 1} {
 		misspelt, err := config.Read([]config.EnvVar{{Name: "CONTAINER_CONCURENCY", Value: "4"}, {Name: "METRICS_NAMES", Value: "x"}})
 		harness.NoError(t, err)
@@ -111,7 +111,7 @@ func TestTheStartLineIsAWarningWhenThereAreSome(t *testing.T) {
 	}
 }
 
-func TestLoggingNeverTakesTrafficDown(t *testing.T) {
+func TestInvalidLoggingConfigUsesDefaults(t *testing.T) {
 	for _, broken := range []string{`{`, `[]`, `{"level":"loud"}`, `{"encoding":"xml"}`, `{"outputPaths":["/no/such/folder/file"]}`} {
 		c := config.Default()
 		c.LoggingConfig.V, c.LoggingLevel.V = broken, "louder"
@@ -122,11 +122,11 @@ func TestLoggingNeverTakesTrafficDown(t *testing.T) {
 	}
 }
 
-// An output is stuck when its reader has stopped and a pipe is full.
-func TestAStuckOutputCostsLinesAndNothingElse(t *testing.T) {
+// An output blocks when its reader stops and the pipe is full.
+func TestBlockedLogOutputDropsLines(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "pipe")
 	harness.NoError(t, syscall.Mkfifo(path, 0o600))
-	r, err := os.OpenFile(path, os.O_RDWR, 0) // a pipe with no reader could not be opened
+	r, err := os.OpenFile(path, os.O_RDWR, 0) // opening a pipe without a reader would fail
 	harness.NoError(t, err)
 	defer r.Close()
 	c := config.Default()
@@ -144,7 +144,7 @@ func TestAStuckOutputCostsLinesAndNothingElse(t *testing.T) {
 	harness.Receive(t, written, "end of writing 5000 lines")
 
 	lost := make(chan int, 1)
-	go func() { lost <- lostLines(t, r) }() // now it is read
+	go func() { lost <- lostLines(t, r) }() // start reading
 	var n int
 	harness.Until(t, "line about the lost ones", func() bool {
 		log.Warn("another message")
@@ -160,8 +160,8 @@ func TestAStuckOutputCostsLinesAndNothingElse(t *testing.T) {
 	}
 }
 
-// lostLines reads a log until it says how many lines are lost, and returns that; 0: it
-// does not.
+// lostLines reads a log until it reports lost lines, and returns their number. It returns 0 if the
+// log does not report any.
 func lostLines(t *testing.T, log io.Reader) int {
 	for in := bufio.NewScanner(log); in.Scan(); {
 		var line struct {
@@ -176,8 +176,8 @@ func lostLines(t *testing.T, log io.Reader) int {
 	return 0
 }
 
-// Knative's: 100 equal lines a second, then every hundredth.
-func TestManyEqualLinesAreSampled(t *testing.T) {
+// Knative logs 100 equal lines per second, and every hundredth line after that.
+func TestLogSamplesEqualLines(t *testing.T) {
 	c := config.Default()
 	c.LoggingConfig.V = `{"outputPaths":["OUT"],"initialFields":{"who":"me"}}`
 	lines := logged(t, c, func(l *zap.Logger) {
@@ -190,7 +190,7 @@ func TestManyEqualLinesAreSampled(t *testing.T) {
 	}
 }
 
-func TestTheLevelCanBeChangedWhileTheLoggerIsInUse(t *testing.T) {
+func TestLogLevelChangesAtRuntime(t *testing.T) {
 	c := config.Default()
 	out := filepath.Join(t.TempDir(), "log")
 	c.LoggingConfig.V = `{"outputPaths":["` + out + `"]}`
@@ -205,7 +205,7 @@ func TestTheLevelCanBeChangedWhileTheLoggerIsInUse(t *testing.T) {
 	}
 }
 
-func TestBoundLogContainsPeerAndCount(t *testing.T) {
+func TestLogBoundIncludesPeerAndCount(t *testing.T) {
 	c := config.Default()
 	c.LoggingConfig.V = `{"outputPaths":["OUT"]}`
 	lines := logged(t, c, func(log *zap.Logger) {

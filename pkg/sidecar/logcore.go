@@ -12,37 +12,40 @@ import (
 )
 
 const (
-	// lineTime is the time that a caller waits until its line is written.
+	// lineTime is the maximum time that a caller waits for its line to be written.
 	lineTime = time.Second
 
-	// queuedLines is the maximum number of lines that wait for an output.
+	// queuedLines is the maximum number of queued lines.
 	queuedLines = 100
 )
 
-// timedCore is a core for outputs that can block, such as standard error if its reader stops. Without it, such an output would block requests, probes and the exit of the process. A caller waits at most lineTime for its line to be written. After a line has timed out, callers do not wait at all. If the queue is full, lines are dropped, and
-// their number is logged before the next line.
+// timedCore is a core for outputs that can block, such as a standard error that is not read.
+// Without it, such an output would block requests, probes and the exit of the process. A caller
+// waits at most lineTime for its line to be written. After a line has timed out, callers do not
+// wait until a line is written again. If the queue is full, lines are dropped, and their number is
+// logged before the next line.
 type timedCore struct {
 	zapcore.Core
 	output *output
 }
 
-// An output writes the lines of all cores that were derived from one core.
+// An output writes the lines of all cores that are derived from one core.
 type output struct {
 	lines    *sink.Batcher[line]
-	blocked  atomic.Bool // a line has timed out, and no line was written since
-	reported uint64      // dropped lines that were logged; only used by write
+	blocked  atomic.Bool // a line timed out, and no line was written since then
+	reported uint64      // number of dropped lines that were logged; used only by write
 }
 
-// A line is an entry that is not encoded, because only zap can encode it.
+// A line is a log entry that is not encoded yet, because only zap can encode it.
 type line struct {
 	core   zapcore.Core
 	entry  zapcore.Entry
 	fields []zapcore.Field
-	sync   bool // syncs the core; there is no entry
+	sync   bool // sync the core; there is no entry
 	done   chan error
 }
 
-// build is z.Build with a timedCore.
+// build returns z.Build() with a timedCore.
 func build(z zap.Config) (*zap.Logger, error) {
 	sampling := z.Sampling
 	z.Sampling = nil // the sampler must be the outer core, because timedCore.Check does not call the inner core
@@ -70,8 +73,8 @@ func (c timedCore) Check(e zapcore.Entry, checked *zapcore.CheckedEntry) *zapcor
 	return checked
 }
 
-// Write implements zapcore.Core. The values of the fields must not change, because they may be
-// encoded after Write has returned.
+// Write implements zapcore.Core. The field values must not change after Write returns, because they
+// may be encoded later.
 func (c timedCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
 	return c.output.add(line{core: c.Core, entry: e, fields: fields})
 }
@@ -79,7 +82,7 @@ func (c timedCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
 // Sync implements zapcore.Core.
 func (c timedCore) Sync() error { return c.output.add(line{core: c.Core, sync: true}) }
 
-// add queues a line and waits until it is written.
+// add queues a line and waits until the line is written, but at most lineTime.
 func (o *output) add(l line) error {
 	l.done = make(chan error, 1)
 	if !o.lines.Add(l) || o.blocked.Load() {

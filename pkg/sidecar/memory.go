@@ -12,32 +12,31 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/memory"
 )
 
-// garbage is how large the heap grows between two collections, in percent of what
-// survives the first, stacks included. Go's own 100 takes a seventh more for a busy
-// connection of HTTP/2. The engines make so little garbage that collecting it more
-// often costs nothing that could be measured (docs/configuration.md).
+// garbage is the value of GOGC. It is the heap growth between two collections in percent of the
+// live heap, which includes stacks. With the Go default of 100, a busy HTTP/2 connection needs a
+// seventh more memory. The engines produce so little garbage that the additional collections have
+// no measurable cost (docs/configuration.md).
 const garbage = 75
 
-// limitGarbage collects garbage sooner than Go does by itself. A GOGC in the environment
-// wins.
+// limitGarbage sets GOGC to garbage. If the environment contains GOGC, limitGarbage does nothing.
 func limitGarbage() {
-	if os.Getenv("GOGC") == "" { //nolint:forbidigo // it is the Go runtime's, which does not tell
+	if os.Getenv("GOGC") == "" { //nolint:forbidigo // the Go runtime does not report whether GOGC is set
 		debug.SetGCPercent(garbage)
 	}
 }
 
-// limitMemory tells the garbage collector how much memory the container has, which
-// it would otherwise let garbage fill until the kernel kills the process. A fifth
-// is left for what is not the runtime's: the binary, page tables, socket buffers. A
-// GOMEMLIMIT in the environment wins.
+// limitMemory sets the memory limit of the Go runtime to 80 % of the memory limit of the container.
+// Without it, garbage could grow until the kernel kills the process. The remaining 20 % are for
+// memory outside the runtime, such as the binary, page tables and socket buffers. If GOMEMLIMIT is
+// set, limitMemory does nothing.
 func limitMemory(cgroup fs.FS) {
 	if limit := containerMemory(cgroup); limit > 0 && debug.SetMemoryLimit(-1) == math.MaxInt64 {
 		debug.SetMemoryLimit(limit / 5 * 4)
 	}
 }
 
-// memoryLimit returns the memory that the container can use, in bytes, or 0 if there is no limit. The
-// container of a process with a lower GOMEMLIMIT is assumed to have a lower limit.
+// memoryLimit returns the memory limit of the container in bytes, or 0 if there is no limit. If
+// GOMEMLIMIT corresponds to a lower limit, memoryLimit returns 5/4 of GOMEMLIMIT.
 func memoryLimit(cgroup fs.FS) int64 {
 	limit := containerMemory(cgroup)
 	if runtime := debug.SetMemoryLimit(-1); runtime < math.MaxInt64/5 {
@@ -49,20 +48,19 @@ func memoryLimit(cgroup fs.FS) int64 {
 }
 
 const (
-	// connectionBytes is the memory of a connection of a client in addition to the memory budget, in bytes.
-	// An idle connection over TLS needs up to 27 KB (docs/reliability.md).
+	// connectionBytes is the estimated memory per client connection in bytes, not including the
+	// memory budget. An idle TLS connection needs up to 27 KB (docs/reliability.md).
 	connectionBytes = 32 << 10
-	// connectionFraction is the part of the memory limit for the connections of clients, as its
-	// denominator.
+	// connectionFraction is the memory limit divided by the memory for client connections.
 	connectionFraction = 4
-	// minMemoryConnections is the minimum of the number of connections that is derived from the memory
-	// limit.
+	// minMemoryConnections is the lower bound for the number of connections that is derived from
+	// the memory limit.
 	minMemoryConnections = 64
 )
 
-// maxConnections returns the maximum number of connections of clients, or 0 if there is no limit. setting
-// is MAX_CONNECTIONS. If it is 0, the number is derived from the memory limit in bytes, or 0 if there is
-// none.
+// maxConnections returns the maximum number of client connections, or 0 if there is no limit.
+// setting is MAX_CONNECTIONS. If setting is 0, the number is derived from memoryLimit, which is in
+// bytes. A memoryLimit of 0 means no limit.
 func maxConnections(setting int, memoryLimit int64) int {
 	if setting > 0 || memoryLimit == 0 {
 		return setting
@@ -71,7 +69,8 @@ func maxConnections(setting int, memoryLimit int64) int {
 	return int(min(max(n, minMemoryConnections), math.MaxInt32))
 }
 
-// newBudget returns the budget for requests: a fraction of the memory limit of the Go runtime.
+// newBudget returns the memory budget for requests, which is a fraction of the memory limit of the
+// Go runtime.
 func newBudget(bounds *bound.Recorder) *memory.Budget {
 	limit := debug.SetMemoryLimit(-1)
 	if limit == math.MaxInt64 {
@@ -80,9 +79,10 @@ func newBudget(bounds *bound.Recorder) *memory.Budget {
 	return memory.New(limit/memory.Fraction, bounds)
 }
 
-// containerMemory returns the memory limit of the container in bytes; 0: there is
-// none. Its argument is /sys/fs/cgroup, of either version of cgroups: memory.max
-// says max where there is no limit, its predecessor a number beyond any machine's.
+// containerMemory returns the memory limit of the container in bytes, or 0 if there is no limit.
+// cgroup is the directory /sys/fs/cgroup of cgroup version 1 or 2. Without a limit, memory.max
+// (version 2) contains "max", and memory.limit_in_bytes (version 1) contains a number larger than
+// the memory of any machine.
 func containerMemory(cgroup fs.FS) int64 {
 	const beyond = 1 << 50
 	for _, name := range []string{"memory.max", "memory/memory.limit_in_bytes"} {
@@ -93,7 +93,7 @@ func containerMemory(cgroup fs.FS) int64 {
 	return 0
 }
 
-// said is what a file of a cgroup says: nothing, if it is not there.
+// said returns the trimmed content of a cgroup file, or "" if the file does not exist.
 func said(cgroup fs.FS, name string) string {
 	text, _ := fs.ReadFile(cgroup, name)
 	return strings.TrimSpace(string(text))

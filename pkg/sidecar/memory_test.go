@@ -9,11 +9,11 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-func TestTheCollectorKnowsTheMemoryOfTheContainer(t *testing.T) {
+func TestLimitMemorySetsRuntimeLimit(t *testing.T) {
 	const v2, v1 = "memory.max", "memory/memory.limit_in_bytes"
 	for _, row := range []struct {
 		name, file, text string
-		set, want        int64 // before and afterwards; set 0: no limit
+		set, want        int64 // before and after; 0 in set means no limit
 	}{
 		{"cgroup v2", v2, "67108864\n", 0, 53687088},
 		{"cgroup v1", v1, "67108864\n", 0, 53687088},
@@ -35,10 +35,10 @@ func TestTheCollectorKnowsTheMemoryOfTheContainer(t *testing.T) {
 	}
 }
 
-func TestMemoryLimitIsTheLowerOfContainerAndRuntime(t *testing.T) {
+func TestMemoryLimitUsesLowerLimit(t *testing.T) {
 	for _, row := range []struct {
 		container     string
-		runtime, want int64 // 0: no limit
+		runtime, want int64 // 0 means no limit
 	}{
 		{"max\n", 0, 0},
 		{"67108864\n", 0, 64 << 20},
@@ -57,8 +57,8 @@ func TestMemoryLimitIsTheLowerOfContainerAndRuntime(t *testing.T) {
 	}
 }
 
-func TestGarbageIsCollectedSoonerUnlessGOGCIsSet(t *testing.T) {
-	for chosen, want := range map[string]int{"": 75, "100": 100, "off": 100} { // 100 is what it is before
+func TestLimitGarbageKeepsGOGC(t *testing.T) {
+	for chosen, want := range map[string]int{"": 75, "100": 100, "off": 100} { // 100 is the value before the call
 		t.Run("GOGC="+chosen, func(t *testing.T) {
 			defer debug.SetGCPercent(debug.SetGCPercent(100))
 			t.Setenv("GOGC", chosen)
@@ -69,7 +69,7 @@ func TestGarbageIsCollectedSoonerUnlessGOGCIsSet(t *testing.T) {
 	}
 }
 
-func TestMaxConnectionsDependOnMemoryLimit(t *testing.T) {
+func TestMaxConnectionsUsesMemoryLimit(t *testing.T) {
 	for _, row := range []struct {
 		setting     int
 		memoryLimit int64

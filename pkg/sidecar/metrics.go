@@ -16,7 +16,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
 
-// makeMetrics returns the metrics, nil when nobody asks for them.
+// makeMetrics returns the metrics, or nil if they are neither served nor pushed.
 func (s *sidecar) makeMetrics(pushed bool) *metrics.Metrics {
 	c := s.config
 	if c.MetricsNames.V == "off" && !pushed {
@@ -55,12 +55,12 @@ func (s *sidecar) makeMetrics(pushed bool) *metrics.Metrics {
 	if err != nil {
 		s.log.Warn("the app's metrics are not merged", zap.Error(err))
 		o.Merge = metrics.Merge{}
-		m, _ = metrics.New(o) // the names are one of config's
+		m, _ = metrics.New(o) // cannot fail because config has validated the names
 	}
 	return m
 }
 
-// readyReason is what a queue probe would be answered, as far as is known.
+// readyReason returns the current result of a queue probe without running the probes.
 func (s *sidecar) readyReason() (ready bool, reason string) {
 	if s.proxy.Drain.Draining() {
 		return false, queue.Draining.String()
@@ -74,11 +74,11 @@ func (s *sidecar) readyReason() (ready bool, reason string) {
 	return state.Ready(), ""
 }
 
-// resolveTime is how long the name of the metrics' host may take, which nothing is
-// served before.
+// resolveTime is the maximum time for resolving the host name of the metrics port. Nothing is
+// served before the name is resolved.
 const resolveTime = time.Second
 
-// listenMetrics takes the port of the metrics; nil: they are not served.
+// listenMetrics listens on the metrics port. It returns a nil listener if metrics are not served.
 func (s *sidecar) listenMetrics() (net.Listener, error) {
 	t := s.config
 	if t.MetricsNames.V == "off" {
@@ -108,7 +108,7 @@ func (s *sidecar) listenMetrics() (net.Listener, error) {
 			MaxVersion:       t.MetricsTLS.MaxVersion.V,
 			CipherSuites:     t.MetricsTLS.CipherSuites.V,
 			CurvePreferences: t.MetricsTLS.Curves.V,
-			NextProtos:       []string{"http/1.1"}, // scrapers need no streams, and each would have to be bounded
+			NextProtos:       []string{"http/1.1"}, // scrapers do not need HTTP/2, and its streams would need bounds
 		}),
 		Max:    s.files.handshakes,
 		Bytes:  smallShake,
@@ -122,8 +122,8 @@ func (s *sidecar) listenMetrics() (net.Listener, error) {
 	}.Listener(ln), nil
 }
 
-// metricsTLS returns the certificate of the metrics' port, nil where it has none.
-// The settings are those of Knative's head. What cannot be used is an error.
+// metricsTLS returns the certificate of the metrics port, or nil if none is configured. The
+// settings have the same names as in the main branch of Knative. Invalid settings are an error.
 func (s *sidecar) metricsTLS() (*certs.Watcher, error) {
 	c := &s.config.MetricsTLS
 	if err := c.Validate(); err != nil || c.Cert.V == "" {

@@ -8,7 +8,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/accesslog"
 )
 
-// requestLog returns the request log, nil when nobody asks for one.
+// requestLog returns the request log, or nil if it is disabled.
 func (s *sidecar) requestLog() *accesslog.Log {
 	t := s.config
 	o := &t.Observability.V
@@ -26,7 +26,7 @@ func (s *sidecar) requestLog() *accesslog.Log {
 		},
 		Report: func(err error) { s.log.Warn("request log", zap.Error(err)) },
 	}
-	if !t.WantRequestLog.V { // ours is JSON
+	if !t.WantRequestLog.V { // REQUEST_LOG always writes JSON
 		options.Template = t.RequestLogTemplate.V
 		if o.EnableRequestLog {
 			options.Template = o.RequestLogTemplate
@@ -36,7 +36,7 @@ func (s *sidecar) requestLog() *accesslog.Log {
 	if err != nil {
 		s.log.Warn("the request log falls back to JSON", zap.Error(err))
 		options.Template = ""
-		l, _ = accesslog.New(options, os.Stdout) // only a template can be wrong
+		l, _ = accesslog.New(options, os.Stdout) // only the template can be invalid
 	}
 	return l
 }

@@ -1,6 +1,5 @@
-// Package sidecar is the life of the process, five verbs in order: bind, serve,
-// wait, drain, stop. It builds every other part and gives each what it needs of
-// the settings.
+// Package sidecar runs the queue-proxy process. It binds the ports, serves requests, waits for the
+// termination of the pod, drains and stops. It builds all other parts from the settings.
 package sidecar
 
 import (
@@ -41,19 +40,19 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/upstream"
 )
 
-// stopTime is how long probes have for stopping, and telemetry for its last words.
+// stopTime is the maximum time for stopping probes and flushing telemetry.
 const stopTime = 5 * time.Second
 
-// Process is what main knows of the process.
+// Process describes the running process.
 type Process struct {
 	Version string
 	Commit  string
 	Started time.Time
 	Log     *zap.Logger
-	Level   zap.AtomicLevel // of Log; it can be changed on the status page
+	Level   zap.AtomicLevel // level of Log; the status page can change it
 }
 
-// sidecar is what serving needs.
+// sidecar is the state of the process.
 type sidecar struct {
 	process Process
 	config  *config.Config
@@ -68,37 +67,37 @@ type sidecar struct {
 	appH2   *h2client.Client
 	pair    *certs.Watcher
 	board   *status.Board
-	bounds  *bound.Recorder // of bounds on the behavior of peers
-	budget  *memory.Budget  // of requests
+	bounds  *bound.Recorder // bounds on the behavior of peers
+	budget  *memory.Budget  // memory for requests
 
-	memoryLimit int64 // of the container in bytes; 0: there is none
+	memoryLimit int64 // memory limit of the container in bytes; 0 means no limit
 
 	files     descriptors
 	clients   *connlimit.Limit
 	shortages *shortages
 
-	webSockets goaway.Set // that are open
+	webSockets goaway.Set // open WebSocket connections
 
 	telemetry   telemetry
-	metricsPair *certs.Watcher // nil: metrics are served in plain text
-	servers     []*http.Server // of the small ports
+	metricsPair *certs.Watcher // nil if metrics are served without TLS
+	servers     []*http.Server // servers of the small ports
 
-	ending       chan struct{}   // closed when a preStop hook says that the pod is ending
-	end          sync.Once       // closes it
-	leave        sync.Once       // for stopAccepting
-	hooks        *fair.Semaphore // of preStop hooks of the user container
+	ending       chan struct{}   // closed when a preStop hook reports that the pod is terminating
+	end          sync.Once       // guards closing ending
+	leave        sync.Once       // guards stopAccepting
+	hooks        *fair.Semaphore // waiting preStop hooks of the user container
 	refusedHooks sink.Throttle
 
-	noBuffers        sync.Once     // logs that socket buffers are not limited
-	failedHandshakes sink.Throttle // with scrapers
+	noBuffers        sync.Once     // guards the log line about unlimited socket buffers
+	failedHandshakes sink.Throttle // failed TLS handshakes of scrapers
 
 	running sync.WaitGroup
-	failed  chan error // the first server that fails
+	failed  chan error // receives the first error of a server
 }
 
-// Run serves until the context ends, which is the sign that the pod is ending,
-// drains and stops. Its error names what could not be bound or has failed; nil
-// means that everything was served to its end.
+// Run serves requests until ctx is done, which means that the pod is terminating. Then it drains
+// and stops. It returns an error if a port cannot be bound or a server failed, and nil after a
+// complete drain.
 func Run(ctx context.Context, c *config.Config, p Process) (err error) {
 	cgroup := os.DirFS("/sys/fs/cgroup")
 	limitMemory(cgroup)
@@ -127,7 +126,7 @@ func Run(ctx context.Context, c *config.Config, p Process) (err error) {
 	}
 	if err == nil {
 		s.drain()
-		select { // our own preStop hook comes before the signal, and the app still needs us
+		select { // the preStop hook of this container runs before SIGTERM, and the user container still needs the sidecar
 		case <-ctx.Done():
 		case err = <-s.failed:
 		}
@@ -137,7 +136,7 @@ func Run(ctx context.Context, c *config.Config, p Process) (err error) {
 	return errors.Join(err, s.stop())
 }
 
-// listeners are the ports that are served from the start on. Only main is never nil.
+// listeners are the ports that are served from the start. All except main may be nil.
 type listeners struct {
 	main, admin, autoscaler, status net.Listener
 	metrics                         net.Listener
@@ -152,8 +151,8 @@ func (l *listeners) close() {
 	}
 }
 
-// bind takes every port and reads the certificate before anything runs, and
-// reports all that is wrong at once.
+// bind listens on all ports and reads the certificate before anything is started. It returns all
+// errors together.
 func (s *sidecar) bind() (*listeners, error) {
 	c := s.config
 	var l listeners
@@ -204,8 +203,8 @@ func (s *sidecar) statusHosts() []string {
 	return []string{loopback.IPv4, loopback.IPv6}
 }
 
-// listenFirst listens on the first of the hosts whose address exists. On an error, the listener is
-// nil.
+// listenFirst listens on the first host whose address exists. If it returns an error, the listener
+// is nil.
 func (s *sidecar) listenFirst(port *config.Port, set control, hosts ...string) (ln net.Listener, err error) {
 	for _, host := range hosts {
 		ln, err = s.listen(context.Background(), net.JoinHostPort(host, port.String()), set)
@@ -222,12 +221,12 @@ func isConfigError(err error) bool {
 	return errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, syscall.EACCES)
 }
 
-// notServed names the setting of a port that cannot be had.
+// notServed adds the setting and the port number to err.
 func notServed(port *config.Port, err error) error {
 	return fmt.Errorf("%s: port %d cannot be served: %w", port.Name(), port.V, err)
 }
 
-// build makes the parts. None of them does anything yet.
+// build creates all parts without starting them.
 func (s *sidecar) build() (err error) {
 	c := s.config
 	if s.watcher, err = hangup.New(); err != nil {
@@ -289,7 +288,7 @@ func (s *sidecar) build() (err error) {
 // knativeH2Port is the serving port of Knative for a user container whose port is named h2c.
 const knativeH2Port = 8013
 
-// buildEngines makes what serves requests.
+// buildEngines creates the HTTP/1 and HTTP/2 engines.
 func (s *sidecar) buildEngines() {
 	c := s.config
 	s.appH2 = h2client.New(h2client.Settings{
@@ -312,9 +311,9 @@ func (s *sidecar) buildEngines() {
 	s.http1 = http1.New(settings, s.proxy, s.app, s.appH2, s.watcher, s.http2.ServeConn)
 }
 
-// statusSources are the facts of the status page.
+// statusSources returns the data sources for the status page.
 func (s *sidecar) statusSources() status.Sources {
-	// They do not change, and most pods are never looked at.
+	// Settings are collected on first use because most status pages are never requested.
 	settings := sync.OnceValue(func() (all []status.Setting) {
 		for _, v := range s.config.Settings() {
 			all = append(all, status.Setting{Name: v.Name, Value: v.Value, Source: v.Source})
@@ -342,7 +341,7 @@ func (s *sidecar) statusSources() status.Sources {
 	}
 }
 
-// newLimit returns the limit on concurrency that the settings ask for.
+// newLimit returns the configured concurrency limit.
 func newLimit(c *config.Config) *queue.Limit {
 	if c.ConcurrencyMode.V != config.AdaptiveConcurrency {
 		return queue.NewLimit(c.Concurrency.V, c.QueueDepth.V)
@@ -351,12 +350,12 @@ func newLimit(c *config.Config) *queue.Limit {
 		Min:   c.ConcurrencyMin.V,
 		Max:   c.Concurrency.V,
 		Start: c.ConcurrencyStart.V,
-		Seed:  rand.Uint64(), // so that the pods of a workload do not measure in step
+		Seed:  rand.Uint64(), // different measuring times in the pods of a workload
 	}, c.QueueDepth.V)
 }
 
-// limit returns how many requests may be with the user container now, and how many may wait;
-// 0 running: any number.
+// limit returns the maximum number of requests in the user container and the maximum number of
+// queued requests. If running is 0, the number of requests is not limited.
 func (s *sidecar) limit() (running, waiting int) {
 	if state, adaptive := s.proxy.Limit.Adaptive(); adaptive {
 		return state.Limit, s.config.QueueDepth.V
@@ -364,13 +363,13 @@ func (s *sidecar) limit() (running, waiting int) {
 	return s.config.Concurrency.V, s.config.QueueDepth.V
 }
 
-// slots returns the requests that hold a slot, and the number of slots of disconnected
+// slots returns the requests that hold a slot, and the number of slots held for disconnected
 // clients.
 func (s *sidecar) slots() (holders []queue.Holder, held int) {
 	return s.proxy.Holders(), s.proxy.Limit.Held()
 }
 
-// load returns how many requests are with the user container and how many wait.
+// load returns the number of requests in the user container and the number of queued requests.
 func (s *sidecar) load() (running, waiting int) {
 	if s.proxy.Limit != nil {
 		return s.proxy.Limit.Load()
@@ -379,8 +378,8 @@ func (s *sidecar) load() (running, waiting int) {
 	return n, 0
 }
 
-// serve starts a goroutine for each listener. They run until stop, those without
-// a listener until the context ends.
+// serve starts a goroutine for each listener. These goroutines run until stop is called. Goroutines
+// without a listener run until ctx is done.
 func (s *sidecar) serve(ctx context.Context, l *listeners) {
 	c := s.config
 	s.start(func() error { return s.http1.Serve(l.main, nil) })
@@ -406,7 +405,7 @@ func (s *sidecar) serve(ctx context.Context, l *listeners) {
 	s.start(func() error { return s.serveTLS(ctx, l.tls) })
 }
 
-// start runs what serves; its error ends the process.
+// start runs a server on a new goroutine. An error of the server stops the process.
 func (s *sidecar) start(run func() error) {
 	s.running.Go(func() {
 		if err := run(); err != nil {
@@ -418,23 +417,23 @@ func (s *sidecar) start(run func() error) {
 	})
 }
 
-// Bounds of a small port. Its handlers lift those of time that they outlive. Of a head
-// net/http takes 4 KiB more: a scraper's is shorter than one, and what is asked for
-// is taken apart into many times its length.
+// Limits for a small port. Handlers that run longer extend the time limits. net/http adds 4 KiB to
+// the header limit. Request headers of scrapers are shorter than that, and a parsed header uses
+// several times its length in memory.
 const (
-	smallHead        = 16 << 10  // bytes
-	smallHeads       = 256 << 10 // bytes of all that are not complete
-	smallUnread      = 16 << 10  // bytes of a connection that the kernel keeps, and takes twice the memory for
-	smallUnsent      = 32 << 10  // likewise
+	smallHead        = 16 << 10  // header of a request, in bytes
+	smallHeads       = 256 << 10 // all incomplete headers of a port, in bytes
+	smallUnread      = 16 << 10  // receive buffer of a connection in bytes; the kernel uses twice this memory
+	smallUnsent      = 32 << 10  // send buffer of a connection in bytes; the kernel uses twice this memory
 	smallConnections = 256
-	smallHandshakes  = 64               // of TLS, beside these
-	smallShake       = 32 << 10         // bytes of a client in one: a hello of 2 KiB, and a chain of certificates
-	smallRequest     = 10 * time.Second // for all of a request to arrive
-	smallAnswer      = 30 * time.Second // from then on until the answer has been taken: a merged scrape may ask the app for 5 s
-	smallIdle        = 3 * time.Minute  // longer than scrapers wait
+	smallHandshakes  = 64               // TLS handshakes, in addition to smallConnections
+	smallShake       = 32 << 10         // client bytes of a TLS handshake: a ClientHello of 2 KiB and a certificate chain
+	smallRequest     = 10 * time.Second // until the complete request is received
+	smallAnswer      = 30 * time.Second // from then until the response is sent; a merged scrape can wait 5 s for the app
+	smallIdle        = 3 * time.Minute  // longer than the interval between scrapes
 )
 
-// startServer serves a small port. If ln is nil, the port is not served.
+// startServer serves a small port. If ln is nil, it does nothing.
 func (s *sidecar) startServer(ln net.Listener, h http.Handler) {
 	if ln == nil {
 		return
@@ -458,7 +457,7 @@ func (s *sidecar) startServer(ln net.Listener, h http.Handler) {
 	})
 }
 
-// stop stops everything that was started and waits for it.
+// stop stops all servers and parts and waits for them.
 func (s *sidecar) stop() error {
 	var all sync.WaitGroup
 	all.Go(func() { s.leave.Do(s.stopAccepting) })
@@ -479,7 +478,7 @@ func (s *sidecar) stop() error {
 	defer cancel()
 	err := errors.Join(s.prober.Stop(ctx), s.watcher.Close())
 	if lost := s.telemetry.close(ctx); lost != nil {
-		s.log.Warn("telemetry is lost", zap.Error(lost)) // and the pod has not failed (docs/promises.md 3.9)
+		s.log.Warn("telemetry is lost", zap.Error(lost)) // lost telemetry is not a failure (docs/promises.md 3.9)
 	}
 	return err
 }

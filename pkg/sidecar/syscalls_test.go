@@ -30,18 +30,18 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/ledger"
 )
 
-// What an ordinary request costs in system calls, in the whole sidecar with all on that
-// is on by default. It runs as a process of its own, which the test traces as strace
-// does: any user may trace what he has started.
+// These tests count the system calls of a request in the complete sidecar with all features that
+// are on by default. The sidecar runs in a separate process, which the test traces with ptrace.
+// Users may trace processes that they have started.
 
-// countedRole is the variable by which the test tells itself that it is the sidecar.
+// countedRole is the environment variable that makes the test binary run the sidecar.
 const countedRole = "COUNTED_SIDECAR"
 
-// leaveOut is the variable that leaves the counting out where the machine forbids it.
+// leaveOut is the environment variable that skips counting on machines that do not permit ptrace.
 const leaveOut = "WITHOUT_PTRACE"
 
-// callNames are the calls that a sidecar may be expected to make in steady state; others
-// are shown by their numbers.
+// callNames are the expected system calls in steady state. Other system calls are reported by
+// number.
 var callNames = map[uint64]string{
 	unix.SYS_READ: "read", unix.SYS_WRITE: "write", unix.SYS_READV: "readv", unix.SYS_WRITEV: "writev",
 	unix.SYS_RECVFROM: "recvfrom", unix.SYS_SENDTO: "sendto", unix.SYS_RECVMSG: "recvmsg", unix.SYS_SENDMSG: "sendmsg",
@@ -54,18 +54,18 @@ var callNames = map[uint64]string{
 	unix.SYS_CLOCK_GETTIME: "clock_gettime", unix.SYS_GETRANDOM: "getrandom", unix.SYS_TIMER_SETTIME: "timer_settime",
 }
 
-// scheduling are the calls of Go's scheduler, made as time passes rather than for a
-// request: how many there are depends on how busy the machine is.
+// scheduling are the system calls of the Go scheduler. Their number depends on elapsed time and on
+// the load of the machine, not on the number of requests.
 var scheduling = []string{"futex", "nanosleep", "sched_yield", "madvise", "clone", "tgkill", "getpid", "rt_sigreturn", "clock_gettime"}
 
-func TestAnOrdinaryRequestTakesFewSystemCalls(t *testing.T) {
+func TestRequestSystemCallCount(t *testing.T) {
 	if os.Getenv(countedRole) != "" {
 		beCounted(t)
 		return
 	}
 	post := "POST / HTTP/1.1\r\nHost: a\r\nContent-Type: text/plain\r\nContent-Length: 10003\r\n\r\n" + strings.Repeat("x", 10000) + "end"
-	// Each way has one read and one write, and one read that finds nothing yet, behind
-	// which Go's scheduler looks for other work and waits.
+	// Each direction needs one read, one write, and one read that returns EAGAIN. After EAGAIN, the
+	// Go scheduler looks for other work and then waits.
 	most := map[string]float64{"recvfrom": 2, "recvfrom (nothing yet)": 2, "sendto": 2, "epoll_pwait": 4}
 	for _, v := range []struct {
 		name, request string
@@ -87,12 +87,12 @@ func TestAnOrdinaryRequestTakesFewSystemCalls(t *testing.T) {
 					talk(t, c, request, answer)
 				}
 			}
-			talkOften() // now all is there that is made once
+			talkOften() // one-time work is complete after this
 			before := calls.snapshot()
 			talkOften()
 			got := calls.since(before, requests)
 			t.Logf("calls per request: %s", inWords(got))
-			const slack = 0.1 // for what is done every second, and for the last request before
+			const slack = 0.1 // for periodic work and for the end of the previous request
 			for name, n := range got {
 				if call, _, _ := strings.Cut(name, " ("); n > most[name]+slack && !slices.Contains(scheduling, call) {
 					t.Errorf("got %.2f %s per request, want at most %.2f; all: %s", n, name, most[name], inWords(got))
@@ -102,7 +102,7 @@ func TestAnOrdinaryRequestTakesFewSystemCalls(t *testing.T) {
 	}
 }
 
-// inWords lists numbers of calls.
+// inWords formats numbers of system calls.
 func inWords(calls map[string]float64) string {
 	var words []string
 	for _, name := range slices.Sorted(maps.Keys(calls)) {
@@ -111,7 +111,7 @@ func inWords(calls map[string]float64) string {
 	return strings.Join(words, ", ")
 }
 
-// beCounted is the sidecar, until its parent ends it.
+// beCounted runs the sidecar until the parent process stops it.
 func beCounted(t *testing.T) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
@@ -120,8 +120,8 @@ func beCounted(t *testing.T) {
 	harness.NoError(t, Run(ctx, c, Process{Log: zap.NewNop(), Started: time.Now()}))
 }
 
-// counted starts a sidecar in front of an app, and counts its system calls. It returns a
-// connection to it.
+// counted starts a sidecar in front of an app and counts its system calls. It returns a connection
+// to the sidecar.
 func counted(t *testing.T, secure bool) (net.Conn, *callCounter) {
 	t.Helper()
 	calls := newCallCounter()
@@ -135,7 +135,7 @@ func counted(t *testing.T, secure bool) (net.Conn, *callCounter) {
 	for i, name := range names {
 		env = append(env, name+"="+ports[i])
 	}
-	trace(t, calls, []string{os.Args[0], "-test.run=^TestAnOrdinaryRequestTakesFewSystemCalls$", "-test.timeout=1m"}, env, filepath.Join(dir, "output"))
+	trace(t, calls, []string{os.Args[0], "-test.run=^TestRequestSystemCallCount$", "-test.timeout=1m"}, env, filepath.Join(dir, "output"))
 
 	var c net.Conn
 	var err error
@@ -153,7 +153,7 @@ func counted(t *testing.T, secure bool) (net.Conn, *callCounter) {
 		var encrypted *tls.Conn
 		encrypted, err = tls.Dial("tcp", net.JoinHostPort("127.0.0.1", ports[1]), &tls.Config{
 			InsecureSkipVerify:          true,
-			DynamicRecordSizingDisabled: true, // a request is one record
+			DynamicRecordSizingDisabled: true, // each request is one TLS record
 		})
 		if err == nil {
 			c = encrypted
@@ -165,19 +165,19 @@ func counted(t *testing.T, secure bool) (net.Conn, *callCounter) {
 	return c, calls
 }
 
-// A callCounter counts the system calls of a process, by name; those that could do
-// nothing yet apart.
+// A callCounter counts the system calls of a process by name. Calls that returned EAGAIN are
+// counted separately.
 type callCounter struct {
 	mu      sync.Mutex
 	changed *sync.Cond
 	count   map[string]int
-	at      map[int]call // by thread: where it is
+	at      map[int]call // current call of each thread
 }
 
-// A call is where a thread is; "": in no call.
+// A call is the system call that a thread executes. The name is empty if the thread executes none.
 type call struct {
 	name string
-	idle bool // it waits for something to do
+	idle bool // the thread waits for work
 }
 
 func newCallCounter() *callCounter {
@@ -186,7 +186,7 @@ func newCallCounter() *callCounter {
 	return c
 }
 
-// move notes where a thread is from now on, and counts the call that it has left.
+// move records the current call of a thread and counts the previous one.
 func (c *callCounter) move(tid int, to call, again bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -200,7 +200,7 @@ func (c *callCounter) move(tid int, to call, again bool) {
 	c.changed.Broadcast()
 }
 
-// gone forgets a thread that has ended.
+// gone removes a thread that has exited.
 func (c *callCounter) gone(tid int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -208,9 +208,8 @@ func (c *callCounter) gone(tid int) {
 	c.changed.Broadcast()
 }
 
-// rest waits until no thread has anything to do. What comes then meets a sidecar that has
-// looked for it already, so that the number of its calls is the same however busy the
-// machine is.
+// rest waits until all threads are idle. The next request then arrives when all reads have returned
+// EAGAIN, so that the number of system calls does not depend on the load of the machine.
 func (c *callCounter) rest() error {
 	late := false
 	bound := time.AfterFunc(harness.Patience, func() {
@@ -242,7 +241,7 @@ func (c *callCounter) snapshot() map[string]int {
 	return maps.Clone(c.count)
 }
 
-// since returns how many calls each of so many requests has taken since a snapshot.
+// since returns the number of system calls per request since a snapshot.
 func (c *callCounter) since(before map[string]int, requests int) map[string]float64 {
 	each := map[string]float64{}
 	for name, n := range c.snapshot() {
@@ -253,8 +252,8 @@ func (c *callCounter) since(before map[string]int, requests int) map[string]floa
 	return each
 }
 
-// trace runs a program until the end of the test and counts its system calls. The first
-// of the arguments is its file.
+// trace runs a program until the test ends and counts its system calls. args[0] is the path of the
+// program.
 func trace(t *testing.T, c *callCounter, args, env []string, output string) {
 	t.Helper()
 	out, err := os.Create(output)
@@ -262,7 +261,7 @@ func trace(t *testing.T, c *callCounter, args, env []string, output string) {
 	t.Cleanup(func() { out.Close() })
 	started, ended := make(chan int), make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // the kernel knows a tracer by its thread, which ends with this goroutine
+		runtime.LockOSThread() // a tracer is an OS thread, and a locked thread exits with its goroutine
 		pid, err := start(args, env, out)
 		if err != nil {
 			ended <- err
@@ -280,7 +279,7 @@ func trace(t *testing.T, c *callCounter, args, env []string, output string) {
 			}
 		})
 	case err := <-ended:
-		// A skip would read as passed, and the counts could creep up unseen.
+		// A skipped test would be reported as passed, and the counts could increase unnoticed.
 		if os.Getenv(leaveOut) == "" {
 			t.Fatalf("system calls cannot be counted here, because no process may be traced: %v; %s=1 leaves this out", err, leaveOut)
 		}
@@ -288,8 +287,7 @@ func trace(t *testing.T, c *callCounter, args, env []string, output string) {
 	}
 }
 
-// start starts a program that is to be traced by this thread, and stops it before its
-// first instruction.
+// start starts a program that this thread traces, and stops it before its first instruction.
 func start(args, env []string, out *os.File) (pid int, err error) {
 	pid, err = syscall.ForkExec(args[0], args, &syscall.ProcAttr{
 		Env:   env,
@@ -301,7 +299,7 @@ func start(args, env []string, out *os.File) (pid int, err error) {
 	}
 	var status unix.WaitStatus
 	if _, err = wait(pid, &status); err == nil && !status.Stopped() {
-		err = fmt.Errorf("got the status %#x, want it stopped", status)
+		err = fmt.Errorf("got status %#x, want a stopped process", status)
 	}
 	if err == nil {
 		err = unix.PtraceSetOptions(pid, unix.PTRACE_O_TRACESYSGOOD|unix.PTRACE_O_TRACECLONE|unix.PTRACE_O_EXITKILL)
@@ -316,7 +314,7 @@ func start(args, env []string, out *os.File) (pid int, err error) {
 	return pid, nil
 }
 
-// wait waits for a thread that this one traces; -1: any.
+// wait waits for a traced thread. A tid of -1 means any thread.
 func wait(tid int, status *unix.WaitStatus) (int, error) {
 	for {
 		got, err := unix.Wait4(tid, status, unix.WALL|unix.WNOTHREAD, nil)
@@ -326,7 +324,7 @@ func wait(tid int, status *unix.WaitStatus) (int, error) {
 	}
 }
 
-// follow counts until the process has ended.
+// follow counts system calls until the process exits.
 func (c *callCounter) follow(pid int) error {
 	for {
 		var status unix.WaitStatus
@@ -342,15 +340,15 @@ func (c *callCounter) follow(pid int) error {
 		}
 		var deliver int
 		switch stop := status.StopSignal(); stop {
-		case unix.SIGTRAP | 0x80: // a system call begins or ends: PTRACE_O_TRACESYSGOOD
+		case unix.SIGTRAP | 0x80: // entry or exit of a system call; see PTRACE_O_TRACESYSGOOD
 			if err := c.atCall(tid); err != nil && !errors.Is(err, unix.ESRCH) {
 				return fmt.Errorf("system call: %w", err)
 			}
-		case unix.SIGTRAP, unix.SIGSTOP: // a thread is made, or is new
+		case unix.SIGTRAP, unix.SIGSTOP: // a thread creates a thread or has just started
 		default:
 			deliver = int(stop)
 		}
-		// A thread that has been killed meanwhile is no more.
+		// The thread may have been killed in the meantime.
 		if err := unix.PtraceSyscall(tid, deliver); err != nil && !errors.Is(err, unix.ESRCH) {
 			return fmt.Errorf("go on: %w", err)
 		}
@@ -363,12 +361,12 @@ type callInfo struct {
 	_     [3]uint8
 	_     uint32
 	_, _  uint64
-	first uint64    // when a call begins its number, when it ends its result
-	args  [6]uint64 // when a call begins
+	first uint64    // number of the system call on entry, result on exit
+	args  [6]uint64 // arguments on entry
 	_     [16]byte
 }
 
-// atCall notes that a call begins or ends.
+// atCall records the entry or exit of a system call.
 func (c *callCounter) atCall(tid int) error {
 	var info callInfo
 	_, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_GET_SYSCALL_INFO, uintptr(tid), unsafe.Sizeof(info), uintptr(unsafe.Pointer(&info)), 0, 0)
@@ -385,7 +383,7 @@ func (c *callCounter) atCall(tid int) error {
 	}
 	idle := name == "futex" || name == "nanosleep"
 	if name == "epoll_pwait" {
-		idle = info.args[3] != 0 // its time-out: it does more than look
+		idle = info.args[3] != 0 // a timeout other than 0: the thread blocks and does not only poll
 	}
 	c.move(tid, call{name: name, idle: idle}, false)
 	return nil

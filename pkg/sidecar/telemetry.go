@@ -17,9 +17,9 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/tracing"
 )
 
-// telemetry is what others get to see. None of it can take traffic down: what
-// cannot be used is reported, and off (promises.md 3.9). Each part is nil when it
-// is off.
+// telemetry contains the metrics, the request log, the tracer and the metrics push. Each part is
+// nil if it is disabled. A part that cannot be configured is reported and disabled, so that
+// telemetry never prevents serving (promises.md 3.9).
 type telemetry struct {
 	metrics *metrics.Metrics
 	log     *accesslog.Log
@@ -27,7 +27,7 @@ type telemetry struct {
 	push    *metrics.Push
 }
 
-// tell makes the telemetry.
+// tell creates the telemetry.
 func (s *sidecar) tell() {
 	s.telemetry.log = s.requestLog()
 	s.telemetry.tracer = s.tracer()
@@ -42,7 +42,7 @@ func (s *sidecar) tell() {
 	}
 }
 
-// observe is called for every request that has ended.
+// observe is called after each request completes.
 func (s *sidecar) observe(o *queue.Observation) {
 	s.board.Observe(o)
 	if o.Reason == queue.Local {
@@ -62,7 +62,7 @@ func (s *sidecar) observe(o *queue.Observation) {
 	s.sayFailure(o)
 }
 
-// probed is called for every probe that has been answered.
+// probed is called after each probe is answered.
 func (s *sidecar) probed(o *queue.Observation) {
 	if o.Kind == header.QueueProbe {
 		s.telemetry.metrics.Answered(o.Start, o.Status == http.StatusOK)
@@ -72,8 +72,8 @@ func (s *sidecar) probed(o *queue.Observation) {
 	}
 }
 
-// close sends and writes what has not been yet, all at the same time: one that waits in
-// vain must not cost the others theirs. The error says what is lost.
+// close flushes all telemetry. The parts are flushed concurrently, so that one blocked output does
+// not use up the time of the others. The error lists the lost data.
 func (t *telemetry) close(ctx context.Context) error {
 	var all sync.WaitGroup
 	var logged, traced, pushed error

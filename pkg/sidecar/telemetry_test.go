@@ -14,7 +14,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-func TestTracesDoNotLeadBackToTheSidecar(t *testing.T) {
+func TestTracerRejectsOwnPorts(t *testing.T) {
 	for endpoint, on := range map[string]bool{"http://127.0.0.1:8012": false, "http://127.0.0.1:8112": false, "http://127.0.0.1:8080": true} {
 		c := config.Default()
 		c.OTel.Endpoint.V = endpoint
@@ -25,8 +25,8 @@ func TestTracesDoNotLeadBackToTheSidecar(t *testing.T) {
 	}
 }
 
-// Where the port for TLS is the app's, TLS is not served, and the port is not ours.
-func TestAProbeFollowsARedirectToTheAppsOwnPort(t *testing.T) {
+// If TLSPort equals UserPort, TLS is not served and the port does not belong to the sidecar.
+func TestProbeFollowsRedirectToUserPort(t *testing.T) {
 	app := httptest.NewServer(http.RedirectHandler("/", http.StatusFound))
 	defer app.Close()
 	port := app.Listener.Addr().(*net.TCPAddr).Port

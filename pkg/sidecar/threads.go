@@ -9,22 +9,22 @@ import (
 	"strings"
 )
 
-// oneThread is the most CPU that is best used by one thread (docs/configuration.md).
-// Go itself never runs less than two, which wake each other and so spend the quota of
+// oneThread is the maximum number of CPUs for which one thread is best (docs/configuration.md). By
+// default, Go runs at least two threads. They wake each other and therefore use up the CPU quota of
 // a period sooner.
 const oneThread = 0.5
 
-// limitThreads runs one thread where the container has little CPU. A GOMAXPROCS in the
-// environment wins.
+// limitThreads sets GOMAXPROCS to 1 if the CPU limit is at most oneThread. If the environment
+// contains GOMAXPROCS, limitThreads does nothing.
 func limitThreads(cgroup fs.FS) {
-	chosen := os.Getenv("GOMAXPROCS") != "" //nolint:forbidigo // it is the Go runtime's, which does not tell
+	chosen := os.Getenv("GOMAXPROCS") != "" //nolint:forbidigo // the Go runtime does not report whether GOMAXPROCS is set
 	if !chosen && containerCPUs(cgroup) <= oneThread {
 		runtime.GOMAXPROCS(1)
 	}
 }
 
-// containerCPUs returns how many CPUs the container may use; infinite: any number. Its
-// argument is /sys/fs/cgroup, of either version of cgroups.
+// containerCPUs returns the CPU limit of the container, or +Inf if there is no limit. cgroup is the
+// directory /sys/fs/cgroup of cgroup version 1 or 2.
 func containerCPUs(cgroup fs.FS) float64 {
 	share, period, both := strings.Cut(said(cgroup, "cpu.max"), " ")
 	if !both {

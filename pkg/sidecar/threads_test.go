@@ -12,7 +12,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-func TestTheContainersCPUsAreReadFromEitherVersion(t *testing.T) {
+func TestContainerCPUsReadsBothCgroupVersions(t *testing.T) {
 	one := func(quota, period string) fstest.MapFS {
 		return fstest.MapFS{"cpu/cpu.cfs_quota_us": {Data: []byte(quota + "\n")}, "cpu/cpu.cfs_period_us": {Data: []byte(period + "\n")}}
 	}
@@ -35,8 +35,8 @@ func TestTheContainersCPUsAreReadFromEitherVersion(t *testing.T) {
 	}
 }
 
-// GOMAXPROCS belongs to the process, so each case is one.
-func TestLittleCPUMakesOneThreadUnlessTheEnvironmentSaysOtherwise(t *testing.T) {
+// GOMAXPROCS applies to the whole process, so each case runs in a separate process.
+func TestLimitThreadsKeepsGOMAXPROCS(t *testing.T) {
 	if limit := os.Getenv("CPU_LIMIT"); limit != "" {
 		limitThreads(fstest.MapFS{"cpu.max": {Data: []byte(limit)}})
 		fmt.Printf("threads: %d;\n", runtime.GOMAXPROCS(0))

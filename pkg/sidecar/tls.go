@@ -14,8 +14,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/certs"
 )
 
-// openCertificates reads the certificate, which may also appear later. A pair
-// that cannot be used is an error.
+// openCertificates reads the TLS certificate, which may also be created later. An invalid key pair
+// is an error.
 func (s *sidecar) openCertificates() (*certs.Watcher, error) {
 	o := s.certificateOptions("")
 	o.ClientCA = s.config.TLSClientCA.V
@@ -23,7 +23,7 @@ func (s *sidecar) openCertificates() (*certs.Watcher, error) {
 	return pair, s.nameFiles(err)
 }
 
-// certificateOptions make the log say what becomes of a certificate; of begins each line.
+// certificateOptions returns options that log each reload. Each log message begins with of.
 func (s *sidecar) certificateOptions(of string) certs.Options {
 	return certs.Options{
 		OnReload: func(leaf *x509.Certificate) {
@@ -33,7 +33,7 @@ func (s *sidecar) certificateOptions(of string) certs.Options {
 	}
 }
 
-// nameFiles says of each error about files which setting has named them.
+// nameFiles adds the name of the setting to each file error in err.
 func (s *sidecar) nameFiles(err error) error {
 	if err == nil {
 		return nil
@@ -52,13 +52,12 @@ func (s *sidecar) nameFiles(err error) error {
 	return errors.Join(all...)
 }
 
-// listenTLS listens on the TLS port if the certificate arrives after the start.
+// listenTLS listens on the TLS port if the certificate is created after startup.
 func (s *sidecar) listenTLS(ctx context.Context) (net.Listener, error) {
 	return s.listen(ctx, ":"+s.config.TLSPort.String(), s.clientBuffers)
 }
 
-// serveTLS serves requests over TLS from the moment on when there is a
-// certificate.
+// serveTLS serves TLS as soon as there is a certificate.
 func (s *sidecar) serveTLS(ctx context.Context, ln net.Listener) error {
 	if ln == nil {
 		select {
@@ -68,8 +67,8 @@ func (s *sidecar) serveTLS(ctx context.Context, ln net.Listener) error {
 		}
 		var err error
 		if ln, err = s.listenTLS(ctx); err != nil {
-			// Plain requests are still served: a certificate that comes late must not
-			// take them down.
+			// A late certificate must not interrupt plain-text requests, so an error is only
+			// logged.
 			s.log.Error("TLS is not served", zap.Error(fmt.Errorf("%s: %w", s.config.TLSPort.Name(), err)))
 			return nil
 		}

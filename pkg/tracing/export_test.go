@@ -39,25 +39,25 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// A span as all formats have it.
+// A span contains the fields that all formats support.
 type span struct {
 	trace, id, parent, name, kind string
 	micros                        uint64
 	attributes                    map[string]string
-	failed                        string // the message of the status; "": it is not an error
+	failed                        string // status message; empty if the span did not fail
 	events                        []string
 	resource                      map[string]string
 }
 
-// A collector is the other end.
+// A collector is a test server that stores the received spans.
 type collector struct {
 	mu     sync.Mutex
 	spans  []span
 	header http.Header
 	path   string
-	answer func() (status int, body string) // of HTTP; nil: 200
-	fail   func() error                     // of gRPC; nil: no
-	reject uint64                           // of gRPC: how many spans it says it refuses
+	answer func() (status int, body string) // HTTP response; nil means 200
+	fail   func() error                     // gRPC error; may be nil
+	reject uint64                           // number of spans that the gRPC server reports as rejected
 	calls  int
 }
 
@@ -101,10 +101,10 @@ func ofJSON(body []byte) (*tracepb.TracesData, error) {
 	return &m, protojson.Unmarshal(hexToBase64(body), &m)
 }
 
-// idInJSON matches an id of OTLP in JSON.
+// idInJSON matches an ID in OTLP JSON.
 var idInJSON = regexp.MustCompile(`"(traceId|spanId|parentSpanId)": *"([0-9a-f]*)"`)
 
-// hexToBase64 turns OTLP's ids, which are hexadecimal, into what protojson wants.
+// hexToBase64 converts the hexadecimal IDs of OTLP to base64, which protojson requires.
 func hexToBase64(body []byte) []byte {
 	return idInJSON.ReplaceAllFunc(body, func(id []byte) []byte {
 		parts := idInJSON.FindSubmatch(id)
@@ -113,7 +113,7 @@ func hexToBase64(body []byte) []byte {
 	})
 }
 
-// must returns what a decoder has read, or panics: the server of a test cannot end it.
+// must returns v, or panics if err is not nil, because a server goroutine cannot end the test.
 func must[T any](v T, err error) T {
 	if err != nil {
 		panic(err)
@@ -188,7 +188,7 @@ func partialSuccess(rejected uint64) []byte {
 	return protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), partial)
 }
 
-// serveGRPC serves a real gRPC server, with TLS where there is a certificate.
+// serveGRPC starts a gRPC server, with TLS if there is a certificate.
 func (c *collector) serveGRPC(t *testing.T, certificate *tls.Certificate) (address string) {
 	t.Helper()
 	var options []grpc.ServerOption
@@ -200,7 +200,7 @@ func (c *collector) serveGRPC(t *testing.T, certificate *tls.Certificate) (addre
 		ServiceName: "opentelemetry.proto.collector.trace.v1.TraceService",
 		HandlerType: (*any)(nil),
 		Methods: []grpc.MethodDesc{{MethodName: "Export", Handler: func(_ any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
-			var m tracepb.TracesData // field for field an ExportTraceServiceRequest
+			var m tracepb.TracesData // has the same fields as ExportTraceServiceRequest
 			if err := decode(&m); err != nil {
 				return nil, err
 			}
@@ -233,7 +233,7 @@ func (c *collector) serveGRPC(t *testing.T, certificate *tls.Certificate) (addre
 	return l.Addr().String()
 }
 
-// certificateFor returns a certificate of a test server and what trusts it.
+// certificateFor returns a certificate for a test server and a pool that trusts it.
 func certificateFor(t *testing.T) (*tls.Certificate, *tls.Config) {
 	t.Helper()
 	s := httptest.NewTLSServer(nil)
@@ -249,7 +249,7 @@ func identity() export.Resource {
 	}
 }
 
-// An end is a way to a collector.
+// An end is a protocol and transport to a collector.
 type end struct {
 	name  string
 	start func(t *testing.T, c *collector) export.Target
@@ -285,7 +285,7 @@ func ends(t *testing.T) []end {
 	}
 }
 
-// serve returns the URL at which the collector answers over HTTP.
+// serve starts an HTTP server for the collector and returns its URL.
 func (c *collector) serve(t *testing.T) string {
 	t.Helper()
 	s := httptest.NewServer(c)
@@ -293,7 +293,7 @@ func (c *collector) serve(t *testing.T) string {
 	return s.URL
 }
 
-func TestSpansArriveWithTheRightParents(t *testing.T) {
+func TestExportedSpansHaveParents(t *testing.T) {
 	parents := []struct {
 		name   string
 		in     http.Header
@@ -328,8 +328,9 @@ func TestSpansArriveWithTheRightParents(t *testing.T) {
 	}
 }
 
-// wantTheThreeSpans holds the spans of a request to its trace, to the parent that its
-// client named, and to the one that the user container got.
+// wantTheThreeSpans checks the spans of a request. They must have the trace ID id. The parent of
+// the server span must be parent, and told, which is the ID that the user container received, must
+// be the ID of the app span.
 func wantTheThreeSpans(t *testing.T, spans []span, id, parent, told string) {
 	t.Helper()
 	if len(spans) != 3 {
@@ -349,10 +350,10 @@ func wantTheThreeSpans(t *testing.T, spans []span, id, parent, told string) {
 	}
 }
 
-// maxText is how much of a client's string a span shows, in bytes.
+// maxText is the maximum length of a client string in a span, in bytes.
 const maxText = 512
 
-func TestSpansSayWhatHappened(t *testing.T) {
+func TestSpanAttributesDescribeRequest(t *testing.T) {
 	c := &collector{}
 	tracer, err := New(Options{Target: export.Target{Protocol: export.OTLP, Endpoint: c.serve(t), Resource: identity()}, Sampling: always, AppPort: 8080})
 	harness.NoError(t, err)
@@ -413,8 +414,8 @@ func TestSpansSayWhatHappened(t *testing.T) {
 	harness.Equal(t, spans[3].attributes["tracestate"], "", "a bad tracestate", "in the span")
 }
 
-// A client may send any Host that has the bytes of one.
-func TestAnOddHostIsShownWithoutAGuessAtItsPort(t *testing.T) {
+// The Host of a client can contain any valid characters.
+func TestSpanHostWithoutValidPort(t *testing.T) {
 	for hostport, want := range map[string]attributes{
 		"a:81":      {trace.StringAttribute("host", "a"), trace.Int64Attribute("port", 81)},
 		"[::1]:81":  {trace.StringAttribute("host", "::1"), trace.Int64Attribute("port", 81)},
@@ -430,7 +431,7 @@ func TestAnOddHostIsShownWithoutAGuessAtItsPort(t *testing.T) {
 	}
 }
 
-func TestZipkinKnowsThePodAndTheLengthOfIDs(t *testing.T) {
+func TestZipkinSpansHavePodAndShortID(t *testing.T) {
 	c := &collector{}
 	tracer, err := New(Options{Target: export.Target{Protocol: export.Zipkin, Endpoint: c.serve(t), Resource: identity()}, Sampling: follow})
 	harness.NoError(t, err)
@@ -440,7 +441,7 @@ func TestZipkinKnowsThePodAndTheLengthOfIDs(t *testing.T) {
 	harness.NoError(t, tracer.Close(t.Context()))
 	spans := c.got()
 	if len(spans) != 2 {
-		t.Fatalf("spans: got %+v, want 2: nobody waits without a limit", spans)
+		t.Fatalf("spans: got %+v, want 2, because requests do not queue without a limit", spans)
 	}
 	if spans[0].trace != short || spans[0].resource["service.name"] != "pod-1" || spans[0].resource["ip"] != "10.1.2.3" {
 		t.Errorf("got %+v, want trace %s of pod-1 at 10.1.2.3", spans[0], short)
@@ -448,7 +449,7 @@ func TestZipkinKnowsThePodAndTheLengthOfIDs(t *testing.T) {
 	harness.Equal(t, spans[1].failed, "Internal Server Error", "the error tag")
 }
 
-func TestStandardOutputHasALineForEachSpan(t *testing.T) {
+func TestStdoutWritesLinePerSpan(t *testing.T) {
 	var out bytes.Buffer
 	tracer, err := New(Options{Target: export.Target{Protocol: export.Stdout, Resource: identity()}, Output: &out, Sampling: always})
 	harness.NoError(t, err)
@@ -466,7 +467,7 @@ func TestStandardOutputHasALineForEachSpan(t *testing.T) {
 	}
 }
 
-// exported ends a request with a tracer and closes it.
+// exported ends a request and closes the tracer.
 func exported(t *testing.T, o Options) (tracer *Tracer, reports []error) {
 	t.Helper()
 	o.Sampling = always
@@ -478,7 +479,7 @@ func exported(t *testing.T, o Options) (tracer *Tracer, reports []error) {
 	return tracer, reports
 }
 
-func TestAnswersOfCollectorsAreUnderstood(t *testing.T) {
+func TestExportHandlesCollectorResponses(t *testing.T) {
 	http200 := func(body string) func() (int, string) { return func() (int, string) { return 200, body } }
 	statusThenFine := func(code int) func() (int, string) {
 		first := true
@@ -532,7 +533,7 @@ func TestAnswersOfCollectorsAreUnderstood(t *testing.T) {
 	}
 }
 
-func TestHTTPServersAreNoGRPCServers(t *testing.T) {
+func TestGRPCExportReportsHTTPStatus(t *testing.T) {
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(404) }))
 	s.Config.Protocols = new(http.Protocols)
 	s.Config.Protocols.SetUnencryptedHTTP2(true)
@@ -544,11 +545,11 @@ func TestHTTPServersAreNoGRPCServers(t *testing.T) {
 	}
 }
 
-func TestReportsHideSecrets(t *testing.T) {
+func TestErrorsHideEndpointPassword(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	harness.NoError(t, err)
 	address := l.Addr().String()
-	l.Close() // nobody listens there any more
+	l.Close() // the address is now unused
 	var reports []error
 	tracer, err := New(Options{
 		Target:   export.Target{Protocol: export.Zipkin, Endpoint: "http://user:hunter2@" + address},
@@ -571,7 +572,7 @@ func TestReportsHideSecrets(t *testing.T) {
 	}
 }
 
-func TestOurOwnPortsAreNoEndpoints(t *testing.T) {
+func TestOwnPortEndpointReturnsError(t *testing.T) {
 	for endpoint, refused := range map[string]bool{
 		"http://127.0.0.1:8012": true, "127.0.0.2:8012": true, "http://[::1]:8012/v1/traces": true, "https://localhost:8112": true,
 		"http://LOCALHOST:8012": true, "http://0.0.0.0:8012": true, "http://10.1.2.3:9091": true,
@@ -586,7 +587,7 @@ func TestOurOwnPortsAreNoEndpoints(t *testing.T) {
 	}
 }
 
-func TestPathsAreCompleted(t *testing.T) {
+func TestEndpointDefaultPath(t *testing.T) {
 	for _, c := range []struct {
 		exporter   export.Protocol
 		path, want string
@@ -607,7 +608,7 @@ func TestPathsAreCompleted(t *testing.T) {
 	}
 }
 
-// bothEncodings returns what protobuf and JSON say of spans, which must be the same.
+// bothEncodings returns the decoded OTLP message and checks that protobuf and JSON are equal.
 func bothEncodings(t *testing.T, r *export.Resource, spans []*trace.SpanData) *tracepb.TracesData {
 	t.Helper()
 	encoded, err := otlpProto(r)(spans)
@@ -624,7 +625,7 @@ func bothEncodings(t *testing.T, r *export.Resource, spans []*trace.SpanData) *t
 	return a
 }
 
-func TestTheEncodingsAgree(t *testing.T) {
+func TestProtobufAndJSONAreEqual(t *testing.T) {
 	tracer := newTracer(t, always, inW3C)
 	o := get("/")
 	o.Status = 500
@@ -636,9 +637,9 @@ func TestTheEncodingsAgree(t *testing.T) {
 	}
 }
 
-// The strings of a request are an engine's memory, in which the next request is read
-// while the spans of this one still wait to be sent.
-func TestSpansKeepNoStringOfTheRequest(t *testing.T) {
+// The strings of a request are memory of an engine. The engine reuses it for the next request while
+// the spans are still queued.
+func TestSpansCopyRequestStrings(t *testing.T) {
 	for method, state := range map[string]string{"GET": "a=1,b=2", "BREW": "a=1"} {
 		var memory [][]byte
 		borrowed := func(s string) string {
@@ -666,7 +667,7 @@ func TestSpansKeepNoStringOfTheRequest(t *testing.T) {
 	}
 }
 
-func TestIPAddressesOfAnyKindAreZipkins(t *testing.T) {
+func TestZipkinEndpointIPAddresses(t *testing.T) {
 	for in, want := range map[string]zipkinEndpoint{
 		"10.0.0.1":        {IPv4: "10.0.0.1"},
 		"::ffff:10.0.0.1": {IPv4: "10.0.0.1"},
@@ -684,7 +685,7 @@ func TestIPAddressesOfAnyKindAreZipkins(t *testing.T) {
 	}
 }
 
-func FuzzSpansAlwaysDecode(f *testing.F) {
+func FuzzSpanEncoding(f *testing.F) {
 	f.Add("GET", "/", "h:80", "1.2.3.4:5", "curl", "a=1", "1.1.1.1", 200, 0)
 	f.Add("\xff", "/\xff", "[::", "\x00", "\xc3", "=", ",\xff", -1, 7)
 	f.Fuzz(func(t *testing.T, method, path, host, remote, agent, state, forwarded string, code, why int) {

@@ -15,11 +15,11 @@ import (
 // Limits of the queue and its batches.
 const (
 	maxQueued = 2048        // maximum number of queued spans, which use a few MB
-	maxBatch  = 512         // maximum number of spans in an export
-	gather    = time.Second // time that a span waits for further spans
+	maxBatch  = 512         // maximum number of spans per export
+	gather    = time.Second // maximum time that a span waits for more spans
 )
 
-// An encoder returns the body of an export.
+// An encoder encodes spans as the body of an export.
 type encoder func([]*trace.SpanData) ([]byte, error)
 
 // An exporter queues spans and sends them in batches.
@@ -44,7 +44,7 @@ func startExporter(encode encoder, send export.Sender, release func(), report fu
 // ExportSpan implements [trace.Exporter]. If the queue is full, the span is dropped.
 func (e *exporter) ExportSpan(s *trace.SpanData) { e.spans.Add(s) }
 
-// close is [Tracer.Close].
+// close implements [Tracer.Close].
 func (e *exporter) close(ctx context.Context) error {
 	defer e.release()
 	if lost, err := e.spans.Close(ctx); err != nil {
@@ -53,10 +53,10 @@ func (e *exporter) close(ctx context.Context) error {
 	return nil
 }
 
-// export sends a batch and returns the number of spans that are lost.
+// export sends a batch and returns the number of lost spans.
 func (e *exporter) export(ctx context.Context, batch []*trace.SpanData, spans int) (lost int) {
 	var body []byte
-	err := ctx.Err() // a batch that cannot be sent is not encoded
+	err := ctx.Err() // do not encode a batch that cannot be sent
 	if err == nil {
 		body, err = e.encode(batch)
 	}
@@ -76,8 +76,8 @@ func (e *exporter) export(ctx context.Context, batch []*trace.SpanData, spans in
 	return lost
 }
 
-// writeTo returns a sender that writes to a stream, which is standard output. A failed write is not
-// repeated, because a part of the body may be written.
+// writeTo returns a sender that writes to w. A failed write is not retried, because part of the
+// body may already be written.
 func writeTo(w io.Writer) export.Sender {
 	return func(_ context.Context, body []byte) (int, error) {
 		if _, err := w.Write(body); err != nil {

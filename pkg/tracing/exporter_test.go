@@ -14,19 +14,19 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// A wire is what an exporter sends to, on the clock of a test.
+// A wire records the exports of an exporter. It uses the clock of the synctest bubble.
 type wire struct {
-	sizes   []int                         // of the batches that came
-	at      []time.Duration               // when, since the first
-	began   time.Time                     // of the first
-	encoded func([]*trace.SpanData) error // nil: fine
-	wait    func(ctx context.Context)     // before the answer; nil: not at all
-	answer  func(try int) error           // nil: yes
-	sent    uint64                        // spans that were answered with yes
-	reports []error                       // of the exporter
+	sizes   []int                         // number of spans in each batch
+	at      []time.Duration               // time of each batch after the first one
+	began   time.Time                     // time of the first batch
+	encoded func([]*trace.SpanData) error // called to encode a batch; may be nil
+	wait    func(ctx context.Context)     // called before each response; may be nil
+	answer  func(try int) error           // returns the response to an attempt; may be nil
+	sent    uint64                        // number of accepted spans
+	reports []error                       // errors that the exporter reported
 }
 
-// start starts an exporter to w.
+// start starts an exporter that sends to w.
 func (w *wire) start() *exporter {
 	size := 0
 	e := startExporter(func(spans []*trace.SpanData) ([]byte, error) {
@@ -70,32 +70,32 @@ func checkCounts(t *testing.T, w *wire, e *exporter, sent, dropped uint64) {
 	harness.Equal(t, []uint64{w.sent, e.spans.Dropped()}, []uint64{sent, dropped}, "spans sent and dropped")
 }
 
-func TestSpansOfASecondAreOneBatch(t *testing.T) {
+func TestExporterBatchesSpans(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &wire{}
 		e := w.start()
 		for range 10 {
 			add(e, 3)
-			time.Sleep(gather / 20) // the bubble's clock
+			time.Sleep(gather / 20) // fake time of the bubble
 		}
 		time.Sleep(gather)
 		synctest.Wait()
 		harness.Equal(t, w.sizes, []int{30}, "batches")
 		add(e, maxBatch+1)
 		synctest.Wait()
-		harness.Equal(t, w.sizes, []int{30, maxBatch}, "batches, a full one at once")
+		harness.Equal(t, w.sizes, []int{30, maxBatch}, "batches; a full batch is sent immediately")
 		mustClose(t, e)
 		checkCounts(t, w, e, 30+maxBatch+1, 0)
 	})
 }
 
-func TestAFullQueueDropsAndNobodyWaits(t *testing.T) {
+func TestFullSpanQueueDropsSpans(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		open := make(chan struct{})
 		w := &wire{wait: func(context.Context) { <-open }}
 		e := w.start()
 		add(e, maxBatch)
-		synctest.Wait() // a batch is on its way
+		synctest.Wait() // an export is running
 		began := time.Now()
 		add(e, maxQueued+7)
 		harness.Equal(t, time.Since(began), 0, "adding waited")
@@ -113,7 +113,7 @@ func TestAFullQueueDropsAndNobodyWaits(t *testing.T) {
 	})
 }
 
-func TestABatchIsTriedAgainAndThenGivenUp(t *testing.T) {
+func TestExporterStopsRetryingBatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &wire{answer: func(int) error { return &export.Refusal{Err: errors.New("busy"), Again: true} }}
 		e := w.start()
@@ -128,7 +128,7 @@ func TestABatchIsTriedAgainAndThenGivenUp(t *testing.T) {
 	})
 }
 
-func TestACollectorThatComesBackGetsTheBatch(t *testing.T) {
+func TestExporterRetriesBatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &wire{answer: func(try int) error {
 			if try < 4 {
@@ -141,12 +141,12 @@ func TestACollectorThatComesBackGetsTheBatch(t *testing.T) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		checkCounts(t, w, e, 3, 0)
-		harness.Equal(t, len(w.reports), 0, "reports", w.reports, "(none: nothing was lost)")
+		harness.Equal(t, len(w.reports), 0, "reports", w.reports, "(want none, because no span was lost)")
 		mustClose(t, e)
 	})
 }
 
-func TestFailuresAreReportedOncePerMinute(t *testing.T) {
+func TestExportErrorsAreReportedOncePerMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &wire{answer: func(try int) error {
 			if try == 3 {
@@ -166,12 +166,12 @@ func TestFailuresAreReportedOncePerMinute(t *testing.T) {
 	})
 }
 
-// An endpoint may lead to our own port by a name that we cannot know.
-func TestAnEndpointThatLeadsBackCostsARequestASecond(t *testing.T) {
+// The host name of an endpoint can resolve to this pod, which cannot be detected.
+func TestExportToOwnPortIsRateLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &wire{}
 		e := w.start()
-		w.wait = func(context.Context) { add(e, 3) } // of the export itself
+		w.wait = func(context.Context) { add(e, 3) } // the export itself is traced
 		add(e, 1)
 		time.Sleep(time.Minute)
 		synctest.Wait()
@@ -186,7 +186,7 @@ func TestAnEndpointThatLeadsBackCostsARequestASecond(t *testing.T) {
 	})
 }
 
-func TestWhatCannotBeEncodedIsDropped(t *testing.T) {
+func TestEncodingErrorDropsSpans(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &wire{encoded: func([]*trace.SpanData) error { return errors.New("no such word") }}
 		e := w.start()
@@ -197,7 +197,7 @@ func TestWhatCannotBeEncodedIsDropped(t *testing.T) {
 	})
 }
 
-func TestCloseCutsWhatRunsAndSaysWhatIsLost(t *testing.T) {
+func TestExporterCloseReportsLostSpans(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &wire{wait: func(ctx context.Context) { <-ctx.Done() }, answer: func(int) error { return context.Canceled }}
 		e := w.start()
@@ -214,12 +214,12 @@ func TestCloseCutsWhatRunsAndSaysWhatIsLost(t *testing.T) {
 	})
 }
 
-func TestCloseInterruptsAPause(t *testing.T) {
+func TestExporterCloseStopsRetryDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &wire{answer: func(int) error { return &export.Refusal{Err: errors.New("busy"), Again: true, After: 20 * time.Second} }}
 		e := w.start()
 		add(e, 1)
-		time.Sleep(2 * gather) // the pause has begun
+		time.Sleep(2 * gather) // the delay before the retry has started
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if err := e.close(ctx); err == nil {
@@ -229,7 +229,7 @@ func TestCloseInterruptsAPause(t *testing.T) {
 	})
 }
 
-func TestAStuckOutputDoesNotKeepClose(t *testing.T) {
+func TestExporterCloseIgnoresBlockedOutput(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		open := make(chan struct{})
 		w := &wire{wait: func(context.Context) { <-open }}

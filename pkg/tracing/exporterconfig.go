@@ -7,30 +7,31 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/export"
 )
 
-// An ExporterConfig has the settings about exporting traces. Zero values are unset.
+// An ExporterConfig contains the settings for exporting traces. A zero value means that the setting
+// is not set.
 type ExporterConfig struct {
 	export.Settings
 
-	SamplingRate float64 // of Knative from 1.19 on
+	SamplingRate float64 // Knative 1.19 and later
 
-	// Of Knative before 1.19.
+	// Settings of Knative before 1.19.
 	Backend        string
 	ZipkinEndpoint string
 	SampleRate     float64
 	Debug          bool
 
-	// Of OpenTelemetry's variables.
-	Propagators []string // unknown ones are not written; none: W3C and B3
+	// Settings from OpenTelemetry environment variables.
+	Propagators []string // unknown names are ignored; if empty, W3C and B3 are used
 	Sampler     string
-	SamplerArg  *float64 // nil: unset
+	SamplerArg  *float64 // nil if not set
 }
 
-// Options makes one choice of all settings. The first that is set decides whether there
-// is tracing and how it is sent: Protocol, Backend, and without both a collector's
-// endpoint. OpenTelemetry's variables then override the rest.
+// Options combines all settings. The first of Protocol, Backend and the collector endpoint that is
+// set determines whether tracing is on and how spans are sent. OpenTelemetry variables override the
+// other settings.
 //
-// A value that cannot be used falls back to its default, or turns tracing off: each warning
-// names one. The caller adds the output, the port and so on.
+// If a value is invalid, it is replaced by its default or tracing is turned off. Each warning
+// describes one invalid value. The caller sets the output, the port and the other fields.
 func (c ExporterConfig) Options() (o Options, warnings []string) {
 	warn := func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) }
 	o.Target = c.Target(export.Traces)
@@ -49,7 +50,7 @@ func (c ExporterConfig) Options() (o Options, warnings []string) {
 		}
 	case c.Collector.Endpoint != "" || c.Collector.BaseEndpoint != "":
 		o.Protocol = export.OTLP
-		o.Sampling = Sampling{Rate: 1, Follow: true} // OpenTelemetry's default
+		o.Sampling = Sampling{Rate: 1, Follow: true} // the OpenTelemetry default
 	}
 	written := o.Endpoint
 	switch o.Protocol {
@@ -57,7 +58,7 @@ func (c ExporterConfig) Options() (o Options, warnings []string) {
 		return o, warnings
 	case export.Zipkin:
 	case export.Stdout:
-		o.Sampling = Sampling{Rate: 1} // as Knative has it: this is for looking
+		o.Sampling = Sampling{Rate: 1} // as in Knative, because stdout is for debugging
 	case export.OTLP, export.OTLPJSON, export.OTLPGRPC:
 		o.Protocol, o.Endpoint, written = c.Collector.Choose(o.Protocol, o.Endpoint, export.Traces)
 		o.Header = c.Collector.Header
@@ -86,8 +87,8 @@ func (c ExporterConfig) Options() (o Options, warnings []string) {
 	return o, warnings
 }
 
-// chooseSampling applies OpenTelemetry's sampler and its argument, which alone
-// overrides the rate.
+// chooseSampling applies the OpenTelemetry sampler and its argument. An argument without a sampler
+// overrides only the rate.
 func (c *ExporterConfig) chooseSampling(o *Options, warn func(string, ...any)) {
 	rate, given := 1.0, c.SamplerArg != nil
 	if given {
@@ -111,11 +112,11 @@ func (c *ExporterConfig) chooseSampling(o *Options, warn func(string, ...any)) {
 	}
 }
 
-// propagators are OpenTelemetry's names of the formats.
+// propagators maps OpenTelemetry propagator names to formats.
 var propagators = map[string]Formats{"tracecontext": inW3C, "b3multi": inB3, "b3": inB3Single}
 
-// formats applies OpenTelemetry's propagators. Without them W3C and B3 are written, as
-// Knative did before 1.19: from then on B3 was lost.
+// formats returns the formats of the OpenTelemetry propagators. The default is W3C and B3, as in
+// Knative before 1.19. Later versions of Knative do not write B3.
 func (c *ExporterConfig) formats() (f Formats) {
 	if len(c.Propagators) == 0 {
 		return inW3C | inB3

@@ -10,7 +10,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// show writes options as a test shows them.
+// show formats options for comparison.
 func show(o Options) string {
 	if o.Protocol == export.None {
 		return "off"
@@ -36,7 +36,7 @@ var configured = []struct {
 	name   string
 	config ExporterConfig
 	want   string
-	warns  []string // a part of each
+	warns  []string // substring of each warning
 }{
 	{"nothing", ExporterConfig{}, "off", nil},
 
@@ -83,7 +83,7 @@ var configured = []struct {
 	{"OTEL, other propagators", ExporterConfig{Settings: export.Settings{Collector: export.Collector{Endpoint: "http://c/x"}}, Propagators: []string{"tracecontext", "jaeger"}}, "http/protobuf http://c/x rate 1 follow w3c", nil},
 }
 
-func TestSettingsBecomeOptions(t *testing.T) {
+func TestExporterConfigOptions(t *testing.T) {
 	for _, c := range configured {
 		t.Run(c.name, func(t *testing.T) {
 			o, warnings := c.config.Options()
@@ -103,7 +103,7 @@ func TestSettingsBecomeOptions(t *testing.T) {
 	}
 }
 
-func TestOptionsTakeWhatIsCommonToBothSignals(t *testing.T) {
+func TestExporterConfigCommonSettings(t *testing.T) {
 	o, _ := ExporterConfig{Settings: export.Settings{Collector: export.Collector{Endpoint: "http://c/x", Header: http.Header{"X-Tenant": {"7"}}}, Timeout: 3 * time.Second, Resource: export.Resource{ServiceName: "shop", Attributes: map[string]string{"service.name": "lost", "team": "a,b"}}}}.Options()
 	if o.Header.Get("X-Tenant") != "7" || o.Timeout != 3*time.Second {
 		t.Errorf("got %v, %v, want X-Tenant and 3s", o.Header, o.Timeout)

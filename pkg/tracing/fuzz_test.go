@@ -13,10 +13,11 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// aMember is a member of a tracestate (W3C Trace Context 3.3.1.2).
+// aMember matches a member of a tracestate (W3C Trace Context 3.3.1.2).
 var aMember = regexp.MustCompile(`^(?:[a-z][a-z0-9_*/-]{0,255}|[a-z0-9][a-z0-9_*/-]{0,240}@[a-z][a-z0-9_*/-]{0,13})=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e]$`)
 
-// FuzzState compares with an expression of the members, whose keys must differ.
+// FuzzState compares shownState with a regular expression for the members and a check for duplicate
+// keys.
 func FuzzState(f *testing.F) {
 	for _, state := range []string{
 		"rojo=00f067aa0ba902b7,congo=t61rcWkgMzE", "a=1, ,b@c=2\t,a=3", "a= x ,b=", "a=1,b=2", " a=1 ,, \tb=2 3\t,", "a=1,a=2",
@@ -24,7 +25,7 @@ func FuzzState(f *testing.F) {
 		strings.Repeat("a", 256) + "=1", strings.Repeat("a", 257) + "=1", // keys
 		strings.Repeat("a", 241) + "@" + strings.Repeat("b", 14) + "=1", strings.Repeat("a", 242) + "@b=1", "a@" + strings.Repeat("b", 15) + "=1",
 		"a=" + strings.Repeat("1", 256), "a=" + strings.Repeat("1", 257), // values
-		"a=" + strings.Repeat("1", 255) + ",b=" + strings.Repeat("1", 255), // the whole
+		"a=" + strings.Repeat("1", 255) + ",b=" + strings.Repeat("1", 255), // total length
 	} {
 		f.Add(state)
 	}
@@ -54,8 +55,7 @@ func FuzzState(f *testing.F) {
 	})
 }
 
-// FuzzExporterConfig holds any settings to what an exporter needs: an endpoint that can
-// be asked, and a rate that is one.
+// FuzzExporterConfig checks that every configuration results in a valid endpoint and sampling rate.
 func FuzzExporterConfig(f *testing.F) {
 	f.Add("grpc", "c:4317", 0.1, "", "", "", "", "", 0.0)
 	f.Add("", "", 2.0, "zipkin", "http://z:9411/api/v2/spans", "", "", "traceidratio", 0.5)
@@ -63,7 +63,7 @@ func FuzzExporterConfig(f *testing.F) {
 	f.Add("", "", -1.0, "", "", "[::1]", "http/protobuf", "", 1.0)
 	f.Fuzz(func(t *testing.T, knative, endpoint string, rate float64, backend, zipkin, base, protocol, sampler string, arg float64) {
 		if protocol != "" && !slices.Contains([]export.Protocol{export.OTLP, export.OTLPJSON, export.OTLPGRPC}, export.Protocol(protocol)) || !(arg >= 0 && arg <= 1) {
-			return // config falls back
+			return // config replaces these values by defaults
 		}
 		c := ExporterConfig{
 			Settings:     export.Settings{Protocol: knative, Endpoint: endpoint, Collector: export.Collector{BaseEndpoint: base, Protocol: protocol}},

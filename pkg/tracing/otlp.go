@@ -16,30 +16,30 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/export"
 )
 
-// otlpProto makes the bodies of OTLP/HTTP and OTLP/gRPC.
+// otlpProto returns the encoder for OTLP/HTTP and OTLP/gRPC.
 func otlpProto(r *export.Resource) encoder {
 	message := tracesData(r, func(id []byte) []byte { return id })
 	return func(spans []*trace.SpanData) ([]byte, error) { return proto.Marshal(message(spans)) }
 }
 
-// otlpJSON makes the same as JSON (OTLP 1.x, "JSON Protobuf Encoding"): names of enums are
-// not allowed there, and ids are hexadecimal digits.
+// otlpJSON returns the encoder for OTLP in JSON (OTLP 1.x, "JSON Protobuf Encoding"). It writes
+// enums as numbers and IDs as hexadecimal digits.
 func otlpJSON(r *export.Resource) encoder {
 	message := tracesData(r, base64OfHex)
 	options := protojson.MarshalOptions{UseEnumNumbers: true}
 	return func(spans []*trace.SpanData) ([]byte, error) { return options.Marshal(message(spans)) }
 }
 
-// base64OfHex returns the bytes that base64 writes as the hexadecimal digits of an id.
-// JSON of protobuf has bytes in base64, and the digits of an id, 16 or 32 of them, are
-// base64 too.
+// base64OfHex returns the bytes whose base64 encoding equals the hexadecimal encoding of id. It is
+// needed because protojson encodes bytes in base64. An ID has 16 or 32 hexadecimal digits, which
+// are also valid base64.
 func base64OfHex(id []byte) []byte {
 	b, _ := base64.StdEncoding.DecodeString(hex.EncodeToString(id))
 	return b
 }
 
-// tracesData returns what translates spans; id writes an id. TracesData is field for field
-// an ExportTraceServiceRequest, whose Go package would bring grpc.
+// tracesData returns a function that converts spans. id encodes an ID. TracesData has the same
+// fields as ExportTraceServiceRequest, but the Go package of the latter depends on grpc.
 func tracesData(r *export.Resource, id func([]byte) []byte) func([]*trace.SpanData) *tracepb.TracesData {
 	resource, scope := r.OTLP(), r.Scope()
 	return func(spans []*trace.SpanData) *tracepb.TracesData {
@@ -61,7 +61,7 @@ func otlpSpan(s *trace.SpanData, id func([]byte) []byte) *tracepb.Span {
 		Attributes: otlpAttributes(s.Attributes),
 		Flags:      uint32(s.TraceOptions) | uint32(tracepb.SpanFlags_SPAN_FLAGS_CONTEXT_HAS_IS_REMOTE_MASK),
 	}
-	if s.ParentSpanID != (trace.SpanID{}) { // OpenCensus has a remote parent for a trace id of ours too
+	if s.ParentSpanID != (trace.SpanID{}) { // OpenCensus sets HasRemoteParent even for a trace ID that this process created
 		span.ParentSpanId = id(s.ParentSpanID[:])
 		if s.HasRemoteParent {
 			span.Flags |= uint32(tracepb.SpanFlags_SPAN_FLAGS_CONTEXT_IS_REMOTE_MASK)
@@ -70,27 +70,26 @@ func otlpSpan(s *trace.SpanData, id func([]byte) []byte) *tracepb.Span {
 	for _, a := range s.Annotations {
 		span.Events = append(span.Events, &tracepb.Span_Event{TimeUnixNano: uint64(timeWithin(s, a.Time).UnixNano()), Name: a.Message})
 	}
-	if s.Code != trace.StatusCodeOK { // without an error the status stays unset
+	if s.Code != trace.StatusCodeOK { // without an error, the status is unset
 		span.Status = &tracepb.Status{Code: tracepb.Status_STATUS_CODE_ERROR, Message: s.Message}
 	}
 	return span
 }
 
-// otlpKinds are the kinds of OpenCensus as OpenTelemetry knows them.
+// otlpKinds maps OpenCensus span kinds to OpenTelemetry span kinds.
 var otlpKinds = map[int]tracepb.Span_SpanKind{
 	trace.SpanKindUnspecified: tracepb.Span_SPAN_KIND_INTERNAL,
 	trace.SpanKindServer:      tracepb.Span_SPAN_KIND_SERVER,
 	trace.SpanKindClient:      tracepb.Span_SPAN_KIND_CLIENT,
 }
 
-// timeWithin returns a moment of a span, as OpenCensus does its end: by the monotonic
-// clock, since the wall clock may have been set in between.
+// timeWithin returns the wall clock time of an event in a span. Like OpenCensus for the end of a
+// span, it uses the monotonic clock, because the wall clock may have been set during the span.
 func timeWithin(s *trace.SpanData, at time.Time) time.Time {
 	return s.StartTime.Add(at.Sub(s.StartTime))
 }
 
-// otlpAttributes returns the attributes in the order of their names. OpenCensus knows three
-// types of values.
+// otlpAttributes returns the attributes sorted by name. OpenCensus supports three value types.
 func otlpAttributes(attributes map[string]any) []*commonpb.KeyValue {
 	all := make([]*commonpb.KeyValue, 0, len(attributes))
 	for _, name := range slices.Sorted(maps.Keys(attributes)) {

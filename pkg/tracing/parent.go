@@ -9,7 +9,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
 
-// Fields that carry traces, in canonical case.
+// Header fields that carry trace contexts, in canonical form.
 const (
 	traceparent    = "Traceparent"
 	tracestate     = "Tracestate"
@@ -21,28 +21,27 @@ const (
 	b3Flags        = "X-B3-Flags"
 )
 
-// decision is a client's decision about sampling.
+// decision is the sampling decision of the client.
 type decision uint8
 
 const (
 	undecided decision = iota
 	no
 	yes
-	debug // B3: yes, and all that follow must sample too
+	debug // B3 debug flag: sampled, and all following services must sample too
 )
 
-// A parent is the trace that a client sends, and its span there.
+// A parent is the trace context that a client sends.
 type parent struct {
-	id       trace.TraceID // zero: it has none
+	id       trace.TraceID // zero if the client sent no trace ID
 	span     trace.SpanID
 	decision decision
-	w3c      bool // in a traceparent
-	short    bool // by a B3 id of 64 bits
+	w3c      bool // received as traceparent
+	short    bool // the B3 trace ID has 64 bits
 }
 
-// parentOf reads the client's trace. What does not keep to a format to the letter is
-// as if it were not there, and the next format counts: a trace must not be joined by
-// accident.
+// parentOf reads the trace context of the client. If a format is not strictly valid, it is ignored
+// and the next format is tried, so that a request never joins the wrong trace.
 func parentOf(x queue.Exchange) parent {
 	if p, ok := parseTraceparent(only(x, traceparent)); ok {
 		return p
@@ -54,10 +53,10 @@ func parentOf(x queue.Exchange) parent {
 	if p, ok := parseB3Single(only(x, b3)); ok {
 		return p
 	}
-	return parent{decision: sampled} // B3 may decide without naming a trace
+	return parent{decision: sampled} // B3 can contain a decision without a trace ID
 }
 
-// only returns the value of a field that stands there once, "" otherwise.
+// only returns the value of a header field, or "" if the field is repeated.
 func only(x queue.Exchange, name string) string {
 	value := x.Header(name)
 	if value != "" && x.Repeats(name) {
@@ -66,8 +65,8 @@ func only(x queue.Exchange, name string) string {
 	return value
 }
 
-// stateOf returns the client's tracestate, which may take several lines (W3C Trace
-// Context 3.3.1.1).
+// stateOf returns the tracestate of the client. The field can have several lines (W3C Trace Context
+// 3.3.1.1).
 func stateOf(x queue.Exchange) string {
 	if !x.Repeats(tracestate) {
 		return x.Header(tracestate)
@@ -75,8 +74,8 @@ func stateOf(x queue.Exchange) string {
 	return strings.Join(x.Request().Header[tracestate], ",")
 }
 
-// parseTraceparent reads a traceparent of version 00, or the part of a later version
-// that is defined to be the same (W3C Trace Context 3.2.2 and 3.3).
+// parseTraceparent parses a traceparent of version 00. For later versions, it parses the part that
+// is defined to be compatible (W3C Trace Context 3.2.2 and 3.3).
 func parseTraceparent(s string) (p parent, ok bool) {
 	const length = len("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
 	var version, flags [1]byte
@@ -96,8 +95,8 @@ func parseTraceparent(s string) (p parent, ok bool) {
 	return p, true
 }
 
-// b3Decision reads X-B3-Flags, which wins, and X-B3-Sampled. true and false are older than
-// the digits, and still sent.
+// b3Decision parses X-B3-Flags and X-B3-Sampled. X-B3-Flags has precedence. The values true and
+// false are older than 1 and 0 but still in use.
 func b3Decision(flags, sampled string) decision {
 	switch {
 	case flags == "1":
@@ -110,7 +109,7 @@ func b3Decision(flags, sampled string) decision {
 	return undecided
 }
 
-// parseB3 reads the ids of B3: 64 or 128 bits of a trace, 64 of a span.
+// parseB3 parses B3 IDs. A trace ID has 64 or 128 bits, and a span ID has 64 bits.
 func parseB3(id, span string, d decision) (p parent, ok bool) {
 	p.decision, p.short = d, len(id) == 16
 	if !p.short && len(id) != 32 || len(span) != 16 {
@@ -120,11 +119,11 @@ func parseB3(id, span string, d decision) (p parent, ok bool) {
 	return p, ok && p.id != (trace.TraceID{}) && p.span != (trace.SpanID{})
 }
 
-// b3States are the decisions of B3 in one field.
+// b3States are the sampling states of the single B3 header.
 var b3States = map[string]decision{"0": no, "1": yes, "d": debug}
 
-// parseB3Single reads trace-span, trace-span-state or trace-span-state-parent, or a
-// state alone.
+// parseB3Single parses the single B3 header. Its form is trace-span, trace-span-state,
+// trace-span-state-parent or state.
 func parseB3Single(s string) (p parent, ok bool) {
 	if len(s) == 1 {
 		d, ok := b3States[s]
@@ -146,7 +145,7 @@ func parseB3Single(s string) (p parent, ok bool) {
 	return parseB3(id, span, d)
 }
 
-// decode fills b from twice as many hexadecimal digits.
+// decode decodes hexadecimal digits into b. It returns false if s is invalid.
 func decode(b []byte, s string) bool {
 	_, err := hex.Decode(b, []byte(s))
 	return err == nil

@@ -19,7 +19,7 @@ const (
 	short = "a3ce929d0e0e4736"
 )
 
-// fields makes the fields of a request out of name: value lines.
+// fields returns a header from lines of the form "name: value".
 func fields(lines ...string) http.Header {
 	h := http.Header{}
 	for _, line := range lines {
@@ -29,7 +29,7 @@ func fields(lines ...string) http.Header {
 	return h
 }
 
-func TestParentsAreRead(t *testing.T) {
+func TestParseTraceHeaders(t *testing.T) {
 	id := trace.TraceID{0x4b, 0xf9, 0x2f, 0x35, 0x77, 0xb3, 0x4d, 0xa6, 0xa3, 0xce, 0x92, 0x9d, 0x0e, 0x0e, 0x47, 0x36}
 	low := trace.TraceID{8: 0xa3, 9: 0xce, 10: 0x92, 11: 0x9d, 12: 0x0e, 13: 0x0e, 14: 0x47, 15: 0x36}
 	span := trace.SpanID{0x00, 0xf0, 0x67, 0xaa, 0x0b, 0xa9, 0x02, 0xb7}
@@ -89,21 +89,21 @@ func TestParentsAreRead(t *testing.T) {
 	}
 }
 
-// The formats as their specifications have them, but that ids of zeros are none.
+// Formats according to the specifications. IDs that are zero are checked separately.
 var (
 	traceparentFormat = regexp.MustCompile(`^(00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}|([1-9a-f][0-9a-f]|0[1-9a-f])-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-(?s:.*))?)$`)
 	b3Format          = regexp.MustCompile(`^(([0-9a-fA-F]{16}){1,2}-[0-9a-fA-F]{16}(-[01d](-[0-9a-fA-F]{16})?)?|[01d])$`)
 )
 
-// spelt reports whether s keeps to a format and has no id of zeros.
+// spelt reports whether s matches a format and contains no zero ID.
 func spelt(format *regexp.Regexp, s string, traceAt, spanAt int) bool {
 	parts := strings.Split(s, "-")
 	return format.MatchString(s) && (len(parts) == 1 || strings.Trim(parts[traceAt], "0") != "" && strings.Trim(parts[spanAt], "0") != "")
 }
 
-// What we take, OpenCensus's own formats take as well, as the same. They take more;
-// we take what the specifications have, all of it and nothing else.
-func FuzzParentsAgreeWithOpenCensus(f *testing.F) {
+// The OpenCensus formats must accept everything that this package accepts, with the same result.
+// OpenCensus accepts more. This package accepts exactly what the specifications permit.
+func FuzzParseTraceHeaders(f *testing.F) {
 	f.Add("00-"+tid+"-"+sid+"-01", tid, sid, "1", "", tid+"-"+sid+"-d-"+sid)
 	f.Add("cc-"+tid+"-"+sid+"-01-x", short, sid, "true", "1", "0")
 	f.Add("ff-", "\xff", "-", "d", "0", "-----")
@@ -111,12 +111,12 @@ func FuzzParentsAgreeWithOpenCensus(f *testing.F) {
 	f.Add("00-"+strings.Repeat("0", 32)+"-"+sid+"-01", tid, strings.Repeat("0", 16), "", "", tid+"-"+sid+"-")
 	f.Fuzz(func(t *testing.T, traceparent, id, span, sampled, flags, single string) {
 		if _, got := parseTraceparent(traceparent); got != (traceparent[:min(len(traceparent), 2)] != "ff" && spelt(traceparentFormat, traceparent, 1, 2)) {
-			t.Errorf("traceparent %q: got taken %t, want %t", traceparent, got, !got)
+			t.Errorf("traceparent %q: got accepted %t, want %t", traceparent, got, !got)
 		}
 		if _, got := parseB3Single(single); got != spelt(b3Format, single, 0, 1) {
-			t.Errorf("b3 %q: got taken %t, want %t", single, got, !got)
+			t.Errorf("b3 %q: got accepted %t, want %t", single, got, !got)
 		}
-		if p, ok := parseTraceparent(traceparent); ok && traceparent[:2] == "00" { // it knows no later version
+		if p, ok := parseTraceparent(traceparent); ok && traceparent[:2] == "00" { // OpenCensus supports only version 00
 			want, ok := (&octrace.HTTPFormat{}).SpanContextFromRequest(&http.Request{Header: http.Header{"Traceparent": {traceparent}}})
 			if !ok || want.TraceID != p.id || want.SpanID != p.span || want.IsSampled() != (p.decision == yes) {
 				t.Errorf("%q: got %+v, want %+v", traceparent, p, want)
@@ -131,11 +131,11 @@ func FuzzParentsAgreeWithOpenCensus(f *testing.F) {
 		}
 		if p, ok := parseB3Single(single); ok && p.id != (trace.TraceID{}) {
 			if got := strings.ToLower(single); !strings.HasPrefix(got, p.id.String()[32-strings.Index(single, "-"):]+"-"+p.span.String()) {
-				t.Errorf("%q: got %+v, want what it says", single, p)
+				t.Errorf("%q: got %+v, want the IDs of the header", single, p)
 			}
 		}
 
-		// Whatever comes in, what goes out is well formed.
+		// The outgoing fields are always valid.
 		h := http.Header{"Traceparent": {traceparent}, b3TraceID: {id}, b3SpanID: {span}, b3Sampled: {sampled}, b3Flags: {flags}, b3: {single}}
 		tracer := unstarted(Options{Sampling: Sampling{Rate: 0.5, Follow: true}, Formats: inW3C | inB3 | inB3Single})
 		r := tracer.Begin(carrying(h))

@@ -15,21 +15,21 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
 
-// waitName is the name of the span of the wait for a slot: Knative's. The spans of
-// the request and of the exchange with the user container are named GET and HTTP GET,
-// as OpenTelemetry's conventions and Knative have it.
+// waitName is the Knative name of the span for the time in the queue. The names of the other spans,
+// such as "GET" for the request and "HTTP GET" for the exchange with the user container, follow the
+// conventions of OpenTelemetry and Knative.
 const waitName = "kn.queueproxy.wait"
 
-// stateAttribute is the attribute of a span that holds the client's tracestate, for
-// which the spans of this OpenCensus have no place. Zipkin gets none.
+// stateAttribute is the span attribute that stores the tracestate of the client, because OpenCensus
+// spans have no such field. It is not sent to Zipkin.
 const stateAttribute = "tracestate"
 
-// failedCode is the code of a span that failed. OpenTelemetry knows only one.
+// failedCode is the status code of a failed span. OpenTelemetry has only one error code.
 const failedCode = trace.StatusCodeUnknown
 
-// endSpans ends the spans of a request that has ended.
+// endSpans ends the spans of a completed request.
 func (r *Trace) endSpans(o *queue.Observation) {
-	if r.wait != nil { // the wait was all there was
+	if r.wait != nil { // the request ended in the queue
 		fail(r.wait, o, false)
 		r.wait.End()
 	}
@@ -43,8 +43,8 @@ func (r *Trace) endSpans(o *queue.Observation) {
 	r.server.End()
 }
 
-// fail marks a span that failed, by the reason, which no client got if it has gone, or by
-// the status.
+// fail marks a span as failed if the request has a failure reason, or if byStatus is true. The
+// reason has precedence, because the client may not have received a response.
 func fail(s *trace.Span, o *queue.Observation, byStatus bool) {
 	switch {
 	case o.Reason != queue.OK:
@@ -56,13 +56,15 @@ func fail(s *trace.Span, o *queue.Observation, byStatus bool) {
 	}
 }
 
-// A method as spans show it: no client chooses the name of a span.
+// A method contains the names of an HTTP method in spans. A client cannot choose the name of a
+// span.
 type method struct{ span, attribute, original string }
 
-// known are the methods that spans show by name.
+// known are the methods that appear by name in spans.
 var known = [...]string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE", "QUERY"}
 
-// methodOf keeps none of m, which is an engine's memory, but its original.
+// methodOf returns the method of m. The strings span and attribute do not reference m, which is
+// memory of an engine. original does.
 func methodOf(m string) method {
 	if i := slices.Index(known[:], m); i >= 0 {
 		return method{span: known[i], attribute: known[i]}
@@ -70,7 +72,7 @@ func methodOf(m string) method {
 	return method{span: "HTTP", attribute: "_OTHER", original: m}
 }
 
-// attributes are those of one span, before it gets them.
+// attributes collects the attributes of one span.
 type attributes []trace.Attribute
 
 func (a *attributes) string(name, value string) { *a = append(*a, trace.StringAttribute(name, value)) }
@@ -85,13 +87,13 @@ func (a *attributes) method(m method) {
 	}
 }
 
-// address adds the attributes of a host with or without a port.
+// address adds the attributes of a host with an optional port. It returns the host.
 func (a *attributes) address(address, port, hostport string) (host string) {
 	if hostport == "" {
 		return ""
 	}
 	host, number, err := net.SplitHostPort(hostport)
-	if err != nil { // there is no port
+	if err != nil { // hostport contains no port
 		host = strings.Trim(hostport, "[]")
 	}
 	host = export.Text(host)
@@ -102,8 +104,8 @@ func (a *attributes) address(address, port, hostport string) (host string) {
 	return host
 }
 
-// serverAttributes are those of the client's request. The query is left out: it may hold
-// secrets.
+// serverAttributes returns the attributes of the client request. The query is omitted because it
+// can contain secrets.
 func serverAttributes(o *queue.Observation, m method) attributes {
 	path, err := url.PathUnescape(o.Path())
 	if err != nil {
@@ -135,8 +137,8 @@ func serverAttributes(o *queue.Observation, m method) attributes {
 	if o.Replayed {
 		a = append(a, trace.BoolAttribute("queueproxy.replayed", true))
 	}
-	// As Knative has it, but for what cannot be a tag's name. Unlike in metrics any number
-	// of names is fine.
+	// The attribute is as in Knative, except for invalid tag names. In contrast to metrics, the
+	// number of names is not limited.
 	if tag, name := header.TagOf(o.Exchange); tag == header.TagNamed {
 		a.string("kn.route.tag", strings.Clone(name))
 	} else {
@@ -156,7 +158,7 @@ func serverAttributes(o *queue.Observation, m method) attributes {
 	return a
 }
 
-// appAttributes are those of the request to the user container.
+// appAttributes returns the attributes of the request to the user container.
 func appAttributes(o *queue.Observation, m method, port int) attributes {
 	host := "127.0.0.1"
 	a := make(attributes, 0, 8)
@@ -174,14 +176,14 @@ func appAttributes(o *queue.Observation, m method, port int) attributes {
 	return a
 }
 
-// Bounds of a tracestate in spans.
+// Limits for a tracestate in spans.
 const (
-	maxState   = 512 // bytes; W3C recommends as many
+	maxState   = 512 // in bytes; recommended by W3C Trace Context
 	maxMembers = 32  // W3C Trace Context 3.3.1.1
 )
 
-// shownState is a tracestate as spans show it. One that does not keep to the format
-// is left out of them; the user container gets it all the same, as it came.
+// shownState returns the tracestate for spans, or "" if s is invalid. The user container receives s
+// unchanged in either case.
 func shownState(s string) string {
 	if len(s) > maxState {
 		return ""
@@ -203,11 +205,11 @@ func shownState(s string) string {
 	if len(members) > maxMembers {
 		return ""
 	}
-	return strings.Clone(strings.Join(members, ",")) // which for one member is s itself, an engine's memory
+	return strings.Clone(strings.Join(members, ",")) // copy, because for one member the result of Join is s, which is memory of an engine
 }
 
-// isStateKey reports whether key is one of a tracestate: a name, or a tenant's @ a
-// system's (W3C Trace Context 3.3.1.2.1).
+// isStateKey reports whether key is a valid tracestate key. A key is a name, or a tenant and a
+// system separated by @ (W3C Trace Context 3.3.1.2.1).
 func isStateKey(key string) bool {
 	tenant, system, both := strings.Cut(key, "@")
 	if !both {
@@ -216,8 +218,8 @@ func isStateKey(key string) bool {
 	return isStateName(tenant, 241) && isStateName(system, 14) && system[0] > '9'
 }
 
-// isStateName reports whether s is 1 to longest letters of a key and begins with a
-// letter or a digit.
+// isStateName reports whether s has 1 to longest valid characters and begins with a letter or a
+// digit.
 func isStateName(s string, longest int) bool {
 	for i := range len(s) {
 		switch c := s[i]; {
@@ -230,9 +232,8 @@ func isStateName(s string, longest int) bool {
 	return s != "" && len(s) <= longest
 }
 
-// isStateValue reports whether value, which blanks were taken from, is one of a
-// tracestate: printable ASCII without comma and equals sign (W3C Trace Context
-// 3.3.1.2.2).
+// isStateValue reports whether value, which is trimmed, is a valid tracestate value. It must
+// contain only printable ASCII without comma and equals sign (W3C Trace Context 3.3.1.2.2).
 func isStateValue(value string) bool {
 	for i := range len(value) {
 		if c := value[i]; c < ' ' || c > '~' || c == ',' || c == '=' {

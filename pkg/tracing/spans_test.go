@@ -12,7 +12,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-func TestTheServerSpanHasTheRouteTag(t *testing.T) {
+func TestServerSpanRouteTag(t *testing.T) {
 	tracer := newTracer(t, always, inW3C)
 	for _, c := range []struct{ tag, byDefault, want string }{
 		{"", "", "kn:disabled"},
@@ -32,14 +32,14 @@ func TestTheServerSpanHasTheRouteTag(t *testing.T) {
 		harness.Equal[any](t, spans[last].Attributes["kn.route.tag"], c.want, "tag", c.tag, "default", c.byDefault)
 		for _, s := range spans[:last] {
 			if got, ok := s.Attributes["kn.route.tag"]; ok {
-				t.Errorf("%s: got the tag %v, want it in the server span alone", s.Name, got)
+				t.Errorf("%s: got tag %v, want a tag only in the server span", s.Name, got)
 			}
 		}
 	}
 }
 
-// Spans take their times from the clock as the request goes on.
-func TestSpansLastAsLongAsWhatTheyAreOf(t *testing.T) {
+// Spans record the time at which a phase starts.
+func TestSpanTimesMatchPhases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		recorded := record(t)
 		r := unstarted(Options{Sampling: always, Limited: true}).Begin(carrying(http.Header{}))
@@ -63,8 +63,8 @@ func TestSpansLastAsLongAsWhatTheyAreOf(t *testing.T) {
 	})
 }
 
-// An upgrade has no response but its head.
-func TestTheFirstByteOfAnUpgradeIsAnEvent(t *testing.T) {
+// The response to an upgrade consists only of a header.
+func TestUpgradeSpanHasFirstByteEvent(t *testing.T) {
 	recorded := record(t)
 	r := unstarted(Options{Sampling: always}).Begin(carrying(http.Header{}))
 	r.Enter(queue.Dialling)

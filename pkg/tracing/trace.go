@@ -22,32 +22,31 @@ type Trace struct {
 	tracer  *Tracer
 	parent  parent
 	id      trace.TraceID
-	sampled bool         // the sampled flag that the user container gets
-	next    trace.SpanID // the parent that the user container gets
-	text    string       // the traceparent, of which the ids are parts: the client's, or made
+	sampled bool         // sampled flag that the user container receives
+	next    trace.SpanID // parent span ID that the user container receives
+	text    string       // traceparent that contains the IDs; either the client's string or made
 	made    [55]byte
 	fields  [maxFields]queue.Field
 
-	// Of a request that is traced; nil otherwise.
-	server *trace.Span // the whole
-	wait   *trace.Span // for a slot; nil once it has one
-	app    *trace.Span // the exchange with the user container; nil until then
+	// The following fields are set only if the request is traced.
+	server *trace.Span // span of the complete request
+	wait   *trace.Span // span of the wait for a slot; nil after the slot is acquired
+	app    *trace.Span // span of the exchange with the user container; nil before the exchange
 	method method
-	state  string // the client's tracestate, as spans show it
+	state  string // tracestate of the client as spans show it
 }
 
-// maxFields is how many fields there are when all formats are written: one of W3C,
-// four of B3, b3.
+// maxFields is the number of fields if all formats are written: traceparent, four B3 fields and b3.
 const maxFields = 6
 
-// Places of the ids in a traceparent of version 00.
+// Offsets of the IDs in a traceparent of version 00.
 const (
 	idAt, idEnd     = 3, 35
 	spanAt, spanEnd = 36, 52
 )
 
-// Begin begins the trace of a request, which must not change until End. The tracer must not be nil.
-// Probes are never traced.
+// Begin starts the trace of a request. x must not change until End. t must not be nil. Probes are
+// never traced.
 func (t *Tracer) Begin(x queue.Exchange) *Trace {
 	r := t.traces.Get().(*Trace)
 	*r = Trace{tracer: t, parent: parentOf(x)}
@@ -74,21 +73,21 @@ func (t *Tracer) Begin(x queue.Exchange) *Trace {
 	return r
 }
 
-// start starts the spans of a request that is traced.
+// start starts the spans of a traced request.
 func (r *Trace) start(x queue.Exchange) {
 	r.method = methodOf(x.Line().Method)
 	if r.parent.w3c {
 		r.state = shownState(stateOf(x))
 	}
-	// Without a client's span the parent is the trace alone.
+	// If the client sent no span ID, the parent contains only the trace ID.
 	parent := trace.SpanContext{TraceID: r.id, SpanID: r.parent.span}
 	_, r.server = trace.StartSpanWithRemoteParent(context.Background(), r.method.span, parent, r.tracer.start...)
 	r.addState(r.server)
 	r.wait = r.child(waitName)
-	r.next = r.server.SpanContext().SpanID // until there is app
+	r.next = r.server.SpanContext().SpanID // until r.app is set
 }
 
-// child starts a span below that of the request.
+// child starts a child span of the request span.
 func (r *Trace) child(name string, o ...trace.StartOption) *trace.Span {
 	_, s := trace.StartSpan(trace.NewContext(context.Background(), r.server), name, o...)
 	r.addState(s)
@@ -101,18 +100,17 @@ func (r *Trace) addState(s *trace.Span) {
 	}
 }
 
-// Enter ends and starts spans where a request that is traced goes from one phase to the
-// next.
+// Enter starts and ends the spans of a traced request when the request enters a phase.
 func (r *Trace) Enter(p queue.Phase) {
 	if r.server == nil {
 		return
 	}
 	switch p {
-	case queue.Dialling: // it has its slot
+	case queue.Dialling: // the request holds a slot
 		if r.tracer.options.Limited {
 			r.wait.End()
 		}
-		r.wait = nil // and is never exported, if it has not ended
+		r.wait = nil // if the span has not ended, it is never exported
 		r.app = r.child("HTTP "+r.method.span, r.tracer.client...)
 		r.next = r.app.SpanContext().SpanID
 		r.makeText()
@@ -121,20 +119,20 @@ func (r *Trace) Enter(p queue.Phase) {
 	}
 }
 
-// samples decides whether spans are made.
+// samples reports whether the request is traced.
 func (t *Tracer) samples(r *Trace) bool {
 	s, d := t.options.Sampling, r.parent.decision
 	if s.Follow && d != undecided || d == debug {
 		return d >= yes
 	}
-	// The sampler decides by the first half of an id, which in a B3 id of 64 bits is
-	// zeros. W3C requires the second half to be random, and OpenTelemetry decides by it.
+	// The sampler uses the first 8 bytes of an ID, which are zero in a 64-bit B3 ID. W3C requires
+	// only the last bytes to be random, and OpenTelemetry samples by these bytes.
 	var key trace.TraceID
 	copy(key[:], r.id[8:])
 	return t.sampler(trace.SamplingParameters{TraceID: key}).Sample
 }
 
-// makeText makes the traceparent for the user container, in place: it is valid until End.
+// makeText builds the traceparent for the user container in r.made. r.text is valid until End.
 func (r *Trace) makeText() {
 	b := r.made[:]
 	copy(b, "00-")
@@ -153,11 +151,11 @@ func flagsOf(sampled bool) string {
 	return "00"
 }
 
-// ID returns the ID of the trace, which has 32 hexadecimal digits. The string is valid until End.
+// ID returns the trace ID as 32 hexadecimal digits. The string is valid until End.
 func (r *Trace) ID() string { return r.text[idAt:idEnd] }
 
-// Fields returns the fields that the request to the user container carries instead
-// of those that Drop names. They are valid until End.
+// Fields returns the header fields to add to the request to the user container. They replace the
+// fields for which Drop returns true. The strings are valid until End.
 func (r *Trace) Fields() []queue.Field {
 	fields := r.fields[:0]
 	add := func(name, value string) { fields = append(fields, queue.Field{Name: name, Value: value}) }
@@ -201,8 +199,8 @@ func (r *Trace) Fields() []queue.Field {
 	return fields
 }
 
-// Drop reports whether a field of the client's must not be passed on: Fields writes
-// another one, or it belongs to another trace. Baggage never is one.
+// Drop reports whether a header field of the client must not be forwarded, because Fields replaces
+// it or because it belongs to another trace. Baggage is always forwarded.
 func (r *Trace) Drop(name string) bool {
 	if name == "" {
 		return false
@@ -211,14 +209,14 @@ func (r *Trace) Drop(name string) bool {
 	switch name[0] | 0x20 {
 	case 't':
 		return formats&inW3C != 0 && (strings.EqualFold(name, traceparent) || !r.parent.w3c && strings.EqualFold(name, tracestate))
-	case 'b', 'x': // readers of B3 take either form, so neither may be stale
+	case 'b', 'x': // a receiver may read either form of B3, so both are replaced
 		fields := []string{b3, b3TraceID, b3SpanID, b3ParentSpanID, b3Sampled, b3Flags}
 		return formats&(inB3|inB3Single) != 0 && slices.ContainsFunc(fields, func(field string) bool { return strings.EqualFold(name, field) })
 	}
 	return false
 }
 
-// End ends the spans of a request that has ended, if it is traced. o is not kept.
+// End ends the spans of a completed request if it is traced. It does not retain o.
 func (r *Trace) End(o *queue.Observation) {
 	t := r.tracer
 	if r.server != nil {
@@ -228,7 +226,7 @@ func (r *Trace) End(o *queue.Observation) {
 	t.traces.Put(r)
 }
 
-// newTraceID returns a random id that is not zero in either half.
+// newTraceID returns a random ID. Both halves are nonzero.
 func newTraceID() (id trace.TraceID) {
 	a, b := newSpanID(), newSpanID()
 	copy(id[:8], a[:])
@@ -236,7 +234,7 @@ func newTraceID() (id trace.TraceID) {
 	return id
 }
 
-// newSpanID returns a random id that is not zero.
+// newSpanID returns a random nonzero ID.
 func newSpanID() (id trace.SpanID) {
 	n := rand.Uint64()
 	for n == 0 {

@@ -19,10 +19,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// The request lifecycle calls a trace by this interface.
+// Package queue uses a trace through this interface.
 var _ queue.Trace = (*Trace)(nil)
 
-// exchange is a request that has ended.
+// exchange is a completed request.
 type exchange struct {
 	queue.Exchange
 	r *http.Request
@@ -41,12 +41,12 @@ func (x *exchange) Line() queue.Line {
 
 func (x *exchange) Repeats(name string) bool { return len(x.r.Header[name]) > 1 }
 
-// carrying returns a request with these fields.
+// carrying returns a request with the given header.
 func carrying(h http.Header) *exchange {
 	return &exchange{r: &http.Request{Method: http.MethodGet, Header: h}}
 }
 
-// observe returns a request that went well.
+// observe returns the observation of a successful request.
 func observe(r *http.Request) *queue.Observation {
 	x := &exchange{r: r}
 	now := time.Now()
@@ -56,7 +56,7 @@ func observe(r *http.Request) *queue.Observation {
 	}
 }
 
-// finish takes a trace through the phases that a request went through, and ends it.
+// finish enters the phases of a request and ends the trace.
 func finish(r *Trace, o *queue.Observation) {
 	if !o.Slot.IsZero() {
 		r.Enter(queue.Dialling)
@@ -67,12 +67,12 @@ func finish(r *Trace, o *queue.Observation) {
 	r.End(o)
 }
 
-// A recorder keeps all spans of the process.
+// A recorder stores all spans of the process.
 type recorder struct{ spans []*trace.SpanData }
 
 func (r *recorder) ExportSpan(s *trace.SpanData) { r.spans = append(r.spans, s) }
 
-// record records all spans until the end of the test.
+// record stores all spans until the test ends.
 func record(t *testing.T) *recorder {
 	r := &recorder{}
 	trace.RegisterExporter(r)
@@ -80,7 +80,7 @@ func record(t *testing.T) *recorder {
 	return r
 }
 
-// spansOf returns the spans of a request: those of its parts before its own.
+// spansOf returns the spans of a request. Child spans precede the request span.
 func spansOf(t *testing.T, tracer *Tracer, x queue.Exchange, o *queue.Observation) []*trace.SpanData {
 	r := record(t)
 	finish(tracer.Begin(x), o)
@@ -91,7 +91,7 @@ func get(target string) *queue.Observation {
 	return observe(httptest.NewRequest(http.MethodGet, target, nil))
 }
 
-// newTracer returns a tracer to standard output, which goes nowhere.
+// newTracer returns a tracer that writes to standard output, which is discarded.
 func newTracer(t testing.TB, s Sampling, f Formats) *Tracer {
 	t.Helper()
 	tracer, err := New(Options{Target: export.Target{Protocol: export.Stdout}, Output: io.Discard, Sampling: s, Formats: f})
@@ -104,7 +104,7 @@ func newTracer(t testing.TB, s Sampling, f Formats) *Tracer {
 	return tracer
 }
 
-// onwards returns what the user container gets of a client's fields.
+// onwards returns the header that the user container receives.
 func onwards(r *Trace, in http.Header) http.Header {
 	out := http.Header{}
 	for name, values := range in {
@@ -123,14 +123,14 @@ var (
 	follow = Sampling{Follow: true}
 )
 
-func TestATracedRequestGoesOnUnderOurSpan(t *testing.T) {
+func TestSampledRequestForwardsOwnSpan(t *testing.T) {
 	const w3c = "traceparent: 00-" + tid + "-" + sid + "-01"
 	b3in := []string{"X-B3-TraceId: " + tid, "X-B3-SpanId: " + sid, "X-B3-Sampled: 1", "X-B3-ParentSpanId: " + short}
 	for _, c := range []struct {
 		name    string
 		formats Formats
 		in      []string
-		want    []string // APP and SERVER stand for the ids of our spans
+		want    []string // APP and SERVER are placeholders for span IDs
 	}{
 		{"W3C to W3C", inW3C, []string{w3c, "tracestate: a=1", "tracestate: b=2", "baggage: k=v"},
 			[]string{"traceparent: 00-" + tid + "-APP-01", "tracestate: a=1", "tracestate: b=2", "baggage: k=v"}},
@@ -158,7 +158,7 @@ func TestATracedRequestGoesOnUnderOurSpan(t *testing.T) {
 	}
 }
 
-func TestAnUntracedRequestKeepsItsParent(t *testing.T) {
+func TestUnsampledRequestForwardsClientSpan(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		in   []string
@@ -180,7 +180,7 @@ func TestAnUntracedRequestKeepsItsParent(t *testing.T) {
 	}
 }
 
-func TestADecisionAloneCountsForANewTrace(t *testing.T) {
+func TestB3DecisionWithoutTraceID(t *testing.T) {
 	for line, want := range map[string]string{"b3: 0": "0", "b3: 1": "1", "X-B3-Sampled: 0": "0", "X-B3-Sampled: 1": "1", "X-B3-Nothing: 1": "0"} {
 		in := fields(line)
 		r := newTracer(t, follow, inB3).Begin(carrying(in))
@@ -191,7 +191,7 @@ func TestADecisionAloneCountsForANewTrace(t *testing.T) {
 	}
 }
 
-func TestDropKnowsNamesInAnyCase(t *testing.T) {
+func TestDropIgnoresCase(t *testing.T) {
 	r := newTracer(t, always, inW3C|inB3).Begin(carrying(http.Header{}))
 	for _, name := range []string{"traceparent", "TraceState", "b3", "x-b3-traceid", "X-B3-SPANID", "X-B3-ParentSpanId", "X-B3-Sampled", "x-b3-flags"} {
 		if !r.Drop(name) {
@@ -205,7 +205,7 @@ func TestDropKnowsNamesInAnyCase(t *testing.T) {
 	}
 }
 
-func TestSamplingDecides(t *testing.T) {
+func TestSamplingDecision(t *testing.T) {
 	const w3c = "traceparent: 00-" + tid + "-" + sid
 	const b3ids = tid + "-" + sid
 	for _, c := range []struct {
@@ -233,7 +233,7 @@ func TestSamplingDecides(t *testing.T) {
 	}
 }
 
-func TestTheRateIsAShareOfTracesOfAnyLength(t *testing.T) {
+func TestSamplingRateAppliesToShortIDs(t *testing.T) {
 	tracer := newTracer(t, Sampling{Rate: 0.25, Follow: true}, inW3C)
 	for _, digits := range []int{32, 16} {
 		const n = 4000
@@ -244,13 +244,13 @@ func TestTheRateIsAShareOfTracesOfAnyLength(t *testing.T) {
 				recorded++
 			}
 		}
-		if recorded < n/5 || recorded > n*3/10 { // 1000, and 7 standard deviations to either side
+		if recorded < n/5 || recorded > n*3/10 { // 1000 plus or minus 7 standard deviations
 			t.Errorf("%d digits: got %d of %d, want about a quarter", digits, recorded, n)
 		}
 	}
 }
 
-func TestTracerIsDisabled(t *testing.T) {
+func TestNewReturnsNilWithoutExporter(t *testing.T) {
 	for _, o := range []Options{
 		{}, {Target: export.Target{Protocol: export.None}, Sampling: always},
 		{Target: export.Target{Protocol: export.Zipkin, Endpoint: "http://zipkin"}},
@@ -264,7 +264,7 @@ func TestTracerIsDisabled(t *testing.T) {
 	harness.Equal(t, tracer.Close(t.Context()), nil, "Close")
 }
 
-func TestWhatIsNotTracedCostsNothing(t *testing.T) {
+func TestUnsampledRequestDoesNotAllocate(t *testing.T) {
 	followed := newTracer(t, follow, inW3C|inB3)
 	o := get("/")
 	for _, c := range []struct {

@@ -1,12 +1,12 @@
-// Package tracing follows requests through the sidecar: it reads the client's trace
-// from W3C or B3 fields, passes it on to the user container with a span of the sidecar as
-// the parent, and sends its spans to Zipkin, to an OpenTelemetry collector or to standard
-// output.
+// Package tracing traces requests and exports their spans. It reads the trace context of the client
+// from W3C or B3 header fields and forwards it to the user container with a span of the sidecar as
+// the parent. It sends spans to Zipkin, to an OpenTelemetry collector or to standard output.
 //
-// Spans are OpenCensus's: started, sampled and ended by its API, and what sends them is one
-// of its exporters. A request whose trace is not sampled starts none, because that would
-// allocate. Header fields are read and written here: OpenCensus's packages for them take
-// what the standards forbid, lose what they require, and allocate (docs/dependencies.md).
+// Spans are OpenCensus spans. The package uses the OpenCensus API to start, sample and end them,
+// and it registers an OpenCensus exporter. A request that is not sampled creates no span, because a
+// span needs allocations. The package parses and writes header fields itself. The OpenCensus
+// packages for this purpose accept invalid fields, lose required fields and allocate
+// (docs/dependencies.md).
 package tracing
 
 import (
@@ -20,57 +20,58 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/export"
 )
 
-// Formats is a set of ways to write a trace into header fields. All of them are
-// always read, W3C first, then B3, then B3 in one field.
+// Formats is the set of header formats in which a trace context is written. For reading, all
+// formats are supported: W3C has precedence over B3, and B3 over the single B3 header.
 type Formats uint8
 
-// The formats. None of them leaves the client's fields as they are.
+// The formats. If none is set, the fields of the client are forwarded unchanged.
 const (
-	inW3C      Formats = 1 << iota // traceparent; tracestate goes on unchanged
+	inW3C      Formats = 1 << iota // traceparent; tracestate is forwarded unchanged
 	inB3                           // X-B3-*
 	inB3Single                     // b3
 )
 
-// Sampling decides which requests are traced. The zero value is none.
+// Sampling determines which requests are traced. The zero value means none.
 type Sampling struct {
-	Rate   float64 // share of the traces that begin here, 0 to 1
-	Follow bool    // of others the client's own decision counts, where it made one; otherwise Rate does
+	Rate   float64 // fraction of sampled traces, 0 to 1
+	Follow bool    // use the decision of the client, if there is one, instead of Rate
 }
 
-// never reports whether no request can be traced.
+// never reports whether no request is ever traced.
 func (s Sampling) never() bool { return !s.Follow && !(s.Rate > 0) }
 
-// Options are what is traced and where spans go. [ExporterConfig.Options] makes them from
-// the settings of Knative and OpenTelemetry.
+// Options configure a tracer. [ExporterConfig.Options] derives them from the settings of Knative
+// and OpenTelemetry.
 type Options struct {
-	export.Target           // with the protocol None: nothing is traced
-	Output        io.Writer // of Stdout
+	export.Target           // if the protocol is None, nothing is traced
+	Output        io.Writer // destination of the protocol Stdout
 
 	Sampling Sampling
 	Formats  Formats
 
-	Limited bool // requests may have to wait for a slot: make spans of the wait
-	AppPort int  // the user container's, for span attributes; 0: unknown
+	Limited bool // requests can wait for a slot; create a span for the wait
+	AppPort int  // port of the user container for span attributes; 0 if unknown
 
-	// Report is called with the reason if spans are lost, at most once a minute, by a goroutine
+	// Report is called with the reason if spans are lost, at most once per minute, on a goroutine
 	// of the tracer. It may be nil.
 	Report func(error)
 }
 
-// A Tracer makes traces and sends their spans. A nil Tracer only supports Close. A
-// Tracer is safe for concurrent use.
+// A Tracer creates traces and exports their spans. It is safe for concurrent use. The only method
+// that supports a nil Tracer is Close.
 type Tracer struct {
 	options Options
 	sampler trace.Sampler
-	start   []trace.StartOption // of the span of a request, which is known to be sampled
-	client  []trace.StartOption // of the span of the exchange with the user container
-	traces  sync.Pool           // of *Trace
+	start   []trace.StartOption // options for the span of a sampled request
+	client  []trace.StartOption // options for the span of the exchange with the user container
+	traces  sync.Pool           // contains *Trace
 	export  *exporter
 }
 
-// New starts a tracer. OpenCensus has one list of exporters, so a tracer sends the spans of
-// all tracers of the process: there should be one. It returns nil when there is nothing to trace: no exporter,
-// or a sampling that never samples. The error is about the exporter or its endpoint.
+// New starts a tracer. A process should have only one tracer, because OpenCensus has one global
+// list of exporters and a tracer exports the spans of all tracers in the process. New returns nil
+// if the protocol is None or the sampling selects no requests. It returns an error if the exporter
+// or its endpoint is invalid.
 func New(o Options) (*Tracer, error) {
 	if o.Protocol == export.None || o.Protocol == "" || o.Sampling.never() {
 		return nil, nil
@@ -85,14 +86,14 @@ func New(o Options) (*Tracer, error) {
 	return t, nil
 }
 
-// idGenerator replaces the generator of OpenCensus, which panics on 32-bit platforms because of an
+// idGenerator replaces the OpenCensus generator, which panics on 32-bit platforms because of an
 // unaligned atomic operation.
 type idGenerator struct{}
 
 func (idGenerator) NewTraceID() [16]byte { return newTraceID() }
 func (idGenerator) NewSpanID() [8]byte   { return newSpanID() }
 
-// unstarted returns a tracer that exports nothing yet.
+// unstarted returns a tracer without an exporter.
 func unstarted(o Options) *Tracer {
 	trace.ApplyConfig(trace.Config{IDGenerator: idGenerator{}})
 	t := &Tracer{
@@ -105,7 +106,7 @@ func unstarted(o Options) *Tracer {
 	return t
 }
 
-// route returns how spans are encoded and sent, and what to do when no more are.
+// route returns the encoder, the sender, and a function to call after the last export.
 func route(o *Options) (encoder, export.Sender, func(), error) {
 	if o.Protocol == export.Stdout {
 		if o.Output == nil {
@@ -125,11 +126,11 @@ func route(o *Options) (encoder, export.Sender, func(), error) {
 	return encode(&o.Resource), send, release, err
 }
 
-// Dropped returns the number of spans that were lost because the queue was full or an export failed.
+// Dropped returns the number of spans lost because the queue was full or an export failed.
 func (t *Tracer) Dropped() uint64 { return t.export.spans.Dropped() }
 
-// Close sends the queued spans and stops the tracer. Later spans are dropped. If ctx is done first, the
-// error contains the number of spans that were not sent.
+// Close exports the queued spans and stops the tracer. Spans that end later are dropped. If ctx is
+// done first, the error contains the number of spans that were not sent.
 func (t *Tracer) Close(ctx context.Context) error {
 	if t == nil {
 		return nil

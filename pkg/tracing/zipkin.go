@@ -12,7 +12,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/export"
 )
 
-// A zipkinSpan is a span of Zipkin's v2 API (zipkin.io/zipkin-api).
+// A zipkinSpan is a span of the Zipkin v2 API (zipkin.io/zipkin-api).
 type zipkinSpan struct {
 	TraceID     string             `json:"traceId"`
 	ParentID    string             `json:"parentId,omitempty"`
@@ -20,7 +20,7 @@ type zipkinSpan struct {
 	Kind        string             `json:"kind,omitempty"`
 	Name        string             `json:"name"`
 	Timestamp   uint64             `json:"timestamp"` // microseconds since 1970
-	Duration    uint64             `json:"duration"`  // microseconds, 1 or more
+	Duration    uint64             `json:"duration"`  // microseconds, at least 1
 	Local       *zipkinEndpoint    `json:"localEndpoint,omitempty"`
 	Remote      *zipkinEndpoint    `json:"remoteEndpoint,omitempty"`
 	Annotations []zipkinAnnotation `json:"annotations,omitempty"`
@@ -39,7 +39,7 @@ type zipkinAnnotation struct {
 	Value     string `json:"value"`
 }
 
-// zipkinArray makes the body of a POST to /api/v2/spans.
+// zipkinArray returns the encoder for the body of a POST to /api/v2/spans.
 func zipkinArray(r *export.Resource) encoder {
 	local := zipkinLocal(r)
 	return func(spans []*trace.SpanData) ([]byte, error) {
@@ -51,7 +51,7 @@ func zipkinArray(r *export.Resource) encoder {
 	}
 }
 
-// zipkinLines makes a line for each span, of the same names and tags.
+// zipkinLines returns an encoder that writes one line of JSON for each span.
 func zipkinLines(r *export.Resource) encoder {
 	local := zipkinLocal(r)
 	return func(spans []*trace.SpanData) ([]byte, error) {
@@ -65,8 +65,8 @@ func zipkinLines(r *export.Resource) encoder {
 	}
 }
 
-// zipkinLocal is the endpoint of this pod. Knative before 1.19 names the pod, not the
-// service.
+// zipkinLocal returns the endpoint of this pod. If no service name is set, it contains the pod
+// name, as in Knative before 1.19.
 func zipkinLocal(r *export.Resource) *zipkinEndpoint {
 	e := &zipkinEndpoint{ServiceName: export.Text(r.Pod)}
 	if r.ServiceName != "" || r.Pod == "" {
@@ -76,7 +76,7 @@ func zipkinLocal(r *export.Resource) *zipkinEndpoint {
 	return e
 }
 
-// setAddress sets an IP address; what is none is left out.
+// setAddress sets the IP address. If s is not an IP address, it does nothing.
 func (e *zipkinEndpoint) setAddress(s string) {
 	ip, err := netip.ParseAddr(s)
 	switch {
@@ -95,7 +95,7 @@ func zipkinOf(s *trace.SpanData, local *zipkinEndpoint) zipkinSpan {
 		Timestamp: start, Duration: max(end-start, 1), Local: local,
 	}
 	if [8]byte(s.TraceID[:8]) == ([8]byte{}) {
-		z.TraceID = z.TraceID[16:] // as it came, or strict servers see another trace
+		z.TraceID = z.TraceID[16:] // keep the 64-bit form, because some servers treat the padded ID as another trace
 	}
 	if s.ParentSpanID != (trace.SpanID{}) {
 		z.ParentID = hex.EncodeToString(s.ParentSpanID[:])
@@ -123,7 +123,7 @@ func zipkinOf(s *trace.SpanData, local *zipkinEndpoint) zipkinSpan {
 	return z
 }
 
-// zipkinRemote is the peer that two attributes name; nil: they name none.
+// zipkinRemote returns the peer from two attributes, or nil if they contain no IP address.
 func zipkinRemote(s *trace.SpanData, address, port string) *zipkinEndpoint {
 	var e zipkinEndpoint
 	host, _ := s.Attributes[address].(string)
