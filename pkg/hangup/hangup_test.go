@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestGoneIsCalledOnceForEachWayOfLeaving(t *testing.T) {
+func TestCallbackRunsOnceForEachClose(t *testing.T) {
 	w, err := hangup.New()
 	harness.NoError(t, err)
 	defer w.Close()
@@ -44,7 +44,7 @@ func TestGoneIsCalledOnceForEachWayOfLeaving(t *testing.T) {
 	}
 }
 
-func TestAClientThatLeftBeforeTheWatchIsNoticed(t *testing.T) {
+func TestAddDetectsEarlierClose(t *testing.T) {
 	w, err := hangup.New()
 	harness.NoError(t, err)
 	defer w.Close()
@@ -55,7 +55,7 @@ func TestAClientThatLeftBeforeTheWatchIsNoticed(t *testing.T) {
 	harness.Receive(t, gone, "call")
 }
 
-func TestAStoppedWatchDoesNotCall(t *testing.T) {
+func TestStoppedWatchDoesNotCallBack(t *testing.T) {
 	w, err := hangup.New()
 	harness.NoError(t, err)
 	client, server := harness.Pair(t)

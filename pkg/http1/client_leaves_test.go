@@ -10,7 +10,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
 )
 
-func TestAClientThatLeavesWithItsAnswerIsNoFailure(t *testing.T) {
+func TestCloseAfterResponseReportsOK(t *testing.T) {
 	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
 	proxy.LearnProtocol()
 	before := len(proxy.Observed(0))
@@ -28,7 +28,7 @@ func TestAClientThatLeavesWithItsAnswerIsNoFailure(t *testing.T) {
 	}
 }
 
-func TestAClientThatLeavesIsNoticed(t *testing.T) {
+func TestCloseDuringRequestReportsClientGone(t *testing.T) {
 	for name, leave := range map[string]func(*harness.Client){
 		"FIN":        func(c *harness.Client) { c.Close() },
 		"half-close": func(c *harness.Client) { c.CloseWrite() },
@@ -93,7 +93,7 @@ func testLeaving(t *testing.T, where, request string, leave func(*harness.Client
 	}
 }
 
-func TestAClientThatLeavesInsideTheResponseIsNoticed(t *testing.T) {
+func TestCloseDuringResponseReportsClientGone(t *testing.T) {
 	ended := make(chan struct{})
 	proxy := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
 		conn.Request()
@@ -114,7 +114,7 @@ func TestAClientThatLeavesInsideTheResponseIsNoticed(t *testing.T) {
 }
 
 // The context of a request that somebody wanted to see ends with its client.
-func TestTheRequestsContextEndsWhenTheClientLeaves(t *testing.T) {
+func TestCloseCancelsRequestContext(t *testing.T) {
 	asked := make(chan struct{})
 	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), func(p *queue.Proxy, _ *proxytest.Options) {
 		p.Ready = func(ctx context.Context) error {

@@ -35,7 +35,7 @@ type clockTest struct {
 	stays  bool // the connection does
 }
 
-func TestEachClockFiresInItsPhase(t *testing.T) {
+func TestTimeoutsApplyToTheirPhases(t *testing.T) {
 	silent := func(conn *harness.AppConn) { conn.Request(); conn.Hang() }
 	begun := func(conn *harness.AppConn) {
 		conn.Request()
@@ -157,7 +157,7 @@ func (v clockTest) runHTTP2(t *testing.T, scale int) (inTime bool) {
 }
 
 // An idle connection may wait for any time, but a head that has begun may not.
-func TestAHeadThatComesTooSlowlyEndsItsConnectionAnyTime(t *testing.T) {
+func TestHeaderTimeoutAppliesToEachRequest(t *testing.T) {
 	const limit = 250 * time.Millisecond
 	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), func(_ *queue.Proxy, s *proxytest.Options) { s.HeaderTimeout = limit })
 	for name, before := range map[string]int{"the first request": 0, "the second": 1, "the fourth": 3} {
@@ -178,7 +178,7 @@ func TestAHeadThatComesTooSlowlyEndsItsConnectionAnyTime(t *testing.T) {
 }
 
 // What is given to the client is more than all sockets hold.
-func TestAClientThatTakesNoHintsIsEndedByTheClocks(t *testing.T) {
+func TestUnreadEarlyHintsTimeOut(t *testing.T) {
 	hint := "HTTP/1.1 103 Early Hints\r\nLink: " + strings.Repeat("x", 200<<10) + "\r\n\r\n"
 	for name, c := range map[string]struct {
 		clocks queue.Clocks
@@ -212,7 +212,7 @@ func TestAClientThatTakesNoHintsIsEndedByTheClocks(t *testing.T) {
 
 // What has come before the user container's mistake is given to a client, which takes
 // nothing of it.
-func TestAClientThatTakesNoCutAnswerIsEndedByTheClocks(t *testing.T) {
+func TestUnreadTruncatedResponseTimesOut(t *testing.T) {
 	begun := make(chan struct{})
 	proxy := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
 		conn.Request()

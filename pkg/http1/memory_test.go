@@ -10,7 +10,7 @@ import (
 
 // A thousand requests that wait for a user container are memory that a pod pays
 // for: what they hold is their heads, not the buffers that heads are read into.
-func TestARequestThatWaitsHoldsLittleMemory(t *testing.T) {
+func TestWaitingRequestUsesLittleMemory(t *testing.T) {
 	const clients = 200
 	free := make(chan struct{})
 	proxy := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {

@@ -11,7 +11,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
 )
 
-func TestResponsesPassAsTheyWereMeant(t *testing.T) {
+func TestResponsesAreForwarded(t *testing.T) {
 	for _, v := range []struct {
 		name, method, answer string
 		status               int
@@ -71,7 +71,7 @@ func TestResponsesPassAsTheyWereMeant(t *testing.T) {
 	}
 }
 
-func TestInterimResponsesPassAndTheFinalStatusStays(t *testing.T) {
+func TestInterimResponsesKeepFinalStatus(t *testing.T) {
 	proxy := proxytest.Start(t, harness.NewApp(t, answering(map[string]string{
 		"it": "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 418 I'm a teapot\r\nContent-Length: 2\r\n\r\nno",
 	})), nil)
@@ -89,7 +89,7 @@ func TestInterimResponsesPassAndTheFinalStatusStays(t *testing.T) {
 	}
 }
 
-func TestAnAppThatFailsIsAnswered502(t *testing.T) {
+func TestAppFailureReturns502(t *testing.T) {
 	for name, v := range map[string]struct {
 		answer string
 		reason queue.Reason
@@ -120,7 +120,7 @@ func TestAnAppThatFailsIsAnswered502(t *testing.T) {
 	}
 }
 
-func TestAnAppThatFailsInItsBodyBreaksTheResponse(t *testing.T) {
+func TestAppFailureInBodyTruncatesResponse(t *testing.T) {
 	for name, answer := range map[string]string{
 		"a length":    "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello<close>",
 		"chunks":      "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n<close>",
@@ -167,7 +167,7 @@ func TestProbeResponseDoesNotWaitForBody(t *testing.T) {
 	c.WantEnd()
 }
 
-func TestAnAppThatIsDownIsAnswered502(t *testing.T) {
+func TestUnreachableAppReturns502(t *testing.T) {
 	a := harness.NewApp(t, harness.Echo)
 	proxy := proxytest.Start(t, a, nil)
 	a.Listener.Close()
@@ -187,7 +187,7 @@ func TestAnAppThatIsDownIsAnswered502(t *testing.T) {
 }
 
 // A pooled connection that the app has closed costs no request.
-func TestAStaleConnectionIsNoticed(t *testing.T) {
+func TestStaleAppConnectionIsReplaced(t *testing.T) {
 	closed := make(chan struct{}, 1)
 	proxy := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
 		if m := conn.Request(); m != nil {
@@ -205,7 +205,7 @@ func TestAStaleConnectionIsNoticed(t *testing.T) {
 }
 
 // A request is sent again only if it can't have been served.
-func TestTheReplayRuleHolds(t *testing.T) {
+func TestReplayOnClosedAppConnection(t *testing.T) {
 	a := harness.NewApp(t, func(conn *harness.AppConn) {
 		for n := 0; ; n++ {
 			m := conn.Request()
@@ -244,7 +244,7 @@ func TestTheReplayRuleHolds(t *testing.T) {
 
 // An answer that comes while the request is being sent is not lost, and neither
 // connection is used again.
-func TestAnEarlyAnswerReachesAClientThatStillSends(t *testing.T) {
+func TestEarlyResponseReachesSendingClient(t *testing.T) {
 	const size = 20 << 20
 	heard := make(chan struct{})
 	a := harness.NewApp(t, func(conn *harness.AppConn) {
@@ -285,7 +285,7 @@ func TestAnEarlyAnswerReachesAClientThatStillSends(t *testing.T) {
 
 // An answer to a request that has arrived does not cost the client its
 // connection, even if the app took none of it.
-func TestAnEarlyAnswerToABodyThatHasArrivedKeepsTheConnection(t *testing.T) {
+func TestEarlyResponseKeepsConnectionAfterCompleteBody(t *testing.T) {
 	a := harness.NewApp(t, func(conn *harness.AppConn) {
 		if m := conn.Head(); m != nil { // it says that it closes, or the next request may come before it has
 			conn.Send("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\n/p")
@@ -300,7 +300,7 @@ func TestAnEarlyAnswerToABodyThatHasArrivedKeepsTheConnection(t *testing.T) {
 	proxy.WantCounts(5, 0)
 }
 
-func TestBothSidesMayEndTheConnection(t *testing.T) {
+func TestConnectionCloseIsHopByHop(t *testing.T) {
 	proxy := proxytest.Start(t, harness.NewApp(t, answering(map[string]string{"close": "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nhi<close>"})), nil)
 	c := proxy.Dial()
 	c.Send("GET / HTTP/1.1\r\nHost: a\r\nX-Answer: close\r\n\r\n")

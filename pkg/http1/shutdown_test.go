@@ -17,7 +17,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
 )
 
-func TestTheDrainsDeadlineCutsWhatIsInFlight(t *testing.T) {
+func TestDrainDeadlineAbortsRequests(t *testing.T) {
 	app := newBlocking()
 	proxy := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
 		if b, _ := conn.In.Peek(6); string(b) == "GET /s" {
@@ -54,7 +54,7 @@ func TestTheDrainsDeadlineCutsWhatIsInFlight(t *testing.T) {
 	}
 }
 
-func TestWhileDrainingEachAnswerSendsItsClientAway(t *testing.T) {
+func TestDrainingResponsesCloseConnection(t *testing.T) {
 	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
 	c, d := proxy.Dial(), proxy.Dial()
 	c.Get("/before")
@@ -72,7 +72,7 @@ func TestWhileDrainingEachAnswerSendsItsClientAway(t *testing.T) {
 	d.WantEnd()
 }
 
-func TestShutdownEndsIdleConnectionsAndServesTheOthers(t *testing.T) {
+func TestShutdownClosesIdleConnections(t *testing.T) {
 	app := newBlocking()
 	proxy := proxytest.Start(t, harness.NewApp(t, app.serve), nil)
 	var idle []*harness.Client
@@ -107,7 +107,7 @@ func TestShutdownEndsIdleConnectionsAndServesTheOthers(t *testing.T) {
 	harness.Receive(t, done, "end of Shutdown")
 }
 
-func TestShutdownsTimeIsItsLimit(t *testing.T) {
+func TestShutdownReturnsDeadlineExceeded(t *testing.T) {
 	app := newBlocking()
 	proxy := proxytest.Start(t, harness.NewApp(t, app.serve), func(_ *queue.Proxy, s *proxytest.Options) { s.Connections = connlimit.New(2, s.Bounds) })
 	defer close(app.free)
@@ -130,7 +130,7 @@ func TestShutdownsTimeIsItsLimit(t *testing.T) {
 }
 
 // A request that the engine has got is answered, whenever Shutdown comes.
-func TestNoRequestIsLostInAShutdown(t *testing.T) {
+func TestShutdownLosesNoRequests(t *testing.T) {
 	for round := range 10 {
 		var served, answered atomic.Int64
 		app := harness.NewApp(t, func(conn *harness.AppConn) {

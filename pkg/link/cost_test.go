@@ -9,7 +9,7 @@ import (
 
 // Steady state: what an engine does for a request allocates nothing of ours; crypto/tls
 // allocates per record that it writes.
-func TestAnExchangeAllocatesNothing(t *testing.T) {
+func TestExchangeDoesNotAllocate(t *testing.T) {
 	for name, c := range map[string]struct {
 		kind string
 		most float64

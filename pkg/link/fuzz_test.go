@@ -111,7 +111,7 @@ func (s *script) play(t *testing.T, p pair, cuts []byte) (got []byte, err error)
 
 // Whatever the messages of a client are and however they are cut, all content is read
 // that comes before the first fault, nothing else is, and nothing waits for ever.
-func FuzzALinkReadsWhatWasSent(f *testing.F) {
+func FuzzConnReadsSentBytes(f *testing.F) {
 	f.Add([]byte{0, 0, 5, 0, 64, 0, 0, 0, 1}, []byte{1})
 	f.Add([]byte{0, 0, 5, 4, 0, 0, 0, 0, 5, 5, 0, 0, 0, 0, 5, 8, 0, 0}, []byte{2, 1, 30})
 	f.Add([]byte{0, 0, 0, 0, 0, 1, 6, 3, 0}, []byte{255})

@@ -99,7 +99,7 @@ func (s shaker) honest(t *testing.T) {
 	harness.Equal(t, tls.Client(c, &tls.Config{InsecureSkipVerify: true}).Handshake(), nil, "(a handshake beside those of another client)")
 }
 
-func TestManySilentHandshakesKeepNoOtherClientWaiting(t *testing.T) {
+func TestSilentHandshakesDoNotDelayOtherClients(t *testing.T) {
 	server := newServer()
 	server.SetMaxHandshakes(2, 100, time.Second)
 	server.SetTimeout(harness.Patience)
@@ -111,7 +111,7 @@ func TestManySilentHandshakesKeepNoOtherClientWaiting(t *testing.T) {
 }
 
 // A client that sends a byte now and then is no better than one that sends nothing.
-func TestHandshakesThatDripKeepNoOtherClientWaiting(t *testing.T) {
+func TestSlowHandshakesDoNotDelayOtherClients(t *testing.T) {
 	server := newServer()
 	server.SetMaxHandshakes(2, 100, time.Second)
 	server.SetTimeout(harness.Patience)
@@ -136,7 +136,7 @@ func TestHandshakesThatDripKeepNoOtherClientWaiting(t *testing.T) {
 
 // Whoever has set a deadline, to close the connection for another one, say, means the
 // handshake as well.
-func TestADeadlineOfTheOwnerEndsAHandshake(t *testing.T) {
+func TestDeadlineEndsHandshake(t *testing.T) {
 	client, accepted := tcpPair(t)
 	l, err := link.New(accepted)
 	harness.NoError(t, err)

@@ -28,7 +28,7 @@ import (
 // ErrAgain is returned if no bytes can be read or written without blocking.
 var ErrAgain error = again{}
 
-// again is a temporary error, after which crypto/tls goes on.
+// again is a temporary error. After a temporary error, crypto/tls can continue to use the connection.
 type again struct{}
 
 func (again) Error() string   { return "nothing can be read or written now" }

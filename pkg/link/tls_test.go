@@ -37,7 +37,7 @@ func tryRead(t *testing.T, l *link.Conn) (string, error) {
 }
 
 // A client that has sent a part of a record owes the rest: its time for a head begins.
-func TestAPartOfARecordIsStalled(t *testing.T) {
+func TestIncompleteRecordIsStalled(t *testing.T) {
 	for _, kind := range []string{"TLS 1.2", "TLS 1.3"} {
 		for _, part := range []int{1, 4, 5, 6, 20} { // of the header, and of the record
 			t.Run(fmt.Sprintf("%s, %d bytes", kind, part), func(t *testing.T) {
@@ -69,7 +69,7 @@ func TestAPartOfARecordIsStalled(t *testing.T) {
 }
 
 // What a record holds behind a whole one is owed as well.
-func TestAPartOfARecordBehindAWholeOneIsStalled(t *testing.T) {
+func TestIncompleteSecondRecordIsStalled(t *testing.T) {
 	p := newPair(t, kinds["TLS 1.3"])
 	p.wire.holdBack()
 	p.client.Write([]byte("one"))
@@ -85,7 +85,7 @@ func TestAPartOfARecordBehindAWholeOneIsStalled(t *testing.T) {
 	}
 }
 
-func TestALongHandshakeIsRefused(t *testing.T) {
+func TestLongHandshakeReturnsError(t *testing.T) {
 	client, accepted := tcpPair(t)
 	l, err := link.New(accepted)
 	harness.NoError(t, err)
@@ -155,7 +155,7 @@ func TestSilentConnectionsDoNotDelayHandshakes(t *testing.T) {
 	}
 }
 
-func TestAStormOfHandshakesIsServedWhole(t *testing.T) {
+func TestManyHandshakesSucceed(t *testing.T) {
 	s := newServer()
 	s.SetTimeout(harness.Patience)
 	var clients sync.WaitGroup
@@ -165,7 +165,7 @@ func TestAStormOfHandshakesIsServedWhole(t *testing.T) {
 	clients.Wait()
 }
 
-func TestAConnectionThatEndsInAHandshakeIsAnError(t *testing.T) {
+func TestCloseDuringHandshakeReturnsError(t *testing.T) {
 	client, accepted := tcpPair(t)
 	l, _ := link.New(accepted)
 	client.Write([]byte{22, 3, 1})
@@ -175,7 +175,7 @@ func TestAConnectionThatEndsInAHandshakeIsAnError(t *testing.T) {
 	}
 }
 
-func TestOnlyAConnectionThatIsCutSaysNoGoodbye(t *testing.T) {
+func TestOnlyCutOmitsCloseNotify(t *testing.T) {
 	for name, c := range map[string]struct {
 		end     func(*link.Conn) error
 		goodbye bool
@@ -278,7 +278,7 @@ func forgedOf(t *testing.T, server *link.Server) (pair, *forger) {
 	return p, newForger(t, keyLog.String())
 }
 
-func TestAForgedRecordIsRead(t *testing.T) { // or the forgeries below show nothing
+func TestForgedRecordIsRead(t *testing.T) { // or the forgeries below show nothing
 	p, f := forged(t)
 	p.wire.Write(f.record(23, []byte("forged")))
 	b := make([]byte, 10)
@@ -290,7 +290,7 @@ func TestAForgedRecordIsRead(t *testing.T) { // or the forgeries below show noth
 
 // An unfinished message of TLS itself does not hold memory for ever: it is stalled
 // first, and ends the connection when it is long.
-func TestAMessageOfTLSThatDoesNotEndIsStalledAndBounded(t *testing.T) {
+func TestEndlessTLSMessageIsStalled(t *testing.T) {
 	p, f := forged(t)
 	const handshake, keyUpdate = 22, 24
 	message := append([]byte{keyUpdate, 0, 0xff, 0}, make([]byte, 60<<10)...)
@@ -314,7 +314,7 @@ func TestAMessageOfTLSThatDoesNotEndIsStalledAndBounded(t *testing.T) {
 }
 
 // Records without content are answered by nobody and end the connection.
-func TestRecordsWithoutContentEndTheConnection(t *testing.T) {
+func TestEmptyRecordsCloseConnection(t *testing.T) {
 	p, f := forged(t)
 	go func() {
 		for range 1000 {
@@ -330,7 +330,7 @@ func TestRecordsWithoutContentEndTheConnection(t *testing.T) {
 }
 
 // A client that asks for new keys over and over and reads no answer.
-func TestKeyUpdatesAreAnsweredWithoutWaiting(t *testing.T) {
+func TestReaderSendsKeyUpdateResponse(t *testing.T) {
 	p, f := forged(t)
 	const handshake, keyUpdate, requested = 22, 24, 1
 	p.wire.Write(f.record(handshake, []byte{keyUpdate, 0, 0, 1, requested}))
@@ -347,7 +347,7 @@ func TestKeyUpdatesAreAnsweredWithoutWaiting(t *testing.T) {
 
 // One that asks again and again, with a byte of content between, and reads no answer, is
 // ended before the answers fill memory.
-func TestAnswersThatNobodyReadsEndTheConnection(t *testing.T) {
+func TestUnreadTLSRepliesCloseConnection(t *testing.T) {
 	p, f := forged(t)
 	// Full soon, but not so small that the kernel drops what acknowledges the client's bytes.
 	_ = p.wire.Conn.(*net.TCPConn).SetReadBuffer(64 << 10)

@@ -22,7 +22,7 @@ func pair(t *testing.T) (a, b uintptr) {
 	return uintptr(fds[0]), uintptr(fds[1])
 }
 
-func TestWhatWasWrittenIsRead(t *testing.T) {
+func TestReadReturnsWrittenBytes(t *testing.T) {
 	a, b := pair(t)
 	buf := make([]byte, 16)
 	if n, err := socket.Read(b, buf); n != 0 || !errors.Is(err, syscall.EAGAIN) {
@@ -43,7 +43,7 @@ func TestWhatWasWrittenIsRead(t *testing.T) {
 	}
 }
 
-func TestAFullSocketTakesNoMore(t *testing.T) {
+func TestWriteToFullSocketReturnsEAGAIN(t *testing.T) {
 	a, b := pair(t)
 	much := make([]byte, 64<<10)
 	var sent, came int
@@ -60,7 +60,7 @@ func TestAFullSocketTakesNoMore(t *testing.T) {
 	harness.Equal(t, came, sent, "bytes")
 }
 
-func TestTwoAreWrittenOneBehindTheOther(t *testing.T) {
+func TestWriteTwoWritesInOrder(t *testing.T) {
 	a, b := pair(t)
 	if n, err := socket.WriteTwo(a, []byte("hello, "), []byte("world")); n != 12 || err != nil {
 		t.Errorf("got %d, %v, want 12, nil", n, err)
@@ -91,7 +91,7 @@ func TestTwoAreWrittenOneBehindTheOther(t *testing.T) {
 	}
 }
 
-func TestAWriteToNobodyIsAnError(t *testing.T) {
+func TestWriteAfterPeerShutdownReturnsEPIPE(t *testing.T) {
 	a, b := pair(t)
 	syscall.Shutdown(int(b), syscall.SHUT_RD)
 	if n, err := socket.Write(a, []byte("x")); n != 0 || !errors.Is(err, syscall.EPIPE) {
@@ -99,7 +99,7 @@ func TestAWriteToNobodyIsAnError(t *testing.T) {
 	}
 }
 
-func TestASocketIsSilentUntilAnythingComes(t *testing.T) {
+func TestSilentReturnsFalseAfterInput(t *testing.T) {
 	a, b := pair(t)
 	if !socket.Silent(b) {
 		t.Error("nothing came: got false, want true")
@@ -117,7 +117,7 @@ func TestASocketIsSilentUntilAnythingComes(t *testing.T) {
 	}
 }
 
-func TestNothingIsAllocated(t *testing.T) {
+func TestReadAndWriteDoNotAllocate(t *testing.T) {
 	a, b := pair(t)
 	buf := make([]byte, 8)
 	if got := testing.AllocsPerRun(100, func() {

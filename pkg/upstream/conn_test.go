@@ -14,7 +14,7 @@ import (
 
 // What comes before the request is written wakes nobody any more when the
 // response is waited for: it has to be looked for.
-func TestAUserContainerThatSpeaksFirstIsForwarded(t *testing.T) {
+func TestUnsolicitedBytesReturnError(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	harness.NoError(t, err)
 	defer ln.Close()
@@ -32,7 +32,7 @@ func TestAUserContainerThatSpeaksFirstIsForwarded(t *testing.T) {
 	harness.Equal(t, forward.FaultOf(got.err), forward.Garbage, got.err)
 }
 
-func TestAHeadThatTheSocketTakesInPartsArrivesWhole(t *testing.T) {
+func TestPartialWriteSendsCompleteHeader(t *testing.T) {
 	const size = 8 << 20
 	value := strings.Repeat("x", size) // more than a socket takes while nobody reads
 	a := app(t, func(conn *harness.AppConn) {
@@ -61,7 +61,7 @@ func TestAHeadThatTheSocketTakesInPartsArrivesWhole(t *testing.T) {
 	harness.Equal(t, idle(a), 1, "idle connections")
 }
 
-func TestARequestThatCouldNotBeWrittenAtAllIsSentAgain(t *testing.T) {
+func TestUnwrittenRequestIsRepeated(t *testing.T) {
 	a := app(t, func(conn *harness.AppConn) {
 		readRequest(conn)
 		conn.Send("HTTP/1.1 204 No Content\r\n\r\n")
@@ -90,7 +90,7 @@ func heapUsed() int64 {
 }
 
 // An engine keeps the memory of its call, and with it what the last response points to.
-func TestAResponseThatIsOverKeepsNoBuffer(t *testing.T) {
+func TestClosedResponseReleasesBuffers(t *testing.T) {
 	const calls = 50
 	before := heapUsed()
 	all := make([]*testCall, calls)

@@ -20,7 +20,7 @@ func (b *lateBody) Read(p []byte) (int, error) {
 	return 0, io.EOF
 }
 
-func TestAFinishedBodyWhoseSenderIsLateKeepsTheConnection(t *testing.T) {
+func TestDelayedUploadKeepsConnection(t *testing.T) {
 	a := app(t, func(conn *harness.AppConn) {
 		for r := readHead(conn); r != nil; r = readHead(conn) {
 			if r.Method == "GET" {
