@@ -50,7 +50,7 @@ func TestCloseDuringRequestReportsClientGone(t *testing.T) {
 			"inside its body":       "POST /1 HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nabc",
 		} {
 			if where == "inside its body" && strings.HasPrefix(name, "behind") {
-				continue // what comes behind would be its body
+				continue // the following bytes would be part of the body
 			}
 			t.Run(name+" while "+where, func(t *testing.T) { testLeaving(t, where, request, leave) })
 		}
@@ -81,7 +81,7 @@ func testLeaving(t *testing.T, where, request string, leave func(*harness.Client
 	leave(c)
 	o := proxy.Observed(1)[0]
 	if !queued && !forwarded && o.Phase == queue.Dialling {
-		want = queue.Dialling // it may leave so early
+		want = queue.Dialling // the phase can also be earlier
 	}
 	if o.Reason != queue.ClientGone || o.Status != 499 || o.Phase != want {
 		t.Errorf("got %v, %d, %v, want %v, 499, %v", o.Reason, o.Status, o.Phase, queue.ClientGone, want)
@@ -113,7 +113,7 @@ func TestCloseDuringResponseReportsClientGone(t *testing.T) {
 	}
 }
 
-// The context of a request that somebody wanted to see ends with its client.
+// A canceled client connection cancels the context of http.Request.
 func TestCloseCancelsRequestContext(t *testing.T) {
 	asked := make(chan struct{})
 	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), func(p *queue.Proxy, _ *proxytest.Options) {

@@ -31,8 +31,8 @@ type clockTest struct {
 	text   string
 	reason queue.Reason
 	phase  queue.Phase
-	status int  // 0: the response is cut
-	stays  bool // the connection does
+	status int  // 0 means that the response is truncated
+	stays  bool // the connection stays open
 }
 
 func TestTimeoutsApplyToTheirPhases(t *testing.T) {
@@ -156,7 +156,7 @@ func (v clockTest) runHTTP2(t *testing.T, scale int) (inTime bool) {
 	return true
 }
 
-// An idle connection may wait for any time, but a head that has begun may not.
+// HeaderTimeout does not apply to an idle connection.
 func TestHeaderTimeoutAppliesToEachRequest(t *testing.T) {
 	const limit = 250 * time.Millisecond
 	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), func(_ *queue.Proxy, s *proxytest.Options) { s.HeaderTimeout = limit })
@@ -177,7 +177,7 @@ func TestHeaderTimeoutAppliesToEachRequest(t *testing.T) {
 	}
 }
 
-// What is given to the client is more than all sockets hold.
+// The informational responses exceed all socket buffers.
 func TestUnreadEarlyHintsTimeOut(t *testing.T) {
 	hint := "HTTP/1.1 103 Early Hints\r\nLink: " + strings.Repeat("x", 200<<10) + "\r\n\r\n"
 	for name, c := range map[string]struct {
@@ -210,14 +210,13 @@ func TestUnreadEarlyHintsTimeOut(t *testing.T) {
 	}
 }
 
-// What has come before the user container's mistake is given to a client, which takes
-// nothing of it.
+// The client does not read the bytes that arrived before the invalid chunk.
 func TestUnreadTruncatedResponseTimesOut(t *testing.T) {
 	begun := make(chan struct{})
 	proxy := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
 		conn.Request()
 		conn.Send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5000\r\n" + strings.Repeat("x", 0x5000) + "\r\n")
-		<-begun // behind so much, all of the next is read at once
+		<-begun // after this many bytes, the rest is read at once
 		conn.Send("5000\r\n" + strings.Repeat("x", 0x5000) + "\r\nrubbish\r\n")
 	}), func(p *queue.Proxy, s *proxytest.Options) {
 		p.Clocks = queue.Clocks{Send: time.Second}

@@ -21,7 +21,7 @@ func TestHTTP10CloseReportsClientGone(t *testing.T) {
 			c.Close()
 		},
 	} {
-		for _, times := range []int{1, 2} { // the second request of a connection is like the first
+		for _, times := range []int{1, 2} { // also as the second request of a connection
 			t.Run(fmt.Sprint(name, ", request ", times), func(t *testing.T) {
 				app := newBlocking()
 				proxy := proxytest.Start(t, harness.NewApp(t, app.serve), nil)

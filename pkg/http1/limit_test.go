@@ -107,9 +107,9 @@ func TestConnectionLimitDelaysNewConnection(t *testing.T) {
 	for _, c := range clients {
 		c.WantBody("/busy")
 	}
-	third.WantBody("/third") // and one of the two has been closed for it
+	third.WantBody("/third") // one of the two connections was closed
 
-	// A connection that was handed over keeps its place until it ends.
+	// A connection that was handed to the HTTP/2 engine keeps its place until it is closed.
 	third.Send("GET / HTTP/1.1\r\nHost: a\r\nX: a\nY: b\r\n\r\n")
 	third.Receive("GET")
 	third.WantEnd()

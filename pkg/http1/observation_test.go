@@ -28,7 +28,7 @@ func TestObservationContainsRequestLine(t *testing.T) {
 	}
 }
 
-// An app that speaks HTTP/1.1 may answer gRPC, too: gRPC-Web's proxies do.
+// An HTTP/1.1 app can return gRPC responses, for example a gRPC-Web proxy.
 func TestObservationContainsGRPCStatus(t *testing.T) {
 	const trailer = "HTTP/1.1 200 OK\r\nContent-Type: application/grpc\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\ngrpc-status: %s\r\n\r\n"
 	const head = "HTTP/1.1 200 OK\r\nContent-Type: application/grpc\r\nGrpc-Status: %s\r\nContent-Length: 0\r\n\r\n"

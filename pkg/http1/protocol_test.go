@@ -17,7 +17,7 @@ func TestUnknownAppProtocolReturns200(t *testing.T) {
 	c := proxy.Dial()
 	c.Send("GET / HTTP/1.1\r\nHost: a\r\nK-Network-Probe: queue\r\n\r\n")
 	c.WantBody("queue")
-	proxy.WantCounts(1, 0) // which is no affair of the app's
+	proxy.WantCounts(1, 0) // independent of the protocol of the app
 	for range 3 {
 		c.Get("/p")
 	}
@@ -122,7 +122,7 @@ func TestIgnoredUpgradeKeepsConnection(t *testing.T) {
 	c.Send("POST /body HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nContent-Length: 2\r\n\r\nhi")
 	c.WantBody("/body")
 	proxy.WantCounts(2, 0)
-	// h2c is not all that this one offers.
+	// The client offers another protocol in addition to h2c.
 	c.Send("GET /two HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: h2c\r\nUpgrade: websocket\r\n\r\n")
 	c.WantBody("/two")
 	proxy.WantCounts(3, 0)

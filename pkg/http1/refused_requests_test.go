@@ -44,7 +44,7 @@ func TestSmugglingRequestsReturn400(t *testing.T) {
 	}
 }
 
-// Heads that RFC 9112 lets a server refuse are, and nothing behind them is served.
+// RFC 9112 allows a server to reject these header sections. Later requests are not served.
 func TestAmbiguousHeaderReturns400(t *testing.T) {
 	a := harness.NewApp(t, harness.Echo)
 	proxy := proxytest.Start(t, a, nil)

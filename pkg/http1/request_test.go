@@ -79,7 +79,7 @@ func TestHeaderOfMaximumLengthReturns200(t *testing.T) {
 	c.WantEnd()
 }
 
-// Wherever a read ends, the app gets the same request.
+// The app gets the same request for each split.
 func TestSplitBodyIsForwarded(t *testing.T) {
 	requests := map[string]struct{ text, body, trailer string }{
 		"a length":  {"POST /p HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nsome body", "some body", ""},
@@ -99,7 +99,7 @@ func TestSplitBodyIsForwarded(t *testing.T) {
 			for split := 1; split < len(request.text); split++ {
 				before := len(proxy.Observed(0))
 				c.Send(request.text[:split])
-				if split%8 == 0 { // let some of the pieces be read apart
+				if split%8 == 0 { // sometimes wait, so that the parts are read separately
 					if strings.Contains(request.text[:split], "\r\n\r\n") {
 						proxy.InFlight(1)
 					} else {
@@ -121,8 +121,7 @@ func TestSplitBodyIsForwarded(t *testing.T) {
 	}
 }
 
-// The head fills the buffer, so that no room is left behind it for the framing of
-// the body.
+// The header section fills the buffer, so that chunks need a larger buffer.
 func TestChunkedBodyFollowsLongHeader(t *testing.T) {
 	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
 	for _, size := range []int{32<<10 - 1, 32 << 10} {
@@ -133,7 +132,7 @@ func TestChunkedBodyFollowsLongHeader(t *testing.T) {
 		c.WantBody("/p")
 	}
 	c := proxy.Dial()
-	for size := range 300 { // one behind the other, so that their heads end anywhere in the buffer
+	for size := range 300 { // consecutive sizes, so that the header sections end at each offset of the buffer
 		c.Send(fmt.Sprintf("POST /p HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nX-Long: %s\r\n\r\n3\r\nabc\r\n0\r\n\r\n", strings.Repeat("x", 10*size)))
 	}
 	for range 300 {
@@ -191,7 +190,7 @@ func TestTrailersAreForwarded(t *testing.T) {
 	proxy.WantCounts(1, 0)
 }
 
-// Nobody speaks in our name, at the end of a response as at its beginning.
+// A trailer must not contain a Proxy-Status value of the sidecar.
 func TestTrailerProxyStatusIsFiltered(t *testing.T) {
 	proxy := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
 		conn.Request()
@@ -258,8 +257,7 @@ func TestLargeBodiesAreForwarded(t *testing.T) {
 	proxy.WantCounts(5, 0)
 }
 
-// A side that does not read stops the other side, and not much is held between
-// them.
+// A peer that does not read blocks the other peer, and the proxy buffers little.
 func TestSlowReaderBlocksSender(t *testing.T) {
 	const size = 64 << 20
 	sent, read := make(chan int64, 1), make(chan struct{})
@@ -376,13 +374,13 @@ func TestFullDuplexStreamsBothDirections(t *testing.T) {
 		}
 	}
 	c.Send("0\r\n\r\n")
-	rest, err := io.ReadAll(c.In) // the answer came before the request's end, so the connection ends
+	rest, err := io.ReadAll(c.In) // the response ended before the request, so the connection is closed
 	if err != nil || string(rest) != "0\r\n\r\n" {
 		t.Errorf("got %q, %v, want the last chunk and the end", rest, err)
 	}
 }
 
-// What a client has been told it can read, whatever it has sent behind.
+// The client can read the complete response although it sent input that is not read.
 func TestUnreadInputDoesNotResetResponse(t *testing.T) {
 	const size = 1 << 20
 	proxy := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
@@ -400,14 +398,14 @@ func TestUnreadInputDoesNotResetResponse(t *testing.T) {
 	if _, err := io.ReadFull(c.In, b[:size*3/4]); err != nil {
 		t.Fatal(err)
 	}
-	proxy.Observed(1) // all has been written
+	proxy.Observed(1) // the complete response was written
 	if n, err := io.ReadFull(c.In, b[size*3/4:]); err != nil {
 		t.Errorf("got %v after %d bytes of the last quarter, want all of it", err, n)
 	}
 	c.WantEnd()
 }
 
-// As wrk and the clients of the comparison (test/bench) write them.
+// The requests of wrk and the clients of test/bench.
 func TestBenchmarkRequestsAreServed(t *testing.T) {
 	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
 	c := proxy.Dial()

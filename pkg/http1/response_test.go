@@ -16,7 +16,7 @@ func TestResponsesAreForwarded(t *testing.T) {
 		name, method, answer string
 		status               int
 		body                 string
-		want                 []string // fields of the response; "name:" is one that must not be there
+		want                 []string // fields of the response; "name:" means that the field must be missing
 	}{
 		{"a length", "GET", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi", 200, "hi", []string{"content-length: 2"}},
 		{"an empty body", "GET", "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", 200, "", []string{"content-length: 0"}},
@@ -114,7 +114,7 @@ func TestAppFailureReturns502(t *testing.T) {
 			if m.Status() != 502 || !strings.Contains(m.Get("proxy-status"), v.reason.String()) {
 				t.Errorf("got %s, Proxy-Status %q, want 502, %v", m.Start, m.Get("proxy-status"), v.reason)
 			}
-			c.Get("/after") // neither side's connection is mistaken for a sound one
+			c.Get("/after") // neither broken connection is reused
 			proxy.WantCounts(2, 0)
 		})
 	}
@@ -172,7 +172,7 @@ func TestUnreachableAppReturns502(t *testing.T) {
 	proxy := proxytest.Start(t, a, nil)
 	a.Listener.Close()
 	c := proxy.Dial()
-	for range 2 { // before the second one what the app speaks has been forgotten
+	for range 2 { // the first request resets the detected protocol
 		c.Send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
 		m := c.Receive("GET")
 		if want := `queue-proxy; error=connection_refused; details="app-unreachable"`; m.Status() != 502 || m.Get("proxy-status") != want {
@@ -186,7 +186,7 @@ func TestUnreachableAppReturns502(t *testing.T) {
 	proxy.WantCounts(4, 0)
 }
 
-// A pooled connection that the app has closed costs no request.
+// A pooled connection that the app has closed does not fail a request.
 func TestStaleAppConnectionIsReplaced(t *testing.T) {
 	closed := make(chan struct{}, 1)
 	proxy := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
@@ -204,13 +204,13 @@ func TestStaleAppConnectionIsReplaced(t *testing.T) {
 	}
 }
 
-// A request is sent again only if it can't have been served.
+// A request is repeated only if the app cannot have processed it.
 func TestReplayOnClosedAppConnection(t *testing.T) {
 	a := harness.NewApp(t, func(conn *harness.AppConn) {
 		for n := 0; ; n++ {
 			m := conn.Request()
 			if m == nil || conn.Index == 0 && n > 0 {
-				return // the first connection breaks off after its first answer
+				return // the first connection is closed after its first response
 			}
 			conn.Send(harness.OK(m.Target()))
 		}
@@ -242,15 +242,14 @@ func TestReplayOnClosedAppConnection(t *testing.T) {
 	}
 }
 
-// An answer that comes while the request is being sent is not lost, and neither
-// connection is used again.
+// A response that arrives during the upload is forwarded, and neither connection is reused.
 func TestEarlyResponseReachesSendingClient(t *testing.T) {
 	const size = 20 << 20
 	heard := make(chan struct{})
 	a := harness.NewApp(t, func(conn *harness.AppConn) {
 		if conn.Head() != nil {
 			conn.Send("HTTP/1.1 413 Content Too Large\r\nContent-Length: 9\r\n\r\ntoo large")
-			<-heard // until then nothing is read
+			<-heard // the app reads nothing before that
 			conn.Hang()
 		}
 	})
@@ -283,8 +282,8 @@ func TestEarlyResponseReachesSendingClient(t *testing.T) {
 	proxy.WantCounts(40, 0)
 }
 
-// An answer to a request that has arrived does not cost the client its
-// connection, even if the app took none of it.
+// The client connection stays open after an early response to a complete request, even if the app did
+// not read the body.
 func TestEarlyResponseKeepsConnectionAfterCompleteBody(t *testing.T) {
 	a := harness.NewApp(t, func(conn *harness.AppConn) {
 		if m := conn.Head(); m != nil { // it says that it closes, or the next request may come before it has

@@ -118,7 +118,7 @@ func TestShutdownReturnsDeadlineExceeded(t *testing.T) {
 		clients = append(clients, c)
 	}
 	app.wantRunning(t, 2)
-	proxy.Dial() // there is no place for it
+	proxy.Dial() // this connection waits for a place
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
 	harness.Equal(t, proxy.ShutdownWithin(ctx), context.DeadlineExceeded)
@@ -129,7 +129,7 @@ func TestShutdownReturnsDeadlineExceeded(t *testing.T) {
 	}
 }
 
-// A request that the engine has got is answered, whenever Shutdown comes.
+// A request that was received is served, independent of the time of Shutdown.
 func TestShutdownLosesNoRequests(t *testing.T) {
 	for round := range 10 {
 		var served, answered atomic.Int64
@@ -157,7 +157,7 @@ func TestShutdownLosesNoRequests(t *testing.T) {
 				}
 			})
 		}
-		// Each round shuts down later in the clients' traffic.
+		// Each round calls Shutdown later.
 		harness.Until(t, "answers", func() bool { return answered.Load() > int64(100*round) })
 		proxy.Shutdown()
 		close(stop)
@@ -171,8 +171,8 @@ func TestShutdownLosesNoRequests(t *testing.T) {
 	}
 }
 
-// requestUntilClosed sends at most 50 requests on a connection. It reports whether the
-// proxy still serves: false where it has closed the connection without an answer.
+// requestUntilClosed sends at most 50 requests on a connection. It returns false if the proxy closed
+// the connection without a response.
 func requestUntilClosed(t *testing.T, address, text string, answered *atomic.Int64) bool {
 	c, err := net.Dial("tcp", address)
 	if err != nil {
@@ -184,14 +184,14 @@ func requestUntilClosed(t *testing.T, address, text string, answered *atomic.Int
 	head, body, _ := strings.Cut(text, "\r\n\r\n")
 	for range 50 {
 		if _, err := io.WriteString(c, head+"\r\n\r\n"); err != nil {
-			return false // closed before: nothing was accepted
+			return false // closed before the request was sent
 		}
 		if body != "" {
 			io.WriteString(c, body)
 		}
 		_, m, err := harness.ReadResponse(in, "GET")
 		if err != nil {
-			return false // it had been closed before the request came
+			return false // closed before the request arrived
 		}
 		if m.Status() != 200 || m.Body != "/p" {
 			t.Errorf("got %s %q, want 200 /p", m.Start, m.Body)

@@ -43,7 +43,7 @@ func TestUnusualRequestKeepsConnection(t *testing.T) {
 	}
 }
 
-// Each answer in the first bytes decides what follows: 100 or the final status.
+// The first bytes of the response are either 100 or the final status.
 func TestExpectContinueReturnsAppDecision(t *testing.T) {
 	proxy := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
 		for m := conn.Head(); m != nil; m = conn.Head() {
@@ -122,7 +122,7 @@ func TestRequestsAfterUnusualRequestsReturn200(t *testing.T) {
 	c.Send("c\r\n0\r\n\r\n")
 	c.WantBody("/6")
 	proxy.WantCounts(6, 0)
-	// A head of which a part came while another request was served.
+	// A part of a header section arrives while another request is served.
 	app := newBlocking()
 	proxy = proxytest.Start(t, harness.NewApp(t, app.serve), nil)
 	c = proxy.Dial()

@@ -127,9 +127,8 @@ func TestAbortEndsDialRetries(t *testing.T) {
 	}
 }
 
-// Calls are used again and again while aborts fall on them whenever they like,
-// also between two requests. None may get another's answer, and no connection
-// may be kept with a deadline that an abort has left.
+// Calls are reused while aborts happen at random times, also between two requests. No call may get the
+// response of another one, and no connection may be reused with the deadline of an abort.
 func TestRandomAbortsDoNotAffectOtherRequests(t *testing.T) {
 	a := app(t, func(conn *harness.AppConn) {
 		for {
@@ -183,7 +182,7 @@ func TestRandomAbortsDoNotAffectOtherRequests(t *testing.T) {
 	t.Logf("%d answered, %d aborted", answered.Load(), aborted.Load())
 }
 
-// abortUntil aborts a call again and again, at random times.
+// abortUntil aborts a call repeatedly at random times.
 func abortUntil(over <-chan struct{}, k *testCall) {
 	pause := time.NewTicker(time.Millisecond)
 	defer pause.Stop()

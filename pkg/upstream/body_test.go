@@ -18,8 +18,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// stuck is a body that gives out its first bytes and then waits for StopBody,
-// as a client that has fallen silent.
+// stuck is a body that returns its first bytes and then blocks until StopBody is called.
 type stuck struct {
 	first   []byte
 	stopped <-chan struct{}
@@ -94,7 +93,7 @@ func TestRequestBodyReadByteByByte(t *testing.T) {
 	}
 }
 
-// Otherwise the user container would take what is too much for a request.
+// Excess bytes of a body would be parsed as the next request.
 func TestBodyLengthMismatchClosesConnection(t *testing.T) {
 	for name, body := range map[string]func() io.Reader{
 		"longer":          func() io.Reader { return strings.NewReader("helloGET /smuggled HTTP/1.1\r\n\r\n") },
@@ -171,8 +170,7 @@ func TestEarlyResponseIsReturnedDuringUpload(t *testing.T) {
 	}
 }
 
-// The user container answered before the last bytes had been sent; both
-// connections can be kept.
+// The user container responds before the last bytes are sent. Both connections can be reused.
 func TestCloseWaitsForLastBodyBytes(t *testing.T) {
 	a := app(t, answersOnce("HTTP/1.1 204 No Content\r\n\r\n"))
 	answered := make(chan struct{})
@@ -191,7 +189,7 @@ func TestCloseWaitsForLastBodyBytes(t *testing.T) {
 	}
 }
 
-// A deadline that stopped the upload is still on the connection.
+// The connection still has the deadline that stopped the upload.
 func TestStoppedUploadClosesConnection(t *testing.T) {
 	a := app(t, answersOnce("HTTP/1.1 204 No Content\r\n\r\n"))
 	k := newCall("POST", "/").with(strings.NewReader("hello"), 5)
@@ -206,8 +204,8 @@ func TestStoppedUploadClosesConnection(t *testing.T) {
 	}
 }
 
-// lateWriter returns from the write of a body when a deadline has cut it off,
-// though all bytes have gone.
+// lateWriter returns from the write of a body when a deadline expires, although all bytes were
+// written.
 type lateWriter struct {
 	*net.TCPConn
 	head int
@@ -265,8 +263,8 @@ func TestBodyReadErrorAbortsExchange(t *testing.T) {
 	}
 }
 
-// A body that was stopped because the user container has gone is not what ended
-// the exchange.
+// The error of a body that was stopped because the user container has closed the connection is not
+// reported.
 func TestConnectionErrorDuringUploadReturnsReset(t *testing.T) {
 	for name, serve := range map[string]func(conn *harness.AppConn){
 		"close":   func(conn *harness.AppConn) {},
@@ -353,8 +351,8 @@ func TestExpectContinueFinalResponseSkipsBody(t *testing.T) {
 	}
 }
 
-// A user container may answer as it reads. While it is not known what it speaks
-// the body waits for a sign, and the answer's head is one.
+// A user container can respond while it reads. While its protocol is unknown, the body is delayed
+// until the header section of the response arrives.
 func TestUploadContinuesAfterResponseHeader(t *testing.T) {
 	for _, known := range []bool{true, false} {
 		t.Run(fmt.Sprintf("known %v", known), func(t *testing.T) {

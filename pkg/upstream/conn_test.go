@@ -12,8 +12,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// What comes before the request is written wakes nobody any more when the
-// response is waited for: it has to be looked for.
+// Input that arrives before the request is written does not wake the reader later, so it must be
+// detected before the write.
 func TestUnsolicitedBytesReturnError(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	harness.NoError(t, err)
@@ -89,7 +89,7 @@ func heapUsed() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// An engine keeps the memory of its call, and with it what the last response points to.
+// An engine keeps the memory of its call, including references of the last response.
 func TestClosedResponseReleasesBuffers(t *testing.T) {
 	const calls = 50
 	before := heapUsed()

@@ -4,7 +4,7 @@ package upstream
 
 import "testing"
 
-// Not with the race detector, with which pools lose on purpose what they are given.
+// The race detector makes sync.Pool drop buffers at random.
 func TestGETDoesNotAllocate(t *testing.T) {
 	a := app(t, plain)
 	k := newCall("GET", "/")

@@ -8,7 +8,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// An app that answers HEAD with a body would have it taken for the next answer.
+// A body in response to HEAD would be parsed as the next response.
 func TestHeadResponseWithLateBodyIsDiscarded(t *testing.T) {
 	a := app(t, func(conn *harness.AppConn) {
 		for r := readHead(conn); r != nil; r = readHead(conn) {
@@ -43,8 +43,8 @@ func TestHeadResponseWithoutBodyKeepsConnection(t *testing.T) {
 	harness.Equal(t, idle(a), 1, "idle connections")
 }
 
-// An app may answer before it has read the body, and cut the connection off: what it
-// said is the answer.
+// An app can respond before it has read the body and then reset the connection. Its response is
+// returned.
 func TestEarlyResponseBeforeResetIsReturned(t *testing.T) {
 	const says = "HTTP/1.1 413 Content Too Large\r\nContent-Length: 8\r\n\r\ntoo much"
 	for range 20 {

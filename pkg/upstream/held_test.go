@@ -11,7 +11,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// heldCall returns a call that was aborted when its request was with the user container.
+// heldCall returns a call that was aborted after the user container received the request.
 func heldCall(t *testing.T, a *App, k *testCall, arrived <-chan struct{}) queue.Held {
 	t.Helper()
 	k.Hold = true

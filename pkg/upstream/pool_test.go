@@ -159,8 +159,7 @@ func TestDialStopsAfterConnectRetry(t *testing.T) {
 	}
 }
 
-// A listener whose backlog is full answers nothing: nobody may wait for it who
-// does not want to.
+// A listener with a full backlog does not respond. Abort must still end the dial.
 func TestAbortEndsBlockedDial(t *testing.T) {
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
 	harness.NoError(t, err)
@@ -188,7 +187,7 @@ func TestAbortEndsBlockedDial(t *testing.T) {
 	}
 }
 
-// A connection's memory is given back with it, wherever it ends.
+// The buffer of a connection is returned once, even if close is called twice.
 func TestBuffersAreReturnedOnce(t *testing.T) {
 	a := New(Settings{Port: 1})
 	defer a.Close()
@@ -203,8 +202,7 @@ func TestBuffersAreReturnedOnce(t *testing.T) {
 	}
 }
 
-// A thousand connections that are answered in a kilobyte need no large buffers, and
-// a long answer must not come in small pieces.
+// Short responses use small buffers, and long responses are read in large parts.
 func TestBufferSizeFollowsResponseSize(t *testing.T) {
 	near, far := pipes()
 	defer far.Close()
