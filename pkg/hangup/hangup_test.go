@@ -23,7 +23,7 @@ func TestCallbackRunsOnceForEachClose(t *testing.T) {
 		"half-close": func(c *net.TCPConn) { c.CloseWrite() },
 		"reset":      func(c *net.TCPConn) { c.SetLinger(0); c.Close() },
 		"bytes, then close": func(c *net.TCPConn) {
-			c.Write([]byte("GET / HTTP/1.1\r\n\r\n")) // nobody reads it
+			c.Write([]byte("GET / HTTP/1.1\r\n\r\n")) // unread input
 			c.Close()
 		},
 	}
@@ -62,7 +62,7 @@ func TestStoppedWatchDoesNotCallBack(t *testing.T) {
 	called := false
 	w.Add(server, func() { called = true }).Stop()
 
-	// A second connection's event comes after the first one's.
+	// The events of two connections arrive in order.
 	other, watched := harness.Pair(t)
 	gone := make(chan struct{})
 	w.Add(watched, func() { close(gone) })

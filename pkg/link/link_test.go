@@ -14,7 +14,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// noise returns n bytes that are the same for the same n.
+// noise returns n pseudorandom bytes that depend only on n.
 func noise(n int) []byte {
 	r := rand.New(rand.NewPCG(uint64(n), 1))
 	b := make([]byte, n)
@@ -24,7 +24,7 @@ func noise(n int) []byte {
 	return b
 }
 
-// writeInPieces writes b in pieces of any size.
+// writeInPieces writes b in parts of random size.
 func writeInPieces(w io.Writer, b []byte) error {
 	r := rand.New(rand.NewPCG(uint64(len(b)), 2))
 	for len(b) > 0 {
@@ -108,8 +108,8 @@ func TestReadDeadline(t *testing.T) {
 	})
 }
 
-// A client that reads nothing holds the writer up; nothing of what it was sent is lost
-// or sent twice when it goes on.
+// A client that does not read blocks the writer. No bytes are lost or repeated when it continues to
+// read.
 func TestWriteWaitsForReader(t *testing.T) {
 	forEachKind(t, func(t *testing.T, p pair) {
 		want := noise(12 << 20) // more than sockets take

@@ -22,7 +22,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// tryRead reads what is there now.
+// tryRead reads the available content.
 func tryRead(t *testing.T, l *link.Conn) (string, error) {
 	t.Helper()
 	var text string
@@ -36,7 +36,7 @@ func tryRead(t *testing.T, l *link.Conn) (string, error) {
 	return text, failed
 }
 
-// A client that has sent a part of a record owes the rest: its time for a head begins.
+// An incomplete record starts the timeout for a header section.
 func TestIncompleteRecordIsStalled(t *testing.T) {
 	for _, kind := range []string{"TLS 1.2", "TLS 1.3"} {
 		for _, part := range []int{1, 4, 5, 6, 20} { // of the header, and of the record
@@ -68,7 +68,7 @@ func TestIncompleteRecordIsStalled(t *testing.T) {
 	}
 }
 
-// What a record holds behind a whole one is owed as well.
+// This includes a record that follows a complete record.
 func TestIncompleteSecondRecordIsStalled(t *testing.T) {
 	p := newPair(t, kinds["TLS 1.3"])
 	p.wire.holdBack()
@@ -196,8 +196,8 @@ func TestOnlyCutOmitsCloseNotify(t *testing.T) {
 	}
 }
 
-// forger encrypts records of a client by the secret of its connection (RFC 8446,
-// sections 5.2, 7.2 and 7.3): what no well-behaved library sends.
+// forger encrypts client records with the secret of the connection (RFC 8446 sections 5.2, 7.2 and
+// 7.3). It can send records that TLS libraries do not send.
 type forger struct {
 	secret []byte
 	aead   cipher.AEAD
@@ -219,7 +219,7 @@ func newForger(t *testing.T, keyLog string) *forger {
 	return f
 }
 
-// update goes on with the next secret, as after a KeyUpdate.
+// update switches to the next secret, as after a KeyUpdate.
 func (f *forger) update() {
 	f.secret = f.expand("traffic upd", sha256.Size)
 	f.makeKeys()
@@ -261,13 +261,13 @@ func (f *forger) record(kind byte, content []byte) []byte {
 	return f.aead.Seal(header, nonce, append(append([]byte(nil), content...), kind), header)
 }
 
-// forged returns a link whose client sends what a forger makes.
+// forged returns a connection whose client is a forger.
 func forged(t *testing.T) (pair, *forger) {
 	t.Helper()
 	return forgedOf(t, server())
 }
 
-// forgedOf is forged with another server.
+// forgedOf is forged with the given server.
 func forgedOf(t *testing.T, server *link.Server) (pair, *forger) {
 	t.Helper()
 	var keyLog strings.Builder
@@ -278,7 +278,7 @@ func forgedOf(t *testing.T, server *link.Server) (pair, *forger) {
 	return p, newForger(t, keyLog.String())
 }
 
-func TestForgedRecordIsRead(t *testing.T) { // or the forgeries below show nothing
+func TestForgedRecordIsRead(t *testing.T) { // a precondition of the following tests
 	p, f := forged(t)
 	p.wire.Write(f.record(23, []byte("forged")))
 	b := make([]byte, 10)
@@ -288,8 +288,8 @@ func TestForgedRecordIsRead(t *testing.T) { // or the forgeries below show nothi
 	}
 }
 
-// An unfinished message of TLS itself does not hold memory for ever: it is stalled
-// first, and ends the connection when it is long.
+// An incomplete TLS message is stalled. A long one closes the connection, so that it does not hold
+// memory.
 func TestEndlessTLSMessageIsStalled(t *testing.T) {
 	p, f := forged(t)
 	const handshake, keyUpdate = 22, 24
@@ -313,7 +313,7 @@ func TestEndlessTLSMessageIsStalled(t *testing.T) {
 	}
 }
 
-// Records without content are answered by nobody and end the connection.
+// Records without content have no response. Too many of them close the connection.
 func TestEmptyRecordsCloseConnection(t *testing.T) {
 	p, f := forged(t)
 	go func() {
@@ -329,7 +329,7 @@ func TestEmptyRecordsCloseConnection(t *testing.T) {
 	}
 }
 
-// A client that asks for new keys over and over and reads no answer.
+// A client that repeatedly requests new keys and does not read the responses.
 func TestReaderSendsKeyUpdateResponse(t *testing.T) {
 	p, f := forged(t)
 	const handshake, keyUpdate, requested = 22, 24, 1
@@ -345,8 +345,8 @@ func TestReaderSendsKeyUpdateResponse(t *testing.T) {
 	})
 }
 
-// One that asks again and again, with a byte of content between, and reads no answer, is
-// ended before the answers fill memory.
+// A client that also sends a byte of content after each request is closed before the responses fill
+// the memory.
 func TestUnreadTLSRepliesCloseConnection(t *testing.T) {
 	p, f := forged(t)
 	// Full soon, but not so small that the kernel drops what acknowledges the client's bytes.

@@ -10,7 +10,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// pair returns two sockets that are connected and never block.
+// pair returns two connected nonblocking sockets.
 func pair(t *testing.T) (a, b uintptr) {
 	t.Helper()
 	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
@@ -70,7 +70,7 @@ func TestWriteTwoWritesInOrder(t *testing.T) {
 		t.Errorf("got %q, %v, want both", buf[:n], err)
 	}
 
-	// More than the socket takes: a count that is right wherever it ends.
+	// More bytes than the socket buffer: the count is correct for each partial write.
 	p, q := bytes.Repeat([]byte("p"), 100<<10), bytes.Repeat([]byte("q"), 1<<20)
 	sent, err := socket.WriteTwo(a, p, q)
 	if err != nil || sent < 1 || sent >= len(p)+len(q) {
@@ -105,7 +105,7 @@ func TestSilentReturnsFalseAfterInput(t *testing.T) {
 		t.Error("nothing came: got false, want true")
 	}
 	socket.Write(a, []byte("x"))
-	for range 2 { // it only looks
+	for range 2 { // Silent does not consume the byte
 		if socket.Silent(b) {
 			t.Error("a byte came: got true, want false")
 		}
@@ -122,7 +122,7 @@ func TestReadAndWriteDoNotAllocate(t *testing.T) {
 	buf := make([]byte, 8)
 	if got := testing.AllocsPerRun(100, func() {
 		socket.Silent(b)
-		socket.Read(b, buf) // nothing there
+		socket.Read(b, buf) // no input
 		socket.WriteTwo(a, buf[:4], buf[4:])
 		socket.Read(b, buf)
 	}); got != 0 {

@@ -16,8 +16,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// second returns a user container whose first connection serves one request and
-// plays on the second; all others serve what comes.
+// second returns a user container whose first connection serves one request and then calls the given
+// function. The other connections serve all requests.
 func second(t *testing.T, serve func(conn *harness.AppConn)) (*App, *harness.App) {
 	t.Helper()
 	s := harness.NewApp(t, func(conn *harness.AppConn) {
@@ -146,8 +146,7 @@ func TestReplayUsesNewConnection(t *testing.T) {
 	}
 }
 
-// mute is a connection that takes some bytes of the first write and then is
-// found to be broken.
+// mute is a connection that accepts some bytes of the first write and then fails.
 type mute struct {
 	*net.TCPConn
 	takes int
@@ -219,8 +218,7 @@ func TestClosedIdleConnectionIsNotUsed(t *testing.T) {
 	}
 }
 
-// A closingApp closes its connections at random times while they are idle. It counts
-// the requests that it has got.
+// A closingApp closes idle connections at random times. It counts the requests that it received.
 type closingApp struct {
 	mu   sync.Mutex
 	seen map[string]int
@@ -251,9 +249,8 @@ func (a *closingApp) serve(conn *harness.AppConn) {
 	}
 }
 
-// The most frequent cause of a 502 is a user container that closes its idle
-// connections. It costs an idempotent request nothing, and no other request may
-// be seen twice.
+// The most frequent cause of a 502 is a user container that closes idle connections. An idempotent
+// request must not fail, and no other request may be sent twice.
 func TestRandomClosesReplayOnlyIdempotentRequests(t *testing.T) {
 	closing := &closingApp{seen: map[string]int{}}
 	s := harness.NewApp(t, closing.serve)

@@ -12,13 +12,12 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// The responses that every framing has, and whether their connection is fit for
-// another request.
+// The responses with each framing, and whether their connection can be reused.
 var framings = []struct {
 	name    string
 	method  string
 	say     string
-	closes  bool // the user container closes behind it
+	closes  bool // the user container closes the connection after the response
 	status  int
 	body    string
 	trailer string
@@ -209,7 +208,7 @@ func TestIdleConnectionHoldsNoBuffer(t *testing.T) {
 	}
 }
 
-// What ends too early must not look whole (RFC 9112 section 8).
+// A truncated response must not look complete (RFC 9112 section 8).
 func TestIncompleteResponseReturnsReset(t *testing.T) {
 	for name, say := range map[string]string{
 		"nothing":            "",
@@ -277,7 +276,7 @@ func TestLengthIsKnownBeforeBody(t *testing.T) {
 	}
 }
 
-// Whoever passes a stream on sends what it has when it must wait for more.
+// Next calls Waiting, so that a streaming caller can flush its output.
 func TestNextCallsWaitingBeforeBlocking(t *testing.T) {
 	next := make(chan struct{})
 	a := app(t, func(conn *harness.AppConn) {

@@ -18,8 +18,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// settings is the frame that a server's side of an HTTP/2 connection opens with:
-// one setting, SETTINGS_MAX_CONCURRENT_STREAMS 100.
+// settings is the first frame of an HTTP/2 server, with the setting SETTINGS_MAX_CONCURRENT_STREAMS
+// 100.
 const settings = "\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x03\x00\x00\x00\x64"
 
 func TestHTTP2OnlyAppIsDetectedBeforeBodyIsRead(t *testing.T) {
@@ -174,7 +174,7 @@ func TestDetectionIsNotRepeated(t *testing.T) {
 	}
 }
 
-// The user container is at work on the question, and nobody would want the answer.
+// A canceled request does not start a detection.
 func TestDetectionSkipsCanceledRequest(t *testing.T) {
 	a := unknownApp(t, harness.NewApp(t, (*harness.AppConn).Hang).Port)
 	over := errors.New("over")
@@ -242,7 +242,7 @@ func TestOnlyH2RequiresHTTP2Response(t *testing.T) {
 	}
 }
 
-// Its connections in HTTP/2 may live on while it takes no more.
+// The HTTP/2 connections can stay open while the app accepts no other connection.
 func TestClosedConnectionsAreNotDetectedAsHTTP2Only(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	harness.NoError(t, err)
@@ -268,7 +268,7 @@ func TestClosedConnectionsAreNotDetectedAsHTTP2Only(t *testing.T) {
 	}
 }
 
-// A user container that is busy starting says nothing either.
+// A user container that is starting does not respond either.
 func TestDetectionStoresTimeoutOnlyForHTTP1(t *testing.T) {
 	for _, c := range []struct {
 		name     string

@@ -19,7 +19,7 @@ const switching = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUp
 
 // passage is a tunnel between a client and a user container.
 type passage struct {
-	client net.Conn // the client's end
+	client net.Conn // the peer of the client connection
 	call   *testCall
 	ended  chan struct{} // closed when Tunnel has returned
 	in     int64
@@ -27,8 +27,8 @@ type passage struct {
 	moved  atomic.Int32 // calls of touch
 }
 
-// upgrade has a user container switch protocols and serve behind it. The client
-// has sent early behind its request.
+// upgrade starts a user container that switches protocols and then calls serve. The client sends early
+// after its request.
 func upgrade(t *testing.T, early string, serve func(conn *harness.AppConn)) *passage {
 	t.Helper()
 	a := app(t, func(conn *harness.AppConn) {
@@ -63,7 +63,7 @@ func upgrade(t *testing.T, early string, serve func(conn *harness.AppConn)) *pas
 	return h
 }
 
-// echo sends back what it gets.
+// echo sends its input back.
 func echo(conn *harness.AppConn) { io.Copy(conn, conn.In) }
 
 func TestTunnelCopiesBothDirections(t *testing.T) {
@@ -209,8 +209,7 @@ func TestAbortEndsTunnel(t *testing.T) {
 	}
 }
 
-// held is a tunnel in memory, whose time is the test's. Neither far end is read
-// unless the test does so.
+// held is a tunnel in memory that uses the time of the test. Only the test reads from its peers.
 func held(t *testing.T) (client, app *pipe, ended chan struct{}) {
 	t.Helper()
 	return heldBy(t, New(Settings{Port: 1}))
@@ -305,7 +304,7 @@ func TestIdleTunnelStaysOpen(t *testing.T) {
 	})
 }
 
-// Most tunnels are WebSockets, and most of those are silent most of the time.
+// Most tunnels are WebSockets that are idle most of the time.
 func TestIdleTunnelUsesLittleMemory(t *testing.T) {
 	const tunnels = 50
 	before := heapUsed()
