@@ -15,26 +15,26 @@ import (
 	"time"
 )
 
-// What the injector takes in one review.
+// Limits of a review in package webhook.
 const (
-	mostBytes  = 8 << 20
-	mostValues = 50_000
+	maxReviewBytes = 8 << 20
+	maxValues      = 50_000
 )
 
-// reviewOf is a review of a pod with a container web, to whose fields, and to those of the
-// pod's spec, something is added.
+// reviewOf returns a review of a pod with the container web. spec and container are additional
+// fields of the pod spec and the container.
 func reviewOf(spec, container string) string {
 	return `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1","operation":"CREATE","namespace":"shop","resource":{"version":"v1","resource":"pods"},` +
 		`"object":{"metadata":{"name":"web"},"spec":{"containers":[{"name":"web","ports":[{"containerPort":8080}]` + container + `}]` + spec + `}}}}`
 }
 
-// list is a list of so many times the same.
+// list returns a JSON list with n copies of an item.
 func list(item string, n int) string { return "[" + strings.Repeat(item+",", n-1) + item + "]" }
 
-// heaviest are reviews that are as long as may be, or have as many values, or both: of each
-// the kind that takes most memory for its bytes and values.
+// heaviest returns reviews that use most memory: with the maximum length, the maximum number of
+// values, or both.
 func heaviest() map[string]string {
-	const values, size = mostValues - 100, mostBytes - 2000
+	const values, size = maxValues - 100, maxReviewBytes - 2000
 	full := fmt.Sprintf(`{"name":"%s"}`, strings.Repeat("x", size/(values/2)-13))
 	return map[string]string{
 		"volumes":                reviewOf(`,"volumes":`+list(`{"name":""}`, values/2), ""),
@@ -50,17 +50,17 @@ func heaviest() map[string]string {
 	}
 }
 
-// Of each kind, 16 of the heaviest at once, beside as many connections as are kept, of which
-// each is in the midst of a review: they are decided as far as the time goes, in the memory
-// that deploy/ gives. Kinds run side by side, each with an injector of its own, because most
-// of the time is spent waiting for deadlines.
-func TestTheHeaviestReviewsAtOnceFitInTheMemory(t *testing.T) {
+// For each kind, 16 of the heaviest reviews run concurrently with the maximum number of incomplete
+// reviews. The injector must decide as many as possible with the memory limit of deploy/. Each kind
+// uses a separate injector, and the kinds run in parallel because the test mostly waits for
+// timeouts.
+func TestHeaviestReviewsStayWithinMemoryLimit(t *testing.T) {
 	program := buildInjector(t)
 	for name, body := range heaviest() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if len(body) > mostBytes {
-				t.Fatalf("got %d bytes, want at most %d", len(body), mostBytes)
+			if len(body) > maxReviewBytes {
+				t.Fatalf("got %d bytes, want at most %d", len(body), maxReviewBytes)
 			}
 			p := startInjector(t, program)
 			others := inTheBody.come(t, p, betweenRequests.come(t, p, nil))
@@ -71,16 +71,16 @@ func TestTheHeaviestReviewsAtOnceFitInTheMemory(t *testing.T) {
 			peak := p.peak(t)
 			t.Logf("%d bytes: at most %d MB, %v", len(body), peak>>20, got)
 			if peak > injectorMemory {
-				t.Errorf("it took up to %d MB, want at most %d", peak>>20, injectorMemory>>20)
+				t.Errorf("got a peak of %d MB of memory, want at most %d", peak>>20, injectorMemory>>20)
 			}
 			if got["injected"]+got["too-large"]+got["unreadable"] == 0 {
-				t.Errorf("got %v, want some of them decided", got)
+				t.Errorf("got %v, want at least one decision", got)
 			}
 		})
 	}
 }
 
-// answersTo sends the same review so many times at once, and counts the answers.
+// answersTo sends a review concurrently several times, and returns the number of responses by kind.
 func answersTo(t *testing.T, p *served, body string, times int) map[string]int {
 	t.Helper()
 	client := &http.Client{Timeout: 60 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: p.roots}}}
@@ -100,23 +100,23 @@ func answersTo(t *testing.T, p *served, body string, times int) map[string]int {
 	return got
 }
 
-// ask sends a review and returns what became of it, in a word.
+// ask sends a review and returns the kind of its response.
 func ask(t *testing.T, client *http.Client, p *served, body string) string {
 	t.Helper()
 	r, err := client.Post("https://"+p.reviews+"/inject", "application/json", strings.NewReader(body))
 	if err != nil {
-		return "ended" // its time was over in the midst of it
+		return "ended" // a timeout of the server closed the connection
 	}
 	defer r.Body.Close()
 	text, err := io.ReadAll(r.Body)
-	if err != nil || r.StatusCode == http.StatusServiceUnavailable || bytes.Equal(text, []byte("the body ended too early\n")) {
+	if err != nil || r.StatusCode == http.StatusServiceUnavailable || bytes.Equal(text, []byte("read request body: unexpected end\n")) {
 		return "no time"
 	}
 	var review struct {
 		Response struct{ AuditAnnotations map[string]string }
 	}
 	if r.StatusCode != http.StatusOK || json.Unmarshal(text, &review) != nil {
-		t.Errorf("got %d %.200s, want a verdict", r.StatusCode, text)
+		t.Errorf("got %d %.200s, want a review", r.StatusCode, text)
 	}
 	notes := review.Response.AuditAnnotations
 	if notes["reason"] != "" {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// endless is a body that is sent as long as anybody takes it, and counted.
+// endless is a body with the given number of remaining bytes.
 type endless struct{ left int }
 
 func (e *endless) Read(b []byte) (int, error) {
@@ -25,11 +25,11 @@ func (e *endless) Read(b []byte) (int, error) {
 
 // The limit of memory is the same as in deploy/base. The test needs the whole machine because
 // the injector returns 503 if it cannot read and decode a review in a few seconds.
-func TestOversizedReviewsAreRefused(t *testing.T) {
+func TestOversizedReviewsAreRejected(t *testing.T) {
 	p := startInjector(t, buildInjector(t))
 	post := p.poster()
-	if status, text, err := post("application/json", &endless{100 << 20}); err == nil && (status != 413 || !strings.Contains(text, "more than 8388608 bytes")) {
-		t.Errorf("100 MB: got %d %q, want 413 or a connection that ends", status, text)
+	if status, text, err := post("application/json", &endless{100 << 20}); err == nil && (status != 413 || !strings.Contains(text, "exceeds the limit of 8388608 bytes")) {
+		t.Errorf("100 MB: got %d %q, want 413 or a closed connection", status, text)
 	}
 	postWrongReviews(t, post, map[string]wrongReview{
 		"deep arrays":  {"application/json", strings.Repeat("[", 7<<20), 400},
@@ -37,7 +37,7 @@ func TestOversizedReviewsAreRefused(t *testing.T) {
 		"many fields":  {"application/json", `{"a":[` + strings.Repeat(`{"b":1},`, 900_000) + `{}]}`, 400},
 	})
 	if status, text, err := post("application/json", strings.NewReader(goodReview)); err != nil || status != 200 || !strings.Contains(text, `"patch"`) {
-		t.Errorf("a good review afterwards: got %d %.200q, %v, want a patch", status, text, err)
+		t.Errorf("a valid review afterwards: got %d %.200q, %v, want a patch", status, text, err)
 	}
 	if peak := p.peak(t); peak > injectorMemory {
 		t.Errorf("got a peak of %d MB of memory, want at most %d", peak>>20, injectorMemory>>20)

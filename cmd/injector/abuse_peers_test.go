@@ -18,40 +18,41 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// Connections that the injector keeps for reviews, and for metrics.
+// Maximum numbers of connections for reviews and for metrics.
 const keptReviews, keptMetrics = 500, 100
 
-// A group is a number of connections that come all at once.
+// A group is a number of connections that are opened concurrently.
 type group struct {
 	name    string
-	n       int    // 0: those of the group before, which go on
-	metrics bool   // to that port
-	within  bool   // TLS
-	sends   string // on each
-	reads   bool   // and waits for the beginning of an answer
+	n       int    // 0 uses the connections of the preceding group
+	metrics bool   // connect to the port for metrics
+	within  bool   // send inside a TLS connection
+	sends   string // sent on each connection
+	reads   bool   // read the beginning of a response
 }
 
-// As many connections as may hold something, and more.
+// Numbers of connections above the limits.
 var (
 	betweenRequests = group{name: "between two requests", n: 600, within: true, sends: startOfHead + "\r\n", reads: true}
 	inTheBody       = group{name: "of these with a long head, in the midst of a body", sends: longHead + "Content-Type: application/json\r\nContent-Length: 100000\r\n\r\n" + strings.Repeat(" ", 31<<10)}
 )
 
-// groups are 10 000 connections, or fewer, more than are kept, that cost as much time.
+// groups use 10 000 connections, or fewer if the connections are expensive, but always more than
+// the limit.
 var groups = []group{
-	{name: "that say nothing", n: 10_000},
-	{name: "in the midst of a TLS handshake", n: 2000, sends: "\x16\x03\x01\x02\x00\x01\x00\x01\xfc"},
-	{name: "in the midst of a hello of 64 KiB", n: 2000, sends: "\x16\x03\x01\x40\x00\x01\x00\xff\xf0" + strings.Repeat("\x00", 16380) + strings.Repeat("\x16\x03\x01\x40\x00"+strings.Repeat("\x00", 16<<10), 2)},
+	{name: "idle", n: 10_000},
+	{name: "incomplete TLS handshake", n: 2000, sends: "\x16\x03\x01\x02\x00\x01\x00\x01\xfc"},
+	{name: "incomplete ClientHello of 64 KiB", n: 2000, sends: "\x16\x03\x01\x40\x00\x01\x00\xff\xf0" + strings.Repeat("\x00", 16380) + strings.Repeat("\x16\x03\x01\x40\x00"+strings.Repeat("\x00", 16<<10), 2)},
 	betweenRequests,
 	inTheBody,
-	{name: "that read no long answer", n: 100, within: true, sends: posted(greedyReview)},
-	{name: "that say nothing to the port of metrics", n: 2000, metrics: true},
-	{name: "in the midst of a head to the port of metrics", n: 2000, metrics: true, sends: longHead + strings.Repeat("a:\r\nb:\r\n", 8000)},
+	{name: "unread long response", n: 100, within: true, sends: posted(greedyReview)},
+	{name: "idle, port for metrics", n: 2000, metrics: true},
+	{name: "incomplete header section, port for metrics", n: 2000, metrics: true, sends: longHead + strings.Repeat("a:\r\nb:\r\n", 8000)},
 }
 
 const startOfHead = "POST /inject HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n"
 
-// longHead is as long as a head may be, of as many fields, and has no end.
+// longHead is an incomplete header section with the maximum length and number of fields.
 var longHead = func() string {
 	var b strings.Builder
 	b.WriteString("POST /inject HTTP/1.1\r\nHost: a\r\n")
@@ -61,14 +62,15 @@ var longHead = func() string {
 	return b.String()
 }()
 
-// greedyReview is short and has a long answer.
+// greedyReview is a short review with a long response.
 var greedyReview = strings.Replace(goodReview, `"name":"web",`, `"name":"web","readinessProbe":{"httpGet":{"port":8080,"path":"/`+strings.Repeat("a", 30_000)+`"}},`, 1)
 
 func posted(body string) string {
 	return fmt.Sprintf("POST /inject HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 }
 
-// come opens a group's connections, or uses those of the one before, and sends.
+// come opens the connections of a group, or reuses those of the preceding group, and sends the
+// text.
 func (h group) come(t *testing.T, p *served, all []net.Conn) []net.Conn {
 	t.Helper()
 	addr := p.reviews
@@ -78,7 +80,7 @@ func (h group) come(t *testing.T, p *served, all []net.Conn) []net.Conn {
 	if h.n > 0 {
 		all = make([]net.Conn, h.n)
 	}
-	const at = 8 // once
+	const at = 8 // concurrent handshakes
 	var busy sync.WaitGroup
 	for k := range at {
 		busy.Go(func() {
@@ -95,7 +97,7 @@ func (h group) come(t *testing.T, p *served, all []net.Conn) []net.Conn {
 					}
 				}
 				_ = all[i].SetDeadline(time.Now().Add(10 * time.Second))
-				_, _ = io.WriteString(all[i], h.sends) // it may be ended for others
+				_, _ = io.WriteString(all[i], h.sends) // the server can close the connection because of other connections
 				if h.reads {
 					_, _ = all[i].Read(make([]byte, 1))
 				}
@@ -106,7 +108,7 @@ func (h group) come(t *testing.T, p *served, all []net.Conn) []net.Conn {
 	return all
 }
 
-// An apiServer asks for a review every few milliseconds, on a connection that it keeps.
+// An apiServer sends a review every few milliseconds on a kept connection.
 type apiServer struct {
 	client  http.Client
 	url     string
@@ -132,7 +134,7 @@ func (a *apiServer) ask() {
 	a.longest = max(a.longest, time.Since(began))
 }
 
-// goOn asks until stop is called, which waits for its end.
+// goOn sends reviews until stop is called. stop waits for the last response.
 func (a *apiServer) goOn() (stop func()) {
 	end, done := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -149,7 +151,7 @@ func (a *apiServer) goOn() (stop func()) {
 	return func() { close(end); <-done }
 }
 
-// forgetPeak lets the peak of its memory begin anew.
+// forgetPeak resets the peak memory usage of the process.
 func (p *served) forgetPeak(t *testing.T) {
 	t.Helper()
 	harness.NoError(t, os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", p.cmd.Process.Pid), []byte("5"), 0))
@@ -162,10 +164,10 @@ func (p *served) files(t *testing.T) int {
 	return len(all)
 }
 
-// However many connections there are and whatever they leave undone: as many are kept
-// as may be, in the memory that deploy/ gives, and an API server is answered in time, on
-// the connection that it has and on a new one.
-func TestTheWebhookBearsManyPeers(t *testing.T) {
+// With any number of connections in any state, the number of kept connections and the memory stay
+// within their limits, and an API server receives its responses in time, on an existing connection
+// and on a new one.
+func TestManyPeersStayWithinLimits(t *testing.T) {
 	const patience = 5 * time.Second // timeoutSeconds of deploy/base
 	p := startInjector(t, buildInjector(t))
 	files := p.files(t)
@@ -180,31 +182,31 @@ func TestTheWebhookBearsManyPeers(t *testing.T) {
 		took := time.Since(began)
 		stop()
 		api.client.CloseIdleConnections()
-		api.ask() // on a new one
+		api.ask() // on a new connection
 		kept := p.files(t)
 		t.Logf("%d %s: in %v, at most %d MB; %d reviews, the longest took %v", len(all), h.name, took, p.peak(t)>>20, api.asked, api.longest)
 		if api.wrong != nil {
-			t.Errorf("%s: an API server got %v", h.name, api.wrong)
+			t.Errorf("%s: API server: %v", h.name, api.wrong)
 		}
 		most := keptReviews
 		if h.metrics {
 			most = keptMetrics
 		}
 		for begin := time.Now(); kept > files+most+10 && time.Since(begin) < 5*time.Second; kept = p.files(t) {
-			time.Sleep(10 * time.Millisecond) // until those that were to be ended are
+			time.Sleep(10 * time.Millisecond) // until excess connections are closed
 		}
 		if kept > files+most+10 {
-			t.Errorf("%s: %d files are open, want at most %d more than the %d before", h.name, kept, most+10, files)
+			t.Errorf("%s: got %d open files, want at most %d more than the initial %d", h.name, kept, most+10, files)
 		}
 		if got := p.peak(t); got > injectorMemory {
-			t.Errorf("%s: it took up to %d MB, want at most %d", h.name, got>>20, injectorMemory>>20)
+			t.Errorf("%s: got a peak of %d MB of memory, want at most %d", h.name, got>>20, injectorMemory>>20)
 		}
 		if i+1 < len(groups) && groups[i+1].n == 0 {
 			continue
 		}
 		for _, c := range all {
 			if to, ok := c.(*tls.Conn); ok {
-				c = to.NetConn() // without a word
+				c = to.NetConn() // close without close_notify
 			}
 			if c != nil {
 				c.Close()
@@ -213,7 +215,7 @@ func TestTheWebhookBearsManyPeers(t *testing.T) {
 		api.client.CloseIdleConnections()
 		for begin := time.Now(); p.files(t) > files+10; time.Sleep(10 * time.Millisecond) {
 			if time.Since(begin) > 10*time.Second {
-				t.Fatalf("%s: %d files are open when they have gone, want about %d", h.name, p.files(t), files)
+				t.Fatalf("%s: got %d open files after closing the connections, want about %d", h.name, p.files(t), files)
 			}
 		}
 	}

@@ -23,22 +23,22 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// injectorMemory is the limit of deploy/base, in bytes.
+// injectorMemory is the memory limit in deploy/base in bytes.
 const injectorMemory = 256 << 20
 
 const goodReview = `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1","operation":"CREATE","namespace":"shop","resource":{"version":"v1","resource":"pods"},` +
 	`"object":{"metadata":{"annotations":{"a":"b"}},"spec":{"containers":[{"name":"web","ports":[{"containerPort":8080}]}]}}}}`
 
-// A served injector is the program, as it is shipped (the race detector takes five times the
-// memory), serving with the memory of deploy/base. Its log is held to be JSON.
+// A served injector is a process without the race detector, which would use five times the memory.
+// It has the memory limit of deploy/base. Each line of its log must be JSON.
 type served struct {
 	cmd              *exec.Cmd
 	reviews, metrics string // addresses
 	roots            *x509.CertPool
-	logged           chan int // gets in the end how many lines it has said
+	logged           chan int // receives the number of log lines after the process ends
 }
 
-// buildInjector returns the program's file.
+// buildInjector builds the program and returns its path.
 func buildInjector(t *testing.T) (program string) {
 	t.Helper()
 	program = filepath.Join(t.TempDir(), "injector")
@@ -49,13 +49,14 @@ func buildInjector(t *testing.T) (program string) {
 	return program
 }
 
-// startInjector starts one that ends with the test. program may be this test: see TestMain.
+// startInjector starts an injector that stops at the end of the test. program can be the test
+// binary: see TestMain.
 func startInjector(t *testing.T, program string, args ...string) *served {
 	t.Helper()
 	dir := t.TempDir()
 	p := &served{roots: writeCertificate(t, dir), logged: make(chan int, 1)}
 	p.cmd = exec.Command(program, append([]string{"serve", "--addr=127.0.0.1:0", "--metrics-addr=127.0.0.1:0", "--cert-dir=" + dir, "--linger=10ms", "--image=queue-proxy:dev"}, args...)...)
-	p.cmd.Env = append(os.Environ(), "BE_THE_INJECTOR=1", "GOMEMLIMIT=200MiB") // the limit is that of deploy/base
+	p.cmd.Env = append(os.Environ(), "BE_THE_INJECTOR=1", "GOMEMLIMIT=200MiB") // GOMEMLIMIT of deploy/base
 	log, err := p.cmd.StderrPipe()
 	harness.NoError(t, err)
 	harness.NoError(t, p.cmd.Start())
@@ -65,11 +66,11 @@ func startInjector(t *testing.T, program string, args ...string) *served {
 	for at.Message != "listening" {
 		line, err := lines.ReadBytes('\n')
 		if err != nil || json.Unmarshal(line, &at) != nil {
-			t.Fatalf("got the line %q, %v, want JSON", line, err)
+			t.Fatalf("got line %q, %v, want JSON", line, err)
 		}
 	}
 	p.reviews, p.metrics = at.Reviews, at.Metrics
-	go func() { // all that it says is JSON, a line each
+	go func() { // each line of the log must be JSON
 		n := 0
 		defer func() { p.logged <- n }()
 		for {
@@ -85,7 +86,7 @@ func startInjector(t *testing.T, program string, args ...string) *served {
 	return p
 }
 
-// peak is the most memory that the injector has had, in bytes.
+// peak returns the peak memory usage of the injector in bytes.
 func (p *served) peak(t *testing.T) int {
 	t.Helper()
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
@@ -94,7 +95,7 @@ func (p *served) peak(t *testing.T) int {
 	return n << 10
 }
 
-// A poster sends a body to the webhook and returns its answer.
+// A poster sends a body to the webhook and returns the response.
 type poster func(contentType string, body io.Reader) (status int, text string, err error)
 
 func (p *served) poster() poster {
@@ -110,9 +111,9 @@ func (p *served) poster() poster {
 	}
 }
 
-// Whatever is asked of the webhook, it says in 4xx what is wrong, fits into the memory
-// that deploy/ gives it, and goes on.
-func TestTheWebhookBearsAbuse(t *testing.T) {
+// Every invalid request must receive a 4xx status with a reason. The memory must stay within the
+// limit of deploy/.
+func TestInvalidRequestsStayWithinMemoryLimit(t *testing.T) {
 	p := startInjector(t, buildInjector(t))
 	post := p.poster()
 	postSpoiltReviews(t, post)
@@ -123,20 +124,20 @@ func TestTheWebhookBearsAbuse(t *testing.T) {
 	})
 	sendNoHTTP(t, p)
 	if status, text, err := post("application/json", strings.NewReader(goodReview)); err != nil || status != 200 || !strings.Contains(text, `"patch"`) {
-		t.Errorf("after all that: got %d %.200q, %v, want a patch", status, text, err)
+		t.Errorf("a valid review afterwards: got %d %.200q, %v, want a patch", status, text, err)
 	}
 	peak := p.peak(t)
 	t.Logf("memory: at most %d MB", peak>>20)
 	if peak > injectorMemory {
-		t.Errorf("it took up to %d MB, want at most %d", peak>>20, injectorMemory>>20)
+		t.Errorf("got a peak of %d MB of memory, want at most %d", peak>>20, injectorMemory>>20)
 	}
 	_ = p.cmd.Process.Kill()
 	if n := <-p.logged; n < 1000 {
-		t.Errorf("it has said %d lines, want one for each that was no review", n)
+		t.Errorf("got %d log lines, want one per invalid review", n)
 	}
 }
 
-// postSpoiltReviews sends a good review in bulk, with pieces taken out and put in.
+// postSpoiltReviews sends mutations of a valid review.
 func postSpoiltReviews(t *testing.T, post poster) {
 	t.Helper()
 	nasty := []string{`"`, `\`, `{`, `}`, `[`, `]`, `,`, `:`, `null`, `true`, `-1`, `1e999`, "\x00", "\xff", "\u2028", `\u0000`, `\ud800`, `"a":`, `"uid":{}`, `{"spec":[]}`, strings.Repeat("[", 5000), strings.Repeat(`{"a":`, 5000), "\n"}
@@ -153,7 +154,7 @@ func postSpoiltReviews(t *testing.T, post poster) {
 				got[status]++
 				mu.Unlock()
 				if err != nil || status != 200 && (status != 400 || text == "") {
-					t.Errorf("%.200q: got %d %q, %v, want 200 or 400 and a word", body, status, text, err)
+					t.Errorf("%.200q: got %d %q, %v, want 200 or 400 with a text", body, status, text, err)
 				}
 			}
 		})
@@ -174,7 +175,7 @@ func postSpoiltReviews(t *testing.T, post poster) {
 	all.Wait()
 	t.Logf("statuses: %v", got)
 	if got[400] < 1000 {
-		t.Errorf("got 400 for %d of 3000: are they spoilt?", got[400])
+		t.Errorf("got 400 for only %d of 3000 mutations", got[400])
 	}
 }
 
@@ -192,7 +193,7 @@ func postWrongReviews(t *testing.T, post poster, reviews map[string]wrongReview)
 		for range 4 {
 			all.Go(func() {
 				if status, text, err := post(r.contentType, strings.NewReader(r.body)); err != nil || status != r.status || text == "" {
-					t.Errorf("%s: got %d %.100q, %v, want %d and a reason", name, status, text, err, r.status)
+					t.Errorf("%s: got %d %.100q, %v, want %d with a reason", name, status, text, err, r.status)
 				}
 			})
 		}
@@ -200,7 +201,7 @@ func postWrongReviews(t *testing.T, post poster, reviews map[string]wrongReview)
 	}
 }
 
-// sendNoHTTP sends what is no HTTP to both ports.
+// sendNoHTTP sends invalid HTTP requests to both ports.
 func sendNoHTTP(t *testing.T, p *served) {
 	t.Helper()
 	for _, text := range []string{"\x00\r\n\r\n", "GET /\r\n\r\n", "GET / HTTP/1.1\r\n\r\n", "GET / HTTP/9.9\r\nHost: a\r\n\r\n", "POST /inject HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n",
@@ -212,10 +213,10 @@ func sendNoHTTP(t *testing.T, p *served) {
 			c, err := dial()
 			harness.NoError(t, err)
 			_ = c.SetDeadline(time.Now().Add(harness.Patience))
-			go func() { _, _ = io.WriteString(c, text) }() // it may be refused before its end
+			go func() { _, _ = io.WriteString(c, text) }() // the server can close the connection early
 			answer, err := http.ReadResponse(bufio.NewReader(c), nil)
 			if err != nil || answer.StatusCode < 400 || answer.StatusCode > 505 {
-				t.Errorf("%s, %.60q: got %v, %v, want it refused", port, text, answer, err)
+				t.Errorf("%s, %.60q: got %v, %v, want an error", port, text, answer, err)
 			}
 			c.Close()
 		}

@@ -87,8 +87,8 @@ func stepFlag(cmd *cobra.Command, f *fileFlags) {
 		string(inject.Workloads), string(inject.Services))
 }
 
-// optionFlags adds to cmd a flag for each option of the injection. A flag overrides the environment. The RunE function
-// of cmd must be set.
+// optionFlags adds to cmd a flag for each option of the injection. A flag overrides the
+// environment. The RunE function of cmd must be set.
 func (c *command) optionFlags(cmd *cobra.Command) {
 	settings := ""
 	for _, o := range inject.Table() {

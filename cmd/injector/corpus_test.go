@@ -21,12 +21,12 @@ type shape struct {
 	results    []*manifest.Result
 }
 
-// shapes injects each file of the corpus alone.
+// shapes injects each file of the corpus separately.
 func shapes(t *testing.T) []shape {
 	t.Helper()
 	files, err := filepath.Glob(corpus + "/*.*[nl]") // .json and .yaml
 	if err != nil || len(files) < 60 {
-		t.Fatalf("got %d files (%v), want at least 60; have they moved?", len(files), err)
+		t.Fatalf("got %d files (%v), want at least 60", len(files), err)
 	}
 	var all []shape
 	for _, file := range files {
@@ -37,7 +37,7 @@ func shapes(t *testing.T) []shape {
 	return all
 }
 
-// title is what the first line of a file says that it is.
+// title returns the description in the first line of a file.
 func (s shape) title() string {
 	line, _, _ := strings.Cut(s.text, "\n")
 	if title, ok := strings.CutPrefix(line, "# "); ok {
@@ -46,14 +46,15 @@ func (s shape) title() string {
 	return "a list of pods in JSON"
 }
 
-// result describes the result for the first workload and for the Services, in the format of results.txt.
+// result describes the result for the first workload and for the Services, in the format of
+// results.txt.
 func (s shape) result() string {
 	var workload *manifest.Result
 	var services []string
 	for _, r := range s.results {
 		switch {
 		case r.Kind == "Service" && r.Reason != inject.Knative:
-			services = append(services, became(r))
+			services = append(services, describeVerdict(r))
 		case workload == nil:
 			workload = r
 		}
@@ -65,7 +66,7 @@ func (s shape) result() string {
 	if workload.Verdict == inject.Injected {
 		why = selected(workload)
 	}
-	why, _, _ = strings.Cut(why, "; if ") // without the flag
+	why, _, _ = strings.Cut(why, "; if ") // remove the suggested flag
 	service := ""
 	for _, text := range services {
 		if _, to, ok := strings.Cut(text, "rewritten: "); ok {
@@ -88,7 +89,8 @@ func selected(r *manifest.Result) string {
 	return ""
 }
 
-// TestResultsOfCorpus compares the result for each shape with results.txt, so that a change of the rules is visible.
+// TestResultsOfCorpus compares the result for each shape with results.txt, so that a change of the
+// rules is visible.
 func TestResultsOfCorpus(t *testing.T) {
 	var all []string
 	injected := 0
@@ -109,12 +111,12 @@ func TestResultsOfCorpus(t *testing.T) {
 	}
 }
 
-// What is not for HTTP is named in the first line of its file.
-func TestNoDatabaseAndNoTLSServerIsInjected(t *testing.T) {
+// The first line of a file states that a port is not for HTTP.
+func TestDatabasesAndTLSServersAreNotInjected(t *testing.T) {
 	kept := []string{"Redis", "MySQL", "PostgreSQL", "MongoDB", "Kafka", "ZooKeeper", "etcd", "Cassandra", "RabbitMQ", "memcached", "NATS", "database", "mail relay", "DNS", "TLS", "HTTPS", "only offered as 443"}
 	found := 0
 	for _, s := range shapes(t) {
-		isKept := strings.Contains(s.title(), "plain port") // it has one beside that for TLS
+		isKept := strings.Contains(s.title(), "plain port") // a plain port next to the port for TLS
 		for _, word := range kept {
 			if isKept || !strings.Contains(s.title(), word) {
 				continue
@@ -122,18 +124,18 @@ func TestNoDatabaseAndNoTLSServerIsInjected(t *testing.T) {
 			found++
 			for _, r := range s.results {
 				if r.Verdict == inject.Injected {
-					t.Errorf("%s (%s): got it injected on %d, want it left alone", s.file, s.title(), r.AppPort)
+					t.Errorf("%s (%s): got injected on port %d, want not injected", s.file, s.title(), r.AppPort)
 				}
 			}
 			break
 		}
 	}
 	if want := 20; found < want {
-		t.Errorf("got %d such files, want at least %d", found, want)
+		t.Errorf("got %d files of databases and TLS servers, want at least %d", found, want)
 	}
 }
 
-func TestTheCorpusIsInjectedOnceAndNothingIsInvalid(t *testing.T) {
+func TestInjectionOfCorpusIsIdempotent(t *testing.T) {
 	for _, s := range shapes(t) {
 		out, report, code := injector(t, "inject", s.text)
 		if code != done {
@@ -142,12 +144,12 @@ func TestTheCorpusIsInjectedOnceAndNothingIsInvalid(t *testing.T) {
 		}
 		again, report, code := injector(t, "inject", out)
 		if again != out || code != done {
-			t.Errorf("%s: got another text or exit code %d the second time (%s), want it left alone:\n%s", s.file, code, report, unified(s.file, []byte(out), []byte(again)))
+			t.Errorf("%s: a second injection changes the file, or returns exit code %d (%s):\n%s", s.file, code, report, unified(s.file, []byte(out), []byte(again)))
 		}
 	}
 }
 
-func TestUninjectRestoresEveryByteOfTheCorpus(t *testing.T) {
+func TestUninjectRestoresCorpus(t *testing.T) {
 	changed := 0
 	for _, s := range shapes(t) {
 		out, _, code := injector(t, "inject", s.text)
@@ -160,6 +162,6 @@ func TestUninjectRestoresEveryByteOfTheCorpus(t *testing.T) {
 		}
 	}
 	if want := 25; changed < want {
-		t.Errorf("got %d files that are changed, want at least %d", changed, want)
+		t.Errorf("got %d changed files, want at least %d", changed, want)
 	}
 }

@@ -33,12 +33,12 @@ import (
 
 const deploy = "../../deploy"
 
-// overlays are the folders that are applied as they are.
+// overlays returns the overlays that users apply without changes.
 func overlays() []string {
 	return []string{"overlays/self-managed", "overlays/ha", "overlays/cert-manager"}
 }
 
-// strict decodes an object of Kubernetes' and refuses fields that do not exist.
+// strict decodes a Kubernetes object. Unknown fields are errors.
 func strict(t *testing.T, text []byte) runtime.Object {
 	t.Helper()
 	scheme := runtime.NewScheme()
@@ -49,13 +49,13 @@ func strict(t *testing.T, text []byte) runtime.Object {
 	}
 	object, _, err := serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer().Decode(text, nil, nil)
 	if err != nil {
-		t.Fatalf("got %v, want it decoded strictly:\n%s", err, text)
+		t.Fatalf("got %v, want no error:\n%s", err, text)
 	}
 	return object
 }
 
-// foreign are the objects of other projects that stand in deploy: of each, JSON with all fields that
-// we use. Its lists have one item, and * stands for any key.
+// foreign contains the shapes of custom resources of other projects in deploy, as JSON with all
+// fields that are used. Lists have one item, and * matches any key.
 var foreign = map[string]string{
 	"keda.sh/v1alpha1 ScaledObject": `{"scaleTargetRef": {"name": ""}, "pollingInterval": 0, "minReplicaCount": 0, "maxReplicaCount": 0,
 		"fallback": {"failureThreshold": 0, "replicas": 0, "behavior": ""},
@@ -74,7 +74,7 @@ var foreign = map[string]string{
 	"operator.knative.dev/v1beta1 KnativeServing": `{"config": {"*": {"*": ""}}}`,
 }
 
-// misfit is a place of an object that is not in a shape, or of another kind there; "" for none.
+// misfit returns the path of a value that does not match a shape, or "".
 func misfit(at string, object, shape any) string {
 	switch shape := shape.(type) {
 	case map[string]any:
@@ -113,7 +113,7 @@ func misfit(at string, object, shape any) string {
 	return at
 }
 
-// decode decodes every object of a stream strictly.
+// decode decodes each object of a stream. Unknown fields are errors.
 func decode(t *testing.T, name string, text []byte) []runtime.Object {
 	t.Helper()
 	stream, err := manifest.Parse(name, text).JSON()
@@ -135,9 +135,10 @@ func decode(t *testing.T, name string, text []byte) []runtime.Object {
 	return objects
 }
 
-func TestEveryManifestIsDecodedStrictly(t *testing.T) {
-	// What is no object: the builds' own files, which are built below, the values of
-	// charts, the chart, which test/chart renders, and Prometheus' files, which deploy/monitoring/check gives to promtool.
+func TestManifestsHaveNoUnknownFields(t *testing.T) {
+	// Files that are not objects: kustomizations, which are built below, values of charts, the
+	// chart, which test/chart renders, and files for Prometheus, which deploy/monitoring/check
+	// passes to promtool.
 	parts := []string{"kustomization.yaml", "base/imagefields.yaml", "deploy/chart/", "hpa-prometheus-adapter/adapter-values.yaml", "monitoring/rules"}
 	seen := 0
 	err := filepath.WalkDir(deploy, func(name string, d fs.DirEntry, err error) error {
@@ -147,15 +148,15 @@ func TestEveryManifestIsDecodedStrictly(t *testing.T) {
 		seen++
 		text := read(t, name)
 		if strings.HasSuffix(filepath.ToSlash(name), "knative/config-deployment.yaml") {
-			text = "apiVersion: v1\nkind: ConfigMap\n" + text // it is a patch of one
+			text = "apiVersion: v1\nkind: ConfigMap\n" + text // a patch of a ConfigMap
 		}
 		if len(decode(t, name, []byte(text))) == 0 && !strings.Contains(text, "apiVersion: ") {
-			t.Errorf("%s: got no object, want one", name)
+			t.Errorf("%s: got no object", name)
 		}
 		return nil
 	})
 	if err != nil || seen < 24 {
-		t.Errorf("got %d files (%v), want at least 24; have they moved?", seen, err)
+		t.Errorf("got %d files (%v), want at least 24", seen, err)
 	}
 }
 
@@ -163,7 +164,7 @@ func TestEveryManifestIsDecodedStrictly(t *testing.T) {
 // valid for all tests because the tests do not change the files in deploy.
 var built = map[string][]byte{}
 
-// build does what kubectl kustomize does.
+// build returns the objects of an overlay, like kubectl kustomize.
 func build(t *testing.T, overlay string) []runtime.Object {
 	t.Helper()
 	if built[overlay] == nil {
@@ -172,14 +173,14 @@ func build(t *testing.T, overlay string) []runtime.Object {
 	return decode(t, overlay, built[overlay])
 }
 
-func buildIn(t *testing.T, folder, overlay string) []runtime.Object {
+func buildIn(t *testing.T, dir, overlay string) []runtime.Object {
 	t.Helper()
-	return decode(t, overlay, kustomize(t, folder, overlay))
+	return decode(t, overlay, kustomize(t, dir, overlay))
 }
 
-func kustomize(t *testing.T, folder, overlay string) []byte {
+func kustomize(t *testing.T, dir, overlay string) []byte {
 	t.Helper()
-	cmd := exec.Command("../../hack/kustomize", "build", filepath.Join(folder, overlay))
+	cmd := exec.Command("../../hack/kustomize", "build", filepath.Join(dir, overlay))
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	text, err := cmd.Output()
@@ -195,18 +196,18 @@ func first[T runtime.Object](t *testing.T, objects []runtime.Object) T {
 		}
 	}
 	var none T
-	t.Fatalf("got no %T, want one", none)
+	t.Fatalf("got no %T", none)
 	return none
 }
 
-func TestWhatIsForMonitoringIsBuilt(t *testing.T) {
+func TestMonitoringOverlayBuilds(t *testing.T) {
 	dashboard := first[*corev1.ConfigMap](t, build(t, "monitoring"))
 	if !json.Valid([]byte(dashboard.Data["queue-proxy.json"])) {
-		t.Error("got a dashboard that is no JSON, want JSON")
+		t.Error("got a dashboard that is not JSON")
 	}
 }
 
-func TestOverlaysFitTheProgram(t *testing.T) {
+func TestOverlaysHaveValidArguments(t *testing.T) {
 	for _, overlay := range overlays() {
 		t.Run(overlay, func(t *testing.T) {
 			objects := build(t, overlay)
@@ -215,9 +216,9 @@ func TestOverlaysFitTheProgram(t *testing.T) {
 			service := first[*corev1.Service](t, objects)
 			c := d.Spec.Template.Spec.Containers[0]
 
-			// The program takes the arguments, and means the objects that are there.
+			// The arguments must be valid and refer to existing objects.
 			environ := []string{"POD_NAMESPACE=" + d.Namespace}
-			for _, v := range c.Env { // whoever applies it puts a digest in the place of zeros
+			for _, v := range c.Env { // users replace the digest of zeros
 				if v.ValueFrom == nil {
 					environ = append(environ, v.Name+"="+strings.ReplaceAll(v.Value, strings.Repeat("0", 64), strings.Repeat("1", 64)))
 				}
@@ -228,19 +229,19 @@ func TestOverlaysFitTheProgram(t *testing.T) {
 			harness.NoError(t, serve.ParseFlags(args))
 			harness.NoError(t, serve.PreRunE(serve, nil))
 			if serve.Name() != "serve" || program.optionsErr != nil {
-				t.Fatalf("got the arguments %q and %v, want serve and valid options", c.Args, program.optionsErr)
+				t.Fatalf("got arguments %q and error %v, want serve and valid options", c.Args, program.optionsErr)
 			}
 			value := func(flag string) string { return serve.Flag(flag).Value.String() }
 			harness.Equal(t, []string{value("namespace"), value("service"), value("configuration")}, []string{service.Namespace, service.Name, hook.Name}, "namespace, Service and configuration")
 			if !strings.Contains(c.Image, "@sha256:") || !strings.Contains(program.options["image"], "@sha256:") {
-				t.Errorf("got the images %s and %s, want both by digest", c.Image, program.options["image"])
+				t.Errorf("got images %s and %s, want both with a digest", c.Image, program.options["image"])
 			}
 			if !labels.SelectorFromSet(service.Spec.Selector).Matches(labels.Set(d.Spec.Template.Labels)) {
 				t.Error("got a Service that does not select the pods")
 			}
 			if c.SecurityContext.AllowPrivilegeEscalation == nil || *c.SecurityContext.AllowPrivilegeEscalation || c.SecurityContext.Capabilities.Drop[0] != "ALL" ||
 				!*d.Spec.Template.Spec.SecurityContext.RunAsNonRoot || d.Spec.Template.Spec.SecurityContext.SeccompProfile.Type != "RuntimeDefault" {
-				t.Error("got pods that the restricted Pod Security Standard refuses")
+				t.Error("got pods that violate the restricted Pod Security Standard")
 			}
 			wantPolicy := admissionregv1.Ignore
 			if overlay == "overlays/ha" {
@@ -249,7 +250,7 @@ func TestOverlaysFitTheProgram(t *testing.T) {
 				first[*policyv1.PodDisruptionBudget](t, objects)
 			}
 			wantEffects := admissionregv1.SideEffectClassNone
-			if value("events") == "true" { // which are not written about a dry run
+			if value("events") == "true" { // no events for dry-run requests
 				wantEffects = admissionregv1.SideEffectClassNoneOnDryRun
 			}
 			for _, w := range hook.Webhooks {
@@ -257,21 +258,21 @@ func TestOverlaysFitTheProgram(t *testing.T) {
 					t.Errorf("%s: got %s %s %s %d, want %s %s IfNeeded 5", w.Name, *w.FailurePolicy, *w.SideEffects, *w.ReinvocationPolicy, *w.TimeoutSeconds, wantPolicy, wantEffects)
 				}
 				if ref := w.ClientConfig.Service; ref.Name != service.Name || ref.Namespace != service.Namespace || *ref.Path != "/inject" {
-					t.Errorf("%s: got the service %v, want ours", w.Name, ref)
+					t.Errorf("%s: got service %v, want the Service of the injector", w.Name, ref)
 				}
 			}
 			mounts := d.Spec.Template.Spec.AutomountServiceAccountToken
 			harness.Equal(t, mounts != nil && *mounts, value("self-managed") == "true" || value("events") == "true", "the token is mounted")
 			for _, o := range objects {
 				if secret, ok := o.(*corev1.Secret); ok && secret.Name != value("secret") {
-					t.Errorf("got the Secret %s, want %s", secret.Name, value("secret"))
+					t.Errorf("got Secret %s, want %s", secret.Name, value("secret"))
 				}
 			}
 		})
 	}
 }
 
-// imagesOf returns the images of the containers, and the sidecar's, of all objects.
+// imagesOf returns the images of all containers and of the sidecar.
 func imagesOf(t *testing.T, objects []runtime.Object) []string {
 	t.Helper()
 	var all []string
@@ -286,8 +287,9 @@ func imagesOf(t *testing.T, objects []runtime.Object) []string {
 	return all
 }
 
-// Who has set them in one place, and runs the overlay of another, would run an image of zeros.
-func TestTheImagesAreSetInOnePlace(t *testing.T) {
+// If a user sets the images in one place, all overlays must use them. Otherwise, an overlay would
+// use the placeholder images.
+func TestImagesAreSetInOnePlace(t *testing.T) {
 	ones := "@sha256:" + strings.Repeat("1", 64)
 	copied := t.TempDir()
 	harness.NoError(t, os.CopyFS(copied, os.DirFS(deploy)))
@@ -299,12 +301,12 @@ func TestTheImagesAreSetInOnePlace(t *testing.T) {
 			want = want[1:]
 		}
 		if got := imagesOf(t, buildIn(t, copied, overlay)); !slices.Equal(got, want) {
-			t.Errorf("%s: got the images %q, want %q", overlay, got, want)
+			t.Errorf("%s: got images %q, want %q", overlay, got, want)
 		}
 	}
 }
 
-func TestAKustomizationOnTopSetsBothImages(t *testing.T) {
+func TestKustomizationSetsBothImages(t *testing.T) {
 	copied := t.TempDir()
 	harness.NoError(t, os.CopyFS(copied, os.DirFS(deploy)))
 	text := "resources: [../overlays/ha]\nimages:\n"
@@ -315,16 +317,16 @@ func TestAKustomizationOnTopSetsBothImages(t *testing.T) {
 	write(t, filepath.Join(copied, "mine/kustomization.yaml"), text)
 	twos := "@sha256:" + strings.Repeat("2", 64)
 	if got, want := imagesOf(t, buildIn(t, copied, "mine")), []string{"mirror.test/queue-proxy-injector" + twos, "mirror.test/queue-proxy" + twos}; !slices.Equal(got, want) {
-		t.Errorf("got the images %q, want %q", got, want)
+		t.Errorf("got images %q, want %q", got, want)
 	}
 }
 
-func TestThePolicyIsWhatTheInjectorPrints(t *testing.T) {
+func TestPolicyOverlayMatchesOutput(t *testing.T) {
 	name := filepath.Join(deploy, "overlays/policy/policy.yaml")
 	const image = "--image=queue-proxy@sha256:0000000000000000000000000000000000000000000000000000000000000000"
 	out, report, code := injector(t, "policy", "", image)
 	if again, _, _ := injector(t, "policy", "", image); code != done || again != out {
-		t.Fatalf("got exit code %d, want 0 and the same text each time: %s", code, report)
+		t.Fatalf("got exit code %d, want 0 and a deterministic output: %s", code, report)
 	}
 	if *update {
 		write(t, name, out)
@@ -343,22 +345,22 @@ func TestThePolicyIsWhatTheInjectorPrints(t *testing.T) {
 	if bindings != 2 || len(objects) != 3 {
 		t.Errorf("got %d objects and %d bindings of the policy, want 3 and 2", len(objects), bindings)
 	}
-	// The API server's bounds (validation of admissionregistration).
+	// Limits of the API server (validation of admissionregistration).
 	if n := len(policy.Spec.MatchConditions); n > 64 {
 		t.Errorf("got %d conditions, want at most 64", n)
 	}
 	names := map[string]bool{}
 	for _, v := range policy.Spec.Variables {
 		if names[v.Name] || v.Expression == "" {
-			t.Errorf("got the variable %q twice or without a meaning", v.Name)
+			t.Errorf("got duplicate or empty variable %q", v.Name)
 		}
 		names[v.Name] = true
 	}
 }
 
-// A kubelet brings a renewed certificate to the injector after a minute or so, and the
-// caBundle is published at once: what it holds must have signed the old one as well.
-func TestARenewedCertificateHasTheAuthorityOfTheOldOne(t *testing.T) {
+// A kubelet updates a renewed certificate after about a minute, but the new caBundle is published
+// immediately. Therefore, the authority in the caBundle must also have signed the old certificate.
+func TestRenewedCertificateKeepsAuthority(t *testing.T) {
 	all := map[string]certManager{} // by kind and name
 	name := filepath.Join(deploy, "overlays/cert-manager/certificate.yaml")
 	stream, err := manifest.Parse(name, []byte(read(t, name))).JSON()
@@ -370,21 +372,21 @@ func TestARenewedCertificateHasTheAuthorityOfTheOldOne(t *testing.T) {
 	}
 	by := all["Issuer "+all["Certificate queue-proxy-injector"].Spec.IssuerRef.Name].Spec.CA
 	if by == nil {
-		t.Fatal("got the certificate issued by none that has an authority, want one: each that signs itself is trusted alone")
+		t.Fatal("got a certificate without a CA issuer; a self-signed certificate is not trusted after its renewal")
 	}
 	for _, c := range all {
 		if c.Kind != "Certificate" || c.Spec.SecretName != by.SecretName {
 			continue
 		}
 		if !c.Spec.IsCA || c.Spec.PrivateKey.RotationPolicy != "Never" || all["Issuer "+c.Spec.IssuerRef.Name].Spec.SelfSigned == nil {
-			t.Errorf("got the authority %+v, want one that signs itself and keeps its key", c.Spec)
+			t.Errorf("got authority %+v, want a self-signed authority that keeps its key", c.Spec)
 		}
 		return
 	}
-	t.Errorf("got no authority in the Secret %s, want one", by.SecretName)
+	t.Errorf("got no authority in Secret %s", by.SecretName)
 }
 
-// A certManager is one of its issuers or certificates, as far as we ask.
+// A certManager contains the fields of an Issuer or a Certificate that the test uses.
 type certManager struct {
 	Kind     string
 	Metadata struct{ Name string }
@@ -398,7 +400,7 @@ type certManager struct {
 	}
 }
 
-func TestRightsAreThoseThatAreUsed(t *testing.T) {
+func TestRulesPermitOnlyUsedRequests(t *testing.T) {
 	objects := build(t, "overlays/self-managed")
 	role, cluster := first[*rbacv1.Role](t, objects), first[*rbacv1.ClusterRole](t, objects)
 	got := map[string]string{}
@@ -416,44 +418,45 @@ func TestRightsAreThoseThatAreUsed(t *testing.T) {
 		harness.Equal(t, got[rule], verbs, rule)
 	}
 	if len(got) != len(want) {
-		t.Errorf("got the rules %v, want only %v", got, want)
+		t.Errorf("got rules %v, want only %v", got, want)
 	}
 	for _, o := range build(t, "overlays/cert-manager") {
 		switch o.(type) {
 		case *rbacv1.Role, *rbacv1.ClusterRole:
-			t.Errorf("got a %T, want no rights at all", o)
+			t.Errorf("got a %T, want no permissions", o)
 		}
 	}
 }
 
-func TestOnlyTheWebhooksPortIsOpenToAll(t *testing.T) {
+func TestNetworkPolicyOpensOnlyWebhookPort(t *testing.T) {
 	for _, overlay := range overlays() {
 		objects := build(t, overlay)
 		d, p := first[*appsv1.Deployment](t, objects), first[*networkingv1.NetworkPolicy](t, objects)
 		selector, err := metav1.LabelSelectorAsSelector(&p.Spec.PodSelector)
 		if err != nil || p.Namespace != d.Namespace || !selector.Matches(labels.Set(d.Spec.Template.Labels)) {
-			t.Errorf("%s: got a policy for %s in %s, %v, want one for the injector's pods", overlay, selector, p.Namespace, err)
+			t.Errorf("%s: got a policy for %s in %s, %v, want a policy for the pods of the injector", overlay, selector, p.Namespace, err)
 		}
 		ports := map[string]int32{}
 		for _, port := range d.Spec.Template.Spec.Containers[0].Ports {
 			ports[port.Name] = port.ContainerPort
 		}
-		open := map[int32]bool{} // to all
+		open := map[int32]bool{} // ports that are open to all
 		for _, rule := range p.Spec.Ingress {
 			for _, port := range rule.Ports {
 				open[port.Port.IntVal] = len(rule.From) == 0
 			}
 		}
 		harness.Equal(t, open, map[int32]bool{ports["https"]: true, ports["metrics"]: false}, overlay, "the ports", "open to all or not")
-		// Who manages certificates and writes events must reach the API server, and nobody else anybody.
+		// Only an injector that manages certificates or creates events may connect to the API
+		// server.
 		closed := slices.Contains(p.Spec.PolicyTypes, networkingv1.PolicyTypeEgress)
 		if mounts := d.Spec.Template.Spec.AutomountServiceAccountToken; closed != (mounts == nil) || len(p.Spec.Egress) > 0 {
-			t.Errorf("%s: got egress closed %v, want it closed where there is no token", overlay, closed)
+			t.Errorf("%s: got egress closed %v, want closed without a token", overlay, closed)
 		}
 	}
 }
 
-func TestEachPodIsAskedForOnceOrNotAtAll(t *testing.T) {
+func TestPodMatchesAtMostOneWebhook(t *testing.T) {
 	hook := first[*admissionregv1.MutatingWebhookConfiguration](t, build(t, "overlays/self-managed"))
 	matches := func(s *metav1.LabelSelector, set labels.Set) bool {
 		selector, err := metav1.LabelSelectorAsSelector(s)
@@ -462,7 +465,7 @@ func TestEachPodIsAskedForOnceOrNotAtAll(t *testing.T) {
 	}
 	const key = "queue-proxy.dev/inject"
 	for _, c := range []struct {
-		namespace, of, pod string // "" is no label
+		namespace, of, pod string // "" means no label
 		want               int
 	}{
 		{"shop", "", "", 0}, {"shop", "", "true", 1}, {"shop", "", "false", 0},
@@ -487,7 +490,7 @@ func TestEachPodIsAskedForOnceOrNotAtAll(t *testing.T) {
 	}
 }
 
-func TestTheExampleIsWhatTheInjectorMakes(t *testing.T) {
+func TestExampleMatchesOutput(t *testing.T) {
 	before, after := filepath.Join(deploy, "example/before.yaml"), filepath.Join(deploy, "example/after.yaml")
 	out, report, code := injector(t, "inject", read(t, before))
 	if *update {
@@ -497,17 +500,17 @@ func TestTheExampleIsWhatTheInjectorMakes(t *testing.T) {
 		t.Errorf("got exit code %d and a difference (go test ./cmd/injector -update):\n%s%s", code, unified(after, []byte(want), []byte(out)), report)
 	}
 	if strings.Contains(report, "warning") {
-		t.Errorf("got %s, want an example without warnings", report)
+		t.Errorf("got report %s, want no warnings", report)
 	}
 	decode(t, after, []byte(out))
 }
 
-// The autoscaling examples name metrics, ports and a Service that must exist.
-func TestAutoscalingReadsWhatThereIs(t *testing.T) {
+// The autoscaling examples must refer to existing metrics, ports and Services.
+func TestAutoscalingExamplesReferToExistingMetrics(t *testing.T) {
 	after := read(t, filepath.Join(deploy, "example/after.yaml"))
 	for _, name := range []string{"hpa-prometheus-adapter/podmonitor.yaml", "keda-metrics-api/service.yaml"} {
 		if text := read(t, filepath.Join(deploy, "autoscaling", name)); !strings.Contains(text, "http-autometric") || !strings.Contains(after, "name: http-autometric") {
-			t.Errorf("%s: got another port, want the sidecar's http-autometric", name)
+			t.Errorf("%s: got another port, want http-autometric of the sidecar", name)
 		}
 	}
 	stats := read(t, "../../pkg/stats/text.go")
@@ -515,46 +518,46 @@ func TestAutoscalingReadsWhatThereIs(t *testing.T) {
 		text := read(t, filepath.Join(deploy, "autoscaling", name))
 		at := strings.Index(text, "queue_average")
 		if at < 0 {
-			t.Errorf("%s: got no gauge of ours, want one", name)
+			t.Errorf("%s: got no gauge of the sidecar", name)
 			continue
 		}
 		gauge := strings.FieldsFunc(text[at:], func(r rune) bool { return r != '_' && (r < 'a' || r > 'z') && (r < '0' || r > '9') })[0]
 		harness.Contains(t, stats, `"`+gauge+`"`, name, "the gauge", gauge)
 	}
 	if !strings.Contains(after, "name: STATS_FORMAT\n              value: prometheus") {
-		t.Error("got a sidecar that answers protobuf to KEDA, want text")
+		t.Error("got protobuf for KEDA, want text")
 	}
 }
 
-// A scrape that breaks is no load of zero, and other workloads with a similar name are no
-// load of this one.
-func TestAutoscalingScalesNothingDownWhenAScrapeBreaks(t *testing.T) {
+// A failed scrape must not count as zero load, and the load of other workloads with similar names
+// must not be included.
+func TestAutoscalingIgnoresFailedScrapes(t *testing.T) {
 	for _, name := range []string{"keda-prometheus/scaledobject.yaml", "keda-metrics-api/scaledobject.yaml"} {
 		text := read(t, filepath.Join(deploy, "autoscaling", name))
 		for _, want := range []string{"behavior: currentReplicasIfHigher", "metricType: Value", "failureThreshold: "} {
 			if !strings.Contains(text, want) {
-				t.Errorf("%s: got no %s, want it", name, want)
+				t.Errorf("%s: got no %s", name, want)
 			}
 		}
 	}
 	text := read(t, filepath.Join(deploy, "autoscaling/keda-prometheus/scaledobject.yaml"))
 	if !strings.Contains(text, `ignoreNullValues: "false"`) {
-		t.Error("got an empty answer of Prometheus taken for no load, want ignoreNullValues: \"false\"")
+		t.Error("got an empty Prometheus response treated as no load, want ignoreNullValues: \"false\"")
 	}
 	if !strings.Contains(text, `query: avg(`) || !strings.Contains(text, `,app="model"}`) || strings.Contains(text, "=~") {
-		t.Error("got another query, want the average of the pods with the label of one workload")
+		t.Error("got another query, want the average over the pods with the label of the workload")
 	}
 	if text := read(t, filepath.Join(deploy, "autoscaling/keda-metrics-api/scaledobject.yaml")); !strings.Contains(text, "aggregationType: average") {
-		t.Error("got a sum, want an average: a pod that does not answer is left out")
+		t.Error("got a sum, want an average, which ignores pods that do not respond")
 	} else if !strings.Contains(text, "url: http://model-concurrency.shop.svc:9090/") {
-		t.Error("got a URL without .svc, want it: KEDA would take the port for a part of the namespace")
+		t.Error("got a URL without .svc, which KEDA needs to separate the port from the namespace")
 	}
-	// The label is the Deployment's own, and the PodMonitor puts it on the series.
+	// The PodMonitor copies this label of the Deployment to the series.
 	deployment := first[*appsv1.Deployment](t, decode(t, "before.yaml", []byte(read(t, filepath.Join(deploy, "example/before.yaml")))))
 	if got := deployment.Spec.Selector.MatchLabels["app"]; got != "model" {
-		t.Errorf("got the label app=%s, want model", got)
+		t.Errorf("got label app=%s, want model", got)
 	}
 	if monitor := read(t, filepath.Join(deploy, "autoscaling/hpa-prometheus-adapter/podmonitor.yaml")); !strings.Contains(monitor, "podTargetLabels: [app]") {
-		t.Error("got series without the label app, want it on them")
+		t.Error("got series without the label app")
 	}
 }

@@ -16,15 +16,15 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/inject/manifest"
 )
 
-// An input is one file as it was read.
+// An input is the original content of a file.
 type input struct {
 	name string
 	text []byte
-	path string // below the output folder: what -f named, or what is below it
+	path string // path below the output directory
 }
 
-// read reads and parses files, the files of folders in the order of their names, and the
-// standard input, which is also what is read when nothing is named.
+// read parses the files and directories in from, or the standard input if from is empty. The files
+// of a directory are sorted by name.
 func (c *command) read(from []string) ([]input, []*manifest.File, error) {
 	if len(from) == 0 {
 		from = []string{"-"}
@@ -75,12 +75,13 @@ func readPath(path string) ([]input, error) {
 		return err
 	})
 	if err == nil && len(inputs) == 0 {
-		err = fmt.Errorf("%s: no .yaml, .yml or .json file in it", path)
+		err = fmt.Errorf("%s: directory contains no .yaml, .yml or .json file", path)
 	}
 	return inputs, err
 }
 
-// print writes the files to the standard output. It sets the exit code if a difference is not empty.
+// print writes the files to the standard output. It sets the exit code if a difference is not
+// empty.
 func (c *command) print(output string, inputs []input, files []*manifest.File) error {
 	var out bytes.Buffer
 	for i, f := range files {
@@ -113,30 +114,32 @@ func (c *command) print(output string, inputs []input, files []*manifest.File) e
 	return err
 }
 
-// unified returns the difference between two texts of a file in the unified format, which patch reads.
+// unified returns the difference between two texts of a file in the unified format, which patch
+// reads.
 func unified(name string, before, after []byte) string {
 	_, text, _ := strings.Cut(string(diff.Diff(name, before, name, after)), "\n") // without the line of a diff command
 	return text
 }
 
-// writeFiles writes files back where they differ, or all of them below a folder.
-func writeFiles(folder string, inputs []input, files []*manifest.File) error {
+// writeFiles writes all files to a directory. If folder is "", it replaces the input files that
+// have changed.
+func writeFiles(dir string, inputs []input, files []*manifest.File) error {
 	seen := map[string]string{}
 	for _, in := range inputs {
 		to := in.name
-		if folder != "" {
-			to = filepath.Join(folder, in.path)
+		if dir != "" {
+			to = filepath.Join(dir, in.path)
 		}
 		if other := seen[to]; other != "" {
-			return fmt.Errorf("%s: %s and %s would both be written there", to, other, in.name)
+			return fmt.Errorf("%s: %s and %s have the same output path", to, other, in.name)
 		}
 		seen[to] = in.name
 	}
-	if folder == "" {
+	if dir == "" {
 		return replaceFiles(inputs, files)
 	}
 	for i, f := range files {
-		to := filepath.Join(folder, inputs[i].path)
+		to := filepath.Join(dir, inputs[i].path)
 		if err := os.MkdirAll(filepath.Dir(to), 0o777); err != nil {
 			return err
 		}
@@ -147,11 +150,12 @@ func writeFiles(folder string, inputs []input, files []*manifest.File) error {
 	return nil
 }
 
-// replaceFiles writes those files anew that differ: all of them, or none if one cannot be written.
+// replaceFiles replaces the files that have changed. It replaces no file if one of the new files
+// cannot be written.
 func replaceFiles(inputs []input, files []*manifest.File) error {
 	var news, olds []string
 	defer func() {
-		for _, name := range news { // gone if it was renamed
+		for _, name := range news { // fails if the file was renamed
 			_ = os.Remove(name)
 		}
 	}()
@@ -163,7 +167,7 @@ func replaceFiles(inputs []input, files []*manifest.File) error {
 		if err != nil {
 			return err
 		}
-		name, err := writeBeside(to, f.Text())
+		name, err := writeTemp(to, f.Text())
 		if err != nil {
 			return fmt.Errorf("%s: %w", inputs[i].name, err)
 		}
@@ -177,19 +181,20 @@ func replaceFiles(inputs []input, files []*manifest.File) error {
 	return nil
 }
 
-// writeBeside writes a text into a new file in the folder of another, with the mode and, where that
-// is allowed, the owner of the other. A file that is read-only is meant to stay.
-func writeBeside(name string, text []byte) (string, error) {
+// writeTemp writes a text to a new file in the directory of name. The new file has the mode and,
+// if permitted, the owner of the existing file. It returns an error if the existing file is
+// read-only.
+func writeTemp(name string, text []byte) (string, error) {
 	info, err := os.Stat(name)
 	if err != nil {
 		return "", err
 	}
 	if info.Mode().Perm()&0o200 == 0 {
-		return "", errors.New("it is read-only")
+		return "", errors.New("the file is read-only")
 	}
 	f, err := os.CreateTemp(filepath.Dir(name), ".injector-*")
 	if path, is := errors.AsType[*fs.PathError](err); is {
-		return "", fmt.Errorf("a new file in its folder: %w", path.Err)
+		return "", fmt.Errorf("create file in the same directory: %w", path.Err)
 	} else if err != nil {
 		return "", err
 	}

@@ -12,19 +12,19 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// go test ./cmd/injector -update writes the outputs and reports. Look at them.
-var update = flag.Bool("update", false, "write the golden outputs anew")
+// go test ./cmd/injector -update writes the outputs and reports. Review the difference.
+var update = flag.Bool("update", false, "update the golden outputs")
 
 const golden = "../../pkg/inject/testdata/pairs"
 
-// A pair is one folder of pkg/inject/testdata/pairs: in.yaml or in.json; args, a line each,
-// if there are any; policy, which says "same" if a policy makes the same of its pods and
-// "excluded: " and why if a policy leaves them alone (test/admission holds it to that);
-// report, which the injector writes to the standard error; and
-// out.yaml or out.json, unless something is refused.
+// A pair is a directory in pkg/inject/testdata/pairs. It contains in.yaml or in.json; args with one
+// argument per line (optional); policy; report, which is the output on standard error; and out.yaml
+// or out.json unless an object is refused. The content of policy is "same" if the admission policy
+// has the same result, or "excluded: " and the reason if it ignores the pods. test/admission
+// verifies the content of policy.
 type pair struct {
-	name, in, out, report string // the folder, and files in it
-	given, made           string // their texts; made is "" where something is refused
+	name, in, out, report string // the directory and paths of files in it
+	given, made           string // contents of in and out; made is "" if an object is refused
 	args                  []string
 }
 
@@ -49,28 +49,28 @@ func pairs(t *testing.T) []pair {
 		all = append(all, p)
 	}
 	if got, want := len(all), 40; got < want {
-		t.Fatalf("got %d pairs, want at least %d; have they moved?", got, want)
+		t.Fatalf("got %d pairs, want at least %d", got, want)
 	}
 	return all
 }
 
-// chosen is an environment that names an image, as who injects must.
+// chosen is an environment with an image, which inject requires.
 var chosen = []string{"INJECTOR_IMAGE=queue-proxy:dev"}
 
-// injected are the pairs in which nothing is refused.
+// injected returns the pairs without refused objects.
 func injected(t *testing.T) []pair {
 	t.Helper()
 	return slices.DeleteFunc(pairs(t), func(p pair) bool { return p.made == "" })
 }
 
-// runs runs the command line in an environment, on some input.
+// runs runs the command line with an environment and a standard input.
 func runs(environ []string, in string, args ...string) (out, report string, code int) {
 	var stdout, stderr bytes.Buffer
 	code = run(args, environ, strings.NewReader(in), &stdout, &stderr)
 	return stdout.String(), strings.ReplaceAll(stderr.String(), "<stdin>", "in"), code
 }
 
-// injector runs a command with an image that is chosen.
+// injector runs a command with the environment chosen.
 func injector(t *testing.T, command, in string, args ...string) (out, report string, code int) {
 	t.Helper()
 	return runs(chosen, in, append([]string{command}, args...)...)
@@ -97,7 +97,7 @@ func TestGoldenPairs(t *testing.T) {
 			}
 			wantCode := done
 			if p.made == "" {
-				wantCode = notAtAll
+				wantCode = failed
 			}
 			harness.Equal(t, code, wantCode, report, "exit code")
 			if out != p.made {
@@ -113,7 +113,7 @@ func write(t *testing.T, name, text string) {
 	harness.NoError(t, os.WriteFile(name, []byte(text), 0o644))
 }
 
-func TestEachGoldenPairSaysWhatAPolicyMakesOfIt(t *testing.T) {
+func TestGoldenPairsContainPolicyResult(t *testing.T) {
 	same := 0
 	for _, p := range pairs(t) {
 		mark := strings.TrimSpace(read(t, filepath.Join(golden, p.name, "policy")))
@@ -122,10 +122,10 @@ func TestEachGoldenPairSaysWhatAPolicyMakesOfIt(t *testing.T) {
 		case mark == "same" && strings.Contains(read(t, p.report), ": injected: "):
 			same++
 		case mark != "same" && (!excluded || reason == ""):
-			t.Errorf("%s: got the mark %q, want same, or excluded: and why", p.name, mark)
+			t.Errorf("%s: got policy %q, want same, or excluded: with a reason", p.name, mark)
 		}
 	}
 	if want := 25; same < want {
-		t.Errorf("got %d pairs that are injected and the same by policy, want at least %d", same, want)
+		t.Errorf("got %d injected pairs with the same policy result, want at least %d", same, want)
 	}
 }

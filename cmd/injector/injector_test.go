@@ -15,16 +15,16 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-func TestInjectingOutputsChangesNothing(t *testing.T) {
+func TestSecondInjectionChangesNothing(t *testing.T) {
 	for _, p := range injected(t) {
 		again, _, code := injector(t, "inject", p.made, p.args...)
 		if code != done || again != p.made {
-			t.Errorf("%s: got exit code %d and\n%s\nwant its own output unchanged\n%s", p.name, code, again, p.made)
+			t.Errorf("%s: got exit code %d and\n%s\nwant the unchanged input\n%s", p.name, code, again, p.made)
 		}
 	}
 }
 
-func TestUninjectTakesAllOfItBack(t *testing.T) {
+func TestUninjectRestoresInput(t *testing.T) {
 	for _, p := range injected(t) {
 		if strings.Contains(p.given, "queue-proxy.dev/status") {
 			continue
@@ -51,7 +51,7 @@ func values(t *testing.T, stream string) []any {
 	return all
 }
 
-// patched is what git makes of the text of a file by a patch.
+// patched returns the result of git apply for a file.
 func patched(t *testing.T, name, text, patch string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -64,7 +64,7 @@ func patched(t *testing.T, name, text, patch string) string {
 	return read(t, filepath.Join(dir, name))
 }
 
-func TestTheDifferenceIsAPatch(t *testing.T) {
+func TestDiffOutputIsAPatch(t *testing.T) {
 	for _, p := range injected(t) {
 		t.Run(p.name, func(t *testing.T) {
 			patch, _, code := injector(t, "inject", p.given, append(p.args, "-o", "diff")...)
@@ -79,9 +79,9 @@ func TestTheDifferenceIsAPatch(t *testing.T) {
 	}
 }
 
-// The table by which a difference is found grows with the square of its lines, if
-// nothing bounds it: 3000 lines that are added to 60 documents would take half a GiB.
-func TestALargeDifferenceCostsLittleAndIsAPatch(t *testing.T) {
+// The memory for a difference must not be quadratic in the number of lines. Such an algorithm would
+// use half a GiB for 60 documents with 3000 added lines.
+func TestLargeDiffNeedsLittleMemory(t *testing.T) {
 	const most = 100 << 20 // bytes
 	in := strings.Repeat(read(t, golden+"/deployment/in.yaml")+"---\n", 60)
 	want, _, _ := injector(t, "inject", in)
@@ -93,38 +93,39 @@ func TestALargeDifferenceCostsLittleAndIsAPatch(t *testing.T) {
 		t.Errorf("got %d MiB allocated, want at most %d", got>>20, most>>20)
 	}
 	if got := patched(t, "f", in, patch); got != want {
-		t.Errorf("got %d bytes by the patch, want the %d of the output", len(got), len(want))
+		t.Errorf("got %d bytes after git apply, want %d", len(got), len(want))
 	}
 }
 
-func TestJSONSaysWhatYAMLSays(t *testing.T) {
+func TestJSONAndYAMLOutputAreEqual(t *testing.T) {
 	for _, p := range injected(t) {
 		got, _, code := injector(t, "inject", p.given, append(p.args, "-o", "json")...)
 		want, _, _ := injector(t, "uninject", p.made, "-o", "json")
 		harness.Equal(t, code, done, p.name, "exit code")
 		again, _, _ := injector(t, "uninject", got, "-o", "json")
 		if !reflect.DeepEqual(values(t, again), values(t, want)) {
-			t.Errorf("%s: got\n%s\nwant what %s says", p.name, got, p.out)
+			t.Errorf("%s: got\n%s\nwant the values of %s", p.name, got, p.out)
 		}
 	}
 }
 
-// full is a disk on which nothing can be written any more.
+// full is a writer that always fails.
 type full struct{}
 
 func (full) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
 
-func TestWhatCannotBeWrittenIsNotDone(t *testing.T) {
+func TestWriteErrorReturnsExitCode2(t *testing.T) {
 	for _, args := range [][]string{{"inject"}, {"inject", "-o", "diff"}, {"uninject"}, {"explain", "-o", "json"}, {"policy"}, {"completion", "bash"}} {
 		var stderr bytes.Buffer
-		if code := run(args, chosen, strings.NewReader(goodPod), full{}, &stderr); code != notAtAll || !strings.Contains(stderr.String(), "no space left") {
-			t.Errorf("%q: got exit code %d and %q, want 2 and why", args, code, stderr.String())
+		if code := run(args, chosen, strings.NewReader(goodPod), full{}, &stderr); code != failed || !strings.Contains(stderr.String(), "no space left") {
+			t.Errorf("%q: got exit code %d and %q, want 2 and the error", args, code, stderr.String())
 		}
 	}
 }
 
-// What a manifest says is printed, in a terminal or the log of a pipeline.
-func TestNoObjectWritesIntoTheReport(t *testing.T) {
+// The report can be printed to a terminal or a log, so it must not contain control characters of
+// the manifest.
+func TestReportContainsNoControlCharacters(t *testing.T) {
 	in := `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a\u001b[2K\u001b[1A\nb: Pod c: injected\u202e\u009b","annotations":{"queue-proxy.dev/mode":"\u001b]0;x\u0007"}},"spec":{"containers":[{"name":"web"}]}}`
 	for _, command := range []string{"inject", "explain", "uninject"} {
 		out, report, _ := injector(t, command, in)
@@ -132,14 +133,14 @@ func TestNoObjectWritesIntoTheReport(t *testing.T) {
 			out = report
 		}
 		if strings.Count(out, "\n") != 1 || strings.ContainsFunc(out, func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }) {
-			t.Errorf("%s: got %q, want one line of what can be printed", command, out)
+			t.Errorf("%s: got %q, want one line of printable characters", command, out)
 		}
 	}
 }
 
-func TestAFolderComesOutAsOneStream(t *testing.T) {
+func TestDirectoryOutputIsOneStream(t *testing.T) {
 	dir := t.TempDir()
-	write(t, filepath.Join(dir, "a.yaml"), "kind: ConfigMap") // without an end of line
+	write(t, filepath.Join(dir, "a.yaml"), "kind: ConfigMap") // without a final newline
 	write(t, filepath.Join(dir, "b.yaml"), "kind: Secret\n")
 	write(t, filepath.Join(dir, "c.yaml"), "---\nkind: Role\n")
 	out, _, _ := injector(t, "inject", "", "-f", dir)

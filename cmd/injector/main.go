@@ -1,5 +1,5 @@
-// Injector adds the queue-proxy to the pods of workloads, or removes it. Run a command with --help for
-// its usage. docs/injection.md describes the options, which can be set with flags, environment
+// Injector adds the queue-proxy to the pods of workloads, or removes it. Run a command with --help
+// for its usage. docs/injection.md describes the options, which can be set with flags, environment
 // variables and annotations.
 package main
 
@@ -26,16 +26,16 @@ var (
 	commit  = "unknown"
 )
 
-// Exit codes.
+// Exit codes: see exitCodes.
 const (
-	done     = 0
-	differs  = 1
-	notAtAll = 2
-	partly   = 3
+	done    = 0
+	differs = 1
+	failed  = 2
+	partial = 3
 )
 
 func main() {
-	environ := os.Environ() //nolint:forbidigo // the injector's own, read once; pkg/config reads the sidecar's
+	environ := os.Environ() //nolint:forbidigo // the environment of the injector, read once; pkg/config reads that of the sidecar
 	os.Exit(run(os.Args[1:], environ, os.Stdin, os.Stdout, os.Stderr))
 }
 
@@ -46,12 +46,12 @@ func run(args, environ []string, stdin io.Reader, stdout, stderr io.Writer) int 
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	if err := cli.Execute(context.Background(), root, fmt.Sprintf("%s (commit %s)", version, commit), args); err != nil {
-		return notAtAll
+		return failed
 	}
 	return c.code
 }
 
-// command is one run of the program.
+// A command is one invocation of the program.
 type command struct {
 	environ        []string
 	stdin          io.Reader
@@ -64,7 +64,8 @@ type command struct {
 
 // edit runs inject or uninject.
 func (c *command) edit(f *fileFlags, uninject bool) error {
-	// The process is short and keeps everything that it reads. With fewer garbage collections, it takes a third less time.
+	// The process is short and keeps everything that it reads. With fewer garbage collections, it
+	// takes a third less time.
 	defer debug.SetGCPercent(debug.SetGCPercent(400))
 	inputs, files, err := c.read(f.from)
 	if err != nil {
@@ -81,9 +82,9 @@ func (c *command) edit(f *fileFlags, uninject bool) error {
 		if f.onRefusal == "fail" {
 			return nil
 		}
-		c.code = partly
+		c.code = partial
 	}
-	if !uninject && f.output != "diff" { // a difference is not applied
+	if !uninject && f.output != "diff" { // a difference does not start pods
 		if err := requireImage(results); err != nil {
 			return err
 		}
@@ -94,12 +95,12 @@ func (c *command) edit(f *fileFlags, uninject bool) error {
 	return c.print(f.output, inputs, files)
 }
 
-// requireImage returns an error if a pod was injected with the placeholder image, because such a pod
-// would not start.
+// requireImage returns an error if a pod was injected with the placeholder image, because such a
+// pod would not start.
 func requireImage(results []*manifest.Result) error {
 	for _, r := range results {
 		if r.Verdict == inject.Injected && r.Placeholder {
-			return fmt.Errorf("%s: %w", called(r), inject.ErrPlaceholder)
+			return fmt.Errorf("%s: %w", objectName(r), inject.ErrPlaceholder)
 		}
 	}
 	return nil
@@ -123,13 +124,13 @@ func (c *command) status(f *fileFlags) error {
 		}
 	}
 	if len(all) == 0 {
-		printLine(c.stdout, "no Service finds a pod with a sidecar")
+		printLine(c.stdout, "no Service selects a pod with a sidecar")
 		c.code = differs
 	}
 	return nil
 }
 
-// policy prints the injection as objects for the API server.
+// policy prints an admission policy.
 func (c *command) policy() error {
 	text, err := inject.Policy(c.options)
 	if err != nil {
@@ -139,27 +140,26 @@ func (c *command) policy() error {
 	return err
 }
 
-// codeOf is the exit code that some results ask for.
+// codeOf returns the exit code for results.
 func codeOf(results []*manifest.Result) int {
 	if slices.ContainsFunc(results, func(r *manifest.Result) bool { return r.Verdict == inject.Refused }) {
-		return notAtAll
+		return failed
 	}
 	return done
 }
 
-// report writes a line about each object that makes pods or that something is to be said of,
-// lines about what somebody should look at, and a line about all of them. A quiet one writes
-// refusals alone.
+// report prints a line for each relevant object, a line for each warning, and a summary. If quiet
+// is set, it prints only lines for refused objects.
 func (c *command) report(results []*manifest.Result, quiet bool) {
 	for _, r := range results {
 		if quiet && r.Verdict != inject.Refused {
 			continue
 		}
-		if !concernsNobody(r) {
-			printLine(c.stderr, "%s:%d: %s: %s", r.File, r.Line, called(r), became(r))
+		if !isIrrelevant(r) {
+			printLine(c.stderr, "%s:%d: %s: %s", r.File, r.Line, objectName(r), describeVerdict(r))
 		}
 		for _, w := range r.Warnings {
-			printLine(c.stderr, "%s:%d: %s: warning: %s", r.File, r.Line, called(r), w)
+			printLine(c.stderr, "%s:%d: %s: warning: %s", r.File, r.Line, objectName(r), w)
 		}
 	}
 	if len(results) > 1 && !quiet {
@@ -167,12 +167,13 @@ func (c *command) report(results []*manifest.Result, quiet bool) {
 	}
 }
 
-// concernsNobody reports whether an object is one of the many that are only there as well.
-func concernsNobody(r *manifest.Result) bool {
+// isIrrelevant reports whether an object is not relevant to the injection.
+func isIrrelevant(r *manifest.Result) bool {
 	return r.Reason == inject.NoPods || r.Reason == inject.Unaffected || r.Reason == inject.NotInjected && r.Kind == "Service"
 }
 
-// summary counts what became of objects: "2 injected, 3 skipped (2 no-pods, 1 no-port)".
+// summary returns the number of objects by verdict and reason, for example "2 injected, 3 skipped
+// (2 no-pods, 1 no-port)".
 func summary(results []*manifest.Result) string {
 	var all []string
 	for _, v := range []inject.Verdict{inject.Injected, inject.Uninjected, inject.Rewritten, inject.Skipped, inject.Refused} {
@@ -200,16 +201,16 @@ func summary(results []*manifest.Result) string {
 	return strings.Join(all, ", ")
 }
 
-// printLine writes a line of what may be printed: an object's texts can hold the letters by which
-// a terminal gets a command to erase lines, or to write others.
+// printLine prints a line without control characters, because an object can contain escape
+// sequences that change the output of a terminal.
 func printLine(w io.Writer, format string, args ...any) {
 	fmt.Fprintln(w, printable.Text(fmt.Sprintf(format, args...)))
 }
 
-func called(r *manifest.Result) string { return cmp.Or(r.Object(), "document") }
+func objectName(r *manifest.Result) string { return cmp.Or(r.Object(), "document") }
 
-// became says what became of an object: "skipped (no-port): ...".
-func became(r *manifest.Result) string {
+// describeVerdict returns the verdict for an object, for example "skipped (no-port): ...".
+func describeVerdict(r *manifest.Result) string {
 	if r.Reason == "" {
 		return fmt.Sprintf("%s: %s", r.Verdict, r.Text)
 	}
@@ -231,11 +232,11 @@ func (c *command) explain(f *fileFlags) error {
 		if i > 0 {
 			fmt.Fprintln(c.stdout)
 		}
-		verb := became(r)
-		if would := map[inject.Verdict]string{inject.Injected: "would be injected", inject.Rewritten: "would follow its pods"}[r.Verdict]; would != "" {
+		verb := describeVerdict(r)
+		if would := map[inject.Verdict]string{inject.Injected: "would be injected", inject.Rewritten: "would be rewritten"}[r.Verdict]; would != "" {
 			verb = would + ": " + r.Text
 		}
-		printLine(c.stdout, "%s (%s:%d) %s", called(r), r.File, r.Line, verb)
+		printLine(c.stdout, "%s (%s:%d) %s", objectName(r), r.File, r.Line, verb)
 		for _, p := range r.Ports {
 			printLine(c.stdout, "  port %s", evidence(p))
 		}
@@ -285,7 +286,7 @@ type port struct {
 	Against    string            `json:"against,omitempty"`
 }
 
-// A verdict is what a program reads about one object. Its fields are a promise: they stay.
+// A verdict is the JSON output for one object. The fields are stable.
 type verdict struct {
 	File        string            `json:"file"`
 	Line        int               `json:"line"`
@@ -328,7 +329,7 @@ func (c *command) listOptions() error {
 			text += " Default: `" + o.Default + "`."
 		}
 		if o.Variable() != "" {
-			text += " The sidecar's " + o.Variable() + "."
+			text += " Sets " + o.Variable() + " of the sidecar."
 		}
 		names := append([]string{o.Env()}, o.Annotations()...)
 		fmt.Fprintf(&out, "--%s\n    %s\n    %s\n", o.Name, strings.Join(names, ", "), text)

@@ -18,20 +18,20 @@ import (
 
 var folders = flag.String("manifests", "", "folders of manifests to measure, with colons between them; none: the corpus")
 
-// numbers are what the injector makes of some files.
+// numbers counts the results for some files.
 type numbers struct {
-	files, changed, restored, again int // with workloads; of them those that change, that uninject restores, and that change the second time
+	files, changed, restored, again int // files with workloads; those that change, that uninject restores, and that change in a second injection
 
 	workloads int
-	verdicts  map[string]int // of workloads: injected, or the reason
-	found     int            // injected on a port that only a Service or a probe names
-	followed  int            // Services that follow at once
-	later     int            // Services that follow in the second step
+	verdicts  map[string]int // workloads by reason, or "injected"
+	found     int            // workloads with an undeclared port
+	followed  int            // Services that are rewritten in the first step
+	later     int            // Services that are rewritten in the second step
 
-	picks []string // of each workload, for whoever checks them
+	picks []string // selected port of each workload
 }
 
-// measure injects one file, and takes it back.
+// measure injects and uninjects one file.
 func (n *numbers) measure(name string, text []byte) {
 	file := manifest.Parse(name, text)
 	results := manifest.Inject([]*manifest.File{file}, nil, inject.Workloads)
@@ -43,17 +43,17 @@ func (n *numbers) measure(name string, text []byte) {
 		case r.Reason == inject.SecondStep:
 			n.later++
 		case r.Kind == "Service" || r.Kind == "NetworkPolicy" || r.Reason == inject.NoPods:
-		case r.Reason == inject.Unreadable && r.Name == "": // no YAML: a template
+		case r.Reason == inject.Unreadable && r.Name == "": // a template, not YAML
 		case r.Verdict == inject.Injected:
 			workloads++
-			n.picks = append(n.picks, fmt.Sprintf("%s:%d: %s: %s", name, r.Line, called(r), selected(r)))
+			n.picks = append(n.picks, fmt.Sprintf("%s:%d: %s: %s", name, r.Line, objectName(r), selected(r)))
 			n.verdicts["injected"]++
 			if strings.Contains(r.Text, "is not declared") {
 				n.found++
 			}
 		default:
 			workloads++
-			n.picks = append(n.picks, fmt.Sprintf("%s:%d: %s: %s", name, r.Line, called(r), became(r)))
+			n.picks = append(n.picks, fmt.Sprintf("%s:%d: %s: %s", name, r.Line, objectName(r), describeVerdict(r)))
 			n.verdicts[r.Reason]++
 		}
 	}
@@ -79,12 +79,12 @@ func (n *numbers) measure(name string, text []byte) {
 	}
 }
 
-// manifestsIn are the files of the folders that may have workloads.
+// manifestsIn returns the files in directories that can contain workloads.
 func manifestsIn(t *testing.T, folders string) []string {
 	t.Helper()
 	var all []string
-	for folder := range strings.SplitSeq(folders, ":") {
-		err := filepath.WalkDir(folder, func(name string, d fs.DirEntry, err error) error {
+	for dir := range strings.SplitSeq(folders, ":") {
+		err := filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
 			if err == nil && d.Type().IsRegular() && slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(name)) {
 				all = append(all, name)
 			}
@@ -95,7 +95,8 @@ func manifestsIn(t *testing.T, folders string) []string {
 	return all
 }
 
-// TestNumbersOfManifests prints the numbers of docs/injection.md#results. With -v and -manifests, it measures other directories.
+// TestNumbersOfManifests prints the numbers of docs/injection.md#results. With -v and -manifests,
+// it measures other directories.
 func TestNumbersOfManifests(t *testing.T) {
 	from := corpus
 	if *folders != "" {
@@ -112,13 +113,13 @@ func TestNumbersOfManifests(t *testing.T) {
 	}
 	t.Logf("%d files with %d workloads: %d of the files change, %d come back to the byte, %d change again", n.files, n.workloads, n.changed, n.restored, n.again)
 	t.Logf("verdicts: %v; %d on a port that nothing declares", n.verdicts, n.found)
-	t.Logf("Services: %d follow at once, %d in the second step", n.followed, n.later)
+	t.Logf("Services: %d rewritten in the first step, %d in the second step", n.followed, n.later)
 	if n.restored != n.changed || n.again != 0 {
-		t.Errorf("got %d of %d files restored and %d that change again, want all and none", n.restored, n.changed, n.again)
+		t.Errorf("got %d of %d files restored and %d changed by a second injection, want all and 0", n.restored, n.changed, n.again)
 	}
 }
 
-// wanted are the ports that want.txt names: "-" none, "?" any.
+// wanted returns the ports in want.txt. "-" means no port, and "?" means any port.
 func wanted(t *testing.T) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -130,7 +131,7 @@ func wanted(t *testing.T) map[string]string {
 	return all
 }
 
-func TestNoPortOfTheCorpusIsPickedWrongly(t *testing.T) {
+func TestCorpusPortsMatchExpectations(t *testing.T) {
 	want, picked, kept := wanted(t), 0, 0
 	for _, s := range shapes(t) {
 		port := "-"
@@ -142,9 +143,9 @@ func TestNoPortOfTheCorpusIsPickedWrongly(t *testing.T) {
 		}
 		switch w := want[s.file]; {
 		case w == "":
-			t.Errorf("%s: got no line in want.txt, want one", s.file)
+			t.Errorf("%s: got no line in want.txt", s.file)
 		case w == "?" && port != "-", w != "?" && port != w:
-			t.Errorf("%s (%s): got the port %s, want %s", s.file, s.title(), port, w)
+			t.Errorf("%s (%s): got port %s, want %s", s.file, s.title(), port, w)
 		case port == "-":
 			kept++
 		default:

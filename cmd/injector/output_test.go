@@ -15,36 +15,36 @@ const (
 	badPod  = "apiVersion: v1\nkind: Pod\nmetadata: {name: bad, annotations: {queue-proxy.dev/what: \"\"}}\nspec: {containers: [{name: web, ports: [{containerPort: 8080}]}]}\n"
 )
 
-// One refusal must not stop a folder of files, where whoever runs it says so.
-func TestOnRefusalSkipDoesTheRest(t *testing.T) {
+// With --on-refusal=skip, a refused object does not affect the other objects.
+func TestOnRefusalSkipInjectsOtherObjects(t *testing.T) {
 	in := goodPod + "---\n" + badPod
-	if out, _, code := injector(t, "inject", in); code != notAtAll || out != "" {
-		t.Errorf("got exit code %d and %q, want 2 and nothing", code, out)
+	if out, _, code := injector(t, "inject", in); code != failed || out != "" {
+		t.Errorf("got exit code %d and %q, want 2 and no output", code, out)
 	}
 	out, report, code := injector(t, "inject", in, "--on-refusal=skip")
-	if code != partly || !strings.Contains(out, "queue-proxy:dev") || !strings.HasSuffix(out, "---\n"+badPod) {
-		t.Errorf("got exit code %d and\n%s\nwant 3, the first pod injected and the second as it was", code, out)
+	if code != partial || !strings.Contains(out, "queue-proxy:dev") || !strings.HasSuffix(out, "---\n"+badPod) {
+		t.Errorf("got exit code %d and\n%s\nwant 3, the first pod injected and the second unchanged", code, out)
 	}
 	if want := "2 objects: 1 injected, 1 refused (1 bad-option)\n"; !strings.HasSuffix(report, want) {
-		t.Errorf("got the report %q, want it to end with %q", report, want)
+		t.Errorf("got report %q, want the suffix %q", report, want)
 	}
 }
 
-func TestExplainWritesVerdictsForPrograms(t *testing.T) {
+func TestExplainPrintsJSON(t *testing.T) {
 	out, _, code := injector(t, "explain", goodPod+"---\n"+badPod, "-o", "json")
 	var got []map[string]any
-	if err := json.Unmarshal([]byte(out), &got); err != nil || code != notAtAll || len(got) != 2 {
+	if err := json.Unmarshal([]byte(out), &got); err != nil || code != failed || len(got) != 2 {
 		t.Fatalf("got exit code %d, %v and %s, want 2 and two verdicts", code, err, out)
 	}
 	if v := got[0]; v["verdict"] != "injected" || v["name"] != "web" || v["port"] != 8080.0 || v["line"] != 1.0 {
-		t.Errorf("got %v, want the pod injected on 8080", v)
+		t.Errorf("got %v, want injected with port 8080", v)
 	}
 	if v := got[1]; v["verdict"] != "refused" || v["reason"] != "bad-option" {
-		t.Errorf("got %v, want it refused", v)
+		t.Errorf("got %v, want refused", v)
 	}
 }
 
-func TestInPlaceWritesTheFilesThatChange(t *testing.T) {
+func TestInPlaceWritesChangedFiles(t *testing.T) {
 	dir := t.TempDir()
 	web, other, link := filepath.Join(dir, "web.yaml"), filepath.Join(dir, "other.yaml"), filepath.Join(t.TempDir(), "link.yaml")
 	write(t, web, goodPod)
@@ -58,20 +58,20 @@ func TestInPlaceWritesTheFilesThatChange(t *testing.T) {
 		t.Errorf("got exit code %d, %q and\n%s\nwant the file injected", code, out, read(t, web))
 	}
 	if info, err := os.Stat(web); err != nil || info.Mode().Perm() != 0o640 {
-		t.Errorf("got the mode %v (%v), want that of before", info.Mode(), err)
+		t.Errorf("got mode %v (%v), want the original mode", info.Mode(), err)
 	}
 	if after, err := os.Stat(other); err != nil || !os.SameFile(before, after) {
-		t.Errorf("got the other file written (%v), want it left", err)
+		t.Errorf("got the other file replaced (%v)", err)
 	}
 	if _, _, code := injector(t, "uninject", "", "-f", dir, "--in-place"); code != done || read(t, web) != goodPod {
-		t.Errorf("got exit code %d and\n%s\nwant what it was", code, read(t, web))
+		t.Errorf("got exit code %d and\n%s\nwant the original file", code, read(t, web))
 	}
 	if left, err := filepath.Glob(dir + "/.injector*"); err != nil || len(left) > 0 {
-		t.Errorf("got %q left (%v), want nothing", left, err)
+		t.Errorf("got temporary files %q (%v)", left, err)
 	}
 }
 
-// A file that cannot be written leaves the others as they were, and is named.
+// If a file cannot be written, no file changes, and the error contains its name.
 func TestInPlaceWritesAllFilesOrNone(t *testing.T) {
 	dir := t.TempDir()
 	first, second := filepath.Join(dir, "a.yaml"), filepath.Join(dir, "b.yaml")
@@ -79,13 +79,13 @@ func TestInPlaceWritesAllFilesOrNone(t *testing.T) {
 	write(t, second, goodPod)
 	harness.NoError(t, os.Chmod(second, 0o444))
 	_, report, code := injector(t, "inject", "", "-f", dir, "--in-place")
-	if want := "injector: " + second + ": it is read-only\n"; code != notAtAll || !strings.HasSuffix(report, want) {
+	if want := "injector: " + second + ": the file is read-only\n"; code != failed || !strings.HasSuffix(report, want) {
 		t.Errorf("got exit code %d and %q, want 2 and %q", code, report, want)
 	}
 	if read(t, first) != goodPod || read(t, second) != goodPod {
-		t.Errorf("got\n%s\nand\n%s\nwant both as they were", read(t, first), read(t, second))
+		t.Errorf("got\n%s\nand\n%s\nwant the original files", read(t, first), read(t, second))
 	}
 	if left, err := filepath.Glob(dir + "/.injector*"); err != nil || len(left) > 0 {
-		t.Errorf("got %q left (%v), want nothing", left, err)
+		t.Errorf("got temporary files %q (%v)", left, err)
 	}
 }

@@ -8,9 +8,9 @@ import (
 	"syscall"
 )
 
-// keepOwner gives a new file the owner of the one whose place it takes, where that is allowed.
+// keepOwner sets the owner of a new file to the owner of the file that it replaces, if permitted.
 func keepOwner(f *os.File, info fs.FileInfo) {
 	if owner, ok := info.Sys().(*syscall.Stat_t); ok {
-		_ = f.Chown(int(owner.Uid), int(owner.Gid)) // for root alone
+		_ = f.Chown(int(owner.Uid), int(owner.Gid)) // requires root
 	}
 }

@@ -5,5 +5,5 @@ import (
 	"os"
 )
 
-// keepOwner does nothing: a file has the rights of its folder there.
+// keepOwner does nothing, because a file inherits the permissions of its directory.
 func keepOwner(*os.File, fs.FileInfo) {}

@@ -23,7 +23,7 @@ import (
 // decoded is the part of an object in a file that routes reads.
 type decoded struct {
 	service corev1.Service         // if the object is a Service
-	pod     corev1.PodTemplateSpec // if it makes pods
+	pod     corev1.PodTemplateSpec // if the object has a pod template
 	isPod   bool
 	name    string
 }
@@ -79,8 +79,9 @@ func objectsOf(t *testing.T, text string) []decoded {
 	}
 }
 
-// routes returns the container of each TCP port of each Service, reached directly or through the sidecar of the
-// container. If no container declares the port, the value is "undeclared" and the number. Unknown names are omitted.
+// routes returns the container of each TCP port of each Service, reached directly or through the
+// sidecar of the container. If no container declares the port, the value is "undeclared" and the
+// number. Unknown names are omitted.
 func routes(t *testing.T, text string) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -105,7 +106,8 @@ func routes(t *testing.T, text string) map[string]string {
 	return all
 }
 
-// reached returns the container of a targetPort. As in Kubernetes, a name is resolved to the first container with the name.
+// reached returns the container of a targetPort. As in Kubernetes, a name is resolved to the first
+// container with the name.
 func reached(pod corev1.PodSpec, target intstr.IntOrString) string {
 	containers := pod.Containers
 	for _, c := range pod.InitContainers {
@@ -143,12 +145,13 @@ func reached(pod corev1.PodSpec, target intstr.IntOrString) string {
 	return "undeclared " + target.String()
 }
 
-// wantStable injects a file twice in each step and restores it. It reports an error if the second injection changes the
-// file, if a port of a Service uses another container than before, or if a byte is not restored.
+// wantStable injects a file twice in each step and restores it. It reports an error if the second
+// injection changes the file, if a port of a Service uses another container than before, or if a
+// byte is not restored.
 func wantStable(t *testing.T, name, text string, args ...string) (changed bool) {
 	t.Helper()
 	first, report, code := injector(t, "inject", text, append([]string{"--on-refusal=skip"}, args...)...)
-	if code == notAtAll {
+	if code == failed {
 		return false
 	}
 	direct, _, _ := injector(t, "inject", text, append([]string{"--on-refusal=skip", "--step=services"}, args...)...)
@@ -164,7 +167,7 @@ func wantStable(t *testing.T, name, text string, args ...string) (changed bool) 
 		}
 		after := routes(t, out)
 		for port, container := range before {
-			// A Service may name the usual ports of the sidecar before the injection.
+			// Before the injection, a Service can use the default ports of the sidecar.
 			if got := after[port]; got != container && container != "undeclared 8012" && container != "undeclared 8112" {
 				t.Errorf("%s: %v: %s: got container %q after the injection, want %q", name, step, port, got, container)
 			}
@@ -189,7 +192,7 @@ func TestInjectionIsStableForCorpusAndPairs(t *testing.T) {
 		}
 	}
 	if want := 80; changed < want {
-		t.Errorf("got %d files that change, want at least %d", changed, want)
+		t.Errorf("got %d changed files, want at least %d", changed, want)
 	}
 }
 
@@ -250,7 +253,7 @@ func TestInjectionIsStableForRandomFiles(t *testing.T) {
 		}
 	}
 	if want := files / 4; changed < want {
-		t.Errorf("got %d files that change, want at least %d", changed, want)
+		t.Errorf("got %d changed files, want at least %d", changed, want)
 	}
 }
 

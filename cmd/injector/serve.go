@@ -30,7 +30,7 @@ type serving struct {
 	onRefusal                                 string
 	events                                    bool
 	linger                                    time.Duration
-	host, port                                string // of the API server
+	host, port                                string // address of the API server
 }
 
 func (c *command) serveCommand() *cobra.Command {
@@ -82,8 +82,8 @@ Exit codes:
 	return cmd
 }
 
-// serve runs the webhook until it receives SIGTERM, SIGINT or SIGHUP. It then completes the open reviews. It returns
-// immediately if it receives a second signal.
+// serve runs the webhook until it receives SIGTERM, SIGINT or SIGHUP. It then completes the open
+// reviews. It returns immediately if it receives a second signal.
 func (c *command) serve(s *serving) error {
 	if c.options.IsPlaceholder() {
 		return inject.ErrPlaceholder
@@ -95,19 +95,19 @@ func (c *command) serve(s *serving) error {
 	}
 	signal.Ignore(syscall.SIGPIPE) // a closed standard error must not end the process
 	ending := []os.Signal{syscall.SIGTERM, os.Interrupt}
-	if !signal.Ignored(syscall.SIGHUP) { // as it is under nohup
+	if !signal.Ignored(syscall.SIGHUP) { // nohup ignores SIGHUP
 		ending = append(ending, syscall.SIGHUP)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), ending...)
 	defer stop()
-	context.AfterFunc(ctx, stop) // the next signal has its usual effect
+	context.AfterFunc(ctx, stop) // a second signal ends the process
 	err = server.Run(ctx, func(reviews, metrics net.Addr) {
 		log.Info("listening", zap.String("version", version), zap.Stringer("reviews", reviews), zap.Stringer("metrics", metrics))
 	})
 	if err != nil {
 		return err
 	}
-	log.Info("ended")
+	log.Info("exiting")
 	return nil
 }
 
@@ -157,7 +157,7 @@ func (s *serving) server(options inject.Options, log *zap.Logger) (*webhook.Serv
 	return server, nil
 }
 
-// valueOf is a variable of an environment, "" if it is not there.
+// valueOf returns the value of a variable in an environment, or "" if it does not exist.
 func valueOf(environ []string, name string) string {
 	for _, line := range environ {
 		if value, ok := strings.CutPrefix(line, name+"="); ok {
@@ -167,7 +167,7 @@ func valueOf(environ []string, name string) string {
 	return ""
 }
 
-// logger writes lines of JSON with the keys of the sidecar's.
+// logger returns a JSON logger with the same keys as the log of the sidecar.
 func logger(w io.Writer) *zap.Logger {
 	encoder := zap.NewProductionEncoderConfig()
 	encoder.TimeKey, encoder.LevelKey, encoder.MessageKey = "timestamp", "severity", "message"

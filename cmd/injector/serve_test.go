@@ -19,7 +19,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// TestMain runs the injector instead of the tests if the variable BE_THE_INJECTOR is set, or for a script.
+// TestMain runs the injector instead of the tests if the variable BE_THE_INJECTOR is set, or for a
+// script.
 func TestMain(m *testing.M) {
 	if os.Getenv("BE_THE_INJECTOR") != "" {
 		main()
@@ -29,7 +30,7 @@ func TestMain(m *testing.M) {
 
 func TestCommandLine(t *testing.T) { harness.RunScripts(t, "testdata") }
 
-func TestServeAnswersAndEndsAtASignal(t *testing.T) {
+func TestServeStopsAfterSignal(t *testing.T) {
 	p := startInjector(t, os.Args[0], "--concurrency=3")
 	status, text, err := p.poster()("application/json", strings.NewReader(goodReview))
 	harness.NoError(t, err)
@@ -44,14 +45,14 @@ func TestServeAnswersAndEndsAtASignal(t *testing.T) {
 		t.Errorf("got %v %s, want a patch with the option of the flag", got.Response.Allowed, got.Response.Patch)
 	}
 	if r, err := http.Get("http://" + p.metrics + "/readyz"); err != nil || r.StatusCode != http.StatusOK {
-		t.Errorf("got %v %v, want it ready", r, err)
+		t.Errorf("got %v %v, want ready", r, err)
 	}
 	harness.NoError(t, p.cmd.Process.Signal(syscall.SIGTERM))
 	<-p.logged
 	harness.NoError(t, p.cmd.Wait(), "(exit code 0)")
 }
 
-func TestServeEndsAtSIGHUP(t *testing.T) {
+func TestServeStopsAfterSIGHUP(t *testing.T) {
 	c := make(chan os.Signal, 1)
 	signal.Notify(c, syscall.SIGHUP) // enables the signal in new processes, because the test can run under nohup
 	defer signal.Stop(c)
@@ -61,27 +62,28 @@ func TestServeEndsAtSIGHUP(t *testing.T) {
 	harness.NoError(t, p.cmd.Wait(), "(exit code 0)")
 }
 
-func TestServeRefusesWhatItCannotDo(t *testing.T) {
+func TestServeRejectsInvalidFlags(t *testing.T) {
 	for _, c := range []struct {
 		args []string
 		want string
 	}{
 		{[]string{"--on-refusal=shrug"}, "deny, allow"},
 		{[]string{"--self-managed"}, "POD_NAMESPACE"},
-		{[]string{"--self-managed", "--namespace=x"}, "not in a cluster"},
+		{[]string{"--self-managed", "--namespace=x"}, "not running in a cluster"},
 		{[]string{"--cert-dir=/nowhere", "--addr=nonsense"}, "nonsense"},
 		{[]string{"--client-ca=/nowhere"}, "--client-ca: open /nowhere"},
-		{[]string{"--client-ca=serve.go"}, "--client-ca serve.go: no certificate in it"},
+		{[]string{"--client-ca=serve.go"}, "--client-ca serve.go: no PEM certificate found"},
 		{[]string{"--concurrency=-1"}, "CONTAINER_CONCURRENCY"},
 	} {
 		_, report, code := injector(t, "serve", "", c.args...)
-		if code != notAtAll || !strings.Contains(report, c.want) {
+		if code != failed || !strings.Contains(report, c.want) {
 			t.Errorf("%q: got exit code %d and %s, want 2 and %q", c.args, code, report, c.want)
 		}
 	}
 }
 
-// writeCertificate writes tls.crt and tls.key for 127.0.0.1, and returns who trusts it.
+// writeCertificate writes tls.crt and tls.key for 127.0.0.1, and returns a pool that trusts the
+// certificate.
 func writeCertificate(t *testing.T, dir string) *x509.CertPool {
 	t.Helper()
 	made, err := harness.NewCertificate(func(c *x509.Certificate) { c.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)} })

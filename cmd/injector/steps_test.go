@@ -8,7 +8,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// A Service by number, whose pods run without a sidecar until they have rolled.
+// A Service with a port number and a workload. Pods have no sidecar until the rollout is complete.
 const numbered = `apiVersion: apps/v1
 kind: Deployment
 metadata: {name: web}
@@ -33,41 +33,41 @@ spec:
     targetPort: 5678
 `
 
-// Applied at once, a Service that says the sidecar's number loses the pods that run without
-// one. So it stays in the first step, and finds the app of old and new pods.
-func TestTheFirstStepLeavesAServiceThatWouldLoseOldPods(t *testing.T) {
+// A Service with the number of the sidecar port does not reach pods without a sidecar. Therefore,
+// the first step does not change the Service, which reaches the application in all pods.
+func TestFirstStepKeepsServiceByNumber(t *testing.T) {
 	first, report, code := injector(t, "inject", numbered)
 	if code != done || !strings.Contains(first, "image: queue-proxy:dev") || !strings.Contains(first, "targetPort: 5678") {
-		t.Fatalf("got exit code %d and\n%s\nwant the pods injected and the Service as it was", code, first)
+		t.Fatalf("got exit code %d and\n%s\nwant the pods injected and the Service unchanged", code, first)
 	}
-	harness.Contains(t, report, "Service web: skipped (second-step): targetPort 5678 finds the app in old and new pods", "the report")
+	harness.Contains(t, report, "Service web: skipped (second-step): targetPort 5678 still bypasses the sidecar", "the report")
 	second, report, code := injector(t, "inject", first, "--step=services")
 	if code != done || !strings.Contains(second, "targetPort: 8012") || !strings.Contains(report, "Deployment web: skipped (already-injected)") {
-		t.Errorf("got exit code %d,\n%s\nand\n%s\nwant the Service rewritten, and the pods left", code, report, second)
+		t.Errorf("got exit code %d,\n%s\nand\n%s\nwant the Service rewritten and the pods unchanged", code, report, second)
 	}
 	if at, again, _ := injector(t, "inject", numbered, "--step=services"); !strings.Contains(at, "targetPort: 8012") || !strings.Contains(at, "image: queue-proxy:dev") {
-		t.Errorf("got\n%s\n%s\nwant both steps of the original at once", at, again)
+		t.Errorf("got\n%s\n%s\nwant both objects changed", at, again)
 	}
 	back, _, _ := injector(t, "uninject", second)
 	harness.Equal(t, back, numbered, "(to be what it was)")
 }
 
-// By a name that the app's port has, a Service finds old and new pods: it follows at once.
-func TestAServiceByNameFollowsInTheFirstStep(t *testing.T) {
+// A Service with a port name reaches old and new pods, so it is rewritten in the first step.
+func TestFirstStepRewritesServiceByName(t *testing.T) {
 	in := strings.Replace(numbered, "- containerPort: 5678", "- {containerPort: 5678, name: web}", 1)
 	if out, report, _ := injector(t, "inject", in); !strings.Contains(out, "targetPort: web") {
-		t.Errorf("got\n%s\n%s\nwant the Service by the port's name", out, report)
+		t.Errorf("got\n%s\n%s\nwant targetPort web", out, report)
 	}
 }
 
-func TestTheSecondStepKnowsThePortsOfASidecarThatIsThere(t *testing.T) {
+func TestSecondStepUsesPortsOfInjectedPods(t *testing.T) {
 	first, _, _ := injector(t, "inject", numbered, "--serving-port=9999", "--port=5678")
 	if second, report, _ := injector(t, "inject", first, "--step=services"); !strings.Contains(second, "targetPort: 9999") {
-		t.Errorf("got\n%s\n%s\nwant the Service to say 9999", second, report)
+		t.Errorf("got\n%s\n%s\nwant targetPort 9999", second, report)
 	}
 }
 
-func TestStatusSaysWhenTheSecondStepMayCome(t *testing.T) {
+func TestStatusReportsRolloutProgress(t *testing.T) {
 	old := "apiVersion: v1\nkind: Pod\nmetadata: {name: web-old, labels: {app: web}}\nspec: {containers: [{name: web, image: \"web:1\", ports: [{containerPort: 5678}]}]}\n"
 	fresh, _, _ := injector(t, "inject", strings.Replace(old, "web-old", "web-new", 1))
 	state := func(ready string) string {
@@ -75,12 +75,12 @@ func TestStatusSaysWhenTheSecondStepMayCome(t *testing.T) {
 	}
 	_, service, _ := strings.Cut(numbered, "---\n")
 	for _, c := range []struct{ fact, in, want string }{
-		{"an old pod is there", old + state("True") + "---\n" + fresh + state("True") + "---\n" + service, "Service web: wait: 1 of 2 pods have the sidecar and are ready\n"},
-		{"a new one is not ready", fresh + state("False") + "---\n" + service, "Service web: wait: 0 of 1 pods have the sidecar and are ready\n"},
-		{"all have rolled", fresh + state("True") + "---\n" + service, "Service web: all 1 pods have the sidecar and are ready: --step=services may come\n"},
-		{"an old one has ended", old + "status: {phase: Succeeded}\n---\n" + fresh + state("True") + "---\n" + service, "Service web: all 1 pods have the sidecar and are ready: --step=services may come\n"},
-		{"it is done", fresh + state("True") + "---\n" + strings.Replace(service, "5678", "8012", 1), "Service web: 1 of 1 pods have the sidecar, which it finds\n"},
-		{"nothing is injected", old + "---\n" + service, "no Service finds a pod with a sidecar\n"},
+		{"a pod without the sidecar", old + state("True") + "---\n" + fresh + state("True") + "---\n" + service, "Service web: wait: 1 of 2 pods have the sidecar and are ready\n"},
+		{"a pod that is not ready", fresh + state("False") + "---\n" + service, "Service web: wait: 0 of 1 pods have the sidecar and are ready\n"},
+		{"rollout complete", fresh + state("True") + "---\n" + service, "Service web: all 1 pods have the sidecar and are ready; continue with --step=services\n"},
+		{"a terminated pod without the sidecar", old + "status: {phase: Succeeded}\n---\n" + fresh + state("True") + "---\n" + service, "Service web: all 1 pods have the sidecar and are ready; continue with --step=services\n"},
+		{"Service already rewritten", fresh + state("True") + "---\n" + strings.Replace(service, "5678", "8012", 1), "Service web: 1 of 1 pods have the sidecar; the Service needs no change\n"},
+		{"no injected pod", old + "---\n" + service, "no Service selects a pod with a sidecar\n"},
 	} {
 		out, _, code := injector(t, "status", c.in)
 		want := done
@@ -93,7 +93,8 @@ func TestStatusSaysWhenTheSecondStepMayCome(t *testing.T) {
 	}
 }
 
-// The first container of the pod has the name of the app's port as well, and a Service would resolve the name to it.
+// The name also belongs to a port of the first container, and a Service would resolve the name to
+// this port.
 func TestSecondStepKeepsContainerOfSharedPortName(t *testing.T) {
 	in := read(t, golden+"/shared-port-name/in.yaml")
 	first, _, _ := injector(t, "inject", in)

@@ -23,7 +23,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// workloadsDir contains the facts and the labels of real workloads; its README describes both.
+// workloadsDir contains the facts and the labels of real workloads. Its README describes both.
 const workloadsDir = "../../pkg/inject/testdata/workloads/"
 
 var held = flag.Bool("held", false, "measure the held half of the real workloads instead; at most two runs, each with a row in its README")
@@ -54,7 +54,7 @@ func readWorkloads(t *testing.T, half string) []*workload {
 		harness.NoError(t, json.Unmarshal([]byte(line), w))
 		fields := strings.Split(labels[len(all)], "\t")
 		if len(fields) != 5 || fields[0] != w.Repository || fields[1]+" "+fields[2] != w.id() {
-			t.Fatalf("%s: got the label %q at the place of %s %s, want its own", half, labels[len(all)], w.Repository, w.id())
+			t.Fatalf("%s: got label %q at the position of %s %s", half, labels[len(all)], w.Repository, w.id())
 		}
 		w.readLabel(t, fields[3])
 		all = append(all, w)
@@ -291,13 +291,15 @@ func (s *score) row(name string) string {
 	return row + fmt.Sprintf(" | %.1f %% |", 100*float64(s.hits)/float64(s.injected))
 }
 
-// The minimum precision and recall of the development half in percent. Increase them when the rules improve.
+// The minimum precision and recall of the development half in percent. Increase them when the rules
+// improve.
 const (
 	minPrecision = 96.0
 	minRecall    = 95.0
 )
 
-// The labels describe the requests that the applications serve. If -held is set, the test measures the other half.
+// The labels describe the requests that the applications serve. If -held is set, the test measures
+// the other half.
 func TestRealWorkloadsMatchLabels(t *testing.T) {
 	half := "development"
 	if *held {
@@ -333,7 +335,7 @@ func TestRealWorkloadsMatchLabels(t *testing.T) {
 	t.Logf("%s half:\n%s\n%s", half, strings.Join(append(lines, total.row("all")), "\n"), strings.Join(wrong, "\n"))
 	t.Logf("precision %.1f %% (%d of %d), recall %.1f %% (%d of %d), costs %v", 100*precision, total.hits, total.injected, 100*recall, total.hits, serving, costs)
 	if costs[neverReady]+costs[bypass] > 0 {
-		t.Errorf("got the costs %v, want no %s and no %s", costs, neverReady, bypass)
+		t.Errorf("got costs %v, want no %s and no %s", costs, neverReady, bypass)
 	}
 	if 100*precision < minPrecision || 100*recall < minRecall {
 		t.Errorf("got a precision of %.1f %% and a recall of %.1f %%, want at least %.0f %% and %.0f %%", 100*precision, 100*recall, minPrecision, minRecall)
@@ -363,12 +365,13 @@ func TestInjectionOfRealWorkloadsIsStable(t *testing.T) {
 		}
 	}
 	if want := len(all) / 4; changed < want {
-		t.Errorf("got %d files that change, want at least %d", changed, want)
+		t.Errorf("got %d changed files, want at least %d", changed, want)
 	}
 }
 
-// Without -clones, the test only checks the list of the files, because this repository does not contain them. With -clones,
-// it reads each YAML file with containers, including the files that are not in the corpus.
+// Without -clones, the test only checks the list of the files, because this repository does not
+// contain them. With -clones, it reads each YAML file with containers, including the files that are
+// not in the corpus.
 func TestInjectionOfRealFilesIsStable(t *testing.T) {
 	files := map[string]map[string]bool{} // paths by repository and commit
 	for _, half := range []string{"development", "held"} {

@@ -24,7 +24,7 @@ func TestPodAddressInCommandLineIsReported(t *testing.T) {
 		harness.Equal(t, out.Verdict, Injected, name, out.Text)
 		got := strings.Join(out.Warnings, "\n")
 		if (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
-			t.Errorf("%s: got the warnings %q, want %q", name, got, c.want)
+			t.Errorf("%s: got warnings %q, want %q", name, got, c.want)
 		}
 	}
 }

@@ -10,8 +10,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// Advise says what people often get wrong in probes, a sentence each. template is as
-// for [Inject], before an API server has filled in what is missing.
+// Advise returns a sentence for each common mistake in the probes of a pod. template has the form
+// that [Inject] accepts. The result is only correct if the API server has not set the default
+// values.
 func Advise(template any) []string {
 	t, err := decodeTemplate(template)
 	if err != nil {
@@ -27,25 +28,26 @@ func Advise(template any) []string {
 				say("%s sets periodSeconds but not %s; unset is not 0: timeoutSeconds is then 1, failureThreshold 3, successThreshold 1",
 					where, strings.Join(missing, " and "))
 			}
-			if timeout, period := cmp.Or(p.TimeoutSeconds, usualTimeout), cmp.Or(p.PeriodSeconds, usualPeriod); timeout > period {
-				say("%s may take %d s but is asked every %d s: a slow answer delays the next question, so it takes up to %d s to notice a failure",
-					where, timeout, period, timeout*max(p.FailureThreshold, usualFailures))
+			if timeout, period := cmp.Or(p.TimeoutSeconds, defaultTimeout), cmp.Or(p.PeriodSeconds, defaultPeriod); timeout > period {
+				say("%s has timeoutSeconds %d but periodSeconds %d: a slow response delays the next probe, so a failure is detected after up to %d s",
+					where, timeout, period, timeout*max(p.FailureThreshold, defaultFailures))
 			}
 			if p.name == "readiness" && p.Exec != nil {
-				say("%s runs a command, which the kubelet goes on to run; an HTTP, TCP or gRPC probe could be run by the sidecar, next to the app", where)
+				say("%s runs a command, so the kubelet continues to run it; the sidecar could run an HTTP, TCP or gRPC probe", where)
 			}
 		}
-		if l, r := c.LivenessProbe, c.ReadinessProbe; l != nil && r != nil && sameQuestion(l, r, c) {
-			say("container %s: liveness and readiness ask the same: an app that is only busy, or waits for another service, is restarted instead of being left alone", c.Name)
+		if l, r := c.LivenessProbe, c.ReadinessProbe; l != nil && r != nil && sameRequest(l, r, c) {
+			say("container %s: the liveness probe is the same as the readiness probe, so an application that is overloaded or waits for another service is restarted", c.Name)
 		}
 		if c.LivenessProbe != nil && c.StartupProbe == nil && c.LivenessProbe.InitialDelaySeconds >= 30 {
-			say("container %s: the liveness probe waits %d s before it asks; a startup probe waits no longer than the app needs", c.Name, c.LivenessProbe.InitialDelaySeconds)
+			say("container %s: the liveness probe has initialDelaySeconds %d; a startup probe ends as soon as the application has started", c.Name, c.LivenessProbe.InitialDelaySeconds)
 		}
 	}
 	return all
 }
 
-// unset are the fields that belong with periodSeconds and are not there.
+// unset returns the names of the fields that should be set together with periodSeconds and are not
+// set.
 func unset(p *corev1.Probe) []string {
 	var missing []string
 	for _, f := range []struct {
@@ -59,8 +61,9 @@ func unset(p *corev1.Probe) []string {
 	return missing
 }
 
-// sameQuestion reports whether two probes ask the same thing of the same port.
-func sameQuestion(a, b *corev1.Probe, c *corev1.Container) bool {
+// sameRequest reports whether two probes send the same request to the same port, or run the same
+// command.
+func sameRequest(a, b *corev1.Probe, c *corev1.Container) bool {
 	same := func(x, y intstr.IntOrString) bool {
 		m, err := resolve(x, c)
 		n, err2 := resolve(y, c)

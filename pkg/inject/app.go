@@ -12,13 +12,14 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/config"
 )
 
-// holdNameFree returns an error if a later container has a port with the name of the app's port. Kubernetes resolves a
-// name to the first container with the name, and the sidecar is the last container. Therefore, the Service would use the
-// other container after the injection. If an earlier container has the name, no Service uses the app by the name.
-func (in *injection) holdNameFree() error {
+// checkPortName returns an error if a later container has a port with the name of the application
+// port. Kubernetes resolves a name to the first container with the name, and the sidecar is the
+// last container. Therefore, the Service would use the other container after the injection. If an
+// earlier container has the name, no Service uses the application by this name.
+func (in *injection) checkPortName() error {
 	others := slices.Clone(in.pod.Containers)
-	if in.native { // the sidecar is the last of the init containers that stay
-		others = append(others, in.staying()...)
+	if in.native { // the sidecar is the last restartable init container
+		others = append(others, in.restartableInitContainers()...)
 	}
 	i := slices.IndexFunc(others, func(c corev1.Container) bool { return c.Name == in.app.Name })
 	named := func(c corev1.Container) bool {
@@ -33,8 +34,8 @@ func (in *injection) holdNameFree() error {
 	return nil
 }
 
-// staying are the init containers that stay.
-func (in *injection) staying() []corev1.Container {
+// restartableInitContainers returns the restartable init containers.
+func (in *injection) restartableInitContainers() []corev1.Container {
 	return slices.DeleteFunc(slices.Clone(in.pod.InitContainers), func(c corev1.Container) bool { return c.RestartPolicy == nil })
 }
 
@@ -42,37 +43,37 @@ func overTCP(p corev1.ContainerPort) bool {
 	return p.Protocol == "" || p.Protocol == corev1.ProtocolTCP
 }
 
-// holdToPlainText refuses a port that was named, on which the app speaks TLS: the sidecar
-// speaks plain text to it.
-func (in *injection) holdToPlainText() error {
+// checkPlainText returns an error if a probe uses HTTPS on the application port, because the
+// sidecar sends plain HTTP to the application.
+func (in *injection) checkPlainText() error {
 	for _, p := range probesOf(in.app) {
 		if byProbe(p, in.app, in.port).protocol == overTLS {
-			return refuse(SpeaksTLS, "a probe says that container %s speaks HTTPS on %d; the sidecar speaks plain HTTP to it: name a plain port with the option %s",
+			return refuse(SpeaksTLS, "a probe of container %s uses HTTPS on port %d, but the sidecar sends plain HTTP to the application; select a plain HTTP port with the option %s",
 				in.app.Name, in.port.ContainerPort, portOption)
 		}
 	}
 	if tlsName.MatchString(in.port.Name) {
-		in.warn("the port %s sounds like TLS; the sidecar speaks plain HTTP to it", in.port.Name)
+		in.warn("the name of port %s suggests TLS, but the sidecar sends plain HTTP to the application", in.port.Name)
 	}
 	return nil
 }
 
-// ports are the sidecar's.
+// ports are the ports of the sidecar.
 type ports struct{ serving, tls, admin, autoscaler, metrics, status int32 }
 
-// A usualPort is a port of the sidecar's, by the option that chooses another.
-type usualPort struct {
+// A defaultPort is the default of a port of the sidecar, and the option that changes it.
+type defaultPort struct {
 	option string
 	number int32
 }
 
-// usualPorts are the sidecar's, where config has them, in the order in which they are
-// chosen.
-var usualPorts = allPorts()
+// defaultPorts are the default ports of the sidecar, in the order in which choosePorts assigns
+// them.
+var defaultPorts = readDefaultPorts()
 
-func allPorts() []usualPort {
+func readDefaultPorts() []defaultPort {
 	c := config.Default()
-	return []usualPort{
+	return []defaultPort{
 		{"serving-port", int32(c.Port.V)},
 		{"tls-port", int32(c.TLSPort.V)},
 		{"admin-port", int32(c.AdminPort.V)},
@@ -82,31 +83,32 @@ func allPorts() []usualPort {
 	}
 }
 
-// higher is how far a usual port moves where a container has it.
-const higher = 10000
+// portOffset is added to a default port of the sidecar if the port is in use.
+const portOffset = 10000
 
-// choosePorts gives the sidecar its ports: those that were asked for, or the usual
-// ones, each 10000 higher where a container has it. Whoever comes from outside
-// comes by the port's name or by an annotation, so the number is free.
+// choosePorts assigns the ports of the sidecar from the options, or the default ports. If a default
+// port is in use, it adds portOffset. Clients find the ports by name or by an annotation, so the
+// numbers can change.
 func (in *injection) choosePorts() error {
-	wants := slices.Clone(usualPorts)
+	wants := slices.Clone(defaultPorts)
 	for i, want := range wants {
-		if said := in.options.get(want.option); said != "" {
-			number, _ := strconv.Atoi(said) // the option was validated
+		if value := in.options.get(want.option); value != "" {
+			number, _ := strconv.Atoi(value) // the option was validated
 			wants[i].number = int32(number)
 		}
 	}
-	taken := in.takenPorts(wants[:2])
+	taken, mentioned := in.takenPorts(wants[:2]), in.mentionedPorts()
 	to := []*int32{&in.ports.serving, &in.ports.tls, &in.ports.admin, &in.ports.autoscaler, &in.ports.metrics, &in.ports.status}
 	for i, want := range wants {
 		n := want.number
-		if by, is := taken[n]; is && in.options.get(want.option) == "" {
-			if _, again := taken[n+higher]; !again {
-				in.warn("%s uses port %d, so %s of the sidecar is %d", by, n, want.option, n+higher)
-				n += higher
-			}
+		user := func(n int32) string { return cmp.Or(taken[n], mentioned[n]) }
+		if in.options.get(want.option) != "" {
+			user = func(n int32) string { return taken[n] }
+		} else if by := user(n); by != "" && user(n+portOffset) == "" {
+			in.warn("%s uses port %d, so %s of the sidecar is %d", by, n, want.option, n+portOffset)
+			n += portOffset
 		}
-		if by, is := taken[n]; is {
+		if by := user(n); by != "" {
 			return refuse(PortTaken, "port %d is used by %s; set the option %s to another port", n, by, want.option)
 		}
 		taken[n] = "the sidecar's " + want.option
@@ -115,11 +117,11 @@ func (in *injection) choosePorts() error {
 	return nil
 }
 
-// takenPorts returns the ports that the sidecar must not use, and their users. A probe or a Service may use the ports of
-// except to reach the sidecar.
-func (in *injection) takenPorts(except []usualPort) map[int32]string {
+// takenPorts returns the ports that the sidecar must not use, and their users. A probe or a Service
+// may use the ports of except to reach the sidecar.
+func (in *injection) takenPorts(except []defaultPort) map[int32]string {
 	taken := map[int32]string{in.port.ContainerPort: "container " + in.app.Name}
-	containers := slices.Concat(in.pod.Containers, in.staying())
+	containers := slices.Concat(in.pod.Containers, in.restartableInitContainers())
 	for _, c := range containers {
 		for _, p := range c.Ports {
 			if overTCP(p) {
@@ -128,14 +130,15 @@ func (in *injection) takenPorts(except []usualPort) map[int32]string {
 		}
 	}
 	add := func(n int32, user string) {
-		if taken[n] == "" && !slices.ContainsFunc(except, func(u usualPort) bool { return u.number == n }) {
+		if taken[n] == "" && !slices.ContainsFunc(except, func(u defaultPort) bool { return u.number == n }) {
 			taken[n] = user
 		}
 	}
-	// The app listens on a port that a probe or a Service uses, whether or not the port is declared.
+	// The app listens on a port that a probe or a Service uses, whether or not the port is
+	// declared.
 	for _, c := range containers {
 		for _, p := range []*corev1.Probe{c.ReadinessProbe, c.LivenessProbe, c.StartupProbe} {
-			add(askedBy(p), "container "+c.Name)
+			add(probedPort(p), "container "+c.Name)
 		}
 	}
 	for _, s := range in.services {
@@ -144,8 +147,9 @@ func (in *injection) takenPorts(except []usualPort) map[int32]string {
 	return taken
 }
 
-// askedBy is the port of this pod that a probe asks by its number, 0 for none.
-func askedBy(p *corev1.Probe) int32 {
+// probedPort returns the port number of the pod that a probe uses, or 0 if the probe uses a port
+// name or another host.
+func probedPort(p *corev1.Probe) int32 {
 	switch {
 	case p == nil:
 	case p.HTTPGet != nil && p.HTTPGet.Host == "":
@@ -158,10 +162,11 @@ func askedBy(p *corev1.Probe) int32 {
 	return 0
 }
 
-// swapPort gives the sidecar the name of the app's port, so that Services, which find
-// ports by name, need no edit. What else names the port becomes its number.
+// swapPort moves the name of the application port to the sidecar, so that Services that use the
+// name need no change. Other references to the name in the pod are replaced with the number of the
+// application port.
 func (in *injection) swapPort() error {
-	if in.port.HostPort != 0 { // the way in from the node is the sidecar's now
+	if in.port.HostPort != 0 { // connections to the node go to the sidecar
 		in.removeFromPort("hostPort")
 		if in.port.HostIP != "" {
 			in.removeFromPort("hostIP")
@@ -182,23 +187,24 @@ func (in *injection) swapPort() error {
 		renamed = fmt.Sprintf("user-port-%d", i)
 	}
 	in.set(renamed, "spec", "containers", in.app.Name, "ports", old, "name")
-	in.note("the sidecar's port %d takes the name %s from the app's port %d, which becomes %s: Services that say %s need no edit",
+	in.note("port %d of the sidecar takes over the name %s of application port %d, which is renamed to %s; Services with targetPort %s need no change",
 		in.ports.serving, old, in.port.ContainerPort, renamed, old)
 	if in.native {
-		in.note("before Kubernetes 1.33, Services that say %s must say %d: they find no port of an init container by its name", old, in.ports.serving)
+		in.note("before Kubernetes 1.33, change targetPort %s of Services to %d, because they cannot use named ports of init containers", old, in.ports.serving)
 	}
-	for _, place := range namers {
+	for _, place := range portFields {
 		path := slices.Concat([]string{"spec", "containers", in.app.Name}, strings.Split(place, "."), []string{"port"})
 		if at(in.object, path...) == old {
 			in.set(in.port.ContainerPort, path...)
-			in.note("%s says the port's number, because its name has moved", place)
+			in.note("the port of %s is now a number, because the sidecar has its name", place)
 		}
 	}
 	return nil
 }
 
-// namers are what may name a port of a container, and stays there.
-var namers = []string{
+// portFields are the fields of a container that can contain the name of one of its ports, and that
+// remain in the container.
+var portFields = []string{
 	"livenessProbe.httpGet", "livenessProbe.tcpSocket", "startupProbe.httpGet", "startupProbe.tcpSocket",
 	"lifecycle.postStart.httpGet", "lifecycle.postStart.tcpSocket", "lifecycle.preStop.httpGet", "lifecycle.preStop.tcpSocket",
 }

@@ -13,28 +13,27 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/printable"
 )
 
-// A Change is one edit of an object: after it, Value stands at Path.
+// A Change is one edit of an object. It sets the value at Path to Value.
 type Change struct {
-	// Path is a JSON pointer (RFC 6901), with one difference: below a list a token
-	// is the name of an item, so that the change means the same after somebody has
-	// put another item before it. An item without a name is called by the number of
-	// its TCP port, or by its place, as in #0.
+	// Path is a JSON pointer (RFC 6901) with one extension. In a list, a token is the name of an
+	// item, so that the change remains valid if another item is inserted before it. The token of an
+	// item without a name is the number of its TCP port, or its index in the form #0.
 	Path string `json:"path"`
 
-	// Value is any JSON; nil takes away what stands at Path. Maps, and the lists
-	// initContainers and containers, are made where they are missing on the way; a
-	// new item goes to the end of its list. Its key is that of a status, where a change
-	// brings back what was there.
+	// Value is a JSON value, or nil to remove the value at Path. Missing maps on the path, and
+	// missing lists with the names initContainers and containers, are created. New items are
+	// appended to their list. The JSON key is was, because a status contains changes that restore
+	// earlier values.
 	Value json.RawMessage `json:"was,omitempty"`
 
-	// IfEmpty makes the change only if nothing, or an empty map or list, stands at
-	// Path. That is how what was made on the way to a Path is taken away again.
+	// IfEmpty restricts the change to paths without a value, or with an empty map or list. It is
+	// used to remove the maps and lists that an earlier change created.
 	IfEmpty bool `json:"ifEmpty,omitempty"`
 }
 
-// Apply makes the changes, in their order, in an object of JSON as [Decode] returns
-// it, and returns the object. It works in place: after an error, which names the path
-// that leads nowhere, the object is half changed.
+// Apply makes the changes in order in an object of the form that [Decode] returns, and returns the
+// object. It modifies the object in place. If a path is invalid, the error contains the path, and
+// only the preceding changes are made.
 func Apply(object any, changes []Change) (any, error) {
 	for _, c := range changes {
 		var err error
@@ -60,14 +59,13 @@ func apply(object any, c Change) (any, error) {
 	return object, nil
 }
 
-// put makes one change below a node, which is not nil, and returns what then stands
-// in the node's place.
+// put makes one change below a node that is not nil, and returns the new node.
 func put(node any, tokens []string, c Change, value any) (any, error) {
 	token, last := tokens[0], len(tokens) == 1
 	object, isMap := node.(map[string]any)
 	list, isList := node.([]any)
 	if !isMap && !isList {
-		return nil, fmt.Errorf("%q is looked for in something that is neither a map nor a list", token)
+		return nil, fmt.Errorf("%q: parent is not a map or a list", token)
 	}
 	child, i := object[token], Find(list, token)
 	if i >= 0 {
@@ -76,9 +74,9 @@ func put(node any, tokens []string, c Change, value any) (any, error) {
 	there := child != nil || i >= 0
 	switch {
 	case last && c.IfEmpty && !isEmpty(child), !last && !there && c.Value == nil:
-		return node, nil // nothing is made on the way to what is taken away
+		return node, nil // do not create parents of a value to be removed
 	case !last && !there && isList:
-		return nil, fmt.Errorf("nothing is called %q", token)
+		return nil, fmt.Errorf("%q not found", token)
 	case !last:
 		if !there {
 			child = Missing(token)
@@ -107,7 +105,7 @@ func put(node any, tokens []string, c Change, value any) (any, error) {
 	return list, nil
 }
 
-// Missing is what is made where a token leads to nothing.
+// Missing returns the value that is created for a token on a path if there is none.
 func Missing(token string) any {
 	if token == "containers" || token == "initContainers" {
 		return []any{}
@@ -115,8 +113,7 @@ func Missing(token string) any {
 	return map[string]any{}
 }
 
-// isEmpty reports whether a value of [Decode] is nothing, or a map or list with
-// nothing in it.
+// isEmpty reports whether a decoded value is nil, an empty map or an empty list.
 func isEmpty(value any) bool {
 	switch v := value.(type) {
 	case nil:
@@ -129,7 +126,7 @@ func isEmpty(value any) bool {
 	return false
 }
 
-// Find is the place of the item that a token of a [Change]'s path calls, -1 for none.
+// Find returns the index of the item that a token of the path of a [Change] refers to, or -1.
 func Find(list []any, token string) int {
 	if i, is := Place(token, len(list)); is {
 		return i
@@ -145,11 +142,11 @@ func Find(list []any, token string) int {
 	})
 }
 
-// Place is the place that a token such as #0 calls in a list of a length, -1 for none. is
-// is false for tokens that call an item otherwise.
-func Place(token string, length int) (i int, is bool) {
-	place, is := strings.CutPrefix(token, "#")
-	if !is {
+// Place returns the index that a token such as #0 contains, or -1 if the index is not in a list of
+// the given length. ok reports whether the token has this form.
+func Place(token string, length int) (i int, ok bool) {
+	place, ok := strings.CutPrefix(token, "#")
+	if !ok {
 		return -1, false
 	}
 	if i, err := strconv.Atoi(place); err == nil && i >= 0 && i < length {
@@ -158,7 +155,7 @@ func Place(token string, length int) (i int, is bool) {
 	return -1, true
 }
 
-// Tokens splits a pointer into its parts.
+// Tokens splits a JSON pointer into its unescaped tokens.
 func Tokens(path string) []string {
 	tokens := strings.Split(strings.TrimPrefix(path, "/"), "/")
 	for i, t := range tokens {
@@ -167,7 +164,7 @@ func Tokens(path string) []string {
 	return tokens
 }
 
-// pointer is the way back from Tokens.
+// pointer returns the JSON pointer of tokens. It is the inverse of Tokens.
 func pointer(tokens ...string) string {
 	var b strings.Builder
 	for _, t := range tokens {
@@ -176,7 +173,7 @@ func pointer(tokens ...string) string {
 	return b.String()
 }
 
-// Below moves changes down: what they edit lies at a pointer in a larger object.
+// Below returns a copy of the changes for a larger object that contains the changed object at path.
 func Below(path string, changes []Change) []Change {
 	moved := slices.Clone(changes)
 	for i := range moved {
@@ -185,8 +182,8 @@ func Below(path string, changes []Change) []Change {
 	return moved
 }
 
-// JSONPatch writes the changes as a patch of RFC 6902 for the object, which is as
-// [Decode] returned it and is changed on the way.
+// JSONPatch returns the changes as a JSON patch (RFC 6902) for an object of the form that [Decode]
+// returns. It modifies the object.
 func JSONPatch(object any, changes []Change) ([]byte, error) {
 	type operation struct {
 		Op    string          `json:"op"`
@@ -236,8 +233,7 @@ func JSONPatch(object any, changes []Change) ([]byte, error) {
 	return encode(patch), nil
 }
 
-// Decode reads one JSON value. Its numbers are [json.Number]s, so that none changes
-// on its way through.
+// Decode parses one JSON value. It returns numbers as [json.Number], so that they are not rounded.
 func Decode(text []byte) (any, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
@@ -251,10 +247,10 @@ func Decode(text []byte) (any, error) {
 	return value, nil
 }
 
-// encode returns a value as JSON. Equal values have equal bytes.
+// encode returns a value as JSON. The keys of maps are sorted.
 func encode(value any) json.RawMessage { return json.RawMessage(printable.CompactJSON(value)) }
 
-// text is a string or a number that stands in a map under a key, "" for none.
+// text returns the string or number at a key of a map, or "".
 func text(node any, key string) string {
 	m, _ := node.(map[string]any)
 	switch v := m[key].(type) {
@@ -266,7 +262,7 @@ func text(node any, key string) string {
 	return ""
 }
 
-// at is what stands at a place in an object, nil for nothing.
+// at returns the value at a path in an object, or nil.
 func at(node any, tokens ...string) any {
 	for _, token := range tokens {
 		switch n := node.(type) {
@@ -285,52 +281,52 @@ func at(node any, tokens ...string) any {
 	return node
 }
 
-// listAt is the list that stands at a place in an object, nil for none.
+// listAt returns the list at a path in an object, or nil.
 func listAt(node any, tokens ...string) []any {
 	list, _ := at(node, tokens...).([]any)
 	return list
 }
 
-// An editor changes an object and keeps the changes and the way back.
+// An editor modifies an object. It records the changes and their inverse.
 type editor struct {
-	object  any
-	changes []Change
-	backs   [][]Change // for each change, what takes it back
-	err     error      // a change led nowhere; then none is made any more
+	object   any
+	changes  []Change
+	inverses [][]Change // for each change, the changes that revert it
+	err      error      // the first error; later changes are ignored
 }
 
-// back takes all changes back, the last one first.
-func (e *editor) back() []Change {
+// undoChanges returns the changes that revert all changes, in reverse order.
+func (e *editor) undoChanges() []Change {
 	var all []Change
-	for _, b := range slices.Backward(e.backs) {
+	for _, b := range slices.Backward(e.inverses) {
 		all = append(all, b...)
 	}
 	return all
 }
 
-// set puts a value, of which JSON is made, at a path.
+// set sets the value at a path. value is encoded as JSON.
 func (e *editor) set(value any, path ...string) { e.edit(encode(value), path) }
 
-// remove takes away what stands at a path.
+// remove removes the value at a path.
 func (e *editor) remove(path ...string) { e.edit(nil, path) }
 
 func (e *editor) edit(value json.RawMessage, path []string) {
-	back := []Change{e.before(path)}
+	undoChanges := []Change{e.before(path)}
 	if value != nil {
-		// What will be made on the way goes away again if nothing else has come into it.
+		// The parents that the change creates are removed again if they are empty.
 		for up := len(path) - 1; up > 0 && at(e.object, path[:up]...) == nil; up-- {
 			made := e.before(path[:up])
 			made.IfEmpty = true
-			back = append(back, made)
+			undoChanges = append(undoChanges, made)
 		}
 	}
-	// An item that changes its name is found again by the new one.
+	// A renamed item must be found by its new name.
 	if n := len(path); n > 1 && path[n-1] == "name" && value != nil {
 		var name string
 		if _, inList := at(e.object, path[:n-2]...).([]any); inList && json.Unmarshal(value, &name) == nil {
 			renamed := slices.Clone(path)
 			renamed[n-2] = name
-			back[0].Path = pointer(renamed...)
+			undoChanges[0].Path = pointer(renamed...)
 		}
 	}
 	c := Change{Path: pointer(path...), Value: value}
@@ -341,10 +337,10 @@ func (e *editor) edit(value json.RawMessage, path []string) {
 		return
 	}
 	e.changes = append(e.changes, c)
-	e.backs = append(e.backs, back)
+	e.inverses = append(e.inverses, undoChanges)
 }
 
-// before is the change that brings back what stands at a path now.
+// before returns the change that restores the current value at a path.
 func (e *editor) before(path []string) Change {
 	c := Change{Path: pointer(path...)}
 	n := len(path) - 1

@@ -8,9 +8,9 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// Quantities are compared, and Kubernetes' arithmetic brings both to the same exponent: a
-// number of a hundred million digits.
-func TestAQuantityThatTakesMinutesToCompareIsRefused(t *testing.T) {
+// To compare two quantities, Kubernetes converts them to the same exponent, which can require a
+// number with a hundred million digits.
+func TestHugeQuantityExponentIsRefused(t *testing.T) {
 	for _, amount := range []string{
 		`"1e99999999"`, `"1e-99999999"`, `"1E2147483647"`, `"1234567890123456789012e99999999"`, `1e99999999`,
 		`"` + strings.Repeat("9", 1<<20) + `"`, `"0.` + strings.Repeat("9", 1<<20) + `Ki"`,
@@ -22,26 +22,26 @@ func TestAQuantityThatTakesMinutesToCompareIsRefused(t *testing.T) {
 			`"containers":[{"name":"web","ports":[{"containerPort":8080}]}],"resources":{"limits":{"cpu":%s}}`,
 		} {
 			pod := parse(t, `{"spec":{`+fmt.Sprintf(place, amount)+`}}`)
-			for _, said := range []Options{nil, {percentOption: "50"}} {
-				out := Inject(pod, said)
+			for _, opts := range []Options{nil, {percentOption: "50"}} {
+				out := Inject(pod, opts)
 				if out.Verdict != Refused || out.Reason != Unreadable || len(out.Text) > 1100 || !strings.Contains(out.Text, "quantity") {
-					t.Errorf("%.20s in %.40s: got %s (%s) %.200s, want it refused for its quantity", amount, place, out.Verdict, out.Reason, out.Text)
+					t.Errorf("%.20s in %.40s: got %s (%s) %.200s, want refused with the quantity", amount, place, out.Verdict, out.Reason, out.Text)
 				}
 			}
 		}
 	}
 }
 
-// Of the many fields of a pod that are not read, none is decoded.
-func TestQuantitiesThatAreNotReadAreLeftAlone(t *testing.T) {
+// Fields that the injection does not use are not decoded.
+func TestUnusedQuantitiesAreNotParsed(t *testing.T) {
 	pod := parse(t, `{"spec":{"containers":[{"name":"web","ports":[{"containerPort":8080}]}],"overhead":{"cpu":"1234567890123456789012e99999999"},`+
 		`"volumes":[{"name":"v","emptyDir":{"sizeLimit":"1234567890123456789012e99999999"}}]}}`)
 	harness.Equal(t, verdictOf(Inject(pod, nil)), "injected")
 }
 
-// An API server asks webhooks before it validates a pod, so all of its texts may be of any
-// length; names are repeated in each change, and in what takes it back.
-func TestTextsThatKubernetesOrLinuxRefusesAreNotMultiplied(t *testing.T) {
+// An API server calls webhooks before it validates a pod, so strings can have any length. Names are
+// repeated in each change and in its inverse.
+func TestTooLongStringsAreRefused(t *testing.T) {
 	const containers = `"containers":[{"name":"web","ports":[{"containerPort":8080}]}]`
 	long := strings.Repeat("w", 1<<20)
 	for name, c := range map[string]struct{ pod, reason string }{
@@ -64,8 +64,8 @@ func TestTextsThatKubernetesOrLinuxRefusesAreNotMultiplied(t *testing.T) {
 	}
 }
 
-// What an API server would keep is injected.
-func TestPodsAsLongAsKubernetesTakesAreInjected(t *testing.T) {
+// These pods satisfy the size limits of an API server.
+func TestPodsAtSizeLimitAreInjected(t *testing.T) {
 	for name, pod := range map[string]string{
 		"names":       `{"spec":{"containers":[{"name":"` + strings.Repeat("w", 63) + `","ports":[{"name":"` + strings.Repeat("p", 15) + `","containerPort":8080}]}]}}`,
 		"annotations": `{"metadata":{"annotations":{"a":"` + strings.Repeat("w", 250<<10) + `"}},"spec":{"containers":[{"name":"web","ports":[{"containerPort":8080}]}]}}`,

@@ -14,11 +14,12 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/printable"
 )
 
-// This file selects the port for requests. No other file selects a port or a container. The table in docs/injection.md
-// has the order of the evidence: the option port, the Services in the input, and the ports of the containers. Names,
-// probes and numbers only select one of the remaining ports.
+// This file selects the port for requests. No other file selects a port or a container. The table
+// in docs/injection.md has the order of the evidence: the option port, the Services in the input,
+// and the ports of the containers. Names, probes and numbers only select one of the remaining
+// ports.
 
-// defaultContainer is the annotation by which kubectl finds a pod's main container.
+// defaultContainer is the annotation with the main container of a pod for kubectl.
 const defaultContainer = "kubectl.kubernetes.io/default-container"
 
 // A Confidence states how well the evidence supports the selected port.
@@ -26,14 +27,14 @@ type Confidence string
 
 // The levels of confidence.
 const (
-	High Confidence = "high" // the option port, a Service and evidence for HTTP, or the name of the port
+	High Confidence = "high" // the option port, a Service and evidence for HTTP, or the port name
 	Low  Confidence = "low"
 )
 
 // A Port is a TCP port that Inject considered for the requests.
 type Port struct {
 	Container  string // "" if no container declares the port
-	Name       string // "" for none
+	Name       string // may be empty
 	Number     int32
 	Selected   bool
 	Confidence Confidence // "" if Against is set
@@ -41,7 +42,7 @@ type Port struct {
 	Against    string     // the reason why the port is not used, or ""
 }
 
-// A candidate is a Port with what the decision reads.
+// A candidate is a Port with the evidence for the selection.
 type candidate struct {
 	container *corev1.Container // nil if the container is unknown
 	port      corev1.ContainerPort
@@ -53,6 +54,7 @@ type candidate struct {
 	requests  []string  // paths of the HTTP probes, without health checks
 	row       *imageRow // row of images.txt that contradicts the name of the port, or nil
 	helper    string    // the reason why the container is a helper, or ""
+	proxied   bool      // another container is a proxy in front of the port, and no Service names the port
 }
 
 // healthPath matches the paths of health checks and metrics.
@@ -83,7 +85,7 @@ func (in *injection) chooseApp() error {
 	in.out.Confidence = in.confidence(chosen)
 	if in.out.Confidence == Low && in.options.get(sureOption) == string(High) {
 		return refuse(Unsure, "port %s of container %s is selected with low confidence (%s), and the option %s requires %s; missing: %s; to select it: %s",
-			describePort(in.port), in.app.Name, strings.Join(in.reasons(chosen), "; "), sureOption, High, in.out.Missing, cure(portOption, decimal(in.port.ContainerPort)))
+			describePort(in.port), in.app.Name, strings.Join(in.reasons(chosen), "; "), sureOption, High, in.out.Missing, remedy(portOption, decimal(in.port.ContainerPort)))
 	}
 	return nil
 }
@@ -116,7 +118,7 @@ func (in *injection) chooseNamedPort(containers []*corev1.Container) (*candidate
 	n, err := strconv.Atoi(wanted)
 	switch {
 	case len(all) == 0 && len(containers) > 1:
-		return nil, skip(NoPort, "no container declares TCP port %s; to select a container: %s", wanted, cure(containerOption, containers[0].Name))
+		return nil, skip(NoPort, "no container declares TCP port %s; to select a container: %s", wanted, remedy(containerOption, containers[0].Name))
 	case len(all) == 0 && (err != nil || n < 1 || n > 65535):
 		return nil, refuse(WhichPort, "container %s has no TCP port called %q", containers[0].Name, wanted)
 	case len(all) == 0:
@@ -138,19 +140,20 @@ func isOnPort80(s ServicePort) bool { return s.Number == 80 }
 
 func isCalledHTTP(c *candidate) bool { return c.port.Name == "http" }
 
-// A route is the end of a Service port in the pod.
+// A route is the container port that a Service port refers to.
 type route struct {
 	container string
 	number    int32
 }
 
-// readRoutes resolves the ports of the Services. A name resolves to the first container with the name, as in Kubernetes. A
-// number resolves to the container that declares it. If no container declares it, listening returns the container.
-// The numbers of the sidecar are ignored, because a Service can use them before the injection. So are placeholders.
+// readRoutes resolves the ports of the Services. A name resolves to the first container with the
+// name, as in Kubernetes. A number resolves to the container that declares it. If no container
+// declares it, listening returns the container. The numbers of the sidecar are ignored, because a
+// Service can use them before the injection. So are placeholders.
 func (in *injection) readRoutes(containers []*corev1.Container) {
 	in.routes, in.unrouted, in.placeholders = map[route][]ServicePort{}, nil, nil
 	ours := map[int32]bool{}
-	for _, u := range usualPorts[:2] {
+	for _, u := range defaultPorts[:2] {
 		n, _ := strconv.Atoi(cmp.Or(in.options.get(u.option), decimal(u.number))) // the option was validated
 		ours[int32(n)] = true
 	}
@@ -194,8 +197,8 @@ func isWebPort(s ServicePort, containers []*corev1.Container) bool {
 	return hasName && httpPorts[s.Target.IntVal] == "HTTP" && slices.ContainsFunc(containers, isWebServer)
 }
 
-// usedNumbers returns the numbers in the containers and in the Services that are not headless. If no Service is headless, the
-// result is nil.
+// usedNumbers returns the numbers in the containers and in the Services that are not headless. If
+// no Service is headless, the result is nil.
 func (in *injection) usedNumbers(containers []*corev1.Container) map[int32]bool {
 	if !slices.ContainsFunc(in.services, func(s ServicePort) bool { return s.Headless }) {
 		return nil
@@ -219,7 +222,7 @@ func (in *injection) numbersOf(containers []*corev1.Container) map[int32]bool {
 	}
 	for _, c := range containers {
 		for _, p := range probesOf(c) {
-			all[askedBy(p.Probe)] = true
+			all[probedPort(p.Probe)] = true
 			if p.Exec != nil {
 				read(strings.Join(p.Exec.Command, " "))
 			}
@@ -238,9 +241,10 @@ func (in *injection) numbersOf(containers []*corev1.Container) map[int32]bool {
 	return all
 }
 
-// listening returns the name of the container that listens on an undeclared port. If the pod has several containers, this
-// is the only container with a probe, a flag or a variable for the port. If there is no such container, this is the only
-// container for which namesOtherPort returns false. If several containers remain, the result is "".
+// listening returns the name of the container that listens on an undeclared port. If the pod has
+// several containers, this is the only container with a probe, a flag or a variable for the port.
+// If there is no such container, this is the only container for which namesOtherPort returns false.
+// If several containers remain, the result is "".
 func (in *injection) listening(containers []*corev1.Container, n int32) string {
 	uses := func(c *corev1.Container) bool {
 		return isProbed(c, n) || mentions(at(in.object, "spec", "containers", c.Name), n)
@@ -259,8 +263,9 @@ func (in *injection) listening(containers []*corev1.Container, n int32) string {
 	return ""
 }
 
-// namesOtherPort reports whether a container declares a TCP port for requests, or has a flag or a variable with the
-// address on which it listens. Such a container declares or configures all of its ports.
+// namesOtherPort reports whether a container declares a TCP port for requests, or has a flag or a
+// variable with the address on which it listens. Such a container declares or configures all of its
+// ports.
 func (in *injection) namesOtherPort(c *corev1.Container) bool {
 	return slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool {
 		return overTCP(p) && byName("", p.Name).protocol != notForRequests
@@ -272,9 +277,10 @@ func (in *injection) servicesOf(c *corev1.Container, p corev1.ContainerPort) []S
 	return in.routes[route{c.Name, p.ContainerPort}]
 }
 
-// candidates returns the declared ports and the ports of the Services. If there are none, it returns the ports of the
-// readiness probes that are not health checks. If there are none, it returns the port of another probe, a flag or a
-// variable, if the pod has one main container and the container has one such port.
+// candidates returns the declared ports and the ports of the Services. If there are none, it
+// returns the ports of the readiness probes that are not health checks. If there are none, it
+// returns the port of another probe, a flag or a variable, if the pod has one main container and
+// the container has one such port.
 func (in *injection) candidates(containers []*corev1.Container) []*candidate {
 	all := in.declared(containers)
 	add := func(c *corev1.Container, n int32, found string) {
@@ -299,7 +305,7 @@ func (in *injection) candidates(containers []*corev1.Container) []*candidate {
 	}
 	for _, c := range containers {
 		if p := c.ReadinessProbe; p != nil && (p.HTTPGet == nil || !healthPath.MatchString(p.HTTPGet.Path)) {
-			add(c, askedBy(p), "the readiness probe uses it")
+			add(c, probedPort(p), "the readiness probe uses it")
 		}
 	}
 	if len(all) > 0 {
@@ -312,8 +318,8 @@ func (in *injection) candidates(containers []*corev1.Container) []*candidate {
 	return all
 }
 
-// addHints calls add for each port that a probe, a flag or a variable names, if the pod has one main container. Helpers and
-// databases are not main containers.
+// addHints calls add for each port that a probe, a flag or a variable names, if the pod has one
+// main container. Helpers and databases are not main containers.
 func (in *injection) addHints(containers []*corev1.Container, add func(c *corev1.Container, n int32, found string)) {
 	mains := slices.DeleteFunc(slices.Clone(containers), func(c *corev1.Container) bool {
 		h := in.hintsOf(c)
@@ -370,14 +376,18 @@ func (in *injection) candidate(c *corev1.Container, p corev1.ContainerPort, foun
 	if len(in.pod.Containers) > 1 && len(o.services) == 0 {
 		o.helper = h.helper
 	}
+	if why := in.proxyOf(c, n); why != "" && o.sign.takesRequests() && !slices.ContainsFunc(o.services, func(s ServicePort) bool { return !isForMetrics(s) }) {
+		o.sign, o.proxied = sign{notForRequests, why}, true
+	}
 	i := slices.IndexFunc(h.rows, func(r *imageRow) bool { return r.applies(p.ContainerPort) })
 	if i < 0 {
 		return o
 	}
 	o.row = h.rows[i]
-	// A row for all ports of an image is used if the protocol is unknown, or if no Service contains the port. A row for TLS
-	// is also used if the port is named grpc, or if its number is commonly used for TLS and no Service exposes it as port
-	// 80. A port whose name indicates HTTP is rejected only if all of its probes are health checks.
+	// A row for all ports of an image is used if the protocol is unknown, or if no Service contains
+	// the port. A row for TLS is also used if the port is named grpc, or if its number is commonly
+	// used for TLS and no Service exposes it as port 80. A port whose name indicates HTTP is
+	// rejected only if all of its probes are health checks.
 	isTLS := o.row.kind == "tls" && (o.isGRPC() || isTLSNumber(p.ContainerPort) && !slices.ContainsFunc(o.services, isOnPort80))
 	contradicts := o.row.ports != nil || o.sign.protocol == unknownProtocol || isTLS
 	if !contradicts && len(o.services) == 0 {
@@ -404,7 +414,7 @@ func (in *injection) chooseAmong(all []*candidate, containers []*corev1.Containe
 			}
 		}
 	case in.noTCP != "":
-		return nil, skip(NotHTTP, "Service %s only has ports for %s, and no Service has a TCP port; if the pod serves HTTP requests: %s", in.noTCP, in.noTCPProtocol, in.cureOf(all))
+		return nil, skip(NotHTTP, "Service %s only has ports for %s, and no Service has a TCP port; if the pod serves HTTP requests: %s", in.noTCP, in.noTCPProtocol, in.remedyOf(all))
 	case len(all) == 0:
 		return nil, in.skipNoPort(containers)
 	default:
@@ -413,11 +423,21 @@ func (in *injection) chooseAmong(all []*candidate, containers []*corev1.Containe
 	usable := slices.DeleteFunc(slices.Clone(pool), func(c *candidate) bool { return !c.sign.takesRequests() })
 	isStore := func(c *candidate) bool { return c.sign.protocol == notHTTP && (len(named) == 0 || in.isStore(c)) }
 	if slices.ContainsFunc(pool, isStore) {
-		// Next to a database, a port without evidence belongs to a helper of the database. If the Service of the database
-		// names the port, a common number is no evidence.
+		// Next to a database, a port without evidence belongs to a helper of the database. If the
+		// Service of the database names the port, a common number is no evidence.
 		usable = slices.DeleteFunc(usable, func(c *candidate) bool {
-			return c.container != nil && (c.sign.protocol == unknownProtocol || len(c.services) > 0 && c.sign == byUsualNumber(c.port))
+			return c.container != nil && (c.sign.protocol == unknownProtocol || len(c.services) > 0 && c.sign == byCommonNumber(c.port))
 		})
+	}
+	if i := slices.IndexFunc(all, func(c *candidate) bool { return c.proxied }); i >= 0 && len(named) == 0 {
+		// Next to a port behind a proxy, a port without a name or a probe is no evidence.
+		clear := func(c *candidate) bool {
+			return c.helper == "" && (byName("", c.port.Name).protocol == plainHTTP || len(c.requests) > 0)
+		}
+		if !slices.ContainsFunc(usable, clear) {
+			return nil, in.skipProxied(all[i], all)
+		}
+		usable = slices.DeleteFunc(usable, func(c *candidate) bool { return !clear(c) })
 	}
 	if len(usable) == 0 {
 		return nil, in.skipNotHTTP(pool)
@@ -447,22 +467,22 @@ func (in *injection) chooseAmong(all []*candidate, containers []*corev1.Containe
 	return chosen, nil
 }
 
-// probedOther returns the port of a TCP probe or a gRPC probe that the container of a selected port does not declare, or
-// nil. A probe checks a port that is open. If the declared port has no name of HTTP and no probe, it can be closed, and the
-// pod would never be ready.
+// probedOther returns the port of a TCP probe or a gRPC probe that the container of a selected port
+// does not declare, or nil. A probe checks a port that is open. If the declared port has no name of
+// HTTP and no probe, it can be closed, and the pod would never be ready.
 func (in *injection) probedOther(selected *candidate) *candidate {
 	c, n := selected.container, selected.port.ContainerPort
 	if selected.found != "" || byName("", selected.port.Name).protocol == plainHTTP || slices.ContainsFunc(probesOf(c), func(p namedProbe) bool {
-		asked := askedBy(p.Probe)
+		probed := probedPort(p.Probe)
 		if p.HTTPGet != nil {
-			asked, _ = resolve(p.HTTPGet.Port, c) // 0 if the name is unknown
+			probed, _ = resolve(p.HTTPGet.Port, c) // 0 if the name is unknown
 		}
-		return asked == n
+		return probed == n
 	}) {
 		return nil
 	}
 	for _, p := range probesOf(c) {
-		other := askedBy(p.Probe)
+		other := probedPort(p.Probe)
 		declares := slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.ContainerPort == other })
 		if p.HTTPGet == nil && other != 0 && !declares {
 			return in.candidate(c, corev1.ContainerPort{ContainerPort: other}, "the "+p.name+" probe uses it")
@@ -471,15 +491,15 @@ func (in *injection) probedOther(selected *candidate) *candidate {
 	return nil
 }
 
-// ignoreWeakPorts rejects the ports without a Service, a name or a probe, if the only Services of the pod are for metrics.
-// The clients of an application usually have a Service too.
+// ignoreWeakPorts rejects the ports without a Service, a name or a probe, if the only Services of
+// the pod are for metrics. The clients of an application usually have a Service too.
 func ignoreWeakPorts(all []*candidate) {
 	i := slices.IndexFunc(all, func(c *candidate) bool { return len(c.services) > 0 })
 	if i < 0 {
 		return
 	}
 	for _, c := range all {
-		if len(c.services) == 0 && (c.sign.protocol == unknownProtocol || c.sign == byUsualNumber(c.port)) {
+		if len(c.services) == 0 && (c.sign.protocol == unknownProtocol || c.sign == byCommonNumber(c.port)) {
 			c.sign = sign{notForRequests, "the only Service, " + all[i].services[0].Service + ", is for metrics"}
 		}
 	}
@@ -495,9 +515,9 @@ func hasPort(all []*candidate, n int32) bool {
 	return slices.ContainsFunc(all, func(c *candidate) bool { return c.port.ContainerPort == n })
 }
 
-// rivals returns the ports that appear to serve HTTP, or all ports if one of them is an OTLP port. If
-// Services expose more than one of these ports, clients can use any of them, but the sidecar forwards
-// requests to only one.
+// rivals returns the ports that appear to serve HTTP, or all ports if one of them is an OTLP port.
+// If Services expose more than one of these ports, clients can use any of them, but the sidecar
+// forwards requests to only one.
 func rivals(all []*candidate) []*candidate {
 	if hasPort(all, otlpOverGRPC) || hasPort(all, otlpOverHTTP) {
 		return all
@@ -508,8 +528,8 @@ func rivals(all []*candidate) []*candidate {
 	return slices.DeleteFunc(slices.Clone(all), func(c *candidate) bool { return c.sign.protocol != plainHTTP })
 }
 
-// isStore reports whether the number of a port, the image or a command of a probe is that of a database or a broker. Git
-// servers and collectors of logs often serve HTTP on another port.
+// isStore reports whether the number of a port, the image or a command of a probe is that of a
+// database or a broker. Git servers and collectors of logs often serve HTTP on another port.
 func (in *injection) isStore(c *candidate) bool {
 	of := rawPorts[c.port.ContainerPort]
 	if of == "SSH" || of == "Fluentd" || of == "syslog" {
@@ -543,7 +563,8 @@ func (in *injection) narrow(all []*candidate, containers []*corev1.Container) (*
 	return all[0], nil
 }
 
-// webName matches the names of ports for HTTP, except the names for gRPC. Many servers have a second port for gRPC.
+// webName matches the names of ports for HTTP, except the names for gRPC. Many servers have a
+// second port for gRPC.
 var webName = regexp.MustCompile(`^(http[0-9]*|h2c|web|www|rest|graphql|ws|websocket)(-|$)`)
 
 // preferences select one of several possible ports. The first preference is the strongest.
@@ -557,19 +578,21 @@ var preferences = []func(*candidate) bool{
 	func(c *candidate) bool { return webName.MatchString(c.port.Name) },
 	func(c *candidate) bool { return len(c.requests) > 0 },
 	func(c *candidate) bool {
-		return c.sign.protocol == plainHTTP && !c.isGRPC() && (len(c.services) == 0 || c.sign != byUsualNumber(c.port))
+		return c.sign.protocol == plainHTTP && !c.isGRPC() && (len(c.services) == 0 || c.sign != byCommonNumber(c.port))
 	},
 }
 
-// isGRPC reports whether the name of the port, or the name or the appProtocol in a Service, is that of gRPC.
+// isGRPC reports whether the name of the port, or the name or the appProtocol in a Service, is that
+// of gRPC.
 func (c *candidate) isGRPC() bool {
 	return strings.HasPrefix(c.port.Name, "grpc") || slices.ContainsFunc(c.services, func(s ServicePort) bool {
 		return strings.HasPrefix(s.Name, "grpc") || strings.HasSuffix(s.AppProtocol, "grpc")
 	})
 }
 
-// ofOneContainer returns the ports if all of them belong to one container. Otherwise, it returns the ports of the container
-// in the annotation of kubectl. It returns an error if there are several containers and no annotation.
+// ofOneContainer returns the ports if all of them belong to one container. Otherwise, it returns
+// the ports of the container in the annotation of kubectl. It returns an error if there are several
+// containers and no annotation.
 func (in *injection) ofOneContainer(all []*candidate) ([]*candidate, error) {
 	names := namesOf(all)
 	if len(names) == 1 {
@@ -582,7 +605,8 @@ func (in *injection) ofOneContainer(all []*candidate) ([]*candidate, error) {
 	return nil, refuse(WhichContainer, "containers %s have ports for requests; select one: %s", strings.Join(names, " and "), in.flagsOf(all))
 }
 
-// namesOf returns the names of the containers without duplicates. An unknown container has the name "".
+// namesOf returns the names of the containers without duplicates. An unknown container has the name
+// "".
 func namesOf(all []*candidate) []string {
 	var names []string
 	for _, c := range all {
@@ -621,7 +645,7 @@ func (in *injection) reasons(c *candidate) []string {
 	if in.options.get(portOption) != "" {
 		return []string{"the option " + portOption + " selects it"}
 	}
-	for _, s := range c.services[:min(len(c.services), mostNamed)] {
+	for _, s := range c.services[:min(len(c.services), maxNamedServices)] {
 		switch {
 		case byAppProtocol("", s.AppProtocol).protocol == plainHTTP:
 			add("Service %s names it with appProtocol %s", s.Service, s.AppProtocol)
@@ -646,7 +670,7 @@ func (in *injection) reasons(c *candidate) []string {
 	for _, probe := range probesOf(c.container) {
 		if probe.GRPC != nil && probe.GRPC.Port == c.port.ContainerPort {
 			add("gRPC probe")
-		} else if probe.HTTPGet == nil && askedBy(probe.Probe) == c.port.ContainerPort && c.found != "" {
+		} else if probe.HTTPGet == nil && probedPort(probe.Probe) == c.port.ContainerPort && c.found != "" {
 			add("TCP probe")
 		}
 	}
@@ -654,7 +678,7 @@ func (in *injection) reasons(c *candidate) []string {
 	if text := h.serves[c.port.ContainerPort]; text != "" && text == c.found {
 		add("%s", text)
 	}
-	for _, s := range []sign{h.probed[c.port.ContainerPort], h.bySpring(c.port.ContainerPort), h.flags[c.port.ContainerPort], byNumber(c.port, c.services, h), byUsualNumber(c.port)} {
+	for _, s := range []sign{h.probed[c.port.ContainerPort], h.bySpring(c.port.ContainerPort), h.flags[c.port.ContainerPort], byNumber(c.port, c.services, h), byCommonNumber(c.port)} {
 		if s.protocol == plainHTTP && s == c.sign { // the strongest evidence for HTTP
 			add("%s", s.why)
 		}
@@ -670,8 +694,8 @@ func (in *injection) reasons(c *candidate) []string {
 
 // describe records the ports that were considered, and the information that is missing.
 func (in *injection) describe(all []*candidate, chosen *candidate) {
-	const most = 50 // ports; a pod may have thousands
-	for _, c := range all[:min(len(all), most)] {
+	const limit = 50 // ports; a pod may have thousands
+	for _, c := range all[:min(len(all), limit)] {
 		if c == nil {
 			continue
 		}
@@ -708,10 +732,10 @@ func (in *injection) describe(all []*candidate, chosen *candidate) {
 
 // flagsOf returns the flags and the reasons for some candidates, in the order of byLikelihood.
 func (in *injection) flagsOf(all []*candidate) string {
-	const most = 6
+	const limit = 6
 	several := len(in.pod.Containers) > 1
 	var flags []string
-	for _, c := range byLikelihood(all)[:min(len(all), most)] {
+	for _, c := range byLikelihood(all)[:min(len(all), limit)] {
 		flag := fmt.Sprintf("--%s %d", portOption, c.port.ContainerPort)
 		if several && c.container != nil {
 			flag = fmt.Sprintf("--%s %s ", containerOption, c.container.Name) + flag
@@ -719,8 +743,8 @@ func (in *injection) flagsOf(all []*candidate) string {
 		flags = append(flags, fmt.Sprintf("%s (%s)", flag, strings.Join(in.reasons(c), ", ")))
 	}
 	text := strings.Join(flags, " or ")
-	if len(all) > most {
-		text += fmt.Sprintf(" or one of %d other ports", len(all)-most)
+	if len(all) > limit {
+		text += fmt.Sprintf(" or one of %d other ports", len(all)-limit)
 	}
 	return text + in.sameByAnnotation()
 }
@@ -733,12 +757,13 @@ func (in *injection) sameByAnnotation() string {
 	return "; the annotation " + Prefix + portOption + " does the same"
 }
 
-// flagsForContainers returns the flags for each container that can listen on an undeclared port of a Service. A container
-// with the name of the Service or of the application is the first one. Helpers are the last ones.
+// flagsForContainers returns the flags for each container that can listen on an undeclared port of
+// a Service. A container with the name of the Service or of the application is the first one.
+// Helpers are the last ones.
 func (in *injection) flagsForContainers(containers []*corev1.Container, s ServicePort) string {
-	const most = 6
+	const limit = 6
 	if len(in.pod.Containers) == 1 {
-		return cure(portOption, decimal(s.Target.IntVal))
+		return remedy(portOption, decimal(s.Target.IntVal))
 	}
 	reason := func(c *corev1.Container) (text string, rank int) {
 		if c.Name == s.Service {
@@ -761,19 +786,19 @@ func (in *injection) flagsForContainers(containers []*corev1.Container, s Servic
 		return i - j
 	})
 	var flags []string
-	for _, c := range sorted[:min(len(sorted), most)] {
+	for _, c := range sorted[:min(len(sorted), limit)] {
 		why, _ := reason(c)
 		flags = append(flags, fmt.Sprintf("--%s %s --%s %d%s", containerOption, c.Name, portOption, s.Target.IntVal, why))
 	}
 	text := strings.Join(flags, " or ")
-	if len(sorted) > most {
-		text += fmt.Sprintf(" or one of %d other containers", len(sorted)-most)
+	if len(sorted) > limit {
+		text += fmt.Sprintf(" or one of %d other containers", len(sorted)-limit)
 	}
 	return text + in.sameByAnnotation()
 }
 
-// byLikelihood returns the candidates in the order of their evidence. The candidate with the most evidence is the first
-// one. Ports for metrics and for health checks are at the end.
+// byLikelihood returns the candidates in the order of their evidence. The candidate with the most
+// evidence is the first one. Ports for metrics and for health checks are at the end.
 func byLikelihood(all []*candidate) []*candidate {
 	scores := map[*candidate]int{}
 	for _, c := range all {
@@ -797,13 +822,13 @@ func byLikelihood(all []*candidate) []*candidate {
 	return sorted
 }
 
-// cureOf returns the flag for the first candidate in the order of byLikelihood.
-func (in *injection) cureOf(all []*candidate) string {
+// remedyOf returns the flag for the first candidate in the order of byLikelihood.
+func (in *injection) remedyOf(all []*candidate) string {
 	if len(all) == 0 {
 		return fmt.Sprintf("set the flag --%s or the annotation %s%s", portOption, Prefix, portOption)
 	}
 	c := byLikelihood(all)[0]
-	text := cure(portOption, decimal(c.port.ContainerPort))
+	text := remedy(portOption, decimal(c.port.ContainerPort))
 	if len(in.pod.Containers) > 1 && c.container != nil {
 		text = fmt.Sprintf("--%s %s ", containerOption, c.container.Name) + text
 	}
@@ -812,7 +837,7 @@ func (in *injection) cureOf(all []*candidate) string {
 
 // skipNotHTTP returns the error for a pod without a port for HTTP requests. It lists the ports.
 func (in *injection) skipNotHTTP(all []*candidate) error {
-	const most = 4
+	const limit = 4
 	for _, c := range all {
 		if c.sign.takesRequests() {
 			c.sign = sign{notHTTP, "there is no evidence for HTTP, and another port of the pod is not for HTTP"}
@@ -821,12 +846,12 @@ func (in *injection) skipNotHTTP(all []*candidate) error {
 	sorted := slices.Clone(all)
 	slices.SortStableFunc(sorted, func(a, b *candidate) int { return int(a.sign.protocol - b.sign.protocol) })
 	var texts []string
-	for _, c := range sorted[:min(len(sorted), most)] {
+	for _, c := range sorted[:min(len(sorted), limit)] {
 		is := map[protocol]string{notHTTP: "is not for HTTP", overTLS: "is for TLS", notForRequests: "is not for requests"}[c.sign.protocol]
 		texts = append(texts, fmt.Sprintf("port %s of container %s %s: %s", describePort(c.port), c.container.Name, is, c.sign.why))
 	}
 	in.out.Missing = "a port for plain HTTP requests"
-	return skip(NotHTTP, "%s; if a port serves plain HTTP requests: %s", strings.Join(texts, "; "), in.cureOf(sorted))
+	return skip(NotHTTP, "%s; if a port serves plain HTTP requests: %s", strings.Join(texts, "; "), in.remedyOf(sorted))
 }
 
 // skipNoPort reports that nothing in the input names a port.
@@ -840,11 +865,11 @@ func (in *injection) skipNoPort(containers []*corev1.Container) error {
 	}
 	for _, c := range containers {
 		p := c.ReadinessProbe
-		n := askedBy(p)
+		n := probedPort(p)
 		if p == nil || p.HTTPGet == nil || n == 0 || !healthPath.MatchString(p.HTTPGet.Path) {
 			continue
 		}
-		flag := cure(portOption, decimal(n))
+		flag := remedy(portOption, decimal(n))
 		if len(containers) > 1 {
 			flag = fmt.Sprintf("--%s %s ", containerOption, c.Name) + flag
 		}
@@ -855,17 +880,18 @@ func (in *injection) skipNoPort(containers []*corev1.Container) error {
 		return skip(NoPort, "no container declares a TCP port, and no Service or readiness probe names one; if the pod serves requests, set the flags --%[1]s and --%[2]s or the annotations %[3]s%[1]s and %[3]s%[2]s",
 			containerOption, portOption, Prefix)
 	}
-	return skip(NoPort, "container %s declares no TCP port, and no Service or readiness probe names one; if it serves requests, %s", containers[0].Name, in.cureOf(nil))
+	return skip(NoPort, "container %s declares no TCP port, and no Service or readiness probe names one; if it serves requests, %s", containers[0].Name, in.remedyOf(nil))
 }
 
-// skipHelpers returns the error for a pod in which only helpers have a port for requests. A container that is not
-// a helper is more likely to serve the requests, even though its port is unknown.
+// skipHelpers returns the error for a pod in which only helpers have a port for requests. A
+// container that is not a helper is more likely to serve the requests, even though its port is
+// unknown.
 func (in *injection) skipHelpers(helpers []*candidate, containers []*corev1.Container) error {
-	const most = 6
+	const limit = 6
 	in.out.Missing = "a port of the main container"
 	var others []string
 	for _, c := range containers {
-		if !slices.Contains(namesOf(helpers), c.Name) && len(others) < most {
+		if !slices.Contains(namesOf(helpers), c.Name) && len(others) < limit {
 			others = append(others, fmt.Sprintf("--%s %s --%s PORT", containerOption, c.Name, portOption))
 		}
 	}
@@ -889,7 +915,7 @@ func (in *injection) refuseWhichPort(all []*candidate) error {
 	return refuse(WhichPort, "%s the ports %s for requests; select one: %s", which, strings.Join(names, " and "), in.flagsOf(all))
 }
 
-// cure is the flag and the annotation that set an option.
-func cure(option, value string) string {
+// remedy returns the flag and the annotation that set an option.
+func remedy(option, value string) string {
 	return fmt.Sprintf("--%s %s, or the annotation %s%s: %q", option, value, Prefix, option, value)
 }

@@ -347,7 +347,8 @@ func TestPortNameThatEqualsServiceNameIsIgnored(t *testing.T) {
 	}
 }
 
-// The first flag in the error is that of the most likely port. It is often not the first declared port.
+// The first flag in the error is that of the most likely port. It is often not the first declared
+// port.
 func TestErrorContainsMostLikelyFlag(t *testing.T) {
 	const admin = `"containers":[{"name":"a","image":"jaegertracing/jaeger-collector:1.60","ports":[{"containerPort":14269},{"containerPort":14268},{"name":"zipkin","containerPort":9411}],"readinessProbe":{"httpGet":{"port":14269,"path":"/health"}}}]`
 	for _, c := range []struct {

@@ -16,25 +16,25 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// wantTimeToDrain holds the time that a pod has to end, now and before, to the drain's.
+// wantTimeToDrain checks that the grace period of a pod is long enough for the drain, and not
+// shorter than before.
 func wantTimeToDrain(t *testing.T, now *int64, before int64, drain time.Duration) {
 	t.Helper()
 	switch {
 	case now == nil:
 		if drain.Seconds() > 30-3 {
-			t.Errorf("got a drain of %v in a pod that says nothing of its end", drain)
+			t.Errorf("got a drain of %v in a pod without a grace period", drain)
 		}
 	case *now < before:
-		t.Errorf("got %d s to end, want the %d s that there were", *now, before)
+		t.Errorf("got a grace period of %d s, want the original %d s", *now, before)
 	case float64(*now) < drain.Seconds()+3:
-		t.Errorf("got a drain of %v in a pod with %d s to end", drain, *now)
+		t.Errorf("got a drain of %v in a pod with a grace period of %d s", drain, *now)
 	}
 }
 
-// FuzzOptions says anything in two annotations of a pod with any time to end. What is
-// not refused makes a sidecar that starts with those very settings, in a pod that
-// gives its drain time, no less than it had before; and what was said of one option is
-// what its variable holds.
+// FuzzOptions sets two annotations of a pod with any grace period. If the pod is injected, the
+// sidecar must accept its settings, the grace period must be long enough for the drain and not
+// shorter than before, and the variables must have the values of the annotations.
 func FuzzOptions(f *testing.F) {
 	for _, o := range Table() {
 		f.Add(o.Name, o.Default, "concurrency", "3", int64(30), int64(0))
@@ -46,7 +46,7 @@ func FuzzOptions(f *testing.F) {
 	f.Add("cpu-limit", "1e33133111", "cpu-request", "1858.", int64(24), int64(18))
 	f.Fuzz(func(t *testing.T, name, value, other, otherValue string, grace, sleep int64) {
 		if !utf8.ValidString(strings.Join([]string{name, value, other, otherValue}, " ")) {
-			return // no API server keeps it
+			return // an API server would reject the annotations
 		}
 		before := web(t, fmt.Sprintf(`,"ports":[{"containerPort":8080}],"lifecycle":{"preStop":{"sleep":{"seconds":%d}}}`, sleep)).(map[string]any)
 		before["metadata"] = map[string]any{"annotations": map[string]any{Prefix + name: value, Prefix + other: otherValue}}
@@ -61,17 +61,17 @@ func FuzzOptions(f *testing.F) {
 		environ := environOf(t, findSidecar(t, got))
 		c, err := config.Read(environ)
 		if err != nil {
-			t.Fatalf("got a sidecar that does not start with %v: %v", environ, err)
+			t.Fatalf("invalid settings %v: %v", environ, err)
 		}
 		if again := config.Environ(c); !slices.Equal(again, environ) {
-			t.Errorf("got the settings %v, which are read as %v", environ, again)
+			t.Errorf("got settings %v, which are parsed as %v", environ, again)
 		}
 		wantTimeToDrain(t, got.TerminationGracePeriodSeconds, grace, c.DrainDeadline.V)
 		if option, ok := find(name); ok && option.variable != "" && value != "" && name != other && name != drainMinOption && name != deadlineOption {
-			said := []config.EnvVar{{Name: "DRAIN_DEADLINE", Value: "10000h"}, {Name: option.variable, Value: value}}
-			alone, err := config.Read(said)
+			vars := []config.EnvVar{{Name: "DRAIN_DEADLINE", Value: "10000h"}, {Name: option.variable, Value: value}}
+			alone, err := config.Read(vars)
 			if err != nil {
-				t.Fatalf("%s=%q: got it injected, config says %v", name, value, err)
+				t.Fatalf("%s=%q: got injected, want the error %v", name, value, err)
 			}
 			harness.Equal(t, setting(t, c, option.variable), setting(t, alone, option.variable), name, "=", value, option.variable, "=")
 		}
@@ -80,14 +80,14 @@ func FuzzOptions(f *testing.F) {
 	})
 }
 
-// environOf is the environment of a container as a kubelet makes it that knows no other variable: $$
-// is $.
+// environOf returns the environment of a container as a kubelet sets it. The kubelet replaces $$
+// with $.
 func environOf(t *testing.T, c corev1.Container) []config.EnvVar {
 	t.Helper()
 	var all []config.EnvVar
 	for _, v := range c.Env {
 		if strings.Contains(strings.ReplaceAll(v.Value, "$$", ""), "$") {
-			t.Errorf("%s: got the value %q, want each $ twice", v.Name, v.Value)
+			t.Errorf("%s: got value %q, want $$ instead of $", v.Name, v.Value)
 		}
 		all = append(all, config.EnvVar{Name: v.Name, Value: strings.ReplaceAll(v.Value, "$$", "$")})
 	}
@@ -101,13 +101,13 @@ func setting(t *testing.T, c *config.Config, name string) string {
 			return s.Value
 		}
 	}
-	t.Fatalf("got no setting %s, want one", name)
+	t.Fatalf("no setting %s", name)
 	return ""
 }
 
-// FuzzUninject follows any status in any object, as changes and as a patch: both are
-// made without an error, come to the same, leave what they were given alone, and touch
-// nothing that an injection does not touch.
+// FuzzUninject reverts any status in any object. The changes and the JSON patch must be valid and
+// have the same result, the input must not be modified, and no field must change that an injection
+// does not change.
 func FuzzUninject(f *testing.F) {
 	const gone = `{"path":"/spec/containers/queue-proxy"},{"path":"/metadata/annotations/queue-proxy.dev~1status"}`
 	pod := []byte(`{"spec":{"containers":[{"name":"queue-proxy","ports":[{"hostPort":80}]},{"name":"a","image":"a","ports":[{"containerPort":1},{"name":"user-port","containerPort":2}],"lifecycle":{}}]}}`)
@@ -124,7 +124,7 @@ func FuzzUninject(f *testing.F) {
 	f.Add([]byte(`{"spec":{}}`), `{"undo":[{"path":"/a~1b~0/containers/c/d","was":{}},{"path":"/spec/initContainers/-","was":[]}]}`)
 	f.Fuzz(func(t *testing.T, text []byte, status string) {
 		object, err := Decode(text)
-		if err != nil || !utf8.ValidString(status) { // a text of JSON is
+		if err != nil || !utf8.ValidString(status) { // JSON strings are UTF-8
 			return
 		}
 		root, ok := object.(map[string]any)
@@ -140,7 +140,7 @@ func FuzzUninject(f *testing.F) {
 		was := string(encode(object))
 		out := Uninject(object)
 		if got := string(encode(object)); got != was {
-			t.Fatalf("got the object changed to\n%s\nwant\n%s", got, was)
+			t.Fatalf("got the object modified to\n%s\nwant\n%s", got, was)
 		}
 		if out.Verdict != Uninjected {
 			return
@@ -148,12 +148,13 @@ func FuzzUninject(f *testing.F) {
 		after := changed(t, object, out.Changes)
 		harness.Equal(t, string(encode(patched(t, object, out.Changes))), string(encode(after)), status, "of", was)
 		if got, want := string(encode(untouched(after))), string(encode(untouched(object))); got != want {
-			t.Errorf("%s: got changed what no injection changes:\n%s\nwas\n%s", status, got, want)
+			t.Errorf("%s: got other fields modified:\n%s\nwant\n%s", status, got, want)
 		}
 	})
 }
 
-// untouched is a pod without all that an injection changes, and without the sidecar.
+// untouched returns a copy of a pod without the sidecar and without the fields that an injection
+// changes.
 func untouched(pod any) any {
 	pod = clone(pod)
 	annotations, _ := at(pod, "metadata", "annotations").(map[string]any)
@@ -183,7 +184,7 @@ func untouched(pod any) any {
 	return pod
 }
 
-// strip takes out of a container what an injection changes.
+// strip removes the fields from a container that an injection changes.
 func strip(container any) {
 	c, _ := container.(map[string]any)
 	delete(c, "readinessProbe")
@@ -211,7 +212,7 @@ func dropEmpty(in any, key string) {
 	}
 }
 
-// FuzzPointer takes a pointer apart and puts it together.
+// FuzzPointer splits a JSON pointer and joins its tokens.
 func FuzzPointer(f *testing.F) {
 	f.Add("a/b", "~", "")
 	f.Add("~1", "~0/", "\x00")

@@ -12,22 +12,22 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// What a container says of its ports beside their declaration: its command line, its environment,
-// the commands of its probes, and the certificates that it mounts. All of it is read once, in time
-// that grows with its length: a pod may have ten thousand ports.
+// This file collects evidence about the ports of a container from its command line, environment,
+// probes and mounted certificates. Each source is read once, in linear time, because a pod can have
+// thousands of ports.
 
-// hints are what a container says of its ports.
+// hints contain the evidence about the ports of a container.
 type hints struct {
-	image    sign             // of all of them
-	sleeps   sign             // is set if the command of the container starts no server
-	commands sign             // of all of them: the clients that its probes run
-	probed   map[int32]sign   // those that commands of probes ask
-	flags    map[int32]sign   // those that flags and variables name
+	image    sign             // applies to all ports
+	sleeps   sign             // set if the command of the container starts no server
+	commands sign             // database client in a probe command; applies to all ports
+	probed   map[int32]sign   // ports that probe commands connect to
+	flags    map[int32]sign   // ports in flags and variables that indicate a protocol
 	serves   map[int32]string // flags and variables that contain the number of a port and state no protocol
 	pair     sign             // a flag contains a certificate, so a port without other evidence uses TLS
 	flagged  bool             // a flag or a variable is the reason for pair
 	private  map[int32]sign   // ports that a flag or a variable binds to the loopback address
-	mounted  sign             // the same for a mounted certificate
+	mounted  sign             // a volume contains a certificate, so a port without other evidence uses TLS
 	cert     bool             // a flag or a variable contains a certificate
 	spring   spring
 
@@ -37,21 +37,21 @@ type hints struct {
 	requests map[int32][]string // paths of the HTTP probes by port, without health checks
 	health   map[int32]bool     // ports with a health check
 
-	undecided []int32 // ports of which nothing but a certificate says anything; two are enough
-	hasTLS    bool    // another port is known to speak TLS
+	undecided []int32 // ports without evidence other than a certificate; at most two
+	hasTLS    bool    // another port uses TLS
 	namesTLS  bool    // a declared port has a name or a number of TLS
 }
 
-// A parameter is a flag or a variable: the words of its name in small letters, and its value.
+// A parameter is a flag or an environment variable. words are the words of its name in lower case.
 type parameter struct {
-	name     string // as it is written
+	name     string // as in the pod
 	words    []string
 	value    string
 	variable bool
 	property springProperty
 }
 
-// Words of the names of parameters.
+// Words in the names of parameters.
 var (
 	listenWords = []string{"port", "ports", "addr", "addrs", "address", "addresses", "listen", "listener", "bind", "endpoint", "url", "urls", "on"}
 	serveWords  = []string{"port", "addr", "address", "listen", "bind", "server", "host", "app", "service", "api", "main", "public", "endpoint", "container", "serving", "serve"}
@@ -61,21 +61,21 @@ var (
 	tlsWords    = []string{"https", "tls", "ssl", "mtls", "secure"}
 	certWords   = []string{"cert", "certs", "certfile", "certificate", "certificates", "crt"}
 	keyWords    = []string{"key", "keyfile"}
-	mountWords  = []string{"tls", "ssl", "https", "pki", "cert", "certs", "certificate", "certificates"}
-	// Certificates of clients, of authorities, and for signing; of servers that the app calls; of
-	// a port that is not for requests.
+	mountWords  = []string{"tls", "ssl", "https", "pki", "cert", "certs", "certificate", "certificates", "keystore", "keystores"}
+	// Certificates for clients, certificate authorities, signing, other servers, and ports that are
+	// not for requests.
 	otherCerts = []string{"ca", "cas", "cacert", "cacerts", "cafile", "bundle", "client", "root", "trust", "trusted", "truststore", "peer", "issuer", "jwt", "signing", "signer", "token", "ssh", "gpg", "account", "sa", "license", "encryption",
 		"saml", "oidc", "oauth", "idp", "sso", "ldap", "smtp", "etcd", "kubelet", "upstream", "backend", "remote", "target", "destination", "egress", "outbound", "db", "database", "sql", "mysql", "mariadb", "postgres", "postgresql", "pg", "redis",
 		"kafka", "mongo", "mongodb", "rabbitmq", "amqp", "nats", "elastic", "elasticsearch", "cassandra", "vault", "metrics"}
-	// Variables name certificates for many purposes. The name of a variable for the server contains a word of
-	// serverWords, or only words of ownCerts.
+	// Variables name certificates for many purposes. The name of a variable for the server contains
+	// a word of serverWords, or only words of ownCerts.
 	serverWords = []string{"http", "https", "server", "serving", "web", "webserver", "listen", "listener", "listeners"}
 	storeWords  = []string{"keystore", "store", "pfx", "p12", "pkcs12"}
 	ownCerts    = []string{"tls", "ssl", "https", "http", "server", "serving", "web", "app", "file", "path", "dir", "private", "pem", "cert", "certs", "certfile", "certificate", "crt", "key", "keyfile", "enabled", "enable", "use", "serve"}
 )
 
-// What commands of probes ask of their own pod: a URL, and what gRPC's health probe dials; where
-// a command line says that it listens.
+// Patterns for ports in command lines and in the commands of probes. localURL and dialed match
+// connections to the own pod, and listenURL and local match addresses on which a server listens.
 var (
 	localURL  = regexp.MustCompile(`(https?)://(?:localhost|127\.0\.0\.1|0\.0\.0\.0|\[::1?\])(?::([0-9]{1,5}))?(/[^ "')]*|[?"' )]|$)`)
 	grpcProbe = regexp.MustCompile(`(?:^|[/ \t\n;&|])grpc[_-]health[_-]probe(?:[-_.a-z0-9]*)(?:$|[ \t\n])`)
@@ -87,7 +87,7 @@ var (
 	local     = regexp.MustCompile(`^(?:(?:0\.0\.0\.0|127\.0\.0\.1|localhost|\*|\+|\[::1?\]|::)?:)?([0-9]{1,5})$`)
 )
 
-// hintsOf are the hints of a container, read once.
+// hintsOf returns the hints of a container. They are computed once per container.
 func (in *injection) hintsOf(c *corev1.Container) *hints {
 	if h := in.hints[c.Name]; h != nil {
 		return h
@@ -102,7 +102,7 @@ func (in *injection) hintsOf(c *corev1.Container) *hints {
 		h.sleeps = sign{notForRequests, "the command of container " + c.Name + " only sleeps"}
 	}
 	h.readParameters(raw, namesOfServer(c))
-	h.readMounts(raw, secretVolumes(in.object))
+	h.readMounts(raw, listAt(in.object, "spec", "volumes"), secretVolumes(in.object))
 	if i := slices.IndexFunc(in.services, func(s ServicePort) bool { return s.Certificate }); i >= 0 && h.pair.why == "" {
 		h.pair = sign{overTLS, fmt.Sprintf("Service %s requests a certificate for its pods", in.services[i].Service)}
 	}
@@ -124,7 +124,8 @@ func (in *injection) hintsOf(c *corev1.Container) *hints {
 	return h
 }
 
-// possiblePorts returns the declared ports of a container, and the ports of the Services and the readiness probe.
+// possiblePorts returns the declared ports of a container, and the ports of the Services and the
+// readiness probe.
 func (in *injection) possiblePorts(c *corev1.Container) []corev1.ContainerPort {
 	all := slices.DeleteFunc(slices.Clone(c.Ports), func(p corev1.ContainerPort) bool { return !overTCP(p) })
 	add := func(n int32) {
@@ -141,12 +142,12 @@ func (in *injection) possiblePorts(c *corev1.Container) []corev1.ContainerPort {
 		all = slices.DeleteFunc(all, func(p corev1.ContainerPort) bool { return len(in.servicesOf(c, p)) == 0 })
 	}
 	if len(all) == 0 {
-		add(askedBy(c.ReadinessProbe))
+		add(probedPort(c.ReadinessProbe))
 	}
 	return all
 }
 
-// readProbes finds the ports of the pod that commands of probes ask.
+// readProbes reads the paths of HTTP probes, and the ports that the commands of probes connect to.
 func (h *hints) readProbes(c *corev1.Container) {
 	for _, probe := range probesOf(c) {
 		if get := probe.HTTPGet; get != nil && get.Host == "" && get.Scheme != corev1.URISchemeHTTPS {
@@ -159,9 +160,9 @@ func (h *hints) readProbes(c *corev1.Container) {
 		text := strings.Join(probe.Exec.Command, " ")
 		for _, m := range localURL.FindAllStringSubmatch(text, 100) {
 			if m[1] == "https" {
-				add(h.probed, cmp.Or(m[2], "443"), probe.asksBy("HTTPS", overTLS))
+				add(h.probed, cmp.Or(m[2], "443"), probe.probeSign("HTTPS", overTLS))
 			} else {
-				add(h.probed, cmp.Or(m[2], "80"), probe.asksBy("HTTP", plainHTTP))
+				add(h.probed, cmp.Or(m[2], "80"), probe.probeSign("HTTP", plainHTTP))
 				if n, err := strconv.ParseUint(cmp.Or(m[2], "80"), 10, 16); err == nil {
 					h.addPath(int32(n), m[3])
 				}
@@ -170,9 +171,9 @@ func (h *hints) readProbes(c *corev1.Container) {
 		switch m := dialed.FindStringSubmatch(text); {
 		case m == nil || !grpcProbe.MatchString(text):
 		case dialedTLS.MatchString(text):
-			add(h.probed, m[1], probe.asksBy("gRPC over TLS", overTLS))
+			add(h.probed, m[1], probe.probeSign("gRPC over TLS", overTLS))
 		default:
-			add(h.probed, m[1], probe.asksBy("gRPC", plainHTTP))
+			add(h.probed, m[1], probe.probeSign("gRPC", plainHTTP))
 		}
 	}
 }
@@ -186,7 +187,8 @@ func (h *hints) addPath(n int32, target string) {
 	}
 }
 
-// add adds a sign of a port. Of several, one that says HTTP wins, else the first.
+// add sets the sign of a port. An existing sign is replaced only if it has no protocol, or if s
+// indicates HTTP.
 func add(all map[int32]sign, port string, s sign) {
 	n, err := strconv.Atoi(port)
 	if err != nil || n < 1 || n > 65535 {
@@ -197,7 +199,8 @@ func add(all map[int32]sign, port string, s sign) {
 	}
 }
 
-// readParameters reads the command line and the environment. names are the names of the server: see namesOfServer.
+// readParameters reads the command line and the environment. names are the names of the server: see
+// namesOfServer.
 func (h *hints) readParameters(container any, names [][]string) {
 	var all []parameter
 	parametersOf(container, func(s parameter) { all = append(all, s) })
@@ -216,9 +219,9 @@ func (h *hints) readParameters(container any, names [][]string) {
 	}
 }
 
-// A certificate contains the names of the parameters for the certificate of a server, its key, and the scheme https. TLS is
-// configured by a certificate and its key, by a certificate and the scheme, or by a variable for an HTTP server such as
-// REGISTRY_HTTP_TLS_CERTIFICATE.
+// A certificate contains the names of the parameters for the certificate of a server, its key, and
+// the scheme https. TLS is configured by a certificate and its key, by a certificate and the
+// scheme, or by a variable for an HTTP server such as REGISTRY_HTTP_TLS_CERTIFICATE.
 type certificate struct{ cert, key, scheme string }
 
 // read reads a parameter. names are the names of the server: see namesOfServer.
@@ -238,9 +241,9 @@ func (c *certificate) read(s parameter, names [][]string) {
 		c.key = s.name
 	case isFile && anyOf(words, certWords):
 		c.cert = s.name
-		isFolder := (last == "dir" || last == "path") && !strings.ContainsRune(s.value[strings.LastIndexByte(s.value, '/'):], '.')
-		if isFolder && s.name != "SSL_CERT_DIR" { // the variable of OpenSSL contains the authorities
-			c.key = s.name // a folder contains both
+		isDir := (last == "dir" || last == "path") && !strings.ContainsRune(s.value[strings.LastIndexByte(s.value, '/'):], '.')
+		if isDir && s.name != "SSL_CERT_DIR" { // SSL_CERT_DIR is the OpenSSL variable for certificate authorities
+			c.key = s.name // the directory contains the certificate and its key
 		}
 	case (last == "protocol" || last == "scheme") && strings.EqualFold(s.value, "https"):
 		c.scheme = s.name
@@ -249,9 +252,9 @@ func (c *certificate) read(s parameter, names [][]string) {
 	}
 }
 
-// namesOfServer returns the words of the names of a container and its image, without a general word at the end. Many
-// servers use their name as the prefix of their variables, such as VAULT_TLS_CERT_FILE. The variables of clients have the
-// same form, but the name of another server.
+// namesOfServer returns the words of the names of a container and its image, without a general word
+// at the end. Many servers use their name as the prefix of their variables, such as
+// VAULT_TLS_CERT_FILE. The variables of clients have the same form, but the name of another server.
 func namesOfServer(c *corev1.Container) [][]string {
 	image, _, _ := strings.Cut(path.Base(c.Image), "@")
 	image, _, _ = strings.Cut(image, ":")
@@ -268,8 +271,8 @@ func namesOfServer(c *corev1.Container) [][]string {
 	return all
 }
 
-// withoutName returns the words of a variable without the name of the server, if the other words are those of a certificate
-// of the server.
+// withoutName returns the words of a variable without the name of the server, if the other words
+// are those of a certificate of the server.
 func withoutName(words []string, names [][]string) []string {
 	for _, name := range names {
 		if len(words) > len(name) && slices.Equal(words[:len(name)], name) && allOf(words[len(name):], ownCerts) {
@@ -279,7 +282,8 @@ func withoutName(words []string, names [][]string) []string {
 	return words
 }
 
-// The values of parameters for certificates. authorityFile matches the files of certificate authorities.
+// The values of parameters for certificates. authorityFile matches the files of certificate
+// authorities.
 var (
 	authorityFile   = regexp.MustCompile(`(?i)(^|/)(root[-_]?)?ca([-_.][^/]*)?$|bundle[^/]*$`)
 	certificateFile = regexp.MustCompile(`(?i)\.(pem|crt|p12|pfx|jks)$`)
@@ -291,10 +295,11 @@ var idleCommands = []string{
 	"sleep", "wait", "tail", "echo", "printf", "date", "touch", "rm", "mkdir", "cat",
 }
 
-// onlySleeps reports whether the command line of a container is sleep, tail, or a script that consists of idleCommands
-// and contains one of these two. Examples and debug containers often have such a command and declare a port.
+// onlySleeps reports whether the command line of a container is sleep, tail, or a script that
+// consists of idleCommands and contains one of these two. Examples and debug containers often have
+// such a command and declare a port.
 func onlySleeps(container any) bool {
-	const longest = 2000 // bytes of a script
+	const maxLength = 2000 // bytes of a script
 	var words []string
 	for _, word := range slices.Concat(listAt(container, "command"), listAt(container, "args")) {
 		line, _ := word.(string)
@@ -311,7 +316,7 @@ func onlySleeps(container any) bool {
 	if i >= 0 && i+1 < len(words) && words[i+1] == "--" {
 		i++
 	}
-	if !slices.Contains([]string{"sh", "bash", "ash", "dash"}, program) || i < 0 || i > 3 || i+1 >= len(words) || len(words[i+1]) > longest {
+	if !slices.Contains([]string{"sh", "bash", "ash", "dash"}, program) || i < 0 || i > 3 || i+1 >= len(words) || len(words[i+1]) > maxLength {
 		return false
 	}
 	sleeps := false
@@ -332,7 +337,8 @@ func onlySleeps(container any) bool {
 	return sleeps
 }
 
-// mentions reports whether a flag or variable of a container contains an address with the number of a port.
+// mentions reports whether a flag or variable of a container contains an address with the number of
+// a port.
 func mentions(container any, n int32) bool {
 	found := false
 	parametersOf(container, func(s parameter) {
@@ -350,7 +356,8 @@ func mentions(container any, n int32) bool {
 	return found
 }
 
-// listens reports whether a flag or variable of a container contains the address on which it listens.
+// listens reports whether a flag or variable of a container contains the address on which it
+// listens.
 func listens(container any) bool {
 	found := false
 	parametersOf(container, func(s parameter) {
@@ -364,18 +371,20 @@ func listens(container any) bool {
 
 // The limits of a flag, a variable, and a variable that contains flags or JSON, in bytes.
 const (
-	longestFlag    = 256
-	longestOptions = 4096
+	maxFlagBytes    = 256
+	maxOptionsBytes = 4096
 )
 
 // systemProperty matches Java system property flags, such as -Dname=value.
 var systemProperty = regexp.MustCompile(`^-D[a-z]`)
 
-// optionWords are the words of variables that contain flags, such as JAVA_TOOL_OPTIONS, JAVA_OPTS and GUNICORN_CMD_ARGS.
+// optionWords are the words of variables that contain flags, such as JAVA_TOOL_OPTIONS, JAVA_OPTS
+// and GUNICORN_CMD_ARGS.
 var optionWords = []string{"opts", "options", "args"}
 
-// parametersOf calls a function with each flag of the command line of a container, each variable of its environment, each
-// flag in a variable for flags, and each property of the HTTP server in SPRING_APPLICATION_JSON.
+// parametersOf calls a function with each flag of the command line of a container, each variable of
+// its environment, each flag in a variable for flags, and each property of the HTTP server in
+// SPRING_APPLICATION_JSON.
 func parametersOf(container any, each func(parameter)) {
 	flags := func(name, value string) {
 		s := parameter{name: name, words: wordsOf(name), value: value, property: propertyOf(name, false)}
@@ -392,13 +401,13 @@ func parametersOf(container any, each func(parameter)) {
 	}
 	for _, v := range listAt(container, "env") {
 		name, value := text(v, "name"), text(v, "value")
-		if len(name) > longestFlag {
+		if len(name) > maxFlagBytes {
 			continue
 		}
 		s := parameter{name: name, words: wordsOf(name), value: value, variable: true, property: propertyOf(name, true)}
-		isLong := len(name)+len(value) > longestFlag
+		isLong := len(name)+len(value) > maxFlagBytes
 		switch {
-		case len(value) > longestOptions:
+		case len(value) > maxOptionsBytes:
 		case anyOf(s.words, optionWords):
 			readFlags([]any{value}, flags, each)
 		case s.property.name == springJSON:
@@ -423,7 +432,7 @@ func readFlags(words []any, flag func(name, value string), relay func(parameter)
 			address, before := relays.FindStringSubmatch(text), last
 			last = ""
 			switch {
-			case len(text) > longestFlag:
+			case len(text) > maxFlagBytes:
 			case address != nil:
 				relay(parameter{name: address[0], value: address[1]})
 			case !strings.HasPrefix(text, "-") && before != "":
@@ -440,7 +449,8 @@ func readFlags(words []any, flag func(name, value string), relay func(parameter)
 
 func unquoted(text string) string { return strings.Trim(text, `"';,`) }
 
-// wordsOf are the words of a name: --tlsCertFile, TLS_CERT_FILE and tls.cert-file are the same.
+// wordsOf splits a name into lower-case words. The results for --tlsCertFile, TLS_CERT_FILE and
+// tls.cert-file are the same.
 func wordsOf(name string) []string {
 	var spaced strings.Builder
 	for i := range len(name) {
@@ -467,12 +477,12 @@ func allOf(words, these []string) bool {
 	return !slices.ContainsFunc(words, func(w string) bool { return !slices.Contains(these, w) })
 }
 
-// readListener reads a parameter that names ports, as --https-port=8443, HTTP_ADDR=:8080 and
-// --listen https://0.0.0.0:8443.
+// readListener reads a parameter that contains ports, such as --https-port=8443, HTTP_ADDR=:8080
+// and --listen https://0.0.0.0:8443.
 //
-// If the container is called admin, the variable ADMIN_PORT contains the port for requests.
+// If the name of the container is admin, the variable ADMIN_PORT contains the port for requests.
 func (h *hints) readListener(s parameter, container []string) {
-	if len(s.words) == 0 { // not by a name: socat's way
+	if len(s.words) == 0 { // an address of socat
 		add(h.flags, s.value, sign{notHTTP, fmt.Sprintf("%.60s names it", s.name)})
 		return
 	}
@@ -522,7 +532,7 @@ func (h *hints) readAddress(s parameter, part string, container []string) {
 	}
 }
 
-// certifies reports whether a parameter may be about a server's own certificate.
+// certifies reports whether the name of a parameter can refer to the certificate of the server.
 func certifies(s parameter) bool {
 	if s.variable {
 		isServer := anyOf(s.words, serverWords) && !anyOf(s.words, otherCerts) || slices.Equal(s.words, []string{"protocol"}) || slices.Equal(s.words, []string{"scheme"})
@@ -531,7 +541,7 @@ func certifies(s parameter) bool {
 	return !anyOf(s.words, otherCerts)
 }
 
-// secretVolumes are the names of the volumes that may hold a private key.
+// secretVolumes returns the names of the volumes that can contain a private key.
 func secretVolumes(object any) map[string]bool {
 	names := map[string]bool{}
 	for _, v := range listAt(object, "spec", "volumes") {
@@ -542,22 +552,35 @@ func secretVolumes(object any) map[string]bool {
 	return names
 }
 
+// hasTLSItems reports whether a volume contains the key tls.key of a Secret as an item.
+func hasTLSItems(volume any) bool {
+	isKey := func(item any) bool { return text(item, "key") == "tls.key" || text(item, "path") == "tls.key" }
+	return slices.ContainsFunc(listAt(volume, "secret", "items"), isKey) || slices.ContainsFunc(listAt(volume, "projected", "sources"), func(source any) bool {
+		return slices.ContainsFunc(listAt(source, "secret", "items"), isKey)
+	})
+}
+
 // readMounts looks for certificates among the secrets that a container mounts.
-func (h *hints) readMounts(container any, secrets map[string]bool) {
+func (h *hints) readMounts(container any, volumes []any, secrets map[string]bool) {
+	pairs := map[string]bool{} // volumes with the item tls.key
+	for _, v := range volumes {
+		pairs[text(v, "name")] = hasTLSItems(v)
+	}
 	for _, m := range listAt(container, "volumeMounts") {
-		name, folder := text(m, "name"), text(m, "mountPath")
-		if len(folder) > 256 || !secrets[name] || strings.HasPrefix(folder, "/etc/ssl/certs") || strings.HasPrefix(folder, "/var/run/secrets/kubernetes.io/") {
+		name, dir := text(m, "name"), text(m, "mountPath")
+		if len(dir) > 256 || !secrets[name] || strings.HasPrefix(dir, "/etc/ssl/certs") || strings.HasPrefix(dir, "/var/run/secrets/kubernetes.io/") {
 			continue
 		}
-		words := append(wordsOf(name), wordsOf(strings.ReplaceAll(strings.TrimPrefix(folder, "/root/"), "/", "-"))...)
-		if anyOf(words, mountWords) && !anyOf(words, otherCerts) {
-			h.mounted = sign{overTLS, fmt.Sprintf("the container mounts a certificate at %.60s, and there is no other evidence for the port", folder)}
+		words := append(wordsOf(name), wordsOf(strings.ReplaceAll(strings.TrimPrefix(dir, "/root/"), "/", "-"))...)
+		if (anyOf(words, mountWords) || pairs[name]) && !anyOf(words, otherCerts) {
+			h.mounted = sign{overTLS, fmt.Sprintf("the container mounts a certificate at %.60s, and there is no other evidence for the port", dir)}
 		}
 	}
 }
 
-// encrypted returns s, the sign of the name of a port. The name grpc is no evidence for plain text: if the container has a
-// certificate and no port for TLS, the result is the sign of the certificate.
+// encrypted returns s, the sign of the name of a port. The name grpc is no evidence for plain text:
+// if the container has a certificate and no port for TLS, the result is the sign of the
+// certificate.
 func (h *hints) encrypted(name string, s sign) sign {
 	if !strings.HasPrefix(name, "grpc") || s.protocol != plainHTTP || h.namesTLS {
 		return s
@@ -565,8 +588,8 @@ func (h *hints) encrypted(name string, s sign) sign {
 	return firstOf(h.pair, h.mounted, s)
 }
 
-// byCertificate is what a certificate says of a port, where it is the only one of its container of
-// which nothing else is said.
+// byCertificate returns the sign of a certificate for a port. A certificate is evidence only if the
+// container has no other port without evidence, and no port that is known to use TLS.
 func (h *hints) byCertificate(p corev1.ContainerPort) sign {
 	if h.hasTLS || h.namesTLS || slices.ContainsFunc(h.undecided, func(n int32) bool { return n != p.ContainerPort }) {
 		return sign{}

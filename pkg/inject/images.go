@@ -69,7 +69,7 @@ const imageException = "none"
 func rowsOf(c *corev1.Container) []*imageRow {
 	var all []*imageRow
 	for i, r := range images {
-		if r.kind == imageHelper || r.kind == imageWeb || !r.image.MatchString(c.Image) {
+		if r.kind == imageHelper || r.kind == imageWeb || r.kind == imageListens || !r.image.MatchString(c.Image) {
 			continue
 		}
 		if r.kind == imageException {
@@ -95,8 +95,8 @@ var helperNames = regexp.MustCompile(`(^|-)(auth|oauth|oauth2|rbac|helper|sideca
 // nameLabels are the labels of a pod that usually contain the name of its main container.
 var nameLabels = []string{"app", "name", "k8s-app", "component", "app.kubernetes.io/name", "app.kubernetes.io/component"}
 
-// helps returns the reason why a container is a helper of another container, or "". If a label of the pod contains the name
-// of the container, the container is not a helper.
+// helps returns the reason why a container is a helper of another container, or "". If a label of
+// the pod contains the name of the container, the container is not a helper.
 func helps(c *corev1.Container, labels map[string]string) string {
 	if slices.ContainsFunc(nameLabels, func(key string) bool { return labels[key] == c.Name }) {
 		return ""

@@ -15,9 +15,9 @@ func TestImageTableRowsAreComplete(t *testing.T) {
 			t.Errorf("%s: got reason %q and source %q, want both", r.pattern, r.reason, r.source)
 		}
 		switch r.kind {
-		case "side", "raw", "tls", imageHelper, imageException, imageWeb:
+		case "side", "raw", "tls", imageHelper, imageException, imageWeb, imageListens:
 		default:
-			t.Errorf("%s: got the unknown kind %q", r.pattern, r.kind)
+			t.Errorf("%s: got unknown kind %q", r.pattern, r.kind)
 		}
 	}
 }

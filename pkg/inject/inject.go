@@ -1,15 +1,13 @@
-// Package inject puts a queue-proxy into a pod, and takes it out again.
+// Package inject adds a queue-proxy to a pod, and removes it again.
 //
-// [Inject] is a pure function: a pod's template and [Options] in, an [Outcome] with a
-// list of [Change]s out. The same input gives the same bytes, on any day, because a
-// Deployment rolls when its template changes and a kubelet restarts containers whose
-// spec changes. What the injector did stands in one annotation of the pod, by which
-// [Uninject] takes it back.
+// [Inject] is a pure function. It takes a pod template and [Options], and returns an [Outcome] with
+// a list of [Change]s. The same input always results in the same bytes. Otherwise, a second
+// injection would make a Deployment roll out new pods, or make a kubelet restart containers. An
+// annotation of the pod records how [Uninject] reverts the changes.
 //
-// What is changed is written in one place, (*injection).run, in the order of the pod's
-// life. Everything around it is about where pods come from: pkg/inject/manifest reads
-// and writes streams of YAML, pkg/inject/webhook answers an API server. Both apply the
-// same changes.
+// The method (*injection).run contains all steps of an injection in their order. Package manifest
+// reads and writes YAML streams, and package webhook serves admission requests of an API server.
+// Both apply the same changes.
 package inject
 
 import (
@@ -30,31 +28,30 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
 )
 
-// sidecarName is the name of the container that is added.
+// sidecarName is the name of the injected container.
 const sidecarName = "queue-proxy"
 
-// mostContainers bounds the work for one pod, which grows with the square of them. No
-// kubelet would run so many.
-const mostContainers = 500
+// maxContainers is the maximum number of containers in a pod. It bounds the work for one pod,
+// which is quadratic in this number. No kubelet runs as many containers.
+const maxContainers = 500
 
-// mostAnnotations bounds the annotations of a pod, in bytes: TotalAnnotationSizeLimitB of
-// apimachinery's pkg/api/validation.
-const mostAnnotations = 256 << 10
+// maxAnnotationBytes is the maximum size of the annotations of a pod in bytes
+// (TotalAnnotationSizeLimitB in pkg/api/validation of k8s.io/apimachinery).
+const maxAnnotationBytes = 256 << 10
 
-// A Verdict says what became of an object.
+// A Verdict is the result of an injection or removal for an object.
 type Verdict string
 
 // The verdicts.
 const (
 	Injected   Verdict = "injected"
 	Uninjected Verdict = "uninjected"
-	Rewritten  Verdict = "rewritten" // a Service that follows its pods
-	Skipped    Verdict = "skipped"   // it is left alone, and that is all right
-	Refused    Verdict = "refused"   // it is left alone, and somebody must do something
+	Rewritten  Verdict = "rewritten" // a Service that now points to the sidecar
+	Skipped    Verdict = "skipped"   // the object is unchanged, and no action is needed
+	Refused    Verdict = "refused"   // the object is unchanged, and a user must fix it
 )
 
-// Why an object was skipped or refused. The list is closed: metrics and exit codes
-// build on it.
+// The reasons why an object is skipped or refused. Metrics and exit codes depend on these strings.
 const (
 	OptedOut        = "opted-out"
 	AlreadyInjected = "already-injected"
@@ -63,12 +60,12 @@ const (
 	MirrorPod       = "mirror-pod"
 	HostNetwork     = "host-network"
 	Windows         = "windows"
-	Ends            = "ends" // a pod of a job, which a sidecar would keep from ending
+	Ends            = "ends" // a pod that completes; a sidecar would keep it running
 	NoPort          = "no-port"
 	NotHTTP         = "not-http"
 	NotInjected     = "not-injected"
 	NoPods          = "no-pods"
-	SecondStep      = "second-step" // a Service that follows when its pods have rolled
+	SecondStep      = "second-step" // a Service to be rewritten after the rollout of its pods
 
 	Unreadable     = "unreadable"
 	BadOption      = "bad-option"
@@ -80,72 +77,72 @@ const (
 	SpeaksTLS      = "speaks-tls"
 	BadStatus      = "bad-status"
 	Unsure         = "unsure"    // the option sure requires more evidence
-	TooLarge       = "too-large" // of the webhook
+	TooLarge       = "too-large" // only returned by the webhook
 )
 
-// reasonTexts are sentences about the reasons, for where nothing that a pod says may stand.
-var reasonTexts = map[string]string{
-	OptedOut:        "they say that they want none.",
-	AlreadyInjected: "they have one.",
-	HasQueueProxy:   "they have a container of that name, which was not injected.",
-	Knative:         "Knative adds it to its pods itself.",
-	MirrorPod:       "a kubelet runs them from a file.",
-	HostNetwork:     "they are on the network of their node, where two such pods could not share a port.",
-	Windows:         "its image is for Linux.",
-	Ends:            "their restartPolicy lets them end, and a sidecar would keep them from it; the option mode=native does not.",
-	NoPort:          "no container declares a TCP port; the options container and port name one.",
-	NotHTTP:         "no port of theirs seems to be for HTTP; the option port says that one is.",
-	NotInjected:     "there is nothing to take back.",
-	NoPods:          "it makes no pods.",
-	SecondStep:      "it is rewritten when its pods have rolled.",
-	Unaffected:      "nothing of it concerns the sidecar.",
+// reasonDescriptions describes each reason without data from an object.
+var reasonDescriptions = map[string]string{
+	OptedOut:        "injection is disabled by a label or an annotation.",
+	AlreadyInjected: "the pods already have the sidecar.",
+	HasQueueProxy:   "the pods have a container named queue-proxy that was not injected.",
+	Knative:         "Knative adds its own queue-proxy to the pods.",
+	MirrorPod:       "the pods are static pods of a kubelet.",
+	HostNetwork:     "the pods use hostNetwork, so the ports of two sidecars on a node would conflict.",
+	Windows:         "the sidecar image supports only Linux.",
+	Ends:            "the restartPolicy is not Always, and the sidecar would keep the pods from completing; set the option mode=native.",
+	NoPort:          "no container declares a TCP port; set the options container and port.",
+	NotHTTP:         "no port appears to serve HTTP; set the option port.",
+	NotInjected:     "the object was not injected.",
+	NoPods:          "the object does not create pods.",
+	SecondStep:      "the Service must be rewritten after the rollout of its pods.",
+	Unaffected:      "the object does not refer to the sidecar.",
 
-	Unreadable:     "the pod cannot be read, or Kubernetes would refuse it.",
-	BadOption:      "an annotation or label of ours is misspelt, or has a value that it cannot have.",
-	Locked:         "an annotation says an option that is locked by whoever runs the injector.",
-	WhichContainer: "several containers could be meant; the option container names one.",
-	WhichPort:      "several ports could be meant; the option port names one.",
-	PortTaken:      "a port that the sidecar needs is taken.",
-	BadProbe:       "a readiness probe is one that Kubernetes would not take.",
-	SpeaksTLS:      "the app speaks TLS on its port, and the sidecar speaks plain HTTP to it.",
-	BadStatus:      "the annotation queue-proxy.dev/status is not what an injection leaves.",
+	Unreadable:     "the object is invalid.",
+	BadOption:      "a queue-proxy.dev annotation or label has an unknown name or an invalid value.",
+	Locked:         "an annotation sets an option that is locked in the injector.",
+	WhichContainer: "several containers can receive the requests; set the option container.",
+	WhichPort:      "several ports can receive the requests; set the option port.",
+	PortTaken:      "a port of the sidecar is already in use.",
+	BadProbe:       "a readiness probe is invalid.",
+	SpeaksTLS:      "the port of the application uses TLS, but the sidecar sends plain HTTP.",
+	BadStatus:      "the annotation queue-proxy.dev/status was not written by an injection.",
 	Unsure:         "the evidence for the port is weaker than the option sure requires; name the port http, or set the option port.",
-	TooLarge:       "the pod is too large to look at.",
+	TooLarge:       "the pod is too large.",
 }
 
-// ReasonText is a sentence about a reason, which holds nothing of any object; "" for a word
-// that is no reason.
-func ReasonText(reason string) string { return reasonTexts[reason] }
+// ReasonText returns a sentence that describes a reason. The sentence contains no data from an
+// object. It is "" for an unknown reason.
+func ReasonText(reason string) string { return reasonDescriptions[reason] }
 
-// An Outcome is what became of one object.
+// An Outcome is the result of an injection or removal for one object.
 type Outcome struct {
 	Verdict  Verdict
-	Reason   string   // one of the words above; "" where something was done
-	Text     string   // one line for people
-	Changes  []Change // of the object; nil where nothing was done
-	Notes    []string // what the changes are and why, a sentence each
-	Warnings []string // what somebody should look at, a sentence each
+	Reason   string   // one of the reasons above, or "" if the object is changed
+	Text     string   // a summary in one line
+	Changes  []Change // the changes to the object; nil if it is unchanged
+	Notes    []string // a sentence for each change
+	Warnings []string // a sentence for each problem that a user should examine
 
-	// Where Verdict is Injected.
-	Container   string // the app's
-	AppPort     int32  // where it listens
-	PortName    string // by which Services find that port, and from now on the sidecar's; "" for none
-	ServingPort int32  // where the sidecar listens for it
-	Placeholder bool   // nobody has chosen the sidecar's image: see [Options.IsPlaceholder]
-	native      bool   // so its name finds it since Kubernetes 1.33 only
+	// The following fields are set if Verdict is Injected.
+	Container   string // name of the application container
+	AppPort     int32  // the port of the application
+	PortName    string // name that Services use for AppPort, and that ServingPort has after the injection; may be empty
+	ServingPort int32  // the port on which the sidecar receives the requests for AppPort
+	Placeholder bool   // the options contain no image, or only a placeholder: see [Options.IsPlaceholder]
+	native      bool   // the sidecar is an init container; Services support its named ports since Kubernetes 1.33
 
-	resources corev1.ResourceRequirements // the sidecar's
-	shares    bool                        // the pod has resources for all of its containers
+	resources corev1.ResourceRequirements // of the sidecar
+	shares    bool                        // the pod sets resources for all of its containers together
 
-	Ports      []Port     // the ports of the decision, at most 50
-	Confidence Confidence // of the port, if Verdict is Injected
+	Ports      []Port     // the ports that Inject considered, at most 50
+	Confidence Confidence // in the selected port, if Verdict is Injected
 	Missing    string     // information that would increase the confidence or resolve the error; may be empty
 
-	has *Outcome // of pods that have a sidecar already: those four and native
+	has *Outcome // the earlier injection of a pod with a sidecar, with its ports and native; may be nil
 }
 
-// sidecar is the outcome of an injection that is done: this one, or the earlier one of pods
-// that have a sidecar already. nil is none.
+// sidecar returns the outcome with the ports of the sidecar: o, or the earlier injection of the
+// pod. It returns nil if the pod has no sidecar.
 func (o *Outcome) sidecar() *Outcome {
 	if o.Verdict == Injected {
 		return o
@@ -153,7 +150,7 @@ func (o *Outcome) sidecar() *Outcome {
 	return o.has
 }
 
-// decided ends an injection with an outcome.
+// decided is an error that ends an injection with an outcome.
 type decided struct{ Outcome }
 
 func (d *decided) Error() string { return d.Text }
@@ -163,22 +160,22 @@ func skip(reason, format string, args ...any) error { return decide(Skipped, rea
 func refuse(reason, format string, args ...any) error { return decide(Refused, reason, format, args) }
 
 func decide(v Verdict, reason, format string, args []any) error {
-	const longest = 1000 // bytes, because the text can quote the object
-	return &decided{Outcome{Verdict: v, Reason: reason, Text: printable.Truncate(fmt.Sprintf(format, args...), longest)}}
+	const maxLength = 1000 // maximum length in bytes; the text can quote the object
+	return &decided{Outcome{Verdict: v, Reason: reason, Text: printable.Truncate(fmt.Sprintf(format, args...), maxLength)}}
 }
 
-// Inject says how a queue-proxy gets into a pod. template is a map with a pod's
-// metadata and spec, as [Decode] returns it: a pod, or a workload's template. It is not
-// changed. said are options that the annotations of the template may overrule; nil is
-// none. services are what Services say of the pods, for who knows them.
+// Inject returns the changes that add a queue-proxy to a pod. template is a map with the metadata
+// and the spec of a pod or a pod template, as [Decode] returns it. Inject does not modify template.
+// The annotations of template override opts, which may be nil. services are the ports of the
+// Services that select the pod, if they are known.
 //
-// Its Changes are made by [Apply].
-func Inject(template any, said Options, services ...ServicePort) Outcome {
+// [Apply] makes the Changes of the result.
+func Inject(template any, opts Options, services ...ServicePort) Outcome {
 	in := &injection{editor: editor{object: runtime.DeepCopyJSONValue(template)}, hints: map[string]*hints{}}
 	in.readServices(services)
 	err := in.read(template)
 	if err == nil {
-		err = in.run(said)
+		err = in.run(opts)
 	}
 	if d, is := errors.AsType[*decided](err); is {
 		d.Warnings = in.out.Warnings
@@ -202,10 +199,10 @@ func (in *injection) readServices(all []ServicePort) {
 	}
 }
 
-// An injection is one pod on its way.
+// An injection is the state of one call of Inject.
 type injection struct {
 	editor
-	meta metav1.ObjectMeta // as they were
+	meta metav1.ObjectMeta // before the injection
 	pod  corev1.PodSpec
 
 	services             []ServicePort           // TCP ports of the Services of the pod
@@ -214,39 +211,40 @@ type injection struct {
 	unrouted             []ServicePort           // Service ports with an unknown container
 	placeholders         []ServicePort           // undeclared ports of headless Services that the pod does not use
 	hints                map[string]*hints       // by container name: see hintsOf
+	behind               map[int32][]upstream    // proxies by the port of the server behind them: see upstreams
 
-	options Options
-	native  bool
-	app     *corev1.Container
-	port    corev1.ContainerPort // the app's; Name is "" for none
-	found   string               // the source of an undeclared port, or ""
-	ports   ports                // the sidecar's
-	probes  []probe.Probe        // that the sidecar runs
-	timings corev1.Probe         // of those who ask it
-	settled settled              // its settings
+	options         Options
+	native          bool
+	app             *corev1.Container
+	port            corev1.ContainerPort // the port of the application; its Name may be empty
+	found           string               // the source of an undeclared port, or ""
+	ports           ports                // of the sidecar
+	probes          []probe.Probe        // run by the sidecar
+	timings         corev1.Probe         // timings of the probes that the kubelet sends to the sidecar
+	sidecarSettings sidecarSettings      // settings of the sidecar
 
 	out Outcome
 }
 
-// run looks, chooses and changes.
-func (in *injection) run(said Options) error {
+// run executes the steps of the injection. It ends with the first step that returns an error.
+func (in *injection) run(opts Options) error {
 	for _, step := range []func() error{
-		in.mayHaveSidecar,
-		func() error { return in.readOptions(said) },
-		in.canHaveSidecar,
+		in.checkExistingSidecar,
+		func() error { return in.readOptions(opts) },
+		in.checkPod,
 		in.chooseApp,
-		in.holdNameFree,
-		in.holdToPlainText,
+		in.checkPortName,
+		in.checkPlainText,
 		in.warnOfPodAddress,
 		in.choosePorts,
 		in.moveProbes,
-		in.settle,
+		in.computeSettings,
 		in.beginStatus,
 		in.annotateMetrics,
 		in.swapPort,
-		in.takeReadinessProbes,
-		in.holdApp,
-		in.lengthenGrace,
+		in.removeReadinessProbes,
+		in.addPreStopHook,
+		in.extendGracePeriod,
 		in.addSidecar,
 		in.endStatus,
 	} {
@@ -255,13 +253,13 @@ func (in *injection) run(said Options) error {
 		}
 	}
 	if in.err != nil {
-		return refuse(Unreadable, "a pod that cannot be changed: %v", in.err)
+		return refuse(Unreadable, "edit pod: %v", in.err)
 	}
-	done := recognize(in.object)
+	done := existingSidecar(in.object)
 	in.out.Container, in.out.AppPort, in.out.PortName = in.app.Name, in.port.ContainerPort, done.PortName
 	in.out.ServingPort, in.out.native = in.ports.serving, in.native
 	in.out.Placeholder = in.options.IsPlaceholder()
-	in.out.Text = fmt.Sprintf("requests for %s on %d now pass the sidecar on %d", in.app.Name, in.out.AppPort, in.out.ServingPort)
+	in.out.Text = fmt.Sprintf("requests for %s on port %d now go through the sidecar on port %d", in.app.Name, in.out.AppPort, in.out.ServingPort)
 	if in.found != "" {
 		in.out.Text += fmt.Sprintf("; port %d is not declared, but %s", in.out.AppPort, in.found)
 	}
@@ -276,38 +274,39 @@ func (in *injection) warn(format string, args ...any) {
 	in.out.Warnings = append(in.out.Warnings, fmt.Sprintf(format, args...))
 }
 
-// read decodes what the rest reads; fields that this version of Kubernetes' types does
-// not know stay in the object.
+// read decodes the fields of the template that the injection uses. Fields unknown to this version
+// of the Kubernetes API remain in the object.
 func (in *injection) read(template any) error {
 	t, err := decodeTemplate(template)
 	if err != nil {
-		return refuse(Unreadable, "not a pod: %v", err)
+		return refuse(Unreadable, "invalid pod: %v", err)
 	}
 	in.meta, in.pod = t.ObjectMeta, t.Spec
 	return in.checkAnnotations(0)
 }
 
-// checkAnnotations refuses more annotations than Kubernetes takes: those of the pod, and
-// so many bytes of ours.
+// checkAnnotations returns an error if the annotations of the pod and added more bytes exceed
+// maxAnnotationBytes.
 func (in *injection) checkAnnotations(ours int) error {
 	size := ours
 	for key, value := range in.meta.Annotations {
 		size += len(key) + len(value)
 	}
 	switch {
-	case size <= mostAnnotations:
+	case size <= maxAnnotationBytes:
 		return nil
 	case ours == 0:
-		return refuse(Unreadable, "annotations of %d bytes: Kubernetes takes %d", size, mostAnnotations)
+		return refuse(Unreadable, "metadata.annotations: %d bytes exceed the Kubernetes limit of %d", size, maxAnnotationBytes)
 	}
-	return refuse(Unreadable, "annotations of %d bytes, with what takes the injection back: Kubernetes takes %d", size, mostAnnotations)
+	return refuse(Unreadable, "metadata.annotations: %d bytes, including the injection status, exceed the Kubernetes limit of %d", size, maxAnnotationBytes)
 }
 
-// fields are the keys of a map that are read, and what is read below them; nil is all of it.
+// fields selects keys of a map, and recursively the fields of their values. nil selects all fields.
 type fields map[string]fields
 
-// What is read of a pod. Nothing else is decoded into Kubernetes' types, in which a volume
-// of two bytes takes 250, and a quantity of twenty takes minutes (see checkQuantities).
+// The fields that are decoded into Kubernetes types. The other fields are not decoded, because a
+// volume of two bytes would use 250 bytes of memory, and parsing a quantity of 20 bytes can take
+// minutes (see checkQuantities).
 var (
 	resourceFields  = fields{"requests": nil, "limits": nil}
 	containerFields = fields{
@@ -323,8 +322,8 @@ var (
 	}
 )
 
-// pick is a map with some of its keys, or a list of such maps, and anything else as it is: what is
-// not as it should be is left for the decoder to report.
+// pick returns a copy of a map, or of a list of maps, with only the selected fields. Other values
+// are returned unchanged, so that the decoder reports their type errors.
 func pick(node any, read fields) any {
 	if read == nil {
 		return node
@@ -348,41 +347,42 @@ func pick(node any, read fields) any {
 	return node
 }
 
-// decodeTemplate decodes what is read of a pod's template.
+// decodeTemplate decodes the selected fields of a pod template.
 func decodeTemplate(template any) (*corev1.PodTemplateSpec, error) {
 	if _, ok := template.(map[string]any); !ok {
-		return nil, errors.New("not a map")
+		return nil, errors.New("not an object")
 	}
 	containers := slices.Concat(listAt(template, "spec", "containers"), listAt(template, "spec", "initContainers"))
-	if n := len(containers); n > mostContainers {
-		return nil, fmt.Errorf("%d containers: a pod of at most %d can be injected", n, mostContainers)
+	if n := len(containers); n > maxContainers {
+		return nil, fmt.Errorf("%d containers exceed the limit of %d", n, maxContainers)
 	}
 	if err := checkQuantities(at(template, "spec", "resources"), containers); err != nil {
 		return nil, err
 	}
 	read := pick(template, templateFields)
-	if n := textsOf(read); n > mostTexts {
-		return nil, fmt.Errorf("%d bytes of labels, annotations, ports, probes and hooks: more than %d", n, mostTexts)
+	if n := stringBytes(read); n > maxDecodedBytes {
+		return nil, fmt.Errorf("labels, annotations, ports, probes and hooks: %d bytes exceed the limit of %d", n, maxDecodedBytes)
 	}
 	t := new(corev1.PodTemplateSpec)
 	return t, kjson.UnmarshalCaseSensitivePreserveInts(encode(read), t)
 }
 
-// mostTexts bounds the texts of what is read of a pod, in bytes: some are written again
-// several times. Kubernetes' own bound for a whole pod is hardly more (etcd's 1.5 MiB).
-const mostTexts = 1 << 20
+// maxDecodedBytes is the maximum total length in bytes of the decoded strings. It is bounded
+// because some strings are written several times. The Kubernetes limit for a whole object is
+// similar (1.5 MiB in etcd).
+const maxDecodedBytes = 1 << 20
 
-// textsOf is how long the texts below a node are together.
-func textsOf(node any) int {
+// stringBytes returns the total length in bytes of the strings and numbers below a node.
+func stringBytes(node any) int {
 	n := 0
 	switch node := node.(type) {
 	case map[string]any:
 		for key, child := range node {
-			n += len(key) + textsOf(child)
+			n += len(key) + stringBytes(child)
 		}
 	case []any:
 		for _, child := range node {
-			n += textsOf(child)
+			n += stringBytes(child)
 		}
 	case string:
 		n = len(node)
@@ -392,8 +392,8 @@ func textsOf(node any) int {
 	return n
 }
 
-// checkQuantities refuses resources, of a pod and its containers, that would take long to read
-// or to compare: to bring 1 and 1e99999999 to the same exponent takes a minute.
+// checkQuantities returns an error for resources of the pod and its containers that take long to
+// parse or compare. For example, a comparison of 1 and 1e99999999 takes a minute.
 func checkQuantities(pod any, containers []any) error {
 	if err := checkResources(pod, "the pod"); err != nil {
 		return err
@@ -419,26 +419,27 @@ func checkResources(resources any, of string) error {
 	return nil
 }
 
-// mayHaveSidecar looks for those who have one, or do not want one.
-func (in *injection) mayHaveSidecar() error {
+// checkExistingSidecar returns an error for pods that already have a sidecar, static pods, pods of
+// Knative, and pods whose labels or annotations disable the injection.
+func (in *injection) checkExistingSidecar() error {
 	has := hasContainer(in.pod, sidecarName)
 	status, injected := in.meta.Annotations[Prefix+statusKey]
 	switch {
 	case has && injected:
-		in.out.has = recognize(in.object)
+		in.out.has = existingSidecar(in.object)
 		return skip(AlreadyInjected, "%s", describeStatus(status))
 	case injected:
-		return refuse(BadStatus, "the annotation %s%s is there, but no container %s; take the annotation out", Prefix, statusKey, sidecarName)
+		return refuse(BadStatus, "annotation %s%s is set, but the pod has no container %s; remove the annotation", Prefix, statusKey, sidecarName)
 	case has:
-		return skip(HasQueueProxy, "a container is already called %s", sidecarName)
+		return skip(HasQueueProxy, "the pod already has a container %s", sidecarName)
 	case in.meta.Labels["serving.knative.dev/revision"] != "":
-		return skip(Knative, "Knative adds the queue-proxy to its pods itself; see deploy/knative")
+		return skip(Knative, "Knative adds its own queue-proxy to the pod; see deploy/knative")
 	case in.meta.Annotations["kubernetes.io/config.mirror"] != "":
-		return skip(MirrorPod, "a kubelet runs it from a file, and nothing here changes that")
+		return skip(MirrorPod, "static pod of a kubelet; the injector cannot change its file")
 	}
-	for _, said := range []string{in.meta.Labels[Prefix+injectOption], in.meta.Annotations[Prefix+injectOption]} {
-		if isFalse(said) {
-			return skip(OptedOut, "%s%s says %s", Prefix, injectOption, said)
+	for _, value := range []string{in.meta.Labels[Prefix+injectOption], in.meta.Annotations[Prefix+injectOption]} {
+		if isFalse(value) {
+			return skip(OptedOut, "%s%s is %s", Prefix, injectOption, value)
 		}
 	}
 	return nil
@@ -449,19 +450,19 @@ func hasContainer(pod corev1.PodSpec, name string) bool {
 	return slices.ContainsFunc(pod.Containers, called) || slices.ContainsFunc(pod.InitContainers, called)
 }
 
-func (in *injection) readOptions(said Options) error {
-	if key, name, is := said.overruled(in.meta.Annotations); is {
-		return refuse(Locked, "annotation %s: the option %s is locked by whoever runs the injector; take the annotation out", key, name)
+func (in *injection) readOptions(opts Options) error {
+	if key, name, found := opts.lockedAnnotation(in.meta.Annotations); found {
+		return refuse(Locked, "annotation %s: the option %s is locked in the injector; remove the annotation", key, name)
 	}
-	if all := said.locked(); len(all) > 0 {
-		in.note("no annotation may say the options %s: they are locked", strings.Join(all, ", "))
+	if all := opts.locked(); len(all) > 0 {
+		in.note("annotations cannot set the locked options %s", strings.Join(all, ", "))
 	}
 	var err error
-	if in.options, err = said.with(in.meta.Annotations); err != nil {
+	if in.options, err = opts.with(in.meta.Annotations); err != nil {
 		return refuse(BadOption, "%v", err)
 	}
-	if said := in.meta.Labels[Prefix+injectOption]; said != "" {
-		if err := isBoolean(said); err != nil {
+	if value := in.meta.Labels[Prefix+injectOption]; value != "" {
+		if err := isBoolean(value); err != nil {
 			return refuse(BadOption, "label %s%s: %v", Prefix, injectOption, err)
 		}
 	}
@@ -471,30 +472,30 @@ func (in *injection) readOptions(said Options) error {
 		}
 	}
 	if text := in.options.get(injectOption); isFalse(text) {
-		return skip(OptedOut, "the option %s says %s", injectOption, text)
+		return skip(OptedOut, "the option %s is %s", injectOption, text)
 	}
 	in.native = in.options.get(modeOption) == modeNative
 	return nil
 }
 
-// canHaveSidecar looks for pods in which one cannot work.
-func (in *injection) canHaveSidecar() error {
+// checkPod returns an error for pods in which a sidecar does not work.
+func (in *injection) checkPod() error {
 	switch {
 	case in.pod.HostNetwork:
-		return skip(HostNetwork, "its ports are the node's, and two such pods could not share one")
-	case in.wantsWindows():
-		return skip(Windows, "the sidecar's image is for Linux")
+		return skip(HostNetwork, "the pod uses hostNetwork, so the ports of two sidecars on a node would conflict")
+	case in.requiresWindows():
+		return skip(Windows, "the sidecar image supports only Linux")
 	case in.pod.RestartPolicy != "" && in.pod.RestartPolicy != corev1.RestartPolicyAlways && !in.native:
-		return skip(Ends, "restartPolicy %s: a sidecar would keep the pod from ending; use the option %s=%s", in.pod.RestartPolicy, modeOption, modeNative)
+		return skip(Ends, "restartPolicy %s: a sidecar would keep the pod from completing; set the option %s=%s", in.pod.RestartPolicy, modeOption, modeNative)
 	case len(in.pod.Containers) == 0:
-		return refuse(Unreadable, "a pod without containers")
+		return refuse(Unreadable, "the pod has no containers")
 	}
 	return in.checkNames()
 }
 
-// wantsWindows reports whether only a node of Windows can run the pod: it says so itself, by
-// the labels of nodes, or by each of the terms of which a node must meet one.
-func (in *injection) wantsWindows() bool {
+// requiresWindows reports whether the pod can only run on a Windows node, because of its field os,
+// its node selector, or all terms of its required node affinity.
+func (in *injection) requiresWindows() bool {
 	const windows = string(corev1.Windows)
 	labels := []string{corev1.LabelOSStable, betaOS}
 	if in.pod.OS != nil && in.pod.OS.Name == corev1.Windows || slices.ContainsFunc(labels, func(l string) bool { return in.pod.NodeSelector[l] == windows }) {
@@ -511,21 +512,23 @@ func (in *injection) wantsWindows() bool {
 	})
 }
 
-// betaOS is the label of the system that nodes had before [corev1.LabelOSStable], and have still.
+// betaOS is the deprecated node label for the operating system. Nodes have it in addition to
+// [corev1.LabelOSStable].
 const betaOS = "beta.kubernetes.io/os"
 
-// checkNames returns an error for names and numbers of ports that Kubernetes does not accept. The changes contain the names,
-// and they find containers and ports by them. An API server calls webhooks before it validates a pod.
+// checkNames returns an error for names and numbers of ports that Kubernetes does not accept. The
+// changes contain the names, and they find containers and ports by name. An API server calls
+// webhooks before it validates a pod.
 func (in *injection) checkNames() error {
 	seen := map[string]bool{}
 	for _, c := range slices.Concat(in.pod.Containers, in.pod.InitContainers) {
 		if seen[c.Name] || len(validation.IsDNS1123Label(c.Name)) > 0 {
-			return refuse(Unreadable, "a container called %.64q: names that Kubernetes takes are needed, each once", c.Name)
+			return refuse(Unreadable, "container name %.64q is invalid or not unique", c.Name)
 		}
 		seen[c.Name] = true
 		for _, p := range c.Ports {
 			if p.Name != "" && len(validation.IsValidPortName(p.Name)) > 0 {
-				return refuse(Unreadable, "container %s: a port called %.64q: a name that Kubernetes takes is needed", c.Name, p.Name)
+				return refuse(Unreadable, "container %s: port name %.64q is invalid", c.Name, p.Name)
 			}
 			if p.ContainerPort < 1 || p.ContainerPort > 65535 {
 				return refuse(Unreadable, "container %s: containerPort: %d is not in 1..65535", c.Name, p.ContainerPort)

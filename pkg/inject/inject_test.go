@@ -18,24 +18,24 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// A property holds for every pod that is injected.
+// A property is a condition for every injected pod.
 type property struct {
-	fact  string
-	holds func(t *testing.T, p *injected)
+	fact         string
+	replacesHook func(t *testing.T, p *injected)
 }
 
-// injected is a random pod, before and after.
+// injected is a random pod before and after its injection.
 type injected struct {
 	seed          uint64
 	before, after any
-	said          Options
+	opts          Options
 	out           Outcome
 }
 
-// clone copies an object of JSON, which Apply changes.
+// clone returns a deep copy of a JSON object, because Apply works in place.
 func clone(object any) any { return runtime.DeepCopyJSONValue(object) }
 
-// changed is an object after some changes.
+// changed returns a copy of an object after changes.
 func changed(t *testing.T, object any, changes []Change) any {
 	t.Helper()
 	after, err := Apply(clone(object), changes)
@@ -43,7 +43,7 @@ func changed(t *testing.T, object any, changes []Change) any {
 	return after
 }
 
-// patched is an object after the patch that some changes make.
+// patched returns an object after the JSON patch of changes.
 func patched(t *testing.T, object any, changes []Change) any {
 	t.Helper()
 	text, err := JSONPatch(clone(object), changes)
@@ -55,33 +55,33 @@ func patched(t *testing.T, object any, changes []Change) any {
 	return parse(t, string(after))
 }
 
-// verdictOf is an outcome in two words, or one: "refused bad-option".
+// verdictOf returns the verdict and the reason of an outcome, for example "refused bad-option".
 func verdictOf(out Outcome) string { return strings.TrimSpace(string(out.Verdict) + " " + out.Reason) }
 
-// web is a pod of one container, to whose fields some are added.
+// web returns a pod with one container. fields are additional fields of the container.
 func web(t *testing.T, fields string) any {
 	t.Helper()
 	return parse(t, `{"metadata":{},"spec":{"containers":[{"name":"web"`+fields+`}]}}`)
 }
 
-func TestRandomPods(t *testing.T) {
+func TestInjectRandomPods(t *testing.T) {
 	const many = 500
 	properties := []property{
-		{"injecting twice is the same as once", twiceIsOnce},
-		{"uninject brings back the pod", uninjectBringsBack},
-		{"the patch does what the changes do", patchDoesTheSame},
-		{"an API server's defaults do not change the sidecar", defaultsDoNotMatter},
-		{"the sidecar's settings are those of its pod", settingsAreThePods},
+		{"injection is idempotent", injectionIsIdempotent},
+		{"uninject restores the pod", uninjectRestoresPod},
+		{"the JSON patch equals the changes", patchEqualsChanges},
+		{"the defaults of an API server do not affect the sidecar", defaultsKeepSidecar},
+		{"the settings of the sidecar match the pod", settingsMatchPod},
 		{"the pod is valid", podIsValid},
-		{"who finds the app's port by its name finds the sidecar's", nameLeadsToTheSidecar},
-		{"the sidecar listens where nobody else does", portsAreTheSidecarsOwn},
+		{"the name of the application port refers to the sidecar", portNameRefersToSidecar},
+		{"the ports of the sidecar are unused", sidecarPortsAreUnused},
 	}
 	verdicts := map[string]int{}
 	for seed := range uint64(many) {
 		m := newMaker(seed)
-		p := &injected{seed: seed, before: m.template(), said: m.options()}
+		p := &injected{seed: seed, before: m.template(), opts: m.options()}
 		was := string(encode(p.before))
-		p.out = Inject(p.before, p.said)
+		p.out = Inject(p.before, p.opts)
 		if got := string(encode(p.before)); got != was {
 			t.Fatalf("seed %d: got the template changed to\n%s\nwant\n%s", seed, got, was)
 		}
@@ -92,28 +92,28 @@ func TestRandomPods(t *testing.T) {
 		}
 		p.after = changed(t, p.before, p.out.Changes)
 		for _, property := range properties {
-			property.holds(t, p)
+			property.replacesHook(t, p)
 			if t.Failed() {
-				t.Fatalf("not so: %s\nseed %d, options %v:\nbefore %s\nafter  %s", property.fact, seed, p.said, was, encode(p.after))
+				t.Fatalf("violated property: %s\nseed %d, options %v:\nbefore %s\nafter  %s", property.fact, seed, p.opts, was, encode(p.after))
 			}
 		}
 	}
 	if got, want := verdicts[string(Injected)], many/4; got < want {
-		t.Errorf("got %d pods injected, want at least %d, or this test tests nothing: %v", got, want, verdicts)
+		t.Errorf("got %d pods injected, want at least %d: %v", got, want, verdicts)
 	}
 	if n := verdicts["refused "+Unreadable]; n > 0 {
-		t.Errorf("got %d pods refused as unreadable, want none: the pods are good", n)
+		t.Errorf("got %d valid pods refused as unreadable, want none", n)
 	}
 	t.Logf("%v", verdicts)
 }
 
-func twiceIsOnce(t *testing.T, p *injected) {
-	again := Inject(p.before, p.said)
-	harness.Equal(t, string(encode(again.Changes)), string(encode(p.out.Changes)), "the same pod: other changes")
-	harness.Equal(t, verdictOf(Inject(p.after, p.said)), "skipped already-injected", "the injected pod")
+func injectionIsIdempotent(t *testing.T, p *injected) {
+	again := Inject(p.before, p.opts)
+	harness.Equal(t, string(encode(again.Changes)), string(encode(p.out.Changes)), "changes of a second injection")
+	harness.Equal(t, verdictOf(Inject(p.after, p.opts)), "skipped already-injected", "the injected pod")
 }
 
-func uninjectBringsBack(t *testing.T, p *injected) {
+func uninjectRestoresPod(t *testing.T, p *injected) {
 	out := Uninject(p.after)
 	if out.Verdict != Uninjected || len(out.Warnings) > 0 {
 		t.Errorf("got %s %s %q, want it uninjected without warnings", out.Verdict, out.Text, out.Warnings)
@@ -121,12 +121,12 @@ func uninjectBringsBack(t *testing.T, p *injected) {
 	harness.Equal(t, string(encode(changed(t, p.after, out.Changes))), string(encode(p.before)))
 }
 
-func TestUninjectKeepsWhatCameAfterwards(t *testing.T) {
+func TestUninjectKeepsLaterEdits(t *testing.T) {
 	before := web(t, `,"ports":[{"name":"http","containerPort":8080}]`)
 	after := changed(t, before, append(Inject(before, nil).Changes,
 		Change{Path: "/metadata/annotations/restarted", Value: encode("today")},
 		Change{Path: "/spec/containers/helper", Value: encode(map[string]any{"name": "helper"})}))
-	// Somebody put their container first.
+	// The new container is now the first one.
 	spec := after.(map[string]any)["spec"].(map[string]any)
 	containers := spec["containers"].([]any)
 	slices.Reverse(containers)
@@ -136,14 +136,14 @@ func TestUninjectKeepsWhatCameAfterwards(t *testing.T) {
 	harness.Equal(t, got, want)
 }
 
-func patchDoesTheSame(t *testing.T, p *injected) {
+func patchEqualsChanges(t *testing.T, p *injected) {
 	harness.Equal(t, string(encode(patched(t, p.before, p.out.Changes))), string(encode(p.after)))
 }
 
-func defaultsDoNotMatter(t *testing.T, p *injected) {
+func defaultsKeepSidecar(t *testing.T, p *injected) {
 	filled := clone(p.before)
 	fillIn(filled)
-	out := Inject(filled, p.said)
+	out := Inject(filled, p.opts)
 	if out.Verdict != Injected {
 		t.Fatalf("got %s (%s) %s, want it injected", out.Verdict, out.Reason, out.Text)
 	}
@@ -151,8 +151,8 @@ func defaultsDoNotMatter(t *testing.T, p *injected) {
 	harness.Equal(t, string(encode(sidecarOf(other))), string(encode(sidecarOf(p.after))))
 }
 
-// fillIn does what an API server does to pods before it asks a webhook, as far as we
-// read it (core/v1 defaults).
+// fillIn sets the defaults that an API server sets before it calls a webhook, for the fields that
+// the injection uses (core/v1).
 func fillIn(template any) {
 	spec := template.(map[string]any)["spec"].(map[string]any)
 	put := func(m map[string]any, key string, v any) {
@@ -194,7 +194,7 @@ func sidecarOf(template any) any {
 	return at(template, "spec", "initContainers", sidecarName)
 }
 
-func settingsAreThePods(t *testing.T, p *injected) {
+func settingsMatchPod(t *testing.T, p *injected) {
 	pod := specOf(t, p.after)
 	settings, err := config.Read(environOf(t, findSidecar(t, pod)))
 	harness.NoError(t, err, "(settings that the sidecar takes)")
@@ -214,16 +214,16 @@ func settingsAreThePods(t *testing.T, p *injected) {
 		grace = *pod.TerminationGracePeriodSeconds
 	}
 	if least := settings.DrainDeadline.V + 3*time.Second; time.Duration(grace)*time.Second < least {
-		t.Errorf("got a grace period of %d s, want at least %v: the drain may take %v", grace, least, settings.DrainDeadline.V)
+		t.Errorf("got a grace period of %d s, want at least %v for a drain of %v", grace, least, settings.DrainDeadline.V)
 	}
 	if was := specOf(t, p.before).TerminationGracePeriodSeconds; was != nil && grace < *was {
-		t.Errorf("got a grace period of %d s, want no less than the pod's own %d s", grace, *was)
+		t.Errorf("got a grace period of %d s, want at least the original %d s", grace, *was)
 	}
-	if p.said[deadlineOption] == "" && p.said[timeoutOption] != "" && settings.DrainDeadline.V < settings.RequestTimeout.V+30*time.Second {
-		t.Errorf("got a drain of %v, want 30s more than a request of %v", settings.DrainDeadline.V, settings.RequestTimeout.V)
+	if p.opts[deadlineOption] == "" && p.opts[timeoutOption] != "" && settings.DrainDeadline.V < settings.RequestTimeout.V+30*time.Second {
+		t.Errorf("got a drain of %v, want at least 30s more than the request timeout %v", settings.DrainDeadline.V, settings.RequestTimeout.V)
 	}
-	if settings.DrainEndpoint.V != (p.said[modeOption] == modeNative) {
-		t.Errorf("got DRAIN_ENDPOINT %v, want it for native sidecars only", settings.DrainEndpoint.V)
+	if settings.DrainEndpoint.V != (p.opts[modeOption] == modeNative) {
+		t.Errorf("got DRAIN_ENDPOINT %v, want true only for native sidecars", settings.DrainEndpoint.V)
 	}
 }
 
@@ -236,64 +236,64 @@ func podIsValid(t *testing.T, p *injected) {
 		}
 	}
 	if text, _ := at(p.after, "spec", "fieldOfTheFuture", "kept").(bool); !text {
-		t.Error("got a field of the future lost, want it kept")
+		t.Error("got an unknown field removed, want it kept")
 	}
 	c := findSidecar(t, pod)
 	s := c.SecurityContext
 	if *s.AllowPrivilegeEscalation || !*s.RunAsNonRoot || !*s.ReadOnlyRootFilesystem || s.Capabilities.Drop[0] != "ALL" || s.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
-		t.Errorf("got %s, want what the restricted Pod Security Standard wants", encode(s))
+		t.Errorf("got %s, want the restricted Pod Security Standard", encode(s))
 	}
 	i := slices.IndexFunc(pod.Containers, func(c corev1.Container) bool { return c.Name == p.out.Container })
 	app, wasApp := pod.Containers[i], was.Containers[i]
 	for _, p := range []*corev1.Probe{app.LivenessProbe, app.StartupProbe, app.ReadinessProbe} {
 		if p != nil && p.HTTPGet != nil {
 			if _, err := resolve(p.HTTPGet.Port, &app); err != nil {
-				t.Errorf("got a probe that finds no port: %v", err)
+				t.Errorf("got a probe without a port: %v", err)
 			}
 		}
 	}
 	if wasApp.LivenessProbe != nil && wasApp.LivenessProbe.TCPSocket != nil {
 		got, _ := resolve(app.LivenessProbe.TCPSocket.Port, &app)
 		want, _ := resolve(wasApp.LivenessProbe.TCPSocket.Port, &wasApp)
-		harness.Equal(t, got, want, "liveness: port (as p.before)")
+		harness.Equal(t, got, want, "port of the liveness probe")
 	}
 }
 
-func nameLeadsToTheSidecar(t *testing.T, p *injected) {
+func portNameRefersToSidecar(t *testing.T, p *injected) {
 	name, app := p.out.PortName, p.out.AppPort
 	if name == "" || portNamed(specOf(t, p.before), name) != app {
-		return // nobody found the app by it
+		return // the name does not refer to the application
 	}
 	harness.Equal(t, portNamed(specOf(t, p.after), name), p.out.ServingPort, "port", "by the name", name)
 }
 
-func TestAServiceThatFollowsItsPodsLosesNoneWhileTheyRoll(t *testing.T) {
+func TestFollowServiceTargetPortAndWarnings(t *testing.T) {
 	for ports, want := range map[string]struct {
 		targetPort string
 		warned     bool
 	}{
 		`[{"name":"web","containerPort":8080}]`: {`"web"`, false},
-		`[{"containerPort":8080}]`:              {`8012`, true}, // nothing finds both
+		`[{"containerPort":8080}]`:              {`8012`, true}, // no value works for old and new pods
 	} {
 		before := parse(t, `{"metadata":{"labels":{"app":"web"}},"spec":{"containers":[{"name":"web","ports":`+ports+`}]}}`)
-		for _, said := range []Options{nil, {modeOption: modeNative}} {
+		for _, opts := range []Options{nil, {modeOption: modeNative}} {
 			service := parse(t, `{"spec":{"selector":{"app":"web"},"ports":[{"port":80,"targetPort":8080}]}}`)
-			out, _ := FollowService(service, []Pods{{Owner: "Pod web", Labels: map[string]string{"app": "web"}, Outcome: Inject(before, said)}}, Services)
+			out, _ := FollowService(service, []Pods{{Owner: "Pod web", Labels: map[string]string{"app": "web"}, Outcome: Inject(before, opts)}}, Services)
 			after := changed(t, service, out.Changes)
 			want := want
-			if said != nil { // whose name is found by Kubernetes 1.33 only
+			if opts != nil { // Services find the port of a native sidecar by name since Kubernetes 1.33
 				want.targetPort, want.warned = `8012`, true
 			}
 			got := string(encode(at(after, "spec", "ports", "#0", "targetPort")))
 			if warned := len(out.Warnings) > 0; got != want.targetPort || warned != want.warned {
-				t.Errorf("%s, %v: got targetPort %s and the warnings %q, want %s and %v", ports, said, got, out.Warnings, want.targetPort, want.warned)
+				t.Errorf("%s, %v: got targetPort %s and warnings %q, want %s, warned %v", ports, opts, got, out.Warnings, want.targetPort, want.warned)
 			}
 		}
 	}
 }
 
-// portNamed is the port to which a Service by that name leads: the first of the
-// containers, then of the init containers that stay (Kubernetes 1.33); 0 for none.
+// portNamed returns the port to which a Service resolves a name, or 0. It searches the containers
+// and then the restartable init containers, as Kubernetes 1.33 does.
 func portNamed(pod corev1.PodSpec, name string) int32 {
 	stays := slices.DeleteFunc(slices.Clone(pod.InitContainers), func(c corev1.Container) bool { return c.RestartPolicy == nil })
 	for _, c := range slices.Concat(pod.Containers, stays) {
@@ -306,9 +306,9 @@ func portNamed(pod corev1.PodSpec, name string) int32 {
 	return 0
 }
 
-func portsAreTheSidecarsOwn(t *testing.T, p *injected) {
-	const asked = "asked by a probe"
-	others := map[int32]string{p.out.AppPort: "the app's"}
+func sidecarPortsAreUnused(t *testing.T, p *injected) {
+	const asked = "used by a probe"
+	others := map[int32]string{p.out.AppPort: "the application port"}
 	for _, c := range specOf(t, p.before).Containers {
 		for _, p := range []*corev1.Probe{c.ReadinessProbe, c.LivenessProbe, c.StartupProbe} {
 			switch {
@@ -323,33 +323,33 @@ func portsAreTheSidecarsOwn(t *testing.T, p *injected) {
 		}
 		for _, p := range c.Ports {
 			if p.Protocol != corev1.ProtocolUDP {
-				others[p.ContainerPort] = "of container " + c.Name
+				others[p.ContainerPort] = "a port of container " + c.Name
 			}
 		}
 	}
 	for _, port := range findSidecar(t, specOf(t, p.after)).Ports {
-		passes := port.ContainerPort == p.out.ServingPort // a probe may be meant to come through the sidecar
+		passes := port.ContainerPort == p.out.ServingPort // the probe can be meant for the sidecar
 		if by := others[port.ContainerPort]; by != "" && (!passes || by != asked) {
-			t.Errorf("got the sidecar on %d, which is %s", port.ContainerPort, by)
+			t.Errorf("got sidecar port %d, which is %s", port.ContainerPort, by)
 		}
 	}
 }
 
-// problemsOf holds a pod to those of Kubernetes' rules (core/v1 validation) that
-// concern what we write.
+// problemsOf returns the violations of the validation rules of core/v1 for the fields that an
+// injection writes.
 func problemsOf(pod corev1.PodSpec) (all []string) {
 	say := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
 	seen := map[string]bool{}
 	hostPorts := map[string]bool{}
 	for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
 		if len(validation.IsDNS1123Label(c.Name)) > 0 || seen[c.Name] {
-			say("container %q: a bad name, or one that is there twice", c.Name)
+			say("container %q: name is invalid or duplicated", c.Name)
 		}
 		seen[c.Name] = true
 		names := map[string]bool{}
 		for _, p := range c.Ports {
 			if p.Name != "" && (len(validation.IsValidPortName(p.Name)) > 0 || names[p.Name]) {
-				say("container %s: port %q: a bad name, or one that is there twice", c.Name, p.Name)
+				say("container %s: port %q: name is invalid or duplicated", c.Name, p.Name)
 			}
 			names[p.Name] = true
 			if len(validation.IsValidPortNum(int(p.ContainerPort))) > 0 {
@@ -357,20 +357,20 @@ func problemsOf(pod corev1.PodSpec) (all []string) {
 			}
 			if key := fmt.Sprint(p.HostPort, p.HostIP); p.HostPort != 0 {
 				if hostPorts[key] {
-					say("hostPort %s twice", key)
+					say("hostPort %s is duplicated", key)
 				}
 				hostPorts[key] = true
 			}
 		}
 		for _, v := range c.Env {
 			if len(validation.IsEnvVarName(v.Name)) > 0 {
-				say("container %s: env %q: a bad name", c.Name, v.Name)
+				say("container %s: env %q: invalid name", c.Name, v.Name)
 			}
 		}
 		handlerProblems(c, say)
 		for name, limit := range c.Resources.Limits {
 			if request, has := c.Resources.Requests[name]; has && request.Cmp(limit) > 0 {
-				say("container %s: %s: the request is above the limit", c.Name, name)
+				say("container %s: %s: the request exceeds the limit", c.Name, name)
 			}
 		}
 	}
@@ -390,7 +390,7 @@ func problemsOf(pod corev1.PodSpec) (all []string) {
 	return all
 }
 
-// handlerProblems says what is wrong with a container's probes and hooks.
+// handlerProblems reports violations in the probes and hooks of a container.
 func handlerProblems(c corev1.Container, say func(format string, args ...any)) {
 	for name, p := range map[string]*corev1.Probe{"readiness": c.ReadinessProbe, "liveness": c.LivenessProbe, "startup": c.StartupProbe} {
 		if p == nil {
@@ -412,7 +412,7 @@ func handlerProblems(c corev1.Container, say func(format string, args ...any)) {
 
 func specOf(t *testing.T, template any) corev1.PodSpec {
 	t.Helper()
-	var whole corev1.PodTemplateSpec // of which Inject reads a part
+	var whole corev1.PodTemplateSpec // Inject only decodes some of the fields
 	harness.NoError(t, json.Unmarshal(encode(template), &whole))
 	return whole.Spec
 }
@@ -424,7 +424,7 @@ func findSidecar(t *testing.T, pod corev1.PodSpec) corev1.Container {
 			return c
 		}
 	}
-	t.Fatal("got no sidecar, want one")
+	t.Fatal("no sidecar container")
 	return corev1.Container{}
 }
 
@@ -435,8 +435,7 @@ func parse(t *testing.T, text string) any {
 	return v
 }
 
-// FuzzInject holds Inject to any JSON at all: it may refuse, but not panic, and what
-// it changes must come back.
+// FuzzInject injects any JSON. Inject must not panic, and Uninject must restore the original value.
 func FuzzInject(f *testing.F) {
 	f.Add([]byte(`{"spec":{"containers":[{"name":"#0","ports":[{"containerPort":1},{"name":"1","containerPort":2}]}]}}`), "1")
 	f.Add([]byte(`{"metadata":{"annotations":null},"spec":{"containers":[{"name":"a/b~c","ports":[{"name":"http","containerPort":8080,"hostPort":1}],"lifecycle":null}]}}`), "")
@@ -461,12 +460,12 @@ func FuzzInject(f *testing.F) {
 	})
 }
 
-// wantClosedReason wants the reason of an outcome to be a word of which there is a sentence, and
-// none where something was injected.
+// wantClosedReason checks that the reason of an outcome has a text if the pod was not injected, and
+// is empty otherwise.
 func wantClosedReason(t *testing.T, out Outcome) {
 	t.Helper()
 	word := regexp.MustCompile(`^[a-z]+(-[a-z]+)*$`)
 	if (out.Reason == "") != (out.Verdict == Injected) || out.Reason != "" && (!word.MatchString(out.Reason) || ReasonText(out.Reason) == "") {
-		t.Errorf("got verdict %s with the reason %q, want a word with a sentence if it was not injected", out.Verdict, out.Reason)
+		t.Errorf("got verdict %s with reason %q, want a known reason only if the pod was not injected", out.Verdict, out.Reason)
 	}
 }

@@ -8,13 +8,13 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// annotated is a pod with an annotation.
+// annotated returns a pod with an annotation.
 func annotated(t *testing.T, key, value string) any {
 	t.Helper()
 	return parse(t, `{"metadata":{"annotations":{`+string(encode(key))+`:`+string(encode(value))+`}},"spec":{"containers":[{"name":"web","ports":[{"name":"http","containerPort":8080}]}]}}`)
 }
 
-func TestNoAnnotationSaysALockedOption(t *testing.T) {
+func TestAnnotationOfLockedOptionIsRefused(t *testing.T) {
 	values := map[string]string{
 		containerOption: "web", portOption: "http", modeOption: "native", imageOption: "other:1", pullOption: "Never", "full-duplex": "Enabled", "log-level": "debug",
 		"exclude-paths": "/a", "exclude-user-agents": "a", settingsOption: "CONNECT_RETRY=1s", metricsOption: "false", percentOption: "10",
@@ -34,17 +34,17 @@ func TestNoAnnotationSaysALockedOption(t *testing.T) {
 		}
 		for _, key := range o.Annotations() {
 			pod := annotated(t, key, value)
-			harness.Equal(t, verdictOf(Inject(pod, nil)), "injected", key, value, "without a lock: the test needs a good value")
+			harness.Equal(t, verdictOf(Inject(pod, nil)), "injected", key, value, "without a lock")
 			out := Inject(pod, Options{lockOption: o.Name})
 			if verdictOf(out) != "refused locked" || !strings.Contains(out.Text, key) || len(out.Changes) > 0 {
-				t.Errorf("%s: got %s (%s) %s, want it refused (locked)", key, out.Verdict, out.Reason, out.Text)
+				t.Errorf("%s: got %s (%s) %s, want refused (locked)", key, out.Verdict, out.Reason, out.Text)
 			}
-			harness.Equal(t, verdictOf(Inject(annotated(t, key, ""), Options{lockOption: o.Name})), "injected", key, "empty, which says nothing")
+			harness.Equal(t, verdictOf(Inject(annotated(t, key, ""), Options{lockOption: o.Name})), "injected", key, "empty annotation")
 		}
 	}
 }
 
-func TestGroupsAreLockedAsAWhole(t *testing.T) {
+func TestLockGroupContainsAllOptions(t *testing.T) {
 	for text, want := range map[string][]string{
 		"":                      nil,
 		"image, settings":       {"image", "settings"},
@@ -64,20 +64,19 @@ func TestGroupsAreLockedAsAWhole(t *testing.T) {
 	}
 }
 
-func TestWhatIsSaidWithALockHolds(t *testing.T) {
-	said := Options{imageOption: "ours:1", lockOption: "image"}
+func TestLockedOptionKeepsItsValue(t *testing.T) {
+	opts := Options{imageOption: "ours:1", lockOption: "image"}
 	pod := annotated(t, "a", "b")
-	out := Inject(pod, said)
+	out := Inject(pod, opts)
 	harness.Equal(t, text(sidecarOf(changed(t, pod, out.Changes)), "image"), "ours:1", out.Text)
-	if !slices.ContainsFunc(out.Notes, func(n string) bool { return strings.Contains(n, "the options image: they are locked") }) {
-		t.Errorf("got the notes %q, want one about what is locked", out.Notes)
+	if !slices.ContainsFunc(out.Notes, func(n string) bool { return strings.Contains(n, "locked options image") }) {
+		t.Errorf("got notes %q, want a note about the locked options", out.Notes)
 	}
-	harness.Equal(t, verdictOf(Inject(annotated(t, Prefix+lockOption, ""), said)), "refused bad-option", "an annotation that would unlock")
+	harness.Equal(t, verdictOf(Inject(annotated(t, Prefix+lockOption, ""), opts)), "refused bad-option", "annotation for the option lock")
 }
 
-// A policy reads a few options of a pod; what is locked is none of them, and a pod that says
-// it is left alone, as one that says any other.
-func TestAPolicyReadsNoLockedOption(t *testing.T) {
+// A policy only reads options that are not locked. It ignores pods with other options.
+func TestPolicyIgnoresLockedOptions(t *testing.T) {
 	text, err := Policy(Options{lockOption: "concurrency,queue-depth,request-timeout"})
 	harness.NoError(t, err)
 	known := func(text string) string {
@@ -88,6 +87,6 @@ func TestAPolicyReadsNoLockedOption(t *testing.T) {
 	harness.Equal(t, known(text), "'queue-proxy.dev/container', 'queue-proxy.dev/inject', 'queue-proxy.dev/port'", "policy for pods with")
 	free, err := Policy(nil)
 	if err != nil || !strings.Contains(known(free), "'queue-proxy.dev/concurrency'") {
-		t.Errorf("got %s, %v without a lock, want the concurrency too", known(free), err)
+		t.Errorf("got %s, %v without a lock, want it to contain concurrency", known(free), err)
 	}
 }

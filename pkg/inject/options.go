@@ -17,30 +17,30 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/spelling"
 )
 
-// Prefix begins the annotations and labels that are ours.
+// Prefix is the prefix of the annotations and labels of the injector.
 const Prefix = "queue-proxy.dev/"
 
-// An Option is one thing that can be said about an injection: as a flag (--Name), in
-// the injector's environment ([Option.Env]), and as an annotation of the pod
-// (queue-proxy.dev/Name), which wins over the flag, which wins over the environment. Which
-// annotations may say, the option lock says.
+// An Option is a setting of an injection. It can be set by an annotation of the pod
+// (queue-proxy.dev/Name), by a flag (--Name), or in the environment of the injector ([Option.Env]).
+// Annotations override flags, and flags override the environment. The option lock lists the options
+// that annotations cannot set.
 type Option struct {
 	Name    string
-	Aliases []string // Knative's annotations that mean the same; ours win
-	Default string   // "": nothing is said
-	Text    string   // one sentence for people
+	Aliases []string // equivalent annotations of Knative; they have lower precedence than Annotation
+	Default string   // "" if there is no default
+	Text    string   // a description in one or more sentences, in Markdown
 
-	operator bool                    // said by who runs the injector, and by no annotation
-	variable string                  // the sidecar's, whose rules and default hold; "" for options of our own
-	check    func(text string) error // nil: any text, or the variable's rules
+	operator bool                    // annotations cannot set the option
+	variable string                  // environment variable of the sidecar that defines the syntax and the default, or ""
+	check    func(text string) error // nil if any string is valid, or if variable defines the syntax
 }
 
-// Env is the variable of the injector's environment that says the same.
+// Env returns the name of the environment variable of the injector that sets the option.
 func (o Option) Env() string {
 	return "INJECTOR_" + strings.ToUpper(strings.ReplaceAll(o.Name, "-", "_"))
 }
 
-// Annotation is the key of the annotation that says the same, "" if there is none.
+// Annotation returns the key of the annotation that sets the option, or "" if there is none.
 func (o Option) Annotation() string {
 	if o.operator {
 		return ""
@@ -48,10 +48,11 @@ func (o Option) Annotation() string {
 	return Prefix + o.Name
 }
 
-// Variable is the sidecar's variable that the option sets, "" where it sets none.
+// Variable returns the name of the environment variable of the sidecar that the option sets, or ""
+// if there is none.
 func (o Option) Variable() string { return o.variable }
 
-// Names of the options that the code speaks of.
+// Names of the options that the code uses.
 const (
 	injectOption    = "inject"
 	containerOption = "container"
@@ -69,7 +70,7 @@ const (
 	percentOption   = "resource-percentage"
 	lockOption      = "lock"
 
-	statusKey = "status" // with Prefix: the annotation by which an injection is taken back
+	statusKey = "status" // suffix of Prefix: the annotation that Uninject reads
 )
 
 // anyConfidence is the value of the option sure that accepts a port with low confidence.
@@ -77,15 +78,15 @@ const anyConfidence = "any"
 
 // The two modes.
 const (
-	modeSidecar = "sidecar" // a container beside the app's
-	modeNative  = "native"  // an init container that stays, since Kubernetes 1.29
+	modeSidecar = "sidecar" // a regular container
+	modeNative  = "native"  // a restartable init container, since Kubernetes 1.29
 )
 
-// Table is every option, in the order in which people read about them. The tables of
-// docs/injection.md are made from it. It must not be changed.
+// Table returns all options, in the order of the tables in docs/injection.md. Callers must not
+// modify the result.
 func Table() []Option { return table }
 
-// table is made once: config finds the names of its settings by reflection.
+// table is computed once, because config uses reflection to find the names of its settings.
 var table = allOptions()
 
 func allOptions() []Option {
@@ -114,9 +115,9 @@ func allOptions() []Option {
 		{Name: "response-start-timeout", variable: c.ResponseStartTimeout.Name(), Text: "The maximum time until the first byte of the response."},
 		{Name: "idle-timeout", variable: c.IdleTimeout.Name(), Text: "The maximum time in which no data is sent in either direction."},
 		{Name: deadlineOption, variable: c.DrainDeadline.Name(), Text: "The maximum duration of the drain. The default depends on the grace period and the other options."},
-		{Name: "drain-quiet-period", variable: c.DrainQuietPeriod.Name(), Text: "The drain does not end before there has been no new request for this time."},
+		{Name: "drain-quiet-period", variable: c.DrainQuietPeriod.Name(), Text: "The drain continues until no new request has arrived for this time."},
 		{Name: drainMinOption, variable: c.DrainMin.Name(), Text: "The minimum duration of the drain. A preStop hook that only sleeps sets it."},
-		{Name: "drain-streams", variable: c.DrainStreams.Name(), Text: "The end of WebSockets, event streams and gRPC streams: `end` lets the application end them after SIGTERM, and `wait` waits until they end."},
+		{Name: "drain-streams", variable: c.DrainStreams.Name(), Text: "How to drain WebSockets, event streams and gRPC streams: `end` lets the application close them after SIGTERM, and `wait` waits until they are closed."},
 		{Name: "exclude-paths", variable: c.ExcludePaths.Name(), Text: "Paths that are not counted as load."},
 		{Name: "exclude-user-agents", variable: c.ExcludeUserAgents.Name(), Text: "Prefixes of User-Agent that are not counted as load."},
 		{Name: duplexOption, Aliases: []string{"features.knative.dev/http-full-duplex"}, variable: c.FullDuplex.Name(),
@@ -149,12 +150,11 @@ func allOptions() []Option {
 	}
 }
 
-// Options are what somebody said: an option's Name and its text. An option that is
-// missing, or empty, was not said. nil says nothing.
+// Options maps the Name of an Option to its value. An option that is missing or empty is not set. A
+// nil map is valid and contains no options.
 type Options map[string]string
 
-// Set says one thing more. The error names the option, or the one that was probably
-// meant.
+// Set sets an option. The error for an unknown name can contain a suggestion.
 func (o Options) Set(name, text string) error {
 	option, ok := find(name)
 	if !ok {
@@ -167,8 +167,9 @@ func (o Options) Set(name, text string) error {
 	return nil
 }
 
-// FromEnv reads the injector's own environment, in the form of [os.Environ]. Other
-// variables than ours are ignored; one that begins as ours do and is none is an error.
+// FromEnv returns the options in the environment of the injector. environ has the format of
+// [os.Environ]. Variables without the prefix INJECTOR_ are ignored. An unknown variable with this
+// prefix is an error.
 func FromEnv(environ []string) (Options, error) {
 	o := Options{}
 	for _, line := range environ {
@@ -187,17 +188,17 @@ func FromEnv(environ []string) (Options, error) {
 	return o, nil
 }
 
-// serviceLinks are variables that a kubelet writes for each Service of the namespace, here for
-// those whose names begin with injector (core/v1 PodSpec.enableServiceLinks).
+// serviceLinks matches the variables that a kubelet sets for Services whose names begin with
+// injector (core/v1 PodSpec.enableServiceLinks).
 var serviceLinks = regexp.MustCompile(`^INJECTOR(_[A-Z0-9_]+)?_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)$`)
 
-// isServiceLink reports whether a variable was written by the kubelet for a Service.
+// isServiceLink reports whether a kubelet set the variable for a Service.
 func isServiceLink(name, text string) bool {
 	return serviceLinks.MatchString(name) || strings.HasSuffix(name, "_PORT") && strings.Contains(text, "://")
 }
 
-// with adds what the annotations of a pod say, which wins. Its errors name the
-// annotation.
+// with returns a copy of o with the options in the annotations of a pod. Annotations override o.
+// Errors contain the key of the annotation.
 func (o Options) with(annotations map[string]string) (Options, error) {
 	all := Options{}
 	maps.Copy(all, o)
@@ -207,7 +208,7 @@ func (o Options) with(annotations map[string]string) (Options, error) {
 			if value == "" {
 				continue
 			}
-			if option.Name == duplexOption { // Knative's features say it in their way
+			if option.Name == duplexOption { // Knative uses different values
 				value = strings.NewReplacer("Enabled", "true", "Disabled", "false").Replace(value)
 			}
 			if err := option.validate(value); err != nil {
@@ -232,7 +233,7 @@ func (o Options) with(annotations map[string]string) (Options, error) {
 	return all, nil
 }
 
-// Annotations are the keys of all annotations that say an option, the one that wins first.
+// Annotations returns the keys of all annotations that set the option, in order of precedence.
 func (o Option) Annotations() []string {
 	if o.operator {
 		return nil
@@ -240,20 +241,21 @@ func (o Option) Annotations() []string {
 	return append([]string{o.Annotation()}, o.Aliases...)
 }
 
-// locked are the names of the options that no annotation may say, in the order of Table.
+// locked returns the names of the options that annotations cannot set, in the order of Table.
 func (o Options) locked() []string {
 	var all []string
-	said, _ := lockedBy(o[lockOption]) // it was validated
+	names, _ := parseLock(o[lockOption]) // the option was validated
 	for _, option := range table {
-		if said[option.Name] {
+		if names[option.Name] {
 			all = append(all, option.Name)
 		}
 	}
 	return all
 }
 
-// overruled is an annotation that says a locked option, and the option.
-func (o Options) overruled(annotations map[string]string) (key, name string, is bool) {
+// lockedAnnotation returns the first annotation that sets a locked option, and the name of the
+// option. found is false if there is none.
+func (o Options) lockedAnnotation(annotations map[string]string) (key, name string, found bool) {
 	for _, name := range o.locked() {
 		option, _ := find(name)
 		for _, key := range option.Annotations() {
@@ -265,8 +267,8 @@ func (o Options) overruled(annotations map[string]string) (key, name string, is 
 	return "", "", false
 }
 
-// lockedBy reads the text of the option lock.
-func lockedBy(text string) (map[string]bool, error) {
+// parseLock parses the value of the option lock.
+func parseLock(text string) (map[string]bool, error) {
 	all := map[string]bool{}
 	for name := range strings.SplitSeq(text, ",") {
 		name = strings.TrimSpace(name)
@@ -274,7 +276,7 @@ func lockedBy(text string) (map[string]bool, error) {
 		switch {
 		case name == "":
 		case name == "ports":
-			for _, u := range usualPorts {
+			for _, u := range defaultPorts {
 				all[u.option] = true
 			}
 		case name == "resources":
@@ -283,7 +285,7 @@ func lockedBy(text string) (map[string]bool, error) {
 				all[o.Name] = all[o.Name] || strings.HasSuffix(o.Name, "-request") || strings.HasSuffix(o.Name, "-limit")
 			}
 		case name == injectOption:
-			return nil, fmt.Errorf("%s: a pod that says false is not asked about, so this cannot be locked", injectOption)
+			return nil, fmt.Errorf("%s: cannot be locked, because the API server does not call the webhook for pods with the value false", injectOption)
 		case !known || option.operator:
 			return nil, unknown("option", name, append(optionNames(), "ports", "resources"))
 		default:
@@ -293,13 +295,13 @@ func lockedBy(text string) (map[string]bool, error) {
 	return all, nil
 }
 
-// get is what was said of an option, or its default.
+// get returns the value of an option, or its default.
 func (o Options) get(name string) string {
 	option, _ := find(name)
 	return cmp.Or(o[name], option.Default)
 }
 
-// validate says what is wrong with a text.
+// validate returns an error if a value is invalid.
 func (o Option) validate(text string) error {
 	switch {
 	case text == "":
@@ -310,22 +312,23 @@ func (o Option) validate(text string) error {
 		_, err := settings(text)
 		return err
 	case o.Name == lockOption:
-		_, err := lockedBy(text)
+		_, err := parseLock(text)
 		return err
 	case o.variable != "":
-		// Alone, with room for it: how it fits the others is seen when all are known.
+		// The variable is validated without the other options. Conflicts between options are
+		// reported after all options are known.
 		_, err := config.Read([]config.EnvVar{longDeadline(), {Name: o.variable, Value: text}})
 		return err
 	}
 	return nil
 }
 
-// longDeadline leaves room in the drain for any other setting.
+// longDeadline returns a drain deadline that does not conflict with any other setting.
 func longDeadline() config.EnvVar {
 	return config.EnvVar{Name: variableOf(deadlineOption), Value: "10000h"}
 }
 
-// settings reads the lines of the option of that name.
+// settings parses the value of the option settings.
 func settings(text string) ([]config.EnvVar, error) {
 	if text == "" {
 		return nil, nil
@@ -354,9 +357,9 @@ func settings(text string) ([]config.EnvVar, error) {
 		option, isTaken := taken[name]
 		switch {
 		case !ok:
-			return nil, fmt.Errorf("%q: lines of NAME=value", line)
+			return nil, fmt.Errorf("%q: want NAME=value", line)
 		case isTaken && option == "":
-			return nil, fmt.Errorf("%s: the injector sets it", name)
+			return nil, fmt.Errorf("%s: cannot be set, because the injector sets it", name)
 		case isTaken:
 			return nil, fmt.Errorf("%s: use the option %s", name, option)
 		case !known[name]:
@@ -367,16 +370,16 @@ func settings(text string) ([]config.EnvVar, error) {
 	return all, nil
 }
 
-// ErrPlaceholder says that nobody has chosen the sidecar's image.
-var ErrPlaceholder = errors.New("image: which one? --image registry.example/queue-proxy:1 is one that the nodes can fetch; --image queue-proxy:dev, the one that make image builds")
+// ErrPlaceholder is the error for options without an image of the sidecar.
+var ErrPlaceholder = errors.New("image: not set; set --image to an image that the nodes can pull, such as registry.example/queue-proxy:1, or to queue-proxy:dev, which make image builds")
 
-// IsPlaceholder reports whether the options name no image, or one whose digest stands for
-// another: all zeros, as in deploy/.
+// IsPlaceholder reports whether the options contain no image, or an image whose digest consists of
+// zeros, such as the images in deploy/.
 func (o Options) IsPlaceholder() bool {
 	return o[imageOption] == "" || strings.HasSuffix(o[imageOption], "@sha256:"+strings.Repeat("0", 64))
 }
 
-// variableOf is the variable that an option sets.
+// variableOf returns the environment variable that an option sets.
 func variableOf(name string) string {
 	option, _ := find(name)
 	return option.variable
@@ -392,7 +395,8 @@ func find(name string) (Option, bool) {
 
 func optionNames() []string { return called(func(o Option) string { return o.Name }) }
 
-// called is what the options are called in one of the ways of saying them, those that can be said so.
+// called returns the names of the options in the form that the function in returns, such as
+// Option.Env. It skips options without a name in this form.
 func called(in func(Option) string) []string {
 	var all []string
 	for _, o := range table {
@@ -405,14 +409,14 @@ func called(in func(Option) string) []string {
 
 func isBoolean(text string) error {
 	if _, err := strconv.ParseBool(text); err != nil {
-		return fmt.Errorf("%q: true or false", text)
+		return fmt.Errorf("%q: want true or false", text)
 	}
 	return nil
 }
 
 func isPort(text string) error {
 	if n, err := strconv.Atoi(text); err != nil || n < 1 || n > 65535 {
-		return fmt.Errorf("%q: a port, 1 to 65535", text)
+		return fmt.Errorf("%q: want a port in 1..65535", text)
 	}
 	return nil
 }
@@ -420,15 +424,28 @@ func isPort(text string) error {
 func isOneOf(words ...string) func(string) error {
 	return func(text string) error {
 		if !slices.Contains(words, text) {
-			return fmt.Errorf("%q: one of %s", text, strings.Join(words, ", "))
+			return fmt.Errorf("%q: want one of %s", text, strings.Join(words, ", "))
 		}
 		return nil
 	}
 }
 
+// The parts of the name of an image, in the grammar of github.com/distribution/reference, which the kubelet uses.
+const (
+	imageLabel     = `[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?`
+	imageDomain    = `(?:` + imageLabel + `(?:\.` + imageLabel + `)*|\[[a-fA-F0-9:]+\])(?::[0-9]+)?`
+	imageComponent = `[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*`
+	imageTag       = `[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}`
+	imageDigest    = `(?:sha256:[a-f0-9]{64}|sha384:[a-f0-9]{96}|sha512:[a-f0-9]{128})`
+)
+
+// imageReference matches the name of an image with an optional tag and digest.
+var imageReference = regexp.MustCompile(`^(?:` + imageDomain + `/)?` + imageComponent + `(?:/` + imageComponent + `)*(?::` + imageTag + `)?(?:@` + imageDigest + `)?$`)
+
 func isImage(text string) error {
-	if strings.TrimSpace(text) != text {
-		return fmt.Errorf("%q: an image, without blanks around it", text)
+	const longest = 1024 // bytes; the name has at most 255, a tag 128
+	if len(text) > longest || !imageReference.MatchString(text) {
+		return fmt.Errorf("%q is not the name of an image, such as registry.example/queue-proxy:1", printable.Truncate(text, 100))
 	}
 	return nil
 }
@@ -439,16 +456,16 @@ func isQuantity(text string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%.64q: a quantity such as 25m or 32Mi", text)
+	return fmt.Errorf("%.64q: want a quantity such as 25m or 32Mi", text)
 }
 
-// isShortQuantity looks at the length alone, before anything is computed with a quantity:
-// an exponent of eight digits takes minutes, and more digits take more.
+// isShortQuantity checks the length before the quantity is parsed, because parsing an exponent of
+// eight digits takes minutes.
 func isShortQuantity(text string) error {
-	const most, mostOfExponent = 64, 3
+	const most, maxExponentLength = 64, 3
 	_, exponent, _ := strings.Cut(strings.ToLower(text), "e")
-	if len(text) > most || len(exponent) > mostOfExponent {
-		return fmt.Errorf("a quantity of more than %d letters, or with an exponent of more than %d", most, mostOfExponent)
+	if len(text) > most || len(exponent) > maxExponentLength {
+		return fmt.Errorf("quantity is longer than %d characters, or its exponent is longer than %d", most, maxExponentLength)
 	}
 	return nil
 }
@@ -456,18 +473,18 @@ func isShortQuantity(text string) error {
 func isPercentage(text string) error {
 	p, err := strconv.ParseFloat(text, 64)
 	if err != nil || !(p > 0 && p <= 100) {
-		return fmt.Errorf("%q: a number above 0, up to 100", text)
+		return fmt.Errorf("%q: must be greater than 0 and at most 100", text)
 	}
 	return nil
 }
 
-// unknown is the error of a name that nobody knows, with the nearest that is known.
+// unknown returns the error for an unknown name. It suggests the most similar known name.
 func unknown(what, name string, known []string) error {
-	const mostEdits = 5 // beyond them the nearest is a guess that misleads
-	const longest = 64  // bytes, more than all known names
-	if len(name) > longest {
-		return fmt.Errorf("unknown %s %q", what, printable.Truncate(name, longest))
+	const maxEdits = 5   // maximum edit distance of a suggestion; larger distances give misleading suggestions
+	const maxLength = 64 // maximum length of a known name in bytes
+	if len(name) > maxLength {
+		return fmt.Errorf("unknown %s %q", what, printable.Truncate(name, maxLength))
 	}
 	slices.Sort(known)
-	return spelling.Unknown(what, name, known, func(string) int { return mostEdits })
+	return spelling.Unknown(what, name, known, func(string) int { return maxEdits })
 }

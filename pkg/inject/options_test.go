@@ -11,7 +11,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-func TestTheThreeWaysOfSayingAnOptionAreOne(t *testing.T) {
+func TestFlagVariableAndAnnotationAreEquivalent(t *testing.T) {
 	bare := annotated(t, "note", "x")
 	for name, value := range map[string]string{
 		"concurrency": "3", "image": "other:1", "image-pull-policy": "Never", "mode": "native", "port": "8080", "container": "web",
@@ -20,7 +20,7 @@ func TestTheThreeWaysOfSayingAnOptionAreOne(t *testing.T) {
 	} {
 		option, ok := find(name)
 		if !ok {
-			t.Fatalf("no option is called %s", name)
+			t.Fatalf("no option has the name %s", name)
 		}
 		flags := Options{}
 		harness.NoError(t, flags.Set(name, value))
@@ -28,18 +28,18 @@ func TestTheThreeWaysOfSayingAnOptionAreOne(t *testing.T) {
 		harness.NoError(t, err)
 		byFlag := Inject(bare, flags)
 		byEnv := Inject(bare, environ)
-		said := annotated(t, option.Annotation(), value)
-		byAnnotation := Inject(said, nil)
+		pod := annotated(t, option.Annotation(), value)
+		byAnnotation := Inject(pod, nil)
 		if byFlag.Verdict != Injected || byAnnotation.Verdict != Injected {
-			t.Errorf("%s: got %s %q and %s %q, want it injected", name, byFlag.Verdict, byFlag.Text, byAnnotation.Verdict, byAnnotation.Text)
+			t.Errorf("%s: got %s %q and %s %q, want injected", name, byFlag.Verdict, byFlag.Text, byAnnotation.Verdict, byAnnotation.Text)
 			continue
 		}
 		harness.Equal(t, string(encode(byEnv.Changes)), string(encode(byFlag.Changes)), name, "the environment", "(what the flag does)")
-		got, want := sidecarIn(t, said, byAnnotation), sidecarIn(t, bare, byFlag)
+		got, want := sidecarIn(t, pod, byAnnotation), sidecarIn(t, bare, byFlag)
 		harness.Equal(t, got, want, name, "the annotation", "(what the flag does)")
-		// An annotation wins over a flag.
+		// An annotation overrides a flag.
 		if name == "concurrency" {
-			harness.Equal(t, sidecarIn(t, said, Inject(said, Options{name: "99"})), want, name, "annotation over flags")
+			harness.Equal(t, sidecarIn(t, pod, Inject(pod, Options{name: "99"})), want, name, "annotation and flag")
 		}
 	}
 }
@@ -49,40 +49,40 @@ func sidecarIn(t *testing.T, before any, out Outcome) string {
 	return string(encode(sidecarOf(changed(t, before, out.Changes))))
 }
 
-func TestOptionsOfVariablesNameVariablesThatExist(t *testing.T) {
+func TestOptionVariablesAreSettings(t *testing.T) {
 	known := map[string]bool{}
 	for _, s := range config.Default().Settings() {
 		known[s.Name] = true
 	}
 	for _, o := range Table() {
 		if o.variable != "" && !known[o.variable] {
-			t.Errorf("%s: got the variable %s, want one that the sidecar reads", o.Name, o.variable)
+			t.Errorf("%s: got variable %s, want a setting of the sidecar", o.Name, o.variable)
 		}
 		if o.Text == "" || !strings.HasSuffix(o.Text, ".") {
-			t.Errorf("%s: got the text %q, want a sentence", o.Name, o.Text)
+			t.Errorf("%s: got text %q, want sentences", o.Name, o.Text)
 		}
 		if err := (Options{}).Set(o.Name, o.Default); err != nil {
-			t.Errorf("%s: got its own default refused: %v", o.Name, err)
+			t.Errorf("%s: got error %v for the default value", o.Name, err)
 		}
 	}
 }
 
-func TestWrongOptionsAreRefusedByName(t *testing.T) {
+func TestSetRejectsInvalidOptions(t *testing.T) {
 	for _, c := range []struct{ name, value, want string }{
 		{"concurency", "1", `unknown option "concurency": did you mean "concurrency"?`},
 		{"xyzzy-plugh-what", "1", `unknown option "xyzzy-plugh-what"`},
 		{"concurrency", "-1", `concurrency: CONTAINER_CONCURRENCY: "-1": a whole number, 0 to 1000000`},
-		{"mode", "ambient", `mode: "ambient": one of sidecar, native`},
-		{"inject", "perhaps", `inject: "perhaps": true or false`},
-		{"admin-port", "0", `admin-port: "0": a port, 1 to 65535`},
-		{"cpu-limit", "much", `cpu-limit: "much": a quantity such as 25m or 32Mi`},
-		{"cpu-limit", "1e33133111", `cpu-limit: "1e33133111": a quantity such as 25m or 32Mi`}, // which takes seconds to read
-		{"resource-percentage", "101", `resource-percentage: "101": a number above 0, up to 100`},
+		{"mode", "ambient", `mode: "ambient": want one of sidecar, native`},
+		{"inject", "perhaps", `inject: "perhaps": want true or false`},
+		{"admin-port", "0", `admin-port: "0": want a port in 1..65535`},
+		{"cpu-limit", "much", `cpu-limit: "much": want a quantity such as 25m or 32Mi`},
+		{"cpu-limit", "1e33133111", `cpu-limit: "1e33133111": want a quantity such as 25m or 32Mi`}, // would take seconds to parse
+		{"resource-percentage", "101", `resource-percentage: "101": must be greater than 0 and at most 100`},
 		{"settings", "USER_PORT=1", `settings: USER_PORT: use the option port`},
 		{"settings", "QUEUE_DEPTH=1", `settings: QUEUE_DEPTH: use the option queue-depth`},
-		{"settings", "ON_KNATIVE=true", `settings: ON_KNATIVE: the injector sets it`},
+		{"settings", "ON_KNATIVE=true", `settings: ON_KNATIVE: cannot be set, because the injector sets it`},
 		{"settings", "CONNECT_RETRI=1s", `settings: unknown setting "CONNECT_RETRI": did you mean "CONNECT_RETRY"?`},
-		{"settings", "what", `settings: "what": lines of NAME=value`},
+		{"settings", "what", `settings: "what": want NAME=value`},
 	} {
 		err := Options{}.Set(c.name, c.value)
 		if err == nil || err.Error() != c.want {
@@ -90,71 +90,71 @@ func TestWrongOptionsAreRefusedByName(t *testing.T) {
 		}
 	}
 	if _, err := FromEnv([]string{"INJECTOR_MOED=native"}); err == nil || !strings.Contains(err.Error(), `did you mean "INJECTOR_MODE"?`) {
-		t.Errorf("got %v, want the nearest variable", err)
+		t.Errorf("got %v, want a suggestion", err)
 	}
 }
 
-// For each Service of the namespace, a kubelet writes variables: who creates one whose name
-// begins with injector must not keep the webhook from starting.
-func TestTheLinksOfServicesAreNoOptions(t *testing.T) {
+// A kubelet sets variables for each Service of the namespace. A Service whose name begins with
+// injector must not prevent the start of the webhook.
+func TestFromEnvIgnoresServiceLinks(t *testing.T) {
 	for _, service := range []string{"INJECTOR", "INJECTOR_METRICS", "INJECTOR_IMAGE", "INJECTOR_LOCK_PORT"} {
 		links := []string{service + "_SERVICE_HOST=10.0.0.1", service + "_SERVICE_PORT=443", service + "_SERVICE_PORT_HTTPS=443", service + "_PORT=tcp://10.0.0.1:443",
 			service + "_PORT_443_TCP=tcp://10.0.0.1:443", service + "_PORT_443_TCP_PROTO=tcp", service + "_PORT_443_TCP_PORT=443", service + "_PORT_443_TCP_ADDR=10.0.0.1"}
 		if o, err := FromEnv(links); err != nil || len(o) > 0 {
-			t.Errorf("%s: got %v %v, want a Service's links ignored", service, o, err)
+			t.Errorf("%s: got %v %v, want no options", service, o, err)
 		}
 	}
 	if o, err := FromEnv([]string{"INJECTOR_ADMIN_PORT=7000"}); err != nil || o["admin-port"] != "7000" {
-		t.Errorf("got %v %v, want an option that ends like a link taken", o, err)
+		t.Errorf("got %v %v, want the option admin-port", o, err)
 	}
 }
 
-func TestSettingsThatDoNotFitOneAnotherAreRefused(t *testing.T) {
+func TestConflictingOptionsAreRefused(t *testing.T) {
 	template := web(t, `,"ports":[{"containerPort":8080}]`)
 	for _, c := range []struct {
-		said Options
+		opts Options
 		want string
 	}{
 		{Options{"drain-min": "60s", "drain-deadline": "10s"}, "option drain-min"},
-		{Options{"cpu-request": "2", "cpu-limit": "1"}, "cpu-request 2 is above cpu-limit 1"},
+		{Options{"cpu-request": "2", "cpu-limit": "1"}, "cpu-request 2 exceeds cpu-limit 1"},
 		{Options{"admin-port": "7000", "metrics-port": "7000"}, "port 7000 is used by the sidecar's admin-port"},
 		{Options{"serving-port": "8080"}, "port 8080 is used by container web"},
 	} {
-		out := Inject(template, c.said)
+		out := Inject(template, c.opts)
 		if out.Verdict != Refused || !strings.Contains(out.Text, c.want) {
-			t.Errorf("%v: got %s %q, want it refused with %q", c.said, out.Verdict, out.Text, c.want)
+			t.Errorf("%v: got %s %q, want refused with %q", c.opts, out.Verdict, out.Text, c.want)
 		}
 	}
 }
 
-func TestOptionsThatAPolicyCannotFollowAreRefused(t *testing.T) {
+func TestPolicyRejectsUnsupportedOptions(t *testing.T) {
 	for _, c := range []struct {
-		said Options
+		opts Options
 		want string
 	}{
 		{Options{"resource-percentage": "10"}, "resource-percentage"},
 		{Options{"drain-quiet-period": "5s"}, "drain-quiet-period"},
 		{Options{"drain-min": "1500ms"}, "whole seconds"},
 		{Options{"request-timeout": "1.5s"}, "whole seconds"},
-		{Options{"inject": "false"}, "nothing is injected"},
-		{Options{"metrics-port": "19090"}, "metrics-port: in some pods autoscaler-port is on 19090"},
-		{Options{"admin-port": "8012"}, "admin-port: in some pods serving-port is on 8012"},
+		{Options{"inject": "false"}, "inject: must be true"},
+		{Options{"metrics-port": "19090"}, "metrics-port: in some pods, autoscaler-port is also 19090"},
+		{Options{"admin-port": "8012"}, "admin-port: in some pods, serving-port is also 8012"},
 		{Options{"drain-min": "40s", "drain-deadline": "30s"}, "drain-min"},
 		{Options{"settings": "CONECT_RETRY=1s"}, "CONNECT_RETRY"},
 	} {
-		if _, err := Policy(c.said); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%v: got %v, want an error that says %q", c.said, err, c.want)
+		if _, err := Policy(c.opts); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v: got %v, want an error that contains %q", c.opts, err, c.want)
 		}
 	}
-	said := Options{"concurrency": "0x10", "image": `a'"\b`, "serving-port": "1"}
-	if text, err := Policy(said); err != nil || !strings.Contains(text, `: '16')`) || said["concurrency"] != "0x10" {
-		t.Errorf("got %v, want a policy with 16, and the options as they were", err)
+	opts := Options{"concurrency": "0x10", "image": "a:1", "log-level": `a'"\b`, "serving-port": "1"}
+	if text, err := Policy(opts); err != nil || !strings.Contains(text, `: '16')`) || opts["concurrency"] != "0x10" {
+		t.Errorf("got %v, want a policy with 16 and unchanged options", err)
 	}
 }
 
-func TestAPolicyFollowsItsOptions(t *testing.T) {
+func TestPolicyContainsOptions(t *testing.T) {
 	for _, c := range []struct {
-		said Options
+		opts Options
 		want string
 	}{
 		{nil, "- name: goes-on\n"},
@@ -167,22 +167,22 @@ func TestAPolicyFollowsItsOptions(t *testing.T) {
 		{Options{"metrics-port": "1"}, "![1].exists(n, n in taken) && ![8012, 8112, 8022, 9090, 8008].exists("},
 		{Options{"lock": "concurrency,queue-depth,request-timeout"}, "- name: option-values\n      expression: |-\n        true\n"},
 	} {
-		if text, err := Policy(c.said); err != nil || !strings.Contains(text, c.want) {
-			t.Errorf("%v: got %v and\n%s\nwant a policy with\n%s", c.said, err, text, c.want)
+		if text, err := Policy(c.opts); err != nil || !strings.Contains(text, c.want) {
+			t.Errorf("%v: got %v and\n%s\nwant a policy with\n%s", c.opts, err, text, c.want)
 		}
 	}
 }
 
-func TestAdviceNamesWhatPeopleGetWrong(t *testing.T) {
+func TestAdviceReportsProbeMistakes(t *testing.T) {
 	const usual = `"timeoutSeconds":1,"failureThreshold":3,"successThreshold":1,"periodSeconds":10`
 	for _, c := range []struct{ fact, probes, want string }{
-		{"a period alone", `"readinessProbe":{"httpGet":{"port":80},"periodSeconds":5}`, "sets periodSeconds but not timeoutSeconds and failureThreshold and successThreshold"},
-		{"a period with all", `"readinessProbe":{"httpGet":{"port":80},` + usual + `}`, ""},
-		{"a long timeout", `"livenessProbe":{"httpGet":{"port":80},"timeoutSeconds":30}`, "may take 30 s but is asked every 10 s"},
-		{"the same question", `"ports":[{"name":"a","containerPort":80}],"livenessProbe":{"httpGet":{"port":"a","path":"/x"}},"readinessProbe":{"httpGet":{"port":80,"path":"/x"}}`, "liveness and readiness ask the same"},
-		{"another question", `"livenessProbe":{"httpGet":{"port":80,"path":"/y"}},"readinessProbe":{"httpGet":{"port":80,"path":"/x"}}`, ""},
+		{"only periodSeconds", `"readinessProbe":{"httpGet":{"port":80},"periodSeconds":5}`, "sets periodSeconds but not timeoutSeconds and failureThreshold and successThreshold"},
+		{"all fields", `"readinessProbe":{"httpGet":{"port":80},` + usual + `}`, ""},
+		{"a long timeout", `"livenessProbe":{"httpGet":{"port":80},"timeoutSeconds":30}`, "has timeoutSeconds 30 but periodSeconds 10"},
+		{"the same request", `"ports":[{"name":"a","containerPort":80}],"livenessProbe":{"httpGet":{"port":"a","path":"/x"}},"readinessProbe":{"httpGet":{"port":80,"path":"/x"}}`, "the liveness probe is the same as the readiness probe"},
+		{"another path", `"livenessProbe":{"httpGet":{"port":80,"path":"/y"}},"readinessProbe":{"httpGet":{"port":80,"path":"/x"}}`, ""},
 		{"a command", `"readinessProbe":{"exec":{"command":["true"]}}`, "runs a command"},
-		{"a long delay", `"livenessProbe":{"tcpSocket":{"port":80},"initialDelaySeconds":60}`, "a startup probe waits no longer"},
+		{"a long delay", `"livenessProbe":{"tcpSocket":{"port":80},"initialDelaySeconds":60}`, "has initialDelaySeconds 60; a startup probe"},
 		{"no probe", `"image":"x"`, ""},
 	} {
 		got := Advise(parse(t, `{"spec":{"containers":[{"name":"web",`+c.probes+`}]}}`))
@@ -195,12 +195,12 @@ func TestAdviceNamesWhatPeopleGetWrong(t *testing.T) {
 // go test ./pkg/inject -run Guide -update writes the table of the options.
 var update = flag.Bool("update", false, "write the table of the options in docs/injection.md")
 
-func TestGuideHasTheTable(t *testing.T) {
+func TestGuideContainsOptionTable(t *testing.T) {
 	harness.Document(t, "../../docs/injection.md", "options", markdown(), *update)
 }
 
-// markdown returns the options as a table, except for those that set a variable of the sidecar. docs/configuration.md
-// describes the variables, so only their names are listed.
+// markdown returns the options as a table, except for those that set a variable of the sidecar.
+// docs/configuration.md describes the variables, so only their names are listed.
 func markdown() string {
 	var b strings.Builder
 	b.WriteString("\n| option | default | meaning |\n|---|---|---|\n")
@@ -232,20 +232,32 @@ func markdown() string {
 	return b.String() + "\n"
 }
 
-func TestGuideKnowsEveryReason(t *testing.T) {
+func TestGuideContainsEveryReason(t *testing.T) {
 	text, err := os.ReadFile("../../docs/injection.md")
 	harness.NoError(t, err)
-	for reason := range reasonTexts {
-		if reason == NotInjected { // of uninject
+	for reason := range reasonDescriptions {
+		if reason == NotInjected { // only returned by Uninject
 			continue
 		}
-		harness.Contains(t, string(text), "`"+reason+"`", "no word about", reason)
+		harness.Contains(t, string(text), "`"+reason+"`", "guide without", reason)
 	}
 }
 
-func TestALabelThatIsNeitherTrueNorFalseIsNotTakenForConsent(t *testing.T) {
-	for said, want := range map[string]string{"": "injected ", "true": "injected ", "1": "injected ", "false": "skipped opted-out", "F": "skipped opted-out", "no": "refused bad-option", "disabled": "refused bad-option"} {
-		out := Inject(parse(t, `{"metadata":{"labels":{"queue-proxy.dev/inject":`+string(encode(said))+`}},"spec":{"containers":[{"name":"web","ports":[{"containerPort":8080}]}]}}`), nil)
-		harness.Equal(t, string(out.Verdict)+" "+out.Reason, want, said, out.Text)
+func TestInvalidInjectLabelIsRefused(t *testing.T) {
+	for value, want := range map[string]string{"": "injected ", "true": "injected ", "1": "injected ", "false": "skipped opted-out", "F": "skipped opted-out", "no": "refused bad-option", "disabled": "refused bad-option"} {
+		out := Inject(parse(t, `{"metadata":{"labels":{"queue-proxy.dev/inject":`+string(encode(value))+`}},"spec":{"containers":[{"name":"web","ports":[{"containerPort":8080}]}]}}`), nil)
+		harness.Equal(t, string(out.Verdict)+" "+out.Reason, want, value, out.Text)
+	}
+}
+
+func TestImageIsReference(t *testing.T) {
+	for image, want := range map[string]bool{
+		"queue-proxy": true, "queue-proxy:dev": true, "registry.example:5000/a/b__c/queue-proxy:v1.2_3": true, "[::1]:5000/queue-proxy": true, "localhost/q@sha256:" + strings.Repeat("0", 64): true,
+		"bad image": false, "UPPER/App:1": false, "http://reg/x:1": false, "queue-proxy:1\n": false, "queue-proxy\nb": false, " queue-proxy": false, "queue-proxy:": false, "a//b": false, "q@sha256:aa": false, "-a": false, "q:" + strings.Repeat("a", 129): false,
+	} {
+		out := Inject(parse(t, `{"metadata":{"annotations":{"queue-proxy.dev/image":"`+strings.ReplaceAll(image, "\n", `\n`)+`"}},"spec":{"containers":[{"name":"a","ports":[{"name":"http","containerPort":8080}]}]}}`), nil)
+		if got := (Options{}).Set(imageOption, image) == nil; got != want || (out.Verdict == Injected) != want {
+			t.Errorf("%q: got a valid option %v and %s (%s), want %v", image, got, verdictOf(out), out.Text, want)
+		}
 	}
 }

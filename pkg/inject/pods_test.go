@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// A maker makes random pods that an API server would take.
+// A maker creates random pods that an API server accepts.
 type maker struct{ *rand.Rand }
 
 func newMaker(seed uint64) maker { return maker{rand.New(rand.NewPCG(seed, 1))} }
@@ -21,7 +21,7 @@ func (m maker) seldom() bool { return m.IntN(8) == 0 }
 
 func one[T any](m maker, of ...T) T { return of[m.IntN(len(of))] }
 
-// template is a random template, as JSON.
+// template returns a random pod template as JSON.
 func (m maker) template() any {
 	t := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "web"}}}
 	if m.half() {
@@ -57,7 +57,7 @@ func (m maker) template() any {
 	}
 	pod := whole.(map[string]any)
 	delete(pod["metadata"].(map[string]any), "creationTimestamp")
-	pod["spec"].(map[string]any)["fieldOfTheFuture"] = map[string]any{"kept": true} // this version of the types does not know it
+	pod["spec"].(map[string]any)["fieldOfTheFuture"] = map[string]any{"kept": true} // unknown to this version of the Kubernetes types
 	return pod
 }
 
@@ -143,7 +143,7 @@ func (m maker) probe(c corev1.Container, once bool) *corev1.Probe {
 	return p
 }
 
-// options are random ones that fit most pods.
+// options returns random options that are valid for most pods.
 func (m maker) options() Options {
 	o := Options{}
 	for _, choice := range []struct {

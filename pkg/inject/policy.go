@@ -15,66 +15,67 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/config"
 )
 
-// Policy writes the injection as a MutatingAdmissionPolicy and its bindings
-// (admissionregistration.k8s.io/v1, Kubernetes 1.36), as YAML: the API server then
-// makes of a pod what [Inject] makes of it, and asks nobody.
+// Policy returns the injection as a MutatingAdmissionPolicy with its bindings, in YAML
+// (admissionregistration.k8s.io/v1, Kubernetes 1.36). With this policy, the API server changes pods
+// in the same way as [Inject], without a webhook.
 //
-// CEL has no functions of one's own, cannot warn and reads no durations, so a policy
-// takes the plain pods: its conditions leave every other one alone. What is decided
-// when the policy is printed, such as the sidecar's resources, is decided by the code
-// of this package; what depends on the pod is written a second time in policy_cel.go, and
-// test/admission holds the two together.
+// CEL has no user-defined functions and no warnings, and it cannot parse durations. Therefore, the
+// conditions of the policy only select pods without special requirements, and all other pods are
+// unchanged. Values that do not depend on the pod, such as the resources of the sidecar, are
+// computed by this package when the policy is generated. Computations that depend on the pod are
+// duplicated in policy_cel.go, and test/admission compares both implementations.
 //
-// The error names an option that a policy cannot follow.
-func Policy(said Options) (string, error) {
-	p, err := newPolicy(said)
+// The error contains the name of an option that a policy does not support.
+func Policy(opts Options) (string, error) {
+	p, err := newPolicy(opts)
 	if err != nil {
 		return "", err
 	}
 	return p.yaml(), nil
 }
 
-// A policy is what is known when it is printed.
+// A policy contains the values that do not depend on the pod.
 type policy struct {
-	said     Options
-	sidecar  corev1.Container // of a pod that says nothing
-	deadline time.Duration    // of the drain, 0: it depends on the pod
+	opts     Options
+	sidecar  corev1.Container // for a pod without options
+	deadline time.Duration    // of the drain; 0 if it depends on the pod
 	native   bool
 }
 
-// unlocked are those of some options that no lock names: the ones that a policy reads from a pod's
-// annotations. What a pod says of others leaves it alone.
+// unlocked returns the given options that are not locked. The policy reads these options from the
+// annotations of a pod, and ignores pods with annotations for other options.
 func (p *policy) unlocked(names ...string) []string {
-	return slices.DeleteFunc(names, func(name string) bool { return slices.Contains(p.said.locked(), name) })
+	return slices.DeleteFunc(names, func(name string) bool { return slices.Contains(p.opts.locked(), name) })
 }
 
-func newPolicy(said Options) (*policy, error) {
-	p := &policy{said: Options{}}
-	maps.Copy(p.said, said)
+func newPolicy(opts Options) (*policy, error) {
+	p := &policy{opts: Options{}}
+	maps.Copy(p.opts, opts)
 	for _, name := range []string{percentOption, "drain-quiet-period"} {
-		if p.said[name] != "" {
-			return nil, fmt.Errorf("option %s: it depends on the pod in a way that a policy cannot work out; use the webhook", name)
+		if p.opts[name] != "" {
+			return nil, fmt.Errorf("option %s: not supported by a policy, because the result depends on the pod; use the webhook", name)
 		}
 	}
-	if isFalse(p.said.get(injectOption)) {
-		return nil, fmt.Errorf("option %s: nothing is injected", injectOption)
+	if isFalse(p.opts.get(injectOption)) {
+		return nil, fmt.Errorf("option %s: must be true", injectOption)
 	}
 	for _, name := range []string{"concurrency", "queue-depth", timeoutOption, drainMinOption} {
-		if err := p.makeWhole(name); err != nil {
+		if err := p.convertToInteger(name); err != nil {
 			return nil, err
 		}
 	}
-	p.deadline, _ = time.ParseDuration(p.said[deadlineOption]) // it was validated, or is not said
-	p.native = p.said.get(modeOption) == modeNative
-	if err := p.holdPortsApart(); err != nil {
+	p.deadline, _ = time.ParseDuration(p.opts[deadlineOption]) // validated, or not set
+	p.native = p.opts.get(modeOption) == modeNative
+	if err := p.checkSidecarPorts(); err != nil {
 		return nil, err
 	}
 	return p, p.sample()
 }
 
-// makeWhole writes an option as a whole number, of seconds if it is a duration.
-func (p *policy) makeWhole(name string) error {
-	text := p.said[name]
+// convertToInteger converts the value of an option to an integer. The unit of a duration is one
+// second.
+func (p *policy) convertToInteger(name string) error {
+	text := p.opts[name]
 	if text == "" {
 		return nil
 	}
@@ -82,26 +83,26 @@ func (p *policy) makeWhole(name string) error {
 	if err != nil {
 		d, err := time.ParseDuration(text)
 		if err != nil || d%time.Second != 0 {
-			return fmt.Errorf("option %s: %q: a policy takes whole seconds", name, text)
+			return fmt.Errorf("option %s: %q: a policy only supports whole seconds", name, text)
 		}
 		n = int64(d / time.Second)
 	}
-	p.said[name] = strconv.FormatInt(n, 10)
+	p.opts[name] = strconv.FormatInt(n, 10)
 	return nil
 }
 
-// holdPortsApart sees to it that no port of the sidecar, where it usually is or where
-// it moves to, can be another one's.
-func (p *policy) holdPortsApart() error {
+// checkSidecarPorts returns an error if two ports of the sidecar can have the same number. A
+// default port can have two numbers: see portOffset.
+func (p *policy) checkSidecarPorts() error {
 	seen := map[int32]string{}
-	for _, u := range usualPorts {
-		may := []int32{u.number, u.number + higher}
-		if n, err := strconv.Atoi(p.said[u.option]); err == nil {
+	for _, u := range defaultPorts {
+		may := []int32{u.number, u.number + portOffset}
+		if n, err := strconv.Atoi(p.opts[u.option]); err == nil {
 			may = []int32{int32(n)}
 		}
 		for _, n := range may {
 			if other := seen[n]; other != "" {
-				return fmt.Errorf("option %s: in some pods %s is on %d as well; choose another port", u.option, other, n)
+				return fmt.Errorf("option %s: in some pods, %s is also %d; set another port", u.option, other, n)
 			}
 			seen[n] = u.option
 		}
@@ -109,21 +110,21 @@ func (p *policy) holdPortsApart() error {
 	return nil
 }
 
-// sample injects a pod that says nothing: what the sidecar is in all pods.
+// sample sets p.sidecar to the sidecar of a pod without options.
 func (p *policy) sample() error {
 	free := int32(1)
-	for slices.ContainsFunc(usualPorts, func(u usualPort) bool { return p.said[u.option] == strconv.Itoa(int(free)) }) {
+	for slices.ContainsFunc(defaultPorts, func(u defaultPort) bool { return p.opts[u.option] == strconv.Itoa(int(free)) }) {
 		free++
 	}
-	said := maps.Clone(p.said)
-	delete(said, containerOption)
-	said[portOption] = strconv.Itoa(int(free))
-	if text := said[drainMinOption]; text != "" {
-		said[drainMinOption] = text + "s"
+	opts := maps.Clone(p.opts)
+	delete(opts, containerOption)
+	opts[portOption] = strconv.Itoa(int(free))
+	if text := opts[drainMinOption]; text != "" {
+		opts[drainMinOption] = text + "s"
 	}
 	out := Inject(map[string]any{"metadata": map[string]any{}, "spec": map[string]any{
 		"containers": []any{map[string]any{"name": "app"}},
-	}}, said)
+	}}, opts)
 	if out.Verdict != Injected {
 		return errors.New(out.Text)
 	}
@@ -131,11 +132,12 @@ func (p *policy) sample() error {
 	return json.Unmarshal(out.Changes[i].Value, &p.sidecar)
 }
 
-// environ is the sidecar's environment as CEL: the constants of the sample, and between
-// them, where config writes them, those that depend on the pod.
+// environ returns the environment of the sidecar as a CEL expression. It contains the constant
+// values of the sample and the values that depend on the pod, in the order in which config writes
+// them.
 func (p *policy) environ() string {
 	constant := map[string]string{}
-	serving := false // a variable by which config takes a pod for Knative's, in all pods
+	serving := false // the sample has a SERVING_ variable, which config uses to detect Knative
 	for _, v := range p.sidecar.Env {
 		constant[v.Name] = v.Value
 		serving = serving || strings.HasPrefix(v.Name, "SERVING_")
@@ -169,7 +171,7 @@ func (p *policy) environ() string {
 	return strings.Join(entries, "\n+ ")
 }
 
-// list is where the sidecar goes.
+// list returns the field of the pod spec that contains the sidecar.
 func (p *policy) list() string {
 	if p.native {
 		return "initContainers"
@@ -177,8 +179,8 @@ func (p *policy) list() string {
 	return "containers"
 }
 
-// literal writes a value of JSON as CEL. Values of a map in CEL are of one type, so only
-// a map of texts is one, and every other is an object of the type that is named.
+// literal returns a JSON value as a CEL literal. A CEL map has values of one type, so only a map of
+// strings is a CEL map. Other maps are CEL objects of the type kind.
 func literal(value any, kind string) string {
 	switch v := value.(type) {
 	case map[string]any:
@@ -205,7 +207,7 @@ func literal(value any, kind string) string {
 	return fmt.Sprint(value)
 }
 
-// quoteCEL writes a text as CEL does.
+// quoteCEL returns a string as a CEL literal.
 func quoteCEL(text string) string {
 	quoted := strconv.QuoteToASCII(text)
 	if inner := quoted[1 : len(quoted)-1]; !strings.ContainsAny(inner, `'\`) {
@@ -214,31 +216,32 @@ func quoteCEL(text string) string {
 	return quoted
 }
 
-// fixed is a part of the sample's container as CEL.
+// fixed returns a field of the container in the sample as a CEL literal.
 func (p *policy) fixed(field string, value any) string {
 	decoded, err := Decode(encode(value))
 	if err != nil {
-		panic("inject: JSON that cannot be read again: " + err.Error())
+		panic("inject: decode encoded value: " + err.Error())
 	}
 	return literal(decoded, "Object.spec."+p.list()+"."+field)
 }
 
-// option is the text of an option, the empty one for none, as CEL that holds where no variables
-// are: the annotation wins over the flag.
+// option returns a CEL expression for the value of an option, which is ” if the option is not set.
+// An annotation overrides the flag. The expression does not use policy variables.
 func (p *policy) option(name string) string {
-	said := annotation(Prefix + name)
-	if p.said[name] == "" {
-		return said
+	value := annotation(Prefix + name)
+	if p.opts[name] == "" {
+		return value
 	}
-	return fmt.Sprintf("(%[1]s != '' ? %[1]s : %[2]s)", said, quoteCEL(p.said[name]))
+	return fmt.Sprintf("(%[1]s != '' ? %[1]s : %[2]s)", value, quoteCEL(p.opts[name]))
 }
 
-// annotation is the text of one of a pod's annotations as CEL, the empty one if it is not there.
+// annotation returns a CEL expression for the value of an annotation of the pod, which is ” if the
+// annotation does not exist.
 func annotation(key string) string {
 	return fmt.Sprintf("object.metadata.?annotations[?'%s'].orValue('')", key)
 }
 
-// yaml writes the objects. Every value that comes from outside stands in a block.
+// yaml returns the YAML documents of the policy. All values from options are in block scalars.
 func (p *policy) yaml() string {
 	var b strings.Builder
 	b.WriteString(policyHead)
@@ -256,7 +259,7 @@ func (p *policy) yaml() string {
 			block(8, e.cel)
 		}
 	}
-	b.WriteString("  # A pod is taken if all of these hold; every other pod stays as it is.\n  matchConditions:\n")
+	b.WriteString("# The policy changes a pod if all conditions are true. Other pods are unchanged.\n  matchConditions:\n")
 	named(p.conditions())
 	b.WriteString("  variables:\n")
 	named(p.variables())

@@ -12,30 +12,32 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
 )
 
-// What Kubernetes means by the fields of a probe that are not set (core/v1 Probe).
+// The values that Kubernetes uses for unset fields of a probe (core/v1 Probe).
 const (
-	usualTimeout   = 1  // seconds
-	usualPeriod    = 10 // seconds
-	usualSuccesses = 1
-	usualFailures  = 3
+	defaultTimeout   = 1  // seconds
+	defaultPeriod    = 10 // seconds
+	defaultSuccesses = 1
+	defaultFailures  = 3
 )
 
-// Where the app has no readiness probe, the sidecar waits for its port, and looks again
-// as soon as it opens (docs/promises.md 2.2). Two questions of two seconds follow on one
-// another without a gap, so the kubelet notices it at once; and after the start it is
-// one TCP connection every two seconds. Three that fail end a readiness in six.
+// Timings of the probe of the sidecar if the application has no readiness probe. The sidecar waits
+// for the port of the application, and checks it as soon as the port is open (docs/promises.md
+// 2.2). The timeout equals the period, so there is always a pending probe, and the kubelet detects
+// readiness immediately. After the start, the sidecar opens a TCP connection every two seconds. The
+// pod is unready after three failures, which take six seconds.
 const (
 	eagerTimeout  = 2 // seconds
 	eagerPeriod   = 2 // seconds
 	eagerFailures = 3
 )
 
-// moveProbes collects the readiness probes that the sidecar runs from now on: the app's
-// first, then those of the other containers, in their order. A command cannot be run
-// from the sidecar and stays with the kubelet; an app without a probe that can be run is
-// asked by TCP. Whoever asks the sidecar does so with the timings of the first probe.
+// moveProbes collects the readiness probes that the sidecar runs: first the probe of the
+// application, then those of the other containers in order. The sidecar cannot run commands, so
+// exec probes stay with the kubelet. If the application has no probe that can move, the sidecar
+// checks its port with TCP. The kubelet probes the sidecar with the timings of the first probe and
+// the longest timeout.
 func (in *injection) moveProbes() error {
-	in.timings = corev1.Probe{TimeoutSeconds: eagerTimeout, PeriodSeconds: eagerPeriod, SuccessThreshold: usualSuccesses, FailureThreshold: eagerFailures}
+	in.timings = corev1.Probe{TimeoutSeconds: eagerTimeout, PeriodSeconds: eagerPeriod, SuccessThreshold: defaultSuccesses, FailureThreshold: eagerFailures}
 	containers := []*corev1.Container{in.app}
 	for i := range in.pod.Containers {
 		if c := &in.pod.Containers[i]; c.Name != in.app.Name {
@@ -53,42 +55,42 @@ func (in *injection) moveProbes() error {
 		}
 		if len(in.probes) == 0 {
 			in.timings = *filled
-			in.timings.ProbeHandler = corev1.ProbeHandler{} // without its question
+			in.timings.ProbeHandler = corev1.ProbeHandler{} // without the handler
 		}
 		in.probes = append(in.probes, p)
 		longest = max(longest, filled.TimeoutSeconds)
-		in.note("the readiness probe of container %s moves to the sidecar, which answers the kubelet for it on %d", c.Name, in.ports.serving)
+		in.note("the sidecar runs the readiness probe of container %s, and the kubelet probes port %d of the sidecar instead", c.Name, in.ports.serving)
 	}
-	in.timings.TimeoutSeconds = max(in.timings.TimeoutSeconds, longest) // the sidecar waits for all of them
+	in.timings.TimeoutSeconds = max(in.timings.TimeoutSeconds, longest) // the sidecar waits for all probes
 	if movesProbe(in.app) {
 		return nil
 	}
 	if in.app.ReadinessProbe != nil {
-		in.note("the readiness command of container %s stays with the kubelet; the sidecar asks port %d by TCP as well", in.app.Name, in.port.ContainerPort)
+		in.note("the kubelet continues to run the exec readiness probe of container %s; the sidecar also checks port %d with TCP", in.app.Name, in.port.ContainerPort)
 	} else {
-		in.note("container %s has no readiness probe, so the sidecar asks port %d by TCP", in.app.Name, in.port.ContainerPort)
+		in.note("container %s has no readiness probe, so the sidecar checks port %d with TCP", in.app.Name, in.port.ContainerPort)
 	}
-	if len(in.probes) > 0 { // alone, it is what the sidecar does by default
+	if len(in.probes) > 0 { // the default of the sidecar is a single TCP probe
 		tcp := probe.Probe{TCPSocket: &probe.TCPSocketAction{Port: probe.Port{Number: in.port.ContainerPort}}}
 		in.probes = append([]probe.Probe{tcp}, in.probes...)
 	}
 	return nil
 }
 
-// canMove reports whether the sidecar can run a probe in the kubelet's place.
+// canMove reports whether the sidecar can run a probe instead of the kubelet.
 func canMove(p *corev1.Probe) bool { return p != nil && p.Exec == nil }
 
-// movesProbe reports whether the readiness probe of a container moves to the sidecar.
+// movesProbe reports whether the sidecar runs the readiness probe of a container.
 func movesProbe(c *corev1.Container) bool { return canMove(c.ReadinessProbe) && !isMeshProxy(c) }
 
-// convert makes the sidecar's probe of a container's: what Kubernetes fills in is filled
-// in, and names of ports become numbers. theirs is the same as Kubernetes' type.
+// convert returns the readiness probe of a container with all defaults set and with port numbers
+// instead of names: theirs as a Kubernetes probe, and ours as a probe of the sidecar.
 func convert(c *corev1.Container) (theirs *corev1.Probe, ours probe.Probe, err error) {
 	p := c.ReadinessProbe.DeepCopy()
-	p.TimeoutSeconds = cmp.Or(p.TimeoutSeconds, usualTimeout)
-	p.PeriodSeconds = cmp.Or(p.PeriodSeconds, usualPeriod)
-	p.SuccessThreshold = cmp.Or(p.SuccessThreshold, usualSuccesses)
-	p.FailureThreshold = cmp.Or(p.FailureThreshold, usualFailures)
+	p.TimeoutSeconds = cmp.Or(p.TimeoutSeconds, defaultTimeout)
+	p.PeriodSeconds = cmp.Or(p.PeriodSeconds, defaultPeriod)
+	p.SuccessThreshold = cmp.Or(p.SuccessThreshold, defaultSuccesses)
+	p.FailureThreshold = cmp.Or(p.FailureThreshold, defaultFailures)
 	switch {
 	case p.HTTPGet != nil:
 		p.HTTPGet.Path = cmp.Or(p.HTTPGet.Path, "/")
@@ -109,14 +111,14 @@ func convert(c *corev1.Container) (theirs *corev1.Probe, ours probe.Probe, err e
 	return p, converted[0], nil
 }
 
-// resolved is a port by number.
+// resolved returns the number of a port as an IntOrString: see resolve.
 func resolved(port intstr.IntOrString, c *corev1.Container) (intstr.IntOrString, error) {
 	n, err := resolve(port, c)
 	return intstr.FromInt32(n), err
 }
 
-// resolve finds the number of a port as the kubelet does: a name is looked for among the
-// ports of the probe's own container, and then read as a number.
+// resolve returns the number of a port as the kubelet does. A name refers to a port of the
+// container of the probe. If there is no such port, the name is parsed as a number.
 func resolve(port intstr.IntOrString, c *corev1.Container) (int32, error) {
 	if port.Type == intstr.Int {
 		return port.IntVal, nil
@@ -128,13 +130,13 @@ func resolve(port intstr.IntOrString, c *corev1.Container) (int32, error) {
 	}
 	n, err := strconv.ParseInt(port.StrVal, 10, 32)
 	if err != nil {
-		return 0, fmt.Errorf("no port of the container is called %q", port.StrVal)
+		return 0, fmt.Errorf("container has no port named %q", port.StrVal)
 	}
 	return int32(n), nil
 }
 
-// takeReadinessProbes removes the probes that the sidecar runs from the containers.
-func (in *injection) takeReadinessProbes() error {
+// removeReadinessProbes removes the probes that the sidecar runs from the containers.
+func (in *injection) removeReadinessProbes() error {
 	for _, c := range in.pod.Containers {
 		if movesProbe(&c) {
 			in.remove("spec", "containers", c.Name, "readinessProbe")
@@ -143,7 +145,8 @@ func (in *injection) takeReadinessProbes() error {
 	return nil
 }
 
-// queueProbe asks the sidecar whether the pod may serve (docs/promises.md 1, row 1).
+// queueProbe returns the readiness probe of the sidecar, which reports the readiness of the pod
+// (docs/promises.md 1, row 1).
 func (in *injection) queueProbe() *corev1.Probe {
 	p := in.timings
 	p.HTTPGet = &corev1.HTTPGetAction{

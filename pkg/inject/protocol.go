@@ -13,37 +13,37 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// The sidecar speaks HTTP. A port of a database behind it is open, so its pod becomes ready,
-// and every client is answered 400. So a port is asked what it speaks before it is chosen.
+// The sidecar only supports HTTP. If it were injected in front of a database, the pod would become
+// ready, but every client would receive status 400. Therefore, the protocol of a port is examined
+// before the port is selected.
 //
-// Nothing in a pod says that for sure. What is looked at, the most certain first, is listed in
-// (*injection).signOf; docs/injection.md says the same. Whoever knows better says so with the
-// option port, which is asked nothing.
+// No evidence in a pod is certain. (*injection).signOf and docs/injection.md contain the order of
+// the evidence. The option port overrides all evidence.
 
-// A protocol is what a port speaks, as far as we need to know.
+// A protocol is the protocol of a port, as far as it affects the injection.
 type protocol int
 
 const (
-	unknownProtocol protocol = iota // nothing says that it is not HTTP
+	unknownProtocol protocol = iota // no evidence against HTTP
 	plainHTTP
-	// Those that take no requests; the first of them says most about a pod: see skipNotHTTP.
+	// The following ports receive no requests. skipNotHTTP reports ports in this order.
 	notHTTP
 	overTLS
-	notForRequests // of whatever protocol: metrics, health, peers
+	notForRequests // metrics, health checks or peers, with any protocol
 )
 
-// A sign is what a port speaks, and what says so.
+// A sign is the protocol of a port and the evidence for it.
 type sign struct {
 	protocol protocol
 	why      string
 }
 
-// takesRequests reports whether requests may come to the port.
+// takesRequests reports whether the port can receive requests.
 func (s sign) takesRequests() bool { return s.protocol == unknownProtocol || s.protocol == plainHTTP }
 
-// What names of ports say, in the order in which they are asked. A name is words with dashes
-// between them (RFC 6335 section 5.1), and Istio's and many charts' begin with the protocol. The
-// policy of the API server has the same expressions.
+// Patterns for port names. A name consists of words separated by dashes (RFC 6335 section 5.1). The
+// names of Istio and of many charts begin with the protocol. byName defines the order of the
+// patterns. The admission policy contains the same expressions.
 var (
 	sideName = regexp.MustCompile(`(^|-)(metrics?|prom|prometheus|telemetry|monitor|monitoring|stats|statsd|exporter|jmx|jolokia|admin|mgmt|mgt|management|actuator|` +
 		`health|healthz|healthy|healthcheck|healthprobe|livez|liveness|readyz|readiness|probe|probes|status|debug|delve|dlv|pprof|profiling|profiler|http-endpoint|gossip|memberlist|raft|peer|peers|cluster|clustering)(-|$)`)
@@ -55,10 +55,10 @@ var (
 		`irc|ircd|ircs|dicom|modbus|opcua|minecraft|rcon|pickle|iscsi|rsync|telnet|xmpp|bgp|kerberos|smb|gearman|clamd)(-|$)`)
 )
 
-// Commands of probes that are clients of something else than HTTP, and images that are
-// servers of it. An image is known by the last part of its name: redis and redis-server are,
-// redis-exporter and redis-commander are not. (mosquit+o is MQTT's broker, for a linter that knows the
-// animal alone.)
+// Patterns for probe commands that run database clients, and for images of servers that do not use
+// HTTP. The last component of an image name identifies the server. redis and redis-server match,
+// but redis-exporter and redis-commander do not. The expression mosquit+o matches the MQTT broker;
+// its literal name fails the spelling linter.
 var (
 	clientCommand = regexp.MustCompile(`(^|[/ \t\n;&|("'\x60])(redis-cli|valkey-cli|keydb-cli|mysql|mysqladmin|mariadb|mariadb-admin|healthcheck\.sh --connect|pg_isready|psql|mongo|mongosh|` +
 		`kafka-topics(\.sh)?|kafka-broker-api-versions(\.sh)?|kafka-cluster(\.sh)?|zkServer\.sh|zkOk\.sh|zkCli\.sh|zookeeper-ready|etcdctl|cqlsh|nodetool|rabbitmqctl|rabbitmq-diagnostics|` +
@@ -68,7 +68,7 @@ var (
 		`etcd|cassandra|scylla|memcached|rabbitmq|nats|nats-streaming|activemq|activemq-artemis|(eclipse-)?mosquit+o|emqx|vernemq|openldap|mssql|mssql-server-linux|mssql/server|oracle-xe|aerospike|cockroach|socat|gb-redisslave|gb-redis-follower)` +
 		`(-(server|alpine|debian|node|broker|master|slave|primary|replica|leader|follower|standalone|ha|cluster|sentinel|single|db|database|server-linux|community|enterprise))*` +
 		`([:@]|$)|:([^/@]*-)?fpm(-[^/@]*)?(@|$)|(^|/)php-fpm([:@]|$)`)
-	exporterImage = regexp.MustCompile(`[-_]exporter([:@]|$)`) // of the metrics of another server, whatever their port is called
+	exporterImage = regexp.MustCompile(`[-_]exporter([:@]|$)`) // metrics exporters for other servers
 )
 
 //go:embed ports.txt
@@ -94,7 +94,8 @@ func parsePorts(text string) map[int32]string {
 	return all
 }
 
-// tlsPorts are those on which nearly everybody speaks TLS; so are all that end with 443.
+// tlsPorts are port numbers that commonly use TLS. Port numbers that end with 443 also commonly use
+// TLS: see isTLSNumber.
 var tlsPorts = map[int32]string{
 	443: "HTTPS", 853: "DNS over TLS", 2376: "Docker over TLS", 4443: "HTTPS", 6443: "the Kubernetes API", 6514: "syslog over TLS", 8443: "HTTPS", 8444: "HTTPS", 9443: "HTTPS, and webhooks",
 	10250: "the kubelet's HTTPS", 10257: "Kubernetes' HTTPS", 10259: "Kubernetes' HTTPS", 15012: "Istio's TLS", 15017: "Istio's webhook",
@@ -106,11 +107,11 @@ func isTLSNumber(n int32) bool { return tlsPorts[n] != "" || n%1000 == 443 }
 // metricsName matches the names of ports for metrics and health checks only.
 var metricsName = regexp.MustCompile(`(^|-)(metrics?|exporter|health[a-z]*|probes?)(-|$)`)
 
-// generatedName matches names that a tool generates from the number of a port, such as 8080-tcp. Such a name does not
-// describe the protocol.
+// generatedName matches names that a tool generates from the number of a port, such as 8080-tcp.
+// Such a name does not describe the protocol.
 var generatedName = regexp.MustCompile(`^[0-9]+-tcp$`)
 
-// byName returns the sign of the name of a port. what names the port in the text of the sign.
+// byName returns the sign of a port name. what describes the origin of the name in the evidence.
 func byName(what, name string) sign {
 	if generatedName.MatchString(name) {
 		return sign{}
@@ -126,14 +127,16 @@ func byName(what, name string) sign {
 	return sign{}
 }
 
-// metricsService matches the names of Services for metrics, such as web-metrics. It does not match metrics-browser, because
-// this can be the name of an application.
+// metricsService matches the names of Services for metrics, such as web-metrics. It does not match
+// metrics-browser, because this can be the name of an application.
 var metricsService = regexp.MustCompile(`-metrics(-|$)`)
 
-// isForMetrics reports whether a Service is for metrics only. Such a Service is no evidence for requests.
+// isForMetrics reports whether a Service is for metrics only. Such a Service is no evidence for
+// requests.
 func isForMetrics(s ServicePort) bool { return metricsService.MatchString(s.Service) }
 
-// nameInService returns the sign of the name of a port in a Service. A Service for metrics can also call a port http.
+// nameInService returns the sign of the name of a port in a Service. A Service for metrics can also
+// call a port http.
 func nameInService(s ServicePort, p corev1.ContainerPort) sign {
 	if isForMetrics(s) {
 		return sign{notForRequests, fmt.Sprintf("its Service is %s", s.Service)}
@@ -151,8 +154,9 @@ func nameInService(s ServicePort, p corev1.ContainerPort) sign {
 	return byName("its name in Service "+s.Service, name)
 }
 
-// byAppProtocol is what a Service's appProtocol says: the names of IANA, Kubernetes' own with
-// its prefix (KEP-3726), and Istio's. Others with a prefix say nothing to us.
+// byAppProtocol returns the sign of the appProtocol of a Service. It supports the IANA names, the
+// names of Kubernetes with their prefix (KEP-3726), and the names of Istio. Other names with a
+// prefix are no evidence.
 func byAppProtocol(service, name string) sign {
 	why := fmt.Sprintf("Service %s has appProtocol %s", service, name)
 	switch plain := strings.ToLower(strings.TrimPrefix(name, "kubernetes.io/")); {
@@ -168,10 +172,10 @@ func byAppProtocol(service, name string) sign {
 	return sign{notHTTP, why}
 }
 
-// signOf returns the sign of a port of a container. The strongest evidence is the appProtocol of a Service. It is followed
-// by the image, names for metrics and health checks, probes, the properties of Spring Boot, names, flags, numbers, the
-// commands of probes, and certificates. If Services or probes disagree, the sign for HTTP is used, because clients send
-// requests to the port.
+// signOf returns the sign of a port of a container. The strongest evidence is the appProtocol of a
+// Service. It is followed by the image, names for metrics and health checks, probes, the properties
+// of Spring Boot, names, flags, numbers, the commands of probes, and certificates. If Services or
+// probes disagree, the sign for HTTP is used, because clients send requests to the port.
 func (in *injection) signOf(c *corev1.Container, p corev1.ContainerPort) sign {
 	h := in.hintsOf(c)
 	s := in.signBeforeCertificates(c, p, h)
@@ -179,10 +183,11 @@ func (in *injection) signOf(c *corev1.Container, p corev1.ContainerPort) sign {
 		// A flag or a variable for a certificate is stronger evidence than the number.
 		return firstOf(h.byCertificate(p), s)
 	}
-	return firstOf(s, h.byCertificate(p), byUsualNumber(p))
+	return firstOf(s, h.byCertificate(p), byCommonNumber(p))
 }
 
-// signBeforeCertificates is signOf without what is asked last.
+// signBeforeCertificates is signOf without the weakest evidence: certificates and common port
+// numbers.
 func (in *injection) signBeforeCertificates(c *corev1.Container, p corev1.ContainerPort, h *hints) sign {
 	if h.sleeps.why != "" {
 		return h.sleeps
@@ -234,8 +239,9 @@ func (in *injection) signBeforeCertificates(c *corev1.Container, p corev1.Contai
 	return firstOf(agree(protocols), h.image, aside, agree(probes), h.bySpring(p.ContainerPort), h.offeredAsTLS(p, services), own, named, flag, byNumber(p, services, h), h.commands)
 }
 
-// offeredAsTLS returns the sign of a port that Services offer as HTTPS only, such as the port of a webhook. The number of
-// the port or a certificate must confirm it, because a load balancer can terminate TLS.
+// offeredAsTLS returns the sign of a port that Services offer as HTTPS only, such as the port of a
+// webhook. The number of the port or a certificate must confirm it, because a load balancer can
+// terminate TLS.
 func (h *hints) offeredAsTLS(p corev1.ContainerPort, services []ServicePort) sign {
 	isPlain := func(s ServicePort) bool { return s.Number != 443 && !tlsName.MatchString(s.Name) }
 	if len(services) == 0 || slices.ContainsFunc(services, isPlain) {
@@ -247,7 +253,7 @@ func (h *hints) offeredAsTLS(p corev1.ContainerPort, services []ServicePort) sig
 	return sign{overTLS, fmt.Sprintf("Service %s only offers it as HTTPS", services[0].Service)}
 }
 
-// firstOf is the first sign that says anything.
+// firstOf returns the first sign with a known protocol.
 func firstOf(all ...sign) sign {
 	for _, s := range all {
 		if s.protocol != unknownProtocol {
@@ -257,7 +263,8 @@ func firstOf(all ...sign) sign {
 	return sign{}
 }
 
-// agree is the first of some signs that says HTTP, or else the first that says anything.
+// agree returns the first sign that indicates HTTP. If there is none, it returns the first sign
+// with a known protocol.
 func agree(all []sign) sign {
 	if i := slices.IndexFunc(all, func(s sign) bool { return s.protocol == plainHTTP }); i >= 0 {
 		return all[i]
@@ -265,7 +272,7 @@ func agree(all []sign) sign {
 	return firstOf(all...)
 }
 
-// byProbe is what a probe says of a port that it asks. A TCP probe says nothing.
+// byProbe returns the sign of a probe for a port. A TCP probe is no evidence.
 func byProbe(probe namedProbe, c *corev1.Container, p corev1.ContainerPort) sign {
 	switch {
 	case probe.HTTPGet != nil && probe.HTTPGet.Host == "":
@@ -273,18 +280,18 @@ func byProbe(probe namedProbe, c *corev1.Container, p corev1.ContainerPort) sign
 			return sign{}
 		}
 		if probe.HTTPGet.Scheme == corev1.URISchemeHTTPS {
-			return probe.asksBy("HTTPS", overTLS)
+			return probe.probeSign("HTTPS", overTLS)
 		}
-		return probe.asksBy("HTTP", plainHTTP)
+		return probe.probeSign("HTTP", plainHTTP)
 	case probe.GRPC != nil && probe.GRPC.Port == p.ContainerPort:
-		return probe.asksBy("gRPC", plainHTTP)
+		return probe.probeSign("gRPC", plainHTTP)
 	}
 	return sign{}
 }
 
-// byNumber returns the sign of the number of a port, and of the numbers by which Services offer it. A number of HTTPS is not
-// used if a flag contains the number, and the container has no certificate. If a Service offers port 80 on port
-// 443 only, a load balancer terminates TLS.
+// byNumber returns the sign of the number of a port, and of the numbers by which Services offer it.
+// A number of HTTPS is not used if a flag contains the number, and the container has no
+// certificate. If a Service offers port 80 on port 443 only, a load balancer terminates TLS.
 func byNumber(p corev1.ContainerPort, services []ServicePort, h *hints) sign {
 	if of := rawPorts[p.ContainerPort]; of != "" && !slices.ContainsFunc(services, isOnPort80) {
 		return sign{notHTTP, fmt.Sprintf("%d is the port of %s", p.ContainerPort, of)}
@@ -306,7 +313,7 @@ func byServiceNumber(services []ServicePort) sign {
 	return sign{}
 }
 
-// byCommands looks for clients of databases among the commands of the probes.
+// byCommands returns the sign of a probe command that runs a database client.
 func byCommands(c *corev1.Container) sign {
 	for _, probe := range probesOf(c) {
 		if probe.Exec == nil {
@@ -338,26 +345,27 @@ var httpPorts = map[int32]string{
 	8085: "HTTP", 8086: "HTTP", 8088: "HTTP", 8090: "HTTP", 8888: "HTTP", 50051: "gRPC", 4317: "OTLP", 4318: "OTLP",
 }
 
-// byUsualNumber is the last evidence: it tells a web server next to a database from a helper of the database.
-func byUsualNumber(p corev1.ContainerPort) sign {
+// byCommonNumber returns the weakest evidence, which is a common port number. It distinguishes a
+// web server next to a database from a helper of the database.
+func byCommonNumber(p corev1.ContainerPort) sign {
 	if of := httpPorts[p.ContainerPort]; of != "" {
 		return sign{plainHTTP, fmt.Sprintf("%d is a common port of %s", p.ContainerPort, of)}
 	}
 	return sign{}
 }
 
-// A namedProbe is one of a container's, with its name for people.
+// A namedProbe is a probe of a container with its name in messages.
 type namedProbe struct {
 	name string
 	*corev1.Probe
 }
 
-// asksBy is the sign of a port that the probe asks.
-func (p namedProbe) asksBy(how string, speaks protocol) sign {
+// probeSign returns the sign of a port that the probe uses.
+func (p namedProbe) probeSign(how string, speaks protocol) sign {
 	return sign{speaks, fmt.Sprintf("the %s probe uses %s", p.name, how)}
 }
 
-// probesOf are the probes that a container has.
+// probesOf returns the probes of a container.
 func probesOf(c *corev1.Container) []namedProbe {
 	all := []namedProbe{{"readiness", c.ReadinessProbe}, {"liveness", c.LivenessProbe}, {"startup", c.StartupProbe}}
 	return slices.DeleteFunc(all, func(p namedProbe) bool { return p.Probe == nil })
@@ -365,16 +373,20 @@ func probesOf(c *corev1.Container) []namedProbe {
 
 // isProbed reports whether a probe of a container uses a port.
 func isProbed(c *corev1.Container, port int32) bool {
-	return slices.ContainsFunc(probesOf(c), func(p namedProbe) bool { return askedBy(p.Probe) == port })
+	return slices.ContainsFunc(probesOf(c), func(p namedProbe) bool { return probedPort(p.Probe) == port })
 }
 
-// What the policy looks for where signOf reads flags, variables, mounts and commands: words that one
-// of its signs needs, whatever port it is about. Beside them it takes a port that is called HTTP alone.
+// Patterns of the admission policy for flags, variables, mounts and commands. They match any word
+// that can result in a sign in signOf, for any port. If one of them matches, the policy only
+// accepts ports with a name for HTTP.
 const (
-	hintWords   = `(tls|ssl|https|secure|cert|crt|metric|prom|telemetry|monitoring|health|probe|liveness|readiness|admin|manag.*(port|addr)|mgmt|debug|pprof|profil)`
-	hintFlags   = `(?i)(^|[ \t\n])-[-a-z0-9_.]*` + hintWords + `|(https|wss|tls|ssl)://|(^|[ \t\n])[a-z0-9]+-l(isten)?:[0-9]`
-	hintNames   = `(?i)` + hintWords
-	hintMounts  = `(?i)(tls|ssl|https|pki|cert)`
+	hintWords  = `(tls|ssl|https|secure|cert|crt|metric|prom|telemetry|monitoring|health|probe|liveness|readiness|admin|manag.*(port|addr)|mgmt|debug|pprof|profil)`
+	hintFlags  = `(?i)(^|[ \t\n])-[-a-z0-9_.]*` + hintWords + `|(https|wss|tls|ssl)://|(^|[ \t\n])[a-z0-9]+-l(isten)?:[0-9]`
+	hintNames  = `(?i)` + hintWords
+	hintMounts = `(?i)(tls|ssl|https|pki|cert|keystore)`
+	// itemsCEL is true if a volume contains the key tls.key of a Secret. See hasTLSItems.
+	itemsCEL = `object.spec.?volumes.orValue([]).exists(v, ([v.?secret] + v.?projected.?sources.orValue([]).map(source, source.?secret)).exists(secret, ` +
+		`secret.?items.orValue([]).exists(i, i.key == 'tls.key' || i.path == 'tls.key')))`
 	tlsCommands = `https://|-tls`
 	// hintSleeps matches the command line of a container that only sleeps. See onlySleeps.
 	hintSleeps = `^([a-z/]*/)?(sleep|tail)( |$)|^([a-z/]*/)?(sh|bash|ash|dash) -[a-z]{0,3}c (-- )?` +
@@ -391,15 +403,15 @@ const (
 	hintJSON = `(?i)^spring[._]application[._]json$`
 )
 
-// speaksHTTPCEL is signOf of the pod alone, in CEL, of a port of a container app. It is stricter:
-// of a port that is asked by HTTP over a name, a number or an image that says otherwise, a policy
-// keeps away.
+// speaksHTTPCEL returns signOf as a CEL expression for a port of a container app. The expression
+// only uses the pod and is stricter. It is false if a name, a number or an image is evidence
+// against HTTP, even if an HTTP probe uses the port.
 func speaksHTTPCEL(high bool) string {
 	var numbers, helpers, known []string
 	ported := "" // rows for some ports, and the option sure
 	for _, r := range images {
 		switch r.kind {
-		case imageException, imageWeb: // the policy is stricter
+		case imageException, imageWeb, imageListens: // the policy is stricter
 		case imageHelper:
 			helpers = append(helpers, r.pattern)
 		default:
@@ -417,13 +429,14 @@ func speaksHTTPCEL(high bool) string {
 		numbers = append(numbers, fmt.Sprint(n))
 	}
 	matches := matchesCEL
-	// Matching costs the length of a text times that of the expression, and a pod that exhausts the
-	// budget is denied. So longer lists and texts count as if they matched.
-	tells := func(list, word, of string, most int, expression string) string {
-		return fmt.Sprintf("[%[1]s].exists(all, size(all) > %[2]d || all.exists(%[3]s, size(%[4]s) > 2000 || %[5]s))", list, most, word, of, matches(of, expression))
+	// The cost of a match is the product of the lengths of the string and the expression, and the
+	// API server rejects a pod that exceeds the budget. Therefore, lists and strings above these
+	// limits are treated as matches.
+	matchesAny := func(list, word, of string, limit int, expression string) string {
+		return fmt.Sprintf("[%[1]s].exists(all, size(all) > %[2]d || all.exists(%[3]s, size(%[4]s) > 2000 || %[5]s))", list, limit, word, of, matches(of, expression))
 	}
 	commands := func(expression string) string {
-		return "[app.?readinessProbe, app.?livenessProbe, app.?startupProbe].exists(r, " + tells("r.?exec.?command.orValue([])", "word", "word", 20, expression) + ")"
+		return "[app.?readinessProbe, app.?livenessProbe, app.?startupProbe].exists(r, " + matchesAny("r.?exec.?command.orValue([])", "word", "word", 20, expression) + ")"
 	}
 	isHTTP := matches("name", httpName.String()) + ` && !name.startsWith('grpc')`
 	return `  [port.?name.orValue('')].all(name,
@@ -446,10 +459,11 @@ func speaksHTTPCEL(high bool) string {
       || !` + matches("name", rawName.String()) + `
       && !(port.containerPort in [` + strings.Join(numbers, ", ") + `])
       && port.containerPort % 1000 != 443
-      && !` + tells("app.?command.orValue([]) + app.?args.orValue([])", "word", "word", 100, hintFlags) + `
-      && !` + tells("app.?env.orValue([])", "e", "e.name", 500, hintNames) + `
+      && !` + matchesAny("app.?command.orValue([]) + app.?args.orValue([])", "word", "word", 100, hintFlags) + `
+      && !` + matchesAny("app.?env.orValue([])", "e", "e.name", 500, hintNames) + `
       && !app.?env.orValue([]).exists(e, ` + matches("e.?value.orValue('')", `(https|wss|tls|ssl)://`) + `)
-      && !` + tells("app.?volumeMounts.orValue([])", "m", "m.name", 500, hintMounts) + `
-      && !` + tells("app.?volumeMounts.orValue([])", "m", "m.mountPath", 500, hintMounts) + `
+      && !` + matchesAny("app.?volumeMounts.orValue([])", "m", "m.name", 500, hintMounts) + `
+      && !` + matchesAny("app.?volumeMounts.orValue([])", "m", "m.mountPath", 500, hintMounts) + `
+      && !` + itemsCEL + `
       && !` + commands(clientCommand.String()) + `))`
 }

@@ -8,74 +8,74 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// asked is the field of a container before what asks it.
-const asked = `,"readinessProbe":`
+// readinessProbe is the beginning of a container field with a readiness probe.
+const readinessProbe = `,"readinessProbe":`
 
-var protocols = []struct{ fact, container, why string }{ // why "": it is injected
-	{"a port that says nothing", `"ports":[{"containerPort":8080}]`, ""},
-	{"Redis by its number", `"ports":[{"containerPort":6379}]`, "6379 is the port of Redis"},
-	{"a web server on that number", `"ports":[{"containerPort":6379,"name":"http"}]`, ""},
-	{"one that is asked by HTTP", `"ports":[{"containerPort":6379}]` + asked + `{"httpGet":{"port":6379}}`, ""},
-	{"one that is asked by gRPC", `"ports":[{"containerPort":9092}]` + asked + `{"grpc":{"port":9092}}`, ""},
-	{"one whose other port is asked", `"ports":[{"containerPort":6379}]` + asked + `{"httpGet":{"port":8080}}`, "6379"},
-	{"one that is asked by TCP", `"ports":[{"containerPort":5432}]` + asked + `{"tcpSocket":{"port":5432}}`, "5432 is the port of PostgreSQL"},
-	{"a name", `"ports":[{"containerPort":8080,"name":"mysql"}]`, "its name is mysql"},
-	{"a name that ends so", `"ports":[{"containerPort":8080,"name":"client-mqtt"}]`, "its name is client-mqtt"},
-	{"Istio's name for bytes", `"ports":[{"containerPort":8080,"name":"tcp-web"}]`, "its name is tcp-web"},
-	{"Istio's name for HTTP", `"ports":[{"containerPort":3306,"name":"http-mysql"}]`, ""},
+var protocols = []struct{ fact, container, why string }{ // empty if the pod is injected
+	{"a port without evidence", `"ports":[{"containerPort":8080}]`, ""},
+	{"the port number of Redis", `"ports":[{"containerPort":6379}]`, "6379 is the port of Redis"},
+	{"the port number of Redis with the name http", `"ports":[{"containerPort":6379,"name":"http"}]`, ""},
+	{"the port number of Redis with an HTTP probe", `"ports":[{"containerPort":6379}]` + readinessProbe + `{"httpGet":{"port":6379}}`, ""},
+	{"the port number of Kafka with a gRPC probe", `"ports":[{"containerPort":9092}]` + readinessProbe + `{"grpc":{"port":9092}}`, ""},
+	{"an HTTP probe of another port", `"ports":[{"containerPort":6379}]` + readinessProbe + `{"httpGet":{"port":8080}}`, "6379"},
+	{"the port number of PostgreSQL with a TCP probe", `"ports":[{"containerPort":5432}]` + readinessProbe + `{"tcpSocket":{"port":5432}}`, "5432 is the port of PostgreSQL"},
+	{"a port name", `"ports":[{"containerPort":8080,"name":"mysql"}]`, "its name is mysql"},
+	{"a port name that ends with a protocol", `"ports":[{"containerPort":8080,"name":"client-mqtt"}]`, "its name is client-mqtt"},
+	{"a port name of Istio for TCP", `"ports":[{"containerPort":8080,"name":"tcp-web"}]`, "its name is tcp-web"},
+	{"a port name of Istio for HTTP", `"ports":[{"containerPort":3306,"name":"http-mysql"}]`, ""},
 	{"gRPC", `"ports":[{"containerPort":50051,"name":"grpc"}]`, ""},
-	{"a word within a word", `"ports":[{"containerPort":8080,"name":"webdb2"}]`, ""},
-	{"TLS by its name", `"ports":[{"containerPort":8080,"name":"web-https"}]`, "is for TLS: its name is web-https"},
-	{"TLS by its number", `"ports":[{"containerPort":8443}]`, "8443 is a port of HTTPS"},
-	{"TLS by a probe", `"ports":[{"containerPort":8080}]` + asked + `{"httpGet":{"port":8080,"scheme":"HTTPS"}}`, "the readiness probe uses HTTPS"},
-	{"a probe of another host", `"ports":[{"containerPort":443}]` + asked + `{"httpGet":{"port":443,"host":"example.com"}}`, "443 is a port of HTTPS"},
-	{"metrics alone", `"ports":[{"containerPort":8080,"name":"metrics"}]`, "its name is metrics"},
-	{"metrics alone, which a probe asks", `"ports":[{"containerPort":8080,"name":"envoy-prom"}]` + asked + `{"httpGet":{"port":8080}}`, "its name is envoy-prom"},
-	{"health alone", `"ports":[{"containerPort":8080,"name":"health"}]`, "is not for requests: its name is health"},
-	{"metrics beside the web", `"ports":[{"containerPort":9090,"name":"metrics"},{"containerPort":8080,"name":"web"}]`, ""},
-	{"a database beside its metrics", `"ports":[{"containerPort":9090,"name":"metrics"},{"containerPort":3306,"name":"mysql"}]`, "port mysql (3306)"},
-	{"the web beside a database's port", `"ports":[{"containerPort":5672,"name":"amqp"},{"containerPort":15672,"name":"web"}]`, ""},
-	{"a client in a command", `"ports":[{"containerPort":7000}]` + asked + `{"exec":{"command":["/bin/sh","-c","/opt/bin/redis-cli -h x ping"]}}`, "runs redis-cli"},
-	{"a word like a client's", `"ports":[{"containerPort":7000}]` + asked + `{"exec":{"command":["check-mysqladmin-x"]}}`, ""},
-	{"an image", `"image":"docker.io/bitnami/mongodb:7.0.2-debian-11","ports":[{"containerPort":7000}]`, "its image is docker.io/bitnami/mongodb:7.0.2-debian-11"},
-	{"an image by its digest", `"image":"mysql@sha256:aa","ports":[{"containerPort":7000}]`, "its image is mysql"},
-	{"an image of an exporter", `"image":"shop/redis_exporter:v1","ports":[{"containerPort":7000,"name":"http"}]` + asked + `{"httpGet":{"port":7000}}`, "its image is shop/redis_exporter:v1"},
+	{"a protocol as a part of a word", `"ports":[{"containerPort":8080,"name":"webdb2"}]`, ""},
+	{"a port name for TLS", `"ports":[{"containerPort":8080,"name":"web-https"}]`, "is for TLS: its name is web-https"},
+	{"a port number for TLS", `"ports":[{"containerPort":8443}]`, "8443 is a port of HTTPS"},
+	{"TLS by a probe", `"ports":[{"containerPort":8080}]` + readinessProbe + `{"httpGet":{"port":8080,"scheme":"HTTPS"}}`, "the readiness probe uses HTTPS"},
+	{"a probe of another host", `"ports":[{"containerPort":443}]` + readinessProbe + `{"httpGet":{"port":443,"host":"example.com"}}`, "443 is a port of HTTPS"},
+	{"only a port for metrics", `"ports":[{"containerPort":8080,"name":"metrics"}]`, "its name is metrics"},
+	{"only a port for metrics, with an HTTP probe", `"ports":[{"containerPort":8080,"name":"envoy-prom"}]` + readinessProbe + `{"httpGet":{"port":8080}}`, "its name is envoy-prom"},
+	{"only a port for health checks", `"ports":[{"containerPort":8080,"name":"health"}]`, "is not for requests: its name is health"},
+	{"a port for metrics and a port named web", `"ports":[{"containerPort":9090,"name":"metrics"},{"containerPort":8080,"name":"web"}]`, ""},
+	{"a port for metrics and a port of a database", `"ports":[{"containerPort":9090,"name":"metrics"},{"containerPort":3306,"name":"mysql"}]`, "port mysql (3306)"},
+	{"a port of a broker and a port named web", `"ports":[{"containerPort":5672,"name":"amqp"},{"containerPort":15672,"name":"web"}]`, ""},
+	{"a database client in a probe command", `"ports":[{"containerPort":7000}]` + readinessProbe + `{"exec":{"command":["/bin/sh","-c","/opt/bin/redis-cli -h x ping"]}}`, "runs redis-cli"},
+	{"the name of a client as a part of a word", `"ports":[{"containerPort":7000}]` + readinessProbe + `{"exec":{"command":["check-mysqladmin-x"]}}`, ""},
+	{"an image of a database", `"image":"docker.io/bitnami/mongodb:7.0.2-debian-11","ports":[{"containerPort":7000}]`, "its image is docker.io/bitnami/mongodb:7.0.2-debian-11"},
+	{"an image with a digest", `"image":"mysql@sha256:aa","ports":[{"containerPort":7000}]`, "its image is mysql"},
+	{"an image of an exporter", `"image":"shop/redis_exporter:v1","ports":[{"containerPort":7000,"name":"http"}]` + readinessProbe + `{"httpGet":{"port":7000}}`, "its image is shop/redis_exporter:v1"},
 	{"an image of a console", `"image":"mongo-express:1","ports":[{"containerPort":8081}]`, ""},
-	{"a folder of that name", `"image":"registry.example/redis/web:1","ports":[{"containerPort":8081}]`, ""},
-	{"a database with a port that is asked by HTTP", `"image":"cockroachdb/cockroach:v24","ports":[{"containerPort":26257,"name":"grpc"},{"containerPort":8080,"name":"http"}]` + asked + `{"httpGet":{"port":"http"}}`, "its image is cockroachdb/cockroach:v24"},
-	{"a helper beside a database", `"ports":[{"containerPort":3306}]},{"name":"backup","ports":[{"containerPort":3307}]`, "3306 is the port of MySQL"},
-	{"a web server beside a database", `"ports":[{"containerPort":3306}]},{"name":"web","ports":[{"containerPort":8080}]`, ""},
-	{"a broker of MQTT", `"image":"eclipse-` + "mos" + `quitto:2","ports":[{"containerPort":7000}]`, "its image is eclipse-"},
-	{"PHP behind FastCGI", `"image":"php:8.3-fpm-alpine","ports":[{"containerPort":9000}]`, "its image is php:8.3-fpm-alpine"},
+	{"a repository path with the name of a database", `"image":"registry.example/redis/web:1","ports":[{"containerPort":8081}]`, ""},
+	{"a database with an HTTP probe", `"image":"cockroachdb/cockroach:v24","ports":[{"containerPort":26257,"name":"grpc"},{"containerPort":8080,"name":"http"}]` + readinessProbe + `{"httpGet":{"port":"http"}}`, "its image is cockroachdb/cockroach:v24"},
+	{"a helper next to a database", `"ports":[{"containerPort":3306}]},{"name":"backup","ports":[{"containerPort":3307}]`, "3306 is the port of MySQL"},
+	{"a web server next to a database", `"ports":[{"containerPort":3306}]},{"name":"web","ports":[{"containerPort":8080}]`, ""},
+	{"an MQTT broker", `"image":"eclipse-` + "mos" + `quitto:2","ports":[{"containerPort":7000}]`, "its image is eclipse-"},
+	{"PHP with FastCGI", `"image":"php:8.3-fpm-alpine","ports":[{"containerPort":9000}]`, "its image is php:8.3-fpm-alpine"},
 	{"a game server", `"ports":[{"containerPort":25565}]`, "25565 is the port of Minecraft"},
-	{"a server for chat", `"ports":[{"containerPort":6667}]`, "6667 is the port of IRC"},
+	{"an IRC server", `"ports":[{"containerPort":6667}]`, "6667 is the port of IRC"},
 	{"a server for medical images", `"ports":[{"containerPort":4242,"name":"dicom"}]`, "its name is dicom"},
-	{"a gateway for machines", `"ports":[{"containerPort":5020}]`, "5020 is the port of Modbus"},
+	{"a Modbus gateway", `"ports":[{"containerPort":5020}]`, "5020 is the port of Modbus"},
 	{"a database for metrics", `"ports":[{"containerPort":2003},{"containerPort":2004}]`, "2003 is the port of Graphite"},
 	{"PHP in a web server", `"image":"php:8.3-apache","ports":[{"containerPort":80}]`, ""},
 }
 
-// A port of which something says that it is for something else than requests by HTTP is
-// skipped, and named with what says so; where the option names it, it is not asked.
-func TestWhatDoesNotSpeakHTTPIsLeftAlone(t *testing.T) {
+// A pod is skipped if there is evidence that its port is not for HTTP requests. The text contains
+// the evidence. If the option selects the port, the evidence is ignored.
+func TestNonHTTPPortIsSkipped(t *testing.T) {
 	for _, c := range protocols {
 		pod := `{"metadata":{%s},"spec":{"containers":[{"name":"app",` + c.container + `}]}}`
 		wantNotHTTP(t, c.fact, Inject(parse(t, strings.Replace(pod, "%s", "", 1)), nil), c.why)
-		if c.why == "" || strings.Contains(c.fact, "TLS by a probe") { // which stays refused
+		if c.why == "" || strings.Contains(c.fact, "TLS by a probe") { // refused even with the option
 			continue
 		}
 		for _, port := range []string{"6379", "8080", "5432", "8443", "443", "3306", "9092", "7000", "9000"} {
 			if strings.Contains(c.container, `"containerPort":`+port) {
 				named := strings.Replace(pod, "%s", `"annotations":{"queue-proxy.dev/port":"`+port+`"}`, 1)
 				out := Inject(parse(t, named), nil)
-				harness.Equal(t, verdictOf(out), "injected", c.fact, "named by the option port", out.Text)
+				harness.Equal(t, verdictOf(out), "injected", c.fact, "with the option port", out.Text)
 			}
 		}
 	}
 }
 
-// wantNotHTTP wants a pod to be skipped because its port is not for HTTP, and why, or to be
-// injected: "".
+// wantNotHTTP checks that a pod is skipped as not-http and that the text contains why. If why is
+// empty, the pod must be injected.
 func wantNotHTTP(t *testing.T, fact string, out Outcome, why string) {
 	t.Helper()
 	want := "injected"
@@ -86,52 +86,52 @@ func wantNotHTTP(t *testing.T, fact string, out Outcome, why string) {
 	harness.Contains(t, out.Text, why, fact)
 }
 
-// portsOf are the ports of a Service for pods with the label app=web.
+// portsOf returns the ports of a Service for pods with the label app=web.
 func portsOf(t *testing.T, metadata, ports string) []ServicePort {
 	t.Helper()
 	s, ok := ReadService(parse(t, `{"kind":"Service","metadata":{`+metadata+`},"spec":{"selector":{"app":"web"},"ports":[`+ports+`]}}`))
 	if !ok {
-		t.Fatalf("got no Service of %s", ports)
+		t.Fatalf("invalid Service %s", ports)
 	}
 	return s.PortsOf("", map[string]string{"app": "web", "more": "x"})
 }
 
-// What Services at hand say of the app's port counts: that they find it, what they call it,
-// and appProtocol before everything else.
-func TestServicesSayWhichPortIsForRequests(t *testing.T) {
+// The target ports and port names of Services are evidence, and appProtocol overrides other
+// evidence.
+func TestServicesSelectPort(t *testing.T) {
 	for _, c := range []struct {
 		fact, containers, service string
-		port                      int32 // 0: it is not injected
+		port                      int32 // 0 if the pod is not injected
 		reason                    string
 	}{
-		{"a port that nobody declares", `{"name":"a"}`, `{"port":80,"targetPort":5000}`, 5000, ""},
-		{"the same without a targetPort", `{"name":"a"}`, `{"port":8000}`, 8000, ""},
-		{"of two, the one for requests", `{"name":"a"}`, `{"port":80,"targetPort":5000},{"name":"metrics","port":9102}`, 5000, ""},
-		{"two of them", `{"name":"a"}`, `{"port":82,"targetPort":5000},{"port":81,"targetPort":3000}`, 0, WhichPort},
-		{"two of them, one offered as 80", `{"name":"a"}`, `{"port":81,"targetPort":5000},{"port":80,"targetPort":3000}`, 0, WhichPort},
-		{"two of them, one without evidence", `{"name":"a"}`, `{"port":81,"targetPort":7777},{"port":80,"targetPort":3000}`, 3000, ""},
-		{"a name that nobody declares", `{"name":"a"}`, `{"port":80,"targetPort":"web"}`, 0, NoPort},
+		{"an undeclared port", `{"name":"a"}`, `{"port":80,"targetPort":5000}`, 5000, ""},
+		{"an undeclared port without targetPort", `{"name":"a"}`, `{"port":8000}`, 8000, ""},
+		{"two ports, one for metrics", `{"name":"a"}`, `{"port":80,"targetPort":5000},{"name":"metrics","port":9102}`, 5000, ""},
+		{"two undeclared ports", `{"name":"a"}`, `{"port":82,"targetPort":5000},{"port":81,"targetPort":3000}`, 0, WhichPort},
+		{"two undeclared ports, one as port 80", `{"name":"a"}`, `{"port":81,"targetPort":5000},{"port":80,"targetPort":3000}`, 0, WhichPort},
+		{"two undeclared ports, one without evidence", `{"name":"a"}`, `{"port":81,"targetPort":7777},{"port":80,"targetPort":3000}`, 3000, ""},
+		{"an undeclared name", `{"name":"a"}`, `{"port":80,"targetPort":"web"}`, 0, NoPort},
 		{"UDP", `{"name":"a"}`, `{"port":80,"targetPort":5000,"protocol":"UDP"}`, 0, NotHTTP},
-		{"before a readiness probe", `{"name":"a","readinessProbe":{"tcpSocket":{"port":7000}}}`, `{"port":80,"targetPort":5000}`, 5000, ""},
-		{"beside metrics that are declared", `{"name":"a","ports":[{"name":"metrics","containerPort":9102}]}`, `{"port":80,"targetPort":5000}`, 5000, ""},
-		{"a database that nobody declares", `{"name":"a","image":"mysql:8"}`, `{"port":3306}`, 0, NotHTTP},
-		{"one of two containers, which a probe asks", `{"name":"a","livenessProbe":{"tcpSocket":{"port":5000}}},{"name":"b"}`, `{"port":80,"targetPort":5000}`, 5000, ""},
-		{"any of two containers", `{"name":"a"},{"name":"b"}`, `{"port":80,"targetPort":5000}`, 0, NoPort},
-		{"one of two ports", `{"name":"a","ports":[{"containerPort":1000},{"containerPort":1001}]}`, `{"port":80,"targetPort":1001}`, 1001, ""},
-		{"both of two ports", `{"name":"a","ports":[{"containerPort":1000},{"containerPort":1001}]}`, `{"port":82,"targetPort":1001},{"port":81,"targetPort":1000}`, 0, WhichPort},
-		{"one of two containers' ports", `{"name":"a","ports":[{"containerPort":1000}]},{"name":"b","ports":[{"containerPort":1001,"name":"web"}]}`, `{"port":80,"targetPort":"web"}`, 1001, ""},
-		{"appProtocol for a name", `{"name":"a","ports":[{"containerPort":1000,"name":"tcp"}]}`, `{"port":80,"targetPort":1000,"appProtocol":"kubernetes.io/h2c"}`, 1000, ""},
-		{"appProtocol against a name", `{"name":"a","ports":[{"containerPort":1000,"name":"http"}]}`, `{"port":80,"targetPort":"http","appProtocol":"https"}`, 0, NotHTTP},
-		{"somebody else's appProtocol", `{"name":"a","ports":[{"containerPort":1000}]}`, `{"port":80,"targetPort":1000,"appProtocol":"example.com/own"}`, 1000, ""},
-		{"the name of its port", `{"name":"a","ports":[{"containerPort":1000}]}`, `{"name":"redis","port":80,"targetPort":1000}`, 0, NotHTTP},
-		{"one of its names is http", `{"name":"a","ports":[{"containerPort":1000}]}`, `{"name":"https","port":443,"targetPort":1000},{"name":"http","port":80,"targetPort":1000}`, 1000, ""},
+		{"a Service and a readiness probe", `{"name":"a","readinessProbe":{"tcpSocket":{"port":7000}}}`, `{"port":80,"targetPort":5000}`, 5000, ""},
+		{"an undeclared port and a declared port for metrics", `{"name":"a","ports":[{"name":"metrics","containerPort":9102}]}`, `{"port":80,"targetPort":5000}`, 5000, ""},
+		{"the undeclared port of a database", `{"name":"a","image":"mysql:8"}`, `{"port":3306}`, 0, NotHTTP},
+		{"two containers, one with a probe", `{"name":"a","livenessProbe":{"tcpSocket":{"port":5000}}},{"name":"b"}`, `{"port":80,"targetPort":5000}`, 5000, ""},
+		{"two containers without evidence", `{"name":"a"},{"name":"b"}`, `{"port":80,"targetPort":5000}`, 0, NoPort},
+		{"one of two declared ports", `{"name":"a","ports":[{"containerPort":1000},{"containerPort":1001}]}`, `{"port":80,"targetPort":1001}`, 1001, ""},
+		{"both declared ports", `{"name":"a","ports":[{"containerPort":1000},{"containerPort":1001}]}`, `{"port":82,"targetPort":1001},{"port":81,"targetPort":1000}`, 0, WhichPort},
+		{"a named port of the second container", `{"name":"a","ports":[{"containerPort":1000}]},{"name":"b","ports":[{"containerPort":1001,"name":"web"}]}`, `{"port":80,"targetPort":"web"}`, 1001, ""},
+		{"appProtocol for HTTP and the name tcp", `{"name":"a","ports":[{"containerPort":1000,"name":"tcp"}]}`, `{"port":80,"targetPort":1000,"appProtocol":"kubernetes.io/h2c"}`, 1000, ""},
+		{"appProtocol for TLS and the name http", `{"name":"a","ports":[{"containerPort":1000,"name":"http"}]}`, `{"port":80,"targetPort":"http","appProtocol":"https"}`, 0, NotHTTP},
+		{"an unknown appProtocol with a prefix", `{"name":"a","ports":[{"containerPort":1000}]}`, `{"port":80,"targetPort":1000,"appProtocol":"example.com/own"}`, 1000, ""},
+		{"the name redis in the Service", `{"name":"a","ports":[{"containerPort":1000}]}`, `{"name":"redis","port":80,"targetPort":1000}`, 0, NotHTTP},
+		{"the names https and http in the Service", `{"name":"a","ports":[{"containerPort":1000}]}`, `{"name":"https","port":443,"targetPort":1000},{"name":"http","port":80,"targetPort":1000}`, 1000, ""},
 		{"a port that a probe uses", `{"name":"a","livenessProbe":{"tcpSocket":{"port":7000}}}`, `{"port":7000},{"name":"http","port":7001}`, 7000, ""},
 		{"a port next to that of a database", `{"name":"a","ports":[{"containerPort":5672},{"containerPort":8080}]}`, `{"port":5672},{"port":8080}`, 0, NotHTTP},
 		{"a port next to another container with a database", `{"name":"a","ports":[{"containerPort":5000}]},{"name":"b","ports":[{"containerPort":6379}]}`, `{"port":5000}`, 5000, ""},
 		{"two protocols", `{"name":"a","ports":[{"containerPort":1000,"name":"grpc"},{"containerPort":1001}]}`, `{"port":1000},{"port":1001}`, 0, WhichPort},
 		{"the name tcp and a common number", `{"name":"a","ports":[{"containerPort":8080}]}`, `{"name":"tcp-service","port":8080}`, 8080, ""},
 		{"the name tcp and another number", `{"name":"a","ports":[{"containerPort":1000}]}`, `{"name":"tcp-service","port":1000}`, 0, NotHTTP},
-		{"443 alone", `{"name":"a","ports":[{"containerPort":1000}]}`, `{"port":443,"targetPort":1000}`, 0, NotHTTP},
+		{"only port 443", `{"name":"a","ports":[{"containerPort":1000}]}`, `{"port":443,"targetPort":1000}`, 0, NotHTTP},
 	} {
 		pod := parse(t, `{"metadata":{},"spec":{"containers":[`+c.containers+`]}}`)
 		out := Inject(pod, nil, portsOf(t, `"name":"shop"`, c.service)...)
@@ -141,7 +141,7 @@ func TestServicesSayWhichPortIsForRequests(t *testing.T) {
 	}
 }
 
-func TestAReadinessProbeNamesAPortThatNobodyDeclares(t *testing.T) {
+func TestReadinessProbeSelectsUndeclaredPort(t *testing.T) {
 	for text, want := range map[string]int32{
 		`{"httpGet":{"port":5000}}`: 5000, `{"tcpSocket":{"port":5001}}`: 5001, `{"grpc":{"port":5002}}`: 5002,
 		`{"httpGet":{"port":5000,"host":"other"}}`: 0, `{"exec":{"command":["x"]}}`: 0, `{"tcpSocket":{"port":6379}}`: 0, `{"httpGet":{"port":5000,"scheme":"HTTPS"}}`: 0,
@@ -153,7 +153,7 @@ func TestAReadinessProbeNamesAPortThatNobodyDeclares(t *testing.T) {
 	}
 }
 
-// explain prints the ports.
+// These values are the output of the command explain.
 func TestPortsHaveReasonsAndConfidence(t *testing.T) {
 	get := func(path string) string { return `"readinessProbe":{"httpGet":{"port":8080,"path":"` + path + `"}},` }
 	for _, c := range []struct{ fact, container, service, want string }{
@@ -164,7 +164,7 @@ func TestPortsHaveReasonsAndConfidence(t *testing.T) {
 		{"a Service by number", `"ports":[{"containerPort":7778}]`, `{"port":81,"targetPort":7778}`, "7778 low [Service shop names it; declared]"},
 		{"a Service by name", `"ports":[{"containerPort":7778,"name":"web"}]`, `{"port":81,"targetPort":"web"}`, "7778 high [Service shop names it; declared as web]"},
 		{"appProtocol", `"ports":[{"containerPort":7778}]`, `{"port":81,"targetPort":7778,"appProtocol":"h2c"}`, "7778 high [Service shop names it with appProtocol h2c; declared]"},
-		{"an undeclared port", `"image":"x"`, `{"port":80,"targetPort":5000}`, "5000 high [Service shop names it; Service shop offers it on port 80]"},
+		{"an undeclared port in a Service", `"image":"x"`, `{"port":80,"targetPort":5000}`, "5000 high [Service shop names it; Service shop offers it on port 80]"},
 		{"a known image", `"image":"x/shop-operator","ports":[{"containerPort":9000,"name":"http"}]`, "", "9000 low [declared as http; but its image is x/shop-operator (an operator)]"},
 	} {
 		var ports []ServicePort
@@ -185,7 +185,7 @@ func TestPortsHaveReasonsAndConfidence(t *testing.T) {
 	}
 }
 
-func TestServiceForMetricsNamesNoRequestPort(t *testing.T) {
+func TestMetricsServiceSelectsNoPort(t *testing.T) {
 	ports := portsOf(t, `"name":"shop-metrics"`, `{"name":"http","port":8080}`)
 	out := Inject(parse(t, `{"metadata":{},"spec":{"containers":[{"name":"a"}]}}`), nil, ports...)
 	harness.Equal(t, verdictOf(out), "skipped not-http", out.Text)

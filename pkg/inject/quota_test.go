@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Under a quota of limits, the API server refuses pods of which a container has none.
-func TestASidecarThatAQuotaDoesNotTakeIsAWarning(t *testing.T) {
+// A ResourceQuota for limits requires a limit for each container.
+func TestQuotaViolationIsReported(t *testing.T) {
 	quota := func(hard string) string {
 		return `{"apiVersion":"v1","kind":"ResourceQuota","metadata":{"name":"q","namespace":"shop"},"spec":{"hard":{` + hard + `}}}`
 	}
@@ -16,7 +16,7 @@ func TestASidecarThatAQuotaDoesNotTakeIsAWarning(t *testing.T) {
 	}
 	for _, c := range []struct {
 		namespace string
-		said      Options
+		opts      Options
 		objects   []string
 		want      int
 	}{
@@ -28,7 +28,7 @@ func TestASidecarThatAQuotaDoesNotTakeIsAWarning(t *testing.T) {
 		{"shop", nil, []string{quota(`"limits.memory":"1Gi"`), limits(`{"type":"Container","default":{"memory":"64Mi"}}`)}, 0},
 		{"shop", nil, []string{quota(`"limits.memory":"1Gi"`), limits(`{"type":"Pod","max":{"memory":"64Mi"}}`)}, 1},
 		{"shop", nil, []string{quota(`"limits.memory":"1Gi"`), limits(`{"type":"Container","max":{"memory":"64Mi"}}`)}, 0},
-		// The API server wants limits of CPU and memory alone.
+		// Quotas for other resources do not require limits.
 		{"shop", nil, []string{quota(`"limits.ephemeral-storage":"1Gi"`)}, 0},
 		{"shop", nil, []string{strings.Replace(quota(`"limits.memory":"1Gi"`), `"hard"`, `"scopes":["Terminating"],"hard"`, 1)}, 0},
 		{"shop", nil, []string{limits(`{"type":"Container","min":{"memory":"64Mi"}}`)}, 1},
@@ -47,15 +47,15 @@ func TestASidecarThatAQuotaDoesNotTakeIsAWarning(t *testing.T) {
 				quotas = append(quotas, q)
 			}
 		}
-		out := Inject(parse(t, `{"metadata":{},"spec":{"containers":[{"name":"a","ports":[{"containerPort":8080}]}]}}`), c.said)
+		out := Inject(parse(t, `{"metadata":{},"spec":{"containers":[{"name":"a","ports":[{"containerPort":8080}]}]}}`), c.opts)
 		if got := Unadmitted(Pods{Namespace: c.namespace, Outcome: out}, quotas); len(got) != c.want {
-			t.Errorf("%s: got %q, want %d warnings", fmt.Sprint(c.namespace, c.said, c.objects), got, c.want)
+			t.Errorf("%s: got %q, want %d warnings", fmt.Sprint(c.namespace, c.opts, c.objects), got, c.want)
 		}
 	}
 }
 
-// Where the pod has resources for all of its containers, the API server wants none of each.
-func TestAPodWithResourcesOfItsOwnIsNotWarnedOfQuotas(t *testing.T) {
+// With pod-level resources, a quota does not require limits for each container.
+func TestPodLevelResourcesSatisfyQuota(t *testing.T) {
 	q, _ := ReadQuota(parse(t, `{"apiVersion":"v1","kind":"ResourceQuota","metadata":{"name":"q"},"spec":{"hard":{"limits.memory":"1Gi"}}}`))
 	out := Inject(parse(t, `{"metadata":{},"spec":{"resources":{"limits":{"memory":"1Gi"}},"containers":[{"name":"a","ports":[{"containerPort":8080}]}]}}`), nil)
 	if got := Unadmitted(Pods{Outcome: out}, []Quota{q}); len(got) > 0 {

@@ -16,29 +16,29 @@ import (
 	kjson "sigs.k8s.io/json"
 )
 
-// Pods are the pods of one workload, for those who find them by their labels.
+// Pods describes the pods of one workload, for objects that select them by label.
 type Pods struct {
-	Owner     string // the workload, as in Deployment web
-	Namespace string // "" where the workload does not say
+	Owner     string // kind and name of the workload, such as Deployment web
+	Namespace string // "" if the workload has no namespace
 	Labels    map[string]string
 	Outcome   Outcome // of the injection
 }
 
-// Unaffected is the reason for leaving alone an object that finds the sidecar by itself.
+// Unaffected is the reason for skipping an object that needs no change for the sidecar.
 const Unaffected = "unaffected"
 
-// A Step is how far an injection goes.
+// A Step is the part of the injection that an invocation performs.
 type Step string
 
-// The steps. A Service that finds the sidecar by its number loses the pods that run without one,
-// so it comes when they are gone.
+// The steps. A Service that selects the sidecar port by number cannot reach pods without a sidecar.
+// Therefore, it is rewritten after the rollout of the pods.
 const (
-	Workloads Step = "workloads" // and Services that find pods with the sidecar and without
-	Services  Step = "services"  // all of it
+	Workloads Step = "workloads" // workloads, and Services that reach pods with and without the sidecar
+	Services  Step = "services"  // all Services and workloads
 )
 
-// Key returns a string that is the same for all pods that [FollowService] treats alike. It does not depend on labels and
-// namespaces.
+// Key returns a string that is equal for pods that [FollowService] handles in the same way. It does
+// not depend on labels and namespaces.
 func (p *Pods) Key() string {
 	o := p.Outcome.sidecar()
 	if o == nil {
@@ -47,28 +47,28 @@ func (p *Pods) Key() string {
 	return fmt.Sprint(o.AppPort, o.ServingPort, o.PortName, o.native)
 }
 
-// near reports whether two objects can be in the same namespace: one that does not say
-// goes where the other is.
-func near(a, b string) bool { return a == b || a == "" || b == "" }
+// canShareNamespace reports whether two objects can be in the same namespace. An object without a
+// namespace can be in any namespace.
+func canShareNamespace(a, b string) bool { return a == b || a == "" || b == "" }
 
-// A ServicePort is what a Service says of a port of the pods that it selects.
+// A ServicePort is a port of a Service.
 type ServicePort struct {
-	Service     string // its name
-	Name        string // "" for none
-	Number      int32  // that clients call
-	AppProtocol string // "" for none
-	Certificate bool   // the Service asks for a certificate with which its pods serve
+	Service     string // name of the Service
+	Name        string // may be empty
+	Number      int32  // the port that clients connect to
+	AppProtocol string // may be empty
+	Certificate bool   // the Service requests a serving certificate for its pods
 	Headless    bool   // clients connect to the pods directly, so the port can be a placeholder
 	Target      intstr.IntOrString
 	Protocol    corev1.Protocol // "" means TCP
 }
 
-// mostNamed is the maximum number of Services that the evidence for a port names.
-const mostNamed = 3
+// maxNamedServices is the maximum number of Services that the evidence for a port names.
+const maxNamedServices = 3
 
-// CompactPorts returns the ports of Services without those that do not change the result of [Inject]: all but the first
-// mostNamed of the ports that differ only in the name of their Service. Without it, the cost of a pod would grow with the
-// number of its Services.
+// CompactPorts returns the ports of Services without those that do not change the result of
+// [Inject]: all but the first maxNamedServices of the ports that differ only in the name of their
+// Service. Without it, the cost of a pod would grow with the number of its Services.
 func CompactPorts(all []ServicePort) []ServicePort {
 	seen := map[ServicePort]int{}
 	return slices.DeleteFunc(slices.Clone(all), func(s ServicePort) bool {
@@ -78,50 +78,49 @@ func CompactPorts(all []ServicePort) []ServicePort {
 			key.Number = 0
 		}
 		seen[key]++
-		return seen[key] > mostNamed
+		return seen[key] > maxNamedServices
 	})
 }
 
-// A Service is the part of one that says which pods it selects, and on which of their app's
-// ports they listen.
+// A Service contains the selector of a Service, and its ports if they target the application.
 type Service struct {
 	namespace string
 	selector  labels.Selector
 	ports     []ServicePort
 }
 
-// ReadService reads a Service, a map as [Decode] returns it. ok is false where it cannot be
-// read, and where it selects no pods.
+// ReadService parses a Service, a map as [Decode] returns it. ok is false if the Service is invalid
+// or has no selector.
 func ReadService(service any) (_ *Service, ok bool) {
 	s := new(corev1.Service)
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(encode(service), s); err != nil || len(s.Spec.Selector) == 0 {
 		return nil, false
 	}
 	read := &Service{namespace: s.Namespace, selector: labels.SelectorFromSet(s.Spec.Selector)}
-	if _, done := s.Annotations[Prefix+statusKey]; done { // they are those of the sidecar
+	if _, done := s.Annotations[Prefix+statusKey]; done { // the ports already target the sidecar
 		return read, true
 	}
 	for _, p := range s.Spec.Ports {
 		read.ports = append(read.ports, ServicePort{
 			Service: s.Name, Name: p.Name, Number: p.Port, AppProtocol: *cmp.Or(p.AppProtocol, new(string)),
-			Certificate: asksForCertificate(s), Headless: s.Spec.ClusterIP == corev1.ClusterIPNone, Target: targetOf(p), Protocol: p.Protocol,
+			Certificate: requestsCertificate(s), Headless: s.Spec.ClusterIP == corev1.ClusterIPNone, Target: targetOf(p), Protocol: p.Protocol,
 		})
 	}
 	return read, true
 }
 
-// asksForCertificate reports whether a Service has OpenShift make a certificate with which its
-// pods serve.
-func asksForCertificate(s *corev1.Service) bool {
+// requestsCertificate reports whether a Service requests a serving certificate from OpenShift.
+func requestsCertificate(s *corev1.Service) bool {
 	return s.Annotations["service.beta.openshift.io/serving-cert-secret-name"] != "" || s.Annotations["service.alpha.openshift.io/serving-cert-secret-name"] != ""
 }
 
-// Selects reports whether the Service selects pods of a namespace with some labels.
+// Selects reports whether the Service selects pods with the given namespace and labels.
 func (s *Service) Selects(namespace string, pods map[string]string) bool {
-	return near(s.namespace, namespace) && s.selector.Matches(labels.Set(pods))
+	return canShareNamespace(s.namespace, namespace) && s.selector.Matches(labels.Set(pods))
 }
 
-// PortsOf are the Service's ports, if it selects pods of a namespace with some labels.
+// PortsOf returns the ports of the Service if it selects pods with the given namespace and labels.
+// Otherwise, it returns nil.
 func (s *Service) PortsOf(namespace string, pods map[string]string) []ServicePort {
 	if !s.Selects(namespace, pods) {
 		return nil
@@ -129,7 +128,7 @@ func (s *Service) PortsOf(namespace string, pods map[string]string) []ServicePor
 	return s.ports
 }
 
-// targetOf is a port's targetPort, or what Kubernetes fills in.
+// targetOf returns the target port of a Service port, or its default in Kubernetes.
 func targetOf(p corev1.ServicePort) intstr.IntOrString {
 	if p.TargetPort.IntVal == 0 && p.TargetPort.StrVal == "" {
 		return intstr.FromInt32(p.Port)
@@ -137,76 +136,78 @@ func targetOf(p corev1.ServicePort) intstr.IntOrString {
 	return p.TargetPort
 }
 
-// FollowService says how a Service follows its pods: where its targetPort is the number
-// of the app's port, requests would still go to the app, past the sidecar. By name, the
-// Service needs no change, and it finds pods that have the sidecar and pods that do not
-// yet: so that is what it says from now on, where the app's port has one. service is a
-// map, as [Decode] returns it, and is not changed.
+// FollowService returns the changes that make a Service send requests to the sidecar instead of the
+// application. A change is necessary if the targetPort is the number of the application port. If
+// the port has a name, the new targetPort is the name, which refers to the sidecar in injected pods
+// and to the application in other pods. Otherwise, it is the number of the sidecar port. service is
+// a map, as [Decode] returns it, and is not modified.
 //
-// By number, it finds the pods that have rolled alone. In the first step such a Service is left:
-// it finds the app, past the sidecar, in old and new pods, and no request is lost.
+// A sidecar port number does not reach pods without a sidecar. With the step [Workloads], such a
+// Service remains unchanged, so that no request is lost during the rollout: the Service reaches the
+// application in all pods, without the sidecar.
 //
-// selects says, for each of all, whether the Service selects it.
+// selects reports for each element of all whether the Service selects it.
 func FollowService(service any, all []Pods, step Step) (_ Outcome, selects []bool) {
 	selects = make([]bool, len(all))
 	s := new(corev1.Service)
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(encode(service), s); err != nil {
-		return Outcome{Verdict: Refused, Reason: Unreadable, Text: fmt.Sprintf("not a Service: %v", err)}, selects
+		return Outcome{Verdict: Refused, Reason: Unreadable, Text: fmt.Sprintf("invalid Service: %v", err)}, selects
 	}
 	var selected []Pods
 	selector := labels.SelectorFromSet(s.Spec.Selector)
 	for i, p := range all {
-		if len(s.Spec.Selector) > 0 && near(s.Namespace, p.Namespace) && selector.Matches(labels.Set(p.Labels)) {
+		if len(s.Spec.Selector) > 0 && canShareNamespace(s.Namespace, p.Namespace) && selector.Matches(labels.Set(p.Labels)) {
 			selects[i] = true
 			selected = append(selected, p)
 		}
 	}
 	if _, done := s.Annotations[Prefix+statusKey]; done {
-		return Outcome{Verdict: Skipped, Reason: AlreadyInjected, Text: "it follows its pods already"}, selects
+		return Outcome{Verdict: Skipped, Reason: AlreadyInjected, Text: "the Service already targets the sidecar"}, selects
 	}
 	injected := slices.IndexFunc(selected, func(p Pods) bool { return p.Outcome.sidecar() != nil })
 	if injected < 0 {
-		return Outcome{Verdict: Skipped, Reason: Unaffected, Text: "it selects no pod that was injected"}, selects
+		return Outcome{Verdict: Skipped, Reason: Unaffected, Text: "the Service selects no injected pod"}, selects
 	}
 	like := selected[injected].Outcome.sidecar()
 	to := intstr.FromInt32(like.ServingPort)
-	text := fmt.Sprintf("the sidecar's %d", like.ServingPort)
+	text := fmt.Sprintf("port %d of the sidecar", like.ServingPort)
 	if like.PortName != "" && !slices.ContainsFunc(selected, func(p Pods) bool {
 		o := p.Outcome.sidecar()
 		return o == nil || o.PortName != like.PortName || o.native
 	}) {
 		to = intstr.FromString(like.PortName)
-		text = fmt.Sprintf("%s, the sidecar's %d", like.PortName, like.ServingPort)
+		text = fmt.Sprintf("%s (port %d of the sidecar)", like.PortName, like.ServingPort)
 	}
 
 	e := &editor{object: runtime.DeepCopyJSONValue(service)}
 	out := e.followPorts(s, selected, like, to, text)
 	switch {
 	case e.err != nil:
-		out = Outcome{Verdict: Refused, Reason: Unreadable, Text: fmt.Sprintf("a Service that cannot be changed: %v", e.err)}
+		out = Outcome{Verdict: Refused, Reason: Unreadable, Text: fmt.Sprintf("edit Service: %v", e.err)}
 	case len(e.changes) == 0:
 	case to.Type == intstr.Int && step == Workloads:
 		out.Reason = SecondStep
-		out.Text = fmt.Sprintf("targetPort %d finds the app in old and new pods, past the sidecar; when they have rolled, --step=services makes it %s", like.AppPort, text)
+		out.Text = fmt.Sprintf("targetPort %d still bypasses the sidecar; after the rollout of the pods, run with --step=services to change it to %s", like.AppPort, text)
 	default:
 		out.Verdict, out.Reason = Rewritten, ""
-		out.Text = fmt.Sprintf("targetPort %d is now %s", like.AppPort, text)
+		out.Text = fmt.Sprintf("targetPort %d changed to %s", like.AppPort, text)
 		if to.Type == intstr.Int {
-			out.Warnings = append(out.Warnings, fmt.Sprintf("pods without a sidecar have nothing on %d: apply it when all have rolled, as injector status says", like.ServingPort))
+			out.Warnings = append(out.Warnings, fmt.Sprintf("port %d is closed in pods without a sidecar; apply the Service after the rollout of all pods (see injector status)", like.ServingPort))
 		}
-		e.changes[0].Value = statusValue("", e.back())
-		if n := len(e.changes[0].Value); n > mostAnnotations {
-			return Outcome{Verdict: Refused, Reason: Unreadable, Text: fmt.Sprintf("%d ports to rewrite: what takes that back is longer than annotations may be", len(e.changes)-1)}, selects
+		e.changes[0].Value = statusValue("", e.undoChanges())
+		if n := len(e.changes[0].Value); n > maxAnnotationBytes {
+			return Outcome{Verdict: Refused, Reason: Unreadable, Text: fmt.Sprintf("the status annotation for %d ports exceeds the size limit of annotations", len(e.changes)-1)}, selects
 		}
 		out.Changes = e.changes
 	}
 	return out, selects
 }
 
-// followPorts has the ports of a Service lead to the sidecar of the pods that it selects,
-// which is like another one: to a port, as text says. Its changes begin with a status.
+// followPorts changes the target ports of a Service to the sidecar port to. text describes this
+// port. selected are the pods that the Service selects, and like is the outcome of an injected one
+// of them. The first change is the status annotation.
 func (e *editor) followPorts(s *corev1.Service, selected []Pods, like *Outcome, to intstr.IntOrString, text string) Outcome {
-	out := Outcome{Verdict: Skipped, Reason: Unaffected, Text: "it finds the sidecar by the port's name, or another port"}
+	out := Outcome{Verdict: Skipped, Reason: Unaffected, Text: "the Service uses the port name, or does not target the application port"}
 	other := slices.IndexFunc(selected, func(p Pods) bool {
 		o := p.Outcome.sidecar()
 		return o == nil || o.AppPort != like.AppPort || o.ServingPort != like.ServingPort
@@ -217,7 +218,7 @@ func (e *editor) followPorts(s *corev1.Service, selected []Pods, like *Outcome, 
 			continue
 		}
 		if other >= 0 {
-			out.Warnings = append(out.Warnings, fmt.Sprintf("targetPort %d is left: it also selects %s, whose port is not the sidecar's; requests pass the sidecar by",
+			out.Warnings = append(out.Warnings, fmt.Sprintf("targetPort %d is unchanged, because the Service also selects %s, which does not have the same sidecar port; requests bypass the sidecar",
 				like.AppPort, selected[other].Owner))
 			continue
 		}
@@ -225,32 +226,32 @@ func (e *editor) followPorts(s *corev1.Service, selected []Pods, like *Outcome, 
 			e.set("", "metadata", "annotations", Prefix+statusKey)
 		}
 		e.set(to, "spec", "ports", fmt.Sprintf("#%d", i), "targetPort")
-		out.Notes = append(out.Notes, fmt.Sprintf("targetPort goes from the app's %d to %s", like.AppPort, text))
+		out.Notes = append(out.Notes, fmt.Sprintf("targetPort changes from application port %d to %s", like.AppPort, text))
 		if s.Spec.ClusterIP == corev1.ClusterIPNone {
-			out.Warnings = append(out.Warnings, fmt.Sprintf("it is headless: clients that call a pod on %d pass the sidecar by; let them use %d", like.AppPort, like.ServingPort))
+			out.Warnings = append(out.Warnings, fmt.Sprintf("the Service is headless: clients that connect to port %d of a pod bypass the sidecar and should use port %d", like.AppPort, like.ServingPort))
 		}
 	}
 	return out
 }
 
-// UninjectService takes back what [FollowService] did.
+// UninjectService returns the changes that revert [FollowService].
 func UninjectService(service any) Outcome {
 	text, ok := at(service, "metadata", "annotations", Prefix+statusKey).(string)
 	if !ok {
-		return Outcome{Verdict: Skipped, Reason: NotInjected, Text: "there is nothing to take back"}
+		return Outcome{Verdict: Skipped, Reason: NotInjected, Text: "not injected"}
 	}
-	return takeBack(service, text, serviceTraces)
+	return revertChanges(service, text, serviceTraces)
 }
 
-// WatchPolicy says whether a NetworkPolicy that lets requests in to the app's port by
-// number, or out to it, would keep them from the sidecar. It changes nothing: who may
-// speak with a pod is not ours to decide.
+// WatchPolicy returns warnings if a NetworkPolicy permits connections to the application port by
+// number, but not to the sidecar port. It examines ingress and egress rules. It does not change the
+// policy, because the user decides which connections are permitted.
 func WatchPolicy(policy any, all []Pods) Outcome {
 	p := new(networkingv1.NetworkPolicy)
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(encode(policy), p); err != nil {
-		return Outcome{Verdict: Refused, Reason: Unreadable, Text: fmt.Sprintf("not a NetworkPolicy: %v", err)}
+		return Outcome{Verdict: Refused, Reason: Unreadable, Text: fmt.Sprintf("invalid NetworkPolicy: %v", err)}
 	}
-	out := Outcome{Verdict: Skipped, Reason: NoPods, Text: "a NetworkPolicy makes no pods"}
+	out := Outcome{Verdict: Skipped, Reason: NoPods, Text: "NetworkPolicy does not create pods"}
 	selector, err := metav1.LabelSelectorAsSelector(&p.Spec.PodSelector)
 	if err != nil {
 		return out
@@ -264,18 +265,18 @@ func WatchPolicy(policy any, all []Pods) Outcome {
 			continue
 		}
 		look := func(direction string, rules []rule) {
-			if shutOut(rules, sidecar) {
-				missing[fmt.Sprintf("it lets %s to port %d, but requests for %s now come to %d: add that port", direction, sidecar.AppPort, pods.Owner, sidecar.ServingPort)] = true
+			if blocksSidecar(rules, sidecar) {
+				missing[fmt.Sprintf("the policy allows %s to port %d, but requests for %s now use port %d, which must be added", direction, sidecar.AppPort, pods.Owner, sidecar.ServingPort)] = true
 			}
 		}
-		if near(p.Namespace, pods.Namespace) && selector.Matches(labels.Set(pods.Labels)) {
+		if canShareNamespace(p.Namespace, pods.Namespace) && selector.Matches(labels.Set(pods.Labels)) {
 			var in []rule
 			for _, r := range p.Spec.Ingress {
 				in = append(in, rule{r.From, r.Ports})
 			}
-			look("in", in)
+			look("ingress", in)
 		}
-		look("out", peers.rulesTo(pods))
+		look("egress", peers.rulesTo(pods))
 	}
 	out.Warnings = slices.Sorted(maps.Keys(missing))
 	return out
@@ -314,7 +315,7 @@ func (s peerSet) rulesTo(pods *Pods) (rules []rule) {
 		matches := len(r.To) == 0
 		for j := 0; j < len(r.To) && !matches; j++ {
 			to := &r.To[j]
-			matches = mayBe(to, s.policy.Namespace, pods) && s.selectors[to].Matches(labels.Set(pods.Labels))
+			matches = canMatchNamespace(to, s.policy.Namespace, pods) && s.selectors[to].Matches(labels.Set(pods.Labels))
 		}
 		if matches {
 			rules = append(rules, rule{r.To, r.Ports})
@@ -323,9 +324,9 @@ func (s peerSet) rulesTo(pods *Pods) (rules []rule) {
 	return rules
 }
 
-// shutOut reports whether a rule admits peers to the app's port that no rule admits to the
-// sidecar's. The same peers may have that by another rule.
-func shutOut(rules []rule, sidecar *Outcome) bool {
+// blocksSidecar reports whether a rule admits peers to the application port, but neither this rule
+// nor another rule admits the same peers to the sidecar port.
+func blocksSidecar(rules []rule, sidecar *Outcome) bool {
 	return slices.ContainsFunc(rules, func(r rule) bool {
 		return admits(r.ports, sidecar.AppPort) && !slices.ContainsFunc(rules, func(other rule) bool {
 			return admits(other.ports, sidecar.ServingPort) && (len(other.peers) == 0 || reflect.DeepEqual(other.peers, r.peers))
@@ -333,19 +334,20 @@ func shutOut(rules []rule, sidecar *Outcome) bool {
 	})
 }
 
-// A rule is one of a NetworkPolicy's, in or out.
+// A rule is an ingress or egress rule of a NetworkPolicy.
 type rule struct {
-	peers []networkingv1.NetworkPolicyPeer // none: everybody
-	ports []networkingv1.NetworkPolicyPort // none: all
+	peers []networkingv1.NetworkPolicyPeer // empty means all peers
+	ports []networkingv1.NetworkPolicyPort // empty means all ports
 }
 
-// mayBe reports whether a peer of a policy can be in the namespace of some pods. The labels of namespaces, and addresses,
-// are not known.
-func mayBe(to *networkingv1.NetworkPolicyPeer, namespace string, pods *Pods) bool {
-	return to.IPBlock == nil && (to.NamespaceSelector != nil || near(namespace, pods.Namespace))
+// canMatchNamespace reports whether a peer of a policy can be in the namespace of some pods. The
+// labels of namespaces, and addresses, are not known.
+func canMatchNamespace(to *networkingv1.NetworkPolicyPeer, namespace string, pods *Pods) bool {
+	return to.IPBlock == nil && (to.NamespaceSelector != nil || canShareNamespace(namespace, pods.Namespace))
 }
 
-// admits reports whether a rule lets in to a port by its number: all ports, of TCP too, are it.
+// admits reports whether a rule with the given ports permits connections to TCP port n. Named ports
+// are ignored.
 func admits(ports []networkingv1.NetworkPolicyPort, n int32) bool {
 	return len(ports) == 0 || slices.ContainsFunc(ports, func(p networkingv1.NetworkPolicyPort) bool {
 		if p.Protocol != nil && *p.Protocol != corev1.ProtocolTCP || p.Port != nil && p.Port.StrVal != "" {
@@ -355,7 +357,7 @@ func admits(ports []networkingv1.NetworkPolicyPort, n int32) bool {
 	})
 }
 
-// Unserved is the warning for pods of which no Service is at hand.
+// Unserved returns the warning for pods without a Service in the input.
 func Unserved(out Outcome) string {
-	return fmt.Sprintf("no Service is at hand: one that says targetPort %d must say %s, or requests pass the sidecar by", out.AppPort, cmp.Or(out.PortName, decimal(out.ServingPort)))
+	return fmt.Sprintf("the input contains no Service for the pods; change targetPort %d of their Services to %s, otherwise requests bypass the sidecar", out.AppPort, cmp.Or(out.PortName, decimal(out.ServingPort)))
 }

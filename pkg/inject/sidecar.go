@@ -17,49 +17,49 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/config"
 )
 
-// The end of a pod, docs/promises.md 3.5.
+// Times of the shutdown of a pod (docs/promises.md 3.5).
 const (
-	usualGrace   = 30 * time.Second // Kubernetes', where a pod says nothing
-	afterDrain   = 3 * time.Second  // what the end of the process may take after the drain
-	usualDrain   = usualGrace - afterDrain
-	longestQuiet = 30 * time.Second     // before the drain ends, no new request has come for so long
-	longestGrace = 365 * 24 * time.Hour // a pod may say more, which a drain does not need
+	defaultGrace   = 30 * time.Second // default of Kubernetes
+	afterDrain     = 3 * time.Second  // maximum time between the end of the drain and the exit of the process
+	defaultDrain   = defaultGrace - afterDrain
+	maxQuietPeriod = 30 * time.Second     // maximum quiet period: the drain continues until no request has arrived for this time
+	maxGracePeriod = 365 * 24 * time.Hour // upper bound for grace periods in the computation
 )
 
-// settled is what the sidecar will be configured with.
-type settled struct {
-	environ  []config.EnvVar
-	deadline time.Duration // of the drain
-	grace    time.Duration // of the pod
-	holds    bool          // the app's preStop hook is, or becomes, the sidecar's
-	pause    time.Duration // that the app's hook took
+// sidecarSettings contains the configuration of the sidecar.
+type sidecarSettings struct {
+	environ      []config.EnvVar
+	deadline     time.Duration // of the drain
+	grace        time.Duration // of the pod
+	replacesHook bool          // the preStop hook of the application calls the sidecar
+	pause        time.Duration // duration of the replaced preStop hook of the application
 }
 
-// settle writes the sidecar's settings, by config's own rules, so that what is wrong is
-// found here and not in a pod that does not start.
-func (in *injection) settle() error {
-	c := config.Default() // which knows the names of its settings
-	asked := in.asked(c)
-	if err := checkLengths(asked, c.Probes.Name()); err != nil {
+// computeSettings computes the settings of the sidecar and validates them with package config, so
+// that the injector reports invalid settings before the pod starts.
+func (in *injection) computeSettings() error {
+	c := config.Default() // for the names of the settings
+	requested := in.requested(c)
+	if err := checkLengths(requested, c.Probes.Name()); err != nil {
 		return err
 	}
-	asked, err := in.planEnd(asked)
+	requested, err := in.planShutdown(requested)
 	if err != nil {
 		return err
 	}
-	if c, err = config.Read(asked); err != nil {
+	if c, err = config.Read(requested); err != nil {
 		return badSettings(err)
 	}
 	in.out.Warnings = append(in.out.Warnings, c.Warnings()...)
-	in.settled.environ = config.Environ(c)
+	in.sidecarSettings.environ = config.Environ(c)
 	return nil
 }
 
-// asked are the variables that the pod and the options ask for.
-func (in *injection) asked(c *config.Config) []config.EnvVar {
+// requested returns the settings that result from the pod and the options.
+func (in *injection) requested(c *config.Config) []config.EnvVar {
 	all := []config.EnvVar{
-		// SERVING_ variables would be taken for Knative's. KEDA asks for statistics
-		// without Accept and without its query where it asks every pod itself.
+		// Without this variable, the sidecar would treat SERVING_ variables as those of Knative.
+		// KEDA requests statistics from each pod without an Accept header and without its query.
 		{Name: c.OnKnative.Name(), Value: "false"},
 		{Name: c.StatsFormat.Name(), Value: "prometheus"},
 		{Name: c.UserPort.Name(), Value: decimal(in.port.ContainerPort)},
@@ -72,88 +72,90 @@ func (in *injection) asked(c *config.Config) []config.EnvVar {
 		{Name: c.DrainEndpoint.Name(), Value: strconv.FormatBool(in.native)},
 	}
 	switch len(in.probes) {
-	case 0: // TCP to the app's port, which is the sidecar's own choice
+	case 0: // the sidecar checks the application port with TCP by default
 	case 1:
 		all = append(all, config.EnvVar{Name: c.Probes.Name(), Value: string(encode(in.probes[0]))})
 	default:
 		all = append(all, config.EnvVar{Name: c.Probes.Name(), Value: string(encode(in.probes))},
 			config.EnvVar{Name: c.ProbeArray.Name(), Value: "true"})
 	}
-	more, _ := settings(in.options.get(settingsOption)) // it was validated
+	more, _ := settings(in.options.get(settingsOption)) // the option was validated
 	all = append(all, more...)
 	for _, option := range table {
-		if said := in.options.get(option.Name); option.variable != "" && said != "" {
-			all = append(all, config.EnvVar{Name: option.variable, Value: said})
+		if value := in.options.get(option.Name); option.variable != "" && value != "" {
+			all = append(all, config.EnvVar{Name: option.variable, Value: value})
 		}
 	}
 	return all
 }
 
-// planEnd works out how long the end of the pod may take, and adds what the sidecar needs
-// to know of it.
-func (in *injection) planEnd(asked []config.EnvVar) ([]config.EnvVar, error) {
-	// The clocks decide how long the drain takes, so they are read first.
+// planShutdown computes the drain deadline and the grace period of the pod, and adds the settings
+// for the drain.
+func (in *injection) planShutdown(requested []config.EnvVar) ([]config.EnvVar, error) {
+	// The deadline depends on the request timeout and the minimum drain time.
 	clocks := new(config.Config)
 	if in.options.get(timeoutOption) != "" || in.options.get(drainMinOption) != "" {
 		var err error
-		if clocks, err = config.Read(append(slices.Clone(asked), longDeadline())); err != nil {
+		if clocks, err = config.Read(append(slices.Clone(requested), longDeadline())); err != nil {
 			return nil, badSettings(err)
 		}
 	}
-	s := &in.settled
-	s.pause, s.holds = pauseOf(at(in.object, "spec", "containers", in.app.Name, "lifecycle", "preStop"))
+	s := &in.sidecarSettings
+	s.pause, s.replacesHook = pauseOf(at(in.object, "spec", "containers", in.app.Name, "lifecycle", "preStop"))
 	least := max(clocks.DrainMin.V, s.pause)
 	if least > 0 {
-		asked = append(asked, config.EnvVar{Name: variableOf(drainMinOption), Value: least.String()})
+		requested = append(requested, config.EnvVar{Name: variableOf(drainMinOption), Value: least.String()})
 	}
-	grace := secondsOf(in.graceBefore())
-	s.deadline = max(usualDrain, grace-afterDrain, least+clocks.RequestTimeout.V)
+	grace := secondsOf(in.originalGracePeriod())
+	s.deadline = max(defaultDrain, grace-afterDrain, least+clocks.RequestTimeout.V)
 	if clocks.RequestTimeout.V > 0 {
-		s.deadline = max(s.deadline, longestQuiet+clocks.RequestTimeout.V)
+		s.deadline = max(s.deadline, maxQuietPeriod+clocks.RequestTimeout.V)
 	}
-	if said := in.options.get(deadlineOption); said != "" {
-		s.deadline, _ = time.ParseDuration(said) // it was validated
+	if value := in.options.get(deadlineOption); value != "" {
+		s.deadline, _ = time.ParseDuration(value) // the option was validated
 		if s.deadline < clocks.RequestTimeout.V {
-			in.warn("%s is shorter than %s: requests that came late are cut at the end of the pod", deadlineOption, timeoutOption)
+			in.warn("%s is shorter than %s: the end of the drain can abort requests", deadlineOption, timeoutOption)
 		}
 	}
 	s.grace = max(grace, time.Duration(ceilSeconds(s.deadline+afterDrain))*time.Second)
-	return append(asked, config.EnvVar{Name: variableOf(deadlineOption), Value: s.deadline.String()}), nil
+	return append(requested, config.EnvVar{Name: variableOf(deadlineOption), Value: s.deadline.String()}), nil
 }
 
-// mostVariable bounds a variable of the sidecar's, name and value, in bytes: Linux starts no
-// program with a longer one (MAX_ARG_STRLEN, execve(2)).
-const mostVariable = 128 << 10
+// maxVariableBytes is the maximum length in bytes of an environment variable, including its name.
+// Linux does not start a program with a longer variable (MAX_ARG_STRLEN, execve(2)).
+const maxVariableBytes = 128 << 10
 
-// checkLengths refuses variables with which no container starts; probes is the name of one.
-func checkLengths(asked []config.EnvVar, probes string) error {
-	for _, v := range asked {
+// checkLengths returns an error for variables that are too long. probes is the name of the variable
+// for probes.
+func checkLengths(requested []config.EnvVar, probes string) error {
+	for _, v := range requested {
 		n := len(v.Name) + len("=") + len(v.Value) + len("\x00")
 		switch {
-		case n <= mostVariable:
+		case n <= maxVariableBytes:
 		case v.Name == probes:
-			return refuse(BadProbe, "readiness probes of %d bytes: no container starts with a variable of more than %d", n, mostVariable)
+			return refuse(BadProbe, "readiness probes: %d bytes exceed the limit of %d for an environment variable", n, maxVariableBytes)
 		default:
-			return refuse(BadOption, "%s of %d bytes: no container starts with a variable of more than %d", v.Name, n, mostVariable)
+			return refuse(BadOption, "%s: %d bytes exceed the limit of %d for an environment variable", v.Name, n, maxVariableBytes)
 		}
 	}
 	return nil
 }
 
-// graceBefore is the time that the pod has to end so far, in seconds.
-func (in *injection) graceBefore() int64 {
-	return *cmp.Or(in.pod.TerminationGracePeriodSeconds, new(int64(usualGrace/time.Second)))
+// originalGracePeriod returns the grace period of the pod before the injection, in seconds.
+func (in *injection) originalGracePeriod() int64 {
+	return *cmp.Or(in.pod.TerminationGracePeriodSeconds, new(int64(defaultGrace/time.Second)))
 }
 
-// secondsOf is a number of seconds that a pod gives, at most longestGrace.
+// secondsOf converts n seconds to a duration between 0 and maxGracePeriod.
 func secondsOf(n int64) time.Duration {
-	return time.Duration(min(max(n, 0), int64(longestGrace/time.Second))) * time.Second
+	return time.Duration(min(max(n, 0), int64(maxGracePeriod/time.Second))) * time.Second
 }
 
-// ceilSeconds is a duration in whole seconds, or the next.
+// ceilSeconds returns a duration in seconds, rounded up.
 func ceilSeconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
 
-// badSettings is an error of config's, with the options' names beside the variables'.
+// badSettings converts an error of config. It replaces the names of variables with the names of
+// their options.
 func badSettings(err error) error {
 	text := strings.ReplaceAll(err.Error(), "\n", "; ")
 	for _, option := range table {
@@ -164,9 +166,9 @@ func badSettings(err error) error {
 	return refuse(BadOption, "%s", text)
 }
 
-// pauseOf is how long a hook before the app's end does nothing but wait, and whether the
-// sidecar's hook can stand in its place: it can if there is none, or if it only waits, which
-// DRAIN_MIN does as well. hook is a lifecycle's preStop, as JSON.
+// pauseOf returns how long a preStop hook sleeps, and whether the hook of the sidecar can replace
+// it. It can replace a missing hook, and a hook that only sleeps, because DRAIN_MIN has the same
+// effect. hook is the field preStop of a lifecycle, as JSON.
 func pauseOf(hook any) (time.Duration, bool) {
 	if hook == nil {
 		return 0, true
@@ -189,7 +191,7 @@ func pauseOf(hook any) (time.Duration, bool) {
 	return 0, false
 }
 
-// only is what stands in a map under a key, nil if anything else stands in it too.
+// only returns the value at a key of a map, or nil if the map has a value for another key.
 func only(node any, key string) any {
 	m, _ := node.(map[string]any)
 	for other, v := range m {
@@ -216,35 +218,35 @@ func pauseOfCommand(words []string) (time.Duration, bool) {
 
 func base(path string) string { return path[strings.LastIndexByte(path, '/')+1:] }
 
-// holdApp keeps the app alive until the sidecar has drained: the hook returns then
-// (docs/promises.md 3.5).
-func (in *injection) holdApp() error {
+// addPreStopHook adds a preStop hook that keeps the application running until the sidecar is
+// drained (docs/promises.md 3.5).
+func (in *injection) addPreStopHook() error {
 	path := []string{"spec", "containers", in.app.Name, "lifecycle", "preStop"}
-	if !in.settled.holds {
-		in.warn("container %s has a preStop hook of its own, which is kept: it must take as long as requests take to end, or call http://localhost:%d/wait-for-drain",
+	if !in.sidecarSettings.replacesHook {
+		in.warn("the preStop hook of container %s is kept: it must wait until all requests are complete, or call http://localhost:%d/wait-for-drain",
 			in.app.Name, in.ports.admin)
 		return nil
 	}
 	hook := corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/wait-for-drain", Port: intstr.FromInt32(in.ports.admin)}}
 	in.set(hook, path...)
-	in.note("before container %s is ended, the kubelet asks the sidecar on %d, which answers when all requests have theirs", in.app.Name, in.ports.admin)
-	if in.settled.pause > 0 {
-		in.note("the pause of %v that stood there becomes DRAIN_MIN, the least time of the drain", in.settled.pause)
+	in.note("the preStop hook of container %s calls port %d of the sidecar, which responds after all requests are complete", in.app.Name, in.ports.admin)
+	if in.sidecarSettings.pause > 0 {
+		in.note("the replaced preStop hook slept for %v, which is now DRAIN_MIN, the minimum duration of the drain", in.sidecarSettings.pause)
 	}
 	return nil
 }
 
-// lengthenGrace gives the pod time for the drain.
-func (in *injection) lengthenGrace() error {
-	was, seconds := in.graceBefore(), int64(in.settled.grace/time.Second)
+// extendGracePeriod extends the grace period of the pod to the drain deadline.
+func (in *injection) extendGracePeriod() error {
+	was, seconds := in.originalGracePeriod(), int64(in.sidecarSettings.grace/time.Second)
 	if was < seconds {
 		in.set(seconds, "spec", "terminationGracePeriodSeconds")
-		in.note("terminationGracePeriodSeconds goes from %d to %d: the drain may take %v", was, seconds, in.settled.deadline)
+		in.note("terminationGracePeriodSeconds changes from %d to %d, because the drain can take %v", was, seconds, in.sidecarSettings.deadline)
 	}
 	return nil
 }
 
-// annotateMetrics says where Prometheus finds the sidecar's metrics.
+// annotateMetrics adds the annotations with which Prometheus finds the metrics of the sidecar.
 func (in *injection) annotateMetrics() error {
 	if isFalse(in.options.get(metricsOption)) {
 		return nil
@@ -252,19 +254,19 @@ func (in *injection) annotateMetrics() error {
 	all := [][2]string{{"prometheus.io/scrape", "true"}, {"prometheus.io/port", decimal(in.ports.metrics)}, {"prometheus.io/path", "/metrics"}}
 	for _, a := range all {
 		if _, has := in.meta.Annotations[a[0]]; has {
-			in.warn("the pod has its own prometheus.io annotations, which are kept: the sidecar's metrics on %d need a scrape of their own", in.ports.metrics)
+			in.warn("the prometheus.io annotations of the pod are kept; configure a separate scrape of the sidecar metrics on port %d", in.ports.metrics)
 			return nil
 		}
 	}
 	for _, a := range all {
 		in.set(a[1], "metadata", "annotations", a[0])
 	}
-	in.note("annotations say that Prometheus finds the sidecar's metrics on %d", in.ports.metrics)
+	in.note("prometheus.io annotations announce the metrics of the sidecar on port %d", in.ports.metrics)
 	return nil
 }
 
-// addSidecar puts the container in: last among the containers, where Knative has it, so
-// that kubectl's first container is still the app; or last among the init containers.
+// addSidecar appends the sidecar to the containers, as Knative does, so that the application
+// remains the first container for kubectl. A native sidecar is appended to the init containers.
 func (in *injection) addSidecar() error {
 	in.out.shares = in.shares(corev1.ResourceCPU) || in.shares(corev1.ResourceMemory)
 	var err error
@@ -280,47 +282,50 @@ func (in *injection) addSidecar() error {
 		ReadinessProbe:  in.queueProbe(),
 		SecurityContext: in.securityContext(),
 	}
-	for _, v := range in.settled.environ {
-		// A kubelet reads $(NAME) in a value as another variable, and $$ as $.
+	for _, v := range in.sidecarSettings.environ {
+		// In the value of a variable, the kubelet replaces $(NAME) with another variable, and $$
+		// with $.
 		c.Env = append(c.Env, corev1.EnvVar{Name: v.Name, Value: strings.ReplaceAll(v.Value, "$", "$$")})
 	}
 	if !in.native {
 		in.set(c, "spec", "containers", sidecarName)
-		in.note("the container %s is added last", sidecarName)
+		in.note("container %s is added at the end", sidecarName)
 		return nil
 	}
 	c.RestartPolicy = new(corev1.ContainerRestartPolicyAlways)
-	// What a mesh redirects to an ordinary container reaches nobody yet, and the pod would wait
-	// for this probe forever.
+	// A mesh redirects the probe to a proxy that runs as a regular container and is not started
+	// yet. The pod would wait for this probe forever.
 	if !slices.ContainsFunc(in.pod.Containers, func(c corev1.Container) bool { return isMeshProxy(&c) }) {
 		c.StartupProbe = in.startupProbe()
 	}
-	// It is ended after the app, so its own SIGTERM comes too late to begin a drain.
+	// The kubelet stops a native sidecar after the application, so SIGTERM is too late to begin the
+	// drain.
 	c.Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{
 		HTTPGet: &corev1.HTTPGetAction{Path: "/drain", Port: intstr.FromInt32(in.ports.admin)},
 	}}
 	in.set(c, "spec", "initContainers", sidecarName)
-	in.note("the init container %s is added last, and stays: it starts before the app and ends after it", sidecarName)
+	in.note("restartable init container %s is added at the end; it starts before the application and stops after it", sidecarName)
 	return nil
 }
 
-// startupProbe asks whether a native sidecar listens. The app starts after this probe, so it
-// must not depend on the app.
+// startupProbe returns a probe that succeeds when a native sidecar listens. The kubelet starts the
+// application after this probe, so the probe must not depend on the application.
 func (in *injection) startupProbe() *corev1.Probe {
 	return &corev1.Probe{
 		ProbeHandler:     corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(in.ports.serving)}},
-		TimeoutSeconds:   usualTimeout,
+		TimeoutSeconds:   defaultTimeout,
 		PeriodSeconds:    1,
-		SuccessThreshold: usualSuccesses,
+		SuccessThreshold: defaultSuccesses,
 		FailureThreshold: 30,
 	}
 }
 
-// unnamedPort is the name of the sidecar's port where the app's has none.
+// unnamedPort is the name of the sidecar port if the application port has no name.
 const unnamedPort = "queue-port"
 
-// containerPorts are the ports that others may find by name: Knative's names for the
-// statistics and metrics, the app's name for requests.
+// containerPorts returns the ports of the sidecar that clients find by name. The ports for
+// statistics and metrics have the names that Knative uses, and the port for requests has the name
+// of the application port.
 func (in *injection) containerPorts() []corev1.ContainerPort {
 	serving := corev1.ContainerPort{Name: cmp.Or(in.port.Name, unnamedPort), ContainerPort: in.ports.serving, HostPort: in.port.HostPort, HostIP: in.port.HostIP, Protocol: corev1.ProtocolTCP}
 	all := []corev1.ContainerPort{
@@ -328,18 +333,18 @@ func (in *injection) containerPorts() []corev1.ContainerPort {
 		{Name: config.MetricsPortName, ContainerPort: in.ports.metrics, Protocol: corev1.ProtocolTCP},
 	}
 	for i := range all {
-		if all[i].Name == serving.Name { // an app that calls its port so
+		if all[i].Name == serving.Name { // the application port has this name
 			all[i].Name = ""
 		}
 	}
 	return append(all, serving)
 }
 
-// imageUser is the user that our image names.
+// imageUser is the user of the sidecar image.
 const imageUser = 65532
 
-// securityContext is what the restricted Pod Security Standard wants. A pod that runs
-// as root would make our image root as well, which runAsNonRoot forbids.
+// securityContext satisfies the restricted Pod Security Standard. If the pod runs as root, the
+// context sets the user of the image, because runAsNonRoot does not permit root.
 func (in *injection) securityContext() *corev1.SecurityContext {
 	s := &corev1.SecurityContext{
 		AllowPrivilegeEscalation: new(false),
@@ -354,15 +359,16 @@ func (in *injection) securityContext() *corev1.SecurityContext {
 	return s
 }
 
-// resources are what the options say. Of a share of the app's, Knative's bounds hold.
+// resources returns the resources in the options. A percentage of the resources of the application
+// is limited to the same range as in Knative.
 func (in *injection) resources() (corev1.ResourceRequirements, error) {
 	r := corev1.ResourceRequirements{Requests: corev1.ResourceList{}, Limits: corev1.ResourceList{}}
-	share, _ := strconv.ParseFloat(in.options.get(percentOption), 64) // it was validated; 0: not said
+	share, _ := strconv.ParseFloat(in.options.get(percentOption), 64) // the option was validated; 0 means not set
 	for _, row := range []struct {
 		option    string
 		name      corev1.ResourceName
 		to, of    corev1.ResourceList
-		low, high string // of a share; "": a share does not say this
+		low, high string // range of the result of a percentage; "" if the percentage does not apply
 	}{
 		{"cpu-request", corev1.ResourceCPU, r.Requests, in.app.Resources.Requests, "25m", "100m"},
 		{"cpu-limit", corev1.ResourceCPU, r.Limits, in.app.Resources.Limits, "40m", "500m"},
@@ -372,9 +378,9 @@ func (in *injection) resources() (corev1.ResourceRequirements, error) {
 		{"ephemeral-storage-limit", corev1.ResourceEphemeralStorage, r.Limits, nil, "", ""},
 	} {
 		of, has := row.of[row.name]
-		switch said := in.options[row.option]; {
-		case said != "":
-			row.to[row.name] = resource.MustParse(said) // it was validated
+		switch value := in.options[row.option]; {
+		case value != "":
+			row.to[row.name] = resource.MustParse(value) // the option was validated
 		case share > 0 && has && !of.IsZero():
 			row.to[row.name] = shareOf(of, share, row.low, row.high)
 		default:
@@ -388,20 +394,20 @@ func (in *injection) resources() (corev1.ResourceRequirements, error) {
 		if !has || request.Cmp(limit) <= 0 {
 			continue
 		}
-		if said := in.options[string(name)+"-request"]; said != "" {
-			return r, refuse(BadOption, "%s-request %s is above %s-limit %s", name, said, name, limit.String())
+		if value := in.options[string(name)+"-request"]; value != "" {
+			return r, refuse(BadOption, "%s-request %s exceeds %s-limit %s", name, value, name, limit.String())
 		}
-		r.Requests[name] = limit // the default gives way
+		r.Requests[name] = limit // reduce the default request
 	}
 	if in.isGuaranteed() && !isGuaranteed(r) && !in.out.shares {
-		in.warn("the pod is of QoS class Guaranteed and becomes Burstable; set cpu-limit and memory-limit to what cpu-request and memory-request say to keep it")
+		in.warn("the QoS class of the pod changes from Guaranteed to Burstable; to keep it, set cpu-limit and memory-limit to the values of cpu-request and memory-request")
 	}
 	return r, nil
 }
 
-// shares reports whether the pod has so much of a resource for all of its containers
-// together (core/v1 PodSpec.resources, Kubernetes 1.34). What they request may not be
-// more, and the pod's own decide its QoS class.
+// shares reports whether the pod sets a resource for all of its containers together (core/v1
+// PodSpec.resources, Kubernetes 1.34). The sum of the requests of the containers must not exceed
+// this value, which also determines the QoS class.
 func (in *injection) shares(name corev1.ResourceName) bool {
 	all := cmp.Or(in.pod.Resources, new(corev1.ResourceRequirements))
 	_, requests := all.Requests[name]
@@ -409,7 +415,7 @@ func (in *injection) shares(name corev1.ResourceName) bool {
 	return requests || limits
 }
 
-// shareOf is a percentage of a quantity, between two bounds.
+// shareOf returns a percentage of a quantity, limited to the range from low to high.
 func shareOf(q resource.Quantity, percent float64, low, high string) resource.Quantity {
 	lowest, highest := resource.MustParse(low), resource.MustParse(high)
 	n := float64(q.MilliValue()) * percent / 100
@@ -419,14 +425,14 @@ func shareOf(q resource.Quantity, percent float64, low, high string) resource.Qu
 	case n >= float64(highest.MilliValue()):
 		return highest
 	}
-	if q.Format == resource.BinarySI { // bytes have no parts
+	if q.Format == resource.BinarySI { // bytes are integers
 		return *resource.NewQuantity(int64(n)/1000, q.Format)
 	}
 	return *resource.NewMilliQuantity(int64(n), q.Format)
 }
 
-// isGuaranteed reports whether all containers ask for exactly what they may use, which
-// is Kubernetes' rule for the QoS class Guaranteed.
+// isGuaranteed reports whether the CPU and memory requests of all containers equal their limits, as
+// the QoS class Guaranteed requires.
 func (in *injection) isGuaranteed() bool {
 	return !slices.ContainsFunc(slices.Concat(in.pod.InitContainers, in.pod.Containers), func(c corev1.Container) bool { return !isGuaranteed(c.Resources) })
 }

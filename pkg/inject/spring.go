@@ -12,8 +12,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// This file reads the properties of Spring Boot for its HTTP server. They are set by variables, system properties, the
-// variable SPRING_APPLICATION_JSON, and arguments. Kibana has properties with the same names.
+// This file reads the properties of Spring Boot for its HTTP server. They are set by variables,
+// system properties, the variable SPRING_APPLICATION_JSON, and arguments. Kibana has properties
+// with the same names.
 
 // The sources of properties, in the order of Spring Boot. A higher value overrides a lower value.
 const (
@@ -27,15 +28,16 @@ const (
 // springJSON is the property of the variable that contains other properties as JSON.
 const springJSON = "spring.application.json"
 
-// A springProperty is the canonical name of a Spring Boot property and the place where it is set. The
-// name is empty if the flag or variable does not set a Spring Boot property.
+// A springProperty is the canonical name of a Spring Boot property and the place where it is set.
+// The name is empty if the flag or variable does not set a Spring Boot property.
 type springProperty struct {
 	name   string
 	source int
 }
 
-// propertyOf returns the property that a flag or a variable sets. Spring Boot accepts several forms of a name, such as
-// SERVER_SSL_KEYSTORE, --server.ssl.key-store and -Dserver.ssl.keyStore. The result for all of them is server.ssl.keystore.
+// propertyOf returns the property that a flag or a variable sets. Spring Boot accepts several forms
+// of a name, such as SERVER_SSL_KEYSTORE, --server.ssl.key-store and -Dserver.ssl.keyStore. The
+// result for all of them is server.ssl.keystore.
 func propertyOf(name string, isVariable bool) springProperty {
 	p := springProperty{source: fromVariable}
 	if isVariable {
@@ -57,15 +59,15 @@ func propertyOf(name string, isVariable bool) springProperty {
 	return springProperty{}
 }
 
-// tlsProperty matches the properties that enable TLS, except server.ssl.enabled. Spring Boot enables TLS if one of them is
-// set. Properties for the certificates of clients do not match.
+// tlsProperty matches the properties that enable TLS, except server.ssl.enabled. Spring Boot
+// enables TLS if one of them is set. Properties for the certificates of clients do not match.
 var tlsProperty = regexp.MustCompile(`^server\.ssl\.(bundle|certificate|certificateprivatekey|ciphers|clientauth|enabledprotocols|key[a-z]*|protocol)$`)
 
 // sslEnabled is the property that disables TLS if its value is false.
 const sslEnabled = "server.ssl.enabled"
 
-// jsonProperties calls each for the properties of the HTTP server in a JSON document. variable is the name of the variable
-// that contains the document.
+// jsonProperties calls each for the properties of the HTTP server in a JSON document. variable is
+// the name of the variable that contains the document.
 func jsonProperties(variable, document string, each func(parameter)) {
 	value, err := Decode([]byte(document))
 	if err != nil {
@@ -135,8 +137,8 @@ func springOf(all []parameter) spring {
 	return found
 }
 
-// decides reports whether s already contains the effect of a property on TLS. Properties of the port for management have no
-// effect on the port for requests.
+// decides reports whether s already contains the effect of a property on TLS. Properties of the
+// port for management have no effect on the port for requests.
 func (s spring) decides(p springProperty) bool {
 	isSSL := strings.HasPrefix(p.name, "server.ssl.")
 	return p.name == sslEnabled || tlsProperty.MatchString(p.name) || isSSL && s.sign.protocol == plainHTTP || strings.HasPrefix(p.name, "management.server.")
@@ -153,9 +155,10 @@ func (h *hints) setSpringPort(ports []corev1.ContainerPort) {
 	}
 }
 
-// likelySpringPort returns 8080, the default of Spring Boot, if it is one of the ports. Otherwise, it returns the only port
-// for requests, or the only port with a name of HTTP. If there is no such port, it returns 0. If TLS is enabled, and a port
-// has a name or a number of TLS, it returns 0 as well.
+// likelySpringPort returns 8080, the default of Spring Boot, if it is one of the ports. Otherwise,
+// it returns the only port for requests, or the only port with a name of HTTP. If there is no such
+// port, it returns 0. If TLS is enabled, and a port has a name or a number of TLS, it returns 0 as
+// well.
 func (h *hints) likelySpringPort(ports []corev1.ContainerPort) int32 {
 	if h.spring.sign.protocol == overTLS && h.namesTLS {
 		return 0
@@ -194,22 +197,23 @@ func (h *hints) bySpring(n int32) sign {
 // matchesCEL returns the expression of a match.
 func matchesCEL(of, expression string) string { return of + ".matches(" + quoteCEL(expression) + ")" }
 
-// springCEL returns an expression that is false if the properties of Spring Boot enable TLS, or if a flag in a variable
-// binds a port to the loopback address. If the expression isHTTP is false, the result is also false for other evidence in
-// the variables with flags. The expression is stricter than bySpring: the port is not examined, and a property for TLS in an
-// argument is sufficient. The limits bound the cost: few texts are matched, and a search for a short text is cheap.
+// springCEL returns an expression that is false if the properties of Spring Boot enable TLS, or if
+// a flag in a variable binds a port to the loopback address. If the expression isHTTP is false, the
+// result is also false for other evidence in the variables with flags. The expression is stricter
+// than bySpring: the port is not examined, and a property for TLS in an argument is sufficient. The
+// limits bound the cost: few texts are matched, and a search for a short text is cheap.
 func springCEL(isHTTP string) string {
 	const (
-		mostArguments = 1000
-		mostVariables = 500
-		mostNamed     = 30   // variables that can contain a property
-		mostMatched   = 10   // texts that are matched with an expensive expression
-		longestText   = 2000 // maximum length in bytes of a string that is matched against hintFlags
-		isEnabled     = `(?i)^server[._]ssl[._]enabled$`
+		maxArguments     = 1000
+		maxVariables     = 500
+		maxNamedServices = 30   // variables that can contain a property
+		maxMatched       = 10   // texts that are matched with an expensive expression
+		maxTextLength    = 2000 // maximum length in bytes of a string that is matched against hintFlags
+		isEnabled        = `(?i)^server[._]ssl[._]enabled$`
 	)
 	isTLS := matchesCEL("text", `(^|[ \t\n])-(-|D)?((?i:`+hintTLSProperty+`)|server\.ssl\.(?i:enabled)(=["']?(?i:true|on|yes|1)|[ \t\n]|$))`)
 	value := func(name, isValue string) string {
-		return fmt.Sprintf("found.exists(e, %s && [e.?value.orValue('')].exists(text, size(text) <= %d && %s))", matchesCEL("e.name", name), longestOptions, isValue)
+		return fmt.Sprintf("found.exists(e, %s && [e.?value.orValue('')].exists(text, size(text) <= %d && %s))", matchesCEL("e.name", name), maxOptionsBytes, isValue)
 	}
 	return fmt.Sprintf(`![app.?command.orValue([]) + app.?args.orValue([])].exists(all, size(all) > %[1]d
       || [all.filter(text, text.contains('server.ssl'))].exists(found, size(found) > %[2]d || found.exists(text, size(text) > %[3]d || %[4]s)))
@@ -221,10 +225,10 @@ func springCEL(isHTTP string) string {
       && !%[14]s
       && !%[15]s
       && (!found.exists(e, %[16]s) || %[17]s))`,
-		mostArguments, mostMatched, longestOptions, isTLS, mostVariables,
-		longestFlag, matchesCEL("e.name", hintOptions+`|^(server|spring)[._]`), mostNamed,
+		maxArguments, maxMatched, maxOptionsBytes, isTLS, maxVariables,
+		maxFlagBytes, matchesCEL("e.name", hintOptions+`|^(server|spring)[._]`), maxNamedServices,
 		matchesCEL("e.name", hintOptions), matchesCEL("text", hintLoopback),
-		isHTTP, longestText, matchesCEL("text", hintFlags),
+		isHTTP, maxTextLength, matchesCEL("text", hintFlags),
 		value(hintJSON, "("+matchesCEL("text", `(?i)ssl`)+" || !("+isHTTP+") && text.contains('management'))"), value(isEnabled, matchesCEL("text", `(?i)^(true|on|yes|1)$`)),
 		matchesCEL("e.name", `(?i)^`+hintTLSProperty), value(isEnabled, matchesCEL("text", `(?i)^(false|off|no|0)$`)))
 }

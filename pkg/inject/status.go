@@ -11,36 +11,36 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/config"
 )
 
-// format is the version of the status annotation. It counts up when an older injector
-// could not take back what a newer one did.
+// format is the version of the status annotation. It is incremented when older injectors cannot
+// revert the changes of newer injectors.
 const format = 1
 
-// A status is what the annotation queue-proxy.dev/status holds, as JSON: how to take
-// the injection back, in this order.
+// A status is the JSON value of the annotation queue-proxy.dev/status. Undo contains the changes
+// that revert the injection, in order.
 type status struct {
 	Format     int        `json:"format"`
-	Confidence Confidence `json:"confidence,omitempty"` // of the port; uninject ignores it
+	Confidence Confidence `json:"confidence,omitempty"` // confidence in the port; Uninject ignores it
 	Undo       []Change   `json:"undo"`
-	Text       string     `json:"text,omitempty"` // how a file was written: see [WithText]
+	Text       string     `json:"text,omitempty"` // original layout of a file: see [WithText]
 }
 
-// beginStatus makes the status annotation first, so that what it takes to have one is
-// taken back last.
+// beginStatus creates the status annotation in the first change, so that its parents are removed
+// last.
 func (in *injection) beginStatus() error {
 	in.set("", "metadata", "annotations", Prefix+statusKey)
 	return nil
 }
 
-// endStatus writes into it what has been done since.
+// endStatus sets the value of the status annotation.
 func (in *injection) endStatus() error {
 	if in.err == nil {
-		in.changes[0].Value = statusValue(in.out.Confidence, in.back())
+		in.changes[0].Value = statusValue(in.out.Confidence, in.undoChanges())
 	}
-	return in.checkAnnotations(in.annotated())
+	return in.checkAnnotations(in.addedAnnotationBytes())
 }
 
-// annotated is how many bytes of annotations the changes add.
-func (in *injection) annotated() int {
+// addedAnnotationBytes returns the size in bytes of the annotations that the changes add.
+func (in *injection) addedAnnotationBytes() int {
 	n := 0
 	for _, c := range in.changes {
 		var text string
@@ -51,9 +51,9 @@ func (in *injection) annotated() int {
 	return n
 }
 
-// statusValue is the annotation's value, as JSON.
-func statusValue(confidence Confidence, back []Change) json.RawMessage {
-	return encode(string(encode(status{Format: format, Confidence: confidence, Undo: back})))
+// statusValue returns the value of the status annotation as JSON.
+func statusValue(confidence Confidence, undoChanges []Change) json.RawMessage {
+	return encode(string(encode(status{Format: format, Confidence: confidence, Undo: undoChanges})))
 }
 
 // IsStatus reports whether a change writes a status annotation.
@@ -61,8 +61,8 @@ func IsStatus(c Change) bool {
 	return c.Value != nil && strings.HasSuffix(c.Path, "/metadata/annotations/queue-proxy.dev~1status")
 }
 
-// WithText is a change that writes a status, with a text in it that says how the object was
-// written in a file. Here nothing is done with it; [TextOf] gives it back.
+// WithText returns a change that writes a status with the given text added. The text describes the
+// layout of the object in its file. Package inject does not interpret it; [TextOf] returns it.
 func WithText(c Change, text string) Change {
 	var value string
 	var s status
@@ -73,20 +73,21 @@ func WithText(c Change, text string) Change {
 	return c
 }
 
-// TextOf is what [WithText] has put into the status of a template or Service, "" for nothing.
+// TextOf returns the text that [WithText] added to the status of a pod template or a Service, or
+// "".
 func TextOf(object any) string {
 	text, _ := at(object, "metadata", "annotations", Prefix+statusKey).(string)
 	var s status
-	if len(text) > mostAnnotations || json.Unmarshal([]byte(text), &s) != nil {
+	if len(text) > maxAnnotationBytes || json.Unmarshal([]byte(text), &s) != nil {
 		return ""
 	}
 	return s.Text
 }
 
-// recognize returns the choices of the injection of a pod: the values in the sidecar's environment, or the usual
-// ports. It returns nil if the pod has no sidecar. Each injection uses it for the rewrite of the Services, so that a second
-// injection makes the same changes.
-func recognize(pod any) *Outcome {
+// existingSidecar returns the ports of the sidecar in a pod: the values in its environment, or the
+// default ports. It returns nil if the pod has no sidecar. Each injection uses these ports to
+// rewrite Services, so that a second injection makes the same changes.
+func existingSidecar(pod any) *Outcome {
 	usual := config.Default()
 	for _, list := range []string{"containers", "initContainers"} {
 		sidecar := at(pod, "spec", list, sidecarName)
@@ -110,8 +111,9 @@ func recognize(pod any) *Outcome {
 	return nil
 }
 
-// containerOfName returns the container that a Service reaches by the name of a TCP port: the first one with the name.
-// Kubernetes searches the containers before the init containers (FindPort of k8s.io/kubernetes/pkg/api/v1/pod).
+// containerOfName returns the container that a Service finds by the name of a TCP port, which is
+// the first container with the name. Kubernetes searches the containers before the init containers
+// (FindPort of k8s.io/kubernetes/pkg/api/v1/pod).
 func containerOfName(pod any, name string) string {
 	for _, list := range []string{"containers", "initContainers"} {
 		for _, c := range listAt(pod, "spec", list) {
@@ -128,63 +130,63 @@ func containerOfName(pod any, name string) string {
 	return ""
 }
 
-// describeStatus says by whom a pod was injected.
+// describeStatus returns a sentence about the version of the injector that wrote a status.
 func describeStatus(text string) string {
 	var s status
 	switch err := json.Unmarshal([]byte(text), &s); {
 	case err != nil:
-		return "it was injected, but its status cannot be read"
+		return "already injected, but the status is invalid"
 	case s.Format > format:
-		return fmt.Sprintf("by a newer injector (format %d; this one writes %d)", s.Format, format)
+		return fmt.Sprintf("injected with a newer format (%d, this injector writes %d)", s.Format, format)
 	case s.Format < format:
-		return fmt.Sprintf("by an older injector (format %d; this one writes %d); uninject and inject again to renew it", s.Format, format)
+		return fmt.Sprintf("injected with an older format (%d, this injector writes %d); run uninject and inject to update it", s.Format, format)
 	}
-	return "nothing is changed; uninject first to inject with other options"
+	return "already injected; run uninject first to inject with other options"
 }
 
-// Uninject says how the queue-proxy gets out of a pod again: whatever [Inject] changed
-// is as it was, and what somebody has changed since stays. template is not changed.
+// Uninject returns the changes that remove the queue-proxy from a pod and restore the values that
+// [Inject] replaced. Other edits since the injection are kept. Uninject does not modify template.
 func Uninject(template any) Outcome {
 	t, err := decodeTemplate(template)
 	if err != nil {
-		return Outcome{Verdict: Refused, Reason: Unreadable, Text: fmt.Sprintf("not a pod: %v", err)}
+		return Outcome{Verdict: Refused, Reason: Unreadable, Text: fmt.Sprintf("invalid pod: %v", err)}
 	}
 	text, injected := t.Annotations[Prefix+statusKey]
 	switch {
 	case !injected && hasContainer(t.Spec, sidecarName):
-		return Outcome{Verdict: Skipped, Reason: HasQueueProxy, Text: "its container " + sidecarName + " was not injected: there is no annotation " + Prefix + statusKey}
+		return Outcome{Verdict: Skipped, Reason: HasQueueProxy, Text: "container " + sidecarName + " was not injected: the pod has no annotation " + Prefix + statusKey}
 	case !injected:
-		return Outcome{Verdict: Skipped, Reason: NotInjected, Text: "there is nothing to take back"}
+		return Outcome{Verdict: Skipped, Reason: NotInjected, Text: "not injected"}
 	}
-	return takeBack(template, text, podTraces)
+	return revertChanges(template, text, podTraces)
 }
 
-// takeBack follows the status of an object, if it is one that an injection leaves.
-func takeBack(object any, text string, traces []trace) Outcome {
+// revertChanges returns the changes in the status of an object, if traces permit them.
+func revertChanges(object any, text string, traces []trace) Outcome {
 	refused := func(format string, args ...any) Outcome {
 		return Outcome{Verdict: Refused, Reason: BadStatus, Text: fmt.Sprintf(format, args...)}
 	}
-	if len(text) > mostAnnotations {
-		return refused("the annotation %s%s has %d bytes: more than Kubernetes takes", Prefix, statusKey, len(text))
+	if len(text) > maxAnnotationBytes {
+		return refused("annotation %s%s: %d bytes exceed the Kubernetes limit", Prefix, statusKey, len(text))
 	}
 	var s status
 	if err := json.Unmarshal([]byte(text), &s); err != nil {
-		return refused("the annotation %s%s cannot be read: %v", Prefix, statusKey, err)
+		return refused("annotation %s%s: %v", Prefix, statusKey, err)
 	}
 	switch {
 	case s.Format > format:
-		return refused("it was injected by a newer injector (format %d), which must take it back", s.Format)
+		return refused("injected by a newer injector (format %d); run uninject with that version", s.Format)
 	case s.Format < format:
-		return refused("the annotation %s%s is of the format %d, which no injector writes", Prefix, statusKey, s.Format)
+		return refused("annotation %s%s: unknown format %d", Prefix, statusKey, s.Format)
 	}
 	if err := checkUndo(object, s.Undo, traces); err != nil {
-		return refused("the annotation %s%s is not what an injection leaves: %v; nothing is changed", Prefix, statusKey, err)
+		return refused("annotation %s%s is not the status of an injection: %v; the object is unchanged", Prefix, statusKey, err)
 	}
-	out := Outcome{Verdict: Uninjected, Text: "it is as it was"}
+	out := Outcome{Verdict: Uninjected, Text: "the original object is restored"}
 	object = runtime.DeepCopyJSONValue(object)
 	for _, c := range s.Undo {
-		if _, err := apply(object, c); err != nil { // then it has changed nothing
-			out.Warnings = append(out.Warnings, fmt.Sprintf("what stood there is lost: %v", err))
+		if _, err := apply(object, c); err != nil { // apply changed nothing
+			out.Warnings = append(out.Warnings, fmt.Sprintf("the original value cannot be restored: %v", err))
 			continue
 		}
 		out.Changes = append(out.Changes, c)

@@ -13,24 +13,24 @@ import (
 	kjson "sigs.k8s.io/json"
 )
 
-// What takes an injection back stands in an annotation, and whoever writes a manifest can
-// write that as well: a pod that looks harmless, and would have a privileged container once
-// it was uninjected. So of a status only those paths are followed that an injection of ours
-// changes, and only back to what can have stood there.
+// A status annotation contains the changes that revert an injection. Anyone who can write a
+// manifest can forge the annotation, for example so that the pod has a privileged container after
+// uninject. Therefore, Uninject only accepts the paths that an injection changes, and only values
+// that an injection can replace.
 
-// A trace is one kind of place that an injection changes.
+// A trace describes a path that an injection changes.
 type trace struct {
-	path    string                          // as in a [Change], where <x> is one of tokens
-	was     func(object any, was any) error // what may have stood there, nil for nothing; nil: nothing alone
-	ifEmpty bool                            // as in a [Change]
-	must    bool                            // each injection leaves it
+	path    string                          // path of a [Change]; see compileTraces for the placeholders in angle brackets
+	was     func(object any, was any) error // validates the value to restore; nil means that there must be no value
+	ifEmpty bool                            // IfEmpty of the [Change]
+	must    bool                            // each injection changes the path
 
-	whole *regexp.Regexp // of path
+	whole *regexp.Regexp // matches the whole path
 }
 
-// podTraces are those in pods, serviceTraces those in Services.
+// podTraces are the paths in pods, and serviceTraces are the paths in Services.
 var (
-	podTraces = compiled([]trace{
+	podTraces = compileTraces([]trace{
 		{path: "/metadata", ifEmpty: true},
 		{path: "/metadata/annotations", ifEmpty: true},
 		{path: "/metadata/annotations/queue-proxy.dev~1status", must: true},
@@ -47,7 +47,7 @@ var (
 		{path: "/spec/containers/<container>/ports/<port>/hostPort", was: wasOfSidecar("hostPort")},
 		{path: "/spec/containers/<container>/ports/<port>/hostIP", was: wasOfSidecar("hostIP")},
 	})
-	serviceTraces = compiled([]trace{
+	serviceTraces = compileTraces([]trace{
 		{path: "/metadata", ifEmpty: true},
 		{path: "/metadata/annotations", ifEmpty: true},
 		{path: "/metadata/annotations/queue-proxy.dev~1status", must: true},
@@ -55,8 +55,8 @@ var (
 	})
 )
 
-// compiled adds the expressions of traces.
-func compiled(traces []trace) []trace {
+// compileTraces sets the regular expressions of traces.
+func compileTraces(traces []trace) []trace {
 	tokens := strings.NewReplacer(
 		"<metrics>", "(scrape|port|path)",
 		"<list>", "(containers|initContainers)",
@@ -74,25 +74,26 @@ func compiled(traces []trace) []trace {
 	return traces
 }
 
-// checkUndo returns what is wrong with the way back of an object.
+// checkUndo returns an error if all, the changes in the status of object, cannot be the result of
+// an injection.
 func checkUndo(object any, all []Change, traces []trace) error {
 	seen := map[string]bool{}
 	left := map[string]bool{}
 	for _, c := range all {
 		i := slices.IndexFunc(traces, func(t trace) bool { return t.ifEmpty == c.IfEmpty && t.whole.MatchString(c.Path) })
-		if i < 0 || strings.Contains(c.Path, "/containers/"+sidecarName+"/") { // the sidecar goes as a whole
-			return fmt.Errorf("%.100q is no place that an injection changes", c.Path)
+		if i < 0 || strings.Contains(c.Path, "/containers/"+sidecarName+"/") { // the whole sidecar is removed
+			return fmt.Errorf("unexpected path %.100q", c.Path)
 		}
 		t := traces[i]
 		if seen[c.Path] {
-			return fmt.Errorf("%s stands there twice", c.Path)
+			return fmt.Errorf("%s is duplicated", c.Path)
 		}
 		seen[c.Path], left[t.path] = true, true
-		was, _ := Decode(c.Value) // JSON, or nothing
+		was, _ := Decode(c.Value) // valid JSON, or nil
 		switch {
 		case was == nil:
 		case t.was == nil:
-			return fmt.Errorf("%s: an injection puts it where nothing stood", c.Path)
+			return fmt.Errorf("%s: unexpected value", c.Path)
 		default:
 			if err := t.was(object, was); err != nil {
 				return fmt.Errorf("%s: %w", c.Path, err)
@@ -113,10 +114,11 @@ func wasNumber(_, was any) error {
 			return nil
 		}
 	}
-	return errors.New("a whole number is wanted")
+	return errors.New("want an integer")
 }
 
-// wasTarget takes a port's number, or what Kubernetes fills in for.
+// wasTarget accepts a port number, or the empty string, for which Kubernetes sets the number of the
+// port.
 func wasTarget(object, was any) error {
 	if was == "" {
 		return nil
@@ -128,12 +130,12 @@ func wasPortName(_, was any) error {
 	if name, ok := was.(string); ok && len(validation.IsValidPortName(name)) == 0 {
 		return nil
 	}
-	return errors.New("the name of a port is wanted")
+	return errors.New("want the name of a port")
 }
 
 func wasPause(_, was any) error {
 	if _, ok := pauseOf(was); !ok {
-		return errors.New("a hook that does nothing but wait is wanted: no other is replaced")
+		return errors.New("want a hook that only sleeps")
 	}
 	return nil
 }
@@ -142,7 +144,7 @@ func wasProbeMoved(_, was any) error {
 	p := new(corev1.Probe)
 	err := kjson.UnmarshalCaseSensitivePreserveInts(encode(was), p)
 	if _, ok := was.(map[string]any); !ok || err != nil || !canMove(p) || handlers(p) != 1 {
-		return errors.New("a probe by HTTP, TCP or gRPC is wanted: no other moves")
+		return errors.New("want an HTTP, TCP or gRPC probe")
 	}
 	return nil
 }
@@ -157,7 +159,8 @@ func handlers(p *corev1.Probe) int {
 	return n
 }
 
-// wasOfSidecar takes what a port of the sidecar has now: it came from the app's.
+// wasOfSidecar accepts the value of a field that a port of the sidecar has, because an injection
+// moves the field from the application to the sidecar.
 func wasOfSidecar(field string) func(object, was any) error {
 	return func(object, was any) error {
 		for _, list := range []string{"containers", "initContainers"} {
@@ -167,6 +170,6 @@ func wasOfSidecar(field string) func(object, was any) error {
 				}
 			}
 		}
-		return fmt.Errorf("the sidecar has no such %s", field)
+		return fmt.Errorf("the sidecar does not have this %s", field)
 	}
 }

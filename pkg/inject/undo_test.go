@@ -9,92 +9,92 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// wayBack is a status that an injection leaves, and more.
-func wayBack(more ...string) string {
+// validStatus returns a valid status with additional changes.
+func validStatus(more ...string) string {
 	all := append([]string{`{"path":"/spec/containers/queue-proxy"}`, `{"path":"/metadata/annotations/queue-proxy.dev~1status"}`}, more...)
 	return `{"format":1,"undo":[` + strings.Join(all, ",") + `]}`
 }
 
-// marked is an injected pod with a status.
-func marked(t *testing.T, status string) any {
+// injectedPod returns an injected pod with a status.
+func injectedPod(t *testing.T, status string) any {
 	t.Helper()
 	return parse(t, `{"metadata":{"name":"web","namespace":"shop","annotations":{"queue-proxy.dev/status":`+string(encode(status))+`}},"spec":{"serviceAccountName":"web","containers":[`+
 		`{"name":"web","image":"web:1","ports":[{"name":"user-port","containerPort":8080}],"livenessProbe":{"exec":{"command":["true"]}}},`+
 		`{"name":"queue-proxy","image":"queue-proxy:dev","ports":[{"name":"http","containerPort":8012,"hostPort":80,"hostIP":"10.0.0.1"}]}]}}`)
 }
 
-// A status is an annotation, which whoever writes the manifest can write.
+// Anyone who can write a manifest can forge the status annotation.
 var forgedUndos = map[string]string{
-	"a privileged container":         `{"path":"/spec/containers/web/securityContext","was":{"privileged":true}}`,
-	"that of the sidecar":            `{"path":"/spec/containers/queue-proxy/securityContext","was":{"privileged":true}}`,
-	"a probe of the sidecar":         `{"path":"/spec/containers/queue-proxy/readinessProbe","was":{"tcpSocket":{"port":1}}}`,
-	"the network of the node":        `{"path":"/spec/hostNetwork","was":true}`,
-	"another namespace":              `{"path":"/metadata/namespace","was":"kube-system"}`,
-	"another image":                  `{"path":"/spec/containers/web/image","was":"evil:1"}`,
-	"another service account":        `{"path":"/spec/serviceAccountName","was":"admin"}`,
-	"a whole container":              `{"path":"/spec/containers/web","was":{"name":"web","image":"evil:1"}}`,
-	"a container more":               `{"path":"/spec/containers/evil","was":{"name":"evil","image":"evil:1"}}`,
-	"a container in its place":       `{"path":"/spec/initContainers/queue-proxy","was":{"name":"queue-proxy","image":"evil:1"}}`,
-	"all containers":                 `{"path":"/spec/containers","was":[{"name":"evil"}]}`,
-	"all containers, if empty":       `{"path":"/spec/initContainers","was":[{"name":"evil"}],"ifEmpty":true}`,
-	"the whole spec":                 `{"path":"/spec","was":{"hostNetwork":true}}`,
-	"the whole object":               `{"path":"","was":{"kind":"ClusterRoleBinding"}}`,
-	"a volume":                       `{"path":"/spec/volumes","was":[{"hostPath":{"path":"/"}}]}`,
-	"an annotation of others":        `{"path":"/metadata/annotations/seccomp","was":"unconfined"}`,
-	"a value of ours":                `{"path":"/metadata/annotations/prometheus.io~1scrape","was":"true"}`,
-	"another status":                 `{"path":"/metadata/annotations/queue-proxy.dev~1image","was":"evil"}`,
-	"a command as a probe":           `{"path":"/spec/containers/web/readinessProbe","was":{"exec":{"command":["evil"]}}}`,
-	"a command beside a probe":       `{"path":"/spec/containers/web/readinessProbe","was":{"tcpSocket":{"port":1},"exec":{"command":["evil"]}}}`,
-	"a probe that is none":           `{"path":"/spec/containers/web/readinessProbe","was":"evil"}`,
-	"a probe without a question":     `{"path":"/spec/containers/web/readinessProbe","was":{"periodSeconds":1}}`,
-	"a command before the end":       `{"path":"/spec/containers/web/lifecycle/preStop","was":{"exec":{"command":["sh","-c","evil"]}}}`,
-	"a command behind a sleep":       `{"path":"/spec/containers/web/lifecycle/preStop","was":{"exec":{"command":["sh","-c","sleep 1; evil"]}}}`,
-	"a command beside a sleep":       `{"path":"/spec/containers/web/lifecycle/preStop","was":{"sleep":{"seconds":1},"exec":{"command":["evil"]}}}`,
-	"a request before the end":       `{"path":"/spec/containers/web/lifecycle/preStop","was":{"httpGet":{"host":"evil","port":1}}}`,
-	"a hook after the start":         `{"path":"/spec/containers/web/lifecycle/postStart","was":{"exec":{"command":["evil"]}}}`,
-	"a whole lifecycle":              `{"path":"/spec/containers/web/lifecycle","was":{"postStart":{"exec":{"command":["evil"]}}},"ifEmpty":true}`,
-	"a liveness probe":               `{"path":"/spec/containers/web/livenessProbe","was":{"exec":{"command":["evil"]}}}`,
-	"the host of one":                `{"path":"/spec/containers/web/livenessProbe/httpGet/host","was":"evil"}`,
-	"a port that is an object":       `{"path":"/spec/containers/web/livenessProbe/httpGet/port","was":{"a":1}}`,
-	"a port that is a number":        `{"path":"/spec/containers/web/livenessProbe/httpGet/port","was":22}`,
-	"another port of the node":       `{"path":"/spec/containers/web/ports/http/hostPort","was":22}`,
-	"another address of the node":    `{"path":"/spec/containers/web/ports/http/hostIP","was":"0.0.0.0"}`,
-	"a name that is no name":         `{"path":"/spec/containers/web/ports/user-port/name","was":"../x"}`,
-	"the name of another port":       `{"path":"/spec/containers/web/ports/metrics/name","was":"http"}`,
-	"a time that is no number":       `{"path":"/spec/terminationGracePeriodSeconds","was":"1"}`,
-	"a time with a fraction":         `{"path":"/spec/terminationGracePeriodSeconds","was":0.5}`,
-	"a place in a list":              `{"path":"/spec/containers/#0/readinessProbe","was":{"tcpSocket":{"port":1}}}`,
-	"a path in other words":          `{"path":"/spec//containers/web/readinessProbe","was":{"tcpSocket":{"port":1}}}`,
-	"an escape in a path":            `{"path":"/spec/containers/web~1x/readinessProbe","was":{"tcpSocket":{"port":1}}}`,
-	"a condition that is not there":  `{"path":"/spec/containers/web/lifecycle"}`,
-	"a condition that should not be": `{"path":"/spec/terminationGracePeriodSeconds","ifEmpty":true}`,
-	"the same twice":                 `{"path":"/spec/terminationGracePeriodSeconds"},{"path":"/spec/terminationGracePeriodSeconds","was":1}`,
-	"of a Service":                   `{"path":"/spec/ports/#0/targetPort","was":1}`,
+	"a privileged container":           `{"path":"/spec/containers/web/securityContext","was":{"privileged":true}}`,
+	"a privileged sidecar":             `{"path":"/spec/containers/queue-proxy/securityContext","was":{"privileged":true}}`,
+	"a probe of the sidecar":           `{"path":"/spec/containers/queue-proxy/readinessProbe","was":{"tcpSocket":{"port":1}}}`,
+	"the network of the node":          `{"path":"/spec/hostNetwork","was":true}`,
+	"another namespace":                `{"path":"/metadata/namespace","was":"kube-system"}`,
+	"another image":                    `{"path":"/spec/containers/web/image","was":"evil:1"}`,
+	"another service account":          `{"path":"/spec/serviceAccountName","was":"admin"}`,
+	"a whole container":                `{"path":"/spec/containers/web","was":{"name":"web","image":"evil:1"}}`,
+	"an additional container":          `{"path":"/spec/containers/evil","was":{"name":"evil","image":"evil:1"}}`,
+	"another sidecar":                  `{"path":"/spec/initContainers/queue-proxy","was":{"name":"queue-proxy","image":"evil:1"}}`,
+	"all containers":                   `{"path":"/spec/containers","was":[{"name":"evil"}]}`,
+	"all containers, if empty":         `{"path":"/spec/initContainers","was":[{"name":"evil"}],"ifEmpty":true}`,
+	"the whole spec":                   `{"path":"/spec","was":{"hostNetwork":true}}`,
+	"the whole object":                 `{"path":"","was":{"kind":"ClusterRoleBinding"}}`,
+	"a volume":                         `{"path":"/spec/volumes","was":[{"hostPath":{"path":"/"}}]}`,
+	"another annotation":               `{"path":"/metadata/annotations/seccomp","was":"unconfined"}`,
+	"the value of a new annotation":    `{"path":"/metadata/annotations/prometheus.io~1scrape","was":"true"}`,
+	"another status":                   `{"path":"/metadata/annotations/queue-proxy.dev~1image","was":"evil"}`,
+	"a command as a probe":             `{"path":"/spec/containers/web/readinessProbe","was":{"exec":{"command":["evil"]}}}`,
+	"a command in addition to a probe": `{"path":"/spec/containers/web/readinessProbe","was":{"tcpSocket":{"port":1},"exec":{"command":["evil"]}}}`,
+	"a probe that is a string":         `{"path":"/spec/containers/web/readinessProbe","was":"evil"}`,
+	"a probe without a handler":        `{"path":"/spec/containers/web/readinessProbe","was":{"periodSeconds":1}}`,
+	"a command as the preStop hook":    `{"path":"/spec/containers/web/lifecycle/preStop","was":{"exec":{"command":["sh","-c","evil"]}}}`,
+	"a command after a sleep":          `{"path":"/spec/containers/web/lifecycle/preStop","was":{"exec":{"command":["sh","-c","sleep 1; evil"]}}}`,
+	"a command in addition to a sleep": `{"path":"/spec/containers/web/lifecycle/preStop","was":{"sleep":{"seconds":1},"exec":{"command":["evil"]}}}`,
+	"a request as the preStop hook":    `{"path":"/spec/containers/web/lifecycle/preStop","was":{"httpGet":{"host":"evil","port":1}}}`,
+	"a postStart hook":                 `{"path":"/spec/containers/web/lifecycle/postStart","was":{"exec":{"command":["evil"]}}}`,
+	"a whole lifecycle":                `{"path":"/spec/containers/web/lifecycle","was":{"postStart":{"exec":{"command":["evil"]}}},"ifEmpty":true}`,
+	"a liveness probe":                 `{"path":"/spec/containers/web/livenessProbe","was":{"exec":{"command":["evil"]}}}`,
+	"the host of a probe":              `{"path":"/spec/containers/web/livenessProbe/httpGet/host","was":"evil"}`,
+	"a port that is an object":         `{"path":"/spec/containers/web/livenessProbe/httpGet/port","was":{"a":1}}`,
+	"a port that is a number":          `{"path":"/spec/containers/web/livenessProbe/httpGet/port","was":22}`,
+	"another port of the node":         `{"path":"/spec/containers/web/ports/http/hostPort","was":22}`,
+	"another address of the node":      `{"path":"/spec/containers/web/ports/http/hostIP","was":"0.0.0.0"}`,
+	"a name that is no name":           `{"path":"/spec/containers/web/ports/user-port/name","was":"../x"}`,
+	"the name of another port":         `{"path":"/spec/containers/web/ports/metrics/name","was":"http"}`,
+	"a time that is no number":         `{"path":"/spec/terminationGracePeriodSeconds","was":"1"}`,
+	"a time with a fraction":           `{"path":"/spec/terminationGracePeriodSeconds","was":0.5}`,
+	"a place in a list":                `{"path":"/spec/containers/#0/readinessProbe","was":{"tcpSocket":{"port":1}}}`,
+	"a path in other words":            `{"path":"/spec//containers/web/readinessProbe","was":{"tcpSocket":{"port":1}}}`,
+	"an escape in a path":              `{"path":"/spec/containers/web~1x/readinessProbe","was":{"tcpSocket":{"port":1}}}`,
+	"a condition that is not there":    `{"path":"/spec/containers/web/lifecycle"}`,
+	"a condition that should not be":   `{"path":"/spec/terminationGracePeriodSeconds","ifEmpty":true}`,
+	"the same twice":                   `{"path":"/spec/terminationGracePeriodSeconds"},{"path":"/spec/terminationGracePeriodSeconds","was":1}`,
+	"of a Service":                     `{"path":"/spec/ports/#0/targetPort","was":1}`,
 }
 
-func TestAStatusThatNoInjectionLeavesIsRefused(t *testing.T) {
+func TestUninjectRejectsForgedStatus(t *testing.T) {
 	statuses := map[string]string{
 		"nothing taken back": `{"format":1,"undo":[]}`,
 		"no status removed":  `{"format":1,"undo":[{"path":"/spec/containers/queue-proxy"}]}`,
 		"no sidecar removed": `{"format":1,"undo":[{"path":"/metadata/annotations/queue-proxy.dev~1status"}]}`,
-		"no format":          strings.Replace(wayBack(), `"format":1,`, "", 1),
-		"an older format":    strings.Replace(wayBack(), `"format":1`, `"format":0`, 1),
-		"a newer format":     strings.Replace(wayBack(), `"format":1`, `"format":2`, 1),
+		"no format":          strings.Replace(validStatus(), `"format":1,`, "", 1),
+		"an older format":    strings.Replace(validStatus(), `"format":1`, `"format":0`, 1),
+		"a newer format":     strings.Replace(validStatus(), `"format":1`, `"format":2`, 1),
 		"no JSON":            `{`,
-		"too long a status":  wayBack() + strings.Repeat(" ", mostAnnotations),
+		"too long a status":  validStatus() + strings.Repeat(" ", maxAnnotationBytes),
 	}
 	for name, undo := range forgedUndos {
-		statuses[name] = wayBack(undo)
+		statuses[name] = validStatus(undo)
 	}
 	for name, status := range statuses {
-		if out := Uninject(marked(t, status)); out.Verdict != Refused || out.Reason != BadStatus || len(out.Changes) > 0 {
-			t.Errorf("%s: got %s (%s) %s with %d changes, want it refused (bad-status) and none", name, out.Verdict, out.Reason, out.Text, len(out.Changes))
+		if out := Uninject(injectedPod(t, status)); out.Verdict != Refused || out.Reason != BadStatus || len(out.Changes) > 0 {
+			t.Errorf("%s: got %s (%s) %s with %d changes, want refused (bad-status) without changes", name, out.Verdict, out.Reason, out.Text, len(out.Changes))
 		}
 	}
 }
 
-func TestAStatusThatAnInjectionLeavesIsFollowed(t *testing.T) {
-	pod := marked(t, wayBack(
+func TestUninjectAcceptsValidStatus(t *testing.T) {
+	pod := injectedPod(t, validStatus(
 		`{"path":"/spec/terminationGracePeriodSeconds","was":5}`, `{"path":"/spec/containers/web/lifecycle/preStop","was":{"sleep":{"seconds":3}}}`,
 		`{"path":"/spec/containers/web/readinessProbe","was":{"httpGet":{"port":"http","ofTheFuture":1}}}`, `{"path":"/spec/containers/web/ports/user-port/name","was":"http"}`,
 		`{"path":"/spec/containers/web/ports/http/hostPort","was":80}`, `{"path":"/spec/containers/web/ports/http/hostIP","was":"10.0.0.1"}`,
@@ -106,7 +106,7 @@ func TestAStatusThatAnInjectionLeavesIsFollowed(t *testing.T) {
 	harness.Equal(t, string(encode(changed(t, pod, out.Changes))), want)
 }
 
-func TestAServicesStatusThatNoInjectionLeavesIsRefused(t *testing.T) {
+func TestUninjectServiceRejectsForgedStatus(t *testing.T) {
 	const gone = `{"path":"/metadata/annotations/queue-proxy.dev~1status"}`
 	for undo, want := range map[string]Verdict{
 		gone + `,{"path":"/spec/ports/#0/targetPort","was":8080}`:                             Uninjected,
@@ -128,21 +128,21 @@ func TestAServicesStatusThatNoInjectionLeavesIsRefused(t *testing.T) {
 	}
 }
 
-// The work grows with the length of a status, not with its square or with that times the
-// object's.
-func TestALongStatusIsFollowedWithLittleWork(t *testing.T) {
+// The cost must be linear in the length of the status, and must not depend on the size of the
+// object.
+func TestLongStatusNeedsLittleMemory(t *testing.T) {
 	var more []string
 	for i := range 2000 {
 		more = append(more, fmt.Sprintf(`{"path":"/spec/containers/c%d/readinessProbe","was":{"tcpSocket":{"port":1}}}`, i))
 	}
-	pod := marked(t, wayBack(more...))
+	pod := injectedPod(t, validStatus(more...))
 	pod.(map[string]any)["spec"].(map[string]any)["x"] = make([]any, 100_000)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	out := Uninject(pod)
 	runtime.ReadMemStats(&after)
 	if out.Verdict != Uninjected || len(out.Warnings) != 2000 {
-		t.Errorf("got %s %s with %d warnings, want it uninjected with 2000 that say what is lost", out.Verdict, out.Text, len(out.Warnings))
+		t.Errorf("got %s %s with %d warnings, want uninjected with 2000 warnings", out.Verdict, out.Text, len(out.Warnings))
 	}
 	if got, most := after.TotalAlloc-before.TotalAlloc, uint64(100<<20); got > most {
 		t.Errorf("got %d MiB allocated, want at most %d", got>>20, most>>20)

@@ -8,35 +8,35 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-func TestWorkloadsAreKnownByTheirTemplate(t *testing.T) {
+func TestTemplateFindsPodTemplates(t *testing.T) {
 	const template = `"spec":{"template":{"spec":{"containers":[{"name":"a"}]}}}`
 	for _, c := range []struct {
-		object, path string // path "": nothing to inject
-		text         string // then a part of what is said
+		object, path string // path is empty if there is no pod template
+		text         string // part of the expected text if there is no pod template
 	}{
 		{`"apiVersion":"extensions/v1beta1","kind":"Deployment",` + template, "spec/template", ""},
 		{`"apiVersion":"apps/v1beta2","kind":"Deployment",` + template, "spec/template", ""},
 		{`"apiVersion":"argoproj.io/v1alpha1","kind":"Rollout",` + template, "spec/template", ""},
 		{`"apiVersion":"apps.kruise.io/v1alpha1","kind":"CloneSet",` + template, "spec/template", ""},
 		{`"apiVersion":"example.com/v1","kind":"Workload",` + template, "spec/template", ""},
-		{`"apiVersion":"argoproj.io/v1alpha1","kind":"Rollout","spec":{"workloadRef":{"kind":"Deployment","name":"web"}}`, "", "those of the Deployment web"},
+		{`"apiVersion":"argoproj.io/v1alpha1","kind":"Rollout","spec":{"workloadRef":{"kind":"Deployment","name":"web"}}`, "", "created by Deployment web"},
 		{`"apiVersion":"serving.knative.dev/v1","kind":"Configuration",` + template, "", "Knative adds"},
-		{`"apiVersion":"example.com/v1","kind":"Workload","spec":{}`, "", "if it makes pods"},
-		{`"apiVersion":"v1","kind":"ConfigMap"`, "", "a ConfigMap makes no pods"},
-		{`"apiVersion":"rbac.authorization.k8s.io/v1","kind":"Role"`, "", "a Role makes no pods"},
+		{`"apiVersion":"example.com/v1","kind":"Workload","spec":{}`, "", "if this object creates pods"},
+		{`"apiVersion":"v1","kind":"ConfigMap"`, "", "ConfigMap does not create pods"},
+		{`"apiVersion":"rbac.authorization.k8s.io/v1","kind":"Role"`, "", "Role does not create pods"},
 	} {
 		object := parse(t, "{"+c.object+"}")
 		path, ok := Template(object)
 		if got := strings.Join(path, "/"); got != c.path || ok != (c.path != "") {
 			t.Errorf("%s: got %q, want %q", c.object, got, c.path)
 		}
-		if said := Leave(object).Text; !ok && !strings.Contains(said, c.text) {
-			t.Errorf("%s: got %q, want %q", c.object, said, c.text)
+		if leaveText := Leave(object).Text; !ok && !strings.Contains(leaveText, c.text) {
+			t.Errorf("%s: got %q, want %q", c.object, leaveText, c.text)
 		}
 	}
 }
 
-func TestPodsForWindowsAreKnownByTheirNodes(t *testing.T) {
+func TestWindowsPodsAreSkipped(t *testing.T) {
 	term := func(key, operator, values string) string {
 		return fmt.Sprintf(`{"matchExpressions":[{"key":%q,"operator":%q,"values":[%s]}]}`, key, operator, values)
 	}
@@ -53,7 +53,7 @@ func TestPodsForWindowsAreKnownByTheirNodes(t *testing.T) {
 		{`"nodeSelector":{"beta.kubernetes.io/os":"windows"}`, true},
 		{affinity(windows), true},
 		{affinity(windows + "," + term("beta.kubernetes.io/os", "In", `"windows"`)), true},
-		{affinity(windows + "," + term("zone", "In", `"a"`)), false}, // a node of Linux in that zone can run it
+		{affinity(windows + "," + term("zone", "In", `"a"`)), false}, // a Linux node in the zone satisfies the second term
 		{affinity(term("kubernetes.io/os", "In", `"windows","linux"`)), false},
 		{affinity(term("kubernetes.io/os", "NotIn", `"windows"`)), false},
 		{affinity(""), false},
@@ -61,13 +61,13 @@ func TestPodsForWindowsAreKnownByTheirNodes(t *testing.T) {
 	} {
 		out := Inject(parse(t, `{"metadata":{},"spec":{`+c.spec+`,"containers":[{"name":"a","ports":[{"containerPort":8080}]}]}}`), nil)
 		if got := out.Reason == Windows; got != c.want || !got && out.Verdict != Injected {
-			t.Errorf("%s: got %s (%s) %s, want windows: %v", c.spec, out.Verdict, out.Reason, out.Text, c.want)
+			t.Errorf("%s: got %s (%s) %s, want windows %v", c.spec, out.Verdict, out.Reason, out.Text, c.want)
 		}
 	}
 }
 
-// A policy that lets in to the sidecar's port already needs no change, and nobody is told so.
-func TestANetworkPolicyThatCoversTheSidecarIsNoWarning(t *testing.T) {
+// There is no warning if the policy already permits connections to the sidecar port.
+func TestNetworkPolicyWithoutSidecarPortIsReported(t *testing.T) {
 	pods := []Pods{{Owner: "Pod web", Labels: map[string]string{"app": "web"}, Outcome: Outcome{Verdict: Injected, AppPort: 8080, ServingPort: 8012}}}
 	for ingress, want := range map[string]int{
 		`{"ports":[{"port":8080}]}`:                           1,

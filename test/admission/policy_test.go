@@ -203,7 +203,7 @@ func (m podMaker) annotations() map[string]string {
 	all := map[string][]string{
 		"queue-proxy.dev/concurrency": {"", "0", "7", "100", "-1", "x"}, "queue-proxy.dev/queue-depth": {"0", "70", "71"}, "queue-proxy.dev/request-timeout": {"0", "29", "3600", "5m"},
 		"queue-proxy.dev/container": {"c0", "c1"}, "queue-proxy.dev/port": {"8080", "http", "5000", "0"}, "queue-proxy.dev/inject": {"true", "false", "1"},
-		"prometheus.io/port": {"1"}, "kubectl.kubernetes.io/default-container": {"c0", "c1", "none"}, "queue-proxy.dev/log-level": {"debug"},
+		"prometheus.io/port": {"1", "9090"}, "kubectl.kubernetes.io/default-container": {"c0", "c1", "none"}, "queue-proxy.dev/log-level": {"debug"},
 	}
 	for _, key := range slices.Sorted(maps.Keys(all)) { // sorted, so that a seed always creates the same pods
 		if m.maybe(8) {
@@ -292,18 +292,19 @@ func (m podMaker) containers(n int, prefix string) []corev1.Container {
 	for i := range n {
 		image := "x"
 		if m.maybe(12) {
-			image = m.word("redis:7", "shop/redis-exporter", "shop/order-operator:1", "git-sync:4", "ingress-nginx/controller:1")
+			image = m.word("redis:7", "shop/redis-exporter", "shop/order-operator:1", "git-sync:4", "ingress-nginx/controller:1", "prom/prometheus:v3", "pushgateway")
 		}
 		c := corev1.Container{Name: fmt.Sprintf("%s%d", prefix, i), Image: image, ReadinessProbe: m.probe(60), LivenessProbe: m.probe(30), StartupProbe: m.probe(20)}
 		if i == 0 || m.maybe(30) {
 			c.Ports = m.ports(i == 0)
 		}
 		if m.maybe(15) {
-			c.Command, c.Args = []string{"serve"}, []string{m.word("--https-port=8080", "--tls-addr :5000", "--port=80", "--metrics-addr=:5000", "-httpPort=5000", "--health-port=80", "sh -c 'x --listen https://0.0.0.0:80'", "tcp-listen:80", "-Dserver.ssl.enabled=true", "--server.ssl.enabled=false"),
+			c.Command, c.Args = []string{"serve"}, []string{m.word("--https-port=8080", "--tls-addr :5000", "--port=80", "--metrics-addr=:5000", "-httpPort=5000", "--health-port=80", "sh -c 'x --listen https://0.0.0.0:80'", "tcp-listen:80", "-Dserver.ssl.enabled=true", "--server.ssl.enabled=false",
+				"--upstream=http://127.0.0.1:8080/", "--target=http://localhost:5000", "--backend-port=80", "--web.listen-address=:9091", "-Dmanagement.server.port=9090", "--ports=x8008x", "--host=127.0.0.1"),
 				m.word("--tls-cert=/c/tls.crt --tls-key=/c/tls.key", "--cert-dir=/c", "--client-cert=/c/x --client-key=/c/y", "--verbose", "--verbose")}
 		}
 		if m.maybe(15) {
-			c.Env = []corev1.EnvVar{{Name: m.word("HTTPS_PORT", "PORT", "METRICS_PORT", "HTTP_PORT"), Value: m.word("8080", "5000", "80")}, {Name: m.word("A", "SERVER_SSL_ENABLED", "LISTEN_URLS"), Value: m.word("true", "false", "https://+:5000;http://+:80")}}
+			c.Env = []corev1.EnvVar{{Name: m.word("HTTPS_PORT", "PORT", "METRICS_PORT", "HTTP_PORT"), Value: m.word("8080", "5000", "80", "9090", "19090")}, {Name: m.word("A", "SERVER_SSL_ENABLED", "LISTEN_URLS", "OAUTH2_PROXY_UPSTREAMS", "BACKEND_PORT"), Value: m.word("8080", "http://localhost:8080", "true", "false", "https://+:5000;http://+:80")}}
 		}
 		if m.maybe(15) {
 			c.Env = append(c.Env, corev1.EnvVar{Name: m.word("JAVA_TOOL_OPTIONS", "GUNICORN_CMD_ARGS", "SERVER_SSL_KEY_STORE", "SPRING_APPLICATION_JSON"), Value: m.word("-Xmx1g -Dserver.ssl.bundle=x", "-Dserver.ssl.enabled=false",

@@ -20,15 +20,15 @@ const listedPod = `  - apiVersion: v1
               containerPort: 8080
 `
 
-// Each change looks for its place again; what that costs must not grow with all that there
-// is. A List of 5000 pods, a megabyte, took more than a minute.
-func TestTheWorkForAFileGrowsWithItsLength(t *testing.T) {
+// Each change searches for its path. The cost of a search must not depend on the size of the file.
+// Without this property, a List of 5000 pods (1 MB) took more than a minute.
+func TestCostOfFileIsLinear(t *testing.T) {
 	var pods, ports, keys strings.Builder
 	for i := range 200 {
 		fmt.Fprintf(&pods, listedPod, i)
 		fmt.Fprintf(&ports, "    - port: %d\n      targetPort: 8080\n", 1000+i)
 	}
-	for i := range 20_000 { // with a search for each, it takes seconds
+	for i := range 20_000 { // takes seconds if each change searches the whole list
 		fmt.Fprintf(&keys, "          k%d: v\n", i)
 	}
 	list := "apiVersion: v1\nkind: List\nitems:\n" + pods.String()
@@ -36,15 +36,15 @@ func TestTheWorkForAFileGrowsWithItsLength(t *testing.T) {
 	one := "---\napiVersion: v1\nkind: List\nitems:\n" + fmt.Sprintf(listedPod, 1)
 	for name, c := range map[string]struct {
 		text string
-		most int // bytes that are allocated for each of the text
+		most int // maximum number of allocated bytes per byte of the text
 	}{
 		"a List of pods":       {list, 10_000},
 		"a Service's ports":    {service + one, 1600},
 		"a container's fields": {one + keys.String(), 500},
 	} {
 		got := allocated(t, c.text)
-		// The race detector and collections empty pools, and what is made once is not the
-		// file's: the least of some runs counts.
+		// Use the minimum of several runs, because the race detector and garbage collections clear
+		// pools, and the first run initializes caches.
 		for range 4 {
 			if got <= c.most {
 				break
@@ -53,12 +53,12 @@ func TestTheWorkForAFileGrowsWithItsLength(t *testing.T) {
 		}
 		t.Logf("%s: %d bytes of text, %d allocated for each", name, len(c.text), got)
 		if got > c.most {
-			t.Errorf("%s: got %d bytes allocated for each of the text, want at most %d", name, got, c.most)
+			t.Errorf("%s: got %d bytes allocated per byte of text, want at most %d", name, got, c.most)
 		}
 	}
 }
 
-// allocated returns how many bytes are allocated for each of a file's text.
+// allocated returns the number of allocated bytes per byte of the text.
 func allocated(t *testing.T, text string) int {
 	t.Helper()
 	f := Parse("f.yaml", []byte(text))
@@ -68,27 +68,27 @@ func allocated(t *testing.T, text string) int {
 	runtime.ReadMemStats(&after)
 	for _, r := range results {
 		if r.Verdict != inject.Injected && r.Verdict != inject.Rewritten {
-			t.Errorf("%s: got %s (%s) %s, want it injected or rewritten", r.Object(), r.Verdict, r.Reason, r.Text)
+			t.Errorf("%s: got %s (%s) %s, want injected or rewritten", r.Object(), r.Verdict, r.Reason, r.Text)
 		}
 	}
 	return int(after.TotalAlloc-before.TotalAlloc) / len(text)
 }
 
-// A Service of so many ports that its way back would be longer than annotations may be is
-// left alone: it could not be taken back.
-func TestAServiceThatCouldNotBeTakenBackIsRefused(t *testing.T) {
+// A Service is refused if its status would exceed the size limit of annotations, because the
+// injection could not be reverted.
+func TestServiceWithTooLongStatusIsRefused(t *testing.T) {
 	var ports strings.Builder
 	for i := range 10_000 {
 		fmt.Fprintf(&ports, "    - port: %d\n      targetPort: 8080\n", 1000+i)
 	}
 	f := Parse("f.yaml", []byte("apiVersion: v1\nkind: Service\nmetadata:\n  name: web\nspec:\n  selector: {app: web}\n  ports:\n"+ports.String()+"---\napiVersion: v1\nkind: List\nitems:\n"+fmt.Sprintf(listedPod, 1)))
 	if r := Inject([]*File{f}, nil, inject.Services)[0]; r.Verdict != inject.Refused || r.Reason != inject.Unreadable || len(r.Changes) > 0 {
-		t.Errorf("got %s (%s) %s with %d changes, want it refused", r.Verdict, r.Reason, r.Text, len(r.Changes))
+		t.Errorf("got %s (%s) %s with %d changes, want refused", r.Verdict, r.Reason, r.Text, len(r.Changes))
 	}
 }
 
-// Each Service was compared with all pods. The bytes that are allocated for each document must not grow with the number of
-// documents.
+// If each Service is compared with all pods, the number of allocated bytes per document grows with
+// the number of documents.
 func TestCostOfDocumentDoesNotDependOnNumberOfDocuments(t *testing.T) {
 	perDocument := func(n int) int {
 		var text strings.Builder
@@ -100,6 +100,6 @@ func TestCostOfDocumentDoesNotDependOnNumberOfDocuments(t *testing.T) {
 	}
 	small, large := perDocument(50), perDocument(1500)
 	if large > 2*small {
-		t.Errorf("got %d bytes allocated for each of 3000 documents, want at most twice the %d bytes for each of 100", large, small)
+		t.Errorf("got %d bytes allocated per document of 3000, want at most twice the %d bytes per document of 100", large, small)
 	}
 }

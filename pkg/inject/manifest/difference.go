@@ -2,20 +2,22 @@ package manifest
 
 import "slices"
 
-// A Line of a difference: Mark is ' ' for one that is in both texts, '-' in the first, '+' in
-// the second. A and B are where it is in each, counted from 0.
+// A Line is a line of a difference. Mark is ' ' for a line in both texts, '-' for a line only in
+// the first text, and '+' for a line only in the second text. A and B are the indexes of the line
+// in the two texts.
 type Line struct {
 	Mark byte
 	Text string
 	A, B int
 }
 
-// mostEdits bounds the table of shortest, which grows with the square of the edits.
-const mostEdits = 1000
+// maxEdits limits the table in shortest, which is quadratic in the number of edits.
+const maxEdits = 1000
 
-// Compare finds a way from a to b, by Myers' greedy algorithm (1986): a shortest one up
-// to mostEdits edits, and shortest pieces of so many beyond them. The lines that both
-// begin and end with are set aside first, so its table stays as small as what has changed.
+// Compare returns the difference between a and b (Myers, An O(ND) Difference Algorithm, 1986). The
+// difference is minimal if it consists of at most maxEdits edits. Otherwise, it is a sequence of
+// minimal parts with this number of edits. The common lines at the beginning and at the end are
+// removed first, so that the cost depends only on the size of the changed part.
 func Compare(a, b []string) []Line {
 	head := 0
 	for head < len(a) && head < len(b) && a[head] == b[head] {
@@ -43,15 +45,16 @@ func Compare(a, b []string) []Line {
 	return edits
 }
 
-// shortest is a shortest way from a to b, one of which has lines, or its first piece:
-// that which comes furthest with mostEdits edits; and how many lines of each it takes.
+// shortest returns the minimal difference between a and b, which must not both be empty. If the
+// difference exceeds maxEdits edits, shortest returns the part that covers the most lines. x and y
+// are the numbers of lines of a and b that are covered.
 func shortest(a, b []string) (way []Line, x, y int) {
-	most := min(len(a)+len(b), mostEdits)
-	reach := make([]int, 2*most+3) // the furthest in a on each diagonal, of which most+1 is the middle one
+	most := min(len(a)+len(b), maxEdits)
+	reach := make([]int, 2*most+3) // maximum index in a for each diagonal; index most+1 is diagonal 0
 	var history [][]int
-	far, steps := 0, 0 // in both together, and how much of the history led there
+	far, steps := 0, 0 // lines covered in both texts, and the length of the history up to there
 	for d := 0; d <= most && far < len(a)+len(b); d++ {
-		history = append(history, slices.Clone(reach[most-d:most+d+3])) // what this step looks at
+		history = append(history, slices.Clone(reach[most-d:most+d+3])) // the part that this step reads
 		for k := -d; k <= d; k += 2 {
 			i := 0
 			if k == -d || k != d && reach[most+k] < reach[most+k+2] {
@@ -71,12 +74,12 @@ func shortest(a, b []string) (way []Line, x, y int) {
 	return walkBack(a[:x], b[:y], history[:steps]), x, y
 }
 
-// walkBack follows the furthest reaching ways from the end to the beginning.
+// walkBack reconstructs the edits from the history, in reverse.
 func walkBack(a, b []string, history [][]int) []Line {
 	x, y := len(a), len(b)
 	var edits []Line
 	for d := len(history) - 1; d >= 0; d-- {
-		reach := history[d] // of which d+1 is the middle one
+		reach := history[d] // index d+1 is diagonal 0
 		k := x - y
 		from := k - 1
 		if k == -d || k != d && reach[d+k] < reach[d+k+2] {

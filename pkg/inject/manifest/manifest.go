@@ -1,11 +1,11 @@
-// Package manifest injects the objects of files of YAML or JSON.
+// Package manifest injects the sidecar into the objects of YAML and JSON files.
 //
-// [Parse] splits a file into documents, [Inject] and [Uninject] change them, and
-// [File.Text] is the file again. A document that is not changed keeps its bytes. In one
-// that is changed, the bytes of the changes alone are others: comments, order, blanks
-// and quotes stay. Every change is read again and compared with what it should mean; a
-// document whose layout cannot be edited in place is written anew, and its result says
-// so.
+// [Parse] splits a file into documents, [Inject] and [Uninject] change the documents, and
+// [File.Text] returns the new content of the file. Documents without changes keep their bytes. In
+// documents with changes, only the bytes of the changes are replaced, so comments, order, white
+// space and quotes are preserved. The result of every change is parsed and compared with the
+// expected value. A document that cannot be edited in place is encoded again, and its result
+// contains a warning.
 package manifest
 
 import (
@@ -30,39 +30,39 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/inject"
 )
 
-// A File is a stream of documents.
+// A File is a sequence of YAML or JSON documents.
 type File struct {
-	Name      string // for people
+	Name      string // in messages
 	documents []*document
 }
 
-// A document is one YAML document of a file, with the --- before it.
+// A document is one document of a file, including the preceding --- line.
 type document struct {
-	line  int    // of the file, where it begins
-	text  []byte // as it is now
+	line  int    // first line in the file, counted from 1
+	text  []byte // current content
 	node  *yaml.Node
-	value any   // of the node
-	err   error // it cannot be read
+	value any   // decoded value of node
+	err   error // the document is invalid
 	other bool  // err has no effect on the injection: see isOther
 
-	inStatus string // of its objects' statuses: how it was written
+	statusHunks string // hunks in a status of the document that restore its original layout: see keep
 }
 
-// A Result is what became of one object.
+// A Result is the outcome for one object.
 type Result struct {
 	File      string
-	Line      int // of the file
+	Line      int // counted from 1
 	Kind      string
 	Namespace string
 	Name      string
 	inject.Outcome
 
-	object map[string]any // as it was
+	object map[string]any // before the changes
 	from   *document
-	path   string // of the object in its document
+	path   string // JSON pointer of the object in its document
 }
 
-// Advice says what people often get wrong in the probes of such pods, a sentence each.
+// Advice returns a sentence for each common mistake in the probes of the pods.
 func (r *Result) Advice() []string {
 	path, ok := inject.Template(r.object)
 	if !ok {
@@ -71,7 +71,7 @@ func (r *Result) Advice() []string {
 	return inject.Advise(dig(r.object, path...))
 }
 
-// Object is what the result speaks of, as in "Deployment shop/web".
+// Object returns the kind, namespace and name of the object, for example "Deployment shop/web".
 func (r *Result) Object() string {
 	name := r.Name
 	if r.Namespace != "" {
@@ -80,8 +80,8 @@ func (r *Result) Object() string {
 	return strings.TrimSpace(r.Kind + " " + name)
 }
 
-// Parse splits a file into its documents. What is wrong with one of them is found by
-// Inject and Uninject, and is their result.
+// Parse splits a file into its documents. It does not return errors. The results of Inject and
+// Uninject contain the errors of the documents.
 func Parse(name string, text []byte) *File {
 	f := &File{Name: name}
 	if isUTF16(text) { // the editor of the text only supports UTF-8
@@ -110,8 +110,8 @@ var (
 	errHelmTemplate = errors.New("the document is a Helm template ({{ ... }}); inject the output of helm template instead, or use the injector as a post-renderer")
 )
 
-// isUTF16 reports whether a file begins with a UTF-16 byte order mark or with a UTF-16 encoded ASCII
-// character.
+// isUTF16 reports whether a file begins with a UTF-16 byte order mark or with a UTF-16 encoded
+// ASCII character.
 func isUTF16(text []byte) bool {
 	if len(text) < 2 {
 		return false
@@ -126,8 +126,8 @@ func isHelmTemplate(text []byte) bool {
 	return found && bytes.Contains(rest, []byte("}}"))
 }
 
-// split cuts a stream where a line begins with ---, behind a line of ..., and between
-// objects of JSON that follow one another.
+// split splits a file into documents. A document begins at a --- line, after a ... line, or at a
+// JSON object after another JSON object.
 func split(text []byte) [][]byte {
 	var chunks [][]byte
 	for _, chunk := range splitMarks(text) {
@@ -140,8 +140,8 @@ func split(text []byte) [][]byte {
 	return chunks
 }
 
-// lengthOfJSON is where the first object of JSON ends, with its line, if another one
-// follows; else 0.
+// lengthOfJSON returns the length of the first JSON object and the rest of its line if another JSON
+// object follows. Otherwise, it returns 0.
 func lengthOfJSON(text []byte) int {
 	if trimmed := bytes.TrimLeft(text, " \t\r\n"); len(trimmed) == 0 || trimmed[0] != '{' {
 		return 0
@@ -172,13 +172,13 @@ func splitMarks(text []byte) [][]byte {
 		}
 		ends := bytes.HasPrefix(line, []byte("...")) && (len(line) == 3 || isSpace(line[3]))
 		i += len(line)
-		if last := len(chunks) - 1; ends && !content && last >= 0 { // once more what has ended
+		if last := len(chunks) - 1; ends && !content && last >= 0 { // another end mark of the same document
 			chunks[last] = text[begin-len(chunks[last]) : i]
 			begin = i
 			continue
 		}
-		// What stands before the first mark belongs to it while it is a comment, a
-		// directive or nothing.
+		// Comments, directives and blank lines before the first mark belong to the document that
+		// follows the mark.
 		if trimmed := bytes.TrimSpace(line); marks || len(trimmed) > 0 && trimmed[0] != '#' && trimmed[0] != '%' {
 			content = true
 		}
@@ -193,9 +193,9 @@ func splitMarks(text []byte) [][]byte {
 	return chunks
 }
 
-// parse reads the content of one document; nil is an empty one. The YAML library does not
-// know all escapes of JSON: the slash, and letters beyond U+FFFF as pairs of surrogates
-// (RFC 8259 section 7).
+// parse returns the syntax tree of one document, or nil if the document is empty. It does not use
+// the YAML library for JSON, because the library does not support escaped slashes and surrogate
+// pairs (RFC 8259 section 7).
 func parse(text []byte) (*yaml.Node, error) {
 	if json.Valid(text) && utf8.Valid(text) {
 		return nodeOfJSON(text), nil
@@ -209,12 +209,12 @@ func parse(text []byte) (*yaml.Node, error) {
 		return nil, err
 	}
 	if err := d.Decode(&more); !errors.Is(err, io.EOF) {
-		return nil, errors.New("something follows the document without --- before it")
+		return nil, errors.New("content after the end of the document without a --- line")
 	}
 	return doc.Content[0], nil
 }
 
-// read is a text's content, and what it means.
+// read returns the syntax tree and the value of a document.
 func read(text []byte) (n *yaml.Node, value any, err error) {
 	if n, err = parse(text); err == nil && n != nil {
 		value, err = valueOf(n)
@@ -222,7 +222,7 @@ func read(text []byte) (n *yaml.Node, value any, err error) {
 	return n, value, err
 }
 
-// Text is the file as it is now.
+// Text returns the current content of the file.
 func (f *File) Text() []byte {
 	var b bytes.Buffer
 	for _, d := range f.documents {
@@ -231,18 +231,18 @@ func (f *File) Text() []byte {
 	return b.Bytes()
 }
 
-// Documents is how many documents with something in them the file has.
+// Documents returns the number of documents in the file that are not empty.
 func (f *File) Documents() int {
 	return len(slices.DeleteFunc(slices.Clone(f.documents), func(d *document) bool { return d.node == nil && d.err == nil }))
 }
 
-// JSON returns the current content of the file. Each document is written as a JSON object that starts
-// on a new line. A document with an error is omitted, unless the error is a repeated key and the
-// document is never modified.
+// JSON returns the current content of the file. Each document is written as a JSON object that
+// starts on a new line. A document with an error is omitted, unless the error is a repeated key and
+// the document is never modified.
 func (f *File) JSON() ([]byte, error) {
 	var b bytes.Buffer
 	for _, d := range f.documents {
-		root, value, err := read(d.text) // which knows how far aliases may be followed
+		root, value, err := read(d.text) // read limits the expansion of aliases
 		if errors.Is(err, errRepeated) && d.other {
 			var invalid bool
 			if value, invalid, _ = readLeniently(root, false); !invalid {
@@ -262,15 +262,15 @@ func (f *File) JSON() ([]byte, error) {
 // Inject processes all objects in the given files, and stops after the given step. It examines
 // Services and NetworkPolicies together with the pods of all files. The results are in the order of
 // the objects. A document that cannot be parsed has a single result with the verdict refused.
-func Inject(files []*File, said inject.Options, step inject.Step) []*Result {
+func Inject(files []*File, opts inject.Options, step inject.Step) []*Result {
 	results := list(files)
-	f := lookAround(results)
+	f := findRelated(results)
 	ports := f.ports()
 	all := make([]inject.Pods, len(f.owners))
 	each(len(f.owners), func(i int) {
 		r, path := f.owners[i], f.templates[i]
-		r.Outcome = inject.Inject(dig(r.object, path...), said, ports[i]...)
-		warnOfLostOptions(r, path)
+		r.Outcome = inject.Inject(dig(r.object, path...), opts, ports[i]...)
+		warnOfIgnoredOptions(r, path)
 		all[i] = inject.Pods{Owner: r.Object(), Namespace: r.Namespace, Labels: f.labels[i], Outcome: r.Outcome}
 		r.Changes = inject.Below(prefix(path), r.Changes)
 	})
@@ -285,23 +285,23 @@ func Inject(files []*File, said inject.Options, step inject.Step) []*Result {
 	}
 	for i, r := range f.owners {
 		if r.Verdict == inject.Injected {
-			r.Warnings = append(r.Warnings, inject.Unadmitted(all[i], f.quotasNear(r.Namespace))...)
+			r.Warnings = append(r.Warnings, inject.Unadmitted(all[i], f.quotasIn(r.Namespace))...)
 		}
 		if r.Verdict == inject.Injected && !pods.isServed(i) {
 			r.Warnings = append(r.Warnings, inject.Unserved(r.Outcome))
 		}
 	}
-	write(results, func(d *document, changes []inject.Change) (anew bool, err error) {
+	write(results, func(d *document, changes []inject.Change) (reformatted bool, err error) {
 		was := d.text
-		if anew, err = d.change(changes); err == nil {
+		if reformatted, err = d.change(changes); err == nil {
 			d.keep(was, changes)
 		}
-		return anew, err
+		return reformatted, err
 	})
 	return results
 }
 
-// Uninject takes back what [Inject] did.
+// Uninject reverts the changes of [Inject].
 func Uninject(files []*File) []*Result {
 	results := list(files)
 	for _, r := range results {
@@ -312,23 +312,23 @@ func Uninject(files []*File) []*Result {
 		switch {
 		case ok:
 			template := dig(r.object, path...)
-			r.from.inStatus = cmp.Or(r.from.inStatus, inject.TextOf(template))
+			r.from.statusHunks = cmp.Or(r.from.statusHunks, inject.TextOf(template))
 			r.Outcome = inject.Uninject(template)
 			r.Changes = inject.Below(prefix(path), r.Changes)
 		case isService(r):
-			r.from.inStatus = cmp.Or(r.from.inStatus, inject.TextOf(r.object))
+			r.from.statusHunks = cmp.Or(r.from.statusHunks, inject.TextOf(r.object))
 			r.Outcome = inject.UninjectService(r.object)
 		default:
 			r.Outcome = inject.Leave(r.object)
 		}
 	}
-	write(results, func(d *document, changes []inject.Change) (anew bool, err error) {
+	write(results, func(d *document, changes []inject.Change) (reformatted bool, err error) {
 		if d.restore(changes) {
 			return false, nil
 		}
-		anew, err = d.change(changes)
+		reformatted, err = d.change(changes)
 		d.text, _ = d.kept()
-		return anew, err
+		return reformatted, err
 	})
 	return results
 }
@@ -337,17 +337,17 @@ func isService(r *Result) bool { return r.apiVersion() == "v1" && r.Kind == "Ser
 
 func (r *Result) apiVersion() string { return word(r.object["apiVersion"]) }
 
-// list finds the objects of files, those in Lists as well.
+// list returns a result for each object in the files, including the items of Lists.
 func list(files []*File) []*Result {
 	var results []*Result
 	for _, f := range files {
 		for _, d := range f.documents {
 			if d.err != nil {
-				line, text := d.whereabouts(d.err)
+				line, text := d.position(d.err)
 				kind, namespace, name := d.identity()
 				out := inject.Outcome{Verdict: inject.Refused, Reason: inject.Unreadable, Text: text + "; with --on-refusal=skip, the document is not changed"}
 				if d.other {
-					out = inject.Outcome{Verdict: inject.Skipped, Reason: inject.NoPods, Text: "it makes no pods", Warnings: []string{text + "; the document is not changed"}}
+					out = inject.Outcome{Verdict: inject.Skipped, Reason: inject.NoPods, Text: "the document contains no object with pods", Warnings: []string{text + "; the document is not changed"}}
 				}
 				results = append(results, &Result{File: f.Name, Line: line, Kind: kind, Namespace: namespace, Name: name, from: d, Outcome: out})
 				continue
@@ -360,8 +360,9 @@ func list(files []*File) []*Result {
 	return results
 }
 
-// isOther reports whether a document with an error is neither a workload nor a Service, and contains none of them. Its
-// content has no effect on the injection. A repeated key has two meanings, so both are examined.
+// isOther reports whether a document with an error is neither a workload nor a Service, and
+// contains none of them. Its content has no effect on the injection. A repeated key has two
+// meanings, so both are examined.
 func (d *document) isOther() bool {
 	if d.node == nil || errors.Is(d.err, errTooLarge) || errors.Is(d.err, errHelmTemplate) {
 		return false
@@ -380,8 +381,8 @@ func (d *document) isOther() bool {
 	return true
 }
 
-// identity returns the kind, namespace and name of a document that has a syntax tree but no value, for example because
-// a key is repeated. The first of several keys wins.
+// identity returns the kind, namespace and name of a document that has a syntax tree but no value,
+// for example because a key is repeated. The first of several keys wins.
 func (d *document) identity() (kind, namespace, name string) {
 	if d.node == nil || target(d.node).Kind != yaml.MappingNode {
 		return "", "", ""
@@ -405,9 +406,9 @@ func (d *document) identity() (kind, namespace, name string) {
 	return scalar(d.node, "kind"), scalar(d.node, "metadata", "namespace"), scalar(d.node, "metadata", "name")
 }
 
-// whereabouts takes the line from an error of the parser, or of ours, which count from
-// the beginning of the document.
-func (d *document) whereabouts(err error) (line int, text string) {
+// position returns the line in the file and the text of an error. The line numbers in parser
+// errors are relative to the document.
+func (d *document) position(err error) (line int, text string) {
 	const mark = "line "
 	text = strings.TrimPrefix(err.Error(), "yaml: ")
 	at, rest, _ := strings.Cut(text, ": ")
@@ -417,13 +418,13 @@ func (d *document) whereabouts(err error) (line int, text string) {
 	return d.line, text
 }
 
-// objects is one object, or what a List holds.
+// objects returns a result for an object, or a result for each item if the object is a List.
 func objects(f *File, d *document, n *yaml.Node, value any, path string) []*Result {
 	line := d.line + target(n).Line - 1
 	object, ok := value.(map[string]any)
 	if !ok || word(object["kind"]) == "" {
 		return []*Result{{File: f.Name, Line: line, from: d,
-			Outcome: inject.Outcome{Verdict: inject.Skipped, Reason: inject.NoPods, Text: "it is no Kubernetes object"}}}
+			Outcome: inject.Outcome{Verdict: inject.Skipped, Reason: inject.NoPods, Text: "not a Kubernetes object"}}}
 	}
 	if items, ok := object["items"].([]any); ok && strings.HasSuffix(word(object["kind"]), "List") {
 		if at := place(target(n), "items"); at >= 0 {
@@ -442,8 +443,8 @@ func objects(f *File, d *document, n *yaml.Node, value any, path string) []*Resu
 		object: object, from: d, path: path}}
 }
 
-// withType gives an item of a list of one kind, such as a PodList, the kind that it may
-// leave out.
+// withType sets the kind and the apiVersion of an item of a typed list such as a PodList. The items
+// of such a list can omit them.
 func withType(item any, list map[string]any) any {
 	m, ok := item.(map[string]any)
 	kind := strings.TrimSuffix(word(list["kind"]), "List")
@@ -455,9 +456,9 @@ func withType(item any, list map[string]any) any {
 	return typed
 }
 
-// write makes the changes of the results in the text of their documents. change makes those
-// of one document, and reports whether it had to be written anew.
-func write(results []*Result, change func(*document, []inject.Change) (anew bool, err error)) {
+// write applies the changes of the results to their documents. The function change applies the
+// changes to one document, and reports whether the document was encoded again.
+func write(results []*Result, change func(*document, []inject.Change) (reformatted bool, err error)) {
 	changed := map[*document][]*Result{}
 	for _, r := range results {
 		if len(r.Changes) > 0 {
@@ -471,20 +472,20 @@ func write(results []*Result, change func(*document, []inject.Change) (anew bool
 		for _, r := range changed[d] {
 			changes = append(changes, inject.Below(r.path, r.Changes)...)
 		}
-		anew, err := change(d, changes)
+		reformatted, err := change(d, changes)
 		for _, r := range changed[d] {
 			switch {
 			case err != nil:
 				r.Outcome = inject.Outcome{Verdict: inject.Refused, Reason: inject.Unreadable, Text: err.Error()}
-			case anew:
-				r.Warnings = append(r.Warnings, "its text was written anew, because its layout (anchors, lists on one line) cannot be edited in place; comments are kept, blanks may differ")
+			case reformatted:
+				r.Warnings = append(r.Warnings, "the document was reformatted because its layout (anchors, lists on one line) does not support edits in place; comments are kept, and white space may change")
 			}
 		}
 	})
 }
 
-// each calls f for every number below n, on all processors, and returns when all
-// calls have.
+// each calls f concurrently for each number from 0 to n-1. It returns after all calls have
+// returned.
 func each(n int, f func(i int)) {
 	var next atomic.Int64
 	var all sync.WaitGroup
@@ -498,9 +499,9 @@ func each(n int, f func(i int)) {
 	all.Wait()
 }
 
-// change edits the text of a document, in place if it can, and reports whether it had
-// to be written anew. The nodes are of no use afterwards.
-func (d *document) change(changes []inject.Change) (anew bool, err error) {
+// change applies changes to the document, in place if possible. reformatted reports whether the
+// document was encoded again. The nodes of the document are invalid after this call.
+func (d *document) change(changes []inject.Change) (reformatted bool, err error) {
 	want, err := d.after(changes)
 	if err != nil {
 		return false, err
@@ -508,39 +509,39 @@ func (d *document) change(changes []inject.Change) (anew bool, err error) {
 	isJSON := !isBlockStyle(d.node)
 	doc := &yaml.Node{Kind: yaml.DocumentNode, Content: []*yaml.Node{d.node}}
 	if !isJSON {
-		if text, err := d.edited(changes); err == nil && means(text, want) == nil {
+		if text, err := d.editText(changes); err == nil && checkValue(text, want) == nil {
 			d.text = text
 			return false, nil
 		}
-		// The nodes may be half changed: begin again, with what has been read before.
+		// The nodes may be partially changed, so the unchanged text is parsed again.
 		_ = yaml.Unmarshal(d.text, doc)
 	}
 	doc = expand(doc)
 	for _, c := range changes {
 		edit{}.apply(doc.Content[0], c)
 	}
-	text, err := d.written(doc, isJSON)
+	text, err := d.encodeDocument(doc, isJSON)
 	if err != nil {
 		return false, err
 	}
 	if lineEnding(d.text) == "\r\n" {
 		text = bytes.ReplaceAll(bytes.ReplaceAll(text, []byte("\r\n"), []byte("\n")), []byte("\n"), []byte("\r\n"))
 	}
-	if err := means(text, want); err != nil {
-		return false, fmt.Errorf("it cannot be written: %w", err)
+	if err := checkValue(text, want); err != nil {
+		return false, fmt.Errorf("encode document: %w", err)
 	}
 	d.text = text
 	return !isJSON, nil
 }
 
-// after is what a document means after some changes.
+// after returns the value of the document after the changes.
 func (d *document) after(changes []inject.Change) (any, error) {
-	value, _ := valueOf(d.node) // once more: it has been read, and changes are made in place
+	value, _ := valueOf(d.node) // a new copy, because Apply works in place; the node is known to be valid
 	return inject.Apply(value, changes)
 }
 
-// edited is the text with the changes made in place.
-func (d *document) edited(changes []inject.Change) ([]byte, error) {
+// editText returns the text of the document after the changes were made in place.
+func (d *document) editText(changes []inject.Change) ([]byte, error) {
 	e := edit{}
 	for _, c := range changes {
 		e.apply(d.node, c)
@@ -548,8 +549,8 @@ func (d *document) edited(changes []inject.Change) ([]byte, error) {
 	return newSplicer(d.text, d.node, e).run(d.node)
 }
 
-// written is a document that is written anew, behind the same --- line.
-func (d *document) written(doc *yaml.Node, isJSON bool) ([]byte, error) {
+// encodeDocument encodes a document. It keeps the --- line of the original text.
+func (d *document) encodeDocument(doc *yaml.Node, isJSON bool) ([]byte, error) {
 	head, _, ok := bytes.Cut(d.text, []byte("\n"))
 	if !ok || !bytes.HasPrefix(head, []byte("---")) || bytes.ContainsAny(head, "{[") {
 		head = nil
@@ -568,8 +569,8 @@ func (d *document) written(doc *yaml.Node, isJSON bool) ([]byte, error) {
 	return slices.Concat(head, b.Bytes()), e.Close()
 }
 
-// indentOf is how far in the first member of an object of JSON stands; "" where it is
-// on the same line.
+// indentOf returns the indentation of the first member of a JSON object, or "" if this member is on
+// the first line.
 func indentOf(text []byte) string {
 	_, rest, _ := bytes.Cut(text, []byte("{"))
 	line, rest, ok := bytes.Cut(rest, []byte("\n"))
@@ -579,17 +580,18 @@ func indentOf(text []byte) string {
 	return string(rest[:len(rest)-len(bytes.TrimLeft(rest, " \t"))])
 }
 
-// means returns nil if a text says what it should, else what is wrong with it.
-func means(text []byte, want any) error {
+// checkValue returns an error if the value of a text is not want.
+func checkValue(text []byte, want any) error {
 	_, got, err := read(text)
 	if err == nil && !reflect.DeepEqual(got, want) {
-		return errors.New("the result would mean something else")
+		return errors.New("the result does not have the expected value")
 	}
 	return err
 }
 
-// warnOfLostOptions says where options stand on a workload instead of on its pods.
-func warnOfLostOptions(r *Result, path []string) {
+// warnOfIgnoredOptions adds a warning for annotations and labels with options that are set on a
+// workload instead of its pod template.
+func warnOfIgnoredOptions(r *Result, path []string) {
 	if len(path) == 0 {
 		return
 	}
@@ -597,7 +599,7 @@ func warnOfLostOptions(r *Result, path []string) {
 		entries, _ := dig(r.object, "metadata", group).(map[string]any)
 		for key := range entries {
 			if strings.HasPrefix(key, inject.Prefix) {
-				r.Warnings = append(r.Warnings, fmt.Sprintf("%s of the %s are not read: put them under %s/metadata/%s", inject.Prefix+" "+group, r.Kind, strings.Join(path, "/"), group))
+				r.Warnings = append(r.Warnings, fmt.Sprintf("%s of the %s are ignored; move them to %s/metadata/%s", inject.Prefix+" "+group, r.Kind, strings.Join(path, "/"), group))
 				return
 			}
 		}
@@ -625,7 +627,7 @@ func prefix(path []string) string {
 	return strings.Join(append([]string{""}, path...), "/")
 }
 
-// word is a text that stands somewhere in an object, "" for anything else.
+// word returns a string or a number as a string, and "" for other values.
 func word(v any) string {
 	switch v := v.(type) {
 	case string:

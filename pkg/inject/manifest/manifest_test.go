@@ -21,12 +21,12 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// inputs are the inputs of the golden pairs.
+// inputs returns the inputs of the golden pairs by name.
 func inputs(t testing.TB) map[string][]byte {
 	t.Helper()
 	files, err := filepath.Glob("../testdata/pairs/*/in.*")
 	if err != nil || len(files) < 40 {
-		t.Fatalf("got %d inputs (%v), want at least 40; have they moved?", len(files), err)
+		t.Fatalf("got %d inputs (%v), want at least 40", len(files), err)
 	}
 	all := map[string][]byte{}
 	for _, name := range files {
@@ -37,8 +37,8 @@ func inputs(t testing.TB) map[string][]byte {
 	return all
 }
 
-// meaning returns the decoded value of each document. For a document that cannot be decoded, the value
-// is the raw text.
+// meaning returns the decoded value of each document. For a document that cannot be decoded, the
+// value is the raw text.
 func meaning(t testing.TB, text []byte) []any {
 	t.Helper()
 	var all []any
@@ -66,7 +66,7 @@ func refused(results []*Result) bool {
 	return false
 }
 
-func TestUntouchedDocumentsKeepTheirBytes(t *testing.T) {
+func TestUnchangedDocumentsKeepTheirBytes(t *testing.T) {
 	const before = "# first\n\n---\na:   [1,  2]   # odd\n\"b\" : 'c'\n\n---   \n# nothing\n--- # a mark with a comment\n- x\n-   y\n"
 	const pod = "---\napiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  containers:\n  - {name: web, ports: [{containerPort: 8080}]}\n"
 	const after = "...\n%YAML 1.1\n---\nkey: |\n  text\n   more\n\t\n--- {kind: ConfigMap,   apiVersion: v1}\n---\n\n"
@@ -74,14 +74,14 @@ func TestUntouchedDocumentsKeepTheirBytes(t *testing.T) {
 	results := Inject([]*File{f}, nil, inject.Services)
 	got := string(f.Text())
 	if !strings.HasPrefix(got, before) || !strings.HasSuffix(got, after) {
-		t.Errorf("got\n%s\nwant it to begin with\n%s\nand to end with\n%s", got, before, after)
+		t.Errorf("got\n%s\nwant the prefix\n%s\nand the suffix\n%s", got, before, after)
 	}
 	if !strings.Contains(got, "queue-proxy:dev") {
-		t.Errorf("got no sidecar, want one in the pod: %+v", results)
+		t.Errorf("got no sidecar in the pod: %+v", results)
 	}
 }
 
-func TestLinesAreThoseOfTheFile(t *testing.T) {
+func TestResultsHaveLineNumbersOfFile(t *testing.T) {
 	f := Parse("f", []byte("# a\n---\n# b\nkind: ConfigMap\n---\n\nkind: List\nitems:\n- kind: Secret\n\n- kind: Pod\n---\n\n\na: b\na: c\n"))
 	var got []string
 	for _, r := range Inject([]*File{f}, nil, inject.Services) {
@@ -91,8 +91,8 @@ func TestLinesAreThoseOfTheFile(t *testing.T) {
 	harness.Equal(t, got, want)
 }
 
-// restyle writes documents in another random style, with comments, and returns the
-// comments that stand where nothing is taken away.
+// restyle encodes documents in a random style with comments. It also returns the comments that the
+// injection must preserve.
 func restyle(r *rand.Rand, text []byte) ([]byte, []string, error) {
 	var b bytes.Buffer
 	e := yaml.NewEncoder(&b)
@@ -117,12 +117,12 @@ func dress(r *rand.Rand, n *yaml.Node, keep bool, comments *[]string) {
 	switch n.Kind {
 	case yaml.ScalarNode:
 		n.Style = 0
-		if isNull(n) { // in a flow, the library writes nothing as ''
+		if isNull(n) { // in flow style, the library writes null as ''
 			n.Value = "null"
 		}
 		if n.ShortTag() == "!!str" {
 			n.Style = []yaml.Style{0, 0, yaml.DoubleQuotedStyle, yaml.SingleQuotedStyle, yaml.FoldedStyle, yaml.LiteralStyle}[r.IntN(6)]
-			if strings.Contains(n.Value, "\n") { // the library's own folding loses lines
+			if strings.Contains(n.Value, "\n") { // the folding of the library loses lines
 				n.Style = yaml.LiteralStyle
 			}
 		}
@@ -150,10 +150,10 @@ func dress(r *rand.Rand, n *yaml.Node, keep bool, comments *[]string) {
 	}
 }
 
-func TestLayoutsOfAllKindsAreEditedInPlace(t *testing.T) {
+func TestRandomLayoutsAreEditedInPlace(t *testing.T) {
 	const rounds = 2
 	r := rand.New(rand.NewPCG(1, 2))
-	written, anew := 0, 0
+	encodeDocument, reformatted := 0, 0
 	all := inputs(t)
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		text := all[name]
@@ -161,7 +161,7 @@ func TestLayoutsOfAllKindsAreEditedInPlace(t *testing.T) {
 			continue
 		}
 		flat := new(bytes.Buffer)
-		if json.Compact(flat, text) == nil { // JSON on lines keeps them in its status
+		if json.Compact(flat, text) == nil { // JSON with several lines stores its layout in the status
 			text = flat.Bytes()
 		}
 		plain := Parse(name, text)
@@ -176,41 +176,41 @@ func TestLayoutsOfAllKindsAreEditedInPlace(t *testing.T) {
 			results := Inject([]*File{f}, nil, inject.Services)
 			got := f.Text()
 			if !reflect.DeepEqual(meaning(t, styled), before) {
-				t.Fatalf("%s: got another meaning before anything is injected:\n%s", name, styled)
+				t.Fatalf("%s: restyle changed the values:\n%s", name, styled)
 			}
 			if !reflect.DeepEqual(meaning(t, got), want) {
-				t.Fatalf("%s: got\n%s\nfrom\n%s\nwant what it means without the layout: %+v", name, got, styled, results)
+				t.Fatalf("%s: got\n%s\nfrom\n%s\nwant the values of the compact document: %+v", name, got, styled, results)
 			}
 			for _, c := range comments {
 				if !bytes.Contains(got, []byte(c)) {
-					t.Errorf("%s: got the comment %q lost from\n%s\nin\n%s", name, c, styled, got)
+					t.Errorf("%s: got comment %q removed from\n%s\nin\n%s", name, c, styled, got)
 				}
 			}
 			for _, res := range results {
 				if len(res.Changes) > 0 {
-					written++
+					encodeDocument++
 				}
-				if strings.Contains(strings.Join(res.Warnings, ""), "written anew") {
-					anew++
+				if strings.Contains(strings.Join(res.Warnings, ""), "was reformatted") {
+					reformatted++
 				}
 			}
 		}
 	}
-	t.Logf("%d documents changed, %d of them written anew", written, anew)
-	if anew*20 > written {
-		t.Errorf("got %d of %d documents written anew, want at most one in twenty: the editor has lost its way", anew, written)
+	t.Logf("%d documents changed, %d of them reformatted", encodeDocument, reformatted)
+	if reformatted*20 > encodeDocument {
+		t.Errorf("got %d of %d documents reformatted, want at most one in twenty", reformatted, encodeDocument)
 	}
 }
 
-// Some languages write JSON in ASCII, where a letter beyond U+FFFF is two escapes, and
-// some escape slashes.
-func TestJSONWithAnyEscapesIsRead(t *testing.T) {
+// Some programs write JSON in ASCII, with a surrogate pair for characters above U+FFFF, and some
+// programs escape slashes.
+func TestJSONEscapesAreDecoded(t *testing.T) {
 	const text = `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"web","annotations":{"by":"\ud83d\ude80 \\ud83d \uD83D\uDE80\/\\/\"\u002f"}},` +
 		`"spec":{"containers":[{"name":"web","ports":[{"containerPort":8080}]}]}}` + "\n"
 	f := Parse("f", []byte(text+text))
 	for _, r := range Inject([]*File{f}, nil, inject.Services) {
 		if r.Verdict != inject.Injected {
-			t.Fatalf("got %s: %s, want it injected", r.Verdict, r.Text)
+			t.Fatalf("got %s: %s, want injected", r.Verdict, r.Text)
 		}
 	}
 	again := Parse("f", f.Text())
@@ -226,20 +226,19 @@ func TestJSONWithAnyEscapesIsRead(t *testing.T) {
 	}
 }
 
-// What is a boolean without quotes in YAML 1.1 is the name of a port in JSON, and what we write
-// of it has no quotes yet.
-func TestAPortOfAPodInJSONMayBeCalledOn(t *testing.T) {
+// The string on is a boolean in YAML 1.1, and the injection writes it without quotes in JSON.
+func TestJSONPortNameOnIsAString(t *testing.T) {
 	const text = `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"web"},"spec":{"containers":[{"name":"web","ports":[{"name":"on","containerPort":8080}]}]}}` + "\n"
 	harness.Contains(t, injectText(t, text), `"name":"on"`)
 }
 
-// An anchor may stand in itself: as a value, and as what << brings in.
-func TestAnAliasOfItselfIsAnErrorAndCostsLittle(t *testing.T) {
+// An anchor can contain an alias of itself, as a value or in a merge key.
+func TestRecursiveAliasIsRefused(t *testing.T) {
 	for _, text := range []string{"a: &a\n  b: [*a]\n", "a:\n  <<: &a [*a]\n", "a: &a\n  <<: *a\n", "a:\n  <<: &a [[*a, *a]]\n"} {
 		n, err := parse([]byte(text))
 		harness.NoError(t, err)
 		_, err = valueOf(n)
-		harness.Contains(t, fmt.Sprint(err), "grow too large", text)
+		harness.Contains(t, fmt.Sprint(err), "exceeds the limit of 1000000 values or 1000 nested values", text)
 	}
 }
 
@@ -253,7 +252,7 @@ func FuzzInject(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		file := Parse("fuzz", text)
 		if got := file.Text(); !bytes.Equal(got, text) {
-			t.Fatalf("got %q, want %q before anything is changed", got, text)
+			t.Fatalf("got %q before the injection, want %q", got, text)
 		}
 		if refused(Inject([]*File{file}, nil, inject.Services)) {
 			return
@@ -265,13 +264,13 @@ func FuzzInject(f *testing.F) {
 		after := Parse("fuzz", file.Text())
 		Uninject([]*File{after})
 		if got, want := meaning(t, after.Text()), meaning(t, text); !reflect.DeepEqual(got, want) && !bytes.Contains(text, []byte(inject.Prefix)) {
-			t.Errorf("got\n%s\nwant what this means:\n%s", after.Text(), text)
+			t.Errorf("got\n%s\nwant the values of\n%s", after.Text(), text)
 		}
 	})
 }
 
-// FuzzSplit compares the documents of a stream with those that the YAML library finds
-// in the whole of it: no more, no fewer, and each says the same.
+// FuzzSplit compares the documents of a stream with the documents that the YAML library returns for
+// the whole stream.
 func FuzzSplit(f *testing.F) {
 	for _, text := range inputs(f) {
 		if len(text) < 2<<10 {
@@ -286,7 +285,7 @@ func FuzzSplit(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
 		if bytes.ContainsAny(bytes.ReplaceAll(text, []byte("\r\n"), nil), "\r\u0085\u2028\u2029") {
-			return // a stream of lines that end otherwise is refused, not cut
+			return // other line endings are refused
 		}
 		chunks := split(text)
 		if got := bytes.Join(chunks, nil); !bytes.Equal(got, text) {
@@ -300,7 +299,7 @@ func FuzzSplit(f *testing.F) {
 				break
 			}
 			if err != nil {
-				return // no YAML, or objects of JSON that follow one another
+				return // invalid YAML, or consecutive JSON objects
 			}
 			want = append(want, doc.Content[0])
 		}
@@ -313,13 +312,13 @@ func FuzzSplit(f *testing.F) {
 		nothing := func(n *yaml.Node) bool { return n == nil || n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
 		got, want = slices.DeleteFunc(got, nothing), slices.DeleteFunc(want, nothing)
 		if !slices.EqualFunc(got, want, sameNode) {
-			t.Errorf("%q: got %d documents, want %d, or they say something else", text, len(got), len(want))
+			t.Errorf("%q: got %d documents, want %d with the same values", text, len(got), len(want))
 		}
 	})
 }
 
-// FuzzJSON writes documents as JSON and has package encoding/json read them: they say
-// the same, and what cannot be read is an error, not the end.
+// FuzzJSON writes documents as JSON and compares the result of encoding/json with the original
+// values. An unsupported value must be an error.
 func FuzzJSON(f *testing.F) {
 	for _, text := range inputs(f) {
 		if len(text) < 2<<10 {
@@ -362,7 +361,7 @@ func FuzzJSON(f *testing.F) {
 	})
 }
 
-// sameNode reports whether two nodes say the same, in whatever style.
+// sameNode reports whether two nodes have the same content, ignoring their style.
 func sameNode(a, b *yaml.Node) bool {
 	return a.Kind == b.Kind && a.ShortTag() == b.ShortTag() && a.Value == b.Value && a.Anchor == b.Anchor && slices.EqualFunc(a.Content, b.Content, sameNode)
 }
@@ -378,15 +377,16 @@ func BenchmarkInject1000Documents(b *testing.B) {
 	}
 }
 
-// A list that has too many values with its sidecars was refused as if we had written it wrongly.
-func TestATextThatGrowsTooLargeDoesNotMeanSomethingElse(t *testing.T) {
-	if err := means([]byte("a: &a\n  b: [*a]\n"), nil); !errors.Is(err, errTooLarge) {
+// The sidecars increase the number of values in a list above the limit. The error must state this
+// reason.
+func TestTooLargeResultReturnsLimitError(t *testing.T) {
+	if err := checkValue([]byte("a: &a\n  b: [*a]\n"), nil); !errors.Is(err, errTooLarge) {
 		t.Errorf("got %v, want %v", err, errTooLarge)
 	}
 }
 
 func TestRepeatedKeyErrorNamesTheObject(t *testing.T) {
-	text := "kind: Pod\n---\napiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: web\n  namespace: shop\n  labels: {a: b, a: c}\n"
+	text := "kind: Pod\n---\napiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: web\n  namespace: shop\n  labels: {a: b, a: c}\nspec: {template: {spec: {}}}\n"
 	results := Inject([]*File{Parse("f", []byte(text))}, nil, inject.Workloads)
 	harness.Equal(t, results[1].Object(), "Deployment shop/web")
 	harness.Equal(t, results[1].Text, `the key "a" is repeated; with --on-refusal=skip, the document is not changed`)
@@ -406,7 +406,8 @@ func TestErrorInObjectWithoutPodsIsIgnored(t *testing.T) {
 		{"custom resource with an infinite number", "apiVersion: example.com/v1\nkind: Rule\nspec: {a: .inf}\n", inject.Skipped},
 		{"custom resource with a list as a key", "apiVersion: example.com/v1\nkind: Rule\nspec: {? [a] : b}\n", inject.Skipped},
 		{"no object with a repeated key", "a: x\na: z\n", inject.Skipped},
-		{"workload with a repeated key", "apiVersion: apps/v1\nkind: Deployment\nmetadata: {labels: {a: x, a: z}}\n", inject.Refused},
+		{"workload with a repeated key", "apiVersion: apps/v1\nkind: Deployment\nmetadata: {labels: {a: x, a: z}}\nspec: " + template + "\n", inject.Refused},
+		{"workload without a template", "apiVersion: apps/v1\nkind: Deployment\nmetadata: {labels: {a: x, a: z}}\n", inject.Skipped},
 		{"Service with a repeated key", "apiVersion: v1\nkind: Service\nspec: {selector: {a: x, a: z}}\n", inject.Refused},
 		{"list with a repeated key", "apiVersion: v1\nkind: List\nitems: [{kind: ConfigMap, data: {a: x, a: z}}]\n", inject.Refused},
 		{"custom resource with pods and a repeated key", "apiVersion: example.com/v1\nkind: App\nspec: " + template + "\na: x\na: z\n", inject.Refused},
@@ -423,10 +424,10 @@ func TestErrorInObjectWithoutPodsIsIgnored(t *testing.T) {
 		harness.Equal(t, results[0].Verdict, inject.Injected, c.name)
 		harness.Equal(t, last.Verdict, c.want, c.name, last.Text)
 		if !bytes.HasSuffix(f.Text(), []byte("---\n"+c.document)) {
-			t.Errorf("%s: got the document changed, want it unchanged:\n%s", c.name, f.Text())
+			t.Errorf("%s: got the document modified:\n%s", c.name, f.Text())
 		}
 		if isSkipped := len(last.Warnings) == 1 && strings.HasSuffix(last.Warnings[0], "; the document is not changed"); isSkipped != (c.want == inject.Skipped) || isSkipped == strings.HasSuffix(last.Text, "; with --on-refusal=skip, the document is not changed") {
-			t.Errorf("%s: got the text %q and the warnings %q, want one of them to state that the document is not changed", c.name, last.Text, last.Warnings)
+			t.Errorf("%s: got text %q and warnings %q, want one of them to state that the document is not changed", c.name, last.Text, last.Warnings)
 		}
 		f = Parse("f", f.Text())
 		again := Uninject([]*File{f})
@@ -438,7 +439,7 @@ func TestErrorInObjectWithoutPodsIsIgnored(t *testing.T) {
 func TestJSONContainsRepeatedKeysOfOtherObjects(t *testing.T) {
 	for text, want := range map[string]string{
 		"kind: ConfigMap\ndata: {a: x, a: z}\n":         "{\n  \"kind\": \"ConfigMap\",\n  \"data\": {\n    \"a\": \"x\",\n    \"a\": \"z\"\n  }\n}\n",
-		"kind: Rule\nspec: {a: .inf}\n":                 "f:1: line 2: .inf is no number that JSON can hold; with --output=yaml, the document is written unchanged",
+		"kind: Rule\nspec: {a: .inf}\n":                 "f:1: line 2: number .inf is not supported by JSON; with --output=yaml, the document is written unchanged",
 		"kind: Rule\nspec: {a: x, a: .inf}\n":           `f:1: line 2: the key "a" is repeated; with --output=yaml, the document is written unchanged`,
 		"apiVersion: v1\nkind: Pod\nspec: {a: x, a: z}": `f:1: line 3: the key "a" is repeated; with --output=yaml, the document is written unchanged`,
 	} {
@@ -450,7 +451,7 @@ func TestJSONContainsRepeatedKeysOfOtherObjects(t *testing.T) {
 	}
 }
 
-// A Service in another folder is used if no nearer Service selects the pods.
+// A Service in another directory is used if no nearer Service selects the pods.
 func TestNearestServiceSelectsThePort(t *testing.T) {
 	const workload = "apiVersion: v1\nkind: Pod\nmetadata: {name: web, labels: {app: web}}\nspec: {containers: [{name: web, image: w, ports: [{containerPort: 7000}, {containerPort: 7001}, {containerPort: 7002}]}]}\n"
 	service := func(port int32) []byte {
@@ -458,12 +459,12 @@ func TestNearestServiceSelectsThePort(t *testing.T) {
 	}
 	for _, c := range []struct {
 		fact  string
-		files map[string]int32 // the Services
+		files map[string]int32 // target ports of Services by file
 		want  int32
 	}{
-		{"the same folder", map[string]int32{"a/x/s.yaml": 7000, "a/y/s.yaml": 7001}, 7000},
-		{"another folder", map[string]int32{"a/y/s.yaml": 7001}, 7001},
-		{"a nearer folder", map[string]int32{"b/s.yaml": 7000, "a/y/s.yaml": 7001, "a/x/z/s.yaml": 7002}, 7002},
+		{"the same directory", map[string]int32{"a/x/s.yaml": 7000, "a/y/s.yaml": 7001}, 7000},
+		{"another directory", map[string]int32{"a/y/s.yaml": 7001}, 7001},
+		{"a nearer directory", map[string]int32{"b/s.yaml": 7000, "a/y/s.yaml": 7001, "a/x/z/s.yaml": 7002}, 7002},
 		{"none", nil, 0},
 	} {
 		files := []*File{Parse("a/x/web.yaml", []byte(workload))}

@@ -13,30 +13,29 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/inject"
 )
 
-// What the aliases of one document can grow to, of which one may stand in itself: a
-// thousand times a large workload, and far from filling a memory; and deeper than any
-// object of Kubernetes.
+// Limits for a document after the expansion of its aliases. An alias can contain itself. The limits
+// are far above the size and the depth of any Kubernetes object.
 const (
-	mostNodes = 1_000_000
-	mostDepth = 1_000
+	maxNodes = 1_000_000
+	maxDepth = 1_000
 )
 
-// errTooLarge is what is wrong with a document beyond these bounds.
-var errTooLarge = fmt.Errorf("more than %d values, or %d of them in one another: its aliases grow too large, or it has to be split", mostNodes, mostDepth)
+// errTooLarge is the error for a document that exceeds these limits.
+var errTooLarge = fmt.Errorf("the document exceeds the limit of %d values or %d nested values; split it or use fewer aliases", maxNodes, maxDepth)
 
 // errKey is the error for a key that is a map, a list or null.
-var errKey = errors.New("a key that is no text")
+var errKey = errors.New("the key is not a string")
 
 // errRepeated is the error for a repeated key.
 var errRepeated = errors.New("is repeated")
 
-// valueOf is what a node means as JSON, in the form of [inject.Decode].
+// valueOf returns the JSON value of a node in the form of [inject.Decode].
 func valueOf(n *yaml.Node) (any, error) {
-	d := decoder{nodes: mostNodes, depth: mostDepth}
+	d := decoder{nodes: maxNodes, depth: maxDepth}
 	return d.decode(n)
 }
 
-// A decoder follows the aliases of one document, as far as it may.
+// A decoder expands the aliases of one document within the limits.
 type decoder struct {
 	nodes, depth int
 
@@ -45,14 +44,15 @@ type decoder struct {
 	invalid bool // if lenient is set, there is an error other than a repeated key
 }
 
-// readLeniently returns the meaning of a document with errors. invalid reports an error other than a repeated key.
+// readLeniently decodes a document with errors. invalid reports whether there is an error other
+// than a repeated key.
 func readLeniently(n *yaml.Node, first bool) (value any, invalid bool, err error) {
-	d := decoder{nodes: mostNodes, depth: mostDepth, lenient: true, first: first}
+	d := decoder{nodes: maxNodes, depth: maxDepth, lenient: true, first: first}
 	value, err = d.decode(n)
 	return value, d.invalid, err
 }
 
-// enter takes one step down, to a node; leave takes it back.
+// enter counts a node and one level of nesting. leave undoes the level.
 func (d *decoder) enter(n *yaml.Node) error {
 	if d.nodes--; d.nodes < 0 || d.depth == 0 {
 		return fmt.Errorf("line %d: %w", n.Line, errTooLarge)
@@ -125,7 +125,8 @@ func (d *decoder) decode(n *yaml.Node) (any, error) {
 	return m, nil
 }
 
-// merge adds what a << key brings in: a map, or a list of them, of which the first wins.
+// merge adds the entries of the value of a << key. The value is a map or a list of maps, and
+// earlier maps take precedence.
 func (d *decoder) merge(m map[string]any, from *yaml.Node) error {
 	if err := d.enter(from); err != nil {
 		return err
@@ -159,7 +160,7 @@ func isMerge(key *yaml.Node) bool {
 	return key.Kind == yaml.ScalarNode && key.ShortTag() == "!!merge"
 }
 
-// target follows an alias.
+// target returns the node that an alias refers to, or the node itself.
 func target(n *yaml.Node) *yaml.Node {
 	for n.Kind == yaml.AliasNode {
 		n = n.Alias
@@ -167,8 +168,8 @@ func target(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// decodeScalar reads a scalar as kubectl does, whose YAML is 1.1: yes, no, on and off
-// are booleans too.
+// decodeScalar decodes a scalar as kubectl does. kubectl uses YAML 1.1, in which yes, no, on and
+// off are also booleans.
 func decodeScalar(n *yaml.Node) (any, error) {
 	switch n.ShortTag() {
 	case "!!null":
@@ -183,7 +184,7 @@ func decodeScalar(n *yaml.Node) (any, error) {
 			return v, nil
 		case float64:
 			if math.IsInf(v, 0) || math.IsNaN(v) {
-				return nil, fmt.Errorf("line %d: %s is no number that JSON can hold", n.Line, n.Value)
+				return nil, fmt.Errorf("line %d: number %s is not supported by JSON", n.Line, n.Value)
 			}
 			text, err := json.Marshal(v)
 			return json.Number(text), err
@@ -191,7 +192,7 @@ func decodeScalar(n *yaml.Node) (any, error) {
 		return json.Number(fmt.Sprint(v)), nil
 	}
 	const plain = 0
-	if n.Line > 0 && n.Style == plain && n.Tag == "!!str" { // what is new has no style yet
+	if n.Line > 0 && n.Style == plain && n.Tag == "!!str" { // new nodes have no style
 		switch n.Value {
 		case "y", "Y", "yes", "Yes", "YES", "on", "On", "ON":
 			return true, nil
@@ -202,11 +203,12 @@ func decodeScalar(n *yaml.Node) (any, error) {
 	return n.Value, nil
 }
 
-// nodeOfJSON makes nodes of valid JSON, with its order. They have lines, and no columns.
+// nodeOfJSON returns the nodes of valid JSON in the original order. The nodes have line numbers but
+// no columns.
 func nodeOfJSON(text []byte) *yaml.Node {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
-	line, counted := 1, 0 // the line of the last token, and how much of the text led there
+	line, counted := 1, 0 // line of the last token, and offset up to which lines are counted
 	var next func() *yaml.Node
 	next = func() *yaml.Node {
 		token, _ := d.Token()
@@ -227,7 +229,7 @@ func nodeOfJSON(text []byte) *yaml.Node {
 			for d.More() {
 				n.Content = append(n.Content, next()) // a key, a value or an item
 			}
-			_, _ = d.Token() // the end
+			_, _ = d.Token() // the closing delimiter
 		default: // a boolean or a number
 			n.Value = fmt.Sprint(v)
 		}
@@ -236,17 +238,17 @@ func nodeOfJSON(text []byte) *yaml.Node {
 	return next()
 }
 
-// An edit is a document's nodes on their way through some changes: the Content that each
-// had which has lost or won something. What is new has no Line.
+// An edit maps each modified node of a document to its Content before the modification. New nodes
+// have the Line 0.
 type edit map[*yaml.Node][]*yaml.Node
 
-// apply makes one change below a node, which [inject.Apply] has made with its value: it
-// cannot fail any more. Where nodes lead elsewhere than the value, which a merge can do, the
-// text means something else in the end.
+// apply makes one change below a node. It cannot fail, because [inject.Apply] made the same change
+// in the value. If the nodes and the value differ, which is possible with a merge, the caller
+// detects the difference in the result.
 func (e edit) apply(root *yaml.Node, c inject.Change) {
 	var value *yaml.Node
 	if c.Value != nil {
-		value = copyOf(nodeOfJSON(c.Value)) // to be written in our own style
+		value = copyOf(nodeOfJSON(c.Value)) // without a style, so that it is written in the style of the document
 	}
 	n := root
 	tokens := inject.Tokens(c.Path)
@@ -271,7 +273,7 @@ func (e edit) apply(root *yaml.Node, c inject.Change) {
 			}
 			e.put(n, at, token, inject.Change{Value: c.Value}, made)
 			child = made
-		case child.Kind == yaml.AliasNode: // the change is for this place alone
+		case child.Kind == yaml.AliasNode: // the change must not affect the anchor
 			copied := copyOf(child)
 			e.keep(n)
 			n.Content[at] = copied
@@ -281,8 +283,8 @@ func (e edit) apply(root *yaml.Node, c inject.Change) {
 	}
 }
 
-// place finds what a token means in a node: where the value or the item is in its Content;
-// -1 for none.
+// place returns the index in the Content of a node of the value or item that a token refers to, or
+// -1.
 func place(n *yaml.Node, token string) int {
 	switch n.Kind {
 	case yaml.MappingNode:
@@ -297,16 +299,16 @@ func place(n *yaml.Node, token string) int {
 		}
 		called := make([]any, len(n.Content))
 		for i, item := range n.Content {
-			called[i] = callsOf(item)
+			called[i] = findFields(item)
 		}
 		return inject.Find(called, token)
 	}
 	return -1
 }
 
-// callsOf is the part of an item by which [inject.Find] knows it: the rest may be long. All
-// of it has been read once without an error.
-func callsOf(item *yaml.Node) any {
+// findFields returns the fields of an item that [inject.Find] compares, because a whole item can be
+// large. The item is known to be valid.
+func findFields(item *yaml.Node) any {
 	item = target(item)
 	if item.Kind != yaml.MappingNode {
 		return nil
@@ -324,7 +326,7 @@ func callsOf(item *yaml.Node) any {
 	return calls
 }
 
-// put sets, adds or takes away one child of a node.
+// put sets, adds or removes one child of a node.
 func (e edit) put(n *yaml.Node, at int, token string, c inject.Change, value *yaml.Node) {
 	var child *yaml.Node
 	if at >= 0 {
@@ -349,7 +351,7 @@ func (e edit) put(n *yaml.Node, at int, token string, c inject.Change, value *ya
 	}
 }
 
-// keep notes a node's Content before it changes.
+// keep records the Content of a node before its first modification.
 func (e edit) keep(n *yaml.Node) {
 	if _, kept := e[n]; !kept && n.Line > 0 {
 		e[n] = slices.Clone(n.Content)
@@ -358,7 +360,8 @@ func (e edit) keep(n *yaml.Node) {
 
 func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
 
-// copyOf is a node with everything below it, without aliases, as if it were new.
+// copyOf returns a deep copy of a node with expanded aliases. The copy is a new node without line
+// numbers.
 func copyOf(n *yaml.Node) *yaml.Node {
 	n = target(n)
 	copied := &yaml.Node{Kind: n.Kind, Tag: n.Tag, Value: n.Value}
@@ -368,14 +371,14 @@ func copyOf(n *yaml.Node) *yaml.Node {
 	return copied
 }
 
-// expand is a node with everything below it, comments too, but without anchors, aliases
-// and merges: for a document whose text cannot be edited in place.
+// expand returns a deep copy of a node, including comments, with all aliases and merges expanded.
+// It is used for documents that cannot be edited in place.
 func expand(n *yaml.Node) *yaml.Node {
 	n = target(n)
 	copied := *n
 	copied.Anchor = ""
 	copied.Content = nil
-	if isNull(n) { // between brackets, the library would write '' for nothing
+	if isNull(n) { // in flow style, the library would write '' for null
 		copied.Value = "null"
 	}
 	has := map[string]bool{}
@@ -384,12 +387,12 @@ func expand(n *yaml.Node) *yaml.Node {
 			has[target(n.Content[i]).Value] = true
 		}
 	}
-	var bring func(from *yaml.Node)
-	bring = func(from *yaml.Node) {
+	var mergeFrom func(from *yaml.Node)
+	mergeFrom = func(from *yaml.Node) {
 		from = target(from)
 		if from.Kind == yaml.SequenceNode {
 			for _, one := range from.Content {
-				bring(one)
+				mergeFrom(one)
 			}
 			return
 		}
@@ -404,7 +407,7 @@ func expand(n *yaml.Node) *yaml.Node {
 	for i, child := range n.Content {
 		switch {
 		case n.Kind == yaml.MappingNode && i%2 == 0 && isMerge(target(child)):
-			bring(n.Content[i+1])
+			mergeFrom(n.Content[i+1])
 		case n.Kind == yaml.MappingNode && i%2 == 1 && isMerge(target(n.Content[i-1])):
 		default:
 			copied.Content = append(copied.Content, expand(child))

@@ -12,30 +12,32 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/inject"
 )
 
-// This file finds related objects: the Services of a pod, the pods of a Service, and the quotas of a namespace. With the
-// indexes below, the cost of an object does not depend on the number of all objects.
+// This file finds related objects: the Services of a pod, the pods of a Service, and the quotas of
+// a namespace. With the indexes below, the cost of an object does not depend on the number of all
+// objects.
 
 // found contains the objects of some files that relate to one another.
 type found struct {
-	owners     []*Result           // of pods
+	owners     []*Result           // objects with pods
 	templates  [][]string          // the paths of the templates in the owners
 	labels     []map[string]string // of the templates
 	services   []service
-	bySelector labelIndex                // places in services by the rarest label of their selectors
+	bySelector labelIndex                // indexes in services by the rarest label of their selectors
 	quotas     map[string][]inject.Quota // by namespace
 }
 
-// A service is a Service and the folder of its file.
+// A service is a Service and the directory of its file.
 type service struct {
 	*inject.Service
 
 	namespace string
-	folder    string
+	dir       string
 	selector  map[string]any
 }
 
-// lookAround finds the objects that relate to one another. It sets the outcome of all other objects.
-func lookAround(results []*Result) *found {
+// findRelated finds the objects that relate to one another. It sets the outcome of all other
+// objects.
+func findRelated(results []*Result) *found {
 	f := &found{quotas: map[string][]inject.Quota{}}
 	for _, r := range results {
 		if r.object == nil {
@@ -66,8 +68,8 @@ func selectorOf(r *Result) map[string]any {
 	return selector
 }
 
-// indexServices indexes each Service by the label of its selector that the fewest selectors contain. Other labels, such as
-// the name of the release, are often in all selectors.
+// indexServices indexes each Service by the label of its selector that the fewest selectors
+// contain. Other labels, such as the name of the release, are often in all selectors.
 func (f *found) indexServices() {
 	uses := map[[2]string]int{}
 	for _, s := range f.services {
@@ -88,8 +90,8 @@ func (f *found) indexServices() {
 	}
 }
 
-// ports returns the ports of the Services that select the pods of each owner. Pods with the same labels, namespace and
-// folder have the same ports, so they share a slice.
+// ports returns the ports of the Services that select the pods of each owner. Owners whose pods
+// have the same labels, namespace and directory share a slice.
 func (f *found) ports() [][]inject.ServicePort {
 	all := make([][]inject.ServicePort, len(f.owners))
 	known := map[string][]inject.ServicePort{}
@@ -131,13 +133,14 @@ func (f *found) selecting(namespace string, labels map[string]string) []service 
 	return all
 }
 
-// portsFor returns the ports of the Services that select the pods of a workload. If there are Services in several
-// folders, only those of the nearest folder are used, because examples in one repository often have the same labels.
+// portsFor returns the ports of the Services that select the pods of a workload. If there are
+// Services in several directories, only the Services in the nearest directory are used, because
+// examples in one repository often have the same labels.
 func (f *found) portsFor(r *Result, labels map[string]string) []inject.ServicePort {
 	var ports []inject.ServicePort
 	nearest := math.MaxInt
 	for _, s := range f.selecting(r.Namespace, labels) {
-		switch n := distance(filepath.Dir(r.File), s.folder); {
+		switch n := distance(filepath.Dir(r.File), s.dir); {
 		case n > nearest:
 		case n < nearest:
 			ports, nearest = slices.Clone(s.PortsOf(r.Namespace, labels)), n
@@ -148,7 +151,7 @@ func (f *found) portsFor(r *Result, labels map[string]string) []inject.ServicePo
 	return ports
 }
 
-// distance returns the number of steps between two folders.
+// distance returns the number of path steps between two directories.
 func distance(a, b string) int {
 	from, to := strings.Split(a, string(filepath.Separator)), strings.Split(b, string(filepath.Separator))
 	same := 0
@@ -158,8 +161,8 @@ func distance(a, b string) int {
 	return len(from) + len(to) - 2*same
 }
 
-// quotasNear returns the quotas that can be in a namespace.
-func (f *found) quotasNear(namespace string) []inject.Quota {
+// quotasIn returns the quotas that can be in a namespace.
+func (f *found) quotasIn(namespace string) []inject.Quota {
 	if namespace != "" {
 		return slices.Concat(f.quotas[namespace], f.quotas[""])
 	}
@@ -170,13 +173,13 @@ func (f *found) quotasNear(namespace string) []inject.Quota {
 	return all
 }
 
-// A labelIndex contains the places of objects in a slice by namespace and label.
+// A labelIndex contains the indexes of objects in a slice by namespace and label.
 type labelIndex map[string]map[[2]string][]int
 
 // anywhere is the key of all namespaces in a labelIndex. It is not a valid name of a namespace.
 const anywhere = "*"
 
-// add adds an object. The namespace is "" if the object does not state it.
+// add adds an object with an index. The namespace is "" if the object has none.
 func (index labelIndex) add(namespace string, label [2]string, place int) {
 	for _, n := range []string{namespace, anywhere} {
 		if index[n] == nil {
@@ -186,7 +189,8 @@ func (index labelIndex) add(namespace string, label [2]string, place int) {
 	}
 }
 
-// near returns the indexes of the objects that have the label and can be in the namespace, in ascending order.
+// near returns the indexes of the objects that have the label and can be in the namespace, in
+// ascending order.
 func (index labelIndex) near(namespace string, label [2]string) []int {
 	if namespace == "" {
 		return index[anywhere][label]
@@ -246,7 +250,8 @@ func (x *podIndex) follow(r *Result, step inject.Step) inject.Outcome {
 	return out
 }
 
-// possible returns the objects that have the rarest label of a selector. The selector may not match all of them.
+// possible returns the objects that have the rarest label of a selector. The selector may not match
+// all of them.
 func (index labelIndex) possible(namespace string, selector map[string]any) []int {
 	var rarest [2]string
 	fewest := math.MaxInt
@@ -259,5 +264,5 @@ func (index labelIndex) possible(namespace string, selector map[string]any) []in
 	return index.near(namespace, rarest)
 }
 
-// isServed reports whether a Service selects the pods with a place in the input of newPodIndex.
+// isServed reports whether a Service selects the pods at index i in the input of newPodIndex.
 func (x *podIndex) isServed(i int) bool { return x.served[x.place[i]] }

@@ -9,7 +9,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// pairsOf returns a file with n Deployments and n Services. The texts contain %[1]d for the number of the pair.
+// pairsOf returns a file with n Deployments and n Services. The texts contain %[1]d for the number
+// of the pair.
 func pairsOf(n int, namespace, labels string) string {
 	const pair = `---
 apiVersion: apps/v1
@@ -41,7 +42,8 @@ spec:
 	return text.String()
 }
 
-// The number of pods that are compared with each Service, and the reverse, must not grow with the number of all objects.
+// The number of pods that are compared with each Service, and the reverse, must not grow with the
+// number of all objects.
 func TestIndexReturnsFewObjects(t *testing.T) {
 	const n = 200
 	for name, c := range map[string]struct{ namespace, labels string }{
@@ -52,7 +54,7 @@ func TestIndexReturnsFewObjects(t *testing.T) {
 	} {
 		files := []*File{Parse("f.yaml", []byte(pairsOf(n, c.namespace, c.labels)))}
 		results := list(files)
-		f := lookAround(results)
+		f := findRelated(results)
 		all := make([]inject.Pods, n)
 		for i, r := range f.owners {
 			all[i] = inject.Pods{Namespace: r.Namespace, Labels: f.labels[i]}
@@ -63,13 +65,13 @@ func TestIndexReturnsFewObjects(t *testing.T) {
 				}
 			}
 			if !places[i] || len(places) > 1 {
-				t.Errorf("%s: got %d Services for pods %d, want only their own", name, len(places), i)
+				t.Errorf("%s: got %d Services for pods %d, want 1", name, len(places), i)
 			}
 		}
 		pods := newPodIndex(all)
 		for i, s := range f.services {
 			if got := pods.byLabel.possible(s.namespace, s.selector); len(got) != 1 || got[0] != i {
-				t.Errorf("%s: got the pods %v for Service %d, want only its own", name, got, i)
+				t.Errorf("%s: got pods %v for Service %d, want 1", name, got, i)
 			}
 		}
 	}
@@ -80,7 +82,7 @@ func TestEqualPodsAndServicesAreExaminedOnce(t *testing.T) {
 	const n = 100
 	files := []*File{Parse("f.yaml", []byte(pairsOf(n, "shop", "app: web")))}
 	results := list(files)
-	f := lookAround(results)
+	f := findRelated(results)
 	all := make([]inject.Pods, n)
 	for i, ports := range f.ports() {
 		if len(ports) != 3 {
@@ -93,12 +95,13 @@ func TestEqualPodsAndServicesAreExaminedOnce(t *testing.T) {
 	}
 	for _, r := range Inject(files, nil, inject.Services) {
 		if r.Verdict != inject.Injected && r.Verdict != inject.Rewritten || len(r.Warnings) > 1 {
-			t.Errorf("%s: got %s %s with the warnings %q, want it injected or rewritten", r.Object(), r.Verdict, r.Text, r.Warnings)
+			t.Errorf("%s: got %s %s with warnings %q, want injected or rewritten", r.Object(), r.Verdict, r.Text, r.Warnings)
 		}
 	}
 }
 
-// An object without a namespace is applied to an unknown namespace, so it can relate to each object.
+// An object without a namespace is applied to an unknown namespace, so it can relate to each
+// object.
 func TestServiceWithoutNamespaceSelectsPodsOfEachNamespace(t *testing.T) {
 	for _, c := range []struct {
 		pods, service string

@@ -11,15 +11,15 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/printable"
 )
 
-// A style is how a document is written, so that what is added looks like the rest.
+// A style describes the layout of a document, so that added lines have the same layout.
 type style struct {
-	step   int    // blanks by which a map is further in than its key
-	list   int    // blanks by which a list is further in than its key: 0 or step
-	ending string // of lines
+	step   int    // indentation of a map relative to its key
+	list   int    // indentation of a list relative to its key: 0 or step
+	ending string // line ending
 }
 
-// block writes a map or a list as lines, all of them at an indentation. Nodes with
-// nothing in them, and scalars, are no block.
+// block returns a map or a list in block style. Each line has the given indentation. The node must
+// not be a scalar or empty.
 func (s style) block(n *yaml.Node, indent int) string {
 	var b strings.Builder
 	if n.Kind == yaml.SequenceNode {
@@ -34,12 +34,13 @@ func (s style) block(n *yaml.Node, indent int) string {
 	return b.String()
 }
 
-// entry writes a key and its value.
+// entry returns the lines for a key and its value.
 func (s style) entry(key, value *yaml.Node, indent int) string {
 	return strings.Repeat(" ", indent) + scalarText(key) + ":" + s.after(value, indent)
 }
 
-// after writes what comes after the colon of a key at an indentation, to the line's end.
+// after returns the text after the colon of a key, including the line ending. indent is the
+// indentation of the key.
 func (s style) after(value *yaml.Node, indent int) string {
 	if !isBlock(value) {
 		return " " + flow(value) + s.ending
@@ -51,7 +52,7 @@ func (s style) after(value *yaml.Node, indent int) string {
 	return s.ending + s.block(value, indent+further)
 }
 
-// item writes an item of a list: its first line begins with a dash.
+// item returns the lines for an item of a list.
 func (s style) item(value *yaml.Node, indent int) string {
 	if !isBlock(value) {
 		return strings.Repeat(" ", indent) + "- " + flow(value) + s.ending
@@ -62,7 +63,7 @@ func (s style) item(value *yaml.Node, indent int) string {
 
 func isBlock(n *yaml.Node) bool { return n.Kind != yaml.ScalarNode && len(n.Content) > 0 }
 
-// flow writes a node on one line.
+// flow returns a node in flow style on one line.
 func flow(n *yaml.Node) string {
 	switch n.Kind {
 	case yaml.SequenceNode:
@@ -81,7 +82,8 @@ func flow(n *yaml.Node) string {
 	return scalarText(n)
 }
 
-// flowScalar is flow inside a map or a list, where more letters have a meaning.
+// flowScalar returns a node inside a map or a list in flow style. More characters require quotes
+// there.
 func flowScalar(n *yaml.Node) string {
 	n = target(n)
 	if n.Kind != yaml.ScalarNode {
@@ -94,7 +96,7 @@ func flowScalar(n *yaml.Node) string {
 	return text
 }
 
-// scalarText writes a scalar so that every reader of YAML, 1.1 and 1.2, reads the same.
+// scalarText returns a scalar that YAML 1.1 and YAML 1.2 parsers decode identically.
 func scalarText(n *yaml.Node) string {
 	if isNull(n) {
 		return "null"
@@ -117,18 +119,18 @@ func scalarText(n *yaml.Node) string {
 	return strings.TrimSuffix(string(text), "\n")
 }
 
-// plainWord matches most of what needs no quotes, without asking the library: a word of
-// at least two letters with a capital inside, or one of those that pods are made of.
+// plainWord matches most strings that need no quotes, so that they are not passed to the YAML
+// library. These are words with an upper-case letter inside, upper-case names with underscores, and
+// common words in pods.
 var plainWord = regexp.MustCompile(`^(name|image|ports|env|value|resources|requests|limits|cpu|memory|path|port|protocol|[a-z]+[A-Z][A-Za-z]+|[A-Z]+(_[A-Z]+)+)$`)
 
-// quoted writes a text in double quotes, as JSON, which is YAML as well.
+// quoted returns a string in double quotes. The result is valid JSON and YAML.
 func quoted(text string) string {
 	return strings.NewReplacer("\u007f", `\u007f`, "\u0085", `\u0085`, "\ufeff", `\ufeff`).Replace(printable.CompactJSON(text))
 }
 
-// jsonText writes a node as JSON in its order, with an indentation for each level, or on
-// one line without any. What a node means must have been read before: the errors are found
-// there.
+// jsonText returns a node as JSON. indent is the indentation of each level; without it, the result
+// is one line. The order of keys is preserved. The node must have been decoded without an error.
 func jsonText(n *yaml.Node, indent string) []byte {
 	var b, pretty bytes.Buffer
 	writeJSON(&b, n)

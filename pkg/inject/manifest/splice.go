@@ -11,22 +11,22 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// A splice puts other text in the place of some bytes.
+// A splice replaces the bytes of a document in the range from:to with text.
 type splice struct {
 	from, to int
 	text     string
 }
 
-// errLayout says that a change cannot be made in the text as it is written. Then the
-// whole document is written anew. Whatever finds it panics with it, and [splicer.run]
-// returns it: nearly every line would have to pass it on.
+// errLayout indicates that a change cannot be made in place, so the document must be encoded again.
+// Methods of splicer panic with errLayout, and [splicer.run] returns it, because nearly every
+// statement would have to check for it.
 var errLayout = errors.New("a layout that cannot be edited in place")
 
-// A splicer turns the difference between nodes and text into splices. Whatever is not
-// changed keeps its bytes: comments, order, blanks, quotes.
+// A splicer converts modified nodes into splices of the text. All other bytes are preserved,
+// including comments, white space and quotes.
 type splicer struct {
 	text     []byte
-	lines    []int // where each line begins
+	lines    []int // offset of each line
 	style    style
 	original edit
 	splices  []splice
@@ -44,8 +44,7 @@ func newSplicer(text []byte, root *yaml.Node, e edit) *splicer {
 	return s
 }
 
-// learn sees how far in the document writes its maps and lists: the first of each that
-// stands below a key decides.
+// learn sets the indentation of maps and lists from the first map and the first list below a key.
 func (s *splicer) learn(n *yaml.Node, seen map[yaml.Kind]bool) {
 	for i, child := range n.Content {
 		if n.Kind == yaml.MappingNode && i%2 == 1 && isBlockStyle(n) && isBlockStyle(child) && len(child.Content) > 0 && child.Line > n.Content[i-1].Line && !seen[child.Kind] {
@@ -67,7 +66,7 @@ func (s *splicer) learn(n *yaml.Node, seen map[yaml.Kind]bool) {
 
 func isBlockStyle(n *yaml.Node) bool { return n.Style&yaml.FlowStyle == 0 }
 
-// run makes the splices and the new text.
+// run returns the text with all splices applied.
 func (s *splicer) run(root *yaml.Node) (text []byte, err error) {
 	defer func() {
 		found := recover()
@@ -78,8 +77,8 @@ func (s *splicer) run(root *yaml.Node) (text []byte, err error) {
 		}
 	}()
 	s.walk(root)
-	// Inner nodes come before outer ones, so where they end at the same place what
-	// belongs to the inner one comes first.
+	// Splices of inner nodes were added before those of outer nodes. If they have the same offset,
+	// the text of the inner node comes first.
 	slices.SortStableFunc(s.splices, func(a, b splice) int { return cmp.Compare(a.from, b.from) })
 	var b bytes.Buffer
 	done := 0
@@ -89,7 +88,7 @@ func (s *splicer) run(root *yaml.Node) (text []byte, err error) {
 		}
 		b.Write(s.text[done:p.from])
 		if p.from == len(s.text) && b.Len() > 0 && !bytes.HasSuffix(b.Bytes(), []byte("\n")) {
-			b.WriteString(s.style.ending) // the last line had none
+			b.WriteString(s.style.ending) // the last line had no line ending
 		}
 		b.WriteString(p.text)
 		done = p.to
@@ -109,7 +108,7 @@ func (s *splicer) walk(n *yaml.Node) {
 	was, changed := s.original[n]
 	if changed && (!isBlockStyle(n) || len(n.Content) == 0) {
 		from, to := s.start(n), s.end(n)
-		if bytes.ContainsRune(s.text[from:to], '\n') { // and maybe a comment that would be lost
+		if bytes.ContainsRune(s.text[from:to], '\n') { // could contain a comment
 			panic(errLayout)
 		}
 		s.splice(from, to, flow(n))
@@ -127,9 +126,9 @@ func (s *splicer) walk(n *yaml.Node) {
 	}
 }
 
-// mapping splices what has changed in a block map.
+// mapping adds splices for the changes in a map in block style.
 func (s *splicer) mapping(n *yaml.Node, was []*yaml.Node) {
-	values := map[*yaml.Node]*yaml.Node{} // by their keys, as they are now
+	values := map[*yaml.Node]*yaml.Node{} // current values by key
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		values[n.Content[i]] = n.Content[i+1]
 	}
@@ -162,14 +161,14 @@ func (s *splicer) mapping(n *yaml.Node, was []*yaml.Node) {
 func (s *splicer) removeEntry(key, value, next *yaml.Node) {
 	from := s.start(key)
 	line := s.lines[key.Line-1]
-	if !isBlank(s.text[line:from]) { // the first key of an item stands behind its dash
+	if !isBlank(s.text[line:from]) { // the first key of an item is on the line of the dash
 		if next == nil {
 			panic(errLayout)
 		}
 		to := s.start(next)
 		end := s.endOfEntry(key, value)
 		if bytes.ContainsRune(s.text[end:to], '#') {
-			to = end // the next key stays on its line, below its comments
+			to = end // keep the comments before the next key
 		}
 		s.splice(from, to, "")
 		return
@@ -187,8 +186,8 @@ func (s *splicer) replaceValue(key, old, now *yaml.Node) {
 	s.splice(colon, end, strings.TrimSuffix(s.style.after(now, key.Column-1), s.style.ending))
 }
 
-// sequence splices what has changed in a block list: items that went, and items that
-// were added at its end.
+// sequence adds splices for the changes in a list in block style: removed items, and new items at
+// the end.
 func (s *splicer) sequence(n *yaml.Node, was []*yaml.Node) {
 	kept := 0
 	for _, item := range was {
@@ -205,7 +204,7 @@ func (s *splicer) sequence(n *yaml.Node, was []*yaml.Node) {
 	}
 	added := ""
 	for _, item := range n.Content[kept:] {
-		if item.Line != 0 { // it stands behind one that took another's place
+		if item.Line != 0 { // a new item replaced an earlier item
 			panic(errLayout)
 		}
 		added += s.style.item(item, n.Column-1)
@@ -216,7 +215,7 @@ func (s *splicer) sequence(n *yaml.Node, was []*yaml.Node) {
 	}
 }
 
-// dash is where the dash of an item stands.
+// dash returns the offset of the dash of an item.
 func (s *splicer) dash(item *yaml.Node) int {
 	before := bytes.TrimRight(s.text[:s.start(item)], spaces)
 	if !bytes.HasSuffix(before, []byte("-")) {
@@ -225,7 +224,7 @@ func (s *splicer) dash(item *yaml.Node) int {
 	return len(before) - 1
 }
 
-// start is where a node begins. The parser counts letters, not bytes.
+// start returns the offset of a node. The columns of the parser count characters, not bytes.
 func (s *splicer) start(n *yaml.Node) int {
 	if n.Line < 1 || n.Line > len(s.lines) {
 		panic(errLayout)
@@ -241,7 +240,7 @@ func (s *splicer) start(n *yaml.Node) int {
 	return i
 }
 
-// endOfEntry is where a value ends; nothing ends at its key's colon.
+// endOfEntry returns the offset after a value, or after the colon of its key if the value is empty.
 func (s *splicer) endOfEntry(key, value *yaml.Node) int {
 	if value.Kind == yaml.ScalarNode && value.Value == "" && value.Style == 0 {
 		return s.afterColon(key)
@@ -257,7 +256,7 @@ func (s *splicer) afterColon(key *yaml.Node) int {
 	return i + 1
 }
 
-// end is where the text of a node ends, as it was before the changes.
+// end returns the offset after a node as it was before the changes.
 func (s *splicer) end(n *yaml.Node) int {
 	if n.Line == 0 {
 		panic(errLayout)
@@ -292,7 +291,7 @@ func (s *splicer) end(n *yaml.Node) int {
 	return s.endOfPlain(i, n.Value)
 }
 
-// skipProperties passes a node's anchor and tag.
+// skipProperties returns the offset after the anchor and the tag of a node.
 func (s *splicer) skipProperties(i int) int {
 	for i < len(s.text) && (s.text[i] == '&' || s.text[i] == '!') {
 		i = s.skip(s.until(i, spaces), " \t")
@@ -300,8 +299,8 @@ func (s *splicer) skipProperties(i int) int {
 	return i
 }
 
-// endOfPlain follows the words of the value through the text, where any blanks and line
-// ends may stand between them.
+// endOfPlain returns the offset after a plain scalar. In the text, the words of the value can be
+// separated by any white space.
 func (s *splicer) endOfPlain(i int, value string) int {
 	for n, word := range strings.FieldsFunc(value, func(r rune) bool { return strings.ContainsRune(spaces, r) }) {
 		if n > 0 {
@@ -333,13 +332,13 @@ func (s *splicer) endOfQuoted(i int) int {
 	panic(errLayout)
 }
 
-// endOfLiteral is the end of a | or > text: the last of the lines that are as far in as
-// its first one, or blank.
+// endOfLiteral returns the offset after a block scalar (| or >). The scalar includes the lines with
+// at least the indentation of its first line, and blank lines.
 func (s *splicer) endOfLiteral(i int, value string) int {
 	header := s.text[i:s.until(i, " \t#\n")]
 	i = s.until(i, "\n")
 	if bytes.ContainsAny(header, "123456789") {
-		panic(errLayout) // its own indentation: how far in cannot be seen from its lines
+		panic(errLayout) // with an indentation indicator, the lines do not show the indentation
 	}
 	keepsBlanks := bytes.Contains(header, []byte("+"))
 	end := i
@@ -366,7 +365,7 @@ func (s *splicer) endOfLiteral(i int, value string) int {
 	return min(end, len(s.text))
 }
 
-// endOfFlow is behind the bracket that closes the one at i.
+// endOfFlow returns the offset after the bracket that closes the bracket at i.
 func (s *splicer) endOfFlow(i int) int {
 	depth := 0
 	for ; i < len(s.text); i++ {
@@ -386,8 +385,8 @@ func (s *splicer) endOfFlow(i int) int {
 	panic(errLayout)
 }
 
-// nextLine is where the line after a place begins. Behind the place there may only be a
-// comment.
+// nextLine returns the offset of the line after i. Only a comment is permitted between i and the
+// end of the line.
 func (s *splicer) nextLine(i int) int {
 	rest, _, _ := bytes.Cut(s.text[i:], []byte("\n"))
 	if trimmed := bytes.TrimLeft(rest, " \t\r"); len(trimmed) > 0 && trimmed[0] != '#' {
@@ -402,12 +401,13 @@ func isSpace(b byte) bool { return b == ' ' || b == '\t' || b == '\n' || b == '\
 
 func isBlank(text []byte) bool { return len(bytes.TrimSpace(text)) == 0 }
 
-// skip is where what stands at i ends, if it is one or more of some letters.
+// skip returns the offset of the first byte at or after i that is not one of letters.
 func (s *splicer) skip(i int, letters string) int {
 	return len(s.text) - len(bytes.TrimLeft(s.text[i:], letters))
 }
 
-// until is where the first of some letters stands from i on, or the end of the text.
+// until returns the offset of the first byte at or after i that is one of letters, or the length of
+// the text.
 func (s *splicer) until(i int, letters string) int {
 	if n := bytes.IndexAny(s.text[i:], letters); n >= 0 {
 		return i + n

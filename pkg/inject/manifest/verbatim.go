@@ -11,20 +11,21 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/inject"
 )
 
-// The status annotation says what stood in an object, and not how it was written: the order
-// of a probe's keys, quotes, comments. Where uninject would not bring the bytes back by itself,
-// inject keeps them: in the last line of the document, a comment, or, as JSON has none, in the
-// status. They are lines of the text as it was, and which lines of the text as it is they
-// replace. What they make of it must mean what the status says: they decide how it is written
-// and nothing else.
+// The status annotation contains the original values of an object, but not their layout, such as
+// comments, quotes and the order of keys. If uninject cannot restore the original bytes from the
+// status, inject also stores hunks that restore the lines of the original text. In YAML, the hunks
+// are in a comment at the end of the document. In JSON, which has no comments, they are in the
+// status. The value of the restored text must equal the value that results from the status, so that
+// the hunks only affect the layout.
 
-// mostKept bounds what is kept of a document, in bytes. Beyond it, what the text means comes back.
-const mostKept = 64 << 10
+// maxHunkBytes is the maximum length of the hunks of a document in bytes. With longer hunks,
+// uninject restores the values but not the layout.
+const maxHunkBytes = 64 << 10
 
-// keptMark begins the comment.
+// keptMark is the prefix of the comment.
 const keptMark = "# " + inject.Prefix + "text: "
 
-// A hunk replaces lines: Count of them from Line on, counted from 0, by Text.
+// A hunk replaces Count lines with Text, beginning at index Line.
 type hunk struct {
 	Line, Count int
 	Text        string
@@ -38,14 +39,14 @@ func (h *hunk) UnmarshalJSON(text []byte) error {
 	return json.Unmarshal(text, &[]any{&h.Line, &h.Count, &h.Text})
 }
 
-// hunksOf are those that make one text of another.
+// hunksOf returns the hunks that convert from to to.
 func hunksOf(from, to []byte) []hunk {
 	var all []hunk
 	for _, l := range Compare(linesOf(from), linesOf(to)) {
 		if l.Mark == ' ' {
 			continue
 		}
-		if n := len(all); n == 0 || all[n-1].Line+all[n-1].Count < l.A { // lines stay between them
+		if n := len(all); n == 0 || all[n-1].Line+all[n-1].Count < l.A { // unchanged lines in between
 			all = append(all, hunk{Line: l.A})
 		}
 		last := &all[len(all)-1]
@@ -58,7 +59,7 @@ func hunksOf(from, to []byte) []hunk {
 	return all
 }
 
-// replace makes the changes of hunks, or reports that they do not fit.
+// replace applies hunks to a text. It returns false if the hunks do not fit.
 func replace(text []byte, hunks []hunk) ([]byte, bool) {
 	lines := linesOf(text)
 	var b bytes.Buffer
@@ -84,13 +85,14 @@ func lineEnding(text []byte) string {
 
 func linesOf(text []byte) []string { return slices.Collect(strings.Lines(string(text))) }
 
-// keep notes in a document, which has just been injected by some changes, how it was written.
+// keep stores the hunks that restore the original text was of a document to which changes were just
+// applied.
 func (d *document) keep(was []byte, changes []inject.Change) {
 	isJSON, original, ended := json.Valid(was), was, d.text // YAML can become JSON
 	if !isJSON && bytes.Contains(was, []byte(inject.Prefix+"status")) {
-		original = takenBack(Parse("", was)) // an earlier step changed another object of the document
+		original = uninjectedText(Parse("", was)) // an earlier step changed another object of the document
 	}
-	if again := Parse("", d.text); bytes.Equal(original, takenBack(again)) {
+	if again := Parse("", d.text); bytes.Equal(original, uninjectedText(again)) {
 		return
 	}
 	if !isJSON {
@@ -101,26 +103,26 @@ func (d *document) keep(was []byte, changes []inject.Change) {
 		}
 	}
 	hunks, err := json.Marshal(hunksOf(ended, original))
-	if err != nil || len(hunks) > mostKept {
+	if err != nil || len(hunks) > maxHunkBytes {
 		return
 	}
 	if isJSON {
 		d.keepInStatus(was, changes, string(hunks))
 		return
 	}
-	body, end := ended, []byte(nil) // a line of ... ends it
+	body, end := ended, []byte(nil) // the line ... must remain the last line
 	if n := len(bytes.TrimRight(body, "\r\n")); n >= 3 && string(body[n-3:n]) == "..." && (n == 3 || body[n-4] == '\n') {
 		body, end = body[:n-3], body[n-3:]
 	}
 	line := keptMark + string(hunks) + lineEnding(was)
-	_, value, _ := read(d.text) // which has been compared with what it should mean
-	if text := slices.Concat(body, []byte(line), end); means(text, value) == nil {
+	_, value, _ := read(d.text) // the text was compared with the expected value
+	if text := slices.Concat(body, []byte(line), end); checkValue(text, value) == nil {
 		d.text = text
 	}
 }
 
-// keepInStatus writes JSON with the hunks in the first status of a document. One that stands on
-// one line was written by a program, for programs: nobody has laid it out.
+// keepInStatus encodes JSON again with the hunks in the first status of a document. It does nothing
+// for JSON on a single line, because such text has no layout to preserve.
 func (d *document) keepInStatus(was []byte, changes []inject.Change, hunks string) {
 	if len(linesOf(bytes.TrimSpace(was))) == 1 {
 		return
@@ -132,14 +134,15 @@ func (d *document) keepInStatus(was []byte, changes []inject.Change, hunks strin
 	with := slices.Clone(changes)
 	with[i] = inject.WithText(with[i], hunks)
 	again := &document{text: was}
-	again.node, _ = parse(was) // which has been read before
+	again.node, _ = parse(was) // was is known to be valid
 	if _, err := again.change(with); err == nil && len(linesOf(again.text)) == len(linesOf(d.text)) {
 		d.text = again.text
 	}
 }
 
-// kept returns the text of a document without the last comment that contains hunks. It also returns these hunks. The hunks
-// can contain the marker of the comment, so the marker is recognized only at the beginning of a line.
+// kept returns the text of a document without the last comment that contains hunks. It also returns
+// these hunks. The hunks can contain the marker of the comment, so the marker is recognized only at
+// the beginning of a line.
 func (d *document) kept() (text []byte, hunks string) {
 	i := bytes.LastIndex(d.text, []byte("\n"+keptMark)) + 1
 	if i == 0 && !bytes.HasPrefix(d.text, []byte(keptMark)) {
@@ -149,24 +152,24 @@ func (d *document) kept() (text []byte, hunks string) {
 	return slices.Concat(d.text[:i], rest), strings.TrimSpace(string(line[len(keptMark):]))
 }
 
-// restore takes changes back in the text, as it was written, and reports whether it could.
+// restore reverts changes by restoring the original text. It returns false if this is not possible.
 func (d *document) restore(changes []inject.Change) bool {
 	text, comment := d.kept()
 	var hunks []hunk
-	if json.Unmarshal([]byte(cmp.Or(comment, d.inStatus)), &hunks) != nil { // "" is no JSON
+	if json.Unmarshal([]byte(cmp.Or(comment, d.statusHunks)), &hunks) != nil { // an empty string is not valid JSON
 		return false
 	}
 	want, err := d.after(changes)
 	was, ok := replace(text, hunks)
-	if err != nil || !ok || means(was, want) != nil {
+	if err != nil || !ok || checkValue(was, want) != nil {
 		return false
 	}
 	d.text = was
 	return true
 }
 
-// takenBack is the text of a file after [Uninject].
-func takenBack(f *File) []byte {
+// uninjectedText returns the text of a file after [Uninject].
+func uninjectedText(f *File) []byte {
 	Uninject([]*File{f})
 	return f.Text()
 }

@@ -14,19 +14,19 @@ func injectText(t *testing.T, text string) string {
 	t.Helper()
 	f := Parse("f", []byte(text))
 	if results := Inject([]*File{f}, nil, inject.Services); refused(results) {
-		t.Fatalf("got a refusal of\n%s", text)
+		t.Fatalf("refused:\n%s", text)
 	}
 	return string(f.Text())
 }
 
-// JSON on one line is a program's: its meaning comes back, not the order of its keys.
-func TestUninjectBringsBackEveryByte(t *testing.T) {
+// JSON on a single line has no layout to restore, so only its values are compared.
+func TestUninjectRestoresEveryByte(t *testing.T) {
 	for name, text := range inputs(t) {
 		f := Parse(name, text)
 		if refused(Inject([]*File{f}, nil, inject.Services)) || name == "already-injected" || name == "injected-by-newer" {
 			continue
 		}
-		if got := takenBack(Parse(name, f.Text())); !bytes.Equal(got, text) {
+		if got := uninjectedText(Parse(name, f.Text())); !bytes.Equal(got, text) {
 			t.Errorf("%s: got\n%s\nwant\n%s\ninjected:\n%s", name, got, text, f.Text())
 		}
 	}
@@ -37,9 +37,9 @@ func TestUninjectRestoresMissingFinalNewline(t *testing.T) {
 		text := strings.TrimSuffix(commented, "\n") + end
 		in := injectText(t, text)
 		if !strings.Contains(in, keptMark) {
-			t.Errorf("%q: got no comment with the original text, want one", end)
+			t.Errorf("%q: got no comment with the original text", end)
 		}
-		harness.Equal(t, string(takenBack(Parse("f", []byte(in)))), text, "end", end)
+		harness.Equal(t, string(uninjectedText(Parse("f", []byte(in)))), text, "end", end)
 	}
 }
 
@@ -58,14 +58,15 @@ func TestInjectionKeepsCRLFLineEndings(t *testing.T) {
 		if bare := strings.Count(in, "\n") - strings.Count(in, "\r\n"); bare != 0 {
 			t.Errorf("%s: got %d lines that end with LF only, want none:\n%q", name, bare, in)
 		}
-		harness.Equal(t, string(takenBack(Parse("f", []byte(in)))), text, name)
+		harness.Equal(t, string(uninjectedText(Parse("f", []byte(in)))), text, name)
 	}
 }
 
-// The comment of an injection contains the original text, so it can contain the mark of another comment.
+// The comment of an injection contains the original text, so it can contain the mark of another
+// comment.
 func TestUninjectRestoresCommentOfSameForm(t *testing.T) {
 	text := commented + keptMark + "bogus\n"
-	harness.Equal(t, string(takenBack(Parse("f", []byte(injectText(t, text))))), text)
+	harness.Equal(t, string(uninjectedText(Parse("f", []byte(injectText(t, text))))), text)
 }
 
 const commented = `apiVersion: v1
@@ -83,49 +84,49 @@ spec:
       httpGet: {port:   8080}
 `
 
-func TestAnEditAfterTheInjectionStaysAndTheCommentsComeBack(t *testing.T) {
+func TestUninjectKeepsEditsAndRestoresComments(t *testing.T) {
 	edit := func(s string) string { return strings.Replace(s, "web:1 ", "web:2 ", 1) }
 	in := injectText(t, commented)
-	harness.Equal(t, string(takenBack(Parse("f", []byte(edit(in))))), edit(commented))
+	harness.Equal(t, string(uninjectedText(Parse("f", []byte(edit(in))))), edit(commented))
 }
 
-// What is kept says how a document is written. Where it means anything else than the status
-// says, the document is restored by the status alone, and what was kept is gone.
-func TestWhatIsKeptDecidesNoMeaning(t *testing.T) {
+// The hunks must only affect the layout. If the restored text does not have the value that results
+// from the status, Uninject ignores the hunks.
+func TestInvalidHunksAreIgnored(t *testing.T) {
 	in := injectText(t, commented)
 	for fact, change := range map[string]func(string) string{
 		"another value": func(s string) string { return strings.Replace(s, `periodSeconds:   3\n`, `periodSeconds:   4\n`, 1) },
-		"one field more": func(s string) string {
+		"an additional field": func(s string) string {
 			return strings.Replace(s, `periodSeconds:   3\n`, `periodSeconds:   3\n    securityContext: {privileged: true}\n`, 1)
 		},
-		"no JSON":         func(s string) string { return strings.Replace(s, keptMark+"[", keptMark+"{", 1) },
-		"no numbers":      func(s string) string { return strings.Replace(s, keptMark+"[[", keptMark+`[["x",`, 1) },
-		"lines beyond it": func(s string) string { return strings.Replace(s, keptMark+"[[", keptMark+"[[9999999,", 1) },
-		"lines before it": func(s string) string { return strings.Replace(s, keptMark+"[[", keptMark+"[[-1,1,\"\"],[", 1) },
-		"a line more":     func(s string) string { return "# a line more\n" + s },
+		"invalid JSON":         func(s string) string { return strings.Replace(s, keptMark+"[", keptMark+"{", 1) },
+		"no numbers":           func(s string) string { return strings.Replace(s, keptMark+"[[", keptMark+`[["x",`, 1) },
+		"a line after the end": func(s string) string { return strings.Replace(s, keptMark+"[[", keptMark+"[[9999999,", 1) },
+		"a negative line":      func(s string) string { return strings.Replace(s, keptMark+"[[", keptMark+"[[-1,1,\"\"],[", 1) },
+		"an additional line":   func(s string) string { return "# a line more\n" + s },
 	} {
 		text := change(in)
 		if text == in {
-			t.Fatalf("%s: got no change of\n%s", fact, in)
+			t.Fatalf("%s: the change does not apply to\n%s", fact, in)
 		}
-		got := takenBack(Parse("f", []byte(text)))
+		got := uninjectedText(Parse("f", []byte(text)))
 		if strings.Contains(string(got), "queue-proxy") || strings.Contains(string(got), "privileged") {
-			t.Errorf("%s: got\n%s\nwant nothing of the sidecar, and nothing that was not there", fact, got)
+			t.Errorf("%s: got\n%s\nwant neither the sidecar nor new fields", fact, got)
 		}
 		if want := meaning(t, []byte(commented)); !bytes.Equal(encoded(t, meaning(t, got)), encoded(t, want)) {
-			t.Errorf("%s: got\n%s\nwant what this means:\n%s", fact, got, commented)
+			t.Errorf("%s: got\n%s\nwant the values of\n%s", fact, got, commented)
 		}
 	}
 }
 
-// A status with a text is followed as any other.
-func TestJSONKeepsItsLayoutInTheStatus(t *testing.T) {
+// The text in a status does not affect Uninject.
+func TestJSONLayoutIsStoredInStatus(t *testing.T) {
 	const text = "{\n   \"kind\": \"Pod\", \"apiVersion\": \"v1\",\n   \"metadata\": {\"name\": \"web\"},\n   \"spec\": {\"containers\": [\n      {\"name\": \"web\", \"image\": \"a\\/b\", \"ports\": [{\"containerPort\": 8080}]}\n   ]}\n}\n"
 	in := injectText(t, text)
 	harness.Contains(t, in, `\"text\":`)
-	harness.Equal(t, string(takenBack(Parse("f", []byte(in)))), text)
+	harness.Equal(t, string(uninjectedText(Parse("f", []byte(in)))), text)
 	if r := Uninject([]*File{Parse("f", []byte(in))}); r[0].Verdict != inject.Uninjected {
-		t.Errorf("got %s (%s), want it uninjected", r[0].Verdict, r[0].Text)
+		t.Errorf("got %s (%s), want uninjected", r[0].Verdict, r[0].Text)
 	}
 }
 

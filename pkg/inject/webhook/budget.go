@@ -7,31 +7,31 @@ import (
 	"sync"
 )
 
-// A budget is an amount, such as bytes of memory, that reviews share. Who wants more than is
-// left waits. The client that has least of it is served first, and of one client who came
-// first, so that one that sends many reviews keeps no other waiting behind them. It may be
-// used concurrently.
+// A budget is an amount, such as memory in bytes, that reviews share. A review that needs more than
+// the remaining amount waits. The client with the smallest share is served first, and the requests
+// of one client are served in order, so that a client with many reviews does not delay others. A
+// budget is safe for concurrent use.
 type budget struct {
-	mu      sync.Mutex
-	left    int
-	all     int
-	taken   map[netip.Addr]int // of what is not left, by client
-	waiting []*share           // in the order of coming; no more than there are connections
+	mu        sync.Mutex
+	remaining int                // remaining amount
+	all       int                // total amount
+	taken     map[netip.Addr]int // amount in use, by client
+	waiting   []*share           // in order of arrival; bounded by the number of connections
 }
 
-// A share is a part of a budget that somebody waits for.
+// A share is a pending request for a part of a budget.
 type share struct {
-	client netip.Addr
-	amount int
-	given  chan struct{}
+	client  netip.Addr
+	amount  int
+	granted chan struct{}
 }
 
 func newBudget(all int) *budget {
-	return &budget{left: all, all: all, taken: make(map[netip.Addr]int)}
+	return &budget{remaining: all, all: all, taken: make(map[netip.Addr]int)}
 }
 
-// take waits until there is so much, and reports whether it was given before ctx ended. More
-// than all is all. What is taken is given back with the same client and amount.
+// take waits until amount is available, and reports whether it was reserved before ctx was done. An
+// amount above the total is reduced to the total. The caller must release the amount with release.
 func (b *budget) take(ctx context.Context, client netip.Addr, amount int) bool {
 	if b.tryTake(client, amount) {
 		return true
@@ -39,10 +39,10 @@ func (b *budget) take(ctx context.Context, client netip.Addr, amount int) bool {
 	b.mu.Lock()
 	s := &share{client, b.atMost(amount), make(chan struct{})}
 	b.waiting = append(b.waiting, s)
-	b.give()
+	b.grant()
 	b.mu.Unlock()
 	select {
-	case <-s.given:
+	case <-s.granted:
 		return true
 	case <-ctx.Done():
 	}
@@ -50,52 +50,52 @@ func (b *budget) take(ctx context.Context, client netip.Addr, amount int) bool {
 	defer b.mu.Unlock()
 	if i := slices.Index(b.waiting, s); i >= 0 {
 		b.waiting = slices.Delete(b.waiting, i, i+1)
-	} else { // it was given at the same time
-		b.pay(client, -s.amount)
+	} else { // it was reserved concurrently
+		b.reserve(client, -s.amount)
 	}
-	b.give() // those behind may want less
+	b.grant() // later requests may need less
 	return false
 }
 
-// tryTake takes without waiting, if there is so much and nobody waits.
+// tryTake reserves amount if it is available and no request waits. It does not block.
 func (b *budget) tryTake(client netip.Addr, amount int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	amount = b.atMost(amount)
-	if len(b.waiting) > 0 || amount > b.left {
+	if len(b.waiting) > 0 || amount > b.remaining {
 		return false
 	}
-	b.pay(client, amount)
+	b.reserve(client, amount)
 	return true
 }
 
-// giveBack gives back what take or tryTake has given.
-func (b *budget) giveBack(client netip.Addr, amount int) {
+// release releases an amount that take or tryTake reserved for the client.
+func (b *budget) release(client netip.Addr, amount int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.pay(client, -b.atMost(amount))
-	b.give()
+	b.reserve(client, -b.atMost(amount))
+	b.grant()
 }
 
 func (b *budget) atMost(amount int) int { return min(amount, b.all) }
 
-// pay takes amount of what is left. b.mu is held.
-func (b *budget) pay(client netip.Addr, amount int) {
-	b.left -= amount
+// reserve subtracts amount from the remaining amount. b.mu must be held.
+func (b *budget) reserve(client netip.Addr, amount int) {
+	b.remaining -= amount
 	if b.taken[client] += amount; b.taken[client] == 0 {
 		delete(b.taken, client)
 	}
 }
 
-// give serves those who wait, as far as it goes. b.mu is held.
-func (b *budget) give() {
+// grant serves the waiting requests until the remaining amount is too small. b.mu must be held.
+func (b *budget) grant() {
 	for len(b.waiting) > 0 {
 		s := slices.MinFunc(b.waiting, func(x, y *share) int { return b.taken[x.client] - b.taken[y.client] })
-		if s.amount > b.left {
+		if s.amount > b.remaining {
 			return
 		}
-		b.pay(s.client, s.amount)
-		close(s.given)
+		b.reserve(s.client, s.amount)
+		close(s.granted)
 		i := slices.Index(b.waiting, s)
 		b.waiting = slices.Delete(b.waiting, i, i+1)
 	}

@@ -12,44 +12,44 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// nobody is a client like others.
+// nobody is the address of a client.
 var nobody netip.Addr
 
-func TestABudgetIsSharedInTheOrderOfComing(t *testing.T) {
+func TestBudgetIsGrantedInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBudget(10)
 		if !b.tryTake(nobody, 4) || b.tryTake(nobody, 7) {
-			t.Fatal("got 4 and 7 of 10 at once, want 4 alone")
+			t.Fatal("got both 4 and 7 of 10, want only 4")
 		}
 		var mu sync.Mutex
 		var order []int
-		for i, amount := range []int{7, 1, 99} { // 99 is all
+		for i, amount := range []int{7, 1, 99} { // 99 is reduced to the total amount
 			go func() {
 				if !b.take(t.Context(), nobody, amount) {
-					t.Errorf("got no %d, want it", amount)
+					t.Errorf("got no grant of %d", amount)
 				}
 				mu.Lock()
 				order = append(order, i)
 				mu.Unlock()
 				time.Sleep(time.Second)
-				b.giveBack(nobody, amount)
+				b.release(nobody, amount)
 			}()
 			synctest.Wait()
 		}
 		if b.tryTake(nobody, 1) {
-			t.Error("got 1 past those who wait, want none")
+			t.Error("got a grant of 1 before waiting requests")
 		}
-		b.giveBack(nobody, 4)
+		b.release(nobody, 4)
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if len(order) != 3 || order[0] == 2 || order[1] == 2 {
-			t.Errorf("got the order %v, want the last one last", order)
+			t.Errorf("got order %v, want the last request last", order)
 		}
-		harness.Equal(t, b.left, 10, "left")
+		harness.Equal(t, b.remaining, 10, "left")
 	})
 }
 
-func TestWhoWaitsForABudgetInVainTakesNothing(t *testing.T) {
+func TestCanceledBudgetRequestTakesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBudget(10)
 		b.tryTake(nobody, 5)
@@ -58,19 +58,19 @@ func TestWhoWaitsForABudgetInVainTakesNothing(t *testing.T) {
 		got := make(chan bool, 2)
 		go func() { got <- b.take(ctx, nobody, 6) }()
 		synctest.Wait()
-		go func() { got <- b.take(t.Context(), nobody, 5) }() // behind it, and there is enough
+		go func() { got <- b.take(t.Context(), nobody, 5) }() // waits for the first request although enough remains
 		if first, second := <-got, <-got; first || !second {
-			t.Errorf("got %v and %v, want no 6, and then 5", first, second)
+			t.Errorf("got %v for 6 and %v for 5, want false and true", first, second)
 		}
-		b.giveBack(nobody, 5)
-		b.giveBack(nobody, 5)
-		if b.left != 10 || len(b.waiting) > 0 {
-			t.Errorf("got %d left and %d waiting, want 10 and none", b.left, len(b.waiting))
+		b.release(nobody, 5)
+		b.release(nobody, 5)
+		if b.remaining != 10 || len(b.waiting) > 0 {
+			t.Errorf("got %d left and %d waiting, want 10 and 0", b.remaining, len(b.waiting))
 		}
 	})
 }
 
-func TestABudgetIsNeverOverdrawn(t *testing.T) {
+func TestBudgetIsNeverExceeded(t *testing.T) {
 	b := newBudget(100)
 	var all sync.WaitGroup
 	for i := range 50 {
@@ -80,24 +80,24 @@ func TestABudgetIsNeverOverdrawn(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(random.IntN(200))*time.Microsecond)
 				if n := random.IntN(120); b.take(ctx, nobody, n) {
 					b.mu.Lock()
-					left := b.left
+					remaining := b.remaining
 					b.mu.Unlock()
-					if left < 0 {
-						t.Errorf("got %d left, want none below 0", left)
+					if remaining < 0 {
+						t.Errorf("got %d left, want at least 0", remaining)
 					}
-					b.giveBack(nobody, n)
+					b.release(nobody, n)
 				}
 				cancel()
 			}
 		})
 	}
 	all.Wait()
-	if b.left != 100 || len(b.waiting) > 0 {
-		t.Errorf("got %d left and %d waiting in the end, want 100 and none", b.left, len(b.waiting))
+	if b.remaining != 100 || len(b.waiting) > 0 {
+		t.Errorf("got %d left and %d waiting at the end, want 100 and 0", b.remaining, len(b.waiting))
 	}
 }
 
-func TestTheClientWithTheLeastOfABudgetIsServedFirst(t *testing.T) {
+func TestBudgetPrefersClientWithSmallestShare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBudget(2)
 		many, few := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
@@ -108,7 +108,7 @@ func TestTheClientWithTheLeastOfABudgetIsServedFirst(t *testing.T) {
 		for _, client := range []netip.Addr{many, many, few} {
 			go func() {
 				if !b.take(t.Context(), client, 1) {
-					t.Error("got nothing, want it")
+					t.Error("got no grant")
 				}
 				mu.Lock()
 				defer mu.Unlock()
@@ -117,16 +117,16 @@ func TestTheClientWithTheLeastOfABudgetIsServedFirst(t *testing.T) {
 			synctest.Wait()
 		}
 		for range 3 {
-			b.giveBack(many, 1)
+			b.release(many, 1)
 			synctest.Wait()
 		}
 		if len(order) != 3 || order[0] != few {
-			t.Errorf("got the order %v, want %v first", order, few)
+			t.Errorf("got order %v, want %v first", order, few)
 		}
-		b.giveBack(few, 1)
-		b.giveBack(many, 1)
-		if b.left != 2 || len(b.taken) > 0 {
-			t.Errorf("got %d left and %v taken, want 2 and nothing", b.left, b.taken)
+		b.release(few, 1)
+		b.release(many, 1)
+		if b.remaining != 2 || len(b.taken) > 0 {
+			t.Errorf("got %d left and %v taken, want 2 and none", b.remaining, b.taken)
 		}
 	})
 }

@@ -17,53 +17,55 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/inject"
 )
 
-// Bounds of events: they are a courtesy, and must not become a load.
+// Limits for events.
 const (
-	waitingEvents = 100              // more are dropped, and counted
-	eventsAtOnce  = 10               // in the whole cluster
-	eventEvery    = time.Second      // and then one in so long
-	quietTime     = 10 * time.Minute // an owner is given the same reason once in so long
-	mostOwners    = 1000             // that are remembered
-	longestPost   = 5 * time.Second
+	maxQueuedEvents     = 100              // maximum length of the queue; other events are dropped and counted
+	eventBurst          = 10               // burst, for the whole cluster
+	eventInterval       = time.Second      // interval of events after a burst
+	eventRepeatInterval = 10 * time.Minute // minimum time between events for the same owner and reason
+	maxOwners           = 1000             // maximum number of entries in sent
+	postTimeout         = 5 * time.Second
 )
 
 // lowConfidence is the message of the event for pods that are injected with low confidence.
 const lowConfidence = "queue-proxy is injected with low confidence of the port, because the webhook cannot read Services and the port has no name of HTTP; " +
 	"name the port http, or set the annotation " + inject.Prefix + "port"
 
-// chosen is the label of namespaces whose pods are injected.
+// chosen is the label of namespaces in which pods are injected.
 const chosen = inject.Prefix + "inject"
 
-// Events writes an event for each workload if its pods are not injected, or are injected with low confidence. It is safe
-// for concurrent use. Run writes the events.
+// Events writes an event for each workload if its pods are not injected, or are injected with low
+// confidence. It is safe for concurrent use. Run writes the events.
 //
-// Every client that can connect to the webhook can send a forged review. Therefore, the number of events is limited, and
-// events are only written in namespaces with the label of the injector. An event contains the name of the owner of the pod
-// and a reason from a fixed list, but no other text of the pod.
+// Every client that can connect to the webhook can send a forged review. Therefore, the number of
+// events is limited, and events are only written in namespaces with the label of the injector. An
+// event contains the name of the owner of the pod and a reason from a fixed list, but no other text
+// of the pod.
 type Events struct {
 	kube    *Kube
-	own     string // the injector's namespace
+	own     string // namespace of the injector
 	log     *zap.Logger
 	metrics *Metrics
 	now     func() time.Time
 	waiting chan *corev1.Event
 
 	mu     sync.Mutex
-	sent   map[string]time.Time // an owner and a reason: when
-	tokens int                  // events that may be written now
-	filled time.Time            // when the last token came
+	sent   map[string]time.Time // time of the last event by owner and reason
+	tokens int                  // events that can be created now
+	filled time.Time            // time at which the last token was added
 }
 
-// NewEvents makes Events of an injector in a namespace. Nothing is written before Run.
+// NewEvents returns Events for an injector in the given namespace. Events are created after Run is
+// called.
 func NewEvents(kube *Kube, namespace string, log *zap.Logger, m *Metrics) *Events {
 	return &Events{
 		kube: kube, own: namespace, log: log, metrics: m, now: time.Now,
-		waiting: make(chan *corev1.Event, waitingEvents), sent: map[string]time.Time{},
-		tokens: eventsAtOnce, filled: time.Now(),
+		waiting: make(chan *corev1.Event, maxQueuedEvents), sent: map[string]time.Time{},
+		tokens: eventBurst, filled: time.Now(),
 	}
 }
 
-// Run writes events until ctx is done; it returns nil.
+// Run creates events until ctx is done. It always returns nil.
 func (e *Events) Run(ctx context.Context) error {
 	for {
 		select {
@@ -75,9 +77,9 @@ func (e *Events) Run(ctx context.Context) error {
 	}
 }
 
-// write writes an event if its namespace has our label.
+// write creates an event if its namespace has the label of the injector.
 func (e *Events) write(ctx context.Context, event *corev1.Event) {
-	ctx, cancel := context.WithTimeout(ctx, longestPost)
+	ctx, cancel := context.WithTimeout(ctx, postTimeout)
 	defer cancel()
 	path := "/api/v1/namespaces/" + event.Namespace
 	var namespace corev1.Namespace
@@ -91,28 +93,29 @@ func (e *Events) write(ctx context.Context, event *corev1.Event) {
 	}
 	if err != nil {
 		e.metrics.event(eventFailed)
-		e.log.Warn("an event was not written", zap.String("namespace", event.Namespace), zap.Error(err))
+		e.log.Warn("failed to create event", zap.String("namespace", event.Namespace), zap.Error(err))
 		return
 	}
 	e.metrics.event(eventWritten)
 }
 
-// about queues an event for the owner of a pod, because the pod has no name yet. The pod is not injected, or is injected
-// with low confidence. If the pod has no owner, a user created the pod and receives the response.
+// about queues an event for the owner of a pod, because the pod has no name yet. The pod is not
+// injected, or is injected with low confidence. If the pod has no owner, a user created the pod and
+// receives the response.
 func (e *Events) about(namespace string, pod any, out inject.Outcome) {
-	owner := ownerOf(pod)
+	owner := controllerOf(pod)
 	if owner == nil || !isOwner(owner) || len(validation.IsDNS1123Label(namespace)) > 0 {
-		return // nobody's, or of no API server's making: it would be kept, and become part of a path
+		return // no owner, or not from an API server: the data is stored and used in a path
 	}
 	if namespace == e.own || namespace == metav1.NamespaceSystem {
-		return // which no API server asks about
+		return // API servers do not send reviews for these namespaces
 	}
 	now := e.now()
-	if !e.isNews(string(owner.UID)+" "+out.Reason, now) {
+	if !e.allow(string(owner.UID)+" "+out.Reason, now) {
 		return
 	}
 	kind, reason := corev1.EventTypeNormal, "QueueProxySkipped"
-	message := "its pods get no queue-proxy (" + out.Reason + "): " + inject.ReasonText(out.Reason)
+	message := "queue-proxy not injected (" + out.Reason + "): " + inject.ReasonText(out.Reason)
 	switch out.Verdict {
 	case inject.Refused:
 		kind, reason = corev1.EventTypeWarning, "QueueProxyRefused"
@@ -137,37 +140,37 @@ func (e *Events) about(namespace string, pod any, out inject.Outcome) {
 	}
 }
 
-// isNews reports whether an owner has not been given the same reason for a while, and there
-// may be an event now.
-func (e *Events) isNews(key string, now time.Time) bool {
+// allow reports whether an event with a key can be created now: the last event with this key is
+// older than eventRepeatInterval, and a token is available.
+func (e *Events) allow(key string, now time.Time) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if at, sent := e.sent[key]; sent && now.Sub(at) < quietTime {
+	if at, sent := e.sent[key]; sent && now.Sub(at) < eventRepeatInterval {
 		return false
 	}
-	if n := now.Sub(e.filled) / eventEvery; n > 0 {
-		e.tokens = int(min(eventsAtOnce, time.Duration(e.tokens)+n))
-		e.filled = now.Add(-(now.Sub(e.filled) % eventEvery))
+	if n := now.Sub(e.filled) / eventInterval; n > 0 {
+		e.tokens = int(min(eventBurst, time.Duration(e.tokens)+n))
+		e.filled = now.Add(-(now.Sub(e.filled) % eventInterval))
 	}
 	if e.tokens == 0 {
 		e.metrics.event(eventDropped)
 		return false
 	}
 	e.tokens--
-	if len(e.sent) >= mostOwners {
+	if len(e.sent) >= maxOwners {
 		clear(e.sent)
 	}
 	e.sent[key] = now
 	return true
 }
 
-// Shapes of an owner's kind and uid.
+// Patterns for the kind and the UID of an owner.
 var (
 	kinds = regexp.MustCompile(`^[A-Z][A-Za-z0-9]{0,62}$`)
 	uids  = regexp.MustCompile(`^[A-Za-z0-9-]{1,64}$`)
 )
 
-// isOwner reports whether an API server could have written an owner.
+// isOwner reports whether the fields of an owner have the syntax that an API server requires.
 func isOwner(o *metav1.OwnerReference) bool {
 	group, version, grouped := strings.Cut(o.APIVersion, "/")
 	if !grouped {
@@ -177,8 +180,8 @@ func isOwner(o *metav1.OwnerReference) bool {
 		len(validation.IsDNS1035Label(version)) == 0 && (!grouped || len(validation.IsDNS1123Subdomain(group)) == 0)
 }
 
-// ownerOf is what made a pod, nil for nobody.
-func ownerOf(pod any) *metav1.OwnerReference {
+// controllerOf returns the controller of a pod, or nil if there is none.
+func controllerOf(pod any) *metav1.OwnerReference {
 	m, _ := pod.(map[string]any)
 	metadata := new(metav1.ObjectMeta)
 	text, err := json.Marshal(m["metadata"])

@@ -15,10 +15,10 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// onHost is a pod that is skipped, of an owner.
+// onHost is a skipped pod with an owner.
 var onHost = strings.Replace(goodPod, `"spec":{`, `"spec":{"hostNetwork":true,`, 1)
 
-// An eventful reviewer writes events to a fake API server, by a clock that stands still.
+// An eventful is a Reviewer that creates events in a fake API server. Its clock does not advance.
 type eventful struct {
 	*Reviewer
 	kube *fakeKube
@@ -34,7 +34,7 @@ func newEventful(t *testing.T) *eventful {
 	return e
 }
 
-// ask reviews a pod, changed in the ways of changes: old, new, and so on.
+// ask sends a review of a pod with replacements: old, new, and so on.
 func (e *eventful) ask(t *testing.T, namespace string, changes ...string) {
 	t.Helper()
 	pod := strings.NewReplacer(changes...).Replace(onHost)
@@ -45,7 +45,7 @@ func (e *eventful) ask(t *testing.T, namespace string, changes ...string) {
 	}
 }
 
-// written writes what waits, and returns all events so far.
+// written creates the queued events and returns all events.
 func (e *eventful) written(t *testing.T) []corev1.Event {
 	t.Helper()
 	for len(e.Events.waiting) > 0 {
@@ -54,11 +54,11 @@ func (e *eventful) written(t *testing.T) []corev1.Event {
 	return e.kube.events
 }
 
-// Who may ask may forge: any namespace, any owner, any text.
-func TestForgedReviewsWriteNoEventsWhereNothingIsInjected(t *testing.T) {
+// A client that can connect can forge the namespace, the owner and all strings.
+func TestForgedNamespacesCreateNoEvents(t *testing.T) {
 	e := newEventful(t)
-	e.kube.namespaces["kube-system"] = map[string]string{"queue-proxy.dev/inject": "true"} // of which no API server asks
-	e.kube.namespaces["queue-proxy"] = map[string]string{"queue-proxy.dev/inject": "true"} // and the injector's own
+	e.kube.namespaces["kube-system"] = map[string]string{"queue-proxy.dev/inject": "true"} // no reviews for this namespace
+	e.kube.namespaces["queue-proxy"] = map[string]string{"queue-proxy.dev/inject": "true"} // namespace of the injector
 	e.kube.namespaces["bank"] = map[string]string{}
 	e.kube.namespaces["closed"] = map[string]string{"queue-proxy.dev/inject": "false"}
 	for _, namespace := range []string{"kube-system", "queue-proxy", "bank", "closed", "gone", "shop/pods/x/eviction?", "../../apis", "a b", "", strings.Repeat("x", 1000)} {
@@ -70,11 +70,11 @@ func TestForgedReviewsWriteNoEventsWhereNothingIsInjected(t *testing.T) {
 	}
 	e.now = e.now.Add(time.Hour)
 	if e.ask(t, "shop"); len(e.written(t)) != 1 {
-		t.Errorf("got %d events for a namespace that is injected, want 1", len(e.kube.events))
+		t.Errorf("got %d events for a namespace with the label, want 1", len(e.kube.events))
 	}
 }
 
-func TestForgedOwnersWriteNoEvents(t *testing.T) {
+func TestForgedOwnersCreateNoEvents(t *testing.T) {
 	e := newEventful(t)
 	long := strings.Repeat("x", 1000)
 	for _, change := range [][2]string{
@@ -85,14 +85,14 @@ func TestForgedOwnersWriteNoEvents(t *testing.T) {
 	} {
 		e.now = e.now.Add(time.Minute)
 		if e.ask(t, "shop", change[0], change[1]); len(e.Events.waiting) > 0 || len(e.Events.sent) > 0 {
-			t.Fatalf("%.60s: got %d events and %d owners remembered, want none", change[1], len(e.Events.waiting), len(e.Events.sent))
+			t.Fatalf("%.60s: got %d events and %d stored owners, want none", change[1], len(e.Events.waiting), len(e.Events.sent))
 		}
 	}
 }
 
-// An event is read by people who trust its sender: of a pod, it has a word of a closed list
-// and its owner's name alone.
-func TestNothingThatAPodSaysStandsInAnEvent(t *testing.T) {
+// Users trust the sender of an event. Therefore, an event only contains the name of the owner of
+// the pod and a reason from a fixed list.
+func TestEventsContainNoTextOfPod(t *testing.T) {
 	const evil = "call-0900-1234"
 	e := newEventful(t)
 	for i, pod := range []string{
@@ -112,17 +112,17 @@ func TestNothingThatAPodSaysStandsInAnEvent(t *testing.T) {
 		out, _, _ := e.answer(t.Context(), asked.Request, 1)
 		all := e.written(t)
 		if len(all) != i+1 {
-			t.Fatalf("%s: got %d events, want one for each (%s)", pod, len(all), out.Reason)
+			t.Fatalf("%s: got %d events, want one per pod (%s)", pod, len(all), out.Reason)
 		}
 		text, _ := json.Marshal(all[i])
 		if strings.Contains(string(text), evil) || !strings.Contains(all[i].Message, "("+out.Reason+"): "+inject.ReasonText(out.Reason)) {
-			t.Errorf("got the event %s, want the words of %s and nothing of the pod", text, out.Reason)
+			t.Errorf("got event %s, want the text of %s without text of the pod", text, out.Reason)
 		}
 	}
 }
 
-// However many reviews there are, of whatever owners, there are few events.
-func TestEventsAreFew(t *testing.T) {
+// The number of events is limited, regardless of the number of reviews and owners.
+func TestEventRateIsLimited(t *testing.T) {
 	e := newEventful(t)
 	many := func() int {
 		before := len(e.kube.events)
@@ -134,13 +134,13 @@ func TestEventsAreFew(t *testing.T) {
 	for _, c := range []struct {
 		later time.Duration
 		want  int
-	}{{0, eventsAtOnce}, {0, 0}, {eventEvery, 1}, {3*eventEvery + eventEvery/2, 3}, {eventEvery / 2, 1}, {time.Hour, eventsAtOnce}} {
+	}{{0, eventBurst}, {0, 0}, {eventInterval, 1}, {3*eventInterval + eventInterval/2, 3}, {eventInterval / 2, 1}, {time.Hour, eventBurst}} {
 		e.now = e.now.Add(c.later)
 		harness.Equal(t, many(), c.want, c.later, "later", "events for 100 reviews")
 	}
 }
 
-func TestSkippedPodsLeaveAnEventWithTheirOwner(t *testing.T) {
+func TestSkippedPodCreatesEventForOwner(t *testing.T) {
 	e := newEventful(t)
 	f := e.kube
 	ended := make(chan struct{})
@@ -152,8 +152,8 @@ func TestSkippedPodsLeaveAnEventWithTheirOwner(t *testing.T) {
 	review(t, s, []byte(onHost), func(q *admissionv1.AdmissionRequest) { q.DryRun = new(true) })
 	review(t, s, []byte(goodPod), nil)
 	review(t, s, []byte(strings.Replace(onHost, "generateName", "name", 1)), nil)
-	review(t, s, []byte(onHost), nil) // the same again: no news
-	e.now = e.now.Add(quietTime)
+	review(t, s, []byte(onHost), nil) // a duplicate
+	e.now = e.now.Add(eventRepeatInterval)
 	review(t, s, []byte(onHost), nil)
 
 	harness.Until(t, "second event", func() bool {
@@ -164,15 +164,15 @@ func TestSkippedPodsLeaveAnEventWithTheirOwner(t *testing.T) {
 	harness.Equal(t, len(f.events), 2, "events")
 	got := f.events[0]
 	if got.InvolvedObject.Kind != "ReplicaSet" || got.InvolvedObject.Name != "web-1" || got.Namespace != "shop" || got.Reason != "QueueProxySkipped" || !strings.Contains(got.Message, "host-network") {
-		t.Errorf("got %+v, want it about the ReplicaSet, with the reason", got)
+		t.Errorf("got %+v, want an event for the ReplicaSet with the reason", got)
 	}
 }
 
-func TestLowConfidenceWritesAnEvent(t *testing.T) {
+func TestLowConfidenceCreatesEvent(t *testing.T) {
 	for name, want := range map[string]int{"http": 0, "frontend": 1} {
 		e := newEventful(t)
 		e.kube.namespaces["shop"] = map[string]string{"queue-proxy.dev/inject": "true"}
-		for range 3 { // the pods of a ReplicaSet
+		for range 3 { // pods of one ReplicaSet
 			e.ask(t, "shop", `"hostNetwork":true,`, "", `"name":"http"`, `"name":"`+name+`"`)
 		}
 		all := e.written(t)

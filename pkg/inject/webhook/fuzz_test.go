@@ -12,17 +12,10 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// FuzzMergeBundles makes bundles of certificates whose part is known, with any text
-// between and behind them, and merges them. Each of pick is a certificate (by its low
-// half) that is put into one of the three bundles (by its high half).
-//
-// Those that ought to be there are, once each and in order, and merging again changes
-// nothing. Text that looks like the border of a certificate may swallow those around
-// it, but lets in none.
-// A pooled certificate is one of which bundles are made.
+// A pooled certificate is a part of the bundles in FuzzMergeBundles.
 type pooled struct {
 	cert *x509.Certificate
-	ours bool // known in what is published
+	ours bool // remains in the bundle if it is already published
 }
 
 func poolAt(f *testing.F, now time.Time) []pooled {
@@ -47,6 +40,13 @@ func poolAt(f *testing.F, now time.Time) []pooled {
 	}
 }
 
+// FuzzMergeBundles merges bundles of known certificates with other text between and after them. The
+// low half of a byte of pick selects a certificate, and the high half selects one of the three
+// bundles.
+//
+// The result must contain the expected certificates without duplicates and in order, and a second
+// merge must not change it. Text that looks like a delimiter of a certificate can hide adjacent
+// certificates, but must not add any.
 func FuzzMergeBundles(f *testing.F) {
 	now := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 	pool := poolAt(f, now)
@@ -87,19 +87,19 @@ func FuzzMergeBundles(f *testing.F) {
 		for rest := got; len(rest) > 0; {
 			block, after := pem.Decode(rest)
 			if block == nil {
-				t.Fatalf("got %q, want nothing but certificates", rest)
+				t.Fatalf("got %q in addition to certificates", rest)
 			}
 			c, err := x509.ParseCertificate(block.Bytes)
 			harness.NoError(t, err)
 			if rest = after; !slices.ContainsFunc(seen, c.Equal) {
-				t.Errorf("%x between %q: got %v until %v, which is in none of the bundles, or has no place here", pick, between, c.Subject, c.NotAfter)
+				t.Errorf("%x between %q: got unexpected certificate %v until %v", pick, between, c.Subject, c.NotAfter)
 			}
 			if bytes.Contains(rest, pem.EncodeToMemory(block)) {
-				t.Errorf("%x between %q: got %v twice", pick, between, c.Subject)
+				t.Errorf("%x between %q: got duplicate %v", pick, between, c.Subject)
 			}
 		}
 		if again := mergeBundles(now, bundles[0], bundles[1], got); !bytes.Equal(again, got) {
-			t.Errorf("%x between %q: merged again\n%s\nbecame\n%s", pick, between, got, again)
+			t.Errorf("%x between %q: a second merge changed\n%s\nto\n%s", pick, between, got, again)
 		}
 	})
 }

@@ -16,31 +16,31 @@ import (
 )
 
 const (
-	// mostHandshake bounds what a client sends until it is known, in bytes: crypto/tls alone
-	// would take 64 KiB of a hello and 256 KiB of certificates, of every connection that it
-	// has. An API server sends 2 KiB, and its certificates.
-	mostHandshake = 16 << 10
-	// mostHandshakes go on at once.
-	mostHandshakes = 256
-	// handshakeTime is how long one may take: an API server does not wait much longer for
-	// the answer.
-	handshakeTime = 5 * time.Second
+	// maxHandshakeBytes is the maximum number of bytes that a client can send in a TLS handshake.
+	// Without this limit, crypto/tls accepts a ClientHello of 64 KiB and certificates of 256 KiB
+	// per connection. An API server sends 2 KiB and its certificates.
+	maxHandshakeBytes = 16 << 10
+	// maxHandshakes is the maximum number of concurrent handshakes.
+	maxHandshakes = 256
+	// handshakeTimeout is the maximum duration of a handshake. It equals the time that an API
+	// server waits for the response.
+	handshakeTimeout = 5 * time.Second
 )
 
 // serveTLS serves HTTPS on a listener until server is closed.
 func (s *Server) serveTLS(server *http.Server, l net.Listener) error {
 	return server.Serve(portlimit.Handshakes{
-		Config: s.tlsConfig(), Max: mostHandshakes, Bytes: mostHandshake, Time: handshakeTime,
+		Config: s.tlsConfig(), Max: maxHandshakes, Bytes: maxHandshakeBytes, Time: handshakeTimeout,
 		Failed: func(client net.Addr, err error) {
 			s.Metrics.handshakes.Inc()
 			if n := s.failedHandshakes.Add(time.Now()); n > 0 {
-				s.Log.Warn("TLS handshakes failed", zap.Int("handshakes", n), zap.Stringer("client", client), zap.String("error", printable.Truncate(err.Error(), longestText)))
+				s.Log.Warn("TLS handshakes failed", zap.Int("handshakes", n), zap.Stringer("client", client), zap.String("error", printable.Truncate(err.Error(), maxTextLength)))
 			}
 		},
 	}.Listener(l))
 }
 
-// tlsConfig offers HTTP/1.1 alone.
+// tlsConfig returns a configuration that only offers HTTP/1.1.
 func (s *Server) tlsConfig() *tls.Config {
 	c := &tls.Config{GetCertificate: s.Certificate, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}
 	if s.ClientCAs != nil {
@@ -49,11 +49,12 @@ func (s *Server) tlsConfig() *tls.Config {
 	return c
 }
 
-// ParseAuthorities reads those whose certificates are believed, as PEM.
+// ParseAuthorities returns a pool with the certificates in a PEM file. It returns an error if there
+// are none.
 func ParseAuthorities(text []byte) (*x509.CertPool, error) {
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(text) {
-		return nil, errors.New("no certificate in it")
+		return nil, errors.New("no PEM certificate found")
 	}
 	return pool, nil
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// pairOf is a pair of ours as crypto/tls takes it.
+// pairOf returns p as a tls.Certificate.
 func pairOf(t *testing.T, p *keyPair) *tls.Certificate {
 	t.Helper()
 	certificate, err := tls.X509KeyPair(p.encode())
@@ -24,7 +24,7 @@ func pairOf(t *testing.T, p *keyPair) *tls.Certificate {
 	return &certificate
 }
 
-// clientOf makes a client's certificate, signed by an authority.
+// clientOf returns a client certificate that an authority signed.
 func clientOf(t *testing.T, by *keyPair, until time.Time, usage x509.ExtKeyUsage) *tls.Certificate {
 	t.Helper()
 	pair, err := issue(&x509.Certificate{
@@ -35,7 +35,7 @@ func clientOf(t *testing.T, by *keyPair, until time.Time, usage x509.ExtKeyUsage
 	return pairOf(t, pair)
 }
 
-// authorityOf makes an authority, and a certificate by it for a name.
+// authorityOf returns a new authority and a server certificate for a name.
 func authorityOf(t *testing.T, name string, now time.Time) (*keyPair, *tls.Certificate) {
 	t.Helper()
 	made, err := newAuthority(now)
@@ -45,29 +45,30 @@ func authorityOf(t *testing.T, name string, now time.Time) (*keyPair, *tls.Certi
 	return made, pairOf(t, served)
 }
 
-// trusting is who trusts an authority.
+// trusting returns a pool with one authority.
 func trusting(p *keyPair) *x509.CertPool {
 	pool := x509.NewCertPool()
 	pool.AddCert(p.cert)
 	return pool
 }
 
-// newServer is a Server with a certificate, as far as it speaks TLS.
+// newServer returns a Server with the fields for TLS.
 func newServer(certificate *tls.Certificate, clients *x509.CertPool, log *zap.Logger) *Server {
 	return &Server{Log: log, Metrics: NewMetrics("", ""), Certificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return certificate, nil }, ClientCAs: clients}
 }
 
-// listen has a server answer reviews over TLS until the test ends, and returns its address.
+// listen starts a server for reviews over TLS and returns its address. The server stops at the end
+// of the test.
 func listen(t *testing.T, s *Server) string {
 	t.Helper()
 	l := harness.Listen(t)
-	server, done := s.server(newReviewer(nil), mostConnections), make(chan error, 1)
+	server, done := s.server(newReviewer(nil), maxConnections), make(chan error, 1)
 	go func() { done <- s.serveTLS(server, l) }()
 	t.Cleanup(func() { server.Close(); <-done })
 	return l.Addr().String()
 }
 
-func TestWithClientAuthoritiesOnlyTheirClientsAreAnswered(t *testing.T) {
+func TestClientCAsRejectOtherClients(t *testing.T) {
 	const name = "127.0.0.1.test"
 	ours, certificate := authorityOf(t, name, time.Now())
 	clients, _ := authorityOf(t, name, time.Now())
@@ -82,16 +83,16 @@ func TestWithClientAuthoritiesOnlyTheirClientsAreAnswered(t *testing.T) {
 			want int
 		}{
 			{"no certificate", new(tls.Certificate), 0},
-			{"one of another authority", clientOf(t, others, time.Now().Add(time.Hour), x509.ExtKeyUsageClientAuth), 0},
-			{"one that ran out", clientOf(t, clients, time.Now().Add(-time.Minute), x509.ExtKeyUsageClientAuth), 0},
-			{"one for servers", clientOf(t, clients, time.Now().Add(time.Hour), x509.ExtKeyUsageServerAuth), 0},
-			{"one that the server signed", clientOf(t, ours, time.Now().Add(time.Hour), x509.ExtKeyUsageClientAuth), 0},
-			{"a good one", clientOf(t, clients, time.Now().Add(time.Hour), x509.ExtKeyUsageClientAuth), http.StatusOK},
+			{"certificate of another CA", clientOf(t, others, time.Now().Add(time.Hour), x509.ExtKeyUsageClientAuth), 0},
+			{"expired certificate", clientOf(t, clients, time.Now().Add(-time.Minute), x509.ExtKeyUsageClientAuth), 0},
+			{"server certificate", clientOf(t, clients, time.Now().Add(time.Hour), x509.ExtKeyUsageServerAuth), 0},
+			{"certificate of the CA of the server", clientOf(t, ours, time.Now().Add(time.Hour), x509.ExtKeyUsageClientAuth), 0},
+			{"valid certificate", clientOf(t, clients, time.Now().Add(time.Hour), x509.ExtKeyUsageClientAuth), http.StatusOK},
 		} {
-			sends := func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return c.with, nil } // whatever is asked for
+			sends := func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return c.with, nil } // independent of the requested authorities
 			client := &http.Client{Timeout: harness.Patience, Transport: &http.Transport{TLSClientConfig: &tls.Config{
 				RootCAs: trusting(ours), ServerName: name, MaxVersion: version, GetClientCertificate: sends}}}
-			for range 2 { // the second time, a session may be taken up again
+			for range 2 { // the second connection can resume the session
 				got := 0
 				if r, err := client.Post("https://"+address+reviewPath, "application/json", bytes.NewReader(question([]byte(goodPod), nil))); err == nil {
 					_, _ = io.Copy(io.Discard, r.Body)
@@ -105,8 +106,8 @@ func TestWithClientAuthoritiesOnlyTheirClientsAreAnswered(t *testing.T) {
 	}
 }
 
-// A client's certificates are part of its handshake, which is bounded.
-func TestAClientsCertificatesAreBounded(t *testing.T) {
+// The limit for handshakes includes the certificates of the client.
+func TestClientCertificateSizeIsLimited(t *testing.T) {
 	clients, served := authorityOf(t, "a", time.Now())
 	good := clientOf(t, clients, time.Now().Add(time.Hour), x509.ExtKeyUsageClientAuth)
 	address := listen(t, newServer(served, trusting(clients), zap.NewNop()))

@@ -16,27 +16,27 @@ import (
 	"time"
 )
 
-// serviceAccount is where a kubelet puts what a pod needs to speak with the API server.
+// serviceAccount is the directory in which a kubelet mounts the credentials for the API server.
 const serviceAccount = "/var/run/secrets/kubernetes.io/serviceaccount"
 
-// Kube speaks with the API server about the three objects that we need: plain requests,
-// no caches. It may be used concurrently.
+// Kube is a client for the API server. It sends plain requests without a cache, and is safe for
+// concurrent use.
 type Kube struct {
 	base      string // https://host:port
-	tokenFile string // read for each request, because it is renewed
+	tokenFile string // read for each request, because the kubelet renews the token
 	client    *http.Client
 }
 
-// InCluster is the Kube of the pod that we run in. host and port are what its environment
-// says, KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT.
+// InCluster returns a Kube for the cluster in which the process runs. host and port are the values
+// of KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT.
 func InCluster(host, port string) (*Kube, error) {
 	if host == "" || port == "" {
-		return nil, errors.New("KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set: not in a cluster")
+		return nil, errors.New("not running in a cluster: KUBERNETES_SERVICE_HOST or KUBERNETES_SERVICE_PORT is not set")
 	}
 	return newKube("https://"+net.JoinHostPort(host, port), serviceAccount)
 }
 
-// newKube speaks with a given API server. dir holds ca.crt and token.
+// newKube returns a Kube for an API server. dir is a directory with the files ca.crt and token.
 func newKube(base, dir string) (*Kube, error) {
 	name := filepath.Join(dir, "ca.crt")
 	text, err := os.ReadFile(name)
@@ -53,22 +53,22 @@ func newKube(base, dir string) (*Kube, error) {
 			TLSClientConfig:        &tls.Config{RootCAs: authorities, MinVersion: tls.VersionTLS12},
 			ForceAttemptHTTP2:      true,
 			IdleConnTimeout:        30 * time.Second,
-			TLSHandshakeTimeout:    10 * time.Second, // a transport goes on with it when the request has been given up
+			TLSHandshakeTimeout:    10 * time.Second, // the transport continues a handshake after its request is canceled
 			MaxResponseHeaderBytes: 64 << 10,
 		},
-		// The token is for the API server alone.
+		// Do not send the token to other hosts.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}, nil
 }
 
-// A statusError is an answer of the API server that is no success.
+// A statusError is a response of the API server with a status other than 2xx.
 type statusError struct {
-	Code int // of HTTP
+	Code int // HTTP status
 	Text string
 }
 
 func (e *statusError) Error() string {
-	return fmt.Sprintf("the API server says %d: %s", e.Code, e.Text)
+	return fmt.Sprintf("API server returned status %d: %s", e.Code, e.Text)
 }
 
 func isStatus(err error, code int) bool {
@@ -76,9 +76,9 @@ func isStatus(err error, code int) bool {
 	return ok && s.Code == code
 }
 
-// do sends one request and decodes the answer. body and into may be nil. The error is a
-// *[statusError] where the API server answered.
-func (k *Kube) do(ctx context.Context, method, path, contentType string, body, into any) error {
+// do sends a request and decodes the JSON response into result. body and result may be nil. The error is a
+// *[statusError] if the status of the response is not 2xx.
+func (k *Kube) do(ctx context.Context, method, path, contentType string, body, result any) error {
 	var text []byte
 	if body != nil {
 		var err error
@@ -105,7 +105,7 @@ func (k *Kube) do(ctx context.Context, method, path, contentType string, body, i
 		return err
 	}
 	defer answer.Body.Close()
-	got, err := io.ReadAll(io.LimitReader(answer.Body, mostBytes))
+	got, err := io.ReadAll(io.LimitReader(answer.Body, maxReviewBytes))
 	if err != nil {
 		return err
 	}
@@ -113,11 +113,11 @@ func (k *Kube) do(ctx context.Context, method, path, contentType string, body, i
 		var status struct {
 			Message string `json:"message"`
 		}
-		_ = json.Unmarshal(got, &status) // an answer without one has none
+		_ = json.Unmarshal(got, &status) // Message remains empty if the body is not a Status
 		return &statusError{answer.StatusCode, status.Message}
 	}
-	if into == nil {
+	if result == nil {
 		return nil
 	}
-	return json.Unmarshal(got, into)
+	return json.Unmarshal(got, result)
 }

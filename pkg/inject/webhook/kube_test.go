@@ -12,7 +12,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// kubeAt is a Kube that speaks with a server over TLS.
+// kubeAt returns a Kube for a test server.
 func kubeAt(t *testing.T, s *httptest.Server) *Kube {
 	t.Helper()
 	dir := t.TempDir()
@@ -28,24 +28,24 @@ func kubeAt(t *testing.T, s *httptest.Server) *Kube {
 	return kube
 }
 
-func TestTheTokenFollowsNoRedirect(t *testing.T) {
+func TestTokenIsNotSentToRedirectTarget(t *testing.T) {
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		t.Errorf("another server got the Authorization %q", r.Header.Get("Authorization"))
+		t.Errorf("another server received the Authorization header %q", r.Header.Get("Authorization"))
 	}))
 	defer elsewhere.Close()
 	s := httptest.NewTLSServer(http.RedirectHandler(elsewhere.URL, http.StatusTemporaryRedirect))
 	defer s.Close()
 	if err := kubeAt(t, s).do(t.Context(), http.MethodGet, "/x", "", nil, nil); !isStatus(err, http.StatusTemporaryRedirect) {
-		t.Errorf("got %v, want the status 307", err)
+		t.Errorf("got %v, want status 307", err)
 	}
 }
 
-func TestTheHeadOfAnAPIServersAnswerIsBounded(t *testing.T) {
+func TestResponseHeaderSizeIsLimited(t *testing.T) {
 	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("X", strings.Repeat("x", 4<<20))
 	}))
 	defer s.Close()
 	if err := kubeAt(t, s).do(t.Context(), http.MethodGet, "/x", "", nil, nil); err == nil {
-		t.Error("4 MB of head: got no error, want one")
+		t.Error("got no error for a header section of 4 MB")
 	}
 }

@@ -13,54 +13,54 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/inject"
 )
 
-// prefix is before all names of our own. Those of the process and of the Go runtime have the
-// usual ones: nothing else is scraped from this process.
+// prefix is the prefix of the metrics of this package. The metrics of the process and the Go
+// runtime have their usual names.
 const prefix = "queue_proxy_injector_"
 
-// mostScrapes are answered at once; one more gets 503. A page is 15 KB.
-const mostScrapes = 8
+// maxScrapes is the maximum number of concurrent scrapes. Other scrapes receive status 503. A
+// response has about 15 KB.
+const maxScrapes = 8
 
-// Why a request was answered with an HTTP error, and so without a decision about a pod. The
-// list is closed.
+// The reasons why a request received an HTTP error instead of a review.
 const (
-	badMethod  = "method"
-	badType    = "content-type"
-	tooLong    = "too-long"     // more than mostBytes
-	cutOff     = "cut-off"      // the body ended too early, or came too slowly
-	noReview   = "not-a-review" // the body is no AdmissionReview
-	noBody     = "busy-bodies"  // no room for a long body in memoryOfTexts
-	noDecision = "busy-reviews" // no room in memoryOfLong or memoryOfShort
-	noAnswer   = "busy-answers" // no room for a long answer in memoryOfTexts
-	outOfTime  = "out-of-time"  // not decided within longestReview
-	internal   = "internal"     // a defect of ours
+	badMethod     = "method"
+	badType       = "content-type"
+	tooLong       = "too-long"     // exceeds maxReviewBytes
+	cutOff        = "cut-off"      // the body ended early or exceeded a timeout
+	invalidReview = "not-a-review" // the body is not an AdmissionReview
+	busyBodies    = "busy-bodies"  // memoryOfTexts is exhausted, long body
+	busyReviews   = "busy-reviews" // memoryOfLong or memoryOfShort is exhausted
+	busyResponses = "busy-answers" // memoryOfTexts is exhausted, long response
+	outOfTime     = "out-of-time"  // exceeded reviewTimeout
+	internal      = "internal"     // bug in the injector
 )
 
-// failureStatuses are those of the HTTP errors.
+// failureStatuses maps each reason to an HTTP status.
 var failureStatuses = map[string]int{
-	badMethod:  http.StatusMethodNotAllowed,
-	badType:    http.StatusUnsupportedMediaType,
-	tooLong:    http.StatusRequestEntityTooLarge,
-	cutOff:     http.StatusBadRequest,
-	noReview:   http.StatusBadRequest,
-	noBody:     http.StatusServiceUnavailable,
-	noDecision: http.StatusServiceUnavailable,
-	noAnswer:   http.StatusServiceUnavailable,
-	outOfTime:  http.StatusServiceUnavailable,
-	internal:   http.StatusInternalServerError,
+	badMethod:     http.StatusMethodNotAllowed,
+	badType:       http.StatusUnsupportedMediaType,
+	tooLong:       http.StatusRequestEntityTooLarge,
+	cutOff:        http.StatusBadRequest,
+	invalidReview: http.StatusBadRequest,
+	busyBodies:    http.StatusServiceUnavailable,
+	busyReviews:   http.StatusServiceUnavailable,
+	busyResponses: http.StatusServiceUnavailable,
+	outOfTime:     http.StatusServiceUnavailable,
+	internal:      http.StatusInternalServerError,
 }
 
-// What became of an event.
+// The results of events.
 const (
 	eventWritten   = "written"
 	eventFailed    = "failed"
 	eventDropped   = "dropped"
-	eventNotChosen = "not-chosen" // the namespace has not our label
+	eventNotChosen = "not-chosen" // the namespace does not have the label of the injector
 )
 
-// other is the reason of an outcome that is in neither list of skipReasons and refusalReasons.
+// other is the label value for a reason that is not in skipReasons or refusalReasons.
 const other = "other"
 
-// skipReasons and refusalReasons are what a review may end with.
+// skipReasons and refusalReasons are the reasons of reviewed pods.
 var (
 	skipReasons = []string{
 		inject.OptedOut, inject.AlreadyInjected, inject.HasQueueProxy, inject.Knative, inject.MirrorPod, inject.HostNetwork,
@@ -73,20 +73,20 @@ var (
 	eventResults = []string{eventWritten, eventFailed, eventDropped, eventNotChosen}
 )
 
-// Metrics counts what a webhook does. It is an [http.Handler] for Prometheus, and may be used
-// concurrently. No label holds anything that came from outside: all lists of values are
-// closed, and each series is there from zero on, so that the first event is an increase.
+// Metrics counts the actions of the webhook. It is an [http.Handler] for Prometheus, and is safe
+// for concurrent use. All label values are constants. Each series exists with the value 0 before
+// its first event, so that rate functions include the first event.
 type Metrics struct {
 	registry   *prometheus.Registry
 	handler    http.Handler
 	reviews    *prometheus.CounterVec
 	failures   *prometheus.CounterVec
 	events     *prometheus.CounterVec
-	handshakes prometheus.Counter // that failed after something of them came
+	handshakes prometheus.Counter // failed after the first byte was received
 	duration   prometheus.Histogram
 }
 
-// NewMetrics makes Metrics of a program of this version, built from this commit.
+// NewMetrics returns Metrics. version and commit are labels of build_info.
 func NewMetrics(version, commit string) *Metrics {
 	m := &Metrics{registry: prometheus.NewRegistry()}
 	m.reviews = m.counters("reviews_total", "Number of reviews, by verdict and reason.", "verdict", "reason")
@@ -108,7 +108,7 @@ func NewMetrics(version, commit string) *Metrics {
 		"Number of failed TLS handshakes. A common cause is an API server that does not trust the certificate.").WithLabelValues()
 	m.duration = prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name: prefix + "review_duration_seconds", Help: "Time from the header section of a review until its response is ready.",
-		// A review takes a millisecond; an API server waits up to 5 s.
+		// A typical review takes a millisecond, and an API server waits up to 5 s.
 		Buckets: []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5},
 	})
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
@@ -118,7 +118,7 @@ func NewMetrics(version, commit string) *Metrics {
 	build.Set(1)
 	m.registry.MustRegister(m.duration, build, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.handler = promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{
-		ErrorHandling: promhttp.ContinueOnError, EnableOpenMetrics: true, DisableCompression: true, MaxRequestsInFlight: mostScrapes,
+		ErrorHandling: promhttp.ContinueOnError, EnableOpenMetrics: true, DisableCompression: true, MaxRequestsInFlight: maxScrapes,
 	})
 	return m
 }
@@ -129,11 +129,12 @@ func (m *Metrics) counters(name, help string, labels ...string) *prometheus.Coun
 	return v
 }
 
-// ServeHTTP writes all metrics.
+// ServeHTTP writes all metrics in the Prometheus format.
 func (m *Metrics) ServeHTTP(w http.ResponseWriter, r *http.Request) { m.handler.ServeHTTP(w, r) }
 
-// AddCertificate adds when the certificate in use ends, which is asked at each scrape; the
-// zero time is none. It is called at most once, before anything is served.
+// AddCertificate adds a metric for the expiry time of the certificate in use. notAfter is called
+// for each scrape, and returns the zero time if there is no certificate. AddCertificate must be
+// called at most once, before the first scrape.
 func (m *Metrics) AddCertificate(notAfter func() time.Time) {
 	desc := prometheus.NewDesc(prefix+"certificate_expiry_timestamp_seconds", "Time at which the current certificate expires, in seconds since 1970; absent without one.", nil, nil)
 	m.registry.MustRegister(prometheus.CollectorFunc(func(series chan<- prometheus.Metric) {
@@ -143,13 +144,13 @@ func (m *Metrics) AddCertificate(notAfter func() time.Time) {
 	}))
 }
 
-// AuthorityMetrics count what [Self] does to the caBundle of the webhook's configuration.
+// AuthorityMetrics count the updates of the caBundle in the configuration of the webhook.
 type AuthorityMetrics struct {
-	success           *prometheus.GaugeVec // of one series, which is absent until it is set
+	success           *prometheus.GaugeVec // a single series, which does not exist until it is set
 	patches, failures prometheus.Counter
 }
 
-// AddAuthority adds them, for a webhook that publishes its authority itself. It is called at
+// AddAuthority adds metrics for a webhook that publishes its own authority. It must be called at
 // most once.
 func (m *Metrics) AddAuthority() *AuthorityMetrics {
 	a := &AuthorityMetrics{
@@ -164,8 +165,8 @@ func (m *Metrics) AddAuthority() *AuthorityMetrics {
 	return a
 }
 
-// looked notes a look at Secret and configuration, and how it ended.
-func (a *AuthorityMetrics) looked(at time.Time, err error) {
+// countSync counts a sync of the Secret and the configuration with its result.
+func (a *AuthorityMetrics) countSync(at time.Time, err error) {
 	if err != nil {
 		a.failures.Inc()
 		return
@@ -173,7 +174,7 @@ func (a *AuthorityMetrics) looked(at time.Time, err error) {
 	a.success.WithLabelValues().Set(float64(at.Unix()))
 }
 
-// review counts a review that was answered.
+// review counts a completed review.
 func (m *Metrics) review(out inject.Outcome, took time.Duration) {
 	reason := out.Reason
 	switch {
@@ -186,8 +187,8 @@ func (m *Metrics) review(out inject.Outcome, took time.Duration) {
 	m.duration.Observe(took.Seconds())
 }
 
-// failed counts a request that was answered with an HTTP error. reason is one of failureStatuses.
+// failed counts a request that received an HTTP error. reason is a key of failureStatuses.
 func (m *Metrics) failed(reason string) { m.failures.WithLabelValues(reason).Inc() }
 
-// event counts what became of an event. result is one of eventResults.
+// event counts an event. result is one of eventResults.
 func (m *Metrics) event(result string) { m.events.WithLabelValues(result).Inc() }

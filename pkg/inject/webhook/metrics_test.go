@@ -23,20 +23,20 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// scraped is a scrape, after a line end.
+// scraped returns the metrics after a line break.
 func scraped(m *Metrics) string {
 	w := httptest.NewRecorder()
 	m.ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
 	return "\n" + w.Body.String()
 }
 
-// wantMetrics wants lines of a scrape.
+// wantMetrics checks that the metrics contain lines.
 func wantMetrics(t *testing.T, m *Metrics, lines ...string) {
 	t.Helper()
 	got := scraped(m)
 	for _, want := range lines {
 		if !strings.Contains(got, "\n"+want+"\n") {
-			t.Errorf("got\n%s\nwant the line %s", got, want)
+			t.Errorf("got\n%s\nwant line %s", got, want)
 		}
 	}
 }
@@ -59,11 +59,11 @@ func TestMetricsCountReviews(t *testing.T) {
 	)
 }
 
-func TestEachHTTPErrorHasItsReasonAndStatus(t *testing.T) {
+func TestHTTPErrorsHaveReasonAndStatus(t *testing.T) {
 	long := []byte(`{"a":"` + strings.Repeat("x", smallBytes) + `"}`)
 	post := func(body string) *http.Request { return asked(strings.NewReader(body)) }
 	declared := post("{}")
-	declared.ContentLength = mostBytes + 1
+	declared.ContentLength = maxReviewBytes + 1
 	all := func(b func(*Reviewer) *budget) func(*Reviewer) {
 		return func(v *Reviewer) { b(v).tryTake(netip.Addr{}, b(v).all) }
 	}
@@ -77,9 +77,9 @@ func TestEachHTTPErrorHasItsReasonAndStatus(t *testing.T) {
 		{badType, 415, httptest.NewRequest("POST", reviewPath, strings.NewReader("{}")), nil},
 		{tooLong, 413, declared, nil},
 		{cutOff, 400, asked(iotest.ErrReader(errors.New("reset"))), nil},
-		{noReview, 400, post("{"), nil},
-		{noBody, 503, post(string(long)), all(func(v *Reviewer) *budget { return v.texts })},
-		{noDecision, 503, post(string(question([]byte(goodPod), nil))), all(func(v *Reviewer) *budget { return v.short })},
+		{invalidReview, 400, post("{"), nil},
+		{busyBodies, 503, post(string(long)), all(func(v *Reviewer) *budget { return v.texts })},
+		{busyReviews, 503, post(string(question([]byte(goodPod), nil))), all(func(v *Reviewer) *budget { return v.short })},
 		{outOfTime, 503, post(string(question([]byte(goodPod), nil))), func(*Reviewer) {}},
 	} {
 		v := newReviewer(nil)
@@ -87,7 +87,7 @@ func TestEachHTTPErrorHasItsReasonAndStatus(t *testing.T) {
 			c.before(v)
 		}
 		w := httptest.NewRecorder()
-		// The API server hangs up, so that nobody waits for what is taken.
+		// The API server cancels the request, so the test does not wait for reserved memory.
 		ctx, cancel := context.WithCancel(t.Context())
 		if c.before != nil {
 			cancel()
@@ -99,17 +99,17 @@ func TestEachHTTPErrorHasItsReasonAndStatus(t *testing.T) {
 	}
 }
 
-func TestAReviewThatPanicsIsCounted(t *testing.T) {
+func TestPanicInReviewIsCounted(t *testing.T) {
 	m := NewMetrics("", "")
 	s := &Server{Metrics: m, Log: zap.NewNop()}
 	w := httptest.NewRecorder()
-	s.guarded(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("no") })).ServeHTTP(w, httptest.NewRequest("POST", reviewPath, nil))
+	s.recoverPanics(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("no") })).ServeHTTP(w, httptest.NewRequest("POST", reviewPath, nil))
 	harness.Equal(t, w.Code, http.StatusInternalServerError, "status")
 	wantMetrics(t, m, `queue_proxy_injector_review_failures_total{reason="internal"} 1`)
 }
 
-// An API server that does not trust the certificate says so in the handshake, and asks nothing.
-func TestAHandshakeThatAClientRefusesIsCounted(t *testing.T) {
+// An API server that does not trust the certificate aborts the handshake.
+func TestFailedHandshakeIsCounted(t *testing.T) {
 	_, certificate := authorityOf(t, "injector.test", time.Now())
 	core, log := observer.New(zap.InfoLevel)
 	s := newServer(certificate, nil, zap.New(core))
@@ -117,7 +117,7 @@ func TestAHandshakeThatAClientRefusesIsCounted(t *testing.T) {
 	for range 3 {
 		if c, err := tls.Dial("tcp", address, &tls.Config{RootCAs: x509.NewCertPool(), ServerName: "injector.test"}); err == nil {
 			c.Close()
-			t.Error("got a handshake with an authority that nobody trusts, want none")
+			t.Error("got a handshake with an untrusted authority")
 		}
 	}
 	harness.Until(t, "three handshakes that failed are counted", func() bool {
@@ -125,15 +125,15 @@ func TestAHandshakeThatAClientRefusesIsCounted(t *testing.T) {
 	})
 	lines := log.FilterMessage("TLS handshakes failed").All()
 	if len(lines) != 1 || !strings.Contains(fmt.Sprint(lines[0].ContextMap()["error"]), "bad certificate") {
-		t.Errorf("got the lines %v, want one in a minute, which says that the certificate was refused", lines)
+		t.Errorf("got lines %v, want one line about the rejected certificate", lines)
 	}
 }
 
-// A reason that is in no list would be a label value that nobody has thought of.
-func TestReasonsOfReviewsAreThoseOfInjection(t *testing.T) {
+// The lists of label values must contain all reasons of package inject.
+func TestReviewMetricsContainAllReasons(t *testing.T) {
 	for _, reason := range append(append([]string{}, skipReasons...), refusalReasons...) {
 		if inject.ReasonText(reason) == "" {
-			t.Errorf("got the reason %s, want one that package inject knows", reason)
+			t.Errorf("got reason %s, want a reason of package inject", reason)
 		}
 	}
 	m := NewMetrics("", "")
@@ -141,7 +141,7 @@ func TestReasonsOfReviewsAreThoseOfInjection(t *testing.T) {
 	wantMetrics(t, m, `queue_proxy_injector_reviews_total{reason="other",verdict="refused"} 1`)
 }
 
-func TestMetricsTellWhatHappensToTheCABundle(t *testing.T) {
+func TestMetricsCountCABundleUpdates(t *testing.T) {
 	f, kube := newFakeKube(t)
 	m := NewMetrics("", "")
 	now := time.Unix(1_800_000_000, 0)
@@ -151,7 +151,7 @@ func TestMetricsTellWhatHappensToTheCABundle(t *testing.T) {
 
 	f.down = true
 	if err := s.sync(t.Context()); err == nil {
-		t.Fatal("got no error of an API server that is down, want one")
+		t.Fatal("got no error for an unavailable API server")
 	}
 	if strings.Contains(scraped(m), success) {
 		t.Errorf("got %s before the first success, want none", success)
@@ -159,13 +159,13 @@ func TestMetricsTellWhatHappensToTheCABundle(t *testing.T) {
 	wantMetrics(t, m, patches+" 0", failures+" 1")
 
 	f.down = false
-	for range 2 { // the second look has nothing to do
+	for range 2 { // the second sync changes nothing
 		harness.NoError(t, s.sync(t.Context()))
 	}
 	wantMetrics(t, m, success+" 1.8e+09", patches+" 1", failures+" 1")
 
 	now = now.Add(time.Minute)
-	f.configuration.Webhooks[1].ClientConfig.CABundle = nil // as somebody does who applies the manifest anew
+	f.configuration.Webhooks[1].ClientConfig.CABundle = nil // as if a user applies the manifest again
 	harness.NoError(t, s.sync(t.Context()))
 	wantMetrics(t, m, success+" 1.80000006e+09", patches+" 2", failures+" 1")
 }
@@ -173,27 +173,27 @@ func TestMetricsTellWhatHappensToTheCABundle(t *testing.T) {
 func TestMetricNamesAndHelpTexts(t *testing.T) {
 	m := NewMetrics("v1", "abc")
 	m.AddCertificate(time.Now)
-	m.AddAuthority().looked(time.Now(), nil)
+	m.AddAuthority().countSync(time.Now(), nil)
 	problems, err := testutil.GatherAndLint(m.registry)
 	harness.NoError(t, err)
 	for _, p := range problems {
-		t.Errorf("%s: got the problem %q, want none", p.Metric, p.Text)
+		t.Errorf("%s: got problem %q, want none", p.Metric, p.Text)
 	}
 }
 
 var update = flag.Bool("update", false, "rewrite the table of the injector's metrics in docs/metrics.md")
 
-func TestTheGuideHasEveryMetricOfTheInjector(t *testing.T) {
+func TestGuideContainsEveryInjectorMetric(t *testing.T) {
 	m := NewMetrics("v1", "abc")
 	m.AddCertificate(time.Now)
-	m.AddAuthority().looked(time.Now(), nil)
+	m.AddAuthority().countSync(time.Now(), nil)
 	families, err := m.registry.Gather()
 	harness.NoError(t, err)
 	var table strings.Builder
 	table.WriteString("\n| metric | type | labels | meaning |\n|---|---|---|---|\n")
 	for _, f := range families {
 		if !strings.HasPrefix(f.GetName(), prefix) {
-			continue // client_golang's
+			continue // metrics of client_golang
 		}
 		var labels []string
 		for _, l := range f.GetMetric()[0].GetLabel() {

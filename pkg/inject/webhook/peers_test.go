@@ -20,10 +20,10 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// Slow peers, on connections without a buffer: a write waits until the peer reads. The limits are in
-// docs/bounds.md, "Injector".
+// Tests with slow clients on connections without buffers, so that a write blocks until the peer
+// reads. docs/bounds.md contains the limits in the section "Injector".
 
-// pipes is a listener of connections in memory.
+// pipes is a listener for in-memory connections.
 type pipes struct {
 	conns  chan net.Conn
 	closed context.Context
@@ -41,7 +41,8 @@ func (p *pipes) Accept() (net.Conn, error) {
 func (p *pipes) Close() error   { p.stop(); return nil }
 func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
 
-// A peer is a client's end of a connection. ended is closed when the server has ended it.
+// A peer is the client side of a connection. ended is closed after the server has closed the
+// connection.
 type peer struct {
 	net.Conn
 	ended chan struct{}
@@ -58,8 +59,8 @@ func (e *ending) Close() error {
 	return e.Conn.Close()
 }
 
-// peers starts a server of reviews that keeps at most so many connections, and returns
-// what connects to it. With a certificate it speaks TLS.
+// peers starts a server for reviews with a limit for connections. connect opens a connection and
+// sends text. If certificate is not nil, the server uses TLS.
 func peers(t *testing.T, most int, certificate *tls.Certificate) (connect func(text string) peer) {
 	t.Helper()
 	_, connect = startPeers(t, newReviewer(nil), most, certificate)
@@ -99,8 +100,8 @@ func posted(body string) string {
 	return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", reviewPath, len(body), body)
 }
 
-// heard reads an answer, or returns 0 where there comes none.
-func heard(c net.Conn) int {
+// readStatus reads a response and returns its status, or 0 if there is no response.
+func readStatus(c net.Conn) int {
 	r, err := http.ReadResponse(bufio.NewReader(c), nil)
 	if err != nil {
 		return 0
@@ -111,76 +112,74 @@ func heard(c net.Conn) int {
 	return r.StatusCode
 }
 
-// longAnswered is a review whose answer is longer than it and large.
-func longAnswered() string {
+// longResponseReview returns a short review with a long response.
+func longResponseReview() string {
 	return string(question([]byte(strings.Replace(goodPod, `"image":"web:1"`, `"image":"web:1","readinessProbe":{"httpGet":{"port":8080,"path":"/`+strings.Repeat("a", smallBytes*3/4)+`"}}`, 1)), nil))
 }
 
-// Whoever does not take an answer holds nobody up: not as many as may be reviewed at
-// once, and not those whose answers are so long that only some may wait.
-func TestAnswersThatAreNotTakenHoldUpNobody(t *testing.T) {
+// Clients that do not read their responses must not delay other clients.
+func TestUnreadResponsesDoNotDelayReviews(t *testing.T) {
 	small := posted(string(question([]byte(goodPod), nil)))
-	for name, text := range map[string]string{"short": small, "long": posted(longAnswered())} {
+	for name, text := range map[string]string{"short": small, "long": posted(longResponseReview())} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				connect := peers(t, mostConnections, nil)
-				for range mostShort + 1 {
+				connect := peers(t, maxConnections, nil)
+				for range maxShortReviews + 1 {
 					connect(text)
 				}
 				begin := time.Now()
-				harness.Equal(t, heard(connect(small)), http.StatusOK, "status")
+				harness.Equal(t, readStatus(connect(small)), http.StatusOK, "status")
 				if took := time.Since(begin); took != 0 {
-					t.Errorf("a review waited %v for answers that are not taken", took)
+					t.Errorf("a review waited %v for unread responses", took)
 				}
 			})
 		})
 	}
 }
 
-// Long answers that are not taken are held as far as the memory for them goes: others get
-// 503, until it is over with these.
-func TestOnlySoManyLongAnswersAreHeld(t *testing.T) {
-	if n := len(posted(longAnswered())); n > smallBytes {
-		t.Fatalf("got a question of %d bytes, want a short one", n)
+// The memory for long responses is limited. While it is in use, other reviews receive status 503.
+func TestMemoryForLongResponsesIsLimited(t *testing.T) {
+	if n := len(posted(longResponseReview())); n > smallBytes {
+		t.Fatalf("got a review of %d bytes, want a short review", n)
 	}
 	synctest.Test(t, func(t *testing.T) {
 		v := newReviewer(nil)
-		_, connect := startPeers(t, v, mostConnections, nil)
-		text := posted(longAnswered())
+		_, connect := startPeers(t, v, maxConnections, nil)
+		text := posted(longResponseReview())
 		answer, err := http.ReadResponse(bufio.NewReader(connect(text)), nil)
 		if err != nil || answer.StatusCode != http.StatusOK {
-			t.Fatalf("a long answer: got %v, %v, want 200", answer, err)
+			t.Fatalf("long response: got %v, %v, want 200", answer, err)
 		}
 		length, err := io.Copy(io.Discard, answer.Body)
 		harness.NoError(t, err)
-		const held = 20
-		v.texts = newBudget(held*int(length) + smallBytes)
-		for range held {
+		const reserved = 20
+		v.texts = newBudget(reserved*int(length) + smallBytes)
+		for range reserved {
 			connect(text)
 		}
-		harness.Equal(t, heard(connect(text)), http.StatusServiceUnavailable, "one more than may be held: status")
-		time.Sleep(longestRequest + time.Second)
-		harness.Equal(t, heard(connect(text)), http.StatusOK, "when their time is over: status")
+		harness.Equal(t, readStatus(connect(text)), http.StatusServiceUnavailable, "status without remaining memory")
+		time.Sleep(requestTimeout + time.Second)
+		harness.Equal(t, readStatus(connect(text)), http.StatusOK, "status after the timeout")
 	})
 }
 
-// Requests that do not come to an end lock nobody out, however many connections
-// they hold; and a connection that was used is not ended for those that say nothing.
-func TestUnfinishedReviewsLockNobodyOut(t *testing.T) {
+// Incomplete requests must not prevent new connections, and must not close connections that are in
+// use.
+func TestIncompleteReviewsDoNotBlockNewConnections(t *testing.T) {
 	const most = 20
 	small := posted(string(question([]byte(goodPod), nil)))
 	for name, text := range map[string]string{
-		"nothing":         "",
-		"half a head":     small[:20],
-		"half a body":     small[:len(small)-1],
-		"no answer taken": small,
-		"a refusal":       strings.Replace(small, "POST", "GET", 1),
+		"nothing":               "",
+		"half a header section": small[:20],
+		"half a body":           small[:len(small)-1],
+		"no answer taken":       small,
+		"a refusal":             strings.Replace(small, "POST", "GET", 1),
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				connect := peers(t, most, nil)
 				used := connect(small)
-				if got := heard(used); got != http.StatusOK {
+				if got := readStatus(used); got != http.StatusOK {
 					t.Fatalf("got status %d, want 200", got)
 				}
 				for range most / 2 {
@@ -191,20 +190,20 @@ func TestUnfinishedReviewsLockNobodyOut(t *testing.T) {
 					time.Sleep(time.Millisecond)
 					connect(text)
 					go func() { _, _ = io.WriteString(used, small) }()
-					if got := heard(used); got != http.StatusOK {
-						t.Fatalf("a connection that is used: got status %d, want 200", got)
+					if got := readStatus(used); got != http.StatusOK {
+						t.Fatalf("active connection: got status %d, want 200", got)
 					}
 				}
-				harness.Equal(t, heard(connect(small)), http.StatusOK, "a new one: status")
+				harness.Equal(t, readStatus(connect(small)), http.StatusOK, "status on a new connection")
 			})
 		})
 	}
 }
 
-// A slow peer does something on its connection, and is closed when its time is over.
+// A slowPeer sends something on its connection, which the server must close after a timeout.
 type slowPeer struct {
 	name    string
-	within  bool // TLS
+	within  bool // inside a TLS connection
 	listens bool
 	do      func(c net.Conn)
 	want    time.Duration
@@ -215,8 +214,8 @@ func slowPeers(t *testing.T) []slowPeer {
 	small := posted(string(question([]byte(goodPod), nil)))
 	head, body, _ := strings.Cut(small, "\r\n\r\n")
 	head += "\r\n\r\n"
-	says := func(c net.Conn, text string) { _, _ = io.WriteString(c, text) }
-	drips := func(c net.Conn, text string) { // a byte a second
+	writes := func(c net.Conn, text string) { _, _ = io.WriteString(c, text) }
+	drips := func(c net.Conn, text string) { // one byte per second
 		for i := range len(text) {
 			if _, err := io.WriteString(c, text[i:i+1]); err != nil {
 				return
@@ -226,36 +225,36 @@ func slowPeers(t *testing.T) []slowPeer {
 	}
 	const hello = "\x16\x03\x01\x02\x00\x01\x00\x01\xfc"
 	return []slowPeer{
-		{"nothing", false, true, func(net.Conn) {}, longestHead},
-		{"half a handshake", false, true, func(c net.Conn) { says(c, hello) }, longestHead},
-		{"a handshake, a byte a second", false, true, func(c net.Conn) { drips(c, hello+strings.Repeat("\x03", 508)) }, longestHead},
-		{"a handshake that is not read", false, false, func(c net.Conn) { says(c, helloOf(t)) }, longestHead},
-		{"nothing after the handshake", true, true, func(net.Conn) {}, longestHead},
-		{"a head, a byte a second", true, true, func(c net.Conn) { drips(c, head) }, longestHead},
-		{"half a head", true, true, func(c net.Conn) { says(c, head[:30]) }, longestHead},
-		{"a body, a byte a second", true, true, func(c net.Conn) { says(c, head); drips(c, body) }, longestRequest},
-		{"half a body", true, true, func(c net.Conn) { says(c, head+body[:10]) }, longestRequest},
-		{"an answer not taken", true, false, func(c net.Conn) { says(c, small) }, longestRequest},
-		{"answers not taken", true, false, func(c net.Conn) { says(c, strings.Repeat(small, 10)) }, longestRequest},
-		{"nothing after an answer", true, true, func(c net.Conn) { says(c, small) }, longestIdle},
-		{"half a head after an answer", true, true, func(c net.Conn) { says(c, small+head[:30]) }, longestHead},
+		{"no bytes", false, true, func(net.Conn) {}, headerTimeout},
+		{"half a handshake", false, true, func(c net.Conn) { writes(c, hello) }, headerTimeout},
+		{"a handshake with one byte per second", false, true, func(c net.Conn) { drips(c, hello+strings.Repeat("\x03", 508)) }, headerTimeout},
+		{"unread handshake bytes", false, false, func(c net.Conn) { writes(c, helloOf(t)) }, headerTimeout},
+		{"no bytes after the handshake", true, true, func(net.Conn) {}, headerTimeout},
+		{"a header section with one byte per second", true, true, func(c net.Conn) { drips(c, head) }, headerTimeout},
+		{"half a header section", true, true, func(c net.Conn) { writes(c, head[:30]) }, headerTimeout},
+		{"a body with one byte per second", true, true, func(c net.Conn) { writes(c, head); drips(c, body) }, requestTimeout},
+		{"half a body", true, true, func(c net.Conn) { writes(c, head+body[:10]) }, requestTimeout},
+		{"an unread response", true, false, func(c net.Conn) { writes(c, small) }, requestTimeout},
+		{"unread responses", true, false, func(c net.Conn) { writes(c, strings.Repeat(small, 10)) }, requestTimeout},
+		{"no bytes after a response", true, true, func(c net.Conn) { writes(c, small) }, idleTimeout},
+		{"half a header section after a response", true, true, func(c net.Conn) { writes(c, small+head[:30]) }, headerTimeout},
 	}
 }
 
-// Every way of being slow ends at its clock.
-func TestSlowPeersAreEnded(t *testing.T) {
-	const goodbye = 5 * time.Second // that TLS may take more to say it
+// Each phase of a connection has a timeout.
+func TestSlowPeersAreDisconnected(t *testing.T) {
+	const goodbye = 5 * time.Second // additional time that crypto/tls waits to send close_notify
 	certificate, roots := bubbleCertificate(t)
 	for _, c := range slowPeers(t) {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p := peers(t, mostConnections, certificate)("")
+				p := peers(t, maxConnections, certificate)("")
 				began := time.Now()
 				var all sync.WaitGroup
 				all.Go(func() {
 					conn := p.Conn
 					if c.within {
-						to := tls.Client(conn, &tls.Config{RootCAs: roots, ServerName: "a", SessionTicketsDisabled: true}) // none comes unasked
+						to := tls.Client(conn, &tls.Config{RootCAs: roots, ServerName: "a", SessionTicketsDisabled: true}) // disabled because the server would send tickets that the peer does not read
 						if err := to.Handshake(); err != nil {
 							t.Error(err)
 						}
@@ -269,10 +268,10 @@ func TestSlowPeersAreEnded(t *testing.T) {
 				select {
 				case <-p.ended:
 					if took := time.Since(began); took < c.want || took > c.want+goodbye+time.Second {
-						t.Errorf("ended after %v, want %v", took, c.want)
+						t.Errorf("closed after %v, want %v", took, c.want)
 					}
 				case <-time.After(time.Hour):
-					t.Errorf("still there after an hour, want its end after %v", c.want)
+					t.Errorf("still open after an hour, want closed after %v", c.want)
 				}
 				p.Close()
 				all.Wait()
@@ -281,61 +280,61 @@ func TestSlowPeersAreEnded(t *testing.T) {
 	}
 }
 
-// A peer that lets a review last holds up the end no longer than reviews may take.
-func TestSlowPeersDoNotHoldUpTheEnd(t *testing.T) {
+// A slow client must not delay the shutdown longer than shutdownTimeout.
+func TestSlowPeersDoNotDelayShutdown(t *testing.T) {
 	small := posted(string(question([]byte(goodPod), nil)))
 	synctest.Test(t, func(t *testing.T) {
-		s, connect := startPeers(t, newReviewer(nil), mostConnections, nil)
+		s, connect := startPeers(t, newReviewer(nil), maxConnections, nil)
 		p := connect(small[:10])
-		time.Sleep(longestHead - time.Second)
-		go func() { _, _ = io.WriteString(p, small[10:]) }() // and does not take the answer
+		time.Sleep(headerTimeout - time.Second)
+		go func() { _, _ = io.WriteString(p, small[10:]) }() // the peer does not read the response
 		began := time.Now()
-		end(t.Context(), s)
-		if took := time.Since(began); took > longestEnd {
-			t.Errorf("the end took %v, want at most %v", took, longestEnd)
+		shutdown(t.Context(), s)
+		if took := time.Since(began); took > shutdownTimeout {
+			t.Errorf("shutdown took %v, want at most %v", took, shutdownTimeout)
 		}
 		select {
 		case <-p.ended:
 		default:
-			t.Error("the connection is still there, want it ended")
+			t.Error("the connection is still open")
 		}
 	})
 }
 
-// A head costs many times its length.
-func TestLongHeadsAreRefused(t *testing.T) {
+// The memory for parsing is a multiple of the length of a header section.
+func TestLongHeadersAreRejected(t *testing.T) {
 	small := posted(string(question([]byte(goodPod), nil)))
 	for length, want := range map[int]int{2 << 10: http.StatusOK, 6 << 10: http.StatusRequestHeaderFieldsTooLarge} {
 		synctest.Test(t, func(t *testing.T) {
 			text := strings.Replace(small, "Host: a\r\n", "Host: a\r\nAuthorization: Bearer "+strings.Repeat("a", length)+"\r\n", 1)
-			harness.Equal(t, heard(peers(t, mostConnections, nil)(text)), want, "a token of", length, "bytes: status")
+			harness.Equal(t, readStatus(peers(t, maxConnections, nil)(text)), want, "status for a token of", length, "bytes")
 		})
 	}
 }
 
-// Reviews are asked for over HTTP/1.1 and nothing else, as API servers do.
-func TestNoHTTP2IsOffered(t *testing.T) {
+// API servers use HTTP/1.1.
+func TestHTTP2IsNotOffered(t *testing.T) {
 	certificate, roots := bubbleCertificate(t)
 	synctest.Test(t, func(t *testing.T) {
-		connect := peers(t, mostConnections, certificate)
+		connect := peers(t, maxConnections, certificate)
 		c := tls.Client(connect(""), &tls.Config{RootCAs: roots, ServerName: "a", NextProtos: []string{"h2"}})
 		if err := c.Handshake(); err == nil {
-			t.Errorf("to h2 alone: got %q, want no connection", c.ConnectionState().NegotiatedProtocol)
+			t.Errorf("only h2: got %q, want no connection", c.ConnectionState().NegotiatedProtocol)
 		}
 		c = tls.Client(connect(""), &tls.Config{RootCAs: roots, ServerName: "a", NextProtos: []string{"h2", "http/1.1"}})
 		harness.NoError(t, c.Handshake())
-		harness.Equal(t, c.ConnectionState().NegotiatedProtocol, "http/1.1", "to both")
+		harness.Equal(t, c.ConnectionState().NegotiatedProtocol, "http/1.1", "h2 and http/1.1")
 		go func() {
 			_, _ = io.WriteString(c, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")
 		}()
-		if got := heard(c); got < 400 {
-			t.Errorf("HTTP/2 all the same: got status %d, want it refused", got)
+		if got := readStatus(c); got < 400 {
+			t.Errorf("HTTP/2 without negotiation: got status %d, want none", got)
 		}
 	})
 }
 
-// What is no TLS costs its sender the connection at once.
-func TestTLSGarbageEndsTheConnection(t *testing.T) {
+// The server closes a connection immediately if the first bytes are not TLS.
+func TestInvalidTLSClosesConnection(t *testing.T) {
 	certificate, _ := bubbleCertificate(t)
 	for name, text := range map[string]string{
 		"plain HTTP":          "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
@@ -346,10 +345,10 @@ func TestTLSGarbageEndsTheConnection(t *testing.T) {
 		"data before a hello": "\x17\x03\x03\x00\x10" + strings.Repeat("x", 16),
 		"a hello and garbage": helloOf(t) + strings.Repeat("x", 1000),
 		"endless empty data":  strings.Repeat("\x16\x03\x01\x00\x00", 1000),
-		"a long hello":        longHello(mostHandshake + 1000),
+		"a long hello":        longHello(maxHandshakeBytes + 1000),
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			p := peers(t, mostConnections, certificate)("")
+			p := peers(t, maxConnections, certificate)("")
 			go func() { _, _ = io.Copy(io.Discard, p) }()
 			began := time.Now()
 			_, _ = io.WriteString(p, text)
@@ -358,20 +357,21 @@ func TestTLSGarbageEndsTheConnection(t *testing.T) {
 			case <-time.After(time.Hour):
 			}
 			if took := time.Since(began); took > time.Second {
-				t.Errorf("%s: ended after %v, want at once", name, took)
+				t.Errorf("%s: closed after %v, want immediately", name, took)
 			}
 		})
 	}
 }
 
-// bubbleCertificate is a certificate for the time that it is in bubbles, and who trusts it.
+// bubbleCertificate returns a certificate that is valid at the initial time of a synctest bubble,
+// and a pool that trusts it.
 func bubbleCertificate(t *testing.T) (*tls.Certificate, *x509.CertPool) {
 	t.Helper()
 	authority, certificate := authorityOf(t, "a", time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC))
 	return certificate, trusting(authority)
 }
 
-// longHello is the beginning of a client's hello of 64 KiB.
+// longHello returns the beginning of a ClientHello of 64 KiB.
 func longHello(length int) string {
 	text := "\x01\x00\xff\xf0" + strings.Repeat("\x00", length)
 	var records strings.Builder
@@ -383,7 +383,7 @@ func longHello(length int) string {
 	return records.String()
 }
 
-// helloOf is a client's first record.
+// helloOf returns the first record of a TLS client.
 func helloOf(t *testing.T) string {
 	t.Helper()
 	ours, theirs := net.Pipe()

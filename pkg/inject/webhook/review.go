@@ -11,28 +11,28 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// A payload is the body of a request as it came.
+// A payload is the body of a request.
 type payload struct {
 	text   []byte
-	values int // of JSON, at least as many as it has
+	values int // upper bound of the number of JSON values
 }
 
-// cost is what it takes to decide about a payload, in bytes of memory: measured with the
-// heaviest of either kind (cmd/injector/abuse_memory_test.go).
+// cost returns the memory in bytes that is needed to decide about a payload. The factors result
+// from measurements with the most expensive payloads (cmd/injector/abuse_memory_test.go).
 func (p *payload) cost() int {
 	const perByte, perValue = 6, 1 << 10
-	return max(perByte*len(p.text)+perValue*min(p.values, mostValues), memoryOfShort/mostShort)
+	return max(perByte*len(p.text)+perValue*min(p.values, maxValues), memoryOfShort/maxShortReviews)
 }
 
-// An admissionReview is the part of an AdmissionReview that is read. What else there is, such as the
-// groups of the user who asks, is passed over and not kept.
+// An admissionReview contains the fields of an AdmissionReview that are used. Other fields, such as
+// the groups of the user, are not kept in memory.
 type admissionReview struct {
 	metav1.TypeMeta `json:",inline"`
 
 	Request *admissionRequest `json:"request"`
 }
 
-// An admissionRequest is the part of an AdmissionRequest that is read.
+// An admissionRequest contains the fields of an AdmissionRequest that are used.
 type admissionRequest struct {
 	UID         types.UID                   `json:"uid"`
 	Resource    metav1.GroupVersionResource `json:"resource"`
@@ -43,32 +43,32 @@ type admissionRequest struct {
 	DryRun      bool                        `json:"dryRun"`
 }
 
-// parse takes a payload apart, or returns why it is no review.
+// parse decodes a payload. It returns an error if the payload is not a valid AdmissionReview.
 func parse(text []byte) (*admissionReview, error) {
-	if !utf8.Valid(text) { // RFC 8259 section 8.1; decoded, each such byte would become three
-		return nil, errors.New("not a review: not UTF-8")
+	if !utf8.Valid(text) { // RFC 8259 section 8.1; the decoder would replace each invalid byte with three bytes
+		return nil, errors.New("invalid AdmissionReview: not UTF-8")
 	}
 	r := new(admissionReview)
 	if err := json.Unmarshal(text, r); err != nil {
-		return nil, fmt.Errorf("not a review: %w", err)
+		return nil, fmt.Errorf("invalid AdmissionReview: %w", err)
 	}
 	switch {
 	case r.APIVersion != admissionv1.SchemeGroupVersion.String() || r.Kind != "AdmissionReview":
-		return nil, fmt.Errorf("%.64q %.64q: %s AdmissionReview is wanted", r.APIVersion, r.Kind, admissionv1.SchemeGroupVersion)
+		return nil, fmt.Errorf("apiVersion %.64q, kind %.64q: want %s AdmissionReview", r.APIVersion, r.Kind, admissionv1.SchemeGroupVersion)
 	case r.Request == nil:
-		return nil, errors.New("a review without a request")
+		return nil, errors.New("AdmissionReview has no request")
 	case r.Request.UID == "":
-		return nil, errors.New("a review without a uid")
-	case len(r.Request.UID) > longestName: // it is sent back, each byte as up to six
-		return nil, fmt.Errorf("a review with a uid of more than %d bytes", longestName)
+		return nil, errors.New("AdmissionReview has no uid")
+	case len(r.Request.UID) > maxNameLength: // the response contains the uid, and JSON can encode a byte as six bytes
+		return nil, fmt.Errorf("the uid of the AdmissionReview exceeds the limit of %d bytes", maxNameLength)
 	}
 	return r, nil
 }
 
-// A counter counts the values of JSON that are written to it, in any pieces: one for each
-// opening bracket and each comma. That is never less than there are, and more by the empty
-// maps and lists. It is no parser: what is no JSON has some number too, and decoding that
-// ends no later.
+// A counter counts the JSON values in the bytes that are written to it: one for each opening
+// bracket and for each comma. The result is an upper bound, because empty maps and lists are
+// counted twice. The counter does not validate JSON. For invalid JSON, the decoder stops at the
+// error.
 type counter struct {
 	values          int
 	inText, escaped bool

@@ -14,7 +14,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// valuesOf counts the values of decoded JSON.
+// valuesOf returns the number of values in decoded JSON.
 func valuesOf(v any) int {
 	n := 1
 	switch v := v.(type) {
@@ -30,8 +30,8 @@ func valuesOf(v any) int {
 	return n
 }
 
-// FuzzCounter counts the values of JSON in two pieces, cut anywhere, and holds that to what
-// the decoder makes of it: no fewer, and no more than twice as many.
+// FuzzCounter writes JSON in two parts and compares the count with the number of decoded values.
+// The count must not be less, and at most twice as large.
 func FuzzCounter(f *testing.F) {
 	f.Add([]byte(`{"a":[1,"b,[{",{}],"c\\\"{":null}`), 3)
 	f.Add([]byte(`[[],[],{}]`), 0)
@@ -47,13 +47,13 @@ func FuzzCounter(f *testing.F) {
 		_, _ = c.Write(text[cut:])
 		got, want := 1+c.values, valuesOf(v)
 		if _, twice := v.(map[string]any); got < want && !twice || got > 2*want && !hasKeyTwice(text) {
-			t.Errorf("%s: got %d values, want %d, or up to twice as many", text, got, want)
+			t.Errorf("%s: got %d values, want %d or at most twice as many", text, got, want)
 		}
 	})
 }
 
-// hasKeyTwice reports whether a map of some JSON has a key that stands there twice, of which
-// the decoder keeps the last value alone.
+// hasKeyTwice reports whether a JSON object has a duplicate key. The decoder only returns the last
+// value of such a key.
 func hasKeyTwice(text []byte) bool {
 	var v any
 	_ = json.Unmarshal(text, &v)
@@ -61,41 +61,41 @@ func hasKeyTwice(text []byte) bool {
 	return strings.Count(string(again), ":") < strings.Count(string(text), ":")
 }
 
-func TestTooManyValuesAreRefusedWithAVerdict(t *testing.T) {
-	many := strings.Replace(goodPod, `"image":"web:1"`, `"env":[{}`+strings.Repeat(`,{}`, mostValues/2)+`]`, 1)
+func TestTooManyValuesAreRefused(t *testing.T) {
+	many := strings.Replace(goodPod, `"image":"web:1"`, `"env":[{}`+strings.Repeat(`,{}`, maxValues/2)+`]`, 1)
 	for lenient, allowed := range map[bool]bool{false: false, true: true} {
 		v := newReviewer(nil)
 		v.Lenient = lenient
 		a := review(t, serve(t, v), []byte(many), nil)
 		if a.Allowed != allowed || a.Patch != nil || a.AuditAnnotations["reason"] != inject.TooLarge {
-			t.Errorf("lenient %v: got allowed %v, %d bytes of patch and the notes %v, want %v, none and too-large", lenient, a.Allowed, len(a.Patch), a.AuditAnnotations, allowed)
+			t.Errorf("lenient %v: got allowed %v, %d bytes of patch and notes %v, want %v, 0 and too-large", lenient, a.Allowed, len(a.Patch), a.AuditAnnotations, allowed)
 		}
-		harness.Contains(t, fmt.Sprint(a.Result, a.Warnings), "more than 50000 values", "lenient", lenient)
+		harness.Contains(t, fmt.Sprint(a.Result, a.Warnings), "exceeds the limit of 50000 JSON values", "lenient", lenient)
 	}
-	few := strings.Replace(goodPod, `"image":"web:1"`, `"env":[{"name":"a"}`+strings.Repeat(`,{"name":"a"}`, mostValues/2-100)+`]`, 1)
+	few := strings.Replace(goodPod, `"image":"web:1"`, `"env":[{"name":"a"}`+strings.Repeat(`,{"name":"a"}`, maxValues/2-100)+`]`, 1)
 	if a := review(t, serve(t, newReviewer(nil)), []byte(few), nil); a.Patch == nil {
-		t.Errorf("a few less: got %v, want it injected", a.Result)
+		t.Errorf("fewer values: got %v, want injected", a.Result)
 	}
 }
 
-// What is not read of a review is not kept while it is decoded: two million groups of the
-// user would take 60 times the memory of their text.
-func TestWhatIsNotReadOfAReviewIsNotKept(t *testing.T) {
+// Unused fields of a review must not be kept in memory. Two million groups of the user would need
+// 60 times the memory of their text.
+func TestUnusedFieldsOfReviewUseNoMemory(t *testing.T) {
 	groups := strings.Replace(string(question([]byte(goodPod), nil)), `"userInfo":{}`, `"userInfo":{"groups":[""`+strings.Repeat(`,""`, 2_000_000)+`]}`, 1)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	r, err := parse([]byte(groups))
 	runtime.ReadMemStats(&after)
 	if err != nil || r.Request.Namespace != "shop" || len(groups) < 4_000_000 {
-		t.Fatalf("got %v, %v of %d bytes, want the review", r, err, len(groups))
+		t.Fatalf("got %v, %v for %d bytes, want the review", r, err, len(groups))
 	}
 	if got := int(after.TotalAlloc - before.TotalAlloc); got > 2*len(groups) {
 		t.Errorf("got %d bytes allocated for %d, want at most twice as many", got, len(groups))
 	}
 }
 
-// Reviews that are long, however many there are, take nothing from those that are short.
-func TestLongReviewsDoNotHoldUpShortOnes(t *testing.T) {
+// Long reviews must not use the memory of short reviews.
+func TestLongReviewsDoNotDelayShortReviews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := newReviewer(nil)
 		v.long.tryTake(nobody, memoryOfLong)
@@ -103,20 +103,20 @@ func TestLongReviewsDoNotHoldUpShortOnes(t *testing.T) {
 		post := func(body []byte) int { return recorded(v, body).Code }
 		begin := time.Now()
 		if got := post(question([]byte(goodPod), nil)); got != http.StatusOK || time.Since(begin) > 0 {
-			t.Errorf("a short review: got %d after %v, want 200 at once", got, time.Since(begin))
+			t.Errorf("a short review: got %d after %v, want 200 immediately", got, time.Since(begin))
 		}
 		long := question([]byte(strings.Replace(goodPod, "web:1", strings.Repeat("w", smallBytes), 1)), nil)
-		if got := post(long); got != http.StatusServiceUnavailable || time.Since(begin) != longestReview {
-			t.Errorf("a long review: got %d after %v, want 503 after %v", got, time.Since(begin), longestReview)
+		if got := post(long); got != http.StatusServiceUnavailable || time.Since(begin) != reviewTimeout {
+			t.Errorf("a long review: got %d after %v, want 503 after %v", got, time.Since(begin), reviewTimeout)
 		}
-		v.texts.giveBack(nobody, memoryOfTexts)
-		if got := post(long); got != http.StatusServiceUnavailable || time.Since(begin) != 2*longestReview {
-			t.Errorf("a long review that was read: got %d after %v, want 503 after %v", got, time.Since(begin), 2*longestReview)
+		v.texts.release(nobody, memoryOfTexts)
+		if got := post(long); got != http.StatusServiceUnavailable || time.Since(begin) != 2*reviewTimeout {
+			t.Errorf("a long review that was read: got %d after %v, want 503 after %v", got, time.Since(begin), 2*reviewTimeout)
 		}
-		v.long.giveBack(nobody, memoryOfLong)
-		harness.Equal(t, post(long), http.StatusOK, "a long review, when there is memory")
-		if v.short.left != memoryOfShort || v.long.left != memoryOfLong || v.texts.left != memoryOfTexts {
-			t.Errorf("got %d, %d and %d bytes left in the end, want all", v.short.left, v.long.left, v.texts.left)
+		v.long.release(nobody, memoryOfLong)
+		harness.Equal(t, post(long), http.StatusOK, "a long review with sufficient memory")
+		if v.short.remaining != memoryOfShort || v.long.remaining != memoryOfLong || v.texts.remaining != memoryOfTexts {
+			t.Errorf("got %d, %d and %d bytes left at the end, want the full budgets", v.short.remaining, v.long.remaining, v.texts.remaining)
 		}
 	})
 }

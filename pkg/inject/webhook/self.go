@@ -23,54 +23,53 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// How long certificates last. What is renewed is renewed when a third of its time is
-// left, so a cluster that stands still for a month loses nothing.
+// Validity of certificates. A certificate is renewed when less than a third of its validity
+// remains, so that an outage of one month causes no expiry.
 const (
-	authorityLasts = 5 * 365 * 24 * time.Hour
-	serverLasts    = 90 * 24 * time.Hour
-	clockSkew      = 5 * time.Minute // clocks of API servers may be behind
+	authorityValidity = 5 * 365 * 24 * time.Hour
+	serverValidity    = 90 * 24 * time.Hour
+	clockSkew         = 5 * time.Minute // maximum delay of API server clocks
 
-	syncEvery  = time.Minute // somebody may have applied the configuration anew, without our authority
-	retryAfter = 2 * time.Second
-	mostTries  = 5 // of one look, against others who write at the same time
+	syncInterval  = time.Minute // detects configurations that another program has overwritten
+	retryInterval = 2 * time.Second
+	maxAttempts   = 5 // attempts after write conflicts
 )
 
-// Keys of the Secret. tls.crt and tls.key are those of kubernetes.io/tls.
+// Keys of the Secret. tls.crt and tls.key are defined by the type kubernetes.io/tls.
 const (
 	serverCert    = "tls.crt"
 	serverKey     = "tls.key"
 	authorityCert = "ca.crt"
 	authorityKey  = "ca.key"
-	nextCert      = "next-ca.crt" // an authority that is published before it is used
+	nextCert      = "next-ca.crt" // published before it is used
 	nextKey       = "next-ca.key"
 )
 
-// authorityName is the common name of our authorities, by which they are known in a
-// caBundle.
+// authorityName is the common name of the authorities, which identifies them in a caBundle.
 const authorityName = "queue-proxy-injector-ca"
 
-// Self makes the webhook's certificate itself, keeps it in a Secret that all replicas
-// share, renews it, and publishes its authority into the webhook's configuration.
+// Self creates and renews the certificate of the webhook, stores it in a Secret that all replicas
+// share, and publishes its authority in the configuration of the webhook.
 //
-// There is no leader. Each replica writes the Secret and the configuration only as it
-// has seen them (metadata.resourceVersion); who comes second gets a conflict, looks again, and
-// finds it done. What one replica has published, another one that is behind never takes
-// away: authorities leave the caBundle by running out. So the API server trusts, at any
-// time, whatever any replica serves.
+// There is no leader. Each replica only writes a Secret or a configuration that has not changed
+// since it was read (metadata.resourceVersion). After a conflict, the replica starts again. A
+// replica never removes an authority that another replica has published before the authority
+// expires. Therefore, the API server always trusts the certificates of all replicas.
 type Self struct {
 	Kube          *Kube
 	Namespace     string
-	Service       string // the webhook's, in Namespace
-	Secret        string // in Namespace
-	Configuration string // the MutatingWebhookConfiguration
+	Service       string // name of the Service of the webhook in Namespace
+	Secret        string // name of the Secret in Namespace
+	Configuration string // name of the MutatingWebhookConfiguration
 	Log           *zap.Logger
 	Metrics       *AuthorityMetrics
-	Now           func() time.Time // as [time.Now]
+	Now           func() time.Time // returns the current time, like [time.Now]
 
 	pair atomic.Pointer[tls.Certificate]
 }
 
-// GetCertificate is for [tls.Config]. It is an error before the first successful Sync.
+// GetCertificate implements the field of [tls.Config]. It returns an error until the first sync
+// succeeds.
 func (s *Self) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if p := s.pair.Load(); p != nil {
 		return p, nil
@@ -78,7 +77,7 @@ func (s *Self) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return nil, errors.New("no certificate yet")
 }
 
-// NotAfter is when the certificate in use ends, the zero time if there is none.
+// NotAfter returns the expiry time of the certificate in use, or the zero time if there is none.
 func (s *Self) NotAfter() time.Time {
 	if p := s.pair.Load(); p != nil {
 		return p.Leaf.NotAfter
@@ -86,14 +85,14 @@ func (s *Self) NotAfter() time.Time {
 	return time.Time{}
 }
 
-// Run looks after certificate and configuration until ctx is done; it returns nil. What
-// fails is logged and tried again; meanwhile the certificate in use stays in use.
+// Run syncs the certificate and the configuration until ctx is done. It always returns nil. Errors
+// are logged, and the sync is repeated. The current certificate stays in use.
 func (s *Self) Run(ctx context.Context) error {
 	for {
-		wait := syncEvery
+		wait := syncInterval
 		if err := s.sync(ctx); err != nil && ctx.Err() == nil {
-			s.Log.Error("the certificate could not be looked after", zap.Error(err))
-			wait = retryAfter
+			s.Log.Error("certificate sync failed", zap.Error(err))
+			wait = retryInterval
 		}
 		select {
 		case <-ctx.Done():
@@ -103,15 +102,15 @@ func (s *Self) Run(ctx context.Context) error {
 	}
 }
 
-// sync looks, and makes, renews and publishes what is needed; again where another
-// replica was faster.
+// sync renews and publishes the certificate if necessary. It starts again if another replica has
+// written an object concurrently.
 func (s *Self) sync(ctx context.Context) (err error) {
 	defer func() {
 		if ctx.Err() == nil {
-			s.Metrics.looked(s.Now(), err)
+			s.Metrics.countSync(s.Now(), err)
 		}
 	}()
-	for range mostTries {
+	for range maxAttempts {
 		if err = s.syncOnce(ctx); !isStatus(err, http.StatusConflict) {
 			return err
 		}
@@ -137,7 +136,7 @@ func (s *Self) syncOnce(ctx context.Context) error {
 			return fmt.Errorf("secret %s: %w", s.Secret, err)
 		}
 	}
-	// Published first, served second: nobody meets a certificate of an unknown authority.
+	// Publish before serving, so that API servers trust the certificate.
 	if err := s.publish(ctx, published, secret); err != nil {
 		return fmt.Errorf("configuration %s: %w", s.Configuration, err)
 	}
@@ -147,14 +146,14 @@ func (s *Self) syncOnce(ctx context.Context) error {
 	}
 	if old := s.pair.Load(); old == nil || !bytes.Equal(old.Leaf.Raw, pair.Leaf.Raw) {
 		s.pair.Store(&pair)
-		s.Log.Info("the certificate is in use", zap.Time("until", pair.Leaf.NotAfter))
+		s.Log.Info("loaded certificate", zap.Time("until", pair.Leaf.NotAfter))
 	}
 	return nil
 }
 
 func (s *Self) secretPath() string { return "/api/v1/namespaces/" + s.Namespace + "/secrets" }
 
-// readSecret is the Secret, or an empty one that is not there yet.
+// readSecret returns the Secret, or a new Secret without data if it does not exist.
 func (s *Self) readSecret(ctx context.Context) (*corev1.Secret, error) {
 	secret := new(corev1.Secret)
 	err := s.Kube.do(ctx, http.MethodGet, s.secretPath()+"/"+s.Secret, "", nil, secret)
@@ -170,8 +169,9 @@ func (s *Self) readSecret(ctx context.Context) (*corev1.Secret, error) {
 	return secret, err
 }
 
-// writeSecret creates or updates the Secret. The error is 409 if the Secret has changed since it was read. If the Secret
-// does not exist and cannot be created, the error contains the command that creates it.
+// writeSecret creates or updates the Secret. The error has status 409 if the Secret has changed
+// since it was read. If the Secret does not exist and cannot be created, the error contains the
+// command that creates it.
 func (s *Self) writeSecret(ctx context.Context, secret *corev1.Secret) error {
 	method, path := http.MethodPut, s.secretPath()+"/"+s.Secret
 	if secret.ResourceVersion == "" {
@@ -189,18 +189,18 @@ func (s *Self) configurationPath() string {
 	return "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/" + s.Configuration
 }
 
-// renew brings the Secret up to date and reports whether it has changed.
+// renew updates the data of the Secret, and reports whether it has changed.
 func (s *Self) renew(secret *corev1.Secret, published *admissionregv1.MutatingWebhookConfiguration) (changed bool, err error) {
 	now := s.Now()
 	authority := readPair(secret.Data[authorityCert], secret.Data[authorityKey])
 	next := readPair(secret.Data[nextCert], secret.Data[nextKey])
-	var instead *keyPair // the authority from now on
+	var replacement *keyPair // replaces the authority
 	switch {
 	case authority == nil || now.After(authority.cert.NotAfter):
-		instead, err = newAuthority(now)
+		replacement, err = newAuthority(now)
 	case next != nil && isPublished(published, next):
-		instead = next
-	case next == nil && authority.isOld(now):
+		replacement = next
+	case next == nil && authority.needsRenewal(now):
 		if next, err = newAuthority(now); err == nil {
 			secret.Data[nextCert], secret.Data[nextKey] = next.encode()
 			changed = true
@@ -209,14 +209,14 @@ func (s *Self) renew(secret *corev1.Secret, published *admissionregv1.MutatingWe
 	if err != nil {
 		return false, err
 	}
-	if instead != nil {
-		secret.Data[authorityCert], secret.Data[authorityKey] = instead.encode()
+	if replacement != nil {
+		secret.Data[authorityCert], secret.Data[authorityKey] = replacement.encode()
 		delete(secret.Data, nextCert)
 		delete(secret.Data, nextKey)
-		authority, changed = instead, true
+		authority, changed = replacement, true
 	}
 	server := readPair(secret.Data[serverCert], secret.Data[serverKey])
-	if server == nil || server.isOld(now) || server.cert.VerifyHostname(s.host()) != nil || server.cert.CheckSignatureFrom(authority.cert) != nil {
+	if server == nil || server.needsRenewal(now) || server.cert.VerifyHostname(s.host()) != nil || server.cert.CheckSignatureFrom(authority.cert) != nil {
 		if server, err = authority.sign(s.host(), now); err != nil {
 			return false, err
 		}
@@ -226,10 +226,10 @@ func (s *Self) renew(secret *corev1.Secret, published *admissionregv1.MutatingWe
 	return changed, nil
 }
 
-// host is the name by which API servers call the webhook.
+// host returns the DNS name of the webhook.
 func (s *Self) host() string { return s.Service + "." + s.Namespace + ".svc" }
 
-// publish puts our authorities into every caBundle that lacks one of them.
+// publish adds the authorities of the Secret to each caBundle in which one of them is missing.
 func (s *Self) publish(ctx context.Context, c *admissionregv1.MutatingWebhookConfiguration, secret *corev1.Secret) error {
 	patch := []map[string]any{{"op": "test", "path": "/metadata/resourceVersion", "value": c.ResourceVersion}}
 	for i, w := range c.Webhooks {
@@ -242,7 +242,7 @@ func (s *Self) publish(ctx context.Context, c *admissionregv1.MutatingWebhookCon
 		return nil
 	}
 	err := s.Kube.do(ctx, http.MethodPatch, s.configurationPath(), "application/json-patch+json", patch, nil)
-	if isStatus(err, http.StatusUnprocessableEntity) { // the test failed: somebody was faster
+	if isStatus(err, http.StatusUnprocessableEntity) { // the test operation failed, because the object has changed
 		return &statusError{http.StatusConflict, err.Error()}
 	}
 	if err == nil {
@@ -251,8 +251,8 @@ func (s *Self) publish(ctx context.Context, c *admissionregv1.MutatingWebhookCon
 	return err
 }
 
-// mergeBundles is the first two authorities, and those of ours that were published before
-// and have not run out. Their order is fixed, so the same input gives the same bytes.
+// mergeBundles returns the first two authorities and the published authorities of the injector that
+// are not expired. Duplicates are removed. The order is deterministic.
 func mergeBundles(now time.Time, authority, next, published []byte) []byte {
 	var bundle []byte
 	seen := map[string]bool{}
@@ -279,7 +279,8 @@ func readCertificates(text []byte) []*x509.Certificate {
 	}
 }
 
-// isPublished reports whether every webhook of a configuration trusts an authority.
+// isPublished reports whether the caBundle of each webhook in a configuration contains an
+// authority.
 func isPublished(c *admissionregv1.MutatingWebhookConfiguration, a *keyPair) bool {
 	for _, w := range c.Webhooks {
 		if !slices.ContainsFunc(readCertificates(w.ClientConfig.CABundle), a.cert.Equal) {
@@ -289,15 +290,15 @@ func isPublished(c *admissionregv1.MutatingWebhookConfiguration, a *keyPair) boo
 	return true
 }
 
-// A keyPair is a certificate with its key.
+// A keyPair is a certificate and its private key.
 type keyPair struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 }
 
-// readPair is nil for what cannot be used: then it is made anew.
+// readPair returns nil if the certificate or the key is invalid, so that it is created again.
 func readPair(cert, key []byte) *keyPair {
-	pair, _ := tls.X509KeyPair(cert, key) // after an error, without a key
+	pair, _ := tls.X509KeyPair(cert, key) // the private key is nil after an error
 	private, ok := pair.PrivateKey.(*ecdsa.PrivateKey)
 	if !ok {
 		return nil
@@ -308,13 +309,13 @@ func readPair(cert, key []byte) *keyPair {
 func (p *keyPair) encode() (cert, key []byte) {
 	der, err := x509.MarshalPKCS8PrivateKey(p.key)
 	if err != nil {
-		panic("webhook: a key of ours that has no form: " + err.Error())
+		panic("webhook: encode private key: " + err.Error())
 	}
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: p.cert.Raw}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
 }
 
-// isOld reports whether less than a third of its time is left.
-func (p *keyPair) isOld(now time.Time) bool {
+// needsRenewal reports whether less than a third of the validity remains.
+func (p *keyPair) needsRenewal(now time.Time) bool {
 	return now.After(p.cert.NotAfter.Add(-p.cert.NotAfter.Sub(p.cert.NotBefore) / 3))
 }
 
@@ -322,7 +323,7 @@ func newAuthority(now time.Time) (*keyPair, error) {
 	return issue(&x509.Certificate{
 		Subject:               pkix.Name{CommonName: authorityName},
 		NotBefore:             now.Add(-clockSkew),
-		NotAfter:              now.Add(authorityLasts),
+		NotAfter:              now.Add(authorityValidity),
 		IsCA:                  true,
 		BasicConstraintsValid: true,
 		MaxPathLenZero:        true,
@@ -330,9 +331,9 @@ func newAuthority(now time.Time) (*keyPair, error) {
 	}, nil)
 }
 
-// sign makes a server certificate for a host.
+// sign returns a new server certificate for a host that p signs.
 func (p *keyPair) sign(host string, now time.Time) (*keyPair, error) {
-	until := now.Add(serverLasts)
+	until := now.Add(serverValidity)
 	if until.After(p.cert.NotAfter) {
 		until = p.cert.NotAfter
 	}
@@ -346,16 +347,17 @@ func (p *keyPair) sign(host string, now time.Time) (*keyPair, error) {
 	}, p)
 }
 
-// issue makes a key and a certificate for it, signed by an authority, or by itself.
-func issue(template *x509.Certificate, by *keyPair) (*keyPair, error) {
+// issue returns a new key with a certificate. The certificate is signed by issuer, or self-signed
+// if issuer is nil.
+func issue(template *x509.Certificate, issuer *keyPair) (*keyPair, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err
 	}
-	if by == nil {
-		by = &keyPair{template, key}
+	if issuer == nil {
+		issuer = &keyPair{template, key}
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, by.cert, &key.PublicKey, by.key)
+	der, err := x509.CreateCertificate(rand.Reader, template, issuer.cert, &key.PublicKey, issuer.key)
 	if err != nil {
 		return nil, err
 	}

@@ -23,15 +23,15 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// A fakeKube is the part of an API server that we use, with its rules for writes at the
-// same time: a number of the version in each object, 409 for who is behind.
+// A fakeKube is an API server for the requests of this package. It implements optimistic
+// concurrency: each object has a version, and an update of an old version returns 409.
 type fakeKube struct {
 	mu            sync.Mutex
 	version       int
 	secret        *corev1.Secret
 	configuration *admissionregv1.MutatingWebhookConfiguration
 	events        []corev1.Event
-	namespaces    map[string]map[string]string // labels
+	namespaces    map[string]map[string]string // labels by name
 	writes        int
 	down          bool
 	createDenied  bool                      // the service account is not allowed to create Secrets
@@ -68,7 +68,8 @@ func (f *fakeKube) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(answer)
 }
 
-// answer returns what the API server answers; nil is an error's text. f.mu is held.
+// answer returns the status and body of the response. A nil body means an error message. f.mu must
+// be held.
 func (f *fakeKube) answer(r *http.Request) (status int, answer any) {
 	switch {
 	case r.Header.Get("Authorization") != "Bearer secret-token":
@@ -136,8 +137,8 @@ func newSelf(kube *Kube, now func() time.Time) *Self {
 	}
 }
 
-// wantTrusted wants an API server that follows the configuration to speak with replicas at a point in
-// time.
+// wantTrusted checks that an API server with the current configuration trusts the certificates of
+// replicas at a point in time.
 func (f *fakeKube) wantTrusted(t *testing.T, now time.Time, replicas ...*Self) {
 	t.Helper()
 	f.mu.Lock()
@@ -154,21 +155,21 @@ func (f *fakeKube) wantTrusted(t *testing.T, now time.Time, replicas ...*Self) {
 	}
 }
 
-func TestOneReplicaMakesAndPublishesACertificate(t *testing.T) {
+func TestSyncPublishesCertificate(t *testing.T) {
 	f, kube := newFakeKube(t)
 	s := newSelf(kube, time.Now)
 	if _, err := s.GetCertificate(nil); err == nil || !s.NotAfter().IsZero() {
-		t.Error("got a certificate before the first look, want none")
+		t.Error("got a certificate before the first sync")
 	}
 	harness.NoError(t, s.sync(t.Context()))
 	f.wantTrusted(t, time.Now(), s)
 	writes := f.writes
 	harness.NoError(t, s.sync(t.Context()))
 	if f.writes != writes {
-		t.Errorf("got %d writes for nothing, want none", f.writes-writes)
+		t.Errorf("got %d unnecessary writes", f.writes-writes)
 	}
 
-	// Real TLS, as the API server does it.
+	// The test uses real TLS connections, as an API server does.
 	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{GetCertificate: s.GetCertificate, MinVersion: tls.VersionTLS12})
 	harness.NoError(t, err)
 	defer l.Close()
@@ -192,7 +193,7 @@ func TestDeletedSecretIsCreatedAgain(t *testing.T) {
 	restarted := newSelf(kube, time.Now)
 	harness.NoError(t, restarted.sync(t.Context()))
 	if f.secret == nil {
-		t.Fatal("got no Secret, want a new one")
+		t.Fatal("got no new Secret")
 	}
 	f.wantTrusted(t, time.Now(), restarted)
 }
@@ -203,16 +204,16 @@ func TestForbiddenSecretErrorContainsCommand(t *testing.T) {
 	err := newSelf(kube, time.Now).sync(t.Context())
 	const want = "kubectl -n qp create secret generic cert"
 	if err == nil || !strings.Contains(err.Error(), want) {
-		t.Fatalf("got error %v, want one that contains %q", err, want)
+		t.Fatalf("got error %v, want an error that contains %q", err, want)
 	}
-	f.secret = new(corev1.Secret) // the result of that command
+	f.secret = new(corev1.Secret) // the result of the command in the error
 	f.touch(&f.secret.ResourceVersion)
 	s := newSelf(kube, time.Now)
 	harness.NoError(t, s.sync(t.Context()))
 	f.wantTrusted(t, time.Now(), s)
 }
 
-func TestManyReplicasAgree(t *testing.T) {
+func TestReplicasShareOneAuthority(t *testing.T) {
 	f, kube := newFakeKube(t)
 	var replicas []*Self
 	var all sync.WaitGroup
@@ -230,7 +231,7 @@ func TestManyReplicasAgree(t *testing.T) {
 	harness.Equal(t, len(readCertificates(f.configuration.Webhooks[0].ClientConfig.CABundle)), 1, "authorities published")
 }
 
-func TestAConfigurationThatWasAppliedAnewIsPublishedAgain(t *testing.T) {
+func TestOverwrittenConfigurationIsPublishedAgain(t *testing.T) {
 	f, kube := newFakeKube(t)
 	s := newSelf(kube, time.Now)
 	harness.NoError(t, s.sync(t.Context()))
@@ -240,9 +241,9 @@ func TestAConfigurationThatWasAppliedAnewIsPublishedAgain(t *testing.T) {
 	f.wantTrusted(t, time.Now(), s)
 }
 
-// Ten years of two replicas that look each ten days, one of them half as often: at no
-// point may the API server meet a certificate that it does not trust.
-func TestCertificatesRenewThemselvesForTenYears(t *testing.T) {
+// Two replicas run for ten years. One syncs every ten days, and the other every twenty days. The
+// API server must always trust their certificates.
+func TestCertificatesAreRenewedForTenYears(t *testing.T) {
 	f, kube := newFakeKube(t)
 	now := time.Now()
 	clock := func() time.Time { return now }
@@ -263,19 +264,19 @@ func TestCertificatesRenewThemselvesForTenYears(t *testing.T) {
 		t.Errorf("got %d authorities in ten years, want 2 to 5", n)
 	}
 	if n := len(certificates); n < 50 || n > 80 {
-		t.Errorf("got %d certificates in ten years, want one each 60 days", n)
+		t.Errorf("got %d certificates in ten years, want one per 60 days", n)
 	}
 	if n := len(readCertificates(f.configuration.Webhooks[0].ClientConfig.CABundle)); n > 3 {
-		t.Errorf("got %d authorities in the caBundle, want those that ran out gone", n)
+		t.Errorf("got %d authorities in the caBundle, want no expired ones", n)
 	}
 }
 
-func TestWhoIsBehindTakesNothingAway(t *testing.T) {
+func TestDelayedReplicaKeepsPublishedAuthorities(t *testing.T) {
 	f, kube := newFakeKube(t)
 	a, b := newSelf(kube, time.Now), newSelf(kube, time.Now)
 	harness.NoError(t, a.sync(t.Context()))
-	// While a looks again, somebody deletes the Secret and b makes everything anew,
-	// between a's reading and a's writing.
+	// The first sync of a fails with a conflict, because the Secret is deleted and b creates a new
+	// one between the read and the write of a.
 	once := sync.Once{}
 	f.before = func(method, path string) {
 		if method != http.MethodPatch {
@@ -291,21 +292,21 @@ func TestWhoIsBehindTakesNothingAway(t *testing.T) {
 			}
 		})
 	}
-	f.configuration.Webhooks[0].ClientConfig.CABundle = nil // so that a has something to publish
+	f.configuration.Webhooks[0].ClientConfig.CABundle = nil // a must publish its authority again
 	harness.NoError(t, a.sync(t.Context()))
 	f.wantTrusted(t, time.Now(), a, b)
 }
 
-func TestAnAPIServerThatIsDownChangesNothing(t *testing.T) {
+func TestUnavailableAPIServerKeepsCertificate(t *testing.T) {
 	f, kube := newFakeKube(t)
 	s := newSelf(kube, time.Now)
 	harness.NoError(t, s.sync(t.Context()))
 	before, _ := s.GetCertificate(nil)
 	f.down = true
 	if err := s.sync(t.Context()); err == nil || !strings.Contains(err.Error(), "500") {
-		t.Errorf("got %v, want the API server's status", err)
+		t.Errorf("got %v, want the status of the API server", err)
 	}
 	if after, _ := s.GetCertificate(nil); after != before {
-		t.Error("got another certificate, want the one in use kept")
+		t.Error("got another certificate, want the previous one")
 	}
 }

@@ -18,44 +18,45 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/sink"
 )
 
-// How long a connection may take.
+// Limits of a connection.
 const (
-	longestHead    = 5 * time.Second
-	longestRequest = 10 * time.Second
-	longestIdle    = 2 * time.Minute
-	longestEnd     = 10 * time.Second // for the reviews that are under way when we stop
-	// Of a head net/http takes 4 KiB more, and twenty times that to take it apart. An
-	// API server's is some hundred bytes, and a token.
-	mostHeadBytes = 1 << 10
+	headerTimeout   = 5 * time.Second
+	requestTimeout  = 10 * time.Second
+	idleTimeout     = 2 * time.Minute
+	shutdownTimeout = 10 * time.Second // maximum time for open reviews during shutdown
+	// net/http accepts 4 KiB more than this limit, and uses twenty times the length to parse a
+	// header section. The header section of an API server has a few hundred bytes and a token.
+	maxHeaderBytes = 1 << 10
 
-	mostConnections = 500 // an API server has one for each review that it waits for, by default at most 200
-	mostBeside      = 100 // kubelet and Prometheus need one or a few each
+	maxConnections        = 500 // an API server opens one connection per concurrent review, by default at most 200
+	maxMetricsConnections = 100 // kubelets and Prometheus open a few connections each
 )
 
-// A Runner does something until ctx is done, and has stopped when it returns.
+// A Runner runs until ctx is done.
 type Runner func(ctx context.Context) error
 
-// Server is the webhook's process: reviews over HTTPS on one address, /metrics, /healthz
-// and /readyz in plain HTTP on another.
+// Server serves reviews over HTTPS on one address, and /metrics, /healthz and /readyz over HTTP on
+// another address.
 type Server struct {
 	Reviewer    *Reviewer
 	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
-	ClientCAs   *x509.CertPool   // of whom a client's certificate must be; nil: none is asked for
-	NotAfter    func() time.Time // of the certificate; the zero time while there is none, and then we are not ready
+	ClientCAs   *x509.CertPool   // CAs of client certificates; nil means that clients need no certificate
+	NotAfter    func() time.Time // expiry time of the certificate; the zero time means that there is none, so the server is not ready
 	Metrics     *Metrics
 	Log         *zap.Logger
 
-	Addr        string        // of reviews, as in :8443
-	MetricsAddr string        // as in :8080
-	Linger      time.Duration // how long reviews are still answered after ctx is done, while API servers learn that we go
-	Beside      []Runner      // run as long as reviews are answered
+	Addr        string        // for reviews, such as :8443
+	MetricsAddr string        // such as :8080
+	Linger      time.Duration // time during which reviews are accepted after ctx is done, until API servers have noticed the shutdown
+	Beside      []Runner      // run until the server stops
 
 	draining         atomic.Bool
 	failedHandshakes sink.Throttle
 }
 
-// Run answers reviews until ctx is done, then for Linger more, then ends what is under
-// way. Both addresses are bound before anything starts; listening is called with them. The error is the first thing that failed.
+// Run serves reviews until ctx is done, and for Linger afterwards. It then completes the open
+// requests and returns. It calls listening after both addresses are bound and before it accepts
+// connections. The error is the first error of the servers and the runners.
 func (s *Server) Run(ctx context.Context, listening func(reviews, metrics net.Addr)) error {
 	reviews, err := net.Listen("tcp", s.Addr)
 	if err != nil {
@@ -70,15 +71,15 @@ func (s *Server) Run(ctx context.Context, listening func(reviews, metrics net.Ad
 	listening(reviews.Addr(), metrics.Addr())
 
 	main := http.NewServeMux()
-	main.Handle(reviewPath, s.guarded(s.Reviewer))
-	beside := http.NewServeMux()
-	beside.Handle("GET /metrics", s.Metrics)
-	beside.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
-	beside.HandleFunc("GET /readyz", s.ready)
+	main.Handle(reviewPath, s.recoverPanics(s.Reviewer))
+	metricsMux := http.NewServeMux()
+	metricsMux.Handle("GET /metrics", s.Metrics)
+	metricsMux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	metricsMux.HandleFunc("GET /readyz", s.ready)
 
-	mainServer, besideServer := s.server(s.closing(main), mostConnections), s.server(s.closing(beside), mostBeside)
+	reviewServer, metricsServer := s.server(s.closing(main), maxConnections), s.server(s.closing(metricsMux), maxMetricsConnections)
 
-	// The others live as long as reviews are answered, and end before we return.
+	// The servers and the runners do not stop when ctx is done, but before Run returns.
 	running, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer stop(nil)
 	var all sync.WaitGroup
@@ -89,8 +90,8 @@ func (s *Server) Run(ctx context.Context, listening func(reviews, metrics net.Ad
 			}
 		})
 	}
-	run(func() error { return s.serveTLS(mainServer, reviews) })
-	run(func() error { return besideServer.Serve(metrics) })
+	run(func() error { return s.serveTLS(reviewServer, reviews) })
+	run(func() error { return metricsServer.Serve(metrics) })
 	for _, r := range s.Beside {
 		run(func() error { return r(running) })
 	}
@@ -105,38 +106,38 @@ func (s *Server) Run(ctx context.Context, listening func(reviews, metrics net.Ad
 		}
 	case <-running.Done():
 	}
-	end(context.WithoutCancel(ctx), mainServer, besideServer)
+	shutdown(context.WithoutCancel(ctx), reviewServer, metricsServer)
 	failed := context.Cause(running)
 	stop(nil)
 	all.Wait()
 	return failed
 }
 
-// end ends servers once all requests are answered, or after longestEnd: a peer that is
-// slow enough to be there still is no failure of ours.
-func end(ctx context.Context, servers ...*http.Server) {
-	ctx, cancel := context.WithTimeout(ctx, longestEnd)
+// shutdown shuts down servers. It waits at most shutdownTimeout for open requests, and then closes
+// their connections.
+func shutdown(ctx context.Context, servers ...*http.Server) {
+	ctx, cancel := context.WithTimeout(ctx, shutdownTimeout)
 	defer cancel()
 	for _, s := range servers {
 		if s.Shutdown(ctx) != nil {
-			_ = s.Close() // its listener is closed
+			_ = s.Close() // the listener is already closed
 		}
 	}
 }
 
-// server speaks HTTP/1.1 alone, as API servers do with webhooks: what HTTP/2 lets one
-// connection do would have to be bounded too.
+// server returns an HTTP/1.1 server with the limits above. API servers use HTTP/1.1 for webhooks.
+// HTTP/2 would require more limits.
 func (s *Server) server(h http.Handler, most int) *http.Server {
-	quiet, _ := zap.NewStdLogAt(s.Log, zap.DebugLevel) // a level that zap knows: what unknown clients do to a port is no news
+	quiet, _ := zap.NewStdLogAt(s.Log, zap.DebugLevel) // a level that zap supports; errors of unknown clients are not logged at higher levels
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
 	server := &http.Server{
 		Handler:           h,
-		ReadHeaderTimeout: longestHead,
-		ReadTimeout:       longestRequest,
-		WriteTimeout:      longestRequest,
-		IdleTimeout:       longestIdle,
-		MaxHeaderBytes:    mostHeadBytes,
+		ReadHeaderTimeout: headerTimeout,
+		ReadTimeout:       requestTimeout,
+		WriteTimeout:      requestTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeaderBytes,
 		Protocols:         &protocols,
 		ErrorLog:          quiet,
 	}
@@ -144,9 +145,10 @@ func (s *Server) server(h http.Handler, most int) *http.Server {
 	return server
 }
 
-// closing returns a handler that closes the connection after each response while the server drains. An API server keeps
-// its connection to the webhook, so it would otherwise send reviews to this replica until the process exits. Idle
-// connections are not closed, because the API server may already have sent the next review.
+// closing returns a handler that closes the connection after each response while the server drains.
+// An API server keeps its connection to the webhook, so it would otherwise send reviews to this
+// replica until the process exits. Idle connections are not closed, because the API server may
+// already have sent the next review.
 func (s *Server) closing(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if s.draining.Load() {
@@ -156,14 +158,14 @@ func (s *Server) closing(h http.Handler) http.Handler {
 	})
 }
 
-// guarded answers 500 where a review would take the connection with it.
-func (s *Server) guarded(h http.Handler) http.Handler {
+// recoverPanics returns a handler that responds with status 500 after a panic.
+func (s *Server) recoverPanics(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() {
 			if p := recover(); p != nil {
-				s.Log.Error("a review failed", zap.Any("panic", p), zap.Stack("stack"))
+				s.Log.Error("panic in review", zap.Any("panic", p), zap.Stack("stack"))
 				s.Metrics.failed(internal)
-				http.Error(w, "the review failed", http.StatusInternalServerError)
+				http.Error(w, "internal error", http.StatusInternalServerError)
 			}
 		}()
 		h.ServeHTTP(w, r)

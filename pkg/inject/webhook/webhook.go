@@ -1,11 +1,11 @@
-// Package webhook lets an API server ask for the injection of pods.
+// Package webhook injects pods in admission requests of an API server.
 //
-// [Server] is the process's life around a [Reviewer], which answers reviews of
-// admission.k8s.io/v1. What happens to a pod is decided by pkg/inject, so the webhook
-// makes of a pod what the command line makes of it. The certificate comes from files or
-// is made and published by the server itself ([Self]).
+// [Server] runs a [Reviewer], which handles AdmissionReviews of admission.k8s.io/v1. Package inject
+// decides about the pods, so the webhook and the command line have the same results. The
+// certificate is read from files, or created and published by [Self].
 //
-// Who asks is not known: an answer says nothing that was not in the question.
+// The webhook does not authenticate its clients by default. Therefore, a response only contains
+// data from the request.
 package webhook
 
 import (
@@ -30,82 +30,83 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/printable"
 )
 
-// reviewPath is where reviews are asked for.
+// reviewPath is the path of the handler for reviews.
 const reviewPath = "/inject"
 
-// Bounds of a review.
+// Limits for reviews.
 const (
-	// An API server takes objects of up to 3 MiB and wraps them in a review.
-	mostBytes = 8 << 20
-	// A pod of 500 containers with 20 variables each has 31 000 values of JSON; a review with
-	// more than these is refused without a look at its pod. Decoded, {} takes a hundred times
-	// its length.
-	mostValues = 50_000
-	// Reviews that are longer than smallBytes, and such answers, share memoryOfTexts from
-	// their first byte until their answer is taken. Those that are shorter, as nearly all
-	// are, wait for nobody while they arrive and while they are taken, however slowly others
-	// do.
+	// maxReviewBytes is the maximum length of a review. An API server accepts objects of up to 3
+	// MiB.
+	maxReviewBytes = 8 << 20
+	// maxValues is the maximum number of JSON values in a review. A pod of 500 containers with 20
+	// variables each has 31 000 values. A review with more values is refused before its pod is
+	// decoded, because the decoded value {} needs a hundred times its length.
+	maxValues = 50_000
+	// Reviews and responses that are longer than smallBytes share memoryOfTexts, from the first
+	// byte of the review until the response is written. Shorter ones, which are nearly all, do not
+	// wait while they are received or written, regardless of slow clients.
 	smallBytes    = 32 << 10
 	memoryOfTexts = 24 << 20
-	// While it is decided, each review has a part of the memory, payload.cost: the long ones
-	// of one, the others of another, for which they do not wait behind the long ones. No more
-	// than mostShort are decided at once.
-	memoryOfLong  = 48 << 20
-	memoryOfShort = 16 << 20
-	mostShort     = 16
-	// An API server that follows our configuration gives up after 5 s.
-	longestReview = 5 * time.Second
-	// What holds a part of memoryOfTexts has to come, or to be taken, so fast that another
-	// review can wait for it.
-	longestTransfer = 2 * time.Second
-	// Kubernetes cuts warnings that are longer, and all of them beyond 4 KiB.
-	longestWarning, mostWarnings = 256, 8
-	// What is said of a question may hold parts of it, which are as long as they like.
-	longestName, longestText = 256, 4 << 10
+	// Each review reserves payload.cost bytes while it is decided. Long and short reviews use
+	// separate budgets, so that short reviews do not wait for long ones. At most maxShortReviews
+	// short reviews are decided concurrently.
+	memoryOfLong    = 48 << 20
+	memoryOfShort   = 16 << 20
+	maxShortReviews = 16
+	// In the configuration of the webhook, the timeout of the API server is 5 s.
+	reviewTimeout = 5 * time.Second
+	// transferTimeout is the maximum time to receive a long review or to write a long response.
+	// Other reviews can wait for the memory of the transfer.
+	transferTimeout = 2 * time.Second
+	// Kubernetes truncates longer warnings, and all warnings after 4 KiB.
+	maxWarningLength, maxWarnings = 256, 8
+	// Log entries and error messages can contain strings of any length from the request.
+	maxNameLength, maxTextLength = 256, 4 << 10
 )
 
-// A Reviewer answers reviews. It is an [http.Handler] and may be asked concurrently.
+// A Reviewer handles reviews. It is an [http.Handler] that is safe for concurrent use.
 type Reviewer struct {
-	Options inject.Options // which annotations may overrule
-	Lenient bool           // admit pods that are refused an injection, as they are
+	Options inject.Options // defaults; annotations override them
+	Lenient bool           // admit refused pods without a sidecar, with a warning
 	Log     *zap.Logger
 	Metrics *Metrics
-	Events  *Events // nil: none are written
+	Events  *Events // nil disables events
 
 	limit time.Duration // maximum time of a review
 
-	// Bytes of memory: of reviews that are being decided, and of long texts that are held.
+	// Memory in bytes: short and long for reviews that are being decided, texts for the content of
+	// long reviews and responses.
 	short, long, texts *budget
 }
 
-// NewReviewer makes a Reviewer that says everything and admits nothing that it refuses.
-func NewReviewer(said inject.Options, log *zap.Logger, m *Metrics) *Reviewer {
+// NewReviewer returns a Reviewer without events that denies refused pods.
+func NewReviewer(opts inject.Options, log *zap.Logger, m *Metrics) *Reviewer {
 	return &Reviewer{
-		Options: said, Log: log, Metrics: m, limit: longestReview,
+		Options: opts, Log: log, Metrics: m, limit: reviewTimeout,
 		short: newBudget(memoryOfShort), long: newBudget(memoryOfLong), texts: newBudget(memoryOfTexts),
 	}
 }
 
-// ServeHTTP answers one review. What is no review is answered with 400, 405, 413 or 415 and a line
-// of text.
+// ServeHTTP handles one review. The response to an invalid request has the status 400, 405, 413 or
+// 415 and a line of text.
 func (v *Reviewer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	begin := time.Now()
 	ctx, cancel := context.WithTimeout(r.Context(), v.limit)
 	defer cancel()
 	client := peerOf(r)
-	held := 0 // of v.texts
-	defer func() { v.texts.giveBack(client, held) }()
-	p, failed := v.read(ctx, w, r, &held)
+	reserved := 0 // bytes of v.texts
+	defer func() { v.texts.release(client, reserved) }()
+	p, failed := v.read(ctx, w, r, &reserved)
 	if failed != nil {
 		v.fail(w, failed)
 		return
 	}
 	out, answer, failed := v.decide(ctx, client, p)
-	if more := len(answer) - held; failed == nil && len(answer) > smallBytes && more > 0 {
+	if more := len(answer) - reserved; failed == nil && len(answer) > smallBytes && more > 0 {
 		if v.texts.tryTake(client, more) {
-			held += more
-		} else { // and while it waited, the answer would be held
-			failed = &failure{noAnswer, "too many large answers at once"}
+			reserved += more
+		} else { // waiting would keep the response in memory
+			failed = &failure{busyResponses, "too many concurrent large responses"}
 		}
 	}
 	if failed != nil {
@@ -114,91 +115,91 @@ func (v *Reviewer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	v.Metrics.review(out, time.Since(begin))
 	w.Header().Set("Content-Type", "application/json")
-	if held > 0 {
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(longestTransfer))
+	if reserved > 0 {
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(transferTimeout))
 	}
-	// One who does not listen has no need of an answer.
+	// An error means that the client has closed the connection.
 	_, _ = w.Write(answer)
 }
 
-// A failure is why a request is answered with an HTTP error.
+// A failure is the reason why a request receives an HTTP error.
 type failure struct {
 	reason string // one of failureStatuses
 	text   string
 }
 
-// late is the failure of a review that is not decided in time.
-func late() *failure { return &failure{outOfTime, "out of time"} }
+// timeoutFailure returns the failure of a review that exceeds its time limit.
+func timeoutFailure() *failure { return &failure{outOfTime, "timeout"} }
 
-// decide makes an answer of a payload, which it releases, or returns why there is none. It waits for its part of the memory, and holds it no longer: the answer is taken
-// when its peer likes.
+// decide returns the response to a payload, or a failure. It waits for memory, and releases the
+// memory and the payload before it returns, because the client can be slow to read the response.
 func (v *Reviewer) decide(ctx context.Context, client netip.Addr, p *payload) (out inject.Outcome, answer []byte, failed *failure) {
 	memory, cost := v.short, p.cost()
 	if len(p.text) >= smallBytes {
 		memory = v.long
 	}
 	if !memory.take(ctx, client, cost) {
-		return out, nil, &failure{noDecision, "too many reviews at once"}
+		return out, nil, &failure{busyReviews, "too many concurrent reviews"}
 	}
-	defer memory.giveBack(client, cost)
+	defer memory.release(client, cost)
 	asked, err := parse(p.text)
 	p.text = nil
 	if err != nil {
-		return out, nil, &failure{noReview, err.Error()}
+		return out, nil, &failure{invalidReview, err.Error()}
 	}
 	response := &admissionv1.AdmissionReview{TypeMeta: asked.TypeMeta}
 	if out, response.Response, failed = v.answer(ctx, asked.Request, p.values); failed != nil {
 		return out, nil, failed
 	}
 	if answer, err = json.Marshal(response); err != nil {
-		v.Log.Error("an answer has no JSON form", zap.Error(err))
-		return out, nil, &failure{internal, "the answer has no JSON form"}
+		v.Log.Error("failed to encode the response", zap.Error(err))
+		return out, nil, &failure{internal, "failed to encode the response"}
 	}
 	return out, answer, nil
 }
 
-// peerOf returns the address of who asks; the zero address where it has none.
+// peerOf returns the address of the client, or the zero address if it is unknown.
 func peerOf(r *http.Request) netip.Addr {
 	peer, _ := netip.ParseAddrPort(r.RemoteAddr)
 	return peer.Addr().Unmap()
 }
 
 func (v *Reviewer) fail(w http.ResponseWriter, f *failure) {
-	text, status := printable.Truncate(f.text, longestText), failureStatuses[f.reason]
+	text, status := printable.Truncate(f.text, maxTextLength), failureStatuses[f.reason]
 	v.Metrics.failed(f.reason)
-	v.Log.Warn("no review", zap.Int("status", status), zap.String("reason", f.reason), zap.String("error", text))
+	v.Log.Warn("rejected review", zap.Int("status", status), zap.String("reason", f.reason), zap.String("error", text))
 	http.Error(w, text, status)
 }
 
-// read reads a payload, or returns why it cannot be read. It adds to held
-// what the caller gives back to v.texts.
-func (v *Reviewer) read(ctx context.Context, w http.ResponseWriter, r *http.Request, held *int) (*payload, *failure) {
-	long := &failure{tooLong, fmt.Sprintf("a review of more than %d bytes", mostBytes)}
+// read returns the payload of a request, or a failure. It adds the number of bytes that the caller
+// must release from v.texts to reserved.
+func (v *Reviewer) read(ctx context.Context, w http.ResponseWriter, r *http.Request, reserved *int) (*payload, *failure) {
+	long := &failure{tooLong, fmt.Sprintf("the review exceeds the limit of %d bytes", maxReviewBytes)}
 	switch kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); {
 	case r.Method != http.MethodPost:
 		w.Header().Set("Allow", http.MethodPost)
-		return nil, &failure{badMethod, fmt.Sprintf("method %s: POST is wanted", r.Method)}
+		return nil, &failure{badMethod, fmt.Sprintf("method %s: want POST", r.Method)}
 	case err != nil || kind != "application/json":
-		return nil, &failure{badType, "a body of application/json is wanted"}
-	case r.ContentLength > mostBytes:
+		return nil, &failure{badType, "want a body with Content-Type application/json"}
+	case r.ContentLength > maxReviewBytes:
 		return nil, long
 	}
 	var count counter
-	body := io.TeeReader(http.MaxBytesReader(w, r.Body, mostBytes), &count)
+	body := io.TeeReader(http.MaxBytesReader(w, r.Body, maxReviewBytes), &count)
 	var text []byte
 	var err error
 	portlimit.Waiting(ctx, func() { text, err = io.ReadAll(io.LimitReader(body, smallBytes)) })
 	if err == nil && len(text) == smallBytes {
 		length := int(r.ContentLength)
-		if length < 0 { // an API server says it; a proxy in between may not
-			length = mostBytes
+		if length < 0 { // Content-Length is missing, for example because a proxy removed it
+			length = maxReviewBytes
 		}
 		if !v.texts.take(ctx, peerOf(r), length) {
-			return nil, &failure{noBody, "too many large reviews at once"}
+			return nil, &failure{busyBodies, "too many concurrent large reviews"}
 		}
-		*held = length
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(longestTransfer)) // a recorder has none
-		whole := bytes.NewBuffer(make([]byte, 0, length+bytes.MinRead))                    // so it does not grow
+		*reserved = length
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(transferTimeout)) // not supported by test recorders
+		whole := bytes.NewBuffer(make([]byte, 0, length+bytes.MinRead))                    // avoids growing
 		whole.Write(text)
 		portlimit.Waiting(ctx, func() { _, err = whole.ReadFrom(body) })
 		text = whole.Bytes()
@@ -207,49 +208,50 @@ func (v *Reviewer) read(ctx context.Context, w http.ResponseWriter, r *http.Requ
 		return nil, long
 	}
 	if err != nil {
-		return nil, &failure{cutOff, "the body ended too early"}
+		return nil, &failure{cutOff, "read request body: unexpected end"}
 	}
 	return &payload{text: text, values: 1 + count.values}, nil
 }
 
-// answer decides about one object, in a review of so many values. The failure is that of late.
+// answer decides about the object of a review. values is the number of JSON values in the review.
+// The failure is nil or the result of timeoutFailure.
 func (v *Reviewer) answer(ctx context.Context, q *admissionRequest, values int) (inject.Outcome, *admissionv1.AdmissionResponse, *failure) {
 	a := &admissionv1.AdmissionResponse{UID: q.UID, Allowed: true}
 	if q.Resource != (metav1.GroupVersionResource{Version: "v1", Resource: "pods"}) || q.SubResource != "" || q.Operation != admissionv1.Create {
 		return inject.Outcome{Verdict: inject.Skipped, Reason: inject.NoPods}, a, nil
 	}
-	if values > mostValues {
-		return v.refuse(q, a, nil, refusal(inject.TooLarge, fmt.Sprintf("a review of more than %d values of JSON", mostValues))), a, nil
+	if values > maxValues {
+		return v.refuse(q, a, nil, refusal(inject.TooLarge, fmt.Sprintf("the review exceeds the limit of %d JSON values", maxValues))), a, nil
 	}
-	// Each step is bounded by the length of the review and its values; between them, the
-	// time is looked at.
+	// The length and the number of values of the review limit the time of each step. The time limit
+	// is checked between the steps.
 	if ctx.Err() != nil {
-		return inject.Outcome{}, nil, late()
+		return inject.Outcome{}, nil, timeoutFailure()
 	}
 	pod, err := inject.Decode(q.Object)
 	if err != nil {
-		return v.refuse(q, a, nil, refusal(inject.Unreadable, "not a pod: "+err.Error())), a, nil
+		return v.refuse(q, a, nil, refusal(inject.Unreadable, "invalid pod: "+err.Error())), a, nil
 	}
 	q.Object = nil
 	if ctx.Err() != nil {
-		return inject.Outcome{}, nil, late()
+		return inject.Outcome{}, nil, timeoutFailure()
 	}
 	out := inject.Inject(pod, v.Options)
 	switch out.Verdict {
 	case inject.Refused:
 		return v.refuse(q, a, pod, out), a, nil
 	case inject.Skipped:
-		v.tell(q, pod, out)
+		v.record(q, pod, out)
 	case inject.Injected:
 		if ctx.Err() != nil {
-			return inject.Outcome{}, nil, late()
+			return inject.Outcome{}, nil, timeoutFailure()
 		}
 		patch, err := inject.JSONPatch(pod, out.Changes)
 		if err != nil {
 			return v.refuse(q, a, pod, refusal(inject.Unreadable, err.Error())), a, nil
 		}
 		a.Patch, a.PatchType = patch, new(admissionv1.PatchTypeJSONPatch)
-		if out.PortName == "" { // by name, the Services that there may be need no edit
+		if out.PortName == "" { // with a port name, Services need no change
 			out.Warnings = append(out.Warnings, inject.Unserved(out))
 		}
 		a.Warnings = warnings(out.Warnings)
@@ -266,9 +268,9 @@ func refusal(reason, text string) inject.Outcome {
 	return inject.Outcome{Verdict: inject.Refused, Reason: reason, Text: text}
 }
 
-// refuse refuses a pod, or admits it as it is, with a warning.
+// refuse denies a pod. If v.Lenient is set, it admits the unchanged pod with a warning.
 func (v *Reviewer) refuse(q *admissionRequest, a *admissionv1.AdmissionResponse, pod any, out inject.Outcome) inject.Outcome {
-	text := printable.Truncate("queue-proxy cannot be injected: "+out.Text, longestText)
+	text := printable.Truncate("failed to inject queue-proxy: "+out.Text, maxTextLength)
 	if v.Lenient {
 		a.Warnings = warnings([]string{text})
 	} else {
@@ -276,12 +278,12 @@ func (v *Reviewer) refuse(q *admissionRequest, a *admissionv1.AdmissionResponse,
 		a.Result = &metav1.Status{Status: metav1.StatusFailure, Code: http.StatusUnprocessableEntity, Reason: metav1.StatusReasonInvalid, Message: text}
 	}
 	a.AuditAnnotations = audit(out)
-	v.tell(q, pod, out)
+	v.record(q, pod, out)
 	return out
 }
 
-// tell logs an outcome and writes an event about it, unless somebody asked for it.
-func (v *Reviewer) tell(q *admissionRequest, pod any, out inject.Outcome) {
+// record logs an outcome and creates an event, unless the pod is already injected or opted out.
+func (v *Reviewer) record(q *admissionRequest, pod any, out inject.Outcome) {
 	if out.Reason == inject.AlreadyInjected || out.Reason == inject.OptedOut {
 		return
 	}
@@ -292,11 +294,11 @@ func (v *Reviewer) tell(q *admissionRequest, pod any, out inject.Outcome) {
 }
 
 func (v *Reviewer) log(q *admissionRequest, pod any, out inject.Outcome) {
-	v.Log.Info("reviewed", zap.String("namespace", printable.Truncate(q.Namespace, longestName)), zap.String("pod", printable.Truncate(nameOf(pod), longestName)), zap.String("uid", printable.Truncate(string(q.UID), longestName)),
-		zap.String("verdict", string(out.Verdict)), zap.String("reason", out.Reason), zap.String("confidence", string(out.Confidence)), zap.String("text", printable.Truncate(out.Text, longestText)), zap.Strings("warnings", warnings(out.Warnings)))
+	v.Log.Info("reviewed", zap.String("namespace", printable.Truncate(q.Namespace, maxNameLength)), zap.String("pod", printable.Truncate(nameOf(pod), maxNameLength)), zap.String("uid", printable.Truncate(string(q.UID), maxNameLength)),
+		zap.String("verdict", string(out.Verdict)), zap.String("reason", out.Reason), zap.String("confidence", string(out.Confidence)), zap.String("text", printable.Truncate(out.Text, maxTextLength)), zap.Strings("warnings", warnings(out.Warnings)))
 }
 
-// nameOf is a pod's name, or how it will begin.
+// nameOf returns the name of a pod, or the prefix of its generated name.
 func nameOf(pod any) string {
 	m, _ := pod.(map[string]any)
 	metadata, _ := m["metadata"].(map[string]any)
@@ -316,11 +318,11 @@ func audit(out inject.Outcome) map[string]string {
 	return notes
 }
 
-// warnings are those that Kubernetes shows whole.
+// warnings truncates warnings to the limits of Kubernetes.
 func warnings(all []string) []string {
 	var short []string
-	for _, w := range all[:min(len(all), mostWarnings)] {
-		short = append(short, printable.Truncate(w, longestWarning))
+	for _, w := range all[:min(len(all), maxWarnings)] {
+		short = append(short, printable.Truncate(w, maxWarningLength))
 	}
 	return short
 }

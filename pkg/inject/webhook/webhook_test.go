@@ -32,7 +32,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// serve starts a webhook over real HTTPS.
+// serve starts a webhook with HTTPS.
 func serve(t *testing.T, v *Reviewer) *httptest.Server {
 	t.Helper()
 	mux := http.NewServeMux()
@@ -42,11 +42,11 @@ func serve(t *testing.T, v *Reviewer) *httptest.Server {
 	return s
 }
 
-func newReviewer(said inject.Options) *Reviewer {
-	return NewReviewer(said, zap.NewNop(), NewMetrics("v1.2.3", "abcdef"))
+func newReviewer(opts inject.Options) *Reviewer {
+	return NewReviewer(opts, zap.NewNop(), NewMetrics("v1.2.3", "abcdef"))
 }
 
-// ask posts a body and returns the answer.
+// ask sends a POST request and returns the status and the body of the response.
 func ask(t *testing.T, s *httptest.Server, body []byte) (int, []byte) {
 	t.Helper()
 	r, err := s.Client().Post(s.URL+reviewPath+"?timeout=5s", "application/json", bytes.NewReader(body))
@@ -57,21 +57,21 @@ func ask(t *testing.T, s *httptest.Server, body []byte) (int, []byte) {
 	return r.StatusCode, text
 }
 
-// asked is a request for a review.
+// asked returns a request for a review.
 func asked(body io.Reader) *http.Request {
 	r := httptest.NewRequest(http.MethodPost, reviewPath, body)
 	r.Header.Set("Content-Type", "application/json")
 	return r
 }
 
-// recorded is what a reviewer answers to a body.
+// recorded returns the response of a reviewer to a body.
 func recorded(v *Reviewer, body []byte) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
 	v.ServeHTTP(w, asked(bytes.NewReader(body)))
 	return w
 }
 
-// question is a review of a pod's creation.
+// question returns a review for the creation of a pod. change can modify the request.
 func question(pod []byte, change func(*admissionv1.AdmissionRequest)) []byte {
 	q := &admissionv1.AdmissionRequest{
 		UID: "705ab4f5-6393-11e8-b7cc-42010a800002", Operation: admissionv1.Create, Namespace: "shop",
@@ -93,7 +93,7 @@ func question(pod []byte, change func(*admissionv1.AdmissionRequest)) []byte {
 	return text
 }
 
-// review asks about a pod and returns the answer.
+// review sends a review of a pod and returns the response.
 func review(t *testing.T, s *httptest.Server, pod []byte, change func(*admissionv1.AdmissionRequest)) *admissionv1.AdmissionResponse {
 	t.Helper()
 	status, text := ask(t, s, question(pod, change))
@@ -103,12 +103,12 @@ func review(t *testing.T, s *httptest.Server, pod []byte, change func(*admission
 	var got admissionv1.AdmissionReview
 	harness.NoError(t, json.Unmarshal(text, &got))
 	if got.APIVersion != "admission.k8s.io/v1" || got.Kind != "AdmissionReview" || got.Response == nil || got.Response.UID != "705ab4f5-6393-11e8-b7cc-42010a800002" {
-		t.Fatalf("got %s, want a review of the same version with the same uid", text)
+		t.Fatalf("got %s, want a review with the same version and uid", text)
 	}
 	return got.Response
 }
 
-// patched is a pod with an answer's patch.
+// patched returns a pod after the patch in a response.
 func patched(t *testing.T, pod []byte, a *admissionv1.AdmissionResponse) []byte {
 	t.Helper()
 	if a.Patch == nil {
@@ -142,12 +142,12 @@ func marshal(v any) []byte {
 const goodPod = `{"apiVersion":"v1","kind":"Pod","metadata":{"generateName":"web-","ownerReferences":[{"apiVersion":"apps/v1","kind":"ReplicaSet","name":"web-1","uid":"1234","controller":true}]},` +
 	`"spec":{"containers":[{"name":"web","image":"web:1","ports":[{"name":"http","containerPort":8080}]}]}}`
 
-// golden calls a test with every pod of the golden pairs and the options of its pair.
-func golden(t *testing.T, test func(t *testing.T, pod []byte, said inject.Options)) {
+// golden calls test for each pod in the golden pairs, with the options of the pair.
+func golden(t *testing.T, test func(t *testing.T, pod []byte, opts inject.Options)) {
 	t.Helper()
 	inputs, err := filepath.Glob("../testdata/pairs/*/in.*")
 	if err != nil || len(inputs) < 40 {
-		t.Fatalf("got %d golden inputs, want at least 40; have they moved?", len(inputs))
+		t.Fatalf("got %d golden inputs, want at least 40", len(inputs))
 	}
 	pods := 0
 	for _, name := range inputs {
@@ -156,11 +156,11 @@ func golden(t *testing.T, test func(t *testing.T, pod []byte, said inject.Option
 		f := manifest.Parse(name, text)
 		stream, err := f.JSON()
 		if err != nil {
-			continue // a pair of what cannot be read
+			continue // the input is invalid
 		}
-		said := optionsOf(t, filepath.Join(filepath.Dir(name), "args"))
-		if said == nil {
-			continue // a pair of what is no option
+		opts := optionsOf(t, filepath.Join(filepath.Dir(name), "args"))
+		if opts == nil {
+			continue // the pair has an argument that is not an option
 		}
 		for d := json.NewDecoder(bytes.NewReader(stream)); d.More(); {
 			var object map[string]any
@@ -170,7 +170,7 @@ func golden(t *testing.T, test func(t *testing.T, pod []byte, said inject.Option
 			for _, o := range append(items, object) {
 				if pod := podOf(o); pod != nil {
 					pods++
-					t.Run(filepath.Base(filepath.Dir(name)), func(t *testing.T) { test(t, pod, said) })
+					t.Run(filepath.Base(filepath.Dir(name)), func(t *testing.T) { test(t, pod, opts) })
 				}
 			}
 		}
@@ -180,7 +180,7 @@ func golden(t *testing.T, test func(t *testing.T, pod []byte, said inject.Option
 	}
 }
 
-// podOf is what a controller would create of an object's template.
+// podOf returns the pod that a controller creates from the template of an object.
 func podOf(object any) []byte {
 	m := object.(map[string]any)
 	path, ok := inject.Template(m)
@@ -195,26 +195,26 @@ func podOf(object any) []byte {
 
 func optionsOf(t *testing.T, file string) inject.Options {
 	t.Helper()
-	said := inject.Options{}
+	opts := inject.Options{}
 	flags := flag.NewFlagSet(file, flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	for _, o := range inject.Table() {
-		flags.Func(o.Name, "", func(text string) error { return said.Set(o.Name, text) })
+		flags.Func(o.Name, "", func(text string) error { return opts.Set(o.Name, text) })
 	}
 	args, err := os.ReadFile(file)
 	if err == nil && flags.Parse(strings.Fields(string(args))) != nil {
 		return nil
 	}
-	return said
+	return opts
 }
 
-func TestTheWebhookMakesWhatTheCommandLineMakes(t *testing.T) {
-	golden(t, func(t *testing.T, pod []byte, said inject.Options) {
+func TestWebhookAndCommandLineHaveSameResult(t *testing.T) {
+	golden(t, func(t *testing.T, pod []byte, opts inject.Options) {
 		f := manifest.Parse("pod.json", pod)
-		results := manifest.Inject([]*manifest.File{f}, said, inject.Services)
+		results := manifest.Inject([]*manifest.File{f}, opts, inject.Services)
 		want := f.Text()
 
-		a := review(t, serve(t, newReviewer(said)), pod, nil)
+		a := review(t, serve(t, newReviewer(opts)), pod, nil)
 		harness.Equal(t, canonical(t, patched(t, pod, a)), canonical(t, want))
 		refused := results[0].Verdict == inject.Refused
 		if a.Allowed == refused {
@@ -222,25 +222,25 @@ func TestTheWebhookMakesWhatTheCommandLineMakes(t *testing.T) {
 		}
 		harness.Equal(t, a.AuditAnnotations["verdict"], string(results[0].Verdict), "the verdict", "noted")
 		if refused && (a.Result == nil || !strings.Contains(a.Result.Message, results[0].Text)) {
-			t.Errorf("got result %v, want it to say %q", a.Result, results[0].Text)
+			t.Errorf("got result %v, want it to contain %q", a.Result, results[0].Text)
 		}
 	})
 }
 
-func TestASecondReviewChangesNothing(t *testing.T) {
-	golden(t, func(t *testing.T, pod []byte, said inject.Options) {
-		s := serve(t, newReviewer(said))
+func TestSecondReviewChangesNothing(t *testing.T) {
+	golden(t, func(t *testing.T, pod []byte, opts inject.Options) {
+		s := serve(t, newReviewer(opts))
 		first := review(t, s, pod, nil)
 		if first.Patch == nil {
 			return
 		}
 		if again := review(t, s, patched(t, pod, first), nil); !again.Allowed || again.Patch != nil {
-			t.Errorf("got allowed %v and the patch %s, want the pod admitted as it is", again.Allowed, again.Patch)
+			t.Errorf("got allowed %v and patch %s, want allowed without a patch", again.Allowed, again.Patch)
 		}
 	})
 }
 
-func TestWhatIsNoReviewGetsTheReason(t *testing.T) {
+func TestInvalidReviewReturnsReason(t *testing.T) {
 	v := newReviewer(nil)
 	s := serve(t, v)
 	good := question([]byte(goodPod), nil)
@@ -251,20 +251,20 @@ func TestWhatIsNoReviewGetsTheReason(t *testing.T) {
 		status       int
 		want         string
 	}{
-		{"a GET", "GET", "application/json", "", 405, "POST is wanted"},
-		{"no type", "POST", "", string(good), 415, "application/json is wanted"},
-		{"YAML", "POST", "application/yaml", string(good), 415, "application/json is wanted"},
-		{"nothing", "POST", "application/json", "", 400, "not a review"},
-		{"rubbish", "POST", "application/json", "\x00\xff{", 400, "not a review"},
-		{"half of it", "POST", "application/json", string(good[:len(good)/2]), 400, "not a review"},
-		{"an older version", "POST", "application/json", `{"apiVersion":"admission.k8s.io/v1beta1","kind":"AdmissionReview","request":{"uid":"1"}}`, 400, "admission.k8s.io/v1 AdmissionReview is wanted"},
-		{"another kind", "POST", "application/json", `{"apiVersion":"admission.k8s.io/v1","kind":"Pod"}`, 400, "AdmissionReview is wanted"},
-		{"no request", "POST", "application/json", `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}`, 400, "without a request"},
-		{"no uid", "POST", "application/json", `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{}}`, 400, "without a uid"},
-		{"too much", "POST", "application/json", strings.Repeat(" ", mostBytes+1), 413, "more than 8388608 bytes"},
-		{"no UTF-8", "POST", "application/json", strings.Replace(string(good), "web:1", "\xff", 1), 400, "UTF-8"},
-		{"a uid that is sent back, each byte as six", "POST", "application/json", strings.Replace(string(good), "705ab4f5", strings.Repeat("<", 1000), 1), 400, "uid"},
-		{"too deep", "POST", "application/json", strings.Repeat("[", 1<<20), 400, "not a review"},
+		{"a GET", "GET", "application/json", "", 405, "want POST"},
+		{"no type", "POST", "", string(good), 415, "Content-Type application/json"},
+		{"YAML", "POST", "application/yaml", string(good), 415, "Content-Type application/json"},
+		{"no body", "POST", "application/json", "", 400, "invalid AdmissionReview"},
+		{"invalid bytes", "POST", "application/json", "\x00\xff{", 400, "invalid AdmissionReview"},
+		{"half of a review", "POST", "application/json", string(good[:len(good)/2]), 400, "invalid AdmissionReview"},
+		{"an older version", "POST", "application/json", `{"apiVersion":"admission.k8s.io/v1beta1","kind":"AdmissionReview","request":{"uid":"1"}}`, 400, "want admission.k8s.io/v1 AdmissionReview"},
+		{"another kind", "POST", "application/json", `{"apiVersion":"admission.k8s.io/v1","kind":"Pod"}`, 400, "want admission.k8s.io/v1 AdmissionReview"},
+		{"no request", "POST", "application/json", `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}`, 400, "has no request"},
+		{"no uid", "POST", "application/json", `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{}}`, 400, "has no uid"},
+		{"too long", "POST", "application/json", strings.Repeat(" ", maxReviewBytes+1), 413, "exceeds the limit of 8388608 bytes"},
+		{"not UTF-8", "POST", "application/json", strings.Replace(string(good), "web:1", "\xff", 1), 400, "UTF-8"},
+		{"a long uid", "POST", "application/json", strings.Replace(string(good), "705ab4f5", strings.Repeat("<", 1000), 1), 400, "uid"},
+		{"too deep", "POST", "application/json", strings.Repeat("[", 1<<20), 400, "invalid AdmissionReview"},
 	} {
 		r, err := http.NewRequest(c.method, s.URL+reviewPath, strings.NewReader(c.body))
 		harness.NoError(t, err)
@@ -283,11 +283,11 @@ func TestWhatIsNoReviewGetsTheReason(t *testing.T) {
 		}
 	}
 	if a := review(t, s, []byte(goodPod), nil); a.Patch == nil {
-		t.Error("got no patch after all that, want one")
+		t.Error("got no patch after the invalid requests")
 	}
 }
 
-func TestStrangeObjectsAreAnswered(t *testing.T) {
+func TestInvalidObjectsReturnResponse(t *testing.T) {
 	s := serve(t, newReviewer(nil))
 	var many strings.Builder
 	for i := range 20_000 {
@@ -304,7 +304,7 @@ func TestStrangeObjectsAreAnswered(t *testing.T) {
 		{"an object that is a list", "[]", nil, false},
 		{"null", "null", nil, false},
 		{"no spec", `{"metadata":{}}`, nil, false},
-		{"ports that are text", `{"spec":{"containers":[{"name":"a","ports":"8080"}]}}`, nil, false},
+		{"ports that are a string", `{"spec":{"containers":[{"name":"a","ports":"8080"}]}}`, nil, false},
 		{"an enormous pod", `{"spec":{"containers":[{"name":"a","ports":[{"containerPort":8080}]}` + many.String() + `]}}`, nil, false},
 		{"a long name", `{"metadata":{"annotations":{"queue-proxy.dev/` + strings.Repeat("x", 1<<20) + `":"1"}},"spec":{"containers":[{"name":"a"}]}}`, nil, false},
 		{"a Deployment", goodPod, func(q *admissionv1.AdmissionRequest) {
@@ -316,32 +316,32 @@ func TestStrangeObjectsAreAnswered(t *testing.T) {
 	} {
 		a := review(t, s, []byte(c.pod), c.change)
 		if a.Allowed != c.allowed || a.Patch != nil {
-			t.Errorf("%s: got allowed %v and the patch %s, want %v and none", c.fact, a.Allowed, a.Patch, c.allowed)
+			t.Errorf("%s: got allowed %v and patch %s, want %v and no patch", c.fact, a.Allowed, a.Patch, c.allowed)
 		}
 		if !a.Allowed && (a.Result == nil || a.Result.Message == "") {
-			t.Errorf("%s: got it refused without a word, want a reason", c.fact)
+			t.Errorf("%s: got refused without a reason", c.fact)
 		}
 	}
 }
 
-func TestALenientWebhookAdmitsWhatItRefuses(t *testing.T) {
+func TestLenientWebhookAdmitsRefusedPod(t *testing.T) {
 	v := newReviewer(nil)
 	v.Lenient = true
 	pod := strings.Replace(goodPod, `"metadata":{`, `"metadata":{"annotations":{"queue-proxy.dev/concurency":"1"},`, 1)
 	a := review(t, serve(t, v), []byte(pod), nil)
 	if !a.Allowed || a.Patch != nil || len(a.Warnings) != 1 || !strings.Contains(a.Warnings[0], `did you mean "queue-proxy.dev/concurrency"?`) {
-		t.Errorf("got %+v, want it admitted with a warning", a)
+		t.Errorf("got %+v, want allowed with a warning", a)
 	}
 }
 
 // The test uses synctest because the fake clock does not advance while a goroutine is blocked
 // on a network connection. This means that the deadline of a review does not expire.
-func TestReviewsAtOnceAreAllAnswered(t *testing.T) {
+func TestConcurrentReviewsReturnSamePatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := serve(t, newReviewer(nil))
 		want := review(t, s, []byte(goodPod), nil).Patch
 		var all sync.WaitGroup
-		for range 4 * mostShort {
+		for range 4 * maxShortReviews {
 			all.Go(func() {
 				r, err := s.Client().Post(s.URL+reviewPath, "application/json", bytes.NewReader(question([]byte(goodPod), nil)))
 				if err != nil {
@@ -351,7 +351,7 @@ func TestReviewsAtOnceAreAllAnswered(t *testing.T) {
 				defer r.Body.Close()
 				var got admissionv1.AdmissionReview
 				if err := json.NewDecoder(r.Body).Decode(&got); err != nil || !bytes.Equal(got.Response.Patch, want) {
-					t.Errorf("got %v and another patch, want the same for all", err)
+					t.Errorf("got error %v or another patch, want the same patch for all", err)
 				}
 			})
 		}
@@ -359,7 +359,8 @@ func TestReviewsAtOnceAreAllAnswered(t *testing.T) {
 	})
 }
 
-// stalled is a review of so many bytes, of which some come, and then nothing more.
+// stalled sends the first bytes of a review, and keeps the connection open. length is the announced
+// length of the body, and sent is the number of bytes that are sent.
 func stalled(t *testing.T, s *httptest.Server, d *net.Dialer, length, sent int) *tls.Conn {
 	t.Helper()
 	conn, err := tls.DialWithDialer(d, "tcp", s.Listener.Addr().String(), s.Client().Transport.(*http.Transport).TLSClientConfig)
@@ -369,15 +370,15 @@ func stalled(t *testing.T, s *httptest.Server, d *net.Dialer, length, sent int) 
 	return conn
 }
 
-// Long reviews that say how long they are and then do not come hold the memory of long
-// reviews, and not for others to wait in vain.
-func TestStalledLongReviewsLeaveTimeForThoseOfAnotherClient(t *testing.T) {
+// Incomplete long reviews reserve memory, but must release it before the time limit of other long
+// reviews.
+func TestStalledReviewsDoNotBlockOtherClients(t *testing.T) {
 	v := newReviewer(nil)
-	v.limit = harness.Patience // the stalled reviews end after longestTransfer, also on a busy machine
+	v.limit = harness.Patience // the stalled reviews end after transferTimeout, also on a busy machine
 	s := serve(t, v)
 	d := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
-	for range 4 * memoryOfTexts / mostBytes {
-		stalled(t, s, d, mostBytes, smallBytes+1000)
+	for range 4 * memoryOfTexts / maxReviewBytes {
+		stalled(t, s, d, maxReviewBytes, smallBytes+1000)
 	}
 	long := strings.Replace(goodPod, "web:1", strings.Repeat("w", smallBytes), 1)
 	if a := review(t, s, []byte(long), nil); a.Patch == nil {
@@ -385,11 +386,11 @@ func TestStalledLongReviewsLeaveTimeForThoseOfAnotherClient(t *testing.T) {
 	}
 }
 
-// Whoever sends a question slowly makes nobody else wait: neither many that are
-// short so far, nor as many long ones as may be.
-func TestSlowQuestionsHoldUpNobody(t *testing.T) {
+// Slow requests must not delay other requests, whether many of them are short or all memory for
+// long ones is in use.
+func TestSlowRequestsDoNotDelayReviews(t *testing.T) {
 	s := serve(t, newReviewer(nil))
-	for name, c := range map[string]struct{ conns, sent int }{"short": {3 * mostShort, 100}, "long": {mostShort, smallBytes + 1000}} {
+	for name, c := range map[string]struct{ conns, sent int }{"short": {3 * maxShortReviews, 100}, "long": {maxShortReviews, smallBytes + 1000}} {
 		var conn *tls.Conn
 		for range c.conns {
 			conn = stalled(t, s, new(net.Dialer), 1_000_000, c.sent)
@@ -399,13 +400,13 @@ func TestSlowQuestionsHoldUpNobody(t *testing.T) {
 		}
 		conn.SetReadDeadline(time.Now().Add(time.Millisecond))
 		if _, err := conn.Read(make([]byte, 1)); !harness.IsTimeout(err) {
-			t.Errorf("%s: got %v of a slow one, want it still to be waited for when another is answered", name, err)
+			t.Errorf("%s: got %v on a slow connection, want a timeout", name, err)
 		}
 	}
 }
 
-// What a question says is repeated in part at most, in the answer and in the log.
-func TestWhatIsSaidOfAQuestionIsBounded(t *testing.T) {
+// Responses and log entries truncate strings from the request.
+func TestResponseAndLogAreTruncated(t *testing.T) {
 	core, lines := observer.New(zap.DebugLevel)
 	v := newReviewer(nil)
 	v.Log = zap.New(core)
@@ -424,34 +425,34 @@ func TestWhatIsSaidOfAQuestionIsBounded(t *testing.T) {
 		before := lines.Len()
 		_, answer := ask(t, s, body)
 		if len(answer) > 20_000 {
-			t.Errorf("%s: got an answer of %d bytes, want at most 20000", name, len(answer))
+			t.Errorf("%s: got a response of %d bytes, want at most 20000", name, len(answer))
 		}
-		said := 0
+		count := 0
 		for _, line := range lines.All()[before:] {
 			text, err := zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()).EncodeEntry(line.Entry, line.Context)
 			harness.NoError(t, err)
-			if said++; text.Len() > 16<<10 {
+			if count++; text.Len() > 16<<10 {
 				t.Errorf("%s: got a line of %d bytes, want at most 16 KiB", name, text.Len())
 			}
 		}
-		if said == 0 {
-			t.Errorf("%s: nothing was said", name)
+		if count == 0 {
+			t.Errorf("%s: got no log entry", name)
 		}
 	}
 }
 
-func TestTheServerDrains(t *testing.T) {
+func TestServerDrainsAfterCancel(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	ours, trusting := harness.TLS(t)
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: trusting}}
 	v := newReviewer(nil)
-	hold, held := make(chan struct{}), make(chan struct{})
+	hold, reserved := make(chan struct{}), make(chan struct{})
 	s := &Server{
 		Reviewer: v, Metrics: v.Metrics, Log: v.Log, Addr: "127.0.0.1:0", MetricsAddr: "127.0.0.1:0", Linger: time.Hour,
 		Certificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &ours.Certificates[0], nil },
 		NotAfter:    func() time.Time { return time.Now().Add(time.Hour) },
 		Beside: []Runner{func(ctx context.Context) error {
-			close(held)
+			close(reserved)
 			select {
 			case <-hold:
 				return io.ErrUnexpectedEOF
@@ -468,7 +469,7 @@ func TestTheServerDrains(t *testing.T) {
 		ended <- s.Run(ctx, func(r, m net.Addr) { reviews, metrics = r.String(), m.String(); close(listening) })
 	}()
 	<-listening
-	<-held
+	<-reserved
 
 	get := func(path string) int {
 		r, err := http.Get("http://" + metrics + path)
@@ -494,26 +495,25 @@ func TestTheServerDrains(t *testing.T) {
 		harness.Equal(t, status, 200, "while lingering, on", connection)
 		harness.Equal(t, closing, true, "Connection: close while lingering, on", connection)
 	}
-	close(hold) // what fails beside the server ends it, also while it lingers
+	close(hold) // an error of a runner ends the server during Linger
 	if err := <-ended; err == nil || !strings.Contains(err.Error(), io.ErrUnexpectedEOF.Error()) {
-		t.Errorf("got %v, want the error of what failed", err)
+		t.Errorf("got %v, want the error of the runner", err)
 	}
 	client.CloseIdleConnections()
 	http.DefaultClient.CloseIdleConnections()
 }
 
-func TestATakenPortIsAnError(t *testing.T) {
+func TestPortInUseReturnsError(t *testing.T) {
 	l := harness.Listen(t)
 	defer l.Close()
 	s := &Server{Addr: l.Addr().String(), MetricsAddr: "127.0.0.1:0"}
 	if err := s.Run(t.Context(), func(net.Addr, net.Addr) {}); err == nil || !strings.Contains(err.Error(), "address already in use") {
-		t.Errorf("got %v, want the address that is taken", err)
+		t.Errorf("got %v, want an error with the address", err)
 	}
 }
 
-// FuzzReview holds the webhook to any body at all: a status, never a crash; and where
-// it is a review, an answer to it, whose patch is one that an API server can apply and
-// that can be undone.
+// FuzzReview sends any body. The status must be 200 or 400. For a valid review, the response must
+// be valid, and its patch must apply and be reversible.
 func FuzzReview(f *testing.F) {
 	f.Add(question([]byte(goodPod), nil))
 	f.Add(question([]byte(goodPod), func(q *admissionv1.AdmissionRequest) { q.Operation = admissionv1.Delete }))
@@ -531,17 +531,17 @@ func FuzzReview(f *testing.F) {
 			t.Fatalf("got status %d %s, want 200 or 400", w.Code, w.Body)
 		}
 		var got admissionv1.AdmissionReview
-		var asked admissionReview // of the rest, nothing is read
+		var asked admissionReview // other fields are ignored
 		harness.NoError(t, json.Unmarshal(body, &asked), "answer to what is no review")
 		harness.NoError(t, json.Unmarshal(w.Body.Bytes(), &got))
 		a := got.Response
 		switch {
 		case got.TypeMeta != asked.TypeMeta || got.Request != nil || a == nil || a.UID != asked.Request.UID:
-			t.Fatalf("got %s, want an answer to this review", w.Body)
+			t.Fatalf("got %s, want a response with the uid of the review", w.Body)
 		case a.Allowed != (a.Result == nil) || !a.Allowed && a.Patch != nil:
-			t.Errorf("got %s, want it allowed, or told why not", w.Body)
+			t.Errorf("got %s, want allowed or a reason", w.Body)
 		case (a.Patch == nil) != (a.PatchType == nil) || (a.Patch != nil) != (a.AuditAnnotations["verdict"] == string(inject.Injected)):
-			t.Errorf("got %s, want a patch where, and only where, something was injected", w.Body)
+			t.Errorf("got %s, want a patch only if the pod is injected", w.Body)
 		case a.Patch == nil:
 			return
 		}

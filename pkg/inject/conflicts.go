@@ -1,0 +1,96 @@
+package inject
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// This file finds the ports that containers probably use without declaring them. If the sidecar listened on the same port,
+// one of the two programs would exit.
+
+// scrapeAnnotations are annotations of a pod that contain the port of metrics.
+var scrapeAnnotations = []string{"prometheus.io/port", "k8s.grafana.com/metrics.portNumber"}
+
+// imageListens is the kind of an image that listens on a port by default.
+const imageListens = "listens"
+
+// mentionedPorts returns the ports that the sidecar can use by default and that a flag, a variable, an annotation for metrics
+// or the image of a container contains. The values describe where the number was found. A number can have another meaning,
+// but the only effect is that the sidecar uses another port.
+func (in *injection) mentionedPorts() map[int32]string {
+	numbers, all := map[string]int32{}, map[int32]string{}
+	for _, u := range defaultPorts {
+		if in.options.get(u.option) == "" {
+			numbers[decimal(u.number)], numbers[decimal(u.number+portOffset)] = u.number, u.number+portOffset
+		}
+	}
+	read := func(container, text, format string, args ...any) {
+		for number := range strings.FieldsFuncSeq(text, func(r rune) bool { return r < '0' || r > '9' }) {
+			n := numbers[number]
+			isSidecar := (n == defaultPorts[0].number || n == defaultPorts[1].number) && in.forwards(container, n) // a proxy in front of the sidecar
+			if n != 0 && all[n] == "" && !isSidecar {
+				all[n] = fmt.Sprintf(format, args...)
+			}
+		}
+	}
+	for _, key := range scrapeAnnotations {
+		read("", in.meta.Annotations[key], "the annotation %s", key)
+	}
+	for _, list := range []string{"containers", "initContainers"} {
+		for _, c := range listAt(in.object, "spec", list) {
+			if list == "initContainers" && at(c, "restartPolicy") == nil {
+				continue // the container ends before the sidecar starts
+			}
+			name := text(c, "name")
+			for _, word := range slices.Concat(listAt(c, "command"), listAt(c, "args")) {
+				line, _ := word.(string)
+				read(name, line, "an argument of container %s", name)
+			}
+			for _, v := range listAt(c, "env") {
+				read(name, text(v, "value"), "variable %.60s of container %s", text(v, "name"), name)
+			}
+			for _, r := range images {
+				if len(r.ports) > 0 && r.image.MatchString(text(c, "image")) {
+					read(name, strings.Trim(fmt.Sprint(r.ports), "[]"), "the image of container %s", name)
+				}
+			}
+		}
+	}
+	return all
+}
+
+// mentionedPortsCEL returns an expression that is false if mentionedPorts contains one of the ports and no container declares
+// it.
+func mentionedPortsCEL(ports []string) string {
+	const before, after = `(^|[^0-9])`, `([^0-9]|$)`
+	byImage := ""
+	for _, port := range ports {
+		var patterns []string
+		for _, r := range images {
+			if slices.ContainsFunc(r.ports, func(n int32) bool { return decimal(n) == port }) {
+				patterns = append(patterns, r.pattern)
+			}
+		}
+		if patterns != nil {
+			byImage += fmt.Sprintf("\n    && (%s in taken || !%s.exists(c, %s))", port, stay, matchesCEL("c.?image.orValue('')", strings.Join(patterns, "|")))
+		}
+	}
+	return boundedTextsCEL(fmt.Sprintf(`!%[1]s
+        || ![%[2]s].exists(n, !(n in taken) && text.matches('%[3]s' + string(n) + '%[4]s'))`,
+		matchesCEL("text", before+"("+strings.Join(ports, "|")+")"+after), strings.Join(ports, ", "), before, after)) + byImage
+}
+
+// boundedTextsCEL returns a condition for text, which contains all arguments, variables and annotations for metrics of the
+// pod. The result is false if there is too much text, so that the cost is bounded.
+func boundedTextsCEL(condition string) string {
+	const (
+		mostTexts = 1000  // arguments and variables
+		mostBytes = 30000 // of all arguments and variables
+	)
+	return fmt.Sprintf(`%[1]s.map(c, size(c.?command.orValue([])) + size(c.?args.orValue([])) + size(c.?env.orValue([]))).sum() <= %[2]d
+    && [(%[1]s.map(c, c.?command.orValue([]) + c.?args.orValue([]) + c.?env.orValue([]).map(e, e.name + '=' + e.?value.orValue('')))
+      + [['%[3]s'].map(key, object.metadata.?annotations[?key].orValue(''))]).flatten()].all(texts,
+      texts.map(text, size(text)).sum() <= %[4]d
+      && [texts.join(' ')].all(text, %[5]s))`, stay, mostTexts, strings.Join(scrapeAnnotations, "', '"), mostBytes, condition)
+}

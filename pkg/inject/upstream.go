@@ -1,0 +1,114 @@
+package inject
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// This file finds reverse proxies in front of the application, such as oauth2-proxy. A Service that uses such a port would
+// bypass the authentication, so the injector never selects the port unless an option or a Service names it.
+
+// An upstream is a container that forwards requests to a port of another container of the pod.
+type upstream struct {
+	container string
+	parameter string // the flag or the variable with the address
+}
+
+var (
+	// upstreamWords are words of flags and variables with the address of the server behind a proxy. Exporters use other
+	// words, such as --scrape-uri.
+	upstreamWords = []string{"upstream", "upstreams", "backend", "backends", "proxy", "proxied", "forward", "target", "targets", "to"}
+	// egressWords are the words of variables for a forward proxy, such as HTTPS_PROXY.
+	egressWords = []string{"http", "https", "all", "no", "ftp", "proxy"}
+	scrapeWords = []string{"scrape", "scraper", "exporter"}
+	upstreamURL = regexp.MustCompile(`(?i)^(?:([a-z0-9+]+)://)?(?:localhost|127\.0\.0\.1|\[::1\])(?::([0-9]{1,5}))?(/.*)?$`)
+)
+
+// upstreamOf returns the port in a flag or a variable with the address of a server behind a proxy, or 0.
+func upstreamOf(s parameter, part string) int32 {
+	if len(s.words) == 0 || !anyOf(s.words, upstreamWords) || allOf(s.words, egressWords) && len(s.words) > 1 {
+		return 0
+	}
+	port := part
+	if m := upstreamURL.FindStringSubmatch(part); m != nil {
+		port = m[2]
+		if port == "" && m[1] != "" {
+			port = map[string]string{"https": "443"}[m[1]]
+			if port == "" {
+				port = "80"
+			}
+		}
+		// An exporter reads metrics. A proxy in front of the metrics uses the word upstream.
+		if (anyOf(s.words, scrapeWords) || anyOf(s.words, sideWords) || healthPath.MatchString(m[3])) && !anyOf(s.words, upstreamWords[:2]) {
+			return 0
+		}
+	} else if last := s.words[len(s.words)-1]; last != "port" && last != "ports" {
+		return 0
+	}
+	n, _ := strconv.ParseUint(port, 10, 16) // 0 for another value
+	return int32(n)
+}
+
+// upstreams returns the containers that forward requests to a port of the pod. It returns up to two containers for each port.
+func (in *injection) upstreams() map[int32][]upstream {
+	if in.behind != nil {
+		return in.behind
+	}
+	in.behind = map[int32][]upstream{}
+	for _, list := range []string{"containers", "initContainers"} {
+		for _, c := range listAt(in.object, "spec", list) {
+			if list == "initContainers" && at(c, "restartPolicy") == nil {
+				continue
+			}
+			name := text(c, "name")
+			parametersOf(c, func(s parameter) {
+				for part := range strings.FieldsFuncSeq(s.value, func(r rune) bool { return strings.ContainsRune(",; \t\n", r) }) {
+					if n := upstreamOf(s, part); n != 0 && len(in.behind[n]) < 2 && !in.forwards(name, n) {
+						in.behind[n] = append(in.behind[n], upstream{name, fmt.Sprintf("%.60s=%.60s", s.name, part)})
+					}
+				}
+			})
+		}
+	}
+	return in.behind
+}
+
+// forwards reports whether a container forwards requests to a port.
+func (in *injection) forwards(container string, n int32) bool {
+	return slices.ContainsFunc(in.upstreams()[n], func(u upstream) bool { return u.container == container })
+}
+
+// proxyOf returns the reason why a port of a container is behind a proxy in another container, or "".
+func (in *injection) proxyOf(c *corev1.Container, n int32) string {
+	for _, u := range in.upstreams()[n] {
+		if u.container != c.Name {
+			return fmt.Sprintf("container %s forwards requests to it (%s)", u.container, u.parameter)
+		}
+	}
+	return ""
+}
+
+// skipProxied returns the error for a pod with a port behind a proxy and without another port that is clearly for requests.
+func (in *injection) skipProxied(proxied *candidate, all []*candidate) error {
+	in.out.Missing = "a Service that names the port"
+	possible := slices.DeleteFunc(slices.Clone(all), func(c *candidate) bool { return !c.proxied && !c.sign.takesRequests() })
+	return skip(NotHTTP, "port %s of container %s is behind a proxy: %s; a Service that uses the port directly would bypass the proxy; to select a port: %s",
+		describePort(proxied.port), proxied.container.Name, proxied.sign.why, in.flagsOf(possible))
+}
+
+// notProxiedCEL returns an expression that is false if a container of a pod with several containers can be a proxy in front
+// of another container. It is stricter than upstreams: the word and the address can be in different flags.
+func notProxiedCEL() string {
+	const (
+		words   = `(?i)upstream|backend|prox(y|ied)|forward|target|to([^a-z]|$)`
+		address = `(?i)localhost|127\.0\.0\.1|\[::1\]`
+		ports   = `(?i)(upstream|backend|proxy|proxied|forward|target|to)[^= ]*ports?([= ]|$)`
+	)
+	return fmt.Sprintf("size(%s) == 1 || %s", stay, boundedTextsCEL(fmt.Sprintf("!(%s && %s || %s)",
+		matchesCEL("text", words), matchesCEL("text", address), matchesCEL("text", ports))))
+}
