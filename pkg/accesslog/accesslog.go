@@ -1,9 +1,8 @@
-// Package accesslog writes the request log: one line for each request that went
-// to the user container or would have gone.
+// Package accesslog writes the request log, which contains one line for each request to the user container. Requests
+// that were rejected before they reached the user container are included.
 //
-// A line is JSON, valid for every input, or what a template in Knative's language
-// makes of the request. A request never waits for the writer: lines are queued, and one
-// goroutine writes them. If the queue is full, lines are dropped and counted.
+// A line is a JSON object, or the output of a template in the template language of Knative. Requests do not wait for
+// the writer. Lines are queued, and one goroutine writes them. If the queue is full, lines are dropped and counted.
 package accesslog
 
 import (
@@ -18,50 +17,53 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/sink"
 )
 
-// Options say which requests are logged and how. The zero value logs all of them
-// as JSON.
+// Options select the logged requests and the format. The zero value logs all requests as JSON, except for probes that
+// the sidecar answers.
 //
-// Of the switches the first that holds wins: a probe that the sidecar answers
-// itself is logged with Probes alone; a failure is always logged, and so is a
-// request that took SlowerThan; with ErrorsOnly nothing else is; with Sample one in
-// so many of the rest is; with SlowerThan alone nothing else is.
+// The first of the following rules that applies is used:
+//
+//   - A probe that the sidecar answers is logged if Probes is set.
+//   - A failed request is logged.
+//   - If SlowerThan is set, a request that took at least this long is logged.
+//   - If ErrorsOnly is set, the request is not logged.
+//   - If Sample is greater than 1, one in Sample requests is logged.
+//   - Otherwise, the request is logged if SlowerThan is not set.
 type Options struct {
-	Template   string        // in Go's text/template, as Knative's; "": JSON
-	Probes     bool          // log the probes too that the sidecar answers itself
-	ErrorsOnly bool          // log failures: a status of 500 or more, or a reason but ok
-	SlowerThan time.Duration // log requests that took so long; 0: off
-	Sample     int           // log one in so many; 0 and 1: all
-	Revision   Revision      // who we are
+	Template   string        // template in the syntax of text/template, as in Knative; "" means JSON
+	Probes     bool          // log probes that the sidecar answers
+	ErrorsOnly bool          // log failures, which have a status of at least 500 or a reason other than ok
+	SlowerThan time.Duration // log requests that took at least this long; 0 disables this
+	Sample     int           // log one in Sample requests; 0 and 1 mean all requests
+	Revision   Revision      // identity of the sidecar
 
 	// Report is called if a write or the template fails, at most once a minute for each of
 	// them. It can be called by any goroutine that logs. It may be nil.
 	Report func(error)
 }
 
-// Revision is what the lines of one sidecar have in common: .Revision of a template.
-// Empty fields are left out of JSON lines.
+// Revision contains the values that all lines of a sidecar have in common. It is .Revision in a template. JSON lines do
+// not contain empty values.
 type Revision struct {
 	Name, Namespace, Service, Configuration string
 	PodName, PodIP                          string
 }
 
-// A Log writes the request log. Observe may be called by many goroutines at once.
+// A Log writes the request log. Observe is safe for concurrent use.
 type Log struct {
 	options  Options
-	template *template // nil: JSON
-	tail     []byte    // of every JSON line: the revision, the closing brace
-	ordinary atomic.Uint64
-	failures sink.Throttle          // of the template
-	scratch  sync.Pool              // of *[]byte
-	second   atomic.Pointer[second] // of the last line
+	template *template              // nil means JSON
+	tail     []byte                 // end of each JSON line: the revision and the closing brace
+	ordinary atomic.Uint64          // number of requests to which Sample applied
+	failures sink.Throttle          // limits reports about the template
+	scratch  sync.Pool              // buffers for lines (*[]byte)
+	second   atomic.Pointer[second] // second of the last line
 	lines    *sink.Batcher[byte]
 }
 
-// New returns a log that writes to w, and starts the goroutine that does. The error
-// says what is wrong with the template, which has been tried on two requests; a
-// caller that wants to log nevertheless calls again without it.
+// New returns a Log that writes to w, and starts its goroutine. It executes the template for two example requests and
+// returns an error if this fails. In this case, the caller can call New again without a template.
 //
-// w is written to by one goroutine at a time, whole lines at once, and never closed.
+// Only one goroutine at a time writes to w. A write contains complete lines. w is not closed.
 func New(o Options, w io.Writer) (*Log, error) {
 	l := &Log{options: o, tail: appendTail(nil, &o.Revision)}
 	l.scratch.New = func() any { return new([]byte) }
@@ -76,7 +78,7 @@ func New(o Options, w io.Writer) (*Log, error) {
 	return l, nil
 }
 
-// Observe logs a request, if it is one to be logged. It never waits for the writer.
+// Observe logs a request if the options select it. It does not wait for the writer.
 func (l *Log) Observe(o *queue.Observation) {
 	if !l.wants(o) {
 		return
@@ -90,10 +92,10 @@ func (l *Log) Observe(o *queue.Observation) {
 	l.scratch.Put(scratch)
 }
 
-// keepScratch is the largest line whose memory is kept.
+// keepScratch is the maximum capacity in bytes of buffers that are reused.
 const keepScratch = 32 << 10
 
-// wants decides by the switches of Options, whose comment is the rule.
+// wants reports whether a request is logged, as described in the comment of Options.
 func (l *Log) wants(o *queue.Observation) bool {
 	switch s := &l.options; {
 	case o.Excluded:
@@ -128,7 +130,7 @@ func (l *Log) appendLine(b []byte, o *queue.Observation) []byte {
 	if err == nil {
 		return line
 	}
-	l.failures.Error(fmt.Errorf("request log template: %w; the default JSON is written instead", err), l.options.Report)
+	l.failures.Error(fmt.Errorf("request log template: %w; the line is written as JSON", err), l.options.Report)
 	return l.appendJSON(b, o, traceID, err.Error())
 }
 

@@ -27,7 +27,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// exchange is a request that has ended.
+// exchange is the exchange of a completed request.
 type exchange struct {
 	queue.Exchange
 	r *http.Request
@@ -37,8 +37,8 @@ func (x *exchange) Request() *http.Request { return x.r }
 
 func (x *exchange) Header(name string) string { return strings.Trim(x.r.Header.Get(name), " \t") }
 
-// observe returns a request that went well: 2 ms in the queue, 5 ms to the first
-// byte, 10 ms in all.
+// observe returns the observation of a successful request. It was queued for 2 ms, its response began after 5 ms, and it
+// ended after 10 ms.
 func observe(r *http.Request) *queue.Observation {
 	start := time.Date(2026, 8, 21, 10, 0, 0, 1_000, time.UTC)
 	return &queue.Observation{
@@ -56,7 +56,7 @@ func get(target string) *queue.Observation {
 	return observe(httptest.NewRequest(http.MethodGet, target, nil))
 }
 
-// written returns what a log with these options makes of the requests.
+// written returns the log of the requests with the options.
 func written(t *testing.T, o Options, requests ...*queue.Observation) string {
 	t.Helper()
 	var out harness.Buffer
@@ -80,7 +80,7 @@ func mustClose(t testing.TB, l *Log) {
 	harness.NoError(t, l.Close(t.Context()), "Close")
 }
 
-func TestALineHasTheWholeRequest(t *testing.T) {
+func TestJSONLineContainsAllFields(t *testing.T) {
 	r := httptest.NewRequest(http.MethodPost, "/a?b=%zz", nil)
 	r.Host, r.RemoteAddr = "app.example.com", "192.0.2.1:1234"
 	r.Header.Set("User-Agent", `it's "me"`)
@@ -96,10 +96,10 @@ func TestALineHasTheWholeRequest(t *testing.T) {
 		`"requestBytes":3,"responseBytes":5,"queueMs":2.000,"appMs":8.000,"firstByteMs":5.000,"totalMs":10.000,` +
 		`"remote":"192.0.2.1:1234","userAgent":"it's \"me\"","referer":"http://r/\\","traceId":"4bf92f3577b34da6a3ce929d0e0e4736",` +
 		`"namespace":"ns","service":"svc","configuration":"cfg","revision":"rev","pod":"pod-1","podIp":"10.0.0.1"}` + "\n"
-	harness.Equal(t, got, want, "the line")
+	harness.Equal(t, got, want, "line")
 }
 
-func TestWhatARequestHasNotComeToIsNull(t *testing.T) {
+func TestJSONLineOfQueuedRequestContainsNull(t *testing.T) {
 	o := get("/")
 	o.Slot, o.FirstByte, o.Phase = time.Time{}, time.Time{}, queue.Queued
 	o.Status, o.Reason, o.Begun = 503, queue.QueueFull, false
@@ -108,11 +108,11 @@ func TestWhatARequestHasNotComeToIsNull(t *testing.T) {
 		`"queueMs":10.000,"appMs":null,"firstByteMs":null,"totalMs":10.000`, `"severity":"WARNING"`,
 		`"reason":"queue-full","phase":"queued"`, `"traceId":""`,
 	} {
-		harness.Contains(t, got, want, "the line")
+		harness.Contains(t, got, want, "line")
 	}
 }
 
-func TestSwitchesSelect(t *testing.T) {
+func TestOptionsSelectRequests(t *testing.T) {
 	ok, slow, failed, cut, left, refused := get("/ok"), get("/slow"), get("/failed"), get("/cut"), get("/left"), get("/refused")
 	slow.End = slow.Start.Add(time.Second)
 	failed.Status = 500
@@ -129,16 +129,16 @@ func TestSwitchesSelect(t *testing.T) {
 		options Options
 		want    string
 	}{
-		{"nothing set", Options{}, "/ok /slow /failed /cut /left /refused /liveness"},
+		{"default", Options{}, "/ok /slow /failed /cut /left /refused /liveness"},
 		{"probes", Options{Probes: true}, "/ok /slow /failed /cut /left /refused /probe /liveness"},
 		{"errors only", Options{ErrorsOnly: true}, "/failed /cut /left"},
 		{"slower than", Options{SlowerThan: time.Second}, "/slow /failed /cut /left"},
-		{"slower than, at the edge", Options{SlowerThan: time.Second + 1}, "/failed /cut /left"},
-		{"errors and slow ones", Options{ErrorsOnly: true, SlowerThan: time.Second}, "/slow /failed /cut /left"},
-		{"one in two of the rest", Options{Sample: 2}, "/ok /failed /cut /left /refused"},
-		{"slow ones and one in two of the rest", Options{Sample: 2, SlowerThan: time.Second}, "/ok /slow /failed /cut /left /liveness"},
-		{"errors only wins over a sample", Options{Sample: 2, ErrorsOnly: true}, "/failed /cut /left"},
-		{"a sample of one is all", Options{Sample: 1}, "/ok /slow /failed /cut /left /refused /liveness"},
+		{"slower than, below the limit", Options{SlowerThan: time.Second + 1}, "/failed /cut /left"},
+		{"errors only and slower than", Options{ErrorsOnly: true, SlowerThan: time.Second}, "/slow /failed /cut /left"},
+		{"sample of one in two", Options{Sample: 2}, "/ok /failed /cut /left /refused"},
+		{"slower than and sample", Options{Sample: 2, SlowerThan: time.Second}, "/ok /slow /failed /cut /left /liveness"},
+		{"errors only and sample", Options{Sample: 2, ErrorsOnly: true}, "/failed /cut /left"},
+		{"sample of 1", Options{Sample: 1}, "/ok /slow /failed /cut /left /refused /liveness"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.options.Template = "{{.Request.RequestURI}}"
@@ -148,16 +148,16 @@ func TestSwitchesSelect(t *testing.T) {
 	}
 }
 
-func TestTheTraceIDIsOursOrTheClients(t *testing.T) {
+func TestTraceID(t *testing.T) {
 	const id = "4bf92f3577b34da6a3ce929d0e0e4736"
 	for _, c := range []struct{ name, ours, parent, b3, want string }{
-		{"ours wins", id, "00-ffffffffffffffffffffffffffffffff-00f067aa0ba902b7-01", "", id},
+		{"ID of the sidecar", id, "00-ffffffffffffffffffffffffffffffff-00f067aa0ba902b7-01", "", id},
 		{"Traceparent", "", "00-" + id + "-00f067aa0ba902b7-01", "1234567890abcdef", id},
 		{"B3", "", "", "1234567890abcdef", "1234567890abcdef"},
-		{"a Traceparent of one part", "", "hello", "1234567890abcdef", "1234567890abcdef"},
+		{"Traceparent with one part", "", "hello", "1234567890abcdef", "1234567890abcdef"},
 		{"none", "", "", "", ""},
-		{"no id", "", `00-","x":"-y`, "", ""},
-		{"no id in B3", "", "", `"}`, ""},
+		{"invalid ID", "", `00-","x":"-y`, "", ""},
+		{"invalid ID in B3", "", "", `"}`, ""},
 		{"too long", "", "00-" + id + "0-1", "", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -166,12 +166,12 @@ func TestTheTraceIDIsOursOrTheClients(t *testing.T) {
 			h := o.Exchange.Request().Header
 			h.Set("Traceparent", c.parent)
 			h.Set("X-B3-Traceid", c.b3)
-			harness.Equal(t, traceID(o), c.want, "trace id")
+			harness.Equal(t, traceID(o), c.want, "trace ID")
 		})
 	}
 }
 
-func TestStringsAreJSONWhateverTheyHold(t *testing.T) {
+func TestAppendStringEscapesAndTruncates(t *testing.T) {
 	for _, c := range []struct {
 		in    string
 		limit int
@@ -194,7 +194,7 @@ func TestStringsAreJSONWhateverTheyHold(t *testing.T) {
 	}
 }
 
-// blocked is a writer that takes nothing until it is opened.
+// blocked is a writer that blocks until open is closed.
 type blocked struct {
 	harness.Buffer
 	entered chan struct{}
@@ -211,8 +211,8 @@ func (w *blocked) Write(b []byte) (int, error) {
 	return w.Buffer.Write(b)
 }
 
-func TestAStuckWriterDropsLinesAndDelaysNobody(t *testing.T) {
-	for name, line := range map[string]int{"by lines": len("/\n"), "by bytes": 32 << 10} { // bytes of each
+func TestBlockedWriterDropsLines(t *testing.T) {
+	for name, line := range map[string]int{"by lines": len("/\n"), "by bytes": 32 << 10} { // bytes per line
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newBlocked()
@@ -225,19 +225,19 @@ func TestAStuckWriterDropsLinesAndDelaysNobody(t *testing.T) {
 				for range fit + 5 {
 					l.Observe(o)
 				}
-				harness.Equal(t, time.Since(began), 0, "requests waited")
-				harness.Equal(t, l.Dropped(), 5, "dropped")
+				harness.Equal(t, time.Since(began), 0, "time of Observe")
+				harness.Equal(t, l.Dropped(), 5, "dropped lines")
 				close(w.open)
 				mustClose(t, l)
-				harness.Equal(t, strings.Count(w.String(), "\n"), 1+fit, "written", "lines")
+				harness.Equal(t, strings.Count(w.String(), "\n"), 1+fit, "written lines")
 				l.Observe(o)
-				harness.Equal(t, l.Dropped(), 6, "dropped after Close")
+				harness.Equal(t, l.Dropped(), 6, "dropped lines after Close")
 			})
 		})
 	}
 }
 
-func TestCloseEndsWithItsContextAndSaysWhatIsLeft(t *testing.T) {
+func TestCloseReturnsLostLinesAfterTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newBlocked()
 		l := mustNew(t, Options{}, w)
@@ -249,12 +249,12 @@ func TestCloseEndsWithItsContextAndSaysWhatIsLeft(t *testing.T) {
 		err := l.Close(ctx)
 		harness.Contains(t, fmt.Sprint(err), "2 lines", "Close")
 		close(w.open)
-		mustClose(t, l) // again, to its end
-		harness.Equal(t, strings.Count(w.String(), "\n"), 2, "written", "lines")
+		mustClose(t, l) // the second Close waits for the writer
+		harness.Equal(t, strings.Count(w.String(), "\n"), 2, "written lines")
 	})
 }
 
-func TestLinesOfAMomentAreOneWrite(t *testing.T) {
+func TestConcurrentLinesAreOneWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newBlocked()
 		close(w.open)
@@ -262,7 +262,7 @@ func TestLinesOfAMomentAreOneWrite(t *testing.T) {
 		for range 100 {
 			l.Observe(get("/"))
 		}
-		time.Sleep(2 * gather) // the bubble's clock
+		time.Sleep(2 * gather) // time of synctest
 		synctest.Wait()
 		harness.Equal(t, len(w.entered), 1, "writes")
 		harness.Equal(t, strings.Count(w.String(), "\n"), 100, "lines")
@@ -270,7 +270,7 @@ func TestLinesOfAMomentAreOneWrite(t *testing.T) {
 	})
 }
 
-// full is a disk that takes some bytes, refuses one write and is then emptied.
+// full is a disk on which the first write fails after some bytes and later writes succeed.
 type full struct {
 	harness.Buffer
 	takes int
@@ -287,7 +287,7 @@ func (w *full) Write(b []byte) (int, error) {
 	return w.takes, w.err
 }
 
-func TestAFullDiskStopsNothing(t *testing.T) {
+func TestFailedWriteDropsLines(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		takes   int
@@ -318,7 +318,7 @@ func TestAFullDiskStopsNothing(t *testing.T) {
 	}
 }
 
-func TestManyGoroutinesLogWholeLines(t *testing.T) {
+func TestConcurrentObserveWritesCompleteLines(t *testing.T) {
 	var out harness.Buffer
 	l := mustNew(t, Options{}, &out)
 	var all sync.WaitGroup
@@ -334,13 +334,13 @@ func TestManyGoroutinesLogWholeLines(t *testing.T) {
 	seen := map[string]bool{}
 	for line := range strings.Lines(out.String()) {
 		var v struct{ Target string }
-		harness.NoError(t, json.Unmarshal([]byte(line), &v), line, "(JSON)")
+		harness.NoError(t, json.Unmarshal([]byte(line), &v), line, "JSON")
 		seen[v.Target] = true
 	}
 	harness.Equal(t, len(seen), 1600, "requests in the log")
 }
 
-// shared is a file to which somebody else writes whenever it is free.
+// shared is a file to which another writer adds a line before each write.
 type shared struct{ *os.File }
 
 func (w shared) Write(b []byte) (int, error) {
@@ -348,18 +348,18 @@ func (w shared) Write(b []byte) (int, error) {
 	return w.File.Write(b)
 }
 
-// Standard output is the process's own log's too, and that of spans. What a pipe takes of
-// a batch at once may end inside a line.
-func TestLinesOfOthersStandBetweenOurs(t *testing.T) {
-	for name, blocks := range map[string]bool{"a pipe that blocks": true, "one that does not": false} {
+// The log of the process and the spans are also written to standard output. A partial write to a pipe can end inside a
+// line.
+func TestOtherWritersDoNotSplitLines(t *testing.T) {
+	for name, blocks := range map[string]bool{"blocking pipe": true, "non-blocking pipe": false} {
 		t.Run(name, func(t *testing.T) {
 			r, w, err := os.Pipe()
 			harness.NoError(t, err)
 			defer r.Close()
 			if blocks {
-				w.Fd() // makes it so
+				w.Fd() // makes the file blocking
 			}
-			const lines = 1000 // several times what a pipe takes
+			const lines = 1000 // several times the capacity of a pipe
 			l := mustNew(t, Options{}, shared{w})
 			for range lines {
 				l.Observe(get("/"))
@@ -374,7 +374,7 @@ func TestLinesOfOthersStandBetweenOurs(t *testing.T) {
 				case json.Valid(in.Bytes()):
 					ours++
 				case line != "another":
-					t.Errorf("got the line %q, want a whole one", line)
+					t.Errorf("got line %q, want a complete line", line)
 				}
 			}
 			harness.Equal(t, ours, lines, "lines")
@@ -382,7 +382,7 @@ func TestLinesOfOthersStandBetweenOurs(t *testing.T) {
 	}
 }
 
-// writes counts how often it is written to.
+// writes counts calls of Write.
 type writes struct {
 	harness.Buffer
 	n atomic.Int32
@@ -393,22 +393,22 @@ func (w *writes) Write(b []byte) (int, error) {
 	return w.Buffer.Write(b)
 }
 
-func TestLinesAreWrittenInTimeAndFewPieces(t *testing.T) {
+func TestLinesAreWrittenInBatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var w writes
 		l := mustNew(t, Options{Template: "{{.Request.RequestURI}}"}, &w)
 		const seconds, each = 3, 100
-		for i := range seconds * each { // one every 10 ms
+		for i := range seconds * each { // one line every 10 ms
 			l.Observe(get("/x"))
 			time.Sleep(time.Second / each)
 			synctest.Wait()
 			if late := i + 1 - strings.Count(w.String(), "\n"); late > int(gather*each/time.Second) {
-				t.Fatalf("%d lines wait after %d, want those of %v", late, i+1, gather)
+				t.Fatalf("got %d queued lines after %d lines, want only the lines of the last %v", late, i+1, gather)
 			}
 		}
 		time.Sleep(gather)
 		synctest.Wait()
-		harness.Equal(t, strings.Count(w.String(), "\n"), seconds*each, "lines after a silence")
+		harness.Equal(t, strings.Count(w.String(), "\n"), seconds*each, "lines after the last batch")
 		if got, most := w.n.Load(), int32(seconds*time.Second/gather)+1; got > most {
 			t.Errorf("got %d writes in %d s, want at most %d", got, seconds, most)
 		}
@@ -418,7 +418,7 @@ func TestLinesAreWrittenInTimeAndFewPieces(t *testing.T) {
 	})
 }
 
-func TestAJSONLineCostsNoAllocation(t *testing.T) {
+func TestJSONLineDoesNotAllocate(t *testing.T) {
 	l := mustNew(t, Options{}, io.Discard)
 	defer mustClose(t, l)
 	o := get("/a?b=c")
@@ -427,7 +427,7 @@ func TestAJSONLineCostsNoAllocation(t *testing.T) {
 	harness.Equal(t, testing.AllocsPerRun(100, func() { b = l.appendLine(b[:0], o) }), 0, "allocations")
 }
 
-func FuzzALineIsAlwaysOneJSONObject(f *testing.F) {
+func FuzzJSONLine(f *testing.F) {
 	f.Add("GET", "/", "h", "1.2.3.4:5", "curl/7", "", "", 200, 0, int64(1000), "pod")
 	f.Add("G\"T", "/\xff\n\\", "\x00", "\u2028", strings.Repeat("\x01", 5000), "é", `","x":"`, -1, 5, int64(-1), "\"")
 	knative, err := newTemplate(knativeHead, &Revision{})
@@ -448,7 +448,7 @@ func FuzzALineIsAlwaysOneJSONObject(f *testing.F) {
 				t.Errorf("got %q, want JSON", line)
 			}
 			if i := bytes.IndexByte(line, '\n'); i != len(line)-1 {
-				t.Errorf("got a line break at %d of %q, want one at its end", i, line)
+				t.Errorf("got a newline at %d in %q, want only one at the end", i, line)
 			}
 			if made == nil && len(line) > 16<<10 {
 				t.Errorf("got %d bytes, want at most 16 KiB", len(line))
@@ -462,8 +462,7 @@ func FuzzALineIsAlwaysOneJSONObject(f *testing.F) {
 	})
 }
 
-// checkHost compares with what encoding/json makes of the same bytes, which has a
-// U+FFFD for each byte that is not UTF-8, not for each run of them.
+// checkHost compares a value with the result of encoding/json, which replaces each byte of invalid UTF-8 by U+FFFD.
 func checkHost(t *testing.T, got any, host string) {
 	t.Helper()
 	b, err := json.Marshal(host)

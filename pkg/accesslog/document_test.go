@@ -9,7 +9,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-func TestTheDocumentHasTheFieldsInTheirOrder(t *testing.T) {
+func TestGuideListsFieldsInOrder(t *testing.T) {
 	document, err := os.ReadFile("../../docs/request-log.md")
 	harness.NoError(t, err)
 	_, table, ok := strings.Cut(string(document), "| field | meaning |")
@@ -32,5 +32,5 @@ func TestTheDocumentHasTheFieldsInTheirOrder(t *testing.T) {
 	for _, m := range regexp.MustCompile(`[{,]"([A-Za-z]+)":`).FindAllSubmatch(l.appendJSON(nil, o, "id", "failed"), -1) {
 		got = append(got, string(m[1]))
 	}
-	harness.Equal(t, got, want, "fields (as docs/request-log.md says)")
+	harness.Equal(t, got, want, "fields in docs/request-log.md")
 }

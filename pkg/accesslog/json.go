@@ -9,18 +9,17 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
 
-// Bounds on what a JSON line shows of a request, in bytes as they stand in the
-// line. Container runtimes cut lines at 16 KiB; together these stay below.
+// Maximum lengths of values in a JSON line, in bytes including escape sequences. Container runtimes split lines after
+// 16 KiB. A line with all values of the maximum length is shorter.
 const (
-	maxTarget = 6 << 10
-	maxField  = 1 << 10
-	maxWord   = 128
+	maxTarget = 6 << 10 // request target
+	maxField  = 1 << 10 // header field
+	maxWord   = 128     // method, address or ID
 )
 
-// appendJSON appends a request as a line of JSON. The names are documented in
-// docs/request-log.md, and every line has all of them in the same order: what a
-// request has not come to is null. templateError says why the line is not what the
-// template makes of it; "": there is none.
+// appendJSON appends the JSON line of a request. docs/request-log.md describes the fields. All lines have the same
+// fields in the same order. A duration is null if the request did not reach this phase. templateError is the error of
+// the template that is replaced by this line, or "".
 func (l *Log) appendJSON(b []byte, o *queue.Observation, traceID, templateError string) []byte {
 	severity := "INFO"
 	if failed(o) && o.Reason != queue.ClientGone {
@@ -57,8 +56,7 @@ func (l *Log) appendJSON(b []byte, o *queue.Observation, traceID, templateError 
 	return append(b, l.tail...)
 }
 
-// appendSpan appends how long it was from one moment to another; null, if one of them
-// has not come.
+// appendSpan appends the duration between two times, or null if one of them is zero.
 func appendSpan(b []byte, from, to time.Time) []byte {
 	if from.IsZero() || to.IsZero() {
 		return append(b, "null"...)
@@ -66,7 +64,7 @@ func appendSpan(b []byte, from, to time.Time) []byte {
 	return appendMillis(b, to.Sub(from))
 }
 
-// appendTail appends what all lines end with.
+// appendTail appends the end of all lines.
 func appendTail(b []byte, r *Revision) []byte {
 	for _, f := range [...]struct{ name, value string }{
 		{"namespace", r.Namespace}, {"service", r.Service}, {"configuration", r.Configuration}, {"revision", r.Name},
@@ -79,14 +77,14 @@ func appendTail(b []byte, r *Revision) []byte {
 	return append(b, "}\n"...)
 }
 
-// A second is the time of lines but for its fraction.
+// A second is the formatted time of lines without the fraction of the second.
 type second struct {
 	unix int64
 	text string
 }
 
-// appendTime appends a time in UTC to the microsecond. Its width is fixed, so that
-// lines sort. Lines of the same second share what it costs to make.
+// appendTime appends a time in UTC with microseconds. It has a fixed width, so that lines can be sorted. The formatted
+// second is cached.
 func (l *Log) appendTime(b []byte, t time.Time) []byte {
 	s := l.second.Load()
 	if unix := t.Unix(); s == nil || s.unix != unix {
@@ -100,8 +98,8 @@ func (l *Log) appendTime(b []byte, t time.Time) []byte {
 	return append(b, 'Z')
 }
 
-// appendMillis appends a duration in milliseconds, to the microsecond; what is
-// below zero, which a clock that was set can make, is zero.
+// appendMillis appends a duration in milliseconds with three decimal places. A negative duration, which can be caused
+// by a change of the clock, is written as 0.
 func appendMillis(b []byte, d time.Duration) []byte {
 	us := max(d, 0) / time.Microsecond
 	b = strconv.AppendInt(b, int64(us/1000), 10)
@@ -111,7 +109,7 @@ func appendMillis(b []byte, d time.Duration) []byte {
 
 const hex = "0123456789abcdef"
 
-// cut ends a string that is too long.
+// cut is the suffix of a truncated string.
 const cut = "…"
 
 // appendString appends s as a JSON string (RFC 8259 section 7) of at most limit bytes between its
@@ -141,9 +139,9 @@ func appendString(b []byte, s string, limit int) []byte {
 			switch r, size = utf8.DecodeRuneInString(s[i:]); {
 			case r == utf8.RuneError && size == 1:
 				b = append(b, `\ufffd`...)
-			case r < 0xa0: // to a terminal, U+009B begins a command
+			case r < 0xa0: // for example, U+009B starts a control sequence in a terminal
 				b = append(b, '\\', 'u', '0', '0', hex[r>>4], hex[r&15])
-			case r == '\u2028' || r == '\u2029': // to some readers, ends of lines
+			case r == '\u2028' || r == '\u2029': // line separators in some programs
 				b = append(b, '\\', 'u', '2', '0', '2', hex[r&15])
 			default:
 				b = append(b, s[i:i+size]...)
@@ -154,14 +152,14 @@ func appendString(b []byte, s string, limit int) []byte {
 			break
 		}
 		if len(b) <= end-len(cut) {
-			tail = len(b) // a whole character, with place for the ellipsis behind it
+			tail = len(b) // end of the last character after which the ellipsis fits
 		}
 		i += size
 	}
 	return append(b, '"')
 }
 
-// isPlain reports whether a JSON string holds s as it is. Nearly all are such.
+// isPlain reports whether s needs no escape sequences in a JSON string, which is usually true.
 func isPlain(s string) bool {
 	for i := range len(s) {
 		if c := s[i]; c < ' ' || c >= 0x7f || c == '"' || c == '\\' {

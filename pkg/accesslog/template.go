@@ -16,14 +16,14 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
 
-// Bounds on one execution of a template. A request's head may be a megabyte long, and
-// a Content-Length of 2^63-1 can be counted to.
+// Limits for one execution of a template. A header section can be 1 MiB long, and a template can contain a range over a
+// Content-Length of 2^63-1.
 const (
-	maxRendered = 64 << 10 // bytes of the line
-	maxWrites   = 4096     // of text and values; each turn of a range, each branch and each template called is one at least
+	maxRendered = 64 << 10 // maximum length of a line in bytes
+	maxWrites   = 4096     // maximum number of writes; each iteration, branch and template call causes at least one
 )
 
-// An entry is what a template sees of a request. The names are Knative's.
+// An entry is the data of a template. The names are the same as in Knative.
 type entry struct {
 	Request  *http.Request
 	Response *response
@@ -33,19 +33,19 @@ type entry struct {
 
 type response struct {
 	Code    int
-	Size    int64   // bytes of content
+	Size    int64   // length of the content in bytes
 	Latency float64 // seconds
 }
 
-// A template makes lines in Knative's language. It is safe for concurrent use.
+// A template formats lines in the template language of Knative. It is safe for concurrent use.
 type template struct {
 	lines  *gotemplate.Template
-	isJSON bool // it makes JSON objects, and a line that is none is refused
-	oneRow bool // it makes one line, and a request cannot make it two
+	isJSON bool // the template produces JSON objects, so that other lines are errors
+	oneRow bool // the template produces one line, so that newlines from a request are escaped
 }
 
-// newTemplate returns the template of a text that has made a line of a request without
-// fields and of one with many.
+// newTemplate parses a template and executes it for a request without header fields and for a request with many. It
+// returns an error if one of these steps fails.
 func newTemplate(text string, revision *Revision) (*template, error) {
 	lines, err := gotemplate.New("").Option("missingkey=zero").Funcs(gotemplate.FuncMap{"index": index, "js": js}).Parse(text)
 	if err != nil {
@@ -73,9 +73,8 @@ func newTemplate(text string, revision *Revision) (*template, error) {
 	return made, nil
 }
 
-// countTurns makes a template write nothing at the beginning of each list of nodes: of
-// each turn of a range and of each template that is called, be it empty. So a writer
-// can end what would go on for ever.
+// countTurns adds an empty write to the beginning of each list of nodes, so that each iteration and each template call
+// causes a write. The writer can then stop an endless execution.
 func countTurns(list *parse.ListNode) {
 	if list == nil {
 		return
@@ -96,7 +95,7 @@ func countTurns(list *parse.ListNode) {
 	list.Nodes = append([]parse.Node{&parse.TextNode{NodeType: parse.NodeText, Pos: list.Pos}}, list.Nodes...)
 }
 
-// trials returns the requests that a template is tried on.
+// trials returns the example requests for newTemplate.
 func trials() []*http.Request {
 	bare := &http.Request{
 		Method: http.MethodGet, URL: &url.URL{Path: "/"}, RequestURI: "/", Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
@@ -117,7 +116,7 @@ func trials() []*http.Request {
 	return []*http.Request{bare, &full}
 }
 
-// append appends the line of a request, or returns why there is none.
+// append appends the line of a request. It returns an error if the execution fails or the line is invalid.
 func (t *template) append(b []byte, e *entry) ([]byte, error) {
 	w := bounded{b: b, end: len(b) + maxRendered}
 	if err := t.execute(&w, e); err != nil {
@@ -126,7 +125,7 @@ func (t *template) append(b []byte, e *entry) ([]byte, error) {
 	line := bytes.TrimSuffix(w.b[len(b):], []byte{'\n'})
 	switch {
 	case t.isJSON && !json.Valid(line):
-		return nil, errors.New("the line is not JSON")
+		return nil, errors.New("the line is not valid JSON")
 	case t.oneRow && bytes.ContainsAny(line, "\r\n"):
 		line = []byte(strings.NewReplacer("\r", `\r`, "\n", `\n`).Replace(string(line)))
 		return append(append(b, line...), '\n'), nil
@@ -134,8 +133,8 @@ func (t *template) append(b []byte, e *entry) ([]byte, error) {
 	return append(w.b[:len(b)+len(line)], '\n'), nil
 }
 
-// execute writes what the template makes. What it calls may panic, which text/template
-// passes on where it is not a method that it called itself.
+// execute executes the template. It returns an error if a function panics, because text/template does not recover from
+// all panics.
 func (t *template) execute(w *bounded, e *entry) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -145,7 +144,7 @@ func (t *template) execute(w *bounded, e *entry) (err error) {
 	return t.lines.Execute(w, e)
 }
 
-// bounded is a writer to memory with an end.
+// bounded is a writer to memory with a maximum length and a maximum number of writes.
 type bounded struct {
 	b      []byte
 	end    int
@@ -154,7 +153,7 @@ type bounded struct {
 
 func (w *bounded) Write(p []byte) (int, error) {
 	if w.writes++; w.writes > maxWrites {
-		return 0, fmt.Errorf("the line takes more than %d steps", maxWrites)
+		return 0, fmt.Errorf("the line needs more than %d steps", maxWrites)
 	}
 	if len(w.b)+len(p) > w.end {
 		return 0, fmt.Errorf("the line is longer than %d KiB", maxRendered>>10)
@@ -163,34 +162,33 @@ func (w *bounded) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// detached is a request as a template may have it: what it calls must not read the body
-// that the exchange has done with, wait for the end of the exchange, nor keep what it
-// parses.
+// detached returns a copy of a request for a template. Methods of the copy cannot read the body, which the exchange has
+// already used, wait for the end of the exchange, or store parsed values in the original request.
 func detached(r *http.Request) *http.Request {
 	c := r.WithContext(context.Background())
 	c.Body = http.NoBody
 	return c
 }
 
-// behind is what stands behind pointers; invalid: nothing does.
-func behind(v reflect.Value) reflect.Value {
+// dereference returns the value behind pointers and interfaces. It returns the zero Value for nil.
+func dereference(v reflect.Value) reflect.Value {
 	for v.Kind() == reflect.Pointer || v.Kind() == reflect.Interface {
 		v = v.Elem()
 	}
 	return v
 }
 
-// index is text/template's, but what is not there is the zero value, never an error:
-// {{index .Request.Header "X" 0}} of a request without X is empty.
+// index is like the function index of text/template, but returns the zero value for missing elements instead of an
+// error. For example, {{index .Request.Header "X" 0}} is empty if the request has no field X.
 func index(item any, keys ...any) (any, error) {
 	v := reflect.ValueOf(item)
 	for _, key := range keys {
-		v = behind(v)
+		v = dereference(v)
 		k := reflect.ValueOf(key)
 		switch v.Kind() {
 		case reflect.Map:
 			if !k.IsValid() || !k.Type().AssignableTo(v.Type().Key()) {
-				return nil, fmt.Errorf("%v cannot be a key of %s", key, v.Type())
+				return nil, fmt.Errorf("%v is not a valid key of %s", key, v.Type())
 			}
 			e := v.MapIndex(k)
 			if !e.IsValid() {
@@ -199,7 +197,7 @@ func index(item any, keys ...any) (any, error) {
 			v = e
 		case reflect.Slice, reflect.Array, reflect.String:
 			if !k.IsValid() || !k.CanInt() && !k.CanUint() {
-				return nil, fmt.Errorf("%v cannot be an index", key)
+				return nil, fmt.Errorf("%v is not a valid index", key)
 			}
 			if v.Kind() == reflect.String {
 				v = reflect.ValueOf([]byte(v.String()))
@@ -210,9 +208,9 @@ func index(item any, keys ...any) (any, error) {
 				v = reflect.Zero(v.Type().Elem())
 			}
 		case reflect.Invalid:
-			return nil, errors.New("there is nothing to index")
+			return nil, errors.New("cannot index nil")
 		default:
-			return nil, fmt.Errorf("%s cannot be indexed", v.Type())
+			return nil, fmt.Errorf("cannot index %s", v.Type())
 		}
 	}
 	if !v.IsValid() {
@@ -221,16 +219,15 @@ func index(item any, keys ...any) (any, error) {
 	return v.Interface(), nil
 }
 
-// js is text/template's, but escapes as JSON does: Knative's templates are JSON, in
-// which the \' of JavaScript is an error.
+// js is like the function js of text/template, but escapes strings as in JSON. The templates of Knative are JSON, and
+// the JavaScript escape sequence \' is invalid in JSON.
 func js(args ...any) string {
 	quoted := appendString(nil, fmt.Sprint(args...), maxRendered)
 	return string(quoted[1 : len(quoted)-1])
 }
 
-// traceID returns the id of the trace that the request belongs to, also when its
-// trace is not ours: by Knative's rule the second part of Traceparent, otherwise
-// X-B3-Traceid. What is not hexadecimal is no id, whoever sent it.
+// traceID returns the trace ID of a request. If the sidecar does not trace the request, it returns the second part of
+// the field Traceparent, or the field X-B3-Traceid, as in Knative. It returns "" for IDs that are not hexadecimal.
 func traceID(o *queue.Observation) string {
 	if o.TraceID != "" {
 		return o.TraceID

@@ -15,13 +15,13 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// The templates that Knative's control plane sends when nobody has changed them.
+// Default templates of the Knative control plane.
 const (
 	knativeHead = `{"httpRequest": {"requestMethod": "{{.Request.Method}}", "requestUrl": "{{js .Request.RequestURI}}", "requestSize": "{{.Request.ContentLength}}", "status": {{.Response.Code}}, "responseSize": "{{.Response.Size}}", "userAgent": "{{js .Request.UserAgent}}", "remoteIp": "{{js .Request.RemoteAddr}}", "serverIp": "{{.Revision.PodIP}}", "referer": "{{js .Request.Referer}}", "latency": "{{.Response.Latency}}s", "protocol": "{{.Request.Proto}}"}, "traceId": "{{.TraceID}}"}`
 	knative118  = `{"httpRequest": {"requestMethod": "{{.Request.Method}}", "requestUrl": "{{js .Request.RequestURI}}", "requestSize": "{{.Request.ContentLength}}", "status": {{.Response.Code}}, "responseSize": "{{.Response.Size}}", "userAgent": "{{js .Request.UserAgent}}", "remoteIp": "{{js .Request.RemoteAddr}}", "serverIp": "{{.Revision.PodIP}}", "referer": "{{js .Request.Referer}}", "latency": "{{.Response.Latency}}s", "protocol": "{{.Request.Proto}}"}, "traceId": "{{index .Request.Header "X-B3-Traceid"}}"}`
 )
 
-func TestKnativesTemplatesWork(t *testing.T) {
+func TestKnativeTemplates(t *testing.T) {
 	revision := Revision{PodIP: "10.0.0.1"}
 	line := func(traceID string) string {
 		return `{"httpRequest": {"requestMethod": "GET", "requestUrl": "/it's?a=b&c=<1>", "requestSize": "0", "status": 200, "responseSize": "5", ` +
@@ -41,12 +41,12 @@ func TestKnativesTemplatesWork(t *testing.T) {
 				r.Header.Set(c.header, c.value)
 			}
 			got := written(t, Options{Template: c.template, Revision: revision}, observe(r))
-			harness.Equal(t, got, line(c.traceID), "the line")
+			harness.Equal(t, got, line(c.traceID), "line")
 		})
 	}
 }
 
-func TestTemplatesSeeTheRequest(t *testing.T) {
+func TestTemplateAccessesRequest(t *testing.T) {
 	for _, c := range []struct{ template, want string }{
 		{`{{.Revision.Name}} {{.Revision.Namespace}} {{.Revision.Service}} {{.Revision.Configuration}} {{.Revision.PodName}} {{.Revision.PodIP}}`, "rev ns svc cfg pod ip"},
 		{`{{.Request.Host}} {{.Request.URL.Path}} {{.Request.Proto}}`, "example.com /p HTTP/1.1"},
@@ -69,17 +69,17 @@ func TestTemplatesSeeTheRequest(t *testing.T) {
 	}
 }
 
-func TestABadTemplateIsRefusedAtStart(t *testing.T) {
-	for _, c := range []struct{ template, says string }{
+func TestNewRejectsInvalidTemplate(t *testing.T) {
+	for _, c := range []struct{ template, want string }{
 		{"{{.Request", "unclosed action"},
 		{"{{.Bogus}}", "Bogus"},
 		{"{{.Request.Bogus}}", "Bogus"},
 		{"{{nosuchfunc}}", "nosuchfunc"},
 		{"{{.Request.TLS.ServerName}}", "ServerName"},
-		{`{{index .Request.Header 1}}`, "cannot be a key"},
-		{`{{index .Request.Header.Foo "x"}}`, "cannot be an index"},
-		{`{{index .Response 1}}`, "cannot be indexed"},
-		{`{{index .Request.TLS 1}}`, "nothing to index"},
+		{`{{index .Request.Header 1}}`, "is not a valid key"},
+		{`{{index .Request.Header.Foo "x"}}`, "is not a valid index"},
+		{`{{index .Response 1}}`, "cannot index"},
+		{`{{index .Request.TLS 1}}`, "cannot index nil"},
 		{`{{range $i := 9999999}}` + strings.Repeat("x", 100) + `{{end}}`, "longer than 64 KiB"},
 		{`{{range 9223372036854775807}}{{end}}`, "more than 4096 steps"},
 		{`{{if true}}{{with 1}}{{range 9223372036854775807}}{{if false}}x{{end}}{{end}}{{end}}{{end}}`, "more than 4096 steps"},
@@ -90,11 +90,11 @@ func TestABadTemplateIsRefusedAtStart(t *testing.T) {
 		if err == nil {
 			mustClose(t, l)
 		}
-		harness.Contains(t, fmt.Sprint(err), c.says, c.template)
+		harness.Contains(t, fmt.Sprint(err), c.want, c.template)
 	}
 }
 
-func TestALineThatATemplateSpoilsIsOurs(t *testing.T) {
+func TestInvalidTemplateLineIsReplacedByJSON(t *testing.T) {
 	var reports []error
 	var out harness.Buffer
 	l := mustNew(t, Options{Template: `{"agent": "{{.Request.UserAgent}}"}`, Report: func(err error) { reports = append(reports, err) }}, &out)
@@ -108,39 +108,38 @@ func TestALineThatATemplateSpoilsIsOurs(t *testing.T) {
 	}
 	mustClose(t, l)
 	lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
-	wantErrors := []string{"", "the line is not JSON", "the line is not JSON", "", "the line is not JSON", "the line is longer than 64 KiB"}
+	wantErrors := []string{"", "the line is not valid JSON", "the line is not valid JSON", "", "the line is not valid JSON", "the line is longer than 64 KiB"}
 	if len(lines) != len(wantErrors) {
-		t.Fatalf("lines: got %d, want %d", len(lines), len(wantErrors))
+		t.Fatalf("got %d lines, want %d", len(lines), len(wantErrors))
 	}
 	for i, line := range lines {
 		var v struct{ Agent, Target, TemplateError string }
 		harness.Equal(t, json.Unmarshal([]byte(line), &v), nil, line)
 		if !strings.HasSuffix(v.TemplateError, wantErrors[i]) || (v.TemplateError == "") != (wantErrors[i] == "") {
-			t.Errorf("line %d: got the error %q, want %q", i, v.TemplateError, wantErrors[i])
+			t.Errorf("line %d: got error %q, want %q", i, v.TemplateError, wantErrors[i])
 		}
 	}
-	harness.Equal(t, len(reports), 1, "reports in a minute", reports)
+	harness.Equal(t, len(reports), 1, "reports in 1 min", reports)
 }
 
-// What can be counted to is the client's choice.
-func TestARequestCannotKeepATemplateBusy(t *testing.T) {
+// The client chooses the number of iterations.
+func TestTemplateStepsAreLimited(t *testing.T) {
 	r := httptest.NewRequest("POST", "/", nil)
 	r.ContentLength = 1<<63 - 1
 	got := written(t, Options{Template: `{"n":"{{range .Request.ContentLength}}{{end}}"}`}, observe(r))
-	harness.Contains(t, got, "the line takes more than 4096 steps")
+	harness.Contains(t, got, "the line needs more than 4096 steps")
 }
 
-// A request's context ends when its exchange does, which waits for the log.
-func TestATemplateDoesNotWaitForTheRequest(t *testing.T) {
+// The context of a request is done after the exchange, and the exchange waits for the log.
+func TestTemplateDoesNotWaitForContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	r := httptest.NewRequest("GET", "/", nil).WithContext(ctx)
 	harness.Equal(t, written(t, Options{Template: `{{range .Request.Context.Done}}{{end}}done`}, observe(r)), "done\n")
 }
 
-// Any method and any function of the library may be called; nothing that a template
-// can do changes what others see of the request.
-func TestTemplatesSpeakAllOfTheLanguage(t *testing.T) {
+// A template can call any method and any function of text/template, and cannot change the request.
+func TestTemplateSupportsWholeLanguage(t *testing.T) {
 	for text, want := range map[string]string{
 		`{{(.Request.URL.JoinPath "b").Path}}{{.Request.Clone .Request.Context | printf "%T"}}`:                     "/a/b*http.Request",
 		`{{define "code"}}<{{.Code}}>{{end}}{{template "code" .Response}}{{block "m" .Request.Method}}{{.}}{{end}}`: "<200>GET",
@@ -154,13 +153,13 @@ func TestTemplatesSpeakAllOfTheLanguage(t *testing.T) {
 		r.Header["X-Two"] = []string{"one", "two"}
 		harness.Equal(t, written(t, Options{Template: text}, observe(r)), want+"\n", text)
 		if r.Form != nil || len(r.Header) != 1 || r.URL.Path != "/a" {
-			t.Errorf("%s: got the request changed to %+v", text, r)
+			t.Errorf("%s: got request %+v, want it unchanged", text, r)
 		}
 	}
 }
 
-// FuzzTemplates holds any template and request to the bounds: an end, a line, and JSON
-// where the template makes JSON.
+// FuzzTemplates verifies that the execution of any template ends with one line within the limits, and that the line is
+// JSON if the template produces JSON.
 func FuzzTemplates(f *testing.F) {
 	f.Add(knativeHead, "agent", "/x", int64(3))
 	f.Add(`{"a":"{{.Request.UserAgent}}"}`, `"`, "/\n", int64(1<<62))
@@ -169,7 +168,7 @@ func FuzzTemplates(f *testing.F) {
 	f.Add(`{{printf .Request.UserAgent .Request.URL}}`, "%v%d%s", "/a?b", int64(0))
 	f.Fuzz(func(t *testing.T, text, agent, target string, length int64) {
 		if strings.Contains(text, "printf") && strings.ContainsAny(agent+text, "123456789*") {
-			t.Skip("a width of a million is the template's own choice")
+			t.Skip("the template can choose a large width")
 		}
 		made, err := newTemplate(text, &Revision{})
 		if err != nil {
@@ -182,7 +181,7 @@ func FuzzTemplates(f *testing.F) {
 		l := &Log{tail: appendTail(nil, &Revision{}), template: made}
 		line := l.appendLine(nil, o)
 		if len(line) > 2*maxRendered+1 || !bytes.HasSuffix(line, []byte{'\n'}) {
-			t.Errorf("%s: got %d bytes, want at most %d and a line break at their end", text, len(line), 2*maxRendered)
+			t.Errorf("%s: got %d bytes, want at most %d bytes with a newline at the end", text, len(line), 2*maxRendered)
 		}
 		if made.isJSON && !json.Valid(line) {
 			t.Errorf("%s: got %q, want JSON", text, line)
@@ -193,8 +192,8 @@ func FuzzTemplates(f *testing.F) {
 	})
 }
 
-func TestARequestCannotForgeALine(t *testing.T) {
+func TestTemplateEscapesNewlinesFromRequest(t *testing.T) {
 	r := httptest.NewRequest("GET", "/a%0aforged%0d", nil)
 	got := written(t, Options{Template: "path={{.Request.URL.Path}}"}, observe(r))
-	harness.Equal(t, got, `path=/a\nforged\r`+"\n", "the line")
+	harness.Equal(t, got, `path=/a\nforged\r`+"\n", "line")
 }

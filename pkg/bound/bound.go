@@ -2,7 +2,7 @@
 // closes a connection, resets a stream or rejects a request.
 //
 // The engines call [Recorder.Hit] for each event. The counts are exported as the metric
-// queue_proxy_bounds_total. docs/bounds.md lists the bounds and is made from this package.
+// queue_proxy_bounds_total. The tables of docs/bounds.md are generated from this package.
 package bound
 
 // A Name identifies a bound. The set of names is closed: the names are label values of a

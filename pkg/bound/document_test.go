@@ -62,7 +62,7 @@ var proofs = [bound.NumNames]proof{
 		attack:     "floods of PING, SETTINGS, PRIORITY, empty frames (CVE-2019-9512, CVE-2019-9515, CVE-2019-9518)",
 		peer:       "grpc-go: 3 control frames for each message",
 		margin:     33,
-		attackTest: test{h2Tests, "TestControlFramesForLittleContentEndTheConnection"},
+		attackTest: test{h2Tests, "TestControlFramesForLittleContentCloseConnection"},
 		peerTest:   test{h2Tests, "TestControlFramesForContentPass"},
 	},
 	bound.UnreadReplies: {
@@ -95,7 +95,7 @@ var proofs = [bound.NumNames]proof{
 		peer:       "h2load with 250 streams: clients read the limit",
 		reason:     "Clients wait for SETTINGS before they open many streams, and then open as many as the limit allows.",
 		attackTest: test{"test/conformance/abuse_h2_test.go", "TestHTTP2FloodsStayWithinLimits"},
-		peerTest:   test{h2Tests, "TestEndedStreamsDoNotCountAgainstTheLimit"},
+		peerTest:   test{h2Tests, "TestEndedStreamsDoNotCountAgainstLimit"},
 	},
 	bound.SendTimeout: {
 		limit:      "300 s for each piece of 64 KiB (`SEND_TIMEOUT`)",

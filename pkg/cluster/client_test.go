@@ -103,7 +103,7 @@ func TestScrapeReturnsReasonOfFailure(t *testing.T) {
 		"unreachable":         {answer{503, "application/json", strings.Replace(refused, "connection refused", "no route to host", 1)}, stats, "port 9091: no route to host"},
 		"gone":                {answer{404, "application/json", `{"kind":"Status","message":"pods \"web\" not found"}`}, stats, `port 9091: pods "web" not found`},
 		"busy":                {answer{503, "text/plain", "too many scrapes\n"}, stats, "port 9091 answered 503 Service Unavailable"},
-		"not text":            {answer{200, "text/plain", "queue_proxy_ready yes\n"}, stats, `metrics cannot be read: text format parsing error in line 1: expected float as value, got "yes"`},
+		"not text":            {answer{200, "text/plain", "queue_proxy_ready yes\n"}, stats, `parse metrics: text format parsing error in line 1: expected float as value, got "yes"`},
 		"a redirect":          {answer{302, "text/plain", ""}, stats, "port 9091 answered 302 Found"},
 	}
 	c := clientFor(t, func(w http.ResponseWriter, r *http.Request) {

@@ -4,7 +4,7 @@
 // set for a queue-proxy. No variable is required, an empty value is the same as an unset variable, and
 // unknown variables are ignored, so that each control plane can start the process (docs/promises.md
 // 3.9). All errors are reported together, with one line for each value. If a value for telemetry is not
-// allowed, its default is used and [Config.Warnings] contains a message. The warnings also contain
+// allowed, the default is used and [Config.Warnings] contains a message. The warnings also contain
 // unknown variables that are similar to a setting.
 //
 // The package envconfig decodes the variables ([origin.Decode]). After that, other names of the
@@ -27,235 +27,237 @@
 //	                      that is not allowed
 package config
 
-// A Config is every setting in force. It is not changed after Load and may be read
-// by any number of goroutines.
+// A Config contains the value of each setting. It is not changed after [Load], and multiple goroutines
+// can read it.
 //
-// One that is made by hand starts with [Default] or [Read], because the zero Config
-// has no ports. Its sections are exported because envconfig skips others.
+// Use [Default] or [Read] to create a Config, because the zero Config has no ports. The types of the
+// sections are exported because envconfig ignores unexported fields.
 type Config struct {
-	Identity  `section:"Identity" note:"Knative sets these variables. In other pods they are optional."`
-	Ports     `section:"Ports" note:"All ports must differ. A value such as 'tcp://10.0.0.1:80', which Kubernetes sets for a Service of this name, is ignored with a warning."`
-	Queueing  `section:"Concurrency"`
-	Clocks    `section:"Timeouts" note:"A request that exceeds a timeout gets 504, or is aborted if its response has begun. The time in the queue is included."`
+	Identity  `section:"Identity" note:"Knative sets these variables. Elsewhere, they are optional labels."`
+	Ports     `section:"Ports" note:"All ports must be different. Kubernetes sets variables such as 'METRICS_PORT=tcp://10.0.0.1:80' for a Service with a matching name. Such a value is ignored with a warning."`
+	Queueing  `section:"Concurrency" note:"These settings limit the number of requests in the user container and in the queue."`
+	Timeouts  `section:"Timeouts" note:"If a timeout expires before the response begins, the response is 504. If it expires later, the response is aborted so that the client can detect the error. The time in the queue is included. 0 disables a timeout."`
 	Readiness `section:"Readiness" note:"See [probes](probes.md)."`
 	Traffic   `section:"Traffic"`
-	Ending    `section:"Shutdown" note:"See [shutdown](shutdown.md). The grace period of the pod must be longer than the deadline."`
+	Shutdown  `section:"Shutdown" note:"See [shutdown](shutdown.md). The 'terminationGracePeriodSeconds' of the pod must be greater than the deadline."`
 	Limits    `section:"Limits"`
-	TLS       `section:"TLS" note:"TLS is served if the directory contains 'tls.crt' and 'tls.key'. Cipher suites and key exchanges that are not set are those of Go. See [TLS](tls.md)."`
-	Logging   `section:"Logging" note:"If a value is invalid, the logger uses its defaults and logs a warning. If the output is not read, lines are dropped and counted."`
-	Signals   `section:"Metrics and request log" note:"If a value is invalid, the default is used with a warning." soft:"true"`
-	Telemetry `section:"Telemetry" note:"If a value is invalid, the default is used with a warning. See [metrics](metrics.md), [request log](request-log.md) and [tracing](tracing.md)." soft:"true"`
-	Unused    `section:"Without effect" note:"Knative sets or has set these variables. They are ignored."`
+	TLS       `section:"TLS" note:"TLS is enabled when the directory contains 'tls.crt' and 'tls.key'. See [tls](tls.md)."`
+	Logging   `section:"Logging" note:"An invalid logging configuration does not stop the process. The logger uses its defaults and logs a warning. If the output is blocked, log lines are dropped, and the number of dropped lines is logged."`
+	Signals   `section:"Metrics and request log" note:"An invalid value does not stop the process. It is reported in a warning, and the default is used." soft:"true"`
+	Telemetry `section:"Telemetry" note:"An invalid value does not stop the process. It is reported in a warning, and the default is used. See [metrics](metrics.md), [request log](request-log.md) and [tracing](tracing.md)." soft:"true"`
+	Unused    `section:"Ignored variables" note:"Current or earlier releases of Knative set these variables. They have no effect."`
 
 	serving  bool // a SERVING_* variable is set
 	warnings []string
 }
 
-// Identity says who we are.
+// Identity identifies the pod and its Knative objects.
 type Identity struct {
-	OnKnative     Bool `envconfig:"ON_KNATIVE" derived:"true when any 'SERVING_*' variable of this page that has an effect is set" desc:"Whether Knative manages the pod. Some defaults depend on it."`
-	Namespace     Text `envconfig:"SERVING_NAMESPACE" desc:"Namespace, a label of statistics, metrics and logs."`
-	Service       Text `envconfig:"SERVING_SERVICE" desc:"Knative Service, a label of metrics and logs."`
-	Configuration Text `envconfig:"SERVING_CONFIGURATION" desc:"Knative Configuration, a label of statistics, metrics and logs."`
-	Revision      Text `envconfig:"SERVING_REVISION" desc:"Knative Revision, a label of statistics, metrics and logs."`
-	Pod           Text `envconfig:"SERVING_POD" also:"POD_NAME,HOSTNAME" desc:"Name of the pod, which identifies it for the autoscaler."`
-	PodIP         Text `envconfig:"SERVING_POD_IP" desc:"Address of the pod, for the request log and traces."`
+	OnKnative     Bool `envconfig:"ON_KNATIVE" derived:"true if a setting with the prefix 'SERVING_' is set" desc:"Whether a Knative control plane created the pod. It determines some defaults."`
+	Namespace     Text `envconfig:"SERVING_NAMESPACE" desc:"Namespace of the pod. It is a label of statistics, metrics and logs."`
+	Service       Text `envconfig:"SERVING_SERVICE" desc:"Name of the Knative Service. It is a label of metrics and logs."`
+	Configuration Text `envconfig:"SERVING_CONFIGURATION" desc:"Name of the Knative Configuration. It is a label of statistics, metrics and logs."`
+	Revision      Text `envconfig:"SERVING_REVISION" desc:"Name of the Knative Revision. It is a label of statistics, metrics and logs."`
+	Pod           Text `envconfig:"SERVING_POD" also:"POD_NAME,HOSTNAME" desc:"Name of the pod. The autoscaler uses it to distinguish pods."`
+	PodIP         Text `envconfig:"SERVING_POD_IP" desc:"IP address of the pod, for the request log and traces."`
 }
 
-// Ports are those of this process and of the user container. They differ from one
-// another; only TLSPort may be UserPort, and then TLS cannot be served.
+// Ports are the ports of the sidecar and the user container. All ports are different, except that
+// TLSPort can be equal to UserPort. In this case, TLS is not served.
 type Ports struct {
-	UserPort       Port `envconfig:"USER_PORT" also:"PORT" default:"8080" desc:"Port of the user container, on the loopback address."`
-	Port           Port `envconfig:"QUEUE_SERVING_PORT" default:"8012" desc:"Port for requests over HTTP/1.1 and HTTP/2 without TLS."`
-	TLSPort        Port `envconfig:"QUEUE_SERVING_TLS_PORT" default:"8112" desc:"Port for requests over TLS, if there is a certificate."`
-	AdminPort      Port `envconfig:"ADMIN_PORT" default:"8022" desc:"Port for preStop hooks. Knative expects 8022."`
-	AutoscalerPort Port `envconfig:"AUTOSCALER_PORT" default:"9090" desc:"Port for the statistics of the autoscaler. Knative expects 9090."`
-	MetricsPort    Port `envconfig:"METRICS_PORT" also:"METRICS_PROMETHEUS_PORT" derived:"9091, or that of 'requestMetrics.endpoint' in 'OBSERVABILITY_CONFIG' for Prometheus" desc:"Port for Prometheus."`
-	StatusPort     Port `envconfig:"STATUS_PORT" also:"PROFILING_PORT" default:"8008" desc:"Port for the status page, on the loopback address only, and for the profiler if the control plane enables it."`
+	UserPort       Port `envconfig:"USER_PORT" also:"PORT" default:"8080" desc:"Port of the user container on the loopback address."`
+	Port           Port `envconfig:"QUEUE_SERVING_PORT" default:"8012" desc:"Port for HTTP/1.1 and HTTP/2 requests without TLS."`
+	TLSPort        Port `envconfig:"QUEUE_SERVING_TLS_PORT" default:"8112" desc:"Port for requests over TLS. It is only used if there is a certificate."`
+	AdminPort      Port `envconfig:"ADMIN_PORT" default:"8022" desc:"Port for the drain requests of preStop hooks. Knative pods use 8022."`
+	AutoscalerPort Port `envconfig:"AUTOSCALER_PORT" default:"9090" desc:"Port for the statistics of the autoscaler. The Knative autoscaler uses 9090."`
+	MetricsPort    Port `envconfig:"METRICS_PORT" also:"METRICS_PROMETHEUS_PORT" derived:"the port of 'requestMetrics.endpoint' in 'OBSERVABILITY_CONFIG' if its protocol is Prometheus, otherwise 9091" desc:"Port for Prometheus metrics."`
+	StatusPort     Port `envconfig:"STATUS_PORT" also:"PROFILING_PORT" default:"8008" desc:"Port of the status page and the profiler on the loopback address. See also 'ENABLE_PROFILING'."`
 }
 
-// Queueing bounds the requests in the user container (docs/promises.md 3.1). The
-// bound of QueueDepth is ten times that of Concurrency, and still fits in an int.
+// Queueing limits the concurrent and the queued requests (docs/promises.md 3.1). The maximum of
+// QueueDepth is 10 times the maximum of Concurrency and fits in an int of 32 bits.
 type Queueing struct {
-	Concurrency      Number[int]             `envconfig:"CONTAINER_CONCURRENCY" default:"0" min:"0" max:"1000000" desc:"Maximum number of concurrent requests in the user container. 0 is no limit. It is the ceiling of an adaptive limit, for which 0 is 1000."`
-	ConcurrencyMode  Choice[ConcurrencyMode] `envconfig:"CONCURRENCY_MODE" default:"fixed" oneof:"fixed,adaptive" desc:"Whether the limit is always 'CONTAINER_CONCURRENCY', or follows the capacity of the user container up to this number. See [limits](limits.md)."`
-	ConcurrencyMin   Number[int]             `envconfig:"CONCURRENCY_MIN" default:"1" min:"1" max:"1000000" desc:"Minimum of an adaptive limit."`
-	ConcurrencyStart Number[int]             `envconfig:"CONCURRENCY_START" default:"4" min:"1" max:"1000000" desc:"First value of an adaptive limit, for example the settled limit of earlier pods."`
-	QueueDepth       Number[int]             `envconfig:"QUEUE_DEPTH" derived:"10 × 'CONTAINER_CONCURRENCY', 10000 without it where the limit is adaptive" min:"0" max:"10000000" desc:"Maximum number of queued requests. They are served in the order of their arrival. Another request gets 503. 0 disables the queue."`
-	QueueTimeout     Duration                `envconfig:"QUEUE_TIMEOUT_SECONDS" default:"0" unit:"seconds" desc:"Maximum time in the queue. Then the request gets 503."`
+	Concurrency      Number[int]             `envconfig:"CONTAINER_CONCURRENCY" default:"0" min:"0" max:"1000000" desc:"Maximum number of concurrent requests in the user container. 0 means no limit. If the limit is adaptive, this is its upper bound, and 0 means 1000."`
+	ConcurrencyMode  Choice[ConcurrencyMode] `envconfig:"CONCURRENCY_MODE" default:"fixed" oneof:"fixed,adaptive" desc:"How the concurrency limit is determined. 'fixed' uses 'CONTAINER_CONCURRENCY'. 'adaptive' adjusts the limit to the capacity of the user container, up to 'CONTAINER_CONCURRENCY'. See [limits](limits.md)."`
+	ConcurrencyMin   Number[int]             `envconfig:"CONCURRENCY_MIN" default:"1" min:"1" max:"1000000" desc:"Lower bound of an adaptive limit."`
+	ConcurrencyStart Number[int]             `envconfig:"CONCURRENCY_START" default:"4" min:"1" max:"1000000" desc:"Initial value of an adaptive limit, for example the limit that earlier pods reached."`
+	QueueDepth       Number[int]             `envconfig:"QUEUE_DEPTH" derived:"10 × 'CONTAINER_CONCURRENCY', or 10000 if the limit is adaptive and 'CONTAINER_CONCURRENCY' is 0" min:"0" max:"10000000" desc:"Maximum number of queued requests. Requests leave the queue in the order of arrival. If the queue is full, the response is 503. 0 disables queuing."`
+	QueueTimeout     Duration                `envconfig:"QUEUE_TIMEOUT_SECONDS" default:"0" unit:"seconds" desc:"Maximum time that a request waits in the queue. If the time expires, the response is 503. 0 disables the timeout."`
 }
 
-// Clocks bound the time of a request (docs/promises.md 3.2, 3.7).
-type Clocks struct {
-	RequestTimeout       Duration                    `envconfig:"REVISION_TIMEOUT_SECONDS" default:"0" unit:"seconds" desc:"Request timeout."`
-	RequestTimeoutScope  Choice[RequestTimeoutScope] `envconfig:"REVISION_TIMEOUT_SCOPE" derived:"'first-byte' on Knative before 1.19 (no 'OBSERVABILITY_CONFIG'), else 'request'" oneof:"request,first-byte" desc:"End of the request timeout: the end of the request, or the first byte of its response."`
+// Timeouts limit the duration of a request (docs/promises.md 3.1, 3.2, 3.7). 0 disables a timeout.
+type Timeouts struct {
+	RequestTimeout       Duration                    `envconfig:"REVISION_TIMEOUT_SECONDS" default:"0" unit:"seconds" desc:"Maximum duration of a request."`
+	RequestTimeoutScope  Choice[RequestTimeoutScope] `envconfig:"REVISION_TIMEOUT_SCOPE" derived:"'first-byte' on Knative before 1.19 (no 'OBSERVABILITY_CONFIG'), otherwise 'request'" oneof:"request,first-byte" desc:"Whether 'REVISION_TIMEOUT_SECONDS' applies to the whole request or only until the first byte of the response."`
 	ResponseStartTimeout Duration                    `envconfig:"REVISION_RESPONSE_START_TIMEOUT_SECONDS" default:"0" unit:"seconds" desc:"Maximum time until the first byte of the response."`
-	IdleTimeout          Duration                    `envconfig:"REVISION_IDLE_TIMEOUT_SECONDS" default:"0" unit:"seconds" desc:"Maximum time without data in either direction. It is the only timeout of upgraded connections."`
-	ClientGoneGrace      Duration                    `envconfig:"CLIENT_GONE_GRACE" default:"10s" desc:"Maximum time that a request keeps its slot after its client has disconnected or received 504, while the user container works on it. 0 releases the slot immediately, as in Knative."`
-	ConnectRetry         Duration                    `envconfig:"CONNECT_RETRY" default:"500ms" desc:"Time for which a refused connection to the user container is tried again, for example during a restart. Then the request gets 502."`
+	IdleTimeout          Duration                    `envconfig:"REVISION_IDLE_TIMEOUT_SECONDS" default:"0" unit:"seconds" desc:"Maximum time without any data in either direction. It is the only timeout that applies to upgraded connections."`
+	ClientGoneGrace      Duration                    `envconfig:"CLIENT_GONE_GRACE" default:"10s" desc:"Maximum time that a request holds its slot after the client has disconnected or received 504, if the user container is still processing the request. If the value is 0, the slot is released immediately, as in Knative."`
+	ConnectRetry         Duration                    `envconfig:"CONNECT_RETRY" default:"500ms" desc:"Maximum time to retry a connection that the user container refuses, for example during a restart. If the time expires, the response is 502."`
 }
 
-// Readiness is how the user container is probed (docs/promises.md, section 2).
+// Readiness configures the readiness probes of the user container (docs/promises.md, section 2).
 type Readiness struct {
-	ProbeArray      ProbeArray `envconfig:"ENABLE_MULTI_CONTAINER_PROBES" default:"false" desc:"Whether 'SERVING_READINESS_PROBE' is an array with one probe for each container."`
-	Probes          Probes     `envconfig:"SERVING_READINESS_PROBE" derived:"on Knative none, so always ready; elsewhere a TCP connection to 'USER_PORT'" desc:"Readiness probe of the user container. 'exec' is not supported."`
+	ProbeArray      ProbeArray `envconfig:"ENABLE_MULTI_CONTAINER_PROBES" default:"false" desc:"Whether 'SERVING_READINESS_PROBE' is an array that contains one probe for each container."`
+	Probes          Probes     `envconfig:"SERVING_READINESS_PROBE" derived:"no probe on Knative, so that the user container is always ready; otherwise a TCP probe of 'USER_PORT'" desc:"Probe that determines whether the user container is ready. 'exec' probes are not supported, because they cannot run in a sidecar."`
 	AutoDetectHTTP2 Bool       `envconfig:"ENABLE_HTTP2_AUTO_DETECTION" default:"false" desc:"Whether 'httpGet' probes try HTTP/2 without TLS first."`
 }
 
-// Traffic is how requests are handled.
+// Traffic configures how requests are forwarded and counted.
 type Traffic struct {
-	FullDuplex        Bool           `envconfig:"ENABLE_HTTP_FULL_DUPLEX" default:"false" desc:"Whether an HTTP/1.1 response can begin before its request is complete."`
-	ServerTiming      Bool           `envconfig:"SERVER_TIMING" default:"false" desc:"Whether responses contain the time in the queue and in the application in a Server-Timing field."`
-	ExcludePaths      Paths          `envconfig:"EXCLUDE_PATHS" desc:"Paths, as in the request line and not decoded. Their requests are limited, but are not part of statistics, metrics and the request log."`
-	ExcludeUserAgents Prefixes       `envconfig:"EXCLUDE_USER_AGENTS" desc:"The same for the beginning of User-Agent."`
-	StatsFormat       Choice[string] `envconfig:"STATS_FORMAT" default:"protobuf" oneof:"protobuf,prometheus" desc:"Format of the statistics if the client has no preference. Knative up to 0.16 requires 'prometheus'."`
+	FullDuplex        Bool           `envconfig:"ENABLE_HTTP_FULL_DUPLEX" default:"false" desc:"Allow an HTTP/1.1 response to begin before the request is complete."`
+	ServerTiming      Bool           `envconfig:"SERVER_TIMING" default:"false" desc:"Add a 'Server-Timing' field to responses, which contains the time in the queue and the time in the user container."`
+	ExcludePaths      Paths          `envconfig:"EXCLUDE_PATHS" desc:"Paths of requests that are forwarded and limited, but not included in the scaling statistics, the metrics and the request log. The path is compared as it is written in the request, without decoding."`
+	ExcludeUserAgents Prefixes       `envconfig:"EXCLUDE_USER_AGENTS" desc:"Prefixes of 'User-Agent' values. They have the same effect as 'EXCLUDE_PATHS'."`
+	StatsFormat       Choice[string] `envconfig:"STATS_FORMAT" default:"protobuf" oneof:"protobuf,prometheus" desc:"Format of the statistics if a client does not request a format. Knative up to 0.16 requires 'prometheus'."`
 }
 
-// Ending is the drain (docs/promises.md 3.5). DrainQuietPeriod is at most half of
-// DrainDeadline, DrainMin at most all of it.
-type Ending struct {
-	DrainDeadline    Duration             `envconfig:"DRAIN_DEADLINE" derived:"on Knative 'REVISION_TIMEOUT_SECONDS' less 3s, elsewhere 27s" min:"1ms" desc:"Maximum duration of the drain. Then requests in flight are aborted."`
-	DrainQuietPeriod Duration             `envconfig:"DRAIN_QUIET_PERIOD" derived:"30s, but at most half of 'DRAIN_DEADLINE'" desc:"Time without a new request that ends the drain, at most half of the deadline."`
-	DrainMin         Duration             `envconfig:"DRAIN_MIN" default:"0s" desc:"Minimum duration of the drain, if clients receive new endpoints slowly."`
-	DrainStreams     Choice[DrainStreams] `envconfig:"DRAIN_STREAMS" default:"end" oneof:"end,wait" desc:"Treatment of WebSockets, event streams and gRPC streams after the quiet period. 'end' lets the user container end them on SIGTERM, 'wait' waits for them."`
-	DrainEndpoint    Bool                 `envconfig:"DRAIN_ENDPOINT" default:"false" desc:"Whether the admin port serves '/drain', which makes the pod unready permanently. It is the preStop hook of a native sidecar."`
+// Shutdown configures the drain (docs/promises.md 3.5). DrainQuietPeriod is at most half of
+// DrainDeadline. DrainMin is at most DrainDeadline.
+type Shutdown struct {
+	DrainDeadline    Duration             `envconfig:"DRAIN_DEADLINE" derived:"'REVISION_TIMEOUT_SECONDS' minus 3s on Knative if it is set, otherwise 27s" min:"1ms" desc:"Maximum duration of the drain. If the time expires, the remaining requests are aborted."`
+	DrainQuietPeriod Duration             `envconfig:"DRAIN_QUIET_PERIOD" derived:"30s, but at most half of 'DRAIN_DEADLINE'" desc:"Minimum time without a new request before the drain ends. The value is limited to half of 'DRAIN_DEADLINE'."`
+	DrainMin         Duration             `envconfig:"DRAIN_MIN" default:"0s" desc:"Minimum duration of the drain. It is required if changes to the endpoints propagate slowly."`
+	DrainStreams     Choice[DrainStreams] `envconfig:"DRAIN_STREAMS" default:"end" oneof:"end,wait" desc:"How the drain handles WebSockets, event streams and gRPC streams after the quiet period. 'end' does not wait for the streams, so that the user container receives SIGTERM and can end them. 'wait' waits until the streams end."`
+	DrainEndpoint    Bool                 `envconfig:"DRAIN_ENDPOINT" default:"false" desc:"Serve '/drain' on the admin port. A request to this path makes the pod permanently unready. It is intended for the preStop hook of a native sidecar."`
 }
 
-// Limits bound what clients send.
+// Limits are the limits for clients and their connections.
 type Limits struct {
-	MaxHeaderBytes Number[int]   `envconfig:"MAX_HEADER_BYTES" default:"1048576" min:"4096" max:"67108864" desc:"Maximum length of a header section. A longer request gets 431, and a longer response of the user container is replaced by 502."`
-	MaxBodyBytes   Number[int64] `envconfig:"MAX_BODY_BYTES" default:"0" min:"0" max:"9223372036854775807" desc:"Maximum length of the body of a request. A longer body gets 413. 0 is no limit."`
-	MaxConnections Number[int]   `envconfig:"MAX_CONNECTIONS" default:"0" min:"0" max:"2147483647" desc:"Maximum number of connections of clients. A new connection then closes the connection that has been idle longest, or waits. 0 derives the limit from the memory limit and the limit on open files ([file descriptors](reliability.md#file-descriptors))."`
-	HeaderTimeout  Duration      `envconfig:"HEADER_TIMEOUT" default:"60s" min:"1ms" desc:"Maximum time for the header section of a request, or for the rest of a TLS record (at most 60 s)."`
-	BodyTimeout    Duration      `envconfig:"BODY_TIMEOUT" default:"60s" desc:"Maximum time that the user container waits for the next byte of a request body before the response has begun. 0 is no limit. gRPC over HTTP/2 is exempt."`
-	SendTimeout    Duration      `envconfig:"SEND_TIMEOUT" default:"300s" min:"1ms" desc:"Maximum time to send each piece of a response, of at most 64 KiB. Upgraded connections are exempt."`
+	MaxHeaderBytes Number[int]   `envconfig:"MAX_HEADER_BYTES" default:"1048576" min:"4096" max:"67108864" desc:"Maximum length in bytes of the header section of a request or a response. If a request is longer, the response is 431. If a response of the user container is longer, it is replaced by 502."`
+	MaxBodyBytes   Number[int64] `envconfig:"MAX_BODY_BYTES" default:"0" min:"0" max:"9223372036854775807" desc:"Maximum length in bytes of the body of a request. If a body is longer, the response is 413. 0 means no limit."`
+	MaxConnections Number[int]   `envconfig:"MAX_CONNECTIONS" default:"0" min:"0" max:"2147483647" desc:"Maximum number of open client connections on both request ports. If this number is reached, a new connection closes the connection that has been idle for the longest time. If no connection is idle, the new connection waits. 0 derives the limit from the memory limit and the limit on open files. See [file descriptors](reliability.md#file-descriptors)."`
+	HeaderTimeout  Duration      `envconfig:"HEADER_TIMEOUT" default:"60s" min:"1ms" desc:"Maximum time to receive the header section of a request, or the rest of a TLS record (at most 60 s)."`
+	BodyTimeout    Duration      `envconfig:"BODY_TIMEOUT" default:"60s" desc:"Maximum time to wait for the next byte of a request body before the response begins. It prevents slow clients from holding a slot. It does not apply to gRPC over HTTP/2. 0 means no limit."`
+	SendTimeout    Duration      `envconfig:"SEND_TIMEOUT" default:"300s" min:"1ms" desc:"Maximum time to send the next part of a response to the client, which is at most 64 KiB long. It prevents clients that do not read from holding a slot. It does not apply to upgraded connections."`
 }
 
-// TLS is that of the requests' port. The files are not read here.
+// TLS configures TLS for requests. This package does not read the files.
 type TLS struct {
-	CertDir         Text         `envconfig:"TLS_CERT_DIR" default:"/var/lib/knative/certs" desc:"Directory of the certificate and the key. The files can be created later."`
-	TLSMinVersion   TLSVersion   `envconfig:"QUEUE_PROXY_TLS_MIN_VERSION" default:"1.3" desc:"Minimum version."`
-	TLSMaxVersion   TLSVersion   `envconfig:"QUEUE_PROXY_TLS_MAX_VERSION" desc:"Maximum version. The default is the latest."`
-	TLSCipherSuites CipherSuites `envconfig:"QUEUE_PROXY_TLS_CIPHER_SUITES" desc:"Cipher suites of TLS 1.2. Those of TLS 1.3 cannot be configured."`
-	TLSCurves       Curves       `envconfig:"QUEUE_PROXY_TLS_CURVE_PREFERENCES" desc:"Key exchanges."`
-	TLSClientCA     Text         `envconfig:"QUEUE_PROXY_TLS_CLIENT_CA" desc:"File with CA certificates. If it is set, clients must have a certificate of one of these CAs."`
+	CertDir         Text         `envconfig:"TLS_CERT_DIR" default:"/var/lib/knative/certs" desc:"Directory of the certificate and its private key. The files can be created later."`
+	TLSMinVersion   TLSVersion   `envconfig:"QUEUE_PROXY_TLS_MIN_VERSION" default:"1.3" desc:"Minimum TLS version."`
+	TLSMaxVersion   TLSVersion   `envconfig:"QUEUE_PROXY_TLS_MAX_VERSION" desc:"Maximum TLS version. The default is the latest version."`
+	TLSCipherSuites CipherSuites `envconfig:"QUEUE_PROXY_TLS_CIPHER_SUITES" desc:"Cipher suites of TLS 1.2. The default is the default of Go. The cipher suites of TLS 1.3 are not configurable."`
+	TLSCurves       Curves       `envconfig:"QUEUE_PROXY_TLS_CURVE_PREFERENCES" desc:"Key exchange mechanisms. The default is the default of Go."`
+	TLSClientCA     Text         `envconfig:"QUEUE_PROXY_TLS_CLIENT_CA" desc:"File that contains CA certificates. If it is set, clients must present a certificate that is signed by one of the CAs."`
 }
 
-// Logging is passed on as text; the logger validates it (docs/promises.md 3.9).
+// Logging configures the logger, which validates the values (docs/promises.md 3.9).
 type Logging struct {
-	LoggingConfig Text `envconfig:"SERVING_LOGGING_CONFIG" desc:"Configuration of the logger as JSON, as in 'config-logging' of Knative."`
-	LoggingLevel  Text `envconfig:"SERVING_LOGGING_LEVEL" desc:"Minimum level. It overrides the level of the configuration."`
+	LoggingConfig Text `envconfig:"SERVING_LOGGING_CONFIG" desc:"Configuration of the logger as JSON, in the format of the Knative ConfigMap config-logging."`
+	LoggingLevel  Text `envconfig:"SERVING_LOGGING_LEVEL" desc:"Minimum level of log messages. It overrides the level in 'SERVING_LOGGING_CONFIG'."`
 }
 
-// Signals are metrics and request log by our own settings.
+// Signals configures metrics and the request log with settings that Knative does not have.
 type Signals struct {
-	MetricsNames         Choice[string] `envconfig:"METRICS_NAMES" derived:"on Knative what the control plane asks for, elsewhere 'default'" oneof:"default,knative-1.18,knative-head,all,off" desc:"Set of the [metrics](metrics.md) that are served."`
-	MergePort            Number[int]    `envconfig:"METRICS_MERGE_PORT" default:"0" min:"0" max:"65535" desc:"Port of the metrics of the application, which are then part of each scrape of the sidecar. 0 is off."`
-	MergePath            Text           `envconfig:"METRICS_MERGE_PATH" default:"/metrics" desc:"Path of the metrics of the application."`
-	WantRequestLog       Bool           `envconfig:"REQUEST_LOG" default:"false" desc:"Whether each request is logged as a JSON line on standard output ([request log](request-log.md))."`
-	RequestLogErrorsOnly Bool           `envconfig:"REQUEST_LOG_ERRORS_ONLY" default:"false" desc:"Whether only failed requests are logged."`
-	RequestLogSlowerThan Duration       `envconfig:"REQUEST_LOG_SLOWER_THAN" default:"0" desc:"Log requests that took at least this long, and failures. 0 is off."`
-	RequestLogSample     Number[int]    `envconfig:"REQUEST_LOG_SAMPLE" default:"1" min:"1" max:"1000000" desc:"Log failures and one of this number of other requests."`
+	MetricsNames         Choice[string] `envconfig:"METRICS_NAMES" derived:"the metrics that the control plane requests on Knative, otherwise 'default'" oneof:"default,knative-1.18,knative-head,all,off" desc:"Set of metrics to serve. See [metrics](metrics.md)."`
+	MergePort            Number[int]    `envconfig:"METRICS_MERGE_PORT" default:"0" min:"0" max:"65535" desc:"Port on which the application serves its own metrics. The metrics are appended to the metrics of the sidecar, so that a single scrape returns both. 0 disables merging."`
+	MergePath            Text           `envconfig:"METRICS_MERGE_PATH" default:"/metrics" desc:"Path on which the application serves its own metrics."`
+	WantRequestLog       Bool           `envconfig:"REQUEST_LOG" default:"false" desc:"Write a line of JSON for each request to standard output. See [request log](request-log.md)."`
+	RequestLogErrorsOnly Bool           `envconfig:"REQUEST_LOG_ERRORS_ONLY" default:"false" desc:"Log only failed requests."`
+	RequestLogSlowerThan Duration       `envconfig:"REQUEST_LOG_SLOWER_THAN" default:"0" desc:"Log only failed requests and requests that take at least this long. 0 disables the filter."`
+	RequestLogSample     Number[int]    `envconfig:"REQUEST_LOG_SAMPLE" default:"1" min:"1" max:"1000000" desc:"Log only one of every N successful requests, where N is the value."`
 }
 
-// Telemetry is what control planes say about request log, metrics and traces.
+// Telemetry contains the settings of Knative control planes for the request log, metrics and traces, and
+// the settings of OpenTelemetry.
 type Telemetry struct {
-	Observability      Observability  `envconfig:"OBSERVABILITY_CONFIG" desc:"Configuration of the request log, metrics and traces by Knative 1.19 and later."`
-	Profiling          Bool           `envconfig:"ENABLE_PROFILING" default:"false" desc:"Whether the address of the pod also serves the profiler, with memory profiles."`
-	RequestLog         Bool           `envconfig:"SERVING_ENABLE_REQUEST_LOG" default:"false" desc:"Whether requests are logged."`
-	ProbeRequestLog    Bool           `envconfig:"SERVING_ENABLE_PROBE_REQUEST_LOG" default:"false" desc:"Whether probes are logged."`
-	RequestLogTemplate Text           `envconfig:"SERVING_REQUEST_LOG_TEMPLATE" desc:"Template of a line, in the syntax of text/template of Go."`
-	MetricsBackend     Choice[string] `envconfig:"SERVING_REQUEST_METRICS_BACKEND" oneof:"prometheus,opencensus,none" desc:"Backend of request metrics of Knative before 1.19. For opencensus, metrics are not pushed, and a warning is logged."`
-	MetricsHost        Text           `envconfig:"METRICS_PROMETHEUS_HOST" derived:"that of 'requestMetrics.endpoint' in 'OBSERVABILITY_CONFIG' for Prometheus; elsewhere none" desc:"Address of the port for metrics. The default is all addresses of the pod. If the pod does not have the address, a warning is logged, and metrics are not served."`
+	Observability      Observability  `envconfig:"OBSERVABILITY_CONFIG" desc:"Configuration of the request log, metrics and traces in Knative 1.19 and later."`
+	Profiling          Bool           `envconfig:"ENABLE_PROFILING" default:"false" desc:"Serve the profiler on all addresses of the pod, and record memory allocations."`
+	RequestLog         Bool           `envconfig:"SERVING_ENABLE_REQUEST_LOG" default:"false" desc:"Write the request log."`
+	ProbeRequestLog    Bool           `envconfig:"SERVING_ENABLE_PROBE_REQUEST_LOG" default:"false" desc:"Include probes in the request log."`
+	RequestLogTemplate Text           `envconfig:"SERVING_REQUEST_LOG_TEMPLATE" desc:"Template for a line of the request log, in the syntax of the Go package text/template."`
+	MetricsBackend     Choice[string] `envconfig:"SERVING_REQUEST_METRICS_BACKEND" oneof:"prometheus,opencensus,none" desc:"Backend for request metrics in Knative before 1.19. If it is 'opencensus', which is not supported, metrics are not pushed and a warning is logged."`
+	MetricsHost        Text           `envconfig:"METRICS_PROMETHEUS_HOST" derived:"the host of 'requestMetrics.endpoint' in 'OBSERVABILITY_CONFIG' if its protocol is Prometheus, otherwise unset" desc:"Address on which metrics are served. If it is not set, metrics are served on all addresses of the pod. If the pod does not have the address, metrics are not served and a warning is logged."`
 	MetricsTLS
-	TracingBackend    Choice[string] `envconfig:"TRACING_CONFIG_BACKEND" oneof:"none,zipkin" desc:"Backend of traces of Knative before 1.19."`
-	ZipkinEndpoint    Text           `envconfig:"TRACING_CONFIG_ZIPKIN_ENDPOINT" hide:"url" desc:"URL of the v2 API of Zipkin."`
-	TracingSampleRate Fraction       `envconfig:"TRACING_CONFIG_SAMPLE_RATE" default:"0" desc:"Fraction of the requests that are traced."`
-	TracingDebug      Bool           `envconfig:"TRACING_CONFIG_DEBUG" default:"false" desc:"Whether each request is traced."`
+	TracingBackend    Choice[string] `envconfig:"TRACING_CONFIG_BACKEND" oneof:"none,zipkin" desc:"Backend for traces in Knative before 1.19."`
+	ZipkinEndpoint    Text           `envconfig:"TRACING_CONFIG_ZIPKIN_ENDPOINT" hide:"url" desc:"URL of the Zipkin v2 API."`
+	TracingSampleRate Fraction       `envconfig:"TRACING_CONFIG_SAMPLE_RATE" default:"0" desc:"Fraction of requests that are traced."`
+	TracingDebug      Bool           `envconfig:"TRACING_CONFIG_DEBUG" default:"false" desc:"Trace every request."`
 	OTel
 }
 
-// Unused are variables that are accepted and have no effect.
+// Unused contains the variables that are accepted and have no effect.
 type Unused struct {
 	_ struct{} `envconfig:"SYSTEM_NAMESPACE" desc:"Namespace of Knative."`
-	_ struct{} `envconfig:"HOST_IP" desc:"Address of the node."`
+	_ struct{} `envconfig:"HOST_IP" desc:"IP address of the node."`
 	_ struct{} `envconfig:"ROOT_CA" desc:"Certificates for extensions."`
 	_ struct{} `envconfig:"USER_CONTAINER_NAME" desc:"Name of the user container, until 2019."`
-	_ struct{} `envconfig:"ENABLE_VAR_LOG_COLLECTION" desc:"Collection of log files, until 2019."`
-	_ struct{} `envconfig:"VAR_LOG_VOLUME_NAME" desc:"Volume of log files, until 2019."`
-	_ struct{} `envconfig:"INTERNAL_VOLUME_PATH" desc:"Mount path of this volume, until 2019."`
-	_ struct{} `envconfig:"DOWNWARD_API_LABELS_PATH" desc:"File with the labels of the pod, in 2020."`
-	_ struct{} `envconfig:"CONCURRENCY_STATE_ENDPOINT" desc:"URL of a container freezer. It is not notified when the pod is idle."`
-	_ struct{} `envconfig:"CONCURRENCY_STATE_TOKEN_PATH" desc:"File with the token for this URL."`
-	_ struct{} `envconfig:"SERVING_REQUEST_METRICS_REPORTING_PERIOD_SECONDS" desc:"Interval of the export to OpenCensus."`
+	_ struct{} `envconfig:"ENABLE_VAR_LOG_COLLECTION" desc:"Whether to collect log files, until 2019."`
+	_ struct{} `envconfig:"VAR_LOG_VOLUME_NAME" desc:"Volume of the log files, until 2019."`
+	_ struct{} `envconfig:"INTERNAL_VOLUME_PATH" desc:"Mount path of the volume of the log files, until 2019."`
+	_ struct{} `envconfig:"DOWNWARD_API_LABELS_PATH" desc:"File that contains the labels of the pod, in 2020."`
+	_ struct{} `envconfig:"CONCURRENCY_STATE_ENDPOINT" desc:"URL of a container freezer. The freezer is not notified when the pod is idle."`
+	_ struct{} `envconfig:"CONCURRENCY_STATE_TOKEN_PATH" desc:"File that contains the token for this URL."`
+	_ struct{} `envconfig:"SERVING_REQUEST_METRICS_REPORTING_PERIOD_SECONDS" desc:"Interval for pushing metrics to OpenCensus."`
 	_ struct{} `envconfig:"METRICS_COLLECTOR_ADDRESS" desc:"Address of the OpenCensus collector."`
 	_ struct{} `envconfig:"METRICS_DOMAIN" desc:"Prefix of the names of OpenCensus metrics."`
-	_ struct{} `envconfig:"TRACING_CONFIG_ENABLE" desc:"Tracing in 0.8."`
-	_ struct{} `envconfig:"TRACING_CONFIG_STACKDRIVER_PROJECT_ID" desc:"Tracing to Stackdriver, until 2019."`
+	_ struct{} `envconfig:"TRACING_CONFIG_ENABLE" desc:"Whether tracing is enabled, in Knative 0.8."`
+	_ struct{} `envconfig:"TRACING_CONFIG_STACKDRIVER_PROJECT_ID" desc:"Stackdriver project for traces, until 2019."`
 }
 
-// MetricsTLS is TLS on the port of the metrics, which a certificate turns on.
+// MetricsTLS configures TLS for the metrics port. TLS is enabled if Cert is set.
 type MetricsTLS struct {
-	Cert         Text         `envconfig:"METRICS_PROMETHEUS_TLS_CERT" desc:"File with the certificate. If it is set, the port supports only TLS."`
-	Key          Text         `envconfig:"METRICS_PROMETHEUS_TLS_KEY" desc:"File with the key."`
-	ClientAuth   Text         `envconfig:"METRICS_PROMETHEUS_TLS_CLIENT_AUTH" desc:"Client certificates: none, optional or require."`
-	ClientCA     Text         `envconfig:"METRICS_PROMETHEUS_TLS_CLIENT_CA_FILE" desc:"File with the CA certificates of clients."`
-	MinVersion   TLSVersion   `envconfig:"METRICS_PROMETHEUS_TLS_MIN_VERSION" default:"1.3" desc:"Minimum version."`
-	MaxVersion   TLSVersion   `envconfig:"METRICS_PROMETHEUS_TLS_MAX_VERSION" desc:"Maximum version."`
-	CipherSuites CipherSuites `envconfig:"METRICS_PROMETHEUS_TLS_CIPHER_SUITES" desc:"Cipher suites of TLS 1.2."`
-	Curves       Curves       `envconfig:"METRICS_PROMETHEUS_TLS_CURVE_PREFERENCES" desc:"Key exchanges."`
+	Cert         Text         `envconfig:"METRICS_PROMETHEUS_TLS_CERT" desc:"Certificate file. If it is set, metrics are served only over TLS."`
+	Key          Text         `envconfig:"METRICS_PROMETHEUS_TLS_KEY" desc:"File that contains the private key of the certificate."`
+	ClientAuth   Text         `envconfig:"METRICS_PROMETHEUS_TLS_CLIENT_AUTH" desc:"Whether scrapers must present a certificate: 'none', 'optional' or 'require'."`
+	ClientCA     Text         `envconfig:"METRICS_PROMETHEUS_TLS_CLIENT_CA_FILE" desc:"File that contains the CA certificates for client certificates of scrapers."`
+	MinVersion   TLSVersion   `envconfig:"METRICS_PROMETHEUS_TLS_MIN_VERSION" default:"1.3" desc:"Minimum TLS version of the metrics port."`
+	MaxVersion   TLSVersion   `envconfig:"METRICS_PROMETHEUS_TLS_MAX_VERSION" desc:"Maximum TLS version of the metrics port."`
+	CipherSuites CipherSuites `envconfig:"METRICS_PROMETHEUS_TLS_CIPHER_SUITES" desc:"Cipher suites of the metrics port for TLS 1.2."`
+	Curves       Curves       `envconfig:"METRICS_PROMETHEUS_TLS_CURVE_PREFERENCES" desc:"Key exchange mechanisms of the metrics port."`
 }
 
-// OTel is what OpenTelemetry's own variables say, which win over Observability.
+// OTel contains the variables that OpenTelemetry defines. They override Observability.
 type OTel struct {
-	Disabled           Bool           `envconfig:"OTEL_SDK_DISABLED" default:"false" desc:"Whether the export of metrics and traces is disabled."`
-	ServiceName        Text           `envconfig:"OTEL_SERVICE_NAME" desc:"Service name of exported metrics and traces."`
-	ResourceAttributes Attributes     `envconfig:"OTEL_RESOURCE_ATTRIBUTES" desc:"More attributes, as 'name=value,...'."`
-	Propagators        Propagators    `envconfig:"OTEL_PROPAGATORS" desc:"Formats of trace headers that are written."`
-	Sampler            Choice[string] `envconfig:"OTEL_TRACES_SAMPLER" oneof:"always_on,always_off,traceidratio,parentbased_always_on,parentbased_always_off,parentbased_traceidratio" desc:"Sampler of traces."`
+	Disabled           Bool           `envconfig:"OTEL_SDK_DISABLED" default:"false" desc:"Do not push metrics and traces."`
+	ServiceName        Text           `envconfig:"OTEL_SERVICE_NAME" desc:"Service name in the metrics and traces that are pushed."`
+	ResourceAttributes Attributes     `envconfig:"OTEL_RESOURCE_ATTRIBUTES" desc:"Additional resource attributes, as 'name=value,...'."`
+	Propagators        Propagators    `envconfig:"OTEL_PROPAGATORS" desc:"Formats of the trace headers that are written."`
+	Sampler            Choice[string] `envconfig:"OTEL_TRACES_SAMPLER" oneof:"always_on,always_off,traceidratio,parentbased_always_on,parentbased_always_off,parentbased_traceidratio" desc:"Sampler that selects the requests to trace."`
 	SamplerArg         SamplerArg     `envconfig:"OTEL_TRACES_SAMPLER_ARG" desc:"Argument of the sampler."`
-	MetricInterval     Duration       `envconfig:"OTEL_METRIC_EXPORT_INTERVAL" default:"0" unit:"milliseconds" desc:"Interval of the export of metrics. 0 is the value of the control plane."`
+	MetricInterval     Duration       `envconfig:"OTEL_METRIC_EXPORT_INTERVAL" default:"0" unit:"milliseconds" desc:"Interval between two pushes of metrics. 0 means the interval of the control plane."`
 	Endpoint           Text           `envconfig:"OTEL_EXPORTER_OTLP_ENDPOINT" hide:"url" desc:"URL of the collector."`
-	MetricsEndpoint    Text           `envconfig:"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT" hide:"url" desc:"URL for metrics."`
-	TracesEndpoint     Text           `envconfig:"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT" hide:"url" desc:"URL for traces."`
+	MetricsEndpoint    Text           `envconfig:"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT" hide:"url" desc:"URL of the collector for metrics. It overrides 'OTEL_EXPORTER_OTLP_ENDPOINT'."`
+	TracesEndpoint     Text           `envconfig:"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT" hide:"url" desc:"URL of the collector for traces. It overrides 'OTEL_EXPORTER_OTLP_ENDPOINT'."`
 	Protocol           Choice[string] `envconfig:"OTEL_EXPORTER_OTLP_PROTOCOL" oneof:"grpc,http/protobuf,http/json" desc:"Protocol of the collector."`
-	MetricsProtocol    Choice[string] `envconfig:"OTEL_EXPORTER_OTLP_METRICS_PROTOCOL" oneof:"grpc,http/protobuf,http/json" desc:"Protocol for metrics."`
-	TracesProtocol     Choice[string] `envconfig:"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL" oneof:"grpc,http/protobuf,http/json" desc:"Protocol for traces."`
-	Headers            Headers        `envconfig:"OTEL_EXPORTER_OTLP_HEADERS" hide:"all" desc:"Headers for the collector, as 'name=value,...'. They are never shown."`
-	MetricsHeaders     Headers        `envconfig:"OTEL_EXPORTER_OTLP_METRICS_HEADERS" hide:"all" desc:"Headers for metrics."`
-	TracesHeaders      Headers        `envconfig:"OTEL_EXPORTER_OTLP_TRACES_HEADERS" hide:"all" desc:"Headers for traces."`
-	Timeout            Duration       `envconfig:"OTEL_EXPORTER_OTLP_TIMEOUT" default:"10000" unit:"milliseconds" desc:"Timeout of an export."`
+	MetricsProtocol    Choice[string] `envconfig:"OTEL_EXPORTER_OTLP_METRICS_PROTOCOL" oneof:"grpc,http/protobuf,http/json" desc:"Protocol of the collector for metrics."`
+	TracesProtocol     Choice[string] `envconfig:"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL" oneof:"grpc,http/protobuf,http/json" desc:"Protocol of the collector for traces."`
+	Headers            Headers        `envconfig:"OTEL_EXPORTER_OTLP_HEADERS" hide:"all" desc:"Header fields of requests to the collector, as 'name=value,...'. They are always hidden in output."`
+	MetricsHeaders     Headers        `envconfig:"OTEL_EXPORTER_OTLP_METRICS_HEADERS" hide:"all" desc:"Header fields of requests with metrics. They replace 'OTEL_EXPORTER_OTLP_HEADERS'."`
+	TracesHeaders      Headers        `envconfig:"OTEL_EXPORTER_OTLP_TRACES_HEADERS" hide:"all" desc:"Header fields of requests with traces. They replace 'OTEL_EXPORTER_OTLP_HEADERS'."`
+	Timeout            Duration       `envconfig:"OTEL_EXPORTER_OTLP_TIMEOUT" default:"10000" unit:"milliseconds" desc:"Maximum duration of one push. 0 means 10 s."`
 }
 
-// Names of the sidecar's ports for numbers in a pod, as Knative calls them.
+// Names of two ports of the sidecar in a pod, as in Knative.
 const (
 	AutoscalerPortName = "http-autometric"
 	MetricsPortName    = "http-usermetric"
 )
 
-// ConcurrencyMode says how the limit on concurrency is chosen.
+// ConcurrencyMode defines how the concurrency limit is determined.
 type ConcurrencyMode string
 
-// The modes.
+// Values of ConcurrencyMode.
 const (
 	FixedConcurrency    ConcurrencyMode = "fixed"
-	AdaptiveConcurrency ConcurrencyMode = "adaptive" // it follows what the user container can take
+	AdaptiveConcurrency ConcurrencyMode = "adaptive" // adjusted to the capacity of the user container
 )
 
-// DrainStreams says whether the drain waits for WebSockets, event streams and gRPC
-// streams (docs/promises.md 3.5).
+// DrainStreams defines whether the drain waits for WebSockets, event streams and gRPC streams
+// (docs/promises.md 3.5).
 type DrainStreams string
 
-// What may become of streams.
+// Values of DrainStreams.
 const (
-	EndStreams     DrainStreams = "end"  // by the user container, on its SIGTERM
-	WaitForStreams DrainStreams = "wait" // as for other requests
+	EndStreams     DrainStreams = "end"  // the user container can end the streams when it receives SIGTERM
+	WaitForStreams DrainStreams = "wait" // the drain waits for streams as for other requests
 )
 
-// A RequestTimeoutScope says what the request timeout covers.
+// A RequestTimeoutScope is the part of a request to which the request timeout applies.
 type RequestTimeoutScope string
 
-// What Knative means by it from 1.19 on, and what it meant before.
+// Values of RequestTimeoutScope. WholeRequest is the scope of Knative 1.19 and later. FirstByte is the
+// scope of earlier releases.
 const (
 	WholeRequest RequestTimeoutScope = "request"
 	FirstByte    RequestTimeoutScope = "first-byte" // until the first byte of the response

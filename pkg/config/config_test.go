@@ -16,12 +16,11 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// settings is what a Config says, without where it was read: two Configs are equal
-// when this is.
+// settings returns all settings and their values without the sources, to compare two Configs.
 func settings(c *Config) string {
 	var all strings.Builder
 	bound := *c
-	bound.ProbeArray.V = true // it says how the text of the probes is written
+	bound.ProbeArray.V = true // it only affects the encoding of the probes
 	for _, f := range bound.fields() {
 		fmt.Fprintf(&all, "%s=%s\n", f.Name(), f)
 	}
@@ -52,7 +51,7 @@ func tcp(port int32) []probe.Probe {
 	return []probe.Probe{{TCPSocket: &probe.TCPSocketAction{Port: probe.Port{Number: port}}}}
 }
 
-func TestAnEmptyEnvironmentIsUseful(t *testing.T) {
+func TestReadEmptyEnvironmentReturnsDefaults(t *testing.T) {
 	want := map[string]string{
 		"ON_KNATIVE": "false", "USER_PORT": "8080", "QUEUE_SERVING_PORT": "8012", "QUEUE_SERVING_TLS_PORT": "8112", "ADMIN_PORT": "8022",
 		"AUTOSCALER_PORT": "9090", "METRICS_PORT": "9091", "STATUS_PORT": "8008",
@@ -95,7 +94,7 @@ func everyNameEmpty() []EnvVar {
 	return environ
 }
 
-// everyName are all names, the ones without effect too.
+// everyName returns the names of all variables, including variables that have no effect.
 func everyName() []string {
 	var names []string
 	for _, s := range new(Config).sections() {
@@ -107,7 +106,7 @@ func everyName() []string {
 }
 
 // An error of envconfig contains the value of the variable.
-func TestErrorsOfEnvconfigShowNoValue(t *testing.T) {
+func TestEnvconfigErrorHidesValue(t *testing.T) {
 	const secret = "s3cret"
 	for _, err := range []error{
 		&envconfig.ParseError{KeyName: "USER_PORT", TypeName: "config.Port", Value: secret, Err: errors.New(secret)},
@@ -119,7 +118,7 @@ func TestErrorsOfEnvconfigShowNoValue(t *testing.T) {
 	}
 }
 
-func TestErrorsHideSecretSettings(t *testing.T) {
+func TestWarningsHideSecretSettings(t *testing.T) {
 	const secret = "s3cret"
 	c := read(t, "OTEL_EXPORTER_OTLP_HEADERS", secret, "OBSERVABILITY_CONFIG", secret)
 	harness.Equal(t, len(c.Warnings()), 2, "warnings", c.Warnings())
@@ -129,14 +128,14 @@ func TestErrorsHideSecretSettings(t *testing.T) {
 }
 
 // envconfig reads the environment of the process. Read reads a list.
-func TestLoadAndReadReturnTheSame(t *testing.T) {
+func TestLoadAndReadReturnSameSettings(t *testing.T) {
 	for _, v := range os.Environ() {
 		name, _, _ := strings.Cut(v, "=")
 		if slices.Contains(everyName(), name) {
 			t.Setenv(name, "")
 		}
 	}
-	environments := append(knativeEnvironments(), environment{"none", nil}, environment{"others' names", env(
+	environments := append(knativeEnvironments(), environment{"none", nil}, environment{"other names", env(
 		"PORT", "3000", "POD_NAME", "p", "HOSTNAME", "h", "METRICS_PROMETHEUS_PORT", "9999", "PROFILING_PORT", "8009")},
 		environment{"empty", everyNameEmpty()})
 	for _, e := range environments {
@@ -154,8 +153,8 @@ func TestLoadAndReadReturnTheSame(t *testing.T) {
 		t.Setenv("CONTAINER_CONCURRENCY", "-1")
 		t.Setenv("ENABLE_HTTP_FULL_DUPLEX", "enabled")
 		_, err := Load()
-		want := "CONTAINER_CONCURRENCY: \"-1\": a whole number, 0 to 1000000\n" +
-			"ENABLE_HTTP_FULL_DUPLEX: \"enabled\": true or false"
+		want := "CONTAINER_CONCURRENCY: \"-1\": must be an integer from 0 to 1000000\n" +
+			"ENABLE_HTTP_FULL_DUPLEX: \"enabled\": must be true or false"
 		harness.Equal(t, fmt.Sprint(err), want)
 	})
 }
@@ -246,21 +245,21 @@ var validValues = []struct {
 	{"OBSERVABILITY_CONFIG", ``, func(c *Config) any { return c.Observability.String() }, ``},
 }
 
-func TestValuesAreRead(t *testing.T) {
+func TestReadValidValues(t *testing.T) {
 	for _, test := range validValues {
 		c := read(t, test.name, test.value)
 		harness.Equal(t, test.got(c), test.want, test.name, "=", test.value)
 	}
 }
 
-// What errors allow.
+// Allowed values in errors.
 const (
-	aPort     = "a port, 1 to 65535"
+	aPort     = "a port from 1 to 65535"
 	aDuration = "a duration such as 30s or 250ms"
-	seconds   = "whole seconds, or a duration such as 30s or 250ms; 0 is off"
+	seconds   = "an integer in seconds, or a duration such as 30s or 250ms"
 )
 
-var refusedValues = []struct{ name, value, allowed string }{
+var invalidValues = []struct{ name, value, allowed string }{
 	{"QUEUE_SERVING_PORT", "0", aPort},
 	{"QUEUE_SERVING_PORT", "65536", aPort},
 	{"QUEUE_SERVING_PORT", "http", aPort},
@@ -272,12 +271,12 @@ var refusedValues = []struct{ name, value, allowed string }{
 	{"METRICS_PORT", ":9091", aPort},
 	{"METRICS_PROMETHEUS_PORT", "x", aPort},
 	{"STATUS_PORT", "''", aPort},
-	{"CONTAINER_CONCURRENCY", "-1", "a whole number, 0 to 1000000"},
+	{"CONTAINER_CONCURRENCY", "-1", "an integer from 0 to 1000000"},
 	{"CONCURRENCY_MODE", "auto", "one of fixed, adaptive"},
-	{"CONCURRENCY_MIN", "0", "a whole number, 1 to 1000000"},
-	{"CONTAINER_CONCURRENCY", "1.5", "a whole number, 0 to 1000000"},
-	{"CONTAINER_CONCURRENCY", "1000001", "a whole number, 0 to 1000000"},
-	{"QUEUE_DEPTH", "-1", "a whole number, 0 to 10000000"},
+	{"CONCURRENCY_MIN", "0", "an integer from 1 to 1000000"},
+	{"CONTAINER_CONCURRENCY", "1.5", "an integer from 0 to 1000000"},
+	{"CONTAINER_CONCURRENCY", "1000001", "an integer from 0 to 1000000"},
+	{"QUEUE_DEPTH", "-1", "an integer from 0 to 10000000"},
 	{"QUEUE_TIMEOUT_SECONDS", "-1", seconds},
 	{"QUEUE_TIMEOUT_SECONDS", "1.5", seconds},
 	{"REVISION_TIMEOUT_SECONDS", "-5s", seconds},
@@ -292,42 +291,42 @@ var refusedValues = []struct{ name, value, allowed string }{
 	{"ENABLE_MULTI_CONTAINER_PROBES", "enabled", "true or false"},
 	{"ENABLE_HTTP2_AUTO_DETECTION", "yes", "true or false"},
 	{"ENABLE_HTTP_FULL_DUPLEX", "on", "true or false"},
-	{"EXCLUDE_PATHS", "healthz", "a comma list of paths that begin with /; a * may stand at the end"},
-	{"EXCLUDE_PATHS", "/ok,/a*b", "a comma list of paths that begin with /; a * may stand at the end"},
-	{"EXCLUDE_PATHS", "*", "a comma list of paths that begin with /; a * may stand at the end"},
-	{"EXCLUDE_USER_AGENTS", "Prometheus*", "a comma list of beginnings of User-Agent, without *"},
+	{"EXCLUDE_PATHS", "healthz", "a comma-separated list of paths that begin with / and can end with *"},
+	{"EXCLUDE_PATHS", "/ok,/a*b", "a comma-separated list of paths that begin with / and can end with *"},
+	{"EXCLUDE_PATHS", "*", "a comma-separated list of paths that begin with / and can end with *"},
+	{"EXCLUDE_USER_AGENTS", "Prometheus*", "a comma-separated list of User-Agent prefixes without *"},
 	{"STATS_FORMAT", "json", "one of protobuf, prometheus"},
 	{"DRAIN_QUIET_PERIOD", "30", aDuration},
-	{"DRAIN_DEADLINE", "0s", aDuration + ", 1ms or more"},
+	{"DRAIN_DEADLINE", "0s", aDuration + ", at least 1ms"},
 	{"DRAIN_MIN", "-1s", aDuration},
-	{"MAX_HEADER_BYTES", "4095", "a whole number, 4096 to 67108864"},
-	{"MAX_BODY_BYTES", "1Gi", "a whole number, 0 or more"},
-	{"MAX_CONNECTIONS", "-1", "a whole number, 0 to 2147483647"},
-	{"HEADER_TIMEOUT", "0", aDuration + ", 1ms or more"},
-	{"SEND_TIMEOUT", "0", aDuration + ", 1ms or more"},
+	{"MAX_HEADER_BYTES", "4095", "an integer from 4096 to 67108864"},
+	{"MAX_BODY_BYTES", "1Gi", "an integer of at least 0"},
+	{"MAX_CONNECTIONS", "-1", "an integer from 0 to 2147483647"},
+	{"HEADER_TIMEOUT", "0", aDuration + ", at least 1ms"},
+	{"SEND_TIMEOUT", "0", aDuration + ", at least 1ms"},
 	{"QUEUE_PROXY_TLS_MIN_VERSION", "1.1", "one of 1.2, 1.3"},
 	{"QUEUE_PROXY_TLS_MAX_VERSION", "TLS1.3", "one of 1.2, 1.3"},
-	{"QUEUE_PROXY_TLS_CIPHER_SUITES", "TLS_AES_128_GCM_SHA256,TLS_RSA_WITH_RC4_128_SHA", "a comma list of Go's names of secure cipher suites, such as TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"},
-	{"QUEUE_PROXY_TLS_CURVE_PREFERENCES", "P-224", "a comma list of X25519MLKEM768, X25519, P-256, CurveP256, P-384, CurveP384, P-521, CurveP521"},
+	{"QUEUE_PROXY_TLS_CIPHER_SUITES", "TLS_AES_128_GCM_SHA256,TLS_RSA_WITH_RC4_128_SHA", "a comma-separated list of secure cipher suites, such as TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"},
+	{"QUEUE_PROXY_TLS_CURVE_PREFERENCES", "P-224", "a comma-separated list of X25519MLKEM768, X25519, P-256, CurveP256, P-384, CurveP384, P-521, CurveP521"},
 	{"ON_KNATIVE", "maybe", "true or false"},
-	{"ADMIN_PORT", "8080", "a port of its own; USER_PORT has the same"},
-	{"QUEUE_SERVING_PORT", "8112", "a port of its own; QUEUE_SERVING_TLS_PORT has the same"},
-	{"USER_PORT", "9090", "a port of its own; AUTOSCALER_PORT has the same"},
+	{"ADMIN_PORT", "8080", "different from USER_PORT"},
+	{"QUEUE_SERVING_PORT", "8112", "different from QUEUE_SERVING_TLS_PORT"},
+	{"USER_PORT", "9090", "different from AUTOSCALER_PORT"},
 	{"QUEUE_PROXY_TLS_MAX_VERSION", "1.2", "at least QUEUE_PROXY_TLS_MIN_VERSION, which is 1.3"},
 	{"DRAIN_MIN", "28s", "at most DRAIN_DEADLINE, which is 27s"},
 }
 
-func TestAnErrorSaysVariableValueAndWhatIsAllowed(t *testing.T) {
-	for _, test := range refusedValues {
+func TestReadErrorNamesVariableValueAndAllowedValues(t *testing.T) {
+	for _, test := range invalidValues {
 		c, err := Read(env(test.name, test.value))
-		want := fmt.Sprintf("%s: %q: %s", test.name, test.value, test.allowed)
+		want := fmt.Sprintf("%s: %q: must be %s", test.name, test.value, test.allowed)
 		if err == nil || err.Error() != want || c != nil {
 			t.Errorf("%s=%q:\ngot  %v\nwant %s", test.name, test.value, err, want)
 		}
 	}
 }
 
-func TestAProbesErrorsNameItsFields(t *testing.T) {
+func TestReadProbeErrorsNameFields(t *testing.T) {
 	_, err := Read(env("SERVING_READINESS_PROBE", `{"httpGet":{"port":70000},"periodSeconds":-1}`))
 	if err == nil {
 		t.Fatal("got no error, want two lines")
@@ -344,19 +343,19 @@ func TestAProbesErrorsNameItsFields(t *testing.T) {
 	}
 }
 
-func TestAllErrorsAreReportedAtOnce(t *testing.T) {
-	// A text that no type but Text reads; telemetry only warns.
+func TestReadReturnsAllErrors(t *testing.T) {
+	// Only settings with arbitrary strings accept this value. Telemetry settings only cause warnings.
 	var environ []EnvVar
 	var want []string
 	for _, f := range new(Config).fields() {
 		environ = append(environ, EnvVar{f.Name(), "\x00*"})
-		if f.allowed() != "text" && !f.soft {
+		if f.allowed() != "a string" && !f.soft {
 			want = append(want, f.Name())
 		}
 	}
 	_, err := Read(environ)
 	if err == nil {
-		t.Fatal("got no error, want many")
+		t.Fatal("got no error, want errors for many settings")
 	}
 	var got []string
 	for line := range strings.Lines(err.Error()) {
@@ -366,13 +365,13 @@ func TestAllErrorsAreReportedAtOnce(t *testing.T) {
 	harness.Equal(t, got, want, "lines for")
 }
 
-func TestABadValueIsNotValidatedASecondTime(t *testing.T) {
+func TestReadReportsInvalidValueOnce(t *testing.T) {
 	_, err := Read(env("DRAIN_DEADLINE", "x", "DRAIN_MIN", "1h", "USER_PORT", "x", "ADMIN_PORT", "8080"))
-	want := "USER_PORT: \"x\": a port, 1 to 65535\nDRAIN_DEADLINE: \"x\": a duration such as 30s or 250ms, 1ms or more"
+	want := "USER_PORT: \"x\": must be a port from 1 to 65535\nDRAIN_DEADLINE: \"x\": must be a duration such as 30s or 250ms, at least 1ms"
 	harness.Equal(t, fmt.Sprint(err), want)
 }
 
-func TestTelemetryNeverStopsTheProcess(t *testing.T) {
+func TestReadInvalidTelemetryUsesDefault(t *testing.T) {
 	bad := map[string]string{
 		"METRICS_NAMES": "x", "METRICS_MERGE_PORT": "65536", "REQUEST_LOG": "x", "REQUEST_LOG_ERRORS_ONLY": "x",
 		"REQUEST_LOG_SLOWER_THAN": "x", "REQUEST_LOG_SAMPLE": "0",
@@ -386,9 +385,9 @@ func TestTelemetryNeverStopsTheProcess(t *testing.T) {
 	}
 	for _, f := range new(Config).fields() {
 		value, ok := bad[f.Name()]
-		reported := []string{"OBSERVABILITY_CONFIG", "OTEL_PROPAGATORS", "OTEL_TRACES_SAMPLER", "OTEL_TRACES_SAMPLER_ARG"} // in other words
-		if f.soft && f.allowed() != "text" && !slices.Contains(reported, f.Name()) && !ok {
-			t.Errorf("%s: got no bad value in this test, want one", f.Name())
+		reported := []string{"OBSERVABILITY_CONFIG", "OTEL_PROPAGATORS", "OTEL_TRACES_SAMPLER", "OTEL_TRACES_SAMPLER_ARG"} // other messages
+		if f.soft && f.allowed() != "a string" && !slices.Contains(reported, f.Name()) && !ok {
+			t.Errorf("%s: got no invalid value in this test, want one", f.Name())
 		}
 		if !ok {
 			continue
@@ -397,17 +396,17 @@ func TestTelemetryNeverStopsTheProcess(t *testing.T) {
 		harness.Equal(t, settings(c), settings(readNamespace(t, f.Name())), f.Name(), "=", value)
 		warnings := c.Warnings()
 		if f.Name() != "SERVING_NAMESPACE" && isServing(f.Name()) {
-			warnings = warnings[:1] // the second says that this looks like half a Knative
+			warnings = warnings[:1] // the second warning is about ON_KNATIVE
 		}
-		want := fmt.Sprintf("%s: %q: %s; its default is used", f.Name(), value, f.allowed())
+		want := fmt.Sprintf("%s: %q: must be %s; the default is used", f.Name(), value, f.allowed())
 		if len(warnings) != 1 || warnings[0] != want {
 			t.Errorf("%s=%s: got warnings %q, want %q", f.Name(), value, warnings, want)
 		}
 	}
 }
 
-// readNamespace is the default of an environment in which name is set, which can be a
-// sign of Knative.
+// readNamespace returns the default settings of an environment that contains the variable name. With some
+// names, these are the defaults for Knative.
 func readNamespace(t *testing.T, name string) *Config {
 	if isServing(name) {
 		return read(t, "ON_KNATIVE", "true")
@@ -415,7 +414,7 @@ func readNamespace(t *testing.T, name string) *Config {
 	return Default()
 }
 
-func TestABadObservabilityConfigIsStillPresent(t *testing.T) {
+func TestReadInvalidObservabilityConfigCountsAsSet(t *testing.T) {
 	for _, value := range []string{"{", "null", "[]", "1", `"x"`, " "} {
 		c := read(t, "SERVING_NAMESPACE", "n", "OBSERVABILITY_CONFIG", value)
 		harness.Equal(t, c.Observability.String(), "{}", value)
@@ -424,7 +423,7 @@ func TestABadObservabilityConfigIsStillPresent(t *testing.T) {
 	}
 }
 
-func TestKnativeIsKnownByItsVariables(t *testing.T) {
+func TestReadDetectsKnativeFromVariables(t *testing.T) {
 	tests := []struct {
 		vars     []EnvVar
 		want     bool
@@ -433,12 +432,12 @@ func TestKnativeIsKnownByItsVariables(t *testing.T) {
 		{nil, false, 0},
 		{env("SERVING_NAMESPACE", "n"), true, 0},
 		{env("SERVING_NAMESPACE", ""), false, 0},
-		{env("SERVING_POD", "p"), true, 1}, // no release leaves the namespace out
+		{env("SERVING_POD", "p"), true, 1}, // all releases of Knative set the namespace
 		{env("SERVING_READINESS_PROBE", `{"tcpSocket":{"port":1}}`), true, 1},
 		{env("SERVING_READINESS_PROBE", `{"tcpSocket":{"port":1}}`, "ON_KNATIVE", "false"), false, 0},
 		{env("SERVING_ENABLE_REQUEST_LOG", "nonsense"), true, 2},
 		{env("ON_KNATIVE", "true"), true, 0},
-		{env("SERVING_PORT", "tcp://10.0.0.1:80", "SERVING_SERVICE_HOST", "10.0.0.1"), false, 0}, // links of a Service called serving
+		{env("SERVING_PORT", "tcp://10.0.0.1:80", "SERVING_SERVICE_HOST", "10.0.0.1"), false, 0}, // links of a Service with the name serving
 		{env("POD_NAME", "p", "REVISION_TIMEOUT_SECONDS", "5"), false, 0},
 	}
 	for _, test := range tests {
@@ -448,7 +447,7 @@ func TestKnativeIsKnownByItsVariables(t *testing.T) {
 	}
 }
 
-func TestDefaultsDependOnOthers(t *testing.T) {
+func TestReadDerivesDefaultsFromOtherSettings(t *testing.T) {
 	const knative, n = "SERVING_NAMESPACE", "n"
 	scope := func(c *Config) any { return c.RequestTimeoutScope.V }
 	deadline := func(c *Config) any { return c.DrainDeadline.V }
@@ -488,7 +487,7 @@ func TestDefaultsDependOnOthers(t *testing.T) {
 	}
 }
 
-func TestTheOwnNameWinsOverOthers(t *testing.T) {
+func TestReadMainNameTakesPrecedence(t *testing.T) {
 	for _, vars := range [][]EnvVar{
 		env("USER_PORT", "3000", "PORT", "4000"),
 		env("PORT", "4000", "USER_PORT", "3000"),
@@ -500,10 +499,10 @@ func TestTheOwnNameWinsOverOthers(t *testing.T) {
 		harness.Equal(t, c.UserPort.V, 3000, vars)
 	}
 	_, err := Read(env("USER_PORT", "nonsense", "PORT", "4000"))
-	harness.Equal(t, fmt.Sprint(err), `USER_PORT: "nonsense": a port, 1 to 65535`)
+	harness.Equal(t, fmt.Sprint(err), `USER_PORT: "nonsense": must be a port from 1 to 65535`)
 }
 
-func TestProbeOfAnotherAddressIsReported(t *testing.T) {
+func TestReadWarnsAboutProbeOfOtherHost(t *testing.T) {
 	for host, reported := range map[string]bool{
 		"": false, "localhost": false, "127.0.0.1": false, "::1": false, "[::1]": false, "0.0.0.0": false, "10.0.0.5": true, "127.0.0.2": true, "pod.example": true,
 	} {
@@ -521,25 +520,25 @@ func TestProbeOfAnotherAddressIsReported(t *testing.T) {
 	}
 }
 
-// A Service called "metrics" sets METRICS_PORT in every pod of its namespace.
-func TestServiceLinksAreNoPorts(t *testing.T) {
+// A Service with the name "metrics" sets METRICS_PORT in all pods of its namespace.
+func TestReadIgnoresServiceLinksForPorts(t *testing.T) {
 	c := read(t, "METRICS_PORT", "tcp://10.96.0.1:80", "USER_PORT", "udp://10.96.0.1:53", "PORT", "3000")
 	harness.Equal(t, []int{c.MetricsPort.V, c.UserPort.V}, []int{9091, 3000})
 	want := []string{
-		`USER_PORT: "udp://10.96.0.1:53": a Kubernetes service link, not a setting; it is ignored`,
-		`METRICS_PORT: "tcp://10.96.0.1:80": a Kubernetes service link, not a setting; it is ignored`,
+		`USER_PORT: "udp://10.96.0.1:53": ignored, because the value is a Kubernetes service link`,
+		`METRICS_PORT: "tcp://10.96.0.1:80": ignored, because the value is a Kubernetes service link`,
 	}
 	harness.Equal(t, c.Warnings(), want, "warnings")
 }
 
 // A setting of any type can have the name of a service link.
-func TestServiceLinksAreIgnoredForAllSettings(t *testing.T) {
+func TestReadIgnoresServiceLinksForAllSettings(t *testing.T) {
 	const link = "tcp://10.0.0.1:80"
 	links := 0
 	for i, f := range Default().fields() {
 		for _, name := range f.names() {
 			c, err := Read(env(name, link))
-			want := fmt.Sprintf("%s: %q: a Kubernetes service link, not a setting; it is ignored", name, link)
+			want := fmt.Sprintf("%s: %q: ignored, because the value is a Kubernetes service link", name, link)
 			if ignored := err == nil && slices.Contains(c.Warnings(), want); ignored != strings.HasSuffix(name, "PORT") {
 				t.Errorf("%s: got ignored %t, %v, want a warning only for names of links", name, ignored, err)
 			} else if ignored {
@@ -553,21 +552,21 @@ func TestServiceLinksAreIgnoredForAllSettings(t *testing.T) {
 	}
 }
 
-func TestSettingsWithoutEffectAreWarnedOf(t *testing.T) {
+func TestReadWarnsAboutSettingsWithoutEffect(t *testing.T) {
 	tests := []struct {
 		vars []EnvVar
 		want string
 	}{
-		{env("QUEUE_DEPTH", "5"), "QUEUE_DEPTH: without effect, because CONTAINER_CONCURRENCY is 0"},
-		{env("QUEUE_TIMEOUT_SECONDS", "5"), "QUEUE_TIMEOUT_SECONDS: without effect, because CONTAINER_CONCURRENCY is 0"},
-		{env("QUEUE_PROXY_TLS_CIPHER_SUITES", "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"), "QUEUE_PROXY_TLS_CIPHER_SUITES: without effect, because QUEUE_PROXY_TLS_MIN_VERSION is 1.3"},
-		{env("DRAIN_QUIET_PERIOD", "30s"), `DRAIN_QUIET_PERIOD: "30s": at most half of DRAIN_DEADLINE; 13.5s is used`},
-		{env("USER_PORT", "8112"), `QUEUE_SERVING_TLS_PORT: "8112": USER_PORT has the same port, so TLS cannot be served`},
-		{env("METRICS_MERGE_PORT", "8081", "METRICS_NAMES", "off"), "METRICS_MERGE_PORT: without effect, because METRICS_NAMES is off"},
-		{env("METRICS_MERGE_PORT", "8081", "SERVING_NAMESPACE", "n"), "METRICS_MERGE_PORT: without effect, because METRICS_NAMES is off"},
+		{env("QUEUE_DEPTH", "5"), "QUEUE_DEPTH: has no effect because CONTAINER_CONCURRENCY is 0"},
+		{env("QUEUE_TIMEOUT_SECONDS", "5"), "QUEUE_TIMEOUT_SECONDS: has no effect because CONTAINER_CONCURRENCY is 0"},
+		{env("QUEUE_PROXY_TLS_CIPHER_SUITES", "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"), "QUEUE_PROXY_TLS_CIPHER_SUITES: has no effect because QUEUE_PROXY_TLS_MIN_VERSION is 1.3"},
+		{env("DRAIN_QUIET_PERIOD", "30s"), `DRAIN_QUIET_PERIOD: "30s": must be at most half of DRAIN_DEADLINE; 13.5s is used`},
+		{env("USER_PORT", "8112"), `QUEUE_SERVING_TLS_PORT: "8112": same port as USER_PORT; TLS is not served`},
+		{env("METRICS_MERGE_PORT", "8081", "METRICS_NAMES", "off"), "METRICS_MERGE_PORT: has no effect because METRICS_NAMES is off"},
+		{env("METRICS_MERGE_PORT", "8081", "SERVING_NAMESPACE", "n"), "METRICS_MERGE_PORT: has no effect because METRICS_NAMES is off"},
 		{env("QUEUE_DEPTH", "0", "CONTAINER_CONCURRENCY", "1"), ""},
-		{env("CONCURRENCY_START", "9"), "CONCURRENCY_START: without effect, because CONCURRENCY_MODE is fixed"},
-		{env("CONCURRENCY_MIN", "2"), "CONCURRENCY_MIN: without effect, because CONCURRENCY_MODE is fixed"},
+		{env("CONCURRENCY_START", "9"), "CONCURRENCY_START: has no effect because CONCURRENCY_MODE is fixed"},
+		{env("CONCURRENCY_MIN", "2"), "CONCURRENCY_MIN: has no effect because CONCURRENCY_MODE is fixed"},
 		{env("CONCURRENCY_MIN", "2", "CONCURRENCY_MODE", "adaptive", "QUEUE_DEPTH", "9", "QUEUE_TIMEOUT_SECONDS", "5"), ""},
 	}
 	for _, test := range tests {
@@ -576,18 +575,18 @@ func TestSettingsWithoutEffectAreWarnedOf(t *testing.T) {
 	}
 }
 
-// A certificate may come later, and by default there is none.
-func TestAnEmptyCertificateDirectoryIsWarnedOfWhereSomebodySetIt(t *testing.T) {
+// The certificate can be created after the start. The default directory usually does not exist.
+func TestLoadWarnsAboutEmptyCertificateDirectory(t *testing.T) {
 	empty, one := t.TempDir(), t.TempDir()
 	harness.NoError(t, os.WriteFile(one+"/tls.key", nil, 0o600))
 	for _, test := range []struct {
-		name, dir, knative string // knative: ON_KNATIVE, beside a variable of Knative's
+		name, dir, knative string // knative is the value of ON_KNATIVE
 		want               []string
 	}{
 		{"by default", "", "false", nil},
-		{"no folder", empty + "/none", "false", []string{`TLS_CERT_DIR: "` + empty + `/none": neither tls.crt nor tls.key is there; TLS is not served before they are`}},
-		{"an empty folder", empty, "false", []string{`TLS_CERT_DIR: "` + empty + `": neither tls.crt nor tls.key is there; TLS is not served before they are`}},
-		{"one of the two", one, "false", nil}, // which is reported when it is read
+		{"missing directory", empty + "/none", "false", []string{`TLS_CERT_DIR: "` + empty + `/none": tls.crt and tls.key not found; TLS is disabled until they exist`}},
+		{"empty directory", empty, "false", []string{`TLS_CERT_DIR: "` + empty + `": tls.crt and tls.key not found; TLS is disabled until they exist`}},
+		{"only one file", one, "false", nil}, // reported when the certificate is loaded
 		{"on Knative", empty, "true", nil},
 	} {
 		t.Setenv("TLS_CERT_DIR", test.dir)
@@ -596,7 +595,7 @@ func TestAnEmptyCertificateDirectoryIsWarnedOfWhereSomebodySetIt(t *testing.T) {
 		c, err := Load()
 		harness.NoError(t, err)
 		harness.Equal(t, c.Warnings(), test.want, test.name, "warnings")
-		harness.Equal(t, read(t, "TLS_CERT_DIR", test.dir).Warnings(), nil, test.name, "warnings of an environment that may be another machine's")
+		harness.Equal(t, read(t, "TLS_CERT_DIR", test.dir).Warnings(), nil, test.name, "warnings of Read, which does not access files")
 	}
 }
 
@@ -605,7 +604,7 @@ type environment struct {
 	vars []EnvVar
 }
 
-// knativeEnvironments are what the control planes write, in their order.
+// knativeEnvironments returns the variables that control planes set, in their order.
 func knativeEnvironments() []environment {
 	const (
 		asked   = `{"tcpSocket":{"port":8080,"host":"127.0.0.1"},"successThreshold":1}`
@@ -646,13 +645,13 @@ func knativeEnvironments() []environment {
 	}
 }
 
-func TestKnativeOfEveryAgeCanStartUs(t *testing.T) {
+func TestReadKnativeEnvironments(t *testing.T) {
 	for _, e := range knativeEnvironments() {
 		c := readAll(t, e.vars)
 		harness.Equal(t, c.Warnings(), nil, e.name, "warnings")
 		if !c.OnKnative.V || c.Namespace.V != "default" || c.Revision.V != "hello-00001" || c.Pod.V != "hello-00001-deployment-1" ||
 			c.PodIP.V != "10.1.2.3" || c.UserPort.V != 8080 || c.RequestTimeout.V != 5*time.Minute || len(c.Probes.V) != 1 {
-			t.Errorf("%s: got %+v, want what the environment says", e.name, c)
+			t.Errorf("%s: got %+v, want the values of the environment", e.name, c)
 		}
 		for _, v := range e.vars {
 			if !slices.Contains(everyName(), v.Name) {
@@ -662,18 +661,18 @@ func TestKnativeOfEveryAgeCanStartUs(t *testing.T) {
 	}
 }
 
-// Between the releases above others have written these.
-func TestVariablesOfReleasesInBetweenAreKnown(t *testing.T) {
+// Some releases of Knative between the releases above set these variables.
+func TestReadIgnoresVariablesOfOtherKnativeReleases(t *testing.T) {
 	for _, name := range []string{"DOWNWARD_API_LABELS_PATH", "CONCURRENCY_STATE_ENDPOINT", "CONCURRENCY_STATE_TOKEN_PATH"} {
 		if !slices.Contains(everyName(), name) {
-			t.Errorf("%s: it is unknown, want it known", name)
+			t.Errorf("got unknown variable %s, want it known", name)
 		}
 		harness.Equal(t, settings(read(t, name, "/etc/podinfo/labels")), settings(Default()), name)
 	}
 }
 
-// We push over OTLP alone: what Knative up to 1.18 asks for otherwise is off, and said so.
-func TestPushingToOpenCensusIsSaidToBeOff(t *testing.T) {
+// Knative up to 1.18 can request OpenCensus. Only OTLP is supported.
+func TestReadWarnsAboutOpenCensus(t *testing.T) {
 	c := read(t, "SERVING_REQUEST_METRICS_BACKEND", "opencensus", "METRICS_COLLECTOR_ADDRESS", "collector:55678")
 	harness.Equal(t, c.MetricsNames.V, "off", "metrics")
 	if got := c.Warnings(); !slices.ContainsFunc(got, func(w string) bool { return strings.HasPrefix(w, "SERVING_REQUEST_METRICS_BACKEND") }) {
@@ -681,17 +680,17 @@ func TestPushingToOpenCensusIsSaidToBeOff(t *testing.T) {
 	}
 }
 
-// Knative grants no less than a second, but a duration may be written with its unit.
-func TestADrainHasADeadlineHoweverShortRequestsAre(t *testing.T) {
+// The minimum timeout in Knative is 1 s, but a duration with a unit can be shorter.
+func TestDrainDeadlineIsPositiveForShortTimeouts(t *testing.T) {
 	for _, timeout := range []string{"1ns", "1", "3", "300"} {
 		c := read(t, "SERVING_NAMESPACE", "n", "REVISION_TIMEOUT_SECONDS", timeout)
 		if c.DrainDeadline.V < time.Millisecond {
-			t.Errorf("%s: got the deadline %v, want a millisecond at least", timeout, c.DrainDeadline.V)
+			t.Errorf("%s: got deadline %v, want at least 1ms", timeout, c.DrainDeadline.V)
 		}
 	}
 }
 
-func TestOurOwnPortsAreNotMerged(t *testing.T) {
+func TestReadDisablesMergeForOwnPorts(t *testing.T) {
 	for value, want := range map[string]int{"9091": 0, "8012": 0, "8080": 8080, "9000": 9000} {
 		c := read(t, "METRICS_MERGE_PORT", value)
 		harness.Equal(t, c.MergePort.V, want, value)
@@ -699,10 +698,10 @@ func TestOurOwnPortsAreNotMerged(t *testing.T) {
 	}
 }
 
-func TestTheFloorOfAnAdaptiveLimitIsNotAboveItsCeiling(t *testing.T) {
+func TestReadRejectsConcurrencyMinAboveMaximum(t *testing.T) {
 	for _, ceiling := range []string{"7", "0"} {
 		_, err := Read(env("CONCURRENCY_MODE", "adaptive", "CONTAINER_CONCURRENCY", ceiling, "CONCURRENCY_MIN", "1001"))
-		want := `CONCURRENCY_MIN: "1001": at most CONTAINER_CONCURRENCY, which is ` + map[string]string{"7": "7", "0": "1000"}[ceiling]
+		want := `CONCURRENCY_MIN: "1001": must be at most CONTAINER_CONCURRENCY, which is ` + map[string]string{"7": "7", "0": "1000"}[ceiling]
 		harness.Equal(t, fmt.Sprint(err), want, ceiling)
 	}
 }

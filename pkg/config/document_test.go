@@ -17,35 +17,34 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// go test ./pkg/config -update writes the parts of these files that are made from the
-// settings.
-var update = flag.Bool("update", false, "rewrite the files that are made from the settings")
+// go test ./pkg/config -update writes the generated parts of the files.
+var update = flag.Bool("update", false, "write the generated parts of the files")
 
 const (
 	guide   = "../../docs/configuration.md"
 	example = "../../config/queue-proxy.env"
 )
 
-func TestGuideHasTheTable(t *testing.T) {
+func TestGuideContainsGeneratedTable(t *testing.T) {
 	const begin, end = "<!-- table -->\n", "<!-- /table -->\n"
 	got := contents(t, guide)
 	head, rest, ok := strings.Cut(got, begin)
 	_, tail, ok2 := strings.Cut(rest, end)
 	if !ok || !ok2 {
-		t.Fatalf("%s: got no marks of the table, want %q and %q", guide, begin, end)
+		t.Fatalf("%s: got no markers for the table, want %q and %q", guide, begin, end)
 	}
 	same(t, guide, got, head+begin+markdown()+end+tail)
 }
 
-func TestExampleHasEveryVariable(t *testing.T) {
+func TestExampleIsGenerated(t *testing.T) {
 	same(t, example, contents(t, example), exampleText())
 }
 
-func TestExampleIsTheDefault(t *testing.T) {
+func TestExampleReturnsDefaults(t *testing.T) {
 	text := contents(t, example)
 	everything := strings.ReplaceAll(text, "\n#"+servingPrefix, "\n"+servingPrefix)
 	for name, environ := range map[string][]EnvVar{
-		"as it is":       assignments(t, text),
+		"unchanged":      assignments(t, text),
 		"with Knative's": append(assignments(t, everything), EnvVar{"ON_KNATIVE", "false"}),
 	} {
 		c := readAll(t, environ)
@@ -55,7 +54,7 @@ func TestExampleIsTheDefault(t *testing.T) {
 	harness.Equal(t, len(assignments(t, everything)), len(new(Config).fields()), "variables")
 }
 
-func TestGuideExamplesAreAllowed(t *testing.T) {
+func TestGuideExamplesAreValid(t *testing.T) {
 	blocks := regexp.MustCompile("(?s)```env\n(.*?)```").FindAllStringSubmatch(contents(t, guide), -1)
 	harness.Equal(t, len(blocks), 3, "examples")
 	for _, block := range blocks {
@@ -65,7 +64,7 @@ func TestGuideExamplesAreAllowed(t *testing.T) {
 	}
 }
 
-func TestGuideShowsErrorsAsTheyAre(t *testing.T) {
+func TestGuideShowsCurrentErrors(t *testing.T) {
 	_, err := Read([]EnvVar{{"CONTAINER_CONCURRENCY", "-1"}, {"QUEUE_TIMEOUT_SECONDS", "soon"}})
 	if err == nil {
 		t.Fatal("got no error, want two lines")
@@ -75,17 +74,17 @@ func TestGuideShowsErrorsAsTheyAre(t *testing.T) {
 	}
 }
 
-// misspeltInGuide is the guide's example of a misspelt variable.
+// misspeltInGuide is a misspelled variable in the guide.
 const misspeltInGuide = "QUEUE_DETPH"
 
-func TestGuideShowsAWarningAsItIs(t *testing.T) {
+func TestGuideShowsCurrentWarning(t *testing.T) {
 	warnings := read(t, misspeltInGuide, "50").Warnings()
 	if len(warnings) != 1 || !strings.Contains(contents(t, guide), "      warning: "+warnings[0]+"\n") {
-		t.Errorf("got a guide without %q, want the line as it is", warnings)
+		t.Errorf("got a guide without the warning %q, want the line", warnings)
 	}
 }
 
-func TestGuideNamesNoUnknownVariable(t *testing.T) {
+func TestGuideContainsOnlyKnownVariables(t *testing.T) {
 	known := map[string]bool{servingPrefix: true, "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256": true, misspeltInGuide: true}
 	for _, name := range everyName() {
 		known[name] = true
@@ -97,54 +96,54 @@ func TestGuideNamesNoUnknownVariable(t *testing.T) {
 	}
 }
 
-// A setting is named in its tag alone: messages take the name from there.
-func TestNoOtherLiteralNamesASetting(t *testing.T) {
+// Only the tag of a setting contains its name. Messages call Name.
+func TestStringLiteralsContainNoSettingNames(t *testing.T) {
 	word := regexp.MustCompile(`[A-Z][A-Z0-9]*(_[A-Z0-9]+)+`)
 	for _, dir := range []string{".", "../sidecar", "../tracing", "../accesslog", "../metrics"} {
 		for _, literal := range literals(t, dir) {
 			for _, name := range word.FindAllString(literal, -1) {
 				if slices.Contains(everyName(), name) {
-					t.Errorf("%s: got the literal %q, want the setting's Name", dir, literal)
+					t.Errorf("%s: got the literal %q, want the method Name of the setting", dir, literal)
 				}
 			}
 		}
 	}
 }
 
-func TestEverySettingSaysWhatItMeans(t *testing.T) {
+func TestSettingsHaveValidTags(t *testing.T) {
 	seen := map[string]bool{}
 	for _, s := range new(Config).sections() {
 		for _, f := range s.fields {
 			for _, name := range f.names() {
 				if name == "" || seen[name] {
-					t.Errorf("%q: got two settings, or none, want one", name)
+					t.Errorf("got the empty or duplicate name %q, want a unique name", name)
 				}
 				seen[name] = true
 			}
 			tag := func(key string) string { return f.tag.Get(key) }
 			if n, ok := f.setting.(interface{ bounds() (int64, int64) }); ok {
 				if low, high := n.bounds(); low >= high {
-					t.Errorf("%s: got the bounds %d and %d, want a minimum and a maximum", f.names(), low, high)
+					t.Errorf("%s: got bounds %d and %d, want a minimum and a maximum", f.names(), low, high)
 				}
 			}
 			if !strings.HasSuffix(tag("desc"), ".") {
 				t.Errorf("%s: got %q, want a sentence", f.names(), tag("desc"))
 			}
 			if tag("default") != "" && tag("derived") != "" {
-				t.Errorf("%s: got the default %q and %q, want one of them", f.names(), tag("default"), tag("derived"))
+				t.Errorf("%s: got default %q and derived %q, want only one", f.names(), tag("default"), tag("derived"))
 			}
 		}
 	}
 }
 
-// Everything on, so that what depends on other settings differs from the default.
-func TestDerivedSettingsSaySo(t *testing.T) {
+// The variables change all derived settings.
+func TestDerivedSettingsHaveTag(t *testing.T) {
 	c := read(t, "CONTAINER_CONCURRENCY", "7", "SERVING_NAMESPACE", "n", "REVISION_TIMEOUT_SECONDS", "9", "OBSERVABILITY_CONFIG", prometheusAt("10.0.0.1:9191"))
 	unset := Default().fields()
 	for i, f := range c.fields() {
 		depends := f.at().unset() && f.String() != unset[i].String()
 		if depends && f.tag.Get("derived") == "" {
-			t.Errorf("%s: got %s, which depends on others, want that in its tags", f.Name(), f)
+			t.Errorf("%s: got %s, which depends on other settings, want the tag derived", f.Name(), f)
 		}
 	}
 }
@@ -152,12 +151,15 @@ func TestDerivedSettingsSaySo(t *testing.T) {
 // shortAllowed shortens the descriptions of allowed values. The guide explains them before the tables.
 var shortAllowed = strings.NewReplacer(
 	"a duration such as 30s or 250ms", "duration",
-	"whole seconds, or", "seconds or",
-	"whole milliseconds, or", "milliseconds or",
-	"a whole number, ", "",
+	"an integer in seconds, or", "seconds or",
+	"an integer in milliseconds, or", "milliseconds or",
+	"an integer from ", "",
+	"an integer of ", "",
+	"a number from ", "",
+	"a port from ", "",
 	"true or false", "boolean",
-	"a comma list", "list",
-	"a port, ", "",
+	"a comma-separated list", "list",
+	"a string", "string",
 )
 
 // markdown returns the tables of the settings.
@@ -198,11 +200,11 @@ func defaultText(f *field) string {
 
 func exampleText() string {
 	var b strings.Builder
-	b.WriteString(`# Every setting of queue-proxy with its default. Empty is unset.
-# Made from pkg/config by its tests; docs/configuration.md explains.
+	b.WriteString(`# All settings of queue-proxy with their defaults. An empty value is the same as an unset variable.
+# This file is generated from pkg/config. docs/configuration.md describes the settings.
 #
-# Those that begin with ` + servingPrefix + ` are commented out, because any of them is a
-# sign of Knative.
+# The variables with the prefix ` + servingPrefix + ` are commented out, because they change some defaults to
+# those for Knative.
 `)
 	for _, s := range new(Config).sections() {
 		if s.fields[0].setting == nil {
@@ -215,7 +217,7 @@ func exampleText() string {
 				fmt.Fprintf(&b, "# Default: %s.\n", code(text, ""))
 			}
 			if names := f.names(); len(names) > 1 {
-				fmt.Fprintf(&b, "# Also read from: %s.\n", strings.Join(names[1:], ", "))
+				fmt.Fprintf(&b, "# Other names: %s.\n", strings.Join(names[1:], ", "))
 			}
 			if isServing(f.Name()) {
 				b.WriteString("#")
@@ -226,13 +228,12 @@ func exampleText() string {
 	return b.String()
 }
 
-// code writes what stands in single quotes in a tag, where a struct tag can hold no
-// backtick.
+// code replaces single quotes with quote, because a struct tag cannot contain backticks.
 func code(text, quote string) string {
 	return regexp.MustCompile(`(^|[ (])'([^' ]+)'`).ReplaceAllString(text, "${1}"+quote+"${2}"+quote)
 }
 
-// assignments reads an env file: NAME=value on a line, comments, empty lines.
+// assignments parses an env file, which contains lines NAME=value, comments and empty lines.
 func assignments(t *testing.T, text string) []EnvVar {
 	t.Helper()
 	var environ []EnvVar
@@ -253,13 +254,13 @@ func assignments(t *testing.T, text string) []EnvVar {
 	return environ
 }
 
-// literals are the strings of a package's code without tags of structs and tests.
+// literals returns the string literals of a package, without struct tags and tests.
 func literals(t *testing.T, dir string) []string {
 	t.Helper()
 	var all []string
 	files, err := filepath.Glob(dir + "/*.go")
 	if err != nil || len(files) == 0 {
-		t.Fatalf("%s: got files %v, %v, want a package's", dir, files, err)
+		t.Fatalf("%s: got files %v, error %v, want the files of a package", dir, files, err)
 	}
 	for _, file := range files {
 		if strings.HasSuffix(file, "_test.go") {
@@ -286,7 +287,7 @@ func contents(t *testing.T, file string) string {
 	t.Helper()
 	text, err := os.ReadFile(file)
 	if os.IsNotExist(err) && *update {
-		return "" // it is about to be written
+		return "" // the file will be created
 	}
 	harness.NoError(t, err)
 	return string(text)
@@ -301,5 +302,5 @@ func same(t *testing.T, file, got, want string) {
 		harness.NoError(t, os.WriteFile(file, []byte(want), fs.FileMode(0o644)))
 		return
 	}
-	t.Errorf("%s: got a file that differs from the settings, want what go test ./pkg/config -update writes", file)
+	t.Errorf("%s: got outdated content, want the content that go test ./pkg/config -update writes", file)
 }

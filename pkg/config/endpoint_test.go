@@ -11,8 +11,8 @@ func prometheusAt(endpoint string) string {
 	return `{"requestMetrics":{"protocol":"prometheus","endpoint":"` + endpoint + `"}}`
 }
 
-// request-metrics-endpoint of Knative's config-observability.
-func TestMetricsAreServedWhereKnativeSays(t *testing.T) {
+// Knative sets the endpoint from request-metrics-endpoint in the ConfigMap config-observability.
+func TestReadMetricsEndpointFromObservabilityConfig(t *testing.T) {
 	for _, c := range []struct {
 		settings []string
 		host     string
@@ -33,8 +33,8 @@ func TestMetricsAreServedWhereKnativeSays(t *testing.T) {
 	}
 }
 
-// docs/promises.md 3.9: telemetry never takes traffic down.
-func TestAnUnusableMetricsEndpointIsReportedAndNotUsed(t *testing.T) {
+// Telemetry never stops traffic (docs/promises.md 3.9).
+func TestReadInvalidMetricsEndpointUsesDefault(t *testing.T) {
 	for _, endpoint := range []string{"9191", "host", "0.0.0.0:80", "0.0.0.0:70000", "0.0.0.0:http", ":8012", ":8008"} {
 		c := read(t, "OBSERVABILITY_CONFIG", prometheusAt(endpoint))
 		harness.Equal(t, c.MetricsPort.V, 9091, endpoint, "port")

@@ -1,21 +1,21 @@
 package config
 
-// Environ is the way back: the variables, always in the same order, that [Read] and
-// [Load] read to the same settings in an otherwise empty environment. Variables that
-// would say what an unset one says are left out.
+// Environ returns the variables for the settings of c in a fixed order. In an otherwise empty
+// environment, [Read] and [Load] return the same settings for them. A variable is omitted if its value is
+// the same when it is unset.
 //
-// c must hold values that Load could have read.
+// Each value of c must be a value that Load can return.
 func Environ(c *Config) []EnvVar {
 	var environ []EnvVar
 	serving := false
 	bound, unset := *c, Default().fields()
 	for i, f := range bound.fields() {
-		otherwise := unset[i].String()
+		defaultValue := unset[i].String()
 		if f.tag.Get("derived") != "" {
-			otherwise = bound.ifUnset(i)
+			defaultValue = bound.valueIfUnset(i)
 		}
-		// That Knative started us is said by the other variables, if they can.
-		if f.String() == otherwise || f.setting == &bound.OnKnative {
+		// OnKnative is added below only if it cannot be derived from the other variables.
+		if f.String() == defaultValue || f.setting == &bound.OnKnative {
 			continue
 		}
 		environ = append(environ, EnvVar{f.name, f.String()})
@@ -27,8 +27,9 @@ func Environ(c *Config) []EnvVar {
 	return environ
 }
 
-// ifUnset is what a setting would say if it were unset and all others as they are.
-func (c *Config) ifUnset(i int) string {
+// valueIfUnset returns the value of setting i if this setting is unset and all other settings are set to
+// their current values.
+func (c *Config) valueIfUnset(i int) string {
 	other := *c
 	fields := other.fields()
 	for _, f := range fields {

@@ -10,11 +10,11 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-func TestEnvironIsEmptyForTheDefault(t *testing.T) {
+func TestEnvironIsEmptyForDefaults(t *testing.T) {
 	harness.Equal(t, Environ(Default()), nil)
 }
 
-func TestEnvironSaysWhatAnInjectorWants(t *testing.T) {
+func TestEnvironReturnsChangedSettings(t *testing.T) {
 	c := Default()
 	c.UserPort.V = 3000
 	c.Concurrency.V = 1
@@ -27,7 +27,7 @@ func TestEnvironSaysWhatAnInjectorWants(t *testing.T) {
 	harness.Equal(t, Environ(c), want)
 }
 
-func TestEnvironWritesProbesOfAnyNumber(t *testing.T) {
+func TestEnvironEncodesAnyNumberOfProbes(t *testing.T) {
 	for _, knative := range []bool{false, true} {
 		for n := range 4 {
 			c := Default()
@@ -43,38 +43,37 @@ func TestEnvironWritesProbesOfAnyNumber(t *testing.T) {
 	}
 }
 
-// Every environment that can be read comes back the same from what Environ makes of
-// it, and a second time in the same words.
-func TestEnvironIsTheWayBack(t *testing.T) {
+// Read returns the same settings for the result of Environ, and Environ then returns the same variables.
+func TestEnvironRoundTrip(t *testing.T) {
 	good := 0
 	for seed := range uint64(400) {
 		want, err := Read(randomEnviron(rand.New(rand.NewPCG(1, seed))))
 		if err != nil {
-			continue // ports that collide, a minimum above its maximum
+			continue // for example equal ports, or a minimum that is greater than the maximum
 		}
 		good++
-		back(t, want)
+		checkRoundTrip(t, want)
 	}
 	if good < 200 {
 		t.Errorf("got %d environments without errors, want at least 200", good)
 	}
 	for _, e := range knativeEnvironments() {
 		want := readAll(t, e.vars)
-		back(t, want)
+		checkRoundTrip(t, want)
 	}
 }
 
-func back(t *testing.T, want *Config) {
+func checkRoundTrip(t *testing.T, want *Config) {
 	t.Helper()
 	environ := Environ(want)
 	got := readAll(t, environ)
 	harness.Equal(t, settings(got), settings(want), environ)
 	harness.Equal(t, got.Probes.V, want.Probes.V, environ, "probes")
-	harness.Equal(t, Environ(got), environ, "once more")
+	harness.Equal(t, Environ(got), environ, "after the second Read")
 }
 
-// randomEnviron sets about a third of all variables, by any of their names, to values
-// that are mostly allowed.
+// randomEnviron sets about a third of all variables, by any of their names, to values that are mostly
+// valid.
 func randomEnviron(r *rand.Rand) []EnvVar {
 	var environ []EnvVar
 	for _, f := range new(Config).fields() {
@@ -108,10 +107,10 @@ func FuzzRead(f *testing.F) {
 	f.Add("OBSERVABILITY_CONFIG", "{", "SERVING_NAMESPACE")
 	f.Add("DRAIN_DEADLINE", "1ms", "DRAIN_QUIET_PERIOD")
 	f.Fuzz(func(t *testing.T, name, value, other string) {
-		// other is another name with the value true or 1, or another value of the name.
+		// other is the name of another variable, which has the value 1.
 		c, err := Read(env(name, value, other, "1"))
 		if err != nil {
-			harness.Equal(t, c, nil, "Config beside the error", err)
+			harness.Equal(t, c, nil, "Config with the error", err)
 			return
 		}
 		environ := Environ(c)

@@ -11,7 +11,7 @@ import (
 	"github.com/kelseyhightower/envconfig"
 )
 
-// An EnvVar is one variable of an environment.
+// An EnvVar is an environment variable.
 type EnvVar struct{ Name, Value string }
 
 // Load reads the environment of this process. The error contains one line for each value that is not
@@ -55,7 +55,7 @@ func Read(environ []EnvVar) (*Config, error) {
 func Default() *Config {
 	c, err := Read(nil)
 	if err != nil {
-		panic("config: a default is not allowed: " + err.Error())
+		panic("config: invalid defaults: " + err.Error())
 	}
 	return c
 }
@@ -80,7 +80,7 @@ func newReading(environ []EnvVar) *reading {
 	in.fields = effective(in.sections)
 	for _, f := range in.fields {
 		if text := f.tag.Get("default"); text != "" && f.parse(text) != nil {
-			panic("config: " + f.name + ": a default is not allowed: " + text)
+			panic("config: " + f.name + ": invalid default: " + text)
 		}
 		f.set = in.values[f.name] != ""
 	}
@@ -124,13 +124,13 @@ type section struct {
 
 // A field is a setting of a Config with its tags, and the messages about its value.
 type field struct {
-	setting  // nil: the variable is accepted and has no effect
+	setting  // nil if the variable is accepted and has no effect
 	config   *Config
 	name     string
 	tag      reflect.StructTag
-	soft     bool     // for a value that is not allowed, the default is used (docs/promises.md 3.9)
+	soft     bool     // an invalid value is replaced by the default (docs/promises.md 3.9)
 	set      bool     // the environment contains the variable, and it is not empty
-	problems []string // messages about a value that is not allowed
+	problems []string // errors about an invalid value
 	warnings []string
 }
 
@@ -147,7 +147,7 @@ func (f *field) decode(name, text string) {
 		f.config.serving = true
 	}
 	if isDockerLink(name, text) {
-		f.warn("%s: %s: a Kubernetes service link, not a setting; it is ignored", name, quote(text))
+		f.warn("%s: %s: ignored, because the value is a Kubernetes service link", name, quote(text))
 		return
 	}
 	var several interface{ Unwrap() []error } // an error of errors.Join
@@ -159,9 +159,9 @@ func (f *field) decode(name, text string) {
 			f.problems = append(f.problems, name+": "+err.Error())
 		}
 	case f.soft:
-		f.warn("%s: %s: %s; its default is used", name, f.quote(text), f.allowed())
+		f.warn("%s: %s: must be %s; the default is used", name, f.quote(text), f.allowed())
 	default:
-		f.problems = []string{name + ": " + f.quote(text) + ": " + f.allowed()}
+		f.problems = []string{name + ": " + f.quote(text) + ": must be " + f.allowed()}
 	}
 }
 

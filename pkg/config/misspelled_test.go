@@ -8,7 +8,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-func TestAMisspeltVariableIsNamedWithTheOneThatWasMeant(t *testing.T) {
+func TestReadSuggestsNameForMisspelledVariable(t *testing.T) {
 	for name, meant := range map[string]string{
 		"CONTAINER_CONCURENCY":         "CONTAINER_CONCURRENCY",
 		"CONTAINER_CONCURRENY":         "CONTAINER_CONCURRENCY",
@@ -41,8 +41,8 @@ func TestAMisspeltVariableIsNamedWithTheOneThatWasMeant(t *testing.T) {
 	}
 }
 
-// What stands in the environments of real pods, and is not ours.
-func TestVariablesOfOthersAreNotTakenForMisspeltOnes(t *testing.T) {
+// These variables exist in real pods and are not settings.
+func TestReadAcceptsVariablesOfOtherPrograms(t *testing.T) {
 	others := strings.Fields(`
 		PATH HOME HOSTNAME HOST HOSTS PORT PORTS POST PWD SHLVL TERM LANG LC_ALL TZ TMPDIR USER LOGNAME SHELL OLDPWD _ DEBUG
 		KUBERNETES_PORT KUBERNETES_NODE_NAME KUBERNETES_NAMESPACE KUBERNETES_POD_NAME KUBERNETES_CLUSTER_DOMAIN KUBECONFIG
@@ -76,8 +76,8 @@ func TestVariablesOfOthersAreNotTakenForMisspeltOnes(t *testing.T) {
 	}
 }
 
-// A Service called "queue" sets QUEUE_SERVICE_PORT, which is two letters from ours.
-func TestServiceLinksAreNotTakenForMisspeltOnes(t *testing.T) {
+// A Service with the name "queue" sets QUEUE_SERVICE_PORT, which is similar to QUEUE_SERVING_PORT.
+func TestReadAcceptsServiceLinks(t *testing.T) {
 	for _, service := range []string{"QUEUE", "QUEUE_SERVING", "USR", "STATS", "METRIC", "ADMIN", "ADMN", "AUTOSCALE", "SERVING", "QUEUE_SERVING_TLS"} {
 		var vars []EnvVar
 		for suffix, value := range map[string]string{
@@ -93,28 +93,28 @@ func TestServiceLinksAreNotTakenForMisspeltOnes(t *testing.T) {
 	}
 }
 
-// Every name of ours with one letter changed, put in or taken out is recognised.
-func TestEveryNameIsRecognisedWithOneSlip(t *testing.T) {
+// One letter of the name is changed, added or removed.
+func TestReadDetectsOneMisspellingInAnyName(t *testing.T) {
 	for _, f := range new(Config).fields() {
-		ours := f.Name()
-		for i := 1; i < len(ours); i++ {
-			for _, name := range []string{ours[:i] + ours[i+1:], ours[:i] + "X" + ours[i:], ours[:i] + "X" + ours[i+1:]} {
+		known := f.Name()
+		for i := 1; i < len(known); i++ {
+			for _, name := range []string{known[:i] + known[i+1:], known[:i] + "X" + known[i:], known[:i] + "X" + known[i+1:]} {
 				if slices.Contains(everyName(), name) {
 					continue
 				}
 				c := read(t, name, "1")
 				if got := c.Warnings(); len(got) != 1 || !strings.Contains(got[0], "did you mean") {
-					t.Errorf("%s: got warnings %q, want a hint at %s", name, got, ours)
+					t.Errorf("%s: got warnings %q, want one that suggests %s", name, got, known)
 				}
 			}
 		}
 	}
 }
 
-func TestMisspeltVariablesOfTheProcessAreNamedInTheirOrder(t *testing.T) {
+func TestLoadSortsMisspelledVariables(t *testing.T) {
 	t.Setenv("QUEUE_DETPH", "5")
 	t.Setenv("CONTAINER_CONCURENCY", "4")
-	t.Setenv("\x1b[2JUSER_PORT", "3000") // five letters more: not ours
+	t.Setenv("\x1b[2JUSER_PORT", "3000") // five more characters, so that it is not similar
 	t.Setenv("\x1bUSER_PORT", "3000")
 	c, err := Load()
 	harness.NoError(t, err)

@@ -11,24 +11,24 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/printable"
 )
 
-// A Setting is one value in force, for people and logs.
+// A Setting describes the value of a setting in output and logs.
 type Setting struct {
-	Name   string `json:"name"`             // the variable
-	Value  string `json:"value"`            // as it would be written there; "" where it is not set; a secret is never shown
-	Source string `json:"source"`           // one of the Sources
-	From   string `json:"from,omitempty"`   // the variable that it was read from, which can be another name for Name; "" unless Source is FromEnvironment
-	Secret bool   `json:"secret,omitempty"` // Value is not the value
+	Name   string `json:"name"`             // name of the variable
+	Value  string `json:"value"`            // value in the syntax of the variable, without secrets; "" if the setting has no value
+	Source string `json:"source"`           // environment, default or derived
+	From   string `json:"from,omitempty"`   // variable that contained the value, which can be another name of the setting; "" unless Source is environment
+	Secret bool   `json:"secret,omitempty"` // the value is a secret, and Value does not contain it
 }
 
-// Where a setting comes from.
+// Values of Setting.Source.
 const (
 	fromEnvironment = "environment"
 	fromDefault     = "default"
-	fromOthers      = "derived" // from other settings, or set by the program
+	fromOthers      = "derived" // derived from other settings, or set by the program
 )
 
-// Settings is every setting in force, always in the same order. The user, password and
-// query of URLs, header values of probes and the collector's headers are hidden.
+// Settings returns all settings in a fixed order. It hides the user, password, query and fragment of
+// URLs, the header values of probes, and the header fields for collectors.
 func (c *Config) Settings() []Setting {
 	var all []Setting
 	bound, unset := *c, Default().fields()
@@ -47,9 +47,9 @@ func (c *Config) Settings() []Setting {
 	return all
 }
 
-// Values yields the name and the value of every setting in force that has a value, as
-// in [Config.Settings]. Where a value comes from is not worked out, which at start
-// costs more than all the rest.
+// Values returns an iterator over the name and the value of each setting that has a value. The values are
+// the same as in [Config.Settings]. Values does not determine the source of a value, because this is the
+// most expensive part of Settings and the values are logged at startup.
 func (c *Config) Values() iter.Seq2[string, string] {
 	return func(yield func(name, value string) bool) {
 		bound := *c
@@ -61,14 +61,14 @@ func (c *Config) Values() iter.Seq2[string, string] {
 	}
 }
 
-// Warnings says, a line each, which variables are probably misspelt, which values were
-// not used as they were written, and which have no effect.
+// Warnings returns one message for each variable that is probably misspelled, has no effect, or has a
+// value that was ignored or changed.
 func (c *Config) Warnings() []string { return slices.Clone(c.warnings) }
 
-// Write prints the settings in force for people: name, value and where it came from,
-// and below them the warnings. Errors of w are its owner's business.
+// Write writes a table with the name, the value and the source of each setting, followed by the
+// warnings. It ignores write errors.
 func (c *Config) Write(w io.Writer) {
-	const widest = 40 // letters of a value that moves the last column; longer ones stick out
+	const widest = 40 // characters; a longer value does not determine the column width
 	settings := c.Settings()
 	names, values := 0, 0
 	for i := range settings {
@@ -98,7 +98,7 @@ func (c *Config) Write(w io.Writer) {
 	_, _ = io.WriteString(w, text.String())
 }
 
-// WriteJSON is Write for programs: an object with the lists settings and warnings.
+// WriteJSON writes a JSON object with the arrays settings and warnings. It ignores write errors.
 func (c *Config) WriteJSON(w io.Writer) {
 	_ = printable.JSON(w, struct {
 		Settings []Setting `json:"settings"`

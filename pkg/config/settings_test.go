@@ -20,7 +20,7 @@ func settingOf(t *testing.T, c *Config, name string) Setting {
 	return Setting{}
 }
 
-func TestASettingSaysWhereItComesFrom(t *testing.T) {
+func TestSettingsReturnSource(t *testing.T) {
 	c := read(t, "PORT", "3000", "CONTAINER_CONCURRENCY", "2", "STATUS_PORT", "tcp://10.0.0.1:80",
 		"ENABLE_PROFILING", "nonsense", "DRAIN_QUIET_PERIOD", "1h", "OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer xyz")
 	for _, want := range []Setting{
@@ -38,10 +38,10 @@ func TestASettingSaysWhereItComesFrom(t *testing.T) {
 	}
 	c = Default()
 	c.UserPort.V = 3000
-	harness.Equal(t, settingOf(t, c, "USER_PORT").Source, "derived", "set by hand: source")
+	harness.Equal(t, settingOf(t, c, "USER_PORT").Source, "derived", "source of a value that the program set")
 }
 
-func TestSettingsHaveAFixedOrder(t *testing.T) {
+func TestSettingsHaveFixedOrder(t *testing.T) {
 	order := func(c *Config) (names []string) {
 		for _, s := range c.Settings() {
 			names = append(names, s.Name)
@@ -55,7 +55,7 @@ func TestSettingsHaveAFixedOrder(t *testing.T) {
 	}
 }
 
-func TestNoSecretIsShown(t *testing.T) {
+func TestSettingsHideSecrets(t *testing.T) {
 	const secret = "s3cret"
 	vars := env(
 		"SERVING_NAMESPACE", "n",
@@ -80,14 +80,14 @@ func TestNoSecretIsShown(t *testing.T) {
 	harness.Equal(t, settingOf(t, c, "OTEL_EXPORTER_OTLP_ENDPOINT").Value, "https://***@collector:4318/a@b")
 	harness.Equal(t, c.Probes.V[0].HTTPGet.HTTPHeaders[0].Value, secret, "header value", "in the probe")
 
-	// Nor in what is said of bad values.
+	// An error about an invalid value hides secrets, too.
 	_, err := Read(env("USER_PORT", "http://u:"+secret+"@host"))
 	if err == nil || strings.Contains(err.Error(), secret) {
-		t.Errorf("got error %v, want one without %s", err, secret)
+		t.Errorf("got error %v, want an error without %s", err, secret)
 	}
 }
 
-func TestURLIsShownWithoutSecrets(t *testing.T) {
+func TestSettingsHideSecretsInURLs(t *testing.T) {
 	for value, want := range map[string]string{
 		"https://collector:4318/v1/traces":              "https://collector:4318/v1/traces",
 		"https://collector:4318/v1?api-key=s3cret":      "https://collector:4318/v1?***",
@@ -119,7 +119,7 @@ func TestURLIsShownWithoutSecrets(t *testing.T) {
 	}
 }
 
-func TestEndpointsInJSONAreShownWithoutSecrets(t *testing.T) {
+func TestSettingsHideSecretsInJSONEndpoints(t *testing.T) {
 	for value, want := range map[string]string{
 		`{"tracing":{"endpoint":"https://u:s3cret@c/v1?k=s3cret"},"metrics":{"protocol":"grpc"}}`: `{"metrics":{"protocol":"grpc"},"tracing":{"endpoint":"https://***@c/v1?***"}}`,
 		`{"metrics": {"endpoint" : "collector:4317?k=s3cret", "exportInterval":15000000000}}`:     `{"metrics":{"endpoint":"collector:4317?***","exportInterval":15000000000}}`,
@@ -132,8 +132,8 @@ func TestEndpointsInJSONAreShownWithoutSecrets(t *testing.T) {
 		c := read(t, "OBSERVABILITY_CONFIG", value)
 		harness.Equal(t, settingOf(t, c, "OBSERVABILITY_CONFIG").Value, want, value)
 		harness.Equal(t, c.Observability.String(), value, "(the value of the variable)")
-		want := []string{"OBSERVABILITY_CONFIG: ***: a JSON object; its default is used"}
-		harness.Equal(t, read(t, "OBSERVABILITY_CONFIG", "x"+value).Warnings(), want, "warnings for a text that is not JSON")
+		want := []string{"OBSERVABILITY_CONFIG: ***: must be a JSON object; the default is used"}
+		harness.Equal(t, read(t, "OBSERVABILITY_CONFIG", "x"+value).Warnings(), want, "warnings for a value that is not JSON")
 	}
 }
 
@@ -153,17 +153,17 @@ func FuzzRedactURL(f *testing.F) {
 	})
 }
 
-func TestALongValueIsCutInAnError(t *testing.T) {
+func TestReadErrorTruncatesLongValue(t *testing.T) {
 	_, err := Read(env("USER_PORT", strings.Repeat("ü\n", 1000)))
 	if err == nil {
 		t.Fatal("got no error, want one")
 	}
-	if got := err.Error(); len(got) > 400 || strings.Contains(got, "\n") || !strings.Contains(got, `"...: a port`) {
+	if got := err.Error(); len(got) > 400 || strings.Contains(got, "\n") || !strings.Contains(got, `"...: must be a port`) {
 		t.Errorf("got %q, want one short line", got)
 	}
 }
 
-func TestWriteEndsWithTheWarnings(t *testing.T) {
+func TestWriteAppendsWarnings(t *testing.T) {
 	written := func(c *Config) string {
 		var b strings.Builder
 		c.Write(&b)
@@ -171,16 +171,16 @@ func TestWriteEndsWithTheWarnings(t *testing.T) {
 	}
 	got := written(read(t, "CONTAINER_CONCURENCY", "4", "QUEUE_DEPTH", "5"))
 	want := "\nwarning: CONTAINER_CONCURENCY: unknown, so it is ignored; did you mean CONTAINER_CONCURRENCY?\n" +
-		"warning: QUEUE_DEPTH: without effect, because CONTAINER_CONCURRENCY is 0\n"
+		"warning: QUEUE_DEPTH: has no effect because CONTAINER_CONCURRENCY is 0\n"
 	if !strings.HasSuffix(got, want) {
-		t.Errorf("got\n%s\nwant at its end\n%s", got, want)
+		t.Errorf("got\n%s\nwant at the end\n%s", got, want)
 	}
 	if got := written(Default()); strings.Contains(got, "warning") || strings.Contains(got, "\n\n") {
 		t.Errorf("got\n%s\nwant no warnings", got)
 	}
 }
 
-func TestWriteJSONHoldsWhatWriteDoes(t *testing.T) {
+func TestWriteJSONContainsSettingsAndWarnings(t *testing.T) {
 	for _, c := range []*Config{Default(), read(t, "PORT", "3000", "CONTAINER_CONCURENCY", "4", "OTEL_EXPORTER_OTLP_HEADERS", "a=b", "EXCLUDE_PATHS", "/<&>")} {
 		var b strings.Builder
 		c.WriteJSON(&b)
@@ -191,7 +191,7 @@ func TestWriteJSONHoldsWhatWriteDoes(t *testing.T) {
 		harness.NoError(t, json.Unmarshal([]byte(b.String()), &got), "from", b.String())
 		harness.Equal(t, got.Settings, c.Settings(), "settings")
 		if want := c.Warnings(); !slices.Equal(got.Warnings, want) || got.Warnings == nil {
-			t.Errorf("got warnings %#v, want %q, [] where there are none", got.Warnings, want)
+			t.Errorf("got warnings %#v, want %q, and an empty array without warnings", got.Warnings, want)
 		}
 		for line := range strings.Lines(b.String()) {
 			if strings.Contains(line, `"USER_PORT"`) && strings.TrimSpace(line) != `"name": "USER_PORT",` {
@@ -199,12 +199,12 @@ func TestWriteJSONHoldsWhatWriteDoes(t *testing.T) {
 			}
 		}
 		if got := b.String(); strings.Contains(got, `\u003c`) {
-			t.Errorf("got %s, want < as it is", got)
+			t.Errorf("got %s, want an unescaped <", got)
 		}
 	}
 }
 
-func TestWriteIsATable(t *testing.T) {
+func TestWriteAlignsColumns(t *testing.T) {
 	c := read(t, "PORT", "3000", "SERVING_NAMESPACE", "n", "SERVING_READINESS_PROBE", `{"httpGet":{"path":"/a/long/path/to/health","port":3000}}`)
 	var b strings.Builder
 	c.Write(&b)
@@ -228,7 +228,7 @@ func TestWriteIsATable(t *testing.T) {
 		}
 		at := strings.LastIndex(line, "  ")
 		if column >= 0 && at != column {
-			t.Errorf("got the last column at %d in %q, want it at %d", at, line, column)
+			t.Errorf("got the last column at %d in %q, want %d", at, line, column)
 		}
 		column = at
 	}

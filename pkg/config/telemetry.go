@@ -14,19 +14,19 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/printable"
 )
 
-// ObservabilityConfig is what Knative from 1.19 on says of request log, metrics and
-// traces.
+// ObservabilityConfig is the configuration of the request log, metrics and traces in Knative 1.19 and
+// later.
 type ObservabilityConfig struct {
 	EnableRequestLog      bool
 	EnableProbeRequestLog bool
 	RequestLogTemplate    string
 	RequestMetrics        struct {
-		Protocol       string // prometheus, none, or one of OTLP
+		Protocol       string // prometheus, none, or an OTLP protocol
 		Endpoint       string
 		ExportInterval time.Duration // nanoseconds
 	}
 	Tracing struct {
-		Protocol     string // none, stdout, zipkin, or one of OTLP
+		Protocol     string // none, stdout, zipkin, or an OTLP protocol
 		Endpoint     string
 		SamplingRate float64
 	}
@@ -34,7 +34,7 @@ type ObservabilityConfig struct {
 	text string
 }
 
-// sent reports whether the control plane sent one, be it empty.
+// sent reports whether the control plane set the variable. An empty object counts as set.
 func (o *ObservabilityConfig) sent() bool { return o.text != "" }
 
 // Observability is a JSON object. Another value is replaced by an empty object, because its presence
@@ -74,23 +74,23 @@ func (o *Observability) shown() string {
 	return printable.CompactJSON(object)
 }
 
-// pairs are a list of name=value with percent-encoded values.
+// pairs is a comma-separated list of name=value. The values are percent-encoded.
 type pairs struct {
 	Value[map[string]string]
 	text string
 }
 
-func (*pairs) allowed() string  { return "text" }
+func (*pairs) allowed() string  { return "a string" }
 func (p *pairs) String() string { return p.text }
 
-// read keeps the text of a list with an error, too.
+// read parses the list. It stores the text even if there is an error.
 func (p *pairs) read(text string) (err error) {
 	p.text = text
 	p.V, err = parsePairs(text)
 	return err
 }
 
-// parsePairs reads the list. The error never shows a value, which may be a secret.
+// parsePairs parses the list. Its errors do not contain values, which can be secrets.
 func parsePairs(text string) (map[string]string, error) {
 	all := map[string]string{}
 	for _, pair := range split(text) {
@@ -108,34 +108,34 @@ func parsePairs(text string) (map[string]string, error) {
 	return all, nil
 }
 
-// Attributes are those of OpenTelemetry's resource.
+// Attributes are attributes of the OpenTelemetry resource.
 type Attributes struct{ pairs }
 
 func (a *Attributes) parse(text string) error {
 	if err := a.read(text); err != nil {
-		a.warn("%v; they are left out", err)
+		a.warn("%v; all attributes are ignored", err)
 	}
 	return nil
 }
 
-// Headers are fields of the requests to a collector. Only those are kept that net/http
-// would send.
+// Headers are the header fields of requests to a collector. They only contain fields that net/http
+// sends.
 type Headers struct{ pairs }
 
 func (h *Headers) parse(text string) error {
 	if err := h.read(text); err != nil {
-		h.warn("%v; none are sent", err)
+		h.warn("%v; all header fields are ignored", err)
 	}
 	for _, name := range slices.Sorted(maps.Keys(h.V)) {
 		if !isField(name, h.V[name]) {
-			h.warn("%q is not a header field; it is not sent", name)
+			h.warn("%q is not a valid header field and is ignored", name)
 			delete(h.V, name)
 		}
 	}
 	return nil
 }
 
-// header is the fields as they are sent; nil: none.
+// header returns the fields of a request, or nil if there are no fields.
 func (h *Headers) header() http.Header {
 	var all http.Header
 	for name, value := range h.V {
@@ -147,33 +147,33 @@ func (h *Headers) header() http.Header {
 	return all
 }
 
-// isField reports whether net/http would send a field (RFC 9110 5.1, 5.5).
+// isField reports whether net/http sends a field with this name and value (RFC 9110 5.1, 5.5).
 func isField(name, value string) bool {
 	noName := func(c rune) bool { return c <= ' ' || c >= 0x7f || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, c) }
 	noValue := func(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }
 	return name != "" && !strings.ContainsFunc(name, noName) && !strings.ContainsFunc(value, noValue)
 }
 
-// Propagators are OpenTelemetry's names of the header fields of traces. Unknown ones
-// are kept: with them alone nothing is written.
+// Propagators are the names that OpenTelemetry defines for formats of trace headers. Unknown names are
+// kept. If all names are unknown, no trace headers are written.
 type Propagators struct{ list }
 
-func (*Propagators) allowed() string { return "a comma list" }
+func (*Propagators) allowed() string { return "a comma-separated list" }
 
 func (p *Propagators) parse(text string) error {
 	p.V = split(text)
 	for _, name := range p.V {
 		if !slices.Contains([]string{"tracecontext", "b3", "b3multi", "baggage", "none"}, name) {
-			p.warn("%.64q is not written; its fields go through unchanged", name)
+			p.warn("%.64q is not supported; its header fields are forwarded unchanged", name)
 		}
 	}
 	return nil
 }
 
-// SamplerArg is a share of all requests; nil: unset.
+// SamplerArg is a fraction of all requests from 0 to 1. nil means unset.
 type SamplerArg struct{ Value[*float64] }
 
-func (*SamplerArg) allowed() string { return "a number, 0 to 1" }
+func (*SamplerArg) allowed() string { return "a number from 0 to 1" }
 
 func (s *SamplerArg) String() string {
 	if s.V == nil {
@@ -187,20 +187,20 @@ func (s *SamplerArg) parse(text string) error {
 	return s.assign(&n, err)
 }
 
-// A Collector is where OpenTelemetry's variables send one signal, and how.
+// A Collector is the destination of traces or metrics in the variables of OpenTelemetry.
 type Collector struct {
-	Endpoint     string // taken to the letter; "": BaseEndpoint's
-	BaseEndpoint string // for all signals: the signal's path is added
+	Endpoint     string // URL that is used unchanged; "" means that BaseEndpoint is used
+	BaseEndpoint string // URL without the path of the signal
 	Protocol     string // grpc, http/protobuf, http/json or ""
 	Header       http.Header
 }
 
-// Traces is where traces go. What is said of them alone wins.
+// Traces returns the collector for traces. Variables for traces override variables for all signals.
 func (o *OTel) Traces() Collector {
 	return o.collector(&o.TracesEndpoint, &o.TracesProtocol, &o.TracesHeaders)
 }
 
-// Metrics is where metrics go. What is said of them alone wins.
+// Metrics returns the collector for metrics. Variables for metrics override variables for all signals.
 func (o *OTel) Metrics() Collector {
 	return o.collector(&o.MetricsEndpoint, &o.MetricsProtocol, &o.MetricsHeaders)
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-func TestHeadersAndAttributesAreRead(t *testing.T) {
+func TestReadOTelHeadersAndAttributes(t *testing.T) {
 	c := read(t,
 		"OTEL_EXPORTER_OTLP_HEADERS", "never=sent", "OTEL_EXPORTER_OTLP_TRACES_HEADERS", "Authorization=Basic%20abc%3D, x-tenant = 7,bad name=1,x-bad=%0a",
 		"OTEL_RESOURCE_ATTRIBUTES", "deployment.environment=prod,team=a%2Cb")
@@ -18,47 +18,46 @@ func TestHeadersAndAttributesAreRead(t *testing.T) {
 	if got := h.Get("Authorization") + "|" + h.Get("X-Tenant"); got != "Basic abc=|7" || len(h) != 2 {
 		t.Errorf("got headers %v, want Authorization and X-Tenant", h)
 	}
-	harness.Equal(t, c.OTel.Metrics().Header.Get("Never"), "sent", "the metrics' header")
+	harness.Equal(t, c.OTel.Metrics().Header.Get("Never"), "sent", "header for metrics")
 	if got := c.OTel.ResourceAttributes.V; len(got) != 2 || got["deployment.environment"] != "prod" || got["team"] != "a,b" {
 		t.Errorf("got attributes %v, want prod and a,b", got)
 	}
 	want := []string{
-		`OTEL_EXPORTER_OTLP_TRACES_HEADERS: "bad name" is not a header field; it is not sent`,
-		`OTEL_EXPORTER_OTLP_TRACES_HEADERS: "x-bad" is not a header field; it is not sent`,
+		`OTEL_EXPORTER_OTLP_TRACES_HEADERS: "bad name" is not a valid header field and is ignored`,
+		`OTEL_EXPORTER_OTLP_TRACES_HEADERS: "x-bad" is not a valid header field and is ignored`,
 	}
 	harness.Equal(t, c.Warnings(), want, "warnings")
 }
 
-// What is wrong with one of them costs that one, and is said in one line.
-func TestABadExporterSettingIsLeftOut(t *testing.T) {
+func TestReadInvalidOTelSettingUsesDefault(t *testing.T) {
 	for name, c := range map[string]struct{ value, want string }{
-		"OTEL_EXPORTER_OTLP_HEADERS": {"s3cret", "entry 1 is not name=value; none are sent"},
-		"OTEL_RESOURCE_ATTRIBUTES":   {"a=%zz", `the value of "a" is not percent-encoded; they are left out`},
-		"OTEL_TRACES_SAMPLER":        {"xray", `"xray": one of always_on, always_off, traceidratio, parentbased_always_on, parentbased_always_off, parentbased_traceidratio; its default is used`},
-		"OTEL_TRACES_SAMPLER_ARG":    {"2", `"2": a number, 0 to 1; its default is used`},
-		"OTEL_PROPAGATORS":           {"tracecontext,jaeger", `"jaeger" is not written; its fields go through unchanged`},
+		"OTEL_EXPORTER_OTLP_HEADERS": {"s3cret", "entry 1 is not name=value; all header fields are ignored"},
+		"OTEL_RESOURCE_ATTRIBUTES":   {"a=%zz", `the value of "a" is not percent-encoded; all attributes are ignored`},
+		"OTEL_TRACES_SAMPLER":        {"xray", `"xray": must be one of always_on, always_off, traceidratio, parentbased_always_on, parentbased_always_off, parentbased_traceidratio; the default is used`},
+		"OTEL_TRACES_SAMPLER_ARG":    {"2", `"2": must be a number from 0 to 1; the default is used`},
+		"OTEL_PROPAGATORS":           {"tracecontext,jaeger", `"jaeger" is not supported; its header fields are forwarded unchanged`},
 	} {
 		got := read(t, name, c.value)
 		harness.Equal(t, got.Warnings(), []string{name + ": " + c.want}, name, "=", c.value, "warnings")
 		if h, a := got.OTel.Traces().Header, got.OTel.ResourceAttributes.V; len(h)+len(a) > 0 || got.OTel.Sampler.V != "" || got.OTel.SamplerArg.V != nil {
-			t.Errorf("%s=%s: got %v, %v, %q, %v, want nothing", name, c.value, h, a, got.OTel.Sampler.V, got.OTel.SamplerArg.V)
+			t.Errorf("%s=%s: got %v, %v, %q, %v, want no values", name, c.value, h, a, got.OTel.Sampler.V, got.OTel.SamplerArg.V)
 		}
 	}
 }
 
-// The rest of the object counts.
-func TestAPartOfTheObservabilityConfigOfAnotherTypeIsReported(t *testing.T) {
+// The valid members are used.
+func TestReadObservabilityConfigReportsWrongType(t *testing.T) {
 	c := read(t, "OBSERVABILITY_CONFIG", `{"Tracing":{"PROTOCOL":"grpc","samplingrate":"a"},"requestMetrics":{"protocol":"none","exportInterval":5000000000},"enableRequestLog":true}`)
 	if w := c.Warnings(); len(w) != 1 || !strings.HasPrefix(w[0], "OBSERVABILITY_CONFIG: json: ") {
-		t.Errorf("got warnings %q, want one that names it", w)
+		t.Errorf("got warnings %q, want one that names the variable", w)
 	}
 	o := &c.Observability.V
 	if o.Tracing.Protocol != "grpc" || o.RequestMetrics.Protocol != "none" || o.RequestMetrics.ExportInterval.String() != "5s" || !o.EnableRequestLog {
-		t.Errorf("got %+v, want all that can be read", o)
+		t.Errorf("got %+v, want the values of the valid members", o)
 	}
 }
 
-func TestClientAuthenticationOfScrapersIsValidated(t *testing.T) {
+func TestMetricsTLSValidate(t *testing.T) {
 	const cert, key, auth, ca = "METRICS_PROMETHEUS_TLS_CERT", "METRICS_PROMETHEUS_TLS_KEY", "METRICS_PROMETHEUS_TLS_CLIENT_AUTH", "METRICS_PROMETHEUS_TLS_CLIENT_CA_FILE"
 	for _, c := range []struct {
 		vars []EnvVar
@@ -68,11 +67,11 @@ func TestClientAuthenticationOfScrapersIsValidated(t *testing.T) {
 		{env(cert, "c", key, "k"), ""},
 		{env(cert, "c", key, "k", auth, " Require ", ca, "a"), ""},
 		{env(cert, "c", key, "k", auth, "optional", ca, "a"), ""},
-		{env(cert, "c"), cert + " and " + key + ": one is set without the other"},
-		{env(cert, "c", key, "k", auth, "requier"), auth + `: "requier" is not none, optional or require`},
-		{env(cert, "c", key, "k", auth, "require"), ca + ": it needs " + auth + " to be optional or require, which need it"},
-		{env(cert, "c", key, "k", ca, "a"), ca + ": it needs " + auth + " to be optional or require, which need it"},
-		{env(auth, "require", ca, "a"), auth + ": it needs " + cert},
+		{env(cert, "c"), cert + " and " + key + ": must be set together"},
+		{env(cert, "c", key, "k", auth, "requier"), auth + `: "requier": must be none, optional or require`},
+		{env(cert, "c", key, "k", auth, "require"), ca + ": must be set if, and only if, " + auth + " is optional or require"},
+		{env(cert, "c", key, "k", ca, "a"), ca + ": must be set if, and only if, " + auth + " is optional or require"},
+		{env(auth, "require", ca, "a"), auth + ": requires " + cert},
 	} {
 		settings := readAll(t, c.vars)
 		got := ""
@@ -83,7 +82,7 @@ func TestClientAuthenticationOfScrapersIsValidated(t *testing.T) {
 	}
 }
 
-// FuzzHeaders holds any list to what net/http sends. No warning shows a value.
+// FuzzHeaders verifies that net/http sends all header fields, and that warnings do not contain values.
 func FuzzHeaders(f *testing.F) {
 	f.Add("authorization=Bearer%20x,bad name=1")
 	f.Add("a=b%0Ac,\xff=1")
@@ -91,22 +90,22 @@ func FuzzHeaders(f *testing.F) {
 		c := read(t, "OTEL_EXPORTER_OTLP_HEADERS", list)
 		for name, values := range c.OTel.Traces().Header {
 			if !httpguts.ValidHeaderFieldName(name) || len(values) != 1 || !httpguts.ValidHeaderFieldValue(values[0]) {
-				t.Errorf("%q: got the field %q: %q, which cannot be sent", list, name, values)
+				t.Errorf("%q: got field %q: %q, want a valid field", list, name, values)
 			}
 		}
 		for part := range strings.SplitSeq(list, ",") {
 			_, value, _ := strings.Cut(part, "=")
 			for _, warning := range c.Warnings() {
 				if len(value) > 30 && strings.Contains(warning, value) {
-					t.Errorf("%q: got %q, which shows a value", list, warning)
+					t.Errorf("%q: got warning %q, want no value in it", list, warning)
 				}
 			}
 		}
 	})
 }
 
-// FuzzPairs writes what was read and reads it again; and an error shows nothing that
-// stands behind an =.
+// FuzzPairs verifies that pairs are the same after they are encoded and parsed again, and that errors do
+// not contain values.
 func FuzzPairs(f *testing.F) {
 	f.Add("a=1,b=%20x, c = y ,,")
 	f.Add("authorization=Bearer%20%zz,a")
@@ -116,7 +115,7 @@ func FuzzPairs(f *testing.F) {
 		if err != nil {
 			for part := range strings.SplitSeq(s, ",") {
 				if _, value, ok := strings.Cut(part, "="); ok && len(value) > 30 && strings.Contains(err.Error(), value) {
-					t.Errorf("%q: got %v, which shows a value", s, err)
+					t.Errorf("%q: got error %v, want no value in it", s, err)
 				}
 			}
 			return
@@ -127,7 +126,7 @@ func FuzzPairs(f *testing.F) {
 				t.Errorf("%q: got the name %q", s, name)
 			}
 			if !strings.Contains(s, name) {
-				t.Errorf("%q: got the name %q, which is not there", s, name)
+				t.Errorf("%q: got the name %q, want a name from the input", s, name)
 			}
 			written = append(written, name+" = "+url.PathEscape(value))
 		}

@@ -19,14 +19,14 @@ import (
 )
 
 const (
-	depthPerSlot       = 10   // Knative's queue, docs/promises.md 3.1
-	defaultStart       = 4    // of CONCURRENCY_START
-	defaultMetricsPort = 9091 // Knative's for the metrics of a user container
-	leastMetricsPort   = 1024 // Knative takes no less in requestMetrics.endpoint: below are the ports of privileged processes
+	depthPerSlot       = 10   // queue depth per slot, as in Knative (docs/promises.md 3.1)
+	defaultStart       = 4    // default of CONCURRENCY_START
+	defaultMetricsPort = 9091 // port of request metrics in Knative
+	leastMetricsPort   = 1024 // minimum port in requestMetrics.endpoint, as in Knative; lower ports are privileged
 
-	longestQuiet  = 30 * time.Second // Knative's, docs/promises.md 3.5
-	graceDeadline = 27 * time.Second // Kubernetes' default grace of 30 s less afterDrain
-	afterDrain    = 3 * time.Second  // what the end of the process may take after the drain
+	longestQuiet  = 30 * time.Second // quiet period of Knative (docs/promises.md 3.5)
+	graceDeadline = 27 * time.Second // default grace period of Kubernetes (30 s) minus afterDrain
+	afterDrain    = 3 * time.Second  // maximum time until the process exits after the drain
 )
 
 // Ceiling returns the maximum number of requests in the user container, including the maximum of
@@ -38,8 +38,8 @@ func (c *Config) Ceiling() int {
 	return c.Concurrency.V
 }
 
-// derive gives the settings that nobody has set, and that depend on others, their
-// values. Each reads those above it.
+// derive sets the settings that are unset and depend on other settings. The order of the statements
+// matters, because a setting can depend on the settings above it.
 func (c *Config) derive() {
 	host, port := c.metricsEndpoint()
 	c.OnKnative.derive(c.serving)
@@ -52,7 +52,7 @@ func (c *Config) derive() {
 	c.RequestTimeoutScope.derive(scope)
 	var probes []probe.Probe
 	if !c.OnKnative.V {
-		// As soon and as often as an aggressive one asks (docs/promises.md 2.1).
+		// An aggressive TCP probe (docs/promises.md 2.1).
 		probes = []probe.Probe{{TCPSocket: &probe.TCPSocketAction{Port: probe.Port{Number: int32(c.UserPort.V)}}}}
 	}
 	c.Probes.derive(probes)
@@ -62,8 +62,9 @@ func (c *Config) derive() {
 	c.MetricsHost.derive(host)
 }
 
-// defaultDeadline is docs/promises.md 3.5. Knative makes the grace period as long as
-// the request timeout; one of less than four seconds leaves the drain what it can.
+// defaultDeadline returns the default of DrainDeadline (docs/promises.md 3.5). In Knative, the grace
+// period is equal to the request timeout. If the request timeout is less than 4 s, the drain takes half of
+// it, but at most 1 s.
 func (c *Config) defaultDeadline() time.Duration {
 	timeout := c.RequestTimeout.V
 	if !c.OnKnative.V || timeout == 0 {
@@ -72,9 +73,8 @@ func (c *Config) defaultDeadline() time.Duration {
 	return max(timeout-afterDrain, min(timeout/2, time.Second), time.Millisecond)
 }
 
-// metricsNames returns the metrics that are served where nobody names them: those
-// that a Knative control plane asks for, by whichever variable it has, and ours
-// elsewhere.
+// metricsNames returns the default of MetricsNames. On Knative, these are the metrics that the control
+// plane requests in one of two variables.
 func (c *Config) metricsNames() string {
 	switch {
 	case c.Observability.V.RequestMetrics.Protocol == "prometheus":
@@ -87,9 +87,9 @@ func (c *Config) metricsNames() string {
 	return "default"
 }
 
-// metricsEndpoint returns the address and the port that a Knative control plane wants
-// the metrics on; port 0: it says nothing, or what is no "host:port". A port that is
-// taken does not stop us, because telemetry never does (docs/promises.md 3.9).
+// metricsEndpoint returns the address and the port for metrics that a Knative control plane configured.
+// The port is 0 if the endpoint is unset or invalid, or if the port is used by another listener. This is
+// not an error, because telemetry never stops traffic (docs/promises.md 3.9).
 func (c *Config) metricsEndpoint() (host string, port int) {
 	asked := &c.Observability.V.RequestMetrics
 	if asked.Protocol != "prometheus" || asked.Endpoint == "" {
@@ -107,31 +107,31 @@ func (c *Config) metricsEndpoint() (host string, port int) {
 	return host, int(n)
 }
 
-// validate looks at settings that must fit one another. What is known to be bad is not
-// reported a second time. Warnings need no such care: none is seen beside a problem.
+// validate validates settings that depend on each other. It does not report an invalid value again. It
+// can add warnings about such a value, because warnings are not shown if there is an error.
 func (in *reading) validate() {
 	c := in.c
 	if c.serving && c.OnKnative.V && c.OnKnative.unset() && c.Namespace.V == "" {
-		// No release of Knative does that; somebody who writes the sidecar by hand does.
-		in.warn("%s: true is assumed, because a %s* variable is set, though %s is not; outside Knative, set it to false",
-			c.OnKnative.Name(), servingPrefix, c.Namespace.Name())
+		// All releases of Knative set the namespace. A manifest that was written by hand may not.
+		in.warn("%s: the default is true because a %s* variable is set, but %s is not set; outside Knative, set %s=false",
+			c.OnKnative.Name(), servingPrefix, c.Namespace.Name(), c.OnKnative.Name())
 	}
 	in.validatePorts()
 	asked := &c.Observability.V.RequestMetrics
 	if _, port := c.metricsEndpoint(); port == 0 && asked.Protocol == "prometheus" && asked.Endpoint != "" {
-		in.warn("%s: requestMetrics.endpoint: %s: not host:port with a free port from %d to 65535; the default is used",
+		in.warn("%s: requestMetrics.endpoint: %s: must be host:port with an unused port from %d to 65535; the default is used",
 			c.Observability.Name(), quote(redactURL(asked.Endpoint)), leastMetricsPort)
 	}
-	in.warnOfProbeHosts()
+	in.warnProbeHosts()
 	in.validateConcurrency()
 	in.validateTLS()
-	in.warnOfNoEffect()
+	in.warnNoEffect()
 	in.validateDrain()
 }
 
-// warnOfProbeHosts warns of readiness probes that pass although the user container does not listen
-// on localhost.
-func (in *reading) warnOfProbeHosts() {
+// warnProbeHosts reports readiness probes that can pass although the user container does not listen on
+// the loopback address.
+func (in *reading) warnProbeHosts() {
 	c := in.c
 	for i := range c.Probes.V {
 		if field, host := c.Probes.V[i].OtherHost(); host != "" {
@@ -141,7 +141,7 @@ func (in *reading) warnOfProbeHosts() {
 	}
 }
 
-// validatePorts holds that two listeners cannot share a port.
+// validatePorts reports listeners that have the same port.
 func (in *reading) validatePorts() {
 	c := in.c
 	var seen []*Port
@@ -154,39 +154,39 @@ func (in *reading) validatePorts() {
 			if other.V != p.V {
 				continue
 			}
-			// Knative allows this one, and it works while there is no certificate.
+			// Knative allows this. It works if there is no certificate.
 			if p == &c.TLSPort && other == &c.UserPort {
-				in.warn("%s: %s: %s has the same port, so TLS cannot be served", p.Name(), quote(p.String()), other.Name())
+				in.warn("%s: %s: same port as %s; TLS is not served", p.Name(), quote(p.String()), other.Name())
 				continue
 			}
 			this, that := p, other
 			if this.unset() && !that.unset() {
-				this, that = that, this // complain of what somebody wrote
+				this, that = that, this // report the variable that is set
 			}
-			in.problem("%s: %s: a port of its own; %s has the same", this.Name(), quote(this.String()), that.Name())
+			in.problem("%s: %s: must be different from %s", this.Name(), quote(this.String()), that.Name())
 		}
 		seen = append(seen, p)
 		if c.MergePort.V == p.V && p != &c.UserPort {
-			// A scrape would scrape itself, or count as a request.
-			in.warn("%s: %s: %s has the same, so nothing is merged", c.MergePort.Name(), quote(p.String()), p.Name())
+			// A scrape of the metrics port would never end, and a scrape of another port would count as a request.
+			in.warn("%s: %s: same port as %s; the metrics of the application are not merged", c.MergePort.Name(), quote(p.String()), p.Name())
 			c.MergePort.V = 0
 		}
 	}
 }
 
-// validateConcurrency holds the floor of an adaptive limit below its ceiling.
+// validateConcurrency validates the settings of an adaptive limit.
 func (in *reading) validateConcurrency() {
 	c := in.c
 	if c.ConcurrencyMode.V != AdaptiveConcurrency && c.ConcurrencyStart.V != defaultStart {
-		in.warn("%s: without effect, because %s is %s", c.ConcurrencyStart.Name(), c.ConcurrencyMode.Name(), c.ConcurrencyMode.V)
+		in.warn("%s: has no effect because %s is %s", c.ConcurrencyStart.Name(), c.ConcurrencyMode.Name(), c.ConcurrencyMode.V)
 	}
 	least, most := &c.ConcurrencyMin, &c.Concurrency
 	switch {
 	case most.bad() || least.V == 1:
 	case c.ConcurrencyMode.V != AdaptiveConcurrency:
-		in.warn("%s: without effect, because %s is %s", least.Name(), c.ConcurrencyMode.Name(), c.ConcurrencyMode.V)
+		in.warn("%s: has no effect because %s is %s", least.Name(), c.ConcurrencyMode.Name(), c.ConcurrencyMode.V)
 	case least.V > c.Ceiling():
-		in.problem("%s: %s: at most %s, which is %d", least.Name(), quote(least.String()), most.Name(), c.Ceiling())
+		in.problem("%s: %s: must be at most %s, which is %d", least.Name(), quote(least.String()), most.Name(), c.Ceiling())
 	}
 }
 
@@ -194,19 +194,19 @@ func (in *reading) validateTLS() {
 	c := in.c
 	least, most := &c.TLSMinVersion, &c.TLSMaxVersion
 	if !least.bad() && most.V != 0 && most.V < least.V {
-		in.problem("%s: %s: at least %s, which is %s", most.Name(), quote(most.String()), least.Name(), least)
+		in.problem("%s: %s: must be at least %s, which is %s", most.Name(), quote(most.String()), least.Name(), least)
 	}
 	if in.ownFiles {
-		in.warnOfNoCertificate()
+		in.warnNoCertificate()
 	}
 	if c.TLSCipherSuites.V != nil && least.V == tls.VersionTLS13 {
-		in.warn("%s: without effect, because %s is %s", c.TLSCipherSuites.Name(), least.Name(), least)
+		in.warn("%s: has no effect because %s is %s", c.TLSCipherSuites.Name(), least.Name(), least)
 	}
 }
 
-// warnOfNoCertificate looks into a certificate directory that somebody has named.
-// Knative mounts one that stays empty where it does not encrypt.
-func (in *reading) warnOfNoCertificate() {
+// warnNoCertificate reports a directory for certificates that contains no certificate. It ignores the
+// default directory, and all directories on Knative, which mounts an empty directory if TLS is disabled.
+func (in *reading) warnNoCertificate() {
 	dir := &in.c.CertDir
 	if dir.unset() || in.c.OnKnative.V {
 		return
@@ -216,23 +216,23 @@ func (in *reading) warnOfNoCertificate() {
 			return
 		}
 	}
-	in.warn("%s: %s: neither tls.crt nor tls.key is there; TLS is not served before they are", dir.Name(), quote(dir.V))
+	in.warn("%s: %s: tls.crt and tls.key not found; TLS is disabled until they exist", dir.Name(), quote(dir.V))
 }
 
-// warnOfNoEffect names the settings that others make pointless.
-func (in *reading) warnOfNoEffect() {
+// warnNoEffect reports settings that have no effect because of other settings.
+func (in *reading) warnNoEffect() {
 	c := in.c
 	if c.Ceiling() == 0 && c.QueueDepth.V != 0 {
-		in.warn("%s: without effect, because %s is 0", c.QueueDepth.Name(), c.Concurrency.Name())
+		in.warn("%s: has no effect because %s is 0", c.QueueDepth.Name(), c.Concurrency.Name())
 	}
 	if c.Ceiling() == 0 && c.QueueTimeout.V != 0 {
-		in.warn("%s: without effect, because %s is 0", c.QueueTimeout.Name(), c.Concurrency.Name())
+		in.warn("%s: has no effect because %s is 0", c.QueueTimeout.Name(), c.Concurrency.Name())
 	}
 	if c.MergePort.V != 0 && c.MetricsNames.V == "off" {
-		in.warn("%s: without effect, because %s is off", c.MergePort.Name(), c.MetricsNames.Name())
+		in.warn("%s: has no effect because %s is off", c.MergePort.Name(), c.MetricsNames.Name())
 	}
 	if c.MetricsBackend.V == "opencensus" {
-		in.warn("%s: %s: it is not spoken, and no metrics are pushed to it; %s has those that can be scraped",
+		in.warn("%s: %s: not supported; no metrics are pushed, and %s selects the metrics that can be scraped",
 			c.MetricsBackend.Name(), quote(c.MetricsBackend.V), c.MetricsNames.Name())
 	}
 }
@@ -244,45 +244,44 @@ func (in *reading) validateDrain() {
 		return
 	}
 	if c.DrainMin.V > deadline.V {
-		in.problem("%s: %s: at most %s, which is %v", c.DrainMin.Name(), quote(c.DrainMin.V.String()), deadline.Name(), deadline.V)
+		in.problem("%s: %s: must be at most %s, which is %v", c.DrainMin.Name(), quote(c.DrainMin.V.String()), deadline.Name(), deadline.V)
 	}
 	if half := deadline.V / 2; quiet.V > half {
-		in.warn("%s: %s: at most half of %s; %v is used", quiet.Name(), quote(quiet.V.String()), deadline.Name(), half)
+		in.warn("%s: %s: must be at most half of %s; %v is used", quiet.Name(), quote(quiet.V.String()), deadline.Name(), half)
 		quiet.V, quiet.from = half, ""
 	}
 }
 
-// Words of METRICS_PROMETHEUS_TLS_CLIENT_AUTH.
+// Values of METRICS_PROMETHEUS_TLS_CLIENT_AUTH.
 const (
 	noClients       = "none"
 	optionalClients = "optional"
 	requireClients  = "require"
 )
 
-// clients is what the setting of client authentication says, in its own case.
-func (m *MetricsTLS) clients() string {
+// clientAuth returns the value of ClientAuth in lower case, without spaces around it.
+func (m *MetricsTLS) clientAuth() string {
 	return strings.ToLower(strings.TrimSpace(m.ClientAuth.V))
 }
 
-// ClientOptional reports whether a scraper may come without a certificate, though one
-// that it shows must be good.
-func (m *MetricsTLS) ClientOptional() bool { return m.clients() == optionalClients }
+// ClientOptional reports whether a scraper can connect without a certificate. If it presents a
+// certificate, the certificate must be valid.
+func (m *MetricsTLS) ClientOptional() bool { return m.clientAuth() == optionalClients }
 
-// Validate says what is wrong with these settings together. Metrics must not be
-// served then: who asks for encryption or for clients' certificates never gets them
-// without.
+// Validate returns an error if the settings are inconsistent. The caller must not serve metrics then, so
+// that metrics are never served without the TLS or client authentication that the user configured.
 func (m *MetricsTLS) Validate() error {
-	auth := m.clients()
-	asks := auth == optionalClients || auth == requireClients
+	auth := m.clientAuth()
+	verifies := auth == optionalClients || auth == requireClients
 	switch {
 	case (m.Cert.V == "") != (m.Key.V == ""):
-		return fmt.Errorf("%s and %s: one is set without the other", m.Cert.Name(), m.Key.Name())
-	case auth != "" && auth != noClients && !asks:
-		return fmt.Errorf("%s: %q is not none, optional or require", m.ClientAuth.Name(), m.ClientAuth.V)
-	case asks != (m.ClientCA.V != ""):
-		return fmt.Errorf("%s: it needs %s to be optional or require, which need it", m.ClientCA.Name(), m.ClientAuth.Name())
+		return fmt.Errorf("%s and %s: must be set together", m.Cert.Name(), m.Key.Name())
+	case auth != "" && auth != noClients && !verifies:
+		return fmt.Errorf("%s: %q: must be none, optional or require", m.ClientAuth.Name(), m.ClientAuth.V)
+	case verifies != (m.ClientCA.V != ""):
+		return fmt.Errorf("%s: must be set if, and only if, %s is optional or require", m.ClientCA.Name(), m.ClientAuth.Name())
 	case m.ClientCA.V != "" && m.Cert.V == "":
-		return fmt.Errorf("%s: it needs %s", m.ClientAuth.Name(), m.Cert.Name())
+		return fmt.Errorf("%s: requires %s", m.ClientAuth.Name(), m.Cert.Name())
 	}
 	return nil
 }

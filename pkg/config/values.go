@@ -81,13 +81,14 @@ type setting interface {
 // errNotAllowed is the error of parse for a value that is not allowed.
 var errNotAllowed = errors.New("not allowed")
 
-// longest is the upper limit for each duration. It prevents an overflow when a few durations are added to a time.
+// longest is the upper limit for each duration. It prevents an overflow when durations are added to a
+// time.
 const longest = 100 * 365 * 24 * time.Hour
 
 // Port is the number of a port, from 1 to 65535.
 type Port struct{ Value[int] }
 
-func (*Port) allowed() string           { return "a port, 1 to 65535" }
+func (*Port) allowed() string           { return "a port from 1 to 65535" }
 func (p *Port) parse(text string) error { return p.assign(parseNumber(text, 1, math.MaxUint16)) }
 
 // Number is an integer in decimal, or with the prefix 0x, 0o, 0b or 0, as in Knative.
@@ -103,9 +104,9 @@ func (n *Number[T]) bounds() (low, high int64) {
 func (n *Number[T]) allowed() string {
 	low, high := n.bounds()
 	if high == math.MaxInt64 {
-		return fmt.Sprintf("a whole number, %d or more", low)
+		return fmt.Sprintf("an integer of at least %d", low)
 	}
-	return fmt.Sprintf("a whole number, %d to %d", low, high)
+	return fmt.Sprintf("an integer from %d to %d", low, high)
 }
 
 func (n *Number[T]) parse(text string) error {
@@ -140,10 +141,10 @@ func (d *Duration) unit() time.Duration {
 func (d *Duration) allowed() string {
 	const syntax = "a duration such as 30s or 250ms"
 	if d.unit() != 0 {
-		return "whole " + d.field.tag.Get("unit") + ", or " + syntax + "; 0 is off"
+		return "an integer in " + d.field.tag.Get("unit") + ", or " + syntax
 	}
 	if least := d.field.tag.Get("min"); least != "" {
-		return syntax + ", " + least + " or more"
+		return syntax + ", at least " + least
 	}
 	return syntax
 }
@@ -179,7 +180,7 @@ func (b *Bool) parse(text string) error { return b.assign(strconv.ParseBool(text
 // Fraction is a number from 0 to 1.
 type Fraction struct{ Value[float64] }
 
-func (*Fraction) allowed() string           { return "a number, 0 to 1" }
+func (*Fraction) allowed() string           { return "a number from 0 to 1" }
 func (f *Fraction) parse(text string) error { return f.assign(parseFraction(text)) }
 
 func parseFraction(text string) (float64, error) {
@@ -190,10 +191,10 @@ func parseFraction(text string) (float64, error) {
 	return f, nil
 }
 
-// Text is any text.
+// Text is an arbitrary string.
 type Text struct{ Value[string] }
 
-func (*Text) allowed() string           { return "text" }
+func (*Text) allowed() string           { return "a string" }
 func (t *Text) parse(text string) error { return t.assign(text, nil) }
 
 // Choice is one of the words in the tag "oneof". Case is ignored.
@@ -239,7 +240,7 @@ func (l *list) parseUnless(text string, bad func(item string) bool) error {
 type Paths struct{ list }
 
 func (*Paths) allowed() string {
-	return "a comma list of paths that begin with /; a * may stand at the end"
+	return "a comma-separated list of paths that begin with / and can end with *"
 }
 
 func (p *Paths) parse(text string) error {
@@ -251,7 +252,7 @@ func (p *Paths) parse(text string) error {
 // Prefixes are prefixes of User-Agent. They do not contain "*", which would not be a wildcard.
 type Prefixes struct{ list }
 
-func (*Prefixes) allowed() string { return "a comma list of beginnings of User-Agent, without *" }
+func (*Prefixes) allowed() string { return "a comma-separated list of User-Agent prefixes without *" }
 
 func (p *Prefixes) parse(text string) error {
 	return p.parseUnless(text, func(item string) bool { return strings.Contains(item, "*") })
@@ -302,7 +303,7 @@ func (v *TLSVersion) String() string {
 type CipherSuites struct{ Value[[]uint16] }
 
 func (*CipherSuites) allowed() string {
-	return "a comma list of Go's names of secure cipher suites, such as TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"
+	return "a comma-separated list of secure cipher suites, such as TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"
 }
 
 func (s *CipherSuites) parse(text string) error {
@@ -319,7 +320,7 @@ func (s *CipherSuites) String() string { return joinNames(s.V, tls.CipherSuiteNa
 type Curves struct{ Value[[]tls.CurveID] }
 
 func (*Curves) allowed() string {
-	return "a comma list of X25519MLKEM768, X25519, P-256, CurveP256, P-384, CurveP384, P-521, CurveP521"
+	return "a comma-separated list of X25519MLKEM768, X25519, P-256, CurveP256, P-384, CurveP384, P-521, CurveP521"
 }
 
 func (c *Curves) parse(text string) error {
@@ -332,10 +333,10 @@ func (c *Curves) parse(text string) error {
 
 func (c *Curves) String() string { return joinNames(c.V, tls.CurveID.String) }
 
-// ProbeArray reports whether the text of the probes is an array. It is true in addition if only an
-// array can express the number of probes.
+// ProbeArray reports whether the value of the probes is an array.
 type ProbeArray struct{ Bool }
 
+// String returns "true" also if the number of probes requires an array.
 func (p *ProbeArray) String() string {
 	c := p.field.config
 	return strconv.FormatBool(p.V || len(c.Probes.V) > 1 || len(c.Probes.V) == 0 && !c.OnKnative.V)
@@ -346,7 +347,7 @@ func (p *ProbeArray) String() string {
 type Probes struct{ Value[[]probe.Probe] }
 
 func (p *Probes) allowed() string {
-	return "a Kubernetes core/v1 Probe as JSON; an array of them with " + p.field.config.ProbeArray.Name() + "=true"
+	return "a Kubernetes core/v1 Probe in JSON, or an array of probes if " + p.field.config.ProbeArray.Name() + "=true"
 }
 
 // parse needs the value of ProbeArray, which is declared before Probes and decoded first.

@@ -12,7 +12,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// controlFrames returns n groups of three control frames, which grpc-go sends for a message.
+// controlFrames returns n groups of the three control frames that grpc-go sends for each message.
 func controlFrames(n int) []byte {
 	return bytes.Repeat(bytes.Join([][]byte{
 		frame(http2.FramePing, 1, 0, make([]byte, 8)...),
@@ -21,7 +21,7 @@ func controlFrames(n int) []byte {
 	}, nil), n)
 }
 
-// openResponse opens a stream whose response has begun, and which accepts n bytes of content.
+// openResponse opens a stream that accepts n bytes of content, and sends the header section of its response.
 func (p *peer) openResponse(n int) {
 	p.Helper()
 	o := p.open(false)
@@ -33,7 +33,7 @@ func (p *peer) openResponse(n int) {
 	p.next() // WINDOW_UPDATE
 }
 
-// The attack sends 10 000 control frames for each byte of content.
+// The peer sends 10,000 control frames for each byte of content.
 func TestAppControlFramesForLittleContentCloseConnection(t *testing.T) {
 	config := recorded(clientConfig())
 	p := connect(t, config)
@@ -51,8 +51,8 @@ func TestAppControlFramesForLittleContentCloseConnection(t *testing.T) {
 	wantBounds(t, config.Bounds, bound.AppControlFrames)
 }
 
-// A grpc-go server sends three control frames for each message. The test sends ten times as many
-// frames for each message, and more than the limit for connections without content.
+// A grpc-go server sends three control frames for each message. The test sends ten times as many control
+// frames for each message. Without content, this number would exceed the limit.
 func TestAppControlFramesForContentPass(t *testing.T) {
 	const messages = 5000
 	config := recorded(clientConfig())
@@ -64,7 +64,7 @@ func TestAppControlFramesForContentPass(t *testing.T) {
 	wantBounds(t, config.Bounds)
 }
 
-// unreadApp returns an app that does not read a request.
+// unreadApp returns an app that does not read from the connection.
 func unreadApp(t *testing.T, config h2.Config) *peer {
 	t.Helper()
 	p := connect(t, config)
@@ -88,7 +88,7 @@ func TestUnreadPingsOfAppReceiveReplies(t *testing.T) {
 	p := unreadApp(t, config)
 	p.unreadPings()
 	harness.NoError(p, p.WriteGoAway(1, http2.ErrCodeNo, nil))
-	harness.Receive(p, p.host.leaving, "GOAWAY") // the connection has handled the PING frames
+	harness.Receive(p, p.host.leaving, "GOAWAY") // the PING frames were handled before
 	p.readPings()
 	wantBounds(t, config.Bounds)
 }
@@ -107,7 +107,7 @@ func TestLongAppHeaderBlockClosesConnection(t *testing.T) {
 // Clients such as Node.js accept 16 KiB of header fields.
 func TestLongAppHeaderIsForwarded(t *testing.T) {
 	config := recorded(clientConfig())
-	config.MaxHeadBytes = 256 << 10 // the value in package h2client
+	config.MaxHeadBytes = 256 << 10 // value of package h2client
 	p := connect(t, config)
 	p.serve()
 	o := p.open(true)
@@ -120,7 +120,7 @@ func TestLongAppHeaderIsForwarded(t *testing.T) {
 	wantBounds(t, config.Bounds)
 }
 
-// The timeouts are so short that they would close the connection before the first frame.
+// The timeouts would expire before the first frame.
 func TestClientIgnoresTimeouts(t *testing.T) {
 	config := recorded(clientConfig())
 	config.HeadTimeout, config.SendTimeout = 1, 1

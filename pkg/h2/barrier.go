@@ -25,8 +25,9 @@ type barrier struct {
 	heard  uint64    // Conn.received at the last RST_STREAM
 }
 
-// Servers close a connection on which the client resets too many streams. This would fail
-// the streams of all clients that share the connection, so a connection is replaced before.
+// Servers close a connection on which the client resets too many streams, and the streams of all
+// clients that share the connection fail. Therefore the connection is replaced before it reaches
+// such a limit.
 const (
 	// maxResets and resetRate, per second, are lower than the default bound of nghttp2, which
 	// Node uses: a burst of 1000 and 33 per second.
@@ -39,8 +40,8 @@ const (
 	// recentTime is the time for which a server may continue to process a request after its
 	// stream was reset. Go's server counts such requests against its limit.
 	recentTime = 10 * time.Second
-	// maxRefusals is the number of consecutive streams that the server refuses, although the
-	// client respects its limit, before the connection is replaced.
+	// maxRefusals is the number of consecutive streams that a server can refuse before the
+	// connection is replaced. Only refusals within the limit of the server count.
 	maxRefusals = 10
 	// replaceTime is the minimum age of a connection that is replaced and on which no response was
 	// received. It limits the rate of new connections to a server that rejects all streams.
@@ -137,8 +138,8 @@ func (c *Conn) nearlyFull() bool {
 }
 
 // full reports whether the server accepts no more streams at the moment. Abandoned streams
-// count only against a limit that the server has advertised. If careful is true, the server
-// may still work on the streams that were abandoned recently. c.mu must be held.
+// count only against a limit that the server has advertised. If careful is true, all streams that
+// were abandoned in the last recentTime count. c.mu must be held.
 func (c *Conn) full(careful bool) bool {
 	n := len(c.streams)
 	switch {
@@ -151,7 +152,7 @@ func (c *Conn) full(careful bool) bool {
 }
 
 // recentResets returns the number of streams that were abandoned in the last recentTime. c.mu
-// is held.
+// must be held.
 func (c *Conn) recentResets() int {
 	b := &c.barrier
 	if len(b.recent) == 0 {

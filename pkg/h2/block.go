@@ -7,23 +7,23 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
-// A Block is a header block in the making (RFC 7541). It uses the static table alone:
-// what is sent to a neighbour need not be small, and an encoder without state lets any
-// goroutine make a block, for any connection, at any time. The zero value is empty. It is
-// used by one goroutine at a time.
+// A Block is an encoded header block (RFC 7541). The encoder uses only the static table and has
+// no state, so any goroutine can build a block for any connection at any time. Compression is
+// not needed because the peers are close. The zero value is empty. A Block must not be used
+// concurrently.
 type Block struct {
 	b    []byte
-	size int // of the header list (RFC 9113 section 6.5.2), in bytes
+	size int // size of the header list (RFC 9113 section 6.5.2), in bytes
 }
 
 // Reset empties the block.
 func (k *Block) Reset() { k.b, k.size = k.b[:0], 0 }
 
-// Grow makes room for n more bytes.
+// Grow reserves space for n more bytes.
 func (k *Block) Grow(n int) { k.b = slices.Grow(k.b, n) }
 
-// statuses are those of the static table, the first of which has the index 8 (RFC 7541
-// appendix A).
+// statuses lists the status codes of the static table, in order. The first code has the index 8
+// (RFC 7541 appendix A).
 var statuses = [...]int{200, 204, 206, 304, 400, 404, 500}
 
 // Status adds the status of a response.
@@ -36,7 +36,7 @@ func (k *Block) Status(status int) {
 	k.b = strconv.AppendInt(k.b, int64(status), 10)
 }
 
-// Request adds what stands in an HTTP/1.1 request line, and the host. The scheme is http.
+// Request adds the method, the authority, the path, and the scheme http.
 func (k *Block) Request(method, authority, path string) {
 	switch method {
 	case "GET":
@@ -52,7 +52,7 @@ func (k *Block) Request(method, authority, path string) {
 	k.Field(":path", path)
 }
 
-// Field adds a field, whose name may be in any case. It is a forward.Encoder.
+// Field adds a field. The name is converted to lower case. Field is a forward.Encoder.
 func (k *Block) Field(name, value string) {
 	b := append(k.b, 0)
 	b = appendInteger(b, 0, 7, len(name))
@@ -76,15 +76,15 @@ func (k *Block) Field(name, value string) {
 	k.size += len(name) + len(value) + fieldOverhead
 }
 
-// Fields adds fields.
+// Fields adds the given fields.
 func (k *Block) Fields(fields []wire.Field) {
 	for _, f := range fields {
 		k.Field(wire.String(f.Name), wire.String(f.Value))
 	}
 }
 
-// neverIndexed is the first byte of a literal that nobody on the way may put into a
-// table, where its compression could be measured (RFC 7541 sections 6.2.3 and 7.1).
+// neverIndexed is the first byte of a literal that no hop may add to a dynamic table, because the
+// size of compressed headers would reveal the value (RFC 7541 sections 6.2.3 and 7.1).
 const neverIndexed = 0x10
 
 func secret(index int) bool {
@@ -95,7 +95,7 @@ func secret(index int) bool {
 	return false
 }
 
-// appendInteger appends an integer in what the first byte has left of bits (RFC 7541
+// appendInteger appends n with a prefix of the given number of bits in the first byte (RFC 7541
 // section 5.1).
 func appendInteger(b []byte, first byte, bits uint, n int) []byte {
 	most := 1<<bits - 1
@@ -109,11 +109,11 @@ func appendInteger(b []byte, first byte, bits uint, n int) []byte {
 	return append(b, byte(n))
 }
 
-// noTable is a dynamic table size update to 0 (RFC 7541 section 6.3): it comes first, and
-// whatever size the peer asks for later is large enough.
+// noTable is a dynamic table size update to 0 (RFC 7541 section 6.3). It precedes the first header
+// block, and it remains valid because every later limit of the peer is at least 0.
 const noTable = 0x20
 
-// staticNames are the indexes of names in the static table (RFC 7541 appendix A).
+// staticNames maps names to their indexes in the static table (RFC 7541 appendix A).
 var staticNames = map[string]int{
 	":authority": 1, ":method": 2, ":path": 4, ":scheme": 6, ":status": 8,
 	"accept-charset": 15, "accept-encoding": 16, "accept-language": 17, "accept-ranges": 18, "accept": 19,

@@ -13,16 +13,16 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// TestFloodsEndTheConnection contains the attacks. The heaviest legitimate peer is grpc-go,
-// which sends a PING and two WINDOW_UPDATE frames for each message. This peer sends ten times
-// as many frames. Without useful work, the bound would close the connection.
+// TestFloodsCloseConnection contains the attacks. The heaviest legitimate peer is grpc-go, which sends one
+// PING and two WINDOW_UPDATE frames for each message. This peer sends ten times as many frames. Without
+// useful work, the connection would be closed.
 func TestControlFramesForContentPass(t *testing.T) {
 	const messages = 1000
 	p := connect(t, serverConfig())
 	p.host.quiet = true
 	p.greet()
 	one := p.request(1, false)
-	one.Credit(messages) // more than the window, so that no WINDOW_UPDATE is needed
+	one.Credit(messages) // exceeds the window, so no WINDOW_UPDATE is needed
 	p.us.Flush(false)
 	p.expect(fmt.Sprintf("WINDOW_UPDATE 1 %d", messages))
 	control := bytes.Repeat(bytes.Join([][]byte{
@@ -34,8 +34,8 @@ func TestControlFramesForContentPass(t *testing.T) {
 	p.alive()
 }
 
-// The same traffic with one byte of content for 1000 control frames is a flood.
-func TestControlFramesForLittleContentEndTheConnection(t *testing.T) {
+// The peer sends 1000 control frames for each byte of content.
+func TestControlFramesForLittleContentCloseConnection(t *testing.T) {
 	p := connect(t, serverConfig())
 	p.host.quiet = true
 	p.greet()
@@ -45,8 +45,8 @@ func TestControlFramesForLittleContentEndTheConnection(t *testing.T) {
 	p.expect("GOAWAY 1 ENHANCE_YOUR_CALM")
 }
 
-// A client that receives content in 16 KB frames from a stream that has ended may still send
-// WINDOW_UPDATE frames for it, as the HTTP/2 client of Go does.
+// The HTTP/2 client of Go receives content in frames of 16 KB and may send WINDOW_UPDATE frames for it after the
+// stream has ended.
 func TestWindowUpdatesAfterResponsesPass(t *testing.T) {
 	const streams, updates = 1000, 40
 	p := connect(t, serverConfig())
@@ -61,9 +61,9 @@ func TestWindowUpdatesAfterResponsesPass(t *testing.T) {
 	p.alive()
 }
 
-// A stream that has ended in both directions does not count (RFC 9113 section 5.1.2), even if
-// the request is still being served.
-func TestEndedStreamsDoNotCountAgainstTheLimit(t *testing.T) {
+// A stream that has ended in both directions does not count (RFC 9113 section 5.1.2), even if its
+// request is still being served.
+func TestEndedStreamsDoNotCountAgainstLimit(t *testing.T) {
 	config := serverConfig()
 	config.MaxStreams = 2
 	p := connect(t, config)
@@ -78,7 +78,7 @@ func TestEndedStreamsDoNotCountAgainstTheLimit(t *testing.T) {
 	p.alive()
 }
 
-// A client that has not received RST_STREAM can send content up to the window of the stream.
+// A client that has not received RST_STREAM may send content up to the window of the stream.
 func TestLateContentIsIgnored(t *testing.T) {
 	p := connect(t, serverConfig())
 	p.greet()
@@ -87,11 +87,11 @@ func TestLateContentIsIgnored(t *testing.T) {
 	p.expect("HEADERS 1 end", "RST_STREAM 1 NO_ERROR")
 	p.send(bytes.Repeat(frame(http2.FrameData, 0, 1, 'x'), window-1), frame(http2.FrameData, 1, 1))
 	p.alive()
-	p.send(frame(http2.FrameData, 0, 1, 'x')) // more than the window
+	p.send(frame(http2.FrameData, 0, 1, 'x')) // exceeds the window
 	p.expect("RST_STREAM 1 STREAM_CLOSED")
 }
 
-// A host that is full as long as busy is true.
+// A host is full while busy is true.
 type fullHost struct {
 	host
 	busy atomic.Bool
@@ -109,9 +109,9 @@ func TestFullHandlerPausesReading(t *testing.T) {
 	h.busy.Store(true)
 	p.send(frame(http2.FrameData, 0, 1, 'x'),
 		frame(http2.FrameHeaders, 5, 3, p.get()...), frame(http2.FramePing, 0, 0, make([]byte, 8)...))
-	one.await(t, 1) // frames before the request are still handled
+	one.await(t, 1) // frames before the request are handled
 	one.sendHead(p, true)
-	p.expect("HEADERS 1 end", "RST_STREAM 1 NO_ERROR") // and responses are sent
+	p.expect("HEADERS 1 end", "RST_STREAM 1 NO_ERROR") // responses are sent
 	harness.Equal(t, len(h.streams), 0, "requests while the handler is full")
 	h.busy.Store(false)
 	p.us.Resume()
@@ -120,7 +120,7 @@ func TestFullHandlerPausesReading(t *testing.T) {
 	p.expect("PING ack=true 0000000000000000")
 }
 
-func TestCloseEndsAPause(t *testing.T) {
+func TestCloseEndsPause(t *testing.T) {
 	h := &fullHost{host: host{streams: make(chan *owner, 10), leaving: make(chan struct{}, 1)}}
 	p := dialWith(t, serverConfig(), h)
 	h.us, p.host = p.us, &h.host
@@ -137,8 +137,8 @@ func TestCloseEndsAPause(t *testing.T) {
 
 var errTest = fmt.Errorf("closed by the test")
 
-// abandon opens a stream, waits for its HEADERS and abandons it. want are the frames that
-// follow RST_STREAM.
+// abandon opens a stream, waits for its HEADERS and abandons it. want lists the frames after
+// RST_STREAM.
 func (p *peer) abandon(id int, want ...string) {
 	p.Helper()
 	o := p.open(true)
@@ -150,9 +150,9 @@ func (p *peer) abandon(id int, want ...string) {
 	p.expect(append([]string{fmt.Sprintf("RST_STREAM %d CANCEL", id)}, want...)...)
 }
 
-// Servers of gRPC close a connection on which they receive PING frames but send neither
-// HEADERS nor DATA.
-func TestBarrierIsAPingOnlyAfterAResponse(t *testing.T) {
+// gRPC servers close a connection if the client sends PING frames while they send neither HEADERS nor
+// DATA.
+func TestBarrierIsPingOnlyAfterResponse(t *testing.T) {
 	p := connect(t, clientConfig())
 	p.serve(http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: 2})
 	p.abandon(1, "SETTINGS")
@@ -174,7 +174,7 @@ func TestBarrierIsAPingOnlyAfterAResponse(t *testing.T) {
 	p.expect("HEADERS 9 end")
 }
 
-func TestAbandonedStreamsCountUntilTheBarrier(t *testing.T) {
+func TestAbandonedStreamsCountUntilBarrier(t *testing.T) {
 	config, room := clientConfig(), make(chan struct{}, 1)
 	config.Room = room
 	p := connect(t, config)
@@ -192,7 +192,7 @@ func TestAbandonedStreamsCountUntilTheBarrier(t *testing.T) {
 	p.open(true)
 }
 
-// A server that has not advertised a limit can have any number of abandoned streams.
+// The number of abandoned streams is not limited if the server has not advertised a limit.
 func TestAbandonedStreamsWithoutServerLimit(t *testing.T) {
 	p := connect(t, clientConfig())
 	p.serve()
@@ -226,9 +226,9 @@ func TestConnectionIsReplacedAfterManyResets(t *testing.T) {
 	p.expect("end")
 }
 
-// The HTTP/2 server of Go closes a connection if its handlers run for all streams, and four
-// times as many requests wait.
-func TestConnectionIsReplacedIfNoRequestIsAnswered(t *testing.T) {
+// The HTTP/2 server of Go closes a connection if its handlers run for all streams and four times as
+// many requests wait.
+func TestConnectionIsReplacedWithoutResponses(t *testing.T) {
 	p := connect(t, clientConfig())
 	p.serve(http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: 1})
 	go func() { // acknowledges each barrier
@@ -250,7 +250,7 @@ func TestConnectionIsReplacedIfNoRequestIsAnswered(t *testing.T) {
 }
 
 // grpcio 1.51 (Python) sends RST_STREAM for a call if its deadline expires before HEADERS is sent.
-func TestResetOfIdleStreamIsIgnoredAfterARequest(t *testing.T) {
+func TestIdleStreamResetIsIgnoredAfterRequest(t *testing.T) {
 	p := connect(t, serverConfig())
 	p.greet()
 	p.request(1, false)
@@ -261,9 +261,9 @@ func TestResetOfIdleStreamIsIgnoredAfterARequest(t *testing.T) {
 	p.expect("GOAWAY 5 PROTOCOL_ERROR")
 }
 
-// A client may send the frames for received content long after the content was sent: the HTTP/2
-// library for Python sends one or two WINDOW_UPDATE frames for each DATA frame.
-func TestControlFramesAfterAPausePass(t *testing.T) {
+// The HTTP/2 library for Python sends one or two WINDOW_UPDATE frames for each DATA frame. A client may send
+// them long after it received the content.
+func TestControlFramesAfterPausePass(t *testing.T) {
 	const pieces = 30_000
 	p := connect(t, serverConfig())
 	p.host.quiet = true
@@ -281,8 +281,8 @@ func TestControlFramesAfterAPausePass(t *testing.T) {
 	p.alive()
 }
 
-// Padding is no content (CVE-2019-9518).
-func TestPaddingWithoutContentEndsTheConnection(t *testing.T) {
+// Padding does not count as content (CVE-2019-9518).
+func TestPaddingWithoutContentClosesConnection(t *testing.T) {
 	config := serverConfig()
 	config.ConnWindow, config.Window = 1<<20, 1<<20
 	p := dial(t, config)

@@ -27,8 +27,8 @@ const (
 	settingsStreams = 16
 )
 
-// budget is the number of control frames that the peer can still send. It is owned by the
-// reader.
+// budget is the number of control frames that the peer can still send. It is owned by the reader
+// goroutine.
 type budget struct {
 	left     int       // control frames until the next refill
 	useful   uint64    // useful frames before the last refill

@@ -15,13 +15,13 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// recorded returns config with a recorder.
+// recorded returns config with a bound recorder, and the recorder.
 func recorded(config h2.Config) h2.Config {
 	config.Bounds = bound.NewRecorder()
 	return config
 }
 
-// wantBounds checks that the bounds with these names have events, and no others.
+// wantBounds checks that exactly the bounds with these names have events.
 func wantBounds(t testing.TB, r *bound.Recorder, names ...bound.Name) {
 	t.Helper()
 	var got []bound.Name
@@ -36,7 +36,7 @@ func wantBounds(t testing.TB, r *bound.Recorder, names ...bound.Name) {
 	}
 }
 
-// headerFrames returns the frames of a header block that ends its stream.
+// headerFrames returns the frames of a header block with END_STREAM.
 func headerFrames(id uint32, block []byte) (frames []byte) {
 	const endStream, endHeaders = 1, 4
 	kind, flags := http2.FrameHeaders, byte(endStream)
@@ -54,8 +54,8 @@ func headerFrames(id uint32, block []byte) (frames []byte) {
 // long returns a header value of n bytes that the Huffman code of HPACK does not shorten.
 func long(n int) string { return strings.Repeat("~", n) }
 
-// stopReading makes the peer stop reading, and returns when the socket buffers are full, so that
-// no reply can be written. The flow-control window of o must allow DATA frames.
+// stopReading makes the peer stop reading. It returns when the socket buffers are full and no reply can be
+// written. The flow control window of o must allow DATA frames.
 func (p *peer) stopReading(o *owner) {
 	p.Helper()
 	o.sendData(p, 16<<20, true)
@@ -68,7 +68,7 @@ func (p *peer) stopReading(o *owner) {
 	})
 }
 
-// unreadClient returns a client that does not read its responses.
+// unreadClient returns a client that does not read from the connection.
 func unreadClient(t *testing.T, config h2.Config) *peer {
 	t.Helper()
 	p := dial(t, config)
@@ -82,7 +82,7 @@ func unreadClient(t *testing.T, config h2.Config) *peer {
 	return p
 }
 
-// calm waits for the end of the connection and checks its error.
+// calm waits until the connection closes and checks the error.
 func (p *peer) calm() {
 	p.Helper()
 	var wrong *h2.Error
@@ -117,7 +117,7 @@ func TestUnreadRepliesCloseConnection(t *testing.T) {
 	}
 }
 
-// unreadPings sends ten times as many PING frames as grpc-go has in flight.
+// unreadPings sends ten times as many PING frames as grpc-go sends without acknowledgment.
 func (p *peer) unreadPings() {
 	p.Helper()
 	for range 10 * 20 {
@@ -142,7 +142,7 @@ func TestUnreadPingsReceiveReplies(t *testing.T) {
 	config := recorded(serverConfig())
 	p := unreadClient(t, config)
 	p.unreadPings()
-	p.request(3, true) // the connection has handled the PING frames
+	p.request(3, true) // the PING frames were handled before
 	p.readPings()
 	wantBounds(t, config.Bounds)
 }
@@ -156,7 +156,7 @@ func TestLongHeaderBlockClosesConnection(t *testing.T) {
 	wantBounds(t, config.Bounds, bound.HeaderBlock)
 }
 
-// Other streams need the connection.
+// A connection error would fail the other streams.
 func TestLongHeaderStringKeepsConnection(t *testing.T) {
 	config := recorded(serverConfig())
 	p := connect(t, config)
@@ -167,10 +167,10 @@ func TestLongHeaderStringKeepsConnection(t *testing.T) {
 	wantBounds(t, config.Bounds)
 }
 
-// A Kerberos token has up to 64 KiB. The token of the test is ten times as long.
+// A Kerberos token is at most 64 KiB long. The test sends a token of ten times this length.
 func TestKerberosHeaderBlockIsServed(t *testing.T) {
 	config := recorded(serverConfig())
-	config.MaxHeadBytes = 1 << 20 // the default of MAX_HEADER_BYTES
+	config.MaxHeadBytes = 1 << 20 // default of MAX_HEADER_BYTES
 	p := connect(t, config)
 	p.greet()
 	token := "Negotiate " + long(10*64<<10)

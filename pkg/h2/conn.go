@@ -26,51 +26,51 @@ type Config struct {
 	ConnWindow   int             // window of the connection for received content, in bytes
 	MaxStreams   int             // maximum number of open streams of the peer, which is advertised; 0 for a client
 	MaxHeadBytes int             // maximum size of a header list (RFC 9113 section 6.5.2), in bytes
-	HeadTimeout  time.Duration   // time to receive the rest of a header block or of a frame except DATA; 0: no limit; ignored for a client
-	SendTimeout  time.Duration   // time until the peer reads more of the output; 0: no limit; ignored for a client
+	HeadTimeout  time.Duration   // time to receive the rest of a header block or of a frame other than DATA; 0 means no limit; ignored for a client
+	SendTimeout  time.Duration   // time until the peer reads more of the output; 0 means no limit; ignored for a client
 	Connect      bool            // enables extended CONNECT (RFC 8441)
 	Buffers      *socket.Buffers // returned by NewBuffers
-	Memory       *memory.Account // of the connection; nil: no limit
-	Bounds       *bound.Recorder // nil: events are not recorded
+	Memory       *memory.Account // account of the connection; nil means no limit
+	Bounds       *bound.Recorder // if nil, events are not recorded
 
-	// Room gets a value, without blocking, each time when Open may succeed after it has returned
-	// an error, or after the connection has ended. It is for a client and needs a buffer.
+	// Room receives a value, without blocking, when Open may succeed after it returned an error,
+	// and when the connection ends. It is used by a client and must be buffered.
 	Room chan<- struct{}
 }
 
-// A Handler receives the events of a connection. Its methods are called by the reader,
+// A Handler receives the events of a connection. Its methods are called by the reader goroutine,
 // which is the goroutine that runs [Conn.Run]. They must not block.
 type Handler interface {
 	// Request is called when the peer opens a stream. end reports whether the request has no
-	// content. The head is valid during the call. Request is never called for a client.
+	// content. The head is valid only during the call. Request is never called for a client.
 	Request(id uint32, h *Head, end bool)
 
-	// Full reports whether the handler accepts no request at the moment. The connection then
-	// reads no header block until Resume is called. It is never called for a client.
+	// Full reports whether the handler accepts no request at the moment. The connection then stops
+	// before the next HEADERS frame until Resume is called. Full is never called for a client.
 	Full() bool
 
-	// Received is called after all available input was handled. partly reports whether a frame
-	// or a header block is incomplete.
+	// Received is called after all available input is handled. partly reports whether a frame or a
+	// header block is incomplete.
 	Received(partly bool)
 
-	// Waiting is called when the first part of a frame or a header block was received.
+	// Waiting is called when a frame, a header block or the preface becomes incomplete.
 	Waiting()
 
-	// GoingAway is called when the peer has sent GOAWAY. Streams that the peer does not serve
-	// have failed before (RFC 9113 section 6.8).
+	// GoingAway is called after the peer sent GOAWAY and the streams that it does not serve have
+	// failed (RFC 9113 section 6.8).
 	GoingAway()
 }
 
-// An Owner of a stream receives its events. Its methods, except Drained, are called by the
-// reader of the connection. They must not block, and they are not called after
-// [Stream.Release] has returned.
+// An Owner receives the events of a stream. The reader goroutine of the connection calls all methods
+// except Drained. The methods must not block. They are not called after [Stream.Release]
+// returns.
 type Owner interface {
-	// Head is called for an informational or final response and for a trailer section. The head
-	// is valid during the call.
+	// Head is called for an informational or final response and for a trailer section. The head is
+	// valid only during the call.
 	Head(by *Conn, h *Head, end bool)
 
-	// Data is called with content, which is valid during the call. The owner must return n bytes
-	// of the window by [Stream.Credit]. n is greater than len(p) if the frame has padding.
+	// Data is called with content, which is valid only during the call. The owner must return n
+	// bytes of the window with [Stream.Credit]. n is greater than len(p) if the frame has padding.
 	Data(by *Conn, p []byte, n int, end bool)
 
 	// Failed is called if the stream ends early. err is a *[ResetError] or the error that ended
@@ -78,7 +78,7 @@ type Owner interface {
 	Failed(by *Conn, err error)
 
 	// Drained is called when all pending output of the stream was added to the output of the
-	// connection. by is nil if the caller is not a reader.
+	// connection. by is nil if the caller is not a reader goroutine.
 	Drained(by *Conn)
 }
 
@@ -90,25 +90,25 @@ const (
 	smallSize = 4 << 10
 	// outSize is the number of output bytes at which content stays pending on its stream.
 	outSize = 64 << 10
-	// maxReplies is the maximum number of unwritten bytes that frames of the peer have caused:
+	// maxReplies is the maximum number of unwritten bytes that reply to frames of the peer:
 	// acknowledgments, RST_STREAM and WINDOW_UPDATE.
 	maxReplies = 64 << 10
-	// unknownMost is the maximum number of open streams if the peer has not advertised one. It
-	// is the minimum that RFC 9113 section 6.5.2 recommends to peers.
+	// unknownMost is the maximum number of open streams if the peer has not advertised a limit. It is
+	// the minimum that RFC 9113 section 6.5.2 recommends to peers.
 	unknownMost = 100
-	// throttleTime is the time after a read of readSize bytes from a connection that holds more than its
-	// share of the memory budget.
+	// throttleTime is the delay after a read of readSize bytes on a connection that holds more than
+	// its share of the memory budget.
 	throttleTime = 100 * time.Millisecond
 	// tlsRecords is the number of records that crypto/tls may buffer: the current one and part of the
 	// next one.
 	tlsRecords = 2
-	// longBlock is the length of a header block, in bytes, from which the memory to decode it is
-	// part of the budget. decodeFactor is the ratio of this memory to the length.
+	// longBlock is the length in bytes above which the memory to decode a header block counts
+	// against the memory budget. decodeFactor is the ratio of this memory to the length.
 	longBlock    = 32 << 10
 	decodeFactor = 2
 )
 
-// NewBuffers returns buffers that connections can share.
+// NewBuffers returns buffers that several connections can share.
 func NewBuffers() *socket.Buffers { return socket.NewBuffers(smallSize, readSize, largeOut) }
 
 // Conn is an HTTP/2 connection. Its exported methods are safe for concurrent use.
@@ -117,7 +117,7 @@ type Conn struct {
 	config  Config
 	handler Handler
 
-	// The following fields are owned by the reader.
+	// The following fields are owned by the reader goroutine.
 	decoder    *hpack.Decoder
 	head       Head
 	pooled     *[]byte // input buffer; nil while the reader waits
@@ -125,62 +125,62 @@ type Conn struct {
 	n          int     // result of the last read, in bytes
 	err        error   // error of the last read
 	reading    func(fd uintptr) (done bool)
-	preface    int           // bytes of the client preface that are missing
+	preface    int           // number of bytes of the client preface that were not received yet
 	partial    []byte        // an incomplete frame
-	owing      bool          // a frame or a header block is incomplete and has a deadline
+	owing      bool          // a frame or a header block is incomplete, and its timeout runs
 	data       dataFrame     // the DATA frame that is being received
 	block      []byte        // an incomplete header block
 	blockID    uint32        // stream of the incomplete header block; 0 if there is none
 	blockEnd   bool          // the header block ends the stream
-	refusals   int           // REFUSED_STREAM before a response, since the last response
-	selfish    bool          // the stream of the last HEADERS frame depends on itself
+	refusals   int           // consecutive streams that the server refused without a response
+	selfish    bool          // the PRIORITY data of the last HEADERS frame names its own stream
 	settled    bool          // the first SETTINGS frame of the peer was received
 	agreed     chan struct{} // closed when settled is set
-	unsaid     int           // bytes by which the window of the connection must be increased
+	unsaid     int           // received bytes that no WINDOW_UPDATE of the connection has returned yet
 	touched    []*Conn       // connections to flush after the input was handled
-	refusing   error         // error of Refuse
+	refusing   error         // error of the last call of Refuse
 	budget     budget
 	inputBytes int // bytes of incomplete input in config.Memory
 
-	crowded  atomic.Bool   // Open returns ErrFull until a value is sent to Config.Room
+	crowded  atomic.Bool   // Open returns ErrFull until Config.Room receives a value
 	begin    time.Time     // time of New
-	received atomic.Uint64 // number of useful frames received; see control
+	received atomic.Uint64 // number of useful frames received; see budget.go
 	resume   chan struct{} // holds a signal from Resume or Close
 
 	mu        sync.Mutex
 	streams   map[uint32]*Stream // open streams
 	last      uint32             // highest ID of a stream that was accepted, or opened by a client
 	seen      uint32             // highest ID of a stream, including refused streams
-	broken    error              // write error; nil while the connection can be written
+	broken    error              // write error or reason of Close; nil while the connection can be written
 	over      error              // error that ended the connection; nil until then
-	early     bool               // a stream was closed before the peer closed its side
+	early     bool               // a stream was closed before the peer closed its side of the stream
 	lateBytes int                // bytes of DATA that the peer can send on these streams
 	barrier   barrier            // state of a client
 	leaving   bool               // GOAWAY was sent
 	ending    bool               // no stream is accepted or opened; the last one ends the connection
 
-	// The following fields belong to the output and are guarded by mu.
-	out          []byte    // bytes that were not passed to the writer
+	// The following fields describe the output and are guarded by mu.
+	out          []byte    // output that the writer has not taken yet
 	outOf        *[]byte   // pooled buffer of out; nil if there is none
-	longOut      int       // bytes of an out that is longer than pooled buffers, which are in config.Memory
-	replies      int       // bytes in out that reply to frames of the peer
-	sent         uint64    // number of useful frames added to out; see control
-	taken        int       // number of times that the writer has taken out
-	busy         bool      // Open has returned ErrBusy since the writer has taken out
+	longOut      int       // length of an out that is longer than pooled buffers, in bytes, as accounted in config.Memory
+	replies      int       // number of bytes in out that are replies to the peer
+	sent         uint64    // number of useful frames added to out; see budget.go
+	taken        int       // number of times that the writer took out
+	busy         bool      // Open returned ErrBusy after the writer took out the last time
 	flushing     bool      // a writer is active
 	written      sync.Cond // signals the end of flushing
 	window       int       // window of the connection for content, in bytes; set by the peer
 	initial      int       // initial window of a stream, in bytes; set by the peer
 	most         uint32    // maximum number of open streams that the peer accepts
 	advertised   bool      // the peer has sent most
-	mostHead     int       // maximum size of a header list that the peer accepts, in bytes; 0: no limit
+	mostHead     int       // maximum size of a header list that the peer accepts, in bytes; 0 means no limit
 	begun        bool      // a header block was sent
-	ring         ring      // streams that wait for room in out or for the window of the connection
-	pendingBytes int       // bytes that are pending on streams, which are in config.Memory
+	ring         ring      // streams that wait for space in out or for the window of the connection
+	pendingBytes int       // number of bytes that are pending on streams, as accounted in config.Memory
 
 	// The following fields are owned by the writer.
-	left     []byte // bytes that are not written
-	again    bool   // the socket accepts no more bytes at the moment
+	left     []byte // unwritten remainder of the output
+	again    bool   // the last write returned ErrAgain
 	writeErr error
 	writing  func(fd uintptr) (done bool)
 	patient  func(fd uintptr) (done bool)
@@ -189,13 +189,13 @@ type Conn struct {
 // dataFrame is a DATA frame that is being received. Its content is not collected.
 type dataFrame struct {
 	stream   *Stream // nil if the content is discarded
-	left     int     // bytes of the payload that are missing; -1 between frames
+	left     int     // remaining bytes of the payload; -1 between frames
 	pad      int     // length of the padding
 	padKnown bool    // pad was received, or there is no padding
 	end      bool    // the frame ends the stream
 }
 
-// New returns a connection on l. The first Flush sends the preface and the SETTINGS.
+// New returns a connection on l. The first Flush sends the preface and SETTINGS.
 func New(l *link.Conn, config Config, handler Handler) *Conn {
 	if config.Client { // requests to the user container have their own timeouts
 		config.HeadTimeout, config.SendTimeout = 0, 0
@@ -211,8 +211,8 @@ func New(l *link.Conn, config Config, handler Handler) *Conn {
 	c.reading, c.writing, c.patient = c.tryRead, c.tryWrite, c.tryWriteAll
 	c.written.L = &c.mu
 	c.decoder = hpack.NewDecoder(4096, func(f hpack.HeaderField) { c.head.add(f, config.MaxHeadBytes) })
-	// No string of a block is longer than that. A string that is too long for the header list
-	// must not end the connection, which other streams need.
+	// A valid string of a block is never longer. A string that only exceeds the maximum size of the
+	// header list must not close the connection, because other streams use it.
 	c.decoder.SetMaxStringLength(2 * c.maxBlock())
 	if !config.Client {
 		c.preface = len(wire.Preface)
@@ -245,11 +245,11 @@ func (c *Conn) appendSettings(b []byte) []byte {
 	return b
 }
 
-// Settled returns a channel that is closed when the peer has sent its SETTINGS, the first
-// sign that it speaks HTTP/2, or when the connection has ended.
+// Settled returns a channel that is closed when the first SETTINGS frame of the peer arrives, which
+// shows that the peer supports HTTP/2, or when the connection ends.
 func (c *Conn) Settled() <-chan struct{} { return c.agreed }
 
-// signalRoom reports that Open may succeed. c.mu is held.
+// signalRoom reports on Config.Room that Open may succeed. c.mu must be held.
 func (c *Conn) signalRoom() {
 	if c.config.Room == nil {
 		return
@@ -259,19 +259,20 @@ func (c *Conn) signalRoom() {
 	}
 	select {
 	case c.config.Room <- struct{}{}:
-	default: // the last value was not received, or nothing waits for one
+	default: // the last value was not received yet, or no goroutine waits for it
 	}
 }
 
-// Crowded reports whether Open returns ErrFull in any case. It is cheaper than Open.
+// Crowded reports whether every call of Open returns ErrFull. If it returns false, Open can still fail.
+// Crowded is cheaper than Open.
 func (c *Conn) Crowded() bool { return c.crowded.Load() }
 
-// Spoke reports whether the peer has sent its SETTINGS. It is for who has called Run, when
-// it has returned.
+// Spoke reports whether the peer sent SETTINGS. It must be called after Run returns, by the same
+// goroutine.
 func (c *Conn) Spoke() bool { return c.settled }
 
-// Err returns why no stream can be opened any more; nil: one can, unless the peer takes no
-// more at the moment.
+// Err returns the reason why no stream can be opened on the connection any more. It returns nil if
+// streams can be opened now or later.
 func (c *Conn) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -286,18 +287,19 @@ func (c *Conn) Err() error {
 	return nil
 }
 
-// Streams returns how many streams are open.
+// Streams returns the number of open streams.
 func (c *Conn) Streams() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.streams)
 }
 
-// Link returns the connection beneath.
+// Link returns the underlying connection.
 func (c *Conn) Link() *link.Conn { return c.link }
 
-// Run reads until the connection ends, tells the owners of its streams, closes it, and
-// returns why. early was read before. It is called once.
+// Run reads frames until the connection ends. It then reports the error to the owners of open streams,
+// closes the connection and returns the error. early contains bytes that were already read from the
+// connection. Run must be called only once.
 func (c *Conn) Run(early []byte) error {
 	if c.config.Client {
 		c.Flush(false)
@@ -323,9 +325,9 @@ func (c *Conn) Run(early []byte) error {
 	return err
 }
 
-// throttle delays the next read if the memory budget is exceeded, or if the connection holds more than
-// its share. The delay is limited, because the input can be required to release memory: WINDOW_UPDATE,
-// or the rest of a body.
+// throttle delays the next read if the memory budget is exceeded or if the connection holds more than
+// its share. The delay is limited, because input such as WINDOW_UPDATE or the rest of a body can be
+// required to release memory.
 func (c *Conn) throttle() {
 	c.config.Memory.AwaitLimit()
 	if !c.config.Memory.Over() {
@@ -337,8 +339,8 @@ func (c *Conn) throttle() {
 	}
 }
 
-// awaitMemory adds n bytes to the memory budget before they are used. It returns an error that closes
-// the connection if the memory is not available in time.
+// awaitMemory waits until the memory budget allows n more bytes and adds them. It returns an error that
+// closes the connection if the memory is not available in time.
 func (c *Conn) awaitMemory(n int) error {
 	if c.config.Memory.Await(n) {
 		return nil
@@ -350,11 +352,11 @@ func (c *Conn) awaitMemory(n int) error {
 // ErrMemory is the error of a connection that is closed because the memory budget is exhausted.
 var ErrMemory = errors.New("http2: closed because the memory budget is exhausted")
 
-// errLongBlock is ErrMemory for a header block that arrives.
+// errLongBlock is returned if no memory is available for a long header block. It wraps ErrMemory.
 var errLongBlock = &Error{Code: EnhanceYourCalm, Text: "no memory for a long header block", Cause: ErrMemory}
 
-// chargeInput updates the bytes of an incomplete frame, an incomplete header block, the fields of a long
-// one, and buffered TLS records in the memory budget.
+// chargeInput updates the memory budget of the input: an incomplete frame, an incomplete header block,
+// the fields of a long block, and buffered TLS records.
 func (c *Conn) chargeInput() {
 	n := cap(c.partial) + cap(c.block)
 	if fields := cap(c.head.Fields); fields > manyFields {
@@ -366,19 +368,18 @@ func (c *Conn) chargeInput() {
 	c.inputBytes = c.config.Memory.Set(c.inputBytes, n)
 }
 
-// hold adds n bytes, which may be negative, to the bytes that are pending. c.mu is held.
+// hold adds n to the number of pending bytes. n may be negative. c.mu must be held.
 func (c *Conn) hold(n int) {
 	c.pendingBytes = c.config.Memory.Set(c.pendingBytes, c.pendingBytes+n)
 }
 
-// errPreface says that the peer speaks another protocol (RFC 9113 section 3.4).
+// errPreface reports that the peer does not speak HTTP/2 (RFC 9113 section 3.4).
 var errPreface = errors.New("http2: no preface")
 
-// errEnded says that the connection has ended as it should.
+// errEnded reports that the connection ended as intended.
 var errEnded = errors.New("http2: the connection has ended")
 
-// late decides what a read deadline means: that a frame is late, or that somebody has
-// ended the connection.
+// late handles an expired read deadline. It returns nil if the connection continues.
 func (c *Conn) late() error {
 	err := c.lateCause()
 	if errors.Is(err, errFrameTimeout) {
@@ -389,8 +390,8 @@ func (c *Conn) late() error {
 
 var errFrameTimeout = fail(ProtocolError, "the rest of a frame did not arrive in time")
 
-// lateCause returns the reason for an expired read deadline, or removes a deadline that has
-// none.
+// lateCause returns the reason why the read deadline expired. If there is no reason, it removes the
+// deadline and returns nil.
 func (c *Conn) lateCause() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -406,7 +407,7 @@ func (c *Conn) lateCause() error {
 	return nil
 }
 
-// tryRead is what RawConn.Read calls when bytes may have come.
+// tryRead is called by RawConn.Read when input may be available.
 func (c *Conn) tryRead(fd uintptr) (done bool) {
 	if c.pooled == nil {
 		size := smallSize
@@ -424,7 +425,7 @@ func (c *Conn) tryRead(fd uintptr) (done bool) {
 	return true
 }
 
-// handle handles input. It pauses while the handler is full.
+// handle processes input. It pauses while the handler is full.
 func (c *Conn) handle(b []byte) error {
 	for {
 		rest, err := c.receive(b)
@@ -438,7 +439,7 @@ func (c *Conn) handle(b []byte) error {
 	}
 }
 
-// pause waits until the handler is no longer full, or the connection is closed.
+// pause waits until the handler is not full or the connection is closed.
 func (c *Conn) pause() error {
 	for c.handler.Full() {
 		c.mu.Lock()
@@ -452,7 +453,7 @@ func (c *Conn) pause() error {
 	return nil
 }
 
-// Resume makes the connection ask the handler again whether it is full.
+// Resume makes the connection call Handler.Full again.
 func (c *Conn) Resume() {
 	select {
 	case c.resume <- struct{}{}:
@@ -460,8 +461,8 @@ func (c *Conn) Resume() {
 	}
 }
 
-// receive handles input up to a frame for which the connection has to pause, and returns
-// the rest.
+// receive processes input until the connection must pause before a frame, and returns the
+// remaining bytes.
 func (c *Conn) receive(b []byte) (rest []byte, err error) {
 	rest, err = c.frames(b)
 	c.mu.Lock()
@@ -487,17 +488,17 @@ func (c *Conn) receive(b []byte) (rest []byte, err error) {
 	return rest, err
 }
 
-// caused counts bytes of the output that a peer has caused by frames alone. A user
-// container that does not read for a while is borne. c.mu is held.
+// caused counts n bytes of output that frames of the peer caused. It does nothing for a client, because
+// a user container may pause reading. c.mu must be held.
 func (c *Conn) caused(n int) {
 	if !c.config.Client {
 		c.replies += n
 	}
 }
 
-// FlushLater flushes d once all has been handled that has come on c. It is for those
-// who are called by the goroutine that runs c. With a nil c another goroutine flushes at
-// once: who calls may hold what owners wait for that a flush tells of their streams.
+// FlushLater flushes d after all available input of c is handled. If c is not nil, FlushLater must be
+// called by the reader goroutine of c. If c is nil, another goroutine flushes immediately, because the
+// caller may hold a lock that the Drained method of an owner acquires.
 func (c *Conn) FlushLater(d *Conn) {
 	if c == nil {
 		go d.Flush(false)
@@ -508,9 +509,9 @@ func (c *Conn) FlushLater(d *Conn) {
 	}
 }
 
-// frames handles the frames in b. It stores an incomplete frame until the next call, except
-// for DATA, which it handles in parts. If the handler is full, frames stops before HEADERS
-// and returns the remaining bytes.
+// frames processes the frames in b. It stores an incomplete frame until the next call, except for
+// DATA, which is processed in parts. If the handler is full, frames stops before HEADERS and
+// returns the remaining bytes.
 func (c *Conn) frames(b []byte) (rest []byte, err error) {
 	if c.preface > 0 {
 		n := min(c.preface, len(b))
@@ -520,7 +521,7 @@ func (c *Conn) frames(b []byte) (rest []byte, err error) {
 		c.preface -= n
 		b = b[n:]
 		if c.preface == 0 {
-			c.FlushLater(c) // our SETTINGS: who speaks another protocol gets none
+			c.FlushLater(c) // send SETTINGS only after a valid preface
 		}
 	}
 	for len(b) > 0 {
@@ -549,14 +550,14 @@ func (c *Conn) frames(b []byte) (rest []byte, err error) {
 	return nil, nil
 }
 
-// payload returns the length of the payload of the frame that b begins with.
+// payload returns the length of the payload of the first frame in b, in bytes.
 func payload(b []byte) int { return int(b[0])<<16 | int(b[1])<<8 | int(b[2]) }
 
-// whole reports whether b begins with a whole frame.
+// whole reports whether b begins with a complete frame.
 func whole(b []byte) bool { return len(b) >= frameHeadSize && len(b) >= frameHeadSize+payload(b) }
 
-// collect adds to a frame that has come in part, and handles it when it is whole. Of DATA
-// only the head is collected.
+// collect adds input to an incomplete frame and handles the frame when it is complete. For DATA, it
+// collects only the frame header.
 func (c *Conn) collect(b []byte) ([]byte, error) {
 	if len(c.partial) < frameHeadSize {
 		n := min(frameHeadSize-len(c.partial), len(b))
@@ -583,7 +584,7 @@ func (c *Conn) collect(b []byte) ([]byte, error) {
 	return b[n:], c.frame(frame)
 }
 
-// owe starts or stops the clock for what the peer has begun.
+// owe starts or stops the timeout of an incomplete frame or header block.
 func (c *Conn) owe(owes bool) {
 	if owes == c.owing {
 		return
@@ -595,7 +596,7 @@ func (c *Conn) owe(owes bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case c.broken != nil, c.ending && len(c.streams) == 0: // the deadline is that of the end
+	case c.broken != nil, c.ending && len(c.streams) == 0: // the deadline already ends the connection
 	case !owes:
 		c.link.SetReadDeadline(time.Time{})
 	case c.config.HeadTimeout > 0:
@@ -603,7 +604,7 @@ func (c *Conn) owe(owes bool) {
 	}
 }
 
-// frame handles a frame that is no DATA.
+// frame handles a complete frame other than DATA.
 func (c *Conn) frame(f []byte) error {
 	kind, flags, id := f[3], f[4], binary.BigEndian.Uint32(f[5:])&maxStreamID
 	p := f[frameHeadSize:]
@@ -638,7 +639,7 @@ func (c *Conn) frame(f []byte) error {
 	return c.control(1) // unknown types are ignored (RFC 9113 section 4.1)
 }
 
-// reply adds a frame to the output that the peer has caused.
+// reply adds a frame to the output in response to a frame of the peer.
 func (c *Conn) reply(add func(b []byte) []byte) error {
 	c.mu.Lock()
 	unread := false
@@ -662,7 +663,7 @@ func (c *Conn) checkReplies(unread bool) error {
 	return nil
 }
 
-// resetStream ends a stream of the peer's that is not, or not any more, among ours.
+// resetStream resets a stream of the peer that is not open, or is no longer open.
 func (c *Conn) resetStream(id uint32, code Code) error {
 	if err := c.control(1); err != nil {
 		return err
@@ -673,24 +674,24 @@ func (c *Conn) resetStream(id uint32, code Code) error {
 	return c.reply(func(b []byte) []byte { return appendReset(b, id, code) })
 }
 
-// mayComeLate reports whether frames may be on their way of a stream that we have ended.
+// mayComeLate reports whether frames may arrive on streams that this side has already closed.
 func (c *Conn) mayComeLate() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.early
 }
 
-// find returns the stream with that id; nil: there is none any more. idle: there has
-// never been one.
+// find returns the open stream with the given ID, or nil if there is none. idle reports whether the
+// stream was never opened.
 func (c *Conn) find(id uint32) (s *Stream, idle bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s = c.streams[id]
-	ours := id%2 == 1 // of the client, and servers open none
+	ours := id%2 == 1 // client streams have odd IDs, and servers open no streams
 	return s, s == nil && (!ours || id > c.seen)
 }
 
-// end tells all that the connection has ended, and closes it.
+// end closes the connection and reports err to the owners of all open streams.
 func (c *Conn) end(err error) {
 	wrong, isWrong := errors.AsType[*Error](err)
 	polite := isWrong || errors.Is(err, errEnded)
@@ -741,8 +742,8 @@ func (c *Conn) end(err error) {
 	}
 }
 
-// linger writes what waits and lets the peer read it, then nothing more can be sent. A
-// peer that has done nothing wrong has as long for it as for other responses.
+// linger writes the pending output and lets the peer read it before the connection is closed. The time
+// is link.LingerTime after an error of the peer. Otherwise the usual send timeout applies.
 func (c *Conn) linger(err error) {
 	if !errors.Is(err, errEnded) {
 		c.link.SetDeadline(time.Now().Add(link.LingerTime))
@@ -762,12 +763,12 @@ func (c *Conn) linger(err error) {
 }
 
 // Close closes the connection immediately. It can be called more than once. The owners of open
-// streams get the error. If the connection is already ending, Close discards the output that is not
-// written, because a peer that does not read would keep the connection open for SendTimeout.
+// streams receive err. If the connection is already ending, Close discards the unwritten output,
+// because a peer that does not read would keep the connection open for SendTimeout.
 func (c *Conn) Close(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.over != nil && c.broken != nil { // linger limits the rest of the time
+	if c.over != nil && c.broken != nil { // linger limits the remaining time
 		return
 	}
 	if c.broken == nil {
@@ -780,8 +781,8 @@ func (c *Conn) Close(err error) {
 
 var past = time.Unix(1, 0)
 
-// GoAway tells the peer to open no more streams, without refusing one: the first of the two
-// steps of a graceful end (RFC 9113 section 6.8).
+// GoAway asks the peer to open no more streams, but still accepts new streams. It is the first of
+// two steps of a graceful shutdown (RFC 9113 section 6.8).
 func (c *Conn) GoAway() {
 	c.mu.Lock()
 	if c.broken == nil && !c.ending && !c.leaving {
@@ -793,8 +794,8 @@ func (c *Conn) GoAway() {
 	c.Flush(false)
 }
 
-// End is the second step: streams that are opened from now on are not served, and the
-// connection ends with the last of those that are.
+// End is the second step of a graceful shutdown. New streams are not served, and the connection is
+// closed after the last open stream ends.
 func (c *Conn) End() {
 	c.mu.Lock()
 	c.endStreams()
@@ -802,7 +803,7 @@ func (c *Conn) End() {
 	c.Flush(false)
 }
 
-// endStreams is End without the flush. c.mu is held.
+// endStreams is End without the flush. c.mu must be held.
 func (c *Conn) endStreams() {
 	if c.broken == nil && !c.ending {
 		c.ending = true
@@ -813,8 +814,8 @@ func (c *Conn) endStreams() {
 	}
 }
 
-// lastOfPeer is what a GOAWAY says of the peer's streams, of which a server has none. c.mu
-// is held.
+// lastOfPeer returns the last stream ID for GOAWAY. It is 0 for a client, because servers open no
+// streams. c.mu must be held.
 func (c *Conn) lastOfPeer() uint32 {
 	if c.config.Client {
 		return 0
@@ -822,7 +823,7 @@ func (c *Conn) lastOfPeer() uint32 {
 	return c.last
 }
 
-// endIfIdle makes the reader end a connection that is ending and has no streams. c.mu is
+// endIfIdle makes the reader close a connection that is ending and has no streams. c.mu must be
 // held.
 func (c *Conn) endIfIdle() {
 	if c.ending && len(c.streams) == 0 {

@@ -13,7 +13,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// send sends on a stream, and flushes.
+// sendHead sends the header section of a response and flushes the connection.
 func (o *owner) sendHead(p *peer, end bool) {
 	p.Helper()
 	harness.NoError(p, o.SendHead(head(0), end))
@@ -28,18 +28,18 @@ func (o *owner) sendData(p *peer, n int, end bool) (waits bool) {
 	return waits
 }
 
-func TestAGracefulEndHasTwoSteps(t *testing.T) {
+func TestGracefulShutdownHasTwoSteps(t *testing.T) {
 	p := connect(t, serverConfig())
 	p.greet()
 	one := p.request(1, false)
 	p.us.GoAway()
 	p.expect("GOAWAY 2147483647 NO_ERROR")
-	p.us.GoAway() // said once
+	p.us.GoAway() // GOAWAY is sent only once
 	three := p.request(3, true)
 	p.us.End()
 	p.expect("GOAWAY 3 NO_ERROR")
 
-	// The client has not seen that yet, and opens a stream, all of which is ignored.
+	// The client opens a stream before it receives GOAWAY. The stream is refused and its frames are ignored.
 	harness.NoError(p, p.WriteHeaders(http2.HeadersFrameParam{StreamID: 5, BlockFragment: p.get("x", "y"), EndHeaders: true}))
 	p.expect("RST_STREAM 5 REFUSED_STREAM")
 	harness.NoError(p, p.WriteWindowUpdate(5, 10))
@@ -47,7 +47,7 @@ func TestAGracefulEndHasTwoSteps(t *testing.T) {
 	harness.NoError(p, p.WriteRSTStream(5, http2.ErrCodeCancel))
 	p.alive()
 
-	// The others are served.
+	// The other streams are served.
 	harness.NoError(p, p.WriteData(1, true, []byte("served")))
 	one.await(t, 1)
 	one.sendHead(p, true)
@@ -57,19 +57,19 @@ func TestAGracefulEndHasTwoSteps(t *testing.T) {
 	p.expect("HEADERS 3", "DATA 3 10 end", "end")
 	p.Close()
 	if err := p.ended(); err == nil || strings.Contains(err.Error(), "EOF") {
-		t.Errorf("got %v, want that it has ended as it should", err)
+		t.Errorf("got %v, want a graceful end of the connection", err)
 	}
 }
 
-func TestAGracefulEndWritesAllThatWaits(t *testing.T) {
+func TestGracefulShutdownWritesPendingOutput(t *testing.T) {
 	p := connect(t, serverConfig())
 	p.greet(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 30})
 	harness.NoError(p, p.WriteWindowUpdate(0, 1<<30))
 	one := p.request(1, true)
 	one.sendHead(p, false)
-	const all = 16 << 20 // more than the kernel takes
+	const all = 16 << 20 // exceeds the socket buffers
 	if !one.sendData(p, all, true) {
-		t.Error("got all of it taken, want that some waits")
+		t.Error("got no pending output, want some")
 	}
 	p.us.End()
 	got := 0
@@ -85,7 +85,7 @@ func TestAGracefulEndWritesAllThatWaits(t *testing.T) {
 	harness.Equal(t, got, all, "bytes")
 }
 
-func TestAnIdleConnectionEndsAtOnce(t *testing.T) {
+func TestEndClosesIdleConnection(t *testing.T) {
 	p := connect(t, serverConfig())
 	p.greet()
 	p.us.End()
@@ -97,7 +97,7 @@ func TestAnIdleConnectionEndsAtOnce(t *testing.T) {
 	p.us.Close(errors.New("late"))
 }
 
-// After an error of the peer, a flood costs no more processor time.
+// After a connection error, a flood of frames uses no more CPU time.
 func TestConnectionErrorLimitsDiscardedInput(t *testing.T) {
 	p := connect(t, serverConfig())
 	p.greet()
@@ -110,7 +110,7 @@ func TestConnectionErrorLimitsDiscardedInput(t *testing.T) {
 		n, err = p.Write(make([]byte, 16<<10))
 		sent += n
 	}
-	const most = 1 << 20 // 64 KiB, and the buffers of the kernel
+	const most = 1 << 20 // 64 KiB and the socket buffers
 	if sent > most {
 		t.Errorf("sent %d bytes after an error, want at most %d", sent, most)
 	}
@@ -118,14 +118,14 @@ func TestConnectionErrorLimitsDiscardedInput(t *testing.T) {
 	p.ended()
 }
 
-// The last stream has ended, and the peer does not read the output. SendTimeout is not set.
+// The last stream has ended and the peer does not read the output. SendTimeout is not set.
 func TestCloseDiscardsUnreadOutput(t *testing.T) {
 	p := connect(t, serverConfig())
 	p.greet(initialWindow(1 << 30))
 	harness.NoError(p, p.WriteWindowUpdate(0, 1<<30))
 	one := p.request(1, true)
 	one.sendHead(p, false)
-	for !one.sendData(p, 16<<10, false) { // fill the buffer of the kernel and the output buffer
+	for !one.sendData(p, 16<<10, false) { // fill the socket buffer and the output buffer
 	}
 	one.Reset(h2.Cancel)
 	p.us.End()
@@ -134,7 +134,7 @@ func TestCloseDiscardsUnreadOutput(t *testing.T) {
 	p.ended()
 }
 
-func TestCloseNotifiesTheOwners(t *testing.T) {
+func TestCloseNotifiesOwners(t *testing.T) {
 	p := connect(t, serverConfig())
 	p.greet()
 	one := p.request(1, false)
@@ -143,7 +143,7 @@ func TestCloseNotifiesTheOwners(t *testing.T) {
 	p.us.Close(errors.New("again"))
 	harness.Equal(t, p.ended(), why)
 	if got := one.await(t, 1); got[0] != "failed it is enough" {
-		t.Errorf("got %q, want that it has failed", got)
+		t.Errorf("got %q, want a failure", got)
 	}
 	harness.Equal(t, one.SendHead(head(0), true), h2.ErrGone)
 	if _, err := one.SendData(nil, true); err != h2.ErrGone {
@@ -155,13 +155,13 @@ func TestCloseNotifiesTheOwners(t *testing.T) {
 	p.expect("end")
 }
 
-func TestTheEndOfTheConnectionNotifiesTheOwners(t *testing.T) {
+func TestConnectionErrorNotifiesOwners(t *testing.T) {
 	p := connect(t, serverConfig())
 	p.greet()
 	one := p.request(1, false)
 	p.Close()
 	if err := p.ended(); err != io.EOF && err == nil {
-		t.Errorf("got %v, want its end", err)
+		t.Errorf("got %v, want an error", err)
 	}
 	one.await(t, 1)
 	if p.us.Err() == nil || p.us.Streams() != 0 {
@@ -169,7 +169,7 @@ func TestTheEndOfTheConnectionNotifiesTheOwners(t *testing.T) {
 	}
 }
 
-func TestResetsBothWays(t *testing.T) {
+func TestStreamResetInBothDirections(t *testing.T) {
 	p := connect(t, serverConfig())
 	p.greet(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 5})
 	one := p.request(1, false)
@@ -179,23 +179,23 @@ func TestResetsBothWays(t *testing.T) {
 	if !errors.As(one.err, &reset) || reset.Code != h2.Cancel {
 		t.Errorf("got %v, want CANCEL", one.err)
 	}
-	one.Reset(h2.InternalError) // it has gone
+	one.Reset(h2.InternalError) // no effect, because the stream has ended
 	three := p.request(3, true)
 	three.sendHead(p, false)
 	if !three.sendData(p, 100, true) {
-		t.Error("got all of it taken, want that some waits")
+		t.Error("got no pending output, want some")
 	}
 	p.expect("HEADERS 3", "DATA 3 5")
 	three.Reset(h2.InternalError)
 	p.us.Flush(false)
 	p.expect("RST_STREAM 3 INTERNAL_ERROR")
 	if three.Waits() || !three.Dropped() || one.Dropped() {
-		t.Errorf("got %v, %v, %v, want that what waited was dropped, and nothing waits", three.Waits(), three.Dropped(), one.Dropped())
+		t.Errorf("got pending %v, dropped %v and %v, want false, true and false", three.Waits(), three.Dropped(), one.Dropped())
 	}
 	harness.NoError(p, p.WriteWindowUpdate(3, 1000))
 	p.alive()
 
-	// A response that ends before its request.
+	// The response ends before its request.
 	five := p.request(5, false)
 	five.sendHead(p, true)
 	p.expect("HEADERS 5 end", "RST_STREAM 5 NO_ERROR")
@@ -212,7 +212,7 @@ func TestResetsBothWays(t *testing.T) {
 	p.alive()
 }
 
-func TestAReleasedOwnerIsNotifiedOfNothing(t *testing.T) {
+func TestReleasedOwnerReceivesNoEvents(t *testing.T) {
 	p := connect(t, serverConfig())
 	p.greet()
 	one := p.request(1, false)
@@ -225,8 +225,8 @@ func TestAReleasedOwnerIsNotifiedOfNothing(t *testing.T) {
 	}
 }
 
-// What a peer may not do too often. Each frame is sent until the connection ends.
-func TestFloodsEndTheConnection(t *testing.T) {
+// Each function returns a frame that is sent repeatedly until the connection closes.
+func TestFloodsCloseConnection(t *testing.T) {
 	for name, flood := range map[string]func(p *peer, i int) []byte{
 		"PING":     func(*peer, int) []byte { return frame(http2.FramePing, 0, 0, make([]byte, 8)...) },
 		"PING ack": func(*peer, int) []byte { return frame(http2.FramePing, 1, 0, make([]byte, 8)...) },
@@ -249,7 +249,7 @@ func TestFloodsEndTheConnection(t *testing.T) {
 		"RST_STREAM of a closed stream": func(*peer, int) []byte { return frame(http2.FrameRSTStream, 0, 3, 0, 0, 0, 8) },
 		"HEADERS of a closed stream": func(p *peer, i int) []byte {
 			if i == 0 {
-				return frame(http2.FrameWindowUpdate, 0, 1, 0, 0, 0, 0) // one that we close
+				return frame(http2.FrameWindowUpdate, 0, 1, 0, 0, 0, 0) // on a stream that this side closes
 			}
 			return frame(http2.FrameHeaders, 5, 1, 0x82)
 		},
@@ -278,7 +278,7 @@ func TestFloodsEndTheConnection(t *testing.T) {
 				got = p.next()
 			}
 			if !strings.HasSuffix(got, "ENHANCE_YOUR_CALM") {
-				t.Errorf("got %q, want that it is too much", got)
+				t.Errorf("got %q, want ENHANCE_YOUR_CALM", got)
 			}
 			p.Close()
 			p.ended()
@@ -286,9 +286,9 @@ func TestFloodsEndTheConnection(t *testing.T) {
 	}
 }
 
-// When a peer has ended a stream, or its connection, the stream knows that not all was sent
-// as soon as nothing waits.
-func TestWhatWaitedWhenThePeerEndedItWasDropped(t *testing.T) {
+// After the peer ends a stream or its connection, the stream reports that output was dropped as soon as Waits
+// returns false.
+func TestPendingOutputIsDroppedAfterReset(t *testing.T) {
 	for name, end := range map[string]func(p *peer){
 		"the stream":     func(p *peer) { harness.NoError(p, p.WriteRSTStream(1, http2.ErrCodeCancel)) },
 		"the connection": func(p *peer) { p.Conn.Close() },
@@ -301,12 +301,12 @@ func TestWhatWaitedWhenThePeerEndedItWasDropped(t *testing.T) {
 			one.sendData(p, 10, true)
 			p.expect("HEADERS 1", "DATA 1 5")
 			if one.Dropped() {
-				t.Error("got that what waits was dropped")
+				t.Error("got dropped output, want pending output")
 			}
 			end(p)
 			one.await(t, 1)
 			if one.Waits() || !one.Dropped() {
-				t.Errorf("got %v, %v, want that nothing waits and something was dropped", one.Waits(), one.Dropped())
+				t.Errorf("got pending %v, dropped %v, want false, true", one.Waits(), one.Dropped())
 			}
 			harness.Equal(t, one.Cut(), true, "cut")
 		})

@@ -1,16 +1,16 @@
 package h2
 
-// ErrEnding is what Open returns for a connection that ends.
+// ErrEnding is the error of Open if the connection is ending.
 var ErrEnding = errEnding
 
-// Taken returns how often the output has been taken to be written.
+// Taken returns the number of times that the writer took the output.
 func (c *Conn) Taken() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.taken
 }
 
-// Over reports whether all streams have ended, so that the connection closes after its output is written.
+// Over reports whether all streams have ended and the connection closes after its output is written.
 func (c *Conn) Over() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

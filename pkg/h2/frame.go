@@ -1,11 +1,10 @@
-// Package h2 is a connection that speaks HTTP/2 (RFC 9113), for either end: frames,
-// header compression, flow control and the writer. Who serves requests on it is package
-// http2, who sends them to the user container is package h2client.
+// Package h2 implements connections of HTTP/2 (RFC 9113) for clients and servers: frames, header
+// compression, flow control and the writer. Package http2 serves requests on such a connection, and
+// package h2client sends requests to the user container.
 //
-// One goroutine reads from a connection, in [Conn.Run], and calls the owners of its
-// streams with what has come; they must not block. Any goroutine may send: what it sends
-// is added to the connection's output, which the next [Conn.Flush] writes together with
-// that of other streams, without blocking.
+// In [Conn.Run], one goroutine reads from the connection and calls the owners of the streams, which
+// must not block. Any goroutine can send on a stream. The data is added to the output of the
+// connection, and the next [Conn.Flush] writes the output of all streams without blocking.
 package h2
 
 import (
@@ -13,7 +12,7 @@ import (
 	"fmt"
 )
 
-// Types of frames (RFC 9113 section 6).
+// Frame types (RFC 9113 section 6).
 const (
 	frameData         = 0
 	frameHeaders      = 1
@@ -27,7 +26,7 @@ const (
 	frameContinuation = 9
 )
 
-// Flags of frames.
+// Frame flags.
 const (
 	flagEndStream  = 0x1
 	flagAck        = 0x1
@@ -48,11 +47,11 @@ const (
 
 const (
 	frameHeadSize    = 9                 // bytes
-	resetSize        = frameHeadSize + 4 // of RST_STREAM
+	resetSize        = frameHeadSize + 4 // length of RST_STREAM
 	windowUpdateSize = frameHeadSize + 4
 
-	maxFrameSize  = 16384 // bytes of payload, sent and received: what RFC 9113 section 4.2 has every peer take
-	defaultWindow = 65535 // of a connection, and of a stream until SETTINGS says otherwise
+	maxFrameSize  = 16384 // maximum payload length in bytes, which every peer must accept (RFC 9113 section 4.2)
+	defaultWindow = 65535 // initial window of a connection, and of a stream until SETTINGS changes it, in bytes
 	maxWindow     = 1<<31 - 1
 	maxStreamID   = 1<<31 - 1
 )
@@ -60,7 +59,7 @@ const (
 // Code is an error code (RFC 9113 section 7).
 type Code uint32
 
-// The codes.
+// Error codes.
 const (
 	NoError            Code = 0
 	ProtocolError      Code = 1
@@ -89,7 +88,7 @@ func (e *Error) Unwrap() error { return e.Cause }
 
 func fail(code Code, text string) error { return &Error{Code: code, Text: text} }
 
-// A ResetError says that the peer has ended a stream by RST_STREAM.
+// A ResetError reports that the peer reset a stream with RST_STREAM.
 type ResetError struct {
 	Code   Code
 	Ending bool // the connection accepts no more streams
@@ -99,8 +98,8 @@ func (e *ResetError) Error() string {
 	return fmt.Sprintf("http2: the stream was reset (code %d)", e.Code)
 }
 
-// GRPCStatus returns the status of a gRPC call whose stream was reset (gRPC's
-// PROTOCOL-HTTP2, section "Errors").
+// GRPCStatus returns the gRPC status of a call whose stream was reset (gRPC's PROTOCOL-HTTP2,
+// section "Errors").
 func (e *ResetError) GRPCStatus() int {
 	switch e.Code {
 	case RefusedStream:
@@ -115,7 +114,7 @@ func (e *ResetError) GRPCStatus() int {
 	return 13 // INTERNAL
 }
 
-// appendFrameHead appends the head of a frame (RFC 9113 section 4.1).
+// appendFrameHead appends a frame header (RFC 9113 section 4.1).
 func appendFrameHead(b []byte, length int, kind, flags byte, id uint32) []byte {
 	return append(b, byte(length>>16), byte(length>>8), byte(length), kind, flags, byte(id>>24), byte(id>>16), byte(id>>8), byte(id))
 }
@@ -141,7 +140,7 @@ func appendSetting(b []byte, id uint16, value int) []byte {
 	return binary.BigEndian.AppendUint32(b, uint32(value))
 }
 
-// appendHeaders appends a header block as HEADERS, and CONTINUATION where it is long.
+// appendHeaders appends a header block as a HEADERS frame and, if the block is long, CONTINUATION frames.
 func appendHeaders(b []byte, id uint32, block []byte, end bool) []byte {
 	kind, flags := byte(frameHeaders), byte(0)
 	if end {

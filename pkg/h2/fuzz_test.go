@@ -17,7 +17,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// FuzzBlock compares what is encoded with what golang.org/x/net decodes.
+// FuzzBlock checks that golang.org/x/net decodes the fields that a Block encodes.
 func FuzzBlock(f *testing.F) {
 	f.Add(200, "content-type", "text/plain", "GET", "/")
 	f.Add(404, "X-Upper", strings.Repeat("y", 300), "POST", strings.Repeat("/", 127))
@@ -31,7 +31,7 @@ func FuzzBlock(f *testing.F) {
 		k.Status(status)
 		k.Field(name, value)
 		k.Request(method, "a", path)
-		// What a Conn sends is the block, in frames.
+		// A Conn sends the block in frames.
 		p := connect(t, serverConfig())
 		p.greet(initialWindow(1))
 		o := p.request(1, true)
@@ -52,14 +52,14 @@ func FuzzBlock(f *testing.F) {
 			switch f.Name {
 			case "cookie", "set-cookie", "authorization", "proxy-authorization":
 				if !f.Sensitive {
-					t.Errorf("%s: got that it may be put into a table, want that it may not", f.Name)
+					t.Errorf("%s: got a literal that may be indexed, want a never-indexed literal", f.Name)
 				}
 			}
 		}
 	})
 }
 
-// readBlock reads a header block to its end.
+// readBlock reads a complete header block.
 func (p *peer) readBlock() (fields []hpack.HeaderField) {
 	p.Helper()
 	d := hpack.NewDecoder(0, func(f hpack.HeaderField) { fields = append(fields, f) })
@@ -92,7 +92,7 @@ func asciiLower(s string) string {
 	return string(b)
 }
 
-// taker is an owner that credits what comes, and ends its side with the peer's.
+// A taker is an owner that credits all content and ends its side of the stream when the peer does.
 type taker struct {
 	*h2.Stream
 	p *[]byte
@@ -115,7 +115,7 @@ func (o *taker) ends(by *h2.Conn, end bool) {
 	}
 }
 
-// taking is a Handler whose streams are takers.
+// taking is a Handler that accepts all streams with a taker as their owner.
 type taking struct {
 	us      *h2.Conn
 	content []byte
@@ -134,9 +134,9 @@ func (h *taking) GoingAway()    {}
 
 var answer = head(10)
 
-// FuzzFrames sends arbitrary bytes behind a preface. The connection ends when they do, for
-// a good reason: what golang.org/x/net's Framer does not read is an error here, and the
-// content that owners get is content that the Framer has found.
+// FuzzFrames sends arbitrary bytes after the preface. The connection must close at the end of the input. If the
+// Framer of golang.org/x/net rejects the input, Run must return an *h2.Error. Otherwise the owners must receive
+// only content that the Framer also finds.
 func FuzzFrames(f *testing.F) {
 	settings := frame(http2.FrameSettings, 0, 0)
 	p := &peer{TB: f, Frames: harness.NewFrames(nil)}
@@ -173,8 +173,8 @@ func FuzzFrames(f *testing.F) {
 	})
 }
 
-// within reports whether all of p is in q, in this order: streams that were reset get
-// nothing.
+// within reports whether q contains the bytes of p in the same order. Parts of q may be missing in p, because
+// streams that were reset receive no content.
 func within(p, q []byte) bool {
 	for _, c := range p {
 		i := bytes.IndexByte(q, c)
@@ -186,9 +186,8 @@ func within(p, q []byte) bool {
 	return true
 }
 
-// framed returns the content in all DATA frames, what there is of the last one, and whether
-// the Framer reads all frames
-// that are there as a whole.
+// framed returns the content of all DATA frames, including an incomplete last frame. readable reports whether the
+// Framer accepts all complete frames.
 func framed(b []byte) (content []byte, readable bool) {
 	in := bytes.NewReader(b)
 	r := http2.NewFramer(io.Discard, in)
@@ -203,7 +202,7 @@ func framed(b []byte) (content []byte, readable bool) {
 			case http2.FramePriority:
 				odd = n != 5 // a stream error (RFC 9113 section 6.3)
 			case http2.FramePriorityUpdate:
-				odd = true // of an extension that is not spoken here (RFC 9218), and passed over (RFC 9113 section 5.5)
+				odd = true // ignored frame of an extension (RFC 9218; RFC 9113 section 5.5)
 			}
 		}
 		f, err := r.ReadFrame()

@@ -20,27 +20,27 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// Sizes of the connections under test, small so that their bounds are met soon.
+// Settings of the connections under test. They are small, so that tests reach the bounds quickly.
 const (
 	window     = 1000
 	connWindow = 100_000
 	maxHead    = 8 << 10
 )
 
-// A peer is the other end of a connection under test. It writes bytes, and reads frames
-// by golang.org/x/net's Framer.
+// A peer is the remote side of a connection under test. It writes bytes and reads frames with the Framer of
+// golang.org/x/net.
 type peer struct {
 	testing.TB
 	*harness.Frames
 	us   *h2.Conn
 	host *host
-	ran  chan error // what Run has returned
+	ran  chan error // receives the result of Run
 }
 
 // A host is the Handler of a connection under test. It accepts all streams.
 type host struct {
 	us      *h2.Conn
-	streams chan *owner // that were accepted
+	streams chan *owner // receives the owners of accepted streams
 	leaving chan struct{}
 	quiet   bool // owners drop their events
 }
@@ -51,7 +51,7 @@ func (h *host) Request(id uint32, head *h2.Head, end bool) {
 	o.Stream = h.us.Accept(id, o, end)
 	select {
 	case h.streams <- o:
-	default: // nobody looks
+	default: // the test does not receive the owners
 	}
 }
 
@@ -65,7 +65,7 @@ func (h *host) GoingAway() {
 	}
 }
 
-// asText is a head as tests compare it.
+// asText returns a header block as a string for comparisons.
 func asText(h *h2.Head) string {
 	switch {
 	case h.TooLarge:
@@ -88,11 +88,11 @@ func asText(h *h2.Head) string {
 	return s
 }
 
-// An owner notes what comes on a stream, each as a line.
+// An owner records each event of a stream as a line.
 type owner struct {
 	*h2.Stream
 	id    uint32
-	began string // the head that has opened it
+	began string // header block that opened the stream
 	quiet bool
 
 	mu      sync.Mutex
@@ -141,7 +141,7 @@ func (o *owner) Drained(*h2.Conn) {
 	o.note("drained")
 }
 
-// await returns the lines when there are n, and makes the owner new.
+// await waits for at least n lines, returns them and clears the recorded lines.
 func (o *owner) await(t testing.TB, n int) []string {
 	t.Helper()
 	late := time.After(harness.Patience)
@@ -161,27 +161,27 @@ func (o *owner) await(t testing.TB, n int) []string {
 	}
 }
 
-// serverConfig is that of a connection that serves.
+// serverConfig returns the configuration of a server connection.
 func serverConfig() h2.Config {
 	return h2.Config{Window: window, ConnWindow: connWindow, MaxStreams: 100, MaxHeadBytes: maxHead, Connect: true}
 }
 
-// clientConfig is that of a connection that sends requests.
+// clientConfig returns the configuration of a client connection.
 func clientConfig() h2.Config {
 	return h2.Config{Client: true, Window: window, ConnWindow: connWindow, MaxHeadBytes: maxHead}
 }
 
-// connect makes a pair of connections: ours, which is run, and the peer's.
+// connect opens a connection, calls Run on it and returns its peer.
 func connect(t testing.TB, config h2.Config) *peer {
 	t.Helper()
 	var running sync.WaitGroup
-	t.Cleanup(running.Wait) // after the cleanup of dial, which closes the connection of the peer
+	t.Cleanup(running.Wait) // runs after the cleanup of dial, which closes the connection of the peer
 	p := dial(t, config)
 	running.Go(func() { p.ran <- p.us.Run(nil) })
 	return p
 }
 
-// dial is connect without running it.
+// dial is connect without Run.
 func dial(t testing.TB, config h2.Config) *peer {
 	t.Helper()
 	h := &host{streams: make(chan *owner, 1000), leaving: make(chan struct{}, 1)}
@@ -190,7 +190,7 @@ func dial(t testing.TB, config h2.Config) *peer {
 	return p
 }
 
-// dialWith is dial with another Handler.
+// dialWith is dial with the given Handler.
 func dialWith(t testing.TB, config h2.Config, h h2.Handler) *peer {
 	t.Helper()
 	there, here := harness.Pair(t)
@@ -208,8 +208,8 @@ func dialWith(t testing.TB, config h2.Config, h h2.Handler) *peer {
 	return p
 }
 
-// greet sends what opens a connection and reads what the other side sends then, its
-// acknowledgement included.
+// greet sends the preface and SETTINGS, reads the first frames of the other side, and acknowledges its
+// SETTINGS.
 func (p *peer) greet(settings ...http2.Setting) {
 	p.Helper()
 	p.send([]byte(wire.Preface))
@@ -224,7 +224,7 @@ func (p *peer) send(b ...[]byte) {
 	harness.NoError(p, err)
 }
 
-// get is the block of a request, with more fields.
+// get returns the header block of a GET request with additional fields.
 func (p *peer) get(more ...string) []byte {
 	return p.Block(append([]string{":method", "GET", ":scheme", "http", ":path", "/", ":authority", "app"}, more...)...)
 }
@@ -236,13 +236,13 @@ func (p *peer) request(id uint32, end bool, more ...string) *owner {
 	return p.accepted()
 }
 
-// accepted returns the owner of the next stream that was accepted.
+// accepted returns the owner of the next accepted stream.
 func (p *peer) accepted() *owner {
 	p.Helper()
 	return harness.Receive(p, p.host.streams, "stream")
 }
 
-// next is the next frame as text.
+// next reads a frame and returns it as a string, or "end" after a read error.
 func (p *peer) next() string {
 	f, err := p.ReadFrame()
 	if err != nil {
@@ -275,7 +275,7 @@ func (p *peer) next() string {
 	return fmt.Sprintf("%v %d%s", f.Header().Type, id, end)
 }
 
-// expect reads frames; "..." before one reads on until it comes.
+// expect reads frames and compares them with want.
 func (p *peer) expect(want ...string) {
 	p.Helper()
 	for i, w := range want {
@@ -285,26 +285,26 @@ func (p *peer) expect(want ...string) {
 	}
 }
 
-// alive checks that the connection still answers.
+// alive checks that the connection replies to PING.
 func (p *peer) alive() {
 	p.Helper()
 	harness.NoError(p, p.WritePing(false, [8]byte{1}))
 	p.expect("PING ack=true 0100000000000000")
 }
 
-// ended returns what Run has returned.
+// ended waits until Run returns, and returns its error.
 func (p *peer) ended() error {
 	p.Helper()
 	return harness.Receive(p, p.ran, "end of the connection")
 }
 
-// frame makes a frame, a wrong one too.
+// frame returns a frame, which may be invalid.
 func frame(kind http2.FrameType, flags byte, id uint32, payload ...byte) []byte {
 	n := len(payload)
 	return append([]byte{byte(n >> 16), byte(n >> 8), byte(n), byte(kind), flags, byte(id >> 24), byte(id >> 16), byte(id >> 8), byte(id)}, payload...)
 }
 
-// head makes a final response's head with so many more bytes.
+// head returns the header block of a final response with a field of the given length in bytes.
 func head(more int) *h2.Block {
 	var k h2.Block
 	k.Status(200)
@@ -314,7 +314,7 @@ func head(more int) *h2.Block {
 	return &k
 }
 
-// creditOf returns how many bytes a line of Data says to credit.
+// creditOf returns the number of bytes to credit from a line that records Data.
 func creditOf(line string) (n int) {
 	var got int
 	_, _ = fmt.Sscanf(line, "data %d of %d", &got, &n)

@@ -10,45 +10,45 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
-// A Head is a header block that was received: that of a request, of a response, or a
-// trailer section. Its strings are not changed afterwards; its Fields are used again for
-// the next block of the connection, unless they are taken by [Head.Take].
+// A Head is a received header block of a request, a response or a trailer section. Its strings do not
+// change later. Its Fields are reused for the next block of the connection unless the caller takes
+// them with [Head.Take].
 type Head struct {
-	Method, Scheme, Authority, Path, Protocol string       // of a request; "" where it was not there
-	Status                                    int          // of a response, 100 to 999 and not 101 (RFC 9113 section 8.6); 0: it is none, or Malformed
-	Fields                                    []wire.Field // names in lower case, values without blanks at their ends
+	Method, Scheme, Authority, Path, Protocol string       // pseudo-header fields of a request; "" if absent
+	Status                                    int          // 100 to 999 except 101 (RFC 9113 section 8.6); 0 if absent or malformed
+	Fields                                    []wire.Field // names in lower case, values without leading and trailing blanks
 
-	Malformed bool // RFC 9113 section 8.1.1: not to be forwarded
-	TooLarge  bool // more than Config.MaxHeadBytes, or than wire.MaxFields; what is there is not all
+	Malformed bool // must not be forwarded (RFC 9113 section 8.1.1)
+	TooLarge  bool // exceeds Config.MaxHeadBytes or wire.MaxFields; the other fields are incomplete
 
 	status  string
 	size    int
-	empty   bool      // there was an Authority without a byte
-	began   bool      // with fields that are no pseudo-header fields
-	shared  int       // bytes of values that repeat the string of another value
-	longs   [4]string // the last different long values
-	lenient bool      // fields of HTTP/1.1's connections are left out, and not held against who sends them
+	empty   bool      // an empty pseudo-header field was received; only :authority may be empty
+	began   bool      // a regular field was received, after which no pseudo-header field may follow
+	shared  int       // total length of values that repeat the string of another value, in bytes
+	longs   [4]string // the last distinct long values
+	lenient bool      // connection-specific fields are dropped; otherwise they make the block malformed
 }
 
-// fieldOverhead is what counts for a field beyond its name and its value (RFC 9113
-// section 6.5.2), in bytes.
+// fieldOverhead is added to the length of the name and the value of a field for the size of a header list,
+// in bytes (RFC 9113 section 6.5.2).
 const fieldOverhead = 32
 
 func (h *Head) reset() {
-	clear(h.Fields) // they keep their strings
+	clear(h.Fields) // the fields refer to strings
 	*h = Head{Fields: h.Fields[:0]}
 }
 
-// manyFields is the number of fields from which the memory for them is in the memory budget, and
-// is released when the next block of the connection has fewer fields. fieldSize is the memory for
-// a field in addition to its name and its value, in bytes.
+// If a block has more than manyFields fields, their memory counts against the memory budget and is
+// released at the next block with fewer fields. fieldSize is the memory for a field in addition to
+// its name and its value, in bytes.
 const (
 	manyFields = 64
 	fieldSize  = 48
 )
 
-// largeHead is the size from which a block is released immediately after it was handled, in
-// bytes. A smaller one is kept until the next block, whose fields take its place.
+// largeHead is the size in bytes above which a block is released immediately after it is handled. A
+// smaller block is kept until the fields of the next block replace it.
 const largeHead = 16 << 10
 
 // shrink releases the memory of a large block, so that an idle connection does not hold it.
@@ -62,8 +62,8 @@ func (h *Head) shrink() {
 	}
 }
 
-// Take returns the fields for as long as the caller wants them, and leaves spare, of which
-// only the memory matters, in their place.
+// Take returns Fields, which the caller then owns, and replaces it with the memory of spare. The
+// content of spare is discarded.
 func (h *Head) Take(spare []wire.Field) []wire.Field {
 	fields := h.Fields
 	h.Fields = spare[:0]
@@ -71,15 +71,15 @@ func (h *Head) Take(spare []wire.Field) []wire.Field {
 }
 
 // Stored returns the memory for the strings of the fields and the pseudo-header fields, in bytes. A
-// long value that is repeated by an index of the HPACK table is stored once.
+// long value that occurs several times through an index of the HPACK table is stored once.
 func (h *Head) Stored() int { return h.size - h.shared - fieldOverhead*len(h.Fields) }
 
-// longValue is the length in bytes from which a value is looked up in longs. The dynamic table of
-// 4 KiB can contain few values of this length.
+// longValue is the minimum length in bytes of the values in longs. The dynamic table of 4 KiB
+// can contain few values of this length.
 const longValue = 512
 
-// repeats reports whether value is the string of another value of the block. Such a value was
-// validated before.
+// repeats reports whether value shares its memory with another value of the block, which has already
+// been validated.
 func (h *Head) repeats(value string) bool {
 	for _, v := range h.longs {
 		if len(v) == len(value) && unsafe.StringData(v) == unsafe.StringData(value) {
@@ -89,10 +89,10 @@ func (h *Head) repeats(value string) bool {
 	return false
 }
 
-// Size returns the length of the block as RFC 9113 section 6.5.2 counts, in bytes.
+// Size returns the size of the header list in bytes (RFC 9113 section 6.5.2).
 func (h *Head) Size() int { return h.size }
 
-// add takes a field as the decoder has it.
+// add adds a field from the decoder. most is the maximum size of the header list in bytes.
 func (h *Head) add(f hpack.HeaderField, most int) {
 	h.size += len(f.Name) + len(f.Value) + fieldOverhead
 	if h.size > most || len(h.Fields) >= wire.MaxFields {
@@ -125,8 +125,8 @@ func (h *Head) add(f hpack.HeaderField, most int) {
 	h.Fields = append(h.Fields, wire.Field{Name: wire.Bytes(f.Name), Value: wire.Bytes(value)})
 }
 
-// addPseudo takes a pseudo-header field: once, and before all others (RFC 9113 section
-// 8.3).
+// addPseudo adds a pseudo-header field. It may occur only once and must precede all regular fields
+// (RFC 9113 section 8.3).
 func (h *Head) addPseudo(f hpack.HeaderField) {
 	var to *string
 	switch f.Name {
@@ -148,13 +148,13 @@ func (h *Head) addPseudo(f hpack.HeaderField) {
 		return
 	}
 	*to = f.Value
-	if f.Value == "" { // which none of the others may be
+	if f.Value == "" { // only :authority may be empty
 		h.Malformed = h.Malformed || to != &h.Authority
 		h.empty = true
 	}
 }
 
-// readStatus reads the status of a response.
+// readStatus parses the status of a response.
 func (h *Head) readStatus() {
 	status, err := strconv.Atoi(h.status)
 	if err != nil || len(h.status) != 3 || status < 100 || status == http.StatusSwitchingProtocols {
@@ -164,14 +164,13 @@ func (h *Head) readStatus() {
 	h.Status = status
 }
 
-// pseudo reports whether there are pseudo-header fields, which a trailer section must
-// not have.
+// pseudo reports whether the block contains pseudo-header fields, which are not allowed in a trailer
+// section.
 func (h *Head) pseudo() bool {
 	return h.Method != "" || h.Scheme != "" || h.Authority != "" || h.Path != "" || h.Protocol != "" || h.status != ""
 }
 
-// validName reports whether a name is a token without upper case (RFC 9113 section
-// 8.2.1).
+// validName reports whether name is a token without upper-case letters (RFC 9113 section 8.2.1).
 func validName(name string) bool {
 	for i := range len(name) {
 		if c := name[i]; 'A' <= c && c <= 'Z' {
@@ -181,8 +180,8 @@ func validName(name string) bool {
 	return wire.ValidToken(name)
 }
 
-// connectionSpecific reports whether a field is specific to a connection of HTTP/1.1 (RFC 9113 section
-// 8.2.2). The names are in lower case, so the table of package header, which ignores case, is not used.
+// connectionSpecific reports whether a field is specific to an HTTP/1.1 connection (RFC 9113 section
+// 8.2.2). It does not use the table of package header, because names are in lower case here.
 func connectionSpecific(name, value string) bool {
 	switch name {
 	case "connection", "proxy-connection", "keep-alive", "transfer-encoding", "upgrade":

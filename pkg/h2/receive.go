@@ -6,7 +6,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/bound"
 )
 
-// beginData handles the head of a DATA frame (RFC 9113 section 6.1).
+// beginData handles the frame header of a DATA frame (RFC 9113 section 6.1).
 func (c *Conn) beginData(head []byte) error {
 	length, flags, id := payload(head), head[4], binary.BigEndian.Uint32(head[5:])&maxStreamID
 	switch {
@@ -17,8 +17,8 @@ func (c *Conn) beginData(head []byte) error {
 	case !c.settled:
 		return fail(ProtocolError, "no SETTINGS first")
 	}
-	// The connection's window counts padding, and content that nobody wants any more (RFC 9113
-	// section 6.9). Without that a reset stream would narrow it for ever.
+	// The window of the connection includes padding and discarded content (RFC 9113 section 6.9).
+	// Otherwise each reset stream would reduce the window permanently.
 	if c.unsaid += length; c.unsaid > c.config.ConnWindow {
 		return fail(FlowControlError, "more than the connection's window")
 	}
@@ -38,7 +38,7 @@ func (c *Conn) beginData(head []byte) error {
 	switch {
 	case d.stream == nil && s != nil:
 		err = c.refuseData(s)
-	case s == nil && !c.config.Client && !c.isLate(length): // a user container may not have seen our RST_STREAM yet
+	case s == nil && !c.config.Client && !c.isLate(length): // a user container may not have received our RST_STREAM yet
 		err = c.resetStream(id, StreamClosed)
 	case length == 0 && !d.end:
 		err = c.control(1)
@@ -49,12 +49,12 @@ func (c *Conn) beginData(head []byte) error {
 	return err
 }
 
-// isLate reports whether a DATA frame on a closed stream can be one that the client sent
-// before it received our RST_STREAM (RFC 9113 section 5.1). Such frames are ignored.
+// isLate reports whether the client may have sent a DATA frame on a closed stream before it received our
+// RST_STREAM (RFC 9113 section 5.1). Such a frame is ignored.
 func (c *Conn) isLate(length int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n := max(length, 1) // END_STREAM needs no window
+	n := max(length, 1) // END_STREAM without content needs no window
 	if c.lateBytes < n {
 		return false
 	}
@@ -62,8 +62,7 @@ func (c *Conn) isLate(length int) bool {
 	return true
 }
 
-// refuseData ends a stream whose peer has sent more than it may: beyond its window, or
-// behind its end.
+// refuseData resets a stream on which the peer sent DATA beyond the window or after END_STREAM.
 func (c *Conn) refuseData(s *Stream) error {
 	code := FlowControlError
 	if s.remoteHasEnded() {
@@ -72,10 +71,10 @@ func (c *Conn) refuseData(s *Stream) error {
 	return c.streamError(s, code, "DATA that the peer may not send")
 }
 
-// streamError ends one of our streams for what the peer has done.
+// streamError resets an open stream because of an error of the peer.
 func (c *Conn) streamError(s *Stream, code Code, text string) error {
-	// The request earned no credit, because its work may continue after the reset. Otherwise a
-	// peer that causes resets would have more work done than its streams allow (CVE-2025-8671).
+	// The stream earns no credit, because work on its request may continue after the reset. Otherwise
+	// a peer that causes resets could start more work than its streams allow (CVE-2025-8671).
 	if err := c.control(1 + controlPerUseful); err != nil {
 		return err
 	}
@@ -85,7 +84,7 @@ func (c *Conn) streamError(s *Stream, code Code, text string) error {
 	return nil
 }
 
-// content handles what b has of the payload of a DATA frame, and returns the rest of b.
+// content handles the payload of a DATA frame at the beginning of b and returns the rest of b.
 func (c *Conn) content(b []byte) ([]byte, error) {
 	d := &c.data
 	extra := 0
@@ -96,7 +95,7 @@ func (c *Conn) content(b []byte) ([]byte, error) {
 			return nil, fail(ProtocolError, "more padding than payload")
 		}
 		extra = d.pad + 1
-		if d.pad == d.left && !d.end { // there is no content
+		if d.pad == d.left && !d.end { // the frame has no content
 			if err := c.control(1); err != nil {
 				return nil, err
 			}
@@ -108,7 +107,8 @@ func (c *Conn) content(b []byte) ([]byte, error) {
 	return b[n:], c.deliver(p, extra)
 }
 
-// deliver gives content to the owner of its stream. extra are bytes that count beside it.
+// deliver passes content to the owner of the stream. extra is the number of padding bytes, which also
+// count against the window.
 func (c *Conn) deliver(p []byte, extra int) error {
 	d := &c.data
 	s, end := d.stream, d.end && d.left == 0
@@ -152,7 +152,7 @@ func (c *Conn) headersFrame(flags byte, id uint32, p []byte) error {
 		return err
 	}
 	c.selfish = false
-	if flags&flagPriority != 0 { // deprecated, and passed over (RFC 9113 section 5.3.2)
+	if flags&flagPriority != 0 { // deprecated and ignored (RFC 9113 section 5.3.2)
 		if len(p) < 5 {
 			return fail(FrameSizeError, "HEADERS without its priority")
 		}
@@ -162,14 +162,14 @@ func (c *Conn) headersFrame(flags byte, id uint32, p []byte) error {
 	end := flags&flagEndStream != 0
 	if flags&flagEndHeaders == 0 {
 		c.blockID, c.blockEnd = id, end
-		c.block = append([]byte(nil), p...) // the buffer is read into again before the rest comes
+		c.block = append([]byte(nil), p...) // the input buffer is reused before the rest arrives
 		return nil
 	}
 	return c.headers(id, p, end)
 }
 
-// continuationFrame collects a header block that is longer than a frame, up to a bound
-// (RFC 9113 section 10.5.1).
+// continuationFrame collects a header block of more than one frame, up to a maximum length (RFC 9113
+// section 10.5.1).
 func (c *Conn) continuationFrame(flags byte, id uint32, p []byte) error {
 	if c.blockID == 0 {
 		return fail(ProtocolError, "CONTINUATION of nothing")
@@ -182,7 +182,7 @@ func (c *Conn) continuationFrame(flags byte, id uint32, p []byte) error {
 	}
 	c.block = append(c.block, p...)
 	if flags&flagEndHeaders == 0 {
-		if len(p) == 0 { // it costs work and is not bounded by maxBlock
+		if len(p) == 0 { // an empty frame costs work, and maxBlock does not limit the number of frames
 			return c.control(1)
 		}
 		return nil
@@ -192,7 +192,7 @@ func (c *Conn) continuationFrame(flags byte, id uint32, p []byte) error {
 	return c.headers(id, block, c.blockEnd)
 }
 
-// growBlock makes room for n more bytes of the header block.
+// growBlock reserves space for n more bytes of the header block.
 func (c *Conn) growBlock(n int) error {
 	n += len(c.block)
 	held := cap(c.block)
@@ -209,12 +209,12 @@ func (c *Conn) growBlock(n int) error {
 	return nil
 }
 
-// maxBlock is how long a header block may be, encoded: more than what is taken of it, so
-// that one that is a little too large ends its stream alone.
+// maxBlock returns the maximum length of an encoded header block in bytes. It is greater than the
+// maximum size of the header list, so that a slightly larger block fails only its own stream.
 func (c *Conn) maxBlock() int { return 2*c.config.MaxHeadBytes + maxFrameSize }
 
-// headers handles a header block. It is decoded whatever it is for: the next one may
-// refer to it (RFC 9113 section 4.3).
+// headers handles a complete header block. Every block is decoded, even if it is then discarded, because
+// later blocks may refer to its entries in the dynamic table (RFC 9113 section 4.3).
 func (c *Conn) headers(id uint32, block []byte, end bool) error {
 	h := &c.head
 	h.reset()
@@ -239,7 +239,7 @@ func (c *Conn) headers(id uint32, block []byte, end bool) error {
 		return c.request(id, end)
 	case idle:
 		return fail(ProtocolError, "HEADERS on a stream that cannot be")
-	case s == nil && c.config.Client: // we have reset it
+	case s == nil && c.config.Client: // this side has reset the stream
 		return nil
 	case s == nil && !c.mayComeLate(): // RFC 9113 section 5.1
 		return fail(StreamClosed, "HEADERS on a stream that is closed")
@@ -283,7 +283,7 @@ func (c *Conn) request(id uint32, end bool) error {
 	return c.refusing
 }
 
-// response handles the header block of a response, informational or final.
+// response handles the header block of an informational or final response.
 func (c *Conn) response(s *Stream, end bool) error {
 	h := &c.head
 	h.readStatus()
@@ -324,7 +324,7 @@ func (c *Conn) priorityFrame(id uint32, p []byte) error {
 	return c.control(1)
 }
 
-// endStream ends a stream, ours or not, for what the peer has done.
+// endStream resets a stream, open or not, because of an error of the peer.
 func (c *Conn) endStream(id uint32, code Code, text string) error {
 	if s, _ := c.find(id); s != nil {
 		return c.streamError(s, code, text)
@@ -340,7 +340,7 @@ func (c *Conn) resetFrame(id uint32, p []byte) error {
 	switch {
 	case idle && !c.mayReset(id):
 		return fail(ProtocolError, "RST_STREAM on a stream that was not opened")
-	case s == nil: // it has crossed the end of the stream (RFC 9113 section 5.1)
+	case s == nil: // RST_STREAM was sent before the peer noticed the end of the stream (RFC 9113 section 5.1)
 		return c.control(1)
 	}
 	code := Code(binary.BigEndian.Uint32(p))
@@ -350,9 +350,9 @@ func (c *Conn) resetFrame(id uint32, p []byte) error {
 	return nil
 }
 
-// mayReset reports whether RST_STREAM on an idle stream is ignored. RFC 9113 section 6.4
-// requires a connection error. But grpcio 1.51 sends the frame if the deadline of a call expires
-// before HEADERS is sent, and a connection error would fail the other calls. So the frame is
+// mayReset reports whether RST_STREAM on an idle stream is ignored. RFC 9113 section 6.4 requires a
+// connection error. But grpcio 1.51 sends the frame if the deadline of a call expires before
+// HEADERS is sent, and a connection error would fail the other calls. Therefore the frame is
 // ignored after the first request on the connection.
 func (c *Conn) mayReset(id uint32) bool {
 	c.mu.Lock()
@@ -391,10 +391,10 @@ func (c *Conn) settingsFrame(flags byte, id uint32, p []byte) error {
 	return c.reply(func(b []byte) []byte { return appendFrameHead(b, 0, frameSettings, flagAck, 0) })
 }
 
-// apply makes the peer's settings hold. The window of streams is changed once, to the last
-// value of several: each change visits all streams. The size of the peer's table and of
-// its frames are of no use to us: what we send needs no table, and frames of the least
-// size keep streams fair to each other.
+// apply applies the settings of the peer. If the initial window occurs several times, the windows of
+// streams change only once, to the last value, because each change visits all streams. The header table
+// size and the maximum frame size are not used: this side sends no dynamic table entries, and frames
+// of the minimum size are fair to other streams.
 func (c *Conn) apply(p []byte) (drained []*Stream, visited int, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -407,7 +407,7 @@ func (c *Conn) apply(p []byte) (drained []*Stream, visited int, err error) {
 				return nil, 0, fail(ProtocolError, "SETTINGS_ENABLE_PUSH")
 			}
 		case settingMaxStreams:
-			c.most, c.advertised = min(value, maxStreamID), true // within int on 32-bit platforms
+			c.most, c.advertised = min(value, maxStreamID), true // must fit into int on 32-bit platforms
 			c.signalRoom()
 		case settingInitialWindow:
 			if value > maxWindow {
@@ -419,7 +419,7 @@ func (c *Conn) apply(p []byte) (drained []*Stream, visited int, err error) {
 				return nil, 0, fail(ProtocolError, "SETTINGS_MAX_FRAME_SIZE")
 			}
 		case settingMaxHeaderListSize:
-			c.mostHead = int(min(value, maxWindow)) // within int on 32-bit platforms
+			c.mostHead = int(min(value, maxWindow)) // must fit into int on 32-bit platforms
 		case settingConnectProtocol:
 			if value > 1 {
 				return nil, 0, fail(ProtocolError, "invalid value of SETTINGS_ENABLE_CONNECT_PROTOCOL")
@@ -470,9 +470,9 @@ func (c *Conn) goAwayFrame(id uint32, p []byte) error {
 	return c.control(1)
 }
 
-// forsake ends the streams above last and opens no more. The peer says that it has not
-// touched them (RFC 9113 section 6.8), so they fail as refused: such requests may be sent
-// again, whatever their method.
+// forsake fails the streams with an ID above last and opens no more streams. The peer has not processed
+// these streams (RFC 9113 section 6.8), so they fail with REFUSED_STREAM and the requests can be
+// retried with any method.
 func (c *Conn) forsake(last uint32) {
 	c.mu.Lock()
 	c.ending = true
@@ -508,7 +508,7 @@ func (c *Conn) windowFrame(id uint32, p []byte) error {
 	switch {
 	case idle:
 		return fail(ProtocolError, "WINDOW_UPDATE on a stream that was not opened")
-	case s == nil: // it has crossed the end of the stream
+	case s == nil: // the frame was sent before the peer noticed the end of the stream
 		return nil
 	case n == 0:
 		return c.streamError(s, ProtocolError, "WINDOW_UPDATE of nothing")
@@ -528,8 +528,8 @@ func (c *Conn) windowFrame(id uint32, p []byte) error {
 	return nil
 }
 
-// widen adds n to a window. It reports false, and does not change the window, if the sum is more
-// than maxWindow. A window can be negative (RFC 9113 section 6.9.2).
+// widen adds n to a window. If the sum exceeds maxWindow, it returns false and does not change the
+// window. A window can be negative (RFC 9113 section 6.9.2).
 func widen(window *int, n int) bool {
 	sum := int64(*window) + int64(n)
 	if sum > maxWindow {
@@ -539,7 +539,7 @@ func widen(window *int, n int) bool {
 	return true
 }
 
-// widen adds to the window of the connection.
+// widen adds n to the window of the connection.
 func (c *Conn) widen(n int) error {
 	c.mu.Lock()
 	tooLarge := !widen(&c.window, n)

@@ -13,13 +13,13 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// What a peer may not send, and what it gets. Stream 1 is open, 3 is half closed by the
-// peer, 5 was reset by it, and 7 was skipped; higher ones are idle.
-// tooLong is more content than a frame may have.
+// In the connection of brokenRules, stream 1 is open, stream 3 was half closed by the peer, stream 5 was reset by
+// the peer, stream 7 was skipped, and higher streams are idle.
+//
+// tooLong is content that exceeds the maximum frame size by one byte.
 var tooLong = make([]byte, 16385)
 
-// brokenRules are frames behind those of TestBrokenRulesEndTheStreamOrTheConnection, and
-// what is answered.
+// brokenRules lists invalid frames that TestInvalidFramesCloseStreamOrConnection sends, and the expected reply.
 var brokenRules = []struct {
 	name string
 	sent []byte
@@ -79,7 +79,7 @@ var brokenRules = []struct {
 	{"an unknown frame that is too long", frame(99, 0, 1, tooLong...), "GOAWAY 9 FRAME_SIZE_ERROR"},
 }
 
-func TestBrokenRulesEndTheStreamOrTheConnection(t *testing.T) {
+func TestInvalidFramesCloseStreamOrConnection(t *testing.T) {
 	for _, c := range brokenRules {
 		t.Run(c.name, func(t *testing.T) {
 			p := connect(t, serverConfig())
@@ -105,7 +105,7 @@ func TestBrokenRulesEndTheStreamOrTheConnection(t *testing.T) {
 	}
 }
 
-func TestFramesThatMeanNothingAreIgnored(t *testing.T) {
+func TestUnknownAndLateFramesAreIgnored(t *testing.T) {
 	p := connect(t, serverConfig())
 	p.greet()
 	p.request(5, false)
@@ -113,12 +113,12 @@ func TestFramesThatMeanNothingAreIgnored(t *testing.T) {
 	for _, b := range [][]byte{
 		frame(99, 0xff, 17, 1, 2, 3),                        // an unknown type
 		frame(http2.FrameSettings, 0, 0, 0, 99, 1, 2, 3, 4), // an unknown setting
-		frame(http2.FramePriority, 0, 99, 0, 0, 0, 1, 0),    // of an idle stream
-		frame(http2.FrameRSTStream, 0, 5, 0, 0, 0, 8),       // of a closed stream
-		frame(http2.FrameRSTStream, 0, 3, 0, 0, 0, 8),       // of one that was skipped
+		frame(http2.FramePriority, 0, 99, 0, 0, 0, 1, 0),    // on an idle stream
+		frame(http2.FrameRSTStream, 0, 5, 0, 0, 0, 8),       // on a closed stream
+		frame(http2.FrameRSTStream, 0, 3, 0, 0, 0, 8),       // on a skipped stream
 		frame(http2.FrameWindowUpdate, 0, 5, 0, 0, 0, 1),
 		frame(http2.FrameWindowUpdate, 0, 5, 0, 0, 0, 0),
-		frame(http2.FramePing, 0xff, 0, 1, 2, 3, 4, 5, 6, 7, 8), // an acknowledgement
+		frame(http2.FramePing, 0xff, 0, 1, 2, 3, 4, 5, 6, 7, 8), // an acknowledgment
 		frame(http2.FrameGoAway, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0),
 	} {
 		p.send(b)
@@ -130,7 +130,7 @@ func TestFramesThatMeanNothingAreIgnored(t *testing.T) {
 	}
 }
 
-func TestABeginningThatIsNoneEndsTheConnection(t *testing.T) {
+func TestInvalidPrefaceClosesConnection(t *testing.T) {
 	for name, c := range map[string]struct{ sent, want string }{
 		"HTTP/1.1":              {"GET / HTTP/1.1\r\nHost: app\r\n\r\n", "end"},
 		"a preface with a typo": {wire.Preface[:20] + "XXXX", "end"},
@@ -154,8 +154,8 @@ func TestABeginningThatIsNoneEndsTheConnection(t *testing.T) {
 	}
 }
 
-// conversation is what a client says on two streams, with all that frames can have: padding,
-// priority, CONTINUATION, a trailer section, empty frames.
+// conversation returns the input of a client with two streams. It contains padding, priorities, CONTINUATION,
+// a trailer section and empty frames.
 func conversation(p *peer) []byte {
 	block := p.get("cookie", "a=b", "cookie", "c=d")
 	trailer := p.Block("checksum", "1")
@@ -171,7 +171,7 @@ func conversation(p *peer) []byte {
 		frame(http2.FrameData, 9, 3, append([]byte{1}, "end\x00"...)...))
 }
 
-func TestWhereFramesAreCutDoesNotMatter(t *testing.T) {
+func TestSplitFramesAreParsed(t *testing.T) {
 	for _, size := range []int{1, 2, 3, 7, 10, 64, 10_000} {
 		p := connect(t, serverConfig())
 		p.Conn.(interface{ SetNoDelay(bool) error }).SetNoDelay(true)
@@ -189,8 +189,7 @@ func TestWhereFramesAreCutDoesNotMatter(t *testing.T) {
 	}
 }
 
-// awaitLast waits for the last event of a stream, and compares its content, and how many
-// bytes were to be credited for it.
+// awaitLast waits for the last event of a stream. It checks the content and the number of bytes to credit.
 func awaitLast(t *testing.T, o *owner, last, content string, credit int) {
 	t.Helper()
 	var lines []string
@@ -205,11 +204,11 @@ func awaitLast(t *testing.T, o *owner, last, content string, credit int) {
 	harness.Equal(t, total, credit, lines, "bytes to credit")
 }
 
-func TestALongHeadEndsItsStreamAlone(t *testing.T) {
+func TestLongHeaderFailsOnlyItsStream(t *testing.T) {
 	p := connect(t, serverConfig())
 	p.greet()
 	if o := p.request(1, true, "a", strings.Repeat("b", maxHead-100), "c", strings.Repeat("d", 200)); o.began != "too large end=true" {
-		t.Errorf("got %q, want that it is too large", o.began)
+		t.Errorf("got %q, want a header section that is too large", o.began)
 	}
 	if o := p.request(3, true, "c", "d"); o.began != "GET http app / c=d end=true" {
 		t.Errorf("got %q, want the next request", o.began)
@@ -222,7 +221,7 @@ func TestALongHeadEndsItsStreamAlone(t *testing.T) {
 	p.expect("GOAWAY 3 ENHANCE_YOUR_CALM", "end")
 }
 
-func TestMalformedHeads(t *testing.T) {
+func TestMalformedRequestHeaders(t *testing.T) {
 	p := connect(t, serverConfig())
 	p.greet()
 	id := uint32(1)
@@ -247,7 +246,7 @@ func TestMalformedHeads(t *testing.T) {
 	} {
 		harness.NoError(p, p.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: p.Block(fields...), EndHeaders: true, EndStream: true}))
 		if o := p.accepted(); o.began != "malformed end=true" {
-			t.Errorf("%s: got %q, want that it is malformed", name, o.began)
+			t.Errorf("%s: got %q, want malformed", name, o.began)
 		}
 		id += 2
 	}
@@ -257,13 +256,13 @@ func TestMalformedHeads(t *testing.T) {
 		o := p.request(id, false)
 		harness.NoError(p, p.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: p.Block(fields...), EndHeaders: true, EndStream: true}))
 		if got := o.await(t, 1); got[0] != "head malformed end=true" {
-			t.Errorf("%s in a trailer section: got %q, want that it is malformed", name, got)
+			t.Errorf("%s in a trailer section: got %q, want malformed", name, got)
 		}
 		id += 2
 	}
 	o := p.request(id, false)
 	harness.NoError(p, p.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: p.Block("a", "b"), EndHeaders: true}))
 	if got := o.await(t, 1); got[0] != "head malformed end=false" {
-		t.Errorf("a trailer section that ends nothing: got %q, want that it is malformed", got)
+		t.Errorf("trailer section without END_STREAM: got %q, want malformed", got)
 	}
 }

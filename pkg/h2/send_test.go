@@ -23,18 +23,18 @@ func initialWindow(n uint32) http2.Setting {
 	return http2.Setting{ID: http2.SettingInitialWindowSize, Val: n}
 }
 
-func TestWindowsHoldBackContentAndNothingElse(t *testing.T) {
+func TestFlowControlLimitsOnlyContent(t *testing.T) {
 	p := connect(t, serverConfig())
 	p.greet(initialWindow(0))
 	one := p.request(1, true)
 	one.sendHead(p, false)
 	if !one.sendData(p, 10, false) {
-		t.Error("got it taken, want that it waits")
+		t.Error("got no pending output, want some")
 	}
 	three := p.request(3, true)
 	three.sendHead(p, false)
 	if three.sendData(p, 0, true) {
-		t.Error("got that the end waits, want that it needs no window")
+		t.Error("got a pending END_STREAM, want none")
 	}
 	p.expect("HEADERS 1", "HEADERS 3", "DATA 3 0 end")
 	for range 9 {
@@ -43,29 +43,29 @@ func TestWindowsHoldBackContentAndNothingElse(t *testing.T) {
 	}
 	waits, err := one.SendTrailer(head(0))
 	if err != nil || !waits || !one.Waits() || one.Ended() {
-		t.Errorf("got %v, %v, %v, %v, want that the trailer section waits", waits, err, one.Waits(), one.Ended())
+		t.Errorf("got pending %v, error %v, pending %v, ended %v, want a pending trailer section", waits, err, one.Waits(), one.Ended())
 	}
 	harness.NoError(p, p.WriteWindowUpdate(1, 1))
 	p.expect("DATA 1 1", "HEADERS 1 end")
 	if got := one.await(t, 1); got[0] != "drained" {
-		t.Errorf("got %q, want that it was told once", got)
+		t.Errorf("got %q, want drained", got)
 	}
 }
 
-func TestSettingsChangeTheWindowsOfOpenStreams(t *testing.T) {
+func TestSettingsChangeWindowsOfOpenStreams(t *testing.T) {
 	p := connect(t, serverConfig())
 	p.greet(initialWindow(100))
 	one := p.request(1, true)
 	one.sendHead(p, false)
 	one.sendData(p, 300, true)
 	p.expect("HEADERS 1", "DATA 1 100")
-	harness.NoError(p, p.WriteSettings(initialWindow(50))) // the window is -50 now
+	harness.NoError(p, p.WriteSettings(initialWindow(50))) // the window is -50 afterwards
 	p.expect("SETTINGS ack")
 	harness.NoError(p, p.WriteWindowUpdate(1, 50))
 	p.alive()
 	harness.NoError(p, p.WriteWindowUpdate(1, 1))
 	p.expect("DATA 1 1")
-	harness.NoError(p, p.WriteSettings(initialWindow(1), initialWindow(60))) // the last one holds
+	harness.NoError(p, p.WriteSettings(initialWindow(1), initialWindow(60))) // the last value is used
 	p.expect("DATA 1 10", "SETTINGS ack")
 	harness.NoError(p, p.WriteSettings(initialWindow(1<<31-1)))
 	p.expect("DATA 1 189 end", "SETTINGS ack")
@@ -86,7 +86,7 @@ func TestStreamsTakeTurns(t *testing.T) {
 	p.greet(initialWindow(1 << 20))
 	hog := p.request(1, true)
 	hog.sendHead(p, false)
-	hog.sendData(p, 65535, false) // all of the connection's window
+	hog.sendData(p, 65535, false) // uses the window of the connection
 	p.expect("HEADERS 1", "DATA 1 16384", "DATA 1 16384", "DATA 1 16384", "DATA 1 16383")
 	for id := uint32(3); id <= 7; id += 2 {
 		o := p.request(id, true)
@@ -100,21 +100,21 @@ func TestStreamsTakeTurns(t *testing.T) {
 	}
 }
 
-// A stream that waits for the connection's window must not hold back what needs none.
-func TestWhatNeedsNoWindowPassesWhatWaitsForTheConnections(t *testing.T) {
+// A stream that waits for the window of the connection must not delay frames that need no window.
+func TestHeadersPassStreamWaitingForWindow(t *testing.T) {
 	p := connect(t, serverConfig())
 	p.greet(initialWindow(1 << 20))
 	one, three := p.request(1, true), p.request(3, true)
 	harness.NoError(p, one.SendHead(head(0), false))
 	if waits, err := one.SendData(make([]byte, 80_000), false); !waits || err != nil {
-		t.Fatalf("got %v, %v, want that some waits", waits, err)
+		t.Fatalf("got pending %v, error %v, want pending output", waits, err)
 	}
-	harness.NoError(p, three.SendHead(head(0), true)) // there is no room in the output
+	harness.NoError(p, three.SendHead(head(0), true)) // the output has no space left
 	p.us.Flush(false)
 	p.expect("HEADERS 1", "DATA 1 16384", "DATA 1 16384", "DATA 1 16384", "DATA 1 16383", "HEADERS 3 end")
 }
 
-func TestContentIsCreditedAsItIsTaken(t *testing.T) {
+func TestReadContentIsCredited(t *testing.T) {
 	p := connect(t, serverConfig())
 	p.greet()
 	one := p.request(1, false)
@@ -122,10 +122,10 @@ func TestContentIsCreditedAsItIsTaken(t *testing.T) {
 	harness.NoError(p, p.WriteData(1, false, make([]byte, window-301)))
 	one.await(t, 2)
 	if one.Credit(499) {
-		t.Error("got it told, want it told with more")
+		t.Error("got a WINDOW_UPDATE, want none yet")
 	}
 	if !one.Credit(1) {
-		t.Error("got it not told, want it told")
+		t.Error("got no WINDOW_UPDATE, want one")
 	}
 	p.us.Flush(false)
 	p.expect("WINDOW_UPDATE 1 500")
@@ -134,18 +134,18 @@ func TestContentIsCreditedAsItIsTaken(t *testing.T) {
 	harness.NoError(p, p.WriteData(1, false, make([]byte, 1)))
 	p.expect("RST_STREAM 1 FLOW_CONTROL_ERROR")
 	if got := one.await(t, 1); !strings.HasPrefix(got[0], "failed") {
-		t.Errorf("got %q, want that it has failed", got)
+		t.Errorf("got %q, want a failure", got)
 	}
 	if one.Credit(10_000) {
-		t.Error("got it told, want nothing told of a stream that has ended")
+		t.Error("got a WINDOW_UPDATE for a closed stream, want none")
 	}
 }
 
-func TestTheConnectionsWindowIsCreditedAtOnce(t *testing.T) {
+func TestConnectionWindowIsCreditedForUnreadContent(t *testing.T) {
 	p := connect(t, serverConfig())
 	p.greet()
 	credited := 0
-	for id := uint32(1); credited < 3*connWindow; id += 2 { // nobody reads them
+	for id := uint32(1); credited < 3*connWindow; id += 2 { // the content is not read
 		p.request(id, false)
 		harness.NoError(p, p.WriteData(id, false, make([]byte, window)))
 		harness.NoError(p, p.WriteRSTStream(id, http2.ErrCodeCancel))
@@ -154,7 +154,7 @@ func TestTheConnectionsWindowIsCreditedAtOnce(t *testing.T) {
 			for f := p.next(); !strings.HasPrefix(f, "PING"); f = p.next() {
 				var n int
 				if _, err := fmt.Sscanf(f, "WINDOW_UPDATE 0 %d", &n); err != nil {
-					t.Fatalf("got %q, want a window", f)
+					t.Fatalf("got %q, want WINDOW_UPDATE", f)
 				}
 				credited += n
 			}
@@ -162,7 +162,7 @@ func TestTheConnectionsWindowIsCreditedAtOnce(t *testing.T) {
 	}
 }
 
-func TestLongHeadsAreContinued(t *testing.T) {
+func TestLongHeaderIsSentWithContinuation(t *testing.T) {
 	p := connect(t, serverConfig())
 	p.greet()
 	p.AllowIllegalReads = false
@@ -183,10 +183,10 @@ func TestLongHeadsAreContinued(t *testing.T) {
 	}
 }
 
-// held is an owner that uses a lock of its own, as an exchange between two streams does.
+// held is an owner with its own lock, like an exchange between two streams.
 type held struct {
 	mu    *sync.Mutex
-	flush *h2.Conn // in Drained
+	flush *h2.Conn // connection to flush in Drained
 	told  chan struct{}
 }
 
@@ -203,7 +203,7 @@ func (o *held) Drained(by *h2.Conn) {
 	close(o.told)
 }
 
-func TestAnOwnerMayFlushWhileItIsNotified(t *testing.T) {
+func TestOwnerFlushesInDrained(t *testing.T) {
 	var mu sync.Mutex
 	first, second := connect(t, serverConfig()), connect(t, serverConfig())
 	first.greet(initialWindow(0))
@@ -214,13 +214,13 @@ func TestAnOwnerMayFlushWhileItIsNotified(t *testing.T) {
 	one.Reset(h2.Cancel)
 	stream := first.us.Accept(3, a, false)
 	if waits, _ := stream.SendData([]byte("x"), false); !waits {
-		t.Fatal("got it taken, want that it waits")
+		t.Fatal("got no pending output, want some")
 	}
 	second.request(1, true)
 	b := &held{&mu, nil, make(chan struct{})}
 	other := second.us.Accept(3, b, false)
 	if waits, _ := other.SendData(make([]byte, 200_000), false); !waits {
-		t.Fatal("got it taken, want that some waits")
+		t.Fatal("got no pending output, want some")
 	}
 	go io.Copy(io.Discard, second)
 	harness.NoError(first, first.WriteSettings(initialWindow(10)))
@@ -228,7 +228,7 @@ func TestAnOwnerMayFlushWhileItIsNotified(t *testing.T) {
 	<-b.told
 }
 
-func TestManySendAtOnce(t *testing.T) {
+func TestConcurrentSends(t *testing.T) {
 	p := connect(t, serverConfig())
 	p.greet(initialWindow(100))
 	const streams, size = 50, 20_000
@@ -278,7 +278,7 @@ func TestManySendAtOnce(t *testing.T) {
 	}
 }
 
-// serve is greet for a connection that sends requests.
+// serve is greet for a client connection.
 func (p *peer) serve(settings ...http2.Setting) {
 	p.Helper()
 	preface := make([]byte, len(http2.ClientPreface))
@@ -293,7 +293,7 @@ func (p *peer) serve(settings ...http2.Setting) {
 	<-p.us.Settled()
 }
 
-// open opens a stream by a GET.
+// open opens a stream with a GET request.
 func (p *peer) open(end bool) *owner {
 	p.Helper()
 	o := newOwner(false)
@@ -311,7 +311,7 @@ func (p *peer) respond(id uint32, end bool, fields ...string) {
 	harness.NoError(p, p.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: p.Block(fields...), EndHeaders: true, EndStream: end}))
 }
 
-// Node.js advertises the largest value, which is not an int on a 32-bit platform.
+// Node.js advertises the maximum value, which does not fit into int on a 32-bit platform.
 func TestLargestStreamLimitAcceptsStreams(t *testing.T) {
 	p := connect(t, clientConfig())
 	p.serve(http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: math.MaxUint32})
@@ -319,7 +319,7 @@ func TestLargestStreamLimitAcceptsStreams(t *testing.T) {
 	p.expect("HEADERS 1 end")
 }
 
-func TestAClientsStreams(t *testing.T) {
+func TestClientStreams(t *testing.T) {
 	p := connect(t, clientConfig())
 	p.serve(http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: 2})
 	one, three := p.open(true), p.open(false)
@@ -333,14 +333,14 @@ func TestAClientsStreams(t *testing.T) {
 	p.respond(1, true, "checksum", "1")
 	want := []string{"head 103 link=x end=false", "head 200 a=b end=false", "data 2 of 2 end=false", "head  checksum=1 end=true"}
 	harness.Equal(t, one.await(t, 4), want)
-	five := p.open(true) // there is room for another one
+	five := p.open(true) // the server accepts another stream
 	p.expect("HEADERS 5 end")
 	harness.NoError(p, p.WriteRSTStream(5, http2.ErrCodeRefusedStream))
 	five.await(t, 1)
-	p.respond(3, true, ":status", "200") // before the request has ended
+	p.respond(3, true, ":status", "200") // before the end of the request
 	three.await(t, 1)
 	if !three.Abandon() {
-		t.Error("got that the stream had ended, want that it had not")
+		t.Error("got an ended stream, want an open stream")
 	}
 	p.us.Flush(false)
 	p.expect("RST_STREAM 3 CANCEL", "PING ack=false 0000000000000001")
@@ -348,7 +348,7 @@ func TestAClientsStreams(t *testing.T) {
 	p.respond(3, true, ":status", "200")
 	p.alive()
 	if one.Abandon() {
-		t.Error("got that the stream had not ended, want that it had")
+		t.Error("got an open stream, want an ended stream")
 	}
 }
 
@@ -364,7 +364,7 @@ func TestMalformedResponses(t *testing.T) {
 		p.expect(fmt.Sprintf("HEADERS %d end", id))
 		p.respond(id, true, fields...)
 		if got := o.await(t, 1); got[0] != "head malformed end=true" {
-			t.Errorf("%s: got %q, want that it is malformed", name, got)
+			t.Errorf("%s: got %q, want malformed", name, got)
 		}
 		id += 2
 	}
@@ -372,7 +372,7 @@ func TestMalformedResponses(t *testing.T) {
 	p.expect("GOAWAY 0 PROTOCOL_ERROR", "end")
 }
 
-func TestAServersGoAway(t *testing.T) {
+func TestServerGoAway(t *testing.T) {
 	p := connect(t, clientConfig())
 	p.serve()
 	one, three := p.open(true), p.open(true)
@@ -381,7 +381,7 @@ func TestAServersGoAway(t *testing.T) {
 	three.await(t, 1)
 	var reset *h2.ResetError
 	if !errors.As(three.err, &reset) || reset.Code != h2.RefusedStream {
-		t.Errorf("got %v, want that the stream was refused", three.err)
+		t.Errorf("got %v, want REFUSED_STREAM", three.err)
 	}
 	<-p.host.leaving
 	if _, err := p.us.Open(newOwner(false), head(0), true, false); err != h2.ErrEnding {
@@ -392,8 +392,8 @@ func TestAServersGoAway(t *testing.T) {
 	p.expect("end")
 }
 
-// A server takes a GOAWAY for an error that speaks of streams which are not its own.
-func TestAClientsGoAwaySpeaksOfTheServersStreams(t *testing.T) {
+// A server treats GOAWAY with the ID of a client stream as an error.
+func TestClientGoAwayHasStreamIDZero(t *testing.T) {
 	p := connect(t, clientConfig())
 	p.serve()
 	one := p.open(true)
@@ -405,12 +405,12 @@ func TestAClientsGoAwaySpeaksOfTheServersStreams(t *testing.T) {
 	p.expect("end")
 }
 
-func TestAServerThatSpeaksAnotherProtocolIsAnError(t *testing.T) {
+func TestServerWithoutHTTP2ReturnsError(t *testing.T) {
 	p := connect(t, clientConfig())
 	p.send([]byte("HTTP/1.1 400 Bad Request\r\n\r\n"))
 	<-p.us.Settled()
 	if p.us.Err() == nil {
-		t.Error("got no error, want one at once")
+		t.Error("got no error, want one")
 	}
 	if _, err := p.us.Open(newOwner(false), head(0), true, false); err == nil {
 		t.Error("got a stream, want an error")

@@ -5,52 +5,52 @@ import (
 	"sync"
 )
 
-// A Stream is one request and its response. Its exported methods may be called by any
-// goroutine, and do not block. What they send is written by the next [Conn.Flush].
+// A Stream carries one request and its response. Its exported methods are safe for concurrent use and do
+// not block, except Release. The next [Conn.Flush] writes their output.
 type Stream struct {
 	conn *Conn
 	id   uint32
 
 	events sync.Mutex // held while a method of the owner runs
-	owner  Owner      // nil: it gets no more events; guarded by events
+	owner  Owner      // receives the events; nil after Release; guarded by events
 
-	taken    int  // Conn.taken when the head of a client's stream was added to the output
-	answered bool // the final response has begun; of the goroutine that runs the connection
+	taken    int  // Conn.taken when the header block of a client's stream was added to the output
+	answered bool // the final response has begun; owned by the reader goroutine
 
-	// Guarded by conn.mu.
-	window      int // that the peer has left for us
-	room        int // that we have left for the peer
-	unsaid      int // of what was credited: has to be said
+	// The following fields are guarded by conn.mu.
+	window      int // number of bytes that this side may send; can be negative
+	room        int // number of bytes that the peer may send
+	unsaid      int // credited bytes that no WINDOW_UPDATE has announced yet
 	pending     pending
-	queued      bool // in conn.ring
+	queued      bool // the stream is in conn.ring
 	next        *Stream
-	localEnded  bool // END_STREAM has been sent
-	remoteEnded bool // or has come
-	gone        bool // it is not in conn.streams any more
-	dropped     bool // something was pending when it went
-	cut         bool // bytes were pending when it went
+	localEnded  bool // END_STREAM was added to the output
+	remoteEnded bool // END_STREAM was received
+	gone        bool // the stream is not in conn.streams any more
+	dropped     bool // output was pending when the stream ended
+	cut         bool // bytes were pending when the stream ended
 	bothWays    bool // see BothWays
 }
 
-// pending is what waits to be sent on a stream, in this order.
+// pending is the pending output of a stream. The fields are sent in the order of their declaration.
 type pending struct {
 	heads []byte // frames of header blocks
 	data  []byte
 	tail  []byte // frames of the trailer section
-	end   bool   // END_STREAM comes with the last of it, or by itself
-	ends  bool   // it is in heads
-	any   bool   // there is something
+	end   bool   // END_STREAM is sent with the last frame or in an empty DATA frame
+	ends  bool   // heads contains END_STREAM
+	any   bool   // output is pending
 }
 
 // size returns the number of bytes that are pending.
 func (p *pending) size() int { return len(p.heads) + len(p.data) + len(p.tail) }
 
-// ErrGone says that a stream has ended.
+// ErrGone reports that a stream has ended.
 var ErrGone = errors.New("http2: stream closed")
 
-// Accept returns the stream of a request. end reports whether the request has no content.
-// It returns nil if nothing can be sent on the connection, and the owner then gets no events.
-// It is called by a Handler's Request.
+// Accept returns the stream of a request. end reports whether the request has no content. Accept
+// returns nil if nothing can be sent on the connection. The owner then receives no events. Accept
+// must be called from [Handler].Request.
 func (c *Conn) Accept(id uint32, owner Owner, end bool) *Stream {
 	s := &Stream{conn: c, id: id, owner: owner, room: c.config.Window, remoteEnded: end}
 	c.mu.Lock()
@@ -64,7 +64,7 @@ func (c *Conn) Accept(id uint32, owner Owner, end bool) *Stream {
 	return s
 }
 
-// Refuse ends a stream that was not accepted. It is called by a Handler's Request.
+// Refuse resets a stream that was not accepted. It must be called from [Handler].Request.
 func (c *Conn) Refuse(id uint32, code Code) {
 	c.mu.Lock()
 	c.lateBytes = min(c.lateBytes+c.config.Window, c.config.ConnWindow)
@@ -72,14 +72,14 @@ func (c *Conn) Refuse(id uint32, code Code) {
 	c.refusing = c.resetStream(id, code)
 }
 
-// Reject is Refuse with REFUSED_STREAM for a valid request that cannot be served at the moment. A
-// client that sends many of them has not sent frames without useful work.
+// Reject refuses a valid request that cannot be served at the moment, with REFUSED_STREAM. Unlike
+// Refuse, it counts the request as useful work of the client.
 func (c *Conn) Reject(id uint32) {
 	c.received.Add(1)
 	c.Refuse(id, RefusedStream)
 }
 
-// Errors of Open: the request has not been sent.
+// Errors of Open. The request was not sent.
 var (
 	ErrFull   = errors.New("http2: the peer takes no more streams at the moment")
 	ErrShut   = errors.New("http2: the peer takes no streams at all at the moment")
@@ -88,15 +88,15 @@ var (
 	errEnding = errors.New("http2: the connection is ending")
 )
 
-// ErrUnsent is among what a client's stream has failed with whose connection has broken
-// before a byte of the request was written.
+// ErrUnsent is joined to the error of a client's stream if the connection failed before any byte of the
+// request was written.
 var ErrUnsent = errors.New("http2: nothing was sent")
 
-// Open opens a stream and sends the header section of a request. If end is true, the request has no
-// content. The error is ErrFull, ErrShut, ErrBusy, ErrLarge, an error that is not exported if the
-// connection is shutting down, or the error that ended the connection.
-// [Config].Room reports when Open may succeed. owner owns the stream from before it is sent. If careful is true, streams
-// that were abandoned recently count against the limit of the server.
+// Open opens a stream and sends the header section of a request. end reports whether the request has no
+// content. The error is ErrFull, ErrShut, ErrBusy, ErrLarge, an unexported error if the connection is
+// shutting down, or the error that ended the connection. [Config].Room reports when Open may succeed.
+// owner may receive events before Open returns. If careful is true, streams that were abandoned recently
+// count against the limit of the server.
 func (c *Conn) Open(owner Owner, head *Block, end, careful bool) (*Stream, error) {
 	s := &Stream{conn: c, owner: owner, room: c.config.Window, localEnded: end}
 	c.mu.Lock()
@@ -113,7 +113,7 @@ func (c *Conn) Open(owner Owner, head *Block, end, careful bool) (*Stream, error
 	case c.full(careful):
 		c.crowded.Store(c.full(false))
 		return nil, ErrFull
-	case len(c.out) >= outSize: // heads can be long
+	case len(c.out) >= outSize: // header blocks can be long
 		c.busy = true
 		return nil, ErrBusy
 	}
@@ -130,8 +130,8 @@ func (c *Conn) Open(owner Owner, head *Block, end, careful bool) (*Stream, error
 	return s, nil
 }
 
-// Release ends the events of the owner. It waits for a running one, and must not be
-// called by the owner's methods. Nil is no stream.
+// Release ends the events of the owner. It waits for a running method of the owner and must not be
+// called by the owner's methods. It does nothing if s is nil.
 func (s *Stream) Release() {
 	if s == nil {
 		return
@@ -141,18 +141,18 @@ func (s *Stream) Release() {
 	s.owner = nil
 }
 
-// Conn returns the stream's connection.
+// Conn returns the connection of the stream.
 func (s *Stream) Conn() *Conn { return s.conn }
 
-// BothWays says that a stream lives on after its response has ended, until the peer has
-// ended its side too: it carries a tunnel.
+// BothWays marks a stream that carries a tunnel. After END_STREAM is sent, the stream stays open until
+// the peer ends its side too.
 func (s *Stream) BothWays() {
 	s.conn.mu.Lock()
 	defer s.conn.mu.Unlock()
 	s.bothWays = true
 }
 
-// SendHead sends a header block: that of an informational or a final response.
+// SendHead sends the header block of an informational or final response.
 func (s *Stream) SendHead(head *Block, end bool) error {
 	c := s.conn
 	c.mu.Lock()
@@ -175,15 +175,15 @@ func (s *Stream) SendHead(head *Block, end bool) error {
 	return nil
 }
 
-// addHead adds a header block to the output. c.mu is held.
+// addHead adds a header block to the output. c.mu must be held.
 func (c *Conn) addHead(s *Stream, head *Block, end bool) {
 	c.sent++
 	c.grow(len(head.b) + len([]byte{noTable}) + (len(head.b)/maxFrameSize+2)*frameHeadSize)
 	c.out = appendHeaders(c.out, s.id, c.withTable(head), end)
 }
 
-// withTable returns a header block, the first of the connection with the size of our
-// dynamic table before it. c.mu is held.
+// withTable returns a header block. The first block of the connection is preceded by a dynamic table size
+// update to 0. c.mu must be held.
 func (c *Conn) withTable(head *Block) []byte {
 	if c.begun {
 		return head.b
@@ -192,8 +192,8 @@ func (c *Conn) withTable(head *Block) []byte {
 	return append([]byte{noTable}, head.b...)
 }
 
-// SendData sends content, and END_STREAM behind it where end is true. waits: not all of
-// it could be added to the output; it was copied, and the owner is notified when it is gone.
+// SendData sends content, followed by END_STREAM if end is true. waits reports that only a part could be
+// added to the output. The rest is copied, and [Owner].Drained is called when it is added.
 func (s *Stream) SendData(p []byte, end bool) (waits bool, err error) {
 	c := s.conn
 	c.mu.Lock()
@@ -214,8 +214,8 @@ func (s *Stream) SendData(p []byte, end bool) (waits bool, err error) {
 	return true, nil
 }
 
-// SendTrailer sends a trailer section, which ends the stream's side. waits is as for
-// SendData.
+// SendTrailer sends a trailer section, which ends this side of the stream. waits has the same meaning
+// as for SendData.
 func (s *Stream) SendTrailer(trailer *Block) (waits bool, err error) {
 	c := s.conn
 	c.mu.Lock()
@@ -234,44 +234,44 @@ func (s *Stream) SendTrailer(trailer *Block) (waits bool, err error) {
 	return false, nil
 }
 
-// wait notes that something is pending. c.mu is held.
+// wait marks the output of the stream as pending. c.mu must be held.
 func (s *Stream) wait() {
 	s.pending.any = true
 	s.conn.enqueue(s)
 }
 
-// Waits reports whether something that was sent could not be added to the output yet.
+// Waits reports whether output of the stream is pending.
 func (s *Stream) Waits() bool {
 	s.conn.mu.Lock()
 	defer s.conn.mu.Unlock()
 	return s.pending.any && !s.gone
 }
 
-// Dropped reports whether the stream ended before all that was sent could be added to the
-// output. It is known from when Waits becomes false, before the owner is notified that
-// the stream has failed.
+// Dropped reports whether the stream ended while output was pending. The result is valid as soon as
+// Waits returns false, which may be before the owner's Failed method is called.
 func (s *Stream) Dropped() bool {
 	s.conn.mu.Lock()
 	defer s.conn.mu.Unlock()
 	return s.dropped
 }
 
-// Cut is Dropped without END_STREAM: it reports whether the stream ended before all header blocks
-// and all content could be added to the output.
+// Cut is like Dropped but ignores a pending END_STREAM. It reports whether the stream ended before all
+// header blocks and all content were added to the output.
 func (s *Stream) Cut() bool {
 	s.conn.mu.Lock()
 	defer s.conn.mu.Unlock()
 	return s.cut
 }
 
-// Ended reports whether all has been sent, and the end.
+// Ended reports whether END_STREAM was added to the output.
 func (s *Stream) Ended() bool {
 	s.conn.mu.Lock()
 	defer s.conn.mu.Unlock()
 	return s.localEnded
 }
 
-// Reset ends the stream at once, and tells the peer why. What waits is dropped.
+// Reset sends RST_STREAM with the given code and discards pending output. It does nothing if the stream has
+// ended.
 func (s *Stream) Reset(code Code) {
 	c := s.conn
 	c.mu.Lock()
@@ -281,7 +281,7 @@ func (s *Stream) Reset(code Code) {
 	}
 }
 
-// reset is Reset for a stream that has not ended. c.mu is held.
+// reset is Reset for a stream that has not ended. c.mu must be held.
 func (c *Conn) reset(s *Stream, code Code) {
 	c.room()
 	c.out = appendReset(c.out, s.id, code)
@@ -290,8 +290,8 @@ func (c *Conn) reset(s *Stream, code Code) {
 	c.remove(s)
 }
 
-// endEarly records that frames of a stream may arrive after its end. The peer can have sent
-// as much content as the stream's window allows. c.mu is held.
+// endEarly records that frames of a stream may arrive after this side has closed it. The peer can have
+// sent as much content as the window of the stream allows. c.mu must be held.
 func (c *Conn) endEarly(s *Stream) {
 	if !s.remoteEnded {
 		c.early = true
@@ -299,8 +299,8 @@ func (c *Conn) endEarly(s *Stream) {
 	}
 }
 
-// Credit lets the peer send n more bytes of content. It reports whether the peer has to be
-// notified now, by the next Flush.
+// Credit adds n bytes to the window of the peer. due reports whether the caller must call Flush to send
+// WINDOW_UPDATE.
 func (s *Stream) Credit(n int) (due bool) {
 	c := s.conn
 	c.mu.Lock()
@@ -319,7 +319,7 @@ func (s *Stream) Credit(n int) (due bool) {
 	return false
 }
 
-// take counts content that comes, and returns s if it may; nil: not.
+// take counts n bytes of received content. It returns nil if the peer must not send them, and s otherwise.
 func (s *Stream) take(n int) *Stream {
 	s.conn.mu.Lock()
 	defer s.conn.mu.Unlock()
@@ -336,7 +336,7 @@ func (s *Stream) remoteHasEnded() bool {
 	return s.remoteEnded
 }
 
-// remoteEnds notes that END_STREAM has come.
+// remoteEnds records that END_STREAM was received.
 func (s *Stream) remoteEnds() {
 	s.conn.mu.Lock()
 	defer s.conn.mu.Unlock()
@@ -346,14 +346,14 @@ func (s *Stream) remoteEnds() {
 	}
 }
 
-// drop forgets a stream that the peer has ended.
+// drop removes a stream that the peer has reset.
 func (s *Stream) drop() {
 	s.conn.mu.Lock()
 	defer s.conn.mu.Unlock()
 	s.conn.remove(s)
 }
 
-// failed tells the owner.
+// failed reports err to the owner.
 func (s *Stream) failed(by *Conn, err error) {
 	s.events.Lock()
 	defer s.events.Unlock()
@@ -362,15 +362,15 @@ func (s *Stream) failed(by *Conn, err error) {
 	}
 }
 
-// end marks the stream as gone. After END_STREAM nothing is dropped, although the last frame may
-// still be in pending. conn.mu is held.
+// end marks the stream as gone. After END_STREAM was sent, nothing counts as dropped, although the last
+// frame may still be in pending. conn.mu must be held.
 func (s *Stream) end() {
 	s.gone = true
 	s.dropped = s.pending.any && !s.localEnded
 	s.cut = s.dropped && s.pending.size() > 0
 }
 
-// remove forgets a stream. c.mu is held.
+// remove removes a stream from the connection. c.mu must be held.
 func (c *Conn) remove(s *Stream) {
 	if !s.gone {
 		s.end()

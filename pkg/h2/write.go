@@ -12,7 +12,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/link"
 )
 
-// ring holds the streams that have something to send, in the order in which they may.
+// ring is the queue of the streams with pending output that their windows allow to send.
 type ring struct{ first, last *Stream }
 
 func (r *ring) empty() bool { return r.first == nil }
@@ -27,7 +27,7 @@ func (r *ring) push(s *Stream) {
 	r.last = s
 }
 
-// before puts another ring in front of this one.
+// before prepends the streams of another ring.
 func (r *ring) before(other ring) {
 	switch {
 	case other.empty():
@@ -49,8 +49,8 @@ func (r *ring) pop() *Stream {
 	return s
 }
 
-// enqueue puts a stream into the ring, if it has something that its own window lets it
-// send, and reports whether it is there. c.mu is held.
+// enqueue adds a stream to the ring if it has pending output that its window allows to send. It reports
+// whether the stream is in the ring. c.mu must be held.
 func (c *Conn) enqueue(s *Stream) bool {
 	p := &s.pending
 	if s.gone || !p.any || len(p.data) > 0 && len(p.heads) == 0 && s.window <= 0 {
@@ -63,12 +63,12 @@ func (c *Conn) enqueue(s *Stream) bool {
 	return true
 }
 
-// fill adds to the output what waits, as far as there is room and the windows are open:
-// one frame of each stream in turn, so that a large response does not delay small ones.
-// Streams that wait for the connection's window alone keep their order for when it is
-// widened. It returns the streams of which nothing waits any more. c.mu is held.
+// fill adds pending output of streams to the output, as far as outSize and the windows allow. It adds
+// one frame of each stream in turn, so that a large response does not delay small ones. Streams that
+// wait only for the window of the connection keep their order. fill returns the streams without
+// remaining pending output. c.mu must be held.
 func (c *Conn) fill() (drained []*Stream) {
-	var waiting ring // for the connection's window
+	var waiting ring // streams that wait only for the window of the connection
 	for !c.ring.empty() && len(c.out) < outSize {
 		s := c.ring.pop()
 		p := &s.pending
@@ -91,7 +91,7 @@ func (c *Conn) fill() (drained []*Stream) {
 	return drained
 }
 
-// addPending adds what waits of a stream to the output, one DATA frame at most. c.mu is
+// addPending adds pending output of a stream to the output, with at most one DATA frame. c.mu must be
 // held.
 func (c *Conn) addPending(s *Stream) {
 	p := &s.pending
@@ -108,7 +108,7 @@ func (c *Conn) addPending(s *Stream) {
 	}
 	if len(p.data) > 0 {
 		n := c.addFrame(s, p.data, p.end && p.tail == nil)
-		if s.gone { // the bytes that are pending were released
+		if s.gone { // the pending bytes were already released
 			return
 		}
 		c.hold(-n)
@@ -137,8 +137,8 @@ func (c *Conn) addPending(s *Stream) {
 	}
 }
 
-// addData adds content to the output, as far as there is room and the windows are open,
-// and the end where all of it has been added. It returns what is left. c.mu is held.
+// addData adds content to the output as far as outSize and the windows allow, and END_STREAM if end is true
+// and all content was added. It returns the remaining content. c.mu must be held.
 func (c *Conn) addData(s *Stream, p []byte, end bool) []byte {
 	for len(p) > 0 && len(c.out) < outSize {
 		n := c.addFrame(s, p, end)
@@ -155,9 +155,9 @@ func (c *Conn) addData(s *Stream, p []byte, end bool) []byte {
 	return p
 }
 
-// addFrame adds one DATA frame of p to the output and returns how much of p it took, 0 where
-// a window is closed. The frame ends the stream's side if end is true and it takes all of
-// p. c.mu is held.
+// addFrame adds one DATA frame with content from p to the output. It returns the number of bytes added,
+// which is 0 if a window is closed. The frame has END_STREAM if end is true and it contains all of p.
+// c.mu must be held.
 func (c *Conn) addFrame(s *Stream, p []byte, end bool) int {
 	n := min(len(p), maxFrameSize, s.window, c.window)
 	if n <= 0 {
@@ -178,8 +178,8 @@ func (c *Conn) addFrame(s *Stream, p []byte, end bool) int {
 	return n
 }
 
-// ended notes that our side of a stream has ended. A request that is not all there when
-// its response ends is not waited for (RFC 9113 section 8.1). c.mu is held.
+// ended records that this side of a stream ended. A server does not wait for the rest of a request after
+// its response is complete (RFC 9113 section 8.1). c.mu must be held.
 func (c *Conn) ended(s *Stream) {
 	s.localEnded = true
 	switch {
@@ -193,9 +193,9 @@ func (c *Conn) ended(s *Stream) {
 	}
 }
 
-// tellDrained tells owners that what they have sent does not wait any more. by is c in the
-// goroutine that runs it, and nil in others. c.mu must not be held: owners have locks of
-// their own, under which they send.
+// tellDrained notifies owners that their streams have no pending output. by is c in the reader goroutine
+// of c, and nil in any other goroutine. c.mu must not be held, because owners send while they hold
+// their own locks.
 func (c *Conn) tellDrained(by *Conn, drained []*Stream) {
 	for _, s := range drained {
 		s.events.Lock()
@@ -206,7 +206,7 @@ func (c *Conn) tellDrained(by *Conn, drained []*Stream) {
 	}
 }
 
-// room sees to it that there is a buffer for the output. c.mu is held.
+// room allocates a buffer for the output if there is none. c.mu must be held.
 func (c *Conn) room() {
 	if c.out == nil {
 		c.outOf = c.config.Buffers.Get(smallSize)
@@ -214,12 +214,11 @@ func (c *Conn) room() {
 	}
 }
 
-// largeOut is the size of the large buffers for output: outSize, and the frame that goes
-// beyond it.
+// largeOut is the size of large output buffers in bytes. It is outSize plus the last frame, which may exceed
+// outSize.
 const largeOut = outSize + maxFrameSize + 2*frameHeadSize
 
-// grow sees to it that there is room for n more bytes in a buffer that can be used again,
-// if that is possible. c.mu is held.
+// grow reserves space for n more bytes in the output, in a pooled buffer if possible. c.mu must be held.
 func (c *Conn) grow(n int) {
 	c.room()
 	need := len(c.out) + n
@@ -232,7 +231,7 @@ func (c *Conn) grow(n int) {
 		large = c.config.Buffers.Get(largeOut)
 		out = (*large)[:0]
 	} else {
-		out = make([]byte, 0, need) // of a long header block: no more than it needs
+		out = make([]byte, 0, need) // for a long header block, with exactly the required size
 		c.longOut = c.config.Memory.Set(c.longOut, need)
 	}
 	out = append(out, c.out...)
@@ -240,10 +239,9 @@ func (c *Conn) grow(n int) {
 	c.out, c.outOf = out, large
 }
 
-// Flush writes the output, unless somebody is writing it already, and does not wait for
-// the peer to take it. yield lets other goroutines run before, who may have something to
-// add: those of the other streams are often ready to run, and a system call costs more
-// than all else that is done for a small request.
+// Flush writes the output without waiting for the peer to read it. It does nothing if another goroutine
+// is writing. If yield is true, other goroutines run first, because goroutines of other streams are
+// often ready to add output. A system call costs more than all other work for a small request.
 func (c *Conn) Flush(yield bool) {
 	c.mu.Lock()
 	if c.flushing || len(c.out) == 0 && c.ring.empty() {
@@ -251,7 +249,7 @@ func (c *Conn) Flush(yield bool) {
 		return
 	}
 	c.flushing = true
-	yield = yield && len(c.streams) > 1 && len(c.out) < outSize // else nobody has anything to add
+	yield = yield && len(c.streams) > 1 && len(c.out) < outSize // otherwise no other goroutine adds output
 	c.mu.Unlock()
 	if yield {
 		runtime.Gosched()
@@ -259,8 +257,8 @@ func (c *Conn) Flush(yield bool) {
 	c.writeOut()
 }
 
-// writeOut writes until nothing waits that may be sent, or until the peer takes no more:
-// then another goroutine goes on.
+// writeOut writes until no output is left that can be sent. If the socket accepts no more bytes,
+// another goroutine continues.
 func (c *Conn) writeOut() {
 	for {
 		of, some := c.takeOut()
@@ -268,7 +266,7 @@ func (c *Conn) writeOut() {
 			return
 		}
 		err := cmp.Or(c.link.WaitWrite(c.writing), c.writeErr)
-		if err == nil && c.again { // who flushes may be the reader of another connection
+		if err == nil && c.again { // the caller may be the reader goroutine of another connection
 			go c.writeSlowly(of)
 			return
 		}
@@ -279,8 +277,8 @@ func (c *Conn) writeOut() {
 	}
 }
 
-// takeOut makes the output what is to be written. It reports false where there is nothing:
-// then nobody writes any more.
+// takeOut passes the output to the writer. some is false if there is nothing to write. In this case it also
+// resets c.flushing.
 func (c *Conn) takeOut() (of *[]byte, some bool) {
 	c.mu.Lock()
 	drained := c.fill()
@@ -308,8 +306,8 @@ func (c *Conn) takeOut() (of *[]byte, some bool) {
 	return of, true
 }
 
-// cannotWrite notes that writing has failed. Where the peer has closed the connection, what
-// it had sent before is still read, a response for example, and its end behind that.
+// cannotWrite handles a write error. If the user container closed the connection, reading continues, because
+// the connection may still contain data such as a response.
 func (c *Conn) cannotWrite(err error) {
 	if errors.Is(err, os.ErrDeadlineExceeded) && c.Err() == nil {
 		c.Hit(bound.SendTimeout)
@@ -326,10 +324,10 @@ func (c *Conn) cannotWrite(err error) {
 	}
 }
 
-// writeSlowly writes what the peer has not taken at once, and goes on.
+// writeSlowly waits until the socket accepts the remaining output, and then continues with writeOut.
 func (c *Conn) writeSlowly(of *[]byte) {
 	c.limitWrite()
-	unread := cap(c.left) + outSize // the output, and what can be added to it in the meantime
+	unread := cap(c.left) + outSize // the output, and the bytes that can be added in the meantime
 	if c.link.Secure() {
 		unread += link.MaxUnsent
 	}
@@ -347,20 +345,20 @@ func (c *Conn) writeSlowly(of *[]byte) {
 	c.writeOut()
 }
 
-// limitWrite gives the peer its time to take the next bytes.
+// limitWrite sets the deadline for the peer to read more output.
 func (c *Conn) limitWrite() {
 	if c.config.SendTimeout > 0 {
 		c.link.SetWriteDeadline(time.Now().Add(c.config.SendTimeout))
 	}
 }
 
-// tryWrite is what RawConn.Write calls; it never asks it to wait.
+// tryWrite is called by RawConn.Write. It returns true, so that RawConn.Write does not wait.
 func (c *Conn) tryWrite(fd uintptr) (done bool) {
 	c.again = !c.writeSome(fd)
 	return true
 }
 
-// tryWriteAll is what RawConn.Write calls, again when the peer may have taken some.
+// tryWriteAll is called by RawConn.Write each time when the socket may accept more output.
 func (c *Conn) tryWriteAll(fd uintptr) (done bool) {
 	before := len(c.left)
 	done = c.writeSome(fd)
@@ -370,7 +368,7 @@ func (c *Conn) tryWriteAll(fd uintptr) (done bool) {
 	return done
 }
 
-// writeSome writes what is taken at once, and reports whether that was all or writing has
+// writeSome writes as much as the socket accepts. done is true if all output was written or the write
 // failed.
 func (c *Conn) writeSome(fd uintptr) (done bool) {
 	left, _, err := c.link.TryWriteAll(fd, c.left, nil)

@@ -8,16 +8,16 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// The HTTP/2 server of Go runs 250 handlers at a time. It closes the connection if 1000 more
-// requests wait for a handler, even if their streams were reset.
-func TestCanceledRequestsDoNotCloseTheSharedConnection(t *testing.T) {
+// The HTTP/2 server of Go runs 250 handlers at a time. It closes the connection if 1000 more requests wait
+// for a handler, even if their streams were reset.
+func TestCanceledRequestsDoNotCloseSharedConnection(t *testing.T) {
 	const abandoned = 1600
 	release := make(chan struct{})
 	a := newServer(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodGet {
 			w.(http.Flusher).Flush()
 		}
-		<-release // it does not look at its context
+		<-release // the handler ignores its context
 	})
 	t.Cleanup(func() { close(release) })
 	client := newClient(t, a)
@@ -30,7 +30,7 @@ func TestCanceledRequestsDoNotCloseTheSharedConnection(t *testing.T) {
 		sent := make(chan struct{}, 2)
 		o.sending = func() { sent <- struct{}{} }
 		done := run(client, c)
-		harness.Receive(t, sent, "sign that the request is sent")
+		harness.Receive(t, sent, "request to be sent")
 		c.Abort()
 		mustAbort(t, done)
 	}
@@ -41,8 +41,8 @@ func TestCanceledRequestsDoNotCloseTheSharedConnection(t *testing.T) {
 	}()
 	select {
 	case err := <-cut:
-		t.Errorf("the response to somebody else was cut: %v", err)
-	case <-time.After(100 * time.Millisecond): // an end would have come by now
+		t.Errorf("the response to another request failed: %v", err)
+	case <-time.After(100 * time.Millisecond): // an error would have arrived by now
 	}
 	c.Abort()
 	<-cut

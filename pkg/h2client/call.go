@@ -14,42 +14,42 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
-// Call is one request, for those who want to block: [Call.Do] returns the response, whose
-// body is read by [Response.Next]. Its memory may be used for the next one, by way of
-// [Call.Begin], once [Response.Close] or a failed Do has returned.
+// Call is one request of a caller that blocks. [Call.Do] returns the response. [Response.Next] returns the next
+// part of the body. After [Response.Close] or a failed Do returns, [Call.Begin] prepares the Call for another
+// request.
 type Call struct {
 	forward.Call
 
 	client   *Client
 	response Response
-	woken    chan struct{} // holds a sign that something has happened
-	drained  chan struct{} // holds a sign for the upload
-	uploaded chan struct{} // closed when the upload has ended; nil: there is none
+	woken    chan struct{} // holds a signal that the state has changed
+	drained  chan struct{} // holds a signal for the upload
+	uploaded chan struct{} // closed when the upload has ended; nil if there is none
 
 	mu      sync.Mutex
 	stream  *h2.Stream
-	cancel  context.CancelFunc // of the waiting for a connection
+	cancel  context.CancelFunc // ends the wait for a connection
 	aborted bool
-	left    bool  // the upload is to end
-	asked   bool  // the user container has asked for Body by a 100
-	bodyErr error // of reading Body
+	left    bool  // the upload must end
+	asked   bool  // the user container sent 100 for Body
+	bodyErr error // error of reading Body
 	check   Check
-	infos   []wire.Response // that have come and are not passed on
-	ended   bool            // all of the response has come
-	err     error           // or it will not
+	infos   []wire.Response // received responses that were not sent to the client
+	ended   bool            // the response was received completely
+	err     error           // reason why the response will not be complete; nil if none
 	held    *[window]byte
-	r, w    int // held[r:w] has come and has not been returned
-	owed    int // bytes to be credited when held is empty
+	r, w    int // held[r:w] is received content that was not returned
+	owed    int // number of bytes to credit when held is empty
 	trailer []wire.Field
 
-	headSize   int // size of the head of the final response (RFC 9113 section 6.5.2), in bytes
+	headSize   int // size of the header section of the final response (RFC 9113 section 6.5.2), in bytes
 	headMemory forward.HeadMemory
-	waiting    int // bytes of infos, and of a long head of the final response, in Memory; guarded by mu
+	waiting    int // bytes of infos and of a long header section in Memory; guarded by mu
 }
 
-// Response is the final response to a [Call]. It belongs to the call.
+// Response is the final response to a [Call]. It is valid until the call is closed.
 type Response struct {
-	Head wire.Response // with the usual reason phrase: HTTP/2 has none
+	Head wire.Response // has the standard reason phrase, because HTTP/2 does not send one
 
 	call   *Call
 	length int64
@@ -57,7 +57,7 @@ type Response struct {
 
 var errAborted = &forward.Error{Fault: forward.Aborted}
 
-// Begin makes c ready for its next request. It comes before Abort is handed to anybody.
+// Begin prepares c for its next request. It must be called before another goroutine can call Abort.
 func (c *Call) Begin() {
 	if c.woken == nil {
 		c.woken, c.drained = make(chan struct{}, 1), make(chan struct{}, 1)
@@ -68,8 +68,8 @@ func (c *Call) Begin() {
 	c.reset()
 }
 
-// Buffered returns the number of bytes that are buffered for the body of a response which is not
-// read. Its header sections are part of Memory.
+// Buffered returns the size of the buffer for the response body in bytes, or 0 if there is no buffer. It does not
+// include header sections, which are part of Memory.
 func (c *Call) Buffered() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -79,7 +79,7 @@ func (c *Call) Buffered() int {
 	return len(c.held)
 }
 
-// reset makes c ready to send the request. c.mu is held.
+// reset prepares c to send the request. c.mu must be held.
 func (c *Call) reset() {
 	c.stream, c.left, c.asked, c.bodyErr, c.check, c.infos = nil, false, false, nil, Check{Method: c.Request.Method}, nil
 	c.ended, c.err, c.r, c.w, c.owed, c.trailer = false, nil, 0, 0, 0, nil
@@ -92,8 +92,8 @@ func (c *Call) reset() {
 	}
 }
 
-// Abort makes a running Do or Next, or the Do to come, return an Aborted error. Any
-// goroutine may call it.
+// Abort makes the running Do or Next return an Aborted error. Later calls of Do and Next also return this error until
+// Begin is called. Abort is safe for concurrent use.
 func (c *Call) Abort() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -111,10 +111,10 @@ func signal(to chan struct{}) {
 	}
 }
 
-// Do sends the request and returns its final response when the head has come. It is sent
-// a second time only by the rule of docs/promises.md 3.7, or where the user container
-// says that it has not looked at it (RFC 9113 section 8.7). The error is a
-// *[forward.Error], or that of Settings.Dial.
+// Do sends the request and returns the final response when its header section has arrived. It retries the
+// request once if docs/promises.md 3.7 allows a retry or if the user container reports that it has not
+// processed the request (RFC 9113 section 8.7). The error is a *[forward.Error] or the error of
+// Settings.Dial.
 func (c *Call) Do(client *Client) (*Response, error) {
 	c.client, c.headMemory.Account = client, c.Memory
 	since := 0
@@ -141,7 +141,7 @@ func (c *Call) Do(client *Client) (*Response, error) {
 	}
 }
 
-// send opens a stream for the request.
+// send opens a stream and sends the request on it.
 func (c *Call) send(since int) (reused bool, err error) {
 	k := new(h2.Block)
 	AppendRequest(k, c.Request)
@@ -163,7 +163,7 @@ func (c *Call) send(since int) (reused bool, err error) {
 	c.Sends++
 	c.Client.Sending()
 	if len(c.Content) > 0 {
-		_, _ = stream.SendData(c.Content, true) // if the stream has ended, the owner gets the reason
+		_, _ = stream.SendData(c.Content, true) // if the stream has ended, the owner receives the reason
 	}
 	if c.Body != nil {
 		c.uploaded = make(chan struct{})
@@ -173,7 +173,7 @@ func (c *Call) send(since int) (reused bool, err error) {
 	return reused, nil
 }
 
-// context returns one that ends with Abort.
+// context returns a context that Abort cancels.
 func (c *Call) context() (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(context.Background())
 	c.mu.Lock()
@@ -184,7 +184,7 @@ func (c *Call) context() (context.Context, context.CancelFunc) {
 	return ctx, cancel
 }
 
-// awaitHead waits for the head of the final response, and passes informational responses on.
+// awaitHead waits for the header section of the final response and sends informational responses to the client.
 func (c *Call) awaitHead() error {
 	for {
 		c.mu.Lock()
@@ -196,7 +196,7 @@ func (c *Call) awaitHead() error {
 		}
 		c.Memory.Sub(bytes)
 		switch {
-		case headed && (err == nil || forward.FaultOf(err) == forward.Reset): // what has come is passed on before the error
+		case headed && (err == nil || forward.FaultOf(err) == forward.Reset): // content that has arrived is returned before the error
 			return nil
 		case err != nil:
 			return err
@@ -206,8 +206,8 @@ func (c *Call) awaitHead() error {
 	}
 }
 
-// addInfo adds an informational response to those that wait for the client. HTTP/2 has no flow
-// control for them, so their memory is part of the budget. c.mu is held.
+// addInfo queues an informational response for the client. HTTP/2 has no flow control for header blocks, so
+// their memory is part of the budget. c.mu must be held.
 func (c *Call) addInfo(h *h2.Head) {
 	n := h.Size()
 	if !c.Memory.Admit(n) {
@@ -218,7 +218,7 @@ func (c *Call) addInfo(h *h2.Head) {
 	c.infos = append(c.infos, newHead(h.Status, h.Take(nil), -1))
 }
 
-// failure returns what has ended the call before its time. c.mu is held.
+// failure returns the reason why the call failed, or nil. c.mu must be held.
 func (c *Call) failure() error {
 	switch {
 	case c.aborted:
@@ -229,7 +229,7 @@ func (c *Call) failure() error {
 	return c.err
 }
 
-// mayRepeat reports whether a request that has failed with err may be sent again.
+// mayRepeat reports whether a request that failed with err can be retried.
 func (c *Call) mayRepeat(err error, reused bool) bool {
 	c.mu.Lock()
 	answered := c.check.Answered()
@@ -237,10 +237,10 @@ func (c *Call) mayRepeat(err error, reused bool) bool {
 	return !answered && MayRepeat(err, reused, c.Request)
 }
 
-// MayRepeat reports whether a request without a response and with a complete body is sent again after
-// err. A stream that was refused was not processed. A stream that was reset with ENHANCE_YOUR_CALM is
-// only repeated if its connection is replaced. In the other cases, [forward.Request.MayReplay] decides.
-// reused reports whether the connection was used before.
+// MayRepeat reports whether a request can be retried after err. The request must have a complete body and
+// no response. A refused stream was not processed, so its request is retried. After ENHANCE_YOUR_CALM, the
+// request is retried only if the connection is replaced. In all other cases,
+// [forward.Request.MayReplay] decides. reused reports whether the connection was used before.
 func MayRepeat(err error, reused bool, q *forward.Request) bool {
 	if forward.FaultOf(err) != forward.Reset {
 		return false
@@ -252,12 +252,12 @@ func MayRepeat(err error, reused bool, q *forward.Request) bool {
 	return q.MayReplay(reused, errors.Is(err, h2.ErrUnsent))
 }
 
-// Length returns the length of the body in bytes; -1: it is not known, or a trailer
-// section is announced behind it.
+// Length returns the length of the body in bytes. It returns -1 if the length is unknown or if a trailer
+// section is announced.
 func (r *Response) Length() int64 { return r.length }
 
-// Next returns the next bytes of the body, valid until the next call, and io.EOF after the
-// last. Any other error is a *[forward.Error].
+// Next returns the next bytes of the body, which are valid until the next call. It returns io.EOF at the end
+// of the body. Any other error is a *[forward.Error].
 func (r *Response) Next() ([]byte, error) {
 	c := r.call
 	for {
@@ -275,8 +275,8 @@ func (r *Response) Next() ([]byte, error) {
 	}
 }
 
-// take returns what has come, and how much the user container may send instead of what
-// was taken before. c.mu is held.
+// take returns the received content, or the number of bytes to credit for the content returned before. c.mu must
+// be held.
 func (c *Call) take() (data []byte, credit int, err error) {
 	if c.w > c.r && !c.aborted {
 		data = c.held[c.r:c.w]
@@ -291,13 +291,13 @@ func (c *Call) take() (data []byte, credit int, err error) {
 	return nil, credit, c.failure()
 }
 
-// Trailer returns the trailer fields after Next has returned io.EOF.
+// Trailer returns the trailer fields. It must not be called before Next returns io.EOF.
 func (r *Response) Trailer() []wire.Field { return r.call.trailer }
 
-// Close ends the exchange, wherever it is.
+// Close ends the exchange, even if the response is not complete.
 func (r *Response) Close() { r.call.leave() }
 
-// leave ends the stream, and waits for the upload.
+// leave resets the stream if it is open, and waits until the upload has ended.
 func (c *Call) leave() {
 	c.mu.Lock()
 	c.left = true
@@ -328,10 +328,10 @@ func (c *Call) leave() {
 	c.headMemory.Release()
 }
 
-// uploadSize is how much of a body is read at once, in bytes.
+// uploadSize is the maximum length of one read of the body, in bytes.
 const uploadSize = 32 << 10
 
-// upload sends the body.
+// upload sends the body on s.
 func (c *Call) upload(s *h2.Stream) {
 	defer close(c.uploaded)
 	if c.Expect100 && !c.awaitContinue() {
@@ -370,8 +370,8 @@ func (c *Call) upload(s *h2.Stream) {
 	}
 }
 
-// awaitContinue waits until the user container wants the body (RFC 9110 section 10.1.1).
-// false: it does not.
+// awaitContinue waits up to forward.ContinueTimeout for a 100 response (RFC 9110 section 10.1.1). It returns
+// false if the body is not needed.
 func (c *Call) awaitContinue() bool {
 	timeout := time.After(forward.ContinueTimeout)
 	for {
@@ -389,8 +389,8 @@ func (c *Call) awaitContinue() bool {
 	}
 }
 
-// uploadPiece sends a piece of the body and waits until the user container has taken it. It
-// returns false when nothing more is wanted.
+// uploadPiece sends content and waits until all of it is in the output of the connection. It returns false if
+// the upload must end.
 func (c *Call) uploadPiece(s *h2.Stream, p []byte, end bool) bool {
 	waits := false
 	if len(p) > 0 || end {
@@ -412,7 +412,7 @@ func (c *Call) uploadPiece(s *h2.Stream, p []byte, end bool) bool {
 	return true
 }
 
-// events is a call as the owner of its stream.
+// events is the call as the owner of its stream.
 type events Call
 
 // Head implements h2.Owner.
@@ -444,7 +444,7 @@ func (e *events) Head(by *h2.Conn, h *h2.Head, end bool) {
 	}
 }
 
-// begin begins the final response. c.mu is held.
+// begin begins the final response. c.mu must be held.
 func (c *Call) begin(status int, fields []wire.Field, end bool) {
 	r := &c.response
 	*r = Response{Head: newHead(status, fields, c.check.Length), call: c}
@@ -466,7 +466,7 @@ func newHead(status int, fields []wire.Field, length int64) wire.Response {
 	return wire.Response{Status: status, Reason: []byte(http.StatusText(status)), Fields: fields, ContentLength: length}
 }
 
-// fail notes that the response will not come to its end. c.mu is held.
+// fail records the reason why the response will not be complete. c.mu must be held.
 func (c *Call) fail(err error) {
 	if c.err == nil && !c.ended {
 		c.err = err
@@ -482,15 +482,15 @@ func (e *events) Data(_ *h2.Conn, p []byte, n int, end bool) {
 	switch {
 	case err != nil:
 		c.fail(err)
-	case c.err == nil: // somebody wants it
+	case c.err == nil: // the response has not failed
 		c.keep(p, n)
 		c.ended = c.ended || end
 	}
 	signal(c.woken)
 }
 
-// keep keeps a piece of the body until it is read; n bytes are to be credited for it. What
-// comes where no body may be is dropped. c.mu is held.
+// keep stores content until it is read, and counts n bytes to be credited. It drops the content of a response
+// that must not have any. c.mu must be held.
 func (c *Call) keep(p []byte, n int) {
 	c.owed += n
 	if c.check.Bodiless() {
@@ -499,7 +499,7 @@ func (c *Call) keep(p []byte, n int) {
 	if c.held == nil {
 		c.held = c.client.bodies.Get().(*[window]byte)
 	}
-	c.w += copy(c.held[c.w:], p) // there is room: the window is not wider
+	c.w += copy(c.held[c.w:], p) // held has the size of the window, so there is space
 }
 
 // Failed implements h2.Owner.
@@ -512,8 +512,8 @@ func (e *events) Failed(_ *h2.Conn, err error) {
 	signal(c.drained)
 }
 
-// Failure returns the error for a stream that has failed with err: garbage where the user
-// container has broken the rules of HTTP/2.
+// Failure returns the error of a stream that failed with err. Its fault is Garbage if the user container violated
+// HTTP/2, and Reset otherwise.
 func Failure(err error) error {
 	if _, ok := errors.AsType[*h2.Error](err); ok {
 		return &forward.Error{Fault: forward.Garbage, Err: err}

@@ -22,7 +22,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-func TestAResponseMayComeBeforeTheEndOfTheRequest(t *testing.T) {
+func TestEarlyResponseIsReturned(t *testing.T) {
 	a := newServer(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Link", "a")
 		w.WriteHeader(http.StatusEarlyHints)
@@ -35,9 +35,9 @@ func TestAResponseMayComeBeforeTheEndOfTheRequest(t *testing.T) {
 	}
 }
 
-// The user container closes the connection behind its answer, with a part of the request
-// unread: that is a reset.
-func TestAnEarlyResponseIsPassedOnThoughTheConnectionIsReset(t *testing.T) {
+// The user container closes the connection after its response, while a part of the request is unread. The client
+// then receives a TCP reset.
+func TestEarlyResponseIsReturnedAfterConnectionReset(t *testing.T) {
 	for range 20 {
 		a := newPeers(t, script{headers: func(p *peer, f *http2.MetaHeadersFrame) {
 			p.WriteWindowUpdate(0, 1<<30)
@@ -57,21 +57,21 @@ func TestAnEarlyResponseIsPassedOnThoughTheConnectionIsReset(t *testing.T) {
 	}
 }
 
-// asking returns an app that has not got anything of the body when answer is called.
+// asking returns an app that calls answer after it has checked that no content was sent before.
 func asking(t *testing.T, answer func(p *peer, id uint32)) *app {
 	early := false
 	return newPeers(t, script{
 		headers: func(p *peer, f *http2.MetaHeadersFrame) {
 			if got := harness.FieldOf(f, "expect"); got != "100-continue" {
-				t.Errorf("the app got expect: %q, want 100-continue", got)
+				t.Errorf("got expect: %q, want 100-continue", got)
 			}
-			p.WritePing(false, [8]byte{1}) // its acknowledgement comes behind what was sent without asking
+			p.WritePing(false, [8]byte{1}) // the acknowledgment arrives after any content that was sent too early
 		},
 		data: func(*peer, *http2.DataFrame) { early = true },
 		other: func(p *peer, f http2.Frame) {
 			if f, ok := f.(*http2.PingFrame); ok && f.IsAck() {
 				if early {
-					t.Error("the app got content before it asked for it")
+					t.Error("the app received content before it sent 100")
 				}
 				answer(p, 1)
 			}
@@ -79,7 +79,7 @@ func asking(t *testing.T, answer func(p *peer, id uint32)) *app {
 	})
 }
 
-func TestABodyWaitsForA100(t *testing.T) {
+func TestBodyWaitsForContinue(t *testing.T) {
 	a := asking(t, func(p *peer, id uint32) {
 		p.WriteHead(id, false, ":status", "100")
 		p.ok(id, "done")
@@ -92,7 +92,7 @@ func TestABodyWaitsForA100(t *testing.T) {
 	}
 }
 
-func TestABodyIsNotReadThatTheAppRefuses(t *testing.T) {
+func TestRejectedBodyIsNotRead(t *testing.T) {
 	a := asking(t, func(p *peer, id uint32) {
 		p.WriteHead(id, true, ":status", "417")
 	})
@@ -101,11 +101,11 @@ func TestABodyIsNotReadThatTheAppRefuses(t *testing.T) {
 	c.Expect100 = true
 	status, _, err := get(newClient(t, a), c)
 	if status != 417 || err != nil || body.Len() != len("body") {
-		t.Errorf("got %d, %v, %d bytes of the body left, want 417 and all of them", status, err, body.Len())
+		t.Errorf("got status %d, error %v, %d unread bytes, want 417 and the complete body", status, err, body.Len())
 	}
 }
 
-func TestTrailersGoBothWaysWithoutBeingAnnounced(t *testing.T) {
+func TestUnannouncedTrailersInBothDirections(t *testing.T) {
 	a := newPeers(t, script{headers: func(p *peer, f *http2.MetaHeadersFrame) {
 		if f.StreamEnded() { // the trailer section
 			p.WriteHead(f.StreamID, false, ":status", "200")
@@ -125,7 +125,7 @@ func TestTrailersGoBothWaysWithoutBeingAnnounced(t *testing.T) {
 	}
 }
 
-func TestInformationalResponsesAreBounded(t *testing.T) {
+func TestInformationalResponsesAreLimited(t *testing.T) {
 	for n, want := range map[int]forward.Fault{100: 0, 101: forward.Garbage} {
 		a := newPeers(t, script{headers: func(p *peer, f *http2.MetaHeadersFrame) {
 			for range n {
@@ -136,12 +136,12 @@ func TestInformationalResponsesAreBounded(t *testing.T) {
 		c, o := newCall("GET")
 		_, _, err := get(newClient(t, a), c)
 		if forward.FaultOf(err) != want || want == 0 && len(o.infos) != n || len(o.infos) > 100 {
-			t.Errorf("got %v and %d informational responses of %d, want fault %d", err, len(o.infos), n, want)
+			t.Errorf("got error %v and %d of %d informational responses, want fault %d", err, len(o.infos), n, want)
 		}
 	}
 }
 
-func TestTheLengthOfABodyIsThatOfTheHead(t *testing.T) {
+func TestBodyLengthMatchesContentLength(t *testing.T) {
 	for name, c := range map[string]struct {
 		method, status, length, body string
 		want                         string
@@ -178,8 +178,8 @@ func TestTheLengthOfABodyIsThatOfTheHead(t *testing.T) {
 	}
 }
 
-// What follows in HTTP/1.1 would be taken for the next response.
-func TestNothingBeyondTheLengthIsPassedOn(t *testing.T) {
+// A client with HTTP/1.1 would interpret the excess content as the next response.
+func TestContentBeyondLengthIsRejected(t *testing.T) {
 	a := newPeers(t, script{headers: func(p *peer, f *http2.MetaHeadersFrame) {
 		p.WriteHead(f.StreamID, false, ":status", "200", "content-length", "3")
 		p.WriteData(f.StreamID, false, []byte("he"))
@@ -188,11 +188,11 @@ func TestNothingBeyondTheLengthIsPassedOn(t *testing.T) {
 	c, _ := newCall("GET")
 	_, body, err := get(newClient(t, a), c)
 	if !strings.HasPrefix("hel", body) || forward.FaultOf(err) != forward.Garbage {
-		t.Errorf("got %q, %v, want no more than hel, garbage", body, err)
+		t.Errorf("got %q, %v, want at most hel and garbage", body, err)
 	}
 }
 
-func TestAResponseWhoseStreamEndsWithItsHeadIsAsLongAsItSays(t *testing.T) {
+func TestEmptyResponseMatchesContentLength(t *testing.T) {
 	for name, c := range map[string]struct {
 		method, length string
 		fault          forward.Fault
@@ -214,7 +214,7 @@ func TestAResponseWhoseStreamEndsWithItsHeadIsAsLongAsItSays(t *testing.T) {
 	}
 }
 
-func TestAMalformedHeadIsGarbage(t *testing.T) {
+func TestMalformedResponseHeaderIsGarbage(t *testing.T) {
 	for name, play := range map[string]func(p *peer, id uint32){
 		"no status":        func(p *peer, id uint32) { p.WriteHead(id, true, "x", "y") },
 		"two of them":      func(p *peer, id uint32) { p.WriteHead(id, true, ":status", "200", ":status", "200") },
@@ -251,13 +251,13 @@ func TestAMalformedHeadIsGarbage(t *testing.T) {
 				t.Errorf("got %v, want garbage", err)
 			}
 			if body := mustGet(t, client); body != "well" || a.connections() != 1 {
-				t.Errorf("got %q on %d connections, want well on 1: a stream's fault is its own", body, a.connections())
+				t.Errorf("got %q on %d connections, want well on 1 connection", body, a.connections())
 			}
 		})
 	}
 }
 
-// tooLarge sends a head of a little more than may be.
+// tooLarge sends a header section that slightly exceeds the limit.
 func tooLarge(p *peer, id uint32) {
 	fields := []string{":status", "200"}
 	for range 70 {
@@ -266,7 +266,7 @@ func tooLarge(p *peer, id uint32) {
 	p.WriteLongHead(id, true, fields...)
 }
 
-func TestAHeadIsAsLongAsOneInHTTP11MayBe(t *testing.T) {
+func TestLongResponseHeaderIsAccepted(t *testing.T) {
 	a := newServer(t, func(w http.ResponseWriter, r *http.Request) {
 		for range 900 {
 			w.Header().Add("X", strings.Repeat("v", 1<<10))
@@ -275,7 +275,7 @@ func TestAHeadIsAsLongAsOneInHTTP11MayBe(t *testing.T) {
 	mustGet(t, newClient(t, a))
 }
 
-// noise returns bytes that are not all the same.
+// noise returns n pseudorandom bytes.
 func noise(n int) []byte {
 	b := make([]byte, n)
 	for i, seed := 0, uint32(1); i < n; i++ {
@@ -285,9 +285,9 @@ func noise(n int) []byte {
 	return b
 }
 
-const large = 10 << 20 // more than all windows and buffers
+const large = 10 << 20 // exceeds all windows and buffers
 
-func TestALargeBodyGoesBothWays(t *testing.T) {
+func TestLargeBodyInBothDirections(t *testing.T) {
 	a := newServer(t, func(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(200)
 		io.Copy(w, r.Body)
@@ -315,19 +315,19 @@ func TestALargeBodyGoesBothWays(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				for range 10 { // slowly
+				for range 10 { // read slowly
 					runtime.Gosched()
 				}
 			}
 			if want := sha256.Sum256(sent); !bytes.Equal(sum.Sum(nil), want[:]) {
-				t.Error("got another body back")
+				t.Error("got a different body, want the body that was sent")
 			}
 		})
 	}
 	running.Wait()
 }
 
-func TestAResponseThatNobodyReadsKeepsNoOtherWaiting(t *testing.T) {
+func TestUnreadResponseDoesNotBlockOtherRequests(t *testing.T) {
 	body := noise(1 << 20)
 	a := newServer(t, func(w http.ResponseWriter, r *http.Request) { w.Write(body) })
 	client := newClient(t, a)
@@ -350,7 +350,7 @@ func TestAResponseThatNobodyReadsKeepsNoOtherWaiting(t *testing.T) {
 	harness.Equal(t, a.connections(), 1, "connections")
 }
 
-// A sender keeps to the window that it is given for one stream.
+// A sender sends content within the window of its stream.
 type sender struct {
 	id           uint32
 	window, left int
@@ -369,7 +369,7 @@ func (s *sender) send(p *peer) {
 	}
 }
 
-func TestPaddingIsCreditedToo(t *testing.T) {
+func TestPaddingIsCredited(t *testing.T) {
 	var s sender
 	window := 0
 	a := newPeers(t, script{
@@ -397,7 +397,7 @@ func TestPaddingIsCreditedToo(t *testing.T) {
 	}
 }
 
-func TestTheWindowsOfTheAppAreKept(t *testing.T) {
+func TestUploadRespectsWindowsOfApp(t *testing.T) {
 	const total = 1 << 19
 	stream, conn, longest, sum := 1000, 65535, 0, 0
 	a := newPeers(t, script{
@@ -407,13 +407,13 @@ func TestTheWindowsOfTheAppAreKept(t *testing.T) {
 			n := len(f.Data())
 			stream, conn, sum, longest = stream-n, conn-n, sum+n, max(longest, n)
 			if stream < 0 || conn < 0 {
-				t.Errorf("got %d and %d left in the windows, want no less than 0", stream, conn)
+				t.Errorf("got windows of %d and %d bytes, want at least 0", stream, conn)
 			}
 			if f.StreamEnded() {
 				p.ok(f.StreamID, "")
 				return
 			}
-			switch { // now and then, and not both at once
+			switch { // increase the windows separately
 			case stream == 0 && sum == 1000:
 				p.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 50_000})
 				stream += 49_000
@@ -434,15 +434,15 @@ func TestTheWindowsOfTheAppAreKept(t *testing.T) {
 	}
 }
 
-// The end of a request needs no window. The app may wait for it before it reads on.
-func TestTheEndOfARequestDoesNotWaitForTheWindowOfOthers(t *testing.T) {
+// END_STREAM needs no window. The app may wait for END_STREAM before it reads more content.
+func TestEndOfRequestNeedsNoWindow(t *testing.T) {
 	full := make(chan struct{})
 	first, seen := uint32(0), 0
 	a := newPeers(t, script{
 		headers: func(p *peer, f *http2.MetaHeadersFrame) {
 			if first == 0 {
 				first = f.StreamID
-				p.WriteWindowUpdate(first, 1<<20) // and that of the connection stays at 65535
+				p.WriteWindowUpdate(first, 1<<20) // the window of the connection stays at 65535
 			}
 		},
 		data: func(p *peer, f *http2.DataFrame) {
@@ -472,7 +472,7 @@ func TestTheEndOfARequestDoesNotWaitForTheWindowOfOthers(t *testing.T) {
 	running.Wait()
 }
 
-// wanted is an app that tells which streams were reset, and by what.
+// wanted is an app that reports the error codes of streams that were reset.
 type wanted struct {
 	*app
 	began chan uint32
@@ -507,7 +507,7 @@ func mustAbort(t *testing.T, from <-chan error) {
 	}
 }
 
-// run makes a call on another goroutine.
+// run makes a call in another goroutine.
 func run(client *h2client.Client, c *h2client.Call) <-chan error {
 	done := make(chan error, 1)
 	go func() {
@@ -517,7 +517,7 @@ func run(client *h2client.Client, c *h2client.Call) <-chan error {
 	return done
 }
 
-func TestACallIsAbortedBeforeItsHead(t *testing.T) {
+func TestAbortBeforeResponseHeader(t *testing.T) {
 	w := newWanted(t, func(*peer, *http2.MetaHeadersFrame) {})
 	client := newClient(t, w.app)
 	c, _ := newCall("GET")
@@ -528,7 +528,7 @@ func TestACallIsAbortedBeforeItsHead(t *testing.T) {
 	w.mustReset(t)
 }
 
-func TestACallIsAbortedBeforeItBegins(t *testing.T) {
+func TestAbortBeforeCall(t *testing.T) {
 	client := newClientOf(t, h2client.Settings{Unsettled: func() {}, Dial: func(ctx context.Context) (net.Conn, error) {
 		<-ctx.Done()
 		return nil, ctx.Err()
@@ -539,7 +539,7 @@ func TestACallIsAbortedBeforeItBegins(t *testing.T) {
 	harness.Equal(t, o.sends, 0, "it sent", "times")
 }
 
-func TestACallIsAbortedDuringTheDial(t *testing.T) {
+func TestAbortDuringDial(t *testing.T) {
 	dialling := make(chan struct{})
 	client := newClientOf(t, h2client.Settings{Unsettled: func() {}, Dial: func(ctx context.Context) (net.Conn, error) {
 		close(dialling)
@@ -553,8 +553,8 @@ func TestACallIsAbortedDuringTheDial(t *testing.T) {
 	mustAbort(t, done)
 }
 
-// The others who wait for a dial get their connection, whoever has begun it.
-func TestWhoIsAbortedDuringTheDialTakesItFromNobody(t *testing.T) {
+// Requests that wait for the same dial must not fail.
+func TestAbortDuringDialKeepsOtherRequests(t *testing.T) {
 	a := newPeers(t, script{headers: func(p *peer, f *http2.MetaHeadersFrame) { p.ok(f.StreamID, "") }})
 	dialling, release := make(chan struct{}), make(chan struct{})
 	client := newClientOf(t, h2client.Settings{Unsettled: func() {}, Dial: func(ctx context.Context) (net.Conn, error) {
@@ -573,7 +573,7 @@ func TestWhoIsAbortedDuringTheDialTakesItFromNobody(t *testing.T) {
 	harness.Equal(t, harness.Receive(t, second, "response"), nil)
 }
 
-func TestACallIsAbortedInTheBody(t *testing.T) {
+func TestAbortDuringResponseBody(t *testing.T) {
 	w := newWanted(t, func(p *peer, f *http2.MetaHeadersFrame) {
 		p.WriteHead(f.StreamID, false, ":status", "200")
 		p.WriteData(f.StreamID, false, []byte("begun"))
@@ -596,7 +596,7 @@ func TestACallIsAbortedInTheBody(t *testing.T) {
 	w.mustReset(t)
 }
 
-func TestACallIsAbortedInTheUpload(t *testing.T) {
+func TestAbortDuringUpload(t *testing.T) {
 	for name, body := range map[string]io.Reader{"that waits for its body": harness.NewBlockedBody("some"), "that waits for the window": harness.Zeros{}} {
 		t.Run(name, func(t *testing.T) {
 			w := newWanted(t, func(*peer, *http2.MetaHeadersFrame) {})
@@ -614,8 +614,8 @@ func TestACallIsAbortedInTheUpload(t *testing.T) {
 	}
 }
 
-// At every moment: nothing hangs, and the next call of the same memory is a new one.
-func TestACallMayBeAbortedAtAnyMoment(t *testing.T) {
+// An abort must not block, and the call can be reused afterwards.
+func TestAbortAtAnyTime(t *testing.T) {
 	a := newServer(t, func(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(200)
 		io.Copy(w, r.Body)
@@ -634,7 +634,7 @@ func TestACallMayBeAbortedAtAnyMoment(t *testing.T) {
 		})
 		_, body, err := get(client, c)
 		if f := forward.FaultOf(err); f != forward.Aborted && (err != nil || len(body) != 100<<10) {
-			t.Errorf("got %d bytes, %v, want all of them, or aborted", len(body), err)
+			t.Errorf("got %d bytes, error %v, want the complete body or an abort", len(body), err)
 		}
 		running.Wait()
 	}
@@ -643,13 +643,13 @@ func TestACallMayBeAbortedAtAnyMoment(t *testing.T) {
 	}
 }
 
-func TestABodyThatCannotBeReadEndsTheCall(t *testing.T) {
+func TestBodyReadErrorEndsCall(t *testing.T) {
 	w := newWanted(t, func(*peer, *http2.MetaHeadersFrame) {})
 	lost := errors.New("lost")
 	c, _ := newUpload("PUT", io.MultiReader(strings.NewReader("begun"), failing{lost}))
 	_, _, err := get(newClient(t, w.app), c)
 	if forward.FaultOf(err) != forward.Body || !errors.Is(err, lost) {
-		t.Errorf("got %v, want the body's %v", err, lost)
+		t.Errorf("got %v, want the error of the body %v", err, lost)
 	}
 	w.mustReset(t)
 }
@@ -658,7 +658,7 @@ type failing struct{ error }
 
 func (f failing) Read([]byte) (int, error) { return 0, f.error }
 
-func TestAResponseThatIsCutFailsBehindWhatHasCome(t *testing.T) {
+func TestTruncatedResponseFailsAfterReceivedContent(t *testing.T) {
 	for name, cut := range map[string]func(p *peer, id uint32){
 		"the stream":     func(p *peer, id uint32) { p.WriteRSTStream(id, http2.ErrCodeInternal) },
 		"without a word": func(p *peer, id uint32) { p.WriteRSTStream(id, http2.ErrCodeNo) },

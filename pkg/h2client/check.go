@@ -12,20 +12,20 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
-// A Check validates the form of a response (RFC 9113 section 8.1) in parts, as they arrive. If it returns
-// an error, which is a *[forward.Error] with the fault Garbage, the part must not be used, because a client
-// of HTTP/1.1 could interpret excess content as its next response. The caller sets Method. All other fields
-// are zero before the response. A Check is used by one goroutine at a time.
+// A Check validates the parts of a response as they arrive (RFC 9113 section 8.1). Its errors are
+// *[forward.Error] with the fault Garbage. The caller must not use a part after an error, because an
+// HTTP/1.1 client could interpret excess content as the next response. The caller sets Method. All other fields
+// must be zero before the response. A Check must not be used concurrently.
 type Check struct {
-	Method string // of the request
+	Method string // method of the request
 
 	Infos  int // number of informational responses
-	Status int // of the final response; 0 if it has not arrived
+	Status int // status of the final response; 0 if it has not arrived
 
-	forward.Counter // of the content of the final response
+	forward.Counter // counts the content of the final response
 
 	firstInfo time.Time // time of the first informational response
-	err       error     // error of the first rejected header block; nil: none was rejected
+	err       error     // error of the first rejected header block; nil if none was rejected
 }
 
 var (
@@ -33,9 +33,9 @@ var (
 	errBadLength = errors.New("invalid content-length")
 )
 
-// Head takes a header block: of an informational response, the final response, or its
-// trailer section, in this order. by is the connection of the stream, which records the bound
-// that the header block exceeds. After an error, Head returns the same error for each header block.
+// Head checks a header block of an informational response, the final response or the trailer section, in
+// this order. If the header block exceeds a bound, Head records this with by, the connection of the stream.
+// After an error, Head returns the same error for each header block.
 func (k *Check) Head(by *h2.Conn, h *h2.Head, end bool) error {
 	if k.err != nil {
 		return k.err
@@ -56,7 +56,7 @@ func (k *Check) head(h *h2.Head, end bool) error {
 		return garbage(forward.ErrHeadTooLarge)
 	case h.Malformed:
 		return garbage(errHead)
-	case k.Status != 0: // the trailer section, to which h2 gives no status
+	case k.Status != 0: // a trailer section, whose h.Status is 0
 	case h.Status < 200:
 		return k.info()
 	default:
@@ -69,7 +69,7 @@ func (k *Check) head(h *h2.Head, end bool) error {
 	return k.Data(0, end)
 }
 
-// info counts an informational response.
+// info counts an informational response and returns an error if there are too many.
 func (k *Check) info() error {
 	if k.Infos++; k.Infos == 1 {
 		k.firstInfo = time.Now()
@@ -80,7 +80,7 @@ func (k *Check) info() error {
 	return nil
 }
 
-// Data takes n bytes of content; those of a response that is Bodiless do not count.
+// Data checks n bytes of content. It ignores content if the response is Bodiless.
 func (k *Check) Data(n int, end bool) error {
 	switch {
 	case k.Status == 0:
@@ -94,19 +94,19 @@ func (k *Check) Data(n int, end bool) error {
 	return nil
 }
 
-// Bodiless reports whether the final response has no content, whatever its fields say (RFC
-// 9110 section 6.4.1).
+// Bodiless reports whether the final response has no content regardless of its fields (RFC 9110 section
+// 6.4.1).
 func (k *Check) Bodiless() bool {
 	return k.Method == http.MethodHead || k.Status == http.StatusNoContent || k.Status == http.StatusNotModified
 }
 
-// Answered reports whether something of a response has come.
+// Answered reports whether any header block of a response has arrived.
 func (k *Check) Answered() bool { return k.Infos > 0 || k.Status != 0 }
 
 func garbage(err error) error { return &forward.Error{Fault: forward.Garbage, Err: err} }
 
-// contentLength returns the Content-Length of a response in bytes, or -1 if there is none. ok is false
-// if it is not a number, or if several lines differ (RFC 9110 section 8.6).
+// contentLength returns the Content-Length of a response in bytes, or -1 if there is none. ok is false if
+// a value is not a number or if several values differ (RFC 9110 section 8.6).
 func contentLength(fields []wire.Field) (length int64, ok bool) {
 	length = -1
 	for _, f := range fields {

@@ -16,8 +16,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// Responses of gRPC say no length. To look for one allocated an error for each.
-func TestAHeadWithoutALengthAllocatesNothing(t *testing.T) {
+// gRPC responses have no Content-Length. An earlier lookup allocated an error for each response.
+func TestHeaderWithoutLengthDoesNotAllocate(t *testing.T) {
 	head := &h2.Head{Status: 200, Fields: []wire.Field{{Name: []byte("content-type"), Value: []byte("application/grpc")}}}
 	got := testing.AllocsPerRun(100, func() {
 		var k h2client.Check

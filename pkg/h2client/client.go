@@ -1,5 +1,5 @@
-// Package h2client sends requests to a user container that speaks HTTP/2 without TLS
-// (RFC 9113), over few connections: one until it is full.
+// Package h2client sends requests to a user container over HTTP/2 without TLS (RFC 9113). It opens another
+// connection only if the existing connections are full.
 package h2client
 
 import (
@@ -19,61 +19,61 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/socket"
 )
 
-// Settings of a client.
+// Settings configures a Client.
 type Settings struct {
 	// Dial opens a connection to the user container.
 	Dial func(context.Context) (net.Conn, error)
 
-	// Unsettled is called when a connection has ended that never spoke HTTP/2.
+	// Unsettled is called after a connection has closed on which the user container never sent SETTINGS.
 	Unsettled func()
 
-	// Silence is how long nothing may come on a connection with open streams before the user
-	// container is asked for a sign of life, and how long that may take before the connection
-	// takes no more requests; 0: 10 s. Those that it has are bounded by their own clocks.
+	// Silence is the time without input after which the client checks a connection with open streams. If
+	// the user container does not reply within the same time, the connection receives no more requests.
+	// Open requests are not affected and have their own timeouts. 0 means 10 s.
 	Silence time.Duration
 
-	// MaxConns is the maximum number of connections; 0: maxConns.
+	// MaxConns is the maximum number of connections. 0 means maxConns.
 	MaxConns int
 
-	// MaxHeaderBytes is the maximum length in bytes of the head of a response, as RFC 9113 section
-	// 6.5.2 counts; 0: maxHead.
+	// MaxHeaderBytes is the maximum size of the header section of a response in bytes (RFC 9113 section
+	// 6.5.2). 0 means maxHead.
 	MaxHeaderBytes int
 
-	Bounds *bound.Recorder // nil: events are not recorded
+	Bounds *bound.Recorder // if nil, events are not recorded
 }
 
 const (
-	// maxConns is Settings.MaxConns where that is 0. An app that takes a single stream on each
-	// connection needs as many as there are requests.
+	// maxConns is the default of Settings.MaxConns. An app that accepts one stream per connection needs
+	// as many connections as there are concurrent requests.
 	maxConns = 1000
-	// window is how much of a response may come before it is taken, in bytes.
+	// window is the maximum length of unread response content on a stream, in bytes.
 	window = 64 << 10
-	// connWindow is the same of all responses of a connection together: clients that share
-	// it must not wait for each other.
+	// connWindow is the maximum length of unread response content on a connection, in bytes. The value is
+	// large because clients that share the connection must not wait for each other.
 	connWindow = 1 << 30
-	// maxHead is Settings.MaxHeaderBytes where that is 0.
+	// maxHead is the default of Settings.MaxHeaderBytes.
 	maxHead = 1 << 20
-	// idleTimeout is the time after which an unused connection is closed if there are others.
-	// Such connections were opened for many concurrent or canceled requests. Abandoned streams
-	// count for at most this time. A connection is shared by its streams, and has its own timer. Package upstream
-	// has one timer for its pool of connections, each of which serves one request at a time.
+	// idleTimeout is the time after which an unused connection is closed if there are others. Such
+	// connections were opened for bursts of requests or for canceled requests. Abandoned streams count for at most
+	// this time. Each connection has its own timer because several streams share it. In package upstream, a
+	// connection serves one request at a time, and one timer is sufficient for the pool.
 	idleTimeout = 10 * time.Second
-	// lastIdleTimeouts is how often as long the last connection is kept.
+	// lastIdleTimeouts is the number of idle timeouts after which the last connection is closed.
 	lastIdleTimeouts = 9
-	// settleTimeout is how long a new connection is not used because its SETTINGS, which say
-	// how many streams it takes, have not come.
+	// settleTimeout is the maximum time for which the client waits for the SETTINGS of a new connection
+	// before it uses the connection. SETTINGS contain the maximum number of streams.
 	settleTimeout = time.Second
-	// silenceChecks is the number of times in Settings.Silence that the first request of the
-	// queue checks whether a connection is silent.
+	// silenceChecks is the number of checks for silent connections during Settings.Silence. The first
+	// request of the queue performs them.
 	silenceChecks = 10
-	// readPause is how long the reader of an idle connection on which something has come is
-	// given to handle it, and maxReadPauses how often, before another connection is used.
+	// If an idle connection has unread input, a request waits up to maxReadPauses times readPause for
+	// the reader to handle the input. Then it uses another connection.
 	readPause     = time.Millisecond
 	maxReadPauses = 3
-	// carefulConns is the number of connections up to which requests avoid a connection on which
-	// the user container may still work on many canceled requests.
+	// carefulConns is the minimum number of connections from which requests also use a connection on
+	// which the user container may still process many canceled requests.
 	carefulConns = 16
-	// silence is Settings.Silence where that is 0.
+	// silence is the default of Settings.Silence.
 	silence = 10 * time.Second
 )
 
@@ -81,22 +81,22 @@ const (
 type Client struct {
 	settings Settings
 	buffers  *socket.Buffers
-	room     chan struct{}   // holds a value if the first request of the queue can be sent now
-	bodies   sync.Pool       // of *[window]byte, for responses that wait to be read
-	running  context.Context // until Close
+	room     chan struct{}   // holds a value if the first request of the queue may succeed now
+	bodies   sync.Pool       // contains *[window]byte buffers for unread response content
+	running  context.Context // canceled by Close
 	stop     context.CancelFunc
 
-	since time.Time // when it was made
+	since time.Time // time of New
 
 	mu      sync.Mutex
-	conns   []*conn // that take streams, the oldest first
-	made    int     // how many there have been
-	dials   int     // number of dials that were started
-	dialing bool    // the last of them is in progress
+	conns   []*conn // connections that accept streams, oldest first
+	made    int     // number of connections opened so far
+	dials   int     // number of dials started so far
+	dialing bool    // the last dial is in progress
 	queue   queue
 }
 
-// New returns a client. Nothing is dialled before the first request.
+// New returns a client. The first request opens the first connection.
 func New(s Settings) *Client {
 	s.Silence = cmp.Or(s.Silence, silence)
 	s.MaxHeaderBytes = cmp.Or(s.MaxHeaderBytes, maxHead)
@@ -107,8 +107,8 @@ func New(s Settings) *Client {
 	return c
 }
 
-// Close closes the connections that are idle; those in use end with their last stream.
-// Requests that come later fail.
+// Close closes idle connections immediately and other connections after their last stream. Later requests
+// fail.
 func (c *Client) Close() {
 	c.mu.Lock()
 	conns := c.conns
@@ -121,32 +121,32 @@ func (c *Client) Close() {
 	}
 }
 
-// conn is one connection, and what it tells.
+// conn is a connection to the user container. It implements h2.Handler.
 type conn struct {
 	*h2.Conn
 	client *Client
-	number int  // from 1; guarded by client.mu
-	used   bool // it has taken a stream; guarded by client.mu
+	number int  // sequence number of the connection, starting at 1; guarded by client.mu
+	used   bool // a stream was opened on the connection; guarded by client.mu
 
-	heard atomic.Int64 // when something has come, in nanoseconds since the client was made
-	asked int64        // time of the last check of a silent connection, likewise; guarded by client.mu
+	heard atomic.Int64 // time of the last input, in nanoseconds since client.since
+	asked int64        // time of the last check, in nanoseconds since client.since; guarded by client.mu
 
 	idle   *time.Timer   // calls endIfIdle; guarded by client.mu
 	opened time.Duration // time when the last stream was opened, relative to client.since; guarded by client.mu
 	unused int           // number of times that idle has expired without a stream; guarded by client.mu
 }
 
-// Request implements h2.Handler; servers send none.
+// Request implements h2.Handler. It is never called, because servers send no requests.
 func (n *conn) Request(uint32, *h2.Head, bool) {}
 
-// Full implements h2.Handler; servers send no requests.
+// Full implements h2.Handler. It is never called, because servers send no requests.
 func (n *conn) Full() bool { return false }
 
 // Received implements h2.Handler.
 func (n *conn) Received(bool) { n.heard.Store(int64(time.Since(n.client.since))) }
 
-// silent reports whether the connection has open streams and the user container has not sent
-// anything for too long. passed is the time since client.since. client.mu is held.
+// silent reports whether the connection has open streams and the user container did not reply to a check
+// within Settings.Silence. It also starts the check. passed is the time since client.since. client.mu must be held.
 func (n *conn) silent(passed time.Duration) bool {
 	now, heard := int64(passed), n.heard.Load()
 	switch {
@@ -165,7 +165,7 @@ func (n *conn) Waiting() {}
 // GoingAway implements h2.Handler.
 func (n *conn) GoingAway() { n.client.forget(n) }
 
-// forget takes a connection out of those that take streams.
+// forget removes a connection, so that it receives no more streams, and stops its idle timer.
 func (c *Client) forget(n *conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -173,7 +173,7 @@ func (c *Client) forget(n *conn) {
 	n.idle.Stop()
 }
 
-// remove is forget for a connection that may still be idle. c.mu is held.
+// remove is forget without stopping the idle timer. c.mu must be held.
 func (c *Client) remove(n *conn) {
 	if i := slices.Index(c.conns, n); i >= 0 {
 		c.conns = slices.Delete(c.conns, i, i+1)
@@ -184,13 +184,13 @@ func (c *Client) remove(n *conn) {
 func (c *Client) signalRoom() {
 	select {
 	case c.room <- struct{}{}:
-	default: // it has not received the last value yet
+	default: // the last value was not received yet
 	}
 }
 
-// Since returns what Open needs to send a request again that has failed with err: on a
-// connection that is made from now on, because the others may be as dead as the one that
-// it was sent on, but for one that was refused by a user container that lives.
+// Since returns the since argument of Open for a retry after err. The retry does not use existing
+// connections, because they may be broken too, unless the client already has Settings.MaxConns
+// connections. If err is a reset of the stream, the retry can use any connection.
 func (c *Client) Since(err error) int {
 	if _, ok := errors.AsType[*h2.ResetError](err); ok {
 		return 0
@@ -200,11 +200,11 @@ func (c *Client) Since(err error) int {
 	return c.made
 }
 
-// Open opens a stream of owner by sending the head of a request. end reports whether the
-// request has no content. If since is not 0, it is a value returned by Since. reused reports
-// whether the connection has been used before. If no connection accepts a stream, Open waits in a FIFO
-// queue, and the context of waiting can end the wait. The error is the cause of the context, an
-// error of Dial, or a *[forward.Error].
+// Open opens a stream for owner and sends the header section of a request. end reports whether the request
+// has no content. since is 0 or the result of Since. reused reports whether the connection
+// was used before. If no connection accepts a stream, Open waits in a FIFO queue. The wait fails when the
+// context returned by waiting is done. The error is the cause of this context, an error of Dial, or a
+// *[forward.Error].
 func (c *Client) Open(waiting func() (context.Context, context.CancelFunc), owner h2.Owner, head *h2.Block, end bool, since int) (s *h2.Stream, reused bool, err error) {
 	c.mu.Lock()
 	if c.queue.empty() {
@@ -244,8 +244,8 @@ func (c *Client) Open(waiting func() (context.Context, context.CancelFunc), owne
 	}
 }
 
-// leave removes a waiter from the queue. A request that has failed may have received a value
-// from c.room that was for the next one.
+// leave removes a waiter from the queue. A failed request may have received a value from c.room that was
+// meant for the next one, so it sends the value again.
 func (c *Client) leave(w *waiter) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -255,8 +255,8 @@ func (c *Client) leave(w *waiter) {
 	c.queue.remove(w)
 }
 
-// openOrDial opens a stream for the first request of the queue. If a new connection is useful
-// and none is being opened, it starts to open one. s is nil if the request has to wait.
+// openOrDial opens a stream for the first request of the queue. If no connection accepts the
+// stream, it starts a dial if another connection is useful and no dial is in progress. s is nil if the request must wait.
 func (c *Client) openOrDial(owner h2.Owner, head *h2.Block, end bool, since int) (s *h2.Stream, reused bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -275,7 +275,7 @@ func (c *Client) openOrDial(owner h2.Owner, head *h2.Block, end bool, since int)
 	return s, reused, nil
 }
 
-// dialInProgress returns the number of the dial that is in progress, or 0. c.mu is held.
+// dialInProgress returns the number of the dial in progress, or 0 if there is none. c.mu must be held.
 func (c *Client) dialInProgress() int {
 	if c.dialing {
 		return c.dials
@@ -283,7 +283,7 @@ func (c *Client) dialInProgress() int {
 	return 0
 }
 
-// removeSilent removes the connections that the user container no longer reads.
+// removeSilent removes the connections on which the user container no longer replies.
 func (c *Client) removeSilent() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -295,16 +295,15 @@ func (c *Client) removeSilent() {
 	}
 }
 
-// refusal is the reason why another connection is not useful if no connection accepts a
-// stream. The zero value means that it is useful.
+// refusal describes why no connection accepts a stream. If it is the zero value, another connection is useful.
 type refusal struct {
 	busy  bool // a connection can be used after its output was written
 	shut  bool // the user container accepts no streams at the moment
 	large bool // the header section is longer than the user container accepts
 }
 
-// tryOpen opens a stream on one of the connections. s is nil if none accepts it. c.mu is held,
-// but not during settle.
+// tryOpen opens a stream on an existing connection. s is nil if no connection accepts it. c.mu must be held. It
+// is released while settle waits.
 func (c *Client) tryOpen(owner h2.Owner, head *h2.Block, end bool, since int) (s *h2.Stream, reused bool, why refusal) {
 	s, reused, why = c.tryEach(owner, head, end, since, true)
 	if s == nil && !why.busy && !why.large && len(c.conns) >= min(carefulConns, c.settings.MaxConns) {
@@ -313,8 +312,8 @@ func (c *Client) tryOpen(owner h2.Owner, head *h2.Block, end bool, since int) (s
 	return s, reused, why
 }
 
-// tryEach opens a stream on the first connection that accepts it. careful has the
-// same meaning as for [h2.Conn.Open]. c.mu is held.
+// tryEach opens a stream on the first connection that accepts it. careful has the same meaning as for
+// [h2.Conn.Open]. c.mu must be held.
 func (c *Client) tryEach(owner h2.Owner, head *h2.Block, end bool, since int, careful bool) (s *h2.Stream, reused bool, why refusal) {
 	for i := 0; i < len(c.conns); {
 		n := c.conns[i]
@@ -348,9 +347,9 @@ func (c *Client) tryEach(owner h2.Owner, head *h2.Block, end bool, since int, ca
 	return nil, false, why
 }
 
-// settle waits until the reader of an idle connection has handled what has come: it may be
-// its end. It reports false where the reader does not get to it. Streams on a connection
-// that is not idle would fail by its end as well. c.mu is held.
+// settle waits until the reader of an idle connection has handled pending input, which may close the
+// connection. It returns false if the reader needs too long. It does not wait for a connection
+// with open streams, because those streams would fail too. c.mu must be held and is released during the wait.
 func (c *Client) settle(n *conn) bool {
 	for range maxReadPauses {
 		if !n.used || n.Streams() > 0 || n.Link().Silent() || n.Err() != nil {
@@ -368,7 +367,7 @@ var (
 	errLarge  = &forward.Error{Fault: forward.HeadLimit, Err: h2.ErrLarge}
 )
 
-// add opens a connection.
+// add opens a connection and adds it to conns.
 func (c *Client) add() {
 	n, err := c.newConn(c.running)
 	if err == nil {
@@ -386,11 +385,11 @@ func (c *Client) add() {
 	defer c.mu.Unlock()
 	c.dialing = false
 	switch {
-	case c.running.Err() != nil: // Close has ended the wait of all requests
+	case c.running.Err() != nil: // Close has already failed all waiting requests
 		if n != nil {
 			go n.End()
 		}
-	case err != nil: // a dial can take long, so requests that came during this one wait for the next one
+	case err != nil: // requests that arrived during this dial wait for the next one, because a dial can take long
 		c.queue.fail(err, func(w *waiter) bool { return w.dial != c.dials })
 	default:
 		c.made++
@@ -419,17 +418,17 @@ func (c *Client) newConn(ctx context.Context) (*conn, error) {
 	return n, nil
 }
 
-// run runs the connection to its end.
+// run reads from the connection until it closes.
 func (n *conn) run() {
-	_ = n.Run(nil) // the owners of its streams have been notified
+	_ = n.Run(nil) // the owners of the streams were already notified of the error
 	n.client.forget(n)
 	if !n.Spoke() {
 		n.client.settings.Unsettled()
 	}
 }
 
-// endIfIdle ends a connection that nobody has used for one idleTimeout, the last one for
-// some more.
+// endIfIdle closes a connection that was unused for idleTimeout. The last connection is kept for
+// lastIdleTimeouts times as long.
 func (n *conn) endIfIdle() {
 	n.client.mu.Lock()
 	next := idleTimeout
@@ -446,7 +445,7 @@ func (n *conn) endIfIdle() {
 	if keep {
 		n.idle.Reset(next)
 	} else {
-		n.client.remove(n) // or it would count as another when the next one expires
+		n.client.remove(n) // otherwise it would count as another connection when the timer of the next one expires
 	}
 	n.client.mu.Unlock()
 	if !keep {

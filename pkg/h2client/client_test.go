@@ -18,7 +18,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-func TestRequestsOfAllHostsShareAConnection(t *testing.T) {
+func TestRequestsOfAllHostsShareConnection(t *testing.T) {
 	a := newServer(t, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		w.Header().Set("Trailer", "T")
@@ -41,14 +41,14 @@ func TestRequestsOfAllHostsShareAConnection(t *testing.T) {
 	harness.Equal(t, a.connections(), 1, "connections")
 }
 
-// gate is an app that answers when the test lets it.
+// gate is an app that responds after the test closes open.
 type gate struct {
 	*app
 	began chan *peer // for each request
 	open  chan struct{}
 }
 
-// newGate returns one that takes so many streams on a connection.
+// newGate returns an app that accepts the given number of streams on each connection.
 func newGate(t *testing.T, streams uint32) *gate {
 	g := &gate{began: make(chan *peer, 100), open: make(chan struct{})}
 	g.app = newApp(t, func(p *peer) {
@@ -80,7 +80,7 @@ func newGate(t *testing.T, streams uint32) *gate {
 	return g
 }
 
-func TestAConnectionIsUsedUntilItIsFull(t *testing.T) {
+func TestConnectionIsUsedUntilFull(t *testing.T) {
 	g := newGate(t, 3)
 	client := newClient(t, g.app)
 	var running sync.WaitGroup
@@ -99,12 +99,12 @@ func TestAConnectionIsUsedUntilItIsFull(t *testing.T) {
 		harness.Equal(t, seen[i].Load(), want, "requests on connection", i)
 	}
 	if body := mustGet(t, client); body != "0" || g.connections() != 3 {
-		t.Errorf("got the next request on connection %s of %d, want on 0 of 3", body, g.connections())
+		t.Errorf("got the next request on connection %s of %d, want connection 0 of 3", body, g.connections())
 	}
 }
 
-// A burst of requests, or of clients that leave, makes many connections.
-func TestConnectionsThatAreLeftOfABurstAreClosedBeforeTheLast(t *testing.T) {
+// A burst of requests or of canceled requests opens many connections.
+func TestIdleConnectionsCloseBeforeLastConnection(t *testing.T) {
 	g := newGate(t, 1)
 	client := newClient(t, g.app)
 	var running sync.WaitGroup
@@ -126,7 +126,7 @@ func TestConnectionsThatAreLeftOfABurstAreClosedBeforeTheLast(t *testing.T) {
 	harness.Equal(t, client.ExpireIdle(), 0, "connections at the end")
 }
 
-func TestManyRequestsAtOnceNeverExceedWhatAConnectionTakes(t *testing.T) {
+func TestConcurrentRequestsRespectStreamLimit(t *testing.T) {
 	g := newGate(t, 2)
 	close(g.open)
 	client := newClient(t, g.app)
@@ -137,7 +137,7 @@ func TestManyRequestsAtOnceNeverExceedWhatAConnectionTakes(t *testing.T) {
 	running.Wait()
 }
 
-func TestMaxConcurrentStreamsMayChange(t *testing.T) {
+func TestStreamLimitChangesAreApplied(t *testing.T) {
 	began, raised := make(chan uint32, 10), make(chan struct{})
 	a := newPeers(t, script{
 		settings: []http2.Setting{{ID: http2.SettingMaxConcurrentStreams, Val: 1}},
@@ -150,7 +150,7 @@ func TestMaxConcurrentStreamsMayChange(t *testing.T) {
 				p.ok(f.StreamID, "second")
 				p.ok(1, "first")
 			default:
-				t.Error("got another connection, want the first one to take more")
+				t.Error("got another connection, want more streams on the first one")
 			}
 		},
 		other: func(p *peer, f http2.Frame) {
@@ -170,9 +170,8 @@ func TestMaxConcurrentStreamsMayChange(t *testing.T) {
 	running.Wait()
 }
 
-// One that takes no streams at all is not asked again on a new connection, and on another
-// one, and so on.
-func TestAnAppThatTakesNoStreamsGetsOneConnection(t *testing.T) {
+// The client must not open more connections to an app that accepts no streams.
+func TestAppWithoutStreamsReceivesOneConnection(t *testing.T) {
 	const roundTrips = 100
 	a := newPeers(t, script{
 		settings: []http2.Setting{{ID: http2.SettingMaxConcurrentStreams, Val: 0}},
@@ -199,7 +198,7 @@ func TestAnAppThatTakesNoStreamsGetsOneConnection(t *testing.T) {
 	harness.Equal(t, a.connections(), 1, "connections")
 }
 
-func TestADialErrorReachesAllWhoWait(t *testing.T) {
+func TestDialErrorFailsWaitingRequests(t *testing.T) {
 	const waiters = 20
 	dialling, release := make(chan struct{}, 1000), make(chan struct{})
 	want := &forward.Error{Fault: forward.Unreachable, Err: io.ErrClosedPipe}
@@ -222,9 +221,9 @@ func TestADialErrorReachesAllWhoWait(t *testing.T) {
 	}
 }
 
-// A dial is tried again and again until its time is over. Who has come in its last moment
-// is owed a whole one.
-func TestWhoCameDuringADialThatFailsWaitsForAnother(t *testing.T) {
+// A dial is retried until its timeout expires. A request that arrives shortly before the timeout waits for another
+// dial, which has the full timeout.
+func TestRequestDuringFailedDialWaitsForNextDial(t *testing.T) {
 	a := newPeers(t, script{headers: func(p *peer, f *http2.MetaHeadersFrame) { p.ok(f.StreamID, "late") }})
 	dialling, release := make(chan struct{}, 10), make(chan struct{})
 	var dials atomic.Int32
@@ -252,10 +251,10 @@ func TestWhoCameDuringADialThatFailsWaitsForAnother(t *testing.T) {
 	if err := harness.Receive(t, first, "error"); forward.FaultOf(err) != forward.Unreachable {
 		t.Errorf("got %v, want unreachable", err)
 	}
-	harness.Equal(t, harness.Receive(t, second, "stream"), nil, "for who came later")
+	harness.Equal(t, harness.Receive(t, second, "stream"), nil, "error of the later request")
 }
 
-// A receiver is an owner of a stream that takes nothing.
+// A receiver is an owner that ignores responses.
 type receiver struct{ failed chan error }
 
 func newReceiver() *receiver { return &receiver{make(chan error, 1)} }
@@ -265,7 +264,7 @@ func (*receiver) Data(*h2.Conn, []byte, int, bool) {}
 func (*receiver) Drained(*h2.Conn)                 {}
 func (r *receiver) Failed(_ *h2.Conn, err error)   { r.failed <- err }
 
-func TestWhatIsNotHTTP2IsReported(t *testing.T) {
+func TestAppWithoutHTTP2IsReported(t *testing.T) {
 	for name, answer := range map[string]string{
 		"HTTP/1.1": "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n",
 		"nothing":  "",
@@ -287,18 +286,18 @@ func TestWhatIsNotHTTP2IsReported(t *testing.T) {
 	}
 }
 
-func TestAConnectionThatSpokeHTTP2IsNotReportedWhenItEnds(t *testing.T) {
+func TestClosedHTTP2ConnectionIsNotReported(t *testing.T) {
 	a := newPeers(t, script{headers: func(p *peer, f *http2.MetaHeadersFrame) {
 		p.ok(f.StreamID, "")
 		p.Close()
 	}})
-	client := newClientOf(t, h2client.Settings{Dial: dialer(a), Unsettled: func() { t.Error("got it reported, want not") }})
+	client := newClientOf(t, h2client.Settings{Dial: dialer(a), Unsettled: func() { t.Error("got a report, want none") }})
 	for range 3 {
 		mustGet(t, client)
 	}
 }
 
-func TestAfterCloseNothingIsSent(t *testing.T) {
+func TestRequestAfterCloseReturnsError(t *testing.T) {
 	var dials atomic.Int32
 	a := newPeers(t, script{headers: func(p *peer, f *http2.MetaHeadersFrame) { p.ok(f.StreamID, "") }})
 	client := newClientOf(t, h2client.Settings{Unsettled: func() {}, Dial: func(ctx context.Context) (net.Conn, error) {
@@ -314,7 +313,7 @@ func TestAfterCloseNothingIsSent(t *testing.T) {
 	harness.Equal(t, dials.Load(), 1, "dials")
 }
 
-func TestCloseLetsAResponseComeToItsEnd(t *testing.T) {
+func TestCloseWaitsForOpenResponse(t *testing.T) {
 	away, release := make(chan *http2.GoAwayFrame, 1), make(chan uint32, 1)
 	a := newPeers(t, script{
 		headers: func(p *peer, f *http2.MetaHeadersFrame) {
@@ -334,7 +333,7 @@ func TestCloseLetsAResponseComeToItsEnd(t *testing.T) {
 	harness.NoError(t, err)
 	defer r.Close()
 	client.Close()
-	// nghttp2 takes one that names a stream of the client's own for an error (RFC 9113 section 6.8).
+	// nghttp2 treats GOAWAY with the ID of a client stream as an error (RFC 9113 section 6.8).
 	if f := harness.Receive(t, away, "GOAWAY"); f.LastStreamID != 0 || f.ErrCode != http2.ErrCodeNo {
 		t.Errorf("got GOAWAY of stream %d, %v, want 0, no error", f.LastStreamID, f.ErrCode)
 	}
@@ -343,7 +342,7 @@ func TestCloseLetsAResponseComeToItsEnd(t *testing.T) {
 	}
 }
 
-func TestCloseEndsADial(t *testing.T) {
+func TestCloseCancelsDial(t *testing.T) {
 	dialling, ended := make(chan struct{}), make(chan struct{})
 	client := newClientOf(t, h2client.Settings{Unsettled: func() {}, Dial: func(ctx context.Context) (net.Conn, error) {
 		close(dialling)
@@ -361,7 +360,7 @@ func TestCloseEndsADial(t *testing.T) {
 	}
 }
 
-func TestAnIdleConnectionThatTheAppHasClosedIsNotUsed(t *testing.T) {
+func TestClosedIdleConnectionIsNotUsed(t *testing.T) {
 	for range 50 {
 		closing := make(chan *peer, 1)
 		a := newPeers(t, script{headers: func(p *peer, f *http2.MetaHeadersFrame) {

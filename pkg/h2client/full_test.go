@@ -18,8 +18,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// newFullClient returns a client with at most n connections. It makes no check of silent
-// connections, so only events wake its requests.
+// newFullClient returns a client with at most n connections. Silent connections are not checked, so that only
+// events wake its requests.
 func newFullClient(t *testing.T, a *app, n int) *h2client.Client {
 	t.Helper()
 	return newClientOf(t, h2client.Settings{Dial: dialer(a), Unsettled: func() {}, Silence: time.Hour, MaxConns: n})
@@ -36,8 +36,8 @@ func queueUp(t *testing.T, client *h2client.Client, target string) (*h2client.Ca
 	return c, done
 }
 
-// newOneByOne returns an application that accepts one stream, and responds when the test
-// permits. seen gets the target of each request.
+// newOneByOne returns an app that accepts one stream and responds when the test permits. seen receives the
+// target of each request.
 func newOneByOne(t *testing.T) (a *app, seen chan string, permit chan struct{}) {
 	seen, permit = make(chan string, 100), make(chan struct{})
 	return newPeers(t, script{
@@ -83,7 +83,7 @@ func TestCanceledRequestLeavesQueue(t *testing.T) {
 		c, done := queueUp(t, client, "/"+itoa(i))
 		calls, ends = append(calls, c), append(ends, done)
 	}
-	for _, i := range []int{0, 2} { // the first one, and one that is not the first
+	for _, i := range []int{0, 2} { // the first request of the queue, and a later one
 		calls[i].Abort()
 		mustAbort(t, ends[i])
 	}
@@ -98,7 +98,7 @@ func TestCanceledRequestLeavesQueue(t *testing.T) {
 	harness.NoError(t, harness.Receive(t, ends[3], "response"))
 }
 
-// Each of these events lets a queued request continue.
+// Each event allows a queued request to continue.
 func TestEventsWakeQueuedRequest(t *testing.T) {
 	for name, event := range map[string]func(p *peer, id uint32){
 		"end of stream": func(p *peer, id uint32) { p.ok(id, "") },
@@ -118,7 +118,7 @@ func TestEventsWakeQueuedRequest(t *testing.T) {
 						p.ok(f.StreamID, "")
 						return
 					}
-					p.SetDeadline(time.Time{}) // its end would wake the request as well
+					p.SetDeadline(time.Time{}) // otherwise the end of the connection would also wake the request
 					began <- struct{}{}
 					<-permit
 					event(p, f.StreamID)
@@ -137,7 +137,7 @@ func TestEventsWakeQueuedRequest(t *testing.T) {
 	}
 }
 
-// A request is queued if the application does not read the earlier ones.
+// A request is queued if the app does not read the earlier requests.
 func TestWriteWakesQueuedRequest(t *testing.T) {
 	seen, permit := make(chan struct{}, 10_000), make(chan struct{})
 	a := newApp(t, func(p *peer) {
@@ -176,7 +176,7 @@ func TestWriteWakesQueuedRequest(t *testing.T) {
 	}
 }
 
-// fragile is a connection that ends after some reads.
+// fragile is a connection that fails after a number of reads.
 type fragile struct {
 	net.Conn
 	reads atomic.Int32
@@ -201,8 +201,8 @@ func (l fragileListener) Accept() (net.Conn, error) {
 	return f, nil
 }
 
-// newHostile returns an application that accepts two streams on a connection, and ends streams
-// and connections in every way.
+// newHostile returns an app that accepts two streams on a connection and ends streams and connections in
+// different ways.
 func newHostile(t *testing.T) *app {
 	ln := harness.Listen(t)
 	s := &http.Server{
@@ -226,7 +226,7 @@ func newHostile(t *testing.T) *app {
 	return &app{address: ln.Addr().String()}
 }
 
-// No request waits forever, whatever ends the requests and connections before it.
+// No request waits forever, regardless of how earlier requests and connections end.
 func TestQueuedRequestsEndWithHostileApp(t *testing.T) {
 	client := newFullClient(t, newHostile(t), 3)
 	var all sync.WaitGroup
@@ -256,7 +256,7 @@ func TestQueuedRequestsEndWithHostileApp(t *testing.T) {
 	}
 }
 
-// Some servers close the connection, which other clients share, after a longer header section.
+// Some servers close the connection, which other clients share, if a header section exceeds their limit.
 func TestHeaderSectionBeyondLimitOfAppIsNotSent(t *testing.T) {
 	const limit = 1000
 	seen := make(chan int, 10)

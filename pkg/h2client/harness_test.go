@@ -20,13 +20,13 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// An app is a user container that speaks HTTP/2.
+// An app is a user container that uses HTTP/2.
 type app struct {
 	address     string
-	connections func() int // how many have been made
+	connections func() int // returns the number of accepted connections
 }
 
-// newApp serves each connection by a function, until the end of the test.
+// newApp starts an app that calls serve for each connection. It is closed at the end of the test.
 func newApp(t *testing.T, serve func(p *peer)) *app {
 	t.Helper()
 	a := harness.NewApp(t, func(conn *harness.AppConn) {
@@ -35,7 +35,7 @@ func newApp(t *testing.T, serve func(p *peer)) *app {
 	return &app{address: a.Address(), connections: a.Connections}
 }
 
-// newServer is an app of net/http.
+// newServer starts an app that uses the net/http server.
 func newServer(t *testing.T, h http.HandlerFunc) *app {
 	t.Helper()
 	ln := harness.Listen(t)
@@ -52,14 +52,14 @@ func newServer(t *testing.T, h http.HandlerFunc) *app {
 	return &app{address: ln.Addr().String(), connections: func() int { return int(connections.Load()) }}
 }
 
-// A peer is the app's end of a connection.
+// A peer is the app side of a connection.
 type peer struct {
 	*harness.Frames
-	index int // of the connection, from 0
-	turn  int // how many requests came before on it
+	index int // index of the connection, from 0
+	turn  int // number of earlier requests on the connection
 }
 
-// A script says what a peer does; nil: nothing.
+// A script contains the handlers of a peer. A nil handler ignores its frames.
 type script struct {
 	settings []http2.Setting
 	headers  func(p *peer, f *http2.MetaHeadersFrame)
@@ -67,7 +67,7 @@ type script struct {
 	other    func(p *peer, f http2.Frame)
 }
 
-// newPeers is an app that follows a script on each connection.
+// newPeers starts an app that follows a script on each connection.
 func newPeers(t *testing.T, s script) *app {
 	return newApp(t, func(p *peer) {
 		if p.Greet(s.settings...) == nil {
@@ -76,7 +76,7 @@ func newPeers(t *testing.T, s script) *app {
 	})
 }
 
-// follow follows a script until the connection ends.
+// follow calls the handlers of a script until the connection closes.
 func (p *peer) follow(s script) {
 	p.Follow(func(f http2.Frame) {
 		switch f := f.(type) {
@@ -97,13 +97,13 @@ func (p *peer) follow(s script) {
 	})
 }
 
-// ok answers with status 200 and a body.
+// ok responds with status 200 and a body.
 func (p *peer) ok(id uint32, body string) {
 	p.WriteHead(id, false, ":status", "200")
 	p.WriteData(id, true, []byte(body))
 }
 
-// newClient returns a client of the app, which ends with the test.
+// newClient returns a client of the app. It is closed at the end of the test.
 func newClient(t *testing.T, a *app) *h2client.Client {
 	t.Helper()
 	return newClientOf(t, h2client.Settings{Dial: dialer(a), Unsettled: func() {}})
@@ -123,7 +123,7 @@ func dialer(a *app) func(context.Context) (net.Conn, error) {
 	}
 }
 
-// An origin notes the calls of its methods.
+// An origin records the calls of its methods.
 type origin struct {
 	sends   int
 	infos   []int
@@ -152,7 +152,7 @@ func (o *origin) StopBody() {
 	}
 }
 
-// newCall returns a call that has begun, of a request without a body.
+// newCall returns a call for a request without a body, after Begin.
 func newCall(method string) (*h2client.Call, *origin) {
 	o := &origin{}
 	c := &h2client.Call{Call: forward.Call{Client: o, Request: &forward.Request{
@@ -162,7 +162,7 @@ func newCall(method string) (*h2client.Call, *origin) {
 	return c, o
 }
 
-// newUpload is newCall with a body that is still to come.
+// newUpload is newCall with a body of unknown length.
 func newUpload(method string, body io.Reader) (*h2client.Call, *origin) {
 	c, o := newCall(method)
 	c.Body, c.Request.Chunked = body, true
@@ -172,7 +172,7 @@ func newUpload(method string, body io.Reader) (*h2client.Call, *origin) {
 	return c, o
 }
 
-// get makes a call for the response's whole body. The exchange has ended.
+// get makes a call, reads the complete response and closes it.
 func get(client *h2client.Client, c *h2client.Call) (status int, body string, err error) {
 	r, err := c.Do(client)
 	if err != nil {
@@ -183,7 +183,7 @@ func get(client *h2client.Client, c *h2client.Call) (status int, body string, er
 	return r.Head.Status, body, err
 }
 
-// content reads a body to its end.
+// content reads the complete body.
 func content(r *h2client.Response) (string, error) {
 	var all []byte
 	for {
@@ -198,7 +198,7 @@ func content(r *h2client.Response) (string, error) {
 	}
 }
 
-// mustGet is get where all has to be well.
+// mustGet is get for a request that must succeed.
 func mustGet(t *testing.T, client *h2client.Client) string {
 	t.Helper()
 	c, _ := newCall("GET")

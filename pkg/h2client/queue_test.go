@@ -18,7 +18,7 @@ func isClosed(c chan struct{}) bool {
 	}
 }
 
-// The model of the queue is a slice. The channel first is closed for its first request only.
+// The model of the queue is a slice. The channel first is closed only for the first request of the queue.
 func TestQueueMatchesModel(t *testing.T) {
 	errDial := errors.New("dial")
 	for seed := range uint64(200) {
@@ -44,7 +44,7 @@ func TestQueueMatchesModel(t *testing.T) {
 				model = slices.Delete(model, i, i+1)
 			}
 			if len(removed) > 0 {
-				q.remove(removed[r.IntN(len(removed))]) // it has no effect
+				q.remove(removed[r.IntN(len(removed))]) // has no effect
 			}
 			harness.Equal(t, q.waiters.Len(), len(model), "queued requests")
 			for i, w := range model {

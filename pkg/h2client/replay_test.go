@@ -18,19 +18,19 @@ func noContext() (context.Context, context.CancelFunc) {
 	return context.WithCancel(context.Background())
 }
 
-// newHead returns the head of a GET.
+// newHead returns the header section of a GET request.
 func newHead() *h2.Block {
 	k := new(h2.Block)
 	k.Request("GET", "app", "/")
 	return k
 }
 
-func TestARequestWhoseStreamIsResetIsReplayedByTheRule(t *testing.T) {
+func TestReplayAfterStreamReset(t *testing.T) {
 	for name, c := range map[string]struct {
 		method string
-		before int // requests that the connection has served
+		before int // number of requests that the connection has already served
 		code   http2.ErrCode
-		info   bool // an informational response comes first
+		info   bool // an informational response precedes the reset
 		body   io.Reader
 		sends  int32
 	}{
@@ -64,13 +64,13 @@ func TestARequestWhoseStreamIsResetIsReplayedByTheRule(t *testing.T) {
 			}
 			_, _, err := get(client, call)
 			if forward.FaultOf(err) != forward.Reset || seen.Load() != c.sends || int32(o.sends) != c.sends {
-				t.Errorf("got %v, sent %d times, %d came, want a reset, %d times", err, o.sends, seen.Load(), c.sends)
+				t.Errorf("got error %v, sent %d times, received %d times, want a reset, %d times", err, o.sends, seen.Load(), c.sends)
 			}
 		})
 	}
 }
 
-func TestARefusedRequestIsSentAgainWithItsBody(t *testing.T) {
+func TestRefusedRequestIsRetriedWithBody(t *testing.T) {
 	var body strings.Builder
 	a := newPeers(t, script{
 		headers: func(p *peer, f *http2.MetaHeadersFrame) {
@@ -94,10 +94,10 @@ func TestARefusedRequestIsSentAgainWithItsBody(t *testing.T) {
 	}
 }
 
-func TestARequestWhoseConnectionBreaksIsReplayedByTheRule(t *testing.T) {
+func TestReplayAfterConnectionError(t *testing.T) {
 	for name, c := range map[string]struct {
 		method string
-		before int // requests that the connection has served
+		before int // number of requests that the connection has already served
 		info   bool
 		body   io.Reader
 		sends  int32
@@ -133,7 +133,7 @@ func TestARequestWhoseConnectionBreaksIsReplayedByTheRule(t *testing.T) {
 			call.Body = c.body
 			_, _, err := get(client, call)
 			if answered := err == nil; answered != (c.sends == 2) || seen.Load() != c.sends || int32(o.sends) != c.sends {
-				t.Errorf("got an answer %v (%v), %d came, want %v, %d times", answered, err, seen.Load(), c.sends == 2, c.sends)
+				t.Errorf("got a response %v (error %v), received %d times, want %v, %d times", answered, err, seen.Load(), c.sends == 2, c.sends)
 			}
 			if err != nil && forward.FaultOf(err) != forward.Reset {
 				t.Errorf("got %v, want a reset", err)
@@ -142,8 +142,8 @@ func TestARequestWhoseConnectionBreaksIsReplayedByTheRule(t *testing.T) {
 	}
 }
 
-// GOAWAY says which streams were not looked at.
-func TestOnlyWhatAGOAWAYLeavesOutIsSentAgain(t *testing.T) {
+// GOAWAY contains the ID of the last stream that the app has processed.
+func TestGoAwayRetriesUnprocessedRequests(t *testing.T) {
 	for name, body := range map[string]io.Reader{"held": nil, "gone": strings.NewReader("gone")} {
 		t.Run(name, func(t *testing.T) {
 			began := make(chan struct{}, 2)
@@ -171,19 +171,19 @@ func TestOnlyWhatAGOAWAYLeavesOutIsSentAgain(t *testing.T) {
 			second.Request.Target, second.Body = "/above", body
 			_, got, err := get(client, second)
 			if body == nil && (got != "above" || err != nil || above.Load() != 2) {
-				t.Errorf("got %q, %v, %d came, want above, sent again", got, err, above.Load())
+				t.Errorf("got %q, error %v, received %d times, want above, received twice", got, err, above.Load())
 			}
 			if body != nil && (forward.FaultOf(err) != forward.Reset || above.Load() != 1) {
-				t.Errorf("got %v, %d came, want a reset, sent once", err, above.Load())
+				t.Errorf("got error %v, received %d times, want a reset, received once", err, above.Load())
 			}
 			if err := harness.Receive(t, done, "response"); err != nil || below.Load() != 1 {
-				t.Errorf("got %v, %d came, want a response to what was sent once", err, below.Load())
+				t.Errorf("got error %v, received %d times, want a response, received once", err, below.Load())
 			}
 		})
 	}
 }
 
-func TestAfterAGOAWAYAnotherConnectionIsUsed(t *testing.T) {
+func TestGoAwayOpensAnotherConnection(t *testing.T) {
 	release := make(chan struct{})
 	a := newPeers(t, script{
 		headers: func(p *peer, f *http2.MetaHeadersFrame) {
@@ -206,18 +206,18 @@ func TestAfterAGOAWAYAnotherConnectionIsUsed(t *testing.T) {
 	harness.Equal(t, mustGet(t, client), "another")
 	close(release)
 	if body, err := content(r); body != "the first" || err != nil {
-		t.Errorf("got %q, %v, want the first", body, err)
+		t.Errorf("got %q, error %v, want the first", body, err)
 	}
 }
 
-// Other connections may be as dead as the one that has failed.
-func TestARequestIsReplayedOnAFreshConnection(t *testing.T) {
+// The other connections may be broken too.
+func TestReplayUsesNewConnection(t *testing.T) {
 	began := make(chan *peer, 10)
 	a := newPeers(t, script{
 		settings: []http2.Setting{{ID: http2.SettingMaxConcurrentStreams, Val: 2}},
 		headers: func(p *peer, f *http2.MetaHeadersFrame) {
 			switch {
-			case harness.FieldOf(f, ":path") == "/": // it stays
+			case harness.FieldOf(f, ":path") == "/": // does not respond
 				began <- p
 			case p.index < 2:
 				p.Close()
@@ -235,14 +235,14 @@ func TestARequestIsReplayedOnAFreshConnection(t *testing.T) {
 		harness.Receive(t, began, "request")
 		streams = append(streams, s)
 	}
-	streams[0].Reset(h2.Cancel) // room on the first connection
+	streams[0].Reset(h2.Cancel) // the first connection can accept another stream
 	streams[0].Conn().Flush(false)
 	harness.Equal(t, mustGet(t, client), "fresh")
 }
 
-// The test makes several attempts. In some of them, the request is not sent again, because the reader writes it
-// with the acknowledgment of SETTINGS before the connection is closed.
-func TestUnwrittenRequestIsSentAgain(t *testing.T) {
+// The test makes several attempts, because the request is not always retried. The reader sometimes writes it
+// together with the acknowledgment of SETTINGS before the connection is closed.
+func TestUnwrittenRequestIsRetried(t *testing.T) {
 	const attempts = 10
 	var err error
 	for range attempts {

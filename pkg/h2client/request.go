@@ -8,7 +8,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 )
 
-// AppendRequest adds the head of a request to a user container that speaks HTTP/2.
+// AppendRequest adds the header section of a request to a user container that uses HTTP/2.
 func AppendRequest(k *h2.Block, q *forward.Request) {
 	k.Grow(q.Size())
 	k.Request(q.Method, q.Authority(), q.Path())

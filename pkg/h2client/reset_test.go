@@ -11,8 +11,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// gRPC's PROTOCOL-HTTP2, section "Errors".
-func TestResetCodeIsAGRPCStatus(t *testing.T) {
+// The codes are from gRPC's PROTOCOL-HTTP2, section "Errors".
+func TestResetCodeSetsGRPCStatus(t *testing.T) {
 	for code, want := range map[http2.ErrCode]int{
 		http2.ErrCodeNo:                 13,
 		http2.ErrCodeProtocol:           13,

@@ -11,8 +11,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// A connection whose other end has stopped to read must not swallow all requests to come.
-func TestAConnectionThatIsSilentTakesNoMoreRequests(t *testing.T) {
+// A connection whose peer stopped reading must not receive all later requests.
+func TestSilentConnectionReceivesNoRequests(t *testing.T) {
 	harness.ScaleTime(t, func(scale int) bool { return silentTakesNoMore(t, time.Duration(scale)*50*time.Millisecond) })
 }
 
@@ -40,14 +40,14 @@ func silentTakesNoMore(t *testing.T, silence time.Duration) (inTime bool) {
 		select {
 		case err := <-done:
 			if err != nil {
-				t.Errorf("on another connection: %v", err)
+				t.Errorf("got %v on another connection, want no error", err)
 			}
 			ends = ends[:len(ends)-1]
 		case <-time.After(20 * time.Millisecond):
 			if time.Now().Before(deadline) {
 				continue
 			}
-			t.Error("all requests go to a connection that nobody reads")
+			t.Error("all requests use the connection that the app does not read")
 		}
 		break
 	}
@@ -62,8 +62,8 @@ func silentTakesNoMore(t *testing.T, silence time.Duration) (inTime bool) {
 	return true
 }
 
-// A long call without a word is no silence, as long as the other end answers PING.
-func TestAConnectionThatAnswersPingIsUsed(t *testing.T) {
+// A long call without content is not silent if the peer acknowledges PING.
+func TestConnectionWithPingReplyIsUsed(t *testing.T) {
 	harness.ScaleTime(t, func(scale int) bool { return answeredPingKeeps(t, time.Duration(scale)*20*time.Millisecond) })
 }
 

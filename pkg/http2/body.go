@@ -13,32 +13,33 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
-// body is the content of a request. The goroutine that reads the connection puts in what
-// comes; it is read by the one that sends it in HTTP/1.1, or passed on at once where it
-// goes to another stream.
+// body is the content of a request. The goroutine that reads the connection adds received content. For
+// a user container with HTTP/1.1, another goroutine reads the content. For a user container with
+// HTTP/2, the content is sent on its stream immediately.
 type body struct {
 	x *exchange
 
 	mu      sync.Mutex
-	arrived chan struct{} // holds a sign that something has changed
-	data    []byte        // has come and has not been read
-	owed    int           // bytes that the client is to be given room for, once data has been read
-	n       int64         // bytes that have come
-	length  int64         // as Content-Length says it; -1: it says nothing
-	end     bool          // all has come
-	err     error         // why it will not come to its end
-	stopped bool          // nobody reads it any more
+	arrived chan struct{} // holds a signal that the state has changed
+	data    []byte        // received content that was not read yet
+	owed    int           // number of bytes to credit to the client when data has been read
+	n       int64         // number of received bytes
+	length  int64         // value of Content-Length; -1 if absent
+	end     bool          // the content was received completely
+	err     error         // reason why the content will not be complete; nil if none
+	stopped bool          // the content is not read any more
 	trailer []wire.Field
-	to      *h2.Stream // of the user container, where it is passed on; nil: it is not
-	held    int        // bytes that are with it and not credited
-	kept    bool       // data has all of the body, though it was passed on
-	charged int        // bytes in the memory budget
+	to      *h2.Stream // stream to the user container; nil if the content is not sent on a stream
+	held    int        // number of bytes that are pending on this stream and not credited
+	kept    bool       // data contains the complete body, although it was sent on the stream
+	charged int        // number of bytes in the memory budget
 }
 
-// dataKept is how much memory for content is kept for the next request, in bytes.
+// dataKept is the maximum capacity of data that is kept for the next request, in bytes.
 const dataKept = 1 << 10
 
-// heldSpare is the denominator of the spare capacity: append allocates up to 1/heldSpare more than the content that waits for the user container.
+// heldSpare is the inverse of the maximum spare capacity of pending content: append allocates up to
+// 1/heldSpare more than the content that waits for the user container.
 const heldSpare = 4
 
 var (
@@ -48,7 +49,7 @@ var (
 
 func (b *body) init(x *exchange) { b.x, b.arrived = x, make(chan struct{}, 1) }
 
-// begin makes b new for a request; end: it has no body.
+// begin resets b for a new request. end reports whether the request has no body.
 func (b *body) begin(length int64, end bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -63,8 +64,8 @@ func (b *body) begin(length int64, end bool) {
 	}
 }
 
-// charge updates the memory of data in the budget, and of the content that waits for the user
-// container. dataKept bytes are part of requestBytes. b.mu is held.
+// charge updates the memory budget of data and of the content that waits for the user container. The
+// first dataKept bytes are part of requestBytes. b.mu must be held.
 func (b *body) charge() {
 	n := cap(b.data)
 	if n <= dataKept {
@@ -76,7 +77,7 @@ func (b *body) charge() {
 	}
 }
 
-// release releases the memory of the body. The owner receives no more events.
+// release releases the memory of the body. The owner must not receive more events.
 func (b *body) release() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -88,7 +89,7 @@ func (b *body) release() {
 	b.charge()
 }
 
-// come takes a piece that has come; n bytes are to be credited for it.
+// come adds received content. n bytes must be credited for it.
 func (b *body) come(by *h2.Conn, p []byte, n int, end bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -102,7 +103,7 @@ func (b *body) come(by *h2.Conn, p []byte, n int, end bool) {
 		b.breakOff(forward.ErrTooLarge)
 	}
 	switch {
-	case b.err != nil || b.stopped: // nobody reads it, but it counts in the connection's window, which others need
+	case b.err != nil || b.stopped: // discarded content counts against the window that other streams need
 		b.credit(by, n)
 	case b.to != nil:
 		b.pass(by, p, n, b.end && len(b.trailer) == 0)
@@ -114,7 +115,7 @@ func (b *body) come(by *h2.Conn, p []byte, n int, end bool) {
 	b.tell()
 }
 
-// breakOff notes that the body will not come to its end. b.mu is held.
+// breakOff records the reason why the body will not be complete. b.mu must be held.
 func (b *body) breakOff(err error) {
 	if b.err == nil {
 		b.err = err
@@ -122,15 +123,15 @@ func (b *body) breakOff(err error) {
 	}
 }
 
-// malformed ends the stream of a request that is not as long as it says (RFC 9113 section
-// 8.1.1). b.mu is held.
+// malformed resets the stream of a request whose content does not match Content-Length (RFC 9113 section
+// 8.1.1). b.mu must be held.
 func (b *body) malformed(by *h2.Conn) {
-	b.x.stream.Reset(h2.ProtocolError) // before the worker learns of it, which would answer the request
+	b.x.stream.Reset(h2.ProtocolError) // before the worker receives the error and sends a response
 	b.breakOff(&wire.BadChunk{Word: wire.WordContentLength})
 	by.FlushLater(b.x.conn.Conn)
 }
 
-// fail is breakOff for others.
+// fail records err unless the body is complete.
 func (b *body) fail(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -140,7 +141,7 @@ func (b *body) fail(err error) {
 	b.tell()
 }
 
-// tell makes a Read look again. b.mu is held.
+// tell wakes a waiting Read. b.mu must be held.
 func (b *body) tell() {
 	select {
 	case b.arrived <- struct{}{}:
@@ -148,12 +149,12 @@ func (b *body) tell() {
 	}
 }
 
-// pass passes a piece on. b.mu is held.
+// pass sends content to the user container. b.mu must be held.
 func (b *body) pass(by *h2.Conn, p []byte, n int, end bool) {
 	b.x.state.GotBody()
 	waits, err := b.to.SendData(p, end)
 	switch {
-	case err != nil: // the user container has ended the stream, and says so elsewhere
+	case err != nil: // the user container has reset the stream, and its owner receives the error
 	case waits:
 		b.held += n
 		b.charge()
@@ -166,15 +167,15 @@ func (b *body) pass(by *h2.Conn, p []byte, n int, end bool) {
 	}
 }
 
-// credit gives the client room for n more bytes (RFC 9113 section 5.2): only for what has
-// been read or taken, so that a stream holds a window at most.
+// credit adds n bytes to the window of the client (RFC 9113 section 5.2). Only content that was read or sent
+// is credited, so that a stream holds at most one window of content.
 func (b *body) credit(by *h2.Conn, n int) {
 	if b.x.stream.Credit(n) {
 		by.FlushLater(b.x.conn.Conn)
 	}
 }
 
-// drained credits what the user container has taken.
+// drained credits the pending content after it was added to the output to the user container.
 func (b *body) drained(by *h2.Conn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -185,14 +186,14 @@ func (b *body) drained(by *h2.Conn) {
 	}
 }
 
-// whole returns the content; ok: all of it has come, and there is no trailer section.
+// whole returns the unread content. ok reports whether the body is complete and has no trailer section.
 func (b *body) whole() (content []byte, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.data, b.end && b.err == nil && len(b.trailer) == 0
 }
 
-// moved returns how many bytes have come.
+// moved returns the number of received bytes.
 func (b *body) moved() int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -205,14 +206,14 @@ func (b *body) failed() error {
 	return b.err
 }
 
-// complete reports whether all of the body has come.
+// complete reports whether the body was received completely.
 func (b *body) complete() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.end
 }
 
-// stop makes a Read return, and drops what comes.
+// stop makes Read return errStopped, and discards further content.
 func (b *body) stop() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -259,7 +260,7 @@ func (b *body) awaitEnd() {
 	}
 }
 
-// take takes what is there.
+// take copies received content to p. owed is the number of bytes to credit to the client.
 func (b *body) take(p []byte) (n, owed int, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -268,7 +269,7 @@ func (b *body) take(p []byte) (n, owed int, err error) {
 		data = data[:max(len(data)-1, 0)] // the last byte is read after END_STREAM, see awaitEnd
 	}
 	n = copy(p, data)
-	// Room for the client comes when all is read, in one frame instead of one for each read.
+	// Credit is sent when all content is read, in one frame instead of one for each read.
 	if b.data = b.data[n:]; len(b.data) == 0 {
 		owed, b.owed = b.owed, 0
 		b.data = nil
@@ -286,7 +287,7 @@ func (b *body) take(p []byte) (n, owed int, err error) {
 	return n, owed, err
 }
 
-// trail takes the trailer section, which ends the body (RFC 9113 section 8.1).
+// trail adds the trailer section, which ends the body (RFC 9113 section 8.1).
 func (b *body) trail(by *h2.Conn, fields []wire.Field) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -301,7 +302,8 @@ func (b *body) trail(by *h2.Conn, fields []wire.Field) {
 	b.tell()
 }
 
-// passTrailer ends the body with the trailer section, or with DATA if it has no field. b.mu is held.
+// passTrailer ends the body with the trailer section, or with DATA if the trailer section has no fields. b.mu
+// must be held.
 func (b *body) passTrailer() {
 	if len(b.trailer) == 0 {
 		_, _ = b.to.SendData(nil, true)
@@ -310,19 +312,18 @@ func (b *body) passTrailer() {
 	k := b.x.server.block()
 	defer b.x.server.putBlock(k)
 	k.Fields(b.trailer)
-	_, _ = b.to.SendTrailer(k) // if the user container has ended the stream, it says so elsewhere
+	_, _ = b.to.SendTrailer(k) // after a reset by the user container, the owner of its stream receives the error
 }
 
-// fields returns the trailer section once the body has ended.
+// fields returns the trailer section. It is valid after the body has ended.
 func (b *body) fields() []wire.Field {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.trailer
 }
 
-// passTo passes what has come, and will come, on to a stream of the user container; nil:
-// no more. What has come as a whole is kept as well, in case the request has to be sent
-// again.
+// passTo sends the received content, and content that arrives later, on a stream to the user container. If
+// stream is nil, it stops sending. A body that is already complete is kept for a retry.
 func (b *body) passTo(stream *h2.Stream) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -352,7 +353,7 @@ func (b *body) passTo(stream *h2.Stream) {
 	}
 }
 
-// heldWhole reports whether all of the body is still there to be sent again.
+// heldWhole reports whether the complete body is still available for a retry.
 func (b *body) heldWhole() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -90,7 +90,7 @@ func TestIncompleteBodyReturns504(t *testing.T) {
 	})
 }
 
-// Clocks.Idle includes the time of the app.
+// Clocks.Idle also includes the time that the app needs.
 func TestAppIdleTimeoutRecordsNoBound(t *testing.T) {
 	a := newFrameApp(t, func(*appStream) {})
 	a.proxy.Queue.Clocks = queue.Clocks{Idle: soon}
@@ -123,7 +123,7 @@ func TestLargeTrailerReturns400(t *testing.T) {
 	})
 }
 
-// A trailer field that frames a message is rejected because of its name.
+// A trailer field for message framing is rejected because of its name.
 func TestForbiddenTrailerRecordsNoBound(t *testing.T) {
 	withEachApp(t, nil, func(p *proxytest.Proxy, c *client) {
 		s := request("PUT", "/")
@@ -150,8 +150,8 @@ func defaults(p *queue.Proxy, o *proxytest.Options) {
 	p.Clocks.Body, p.Clocks.Send = time.Minute, 5*time.Minute
 }
 
-// The requests are those of the tests in package http1: a Kerberos token of 64 KiB and 100
-// fields, a body of the maximum size in small pieces, and the trailers of object storage.
+// The requests are the same as in the tests of package http1: a Kerberos token of 64 KiB and 100 fields, a
+// body of the maximum size in small chunks, and the trailers of object storage.
 func TestUsualRequestsRecordNoBound(t *testing.T) {
 	withEachApp(t, defaults, func(p *proxytest.Proxy, c *client) {
 		fields := append(repeated("x-forwarded-for", "2001:db8:85a3:8d3:1319:8a2e:370:7348", 95),
@@ -173,7 +173,7 @@ func TestUsualRequestsRecordNoBound(t *testing.T) {
 	})
 }
 
-// The client increases the window of the connection by 1 KiB at a time.
+// The client increases the window of the connection in steps of 1 KiB.
 func TestSlowReaderReceivesResponse(t *testing.T) {
 	withEachApp(t, defaults, func(p *proxytest.Proxy, c *client) {
 		id := c.send(request("GET", "/large"))
@@ -194,7 +194,7 @@ func TestSlowReaderReceivesResponse(t *testing.T) {
 	})
 }
 
-func TestManyInformationalResponsesOfAppAreRecorded(t *testing.T) {
+func TestManyInformationalResponsesAreRecorded(t *testing.T) {
 	a := newFrameApp(t, func(s *appStream) {
 		for range 2 * forward.MaxInfos {
 			s.respond(false, ":status", "103")

@@ -21,7 +21,7 @@ import (
 // budget is the memory budget of the tests, in bytes.
 const budget = 4 << 20
 
-// withBudget returns a change that sets a memory budget, and the budget.
+// withBudget returns an option that sets a memory budget and calls change, and the budget.
 func withBudget(change func(*queue.Proxy)) (func(*queue.Proxy, *proxytest.Options), *memory.Budget) {
 	b := memory.New(budget, bound.NewRecorder())
 	return func(p *queue.Proxy, o *proxytest.Options) {
@@ -30,7 +30,7 @@ func withBudget(change func(*queue.Proxy)) (func(*queue.Proxy, *proxytest.Option
 	}, b
 }
 
-// hanging is an app that does not respond, except to the detection of the protocol.
+// hanging is an app that responds only to the protocol detection.
 func hanging(w http.ResponseWriter, r *http.Request) {
 	if r.Method == "PRI" {
 		w.WriteHeader(http.StatusBadRequest)
@@ -64,7 +64,7 @@ func TestUploadWaitsForMemory(t *testing.T) {
 	change, b := withBudget(func(*queue.Proxy) {})
 	p := start(t, serveApp(t, http.HandlerFunc(reader), false), change)
 	connect(t, p).send(request("GET", "/"))
-	p.Observed(1) // the protocol of the app is known
+	p.Observed(1) // the proxy has detected the protocol of the app
 	release := proxytest.HoldMemory(b, budget-20<<10)
 	c := connect(t, p)
 	harness.NoError(t, c.WriteHead(1, false, flat(request("POST", "/").fields)...))
@@ -75,7 +75,7 @@ func TestUploadWaitsForMemory(t *testing.T) {
 	harness.Equal(t, p.Observed(2)[1].Reason, queue.OK, "reason")
 }
 
-// A connection that exceeds the limit is being closed, and releases its memory late.
+// A connection above the limit is closed and releases its memory late.
 func TestConnectionReadsLittleAboveTheLimit(t *testing.T) {
 	change, b := withBudget(func(*queue.Proxy) {})
 	p := start(t, serveApp(t, http.HandlerFunc(hanging), true), change)
@@ -133,10 +133,10 @@ func TestIdleConnectionHoldsNoInput(t *testing.T) {
 	}
 }
 
-// heap returns the number of bytes of live objects.
+// heap returns the size of live objects in bytes.
 func heap() int {
 	var m runtime.MemStats
-	runtime.GC() // the first collection keeps pooled objects
+	runtime.GC() // pooled objects survive the first collection
 	runtime.GC()
 	runtime.ReadMemStats(&m)
 	return int(m.HeapAlloc)
@@ -179,7 +179,7 @@ func TestLongResponseHeadWithoutMemoryReturns503(t *testing.T) {
 	}
 }
 
-// The application does not accept the WebSocket, and responds with a long header section.
+// The app rejects the WebSocket with a long header section.
 func TestLongResponseHeadToWebSocketWithoutMemoryReturns503(t *testing.T) {
 	change, b := withBudget(func(*queue.Proxy) {})
 	p := start(t, serveApp(t, http.HandlerFunc(longHead), false), change)

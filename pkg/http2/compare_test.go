@@ -23,50 +23,44 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
 )
 
-// Proof by comparison: the same requests of a client go to this engine and to the one on
-// net/http, each in front of a user container that speaks HTTP/1.1 and of one that speaks
-// HTTP/2. Both must show the same requests to the user container and the same answers to
-// the client.
+// The tests send the same requests to this engine and to a reference that uses net/http. Each of them runs in front
+// of an app with HTTP/1.1 and of an app with HTTP/2. The apps must receive the same requests, and the client must
+// receive the same responses.
 //
-// These differences are permitted, and no others:
+// Only these differences are allowed:
 //
-//   - the case of field names at an app that speaks HTTP/1.1, and the order of fields of
-//     different names;
-//   - the date;
-//   - blanks around the value of a cookie, which we do not pass on, and an empty cookie,
-//     which we do;
-//   - how content is cut into frames and chunks, and whether END_STREAM comes with the
-//     last of it;
-//   - Content-Length of a response that net/http finds out by itself, or leaves out (of a
-//     304);
-//   - how often 100 (Continue) is sent;
-//   - the RST_STREAM(NO_ERROR) behind the answer to a request that has not ended (RFC 9113
-//     section 8.1): whether all of the body has come by then is a matter of moments;
-//   - a trailer section that no Trailer field announces, which net/http's server drops;
-//   - the announcement of a trailer section that does not come: a body that is there as a
-//     whole is sent with its length, and can have none;
-//   - fields in it that frame a message, which net/http drops and we refuse, and those that
-//     say something else of it as a whole, such as Content-Type, which we pass on;
-//   - what is malformed (RFC 9113 section 8.1.1) is a reset of the stream here; net/http
-//     answers some of it with 400. No app may get the whole of it from either;
-//   - a Host that is not the authority, and the path "*" with another method than OPTIONS,
-//     are malformed here (RFC 9113 section 8.3.1), and so are a path that is the URI of
-//     another scheme, and an authority that is none (RFC 3986 section 3.2). net/http takes
-//     them.
+//   - the case of field names in HTTP/1.1, and the order of fields with different names
+//   - the date
+//   - blanks around the value of a cookie, which the engine removes, and empty cookies, which it keeps
+//   - the division of content into frames and chunks, and END_STREAM in the last or in an empty DATA frame
+//   - Content-Length of a response if net/http adds it or omits it (for 304)
+//   - the number of 100 (Continue) responses
+//   - RST_STREAM(NO_ERROR) after the response to an incomplete request (RFC 9113 section 8.1), because it
+//     depends on timing whether the body is complete
+//   - a trailer section without a Trailer field, which the net/http server drops
+//   - a Trailer field without a trailer section, because a complete body is sent with its length and cannot have
+//     trailers
+//   - trailer fields for message framing, which net/http drops and the engine rejects, and trailer fields such as
+//     Content-Type, which the engine forwards
+//   - malformed requests (RFC 9113 section 8.1.1), for which the engine resets the stream and net/http may return
+//     400; neither may forward a complete request to the app
+//   - a Host that differs from the authority, the path "*" with a method other than OPTIONS (RFC 9113 section
+//     8.3.1), a path that is a URI of another scheme, and an invalid authority (RFC 3986 section 3.2), which
+//     net/http accepts and the engine treats as malformed
 
-// A script is a request and its answer.
+// A script contains a request and its response.
 type script struct {
 	fields  [][2]string // pseudo-header fields first
 	body    []byte
-	split   int         // bytes of the first DATA frame
-	trailer [][2]string // nil: none
+	split   int         // length of the first DATA frame in bytes
+	trailer [][2]string // nil means no trailer section
 	status  int
 	answer  [][2]string
 	content string
-	ends    [][2]string // the answer's trailer section
+	ends    [][2]string // trailer section of the response
 }
 
-// flushing is a response whose writes are flushed.
+// flushing is a ResponseWriter that flushes after each write.
 type flushing struct{ http.ResponseWriter }
 
 func (w flushing) Write(p []byte) (int, error) {
@@ -75,7 +69,7 @@ func (w flushing) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// has reports whether the request has a field.
+// has reports whether the request contains a field.
 func (s *script) has(name string) bool {
 	return s != nil && slices.ContainsFunc(s.fields, func(f [2]string) bool { return f[0] == name })
 }
@@ -90,7 +84,7 @@ func (s *script) value(name string) string {
 	return ""
 }
 
-// stricter reports whether a request is malformed that net/http takes.
+// stricter reports whether the engine treats a request as malformed that net/http accepts.
 func (s *script) stricter() bool {
 	authority := s.value(":authority")
 	hosts := 0
@@ -112,7 +106,7 @@ type setup struct {
 	app   *app
 }
 
-// An app answers as the script says, and notes what has come.
+// An app responds according to its script and records the request.
 type app struct {
 	mu     sync.Mutex
 	script *script
@@ -137,7 +131,7 @@ func (a *app) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(flushing{w}, r.Body)
 		return
 	}
-	if r.Method == "PRI" { // it is asked whether it speaks HTTP/2, again if it was too busy to answer
+	if r.Method == "PRI" { // protocol detection, which may be repeated
 		w.WriteHeader(http.StatusBadRequest)
 		return
 	}
@@ -145,7 +139,7 @@ func (a *app) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.mu.Lock()
 	s := a.script
 	var fields []string
-	if !s.has("content-length") { // it may be added to a body that has come as a whole
+	if !s.has("content-length") { // the proxy may add it to a complete body
 		r.Header.Del("Content-Length")
 		r.ContentLength = -1
 	}
@@ -153,7 +147,7 @@ func (a *app) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fields = append(fields, fmt.Sprintf("%s: %q", strings.ToLower(name), values))
 	}
 	for name, values := range r.Trailer {
-		if values == nil { // announced alone
+		if values == nil { // announced but not sent
 			continue
 		}
 		fields = append(fields, fmt.Sprintf("trailer %s: %q", strings.ToLower(name), values))
@@ -161,7 +155,7 @@ func (a *app) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	slices.Sort(fields)
 	if err != nil {
 		a.mu.Unlock()
-		return // it has not come
+		return // the body is incomplete
 	}
 	a.got = append(a.got, fmt.Sprintf("%s %s %s\n%s\nlength %d body %q", r.Method, r.Host, r.RequestURI, strings.Join(fields, "\n"), r.ContentLength, body))
 	a.mu.Unlock()
@@ -178,8 +172,7 @@ func (a *app) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	io.WriteString(w, s.content)
 }
 
-// newSetup starts this engine or the reference proxy in front of an app
-// that speaks HTTP/1.1 or HTTP/2.
+// newSetup starts the engine or the reference proxy in front of an app with HTTP/1.1 or HTTP/2.
 func newSetup(t testing.TB, reference, appH2 bool) *setup {
 	t.Helper()
 	s := &setup{app: &app{}}
@@ -187,7 +180,7 @@ func newSetup(t testing.TB, reference, appH2 bool) *setup {
 	return s
 }
 
-// serveApp starts an app that speaks HTTP/1.1 or HTTP/2, and returns its listener.
+// serveApp starts an app with HTTP/1.1 or HTTP/2 and returns its listener.
 func serveApp(t testing.TB, h http.Handler, appH2 bool) net.Listener {
 	t.Helper()
 	protocols := &http.Protocols{}
@@ -211,11 +204,11 @@ func start(t testing.TB, ln net.Listener, change func(*queue.Proxy, *proxytest.O
 	})
 }
 
-// A client is a connection that speaks HTTP/2 by frames.
+// A client is an HTTP/2 connection that sends and receives frames.
 type client struct {
 	testing.TB
 	*harness.Frames
-	id uint32 // of the next stream
+	id uint32 // ID of the next stream
 }
 
 func connect(t testing.TB, proxy *proxytest.Proxy) *client {
@@ -229,7 +222,7 @@ func connect(t testing.TB, proxy *proxytest.Proxy) *client {
 	return c
 }
 
-// flat returns pairs of names and values one after the other.
+// flat returns alternating names and values.
 func flat(pairs [][2]string) (fields []string) {
 	for _, f := range pairs {
 		fields = append(fields, f[0], f[1])
@@ -237,7 +230,7 @@ func flat(pairs [][2]string) (fields []string) {
 	return fields
 }
 
-// send sends a request, and returns its stream.
+// send sends a request and returns the ID of its stream.
 func (c *client) send(s *script) uint32 {
 	c.Helper()
 	id := c.id
@@ -256,7 +249,7 @@ func (c *client) send(s *script) uint32 {
 	return id
 }
 
-// receive reads a response to its end, as text.
+// receive reads a complete response and returns it as a string.
 func (c *client) receive(id uint32) string {
 	c.Helper()
 	var parts []string
@@ -298,7 +291,7 @@ func (c *client) receive(id uint32) string {
 	}
 }
 
-// asText is a head with all that has to be the same.
+// asText returns the parts of a header section that must match as a string.
 func asText(f *xhttp2.MetaHeadersFrame) string {
 	var fields []string
 	for _, h := range f.RegularFields() {
@@ -338,7 +331,7 @@ func (c *comparison) compare(t testing.TB, s *script) {
 	for i, speaks := range []string{"HTTP/1.1", "h2c"} {
 		own, ownRequests := c.own[i].run(t, s)
 		ref, refRequests := c.reference[i].run(t, s)
-		short := s.has("content-length") // what it says may have come before the rest
+		short := s.has("content-length") // content of this length may have arrived before the error
 		if refused(own) && (len(ownRequests) == 0 || short) && (s.stricter() || refused(ref)) {
 			continue
 		}
@@ -347,12 +340,12 @@ func (c *comparison) compare(t testing.TB, s *script) {
 	}
 }
 
-// refused reports whether an answer says that the request was malformed.
+// refused reports whether a response rejects the request as malformed.
 func refused(answer string) bool {
 	return strings.HasPrefix(answer, "400 ") || strings.HasPrefix(answer, "431 ") || strings.Contains(answer, " reset ") || strings.HasPrefix(answer, "GOAWAY")
 }
 
-// lines reads "name: value" lines.
+// lines parses lines of the form "name: value".
 func lines(text string) (fields [][2]string) {
 	for line := range strings.Lines(text) {
 		name, value, ok := strings.Cut(strings.TrimSuffix(line, "\n"), ": ")
@@ -363,8 +356,8 @@ func lines(text string) (fields [][2]string) {
 	return fields
 }
 
-// newScript reads a script; nil: there is nothing to compare. Text is a request, an
-// answer and the two trailer sections, with empty lines between them.
+// newScript parses a script. It returns nil if the script cannot be compared. text contains a request, a
+// response and the two trailer sections, separated by empty lines.
 func newScript(text string, body []byte, content string, split int) *script {
 	parts := strings.Split(strings.ReplaceAll(text, "\n\n\n", "\n\n \n\n"), "\n\n")
 	for len(parts) < 4 {
@@ -380,8 +373,8 @@ func newScript(text string, body []byte, content string, split int) *script {
 	return s
 }
 
-// comparable reports whether what a script says can be sent by the app, whose standard
-// library would change it, and has no more than is compared.
+// comparable reports whether the app can send the response of a script without changes by its standard library,
+// and whether all parts of the response are compared.
 func comparable(s *script) bool {
 	if s.status < 200 || s.status > 599 || s.status == 204 || s.status == 304 {
 		return false
@@ -456,7 +449,7 @@ func TestEngineMatchesReference(t *testing.T) {
 		t.Run(seed.name, func(t *testing.T) {
 			s := newScript(seed.text, []byte(seed.body), seed.content, 1)
 			if s == nil {
-				t.Fatal("there is nothing to compare")
+				t.Fatal("got no script, want one")
 			}
 			c.compare(t, s)
 		})

@@ -16,28 +16,28 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
 
-// conn is a client's connection, and what it tells (h2.Handler).
+// conn is a connection of a client. It implements h2.Handler.
 type conn struct {
 	*h2.Conn
 	server *Server
 	place  *connlimit.Place
-	remote string // the client's address and port
-	peer   string // the address, as X-Forwarded-For has it
+	remote string // address and port of the client
+	peer   string // address of the client in the form of X-Forwarded-For
 	secure bool
 	late   bool // accepted during the drain
 	memory *memory.Account
 
-	// Of the goroutine that reads.
-	fresh   []*worker // whose requests have come and are not started
-	stirred bool      // a frame has begun to come
+	// The following fields are owned by the reader goroutine.
+	fresh   []*worker // workers whose requests were received but not started
+	stirred bool      // a frame is incomplete
 
 	leaving sync.Once // starts the timer of goAway
 
 	mu      sync.Mutex
-	running int  // requests that are being served
-	ended   bool // nothing is read any more
-	evicted bool // it ends, so that another connection can be served
-	full    bool // Full has reported true, and reading has not been resumed
+	running int  // number of requests that are being served
+	ended   bool // the connection is not read any more
+	evicted bool // the connection is closed so that another one can be served
+	full    bool // Full returned true, and Resume was not called since
 }
 
 func newConn(s *Server, l *link.Conn, place *connlimit.Place) *conn {
@@ -55,16 +55,16 @@ func newConn(s *Server, l *link.Conn, place *connlimit.Place) *conn {
 	return c
 }
 
-// lateTime is the time for which a connection that was accepted during the drain can be used after its first response
-// has begun.
+// lateTime is the time between the first response and GOAWAY on a connection that was accepted during the
+// drain.
 const lateTime = time.Second
 
-// goAway is called when a response begins during the drain. GOAWAY corresponds to Connection: close in HTTP/1.1, which
-// HTTP/2 does not allow (RFC 9113 section 8.2.2).
+// goAway is called when a response begins during the drain. GOAWAY corresponds to Connection: close in HTTP/1.1,
+// which HTTP/2 does not allow (RFC 9113 section 8.2.2).
 //
-// A client whose pod has no other address connects again immediately. gRPC libraries discard a connection that begins
-// with GOAWAY, and repeat this thousands of times per second. A connection that was accepted during the drain is
-// therefore used for lateTime first.
+// If the client knows no other address, it reconnects immediately. gRPC libraries discard a connection that
+// begins with GOAWAY, and then reconnect thousands of times per second. Therefore a connection that was accepted
+// during the drain is used for lateTime before GOAWAY.
 func (c *conn) goAway() {
 	if !c.late {
 		c.GoAway()
@@ -73,8 +73,8 @@ func (c *conn) goAway() {
 	c.leaving.Do(func() { time.AfterFunc(lateTime, c.GoAway) })
 }
 
-// over is called when nothing is read any more. The memory of the connection is released with
-// its last request.
+// over is called when the connection is not read any more. The memory of the connection is released
+// after its last request.
 func (c *conn) over() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -87,9 +87,9 @@ func (c *conn) over() {
 // hit records that a bound acted on the client.
 func (c *conn) hit(name bound.Name) { c.server.settings.Bounds.Hit(name, c.remote) }
 
-// Full implements h2.Handler. A request counts until it has been served, even if its stream
-// was reset: otherwise a client that resets its streams could have any number of requests
-// served at the same time (CVE-2023-44487, CVE-2025-8671).
+// Full implements h2.Handler. A request counts until it has been served, even if its stream was reset.
+// Otherwise a client that resets its streams could have any number of requests served at the same
+// time (CVE-2023-44487, CVE-2025-8671).
 func (c *conn) Full() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -126,8 +126,8 @@ func (c *conn) Request(id uint32, h *h2.Head, end bool) {
 	c.fresh = append(c.fresh, w)
 }
 
-// reject rejects a request because of the memory budget (docs/promises.md 3.12). It does not
-// wait, because it is called by the reader.
+// reject rejects a request because of the memory budget (docs/promises.md 3.12). It does not block,
+// because the reader goroutine calls it.
 func (c *conn) reject(id uint32, x *exchange, end bool) {
 	grpc := queue.IsGRPC(x.Header(header.ContentType))
 	if grpc {
@@ -152,8 +152,8 @@ func (c *conn) drop(w *worker) {
 	c.leave()
 }
 
-// Received implements h2.Handler. Requests are started only now, so that what has come of
-// their bodies is there.
+// Received implements h2.Handler. It starts the new requests, so that content that arrived together with a
+// request is already in its body.
 func (c *conn) Received(partly bool) {
 	if c.stirred && !partly {
 		c.stirred = false
@@ -174,7 +174,7 @@ func (c *conn) Waiting() {
 	c.place.Stir()
 }
 
-// GoingAway implements h2.Handler. The client opens the streams: nothing has to be done.
+// GoingAway implements h2.Handler. It does nothing, because only the client opens streams.
 func (c *conn) GoingAway() {}
 
 // busy reports whether requests are being served.
@@ -184,7 +184,7 @@ func (c *conn) busy() bool {
 	return c.running > 0
 }
 
-// enter counts a request in. It returns false if the connection was evicted.
+// enter counts a new request. It returns false if the connection was evicted.
 func (c *conn) enter() bool {
 	c.mu.Lock()
 	ok := !c.evicted
@@ -200,7 +200,7 @@ func (c *conn) enter() bool {
 	return ok
 }
 
-// leave counts a request out.
+// leave removes a request from the count.
 func (c *conn) leave() {
 	c.mu.Lock()
 	c.running--
@@ -222,13 +222,13 @@ func (c *conn) leave() {
 	}
 	wanted := c.place.Wanted()
 	c.place.Idle(true)
-	if wanted { // whatever streams the client opens next
+	if wanted { // even if the client opens more streams
 		c.End()
 	}
 }
 
-// evict ends the connection, so that another one can be served, and reports whether it
-// does: not while a request is being served. Any goroutine may call it.
+// evict closes the connection so that another one can be served. It returns false if a request is being
+// served. It is safe for concurrent use.
 func (c *conn) evict() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -243,5 +243,5 @@ func (c *conn) evict() bool {
 
 var errEvicted = errors.New("http2: closed so that another connection can be served")
 
-// evictTime is how long a connection that ends for another one may take for that.
+// evictTime is the time after which an evicted connection is closed forcibly.
 const evictTime = 20 * time.Millisecond

@@ -10,9 +10,9 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// The HTTP/2 client of Go resets a stream after Content-Length bytes, if END_STREAM was not sent
-// with the last byte.
-func TestResetAfterCompleteContentIsNoFailure(t *testing.T) {
+// The HTTP/2 client of Go resets a stream after Content-Length bytes if the last byte was sent without
+// END_STREAM.
+func TestResetAfterCompleteContentSucceeds(t *testing.T) {
 	for name, c := range map[string]struct {
 		method string
 		head   []string
@@ -46,7 +46,7 @@ func TestResetAfterCompleteContentIsNoFailure(t *testing.T) {
 	}
 }
 
-// awaitContent reads the head of a response and n bytes of its content.
+// awaitContent reads the header section of a response and n bytes of its content.
 func (c *client) awaitContent(id uint32, n int) {
 	c.Helper()
 	for headed := false; !headed || n > 0; {

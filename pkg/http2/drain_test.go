@@ -11,9 +11,9 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
 )
 
-// The deadline finds a request at any place, also where its response begins at that
-// moment: each ends, by the one or by the other.
-func TestARequestWhoseResponseBeginsAtTheDeadlineEnds(t *testing.T) {
+// The deadline can expire while a response begins. The request must end either with the response or because of
+// the deadline.
+func TestRequestEndsWithResponseAtDeadline(t *testing.T) {
 	const requests = 100
 	for range 30 {
 		arrived, begin := make(chan struct{}, requests), make(chan struct{})
@@ -42,7 +42,7 @@ func TestARequestWhoseResponseBeginsAtTheDeadlineEnds(t *testing.T) {
 	}
 }
 
-// gRPC libraries discard a connection that begins with GOAWAY, and connect again.
+// gRPC libraries discard a connection that begins with GOAWAY, and then reconnect.
 func TestConnectionDuringDrainGetsGOAWAYAfterResponse(t *testing.T) {
 	withEachApp(t, nil, func(p *proxytest.Proxy, open *client) {
 		harness.Equal(t, open.receive(open.send(request("GET", "/")))[:3], "200", "status before the drain")
@@ -62,7 +62,7 @@ func TestConnectionDuringDrainGetsGOAWAYAfterResponse(t *testing.T) {
 		}
 		harness.Equal(t, got, []string{"status 200", "GOAWAY 2147483647"}, "frames")
 
-		// A connection from before the drain receives GOAWAY with its next response.
+		// A connection that was opened before the drain receives GOAWAY with its next response.
 		harness.Equal(t, open.receive(open.send(request("GET", "/")))[:3], "200", "status during the drain")
 	})
 }

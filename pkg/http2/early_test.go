@@ -17,8 +17,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
 )
 
-// earlyResponses are responses to a request that has not ended. A gRPC server ends a stream in this
-// way if it needs no further messages.
+// earlyResponses lists responses to incomplete requests. A gRPC server ends a stream in this way if it needs no
+// more messages.
 var earlyResponses = map[string]struct {
 	serve  func(s *appStream)
 	status int
@@ -58,7 +58,7 @@ func TestEarlyResponseOverHTTP2IsForwarded(t *testing.T) {
 	}
 }
 
-// open sends a request that does not end, with content, and returns its stream.
+// open sends an incomplete request with content and returns the ID of its stream.
 func (c *client) open(s *script, content string) uint32 {
 	c.Helper()
 	id := c.id
@@ -68,7 +68,7 @@ func (c *client) open(s *script, content string) uint32 {
 	return id
 }
 
-// httpx sends END_STREAM in an empty DATA frame after the content, and fails if its stream is reset before.
+// httpx sends END_STREAM in an empty DATA frame after the content. It fails if the stream was already reset.
 func TestLateEndStreamIsNotReset(t *testing.T) {
 	for _, content := range []string{"", "hello"} {
 		t.Run(content, func(t *testing.T) {
@@ -106,7 +106,7 @@ func TestLateEndStreamIsNotReset(t *testing.T) {
 	}
 }
 
-// If the application supports HTTP/1.1, the method becomes a part of the request line.
+// In HTTP/1.1, the method becomes a part of the request line.
 func TestInvalidMethodIsReset(t *testing.T) {
 	app := harness.NewApp(t, harness.Echo)
 	proxy := proxytest.Start(t, app, nil)
@@ -136,7 +136,7 @@ func TestReplayOverHTTP2IsObserved(t *testing.T) {
 		s.respond(true, ":status", "204")
 	})
 	c := connect(t, a.proxy)
-	for _, path := range []string{"/first", "/closed"} { // the first request makes the connection a used one, which can be replaced
+	for _, path := range []string{"/first", "/closed"} { // the second request reuses the connection, so it can be replayed
 		if got := c.receive(c.send(request("GET", path))); !strings.HasPrefix(got, "204") {
 			t.Errorf("%s: got %q, want 204", path, got)
 		}
@@ -163,8 +163,8 @@ func TestTLSIsObserved(t *testing.T) {
 	}
 }
 
-// An informational response can arrive after its request was canceled, when the memory of the request
-// is already used by another one. The race detector finds such a use.
+// An informational response can arrive after its request was canceled, while the memory of the request is
+// already used for another request. The race detector finds such accesses.
 func TestInformationalResponsesOfCanceledRequests(t *testing.T) {
 	fields := []string{":status", "103"}
 	for i := range 40 {

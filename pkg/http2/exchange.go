@@ -16,14 +16,13 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
-// exchange is a request as the lifecycle sees it (queue.Exchange). It is a worker's, and
-// used for one request after the other.
+// exchange implements queue.Exchange for a request. A worker reuses its exchange for the next request.
 type exchange struct {
 	server   *Server
 	conn     *conn
 	stream   *h2.Stream
-	refusal  int  // the status for a request that is not served; 0: it is
-	open     bool // END_STREAM was not set on the header section of the request
+	refusal  int  // status of the response if the request is not served; 0 otherwise
+	open     bool // the HEADERS frame of the request did not have END_STREAM
 	headSize int  // size of the header section (RFC 9113 section 6.5.2), in bytes
 	size     int  // memory of the request without its body, in bytes
 	charged  int  // the part of size that is in the memory budget
@@ -33,19 +32,19 @@ type exchange struct {
 	body     body
 	state    queue.RequestState
 	alarm    *queue.Alarm
-	call     upstream.Call // to a user container that speaks HTTP/1.1
-	relay    relay         // to one that speaks HTTP/2
+	call     upstream.Call // call to a user container that uses HTTP/1.1
+	relay    relay         // relay to a user container that uses HTTP/2
 
-	woken chan struct{} // holds a sign that the goroutine which serves has to look
+	woken chan struct{} // holds a signal for the goroutine that serves the request
 
-	// due is the announced content that was not sent yet, in bytes; negative if the end of the
+	// due is the announced content that was not sent yet, in bytes. It is negative if the length of the
 	// response is unknown.
 	due int64
 
-	built forward.Built // by Request
-	gone  atomic.Bool   // the client has
+	built forward.Built // built by Request
+	gone  atomic.Bool   // the stream of the client has ended
 
-	costly atomic.Bool // the connection is closed because of the memory budget
+	costly atomic.Bool // the connection was closed because of the memory budget
 }
 
 var _ queue.Exchange = (*exchange)(nil)
@@ -62,8 +61,8 @@ func (x *exchange) init(s *Server) {
 	x.request.Unpacked = &s.unpacked
 }
 
-// read takes the head of a request; false: it is malformed (RFC 9113 section 8.3.1), and
-// its stream is to be reset.
+// read evaluates the header section of a request. It returns false if the request is malformed and its stream
+// must be reset (RFC 9113 section 8.3.1).
 func (x *exchange) read(c *conn, h *h2.Head, end bool) bool {
 	q := &x.request
 	q.Method, q.Target, q.Host, q.Peer, q.Secure = h.Method, h.Path, h.Authority, c.peer, c.secure
@@ -84,7 +83,7 @@ func (x *exchange) read(c *conn, h *h2.Head, end bool) bool {
 		}
 		q.Target = h.Authority
 	}
-	// All but CONNECT have a scheme and a path (RFC 9113 section 8.3.1), an extended one too.
+	// All requests except a plain CONNECT have a scheme and a path (RFC 9113 section 8.3.1).
 	if h.Method != http.MethodConnect || h.Protocol != "" {
 		if h.Scheme != "http" && h.Scheme != "https" || !validPath(h.Path, h.Method) {
 			return false
@@ -116,15 +115,15 @@ const (
 	// requestBytes is the memory of a request in addition to its header section, in bytes: the
 	// worker with its stack, the stream, and the connection to the user container.
 	requestBytes = 12 << 10
-	// fewFields is the number of fields up to which they are never packed.
+	// fewFields is the maximum number of fields that are never packed.
 	fewFields = 64
-	// fieldBytes is the memory of a field that is not packed, in addition to its name and value.
+	// fieldBytes is the memory of an unpacked field in addition to its name and value, in bytes.
 	fieldBytes = 48
 )
 
-// pack returns the fields of h in their compact form if that takes less than half of the memory,
-// and nil otherwise. The fields of an extended CONNECT are never packed, because fields are added
-// to them.
+// pack returns the fields of h in compact form if this form needs less than half of the memory, and nil
+// otherwise. The fields of an extended CONNECT are never packed, because fields are added to
+// them.
 func pack(h *h2.Head) wire.Packed {
 	if len(h.Fields) <= fewFields || h.Protocol != "" {
 		return nil
@@ -136,7 +135,7 @@ func pack(h *h2.Head) wire.Packed {
 	return make(wire.Packed, 0, size).Pack(h.Fields)
 }
 
-// refuse makes the request one that is answered with a status, and not served.
+// refuse prepares a response with the given status. The request is not served.
 func (x *exchange) refuse(status int, end bool) {
 	x.request.Method, x.request.Fields, x.size = "", x.request.Fields[:0], requestBytes
 	x.refusal = status
@@ -148,7 +147,7 @@ func (x *exchange) refuse(status int, end bool) {
 func (x *exchange) readFields(h *h2.Head) bool {
 	q := &x.request
 	x.refusal = 0
-	announced := 0 // bytes of the Trailer fields
+	announced := 0 // total length of the Trailer fields, in bytes
 	for _, f := range h.Fields {
 		switch header.RoleOf(f.Name) {
 		case header.LengthRole:
@@ -157,7 +156,7 @@ func (x *exchange) readFields(h *h2.Head) bool {
 				return false
 			}
 			q.Length = int64(n)
-		case header.HostRole: // it must not differ from :authority (RFC 9113 section 8.3.1)
+		case header.HostRole: // must not differ from :authority (RFC 9113 section 8.3.1)
 			if q.Host == "" {
 				q.Host = wire.String(f.Value)
 			} else if !strings.EqualFold(q.Host, wire.String(f.Value)) {
@@ -182,8 +181,8 @@ func (x *exchange) readFields(h *h2.Head) bool {
 	return wire.ValidHost(q.Host)
 }
 
-// validPath reports whether a path may stand in a request line: a blank or a line end would
-// begin another part of it where the user container speaks HTTP/1.1 (RFC 9113 section 10.3).
+// validPath reports whether path is valid in a request line. In HTTP/1.1, a blank or a line break would
+// end the path (RFC 9113 section 10.3).
 func validPath(path, method string) bool {
 	if path == "*" {
 		return method == http.MethodOptions
@@ -191,7 +190,7 @@ func validPath(path, method string) bool {
 	return strings.HasPrefix(path, "/") && wire.Visible(path) && !wire.BadEscape(path)
 }
 
-// serve serves the request that was read, to its end.
+// serve serves the request and then releases it.
 func (x *exchange) serve() {
 	if x.refusal != 0 {
 		if name, ok := forward.RefusalBound(x.refusal, nil); ok {
@@ -216,7 +215,7 @@ func (x *exchange) end() {
 	if !x.stream.Ended() {
 		x.awaitAnswer()
 	}
-	x.stream.Reset(h2.NoError) // a tunnel whose client has not ended its side
+	x.stream.Reset(h2.NoError) // for a tunnel whose client has not ended its side
 	x.stream.Release()
 	x.conn.Flush(true)
 	c := x.conn
@@ -224,7 +223,7 @@ func (x *exchange) end() {
 	c.leave()
 }
 
-// release releases the memory of a request that ended or is not served.
+// release releases the memory of a request that has ended or is not served.
 func (x *exchange) release() {
 	x.body.release()
 	x.call.Unreserve()
@@ -246,11 +245,11 @@ func (x *exchange) release() {
 	x.conn, x.stream = nil, nil
 }
 
-// fieldsKept is for how many fields memory is kept for the next request.
+// fieldsKept is the maximum capacity of Fields that is kept for the next request.
 const fieldsKept = 32
 
-// awaitAnswer gives the client its time to take an answer of our own, and ends the stream
-// if it does not, or if there is none.
+// awaitAnswer waits up to forward.AnswerTimeout until the response of the sidecar is sent. It resets the stream
+// if the response is not complete.
 func (x *exchange) awaitAnswer() {
 	timeout := time.After(forward.AnswerTimeout)
 	for late := false; x.stream.Waits() && !x.gone.Load() && !late; {
@@ -266,7 +265,7 @@ func (x *exchange) awaitAnswer() {
 	}
 }
 
-// wake makes the goroutine that serves look. Any goroutine may call it.
+// wake wakes the goroutine that serves the request. It is safe for concurrent use.
 func (x *exchange) wake() {
 	select {
 	case x.woken <- struct{}{}:
@@ -309,8 +308,8 @@ func (x *exchange) Wait(state *queue.RequestState) queue.Reason {
 	return x.closedFor(x.alarm.Wait(state))
 }
 
-// closedFor returns the reason for the end of a request. A connection that the sidecar has closed
-// looks like one that the client has closed.
+// closedFor returns the reason why a request ended. It distinguishes a connection that the sidecar
+// closed because of the memory budget from a connection that the client closed.
 func (x *exchange) closedFor(reason queue.Reason) queue.Reason {
 	if reason == queue.ClientGone && x.costly.Load() {
 		return queue.Overload
@@ -336,17 +335,17 @@ func (x *exchange) Answer(a *queue.Answer) {
 		body = ""
 	}
 	if x.stream.SendHead(k, body == "") == nil && body != "" {
-		_, _ = x.stream.SendData([]byte(body), true) // who can't get it has gone
+		_, _ = x.stream.SendData([]byte(body), true) // an error means that the client has gone
 	}
 }
 
-// fromClient is an exchange as the owner of its client's stream.
+// fromClient is the exchange as the owner of the client's stream.
 type fromClient exchange
 
-// Head implements h2.Owner: it is the trailer section of the request.
+// Head implements h2.Owner. h is the trailer section of the request.
 func (f *fromClient) Head(by *h2.Conn, h *h2.Head, _ bool) {
 	x := (*exchange)(f)
-	if h.Malformed { // before the worker learns of it, which would answer the request
+	if h.Malformed { // before the worker receives the error and sends a response
 		x.stream.Reset(h2.ProtocolError)
 		by.FlushLater(x.conn.Conn)
 	}
@@ -378,8 +377,8 @@ func (f *fromClient) Data(by *h2.Conn, p []byte, n int, end bool) {
 	f.body.come(by, p, n, end)
 }
 
-// Failed implements h2.Owner. That the client has gone is noted before anybody is notified,
-// so that whoever wakes finds out why.
+// Failed implements h2.Owner. It sets gone before it wakes other goroutines, so that they find the
+// reason.
 func (f *fromClient) Failed(_ *h2.Conn, err error) {
 	x := (*exchange)(f)
 	x.costly.Store(errors.Is(err, h2.ErrMemory))

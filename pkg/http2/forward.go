@@ -14,7 +14,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
-// Forward implements queue.Exchange. It records the bound that the client exceeded.
+// Forward implements queue.Exchange. It records the bound if the client exceeded one.
 func (x *exchange) Forward(state *queue.RequestState) (result queue.Result) {
 	defer x.recordResult(&result) // a wrapper of Forward would need more stack
 	q := &x.request
@@ -29,7 +29,7 @@ func (x *exchange) Forward(state *queue.RequestState) (result queue.Result) {
 		return queue.Result{Reason: reason}
 	}
 	q.Trace = state.Trace()
-	if !x.body.complete() && !queue.IsGRPC(x.Header(header.ContentType)) { // a stream of gRPC may be silent for long
+	if !x.body.complete() && !queue.IsGRPC(x.Header(header.ContentType)) { // a gRPC stream may be silent for a long time
 		state.ExpectBody()
 	}
 	x.alarm.Watch(state)
@@ -44,17 +44,17 @@ func (x *exchange) Forward(state *queue.RequestState) (result queue.Result) {
 	return x.forwardH1(state)
 }
 
-// blame notes what ended a forward. What has broken it off is the cause of whatever error
-// there is.
+// blame records in result why the request failed. If the request was aborted, killed takes precedence over
+// err.
 func (x *exchange) blame(result *queue.Result, killed queue.Reason, err error) {
 	forward.Fail(result, killed, err, x.body.failed())
 }
 
-// uploadBytes is the memory for sending a body that has not arrived as a whole, in bytes: a
+// uploadBytes is the memory to send a body that was not received completely, in bytes. It includes a
 // goroutine and its buffer.
 const uploadBytes = 36 << 10
 
-// forwardH1 forwards the request to a user container that speaks HTTP/1.1.
+// forwardH1 forwards the request to a user container that uses HTTP/1.1.
 func (x *exchange) forwardH1(state *queue.RequestState) (result queue.Result) {
 	c := &x.call
 	c.Content, c.Body, c.Trailer, c.Expect100 = nil, nil, nil, false
@@ -83,8 +83,8 @@ func (x *exchange) forwardH1(state *queue.RequestState) (result queue.Result) {
 	return result
 }
 
-// do makes the call that is set up and returns the response, which has begun; nil: there is
-// none.
+// do makes the prepared call and returns the response, of which the header section was received. On error it
+// returns nil.
 func (x *exchange) do(state *queue.RequestState, result *queue.Result) *upstream.Response {
 	c := &x.call
 	c.Request, c.Many, c.Hold = &x.request, true, state.Holds()
@@ -102,22 +102,22 @@ func (x *exchange) do(state *queue.RequestState, result *queue.Result) *upstream
 	return r
 }
 
-// finish passes the response on, to its end.
+// finish sends the response to the client and closes the call.
 func (x *exchange) finish(r *upstream.Response, result *queue.Result) {
 	x.passOn(r, result)
-	x.alarm.Abortable(nil) // before Close, after which nothing is there to abort
+	x.alarm.Abortable(nil) // after Close there is nothing to abort
 	r.Close()
 	x.conclude(result)
 }
 
-// abortCall breaks a call off.
+// abortCall aborts the call.
 func (x *exchange) abortCall() {
 	x.call.Abort()
 	x.wake()
 }
 
-// conclude settles what a response that has begun has come to. The end of its stream would
-// say that nothing is missing: one that is cut is reset.
+// conclude completes the result of a response that has begun. It resets the stream of an incomplete response,
+// because END_STREAM would mark the response as complete.
 func (x *exchange) conclude(result *queue.Result) {
 	result.In = x.body.moved()
 	if result.Reason == queue.ClientGone && x.delivered() {
@@ -128,12 +128,12 @@ func (x *exchange) conclude(result *queue.Result) {
 	}
 }
 
-// delivered reports whether the client received the announced content before it reset the
-// stream. The HTTP/2 client of Go does not wait for END_STREAM after the last byte.
+// delivered reports whether the client received the announced content before it reset the stream. The
+// HTTP/2 client of Go does not wait for END_STREAM after the last byte.
 func (x *exchange) delivered() bool { return x.due == 0 && !x.stream.Cut() }
 
-// forwardReset resets the client's stream if the user container has reset its stream before
-// the response began (docs/promises.md 3.12).
+// forwardReset resets the client's stream if the user container reset its stream before the response
+// began (docs/promises.md 3.12).
 func (x *exchange) forwardReset(result *queue.Result) {
 	if _, ok := errors.AsType[*h2.ResetError](result.Err); ok && result.Reason == queue.AppReset && !result.Begun {
 		result.Reset = true
@@ -141,8 +141,8 @@ func (x *exchange) forwardReset(result *queue.Result) {
 	}
 }
 
-// resetCode returns the code for a response that is cut: that of the user container, if
-// it has said one.
+// resetCode returns the error code for an incomplete response. It is the code of the user container if that
+// code is an error, and InternalError otherwise.
 func resetCode(err error) h2.Code {
 	if reset, ok := errors.AsType[*h2.ResetError](err); ok && reset.Code != h2.NoError {
 		return reset.Code
@@ -150,8 +150,8 @@ func resetCode(err error) h2.Code {
 	return h2.InternalError
 }
 
-// beginResponse makes the head of the response to the client. length is that of the body;
-// -1: it is not said.
+// beginResponse adds the header section of the response to k. length is the content length in bytes; -1 means
+// unknown.
 func (x *exchange) beginResponse(k *h2.Block, status int, fields []wire.Field, length int64) {
 	x.due = length
 	if x.request.Method == http.MethodHead || status == http.StatusNoContent || status == http.StatusNotModified {
@@ -178,7 +178,7 @@ func (x *exchange) beginResponse(k *h2.Block, status int, fields []wire.Field, l
 	}
 }
 
-// passOn passes the response of a user container that speaks HTTP/1.1 on, to its end.
+// passOn sends the response of a user container that uses HTTP/1.1 to the client.
 func (x *exchange) passOn(r *upstream.Response, result *queue.Result) {
 	length := r.Length()
 	k := x.server.block()
@@ -204,7 +204,7 @@ func (x *exchange) passOn(r *upstream.Response, result *queue.Result) {
 		err = x.send(data, left == 0)
 	}
 	if err == nil && length >= 0 {
-		_, err = r.Next() // io.EOF, which lets the connection be used again
+		_, err = r.Next() // io.EOF allows the connection to be reused
 		if err == io.EOF {
 			err = nil
 		}
@@ -216,7 +216,7 @@ func (x *exchange) passOn(r *upstream.Response, result *queue.Result) {
 	}
 }
 
-// endResponse ends the response, by its trailer section if there is one.
+// endResponse ends the response, with the trailer section if there is one.
 func (x *exchange) endResponse(trailer []wire.Field) error {
 	trailer = forward.ResponseTrailer(&x.state, trailer)
 	if len(trailer) == 0 {
@@ -232,7 +232,7 @@ func (x *exchange) endResponse(trailer []wire.Field) error {
 	return err
 }
 
-// send sends content, and waits until the client has room for all of it.
+// send sends content and waits until all of it is in the output of the connection.
 func (x *exchange) send(p []byte, end bool) error {
 	waits, err := x.sendContent(p, end)
 	if err == nil && waits {
@@ -241,7 +241,7 @@ func (x *exchange) send(p []byte, end bool) error {
 	return err
 }
 
-// sendContent sends content of the response. waits is as for [h2.Stream.SendData].
+// sendContent sends content of the response. waits has the same meaning as for [h2.Stream.SendData].
 func (x *exchange) sendContent(p []byte, end bool) (waits bool, err error) {
 	waits, err = x.stream.SendData(p, end)
 	if err == nil {
@@ -250,8 +250,7 @@ func (x *exchange) sendContent(p []byte, end bool) (waits bool, err error) {
 	return waits, err
 }
 
-// awaitTaken waits until the client has taken what was sent; it may take only so long for
-// it.
+// awaitTaken waits until no output of the stream is pending. The send timeout limits the wait.
 func (x *exchange) awaitTaken() error {
 	x.alarm.WriteStarted(&x.state)
 	defer x.state.WriteDone()
@@ -271,18 +270,18 @@ func (x *exchange) awaitTaken() error {
 	return nil
 }
 
-// tookAll reports, when nothing waits for the client any more, whether that is because it
-// has taken it.
+// tookAll reports whether all output was added to the output of the connection. It must be called after Waits
+// returned false.
 func (x *exchange) tookAll() bool { return !x.stream.Dropped() && !x.gone.Load() }
 
-// caller is an exchange as where a call has come from.
+// caller implements forward.Client for an exchange.
 type caller exchange
 
 // Sending implements forward.Client.
 func (c *caller) Sending() { c.state.Enter(queue.Waiting) }
 
-// Info implements forward.Client: it passes an informational response on. If the client does not
-// read, it waits, so that the memory for responses of this kind is limited to one.
+// Info implements forward.Client. It sends an informational response to the client. If the client does not
+// read, Info waits, so that at most one such response is in memory.
 func (c *caller) Info(head *wire.Response) {
 	x := (*exchange)(c)
 	x.sendInfo(head.Status, head.Fields)
@@ -307,11 +306,11 @@ func (x *exchange) sendInfo(status int, fields []wire.Field) {
 	defer x.server.putBlock(k)
 	k.Status(status)
 	forward.EachResponseField(fields, k)
-	_ = x.stream.SendHead(k, false) // who sends next learns of an error
+	_ = x.stream.SendHead(k, false) // the next send returns the error
 }
 
-// recordResult completes the result of the exchange, and records the bound that the client exceeded if
-// it ended with result.
+// recordResult completes the result of the exchange. If the client exceeded a bound, it also records that
+// bound.
 func (x *exchange) recordResult(result *queue.Result) {
 	result.Reason = x.closedFor(result.Reason)
 	if name, ok := forward.RequestBound(result, x.alarm.Stall); ok {

@@ -13,27 +13,27 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
 
-// relay connects the client's stream with one to a user container that speaks HTTP/2. What
-// comes on one is added to the output of the other by the goroutine that has read it; the
-// goroutine of the request sleeps until both have ended. Neither side gets room for more
-// content before the other has taken what there is.
+// relay connects the client's stream with a stream to a user container that uses HTTP/2. The goroutine that reads
+// a frame from one stream adds its content to the output of the other. The goroutine of the request sleeps until
+// both streams have ended. Neither side is credited before its content was added to the output of the other
+// side.
 type relay struct {
 	x *exchange
 
 	mu       sync.Mutex
-	stream   *h2.Stream // to the user container; nil: there is none
+	stream   *h2.Stream // stream to the user container; nil if there is none
 	check    h2client.Check
-	held     int   // bytes of the response that wait for the client
-	finished bool  // the user container has ended the response, or the stream
-	err      error // instead of the end of the response
+	held     int   // number of response bytes that wait for the client
+	finished bool  // the user container ended the response or the stream
+	err      error // reason why the response is incomplete; nil if none
 	result   queue.Result
 
-	// killed says that nothing of a response is passed on any more. The alarm sets it
-	// without mu: the drain wakes its exchanges under a lock that respond needs too.
+	// killed reports that no more of the response is sent. The alarm sets it without mu, because the
+	// drain wakes its exchanges under a lock that respond needs too.
 	killed atomic.Bool
 }
 
-// forward is Forward for a user container that speaks HTTP/2.
+// forward is Forward for a user container that uses HTTP/2.
 func (y *relay) forward(state *queue.RequestState) queue.Result {
 	x := y.x
 	replayed, since := false, 0
@@ -64,8 +64,7 @@ func (y *relay) forward(state *queue.RequestState) queue.Result {
 	}
 }
 
-// open opens the stream to the user container and sends the request, with what has come
-// of its body.
+// open opens the stream to the user container and sends the request with the content received so far.
 func (y *relay) open(state *queue.RequestState, since int) (reused bool, err error) {
 	x := y.x
 	y.mu.Lock()
@@ -83,7 +82,7 @@ func (y *relay) open(state *queue.RequestState, since int) (reused bool, err err
 	}
 	stream, reused, err := x.server.client.Open(x.alarm.Context, (*fromApp)(x), k, end, since)
 	x.call.Unreserve()
-	x.server.putBlock(k) // before anybody else has his turn: it may be long
+	x.server.putBlock(k) // a block can be long, so it is returned before other goroutines run
 	if err != nil {
 		return false, err
 	}
@@ -92,7 +91,7 @@ func (y *relay) open(state *queue.RequestState, since int) (reused bool, err err
 	y.stream = stream
 	y.mu.Unlock()
 	if !x.stream.Waits() {
-		y.credit(nil) // what has come before the stream was known
+		y.credit(nil) // credits content that arrived before y.stream was set
 	}
 	if !end {
 		x.body.passTo(stream)
@@ -100,19 +99,19 @@ func (y *relay) open(state *queue.RequestState, since int) (reused bool, err err
 	if x.alarm.Abortable(y.abort) == queue.OK {
 		stream.Conn().Flush(true)
 	} else {
-		y.abort() // which was not called, if the connection had come in the moment in which the request was ended
+		y.abort() // the request may have been aborted before y.abort was registered
 	}
 	return reused, nil
 }
 
-// abort ends the exchange with the user container. It is called by the alarm, and must
-// not wait for mu.
+// abort ends the exchange with the user container. The alarm calls it, and it must not wait for
+// mu.
 func (y *relay) abort() {
 	y.killed.Store(true)
 	y.x.wake()
 }
 
-// wait waits for the end of the exchange.
+// wait waits until the exchange with the user container ends.
 func (y *relay) wait() error {
 	x := y.x
 	for {
@@ -124,7 +123,7 @@ func (y *relay) wait() error {
 		switch {
 		case killed:
 			return errKilled
-		case finished && errors.Is(err, h2.ErrGone) && bodyErr != nil: // that is why
+		case finished && errors.Is(err, h2.ErrGone) && bodyErr != nil: // the error of the body is the cause
 			return &forward.Error{Fault: forward.Body, Err: bodyErr}
 		case finished && err != nil:
 			return err
@@ -144,8 +143,7 @@ func (y *relay) wait() error {
 
 var errKilled = errors.New("the request has been ended")
 
-// leave ends the stream to the user container, wherever it is. First of all nothing more of
-// the body goes there.
+// leave ends the stream to the user container. It first stops sending the body on the stream.
 func (y *relay) leave() {
 	x := y.x
 	x.body.passTo(nil)
@@ -164,14 +162,13 @@ func (y *relay) leave() {
 	y.mu.Unlock()
 }
 
-// mayRepeat reports whether a request that has failed may be sent again
-// (docs/promises.md 3.7).
+// mayRepeat reports whether a failed request can be retried (docs/promises.md 3.7).
 func (y *relay) mayRepeat(err error, reused bool) bool {
 	x := y.x
 	return !y.check.Answered() && x.body.heldWhole() && h2client.MayRepeat(err, reused, &x.request)
 }
 
-// credit gives the user container room for more of the response.
+// credit credits the user container for response content that no longer waits.
 func (y *relay) credit(by *h2.Conn) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
@@ -183,7 +180,7 @@ func (y *relay) credit(by *h2.Conn) {
 	}
 }
 
-// fromApp is an exchange as the owner of its stream to the user container.
+// fromApp is the exchange as the owner of the stream to the user container.
 type fromApp exchange
 
 // Head implements h2.Owner.
@@ -204,7 +201,7 @@ func (f *fromApp) Head(by *h2.Conn, h *h2.Head, end bool) {
 	}
 }
 
-// info passes an informational response on.
+// info sends an informational response to the client.
 func (y *relay) info(by *h2.Conn, h *h2.Head) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
@@ -242,7 +239,7 @@ func (y *relay) respond(by *h2.Conn, h *h2.Head, end bool) {
 	}
 }
 
-// trailer ends the response by its trailer section.
+// trailer ends the response with the trailer section.
 func (y *relay) trailer(by *h2.Conn, h *h2.Head) {
 	x := y.x
 	k := x.server.block()
@@ -271,17 +268,16 @@ func (f *fromApp) Data(by *h2.Conn, p []byte, n int, end bool) {
 	}
 	x.state.Touch()
 	if y.check.Bodiless() {
-		p = nil // the client would not expect it
+		p = nil // the client does not expect content
 	}
 	y.mu.Lock()
 	waits, err := false, error(nil)
-	if !y.killed.Load() && !y.finished { // finished: the response is cut or answered
+	if !y.killed.Load() && !y.finished { // after finished, the response is incomplete or answered by the sidecar
 		y.result.Out += int64(len(p))
 		waits, err = x.sendContent(p, end)
 		by.FlushLater(x.conn.Conn)
 	}
-	// Before open has noted the stream its frames may be here already: what they hold is
-	// credited then.
+	// Frames can arrive before open has set y.stream. open then credits their content.
 	if waits || y.stream == nil {
 		y.held += n
 	} else if !end && y.stream.Credit(n) {
@@ -296,18 +292,18 @@ func (f *fromApp) Data(by *h2.Conn, p []byte, n int, end bool) {
 	}
 }
 
-// offer starts the client's time for what waits.
+// offer starts the send timeout of the client for pending output.
 func (y *relay) offer(by *h2.Conn) {
 	x := y.x
 	x.alarm.WriteStarted(&x.state)
-	if !x.stream.Waits() { // it has been taken in the meantime
+	if !x.stream.Waits() { // the output was added in the meantime
 		x.state.WriteDone()
 		y.credit(by)
 	}
 }
 
-// end records the end of the response. If the response is not complete, err is the reason. The first call
-// counts.
+// end records the end of the response. err is nil if the response is complete. Only the first call has an
+// effect.
 func (y *relay) end(err error) {
 	y.mu.Lock()
 	defer y.mu.Unlock()

@@ -14,13 +14,13 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
 )
 
-// A frameApp is an app that speaks HTTP/2 by frames, and the proxy in front of it.
+// A frameApp is an app that sends HTTP/2 frames, with a proxy in front of it.
 type frameApp struct {
 	proxy        *proxytest.Proxy
 	observations chan queue.Observation
 }
 
-// An appStream is a stream as the app has it.
+// An appStream is a stream on the side of the app.
 type appStream struct {
 	*harness.Frames
 	f  *xhttp2.MetaHeadersFrame
@@ -29,8 +29,7 @@ type appStream struct {
 
 func (s *appStream) respond(end bool, fields ...string) { _ = s.WriteHead(s.id, end, fields...) }
 
-// newFrameApp starts an app. serve is called for each request, by the goroutine that
-// reads its connection.
+// newFrameApp starts an app. The goroutine that reads from the connection calls serve for each request.
 func newFrameApp(t testing.TB, serve func(s *appStream)) *frameApp {
 	t.Helper()
 	a := &frameApp{observations: make(chan queue.Observation, 1000)}
@@ -49,7 +48,7 @@ func serveFrames(conn *harness.AppConn, serve func(s *appStream)) {
 	frames.Follow(func(f xhttp2.Frame) {
 		if f, ok := f.(*xhttp2.MetaHeadersFrame); ok {
 			s := &appStream{frames, f, f.StreamID}
-			if f.PseudoValue("path") == "*" { // by which the proxy finds out what the app speaks
+			if f.PseudoValue("path") == "*" { // protocol detection
 				s.respond(true, ":status", "204")
 			} else if f.PseudoValue("method") != "" {
 				serve(s)
@@ -62,8 +61,8 @@ func request(method, path string, more ...[2]string) *script {
 	return &script{fields: append([][2]string{{":method", method}, {":scheme", "http"}, {":authority", "a"}, {":path", path}}, more...)}
 }
 
-// manyInfos sends 200 informational responses, a response and its content in one write, so that the content arrives
-// before the response is rejected.
+// manyInfos sends 200 informational responses, a final response and its content in one write, so that the content
+// arrives before the responses are rejected.
 func manyInfos(s *appStream) {
 	var out bytes.Buffer
 	f := xhttp2.NewFramer(&out, nil)
@@ -78,8 +77,8 @@ func manyInfos(s *appStream) {
 	_, _ = s.Write(out.Bytes())
 }
 
-// What a user container may not send does not reach the client.
-func TestWhatAnAppSendsWrongly(t *testing.T) {
+// Invalid responses of a user container do not reach the client.
+func TestInvalidAppResponses(t *testing.T) {
 	for name, c := range map[string]struct {
 		method string
 		serve  func(s *appStream)
@@ -129,13 +128,13 @@ func TestWhatAnAppSendsWrongly(t *testing.T) {
 				t.Errorf("got %q, want %q", got, c.want)
 			}
 			if got := cl.receive(cl.send(request("OPTIONS", "/"))); got == "" || strings.Contains(got, "the connection ended") {
-				t.Errorf("got %q, want that the client's connection lives on", got)
+				t.Errorf("got %q, want an open client connection", got)
 			}
 		})
 	}
 }
 
-func TestTheStatusOfGRPCIsSeen(t *testing.T) {
+func TestGRPCStatusIsObserved(t *testing.T) {
 	for name, c := range map[string]struct {
 		serve func(s *appStream)
 		want  bool
@@ -172,7 +171,7 @@ func TestExpectReachesTheApp(t *testing.T) {
 	}
 }
 
-// testExpectReachesTheApp sends a request that has one Expect field for each value.
+// testExpectReachesTheApp sends a request with one Expect field per value.
 func testExpectReachesTheApp(t *testing.T, values []string) {
 	a := newFrameApp(t, func(s *appStream) {
 		if harness.FieldOf(s.f, "expect") == "100-continue" {
@@ -197,8 +196,8 @@ func testExpectReachesTheApp(t *testing.T, values []string) {
 	}
 }
 
-// A client that resets its stream while the response is on its way has gone.
-func TestAClientThatResetsItsStreamHasGone(t *testing.T) {
+// The client resets its stream before it has received the complete response.
+func TestClientResetReportsClientGone(t *testing.T) {
 	for name, end := range map[string]bool{"the response has ended": true, "the response goes on": false} {
 		t.Run(name, func(t *testing.T) {
 			a := newFrameApp(t, func(s *appStream) {
@@ -219,7 +218,7 @@ func TestAClientThatResetsItsStreamHasGone(t *testing.T) {
 				}
 				harness.NoError(c, c.WriteRSTStream(id, xhttp2.ErrCodeCancel))
 				if o := harness.Receive(t, a.observations, "observation"); o.Reason != queue.ClientGone {
-					t.Fatalf("got %v, want that the client has gone", o.Reason)
+					t.Fatalf("got %v, want ClientGone", o.Reason)
 				}
 				c.Close()
 			}
@@ -227,8 +226,8 @@ func TestAClientThatResetsItsStreamHasGone(t *testing.T) {
 	}
 }
 
-// Both directions of a stream are held back at the same time, and by both sides.
-func TestBothDirectionsAreHeldBack(t *testing.T) {
+// Flow control blocks both directions of a stream at the same time, and on both sides.
+func TestFlowControlInBothDirections(t *testing.T) {
 	s := newSetup(t, false, true)
 	const all = 3 << 20
 	var clients sync.WaitGroup
@@ -239,7 +238,7 @@ func TestBothDirectionsAreHeldBack(t *testing.T) {
 	clients.Wait()
 }
 
-// echo sends content and reads it as it comes back, with small windows.
+// echo sends content and reads it back with small windows.
 func echo(c *client, all int) {
 	harness.NoError(c, c.WriteSettings(xhttp2.Setting{ID: xhttp2.SettingInitialWindowSize, Val: 3000}))
 	id := c.id
@@ -288,8 +287,8 @@ func echo(c *client, all int) {
 	}
 }
 
-// CVE-2026-33814. A frame size of 0 is a connection error (RFC 9113 section 6.5.2), and the header of a
-// request is not divided into frames of this size.
+// CVE-2026-33814. A frame size of 0 is a connection error (RFC 9113 section 6.5.2). The proxy must not divide a
+// header block into frames of this size.
 func TestAppWithFrameSizeZeroReturns502(t *testing.T) {
 	app := harness.NewApp(t, func(conn *harness.AppConn) {
 		frames := conn.Frames()
@@ -303,7 +302,7 @@ func TestAppWithFrameSizeZeroReturns502(t *testing.T) {
 	c.wantStatus(request("GET", "/"), "502")
 }
 
-// CVE-2026-78660. A Content-Length that is not a number, or is ambiguous, is a protocol error.
+// CVE-2026-78660. A Content-Length that is not a number or is ambiguous is a protocol error.
 func TestInvalidLengthOfAppReturns502(t *testing.T) {
 	for _, lengths := range [][]string{{"abc"}, {"-1"}, {"+3"}, {""}, {"3", "4"}, {"3, 3"}, {"18446744073709551619"}} {
 		a := newFrameApp(t, func(s *appStream) {

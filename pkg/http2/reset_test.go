@@ -15,7 +15,7 @@ var resetCodes = []struct {
 	code   xhttp2.ErrCode
 	client xhttp2.ErrCode // code that the client receives
 }{
-	{xhttp2.ErrCodeNo, xhttp2.ErrCodeInternal}, // there is no response that could be complete
+	{xhttp2.ErrCodeNo, xhttp2.ErrCodeInternal}, // the response is incomplete
 	{xhttp2.ErrCodeProtocol, xhttp2.ErrCodeProtocol},
 	{xhttp2.ErrCodeInternal, xhttp2.ErrCodeInternal},
 	{xhttp2.ErrCodeFlowControl, xhttp2.ErrCodeFlowControl},
@@ -68,7 +68,7 @@ func TestAppCancelAfterGRPCTimeoutIsClientGone(t *testing.T) {
 	}
 }
 
-// An informational response does not begin the response (RFC 9110 section 15.2).
+// An informational response is not the beginning of the final response (RFC 9110 section 15.2).
 func TestAppResetAfterInterimResponseIsForwarded(t *testing.T) {
 	a := newFrameApp(t, func(s *appStream) {
 		s.respond(false, ":status", "103")

@@ -1,7 +1,6 @@
-// Package http2 is the engine for HTTP/2 (RFC 9113). One goroutine reads for all streams
-// of a connection; each request has a goroutine of its own, in which the lifecycle of a
-// request runs (package queue). What comes from a user container that speaks HTTP/2 too
-// is passed on by the goroutine that has read it.
+// Package http2 serves HTTP/2 (RFC 9113). One goroutine reads all streams of a connection. Each request
+// has its own goroutine, which runs the lifecycle of the request (package queue). Responses from a user
+// container that uses HTTP/2 are sent to the client by the goroutine that reads them.
 package http2
 
 import (
@@ -20,21 +19,21 @@ import (
 )
 
 const (
-	// maxStreams is the advertised maximum number of open streams of a connection, which is
-	// the same as in Knative's queue-proxy.
+	// maxStreams is the advertised maximum number of open streams of a connection. It is the
+	// same as in Knative's queue-proxy.
 	maxStreams = 250
 	// maxRunning is the maximum number of requests of a connection that are being served,
-	// including those whose streams have ended. At this number, the connection accepts no
+	// including requests whose streams have ended. At this number, the connection accepts no
 	// more requests until one of them has been served.
 	maxRunning = 2 * maxStreams
-	// window is how much of a request's body is received before it is read, in bytes. The
-	// connection's window has room for all its streams: else bodies of requests that wait
-	// for a slot could fill it, and the one that has the slot would wait for them.
+	// window is the maximum length of unread request content on a stream, in bytes. The window of the
+	// connection is sufficient for all streams. Otherwise bodies of queued requests could fill it, and the
+	// request that has a slot would wait for them.
 	window     = 64 << 10
 	connWindow = maxStreams * window
 )
 
-// Server serves connections on which clients speak HTTP/2.
+// Server serves HTTP/2 connections of clients.
 type Server struct {
 	settings forward.Settings
 	proxy    *queue.Proxy
@@ -42,15 +41,15 @@ type Server struct {
 	client   *h2client.Client
 	buffers  *socket.Buffers
 	workers  workers
-	blocks   sync.Pool // of *h2.Block
-	unpacked sync.Pool // of *[]wire.Field; see forward.Request.Unpacked
+	blocks   sync.Pool // contains *h2.Block
+	unpacked sync.Pool // contains *[]wire.Field; see forward.Request.Unpacked
 	date     forward.Date
 
 	conns *link.Conns[*conn]
 }
 
-// New returns a server that runs requests through proxy and forwards them to app, or by
-// client where the app speaks HTTP/2.
+// New returns a server that runs requests through proxy. It forwards them to app, or through client if the
+// user container uses HTTP/2.
 func New(s forward.Settings, proxy *queue.Proxy, app *upstream.App, client *h2client.Client) *Server {
 	server := &Server{settings: s, proxy: proxy, app: app, client: client, buffers: h2.NewBuffers()}
 	server.conns = link.NewConns(func(c *conn) { go c.End() }, func(c *conn) { c.Close(errShutdown) })
@@ -59,38 +58,38 @@ func New(s forward.Settings, proxy *queue.Proxy, app *upstream.App, client *h2cl
 	return server
 }
 
-// ServeConn serves a connection, on which nothing has been read but early, and closes it.
-// It returns at once. place is the connection's part of the limit of connections, and is
-// left when it has been closed.
+// ServeConn serves a connection in another goroutine and closes it. early contains the bytes that were already
+// read. place is the connection's entry in the connection limit. It is released after the connection is
+// closed.
 func (s *Server) ServeConn(l *link.Conn, early []byte, place *connlimit.Place) {
 	c := newConn(s, l, place)
 	c.late = s.closing()
 	place.Handled(c.evict)
 	place.Idle(false)
 	s.conns.Serve(c, func() {
-		_ = c.Run(early) // all who had a part in it have been notified
+		_ = c.Run(early) // the owners and the handler were already notified of the error
 		c.over()
 		place.Leave()
 	})
-	if !c.late && s.closing() { // the drain began, and GoAway may not have found the connection
+	if !c.late && s.closing() { // the drain began in the meantime, and GoAway may have missed the connection
 		c.GoAway()
 	}
 }
 
 var errShutdown = errors.New("http2: the server has been shut down")
 
-// closing reports whether clients are to go elsewhere with their next request.
+// closing reports whether clients should send their next requests elsewhere.
 func (s *Server) closing() bool { return s.proxy.Drain.Draining() }
 
-// GoAway tells all clients to send their next requests elsewhere; what they send on their
-// connections all the same is served: it may have been on its way (RFC 9113 section 6.8). It
-// does not wait for clients that do not read.
+// GoAway asks all clients to send their next requests elsewhere. Requests that they still send on their
+// connections are served, because they may have been sent before (RFC 9113 section 6.8). GoAway does not
+// wait for clients that do not read.
 func (s *Server) GoAway() {
 	s.conns.Each(func(c *conn) { go c.GoAway() })
 }
 
-// Shutdown serves the requests that have come, and then closes each connection. When the
-// context ends it closes those that are left. It may be called once.
+// Shutdown serves the accepted requests and then closes each connection. When ctx is done, it closes the
+// remaining connections. It must be called at most once.
 func (s *Server) Shutdown(ctx context.Context) error {
 	return s.conns.Shutdown(ctx, func() {
 		s.conns.Wait()
@@ -98,8 +97,8 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	})
 }
 
-// block returns an empty header block, which putBlock takes back. A long one is kept too,
-// until the garbage collector comes: requests with long heads rarely come alone.
+// block returns an empty header block. It must be returned with putBlock. Long blocks are also kept until the
+// next garbage collection, because requests with long header sections often occur together.
 func (s *Server) block() *h2.Block {
 	b := s.blocks.Get().(*h2.Block)
 	b.Reset()

@@ -63,8 +63,7 @@ func (a *sharedApp) respond(f *harness.Frames, request *xhttp2.MetaHeadersFrame)
 	}
 }
 
-// callOften sends 5000 calls, of which every second one is canceled, and returns the number of
-// failed calls.
+// callOften makes 5000 calls and cancels every second one. It returns the number of failed calls.
 func callOften(t *testing.T, address string) int {
 	busy := newClient2(t)
 	var failed, number atomic.Int32
@@ -93,9 +92,9 @@ func callOften(t *testing.T, address string) int {
 	return int(failed.Load())
 }
 
-// The clients share the connections to the application, which closes a connection with many
-// canceled requests. The sidecar opens another connection before that.
-func TestBusyClientDoesNotCloseStreamOfOtherClient(t *testing.T) {
+// The clients share the connections to the app, which closes a connection after many canceled requests. The
+// sidecar opens another connection before that happens.
+func TestBusyClientDoesNotCloseOtherStreams(t *testing.T) {
 	var shared sharedApp
 	p := proxytest.Start(t, harness.NewApp(t, shared.serve), nil)
 	r, err := newClient2(t).Get("http://" + p.Address + "/stream")
@@ -110,7 +109,7 @@ func TestBusyClientDoesNotCloseStreamOfOtherClient(t *testing.T) {
 	p.WantBounds()
 }
 
-// The application closes the connection if a header section is longer than it accepts, as Netty does.
+// The app closes the connection if a header section exceeds its limit, like Netty.
 func TestLongHeaderSectionDoesNotCloseSharedConnection(t *testing.T) {
 	const limit = 8 << 10
 	app := harness.NewApp(t, func(conn *harness.AppConn) {

@@ -22,8 +22,8 @@ import (
 
 const webSocket = "websocket"
 
-// connect is Forward for an extended CONNECT: a WebSocket over HTTP/2 (RFC 8441), which
-// the user container gets as one over HTTP/1.1 (RFC 6455).
+// connect is Forward for an extended CONNECT. It forwards a WebSocket over HTTP/2 (RFC 8441) to the user
+// container as a WebSocket over HTTP/1.1 (RFC 6455).
 func (x *exchange) connect(state *queue.RequestState) (result queue.Result) {
 	if x.protocol != webSocket || x.server.app.OnlyH2() {
 		return queue.Result{Reason: queue.BadRequest}
@@ -44,7 +44,7 @@ func (x *exchange) connect(state *queue.RequestState) (result queue.Result) {
 		return result
 	}
 	switch accept, _ := wire.Find(r.Head.Fields, "sec-websocket-accept"); {
-	case r.Head.Status != http.StatusSwitchingProtocols: // the user container does not want it
+	case r.Head.Status != http.StatusSwitchingProtocols: // the user container rejected the WebSocket
 		state.Respond("")
 		x.finish(r, &result)
 	case wire.String(accept) != acceptOf(key):
@@ -57,21 +57,21 @@ func (x *exchange) connect(state *queue.RequestState) (result queue.Result) {
 	return result
 }
 
-// newKey returns a Sec-WebSocket-Key (RFC 6455 section 4.1), which a client does not send
-// over HTTP/2.
+// newKey returns a Sec-WebSocket-Key (RFC 6455 section 4.1). A client does not send this field over
+// HTTP/2.
 func newKey() string {
 	var nonce [16]byte
-	_, _ = rand.Read(nonce[:]) // it never fails
+	_, _ = rand.Read(nonce[:]) // never returns an error
 	return base64.StdEncoding.EncodeToString(nonce[:])
 }
 
-// acceptOf returns the answer to a key (RFC 6455 section 4.2.2).
+// acceptOf returns the Sec-WebSocket-Accept value for a key (RFC 6455 section 4.2.2).
 func acceptOf(key string) string {
 	sum := sha1.Sum([]byte(key + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"))
 	return base64.StdEncoding.EncodeToString(sum[:])
 }
 
-// tunnel says that the WebSocket is open and passes bytes both ways, to its end.
+// tunnel responds that the WebSocket is open and then copies bytes in both directions until it ends.
 func (x *exchange) tunnel(r *upstream.Response, result *queue.Result) {
 	result.Status, result.Upgraded = http.StatusOK, true
 	x.state.Enter(queue.Tunnelled)
@@ -95,8 +95,8 @@ func (x *exchange) tunnel(r *upstream.Response, result *queue.Result) {
 	r.Tunnel(w, nil, x.alarm, &x.state, result)
 }
 
-// withoutAccept leaves out what only HTTP/1.1 has of the WebSocket handshake (RFC 8441
-// section 5).
+// withoutAccept omits Sec-WebSocket-Accept, which WebSockets over HTTP/2 do not use (RFC 8441 section
+// 5).
 type withoutAccept struct{ k *h2.Block }
 
 // Field implements forward.Encoder.
@@ -106,13 +106,12 @@ func (w withoutAccept) Field(name, value string) {
 	}
 }
 
-// clientConn is the stream of a tunnel as a net.Conn. One goroutine may read and one may
-// write.
+// clientConn implements net.Conn for the stream of a tunnel. Read and Write can be called concurrently.
 type clientConn struct {
 	x *exchange
 
 	mu    sync.Mutex
-	late  *time.Timer // stops reading and writing
+	late  *time.Timer // timer that ends reads and writes at the deadline
 	ended bool
 }
 
@@ -150,7 +149,7 @@ func (c *clientConn) cutOff() bool {
 	return c.ended
 }
 
-// cut makes reads and writes return.
+// cut makes reads and writes return os.ErrDeadlineExceeded.
 func (c *clientConn) cut() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -159,7 +158,7 @@ func (c *clientConn) cut() {
 	c.x.wake()
 }
 
-// CloseWrite ends our side of the stream.
+// CloseWrite ends this side of the stream.
 func (c *clientConn) CloseWrite() error {
 	_, err := c.x.stream.SendData(nil, true)
 	c.x.conn.Flush(false)
@@ -180,13 +179,13 @@ func (c *clientConn) Close() error {
 	return nil
 }
 
-// Reset ends the stream by RST_STREAM, as RFC 8441 section 5 defines for a reset.
+// Reset resets the stream with RST_STREAM (RFC 8441 section 5).
 func (c *clientConn) Reset() error {
 	c.x.stream.Reset(h2.Cancel)
 	return c.Close()
 }
 
-// SetDeadline implements net.Conn, for both sides: a tunnel sets them together.
+// SetDeadline implements net.Conn. It applies to both directions, because a tunnel sets their deadlines together.
 func (c *clientConn) SetDeadline(t time.Time) error {
 	if t.IsZero() {
 		return nil

@@ -5,42 +5,42 @@ import (
 	"time"
 )
 
-// keptTime is for how long goroutines without a request are kept: to begin one costs a
-// sixth of a small request, and what it holds is about 10 KB.
+// keptTime is the time for which idle goroutines are kept. Starting a goroutine takes a sixth of the time of a
+// small request. An idle worker uses about 10 KB of memory.
 const keptTime = 250 * time.Millisecond
 
-// workers are the goroutines that serve requests. Those that have nothing to do are kept
-// for a while, the one that was busy last is used first.
+// workers is a pool of goroutines that serve requests. Idle workers are kept for keptTime. The most recently
+// used worker is used first.
 type workers struct {
 	server *Server
 
 	mu      sync.Mutex
 	idle    []*worker
-	sweep   *time.Timer // ends those that are idle
-	swept   int         // the fewest that were idle since the last sweep
-	closed  bool        // none is kept any more
+	sweep   *time.Timer // calls endIdle
+	swept   int         // minimum number of idle workers since the last sweep; -1 if the sweep timer is stopped
+	closed  bool        // no worker is kept any more
 	running sync.WaitGroup
 }
 
-// A worker serves one request after the other, with the same memory.
+// A worker serves one request at a time and reuses its memory.
 type worker struct {
-	work     chan bool // true: serve the request; false: end
+	work     chan bool // true serves the request, false ends the worker
 	exchange exchange
 }
 
-// get returns a worker whose exchange can be set up for a request. It must be started.
+// get returns a worker whose exchange can be prepared for a request. The caller must start or put it.
 func (w *workers) get() *worker {
 	if k := w.takeIdle(); k != nil {
 		return k
 	}
-	k := &worker{work: make(chan bool, 1)} // without the lock: who allocates may have to help the garbage collector
+	k := &worker{work: make(chan bool, 1)} // without the lock, because an allocation may have to assist the garbage collector
 	k.exchange.init(w.server)
 	w.running.Add(1)
 	go w.run(k)
 	return k
 }
 
-// takeIdle returns the worker that was busy last; nil: none is idle.
+// takeIdle returns the most recently used idle worker, or nil if there is none.
 func (w *workers) takeIdle() *worker {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -55,10 +55,10 @@ func (w *workers) takeIdle() *worker {
 	return k
 }
 
-// start has the request of the worker served.
+// start makes the worker serve its request.
 func (k *worker) start() { k.work <- true }
 
-// put takes a worker back that was not started, or has served its request.
+// put returns a worker that was not started or has served its request. kept is false if the worker must end.
 func (w *workers) put(k *worker) (kept bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -77,7 +77,7 @@ func (w *workers) put(k *worker) (kept bool) {
 	return true
 }
 
-// run serves requests until the worker is not kept.
+// run serves requests until the worker ends.
 func (w *workers) run(k *worker) {
 	defer w.running.Done()
 	for <-k.work {
@@ -102,11 +102,11 @@ func (w *workers) endIdle() {
 	if w.swept = len(w.idle); w.swept > 0 {
 		w.sweep.Reset(keptTime)
 	} else {
-		w.swept = -1 // the next one that becomes idle starts the sweep again
+		w.swept = -1 // the next worker that becomes idle schedules a sweep
 	}
 }
 
-// wait ends the workers, and returns when none has a request.
+// wait ends all workers and waits until they have served their requests.
 func (w *workers) wait() {
 	w.mu.Lock()
 	w.closed = true

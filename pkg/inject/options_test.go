@@ -71,7 +71,7 @@ func TestSetRejectsInvalidOptions(t *testing.T) {
 	for _, c := range []struct{ name, value, want string }{
 		{"concurency", "1", `unknown option "concurency": did you mean "concurrency"?`},
 		{"xyzzy-plugh-what", "1", `unknown option "xyzzy-plugh-what"`},
-		{"concurrency", "-1", `concurrency: CONTAINER_CONCURRENCY: "-1": a whole number, 0 to 1000000`},
+		{"concurrency", "-1", `concurrency: CONTAINER_CONCURRENCY: "-1": must be an integer from 0 to 1000000`},
 		{"mode", "ambient", `mode: "ambient": want one of sidecar, native`},
 		{"inject", "perhaps", `inject: "perhaps": want true or false`},
 		{"admin-port", "0", `admin-port: "0": want a port in 1..65535`},

@@ -11,8 +11,6 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// What a request costs, and what a scrape does.
-
 func BenchmarkObserve(b *testing.B) {
 	for _, names := range []string{"default", "knative-1.18", "knative-head", "all"} {
 		b.Run(names, func(b *testing.B) {
@@ -37,9 +35,8 @@ func BenchmarkObserveParallel(b *testing.B) {
 	})
 }
 
-// BenchmarkScrape scrapes a sidecar that has seen 4 classes of status over 2
-// protocols, with every histogram filled. cpu-us/op is the CPU time of the process
-// for one scrape, the garbage collector's included.
+// BenchmarkScrape scrapes metrics with 4 classes of status codes, 2 protocols and values in all histograms.
+// cpu-us/op is the CPU time of the process for one scrape, including the garbage collector.
 func BenchmarkScrape(b *testing.B) {
 	for _, names := range []string{"default", "knative-1.18", "knative-head", "all"} {
 		for _, accept := range []string{"text/plain", "application/openmetrics-text"} {

@@ -17,18 +17,18 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// go test ./pkg/metrics -update writes what is made from the code: the tables of
-// docs/metrics.md and deploy/monitoring/prometheusrule.yaml.
-var update = flag.Bool("update", false, "rewrite what is made from the code")
+// go test ./pkg/metrics -update writes the generated files: the tables of docs/metrics.md, and
+// deploy/monitoring/prometheusrule.yaml.
+var update = flag.Bool("update", false, "write the generated files")
 
 const guide = "../../docs/metrics.md"
 
-// everything is metrics with a set and a merge, after requests by which every metric has
-// got a series.
+// everything returns a Metrics in which each metric of the set has a series. The sets default and all include
+// the metric of merged scrapes.
 func everything(t *testing.T, names string) *Metrics {
 	t.Helper()
 	o := options(names)
-	if names == "default" || names == "all" { // whose table has the metrics of a merge
+	if names == "default" || names == "all" {
 		o.Merge.Port = 1
 	}
 	m := newMetrics(t, o)
@@ -44,18 +44,17 @@ func everything(t *testing.T, names string) *Metrics {
 	return m
 }
 
-// A shown metric is what a scrape tells of one. Those of client_golang's collectors are
-// not ours.
+// A shown describes a metric in a scrape. ours is false for the metrics of the collectors of client_golang.
 type shown struct {
 	name, kind, help string
 	labels           []string
 	ours             bool
 }
 
-// shownBy are the metrics of a set, in the order of their names.
+// shownBy returns the metrics of a set, sorted by name.
 func shownBy(t *testing.T, names string) (all []shown) {
 	t.Helper()
-	defer debug.SetMemoryLimit(debug.SetMemoryLimit(1 << 40)) // which has a metric
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(1 << 40)) // required for the metrics of the limit
 	m := everything(t, names)
 	gathered, err := m.gatherer.Gather()
 	harness.NoError(t, err)
@@ -74,7 +73,7 @@ func shownBy(t *testing.T, names string) (all []shown) {
 	return all
 }
 
-func TestTheGuideHasEveryMetricWithItsLabels(t *testing.T) {
+func TestGuideListsAllMetricsAndLabels(t *testing.T) {
 	for _, part := range []struct{ name, table string }{
 		{"default", metricTable(ownMetrics(shownBy(t, "default")))},
 		{"process", nameList(shownBy(t, "default"))},
@@ -119,7 +118,7 @@ func memStatsList() string {
 	return "The gauges `" + memStatsPrefix + "*` are the fields of `runtime.MemStats`: " + code(names) + "\n"
 }
 
-// commonLabels returns the labels that all histograms with many labels have. A table lists them once.
+// commonLabels returns the labels that are common to all histograms with at least five labels. A table lists them once.
 func commonLabels(all []shown) []string {
 	const many = 5
 	var common []string
@@ -164,7 +163,7 @@ func limitReasons() (words []string) {
 	return words
 }
 
-// labelTable returns a table with the values of the labels. reasonTable has those of the label reason.
+// labelTable returns a table with the values of the labels. reasonTable returns the table for the label reason.
 func labelTable() string {
 	var b strings.Builder
 	b.WriteString("| label | values |\n|---|---|\n")
@@ -213,17 +212,17 @@ func reasonTable() string {
 	return b.String()
 }
 
-func TestEveryReasonIsExplained(t *testing.T) {
+func TestGuideExplainsAllReasons(t *testing.T) {
 	for _, word := range reasons {
 		if blame[word] == "" {
-			t.Errorf("%s: got no word on whose error it is, want one", word)
+			t.Errorf("%s: got no explanation, want one", word)
 		}
 	}
 	harness.Equal(t, len(blame), len(reasons), "explanations")
 }
 
-// The tables are made of what a scrape shows, so that must be everything.
-func TestEveryMetricHasASeriesInTheGuidesTables(t *testing.T) {
+// The tables contain the metrics of a scrape, so the scrape must contain all metrics.
+func TestScrapeForGuideContainsAllMetrics(t *testing.T) {
 	m := everything(t, "all")
 	seen := map[string]bool{}
 	for _, f := range shownBy(t, "all") {
@@ -236,7 +235,7 @@ func TestEveryMetricHasASeriesInTheGuidesTables(t *testing.T) {
 	}
 }
 
-// code is a list of words, each in a font of its own.
+// code returns a comma-separated list of words, formatted as code.
 func code(words []string) string {
 	if len(words) == 0 {
 		return ""

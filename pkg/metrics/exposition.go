@@ -10,33 +10,31 @@ import (
 	"unicode/utf8"
 )
 
-// errGarbage says that the user container's metrics could not be read. Prometheus
-// gives up a whole scrape for one line that it cannot read, so everything is
-// understood before anything is passed on.
-var errGarbage = errors.New("not in Prometheus' text format, nor in OpenMetrics")
+// errGarbage is returned if the metrics of the user container cannot be parsed. Prometheus rejects a scrape
+// that contains one invalid line, so the metrics are parsed completely before they are forwarded.
+var errGarbage = errors.New("invalid Prometheus text format or OpenMetrics")
 
-// An exposition is what the user container says about itself, in Prometheus' text
-// format 0.0.4 or OpenMetrics 1.0. It is read twice, first to find out what there
-// is, then to write it, because keeping it in pieces would take several times its
-// size in memory.
+// An exposition contains the metrics of the user container, in the Prometheus text format 0.0.4 or in
+// OpenMetrics 1.0. The body is parsed twice, first to find the families and then to write it, because a
+// parsed exposition would need several times the memory of the body.
 type exposition struct {
 	body        string
 	openMetrics bool
 	families    map[string]*appFamily
-	owners      map[string]*appFamily // of each name of a sample
+	owners      map[string]*appFamily // family of each sample name
 }
 
-// An appFamily is one metric of the user container.
+// An appFamily is a metric family of the user container.
 type appFamily struct {
-	name, kind, help, unit string // kind is "" where nobody says
+	name, kind, help, unit string // kind is "" if there is no TYPE line
 
-	shown   string // its name in the format that is written
-	typed   string // its type there; "": none is written
-	prefix  string // of all its names
-	written bool   // its head has been
+	shown   string // name in the output format
+	typed   string // type in the output format; "" omits the TYPE line
+	prefix  string // added to the name of the family and its samples
+	written bool   // the HELP, TYPE and UNIT lines have been written
 }
 
-// readExposition reads all of it, or returns errGarbage.
+// readExposition parses body. It returns errGarbage if a line is invalid.
 func readExposition(body string, openMetrics bool) (*exposition, error) {
 	x := &exposition{
 		body:        body,
@@ -64,7 +62,7 @@ func readExposition(body string, openMetrics bool) (*exposition, error) {
 		}
 	}
 	if openMetrics && !ended {
-		return nil, errGarbage // it was cut off
+		return nil, errGarbage // the body is truncated
 	}
 	for name := range x.owners {
 		x.owners[name] = x.owner(name)
@@ -81,7 +79,7 @@ func (x *exposition) family(name string) *appFamily {
 	return f
 }
 
-// suffixes are what the samples of a type may have behind the name of their family.
+// suffixes contains the suffixes that the sample names of each type can have after the name of the family.
 var suffixes = map[string][]string{
 	"counter":        {"_total", "_created"},
 	"histogram":      {"_bucket", "_sum", "_count", "_created"},
@@ -90,7 +88,7 @@ var suffixes = map[string][]string{
 	"info":           {"_info"},
 }
 
-// owner finds the family of a sample.
+// owner returns the family of a sample.
 func (x *exposition) owner(sample string) *appFamily {
 	if f := x.families[sample]; f != nil {
 		return f
@@ -103,19 +101,19 @@ func (x *exposition) owner(sample string) *appFamily {
 	return x.family(sample)
 }
 
-// write writes everything under names that are not taken, without the end mark of
-// OpenMetrics. It is called once.
+// write writes the exposition without the EOF line of OpenMetrics. It renames families whose names are
+// taken. It must be called once only.
 func (x *exposition) write(out io.Writer, openMetrics bool, taken map[string]bool) error {
 	for _, f := range x.families {
 		f.translate(x, openMetrics)
 	}
 	x.rename(taken)
-	var b []byte // what is written at once
+	var b []byte // buffer for a sample and the comments before it
 	for line := range strings.Lines(x.body) {
 		if l, _ := readLine(line, x.openMetrics); l.keyword == "" {
 			f := x.owners[l.name]
 			if !openMetrics && f.created(l.name) {
-				continue // the text format has no such samples
+				continue // the text format does not have _created samples
 			}
 			b = append(f.appendHead(b[:0], openMetrics), f.prefix...)
 			b = l.append(b, x.openMetrics, openMetrics)
@@ -127,13 +125,13 @@ func (x *exposition) write(out io.Writer, openMetrics bool, taken map[string]boo
 	return nil
 }
 
-// created reports whether a sample says when its series began.
+// created reports whether a sample contains the creation time of its series.
 func (f *appFamily) created(sample string) bool {
 	return strings.HasSuffix(sample, "_created") && slices.Contains(suffixes[f.kind], "_created")
 }
 
-// translate finds the family's name and type in the format that is written. In
-// OpenMetrics a counter is called without the _total that its samples have.
+// translate sets the name and the type of the family in the output format. In OpenMetrics, the name of a
+// counter family does not contain the suffix _total of its samples.
 func (f *appFamily) translate(x *exposition, openMetrics bool) {
 	f.shown, f.typed = f.name, f.kind
 	switch {
@@ -169,11 +167,10 @@ func (f *appFamily) translate(x *exposition, openMetrics bool) {
 	}
 }
 
-// rename gives a prefix to families one of whose names is taken: app_, as often as
-// it needs.
+// rename adds the prefix app_ to each family with a name that is taken, as many times as necessary.
 func (x *exposition) rename(taken map[string]bool) {
 	names := map[*appFamily][]string{}
-	all := map[string]bool{} // of the user container
+	all := map[string]bool{} // all names of the user container
 	for _, f := range x.families {
 		names[f] = append(names[f], f.shown)
 		all[f.shown] = true
@@ -192,14 +189,14 @@ func (x *exposition) rename(taken map[string]bool) {
 	}
 }
 
-// Escapes of help texts. What is no escape stays as it is.
+// Escape sequences in help texts. Invalid escape sequences are not changed.
 var (
 	helpInText        = strings.NewReplacer(`\`, `\\`, "\n", `\n`)
 	helpInOpenMetrics = strings.NewReplacer(`\`, `\\`, "\n", `\n`, `"`, `\"`)
-	helpAsItIs        = strings.NewReplacer(`\\`, `\`, `\n`, "\n", `\"`, `"`)
+	helpUnescaper     = strings.NewReplacer(`\\`, `\`, `\n`, "\n", `\"`, `"`)
 )
 
-// appendHead appends what stands before the samples of a family, once.
+// appendHead appends the HELP, TYPE and UNIT lines of a family on the first call.
 func (f *appFamily) appendHead(b []byte, openMetrics bool) []byte {
 	if f.written {
 		return b
@@ -222,25 +219,25 @@ func (f *appFamily) appendHead(b []byte, openMetrics bool) []byte {
 	return b
 }
 
-// A line is one line, read. The zero keyword is a sample, "-" one that says nothing.
+// A line is a parsed line of an exposition.
 type line struct {
-	keyword string // HELP, TYPE, UNIT, EOF, - or ""
-	name    string // of the family or of the sample
-	text    string // of a keyword
+	keyword string // HELP, TYPE, UNIT or EOF; "" for a sample; "-" for an empty line or a comment
+	name    string // name of the family or the sample
+	text    string // text after the name in a line with a keyword
 
-	labels, value, timestamp string // as they were written; labels without braces
-	exemplar                 string // with its mark; OpenMetrics only
+	labels, value, timestamp string // unchanged from the input; labels without braces
+	exemplar                 string // including " # "; OpenMetrics only
 }
 
 const blanks = " \t"
 
-// The types of both formats.
+// Metric types of the two formats.
 var (
 	textKinds        = []string{"counter", "gauge", "histogram", "summary", "untyped"}
 	openMetricsKinds = []string{"counter", "gauge", "histogram", "summary", "unknown", "info", "stateset", "gaugehistogram"}
 )
 
-// readLine reads one line; false: it is in neither format.
+// readLine parses a line. ok is false if the line is invalid.
 func readLine(s string, openMetrics bool) (l line, ok bool) {
 	s = strings.Trim(strings.TrimSuffix(s, "\n"), blanks)
 	if s == "" {
@@ -269,11 +266,11 @@ func readLine(s string, openMetrics bool) (l line, ok bool) {
 	return l, isNumber(l.value) && isTimestamp(l.timestamp, openMetrics) && s == ""
 }
 
-// readComment reads what stands behind #.
+// readComment parses the text after #.
 func readComment(s string, openMetrics bool) (l line, ok bool) {
 	keyword, rest := cutWord(s)
 	if len(keyword) < len(s) && !strings.ContainsAny(s[:1], blanks) {
-		keyword = "" // as in #TYPE, which means nothing
+		keyword = "" // for example #TYPE, which is a comment
 	}
 	switch {
 	case keyword == "EOF" && openMetrics:
@@ -288,7 +285,7 @@ func readComment(s string, openMetrics bool) (l line, ok bool) {
 	case name == "" || more != "":
 		return l, false
 	case keyword == "HELP":
-		l.text = helpAsItIs.Replace(l.text)
+		l.text = helpUnescaper.Replace(l.text)
 		return l, true
 	case keyword == "UNIT":
 		unit, more := cutName(l.text, ":")
@@ -301,7 +298,7 @@ func readComment(s string, openMetrics bool) (l line, ok bool) {
 	return l, slices.Contains(kinds, l.text)
 }
 
-// cutWord cuts off the first word and the blanks around it.
+// cutWord returns the first word of s and the text after it, without the blanks around the word.
 func cutWord(s string) (word, rest string) {
 	s = strings.TrimLeft(s, blanks)
 	if i := strings.IndexAny(s, blanks); i >= 0 {
@@ -310,7 +307,8 @@ func cutWord(s string) (word, rest string) {
 	return s, ""
 }
 
-// cutName cuts off a name, "" if there is none. more are letters that may be in it.
+// cutName returns the name at the beginning of s and the text after it. The name is empty if s does not begin
+// with a name. more is an optional additional character that is allowed in the name.
 func cutName(s, more string) (name, rest string) {
 	i := 0
 	for i < len(s) {
@@ -324,13 +322,13 @@ func cutName(s, more string) (name, rest string) {
 	return s[:i], s[i:]
 }
 
-// properEscapes escapes the backslash of what is no escape in the value of a label.
+// properEscapes escapes the backslashes of invalid escape sequences in label values.
 var properEscapes = strings.NewReplacer(`\\`, `\\`, `\n`, `\n`, `\"`, `\"`, `\`, `\\`)
 
-// readLabels reads what stands behind an opening brace up to the closing one, and
-// returns it without blanks. No label may be there twice, or be the name.
+// readLabels parses the labels after an opening brace and returns them without blanks, and the text after
+// the closing brace. ok is false if the labels are invalid, or if a label is a duplicate or __name__.
 func readLabels(s string) (labels, rest string, ok bool) {
-	start, tidy := s, true // as it should be written
+	start, tidy := s, true // tidy means that the input can be returned unchanged
 	skipBlanks := func(s string) string {
 		trimmed := strings.TrimLeft(s, blanks)
 		tidy = tidy && len(trimmed) == len(s)
@@ -367,7 +365,8 @@ func readLabels(s string) (labels, rest string, ok bool) {
 	return strings.Join(names, ","), s[1:], true
 }
 
-// cutQuoted cuts off what stands before the closing quote.
+// cutQuoted returns the text before the closing quote and the text after it. ended is false if there is no
+// closing quote.
 func cutQuoted(s string) (value, rest string, ended bool) {
 	for i := 0; i < len(s); i++ {
 		switch s[i] {
@@ -380,7 +379,7 @@ func cutQuoted(s string) (value, rest string, ended bool) {
 	return "", "", false
 }
 
-// readExemplar reads what stands behind the mark, and returns it with the mark.
+// readExemplar parses the text after " # " and returns the exemplar including " # ".
 func readExemplar(s string) (exemplar string, ok bool) {
 	if !strings.HasPrefix(s, "{") {
 		return "", false
@@ -394,27 +393,28 @@ func readExemplar(s string) (exemplar string, ok bool) {
 	return strings.TrimSuffix(" # {"+labels+"} "+value+" "+timestamp, " "), true
 }
 
-// isNumber reports whether s is a value. Go reads more than Prometheus does.
+// isNumber reports whether s is a valid sample value. ParseFloat accepts more formats than Prometheus.
 func isNumber(s string) bool {
 	_, err := strconv.ParseFloat(s, 64)
 	return (err == nil || errors.Is(err, strconv.ErrRange)) && !strings.ContainsAny(s, "xXpP_")
 }
 
-// isTimestamp reports whether s is one, or none: whole milliseconds, or seconds in
-// OpenMetrics.
+// isTimestamp reports whether s is empty or a timestamp. A timestamp is an integer in milliseconds, or a
+// number of seconds in OpenMetrics.
 func isTimestamp(s string, openMetrics bool) bool {
 	if s == "" {
 		return true
 	}
 	if openMetrics {
 		seconds, err := strconv.ParseFloat(s, 64)
-		return err == nil && math.Abs(seconds) < math.MaxInt64/1000 && isNumber(s) // which not a number isn't, either
+		return err == nil && math.Abs(seconds) < math.MaxInt64/1000 && isNumber(s) // the comparison is false for NaN
 	}
 	_, err := strconv.ParseInt(s, 10, 64)
 	return err == nil
 }
 
-// append appends a sample that was read in one format in the same one or another.
+// append appends a sample in the output format. from and to report whether the input and the output are
+// OpenMetrics.
 func (l *line) append(b []byte, from, to bool) []byte {
 	b = append(b, l.name...)
 	if l.labels != "" {
@@ -434,7 +434,7 @@ func (l *line) append(b []byte, from, to bool) []byte {
 	return append(b, '\n')
 }
 
-// translateTime makes seconds of milliseconds, or the other way round.
+// translateTime converts a timestamp from milliseconds to seconds or vice versa.
 func translateTime(s string, from, to bool) string {
 	switch {
 	case from == to:

@@ -11,12 +11,12 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// rewritten reads an exposition and writes it again.
+// rewritten parses an exposition and writes it in another format.
 func rewritten(t testing.TB, body string, from, to bool, taken ...string) string {
 	t.Helper()
 	x, err := readExposition(body, from)
 	if err != nil {
-		t.Fatalf("%v, want it to be read:\n%s", err, body)
+		t.Fatalf("got error %v, want none for\n%s", err, body)
 	}
 	names := map[string]bool{}
 	for _, name := range taken {
@@ -32,17 +32,17 @@ const (
 	inOpenMetrics = true
 )
 
-// lines joins lines, each with its end.
+// lines joins lines and adds a newline after each.
 func lines(all ...string) string { return strings.Join(all, "\n") + "\n" }
 
-// What an app writes, and what scrapers get of it.
+// formats contains expositions of an app and the expected output in both formats.
 var formats = []struct {
 	name           string
 	from           bool
 	in             string
-	text, openText string // in text, in OpenMetrics; "": as it is
+	text, openText string // expected output in the text format and in OpenMetrics; "" means unchanged
 }{{
-	name: "counter and gauge of text",
+	name: "counter and gauge in the text format",
 	from: inText,
 	in: lines("# HELP app_jobs_total Jobs \"done\"\\nand \\\\ over.", "# TYPE app_jobs_total counter", `app_jobs_total{kind="a"} 3`, `app_jobs_total{kind="b"} 4 1700000000123`,
 		"", "# a comment", "# TYPE temperature gauge", "temperature -Inf"),
@@ -51,35 +51,35 @@ var formats = []struct {
 	openText: lines("# HELP app_jobs Jobs \\\"done\\\"\\nand \\\\ over.", "# TYPE app_jobs counter", `app_jobs_total{kind="a"} 3`, `app_jobs_total{kind="b"} 4 1700000000.123`,
 		"# TYPE temperature gauge", "temperature -Inf"),
 }, {
-	name: "a counter of text without _total, and samples without a type",
+	name: "text counter without _total, and samples without a type",
 	from: inText,
 	in:   lines("# TYPE hits counter", "hits 1", "# TYPE old untyped", "old 2", "unknown_to_all 3"),
 	openText: lines("# TYPE hits unknown", "hits 1", "# TYPE old unknown", "old 2",
 		"unknown_to_all 3"),
 }, {
-	name:     "a counter of text beside a gauge of its name in OpenMetrics",
+	name:     "text counter and a gauge with its OpenMetrics name",
 	from:     inText,
 	in:       lines("# TYPE x_total counter", "x_total 1", "# TYPE x gauge", "x 2"),
 	openText: lines("# TYPE x_total unknown", "x_total 1", "# TYPE x gauge", "x 2"),
 }, {
-	name: "histogram and summary of text",
+	name: "histogram and summary in the text format",
 	from: inText,
 	in: lines("# TYPE h histogram", `h_bucket{le="1"} 1`, `h_bucket{le="+Inf"} 2`, "h_sum 3", "h_count 2",
 		"# TYPE s summary", `s{quantile="0.5"} NaN`, "s_sum 1e3", "s_count 7"),
 }, {
-	name:     "blanks, trailing commas and needless escapes of text",
+	name:     "blanks, trailing commas and invalid escapes in the text format",
 	from:     inText,
 	in:       lines(`  x { a = "1" , b="\d\\\"\n" , }   5   6  `, "\ty\t1", "#TYPE y counter", `z{}7`, `z2{a="} 1"} 8`),
 	text:     lines(`x{a="1",b="\\d\\\"\n"} 5 6`, "y 1", "z 7", `z2{a="} 1"} 8`),
 	openText: lines(`x{a="1",b="\\d\\\"\n"} 5 0.006`, "y 1", "z 7", `z2{a="} 1"} 8`),
 }, {
-	name:     "one family in several pieces has one head",
+	name:     "family in several parts has one TYPE line",
 	from:     inText,
 	in:       lines("# TYPE x gauge", "x 1", "# TYPE y gauge", "y 2", "# TYPE x gauge", `x{a="b"} 3`),
 	text:     lines("# TYPE x gauge", "x 1", "# TYPE y gauge", "y 2", `x{a="b"} 3`),
 	openText: lines("# TYPE x gauge", "x 1", "# TYPE y gauge", "y 2", `x{a="b"} 3`),
 }, {
-	name: "OpenMetrics with units, exemplars, times and types that text has not",
+	name: "OpenMetrics with units, exemplars, timestamps and types that the text format does not have",
 	from: inOpenMetrics,
 	in: lines("# HELP took_seconds How \\\"long\\\".", "# TYPE took_seconds histogram", "# UNIT took_seconds seconds",
 		`took_seconds_bucket{le="1.0"} 1 # {trace_id="abc"} 0.5 1700000000.5`, `took_seconds_bucket{le="+Inf"} 1`, "took_seconds_count 1", "took_seconds_sum 0.5", "took_seconds_created 1.7e9",
@@ -97,12 +97,12 @@ var formats = []struct {
 		"# TYPE build info", `build_info{v="1"} 1`, "# TYPE mode stateset", `mode{mode="a"} 1`, "# TYPE odd unknown", "odd 1",
 		"# TYPE gh gaugehistogram", `gh_bucket{le="+Inf"} 1`, "gh_gcount 1", "gh_gsum 2"),
 }, {
-	name: "a last line without an end",
+	name: "last line without a newline",
 	from: inText,
 	in:   "x 1", text: "x 1\n", openText: "x 1\n",
 }}
 
-func TestTheAppsMetricsAreWrittenInTheScrapersFormat(t *testing.T) {
+func TestExpositionWrite(t *testing.T) {
 	for _, c := range formats {
 		t.Run(c.name, func(t *testing.T) {
 			harness.Equal(t, rewritten(t, c.in, c.from, inText), cmp.Or(c.text, c.in), "in text")
@@ -110,31 +110,31 @@ func TestTheAppsMetricsAreWrittenInTheScrapersFormat(t *testing.T) {
 		})
 	}
 	for _, to := range []bool{inText, inOpenMetrics} {
-		harness.Equal(t, rewritten(t, "# EOF\n", inOpenMetrics, to), "", "nothing")
+		harness.Equal(t, rewritten(t, "# EOF\n", inOpenMetrics, to), "", "empty exposition")
 	}
 }
 
-func TestAnAppsMetricWhoseNameIsTakenGetsAPrefix(t *testing.T) {
+func TestExpositionRenamesTakenNames(t *testing.T) {
 	for _, c := range []struct {
 		name, in, want string
 		taken          []string
 	}{{
-		name:  "all of a family, and no other",
+		name:  "all samples of the family",
 		taken: []string{"took_count"},
 		in:    lines("# TYPE took histogram", `took_bucket{le="+Inf"} 1`, "took_sum 1", "took_count 1", "# TYPE took_other gauge", "took_other 1"),
 		want:  lines("# TYPE app_took histogram", `app_took_bucket{le="+Inf"} 1`, "app_took_sum 1", "app_took_count 1", "# TYPE took_other gauge", "took_other 1"),
 	}, {
-		name:  "help too",
+		name:  "HELP line",
 		taken: []string{"x"},
 		in:    lines("# HELP x A thing.", "# TYPE x gauge", "x 1"),
 		want:  lines("# HELP app_x A thing.", "# TYPE app_x gauge", "app_x 1"),
 	}, {
-		name:  "another type makes no difference",
+		name:  "different type",
 		taken: []string{"x", "x_bucket", "x_sum", "x_count"},
 		in:    lines("# TYPE x counter", "x 1", "x_sum 5"),
 		want:  lines("# TYPE app_x counter", "app_x 1", "app_x_sum 5"),
 	}, {
-		name:  "as often as it needs",
+		name:  "repeated prefix",
 		taken: []string{"x", "app_app_x"},
 		in:    lines("x 1", "app_x 2"),
 		want:  lines("app_app_app_x 1", "app_x 2"),
@@ -145,7 +145,7 @@ func TestAnAppsMetricWhoseNameIsTakenGetsAPrefix(t *testing.T) {
 	}
 }
 
-func TestWhatPrometheusCouldNotReadIsRefusedWhole(t *testing.T) {
+func TestReadExpositionRejectsInvalidLines(t *testing.T) {
 	for _, bad := range []string{
 		"<html>", "{}", "x", "x y", "x 1 2 3", "x 1 1.5", "x{ 1", `x{a} 1`, `x{a=b} 1`, `x{a="b} 1`, `x{a="b"`, `x{a="b" c="d"} 1`, `x{1="b"} 1`,
 		`x{a="1",a="2"} 1`, `x{__name__="y"} 1`, `{"a.b"} 1`, "1x 1", "x-y 1", "x 0x10", "x 1_000", "x 1p3", "x\xff 1", "x{a=\"\xff\"} 1",
@@ -165,7 +165,7 @@ func TestWhatPrometheusCouldNotReadIsRefusedWhole(t *testing.T) {
 	}
 }
 
-// What is passed on can be read again, says the same, and no name of ours is in it.
+// FuzzExposition verifies that the output can be parsed, has the same samples, and does not contain taken names.
 func FuzzExposition(f *testing.F) {
 	for _, openMetrics := range []bool{false, true} {
 		f.Add(lines("# HELP x_total A \\ \\n \"thing\".", "# TYPE x_total counter", `x_total{a="b",} 1 5`, "ours 1", "app_ours 2", "# EOF"), openMetrics)
@@ -178,16 +178,16 @@ func FuzzExposition(f *testing.F) {
 		}
 		inOM := rewritten(t, body, openMetrics, inOpenMetrics, "ours", "ours_sum") + "# EOF\n"
 		if again := rewritten(t, inOM, inOpenMetrics, inOpenMetrics); withoutComments(again) != withoutComments(inOM) {
-			t.Errorf("OpenMetrics: got\n%s\nof\n%s\nwant the same samples", again, inOM)
+			t.Errorf("OpenMetrics: got\n%s\nfrom\n%s\nwant the same samples", again, inOM)
 		}
 		plain := rewritten(t, body, openMetrics, inText, "ours", "ours_sum")
 		if again := rewritten(t, plain, inText, inText); withoutComments(again) != withoutComments(plain) {
-			t.Errorf("text: got\n%s\nof\n%s\nwant the same samples", again, plain)
+			t.Errorf("text: got\n%s\nfrom\n%s\nwant the same samples", again, plain)
 		}
 		for _, out := range []string{inOM, plain} {
 			for line := range strings.Lines(out) {
 				if name, _ := cutName(line, ":"); name == "ours" || name == "ours_sum" {
-					t.Errorf("got %q, want no name of ours", line)
+					t.Errorf("got %q, want no taken name", line)
 				}
 			}
 		}
@@ -204,12 +204,12 @@ func withoutComments(body string) string {
 	return kept.String()
 }
 
-func TestTextIsReadByPrometheusOwnParser(t *testing.T) {
+func TestExpositionIsValidForPrometheusParser(t *testing.T) {
 	body := lines("# HELP x_total A \\ \\n \"thing\".", "# TYPE x_total counter", `x_total{ a="b\d", } 1 5`, "# TYPE h histogram", `h_bucket{le="+Inf"} 1`, "h_sum 1", "h_count 1", "lonely NaN")
 	parser := expfmt.NewTextParser(model.LegacyValidation)
 	families, err := parser.TextToMetricFamilies(strings.NewReader(rewritten(t, body, inText, inText)))
 	if err != nil || len(families) != 3 {
-		t.Errorf("got %v and %v, want 3 families", families, err)
+		t.Errorf("got %v, error %v, want 3 families", families, err)
 	}
 	harness.Equal(t, families["x_total"].GetHelp(), "A \\ \n \"thing\".", "help")
 }

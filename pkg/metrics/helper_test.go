@@ -19,10 +19,10 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// zero is when the requests of these tests begin.
+// zero is the start time of the requests in these tests.
 var zero = time.Unix(1_800_000_000, 0)
 
-// exchange is a client's request as far as metrics look at it.
+// exchange is a client request with the fields that metrics use.
 type exchange struct {
 	queue.Exchange
 	request *http.Request
@@ -30,8 +30,8 @@ type exchange struct {
 
 func (x exchange) Header(name string) string { return x.request.Header.Get(name) }
 
-// observed is a request that waited 2 ms, whose response began after 12 ms and
-// ended after 42 ms.
+// observed returns the observation of a request that got a slot after 2 ms. Its response began after 12 ms
+// and ended after 42 ms.
 func observed(method string, major, minor, status int, reason queue.Reason) queue.Observation {
 	return queue.Observation{
 		Exchange: exchange{request: &http.Request{Header: http.Header{}}},
@@ -47,7 +47,7 @@ func observed(method string, major, minor, status int, reason queue.Reason) queu
 	}
 }
 
-// options are what a sidecar gives that has everything, and a limit of 2 and 20.
+// options returns the Options of a sidecar with all gauges and with limits of 2 running and 20 queued requests.
 func options(names string) Options {
 	return Options{
 		Names: names, Version: "v1.2.3", Commit: "abcdef", Start: zero,
@@ -80,7 +80,7 @@ func newMetrics(t testing.TB, o Options) *Metrics {
 	return m
 }
 
-// filled has seen 4 classes of status over 2 protocols, and fast and slow requests.
+// filled returns a Metrics with fast and slow requests that have 4 classes of status codes and 2 protocols.
 func filled(t testing.TB, names string) *Metrics {
 	t.Helper()
 	m := newMetrics(t, options(names))
@@ -107,7 +107,7 @@ func filled(t testing.TB, names string) *Metrics {
 	return m
 }
 
-// scrape asks h for its metrics.
+// scrape returns the response of h to a scrape.
 func scrape(t testing.TB, h http.Handler, accept string) string {
 	t.Helper()
 	r := httptest.NewRequest(http.MethodGet, path, nil)
@@ -120,8 +120,7 @@ func scrape(t testing.TB, h http.Handler, accept string) string {
 	return w.Body.String()
 }
 
-// samples are the lines of a scrape that begin with one of the prefixes, as series
-// to value.
+// samples returns the values of the samples in a scrape that begin with one of the prefixes, by series.
 func samples(text string, prefixes ...string) map[string]string {
 	found := map[string]string{}
 	for line := range strings.Lines(text) {
@@ -134,7 +133,7 @@ func samples(text string, prefixes ...string) map[string]string {
 	return found
 }
 
-// wantSamples compares, and says what is missing, wrong or too much.
+// wantSamples reports missing, wrong and unexpected samples.
 func wantSamples(t *testing.T, got, want map[string]string) {
 	t.Helper()
 	for series, value := range want {
@@ -144,25 +143,25 @@ func wantSamples(t *testing.T, got, want map[string]string) {
 	}
 	for series, value := range got {
 		if _, ok := want[series]; !ok {
-			t.Errorf("%s: got %q, want no such series", series, value)
+			t.Errorf("%s: got %q, want no series", series, value)
 		}
 	}
 }
 
-// sameNumber reports whether two values are the same but for what sums of fractions lose.
+// sameNumber reports whether two values are equal except for rounding errors.
 func sameNumber(got, want string) bool {
 	g, err := strconv.ParseFloat(got, 64)
 	w, err2 := strconv.ParseFloat(want, 64)
 	return got == want || err == nil && err2 == nil && math.Abs(g-w) < 1e-12*math.Abs(w)
 }
 
-// withoutBuckets leaves out what a distribution says beside its count and sum.
+// withoutBuckets removes the buckets of histograms.
 func withoutBuckets(samples map[string]string) map[string]string {
 	maps.DeleteFunc(samples, func(series, _ string) bool { return strings.Contains(series, "_bucket{") })
 	return samples
 }
 
-// gathered is the family of a name.
+// gathered returns the metric family with the name.
 func gathered(t *testing.T, m *Metrics, name string) *dto.MetricFamily {
 	t.Helper()
 	all, err := m.gatherer.Gather()

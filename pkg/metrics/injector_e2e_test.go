@@ -22,13 +22,13 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// An injector is a process of injector serve.
+// An injector is a process of the command "injector serve".
 type injector struct {
 	reviews, metrics string // addresses
 	client           *http.Client
 }
 
-// startInjector builds the program and starts it with a certificate of an hour.
+// startInjector builds and starts the injector with a certificate that is valid for 1 h.
 func startInjector(t *testing.T) injector {
 	t.Helper()
 	dir := t.TempDir()
@@ -45,11 +45,11 @@ func startInjector(t *testing.T) injector {
 			return injector{line.Reviews, line.Metrics, &http.Client{Timeout: harness.Patience, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}}}
 		}
 	}
-	t.Fatal("got no line that says listening, want one")
+	t.Fatal("got no line with the message listening, want one")
 	return injector{}
 }
 
-// writeCertificate writes tls.crt and tls.key for 127.0.0.1, and returns who trusts them.
+// writeCertificate writes tls.crt and tls.key for 127.0.0.1. It returns a pool that contains the certificate.
 func writeCertificate(t *testing.T, dir string) *x509.CertPool {
 	t.Helper()
 	pair, err := harness.NewCertificate(func(c *x509.Certificate) { c.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)} })
@@ -64,8 +64,8 @@ func writeCertificate(t *testing.T, dir string) *x509.CertPool {
 	return roots
 }
 
-// ask sends a review of a pod's creation, or whatever else body is.
-func (i injector) ask(t *testing.T, body string) {
+// post sends body as an admission review.
+func (i injector) post(t *testing.T, body string) {
 	t.Helper()
 	r, err := i.client.Post("https://"+i.reviews+"/inject", "application/json", strings.NewReader(body))
 	harness.NoError(t, err)
@@ -75,10 +75,10 @@ func (i injector) ask(t *testing.T, body string) {
 
 func (i injector) review(t *testing.T, pod string) {
 	t.Helper()
-	i.ask(t, `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1","operation":"CREATE","resource":{"version":"v1","resource":"pods"},"object":`+pod+`}}`)
+	i.post(t, `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1","operation":"CREATE","resource":{"version":"v1","resource":"pods"},"object":`+pod+`}}`)
 }
 
-// load makes reviews of every kind.
+// load sends reviews with all results, and fails a TLS handshake.
 func (i injector) load(t *testing.T) {
 	t.Helper()
 	for range 3 {
@@ -86,14 +86,14 @@ func (i injector) load(t *testing.T) {
 	}
 	i.review(t, `{"spec":{"hostNetwork":true,"containers":[{"name":"web"}]}}`)
 	i.review(t, `{"metadata":{"annotations":{"queue-proxy.dev/concurency":"1"}},"spec":{"containers":[{"name":"web"}]}}`)
-	i.ask(t, "{")
+	i.post(t, "{")
 	if c, err := tls.Dial("tcp", i.reviews, &tls.Config{RootCAs: x509.NewCertPool()}); err == nil {
 		c.Close()
-		t.Fatal("got a handshake with an authority that nobody trusts, want none")
+		t.Fatal("got a handshake with an untrusted certificate, want an error")
 	}
 }
 
-func TestPrometheusScrapesTheInjector(t *testing.T) {
+func TestPrometheusScrapesInjector(t *testing.T) {
 	i := startInjector(t)
 	api := startPrometheusOn(t, map[string]string{"injector": i.metrics})
 	i.load(t)
@@ -123,9 +123,9 @@ func TestPrometheusScrapesTheInjector(t *testing.T) {
 	checkNames(t, string(exposition))
 }
 
-// Every panel shows something of a sidecar and an injector that work, but for those that
-// show what has gone wrong or what these two do not have.
-func TestPrometheusAnswersTheDashboard(t *testing.T) {
+// Each panel must contain data for a working sidecar and a working injector, except for panels about failures
+// and about features that are disabled here.
+func TestPrometheusEvaluatesDashboard(t *testing.T) {
 	empty := map[string]bool{
 		"Failures by reason": true, "Why not ready": true, "Readiness lost": true, "Telemetry that was lost": true, "Sidecars that cannot be scraped": true,
 		"Liveness and startup probes through the sidecar": true,
@@ -139,7 +139,7 @@ func TestPrometheusAnswersTheDashboard(t *testing.T) {
 	i := startInjector(t)
 	api := startPrometheusOn(t, map[string]string{"sidecar": sidecar, "injector": i.metrics})
 	eventually(t, api, `count(up == 1)`, "2")
-	for n := 1; n <= 2; n++ { // the first makes the series, the second is an increase
+	for n := 1; n <= 2; n++ { // the first request creates the series, and the second increases it
 		r, err := http.Get("http://" + requests)
 		harness.NoError(t, err)
 		r.Body.Close()
@@ -155,14 +155,14 @@ func TestPrometheusAnswersTheDashboard(t *testing.T) {
 			series, err := query(api, expr)
 			t.Logf("%s: %s: %d series", p.Title, expr, len(series))
 			if err != nil || len(series) == 0 && !empty[p.Title] {
-				t.Errorf("%s: %s: got %d series and %v, want some", p.Title, expr, len(series), err)
+				t.Errorf("%s: %s: got %d series, error %v, want series", p.Title, expr, len(series), err)
 			}
 		}
 	}
 }
 
-// The query of KEDA's example counts one workload, and a pod that is not scraped is left out.
-func TestPrometheusAnswersTheAutoscaler(t *testing.T) {
+// The query in the KEDA example must select one workload and ignore pods that are not scraped.
+func TestPrometheusKEDAQuerySelectsWorkload(t *testing.T) {
 	const name = "../../deploy/autoscaling/keda-prometheus/scaledobject.yaml"
 	_, query, ok := strings.Cut(contents(t, name), "query: ")
 	if query, _, _ = strings.Cut(query, "\n"); !ok {
@@ -186,6 +186,6 @@ tests:
 	file := filepath.Join(t.TempDir(), "test.yaml")
 	harness.NoError(t, os.WriteFile(file, []byte(test), 0o600))
 	if out, err := exec.Command("promtool", "test", "rules", file).CombinedOutput(); err != nil {
-		t.Errorf("got %v and\n%s\nwant no complaint", err, out)
+		t.Errorf("got error %v and output\n%s\nwant no output", err, out)
 	}
 }

@@ -9,23 +9,23 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
 
-// memoryEvery is how often the numbers of the Go runtime are taken for Knative's
-// names at most: that stops the world, and Knative takes them every 30 s.
-const memoryEvery = 5 * time.Second
+// memStatsInterval is the minimum time between two calls of runtime.ReadMemStats, which stops the world.
+// Knative calls it every 30 s.
+const memStatsInterval = 5 * time.Second
 
-// knative118 has the names that dashboards for Knative up to 1.18 know.
+// knative118 contains the metrics of the queue-proxy of Knative up to 1.18.
 type knative118 struct {
-	requests *tagTable[series118] // by route tag and status
-	app      *table[series118]    // by status
+	requests *tagTable[series118] // all requests, by route tag and status
+	app      *table[series118]    // requests that got a slot, by status
 }
 
-// series118 is what is known of requests of a status.
+// series118 contains the series of requests with the same labels.
 type series118 struct {
 	count counter
 	took  histogram
 }
 
-// observe notes a request, in whole milliseconds.
+// observe counts a request and records its duration in whole milliseconds.
 func (s *series118) observe(took time.Duration) {
 	s.count.Inc()
 	s.took.Observe(float64(max(0, took.Milliseconds())))
@@ -68,7 +68,7 @@ func (k *knative118) observe(o *queue.Observation, tag int) {
 	}
 }
 
-// memStats are the numbers of the Go runtime, by the names that Knative gave them.
+// memStats contains the fields of runtime.MemStats that Knative exports, with the suffixes of their names.
 var memStats = []struct {
 	name, help string
 	value      func(*runtime.MemStats) float64
@@ -81,8 +81,8 @@ var memStats = []struct {
 	{"frees", "Total number of freed objects.", func(s *runtime.MemStats) float64 { return float64(s.Frees) }},
 	{"heap_alloc", "Bytes of objects in the heap.", func(s *runtime.MemStats) float64 { return float64(s.HeapAlloc) }},
 	{"heap_sys", "Bytes of the heap from the operating system.", func(s *runtime.MemStats) float64 { return float64(s.HeapSys) }},
-	{"heap_idle", "Bytes of the heap that are not in use.", func(s *runtime.MemStats) float64 { return float64(s.HeapIdle) }},
-	{"heap_in_use", "Bytes of the heap that are in use.", func(s *runtime.MemStats) float64 { return float64(s.HeapInuse) }},
+	{"heap_idle", "Number of unused bytes in the heap.", func(s *runtime.MemStats) float64 { return float64(s.HeapIdle) }},
+	{"heap_in_use", "Number of used bytes in the heap.", func(s *runtime.MemStats) float64 { return float64(s.HeapInuse) }},
 	{"heap_released", "Bytes of the heap that were returned to the operating system.", func(s *runtime.MemStats) float64 { return float64(s.HeapReleased) }},
 	{"heap_objects", "Number of objects in the heap.", func(s *runtime.MemStats) float64 { return float64(s.HeapObjects) }},
 	{"stack_in_use", "Bytes of stacks in use.", func(s *runtime.MemStats) float64 { return float64(s.StackInuse) }},
@@ -91,18 +91,18 @@ var memStats = []struct {
 	{"mspan_sys", "Bytes of mspans from the operating system.", func(s *runtime.MemStats) float64 { return float64(s.MSpanSys) }},
 	{"mcache_in_use", "Bytes of mcaches in use.", func(s *runtime.MemStats) float64 { return float64(s.MCacheInuse) }},
 	{"mcache_sys", "Bytes of mcaches from the operating system.", func(s *runtime.MemStats) float64 { return float64(s.MCacheSys) }},
-	{"bucket_hash_sys", "Bytes of the profiler's tables.", func(s *runtime.MemStats) float64 { return float64(s.BuckHashSys) }},
+	{"bucket_hash_sys", "Bytes of the tables of the profiler.", func(s *runtime.MemStats) float64 { return float64(s.BuckHashSys) }},
 	{"gc_sys", "Bytes of the garbage collector.", func(s *runtime.MemStats) float64 { return float64(s.GCSys) }},
 	{"other_sys", "Bytes of the rest of the runtime.", func(s *runtime.MemStats) float64 { return float64(s.OtherSys) }},
 	{"next_gc", "Size of the heap at which the garbage collector runs again, in bytes.", func(s *runtime.MemStats) float64 { return float64(s.NextGC) }},
-	{"last_gc", "Time of the last garbage collection, in nanoseconds since 1970.", func(s *runtime.MemStats) float64 { return float64(s.LastGC) }},
+	{"last_gc", "Time of the last garbage collection in nanoseconds since 1970.", func(s *runtime.MemStats) float64 { return float64(s.LastGC) }},
 	{"total_gc_pause_ns", "Total pause of garbage collections in nanoseconds.", func(s *runtime.MemStats) float64 { return float64(s.PauseTotalNs) }},
 	{"num_gc", "Number of garbage collections.", func(s *runtime.MemStats) float64 { return float64(s.NumGC) }},
 	{"num_forced_gc", "Number of garbage collections that the program requested.", func(s *runtime.MemStats) float64 { return float64(s.NumForcedGC) }},
-	{"gc_cpu_fraction", "Share of the garbage collector in the CPU time since the start.", func(s *runtime.MemStats) float64 { return s.GCCPUFraction }},
+	{"gc_cpu_fraction", "Fraction of the CPU time since the start that the garbage collector used.", func(s *runtime.MemStats) float64 { return s.GCCPUFraction }},
 }
 
-// addMemStats adds the families.
+// addMemStats adds the metrics of memStats to r.
 func addMemStats(r *registry) {
 	var mu sync.Mutex
 	var stats runtime.MemStats
@@ -111,7 +111,7 @@ func addMemStats(r *registry) {
 		r.gauge("revision_go_"+m.name, m.help, always(func() float64 {
 			mu.Lock()
 			defer mu.Unlock()
-			if now := time.Now(); now.Sub(taken) >= memoryEvery {
+			if now := time.Now(); now.Sub(taken) >= memStatsInterval {
 				runtime.ReadMemStats(&stats)
 				taken = now
 			}

@@ -10,25 +10,25 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
 
-// knativeHead has the names that dashboards for Knative after 1.18 know: those of
-// OpenTelemetry's conventions, as its Prometheus exporter writes them.
+// knativeHead contains the metrics of the queue-proxy of Knative after 1.18. The names are those of the
+// OpenTelemetry semantic conventions, in the form of the OpenTelemetry exporter for Prometheus.
 //
-// server.address and server.port of http.server.* are the Host that a client sent,
-// and are left out. network.protocol.version of http.client.* would be what the
-// user container spoke, which an observation does not tell.
+// The attributes server.address and server.port of http.server.* are omitted, because they contain the Host
+// field of the client. The attribute network.protocol.version of http.client.* is omitted, because an
+// observation does not contain the version of the user container.
 type knativeHead struct {
 	server     *tagTable[serverSeries]
 	client     *tagTable[clientSeries]
 	invocation *table[histogram] // by status
 }
 
-// serverSeries is what is known of requests, as they came.
+// serverSeries contains the series of requests from clients with the same labels.
 type serverSeries struct{ duration, in, out histogram }
 
-// clientSeries is what is known of requests, as they went to the user container.
+// clientSeries contains the series of requests to the user container with the same labels.
 type clientSeries struct{ duration, in histogram }
 
-// Scopes of OpenTelemetry: who would have recorded it.
+// OpenTelemetry scopes, which are the packages that record the metrics in Knative.
 const (
 	scopeHTTP    = "go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp"
 	scopeVersion = "0.69.0"
@@ -36,11 +36,12 @@ const (
 	scopeRuntime = "go.opentelemetry.io/contrib/instrumentation/runtime"
 )
 
-// Buckets of OpenTelemetry, in seconds and bytes.
+// otelDurations returns the default buckets of OpenTelemetry for durations, in seconds.
 func otelDurations() []float64 {
 	return []float64{0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10}
 }
 
+// otelSizes returns the default buckets of OpenTelemetry for sizes, in bytes.
 func otelSizes() []float64 {
 	return []float64{0, 5, 10, 25, 50, 75, 100, 250, 500, 750, 1000, 2500, 5000, 7500, 10_000}
 }
@@ -55,20 +56,20 @@ func newKnativeHead(r *registry, o *Options, tags *routeTags) *knativeHead {
 			"Time from the slot to the end of the request.", otelDurations(), "http_response_status_code"), dim(statuses...)),
 	}
 	knative.gauge("kn_serving_queue_depth", "Number of running and queued requests; absent without a concurrency limit.", sometimes(o.Gauges.depth))
-	// OpenTelemetry's resource.
+	// The OpenTelemetry resource.
 	r.with("container_name", "queue-proxy", "k8s_namespace_name", o.Namespace, "k8s_pod_name", o.Pod, "service_instance_id", o.Pod,
 		"service_name", cmp.Or(o.Service, o.Configuration, o.Revision, o.Pod), "service_version", cmp.Or(o.Commit, "unknown"),
 		"kn_service_name", o.Service, "kn_configuration_name", o.Configuration, "kn_revision_name", o.Revision,
 	).gauge("target_info", "1, with the pod as labels.", one)
 	addOTelRuntime(r.with("otel_scope_name", scopeRuntime))
-	// Knative's head shows client_golang's own collectors too. That package has made them
-	// for its default registry before main, and nobody else registers there: a second pair
-	// would cost every start as much again.
+	// Knative also exports the default collectors of client_golang. They are created in the default registry
+	// before main, and no other metric is registered there. Creating two
+	// more collectors would increase the startup time.
 	r.MustRegister(prometheus.DefaultRegisterer.(*prometheus.Registry))
 	return k
 }
 
-// tagWords are the values of kn_route_tag for tags that are none themselves.
+// tagWords returns the values of kn_route_tag for requests without a named tag.
 func tagWords() (words [firstNamed]string) {
 	for i := range words {
 		words[i] = header.Tag(i).String()
@@ -96,7 +97,7 @@ func newClientSeries(r *registry, tags *routeTags) *tagTable[clientSeries] {
 	duration := r.histograms("http_client_request_duration_seconds",
 		"Time from the slot to the first byte of the response or, with error_type, to the failure.", otelDurations(), labels...)
 	in := r.histograms("http_client_request_body_size_bytes", "Size of the bodies of requests to the user container.", otelSizes(), labels...)
-	outcomes, few := make(dimension, 0, len(statuses)+len(reasons)), firstsOfClass() // of the user container
+	outcomes, few := make(dimension, 0, len(statuses)+len(reasons)), firstsOfClass() // status codes, then failure reasons
 	for _, code := range statuses {
 		outcomes = append(outcomes, []string{code, ""})
 	}
@@ -134,8 +135,8 @@ func (k *knativeHead) observe(o *queue.Observation, tag int) {
 	k.invocation.at(code).took(o.End.Sub(o.Slot))
 }
 
-// addOTelRuntime adds the families of OpenTelemetry's instrumentation of the Go
-// runtime. Those of client_golang's default collectors stand beside them.
+// addOTelRuntime adds the metrics of the OpenTelemetry instrumentation of the Go runtime. They are exported
+// in addition to the default collectors of client_golang.
 func addOTelRuntime(r *registry) {
 	stack, other := runtimeNumber(runtimeStacks), runtimeNumber(runtimeMemory, runtimeReleased, runtimeStacks)
 	r.gauge("go_memory_used_bytes", "Memory of the Go runtime.", func(add func(float64, ...string)) {
@@ -145,7 +146,7 @@ func addOTelRuntime(r *registry) {
 			}
 		}
 	}, "go_memory_type")
-	r.gauge("go_memory_limit_bytes", "GOMEMLIMIT, or four fifths of the memory of the container; absent without both.", sometimes(runtimeNumber(runtimeLimit)))
+	r.gauge("go_memory_limit_bytes", "Memory limit of the Go runtime (GOMEMLIMIT), which defaults to 80% of the memory limit of the container; absent without a limit.", sometimes(runtimeNumber(runtimeLimit)))
 	r.counter("go_memory_allocated_bytes_total", "Total memory that was allocated for objects.", sometimes(runtimeNumber(runtimeAllocated)))
 	r.counter("go_memory_allocations_total", "Number of allocated objects.", sometimes(runtimeNumber("/gc/heap/allocs:objects")))
 	r.gauge("go_memory_gc_goal_bytes", "Target size of the heap for the next garbage collection.", sometimes(runtimeNumber("/gc/heap/goal:bytes")))

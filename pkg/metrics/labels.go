@@ -8,14 +8,14 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
 
-// Every label of a request but the route tag (tags.go) has a closed list of values,
-// and one that the client or the user container chose is only ever looked up in it.
+// Each label of a request has a closed list of values, except for the route tag (tags.go). Values from the
+// client or the user container are only looked up in these lists.
 
-// Classes of status, by first digit. One that is no status counts as 5xx, as RFC
-// 9110 section 15 has clients treat it.
+// classes contains the classes of status codes, by the first digit. An invalid status code is counted as
+// 5xx, as RFC 9110 section 15 specifies for clients.
 var classes = []string{"1xx", "2xx", "3xx", "4xx", "5xx"}
 
-// class is the place of a status in classes.
+// class returns the index of a status code in classes.
 func class(status int) int {
 	if status < 100 || status > 599 {
 		return 4
@@ -23,14 +23,14 @@ func class(status int) int {
 	return status/100 - 1
 }
 
-// Methods, as our own metrics write them and as OpenTelemetry does. Case matters
-// (RFC 9110 section 9.1).
+// Label values for methods in our own metrics and in OpenTelemetry. Method names are case-sensitive (RFC
+// 9110 section 9.1).
 var (
 	methods     = []string{"get", "head", "post", "put", "patch", "delete", "options", "other"}
 	otelMethods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "_OTHER"}
 )
 
-// method is the place of a method in both.
+// method returns the index of a method in methods and otelMethods.
 func method(m string) int {
 	if i := slices.Index(otelMethods, m); i >= 0 {
 		return i
@@ -38,14 +38,14 @@ func method(m string) int {
 	return len(otelMethods) - 1
 }
 
-// Protocols, likewise.
+// Label values for protocol versions in our own metrics and in OpenTelemetry.
 var (
 	protocols    = []string{"http/1.0", "http/1.1", "http/2"}
 	otelVersions = []string{"1.0", "1.1", "2"}
 )
 
-// protocol is the place of a client's version in both. What is older than 1.0 is
-// counted there, what is newer than 2 under 2.
+// protocol returns the index of an HTTP version in protocols and otelVersions. It returns
+// the index of the nearest version if the version is unknown.
 func protocol(major, minor int) int {
 	switch {
 	case major >= 2:
@@ -56,8 +56,7 @@ func protocol(major, minor int) int {
 	return 0
 }
 
-// reasons are the words of [queue.Reason], each once, and "other", which says that
-// this list is out of date.
+// reasons contains the distinct words of [queue.Reason], and "other" for values that are not known here.
 var reasons = func() (words []string) {
 	for r := range queue.NumReasons {
 		if !slices.Contains(words, r.String()) {
@@ -67,7 +66,7 @@ var reasons = func() (words []string) {
 	return append(words, "other")
 }()
 
-// placeOf is the place of each reason in reasons; two reasons may share a word.
+// placeOf contains the index in reasons of each [queue.Reason]. Two reasons can have the same word.
 var placeOf = func() (places [queue.NumReasons]int) {
 	for r := range queue.NumReasons {
 		places[r] = slices.Index(reasons, r.String())
@@ -75,7 +74,7 @@ var placeOf = func() (places [queue.NumReasons]int) {
 	return places
 }()
 
-// reason is the place of w in reasons.
+// reason returns the index of r in reasons.
 func reason(r queue.Reason) int {
 	if r >= queue.NumReasons {
 		return len(reasons) - 1
@@ -83,9 +82,9 @@ func reason(r queue.Reason) int {
 	return placeOf[r]
 }
 
-// statuses are the status codes that Knative's metrics are labelled with: those
-// that have a name, and 499 for a client that has gone. Applications that answer
-// with whatever a client asks for exist, so the list is closed.
+// statuses contains the status codes that are label values of Knative metrics. These are the codes that have
+// a name, and 499 for a client that disconnected. The list is closed because some applications respond with
+// any status code that the client requests.
 var statuses = func() (codes []string) {
 	for code := 100; code <= 599; code++ {
 		if hasName(code) {
@@ -95,7 +94,7 @@ var statuses = func() (codes []string) {
 	return codes
 }()
 
-// statusPlaces is the place of each code in statuses, from 100 on.
+// statusPlaces contains the index in statuses of each status code, beginning with 100.
 var statusPlaces = func() (places [500]int) {
 	next := 0
 	for i := range places {
@@ -108,14 +107,14 @@ var statusPlaces = func() (places [500]int) {
 	return places
 }()
 
-// Places that stand for others where there are too many series (tags.go).
-
-// otherMethod is the place of other methods, for each method.
+// otherMethod returns the index of the method _OTHER for each method. It is used if there are too many
+// series (tags.go).
 func otherMethod() []int {
 	return slices.Repeat([]int{len(otelMethods) - 1}, len(otelMethods))
 }
 
-// firstsOfClass are the places of the first of its class, for each of statuses.
+// firstsOfClass returns the index of the first status code of the same class for each of statuses. It is
+// used if there are too many series (tags.go).
 func firstsOfClass() (places []int) {
 	for _, code := range statuses {
 		places = append(places, statusPlaces[int(code[0]-'0')*100-100])
@@ -127,8 +126,8 @@ func hasName(status int) bool {
 	return http.StatusText(status) != "" || status == queue.ClientGone.Status()
 }
 
-// status is the place of a code in statuses. One without a name counts as the x00
-// of its class, and one that is no status as 500 (RFC 9110 section 15).
+// status returns the index of a status code in statuses. A code without a name is counted as the x00 of its
+// class. An invalid code is counted as 500 (RFC 9110 section 15).
 func status(code int) int {
 	if code < 100 || code > 599 {
 		code = http.StatusInternalServerError

@@ -23,58 +23,58 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/loopback"
 )
 
-// Merge says where the user container's own metrics are, to be shown behind ours:
-// one scrape instead of two.
+// Merge configures the location of the metrics of the user container. The metrics are appended to
+// our metrics, so that a single scrape returns both.
 type Merge struct {
-	Port    int           // on the loopback address; 0: nothing is merged
-	Path    string        // with a query, if it needs one; "": /metrics
-	timeout time.Duration // for all of it; 0: 5 s. A scraper that says how long it waits gets an answer before that
-	maxSize int64         // bytes, when unpacked; 0: 8 MiB
+	Port    int           // port on the loopback address; 0 disables merging
+	Path    string        // path with an optional query; "" means /metrics
+	timeout time.Duration // maximum time to read the metrics; 0 means 5 s; a scraper can request less
+	maxSize int64         // maximum size in bytes after decompression; 0 means 8 MiB
 }
 
 const (
 	mergeTimeout = 5 * time.Second
-	mergeSize    = 8 << 20
+	mergeSize    = 8 << 20 // bytes
 
-	// mergeShare is how much of a scraper's patience the user container gets.
+	// mergeShare is the fraction of the timeout of the scraper that is available to the user container.
 	mergeShare = 0.8
 
-	// maxMerges are at work at once. Each keeps the user container's metrics in memory
-	// until they are rendered.
+	// maxMerges is the maximum number of concurrent merges. Each merge holds the metrics of the user container
+	// in memory until they are written.
 	maxMerges = 2
 
-	maxAppHead = 64 << 10 // bytes of the head of the user container's response
+	maxAppHead = 64 << 10 // maximum length in bytes of the header section of the response
 )
 
-// Why the user container's metrics are missing from a scrape.
+// Reasons why a scrape does not contain the metrics of the user container.
 const (
-	scrapeUnreachable = "unreachable" // nothing listens, or the connection broke
-	scrapeTimeout     = "timeout"
-	scrapeStatus      = "status" // not 200
-	scrapeTooLarge    = "too-large"
-	scrapeGarbage     = "garbage" // neither text nor OpenMetrics
-	scrapeBusy        = "busy"    // too many scrapes at once
+	scrapeUnreachable = "unreachable" // the connection was refused or closed
+	scrapeTimeout     = "timeout"     // the response was not complete in time
+	scrapeStatus      = "status"      // the status code is not 200
+	scrapeTooLarge    = "too-large"   // the response is larger than maxSize
+	scrapeGarbage     = "garbage"     // neither the text format nor OpenMetrics
+	scrapeBusy        = "busy"        // too many concurrent scrapes
 )
 
-// merge serves our metrics and the user container's.
+// merge is an http.Handler that serves our metrics and the metrics of the user container.
 type merge struct {
 	url         *url.URL
 	timeout     time.Duration
 	size        int64
-	transport   *http.Transport // which follows no redirects: another place is not the configured one
+	transport   *http.Transport // a transport does not follow redirects to other URLs
 	slots       chan struct{}
-	failed      *prometheus.CounterVec // by reason
-	openMetrics bool                   // may be spoken
+	failed      *prometheus.CounterVec // failed scrapes by reason
+	openMetrics bool                   // OpenMetrics is allowed
 	registry    *registry
 	gatherer    prometheus.Gatherer
 }
 
-// newMerge returns a handler that shows what gatherer has, and the user container's.
+// newMerge returns a handler for the metrics of gatherer and the metrics of the user container.
 func newMerge(r *registry, o *Merge, gatherer prometheus.Gatherer, openMetrics bool) (*merge, error) {
 	appPath := cmp.Or(o.Path, path)
 	app, err := url.Parse("http://" + net.JoinHostPort(loopback.IPv4, strconv.Itoa(o.Port)) + appPath)
 	if err != nil || !strings.HasPrefix(appPath, "/") || app.Fragment != "" {
-		return nil, fmt.Errorf("%q is not the path of metrics: it must begin with / and have no fragment", o.Path)
+		return nil, fmt.Errorf("%q: the path of the metrics must begin with / and must not contain a fragment", o.Path)
 	}
 	m := &merge{
 		registry:    r,
@@ -87,19 +87,19 @@ func newMerge(r *registry, o *Merge, gatherer prometheus.Gatherer, openMetrics b
 		failed:      r.counters("queue_proxy_app_scrape_errors_total", "Number of scrapes without the metrics of the user container, by reason.", "reason"),
 		transport: &http.Transport{
 			DialContext:            loopback.DialContext,
-			DisableKeepAlives:      true, // between two scrapes the app closes it anyway
-			DisableCompression:     true, // nothing is gained on the loopback device
+			DisableKeepAlives:      true, // the app would close an idle connection before the next scrape
+			DisableCompression:     true, // compression is useless on the loopback interface
 			MaxResponseHeaderBytes: maxAppHead,
 		},
 	}
 	for _, reason := range []string{scrapeUnreachable, scrapeTimeout, scrapeStatus, scrapeTooLarge, scrapeGarbage, scrapeBusy} {
-		m.failed.WithLabelValues(reason) // is there from zero on
+		m.failed.WithLabelValues(reason) // the counter is exported from the start
 	}
 	return m, nil
 }
 
-// ServeHTTP asks the user container first, so that its failure is counted in this
-// very scrape.
+// ServeHTTP implements http.Handler. It reads the metrics of the user container before it gathers ours, so
+// that a failure is included in the same scrape.
 func (m *merge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	formats := []expfmt.Format{expfmt.FmtText}
 	if m.openMetrics {
@@ -111,14 +111,14 @@ func (m *merge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	app, reason, done := m.scrape(r, openMetrics)
 	defer done()
 	if r.Context().Err() != nil {
-		return // the scraper has gone
+		return // the scraper disconnected
 	}
 	if reason != "" {
 		m.failed.WithLabelValues(reason).Inc()
 	}
 	ours, err := m.gatherer.Gather()
 	if err != nil && len(ours) == 0 {
-		http.Error(w, "the metrics could not be gathered", http.StatusInternalServerError)
+		http.Error(w, "cannot gather the metrics", http.StatusInternalServerError)
 		return
 	}
 
@@ -127,21 +127,21 @@ func (m *merge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	encoder := expfmt.NewEncoder(w, format)
 	for _, f := range ours {
 		if encoder.Encode(f) != nil {
-			return // the scraper has gone
+			return // the scraper disconnected
 		}
 	}
 	if app != nil && app.write(w, openMetrics, m.taken(ours)) != nil {
 		return
 	}
 	if end, ok := encoder.(expfmt.Closer); ok {
-		_ = end.Close() // who hangs up asks again
+		_ = end.Close() // an error means that the scraper disconnected
 	}
 }
 
-// scrape reads the user container's metrics, or says why there are none. The caller
-// calls done when it needs them no more.
+// scrape returns the metrics of the user container, or the reason why they are missing. The caller must call
+// done after it has written the metrics.
 func (m *merge) scrape(r *http.Request, openMetrics bool) (app *exposition, reason string, done func()) {
-	ctx, cancel := context.WithTimeout(r.Context(), m.patience(r))
+	ctx, cancel := context.WithTimeout(r.Context(), m.appTimeout(r))
 	defer cancel()
 	select {
 	case m.slots <- struct{}{}:
@@ -149,15 +149,15 @@ func (m *merge) scrape(r *http.Request, openMetrics bool) (app *exposition, reas
 	case <-ctx.Done():
 		return nil, scrapeBusy, func() {}
 	}
-	app, reason = m.ask(ctx, openMetrics)
+	app, reason = m.fetch(ctx, openMetrics)
 	if reason == scrapeUnreachable && ctx.Err() != nil {
 		reason = scrapeTimeout
 	}
 	return app, reason, done
 }
 
-// patience is how long the user container may take.
-func (m *merge) patience(r *http.Request) time.Duration {
+// appTimeout returns the timeout for the request to the user container.
+func (m *merge) appTimeout(r *http.Request) time.Duration {
 	const header = "X-Prometheus-Scrape-Timeout-Seconds"
 	seconds, err := strconv.ParseFloat(r.Header.Get(header), 64)
 	if err != nil || !(seconds > 0 && seconds < m.timeout.Seconds()/mergeShare) {
@@ -166,8 +166,8 @@ func (m *merge) patience(r *http.Request) time.Duration {
 	return time.Duration(mergeShare * seconds * float64(time.Second))
 }
 
-// ask makes the request.
-func (m *merge) ask(ctx context.Context, openMetrics bool) (app *exposition, reason string) {
+// fetch returns the metrics of the user container, or the reason why they are missing.
+func (m *merge) fetch(ctx context.Context, openMetrics bool) (app *exposition, reason string) {
 	accept := "text/plain;version=0.0.4,*/*;q=0.1"
 	if openMetrics {
 		accept = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
@@ -187,9 +187,9 @@ func (m *merge) ask(ctx context.Context, openMetrics bool) (app *exposition, rea
 	var from io.Reader = a.Body
 	switch strings.ToLower(a.Header.Get("Content-Encoding")) {
 	case "", "identity":
-	case "gzip": // unasked for, but understood
+	case "gzip": // not requested, but supported
 		if from, err = gzip.NewReader(a.Body); err != nil {
-			return nil, broken(err)
+			return nil, readError(err)
 		}
 	default:
 		return nil, scrapeGarbage
@@ -199,7 +199,7 @@ func (m *merge) ask(ctx context.Context, openMetrics bool) (app *exposition, rea
 	n, err := io.Copy(&body, io.LimitReader(from, m.size+1))
 	switch {
 	case err != nil:
-		return nil, broken(err)
+		return nil, readError(err)
 	case n > m.size:
 		return nil, scrapeTooLarge
 	}
@@ -210,8 +210,8 @@ func (m *merge) ask(ctx context.Context, openMetrics bool) (app *exposition, rea
 	return app, ""
 }
 
-// broken is the reason for a body that cannot be read.
-func broken(err error) string {
+// readError returns the reason for an error while the body was read.
+func readError(err error) string {
 	_, corrupt := errors.AsType[flate.CorruptInputError](err)
 	if corrupt || errors.Is(err, gzip.ErrHeader) || errors.Is(err, gzip.ErrChecksum) {
 		return scrapeGarbage
@@ -219,8 +219,8 @@ func broken(err error) string {
 	return scrapeUnreachable
 }
 
-// taken is every name that ours may have, in either format: also of those that have
-// no series yet, so that the user container's do not change when they get one.
+// taken returns the names of all our metrics in both formats. It includes metrics without series, because
+// metrics of the user container must not be renamed later when a series is added.
 func (m *merge) taken(gathered []*dto.MetricFamily) map[string]bool {
 	names := map[string]bool{}
 	for name, histogram := range m.registry.names {

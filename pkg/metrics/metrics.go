@@ -1,9 +1,7 @@
-// Package metrics counts requests, and serves the counts and the state of the sidecar to
-// Prometheus, or pushes them over OTLP. pkg/inject/webhook has metrics of its own.
+// Package metrics counts requests, and exports the counters and the state of the sidecar to Prometheus or
+// over OTLP. The package pkg/inject/webhook contains the metrics of the injector.
 //
-// Events are recorded by methods of [Metrics]. What can be read at any time is read at
-// each scrape, so no gauge is stale. docs/metrics.md lists every metric and is made from
-// this package.
+// The methods of [Metrics] record events. The values of gauges are read for each scrape. The tables of docs/metrics.md are generated from this package.
 package metrics
 
 import (
@@ -19,74 +17,73 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
 
-// path is where [Metrics.Handler] answers.
+// path is the path of the metrics.
 const path = "/metrics"
 
-// Options are what [New] needs to know.
+// Options are the options of [New].
 type Options struct {
-	Names   string    // METRICS_NAMES: default, knative-1.18, knative-head, all or off; "": default
-	Pushed  bool      // [Metrics.Push] is called: Knative's head's are made in any case
-	Version string    // of the program
-	Commit  string    // it was built from
-	Start   time.Time // of the process; zero: when New was called
+	Names   string    // METRICS_NAMES: default, knative-1.18, knative-head, all or off; "" means default
+	Pushed  bool      // Metrics.Push will be called, which requires the metrics of knative-head
+	Version string    // version of the program
+	Commit  string    // commit of the source code
+	Start   time.Time // start time of the process; zero means the time of New
 
 	Gauges Gauges
-	Merge  Merge // the zero value merges nothing
+	Merge  Merge // the zero value disables merging
 
-	// NotReadyReasons are all words that Gauges.Ready may give. Another one is shown
-	// as "other".
+	// NotReadyReasons contains all reasons that Gauges.Ready can return. Other reasons are replaced by
+	// "other".
 	NotReadyReasons []string
 
-	// Who we are, for Knative's names. Ours have no such labels: Prometheus knows what
-	// it scrapes.
+	// Labels of the Knative metrics. Our own metrics do not need them, because Prometheus adds the labels of
+	// the target.
 	Namespace, Service, Configuration, Revision, Pod string
 
-	// UserPort is where the user container listens, for the names of Knative's head.
+	// UserPort is the port of the user container. It is a label of the metrics of knative-head.
 	UserPort int
 }
 
-// Gauges are asked at each scrape, possibly by several goroutines at once. What counts
-// the dropped may be nil, which leaves its metric out.
+// Gauges contains the functions that return the values of gauges. They are called for each scrape and must be safe
+// for concurrent use. LogLinesDropped and SpansDropped can be nil, in which case their metrics are omitted.
 type Gauges struct {
-	Load            func() (running, waiting int) // requests in the user container, and in line
-	OldestWaiter    func() time.Time              // when the first in line came; zero: nobody waits
-	Limit           func() (running, waiting int) // how many of each may be; 0 running: no limit, and then waiting says nothing
-	Adaptive        func() (adapt.State, bool)    // what an adaptive limit has decided; false: it is fixed
-	Ready           func() (bool, string)         // what a queue probe would be answered, and if not ready one of NotReadyReasons
-	Draining        func() bool                   // the pod is ending
-	CertExpiry      func() time.Time              // of the certificate that is served; zero: there is none
-	LogLinesDropped func() uint64                 // of the request log, since the start
-	SpansDropped    func() uint64                 // since the start
-	Memory          func() (used, limit int64)    // memory of requests and its budget, in bytes; limit 0: there is no budget
-	Bounds          *bound.Recorder               // of bounds on the behavior of peers; nil: all counts are 0
+	Load            func() (running, waiting int) // number of requests in the user container and in the queue
+	OldestWaiter    func() time.Time              // arrival time of the first request in the queue; zero if the queue is empty
+	Limit           func() (running, waiting int) // maximum of Load; if running is 0, there is no limit and waiting is undefined
+	Adaptive        func() (adapt.State, bool)    // state of an adaptive limit; false if the limit is fixed
+	Ready           func() (bool, string)         // result of a readiness probe, and one of NotReadyReasons if it fails
+	Draining        func() bool                   // whether the drain has started
+	CertExpiry      func() time.Time              // expiry time of the certificate; zero without a certificate
+	LogLinesDropped func() uint64                 // number of dropped lines of the request log
+	SpansDropped    func() uint64                 // number of dropped spans
+	Memory          func() (used, limit int64)    // memory of requests and its budget, in bytes; limit is 0 without a budget
+	Bounds          *bound.Recorder               // events at bounds on the behavior of peers; if nil, all counters are 0
 
 	// Connections returns the connections of clients, and the HTTP/1 connections to the user container.
 	Connections func() (clients, app bound.Pool)
 }
 
-// depth is how many requests run or wait; absent without a limit.
+// depth returns the number of running and queued requests. It returns false without a concurrency limit.
 func (g *Gauges) depth() (float64, bool) {
 	most, _ := g.Limit()
 	running, waiting := g.Load()
 	return float64(running + waiting), most > 0
 }
 
-// Metrics records and shows. It is safe for concurrent use; the nil *Metrics
-// records nothing.
+// Metrics records events and exports metrics. It is safe for concurrent use. The recording methods of a nil
+// *Metrics do nothing.
 type Metrics struct {
 	registry *registry
 	gatherer prometheus.Gatherer
 	handler  http.Handler
 
-	requests *requests    // nil: not asked for
-	state    *state       // nil where requests is
-	tags     *routeTags   // of the two below
-	v118     *knative118  // nil: not asked for
-	head     *knativeHead // nil: not asked for
+	requests *requests    // nil if disabled
+	state    *state       // nil if requests is nil
+	tags     *routeTags   // route tags for v118 and head
+	v118     *knative118  // nil if disabled
+	head     *knativeHead // nil if disabled
 }
 
-// New returns Metrics with nothing recorded. An error is about Options.Names or
-// Options.Merge.
+// New returns a new Metrics. It returns an error if Options.Names or Options.Merge is invalid.
 func New(o Options) (*Metrics, error) {
 	names, err := parseNames(o.Names)
 	if err != nil {
@@ -113,8 +110,7 @@ func New(o Options) (*Metrics, error) {
 		m.gatherer = withoutEmpty{r}
 	}
 
-	// In OpenMetrics the counters that Knative had up to 1.18 would get a _total behind
-	// their names.
+	// OpenMetrics would add the suffix _total to the counters of Knative up to 1.18.
 	openMetrics := names&names118 == 0
 	if o.Merge.Port != 0 {
 		if m.handler, err = newMerge(r, &o.Merge, m.gatherer, openMetrics); err != nil {
@@ -124,26 +120,25 @@ func New(o Options) (*Metrics, error) {
 		m.handler = promhttp.HandlerFor(m.gatherer, promhttp.HandlerOpts{
 			ErrorHandling:      promhttp.ContinueOnError,
 			EnableOpenMetrics:  openMetrics,
-			DisableCompression: true, // it costs more than all the rest, and the bytes stay in the cluster
+			DisableCompression: true, // it would take most of the CPU time of a scrape, and the traffic stays in the cluster
 		})
 	}
-	if m.head != nil { // Knative's head shows these too
+	if m.head != nil { // Knative also exports the metrics of this handler
 		m.handler = promhttp.InstrumentMetricHandler(r, m.handler)
 	}
 	m.handler = bounded(m.handler)
 	return m, nil
 }
 
-// Handler serves /metrics to GET and HEAD, in Prometheus' text or protobuf format or
-// OpenMetrics, whichever the scraper likes best, and 404 elsewhere. With
-// [Options.Merge] the user container's metrics stand behind ours.
+// Handler returns a handler that serves /metrics for GET and HEAD, and 404 for other paths. The Accept field
+// selects the Prometheus text format, the protobuf format or OpenMetrics. With [Options.Merge], the metrics of
+// the user container are appended, and the protobuf format is not supported.
 func (m *Metrics) Handler() http.Handler { return m.handler }
 
-// Observe records a request that has ended. It takes no lock and does not allocate,
-// but for the first request with new labels.
+// Observe records a completed request. It does not lock or allocate, except for the first request with a new
+// set of labels.
 //
-// Excluded ones leave no trace (docs/promises.md 3.10). Kubelet probes are counted
-// by themselves and appear in no other metric.
+// Excluded requests are ignored (docs/promises.md 3.10). Kubelet probes are only counted in their own metric.
 func (m *Metrics) Observe(o *queue.Observation) {
 	switch {
 	case m == nil || o.Excluded:
@@ -175,15 +170,14 @@ func (m *Metrics) Observe(o *queue.Observation) {
 	}
 }
 
-// Listening records that requests are being accepted. The first call counts.
+// Listening records the time at which the sidecar began to accept requests. Only the earliest time is used.
 func (m *Metrics) Listening(at time.Time) {
 	if m != nil && m.state != nil {
 		m.state.first(listening, at)
 	}
 }
 
-// Answered records that a queue probe that came at asked has just been answered whether
-// the user container is ready.
+// Answered records the result of a readiness probe that was received at the time asked and is answered now.
 func (m *Metrics) Answered(asked time.Time, ready bool) {
 	if m == nil || m.state == nil {
 		return
@@ -196,7 +190,7 @@ func (m *Metrics) Answered(asked time.Time, ready bool) {
 	m.state.answers.at(place(ready)).took(now.Sub(asked))
 }
 
-// ReadinessChanged records that the user container has become ready or is no longer.
+// ReadinessChanged records that the user container became ready or stopped being ready.
 func (m *Metrics) ReadinessChanged(ready bool) {
 	switch {
 	case m == nil || m.state == nil:

@@ -23,7 +23,7 @@ import (
 
 const text = "text/plain;version=0.0.4"
 
-// observeEveryKind observes requests of every kind: served, replayed, refused in line, broken off.
+// observeEveryKind observes requests that succeed, are replayed, are rejected by the queue, and fail.
 func observeEveryKind(m *Metrics) {
 	ok := observed("GET", 1, 1, 200, queue.OK)
 	m.Observe(&ok)
@@ -50,7 +50,7 @@ func observeEveryKind(m *Metrics) {
 	m.Observe(&upgraded)
 }
 
-func TestEveryRequestIsCountedOnceWithItsLabels(t *testing.T) {
+func TestRequestsAreCountedWithLabels(t *testing.T) {
 	m := newMetrics(t, options("default"))
 	observeEveryKind(m)
 	got := scrape(t, m.Handler(), text)
@@ -82,7 +82,7 @@ func TestEveryRequestIsCountedOnceWithItsLabels(t *testing.T) {
 	})
 }
 
-func TestTimeIsSplitIntoWaitAndApp(t *testing.T) {
+func TestDurationIsSplitIntoQueueAndApp(t *testing.T) {
 	m := newMetrics(t, options("default"))
 	observeEveryKind(m)
 	got := scrape(t, m.Handler(), text)
@@ -99,7 +99,7 @@ func TestTimeIsSplitIntoWaitAndApp(t *testing.T) {
 		`queue_proxy_request_duration_seconds_sum{code="5xx",protocol="http/1.1"}`:   "0.001",
 
 		`queue_proxy_queue_wait_seconds_count`: "7",
-		`queue_proxy_queue_wait_seconds_sum`:   "0.013", // 6 that got a slot after 2 ms, and one that was refused after 1 ms
+		`queue_proxy_queue_wait_seconds_sum`:   "0.013", // 6 requests got a slot after 2 ms, and 1 request was rejected after 1 ms
 
 		`queue_proxy_app_duration_seconds_count{code="1xx"}`: "1",
 		`queue_proxy_app_duration_seconds_sum{code="1xx"}`:   "3599.998",
@@ -110,7 +110,7 @@ func TestTimeIsSplitIntoWaitAndApp(t *testing.T) {
 	})
 }
 
-func TestABucketHoldsWhatIsNotAboveItsBound(t *testing.T) {
+func TestBucketIncludesUpperBound(t *testing.T) {
 	m := newMetrics(t, options("default"))
 	for _, took := range []time.Duration{-time.Second, 0, 999 * time.Microsecond, time.Millisecond, 1001 * time.Microsecond, time.Hour} {
 		o := observed("GET", 1, 1, 200, queue.OK)
@@ -121,14 +121,14 @@ func TestABucketHoldsWhatIsNotAboveItsBound(t *testing.T) {
 		`queue_proxy_app_duration_seconds_bucket{code="2xx",le="0.001"}`, `queue_proxy_app_duration_seconds_bucket{code="2xx",le="0.0025"}`,
 		`queue_proxy_app_duration_seconds_bucket{code="2xx",le="300"}`, `queue_proxy_app_duration_seconds_bucket{code="2xx",le="+Inf"}`,
 	), map[string]string{
-		`queue_proxy_app_duration_seconds_bucket{code="2xx",le="0.001"}`:  "4", // what ended before it began counts as 0
+		`queue_proxy_app_duration_seconds_bucket{code="2xx",le="0.001"}`:  "4", // a negative duration is counted as 0
 		`queue_proxy_app_duration_seconds_bucket{code="2xx",le="0.0025"}`: "5",
 		`queue_proxy_app_duration_seconds_bucket{code="2xx",le="300"}`:    "5",
 		`queue_proxy_app_duration_seconds_bucket{code="2xx",le="+Inf"}`:   "6",
 	})
 }
 
-func TestConnectionsAndLimits(t *testing.T) {
+func TestConnectionMetrics(t *testing.T) {
 	o := options("default")
 	shown := []string{
 		"queue_proxy_client_connections", "queue_proxy_client_connections_limit", "queue_proxy_client_connections_waiting",
@@ -142,7 +142,7 @@ func TestConnectionsAndLimits(t *testing.T) {
 	wantSamples(t, samples(scrape(t, newMetrics(t, o).Handler(), text), shown...), want)
 }
 
-func TestStateIsAskedForAtTheScrape(t *testing.T) {
+func TestStateIsReadDuringScrape(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := options("default")
 		o.Start = time.Now()
@@ -172,7 +172,7 @@ func TestStateIsAskedForAtTheScrape(t *testing.T) {
 		delete(want, `queue_proxy_not_ready_reason{reason="refused"}`)
 		wantSamples(t, samples(scrape(t, m.Handler(), text), shown...), want)
 
-		ready, reason = false, "a word that a client could have sent"
+		ready, reason = false, "unknown"
 		want["queue_proxy_ready"], want[`queue_proxy_not_ready_reason{reason="other"}`] = "0", "1"
 		wantSamples(t, samples(scrape(t, m.Handler(), text), shown...), want)
 	})
@@ -193,7 +193,7 @@ func TestBoundsMetricContainsAllNames(t *testing.T) {
 	wantSamples(t, samples(scrape(t, m.Handler(), text), "queue_proxy_bounds_total"), want)
 }
 
-func TestWhatIsNotThereHasNoMetric(t *testing.T) {
+func TestMetricsOfDisabledFeaturesAreAbsent(t *testing.T) {
 	o := options("all")
 	o.Gauges.LogLinesDropped, o.Gauges.SpansDropped = nil, nil
 	o.Gauges.Limit = func() (int, int) { return 0, 0 }
@@ -205,7 +205,7 @@ func TestWhatIsNotThereHasNoMetric(t *testing.T) {
 		map[string]string{"queue_proxy_concurrency_limit": "0"})
 }
 
-func TestTheColdStartIsATimelineOfFirsts(t *testing.T) {
+func TestStartupRecordsFirstEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := options("default")
 		o.Start = time.Now()
@@ -227,7 +227,7 @@ func TestTheColdStartIsATimelineOfFirsts(t *testing.T) {
 		step()
 		second := first
 		second.Start, second.End = time.Now(), time.Now()
-		m.Observe(&second) // the first to end need not be the first to begin
+		m.Observe(&second) // requests can end in a different order
 		m.Observe(&first)
 
 		want := map[string]string{
@@ -247,7 +247,7 @@ func TestTheColdStartIsATimelineOfFirsts(t *testing.T) {
 	})
 }
 
-func TestAFlapIsReadinessLost(t *testing.T) {
+func TestFlapCountsLossOfReadiness(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMetrics(t, options("default"))
 		for _, ready := range []bool{true, false, true, false, true} {
@@ -268,9 +268,8 @@ func TestAFlapIsReadinessLost(t *testing.T) {
 	})
 }
 
-// own are the metrics that no request may change: those of the process and the
-// runtime.
-func own(series string) bool {
+// isProcessMetric reports whether a series is about the process or the Go runtime, or depends on the time.
+func isProcessMetric(series string) bool {
 	for _, prefix := range []string{"queue_proxy_process_", "queue_proxy_go_", "process_", "go_", "revision_go_", "promhttp_", "queue_proxy_oldest_waiter_age_seconds"} {
 		if strings.HasPrefix(series, prefix) {
 			return true
@@ -279,18 +278,18 @@ func own(series string) bool {
 	return false
 }
 
-// requestLines are the samples of m that requests can change.
+// requestLines returns the samples of m that requests can change.
 func requestLines(t *testing.T, m *Metrics) string {
 	var lines strings.Builder
 	for line := range strings.Lines(scrape(t, m.Handler(), text)) {
-		if !own(line) && !strings.HasPrefix(line, "#") {
+		if !isProcessMetric(line) && !strings.HasPrefix(line, "#") {
 			lines.WriteString(line)
 		}
 	}
 	return lines.String()
 }
 
-func TestExcludedRequestsLeaveNoTrace(t *testing.T) {
+func TestExcludedRequestsAreNotCounted(t *testing.T) {
 	m := newMetrics(t, options("all"))
 	before := requestLines(t, m)
 	o := observed("GET", 1, 1, 502, queue.AppUnreachable)
@@ -300,11 +299,11 @@ func TestExcludedRequestsLeaveNoTrace(t *testing.T) {
 	o.Excluded = false
 	m.Observe(&o)
 	if got := requestLines(t, m); got == before {
-		t.Error("got no trace of a request that counts, want one: this test sees nothing")
+		t.Error("got no change after a request that is not excluded, want one")
 	}
 }
 
-func TestProbesAreInNoOtherMetricOfRequests(t *testing.T) {
+func TestProbesAreNotCountedAsRequests(t *testing.T) {
 	m := newMetrics(t, options("all"))
 	before := requestLines(t, m)
 	for _, kind := range []header.Kind{header.QueueProbe, header.NetworkProbe, header.UnknownProbe} {
@@ -318,10 +317,10 @@ func TestProbesAreInNoOtherMetricOfRequests(t *testing.T) {
 	o.Kind = header.KubeletRequest
 	m.Observe(&o)
 	line := `queue_proxy_kubelet_probes_total{code="5xx",reason="ok"} 1` + "\n"
-	harness.Equal(t, strings.Replace(requestLines(t, m), line, "", 1), before, "beside", line)
+	harness.Equal(t, strings.Replace(requestLines(t, m), line, "", 1), before, "without", line)
 }
 
-func TestKnative118HasItsNamesLabelsAndUnits(t *testing.T) {
+func TestKnative118NamesLabelsAndUnits(t *testing.T) {
 	m := newMetrics(t, options("knative-1.18"))
 	observeEveryKind(m)
 	got := scrape(t, m.Handler(), text)
@@ -356,27 +355,27 @@ func TestKnative118HasItsNamesLabelsAndUnits(t *testing.T) {
 		bounds = append(bounds, series)
 	}
 	harness.Equal(t, len(bounds), 27, "buckets")
-	harness.Equal(t, len(samples(got, "revision_go_")), 27, "numbers of the Go runtime")
+	harness.Equal(t, len(samples(got, "revision_go_")), 27, "metrics of the Go runtime")
 	wantSamples(t, samples(got, "queue_proxy_", "http_", "go_", "process_"), nil)
 }
 
-func TestKnative118SaysUnknownForNoService(t *testing.T) {
+func TestKnative118UsesUnknownWithoutService(t *testing.T) {
 	o := options("knative-1.18")
 	o.Service = ""
 	got := scrape(t, newMetrics(t, o).Handler(), text)
 	harness.Contains(t, got, `service_name="unknown"`)
 }
 
-func TestKnative118NamesAreTheSameForAScraperOfOpenMetrics(t *testing.T) {
+func TestKnative118NamesAreUnchangedForOpenMetrics(t *testing.T) {
 	m := newMetrics(t, options("knative-1.18"))
 	observeEveryKind(m)
 	got := scrape(t, m.Handler(), "application/openmetrics-text;version=1.0.0,*/*;q=0.1")
 	if strings.Contains(got, "revision_request_count_total") || !strings.Contains(got, "revision_request_count{") {
-		t.Error("got revision_request_count with another name, want it as it is in Knative")
+		t.Error("got another name of revision_request_count, want the name in Knative")
 	}
 }
 
-func TestKnativeHeadHasItsNamesLabelsAndUnits(t *testing.T) {
+func TestKnativeHeadNamesLabelsAndUnits(t *testing.T) {
 	m := newMetrics(t, options("knative-head"))
 	o := observed("PUT", 2, 0, 200, queue.OK)
 	o.TLS = true
@@ -422,13 +421,13 @@ func TestKnativeHeadHasItsNamesLabelsAndUnits(t *testing.T) {
 	harness.Equal(t, len(samples(got, "http_server_request_body_size_bytes_bucket")), 2*16, "buckets of sizes")
 	for _, name := range []string{"go_memory_used_bytes{go_memory_type=\"stack\"", "go_goroutine_count{", "go_goroutines ", "process_cpu_seconds_total ", "promhttp_metric_handler_requests_total{"} {
 		if len(samples(got, name)) == 0 {
-			t.Errorf("%s: got none, want some", name)
+			t.Errorf("%s: got no series, want some", name)
 		}
 	}
 	wantSamples(t, samples(got, "queue_proxy_", "revision_"), nil)
 }
 
-func TestAStatusWithoutANameCountsAsTheFirstOfItsClass(t *testing.T) {
+func TestUnnamedStatusIsCountedAsFirstOfClass(t *testing.T) {
 	for _, c := range []struct {
 		status      int
 		code, class string
@@ -442,8 +441,8 @@ func TestAStatusWithoutANameCountsAsTheFirstOfItsClass(t *testing.T) {
 	}
 }
 
-// Whatever a client sends and an application answers, the labels are those of the
-// lists, and the first names of route tags.
+// FuzzLabelsAreClosed verifies that label values are in the closed lists for any request and response, except
+// for a limited number of route tags.
 func FuzzLabelsAreClosed(f *testing.F) {
 	f.Add("GET", 1, 1, 200, uint8(0), "", "", int64(1), int64(1), true)
 	f.Add("get", 0, 9, 0, uint8(queue.NumReasons), "blue\xff", "true", int64(-1), int64(1<<62), false)
@@ -487,18 +486,18 @@ func FuzzLabelsAreClosed(f *testing.F) {
 						continue
 					}
 					if !allowed[l.GetValue()] && !strings.HasSuffix(l.GetName(), "_class") {
-						t.Fatalf("%s: got %s=%q, want a value of the lists", g.GetName(), l.GetName(), l.GetValue())
+						t.Fatalf("%s: got %s=%q, want a value in the lists", g.GetName(), l.GetName(), l.GetValue())
 					}
 				}
 			}
 		}
 		if most := 2*firstNamed + maxTags; len(tags) > most {
-			t.Fatalf("got %d values of route tags, want %d at most", len(tags), most)
+			t.Fatalf("got %d values of route tags, want at most %d", len(tags), most)
 		}
 	})
 }
 
-func TestNoSeriesIsThereTwice(t *testing.T) {
+func TestSeriesAreUnique(t *testing.T) {
 	o := options("all")
 	o.Merge.Port = 1
 	m := newMetrics(t, o)
@@ -510,11 +509,11 @@ func TestNoSeriesIsThereTwice(t *testing.T) {
 			m.Observe(&obs)
 		}
 	}
-	_, err := m.gatherer.Gather() // client_golang compares each with all others
+	_, err := m.gatherer.Gather() // client_golang returns an error for a duplicate
 	harness.NoError(t, err)
 }
 
-func TestMetricNamesAndHelpTexts(t *testing.T) {
+func TestMetricNamesAndHelpPassLint(t *testing.T) {
 	o := options("default")
 	o.Merge.Port = 1
 	m := newMetrics(t, o)
@@ -522,11 +521,11 @@ func TestMetricNamesAndHelpTexts(t *testing.T) {
 	problems, err := testutil.GatherAndLint(m.gatherer)
 	harness.NoError(t, err)
 	for _, p := range problems {
-		t.Errorf("%s: got the problem %q, want none", p.Metric, p.Text)
+		t.Errorf("%s: got problem %q, want none", p.Metric, p.Text)
 	}
 }
 
-func TestRecordingAllocatesNothing(t *testing.T) {
+func TestObserveDoesNotAllocate(t *testing.T) {
 	for _, names := range []string{"default", "knative-1.18", "knative-head", "all"} {
 		m := newMetrics(t, options(names))
 		o := observed("GET", 1, 1, 200, queue.OK)
@@ -545,7 +544,7 @@ func TestRecordingAllocatesNothing(t *testing.T) {
 	}
 }
 
-func TestNothingIsLostBetweenGoroutines(t *testing.T) {
+func TestConcurrentObserveCountsAllRequests(t *testing.T) {
 	const writers, each = 8, 500
 	m := newMetrics(t, options("all"))
 	var all sync.WaitGroup
@@ -579,7 +578,7 @@ func TestNothingIsLostBetweenGoroutines(t *testing.T) {
 	}
 }
 
-func TestNoMetricsAreRecordedWithoutAllocations(t *testing.T) {
+func TestNilMetricsDoesNotAllocate(t *testing.T) {
 	var m *Metrics
 	o := observed("GET", 1, 1, 200, queue.OK)
 	harness.Equal(t, testing.AllocsPerRun(10, func() {
@@ -590,7 +589,7 @@ func TestNoMetricsAreRecordedWithoutAllocations(t *testing.T) {
 	}), 0, "allocations")
 }
 
-func TestTheHandlerSpeaksWhatTheScraperLikesBest(t *testing.T) {
+func TestHandlerNegotiatesFormat(t *testing.T) {
 	h := filled(t, "default").Handler()
 	for _, c := range []struct{ accept, want string }{
 		{"", "text/plain; version=0.0.4"},
@@ -610,12 +609,12 @@ func TestTheHandlerSpeaksWhatTheScraperLikesBest(t *testing.T) {
 		}
 		harness.Equal(t, w.Header().Get("Content-Encoding"), "", c.accept)
 		if ended := strings.HasSuffix(w.Body.String(), "# EOF\n"); ended != strings.Contains(c.want, "openmetrics") {
-			t.Errorf("%q: got an end mark: %v", c.accept, ended)
+			t.Errorf("%q: got EOF line: %v", c.accept, ended)
 		}
 	}
 }
 
-func TestOnlyTheMetricsAreServed(t *testing.T) {
+func TestHandlerServesOnlyMetricsPath(t *testing.T) {
 	h := newMetrics(t, options("all")).Handler()
 	for _, c := range []struct {
 		method, path string
@@ -630,7 +629,7 @@ func TestOnlyTheMetricsAreServed(t *testing.T) {
 	}
 }
 
-func TestNamesAreThoseOfTheSetting(t *testing.T) {
+func TestParseNames(t *testing.T) {
 	for word, want := range map[string]names{
 		"": ourNames, "default": ourNames, "knative-1.18": names118, "knative-head": namesHead, "all": allNames, "off": 0,
 	} {
@@ -642,9 +641,9 @@ func TestNamesAreThoseOfTheSetting(t *testing.T) {
 	harness.Equal(t, fmt.Sprint(err), `metrics: invalid value "Default" for the names of the metrics`)
 }
 
-func TestWhatIsPushedIsKnativesHeads(t *testing.T) {
+func TestPushedMetricsAreKnativeHead(t *testing.T) {
 	m := newMetrics(t, Options{Names: "off", Pushed: true})
 	if m.head == nil || m.requests != nil || m.v118 != nil {
-		t.Error("got other metrics than Knative's head's, want those alone")
+		t.Error("got other sets of metrics, want only knative-head")
 	}
 }

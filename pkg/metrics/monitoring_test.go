@@ -12,16 +12,16 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// deploy/monitoring and docs/metrics.md ask for our metrics by name, and for the injector's;
-// these tests keep them asking for what there is.
+// These tests verify that the queries in deploy/monitoring and in the documents only use metrics and labels that
+// exist.
 
 const (
 	monitoring = "../../deploy/monitoring/"
 	runbook    = "../../docs/runbook.md"
 )
 
-// injectors are the metrics of the injector, as the guide lists them. A test of
-// pkg/inject/webhook holds that list to the code.
+// injectors returns the metrics of the injector from the guide. A test of pkg/inject/webhook compares this list
+// with the code.
 func injectors(t *testing.T) (all []shown) {
 	t.Helper()
 	_, table, _ := strings.Cut(contents(t, guide), "<!-- injector -->")
@@ -40,12 +40,12 @@ func injectors(t *testing.T) (all []shown) {
 		all = append(all, one)
 	}
 	if len(all) == 0 {
-		t.Fatalf("%s: got no metric of the injector, want some", guide)
+		t.Fatalf("%s: got no metrics of the injector, want some", guide)
 	}
 	return all
 }
 
-// panel is what these tests look at of a panel of Grafana's.
+// panel contains the fields of a Grafana panel that these tests use.
 type panel struct {
 	ID      int    `json:"id"`
 	Type    string `json:"type"`
@@ -85,20 +85,18 @@ func (d dashboard) queries() (all []string) {
 	return all
 }
 
-// Parts of queries: a metric of ours with its matchers, and the labels by which
-// something is grouped.
+// Parts of queries: a metric with its matchers, a label in a matcher, and a list of labels for grouping.
 var (
 	metricInQuery   = regexp.MustCompile(`(queue_proxy_[a-z0-9_]+)(?:\{([^}]*)\})?`)
 	labelInMatcher  = regexp.MustCompile(`([a-z_]+)\s*(?:=~|!~|!=|=)\s*"`)
 	groupingInQuery = regexp.MustCompile(`\b(?:by|without|on|ignoring)\s*\(([^)]*)\)`)
 )
 
-// targetLabels are what a scrape puts on every series, and what a bucket has.
+// targetLabels contains the labels that a scrape adds to each series, and the label of buckets.
 var targetLabels = []string{"namespace", "pod", "job", "instance", "container", "le"}
 
-// asked finds our metrics in a text of queries, and complains about those that do
-// not exist and about labels that they do not have.
-func asked(t *testing.T, where, text string) map[string]bool {
+// checkQuery returns our metrics in a query. It reports metrics and labels that do not exist.
+func checkQuery(t *testing.T, where, text string) map[string]bool {
 	t.Helper()
 	known := map[string]shown{}
 	for _, f := range append(shownBy(t, "default"), injectors(t)...) {
@@ -114,34 +112,34 @@ func asked(t *testing.T, where, text string) map[string]bool {
 	for _, m := range metricInQuery.FindAllStringSubmatch(text, -1) {
 		f, ok := known[m[1]]
 		if !ok {
-			t.Errorf("%s: got %s, want a metric that there is", where, m[1])
+			t.Errorf("%s: got %s, want an existing metric", where, m[1])
 			continue
 		}
 		if f.kind == "histogram" && m[1] == f.name {
-			t.Errorf("%s: got %s, want one of its _bucket, _sum and _count", where, m[1])
+			t.Errorf("%s: got %s, want the suffix _bucket, _sum or _count", where, m[1])
 		}
 		found[f.name] = true
 		labels = append(labels, f.labels...)
 		for _, l := range labelInMatcher.FindAllStringSubmatch(m[2], -1) {
 			if !slices.Contains(slices.Concat(f.labels, targetLabels), l[1]) {
-				t.Errorf("%s: got %s{%s}, want a label that it has", where, m[1], l[1])
+				t.Errorf("%s: got %s{%s}, want an existing label", where, m[1], l[1])
 			}
 		}
 	}
 	for _, g := range groupingInQuery.FindAllStringSubmatch(text, -1) {
 		for label := range strings.SplitSeq(g[1], ",") {
 			if !slices.Contains(labels, strings.TrimSpace(label)) {
-				t.Errorf("%s: got a grouping by %q in %s, want a label that is there", where, label, text)
+				t.Errorf("%s: got grouping by %q in %s, want an existing label", where, label, text)
 			}
 		}
 	}
 	return found
 }
 
-func TestTheDashboardUsesExactlyTheMetricsThatExist(t *testing.T) {
+func TestDashboardUsesAllMetrics(t *testing.T) {
 	inUse := map[string]bool{}
 	for _, query := range readDashboard(t).queries() {
-		maps.Copy(inUse, asked(t, "dashboard.json", query))
+		maps.Copy(inUse, checkQuery(t, "dashboard.json", query))
 	}
 	for _, f := range append(shownBy(t, "default"), injectors(t)...) {
 		if f.ours && !inUse[f.name] {
@@ -150,11 +148,11 @@ func TestTheDashboardUsesExactlyTheMetricsThatExist(t *testing.T) {
 	}
 }
 
-func TestEveryPanelHasATitleAndANumberOfItsOwn(t *testing.T) {
+func TestPanelsHaveTitleAndUniqueID(t *testing.T) {
 	seen := map[int]string{}
 	for _, p := range readDashboard(t).Panels {
 		if p.Title == "" || seen[p.ID] != "" {
-			t.Errorf("panel %d: got title %q beside %q, want a title, and a number of its own", p.ID, p.Title, seen[p.ID])
+			t.Errorf("panel %d: got titles %q and %q, want one title for each ID", p.ID, p.Title, seen[p.ID])
 		}
 		if p.Type != "row" && len(p.Targets) == 0 {
 			t.Errorf("%s: got no query, want one", p.Title)
@@ -163,20 +161,20 @@ func TestEveryPanelHasATitleAndANumberOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestRulesAskForMetricsThatExist(t *testing.T) {
+func TestRulesUseExistingMetrics(t *testing.T) {
 	rules := contents(t, monitoring+"rules.yaml")
 	for alert := range strings.SplitSeq(rules, "- alert: ") {
-		// Only the expression is a query; the annotations speak.
+		// Only the expression is a query. The annotations are text.
 		if _, rest, ok := strings.Cut(alert, "expr:"); ok {
 			expr, _, _ := strings.Cut(rest, "labels:")
-			if len(asked(t, "rules.yaml", expr)) == 0 {
-				t.Errorf("got no metric of ours in %s, want one", expr)
+			if len(checkQuery(t, "rules.yaml", expr)) == 0 {
+				t.Errorf("got no metric in %s, want one", expr)
 			}
 		}
 	}
 }
 
-// alerts are those of rules.yaml, each with its text.
+// alerts returns the alerts in rules.yaml with their YAML text, by name.
 func alerts(t *testing.T) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -186,29 +184,29 @@ func alerts(t *testing.T) map[string]string {
 		}
 	}
 	if len(all) < 20 {
-		t.Fatalf("got %d alerts, want at least 20; has their spelling changed?", len(all))
+		t.Fatalf("got %d alerts, want at least 20; the format of rules.yaml may have changed", len(all))
 	}
 	return all
 }
 
-func TestEveryAlertHasATestInWhichItRingsAndOneInWhichItIsSilent(t *testing.T) {
-	type seen struct{ rings, silent bool }
+func TestAlertsAreTestedFiringAndSilent(t *testing.T) {
+	type seen struct{ firing, silent bool }
 	tested := map[string]seen{}
 	for text := range strings.SplitSeq(contents(t, monitoring+"rules_test.yaml"), "        alertname: ") {
 		name, rest, _ := strings.Cut(text, "\n")
 		s := tested[name]
-		rings := strings.HasPrefix(rest, "        exp_alerts:\n          - ")
-		tested[name] = seen{s.rings || rings, s.silent || !rings}
+		firing := strings.HasPrefix(rest, "        exp_alerts:\n          - ")
+		tested[name] = seen{s.firing || firing, s.silent || !firing}
 	}
 	for name := range alerts(t) {
-		if got := tested[name]; !got.rings || !got.silent {
-			t.Errorf("%s: got a test in which it rings: %v, and one in which it is silent: %v; want both", name, got.rings, got.silent)
+		if got := tested[name]; !got.firing || !got.silent {
+			t.Errorf("%s: got firing test: %v, silent test: %v; want both", name, got.firing, got.silent)
 		}
 	}
 }
 
-// Whoever is woken by an alert finds what to do at its runbook_url.
-func TestEveryAlertLeadsToItsSectionOfTheRunbook(t *testing.T) {
+// The runbook_url of an alert must link to a section that describes the cause and the fix.
+func TestAlertsHaveRunbookSections(t *testing.T) {
 	text := contents(t, runbook)
 	sections := map[string]bool{}
 	for _, m := range regexp.MustCompile(`(?m)^### (QueueProxy\w+)$`).FindAllStringSubmatch(text, -1) {
@@ -217,48 +215,48 @@ func TestEveryAlertLeadsToItsSectionOfTheRunbook(t *testing.T) {
 	for name, alert := range alerts(t) {
 		want := "runbook_url: 'https://github.com/queue-proxy/queue-proxy/blob/main/docs/runbook.md#" + strings.ToLower(name) + "'"
 		if !strings.Contains(alert, want) {
-			t.Errorf("%s: got no %s among its annotations, want it", name, want)
+			t.Errorf("%s: got annotations without %s, want it", name, want)
 		}
 		if !sections[name] {
-			t.Errorf("%s: got no section %s, want one", runbook, name)
+			t.Errorf("%s: got no section for %s, want one", runbook, name)
 		}
 		_, section, _ := strings.Cut(text, "### "+name+"\n")
 		section, _, _ = strings.Cut(section, "\n### ")
 		for _, part := range []string{"**Means**", "**Find**", "**Fix**"} {
 			if !strings.Contains(section, part) {
-				t.Errorf("%s: %s: got no %s, want it", runbook, name, part)
+				t.Errorf("%s: %s: got no paragraph %s, want one", runbook, name, part)
 			}
 		}
 		delete(sections, name)
 	}
 	for name := range sections {
-		t.Errorf("%s: got a section of %s, which is no alert", runbook, name)
+		t.Errorf("%s: got a section for %s, want only existing alerts", runbook, name)
 	}
 }
 
-func TestTheRunbookAsksForMetricsThatExist(t *testing.T) {
-	asked(t, runbook, strings.NewReplacer("{P}", "").Replace(contents(t, runbook)))
+func TestRunbookUsesExistingMetrics(t *testing.T) {
+	checkQuery(t, runbook, strings.NewReplacer("{P}", "").Replace(contents(t, runbook)))
 }
 
-func TestTheGuideAsksForMetricsThatExist(t *testing.T) {
+func TestGuideUsesExistingMetrics(t *testing.T) {
 	for _, m := range regexp.MustCompile("`[^`]+`").FindAllString(contents(t, guide), -1) {
 		query := strings.NewReplacer("{P}", "", "{P,", "{").Replace(m)
-		// A name by itself is no query.
+		// A name without braces or parentheses is not a query.
 		if strings.ContainsAny(query, "({") {
-			asked(t, guide, query)
+			checkQuery(t, guide, query)
 		}
 	}
 }
 
-// The Operator wants the same rules in an object of its own.
-func TestThePrometheusRuleIsMadeOfTheRules(t *testing.T) {
+// The Prometheus Operator requires the rules in a PrometheusRule object.
+func TestRulesObjectIsGenerated(t *testing.T) {
 	const name = monitoring + "prometheusrule.yaml"
 	_, groups, ok := strings.Cut(contents(t, monitoring+"rules.yaml"), "\ngroups:\n")
 	if !ok {
 		t.Fatal("rules.yaml: got no groups, want some")
 	}
 	var want strings.Builder
-	want.WriteString(`# Made from rules.yaml by go test ./pkg/metrics -update. Do not edit.
+	want.WriteString(`# Generated from rules.yaml by go test ./pkg/metrics -update. Do not edit.
 apiVersion: monitoring.coreos.com/v1
 kind: PrometheusRule
 metadata:
@@ -277,5 +275,5 @@ spec:
 	if *update {
 		harness.NoError(t, os.WriteFile(name, []byte(want.String()), 0o644))
 	}
-	harness.Equal(t, contents(t, name), want.String(), "go test ./pkg/metrics -update writes it")
+	harness.Equal(t, contents(t, name), want.String(), "run go test ./pkg/metrics -update")
 }

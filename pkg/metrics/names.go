@@ -2,18 +2,18 @@ package metrics
 
 import "fmt"
 
-// names says which sets of metrics there are. Sets can be joined by |.
+// names is a bit set of the sets of metrics to export.
 type names uint8
 
-// The sets.
+// Sets of metrics.
 const (
 	ourNames  names = 1 << iota
-	names118        // as the queue-proxy of Knative up to 1.18 names them
-	namesHead       // as the one of Knative after 1.18 does
+	names118        // metrics of the queue-proxy of Knative up to 1.18
+	namesHead       // metrics of the queue-proxy of Knative after 1.18
 	allNames  = ourNames | names118 | namesHead
 )
 
-// parseNames returns the sets for a value of METRICS_NAMES. An empty value is the default.
+// parseNames returns the sets for a value of METRICS_NAMES. "" means default.
 func parseNames(word string) (names, error) {
 	sets, ok := map[string]names{
 		"": ourNames, "default": ourNames, "knative-1.18": names118, "knative-head": namesHead, "all": allNames, "off": 0,
@@ -24,7 +24,6 @@ func parseNames(word string) (names, error) {
 	return sets, nil
 }
 
-// prefix is before all names of our own: also those of client_golang's collectors of
-// the process and of the Go runtime, because the usual ones (process_..., go_...) belong
-// to the user container where one scrape returns both.
+// prefix is the prefix of our own metrics. It is also added to the metrics of the process and Go collectors
+// of client_golang, because a merged scrape contains the metrics process_* and go_* of the user container.
 const prefix = "queue_proxy_"

@@ -11,11 +11,10 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/export"
 )
 
-// An instrument is what OpenTelemetry knows a metric as.
+// An instrument is the OpenTelemetry kind of a metric.
 type instrument uint8
 
-// The instruments. Prometheus has gauges for up-down counters, which are sums that may
-// shrink: points with different labels may be added.
+// Values of instrument. An up-down counter is a sum that can also decrease. In Prometheus, it is a gauge.
 const (
 	otelGauge instrument = iota
 	otelCounter
@@ -23,9 +22,8 @@ const (
 	otelHistogram
 )
 
-// otelNames are OpenTelemetry's names, units and kinds of instruments: those of go.*
-// are its semantic conventions for Go runtime metrics. Values that are no distributions
-// are whole numbers.
+// otelNames contains the names, units and instruments of OpenTelemetry. The names go.* are from the semantic
+// conventions for Go runtime metrics. All values except histograms are integers.
 var otelNames = map[string]struct {
 	name, unit string
 	kind       instrument
@@ -47,7 +45,8 @@ var otelNames = map[string]struct {
 	"go_config_gogc_percent":                 {"go.config.gogc", "%", otelUpDownCounter},
 }
 
-// otelLabels are its names of labels. The others are of a scope, which stands elsewhere.
+// otelLabels contains the OpenTelemetry names of labels. It does not contain labels of the scope, which are
+// not attributes of a point.
 var otelLabels = map[string]string{
 	"http_request_method":       "http.request.method",
 	"http_response_status_code": "http.response.status_code",
@@ -61,9 +60,8 @@ var otelLabels = map[string]string{
 	"go_memory_type":            "go.memory.type",
 }
 
-// metricsData translates what was gathered. Metrics that OpenTelemetry has no name for
-// are left out. MetricsData is field for field an ExportMetricsServiceRequest, whose Go
-// package would bring grpc.
+// metricsData converts gathered metrics to OTLP. Metrics that are not in otelNames are omitted. MetricsData
+// has the same fields as ExportMetricsServiceRequest, and the Go package of the latter depends on grpc.
 func metricsData(r *export.Resource, gathered []*dto.MetricFamily, start, now time.Time) *metricspb.MetricsData {
 	scope := &metricspb.ScopeMetrics{Scope: r.Scope()}
 	t := translation{uint64(start.UnixNano()), uint64(now.UnixNano())}
@@ -79,10 +77,10 @@ func metricsData(r *export.Resource, gathered []*dto.MetricFamily, start, now ti
 	}}}
 }
 
-// A translation has the times of all points, in nanoseconds since 1970.
+// A translation contains the start and the end time of all points, in nanoseconds since 1970.
 type translation struct{ start, now uint64 }
 
-// setData sets the points of a metric.
+// setData sets the points of m from the series of a gathered metric.
 func (t translation) setData(m *metricspb.Metric, kind instrument, series []*dto.Metric) {
 	const cumulative = metricspb.AggregationTemporality_AGGREGATION_TEMPORALITY_CUMULATIVE
 	switch kind {
@@ -99,11 +97,11 @@ func (t translation) setData(m *metricspb.Metric, kind instrument, series []*dto
 	}
 }
 
-// numbers are the points of counters and gauges. OpenTelemetry's instruments of these
-// names count in whole numbers.
+// numbers returns the points of a counter or a gauge. The values are integers, as in the instruments that
+// OpenTelemetry defines for these names.
 func (t translation) numbers(series []*dto.Metric) (points []*metricspb.NumberDataPoint) {
 	for _, s := range series {
-		value := s.GetGauge().GetValue() + s.GetCounter().GetValue() // it has one of them
+		value := s.GetGauge().GetValue() + s.GetCounter().GetValue() // only one of them is set
 		points = append(points, &metricspb.NumberDataPoint{
 			StartTimeUnixNano: t.start, TimeUnixNano: t.now, Attributes: pointAttributes(s),
 			Value: &metricspb.NumberDataPoint_AsInt{AsInt: int64(value)},
@@ -112,8 +110,8 @@ func (t translation) numbers(series []*dto.Metric) (points []*metricspb.NumberDa
 	return points
 }
 
-// histograms are the points of histograms, whose buckets count all below them too in
-// Prometheus, and do not in OpenTelemetry.
+// histograms returns the points of a histogram. The buckets of Prometheus are cumulative, and the buckets of
+// OpenTelemetry are not.
 func (t translation) histograms(series []*dto.Metric) (points []*metricspb.HistogramDataPoint) {
 	for _, s := range series {
 		h := s.GetHistogram()
@@ -135,7 +133,7 @@ func (t translation) histograms(series []*dto.Metric) (points []*metricspb.Histo
 	return points
 }
 
-// pointAttributes are the labels of a series by OpenTelemetry's names.
+// pointAttributes returns the labels of a series with their OpenTelemetry names.
 func pointAttributes(s *dto.Metric) (all []*commonpb.KeyValue) {
 	for _, l := range s.GetLabel() {
 		if name := otelLabels[l.GetName()]; name != "" {

@@ -25,10 +25,9 @@ func attributesOf(all []*commonpb.KeyValue) map[string]string {
 	return m
 }
 
-// The kinds are those of OpenTelemetry's conventions, by which Knative's head pushes
-// the same names.
-func TestPushedMetricsAreOfTheKindsOfOpenTelemetry(t *testing.T) {
-	defer debug.SetMemoryLimit(debug.SetMemoryLimit(1 << 40)) // it is pushed where there is one
+// The OpenTelemetry conventions define the kinds. Knative pushes the same metrics.
+func TestPushedMetricsHaveOTelKinds(t *testing.T) {
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(1 << 40)) // required for the metric of the limit
 	const gauge, counter, upDown, histogram = "gauge", "counter", "up-down counter", "histogram"
 	all, _ := pushed(t, filled(t, "knative-head"), PushOptions{})
 	got := map[string]string{}
@@ -62,7 +61,7 @@ func TestPushedMetricsAreOfTheKindsOfOpenTelemetry(t *testing.T) {
 	harness.Equal(t, got, want)
 }
 
-func TestAPointHasTheLabelsThatOpenTelemetryKnows(t *testing.T) {
+func TestPushedPointsHaveOTelAttributes(t *testing.T) {
 	m := newMetrics(t, options("knative-head"))
 	o := observed("GET", 1, 1, 200, queue.OK)
 	m.Observe(&o)
@@ -84,8 +83,8 @@ func TestAPointHasTheLabelsThatOpenTelemetryKnows(t *testing.T) {
 	t.Error("got no http.server.request.duration, want one")
 }
 
-// Prometheus' buckets count what is in those below them too.
-func TestABucketOfOpenTelemetryCountsItsOwnValuesOnly(t *testing.T) {
+// The buckets of Prometheus are cumulative.
+func TestPushedBucketsAreNotCumulative(t *testing.T) {
 	bucket := func(below uint64, bound float64) *dto.Bucket {
 		return &dto.Bucket{CumulativeCount: &below, UpperBound: &bound}
 	}
@@ -97,21 +96,21 @@ func TestABucketOfOpenTelemetryCountsItsOwnValuesOnly(t *testing.T) {
 	p := data.ResourceMetrics[0].ScopeMetrics[0].Metrics[0].GetHistogram().DataPoints[0]
 	harness.Equal(t, fmt.Sprint(p.Count, p.GetSum(), p.ExplicitBounds, p.BucketCounts), "4 1.5 [0.1 1] [3 0 1]")
 	if p.StartTimeUnixNano != 1e9 || p.TimeUnixNano != 2e9 {
-		t.Errorf("got %d to %d, want a second from the start", p.StartTimeUnixNano, p.TimeUnixNano)
+		t.Errorf("got times %d and %d, want 1 s and 2 s", p.StartTimeUnixNano, p.TimeUnixNano)
 	}
 }
 
-func TestEveryMetricOfKnativesHeadHasANameInOpenTelemetry(t *testing.T) {
+func TestKnativeHeadMetricsHaveOTelNames(t *testing.T) {
 	for _, f := range shownBy(t, "knative-head") {
 		if !f.ours || f.name == "target_info" {
 			continue
 		}
 		if _, ok := otelNames[f.name]; !ok {
-			t.Errorf("%s: got no name in OpenTelemetry, want one", f.name)
+			t.Errorf("%s: got no OpenTelemetry name, want one", f.name)
 		}
 		for _, l := range f.labels {
 			if otelLabels[l] == "" && l != "otel_scope_name" && l != "otel_scope_version" {
-				t.Errorf("%s: got no name in OpenTelemetry for its label %s, want one", f.name, l)
+				t.Errorf("%s: got no OpenTelemetry name for the label %s, want one", f.name, l)
 			}
 		}
 	}

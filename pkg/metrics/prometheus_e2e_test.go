@@ -21,10 +21,10 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// These tests need prometheus and promtool on the PATH, and fail without them:
-// deploy/monitoring/check installs both and runs them.
+// These tests require prometheus and promtool in PATH. deploy/monitoring/check installs both and runs the
+// tests.
 
-func TestPrometheusHasNothingToSayOfOurNames(t *testing.T) {
+func TestPrometheusAcceptsMetricNames(t *testing.T) {
 	o := options("default")
 	o.Merge.Port = 1
 	m := newMetrics(t, o)
@@ -32,19 +32,18 @@ func TestPrometheusHasNothingToSayOfOurNames(t *testing.T) {
 	checkNames(t, scrape(t, m.Handler(), text))
 }
 
-// checkNames asks promtool for its opinion of an exposition.
+// checkNames reports problems that promtool finds in an exposition.
 func checkNames(t *testing.T, exposition string) {
 	t.Helper()
 	check := exec.Command("promtool", "check", "metrics")
 	check.Stdin = strings.NewReader(exposition)
 	if out, err := check.CombinedOutput(); err != nil || len(out) > 0 {
-		t.Errorf("got %v and\n%s\nwant no complaint", err, out)
+		t.Errorf("got error %v and output\n%s\nwant no output", err, out)
 	}
 }
 
-// The program as a pod has it, with nothing set but its ports: Prometheus takes both
-// of them, in whatever format it asks for.
-func TestPrometheusScrapesBothPortsOfTheSidecar(t *testing.T) {
+// The sidecar runs as in a pod. Only its ports are set.
+func TestPrometheusScrapesBothPortsOfSidecar(t *testing.T) {
 	app := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	t.Cleanup(app.Close)
 	port, statistics, ours := startSidecar(t, app.Listener.Addr().(*net.TCPAddr).Port)
@@ -76,7 +75,7 @@ func TestPrometheusScrapesBothPortsOfTheSidecar(t *testing.T) {
 	}
 }
 
-// build builds one of our programs.
+// build builds a program in cmd and returns its path.
 func build(t *testing.T, name string) (program string) {
 	t.Helper()
 	program = filepath.Join(t.TempDir(), name)
@@ -86,26 +85,26 @@ func build(t *testing.T, name string) (program string) {
 	return program
 }
 
-// start starts a program until the end of the test. If that fails, what it said is logged.
+// start starts a program and stops it at the end of the test. If the test fails, the output is logged.
 func start(t *testing.T, p *exec.Cmd) {
 	t.Helper()
-	var said bytes.Buffer
-	p.Stdout = &said
+	var output bytes.Buffer
+	p.Stdout = &output
 	if p.Stderr == nil {
-		p.Stderr = &said
+		p.Stderr = &output
 	}
 	harness.NoError(t, p.Start())
 	t.Cleanup(func() {
 		_ = p.Process.Kill()
 		_ = p.Wait()
 		if t.Failed() {
-			t.Logf("%s said\n%s", p.Path, &said)
+			t.Logf("output of %s:\n%s", p.Path, &output)
 		}
 	})
 }
 
-// startSidecar builds the program and starts it in front of a user container. It
-// returns where it serves requests, statistics and metrics, once it is ready.
+// startSidecar builds and starts a sidecar for a user container. When the sidecar is ready, it returns the
+// addresses for requests, statistics and metrics.
 func startSidecar(t *testing.T, userPort int) (requests, statistics, metrics string) {
 	t.Helper()
 	p := exec.Command(build(t, "queue-proxy"))
@@ -135,7 +134,7 @@ func startSidecar(t *testing.T, userPort int) (requests, statistics, metrics str
 	}
 }
 
-// freeAddress returns an address of this host that nobody listens on.
+// freeAddress returns an unused address of this host.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -144,8 +143,8 @@ func freeAddress(t *testing.T) string {
 	return ln.Addr().String()
 }
 
-// Every query of the dashboard is one that Prometheus can parse.
-func TestPrometheusReadsTheDashboard(t *testing.T) {
+// Prometheus must be able to parse each query of the dashboard.
+func TestPrometheusAcceptsDashboardQueries(t *testing.T) {
 	var rules strings.Builder
 	rules.WriteString("groups:\n- name: dashboard\n  rules:\n")
 	n := 0
@@ -161,11 +160,11 @@ func TestPrometheusReadsTheDashboard(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "rules.yaml")
 	harness.NoError(t, os.WriteFile(name, []byte(rules.String()), 0o644))
 	if out, err := exec.Command("promtool", "check", "rules", name).CombinedOutput(); err != nil {
-		t.Errorf("got %v and\n%s\nwant no complaint", err, out)
+		t.Errorf("got error %v and output\n%s\nwant no output", err, out)
 	}
 }
 
-func TestPrometheusScrapesEveryFormatAndEveryMerge(t *testing.T) {
+func TestPrometheusScrapesAllFormats(t *testing.T) {
 	const appText = "# TYPE jobs_total counter\njobs_total{kind=\"a b\"} 5\n# TYPE queue_proxy_ready counter\nqueue_proxy_ready 9\n"
 	const appOpen = "# TYPE jobs counter\njobs_total{kind=\"a b\"} 5 # {trace_id=\"x\"} 1\n# TYPE build info\nbuild_info{v=\"1\"} 1\n# EOF\n"
 	merging := func(app http.HandlerFunc) *Metrics {
@@ -173,9 +172,9 @@ func TestPrometheusScrapesEveryFormatAndEveryMerge(t *testing.T) {
 		observeEveryKind(m)
 		return m
 	}
-	text := merging(says(textType, appText))
-	open := merging(says(openMetricsType, appOpen))
-	garbage := merging(says(textType, "x 1\ny\n"))
+	text := merging(respond(textType, appText))
+	open := merging(respond(openMetricsType, appOpen))
+	garbage := merging(respond(textType, "x 1\ny\n"))
 	jobs := map[string]http.Handler{
 		"default": filled(t, "default").Handler(), "knative118": filled(t, "knative-1.18").Handler(), "head": filled(t, "knative-head").Handler(), "all": filled(t, "all").Handler(),
 		"mergedText": text.Handler(), "mergedOpen": open.Handler(), "mergedGarbage": garbage.Handler(),
@@ -206,7 +205,7 @@ func TestPrometheusScrapesEveryFormatAndEveryMerge(t *testing.T) {
 	}
 }
 
-// inTextOnly hides from h that its scraper likes OpenMetrics.
+// inTextOnly returns a handler that requests the text format from h.
 func inTextOnly(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r.Header.Set("Accept", text)
@@ -214,8 +213,8 @@ func inTextOnly(h http.Handler) http.Handler {
 	})
 }
 
-// startPrometheus scrapes the handlers every second, each as a job of its own, and
-// returns where it can be asked.
+// startPrometheus starts a Prometheus that scrapes each handler as a separate job every second. It returns the
+// URL of Prometheus.
 func startPrometheus(t *testing.T, jobs map[string]http.Handler) string {
 	t.Helper()
 	targets := map[string]string{}
@@ -227,7 +226,7 @@ func startPrometheus(t *testing.T, jobs map[string]http.Handler) string {
 	return startPrometheusOn(t, targets)
 }
 
-// startPrometheusOn does so with addresses.
+// startPrometheusOn is like startPrometheus for the addresses of targets.
 func startPrometheusOn(t *testing.T, targets map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -243,7 +242,7 @@ func startPrometheusOn(t *testing.T, targets map[string]string) string {
 	return "http://" + address
 }
 
-// eventually asks until the answer is one series of that value; "?" is any.
+// eventually repeats a query until the result is one series with the value want. "?" means any value.
 func eventually(t *testing.T, api, expr, want string) {
 	t.Helper()
 	const patience, between = harness.Patience, 200 * time.Millisecond
@@ -254,10 +253,10 @@ func eventually(t *testing.T, api, expr, want string) {
 			return
 		}
 	}
-	t.Errorf("%s: got %v and %v, want %s", expr, got, err, want)
+	t.Errorf("%s: got %v, error %v, want %s", expr, got, err, want)
 }
 
-// query returns the values of the series that an expression has.
+// query returns the values of the series in the result of an expression.
 func query(api, expr string) (values []string, err error) {
 	a, err := http.Get(api + "/api/v1/query?query=" + url.QueryEscape(expr))
 	if err != nil {

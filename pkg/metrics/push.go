@@ -13,34 +13,33 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/sink"
 )
 
-// PushConfig is what the settings say about pushing metrics. Zero values are unset.
+// PushConfig contains the settings for pushing metrics. Zero values are unset.
 type PushConfig struct {
 	export.Settings
 
-	DefaultInterval time.Duration // of Knative from 1.19 on
-	Interval        time.Duration // of OpenTelemetry's variables; 0: DefaultInterval
+	DefaultInterval time.Duration // interval of Knative 1.19 and later
+	Interval        time.Duration // interval of OTEL_METRIC_EXPORT_INTERVAL; 0 means DefaultInterval
 }
 
-// PushOptions say where metrics are pushed. [PushConfig.Options] makes them from the
-// settings of Knative and OpenTelemetry.
+// PushOptions are the options of [Metrics.Push]. [PushConfig.Options] derives them from the settings of
+// Knative and OpenTelemetry.
 type PushOptions struct {
-	export.Target // with the protocol OTLP or OTLPGRPC; None: nothing is pushed
+	export.Target // the protocol must be OTLP, OTLPGRPC or None; None disables the push
 
-	Interval time.Duration // between pushes; 0: 60 s
+	Interval time.Duration // time between two pushes; 0 means 60 s
 
 	// Report is called with the reason if a push fails, at most once a minute. It may be nil.
 	Report func(error)
 }
 
 const (
-	defaultInterval = time.Minute // OpenTelemetry's
-	minInterval     = time.Second // a push costs a millisecond of processor time
+	defaultInterval = time.Minute // default of OpenTelemetry
+	minInterval     = time.Second // a push takes 1 ms of CPU time
 )
 
-// Options makes one choice of all settings. Metrics are pushed where Protocol says so,
-// or where it is unset and there is an endpoint for metrics alone; everywhere else they
-// are scraped. What cannot be used falls back, or turns the push off: each warning says
-// which.
+// Options combines all settings. Metrics are pushed if Protocol is an OTLP protocol, or if Protocol is unset
+// and there is an endpoint for metrics. If a setting is invalid, Options uses its default or disables the
+// push, and returns a warning.
 func (c PushConfig) Options() (o PushOptions, warnings []string) {
 	warn := func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) }
 	o.Target = c.Target(export.Metrics)
@@ -53,24 +52,24 @@ func (c PushConfig) Options() (o PushOptions, warnings []string) {
 	case protocol == export.OTLP, protocol == export.OTLPGRPC:
 		o.Interval = c.DefaultInterval
 	default:
-		warn("metrics protocol %q: not one of none, prometheus, grpc, http/protobuf; nothing is pushed", protocol)
+		warn("metrics protocol %q: must be one of none, prometheus, grpc, http/protobuf; metrics are not pushed", protocol)
 		return o, warnings
 	}
 	protocol, endpoint, written := c.Collector.Choose(protocol, c.Endpoint, export.Metrics)
 	if protocol == export.OTLPJSON {
-		warn("metrics are not pushed as JSON; they are as http/protobuf")
+		warn("metrics push: http/json is not supported; http/protobuf is used")
 		protocol = export.OTLP
 	}
 	if c.Interval > 0 {
 		o.Interval = c.Interval
 	}
 	if o.Interval > 0 && o.Interval < minInterval {
-		warn("metrics push: an interval of %v is too short; it is %v", o.Interval, minInterval)
+		warn("metrics push: the interval %v is too short; %v is used", o.Interval, minInterval)
 		o.Interval = minInterval
 	}
 	remark, err := export.CheckEndpoint("metrics", endpoint, written)
 	if err != nil {
-		warn("metrics push: %v; it is off", err)
+		warn("metrics push: %v; metrics are not pushed", err)
 		return o, warnings
 	}
 	if remark != "" {
@@ -90,19 +89,18 @@ type Push struct {
 	release  func() // called after the last push
 	failures sink.Throttle
 	pushes   *sink.Batcher[struct{}]
-	last     error // of the last push; valid after the Close of pushes
+	last     error // error of the last push; valid after pushes is closed
 }
 
-// Push starts pushing those metrics that OpenTelemetry has names for, as Knative's head
-// does. It returns nil when nothing is to be pushed. The error is about the protocol or
-// its endpoint.
+// Push starts to push the metrics that have OpenTelemetry names, as in Knative after 1.18. If the
+// protocol is None or empty, Push returns nil. It returns an error if the protocol or the endpoint is invalid.
 func (m *Metrics) Push(o PushOptions) (*Push, error) {
 	switch o.Protocol {
 	case export.None, "":
 		return nil, nil
 	case export.OTLP, export.OTLPGRPC:
 	default:
-		return nil, fmt.Errorf("metrics push: exporter %q: neither http/protobuf nor grpc", o.Protocol)
+		return nil, fmt.Errorf("metrics push: protocol %q: must be http/protobuf or grpc", o.Protocol)
 	}
 	o.Signal = export.Metrics
 	send, release, err := export.New(o.Target)
@@ -131,7 +129,7 @@ func (p *Push) push(ctx context.Context, _ []struct{}, _ int) (lost int) {
 	if wrong == nil {
 		rejected, wrong := p.send(ctx, body)
 		if wrong == nil && rejected > 0 {
-			wrong = fmt.Errorf("%d points were refused", rejected)
+			wrong = fmt.Errorf("the collector rejected %d points", rejected)
 		}
 		err = errors.Join(err, wrong)
 	}
@@ -143,8 +141,8 @@ func (p *Push) push(ctx context.Context, _ []struct{}, _ int) (lost int) {
 	return 1
 }
 
-// Close pushes the metrics for the last time and stops. If ctx is done first, or if the last push
-// fails, Close returns an error.
+// Close pushes the metrics for the last time and stops. Close returns an error
+// if ctx is done first or if the last push fails.
 func (p *Push) Close(ctx context.Context) error {
 	if p == nil {
 		return nil
@@ -155,7 +153,7 @@ func (p *Push) Close(ctx context.Context) error {
 		err = p.last
 	}
 	if err != nil {
-		return fmt.Errorf("metrics push: the last one: %w", err)
+		return fmt.Errorf("last metrics push: %w", err)
 	}
 	return nil
 }

@@ -10,13 +10,13 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// A registry is client_golang's, with the names of all that we add to it: also of
-// metrics that have no series yet.
+// A registry is a prometheus.Registry that also stores the names of our metrics, including metrics without
+// series.
 type registry struct {
 	*prometheus.Registry
-	names    map[string]bool // true: of a histogram
+	names    map[string]bool // names of metrics; the value is true for a histogram
 	readings *readings
-	fixed    prometheus.Labels // of every series that is added
+	fixed    prometheus.Labels // labels of all series that are added
 }
 
 func newRegistry() *registry {
@@ -25,8 +25,8 @@ func newRegistry() *registry {
 	return r
 }
 
-// with returns r for metrics whose series all have labels, by names and values in turn.
-// An empty value is the same as no label, and is left out.
+// with returns a registry that adds labels to all series of a metric. The arguments are alternating names and
+// values. A label with an empty value is omitted, because it is equivalent to a missing label.
 func (r *registry) with(namesAndValues ...string) *registry {
 	labelled := *r
 	labelled.fixed = prometheus.Labels{}
@@ -38,7 +38,7 @@ func (r *registry) with(namesAndValues ...string) *registry {
 	return &labelled
 }
 
-// counters adds a metric.
+// counters adds a counter with variable labels.
 func (r *registry) counters(name, help string, labels ...string) *prometheus.CounterVec {
 	v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: r.fixed}, labels)
 	r.names[name] = false
@@ -46,7 +46,7 @@ func (r *registry) counters(name, help string, labels ...string) *prometheus.Cou
 	return v
 }
 
-// histograms adds a metric. The buckets are in the unit of its name.
+// histograms adds a histogram with variable labels. The buckets have the unit of the name.
 func (r *registry) histograms(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
 	v := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets, ConstLabels: r.fixed}, labels)
 	r.names[name] = true
@@ -54,12 +54,12 @@ func (r *registry) histograms(name, help string, buckets []float64, labels ...st
 	return v
 }
 
-// gauge adds a metric whose series are read at each scrape.
+// gauge adds a gauge. Its value is read for each scrape.
 func (r *registry) gauge(name, help string, read read, labels ...string) {
 	r.read(prometheus.GaugeValue, name, help, read, labels)
 }
 
-// counter adds a metric whose series are read at each scrape.
+// counter adds a counter. Its value is read for each scrape.
 func (r *registry) counter(name, help string, read read, labels ...string) {
 	r.read(prometheus.CounterValue, name, help, read, labels)
 }
@@ -69,16 +69,15 @@ func (r *registry) read(kind prometheus.ValueType, name, help string, read read,
 	*r.readings = append(*r.readings, reading{prometheus.NewDesc(name, help, labels, r.fixed), kind, read})
 }
 
-// A read adds the series of a metric as they are now. It may be called by several
-// goroutines at once.
+// A read calls add for each current series of a metric. Multiple goroutines can call it at the same time.
 type read func(add func(value float64, labelValues ...string))
 
-// always reads one series without labels.
+// always returns a read for one series without labels.
 func always(value func() float64) read {
 	return func(add func(float64, ...string)) { add(value()) }
 }
 
-// sometimes reads one series without labels; false is absent.
+// sometimes returns a read for one series without labels. The series is absent if value returns false.
 func sometimes(value func() (float64, bool)) read {
 	return func(add func(float64, ...string)) {
 		if v, ok := value(); ok {
@@ -93,8 +92,9 @@ type reading struct {
 	read read
 }
 
-// readings are a collector of its own: client_golang has a goroutine for each at each
-// scrape. It describes nothing beforehand, so that metrics can be added.
+// readings is one collector for all metrics that are read during a scrape, because client_golang starts a
+// goroutine for each collector. It does not describe its metrics in advance, so that metrics can be added
+// later.
 type readings []reading
 
 // Describe implements prometheus.Collector.
@@ -109,7 +109,7 @@ func (all *readings) Collect(series chan<- prometheus.Metric) {
 	}
 }
 
-// withoutEmpty leaves out labels without a value, which are the same as none.
+// withoutEmpty removes labels with an empty value, which are equivalent to missing labels.
 type withoutEmpty struct{ prometheus.Gatherer }
 
 // Gather implements prometheus.Gatherer.
@@ -119,30 +119,30 @@ func (g withoutEmpty) Gather() ([]*dto.MetricFamily, error) {
 	for _, f := range gathered {
 		for _, s := range f.GetMetric() {
 			if slices.ContainsFunc(s.GetLabel(), empty) {
-				s.Label = slices.DeleteFunc(slices.Clone(s.GetLabel()), empty) // they belong to the series
+				s.Label = slices.DeleteFunc(slices.Clone(s.GetLabel()), empty) // the original slice belongs to the series
 			}
 		}
 	}
 	return gathered, err
 }
 
-// A counter is one series of a vector.
+// A counter is one series of a CounterVec.
 type counter struct{ prometheus.Counter }
 
-// A histogram is one series of a vector. What is below zero counts as zero.
+// A histogram is one series of a HistogramVec. Negative values are recorded as 0.
 type histogram struct{ prometheus.Observer }
 
-// took notes a duration, in seconds.
+// took records a duration in seconds.
 func (h histogram) took(d time.Duration) { h.Observe(float64(max(0, d)) / float64(time.Second)) }
 
-// size notes a number of bytes.
+// size records a number of bytes.
 func (h histogram) size(n int64) { h.Observe(float64(max(0, n))) }
 
-// A dimension is the values that series may have for one of their properties. Most have
-// one label, some two.
+// A dimension contains the possible values of one or more labels. Each element contains one value for each
+// label.
 type dimension [][]string
 
-// dim makes a dimension of one label.
+// dim returns a dimension with one label.
 func dim(values ...string) dimension {
 	d := make(dimension, len(values))
 	for i := range values {
@@ -151,17 +151,16 @@ func dim(values ...string) dimension {
 	return d
 }
 
-// A table keeps the series of a vector, so that a request looks none up by its labels. A
-// series is made when it is first asked for. All lists of values are closed, so there
-// are never more than its cells. It is safe for concurrent use; at takes no lock, and
-// allocates once for each cell.
+// A table stores the series of a vector, so that a request does not look them up by labels. A series is created
+// by the first call of at. The number of series is limited, because the dimensions are closed lists.
+// A table is safe for concurrent use. The method at does not use locks and allocates only for new series.
 type table[T any] struct {
 	child func(labelValues []string) *T
 	dims  []dimension
 	cells []atomic.Pointer[T]
 }
 
-// newTable makes a table. child makes a series; values of dimensions come in their order.
+// newTable returns a table. child creates a series. Its label values are in the order of dims.
 func newTable[T any](child func(labelValues []string) *T, dims ...dimension) *table[T] {
 	n := 1
 	for _, d := range dims {
@@ -178,7 +177,7 @@ func histogramsOf(v *prometheus.HistogramVec, dims ...dimension) *table[histogra
 	return newTable(func(values []string) *histogram { return &histogram{v.WithLabelValues(values...)} }, dims...)
 }
 
-// at returns what stands at the places of the label values, one for each dimension.
+// at returns the series for the given indexes of label values, one index for each dimension.
 func (t *table[T]) at(places ...int) *T {
 	i := t.cell(places)
 	if one := t.cells[i].Load(); one != nil {
@@ -187,7 +186,7 @@ func (t *table[T]) at(places ...int) *T {
 	return t.make(i)
 }
 
-// has reports whether at has made it.
+// has reports whether the series exists.
 func (t *table[T]) has(places ...int) bool { return t.cells[t.cell(places)].Load() != nil }
 
 func (t *table[T]) cell(places []int) (i int) {
@@ -208,8 +207,7 @@ func (t *table[T]) make(i int) *T {
 	return t.cells[i].Load()
 }
 
-// all makes every series, so that each is there from zero on and the first event is an
-// increase.
+// all creates all series with the value 0, so that the first event is visible as an increase.
 func (t *table[T]) all() {
 	for i := range t.cells {
 		t.make(i)

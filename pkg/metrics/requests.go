@@ -6,14 +6,13 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
 
-// seconds are the buckets of every duration of ours: from a cached page to a model that
-// thinks for minutes. The waits behind a limit have the same ones, so that panels can be
-// laid over each other.
+// seconds returns the buckets of our own durations. They cover cached pages as well as model inference that
+// takes minutes. All durations have the same buckets, so that they can be compared in a dashboard.
 func seconds() []float64 {
 	return []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300}
 }
 
-// requests is what our own metrics say about requests.
+// requests contains the request metrics of the set default.
 type requests struct {
 	total    *table[counter]
 	failures *table[counter]
@@ -37,12 +36,12 @@ func newRequests(r *registry) *requests {
 			"Time from the header section to the end of a request, including the queue. An upgraded connection is a 1xx and lasts until it is closed.",
 			seconds(), "code", "protocol"), code, protocol),
 		wait: histogram{r.histograms("queue_proxy_queue_wait_seconds",
-			"Time from the header section of a request until it got a slot or left the queue.", seconds()).WithLabelValues()},
+			"Time from the header section of a request until the request got a slot or left the queue.", seconds()).WithLabelValues()},
 		app: histogramsOf(r.histograms("queue_proxy_app_duration_seconds",
 			"Time from the slot to the end of the request, for requests that got a slot.",
 			seconds(), "code"), code),
 		replays: r.counters("queue_proxy_replays_total",
-			"Number of requests that were sent again because the user container closed the idle connection.").WithLabelValues(),
+			"Number of requests that were sent to the user container again after the connection failed or the request was refused.").WithLabelValues(),
 		kubelet: countersOf(r.counters("queue_proxy_kubelet_probes_total",
 			"Number of liveness and startup probes that were forwarded to the user container. Other metrics do not include these probes.",
 			"code", "reason"), code, why),
@@ -62,7 +61,7 @@ func (q *requests) observe(o *queue.Observation) {
 	}
 	took := o.End.Sub(o.Start)
 	q.duration.at(code, protocol).took(took)
-	if o.Slot.IsZero() { // it gave up
+	if o.Slot.IsZero() { // the request left the queue without a slot
 		q.wait.took(took)
 		return
 	}

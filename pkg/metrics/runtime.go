@@ -9,8 +9,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
-// runtimeNumber reads a number of package runtime/metrics, less others. One that this Go
-// does not have is absent, and so is math.MaxInt64, which stands for no limit.
+// runtimeNumber returns a function that reads a metric of package runtime/metrics and subtracts others. The
+// function returns false if this Go release does not have the metric, or if the value is math.MaxInt64, which
+// means no limit.
 func runtimeNumber(name string, less ...string) func() (float64, bool) {
 	return func() (float64, bool) {
 		samples := []rtmetrics.Sample{{Name: name}}
@@ -22,11 +23,11 @@ func runtimeNumber(name string, less ...string) func() (float64, bool) {
 		for _, s := range samples[1:] {
 			v -= numberOf(s)
 		}
-		return v, v < math.MaxInt64 // which not a number isn't, either
+		return v, v < math.MaxInt64 // the comparison is false for NaN
 	}
 }
 
-// numberOf is the value of a sample, and not a number if this Go has no such metric.
+// numberOf returns the value of a sample, or NaN if this Go release does not have the metric.
 func numberOf(s rtmetrics.Sample) float64 {
 	switch s.Value.Kind() {
 	case rtmetrics.KindUint64:
@@ -37,7 +38,7 @@ func numberOf(s rtmetrics.Sample) float64 {
 	return math.NaN()
 }
 
-// Metrics of package runtime/metrics that are shown under several names.
+// Metrics of package runtime/metrics that are exported with several names.
 const (
 	runtimeMaxProcs  = "/sched/gomaxprocs:threads"
 	runtimeMemory    = "/memory/classes/total:bytes"
@@ -47,8 +48,8 @@ const (
 	runtimeAllocated = "/gc/heap/allocs:bytes"
 )
 
-// addProcess adds client_golang's collectors of the process and of the Go runtime, and
-// what the latter does not tell, or not without thirty more metrics.
+// addProcess adds the process and Go collectors of client_golang. It also adds metrics of the Go runtime that
+// the Go collector does not have, or only together with 30 other metrics.
 func addProcess(r *registry) {
 	prometheus.WrapRegistererWithPrefix(prefix, r).MustRegister(
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
@@ -59,7 +60,7 @@ func addProcess(r *registry) {
 	)
 	r.gauge("queue_proxy_go_max_procs", "Maximum number of threads that run Go code (GOMAXPROCS).", sometimes(runtimeNumber(runtimeMaxProcs)))
 	r.gauge("queue_proxy_go_memory_bytes", "Memory of the Go runtime, which GOMEMLIMIT limits.", sometimes(runtimeNumber(runtimeMemory, runtimeReleased)))
-	r.gauge("queue_proxy_go_memory_limit_bytes", "GOMEMLIMIT, or four fifths of the memory of the container; absent without both.", sometimes(runtimeNumber(runtimeLimit)))
+	r.gauge("queue_proxy_go_memory_limit_bytes", "Memory limit of the Go runtime (GOMEMLIMIT), which defaults to 80% of the memory limit of the container; absent without a limit.", sometimes(runtimeNumber(runtimeLimit)))
 	r.gauge("queue_proxy_go_heap_bytes", "Memory of objects, including those that are not freed yet.",
 		sometimes(runtimeNumber("/memory/classes/heap/objects:bytes")))
 	r.counter("queue_proxy_go_allocated_bytes_total", "Total memory that was allocated for objects.", sometimes(runtimeNumber(runtimeAllocated)))

@@ -14,7 +14,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/fair"
 )
 
-// Limits on scrapes, which any client that reaches the port can request.
+// Limits for scrapes. Any client that can connect to the port can send a scrape.
 const (
 	maxRendered  = 4                // pages that are rendered at the same time
 	maxPageBytes = 8 << 20          // bytes of all pages together; a single page can be larger
@@ -39,7 +39,7 @@ type scrapes struct {
 	typical   atomic.Int64 // expected number of bytes of the next page
 }
 
-// bounded serves h at path.
+// bounded returns a handler that serves h at path with limits on scrapes.
 func bounded(h http.Handler) http.Handler {
 	s := &scrapes{
 		handler: h,
@@ -66,7 +66,7 @@ func (s *scrapes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}}
 	slot, err := s.pages.Acquire(ctx, scrape)
 	if errors.Is(err, fair.ErrClientLimit) {
-		http.Error(w, "too many scrapes of this client at once", http.StatusTooManyRequests)
+		http.Error(w, "too many concurrent scrapes from this client", http.StatusTooManyRequests)
 		return
 	}
 	var turn *fair.Slot
@@ -75,7 +75,7 @@ func (s *scrapes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		turn, err = s.rendering.Acquire(ctx, fair.Request{Client: scrape.Client})
 	}
 	if err != nil {
-		http.Error(w, "too many scrapes at once", http.StatusServiceUnavailable)
+		http.Error(w, "too many concurrent scrapes", http.StatusServiceUnavailable)
 		return
 	}
 	p := s.free.Get().(*page)
@@ -95,9 +95,9 @@ func (s *scrapes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // A page is a response in memory.
 type page struct {
 	header http.Header
-	status int      // 0: 200
-	chunks [][]byte // of chunkSize each
-	size   int      // bytes that were written
+	status int      // 0 means 200
+	chunks [][]byte // each has the length chunkSize
+	size   int      // number of bytes written
 }
 
 // Header implements http.ResponseWriter.
@@ -120,7 +120,7 @@ func (p *page) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// send sends it. An error is the scraper's: who hangs up asks again.
+// send sends the page to w. It ignores an error, because the scraper disconnected or is too slow.
 func (p *page) send(w http.ResponseWriter) {
 	maps.Copy(w.Header(), p.header)
 	w.Header().Set("Content-Length", strconv.Itoa(p.size))
@@ -134,7 +134,7 @@ func (p *page) send(w http.ResponseWriter) {
 	}
 }
 
-// reset makes it a page without anything, with memory for the next.
+// reset makes the page empty. It keeps one chunk for the next page.
 func (p *page) reset() {
 	clear(p.header)
 	p.status, p.size = 0, 0

@@ -16,32 +16,32 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// megabytes is what an app says with so many megabytes of metrics.
+// megabytes returns about n MiB of metrics.
 func megabytes(n int) string {
 	line := "a_metric_of_the_app{label=\"with a value\"} 1\n"
 	return strings.Repeat(line, n<<20/len(line))
 }
 
-// deaf asks a server for its metrics from another address and does not read the answer.
-func deaf(t *testing.T, server *httptest.Server, client string) *harness.Client {
+// stalledScraper requests the metrics of a server from the given client address and does not read the response.
+func stalledScraper(t *testing.T, server *httptest.Server, client string) *harness.Client {
 	t.Helper()
 	d := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(client)}, Control: harness.Narrow}
 	c := harness.DialBy(t, d, server.Listener.Addr().String())
 	c.Send("GET " + path + " HTTP/1.1\r\nHost: a\r\n\r\n")
-	_, err := c.Read(make([]byte, 1)) // it is being sent
+	_, err := c.Read(make([]byte, 1)) // wait for the first byte of the response
 	harness.NoError(t, err)
 	return c
 }
 
-// With 3 MB of the app two scrapers that do not read were enough to leave the app out of
-// all other scrapes for half a minute, and four to get them 503.
-func TestScrapersThatDoNotReadHoldUpNoOther(t *testing.T) {
+// Previously, two stalled scrapers prevented other scrapes from returning the metrics of the app for 30 s if the app
+// had 3 MB of metrics. Four stalled scrapers caused responses with 503.
+func TestStalledScrapersDoNotBlockOthers(t *testing.T) {
 	app := megabytes(3)
-	m := merged(t, says(textType, app), func(o *Merge) { o.timeout = time.Minute })
+	m := merged(t, respond(textType, app), func(o *Merge) { o.timeout = time.Minute })
 	server := httptest.NewServer(m.Handler())
-	t.Cleanup(server.Close) // after those that do not read have left
+	t.Cleanup(server.Close) // called after the stalled scrapers have disconnected
 	for i := range 6 {
-		deaf(t, server, fmt.Sprintf("127.0.0.%d", 2+i%3))
+		stalledScraper(t, server, fmt.Sprintf("127.0.0.%d", 2+i%3))
 	}
 	for range 3 {
 		r, err := http.Get(server.URL + path)
@@ -49,32 +49,32 @@ func TestScrapersThatDoNotReadHoldUpNoOther(t *testing.T) {
 		b, err := io.ReadAll(r.Body)
 		r.Body.Close()
 		if err != nil || r.StatusCode != 200 || !strings.HasSuffix(string(b), app) {
-			t.Fatalf("got %s and %d bytes, %v, want 200 and the app's %d", r.Status, len(b), err, len(app))
+			t.Fatalf("got %s and %d bytes, %v, want 200 and %d bytes of the app at the end", r.Status, len(b), err, len(app))
 		}
 	}
 }
 
-// The scraper whose page was given up can tell that it has not got all of it.
-func TestAPageThatIsGivenUpIsCutOff(t *testing.T) {
+// The scraper can detect that it did not receive the whole page.
+func TestCanceledPageIsTruncated(t *testing.T) {
 	server := httptest.NewServer(bounded(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, megabytes(6))
 	})))
-	t.Cleanup(server.Close) // after those that do not read have left
-	first := deaf(t, server, "127.0.0.2")
-	deaf(t, server, "127.0.0.3")
+	t.Cleanup(server.Close) // called after the stalled scrapers have disconnected
+	first := stalledScraper(t, server, "127.0.0.2")
+	stalledScraper(t, server, "127.0.0.3")
 	r, err := http.ReadResponse(bufio.NewReader(io.MultiReader(strings.NewReader("H"), first)), nil)
 	harness.NoError(t, err)
 	if n, err := io.Copy(io.Discard, r.Body); err == nil || n == r.ContentLength {
-		t.Errorf("got %d bytes of %d and no error, want it cut off", n, r.ContentLength)
+		t.Errorf("got %d of %d bytes and no error, want a truncated page", n, r.ContentLength)
 	}
 }
 
-// A stage is where scrapes of a fake handler take place.
+// A stage runs scrapes of a handler that blocks.
 type stage struct {
 	h       http.Handler
-	come    chan string   // the clients whose pages are rendered
-	leave   chan struct{} // lets one of them go on
-	answers chan string   // client and status
+	come    chan string   // clients whose pages are being rendered
+	leave   chan struct{} // each value unblocks one of them
+	answers chan string   // client and status code of each response
 }
 
 func newStage() *stage {
@@ -97,7 +97,7 @@ func (s *stage) scrape(client string) {
 	synctest.Wait()
 }
 
-func TestOneScrapeTooManyOfAClientIsRefused(t *testing.T) {
+func TestClientScrapeLimitReturns429(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage()
 		for range maxPerClient {
@@ -108,12 +108,12 @@ func TestOneScrapeTooManyOfAClientIsRefused(t *testing.T) {
 		s.scrape("10.0.0.2")
 		s.leave <- struct{}{}
 		synctest.Wait()
-		harness.Equal(t, len(s.come), maxRendered+1, "scrapes rendered", "(that of another client too)")
+		harness.Equal(t, len(s.come), maxRendered+1, "scrapes rendered", "including the scrape of another client")
 		close(s.leave)
 	})
 }
 
-func TestScrapesHaveTheirTurnInTheOrderInWhichTheyCame(t *testing.T) {
+func TestScrapesAreServedInOrderOfArrival(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage()
 		var want, got []string
@@ -131,7 +131,7 @@ func TestScrapesHaveTheirTurnInTheOrderInWhichTheyCame(t *testing.T) {
 	})
 }
 
-func TestAScrapeWaitsForItsTurnOnlySoLong(t *testing.T) {
+func TestScrapeWaitTimeoutReturns503(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage()
 		for i := range maxRendered {
@@ -152,7 +152,7 @@ func TestAScrapeWaitsForItsTurnOnlySoLong(t *testing.T) {
 	})
 }
 
-// A stuck response takes no byte until its deadline has passed.
+// A stuck response blocks in Write until its write deadline expires.
 type stuck struct {
 	*httptest.ResponseRecorder
 	ended chan struct{}
@@ -170,9 +170,8 @@ func (s *stuck) SetWriteDeadline(at time.Time) error {
 	return nil
 }
 
-// Two pages fill the memory. Each scrape that comes then gets that of the oldest, once
-// that has been there for takeTime.
-func TestTheOldestPagesAreGivenUpForThoseThatWait(t *testing.T) {
+// Two pages use all of the memory. A later scrape cancels the oldest page after takeTime.
+func TestWaitingScrapesCancelOldestPages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := bounded(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = w.Write(make([]byte, maxPageBytes/2))
@@ -191,15 +190,15 @@ func TestTheOldestPagesAreGivenUpForThoseThatWait(t *testing.T) {
 				select {
 				case <-s.ended:
 					if n++; i >= n {
-						t.Errorf("page %d was given up before an older one", i)
+						t.Errorf("got page %d canceled before an older page", i)
 					}
 				default:
 				}
 			}
 			return n
 		}
-		for i, want := range []int{0, 2, 4, 4} { // two of the last wait no longer
-			harness.Equal(t, ended(), want, "after", i, "s", "pages given up")
+		for i, want := range []int{0, 2, 4, 4} { // the last two scrapes time out
+			harness.Equal(t, ended(), want, "after", i, "s", "canceled pages")
 			time.Sleep(takeTime + time.Millisecond)
 		}
 		for _, s := range all[4:] {
@@ -208,9 +207,9 @@ func TestTheOldestPagesAreGivenUpForThoseThatWait(t *testing.T) {
 	})
 }
 
-func TestAPageIsWhatWasWritten(t *testing.T) {
+func TestPageSendsWrittenBytes(t *testing.T) {
 	p := &page{header: http.Header{}}
-	for range 2 { // the second time with memory of the first
+	for range 2 { // the second iteration reuses the memory of the first
 		var want strings.Builder
 		for i := range 3 * chunkSize / 10 {
 			fmt.Fprintf(io.MultiWriter(p, &want), "%dabc\u00e9", i)
@@ -220,14 +219,14 @@ func TestAPageIsWhatWasWritten(t *testing.T) {
 		w := httptest.NewRecorder()
 		p.send(w)
 		if w.Body.String() != want.String() || w.Code != http.StatusTeapot || w.Header().Get("X-A") != "b" {
-			t.Errorf("got %d with %d bytes and %v, want 418 with %d", w.Code, w.Body.Len(), w.Header(), want.Len())
+			t.Errorf("got status %d, %d bytes and header %v, want 418 and %d bytes", w.Code, w.Body.Len(), w.Header(), want.Len())
 		}
 		if got := w.Header().Get("Content-Length"); got != fmt.Sprint(want.Len()) {
-			t.Errorf("got a length of %s, want %d", got, want.Len())
+			t.Errorf("got Content-Length %s, want %d", got, want.Len())
 		}
 		p.reset()
 		if len(p.header) > 0 || p.size != 0 || p.status != 0 {
-			t.Errorf("got %v, %d bytes and status %d after it, want nothing", p.header, p.size, p.status)
+			t.Errorf("got header %v, %d bytes and status %d after reset, want an empty page", p.header, p.size, p.status)
 		}
 	}
 }

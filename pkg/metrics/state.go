@@ -11,10 +11,10 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/bound"
 )
 
-// The way to the first answer, in the order in which it is hoped for.
+// startupEvents contains the events at startup, usually in this order.
 var startupEvents = [...]string{"listening", "first_probe", "first_ready", "first_request"}
 
-// Places in startupEvents.
+// Indexes in startupEvents.
 const (
 	listening = iota
 	firstProbe
@@ -22,18 +22,19 @@ const (
 	firstRequest
 )
 
-// state is what our own metrics say about the sidecar itself.
+// state contains our own metrics about the state of the sidecar.
 type state struct {
-	start time.Time // of the process
+	start time.Time // start time of the process
 
-	// When each of startupEvents first happened, in nanoseconds from start; 0: it has not.
+	// firsts contains the first time of each event in startupEvents, in nanoseconds since start. 0 means that
+	// the event has not happened.
 	firsts [len(startupEvents)]atomic.Int64
 
 	flaps   prometheus.Counter
 	answers *table[histogram]
 }
 
-// first notes that one of startupEvents happened at a time.
+// first records that an event in startupEvents happened at the given time.
 func (s *state) first(event int, at time.Time) {
 	n := max(1, int64(at.Sub(s.start)))
 	for {
@@ -64,7 +65,7 @@ func addConnections(r *registry, g *Gauges) {
 		r.gauge(name+"_waiting", waiting, always(func() float64 { return float64(get().Waiting) }))
 	}
 	pool("queue_proxy_client_connections", "Number of open connections of clients.",
-		"Number of new connections that wait because no connection is idle.", clients)
+		"Number of new connections that wait for the limit.", clients)
 	pool("queue_proxy_app_connections", "Number of open HTTP/1 connections to the user container.",
 		"Number of requests that wait for a connection to the user container.", app)
 }
@@ -85,7 +86,7 @@ func addLoad(r *registry, g *Gauges) {
 		always(func() float64 { running, _ := g.Limit(); return float64(running) }))
 	r.gauge("queue_proxy_queue_limit", "Maximum number of queued requests; absent without a concurrency limit.",
 		sometimes(func() (float64, bool) { running, waiting := g.Limit(); return float64(waiting), running > 0 }))
-	r.gauge("queue_proxy_request_memory_bytes", "Memory that is used for requests which are read or queued; absent without a budget.",
+	r.gauge("queue_proxy_request_memory_bytes", "Memory used for requests that are being read or queued; absent without a budget.",
 		sometimes(func() (float64, bool) { used, limit := g.Memory(); return float64(used), limit > 0 }))
 	r.gauge("queue_proxy_request_memory_limit_bytes", "Memory budget for requests; absent without a budget.",
 		sometimes(func() (float64, bool) { _, limit := g.Memory(); return float64(limit), limit > 0 }))
@@ -101,7 +102,7 @@ func addLoad(r *registry, g *Gauges) {
 func (s *state) addReadiness(r *registry, o *Options) {
 	r.gauge("queue_proxy_ready", "1 if readiness probes succeed, otherwise 0.",
 		always(func() float64 { yes, _ := o.Gauges.Ready(); return float64(place(yes)) }))
-	r.gauge("queue_proxy_not_ready_reason", "1 for the reason why the pod is not ready; absent if it is ready.", func(add func(float64, ...string)) {
+	r.gauge("queue_proxy_not_ready_reason", "1 for the reason why the pod is not ready; absent if the pod is ready.", func(add func(float64, ...string)) {
 		yes, word := o.Gauges.Ready()
 		if !slices.Contains(o.NotReadyReasons, word) {
 			word = "other"
@@ -110,7 +111,7 @@ func (s *state) addReadiness(r *registry, o *Options) {
 			add(1, word)
 		}
 	}, "reason")
-	s.flaps = r.counters("queue_proxy_readiness_flaps_total", "Number of times that the user container became unready after it was ready.").WithLabelValues()
+	s.flaps = r.counters("queue_proxy_readiness_flaps_total", "Number of transitions of the user container from ready to not ready.").WithLabelValues()
 	s.answers = histogramsOf(r.histograms("queue_proxy_readiness_answer_seconds", "Duration of readiness probes, by result.",
 		seconds(), "ready"), dim("no", "yes"))
 	r.gauge("queue_proxy_draining", "1 during the drain of the pod, otherwise 0.", always(func() float64 { return float64(place(o.Gauges.Draining())) }))
@@ -129,14 +130,14 @@ func (s *state) addStartup(r *registry) {
 }
 
 func addRest(r *registry, o *Options) {
-	r.gauge("queue_proxy_tls_certificate_expiry_timestamp_seconds", "Time at which the certificate of the sidecar expires, in seconds since 1970; absent without one.",
+	r.gauge("queue_proxy_tls_certificate_expiry_timestamp_seconds", "Expiry time of the certificate of the sidecar, in seconds since 1970; absent without a certificate.",
 		sometimes(func() (float64, bool) { at := o.Gauges.CertExpiry(); return float64(at.Unix()), !at.IsZero() }))
 	if dropped := o.Gauges.LogLinesDropped; dropped != nil {
-		r.counter("queue_proxy_log_lines_dropped_total", "Number of request log lines that were dropped so that requests do not wait.",
+		r.counter("queue_proxy_log_lines_dropped_total", "Number of request log lines that were dropped because the output was blocked.",
 			always(func() float64 { return float64(dropped()) }))
 	}
 	if dropped := o.Gauges.SpansDropped; dropped != nil {
-		r.counter("queue_proxy_spans_dropped_total", "Number of spans that did not reach the collector.", always(func() float64 { return float64(dropped()) }))
+		r.counter("queue_proxy_spans_dropped_total", "Number of spans that were not sent to the collector.", always(func() float64 { return float64(dropped()) }))
 	}
 	r.counter("queue_proxy_bounds_total", "Number of connections, streams and requests that were closed because a peer exceeded a bound.",
 		func(add func(float64, ...string)) {
@@ -147,10 +148,10 @@ func addRest(r *registry, o *Options) {
 	r.with("version", o.Version, "revision", o.Commit, "goversion", runtime.Version()).gauge("queue_proxy_build_info", "1, with the version as labels.", one)
 }
 
-// one reads 1.
+// one is a read that returns 1.
 func one(add func(float64, ...string)) { add(1) }
 
-// place is the place of an answer in no, yes, and the number that says it.
+// place returns 1 for true and 0 for false.
 func place(yes bool) int {
 	if yes {
 		return 1

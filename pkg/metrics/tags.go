@@ -10,32 +10,31 @@ import (
 )
 
 const (
-	// maxTags is how many different names of route tags become label values
-	// (docs/promises.md 3.11).
+	// maxTags is the maximum number of route tags that are used as label values (docs/promises.md 3.11).
 	maxTags = 16
 
-	// maxNamed is how many series of each kind have such a label value. Without it a
-	// client that knows an app which answers with any status could make 16 times as many
-	// as there are statuses, methods and protocols.
+	// maxNamed is the maximum number of series in a tagTable with such a label value. Without this limit, the
+	// clients of an app that responds with any status code could create 16 series for each combination of
+	// status, method and protocol.
 	maxNamed = 1024
 
-	// maxMade are made of each kind. Beyond it a new one counts as one of the few that
-	// stand for many: a series of histograms takes 6 KB, and a closed list may have tens of
-	// thousands.
+	// maxMade is the maximum number of series in a tagTable. When it is reached, a request without a series is
+	// counted in a series for several label values. A series of histograms takes 6 KB, and the combinations of
+	// the label values can be tens of thousands.
 	maxMade = 2048
 )
 
-// Places of route tags: first the kinds without a name, then the names.
+// Indexes of route tags. Named tags have the indexes firstNamed and above.
 const (
-	tagged     = int(header.TagMalformed) // also of names that are not label values
+	tagged     = int(header.TagMalformed) // also used for names that are not label values
 	firstNamed = int(header.TagNamed)
 	tagPlaces  = firstNamed + maxTags
 )
 
-// routeTags are the names that are label values: the first that requests came with. It is
-// safe for concurrent use and takes no lock.
+// routeTags contains the first maxTags names of route tags, which are label values. It is safe for concurrent
+// use and does not lock.
 type routeTags struct {
-	known atomic.Pointer[map[string]int] // places of the names; replaced, never written
+	known atomic.Pointer[map[string]int] // indexes of the names; the map is replaced and never modified
 }
 
 func newRouteTags() *routeTags {
@@ -44,7 +43,8 @@ func newRouteTags() *routeTags {
 	return t
 }
 
-// place is the place of a request's tag. A new name gets one while there are any.
+// place returns the index of the tag of a request. A new name gets an index if there are fewer than maxTags
+// names.
 func (t *routeTags) place(h header.Getter) int {
 	kind, name := header.TagOf(h)
 	if kind != header.TagNamed {
@@ -59,27 +59,27 @@ func (t *routeTags) place(h header.Getter) int {
 			return tagged
 		}
 		more := maps.Clone(*known)
-		more[strings.Clone(name)] = firstNamed + len(*known) // the request's memory is used again
+		more[strings.Clone(name)] = firstNamed + len(*known) // the memory of the request will be reused
 		t.known.CompareAndSwap(known, &more)
 	}
 }
 
-// A tagTable is a table with a label for the route tag before the others. Each tag has a
-// part of its own, made with the first request of that tag.
+// A tagTable is a table with the route tag as the first label. It contains a separate table for each tag,
+// which is created for the first request with this tag.
 type tagTable[T any] struct {
 	tags  *routeTags
-	words [firstNamed]string // label values of tags that are none themselves
+	words [firstNamed]string // label values of requests without a named tag
 	child func(labelValues []string) *T
 	dims  []dimension
-	few   [][]int // of each dimension: the places that stand for others, by place; nil: each for itself
+	few   [][]int // for each dimension, the index that replaces each index if there are too many series, or nil
 	parts [tagPlaces]atomic.Pointer[table[T]]
-	made  atomic.Int32 // series
-	named atomic.Int32 // those whose tag is a name
+	made  atomic.Int32 // number of series
+	named atomic.Int32 // number of series with a named tag
 }
 
-// at returns what stands at the place of a tag and the places of the other label
-// values. Beyond maxNamed a name is counted as one that is no label value. Beyond maxMade
-// the few places count.
+// at returns the series for the index of a tag and the indexes of the other label values. If there are
+// maxNamed series with names, the name is replaced. If there are maxMade series, the other label values are
+// replaced by those in few.
 func (t *tagTable[T]) at(tag int, places ...int) *T {
 	part := t.part(tag)
 	if t.made.Load() < maxNamed || part.has(places...) {
@@ -99,7 +99,7 @@ func (t *tagTable[T]) at(tag int, places ...int) *T {
 	return part.at(places...)
 }
 
-// part returns the series of a tag.
+// part returns the table of a tag.
 func (t *tagTable[T]) part(tag int) *table[T] {
 	if part := t.parts[tag].Load(); part != nil {
 		return part

@@ -16,15 +16,14 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// tagging is a request with a route tag.
+// tagging returns the observation of a request with a route tag.
 func tagging(tag, byDefault string, status int) *queue.Observation {
 	o := observed("GET", 1, 1, status, queue.OK)
 	o.Exchange = exchange{request: &http.Request{Header: http.Header{"Knative-Serving-Tag": {tag}, "Knative-Serving-Default-Route": {byDefault}}}}
 	return &o
 }
 
-// tagsOf are the values of a label and how many requests each has, as a scrape shows
-// them in the counts of a metric.
+// tagsOf returns the values of a label in a scrape and the value of the metric for each.
 func tagsOf(t *testing.T, m *Metrics, metric, label string) map[string]string {
 	t.Helper()
 	found := map[string]string{}
@@ -49,7 +48,7 @@ func wantTags(t *testing.T, m *Metrics, want map[string]string) {
 	harness.Equal(t, tagsOf(t, m, "http_server_request_duration_seconds_count", "kn_route_tag"), head, "kn_route_tag")
 }
 
-func TestARouteTagIsALabelValueAsKnativeHasIt(t *testing.T) {
+func TestRouteTagLabelValues(t *testing.T) {
 	m := newMetrics(t, options("all"))
 	for _, c := range [][2]string{
 		{"", ""}, {"", "true"}, {"", "false"}, {"blue", "true"}, {"blue", ""}, {"blue", "false"}, {"green-2", ""},
@@ -60,7 +59,7 @@ func TestARouteTagIsALabelValueAsKnativeHasIt(t *testing.T) {
 	wantTags(t, m, map[string]string{"DISABLED": "1", "DEFAULT": "2", "UNDEFINED": "1", "blue": "2", "green-2": "1", "TAGGED": "5"})
 }
 
-func TestTheFirst16RouteTagsAreLabelValues(t *testing.T) {
+func TestFirst16RouteTagsAreLabelValues(t *testing.T) {
 	m := newMetrics(t, options("all"))
 	want := map[string]string{"TAGGED": "40"}
 	for round := range 2 {
@@ -74,7 +73,7 @@ func TestTheFirst16RouteTagsAreLabelValues(t *testing.T) {
 	wantTags(t, m, want)
 }
 
-func TestConcurrentRequestsAgreeOnTheFirst16RouteTags(t *testing.T) {
+func TestConcurrentRequestsUseSame16RouteTags(t *testing.T) {
 	m := newMetrics(t, options("all"))
 	var all sync.WaitGroup
 	for worker := range 4 {
@@ -89,13 +88,13 @@ func TestConcurrentRequestsAgreeOnTheFirst16RouteTags(t *testing.T) {
 	head["TAGGED"] = head["kn:tagged"]
 	delete(head, "kn:tagged")
 	if len(old) != maxTags+1 || !maps.Equal(old, head) {
-		t.Errorf("got %v and %v, want the same %d names in both, and others", old, head, maxTags)
+		t.Errorf("got %v and %v, want the same %d names and TAGGED in both", old, head, maxTags)
 	}
 }
 
-// With an app that answers with any status, 16 names would be 16 times the statuses,
-// methods and protocols.
-func TestSeriesWithNamesOfRouteTagsAreBounded(t *testing.T) {
+// The app responds with any status code, so that 16 names could create 16 series for each combination of
+// status, method and protocol.
+func TestNamedRouteTagSeriesAreLimited(t *testing.T) {
 	m := newMetrics(t, options("knative-head"))
 	requests := 0.0
 	for i := range maxTags {
@@ -122,14 +121,14 @@ func TestSeriesWithNamesOfRouteTagsAreBounded(t *testing.T) {
 			}
 		}
 		if named != maxNamed || counted != requests {
-			t.Errorf("%s: got %d series with names and %v requests, want %d and %v", f.GetName(), named, counted, maxNamed, requests)
+			t.Errorf("%s: got %d series with named tags and %v requests, want %d and %v", f.GetName(), named, counted, maxNamed, requests)
 		}
 	}
 }
 
-// An app that answers with any status would make tens of thousands, of 6 KB each.
-func TestSeriesOfKnativesHeadAreBounded(t *testing.T) {
-	const few = 2 * 3 * 5 * firstNamed // schemes, versions, classes and tags of method _OTHER
+// An app that responds with arbitrary status codes could create tens of thousands of series of 6 KB.
+func TestKnativeHeadSeriesAreLimited(t *testing.T) {
+	const few = 2 * 3 * 5 * firstNamed // schemes, versions, classes and tags for the method _OTHER
 	m := newMetrics(t, options("knative-head"))
 	requests := uint64(0)
 	for i, method := range otelMethods {
@@ -149,15 +148,15 @@ func TestSeriesOfKnativesHeadAreBounded(t *testing.T) {
 			counted += s.GetHistogram().GetSampleCount()
 		}
 		if len(series) > maxMade+few || counted != requests {
-			t.Errorf("%s: got %d series of %d requests, want %d at most, of %d", name, len(series), counted, maxMade+few, requests)
+			t.Errorf("%s: got %d series and %d requests, want at most %d series and %d requests", name, len(series), counted, maxMade+few, requests)
 		}
 	}
 	if got := int(m.head.server.made.Load()); got < maxMade {
-		t.Errorf("got %d series, want %d or more: this test sees nothing", got, maxMade)
+		t.Errorf("got %d series, want at least %d so that the limit is tested", got, maxMade)
 	}
 }
 
-func TestARequestWithARouteTagIsCountedWithoutAllocating(t *testing.T) {
+func TestRouteTagLookupDoesNotAllocate(t *testing.T) {
 	m := newMetrics(t, options("all"))
 	full := newMetrics(t, options("all"))
 	for i := range maxTags {
@@ -167,18 +166,18 @@ func TestARequestWithARouteTagIsCountedWithoutAllocating(t *testing.T) {
 		m *Metrics
 		o *queue.Observation
 	}{
-		"no tag":           {m, tagging("", "", 200)},
-		"a tag":            {m, tagging("blue", "", 200)},
-		"a malformed tag":  {m, tagging(strings.Repeat("B", 10_000), "", 200)},
-		"one tag too many": {full, tagging("blue", "", 200)},
+		"no tag":        {m, tagging("", "", 200)},
+		"valid tag":     {m, tagging("blue", "", 200)},
+		"malformed tag": {m, tagging(strings.Repeat("B", 10_000), "", 200)},
+		"17th tag":      {full, tagging("blue", "", 200)},
 	} {
 		c.m.Observe(c.o)
 		harness.Equal(t, testing.AllocsPerRun(100, func() { c.m.Observe(c.o) }), 0, name, "allocations")
 	}
 }
 
-// The strings of a request are an engine's memory, in which the next request is read.
-func TestALabelKeepsNoStringOfTheRequest(t *testing.T) {
+// The engine reuses the memory of the strings for the next request.
+func TestRouteTagLabelCopiesString(t *testing.T) {
 	m := newMetrics(t, options("all"))
 	memory := []byte("blue")
 	m.Observe(tagging(unsafe.String(unsafe.SliceData(memory), len(memory)), "", 200))

@@ -14,7 +14,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// refusedPort is a port of 127.0.0.1 on which nothing listens.
+// refusedPort returns an unused port of 127.0.0.1.
 func refusedPort(t testing.TB) int {
 	t.Helper()
 	ln := harness.Listen(t)
@@ -22,8 +22,7 @@ func refusedPort(t testing.TB) int {
 	return int(portOf(ln.Addr()))
 }
 
-// BenchmarkTry is what one try costs; a refused one is made 100 times a second
-// while an app starts.
+// BenchmarkTry measures one attempt. While an app starts, there are 100 refused attempts per second.
 func BenchmarkTry(b *testing.B) {
 	app := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer app.Close()
@@ -50,22 +49,21 @@ func BenchmarkTry(b *testing.B) {
 	}
 }
 
-// BenchmarkAnAppThatOpensItsPortIsNoticed is how soon that is: the app listens at a random
-// moment within five seconds, while somebody asks as the activator does, for 300 ms at a
-// time.
-func BenchmarkAnAppThatOpensItsPortIsNoticed(b *testing.B) {
+// BenchmarkAppStartDetection measures the time between the start of an app and the first successful probe. The app
+// starts at a random time within 5 s. The caller has a timeout of 300 ms, like the activator.
+func BenchmarkAppStartDetection(b *testing.B) {
 	for name, probe := range map[string]string{"tcpSocket": `{"tcpSocket":{"port":%d}}`, "httpGet": `{"httpGet":{"port":%d}}`} {
 		b.Run(name, func(b *testing.B) {
 			var total time.Duration
 			for b.Loop() {
 				total += noticed(b, probe)
 			}
-			b.ReportMetric(float64(total.Milliseconds())/float64(b.N), "ms/noticed")
+			b.ReportMetric(float64(total.Milliseconds())/float64(b.N), "ms/detection")
 		})
 	}
 }
 
-// noticed returns how long an app has listened before a probe of its port passes.
+// noticed returns the time between the start of an app and the first successful probe.
 func noticed(b *testing.B, probe string) time.Duration {
 	port := refusedPort(b)
 	probes, errs := Parse(fmt.Sprintf(probe, port), false)

@@ -11,9 +11,9 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// An app that answers a probe with 100 KiB of something else made a log line and
-// a status page of that size.
-func TestGarbageInAnAnswerIsCutInTheDetail(t *testing.T) {
+// Previously, an app that responded to a probe with 100 KiB of another protocol caused a log line and a status page
+// of this size.
+func TestDetailTruncatesInvalidResponse(t *testing.T) {
 	app := newRawApp(t, "127.0.0.1:0", text(strings.Repeat("é\x00", 30<<10)+"\r\n\r\n"))
 	told := make(chan string, 1)
 	p := newReal(t, Options{OnChange: func(c Change) { told <- c.Now.Detail() }},
@@ -22,7 +22,7 @@ func TestGarbageInAnAnswerIsCutInTheDetail(t *testing.T) {
 	wantWord(t, err, wordGarbage)
 	got := p.State().Probes[0].Detail
 	if !strings.Contains(got, `malformed HTTP response "`) || !strings.HasSuffix(got, "…") || len(got) > maxDetail || !utf8.ValidString(got) {
-		t.Errorf("got a detail of %d bytes that ends in %q, want its beginning, at most %d bytes, and an ellipsis", len(got), got[max(0, len(got)-20):], maxDetail)
+		t.Errorf("got a detail of %d bytes that ends with %q, want at most %d bytes and an ellipsis", len(got), got[max(0, len(got)-20):], maxDetail)
 	}
 	for _, line := range []string{<-told, err.(*notReady).State.Detail()} {
 		if len(line) > maxDetail+256 {
@@ -31,7 +31,7 @@ func TestGarbageInAnAnswerIsCutInTheDetail(t *testing.T) {
 	}
 }
 
-func TestADetailIsCutBetweenCharacters(t *testing.T) {
+func TestDetailIsTruncatedBetweenCharacters(t *testing.T) {
 	for n, v := range []struct{ in, want string }{
 		{strings.Repeat("x", maxDetail), strings.Repeat("x", maxDetail)},
 		{strings.Repeat("x", maxDetail+1), strings.Repeat("x", maxDetail-3) + "…"},
@@ -40,12 +40,12 @@ func TestADetailIsCutBetweenCharacters(t *testing.T) {
 		{"a\xffb", "a\uFFFDb"},
 	} {
 		if got := detail(errors.New(v.in)); got != v.want {
-			t.Errorf("%d: got %d bytes that end in %q, want %d", n, len(got), got[max(0, len(got)-9):], len(v.want))
+			t.Errorf("%d: got %d bytes that end with %q, want %d bytes", n, len(got), got[max(0, len(got)-9):], len(v.want))
 		}
 	}
 }
 
-func TestAWarningIsCutToo(t *testing.T) {
+func TestWarningIsTruncated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, p := asking(t, standard(always(warning(strings.Repeat("w", 100<<10)))))
 		harness.NoError(t, p.Ready(t.Context()))

@@ -8,22 +8,22 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-func TestThePageExplainsEveryWordAndShowsRealMessages(t *testing.T) {
+func TestGuideListsWordsAndCurrentMessages(t *testing.T) {
 	text, err := os.ReadFile("../../docs/probes.md")
 	harness.NoError(t, err)
 	page := string(text)
 	for _, w := range Words() {
 		if !strings.Contains(page, "\n| `"+string(w)+"` |") && !strings.Contains(page, "\n| `"+string(w)+" N` |") {
-			t.Errorf("%s: got no row, want one", w)
+			t.Errorf("%s: got no row in the table, want one", w)
 		}
 	}
 	if !strings.Contains(page, "`User-Agent: "+agent+"`") {
-		t.Errorf("got another user agent, want %s", agent)
+		t.Errorf("got no user agent %s in the page, want it", agent)
 	}
 
 	_, one := Parse(`{"httpGet":{"port":70000}}`, false)
 	_, list := Parse(`[null,{"tcpSocket":{"port":"http"}},{}]`, true)
 	for _, problem := range append(one, list...) {
-		harness.Contains(t, page, "SERVING_READINESS_PROBE: "+problem.Error()+"\n", "no line")
+		harness.Contains(t, page, "SERVING_READINESS_PROBE: "+problem.Error()+"\n", "missing line")
 	}
 }

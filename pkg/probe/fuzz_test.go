@@ -13,9 +13,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// FuzzRequest writes the request of an HTTP probe and reads it again: whatever the
-// path, the query and a field hold, it is one request, to the host that was meant,
-// and asks for what is written in the probe.
+// FuzzRequest writes the request of an HTTP probe and parses it. For any path, query and header field, the result must
+// be one request with the host and the target of the probe.
 func FuzzRequest(f *testing.F) {
 	for _, path := range []string{"", "h", "/a?b=c;d&e=%z", "/a?b=c d\n\xc3\xa9", "//x/y", "http://evil/", "/a%zz", "/%2f%41\"", "/a\r\nX: y", "/?#", "*", "\x7f"} {
 		f.Add(path, "127.0.0.1", "X-Name", "value")
@@ -23,13 +22,13 @@ func FuzzRequest(f *testing.F) {
 	f.Add("/", "::1", "Host", "example.com")
 	f.Add("/", "fe80::1%eth0", "user-agent", "")
 	f.Fuzz(func(t *testing.T, path, host, name, value string) {
-		said, err := json.Marshal(map[string]any{"httpGet": map[string]any{
+		text, err := json.Marshal(map[string]any{"httpGet": map[string]any{
 			"path": path, "port": 80, "host": host, "httpHeaders": []any{map[string]any{"name": name, "value": value}},
 		}})
 		harness.NoError(t, err)
-		probes, errs := Parse(string(said), false)
+		probes, errs := Parse(string(text), false)
 		if errs != nil {
-			return // it is refused when the process starts
+			return // the process would exit at startup
 		}
 		a := probes[0].HTTPGet
 		dial, _ := hostOf(a.Host)
@@ -38,15 +37,15 @@ func FuzzRequest(f *testing.F) {
 		var wire bytes.Buffer
 		if err := r.Write(&wire); err != nil {
 			if strings.EqualFold(name, "Host") {
-				return // net/http refuses some, when it is asked: the probe fails and says so
+				return // net/http rejects some hosts when a request is sent, and the probe fails
 			}
-			t.Fatalf("path %q, %q: %q: got %v, want a request", path, name, value, err)
+			t.Fatalf("path %q, %q: %q: got error %v, want a request", path, name, value, err)
 		}
 		br := bufio.NewReader(&wire)
 		got, err := http.ReadRequest(br)
-		harness.NoError(t, err, "path", path, name, value, "(a request)")
+		harness.NoError(t, err, "path", path, name, value, "parse the request")
 		if br.Buffered() > 0 {
-			t.Errorf("path %q: got something behind the request", path)
+			t.Errorf("path %q: got bytes after the request", path)
 		}
 
 		written, _, _ := strings.Cut(a.Path, "#")
@@ -61,11 +60,11 @@ func FuzzRequest(f *testing.F) {
 		}
 		for i := range len(got.RequestURI) {
 			if c := got.RequestURI[i]; c <= ' ' || c >= 0x7f {
-				t.Errorf("path %q: got the byte %#x in %q", path, c, got.RequestURI)
+				t.Errorf("path %q: got byte %#x in %q", path, c, got.RequestURI)
 			}
 		}
 		if len(query) == len(rest) && query != rest {
-			t.Errorf("path %q: got the query %q, want %q", path, rest, query)
+			t.Errorf("path %q: got query %q, want %q", path, rest, query)
 		}
 		if target.Hostname() != dial || target.Port() != "80" {
 			t.Errorf("path %q, host %q: got %q:%q, want %q:80", path, host, target.Hostname(), target.Port(), dial)
@@ -73,8 +72,8 @@ func FuzzRequest(f *testing.F) {
 	})
 }
 
-// FuzzGRPCTimeout reads back what is written: not sooner than it should be, by less
-// than a unit later, and within eight digits (grpc/doc/PROTOCOL-HTTP2.md).
+// FuzzGRPCTimeout verifies that a timeout is rounded up by less than one unit and has at most eight digits
+// (grpc/doc/PROTOCOL-HTTP2.md).
 func FuzzGRPCTimeout(f *testing.F) {
 	for _, d := range []time.Duration{0, 1, time.Second, 99999999*time.Millisecond + 1, 1<<63 - 1, -1} {
 		f.Add(int64(d))

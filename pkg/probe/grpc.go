@@ -19,22 +19,21 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 )
 
-// The gRPC health protocol (grpc/doc/health-checking.md): its method, the one field of
-// either message, and the one answer that passes.
+// Constants of the gRPC health protocol (grpc/doc/health-checking.md).
 const (
 	healthMethod = "/grpc.health.v1.Health/Check"
-	healthField  = 1
-	serving      = 1
+	healthField  = 1 // number of the field in the request and in the response
+	serving      = 1 // status SERVING, which passes
 )
 
-// Status codes of gRPC that mean something of their own to a probe.
+// gRPC status codes with a special meaning for a probe.
 const (
 	grpcOK               = 0
 	grpcDeadlineExceeded = 4
 	grpcUnimplemented    = 12
 )
 
-// askGRPC returns a try that succeeds if grpc.health.v1.Health/Check responds SERVING. It encodes the
+// askGRPC returns an attempt that passes if grpc.health.v1.Health/Check responds SERVING. It encodes the
 // protobuf messages itself, because the gRPC module would make the binary half as large again.
 func askGRPC(a *GRPCAction) (try ask, where string) {
 	host, d := hostOf("")
@@ -80,12 +79,12 @@ func askGRPC(a *GRPCAction) (try ask, where string) {
 	}, target.String()
 }
 
-// givenUp knows a timeout when the server noticed it first: it counts the same
-// time, and resets the stream when it is over.
+// givenUp returns context.DeadlineExceeded if an error was caused by the timeout of the server. The server has
+// the same timeout and can reset the stream before ctx is done.
 func givenUp(ctx context.Context, err error) error {
-	const apart = 10 * time.Millisecond // two clocks' rounding and the way back
+	const apart = 10 * time.Millisecond // rounding in both programs and the network delay
 	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < apart && wordOf(err) == wordGarbage {
-		return fmt.Errorf("%w: %v", context.DeadlineExceeded, err) //nolint:errorlint // it is late, whatever the connection says
+		return fmt.Errorf("%w: %v", context.DeadlineExceeded, err) //nolint:errorlint // the cause is the timeout
 	}
 	return err
 }
@@ -104,19 +103,19 @@ func healthRequest(service string) []byte {
 func healthVerdict(resp *http.Response, body []byte) error {
 	status, message := header.GRPCResult(resp)
 	if resp.StatusCode != http.StatusOK && status == "" {
-		return &failure{word: wordStatus, code: resp.StatusCode, err: fmt.Errorf("HTTP status %d instead of a gRPC answer", resp.StatusCode)}
+		return &failure{word: wordStatus, code: resp.StatusCode, err: fmt.Errorf("HTTP status %d instead of a gRPC response", resp.StatusCode)}
 	}
 	if !strings.HasPrefix(resp.Header.Get(header.ContentType), header.GRPC) && status == "" {
-		return &failure{word: wordGarbage, err: errors.New("the answer is not gRPC")}
+		return &failure{word: wordGarbage, err: errors.New("the response is not gRPC")}
 	}
 	code, err := strconv.Atoi(status)
 	switch {
 	case err != nil:
-		return &failure{word: wordGarbage, err: fmt.Errorf("the answer has the grpc-status %q", status)}
+		return &failure{word: wordGarbage, err: fmt.Errorf("invalid grpc-status %q", status)}
 	case code == grpcUnimplemented:
-		return &failure{word: wordUnimplemented, err: fmt.Errorf("this server does not implement grpc.health.v1.Health: %q", message)}
+		return &failure{word: wordUnimplemented, err: fmt.Errorf("the server does not implement grpc.health.v1.Health: %q", message)}
 	case code == grpcDeadlineExceeded:
-		return &failure{word: wordTimeout, err: fmt.Errorf("the server gave up in time: %q", message)}
+		return &failure{word: wordTimeout, err: fmt.Errorf("the deadline of the server expired: %q", message)}
 	case code != grpcOK:
 		return &failure{word: wordRPC, code: code, err: fmt.Errorf("grpc-status %d: %q", code, message)}
 	}
@@ -125,7 +124,7 @@ func healthVerdict(resp *http.Response, body []byte) error {
 		return &failure{word: wordGarbage, err: err}
 	}
 	if answer != serving {
-		return &failure{word: wordNotServing, code: answer, err: fmt.Errorf("the service answered %s", servingName(answer))}
+		return &failure{word: wordNotServing, code: answer, err: fmt.Errorf("the health status is %s", servingName(answer))}
 	}
 	return nil
 }
@@ -135,7 +134,7 @@ func servingName(status int) string {
 	return cmp.Or(name, strconv.Itoa(status))
 }
 
-var errMessage = errors.New("the answer is not a HealthCheckResponse")
+var errMessage = errors.New("the response is not a HealthCheckResponse")
 
 // servingStatus returns the status of a body with HealthCheckResponse{ServingStatus status = 1}. Unknown
 // fields are ignored. A missing status is 0, UNKNOWN.
@@ -163,10 +162,10 @@ func servingStatus(body []byte) (int, error) {
 	return status, nil
 }
 
-// grpcTimeout is a grpc-timeout: at most eight digits and a unit, rounded up.
+// grpcTimeout returns the value of a grpc-timeout field, rounded up. The value consists of at most eight digits and a unit.
 func grpcTimeout(d time.Duration) string {
 	const most = 99999999
-	d = max(d, 1) - 1 // without the part of a unit that the next one has
+	d = max(d, 1) - 1 // so that the divisions below round up
 	if ms := d/time.Millisecond + 1; ms <= most {
 		return strconv.FormatInt(int64(ms), 10) + "m"
 	}

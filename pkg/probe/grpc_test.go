@@ -20,7 +20,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// healthFunc is a health service that answers as it is told.
+// healthFunc is a health service that calls a function for Check.
 type healthFunc func(context.Context, *healthpb.HealthCheckRequest) (*healthpb.HealthCheckResponse, error)
 
 func (f healthFunc) Check(ctx context.Context, r *healthpb.HealthCheckRequest) (*healthpb.HealthCheckResponse, error) {
@@ -35,7 +35,7 @@ func (healthFunc) Watch(*healthpb.HealthCheckRequest, grpc.ServerStreamingServer
 	return status.Error(codes.Unimplemented, "")
 }
 
-// serveGRPC runs a real gRPC server; a nil service is none.
+// serveGRPC starts a gRPC server. If service is nil, it has no health service.
 func serveGRPC(t *testing.T, service healthpb.HealthServer, o ...grpc.ServerOption) int32 {
 	t.Helper()
 	l := harness.Listen(t)
@@ -91,7 +91,7 @@ func TestGRPCHealth(t *testing.T) {
 	}
 }
 
-func TestGRPCCallsAsTheKubeletDoes(t *testing.T) { // G01, G09, G10
+func TestGRPCCallMatchesKubelet(t *testing.T) { // G01, G09, G10
 	type call struct {
 		service  string
 		agent    string
@@ -121,13 +121,13 @@ func TestGRPCCallsAsTheKubeletDoes(t *testing.T) { // G01, G09, G10
 			t.Errorf("deadline: got %v, want at most %v", got.deadline, harness.Patience)
 		}
 		if last != nil && got.from.String() == last.String() {
-			t.Errorf("got the connection of the last try, want a new one")
+			t.Errorf("got the connection of the previous attempt, want a new one")
 		}
 		last = got.from
 	}
 }
 
-func TestTheRealHealthServiceIsUnderstood(t *testing.T) {
+func TestGRPCWithStandardHealthService(t *testing.T) {
 	service := health.NewServer()
 	port := serveGRPC(t, service)
 	name := "my.Svc"
@@ -139,7 +139,7 @@ func TestTheRealHealthServiceIsUnderstood(t *testing.T) {
 	wantOutcome(t, try(t, call, harness.Patience), wordNotServing, 2)
 }
 
-func TestAGRPCServerThatHangsTimesOut(t *testing.T) { // G07
+func TestGRPCServerWithoutResponseTimesOut(t *testing.T) { // G07
 	port := serveGRPC(t, healthFunc(func(ctx context.Context, _ *healthpb.HealthCheckRequest) (*healthpb.HealthCheckResponse, error) {
 		<-ctx.Done()
 		return nil, ctx.Err()
@@ -147,7 +147,7 @@ func TestAGRPCServerThatHangsTimesOut(t *testing.T) { // G07
 	wantOutcome(t, try(t, first(askGRPC(&GRPCAction{Port: port})), 50*time.Millisecond), wordTimeout, 0)
 }
 
-func TestGRPCInsideTLS(t *testing.T) {
+func TestGRPCOverTLS(t *testing.T) {
 	server, _ := harness.TLS(t)
 	server.NextProtos = []string{"h2"}
 	over := credentials.NewTLS(server)
@@ -157,15 +157,15 @@ func TestGRPCInsideTLS(t *testing.T) {
 	harness.Equal(t, try(t, call, harness.Patience), nil, target)
 	plain, _ := askGRPC(&GRPCAction{Port: port})
 	if err := try(t, plain, 500*time.Millisecond); passes(err) {
-		t.Error("plaintext to a TLS server: got a pass, want a failure")
+		t.Error("plaintext with a TLS server: got a pass, want a failure")
 	}
 }
 
-func TestAnAppThatIsNotGRPC(t *testing.T) { // G08
+func TestGRPCProbeOfHTTPServerFails(t *testing.T) { // G08
 	h1 := newWebApp(t, 200, 0)
 	call, _ := askGRPC(&GRPCAction{Port: h1.port})
 	if w := failed(try(t, call, harness.Patience)).word; w != wordGarbage && w != wordReset {
-		t.Errorf("an HTTP/1.1 server: got %s, want garbage, or reset when it closes first", w)
+		t.Errorf("HTTP/1.1 server: got %s, want garbage, or reset if the server closes the connection first", w)
 	}
 	h2 := newWebApp(t, 0, 200)
 	wantOutcome(t, try(t, first(askGRPC(&GRPCAction{Port: h2.port})), harness.Patience), wordGarbage, 0)
@@ -173,25 +173,25 @@ func TestAnAppThatIsNotGRPC(t *testing.T) { // G08
 	wantOutcome(t, try(t, first(askGRPC(&GRPCAction{Port: down.port})), harness.Patience), wordStatus, 502)
 }
 
-func TestServingStatusReadsAMessage(t *testing.T) {
+func TestServingStatus(t *testing.T) {
 	frame := func(message ...byte) []byte { return append([]byte{0, 0, 0, 0, byte(len(message))}, message...) }
 	for name, v := range map[string]struct {
 		frame []byte
 		want  int
 		bad   bool
 	}{
-		"empty":                      {frame(), 0, false},
-		"serving":                    {frame(8, 1), 1, false},
-		"the last one counts":        {frame(8, 1, 8, 2), 2, false},
-		"unknown fields are skipped": {frame(16, 7, 26, 2, 'a', 'b', 33, 1, 2, 3, 4, 5, 6, 7, 8, 45, 1, 2, 3, 4, 8, 1), 1, false},
-		"no frame":                   {nil, 0, true},
-		"a short frame":              {[]byte{0, 0, 0, 0, 9, 8, 1}, 0, true},
-		"a compressed frame":         {[]byte{1, 0, 0, 0, 2, 8, 1}, 0, true},
-		"a tag without a value":      {frame(8), 0, true},
-		"a length past the end":      {frame(26, 200, 1), 0, true},
-		"a length past 64 bits":      {frame(26, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1), 0, true},
-		"a varint without end":       {frame(8, 128), 0, true},
-		"a group without end":        {frame(11), 0, true},
+		"empty":                {frame(), 0, false},
+		"serving":              {frame(8, 1), 1, false},
+		"duplicate field":      {frame(8, 1, 8, 2), 2, false},
+		"unknown fields":       {frame(16, 7, 26, 2, 'a', 'b', 33, 1, 2, 3, 4, 5, 6, 7, 8, 45, 1, 2, 3, 4, 8, 1), 1, false},
+		"no frame":             {nil, 0, true},
+		"short frame":          {[]byte{0, 0, 0, 0, 9, 8, 1}, 0, true},
+		"compressed frame":     {[]byte{1, 0, 0, 0, 2, 8, 1}, 0, true},
+		"tag without a value":  {frame(8), 0, true},
+		"length after the end": {frame(26, 200, 1), 0, true},
+		"length above 64 bits": {frame(26, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1), 0, true},
+		"varint without end":   {frame(8, 128), 0, true},
+		"group without end":    {frame(11), 0, true},
 	} {
 		got, err := servingStatus(v.frame)
 		if got != v.want && err == nil || (err != nil) != v.bad {
@@ -215,26 +215,26 @@ func TestGRPCTimeoutHasEightDigits(t *testing.T) {
 	}
 }
 
-// What we take of a frame, protobuf's own reader of messages takes as well, as the same.
+// FuzzServingStatus compares servingStatus with the package proto.
 func FuzzServingStatus(f *testing.F) {
 	frame := func(message string) []byte {
 		return append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...)
 	}
 	for _, message := range []string{
 		"\x08\x01", "\x08\x02", "", "\x08\x02\x08\x01", "\x08\x81\x80\x80\x80\x80\x80\x80\x80\x80\x01", // twice; 10 bytes
-		"\x12\x02\x08\x01", "\x0a\x02\x08\x01", "\x0d\x01\x00\x00\x00", "\x11\x01\x00\x00\x00\x00\x00\x00\x00", // others' fields
+		"\x12\x02\x08\x01", "\x0a\x02\x08\x01", "\x0d\x01\x00\x00\x00", "\x11\x01\x00\x00\x00\x00\x00\x00\x00", // other fields
 		"\x0b\x08\x01\x0c", "\x00\x01", "\x08", "\x12\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", "\x88\x80\x80\x80\x80\x80\x80\x80\x80\x02\x01",
 	} {
 		f.Add(frame(message))
 	}
 	f.Add([]byte{1, 0, 0, 0, 2, 8, 1})                   // compressed
 	f.Add([]byte{0, 0, 0, 0, 2, 8, 1, 0, 0, 0, 0, 0})    // two messages
-	f.Add([]byte{0, 0xff, 0xff, 0xff, 0xff, 8, 1, 8, 1}) // a length that is a lie
+	f.Add([]byte{0, 0xff, 0xff, 0xff, 0xff, 8, 1, 8, 1}) // wrong length
 	f.Fuzz(func(t *testing.T, frame []byte) {
 		got, err := servingStatus(frame)
 		if len(frame) < 5 || frame[0] != 0 || uint64(binary.BigEndian.Uint32(frame[1:])) != uint64(len(frame)-5) {
 			if err == nil {
-				t.Errorf("%x: got %d, want an error: this is no frame", frame, got)
+				t.Errorf("%x: got %d, want an error for an invalid frame", frame, got)
 			}
 			return
 		}

@@ -17,7 +17,7 @@ import (
 // The detection of package upstream is not used, because a probe must send the request of the user, and
 // because its result is only valid until a probe fails.
 func detect(d *dialer, overH2C func(dialFunc) ask, overHTTP1 ask) ask {
-	var speaks atomic.Bool // the app has answered the preface of this try
+	var speaks atomic.Bool // the app has responded to the preface in this attempt
 	h2c := overH2C(func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := d.dial(ctx, network, address)
 		if err != nil {
@@ -40,7 +40,7 @@ func detect(d *dialer, overH2C func(dialFunc) ask, overHTTP1 ask) ask {
 		return h2c(ctx)
 	}
 
-	var learnt atomic.Pointer[ask] // what passed last
+	var learnt atomic.Pointer[ask] // protocol of the last attempt that passed
 	return func(ctx context.Context) error {
 		if way := learnt.Load(); way != nil {
 			err := (*way)(ctx)
@@ -55,7 +55,7 @@ func detect(d *dialer, overH2C func(dialFunc) ask, overHTTP1 ask) ask {
 			return err2
 		}
 		if wordOf(err2) == wordRefused {
-			return err2 // nobody is there, in whatever language
+			return err2 // HTTP/1.1 would be refused, too
 		}
 		err1 := overHTTP1(ctx)
 		if passes(err1) {
@@ -69,16 +69,16 @@ func detect(d *dialer, overH2C func(dialFunc) ask, overHTTP1 ask) ask {
 	}
 }
 
-// A prefaceConn notices an HTTP/2 server, whose first frame is SETTINGS (RFC 9113
-// section 3.4). Only one goroutine reads it.
+// A prefaceConn detects an HTTP/2 server. The first frame of such a server is SETTINGS (RFC 9113 section 3.4).
+// Only one goroutine can read from a prefaceConn.
 type prefaceConn struct {
 	net.Conn
 	answered *atomic.Bool
-	read     int // bytes, until the type of the first frame is known
+	read     int // number of bytes read, until the type of the first frame is known
 }
 
 const (
-	frameTypeAt  = 3 // RFC 9113 section 4.1
+	frameTypeAt  = 3 // offset of the type in a frame (RFC 9113 section 4.1)
 	settingsType = 4
 )
 

@@ -17,8 +17,7 @@ import (
 
 func discardLog() *log.Logger { return log.New(io.Discard, "", 0) }
 
-// A webApp speaks HTTP/1.1, h2c or both, answers each with a status of its own, and
-// keeps what it was asked.
+// A webApp supports HTTP/1.1, h2c or both, with a separate status for each, and records the requests.
 type webApp struct {
 	port int32
 	record
@@ -28,7 +27,7 @@ func newWebApp(t *testing.T, status1, status2 int) *webApp {
 	t.Helper()
 	app := &webApp{}
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method == "PRI" { // net/http shows an HTTP/1.1 app the preface
+		if r.Method == "PRI" { // net/http passes the preface to the handler if HTTP/2 is disabled
 			w.WriteHeader(http.StatusBadRequest)
 			return
 		}
@@ -54,10 +53,10 @@ func TestAutoDetection(t *testing.T) {
 	for _, v := range []struct {
 		id               string
 		auto             bool
-		status1, status2 int // 0: does not speak it
+		status1, status2 int // 0 means not supported
 		word             Word
 		code             int
-		hits             []string // of two tries
+		hits             []string // of two attempts
 	}{
 		{"H01 off, h2c only", false, 0, 200, wordGarbage, 0, nil},
 		{"H02 h2c only", true, 0, 200, "", 0, []string{h2, h2}},
@@ -76,7 +75,7 @@ func TestAutoDetection(t *testing.T) {
 			}, v.auto)
 			for range 2 {
 				err := try(t, get, harness.Patience)
-				if v.word == wordGarbage && !passes(err) { // the app may close before it is understood
+				if v.word == wordGarbage && !passes(err) { // the app can close the connection before the response is parsed
 					continue
 				}
 				wantOutcome(t, err, v.word, v.code)
@@ -86,7 +85,7 @@ func TestAutoDetection(t *testing.T) {
 	}
 }
 
-func TestWhatWasLearntIsForgottenWhenATryFails(t *testing.T) {
+func TestDetectedProtocolIsResetAfterFailure(t *testing.T) {
 	l := harness.Listen(t)
 	address := l.Addr().String()
 	get, _ := askHTTP(&HTTPGetAction{Port: Port{Number: portOf(l.Addr())}}, true)
@@ -101,15 +100,15 @@ func TestWhatWasLearntIsForgottenWhenATryFails(t *testing.T) {
 	server := serve(l, true)
 	wantOutcome(t, try(t, get, harness.Patience), "", 0)
 	_ = server.Close()
-	server = serve(harness.ListenOn(t, address), false) // the app was replaced by one that speaks HTTP/1.1
+	server = serve(harness.ListenOn(t, address), false) // an app that supports HTTP/1.1 replaces the app
 	defer server.Close()
 	if err := try(t, get, harness.Patience); passes(err) {
-		t.Error("the try that finds out: got a pass, want a failure")
+		t.Error("first attempt: got a pass, want a failure")
 	}
 	wantOutcome(t, try(t, get, harness.Patience), "", 0)
 }
 
-func TestAnAppThatSwallowsThePrefaceIsAskedOverHTTP1(t *testing.T) { // H09
+func TestDetectionUsesHTTP1WithoutPrefaceResponse(t *testing.T) { // H09
 	over := make(chan struct{})
 	app := newRawApp(t, "127.0.0.1:0", func(c *net.TCPConn, line string) {
 		if strings.HasPrefix(line, "PRI ") {
@@ -118,12 +117,12 @@ func TestAnAppThatSwallowsThePrefaceIsAskedOverHTTP1(t *testing.T) { // H09
 		}
 		_, _ = io.WriteString(c, httpStatus(200))
 	})
-	t.Cleanup(func() { close(over) }) // before the app is waited for
-	// The first try waits for half of its timeout before it uses HTTP/1.1.
+	t.Cleanup(func() { close(over) }) // runs before the cleanup that waits for the app
+	// The first attempt waits for half of its timeout before it uses HTTP/1.1.
 	harness.ScaleTime(t, func(scale int) (inTime bool) {
 		get, _ := askHTTP(&HTTPGetAction{Port: Port{Number: app.port}}, true)
 		before := len(app.hits())
-		for range 2 { // the second try does not send the preface again
+		for range 2 { // the second attempt does not send the preface again
 			err := try(t, get, time.Duration(scale)*200*time.Millisecond)
 			if failed(err).word == wordTimeout {
 				return false
@@ -135,7 +134,7 @@ func TestAnAppThatSwallowsThePrefaceIsAskedOverHTTP1(t *testing.T) { // H09
 	})
 }
 
-func TestASlowH2CAppHasTheWholeTry(t *testing.T) {
+func TestSlowH2CAppGetsWholeTimeout(t *testing.T) {
 	var delay atomic.Int64 // the delay of the response in nanoseconds
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		select {
@@ -160,12 +159,12 @@ func TestASlowH2CAppHasTheWholeTry(t *testing.T) {
 	})
 }
 
-func TestTheProtocolFieldMeansPriorKnowledge(t *testing.T) {
+func TestProtocolFieldUsesPriorKnowledge(t *testing.T) {
 	http2 := "HTTP2"
 	app := newWebApp(t, 200, 200)
 	get, _ := askHTTP(&HTTPGetAction{Path: "/h", Port: Port{Number: app.port}, Protocol: &http2}, false)
 	wantOutcome(t, try(t, get, harness.Patience), "", 0)
 	if got := app.hits(); len(got) != 1 || !strings.HasPrefix(got[0], "HTTP/2.0 ") {
-		t.Errorf("hits: got %q, want one over HTTP/2", got)
+		t.Errorf("got hits %q, want one over HTTP/2", got)
 	}
 }

@@ -16,18 +16,19 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 )
 
-// agent is the User-Agent of probes: the kubelet's, of the Kubernetes release
-// whose probe rules are followed.
+// agent is the User-Agent of probes. It is the value of the kubelet in the Kubernetes release whose rules this
+// package implements.
 const agent = "kube-probe/1.35"
 
 const (
-	maxBody      = 10 << 10  // bytes of a body that are read, as by the kubelet
-	maxHead      = 256 << 10 // bytes of a response's head
-	maxRedirects = 10        // as in the kubelet
+	maxBody      = 10 << 10  // maximum number of bytes that are read from a body, as in the kubelet
+	maxHead      = 256 << 10 // maximum length of a header section in bytes
+	maxRedirects = 10        // maximum number of redirects, as in the kubelet
 )
 
-// askHTTP passes on a status from 200 to 399. Its rules are the kubelet's
-// (docs/promises.md 2.3); a 1xx or 101 is not an answer. own are the sidecar's ports.
+// askHTTP returns an attempt that passes if the status is from 200 to 399. The rules are those of the kubelet
+// (docs/promises.md 2.3). Status 101 does not pass. Redirects to the ports in own, which are the ports of the sidecar,
+// are not followed.
 func askHTTP(a *HTTPGetAction, autoDetectHTTP2 bool, own ...int) (try ask, where string) {
 	host, d := hostOf(a.Host)
 	target := urlOf(a, host)
@@ -44,7 +45,7 @@ func askHTTP(a *HTTPGetAction, autoDetectHTTP2 bool, own ...int) (try ask, where
 	}
 	var h1, h2c http.Protocols
 	h1.SetHTTP1(true)
-	h1.SetHTTP2(true) // inside TLS, where ALPN chooses
+	h1.SetHTTP2(true) // with TLS, ALPN selects the protocol
 	h2c.SetUnencryptedHTTP2(true)
 	switch {
 	case a.Protocol != nil && *a.Protocol == "HTTP2":
@@ -57,10 +58,9 @@ func askHTTP(a *HTTPGetAction, autoDetectHTTP2 bool, own ...int) (try ask, where
 
 type dialFunc func(ctx context.Context, network, address string) (net.Conn, error)
 
-// A oneShot makes a new connection for each request, without a proxy, without
-// compression, and without a doubt about certificates: the app's are its own. It
-// connects within the request's context, unlike a bare http.Transport, whose dials
-// go on after their request: a silent app would collect one for every try.
+// A oneShot is a RoundTripper that opens a connection for each request. It does not use proxies or compression,
+// and it does not verify certificates. The dial ends with the context of the request. In contrast, a dial of
+// http.Transport continues after the request, so that an app that does not respond would accumulate connections.
 type oneShot struct{ transport *http.Transport }
 
 func newOneShot(dial dialFunc, protocols http.Protocols) oneShot {
@@ -68,7 +68,7 @@ func newOneShot(dial dialFunc, protocols http.Protocols) oneShot {
 		DialContext:            dial,
 		DialTLSContext:         dialTLS(dial, protocols),
 		Protocols:              &protocols,
-		DisableKeepAlives:      true, // says Connection: close
+		DisableKeepAlives:      true, // sends Connection: close
 		DisableCompression:     true,
 		MaxResponseHeaderBytes: maxHead,
 	}}
@@ -77,7 +77,7 @@ func newOneShot(dial dialFunc, protocols http.Protocols) oneShot {
 func (o oneShot) RoundTrip(req *http.Request) (*http.Response, error) {
 	address := net.JoinHostPort(req.URL.Hostname(), req.URL.Port())
 	var secure *tls.Conn
-	conn, err := o.transport.NewClientConn(context.WithValue(req.Context(), shaken{}, &secure), req.URL.Scheme, address)
+	conn, err := o.transport.NewClientConn(context.WithValue(req.Context(), tlsConnKey{}, &secure), req.URL.Scheme, address)
 	if err != nil {
 		return nil, err
 	}
@@ -85,8 +85,8 @@ func (o oneShot) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		_ = conn.Close()
 		if secure != nil {
-			// An alert closes the connection on which the request is being written, and the
-			// transport tells of the one or the other. TLS remembers an alert.
+			// A TLS alert also causes a write error of the request, and the transport returns either of the
+			// errors. A read returns the alert.
 			if _, cause := secure.Read(make([]byte, 1)); wordOf(cause) == wordTLS {
 				err = cause
 			}
@@ -97,7 +97,7 @@ func (o oneShot) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// A lastBody takes its connection with it.
+// A lastBody is a response body. Close also closes the connection.
 type lastBody struct {
 	io.ReadCloser
 	conn *http.ClientConn
@@ -107,11 +107,10 @@ func (b *lastBody) Close() error {
 	return errors.Join(b.ReadCloser.Close(), b.conn.Close())
 }
 
-// shaken is the key under which a context has the place (**tls.Conn) for what dialTLS
-// returns.
-type shaken struct{}
+// tlsConnKey is the context key for a **tls.Conn, in which dialTLS stores its result.
+type tlsConnKey struct{}
 
-// dialTLS shakes hands itself, so that a failure is known to be one of TLS.
+// dialTLS returns a dialFunc that does the TLS handshake, so that handshake errors can be distinguished.
 func dialTLS(dial dialFunc, protocols http.Protocols) dialFunc {
 	var alpn []string
 	if protocols.HTTP2() {
@@ -134,18 +133,18 @@ func dialTLS(dial dialFunc, protocols http.Protocols) dialFunc {
 			}
 			return nil, &failure{word: wordTLS, err: err}
 		}
-		if place, ok := ctx.Value(shaken{}).(**tls.Conn); ok {
+		if place, ok := ctx.Value(tlsConnKey{}).(**tls.Conn); ok {
 			*place = secure
 		}
 		return secure, nil
 	}
 }
 
-// ownPorts are those of the sidecar.
+// ownPorts contains the ports of the sidecar.
 type ownPorts []int
 
-// checkRedirect follows redirects on the host that was asked, whatever the port, but for
-// our own. One that is not followed is itself the answer.
+// checkRedirect follows redirects to the same host, except for the ports of the sidecar. If a redirect is not
+// followed, the redirect is the response.
 func (own ownPorts) checkRedirect(req *http.Request, via []*http.Request) error {
 	if own.elsewhere(req.URL, via[0].URL) != "" {
 		return http.ErrUseLastResponse
@@ -159,9 +158,8 @@ func (own ownPorts) checkRedirect(req *http.Request, via []*http.Request) error 
 	return nil
 }
 
-// elsewhere returns where a redirect leads that is not followed; "" if it is. An app that
-// redirects to one of our ports must not make us ask ourselves: a GET of
-// :8022/wait-for-drain makes the pod unready.
+// elsewhere describes the target of a redirect that must not be followed, or returns "". A redirect to a port of
+// the sidecar must not be followed, because a GET request for :8022/wait-for-drain starts a drain.
 func (own ownPorts) elsewhere(to, from *url.URL) string {
 	if to.Hostname() != from.Hostname() {
 		return "another host"
@@ -180,8 +178,8 @@ func (own ownPorts) elsewhere(to, from *url.URL) string {
 	return ""
 }
 
-// verdict classifies an answer and releases it. The status decides; the body is
-// read, within the try's time, only so that the app can finish writing.
+// verdict returns the result for a response and closes it. The result depends only on the status. The body is
+// read until the timeout so that the app can write the whole response.
 func (own ownPorts) verdict(resp *http.Response) error {
 	defer resp.Body.Close()
 	switch code := resp.StatusCode; code {
@@ -191,7 +189,7 @@ func (own ownPorts) verdict(resp *http.Response) error {
 			break
 		}
 		if where := own.elsewhere(to, resp.Request.URL); where != "" {
-			return warning("answered with a redirect to " + where + ", which was not followed")
+			return warning("the redirect to " + where + " was not followed")
 		}
 	default:
 		if code < 200 || code > 399 {
@@ -202,8 +200,8 @@ func (own ownPorts) verdict(resp *http.Response) error {
 	return nil
 }
 
-// urlOf is the address to ask. The path goes out as it is written, except for
-// what cannot stand in a request line, which is escaped.
+// urlOf returns the URL of the probe. The path is not changed, except that characters which are invalid in a
+// request line are escaped.
 func urlOf(a *HTTPGetAction, host string) *url.URL {
 	path, _, _ := strings.Cut(a.Path, "#")
 	path, query, _ := strings.Cut(path, "?")
@@ -235,7 +233,7 @@ func escapeQuery(query string) string {
 	return b.String()
 }
 
-// requestOf is the request with the user's fields: theirs win.
+// requestOf returns the request of the probe. Header fields of the user override the defaults.
 func requestOf(a *HTTPGetAction, target *url.URL) *http.Request {
 	req := &http.Request{Method: http.MethodGet, URL: target, Header: http.Header{}}
 	for _, h := range a.HTTPHeaders {
@@ -255,7 +253,7 @@ func requestOf(a *HTTPGetAction, target *url.URL) *http.Request {
 	return req
 }
 
-// isStatus reports whether an answer came that was HTTP.
+// isStatus reports whether the error is the status of an HTTP response.
 func isStatus(err error) bool {
 	f, ok := errors.AsType[*failure](err)
 	return ok && f.word == wordStatus

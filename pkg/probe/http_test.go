@@ -22,10 +22,10 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// portOf is the port of a listener's address.
+// portOf returns the port of a listener address.
 func portOf(a net.Addr) int32 { return int32(a.(*net.TCPAddr).Port) }
 
-// A record is what an app was asked.
+// A record contains the requests to an app.
 type record struct {
 	mu    sync.Mutex
 	asked []string
@@ -43,14 +43,13 @@ func (r *record) hits() []string {
 	return slices.Clone(r.asked)
 }
 
-// A rawApp answers each connection by hand, so that it can say what no server
-// library would, and keeps the heads of the requests.
+// A rawApp writes raw responses, so that it can send invalid HTTP. It records the header sections of the requests.
 type rawApp struct {
 	port int32
 	record
 }
 
-// newRawApp calls answer for each request with its first line.
+// newRawApp starts an app on the address. It calls answer with the request line of each request.
 func newRawApp(t testing.TB, address string, answer func(c *net.TCPConn, line string)) *rawApp {
 	t.Helper()
 	l, err := net.Listen("tcp", address)
@@ -93,12 +92,12 @@ func readHead(c net.Conn) (string, error) {
 	}
 }
 
-// text answers with one text.
+// text returns a function that writes the response.
 func text(answer string) func(*net.TCPConn, string) {
 	return func(c *net.TCPConn, _ string) { _, _ = io.WriteString(c, answer) }
 }
 
-// paths answers by the target; * is for all others.
+// paths returns a function that writes a response depending on the request target. The key * is the default.
 func paths(answers map[string]string) func(*net.TCPConn, string) {
 	return func(c *net.TCPConn, line string) {
 		target := strings.Fields(line)[1]
@@ -118,7 +117,7 @@ func httpStatus(code int, fields ...string) string {
 	return s + "\r\n"
 }
 
-// try runs the probe once. It fails the test if the probe does not return after the timeout.
+// try makes one attempt. The test fails if the attempt does not return after the timeout.
 func try(t *testing.T, a ask, timeout time.Duration) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
@@ -129,12 +128,12 @@ func try(t *testing.T, a ask, timeout time.Duration) error {
 	case err := <-answer:
 		return err
 	case <-time.After(timeout + harness.Patience):
-		t.Fatal("the try did not end with its context")
+		t.Fatal("the attempt did not return after its timeout")
 		return nil
 	}
 }
 
-// wantOutcome holds a try's error to a word and a code; "" passes.
+// wantOutcome compares the error of an attempt with a word and a code. The word "" means that it passes.
 func wantOutcome(t *testing.T, err error, word Word, code int) {
 	t.Helper()
 	if passes(err) {
@@ -148,7 +147,7 @@ func wantOutcome(t *testing.T, err error, word Word, code int) {
 	}
 }
 
-func TestTheStatusDecides(t *testing.T) {
+func TestHTTPProbeResponses(t *testing.T) {
 	big := "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + strings.Repeat("x", 1<<20)
 	for _, v := range []struct {
 		id, answer string
@@ -177,14 +176,14 @@ func TestTheStatusDecides(t *testing.T) {
 		{"S07 600", httpStatus(600), wordStatus, 600},
 		{"S07 999", httpStatus(999), wordStatus, 999},
 		{"S08 HTTP/1.0", "HTTP/1.0 200 OK\r\n\r\nhello", "", 0},
-		{"S09 a body cut short", "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhello", "", 0},
+		{"S09 truncated body", "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhello", "", 0},
 		{"S09 bad gzip", "HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 5\r\n\r\nhello", "", 0},
-		{"S10 a large body", big, "", 0},
+		{"S10 large body", big, "", 0},
 		{"S12 not HTTP", "SSH-2.0-OpenSSH_9.2p1\r\n", wordGarbage, 0},
 		{"S13 accepts and closes", "", wordReset, 0},
 		{"R03 302 without Location", httpStatus(302), "", 0},
 		{"R04 304 with Location", httpStatus(304, "Location: /bad"), "", 0},
-		{"- a head without an end", "HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 2*maxHead), wordGarbage, 0},
+		{"- endless header section", "HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 2*maxHead), wordGarbage, 0},
 	} {
 		t.Run(v.id, func(t *testing.T) {
 			app := newRawApp(t, "127.0.0.1:0", text(v.answer))
@@ -194,12 +193,12 @@ func TestTheStatusDecides(t *testing.T) {
 	}
 }
 
-func TestAResetIsNamed(t *testing.T) { // S13
+func TestHTTPProbeReset(t *testing.T) { // S13
 	app := newRawApp(t, "127.0.0.1:0", func(c *net.TCPConn, _ string) { _ = c.SetLinger(0) })
 	wantOutcome(t, try(t, get(app.port), harness.Patience), wordReset, 0)
 }
 
-func TestASilentAppTimesOut(t *testing.T) { // S11, S14
+func TestHTTPProbeTimeout(t *testing.T) { // S11, S14
 	over := make(chan struct{})
 	silent := newRawApp(t, "127.0.0.1:0", func(*net.TCPConn, string) { <-over })
 	wantOutcome(t, try(t, get(silent.port), 50*time.Millisecond), wordTimeout, 0)
@@ -208,8 +207,8 @@ func TestASilentAppTimesOut(t *testing.T) { // S11, S14
 		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\n\r\nx")
 		<-over
 	})
-	t.Cleanup(func() { close(over) }) // before the apps are waited for
-	// The try reads the body until its timeout.
+	t.Cleanup(func() { close(over) }) // runs before the cleanups that wait for the apps
+	// The attempt reads the body until its timeout.
 	harness.ScaleTime(t, func(scale int) (inTime bool) {
 		err := try(t, get(slow.port), time.Duration(scale)*50*time.Millisecond)
 		if failed(err).word == wordTimeout {
@@ -220,7 +219,7 @@ func TestASilentAppTimesOut(t *testing.T) { // S11, S14
 	})
 }
 
-func TestNobodyListens(t *testing.T) { // S17, T03
+func TestRefusedConnection(t *testing.T) { // S17, T03
 	port := int32(refusedPort(t))
 	for name, a := range map[string]ask{
 		"http":        get(port),
@@ -233,10 +232,10 @@ func TestNobodyListens(t *testing.T) { // S17, T03
 	}
 }
 
-func TestNoSuchHostIsUnreachable(t *testing.T) {
+func TestUnknownHostIsUnreachable(t *testing.T) {
 	connect, _ := askTCP(&TCPSocketAction{Port: Port{Number: 80}, Host: "no-such-host.invalid"})
 	err := try(t, connect, harness.Patience)
-	if w := failed(err).word; w != wordUnreachable && w != wordTimeout { // a resolver may be slow
+	if w := failed(err).word; w != wordUnreachable && w != wordTimeout { // the resolver can be slow
 		t.Errorf("got %s (%v), want unreachable", w, err)
 	}
 }
@@ -269,7 +268,7 @@ func TestRedirects(t *testing.T) {
 		{"R07 to another scheme", map[string]string{"/h": httpStatus(301, "Location: ftp://127.0.0.1/x")}, wordRedirect, 0, 1, false},
 		{"R08 nine hops", hops(9), "", 0, 10, false},
 		{"R08 ten hops", hops(10), wordRedirect, 0, 10, false},
-		{"R08 in a circle", map[string]string{"/h": httpStatus(302, "Location: /h")}, wordRedirect, 0, 10, false},
+		{"R08 loop", map[string]string{"/h": httpStatus(302, "Location: /h")}, wordRedirect, 0, 10, false},
 	} {
 		t.Run(v.id, func(t *testing.T) {
 			app := newRawApp(t, "127.0.0.1:0", paths(v.answers))
@@ -281,15 +280,15 @@ func TestRedirects(t *testing.T) {
 	}
 }
 
-func TestARedirectMayChangeThePort(t *testing.T) {
+func TestRedirectToOtherPortIsFollowed(t *testing.T) {
 	final := newRawApp(t, "127.0.0.1:0", text(httpStatus(200)))
 	app := newRawApp(t, "127.0.0.1:0", text(httpStatus(302, fmt.Sprintf("Location: http://127.0.0.1:%d/final", final.port))))
 	harness.Equal(t, try(t, get(app.port), harness.Patience), nil)
-	harness.Equal(t, len(final.hits()), 1, "hits at the other port")
+	harness.Equal(t, len(final.hits()), 1, "hits on the other port")
 }
 
-// It passes like one to another host: the app has answered. A kubelet would follow it.
-func TestARedirectToAPortOfTheSidecarIsNotFollowed(t *testing.T) {
+// The probe passes, as after a redirect to another host. The kubelet would follow the redirect.
+func TestRedirectToSidecarPortIsNotFollowed(t *testing.T) {
 	own := newRawApp(t, "127.0.0.1:0", text(httpStatus(200)))
 	for location, followed := range map[string]bool{
 		fmt.Sprintf("http://127.0.0.1:%d/wait-for-drain", own.port): false,
@@ -304,42 +303,42 @@ func TestARedirectToAPortOfTheSidecarIsNotFollowed(t *testing.T) {
 			err := try(t, get, harness.Patience)
 			wantOutcome(t, err, "", 0)
 			if warned := err != nil; warned == followed {
-				t.Errorf("%s: got a warning %v (%v), want %v", location, warned, err, !followed)
+				t.Errorf("%s: got warning %v (%v), want %v", location, warned, err, !followed)
 			}
 		}
 	}
 	if got := own.hits(); len(got) > 0 {
-		t.Errorf("the sidecar got %q, want nothing", got)
+		t.Errorf("got requests %q to the sidecar, want none", got)
 	}
 }
 
-func TestARedirectToHTTPSOnAPlainPortFailsByTLS(t *testing.T) { // R07
+func TestRedirectToHTTPSOnPlainPortFailsWithTLS(t *testing.T) { // R07
 	plain := newWebApp(t, 200, 0)
 	app := newRawApp(t, "127.0.0.1:0", text(httpStatus(301, fmt.Sprintf("Location: https://127.0.0.1:%d/", plain.port))))
 	wantOutcome(t, try(t, get(app.port), harness.Patience), wordTLS, 0)
 }
 
-func TestTheRequestOnTheWire(t *testing.T) {
+func TestHTTPProbeRequest(t *testing.T) {
 	for _, v := range []struct {
 		id   string
 		get  HTTPGetAction
-		want []string // the head, PORT for the port
+		want []string // lines of the header section; PORT is replaced by the port
 	}{
-		{"as the kubelet's", HTTPGetAction{Path: "/h"}, []string{
+		{"same as the kubelet", HTTPGetAction{Path: "/h"}, []string{
 			"GET /h HTTP/1.1", "Host: 127.0.0.1:PORT", "User-Agent: kube-probe/1.35", "Accept: */*", "Connection: close",
 		}},
-		{"P14 host is empty", HTTPGetAction{Host: ""}, []string{
+		{"P14 empty host", HTTPGetAction{Host: ""}, []string{
 			"GET / HTTP/1.1", "Host: 127.0.0.1:PORT", "User-Agent: kube-probe/1.35", "Accept: */*", "Connection: close",
 		}},
-		{"P34 fields repeat in order", HTTPGetAction{HTTPHeaders: []HTTPHeader{{"X-a", "1"}, {"x-A", "2"}}}, []string{
+		{"P34 repeated fields keep their order", HTTPGetAction{HTTPHeaders: []HTTPHeader{{"X-a", "1"}, {"x-A", "2"}}}, []string{
 			"GET / HTTP/1.1", "Host: 127.0.0.1:PORT", "User-Agent: kube-probe/1.35", "Accept: */*", "X-A: 1", "X-A: 2", "Connection: close",
 		}},
-		{"P35 P36 the user's Host, User-Agent and Accept win", HTTPGetAction{HTTPHeaders: []HTTPHeader{
+		{"P35 P36 user-defined Host, User-Agent and Accept", HTTPGetAction{HTTPHeaders: []HTTPHeader{
 			{"host", "foo.bar"}, {"user-agent", "mine"}, {"accept", "text/plain"},
 		}}, []string{
 			"GET / HTTP/1.1", "Host: foo.bar", "User-Agent: mine", "Accept: text/plain", "Connection: close",
 		}},
-		{"an empty Accept takes it away", HTTPGetAction{HTTPHeaders: []HTTPHeader{{"Accept", ""}}}, []string{
+		{"empty Accept removes the field", HTTPGetAction{HTTPHeaders: []HTTPHeader{{"Accept", ""}}}, []string{
 			"GET / HTTP/1.1", "Host: 127.0.0.1:PORT", "User-Agent: kube-probe/1.35", "Connection: close",
 		}},
 	} {
@@ -355,8 +354,8 @@ func TestTheRequestOnTheWire(t *testing.T) {
 	}
 }
 
-// byName is a head with its fields in the order of their names. Those with the same name
-// keep their order.
+// byName returns the lines of a header section, sorted by the names of the fields. Fields with the same name keep
+// their order.
 func byName(head []string) string {
 	slices.SortStableFunc(head[1:], func(a, b string) int {
 		nameA, _, _ := strings.Cut(a, ":")
@@ -366,7 +365,7 @@ func byName(head []string) string {
 	return strings.Join(head, "\n")
 }
 
-func TestThePathGoesOutAsItIsWritten(t *testing.T) {
+func TestHTTPProbePathIsUnchanged(t *testing.T) {
 	for path, want := range map[string]string{
 		"":              "/",      // P26
 		"/":             "/",      // P26
@@ -380,7 +379,7 @@ func TestThePathGoesOutAsItIsWritten(t *testing.T) {
 		"//x/y":         "//x/y",   // P31
 		"a/../b":        "/a/../b", // P31
 		"http://evil/":  "/http://evil/",
-		"/a%zz":         "/a%25zz", // P32, as the kubelet
+		"/a%zz":         "/a%25zz", // P32, as in the kubelet
 		"/%2f%41":       "/%2f%41",
 		"/a\r\nX: y":    "/a%0D%0AX:%20y",
 	} {
@@ -399,13 +398,13 @@ func TestThePathGoesOutAsItIsWritten(t *testing.T) {
 	})
 }
 
-func TestAProxyIsNotUsed(t *testing.T) { // P40
+func TestProxyIsNotUsed(t *testing.T) { // P40
 	if got := newOneShot(new(dialer).dial, http.Protocols{}).transport.Proxy; got != nil {
 		t.Error("got a proxy, want none")
 	}
 }
 
-func TestATryThatTimesOutLeavesNothingBehind(t *testing.T) {
+func TestTimeoutClosesConnection(t *testing.T) {
 	open := make(chan net.Conn, 10)
 	l := harness.Listen(t)
 	t.Cleanup(func() { l.Close() })
@@ -431,13 +430,13 @@ func TestATryThatTimesOutLeavesNothingBehind(t *testing.T) {
 			defer c.Close()
 			_ = c.SetReadDeadline(time.Now().Add(harness.Patience))
 			if _, err := io.Copy(io.Discard, c); err != nil && !errors.Is(err, syscall.ECONNRESET) {
-				t.Errorf("the app's end of the connection: got %v, want it closed", err)
+				t.Errorf("got %v from the connection of the app, want it closed", err)
 			}
 		})
 	}
 }
 
-func TestHTTPSIsNotVerifiedAndMayBeHTTP2(t *testing.T) { // P22, P23
+func TestHTTPSProbeSkipsVerificationAndSupportsHTTP2(t *testing.T) { // P22, P23
 	for _, h2 := range []bool{false, true} {
 		var proto atomic.Value
 		app := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { proto.Store(r.Proto) }))
@@ -459,13 +458,13 @@ func TestHTTPSIsNotVerifiedAndMayBeHTTP2(t *testing.T) { // P22, P23
 	}
 }
 
-func TestHTTPSToAPlainPortFailsByTLS(t *testing.T) { // P24
+func TestHTTPSProbeOfPlainPortFailsWithTLS(t *testing.T) { // P24
 	plain := newWebApp(t, 200, 0)
 	get, _ := askHTTP(&HTTPGetAction{Port: Port{Number: plain.port}, Scheme: "HTTPS"}, false)
 	wantOutcome(t, try(t, get, harness.Patience), wordTLS, 0)
 }
 
-// newTLSApp starts an app that speaks HTTP inside TLS alone.
+// newTLSApp starts an app that only supports HTTPS.
 func newTLSApp(t *testing.T, clients tls.ClientAuthType) *httptest.Server {
 	t.Helper()
 	app := httptest.NewUnstartedServer(http.NotFoundHandler())
@@ -476,26 +475,26 @@ func newTLSApp(t *testing.T, clients tls.ClientAuthType) *httptest.Server {
 	return app
 }
 
-func TestHTTPToATLSPortFailsByStatus(t *testing.T) { // P25
+func TestHTTPProbeOfTLSPortFailsWithStatus(t *testing.T) { // P25
 	app := newTLSApp(t, tls.NoClientCert)
 	wantOutcome(t, try(t, get(portOf(app.Listener.Addr())), harness.Patience), wordStatus, 400)
 }
 
-func TestAnAppThatWantsAClientCertificateFailsByTLS(t *testing.T) {
+func TestRequiredClientCertificateFailsWithTLS(t *testing.T) {
 	app := newTLSApp(t, tls.RequireAnyClientCert)
 	get, _ := askHTTP(&HTTPGetAction{Port: Port{Number: portOf(app.Listener.Addr())}, Scheme: "HTTPS"}, false)
 	wantOutcome(t, try(t, get, harness.Patience), wordTLS, 0)
 }
 
-// The request may be on its way when the alert comes, and fail by that.
-func TestAnAlertIsReadThoughTheRequestCannotBeWritten(t *testing.T) {
+// The alert can arrive while the request is written, so that the write fails.
+func TestAlertIsReportedAfterWriteError(t *testing.T) {
 	app := newTLSApp(t, tls.RequireAnyClientCert)
 	var h1 http.Protocols
 	h1.SetHTTP1(true)
 	late := make(lateBody)
 	o := newOneShot(func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := new(net.Dialer).DialContext(ctx, network, address)
-		return &toldConn{Conn: conn, closed: late}, err
+		return &closeConn{Conn: conn, closed: late}, err
 	}, h1)
 	req, _ := http.NewRequestWithContext(t.Context(), "POST", app.URL, late)
 	req.ContentLength = 1
@@ -504,7 +503,7 @@ func TestAnAlertIsReadThoughTheRequestCannotBeWritten(t *testing.T) {
 	}
 }
 
-// A lateBody comes when the connection has been closed.
+// A lateBody is a request body that is available after the connection is closed.
 type lateBody chan struct{}
 
 func (b lateBody) Read(p []byte) (int, error) {
@@ -515,14 +514,14 @@ func (b lateBody) Read(p []byte) (int, error) {
 	return copy(p, "x"), io.EOF
 }
 
-// A toldConn says when it is closed.
-type toldConn struct {
+// A closeConn closes a channel when it is closed.
+type closeConn struct {
 	net.Conn
 	closed chan struct{}
 	once   sync.Once
 }
 
-func (c *toldConn) Close() error {
+func (c *closeConn) Close() error {
 	err := c.Conn.Close()
 	c.once.Do(func() { close(c.closed) })
 	return err
@@ -532,38 +531,38 @@ func TestIPv6(t *testing.T) { // P15, P16
 	app := newRawApp(t, "[::1]:0", text(httpStatus(200)))
 	port := Port{Number: app.port}
 	for name, a := range map[string]ask{
-		"http, named":          first(askHTTP(&HTTPGetAction{Port: port, Host: "::1"}, false)),
-		"http, in brackets":    first(askHTTP(&HTTPGetAction{Port: port, Host: "[::1]"}, false)),
-		"http, nobody on IPv4": get(app.port),
-		"tcp, named":           first(askTCP(&TCPSocketAction{Port: port, Host: "::1"})),
-		"tcp, nobody on IPv4":  first(askTCP(&TCPSocketAction{Port: port})),
+		"http with host":     first(askHTTP(&HTTPGetAction{Port: port, Host: "::1"}, false)),
+		"http with brackets": first(askHTTP(&HTTPGetAction{Port: port, Host: "[::1]"}, false)),
+		"http without IPv4":  get(app.port),
+		"tcp with host":      first(askTCP(&TCPSocketAction{Port: port, Host: "::1"})),
+		"tcp without IPv4":   first(askTCP(&TCPSocketAction{Port: port})),
 	} {
 		t.Run(name, func(t *testing.T) { wantOutcome(t, try(t, a, harness.Patience), "", 0) })
 	}
-	t.Run("a named IPv4 host means IPv4", func(t *testing.T) {
+	t.Run("tcp with IPv4 host", func(t *testing.T) {
 		wantOutcome(t, try(t, first(askTCP(&TCPSocketAction{Port: port, Host: "127.0.0.1"})), harness.Patience), wordRefused, 0)
 	})
 	for _, head := range app.hits() {
 		if strings.Contains(head, "[[") {
-			t.Errorf("got %q, want a Host that can be read", head)
+			t.Errorf("got %q, want a valid Host", head)
 		}
 	}
 }
 
 func first(a ask, _ string) ask { return a }
 
-// get asks for /h on a port, over HTTP/1.1.
+// get returns an attempt that requests /h on a port over HTTP/1.1.
 func get(port int32) ask {
 	return first(askHTTP(&HTTPGetAction{Path: "/h", Port: Port{Number: port}}, false))
 }
 
-func TestTCPPassesWhenThePortAccepts(t *testing.T) { // T01, T02
+func TestTCPProbePassesIfPortAccepts(t *testing.T) { // T01, T02
 	silent := newRawApp(t, "127.0.0.1:0", func(*net.TCPConn, string) {})
 	for range 3 {
 		wantOutcome(t, try(t, first(askTCP(&TCPSocketAction{Port: Port{Number: silent.port}})), harness.Patience), "", 0)
 	}
 	if got := silent.hits(); len(got) != 0 {
-		t.Errorf("got %q sent to the app, want nothing", got)
+		t.Errorf("got data %q at the app, want none", got)
 	}
 
 	l := harness.Listen(t)
@@ -583,10 +582,10 @@ func TestTCPPassesWhenThePortAccepts(t *testing.T) { // T01, T02
 	}
 }
 
-func TestEveryErrorHasAWord(t *testing.T) {
+func TestErrorsHaveWords(t *testing.T) {
 	for want, err := range map[Word]error{
 		wordTimeout: fmt.Errorf("x: %w", context.DeadlineExceeded),
-		wordGarbage: errors.New("anything else"),
+		wordGarbage: errors.New("other error"),
 		wordReset:   fmt.Errorf("x: %w", io.ErrUnexpectedEOF),
 		wordStatus:  fmt.Errorf("x: %w", &failure{word: wordStatus, code: 500, err: errors.New("y")}),
 	} {
@@ -595,13 +594,13 @@ func TestEveryErrorHasAWord(t *testing.T) {
 	seen := map[Word]bool{}
 	for _, w := range Words() {
 		if seen[w] || w == "" {
-			t.Errorf("word %q stands twice or is empty", w)
+			t.Errorf("got word %q, want unique words that are not empty", w)
 		}
 		seen[w] = true
 	}
 }
 
-func TestARedirectWithoutAPortGoesToThatOfItsScheme(t *testing.T) {
+func TestRedirectWithoutPortUsesDefaultPort(t *testing.T) {
 	for target, want := range map[string]string{
 		"http://127.0.0.1/": "127.0.0.1:80", "https://127.0.0.1/": "127.0.0.1:443", "http://[::1]/": "[::1]:80", "http://127.0.0.1:81/": "127.0.0.1:81",
 	} {
@@ -612,7 +611,7 @@ func TestARedirectWithoutAPortGoesToThatOfItsScheme(t *testing.T) {
 		protocols.SetHTTP1(true)
 		dial := func(_ context.Context, _, address string) (net.Conn, error) {
 			got = address
-			return nil, errors.New("nobody is there")
+			return nil, errors.New("refused")
 		}
 		if resp, err := newOneShot(dial, protocols).RoundTrip(req); err == nil {
 			resp.Body.Close()

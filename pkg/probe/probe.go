@@ -1,12 +1,11 @@
-// Package probe asks the user container whether it may serve.
+// Package probe checks whether the user container is ready.
 //
-// [Parse] reads the readiness probe that SERVING_READINESS_PROBE holds, [New]
-// makes a [Prober] of it, and [Prober.Ready] asks. What a probe is and when it
-// passes are the kubelet's rules, because those are the rules that users know;
-// how often it is asked, and who shares an answer, is docs/promises.md 2.2.
+// [Parse] parses the readiness probe in SERVING_READINESS_PROBE, [New] creates a [Prober] for it, and
+// [Prober.Ready] runs it. The rules for the fields and the result of a probe are the same as in the kubelet, because
+// users know them. The intervals and the sharing of results are described in docs/promises.md 2.2.
 //
-// A probe is a func(context.Context) error: one try. The files http.go, tcp.go
-// and grpc.go make one each; prober.go decides when to try.
+// The files http.go, tcp.go and grpc.go implement one attempt of a probe. The file prober.go decides when an
+// attempt starts.
 package probe
 
 import (
@@ -21,47 +20,46 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/printable"
 )
 
-// A Probe is the part of a Kubernetes core/v1 Probe that a sidecar can use, with
-// its JSON names. Zero means unset, as in Kubernetes.
+// A Probe contains the fields of a Kubernetes core/v1 Probe. A zero value means unset, as in Kubernetes.
 type Probe struct {
-	Exec      *ExecAction      `json:"exec,omitempty"` // known so that it can be refused by name
+	Exec      *ExecAction      `json:"exec,omitempty"` // not supported; parsed so that the error can name it
 	HTTPGet   *HTTPGetAction   `json:"httpGet,omitempty"`
 	TCPSocket *TCPSocketAction `json:"tcpSocket,omitempty"`
 	GRPC      *GRPCAction      `json:"grpc,omitempty"`
 
-	InitialDelaySeconds           int32  `json:"initialDelaySeconds,omitempty"`           // the kubelet's business, not used here
-	TimeoutSeconds                int32  `json:"timeoutSeconds,omitempty"`                // of one try in standard mode; 0: 1 s
-	PeriodSeconds                 int32  `json:"periodSeconds,omitempty"`                 // 0: aggressive mode; else standard mode, and the kubelet keeps the period
-	SuccessThreshold              int32  `json:"successThreshold,omitempty"`              // passes in a row, in aggressive mode; 0: 1
-	FailureThreshold              int32  `json:"failureThreshold,omitempty"`              // the kubelet's business, not used here
-	TerminationGracePeriodSeconds *int64 `json:"terminationGracePeriodSeconds,omitempty"` // without a meaning for readiness, not used
+	InitialDelaySeconds           int32  `json:"initialDelaySeconds,omitempty"`           // not used
+	TimeoutSeconds                int32  `json:"timeoutSeconds,omitempty"`                // timeout of an attempt in standard mode; 0 means 1 s
+	PeriodSeconds                 int32  `json:"periodSeconds,omitempty"`                 // 0 means aggressive mode; otherwise standard mode, in which the kubelet implements the period
+	SuccessThreshold              int32  `json:"successThreshold,omitempty"`              // required number of consecutive passes in aggressive mode; 0 means 1
+	FailureThreshold              int32  `json:"failureThreshold,omitempty"`              // not used
+	TerminationGracePeriodSeconds *int64 `json:"terminationGracePeriodSeconds,omitempty"` // not used
 }
 
-// ExecAction is a command to run in the container, which a sidecar cannot do.
+// ExecAction runs a command in the container. It is not supported in a sidecar.
 type ExecAction struct {
 	Command []string `json:"command,omitempty"`
 }
 
-// HTTPGetAction asks with an HTTP GET.
+// HTTPGetAction sends an HTTP GET request.
 type HTTPGetAction struct {
-	Path        string       `json:"path,omitempty"`   // may hold a query; "": "/"
+	Path        string       `json:"path,omitempty"`   // path with an optional query; "" means "/"
 	Port        Port         `json:"port"`             // required
-	Host        string       `json:"host,omitempty"`   // "": 127.0.0.1, then [::1]
-	Scheme      string       `json:"scheme,omitempty"` // HTTP or HTTPS in any case; "": HTTP
+	Host        string       `json:"host,omitempty"`   // "" means 127.0.0.1, then [::1]
+	Scheme      string       `json:"scheme,omitempty"` // HTTP or HTTPS, not case-sensitive; "" means HTTP
 	HTTPHeaders []HTTPHeader `json:"httpHeaders,omitempty"`
-	Protocol    *string      `json:"protocol,omitempty"` // HTTP1, or HTTP2 for h2c by prior knowledge; nil: HTTP1
+	Protocol    *string      `json:"protocol,omitempty"` // HTTP1, or HTTP2 for h2c with prior knowledge; nil means HTTP1
 }
 
-// HTTPHeader is one field line; names may repeat.
+// HTTPHeader is a header field. Multiple fields can have the same name.
 type HTTPHeader struct {
 	Name  string `json:"name"`
 	Value string `json:"value"`
 }
 
-// TCPSocketAction asks by connecting.
+// TCPSocketAction opens a TCP connection.
 type TCPSocketAction struct {
 	Port Port   `json:"port"`           // required
-	Host string `json:"host,omitempty"` // "": 127.0.0.1, then [::1]
+	Host string `json:"host,omitempty"` // "" means 127.0.0.1, then [::1]
 }
 
 // OtherHost returns the host that the probe names, and the path of the field, if a connection to this
@@ -80,22 +78,21 @@ func (p *Probe) OtherHost() (field, host string) {
 	return field, host
 }
 
-// GRPCAction asks grpc.health.v1.Health/Check on the loopback address.
+// GRPCAction calls grpc.health.v1.Health/Check on the loopback address.
 type GRPCAction struct {
 	Port    int32   `json:"port"`           // required
-	Service *string `json:"service"`        // nil: ""
-	Mode    *string `json:"mode,omitempty"` // Plaintext or TLS; nil: Plaintext
+	Service *string `json:"service"`        // nil means ""
+	Mode    *string `json:"mode,omitempty"` // Plaintext or TLS; nil means Plaintext
 }
 
-// A Port is a number, or the text that stood in its place (Kubernetes'
-// IntOrString). The zero Port is unset. Only digits can be used as text: the
-// names of ports are not known in a sidecar.
+// A Port is a number or a string, like IntOrString in Kubernetes. The zero Port is unset. The string must be
+// numeric, because a sidecar does not have the names of ports.
 type Port struct {
 	Number int32
-	Name   string // wins over Number when it is not empty
+	Name   string // overrides Number if it is not empty
 }
 
-// MarshalJSON writes the number or the text.
+// MarshalJSON implements json.Marshaler.
 func (p Port) MarshalJSON() ([]byte, error) {
 	if p.Name != "" {
 		return json.Marshal(p.Name)
@@ -103,7 +100,7 @@ func (p Port) MarshalJSON() ([]byte, error) {
 	return json.Marshal(p.Number)
 }
 
-// UnmarshalJSON reads a whole number of 32 bits or a string. null is unset.
+// UnmarshalJSON implements json.Unmarshaler. It accepts a 32-bit integer, a string, or null for an unset port.
 func (p *Port) UnmarshalJSON(text []byte) error {
 	*p = Port{}
 	if len(text) > 0 && text[0] == '"' {
@@ -119,18 +116,16 @@ func (p Port) String() string {
 	return strconv.Itoa(int(p.Number))
 }
 
-// Parse reads one probe, or with array a list of them, from JSON and validates
-// it (docs/promises.md 2.1). Unknown fields are ignored, keys match without
-// regard to case. In a list, null and null elements are containers without a
-// probe: a list may be empty, and then the user container is always ready.
+// Parse parses and validates a probe in JSON, or an array of probes if array is true (docs/promises.md 2.1).
+// Unknown fields are ignored, and keys are not case-sensitive. In an array, a null element is a container
+// without a probe. If the result is empty, the user container is always ready.
 //
-// It reports every problem that it finds, each as Kubernetes does: the path of
-// the field, then what is wrong, as in
+// Parse returns all errors in the format of Kubernetes, such as
 //
 //	httpGet.port: Invalid value: 70000: must be between 1 and 65535, inclusive
 //
-// and in a list [1].httpGet.port: ... with the element's place. With problems,
-// no probes are returned.
+// In an array, the path begins with the index, such as [1].httpGet.port. If there are errors, Parse does not
+// return probes.
 func Parse(text string, array bool) ([]Probe, []error) {
 	if !array {
 		p, errs := decode([]byte(text), "")
@@ -159,8 +154,8 @@ func Parse(text string, array bool) ([]Probe, []error) {
 	return probes, nil
 }
 
-// decode reads in two steps, so that every value of a wrong type is reported and
-// not only the first: the shape, then value by value.
+// decode parses and validates a probe. It first decodes the structure and then each value, so that it can
+// report all values of a wrong type.
 func decode(text []byte, path string) (Probe, []error) {
 	var shape struct {
 		Exec    *struct{ Command json.RawMessage } `json:"exec"`
@@ -178,7 +173,7 @@ func decode(text []byte, path string) (Probe, []error) {
 	}
 
 	const (
-		aNumber = "must be a whole number of 32 bits"
+		aNumber = "must be a 32-bit integer"
 		aString = "must be a string"
 		aPort   = "must be a port number"
 	)
@@ -196,7 +191,7 @@ func decode(text []byte, path string) (Probe, []error) {
 		value(l, "httpGet.scheme", s.Scheme, &p.HTTPGet.Scheme, aString)
 		value(l, "httpGet.protocol", s.Protocol, &p.HTTPGet.Protocol, aString)
 		if s.HTTPHeaders != nil && json.Unmarshal(s.HTTPHeaders, &p.HTTPGet.HTTPHeaders) != nil {
-			// Without the value: header values can be secrets.
+			// The error does not contain the value, because header values can be secrets.
 			l.wrongType("httpGet.httpHeaders", "must be an array of objects with the strings name and value")
 		}
 	}
@@ -216,13 +211,13 @@ func decode(text []byte, path string) (Probe, []error) {
 	value(l, "periodSeconds", shape.PeriodSeconds, &p.PeriodSeconds, aNumber)
 	value(l, "successThreshold", shape.SuccessThreshold, &p.SuccessThreshold, aNumber)
 	value(l, "failureThreshold", shape.FailureThreshold, &p.FailureThreshold, aNumber)
-	value(l, "terminationGracePeriodSeconds", shape.TerminationGracePeriodSeconds, &p.TerminationGracePeriodSeconds, "must be a whole number of 64 bits")
+	value(l, "terminationGracePeriodSeconds", shape.TerminationGracePeriodSeconds, &p.TerminationGracePeriodSeconds, "must be a 64-bit integer")
 
 	p.validate(l)
 	return p, l.errs
 }
 
-// value reads one field. A field that is absent or null stays unset.
+// value decodes one field. A field that is absent or null stays unset.
 func value[T any](l *problems, field string, text json.RawMessage, into *T, want string) {
 	if text == nil {
 		return
@@ -232,14 +227,12 @@ func value[T any](l *problems, field string, text json.RawMessage, into *T, want
 	}
 }
 
-// validate holds the probe to Kubernetes' rules for a readiness probe, as far as
-// they matter to a sidecar (docs/promises.md 2.1): exactly one handler, not exec;
-// numbers that are not negative; ports that are numbers from 1 to 65535; schemes,
-// hosts and header fields that can go on the wire. The texts are those of [Parse].
+// validate applies the Kubernetes rules for a readiness probe that are relevant for a sidecar (docs/promises.md
+// 2.1): exactly one handler, which is not exec; numbers that are not negative; ports from 1 to 65535; valid
+// schemes, hosts and header fields.
 //
-// Where Kubernetes is stricter than Knative, and Knative's probes work, it is
-// lenient: a scheme in lower case, a header name with an underscore and a
-// terminationGracePeriodSeconds, which no one uses, are let through.
+// Some probes are valid in Knative and not in Kubernetes. validate accepts a scheme in lower case, a header name
+// with an underscore, and terminationGracePeriodSeconds, which is ignored.
 func (p Probe) validate(l *problems) {
 	handlers := 0
 	handler := func(kind string) {
@@ -249,7 +242,7 @@ func (p Probe) validate(l *problems) {
 	}
 	if p.Exec != nil {
 		handler("exec")
-		l.add("exec", "Forbidden: a command cannot be run from a sidecar, which has a file system of its own; use httpGet, tcpSocket or grpc")
+		l.add("exec", "Forbidden: a sidecar cannot run a command in the user container; use httpGet, tcpSocket or grpc")
 	}
 	if a := p.HTTPGet; a != nil {
 		handler("httpGet")
@@ -286,8 +279,8 @@ func (p Probe) validate(l *problems) {
 	l.notNegative("failureThreshold", p.FailureThreshold)
 }
 
-// problems collects what is wrong below a path. A field that is known to have
-// the wrong type is not validated again by its value, which is then zero.
+// problems collects errors about a probe. If a field has the wrong type, later errors about its value are
+// ignored.
 type problems struct {
 	path     string
 	errs     []error
@@ -300,7 +293,7 @@ func (l *problems) add(field, text string) {
 	}
 }
 
-// problem says what is wrong with a field below a path.
+// problem returns an error that contains the path of a field and a message.
 func problem(path, field, text string) error {
 	if path != "" && field != "" {
 		path += "."
@@ -327,7 +320,7 @@ func (l *problems) notNegative(field string, n int32) {
 
 func (l *problems) port(field string, p Port) {
 	if p.Name != "" && !digits(p.Name) {
-		l.add(field, fmt.Sprintf("Invalid value: %q: must be a number, the names of ports are not known in a sidecar", shorten(p.Name)))
+		l.add(field, fmt.Sprintf("Invalid value: %q: must be a number, because port names are not available in a sidecar", shorten(p.Name)))
 		return
 	}
 	if n := p.number(); n < 1 || n > 65535 {
@@ -350,7 +343,7 @@ func (l *problems) oneOf(field, got, spelt string, allowed ...string) {
 
 func (l *problems) host(field, host string) {
 	const name = letters + "0123456789-._"
-	if a, err := netip.ParseAddr(bare(host)); err == nil && only(a.Zone(), name) { // a zone could be anything
+	if a, err := netip.ParseAddr(bare(host)); err == nil && only(a.Zone(), name) { // ParseAddr accepts any zone
 		return
 	}
 	if !only(host, name) {
@@ -358,16 +351,15 @@ func (l *problems) host(field, host string) {
 	}
 }
 
-// headers validates what goes on the wire (RFC 9110 sections 5.1 and 5.5). Kubernetes
-// allows fewer names and does not look at values; a value that cannot be sent would
-// fail every try.
+// headers validates header fields (RFC 9110 sections 5.1 and 5.5). Kubernetes allows fewer names and does not
+// validate values. An invalid value is an error here because it would cause all attempts to fail.
 func (l *problems) headers(field string, headers []HTTPHeader) {
 	for i, h := range headers {
 		if h.Name == "" || !only(h.Name, letters+"0123456789!#$%&'*+-.^_`|~") {
 			l.add(field, fmt.Sprintf("Invalid value: %q: a valid HTTP header must consist of alphanumeric characters or '-' (e.g. 'X-Header-Name', regex used for validation is '[-A-Za-z0-9]+')", shorten(h.Name)))
 			continue
 		}
-		// Without the value: it can be a secret.
+		// The error does not contain the value, which can be a secret.
 		name := fmt.Sprintf("%s[%d].value", field, i)
 		if strings.EqualFold(h.Name, "Host") {
 			if !only(h.Value, letters+"0123456789!$%&'()*+,-.:;=[]_~") {
@@ -381,7 +373,7 @@ func (l *problems) headers(field string, headers []HTTPHeader) {
 	}
 }
 
-// number is the port; 0 for what is not one.
+// number returns the port number, or 0 if p is invalid.
 func (p Port) number() int {
 	if p.Name == "" {
 		return int(p.Number)
@@ -393,14 +385,14 @@ func (p Port) number() int {
 	return int(n)
 }
 
-// scalar reports whether JSON is neither an object nor an array. Only then can it
-// be shown: in those there may be secrets.
+// scalar reports whether text is a JSON value other than an object or an array. Errors only contain scalar values,
+// because objects and arrays can contain secrets.
 func scalar(text []byte) bool {
 	t := bytes.TrimSpace(text)
 	return len(t) > 0 && t[0] != '{' && t[0] != '['
 }
 
-// jsonProblem words an error of encoding/json for somebody who wrote a probe.
+// jsonProblem returns an error for an error of encoding/json.
 func jsonProblem(err error, path, want string, text []byte) error {
 	if json.Valid(text) && scalar(text) {
 		return problem(path, "", "Invalid value: "+shorten(string(bytes.TrimSpace(text)))+": must be "+want)
@@ -412,9 +404,9 @@ func jsonProblem(err error, path, want string, text []byte) error {
 		return problem(path, wrong.Field, "Invalid value: "+shorten(wrong.Value)+": must be "+want)
 	}
 	if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
-		return problem(path, "", fmt.Sprintf("Invalid value: not JSON: %v, at byte %d", err, syntax.Offset))
+		return problem(path, "", fmt.Sprintf("Invalid value: invalid JSON: %v, at byte %d", err, syntax.Offset))
 	}
-	return problem(path, "", "Invalid value: not JSON: "+err.Error())
+	return problem(path, "", "Invalid value: invalid JSON: "+err.Error())
 }
 
 const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -425,7 +417,7 @@ func only(s, allowed string) bool {
 
 func digits(s string) bool { return only(s, "0123456789") }
 
-// bare takes the brackets from an IPv6 address.
+// bare removes the brackets around an IPv6 address.
 func bare(host string) string {
 	if strings.HasPrefix(host, "[") && strings.HasSuffix(host, "]") {
 		return host[1 : len(host)-1]

@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// parseVector is one block of testdata/parse.txt.
+// parseVector is a test vector in testdata/parse.txt.
 type parseVector struct {
 	name, text string
 	list       bool
@@ -61,7 +61,7 @@ func parseVectors(t testing.TB) []parseVector {
 	return vectors
 }
 
-func TestParseKeepsTheVectors(t *testing.T) {
+func TestParseVectors(t *testing.T) {
 	for _, v := range parseVectors(t) {
 		t.Run(v.name, func(t *testing.T) {
 			probes, errs := Parse(v.text, v.list)
@@ -77,7 +77,7 @@ func TestParseKeepsTheVectors(t *testing.T) {
 	}
 }
 
-func TestBlanksAloneAreNotAProbe(t *testing.T) { // E04
+func TestParseBlankReturnsError(t *testing.T) { // E04
 	for _, array := range []bool{false, true} {
 		if _, errs := Parse(" ", array); len(errs) != 1 || !strings.Contains(errs[0].Error(), "unexpected end of JSON input") {
 			t.Errorf("Parse(blank, %v): got %v, want one error about the end of the input", array, errs)
@@ -85,17 +85,17 @@ func TestBlanksAloneAreNotAProbe(t *testing.T) { // E04
 	}
 }
 
-func TestTheLastOfTwoEqualKeysWins(t *testing.T) { // E19
+func TestParseUsesLastDuplicateKey(t *testing.T) { // E19
 	p, errs := Parse(`{"tcpSocket":{"port":1,"host":"a"},"TCPSocket":{"port":8080}}`, false)
 	if errs != nil {
 		t.Fatal(errs)
 	}
 	if got := *p[0].TCPSocket; got.Port.Number != 8080 || got.Host != "a" {
-		t.Errorf("got %+v, want port 8080 of the second and host a of the first", got)
+		t.Errorf("got %+v, want port 8080 of the second object and host a of the first object", got)
 	}
 }
 
-// coreProbes are core/v1 Probes that together set every field there is.
+// coreProbes returns core/v1 Probes that together set all fields.
 func coreProbes() []corev1.Probe {
 	grace := int64(7)
 	service, http2, overTLS := "a.B", corev1.HTTPProtocolHTTP2, corev1.GRPCProbeModeTLS
@@ -113,7 +113,7 @@ func coreProbes() []corev1.Probe {
 	return []corev1.Probe{http, tcp, grpc, bare}
 }
 
-func TestACoreProbeComesBackByteForByte(t *testing.T) {
+func TestParseKubernetesProbeRoundTrip(t *testing.T) {
 	for _, core := range coreProbes() {
 		text, err := json.Marshal(core)
 		harness.NoError(t, err)
@@ -130,7 +130,7 @@ func TestACoreProbeComesBackByteForByte(t *testing.T) {
 	}
 }
 
-func TestEveryFieldOfACoreProbeIsKnown(t *testing.T) {
+func TestProbeHasAllKubernetesFields(t *testing.T) {
 	got, want := map[string]bool{}, map[string]bool{}
 	fieldNames(reflect.TypeFor[Probe](), "", got)
 	fieldNames(reflect.TypeFor[corev1.Probe](), "", want)
@@ -156,8 +156,8 @@ func fieldNames(t reflect.Type, path string, into map[string]bool) {
 	}
 }
 
-// What is taken means what Kubernetes' own type makes of it, and can be written and
-// read again; what is not taken is told in one line for each problem.
+// FuzzParse verifies that a valid probe has the same value as in the Kubernetes type and can be encoded and parsed
+// again, and that each error is one line.
 func FuzzParse(f *testing.F) {
 	for _, v := range parseVectors(f) {
 		f.Add(v.text, v.list)
@@ -166,21 +166,21 @@ func FuzzParse(f *testing.F) {
 		probes, errs := Parse(text, array)
 		for _, err := range errs {
 			if strings.ContainsAny(err.Error(), "\n\r") {
-				t.Errorf("an error of more than one line: %q", err)
+				t.Errorf("got error %q, want one line", err)
 			}
 		}
 		if errs != nil && probes != nil {
-			t.Errorf("got %d probes beside %d problems, want none", len(probes), len(errs))
+			t.Errorf("got %d probes and %d errors, want no probes with errors", len(probes), len(errs))
 		}
 		for _, p := range probes {
 			l := new(problems)
 			if p.validate(l); l.errs != nil {
-				t.Errorf("Parse let %+v through, validate says %v", p, l.errs)
+				t.Errorf("got probe %+v with validation errors %v, want no errors", p, l.errs)
 			}
 			again, err := json.Marshal(p)
 			harness.NoError(t, err)
 			if _, errs := Parse(string(again), false); errs != nil {
-				t.Errorf("%s came back as %s: %v", text, again, errs)
+				t.Errorf("%s is encoded as %s: got errors %v, want none", text, again, errs)
 			}
 			if array {
 				continue
@@ -190,11 +190,11 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// asKubernetes is what Kubernetes' own type makes of a probe, as JSON.
+// asKubernetes decodes a probe into the Kubernetes type and returns it as JSON.
 func asKubernetes(t *testing.T, text []byte) string {
 	t.Helper()
 	var p corev1.Probe
-	harness.NoError(t, json.Unmarshal(text, &p), text, "of Kubernetes' own type")
+	harness.NoError(t, json.Unmarshal(text, &p), text, "as Kubernetes type")
 	again, err := json.Marshal(p)
 	harness.NoError(t, err)
 	return string(again)

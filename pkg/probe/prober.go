@@ -8,105 +8,98 @@ import (
 	"time"
 )
 
-// How often and how long a probe is asked (docs/promises.md 2.2).
+// Durations of runs and attempts (docs/promises.md 2.2).
 const (
-	runTime       = 10 * time.Second       // of a run in aggressive mode
-	askEvery      = 50 * time.Millisecond  // from try to try, for an app that answers
-	redialEvery   = 10 * time.Millisecond  // from try to try, while nothing listens ...
-	redialShare   = 250                    // ... growing up to askEvery: a 250th of the time that this has lasted
-	firstTryTime  = 100 * time.Millisecond // of a try in aggressive mode ...
-	longestTry    = time.Second            // ... doubling up to this while tries time out
-	leastStandard = time.Second            // of a try in standard mode, when timeoutSeconds says nothing
+	runTime       = 10 * time.Second       // maximum duration of a run in aggressive mode
+	askEvery      = 50 * time.Millisecond  // interval between attempts if the app responds
+	redialEvery   = 10 * time.Millisecond  // minimum interval between attempts if the connection is refused
+	redialShare   = 250                    // the interval between refused attempts is 1/redialShare of the time since the first of them, up to askEvery
+	firstTryTime  = 100 * time.Millisecond // initial timeout of an attempt in aggressive mode
+	longestTry    = time.Second            // maximum timeout in aggressive mode; the timeout is doubled after each timeout
+	leastStandard = time.Second            // minimum timeout of an attempt in standard mode
 )
 
 const (
-	maxCallers = 512 // who wait for one run; more get at once what is known
-	lastTries  = 8   // entries of [ProbeState.Last]
+	maxCallers = 512 // callers that wait for a run; additional callers get an error immediately
+	lastTries  = 8   // maximum length of ProbeState.Last
 )
 
-// Changes that are announced: so many at once, and one more for every such time. An
-// app that flaps at every try must not fill the log.
+// Rate limit for calls of OnChange. It prevents an app with frequent changes from filling the log.
 const (
-	changesAtOnce = 10
-	changeEvery   = time.Second
+	changesAtOnce = 10          // burst
+	changeEvery   = time.Second // interval after the burst
 )
 
-// Options are the parts of a [Prober] that are not in a Probe.
+// Options are the options of [New].
 type Options struct {
-	// AutoDetectHTTP2 asks httpGet probes over h2c too (ENABLE_HTTP2_AUTO_DETECTION).
+	// AutoDetectHTTP2 enables the detection of h2c for httpGet probes (ENABLE_HTTP2_AUTO_DETECTION).
 	AutoDetectHTTP2 bool
 
-	// OwnPorts are those of the sidecar. A redirect to one of them is not followed.
+	// OwnPorts contains the ports of the sidecar. Redirects to them are not followed.
 	OwnPorts []int
 
-	// OnChange is called once for each change of readiness or of the words that say
-	// why not, not for each try, and while a run is going on too. Calls never
-	// overlap and come in order. An app that flaps is announced ten times in a row,
-	// then once a second, with the newest state. OnChange must return soon and may
-	// call State, but not Ready or Stop. nil: nobody is notified.
+	// OnChange is called when the readiness or its reason changes, which can be during a run. Calls are
+	// sequential. After changesAtOnce calls, it is called at most once per second with the latest state.
+	// OnChange must not block. It can call State, but not Ready or Stop. It can be nil.
 	OnChange func(Change)
 
-	// OnReady is called each time that the user container becomes ready or is no
-	// longer, however often that is, in order and before anybody is notified: it
-	// counts. It must not wait nor call the Prober. nil: nobody counts.
+	// OnReady is called each time that the user container becomes ready or stops being ready, before OnChange.
+	// Its calls are sequential and are not limited. It must not block or call methods of the Prober. It can be
+	// nil.
 	OnReady func(ready bool)
 }
 
-// A Change is what was announced last, and what is known now.
+// A Change contains the state in the previous call of OnChange and the current state.
 type Change struct{ Before, Now State }
 
-// A Prober asks the user container whether it may serve. Its methods may be called
-// by many goroutines at once.
+// A Prober runs the readiness probes of the user container. Its methods are safe for concurrent use.
 //
-// It asks only when it is asked: nothing runs while nobody calls Ready, except
-// that a run which has begun is finished.
+// Probes only run after a call of Ready. A run continues to its end even if all callers have left.
 type Prober struct {
 	targets  []*target
 	onChange func(Change)
 	onReady  func(bool)
-	life     context.Context // ends with Stop
+	life     context.Context // canceled by Stop
 	end      context.CancelFunc
 
-	mu      sync.Mutex // protects what follows, and what is known in targets
-	run     *run       // the run that is going on, or nil
+	mu      sync.Mutex // guards the following fields and some fields of the targets
+	run     *run       // current run, or nil
 	phase   Phase
-	since   time.Time // of phase
+	since   time.Time // start time of phase
 	stopped bool
 
-	telling   sync.Mutex  // held while OnChange runs; taken before mu
-	announced State       // protected by telling
-	paid      time.Time   // until when the changes that were announced use up what is allowed, protected by telling
-	later     *time.Timer // tells what had to wait, protected by telling
+	telling   sync.Mutex  // held during OnChange; locked before mu
+	announced State       // state in the last call of OnChange; guarded by telling
+	paid      time.Time   // state of the rate limit (generic cell rate algorithm); guarded by telling
+	later     *time.Timer // calls OnChange after the rate limit; guarded by telling
 }
 
-// A target is one probe and what is known of it.
+// A target is a probe and its state.
 type target struct {
 	ask        ask
 	aggressive bool
-	threshold  int           // passes in a row, in aggressive mode
-	tryTime    time.Duration // of the next try
-	next       time.Time     // no try before this
-	row        int           // passes in a row; kept from run to run, as Knative does
-	refused    time.Time     // since when nothing listens; zero: something does
+	threshold  int           // required number of consecutive passes in aggressive mode
+	tryTime    time.Duration // timeout of the next attempt
+	next       time.Time     // earliest start of the next attempt
+	row        int           // number of consecutive passes; kept between runs, as in Knative
+	refused    time.Time     // time since which all attempts have been refused, or zero
 
-	// Protected by Prober.mu; the rest belongs to the run that is going on.
-	known  ProbeState // without the texts, which are made of err when somebody looks
-	err    error      // of the last try, for Detail or, when warned, for Warning
-	warned bool
+	// The following fields are guarded by Prober.mu. The fields above are owned by the current run.
+	known  ProbeState // Detail and Warning are not set; state derives them from err
+	err    error      // error of the last attempt for Detail, or for Warning if warned is true
+	warned bool       // the last attempt passed with a warning
 }
 
-// A run asks every probe until the answer is known. All callers that come during the run share it. Their
-// number is limited and reported, so the run is not a general type that the detection of HTTP/2 in
-// package upstream could use.
+// A run executes all probes until the result is known. All callers that arrive during the run share the result.
+// Their number is limited and reported, so that the detection of HTTP/2 in package upstream cannot use this type.
 type run struct {
-	askers int           // protected by Prober.mu
+	askers int           // number of waiting callers; guarded by Prober.mu
 	done   chan struct{} // closed when err is set
-	err    error         // a *notReady; nil: ready
+	err    error         // a *notReady, or nil if all probes passed
 }
 
-// New returns a Prober for probes that [Probe.validate] has no complaint about. All
-// of them are asked, and all must pass; with none of them the user container is
-// always ready.
+// New returns a Prober for valid probes. All probes must pass. Without probes, the user container is always
+// ready.
 func New(probes []Probe, o Options) *Prober {
 	var targets []*target
 	for _, p := range probes {
@@ -145,10 +138,9 @@ func newProber(targets []*target, o Options) *Prober {
 	return p
 }
 
-// Ready asks and waits for the answer: nil, or a [*NotReady] that says why not.
-// When ctx ends it returns at once with what is known so far, and the run goes on
-// for the others. A run ends after one try of each standard probe, and after at
-// most 10 s of each aggressive one.
+// Ready runs the probes and returns nil if all of them pass. Otherwise it returns a *notReady with the reasons. If
+// ctx is done first, Ready returns the current state immediately, and the run continues. A run makes one attempt
+// for each standard probe, and takes at most 10 s for aggressive probes.
 func (p *Prober) Ready(ctx context.Context) error {
 	if len(p.targets) == 0 {
 		return nil
@@ -183,16 +175,16 @@ func (p *Prober) Ready(ctx context.Context) error {
 	}
 }
 
-// State is what is known now, also during a run, without asking anybody.
+// State returns the current state. It does not start a run.
 func (p *Prober) State() State {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.state(time.Now())
 }
 
-// Stop ends the run that is going on; its callers and all later ones get
-// [wordStopped]. It waits for the run, and OnChange is not called after that; or, when
-// ctx is done before, it returns ctx's error. With no probes Ready stays nil.
+// Stop cancels the current run. Its callers and all later callers of Ready get [wordStopped]. Stop waits until the
+// run has ended, and OnChange is not called after Stop has returned nil. If ctx is done first, Stop returns the
+// cause of ctx. Without probes, Ready still returns nil.
 func (p *Prober) Stop(ctx context.Context) error {
 	p.mu.Lock()
 	p.stopped = true
@@ -215,8 +207,8 @@ func (p *Prober) Stop(ctx context.Context) error {
 	return nil
 }
 
-// answer asks every probe, all at the same time, and waits for all: a run that
-// ended with the first bad answer would be begun again at once by whoever asks next.
+// answer runs all probes concurrently and waits for all results. It does not end after the first failure, because
+// the next caller would immediately start a new run.
 func (p *Prober) answer(r *run) {
 	ready := make([]bool, len(p.targets))
 	var others sync.WaitGroup
@@ -238,7 +230,8 @@ func (p *Prober) answer(r *run) {
 	close(r.done)
 }
 
-// settle asks one probe until it is ready or has had its time.
+// settle runs a probe until it is ready or the maximum duration of a run has passed. It reports whether the probe is
+// ready.
 func (p *Prober) settle(t *target) bool {
 	ctx := p.life
 	if t.aggressive {
@@ -252,7 +245,7 @@ func (p *Prober) settle(t *target) bool {
 		err := t.ask(tryCtx)
 		cancel()
 		if !passes(err) && ctx.Err() != nil {
-			return false // cut short by us: says nothing about the app
+			return false // the attempt was canceled, so its error does not describe the app
 		}
 		if ready := p.record(t, start, time.Now(), err); ready || !t.aggressive {
 			return ready
@@ -261,15 +254,15 @@ func (p *Prober) settle(t *target) bool {
 	return false
 }
 
-// record notes a try, sets the clock for the next, and tells who wants to know. It
-// reports whether the probe is ready now.
+// record stores the result of an attempt, sets the start and the timeout of the next attempt, and calls OnReady
+// and OnChange if necessary. It reports whether the probe is ready.
 func (p *Prober) record(t *target, start, end time.Time, err error) bool {
-	var f *failure // nil: ready
+	var f *failure // nil if the probe is ready
 	t.next = start.Add(askEvery)
 	if passes(err) {
 		t.row++
 		if t.row < t.threshold && t.aggressive {
-			f = &failure{word: wordThreshold, err: errors.New("passes, but not yet often enough in a row")}
+			f = &failure{word: wordThreshold, err: errors.New("not enough consecutive passes")}
 		}
 	} else {
 		t.row = 0
@@ -294,9 +287,9 @@ func (p *Prober) record(t *target, start, end time.Time, err error) bool {
 	}
 
 	p.mu.Lock()
-	changed := t.note(start, end, f, err)
+	changed := t.noteLocked(start, end, f, err)
 	if changed {
-		p.rephase(end)
+		p.updatePhaseLocked(end)
 	}
 	p.mu.Unlock()
 	if changed {
@@ -305,9 +298,9 @@ func (p *Prober) record(t *target, start, end time.Time, err error) bool {
 	return f == nil
 }
 
-// note adds a try to what is known, and reports whether there is something new to
-// tell. f is nil when the probe is ready after it. The caller holds mu.
-func (t *target) note(start, end time.Time, f *failure, err error) bool {
+// noteLocked stores the result of an attempt in the state of the target. f is nil if the probe is ready. It reports
+// whether the state must be announced. Prober.mu must be held.
+func (t *target) noteLocked(start, end time.Time, f *failure, err error) bool {
 	k := &t.known
 	phase, word, code := Ready, Word(""), 0
 	t.err = err
@@ -338,8 +331,8 @@ func (t *target) note(start, end time.Time, f *failure, err error) bool {
 	return changed
 }
 
-// rephase draws the whole from the parts. The caller holds mu.
-func (p *Prober) rephase(now time.Time) {
+// updatePhaseLocked derives the phase from the phases of the targets. p.mu must be held.
+func (p *Prober) updatePhaseLocked(now time.Time) {
 	phase := Ready
 	if slices.ContainsFunc(p.targets, func(t *target) bool { return t.known.Phase != Ready }) {
 		phase = Failing
@@ -356,7 +349,7 @@ func (p *Prober) rephase(now time.Time) {
 	p.phase, p.since = phase, now
 }
 
-// state copies what is known. The caller holds mu.
+// state returns a copy of the state. p.mu must be held.
 func (p *Prober) state(now time.Time) State {
 	s := State{At: now, Phase: p.phase, Since: p.since, Asking: p.run != nil, Probes: make([]ProbeState, len(p.targets))}
 	if p.run != nil {
@@ -376,23 +369,22 @@ func (p *Prober) state(now time.Time) State {
 	return s
 }
 
-// notReady is the answer from what is known. The caller holds mu.
+// notReady returns an error with the current state. p.mu must be held.
 func (p *Prober) notReady(word Word, cause error) *notReady {
 	if word == "" && p.phase == Ready {
-		word = wordPending // the asker left before this run knew anything
+		word = wordPending // the caller left before the first result of this run
 	}
 	return &notReady{Word: word, State: p.state(time.Now()), cause: cause}
 }
 
-// sameAnnouncement reports whether two states differ in nothing that is announced.
+// sameAnnouncement reports whether two states are equal for OnChange.
 func sameAnnouncement(a, b State) bool {
 	return slices.EqualFunc(a.Probes, b.Probes, func(a, b ProbeState) bool {
 		return a.Phase == b.Phase && a.Word == b.Word && (a.Warning == "") == (b.Warning == "")
 	})
 }
 
-// tell calls OnChange when there is something new to tell, at once or, where there were
-// too many changes of late, later.
+// tell calls OnChange if the state has changed. If the rate limit is exceeded, it calls OnChange later.
 func (p *Prober) tell() {
 	p.telling.Lock()
 	defer p.telling.Unlock()
@@ -425,7 +417,8 @@ func (p *Prober) tellLater() {
 	p.tell()
 }
 
-// sleepUntil reports whether the time came before the end of ctx, and leaves some.
+// sleepUntil waits until t and returns true. If ctx is done first, or if its deadline is not after t, it returns false
+// when ctx is done.
 func sleepUntil(ctx context.Context, t time.Time) bool {
 	if end, ok := ctx.Deadline(); ok && !t.Before(end) {
 		<-ctx.Done()

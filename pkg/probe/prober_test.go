@@ -15,18 +15,17 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// errs a script may answer with.
+// Errors of scripts.
 var (
 	refused   = syscall.ECONNREFUSED
 	status500 = &failure{word: wordStatus, code: 500, err: errors.New("HTTP status 500")}
 )
 
-// A script is a user container that answers its tries as it is told, on the
-// bubble's clock.
+// A script is a user container that responds to attempts with a function. It records the attempts in synctest time.
 type script struct {
 	mu    sync.Mutex
 	begun time.Time
-	tries []time.Duration // when each began, since begun
+	tries []time.Duration // start of each attempt, relative to begun
 	then  func(n int, ctx context.Context) error
 
 	target *target
@@ -46,7 +45,7 @@ func (s *script) count() int {
 	return len(s.tries)
 }
 
-// answers after a while, or when the try's time is up.
+// takes returns a function that waits for d and returns err. If the context is done first, it returns its error.
 func takes(d time.Duration, err error) func(int, context.Context) error {
 	return func(_ int, ctx context.Context) error {
 		select {
@@ -64,8 +63,8 @@ func hangs() func(int, context.Context) error {
 	return func(_ int, ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 }
 
-// says answers with the errors in turn, then passes.
-func says(errs ...error) func(int, context.Context) error {
+// sequence returns the errors one after the other, and then nil.
+func sequence(errs ...error) func(int, context.Context) error {
 	return func(n int, _ context.Context) error {
 		if n < len(errs) {
 			return errs[n]
@@ -74,7 +73,7 @@ func says(errs ...error) func(int, context.Context) error {
 	}
 }
 
-// aggressive and standard make a script that answers a probe.
+// aggressive returns a script for a probe in aggressive mode.
 func aggressive(threshold int, then func(int, context.Context) error) *script {
 	known := ProbeState{Kind: "httpGet", Target: "http://10.1.2.3:8080/secret"}
 	return newScript(then, &target{aggressive: true, threshold: threshold, tryTime: firstTryTime, known: known})
@@ -91,7 +90,7 @@ func newScript(then func(int, context.Context) error, of *target) *script {
 	return s
 }
 
-// start makes a Prober of scripts, which ends with the test.
+// start returns a Prober for scripts. It is stopped at the end of the test.
 func start(t *testing.T, o Options, scripts ...*script) *Prober {
 	t.Helper()
 	var targets []*target
@@ -105,7 +104,7 @@ func start(t *testing.T, o Options, scripts ...*script) *Prober {
 	return p
 }
 
-// asking makes a Prober of one script.
+// asking returns a script and a Prober for it.
 func asking(t *testing.T, s *script) (*script, *Prober) {
 	t.Helper()
 	return s, start(t, Options{}, s)
@@ -113,19 +112,19 @@ func asking(t *testing.T, s *script) (*script, *Prober) {
 
 func wantTook(t *testing.T, since time.Time, want time.Duration) {
 	t.Helper()
-	harness.Equal(t, time.Since(since), want, "answered after")
+	harness.Equal(t, time.Since(since), want, "duration")
 }
 
 func wantWord(t *testing.T, err error, want Word) {
 	t.Helper()
 	var e *notReady
 	if !errors.As(err, &e) {
-		t.Fatalf("got %v, want a NotReady", err)
+		t.Fatalf("got %v, want a *notReady", err)
 	}
 	harness.Equal(t, e.State.Probes[0].Word, want, "word")
 }
 
-func TestWithoutProbesItIsAlwaysReady(t *testing.T) { // E02, E11, E12
+func TestProberWithoutProbesIsReady(t *testing.T) { // E02, E11, E12
 	p := New(nil, Options{})
 	for _, when := range []string{"before Stop", "after Stop"} {
 		if err := p.Ready(context.Background()); err != nil || !p.State().Ready() {
@@ -137,21 +136,21 @@ func TestWithoutProbesItIsAlwaysReady(t *testing.T) { // E02, E11, E12
 	}
 }
 
-func TestAnAppThatAnswersIsAskedEvery50ms(t *testing.T) { // A04
+func TestAttemptsStartEvery50ms(t *testing.T) { // A04
 	synctest.Test(t, func(t *testing.T) {
 		s, p := asking(t, aggressive(1, always(status500)))
 		wantWord(t, p.Ready(t.Context()), wordStatus)
 		wantTook(t, s.begun, 10*time.Second)
-		harness.Equal(t, s.count(), 200, "tries in 10 s")
+		harness.Equal(t, s.count(), 200, "attempts in 10 s")
 		for i, at := range s.tries {
 			if want := time.Duration(i) * 50 * time.Millisecond; at != want {
-				t.Fatalf("try %d began at %v, want %v", i, at, want)
+				t.Fatalf("attempt %d started at %v, want %v", i, at, want)
 			}
 		}
 	})
 }
 
-func TestARefusedConnectIsTriedAgainAfter10ms(t *testing.T) { // A01, A05
+func TestRefusedAttemptIsRepeatedAfter10ms(t *testing.T) { // A01, A05
 	synctest.Test(t, func(t *testing.T) {
 		s, p := asking(t, aggressive(1, nil))
 		s.then = func(_ int, _ context.Context) error {
@@ -166,7 +165,7 @@ func TestARefusedConnectIsTriedAgainAfter10ms(t *testing.T) { // A01, A05
 	})
 }
 
-func TestAnAppThatNeverListensIsAskedLessOften(t *testing.T) {
+func TestRefusedAttemptsBackOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := asking(t, aggressive(1, always(refused)))
 		for begin := time.Now(); time.Since(begin) < 10*time.Minute; {
@@ -177,55 +176,55 @@ func TestAnAppThatNeverListensIsAskedLessOften(t *testing.T) {
 			i    int
 			want time.Duration
 		}{{1, redialEvery}, {n - 1, askEvery}} {
-			harness.Equal(t, s.tries[v.i]-s.tries[v.i-1], v.want, "between tries", v.i-1, "and", v.i)
+			harness.Equal(t, s.tries[v.i]-s.tries[v.i-1], v.want, "interval of attempts", v.i-1, v.i)
 		}
-		s.then = always(status500) // something listens: the next refusal begins anew
+		s.then = always(status500) // the next refused attempt starts the backoff again
 		_ = p.Ready(t.Context())
 		s.then = always(refused)
 		_ = p.Ready(t.Context())
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		n = len(s.tries) - 400 // among the tries of the last run, the first 250 of which are 10 ms apart
-		harness.Equal(t, s.tries[n+1]-s.tries[n], redialEvery, "after an answer", "between refused tries")
+		n = len(s.tries) - 400 // an attempt of the last run; its first 250 intervals are 10 ms
+		harness.Equal(t, s.tries[n+1]-s.tries[n], redialEvery, "interval of refused attempts after a response")
 	})
 }
 
-func TestATryGetsMoreTimeWhileTriesTimeOut(t *testing.T) { // A03, A07
+func TestAttemptTimeoutDoublesAfterTimeouts(t *testing.T) { // A03, A07
 	synctest.Test(t, func(t *testing.T) {
 		s, p := asking(t, aggressive(1, takes(600*time.Millisecond, nil)))
-		harness.Equal(t, p.Ready(t.Context()), nil, "an endpoint that takes 600 ms")
-		// 100 + 200 + 400 ms in vain, then it passes within 800.
+		harness.Equal(t, p.Ready(t.Context()), nil, "endpoint that takes 600 ms")
+		// Three attempts time out after 100, 200 and 400 ms. The fourth has a timeout of 800 ms and passes.
 		wantTook(t, s.begun, 1300*time.Millisecond)
 
-		// What was learnt is kept while it passes, and forgotten when it is fast again.
+		// The timeout is kept while the endpoint is slow, and is reset when it is fast again.
 		begin := time.Now()
 		harness.Equal(t, p.Ready(t.Context()), nil)
 		wantTook(t, begin, 600*time.Millisecond)
 		s.then = always(nil)
 		harness.Equal(t, p.Ready(t.Context()), nil)
-		harness.Equal(t, s.target.tryTime, firstTryTime, "time of the next try")
+		harness.Equal(t, s.target.tryTime, firstTryTime, "timeout of the next attempt")
 	})
 }
 
-func TestAnAppThatHangsIsNotReadyAfter10s(t *testing.T) { // A03, G12
+func TestRunWithoutResponseEndsAfter10s(t *testing.T) { // A03, G12
 	synctest.Test(t, func(t *testing.T) {
 		s, p := asking(t, aggressive(1, hangs()))
 		wantWord(t, p.Ready(t.Context()), wordTimeout)
 		wantTook(t, s.begun, 10*time.Second)
-		// 0.1 0.2 0.4 0.8 s, then 1 s each: the thirteenth is cut short.
+		// The first timeouts are 100, 200, 400 and 800 ms. All others are 1 s. The thirteenth attempt is canceled.
 		harness.Equal(t, s.count(), 13, "tries")
-		harness.Equal(t, p.State().Probes[0].Tries, 12, "tries noted (one that we cut short says nothing)")
+		harness.Equal(t, p.State().Probes[0].Tries, 12, "recorded attempts, without the canceled attempt")
 	})
 }
 
-func TestSuccessThresholdCountsPassesInARow(t *testing.T) { // A09 A10 A11
+func TestSuccessThresholdCountsConsecutivePasses(t *testing.T) { // A09 A10 A11
 	synctest.Test(t, func(t *testing.T) {
-		s, p := asking(t, aggressive(3, says(nil, status500)))
+		s, p := asking(t, aggressive(3, sequence(nil, status500)))
 		harness.Equal(t, p.Ready(t.Context()), nil)
 		wantTook(t, s.begun, 200*time.Millisecond)
-		harness.Equal(t, s.count(), 5, "200 500 200 200 200", "tries")
+		harness.Equal(t, s.count(), 5, "attempts for 200 500 200 200 200")
 		harness.Equal(t, p.Ready(t.Context()), nil)
-		harness.Equal(t, s.count(), 6, "the row goes on in the next run", "tries")
+		harness.Equal(t, s.count(), 6, "attempts; the passes of the previous run are counted")
 		s.then = func(n int, _ context.Context) error {
 			if n == 6 {
 				return status500
@@ -233,11 +232,11 @@ func TestSuccessThresholdCountsPassesInARow(t *testing.T) { // A09 A10 A11
 			return nil
 		}
 		harness.Equal(t, p.Ready(t.Context()), nil)
-		harness.Equal(t, s.count(), 10, "a failure begins the row anew", "tries")
+		harness.Equal(t, s.count(), 10, "attempts; a failure resets the number of passes")
 	})
 }
 
-func TestAThresholdOutOfReachIsNamed(t *testing.T) { // A13
+func TestUnreachableThresholdReturnsThreshold(t *testing.T) { // A13
 	synctest.Test(t, func(t *testing.T) {
 		s, p := asking(t, aggressive(1000, always(nil)))
 		wantWord(t, p.Ready(t.Context()), wordThreshold)
@@ -245,18 +244,18 @@ func TestAThresholdOutOfReachIsNamed(t *testing.T) { // A13
 	})
 }
 
-func TestAStandardProbeIsTriedOnce(t *testing.T) { // A14, S14, S16
+func TestStandardProbeMakesOneAttempt(t *testing.T) { // A14, S14, S16
 	synctest.Test(t, func(t *testing.T) {
 		s, p := asking(t, standard(hangs()))
 		wantWord(t, p.Ready(t.Context()), wordTimeout)
 		wantTook(t, s.begun, time.Second)
 		harness.Equal(t, s.count(), 1, "tries")
 		s.then = always(nil)
-		harness.Equal(t, p.Ready(t.Context()), nil, "asked anew")
+		harness.Equal(t, p.Ready(t.Context()), nil, "second run")
 	})
 }
 
-func TestNumbersOfAProbeBecomeClocks(t *testing.T) {
+func TestProbeFieldsSetTimeoutAndThreshold(t *testing.T) {
 	for _, tc := range []struct {
 		json      string
 		tryTime   time.Duration
@@ -280,7 +279,7 @@ func TestNumbersOfAProbeBecomeClocks(t *testing.T) {
 	}
 }
 
-func TestFiftyAskersShareARun(t *testing.T) { // C01
+func TestConcurrentCallersShareRun(t *testing.T) { // C01
 	synctest.Test(t, func(t *testing.T) {
 		s, p := asking(t, standard(takes(300*time.Millisecond, nil)))
 		var askers sync.WaitGroup
@@ -290,11 +289,11 @@ func TestFiftyAskersShareARun(t *testing.T) { // C01
 			})
 		}
 		askers.Wait()
-		harness.Equal(t, s.count(), 1, "tries for 50 askers")
+		harness.Equal(t, s.count(), 1, "attempts for 50 callers")
 	})
 }
 
-func TestAnAskerThatHangsUpIsReleasedAndTheRunGoesOn(t *testing.T) { // C02
+func TestCanceledCallerReturnsAndRunContinues(t *testing.T) { // C02
 	synctest.Test(t, func(t *testing.T) {
 		s, p := asking(t, aggressive(1, hangs()))
 		var askers sync.WaitGroup
@@ -312,75 +311,75 @@ func TestAnAskerThatHangsUpIsReleasedAndTheRunGoesOn(t *testing.T) { // C02
 				wantWord(t, err, wordTimeout)
 				wantTook(t, s.begun, want)
 				if left := errors.Is(err, context.DeadlineExceeded); left != (i < 2) {
-					t.Errorf("asker %d: error is the context's: got %v, want %v", i, left, i < 2)
+					t.Errorf("caller %d: got context error %v, want %v", i, left, i < 2)
 				}
 			})
 		}
 		askers.Wait()
-		harness.Equal(t, s.count(), 13, "tries", "(the 13 of one run)")
+		harness.Equal(t, s.count(), 13, "attempts of one run")
 	})
 }
 
-func TestAnAskerThatLeavesBeforeAnythingIsKnownGetsPending(t *testing.T) {
+func TestCallerWithoutResultGetsPending(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, p := asking(t, standard(takes(500*time.Millisecond, nil)))
 		for _, want := range []string{
 			"not ready: probe 0 (tcpSocket) starting: pending",
-			"not ready: pending", // it was ready when it was last asked
+			"not ready: pending", // the result of the previous run was ready
 		} {
 			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 			err := p.Ready(ctx)
 			cancel()
 			harness.Equal(t, fmt.Sprint(err), want)
-			harness.Equal(t, p.Ready(t.Context()), nil, "who stays")
+			harness.Equal(t, p.Ready(t.Context()), nil, "caller without a timeout")
 		}
 	})
 }
 
-func TestNoRunBeginsForWhoHasAlreadyLeft(t *testing.T) {
+func TestCanceledContextDoesNotStartRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := asking(t, aggressive(1, always(nil)))
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		if err := p.Ready(ctx); !errors.Is(err, context.Canceled) {
-			t.Errorf("got %v, want the context's error", err)
+			t.Errorf("got %v, want the error of the context", err)
 		}
 		synctest.Wait()
 		harness.Equal(t, s.count(), 0, "tries")
 	})
 }
 
-func TestNobodyIsAskedWhenNobodyAsks(t *testing.T) {
+func TestProberIsIdleWithoutCallers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := asking(t, aggressive(1, always(status500)))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
 		_ = p.Ready(ctx)
-		time.Sleep(11 * time.Second) // the run has had its time
+		time.Sleep(11 * time.Second) // the run has ended
 		before := s.count()
 		time.Sleep(time.Hour)
 		if got := s.count(); got != before {
-			t.Errorf("got %d tries in an hour without askers, want 0", got-before)
+			t.Errorf("got %d attempts in 1 h without callers, want 0", got-before)
 		}
 		if p.State().Asking {
-			t.Error("got a run without askers, want none")
+			t.Error("got a run without callers, want none")
 		}
 	})
 }
 
-func TestRunsInARowDoNotAskFasterThanEvery50ms(t *testing.T) {
+func TestConsecutiveRunsKeepInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, s := range []*script{aggressive(1, always(nil)), standard(always(nil))} {
 			p := start(t, Options{}, s)
 			for begin := time.Now(); time.Since(begin) < time.Second; {
 				harness.NoError(t, p.Ready(t.Context()))
 			}
-			harness.Equal(t, s.count(), 21, s.target.known.Kind, "of an app that is ready, asked all the time", "tries in a second")
+			harness.Equal(t, s.count(), 21, s.target.known.Kind, "attempts in 1 s")
 		}
 	})
 }
 
-func TestTooManyAskersAreAnsweredAtOnce(t *testing.T) {
+func TestTooManyCallersReturnsCrowded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, p := asking(t, aggressive(1, always(status500)))
 		ctx, leave := context.WithCancel(t.Context())
@@ -389,20 +388,20 @@ func TestTooManyAskersAreAnsweredAtOnce(t *testing.T) {
 			askers.Go(func() { _ = p.Ready(ctx) })
 		}
 		synctest.Wait()
-		harness.Equal(t, p.State().Askers, maxCallers, "askers")
+		harness.Equal(t, p.State().Askers, maxCallers, "callers")
 		begin := time.Now()
 		err := p.Ready(t.Context())
 		wantTook(t, begin, 0)
 		harness.Equal(t, fmt.Sprint(err), "not ready: crowded; probe 0 (httpGet) starting: status 500")
 		leave()
 		askers.Wait()
-		harness.Equal(t, p.State().Askers, 0, "after they left", "askers")
+		harness.Equal(t, p.State().Askers, 0, "callers after cancellation")
 		wantWord(t, p.Ready(t.Context()), wordStatus)
 		wantTook(t, begin, 10*time.Second)
 	})
 }
 
-func TestAllProbesMustPassAndAllAreWaitedFor(t *testing.T) { // M01 to M05
+func TestReadyWaitsForAllProbes(t *testing.T) { // M01 to M05
 	synctest.Test(t, func(t *testing.T) {
 		std, agg := standard(always(refused)), aggressive(1, always(status500))
 		p := start(t, Options{}, std, agg)
@@ -410,17 +409,17 @@ func TestAllProbesMustPassAndAllAreWaitedFor(t *testing.T) { // M01 to M05
 		wantTook(t, std.begun, 10*time.Second)
 		harness.Equal(t, fmt.Sprint(err), "not ready: probe 0 (tcpSocket) starting: refused; probe 1 (httpGet) starting: status 500")
 		if std.count() != 1 || agg.count() != 200 {
-			t.Errorf("got %d and %d tries, want 1 and 200", std.count(), agg.count())
+			t.Errorf("got %d and %d attempts, want 1 and 200", std.count(), agg.count())
 		}
 
 		agg.then = always(nil)
-		harness.Equal(t, fmt.Sprint(p.Ready(t.Context())), "not ready: probe 0 (tcpSocket) starting: refused", "one of two")
+		harness.Equal(t, fmt.Sprint(p.Ready(t.Context())), "not ready: probe 0 (tcpSocket) starting: refused", "one of two probes passes")
 		std.then = always(nil)
-		harness.Equal(t, p.Ready(t.Context()), nil, "both")
+		harness.Equal(t, p.Ready(t.Context()), nil, "both probes pass")
 	})
 }
 
-func TestWhatIsKnownIsKnownDuringTheRun(t *testing.T) {
+func TestStateDuringRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begin := time.Now()
 		_, p := asking(t, aggressive(1, func(int, context.Context) error {
@@ -437,27 +436,27 @@ func TestWhatIsKnownIsKnownDuringTheRun(t *testing.T) {
 		time.Sleep(1500*time.Millisecond + time.Microsecond)
 		s := p.State()
 		if !s.Asking || s.Askers != 1 || s.Phase != Starting || s.Since != begin {
-			t.Errorf("got %+v, want a run with an asker, starting since the beginning", s)
+			t.Errorf("got %+v, want a run with one caller in the phase starting since the start", s)
 		}
 		probe := s.Probes[0]
 		if probe.Word != wordStatus || probe.Code != 500 || probe.Tries != 107 {
-			t.Errorf("got %s %d after %d tries, want status 500 after 107", probe.Word, probe.Code, probe.Tries)
+			t.Errorf("got %s %d after %d attempts, want status 500 after 107", probe.Word, probe.Code, probe.Tries)
 		}
 		want := []Tries{
 			{Count: 96, From: begin, To: begin.Add(950 * time.Millisecond), Word: wordRefused},
 			{Count: 11, From: begin.Add(960 * time.Millisecond), To: begin.Add(1460 * time.Millisecond), Word: wordStatus, Code: 500},
 		}
-		harness.Equal(t, probe.Last, want, "last tries")
-		harness.Equal(t, s.Detail(), "probe 0 (httpGet) starting: status 500: http://10.1.2.3:8080/secret, tries: 107, for 1.5s: HTTP status 500", "detail")
+		harness.Equal(t, probe.Last, want, "last attempts")
+		harness.Equal(t, s.Detail(), "probe 0 (httpGet) starting: status 500: http://10.1.2.3:8080/secret, attempts: 107, for 1.5s: HTTP status 500", "detail")
 
 		time.Sleep(time.Second)
 		if s := p.State(); !s.Ready() || s.Asking || s.Since != begin.Add(2010*time.Millisecond) || s.Reason() != "" || s.Detail() != "" {
-			t.Errorf("got %+v, want ready for half a second, without a reason", s)
+			t.Errorf("got %+v, want ready for 0.5 s without a reason", s)
 		}
 	})
 }
 
-func TestOnlyTheLastTriesAreKept(t *testing.T) {
+func TestStateKeepsLastAttempts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, p := asking(t, aggressive(1, func(n int, _ context.Context) error {
 			return &failure{word: wordStatus, code: 500 + n, err: errors.New("x")}
@@ -465,12 +464,12 @@ func TestOnlyTheLastTriesAreKept(t *testing.T) {
 		_ = p.Ready(t.Context())
 		last := p.State().Probes[0].Last
 		if len(last) != lastTries || last[0].Code != 692 || last[7].Code != 699 {
-			t.Errorf("got %v, want the eight from 692 to 699", last)
+			t.Errorf("got %v, want 8 attempts from 692 to 699", last)
 		}
 	})
 }
 
-func TestEachChangeIsReportedOnce(t *testing.T) {
+func TestOnChangeIsCalledOncePerChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begin := time.Now()
 		var told []string
@@ -487,7 +486,7 @@ func TestEachChangeIsReportedOnce(t *testing.T) {
 			return &failure{word: wordStatus, code: 503, err: errors.New("HTTP status 503")}
 		})
 		p = start(t, Options{OnChange: func(c Change) {
-			_ = p.State() // allowed
+			_ = p.State() // must not deadlock
 			told = append(told, fmt.Sprintf("%v %s -> %s %s", time.Since(begin), c.Before.Phase, c.Now.Phase, c.Now.Reason()))
 		}}, s)
 		harness.Equal(t, p.Ready(t.Context()), nil)
@@ -503,7 +502,7 @@ func TestEachChangeIsReportedOnce(t *testing.T) {
 	})
 }
 
-func TestAnAppThatFlapsDoesNotFillTheLog(t *testing.T) {
+func TestOnChangeRateLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var told atomic.Int32
 		var last atomic.Value
@@ -519,14 +518,14 @@ func TestAnAppThatFlapsDoesNotFillTheLog(t *testing.T) {
 		}}, s)
 		_ = p.Ready(t.Context())
 		if got := told.Load(); got < 11 || got > 20 {
-			t.Errorf("got %d changes told in 10 s, want ten at once and one a second", got)
+			t.Errorf("got %d calls in 10 s, want 10 immediately and one per second", got)
 		}
 		time.Sleep(5 * time.Second)
-		harness.Equal[any](t, last.Load(), p.State().Probes[0].Word, "told last", "(what is so)")
+		harness.Equal[any](t, last.Load(), p.State().Probes[0].Word, "word in the last call")
 	})
 }
 
-func TestEveryFlapIsCountedHoweverFastTheyCome(t *testing.T) {
+func TestOnReadyIsCalledForEachChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const flaps = 100
 		told, lost, won := 0, 0, 0
@@ -550,19 +549,19 @@ func TestEveryFlapIsCountedHoweverFastTheyCome(t *testing.T) {
 			_ = p.Ready(t.Context())
 			time.Sleep(time.Millisecond)
 		}
-		if won != flaps || lost != flaps-1 { // the first try fails
-			t.Errorf("got %d times ready and %d times no longer, want %d and %d", won, lost, flaps, flaps-1)
+		if won != flaps || lost != flaps-1 { // the first attempt fails
+			t.Errorf("got %d calls with true and %d calls with false, want %d and %d", won, lost, flaps, flaps-1)
 		}
 		if told > 2*changesAtOnce {
-			t.Errorf("got %d changes told, want few", told)
+			t.Errorf("got %d calls of OnChange, want a limited number", told)
 		}
 	})
 }
 
-func TestAWarningPassesAndIsReported(t *testing.T) {
+func TestWarningPassesAndIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var told []string
-		s := standard(says(warning("look here"), warning("look here")))
+		s := standard(sequence(warning("look here"), warning("look here")))
 		p := start(t, Options{OnChange: func(c Change) { told = append(told, c.Now.Detail()) }}, s)
 		for range 3 {
 			harness.Equal(t, p.Ready(t.Context()), nil)
@@ -571,23 +570,23 @@ func TestAWarningPassesAndIsReported(t *testing.T) {
 	})
 }
 
-func TestStopReleasesEverybody(t *testing.T) {
+func TestStopReleasesCallers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := start(t, Options{OnChange: func(Change) { t.Error("told of a change, want silence: no try has ended") }}, aggressive(1, hangs()))
+		p := start(t, Options{OnChange: func(Change) { t.Error("got a call of OnChange, want none because no attempt has ended") }}, aggressive(1, hangs()))
 		heard := make(chan error, 1)
 		go func() { heard <- p.Ready(t.Context()) }()
 		synctest.Wait()
 		begin := time.Now()
 		harness.Equal(t, p.Stop(t.Context()), nil, "Stop")
-		harness.Equal(t, fmt.Sprint(<-heard), "not ready: stopped; probe 0 (httpGet) starting: pending", "who waited")
+		harness.Equal(t, fmt.Sprint(<-heard), "not ready: stopped; probe 0 (httpGet) starting: pending", "waiting caller")
 		if err := p.Ready(t.Context()); err == nil || err.(*notReady).Word != wordStopped {
-			t.Errorf("who came later: got %v, want stopped", err)
+			t.Errorf("later caller: got %v, want stopped", err)
 		}
 		wantTook(t, begin, 0)
 	})
 }
 
-func TestStopWaitsNoLongerThanItsCallerDoes(t *testing.T) {
+func TestStopReturnsWhenContextIsDone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		deaf := make(chan struct{})
 		_, p := asking(t, aggressive(1, func(int, context.Context) error { <-deaf; return nil }))
@@ -596,14 +595,14 @@ func TestStopWaitsNoLongerThanItsCallerDoes(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if err := p.Stop(ctx); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("got %v, want the context's error", err)
+			t.Errorf("got %v, want the error of the context", err)
 		}
 		close(deaf)
 		synctest.Wait()
 	})
 }
 
-func TestTheBodyOfA503TellsNothingPrivate(t *testing.T) {
+func TestErrorOmitsAddressesAndPaths(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, p := asking(t, aggressive(1, always(fmt.Errorf(`Get "http://10.1.2.3:8080/secret": %w`, refused))))
 		err := p.Ready(t.Context())

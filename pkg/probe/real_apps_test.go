@@ -15,7 +15,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// newReal makes a Prober of JSON, for real apps.
+// newReal returns a Prober for probes in JSON.
 func newReal(t *testing.T, o Options, list string) *Prober {
 	t.Helper()
 	probes, errs := Parse(list, true)
@@ -29,9 +29,9 @@ func newReal(t *testing.T, o Options, list string) *Prober {
 	return p
 }
 
-// An app starts, answers 503 for a while, serves, and dies; somebody asks all the
-// time, each time for 300 ms, as the activator does.
-func TestAnAppStartsServesAndDies(t *testing.T) {
+// An app starts, responds with 503, becomes ready and stops. The callers have a timeout of 300 ms, like the
+// activator.
+func TestProberFollowsAppLifecycle(t *testing.T) {
 	port := refusedPort(t)
 	var mu sync.Mutex
 	var told []string
@@ -39,7 +39,7 @@ func TestAnAppStartsServesAndDies(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		word := c.Now.Probes[0].Word
-		if now := string(c.Now.Phase) + " " + string(word); word != wordTimeout && (len(told) == 0 || now != told[len(told)-1]) { // a busy host may let a try of 100 ms time out
+		if now := string(c.Now.Phase) + " " + string(word); word != wordTimeout && (len(told) == 0 || now != told[len(told)-1]) { // ignore timeouts, because an attempt can take longer than 100 ms on a busy host
 			told = append(told, now)
 		}
 	}}, fmt.Sprintf(`[null,{"httpGet":{"port":%d,"path":"/health"}}]`, port))
@@ -73,7 +73,7 @@ func TestAnAppStartsServesAndDies(t *testing.T) {
 	harness.Equal(t, told, []string{"starting refused", "starting status", "ready ", "failing refused"}, "changes")
 }
 
-func TestFiftyAskersCostARealAppTwoRequestsAtMost(t *testing.T) { // C01
+func TestConcurrentCallersSendAtMostTwoRequests(t *testing.T) { // C01
 	release := make(chan struct{})
 	app := newRawApp(t, "127.0.0.1:0", func(c *net.TCPConn, _ string) {
 		<-release
@@ -86,27 +86,27 @@ func TestFiftyAskersCostARealAppTwoRequestsAtMost(t *testing.T) { // C01
 			harness.Equal(t, p.Ready(t.Context()), nil)
 		})
 	}
-	harness.Until(t, "all 50 wait", func() bool { return p.State().Askers == 50 })
+	harness.Until(t, "50 callers wait", func() bool { return p.State().Askers == 50 })
 	close(release)
 	askers.Wait()
 	if got := len(app.hits()); got > 2 {
-		t.Errorf("got %d requests, want 2 at most", got)
+		t.Errorf("got %d requests, want at most 2", got)
 	}
 }
 
-func TestStopEndsARunOnAnAppThatHangs(t *testing.T) {
+func TestStopCancelsBlockedRun(t *testing.T) {
 	over := make(chan struct{})
 	app := newRawApp(t, "127.0.0.1:0", func(*net.TCPConn, string) { <-over })
-	t.Cleanup(func() { close(over) }) // before the app is waited for
+	t.Cleanup(func() { close(over) }) // runs before the cleanup that waits for the app
 	p := newReal(t, Options{}, fmt.Sprintf(`[{"httpGet":{"port":%d},"periodSeconds":1,"timeoutSeconds":3600}]`, app.port))
 	heard := make(chan error, 1)
 	go func() { heard <- p.Ready(context.Background()) }()
-	harness.Until(t, "the app is asked", func() bool { return len(app.hits()) == 1 })
+	harness.Until(t, "the app gets a request", func() bool { return len(app.hits()) == 1 })
 	ctx, cancel := context.WithTimeout(t.Context(), harness.Patience)
 	defer cancel()
 	harness.Equal(t, p.Stop(ctx), nil, "Stop")
 	var e *notReady
 	if err := <-heard; !errors.As(err, &e) || e.Word != wordStopped {
-		t.Errorf("who waited: got %v, want stopped", err)
+		t.Errorf("waiting caller: got %v, want stopped", err)
 	}
 }

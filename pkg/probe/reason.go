@@ -10,36 +10,35 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/socket"
 )
 
-// A Word says in one word why the user container is not ready. The words are a
-// closed list, fit for a metric's label and for people outside the pod: they tell
-// nothing of addresses, paths or headers (docs/promises.md 2.4).
+// A Word is the reason why the user container is not ready. The words are a closed list and can be used as label
+// values and in responses. They do not contain addresses, paths or header fields (docs/promises.md 2.4).
 type Word string
 
-// Words about a probe.
+// Reasons about a probe.
 const (
-	wordPending       Word = "pending"       // no try has ended yet
+	wordPending       Word = "pending"       // no attempt has ended
 	wordRefused       Word = "refused"       // nothing listens on the port
-	wordTimeout       Word = "timeout"       // no answer in time
-	wordReset         Word = "reset"         // the connection was closed before an answer came
-	wordUnreachable   Word = "unreachable"   // no way to the host, or no such host
+	wordTimeout       Word = "timeout"       // no response before the timeout
+	wordReset         Word = "reset"         // the connection was closed before the response
+	wordUnreachable   Word = "unreachable"   // no route to the host, or the host does not exist
 	wordTLS           Word = "tls"           // the TLS handshake failed
-	wordStatus        Word = "status"        // an HTTP status that does not pass; the code is with it
-	wordRedirect      Word = "redirect"      // redirected too often, or to something that cannot be asked
-	wordGarbage       Word = "garbage"       // the answer is not in the protocol that was spoken
-	wordNotServing    Word = "not-serving"   // the gRPC health service says so; its serving status is with it
+	wordStatus        Word = "status"        // the HTTP status does not pass; the code is the status
+	wordRedirect      Word = "redirect"      // there were too many redirects, or a redirect to another scheme
+	wordGarbage       Word = "garbage"       // the response uses another protocol
+	wordNotServing    Word = "not-serving"   // the gRPC health service is not serving; the code is the serving status
 	wordUnimplemented Word = "unimplemented" // the gRPC server has no health service
-	wordRPC           Word = "rpc-status"    // the gRPC call failed; its status code is with it
-	wordThreshold     Word = "threshold"     // passes, but not yet successThreshold times in a row
+	wordRPC           Word = "rpc-status"    // the gRPC call failed; the code is the gRPC status
+	wordThreshold     Word = "threshold"     // fewer than successThreshold consecutive passes
 	wordLocal         Word = "local"         // the sidecar has no file descriptor, no local port or no memory for the connection
 )
 
-// Words about the one who asked.
+// Reasons about the caller of Ready.
 const (
-	wordCrowded Word = "crowded" // too many wait for the answer already
-	wordStopped Word = "stopped" // the process is ending
+	wordCrowded Word = "crowded" // too many callers are waiting
+	wordStopped Word = "stopped" // the process is terminating
 )
 
-// Words are all of them, for a metric that counts from zero.
+// Words returns all words.
 func Words() []Word {
 	return []Word{
 		wordPending, wordRefused, wordTimeout, wordReset, wordUnreachable, wordTLS, wordStatus, wordRedirect, wordGarbage,
@@ -47,8 +46,8 @@ func Words() []Word {
 	}
 }
 
-// An ask is one try. nil and a [warning] pass; every other error does not. It
-// returns soon after ctx is done.
+// An ask makes one attempt of a probe. The attempt passes if the error is nil or a [warning]. An ask returns
+// promptly when ctx is done.
 type ask func(context.Context) error
 
 func passes(err error) bool {
@@ -56,23 +55,22 @@ func passes(err error) bool {
 	return err == nil || isWarning
 }
 
-// failure is the error of a try, with its word.
+// failure is the error of an attempt with its word.
 type failure struct {
 	word Word
-	code int // of Status, NotServing and RPC
+	code int // for wordStatus, wordNotServing and wordRPC
 	err  error
 }
 
 func (f *failure) Error() string { return f.err.Error() }
 func (f *failure) Unwrap() error { return f.err }
 
-// warning is the error of a try that passes nevertheless, as the kubelet's
-// ProbeWarning does.
+// warning is the error of an attempt that passes with a warning, like ProbeWarning in the kubelet.
 type warning string
 
 func (w warning) Error() string { return string(w) }
 
-// failed finds the word for an error that has none yet.
+// failed returns err as a failure. It determines the word if err is not a failure.
 func failed(err error) *failure {
 	if known, ok := errors.AsType[*failure](err); ok {
 		return &failure{known.word, known.code, err}
@@ -92,7 +90,7 @@ func wordOf(err error) Word {
 		return wordRefused
 	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return wordReset
-	case isOp && op.Op == "remote error": // crypto/tls: an alert, after the handshake
+	case isOp && op.Op == "remote error": // crypto/tls received an alert after the handshake
 		return wordTLS
 	case isOp:
 		return wordUnreachable

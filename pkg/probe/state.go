@@ -9,62 +9,63 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/printable"
 )
 
-// A Phase is where the user container, or one of its probes, is.
+// A Phase is the state of the user container or of one probe.
 type Phase string
 
-// The phases.
+// Values of Phase.
 const (
-	Starting Phase = "starting" // has never been ready since the process started
+	Starting Phase = "starting" // not ready since the start of the process
 	Ready    Phase = "ready"
-	Failing  Phase = "failing" // has been ready and is no longer
+	Failing  Phase = "failing" // not ready, but has been ready before
 )
 
-// State is what is known at a moment, also while a run is going on.
+// State is the state of a Prober at a point in time, which can be during a run.
 type State struct {
-	At     time.Time    `json:"at"`     // when it was looked up
-	Phase  Phase        `json:"phase"`  // [Ready] if and only if every probe is
-	Since  time.Time    `json:"since"`  // when this phase began
-	Asking bool         `json:"asking"` // a run is going on
-	Askers int          `json:"askers"` // who wait for its end
+	At     time.Time    `json:"at"`     // time of the state
+	Phase  Phase        `json:"phase"`  // Ready if all probes are Ready
+	Since  time.Time    `json:"since"`  // start time of the phase
+	Asking bool         `json:"asking"` // whether there is a current run
+	Askers int          `json:"askers"` // number of callers that wait for the run
 	Probes []ProbeState `json:"probes"` // in the order of the probes
 }
 
-// ProbeState is what is known of one probe.
-type ProbeState struct { //nolint:revive // State is that of all probes
-	Index      int       `json:"index"`  // place among the probes, from 0
+// ProbeState is the state of one probe.
+type ProbeState struct { //nolint:revive // State is the state of all probes
+	Index      int       `json:"index"`  // index of the probe, starting at 0
 	Kind       string    `json:"kind"`   // httpGet, tcpSocket or grpc
-	Target     string    `json:"target"` // what is asked, with address and path
+	Target     string    `json:"target"` // address and path
 	Aggressive bool      `json:"aggressive"`
 	Phase      Phase     `json:"phase"`
-	Since      time.Time `json:"since"` // when this phase began
-	Tries      int       `json:"tries"` // since the process started
+	Since      time.Time `json:"since"` // start time of the phase
+	Tries      int       `json:"tries"` // number of attempts since the start of the process
 
-	// Why it is not ready; Word is "" while Phase is Ready.
+	// Reason why the probe is not ready. Word is "" if Phase is Ready.
 	Word   Word   `json:"word,omitempty"`
-	Code   int    `json:"code,omitempty"`   // see the words; else 0
-	Detail string `json:"detail,omitempty"` // the last try's error, at most 4 KiB, for the pod's owner only
+	Code   int    `json:"code,omitempty"`   // code for some words; otherwise 0
+	Detail string `json:"detail,omitempty"` // error of the last attempt, up to 4 KiB; it can contain addresses and must not be sent to clients
 
-	// Warning is what the last try passed in spite of, at most 4 KiB.
+	// Warning is the warning of the last attempt if it passed with a warning, at most 4 KiB.
 	Warning string `json:"warning,omitempty"`
 
-	// Last are the last tries, the newest last; equal ones in a row are one entry.
+	// Last contains the most recent attempts in chronological order. Consecutive attempts with the same
+	// result are one entry.
 	Last []Tries `json:"last,omitempty"`
 }
 
-// Tries are tries in a row with one outcome.
+// Tries describes consecutive attempts with the same result.
 type Tries struct {
 	Count int           `json:"count"`
-	From  time.Time     `json:"from"` // the start of the first
-	To    time.Time     `json:"to"`   // the end of the last
-	Took  time.Duration `json:"took"` // by the last
+	From  time.Time     `json:"from"` // start of the first attempt
+	To    time.Time     `json:"to"`   // end of the last attempt
+	Took  time.Duration `json:"took"` // duration of the last attempt
 	Word  Word          `json:"word,omitempty"`
 	Code  int           `json:"code,omitempty"`
 }
 
-// Ready reports whether every probe passed when it was last asked.
+// Ready reports whether the last attempts of all probes passed.
 func (s State) Ready() bool { return s.Phase == Ready }
 
-// Reason says in one line why not, as [notReady.Error] does; "" when ready.
+// Reason returns the reason why the user container is not ready in one line, or "" if it is ready.
 func (s State) Reason() string {
 	if s.Ready() {
 		return ""
@@ -72,14 +73,14 @@ func (s State) Reason() string {
 	return (&notReady{State: s}).Error()
 }
 
-// Detail says in one line all that is known of why not, for logs: addresses,
-// paths, errors; "" when ready and without warnings.
+// Detail returns the reasons and warnings with addresses, paths and errors in one line for logs. It returns "" if
+// the user container is ready and there are no warnings.
 func (s State) Detail() string {
 	var lines []string
 	for _, p := range s.Probes {
 		switch {
 		case p.Phase != Ready:
-			lines = append(lines, fmt.Sprintf("%s: %s, tries: %d, for %v: %s",
+			lines = append(lines, fmt.Sprintf("%s: %s, attempts: %d, for %v: %s",
 				p.reason(), p.Target, p.Tries, s.At.Sub(p.Since).Round(time.Millisecond), p.Detail))
 		case p.Warning != "":
 			lines = append(lines, fmt.Sprintf("probe %d (%s) ready: %s: %s", p.Index, p.Kind, p.Target, p.Warning))
@@ -103,19 +104,19 @@ func (p ProbeState) reason() string {
 	return s
 }
 
-// notReady is the error of [Prober.Ready]. It does not change any more.
+// notReady is the error of [Prober.Ready]. It is immutable.
 type notReady struct {
-	Word  Word  // about the asker: Crowded, Stopped, Pending (left before anything was known), or ""
-	State State // what was known
-	cause error
+	Word  Word  // wordCrowded, wordStopped, wordPending if the caller left before the first result, or ""
+	State State // state at the time of the error
+	cause error // cause of the context of the caller, or nil
 }
 
-// Error is one line for the body of a 503: of each probe that is not ready its
-// place, kind, phase, word and code, as in
+// Error returns one line for the body of a 503 response. It contains the index, kind, phase, word and code of
+// each probe that is not ready, such as
 //
 //	not ready: probe 0 (httpGet) starting: status 503
 //
-// and never an address, a path or a header (docs/promises.md 2.4).
+// It does not contain addresses, paths or header fields (docs/promises.md 2.4).
 func (e *notReady) Error() string {
 	var why []string
 	if e.Word != "" {
@@ -129,5 +130,5 @@ func (e *notReady) Error() string {
 	return "not ready: " + strings.Join(why, "; ")
 }
 
-// Unwrap is the asker's context error when that is what ended the wait, else nil.
+// Unwrap returns the cause of the context of the caller if the context ended the wait. Otherwise it returns nil.
 func (e *notReady) Unwrap() error { return e.cause }

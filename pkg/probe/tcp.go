@@ -10,28 +10,27 @@ import (
 	"time"
 )
 
-// loopback is asked when a probe names no host; when nothing listens there,
-// [::1] is asked.
+// Addresses for probes without a host. loopback6 is only used if nothing listens on loopback.
 const (
 	loopback  = "127.0.0.1"
 	loopback6 = "::1"
 )
 
-// lingerSeconds is how long a closed connection may hold its socket. The kubelet
-// has the same, so that frequent probes do not pile sockets up in TIME_WAIT.
+// lingerSeconds is the linger time of sockets, as in the kubelet. It prevents frequent probes from accumulating
+// sockets in TIME_WAIT.
 const lingerSeconds = 1
 
-// A dialer connects for one probe, whose tries never overlap.
+// A dialer opens the connections of one probe. The attempts of a probe never overlap.
 type dialer struct {
-	either bool      // no host was named: [::1] will do where nothing listens on 127.0.0.1
-	asked6 time.Time // when [::1] was last asked
+	either bool      // whether to use [::1] if nothing listens on 127.0.0.1; set if the probe has no host
+	asked6 time.Time // time of the last dial of [::1]
 }
 
-// While nothing listens, [::1] is asked less often than 127.0.0.1: nearly every
-// app listens there, and the second connect costs as much as the first.
+// ask6Every is the minimum interval for connections to [::1] while nothing listens on 127.0.0.1. It is longer than
+// the interval for 127.0.0.1 because most apps listen there and a second connection doubles the cost.
 const ask6Every = 40 * time.Millisecond
 
-// hostOf is the host to ask and how to dial it.
+// hostOf returns the host of a probe and its dialer.
 func hostOf(named string) (string, *dialer) {
 	if named == "" {
 		return loopback, &dialer{either: true}
@@ -39,8 +38,8 @@ func hostOf(named string) (string, *dialer) {
 	return bare(named), &dialer{}
 }
 
-// dial opens a connection. If both addresses fail, it returns the error of 127.0.0.1, or the error
-// of [::1] if the host has no address 127.0.0.1.
+// dial opens a connection. If both dials fail, it returns the error for 127.0.0.1. If the host
+// does not support IPv4, it returns the error for [::1].
 func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	conn, err := connect(ctx, network, address)
 	missing := errors.Is(err, syscall.ENETUNREACH)
@@ -60,20 +59,21 @@ func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, e
 		return nil, err
 	}
 	if tcp, ok := conn.(*net.TCPConn); ok {
-		_ = tcp.SetLinger(lingerSeconds) // fails only when the connection is gone already
+		_ = tcp.SetLinger(lingerSeconds) // an error means that the connection is already closed
 	}
 	return conn, nil
 }
 
-// nothingListens reports whether a dial failed because the port is closed, or because no ephemeral port is left for connections to 127.0.0.1.
+// nothingListens reports whether a dial failed because the port is closed, or because there is no free local port
+// for 127.0.0.1.
 func nothingListens(err error) bool {
 	return err != nil && (wordOf(err) == wordRefused || errors.Is(err, syscall.EADDRNOTAVAIL))
 }
 
-// connect dials. A loopback address accepts or refuses at once, so it is dialled
-// without the goroutine that net starts to watch a context, which makes the tries
-// against an app that is not there yet cheaper by a third. Where it does neither
-// (a full backlog, a firewall) it is dialled again in the ordinary way.
+// connect dials an address. A connection to a loopback address is usually accepted or refused immediately.
+// Therefore, the first dial does not use the goroutine of package net that waits for the context. This reduces the
+// cost of a refused attempt by a third. The first dial can time out, for example if the
+// backlog is full. In this case, connect dials again and uses ctx.
 func connect(ctx context.Context, network, address string) (net.Conn, error) {
 	var d net.Dialer
 	if to, err := netip.ParseAddrPort(address); err == nil && to.Addr().IsLoopback() && ctx.Err() == nil {
@@ -86,7 +86,7 @@ func connect(ctx context.Context, network, address string) (net.Conn, error) {
 	return d.DialContext(ctx, network, address)
 }
 
-// An unwatched context has a deadline and cannot be cancelled before it.
+// An unwatched context has a deadline and cannot be canceled.
 type unwatched struct {
 	context.Context
 	end time.Time
@@ -96,14 +96,14 @@ func (u unwatched) Deadline() (time.Time, bool) { return u.end, true }
 func (u unwatched) Done() <-chan struct{}       { return nil }
 func (u unwatched) Err() error                  { return nil }
 
-// askTCP passes when the port accepts a connection. Nothing is sent.
+// askTCP returns an attempt that passes if the port accepts a connection. It does not send data.
 func askTCP(a *TCPSocketAction) (try ask, where string) {
 	host, d := hostOf(a.Host)
 	address := net.JoinHostPort(host, strconv.Itoa(a.Port.number()))
 	return func(ctx context.Context) error {
 		conn, err := d.dial(ctx, "tcp", address)
 		if errors.Is(err, syscall.ECONNRESET) {
-			return nil // accepted, and reset before we looked; a closed port says ECONNREFUSED
+			return nil // the server accepted the connection and closed it; a closed port returns ECONNREFUSED
 		}
 		if err != nil {
 			return err

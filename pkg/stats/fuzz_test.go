@@ -10,9 +10,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// The grammar of Accept (RFC 9110 sections 5.6 and 12.5.1) without what nobody
-// writes and mime reads in its own way: escapes in quotes, and stars in the names of
-// parameters.
+// The grammar of Accept (RFC 9110 sections 5.6 and 12.5.1), except for escapes in quoted strings and asterisks in the
+// names of parameters. The package mime parses these differently.
 const (
 	acceptToken  = `[!#$%&'+\-.^_` + "`" + `|~0-9A-Za-z]+`
 	acceptParam  = `[ \t]*;[ \t]*(?:` + acceptToken + `)=(?:` + acceptToken + `|"[^"\\\x00-\x1f\x7f-\xff]*")`
@@ -27,8 +26,7 @@ var (
 	aWeight      = regexp.MustCompile(acceptWeight)
 )
 
-// served are the answers of the handler in the order of its preference: media type,
-// version, content type.
+// served contains the formats of the handler in the order of preference: media type, version and content type.
 var served = [][3]string{
 	{"application/protobuf", "", "application/protobuf"},
 	{"text/plain", "0.0.4", "text/plain; version=0.0.4; charset=utf-8"},
@@ -37,10 +35,9 @@ var served = [][3]string{
 	{"application/json", "", "application/json"},
 }
 
-// welcome reads a list by those expressions and returns which of served a client
-// likes best, with first before others that it likes as much. ok is false where the
-// list is outside of what they can read.
-func welcome(list string, first int) (best int, ok bool) {
+// preferred returns the index in served of the format that the list in an Accept header selects. If several formats have
+// the same weight, first is preferred. ok is false if the expressions do not match the list.
+func preferred(list string, first int) (best int, ok bool) {
 	if !acceptList.MatchString(list) {
 		return 0, false
 	}
@@ -52,7 +49,7 @@ func welcome(list string, first int) (best int, ok bool) {
 		for _, p := range acceptParams.FindAllStringSubmatch(one, -1) {
 			name, value := strings.ToLower(p[1]), strings.Trim(p[2], `"`)
 			if seen[name] {
-				return 0, false // which of the two counts is nowhere said
+				return 0, false // the RFC does not define duplicate parameters
 			}
 			seen[name] = true
 			switch name {
@@ -91,14 +88,14 @@ func welcome(list string, first int) (best int, ok bool) {
 		}
 	}
 	if weight[best] == 0 {
-		best = 1 // text, for whoever accepts nothing that we have
+		best = 1 // text if no format is acceptable
 	}
 	return best, true
 }
 
-// FuzzAccept asks with any Accept, in one line or two. What keeps to RFC 9110 is read
-// as an expression of its grammar reads it; whatever comes, one of the formats goes
-// out, and ?format= wins.
+// FuzzAccept sends requests with any Accept header in one or two lines. The response must have one of the formats. If
+// the header is valid according to RFC 9110, the format must be the same as in preferred. The query ?format= has
+// precedence.
 func FuzzAccept(f *testing.F) {
 	f.Add("application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1", "", 0)
 	f.Add("application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited", "text/plain;q=0", 1)
@@ -123,8 +120,8 @@ func FuzzAccept(f *testing.F) {
 		if w.Code != 200 || got < 0 {
 			t.Fatalf("%q: got %d %q, want one of the formats", lines, w.Code, w.Header().Get("Content-Type"))
 		}
-		if want, ok := welcome(strings.Join(lines, ","), first); ok && got != want {
-			t.Errorf("%q, else %s: got %s, want %s", lines, otherwise, served[got][2], served[want][2])
+		if want, ok := preferred(strings.Join(lines, ","), first); ok && got != want {
+			t.Errorf("%q, default %s: got %s, want %s", lines, otherwise, served[got][2], served[want][2])
 		}
 		harness.Equal(t, get(h, "/metrics?format=json", lines).Header().Get("Content-Type"), "application/json", lines, "with ?format=json")
 	})

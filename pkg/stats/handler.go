@@ -12,32 +12,29 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 )
 
-// A Format is a way of writing a report down, by the name that STATS_FORMAT and
-// ?format= give it.
+// A Format is the name of a format in STATS_FORMAT and in the query ?format=.
 type Format string
 
-// The formats that can be asked for by name.
+// Values of Format.
 const (
-	inProtobuf   Format = "protobuf"   // Knative's message Stat
-	inPrometheus Format = "prometheus" // Prometheus text
+	inProtobuf   Format = "protobuf"   // Knative message Stat
+	inPrometheus Format = "prometheus" // Prometheus text format
 	inJSON       Format = "json"
 )
 
-// path is where [Handler] answers.
+// path is the path of the statistics.
 const path = "/metrics"
 
-// Handler serves the report of the moment at /metrics for any method, and 404
-// elsewhere (docs/promises.md 3.3).
+// Handler returns a handler that serves the current report at /metrics for all methods, and 404 for other paths
+// (docs/promises.md 3.3).
 //
-// ?format= decides the format, else the Accept header. otherwise is the format
-// for those who leave the choice to us: no Accept, */*, or several that are
-// equally welcome. Empty or unknown means Protobuf. Prometheus is right where
-// the readers of text are: Knative's first autoscalers and KEDA send no Accept.
-// An explicit application/protobuf gets protobuf in any case. Whoever accepts
-// nothing that we have (text/html, Prometheus' own
-// application/vnd.google.protobuf) gets Prometheus text.
+// The query ?format= selects the format. Without it, the Accept header selects the format. otherwise is the format
+// if there is no Accept header, or if several formats have the same weight. "" and unknown values mean protobuf.
+// The format prometheus is intended for the first autoscalers of Knative and for KEDA, which do not send an Accept
+// header. If no format is acceptable, the response is Prometheus text. Examples are text/html, and the media type
+// application/vnd.google.protobuf of Prometheus.
 //
-// The handler may be called concurrently. It takes the time from time.Now.
+// The handler is safe for concurrent use.
 func Handler(s *Stats, l Labels, otherwise Format) http.Handler {
 	l = l.validUTF8()
 	first := cmp.Or(byName(otherwise), byName(inProtobuf))
@@ -55,23 +52,23 @@ func Handler(s *Stats, l Labels, otherwise Format) http.Handler {
 		}
 		body := wanted.write(nil, l, s.Report(time.Now()))
 		w.Header().Set("Content-Type", wanted.contentType)
-		// Autoscalers size their buffer by it.
+		// Autoscalers allocate a buffer of this size.
 		w.Header().Set("Content-Length", strconv.Itoa(len(body)))
-		_, _ = w.Write(body) // who hangs up asks again in a second
+		_, _ = w.Write(body) // an error means that the client disconnected
 	})
 }
 
-// format is a Format ready to be served.
+// format describes how a report is served.
 type format struct {
-	name        Format // "" if it cannot be asked for by name
+	name        Format // "" if ?format= does not support the format
 	media       string // type/subtype, lower case
-	version     string // the parameter of this name; "" for none
+	version     string // value of the parameter version, or ""
 	contentType string
 	write       func([]byte, Labels, Report) []byte
 }
 
-// formats is in the order of our preference. Gauges look the same in both
-// versions of OpenMetrics.
+// formats contains all formats in the order of preference. Gauges have the same text in both versions of
+// OpenMetrics.
 var formats = [...]format{
 	{inProtobuf, "application/protobuf", "", "application/protobuf", appendStat},
 	{inPrometheus, "text/plain", "0.0.4", "text/plain; version=0.0.4; charset=utf-8", appendPrometheus},
@@ -80,7 +77,7 @@ var formats = [...]format{
 	{inJSON, "application/json", "", "application/json", appendJSON},
 }
 
-// byName is the format of that name, nil if there is none.
+// byName returns the format with the name, or nil.
 func byName(name Format) *format {
 	for i := range formats {
 		if formats[i].name == name && name != "" {
@@ -90,9 +87,8 @@ func byName(name Format) *format {
 	return nil
 }
 
-// accepted finds the format that an Accept header likes best: of those that it
-// likes equally first, then by the order of formats. A header without one media
-// range says nothing.
+// accepted returns the format with the highest weight in an Accept header. If several formats have this weight, first
+// is preferred, and then the order of formats is used. A header without media ranges is ignored.
 func accepted(accept []string, first *format) *format {
 	ranges := mediaRanges(accept)
 	if ranges == nil {
@@ -110,14 +106,14 @@ func accepted(accept []string, first *format) *format {
 	return best
 }
 
-// mediaRange is one element of an Accept header (RFC 9110, 12.5.1).
+// mediaRange is an element of an Accept header (RFC 9110 section 12.5.1).
 type mediaRange struct {
 	media   string // type/subtype, type/* or */*, lower case
-	version string // the parameter of this name; "" for none
+	version string // value of the parameter version, or ""
 	q       float64
 }
 
-// mediaRanges parses Accept. Elements that are no media ranges are skipped.
+// mediaRanges parses the values of Accept. It skips invalid elements.
 func mediaRanges(accept []string) []mediaRange {
 	var ranges []mediaRange
 	for element := range header.Members(strings.Join(accept, ",")) {
@@ -136,8 +132,8 @@ func mediaRanges(accept []string) []mediaRange {
 	return ranges
 }
 
-// quality is the weight that the most specific matching range gives to f, and
-// the highest one where several are equally specific. 0: not acceptable.
+// quality returns the weight of f, which is the weight of the most specific matching range. If several ranges are
+// equally specific, the highest weight is used. 0 means that f is not acceptable.
 func quality(ranges []mediaRange, f *format) float64 {
 	q, closest := 0.0, 0
 	for _, r := range ranges {
@@ -152,7 +148,7 @@ func quality(ranges []mediaRange, f *format) float64 {
 	return q
 }
 
-// specificity is 0 if r does not match f, and more the closer it says what f is.
+// specificity returns 0 if r does not match f, and a higher number if the match is more specific.
 func (r mediaRange) specificity(f *format) int {
 	family, _, _ := strings.Cut(f.media, "/")
 	switch {

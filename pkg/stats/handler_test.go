@@ -16,7 +16,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// busy is a report in which no two numbers are the same.
+// busy is a report in which all numbers are different.
 var busy = Report{
 	Last:   Window{Seconds: 1, Concurrency: 1.5, ProxiedConcurrency: 0.25, Requests: 12, ProxiedRequests: 3},
 	Last6:  Window{Seconds: 6, Concurrency: 1.6, ProxiedConcurrency: 0.26, Requests: 12.6, ProxiedRequests: 3.6},
@@ -26,7 +26,7 @@ var busy = Report{
 
 var labels = Labels{Namespace: "default", Configuration: "hello", Revision: "hello-00001", Pod: "pod1"}
 
-func TestProtobufIsKnativesStatByteForByte(t *testing.T) {
+func TestProtobufMatchesKnativeStat(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		pod    string
@@ -39,14 +39,14 @@ func TestProtobufIsKnativesStatByteForByte(t *testing.T) {
 			"210000000000002840" + "290000000000000840" + "310000000000005940"},
 		{"nothing proxied", "p", Report{Last: Window{Seconds: 1, Concurrency: 1, Requests: 1}, Uptime: time.Second},
 			"0a0170" + "11000000000000f03f" + "21000000000000f03f" + "31000000000000f03f"},
-		{"a name of more than 127 bytes", strings.Repeat("p", 200), Report{}, "0ac801" + strings.Repeat("70", 200)},
+		{"name of more than 127 bytes", strings.Repeat("p", 200), Report{}, "0ac801" + strings.Repeat("70", 200)},
 		{"no name", "", Report{}, ""},
 	} {
 		harness.Equal(t, hex.EncodeToString(appendStat(nil, Labels{Pod: c.pod}, c.report)), c.want, c.name)
 	}
 }
 
-// values is what every text says of busy.
+// values contains the gauges of busy in all text formats.
 var values = map[string]float64{
 	"queue_average_concurrent_requests":             1.5,
 	"queue_average_proxied_concurrent_requests":     0.25,
@@ -63,7 +63,7 @@ var values = map[string]float64{
 	"queue_proxied_operations_per_second_60s":       0.0625,
 }
 
-func TestTextHasOneGaugeForEachNumber(t *testing.T) {
+func TestTextContainsEachGaugeOnce(t *testing.T) {
 	const set = `{destination_namespace="default",destination_configuration="hello",destination_revision="hello-00001",destination_pod="pod1"}`
 	text := string(appendPrometheus(nil, labels, busy))
 	lines := strings.SplitAfter(text, "\n")
@@ -79,16 +79,16 @@ func TestTextHasOneGaugeForEachNumber(t *testing.T) {
 		}
 		harness.Equal(t, lines[i+1], "# TYPE "+name+" gauge\n")
 		if _, twice := got[name]; twice {
-			t.Errorf("%s is there twice", name)
+			t.Errorf("got %s twice, want it once", name)
 		}
 		got[name] = number
 	}
 	harness.Equal(t, got, values)
-	harness.Equal(t, lines[len(lines)-1], "", "last line", "(a line end behind it)")
+	harness.Equal(t, lines[len(lines)-1], "", "text after the last newline")
 	harness.Equal(t, string(appendOpenMetrics(nil, labels, busy)), text+"# EOF\n", "OpenMetrics")
 }
 
-func TestJSONIsFlatAndHasTheNamesOfTheText(t *testing.T) {
+func TestJSONContainsGaugesAndLabels(t *testing.T) {
 	body := appendJSON(nil, labels, busy)
 	var got map[string]any
 	harness.NoError(t, json.Unmarshal(body, &got), body)
@@ -100,7 +100,7 @@ func TestJSONIsFlatAndHasTheNamesOfTheText(t *testing.T) {
 	harness.Equal(t, got, want)
 }
 
-func TestEmptyLabelsAreLeftOut(t *testing.T) {
+func TestEmptyLabelsAreOmitted(t *testing.T) {
 	for _, c := range []struct {
 		labels     Labels
 		text, json string
@@ -114,12 +114,12 @@ func TestEmptyLabelsAreLeftOut(t *testing.T) {
 			t.Errorf("%+v: got %s, want a line %s", c.labels, got, c.text)
 		}
 		if got := string(appendJSON(nil, c.labels, busy)); !strings.HasPrefix(got, c.json) || !json.Valid([]byte(got)) {
-			t.Errorf("%+v: got %s, want valid JSON that begins %s", c.labels, got, c.json)
+			t.Errorf("%+v: got %s, want valid JSON that begins with %s", c.labels, got, c.json)
 		}
 	}
 }
 
-func FuzzLabelValuesSurviveEveryFormat(f *testing.F) {
+func FuzzLabelValues(f *testing.F) {
 	for _, s := range []string{"pod-1", `a"b`, `a\b`, "a\nb", `\`, `\n`, `"} 1` + "\n", "é\u2028", "\xff\xfe", "\r"} {
 		f.Add(s)
 	}
@@ -133,12 +133,12 @@ func FuzzLabelValuesSurviveEveryFormat(f *testing.F) {
 		text := get(h, "/metrics?format=prometheus", nil).Body.String()
 		line := text[strings.LastIndexByte(strings.TrimSuffix(text, "\n"), '\n')+1:]
 		if !utf8.ValidString(text) {
-			t.Errorf("got text that is not UTF-8: %q", text)
+			t.Errorf("got invalid UTF-8 %q", text)
 		}
 		rest, ok := strings.CutPrefix(line, `queue_proxied_operations_per_second_60s{destination_pod="`)
 		got, rest := unquote(rest)
 		if !ok || got != want || rest != "} 0\n" {
-			t.Errorf("text: got %q, then %q, of line %q; want %q, then a brace", got, rest, line, want)
+			t.Errorf("text: got value %q and rest %q in line %q, want value %q and a brace", got, rest, line, want)
 		}
 
 		var object map[string]any
@@ -155,8 +155,8 @@ func FuzzLabelValuesSurviveEveryFormat(f *testing.F) {
 	})
 }
 
-// unquote reads a label value up to its closing quote, as the text format's
-// specification says, and returns what follows.
+// unquote parses a label value until its closing quote, as specified for the text format. It returns the value and the
+// text after it.
 func unquote(s string) (value, rest string) {
 	var b strings.Builder
 	for i := 0; i < len(s); i++ {
@@ -164,7 +164,7 @@ func unquote(s string) (value, rest string) {
 		case s[i] == '"':
 			return b.String(), s[i+1:]
 		case s[i] == '\n':
-			return "a bare line end", s[i:]
+			return "unescaped newline", s[i:]
 		case s[i] == '\\' && i+1 < len(s):
 			i++
 			switch s[i] {
@@ -173,7 +173,7 @@ func unquote(s string) (value, rest string) {
 			case '\\', '"':
 				b.WriteByte(s[i])
 			default:
-				return "an unknown escape", s[i:]
+				return "unknown escape", s[i:]
 			}
 		default:
 			b.WriteByte(s[i])
@@ -198,7 +198,7 @@ const (
 	isJSON     = "application/json"
 )
 
-func TestAcceptChoosesTheFormat(t *testing.T) {
+func TestAcceptSelectsFormat(t *testing.T) {
 	const prometheusOwn = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited"
 	for _, c := range []struct {
 		name   string
@@ -208,30 +208,30 @@ func TestAcceptChoosesTheFormat(t *testing.T) {
 	}{
 		{"none", nil, isProtobuf, isText},
 		{"empty", []string{""}, isProtobuf, isText},
-		{"nonsense", []string{"/;;=, ;"}, isProtobuf, isText},
+		{"invalid", []string{"/;;=, ;"}, isProtobuf, isText},
 		{"anything", []string{"*/*"}, isProtobuf, isText},
 		{"any application", []string{"application/*"}, isProtobuf, ""},
 		{"any text", []string{"text/*"}, isText, ""},
-		{"the autoscaler", []string{"application/protobuf"}, isProtobuf, ""},
-		{"letters of either case", []string{"Application/Protobuf"}, isProtobuf, ""},
+		{"autoscaler", []string{"application/protobuf"}, isProtobuf, ""},
+		{"mixed case", []string{"Application/Protobuf"}, isProtobuf, ""},
 		{"plain text", []string{"text/plain"}, isText, ""},
 		{"OpenMetrics", []string{"application/openmetrics-text"}, isOpen, ""},
-		{"OpenMetrics of a version", []string{"application/openmetrics-text; version=1.0.0; charset=utf-8"}, isOpen, ""},
+		{"OpenMetrics with version", []string{"application/openmetrics-text; version=1.0.0; charset=utf-8"}, isOpen, ""},
 		{"JSON", []string{"application/json"}, isJSON, ""},
-		{"Prometheus' own protobuf alone", []string{prometheusOwn}, isText, ""},
-		{"Prometheus that prefers its protobuf", []string{prometheusOwn + ";q=0.7,application/openmetrics-text;version=1.0.0;q=0.6,text/plain;version=0.0.4;q=0.3,*/*;q=0.1"}, isOpen, ""},
+		{"only Prometheus protobuf", []string{prometheusOwn}, isText, ""},
+		{"Prometheus with protobuf first", []string{prometheusOwn + ";q=0.7,application/openmetrics-text;version=1.0.0;q=0.6,text/plain;version=0.0.4;q=0.3,*/*;q=0.1"}, isOpen, ""},
 		{"Prometheus 2", []string{"application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"}, isOpen, ""},
-		{"Prometheus 2 of before OpenMetrics 1.0", []string{"application/openmetrics-text; version=0.0.1,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"}, isOlder, ""},
+		{"Prometheus 2 before OpenMetrics 1.0", []string{"application/openmetrics-text; version=0.0.1,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"}, isOlder, ""},
 		{"Prometheus 3", []string{"application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"}, isOpen, ""},
 		{"Prometheus 1", []string{"text/plain;version=0.0.4;q=1,*/*;q=0.1"}, isText, ""},
-		{"a browser", []string{"text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}, isProtobuf, isText},
-		{"only what we do not have", []string{"text/html"}, isText, ""},
+		{"browser", []string{"text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}, isProtobuf, isText},
+		{"unsupported media type", []string{"text/html"}, isText, ""},
 		{"several lines", []string{"text/plain;q=0.2", "application/protobuf;q=0.4"}, isProtobuf, ""},
-		{"equally welcome", []string{"text/plain, application/protobuf"}, isProtobuf, isText},
+		{"equal weights", []string{"text/plain, application/protobuf"}, isProtobuf, isText},
 		{"anything but protobuf", []string{"application/protobuf;q=0, */*"}, isText, ""},
-		{"the closer range counts", []string{"application/protobuf;q=0.1, application/*;q=0.9, text/plain;q=0.5, application/openmetrics-text;q=0.2, application/json;q=0"}, isText, ""},
-		{"a weight above 1 is no weight", []string{"application/protobuf;q=7, text/plain;q=0.5"}, isText, ""},
-		{"nothing", []string{"*/*;q=0"}, isText, ""},
+		{"most specific range", []string{"application/protobuf;q=0.1, application/*;q=0.9, text/plain;q=0.5, application/openmetrics-text;q=0.2, application/json;q=0"}, isText, ""},
+		{"invalid weight above 1", []string{"application/protobuf;q=7, text/plain;q=0.5"}, isText, ""},
+		{"nothing acceptable", []string{"*/*;q=0"}, isText, ""},
 	} {
 		for otherwise, want := range map[Format]string{
 			inProtobuf: c.want, "": c.want, "xml": c.want, inPrometheus: c.asText,
@@ -248,7 +248,7 @@ func TestAcceptChoosesTheFormat(t *testing.T) {
 	}
 }
 
-func TestTheQueryOverridesAccept(t *testing.T) {
+func TestFormatQueryOverridesAccept(t *testing.T) {
 	h := Handler(New(time.Now()), labels, inProtobuf)
 	for _, c := range []struct {
 		query, accept, want string
@@ -275,7 +275,7 @@ func TestTheQueryOverridesAccept(t *testing.T) {
 	}
 }
 
-func TestOnlyThePathMatters(t *testing.T) {
+func TestHandlerServesOnlyMetricsPath(t *testing.T) {
 	server := httptest.NewServer(Handler(New(time.Now()), Labels{Pod: "pod1"}, inProtobuf))
 	defer server.Close()
 	for _, c := range []struct {
@@ -309,17 +309,17 @@ func TestOnlyThePathMatters(t *testing.T) {
 	}
 }
 
-func TestTheHandlerServesTheMomentOfTheScrape(t *testing.T) {
+func TestHandlerServesCurrentReport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(time.Now())
 		h := Handler(s, Labels{Pod: "pod1"}, inProtobuf)
 		s.In(time.Now(), false)
 		scrape := func() string { return get(h, "/metrics", nil).Body.String() }
 
-		harness.Equal(t, scrape(), "\n\x04pod1", "at once")
+		harness.Equal(t, scrape(), "\n\x04pod1", "before the first full second")
 		time.Sleep(time.Second)
 		want := "\n\x04pod1\x11\x00\x00\x00\x00\x00\x00\xf0\x3f\x21\x00\x00\x00\x00\x00\x00\xf0\x3f\x31\x00\x00\x00\x00\x00\x00\xf0\x3f"
-		harness.Equal(t, scrape(), want, "after a second")
+		harness.Equal(t, scrape(), want, "after 1 s")
 		time.Sleep(999 * time.Millisecond)
 		harness.Equal(t, scrape(), want, "in the same second")
 	})

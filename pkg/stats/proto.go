@@ -5,8 +5,8 @@ import (
 	"math"
 )
 
-// Fields of Knative's message Stat, as protobuf tags: number<<3 | wire type.
-// Field 7, timestamp, is the autoscaler's own and never sent.
+// Protobuf tags (number<<3 | wire type) of the fields of the Knative message Stat. Field 7, timestamp, is only used
+// inside the autoscaler.
 const (
 	tagPodName            = 1<<3 | 2
 	tagConcurrency        = 2<<3 | 1
@@ -16,10 +16,9 @@ const (
 	tagUptime             = 6<<3 | 1
 )
 
-// appendStat appends Knative's message Stat for the last full second of r:
-// proto3, fields in ascending order, zeros left out, no length in front. Until
-// a second has passed that is the name of the pod alone. The name must be valid
-// UTF-8, as every name of a pod is.
+// appendStat appends the Knative message Stat for the last full second of r in proto3 without a length prefix. The
+// fields are in ascending order, and zero values are omitted. Before the first full second has passed, the message
+// only contains the name of the pod, which must be valid UTF-8.
 func appendStat(dst []byte, l Labels, r Report) []byte {
 	if l.Pod != "" {
 		dst = append(dst, tagPodName)

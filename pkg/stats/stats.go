@@ -1,11 +1,9 @@
-// Package stats counts what an autoscaler wants to know: how many requests
-// were in flight, averaged over time, and how many arrived.
+// Package stats computes the statistics for autoscalers: the average number of requests in flight and the number of
+// requests that arrived.
 //
-// [Stats] is pure arithmetic. It has no clock and no goroutine: every call
-// brings the time, and a second that has ended is put away by whichever call
-// first sees a later one. [Handler] serves the numbers to Knative's autoscaler
-// in protobuf, and to Prometheus, an HPA or KEDA as text or JSON
-// (docs/promises.md 3.3).
+// [Stats] has no clock and no goroutine. Each call has the current time as an argument, and the first call after the
+// end of a second stores the values of this second. [Handler] serves the statistics in protobuf for the Knative
+// autoscaler, and as text or JSON for Prometheus, an HPA or KEDA (docs/promises.md 3.3).
 package stats
 
 import (
@@ -13,46 +11,43 @@ import (
 	"time"
 )
 
-// remembered is how many full seconds are kept: the longest window.
+// remembered is the number of full seconds that are stored, which is the longest window.
 const remembered = 60
 
-// Stats counts the requests of one process. The zero value is not ready; make
-// one with [New]. All methods may be called concurrently, and none allocates.
+// Stats counts the requests of one process. Use [New] to create it. Its methods are safe for concurrent use and do not
+// allocate.
 //
-// Times should come from time.Now, so that the monotonic clock is compared and
-// a step of the wall clock moves nothing. A time that is earlier than one seen
-// before counts as that later one: concurrent callers overtake each other
-// between asking for the time and being counted.
+// Times should be from time.Now, so that the monotonic clock is used and changes of the wall clock have no effect. If a
+// time is earlier than the time of a previous call, the time of the previous call is used, because concurrent callers
+// can be reordered between time.Now and the call.
 type Stats struct {
 	start time.Time
 
-	mu      sync.Mutex // held for a few additions; guards everything below
-	last    int64      // ns since start up to which the areas are summed
-	current second     // the second that last is in
-	total   int64      // requests in flight, proxied ones included
-	proxied int64      // those of them that came through the activator
+	mu      sync.Mutex // guards the following fields; held for a few additions
+	last    int64      // time of the last update of the areas, in nanoseconds since start
+	current second     // the second that contains last
+	total   int64      // number of requests in flight, including proxied requests
+	proxied int64      // number of requests in flight from the activator
 
-	full  int64              // full seconds since start
+	full  int64              // number of full seconds since start
 	ended [remembered]second // ended[k%remembered] is second k
 }
 
-// second is what happened in one second. An area is the sum over time of the
-// requests in flight, in request nanoseconds: integers, so that no rounding
-// gathers. 60 s of 100 million requests still fit.
+// second contains the statistics of one second. An area is the integral of the number of requests in flight over time in
+// request-nanoseconds. It is an integer, so that rounding errors do not accumulate. 100 million requests in flight for
+// 60 s do not overflow it.
 type second struct {
 	area, proxiedArea         int64
 	requests, proxiedRequests int64
 }
 
-// New begins counting at start, with nothing in flight. Seconds are counted
-// from start, not from the second of the clock on the wall.
+// New returns a Stats without requests in flight. Seconds begin at start and not at seconds of the wall clock.
 func New(start time.Time) *Stats {
 	return &Stats{start: start}
 }
 
-// In says that a request arrived at now. It counts as in flight while it waits
-// in a queue as well. A request is proxied if it came through the activator,
-// which counts it too; the totals include it.
+// In records that a request arrived at the time now. The request is in flight until Out, including its time in the queue.
+// proxied means that the request was sent by the activator, which also counts it. The totals include proxied requests.
 func (s *Stats) In(now time.Time, proxied bool) {
 	s.mu.Lock()
 	s.advance(now)
@@ -65,8 +60,8 @@ func (s *Stats) In(now time.Time, proxied bool) {
 	s.mu.Unlock()
 }
 
-// Out says that the exchange of a request ended at now. There is exactly one
-// Out for each In, with the same proxied.
+// Out records that a request ended at the time now. It must be called exactly once for each call of In, with the same
+// value of proxied.
 func (s *Stats) Out(now time.Time, proxied bool) {
 	s.mu.Lock()
 	s.advance(now)
@@ -77,39 +72,35 @@ func (s *Stats) Out(now time.Time, proxied bool) {
 	s.mu.Unlock()
 }
 
-// A Report is what is known at one moment. Windows end with the last full
-// second, so all reports of one second agree.
+// A Report contains the statistics at a point in time. The windows end with the last full second, so that all reports
+// within one second have the same windows.
 type Report struct {
-	// InFlight and ProxiedInFlight are the requests in flight at the moment of
-	// the report.
+	// InFlight and ProxiedInFlight are the numbers of requests in flight at the time of the report.
 	InFlight, ProxiedInFlight int
 
-	// Last is the last full second, Last6 and Last60 the last 6 and 60.
+	// Last is the last full second. Last6 and Last60 are the last 6 and 60 full seconds.
 	Last, Last6, Last60 Window
 
-	// Uptime is the time from start to the end of the last full second: whole
-	// seconds. 0: no second has passed yet, and all windows are empty.
+	// Uptime is the time from start to the end of the last full second. If it is 0, no second has passed, and all
+	// windows are empty.
 	Uptime time.Duration
 }
 
-// A Window is an average over full seconds. Its numbers are 0 as long as there
-// is none.
+// A Window contains averages over full seconds. All values are 0 before the first full second.
 type Window struct {
-	// Seconds is over how many full seconds the average is. A process that is
-	// younger than the window averages over the seconds that it has lived, so
-	// that a new pod under load does not look idle.
+	// Seconds is the number of full seconds in the window. It is shorter than the window if the process started
+	// recently, so that a new pod with load does not appear idle.
 	Seconds int
 
-	// Concurrency is the average of the requests in flight, weighted by time.
-	// ProxiedConcurrency is the proxied part of it.
+	// Concurrency is the time-weighted average number of requests in flight. ProxiedConcurrency only includes
+	// proxied requests.
 	Concurrency, ProxiedConcurrency float64
 
-	// Requests is how many requests arrived per second. ProxiedRequests is the
-	// proxied part of it.
+	// Requests is the number of requests that arrived per second. ProxiedRequests only includes proxied requests.
 	Requests, ProxiedRequests float64
 }
 
-// Report tells the state at now.
+// Report returns the statistics at the time now.
 func (s *Stats) Report(now time.Time) Report {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,8 +115,8 @@ func (s *Stats) Report(now time.Time) Report {
 	}
 }
 
-// advance sums the areas up to now and puts away the seconds that have ended.
-// After a long silence it does so for the remembered ones only.
+// advance updates the areas until now and stores the seconds that have ended. After a long time without calls, it only
+// stores the last remembered seconds. s.mu must be held.
 func (s *Stats) advance(now time.Time) {
 	at := int64(now.Sub(s.start))
 	if at <= s.last {
@@ -146,19 +137,19 @@ func (s *Stats) advance(now time.Time) {
 	s.last = at
 }
 
-// spend adds ns nanoseconds of what is in flight to the current second.
+// spend adds ns nanoseconds with the current number of requests in flight to the areas of the current second.
 func (s *Stats) spend(ns int64) {
 	s.current.area += s.total * ns
 	s.current.proxiedArea += s.proxied * ns
 }
 
-// end puts away what happened in the second that has just ended.
+// end stores the values of the second that has ended.
 func (s *Stats) end(what second) {
 	s.ended[s.full%remembered] = what
 	s.full++
 }
 
-// window averages over the last n full seconds, or those that there are.
+// window returns the averages over the last n full seconds, or over all full seconds if there are fewer.
 func (s *Stats) window(n int64) Window {
 	n = min(n, s.full)
 	if n == 0 {

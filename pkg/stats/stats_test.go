@@ -10,12 +10,12 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// at is start plus d.
 var start = time.Now()
 
+// at returns start plus d.
 func at(d time.Duration) time.Time { return start.Add(d) }
 
-func TestReportBeforeTheFirstFullSecondIsEmptyButForWhatIsInFlight(t *testing.T) {
+func TestReportBeforeFirstSecondContainsOnlyInFlight(t *testing.T) {
 	s := New(start)
 	s.In(at(time.Second/4), true)
 	s.In(at(time.Second/2), false)
@@ -24,11 +24,11 @@ func TestReportBeforeTheFirstFullSecondIsEmptyButForWhatIsInFlight(t *testing.T)
 	harness.Equal(t, got, want)
 }
 
-func TestASecondBelongsToTheWindowThatItStartsIn(t *testing.T) {
+func TestRequestAtBoundaryBelongsToNextSecond(t *testing.T) {
 	s := New(start)
 	s.In(at(0), false)
 	s.Out(at(time.Second-1), false)
-	s.In(at(time.Second), false) // the first moment of the next second
+	s.In(at(time.Second), false) // start of the next second
 	got := s.Report(at(time.Second)).Last
 	want := Window{Seconds: 1, Concurrency: 1 - 1e-9, Requests: 1}
 	harness.Equal(t, got, want)
@@ -48,7 +48,7 @@ func TestConcurrencyIsWeightedByTime(t *testing.T) {
 	harness.Equal(t, got.Uptime, time.Second, "uptime")
 }
 
-func TestARequestThatNeverEndsCountsInEverySecond(t *testing.T) {
+func TestEndlessRequestIsCountedEachSecond(t *testing.T) {
 	s := New(start)
 	s.In(at(time.Second/2), true)
 	for _, c := range []struct {
@@ -63,7 +63,7 @@ func TestARequestThatNeverEndsCountsInEverySecond(t *testing.T) {
 		{7 * time.Second, 1, 1, 6.5 / 7, 7 * time.Second},
 		{60 * time.Second, 1, 1, 59.5 / 60, 60 * time.Second},
 		{61 * time.Second, 1, 1, 1, 61 * time.Second},
-		{1e6 * time.Second, 1, 1, 1, 1e6 * time.Second}, // eleven days of silence
+		{1e6 * time.Second, 1, 1, 1, 1e6 * time.Second}, // 11 days without calls
 		{200 * 365 * 24 * time.Hour, 1, 1, 1, 200 * 365 * 24 * time.Hour},
 	} {
 		r := s.Report(at(c.at))
@@ -77,7 +77,7 @@ func TestARequestThatNeverEndsCountsInEverySecond(t *testing.T) {
 	}
 }
 
-func TestSilenceForgetsOldRequests(t *testing.T) {
+func TestOldRequestsLeaveWindow(t *testing.T) {
 	s := New(start)
 	for i := range 600 {
 		now := at(time.Duration(i) * time.Second / 10)
@@ -85,39 +85,38 @@ func TestSilenceForgetsOldRequests(t *testing.T) {
 		s.Out(now, true)
 	}
 	if got := s.Report(at(60 * time.Second)).Last60.Requests; got != 10 {
-		t.Fatalf("after a minute of load: got %v requests per second, want 10", got)
+		t.Fatalf("after 60 s of load: got %v requests per second, want 10", got)
 	}
 	if got := s.Report(at(90 * time.Second)).Last60; got.Requests != 5 || got.ProxiedRequests != 5 {
-		t.Errorf("after half a minute of silence: got %+v, want 5 requests per second, all proxied", got)
+		t.Errorf("after 30 s without requests: got %+v, want 5 requests per second, all proxied", got)
 	}
 	want := Window{Seconds: 60}
-	harness.Equal(t, s.Report(at(120*time.Second)).Last60, want, "after a minute of silence")
+	harness.Equal(t, s.Report(at(120*time.Second)).Last60, want, "after 60 s without requests")
 }
 
-func TestTimeThatGoesBackCountsAsTheLaterTime(t *testing.T) {
+func TestEarlierTimeIsReplacedByLaterTime(t *testing.T) {
 	s := New(start)
-	s.In(at(-time.Second), false) // before the start: since the start
+	s.In(at(-time.Second), false) // before the start, so the start is used
 	s.In(at(time.Second/2), false)
-	s.Out(at(time.Second/4), false) // overtaken: from second/2 on
+	s.Out(at(time.Second/4), false) // before the previous call, so second/2 is used
 	got := s.Report(at(time.Second)).Last
 	want := Window{Seconds: 1, Concurrency: 1, Requests: 2}
 	harness.Equal(t, got, want)
-	s.In(at(time.Second-1), false) // the first second is closed: counted in the second one
-	harness.Equal(t, s.Report(at(time.Second/2)).Last, want, "a closed second changed")
+	s.In(at(time.Second-1), false) // the first second has ended, so the request is counted in the second one
+	harness.Equal(t, s.Report(at(time.Second/2)).Last, want, "second that has ended")
 	want = Window{Seconds: 1, Concurrency: 2, Requests: 1}
 	harness.Equal(t, s.Report(at(2*time.Second)).Last, want)
 }
 
-// change is one event: a request came or went.
+// change is the start or the end of a request.
 type change struct {
 	at      time.Duration
 	in      bool
 	proxied bool
 }
 
-// TestWindowsAgreeWithANaiveIntegral plays random events, and computes every
-// window anew from all events with plain floating point.
-func TestWindowsAgreeWithANaiveIntegral(t *testing.T) {
+// The test creates random events and compares each window with a sum over all events in floating point.
+func TestWindowsMatchNaiveSum(t *testing.T) {
 	for seed := range uint64(100) {
 		random := rand.New(rand.NewPCG(seed, 42))
 		s := New(start)
@@ -127,10 +126,10 @@ func TestWindowsAgreeWithANaiveIntegral(t *testing.T) {
 		for range 300 {
 			switch random.IntN(20) {
 			case 0:
-				now = now.Truncate(time.Second) + time.Second // a border exactly
+				now = now.Truncate(time.Second) + time.Second // exactly at a boundary
 			case 1:
-				now += time.Duration(random.Int64N(int64(90 * time.Second))) // silence
-			case 2: // two at the same moment
+				now += time.Duration(random.Int64N(int64(90 * time.Second))) // time without events
+			case 2: // two events at the same time
 			default:
 				now += time.Duration(random.Int64N(int64(time.Second)))
 			}
@@ -176,7 +175,7 @@ func compare(t *testing.T, seed uint64, got Report, events []change, now time.Du
 	}
 }
 
-// naive is the window over the seconds from..to of events.
+// naive computes the window over the seconds from..to from events.
 func naive(events []change, from, to int) Window {
 	w := Window{Seconds: to - from}
 	if from == to {
@@ -194,7 +193,7 @@ func naive(events []change, from, to int) Window {
 				}
 			}
 		}
-		// How much of the window this change lasts.
+		// lasts is the fraction of the window after the change.
 		lasts := math.Min(n, math.Max(0, float64(to)-c.at.Seconds())) / n
 		w.Concurrency += sign * lasts
 		if c.proxied {
@@ -210,14 +209,14 @@ func same(a, b Window) bool {
 		near(a.Requests, b.Requests) && near(a.ProxiedRequests, b.ProxiedRequests)
 }
 
-func TestConcurrentCallersLoseNoRequest(t *testing.T) {
+func TestConcurrentCallsCountAllRequests(t *testing.T) {
 	const callers, each = 8, 2000
 	s := New(start)
 	var all sync.WaitGroup
 	for c := range callers {
 		all.Go(func() {
 			for i := range each {
-				now := at(time.Duration(i) * time.Second / each) // every caller at its own pace
+				now := at(time.Duration(i) * time.Second / each) // the callers have different times
 				s.In(now, c%2 == 0)
 				s.Report(now)
 				s.Out(now, c%2 == 0)
@@ -230,11 +229,11 @@ func TestConcurrentCallersLoseNoRequest(t *testing.T) {
 		t.Errorf("got %v requests, %v proxied; want %d, %d", got.Last.Requests, got.Last.ProxiedRequests, callers*each, callers*each/2)
 	}
 	if got.InFlight != 0 || got.ProxiedInFlight != 0 {
-		t.Errorf("got %d in flight, %d proxied; want none", got.InFlight, got.ProxiedInFlight)
+		t.Errorf("got %d requests in flight, %d proxied; want none", got.InFlight, got.ProxiedInFlight)
 	}
 }
 
-func TestCountingAllocatesNothing(t *testing.T) {
+func TestStatsDoNotAllocate(t *testing.T) {
 	s := New(start)
 	now := start
 	harness.Equal(t, testing.AllocsPerRun(1000, func() {
@@ -256,7 +255,7 @@ func BenchmarkInAndOut(b *testing.B) {
 	}
 }
 
-func BenchmarkInAndOutFromAllCores(b *testing.B) {
+func BenchmarkInAndOutParallel(b *testing.B) {
 	s := New(start)
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {
@@ -269,7 +268,7 @@ func BenchmarkInAndOutFromAllCores(b *testing.B) {
 	})
 }
 
-func BenchmarkInAfterAMinuteOfSilence(b *testing.B) {
+func BenchmarkInAfterIdleMinute(b *testing.B) {
 	s := New(start)
 	now := start
 	b.ReportAllocs()

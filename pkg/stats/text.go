@@ -7,18 +7,19 @@ import (
 	"strings"
 )
 
-// Labels say whose numbers they are. An empty one is left out of every text: to
-// Prometheus a label without a value and no label are the same.
+// Labels are the labels of the statistics. Empty labels are omitted, because they are equivalent to missing labels in
+// Prometheus.
 type Labels struct {
 	Namespace     string // destination_namespace
 	Configuration string // destination_configuration
 	Revision      string // destination_revision
-	Pod           string // destination_pod, and pod_name of the protobuf
+	Pod           string // destination_pod, and pod_name in protobuf
 }
 
-// label is one of them under its name on the wire.
+// label is a label with its name in the output.
 type label struct{ name, value string }
 
+// list returns the labels that are not empty.
 func (l Labels) list() []label {
 	return slices.DeleteFunc([]label{
 		{"destination_namespace", l.Namespace},
@@ -28,8 +29,7 @@ func (l Labels) list() []label {
 	}, func(one label) bool { return one.value == "" })
 }
 
-// validUTF8 is l with every byte that is not UTF-8 replaced: no format that is
-// served here can carry one.
+// validUTF8 returns l with invalid UTF-8 replaced, because all formats require valid UTF-8.
 func (l Labels) validUTF8() Labels {
 	for _, value := range []*string{&l.Namespace, &l.Configuration, &l.Revision, &l.Pod} {
 		*value = strings.ToValidUTF8(*value, "\uFFFD")
@@ -37,39 +37,35 @@ func (l Labels) validUTF8() Labels {
 	return l
 }
 
-// gauge is one number of a report with its name, which is the same in every
-// text.
+// gauge is a value of a report with its name, which is the same in all text formats.
 type gauge struct {
 	name, help string
 	value      float64
 }
 
-// gauges lists what a text tells. The first five are what the autoscaler of
-// Knative 0.9 to 0.16 reads, under the names that it looks for. Before the first
-// full second all are 0.
+// gauges returns the values of the text formats. The autoscaler of Knative 0.9 to 0.16 reads the first five gauges.
+// Before the first full second, all values are 0.
 func gauges(r Report) []gauge {
 	return []gauge{
-		{"queue_average_concurrent_requests", "Requests in flight, averaged over the last full second.", r.Last.Concurrency},
-		{"queue_average_proxied_concurrent_requests", "Requests in flight that came through the activator, averaged over the last full second.", r.Last.ProxiedConcurrency},
-		{"queue_requests_per_second", "Requests that arrived in the last full second.", r.Last.Requests},
-		{"queue_proxied_operations_per_second", "Requests that arrived through the activator in the last full second.", r.Last.ProxiedRequests},
-		{"process_uptime", "Seconds since the start, as of the end of the last full second.", r.Uptime.Seconds()},
+		{"queue_average_concurrent_requests", "Average number of requests in flight in the last full second.", r.Last.Concurrency},
+		{"queue_average_proxied_concurrent_requests", "Average number of requests from the activator in flight in the last full second.", r.Last.ProxiedConcurrency},
+		{"queue_requests_per_second", "Number of requests that arrived in the last full second.", r.Last.Requests},
+		{"queue_proxied_operations_per_second", "Number of requests from the activator that arrived in the last full second.", r.Last.ProxiedRequests},
+		{"process_uptime", "Number of full seconds since the start.", r.Uptime.Seconds()},
 
-		{"queue_average_concurrent_requests_6s", "Requests in flight, averaged over the last 6 full seconds.", r.Last6.Concurrency},
-		{"queue_average_proxied_concurrent_requests_6s", "Requests in flight that came through the activator, averaged over the last 6 full seconds.", r.Last6.ProxiedConcurrency},
-		{"queue_requests_per_second_6s", "Requests that arrived per second, averaged over the last 6 full seconds.", r.Last6.Requests},
-		{"queue_proxied_operations_per_second_6s", "Requests that arrived through the activator per second, averaged over the last 6 full seconds.", r.Last6.ProxiedRequests},
+		{"queue_average_concurrent_requests_6s", "Average number of requests in flight in the last 6 full seconds.", r.Last6.Concurrency},
+		{"queue_average_proxied_concurrent_requests_6s", "Average number of requests from the activator in flight in the last 6 full seconds.", r.Last6.ProxiedConcurrency},
+		{"queue_requests_per_second_6s", "Average number of requests that arrived per second in the last 6 full seconds.", r.Last6.Requests},
+		{"queue_proxied_operations_per_second_6s", "Average number of requests from the activator that arrived per second in the last 6 full seconds.", r.Last6.ProxiedRequests},
 
-		{"queue_average_concurrent_requests_60s", "Requests in flight, averaged over the last 60 full seconds.", r.Last60.Concurrency},
-		{"queue_average_proxied_concurrent_requests_60s", "Requests in flight that came through the activator, averaged over the last 60 full seconds.", r.Last60.ProxiedConcurrency},
-		{"queue_requests_per_second_60s", "Requests that arrived per second, averaged over the last 60 full seconds.", r.Last60.Requests},
-		{"queue_proxied_operations_per_second_60s", "Requests that arrived through the activator per second, averaged over the last 60 full seconds.", r.Last60.ProxiedRequests},
+		{"queue_average_concurrent_requests_60s", "Average number of requests in flight in the last 60 full seconds.", r.Last60.Concurrency},
+		{"queue_average_proxied_concurrent_requests_60s", "Average number of requests from the activator in flight in the last 60 full seconds.", r.Last60.ProxiedConcurrency},
+		{"queue_requests_per_second_60s", "Average number of requests that arrived per second in the last 60 full seconds.", r.Last60.Requests},
+		{"queue_proxied_operations_per_second_60s", "Average number of requests from the activator that arrived per second in the last 60 full seconds.", r.Last60.ProxiedRequests},
 	}
 }
 
-// appendPrometheus appends r in the Prometheus text format 0.0.4, gauges only.
-// Windows that are not full yet are averages over the seconds that exist; see
-// [Window]. Labels must be valid UTF-8.
+// appendPrometheus appends the gauges of r in the Prometheus text format 0.0.4. The labels must be valid UTF-8.
 func appendPrometheus(dst []byte, l Labels, r Report) []byte {
 	set := l.prometheus()
 	for _, g := range gauges(r) {
@@ -79,13 +75,13 @@ func appendPrometheus(dst []byte, l Labels, r Report) []byte {
 	return dst
 }
 
-// appendOpenMetrics appends r as OpenMetrics text 1.0.0. For gauges that is the
-// older format and a mark for its end.
+// appendOpenMetrics appends the gauges of r in OpenMetrics 1.0.0. For gauges, this is the Prometheus text format with
+// an EOF line.
 func appendOpenMetrics(dst []byte, l Labels, r Report) []byte {
 	return append(appendPrometheus(dst, l, r), "# EOF\n"...)
 }
 
-// prometheus is the set of labels with braces, or "" if it is empty.
+// prometheus returns the labels in braces, or "" without labels.
 func (l Labels) prometheus() string {
 	var parts []string
 	for _, one := range l.list() {
@@ -97,17 +93,15 @@ func (l Labels) prometheus() string {
 	return "{" + strings.Join(parts, ",") + "}"
 }
 
-// escape makes a label value fit between quotes, in the Prometheus text format
-// as in OpenMetrics. No other character may be escaped.
+// escape escapes a label value in the Prometheus text format and in OpenMetrics. Other characters must not be escaped.
 var escape = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
 
-// appendJSON appends r as one flat JSON object: the labels, then the gauges
-// under the names that they have in the text formats, then a line end. A value
-// is reached by its name alone, for example by KEDA's valueLocation.
+// appendJSON appends the labels and the gauges of r as a flat JSON object and a newline. The names are those of the text
+// formats. A client can select a value by its name, for example with valueLocation in KEDA.
 func appendJSON(dst []byte, l Labels, r Report) []byte {
 	between := byte('{')
 	for _, one := range l.list() {
-		value, _ := json.Marshal(one.value) // a string has a JSON form always
+		value, _ := json.Marshal(one.value) // a string can always be encoded
 		dst = append(append(dst, between), `"`+one.name+`":`...)
 		dst = append(dst, value...)
 		between = ','

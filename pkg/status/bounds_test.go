@@ -45,7 +45,7 @@ func TestWhyPrintsRecentBounds(t *testing.T) {
 	})
 }
 
-func TestWhyWithBoundsReturnsReady(t *testing.T) {
+func TestWhyReturnsReadinessWithBounds(t *testing.T) {
 	for _, ready := range []bool{true, false} {
 		phase := probe.Ready
 		if !ready {

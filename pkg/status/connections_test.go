@@ -11,7 +11,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// limited returns a board whose limits were reached the given time ago.
+// limited returns a Board with limits that were reached the given time ago.
 func limited(ago time.Duration) *Board {
 	b := board(probe.State{Phase: probe.Ready}, Drain{})
 	at := time.Now().Add(-ago)

@@ -9,14 +9,13 @@ import (
 )
 
 var (
-	// aHost is what a browser writes into Host, and what it stands for.
+	// aHost matches the Host fields that browsers send.
 	aHost = regexp.MustCompile(`^(?:([0-9A-Za-z._-]+)|\[([0-9A-Fa-f:.]+)\])(?::[0-9]*)?$`)
 	aName = regexp.MustCompile(`^(?i:localhost)$`)
 )
 
-// FuzzIsLocal plays a browser that was led here by any name, or a neighbour. Who is
-// let in has a loopback address and asked for this host, as expressions and package
-// net read it; and people on this host are let in.
+// FuzzIsLocal compares isLocal with regular expressions and the package net, for any peer address, Host field
+// and site.
 func FuzzIsLocal(f *testing.F) {
 	f.Add("127.0.0.1", "localhost:8008", "")
 	f.Add("::1", "[::1]:8008", "same-origin")
@@ -32,20 +31,20 @@ func FuzzIsLocal(f *testing.F) {
 			r.Header.Set("Sec-Fetch-Site", site)
 		}
 		got := isLocal(r)
-		address, _, _ := strings.Cut(peer, "%") // a zone says which loopback
+		address, _, _ := strings.Cut(peer, "%") // remove the zone
 		ip := net.ParseIP(address)
 		near := ip != nil && ip.IsLoopback() && (site == "" || site == "same-origin" || site == "none")
 		if got && !near {
-			t.Fatalf("%q of site %q: got let in, want it refused", peer, site)
+			t.Fatalf("peer %q, site %q: got a local client, want none", peer, site)
 		}
 		m := aHost.FindStringSubmatch(host)
 		if m == nil {
-			return // no browser writes it
+			return // browsers do not send this Host field
 		}
 		asked := net.ParseIP(m[1] + m[2])
 		ours := m[2] == "" && aName.MatchString(m[1]) || asked != nil && asked.IsLoopback()
 		if near && address == peer && got != ours {
-			t.Errorf("%q asks for %q: got let in %t, want %t", peer, host, got, ours)
+			t.Errorf("peer %q, host %q: got %t, want %t", peer, host, got, ours)
 		}
 	})
 }

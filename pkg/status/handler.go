@@ -16,23 +16,22 @@ import (
 //go:embed page.html
 var page []byte
 
-// policy lets the page run its own script and ask this server, and nothing else:
-// nobody's page may show it in a frame. The profiler's index needs no more.
+// policy allows the page to run its own script and to send requests to this server. Everything else is
+// forbidden, including frames. The index of the profiler does not need more.
 const policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-// askTimeout bounds a question that the page or `queue-proxy why` puts to the
-// user container.
-const askTimeout = 2 * time.Second
+// checkTimeout is the timeout of a readiness check that a request for the status starts.
+const checkTimeout = 2 * time.Second
 
-// Handler serves the page, the same as JSON, the log level and the profiler to
-// people on this host; with profiling the profiler also to everybody else.
+// Handler returns a handler that serves the page, its data as JSON, the log level and the profiler to local
+// clients. If profiling is true, it also serves the profiler to other clients.
 //
-// A person on this host is one whose connection and whose Host are of the
-// loopback: a web page of somebody else's, whose name leads here, is not
-// (docs/promises.md section 4, W27).
+// A client is local if its address is a loopback address and the Host field is localhost or a loopback address.
+// This excludes requests of web pages with a name that resolves to a loopback address (docs/promises.md section 4,
+// W27).
 func (b *Board) Handler(level http.Handler, profiling bool) http.Handler {
-	others := profiler() // a client far away cannot take the places of people on this host
+	others := profiler() // separate limits, so that other clients cannot block local clients
 	all := http.NewServeMux()
 	all.Handle("/debug/pprof/", profiler())
 	all.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
@@ -43,7 +42,7 @@ func (b *Board) Handler(level http.Handler, profiling bool) http.Handler {
 	all.Handle("GET /log-level", level)
 	all.Handle("PUT /log-level", level)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// A profile takes as long as it is asked for, and sees to the writing itself.
+		// A profile can take longer than the read timeout of the server. The package pprof sets the write deadline.
 		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 		h := w.Header()
 		h.Set("Content-Security-Policy", policy)
@@ -56,27 +55,26 @@ func (b *Board) Handler(level http.Handler, profiling bool) http.Handler {
 		case profiling:
 			others.ServeHTTP(w, r)
 		default:
-			http.Error(w, "this page is for this host alone: kubectl port-forward, then http://localhost", http.StatusForbidden)
+			http.Error(w, "the status page is only served to local clients: run kubectl port-forward and open http://localhost", http.StatusForbidden)
 		}
 	})
 }
 
-// path is where the page's facts are served as JSON; with ?ask the user
-// container is asked first.
+// path is the path of the data of the page as JSON. With the query ?ask, the user container is probed first.
 const path = "/status.json"
 
 func (b *Board) serveJSON(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Query().Has("ask") {
-		ctx, cancel := context.WithTimeout(r.Context(), askTimeout)
+		ctx, cancel := context.WithTimeout(r.Context(), checkTimeout)
 		defer cancel()
-		_ = b.sources.Ask(ctx) // the snapshot says what came of it
+		_ = b.sources.Ask(ctx) // the snapshot contains the result
 	}
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(b.snapshot())
 }
 
-// isLocal reports whether a request comes from this host and was meant for it.
-// What a browser sends on behalf of another site is not.
+// isLocal reports whether a request comes from this host and has a loopback address in its Host field. It
+// returns false for requests that a browser sends on behalf of another site.
 func isLocal(r *http.Request) bool {
 	if !fair.Address(r.RemoteAddr).IsLoopback() {
 		return false

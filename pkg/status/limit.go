@@ -8,13 +8,13 @@ import (
 
 // adaptive is the state of an adaptive limit.
 type adaptive struct {
-	Base    int          `json:"base"` // the selected limit; during a comparison, another limit is used
+	Base    int          `json:"base"` // selected limit; another limit is used during a comparison
 	Reason  adapt.Reason `json:"reason"`
-	Settled int          `json:"settled,omitempty"` // 0: see Missing
+	Settled int          `json:"settled,omitempty"` // 0 means that the comparison in Missing is required
 	Missing string       `json:"missing,omitempty"` // comparison that is required before the limit is settled
 }
 
-// text returns the state of the limit for people.
+// text returns the state of the limit for the output of why.
 func (a *adaptive) text() string {
 	if a.Settled == 0 {
 		return fmt.Sprintf("%s; not settled: %s", a.Reason.Words(), a.Missing)

@@ -10,19 +10,19 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-func TestSettledLimitIsReported(t *testing.T) {
+func TestWhyPrintsSettledLimit(t *testing.T) {
 	b := board(probe.State{}, Drain{})
-	harness.Equal(t, b.snapshot().Adaptive, nil, "a fixed limit")
+	harness.Equal(t, b.snapshot().Adaptive, nil, "adaptive state of a fixed limit")
 	state := adapt.State{Limit: 9, Base: 8, Reason: adapt.Measuring, Missing: "a comparison"}
 	b.sources.Adaptive = func() (adapt.State, bool) { return state, true }
 	harness.Contains(t, b.text(), "; the limit is adaptive: measuring; not settled: a comparison")
 	state.Settled, state.Missing = 8, ""
-	state.Reason = adapt.NoAnswers // a word for programs, and words for people
+	state.Reason = adapt.NoAnswers // the text differs from the JSON value
 	harness.Contains(t, b.text(), "; the limit is adaptive: no answers; settled at 8")
 	harness.Equal(t, *b.snapshot().Adaptive, adaptive{Base: 8, Reason: adapt.NoAnswers, Settled: 8}, "settled")
 }
 
-func TestWhyListsRequestsWithSlots(t *testing.T) {
+func TestWhyPrintsRequestsWithSlots(t *testing.T) {
 	b := board(probe.State{}, Drain{})
 	b.sources.Adaptive = func() (adapt.State, bool) { return adapt.State{}, true }
 	b.sources.Load = func() (int, int) { return 5, 0 }
@@ -32,7 +32,7 @@ func TestWhyListsRequestsWithSlots(t *testing.T) {
 	harness.Contains(t, b.text(), "\n  GET /poll: waiting for 0s, long\n  3 more requests\n  1 slots of disconnected clients, whose requests the application still processes\n")
 }
 
-// text is what `queue-proxy why` prints.
+// text returns the output of `queue-proxy why`.
 func (b *Board) text() string {
 	s := b.snapshot()
 	return s.text()

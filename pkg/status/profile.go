@@ -5,28 +5,27 @@ import (
 	"net/http/pprof"
 )
 
-// How many profiles are made at once for clients on this host, and again for all
-// others. All stacks of a busy process are megabytes of text, which net/http/pprof
-// holds as a whole until the client has taken them. A recording holds little, but for
-// as long as the client wants it.
+// Maximum numbers of concurrent profiles for local clients. The same limits apply to all other clients. The
+// stacks of a busy process are several megabytes of text, which net/http/pprof holds in memory until the client
+// has read them. A recording needs little memory, but the client chooses its duration.
 const (
-	dumpsAtOnce      = 1
-	recordingsAtOnce = 2 // a CPU profile, and something beside it
+	maxDumps      = 1
+	maxRecordings = 2 // for example, a CPU profile and a trace
 )
 
-// profiler returns a handler of the runtime's profiles that makes few at once. Who
-// comes while as many are being made gets 503 and may come again.
+// profiler returns a handler for the profiles of the runtime. If there are too many concurrent profiles, the
+// response is 503.
 func profiler() http.Handler {
-	dumps, recordings := make(places, dumpsAtOnce), make(places, recordingsAtOnce)
-	dump, difference := dumps.bound(pprof.Index), recordings.bound(pprof.Index)
+	dumps, recordings := make(slots, maxDumps), make(slots, maxRecordings)
+	dump, difference := dumps.limit(pprof.Index), recordings.limit(pprof.Index)
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /debug/pprof/{$}", pprof.Index)
 	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
 	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
-	mux.HandleFunc("GET /debug/pprof/profile", recordings.bound(pprof.Profile))
-	mux.HandleFunc("GET /debug/pprof/trace", recordings.bound(pprof.Trace))
+	mux.HandleFunc("GET /debug/pprof/profile", recordings.limit(pprof.Profile))
+	mux.HandleFunc("GET /debug/pprof/trace", recordings.limit(pprof.Trace))
 	mux.HandleFunc("GET /debug/pprof/", func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Query().Get("seconds") != "" { // of two dumps, and it waits in between
+		if r.URL.Query().Get("seconds") != "" { // the difference of two profiles, with a wait between them
 			difference(w, r)
 			return
 		}
@@ -35,12 +34,11 @@ func profiler() http.Handler {
 	return mux
 }
 
-// places bound how many requests are served at once.
-type places chan struct{}
+// slots limits the number of concurrent requests.
+type slots chan struct{}
 
-// bound returns a handler that serves a request if there is a place, and else
-// refuses it at once.
-func (p places) bound(serve http.HandlerFunc) http.HandlerFunc {
+// limit returns a handler that calls serve if a slot is free, and responds with 503 otherwise.
+func (p slots) limit(serve http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		select {
 		case p <- struct{}{}:
@@ -48,7 +46,7 @@ func (p places) bound(serve http.HandlerFunc) http.HandlerFunc {
 			serve(w, r)
 		default:
 			w.Header().Set("Retry-After", "1")
-			http.Error(w, "another profile is being made; try again", http.StatusServiceUnavailable)
+			http.Error(w, "too many concurrent profiles", http.StatusServiceUnavailable)
 		}
 	}
 }

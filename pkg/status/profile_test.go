@@ -13,10 +13,10 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// A slowReader takes the head of an answer, and its body only once it is released.
+// A slowReader is a ResponseWriter that blocks writes of the body until it is released.
 type slowReader struct {
 	*httptest.ResponseRecorder
-	blocked chan<- struct{} // gets a value when the body waits
+	blocked chan<- struct{} // receives a value when a write blocks
 	release <-chan struct{}
 }
 
@@ -28,17 +28,16 @@ func (w *slowReader) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// profileOf is a request for a profile, by peer.
+// profileOf returns a request of peer for a profile.
 func profileOf(path, peer string) *http.Request {
 	return request("/debug/pprof/"+path, peer, "localhost")
 }
 
-// 256 clients at once who ask for all stacks and read slowly each held a buffer of at
-// least 1 MiB.
-func TestManyGoroutineDumpsAtOnceCostTheMemoryOfOne(t *testing.T) {
-	for name, peer := range map[string]string{"a loopback peer": near, "another pod": far} {
+// Previously, each of 256 concurrent clients that requested all stacks and read slowly held at least 1 MiB.
+func TestConcurrentDumpsHoldMemoryOfOne(t *testing.T) {
+	for name, peer := range map[string]string{"local client": near, "other client": far} {
 		t.Run(name, func(t *testing.T) {
-			const clients, bound = 256, 16 << 20
+			const clients, limit = 256, 16 << 20
 			h := board(probe.State{}, Drain{}).Handler(http.NotFoundHandler(), true)
 			blocked, release, refused := make(chan struct{}, clients), make(chan struct{}), make(chan *slowReader, clients)
 			before := liveHeap()
@@ -52,22 +51,22 @@ func TestManyGoroutineDumpsAtOnceCostTheMemoryOfOne(t *testing.T) {
 				})
 			}
 			admitted := 0
-			for range clients { // each has an answer, or waits for its client
+			for range clients { // each request has a response or blocks
 				select {
 				case <-blocked:
 					admitted++
 				case w := <-refused:
 					if w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") != "1" {
-						t.Errorf("got %d with Retry-After %q, want 503 with 1", w.Code, w.Header().Get("Retry-After"))
+						t.Errorf("got status %d, Retry-After %q; want 503, 1", w.Code, w.Header().Get("Retry-After"))
 					}
 				}
 			}
 			grown := liveHeap() - before
 			close(release)
 			all.Wait()
-			t.Logf("%d of %d dumps were made at once and hold %d KiB", admitted, clients, grown>>10)
-			if admitted != 1 || grown > bound {
-				t.Errorf("got %d dumps at once that hold %d bytes, want 1 and at most %d", admitted, grown, bound)
+			t.Logf("%d of %d concurrent dumps were served and hold %d KiB", admitted, clients, grown>>10)
+			if admitted != 1 || grown > limit {
+				t.Errorf("got %d concurrent dumps that hold %d bytes, want 1 dump and at most %d bytes", admitted, grown, limit)
 			}
 		})
 	}
@@ -80,7 +79,7 @@ func liveHeap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// hold serves a profile to a client that does not read it, and returns how to end that.
+// hold requests a profile with a client that does not read the response until end is called.
 func hold(h http.Handler, path, peer string) (end func()) {
 	blocked, release := make(chan struct{}), make(chan struct{})
 	var done sync.WaitGroup
@@ -91,17 +90,17 @@ func hold(h http.Handler, path, peer string) (end func()) {
 	return func() { close(release); done.Wait() }
 }
 
-func TestAProfileIsRefusedOnlyWhileAnotherOfItsKindIsMade(t *testing.T) {
+func TestProfileLimitsArePerKindAndClient(t *testing.T) {
 	for name, v := range map[string]struct {
 		path, peer string
 		want       int
 	}{
-		"a second dump":              {"goroutine?debug=2", far, 503},
-		"a dump of another kind":     {"heap", far, 503},
-		"a dump by somebody on host": {"goroutine?debug=2", near, 200},
-		"what needs no profile":      {"cmdline", far, 200},
-		"the index":                  {"", far, 200},
-		"a recording":                {"mutex?seconds=30", far, 200},
+		"second dump":             {"goroutine?debug=2", far, 503},
+		"dump of another kind":    {"heap", far, 503},
+		"dump for a local client": {"goroutine?debug=2", near, 200},
+		"command line":            {"cmdline", far, 200},
+		"index":                   {"", far, 200},
+		"recording":               {"mutex?seconds=30", far, 200},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -109,18 +108,18 @@ func TestAProfileIsRefusedOnlyWhileAnotherOfItsKindIsMade(t *testing.T) {
 				end := hold(h, "goroutine?debug=2", far)
 				w := httptest.NewRecorder()
 				h.ServeHTTP(w, profileOf(v.path, v.peer))
-				harness.Equal(t, w.Code, v.want, "while a dump is made")
+				harness.Equal(t, w.Code, v.want, "status during another dump")
 				end()
 				w = httptest.NewRecorder()
 				h.ServeHTTP(w, profileOf("goroutine?debug=2", far))
-				harness.Equal(t, w.Code, http.StatusOK, "afterwards")
+				harness.Equal(t, w.Code, http.StatusOK, "status after the dump")
 			})
 		})
 	}
 }
 
-// A recording keeps its place while it waits for its time to pass.
-func TestTwoRecordingsAreMadeAtOnceAndNoMore(t *testing.T) {
+// A recording uses its slot for its whole duration.
+func TestConcurrentRecordingsAreLimitedToTwo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := board(probe.State{}, Drain{}).Handler(http.NotFoundHandler(), false)
 		var made, refused atomic.Int32
@@ -139,7 +138,7 @@ func TestTwoRecordingsAreMadeAtOnceAndNoMore(t *testing.T) {
 		}
 		all.Wait()
 		if made.Load() != 2 || refused.Load() != 18 {
-			t.Errorf("of 20 at once: got %d made and %d refused, want 2 and 18", made.Load(), refused.Load())
+			t.Errorf("got %d recordings and %d responses with 503, want 2 and 18", made.Load(), refused.Load())
 		}
 	})
 }

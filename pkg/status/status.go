@@ -1,7 +1,7 @@
-// Package status is the sidecar as one page: is the pod ready and why not, what
-// runs and what waits, how long the app took over the last minutes, how many
-// requests failed and why, the settings in force. It is served to people on this
-// host alone, who come by `kubectl port-forward`, as a page and as JSON.
+// Package status serves the status page of the sidecar and its data as JSON, and implements the command
+// `queue-proxy why`. The page contains the readiness, the running and queued requests, the latency of the last
+// minutes, the failures and the settings. It is only served to local clients, for example through `kubectl
+// port-forward`.
 package status
 
 import (
@@ -22,62 +22,61 @@ import (
 )
 
 const (
-	// History is how far back the samples reach.
+	// History is the time that the samples cover.
 	History = 5 * time.Minute
-	// Interval is how far they are apart.
+	// Interval is the time between two samples.
 	Interval = time.Second
 
 	samples = int(History / Interval)
 
-	// The failures that are kept: the last ones, and of each reason the last ones, so
-	// that many of one reason do not push out the few of another.
+	// Numbers of failures that are stored. Failures of each reason are stored separately, so that a frequent
+	// reason does not replace the failures of a rare reason.
 	lastFailures = 20
 	ofEachReason = 5
 )
 
-// Sources are where the page's facts come from. All funcs may be called at any
-// time from any goroutine.
+// Sources contains the data of the page and functions that return it. The functions must be safe for concurrent
+// use.
 type Sources struct {
 	Version   string
-	Pod       string // "": not known
-	Namespace string // "": not known
+	Pod       string // "" if unknown
+	Namespace string // "" if unknown
 	Started   time.Time
-	Limit     func() (running, waiting int) // how many of each may be; 0 running: no limit
-	Adaptive  func() (adapt.State, bool)    // what an adaptive limit has decided; false: it is fixed
+	Limit     func() (running, waiting int) // maximum numbers of running and queued requests; running is 0 without a limit
+	Adaptive  func() (adapt.State, bool)    // state of an adaptive limit; false if the limit is fixed
 	Settings  func() []Setting
 	Warnings  []string
 	Readiness func() probe.State
-	Ask       func(context.Context) error // asks the user container now; the answer is in Readiness
+	Ask       func(context.Context) error // probes the user container; Readiness then returns the result
 	Load      func() (running, waiting int)
-	Slots     func() (holders []queue.Holder, held int) // requests that hold a slot, and slots whose clients have disconnected
+	Slots     func() (holders []queue.Holder, held int) // requests that hold a slot, and the number of slots whose clients have disconnected
 	Drain     func() Drain
-	Memory    func() (used, limit int64) // memory of requests and its budget, in bytes; limit 0: there is no budget
-	Bounds    *bound.Recorder            // of bounds on the behavior of peers; nil: there are no events
+	Memory    func() (used, limit int64) // memory of requests and its budget, in bytes; limit is 0 without a budget
+	Bounds    *bound.Recorder            // events at bounds on the behavior of peers; can be nil
 
 	Connections func() Connections
 }
 
-// Setting is one setting in force. A secret one has its value hidden already.
+// Setting is the value of a setting. Secrets are already hidden.
 type Setting struct {
 	Name   string `json:"name"`
 	Value  string `json:"value"`
 	Source string `json:"source"`
 }
 
-// Drain is how far the end of the pod is.
+// Drain is the state of the drain.
 type Drain struct {
 	Draining bool      `json:"draining"`
-	Deadline time.Time `json:"deadline,omitzero"` // zero if the pod is not draining or there is no deadline
+	Deadline time.Time `json:"deadline,omitzero"` // zero if the drain has not started, or without a deadline
 	InFlight int       `json:"inFlight"`
-	Oldest   time.Time `json:"oldest,omitzero"` // arrival of the oldest request in flight; zero if there is none
+	Oldest   time.Time `json:"oldest,omitzero"` // start time of the oldest request in flight; zero if there is none
 }
 
-// sample is what happened in one interval, and the load at its end.
+// sample contains the requests of one interval, and the load at the end of the interval.
 //
-// P50 and P99 are milliseconds that the app took, from the slot to the end, of the
-// requests that the app answered; 0 if there was none. QueuedP99 is how long those
-// had waited for the slot. Requests that got no slot or no answer of the app are not
-// among them, nor are upgraded connections, which last as long as people like.
+// P50 and P99 are percentiles of the time from the slot to the end of a request, in milliseconds. QueuedP99 is a
+// percentile of the time until the slot. They include only requests with a response of the app, and are 0 if
+// there are none. Upgraded connections are excluded, because their duration does not depend on the load.
 type sample struct {
 	Running   int     `json:"running"`
 	Waiting   int     `json:"waiting"`
@@ -88,7 +87,7 @@ type sample struct {
 	QueuedP99 float64 `json:"queuedP99"`
 }
 
-// failure is a request that did not go through.
+// failure describes a failed request.
 type failure struct {
 	Time   time.Time `json:"time"`
 	Reason string    `json:"reason"`
@@ -100,10 +99,10 @@ type failure struct {
 	Queued float64   `json:"queuedMs"`
 	Detail string    `json:"detail,omitempty"`
 
-	number uint64 // in the order in which they were noted
+	number uint64 // sequence number
 }
 
-// snapshot is all that the page shows.
+// snapshot contains the data of the page.
 type snapshot struct {
 	Now       time.Time      `json:"now"`
 	Version   string         `json:"version"`
@@ -112,7 +111,7 @@ type snapshot struct {
 	Started   time.Time      `json:"started"`
 	Ready     bool           `json:"ready"` // and not draining
 	Reason    string         `json:"reason,omitempty"`
-	Problem   string         `json:"problem,omitempty"` // of a pod that is ready, and serves nobody
+	Problem   string         `json:"problem,omitempty"` // problem of a pod that is ready although all requests fail
 	Readiness probe.State    `json:"readiness"`
 	Drain     Drain          `json:"drain"`
 	Running   int            `json:"running"`
@@ -121,12 +120,12 @@ type snapshot struct {
 	Held      int            `json:"held"`  // slots whose clients have disconnected
 	Limit     int            `json:"limit"`
 	Depth     int            `json:"depth"`
-	Memory    *memoryState   `json:"memory,omitempty"`   // absent: there is no budget
-	Adaptive  *adaptive      `json:"adaptive,omitempty"` // absent: the limit is fixed
+	Memory    *memoryState   `json:"memory,omitempty"`   // absent without a budget
+	Adaptive  *adaptive      `json:"adaptive,omitempty"` // absent if the limit is fixed
 	Interval  float64        `json:"intervalSeconds"`
 	Totals    totals         `json:"totals"`
-	History   []sample       `json:"history"`  // the oldest first
-	Failures  []failure      `json:"failures"` // the newest first: the last ones, and the last of each reason
+	History   []sample       `json:"history"`  // sorted from the oldest to the newest
+	Failures  []failure      `json:"failures"` // last failures, and last failures of each reason, sorted from the newest to the oldest
 	Bounds    []boundState   `json:"bounds"`   // bounds with events, sorted by the count of the last hour
 	Settings  []Setting      `json:"settings"`
 	Warnings  []string       `json:"warnings"`
@@ -134,14 +133,14 @@ type snapshot struct {
 	Connections Connections `json:"connections"`
 }
 
-// memoryState is the memory of requests that are being read or wait.
+// memoryState is the memory of requests that are being read or are queued.
 type memoryState struct {
 	Used  int64 `json:"used"`  // bytes
 	Limit int64 `json:"limit"` // bytes of the budget
 }
 
-// totals are the requests since the start by reason, "ok" among them. What never
-// happened is absent.
+// totals contains the number of requests since the start of the process, by reason. It includes "ok". Reasons
+// without requests are absent.
 type totals map[string]uint64
 
 // The problems of a pod that is ready although all requests fail.
@@ -157,30 +156,30 @@ const (
 // problems lists all problems.
 var problems = [...]string{NotHTTP, NotListening}
 
-// Board keeps what the page shows. Its methods may be called concurrently.
+// A Board collects the data of the page. Its methods are safe for concurrent use.
 type Board struct {
 	sources Sources
-	ended   [queue.NumReasons]atomic.Uint64 // requests since the start
-	took    histogram                       // by the app
-	queued  histogram                       // before that
+	ended   [queue.NumReasons]atomic.Uint64 // requests since the start, by reason
+	took    histogram                       // time of requests in the app
+	queued  histogram                       // time of requests in the queue
 	refused atomic.Bool                     // a connection to the app was refused
 	logged  [len(problems)]atomic.Bool      // problems that FirstProblem has returned
 
-	mu       sync.Mutex // protects what follows
+	mu       sync.Mutex // guards the following fields
 	history  [samples]sample
-	taken    int    // samples ever taken
-	requests uint64 // up to the last sample
-	failed   uint64 // up to the last sample
-	noted    uint64 // failures ever noted
+	taken    int    // number of samples since the start
+	requests uint64 // number of requests at the last sample
+	failed   uint64 // number of failures at the last sample
+	noted    uint64 // number of failures since the start
 	last     ring
 	rare     [queue.NumReasons]ring
 }
 
-// New returns a board.
+// New returns a new Board.
 func New(s Sources) *Board { return &Board{sources: s} }
 
-// Observe notes a request. One that went through costs three atomic additions and
-// no memory.
+// Observe records a completed request. For a successful request, it does three atomic additions and does not
+// allocate.
 func (b *Board) Observe(o *queue.Observation) {
 	if o.Excluded {
 		return
@@ -225,7 +224,7 @@ func (b *Board) problem(t totals, ready bool) string {
 	return ""
 }
 
-// note keeps a failure.
+// note stores a failure.
 func (b *Board) note(o *queue.Observation) {
 	f := failure{
 		Time:   o.End,
@@ -248,10 +247,10 @@ func (b *Board) note(o *queue.Observation) {
 	b.rare[o.Reason].add(&f, ofEachReason)
 }
 
-// A ring keeps the last failures.
+// A ring stores the last failures.
 type ring struct {
 	kept []failure
-	next int // the place of the oldest, once it is full
+	next int // index of the oldest failure if the ring is full
 }
 
 func (r *ring) add(f *failure, size int) {
@@ -263,9 +262,9 @@ func (r *ring) add(f *failure, size int) {
 	r.next = (r.next + 1) % size
 }
 
-// failures returns those that are kept, each once, the newest first. The caller holds
-// mu.
-func (b *Board) failures() []failure {
+// failuresLocked returns the stored failures without duplicates, sorted from the newest to the oldest. b.mu must
+// be held.
+func (b *Board) failuresLocked() []failure {
 	all := slices.Clone(b.last.kept)
 	for i := range b.rare {
 		all = append(all, b.rare[i].kept...)
@@ -279,13 +278,13 @@ func (b *Board) totals() totals {
 	t := totals{}
 	for i := range b.ended {
 		if n := b.ended[i].Load(); n > 0 {
-			t[queue.Reason(i).String()] += n // some reasons share a word
+			t[queue.Reason(i).String()] += n // some reasons have the same word
 		}
 	}
 	return t
 }
 
-// sum returns the number of all requests and of those that failed.
+// sum returns the number of all requests and the number of failed requests.
 func (t totals) sum() (requests, failed uint64) {
 	for word, n := range t {
 		requests += n
@@ -296,7 +295,7 @@ func (t totals) sum() (requests, failed uint64) {
 	return requests, failed
 }
 
-// Run takes a sample at each interval until the context ends.
+// Run takes a sample in each interval until ctx is done. It returns nil.
 func (b *Board) Run(ctx context.Context) error {
 	tick := time.NewTicker(Interval)
 	defer tick.Stop()
@@ -324,7 +323,7 @@ func (b *Board) sample() {
 	b.taken++
 }
 
-// snapshot returns what is known now.
+// snapshot returns the current data.
 func (b *Board) snapshot() snapshot {
 	s := &b.sources
 	readiness, drain := s.Readiness(), s.Drain()
@@ -349,7 +348,7 @@ func (b *Board) snapshot() snapshot {
 	snap.Connections.Problems = snap.Connections.problems(snap.Now)
 	snap.Problem = b.problem(snap.Totals, readiness.Ready())
 	if drain.Draining {
-		snap.Reason = "draining: the pod is ending"
+		snap.Reason = "draining: the pod is terminating"
 	}
 	snap.Running, snap.Waiting = s.Load()
 	snap.Slots, snap.Held = s.Slots()
@@ -365,19 +364,19 @@ func (b *Board) snapshot() snapshot {
 	for i := max(0, b.taken-samples); i < b.taken; i++ {
 		snap.History = append(snap.History, b.history[i%samples])
 	}
-	snap.Failures = b.failures()
+	snap.Failures = b.failuresLocked()
 	return snap
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// A histogram has four buckets for each doubling, from 1/16 ms to about 18
-// hours, which is near enough for a chart.
+// A histogram has four buckets for each power of two, from 1/16 ms to about 15 minutes. This is precise enough
+// for a chart.
 type histogram struct{ buckets [96]atomic.Uint32 }
 
 const (
-	perDoubling = 4
-	shortest    = time.Millisecond / 16
+	perDoubling = 4                     // number of buckets per power of two
+	shortest    = time.Millisecond / 16 // upper bound of the first bucket
 )
 
 func (h *histogram) add(d time.Duration) {
@@ -388,8 +387,7 @@ func (h *histogram) add(d time.Duration) {
 	h.buckets[min(i, len(h.buckets)-1)].Add(1)
 }
 
-// take returns two percentiles in milliseconds, 0 without values, and empties the
-// histogram.
+// take returns two percentiles in milliseconds and resets the histogram. It returns 0 if there are no values.
 func (h *histogram) take() (p50, p99 float64) {
 	var counts [len(h.buckets)]uint32
 	var n uint32

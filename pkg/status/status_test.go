@@ -39,25 +39,25 @@ func board(readiness probe.State, drain Drain) *Board {
 	})
 }
 
-// observation is of a request that took so long. It has been with the app all that
-// time, and the app has answered if the response went through.
+// observation returns the observation of a request that spent the given time in the app. A successful request
+// has a response of the app.
 func observation(reason queue.Reason, took time.Duration) *queue.Observation {
 	now := time.Now()
 	return &queue.Observation{
 		Line:  queue.Line{Method: "GET", Target: "/path?secret=1"},
 		Start: now.Add(-took), Slot: now.Add(-took), End: now, Phase: queue.Waiting,
-		Result: queue.Result{Reason: reason, Status: reason.Status(), Begun: reason == queue.OK, Err: errors.New("what the system said")},
+		Result: queue.Result{Reason: reason, Status: reason.Status(), Begun: reason == queue.OK, Err: errors.New("test error")},
 	}
 }
 
-// refused is of a request that got no slot.
+// refused returns the observation of a request without a slot.
 func refused(reason queue.Reason, took time.Duration) *queue.Observation {
 	o := observation(reason, took)
 	o.Slot, o.Phase, o.Err = time.Time{}, queue.Queued, nil
 	return o
 }
 
-func TestASampleHasWhatHappenedInItsInterval(t *testing.T) {
+func TestSampleContainsRequestsOfInterval(t *testing.T) {
 	b := board(probe.State{Phase: probe.Ready}, Drain{})
 	for range 98 {
 		b.Observe(observation(queue.OK, 10*time.Millisecond))
@@ -81,17 +81,17 @@ func TestASampleHasWhatHappenedInItsInterval(t *testing.T) {
 	if s.P50 < 10 || s.P50 > 12 || s.P99 < 1000 || s.P99 > 1200 {
 		t.Errorf("got p50 %v and p99 %v ms, want about 10 and 1000", s.P50, s.P99)
 	}
-	harness.Equal(t, h[1], sample{Running: 2, Waiting: 3}, "an empty interval: the load alone")
+	harness.Equal(t, h[1], sample{Running: 2, Waiting: 3}, "sample without requests")
 }
 
-// An overloaded sidecar showed a median of 0.1 ms while the app took a second: it
-// counted the many requests that it had refused.
-func TestLatencyIsThatOfRequestsWhichTheAppAnswered(t *testing.T) {
+// Previously, an overloaded sidecar showed a median of 0.1 ms while the app took 1 s, because rejected requests
+// were included.
+func TestLatencyExcludesRequestsWithoutResponse(t *testing.T) {
 	b := board(probe.State{Phase: probe.Ready}, Drain{})
-	waited := observation(queue.OK, time.Second) // in all; half of it in the queue
+	waited := observation(queue.OK, time.Second) // half of the time is in the queue
 	waited.Slot = waited.Start.Add(500 * time.Millisecond)
 	b.Observe(waited)
-	cut := observation(queue.IdleTimeout, 500*time.Millisecond) // the app answered, and did not end
+	cut := observation(queue.IdleTimeout, 500*time.Millisecond) // the response began and was not complete
 	cut.Begun = true
 	b.Observe(cut)
 	tunnel := observation(queue.OK, time.Hour)
@@ -105,17 +105,17 @@ func TestLatencyIsThatOfRequestsWhichTheAppAnswered(t *testing.T) {
 	b.sample()
 	s := b.snapshot().History[0]
 	if s.P50 < 500 || s.P50 > 600 || s.P99 < 500 || s.P99 > 600 {
-		t.Errorf("got p50 %v and p99 %v ms, want about 500, which the app took", s.P50, s.P99)
+		t.Errorf("got p50 %v and p99 %v ms, want about 500, which is the time in the app", s.P50, s.P99)
 	}
 	if s.QueuedP99 < 500 || s.QueuedP99 > 600 {
-		t.Errorf("got %v ms in the queue, want about 500", s.QueuedP99)
+		t.Errorf("got queue p99 %v ms, want about 500", s.QueuedP99)
 	}
 	if s.Requests != 3003 || s.Failures != 3001 {
 		t.Errorf("got %d requests and %d failures, want 3003 and 3001", s.Requests, s.Failures)
 	}
 }
 
-func TestOnlyTheNewestSamplesAndFailuresAreKept(t *testing.T) {
+func TestBoardKeepsNewestSamplesAndFailures(t *testing.T) {
 	b := board(probe.State{}, Drain{})
 	for i := range samples + 10 {
 		for range i {
@@ -133,14 +133,13 @@ func TestOnlyTheNewestSamplesAndFailuresAreKept(t *testing.T) {
 	if len(s.Failures) != lastFailures || s.Failures[0].Took != 24000 || s.Failures[lastFailures-1].Took != 5000 {
 		t.Errorf("got %d failures from %v to %v ms, want %d from 24000 to 5000", len(s.Failures), s.Failures[0].Took, s.Failures[len(s.Failures)-1].Took, lastFailures)
 	}
-	if f := s.Failures[0]; f.Path != "/path" || f.Reason != "app-reset" || f.Detail != "what the system said" {
+	if f := s.Failures[0]; f.Path != "/path" || f.Reason != "app-reset" || f.Detail != "test error" {
 		t.Errorf("got %+v, want the path without its query, the reason and the detail", f)
 	}
 }
 
-// Twenty requests that were refused pushed out the one that showed what the app does
-// wrong.
-func TestARareFailureIsKeptBesideManyOfAnotherReason(t *testing.T) {
+// Previously, 20 rejected requests replaced the failure that showed the problem of the app.
+func TestFrequentFailuresDoNotReplaceRareFailures(t *testing.T) {
 	b := board(probe.State{}, Drain{})
 	for i := range 9 {
 		b.Observe(observation(queue.AppGarbage, time.Duration(i)*time.Second))
@@ -150,7 +149,7 @@ func TestARareFailureIsKeptBesideManyOfAnotherReason(t *testing.T) {
 	}
 	list := b.snapshot().Failures
 	if len(list) != lastFailures+ofEachReason {
-		t.Fatalf("got %d failures, want the last %d and %d of the rare reason", len(list), lastFailures, ofEachReason)
+		t.Fatalf("got %d failures, want the last %d and %d with the rare reason", len(list), lastFailures, ofEachReason)
 	}
 	for i, f := range list {
 		want, took := "queue-full", 1.0
@@ -158,12 +157,12 @@ func TestARareFailureIsKeptBesideManyOfAnotherReason(t *testing.T) {
 			want, took = "app-garbage", float64(8-(i-lastFailures))*1000
 		}
 		if f.Reason != want || f.Took != took {
-			t.Errorf("failure %d: got %s of %v ms, want %s of %v", i, f.Reason, f.Took, want, took)
+			t.Errorf("failure %d: got %s with %v ms, want %s with %v ms", i, f.Reason, f.Took, want, took)
 		}
 	}
 }
 
-func TestFailuresOfAllReasonsAreKeptInBoundedNumber(t *testing.T) {
+func TestFailuresAreLimitedPerReason(t *testing.T) {
 	b := board(probe.State{}, Drain{})
 	for i := range 10_000 {
 		b.Observe(observation(queue.QueueFull+queue.Reason(i)%(queue.NumReasons-1), time.Second))
@@ -178,15 +177,15 @@ func TestFailuresOfAllReasonsAreKeptInBoundedNumber(t *testing.T) {
 	}
 	for reason, n := range seen {
 		if n < ofEachReason {
-			t.Errorf("%s: got %d, want %d at least", reason, n, ofEachReason)
+			t.Errorf("%s: got %d failures, want at least %d", reason, n, ofEachReason)
 		}
 	}
 }
 
-func TestTotalsAreByReasonSinceTheStart(t *testing.T) {
+func TestTotalsCountRequestsByReason(t *testing.T) {
 	b := board(probe.State{}, Drain{})
 	if got := b.snapshot().Totals; got == nil || len(got) != 0 {
-		t.Errorf("at the start: got %v, want an empty map", got)
+		t.Errorf("without requests: got %v, want an empty map", got)
 	}
 	for range 500 {
 		b.Observe(refused(queue.QueueFull, 0))
@@ -195,7 +194,7 @@ func TestTotalsAreByReasonSinceTheStart(t *testing.T) {
 	b.Observe(observation(queue.AppGarbage, 0))
 	b.Observe(observation(queue.OK, 0))
 	b.Observe(observation(queue.BadRequest, 0))
-	b.Observe(observation(queue.TooLarge, 0)) // has the same word
+	b.Observe(observation(queue.TooLarge, 0)) // has the same word as BadRequest
 	excluded := observation(queue.AppReset, 0)
 	excluded.Excluded = true
 	b.Observe(excluded)
@@ -203,8 +202,7 @@ func TestTotalsAreByReasonSinceTheStart(t *testing.T) {
 	harness.Equal(t, b.snapshot().Totals, want)
 }
 
-// Each request pays for Observe.
-func TestARequestThatWentThroughIsNotedWithoutMemory(t *testing.T) {
+func TestObserveSuccessfulRequestDoesNotAllocate(t *testing.T) {
 	b, o := board(probe.State{}, Drain{}), observation(queue.OK, time.Second)
 	harness.Equal(t, testing.AllocsPerRun(100, func() { b.Observe(o) }), 0, "allocations")
 }
@@ -221,19 +219,19 @@ func BenchmarkObserve(b *testing.B) {
 	}
 }
 
-// Who fails on purpose cannot make us keep what he sent.
-func TestAFailureIsKeptInBoundedMemory(t *testing.T) {
+// A client can cause failures with long strings.
+func TestFailureTruncatesLongStrings(t *testing.T) {
 	b := board(probe.State{}, Drain{})
 	o := observation(queue.QueueFull, time.Second)
 	o.Target, o.Method = "/"+strings.Repeat("x", 1<<20), strings.Repeat("M", 1<<20)
 	o.Err = errors.New(strings.Repeat("e", 1<<20))
 	b.Observe(o)
 	if f := b.snapshot().Failures[0]; len(f.Path) > 512 || len(f.Method) > 512 || len(f.Detail) > 512 || !strings.HasPrefix(f.Path, "/xx") {
-		t.Errorf("got a path of %d bytes, a method of %d and a detail of %d, want at most 512", len(f.Path), len(f.Method), len(f.Detail))
+		t.Errorf("got path of %d bytes, method of %d bytes and detail of %d bytes, want at most 512 bytes each", len(f.Path), len(f.Method), len(f.Detail))
 	}
 }
 
-// Clients on this host, and elsewhere.
+// Addresses of clients on this host and on another host.
 const near, far = "127.0.0.1:1", "10.0.0.9:1"
 
 func request(path, peer, host string) *http.Request {
@@ -242,7 +240,7 @@ func request(path, peer, host string) *http.Request {
 	return r
 }
 
-func TestThePageIsForPeopleOnThisHostAlone(t *testing.T) {
+func TestHandlerServesPageToLocalClientsOnly(t *testing.T) {
 	level := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "level") })
 	for _, v := range []struct {
 		peer, host, site, path string
@@ -273,7 +271,7 @@ func TestThePageIsForPeopleOnThisHostAlone(t *testing.T) {
 	}
 }
 
-func TestNoOtherPageMayShowThisOneInAFrame(t *testing.T) {
+func TestHandlerSetsSecurityHeaders(t *testing.T) {
 	for _, path := range []string{"/", "/status.json", "/debug/pprof/", "/other"} {
 		w := httptest.NewRecorder()
 		board(probe.State{}, Drain{}).Handler(http.NotFoundHandler(), false).ServeHTTP(w, request(path, near, "localhost:8008"))
@@ -287,8 +285,8 @@ func TestNoOtherPageMayShowThisOneInAFrame(t *testing.T) {
 	}
 }
 
-// What scripts read of the page's facts.
-func TestTheJSONNamesThePodAndItsTotals(t *testing.T) {
+// Scripts depend on these fields.
+func TestStatusJSONContainsPodAndTotals(t *testing.T) {
 	b := board(probe.State{Phase: probe.Ready}, Drain{})
 	b.Observe(observation(queue.AppGarbage, time.Second))
 	b.sample()
@@ -302,11 +300,11 @@ func TestTheJSONNamesThePodAndItsTotals(t *testing.T) {
 	}
 }
 
-func TestWhySaysWhatIsKnown(t *testing.T) {
-	synctest.Test(t, testWhySaysWhatIsKnown) // the fake clock does not advance while the test runs
+func TestWhyPrintsState(t *testing.T) {
+	synctest.Test(t, testWhyPrintsState) // the fake clock does not advance while the test runs
 }
 
-func testWhySaysWhatIsKnown(t *testing.T) {
+func testWhyPrintsState(t *testing.T) {
 	now := time.Now()
 	notReady := probe.State{At: now, Phase: probe.Starting, Since: now.Add(-time.Minute), Probes: []probe.ProbeState{{
 		Kind: "tcpSocket", Target: "tcp://127.0.0.1:8080", Phase: probe.Starting, Tries: 7, Word: "refused", Detail: "dial tcp: refused",
@@ -323,10 +321,10 @@ func testWhySaysWhatIsKnown(t *testing.T) {
 		ready bool
 		want  []string
 	}{
-		"refused":  {board(notReady, Drain{}), false, []string{"not ready: probe 0 (tcpSocket) starting: refused", "for 1m0s", "asked 7 times", "dial tcp: refused", "2 running, 3 waiting (at most 2 and 20)", "memory of requests: 1.5 MiB of 24.0 MiB"}},
+		"refused":  {board(notReady, Drain{}), false, []string{"not ready: probe 0 (tcpSocket) starting: refused", "for 1m0s", "7 attempts", "dial tcp: refused", "2 running, 3 waiting (at most 2 and 20)", "memory of requests: 1.5 MiB of 24.0 MiB"}},
 		"ready":    {board(probe.State{Phase: probe.Ready, Since: now.Add(-time.Hour)}, Drain{}), true, []string{"ready for 1h0m0s", "pod hello-1, namespace shop\n"}},
 		"failures": {failing, true, []string{"since the start 0s ago: 26 requests, 25 failed: 20 queue-full, 3 app-garbage, 1 app-reset, 1 draining\n"}},
-		"draining": {board(probe.State{Phase: probe.Ready}, Drain{Draining: true, Deadline: deadline, InFlight: 4}), false, []string{"not ready: draining, the pod is ending; 4 in flight, what is left is cut in 20s"}},
+		"draining": {board(probe.State{Phase: probe.Ready}, Drain{Draining: true, Deadline: deadline, InFlight: 4}), false, []string{"not ready: draining, the pod is terminating; 4 in flight, remaining requests are aborted in 20s"}},
 	} {
 		server := httptest.NewServer(v.board.Handler(http.NotFoundHandler(), false))
 		defer server.Close()
@@ -343,7 +341,7 @@ func testWhySaysWhatIsKnown(t *testing.T) {
 	}
 }
 
-func TestWhyWithoutASidecarIsAnError(t *testing.T) {
+func TestWhyWithoutSidecarReturnsError(t *testing.T) {
 	server := httptest.NewServer(nil)
 	server.Close()
 	if _, err := Why(t.Context(), server.Listener.Addr().(*net.TCPAddr).Port, false, io.Discard); err == nil {
@@ -351,14 +349,14 @@ func TestWhyWithoutASidecarIsAnError(t *testing.T) {
 	}
 }
 
-// A port that speaks something else is open, so its pod is ready: that it serves nobody must
-// be seen elsewhere. An app that has answered in HTTP once speaks it.
-func TestAnAppWhoseAnswersWereNeverHTTPIsAProblem(t *testing.T) {
+// A TCP probe of a port with another protocol succeeds, so that the pod is ready although all requests fail. After
+// one HTTP response, the port is assumed to support HTTP.
+func TestResponsesWithoutHTTPAreProblem(t *testing.T) {
 	b := board(probe.State{Phase: probe.Ready}, Drain{})
-	harness.Equal(t, b.snapshot().Problem, "", "before any request")
+	harness.Equal(t, b.snapshot().Problem, "", "problem without requests")
 	reset, garbage := observation(queue.AppReset, time.Second), observation(queue.AppGarbage, time.Second)
 	b.Observe(reset)
-	harness.Equal(t, b.FirstProblem(reset), "", "of a connection that broke off")
+	harness.Equal(t, b.FirstProblem(reset), "", "problem after a reset")
 	for i := range 3 {
 		b.Observe(garbage)
 		harness.Equal(t, b.FirstProblem(garbage), map[bool]string{true: NotHTTP}[i == 0], "request", i)
@@ -367,11 +365,11 @@ func TestAnAppWhoseAnswersWereNeverHTTPIsAProblem(t *testing.T) {
 	harness.Equal(t, s.Problem, NotHTTP)
 	harness.Contains(t, s.text(), "problem: the user container does not speak HTTP\n")
 	b.Observe(observation(queue.OK, time.Second))
-	harness.Equal(t, b.snapshot().Problem, "", "after an answer in HTTP")
+	harness.Equal(t, b.snapshot().Problem, "", "problem after an HTTP response")
 	fresh := board(probe.State{Phase: probe.Ready}, Drain{})
 	fresh.Observe(observation(queue.OK, time.Second))
 	fresh.Observe(garbage)
-	harness.Equal(t, fresh.FirstProblem(garbage), "", "of an app that has answered in HTTP")
+	harness.Equal(t, fresh.FirstProblem(garbage), "", "problem after an earlier HTTP response")
 }
 
 func TestRefusedConnectionsOfReadyPodAreProblem(t *testing.T) {
@@ -384,7 +382,7 @@ func TestRefusedConnectionsOfReadyPodAreProblem(t *testing.T) {
 	}{
 		"ready":             {probe.Ready, nil, NotListening},
 		"not ready":         {probe.Failing, nil, ""},
-		"a served request":  {probe.Ready, observation(queue.OK, time.Second), ""},
+		"earlier response":  {probe.Ready, observation(queue.OK, time.Second), ""},
 		"another TCP error": {probe.Ready, observation(queue.AppUnreachable, time.Second), NotListening},
 	} {
 		b := board(probe.State{Phase: c.phase}, Drain{})
@@ -394,7 +392,7 @@ func TestRefusedConnectionsOfReadyPodAreProblem(t *testing.T) {
 		}
 		b.Observe(refused)
 		harness.Equal(t, b.FirstProblem(refused), c.want, name)
-		harness.Equal(t, b.FirstProblem(refused), "", name, "the second request")
+		harness.Equal(t, b.FirstProblem(refused), "", name, "second request")
 		harness.Equal(t, b.snapshot().Problem, c.want, name)
 	}
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
 
-// maxBody is the number of bytes of the status that are read, see [loopback.Client].
+// maxBody is the maximum length of the response in bytes. [loopback.Client] limits the header section.
 const maxBody = 1 << 20
 
 // Why requests the status page on the given port of this host. It writes the status as text or JSON to w.
@@ -65,23 +65,23 @@ func get(ctx context.Context, address string) (s snapshot, err error) {
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
-		return s, fmt.Errorf("the sidecar answered %s", res.Status)
+		return s, fmt.Errorf("the sidecar responded with %s", res.Status)
 	}
 	if err := json.NewDecoder(io.LimitReader(res.Body, maxBody)).Decode(&s); err != nil {
-		return s, fmt.Errorf("the sidecar's answer cannot be read: %w", err)
+		return s, fmt.Errorf("parse the response of the sidecar: %w", err)
 	}
 	return s, nil
 }
 
-// text is the answer for people.
+// text returns the state as text.
 func (s *snapshot) text() string {
 	var b strings.Builder
 	since := func(t time.Time) time.Duration { return max(s.Now.Sub(t), 0).Round(time.Second) }
 	switch {
 	case s.Drain.Draining:
-		fmt.Fprintf(&b, "not ready: draining, the pod is ending; %d in flight", s.Drain.InFlight)
+		fmt.Fprintf(&b, "not ready: draining, the pod is terminating; %d in flight", s.Drain.InFlight)
 		if !s.Drain.Deadline.IsZero() {
-			fmt.Fprintf(&b, ", what is left is cut in %v", max(s.Drain.Deadline.Sub(s.Now), 0).Round(time.Second))
+			fmt.Fprintf(&b, ", remaining requests are aborted in %v", max(s.Drain.Deadline.Sub(s.Now), 0).Round(time.Second))
 		}
 		b.WriteByte('\n')
 	case s.Ready:
@@ -104,12 +104,12 @@ func (s *snapshot) text() string {
 		if p.Code != 0 {
 			fmt.Fprintf(&b, " %d", p.Code)
 		}
-		fmt.Fprintf(&b, ", asked %d times\n", p.Tries)
+		fmt.Fprintf(&b, ", %d attempts\n", p.Tries)
 		if p.Detail != "" {
 			fmt.Fprintf(&b, "           %s\n", p.Detail)
 		}
 		if p.Warning != "" {
-			fmt.Fprintf(&b, "           passed in spite of: %s\n", p.Warning)
+			fmt.Fprintf(&b, "           warning: %s\n", p.Warning)
 		}
 	}
 	fmt.Fprintf(&b, "%d running, %d waiting", s.Running, s.Waiting)
@@ -135,10 +135,10 @@ func (s *snapshot) text() string {
 	return b.String()
 }
 
-// megabytes formats a number of bytes.
+// megabytes returns a number of bytes in MiB.
 func megabytes(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }
 
-// slotsText lists the requests that hold a slot, the oldest first.
+// slotsText returns a line for each request that holds a slot, beginning with the oldest.
 func (s *snapshot) slotsText() string {
 	var b strings.Builder
 	for _, h := range s.Slots {
@@ -156,8 +156,8 @@ func (s *snapshot) slotsText() string {
 	return b.String()
 }
 
-// reasons lists why requests failed, the most frequent reason first, as in
-// ": 20 queue-full, 1 app-garbage".
+// reasons returns the number of failures of each reason, such as ": 20 queue-full, 1 app-garbage". The reasons are
+// sorted by frequency.
 func (t totals) reasons() string {
 	words := slices.DeleteFunc(slices.Collect(maps.Keys(t)), func(word string) bool { return word == queue.OK.String() })
 	slices.SortFunc(words, func(a, b string) int { return cmp.Or(cmp.Compare(t[b], t[a]), cmp.Compare(a, b)) })

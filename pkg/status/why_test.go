@@ -14,10 +14,9 @@ import (
 	"unicode"
 )
 
-// An answer without end, and one that leads elsewhere, end `queue-proxy why` with an
-// error, and with little memory.
-func TestWhyTakesABoundedAnswer(t *testing.T) {
-	const most = 8 << 20 // bytes of garbage: JSON of 1 MiB is read into a buffer that doubles
+// An endless response or a redirect must cause an error and must not use much memory.
+func TestWhyLimitsResponseSize(t *testing.T) {
+	const most = 8 << 20 // allocated bytes; JSON of 1 MiB is read into a buffer that doubles its size
 	endless := func(w http.ResponseWriter, start, rest string) {
 		piece := bytes.Repeat([]byte(rest), 8<<10)
 		conn, _, err := http.NewResponseController(w).Hijack()
@@ -30,12 +29,12 @@ func TestWhyTakesABoundedAnswer(t *testing.T) {
 			_, err = conn.Write(piece)
 		}
 	}
-	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the redirect was followed") }))
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("got a request after a redirect, want none") }))
 	defer elsewhere.Close()
 	for name, answer := range map[string]http.HandlerFunc{
-		"a head without end": func(w http.ResponseWriter, _ *http.Request) { endless(w, "HTTP/1.1 200 OK\r\n", "X: xxx\r\n") },
-		"a body without end": func(w http.ResponseWriter, _ *http.Request) { endless(w, "HTTP/1.1 200 OK\r\n\r\n[\"", "x") },
-		"a redirect": func(w http.ResponseWriter, r *http.Request) {
+		"endless header section": func(w http.ResponseWriter, _ *http.Request) { endless(w, "HTTP/1.1 200 OK\r\n", "X: xxx\r\n") },
+		"endless body":           func(w http.ResponseWriter, _ *http.Request) { endless(w, "HTTP/1.1 200 OK\r\n\r\n[\"", "x") },
+		"redirect": func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, elsewhere.URL, http.StatusTemporaryRedirect)
 		},
 	} {
@@ -51,13 +50,13 @@ func TestWhyTakesABoundedAnswer(t *testing.T) {
 			t.Errorf("%s: got no error, want one", name)
 		}
 		if got := after.TotalAlloc - before.TotalAlloc; got > most {
-			t.Errorf("%s: got %d KiB of garbage, want %d at most", name, got>>10, most>>10)
+			t.Errorf("%s: got %d KiB of allocations, want at most %d KiB", name, got>>10, most>>10)
 		}
 	}
 }
 
 // Before the sidecar starts, the user container can listen on the port of the status page.
-func TestWhyHasNoHiddenCharacters(t *testing.T) {
+func TestWhyRemovesHiddenCharacters(t *testing.T) {
 	const answer = `{"ready":false,"reason":"a\u001b[2J\u009b31m\u202eb","problem":"c\u200b\r\nd"}`
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, answer) }))
 	defer server.Close()

@@ -66,7 +66,7 @@ func SidecarOf(pod *corev1.Pod, name string) (Sidecar, bool) {
 func ports(c *corev1.Container) (metrics, stats int) {
 	environ := make([]config.EnvVar, len(c.Env))
 	for i, v := range c.Env {
-		environ[i] = config.EnvVar{Name: v.Name, Value: strings.ReplaceAll(v.Value, "$$", "$")} // as the kubelet does
+		environ[i] = config.EnvVar{Name: v.Name, Value: strings.ReplaceAll(v.Value, "$$", "$")} // as in the kubelet
 	}
 	if settings, err := config.Read(environ); err == nil {
 		return settings.MetricsPort.V, settings.AutoscalerPort.V

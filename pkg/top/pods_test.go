@@ -23,20 +23,20 @@ func TestSidecarOfFindsContainer(t *testing.T) {
 		pod  string
 		want []Sidecar
 	}{
-		"beside the app":         {`"spec":{"containers":[{"name":"app"},{"name":"queue-proxy"}]},` + running, []Sidecar{found}},
-		"an init container":      {`"spec":{"initContainers":[{"name":"queue-proxy","restartPolicy":"Always"}]},` + strings.Replace(running, "containerStatuses", "initContainerStatuses", 1), []Sidecar{found}},
-		"one that only begins":   {`"spec":{"initContainers":[{"name":"queue-proxy"}]},` + running, nil},
-		"no sidecar":             {`"spec":{"containers":[{"name":"app"}]},` + running, nil},
-		"a pod that has ended":   {`"spec":{"containers":[{"name":"queue-proxy"}]},"status":{"phase":"Succeeded"}`, nil},
-		"ports of its own":       {`"spec":{"containers":[{"name":"queue-proxy","env":[{"name":"METRICS_PORT","value":"19091"},{"name":"AUTOSCALER_PORT","value":"19090"}]}]},` + running, []Sidecar{ports(19091, 19090)}},
-		"Knative's endpoint":     {`"spec":{"containers":[{"name":"queue-proxy","env":[{"name":"SERVING_POD","valueFrom":{}},{"name":"OBSERVABILITY_CONFIG","value":"{\"requestMetrics\":{\"protocol\":\"prometheus\",\"endpoint\":\":9099\"}}"}]}]},` + running, []Sidecar{ports(9099, 9090)}},
-		"settings that are bad":  {`"spec":{"containers":[{"name":"queue-proxy","env":[{"name":"METRICS_PORT","value":"x"}],"ports":[{"name":"http-usermetric","containerPort":9093},{"name":"http-autometric","containerPort":9092}]}]},` + running, []Sidecar{ports(9093, 9092)}},
-		"a service link":         {`"spec":{"containers":[{"name":"queue-proxy","env":[{"name":"METRICS_PORT","value":"tcp://10.0.0.1:80"}]}]},` + running, []Sidecar{found}},
-		"one that waits":         {status(`{"waiting":{"reason":"ImagePullBackOff"}}`), []Sidecar{absent("ImagePullBackOff")}},
-		"one that has ended":     {status(`{"terminated":{"reason":"OOMKilled"}}`), []Sidecar{absent("OOMKilled")}},
-		"a pod without a node":   {`"spec":{"containers":[{"name":"queue-proxy"}]},"status":{"phase":"Pending"}`, []Sidecar{absent("Pending")}},
-		"one that is not ready":  {status(`{"running":{}}`), []Sidecar{absent("")}},
-		"another container name": {`"spec":{"containers":[{"name":"queue"}]},` + running, nil},
+		"container":            {`"spec":{"containers":[{"name":"app"},{"name":"queue-proxy"}]},` + running, []Sidecar{found}},
+		"init container":       {`"spec":{"initContainers":[{"name":"queue-proxy","restartPolicy":"Always"}]},` + strings.Replace(running, "containerStatuses", "initContainerStatuses", 1), []Sidecar{found}},
+		"init without restart": {`"spec":{"initContainers":[{"name":"queue-proxy"}]},` + running, nil},
+		"no sidecar":           {`"spec":{"containers":[{"name":"app"}]},` + running, nil},
+		"completed pod":        {`"spec":{"containers":[{"name":"queue-proxy"}]},"status":{"phase":"Succeeded"}`, nil},
+		"other ports":          {`"spec":{"containers":[{"name":"queue-proxy","env":[{"name":"METRICS_PORT","value":"19091"},{"name":"AUTOSCALER_PORT","value":"19090"}]}]},` + running, []Sidecar{ports(19091, 19090)}},
+		"Knative endpoint":     {`"spec":{"containers":[{"name":"queue-proxy","env":[{"name":"SERVING_POD","valueFrom":{}},{"name":"OBSERVABILITY_CONFIG","value":"{\"requestMetrics\":{\"protocol\":\"prometheus\",\"endpoint\":\":9099\"}}"}]}]},` + running, []Sidecar{ports(9099, 9090)}},
+		"invalid settings":     {`"spec":{"containers":[{"name":"queue-proxy","env":[{"name":"METRICS_PORT","value":"x"}],"ports":[{"name":"http-usermetric","containerPort":9093},{"name":"http-autometric","containerPort":9092}]}]},` + running, []Sidecar{ports(9093, 9092)}},
+		"service link":         {`"spec":{"containers":[{"name":"queue-proxy","env":[{"name":"METRICS_PORT","value":"tcp://10.0.0.1:80"}]}]},` + running, []Sidecar{found}},
+		"waiting container":    {status(`{"waiting":{"reason":"ImagePullBackOff"}}`), []Sidecar{absent("ImagePullBackOff")}},
+		"terminated container": {status(`{"terminated":{"reason":"OOMKilled"}}`), []Sidecar{absent("OOMKilled")}},
+		"pod without a node":   {`"spec":{"containers":[{"name":"queue-proxy"}]},"status":{"phase":"Pending"}`, []Sidecar{absent("Pending")}},
+		"container not ready":  {status(`{"running":{}}`), []Sidecar{absent("")}},
+		"other container name": {`"spec":{"containers":[{"name":"queue"}]},` + running, nil},
 	} {
 		var pod corev1.Pod
 		harness.NoError(t, json.Unmarshal([]byte(`{"metadata":{"name":"web","namespace":"shop"},`+c.pod+`}`), &pod))

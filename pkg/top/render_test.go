@@ -21,7 +21,7 @@ func sampleRows() []Row {
 	}
 }
 
-func TestWriteTextDoesNotCutNames(t *testing.T) {
+func TestWriteTextDoesNotTruncateNames(t *testing.T) {
 	const want = `NAMESPACE  POD                                                      READY  RUNNING  WAITING  LIMIT  REQ/S    P99  LAST FAILURE       NOTE
 shop       checkout-7d9c5b8f66-q8w2z                                yes          2        5      2   36.0  2.27s  queue-full 1m ago
 shop       a-name-that-is-much-longer-than-others-6f5d88c9c7-2xvbn  yes          0        0   none   1234  4.2ms  -
@@ -34,7 +34,7 @@ other      ledger-0                                                 ?           
 	harness.Equal(t, got, want)
 }
 
-func TestEachKeySortsByItsColumn(t *testing.T) {
+func TestSortByEachKey(t *testing.T) {
 	early, late := after(-9), after(-1)
 	rows := func() []Row {
 		return []Row{
@@ -55,11 +55,11 @@ func TestEachKeySortsByItsColumn(t *testing.T) {
 		}
 		harness.Equal(t, got, want, key)
 	}
-	harness.Equal(t, len(Keys()), 8, "keys", "(each tried above)")
+	harness.Equal(t, len(Keys()), 8, "keys, which are all tested above")
 }
 
-// Programs read these names.
-func TestTheNamesInJSONStay(t *testing.T) {
+// Programs depend on these names.
+func TestWriteJSONFieldNames(t *testing.T) {
 	var out bytes.Buffer
 	harness.NoError(t, WriteJSON(&out, sampleRows()[:1], start))
 	var got struct {
@@ -67,12 +67,12 @@ func TestTheNamesInJSONStay(t *testing.T) {
 		Sidecars []map[string]any
 	}
 	if err := json.Unmarshal(out.Bytes(), &got); err != nil || len(got.Sidecars) != 1 {
-		t.Fatalf("got %s, %v, want a row", out.Bytes(), err)
+		t.Fatalf("got %s, error %v, want one row", out.Bytes(), err)
 	}
 	const want = "2026-01-02T03:04:05Z map[failures:<nil> lastFailure:queue-full lastFailureAt:2026-01-02T03:02:35Z limit:2 namespace:shop note: p99Seconds:2.27 pod:checkout-7d9c5b8f66-q8w2z queueLimit:<nil> requestsPerSecond:36.04 running:2 state:ready waiting:5]"
 	harness.Equal(t, fmt.Sprint(got.At, " ", got.Sidecars[0]), want)
 	out.Reset()
 	if err := WriteJSON(&out, nil, start); err != nil || !strings.Contains(out.String(), `"sidecars": []`) {
-		t.Errorf("got %s, %v, want an empty list", out.Bytes(), err)
+		t.Errorf("got %s, error %v, want an empty array", out.Bytes(), err)
 	}
 }

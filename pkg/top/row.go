@@ -9,42 +9,42 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/printable"
 )
 
-// A State is what a sidecar can be.
+// A State is the state of a sidecar.
 type State string
 
-// The states.
+// Values of State.
 const (
 	Ready    State = "ready"
 	NotReady State = "not-ready"
-	Draining State = "draining" // the pod is ending
-	Unknown  State = "unknown"  // it was not asked, or did not answer: the note says why
+	Draining State = "draining" // the pod is terminating
+	Unknown  State = "unknown"  // there is no response of the sidecar; the note contains the reason
 )
 
-// A Row is what is shown of one sidecar. A nil pointer is what is not known. Its names in JSON
-// are a promise: they stay.
+// A Row contains the values of one sidecar in the table. A nil pointer means that the value is unknown. The JSON
+// names are stable.
 type Row struct {
 	Namespace  string         `json:"namespace"`
 	Pod        string         `json:"pod"`
 	State      State          `json:"state"`
 	Running    *int           `json:"running"`
 	Waiting    *int           `json:"waiting"`
-	Limit      *int           `json:"limit"`             // of running requests; 0 is any number
-	QueueLimit *int           `json:"queueLimit"`        // of waiting requests
-	Rate       *float64       `json:"requestsPerSecond"` // that ended in the window
-	P99        *float64       `json:"p99Seconds"`        // of the window
-	Failure    string         `json:"lastFailure"`       // reason; "" for none
-	FailedAt   *time.Time     `json:"lastFailureAt"`     // nil: before the first sample
-	Failures   map[string]int `json:"failures"`          // by reason, since the start of the sidecar
+	Limit      *int           `json:"limit"`             // maximum number of running requests; 0 means no limit
+	QueueLimit *int           `json:"queueLimit"`        // maximum number of queued requests
+	Rate       *float64       `json:"requestsPerSecond"` // completed requests in the window
+	P99        *float64       `json:"p99Seconds"`        // 99th percentile of durations in the window
+	Failure    string         `json:"lastFailure"`       // reason of the last failure, or ""
+	FailedAt   *time.Time     `json:"lastFailureAt"`     // nil if the failure happened before the first sample
+	Failures   map[string]int `json:"failures"`          // failures since the start of the sidecar, by reason
 	Note       string         `json:"note"`
 }
 
-// Keys are what rows can be sorted by.
+// Keys returns the valid keys for [Sort].
 func Keys() []string {
 	return []string{"waiting", "running", "requests", "p99", "limit", "failure", "ready", "name"}
 }
 
-// Sort sorts rows by one of [Keys]: what asks for attention first, then by names. What is not
-// known comes last.
+// Sort sorts rows by one of [Keys], and then by name. The rows that need the most attention are first. Unknown
+// values are last, except that sidecars in an unknown state are first with the key "ready".
 func Sort(rows []Row, by string) {
 	slices.SortStableFunc(rows, func(a, b Row) int {
 		n := 0
@@ -93,7 +93,7 @@ func first(a, b bool) int {
 	return 1
 }
 
-// WriteJSON writes rows for programs.
+// WriteJSON writes rows and the time as a JSON object.
 func WriteJSON(w io.Writer, rows []Row, at time.Time) error {
 	if rows == nil {
 		rows = []Row{}

@@ -17,38 +17,37 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// A Sample is what a sidecar has said of itself at one time. A nil pointer is a number that
-// it did not say.
+// A Sample contains the metrics of a sidecar at a point in time. A nil pointer means that the metric is missing.
 type Sample struct {
 	At time.Time
 
 	Ready    *bool
 	Draining bool
-	Reason   string // why it is not ready; "" when it is
+	Reason   string // reason why the pod is not ready, or ""
 
 	Running, Waiting *float64
-	Limit            *float64 // of running requests; 0 is any number
-	QueueLimit       *float64 // of waiting requests
+	Limit            *float64 // maximum number of running requests; 0 means no limit
+	QueueLimit       *float64 // maximum number of queued requests
 
-	Rate *float64 // requests a second, where the sidecar itself works them out
+	Rate *float64 // requests per second, if the sidecar computes this value
 
-	// These count from the start of the process, which is at Start (seconds since 1970).
+	// The following values are since the start of the process. Start is in seconds since 1970.
 	Start    float64
-	Requests *float64            // that have ended
-	Failures map[string]float64  // of them, by reason
-	Buckets  map[float64]float64 // of their durations: how many took at most so many seconds
+	Requests *float64            // completed requests
+	Failures map[string]float64  // failed requests by reason
+	Buckets  map[float64]float64 // number of requests by maximum duration in seconds
 }
 
-// A family is a metric that is read: ours, or one of the same meaning under the names of
-// Knative's releases.
+// A family is a metric that is parsed. It is a metric of the set default, or the equivalent metric of Knative.
 type family struct {
 	name string
 	add  func(*Sample, *dto.Metric)
 }
 
-// Milliseconds are the unit of the histogram of Knative 1.18.
+// millisecond is the unit of the histogram of Knative 1.18 in seconds.
 const millisecond = 1e-3
 
+// families returns the metrics of the set default.
 func families() []family {
 	return []family{
 		{"queue_proxy_ready", func(s *Sample, m *dto.Metric) { ready := m.GetGauge().GetValue() == 1; s.Ready = &ready }},
@@ -64,7 +63,7 @@ func families() []family {
 	}
 }
 
-// knatives are the same under Knative's names, for sidecars that have no others.
+// knatives returns the equivalent metrics of Knative, for sidecars without the set default.
 func knatives() []family {
 	return []family{
 		{"http_server_request_duration_seconds", func(s *Sample, m *dto.Metric) { s.durations(m, 1) }},
@@ -72,12 +71,12 @@ func knatives() []family {
 	}
 }
 
-// ErrNoMetrics is the error of a page that has none of the metrics that are read here.
-var ErrNoMetrics = errors.New("no metrics of a queue-proxy")
+// ErrNoMetrics is returned if a page does not contain metrics of a sidecar.
+var ErrNoMetrics = errors.New("the response does not contain metrics of a queue-proxy")
 
-// ReadMetrics reads a page of Prometheus text. Of a page that is cut somewhere what stands
-// before the cut is read: a sidecar's own metrics stand before those of its app. The error is
-// [ErrNoMetrics] where the page has none.
+// ReadMetrics parses metrics in the Prometheus text format. A truncated page is parsed until its last complete
+// line, because the metrics of the sidecar are before those of the application. ReadMetrics returns
+// [ErrNoMetrics] if there are no metrics of a sidecar.
 func ReadMetrics(r io.Reader, at time.Time) (Sample, error) {
 	s := Sample{At: at, Failures: map[string]float64{}, Buckets: map[float64]float64{}}
 	all := append(families(), knatives()...)
@@ -88,18 +87,18 @@ func ReadMetrics(r io.Reader, at time.Time) (Sample, error) {
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	parsed, err := parser.TextToMetricFamilies(page)
 	if err != nil {
-		return s, fmt.Errorf("metrics cannot be read: %w", err)
+		return s, fmt.Errorf("parse metrics: %w", err)
 	}
 	if len(parsed) == 0 {
 		return s, ErrNoMetrics
 	}
 	if parsed["queue_proxy_ready"] != nil {
-		all = families() // with METRICS_NAMES=all each request is there thrice
+		all = families() // with METRICS_NAMES=all, the page contains three histograms of the same requests
 	} else if parsed["http_server_request_duration_seconds"] != nil {
 		delete(parsed, "revision_request_latencies")
 	}
 	if parsed["queue_proxy_ready"] != nil {
-		s.Requests = new(float64) // there is no histogram before the first request
+		s.Requests = new(float64) // the histogram is absent before the first request
 	}
 	for _, f := range all {
 		for _, m := range parsed[f.name].GetMetric() {
@@ -109,15 +108,15 @@ func ReadMetrics(r io.Reader, at time.Time) (Sample, error) {
 	return s, nil
 }
 
-// only returns the lines of a page that are about some families. An app's own metrics may
-// stand behind ours: what is wrong in them is nothing to us.
+// only returns the lines of a page that belong to the given families. The page can also contain metrics of the
+// application, and errors in these metrics are ignored.
 func only(r io.Reader, all []family) (io.Reader, error) {
 	var page bytes.Buffer
 	lines := bufio.NewReader(r)
 	for {
 		line, err := lines.ReadString('\n')
 		if errors.Is(err, io.EOF) {
-			return &page, nil // a line without an end was cut
+			return &page, nil // the last line without a newline is incomplete
 		}
 		if err != nil {
 			return nil, err
@@ -135,8 +134,8 @@ func only(r io.Reader, all []family) (io.Reader, error) {
 	}
 }
 
-// durations adds a histogram of requests. A connection that was upgraded is not a request
-// that took long, so it only counts.
+// durations adds a histogram of requests. Upgraded connections are only counted, because their duration is not the
+// duration of a request.
 func (s *Sample) durations(m *dto.Metric, unit float64) {
 	h := m.GetHistogram()
 	total := float64(h.GetSampleCount())
@@ -157,7 +156,7 @@ func (s *Sample) durations(m *dto.Metric, unit float64) {
 	}
 }
 
-// gauge is the value of a gauge, nil if a page says that it is something else.
+// gauge returns the value of a gauge, or nil if the metric has another type.
 func gauge(m *dto.Metric) *float64 {
 	if g := m.GetGauge(); g != nil {
 		return g.Value
@@ -174,18 +173,18 @@ func label(m *dto.Metric, name string) string {
 	return ""
 }
 
-// ReadStats reads the statistics for the autoscaler, as JSON: what there is of a sidecar
-// that serves no metrics. They do not tell running requests from waiting ones.
+// ReadStats parses the statistics for the autoscaler in JSON. It is used for sidecars without metrics. The
+// statistics do not distinguish running and queued requests.
 func ReadStats(r io.Reader, at time.Time) (Sample, error) {
-	var said struct {
+	var stats struct {
 		Rate    *float64 `json:"queue_requests_per_second_6s"`
 		Running *float64 `json:"queue_average_concurrent_requests"`
 	}
-	if err := json.NewDecoder(r).Decode(&said); err != nil {
-		return Sample{}, fmt.Errorf("statistics cannot be read: %w", err)
+	if err := json.NewDecoder(r).Decode(&stats); err != nil {
+		return Sample{}, fmt.Errorf("parse statistics: %w", err)
 	}
-	if said.Rate == nil || said.Running == nil {
-		return Sample{}, errors.New("no statistics of this queue-proxy")
+	if stats.Rate == nil || stats.Running == nil {
+		return Sample{}, errors.New("the response does not contain statistics")
 	}
-	return Sample{At: at, Rate: said.Rate, Running: said.Running}, nil
+	return Sample{At: at, Rate: stats.Rate, Running: stats.Running}, nil
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// page is what a sidecar of ours serves, cut to what is read, with an app's metrics behind it.
+// page contains the metrics of a sidecar that ReadMetrics parses.
 const page = `# HELP queue_proxy_ready 1 when a readiness probe is answered with success.
 # TYPE queue_proxy_ready gauge
 queue_proxy_ready 0
@@ -53,33 +53,33 @@ func read(t *testing.T, text string) Sample {
 	return s
 }
 
-func TestAPageOfMetricsIsRead(t *testing.T) {
+func TestReadMetrics(t *testing.T) {
 	s := read(t, page)
 	got := fmt.Sprintln(*s.Ready, s.Draining, s.Reason, *s.Running, *s.Waiting, *s.Limit, *s.QueueLimit, s.Start, *s.Requests, s.Failures, s.Buckets[0.1], s.Buckets[1], s.Buckets[math.Inf(1)])
 	const want = "false false refused 2 5 2 20 1.7e+09 9 map[app-reset:0 queue-full:3] 6 8 8\n"
 	harness.Equal(t, got, want)
 }
 
-// An app's metrics stand behind ours in one page, and may be anything, or cut in the middle.
-func TestWhatStandsBehindOurMetricsDoesNotMatter(t *testing.T) {
-	for name, behind := range map[string]string{
-		"garbage":         "!!! {\n\x00\n",
-		"a cut line":      "queue_proxy_waiting_requests 7",
-		"names like ours": "queue_proxy_readyish 1\nqueue_proxy_ready_total{ 1\n",
+// The metrics of the app are after the metrics of the sidecar. They can be invalid or truncated.
+func TestReadMetricsIgnoresMetricsOfApp(t *testing.T) {
+	for name, rest := range map[string]string{
+		"garbage":        "!!! {\n\x00\n",
+		"truncated line": "queue_proxy_waiting_requests 7",
+		"similar names":  "queue_proxy_readyish 1\nqueue_proxy_ready_total{ 1\n",
 	} {
-		if got := read(t, page+behind); *got.Waiting != 5 || *got.Requests != 9 {
-			t.Errorf("%s: got %+v, want what is read without it", name, got)
+		if got := read(t, page+rest); *got.Waiting != 5 || *got.Requests != 9 {
+			t.Errorf("%s: got %+v, want the values of the sidecar", name, got)
 		}
 	}
 }
 
-func TestASidecarBeforeItsFirstRequestHasHadNone(t *testing.T) {
+func TestReadMetricsWithoutHistogramReturnsZeroRequests(t *testing.T) {
 	if s := read(t, "# TYPE queue_proxy_ready gauge\nqueue_proxy_ready 1\n"); s.Requests == nil || *s.Requests != 0 {
 		t.Errorf("got %v requests, want 0", s.Requests)
 	}
 }
 
-func TestKnativesNamesAreReadWhereThereAreNoOthers(t *testing.T) {
+func TestReadMetricsOfKnative(t *testing.T) {
 	const head = "# TYPE http_server_request_duration_seconds histogram\n" +
 		`http_server_request_duration_seconds_bucket{http_response_status_code="200",le="0.5"} 4` + "\n" +
 		`http_server_request_duration_seconds_bucket{http_response_status_code="200",le="+Inf"} 5` + "\n" +
@@ -90,29 +90,29 @@ func TestKnativesNamesAreReadWhereThereAreNoOthers(t *testing.T) {
 		`revision_request_latencies_count{response_code_class="2xx"} 5` + "\n"
 	for name, text := range map[string]string{"head": head, "1.18": old, "both": head + old} {
 		if s := read(t, text); *s.Requests != 5 || s.Buckets[0.5] != 4 || s.Ready != nil {
-			t.Errorf("%s: got %v requests, %v, want 5 and 4 within 0.5 s", name, *s.Requests, s.Buckets)
+			t.Errorf("%s: got %v requests, buckets %v, want 5 requests and 4 within 0.5 s", name, *s.Requests, s.Buckets)
 		}
 	}
 	if s := read(t, page+head+old); *s.Requests != 9 {
-		t.Errorf("got %v requests of all names, want each once: 9", *s.Requests)
+		t.Errorf("got %v requests, want 9, counted once", *s.Requests)
 	}
 }
 
-func TestAPageWithoutOurMetricsIsAnErrorOfItsOwn(t *testing.T) {
+func TestReadMetricsWithoutSidecarReturnsErrNoMetrics(t *testing.T) {
 	for _, text := range []string{"", "up 1\n", "<html>\n"} {
 		if _, err := ReadMetrics(strings.NewReader(text), time.Time{}); !errors.Is(err, ErrNoMetrics) {
 			t.Errorf("%q: got %v, want %v", text, err, ErrNoMetrics)
 		}
 	}
 	if _, err := ReadMetrics(strings.NewReader("queue_proxy_ready yes\n"), time.Time{}); err == nil || errors.Is(err, ErrNoMetrics) {
-		t.Errorf("got %v, want an error about what stands there", err)
+		t.Errorf("got %v, want a parse error", err)
 	}
 }
 
-func TestStatisticsAreReadWhereThereAreNoMetrics(t *testing.T) {
+func TestReadStats(t *testing.T) {
 	s, err := ReadStats(strings.NewReader(`{"queue_average_concurrent_requests":1.6,"queue_requests_per_second_6s":2.5}`), time.Time{})
 	if err != nil || *s.Running != 1.6 || *s.Rate != 2.5 {
-		t.Errorf("got %+v, %v, want 1.6 running and 2.5 a second", s, err)
+		t.Errorf("got %+v, error %v, want 1.6 running and 2.5 per second", s, err)
 	}
 	for _, text := range []string{"", "{}", "\x0a\x03web"} {
 		if _, err := ReadStats(strings.NewReader(text), time.Time{}); err == nil {
@@ -121,7 +121,8 @@ func TestStatisticsAreReadWhereThereAreNoMetrics(t *testing.T) {
 	}
 }
 
-// A response of a pod results in valid JSON, and in cells without control characters.
+// FuzzMetricsPageToTable verifies that any response of a pod results in valid JSON and in cells without control
+// characters.
 func FuzzMetricsPageToTable(f *testing.F) {
 	f.Add(page)
 	f.Add(strings.ReplaceAll(page, "refused", "\\u001b[2J"))

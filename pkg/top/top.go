@@ -1,6 +1,5 @@
-// Package top makes a table out of what sidecars say of themselves: which containers of a list
-// of pods are sidecars, what stands in their metrics, what two samples tell about the time
-// between them, and how rows look on a screen, as text and as JSON.
+// Package top computes the table of sidecars for the kubectl plugin. It finds the sidecars in a list of pods,
+// parses their metrics, computes rates and percentiles from two samples, and formats the rows as text and JSON.
 //
-// It asks nobody and has no clock: who uses it brings the answers and the times.
+// It does not send requests and does not read the time. The caller provides the responses and the times.
 package top

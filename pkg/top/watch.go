@@ -8,16 +8,16 @@ import (
 	"time"
 )
 
-// percentile is the quantile of the durations that is shown.
+// percentile is the quantile of durations in a row.
 const percentile = 0.99
 
-// startsDiffer is by how many seconds two starts of one process may differ.
+// startsDiffer is the maximum difference between two start times of the same process in seconds.
 const startsDiffer = 1
 
-// A Watch makes rows out of the samples of sidecars. It is used by one goroutine at a time.
+// A Watch computes rows from the samples of sidecars. It is not safe for concurrent use.
 type Watch struct {
-	// Window is what rates and durations are of: the time between the newest sample and the
-	// oldest that is not older.
+	// Window is the time for rates and durations. They are computed from the newest sample and the oldest sample
+	// in the window.
 	Window time.Duration
 
 	seen map[key]*history
@@ -25,18 +25,18 @@ type Watch struct {
 
 type key struct{ namespace, pod string }
 
-// A history is what is known of one sidecar.
+// A history contains the samples of one sidecar.
 type history struct {
 	sidecar Sidecar
-	samples []Sample // of the window, oldest first; those of the process that runs now
-	err     error    // of the last attempt, nil if it went well
+	samples []Sample // samples of the window and the current process, sorted from the oldest to the newest
+	err     error    // error of the last attempt to get a sample, or nil
 
-	reason    string // of the failure that came last
-	failed    time.Time
-	restarted time.Time // when it was noticed
+	reason    string    // reason of the last failure
+	failed    time.Time // time of the sample with the last failure
+	restarted time.Time // time of the first sample after a restart
 }
 
-// List says which sidecars there are. Others are forgotten.
+// List sets the current sidecars. The samples of other sidecars are removed.
 func (w *Watch) List(all []Sidecar) {
 	seen := map[key]*history{}
 	for _, s := range all {
@@ -51,11 +51,11 @@ func (w *Watch) List(all []Sidecar) {
 	w.seen = seen
 }
 
-// Add takes what one attempt to ask a sidecar has brought: a sample, or an error.
+// Add adds a sample of a sidecar, or the error of an attempt to get one.
 func (w *Watch) Add(of Sidecar, s Sample, err error) {
 	h := w.seen[key{of.Namespace, of.Pod}]
 	if h == nil {
-		return // it is gone
+		return // the sidecar was removed
 	}
 	h.err = err
 	if err != nil {
@@ -75,8 +75,8 @@ func (w *Watch) Add(of Sidecar, s Sample, err error) {
 	}
 }
 
-// restartedSince reports whether another process has said the older sample: its start was
-// another, or a counter was higher.
+// restartedSince reports whether the older sample is from another process, because the start time is different or a
+// counter has decreased.
 func (s *Sample) restartedSince(old *Sample) bool {
 	if math.Abs(s.Start-old.Start) > startsDiffer {
 		return true
@@ -92,7 +92,7 @@ func (s *Sample) restartedSince(old *Sample) bool {
 	return false
 }
 
-// newest is the reason of which there were most new failures between two samples.
+// newest returns the reason with the most new failures between two samples.
 func newest(old, now map[string]float64) string {
 	more := map[string]float64{}
 	for reason, n := range now {
@@ -101,7 +101,7 @@ func newest(old, now map[string]float64) string {
 	return most(more)
 }
 
-// most is the reason with the highest number, "" if all are 0.
+// most returns the reason with the highest number, or "" if all numbers are 0.
 func most(counts map[string]float64) string {
 	reason := ""
 	for _, r := range slices.Sorted(maps.Keys(counts)) {
@@ -112,7 +112,7 @@ func most(counts map[string]float64) string {
 	return reason
 }
 
-// Rows has one for each sidecar, in the order of namespaces and pods.
+// Rows returns a row for each sidecar, sorted by namespace and pod.
 func (w *Watch) Rows() []Row {
 	rows := make([]Row, 0, len(w.seen))
 	for _, h := range w.seen {
@@ -136,7 +136,7 @@ func (h *history) row(window time.Duration) Row {
 		r.Note = h.err.Error()
 		return r
 	case len(h.samples) == 0:
-		return r // it has not been asked yet
+		return r // there is no sample yet
 	}
 	oldest, s := &h.samples[0], &h.samples[len(h.samples)-1]
 	r.State, r.Note = h.state(s)
@@ -153,7 +153,7 @@ func (h *history) row(window time.Duration) Row {
 		}
 	}
 	r.Rate, r.P99 = rounded(r.Rate), rounded(r.P99)
-	// Of what failed before the first sample nothing tells the order.
+	// The order of failures before the first sample is unknown, so the most frequent reason is used.
 	if r.Failure = cmp.Or(h.reason, most(s.Failures)); h.reason != "" {
 		at := h.failed.UTC().Truncate(time.Millisecond)
 		r.FailedAt = &at
@@ -164,7 +164,7 @@ func (h *history) row(window time.Duration) Row {
 	return r
 }
 
-// state is the state of a sidecar that answers, and why it is that one.
+// state returns the state of a sidecar that responds, and the note for it.
 func (h *history) state(s *Sample) (_ State, why string) {
 	switch {
 	case s.Draining:
@@ -206,9 +206,9 @@ func whole(n *float64) *int {
 	return &i
 }
 
-// quantile is a quantile of what came between two states of a histogram, as Prometheus works
-// it out: within a bucket all lie evenly. Above the highest bound that is the bound. It is nil
-// if nothing came.
+// quantile returns a quantile of the values between two states of a histogram. As in Prometheus, the values in a
+// bucket are assumed to be evenly distributed, and a value above the highest bound is the highest bound. The result
+// is nil if there are no values.
 func quantile(q float64, old, now map[float64]float64) *float64 {
 	bounds := slices.Sorted(maps.Keys(now))
 	if len(bounds) < 2 {

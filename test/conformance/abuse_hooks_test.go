@@ -156,5 +156,5 @@ func TestProbeRedirectDoesNotStartDrain(t *testing.T) {
 	if asked.Load() == 0 {
 		t.Error("the app received no probe, want at least one")
 	}
-	p.awaitLog("the user container is ready", "a redirect to a port of the queue-proxy, which was not followed")
+	p.awaitLog("the user container is ready", "the redirect to a port of the queue-proxy was not followed")
 }

@@ -88,7 +88,7 @@ func TestRunReportsPatternsWithoutMatch(t *testing.T) {
 }
 
 func TestBuildTagsSelectTestFiles(t *testing.T) {
-	const e2e = "TestPrometheusScrapesTheInjector"
+	const e2e = "TestPrometheusScrapesInjector"
 	for _, c := range []struct {
 		tags []string
 		want bool
