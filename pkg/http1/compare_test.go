@@ -96,8 +96,8 @@ func (s *scripted) serve(conn *harness.AppConn) {
 	}
 }
 
-// endsItself reports whether the connection stays open after a response to a request with the given
-// method.
+// endsItself reports whether text is one complete final response to a request with the given method,
+// so that the connection can be reused. Informational responses can precede it.
 func endsItself(text, method string) bool {
 	b := []byte(text)
 	for {
