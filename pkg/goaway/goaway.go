@@ -8,40 +8,41 @@ import (
 	"time"
 )
 
-// timeout bounds the writing of the last frame to a client that does not read.
+// timeout is the maximum time for writing the Close frame to a client that does not read.
 const timeout = time.Second
 
-// closeFrame is a WebSocket Close frame of a server that goes away: status 1001
-// (RFC 6455 section 7.4.1).
+// closeFrame is an unmasked WebSocket Close frame with status 1001, going away (RFC 6455 section
+// 7.4.1).
 const closeFrame = "\x88\x02\x03\xe9"
 
-// A stream is a connection of an engine.
+// A stream is a client connection of an engine.
 type stream interface {
 	net.Conn
 	CloseWrite() error
 	Reset() error
 }
 
-// A Conn is a connection on which a server sends WebSocket frames, and at most one Close frame of the
-// sidecar. Its methods can be called concurrently.
+// A Conn is a connection on which a server sends WebSocket frames. The sidecar can add one Close
+// frame. Its methods are safe for concurrent use.
 type Conn struct {
 	stream
 
 	mu    sync.Mutex
-	head  []byte // the beginning of a frame whose size is not known yet
-	left  int64  // bytes of the current frame that were not written
+	head  []byte // incomplete header of the current frame
+	left  int64  // unwritten bytes of the current frame
 	asked bool   // GoAway was called
-	said  bool   // the Close frame was sent
+	said  bool   // the Close frame was sent or could not be sent
 }
 
 // WebSocket returns a connection on which a server sends WebSocket frames.
 func WebSocket(c stream) *Conn { return &Conn{stream: c} }
 
-// longestPayload is how much of a WebSocket frame is counted: with its head it still
-// fits into 63 bits. No frame that says it is longer ever ends.
+// longestPayload is the maximum payload length that is counted, in bytes, so that the frame size fits
+// into 63 bits. A frame with a longer payload never ends in practice.
 const longestPayload = 1 << 62
 
-// webSocketSize is the size of a frame by RFC 6455 section 5.2.
+// webSocketSize returns the size of the frame that starts with head (RFC 6455 section 5.2). It returns
+// false if head is an incomplete frame header.
 func webSocketSize(head []byte) (int64, bool) {
 	if len(head) < 2 {
 		return 0, false
@@ -65,7 +66,7 @@ func webSocketSize(head []byte) (int64, bool) {
 	return int64(size) + payload, true
 }
 
-// Write writes a piece of the frames.
+// Write writes a part of the frames of the server. It discards the bytes that follow the Close frame.
 func (c *Conn) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -75,7 +76,7 @@ func (c *Conn) Write(p []byte) (int, error) {
 			return written, err
 		}
 		if c.said {
-			return written + len(p), nil // nobody listens any more
+			return written + len(p), nil // the client ignores frames after a Close frame
 		}
 		n := len(p)
 		if c.asked && !c.said {
@@ -92,13 +93,13 @@ func (c *Conn) Write(p []byte) (int, error) {
 	return written, c.sayWhenDue()
 }
 
-// GoAway says that the server goes away, as soon as a frame has ended, once. It blocks
-// while a frame is being written.
+// GoAway sends the Close frame as soon as no frame is incomplete. Later calls have no effect. It
+// blocks while Write is running.
 func (c *Conn) GoAway() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.asked = true
-	_ = c.sayWhenDue() // who can't get it notices the end of the connection
+	_ = c.sayWhenDue() // best effort: on an error, the client detects the end of the connection
 }
 
 // sayWhenDue writes the Close frame after GoAway, if no frame is incomplete.
@@ -116,8 +117,8 @@ func (c *Conn) sayWhenDue() error {
 // between reports whether no frame is incomplete.
 func (c *Conn) between() bool { return c.left == 0 && len(c.head) == 0 }
 
-// untilNext returns how many bytes of p belong to the present frame. Without its
-// size that is one byte.
+// untilNext returns the number of bytes of p that belong to the current frame. If p ends within the
+// frame header, this is all of p.
 func (c *Conn) untilNext(p []byte) int {
 	if c.left > 0 {
 		return int(min(int64(len(p)), c.left))
@@ -129,7 +130,7 @@ func (c *Conn) untilNext(p []byte) int {
 	return len(p)
 }
 
-// follow takes note of frames that have been written.
+// follow updates the frame position after p was written.
 func (c *Conn) follow(p []byte) {
 	for len(p) > 0 {
 		if c.left == 0 {
@@ -148,27 +149,27 @@ func (c *Conn) follow(p []byte) {
 	}
 }
 
-// A Set holds connections that are to be notified at the same time. The zero Set is empty,
-// the nil Set stays so. It is safe for concurrent use.
+// A Set is a set of connections that are notified at the same time. The zero Set is empty. A nil Set
+// ignores Add and Remove. A Set is safe for concurrent use.
 type Set struct {
-	conns sync.Map // of *Conn
+	conns sync.Map // keys of type *Conn
 }
 
-// Add puts a connection into the set, and Remove takes it out.
+// Add adds a connection to the set.
 func (s *Set) Add(c *Conn) {
 	if s != nil {
 		s.conns.Store(c, nil)
 	}
 }
 
-// Remove undoes Add.
+// Remove removes a connection from the set.
 func (s *Set) Remove(c *Conn) {
 	if s != nil {
 		s.conns.Delete(c)
 	}
 }
 
-// GoAway tells all clients. It does not wait for those that do not read.
+// GoAway sends a Close frame on each connection. It does not wait for clients that do not read.
 func (s *Set) GoAway() {
 	for c := range s.conns.Range {
 		go c.(*Conn).GoAway()

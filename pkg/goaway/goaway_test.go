@@ -19,7 +19,7 @@ func (*sink) CloseWrite() error                { return nil }
 func (*sink) Reset() error                     { return nil }
 func (*sink) SetWriteDeadline(time.Time) error { return nil }
 
-func TestCloseFrameIsSentBetweenTwoFrames(t *testing.T) {
+func TestCloseFrameIsSentBetweenFrames(t *testing.T) {
 	var all string
 	ends := map[int]bool{}
 	for _, f := range []string{

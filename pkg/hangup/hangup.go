@@ -1,18 +1,17 @@
-// Package hangup notices that a client has gone: it has closed its side of the
-// connection or reset it. Nothing is read and nothing is spent per request: one
-// epoll set for the process, one registration per connection.
+// Package hangup detects that a client has closed its side of a connection or reset it. It does not
+// read from the connection and has no cost per request. All connections are registered in one epoll
+// set of the process.
 //
-// Systems other than Linux have no such set; there [Watcher.Add] returns nil and
-// an engine has to find out in its own way.
+// On systems other than Linux, [Watcher.Add] returns nil, and the engine must detect the close itself.
 package hangup
 
-// A Watch is one connection under watch. The nil Watch watches nothing.
+// A Watch is the registration of one connection. A nil Watch has no effect.
 type Watch struct {
 	id   uint64
 	from *Watcher
 }
 
-// Stop ends the watch. The callback may still be running.
+// Stop removes the registration. The callback may still be running when Stop returns.
 func (w *Watch) Stop() {
 	if w != nil {
 		w.from.remove(w.id)

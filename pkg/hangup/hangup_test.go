@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestGoneIsCalledOnceForEachWayOfLeaving(t *testing.T) {
+func TestCallbackRunsOnceForEachClose(t *testing.T) {
 	w, err := hangup.New()
 	harness.NoError(t, err)
 	defer w.Close()
@@ -23,7 +23,7 @@ func TestGoneIsCalledOnceForEachWayOfLeaving(t *testing.T) {
 		"half-close": func(c *net.TCPConn) { c.CloseWrite() },
 		"reset":      func(c *net.TCPConn) { c.SetLinger(0); c.Close() },
 		"bytes, then close": func(c *net.TCPConn) {
-			c.Write([]byte("GET / HTTP/1.1\r\n\r\n")) // nobody reads it
+			c.Write([]byte("GET / HTTP/1.1\r\n\r\n")) // unread input
 			c.Close()
 		},
 	}
@@ -44,7 +44,7 @@ func TestGoneIsCalledOnceForEachWayOfLeaving(t *testing.T) {
 	}
 }
 
-func TestAClientThatLeftBeforeTheWatchIsNoticed(t *testing.T) {
+func TestAddDetectsEarlierClose(t *testing.T) {
 	w, err := hangup.New()
 	harness.NoError(t, err)
 	defer w.Close()
@@ -55,14 +55,14 @@ func TestAClientThatLeftBeforeTheWatchIsNoticed(t *testing.T) {
 	harness.Receive(t, gone, "call")
 }
 
-func TestAStoppedWatchDoesNotCall(t *testing.T) {
+func TestStoppedWatchDoesNotCallBack(t *testing.T) {
 	w, err := hangup.New()
 	harness.NoError(t, err)
 	client, server := harness.Pair(t)
 	called := false
 	w.Add(server, func() { called = true }).Stop()
 
-	// A second connection's event comes after the first one's.
+	// The events of two connections arrive in order.
 	other, watched := harness.Pair(t)
 	gone := make(chan struct{})
 	w.Add(watched, func() { close(gone) })

@@ -6,20 +6,20 @@ import (
 	"syscall"
 )
 
-// epollET is EPOLLET, which package syscall declares as a negative number.
+// epollET is EPOLLET, which package syscall defines as a negative number.
 const epollET = 1 << 31
 
-// maxEvents is how many events are taken from the kernel at once.
+// maxEvents is the maximum number of events per epoll_wait call.
 const maxEvents = 64
 
 // Watcher watches connections. It is safe for concurrent use.
 type Watcher struct {
-	file *os.File // the epoll set, itself watched by the runtime's poller
+	file *os.File // the epoll set, which the runtime poller watches
 	done chan struct{}
 
 	mu    sync.Mutex
-	last  uint64            // ids are never used again, unlike descriptors
-	gone  map[uint64]func() // by id
+	last  uint64            // last assigned id; unlike file descriptors, ids are not reused
+	gone  map[uint64]func() // callbacks by id
 	fdSet int
 }
 
@@ -29,7 +29,7 @@ func New() (*Watcher, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("epoll_create1", err)
 	}
-	if err := syscall.SetNonblock(fd, true); err != nil { // so that os.File lets the runtime wait for it
+	if err := syscall.SetNonblock(fd, true); err != nil { // required by os.File to use the runtime poller
 		syscall.Close(fd)
 		return nil, os.NewSyscallError("fcntl", err)
 	}
@@ -39,21 +39,21 @@ func New() (*Watcher, error) {
 		gone:  make(map[uint64]func()),
 		fdSet: fd,
 	}
-	raw, _ := w.file.SyscallConn() // which every file has that is open
+	raw, _ := w.file.SyscallConn() // cannot fail for an open file
 	go w.run(raw)
 	return w, nil
 }
 
-// Close ends the watching and waits until no callback runs any more.
+// Close stops the watcher and waits for a running callback.
 func (w *Watcher) Close() error {
 	err := w.file.Close()
 	<-w.done
 	return err
 }
 
-// Add calls gone, once and from the watcher's goroutine, when the peer of c has
-// closed its side or reset the connection; also when it has done so already.
-// gone must not block. A nil Watch means that c can't be watched.
+// Add registers c. When the peer closes its side of the connection or resets it, or if it has already
+// done so, the watcher calls gone once from its own goroutine. gone must not block. Add returns nil if
+// c cannot be watched.
 func (w *Watcher) Add(c syscall.Conn, gone func()) *Watch {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -80,7 +80,7 @@ func (w *Watcher) Add(c syscall.Conn, gone func()) *Watch {
 	return &Watch{id: id, from: w}
 }
 
-// remove forgets a watch. The kernel forgets it with the connection.
+// remove removes a callback. The kernel removes the registration when the connection is closed.
 func (w *Watcher) remove(id uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -97,7 +97,7 @@ func (w *Watcher) run(raw syscall.RawConn) {
 			return n > 0
 		})
 		if err != nil {
-			return // closed
+			return // the watcher was closed
 		}
 		for _, e := range events[:n] {
 			id := uint64(uint32(e.Fd)) | uint64(uint32(e.Pad))<<32

@@ -4,16 +4,16 @@ package hangup
 
 import "syscall"
 
-// Watcher watches nothing on this system.
+// Watcher does nothing on this platform.
 type Watcher struct{}
 
-// New returns a watcher that watches nothing.
+// New returns a watcher without function.
 func New() (*Watcher, error) { return &Watcher{}, nil }
 
 // Close does nothing.
 func (*Watcher) Close() error { return nil }
 
-// Add returns nil: connections can't be watched on this system.
+// Add returns nil, because connections cannot be watched on this platform.
 func (*Watcher) Add(syscall.Conn, func()) *Watch { return nil }
 
 func (*Watcher) remove(uint64) {}

@@ -9,8 +9,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// A blocking app holds each request until free is closed, but those to /p. It counts
-// those that it holds, and those whose connections have ended before.
+// blocking is an app that holds each request until free is closed, except requests to /p.
 type blocking struct {
 	running, gone atomic.Int32
 	free          chan struct{}

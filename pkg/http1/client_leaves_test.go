@@ -10,7 +10,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
 )
 
-func TestAClientThatLeavesWithItsAnswerIsNoFailure(t *testing.T) {
+func TestCloseAfterResponseReportsOK(t *testing.T) {
 	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
 	proxy.LearnProtocol()
 	before := len(proxy.Observed(0))
@@ -28,7 +28,7 @@ func TestAClientThatLeavesWithItsAnswerIsNoFailure(t *testing.T) {
 	}
 }
 
-func TestAClientThatLeavesIsNoticed(t *testing.T) {
+func TestCloseDuringRequestReportsClientGone(t *testing.T) {
 	for name, leave := range map[string]func(*harness.Client){
 		"FIN":        func(c *harness.Client) { c.Close() },
 		"half-close": func(c *harness.Client) { c.CloseWrite() },
@@ -50,7 +50,7 @@ func TestAClientThatLeavesIsNoticed(t *testing.T) {
 			"inside its body":       "POST /1 HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nabc",
 		} {
 			if where == "inside its body" && strings.HasPrefix(name, "behind") {
-				continue // what comes behind would be its body
+				continue // the following bytes would be part of the body
 			}
 			t.Run(name+" while "+where, func(t *testing.T) { testLeaving(t, where, request, leave) })
 		}
@@ -81,7 +81,7 @@ func testLeaving(t *testing.T, where, request string, leave func(*harness.Client
 	leave(c)
 	o := proxy.Observed(1)[0]
 	if !queued && !forwarded && o.Phase == queue.Dialling {
-		want = queue.Dialling // it may leave so early
+		want = queue.Dialling // the phase can also be earlier
 	}
 	if o.Reason != queue.ClientGone || o.Status != 499 || o.Phase != want {
 		t.Errorf("got %v, %d, %v, want %v, 499, %v", o.Reason, o.Status, o.Phase, queue.ClientGone, want)
@@ -93,7 +93,7 @@ func testLeaving(t *testing.T, where, request string, leave func(*harness.Client
 	}
 }
 
-func TestAClientThatLeavesInsideTheResponseIsNoticed(t *testing.T) {
+func TestCloseDuringResponseReportsClientGone(t *testing.T) {
 	ended := make(chan struct{})
 	proxy := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
 		conn.Request()
@@ -113,8 +113,8 @@ func TestAClientThatLeavesInsideTheResponseIsNoticed(t *testing.T) {
 	}
 }
 
-// The context of a request that somebody wanted to see ends with its client.
-func TestTheRequestsContextEndsWhenTheClientLeaves(t *testing.T) {
+// A canceled client connection cancels the context of http.Request.
+func TestCloseCancelsRequestContext(t *testing.T) {
 	asked := make(chan struct{})
 	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), func(p *queue.Proxy, _ *proxytest.Options) {
 		p.Ready = func(ctx context.Context) error {

@@ -31,11 +31,11 @@ type clockTest struct {
 	text   string
 	reason queue.Reason
 	phase  queue.Phase
-	status int  // 0: the response is cut
-	stays  bool // the connection does
+	status int  // 0 means that the response is truncated
+	stays  bool // the connection stays open
 }
 
-func TestEachClockFiresInItsPhase(t *testing.T) {
+func TestTimeoutsApplyToTheirPhases(t *testing.T) {
 	silent := func(conn *harness.AppConn) { conn.Request(); conn.Hang() }
 	begun := func(conn *harness.AppConn) {
 		conn.Request()
@@ -156,8 +156,8 @@ func (v clockTest) runHTTP2(t *testing.T, scale int) (inTime bool) {
 	return true
 }
 
-// An idle connection may wait for any time, but a head that has begun may not.
-func TestAHeadThatComesTooSlowlyEndsItsConnectionAnyTime(t *testing.T) {
+// HeaderTimeout does not apply to an idle connection.
+func TestHeaderTimeoutAppliesToEachRequest(t *testing.T) {
 	const limit = 250 * time.Millisecond
 	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), func(_ *queue.Proxy, s *proxytest.Options) { s.HeaderTimeout = limit })
 	for name, before := range map[string]int{"the first request": 0, "the second": 1, "the fourth": 3} {
@@ -177,8 +177,8 @@ func TestAHeadThatComesTooSlowlyEndsItsConnectionAnyTime(t *testing.T) {
 	}
 }
 
-// What is given to the client is more than all sockets hold.
-func TestAClientThatTakesNoHintsIsEndedByTheClocks(t *testing.T) {
+// The informational responses exceed all socket buffers.
+func TestUnreadEarlyHintsTimeOut(t *testing.T) {
 	hint := "HTTP/1.1 103 Early Hints\r\nLink: " + strings.Repeat("x", 200<<10) + "\r\n\r\n"
 	for name, c := range map[string]struct {
 		clocks queue.Clocks
@@ -210,14 +210,13 @@ func TestAClientThatTakesNoHintsIsEndedByTheClocks(t *testing.T) {
 	}
 }
 
-// What has come before the user container's mistake is given to a client, which takes
-// nothing of it.
-func TestAClientThatTakesNoCutAnswerIsEndedByTheClocks(t *testing.T) {
+// The client does not read the bytes that arrived before the invalid chunk.
+func TestUnreadTruncatedResponseTimesOut(t *testing.T) {
 	begun := make(chan struct{})
 	proxy := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
 		conn.Request()
 		conn.Send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5000\r\n" + strings.Repeat("x", 0x5000) + "\r\n")
-		<-begun // behind so much, all of the next is read at once
+		<-begun // after this many bytes, the rest is read at once
 		conn.Send("5000\r\n" + strings.Repeat("x", 0x5000) + "\r\nrubbish\r\n")
 	}), func(p *queue.Proxy, s *proxytest.Options) {
 		p.Clocks = queue.Clocks{Send: time.Second}

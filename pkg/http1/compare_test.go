@@ -49,16 +49,16 @@ import (
 //   - a target with an invalid escape, which net/http rejects
 //   - a chunked body over HTTP/1.0, which net/http does not support
 
-// A scripted app answers the nth request with the nth answer, and begins again
-// with the first one after the last. It closes its side behind an answer whose end
+// A scripted app sends the nth response to the nth request, and starts again after the last response.
+// It closes its side after a response that has no other end.
 // only that can tell.
 type scripted struct {
 	app *harness.App
 
 	mu      sync.Mutex
 	answers []string
-	asked   []string // the requests that came whole, in a form to be compared
-	bad     []string // what came and was not strict HTTP/1.1
+	asked   []string // complete requests in a form that can be compared
+	bad     []string // input that was not strict HTTP/1.1
 }
 
 func newScripted(t testing.TB) *scripted {
@@ -96,8 +96,8 @@ func (s *scripted) serve(conn *harness.AppConn) {
 	}
 }
 
-// endsItself reports whether a connection can be used behind an answer to a
-// request with the method.
+// endsItself reports whether text is one complete final response to a request with the given method,
+// so that the connection can be reused. Informational responses can precede it.
 func endsItself(text, method string) bool {
 	b := []byte(text)
 	for {
@@ -144,7 +144,7 @@ func (s *scripted) took() (asked, bad []string) {
 	return s.asked, s.bad
 }
 
-// asRequest is a request with all that has to be the same.
+// asRequest is a request with all properties that must be equal.
 func asRequest(m *harness.Message) string {
 	var fields, announced []string
 	pragma := strings.HasPrefix(m.Get("pragma")+"|", "no-cache|")
@@ -167,7 +167,7 @@ func asRequest(m *harness.Message) string {
 	return fmt.Sprintf("%s\n%s\nbody %q\ntrailers %s, announced %q\n", m.Start, grouped(fields), m.Body, grouped(m.Trailers), slices.Compact(announced))
 }
 
-// asResponse is a response with all that has to be the same.
+// asResponse is a response with all properties that must be equal.
 func asResponse(m *harness.Message, end error) string {
 	var fields []string
 	status := m.Status()
@@ -190,7 +190,7 @@ func asResponse(m *harness.Message, end error) string {
 	return fmt.Sprintf("%d\n%s\n%s body %q\ntrailers %s\n", status, grouped(fields), whole, m.Body, grouped(m.Trailers))
 }
 
-// grouped sorts fields by their names and leaves those of one name in their order.
+// grouped sorts fields by name and keeps the order of fields with the same name.
 func grouped(fields []string) string {
 	fields = slices.Clone(fields)
 	slices.SortStableFunc(fields, func(a, b string) int {
@@ -220,22 +220,22 @@ func newComparison(t testing.TB, secure bool) *comparison {
 	return c
 }
 
-// A script is what is said in one comparison.
+// A script is the input of one comparison.
 type script struct {
 	client  []byte
-	methods []string // of the requests, as far as they can be told
-	bodies  bool     // some request has one
-	refused []byte   // what follows them and is no request that we serve; nil: nothing
-	badBody bool     // of refused the head is right
+	methods []string // methods of the requests that could be parsed
+	bodies  bool     // a request has a body
+	refused []byte   // a rejected request after the other requests; nil if there is none
+	badBody bool     // the header section of refused is valid
 	answers []string
-	split   int // the client's bytes are sent in two pieces
+	split   int // offset at which the bytes of the client are split
 }
 
-// last is the request that ends a connection which nothing else would end.
+// last is the final request, which closes the connection.
 const last = "GET /last HTTP/1.1\r\nHost: last\r\nConnection: close\r\n\r\n"
 
-// newScript reads what a client is to send and what an app is to answer; false:
-// there is nothing to compare.
+// newScript reads the bytes of a client and the responses of an app. It returns false if they cannot
+// be compared.
 func newScript(client, answers []byte, split int) (*script, bool) {
 	s := &script{split: split}
 	if len(client) > 12<<10 || len(answers) > 8<<10 {
@@ -249,7 +249,7 @@ func newScript(client, answers []byte, split int) (*script, bool) {
 			break
 		}
 		if is, maybe := wire.HasPreface(rest); is || maybe {
-			break // a test of its own
+			break // covered by another test
 		}
 		n, method, then := oneRequest(rest)
 		if n == 0 {
@@ -265,7 +265,7 @@ func newScript(client, answers []byte, split int) (*script, bool) {
 	}
 	switch s.client = client[:at]; end {
 	case closes:
-		s.client = client // what is behind must not be served
+		s.client = client // the following bytes must not be served
 	case more:
 		s.client = append(s.client[:at:at], last...)
 		s.methods = append(s.methods, "GET")
@@ -273,16 +273,16 @@ func newScript(client, answers []byte, split int) (*script, bool) {
 	s.answers = strings.Split(string(answers), "\x00\x00")
 	for _, a := range s.answers {
 		if strings.HasPrefix(a, "HTTP/1.1 101") && bytes.Contains(bytes.ToLower(s.client), []byte("upgrade")) {
-			return nil, false // a tunnel: test/conformance has those
+			return nil, false // test/conformance contains tests of tunnels
 		}
 		if bytes.Contains(s.client, []byte("HTTP/1.0")) && !strings.Contains(strings.ToLower(a), "content-length") {
-			return nil, false // net/http finds out the length of a short body, and keeps the connection
+			return nil, false // net/http detects the length of a short body and keeps the connection open
 		}
 	}
 	return s, true
 }
 
-// ending is what is behind a request.
+// ending classifies the bytes after a request.
 type ending uint8
 
 const (
@@ -393,11 +393,11 @@ func hasBody(b []byte) bool {
 	return q.Chunked || q.ContentLength > 0
 }
 
-// heard is what a client gets.
+// heard is the output that a client receives.
 func (s *script) heard(t testing.TB, proxy *proxytest.Proxy, client []byte) (said []string) {
 	c := proxy.Connect(t)
 	defer c.Close()
-	go func() { // who sends on while it is refused must still get it
+	go func() { // a client that still sends while its request is rejected must receive the response
 		split := min(s.split, len(client))
 		c.Write(client[:split])
 		c.Write(client[split:])
@@ -416,7 +416,7 @@ func (s *script) heard(t testing.TB, proxy *proxytest.Proxy, client []byte) (sai
 		}
 		infos, m, err := harness.ReadResponse(in, method)
 		for _, m := range infos {
-			if m.Status() != 100 { // net/http says it to whoever asks, also where the body is there already
+			if m.Status() != 100 { // net/http sends 100 even if the body has arrived
 				said = append(said, asResponse(m, nil))
 			}
 		}
@@ -463,8 +463,8 @@ func (c *comparison) compare(t testing.TB, s *script) {
 	}
 }
 
-// refuses plays a script with what follows its requests and is none that we serve: it is
-// answered by us, ends the connection, and reaches no app.
+// refuses runs a script with a request that the engine rejects. The engine must send the response,
+// close the connection, and forward no byte of it to an app.
 func (c *comparison) refuses(t testing.TB, s *script) {
 	t.Helper()
 	client, n := s.client, len(s.methods)
@@ -486,7 +486,7 @@ func (c *comparison) refuses(t testing.TB, s *script) {
 	}
 }
 
-// firstDifference returns the index where two lists differ, -1 if they do not.
+// firstDifference returns the first index at which two lists differ, or -1.
 func firstDifference(a, b []string) (i int, got, want string) {
 	for i := range max(len(a), len(b)) {
 		got, want := "none", "none"
@@ -503,8 +503,8 @@ func firstDifference(a, b []string) (i int, got, want string) {
 	return -1, "", ""
 }
 
-// endedEarly returns the index of the answer behind which one engine alone may end
-// the connection, if it does.
+// endedEarly returns the index of the response after which only one engine may close the connection,
+// if any.
 func endedEarly(a, b []string, bodies bool) (i int, ended bool) {
 	bare := strings.NewReplacer(`"connection: close" `, "", `"connection: close"`, "", `"connection: keep-alive" `, "")
 	for i := range min(len(a), len(b)) {
@@ -515,7 +515,7 @@ func endedEarly(a, b []string, bodies bool) (i int, ended bool) {
 	return min(len(a), len(b)), bodies && len(b) < len(a)
 }
 
-// A seed is a script's text.
+// A seed is the input of a script.
 type seed struct {
 	name            string
 	client, answers string
@@ -523,7 +523,7 @@ type seed struct {
 
 const plainAnswer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
-// vectors reads the seeds of the black-box suite.
+// vectors reads the seeds of the black-box test suite.
 func vectors(t testing.TB) (seeds []seed) {
 	t.Helper()
 	for _, file := range []string{"smuggling.txt", "targets.txt", "fields.txt", "classify.txt"} {
@@ -569,7 +569,7 @@ func vectors(t testing.TB) (seeds []seed) {
 	return seeds
 }
 
-// seeds are all scripts that are known by name.
+// seeds returns all named scripts.
 func seeds(t testing.TB) []seed {
 	all := vectors(t)
 	for name, text := range requestSeeds {
@@ -583,7 +583,7 @@ func seeds(t testing.TB) []seed {
 	return all
 }
 
-// requestSeeds are requests, by what they show.
+// requestSeeds contains requests by name.
 var requestSeeds = map[string]string{
 	"RFC 9112 2.1, a request":          "GET /hello.txt HTTP/1.1\r\nUser-Agent: curl/7.64.1\r\nHost: www.example.com\r\nAccept-Language: en, mi\r\n\r\n",
 	"RFC 9112 3.2.1, origin form":      "GET /where?q=now HTTP/1.1\r\nHost: www.example.org\r\n\r\n",
@@ -627,7 +627,7 @@ var requestSeeds = map[string]string{
 	"a scheme alone":                   "GET https:// HTTP/1.1\r\nHost: a\r\n\r\n",
 }
 
-// responseSeeds are responses to two requests, by what they show.
+// responseSeeds contains the responses to two requests by name.
 var responseSeeds = map[string]string{
 	"chunks":                        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nWiki\r\n0\r\n\r\n",
 	"chunks of nothing":             "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
@@ -670,7 +670,7 @@ var responseSeeds = map[string]string{
 	"another answer for the second": "HTTP/1.1 500 No\r\nContent-Length: 2\r\n\r\nno\x00\x00HTTP/1.1 201 Yes\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nyes\r\n0\r\n\r\n",
 }
 
-// transports are what clients come over.
+// transports are the transports of the clients.
 var transports = map[string]bool{"TCP": false, "TLS": true}
 
 func TestEngineMatchesReference(t *testing.T) {
@@ -698,7 +698,7 @@ func compareVectors(t *testing.T, c *comparison) {
 	}
 }
 
-// randomTime bounds the random part of the comparison.
+// randomTime is the maximum time of the random part of the comparison.
 const randomTime = 2 * time.Second
 
 func TestEngineMatchesReferenceForRandomRequests(t *testing.T) {
@@ -722,12 +722,12 @@ func compareRandom(t *testing.T, c *comparison) {
 	t.Logf("%d scripts; %d requests were served, %d connections given away", n, served, given)
 }
 
-// A generator makes requests and answers that are mostly right.
+// A generator creates requests and responses that are mostly valid.
 type generator struct{ *rand.Rand }
 
 func (g *generator) of(texts ...string) string { return texts[g.IntN(len(texts))] }
 
-// seldom returns the text one time in n.
+// seldom returns text with probability 1/n, and "" otherwise.
 func (g *generator) seldom(n int, text string) string {
 	if g.IntN(n) == 0 {
 		return text
@@ -735,10 +735,10 @@ func (g *generator) seldom(n int, text string) string {
 	return ""
 }
 
-// noise are the bytes that a parser may stumble over.
+// noise contains bytes that parsers may handle incorrectly.
 const noise = "\x00\r\n\t :,;\"\x7f\xffaZ0"
 
-// talk makes a client's bytes and an app's answers.
+// talk creates the bytes of a client and the responses of an app.
 func (g *generator) talk() (client, answers string) {
 	for range 1 + g.IntN(4) {
 		client += g.request()

@@ -23,60 +23,60 @@ import (
 // read and decoded after the header section, which remains in the buffer.
 const chunkRoom = 4 << 10
 
-// past is a deadline that has long gone by.
+// past is a time in the past. A deadline that is set to past interrupts a blocked read or write.
 var past = time.Unix(1, 0)
 
-// conn is a client's connection. One goroutine reads requests from it, runs
-// their lifecycles and writes their answers; the sending of a long body has another.
+// conn is a client connection. One goroutine reads the requests, runs their lifecycles and writes the
+// responses. Another goroutine forwards a long request body.
 type conn struct {
 	server *Server
 	nc     *link.Conn
 	watch  *hangup.Watch
 	place  *connlimit.Place
 	memory *memory.Account
-	held   int // bytes of the reader in memory
+	held   int // bytes of the read buffer that are charged to memory
 
-	// Of the reader. buf[r:w] has been read and not consumed. An idle connection
-	// has no buffer.
+	// The following fields are owned by the reader goroutine. buf[r:w] holds unread input. An idle
+	// connection has no buffer.
 	pooled  *[]byte
 	buf     []byte
 	r, w    int
-	need    int                // bytes that the next buffer has to have, as far as the last one can tell
-	err     error              // of the last read
-	reading func(uintptr) bool // tryRead, made once
-	first   bool               // no request has been served
-	owing   bool               // a head has begun to arrive
+	need    int                // minimum size of the next buffer in bytes, estimated from the previous input
+	err     error              // error of the last read
+	reading func(uintptr) bool // tryRead, created once to avoid an allocation
+	first   bool               // no request has been served on this connection
+	owing   bool               // a header section is incomplete and limited by HeaderTimeout
 	skipped bool               // an empty line before the next head was skipped
 	refused bool               // the last header section was rejected
-	agreed  bool               // on HTTP/1.1, by ALPN
-	taking  atomic.Bool        // the reader takes bytes from the socket, or has some that it has not looked at
+	agreed  bool               // ALPN selected HTTP/1.1
+	taking  atomic.Bool        // the reader is reading from the socket, or has input that it did not process
 
-	// Of the writer.
-	left     []byte             // of what is being written,
-	then     []byte             // and what comes behind it
-	writeErr error              //
-	writing  func(uintptr) bool // tryWrite, made once
-	clocked  bool               // the write has a deadline
-	counted  bool               // the write is part of the memory budget if the client does not read
-	unread   int                // bytes in memory that the client does not read
+	// The following fields are owned by the writer goroutine.
+	left     []byte             // remaining bytes of the current write
+	then     []byte             // bytes that are written after left
+	writeErr error              // error of the current write
+	writing  func(uintptr) bool // tryWrite, created once to avoid an allocation
+	clocked  bool               // the send timeout of the client applies to the write
+	counted  bool               // bytes that the client does not read are charged to the memory budget
+	unread   int                // number of charged bytes that the client does not read
 	offered  atomic.Bool        // a write was incomplete because the socket buffer was full
-	gone     atomic.Bool        // the client has closed its side
+	gone     atomic.Bool        // the client closed its side of the connection
 	costly   atomic.Bool        // the connection is closed because of the memory budget
 
 	cancelHandshake atomic.Pointer[context.CancelFunc] // nil if no TLS handshake is in progress
 
 	exchange
 
-	// Of the end.
+	// The following fields control when the connection is closed. They are guarded by mu.
 	mu       sync.Mutex
-	idle     bool // the reader waits for the first byte of a head
-	owed     bool // the client owes a head, or the rest of one
+	idle     bool // the reader waits for the first byte of a header section
+	owed     bool // the TLS handshake or a header section is incomplete
 	retiring bool
-	evicted  bool // it ends, so that another connection can be served
+	evicted  bool // the connection is being closed so that another connection can be served
 }
 
 func newConn(l *Server, nc *link.Conn) *conn {
-	c := &conn{server: l, nc: nc, owed: true} // its handshake, and its first head
+	c := &conn{server: l, nc: nc, owed: true} // the TLS handshake and the first header section
 	c.reading, c.writing = c.tryRead, c.tryWrite
 	c.exchange.init(c)
 	c.memory = l.settings.Memory.Open(c.remote, c.evictMemory)
@@ -95,8 +95,9 @@ func (c *conn) hangup() {
 	c.built.Leave()
 }
 
-// serve serves requests until the connection ends or, given away, is not ours any
-// more. It is made a TLS connection first where secure is not nil.
+// serve serves requests until the connection is closed or handed to the HTTP/2 engine. It returns true
+// if the HTTP/2 engine owns the connection. If secure is not nil, serve first completes a TLS
+// handshake.
 func (c *conn) serve(secure *link.Server) (given bool) {
 	if secure != nil {
 		switch protocol, err := c.handshake(secure); {
@@ -139,8 +140,9 @@ func (c *conn) serve(secure *link.Server) (given bool) {
 	}
 }
 
-// handshake completes a TLS handshake and returns the protocol of ALPN, or "" if there is none. It is not
-// inlined, because each connection would hold its stack.
+// handshake completes a TLS handshake and returns the protocol that ALPN selected, or "" if there is
+// none. It is not inlined, because its stack frame would otherwise be kept for the lifetime of the
+// connection.
 //
 //go:noinline
 func (c *conn) handshake(secure *link.Server) (protocol string, err error) {
@@ -148,7 +150,7 @@ func (c *conn) handshake(secure *link.Server) (protocol string, err error) {
 	defer cancel()
 	c.cancelHandshake.Store(&cancel)
 	defer c.cancelHandshake.Store(nil)
-	if c.gone.Load() { // hangup may not have found cancelHandshake
+	if c.gone.Load() { // hangup was possibly called before cancelHandshake was set
 		c.endHandshake()
 	}
 	if err := c.nc.Handshake(ctx, secure, c.handshakeWaits); err != nil {
@@ -157,8 +159,8 @@ func (c *conn) handshake(secure *link.Server) (protocol string, err error) {
 	return c.nc.TLS().NegotiatedProtocol, nil
 }
 
-// handshakeWaits is called when a handshake begins or ends to wait for the client. The connection is not
-// closed for another one while the handshake waits for the sidecar.
+// handshakeWaits is called each time the handshake starts or stops waiting for the client. While the
+// handshake waits for the sidecar, the connection is not closed in favor of another connection.
 func (c *conn) handshakeWaits(client, answered bool) {
 	switch {
 	case client && answered:
@@ -170,14 +172,14 @@ func (c *conn) handshakeWaits(client, answered bool) {
 	}
 }
 
-// endHandshake ends a handshake that is in the queue. It may be called concurrently.
+// endHandshake cancels a handshake that is waiting in the queue. It is safe for concurrent use.
 func (c *conn) endHandshake() {
 	if cancel := c.cancelHandshake.Load(); cancel != nil {
 		(*cancel)()
 	}
 }
 
-// giveAway gives the connection to the engine for HTTP/2.
+// giveAway hands the connection to the HTTP/2 engine.
 func (c *conn) giveAway() {
 	c.server.given.Add(1)
 	c.watch.Stop()
@@ -189,19 +191,19 @@ func (c *conn) giveAway() {
 	c.server.http2(c.nc, early, c.place)
 }
 
-// what is what the client has sent.
+// what classifies the next input from the client.
 type what uint8
 
 const (
 	request what = iota
-	http2        // its preface
-	end          // nothing that is served
+	http2        // the HTTP/2 connection preface
+	end          // end of input, or input that is not served
 )
 
-// next reads what comes next: the head of a request, unless HTTP/2 begins.
+// next reads input until it contains a complete request header section or the HTTP/2 preface.
 func (c *conn) next() what {
 	c.skipped = false
-	c.owing = c.first // a new connection owes its first head from the beginning
+	c.owing = c.first // the timeout for the first header section starts with the connection
 	if c.owing {
 		c.awaitHead()
 	}
@@ -226,9 +228,9 @@ func (c *conn) next() what {
 	}
 }
 
-// skipEmptyLine skips one empty line before a request line (RFC 9112 section 2.2). Some
-// clients send it after a body, and it does not begin a request: the connection stays idle. It is
-// not inlined, so that the stack of a connection that waits in next stays small.
+// skipEmptyLine skips one empty line before a request line (RFC 9112 section 2.2). Some clients send
+// an empty line after a request body. It does not start a request, so the connection stays idle. The
+// function is not inlined, so that the stack of a connection that waits in next stays small.
 //
 //go:noinline
 func (c *conn) skipEmptyLine() {
@@ -236,11 +238,11 @@ func (c *conn) skipEmptyLine() {
 	if !c.skipped && c.w-c.r >= len(crlf) && string(c.buf[c.r:c.r+len(crlf)]) == crlf {
 		c.skipped = true
 		c.r += len(crlf)
-		c.request.Reset() // it may have read the CR
+		c.request.Reset() // the parser may have read the CR
 	}
 }
 
-// owe notes that a head has begun to arrive.
+// owe starts the header timeout if it is not running.
 func (c *conn) owe() {
 	if !c.owing {
 		c.owing = true
@@ -248,11 +250,11 @@ func (c *conn) owe() {
 	}
 }
 
-// classify decides what has arrived; not known: it is not complete.
+// classify returns the type of the buffered input. known is false if the input is incomplete.
 func (c *conn) classify() (w what, known bool) {
 	b := c.buf[c.r:c.w]
-	// Only the first bytes of a connection can begin HTTP/2 with prior knowledge (RFC 9113
-	// section 3.3). Who has agreed on HTTP/1.1 by ALPN is held to it.
+	// Only the first bytes of a connection can start HTTP/2 with prior knowledge (RFC 9113 section
+	// 3.3). A client that selected HTTP/1.1 by ALPN must use HTTP/1.1.
 	if c.first && !c.agreed && !c.skipped {
 		if is, maybe := wire.HasPreface(b); is || maybe {
 			return http2, is
@@ -270,18 +272,20 @@ func (c *conn) classify() (w what, known bool) {
 		return 0, false
 	case q.Chunked && len(c.buf)-c.r-n < chunkRoom:
 		c.makeRoom(n + chunkRoom)
-		_, _ = q.Parse(c.buf[c.r:c.w]) // again: it has moved
+		_, _ = q.Parse(c.buf[c.r:c.w]) // parse again, because makeRoom moved the bytes
 	}
 	c.begin(n)
 	return request, true
 }
 
-// refusal returns the status for a head that is not served, 0 for one that is. n is its
-// length, 0 if it is not complete; so many bytes have arrived.
+// refusal returns the status code for a header section that is rejected, or 0 if the header section is
+// valid or incomplete. n is the length of the header section in bytes, or 0 if it is incomplete.
+// arrived is the number of buffered bytes. err is the error of the parser.
 func (c *conn) refusal(n, arrived int, err error) (status int) {
 	limit := c.server.settings.MaxHeaderBytes
 	switch {
-	// A head that is too long is that first of all, whatever else it is (RFC 6585 section 5).
+	// A header section that is too long gets status 431, even if it is also malformed (RFC 6585
+	// section 5).
 	case err != nil && n <= limit:
 		if refused, ok := errors.AsType[*wire.Refused](err); ok {
 			return refused.Status
@@ -293,8 +297,8 @@ func (c *conn) refusal(n, arrived int, err error) (status int) {
 	return 0
 }
 
-// refuse answers a head that is not served. Where its request ends, and another one could
-// begin, nobody knows: so it is the last of its connection.
+// refuse responds to a header section that is rejected. The connection is closed afterwards, because
+// the end of the rejected request is unknown.
 func (c *conn) refuse(status int) {
 	c.answerLast(&queue.Answer{Status: status, Body: http.StatusText(status) + "\n", Reason: queue.BadRequest, GRPC: -1})
 }
@@ -308,18 +312,18 @@ func (c *conn) answerLast(a *queue.Answer) {
 	c.exchange.answer(a, 1)
 }
 
-// wait reads more bytes behind those that are there. A connection that retires
-// ends here, when it is idle and nothing comes, and one that is evicted.
+// wait reads more input and appends it to the buffer. It returns an error if the idle connection is
+// evicted, or if it is retiring and no input arrives.
 func (c *conn) wait() error {
 	c.makeRoom(c.w - c.r + 1)
-	defer c.place.Serving() // until it is said again that it waits
+	defer c.place.Serving() // until place is marked as idle or reading again
 	if c.w > 0 {
 		c.place.Reading()
 		return c.read()
 	}
 	for {
 		last := c.rest()
-		c.place.Idle(!c.first) // behind rest: evict must find the connection idle
+		c.place.Idle(!c.first) // after rest, because evict must find the connection idle
 		err := c.read()
 		retiring, evicted := c.stir()
 		switch {
@@ -333,8 +337,8 @@ func (c *conn) wait() error {
 
 var errEvicted = errors.New("closed so that another connection can be served")
 
-// rest notes that the connection is idle, and reports whether this is its last
-// look at what comes.
+// rest marks the connection as idle. It reports whether the connection is retiring, in which case the
+// next read is the last one and has a deadline of link.LastLook.
 func (c *conn) rest() (last bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -345,8 +349,8 @@ func (c *conn) rest() (last bool) {
 	return c.retiring
 }
 
-// stir notes that the connection is not idle any more, and reports whether it
-// retires and whether it was evicted.
+// stir marks the connection as not idle. It reports whether the connection is retiring and whether it
+// was evicted.
 func (c *conn) stir() (retiring, evicted bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -357,8 +361,7 @@ func (c *conn) stir() (retiring, evicted bool) {
 	return c.retiring, c.evicted
 }
 
-// awaitHead notes that the client owes the rest of a head, and gives it so much
-// time.
+// awaitHead records that a header section is incomplete, and starts its timeout.
 func (c *conn) awaitHead() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -366,8 +369,8 @@ func (c *conn) awaitHead() {
 	c.limitHead()
 }
 
-// gotHead notes that the head is there. It reports whether the request may be
-// served: not if the connection was evicted in the meantime.
+// gotHead records that the header section is complete, and stops its timeout. It returns false if the
+// connection was evicted, so the request must not be served.
 func (c *conn) gotHead() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -376,17 +379,16 @@ func (c *conn) gotHead() bool {
 	return !c.evicted
 }
 
-// evict ends the connection, so that another one can be served, and reports whether
-// it does: not while a request is being served, nor when one is about to be read.
-// Any goroutine may call it.
+// evict closes the connection so that another connection can be served. It returns false if a request
+// is being served or if unread input exists. It is safe for concurrent use.
 func (c *conn) evict() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.idle && !c.owed {
 		return false
 	}
-	if !c.nc.Silent() || c.taking.Load() { // in this order: what is not in the socket any more was taken before
-		return false // the reader sees to what has come
+	if !c.nc.Silent() || c.taking.Load() { // check the socket first: the reader sets taking before it empties the socket
+		return false // the reader processes the input
 	}
 	c.evicted = true
 	c.nc.SetReadDeadline(past)
@@ -394,12 +396,12 @@ func (c *conn) evict() bool {
 	return true
 }
 
-// limitHead sets the deadline of what the client owes. One that is late when we
-// end does not hold the pod. c.mu is held, so that no deadline that is set here can undo
-// that of an eviction.
+// limitHead sets or clears the read deadline for the header section. While the server shuts down,
+// link.LingerTime replaces HeaderTimeout, so that slow clients do not delay the end of the pod. c.mu
+// must be held, so that limitHead cannot replace the deadline that evict set.
 func (c *conn) limitHead() {
 	if c.evicted {
-		return // the deadline has long gone by
+		return // keep the deadline that evict set
 	}
 	limit := c.server.settings.HeaderTimeout
 	if c.retiring {
@@ -412,8 +414,8 @@ func (c *conn) limitHead() {
 	c.nc.SetReadDeadline(time.Now().Add(limit))
 }
 
-// retire makes the connection end once it is idle and nothing is on its way. Any
-// goroutine may call it, once.
+// retire closes the connection as soon as it is idle and no input arrives. It is safe for concurrent
+// use and must be called once.
 func (c *conn) retire() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -426,14 +428,14 @@ func (c *conn) retire() {
 	}
 }
 
-// abandon ends the connection whatever is going on. Any goroutine may call it.
+// abandon closes the connection immediately, even during a request. It is safe for concurrent use.
 func (c *conn) abandon() {
 	c.hangup()
 	c.nc.Cut()
 }
 
-// makeRoom moves what is there to the front, and sees to it that a buffer, if
-// there is one, has room for n bytes in all.
+// makeRoom moves the unread input to the start of the buffer. If the connection has a buffer, makeRoom
+// enlarges it to at least n bytes.
 func (c *conn) makeRoom(n int) {
 	if c.r > 0 {
 		c.w = copy(c.buf, c.buf[c.r:c.w])
@@ -454,7 +456,7 @@ func (c *conn) makeRoom(n int) {
 	c.server.buffers.Put(pooled)
 }
 
-// hold sees to it that there is a buffer.
+// hold allocates a buffer if the connection has none.
 func (c *conn) hold() {
 	if c.buf != nil {
 		return
@@ -463,7 +465,7 @@ func (c *conn) hold() {
 	c.buf = *c.pooled
 }
 
-// read reads what comes next.
+// read waits for input and appends it to the buffer.
 func (c *conn) read() error {
 	if err := c.nc.WaitRead(c.reading); err != nil {
 		return err
@@ -471,11 +473,11 @@ func (c *conn) read() error {
 	return c.err
 }
 
-// tryRead reads what is there. It gives the buffer back before it has to wait
-// without a byte in it.
+// tryRead reads the input that is available on the socket. It releases an empty buffer before the
+// connection waits for input.
 func (c *conn) tryRead(fd uintptr) (done bool) {
 	c.hold()
-	c.taking.Store(true) // before the socket is empty: see evict
+	c.taking.Store(true) // must precede the read that empties the socket; see evict
 	n, err := c.nc.TryRead(fd, c.buf[c.w:])
 	switch {
 	case errors.Is(err, link.ErrAgain):
@@ -496,7 +498,7 @@ func (c *conn) tryRead(fd uintptr) (done bool) {
 	// keep this buffer until the connection is closed.
 	for c.w == len(c.buf) && c.w < bufferSize && !c.hasPreface() {
 		c.makeRoom(c.w + 1)
-		n, _ = c.nc.TryRead(fd, c.buf[c.w:]) // an error will be there for the next one
+		n, _ = c.nc.TryRead(fd, c.buf[c.w:]) // the next read returns the error again
 		c.w += n
 	}
 	if first {
@@ -505,13 +507,13 @@ func (c *conn) tryRead(fd uintptr) (done bool) {
 	return true
 }
 
-// hasPreface reports whether the connection begins with the preface of HTTP/2.
+// hasPreface reports whether the input starts with the HTTP/2 connection preface.
 func (c *conn) hasPreface() bool {
 	is, _ := wire.HasPreface(c.buf[c.r:c.w])
 	return is
 }
 
-// write writes all of p and then all of q.
+// write writes p and then q. It returns the number of bytes written.
 func (c *conn) write(p, q []byte) (n int, err error) {
 	c.left, c.then, c.writeErr = p, q, nil
 	err = c.nc.WaitWrite(c.writing)
@@ -528,7 +530,8 @@ func (c *conn) write(p, q []byte) (n int, err error) {
 	return n, cmp.Or(err, c.writeErr)
 }
 
-// tryWrite writes as much as possible. It returns false if the client has to read first.
+// tryWrite writes until all bytes are written or the socket buffer is full. It returns false if the
+// socket buffer is full.
 func (c *conn) tryWrite(fd uintptr) (done bool) {
 	c.left, c.then, c.writeErr = c.nc.TryWriteAll(fd, c.left, c.then)
 	if errors.Is(c.writeErr, link.ErrAgain) {
@@ -539,7 +542,7 @@ func (c *conn) tryWrite(fd uintptr) (done bool) {
 	return true
 }
 
-// offer starts the client's time for what is being written.
+// offer starts the send timeout of the client, if it applies to the current write and is not running.
 func (c *conn) offer() {
 	if c.clocked && !c.offered.Load() {
 		c.offered.Store(true)
@@ -547,21 +550,20 @@ func (c *conn) offer() {
 	}
 }
 
-// release gives the buffer back.
+// release returns the buffer to the pool.
 func (c *conn) release() {
 	c.server.buffers.Put(c.pooled)
 	c.pooled, c.buf, c.r, c.w = nil, nil, 0, 0
 }
 
-// finish releases the request that was served, and reports whether another one
-// may follow.
+// finish releases the completed request. It reports whether the connection can serve another request.
 func (c *conn) finish() bool {
 	if !c.exchange.end() || c.gone.Load() {
 		return false
 	}
 	if c.r == c.w {
 		c.r, c.w = 0, 0
-		if c.pooled == nil { // one that had grown
+		if c.pooled == nil { // a buffer larger than bufferSize is not pooled
 			c.release()
 			c.request.Reset() // it points into the buffer
 			c.exchange.head.Release()
@@ -572,7 +574,7 @@ func (c *conn) finish() bool {
 	return true
 }
 
-// close closes the connection so that what was answered can be read.
+// close closes the connection in a way that lets the client read the last response.
 func (c *conn) close() {
 	c.watch.Stop()
 	if c.last && !c.broken && !c.gone.Load() {
@@ -580,7 +582,7 @@ func (c *conn) close() {
 	}
 	switch {
 	case c.broken && c.untilClose:
-		c.nc.Reset() // its end would say that nothing is missing
+		c.nc.Reset() // a FIN would mark the truncated response as complete
 	case c.broken:
 		c.nc.Cut()
 	default:

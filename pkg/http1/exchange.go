@@ -19,38 +19,39 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
-// exchange is a request of a connection as the lifecycle sees it. Its head stays
-// in the connection's buffer, untouched, until that has ended.
+// exchange is one request of a connection, and implements queue.Exchange. The header section stays
+// unchanged in the buffer of the connection until the request ends.
 type exchange struct {
 	c       *conn
 	request wire.Request
-	size    int // of the head
-	at      int // index in the connection's buffer: what is behind the head and not consumed
+	size    int // length of the header section in bytes
+	at      int // index in the buffer of the connection of the first unread byte after the header section
 	state   queue.RequestState
 	alarm   *queue.Alarm
-	head    forward.Request // what the user container gets
+	head    forward.Request // the request to the user container
 	call    upstream.Call
-	running call // that which the alarm breaks off: call, or one over HTTP/2
+	running call // the call that the alarm aborts: &call, or a call over HTTP/2
 	body    body
-	pooled  *[]byte // from the engine's buffers; what is written is made here
+	pooled  *[]byte // from the buffers of the server; the backing array of out
 	out     []byte
-	remote  string // the client's address and port
+	remote  string // address and port of the client
 
-	// What breaks a Forward off, made once: before its response begins, and then.
+	// The functions that abort Forward: abortApp before the response begins, abortBoth after that.
+	// They are created once to avoid allocations.
 	abortApp, abortBoth func()
 
-	waiting    bool // out holds what is to be written before we wait
-	last       bool // no request is served behind this one
-	untilClose bool // only the end of the connection tells that of the response
-	broken     bool // not all of what the response's head has promised was written
+	waiting    bool // out holds bytes that must be written before the exchange blocks
+	last       bool // the connection is closed after this request
+	untilClose bool // the response ends when the connection is closed
+	broken     bool // the response was not written completely
 	begun      bool // bytes of the final response have been written
 	stopped    bool // StopBody has been called
 	uploading  bool // uploadBytes are part of the memory budget
 
-	writeErr error // of the last write
+	writeErr error // error of the last write
 
 	interim interim
-	built   forward.Built // by Request
+	built   forward.Built // result of Request
 }
 
 func (x *exchange) init(c *conn) {
@@ -60,7 +61,7 @@ func (x *exchange) init(c *conn) {
 	x.head.Peer, x.head.AppHost = c.nc.Client().String(), c.server.settings.AppHost
 	x.abortApp = func() {
 		x.running.Abort()
-		c.nc.SetWriteDeadline(past) // of an informational response that nobody takes
+		c.nc.SetWriteDeadline(past) // for an informational response that the client does not read
 	}
 	x.abortBoth = func() {
 		x.running.Abort()
@@ -76,7 +77,7 @@ func (x *exchange) Sending() { x.state.Enter(queue.Waiting) }
 
 // Waiting implements forward.Client.
 func (x *exchange) Waiting() {
-	_ = x.flush(nil) // whoever writes next gets the error
+	_ = x.flush(nil) // best effort: the next write returns the error
 	x.leaveRoom()
 }
 
@@ -89,12 +90,13 @@ func (x *exchange) StopBody() {
 // BodyArrived implements forward.Client.
 func (x *exchange) BodyArrived() bool { return x.body.here() }
 
-// hasGone reports whether the client has. In a tunnel one that ends its side has not.
+// hasGone reports whether the client closed the connection. A half-closed tunnel does not count,
+// because the client can still receive bytes.
 func (x *exchange) hasGone() bool {
 	return x.c.gone.Load() && (x.state.Phase() != queue.Tunnelled || x.c.costly.Load())
 }
 
-// begin makes x the exchange of the request whose head takes the next n bytes.
+// begin starts the exchange for the request whose header section has n bytes.
 func (x *exchange) begin(n int) {
 	x.size, x.at = n, x.c.r+n
 	x.last, x.broken, x.waiting, x.stopped, x.untilClose = false, false, false, false, false
@@ -102,8 +104,7 @@ func (x *exchange) begin(n int) {
 	x.body.begin(&x.request)
 }
 
-// end releases the request and reports whether the connection is where the next
-// one begins.
+// end releases the request. It returns true if the connection can serve the next request.
 func (x *exchange) end() bool {
 	x.alarm.Reset()
 	x.built.Reset()
@@ -140,13 +141,13 @@ func (x *exchange) Line() queue.Line {
 	}
 }
 
-// Request implements queue.Exchange. It is read again by net/http, from a copy of
-// the head: few ask for it, and the engine keeps nothing in net/http's form.
+// Request implements queue.Exchange. It parses a copy of the header section with net/http. The engine
+// does not store an http.Request, because few requests need it.
 func (x *exchange) Request() *http.Request {
 	return x.built.Get(x.c.gone.Load, func() *http.Request {
 		head := bytes.Clone(x.c.buf[x.c.r : x.c.r+x.size])
 		r, err := http.ReadRequest(bufio.NewReader(bytes.NewReader(head)))
-		if err != nil { // a target that net/http does not take
+		if err != nil { // net/http rejected the request target
 			return forward.Build(x.Line(), x.request.Fields)
 		}
 		r.Body, r.RemoteAddr = http.NoBody, x.remote
@@ -168,16 +169,16 @@ func (x *exchange) Answer(a *queue.Answer) {
 	x.answer(a, x.request.Minor)
 }
 
-// endsConnection reports whether the client is to send its next request on another
-// connection: because we are draining, because another client waits for this one's
-// place, because the body of its request is not there yet and nobody will wait for it
-// (duplex: the user container may well), or because what follows is meant for a tunnel
-// that there is not.
+// endsConnection reports whether the connection must be closed after the request. This is the case if
+// the client asked for it, if the request is a CONNECT request (its payload cannot be parsed as HTTP),
+// if the server is draining, or if another client waits for the place of the connection. Without
+// duplex, it is also the case if the request body did not arrive completely. With duplex, the user
+// container may still read the body.
 func (x *exchange) endsConnection(duplex bool) bool {
 	return x.request.Close || x.request.Form == wire.Authority || x.c.server.closing() || x.c.place.Wanted() || !duplex && !x.body.here()
 }
 
-// answer sends an answer of our own to a client of HTTP/1.minor.
+// answer sends a response that the sidecar generates. The client uses HTTP/1.minor.
 func (x *exchange) answer(a *queue.Answer, minor int) {
 	x.endInterim()
 	x.room()
@@ -189,7 +190,8 @@ func (x *exchange) answer(a *queue.Answer, minor int) {
 	b = append(b, "\r\n"...)
 	b = x.appendConnection(b, minor, false)
 	b = append(b, "\r\n"...)
-	// The head of an answer to HEAD is that of one to GET (RFC 9110 section 9.3.2).
+	// The response to HEAD has the same header section as the response to GET (RFC 9110 section
+	// 9.3.2).
 	if wire.String(x.request.Method) != http.MethodHead {
 		b = append(b, a.Body...)
 	}
@@ -197,16 +199,16 @@ func (x *exchange) answer(a *queue.Answer, minor int) {
 	x.c.clocked = false
 	x.c.nc.SetWriteDeadline(time.Now().Add(forward.AnswerTimeout))
 	x.writeErr = nil
-	_ = x.flush(nil) // who can't get it has gone
+	_ = x.flush(nil) // best effort: the client may be gone
 	if errors.Is(x.writeErr, os.ErrDeadlineExceeded) {
 		x.c.hit(bound.SendTimeout)
 	}
 	x.c.nc.SetWriteDeadline(time.Time{})
 }
 
-// appendConnection appends what becomes of the connection, where a client does not
-// expect it: one of HTTP/1.0 expects its end (RFC 9112 section C.2.2). upgrade lists the option
-// of an Upgrade field.
+// appendConnection appends a Connection field if the connection does not have the default persistence
+// of the version: HTTP/1.0 closes it, and HTTP/1.1 keeps it open (RFC 9112 sections 9.3 and C.2.2). If
+// upgrade is true, the field also contains the Upgrade option.
 func (x *exchange) appendConnection(b []byte, minor int, upgrade bool) []byte {
 	switch {
 	case upgrade && x.last:
@@ -221,7 +223,7 @@ func (x *exchange) appendConnection(b []byte, minor int, upgrade bool) []byte {
 	return b
 }
 
-// room makes sure that there is a buffer to write from.
+// room allocates the output buffer if there is none.
 func (x *exchange) room() {
 	if x.pooled == nil {
 		x.pooled = x.c.server.buffers.Get(bufferSize)
@@ -229,13 +231,13 @@ func (x *exchange) room() {
 	}
 }
 
-// leaveRoom gives the buffer back, until there is something to write.
+// leaveRoom releases the output buffer.
 func (x *exchange) leaveRoom() {
 	x.c.server.buffers.Put(x.pooled)
 	x.pooled, x.out = nil, nil
 }
 
-// flush writes what waits in out, and data behind it. Once it has failed it fails.
+// flush writes out, if waiting is true, and then data. After a failed write, it returns errBroken.
 func (x *exchange) flush(data []byte) error {
 	if x.waiting && !x.broken {
 		x.c.counted = true
@@ -252,7 +254,7 @@ func (x *exchange) flush(data []byte) error {
 	return nil
 }
 
-// appendStatus appends a status line to a client of HTTP/1.minor.
+// appendStatus appends the status line of a response to a client that uses HTTP/1.minor.
 func appendStatus(b []byte, minor, status int, reason string) []byte {
 	b = append(b, "HTTP/1."...)
 	b = append(b, byte('0'+min(minor, 1)), ' ')
@@ -262,18 +264,19 @@ func appendStatus(b []byte, minor, status int, reason string) []byte {
 	return append(b, "\r\n"...)
 }
 
-// body is the request's body: what has arrived with the head, and then what comes
-// on the connection. It is read by the sending goroutine and looked at by others.
+// body is the request body. It consists of the bytes that arrived together with the header section and
+// the bytes that are read from the connection later. The goroutine that forwards the body calls Read.
+// The methods that lock mu are safe for concurrent use.
 type body struct {
 	x       *exchange
 	chunked bool
 	chunks  wire.Chunks
 
 	mu    sync.Mutex
-	left  int64           // bytes of a body with a length that were not read
-	count forward.Counter // of the bytes that were read
-	over  bool            // all of it has been read
-	err   error           // but io.EOF
+	left  int64           // remaining bytes of a body with Content-Length
+	count forward.Counter // number of content bytes that were read
+	over  bool            // the body was read completely
+	err   error           // first error of Read except io.EOF
 }
 
 func (b *body) begin(q *wire.Request) {
@@ -290,10 +293,11 @@ func (b *body) begin(q *wire.Request) {
 	}
 }
 
-// none reports whether the request has no body.
+// none reports whether no bytes of a body remain. It is always false for a chunked body.
 func (b *body) none() bool { return !b.chunked && b.left == 0 }
 
-// arrived returns the body if all of it has come with the head, and there is one.
+// arrived returns the remaining body if it has a Content-Length, is not empty, and is completely
+// buffered.
 func (b *body) arrived() ([]byte, bool) {
 	rest := b.x.c.buf[b.x.at:b.x.c.w]
 	if b.chunked || b.left == 0 || b.left > int64(len(rest)) {
@@ -302,16 +306,16 @@ func (b *body) arrived() ([]byte, bool) {
 	return rest[:b.left], true
 }
 
-// took consumes n bytes behind the head that have arrived. b.mu is held.
+// took consumes n buffered bytes of the body. b.mu must be held.
 func (b *body) took(n int) {
 	x := b.x
-	if x.at += n; x.at == x.c.w { // room for more
+	if x.at += n; x.at == x.c.w { // all consumed: reuse the space after the header section
 		x.at = x.c.r + x.size
 		x.c.w = x.at
 	}
 }
 
-// here reports whether all of the body has arrived.
+// here reports whether the request has no body or the complete body has arrived.
 func (b *body) here() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -322,9 +326,9 @@ func (b *body) here() bool {
 	return all
 }
 
-// discard drops a body that nobody has read, if all of it has arrived. It reports
-// whether the connection is where the next request begins. It does not wait for more: what
-// follows an unread body would be taken for a request (RFC 9112 section 9.3).
+// discard drops an unread body that has arrived completely. It returns false if bytes are missing. It
+// does not wait for these bytes. The connection must then be closed, because the rest of the body
+// would be parsed as a request (RFC 9112 section 9.3).
 func (b *body) discard() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -338,8 +342,8 @@ func (b *body) discard() bool {
 	return false
 }
 
-// Read implements io.Reader. Only now that the body is wanted the client is asked to send
-// it (RFC 9110 section 10.1.1).
+// Read implements io.Reader. The first call sends 100 Continue if the client expects it, because the
+// user container needs the body only now (RFC 9110 section 10.1.1).
 func (b *body) Read(p []byte) (int, error) {
 	x := b.x
 	if err := x.sayContinue(); err != nil {
@@ -361,7 +365,7 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// read reads bytes of the content.
+// read reads content without limits and timeouts.
 func (b *body) read(p []byte) (int, error) {
 	c := b.x.c
 	if b.chunked {
@@ -379,10 +383,10 @@ func (b *body) read(p []byte) (int, error) {
 		n = copy(p, have)
 		b.took(n)
 	} else {
-		b.mu.Unlock() // a read waits for the client, and others look at the body meanwhile
+		b.mu.Unlock() // unlocked, because the read may block and other goroutines call methods of b
 		n, err = c.nc.Read(p)
 		b.mu.Lock()
-		if err == io.EOF { // RFC 9112 section 8: it is not complete
+		if err == io.EOF { // the body is incomplete (RFC 9112 section 8)
 			err = io.ErrUnexpectedEOF
 		}
 	}
@@ -392,8 +396,8 @@ func (b *body) read(p []byte) (int, error) {
 	return n, err
 }
 
-// readChunks decodes what has arrived, as much of it as p takes. What comes is
-// read into the room behind the head.
+// readChunks decodes buffered chunks into p. If no bytes are buffered, it reads more input into the
+// buffer after the header section.
 func (b *body) readChunks(p []byte) (n int, err error) {
 	c := b.x.c
 	b.mu.Lock()
@@ -430,14 +434,14 @@ func (b *body) readChunks(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// failed returns why reading has failed, nil if it has not.
+// failed returns the error of Read, or nil.
 func (b *body) failed() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.err
 }
 
-// moved returns how many bytes of content have been read.
+// moved returns the number of content bytes that were read.
 func (b *body) moved() int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()

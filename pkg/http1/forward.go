@@ -15,9 +15,9 @@ import (
 
 var errBroken = errors.New("the connection has failed")
 
-// Forward implements queue.Exchange. What breaks it off comes by the alarm: until the
-// response begins it ends the call, so that the client can still be answered, and then the
-// client's connection too, which is how a response is cut visibly.
+// Forward implements queue.Exchange. The alarm can abort it. Before the response begins, the alarm
+// aborts only the call, so that the client still gets an error response. After that, it also aborts
+// the connection to the client, so that the client detects the truncated response.
 func (x *exchange) Forward(state *queue.RequestState) (result queue.Result) {
 	defer x.endForward(&result) // a wrapper of Forward would need more stack
 	x.describe(state)
@@ -38,7 +38,7 @@ func (x *exchange) Forward(state *queue.RequestState) (result queue.Result) {
 	return x.forwardH1(state)
 }
 
-// forwardH1 forwards a request to a user container that speaks HTTP/1.1.
+// forwardH1 forwards the request to the user container in HTTP/1.1.
 func (x *exchange) forwardH1(state *queue.RequestState) (result queue.Result) {
 	c := &x.call
 	c.Hold = state.Holds()
@@ -62,7 +62,7 @@ func (x *exchange) forwardH1(state *queue.RequestState) (result queue.Result) {
 	return result
 }
 
-// forwardH2 forwards a request to a user container that speaks HTTP/2 alone.
+// forwardH2 forwards the request to a user container that supports only HTTP/2.
 func (x *exchange) forwardH2() (result queue.Result) {
 	c := &h2client.Call{Call: x.call.Call}
 	if result.Reason = x.beginCall(c); result.Reason != queue.OK {
@@ -77,28 +77,28 @@ func (x *exchange) forwardH2() (result queue.Result) {
 	return result
 }
 
-// call is a request to the user container, in whatever HTTP it speaks.
+// call is a request to the user container, in HTTP/1.1 or HTTP/2.
 type call interface {
 	Begin()
 	Abort()
 	Buffered() int
 }
 
-// beginCall begins a call that the alarm can break off, and returns the reason for which it
-// has been by now.
+// beginCall starts a call that the alarm can abort. It returns the reason if the alarm has already
+// fired, or queue.OK.
 func (x *exchange) beginCall(c call) queue.Reason {
 	x.running = c
 	c.Begin()
 	return x.alarm.Abortable(x.abortApp)
 }
 
-// failed notes why there is no response.
+// failed records the reason why the call returned no response.
 func (x *exchange) failed(c *forward.Call, result *queue.Result, killed queue.Reason, err error) {
 	c.Failed(result, killed, err, x.body.failed())
 	result.In = x.body.moved()
 }
 
-// respond passes the response on and settles what has come of it.
+// respond forwards the response and records the result.
 func (x *exchange) respond(c *forward.Call, head *wire.Response, r forward.Response, result *queue.Result) {
 	c.Began(result, head.Status)
 	if c.Body == nil {
@@ -107,18 +107,18 @@ func (x *exchange) respond(c *forward.Call, head *wire.Response, r forward.Respo
 	forward.Respond(&x.state, head.Fields)
 	x.alarm.Abortable(x.abortBoth)
 	x.stream(head, r, result)
-	if x.alarm.Abortable(nil) != queue.OK { // before Close, after which nothing is there to abort
-		x.last = true // what came behind the last byte came too late, but it has cut the connection off
+	if x.alarm.Abortable(nil) != queue.OK { // before Close, because the call cannot be aborted after Close
+		x.last = true // the alarm fired after the last byte, but it interrupted the connection
 	}
 	r.Close()
 	x.conclude(result)
 }
 
-// conclude settles what a response that has begun has come to. One of which not a byte was
-// written yet is taken back: the client gets the reason, with its status.
+// conclude completes result after the response was forwarded. If an error occurred and no byte of the
+// response was written, it discards the response, so that the client receives an error status.
 func (x *exchange) conclude(result *queue.Result) {
 	result.In = x.body.moved()
-	if result.Reason != queue.OK && !x.begun { // there is still room for the reason
+	if result.Reason != queue.OK && !x.begun { // an error response is still possible
 		result.Begun, result.Status = false, 0
 		x.broken, x.waiting = false, false
 		return
@@ -126,16 +126,17 @@ func (x *exchange) conclude(result *queue.Result) {
 	x.broken = x.broken || result.Reason != queue.OK
 }
 
-// describe sets what the request says to the user container.
+// describe fills in the request to the user container.
 func (x *exchange) describe(state *queue.RequestState) {
 	q, r := &x.request, &x.head
 	r.Method, r.Target, r.Host, r.Fields = wire.String(q.Method), wire.String(q.Target), wire.String(q.Host), q.Fields
 	r.Length, r.Chunked, r.Expect100 = q.ContentLength, q.Chunked, q.Expect100
-	r.Upgrade = q.Upgrade && q.Minor > 0 && r.OffersUpgrade() // HTTP/1.0 has none
+	r.Upgrade = q.Upgrade && q.Minor > 0 && r.OffersUpgrade() // HTTP/1.0 has no Upgrade
 	r.Secure, r.Trace = x.c.nc.Secure(), state.Trace()
 }
 
-// giveBody sets the body of the call: what is here as a whole goes with the head.
+// giveBody sets the body of the call. A body that has arrived completely is sent together with the
+// header section.
 func (x *exchange) giveBody(state *queue.RequestState) {
 	c := &x.call
 	c.Content, c.Body, c.Trailer = nil, nil, nil
@@ -148,14 +149,13 @@ func (x *exchange) giveBody(state *queue.RequestState) {
 		}
 		state.ExpectBody()
 	}
-	c.Expect100 = x.head.Expect100 && c.Body != nil && x.c.w == x.at // one that has sent some of the body does not wait
+	c.Expect100 = x.head.Expect100 && c.Body != nil && x.c.w == x.at // not if the client has already sent a part of the body
 }
 
-// trailer returns the trailer section for the user container, once the body has been read.
+// trailer returns the trailer section for the user container. It is valid after the body was read.
 func (b *body) trailer() []wire.Field { return forward.RequestTrailer(b.chunks.Trailer()) }
 
-// sent notes that a body that had arrived went out with the head and will not be
-// sent again.
+// sent consumes a body that was sent together with the header section.
 func (b *body) sent() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -165,8 +165,8 @@ func (b *body) sent() {
 	}
 }
 
-// stream passes the response on to its end: its head with the first bytes of the
-// body in one write, and the rest as it arrives.
+// stream forwards the response. The header section and the first bytes of the body are sent in one
+// write, and the remaining bytes are sent as they arrive.
 func (x *exchange) stream(h *wire.Response, r forward.Response, result *queue.Result) {
 	chunked := x.beginResponse(h, r.Length())
 	for {
@@ -184,7 +184,7 @@ func (x *exchange) stream(h *wire.Response, r forward.Response, result *queue.Re
 		}
 		if err != nil {
 			forward.Fail(result, x.alarm.Abortable(x.abortBoth), err, x.body.failed())
-			_ = x.flush(nil) // what has come is the client's, in its own time; that it is not all, it will see
+			_ = x.flush(nil) // best effort: the client gets the bytes received so far and detects that the response is incomplete
 			return
 		}
 		x.state.Touch()
@@ -196,14 +196,14 @@ func (x *exchange) stream(h *wire.Response, r forward.Response, result *queue.Re
 	}
 }
 
-// gone notes that the response can't be written.
+// gone sets the reason of a response that cannot be written to the client.
 func (x *exchange) gone(result *queue.Result) {
 	if result.Reason = x.alarm.Abortable(nil); result.Reason == queue.OK {
 		result.Reason = queue.ClientGone
 	}
 }
 
-// pass adds data to what waits. If there is no room for it both are written.
+// pass appends data to out. If out has no room, pass writes both to the client.
 func (x *exchange) pass(data []byte, chunked bool) error {
 	x.room()
 	if chunked {
@@ -224,11 +224,11 @@ func (x *exchange) pass(data []byte, chunked bool) error {
 	return nil
 }
 
-// beginResponse makes the head of the response to the client, which is written with
-// what comes first of the body. length is that of the body, -1 where only its end tells
-// it. It reports whether the body is to be sent in chunks.
+// beginResponse appends the header section of the response to out. It is written together with the
+// first bytes of the body. length is the body length in bytes, or -1 if it is unknown. beginResponse
+// reports whether the body must be sent in chunks.
 func (x *exchange) beginResponse(h *wire.Response, length int64) (chunked bool) {
-	chunked = length < 0 && x.request.Minor > 0 // HTTP/1.0 has no chunks (RFC 9112 section 6.1)
+	chunked = length < 0 && x.request.Minor > 0 // HTTP/1.0 does not support chunks (RFC 9112 section 6.1)
 	x.untilClose = length < 0 && !chunked
 	x.endInterim()
 	x.room()
@@ -255,6 +255,6 @@ func (x *exchange) beginResponse(h *wire.Response, length int64) (chunked bool) 
 	}
 	b = x.appendConnection(b, x.request.Minor, upgrade)
 	x.out = append(b, "\r\n"...)
-	x.waiting, x.begun = true, x.broken // within an informational response no other can begin
+	x.waiting, x.begun = true, x.broken // if an informational response was truncated, no other response can follow
 	return chunked
 }

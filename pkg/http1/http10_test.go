@@ -12,7 +12,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
 )
 
-func TestAClientOfHTTP10ThatLeavesIsNoticed(t *testing.T) {
+func TestHTTP10CloseReportsClientGone(t *testing.T) {
 	for name, leave := range map[string]func(*harness.Client){
 		"FIN":   func(c *harness.Client) { c.Close() },
 		"reset": func(c *harness.Client) { c.SetLinger(0); c.Close() },
@@ -21,7 +21,7 @@ func TestAClientOfHTTP10ThatLeavesIsNoticed(t *testing.T) {
 			c.Close()
 		},
 	} {
-		for _, times := range []int{1, 2} { // the second request of a connection is like the first
+		for _, times := range []int{1, 2} { // also as the second request of a connection
 			t.Run(fmt.Sprint(name, ", request ", times), func(t *testing.T) {
 				app := newBlocking()
 				proxy := proxytest.Start(t, harness.NewApp(t, app.serve), nil)
@@ -44,7 +44,7 @@ func TestAClientOfHTTP10ThatLeavesIsNoticed(t *testing.T) {
 	}
 }
 
-func TestAClockLeavesAConnectionOfHTTP10(t *testing.T) {
+func TestHTTP10TimeoutKeepsConnection(t *testing.T) {
 	harness.ScaleTime(t, func(scale int) bool { return timeoutsLeaveConnectionOfHTTP10(t, time.Duration(scale)*soon) })
 }
 
@@ -75,7 +75,7 @@ func timeoutsLeaveConnectionOfHTTP10(t *testing.T, timeout time.Duration) (inTim
 	return true
 }
 
-func TestARequestOfHTTP10IsServedDuringShutdown(t *testing.T) {
+func TestShutdownServesHTTP10Request(t *testing.T) {
 	app := newBlocking()
 	proxy := proxytest.Start(t, harness.NewApp(t, app.serve), nil)
 	c := proxy.Dial()

@@ -8,34 +8,34 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
-// interim are the informational responses to a request (RFC 9110 section 15.2). They
-// are written by the goroutine that serves it, and by the one that sends its body:
-// that tells the client to go on, where the user container does not. A client gets one
-// 100 at most, and nothing of this once the final response has begun.
+// interim is the state of the informational responses to a request (RFC 9110 section 15.2). They are
+// written by the goroutine that serves the request and by the goroutine that forwards its body. The
+// second one sends 100 Continue if the user container does not. A client gets at most one 100, and no
+// informational response after the final response has begun.
 type interim struct {
 	mu        sync.Mutex
-	expected  bool // the client waits for a 100 before it sends the body
-	continued bool // it has got one
+	expected  bool // the client waits for 100 Continue before it sends the body
+	continued bool // 100 Continue was sent
 	ended     bool // the final response has begun
 }
 
-// begin makes i new for a request.
+// begin resets i for a new request.
 func (i *interim) begin(expected bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.expected, i.continued, i.ended = expected, false, false
 }
 
-// endInterim says that the final response begins: the goroutine that sends the body must
-// write nothing into it.
+// endInterim records that the final response begins. After that, the goroutine that forwards the body
+// does not write.
 func (x *exchange) endInterim() {
 	x.interim.mu.Lock()
 	defer x.interim.mu.Unlock()
 	x.interim.ended = true
 }
 
-// sayContinue tells the client to send the body, if it waits for that and has not been
-// sent.
+// sayContinue sends 100 Continue if the client expects it, it was not sent yet, and the final response
+// has not begun.
 func (x *exchange) sayContinue() error {
 	i := &x.interim
 	i.mu.Lock()
@@ -45,14 +45,14 @@ func (x *exchange) sayContinue() error {
 	}
 	i.continued = true
 	if _, err := x.c.write([]byte("HTTP/1.1 100 Continue\r\n\r\n"), nil); err != nil {
-		x.c.nc.Cut() // a part of it may have been written
+		x.c.nc.Cut() // a part of the response was possibly written
 		return err
 	}
 	return nil
 }
 
-// Info implements forward.Client: it passes an informational response on. A client of
-// HTTP/1.0 knows none (RFC 9110 section 15.2).
+// Info implements forward.Client. It forwards an informational response to the client, but not in
+// HTTP/1.0, which does not define these responses (RFC 9110 section 15.2).
 func (x *exchange) Info(head *wire.Response) {
 	if x.request.Minor == 0 {
 		return
@@ -70,6 +70,6 @@ func (x *exchange) Info(head *wire.Response) {
 	x.out = appendStatus(x.out[:0], 1, head.Status, wire.String(head.Reason))
 	forward.EachResponseField(head.Fields, (*forward.Lines)(&x.out))
 	x.out, x.waiting = append(x.out, "\r\n"...), true
-	_ = x.flush(nil) // whoever writes next gets the error
+	_ = x.flush(nil) // best effort: the next write returns the error
 	x.leaveRoom()
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
 )
 
-func TestAQueueThatIsFullAnswers503(t *testing.T) {
+func TestFullQueueReturns503(t *testing.T) {
 	for name, v := range map[string]struct {
 		text  string
 		stays bool
@@ -48,7 +48,7 @@ func TestAQueueThatIsFullAnswers503(t *testing.T) {
 	}
 }
 
-func TestARequestThatWaitedIsServedInItsTurn(t *testing.T) {
+func TestQueuedRequestsAreServedInOrder(t *testing.T) {
 	app := newBlocking()
 	a := harness.NewApp(t, app.serve)
 	proxy := proxytest.Start(t, a, func(p *queue.Proxy, _ *proxytest.Options) {
@@ -68,7 +68,7 @@ func TestARequestThatWaitedIsServedInItsTurn(t *testing.T) {
 	harness.Equal(t, strings.Join(a.Requests(), "|"), "POST /0 HTTP/1.1|POST /1 HTTP/1.1|POST /2 HTTP/1.1|POST /3 HTTP/1.1|POST /4 HTTP/1.1", "the app")
 }
 
-func TestAnOldWaitDoesNotHarmTheNextRequest(t *testing.T) {
+func TestQueueTimeoutKeepsConnection(t *testing.T) {
 	app := newBlocking()
 	proxy := proxytest.Start(t, harness.NewApp(t, app.serve), func(p *queue.Proxy, _ *proxytest.Options) {
 		p.Limit, p.Clocks = queue.NewLimit(1, 10), queue.Clocks{Queue: 30 * time.Millisecond}
@@ -86,7 +86,7 @@ func TestAnOldWaitDoesNotHarmTheNextRequest(t *testing.T) {
 	c.Get("/after")
 }
 
-func TestNoMoreConnectionsThanTheLimit(t *testing.T) {
+func TestConnectionLimitDelaysNewConnection(t *testing.T) {
 	app := newBlocking()
 	proxy := proxytest.Start(t, harness.NewApp(t, app.serve), func(_ *queue.Proxy, s *proxytest.Options) { s.Connections = connlimit.New(2, s.Bounds) })
 	var clients []*harness.Client
@@ -107,9 +107,9 @@ func TestNoMoreConnectionsThanTheLimit(t *testing.T) {
 	for _, c := range clients {
 		c.WantBody("/busy")
 	}
-	third.WantBody("/third") // and one of the two has been closed for it
+	third.WantBody("/third") // one of the two connections was closed
 
-	// A connection that was handed over keeps its place until it ends.
+	// A connection that was handed to the HTTP/2 engine keeps its place until it is closed.
 	third.Send("GET / HTTP/1.1\r\nHost: a\r\nX: a\nY: b\r\n\r\n")
 	third.Receive("GET")
 	third.WantEnd()

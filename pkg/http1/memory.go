@@ -6,16 +6,16 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
 
-// The memory of a request in the memory budget, in addition to the buffer with its header section,
-// in bytes.
+// Sizes for the memory budget. The memory of a request is charged in addition to the buffer that holds
+// its header section.
 const (
-	requestBytes = 8 << 10  // the stack while it is served, and the connection to the user container
-	uploadBytes  = 36 << 10 // a goroutine and its buffer, for a body that has not arrived as a whole
-	fieldBytes   = 48       // a parsed field
-	manyFields   = 64       // number of fields for which an idle connection keeps memory
+	requestBytes = 8 << 10  // bytes for the stack of a request and the connection to the user container
+	uploadBytes  = 36 << 10 // bytes for the goroutine and the buffer that forward an incomplete body
+	fieldBytes   = 48       // bytes for a parsed field
+	manyFields   = 64       // maximum number of fields for which an idle connection keeps memory
 )
 
-// charge sets the number of bytes that the reader holds.
+// charge sets the number of bytes that the read buffer occupies in the memory budget.
 func (c *conn) charge(n int) { c.held = c.memory.Set(c.held, n) }
 
 // admit reports whether the budget has memory for the request that was read. It waits as
@@ -47,8 +47,8 @@ func (c *conn) evictMemory() {
 	c.abandon()
 }
 
-// closedFor returns the reason why a request ended. A connection that the sidecar has closed looks
-// like one that the client has closed.
+// closedFor replaces the reason ClientGone with Overload if the sidecar closed the connection because
+// of the memory budget.
 func (x *exchange) closedFor(reason queue.Reason) queue.Reason {
 	if reason == queue.ClientGone && x.c.costly.Load() {
 		return queue.Overload
@@ -56,9 +56,10 @@ func (x *exchange) closedFor(reason queue.Reason) queue.Reason {
 	return reason
 }
 
-// growHead charges an incomplete header section, and the larger buffer that the next read requires.
-// If the budget has no memory for a long one, it sends the response and returns false. It is not
-// inlined, so that the stack of an idle connection stays small.
+// growHead charges the buffer of an incomplete header section to the memory budget. This includes the
+// larger buffer that the next read requires. If the budget rejects a buffer larger than bufferSize,
+// growHead sends an error response and returns false. It is not inlined, so that the stack of an idle
+// connection stays small.
 //
 //go:noinline
 func (c *conn) growHead() bool {
@@ -80,7 +81,7 @@ func (c *conn) growHead() bool {
 	return true
 }
 
-// rejectHead rejects a request whose header section is incomplete. It is the last of its connection.
+// rejectHead rejects a request with an incomplete header section. The connection is closed afterwards.
 func (c *conn) rejectHead() {
 	c.hit(bound.Memory)
 	c.refused = true
@@ -91,8 +92,8 @@ func (c *conn) rejectHead() {
 	c.built.Reset()
 }
 
-// chargeUnread charges the output that the client does not read, and the buffers behind it, until
-// the write ends.
+// chargeUnread charges the output that the client does not read, and the response buffers behind that
+// output, to the memory budget. The charge lasts until the write ends.
 func (c *conn) chargeUnread() {
 	if !c.counted || c.unread != 0 {
 		return

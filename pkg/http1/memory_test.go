@@ -8,9 +8,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
 )
 
-// A thousand requests that wait for a user container are memory that a pod pays
-// for: what they hold is their heads, not the buffers that heads are read into.
-func TestARequestThatWaitsHoldsLittleMemory(t *testing.T) {
+// A request that waits for the user container holds its header section, not the large read buffer.
+func TestWaitingRequestUsesLittleMemory(t *testing.T) {
 	const clients = 200
 	free := make(chan struct{})
 	proxy := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
@@ -34,7 +33,7 @@ func TestARequestThatWaitsHoldsLittleMemory(t *testing.T) {
 		c.Send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
 	}
 	proxy.InFlight(clients)
-	// Both ends of the test have their share in it: two bufio.Reader of 4 KB.
+	// The harness uses two bufio.Reader of 4 KB per connection.
 	const limit = 40 << 10
 	if got := (used() - before) / clients; got > limit {
 		t.Errorf("got %d bytes for each request that waits, want at most %d", got, limit)

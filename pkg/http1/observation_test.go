@@ -12,7 +12,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
 )
 
-func TestObservationContainsTheRequestLine(t *testing.T) {
+func TestObservationContainsRequestLine(t *testing.T) {
 	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
 	c := proxy.Dial()
 	for i, v := range []struct{ line, target, host string }{
@@ -28,8 +28,8 @@ func TestObservationContainsTheRequestLine(t *testing.T) {
 	}
 }
 
-// An app that speaks HTTP/1.1 may answer gRPC, too: gRPC-Web's proxies do.
-func TestObservationContainsTheStatusOfGRPC(t *testing.T) {
+// An HTTP/1.1 app can return gRPC responses, for example a gRPC-Web proxy.
+func TestObservationContainsGRPCStatus(t *testing.T) {
 	const trailer = "HTTP/1.1 200 OK\r\nContent-Type: application/grpc\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\ngrpc-status: %s\r\n\r\n"
 	const head = "HTTP/1.1 200 OK\r\nContent-Type: application/grpc\r\nGrpc-Status: %s\r\nContent-Length: 0\r\n\r\n"
 	var answers []string
@@ -65,7 +65,7 @@ func (replacing) Fields() []queue.Field { return []queue.Field{{Name: "Tracepare
 
 func (replacing) End(*queue.Observation) {}
 
-func TestTraceReplacesFieldsOfTheClient(t *testing.T) {
+func TestTraceReplacesClientFields(t *testing.T) {
 	var heard string
 	var repeats bool
 	proxy := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {

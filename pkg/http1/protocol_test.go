@@ -12,19 +12,19 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
 )
 
-func TestAnAppThatIsNotKnownIsServed(t *testing.T) {
+func TestUnknownAppProtocolReturns200(t *testing.T) {
 	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), func(_ *queue.Proxy, s *proxytest.Options) { s.UnknownApp = true })
 	c := proxy.Dial()
 	c.Send("GET / HTTP/1.1\r\nHost: a\r\nK-Network-Probe: queue\r\n\r\n")
 	c.WantBody("queue")
-	proxy.WantCounts(1, 0) // which is no affair of the app's
+	proxy.WantCounts(1, 0) // independent of the protocol of the app
 	for range 3 {
 		c.Get("/p")
 	}
 	proxy.WantCounts(4, 0)
 }
 
-func TestAnAppThatSpeaksOnlyHTTP2IsServed(t *testing.T) {
+func TestHTTP2OnlyAppReturns200(t *testing.T) {
 	server := http.Server{Protocols: new(http.Protocols), Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		io.WriteString(w, r.URL.Path)
 	})}
@@ -44,7 +44,7 @@ func TestAnAppThatSpeaksOnlyHTTP2IsServed(t *testing.T) {
 
 const settingsFrame = "\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 
-func TestHTTP2IsHandedOverWhereverItsPrefaceIsSplit(t *testing.T) {
+func TestSplitPrefaceStartsHTTP2(t *testing.T) {
 	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
 	text := "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + settingsFrame
 	for split := 1; split < len(text); split++ {
@@ -75,7 +75,7 @@ func TestHTTP2IsHandedOverWhereverItsPrefaceIsSplit(t *testing.T) {
 	}
 }
 
-func TestAPrefaceThatIsNoneIsARequest(t *testing.T) {
+func TestInvalidPrefaceIsParsedAsRequest(t *testing.T) {
 	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
 	c := proxy.Dial()
 	c.SetNoDelay(true)
@@ -88,7 +88,7 @@ func TestAPrefaceThatIsNoneIsARequest(t *testing.T) {
 	proxy.WantCounts(3, 0)
 }
 
-func TestAnUpgradeBecomesATunnel(t *testing.T) {
+func TestUpgradeStartsTunnel(t *testing.T) {
 	proxy := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
 		if m := conn.Head(); m == nil || m.Get("upgrade") != "websocket" {
 			conn.Send("HTTP/1.1 426 Upgrade Required\r\nContent-Length: 0\r\n\r\n")
@@ -114,7 +114,7 @@ func TestAnUpgradeBecomesATunnel(t *testing.T) {
 	proxy.WantCounts(1, 0)
 }
 
-func TestAnUpgradeThatIsIgnoredStaysHere(t *testing.T) {
+func TestIgnoredUpgradeKeepsConnection(t *testing.T) {
 	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
 	c := proxy.Dial()
 	c.Send("GET /java HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAABAAMAAABkAAQBAAAAAAUAAEAA\r\n\r\n")
@@ -122,7 +122,7 @@ func TestAnUpgradeThatIsIgnoredStaysHere(t *testing.T) {
 	c.Send("POST /body HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nContent-Length: 2\r\n\r\nhi")
 	c.WantBody("/body")
 	proxy.WantCounts(2, 0)
-	// h2c is not all that this one offers.
+	// The client offers another protocol in addition to h2c.
 	c.Send("GET /two HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: h2c\r\nUpgrade: websocket\r\n\r\n")
 	c.WantBody("/two")
 	proxy.WantCounts(3, 0)

@@ -10,7 +10,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
 )
 
-func TestAnAttackIsRefusedAndNothingBehindItIsServed(t *testing.T) {
+func TestSmugglingRequestsReturn400(t *testing.T) {
 	a := harness.NewApp(t, harness.Echo)
 	proxy := proxytest.Start(t, a, nil)
 	const behind = "0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -44,8 +44,8 @@ func TestAnAttackIsRefusedAndNothingBehindItIsServed(t *testing.T) {
 	}
 }
 
-// Heads that RFC 9112 lets a server refuse are, and nothing behind them is served.
-func TestAHeadInDoubtIsRefused(t *testing.T) {
+// RFC 9112 allows a server to reject these header sections. Later requests are not served.
+func TestAmbiguousHeaderReturns400(t *testing.T) {
 	a := harness.NewApp(t, harness.Echo)
 	proxy := proxytest.Start(t, a, nil)
 	for _, text := range []string{
@@ -69,7 +69,7 @@ func TestAHeadInDoubtIsRefused(t *testing.T) {
 	}
 }
 
-func TestABodyOverTheLimitIsAnswered413(t *testing.T) {
+func TestBodyOverLimitReturns413(t *testing.T) {
 	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), func(_ *queue.Proxy, s *proxytest.Options) { s.MaxBodyBytes = 10 })
 	for name, text := range map[string]string{
 		"a length that has arrived":  "Content-Length: 11\r\n\r\n12345678901",
@@ -94,7 +94,7 @@ func TestABodyOverTheLimitIsAnswered413(t *testing.T) {
 	c.WantBody("/p")
 }
 
-func TestBadFramingInsideABodyEndsTheConnection(t *testing.T) {
+func TestInvalidChunkReturns400(t *testing.T) {
 	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
 	for _, body := range []string{"x\r\n", "3\nabc\r\n", "3\r\nabcd\r\n", "11111111111111111\r\n", "3 \r\nabc\r\n0\r\n\r\n", "0\r\nContent-Length: 3\r\n\r\n"} {
 		c := proxy.Dial()

@@ -13,7 +13,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
 )
 
-func TestPipelinedRequestsAreAnsweredInOrderOnOneConnection(t *testing.T) {
+func TestPipelinedRequestsReturnResponsesInOrder(t *testing.T) {
 	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
 	c := proxy.Dial()
 	c.Send("GET /a HTTP/1.1\r\nHost: a\r\n\r\n" +
@@ -26,7 +26,7 @@ func TestPipelinedRequestsAreAnsweredInOrderOnOneConnection(t *testing.T) {
 	proxy.WantCounts(4, 0)
 }
 
-func TestAHeadSentByteByByteIsServed(t *testing.T) {
+func TestHeaderSentByteByByteReturns200(t *testing.T) {
 	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
 	c := proxy.Dial()
 	c.SetNoDelay(true)
@@ -39,7 +39,7 @@ func TestAHeadSentByteByByteIsServed(t *testing.T) {
 	proxy.WantCounts(2, 0)
 }
 
-func TestTargetsArriveByteForByte(t *testing.T) {
+func TestRequestTargetIsForwardedUnchanged(t *testing.T) {
 	c := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil).Dial()
 	for _, target := range []string{
 		"/", "//", "/a//b", "/a/../b", "/%2f%2F", "/a?x=1;y=2&z=%zz", "/p\"q|r", "/\xc3\xa9/%2f", "/?", "/a?b?c", "/a;b=c", "/*", "/\\",
@@ -48,7 +48,7 @@ func TestTargetsArriveByteForByte(t *testing.T) {
 	}
 }
 
-func TestAnAnswerToAFinishedPostKeepsTheConnection(t *testing.T) {
+func TestCompletePostKeepsConnection(t *testing.T) {
 	c := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil).Dial()
 	for i := range 100 {
 		body := []string{"Content-Length: 5\r\n\r\nhello", "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"}[i%2]
@@ -59,7 +59,7 @@ func TestAnAnswerToAFinishedPostKeepsTheConnection(t *testing.T) {
 	}
 }
 
-func TestAHeadMayBeAsLongAsTheLimit(t *testing.T) {
+func TestHeaderOfMaximumLengthReturns200(t *testing.T) {
 	const limit = 96 << 10
 	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), func(_ *queue.Proxy, s *proxytest.Options) { s.MaxHeaderBytes = limit })
 	head := func(size int) string {
@@ -79,8 +79,8 @@ func TestAHeadMayBeAsLongAsTheLimit(t *testing.T) {
 	c.WantEnd()
 }
 
-// Wherever a read ends, the app gets the same request.
-func TestABodyArrivesWhateverItsSplit(t *testing.T) {
+// The app gets the same request for each split.
+func TestSplitBodyIsForwarded(t *testing.T) {
 	requests := map[string]struct{ text, body, trailer string }{
 		"a length":  {"POST /p HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nsome body", "some body", ""},
 		"no length": {"POST /p HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTrailer: X-T\r\n\r\n4;x=y\r\nsome\r\n5\r\n body\r\n0\r\nX-T: end\r\n\r\n", "some body", "x-t: end"},
@@ -99,7 +99,7 @@ func TestABodyArrivesWhateverItsSplit(t *testing.T) {
 			for split := 1; split < len(request.text); split++ {
 				before := len(proxy.Observed(0))
 				c.Send(request.text[:split])
-				if split%8 == 0 { // let some of the pieces be read apart
+				if split%8 == 0 { // sometimes wait, so that the parts are read separately
 					if strings.Contains(request.text[:split], "\r\n\r\n") {
 						proxy.InFlight(1)
 					} else {
@@ -121,9 +121,8 @@ func TestABodyArrivesWhateverItsSplit(t *testing.T) {
 	}
 }
 
-// The head fills the buffer, so that no room is left behind it for the framing of
-// the body.
-func TestAChunkedBodyHasRoomBehindAnyHead(t *testing.T) {
+// The header section fills the buffer, so that chunks need a larger buffer.
+func TestChunkedBodyFollowsLongHeader(t *testing.T) {
 	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
 	for _, size := range []int{32<<10 - 1, 32 << 10} {
 		c := proxy.Dial()
@@ -133,7 +132,7 @@ func TestAChunkedBodyHasRoomBehindAnyHead(t *testing.T) {
 		c.WantBody("/p")
 	}
 	c := proxy.Dial()
-	for size := range 300 { // one behind the other, so that their heads end anywhere in the buffer
+	for size := range 300 { // consecutive sizes, so that the header sections end at each offset of the buffer
 		c.Send(fmt.Sprintf("POST /p HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nX-Long: %s\r\n\r\n3\r\nabc\r\n0\r\n\r\n", strings.Repeat("x", 10*size)))
 	}
 	for range 300 {
@@ -141,7 +140,7 @@ func TestAChunkedBodyHasRoomBehindAnyHead(t *testing.T) {
 	}
 }
 
-func TestSmallChunksThatArriveTogetherGoOnTogether(t *testing.T) {
+func TestSmallChunksAreForwardedTogether(t *testing.T) {
 	const n = 4000
 	chunks := make(chan int, 1)
 	proxy := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
@@ -170,7 +169,7 @@ func TestSmallChunksThatArriveTogetherGoOnTogether(t *testing.T) {
 	}
 }
 
-func TestTrailersPassBothWays(t *testing.T) {
+func TestTrailersAreForwarded(t *testing.T) {
 	got := make(chan *harness.Message, 1)
 	proxy := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
 		got <- conn.Request()
@@ -191,8 +190,8 @@ func TestTrailersPassBothWays(t *testing.T) {
 	proxy.WantCounts(1, 0)
 }
 
-// Nobody speaks in our name, at the end of a response as at its beginning.
-func TestNoTrailerSpeaksInOurName(t *testing.T) {
+// A trailer must not contain a Proxy-Status value of the sidecar.
+func TestTrailerProxyStatusIsFiltered(t *testing.T) {
 	proxy := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
 		conn.Request()
 		conn.Send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n" +
@@ -206,7 +205,7 @@ func TestNoTrailerSpeaksInOurName(t *testing.T) {
 	harness.Equal(t, strings.Join(got, "|"), "proxy-status: other; error=y|x-sum: 7", got)
 }
 
-func TestTenMegabytesPassBothWays(t *testing.T) {
+func TestLargeBodiesAreForwarded(t *testing.T) {
 	const size = 10 << 20
 	proxy := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
 		for {
@@ -258,9 +257,8 @@ func TestTenMegabytesPassBothWays(t *testing.T) {
 	proxy.WantCounts(5, 0)
 }
 
-// A side that does not read stops the other side, and not much is held between
-// them.
-func TestASlowReaderHoldsTheSenderBack(t *testing.T) {
+// A peer that does not read blocks the other peer, and the proxy buffers little.
+func TestSlowReaderBlocksSender(t *testing.T) {
 	const size = 64 << 20
 	sent, read := make(chan int64, 1), make(chan struct{})
 	play := func(conn *harness.AppConn) {
@@ -304,7 +302,7 @@ func TestASlowReaderHoldsTheSenderBack(t *testing.T) {
 	harness.Equal(t, <-sent, size, "up", "bytes at the app")
 }
 
-func TestStreamingIsPassedOnAsItComes(t *testing.T) {
+func TestStreamIsForwardedImmediately(t *testing.T) {
 	next := make(chan string)
 	proxy := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
 		for m := conn.Head(); m != nil; m = conn.Head() {
@@ -346,7 +344,7 @@ func TestStreamingIsPassedOnAsItComes(t *testing.T) {
 	}
 }
 
-func TestAClientMayTalkWhileItListens(t *testing.T) {
+func TestFullDuplexStreamsBothDirections(t *testing.T) {
 	proxy := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
 		conn.Head()
 		conn.Send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
@@ -376,14 +374,14 @@ func TestAClientMayTalkWhileItListens(t *testing.T) {
 		}
 	}
 	c.Send("0\r\n\r\n")
-	rest, err := io.ReadAll(c.In) // the answer came before the request's end, so the connection ends
+	rest, err := io.ReadAll(c.In) // the response ended before the request, so the connection is closed
 	if err != nil || string(rest) != "0\r\n\r\n" {
 		t.Errorf("got %q, %v, want the last chunk and the end", rest, err)
 	}
 }
 
-// What a client has been told it can read, whatever it has sent behind.
-func TestAnAnswerSurvivesWhatNobodyReads(t *testing.T) {
+// The client can read the complete response although it sent input that is not read.
+func TestUnreadInputDoesNotResetResponse(t *testing.T) {
 	const size = 1 << 20
 	proxy := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
 		for m := conn.Request(); m != nil; m = conn.Request() {
@@ -400,15 +398,15 @@ func TestAnAnswerSurvivesWhatNobodyReads(t *testing.T) {
 	if _, err := io.ReadFull(c.In, b[:size*3/4]); err != nil {
 		t.Fatal(err)
 	}
-	proxy.Observed(1) // all has been written
+	proxy.Observed(1) // the complete response was written
 	if n, err := io.ReadFull(c.In, b[size*3/4:]); err != nil {
 		t.Errorf("got %v after %d bytes of the last quarter, want all of it", err, n)
 	}
 	c.WantEnd()
 }
 
-// As wrk and the clients of the comparison (test/bench) write them.
-func TestEveryRequestOfTheComparisonIsServedHere(t *testing.T) {
+// The requests of wrk and the clients of test/bench.
+func TestBenchmarkRequestsAreServed(t *testing.T) {
 	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
 	c := proxy.Dial()
 	requests := []string{

@@ -11,12 +11,12 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
 )
 
-func TestResponsesPassAsTheyWereMeant(t *testing.T) {
+func TestResponsesAreForwarded(t *testing.T) {
 	for _, v := range []struct {
 		name, method, answer string
 		status               int
 		body                 string
-		want                 []string // fields of the response; "name:" is one that must not be there
+		want                 []string // fields of the response; "name:" means that the field must be missing
 	}{
 		{"a length", "GET", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi", 200, "hi", []string{"content-length: 2"}},
 		{"an empty body", "GET", "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", 200, "", []string{"content-length: 0"}},
@@ -71,7 +71,7 @@ func TestResponsesPassAsTheyWereMeant(t *testing.T) {
 	}
 }
 
-func TestInterimResponsesPassAndTheFinalStatusStays(t *testing.T) {
+func TestInterimResponsesKeepFinalStatus(t *testing.T) {
 	proxy := proxytest.Start(t, harness.NewApp(t, answering(map[string]string{
 		"it": "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 418 I'm a teapot\r\nContent-Length: 2\r\n\r\nno",
 	})), nil)
@@ -89,7 +89,7 @@ func TestInterimResponsesPassAndTheFinalStatusStays(t *testing.T) {
 	}
 }
 
-func TestAnAppThatFailsIsAnswered502(t *testing.T) {
+func TestAppFailureReturns502(t *testing.T) {
 	for name, v := range map[string]struct {
 		answer string
 		reason queue.Reason
@@ -114,13 +114,13 @@ func TestAnAppThatFailsIsAnswered502(t *testing.T) {
 			if m.Status() != 502 || !strings.Contains(m.Get("proxy-status"), v.reason.String()) {
 				t.Errorf("got %s, Proxy-Status %q, want 502, %v", m.Start, m.Get("proxy-status"), v.reason)
 			}
-			c.Get("/after") // neither side's connection is mistaken for a sound one
+			c.Get("/after") // neither broken connection is reused
 			proxy.WantCounts(2, 0)
 		})
 	}
 }
 
-func TestAnAppThatFailsInItsBodyBreaksTheResponse(t *testing.T) {
+func TestAppFailureInBodyTruncatesResponse(t *testing.T) {
 	for name, answer := range map[string]string{
 		"a length":    "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello<close>",
 		"chunks":      "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n<close>",
@@ -167,12 +167,12 @@ func TestProbeResponseDoesNotWaitForBody(t *testing.T) {
 	c.WantEnd()
 }
 
-func TestAnAppThatIsDownIsAnswered502(t *testing.T) {
+func TestUnreachableAppReturns502(t *testing.T) {
 	a := harness.NewApp(t, harness.Echo)
 	proxy := proxytest.Start(t, a, nil)
 	a.Listener.Close()
 	c := proxy.Dial()
-	for range 2 { // before the second one what the app speaks has been forgotten
+	for range 2 { // the first request resets the detected protocol
 		c.Send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
 		m := c.Receive("GET")
 		if want := `queue-proxy; error=connection_refused; details="app-unreachable"`; m.Status() != 502 || m.Get("proxy-status") != want {
@@ -186,8 +186,8 @@ func TestAnAppThatIsDownIsAnswered502(t *testing.T) {
 	proxy.WantCounts(4, 0)
 }
 
-// A pooled connection that the app has closed costs no request.
-func TestAStaleConnectionIsNoticed(t *testing.T) {
+// A pooled connection that the app has closed does not fail a request.
+func TestStaleAppConnectionIsReplaced(t *testing.T) {
 	closed := make(chan struct{}, 1)
 	proxy := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
 		if m := conn.Request(); m != nil {
@@ -204,13 +204,13 @@ func TestAStaleConnectionIsNoticed(t *testing.T) {
 	}
 }
 
-// A request is sent again only if it can't have been served.
-func TestTheReplayRuleHolds(t *testing.T) {
+// A request is repeated only if the app cannot have processed it.
+func TestReplayOnClosedAppConnection(t *testing.T) {
 	a := harness.NewApp(t, func(conn *harness.AppConn) {
 		for n := 0; ; n++ {
 			m := conn.Request()
 			if m == nil || conn.Index == 0 && n > 0 {
-				return // the first connection breaks off after its first answer
+				return // the first connection is closed after its first response
 			}
 			conn.Send(harness.OK(m.Target()))
 		}
@@ -242,15 +242,14 @@ func TestTheReplayRuleHolds(t *testing.T) {
 	}
 }
 
-// An answer that comes while the request is being sent is not lost, and neither
-// connection is used again.
-func TestAnEarlyAnswerReachesAClientThatStillSends(t *testing.T) {
+// A response that arrives during the upload is forwarded, and neither connection is reused.
+func TestEarlyResponseReachesSendingClient(t *testing.T) {
 	const size = 20 << 20
 	heard := make(chan struct{})
 	a := harness.NewApp(t, func(conn *harness.AppConn) {
 		if conn.Head() != nil {
 			conn.Send("HTTP/1.1 413 Content Too Large\r\nContent-Length: 9\r\n\r\ntoo large")
-			<-heard // until then nothing is read
+			<-heard // the app reads nothing before that
 			conn.Hang()
 		}
 	})
@@ -283,9 +282,9 @@ func TestAnEarlyAnswerReachesAClientThatStillSends(t *testing.T) {
 	proxy.WantCounts(40, 0)
 }
 
-// An answer to a request that has arrived does not cost the client its
-// connection, even if the app took none of it.
-func TestAnEarlyAnswerToABodyThatHasArrivedKeepsTheConnection(t *testing.T) {
+// The client connection stays open after an early response to a complete request, even if the app did
+// not read the body.
+func TestEarlyResponseKeepsConnectionAfterCompleteBody(t *testing.T) {
 	a := harness.NewApp(t, func(conn *harness.AppConn) {
 		if m := conn.Head(); m != nil { // it says that it closes, or the next request may come before it has
 			conn.Send("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\n/p")
@@ -300,7 +299,7 @@ func TestAnEarlyAnswerToABodyThatHasArrivedKeepsTheConnection(t *testing.T) {
 	proxy.WantCounts(5, 0)
 }
 
-func TestBothSidesMayEndTheConnection(t *testing.T) {
+func TestConnectionCloseIsHopByHop(t *testing.T) {
 	proxy := proxytest.Start(t, harness.NewApp(t, answering(map[string]string{"close": "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nhi<close>"})), nil)
 	c := proxy.Dial()
 	c.Send("GET / HTTP/1.1\r\nHost: a\r\nX-Answer: close\r\n\r\n")

@@ -1,9 +1,9 @@
-// Package http1 is the engine for HTTP/1.x: strict, on a connection of package link,
-// one goroutine for each, and no garbage per request. It runs the lifecycle of a request
-// (package queue) and shares the client side (package upstream).
+// Package http1 is the strict HTTP/1.x engine. It uses one goroutine per connection (package link) and
+// allocates no memory per request. It runs the request lifecycle of package queue and forwards
+// requests with package upstream.
 //
-// A connection on which HTTP/2 begins, by ALPN or by its preface, is given to another
-// engine as a whole.
+// If a connection uses HTTP/2, because of ALPN or the connection preface, the engine hands the
+// connection to the HTTP/2 engine.
 package http1
 
 import (
@@ -22,8 +22,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/upstream"
 )
 
-// bufferSize is what is written from, and the largest buffer that is kept, in
-// bytes. A head that is longer grows its own.
+// bufferSize is the size of the write buffer, and the maximum size of a pooled read buffer, in bytes.
+// A longer header section gets a larger buffer that is not pooled.
 const bufferSize = 32 << 10
 
 // Server serves clients. Serve may be called for several listeners.
@@ -32,7 +32,7 @@ type Server struct {
 	http2    func(c *link.Conn, early []byte, place *connlimit.Place)
 	proxy    *queue.Proxy
 	app      *upstream.App
-	client   *h2client.Client // for an app that speaks HTTP/2 alone
+	client   *h2client.Client // for an app that supports only HTTP/2
 	watcher  *hangup.Watcher
 	buffers  *socket.Buffers
 	date     forward.Date
@@ -40,34 +40,35 @@ type Server struct {
 	given    atomic.Uint64
 
 	listeners *link.Listeners
-	conns     *link.Conns[*conn] // those that are given away are not among them
+	conns     *link.Conns[*conn] // connections that the HTTP/2 engine does not own
 }
 
-// New returns a server that runs requests through proxy and forwards them to app, or by
-// client where the app speaks HTTP/2 alone. http2 serves a connection on which HTTP/2
-// begins, from now on, and closes it: early has been read from it, and place is the
-// connection's, to be left when it is closed. It returns at once.
+// New returns a server that runs requests through proxy and forwards them to app. It uses client
+// instead if the app supports only HTTP/2. http2 takes over a connection that uses HTTP/2 and must
+// close it. early contains the bytes that were already read from the connection, and http2 must
+// release place after it closes the connection. http2 must not block.
 func New(s forward.Settings, proxy *queue.Proxy, app *upstream.App, client *h2client.Client, watcher *hangup.Watcher,
 	http2 func(c *link.Conn, early []byte, place *connlimit.Place),
 ) *Server {
 	l := &Server{settings: s, proxy: proxy, app: app, client: client, watcher: watcher, http2: http2}
 	l.conns, l.listeners = link.NewConns((*conn).retire, (*conn).abandon), link.NewListeners()
-	// A connection reads into a buffer that has room for what came last time, and goes on in
-	// the next larger one when it is full: it holds the head while the request is with the
-	// user container, and nearly all heads are short.
+	// A connection reads into a pooled buffer that has the size of its previous input, and switches to
+	// the next larger size if the buffer is full. Small sizes save memory, because most header
+	// sections are short and the buffer is held until the user container has responded.
 	l.buffers = socket.NewBuffers(1<<10, 4<<10, bufferSize)
 	return l
 }
 
-// Counts returns how many requests were served, and how many connections were given to
-// the engine for HTTP/2.
+// Counts returns the number of served requests and the number of connections that were handed to the
+// HTTP/2 engine.
 func (l *Server) Counts() (served, given uint64) { return l.served.Load(), l.given.Load() }
 
-// GiveTime is how long after the beginning of Shutdown a connection that has not said
-// what it speaks may still be given to the engine for HTTP/2.
+// GiveTime is the maximum time after the start of Shutdown during which a connection without a known
+// protocol may still be handed to the HTTP/2 engine.
 const GiveTime = link.LastLook + link.LingerTime
 
-// Serve serves the connections of ln until Shutdown. A config makes it speak TLS.
+// Serve accepts and serves connections of ln until Shutdown. If config is not nil, it uses TLS. The
+// listener must return *net.TCPConn connections.
 func (l *Server) Serve(ln net.Listener, config *tls.Config) error {
 	if !l.listeners.Add(ln) {
 		return nil
@@ -92,8 +93,8 @@ func (l *Server) Serve(ln net.Listener, config *tls.Config) error {
 	}
 }
 
-// start serves a connection in a goroutine of its own, once there is a place for it;
-// false: the engine has been shut down before.
+// start waits for a place and serves the connection in a new goroutine. It returns false if the server
+// is shutting down.
 func (l *Server) start(nc *net.TCPConn, secure *link.Server) bool {
 	bytes, err := link.New(nc)
 	if err != nil {
@@ -114,13 +115,13 @@ func (l *Server) start(nc *net.TCPConn, secure *link.Server) bool {
 	return true
 }
 
-// closing reports whether clients are to go elsewhere with their next request.
+// closing reports whether clients must use another connection for their next request.
 func (l *Server) closing() bool { return l.proxy.Drain.Draining() }
 
-// Shutdown accepts what has been accepted by the kernel and then nothing more,
-// serves what is on its way and closes each connection when it is idle. When the
-// context ends it closes those that are left. Connections that were given
-// away are not its own any more. It may be called once.
+// Shutdown serves the connections that the kernel has already accepted, and then stops the listeners.
+// It completes the requests in flight and closes each connection when it is idle. When ctx is
+// canceled, Shutdown closes the remaining connections. It ignores connections that were handed to the
+// HTTP/2 engine. It must be called at most once.
 func (l *Server) Shutdown(ctx context.Context) error {
 	l.listeners.Stop()
 	return l.conns.Shutdown(ctx, func() {

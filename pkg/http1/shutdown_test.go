@@ -17,7 +17,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
 )
 
-func TestTheDrainsDeadlineCutsWhatIsInFlight(t *testing.T) {
+func TestDrainDeadlineAbortsRequests(t *testing.T) {
 	app := newBlocking()
 	proxy := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
 		if b, _ := conn.In.Peek(6); string(b) == "GET /s" {
@@ -54,7 +54,7 @@ func TestTheDrainsDeadlineCutsWhatIsInFlight(t *testing.T) {
 	}
 }
 
-func TestWhileDrainingEachAnswerSendsItsClientAway(t *testing.T) {
+func TestDrainingResponsesCloseConnection(t *testing.T) {
 	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
 	c, d := proxy.Dial(), proxy.Dial()
 	c.Get("/before")
@@ -72,7 +72,7 @@ func TestWhileDrainingEachAnswerSendsItsClientAway(t *testing.T) {
 	d.WantEnd()
 }
 
-func TestShutdownEndsIdleConnectionsAndServesTheOthers(t *testing.T) {
+func TestShutdownClosesIdleConnections(t *testing.T) {
 	app := newBlocking()
 	proxy := proxytest.Start(t, harness.NewApp(t, app.serve), nil)
 	var idle []*harness.Client
@@ -107,7 +107,7 @@ func TestShutdownEndsIdleConnectionsAndServesTheOthers(t *testing.T) {
 	harness.Receive(t, done, "end of Shutdown")
 }
 
-func TestShutdownsTimeIsItsLimit(t *testing.T) {
+func TestShutdownReturnsDeadlineExceeded(t *testing.T) {
 	app := newBlocking()
 	proxy := proxytest.Start(t, harness.NewApp(t, app.serve), func(_ *queue.Proxy, s *proxytest.Options) { s.Connections = connlimit.New(2, s.Bounds) })
 	defer close(app.free)
@@ -118,7 +118,7 @@ func TestShutdownsTimeIsItsLimit(t *testing.T) {
 		clients = append(clients, c)
 	}
 	app.wantRunning(t, 2)
-	proxy.Dial() // there is no place for it
+	proxy.Dial() // this connection waits for a place
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
 	harness.Equal(t, proxy.ShutdownWithin(ctx), context.DeadlineExceeded)
@@ -129,8 +129,8 @@ func TestShutdownsTimeIsItsLimit(t *testing.T) {
 	}
 }
 
-// A request that the engine has got is answered, whenever Shutdown comes.
-func TestNoRequestIsLostInAShutdown(t *testing.T) {
+// A request that was received is served, independent of the time of Shutdown.
+func TestShutdownLosesNoRequests(t *testing.T) {
 	for round := range 10 {
 		var served, answered atomic.Int64
 		app := harness.NewApp(t, func(conn *harness.AppConn) {
@@ -157,7 +157,7 @@ func TestNoRequestIsLostInAShutdown(t *testing.T) {
 				}
 			})
 		}
-		// Each round shuts down later in the clients' traffic.
+		// Each round calls Shutdown later.
 		harness.Until(t, "answers", func() bool { return answered.Load() > int64(100*round) })
 		proxy.Shutdown()
 		close(stop)
@@ -171,8 +171,8 @@ func TestNoRequestIsLostInAShutdown(t *testing.T) {
 	}
 }
 
-// requestUntilClosed sends at most 50 requests on a connection. It reports whether the
-// proxy still serves: false where it has closed the connection without an answer.
+// requestUntilClosed sends at most 50 requests on a connection. It returns false if the proxy closed
+// the connection without a response.
 func requestUntilClosed(t *testing.T, address, text string, answered *atomic.Int64) bool {
 	c, err := net.Dial("tcp", address)
 	if err != nil {
@@ -184,14 +184,14 @@ func requestUntilClosed(t *testing.T, address, text string, answered *atomic.Int
 	head, body, _ := strings.Cut(text, "\r\n\r\n")
 	for range 50 {
 		if _, err := io.WriteString(c, head+"\r\n\r\n"); err != nil {
-			return false // closed before: nothing was accepted
+			return false // closed before the request was sent
 		}
 		if body != "" {
 			io.WriteString(c, body)
 		}
 		_, m, err := harness.ReadResponse(in, "GET")
 		if err != nil {
-			return false // it had been closed before the request came
+			return false // closed before the request arrived
 		}
 		if m.Status() != 200 || m.Body != "/p" {
 			t.Errorf("got %s %q, want 200 /p", m.Start, m.Body)

@@ -15,7 +15,7 @@ const (
 	javaOffer  = "GET /java HTTP/1.1\r\nConnection: Upgrade, HTTP2-Settings\r\nContent-Length: 0\r\nHost: a\r\nHTTP2-Settings: AAEAAEAAAAIAAAABAAMAAABkAAQBAAAAAAUAAEAA\r\nUpgrade: h2c\r\nUser-Agent: Java-http-client/21\r\n\r\n"
 )
 
-func TestAnUnusualRequestKeepsItsConnection(t *testing.T) {
+func TestUnusualRequestKeepsConnection(t *testing.T) {
 	for name, text := range map[string]string{
 		"HTTP/1.0 kept alive":      "GET /p HTTP/1.0\r\nConnection: keep-alive\r\n\r\n",
 		"an unusual Host":          "GET /p HTTP/1.1\r\nHost: a!b\r\n\r\n",
@@ -43,8 +43,8 @@ func TestAnUnusualRequestKeepsItsConnection(t *testing.T) {
 	}
 }
 
-// Each answer in the first bytes decides what follows: 100 or the final status.
-func TestAnUploadThatAsksFirstIsAnswered(t *testing.T) {
+// The first bytes of the response are either 100 or the final status.
+func TestExpectContinueReturnsAppDecision(t *testing.T) {
 	proxy := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
 		for m := conn.Head(); m != nil; m = conn.Head() {
 			if strings.HasPrefix(m.Target(), "/no") {
@@ -76,7 +76,7 @@ func TestAnUploadThatAsksFirstIsAnswered(t *testing.T) {
 	}
 }
 
-func TestOneOddRequestInAHundredCostsTheOthersNothing(t *testing.T) {
+func TestUnusualRequestsKeepOtherRequestsUnchanged(t *testing.T) {
 	for name, odd := range map[string]string{
 		"curl asks first":          curlUpload + "hello",
 		"HTTP/1.0":                 "GET /old HTTP/1.0\r\nConnection: keep-alive\r\nHost: a\r\n\r\n",
@@ -106,7 +106,7 @@ func TestOneOddRequestInAHundredCostsTheOthersNothing(t *testing.T) {
 	}
 }
 
-func TestRequestsBehindUnusualOnesAreIntact(t *testing.T) {
+func TestRequestsAfterUnusualRequestsReturn200(t *testing.T) {
 	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
 	c := proxy.Dial()
 	c.Send("GET /1 HTTP/1.1\r\nHost: a\r\n\r\n" +
@@ -122,7 +122,7 @@ func TestRequestsBehindUnusualOnesAreIntact(t *testing.T) {
 	c.Send("c\r\n0\r\n\r\n")
 	c.WantBody("/6")
 	proxy.WantCounts(6, 0)
-	// A head of which a part came while another request was served.
+	// A part of a header section arrives while another request is served.
 	app := newBlocking()
 	proxy = proxytest.Start(t, harness.NewApp(t, app.serve), nil)
 	c = proxy.Dial()

@@ -9,13 +9,14 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/upstream"
 )
 
-// tunnel passes a 101 on and then bytes both ways, until the end of the connection.
+// tunnel sends the 101 response and then copies bytes in both directions until the connection is
+// closed.
 func (x *exchange) tunnel(r *upstream.Response, result *queue.Result) {
 	c := x.c
 	result.Upgraded = true
-	x.state.Enter(queue.Tunnelled)    // from now on a client that ends its side has not gone
-	c.watch.Stop()                    // the tunnel itself reads to the client's end
-	x.broken, c.clocked = true, false // nothing of ours comes behind it
+	x.state.Enter(queue.Tunnelled)    // from now on, a half-closed client connection is not an error
+	c.watch.Stop()                    // the tunnel detects when the client closes its side
+	x.broken, c.clocked = true, false // no response follows the tunnel
 	var client net.Conn = c.nc
 	if r.IsWebSocket() {
 		w := goaway.WebSocket(c.nc)
@@ -33,6 +34,6 @@ func (x *exchange) tunnel(r *upstream.Response, result *queue.Result) {
 		result.Reason = queue.ClientGone
 		return
 	}
-	early := bytes.Clone(c.buf[x.at:c.w]) // came behind the head, and is not HTTP any more
+	early := bytes.Clone(c.buf[x.at:c.w]) // bytes after the header section, which belong to the new protocol
 	r.Tunnel(client, early, x.alarm, &x.state, result)
 }

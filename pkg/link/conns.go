@@ -5,26 +5,25 @@ import (
 	"sync"
 )
 
-// Conns are the connections of a server, which are served until it is shut down. They are
-// safe for concurrent use.
+// Conns is the set of open connections of a server. It is safe for concurrent use.
 type Conns[C comparable] struct {
 	retire, abandon func(C)
 
 	mu      sync.Mutex
 	all     map[C]struct{}
-	ending  bool // Shutdown was called,
-	over    bool // and its time is over
+	ending  bool // Shutdown was called
+	over    bool // the context of Shutdown was canceled
 	serving sync.WaitGroup
 }
 
-// NewConns returns none yet. retire makes a connection end once it is idle and nothing is on
-// its way, abandon ends it whatever is going on. Neither may block.
+// NewConns returns an empty set. retire closes a connection as soon as it is idle and no input
+// arrives. abandon closes a connection immediately. Neither may block.
 func NewConns[C comparable](retire, abandon func(C)) *Conns[C] {
 	return &Conns[C]{retire: retire, abandon: abandon, all: make(map[C]struct{})}
 }
 
-// Serve serves a connection in a goroutine of its own. Shutdown finds it, or it is retired
-// here.
+// Serve adds a connection and calls serve in a new goroutine. If Shutdown was called before, Serve
+// also calls retire, and abandon if the context of Shutdown was canceled.
 func (s *Conns[C]) Serve(c C, serve func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -43,7 +42,7 @@ func (s *Conns[C]) Serve(c C, serve func()) {
 	})
 }
 
-// Each calls do, which must not block, for each of them.
+// Each calls do for each connection. do must not block.
 func (s *Conns[C]) Each(do func(C)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -52,11 +51,11 @@ func (s *Conns[C]) Each(do func(C)) {
 	}
 }
 
-// Wait returns when all have been served.
+// Wait returns when all calls of serve have returned.
 func (s *Conns[C]) Wait() { s.serving.Wait() }
 
-// Shutdown retires all, and returns when wait has. When the context ends before, it abandons
-// those that are left. It may be called once.
+// Shutdown retires all connections and returns when wait has returned. If ctx is canceled before that,
+// it abandons the remaining connections and returns the error of ctx. It must be called at most once.
 func (s *Conns[C]) Shutdown(ctx context.Context, wait func()) error {
 	s.end(&s.ending, s.retire)
 	done := make(chan struct{})
@@ -74,7 +73,7 @@ func (s *Conns[C]) Shutdown(ctx context.Context, wait func()) error {
 	return ctx.Err()
 }
 
-// end notes that all end from now on, and ends those that are there.
+// end sets noted, which affects new connections, and calls end for each open connection.
 func (s *Conns[C]) end(noted *bool, end func(C)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

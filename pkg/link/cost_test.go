@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// Steady state: what an engine does for a request allocates nothing of ours; crypto/tls
-// allocates per record that it writes.
-func TestAnExchangeAllocatesNothing(t *testing.T) {
+// In the steady state, a read and a write allocate no memory, except that crypto/tls allocates for
+// each record that it writes.
+func TestExchangeDoesNotAllocate(t *testing.T) {
 	for name, c := range map[string]struct {
 		kind string
 		most float64

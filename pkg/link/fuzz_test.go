@@ -19,12 +19,12 @@ const (
 	mostUseless = 15  // messages in a row without content; crypto/tls bears one more
 )
 
-// A script is what a client of TLS 1.3 sends, and what must be read of it.
+// A script is the input of a TLS 1.3 client and the content that must be read from it.
 type script struct {
 	sent, content []byte
-	mayEnd        bool // for more useless messages than are borne: the content may be cut
-	ended         bool // by a close_notify
-	broken        bool // nothing behind it makes sense
+	mayEnd        bool // more messages without content than the limit: the content may be truncated
+	ended         bool // by close_notify
+	broken        bool // the input after a fault is invalid
 	settled       bool // the last message was content
 }
 
@@ -63,8 +63,8 @@ func newScript(f *forger, steps []byte) (s script) {
 	return s
 }
 
-// play sends a script in pieces and reads after each what is there, until nothing is left
-// or the link has ended. Behind the script the client's side ends.
+// play sends a script in parts and reads the available content after each part, until the script or
+// the connection ends. The client then closes its side.
 func (s *script) play(t *testing.T, p pair, cuts []byte) (got []byte, err error) {
 	t.Helper()
 	buf := make([]byte, 4096)
@@ -109,9 +109,9 @@ func (s *script) play(t *testing.T, p pair, cuts []byte) (got []byte, err error)
 	return got, err
 }
 
-// Whatever the messages of a client are and however they are cut, all content is read
-// that comes before the first fault, nothing else is, and nothing waits for ever.
-func FuzzALinkReadsWhatWasSent(f *testing.F) {
+// For all messages of a client and all splits, the content before the first fault is read, no other
+// content is read, and no read blocks forever.
+func FuzzConnReadsSentBytes(f *testing.F) {
 	f.Add([]byte{0, 0, 5, 0, 64, 0, 0, 0, 1}, []byte{1})
 	f.Add([]byte{0, 0, 5, 4, 0, 0, 0, 0, 5, 5, 0, 0, 0, 0, 5, 8, 0, 0}, []byte{2, 1, 30})
 	f.Add([]byte{0, 0, 0, 0, 0, 1, 6, 3, 0}, []byte{255})

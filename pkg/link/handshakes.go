@@ -86,7 +86,7 @@ func (h *handshake) start(ctx context.Context) (err error) {
 	return err
 }
 
-// end is called after start has returned nil. completed reports whether the handshake was completed.
+// end releases the slot of the handshake. It is called after start has returned nil.
 func (h *handshake) end(completed bool) {
 	h.ended.Store(true)
 	h.timer.Stop()
@@ -99,8 +99,8 @@ func (h *handshake) end(completed bool) {
 	h.slot.Release()
 }
 
-// begin records that the handshake waits for the client. If next is true, the client must send
-// the next message.
+// begin records that the handshake waits for the client. next is true if the server has sent a message
+// since the last wait, so that the client must send its next message.
 func (h *handshake) begin(next bool) {
 	h.wait.begin(next)
 	if next || !h.idle {
@@ -111,7 +111,7 @@ func (h *handshake) begin(next bool) {
 	h.waiting(true, h.answered)
 }
 
-// pause records that the handshake does not wait for the client any more.
+// pause records that the handshake no longer waits for the client.
 func (h *handshake) pause() {
 	h.wait.end()
 	h.waiting(false, h.answered)
@@ -137,14 +137,14 @@ func (h *handshake) expire() {
 	}
 }
 
-// close closes the connection because of a bound. It returns true.
+// close closes the connection because it exceeded a bound. It always returns true.
 func (h *handshake) close(name bound.Name) bool {
 	h.server.bounds.Hit(name, h.conn.RemoteAddr().String())
 	_ = h.conn.Cut()
 	return true
 }
 
-// extend allows h to receive more bytes. It reports whether it does.
+// extend increases the number of bytes that h can receive. It returns false if no bytes are available.
 func (h *handshake) extend() bool {
 	s := h.server
 	s.mu.Lock()

@@ -12,7 +12,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// shaker accepts connections and makes them TLS connections.
+// shaker accepts connections and completes their TLS handshakes.
 type shaker struct{ addr string }
 
 func newShaker(t *testing.T, s *link.Server) shaker {
@@ -48,8 +48,8 @@ func (s shaker) dial(from string) (net.Conn, error) {
 	return d.Dial("tcp", s.addr)
 }
 
-// flood begins n handshakes from another address, each again when it has been ended. It
-// returns when all are there, and they end with the test.
+// flood starts n handshakes from another address and repeats each of them after it ends. It returns
+// when all n are connected. They stop at the end of the test.
 func (s shaker) flood(t *testing.T, n int, each func(net.Conn)) {
 	t.Helper()
 	stop := make(chan struct{})
@@ -99,7 +99,7 @@ func (s shaker) honest(t *testing.T) {
 	harness.Equal(t, tls.Client(c, &tls.Config{InsecureSkipVerify: true}).Handshake(), nil, "(a handshake beside those of another client)")
 }
 
-func TestManySilentHandshakesKeepNoOtherClientWaiting(t *testing.T) {
+func TestSilentHandshakesDoNotDelayOtherClients(t *testing.T) {
 	server := newServer()
 	server.SetMaxHandshakes(2, 100, time.Second)
 	server.SetTimeout(harness.Patience)
@@ -110,8 +110,8 @@ func TestManySilentHandshakesKeepNoOtherClientWaiting(t *testing.T) {
 	}
 }
 
-// A client that sends a byte now and then is no better than one that sends nothing.
-func TestHandshakesThatDripKeepNoOtherClientWaiting(t *testing.T) {
+// A client that sends single bytes is treated like a client that sends nothing.
+func TestSlowHandshakesDoNotDelayOtherClients(t *testing.T) {
 	server := newServer()
 	server.SetMaxHandshakes(2, 100, time.Second)
 	server.SetTimeout(harness.Patience)
@@ -134,9 +134,8 @@ func TestHandshakesThatDripKeepNoOtherClientWaiting(t *testing.T) {
 	}
 }
 
-// Whoever has set a deadline, to close the connection for another one, say, means the
-// handshake as well.
-func TestADeadlineOfTheOwnerEndsAHandshake(t *testing.T) {
+// A deadline of the owner, for example to replace the connection, also ends the handshake.
+func TestDeadlineEndsHandshake(t *testing.T) {
 	client, accepted := tcpPair(t)
 	l, err := link.New(accepted)
 	harness.NoError(t, err)

@@ -22,10 +22,10 @@ func tcpPair(t testing.TB) (client net.Conn, server *net.TCPConn) {
 	return client, server
 }
 
-// server is the one of most tests.
+// server returns the server of most tests.
 var server = sync.OnceValue(newServer)
 
-// newServer returns a server with a certificate of its own.
+// newServer returns a server with a new certificate.
 func newServer() *link.Server { return recordingServer(0, nil) }
 
 // recordingServer is newServer with a limit on the time of handshakes, and with a recorder.
@@ -40,13 +40,13 @@ func recordingServer(limit time.Duration, bounds *bound.Recorder) *link.Server {
 	}, limit, bounds)
 }
 
-// A holder is a connection whose writes can be held back.
+// A holder is a connection that can delay its writes.
 type holder struct {
 	net.Conn
 	mu   sync.Mutex
 	hold bool
 	held []byte
-	got  int // bytes that were read
+	got  int // number of bytes read
 }
 
 func (h *holder) Write(p []byte) (int, error) {
@@ -67,21 +67,21 @@ func (h *holder) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// bytesRead returns how many bytes have been read so far.
+// bytesRead returns the number of bytes read.
 func (h *holder) bytesRead() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.got
 }
 
-// holdBack keeps what is written from now on.
+// holdBack delays all following writes.
 func (h *holder) holdBack() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.hold = true
 }
 
-// release writes the next n bytes that were held back.
+// release writes the next n delayed bytes.
 func (h *holder) release(t *testing.T, n int) {
 	t.Helper()
 	h.mu.Lock()
@@ -94,8 +94,8 @@ func (h *holder) release(t *testing.T, n int) {
 
 // a side of a link, and the client's ends of it.
 type pair struct {
-	client net.Conn // what a client reads and writes
-	wire   *holder  // what it sends and receives
+	client net.Conn // plaintext of the client
+	wire   *holder  // TCP connection of the client
 	link   *link.Conn
 }
 
@@ -110,7 +110,7 @@ func shake(l *link.Conn, s *link.Server) error {
 	return l.Handshake(context.Background(), s, func(bool, bool) {})
 }
 
-// newPairOf is newPair with another server.
+// newPairOf is newPair with the given server.
 func newPairOf(t testing.TB, config *tls.Config, server *link.Server) pair {
 	t.Helper()
 	client, accepted := tcpPair(t)
@@ -132,14 +132,14 @@ func newPairOf(t testing.TB, config *tls.Config, server *link.Server) pair {
 	return p
 }
 
-// kinds are the links that there are.
+// kinds are the client configurations of all kinds of connections.
 var kinds = map[string]*tls.Config{
 	"TCP":     nil,
 	"TLS 1.2": {MaxVersion: tls.VersionTLS12},
 	"TLS 1.3": {MinVersion: tls.VersionTLS13},
 }
 
-// forEachKind runs a test for each kind of link.
+// forEachKind runs a test for each kind of connection.
 func forEachKind(t *testing.T, run func(*testing.T, pair)) {
 	for name, config := range kinds {
 		t.Run(name, func(t *testing.T) { run(t, newPair(t, config)) })

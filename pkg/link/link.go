@@ -1,14 +1,13 @@
-// Package link is a client's connection as the engines use it: bytes over TCP, bare or
-// over TLS, that are read and written without blocking where that can be done.
+// Package link provides client connections for the engines. A connection uses TCP, with or without
+// TLS, and supports reads and writes that do not block.
 //
-// An engine waits by [Conn.WaitRead] and [Conn.WaitWrite], which run a function of its
-// own each time when the socket may have become ready; inside, [Conn.TryRead] and
-// [Conn.TryWrite] do what can be done at once. So an engine holds no buffer while it
-// waits. TLS is crypto/tls on top of the same calls: it gets a temporary error where
-// nothing has come, and what it writes in one call is sent by one system call. An idle
-// connection holds no buffer but crypto/tls's own.
+// An engine waits with [Conn.WaitRead] and [Conn.WaitWrite]. They call a function of the engine each
+// time the socket may be ready. This function calls [Conn.TryRead] or [Conn.TryWrite], which do not
+// block. The engine therefore needs no buffer while it waits. TLS uses crypto/tls on top of the same
+// calls. If no input is available, crypto/tls gets a temporary error. The output of one TryWrite call
+// is sent with one system call. An idle connection holds no buffers except those of crypto/tls.
 //
-// A Conn is also a [net.Conn], for those who want to block.
+// A Conn also implements [net.Conn] with blocking reads and writes.
 package link
 
 import (
@@ -26,30 +25,31 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/socket"
 )
 
-// ErrAgain says that nothing can be read or written now.
+// ErrAgain is returned if no bytes can be read or written without blocking.
 var ErrAgain error = again{}
 
-// again is a temporary error, after which crypto/tls goes on.
+// again is a temporary error. After a temporary error, crypto/tls can continue to use the connection.
 type again struct{}
 
 func (again) Error() string   { return "nothing can be read or written now" }
 func (again) Timeout() bool   { return true }
 func (again) Temporary() bool { return true }
 
-// Conn is a connection. One goroutine at a time may read and one may write. Any may
-// set deadlines and close it.
+// Conn is a client connection. At most one goroutine may read and at most one may write at the same
+// time. Deadlines, CloseWrite, Close, Cut and Reset are safe for concurrent use.
 type Conn struct {
-	tcp *net.TCPConn // not embedded: io.Copy would write past TLS by its ReadFrom
+	tcp *net.TCPConn // not embedded, because io.Copy would use ReadFrom and bypass TLS
 	raw syscall.RawConn
-	tls *encryption // nil: bare
+	tls *encryption // nil without TLS
 
 	late     atomic.Pointer[time.Timer] // runs encryption.closeLate; nil if there is no timer
 	greeting atomic.Bool                // the ClientHello is incomplete
 
-	reading, writing *blocking // nil: there was none yet
+	reading, writing *blocking // nil before the first blocking Read or Write
 }
 
-// blocking is a Read or Write, made by the first one: most connections have none.
+// blocking is the state of Read or Write. It is allocated by the first call, because most connections
+// never block.
 type blocking struct {
 	bytes []byte
 	n     int
@@ -57,7 +57,7 @@ type blocking struct {
 	try   func(fd uintptr) (done bool)
 }
 
-// New returns a bare connection.
+// New returns a connection without TLS.
 func New(tcp *net.TCPConn) (*Conn, error) {
 	raw, err := tcp.SyscallConn()
 	if err != nil {
@@ -66,9 +66,9 @@ func New(tcp *net.TCPConn) (*Conn, error) {
 	return &Conn{tcp: tcp, raw: raw}, nil
 }
 
-// WaitRead calls try, and calls it again each time when bytes may have come, until it
-// returns true. It returns an error if the read deadline expires or the connection is closed.
-// The connection is also closed if the rest of a TLS record does not arrive in time.
+// WaitRead calls try each time input may have arrived, until try returns true. It also calls try
+// immediately. It returns an error if the read deadline expires or the connection is closed. The
+// connection is also closed if the rest of a TLS record does not arrive in time.
 func (c *Conn) WaitRead(try func(fd uintptr) (done bool)) error {
 	err := c.raw.Read(try)
 	if c.tls != nil {
@@ -77,8 +77,9 @@ func (c *Conn) WaitRead(try func(fd uintptr) (done bool)) error {
 	return err
 }
 
-// TryRead reads what has come: n > 0, or an error: ErrAgain where nothing has, io.EOF
-// after the client's last byte. It is to be called inside WaitRead, with its fd.
+// TryRead reads the available input without blocking. If no input is available, it returns ErrAgain.
+// At the end of the input, it returns io.EOF. It must be called inside WaitRead with the fd of
+// WaitRead.
 func (c *Conn) TryRead(fd uintptr, p []byte) (n int, err error) {
 	if c.tls != nil {
 		return c.tls.read(fd, p)
@@ -86,7 +87,7 @@ func (c *Conn) TryRead(fd uintptr, p []byte) (n int, err error) {
 	return receive(fd, p)
 }
 
-// receive is TryRead on a socket.
+// receive implements TryRead for a socket.
 func receive(fd uintptr, p []byte) (n int, err error) {
 	n, err = socket.Read(fd, p)
 	if err == nil && n == 0 && len(p) > 0 {
@@ -95,7 +96,7 @@ func receive(fd uintptr, p []byte) (n int, err error) {
 	return n, asAgain(err)
 }
 
-// asAgain makes what a socket says that can do nothing now ErrAgain.
+// asAgain converts EAGAIN to ErrAgain.
 func asAgain(err error) error {
 	if errors.Is(err, syscall.EAGAIN) {
 		return ErrAgain
@@ -103,13 +104,13 @@ func asAgain(err error) error {
 	return err
 }
 
-// WaitWrite is WaitRead for writing.
+// WaitWrite is the equivalent of WaitRead for writing.
 func (c *Conn) WaitWrite(try func(fd uintptr) (done bool)) error { return c.raw.Write(try) }
 
-// TryWrite writes what is taken at once of p and of q behind it: n > 0, or an error,
-// which is ErrAgain where nothing is taken. Over TLS some of what was taken may still
-// have to be sent: all of it has been when TryWrite of nothing returns no error. It is
-// to be called inside WaitWrite, with its fd.
+// TryWrite writes as much of p and then q as possible without blocking, and returns the number of
+// bytes written. If no bytes can be written, it returns ErrAgain. With TLS, written bytes may still be
+// buffered. They are sent completely when TryWrite with empty p and q returns no error. TryWrite must
+// be called inside WaitWrite with the fd of WaitWrite.
 func (c *Conn) TryWrite(fd uintptr, p, q []byte) (n int, err error) {
 	switch {
 	case c.tls != nil:
@@ -142,8 +143,8 @@ func (c *Conn) TryWriteAll(fd uintptr, p, q []byte) (restP, restQ []byte, err er
 	}
 }
 
-// Stalled reports whether a TLS record or a message of TLS is incomplete. It is called by the
-// reader.
+// Stalled reports whether a TLS record or TLS message is incomplete. It must be called by the reading
+// goroutine.
 func (c *Conn) Stalled() bool { return c.tls != nil && c.tls.stalled() }
 
 // Silent reports whether no input has arrived that was not read, not even the end. An incomplete
@@ -160,7 +161,7 @@ func (c *Conn) Silent() bool {
 	return silent && err == nil
 }
 
-// TLS returns the state of the encryption; nil: there is none.
+// TLS returns the state of the TLS connection, or nil without TLS.
 func (c *Conn) TLS() *tls.ConnectionState {
 	if c.tls == nil {
 		return nil
@@ -172,8 +173,8 @@ func (c *Conn) TLS() *tls.ConnectionState {
 // Secure reports whether the connection is encrypted.
 func (c *Conn) Secure() bool { return c.tls != nil }
 
-// TCP returns the connection beneath, for those who watch it. Over TLS nobody else may
-// read or write on it.
+// TCP returns the TCP connection, so that the caller can watch it. With TLS, the caller must not read
+// from it or write to it.
 func (c *Conn) TCP() *net.TCPConn { return c.tcp }
 
 // Read implements net.Conn.
@@ -229,9 +230,9 @@ const (
 	lingerErrorBytes = 64 << 10
 )
 
-// Linger ends our side of the connection and discards input for up to LingerTime, so that the client can
-// read the last output before the connection is reset (RFC 9112 section 9.6). invalid reports whether the
-// input of the client was invalid. The caller closes the connection.
+// Linger closes the write side and discards input for up to LingerTime, so that the client can read
+// the last output before the connection is reset (RFC 9112 section 9.6). invalid is true if the input
+// of the client was invalid. The caller must close the connection.
 func (c *Conn) Linger(invalid bool) {
 	end := time.Now().Add(LingerTime)
 	_ = c.SetDeadline(end)
@@ -241,33 +242,31 @@ func (c *Conn) Linger(invalid bool) {
 	if !invalid {
 		c.discard(lingerBytes)
 	} else if c.discard(lingerErrorBytes) == lingerErrorBytes {
-		time.Sleep(time.Until(end)) // a close now would reset the connection before the client can read
+		time.Sleep(time.Until(end)) // closing now would reset the connection before the client can read
 	}
 }
 
-// discard reads up to limit bytes until the end of the input or the read deadline, and returns the number
-// of bytes.
+// discard reads and drops up to limit bytes, until the end of the input or the read deadline. It
+// returns the number of bytes.
 func (c *Conn) discard(limit int64) int64 {
 	n, _ := io.CopyN(io.Discard, c.tcp, limit)
 	return n
 }
 
-// CloseWrite ends our side; over TLS it says so first (RFC 8446 section 6.1), if that
-// can be written at once.
+// CloseWrite closes the write side. With TLS, it first sends close_notify (RFC 8446 section 6.1) if
+// this does not block.
 func (c *Conn) CloseWrite() error {
 	c.sayGoodbye()
 	return c.tcp.CloseWrite()
 }
 
-// Close closes the connection; over TLS it says so first, if that can be written at
-// once.
+// Close closes the connection. With TLS, it first sends close_notify if this does not block.
 func (c *Conn) Close() error {
 	c.sayGoodbye()
 	return c.Cut()
 }
 
-// Cut closes the connection without a word: over TLS the client can tell that
-// something is missing.
+// Cut closes the connection without close_notify, so that a TLS client detects truncated output.
 func (c *Conn) Cut() error {
 	if late := c.late.Swap(nil); late != nil {
 		late.Stop()
@@ -275,7 +274,7 @@ func (c *Conn) Cut() error {
 	return c.tcp.Close()
 }
 
-// Reset is Cut that drops what has not been sent, and tells the client by a reset.
+// Reset closes the connection with a TCP reset and drops unsent output.
 func (c *Conn) Reset() error {
 	_ = c.tcp.SetLinger(0)
 	return c.Cut()

@@ -14,7 +14,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// noise returns n bytes that are the same for the same n.
+// noise returns n pseudorandom bytes that depend only on n.
 func noise(n int) []byte {
 	r := rand.New(rand.NewPCG(uint64(n), 1))
 	b := make([]byte, n)
@@ -24,7 +24,7 @@ func noise(n int) []byte {
 	return b
 }
 
-// writeInPieces writes b in pieces of any size.
+// writeInPieces writes b in parts of random size.
 func writeInPieces(w io.Writer, b []byte) error {
 	r := rand.New(rand.NewPCG(uint64(len(b)), 2))
 	for len(b) > 0 {
@@ -37,7 +37,7 @@ func writeInPieces(w io.Writer, b []byte) error {
 	return nil
 }
 
-func TestBytesPassBothWaysAtTheSameTime(t *testing.T) {
+func TestConcurrentReadAndWrite(t *testing.T) {
 	const size = 3 << 20
 	forEachKind(t, func(t *testing.T, p pair) {
 		p.link.SetDeadline(time.Now().Add(harness.Patience))
@@ -67,7 +67,7 @@ func TestBytesPassBothWaysAtTheSameTime(t *testing.T) {
 	})
 }
 
-func TestNothingToReadIsErrAgainAndThenTheEndIsEOF(t *testing.T) {
+func TestTryReadReturnsErrAgainAndEOF(t *testing.T) {
 	forEachKind(t, func(t *testing.T, p pair) {
 		var got []byte
 		again := 0
@@ -94,7 +94,7 @@ func TestNothingToReadIsErrAgainAndThenTheEndIsEOF(t *testing.T) {
 	})
 }
 
-func TestAReadEndsWithItsDeadline(t *testing.T) {
+func TestReadDeadline(t *testing.T) {
 	forEachKind(t, func(t *testing.T, p pair) {
 		p.link.SetReadDeadline(time.Now().Add(10 * time.Millisecond))
 		if _, err := p.link.Read(make([]byte, 10)); !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -108,9 +108,9 @@ func TestAReadEndsWithItsDeadline(t *testing.T) {
 	})
 }
 
-// A client that reads nothing holds the writer up; nothing of what it was sent is lost
-// or sent twice when it goes on.
-func TestAWriteWaitsForAClientThatDoesNotRead(t *testing.T) {
+// A client that does not read blocks the writer. No bytes are lost or repeated when it continues to
+// read.
+func TestWriteWaitsForReader(t *testing.T) {
 	forEachKind(t, func(t *testing.T, p pair) {
 		want := noise(12 << 20) // more than sockets take
 		again := make(chan struct{})
@@ -150,7 +150,7 @@ func TestAWriteWaitsForAClientThatDoesNotRead(t *testing.T) {
 	})
 }
 
-func TestTheOwnSideCanBeEndedAlone(t *testing.T) {
+func TestCloseWriteKeepsReadSideOpen(t *testing.T) {
 	forEachKind(t, func(t *testing.T, p pair) {
 		if _, err := p.link.Write([]byte("bye")); err != nil {
 			t.Fatal(err)

@@ -6,25 +6,25 @@ import (
 	"time"
 )
 
-// LastLook is how long a connection that is to be closed is still listened to, and a
-// listener that stops is still accepted from.
+// LastLook is how long a connection waits for input, and a listener accepts connections, after a
+// shutdown was requested.
 const LastLook = 20 * time.Millisecond
 
-// Listeners are those that a server accepts from. All of them stop at once. They are safe
-// for concurrent use.
+// Listeners is the set of listeners of a server, which are stopped at the same time. It is safe for
+// concurrent use.
 type Listeners struct {
-	Stopping chan struct{} // closed by Stop; to be received from
+	Stopping chan struct{} // closed by Stop; callers may only receive from it
 
 	mu      sync.Mutex
 	all     []net.Listener
-	serving sync.WaitGroup // Add, until Done
+	serving sync.WaitGroup // counts calls of Add without Done
 }
 
-// NewListeners returns none yet.
+// NewListeners returns an empty set.
 func NewListeners() *Listeners { return &Listeners{Stopping: make(chan struct{})} }
 
-// Add notes a listener that is accepted from until Done; false: all have stopped, and this
-// one is closed.
+// Add adds a listener. The caller must call Done when it no longer accepts connections. If Stop was
+// called before, Add closes the listener and returns false.
 func (s *Listeners) Add(ln net.Listener) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -37,7 +37,7 @@ func (s *Listeners) Add(ln net.Listener) bool {
 	return true
 }
 
-// Done notes that one is not accepted from any more.
+// Done records that the caller no longer accepts connections from a listener.
 func (s *Listeners) Done() { s.serving.Done() }
 
 // Stopped reports whether Stop was called.
@@ -50,20 +50,20 @@ func (s *Listeners) Stopped() bool {
 	}
 }
 
-// Stop lets each listener accept what the kernel has accepted already, and then nothing
-// more: its Accept fails. It may be called once.
+// Stop stops all listeners. For LastLook, they accept the connections that the kernel has already
+// accepted. Accept then returns an error. Stop must be called at most once.
 func (s *Listeners) Stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	close(s.Stopping)
 	for _, ln := range s.all {
 		if d, ok := ln.(interface{ SetDeadline(time.Time) error }); ok {
-			_ = d.SetDeadline(time.Now().Add(LastLook)) // Accept says why not
+			_ = d.SetDeadline(time.Now().Add(LastLook)) // on failure, Accept returns the error
 		} else {
 			ln.Close()
 		}
 	}
 }
 
-// Wait returns when none is accepted from.
+// Wait returns when Done was called for each listener.
 func (s *Listeners) Wait() { s.serving.Wait() }

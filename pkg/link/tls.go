@@ -15,11 +15,11 @@ import (
 )
 
 const (
-	// handshakeTime is the maximum time that a handshake waits for its client. A handshake has two or
-	// three messages of the client.
+	// handshakeTime is the maximum time that a handshake waits for its client. The client sends two or
+	// three messages in a handshake.
 	handshakeTime = 10 * time.Second
-	// helloBytes is the length of a client's handshake that is always received, in bytes. Most
-	// clients send less than 2 KiB. crypto/tls holds up to four times as much.
+	// helloBytes is the number of bytes of a handshake that each client can send. Most clients send
+	// less than 2 KiB. crypto/tls holds up to four times as much.
 	helloBytes = 8 << 10
 	// chainBytes is helloBytes for servers that request client certificates. A chain of
 	// certificates is rarely longer than 10 KiB.
@@ -34,20 +34,20 @@ const (
 	// idleBytes is the maximum number of bytes without content that an idle connection can have
 	// received. A KeyUpdate has 27 bytes.
 	idleBytes = 512
-	// maxUnread is how many bytes a client may send without a byte of content among
-	// them. A record has 16 KiB and a little more (RFC 8446 section 5.2), a message such
-	// as KeyUpdate some bytes; crypto/tls would collect 64 KiB of one.
+	// maxUnread is the maximum number of bytes without content between two reads of content. A record
+	// has slightly more than 16 KiB (RFC 8446 section 5.2), and a message such as KeyUpdate has a few
+	// bytes. Without this limit, crypto/tls would buffer up to 64 KiB of a message.
 	maxUnread = 20 << 10
-	// encryptAtOnce is how much content is encrypted before it is sent, in bytes.
+	// encryptAtOnce is the number of content bytes that are encrypted before they are sent.
 	encryptAtOnce = 32 << 10
-	// recordOverhead is more than encryption adds to 16 KiB of content, in bytes.
+	// recordOverhead is an upper bound for the bytes that encryption adds to 16 KiB of content.
 	recordOverhead = 512
 	// replyBatch is the number of bytes of replies that are sent together while content arrives.
 	// Small segments would fill the receive buffer of the client with their overhead.
 	replyBatch = 4 << 10
 )
 
-// MaxRecord is the length of the content of the longest record, in bytes.
+// MaxRecord is the maximum length of the content of a record in bytes.
 const MaxRecord = 16 << 10
 
 // MaxUnsent is the maximum number of encrypted bytes that are not sent: content, and replies to
@@ -60,14 +60,13 @@ var (
 	errNoContent     = errors.New("tls: too many bytes without content")
 )
 
-// Sizes of what encrypted bytes wait in until they are sent.
+// Sizes of the buffers for unsent encrypted bytes.
 const (
 	smallOut = 4 << 10
 	largeOut = encryptAtOnce + encryptAtOnce/MaxRecord*recordOverhead
 )
 
-// Server is what the TLS connections of a listener share. It is safe for concurrent
-// use.
+// Server is the shared state of the TLS connections of a listener. It is safe for concurrent use.
 type Server struct {
 	config     *tls.Config
 	recordTime time.Duration // maximum time to wait for the rest of a record or message
@@ -89,26 +88,27 @@ func NewServer(config *tls.Config, limit time.Duration, bounds *bound.Recorder) 
 	return s
 }
 
-// encryption is the TLS of a connection, and what crypto/tls takes for the connection.
+// encryption is the TLS state of a connection. It is also the net.Conn that crypto/tls uses.
 type encryption struct {
 	link   *Conn
 	server *Server
 	conn   *tls.Conn
 
-	// Of the reader.
-	fd         uintptr    // inside WaitRead
-	shaking    *handshake // nil: it is done
-	received   int        // bytes since the last content
-	header     [5]byte    // of a record, as much of it as has come
+	// The following fields are owned by the reader.
+	fd         uintptr    // valid inside WaitRead
+	shaking    *handshake // nil after the handshake
+	received   int        // number of bytes received since the last content
+	header     [5]byte    // first headerLen bytes of a record header
 	headerLen  int
-	recordLeft int // bytes of the record behind its header
+	recordLeft int // remaining payload bytes of the current record
 
 	rest wait // for the rest of a record or message
 
-	// What crypto/tls has written, by the reader and by the writer.
+	// The following fields hold the output of crypto/tls, which is written by the reader and the
+	// writer. They are guarded by mu.
 	mu     sync.Mutex
-	pooled *[]byte // what out was taken from; nil: there is none
-	out    []byte  // not sent yet
+	pooled *[]byte // the pooled buffer of out; may be nil
+	out    []byte  // unsent bytes
 
 	writing atomic.Bool  // content is being encrypted
 	replied atomic.Int32 // bytes of replies to TLS messages since the last batch
@@ -116,10 +116,11 @@ type encryption struct {
 
 // Handshake completes a TLS handshake as the server. It blocks, and must be called before all other
 // methods that read or write. It first waits for the ClientHello and then for a slot, so that a client
-// that sends nothing does not use a slot. If ctx ends, it does not wait for a slot any more.
+// that sends nothing does not use a slot. If ctx is canceled, Handshake stops waiting for a slot.
 //
-// waiting is called each time when the handshake begins or ends to wait for the client, and before it waits
-// for a slot. answered reports whether the ClientHello was valid and the server has sent its first flight.
+// waiting is called each time the handshake starts or stops waiting for the client, and before it
+// waits for a slot. answered is true if the ClientHello was valid and the server has sent its first
+// flight.
 //
 // The client can send 8 KiB, or 32 KiB if a certificate is requested, and up to 64 or 128 KiB if few
 // other handshakes are long. The owner of the connection can end the handshake by a deadline.
@@ -200,7 +201,7 @@ func recordArrived(fd uintptr) bool {
 // hit records that a bound closes the connection.
 func (e *encryption) hit(name bound.Name) { e.server.bounds.Hit(name, e.link.RemoteAddr().String()) }
 
-// sendAll sends what crypto/tls has written in a handshake.
+// sendAll sends the output of crypto/tls during a handshake.
 func (e *encryption) sendAll() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -212,7 +213,7 @@ func (e *encryption) sendAll() error {
 	return err
 }
 
-// Read is what crypto/tls reads encrypted bytes by.
+// Read implements net.Conn for crypto/tls. It reads encrypted bytes.
 func (e *encryption) Read(p []byte) (n int, err error) {
 	if e.shaking != nil {
 		return e.readHandshake(p)
@@ -247,7 +248,7 @@ func (e *encryption) readHandshake(p []byte) (n int, err error) {
 	return n, err
 }
 
-// follow notes where records begin and end (RFC 8446 section 5.1).
+// follow tracks record boundaries in the received bytes (RFC 8446 section 5.1).
 func (e *encryption) follow(p []byte) {
 	for len(p) > 0 {
 		if e.recordLeft == 0 {
@@ -265,7 +266,7 @@ func (e *encryption) follow(p []byte) {
 	}
 }
 
-// stalled reports whether a record is incomplete, or a message of TLS can be.
+// stalled reports whether a record is incomplete or a TLS message may be incomplete.
 func (e *encryption) stalled() bool {
 	return e.received > idleBytes || e.recordLeft > 0 || e.headerLen > 0
 }
@@ -303,7 +304,7 @@ func (e *encryption) closeLate() {
 	}
 }
 
-// Write is what crypto/tls writes encrypted bytes by. They wait until they are sent.
+// Write implements net.Conn for crypto/tls. It buffers encrypted bytes until they are sent.
 func (e *encryption) Write(p []byte) (int, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -321,19 +322,19 @@ func (e *encryption) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// take takes a buffer for n encrypted bytes. e.mu is held.
+// take allocates a buffer for n encrypted bytes. e.mu must be held.
 func (e *encryption) take(n int) {
 	e.pooled = e.server.buffers.Get(min(n, largeOut))
 	e.out = (*e.pooled)[:0]
 }
 
-// putBack gives the buffer back. e.mu is held.
+// putBack releases the buffer. e.mu must be held.
 func (e *encryption) putBack() {
 	e.server.buffers.Put(e.pooled)
 	e.pooled, e.out = nil, nil
 }
 
-// send sends what waits, as much as is taken at once.
+// send sends as many buffered bytes as possible without blocking.
 func (e *encryption) send(fd uintptr) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -348,7 +349,7 @@ func (e *encryption) send(fd uintptr) error {
 	return nil
 }
 
-// read is Conn.TryRead.
+// read implements Conn.TryRead.
 func (e *encryption) read(fd uintptr, p []byte) (int, error) {
 	e.fd = fd
 	e.rest.end()
@@ -364,10 +365,10 @@ func (e *encryption) read(fd uintptr, p []byte) (int, error) {
 		}
 		return n, nil
 	}
-	if answer := e.send(fd); answer != nil && !errors.Is(answer, ErrAgain) { // to a KeyUpdate, say
+	if answer := e.send(fd); answer != nil && !errors.Is(answer, ErrAgain) { // an error of sending the response to a TLS message such as KeyUpdate
 		return 0, answer
 	}
-	if err == nil { // a record without content
+	if err == nil { // the record has no content
 		err = ErrAgain
 	}
 	if errors.Is(err, ErrAgain) {
@@ -376,7 +377,7 @@ func (e *encryption) read(fd uintptr, p []byte) (int, error) {
 	return 0, err
 }
 
-// write is Conn.TryWrite.
+// write implements Conn.TryWrite.
 func (e *encryption) write(fd uintptr, p, q []byte) (n int, err error) {
 	if err := e.send(fd); err != nil {
 		return 0, err
@@ -408,17 +409,17 @@ func (e *encryption) write(fd uintptr, p, q []byte) (n int, err error) {
 	return n, err
 }
 
-// sayGoodbye writes close_notify, if that can be written at once.
+// sayGoodbye sends close_notify if this does not block.
 func (c *Conn) sayGoodbye() {
 	if c.tls == nil {
 		return
 	}
-	_ = c.tls.conn.CloseWrite() // into what waits to be sent
+	_ = c.tls.conn.CloseWrite() // crypto/tls appends it to out
 	_ = c.raw.Control(func(fd uintptr) { _ = c.tls.send(fd) })
 }
 
-// Close and what follows make an encryption a net.Conn for crypto/tls, which has no use
-// for them: the connection's deadlines and its end are its owner's business.
+// Close and the following methods implement net.Conn for crypto/tls. They have no effect, because the
+// owner of the connection sets the deadlines and closes it.
 func (e *encryption) Close() error                     { return nil }
 func (e *encryption) LocalAddr() net.Addr              { return e.link.LocalAddr() }
 func (e *encryption) RemoteAddr() net.Addr             { return e.link.RemoteAddr() }

@@ -22,7 +22,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// tryRead reads what is there now.
+// tryRead reads the available content.
 func tryRead(t *testing.T, l *link.Conn) (string, error) {
 	t.Helper()
 	var text string
@@ -36,8 +36,8 @@ func tryRead(t *testing.T, l *link.Conn) (string, error) {
 	return text, failed
 }
 
-// A client that has sent a part of a record owes the rest: its time for a head begins.
-func TestAPartOfARecordIsStalled(t *testing.T) {
+// An incomplete record starts the timeout for a header section.
+func TestIncompleteRecordIsStalled(t *testing.T) {
 	for _, kind := range []string{"TLS 1.2", "TLS 1.3"} {
 		for _, part := range []int{1, 4, 5, 6, 20} { // of the header, and of the record
 			t.Run(fmt.Sprintf("%s, %d bytes", kind, part), func(t *testing.T) {
@@ -68,8 +68,8 @@ func TestAPartOfARecordIsStalled(t *testing.T) {
 	}
 }
 
-// What a record holds behind a whole one is owed as well.
-func TestAPartOfARecordBehindAWholeOneIsStalled(t *testing.T) {
+// This includes a record that follows a complete record.
+func TestIncompleteSecondRecordIsStalled(t *testing.T) {
 	p := newPair(t, kinds["TLS 1.3"])
 	p.wire.holdBack()
 	p.client.Write([]byte("one"))
@@ -85,7 +85,7 @@ func TestAPartOfARecordBehindAWholeOneIsStalled(t *testing.T) {
 	}
 }
 
-func TestALongHandshakeIsRefused(t *testing.T) {
+func TestLongHandshakeReturnsError(t *testing.T) {
 	client, accepted := tcpPair(t)
 	l, err := link.New(accepted)
 	harness.NoError(t, err)
@@ -155,7 +155,7 @@ func TestSilentConnectionsDoNotDelayHandshakes(t *testing.T) {
 	}
 }
 
-func TestAStormOfHandshakesIsServedWhole(t *testing.T) {
+func TestManyHandshakesSucceed(t *testing.T) {
 	s := newServer()
 	s.SetTimeout(harness.Patience)
 	var clients sync.WaitGroup
@@ -165,7 +165,7 @@ func TestAStormOfHandshakesIsServedWhole(t *testing.T) {
 	clients.Wait()
 }
 
-func TestAConnectionThatEndsInAHandshakeIsAnError(t *testing.T) {
+func TestCloseDuringHandshakeReturnsError(t *testing.T) {
 	client, accepted := tcpPair(t)
 	l, _ := link.New(accepted)
 	client.Write([]byte{22, 3, 1})
@@ -175,7 +175,7 @@ func TestAConnectionThatEndsInAHandshakeIsAnError(t *testing.T) {
 	}
 }
 
-func TestOnlyAConnectionThatIsCutSaysNoGoodbye(t *testing.T) {
+func TestOnlyCutOmitsCloseNotify(t *testing.T) {
 	for name, c := range map[string]struct {
 		end     func(*link.Conn) error
 		goodbye bool
@@ -196,8 +196,8 @@ func TestOnlyAConnectionThatIsCutSaysNoGoodbye(t *testing.T) {
 	}
 }
 
-// forger encrypts records of a client by the secret of its connection (RFC 8446,
-// sections 5.2, 7.2 and 7.3): what no well-behaved library sends.
+// forger encrypts client records with the secret of the connection (RFC 8446 sections 5.2, 7.2 and
+// 7.3). It can send records that TLS libraries do not send.
 type forger struct {
 	secret []byte
 	aead   cipher.AEAD
@@ -219,7 +219,7 @@ func newForger(t *testing.T, keyLog string) *forger {
 	return f
 }
 
-// update goes on with the next secret, as after a KeyUpdate.
+// update switches to the next secret, as after a KeyUpdate.
 func (f *forger) update() {
 	f.secret = f.expand("traffic upd", sha256.Size)
 	f.makeKeys()
@@ -261,13 +261,13 @@ func (f *forger) record(kind byte, content []byte) []byte {
 	return f.aead.Seal(header, nonce, append(append([]byte(nil), content...), kind), header)
 }
 
-// forged returns a link whose client sends what a forger makes.
+// forged returns a connection whose client is a forger.
 func forged(t *testing.T) (pair, *forger) {
 	t.Helper()
 	return forgedOf(t, server())
 }
 
-// forgedOf is forged with another server.
+// forgedOf is forged with the given server.
 func forgedOf(t *testing.T, server *link.Server) (pair, *forger) {
 	t.Helper()
 	var keyLog strings.Builder
@@ -278,7 +278,7 @@ func forgedOf(t *testing.T, server *link.Server) (pair, *forger) {
 	return p, newForger(t, keyLog.String())
 }
 
-func TestAForgedRecordIsRead(t *testing.T) { // or the forgeries below show nothing
+func TestForgedRecordIsRead(t *testing.T) { // a precondition of the following tests
 	p, f := forged(t)
 	p.wire.Write(f.record(23, []byte("forged")))
 	b := make([]byte, 10)
@@ -288,9 +288,9 @@ func TestAForgedRecordIsRead(t *testing.T) { // or the forgeries below show noth
 	}
 }
 
-// An unfinished message of TLS itself does not hold memory for ever: it is stalled
-// first, and ends the connection when it is long.
-func TestAMessageOfTLSThatDoesNotEndIsStalledAndBounded(t *testing.T) {
+// An incomplete TLS message is stalled. A long one closes the connection, so that it does not hold
+// memory.
+func TestEndlessTLSMessageIsStalled(t *testing.T) {
 	p, f := forged(t)
 	const handshake, keyUpdate = 22, 24
 	message := append([]byte{keyUpdate, 0, 0xff, 0}, make([]byte, 60<<10)...)
@@ -313,8 +313,8 @@ func TestAMessageOfTLSThatDoesNotEndIsStalledAndBounded(t *testing.T) {
 	}
 }
 
-// Records without content are answered by nobody and end the connection.
-func TestRecordsWithoutContentEndTheConnection(t *testing.T) {
+// Records without content have no response. Too many of them close the connection.
+func TestEmptyRecordsCloseConnection(t *testing.T) {
 	p, f := forged(t)
 	go func() {
 		for range 1000 {
@@ -329,8 +329,8 @@ func TestRecordsWithoutContentEndTheConnection(t *testing.T) {
 	}
 }
 
-// A client that asks for new keys over and over and reads no answer.
-func TestKeyUpdatesAreAnsweredWithoutWaiting(t *testing.T) {
+// A client that repeatedly requests new keys and does not read the responses.
+func TestReaderSendsKeyUpdateResponse(t *testing.T) {
 	p, f := forged(t)
 	const handshake, keyUpdate, requested = 22, 24, 1
 	p.wire.Write(f.record(handshake, []byte{keyUpdate, 0, 0, 1, requested}))
@@ -345,9 +345,9 @@ func TestKeyUpdatesAreAnsweredWithoutWaiting(t *testing.T) {
 	})
 }
 
-// One that asks again and again, with a byte of content between, and reads no answer, is
-// ended before the answers fill memory.
-func TestAnswersThatNobodyReadsEndTheConnection(t *testing.T) {
+// A client that also sends a byte of content after each request is closed before the responses fill
+// the memory.
+func TestUnreadTLSRepliesCloseConnection(t *testing.T) {
 	p, f := forged(t)
 	// Full soon, but not so small that the kernel drops what acknowledges the client's bytes.
 	_ = p.wire.Conn.(*net.TCPConn).SetReadBuffer(64 << 10)

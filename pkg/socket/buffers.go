@@ -5,18 +5,20 @@ import (
 	"sync"
 )
 
-// Buffers keeps buffers that are not in use. It is safe for concurrent use.
+// Buffers is a pool of buffers with fixed sizes. It is safe for concurrent use.
 type Buffers struct {
 	sizes []int
-	pools []sync.Pool // of *[]byte, by sizes
+	pools []sync.Pool // elements of type *[]byte; parallel to sizes
 }
 
-// NewBuffers returns one for buffers of these sizes in bytes, the smallest first.
+// NewBuffers returns an empty pool for buffers of the given sizes in bytes. The sizes must be in
+// ascending order.
 func NewBuffers(sizes ...int) *Buffers {
 	return &Buffers{sizes: sizes, pools: make([]sync.Pool, len(sizes))}
 }
 
-// Get returns a buffer of the smallest size that has n bytes; the largest size has them.
+// Get returns a buffer of the smallest size that is at least n bytes. n must not exceed the largest
+// size.
 func (b *Buffers) Get(n int) *[]byte {
 	i := 0
 	for b.sizes[i] < n {
@@ -29,7 +31,7 @@ func (b *Buffers) Get(n int) *[]byte {
 	return &p
 }
 
-// Put takes a buffer of Get back; nil is none.
+// Put returns a buffer to the pool. It must have been returned by Get. A nil buffer is ignored.
 func (b *Buffers) Put(p *[]byte) {
 	if p != nil {
 		b.pools[slices.Index(b.sizes, len(*p))].Put(p)

@@ -1,8 +1,8 @@
-// Package socket reads and writes where somebody else waits: inside the
-// functions of a [syscall.RawConn], whose sockets never block.
+// Package socket reads from and writes to nonblocking sockets inside the functions of a
+// [syscall.RawConn].
 //
-// The errors are of type [syscall.Errno]. [syscall.EAGAIN] says that nothing can
-// be done now; return false to wait. Signals that come between are no errors.
+// The errors are of type [syscall.Errno]. If an operation would block, the error is [syscall.EAGAIN],
+// and the function of the RawConn must return false to wait. Interrupted system calls are repeated.
 //
-// It also has the buffers for who reads and writes so: [Buffers].
+// The package also contains a pool of buffers: [Buffers].
 package socket

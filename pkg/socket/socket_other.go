@@ -7,16 +7,16 @@ import (
 	"syscall"
 )
 
-// The race detector takes what goes through a socket as an order in time, and has
-// to learn it from package syscall.
+// The race detector derives the order of events from socket operations, but only if they use package
+// syscall.
 
-// Read reads what has come: n > 0, or an error, or n == 0 for the end.
+// Read reads the available input. At the end of the input, it returns 0 and no error.
 func Read(fd uintptr, p []byte) (n int, err error) { return again(syscall.Read, fd, p) }
 
-// Write writes what the socket takes at once, which may be less than all.
+// Write writes as many bytes as possible without blocking.
 func Write(fd uintptr, p []byte) (n int, err error) { return again(syscall.Write, fd, p) }
 
-// WriteTwo writes what the socket takes of p and q, one behind the other, at once.
+// WriteTwo writes as many bytes of p and then q as possible without blocking.
 func WriteTwo(fd uintptr, p, q []byte) (n int, err error) {
 	if n, err = Write(fd, p); err != nil || n < len(p) {
 		return n, err
@@ -28,8 +28,8 @@ func WriteTwo(fd uintptr, p, q []byte) (n int, err error) {
 	return n + m, err
 }
 
-// WriteNow writes what a pipe or file takes without waiting, though it is one that
-// blocks. It returns 0 where that is not known, which is here.
+// WriteNow writes to a pipe or file without blocking, even if the descriptor is in blocking mode. On
+// this platform, this is not supported, and WriteNow always returns 0.
 func WriteNow(uintptr, []byte) int { return 0 }
 
 // Peek reads bytes that stay in the receive buffer. Its results are those of Read.
@@ -41,7 +41,8 @@ func Peek(fd uintptr, p []byte) (n int, err error) {
 	}
 }
 
-// Silent reports whether nothing has come, not even the end.
+// Silent reports whether no input is available. It returns false at the end of the input and after an
+// error.
 func Silent(fd uintptr) bool {
 	var one [1]byte
 	_, err := Peek(fd, one[:])

@@ -10,7 +10,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-func TestAPipeIsWrittenToAsFarAsItHasRoom(t *testing.T) {
+func TestWriteNowFillsPipe(t *testing.T) {
 	var fds [2]int
 	harness.NoError(t, syscall.Pipe(fds[:]))
 	for _, fd := range fds {

@@ -10,7 +10,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// pair returns two sockets that are connected and never block.
+// pair returns two connected nonblocking sockets.
 func pair(t *testing.T) (a, b uintptr) {
 	t.Helper()
 	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
@@ -22,7 +22,7 @@ func pair(t *testing.T) (a, b uintptr) {
 	return uintptr(fds[0]), uintptr(fds[1])
 }
 
-func TestWhatWasWrittenIsRead(t *testing.T) {
+func TestReadReturnsWrittenBytes(t *testing.T) {
 	a, b := pair(t)
 	buf := make([]byte, 16)
 	if n, err := socket.Read(b, buf); n != 0 || !errors.Is(err, syscall.EAGAIN) {
@@ -43,7 +43,7 @@ func TestWhatWasWrittenIsRead(t *testing.T) {
 	}
 }
 
-func TestAFullSocketTakesNoMore(t *testing.T) {
+func TestWriteToFullSocketReturnsEAGAIN(t *testing.T) {
 	a, b := pair(t)
 	much := make([]byte, 64<<10)
 	var sent, came int
@@ -60,7 +60,7 @@ func TestAFullSocketTakesNoMore(t *testing.T) {
 	harness.Equal(t, came, sent, "bytes")
 }
 
-func TestTwoAreWrittenOneBehindTheOther(t *testing.T) {
+func TestWriteTwoWritesInOrder(t *testing.T) {
 	a, b := pair(t)
 	if n, err := socket.WriteTwo(a, []byte("hello, "), []byte("world")); n != 12 || err != nil {
 		t.Errorf("got %d, %v, want 12, nil", n, err)
@@ -70,7 +70,7 @@ func TestTwoAreWrittenOneBehindTheOther(t *testing.T) {
 		t.Errorf("got %q, %v, want both", buf[:n], err)
 	}
 
-	// More than the socket takes: a count that is right wherever it ends.
+	// More bytes than the socket buffer: the count is correct for each partial write.
 	p, q := bytes.Repeat([]byte("p"), 100<<10), bytes.Repeat([]byte("q"), 1<<20)
 	sent, err := socket.WriteTwo(a, p, q)
 	if err != nil || sent < 1 || sent >= len(p)+len(q) {
@@ -91,7 +91,7 @@ func TestTwoAreWrittenOneBehindTheOther(t *testing.T) {
 	}
 }
 
-func TestAWriteToNobodyIsAnError(t *testing.T) {
+func TestWriteAfterPeerShutdownReturnsEPIPE(t *testing.T) {
 	a, b := pair(t)
 	syscall.Shutdown(int(b), syscall.SHUT_RD)
 	if n, err := socket.Write(a, []byte("x")); n != 0 || !errors.Is(err, syscall.EPIPE) {
@@ -99,13 +99,13 @@ func TestAWriteToNobodyIsAnError(t *testing.T) {
 	}
 }
 
-func TestASocketIsSilentUntilAnythingComes(t *testing.T) {
+func TestSilentReturnsFalseAfterInput(t *testing.T) {
 	a, b := pair(t)
 	if !socket.Silent(b) {
 		t.Error("nothing came: got false, want true")
 	}
 	socket.Write(a, []byte("x"))
-	for range 2 { // it only looks
+	for range 2 { // Silent does not consume the byte
 		if socket.Silent(b) {
 			t.Error("a byte came: got true, want false")
 		}
@@ -117,12 +117,12 @@ func TestASocketIsSilentUntilAnythingComes(t *testing.T) {
 	}
 }
 
-func TestNothingIsAllocated(t *testing.T) {
+func TestReadAndWriteDoNotAllocate(t *testing.T) {
 	a, b := pair(t)
 	buf := make([]byte, 8)
 	if got := testing.AllocsPerRun(100, func() {
 		socket.Silent(b)
-		socket.Read(b, buf) // nothing there
+		socket.Read(b, buf) // no input
 		socket.WriteTwo(a, buf[:4], buf[4:])
 		socket.Read(b, buf)
 	}); got != 0 {

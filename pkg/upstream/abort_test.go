@@ -15,7 +15,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-func TestAnAbortThatComesBeforeDoIsNotLost(t *testing.T) {
+func TestAbortBeforeDoReturnsAborted(t *testing.T) {
 	a := app(t, func(conn *harness.AppConn) { readRequest(conn); conn.Idle() })
 	k := newCall("GET", "/")
 	k.Begin()
@@ -26,7 +26,7 @@ func TestAnAbortThatComesBeforeDoIsNotLost(t *testing.T) {
 	}
 }
 
-func TestAnAbortThatComesBeforeDoUsesNoIdleConnection(t *testing.T) {
+func TestAbortBeforeDoKeepsIdleConnection(t *testing.T) {
 	a := app(t, answers("HTTP/1.1 204 No Content\r\n\r\n"))
 	k := newCall("GET", "/")
 	k.do(a).want(t, 204, "")
@@ -38,7 +38,7 @@ func TestAnAbortThatComesBeforeDoUsesNoIdleConnection(t *testing.T) {
 	}
 }
 
-func TestAnAbortThatComesTooLateIsForgotten(t *testing.T) {
+func TestAbortAfterDoHasNoEffect(t *testing.T) {
 	a := app(t, answers("HTTP/1.1 204 No Content\r\n\r\n"))
 	k := newCall("GET", "/")
 	for range 3 {
@@ -51,7 +51,7 @@ func TestAnAbortThatComesTooLateIsForgotten(t *testing.T) {
 	}
 }
 
-func TestAbortEndsACallAtEveryStage(t *testing.T) {
+func TestAbortEndsCallAtEachStage(t *testing.T) {
 	forever := func(*testCall) io.Reader { return endless{} }
 	silent := func(k *testCall) io.Reader { return &stuck{[]byte("hello"), k.stopped} }
 	for name, stage := range map[string]struct {
@@ -111,7 +111,7 @@ func TestAbortEndsACallAtEveryStage(t *testing.T) {
 	}
 }
 
-func TestAbortEndsADial(t *testing.T) {
+func TestAbortEndsDialRetries(t *testing.T) {
 	port, _ := closedPort(t)
 	a := New(Settings{Port: port, ConnectRetry: time.Hour})
 	defer a.Close()
@@ -127,10 +127,9 @@ func TestAbortEndsADial(t *testing.T) {
 	}
 }
 
-// Calls are used again and again while aborts fall on them whenever they like,
-// also between two requests. None may get another's answer, and no connection
-// may be kept with a deadline that an abort has left.
-func TestAbortsAtAnyTimeHarmNoOtherRequest(t *testing.T) {
+// Calls are reused while aborts happen at random times, also between two requests. No call may get the
+// response of another one, and no connection may be reused with the deadline of an abort.
+func TestRandomAbortsDoNotAffectOtherRequests(t *testing.T) {
 	a := app(t, func(conn *harness.AppConn) {
 		for {
 			r, body := readRequest(conn)
@@ -183,7 +182,7 @@ func TestAbortsAtAnyTimeHarmNoOtherRequest(t *testing.T) {
 	t.Logf("%d answered, %d aborted", answered.Load(), aborted.Load())
 }
 
-// abortUntil aborts a call again and again, at random times.
+// abortUntil aborts a call repeatedly at random times.
 func abortUntil(over <-chan struct{}, k *testCall) {
 	pause := time.NewTicker(time.Millisecond)
 	defer pause.Stop()

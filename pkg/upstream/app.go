@@ -1,11 +1,10 @@
-// Package upstream is the client side towards the user container, shared by all
-// engines: connections and the pool of idle ones, the strict reader of responses,
-// the replay rule, upgrades, and what HTTP the user container speaks.
+// Package upstream sends requests to the user container. It is shared by all engines. It contains the
+// connection pool, the strict response parser, the retry rule, upgraded connections, and the detection
+// of the HTTP versions that the user container supports.
 //
-// HTTP/1.1 is our own, because net/http's Transport loses answers that come
-// before the request has been sent, bytes right behind an upgrade and request
-// trailers, and hides whether a byte of a failed request was written. HTTP/2 is
-// package h2client.
+// The package implements HTTP/1.1 itself, because net/http.Transport loses responses that arrive
+// before the request was sent, bytes after a 101 response, and request trailers. It also does not
+// report whether a byte of a failed request was written. HTTP/2 is implemented by package h2client.
 package upstream
 
 import (
@@ -26,58 +25,57 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/socket"
 )
 
-// Settings say where the user container is and how it is treated.
+// Settings configure an App.
 type Settings struct {
-	Port         int           // 1..65535, on 127.0.0.1 and, when nothing listens there, on [::1]
-	MaxIdle      int           // connections kept for the next request; 0: defaultMaxIdle
+	Port         int           // 1..65535, on 127.0.0.1, or on [::1] if nothing listens on 127.0.0.1
+	MaxIdle      int           // maximum number of idle connections; 0 means defaultMaxIdle
 	MaxConns     int           // maximum number of open HTTP/1 connections; 0 means no limit
-	ConnectRetry time.Duration // how long a refused connection is tried again (promises.md 3.7)
+	ConnectRetry time.Duration // how long a refused connection is retried (promises.md 3.7)
 
 	// H2C reports whether the configuration declares HTTP/2 for the user container. The preface is
 	// then sent even if the user container responds in HTTP/1.1.
 	H2C bool
 
-	// MaxHeaderBytes is the maximum length in bytes of the head of a response; 0: maxHead.
+	// MaxHeaderBytes is the maximum length of a response header section in bytes. 0 means maxHead.
 	MaxHeaderBytes int
 
 	// OnFull is called if a request waits because MaxConns is reached. It must not block. It may
 	// be nil.
 	OnFull func()
 
-	Bounds *bound.Recorder // records the bounds that the user container exceeds; nil: events are not recorded
+	Bounds *bound.Recorder // records the limits that the user container exceeds; may be nil
 }
 
 const (
 	defaultMaxIdle = 1000
-	// idleTimeout closes connections that nobody used for so long. Servers that
-	// close theirs earlier are noticed by their FIN.
+	// idleTimeout is the maximum time for which a connection stays idle in the pool. If the server
+	// closes the connection earlier, alive detects its FIN.
 	idleTimeout = 90 * time.Second
-	// keepAliveMargin is how long before the end that the user container has
-	// announced (Keep-Alive: timeout) a connection is no longer used.
+	// keepAliveMargin is how long before the announced timeout of the user container (Keep-Alive:
+	// timeout) an idle connection is no longer used.
 	keepAliveMargin = time.Second
 )
 
-// App is the user container as a place to send requests to. It is safe for
-// concurrent use.
+// App is a client for the user container. It is safe for concurrent use.
 type App struct {
 	settings  Settings
 	addresses [2]string
 	buffers   *socket.Buffers
 
 	mu      sync.Mutex
-	idle    []*conn // the most recently used one last
+	idle    []*conn // sorted by last use, the most recent one last
 	sweep   *time.Timer
 	closed  bool
 	open    int       // slots in use
-	waiters list.List // of *waiter, the oldest first
+	waiters list.List // elements of type *waiter in FIFO order
 	full    time.Time // see bound.Pool.Reached
 
 	speech speech
 
-	sendsBodyToHEAD atomic.Bool // it has: see putWhenSilent
+	sendsBodyToHEAD atomic.Bool // the app has sent a body in response to HEAD; see putWhenSilent
 }
 
-// New returns an App. Nothing is dialled before the first request.
+// New returns an App. It does not open a connection before the first request.
 func New(s Settings) *App {
 	if s.MaxIdle <= 0 {
 		s.MaxIdle = defaultMaxIdle
@@ -91,7 +89,7 @@ func New(s Settings) *App {
 	}
 }
 
-// Close closes the idle connections; those in use are closed after their use.
+// Close closes the idle connections. Connections in use are closed after their current request.
 func (a *App) Close() {
 	a.mu.Lock()
 	a.closed = true
@@ -106,8 +104,8 @@ func (a *App) Close() {
 	}
 }
 
-// take returns an idle connection, or nil. Whether it is still of use is seen when
-// it is to be used.
+// take returns an idle connection, or nil. It does not check whether the user container has closed the
+// connection. This is checked before the request is sent.
 func (a *App) take() *conn {
 	for {
 		a.mu.Lock()
@@ -128,7 +126,8 @@ func (a *App) take() *conn {
 	}
 }
 
-// put keeps c for the next request.
+// put adds c to the pool, or closes it. keepAlive is the timeout that the user container announced. A
+// negative value means that it announced none.
 func (a *App) put(c *conn, keepAlive time.Duration) {
 	life := idleTimeout
 	if keepAlive >= 0 {
@@ -164,13 +163,14 @@ func (a *App) keep(c *conn, usable bool) bool {
 	return true
 }
 
-// headSilence is how long a connection is watched behind a response to HEAD that has
-// announced a length. An app that sends the body all the same, against RFC 9110 section
-// 9.3.2, has begun it by then: it would be taken for the next response.
+// headSilence is how long a connection must be silent after a response to HEAD with a Content-Length.
+// Some apps send the body anyway, against RFC 9110 section 9.3.2, and their first bytes arrive within
+// this time. Without the wait, the body would be parsed as the next response.
 const headSilence = 10 * time.Millisecond
 
-// putWhenSilent is put behind a response to HEAD that has announced a length: once the
-// connection has been silent for headSilence, and not at all for an app that was not.
+// putWhenSilent adds a connection to the pool after a response to HEAD with a Content-Length. It waits
+// for headSilence and closes the connection if bytes arrive. After that, the connections of the app
+// are always closed after such a response.
 func (a *App) putWhenSilent(c *conn, keepAlive time.Duration) {
 	if a.sendsBodyToHEAD.Load() {
 		c.close()
@@ -183,7 +183,7 @@ func (a *App) putWhenSilent(c *conn, keepAlive time.Duration) {
 			return
 		}
 		c.SetReadDeadline(time.Now().Add(headSilence))
-		if n, _ := c.Read(make([]byte, 1)); n > 0 { // and not its end
+		if n, _ := c.Read(make([]byte, 1)); n > 0 { // bytes of a body, not EOF
 			a.settings.Bounds.Hit(bound.AppHeadBody, c.RemoteAddr().String())
 			a.sendsBodyToHEAD.Store(true)
 		}
@@ -191,7 +191,7 @@ func (a *App) putWhenSilent(c *conn, keepAlive time.Duration) {
 	})
 }
 
-// expire closes what has been idle for too long.
+// expire closes the connections that have expired.
 func (a *App) expire() {
 	var expired []*conn
 	now := time.Now()
@@ -212,14 +212,14 @@ func (a *App) expire() {
 	}
 }
 
-// Intervals of dialling (promises.md 3.7).
+// Retry interval and timeout for opening a connection (promises.md 3.7).
 const (
 	dialAgain   = 10 * time.Millisecond
-	dialTimeout = 10 * time.Second // a full backlog answers nothing at all
+	dialTimeout = 10 * time.Second // a listener with a full backlog does not respond
 )
 
-// dialAside is Dial on a stack of its own: package net goes deep, and the stack of
-// a goroutine that once went as deep stays large while it serves its connection.
+// dialAside calls Dial in a new goroutine. Package net needs a deep stack, and the goroutine that
+// serves the connection would keep this large stack.
 func (a *App) dialAside(ctx context.Context) (c net.Conn, err error) {
 	done := make(chan struct{})
 	go func() {
@@ -243,7 +243,7 @@ func (a *App) Dial(ctx context.Context) (net.Conn, error) {
 			if err == nil {
 				return c, nil
 			}
-			if first == nil || errors.Is(first, syscall.ENETUNREACH) { // there is no 127.0.0.1
+			if first == nil || errors.Is(first, syscall.ENETUNREACH) { // the host has no 127.0.0.1
 				first = err
 			}
 			if !refused(err) {

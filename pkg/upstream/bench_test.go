@@ -11,8 +11,7 @@ import (
 // The bytes of an ordinary exchange.
 const ordinary = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 5\r\n\r\nhello"
 
-// plain answers whatever comes with the same bytes, one read at a time, so that
-// it allocates nothing itself.
+// plain sends the same bytes after each read, so that it does not allocate.
 func plain(conn *harness.AppConn) {
 	b := make([]byte, 64<<10)
 	say := []byte(ordinary)
@@ -27,7 +26,7 @@ func plain(conn *harness.AppConn) {
 	}
 }
 
-// once takes a response to its end without keeping anything of it.
+// once reads a complete response and discards it.
 func once(t testing.TB, k *testCall, a *App) {
 	k.Begin()
 	r, err := k.Do(a)

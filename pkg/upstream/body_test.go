@@ -18,8 +18,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// stuck is a body that gives out its first bytes and then waits for StopBody,
-// as a client that has fallen silent.
+// stuck is a body that returns its first bytes and then blocks until StopBody is called.
 type stuck struct {
 	first   []byte
 	stopped <-chan struct{}
@@ -40,7 +39,7 @@ type endless struct{}
 
 func (endless) Read(p []byte) (int, error) { return len(p), nil }
 
-func TestBodiesOfEveryFramingArriveWhole(t *testing.T) {
+func TestRequestBodyFramings(t *testing.T) {
 	large := bytes.Repeat([]byte("0123456789abcdef"), 10<<20/16)
 	for name, body := range map[string][]byte{"empty": nil, "short": []byte("hello"), "10 MB": large} {
 		for _, framing := range []string{"length", "chunked", "trailers"} {
@@ -81,7 +80,7 @@ func TestBodiesOfEveryFramingArriveWhole(t *testing.T) {
 	}
 }
 
-func TestABodyThatComesByteByByteArrivesWhole(t *testing.T) {
+func TestRequestBodyReadByteByByte(t *testing.T) {
 	for _, length := range []int64{5, -1} {
 		arrived := make(chan string, 1)
 		a := app(t, func(conn *harness.AppConn) {
@@ -94,8 +93,8 @@ func TestABodyThatComesByteByByteArrivesWhole(t *testing.T) {
 	}
 }
 
-// Otherwise the user container would take what is too much for a request.
-func TestABodyThatIsNotAsLongAsItSaysLeavesNoBytesOnAKeptConnection(t *testing.T) {
+// Excess bytes of a body would be parsed as the next request.
+func TestBodyLengthMismatchClosesConnection(t *testing.T) {
 	for name, body := range map[string]func() io.Reader{
 		"longer":          func() io.Reader { return strings.NewReader("helloGET /smuggled HTTP/1.1\r\n\r\n") },
 		"longer bytewise": func() io.Reader { return iotest.OneByteReader(strings.NewReader("hello!")) },
@@ -128,7 +127,7 @@ func TestABodyThatIsNotAsLongAsItSaysLeavesNoBytesOnAKeptConnection(t *testing.T
 	}
 }
 
-func TestAnEarlyAnswerIsForwardedWhileTheBodyIsStillComing(t *testing.T) {
+func TestEarlyResponseIsReturnedDuringUpload(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		times int
@@ -171,9 +170,8 @@ func TestAnEarlyAnswerIsForwardedWhileTheBodyIsStillComing(t *testing.T) {
 	}
 }
 
-// The user container answered before the last bytes had been sent; both
-// connections can be kept.
-func TestABodyWhoseLastBytesAreOnTheirWayIsWaitedFor(t *testing.T) {
+// The user container responds before the last bytes are sent. Both connections can be reused.
+func TestCloseWaitsForLastBodyBytes(t *testing.T) {
 	a := app(t, answersOnce("HTTP/1.1 204 No Content\r\n\r\n"))
 	answered := make(chan struct{})
 	k := newCall("POST", "/").with(readerFunc(func(p []byte) (int, error) {
@@ -191,8 +189,8 @@ func TestABodyWhoseLastBytesAreOnTheirWayIsWaitedFor(t *testing.T) {
 	}
 }
 
-// A deadline that stopped the upload is still on the connection.
-func TestAConnectionWhoseUploadWasStoppedIsNotKept(t *testing.T) {
+// The connection still has the deadline that stopped the upload.
+func TestStoppedUploadClosesConnection(t *testing.T) {
 	a := app(t, answersOnce("HTTP/1.1 204 No Content\r\n\r\n"))
 	k := newCall("POST", "/").with(strings.NewReader("hello"), 5)
 	nc, err := net.Dial("tcp", a.addresses[0])
@@ -206,8 +204,8 @@ func TestAConnectionWhoseUploadWasStoppedIsNotKept(t *testing.T) {
 	}
 }
 
-// lateWriter returns from the write of a body when a deadline has cut it off,
-// though all bytes have gone.
+// lateWriter returns from the write of a body when a deadline expires, although all bytes were
+// written.
 type lateWriter struct {
 	*net.TCPConn
 	head int
@@ -232,7 +230,7 @@ type readerFunc func(p []byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
-func TestABodyThatFailsBreaksTheExchangeOff(t *testing.T) {
+func TestBodyReadErrorAbortsExchange(t *testing.T) {
 	broken := errors.New("the client has gone")
 	for _, length := range []int64{100, -1} {
 		for _, answered := range []bool{false, true} {
@@ -265,9 +263,9 @@ func TestABodyThatFailsBreaksTheExchangeOff(t *testing.T) {
 	}
 }
 
-// A body that was stopped because the user container has gone is not what ended
-// the exchange.
-func TestAConnectionThatBreaksWhileTheBodyWaitsIsAReset(t *testing.T) {
+// The error of a body that was stopped because the user container has closed the connection is not
+// reported.
+func TestConnectionErrorDuringUploadReturnsReset(t *testing.T) {
 	for name, serve := range map[string]func(conn *harness.AppConn){
 		"close":   func(conn *harness.AppConn) {},
 		"reset":   func(conn *harness.AppConn) { conn.Reset() },
@@ -291,7 +289,7 @@ func TestAConnectionThatBreaksWhileTheBodyWaitsIsAReset(t *testing.T) {
 	}
 }
 
-func TestABodyThatWaitsFor100IsNotAskedForBefore(t *testing.T) {
+func TestExpectContinueDelaysBody(t *testing.T) {
 	var said atomic.Bool
 	arrived := make(chan string, 1)
 	a := app(t, func(conn *harness.AppConn) {
@@ -320,7 +318,7 @@ func TestABodyThatWaitsFor100IsNotAskedForBefore(t *testing.T) {
 	}
 }
 
-func TestABodyIsSentWithout100AfterAWhile(t *testing.T) {
+func TestExpectContinueTimeoutSendsBody(t *testing.T) {
 	t.Parallel()
 	a := app(t, func(conn *harness.AppConn) {
 		_, b := readRequest(conn) // an HTTP/1.0 app in its heart
@@ -335,7 +333,7 @@ func TestABodyIsSentWithout100AfterAWhile(t *testing.T) {
 	}
 }
 
-func TestABodyThatWaitsFor100IsNeverAskedForBehindAFinalAnswer(t *testing.T) {
+func TestExpectContinueFinalResponseSkipsBody(t *testing.T) {
 	a := app(t, answersOnce("HTTP/1.1 417 Expectation Failed\r\nContent-Length: 2\r\n\r\nno"))
 	k := newCall("POST", "/")
 	k.Expect100 = true
@@ -353,9 +351,9 @@ func TestABodyThatWaitsFor100IsNeverAskedForBehindAFinalAnswer(t *testing.T) {
 	}
 }
 
-// A user container may answer as it reads. While it is not known what it speaks
-// the body waits for a sign, and the answer's head is one.
-func TestABodyGoesOnBehindTheHeadOfTheAnswer(t *testing.T) {
+// A user container can respond while it reads. While its protocol is unknown, the body is delayed
+// until the header section of the response arrives.
+func TestUploadContinuesAfterResponseHeader(t *testing.T) {
 	for _, known := range []bool{true, false} {
 		t.Run(fmt.Sprintf("known %v", known), func(t *testing.T) {
 			a := app(t, func(conn *harness.AppConn) {

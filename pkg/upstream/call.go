@@ -14,46 +14,46 @@ import (
 )
 
 const (
-	// maxHead is Settings.MaxHeaderBytes where that is 0.
+	// maxHead is the default of Settings.MaxHeaderBytes.
 	maxHead = 1 << 20
-	// listenTimeout is how long the first body waits for a sign that the user
-	// container speaks something else than HTTP/1.1, while that is not known: a
-	// body that has been sent can't be sent again.
+	// listenTimeout is how long the first request body is delayed while it is unknown whether the user
+	// container supports HTTP/1.1. During this time, a response in HTTP/2 can arrive. A body that was
+	// sent cannot be sent again.
 	listenTimeout = 25 * time.Millisecond
-	// lagTimeout is how long a response's end waits for a request body whose last
-	// bytes are on their way, so that both connections can be kept.
+	// lagTimeout is how long Close waits for the rest of the request body after the response has
+	// ended. If the body ends within this time, both connections can be reused.
 	lagTimeout = 20 * time.Millisecond
-	// arrivedTimeout is the same for a body of which all is here: then it is only the
-	// goroutine that sends it that has not had its turn, and a busy host may take long.
+	// arrivedTimeout replaces lagTimeout if the complete body has arrived from the client. It is
+	// longer because only the goroutine that sends the body must be scheduled, which can take a long
+	// time on a busy host.
 	arrivedTimeout = time.Second
 )
 
-// past is a deadline that has long gone by.
+// past is a time in the past. A deadline that is set to past interrupts a blocked read or write.
 var past = time.Unix(1, 0)
 
-// Call is one request to the user container in HTTP/1.1. Its memory may be used
-// for the next one, by way of [Call.Begin], once [Response.Close],
-// [Response.Tunnel] or a failed [Call.Do] has returned.
+// Call is one request to the user container in HTTP/1.1. It can be reused for the next request with
+// [Call.Begin] after [Response.Close], [Response.Tunnel] or a failed [Call.Do] has returned.
 type Call struct {
 	forward.Call
-	Hold bool // a Do that is broken off leaves its connection to Held
-	Many bool // the client has others like it: the response is read in pieces of 32 KB, not 64
+	Hold bool // if Do is aborted, keep its connection in Held
+	Many bool // the client sends many concurrent requests: the response is read in blocks of at most 32 KB instead of 64 KB
 
 	mu      sync.Mutex
 	conn    *conn
-	cancel  context.CancelCauseFunc // of a running dial
+	cancel  context.CancelCauseFunc // cancels the running dial; may be nil
 	aborted bool
 	upload  upload
 }
 
-// upload is the sending of a request's body, which has a goroutine of its own so
-// that an early answer is heard. Guarded by Call.mu.
+// upload is the state of sending a request body. A separate goroutine sends the body, so that a
+// response that arrives early is processed. Guarded by Call.mu.
 type upload struct {
-	turn    int // tells a late starter that its turn is over
+	turn    int // number of the upload; a starter of an earlier upload has no effect
 	state   uploadState
-	starter *time.Timer   // starts it unless something else does before
-	done    chan struct{} // closed when the goroutine has ended
-	err     error         // Body's
+	starter *time.Timer   // starts the upload after a delay; may be nil
+	done    chan struct{} // closed when the goroutine has ended; nil if it was not started
+	err     error         // error of reading Body
 }
 
 type uploadState uint8
@@ -61,13 +61,13 @@ type uploadState uint8
 const (
 	notStarted uploadState = iota
 	running
-	complete // all of the body has been written
-	broken   // reading or writing has failed
-	unwanted // the response came first: never to be started
+	complete // the complete body was written
+	broken   // reading or writing failed
+	unwanted // the final response arrived before the upload started
 )
 
-// Begin makes c ready for its next request. It comes before Abort is handed to
-// anybody: an abort between Begin and Do is not lost.
+// Begin prepares c for the next request. It must be called before another goroutine can call Abort, so
+// that an abort between Begin and Do is not lost.
 func (c *Call) Begin() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -75,8 +75,8 @@ func (c *Call) Begin() {
 	c.upload = upload{turn: c.upload.turn + 1}
 }
 
-// Abort makes a running Do or Next, or the Do to come, return an Aborted error.
-// Any goroutine may call it; what comes too late is forgotten by Begin.
+// Abort makes a running Do or Next, or the next Do, return an Aborted error. It is safe for concurrent
+// use. Begin clears an abort that comes too late.
 func (c *Call) Abort() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -89,8 +89,8 @@ func (c *Call) Abort() {
 	}
 }
 
-// Buffered returns the number of bytes that are buffered for a response which is not read, and that
-// are not part of Memory. It is called by the goroutine that makes the call.
+// Buffered returns the number of buffered bytes of an unread response that are not charged to Memory.
+// It must be called by the goroutine that runs the call.
 func (c *Call) Buffered() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -114,7 +114,7 @@ func (c *Call) Do(a *App) (*Response, error) {
 			return r, nil
 		}
 		a.recordBound(conn, err)
-		err = c.verdict(err) // before the body is stopped, which is an error too
+		err = c.verdict(err) // before endUpload, because stopping the body causes another error
 		c.endUpload(0)
 		c.detach()
 		if c.hold(a, conn, err) {
@@ -127,7 +127,7 @@ func (c *Call) Do(a *App) (*Response, error) {
 	}
 }
 
-// connect attaches a connection to the call.
+// connect gets a connection and attaches it to the call. If fresh is true, it is a new connection.
 func (c *Call) connect(a *App, fresh bool) (*conn, error) {
 	n, reserved := a.tryGet(fresh)
 	if n == nil {
@@ -160,7 +160,8 @@ func (c *Call) connect(a *App, fresh bool) (*conn, error) {
 	return n, nil
 }
 
-// attach brings n within the reach of Abort, unless that has come already.
+// attach makes n the connection that Abort interrupts. It returns false if the call was already
+// aborted.
 func (c *Call) attach(n *conn) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -178,7 +179,7 @@ func (c *Call) attach(n *conn) bool {
 	return true
 }
 
-// detach ends the reach of Abort and reports whether it came.
+// detach removes the connection from the call. It reports whether the call was aborted.
 func (c *Call) detach() (aborted bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -186,8 +187,8 @@ func (c *Call) detach() (aborted bool) {
 	return c.aborted
 }
 
-// exchange sends the request on conn and reads the head of the final response.
-// again says that the request may be sent once more, if its body still can.
+// exchange sends the request on conn and reads the header section of the final response. again is true
+// if the request can be repeated on another connection, provided that its body was not read.
 //
 //nolint:gocognit // one loop over what may come, in its order
 func (c *Call) exchange(a *App, conn *conn) (r *Response, again bool, err error) {
@@ -209,7 +210,7 @@ func (c *Call) exchange(a *App, conn *conn) (r *Response, again bool, err error)
 	var firstInfo time.Time
 	for infos := 0; ; {
 		n, err := head.Parse(conn.buffered())
-		if n > a.settings.MaxHeaderBytes { // the smallest buffers may have room for more
+		if n > a.settings.MaxHeaderBytes { // a buffer can be larger than the limit
 			err = forward.ErrHeadTooLarge
 		}
 		if err != nil {
@@ -250,7 +251,7 @@ func (c *Call) exchange(a *App, conn *conn) (r *Response, again bool, err error)
 	}
 }
 
-// final makes the response whose head takes the first n buffered bytes.
+// final returns the final response, whose header section is the first n buffered bytes.
 func (c *Call) final(a *App, conn *conn, n int) (*Response, bool, error) {
 	r := &conn.response
 	if r.Head.Status == 101 && !c.Request.Upgrade {
@@ -271,25 +272,24 @@ func (c *Call) final(a *App, conn *conn, n int) (*Response, bool, error) {
 	if c.Expect100 {
 		c.refuseUpload()
 	} else {
-		c.startUpload() // one that still listened has its sign
+		c.startUpload() // the response shows that the user container supports HTTP/1.1
 	}
 	return r, false, nil
 }
 
-// bodyUntouched reports whether not a byte of Body was asked for, after a Do
-// that has failed: the request can still be sent in another way.
+// bodyUntouched reports whether a failed Do has not read from Body, so that the request can be
+// repeated.
 func (c *Call) bodyUntouched() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.upload.done == nil
 }
 
-// OnlyH2Behind reports whether a request that was not understood in HTTP/1.1 can be sent
-// in HTTP/2 instead, after a Do that has failed with err: the user container speaks
-// that, and it cannot have acted on what it got. That is so if it has answered in
-// HTTP/2. If it has closed without a word, it may have read the head and died
-// (docs/promises.md 3.7): then it must not speak HTTP/1.1 at all, and is asked, until the
-// alarm breaks that off.
+// OnlyH2Behind reports whether a request can be repeated in HTTP/2 after Do returned err in HTTP/1.1.
+// It returns true if the user container supports only HTTP/2 and cannot have processed the request.
+// This is certain if it has responded in HTTP/2. If it has closed the connection without a response,
+// it may have read the request and crashed (docs/promises.md 3.7). OnlyH2Behind then detects whether
+// the user container supports HTTP/1.1, until the alarm fires.
 func (c *Call) OnlyH2Behind(alarm *queue.Alarm, a *App, err error) bool {
 	e, ok := errors.AsType[*forward.Error](err)
 	if !ok || !c.bodyUntouched() {
@@ -305,8 +305,8 @@ func (c *Call) OnlyH2Behind(alarm *queue.Alarm, a *App, err error) bool {
 	return e.Fault == forward.Garbage && a.OnlyH2()
 }
 
-// verdict returns the error that explains why the exchange ended: one that
-// somebody caused is the cause of what the connection said.
+// verdict returns the cause of err. If the call was aborted or the body could not be read, the error
+// of the connection is a consequence.
 func (c *Call) verdict(err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -319,7 +319,7 @@ func (c *Call) verdict(err error) error {
 	return err
 }
 
-// startUploadIn starts the upload after d, unless something else does before.
+// startUploadIn starts the upload after d, unless it is started or refused before.
 func (c *Call) startUploadIn(d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -327,7 +327,7 @@ func (c *Call) startUploadIn(d time.Duration) {
 	c.upload.starter = time.AfterFunc(d, func() { c.startUploadOf(turn) })
 }
 
-// startUpload starts the upload if there is one and it has not been started.
+// startUpload starts the upload if it was not started or refused.
 func (c *Call) startUpload() {
 	c.mu.Lock()
 	turn := c.upload.turn
@@ -350,8 +350,8 @@ func (c *Call) startUploadOf(turn int) {
 	go c.send(c.conn, u.done)
 }
 
-// send writes the body. A body that can't be read breaks the exchange off; one
-// that can't be written does not: the answer may already be on its way.
+// send writes the body. If reading the body fails, it interrupts the exchange. If writing fails, it
+// does not, because the user container may already have sent a response.
 func (c *Call) send(conn *conn, done chan struct{}) {
 	defer close(done)
 	state, bodyErr := c.copyBody(conn)
@@ -363,10 +363,10 @@ func (c *Call) send(conn *conn, done chan struct{}) {
 	}
 }
 
-// chunkRoom is what stands before a chunk of at most pieceSize bytes.
+// chunkRoom is the maximum length of the chunk size line for a chunk of at most pieceSize bytes.
 const chunkRoom = len("8000\r\n")
 
-// copyBody sends Body in the framing that Request says.
+// copyBody sends Body with the framing of Request.
 func (c *Call) copyBody(conn *conn) (state uploadState, bodyErr error) {
 	pooled := conn.buffers.Get(pieceSize)
 	defer conn.buffers.Put(pooled)
@@ -414,7 +414,7 @@ func (c *Call) copyBody(conn *conn) (state uploadState, bodyErr error) {
 	}
 }
 
-// refuseUpload sees to it that an upload that has not been started never is.
+// refuseUpload prevents an upload that was not started.
 func (c *Call) refuseUpload() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -427,9 +427,8 @@ func (c *Call) refuseUpload() {
 	}
 }
 
-// endUpload stops the upload, after lag if it is not complete by then, and waits
-// until its goroutine has ended. It reports whether the whole body was sent and
-// the connection was left alone.
+// endUpload waits up to lag for the upload to complete, stops it, and waits for its goroutine to end.
+// It returns true if the complete body was sent and the upload was not interrupted.
 func (c *Call) endUpload(lag time.Duration) bool {
 	c.refuseUpload()
 	c.mu.Lock()

@@ -13,31 +13,31 @@ import (
 )
 
 const (
-	// bufferSize is how much of a long response is read at once, in bytes: of 100 KB in
-	// two pieces, which cost three quarters of what four do.
+	// bufferSize is the buffer size for long responses in bytes. Reading 100 KB in two parts costs
+	// three quarters of the time of four parts.
 	bufferSize = 64 << 10
-	// smallSize is the same for short ones, which most are.
+	// smallSize is the buffer size for short responses, which are most responses, in bytes.
 	smallSize = 4 << 10
-	// pieceSize is the same for what comes from clients, who may be slow, for tunnels,
-	// which hold their buffers while they wait, and for responses over HTTP/2, of which
-	// one client that does not read may hold hundreds.
+	// pieceSize is the size of other buffers in bytes. They are used for request bodies, because
+	// clients can be slow, for upgraded connections, which hold their buffers while they wait, and for
+	// HTTP/2 responses, because one client that does not read can hold hundreds of them.
 	pieceSize = 32 << 10
 )
 
-// conn is one connection to the user container. One exchange at a time uses it.
+// conn is a connection to the user container. It is used by at most one exchange at a time.
 type conn struct {
 	net.Conn
 	buffers *socket.Buffers
-	raw     syscall.RawConn // nil where there is none
-	bare    bool            // Conn is the socket itself: raw may read and write in its place
+	raw     syscall.RawConn // nil if not supported
+	bare    bool            // Conn is a *net.TCPConn, so raw can read and write directly
 	pooled  *[]byte         // from buffers; nil while idle
 	buf     []byte          // *pooled, or larger for a large head
-	r, w    int             // buf[r:w] has been read and not consumed
-	much    bool            // what came last has filled a small buffer
-	most    int             // size of the buffer that is then used: bufferSize or pieceSize
-	reused  bool            // it has served an exchange before
-	written bool            // a byte of the request has been written
-	expires time.Time       // while idle
+	r, w    int             // buf[r:w] holds unread input
+	much    bool            // the last read filled a small buffer
+	most    int             // size of the buffer for long responses: bufferSize or pieceSize
+	reused  bool            // the connection has served an exchange before
+	written bool            // a byte of the current request was written
+	expires time.Time       // while idle: time after which the connection is not reused
 
 	memory forward.HeadMemory // of the client of the current request
 
@@ -45,20 +45,20 @@ type conn struct {
 	// client has a Call.
 	response Response
 
-	slot atomic.Pointer[App] // whose slot the connection has; nil if it has none
+	slot atomic.Pointer[App] // the App that counts the connection as a used slot; may be nil
 
-	// Of the request that is being written.
-	room          *[]byte // from buffers; where head is
-	head, content []byte  // what fits behind the head is there
-	call          *Call   // whose head is reserved in the memory budget
+	// The following fields are used while a request is written.
+	room          *[]byte // from buffers; the backing array of head
+	head, content []byte  // content is the part of the body that does not fit into room after head
+	call          *Call   // the call whose head is charged to the memory budget
 
-	// Of the raw calls, here so that they allocate nothing.
+	// The following fields are used by raw calls. They are stored here to avoid allocations.
 	peek   func(fd uintptr) bool // look
 	step   func(fd uintptr) bool // sendOrRead
 	silent bool
-	sends  *Call // whose request the next step writes; nil: none
-	n      int   // of the last step: bytes written or read,
-	err    error // and what went wrong
+	sends  *Call // the call whose request the next step writes; may be nil
+	n      int   // number of bytes written or read by the last step
+	err    error // error of the last step
 }
 
 func newConn(c net.Conn, buffers *socket.Buffers) *conn {
@@ -71,11 +71,11 @@ func newConn(c net.Conn, buffers *socket.Buffers) *conn {
 	return n
 }
 
-// buffered returns what has arrived and is not consumed.
+// buffered returns the unread input.
 func (c *conn) buffered() []byte { return c.buf[c.r:c.w] }
 
-// begin makes the head of k, which is held only until it is written: it is made again for
-// a request that is sent again.
+// begin builds the header section of k. It is released after it is written, so a repeated request
+// builds it again.
 func (c *conn) begin(k *Call) {
 	k.Sends++
 	k.Client.Sending()
@@ -87,8 +87,7 @@ func (c *conn) begin(k *Call) {
 	}
 }
 
-// finish writes the request, of which n bytes have been written already, and releases
-// it.
+// finish writes the rest of the request, of which n bytes were already written, and releases it.
 func (c *conn) finish(n int) error {
 	done, err := 0, error(nil)
 	if n < len(c.head) {
@@ -103,7 +102,7 @@ func (c *conn) finish(n int) error {
 	return err
 }
 
-// sent releases a request that has been written.
+// sent releases the buffers and the reserved memory of a request after it was written.
 func (c *conn) sent() {
 	c.buffers.Put(c.room)
 	c.room, c.head, c.content = nil, nil, nil
@@ -113,9 +112,9 @@ func (c *conn) sent() {
 	}
 }
 
-// send writes the head of k, and Content, having looked whether a connection that was used
-// before is still of use; errStale says that it is not. Where the response is all
-// that is to come next, both are left to the next fill.
+// send writes the header section and the content of k. On a reused connection, it first checks whether
+// the connection is still usable, and returns errStale if not. If the request has no separate body,
+// the next fill performs the check and the write.
 func (c *conn) send(k *Call) error {
 	c.written = false
 	if c.bare && k.Body == nil {
@@ -130,11 +129,11 @@ func (c *conn) send(k *Call) error {
 	if err != nil && c.reused && !c.written {
 		return err
 	}
-	return nil // there may still be an answer: the one that says why
+	return nil // after a write error, a response may still explain the failure
 }
 
-// fill reads more. What is buffered moves to the front; a full buffer grows up
-// to limit bytes. No buffer is held while nothing is in it and nothing comes.
+// fill reads more input. It moves unread input to the start of the buffer and enlarges a full buffer
+// up to limit bytes. A connection without unread input holds no buffer while it waits.
 func (c *conn) fill(limit int) error {
 	if c.r > 0 {
 		copy(c.buf, c.buf[c.r:c.w])
@@ -169,7 +168,7 @@ func (c *conn) fill(limit int) error {
 	return c.err
 }
 
-// grow replaces the full buffer with one of n bytes, for a long head.
+// grow replaces the full buffer with a buffer of n bytes, for a long header section.
 func (c *conn) grow(n int) error {
 	if err := c.memory.Reserve(n); err != nil {
 		return err
@@ -180,8 +179,8 @@ func (c *conn) grow(n int) error {
 	return nil
 }
 
-// rawRead is Read for a bare connection, which may begin with the writing of a
-// request. An error is that of the waiting; what was read is in n and err.
+// rawRead implements reading for a connection with bare set. It first writes the request in sends, if
+// any. It returns an error if waiting fails. The result of the read is in n and err.
 func (c *conn) rawRead() error {
 	k := c.sends
 	if err := c.raw.Read(c.step); err != nil {
@@ -190,17 +189,17 @@ func (c *conn) rawRead() error {
 	if k == nil || !errors.Is(c.err, errPartly) {
 		return nil
 	}
-	_ = c.finish(c.n) // an error may still have its answer
+	_ = c.finish(c.n) // after an error, a response can still arrive
 	c.written = true
 	return c.raw.Read(c.step)
 }
 
-// sendOrRead is what RawConn.Read calls, each time when bytes may have come. It
-// reports whether n and err are set; otherwise it is called again.
+// sendOrRead is the function that RawConn.Read calls each time input may have arrived. It returns true
+// if n and err are set. If it returns false, it is called again.
 //
-// The request is written here, and not before, because the bytes that come from now
-// on will be notified of: what there has been is seen by peeking, so there is no need
-// to try a read that would be too early.
+// The request is written in this function, because RawConn.Read then waits for input that arrives
+// after the write. Input that arrived before is detected by socket.Silent. This saves a read that
+// would return EAGAIN.
 func (c *conn) sendOrRead(fd uintptr) (done bool) {
 	k := c.sends
 	if k == nil {
@@ -227,11 +226,11 @@ func (c *conn) sendOrRead(fd uintptr) (done bool) {
 	if c.err != nil && c.reused {
 		return true
 	}
-	// On a fresh connection nobody has peeked; and an answer may explain a failure.
+	// On a new connection, Silent was not called. After an error, a response may explain the failure.
 	return (!c.reused || c.err != nil) && c.tryRead(fd)
 }
 
-// tryRead reads what there is. It gives the buffer back if that is nothing.
+// tryRead reads available input. If there is none, it returns false and releases an empty buffer.
 func (c *conn) tryRead(fd uintptr) (done bool) {
 	c.hold()
 	c.n, c.err = socket.Read(fd, c.buf[c.w:])
@@ -244,7 +243,7 @@ func (c *conn) tryRead(fd uintptr) (done bool) {
 	return true
 }
 
-// hold sees to it that there is a buffer.
+// hold allocates a buffer if the connection has none.
 func (c *conn) hold() {
 	if c.buf != nil {
 		return
@@ -257,7 +256,7 @@ func (c *conn) hold() {
 	c.buf = *c.pooled
 }
 
-// enlarge puts what a small buffer holds into a large one.
+// enlarge replaces a small buffer with a large one and copies its content.
 func (c *conn) enlarge() {
 	small := c.pooled
 	c.buf = nil
@@ -266,7 +265,7 @@ func (c *conn) enlarge() {
 	c.buffers.Put(small)
 }
 
-// park gives the buffer back: an idle connection holds none.
+// park releases the buffer, because an idle connection holds none.
 func (c *conn) park() {
 	c.buffers.Put(c.pooled)
 	c.pooled, c.buf, c.r, c.w = nil, nil, 0, 0
@@ -282,8 +281,8 @@ func (c *conn) close() {
 	}
 }
 
-// alive peeks whether an idle connection is still open and silent. A FIN, a
-// reset or bytes that nobody asked for (a server's 408, say) make it useless.
+// alive reports whether an idle connection is open and has no unread input. It does not block. After a
+// FIN, a reset or unsolicited bytes (for example a 408 response), the connection cannot be reused.
 func (c *conn) alive() bool {
 	if c.raw == nil {
 		return false
@@ -292,7 +291,7 @@ func (c *conn) alive() bool {
 	return c.raw.Read(c.peek) == nil && c.silent
 }
 
-// disconnected reports whether a connection has ended in both directions: it has no peer.
+// disconnected reports whether both directions of the connection are closed, so that it has no peer.
 func (c *conn) disconnected() bool {
 	if c.raw == nil {
 		return false
@@ -302,7 +301,8 @@ func (c *conn) disconnected() bool {
 	return controlErr == nil && errors.Is(err, syscall.ENOTCONN)
 }
 
-// look is what RawConn.Read calls; it never asks it to wait.
+// look is the function that alive passes to RawConn.Read. It always returns true, so that RawConn.Read
+// does not wait.
 func (c *conn) look(fd uintptr) (done bool) {
 	c.silent = socket.Silent(fd)
 	return true

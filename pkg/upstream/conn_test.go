@@ -12,9 +12,9 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// What comes before the request is written wakes nobody any more when the
-// response is waited for: it has to be looked for.
-func TestAUserContainerThatSpeaksFirstIsForwarded(t *testing.T) {
+// Input that arrives before the request is written does not wake the reader later, so it must be
+// detected before the write.
+func TestUnsolicitedBytesReturnError(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	harness.NoError(t, err)
 	defer ln.Close()
@@ -32,7 +32,7 @@ func TestAUserContainerThatSpeaksFirstIsForwarded(t *testing.T) {
 	harness.Equal(t, forward.FaultOf(got.err), forward.Garbage, got.err)
 }
 
-func TestAHeadThatTheSocketTakesInPartsArrivesWhole(t *testing.T) {
+func TestPartialWriteSendsCompleteHeader(t *testing.T) {
 	const size = 8 << 20
 	value := strings.Repeat("x", size) // more than a socket takes while nobody reads
 	a := app(t, func(conn *harness.AppConn) {
@@ -61,7 +61,7 @@ func TestAHeadThatTheSocketTakesInPartsArrivesWhole(t *testing.T) {
 	harness.Equal(t, idle(a), 1, "idle connections")
 }
 
-func TestARequestThatCouldNotBeWrittenAtAllIsSentAgain(t *testing.T) {
+func TestUnwrittenRequestIsRepeated(t *testing.T) {
 	a := app(t, func(conn *harness.AppConn) {
 		readRequest(conn)
 		conn.Send("HTTP/1.1 204 No Content\r\n\r\n")
@@ -89,8 +89,8 @@ func heapUsed() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// An engine keeps the memory of its call, and with it what the last response points to.
-func TestAResponseThatIsOverKeepsNoBuffer(t *testing.T) {
+// An engine keeps the memory of its call, including references of the last response.
+func TestClosedResponseReleasesBuffers(t *testing.T) {
 	const calls = 50
 	before := heapUsed()
 	all := make([]*testCall, calls)

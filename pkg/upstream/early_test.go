@@ -8,8 +8,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// An app that answers HEAD with a body would have it taken for the next answer.
-func TestABodyThatComesLateForAHEADIsNobodysAnswer(t *testing.T) {
+// A body in response to HEAD would be parsed as the next response.
+func TestHeadResponseWithLateBodyIsDiscarded(t *testing.T) {
 	a := app(t, func(conn *harness.AppConn) {
 		for r := readHead(conn); r != nil; r = readHead(conn) {
 			conn.Send("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n")
@@ -31,7 +31,7 @@ func TestABodyThatComesLateForAHEADIsNobodysAnswer(t *testing.T) {
 	}
 }
 
-func TestAConnectionThatWasSilentBehindAHEADIsUsedAgain(t *testing.T) {
+func TestHeadResponseWithoutBodyKeepsConnection(t *testing.T) {
 	a := app(t, answers("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"))
 	for range 3 {
 		newCall("HEAD", "/").do(a).want(t, 200, "")
@@ -43,9 +43,9 @@ func TestAConnectionThatWasSilentBehindAHEADIsUsedAgain(t *testing.T) {
 	harness.Equal(t, idle(a), 1, "idle connections")
 }
 
-// An app may answer before it has read the body, and cut the connection off: what it
-// said is the answer.
-func TestAnEarlyAnswerBeforeAResetIsTheAnswer(t *testing.T) {
+// An app can respond before it has read the body and then reset the connection. Its response is
+// returned.
+func TestEarlyResponseBeforeResetIsReturned(t *testing.T) {
 	const says = "HTTP/1.1 413 Content Too Large\r\nContent-Length: 8\r\n\r\ntoo much"
 	for range 20 {
 		a := app(t, func(conn *harness.AppConn) {

@@ -13,12 +13,11 @@ var (
 	errSpeaksH2   = errors.New("answered in HTTP/2")
 	errEndedEarly = errors.New("the body ended early")
 	errStale      = errors.New("the idle connection had ended")
-	errPartly     = errors.New("the head is written in part") // never shown
+	errPartly     = errors.New("the head is written in part") // internal, never returned to callers
 )
 
-// refused reports whether nothing listened: the one failure to dial after which
-// the next attempt is worth making at once. A host without IPv6 says so in its
-// own ways.
+// refused reports whether no process listened on the address. Only in this case Dial tries the other
+// address immediately. A host without IPv6 returns other errors than ECONNREFUSED.
 func refused(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) ||
 		errors.Is(err, syscall.EADDRNOTAVAIL) ||

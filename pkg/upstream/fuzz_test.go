@@ -16,9 +16,8 @@ import (
 // blankName is a blank between a field's name and its colon.
 var blankName = regexp.MustCompile(`(?m)^[^\r\n:]+[ \t]:`)
 
-// FuzzResponse has a user container answer with anything. A call ends, whatever
-// comes, and its connection is kept only where net/http, too, finds one whole
-// response in the bytes and nothing behind it.
+// FuzzResponse sends arbitrary responses from a user container. Each call must end. Its connection may
+// be reused only if net/http also reads exactly one complete response.
 func FuzzResponse(f *testing.F) {
 	for _, c := range framings {
 		f.Add([]byte(c.say), c.method == "HEAD", false, 7)
@@ -48,8 +47,8 @@ func FuzzResponse(f *testing.F) {
 	})
 }
 
-// answerWith has a call answered with bytes, in two pieces. It reports whether the
-// connection was kept.
+// answerWith runs a call whose response is sent in two parts. It reports whether the connection was
+// kept.
 func answerWith(t *testing.T, a *App, k *testCall, first, rest []byte) (got outcome, kept bool) {
 	a.speech.learnH1(true)
 	near, far := pipes()
@@ -77,8 +76,8 @@ func answerWith(t *testing.T, a *App, k *testCall, first, rest []byte) (got outc
 	return got, kept
 }
 
-// wantWhole reports an error unless net/http, too, reads one response with the body from
-// what was sent, and, if that came at once, nothing behind it.
+// wantWhole reports an error unless net/http reads one response with the same body. If the response
+// was sent at once, no bytes may follow it.
 func wantWhole(t *testing.T, sent []byte, method, wantBody string, atOnce bool) {
 	r := bufio.NewReader(bytes.NewReader(sent))
 	for {
@@ -103,8 +102,7 @@ func wantWhole(t *testing.T, sent []byte, method, wantBody string, atOnce bool) 
 	}
 }
 
-// FuzzSettings holds what we take for the beginning of HTTP/2 to another reading of
-// the first frame, and to what that library writes.
+// FuzzSettings compares isSettings with another HTTP/2 implementation.
 func FuzzSettings(f *testing.F) {
 	f.Add([]byte(settings), uint16(3), uint32(100))
 	f.Add([]byte("\x00\x00\x00\x04\x01\x00\x00\x00\x00"), uint16(0), uint32(0))

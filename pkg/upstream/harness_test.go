@@ -21,8 +21,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// app returns an App for a user container that plays, and has been heard to
-// speak HTTP/1.1.
+// app returns an App for a user container that runs the given function. The App already knows that it
+// supports HTTP/1.1.
 func app(t testing.TB, serve func(conn *harness.AppConn)) *App {
 	t.Helper()
 	a := unknownApp(t, harness.NewApp(t, serve).Port)
@@ -30,7 +30,7 @@ func app(t testing.TB, serve func(conn *harness.AppConn)) *App {
 	return a
 }
 
-// unknownApp returns an App of which nothing is known.
+// unknownApp returns an App without a detected protocol.
 func unknownApp(t testing.TB, port int) *App {
 	t.Helper()
 	a := New(Settings{Port: port, Bounds: bound.NewRecorder()})
@@ -38,7 +38,7 @@ func unknownApp(t testing.TB, port int) *App {
 	return a
 }
 
-// readRequest reads a request with its body; nil: none has come.
+// readRequest reads a request with its body. It returns nil if there is none.
 func readRequest(conn *harness.AppConn) (r *http.Request, body string) {
 	r = readHead(conn)
 	if r == nil {
@@ -51,7 +51,7 @@ func readRequest(conn *harness.AppConn) (r *http.Request, body string) {
 	return r, string(b)
 }
 
-// readHead reads a request's head; nil: none has come.
+// readHead reads the header section of a request. It returns nil if there is none.
 func readHead(conn *harness.AppConn) *http.Request {
 	r, err := http.ReadRequest(conn.In)
 	if err != nil {
@@ -60,7 +60,7 @@ func readHead(conn *harness.AppConn) *http.Request {
 	return r
 }
 
-// answers gives each request the same answer.
+// answers sends the same response to each request.
 func answers(text string) func(conn *harness.AppConn) {
 	return func(conn *harness.AppConn) {
 		for readHead(conn) != nil {
@@ -69,7 +69,7 @@ func answers(text string) func(conn *harness.AppConn) {
 	}
 }
 
-// answersOnce answers the first request, and reads nothing more.
+// answersOnce responds to the first request and reads no further input.
 func answersOnce(text string) func(conn *harness.AppConn) {
 	return func(conn *harness.AppConn) {
 		readHead(conn)
@@ -78,8 +78,7 @@ func answersOnce(text string) func(conn *harness.AppConn) {
 	}
 }
 
-// testCall is a Call, and the client that it has come from, which remembers what an engine
-// would have been told.
+// testCall is a Call with a client that records the calls of its methods.
 type testCall struct {
 	Call
 	request forward.Request
@@ -87,9 +86,9 @@ type testCall struct {
 	infos   []int
 	stopped chan struct{} // closed by the first StopBody
 	once    sync.Once
-	arrived bool // all of the body
+	arrived bool // the complete body has arrived
 
-	// What is done on the way; nil: nothing.
+	// Optional hooks.
 	sending, waiting, stop func()
 }
 
@@ -125,22 +124,22 @@ func (k *testCall) StopBody() {
 
 func (k *testCall) BodyArrived() bool { return k.arrived }
 
-// head returns the head that is sent.
+// head returns the header section that Do sends.
 func (k *testCall) head() []byte { return k.request.AppendHTTP1(nil) }
 
-// field adds a field to the head.
+// field adds a field to the header section.
 func (k *testCall) field(name, value string) *testCall {
 	k.request.Fields = append(k.request.Fields, wire.Field{Name: []byte(name), Value: []byte(value)})
 	return k
 }
 
-// with gives the request a body; length -1: chunked.
+// with adds a body to the request. The length -1 means chunked.
 func (k *testCall) with(body io.Reader, length int64) *testCall {
 	k.Body, k.request.Length, k.request.Chunked = body, length, length < 0
 	return k
 }
 
-// outcome is all that came of a request.
+// outcome is the result of a request.
 type outcome struct {
 	status  int
 	body    string
@@ -148,7 +147,7 @@ type outcome struct {
 	err     error
 }
 
-// do sends the request and takes the response to its end.
+// do sends the request and reads the complete response.
 func (k *testCall) do(a *App) (got outcome) {
 	r, err := k.Do(a)
 	if err != nil {
@@ -157,7 +156,7 @@ func (k *testCall) do(a *App) (got outcome) {
 	return k.finish(r)
 }
 
-// finish takes a response to its end.
+// finish reads the rest of a response.
 func (k *testCall) finish(r *Response) (got outcome) {
 	got.status = r.Head.Status
 	var body strings.Builder
@@ -180,14 +179,14 @@ func (k *testCall) finish(r *Response) (got outcome) {
 	return got
 }
 
-// idle returns how many connections wait for a request.
+// idle returns the number of idle connections.
 func idle(a *App) int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return len(a.idle)
 }
 
-// want checks an answer that came whole.
+// want checks a complete response.
 func (got outcome) want(t *testing.T, status int, body string) {
 	t.Helper()
 	if got.err != nil || got.status != status || got.body != body {
@@ -202,7 +201,7 @@ func short(s string) string {
 	return s
 }
 
-// doOn is do on a given connection, fresh and never reused.
+// doOn is do on the given new connection.
 func (k *testCall) doOn(a *App, c *conn) (got outcome) {
 	k.attach(c)
 	r, _, err := k.exchange(a, c)
@@ -213,8 +212,8 @@ func (k *testCall) doOn(a *App, c *conn) (got outcome) {
 	return k.finish(r)
 }
 
-// pipe is one end of a connection in memory, for bubbles of synctest and for
-// numbers of connections that the system has no ports for.
+// pipe is one end of a connection in memory. It is used with synctest, and for more connections than
+// the host has ports.
 type pipe struct {
 	net.Conn          // in: what the other end writes
 	out      net.Conn // where to write

@@ -7,29 +7,28 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
-// heldConn is the connection of a [Call] that was broken off after the user container had
-// got some of the request and before its response began. The user container may still
-// be at work on it.
+// heldConn is the connection of a [Call] that was aborted after a part of the request was sent and
+// before the response began. The user container may still be processing the request.
 type heldConn struct {
 	conn    *conn
 	maxHead int // Settings.MaxHeaderBytes
 }
 
-// hold keeps conn as what is Held, if the caller wants it and err is not the
-// user container's own doing.
+// hold stores conn in Held and returns true if c.Hold is set, a byte of the request was written, and
+// err was not caused by the user container.
 func (c *Call) hold(a *App, conn *conn, err error) bool {
 	if fault := forward.FaultOf(err); !c.Hold || !conn.written || fault != forward.Aborted && fault != forward.Body {
 		return false
 	}
-	conn.memory.Release() // the client can be gone before the user container
+	conn.memory.Release() // the client may be gone before the user container is done
 	conn.memory.Account = nil
 	c.Held = &heldConn{conn, a.settings.MaxHeaderBytes}
 	return true
 }
 
-// Wait ends our side of the connection, so that a user container that looks can stop,
-// and returns when its final response begins, when it closes the connection, or after
-// most. Then the connection is closed. Wait reports whether a final response began.
+// Wait closes the write side of the connection, so that a user container that detects it can stop.
+// Wait returns when the final response begins, when the user container closes the connection, or after
+// most. It then closes the connection. It reports whether a final response began.
 func (h *heldConn) Wait(most time.Duration) (answered bool) {
 	c := h.conn
 	defer c.close()

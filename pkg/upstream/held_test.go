@@ -11,7 +11,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// heldCall returns a call that was aborted when its request was with the user container.
+// heldCall returns a call that was aborted after the user container received the request.
 func heldCall(t *testing.T, a *App, k *testCall, arrived <-chan struct{}) queue.Held {
 	t.Helper()
 	k.Hold = true
@@ -27,7 +27,7 @@ func heldCall(t *testing.T, a *App, k *testCall, arrived <-chan struct{}) queue.
 	return k.Held
 }
 
-func TestAHeldCallEndsWithTheUserContainersAnswer(t *testing.T) {
+func TestHeldCallWaitsForFinalResponse(t *testing.T) {
 	for name, test := range map[string]struct {
 		says string // after the client has gone
 		ends bool   // the wait, before its time
@@ -72,7 +72,7 @@ func TestAHeldCallEndsWithTheUserContainersAnswer(t *testing.T) {
 	}
 }
 
-func TestOnlyWhatTheUserContainerHasGotIsHeld(t *testing.T) {
+func TestUnsentRequestIsNotHeld(t *testing.T) {
 	a := app(t, func(conn *harness.AppConn) { readRequest(conn); conn.Idle() })
 	k := newCall("GET", "/")
 	k.Hold = true
@@ -84,7 +84,7 @@ func TestOnlyWhatTheUserContainerHasGotIsHeld(t *testing.T) {
 	}
 }
 
-func TestWhatTheUserContainerEndsIsNotHeld(t *testing.T) {
+func TestFailedResponseIsNotHeld(t *testing.T) {
 	a := app(t, func(conn *harness.AppConn) { readHead(conn); conn.Send("garbage\r\n\r\n") })
 	k := newCall("GET", "/")
 	k.Hold = true
@@ -95,7 +95,7 @@ func TestWhatTheUserContainerEndsIsNotHeld(t *testing.T) {
 	}
 }
 
-func TestAResponseThatHasBegunIsNotHeld(t *testing.T) {
+func TestStartedResponseIsNotHeld(t *testing.T) {
 	a := app(t, func(conn *harness.AppConn) {
 		readHead(conn)
 		conn.Send("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhello")

@@ -8,8 +8,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// A lateBody has all of its content, but whoever reads it is late: its goroutine
-// has not had its turn on a busy host.
+// A lateBody has all of its content, but its reader is delayed as on a busy host.
 type lateBody struct{ reads int }
 
 func (b *lateBody) Read(p []byte) (int, error) {
@@ -20,7 +19,7 @@ func (b *lateBody) Read(p []byte) (int, error) {
 	return 0, io.EOF
 }
 
-func TestAFinishedBodyWhoseSenderIsLateKeepsTheConnection(t *testing.T) {
+func TestDelayedUploadKeepsConnection(t *testing.T) {
 	a := app(t, func(conn *harness.AppConn) {
 		for r := readHead(conn); r != nil; r = readHead(conn) {
 			if r.Method == "GET" {

@@ -235,10 +235,9 @@ func (r *poolRun) end() error {
 	return nil
 }
 
-// A connection is in use by one call, or idle, or closed, once; never two of
-// these and never none. Every order is tried in which a few calls, the sweeper,
-// the clock and Close can come, one lock after the other.
-func TestEveryInterleavingOfASmallPoolLosesNoConnection(t *testing.T) {
+// A connection is always in exactly one state: in use by one call, idle, or closed. The test runs
+// every order of the calls, the sweeper, the clock and Close, with the granularity of the lock.
+func TestPoolInterleavingsKeepConnections(t *testing.T) {
 	for _, c := range []poolCase{
 		{most: 1, calls: 2, ticks: 2, closes: 1, runs: 5072},
 		{most: 2, calls: 3, closes: 1, runs: 6720},

@@ -15,7 +15,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-func TestThePoolKeepsNoMoreThanItMay(t *testing.T) {
+func TestPoolKeepsMaxIdleConnections(t *testing.T) {
 	s := harness.NewApp(t, answers("HTTP/1.1 204 No Content\r\n\r\n"))
 	a := New(Settings{Port: s.Port, MaxIdle: 2})
 	defer a.Close()
@@ -36,7 +36,7 @@ func TestThePoolKeepsNoMoreThanItMay(t *testing.T) {
 	harness.Equal(t, s.Connections(), 5, "connections")
 }
 
-func TestTheConnectionThatWasUsedLastIsUsedNext(t *testing.T) {
+func TestPoolReturnsLastUsedConnection(t *testing.T) {
 	a := New(Settings{Port: 1})
 	defer a.Close()
 	first, _ := pipes()
@@ -48,7 +48,7 @@ func TestTheConnectionThatWasUsedLastIsUsedNext(t *testing.T) {
 	}
 }
 
-func TestAConnectionThatNobodyUsesIsClosed(t *testing.T) {
+func TestPoolClosesUnusedConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := New(Settings{Port: 1})
 		defer a.Close()
@@ -83,7 +83,7 @@ func TestAConnectionThatNobodyUsesIsClosed(t *testing.T) {
 	})
 }
 
-func TestAnExpiredConnectionIsNotUsed(t *testing.T) {
+func TestPoolSkipsExpiredConnection(t *testing.T) {
 	s := harness.NewApp(t, answers("HTTP/1.1 204 No Content\r\n\r\n"))
 	a := unknownApp(t, s.Port)
 	newCall("GET", "/").do(a).want(t, 204, "")
@@ -95,7 +95,7 @@ func TestAnExpiredConnectionIsNotUsed(t *testing.T) {
 	}
 }
 
-func TestAClosedAppKeepsNothing(t *testing.T) {
+func TestClosedPoolKeepsNoConnections(t *testing.T) {
 	a := app(t, answers("HTTP/1.1 204 No Content\r\n\r\n"))
 	r, err := newCall("GET", "/").Do(a)
 	harness.NoError(t, err)
@@ -106,7 +106,7 @@ func TestAClosedAppKeepsNothing(t *testing.T) {
 	harness.Equal(t, idle(a), 0, "idle connections")
 }
 
-func TestTheUserContainerIsReachedOnIPv6WhereNothingListensOnIPv4(t *testing.T) {
+func TestDialUsesIPv6IfIPv4IsRefused(t *testing.T) {
 	port, _ := closedPort(t) // or somebody else could
 	harness.ServeApp(t, harness.ListenOn(t, net.JoinHostPort("::1", strconv.Itoa(port))), func(conn *harness.AppConn) {
 		readRequest(conn)
@@ -115,7 +115,7 @@ func TestTheUserContainerIsReachedOnIPv6WhereNothingListensOnIPv4(t *testing.T) 
 	newCall("GET", "/").do(unknownApp(t, port)).want(t, 200, "IPv6")
 }
 
-func TestIPv4ComesFirst(t *testing.T) {
+func TestDialPrefersIPv4(t *testing.T) {
 	four := func(conn *harness.AppConn) {
 		readRequest(conn)
 		conn.Send("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nIPv4")
@@ -125,7 +125,7 @@ func TestIPv4ComesFirst(t *testing.T) {
 	newCall("GET", "/").do(unknownApp(t, s.Port)).want(t, 200, "IPv4")
 }
 
-func TestARefusedConnectionIsTriedAgain(t *testing.T) {
+func TestDialRetriesRefusedConnection(t *testing.T) {
 	port, open := closedPort(t)
 	a := New(Settings{Port: port, ConnectRetry: harness.Patience})
 	defer a.Close()
@@ -142,7 +142,7 @@ func TestARefusedConnectionIsTriedAgain(t *testing.T) {
 	harness.Equal(t, k.sends, 1, "sends")
 }
 
-func TestARefusedConnectionIsNotTriedForEver(t *testing.T) {
+func TestDialStopsAfterConnectRetry(t *testing.T) {
 	for _, retry := range []time.Duration{0, 50 * time.Millisecond} {
 		port, _ := closedPort(t)
 		a := New(Settings{Port: port, ConnectRetry: retry})
@@ -159,9 +159,8 @@ func TestARefusedConnectionIsNotTriedForEver(t *testing.T) {
 	}
 }
 
-// A listener whose backlog is full answers nothing: nobody may wait for it who
-// does not want to.
-func TestAbortEndsADialThatNobodyAnswers(t *testing.T) {
+// A listener with a full backlog does not respond. Abort must still end the dial.
+func TestAbortEndsBlockedDial(t *testing.T) {
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
 	harness.NoError(t, err)
 	defer syscall.Close(fd)
@@ -188,7 +187,7 @@ func TestAbortEndsADialThatNobodyAnswers(t *testing.T) {
 	}
 }
 
-// A connection's memory is given back with it, wherever it ends.
+// The buffer of a connection is returned once, even if close is called twice.
 func TestBuffersAreReturnedOnce(t *testing.T) {
 	a := New(Settings{Port: 1})
 	defer a.Close()
@@ -203,9 +202,8 @@ func TestBuffersAreReturnedOnce(t *testing.T) {
 	}
 }
 
-// A thousand connections that are answered in a kilobyte need no large buffers, and
-// a long answer must not come in small pieces.
-func TestABufferIsAsLargeAsWhatComes(t *testing.T) {
+// Short responses use small buffers, and long responses are read in large parts.
+func TestBufferSizeFollowsResponseSize(t *testing.T) {
 	near, far := pipes()
 	defer far.Close()
 	c := newConn(near, New(Settings{Port: 1}).buffers)

@@ -16,8 +16,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// second returns a user container whose first connection serves one request and
-// plays on the second; all others serve what comes.
+// second returns a user container whose first connection serves one request and then calls the given
+// function. The other connections serve all requests.
 func second(t *testing.T, serve func(conn *harness.AppConn)) (*App, *harness.App) {
 	t.Helper()
 	s := harness.NewApp(t, func(conn *harness.AppConn) {
@@ -43,7 +43,7 @@ func second(t *testing.T, serve func(conn *harness.AppConn)) (*App, *harness.App
 	return a, s
 }
 
-func TestARequestIsReplayedOnceByTheRule(t *testing.T) {
+func TestReplayRule(t *testing.T) {
 	body := func(*testCall) io.Reader { return strings.NewReader("hello") }
 	closes := func(conn *harness.AppConn) { readHead(conn) }
 	resets := func(conn *harness.AppConn) { readHead(conn); conn.Reset() }
@@ -97,7 +97,7 @@ func TestARequestIsReplayedOnceByTheRule(t *testing.T) {
 	}
 }
 
-func TestARequestOnAFreshConnectionIsNotReplayed(t *testing.T) {
+func TestNewConnectionIsNotReplayed(t *testing.T) {
 	a := app(t, func(conn *harness.AppConn) { readHead(conn) })
 	k := newCall("GET", "/")
 	if got := k.do(a); forward.FaultOf(got.err) != forward.Reset || k.sends != 1 {
@@ -105,7 +105,7 @@ func TestARequestOnAFreshConnectionIsNotReplayed(t *testing.T) {
 	}
 }
 
-func TestARequestIsReplayedOnce(t *testing.T) {
+func TestRequestIsReplayedOnce(t *testing.T) {
 	s := harness.NewApp(t, func(conn *harness.AppConn) {
 		if conn.Index == 0 {
 			readHead(conn)
@@ -121,7 +121,7 @@ func TestARequestIsReplayedOnce(t *testing.T) {
 	}
 }
 
-func TestAReplayTakesNoOtherUsedConnection(t *testing.T) {
+func TestReplayUsesNewConnection(t *testing.T) {
 	s := harness.NewApp(t, func(conn *harness.AppConn) {
 		readHead(conn)
 		conn.Send("HTTP/1.1 204 No Content\r\n\r\n")
@@ -146,8 +146,7 @@ func TestAReplayTakesNoOtherUsedConnection(t *testing.T) {
 	}
 }
 
-// mute is a connection that takes some bytes of the first write and then is
-// found to be broken.
+// mute is a connection that accepts some bytes of the first write and then fails.
 type mute struct {
 	*net.TCPConn
 	takes int
@@ -159,7 +158,7 @@ func (m *mute) Write(p []byte) (int, error) {
 	return n, syscall.EPIPE
 }
 
-func TestARequestOfWhichNothingWasWrittenIsReplayedWhateverTheMethod(t *testing.T) {
+func TestUnwrittenRequestIsReplayedForEachMethod(t *testing.T) {
 	for _, takes := range []int{0, 10} {
 		t.Run(fmt.Sprintf("%d bytes written", takes), func(t *testing.T) {
 			s := harness.NewApp(t, func(conn *harness.AppConn) {
@@ -185,7 +184,7 @@ func TestARequestOfWhichNothingWasWrittenIsReplayedWhateverTheMethod(t *testing.
 	}
 }
 
-func TestAClosedIdleConnectionIsNoticedBeforeItIsUsed(t *testing.T) {
+func TestClosedIdleConnectionIsNotUsed(t *testing.T) {
 	for name, leave := range map[string]func(conn *harness.AppConn){
 		"closed":      func(conn *harness.AppConn) {},
 		"half-closed": func(conn *harness.AppConn) { conn.CloseWrite(); conn.Hang() },
@@ -219,8 +218,7 @@ func TestAClosedIdleConnectionIsNoticedBeforeItIsUsed(t *testing.T) {
 	}
 }
 
-// A closingApp closes its connections at random times while they are idle. It counts
-// the requests that it has got.
+// A closingApp closes idle connections at random times. It counts the requests that it received.
 type closingApp struct {
 	mu   sync.Mutex
 	seen map[string]int
@@ -251,10 +249,9 @@ func (a *closingApp) serve(conn *harness.AppConn) {
 	}
 }
 
-// The most frequent cause of a 502 is a user container that closes its idle
-// connections. It costs an idempotent request nothing, and no other request may
-// be seen twice.
-func TestAUserContainerThatClosesAtRandomCostsNoIdempotentRequestAndRepeatsNoOther(t *testing.T) {
+// The most frequent cause of a 502 is a user container that closes idle connections. An idempotent
+// request must not fail, and no other request may be sent twice.
+func TestRandomClosesReplayOnlyIdempotentRequests(t *testing.T) {
 	closing := &closingApp{seen: map[string]int{}}
 	s := harness.NewApp(t, closing.serve)
 	var mu sync.Mutex

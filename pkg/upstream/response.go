@@ -20,12 +20,12 @@ type Response struct {
 	app     *App
 	conn    *conn
 	framing wire.Framing
-	left    int64 // of a body with a length
+	left    int64 // remaining bytes of a body with Content-Length
 	chunks  wire.Chunks
 	ended   bool
 }
 
-// Length returns the body's length in bytes, -1 where only its end will tell.
+// Length returns the remaining length of the body in bytes, or -1 if it is unknown.
 func (r *Response) Length() int64 {
 	switch r.framing {
 	case wire.None:
@@ -36,9 +36,9 @@ func (r *Response) Length() int64 {
 	return -1
 }
 
-// Next returns the next bytes of the body, valid until the next call, and io.EOF
-// after the last. Any other error is a *forward.Error. Client.Waiting is called before it
-// has to wait.
+// Next returns the next bytes of the body, which are valid until the next call. At the end of the
+// body, it returns io.EOF. All other errors are of type *forward.Error. Next calls Client.Waiting
+// before it blocks.
 func (r *Response) Next() ([]byte, error) {
 	for {
 		data, n, err := r.decode(r.conn.buffered())
@@ -84,8 +84,8 @@ func (r *Response) shrink() {
 	}
 }
 
-// decode takes n bytes of b and returns the content among them; io.EOF after the
-// body's end.
+// decode consumes n bytes of b and returns the content in these bytes. At the end of the body, it
+// returns io.EOF.
 func (r *Response) decode(b []byte) (data []byte, n int, err error) {
 	switch r.framing {
 	case wire.None:
@@ -111,7 +111,7 @@ func (r *Response) decode(b []byte) (data []byte, n int, err error) {
 	}
 }
 
-// Trailer returns the trailer fields after Next has returned io.EOF. They are
+// Trailer returns the trailer fields. It must be called after Next has returned io.EOF. The fields are
 // valid until Close.
 func (r *Response) Trailer() []wire.Field {
 	if r.framing != wire.Chunked {
@@ -120,8 +120,8 @@ func (r *Response) Trailer() []wire.Field {
 	return r.chunks.Trailer()
 }
 
-// Close ends the exchange, wherever it is. The connection is kept for the next request
-// if both messages came to their end on it. The response must not be used after Close.
+// Close ends the exchange. If the request and the response were transferred completely, the connection
+// is reused. The response must not be used after Close.
 func (r *Response) Close() {
 	c := r.call
 	lag := time.Duration(0)

@@ -12,13 +12,12 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// The responses that every framing has, and whether their connection is fit for
-// another request.
+// The responses with each framing, and whether their connection can be reused.
 var framings = []struct {
 	name    string
 	method  string
 	say     string
-	closes  bool // the user container closes behind it
+	closes  bool // the user container closes the connection after the response
 	status  int
 	body    string
 	trailer string
@@ -49,7 +48,7 @@ var framings = []struct {
 	{name: "a body for a HEAD", method: "HEAD", say: "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", status: 200},
 }
 
-func TestResponsesOfEveryFramingComeWhole(t *testing.T) {
+func TestResponseBodyFramings(t *testing.T) {
 	for _, f := range framings {
 		t.Run(f.name, func(t *testing.T) {
 			a := app(t, func(conn *harness.AppConn) {
@@ -75,7 +74,7 @@ func TestResponsesOfEveryFramingComeWhole(t *testing.T) {
 
 // A sender may cut its stream of bytes anywhere. In memory, for there are many
 // places.
-func TestResponsesMayBeSplitAtEveryByte(t *testing.T) {
+func TestResponseSplitAtEachByte(t *testing.T) {
 	for _, f := range framings {
 		for i := 1; i < len(f.say); i++ {
 			if strings.HasPrefix(f.name, "more than") || strings.HasPrefix(f.name, "a body") {
@@ -101,7 +100,7 @@ func TestResponsesMayBeSplitAtEveryByte(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotHTTPIsGarbageAndItsConnectionCloses(t *testing.T) {
+func TestInvalidResponseClosesConnection(t *testing.T) {
 	many := strings.Repeat("HTTP/1.1 103 Early Hints\r\n\r\n", forward.MaxInfos+1)
 	for name, say := range map[string]string{
 		"SSH":                        "SSH-2.0-OpenSSH_9.2\r\n",
@@ -141,7 +140,7 @@ func TestWhatIsNotHTTPIsGarbageAndItsConnectionCloses(t *testing.T) {
 	}
 }
 
-func TestAHeadOfMostlyAllowedSizeIsRead(t *testing.T) {
+func TestLongResponseHeaderIsRead(t *testing.T) {
 	value := strings.Repeat("v", maxHead-200)
 	a := app(t, answers("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nA: "+value+"\r\n\r\nhello"))
 	for range 2 {
@@ -159,7 +158,7 @@ func TestAHeadOfMostlyAllowedSizeIsRead(t *testing.T) {
 	}
 }
 
-func TestHeadOfMaxHeaderBytesIsRead(t *testing.T) {
+func TestResponseHeaderOfMaxHeaderBytesIsRead(t *testing.T) {
 	const limit = 4 << 20
 	for extra, want := range map[int]forward.Fault{0: 0, 1: forward.Garbage} {
 		const start, end = "HTTP/1.1 204 No Content\r\nA: ", "\r\n\r\n"
@@ -172,7 +171,7 @@ func TestHeadOfMaxHeaderBytesIsRead(t *testing.T) {
 	}
 }
 
-func TestBufferOfLongHeadIsReleasedBeforeBodyEnds(t *testing.T) {
+func TestLongHeaderBufferIsReleasedBeforeBodyEnds(t *testing.T) {
 	more := make(chan struct{})
 	a := app(t, func(conn *harness.AppConn) {
 		readHead(conn)
@@ -201,7 +200,7 @@ func TestBufferOfLongHeadIsReleasedBeforeBodyEnds(t *testing.T) {
 	r.Close()
 }
 
-func TestAnIdleConnectionHoldsNoBuffer(t *testing.T) {
+func TestIdleConnectionHoldsNoBuffer(t *testing.T) {
 	a := app(t, answers("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"))
 	newCall("GET", "/").do(a).want(t, 200, "hello")
 	if c := a.idle[0]; c.buf != nil || c.pooled != nil {
@@ -209,8 +208,8 @@ func TestAnIdleConnectionHoldsNoBuffer(t *testing.T) {
 	}
 }
 
-// What ends too early must not look whole (RFC 9112 section 8).
-func TestAResponseThatBreaksOffIsAReset(t *testing.T) {
+// A truncated response must not look complete (RFC 9112 section 8).
+func TestIncompleteResponseReturnsReset(t *testing.T) {
 	for name, say := range map[string]string{
 		"nothing":            "",
 		"half a status line": "HTTP/1.1 2",
@@ -239,7 +238,7 @@ func TestAResponseThatBreaksOffIsAReset(t *testing.T) {
 	}
 }
 
-func TestABodyUntilCloseThatIsResetIsBroken(t *testing.T) {
+func TestResetOfUnframedBodyReturnsError(t *testing.T) {
 	heard := make(chan struct{})
 	a := app(t, func(conn *harness.AppConn) {
 		readRequest(conn)
@@ -261,7 +260,7 @@ func TestABodyUntilCloseThatIsResetIsBroken(t *testing.T) {
 	r.Close()
 }
 
-func TestLengthIsKnownBeforeTheBodyWhereTheHeadTells(t *testing.T) {
+func TestLengthIsKnownBeforeBody(t *testing.T) {
 	for say, want := range map[string]int64{
 		"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello":                            5,
 		"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n": -1,
@@ -277,8 +276,8 @@ func TestLengthIsKnownBeforeTheBodyWhereTheHeadTells(t *testing.T) {
 	}
 }
 
-// Whoever passes a stream on sends what it has when it must wait for more.
-func TestTheClientIsNotifiedBeforeEachWait(t *testing.T) {
+// Next calls Waiting, so that a streaming caller can flush its output.
+func TestNextCallsWaitingBeforeBlocking(t *testing.T) {
 	next := make(chan struct{})
 	a := app(t, func(conn *harness.AppConn) {
 		readRequest(conn)
@@ -296,7 +295,7 @@ func TestTheClientIsNotifiedBeforeEachWait(t *testing.T) {
 	got.want(t, 200, "abbb")
 }
 
-func TestAnErrorKeepsWhatTheSystemSaid(t *testing.T) {
+func TestErrorWrapsSystemError(t *testing.T) {
 	a := app(t, func(conn *harness.AppConn) { readRequest(conn) })
 	err := newCall("GET", "/").do(a).err
 	var e *forward.Error
@@ -305,7 +304,7 @@ func TestAnErrorKeepsWhatTheSystemSaid(t *testing.T) {
 	}
 }
 
-func TestTheAnnouncedEndOfAConnectionIsKeptWithAMargin(t *testing.T) {
+func TestKeepAliveTimeoutHasMargin(t *testing.T) {
 	for timeout, kept := range map[int]bool{0: false, 1: false, 5: true, 75: true} {
 		a := app(t, func(conn *harness.AppConn) {
 			readRequest(conn)

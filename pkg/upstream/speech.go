@@ -17,19 +17,20 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/socket"
 )
 
-// speech is what the user container has been heard to speak. It is learnt on
-// connections of its own or from an answer, never by sending a request twice,
-// and forgotten when a dial fails: the next app may be another one.
+// speech stores which HTTP versions the user container supports. They are detected on separate
+// connections or from a response. No request is sent twice for the detection. If a dial fails, speech
+// is reset, because the user container may have been replaced.
 type speech struct {
 	mu     sync.Mutex    // guards asking and changes of h1 and h2
-	h1, h2 atomic.Uint32 // each is an answer
-	asking *asking       // whether it speaks HTTP/2; nil: nobody is
+	h1, h2 atomic.Uint32 // values of type answer
+	asking *asking       // the running HTTP/2 detection; may be nil
 }
 
-// asking is a question to the user container, which all share who want to know: an app
-// that knows no HTTP/2 may take it for a request, and work on it.
+// asking is an HTTP/2 detection that is shared by all requests that wait for the result. Only one
+// detection runs at a time, because an app that does not support HTTP/2 may process the preface as a
+// request.
 type asking struct {
-	needed bool          // the preface may be sent although the user container answers in HTTP/1.1
+	needed bool          // the preface may be sent even if the user container responds in HTTP/1.1
 	done   chan struct{} // closed when speaks and err are set
 	speaks bool
 	err    error
@@ -41,7 +42,7 @@ const (
 	unknown answer = iota
 	yes
 	no
-	doubtful // no sign of HTTP/2, but only the preface can tell for certain
+	doubtful // probably no HTTP/2, but only the preface can show this for certain
 )
 
 func (s *speech) forget() {
@@ -50,10 +51,11 @@ func (s *speech) forget() {
 	s.set(unknown, unknown)
 }
 
-// Forget forgets what the user container speaks: it may be another one by now.
+// Forget resets the detected HTTP versions, because the user container may have been replaced.
 func (a *App) Forget() { a.speech.forget() }
 
-// learnH1 notes that the user container speaks HTTP/1.1, or HTTP/2 instead.
+// learnH1 stores that the user container supports HTTP/1.1. If speaks is false, it stores that the
+// user container supports only HTTP/2.
 func (s *speech) learnH1(speaks bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -64,7 +66,7 @@ func (s *speech) learnH1(speaks bool) {
 	}
 }
 
-// set changes both answers. s.mu is held.
+// set stores both answers. s.mu must be held.
 func (s *speech) set(h1, h2 answer) {
 	s.h1.Store(uint32(h1))
 	s.h2.Store(uint32(h2))
@@ -116,7 +118,7 @@ func (s *speech) knownH2(needed bool) (supported, known bool) {
 	return h2 == yes, h2 == yes || h2 == no || h2 == doubtful && !needed
 }
 
-// speaksH2 is SpeaksH2 until a context ends, whose cause is then the error.
+// speaksH2 is SpeaksH2 with a context. If ctx is canceled, it returns the cause.
 func (a *App) speaksH2(ctx context.Context, needed bool) (bool, error) {
 	s := &a.speech
 	s.mu.Lock()
@@ -152,7 +154,7 @@ func (a *App) speaksH2(ctx context.Context, needed bool) (bool, error) {
 	}
 }
 
-// askH2 is speaksH2 where nobody knows yet.
+// askH2 detects whether the user container supports HTTP/2.
 func (a *App) askH2(ctx context.Context, needed bool) (speaks bool, err error) {
 	reply, silent, err := a.sendBadRequest(ctx)
 	switch {
@@ -319,8 +321,8 @@ func (a *App) speaksOnlyH2(ctx context.Context) (bool, error) {
 	return !h1, nil
 }
 
-// question puts one to the user container on a connection of its own, and says
-// whether the answer is yes. silent: it is no because there was none in time.
+// question opens a connection to the user container and calls answers. It returns the result of
+// answers. silent is true if answers failed because prefaceTimeout has passed.
 func (a *App) question(ctx context.Context, answers func(net.Conn) bool) (is, silent bool, err error) {
 	c, err := a.Dial(ctx)
 	if err != nil {
@@ -338,8 +340,8 @@ func (a *App) question(ctx context.Context, answers func(net.Conn) bool) (is, si
 	return is, !is && patience.Err() != nil, nil
 }
 
-// prefaceTimeout bounds how long a question may take. A server that speaks
-// HTTP/2 answers at once; one that does not may wait for more of the request.
+// prefaceTimeout is the timeout of a question. A server that supports HTTP/2 responds immediately. An
+// HTTP/1 server may wait for the rest of the request.
 const prefaceTimeout = time.Second
 
 // confirmPreface detects HTTP/2 if the user container closed a connection without a response to a bad
@@ -390,8 +392,8 @@ const (
 	prefaceRest = "\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 )
 
-// answersPreface sends what opens an HTTP/2 connection and reports whether the
-// server's own preface, a SETTINGS frame, comes back (RFC 9113 section 3.4).
+// answersPreface sends the client preface of HTTP/2. It reports whether the server responds with its
+// own preface, a SETTINGS frame (RFC 9113 section 3.4).
 func answersPreface(c net.Conn) bool {
 	_, err := io.WriteString(c, prefaceLine+prefaceRest)
 	return err == nil && readsSettings(c)
@@ -406,15 +408,14 @@ func readsSettings(c net.Conn) bool {
 	return isSettings(head[:]) && skipPayload(c, head)
 }
 
-// skipPayload reads what belongs to the head of a frame (RFC 9113 section 4.1).
+// skipPayload discards the payload of the frame with the given header (RFC 9113 section 4.1).
 func skipPayload(r io.Reader, head [9]byte) bool {
 	_, err := io.CopyN(io.Discard, r, int64(head[0])<<16|int64(head[1])<<8|int64(head[2]))
 	return err == nil
 }
 
-// livesOn reports whether a server that has answered a preface still answers after a
-// while in which one that is ending would have ended: a PING by its ACK (RFC 9113
-// section 6.7).
+// livesOn reports whether an HTTP/2 server responds to a PING (RFC 9113 section 6.7) 20 ms after it
+// has responded to the preface. A server that is exiting does not.
 func livesOn(c net.Conn) bool {
 	const while = 20 * time.Millisecond
 	time.Sleep(while)
@@ -436,13 +437,13 @@ func livesOn(c net.Conn) bool {
 	}
 }
 
-// isSettings reports whether b begins with the head of a SETTINGS frame that
-// could open a connection: type 4, no ACK, stream 0 (RFC 9113 section 6.5).
+// isSettings reports whether b begins with the header of a SETTINGS frame that can start a connection:
+// type 4, no ACK, stream 0 (RFC 9113 section 6.5).
 func isSettings(b []byte) bool {
 	return len(b) >= 9 && b[0] == 0 && b[3] == 4 && b[4] == 0 && b[5]|b[6]|b[7]|b[8] == 0
 }
 
-// couldBeSettings reports whether what has been read of b is too short to tell.
+// couldBeSettings reports whether b is an incomplete header of such a SETTINGS frame.
 func couldBeSettings(b []byte) bool {
 	head := [9]byte{3: 4}
 	copy(head[:], b)

@@ -18,11 +18,11 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// settings is the frame that a server's side of an HTTP/2 connection opens with:
-// one setting, SETTINGS_MAX_CONCURRENT_STREAMS 100.
+// settings is the first frame of an HTTP/2 server, with the setting SETTINGS_MAX_CONCURRENT_STREAMS
+// 100.
 const settings = "\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x03\x00\x00\x00\x64"
 
-func TestAUserContainerThatSpeaksHTTP2AloneIsFoundOutBeforeItsBodyIsTouched(t *testing.T) {
+func TestHTTP2OnlyAppIsDetectedBeforeBodyIsRead(t *testing.T) {
 	for name, serve := range map[string]func(conn *harness.AppConn){
 		"at once": func(conn *harness.AppConn) { conn.Send(settings); conn.Hang() },
 		"after reading the head": func(conn *harness.AppConn) {
@@ -75,7 +75,7 @@ func onlyH2(t *testing.T, serve func(conn *harness.AppConn), expects bool) (inTi
 	return true
 }
 
-func TestGarbageThatIsNoSettingsFrameTeachesNothing(t *testing.T) {
+func TestInvalidResponseKeepsProtocolUnknown(t *testing.T) {
 	for _, say := range []string{
 		"\x00",
 		"\x00\x00\x06\x04\x00\x00\x00\x00",
@@ -92,7 +92,7 @@ func TestGarbageThatIsNoSettingsFrameTeachesNothing(t *testing.T) {
 	}
 }
 
-func TestAFreshConnectionThatClosesWithoutAWordMayBeHTTP2(t *testing.T) {
+func TestNewConnectionCloseReportsSilent(t *testing.T) {
 	for _, known := range []bool{false, true} {
 		a := unknownApp(t, harness.NewApp(t, func(conn *harness.AppConn) { readHead(conn) }).Port)
 		if known {
@@ -174,8 +174,8 @@ func TestDetectionIsNotRepeated(t *testing.T) {
 	}
 }
 
-// The user container is at work on the question, and nobody would want the answer.
-func TestForARequestThatIsOverNothingIsAsked(t *testing.T) {
+// A canceled request does not start a detection.
+func TestDetectionSkipsCanceledRequest(t *testing.T) {
 	a := unknownApp(t, harness.NewApp(t, (*harness.AppConn).Hang).Port)
 	over := errors.New("over")
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -190,7 +190,7 @@ func TestForARequestThatIsOverNothingIsAsked(t *testing.T) {
 	}
 }
 
-func TestOnlyOneThatAnswersInHTTP2AloneSpeaksNothingElse(t *testing.T) {
+func TestOnlyH2RequiresHTTP2Response(t *testing.T) {
 	speaking := func(h1, h2 func(conn *harness.AppConn)) func(conn *harness.AppConn) {
 		return func(conn *harness.AppConn) {
 			if r := readHead(conn); r != nil && r.Method == "PRI" {
@@ -242,8 +242,8 @@ func TestOnlyOneThatAnswersInHTTP2AloneSpeaksNothingElse(t *testing.T) {
 	}
 }
 
-// Its connections in HTTP/2 may live on while it takes no more.
-func TestOneThatClosesConnectionsIsNotTakenForOneThatSpeaksHTTP2Alone(t *testing.T) {
+// The HTTP/2 connections can stay open while the app accepts no other connection.
+func TestClosedConnectionsAreNotDetectedAsHTTP2Only(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	harness.NoError(t, err)
 	var others atomic.Int32
@@ -268,8 +268,8 @@ func TestOneThatClosesConnectionsIsNotTakenForOneThatSpeaksHTTP2Alone(t *testing
 	}
 }
 
-// A user container that is busy starting says nothing either.
-func TestSilenceIsAnAnswerOnlyOfOneThatSpeaksHTTP1(t *testing.T) {
+// A user container that is starting does not respond either.
+func TestDetectionStoresTimeoutOnlyForHTTP1(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		h1       bool
@@ -301,7 +301,7 @@ func TestSilenceIsAnAnswerOnlyOfOneThatSpeaksHTTP1(t *testing.T) {
 	}
 }
 
-func TestWhatWasLearntIsForgottenWhenADialFails(t *testing.T) {
+func TestDialErrorResetsDetectedProtocol(t *testing.T) {
 	s := harness.NewApp(t, func(conn *harness.AppConn) { conn.Send(settings); conn.Hang() })
 	a := unknownApp(t, s.Port)
 	a.speaksH2(t.Context(), false)
@@ -318,7 +318,7 @@ func TestWhatWasLearntIsForgottenWhenADialFails(t *testing.T) {
 	}
 }
 
-func TestTheQuestionForHTTP2EndsWithItsContext(t *testing.T) {
+func TestDetectionEndsWithContext(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	left := errors.New("the client has gone")
 	a := unknownApp(t, harness.NewApp(t, func(conn *harness.AppConn) { readHead(conn); cancel(left); conn.Hang() }).Port)
@@ -349,7 +349,7 @@ func netHTTP(t *testing.T, http1, http2 bool) (*App, *atomic.Int32) {
 	return unknownApp(t, ln.Addr().(*net.TCPAddr).Port), &handled
 }
 
-func TestDetectionReachesNoHandlerOfNetHTTP(t *testing.T) {
+func TestDetectionDoesNotCallNetHTTPHandler(t *testing.T) {
 	for name, c := range map[string]struct{ http1, http2, speaks, only bool }{
 		"HTTP/1": {http1: true},
 		"HTTP/2": {http2: true, speaks: true, only: true},
@@ -370,7 +370,7 @@ func TestDetectionReachesNoHandlerOfNetHTTP(t *testing.T) {
 }
 
 // An application can close its first connections without a response, for example while it starts.
-func TestDetectionDuringStartReachesNoHandler(t *testing.T) {
+func TestDetectionDuringStartDoesNotCallHandler(t *testing.T) {
 	for closed := range int32(12) {
 		t.Run(fmt.Sprint(closed, " closed"), func(t *testing.T) {
 			t.Parallel()
@@ -397,7 +397,7 @@ func TestDetectionDuringStartReachesNoHandler(t *testing.T) {
 }
 
 // A server of grpc-go can close the connection before it has sent its SETTINGS frame.
-func TestHTTP2IsDetectedIfOneConnectionIsClosed(t *testing.T) {
+func TestHTTP2IsDetectedAfterClosedConnection(t *testing.T) {
 	for closed := range int32(4) {
 		t.Run(fmt.Sprint(closed, " closed"), func(t *testing.T) {
 			t.Parallel()
@@ -418,7 +418,7 @@ func TestHTTP2IsDetectedIfOneConnectionIsClosed(t *testing.T) {
 }
 
 // A server whose handler looks for the preface, such as package h2c, is not recognized.
-func TestPrefaceIsSentIfTheRequestNeedsHTTP2(t *testing.T) {
+func TestPrefaceIsSentIfRequestNeedsHTTP2(t *testing.T) {
 	app := func(conn *harness.AppConn) {
 		if r := readHead(conn); r == nil {
 			conn.Send("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")

@@ -17,17 +17,17 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
-// halfClosedTimeout is how long a tunnel of which one side has ended waits for
-// the next byte of the other, and for somebody to take it.
+// halfClosedTimeout is how long a half-closed tunnel waits for the next read or write in the other
+// direction.
 const halfClosedTimeout = 30 * time.Second
 
-// goneTimeout is how long the user container's side of a WebSocket stays open when the
-// client has ended its own: a WebSocket has no half-close (RFC 6455 section 7.1.1), and
-// its slot is not to be held by one that is dead.
+// goneTimeout is how long the user container side of a WebSocket stays open after the client closed
+// its side. A WebSocket has no half-close (RFC 6455 section 7.1.1), and a closed WebSocket must not
+// occupy a concurrency slot.
 const goneTimeout = time.Second
 
-// AppendSwitch appends the head of a 101 as the client gets it: with the fields that are
-// not for us alone, and those that make it a switch (RFC 9110 section 15.2.2).
+// AppendSwitch appends the header section of the 101 response to the client. It contains the fields
+// that are forwarded to clients, Connection and Upgrade (RFC 9110 section 15.2.2).
 func (r *Response) AppendSwitch(b []byte) []byte {
 	lines := forward.Lines(append(b, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\n"...))
 	for _, f := range r.Head.Fields {
@@ -39,21 +39,21 @@ func (r *Response) AppendSwitch(b []byte) []byte {
 	return append(lines, "\r\n"...)
 }
 
-// IsWebSocket reports whether a 101 switches to WebSocket.
+// IsWebSocket reports whether a 101 response switches to WebSocket.
 func (r *Response) IsWebSocket() bool {
 	protocol, _ := wire.Find(r.Head.Fields, header.Upgrade)
 	return header.EqualFold(protocol, "websocket")
 }
 
-// tunnelSize is what each way of a tunnel reads into while little comes, in bytes:
-// most WebSockets are silent most of the time. When it is full, more is read at
-// once.
+// tunnelSize is the size of the buffer for each direction of a tunnel in bytes. It is small, because
+// most WebSockets are idle most of the time. After a read that fills the buffer, a larger buffer is
+// used.
 const tunnelSize = 4 << 10
 
-// Tunnel copies bytes both ways between the client and the user container after
-// a 101, until both directions have ended, one has failed, or the alarm breaks it off. What
-// came of it is noted in result. early is what the client has sent behind its request. Head
-// is empty from now on. Both connections are closed on return.
+// Tunnel copies bytes in both directions between the client and the user container after a 101
+// response. It returns when both directions have ended, when one direction has failed, or when the
+// alarm fires. It stores the reason and the byte counts in result. early is the input that the client
+// sent after its request. Tunnel resets Head and closes both connections.
 func (r *Response) Tunnel(client net.Conn, early []byte, alarm *queue.Alarm, state *queue.RequestState, result *queue.Result) {
 	alarm.Abortable(func() {
 		r.call.Abort()
@@ -63,14 +63,14 @@ func (r *Response) Tunnel(client net.Conn, early []byte, alarm *queue.Alarm, sta
 	t := r.newTunnel(client, state.Touch)
 	result.In, result.Out = t.copyBoth(early)
 	result.Reason = alarm.Abortable(nil)
-	if result.Reason == queue.ClientGone { // RST_STREAM, or the end of the HTTP/2 connection
+	if result.Reason == queue.ClientGone { // the client sent RST_STREAM or closed the HTTP/2 connection
 		t.clientReset.Store(true)
 	}
 	t.close()
 }
 
-// newTunnel returns the tunnel of a 101. touch is called for each piece that moves, from two
-// goroutines.
+// newTunnel returns the tunnel of a 101 response. touch is called before each write, concurrently from
+// two goroutines.
 func (r *Response) newTunnel(client net.Conn, touch func()) *tunnel {
 	app := r.conn
 	t := &tunnel{
@@ -78,7 +78,7 @@ func (r *Response) newTunnel(client net.Conn, touch func()) *tunnel {
 		webSocket: r.IsWebSocket(), early: append([]byte(nil), app.buffered()...),
 	}
 	app.park()
-	r.Head.Reset() // releases its buffer
+	r.Head.Reset() // releases the buffer of the header section
 	return t
 }
 
@@ -92,8 +92,8 @@ func (t *tunnel) copyBoth(early []byte) (in, out int64) {
 	return in, out
 }
 
-// close closes both connections. If one was reset by its peer, the other is reset as well. A FIN
-// would tell the other peer that nothing is missing.
+// close closes both connections. If one peer has reset its connection, the other connection is reset
+// as well, because a FIN would mark the truncated data as complete.
 func (t *tunnel) close() {
 	t.call.detach()
 	if t.appReset.Load() {
@@ -107,7 +107,7 @@ func (t *tunnel) close() {
 	t.app.close()
 }
 
-// reset closes a connection by a reset: RST, or RST_STREAM over HTTP/2 (RFC 8441 section 5).
+// reset resets a connection with RST, or with RST_STREAM in HTTP/2 (RFC 8441 section 5).
 func reset(conn net.Conn) {
 	switch c := conn.(type) {
 	case interface{ Reset() error }:
@@ -135,7 +135,7 @@ type tunnel struct {
 	closed bool // closeWrite was called for app; guarded by call.mu
 
 	webSocket bool
-	end       time.Time // of a WebSocket whose client has ended its side; guarded by call.mu
+	end       time.Time // deadline of a WebSocket whose client closed its side; guarded by call.mu
 }
 
 // largeBytes returns the memory of a large buffer in the budget, in bytes. If a client does not read,
@@ -161,7 +161,8 @@ func (t *tunnel) putLarge(large *[]byte) {
 	}
 }
 
-// copy copies bytes from src to dst until src ends. It then ends dst.
+// copy copies first and then the input of src to dst. At the end of the input, it closes the write
+// side of dst. It returns the number of bytes written.
 func (t *tunnel) copy(dst, src net.Conn, first []byte) (moved int64) {
 	small := make([]byte, tunnelSize)
 	buf := small
@@ -206,14 +207,14 @@ func (t *tunnel) copy(dst, src net.Conn, first []byte) (moved int64) {
 		t.recordTimeout(err)
 		break
 	}
-	// A tunnel that fails in one direction has failed.
+	// If one direction fails, end both directions.
 	t.client.SetDeadline(past)
 	t.app.SetDeadline(past)
 	return moved
 }
 
-// patience gives the way from src to dst a bounded time for its next piece once
-// the other way has ended, unless the tunnel has been aborted.
+// patience sets a deadline for the next read from src and the next write to dst if the tunnel is
+// half-closed and was not aborted.
 func (t *tunnel) patience(dst, src net.Conn) {
 	if !t.half.Load() {
 		return
@@ -250,14 +251,14 @@ func (t *tunnel) wasReset(c net.Conn) bool {
 	}
 	t.call.mu.Lock()
 	defer t.call.mu.Unlock()
-	if t.closed || !t.app.disconnected() { // both sides have ended, or only that of the user container
+	if t.closed || !t.app.disconnected() { // a full close by both sides, or only a FIN of the user container
 		return false
 	}
 	t.appReset.Store(true)
 	return true
 }
 
-// closeWrite tells the peer of c that no more will come.
+// closeWrite closes the write side of c.
 func (t *tunnel) closeWrite(c net.Conn) error {
 	if c == t.app {
 		t.call.mu.Lock()
@@ -267,8 +268,7 @@ func (t *tunnel) closeWrite(c net.Conn) error {
 	return closeWrite(c)
 }
 
-// recordTimeout records that a direction was idle for halfClosedTimeout if err is the timeout
-// that patience sets.
+// recordTimeout records TunnelTimeout if err is the timeout that patience sets.
 func (t *tunnel) recordTimeout(err error) {
 	if !t.half.Load() || !errors.Is(err, os.ErrDeadlineExceeded) {
 		return
@@ -280,14 +280,14 @@ func (t *tunnel) recordTimeout(err error) {
 	}
 }
 
-// limit bounds the rest of a WebSocket whose client has ended its side.
+// limit sets the deadline of a WebSocket whose client closed its side.
 func (t *tunnel) limit() {
 	t.call.mu.Lock()
 	defer t.call.mu.Unlock()
 	t.end = time.Now().Add(goneTimeout)
 }
 
-// closeWrite tells the peer of c that no more will come.
+// closeWrite closes the write side of c, or returns net.ErrClosed if c has no half-close.
 func closeWrite(c net.Conn) error {
 	if n, ok := c.(*conn); ok {
 		c = n.Conn

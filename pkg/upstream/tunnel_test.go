@@ -19,7 +19,7 @@ const switching = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUp
 
 // passage is a tunnel between a client and a user container.
 type passage struct {
-	client net.Conn // the client's end
+	client net.Conn // the peer of the client connection
 	call   *testCall
 	ended  chan struct{} // closed when Tunnel has returned
 	in     int64
@@ -27,8 +27,8 @@ type passage struct {
 	moved  atomic.Int32 // calls of touch
 }
 
-// upgrade has a user container switch protocols and serve behind it. The client
-// has sent early behind its request.
+// upgrade starts a user container that switches protocols and then calls serve. The client sends early
+// after its request.
 func upgrade(t *testing.T, early string, serve func(conn *harness.AppConn)) *passage {
 	t.Helper()
 	a := app(t, func(conn *harness.AppConn) {
@@ -63,10 +63,10 @@ func upgrade(t *testing.T, early string, serve func(conn *harness.AppConn)) *pas
 	return h
 }
 
-// echo sends back what it gets.
+// echo sends its input back.
 func echo(conn *harness.AppConn) { io.Copy(conn, conn.In) }
 
-func TestATunnelPassesBytesBothWays(t *testing.T) {
+func TestTunnelCopiesBothDirections(t *testing.T) {
 	h := upgrade(t, "", func(conn *harness.AppConn) { conn.Send(switching); echo(conn) })
 	large := bytes.Repeat([]byte("0123456789abcdef"), 1<<20/16)
 	go func() {
@@ -83,7 +83,7 @@ func TestATunnelPassesBytesBothWays(t *testing.T) {
 	}
 }
 
-func TestBytesBehindTheRequestAndBehindThe101AreKept(t *testing.T) {
+func TestTunnelForwardsEarlyBytes(t *testing.T) {
 	h := upgrade(t, "early", func(conn *harness.AppConn) {
 		conn.Send(switching + "behind")
 		b := make([]byte, 5)
@@ -95,7 +95,7 @@ func TestBytesBehindTheRequestAndBehindThe101AreKept(t *testing.T) {
 	}
 }
 
-func TestResetByAppResetsTheClient(t *testing.T) {
+func TestTunnelAppResetResetsClient(t *testing.T) {
 	for name, end := range map[string]func(*harness.AppConn){
 		"immediately": (*harness.AppConn).Reset,
 		"after the client ended its side": func(conn *harness.AppConn) {
@@ -114,7 +114,7 @@ func TestResetByAppResetsTheClient(t *testing.T) {
 }
 
 // The kernel reports a reset only once.
-func TestResetThatAWriteReportedIsRecognized(t *testing.T) {
+func TestTunnelDetectsResetReportedByWrite(t *testing.T) {
 	for name, reset := range map[string]bool{"reset": true, "end": false} {
 		t.Run(name, func(t *testing.T) {
 			s := harness.NewApp(t, func(conn *harness.AppConn) {
@@ -141,7 +141,7 @@ func TestResetThatAWriteReportedIsRecognized(t *testing.T) {
 	}
 }
 
-func TestATunnelPassesAHalfCloseOnBothWays(t *testing.T) {
+func TestTunnelForwardsHalfClose(t *testing.T) {
 	t.Run("of the client", func(t *testing.T) {
 		h := upgrade(t, "", func(conn *harness.AppConn) {
 			conn.Send(switching)
@@ -171,7 +171,7 @@ func TestATunnelPassesAHalfCloseOnBothWays(t *testing.T) {
 	})
 }
 
-func TestAResetEndsBothSidesOfATunnel(t *testing.T) {
+func TestTunnelResetClosesBothSides(t *testing.T) {
 	t.Run("of the client", func(t *testing.T) {
 		closed := make(chan struct{})
 		h := upgrade(t, "", func(conn *harness.AppConn) { conn.Send(switching); conn.Hang(); close(closed) })
@@ -188,7 +188,7 @@ func TestAResetEndsBothSidesOfATunnel(t *testing.T) {
 	})
 }
 
-func TestAbortEndsATunnel(t *testing.T) {
+func TestAbortEndsTunnel(t *testing.T) {
 	for name, before := range map[string]func(h *passage){
 		"silent":      func(*passage) {},
 		"half-closed": func(h *passage) { h.client.(*net.TCPConn).CloseWrite() },
@@ -209,8 +209,7 @@ func TestAbortEndsATunnel(t *testing.T) {
 	}
 }
 
-// held is a tunnel in memory, whose time is the test's. Neither far end is read
-// unless the test does so.
+// held is a tunnel in memory that uses the time of the test. Only the test reads from its peers.
 func held(t *testing.T) (client, app *pipe, ended chan struct{}) {
 	t.Helper()
 	return heldBy(t, New(Settings{Port: 1}))
@@ -236,7 +235,7 @@ func heldBy(t *testing.T, a *App) (client, app *pipe, ended chan struct{}) {
 	return client, app, ended
 }
 
-func TestAHalfClosedTunnelEndsInBoundedTime(t *testing.T) {
+func TestHalfClosedTunnelTimesOut(t *testing.T) {
 	for name, play := range map[string]func(client, app *pipe){
 		"both silent":                    func(client, app *pipe) { client.CloseWrite(); io.ReadAll(app) },
 		"the user container's side ends": func(client, app *pipe) { app.CloseWrite(); io.ReadAll(client) },
@@ -271,7 +270,7 @@ func TestAHalfClosedTunnelEndsInBoundedTime(t *testing.T) {
 	}
 }
 
-func TestAHalfClosedTunnelLivesWhileBytesMove(t *testing.T) {
+func TestHalfClosedTunnelStaysOpenDuringTransfer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, app, ended := held(t)
 		client.CloseWrite()
@@ -290,7 +289,7 @@ func TestAHalfClosedTunnelLivesWhileBytesMove(t *testing.T) {
 	})
 }
 
-func TestATunnelThatIsSilentLivesOn(t *testing.T) {
+func TestIdleTunnelStaysOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, app, ended := held(t)
 		time.Sleep(24 * time.Hour)
@@ -305,8 +304,8 @@ func TestATunnelThatIsSilentLivesOn(t *testing.T) {
 	})
 }
 
-// Most tunnels are WebSockets, and most of those are silent most of the time.
-func TestATunnelThatIsSilentHoldsLittleMemory(t *testing.T) {
+// Most tunnels are WebSockets that are idle most of the time.
+func TestIdleTunnelUsesLittleMemory(t *testing.T) {
 	const tunnels = 50
 	before := heapUsed()
 	large := bytes.Repeat([]byte("x"), 200<<10+100) // the last piece fills no buffer
