@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -97,10 +96,10 @@ func (p *program) live(ctx context.Context, line commandLine, namespace string, 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	m := newLive(line, namespace, func() newsMsg { return c.news(ctx) })
-	_, err := tea.NewProgram(m, tea.WithContext(ctx), tea.WithInput(p.stdin), tea.WithOutput(p.stdout), tea.WithEnvironment(p.environ), tea.WithoutSignalHandler()).Run()
-	if errors.Is(err, tea.ErrProgramKilled) && ctx.Err() != nil {
-		return nil
-	}
+	view := tea.NewProgram(m, tea.WithInput(p.stdin), tea.WithOutput(p.stdout), tea.WithEnvironment(p.environ), tea.WithoutSignalHandler())
+	// Unlike tea.WithContext, Quit waits for the reader of the input before the input is closed.
+	defer context.AfterFunc(ctx, view.Quit)()
+	_, err := view.Run()
 	return err
 }
 
