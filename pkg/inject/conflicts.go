@@ -18,6 +18,8 @@ const imageListens = "listens"
 // mentionedPorts returns the ports that the sidecar can use by default and that a flag, a variable, an annotation for metrics
 // or the image of a container contains. The values describe where the number was found. A number can have another meaning,
 // but the only effect is that the sidecar uses another port.
+//
+//nolint:gocognit // one loop for each place of a number
 func (in *injection) mentionedPorts() map[int32]string {
 	numbers, all := map[string]int32{}, map[int32]string{}
 	for _, u := range defaultPorts {

@@ -356,6 +356,7 @@ func (in *injection) declared(containers []*corev1.Container) []*candidate {
 	return all
 }
 
+//nolint:gocognit // one check for each kind of evidence
 func (in *injection) candidate(c *corev1.Container, p corev1.ContainerPort, found string) *candidate {
 	o := &candidate{container: c, port: p, found: found}
 	if c == nil {
@@ -400,6 +401,8 @@ func (in *injection) candidate(c *corev1.Container, p corev1.ContainerPort, foun
 }
 
 // chooseAmong selects one of the candidates, or returns an error that lists them.
+//
+//nolint:gocognit,funlen // the rules in their order
 func (in *injection) chooseAmong(all []*candidate, containers []*corev1.Container) (*candidate, error) {
 	named := slices.DeleteFunc(slices.Clone(all), func(c *candidate) bool {
 		return !slices.ContainsFunc(c.services, func(s ServicePort) bool { return !isForMetrics(s) })
@@ -431,13 +434,13 @@ func (in *injection) chooseAmong(all []*candidate, containers []*corev1.Containe
 	}
 	if i := slices.IndexFunc(all, func(c *candidate) bool { return c.proxied }); i >= 0 && len(named) == 0 {
 		// Next to a port behind a proxy, a port without a name or a probe is no evidence.
-		clear := func(c *candidate) bool {
+		hasEvidence := func(c *candidate) bool {
 			return c.helper == "" && (byName("", c.port.Name).protocol == plainHTTP || len(c.requests) > 0)
 		}
-		if !slices.ContainsFunc(usable, clear) {
+		if !slices.ContainsFunc(usable, hasEvidence) {
 			return nil, in.skipProxied(all[i], all)
 		}
-		usable = slices.DeleteFunc(usable, func(c *candidate) bool { return !clear(c) })
+		usable = slices.DeleteFunc(usable, func(c *candidate) bool { return !hasEvidence(c) })
 	}
 	if len(usable) == 0 {
 		return nil, in.skipNotHTTP(pool)
