@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"slices"
 	"strconv"
 	"strings"
@@ -285,6 +286,28 @@ func at(node any, tokens ...string) any {
 func listAt(node any, tokens ...string) []any {
 	list, _ := at(node, tokens...).([]any)
 	return list
+}
+
+// containersAtRuntime returns the containers of a pod that run at the same time as the sidecar: all
+// containers, and then the restartable init containers.
+func containersAtRuntime(pod any) []any {
+	inits := slices.DeleteFunc(slices.Clone(listAt(pod, "spec", "initContainers")), func(c any) bool { return at(c, "restartPolicy") == nil })
+	return slices.Concat(listAt(pod, "spec", "containers"), inits)
+}
+
+// commandLine returns the strings in the command and the arguments of a container.
+func commandLine(container any) []string {
+	var all []string
+	for _, word := range slices.Concat(listAt(container, "command"), listAt(container, "args")) {
+		line, _ := word.(string)
+		all = append(all, line)
+	}
+	return all
+}
+
+// numbersIn returns the sequences of digits in a string.
+func numbersIn(text string) iter.Seq[string] {
+	return strings.FieldsFuncSeq(text, func(r rune) bool { return r < '0' || r > '9' })
 }
 
 // An editor modifies an object. It records the changes and their inverse.

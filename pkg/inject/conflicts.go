@@ -18,8 +18,6 @@ const imageListens = "listens"
 // mentionedPorts returns the ports that the sidecar can use by default and that a flag, a variable, an annotation for metrics
 // or the image of a container contains. The values describe where the number was found. A number can have another meaning,
 // but the only effect is that the sidecar uses another port.
-//
-//nolint:gocognit // one loop for each place of a number
 func (in *injection) mentionedPorts() map[int32]string {
 	numbers, all := map[string]int32{}, map[int32]string{}
 	for _, u := range defaultPorts {
@@ -28,7 +26,7 @@ func (in *injection) mentionedPorts() map[int32]string {
 		}
 	}
 	read := func(container, text, format string, args ...any) {
-		for number := range strings.FieldsFuncSeq(text, func(r rune) bool { return r < '0' || r > '9' }) {
+		for number := range numbersIn(text) {
 			n := numbers[number]
 			isSidecar := (n == defaultPorts[0].number || n == defaultPorts[1].number) && in.forwards(container, n) // a proxy in front of the sidecar
 			if n != 0 && all[n] == "" && !isSidecar {
@@ -39,23 +37,17 @@ func (in *injection) mentionedPorts() map[int32]string {
 	for _, key := range scrapeAnnotations {
 		read("", in.meta.Annotations[key], "the annotation %s", key)
 	}
-	for _, list := range []string{"containers", "initContainers"} {
-		for _, c := range listAt(in.object, "spec", list) {
-			if list == "initContainers" && at(c, "restartPolicy") == nil {
-				continue // the container ends before the sidecar starts
-			}
-			name := text(c, "name")
-			for _, word := range slices.Concat(listAt(c, "command"), listAt(c, "args")) {
-				line, _ := word.(string)
-				read(name, line, "an argument of container %s", name)
-			}
-			for _, v := range listAt(c, "env") {
-				read(name, text(v, "value"), "variable %.60s of container %s", text(v, "name"), name)
-			}
-			for _, r := range images {
-				if len(r.ports) > 0 && r.image.MatchString(text(c, "image")) {
-					read(name, strings.Trim(fmt.Sprint(r.ports), "[]"), "the image of container %s", name)
-				}
+	for _, c := range containersAtRuntime(in.object) {
+		name := text(c, "name")
+		for _, line := range commandLine(c) {
+			read(name, line, "an argument of container %s", name)
+		}
+		for _, v := range listAt(c, "env") {
+			read(name, text(v, "value"), "variable %.60s of container %s", text(v, "name"), name)
+		}
+		for _, r := range images {
+			if len(r.ports) > 0 && r.image.MatchString(text(c, "image")) {
+				read(name, fmt.Sprint(r.ports), "the image of container %s", name)
 			}
 		}
 	}

@@ -214,7 +214,7 @@ func (in *injection) usedNumbers(containers []*corev1.Container) map[int32]bool 
 func (in *injection) numbersOf(containers []*corev1.Container) map[int32]bool {
 	all := map[int32]bool{}
 	read := func(text string) {
-		for number := range strings.FieldsFuncSeq(text, func(r rune) bool { return r < '0' || r > '9' }) {
+		for number := range numbersIn(text) {
 			if n, err := strconv.ParseUint(number, 10, 16); err == nil {
 				all[int32(n)] = true
 			}
@@ -228,8 +228,7 @@ func (in *injection) numbersOf(containers []*corev1.Container) map[int32]bool {
 			}
 		}
 		container := at(in.object, "spec", "containers", c.Name)
-		for _, word := range slices.Concat(listAt(container, "command"), listAt(container, "args")) {
-			line, _ := word.(string)
+		for _, line := range commandLine(container) {
 			read(line)
 		}
 		parametersOf(container, func(s parameter) {
@@ -356,7 +355,8 @@ func (in *injection) declared(containers []*corev1.Container) []*candidate {
 	return all
 }
 
-//nolint:gocognit // one check for each kind of evidence
+// candidate returns a port with its evidence. c is nil if no container declares the port. found is
+// the reason for an undeclared port, or "".
 func (in *injection) candidate(c *corev1.Container, p corev1.ContainerPort, found string) *candidate {
 	o := &candidate{container: c, port: p, found: found}
 	if c == nil {
@@ -371,42 +371,45 @@ func (in *injection) candidate(c *corev1.Container, p corev1.ContainerPort, foun
 	h, n := in.hintsOf(c), p.ContainerPort
 	named := found == "" || h.serves[n] != "" || h.flags[n].why != "" || isProbed(c, n)
 	o.used = named || len(in.pod.Containers) > 1
-	o.services, o.sign, o.requests = in.servicesOf(c, p), in.signOf(c, p), h.requests[p.ContainerPort]
+	o.services, o.sign, o.requests = in.servicesOf(c, p), in.signOf(c, p), h.requests[n]
 	isHeadless := !slices.ContainsFunc(o.services, func(s ServicePort) bool { return !s.Headless })
 	o.uncertain = !named && (len(in.pod.Containers) > 1 || in.namesOtherPort(c) || len(o.services) > 0 && isHeadless)
 	if len(in.pod.Containers) > 1 && len(o.services) == 0 {
 		o.helper = h.helper
 	}
-	if why := in.proxyOf(c, n); why != "" && o.sign.takesRequests() && !slices.ContainsFunc(o.services, func(s ServicePort) bool { return !isForMetrics(s) }) {
+	if why := in.proxyOf(c, n); why != "" && o.sign.takesRequests() && !o.hasService() {
 		o.sign, o.proxied = sign{notForRequests, why}, true
 	}
-	i := slices.IndexFunc(h.rows, func(r *imageRow) bool { return r.applies(p.ContainerPort) })
-	if i < 0 {
-		return o
-	}
-	o.row = h.rows[i]
-	// A row for all ports of an image is used if the protocol is unknown, or if no Service contains
-	// the port. A row for TLS is also used if the port is named grpc, or if its number is commonly
-	// used for TLS and no Service exposes it as port 80. A port whose name indicates HTTP is
-	// rejected only if all of its probes are health checks.
-	isTLS := o.row.kind == "tls" && (o.isGRPC() || isTLSNumber(p.ContainerPort) && !slices.ContainsFunc(o.services, isOnPort80))
-	contradicts := o.row.ports != nil || o.sign.protocol == unknownProtocol || isTLS
-	if !contradicts && len(o.services) == 0 {
-		contradicts = o.sign.protocol != plainHTTP || byName("", p.Name).protocol != plainHTTP || h.health[p.ContainerPort] && len(o.requests) == 0
-	}
-	if contradicts && o.sign.takesRequests() && !slices.ContainsFunc(o.services, func(s ServicePort) bool { return byAppProtocol("", s.AppProtocol).protocol == plainHTTP }) {
-		o.sign = o.row.sign(c)
+	if i := slices.IndexFunc(h.rows, func(r *imageRow) bool { return r.applies(n) }); i >= 0 {
+		o.row = h.rows[i]
+		o.readImageRow(h)
 	}
 	return o
 }
 
+// readImageRow replaces the sign of the port by the sign of its row in the table of images, if the
+// row contradicts it.
+func (c *candidate) readImageRow(h *hints) {
+	n := c.port.ContainerPort
+	// A row for all ports of an image is used if the protocol is unknown, or if no Service contains
+	// the port. A row for TLS is also used if the port is named grpc, or if its number is commonly
+	// used for TLS and no Service exposes it as port 80. A port whose name indicates HTTP is
+	// rejected only if all of its probes are health checks.
+	isTLS := c.row.kind == "tls" && (c.isGRPC() || isTLSNumber(n) && !slices.ContainsFunc(c.services, isOnPort80))
+	contradicts := c.row.ports != nil || c.sign.protocol == unknownProtocol || isTLS
+	if !contradicts && len(c.services) == 0 {
+		contradicts = c.sign.protocol != plainHTTP || byName("", c.port.Name).protocol != plainHTTP || h.health[n] && len(c.requests) == 0
+	}
+	if contradicts && c.sign.takesRequests() && !slices.ContainsFunc(c.services, func(s ServicePort) bool { return byAppProtocol("", s.AppProtocol).protocol == plainHTTP }) {
+		c.sign = c.row.sign(c.container)
+	}
+}
+
 // chooseAmong selects one of the candidates, or returns an error that lists them.
 //
-//nolint:gocognit,funlen // the rules in their order
+//nolint:gocognit // the rules in their order
 func (in *injection) chooseAmong(all []*candidate, containers []*corev1.Container) (*candidate, error) {
-	named := slices.DeleteFunc(slices.Clone(all), func(c *candidate) bool {
-		return !slices.ContainsFunc(c.services, func(s ServicePort) bool { return !isForMetrics(s) })
-	})
+	named := slices.DeleteFunc(slices.Clone(all), func(c *candidate) bool { return !c.hasService() })
 	pool := all
 	switch {
 	case len(named) > 0:
@@ -433,14 +436,9 @@ func (in *injection) chooseAmong(all []*candidate, containers []*corev1.Containe
 		})
 	}
 	if i := slices.IndexFunc(all, func(c *candidate) bool { return c.proxied }); i >= 0 && len(named) == 0 {
-		// Next to a port behind a proxy, a port without a name or a probe is no evidence.
-		hasEvidence := func(c *candidate) bool {
-			return c.helper == "" && (byName("", c.port.Name).protocol == plainHTTP || len(c.requests) > 0)
-		}
-		if !slices.ContainsFunc(usable, hasEvidence) {
+		if usable = slices.DeleteFunc(usable, func(c *candidate) bool { return !c.isClear() }); len(usable) == 0 {
 			return nil, in.skipProxied(all[i], all)
 		}
-		usable = slices.DeleteFunc(usable, func(c *candidate) bool { return !hasEvidence(c) })
 	}
 	if len(usable) == 0 {
 		return nil, in.skipNotHTTP(pool)
@@ -583,6 +581,17 @@ var preferences = []func(*candidate) bool{
 	func(c *candidate) bool {
 		return c.sign.protocol == plainHTTP && !c.isGRPC() && (len(c.services) == 0 || c.sign != byCommonNumber(c.port))
 	},
+}
+
+// hasService reports whether a Service that is not only for metrics uses the port.
+func (c *candidate) hasService() bool {
+	return slices.ContainsFunc(c.services, func(s ServicePort) bool { return !isForMetrics(s) })
+}
+
+// isClear reports whether the name or a probe of the port shows that it is for requests. Next to a
+// port behind a proxy, weaker evidence is not sufficient.
+func (c *candidate) isClear() bool {
+	return c.helper == "" && (byName("", c.port.Name).protocol == plainHTTP || len(c.requests) > 0)
 }
 
 // isGRPC reports whether the name of the port, or the name or the appProtocol in a Service, is that

@@ -300,11 +300,7 @@ var idleCommands = []string{
 // such a command and declare a port.
 func onlySleeps(container any) bool {
 	const maxLength = 2000 // bytes of a script
-	var words []string
-	for _, word := range slices.Concat(listAt(container, "command"), listAt(container, "args")) {
-		line, _ := word.(string)
-		words = append(words, line)
-	}
+	words := commandLine(container)
 	if len(words) == 0 {
 		return false
 	}

@@ -115,15 +115,10 @@ func existingSidecar(pod any) *Outcome {
 // the first container with the name. Kubernetes searches the containers before the init containers
 // (FindPort of k8s.io/kubernetes/pkg/api/v1/pod).
 func containerOfName(pod any, name string) string {
-	for _, list := range []string{"containers", "initContainers"} {
-		for _, c := range listAt(pod, "spec", list) {
-			if list == "initContainers" && at(c, "restartPolicy") == nil {
-				continue
-			}
-			for _, p := range listAt(c, "ports") {
-				if protocol := text(p, "protocol"); name != "" && text(p, "name") == name && (protocol == "" || protocol == "TCP") {
-					return text(c, "name")
-				}
+	for _, c := range containersAtRuntime(pod) {
+		for _, p := range listAt(c, "ports") {
+			if protocol := text(p, "protocol"); name != "" && text(p, "name") == name && (protocol == "" || protocol == "TCP") {
+				return text(c, "name")
 			}
 		}
 	}

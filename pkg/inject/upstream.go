@@ -37,11 +37,12 @@ func upstreamOf(s parameter, part string) int32 {
 	port := part
 	if m := upstreamURL.FindStringSubmatch(part); m != nil {
 		port = m[2]
-		if port == "" && m[1] != "" {
-			port = map[string]string{"https": "443"}[m[1]]
-			if port == "" {
-				port = "80"
-			}
+		switch {
+		case port != "" || m[1] == "":
+		case m[1] == "https":
+			port = "443"
+		default:
+			port = "80"
 		}
 		// An exporter reads metrics. A proxy in front of the metrics uses the word upstream.
 		if (anyOf(s.words, scrapeWords) || anyOf(s.words, sideWords) || healthPath.MatchString(m[3])) && !anyOf(s.words, upstreamWords[:2]) {
@@ -60,20 +61,15 @@ func (in *injection) upstreams() map[int32][]upstream {
 		return in.behind
 	}
 	in.behind = map[int32][]upstream{}
-	for _, list := range []string{"containers", "initContainers"} {
-		for _, c := range listAt(in.object, "spec", list) {
-			if list == "initContainers" && at(c, "restartPolicy") == nil {
-				continue
-			}
-			name := text(c, "name")
-			parametersOf(c, func(s parameter) {
-				for part := range strings.FieldsFuncSeq(s.value, func(r rune) bool { return strings.ContainsRune(",; \t\n", r) }) {
-					if n := upstreamOf(s, part); n != 0 && len(in.behind[n]) < 2 && !in.forwards(name, n) {
-						in.behind[n] = append(in.behind[n], upstream{name, fmt.Sprintf("%.60s=%.60s", s.name, part)})
-					}
+	for _, c := range containersAtRuntime(in.object) {
+		name := text(c, "name")
+		parametersOf(c, func(s parameter) {
+			for part := range strings.FieldsFuncSeq(s.value, func(r rune) bool { return strings.ContainsRune(",; \t\n", r) }) {
+				if n := upstreamOf(s, part); n != 0 && len(in.behind[n]) < 2 && !in.forwards(name, n) {
+					in.behind[n] = append(in.behind[n], upstream{name, fmt.Sprintf("%.60s=%.60s", s.name, part)})
 				}
-			})
-		}
+			}
+		})
 	}
 	return in.behind
 }
