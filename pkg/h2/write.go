@@ -265,7 +265,8 @@ func (c *Conn) writeOut() {
 		if !some {
 			return
 		}
-		err := cmp.Or(c.link.WaitWrite(c.writing), c.writeErr)
+		err := c.link.WaitWrite(c.writing) // which sets writeErr
+		err = cmp.Or(err, c.writeErr)
 		if err == nil && c.again { // the caller may be the reader goroutine of another connection
 			go c.writeSlowly(of)
 			return

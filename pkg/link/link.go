@@ -16,12 +16,10 @@ import (
 	"errors"
 	"io"
 	"net"
-	"net/netip"
 	"sync/atomic"
 	"syscall"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/fair"
 	"github.com/queue-proxy/queue-proxy/pkg/socket"
 )
 
@@ -285,9 +283,6 @@ func (c *Conn) LocalAddr() net.Addr { return c.tcp.LocalAddr() }
 
 // RemoteAddr implements net.Conn.
 func (c *Conn) RemoteAddr() net.Addr { return c.tcp.RemoteAddr() }
-
-// Client returns the IP address of the client.
-func (c *Conn) Client() netip.Addr { return fair.Address(c.RemoteAddr().String()) }
 
 // SetDeadline implements net.Conn.
 func (c *Conn) SetDeadline(t time.Time) error { return c.tcp.SetDeadline(t) }
