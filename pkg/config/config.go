@@ -181,10 +181,10 @@ type Unused struct {
 	_ struct{} `envconfig:"SYSTEM_NAMESPACE" desc:"Namespace of Knative."`
 	_ struct{} `envconfig:"HOST_IP" desc:"IP address of the node."`
 	_ struct{} `envconfig:"ROOT_CA" desc:"Certificates for extensions."`
-	_ struct{} `envconfig:"USER_CONTAINER_NAME" desc:"Name of the user container, until 2019."`
-	_ struct{} `envconfig:"ENABLE_VAR_LOG_COLLECTION" desc:"Whether to collect log files, until 2019."`
-	_ struct{} `envconfig:"VAR_LOG_VOLUME_NAME" desc:"Volume of the log files, until 2019."`
-	_ struct{} `envconfig:"INTERNAL_VOLUME_PATH" desc:"Mount path of the volume of the log files, until 2019."`
+	_ struct{} `envconfig:"USER_CONTAINER_NAME" desc:"Name of the user container, in Knative releases until 2019."`
+	_ struct{} `envconfig:"ENABLE_VAR_LOG_COLLECTION" desc:"Whether to collect log files, in Knative releases until 2019."`
+	_ struct{} `envconfig:"VAR_LOG_VOLUME_NAME" desc:"Volume of the log files, in Knative releases until 2019."`
+	_ struct{} `envconfig:"INTERNAL_VOLUME_PATH" desc:"Mount path of the volume of the log files, in Knative releases until 2019."`
 	_ struct{} `envconfig:"DOWNWARD_API_LABELS_PATH" desc:"File that contains the labels of the pod, in 2020."`
 	_ struct{} `envconfig:"CONCURRENCY_STATE_ENDPOINT" desc:"URL of a container freezer. The freezer is not notified when the pod is idle."`
 	_ struct{} `envconfig:"CONCURRENCY_STATE_TOKEN_PATH" desc:"File that contains the token for this URL."`
@@ -192,7 +192,7 @@ type Unused struct {
 	_ struct{} `envconfig:"METRICS_COLLECTOR_ADDRESS" desc:"Address of the OpenCensus collector."`
 	_ struct{} `envconfig:"METRICS_DOMAIN" desc:"Prefix of the names of OpenCensus metrics."`
 	_ struct{} `envconfig:"TRACING_CONFIG_ENABLE" desc:"Whether tracing is enabled, in Knative 0.8."`
-	_ struct{} `envconfig:"TRACING_CONFIG_STACKDRIVER_PROJECT_ID" desc:"Stackdriver project for traces, until 2019."`
+	_ struct{} `envconfig:"TRACING_CONFIG_STACKDRIVER_PROJECT_ID" desc:"Stackdriver project for traces, in Knative releases until 2019."`
 }
 
 // MetricsTLS configures TLS for the metrics port. TLS is enabled if Cert is set.

@@ -7,7 +7,7 @@ import "errors"
 // 8.1.1).
 var (
 	ErrTooLarge = errors.New("request body too large")
-	ErrLength   = errors.New("the body is not as long as the head says")
+	ErrLength   = errors.New("the length of the body is not its Content-Length")
 )
 
 // A Counter counts the bytes of a body and checks their number. It must not be used by several

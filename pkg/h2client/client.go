@@ -201,7 +201,7 @@ func (c *Client) Since(err error) int {
 }
 
 // Open opens a stream for owner and sends the header section of a request. end reports whether the request
-// has no content. since is 0 or the result of Since. reused reports whether the connection
+// has no content. since is 0 or a value returned by Since. reused reports whether the connection
 // was used before. If no connection accepts a stream, Open waits in a FIFO queue. The wait fails when the
 // context returned by waiting is done. The error is the cause of this context, an error of Dial, or a
 // *[forward.Error].

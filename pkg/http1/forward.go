@@ -203,7 +203,7 @@ func (x *exchange) gone(result *queue.Result) {
 	}
 }
 
-// pass appends data to out. If out has no room, pass writes both to the client.
+// pass appends data to out. If the data does not fit, pass writes out and the data to the client.
 func (x *exchange) pass(data []byte, chunked bool) error {
 	x.room()
 	if chunked {

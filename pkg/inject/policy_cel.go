@@ -184,10 +184,10 @@ func (p *policy) conditions() []expression {
     || !([r.?httpGet.?port.orValue(0)].exists(n, n == port.containerPort || n == port.?name.orValue('-')
       || type(n) == string && (string(n) == string(port.containerPort) || app.?ports.orValue([]).exists(p, p.?name.orValue('') == n && p.containerPort == port.containerPort)))))`)},
 		{"speaks-http", "An option selects the port, or there is no evidence against HTTP: signOf.", ofPort("  wanted != '' ||\n" + speaksHTTPCEL(p.opts.get(sureOption) == string(High)))},
-		{"no-other-port", "Without an option or an HTTP name, no probe checks a TCP or gRPC port that is not declared.", ofPort(`  wanted != '' || ` + matchesCEL("port.?name.orValue('')", httpName.String()) + `
+		{"no-other-port", "Unless an option or an HTTP name selects the port, no TCP or gRPC probe checks an undeclared port.", ofPort(`  wanted != '' || ` + matchesCEL("port.?name.orValue('')", httpName.String()) + `
   || ![app.?readinessProbe, app.?livenessProbe, app.?startupProbe].exists(r, [r.?tcpSocket.?port, r.?grpc.?port].exists(o,
     o.hasValue() && !app.?ports.orValue([]).exists(p, string(p.containerPort) == string(o.value()) || p.?name.orValue('') == string(o.value()))))`)},
-		{"not-proxied", "Without an option, no container can be a proxy in front of another one.", ofOptions("  wanted != '' || " + notProxiedCEL())},
+		{"not-proxied", "Unless an option selects the port, no container may be a proxy for another one.", ofOptions("  wanted != '' || " + notProxiedCEL())},
 		{"name-free", "No other container has a port with the same name.", ofPort(`  ` + stay + `.all(c, c.name == app.name
     || c.?ports.orValue([]).all(p, p.?name.orValue('') != port.?name.orValue('-')))`)},
 		{"ports-free", "For each port of the sidecar, the default or the default plus 10000 is unused.", ofPort("  " + p.portsFree())},

@@ -56,7 +56,7 @@ func newKnative118(r *registry, o *Options, tags *routeTags) *knative118 {
 			dims: []dimension{codes},
 		},
 		app: newTable(series("revision_app_request_count", "Number of completed requests that got a slot.",
-			"revision_app_request_latencies", "Duration of requests from the slot, in whole milliseconds.", "response_code", "response_code_class"), codes),
+			"revision_app_request_latencies", "Time from acquiring a slot to the end of the request, in whole milliseconds.", "response_code", "response_code_class"), codes),
 	}
 }
 

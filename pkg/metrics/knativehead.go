@@ -53,7 +53,7 @@ func newKnativeHead(r *registry, o *Options, tags *routeTags) *knativeHead {
 		client: newClientSeries(r.with("otel_scope_name", scopeHTTP, "otel_scope_version", scopeVersion, "network_protocol_name", "http",
 			"server_address", "127.0.0.1", "server_port", strconv.Itoa(o.UserPort), "url_scheme", "http"), tags),
 		invocation: histogramsOf(knative.histograms("kn_serving_invocation_duration_seconds",
-			"Time from the slot to the end of the request.", otelDurations(), "http_response_status_code"), dim(statuses...)),
+			"Time from acquiring a slot to the end of the request.", otelDurations(), "http_response_status_code"), dim(statuses...)),
 	}
 	knative.gauge("kn_serving_queue_depth", "Number of running and queued requests; absent without a concurrency limit.", sometimes(o.Gauges.depth))
 	// The OpenTelemetry resource.
@@ -95,7 +95,7 @@ func newServerSeries(r *registry, tags *routeTags) *tagTable[serverSeries] {
 func newClientSeries(r *registry, tags *routeTags) *tagTable[clientSeries] {
 	labels := []string{"kn_route_tag", "http_request_method", "http_response_status_code", "error_type"}
 	duration := r.histograms("http_client_request_duration_seconds",
-		"Time from the slot to the first byte of the response or, with error_type, to the failure.", otelDurations(), labels...)
+		"Time from acquiring a slot to the first byte of the response or, with error_type, to the failure.", otelDurations(), labels...)
 	in := r.histograms("http_client_request_body_size_bytes", "Size of the bodies of requests to the user container.", otelSizes(), labels...)
 	outcomes, few := make(dimension, 0, len(statuses)+len(reasons)), firstsOfClass() // status codes, then failure reasons
 	for _, code := range statuses {

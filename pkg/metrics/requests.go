@@ -38,7 +38,7 @@ func newRequests(r *registry) *requests {
 		wait: histogram{r.histograms("queue_proxy_queue_wait_seconds",
 			"Time from the header section of a request until the request got a slot or left the queue.", seconds()).WithLabelValues()},
 		app: histogramsOf(r.histograms("queue_proxy_app_duration_seconds",
-			"Time from the slot to the end of the request, for requests that got a slot.",
+			"Time from acquiring a slot to the end of the request.",
 			seconds(), "code"), code),
 		replays: r.counters("queue_proxy_replays_total",
 			"Number of requests that were sent to the user container again after the connection failed or the request was refused.").WithLabelValues(),

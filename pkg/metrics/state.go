@@ -119,7 +119,7 @@ func (s *state) addReadiness(r *registry, o *Options) {
 
 func (s *state) addStartup(r *registry) {
 	r.gauge("queue_proxy_startup_seconds",
-		"Time from the start of the process to the event listening, first_probe, first_ready or first_request; absent before the event.",
+		"Time from the start of the process to an event (listening, first_probe, first_ready or first_request); absent before the event.",
 		func(add func(float64, ...string)) {
 			for i, event := range startupEvents {
 				if after := s.firsts[i].Load(); after != 0 {

@@ -64,7 +64,7 @@ type Drain struct {
 	ending  bool               // the pod terminates; the drain is not undone
 	closing bool               // only streams were left in flight
 	over    bool               // Abort was called; new requests end immediately
-	settled chan struct{}      // closed when no request, or only streams, are in flight; nil if no goroutine waits
+	settled chan struct{}      // closed when no requests except streams are in flight; nil if no goroutine waits
 	arrived time.Time          // start of the last request that resets the quiet period
 	flights int
 	streams int           // number of flights that are streams

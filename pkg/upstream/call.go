@@ -75,8 +75,8 @@ func (c *Call) Begin() {
 	c.upload = upload{turn: c.upload.turn + 1}
 }
 
-// Abort makes a running Do or Next, or the next Do, return an Aborted error. It is safe for concurrent
-// use. Begin clears an abort that comes too late.
+// Abort ends the running Do or Next, or the next Do, with the fault [forward.Aborted]. It is safe for
+// concurrent use. Begin clears an abort that comes too late.
 func (c *Call) Abort() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

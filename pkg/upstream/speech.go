@@ -415,7 +415,7 @@ func skipPayload(r io.Reader, head [9]byte) bool {
 }
 
 // livesOn reports whether an HTTP/2 server responds to a PING (RFC 9113 section 6.7) 20 ms after it
-// has responded to the preface. A server that is exiting does not.
+// has responded to the preface. A server that is about to exit does not respond.
 func livesOn(c net.Conn) bool {
 	const while = 20 * time.Millisecond
 	time.Sleep(while)
