@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/bound"
-	"github.com/queue-proxy/queue-proxy/pkg/fair"
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
@@ -59,7 +58,7 @@ func (x *exchange) init(c *conn) {
 	x.c = c
 	x.alarm = queue.NewAlarm(x.hasGone)
 	x.remote = c.nc.RemoteAddr().String()
-	x.head.Peer, x.head.AppHost = fair.Address(x.remote).String(), c.server.settings.AppHost
+	x.head.Peer, x.head.AppHost = c.nc.Client().String(), c.server.settings.AppHost
 	x.abortApp = func() {
 		x.running.Abort()
 		c.nc.SetWriteDeadline(past) // for an informational response that the client does not read

@@ -8,7 +8,6 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/connlimit"
-	"github.com/queue-proxy/queue-proxy/pkg/fair"
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/h2"
 	"github.com/queue-proxy/queue-proxy/pkg/header"
@@ -42,8 +41,7 @@ type conn struct {
 }
 
 func newConn(s *Server, l *link.Conn, place *connlimit.Place) *conn {
-	c := &conn{server: s, place: place, remote: l.RemoteAddr().String(), secure: l.Secure()}
-	c.peer = fair.Address(c.remote).String()
+	c := &conn{server: s, place: place, remote: l.RemoteAddr().String(), peer: l.Client().String(), secure: l.Secure()}
 	c.memory = s.settings.Memory.Open(c.remote, func() { c.Close(h2.ErrMemory) })
 	send := s.settings.SendTimeout
 	if send > 0 {

@@ -72,12 +72,12 @@ type handshake struct {
 
 // start waits until h can start. It returns an error if the queue is full or ctx ends.
 func (h *handshake) start(ctx context.Context) (err error) {
-	s, peer := h.server, h.conn.RemoteAddr().String()
-	h.slot, err = s.slots.Acquire(ctx, fair.Request{Client: fair.Address(peer), End: func() bool {
+	s := h.server
+	h.slot, err = s.slots.Acquire(ctx, fair.Request{Client: h.conn.Client(), End: func() bool {
 		return h.stalled(time.Now()) > 0 && h.close(bound.TLSHandshakeStall)
 	}})
 	if errors.Is(err, fair.ErrQueueFull) {
-		s.bounds.Hit(bound.TLSHandshakeQueue, peer)
+		s.bounds.Hit(bound.TLSHandshakeQueue, h.conn.RemoteAddr().String())
 	}
 	if err == nil {
 		h.timer = time.AfterFunc(time.Hour, h.expire) // expire uses the timer

@@ -16,6 +16,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/netip"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -283,6 +284,11 @@ func (c *Conn) LocalAddr() net.Addr { return c.tcp.LocalAddr() }
 
 // RemoteAddr implements net.Conn.
 func (c *Conn) RemoteAddr() net.Addr { return c.tcp.RemoteAddr() }
+
+// Client returns the IP address of the client.
+func (c *Conn) Client() netip.Addr {
+	return c.tcp.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()
+}
 
 // SetDeadline implements net.Conn.
 func (c *Conn) SetDeadline(t time.Time) error { return c.tcp.SetDeadline(t) }
