@@ -178,7 +178,7 @@ var proofs = [bound.NumNames]proof{
 		peerTest:   test{connlimitTests, "TestMaxConnectionsKeepsIdleConnections"},
 	},
 	bound.Memory: {
-		limit:      "half of the memory limit of the process (`GOMEMLIMIT`), or 1 GiB",
+		limit:      "half of the memory limit of the Go runtime, or 1 GiB",
 		attack:     "many requests with small or long fields, bodies, and responses that are not read (CVE-2026-47774, CVE-2026-49975)",
 		peer:       "4 connections with 250 requests that wait (16 MB), in a container of 64 MiB",
 		reason:     "The memory of a small pod is small. Requests are rejected before a connection is closed.",

@@ -56,9 +56,10 @@ func (s *sidecar) smallBuffers(_, _ string, c syscall.RawConn) error {
 	return s.limitBuffers(c, smallUnread, smallUnsent)
 }
 
-// clientBuffers limits the socket buffers of client connections if the memory limit is low.
-func (s *sidecar) clientBuffers(_, _ string, c syscall.RawConn) error {
-	n := clientBuffer(s.memoryLimit)
+// trafficBuffers limits the socket buffers of the connections to clients and to the user container if
+// the memory limit is low.
+func (s *sidecar) trafficBuffers(_, _ string, c syscall.RawConn) error {
+	n := trafficBuffer(s.memoryLimit)
 	if n == 0 {
 		return nil
 	}
@@ -66,27 +67,27 @@ func (s *sidecar) clientBuffers(_, _ string, c syscall.RawConn) error {
 }
 
 const (
-	// minClientBuffer is the minimum size of a client socket buffer in bytes. With this size, a
-	// connection transfers 60 MB/s at a round-trip time of 1 ms.
-	minClientBuffer = 64 << 10
-	// bufferFraction is the memory limit divided by the size of a client socket buffer.
+	// minTrafficBuffer is the minimum size of a socket buffer in bytes. With this size, a connection
+	// transfers 60 MB/s at a round-trip time of 1 ms.
+	minTrafficBuffer = 64 << 10
+	// bufferFraction is the memory limit divided by the size of a socket buffer.
 	bufferFraction = 1 << 10
 	// unlimitedBuffers is the memory limit in bytes above which the kernel chooses the buffer size.
 	unlimitedBuffers = 256 << 20
 )
 
-// clientBuffer returns the size of a client socket buffer in bytes, or 0 if the kernel chooses it.
-// limit is the memory limit in bytes, or 0 if there is no limit.
-func clientBuffer(limit int64) int {
+// trafficBuffer returns the size of a socket buffer in bytes, or 0 if the kernel chooses it. limit is
+// the memory limit in bytes, or 0 if there is no limit.
+func trafficBuffer(limit int64) int {
 	if limit == 0 || limit > unlimitedBuffers {
 		return 0
 	}
-	return max(int(limit/bufferFraction), minClientBuffer)
+	return max(int(limit/bufferFraction), minTrafficBuffer)
 }
 
-// limitBuffers limits the kernel memory for each connection of a listener. received and unsent are
-// the buffer sizes in bytes. The kernel uses twice this memory. Without a limit, a connection whose
-// client does not read uses up to 4 MiB, which counts as container memory. Some platforms do not
+// limitBuffers limits the kernel memory of a connection, or of each connection of a listener. received
+// and unsent are the buffer sizes in bytes. The kernel uses twice this memory. Without a limit, a
+// connection whose peer does not read uses up to 4 MiB, which counts as container memory. Some platforms do not
 // support these options. The error is therefore only logged, once.
 func (s *sidecar) limitBuffers(c syscall.RawConn, received, unsent int) error {
 	var in, out error

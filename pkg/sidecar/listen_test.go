@@ -60,10 +60,10 @@ func TestSmallPortSocketBuffersAreLimited(t *testing.T) {
 // Unread bytes of clients count as container memory.
 func TestLowMemoryLimitsClientBuffers(t *testing.T) {
 	for limit, want := range map[int64]int{0: 0, 32 << 20: 64 << 10, 64 << 20: 64 << 10, 256 << 20: 256 << 10, 257 << 20: 0, 1 << 40: 0} {
-		harness.Equal(t, clientBuffer(limit), want, "bytes of a buffer for a limit of", limit)
+		harness.Equal(t, trafficBuffer(limit), want, "bytes of a buffer for a limit of", limit)
 	}
 	s := &sidecar{log: zap.NewNop(), memoryLimit: 64 << 20}
-	ln, err := listenTCP(t.Context(), "127.0.0.1:0", s.clientBuffers)
+	ln, err := listenTCP(t.Context(), "127.0.0.1:0", s.trafficBuffers)
 	harness.NoError(t, err)
 	wantClientBuffers(t, ln)
 }
@@ -87,7 +87,25 @@ func wantClientBuffers(t *testing.T, ln net.Listener) {
 	server, err := ln.Accept()
 	harness.NoError(t, err)
 	defer server.Close()
-	raw, err := server.(*net.TCPConn).SyscallConn()
+	wantTrafficBuffers(t, server)
+}
+
+// A user container that does not read must not fill 4 MiB of container memory for each request.
+func TestLowMemoryLimitsUserContainerBuffers(t *testing.T) {
+	app := harness.Listen(t)
+	defer app.Close()
+	s := built(t, func(c *config.Config) { c.UserPort.V = app.Addr().(*net.TCPAddr).Port })
+	s.memoryLimit = 64 << 20
+	conn, err := s.app.Dial(t.Context())
+	harness.NoError(t, err)
+	defer conn.Close()
+	wantTrafficBuffers(t, conn)
+}
+
+// wantTrafficBuffers checks the buffer sizes of a connection for a memory limit of 64 MiB.
+func wantTrafficBuffers(t *testing.T, conn net.Conn) {
+	t.Helper()
+	raw, err := conn.(*net.TCPConn).SyscallConn()
 	harness.NoError(t, err)
 	harness.NoError(t, raw.Control(func(fd uintptr) {
 		for _, option := range []int{syscall.SO_RCVBUF, syscall.SO_SNDBUF} {

@@ -25,26 +25,39 @@ func limitGarbage() {
 	}
 }
 
-// limitMemory sets the memory limit of the Go runtime to 80 % of the memory limit of the container.
-// Without it, garbage could grow until the kernel kills the process. The remaining 20 % are for
-// memory outside the runtime, such as the binary, page tables and socket buffers. If GOMEMLIMIT is
-// set, limitMemory does nothing.
+// minOutside is the memory in bytes that a small container needs outside the Go runtime. Up to 14 MiB
+// are pages of the executable. If they do not fit, the kernel evicts them and reads them again
+// without end, and the process makes no progress.
+const minOutside = 22 << 20
+
+// runtimeMemory returns the memory limit of the Go runtime for a container. container is the memory
+// limit of the container. Both are in bytes. The rest is for memory outside the runtime, such as the
+// executable, page tables and socket buffers. It is 20 % of container, at least minOutside, and at
+// most half of container.
+func runtimeMemory(container int64) int64 {
+	return container - max(container/5, min(minOutside, container/2))
+}
+
+// limitMemory sets the memory limit of the Go runtime according to the memory limit of the container.
+// Without it, garbage could grow until the kernel kills the process. If GOMEMLIMIT is set, limitMemory
+// does nothing.
 func limitMemory(cgroup fs.FS) {
 	if limit := containerMemory(cgroup); limit > 0 && debug.SetMemoryLimit(-1) == math.MaxInt64 {
-		debug.SetMemoryLimit(limit / 5 * 4)
+		debug.SetMemoryLimit(runtimeMemory(limit))
 	}
 }
 
 // memoryLimit returns the memory limit of the container in bytes, or 0 if there is no limit. If
-// GOMEMLIMIT corresponds to a lower limit, memoryLimit returns 5/4 of GOMEMLIMIT.
+// GOMEMLIMIT is lower than runtimeMemory of this limit, memoryLimit returns the limit of the container
+// that corresponds to GOMEMLIMIT.
 func memoryLimit(cgroup fs.FS) int64 {
-	limit := containerMemory(cgroup)
-	if runtime := debug.SetMemoryLimit(-1); runtime < math.MaxInt64/5 {
-		if runtime = runtime / 4 * 5; limit == 0 || runtime < limit {
-			limit = runtime
-		}
+	limit, runtime := containerMemory(cgroup), debug.SetMemoryLimit(-1)
+	switch {
+	case runtime >= math.MaxInt64/5, limit > 0 && runtimeMemory(limit) <= runtime:
+		return limit
+	default:
+		return min(max(runtime/4*5, runtime+minOutside), runtime*2)
 	}
-	return limit
 }
 
 const (

@@ -15,8 +15,10 @@ func TestLimitMemorySetsRuntimeLimit(t *testing.T) {
 		name, file, text string
 		set, want        int64 // before and after; 0 in set means no limit
 	}{
-		{"cgroup v2", v2, "67108864\n", 0, 53687088},
-		{"cgroup v1", v1, "67108864\n", 0, 53687088},
+		{"cgroup v2", v2, "67108864\n", 0, 42 << 20},
+		{"cgroup v1", v1, "67108864\n", 0, 42 << 20},
+		{"20 % outside", v2, "209715200\n", 0, 160 << 20},
+		{"half outside", v2, "33554432\n", 0, 16 << 20},
 		{"cgroup v2 without a limit", v2, "max\n", 0, math.MaxInt64},
 		{"cgroup v1 without a limit", v1, "9223372036854771712\n", 0, math.MaxInt64},
 		{"rubbish", v2, "a lot\n", 0, math.MaxInt64},
@@ -42,9 +44,12 @@ func TestMemoryLimitUsesLowerLimit(t *testing.T) {
 	}{
 		{"max\n", 0, 0},
 		{"67108864\n", 0, 64 << 20},
-		{"67108864\n", 40 << 20, 50 << 20},
+		{"67108864\n", 42 << 20, 64 << 20},
+		{"67108864\n", 40 << 20, 62 << 20},
 		{"67108864\n", 400 << 20, 64 << 20},
-		{"max\n", 40 << 20, 50 << 20},
+		{"max\n", 20 << 20, 40 << 20},
+		{"max\n", 40 << 20, 62 << 20},
+		{"max\n", 160 << 20, 200 << 20},
 	} {
 		limit := int64(math.MaxInt64)
 		if row.runtime > 0 {

@@ -158,7 +158,7 @@ func (s *sidecar) bind() (*listeners, error) {
 	var l listeners
 	var wrong []error
 	traffic := func(port *config.Port) net.Listener {
-		ln, err := s.listenFirst(port, s.clientBuffers, "")
+		ln, err := s.listenFirst(port, s.trafficBuffers, "")
 		if err != nil {
 			wrong = append(wrong, notServed(port, err))
 		}
@@ -244,6 +244,7 @@ func (s *sidecar) build() (err error) {
 		MaxConns:     s.files.app,
 		ConnectRetry: c.ConnectRetry.V,
 		OnFull:       s.shortages.requestsWait,
+		Control:      s.trafficBuffers,
 
 		H2C:            c.Port.V == knativeH2Port,
 		MaxHeaderBytes: c.MaxHeaderBytes.V,

@@ -54,7 +54,7 @@ func (s *sidecar) nameFiles(err error) error {
 
 // listenTLS listens on the TLS port if the certificate is created after startup.
 func (s *sidecar) listenTLS(ctx context.Context) (net.Listener, error) {
-	return s.listen(ctx, ":"+s.config.TLSPort.String(), s.clientBuffers)
+	return s.listen(ctx, ":"+s.config.TLSPort.String(), s.trafficBuffers)
 }
 
 // serveTLS serves TLS as soon as there is a certificate.

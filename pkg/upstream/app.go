@@ -43,6 +43,9 @@ type Settings struct {
 	// be nil.
 	OnFull func()
 
+	// Control sets the options of a socket before it connects (see [net.Dialer]). It may be nil.
+	Control func(network, address string, c syscall.RawConn) error
+
 	Bounds *bound.Recorder // records the limits that the user container exceeds; may be nil
 }
 
@@ -235,7 +238,7 @@ func (a *App) dialAside(ctx context.Context) (c net.Conn, err error) {
 // ConnectRetry has passed.
 func (a *App) Dial(ctx context.Context) (net.Conn, error) {
 	end := time.Now().Add(a.settings.ConnectRetry)
-	d := net.Dialer{Timeout: dialTimeout, KeepAlive: -1}
+	d := net.Dialer{Timeout: dialTimeout, KeepAlive: -1, Control: a.settings.Control}
 	for {
 		var first error
 		for _, address := range a.addresses {

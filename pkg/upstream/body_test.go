@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/iotest"
 	"time"
@@ -201,6 +202,31 @@ func TestStoppedUploadClosesConnection(t *testing.T) {
 	got.want(t, 204, "")
 	if n := idle(a); n != 0 {
 		t.Errorf("got %d idle connections, want 0 (%v)", n, c.alive())
+	}
+}
+
+// The kernel would keep the unsent part of the body until the user container reads it.
+func TestInterruptedUploadResetsConnection(t *testing.T) {
+	abort, aborted, end := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	a := app(t, func(conn *harness.AppConn) {
+		readHead(conn)
+		close(abort)
+		<-aborted
+		_, err := io.Copy(io.Discard, conn.In)
+		end <- err
+	})
+	k := newCall("POST", "/").with(strings.NewReader(strings.Repeat("x", 64<<20)), 64<<20)
+	done := make(chan outcome, 1)
+	k.Begin()
+	go func() { done <- k.do(a) }()
+	<-abort
+	k.Abort()
+	if got := harness.Within(t, "an aborted call", func() outcome { return <-done }); forward.FaultOf(got.err) != forward.Aborted {
+		t.Errorf("got %v, want aborted", got.err)
+	}
+	close(aborted)
+	if err := harness.Within(t, "the end of the upload", func() error { return <-end }); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("the user container read %v, want a reset", err)
 	}
 }
 

@@ -454,5 +454,6 @@ func (c *Call) endUpload(lag time.Duration) bool {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	conn.truncated = c.upload.state != complete
 	return c.upload.state == complete && !stopped
 }

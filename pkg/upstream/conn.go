@@ -37,7 +37,12 @@ type conn struct {
 	most    int             // size of the buffer for long responses: bufferSize or pieceSize
 	reused  bool            // the connection has served an exchange before
 	written bool            // a byte of the current request was written
-	expires time.Time       // while idle: time after which the connection is not reused
+
+	// truncated is true if the upload of the current request was interrupted. close then resets the
+	// connection. Otherwise, the kernel would keep the unsent part until the user container reads it.
+	truncated bool
+
+	expires time.Time // while idle: time after which the connection is not reused
 
 	memory forward.HeadMemory // of the client of the current request
 
@@ -273,7 +278,11 @@ func (c *conn) park() {
 }
 
 func (c *conn) close() {
-	c.Conn.Close()
+	if c.truncated {
+		reset(c.Conn)
+	} else {
+		c.Conn.Close()
+	}
 	c.sent()
 	c.park()
 	if a := c.slot.Swap(nil); a != nil {

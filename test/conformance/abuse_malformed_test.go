@@ -23,16 +23,19 @@ import (
 
 // Malformed HTTP/1.1 requests: docs/bounds.md, "Requests".
 
-// smallPod is the memory limit of a small container in bytes. Tests for small pods set
-// GOMEMLIMIT to four fifths of this value, which the sidecar would set itself in such a
-// container.
-const smallPod = 64 << 20
+const (
+	// smallPod is the memory limit of a small container in bytes.
+	smallPod = 64 << 20
+	// smallRuntime is the memory limit of the Go runtime in bytes that the sidecar sets in such a
+	// container.
+	smallRuntime = 42 << 20
+)
 
 // inSmallPod returns the settings of a sidecar that is attacked, with all metrics and logs
 // enabled.
 func inSmallPod(more ...string) []string {
 	return append([]string{
-		"GOMEMLIMIT=" + strconv.Itoa(smallPod/5*4), "METRICS_NAMES=default", "REQUEST_LOG=true",
+		"GOMEMLIMIT=" + strconv.Itoa(smallRuntime), "METRICS_NAMES=default", "REQUEST_LOG=true",
 	}, more...)
 }
 

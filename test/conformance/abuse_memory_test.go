@@ -189,7 +189,7 @@ func (v *victim) awaitMemoryRelease(name string) {
 func TestMemoryAttacksLeaveOtherClientsServed(t *testing.T) {
 	for app, secure := range map[string]bool{"h1": false, "both": true} {
 		t.Run(fmt.Sprintf("TLS %t", secure), func(t *testing.T) {
-			v := newVictim(t, 0, app, "GOMEMLIMIT="+strconv.Itoa(smallPod/5*4))
+			v := newVictim(t, 0, app, "GOMEMLIMIT="+strconv.Itoa(smallRuntime))
 			for i := range memoryAttacks {
 				m := &memoryAttacks[i]
 				name := fmt.Sprintf("HTTP/%d, %s", m.http, m.name)
@@ -204,10 +204,10 @@ func TestMemoryAttacksLeaveOtherClientsServed(t *testing.T) {
 // send. The sum of all bodies is seven times the budget.
 func TestBodiesOnManyConnectionsFitSmallPod(t *testing.T) {
 	const connections, streams, more = 800, 4, 20
-	const limit = smallPod / 5 * 4 / 2 // half of GOMEMLIMIT
+	const limit = smallRuntime / 2
 	for _, secure := range []bool{false, true} {
 		t.Run(fmt.Sprintf("TLS %t", secure), func(t *testing.T) {
-			v := newVictim(t, 0, "h2", "GOMEMLIMIT="+strconv.Itoa(smallPod/5*4))
+			v := newVictim(t, 0, "h2", "GOMEMLIMIT="+strconv.Itoa(smallRuntime))
 			attack := memoryAttack{http: 2, make: func(a *attacker) { a.bodies(streams) }}
 			input, addr := attack.input(), v.addr()
 			if secure {
