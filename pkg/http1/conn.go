@@ -556,6 +556,12 @@ func (c *conn) release() {
 	c.pooled, c.buf, c.r, c.w = nil, nil, 0, 0
 }
 
+// dropHead releases the header section of the request, whose fields point into the buffer.
+func (c *conn) dropHead() {
+	c.request.Reset()
+	c.exchange.head.Release()
+}
+
 // finish releases the completed request. It reports whether the connection can serve another request.
 func (c *conn) finish() bool {
 	if !c.exchange.end() || c.gone.Load() {
@@ -565,8 +571,7 @@ func (c *conn) finish() bool {
 		c.r, c.w = 0, 0
 		if c.pooled == nil { // a buffer larger than bufferSize is not pooled
 			c.release()
-			c.request.Reset() // it points into the buffer
-			c.exchange.head.Release()
+			c.dropHead()
 		}
 	}
 	c.charge(0)
@@ -577,6 +582,9 @@ func (c *conn) finish() bool {
 // close closes the connection in a way that lets the client read the last response.
 func (c *conn) close() {
 	c.watch.Stop()
+	c.release()
+	c.dropHead() // Linger waits for the client
+	c.charge(0)
 	if c.last && !c.broken && !c.gone.Load() {
 		c.nc.Linger(c.refused)
 	}
@@ -588,8 +596,6 @@ func (c *conn) close() {
 	default:
 		c.nc.Close()
 	}
-	c.release()
-	c.charge(0)
 	c.memory.Close()
 	c.alarm.Stop()
 }
