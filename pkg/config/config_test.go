@@ -525,8 +525,8 @@ func TestReadIgnoresServiceLinksForPorts(t *testing.T) {
 	c := read(t, "METRICS_PORT", "tcp://10.96.0.1:80", "USER_PORT", "udp://10.96.0.1:53", "PORT", "3000")
 	harness.Equal(t, []int{c.MetricsPort.V, c.UserPort.V}, []int{9091, 3000})
 	want := []string{
-		`USER_PORT: "udp://10.96.0.1:53": ignored, because the value is a Kubernetes service link`,
-		`METRICS_PORT: "tcp://10.96.0.1:80": ignored, because the value is a Kubernetes service link`,
+		`USER_PORT: "udp://10.96.0.1:53": ignored, because Kubernetes set it for the Service user`,
+		`METRICS_PORT: "tcp://10.96.0.1:80": ignored, because Kubernetes set it for the Service metrics`,
 	}
 	harness.Equal(t, c.Warnings(), want, "warnings")
 }
@@ -538,7 +538,7 @@ func TestReadIgnoresServiceLinksForAllSettings(t *testing.T) {
 	for i, f := range Default().fields() {
 		for _, name := range f.names() {
 			c, err := Read(env(name, link))
-			want := fmt.Sprintf("%s: %q: ignored, because the value is a Kubernetes service link", name, link)
+			want := fmt.Sprintf("%s: %q: ignored, because Kubernetes set it for the Service %s", name, link, linkedService(name))
 			if ignored := err == nil && slices.Contains(c.Warnings(), want); ignored != strings.HasSuffix(name, "PORT") {
 				t.Errorf("%s: got ignored %t, %v, want a warning only for names of links", name, ignored, err)
 			} else if ignored {

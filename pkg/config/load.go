@@ -147,7 +147,7 @@ func (f *field) decode(name, text string) {
 		f.config.serving = true
 	}
 	if isDockerLink(name, text) {
-		f.warn("%s: %s: ignored, because the value is a Kubernetes service link", name, quote(text))
+		f.warn("%s: %s: ignored, because Kubernetes set it for the Service %s", name, quote(text), linkedService(name))
 		return
 	}
 	var several interface{ Unwrap() []error } // an error of errors.Join

@@ -75,3 +75,8 @@ func isDockerLink(name, value string) bool {
 	return strings.HasSuffix(name, "PORT") &&
 		(strings.HasPrefix(value, "tcp://") || strings.HasPrefix(value, "udp://") || strings.HasPrefix(value, "sctp://"))
 }
+
+// linkedService returns the name of the Service for which the kubelet set a variable such as FOO_BAR_PORT.
+func linkedService(variable string) string {
+	return strings.ReplaceAll(strings.ToLower(strings.TrimSuffix(variable, "_PORT")), "_", "-")
+}
