@@ -201,7 +201,7 @@ linters: $(LINT) ## Build the linters, which takes minutes.
 $(LINT):
 	GOBIN=$(CURDIR)/$(@D) $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
 
-check: ## Check format, vet, go.mod, the rules of the tree, documents and lint.
+check: ## Check format, vet, go.mod, the rules of the tree, documents, language and lint.
 	@unformatted=$$(gofmt -l .) || exit 1; \
 	if [ -n "$$unformatted" ]; then printf 'not formatted by gofmt:\n%s\n' "$$unformatted" >&2; exit 1; fi
 	$(GO) vet ./...
@@ -211,6 +211,7 @@ check: ## Check format, vet, go.mod, the rules of the tree, documents and lint.
 	GOOS=windows CGO_ENABLED=0 $(GO) build -o /dev/null ./cmd/injector ./cmd/kubectl-queue_proxy
 	$(GO) mod tidy -diff
 	$(GO) test -count=1 ./test/rules/...
+	$(GO) run ./hack/plain -check
 	@$(MAKE) --no-print-directory lint
 
 limits: ## Compare the adaptive limit with fixed limits, simulated and real, and write docs/limits.md; an hour. ARGS='-run F1'.

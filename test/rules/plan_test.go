@@ -70,6 +70,7 @@ var plan = []folder{
 	{path: "hack/release"},
 	{path: "hack/chart"},
 	{path: "hack/workloads"},
+	{path: "hack/plain"},
 
 	// These packages are only used by tests and diagrams.
 	{path: "test/limits/simulation", may: []string{"pkg/adapt"}},
