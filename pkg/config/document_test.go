@@ -162,29 +162,60 @@ var shortAllowed = strings.NewReplacer(
 	"a string", "string",
 )
 
-// markdown returns the tables of the settings.
+// markdown returns the tables of the settings. A variable for one signal of OpenTelemetry is in the row of
+// the variable for all signals.
 func markdown() string {
 	var b strings.Builder
+	lists := map[string]string{} // long lists of allowed values, with the variable that has the list
 	for _, s := range new(Config).sections() {
 		fmt.Fprintf(&b, "\n### %s\n\n", s.title)
 		if s.note != "" {
 			fmt.Fprintf(&b, "%s\n\n", code(s.note, "`"))
 		}
 		if s.fields[0].setting == nil {
-			b.WriteString("| variable | meaning |\n|---|---|\n")
-		} else {
-			b.WriteString("| variable | default | allowed | meaning |\n|---|---|---|---|\n")
-		}
-		for _, f := range s.fields {
-			fmt.Fprintf(&b, "| `%s` |", strings.Join(f.names(), "`, else `"))
-			if f.setting != nil {
-				fmt.Fprintf(&b, " %s | %s |", defaultText(f), shortAllowed.Replace(f.allowed()))
+			var names []string
+			for _, f := range s.fields {
+				names = append(names, "`"+strings.Join(f.names(), "`, `")+"`")
 			}
-			fmt.Fprintf(&b, " %s |\n", code(f.tag.Get("desc"), "`"))
+			fmt.Fprintf(&b, "%s\n", strings.Join(names, ", "))
+			continue
+		}
+		known := map[string]bool{}
+		for _, f := range s.fields {
+			known[f.Name()] = true
+		}
+		b.WriteString("| variable | default | allowed | meaning |\n|---|---|---|---|\n")
+		for _, f := range s.fields {
+			if all := allSignals.Replace(f.Name()); all != f.Name() && known[all] {
+				continue
+			}
+			name, desc := "`"+strings.Join(f.names(), "`, else `")+"`", code(f.tag.Get("desc"), "`")
+			if one := oneSignal(f.Name()); known[one[0]] {
+				name += ", `" + strings.Join(one, "`, `") + "`"
+				desc += " The variables for metrics and traces override it."
+			}
+			allowed := shortAllowed.Replace(f.allowed())
+			if first := lists[allowed]; first != "" {
+				allowed = "as `" + first + "`"
+			} else if strings.Count(allowed, ",") > 2 {
+				lists[allowed] = f.Name()
+			}
+			fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", name, defaultText(f), allowed, desc)
 		}
 	}
 	b.WriteString("\n")
 	return b.String()
+}
+
+const otlpPrefix = "OTEL_EXPORTER_OTLP_"
+
+// allSignals returns the variable for all signals.
+var allSignals = strings.NewReplacer(otlpPrefix+"METRICS_", otlpPrefix, otlpPrefix+"TRACES_", otlpPrefix)
+
+// oneSignal returns the variables for metrics and traces that override a variable.
+func oneSignal(name string) []string {
+	rest := strings.TrimPrefix(name, otlpPrefix)
+	return []string{otlpPrefix + "METRICS_" + rest, otlpPrefix + "TRACES_" + rest}
 }
 
 // defaultText returns the default of a setting in Markdown.
