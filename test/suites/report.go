@@ -58,17 +58,24 @@ func (r *report) broken() []string {
 // table returns the table in Markdown.
 func (r *report) table() string {
 	var b strings.Builder
-	b.WriteString("| suite | variant | cases | passed |\n|---|---|---|---|\n")
+	variants := []variant{direct, sidecar, limited, haproxy}
+	b.WriteString("| suite | cases |")
+	for _, v := range variants {
+		fmt.Fprintf(&b, " %s |", v)
+	}
+	b.WriteString("\n|" + strings.Repeat("---|", 2+len(variants)) + "\n")
 	for _, l := range r.lines {
-		name := l.name
-		for _, v := range []variant{direct, sidecar, limited, haproxy} {
+		fmt.Fprintf(&b, "| %s | %d |", l.name, l.results[direct].cases)
+		for _, v := range variants {
 			if out := l.results[v]; out != nil {
-				fmt.Fprintf(&b, "| %s | %s | %d | %d |\n", name, v, out.cases, out.passed())
-				name = ""
+				fmt.Fprintf(&b, " %d |", out.passed())
+			} else {
+				b.WriteString(" - |")
 			}
 		}
+		b.WriteString("\n")
 	}
-	fmt.Fprintf(&b, "| **all: %d suites** | | | **%d cases failed with the sidecar only** |\n", len(r.lines), len(r.broken()))
+	fmt.Fprintf(&b, "\n%d suites: **%d cases failed with the sidecar only**\n", len(r.lines), len(r.broken()))
 	return b.String()
 }
 

@@ -109,10 +109,8 @@ func TestTableIsWrittenBetweenMarkers(t *testing.T) {
 	if got := string(text); got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	for _, row := range []string{"| suite | direct | 3 | 3 |\n", "|  | HAProxy | 3 | 2 |\n"} {
-		if !strings.Contains(string(text), row) {
-			t.Errorf("got %q, want the row %q", text, row)
-		}
+	if row := "| suite | 3 | 3 | - | - | 2 |\n"; !strings.Contains(string(text), row) {
+		t.Errorf("got %q, want the row %q", text, row)
 	}
 	if err := os.WriteFile(page, []byte(beginMarker), 0o600); err != nil {
 		t.Fatal(err)
