@@ -77,12 +77,12 @@ func linterRules(*testing.T) string {
 	return b.String()
 }
 
-// packageTable returns the packages of the plan with the first sentence of their documentation and
-// their imports.
+// packageTable returns the packages of the plan with the first sentence of their documentation, without
+// its subject.
 func packageTable(t *testing.T) string {
 	t.Helper()
 	b := strings.Builder{}
-	b.WriteString("\n| package | purpose | imports |\n|---|---|---|\n")
+	b.WriteString("\n| package | purpose |\n|---|---|\n")
 	for _, r := range plan {
 		if strings.HasPrefix(r.path, "test/") {
 			continue
@@ -97,10 +97,12 @@ func packageTable(t *testing.T) string {
 		if purpose == "" {
 			t.Errorf("%s: got no documentation of the package", r.path)
 		}
-		may := slices.Clone(r.may)
-		slices.Sort(may)
-		imports := strings.ReplaceAll(strings.Join(may, ", "), "pkg/", "")
-		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", r.path, strings.ReplaceAll(purpose, "|", `\|`), imports)
+		for _, kind := range []string{"Package ", "Command "} {
+			if rest, ok := strings.CutPrefix(purpose, kind+filepath.Base(r.path)+" "); ok {
+				purpose = rest
+			}
+		}
+		fmt.Fprintf(&b, "| `%s` | %s |\n", r.path, strings.ReplaceAll(purpose, "|", `\|`))
 	}
 	b.WriteString("\n")
 	return b.String()
