@@ -1,19 +1,16 @@
 package main
 
 import (
+	_ "embed"
 	"math"
 	"regexp"
 	"strings"
 )
 
 // functionWords are the words that express grammar, and punctuation.
-const functionWords = `a an the of to in for and or is are was were be been being it its this that these those
-which who whom whose what when where why how if then else not no nor but as at by on with from into out up down off
-over under again than so too very can could may might must shall should will would do does did done have has had having
-he she they them their there here one two all any each every both either neither some none only same other another such
-own more most less least few many much first last next new old nothing nobody somebody whoever whatever anything something
-everything behind before after until while because since though unless about against between through during without within
-beyond beside besides along among him his her you your we our us i , ; : ( )`
+//
+//go:embed words.txt
+var functionWords string
 
 // A token is an index into the vocabulary.
 type token byte
