@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"testing"
 )
 
@@ -13,7 +14,16 @@ func TestBaseImageHasRegistry(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !regexp.MustCompile(`(?m)^ARG BUILDER=[\w-]+\.[\w.-]+/`).Match(text) {
-		t.Error("Dockerfile: got the image BUILDER without a registry")
+	withRegistry := regexp.MustCompile(`^[\w-]+\.[\w.-]+/`)
+	known := []string{"scratch", "${BUILDER}"}
+	images := regexp.MustCompile(`(?m)^(?:ARG BUILDER=|FROM (?:--\S+ )?)(\S+)(?: AS (\S+))?$`).FindAllStringSubmatch(string(text), -1)
+	for _, m := range images {
+		if image := m[1]; !slices.Contains(known, image) && !withRegistry.MatchString(image) {
+			t.Errorf("Dockerfile: got the image %s without a registry", image)
+		}
+		known = append(known, m[2])
+	}
+	if len(images) < 3 {
+		t.Errorf("Dockerfile: got %d images, want the builder and the stages", len(images))
 	}
 }
