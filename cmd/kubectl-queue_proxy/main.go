@@ -21,9 +21,8 @@ var (
 	commit  = "unknown"
 )
 
-// Exit codes. The command why returns the exit code of the program in the container.
+// Exit codes other than 0. The command why returns the exit code of the program in the container.
 const (
-	done       = 0
 	failed     = 1
 	badCommand = 2
 )

@@ -104,11 +104,6 @@ const (
 	Idle      Reason = "idle"          // the limit is not reached
 )
 
-// Reasons returns all reasons.
-func Reasons() []Reason {
-	return []Reason{Starting, Growing, AppTime, Steady, Measuring, Errors, NoAnswers, Ceiling, Floor, Idle}
-}
-
 // A State describes the decisions of a [Limiter].
 type State struct {
 	Limit   int // in force

@@ -83,9 +83,6 @@ func New(s Settings) *Limiter {
 	return &Limiter{controller: newController(s), longAfter: shortestLong, typical: shortestLong.Seconds() / longTimes}
 }
 
-// Limit returns the number of requests that may run in the application now.
-func (l *Limiter) Limit() int { return l.controller.limit }
-
 // mostExempt is the ratio of the requests that only count for the ceiling to the limit above
 // which the limit is not reported as settled. A fixed limit counts these requests.
 const mostExempt = 0.1

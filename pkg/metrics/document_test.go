@@ -5,13 +5,13 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"regexp"
 	"runtime/debug"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/adapt"
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/test/harness"
@@ -79,7 +79,7 @@ func TestGuideListsAllMetricsAndLabels(t *testing.T) {
 		{"process", nameList(shownBy(t, "default"))},
 		{"knative-1.18", metricTable(withoutMemStats(ownMetrics(shownBy(t, "knative-1.18")))) + "\n" + memStatsList()},
 		{"knative-head", metricTable(ownMetrics(shownBy(t, "knative-head")))},
-		{"labels", labelTable()},
+		{"labels", labelTable(t)},
 		{"reasons", reasonTable()},
 	} {
 		harness.Document(t, guide, part.name, "\n"+part.table+"\n", *update)
@@ -156,21 +156,26 @@ func metricTable(all []shown) string {
 	return b.String()
 }
 
-func limitReasons() (words []string) {
-	for _, r := range adapt.Reasons() {
-		words = append(words, string(r))
+// limitReasons returns the values of the constants of type [adapt.Reason].
+func limitReasons(t *testing.T) (words []string) {
+	t.Helper()
+	source, err := os.ReadFile("../adapt/adapt.go")
+	harness.NoError(t, err)
+	for _, m := range regexp.MustCompile(`(?m)^\t\w+ +Reason += "([^"]+)"`).FindAllStringSubmatch(string(source), -1) {
+		words = append(words, m[1])
 	}
 	return words
 }
 
 // labelTable returns a table with the values of the labels. reasonTable returns the table for the label reason.
-func labelTable() string {
+func labelTable(t *testing.T) string {
+	t.Helper()
 	var b strings.Builder
 	b.WriteString("| label | values |\n|---|---|\n")
 	for _, l := range []struct {
 		name   string
 		values []string
-	}{{"code", classes}, {"method", methods}, {"protocol", protocols}, {"reason of the limit", limitReasons()}} {
+	}{{"code", classes}, {"method", methods}, {"protocol", protocols}, {"reason of the limit", limitReasons(t)}} {
 		fmt.Fprintf(&b, "| `%s` | %s |\n", l.name, code(l.values))
 	}
 	return b.String()

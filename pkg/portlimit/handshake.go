@@ -164,9 +164,6 @@ type countedConn struct {
 	read int // number of bytes read while the limit applied
 }
 
-// NetConn returns the underlying connection.
-func (c *countedConn) NetConn() net.Conn { return c.Conn }
-
 // Read implements net.Conn.
 func (c *countedConn) Read(b []byte) (int, error) {
 	if c.left < 0 {

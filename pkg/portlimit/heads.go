@@ -63,7 +63,7 @@ func (w *watched) CloseWrite() error {
 // NetConn returns the underlying connection without TLS.
 func (w *watched) NetConn() net.Conn { return bare(w.Conn) }
 
-// bare returns the innermost connection.
+// bare returns the connection below TLS.
 func bare(conn net.Conn) net.Conn {
 	for {
 		outer, ok := conn.(interface{ NetConn() net.Conn })

@@ -19,7 +19,6 @@ type Observation struct {
 	Proxied  bool        // the request came through the activator
 	Start    time.Time   // time when the header section was complete
 	Slot     time.Time   // time when the request got a slot; zero if it got none
-	Stream   bool        // an upgraded connection, or an event stream in response to GET
 	RPCError bool        // the grpc-status of the user container reports an error
 	End      time.Time
 	Phase    Phase // the last phase of the request

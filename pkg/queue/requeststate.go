@@ -118,7 +118,6 @@ func (state *RequestState) clientReady() {
 
 // becomeStream records that the request is a stream, whose duration is not limited.
 func (state *RequestState) becomeStream() {
-	state.seen.Stream = true
 	if m := state.adaptive.Load(); m != nil {
 		m.adapt(func(now time.Time) { m.adaptive.Stream(now, &state.ticket.slot) })
 	}

@@ -165,7 +165,7 @@ func TestTrafficIsForwardedCountedAndObserved(t *testing.T) {
 		harness.Equal(t, n, 2, "in flight")
 		time.Sleep(time.Second)
 		r := h.Stats.Report(time.Now())
-		harness.Equal(t, fmt.Sprint(r.InFlight, r.ProxiedInFlight, r.Last), "2 1 {1 2 1 2 1}", "counted, who waits too")
+		harness.Equal(t, fmt.Sprint(r.InFlight, r.ProxiedInFlight, r.Last), "2 1 {2 1 2 1}", "requests counted with those in the queue")
 		time.Sleep(time.Second)
 		close(free)
 		<-done

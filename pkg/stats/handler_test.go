@@ -18,9 +18,9 @@ import (
 
 // busy is a report in which all numbers are different.
 var busy = Report{
-	Last:   Window{Seconds: 1, Concurrency: 1.5, ProxiedConcurrency: 0.25, Requests: 12, ProxiedRequests: 3},
-	Last6:  Window{Seconds: 6, Concurrency: 1.6, ProxiedConcurrency: 0.26, Requests: 12.6, ProxiedRequests: 3.6},
-	Last60: Window{Seconds: 60, Concurrency: 1.1, ProxiedConcurrency: 0.1, Requests: 1e7, ProxiedRequests: 0.0625},
+	Last:   Window{Concurrency: 1.5, ProxiedConcurrency: 0.25, Requests: 12, ProxiedRequests: 3},
+	Last6:  Window{Concurrency: 1.6, ProxiedConcurrency: 0.26, Requests: 12.6, ProxiedRequests: 3.6},
+	Last60: Window{Concurrency: 1.1, ProxiedConcurrency: 0.1, Requests: 1e7, ProxiedRequests: 0.0625},
 	Uptime: 100 * time.Second,
 }
 
@@ -37,7 +37,7 @@ func TestProtobufMatchesKnativeStat(t *testing.T) {
 		{"before the first second", "pod1", Report{InFlight: 3}, "0a04706f6431"},
 		{"busy", "pod1", busy, "0a04706f6431" + "11000000000000f83f" + "19000000000000d03f" +
 			"210000000000002840" + "290000000000000840" + "310000000000005940"},
-		{"nothing proxied", "p", Report{Last: Window{Seconds: 1, Concurrency: 1, Requests: 1}, Uptime: time.Second},
+		{"nothing proxied", "p", Report{Last: Window{Concurrency: 1, Requests: 1}, Uptime: time.Second},
 			"0a0170" + "11000000000000f03f" + "21000000000000f03f" + "31000000000000f03f"},
 		{"name of more than 127 bytes", strings.Repeat("p", 200), Report{}, "0ac801" + strings.Repeat("70", 200)},
 		{"no name", "", Report{}, ""},

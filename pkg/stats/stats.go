@@ -78,7 +78,8 @@ type Report struct {
 	// InFlight and ProxiedInFlight are the numbers of requests in flight at the time of the report.
 	InFlight, ProxiedInFlight int
 
-	// Last is the last full second. Last6 and Last60 are the last 6 and 60 full seconds.
+	// Last is the last full second. Last6 and Last60 are the last 6 and 60 full seconds. They are shorter if the
+	// process started recently, so that a new pod with load does not appear idle.
 	Last, Last6, Last60 Window
 
 	// Uptime is the time from start to the end of the last full second. If it is 0, no second has passed, and all
@@ -88,10 +89,6 @@ type Report struct {
 
 // A Window contains averages over full seconds. All values are 0 before the first full second.
 type Window struct {
-	// Seconds is the number of full seconds in the window. It is shorter than the window if the process started
-	// recently, so that a new pod with load does not appear idle.
-	Seconds int
-
 	// Concurrency is the time-weighted average number of requests in flight. ProxiedConcurrency only includes
 	// proxied requests.
 	Concurrency, ProxiedConcurrency float64
@@ -165,7 +162,6 @@ func (s *Stats) window(n int64) Window {
 	}
 	ns, seconds := float64(n)*float64(time.Second), float64(n)
 	return Window{
-		Seconds:            int(n),
 		Concurrency:        float64(sum.area) / ns,
 		ProxiedConcurrency: float64(sum.proxiedArea) / ns,
 		Requests:           float64(sum.requests) / seconds,

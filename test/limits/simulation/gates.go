@@ -9,7 +9,7 @@ import (
 
 // A Gate admits requests to the application. [adapt.Limiter] is one.
 type Gate interface {
-	Limit() int
+	State() adapt.State
 	Free() bool
 	Admit(now time.Time, s *adapt.Slot)
 	AwaitClient(now time.Time, s *adapt.Slot)
@@ -34,7 +34,7 @@ type plainSlot struct {
 	inFlight int
 }
 
-func (p *plain) Limit() int                       { return p.limit.limit() }
+func (p *plain) State() adapt.State               { return adapt.State{Limit: p.limit.limit()} }
 func (p *plain) Free() bool                       { return p.running < p.limit.limit() }
 func (*plain) AwaitClient(time.Time, *adapt.Slot) {}
 func (*plain) ClientReady(time.Time, *adapt.Slot) {}

@@ -257,7 +257,7 @@ func (w *world) pop() *job {
 
 // admit gives slots to queued requests.
 func (w *world) admit() {
-	if l := w.run.Gate.Limit(); l != w.limit {
+	if l := w.run.Gate.State().Limit; l != w.limit {
 		w.limit = l
 		if w.run.Trace != nil {
 			w.run.Trace(time.Duration(w.now))
