@@ -72,7 +72,7 @@ type conn struct {
 	idle     bool // the reader waits for the first byte of a header section
 	owed     bool // the TLS handshake or a header section is incomplete
 	retiring bool
-	evicted  bool // the connection is being closed so that another connection can be served
+	evicted  bool // the connection is being closed because of the connection limit
 }
 
 func newConn(l *Server, nc *link.Conn) *conn {
@@ -335,7 +335,7 @@ func (c *conn) wait() error {
 	}
 }
 
-var errEvicted = errors.New("closed so that another connection can be served")
+var errEvicted = errors.New("idle connection closed because of the connection limit")
 
 // rest marks the connection as idle. It reports whether the connection is retiring, in which case the
 // next read is the last one and has a deadline of link.LastLook.

@@ -43,8 +43,8 @@ const dataKept = 1 << 10
 const heldSpare = 4
 
 var (
-	errStopped = errors.New("nobody reads the body any more")
-	errReset   = fmt.Errorf("the client has reset the stream: %w", syscall.ECONNRESET)
+	errStopped = errors.New("read from a closed body")
+	errReset   = fmt.Errorf("stream reset by the client: %w", syscall.ECONNRESET)
 )
 
 func (b *body) init(x *exchange) { b.x, b.arrived = x, make(chan struct{}, 1) }
