@@ -17,7 +17,7 @@ func TestPodAddressInCommandLineIsReported(t *testing.T) {
 		"unused variable":     {`"args":["serve"],"env":[` + podIP + `]`, ""},
 		"address for peers":   {`"args":["--advertise-address=$(POD_IP)"],"env":[` + podIP + `]`, ""},
 		"another field":       {`"args":["$(NAME)"],"env":[{"name":"NAME","valueFrom":{"fieldRef":{"fieldPath":"metadata.name"}}}]`, ""},
-		"probe of an address": {`"readinessProbe":{"httpGet":{"port":8080,"host":"10.0.0.5"}}`, "SERVING_READINESS_PROBE: httpGet.host: \"10.0.0.5\": the probe checks this address"},
+		"probe of an address": {`"readinessProbe":{"httpGet":{"port":8080,"host":"10.0.0.5"}}`, "SERVING_READINESS_PROBE: httpGet.host: \"10.0.0.5\": the host of a probe must be a loopback address"},
 		"probe of localhost":  {`"readinessProbe":{"httpGet":{"port":8080,"host":"127.0.0.1"}}`, ""},
 	} {
 		out := Inject(parse(t, `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p"},"spec":{"containers":[{"name":"app","image":"a","ports":[{"containerPort":8080}],`+c.container+`}]}}`), nil)
