@@ -169,7 +169,7 @@ func lostLines(t *testing.T, log io.Reader) int {
 			Lines   int
 		}
 		harness.Equal(t, json.Unmarshal(in.Bytes(), &line), nil, "the line", in.Text())
-		if line.Message == "lines of this log are lost" {
+		if line.Message == "log lines dropped" {
 			return line.Lines
 		}
 	}
