@@ -14,10 +14,10 @@ import (
 // exitCodes is the section on exit codes in the help of the commands that write manifests.
 const exitCodes = `
 Exit codes:
-  0  The command is complete.
+  0  The command succeeded.
   1  The output of --output=diff contains a difference.
   2  An object was refused, or an error occurred. No output was written.
-  3  At least one object was skipped with --on-refusal=skip. The other objects were written.
+  3  An object was skipped because of the option --on-refusal=skip. The output contains all other objects.
 `
 
 // optionsHelp is the part of the help texts about options.
@@ -60,7 +60,7 @@ type fileFlags struct {
 // fileCommand adds to cmd the flag for the input.
 func fileCommand(cmd *cobra.Command, f *fileFlags) *cobra.Command {
 	cmd.Args = cli.NoArguments("; files are specified with -f")
-	cmd.Flags().StringArrayVarP(&f.from, "filename", "f", nil, "`file` or directory that contains YAML or JSON (the default is the standard input, -); repeatable")
+	cmd.Flags().StringArrayVarP(&f.from, "filename", "f", nil, "`file` or directory that contains YAML or JSON; the default is the standard input (-); repeatable")
 	return cmd
 }
 
@@ -69,8 +69,8 @@ func outputFlags(cmd *cobra.Command, f *fileFlags) {
 	cli.Choice(cmd, &f.output, "output", "o", "format of the output", "yaml", "json", "diff")
 	cli.Choice(cmd, &f.onRefusal, "on-refusal", "", "action for an object that is refused; fail does not write any output", "fail", "skip")
 	cmd.Flags().BoolVarP(&f.quiet, "quiet", "q", false, "report only refused objects")
-	cmd.Flags().BoolVar(&f.inPlace, "in-place", false, "write the changed files without other output")
-	cmd.Flags().StringVar(&f.outputDir, "output-dir", "", "write all files to this `directory` without other output")
+	cmd.Flags().BoolVar(&f.inPlace, "in-place", false, "write the changed files instead of the standard output")
+	cmd.Flags().StringVar(&f.outputDir, "output-dir", "", "write the files to this `directory` instead of the standard output")
 	cmd.MarkFlagsMutuallyExclusive("in-place", "output-dir")
 	cmd.MarkFlagsMutuallyExclusive("in-place", "output")
 	cmd.MarkFlagsMutuallyExclusive("output-dir", "output")
@@ -150,8 +150,8 @@ func (c *command) uninjectCommand() *cobra.Command {
 	f := new(fileFlags)
 	cmd := fileCommand(&cobra.Command{
 		Use: "uninject", Short: "Remove the queue-proxy from the pods of manifests",
-		Long: `Remove the queue-proxy from the pods of manifests. The result is identical to the file before the
-injection.
+		Long: `Remove the queue-proxy from the pods of manifests. The changes of the injector are
+undone. All other content is not changed.
 ` + exitCodes,
 		Example: `  injector uninject -f app.yaml --in-place
   kubectl get deployment web -o yaml | injector uninject | kubectl apply -f -`,
@@ -207,7 +207,7 @@ func (c *command) policyCommand() *cobra.Command {
 webhook and requires Kubernetes 1.36.
 ` + optionsHelp + `
 Exit codes:
-  0  The command is complete.
+  0  The command succeeded.
   2  An option is invalid or is not supported by a policy.
 `,
 		Example: `  injector policy --image registry.example/queue-proxy:1 --concurrency 4 | kubectl apply -f -`,

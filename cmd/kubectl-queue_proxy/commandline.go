@@ -59,7 +59,7 @@ The command top requires the permissions to list pods and to get pods/proxy. The
 the permission to create pods/exec. The plugin does not change the cluster.
 
 Exit codes:
-  0  The command is complete.
+  0  The command succeeded.
   1  The pod is not ready, or an error occurred.
   2  The command line is invalid.
 `,
@@ -125,8 +125,7 @@ and the last failure.
 
 If the output is a terminal, it is refreshed until q or Ctrl-C is pressed. The arrow keys scroll, s
 changes the sort order, / filters rows by text, and ? shows all keys. If the output is not a
-terminal, or if --once or -o json is set, the output is printed once after two requests to each
-sidecar.
+terminal, the output is printed once. Use --once or -o json to print the output once on a terminal.
 
 Red means not ready; yellow means draining or unknown. Set NO_COLOR=1 in the environment to disable
 colors.

@@ -42,8 +42,8 @@ SIGTERM, SIGINT and SIGHUP start the drain. A second signal stops the process im
 exit code 1.
 
 Exit codes:
-  0  The command is complete. The pod is ready (why and exec probes).
-  1  An error occurred, or the pod is not ready (why and exec probes).
+  0  The command succeeded. For why and exec probes, this means that the pod is ready.
+  1  The command failed, or the pod is not ready.
   2  The command line is invalid.
 
 Examples:

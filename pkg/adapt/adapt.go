@@ -176,7 +176,7 @@ func (c *controller) missing() string {
 	compared := &c.search.compared
 	switch {
 	case c.start.active && c.reason == Idle:
-		return "no other limit was tried because the limit was not reached"
+		return "the limit was not reached"
 	case c.base >= c.max:
 		return "no higher limit was tried because the limit is at the maximum"
 	case c.base <= c.min && c.base > 1:

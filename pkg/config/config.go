@@ -155,7 +155,7 @@ type Signals struct {
 	WantRequestLog       Bool           `envconfig:"REQUEST_LOG" default:"false" desc:"Write a line of JSON for each request to standard output. See [request log](request-log.md)."`
 	RequestLogErrorsOnly Bool           `envconfig:"REQUEST_LOG_ERRORS_ONLY" default:"false" desc:"Whether only failed requests are logged."`
 	RequestLogSlowerThan Duration       `envconfig:"REQUEST_LOG_SLOWER_THAN" default:"0" desc:"Minimum duration of a successful request that is logged. Failed requests are always logged. 0 disables the filter."`
-	RequestLogSample     Number[int]    `envconfig:"REQUEST_LOG_SAMPLE" default:"1" min:"1" max:"1000000" desc:"Number of successful requests for each request that is logged."`
+	RequestLogSample     Number[int]    `envconfig:"REQUEST_LOG_SAMPLE" default:"1" min:"1" max:"1000000" desc:"If the value is N, one of N successful requests is logged."`
 }
 
 // Telemetry contains the settings of Knative control planes for the request log, metrics and traces, and

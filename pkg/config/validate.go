@@ -91,11 +91,11 @@ func (c *Config) metricsNames() string {
 // The port is 0 if the endpoint is unset or invalid, or if the port is used by another listener. This is
 // not an error, because telemetry never stops traffic (docs/promises.md 3.9).
 func (c *Config) metricsEndpoint() (host string, port int) {
-	asked := &c.Observability.V.RequestMetrics
-	if asked.Protocol != "prometheus" || asked.Endpoint == "" {
+	requested := &c.Observability.V.RequestMetrics
+	if requested.Protocol != "prometheus" || requested.Endpoint == "" {
 		return "", 0
 	}
-	host, text, err := net.SplitHostPort(asked.Endpoint)
+	host, text, err := net.SplitHostPort(requested.Endpoint)
 	if err != nil {
 		return "", 0
 	}
@@ -117,10 +117,10 @@ func (in *reading) validate() {
 			c.OnKnative.Name(), servingPrefix, c.Namespace.Name(), c.OnKnative.Name())
 	}
 	in.validatePorts()
-	asked := &c.Observability.V.RequestMetrics
-	if _, port := c.metricsEndpoint(); port == 0 && asked.Protocol == "prometheus" && asked.Endpoint != "" {
+	requested := &c.Observability.V.RequestMetrics
+	if _, port := c.metricsEndpoint(); port == 0 && requested.Protocol == "prometheus" && requested.Endpoint != "" {
 		in.warn("%s: requestMetrics.endpoint: %s: must be host:port with an unused port in the range %d to 65535; the default is used",
-			c.Observability.Name(), quote(redactURL(asked.Endpoint)), leastMetricsPort)
+			c.Observability.Name(), quote(redactURL(requested.Endpoint)), leastMetricsPort)
 	}
 	in.warnProbeHosts()
 	in.validateConcurrency()
