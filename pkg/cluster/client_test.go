@@ -38,7 +38,7 @@ func TestRedirectOfPodDoesNotReceiveCredentials(t *testing.T) {
 		http.Redirect(w, r, other.URL, http.StatusFound)
 	})
 	_, err := c.scrape(t.Context(), top.Sidecar{Namespace: "shop", Pod: "web", Metrics: 9091, Stats: 9090})
-	harness.Equal(t, fmt.Sprint(err), "port 9091 answered 302 Found")
+	harness.Equal(t, fmt.Sprint(err), "port 9091 returned 302 Found")
 	harness.Equal(t, requests, 0, "requests to the other server")
 }
 
@@ -102,9 +102,9 @@ func TestScrapeReturnsReasonOfFailure(t *testing.T) {
 		"forbidden":           {answer{403, "application/json", `{"kind":"Status","message":"pods \"web\" is forbidden"}`}, stats, "forbidden: the permission to get pods/proxy is missing"},
 		"unreachable":         {answer{503, "application/json", strings.Replace(refused, "connection refused", "no route to host", 1)}, stats, "port 9091: no route to host"},
 		"gone":                {answer{404, "application/json", `{"kind":"Status","message":"pods \"web\" not found"}`}, stats, `port 9091: pods "web" not found`},
-		"busy":                {answer{503, "text/plain", "too many scrapes\n"}, stats, "port 9091 answered 503 Service Unavailable"},
+		"busy":                {answer{503, "text/plain", "too many scrapes\n"}, stats, "port 9091 returned 503 Service Unavailable"},
 		"not text":            {answer{200, "text/plain", "queue_proxy_ready yes\n"}, stats, `parse metrics: text format parsing error in line 1: expected float as value, got "yes"`},
-		"a redirect":          {answer{302, "text/plain", ""}, stats, "port 9091 answered 302 Found"},
+		"a redirect":          {answer{302, "text/plain", ""}, stats, "port 9091 returned 302 Found"},
 	}
 	c := clientFor(t, func(w http.ResponseWriter, r *http.Request) {
 		name, port, _ := strings.Cut(strings.Split(r.URL.Path, "/")[6], ":")
