@@ -14,16 +14,17 @@ import (
 // exitCodes is the section on exit codes in the help of the commands that write manifests.
 const exitCodes = `
 Exit codes:
-  0  The command is complete.
-  1  With --output=diff, there is a difference.
-  2  An object was refused, or an error occurred. Nothing was written.
-  3  Objects were skipped because of --on-refusal=skip. All other objects were written.
+  0  The command succeeded.
+  1  The output of --output=diff contains a difference.
+  2  An object was refused, or an error occurred. No output was written.
+  3  An object was skipped because of the option --on-refusal=skip. The output contains all other objects.
 `
 
 // optionsHelp is the part of the help texts about options.
 const optionsHelp = `
-Options can also be set with environment variables and, except for --lock, with annotations of the
-pod. The command 'injector options' lists the flags, the variables and the annotations.
+The options are set with flags, environment variables or annotations of the pod. The option --lock
+does not have an annotation. The command 'injector options' lists all flags, variables and
+annotations.
 `
 
 // root returns the command line of the program.
@@ -36,7 +37,7 @@ func (c *command) root() *cobra.Command {
 		Long: `injector adds the queue-proxy to the pods of workloads, and removes it. It edits manifests, runs as
 an admission webhook, or prints an admission policy.
 ` + exitCodes,
-		Example: `  # Show the changes, then apply them.
+		Example: `  # Show the changes and apply the result.
   injector inject -f app.yaml -o diff --image registry.example/queue-proxy:1
   injector inject -f app.yaml --image registry.example/queue-proxy:1 | kubectl apply -f -`,
 		RunE: func(*cobra.Command, []string) error { return errors.New("a command is required") },
@@ -59,17 +60,17 @@ type fileFlags struct {
 // fileCommand adds to cmd the flag for the input.
 func fileCommand(cmd *cobra.Command, f *fileFlags) *cobra.Command {
 	cmd.Args = cli.NoArguments("; files are specified with -f")
-	cmd.Flags().StringArrayVarP(&f.from, "filename", "f", nil, "`file` or directory of YAML or JSON; - is the standard input, which is the default; repeatable")
+	cmd.Flags().StringArrayVarP(&f.from, "filename", "f", nil, "`file` or directory that contains YAML or JSON; the default is the standard input (-); repeatable")
 	return cmd
 }
 
 // outputFlags adds to cmd the flags for the output of inject and uninject.
 func outputFlags(cmd *cobra.Command, f *fileFlags) {
 	cli.Choice(cmd, &f.output, "output", "o", "format of the output", "yaml", "json", "diff")
-	cli.Choice(cmd, &f.onRefusal, "on-refusal", "", "if an object is refused: fail and write nothing, or skip the object", "fail", "skip")
+	cli.Choice(cmd, &f.onRefusal, "on-refusal", "", "action for an object that is refused; fail does not write any output", "fail", "skip")
 	cmd.Flags().BoolVarP(&f.quiet, "quiet", "q", false, "report only refused objects")
-	cmd.Flags().BoolVar(&f.inPlace, "in-place", false, "write the changed files, and print nothing")
-	cmd.Flags().StringVar(&f.outputDir, "output-dir", "", "write all files to this `directory`, and print nothing")
+	cmd.Flags().BoolVar(&f.inPlace, "in-place", false, "write the changed files instead of the standard output")
+	cmd.Flags().StringVar(&f.outputDir, "output-dir", "", "write the files to this `directory` instead of the standard output")
 	cmd.MarkFlagsMutuallyExclusive("in-place", "output-dir")
 	cmd.MarkFlagsMutuallyExclusive("in-place", "output")
 	cmd.MarkFlagsMutuallyExclusive("output-dir", "output")
@@ -83,7 +84,7 @@ func outputFlags(cmd *cobra.Command, f *fileFlags) {
 
 // stepFlag adds to cmd the flag for the step of the injection.
 func stepFlag(cmd *cobra.Command, f *fileFlags) {
-	cli.Choice(cmd, &f.step, "step", "", "workloads: inject workloads, and change Services that work with old and new pods; services: change all Services, after all pods are replaced",
+	cli.Choice(cmd, &f.step, "step", "", "workloads injects the workloads and changes the Services that work with old and new pods; services changes all Services after the rollout of all pods",
 		string(inject.Workloads), string(inject.Services))
 }
 
@@ -117,11 +118,11 @@ func (c *command) injectCommand() *cobra.Command {
 	f := new(fileFlags)
 	cmd := fileCommand(&cobra.Command{
 		Use: "inject", Short: "Add the queue-proxy to the pods of manifests",
-		Long: `Add the queue-proxy to the pods of manifests, and change Services so that requests pass through it.
+		Long: `Add the queue-proxy to the pods of manifests, and change the Services to forward requests to it.
 
 The files are edited. Comments, order and white space are kept, and 'injector uninject' restores
-every byte. The report, which has a line for each object that creates pods, is written to the
-standard error.
+every byte. The report is written to the standard error. It contains a line for each object that
+creates pods.
 ` + optionsHelp + exitCodes,
 		Example: `  # Show the changes.
   injector inject -f app.yaml -o diff --image registry.example/queue-proxy:1
@@ -135,7 +136,7 @@ standard error.
   # Select a container and a port.
   injector inject -f app.yaml --container web --port 8080 --image registry.example/queue-proxy:1
 
-  # In a pipeline, refuse a pod if the evidence for its port is weak.
+  # In a pipeline, refuse a pod if the confidence in the port is low.
   injector inject -f app.yaml --sure high --image registry.example/queue-proxy:1`,
 		RunE: func(*cobra.Command, []string) error { return c.edit(f, false) },
 	}, f)
@@ -149,8 +150,8 @@ func (c *command) uninjectCommand() *cobra.Command {
 	f := new(fileFlags)
 	cmd := fileCommand(&cobra.Command{
 		Use: "uninject", Short: "Remove the queue-proxy from the pods of manifests",
-		Long: `Remove the queue-proxy from the pods of manifests. Every byte that the injector did not write is
-restored.
+		Long: `Remove the queue-proxy from the pods of manifests. The changes of the injector are
+undone. All other content is not changed.
 ` + exitCodes,
 		Example: `  injector uninject -f app.yaml --in-place
   kubectl get deployment web -o yaml | injector uninject | kubectl apply -f -`,
@@ -163,9 +164,9 @@ restored.
 func (c *command) explainCommand() *cobra.Command {
 	f := new(fileFlags)
 	cmd := fileCommand(&cobra.Command{
-		Use: "explain", Short: "Show the result of an injection and the reasons for it",
-		Long: `Show for each object the result of an injection and the reasons for it: for each port, the evidence
-and the confidence; the changes, the missing information, and errors in the probes. Nothing is
+		Use: "explain", Short: "Show the result of an injection and the reasons",
+		Long: `Show the result of the injection of each object. The report contains the evidence and the confidence
+for each port, the changes, the missing information, and the errors in the probes. No files are
 written.
 ` + optionsHelp + `
 Exit codes:
@@ -186,12 +187,12 @@ func (c *command) statusCommand() *cobra.Command {
 	f := new(fileFlags)
 	return fileCommand(&cobra.Command{
 		Use: "status", Short: "Show which Services can be changed in the second step",
-		Long: `Show for each Service whether all of its pods contain the queue-proxy, so that the Service can be
-changed with 'injector inject --step=services'.
+		Long: `Show whether all pods of each Service contain the queue-proxy. If this is the case, the Service can
+be changed with 'injector inject --step=services'.
 
 Exit codes:
   0  All Services can be changed.
-  1  At least one Service must wait, or no Service selects a pod with the queue-proxy.
+  1  A Service cannot be changed, or no Service selects a pod with the queue-proxy.
   2  An error occurred.
 `,
 		Example: `  kubectl get pods,services -o json | injector status`,
@@ -202,12 +203,12 @@ Exit codes:
 func (c *command) policyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "policy", Short: "Print an admission policy that injects pods without a webhook",
-		Long: `Print a MutatingAdmissionPolicy that injects pods without a webhook (Kubernetes 1.36), and its
-bindings.
+		Long: `Print a MutatingAdmissionPolicy and the bindings of the policy. The policy injects pods without a
+webhook and requires Kubernetes 1.36.
 ` + optionsHelp + `
 Exit codes:
-  0  The command is complete.
-  2  An option is invalid, or a policy does not support it.
+  0  The command succeeded.
+  2  An option is invalid or is not supported by a policy.
 `,
 		Example: `  injector policy --image registry.example/queue-proxy:1 --concurrency 4 | kubectl apply -f -`,
 		Args:    cli.NoArguments(""),

@@ -40,9 +40,9 @@ func (c *command) serveCommand() *cobra.Command {
 		Long: `Serve an admission webhook that injects pods when they are created. The manifests are in the
 directory deploy.
 
-The certificate is read from a directory or, with --self-managed, created, renewed and published by
-the injector. The options are the defaults for pods without annotations. Pods cannot set the options
-in --lock.
+The certificate is read from a directory. If --self-managed is set, the injector creates, renews and
+publishes the certificate. The options are the default values for pods without annotations. Pods
+cannot set the options that are specified with --lock.
 
 After SIGTERM, SIGINT or SIGHUP, the injector completes the open reviews and exits. A second signal
 stops it immediately.
@@ -51,10 +51,10 @@ Exit codes:
   0  The injector received a signal.
   2  An error occurred.
 `,
-		Example: `  # In a cluster, with a certificate that the injector creates.
+		Example: `  # Create the certificate in the cluster.
   injector serve --self-managed --image registry.example/queue-proxy:1
 
-  # With an existing certificate, and an image that pods cannot change.
+  # Use an existing certificate and an image that pods cannot change.
   injector serve --cert-dir /certs --lock=image,settings --image registry.example/queue-proxy:1`,
 		Args: cli.NoArguments(""),
 		PreRunE: func(*cobra.Command, []string) error {
@@ -68,16 +68,16 @@ Exit codes:
 	flags := cmd.Flags()
 	flags.StringVar(&s.addr, "addr", ":8443", "`address` of the webhook, HTTPS")
 	flags.StringVar(&s.metricsAddr, "metrics-addr", ":8080", "`address` of /metrics, /healthz and /readyz, HTTP")
-	flags.StringVar(&s.certDir, "cert-dir", "/certs", "`directory` of tls.crt and tls.key; changes are noticed within seconds")
-	flags.StringVar(&s.clientCA, "client-ca", "", "`file` of CA certificates, PEM; only clients with a certificate of one of these CAs are accepted")
+	flags.StringVar(&s.certDir, "cert-dir", "/certs", "`directory` that contains tls.crt and tls.key; changes are applied without a restart")
+	flags.StringVar(&s.clientCA, "client-ca", "", "`file` that contains CA certificates in the PEM format; only clients with a certificate of these CAs are accepted")
 	flags.BoolVar(&s.selfManaged, "self-managed", false, "create, renew and publish the certificate")
-	flags.StringVar(&s.namespace, "namespace", valueOf(c.environ, "POD_NAMESPACE"), "`namespace` of the injector, and with --self-managed of its Service and Secret")
-	flags.StringVar(&s.service, "service", "queue-proxy-injector", "with --self-managed: `name` of the Service of the webhook")
-	flags.StringVar(&s.secret, "secret", "queue-proxy-injector-certificate", "with --self-managed: `name` of the Secret for the certificate")
-	flags.StringVar(&s.configuration, "configuration", "queue-proxy-injector", "with --self-managed: `name` of the MutatingWebhookConfiguration")
-	cli.Choice(cmd, &s.onRefusal, "on-refusal", "", "if a pod cannot be injected as its annotations require: deny the pod, or allow it without a sidecar", "deny", "allow")
-	flags.BoolVar(&s.events, "events", false, "create events for workloads whose pods are not injected, in namespaces with the label of the injector")
-	flags.DurationVar(&s.linger, "linger", 5*time.Second, "time after SIGTERM during which new reviews are accepted")
+	flags.StringVar(&s.namespace, "namespace", valueOf(c.environ, "POD_NAMESPACE"), "`namespace` of the injector, the Service and the Secret")
+	flags.StringVar(&s.service, "service", "queue-proxy-injector", "`name` of the Service of the webhook (used with --self-managed)")
+	flags.StringVar(&s.secret, "secret", "queue-proxy-injector-certificate", "`name` of the Secret for the certificate (used with --self-managed)")
+	flags.StringVar(&s.configuration, "configuration", "queue-proxy-injector", "`name` of the MutatingWebhookConfiguration (used with --self-managed)")
+	cli.Choice(cmd, &s.onRefusal, "on-refusal", "", "action for a pod that cannot be injected according to the annotations", "deny", "allow")
+	flags.BoolVar(&s.events, "events", false, "create events for workloads without a sidecar if the namespace has the label of the injector")
+	flags.DurationVar(&s.linger, "linger", 5*time.Second, "time to accept new reviews after SIGTERM")
 	c.optionFlags(cmd)
 	return cmd
 }

@@ -55,11 +55,11 @@ func (p *program) root() *cobra.Command {
 		Long: `Show the state, the load, the response times and the last failures of the queue-proxy sidecars of a
 cluster.
 
-The plugin needs the rights to list pods and to get pods/proxy for top, and to create pods/exec for
-why. It installs nothing in the cluster.
+The command top requires the permissions to list pods and to get pods/proxy. The command why requires
+the permission to create pods/exec. The plugin does not change the cluster.
 
 Exit codes:
-  0  The command is complete.
+  0  The command succeeded.
   1  The pod is not ready, or an error occurred.
   2  The command line is invalid.
 `,
@@ -119,19 +119,20 @@ func (line *commandLine) podNames(ctx context.Context) []string {
 func (p *program) topCommand(line *commandLine) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "top", Short: "Show all sidecars of a namespace",
-		Long: `Show all sidecars of a namespace: ready, running and waiting requests, the concurrency limit,
-requests per second, the 99th percentile of the response time, and the last failure.
+		Long: `Show all sidecars of a namespace. The columns contain the readiness, the running and waiting
+requests, the concurrency limit, the requests per second, the 99th percentile of the response time,
+and the last failure.
 
-On a terminal, the output is refreshed until q or Ctrl-C is pressed. The arrow keys scroll, s
-changes the sort order, / filters rows by text, and ? shows all keys. Otherwise, or with --once or
--o json, the output is printed once, after two requests to each sidecar.
+If the output is a terminal, it is refreshed until q or Ctrl-C is pressed. The arrow keys scroll, s
+changes the sort order, / filters rows by text, and ? shows all keys. If the output is not a
+terminal, the output is printed once. Use --once or -o json to print the output once on a terminal.
 
 Red means not ready; yellow means draining or unknown. Set NO_COLOR=1 in the environment to disable
 colors.
 `,
 		Example: `  kubectl queue-proxy top -n shop -l app=web --sort p99
 
-  # The pods in which requests wait.
+  # Show the pods that contain waiting requests.
   kubectl queue-proxy top -A -o json | jq -r '.sidecars[] | select(.waiting > 0).pod'`,
 		Args: cli.NoArguments(""),
 		PreRunE: func(*cobra.Command, []string) error {
@@ -141,7 +142,7 @@ colors.
 			case line.interval < minInterval:
 				return fmt.Errorf("--interval: %v is less than %v", line.interval, minInterval)
 			case line.window < line.interval || line.window > maxWindow:
-				return fmt.Errorf("--window: %v is not in the range from %v (--interval) to %v", line.window, line.interval, maxWindow)
+				return fmt.Errorf("--window: %v is not in the range %v (--interval) to %v", line.window, line.interval, maxWindow)
 			}
 			return nil
 		},
@@ -154,19 +155,19 @@ colors.
 	flags.StringVarP(&line.selector, "selector", "l", "", "label selector, such as app=web,tier!=db")
 	flags.StringVarP(&line.container, "container", "c", "queue-proxy", "container of the sidecar")
 	cli.Choice(cmd, &line.output, "output", "o", "format of the output; json is printed once", "text", "json")
-	cli.Choice(cmd, &line.sort, "sort", "", "sort order, with the highest value, the latest failure or the worst state first", top.Keys()...)
+	cli.Choice(cmd, &line.sort, "sort", "", "sort order; the highest value, the latest failure or the worst state is shown first", top.Keys()...)
 	flags.BoolVar(&line.once, "once", false, "print once, as plain text")
-	flags.DurationVar(&line.interval, "interval", defaultInterval, "time between two requests to a sidecar, at least 1s")
-	flags.DurationVar(&line.window, "window", defaultWindow, "time for which REQ/S and P99 are computed, at most 5m")
+	flags.DurationVar(&line.interval, "interval", defaultInterval, "interval of the requests to a sidecar (minimum 1s)")
+	flags.DurationVar(&line.window, "window", defaultWindow, "time window for REQ/S and P99 (maximum 5m)")
 	return cmd
 }
 
 func (p *program) whyCommand(line *commandLine) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "why POD", Short: "Print whether a pod is ready, and the reason",
-		Long: `Print whether a pod is ready, the reason, and the result of each readiness probe. The command runs
-'queue-proxy why' in the container of the sidecar. POD can be TYPE/NAME, such as deployment/web, for
-one of its pods.
+		Use: "why POD", Short: "Print the readiness of a pod and the reason",
+		Long: `Print the readiness of a pod, the reason, and the result of each readiness probe. The command runs
+'queue-proxy why' in the container of the sidecar. If POD has the form TYPE/NAME, for example
+deployment/web, a pod of this object is selected.
 
 The exit code is 0 if the pod is ready.
 `,

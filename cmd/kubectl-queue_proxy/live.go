@@ -282,11 +282,11 @@ func (m *live) status() string {
 	case m.news.problem != nil:
 		text = m.news.problem.Error()
 	case m.news.more:
-		text = fmt.Sprintf("there are more than %d sidecars; select some with -l", cluster.Most)
+		text = fmt.Sprintf("there are more than %d sidecars; use -l to select sidecars", cluster.Most)
 	case !m.known:
 		text = "waiting for the first results"
 	case len(m.news.rows) == 0:
-		text = "no sidecars found; pods are listed again every " + listInterval.String()
+		text = "no sidecars found; the list of pods is updated every " + listInterval.String()
 	}
 	return alarm().MaxWidth(m.width).Render(printable.Text(text))
 }

@@ -215,7 +215,7 @@ func TestTopShowsRealSidecars(t *testing.T) {
 	if web2.State != top.Unknown || web2.Note != "port 19091: connection refused" {
 		t.Errorf("got %+v, want why it does not answer on the port of its own", web2)
 	}
-	if off.Rate == nil || off.Waiting != nil || off.Note != "metrics are off: statistics only" {
+	if off.Rate == nil || off.Waiting != nil || off.Note != "metrics are disabled; only statistics are shown" {
 		t.Errorf("got %+v, want the statistics of the sidecar", off)
 	}
 }

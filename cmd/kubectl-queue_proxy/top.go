@@ -102,7 +102,7 @@ func (p *program) once(ctx context.Context, line commandLine, c *collector) erro
 	}
 	top.Sort(rows, line.sort)
 	if c.more {
-		fmt.Fprintf(p.stderr, "There are more than %d sidecars; select some with -l.\n", cluster.Most)
+		fmt.Fprintf(p.stderr, "There are more than %d sidecars. Use -l to select sidecars.\n", cluster.Most)
 	}
 	if line.output == "json" {
 		return top.WriteJSON(p.stdout, rows, time.Now())

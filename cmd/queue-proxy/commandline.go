@@ -16,25 +16,25 @@ the number of concurrent requests and queues the rest, checks whether the applic
 drains before the pod ends.
 
 Usage:
-  queue-proxy [serve]                serve until the pod ends
-  queue-proxy why [-o text|json]     print whether the pod is ready, and the result of each probe
-  queue-proxy config [-o text|json]  print the settings, their sources, and warnings about them
-  queue-proxy version                print the version; also -v, -version
-  queue-proxy help                   print this text; also -h, -help
+  queue-proxy [serve]                run the sidecar
+  queue-proxy why [-o text|json]     print the readiness of the pod and the result of each probe
+  queue-proxy config [-o text|json]  print the settings with sources and warnings
+  queue-proxy version                print the version (also -v, -version)
+  queue-proxy help                   print the help (also -h, -help)
 
 Flags for the exec probes of Knative 0.8 to 0.25:
   -probe-period TIME, -probe-timeout TIME
-        wait until the sidecar in this container is ready, for at most TIME: seconds, or a duration
-        such as 2s; 0 is 10s
+        wait until the sidecar is ready, or until the time expires; TIME is a duration or a number
+        of seconds; 0 means 10s
 
-Settings are environment variables. 'queue-proxy config' lists them, and docs/configuration.md
-describes them.
+The settings are environment variables. The command 'queue-proxy config' lists the settings. The
+file docs/configuration.md describes the settings.
 
-Ports, which can be changed with settings:
+The default ports are:
   8012  requests, HTTP/1.1 and HTTP/2
-  8112  requests over TLS, if there is a certificate
+  8112  requests over TLS
   8022  preStop hooks
-  8008  status page, only for this host
+  8008  status page on the loopback address
   9090  statistics for the autoscaler
   9091  metrics
 
@@ -42,8 +42,8 @@ SIGTERM, SIGINT and SIGHUP start the drain. A second signal stops the process im
 exit code 1.
 
 Exit codes:
-  0  The command is complete. For why and the exec probes, the pod is ready.
-  1  An error occurred. For why and the exec probes, the pod is not ready.
+  0  The command succeeded. For why and exec probes, this means that the pod is ready.
+  1  The command failed, or the pod is not ready.
   2  The command line is invalid.
 
 Examples:

@@ -26,7 +26,7 @@ func parseTime(to *time.Duration) func(text string) error {
 			d, err = time.Duration(n)*time.Second, nil
 		}
 		if err != nil {
-			return errors.New("must be seconds or a duration")
+			return errors.New("must be a number of seconds or a duration")
 		}
 		*to = d
 		return nil

@@ -115,7 +115,7 @@ func serve(c *config.Config) error {
 	go func() {
 		log.Info("received a signal", signalName(<-signals))
 		end()
-		log.Warn("received a second signal, exiting without waiting for requests", signalName(<-signals))
+		log.Warn("received a second signal; the remaining requests are aborted", signalName(<-signals))
 		_ = log.Sync()
 		os.Exit(1)
 	}()

@@ -31,7 +31,7 @@ func parse(text []byte) ([]object, error) {
 		node := document.Content[0]
 		kind, metadata := field(node, "kind"), field(node, "metadata")
 		if kind == nil || metadata == nil || field(metadata, "name") == nil {
-			return nil, errors.New("an object without kind or name")
+			return nil, errors.New("the object does not have a kind or a name")
 		}
 		all = append(all, object{kind.Value, field(metadata, "name").Value, node})
 	}

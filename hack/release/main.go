@@ -52,7 +52,7 @@ func install(args []string, stdout io.Writer) error {
 	flags.StringVar(&i.sidecar, "image", "", "the sidecar's image")
 	flags.StringVar(&i.injector, "webhook-image", "", "the injector's image")
 	version := flags.String("version", "dev", "the version in the files' first line")
-	out := flags.String("out", "bin/install", "the folder to write to")
+	out := flags.String("out", "bin/install", "output directory")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -68,26 +68,26 @@ func install(args []string, stdout io.Writer) error {
 func parse(args []string, stdout io.Writer) (*release, error) {
 	r := &release{root: ".", stdout: stdout, platforms: platforms()}
 	flags := flag.NewFlagSet("release make", flag.ContinueOnError)
-	flags.StringVar(&r.version, "version", "", "the tag, such as v1.2.3")
-	flags.StringVar(&r.commit, "commit", "", "the commit")
-	epoch := flags.Int64("epoch", 0, "the time of the commit, in seconds, which all archives have")
-	flags.StringVar(&r.registry, "registry", "", "where the images are pushed to, such as ghcr.io/organisation")
-	flags.StringVar(&r.imageFlags, "image-flags", "", "more flags for the image tool")
-	flags.StringVar(&r.out, "out", "bin/release", "the folder to write to")
-	flags.BoolVar(&r.dry, "dry-run", false, "push, sign and require nothing: images go into archives, notes may be those not released yet")
-	flags.BoolVar(&r.short, "short", false, "with -dry-run: no images, and the second build uses what the first has left")
-	some := flags.String("platforms", "", "with -dry-run: these alone, such as linux/arm64,windows/amd64")
+	flags.StringVar(&r.version, "version", "", "tag of the release, for example v1.2.3")
+	flags.StringVar(&r.commit, "commit", "", "commit of the release")
+	epoch := flags.Int64("epoch", 0, "time of the commit in seconds since the Unix epoch (used for the files in the archives)")
+	flags.StringVar(&r.registry, "registry", "", "registry for the images, for example ghcr.io/organisation")
+	flags.StringVar(&r.imageFlags, "image-flags", "", "additional flags for the image tool")
+	flags.StringVar(&r.out, "out", "bin/release", "output directory")
+	flags.BoolVar(&r.dry, "dry-run", false, "write the images to archives instead of the registry, and use the unreleased notes if the version has no notes")
+	flags.BoolVar(&r.short, "short", false, "skip the images and use the build cache for the second build (requires -dry-run)")
+	some := flags.String("platforms", "", "platforms of the release, for example linux/arm64,windows/amd64 (requires -dry-run)")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}
 	r.epoch = time.Unix(*epoch, 0).UTC()
 	switch {
 	case !tag.MatchString(r.version):
-		return nil, fmt.Errorf("-version %q: want one such as v1.2.3 or v1.2.3-rc.1", r.version)
+		return nil, fmt.Errorf("-version %q: the version must have the form v1.2.3 or v1.2.3-rc.1", r.version)
 	case r.registry == "" || r.commit == "":
-		return nil, errors.New("-registry and -commit are needed")
+		return nil, errors.New("-registry and -commit are required")
 	case (r.short || *some != "") && !r.dry:
-		return nil, errors.New("-short and -platforms go with -dry-run alone")
+		return nil, errors.New("-short and -platforms require -dry-run")
 	case *some != "":
 		return r, r.choose(strings.Split(*some, ","))
 	}
@@ -100,7 +100,7 @@ func (r *release) choose(names []string) error {
 	for _, name := range names {
 		at := slices.IndexFunc(platforms(), func(p platform) bool { return p.os+"/"+p.arch == name })
 		if at < 0 {
-			return fmt.Errorf("-platforms: %q is none of a release's", name)
+			return fmt.Errorf("-platforms: unknown platform %q", name)
 		}
 		r.platforms = append(r.platforms, platforms()[at])
 	}

@@ -51,7 +51,7 @@ func (r *release) writeNotes() error {
 	}
 	text, err := notes(string(changelog), r.version)
 	if err != nil && r.dry {
-		r.say("notes: those not released yet")
+		r.say("notes: use the unreleased notes")
 		text, err = notes(string(changelog), unreleased)
 	}
 	if err != nil {

@@ -114,7 +114,7 @@ func TestCheckTreeRequiresCleanTag(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "new"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if err := checkTree(dir, "v1.2.3"); err == nil || !strings.Contains(err.Error(), "changes that are in no commit") {
+	if err := checkTree(dir, "v1.2.3"); err == nil || !strings.Contains(err.Error(), "uncommitted changes") {
 		t.Errorf("got %v, want an error about uncommitted changes", err)
 	}
 }

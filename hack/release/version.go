@@ -42,7 +42,7 @@ func checkTree(root, version string) error {
 		return err
 	}
 	if len(status) > 0 {
-		return fmt.Errorf("the checkout has changes that are in no commit:\n%s", status)
+		return fmt.Errorf("the working tree contains uncommitted changes:\n%s", status)
 	}
 	tags, err := output(gitIn(root, "tag", "--points-at", "HEAD"))
 	if err != nil {

@@ -171,11 +171,11 @@ func (c *controller) missing() string {
 	compared := &c.search.compared
 	switch {
 	case c.start.active && c.reason == Idle:
-		return "the limit is not reached, so that no other limit was tried"
+		return "the limit was not reached"
 	case c.base >= c.max:
-		return "a higher limit was not tried, because the limit is at the ceiling"
+		return "no higher limit was tried because the limit is at the maximum"
 	case c.base <= c.min && c.base > 1:
-		return "a lower limit was not tried, because the limit is at the minimum"
+		return "no lower limit was tried because the limit is at the minimum"
 	case c.start.active || !compared[up]:
 		return "the limit was not compared with a higher limit"
 	case !compared[down] && c.base > 1:

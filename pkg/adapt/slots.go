@@ -91,7 +91,7 @@ const mostExempt = 0.1
 func (l *Limiter) State() State {
 	s := l.controller.state()
 	if float64(l.running-l.counted) > mostExempt*float64(s.Base) && s.Settled > 0 {
-		s.Settled, s.Missing = 0, "a fixed limit also counts streams, long requests and requests that wait for their client"
+		s.Settled, s.Missing = 0, "streams and long requests are not included in the adaptive limit"
 	}
 	return s
 }

@@ -133,7 +133,7 @@ func (w *Watcher) renewPair() error {
 	case found == nil && old == nil:
 		return nil
 	case found == nil:
-		return fmt.Errorf("%s and %s: %w any more", w.cert, w.key, fs.ErrNotExist)
+		return fmt.Errorf("%s and %s: %w", w.cert, w.key, fs.ErrNotExist)
 	case old != nil && old.sum == found.sum:
 		return old.outOfDate(time.Now())
 	}

@@ -29,7 +29,7 @@ func VerifyClients(c *tls.Config, authorities *x509.CertPool, optional bool) {
 			if optional {
 				return nil
 			}
-			return errors.New("the client shows no certificate")
+			return errors.New("no client certificate")
 		}
 		return verify(s.PeerCertificates, authorities)
 	}
@@ -38,7 +38,7 @@ func VerifyClients(c *tls.Config, authorities *x509.CertPool, optional bool) {
 // verify verifies a certificate chain. The first certificate is that of the client.
 func verify(chain []*x509.Certificate, authorities *x509.CertPool) error {
 	if len(chain) > maxChain {
-		return fmt.Errorf("the client shows %d certificates, more than %d", len(chain), maxChain)
+		return fmt.Errorf("the number of client certificates (%d) exceeds %d", len(chain), maxChain)
 	}
 	between := x509.NewCertPool()
 	for _, c := range chain[1:] {

@@ -130,7 +130,7 @@ func TestConfigRequiresClientCertificate(t *testing.T) {
 		w.look()
 		wantClients("with a bad file of authorities", false, true)
 	}
-	want(t, "errors", h.errors, "clients.crt: no PEM block", "clients.crt: 2 PEM blocks of type CERTIFICATE begin, 1 can be read")
+	want(t, "errors", h.errors, "clients.crt: no PEM block", "clients.crt: 2 PEM blocks of type CERTIFICATE found, 1 are valid")
 
 	write(t, ca, ours.pem)
 	w.look()

@@ -106,7 +106,7 @@ func certificates(text []byte) ([][]byte, error) {
 	case begun == 0:
 		return nil, errors.New("no PEM block of type CERTIFICATE")
 	case begun != len(found):
-		return nil, fmt.Errorf("%d PEM blocks of type CERTIFICATE begin, %d can be read", begun, len(found))
+		return nil, fmt.Errorf("%d PEM blocks of type CERTIFICATE found, %d are valid", begun, len(found))
 	}
 	return found, nil
 }

@@ -38,7 +38,7 @@ const (
 )
 
 // errNoTime is the error for a sidecar to which no request was sent before the end of the round.
-var errNoTime = fmt.Errorf("no request was sent: other sidecars took %v", roundTimeout)
+var errNoTime = fmt.Errorf("no request was sent within %v", roundTimeout)
 
 // Client reads from an API server. Its methods can be called concurrently.
 type Client struct {
@@ -168,7 +168,7 @@ func (c *Client) scrape(ctx context.Context, s top.Sidecar) (top.Sample, error) 
 	}
 	defer res.Body.Close()
 	if kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type")); kind == "application/protobuf" {
-		return top.Sample{}, errors.New("another queue-proxy, without metrics")
+		return top.Sample{}, errors.New("the sidecar is a queue-proxy without metrics")
 	}
 	sample, err := top.ReadStats(io.LimitReader(res.Body, maxStatus), time.Now())
 	return sample, describe(err)
@@ -177,7 +177,7 @@ func (c *Client) scrape(ctx context.Context, s top.Sidecar) (top.Sample, error) 
 // describe replaces the error for a timeout.
 func describe(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("no answer within %v", sidecarTimeout)
+		return fmt.Errorf("no response within %v", sidecarTimeout)
 	}
 	return err
 }
@@ -200,9 +200,9 @@ func (c *Client) getPort(ctx context.Context, s top.Sidecar, port int, accept st
 	_, dialErr, _ := strings.Cut(status.Message, "dial tcp ") // "10.0.0.1:9091: connect: connection refused"
 	switch {
 	case status.Kind == "": // a response of the pod
-		return nil, &portError{fmt.Errorf("port %d answered %s", port, res.Status), res.StatusCode == http.StatusNotFound}
+		return nil, &portError{fmt.Errorf("port %d returned %s", port, res.Status), res.StatusCode == http.StatusNotFound}
 	case res.StatusCode == http.StatusForbidden:
-		return nil, errors.New("forbidden: get of pods/proxy is needed")
+		return nil, errors.New("forbidden: the permission to get pods/proxy is missing")
 	case dialErr != "":
 		parts := strings.Split(dialErr, ": ")
 		reason := parts[len(parts)-1]

@@ -38,7 +38,7 @@ func TestRedirectOfPodDoesNotReceiveCredentials(t *testing.T) {
 		http.Redirect(w, r, other.URL, http.StatusFound)
 	})
 	_, err := c.scrape(t.Context(), top.Sidecar{Namespace: "shop", Pod: "web", Metrics: 9091, Stats: 9090})
-	harness.Equal(t, fmt.Sprint(err), "port 9091 answered 302 Found")
+	harness.Equal(t, fmt.Sprint(err), "port 9091 returned 302 Found")
 	harness.Equal(t, requests, 0, "requests to the other server")
 }
 
@@ -98,13 +98,13 @@ func TestScrapeReturnsReasonOfFailure(t *testing.T) {
 		"refused, statistics": {answer{503, "application/json", refused}, stats, "<nil>"},
 		"metrics are off":     {answer{404, "text/plain", "404 page not found\n"}, stats, "<nil>"},
 		"unknown metrics":     {answer{200, "text/plain", "up 1\n"}, stats, "<nil>"},
-		"Knative's own":       {answer{404, "text/plain", "404\n"}, answer{200, "application/protobuf", "\x0a\x03web"}, "another queue-proxy, without metrics"},
-		"forbidden":           {answer{403, "application/json", `{"kind":"Status","message":"pods \"web\" is forbidden"}`}, stats, "forbidden: get of pods/proxy is needed"},
+		"Knative's own":       {answer{404, "text/plain", "404\n"}, answer{200, "application/protobuf", "\x0a\x03web"}, "the sidecar is a queue-proxy without metrics"},
+		"forbidden":           {answer{403, "application/json", `{"kind":"Status","message":"pods \"web\" is forbidden"}`}, stats, "forbidden: the permission to get pods/proxy is missing"},
 		"unreachable":         {answer{503, "application/json", strings.Replace(refused, "connection refused", "no route to host", 1)}, stats, "port 9091: no route to host"},
 		"gone":                {answer{404, "application/json", `{"kind":"Status","message":"pods \"web\" not found"}`}, stats, `port 9091: pods "web" not found`},
-		"busy":                {answer{503, "text/plain", "too many scrapes\n"}, stats, "port 9091 answered 503 Service Unavailable"},
+		"busy":                {answer{503, "text/plain", "too many scrapes\n"}, stats, "port 9091 returned 503 Service Unavailable"},
 		"not text":            {answer{200, "text/plain", "queue_proxy_ready yes\n"}, stats, `parse metrics: text format parsing error in line 1: expected float as value, got "yes"`},
-		"a redirect":          {answer{302, "text/plain", ""}, stats, "port 9091 answered 302 Found"},
+		"a redirect":          {answer{302, "text/plain", ""}, stats, "port 9091 returned 302 Found"},
 	}
 	c := clientFor(t, func(w http.ResponseWriter, r *http.Request) {
 		name, port, _ := strings.Cut(strings.Split(r.URL.Path, "/")[6], ":")
@@ -257,7 +257,7 @@ func TestPodOfReturnsPodOfWorkload(t *testing.T) {
 		harness.Equal(t, pod, want, arg, err)
 	}
 	for arg, want := range map[string]string{
-		"deployment/none": "deployment/none has no pods", "deployment/gone": "could not find the requested resource", "service/external": "service/external: it has no selector for pods", "frob/x": `doesn't have a resource type "frob"`,
+		"deployment/none": "deployment/none has no pods", "deployment/gone": "could not find the requested resource", "service/external": "service/external: the selector for pods is missing", "frob/x": `doesn't have a resource type "frob"`,
 	} {
 		_, err := c.PodOf(context.Background(), flags, "shop", arg)
 		harness.Contains(t, fmt.Sprint(err), want, arg)

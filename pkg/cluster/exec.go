@@ -87,7 +87,7 @@ func (c *Client) PodOf(ctx context.Context, getter resource.RESTClientGetter, na
 func selectorOf(object runtime.Object) (labels.Selector, error) {
 	spec, _, _ := unstructured.NestedMap(object.(*unstructured.Unstructured).Object, "spec", "selector")
 	if len(spec) == 0 {
-		return nil, errors.New("it has no selector for pods")
+		return nil, errors.New("the selector for pods is missing")
 	}
 	if spec["matchLabels"] == nil && spec["matchExpressions"] == nil { // of a Service
 		spec = map[string]any{"matchLabels": spec}

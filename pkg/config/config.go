@@ -34,7 +34,7 @@ package config
 // sections are exported because envconfig ignores unexported fields.
 type Config struct {
 	Identity  `section:"Identity" note:"Knative sets these variables. Elsewhere, they are optional labels."`
-	Ports     `section:"Ports" note:"All ports must be different. Kubernetes sets variables such as 'METRICS_PORT=tcp://10.0.0.1:80' for a Service with a matching name. Such a value is ignored with a warning."`
+	Ports     `section:"Ports" note:"The ports must be different. Kubernetes sets variables such as 'METRICS_PORT=tcp://10.0.0.1:80' for a Service with a matching name. Such a value is ignored with a warning."`
 	Queueing  `section:"Concurrency" note:"These settings limit the number of requests in the user container and in the queue."`
 	Timeouts  `section:"Timeouts" note:"If a timeout expires before the response begins, the response is 504. If it expires later, the response is aborted so that the client can detect the error. The time in the queue is included. 0 disables a timeout."`
 	Readiness `section:"Readiness" note:"See [probes](probes.md)."`
@@ -42,10 +42,10 @@ type Config struct {
 	Shutdown  `section:"Shutdown" note:"See [shutdown](shutdown.md). The 'terminationGracePeriodSeconds' of the pod must be greater than the deadline."`
 	Limits    `section:"Limits"`
 	TLS       `section:"TLS" note:"TLS is enabled when the directory contains 'tls.crt' and 'tls.key'. See [tls](tls.md)."`
-	Logging   `section:"Logging" note:"An invalid logging configuration does not stop the process. The logger uses its defaults and logs a warning. If the output is blocked, log lines are dropped, and the number of dropped lines is logged."`
-	Signals   `section:"Metrics and request log" note:"An invalid value does not stop the process. It is reported in a warning, and the default is used." soft:"true"`
-	Telemetry `section:"Telemetry" note:"An invalid value does not stop the process. It is reported in a warning, and the default is used. See [metrics](metrics.md), [request log](request-log.md) and [tracing](tracing.md)." soft:"true"`
-	Unused    `section:"Ignored variables" note:"Current or earlier releases of Knative set these variables. They have no effect."`
+	Logging   `section:"Logging" note:"If the logging configuration is invalid, the logger uses the default values and logs a warning. If the output is blocked, log lines are dropped, and the number of dropped lines is logged."`
+	Signals   `section:"Metrics and request log" note:"If a value is invalid, the default is used and a warning is logged." soft:"true"`
+	Telemetry `section:"Telemetry" note:"If a value is invalid, the default is used and a warning is logged. See [metrics](metrics.md), [request log](request-log.md) and [tracing](tracing.md)." soft:"true"`
+	Unused    `section:"Ignored variables" note:"These variables are set by current or earlier releases of Knative and are ignored."`
 
 	serving  bool // a SERVING_* variable is set
 	warnings []string
@@ -53,7 +53,7 @@ type Config struct {
 
 // Identity identifies the pod and its Knative objects.
 type Identity struct {
-	OnKnative     Bool `envconfig:"ON_KNATIVE" derived:"true if a setting with the prefix 'SERVING_' is set" desc:"Whether a Knative control plane created the pod. It determines some defaults."`
+	OnKnative     Bool `envconfig:"ON_KNATIVE" derived:"true if a setting with the prefix 'SERVING_' is set" desc:"Whether a Knative control plane created the pod. Some defaults depend on this setting."`
 	Namespace     Text `envconfig:"SERVING_NAMESPACE" desc:"Namespace of the pod. It is a label of statistics, metrics and logs."`
 	Service       Text `envconfig:"SERVING_SERVICE" desc:"Name of the Knative Service. It is a label of metrics and logs."`
 	Configuration Text `envconfig:"SERVING_CONFIGURATION" desc:"Name of the Knative Configuration. It is a label of statistics, metrics and logs."`
@@ -78,7 +78,7 @@ type Ports struct {
 // QueueDepth is 10 times the maximum of Concurrency and fits in an int of 32 bits.
 type Queueing struct {
 	Concurrency      Number[int]             `envconfig:"CONTAINER_CONCURRENCY" default:"0" min:"0" max:"1000000" desc:"Maximum number of concurrent requests in the user container. 0 means no limit. If the limit is adaptive, this is its upper bound, and 0 means 1000."`
-	ConcurrencyMode  Choice[ConcurrencyMode] `envconfig:"CONCURRENCY_MODE" default:"fixed" oneof:"fixed,adaptive" desc:"How the concurrency limit is determined. 'fixed' uses 'CONTAINER_CONCURRENCY'. 'adaptive' adjusts the limit to the capacity of the user container, up to 'CONTAINER_CONCURRENCY'. See [limits](limits.md)."`
+	ConcurrencyMode  Choice[ConcurrencyMode] `envconfig:"CONCURRENCY_MODE" default:"fixed" oneof:"fixed,adaptive" desc:"The mode of the concurrency limit. 'fixed' uses 'CONTAINER_CONCURRENCY'. 'adaptive' adjusts the limit to the capacity of the user container, up to 'CONTAINER_CONCURRENCY'. See [limits](limits.md)."`
 	ConcurrencyMin   Number[int]             `envconfig:"CONCURRENCY_MIN" default:"1" min:"1" max:"1000000" desc:"Lower bound of an adaptive limit."`
 	ConcurrencyStart Number[int]             `envconfig:"CONCURRENCY_START" default:"4" min:"1" max:"1000000" desc:"Initial value of an adaptive limit, for example the limit that earlier pods reached."`
 	QueueDepth       Number[int]             `envconfig:"QUEUE_DEPTH" derived:"10 × 'CONTAINER_CONCURRENCY', or 10000 if the limit is adaptive and 'CONTAINER_CONCURRENCY' is 0" min:"0" max:"10000000" desc:"Maximum number of queued requests. Requests leave the queue in the order of arrival. If the queue is full, the response is 503. 0 disables queuing."`
@@ -88,10 +88,10 @@ type Queueing struct {
 // Timeouts limit the duration of a request (docs/promises.md 3.1, 3.2, 3.7). 0 disables a timeout.
 type Timeouts struct {
 	RequestTimeout       Duration                    `envconfig:"REVISION_TIMEOUT_SECONDS" default:"0" unit:"seconds" desc:"Maximum duration of a request."`
-	RequestTimeoutScope  Choice[RequestTimeoutScope] `envconfig:"REVISION_TIMEOUT_SCOPE" derived:"'first-byte' on Knative before 1.19 (no 'OBSERVABILITY_CONFIG'), otherwise 'request'" oneof:"request,first-byte" desc:"Whether 'REVISION_TIMEOUT_SECONDS' applies to the whole request or only until the first byte of the response."`
+	RequestTimeoutScope  Choice[RequestTimeoutScope] `envconfig:"REVISION_TIMEOUT_SCOPE" derived:"'first-byte' on Knative releases before 1.19, which do not set 'OBSERVABILITY_CONFIG', otherwise 'request'" oneof:"request,first-byte" desc:"The scope of 'REVISION_TIMEOUT_SECONDS', which is the whole request or the time until the first byte of the response."`
 	ResponseStartTimeout Duration                    `envconfig:"REVISION_RESPONSE_START_TIMEOUT_SECONDS" default:"0" unit:"seconds" desc:"Maximum time until the first byte of the response."`
-	IdleTimeout          Duration                    `envconfig:"REVISION_IDLE_TIMEOUT_SECONDS" default:"0" unit:"seconds" desc:"Maximum time without any data in either direction. It is the only timeout that applies to upgraded connections."`
-	ClientGoneGrace      Duration                    `envconfig:"CLIENT_GONE_GRACE" default:"10s" desc:"Maximum time that a request holds its slot after the client has disconnected or received 504, if the user container is still processing the request. If the value is 0, the slot is released immediately, as in Knative."`
+	IdleTimeout          Duration                    `envconfig:"REVISION_IDLE_TIMEOUT_SECONDS" default:"0" unit:"seconds" desc:"Maximum time without data in either direction. It is the only timeout that applies to upgraded connections."`
+	ClientGoneGrace      Duration                    `envconfig:"CLIENT_GONE_GRACE" default:"10s" desc:"Maximum time for which a request holds its slot after the client is disconnected or receives 504, if the user container is still processing the request. If the value is 0, the slot is released immediately, as in Knative."`
 	ConnectRetry         Duration                    `envconfig:"CONNECT_RETRY" default:"500ms" desc:"Maximum time to retry a connection that the user container refuses, for example during a restart. If the time expires, the response is 502."`
 }
 
@@ -99,7 +99,7 @@ type Timeouts struct {
 type Readiness struct {
 	ProbeArray      ProbeArray `envconfig:"ENABLE_MULTI_CONTAINER_PROBES" default:"false" desc:"Whether 'SERVING_READINESS_PROBE' is an array that contains one probe for each container."`
 	Probes          Probes     `envconfig:"SERVING_READINESS_PROBE" derived:"no probe on Knative, so that the user container is always ready; otherwise a TCP probe of 'USER_PORT'" desc:"Probe that determines whether the user container is ready. 'exec' probes are not supported, because they cannot run in a sidecar."`
-	AutoDetectHTTP2 Bool       `envconfig:"ENABLE_HTTP2_AUTO_DETECTION" default:"false" desc:"Whether 'httpGet' probes try HTTP/2 without TLS first."`
+	AutoDetectHTTP2 Bool       `envconfig:"ENABLE_HTTP2_AUTO_DETECTION" default:"false" desc:"Whether an 'httpGet' probe first uses HTTP/2 without TLS."`
 }
 
 // Traffic configures how requests are forwarded and counted.
@@ -117,7 +117,7 @@ type Shutdown struct {
 	DrainDeadline    Duration             `envconfig:"DRAIN_DEADLINE" derived:"'REVISION_TIMEOUT_SECONDS' minus 3s on Knative if it is set, otherwise 27s" min:"1ms" desc:"Maximum duration of the drain. If the time expires, the remaining requests are aborted."`
 	DrainQuietPeriod Duration             `envconfig:"DRAIN_QUIET_PERIOD" derived:"30s, but at most half of 'DRAIN_DEADLINE'" desc:"Minimum time without a new request before the drain ends. The value is limited to half of 'DRAIN_DEADLINE'."`
 	DrainMin         Duration             `envconfig:"DRAIN_MIN" default:"0s" desc:"Minimum duration of the drain. It is required if changes to the endpoints propagate slowly."`
-	DrainStreams     Choice[DrainStreams] `envconfig:"DRAIN_STREAMS" default:"end" oneof:"end,wait" desc:"How the drain handles WebSockets, event streams and gRPC streams after the quiet period. 'end' does not wait for the streams, so that the user container receives SIGTERM and can end them. 'wait' waits until the streams end."`
+	DrainStreams     Choice[DrainStreams] `envconfig:"DRAIN_STREAMS" default:"end" oneof:"end,wait" desc:"Handling of WebSockets, event streams and gRPC streams after the quiet period. The drain does not wait for the streams if the value is 'end', so that the user container receives SIGTERM and can close the streams. The drain waits until all streams are closed if the value is 'wait'."`
 	DrainEndpoint    Bool                 `envconfig:"DRAIN_ENDPOINT" default:"false" desc:"Serve '/drain' on the admin port. A request to this path makes the pod permanently unready. It is intended for the preStop hook of a native sidecar."`
 }
 
@@ -149,13 +149,13 @@ type Logging struct {
 
 // Signals configures metrics and the request log with settings that Knative does not have.
 type Signals struct {
-	MetricsNames         Choice[string] `envconfig:"METRICS_NAMES" derived:"the metrics that the control plane requests on Knative, otherwise 'default'" oneof:"default,knative-1.18,knative-head,all,off" desc:"Set of metrics to serve. See [metrics](metrics.md)."`
-	MergePort            Number[int]    `envconfig:"METRICS_MERGE_PORT" default:"0" min:"0" max:"65535" desc:"Port on which the application serves its own metrics. The metrics are appended to the metrics of the sidecar, so that a single scrape returns both. 0 disables merging."`
-	MergePath            Text           `envconfig:"METRICS_MERGE_PATH" default:"/metrics" desc:"Path on which the application serves its own metrics."`
+	MetricsNames         Choice[string] `envconfig:"METRICS_NAMES" derived:"the metrics of the control plane on Knative, otherwise 'default'" oneof:"default,knative-1.18,knative-head,all,off" desc:"The metrics that are served. See [metrics](metrics.md)."`
+	MergePort            Number[int]    `envconfig:"METRICS_MERGE_PORT" default:"0" min:"0" max:"65535" desc:"Port on which the application serves metrics. The metrics are appended to the metrics of the sidecar, so that a single scrape returns both. 0 disables merging."`
+	MergePath            Text           `envconfig:"METRICS_MERGE_PATH" default:"/metrics" desc:"Path on which the application serves metrics."`
 	WantRequestLog       Bool           `envconfig:"REQUEST_LOG" default:"false" desc:"Write a line of JSON for each request to standard output. See [request log](request-log.md)."`
-	RequestLogErrorsOnly Bool           `envconfig:"REQUEST_LOG_ERRORS_ONLY" default:"false" desc:"Log only failed requests."`
-	RequestLogSlowerThan Duration       `envconfig:"REQUEST_LOG_SLOWER_THAN" default:"0" desc:"Log only failed requests and requests that take at least this long. 0 disables the filter."`
-	RequestLogSample     Number[int]    `envconfig:"REQUEST_LOG_SAMPLE" default:"1" min:"1" max:"1000000" desc:"Log only one of every N successful requests, where N is the value."`
+	RequestLogErrorsOnly Bool           `envconfig:"REQUEST_LOG_ERRORS_ONLY" default:"false" desc:"Whether only failed requests are logged."`
+	RequestLogSlowerThan Duration       `envconfig:"REQUEST_LOG_SLOWER_THAN" default:"0" desc:"Minimum duration of a successful request that is logged. Failed requests are always logged. 0 disables the filter."`
+	RequestLogSample     Number[int]    `envconfig:"REQUEST_LOG_SAMPLE" default:"1" min:"1" max:"1000000" desc:"If the value is N, one of N successful requests is logged."`
 }
 
 // Telemetry contains the settings of Knative control planes for the request log, metrics and traces, and
@@ -166,13 +166,13 @@ type Telemetry struct {
 	RequestLog         Bool           `envconfig:"SERVING_ENABLE_REQUEST_LOG" default:"false" desc:"Write the request log."`
 	ProbeRequestLog    Bool           `envconfig:"SERVING_ENABLE_PROBE_REQUEST_LOG" default:"false" desc:"Include probes in the request log."`
 	RequestLogTemplate Text           `envconfig:"SERVING_REQUEST_LOG_TEMPLATE" desc:"Template for a line of the request log, in the syntax of the Go package text/template."`
-	MetricsBackend     Choice[string] `envconfig:"SERVING_REQUEST_METRICS_BACKEND" oneof:"prometheus,opencensus,none" desc:"Backend for request metrics in Knative before 1.19. If it is 'opencensus', which is not supported, metrics are not pushed and a warning is logged."`
-	MetricsHost        Text           `envconfig:"METRICS_PROMETHEUS_HOST" derived:"the host of 'requestMetrics.endpoint' in 'OBSERVABILITY_CONFIG' if its protocol is Prometheus, otherwise unset" desc:"Address on which metrics are served. If it is not set, metrics are served on all addresses of the pod. If the pod does not have the address, metrics are not served and a warning is logged."`
+	MetricsBackend     Choice[string] `envconfig:"SERVING_REQUEST_METRICS_BACKEND" oneof:"prometheus,opencensus,none" desc:"The metrics backend in Knative releases before 1.19. The value 'opencensus' is not supported. In this case, metrics are not pushed and a warning is logged."`
+	MetricsHost        Text           `envconfig:"METRICS_PROMETHEUS_HOST" derived:"the host of 'requestMetrics.endpoint' in 'OBSERVABILITY_CONFIG' if its protocol is Prometheus, otherwise unset" desc:"Address on which metrics are served. If the address is not set, metrics are served on all addresses of the pod. If the address does not belong to the pod, metrics are not served and a warning is logged."`
 	MetricsTLS
-	TracingBackend    Choice[string] `envconfig:"TRACING_CONFIG_BACKEND" oneof:"none,zipkin" desc:"Backend for traces in Knative before 1.19."`
+	TracingBackend    Choice[string] `envconfig:"TRACING_CONFIG_BACKEND" oneof:"none,zipkin" desc:"The trace backend in Knative releases before 1.19."`
 	ZipkinEndpoint    Text           `envconfig:"TRACING_CONFIG_ZIPKIN_ENDPOINT" hide:"url" desc:"URL of the Zipkin v2 API."`
 	TracingSampleRate Fraction       `envconfig:"TRACING_CONFIG_SAMPLE_RATE" default:"0" desc:"Fraction of requests that are traced."`
-	TracingDebug      Bool           `envconfig:"TRACING_CONFIG_DEBUG" default:"false" desc:"Trace every request."`
+	TracingDebug      Bool           `envconfig:"TRACING_CONFIG_DEBUG" default:"false" desc:"Whether all requests are traced."`
 	OTel
 }
 
@@ -181,23 +181,23 @@ type Unused struct {
 	_ struct{} `envconfig:"SYSTEM_NAMESPACE" desc:"Namespace of Knative."`
 	_ struct{} `envconfig:"HOST_IP" desc:"IP address of the node."`
 	_ struct{} `envconfig:"ROOT_CA" desc:"Certificates for extensions."`
-	_ struct{} `envconfig:"USER_CONTAINER_NAME" desc:"Name of the user container, in Knative releases until 2019."`
-	_ struct{} `envconfig:"ENABLE_VAR_LOG_COLLECTION" desc:"Whether to collect log files, in Knative releases until 2019."`
-	_ struct{} `envconfig:"VAR_LOG_VOLUME_NAME" desc:"Volume of the log files, in Knative releases until 2019."`
-	_ struct{} `envconfig:"INTERNAL_VOLUME_PATH" desc:"Mount path of the volume of the log files, in Knative releases until 2019."`
-	_ struct{} `envconfig:"DOWNWARD_API_LABELS_PATH" desc:"File that contains the labels of the pod, in 2020."`
+	_ struct{} `envconfig:"USER_CONTAINER_NAME" desc:"Name of the user container in Knative releases up to 2019."`
+	_ struct{} `envconfig:"ENABLE_VAR_LOG_COLLECTION" desc:"Whether log files are collected in Knative releases up to 2019."`
+	_ struct{} `envconfig:"VAR_LOG_VOLUME_NAME" desc:"Volume of the log files in Knative releases up to 2019."`
+	_ struct{} `envconfig:"INTERNAL_VOLUME_PATH" desc:"Mount path of the log volume in Knative releases up to 2019."`
+	_ struct{} `envconfig:"DOWNWARD_API_LABELS_PATH" desc:"File that contains the labels of the pod in Knative releases of 2020."`
 	_ struct{} `envconfig:"CONCURRENCY_STATE_ENDPOINT" desc:"URL of a container freezer. The freezer is not notified when the pod is idle."`
 	_ struct{} `envconfig:"CONCURRENCY_STATE_TOKEN_PATH" desc:"File that contains the token for this URL."`
 	_ struct{} `envconfig:"SERVING_REQUEST_METRICS_REPORTING_PERIOD_SECONDS" desc:"Interval for pushing metrics to OpenCensus."`
 	_ struct{} `envconfig:"METRICS_COLLECTOR_ADDRESS" desc:"Address of the OpenCensus collector."`
 	_ struct{} `envconfig:"METRICS_DOMAIN" desc:"Prefix of the names of OpenCensus metrics."`
-	_ struct{} `envconfig:"TRACING_CONFIG_ENABLE" desc:"Whether tracing is enabled, in Knative 0.8."`
-	_ struct{} `envconfig:"TRACING_CONFIG_STACKDRIVER_PROJECT_ID" desc:"Stackdriver project for traces, in Knative releases until 2019."`
+	_ struct{} `envconfig:"TRACING_CONFIG_ENABLE" desc:"Whether tracing is enabled in Knative 0.8."`
+	_ struct{} `envconfig:"TRACING_CONFIG_STACKDRIVER_PROJECT_ID" desc:"Stackdriver project for traces in Knative releases up to 2019."`
 }
 
 // MetricsTLS configures TLS for the metrics port. TLS is enabled if Cert is set.
 type MetricsTLS struct {
-	Cert         Text         `envconfig:"METRICS_PROMETHEUS_TLS_CERT" desc:"Certificate file. If it is set, metrics are served only over TLS."`
+	Cert         Text         `envconfig:"METRICS_PROMETHEUS_TLS_CERT" desc:"Certificate file. If the file is set, the metrics are only served over TLS."`
 	Key          Text         `envconfig:"METRICS_PROMETHEUS_TLS_KEY" desc:"File that contains the private key of the certificate."`
 	ClientAuth   Text         `envconfig:"METRICS_PROMETHEUS_TLS_CLIENT_AUTH" desc:"Whether scrapers must present a certificate: 'none', 'optional' or 'require'."`
 	ClientCA     Text         `envconfig:"METRICS_PROMETHEUS_TLS_CLIENT_CA_FILE" desc:"File that contains the CA certificates for client certificates of scrapers."`
@@ -209,22 +209,22 @@ type MetricsTLS struct {
 
 // OTel contains the variables that OpenTelemetry defines. They override Observability.
 type OTel struct {
-	Disabled           Bool           `envconfig:"OTEL_SDK_DISABLED" default:"false" desc:"Do not push metrics and traces."`
+	Disabled           Bool           `envconfig:"OTEL_SDK_DISABLED" default:"false" desc:"Whether the push of metrics and traces is disabled."`
 	ServiceName        Text           `envconfig:"OTEL_SERVICE_NAME" desc:"Service name in the metrics and traces that are pushed."`
-	ResourceAttributes Attributes     `envconfig:"OTEL_RESOURCE_ATTRIBUTES" desc:"Additional resource attributes, as 'name=value,...'."`
+	ResourceAttributes Attributes     `envconfig:"OTEL_RESOURCE_ATTRIBUTES" desc:"Additional resource attributes, in the form 'name=value,...'."`
 	Propagators        Propagators    `envconfig:"OTEL_PROPAGATORS" desc:"Formats of the trace headers that are written."`
-	Sampler            Choice[string] `envconfig:"OTEL_TRACES_SAMPLER" oneof:"always_on,always_off,traceidratio,parentbased_always_on,parentbased_always_off,parentbased_traceidratio" desc:"Sampler that selects the requests to trace."`
+	Sampler            Choice[string] `envconfig:"OTEL_TRACES_SAMPLER" oneof:"always_on,always_off,traceidratio,parentbased_always_on,parentbased_always_off,parentbased_traceidratio" desc:"The sampler, which selects the requests that are traced."`
 	SamplerArg         SamplerArg     `envconfig:"OTEL_TRACES_SAMPLER_ARG" desc:"Argument of the sampler."`
-	MetricInterval     Duration       `envconfig:"OTEL_METRIC_EXPORT_INTERVAL" default:"0" unit:"milliseconds" desc:"Interval between two pushes of metrics. 0 means the interval of the control plane."`
+	MetricInterval     Duration       `envconfig:"OTEL_METRIC_EXPORT_INTERVAL" default:"0" unit:"milliseconds" desc:"The interval for metrics that are pushed. 0 means the interval of the control plane."`
 	Endpoint           Text           `envconfig:"OTEL_EXPORTER_OTLP_ENDPOINT" hide:"url" desc:"URL of the collector."`
 	MetricsEndpoint    Text           `envconfig:"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT" hide:"url" desc:"URL of the collector for metrics. It overrides 'OTEL_EXPORTER_OTLP_ENDPOINT'."`
 	TracesEndpoint     Text           `envconfig:"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT" hide:"url" desc:"URL of the collector for traces. It overrides 'OTEL_EXPORTER_OTLP_ENDPOINT'."`
 	Protocol           Choice[string] `envconfig:"OTEL_EXPORTER_OTLP_PROTOCOL" oneof:"grpc,http/protobuf,http/json" desc:"Protocol of the collector."`
 	MetricsProtocol    Choice[string] `envconfig:"OTEL_EXPORTER_OTLP_METRICS_PROTOCOL" oneof:"grpc,http/protobuf,http/json" desc:"Protocol of the collector for metrics."`
 	TracesProtocol     Choice[string] `envconfig:"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL" oneof:"grpc,http/protobuf,http/json" desc:"Protocol of the collector for traces."`
-	Headers            Headers        `envconfig:"OTEL_EXPORTER_OTLP_HEADERS" hide:"all" desc:"Header fields of requests to the collector, as 'name=value,...'. They are always hidden in output."`
-	MetricsHeaders     Headers        `envconfig:"OTEL_EXPORTER_OTLP_METRICS_HEADERS" hide:"all" desc:"Header fields of requests with metrics. They replace 'OTEL_EXPORTER_OTLP_HEADERS'."`
-	TracesHeaders      Headers        `envconfig:"OTEL_EXPORTER_OTLP_TRACES_HEADERS" hide:"all" desc:"Header fields of requests with traces. They replace 'OTEL_EXPORTER_OTLP_HEADERS'."`
+	Headers            Headers        `envconfig:"OTEL_EXPORTER_OTLP_HEADERS" hide:"all" desc:"Header fields of the requests to the collector, in the form 'name=value,...'. The values are never shown in the output."`
+	MetricsHeaders     Headers        `envconfig:"OTEL_EXPORTER_OTLP_METRICS_HEADERS" hide:"all" desc:"Header fields of the requests that contain metrics. They replace 'OTEL_EXPORTER_OTLP_HEADERS'."`
+	TracesHeaders      Headers        `envconfig:"OTEL_EXPORTER_OTLP_TRACES_HEADERS" hide:"all" desc:"Header fields of the requests that contain traces. They replace 'OTEL_EXPORTER_OTLP_HEADERS'."`
 	Timeout            Duration       `envconfig:"OTEL_EXPORTER_OTLP_TIMEOUT" default:"10000" unit:"milliseconds" desc:"Maximum duration of one push. 0 means 10 s."`
 }
 

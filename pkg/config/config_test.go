@@ -291,16 +291,16 @@ var invalidValues = []struct{ name, value, allowed string }{
 	{"ENABLE_MULTI_CONTAINER_PROBES", "enabled", "true or false"},
 	{"ENABLE_HTTP2_AUTO_DETECTION", "yes", "true or false"},
 	{"ENABLE_HTTP_FULL_DUPLEX", "on", "true or false"},
-	{"EXCLUDE_PATHS", "healthz", "a comma-separated list of paths that begin with / and can end with *"},
-	{"EXCLUDE_PATHS", "/ok,/a*b", "a comma-separated list of paths that begin with / and can end with *"},
-	{"EXCLUDE_PATHS", "*", "a comma-separated list of paths that begin with / and can end with *"},
+	{"EXCLUDE_PATHS", "healthz", "a comma-separated list of paths with a leading / and an optional trailing *"},
+	{"EXCLUDE_PATHS", "/ok,/a*b", "a comma-separated list of paths with a leading / and an optional trailing *"},
+	{"EXCLUDE_PATHS", "*", "a comma-separated list of paths with a leading / and an optional trailing *"},
 	{"EXCLUDE_USER_AGENTS", "Prometheus*", "a comma-separated list of User-Agent prefixes without *"},
 	{"STATS_FORMAT", "json", "one of protobuf, prometheus"},
 	{"DRAIN_QUIET_PERIOD", "30", aDuration},
 	{"DRAIN_DEADLINE", "0s", aDuration + ", at least 1ms"},
 	{"DRAIN_MIN", "-1s", aDuration},
 	{"MAX_HEADER_BYTES", "4095", "an integer from 4096 to 67108864"},
-	{"MAX_BODY_BYTES", "1Gi", "an integer of at least 0"},
+	{"MAX_BODY_BYTES", "1Gi", "an integer greater than or equal to 0"},
 	{"MAX_CONNECTIONS", "-1", "an integer from 0 to 2147483647"},
 	{"HEADER_TIMEOUT", "0", aDuration + ", at least 1ms"},
 	{"SEND_TIMEOUT", "0", aDuration + ", at least 1ms"},
@@ -511,7 +511,7 @@ func TestReadWarnsAboutProbeOfOtherHost(t *testing.T) {
 			"tcpSocket": fmt.Sprintf(`{"tcpSocket":{"port":8080,"host":%q}}`, host),
 		} {
 			c := read(t, "SERVING_READINESS_PROBE", text, "SERVING_NAMESPACE", "ns")
-			want := []string{fmt.Sprintf("SERVING_READINESS_PROBE: %s.host: %q: the probe checks this address, but requests are sent to 127.0.0.1:8080 or [::1]:8080; omit the host", field, host)}
+			want := []string{fmt.Sprintf("SERVING_READINESS_PROBE: %s.host: %q: the host of a probe must be a loopback address, because requests are sent to port 8080 of the loopback interface; omit the host", field, host)}
 			if !reported {
 				want = nil
 			}
@@ -557,16 +557,16 @@ func TestReadWarnsAboutSettingsWithoutEffect(t *testing.T) {
 		vars []EnvVar
 		want string
 	}{
-		{env("QUEUE_DEPTH", "5"), "QUEUE_DEPTH: has no effect because CONTAINER_CONCURRENCY is 0"},
-		{env("QUEUE_TIMEOUT_SECONDS", "5"), "QUEUE_TIMEOUT_SECONDS: has no effect because CONTAINER_CONCURRENCY is 0"},
-		{env("QUEUE_PROXY_TLS_CIPHER_SUITES", "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"), "QUEUE_PROXY_TLS_CIPHER_SUITES: has no effect because QUEUE_PROXY_TLS_MIN_VERSION is 1.3"},
-		{env("DRAIN_QUIET_PERIOD", "30s"), `DRAIN_QUIET_PERIOD: "30s": must be at most half of DRAIN_DEADLINE; 13.5s is used`},
-		{env("USER_PORT", "8112"), `QUEUE_SERVING_TLS_PORT: "8112": same port as USER_PORT; TLS is not served`},
-		{env("METRICS_MERGE_PORT", "8081", "METRICS_NAMES", "off"), "METRICS_MERGE_PORT: has no effect because METRICS_NAMES is off"},
-		{env("METRICS_MERGE_PORT", "8081", "SERVING_NAMESPACE", "n"), "METRICS_MERGE_PORT: has no effect because METRICS_NAMES is off"},
+		{env("QUEUE_DEPTH", "5"), "QUEUE_DEPTH: ignored because CONTAINER_CONCURRENCY is 0"},
+		{env("QUEUE_TIMEOUT_SECONDS", "5"), "QUEUE_TIMEOUT_SECONDS: ignored because CONTAINER_CONCURRENCY is 0"},
+		{env("QUEUE_PROXY_TLS_CIPHER_SUITES", "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"), "QUEUE_PROXY_TLS_CIPHER_SUITES: ignored because QUEUE_PROXY_TLS_MIN_VERSION is 1.3"},
+		{env("DRAIN_QUIET_PERIOD", "30s"), `DRAIN_QUIET_PERIOD: "30s": the value exceeds half of DRAIN_DEADLINE; 13.5s is used`},
+		{env("USER_PORT", "8112"), `QUEUE_SERVING_TLS_PORT: "8112": the port is also used by USER_PORT; TLS is not served`},
+		{env("METRICS_MERGE_PORT", "8081", "METRICS_NAMES", "off"), "METRICS_MERGE_PORT: ignored because METRICS_NAMES is off"},
+		{env("METRICS_MERGE_PORT", "8081", "SERVING_NAMESPACE", "n"), "METRICS_MERGE_PORT: ignored because METRICS_NAMES is off"},
 		{env("QUEUE_DEPTH", "0", "CONTAINER_CONCURRENCY", "1"), ""},
-		{env("CONCURRENCY_START", "9"), "CONCURRENCY_START: has no effect because CONCURRENCY_MODE is fixed"},
-		{env("CONCURRENCY_MIN", "2"), "CONCURRENCY_MIN: has no effect because CONCURRENCY_MODE is fixed"},
+		{env("CONCURRENCY_START", "9"), "CONCURRENCY_START: ignored because CONCURRENCY_MODE is fixed"},
+		{env("CONCURRENCY_MIN", "2"), "CONCURRENCY_MIN: ignored because CONCURRENCY_MODE is fixed"},
 		{env("CONCURRENCY_MIN", "2", "CONCURRENCY_MODE", "adaptive", "QUEUE_DEPTH", "9", "QUEUE_TIMEOUT_SECONDS", "5"), ""},
 	}
 	for _, test := range tests {
@@ -584,8 +584,8 @@ func TestLoadWarnsAboutEmptyCertificateDirectory(t *testing.T) {
 		want               []string
 	}{
 		{"by default", "", "false", nil},
-		{"missing directory", empty + "/none", "false", []string{`TLS_CERT_DIR: "` + empty + `/none": tls.crt and tls.key not found; TLS is disabled until they exist`}},
-		{"empty directory", empty, "false", []string{`TLS_CERT_DIR: "` + empty + `": tls.crt and tls.key not found; TLS is disabled until they exist`}},
+		{"missing directory", empty + "/none", "false", []string{`TLS_CERT_DIR: "` + empty + `/none": tls.crt and tls.key not found; TLS is not served`}},
+		{"empty directory", empty, "false", []string{`TLS_CERT_DIR: "` + empty + `": tls.crt and tls.key not found; TLS is not served`}},
 		{"only one file", one, "false", nil}, // reported when the certificate is loaded
 		{"on Knative", empty, "true", nil},
 	} {

@@ -33,7 +33,7 @@ func (in *reading) warnMisspelled() {
 			continue
 		}
 		if nearest := in.nearest(name); nearest != "" {
-			in.warn("%s: unknown, so it is ignored; did you mean %s?", strings.Trim(strconv.Quote(name), `"`), nearest)
+			in.warn("%s: unknown variable ignored; did you mean %s?", strings.Trim(strconv.Quote(name), `"`), nearest)
 		}
 	}
 }

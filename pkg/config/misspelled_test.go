@@ -34,7 +34,7 @@ func TestReadSuggestsNameForMisspelledVariable(t *testing.T) {
 		"OTEL_EXPORTER_OTLP_HEADER":    "OTEL_EXPORTER_OTLP_HEADERS",
 	} {
 		c := read(t, name, "s3cret")
-		want := []string{name + ": unknown, so it is ignored; did you mean " + meant + "?"}
+		want := []string{name + ": unknown variable ignored; did you mean " + meant + "?"}
 		harness.Equal(t, c.Warnings(), want, name, "warnings")
 		harness.Equal(t, settings(c), settings(Default()), name)
 		harness.Equal(t, read(t, name, "").Warnings(), nil, name, "without a value: warnings")
@@ -119,9 +119,9 @@ func TestLoadSortsMisspelledVariables(t *testing.T) {
 	c, err := Load()
 	harness.NoError(t, err)
 	want := []string{
-		`\x1bUSER_PORT: unknown, so it is ignored; did you mean USER_PORT?`,
-		"CONTAINER_CONCURENCY: unknown, so it is ignored; did you mean CONTAINER_CONCURRENCY?",
-		"QUEUE_DETPH: unknown, so it is ignored; did you mean QUEUE_DEPTH?",
+		`\x1bUSER_PORT: unknown variable ignored; did you mean USER_PORT?`,
+		"CONTAINER_CONCURENCY: unknown variable ignored; did you mean CONTAINER_CONCURRENCY?",
+		"QUEUE_DETPH: unknown variable ignored; did you mean QUEUE_DEPTH?",
 	}
 	harness.Equal(t, c.Warnings(), want, "warnings")
 }

@@ -170,8 +170,8 @@ func TestWriteAppendsWarnings(t *testing.T) {
 		return b.String()
 	}
 	got := written(read(t, "CONTAINER_CONCURENCY", "4", "QUEUE_DEPTH", "5"))
-	want := "\nwarning: CONTAINER_CONCURENCY: unknown, so it is ignored; did you mean CONTAINER_CONCURRENCY?\n" +
-		"warning: QUEUE_DEPTH: has no effect because CONTAINER_CONCURRENCY is 0\n"
+	want := "\nwarning: CONTAINER_CONCURENCY: unknown variable ignored; did you mean CONTAINER_CONCURRENCY?\n" +
+		"warning: QUEUE_DEPTH: ignored because CONTAINER_CONCURRENCY is 0\n"
 	if !strings.HasSuffix(got, want) {
 		t.Errorf("got\n%s\nwant at the end\n%s", got, want)
 	}

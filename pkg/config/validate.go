@@ -91,11 +91,11 @@ func (c *Config) metricsNames() string {
 // The port is 0 if the endpoint is unset or invalid, or if the port is used by another listener. This is
 // not an error, because telemetry never stops traffic (docs/promises.md 3.9).
 func (c *Config) metricsEndpoint() (host string, port int) {
-	asked := &c.Observability.V.RequestMetrics
-	if asked.Protocol != "prometheus" || asked.Endpoint == "" {
+	requested := &c.Observability.V.RequestMetrics
+	if requested.Protocol != "prometheus" || requested.Endpoint == "" {
 		return "", 0
 	}
-	host, text, err := net.SplitHostPort(asked.Endpoint)
+	host, text, err := net.SplitHostPort(requested.Endpoint)
 	if err != nil {
 		return "", 0
 	}
@@ -117,10 +117,10 @@ func (in *reading) validate() {
 			c.OnKnative.Name(), servingPrefix, c.Namespace.Name(), c.OnKnative.Name())
 	}
 	in.validatePorts()
-	asked := &c.Observability.V.RequestMetrics
-	if _, port := c.metricsEndpoint(); port == 0 && asked.Protocol == "prometheus" && asked.Endpoint != "" {
-		in.warn("%s: requestMetrics.endpoint: %s: must be host:port with an unused port from %d to 65535; the default is used",
-			c.Observability.Name(), quote(redactURL(asked.Endpoint)), leastMetricsPort)
+	requested := &c.Observability.V.RequestMetrics
+	if _, port := c.metricsEndpoint(); port == 0 && requested.Protocol == "prometheus" && requested.Endpoint != "" {
+		in.warn("%s: requestMetrics.endpoint: %s: must be host:port with an unused port in the range %d to 65535; the default is used",
+			c.Observability.Name(), quote(redactURL(requested.Endpoint)), leastMetricsPort)
 	}
 	in.warnProbeHosts()
 	in.validateConcurrency()
@@ -135,8 +135,8 @@ func (in *reading) warnProbeHosts() {
 	c := in.c
 	for i := range c.Probes.V {
 		if field, host := c.Probes.V[i].OtherHost(); host != "" {
-			in.warn("%s: %s: %q: the probe checks this address, but requests are sent to 127.0.0.1:%d or [::1]:%d; omit the host",
-				c.Probes.Name(), field, host, c.UserPort.V, c.UserPort.V)
+			in.warn("%s: %s: %q: the host of a probe must be a loopback address, because requests are sent to port %d of the loopback interface; omit the host",
+				c.Probes.Name(), field, host, c.UserPort.V)
 		}
 	}
 }
@@ -156,7 +156,7 @@ func (in *reading) validatePorts() {
 			}
 			// Knative allows this. It works if there is no certificate.
 			if p == &c.TLSPort && other == &c.UserPort {
-				in.warn("%s: %s: same port as %s; TLS is not served", p.Name(), quote(p.String()), other.Name())
+				in.warn("%s: %s: the port is also used by %s; TLS is not served", p.Name(), quote(p.String()), other.Name())
 				continue
 			}
 			this, that := p, other
@@ -168,7 +168,7 @@ func (in *reading) validatePorts() {
 		seen = append(seen, p)
 		if c.MergePort.V == p.V && p != &c.UserPort {
 			// A scrape of the metrics port would never end, and a scrape of another port would count as a request.
-			in.warn("%s: %s: same port as %s; the metrics of the application are not merged", c.MergePort.Name(), quote(p.String()), p.Name())
+			in.warn("%s: %s: the port is also used by %s; the metrics of the application are not merged", c.MergePort.Name(), quote(p.String()), p.Name())
 			c.MergePort.V = 0
 		}
 	}
@@ -178,13 +178,13 @@ func (in *reading) validatePorts() {
 func (in *reading) validateConcurrency() {
 	c := in.c
 	if c.ConcurrencyMode.V != AdaptiveConcurrency && c.ConcurrencyStart.V != defaultStart {
-		in.warn("%s: has no effect because %s is %s", c.ConcurrencyStart.Name(), c.ConcurrencyMode.Name(), c.ConcurrencyMode.V)
+		in.warn("%s: ignored because %s is %s", c.ConcurrencyStart.Name(), c.ConcurrencyMode.Name(), c.ConcurrencyMode.V)
 	}
 	least, most := &c.ConcurrencyMin, &c.Concurrency
 	switch {
 	case most.bad() || least.V == 1:
 	case c.ConcurrencyMode.V != AdaptiveConcurrency:
-		in.warn("%s: has no effect because %s is %s", least.Name(), c.ConcurrencyMode.Name(), c.ConcurrencyMode.V)
+		in.warn("%s: ignored because %s is %s", least.Name(), c.ConcurrencyMode.Name(), c.ConcurrencyMode.V)
 	case least.V > c.Ceiling():
 		in.problem("%s: %s: must be at most %s, which is %d", least.Name(), quote(least.String()), most.Name(), c.Ceiling())
 	}
@@ -200,7 +200,7 @@ func (in *reading) validateTLS() {
 		in.warnNoCertificate()
 	}
 	if c.TLSCipherSuites.V != nil && least.V == tls.VersionTLS13 {
-		in.warn("%s: has no effect because %s is %s", c.TLSCipherSuites.Name(), least.Name(), least)
+		in.warn("%s: ignored because %s is %s", c.TLSCipherSuites.Name(), least.Name(), least)
 	}
 }
 
@@ -216,23 +216,23 @@ func (in *reading) warnNoCertificate() {
 			return
 		}
 	}
-	in.warn("%s: %s: tls.crt and tls.key not found; TLS is disabled until they exist", dir.Name(), quote(dir.V))
+	in.warn("%s: %s: tls.crt and tls.key not found; TLS is not served", dir.Name(), quote(dir.V))
 }
 
 // warnNoEffect reports settings that have no effect because of other settings.
 func (in *reading) warnNoEffect() {
 	c := in.c
 	if c.Ceiling() == 0 && c.QueueDepth.V != 0 {
-		in.warn("%s: has no effect because %s is 0", c.QueueDepth.Name(), c.Concurrency.Name())
+		in.warn("%s: ignored because %s is 0", c.QueueDepth.Name(), c.Concurrency.Name())
 	}
 	if c.Ceiling() == 0 && c.QueueTimeout.V != 0 {
-		in.warn("%s: has no effect because %s is 0", c.QueueTimeout.Name(), c.Concurrency.Name())
+		in.warn("%s: ignored because %s is 0", c.QueueTimeout.Name(), c.Concurrency.Name())
 	}
 	if c.MergePort.V != 0 && c.MetricsNames.V == "off" {
-		in.warn("%s: has no effect because %s is off", c.MergePort.Name(), c.MetricsNames.Name())
+		in.warn("%s: ignored because %s is %s", c.MergePort.Name(), c.MetricsNames.Name(), c.MetricsNames.V)
 	}
 	if c.MetricsBackend.V == "opencensus" {
-		in.warn("%s: %s: not supported; no metrics are pushed, and %s selects the metrics that can be scraped",
+		in.warn("%s: %s: metrics are not pushed, because the backend is not supported; %s selects the metrics that are served",
 			c.MetricsBackend.Name(), quote(c.MetricsBackend.V), c.MetricsNames.Name())
 	}
 }
@@ -247,7 +247,7 @@ func (in *reading) validateDrain() {
 		in.problem("%s: %s: must be at most %s, which is %v", c.DrainMin.Name(), quote(c.DrainMin.V.String()), deadline.Name(), deadline.V)
 	}
 	if half := deadline.V / 2; quiet.V > half {
-		in.warn("%s: %s: must be at most half of %s; %v is used", quiet.Name(), quote(quiet.V.String()), deadline.Name(), half)
+		in.warn("%s: %s: the value exceeds half of %s; %v is used", quiet.Name(), quote(quiet.V.String()), deadline.Name(), half)
 		quiet.V, quiet.from = half, ""
 	}
 }
@@ -279,7 +279,7 @@ func (m *MetricsTLS) Validate() error {
 	case auth != "" && auth != noClients && !verifies:
 		return fmt.Errorf("%s: %q: must be none, optional or require", m.ClientAuth.Name(), m.ClientAuth.V)
 	case verifies != (m.ClientCA.V != ""):
-		return fmt.Errorf("%s: must be set if, and only if, %s is optional or require", m.ClientCA.Name(), m.ClientAuth.Name())
+		return fmt.Errorf("%s: set this value only together with %s=optional or %s=require", m.ClientCA.Name(), m.ClientAuth.Name(), m.ClientAuth.Name())
 	case m.ClientCA.V != "" && m.Cert.V == "":
 		return fmt.Errorf("%s: requires %s", m.ClientAuth.Name(), m.Cert.Name())
 	}

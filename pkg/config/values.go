@@ -104,7 +104,7 @@ func (n *Number[T]) bounds() (low, high int64) {
 func (n *Number[T]) allowed() string {
 	low, high := n.bounds()
 	if high == math.MaxInt64 {
-		return fmt.Sprintf("an integer of at least %d", low)
+		return fmt.Sprintf("an integer greater than or equal to %d", low)
 	}
 	return fmt.Sprintf("an integer from %d to %d", low, high)
 }
@@ -240,7 +240,7 @@ func (l *list) parseUnless(text string, bad func(item string) bool) error {
 type Paths struct{ list }
 
 func (*Paths) allowed() string {
-	return "a comma-separated list of paths that begin with / and can end with *"
+	return "a comma-separated list of paths with a leading / and an optional trailing *"
 }
 
 func (p *Paths) parse(text string) error {

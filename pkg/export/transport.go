@@ -93,7 +93,7 @@ func New(t Target) (Sender, func(), error) {
 		return nil, nil, err
 	}
 	if t.isOurs(target) {
-		return nil, nil, fmt.Errorf("endpoint %q: it is a port of this sidecar", target.Redacted())
+		return nil, nil, fmt.Errorf("endpoint %q: the port belongs to this sidecar", target.Redacted())
 	}
 	if t.Timeout <= 0 {
 		t.Timeout = defaultTimeout
@@ -128,14 +128,14 @@ func New(t Target) (Sender, func(), error) {
 		fields.Set(header.ContentType, "application/json")
 		e.rejected = rejectedJSON
 	default:
-		return nil, nil, fmt.Errorf("exporter %q: not one of zipkin, http/protobuf, http/json, grpc, stdout, none", t.Protocol)
+		return nil, nil, fmt.Errorf("exporter %q: must be one of zipkin, http/protobuf, http/json, grpc, stdout, none", t.Protocol)
 	}
 	target.Path = cmp.Or(target.Path, t.Signal.path)
 	e.target = target.String()
 	var proxy *url.URL
 	if proxied {
 		if proxy, err = http.ProxyFromEnvironment(&http.Request{URL: target}); err != nil {
-			return nil, nil, fmt.Errorf("the proxy of the environment: %w", err)
+			return nil, nil, fmt.Errorf("invalid proxy in the environment: %w", err)
 		}
 	}
 	conn := newConnection(proxy, &protocols, t.TLS)
@@ -150,7 +150,7 @@ func New(t Target) (Sender, func(), error) {
 func resolve(endpoint string) (*url.URL, error) {
 	whole := strings.TrimSpace(endpoint)
 	if whole == "" {
-		return nil, errors.New("there is no endpoint")
+		return nil, errors.New("the endpoint is missing")
 	}
 	if !hasScheme(whole) {
 		host, _, _ := strings.Cut(whole, "/")
@@ -166,13 +166,13 @@ func resolve(endpoint string) (*url.URL, error) {
 	}
 	switch {
 	case target.Scheme != "http" && target.Scheme != "https":
-		return nil, fmt.Errorf("endpoint %q: neither http nor https", target.Redacted())
+		return nil, fmt.Errorf("endpoint %q: the scheme must be http or https", target.Redacted())
 	case target.Hostname() == "":
-		return nil, fmt.Errorf("endpoint %q: it has no host", target.Redacted())
+		return nil, fmt.Errorf("endpoint %q: the host is missing", target.Redacted())
 	}
 	if port := target.Port(); port != "" {
 		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
-			return nil, fmt.Errorf("endpoint %q: port %s is not between 1 and 65535", target.Redacted(), port)
+			return nil, fmt.Errorf("endpoint %q: invalid port %s", target.Redacted(), port)
 		}
 	}
 	target.Fragment, target.RawFragment = "", ""
@@ -277,7 +277,7 @@ func (e *end) post(ctx context.Context, body []byte) (int, error) {
 
 // refused returns the Refusal for an HTTP status.
 func refused(res *http.Response) error {
-	r := &Refusal{Err: fmt.Errorf("the collector answered %d %s", res.StatusCode, http.StatusText(res.StatusCode))}
+	r := &Refusal{Err: fmt.Errorf("the collector returned %d %s", res.StatusCode, http.StatusText(res.StatusCode))}
 	switch res.StatusCode {
 	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		r.Again = true
@@ -304,19 +304,19 @@ func (e *end) call(ctx context.Context, body []byte) (int, error) {
 	status, message := header.GRPCResult(res)
 	switch {
 	case status == "" && len(answer) == maxAnswer:
-		return 0, &Refusal{Err: errors.New("the collector's answer is longer than 64 KiB")}
+		return 0, &Refusal{Err: errors.New("the response of the collector exceeds 64 KiB")}
 	case status == "":
 		return 0, refused(res)
 	}
 	code, err := strconv.Atoi(status)
 	if err != nil {
-		return 0, &Refusal{Err: fmt.Errorf("the collector's grpc-status is %.32q", status)}
+		return 0, &Refusal{Err: fmt.Errorf("invalid grpc-status of the collector: %.32q", status)}
 	}
 	if code == 0 {
 		response, _ := header.GRPCMessage(answer) // the export is accepted even if the message is compressed
 		return rejectedProto(response), nil
 	}
-	r := &Refusal{Err: fmt.Errorf("the collector answered grpc-status %d: %.256q", code, message)}
+	r := &Refusal{Err: fmt.Errorf("the collector returned grpc-status %d: %.256q", code, message)}
 	switch code {
 	case grpcCancelled, grpcDeadlineExceeded, grpcAborted, grpcOutOfRange, grpcUnavailable, grpcDataLoss:
 		r.Again = true

@@ -12,7 +12,7 @@ import (
 
 // Errors returned to clients that get no slot.
 var (
-	ErrQueueFull   = errors.New("too many clients are waiting for a slot")
+	ErrQueueFull   = errors.New("too many waiting clients")
 	ErrClientLimit = errors.New("the client uses too many slots")
 )
 

@@ -13,7 +13,7 @@ import (
 // ErrTooManyInfos and ErrHeadTooLarge are errors of responses that exceed a bound.
 var (
 	ErrTooManyInfos = errors.New("too many informational responses")
-	ErrHeadTooLarge = errors.New("response head too large")
+	ErrHeadTooLarge = errors.New("response header too large")
 )
 
 // RefusalBound returns the bound that a client exceeded if the header section of its request is

@@ -7,7 +7,7 @@ import "errors"
 // 8.1.1).
 var (
 	ErrTooLarge = errors.New("request body too large")
-	ErrLength   = errors.New("the length of the body is not its Content-Length")
+	ErrLength   = errors.New("body length does not match Content-Length")
 )
 
 // A Counter counts the bytes of a body and checks their number. It must not be used by several

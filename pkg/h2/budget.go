@@ -63,7 +63,7 @@ func (c *Conn) refill() error {
 	earned := int(min(useful-b.useful, maxControl/controlPerUseful)) * controlPerUseful * factor
 	b.left = min(b.left+passed, controlBurst*factor) + earned
 	if b.left <= 0 {
-		return c.exceeded(bound.ControlFrames, bound.AppControlFrames, "too many frames without useful work")
+		return c.exceeded(bound.ControlFrames, bound.AppControlFrames, "too many control frames")
 	}
 	b.useful, b.refilled = useful, now
 	return nil

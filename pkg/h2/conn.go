@@ -350,10 +350,10 @@ func (c *Conn) awaitMemory(n int) error {
 }
 
 // ErrMemory is the error of a connection that is closed because the memory budget is exhausted.
-var ErrMemory = errors.New("http2: closed because the memory budget is exhausted")
+var ErrMemory = errors.New("http2: memory budget exhausted")
 
 // errLongBlock is returned if no memory is available for a long header block. It wraps ErrMemory.
-var errLongBlock = &Error{Code: EnhanceYourCalm, Text: "no memory for a long header block", Cause: ErrMemory}
+var errLongBlock = &Error{Code: EnhanceYourCalm, Text: "not enough memory for the header block", Cause: ErrMemory}
 
 // chargeInput updates the memory budget of the input: an incomplete frame, an incomplete header block,
 // the fields of a long block, and buffered TLS records.
@@ -374,10 +374,10 @@ func (c *Conn) hold(n int) {
 }
 
 // errPreface reports that the peer does not speak HTTP/2 (RFC 9113 section 3.4).
-var errPreface = errors.New("http2: no preface")
+var errPreface = errors.New("http2: the connection preface is missing")
 
 // errEnded reports that the connection ended as intended.
-var errEnded = errors.New("http2: the connection has ended")
+var errEnded = errors.New("http2: connection closed")
 
 // late handles an expired read deadline. It returns nil if the connection continues.
 func (c *Conn) late() error {
@@ -388,7 +388,7 @@ func (c *Conn) late() error {
 	return err
 }
 
-var errFrameTimeout = fail(ProtocolError, "the rest of a frame did not arrive in time")
+var errFrameTimeout = fail(ProtocolError, "timeout while reading a frame")
 
 // lateCause returns the reason why the read deadline expired. If there is no reason, it removes the
 // deadline and returns nil.
@@ -566,7 +566,7 @@ func (c *Conn) collect(b []byte) ([]byte, error) {
 			return b, nil
 		}
 		if payload(c.partial) > maxFrameSize {
-			return nil, fail(FrameSizeError, "a frame is too long")
+			return nil, fail(FrameSizeError, "frame too long")
 		}
 		if c.partial[3] == frameData {
 			head := c.partial
@@ -610,11 +610,11 @@ func (c *Conn) frame(f []byte) error {
 	p := f[frameHeadSize:]
 	switch {
 	case len(p) > maxFrameSize:
-		return fail(FrameSizeError, "a frame is too long")
+		return fail(FrameSizeError, "frame too long")
 	case c.blockID != 0 && (kind != frameContinuation || id != c.blockID):
-		return fail(ProtocolError, "another frame within a header block")
+		return fail(ProtocolError, "unexpected frame in a header block")
 	case !c.settled && kind != frameSettings:
-		return fail(ProtocolError, "no SETTINGS first")
+		return fail(ProtocolError, "the initial SETTINGS frame is missing")
 	}
 	switch kind {
 	case frameHeaders:
@@ -634,7 +634,7 @@ func (c *Conn) frame(f []byte) error {
 	case frameWindowUpdate:
 		return c.windowFrame(id, p)
 	case framePushPromise:
-		return fail(ProtocolError, "PUSH_PROMISE")
+		return fail(ProtocolError, "unexpected PUSH_PROMISE")
 	}
 	return c.control(1) // unknown types are ignored (RFC 9113 section 4.1)
 }
@@ -658,7 +658,7 @@ func (c *Conn) reply(add func(b []byte) []byte) error {
 // checkReplies returns an error if too many replies are unread.
 func (c *Conn) checkReplies(unread bool) error {
 	if unread {
-		return c.exceeded(bound.UnreadReplies, bound.AppUnreadReplies, "replies to frames are not read")
+		return c.exceeded(bound.UnreadReplies, bound.AppUnreadReplies, "the peer does not read replies")
 	}
 	return nil
 }

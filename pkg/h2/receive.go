@@ -11,25 +11,25 @@ func (c *Conn) beginData(head []byte) error {
 	length, flags, id := payload(head), head[4], binary.BigEndian.Uint32(head[5:])&maxStreamID
 	switch {
 	case length > maxFrameSize:
-		return fail(FrameSizeError, "a frame is too long")
+		return fail(FrameSizeError, "frame too long")
 	case c.blockID != 0:
-		return fail(ProtocolError, "another frame within a header block")
+		return fail(ProtocolError, "unexpected frame in a header block")
 	case !c.settled:
-		return fail(ProtocolError, "no SETTINGS first")
+		return fail(ProtocolError, "the initial SETTINGS frame is missing")
 	}
 	// The window of the connection includes padding and discarded content (RFC 9113 section 6.9).
 	// Otherwise each reset stream would reduce the window permanently.
 	if c.unsaid += length; c.unsaid > c.config.ConnWindow {
-		return fail(FlowControlError, "more than the connection's window")
+		return fail(FlowControlError, "DATA exceeds the connection window")
 	}
 	s, idle := c.find(id)
 	if idle {
-		return fail(ProtocolError, "DATA on a stream that was not opened")
+		return fail(ProtocolError, "DATA on an idle stream")
 	}
 	d := &c.data
 	*d = dataFrame{left: length, end: flags&flagEndStream != 0, padKnown: flags&flagPadded == 0}
 	if !d.padKnown && length == 0 {
-		return fail(ProtocolError, "padding without a length")
+		return fail(ProtocolError, "the padding length is missing")
 	}
 	if s != nil {
 		d.stream = s.take(length)
@@ -68,7 +68,7 @@ func (c *Conn) refuseData(s *Stream) error {
 	if s.remoteHasEnded() {
 		code = StreamClosed
 	}
-	return c.streamError(s, code, "DATA that the peer may not send")
+	return c.streamError(s, code, "unexpected DATA")
 }
 
 // streamError resets an open stream because of an error of the peer.
@@ -92,7 +92,7 @@ func (c *Conn) content(b []byte) ([]byte, error) {
 		d.pad, d.padKnown = int(b[0]), true
 		d.left--
 		if b = b[1:]; d.pad > d.left {
-			return nil, fail(ProtocolError, "more padding than payload")
+			return nil, fail(ProtocolError, "padding exceeds the payload")
 		}
 		extra = d.pad + 1
 		if d.pad == d.left && !d.end { // the frame has no content
@@ -138,14 +138,14 @@ func unpad(flags byte, p []byte) ([]byte, error) {
 		return p, nil
 	}
 	if len(p) == 0 || int(p[0]) >= len(p) {
-		return nil, fail(ProtocolError, "more padding than payload")
+		return nil, fail(ProtocolError, "padding exceeds the payload")
 	}
 	return p[1 : len(p)-int(p[0])], nil
 }
 
 func (c *Conn) headersFrame(flags byte, id uint32, p []byte) error {
 	if id == 0 {
-		return fail(ProtocolError, "HEADERS without a stream")
+		return fail(ProtocolError, "HEADERS on stream 0")
 	}
 	p, err := unpad(flags, p)
 	if err != nil {
@@ -154,7 +154,7 @@ func (c *Conn) headersFrame(flags byte, id uint32, p []byte) error {
 	c.selfish = false
 	if flags&flagPriority != 0 { // deprecated and ignored (RFC 9113 section 5.3.2)
 		if len(p) < 5 {
-			return fail(FrameSizeError, "HEADERS without its priority")
+			return fail(FrameSizeError, "HEADERS with incomplete priority")
 		}
 		c.selfish = binary.BigEndian.Uint32(p)&maxStreamID == id
 		p = p[5:]
@@ -172,10 +172,10 @@ func (c *Conn) headersFrame(flags byte, id uint32, p []byte) error {
 // section 10.5.1).
 func (c *Conn) continuationFrame(flags byte, id uint32, p []byte) error {
 	if c.blockID == 0 {
-		return fail(ProtocolError, "CONTINUATION of nothing")
+		return fail(ProtocolError, "CONTINUATION without HEADERS")
 	}
 	if len(c.block)+len(p) > c.maxBlock() {
-		return c.exceeded(bound.HeaderBlock, bound.AppHeaderBlock, "a header block is too long")
+		return c.exceeded(bound.HeaderBlock, bound.AppHeaderBlock, "header block too long")
 	}
 	if err := c.growBlock(len(p)); err != nil {
 		return err
@@ -228,25 +228,25 @@ func (c *Conn) headers(id uint32, block []byte, end bool) error {
 		defer c.config.Memory.Sub(n)
 	}
 	if _, err := c.decoder.Write(block); err != nil {
-		return fail(CompressionError, "a header block cannot be decoded")
+		return fail(CompressionError, "failed to decode the header block")
 	}
 	if err := c.decoder.Close(); err != nil {
-		return fail(CompressionError, "a header block ends too early")
+		return fail(CompressionError, "incomplete header block")
 	}
 	s, idle := c.find(id)
 	switch {
 	case idle && !c.config.Client && id%2 == 1:
 		return c.request(id, end)
 	case idle:
-		return fail(ProtocolError, "HEADERS on a stream that cannot be")
+		return fail(ProtocolError, "HEADERS on an invalid stream")
 	case s == nil && c.config.Client: // this side has reset the stream
 		return nil
 	case s == nil && !c.mayComeLate(): // RFC 9113 section 5.1
-		return fail(StreamClosed, "HEADERS on a stream that is closed")
+		return fail(StreamClosed, "HEADERS on a closed stream")
 	case s == nil: // trailers that the client sent before it received our RST_STREAM
 		return c.control(1)
 	case s.remoteHasEnded():
-		return c.streamError(s, StreamClosed, "HEADERS behind the end of the stream")
+		return c.streamError(s, StreamClosed, "HEADERS after END_STREAM")
 	}
 	if c.config.Client && !s.answered {
 		return c.response(s, end)
@@ -315,11 +315,11 @@ func (c *Conn) tellHead(s *Stream, end bool) error {
 func (c *Conn) priorityFrame(id uint32, p []byte) error {
 	switch {
 	case id == 0:
-		return fail(ProtocolError, "PRIORITY without a stream")
+		return fail(ProtocolError, "PRIORITY on stream 0")
 	case len(p) != 5:
-		return c.endStream(id, FrameSizeError, "PRIORITY of the wrong size")
+		return c.endStream(id, FrameSizeError, "PRIORITY with an invalid length")
 	case binary.BigEndian.Uint32(p)&maxStreamID == id:
-		return c.endStream(id, ProtocolError, "a stream that depends on itself")
+		return c.endStream(id, ProtocolError, "the stream depends on itself")
 	}
 	return c.control(1)
 }
@@ -334,12 +334,12 @@ func (c *Conn) endStream(id uint32, code Code, text string) error {
 
 func (c *Conn) resetFrame(id uint32, p []byte) error {
 	if len(p) != 4 {
-		return fail(FrameSizeError, "RST_STREAM of the wrong size")
+		return fail(FrameSizeError, "RST_STREAM with an invalid length")
 	}
 	s, idle := c.find(id)
 	switch {
 	case idle && !c.mayReset(id):
-		return fail(ProtocolError, "RST_STREAM on a stream that was not opened")
+		return fail(ProtocolError, "RST_STREAM on an idle stream")
 	case s == nil: // RST_STREAM was sent before the peer noticed the end of the stream (RFC 9113 section 5.1)
 		return c.control(1)
 	}
@@ -365,9 +365,9 @@ func (c *Conn) settingsFrame(flags byte, id uint32, p []byte) error {
 	case id != 0:
 		return fail(ProtocolError, "SETTINGS on a stream")
 	case flags&flagAck != 0 && len(p) > 0, len(p)%6 != 0:
-		return fail(FrameSizeError, "SETTINGS of the wrong size")
+		return fail(FrameSizeError, "SETTINGS with an invalid length")
 	case flags&flagAck != 0 && !c.settled:
-		return fail(ProtocolError, "no SETTINGS first")
+		return fail(ProtocolError, "the initial SETTINGS frame is missing")
 	case flags&flagAck != 0:
 		c.settingsAcked()
 		return c.control(1)
@@ -404,19 +404,19 @@ func (c *Conn) apply(p []byte) (drained []*Stream, visited int, err error) {
 		switch binary.BigEndian.Uint16(p) {
 		case settingEnablePush:
 			if value > 1 || value == 1 && c.config.Client {
-				return nil, 0, fail(ProtocolError, "SETTINGS_ENABLE_PUSH")
+				return nil, 0, fail(ProtocolError, "invalid value of SETTINGS_ENABLE_PUSH")
 			}
 		case settingMaxStreams:
 			c.most, c.advertised = min(value, maxStreamID), true // must fit into int on 32-bit platforms
 			c.signalRoom()
 		case settingInitialWindow:
 			if value > maxWindow {
-				return nil, 0, fail(FlowControlError, "SETTINGS_INITIAL_WINDOW_SIZE")
+				return nil, 0, fail(FlowControlError, "invalid value of SETTINGS_INITIAL_WINDOW_SIZE")
 			}
 			initial = int(value)
 		case settingMaxFrameSize:
 			if value < maxFrameSize || value > 1<<24-1 {
-				return nil, 0, fail(ProtocolError, "SETTINGS_MAX_FRAME_SIZE")
+				return nil, 0, fail(ProtocolError, "invalid value of SETTINGS_MAX_FRAME_SIZE")
 			}
 		case settingMaxHeaderListSize:
 			c.mostHead = int(min(value, maxWindow)) // must fit into int on 32-bit platforms
@@ -432,7 +432,7 @@ func (c *Conn) apply(p []byte) (drained []*Stream, visited int, err error) {
 	}
 	for _, s := range c.streams { // windows may become negative (RFC 9113 section 6.9.2)
 		if !widen(&s.window, delta) {
-			return nil, 0, fail(FlowControlError, "the window of a stream exceeds 2^31-1")
+			return nil, 0, fail(FlowControlError, "the stream window exceeds 2^31-1")
 		}
 		c.enqueue(s)
 	}
@@ -442,7 +442,7 @@ func (c *Conn) apply(p []byte) (drained []*Stream, visited int, err error) {
 func (c *Conn) pingFrame(flags byte, id uint32, p []byte) error {
 	switch {
 	case len(p) != 8:
-		return fail(FrameSizeError, "PING of the wrong size")
+		return fail(FrameSizeError, "PING with an invalid length")
 	case id != 0:
 		return fail(ProtocolError, "PING on a stream")
 	}
@@ -461,7 +461,7 @@ func (c *Conn) goAwayFrame(id uint32, p []byte) error {
 	case id != 0:
 		return fail(ProtocolError, "GOAWAY on a stream")
 	case len(p) < 8:
-		return fail(FrameSizeError, "GOAWAY of the wrong size")
+		return fail(FrameSizeError, "GOAWAY with an invalid length")
 	}
 	if c.config.Client {
 		c.forsake(binary.BigEndian.Uint32(p) & maxStreamID)
@@ -495,7 +495,7 @@ func (c *Conn) forsake(last uint32) {
 
 func (c *Conn) windowFrame(id uint32, p []byte) error {
 	if len(p) != 4 {
-		return fail(FrameSizeError, "WINDOW_UPDATE of the wrong size")
+		return fail(FrameSizeError, "WINDOW_UPDATE with an invalid length")
 	}
 	if err := c.control(1); err != nil {
 		return err
@@ -507,11 +507,11 @@ func (c *Conn) windowFrame(id uint32, p []byte) error {
 	s, idle := c.find(id)
 	switch {
 	case idle:
-		return fail(ProtocolError, "WINDOW_UPDATE on a stream that was not opened")
+		return fail(ProtocolError, "WINDOW_UPDATE on an idle stream")
 	case s == nil: // the frame was sent before the peer noticed the end of the stream
 		return nil
 	case n == 0:
-		return c.streamError(s, ProtocolError, "WINDOW_UPDATE of nothing")
+		return c.streamError(s, ProtocolError, "WINDOW_UPDATE with increment 0")
 	}
 	c.mu.Lock()
 	tooLarge := !widen(&s.window, n)
@@ -522,7 +522,7 @@ func (c *Conn) windowFrame(id uint32, p []byte) error {
 	}
 	c.mu.Unlock()
 	if tooLarge {
-		return c.streamError(s, FlowControlError, "the window of a stream exceeds 2^31-1")
+		return c.streamError(s, FlowControlError, "the stream window exceeds 2^31-1")
 	}
 	c.tellDrained(c, drained)
 	return nil
@@ -551,9 +551,9 @@ func (c *Conn) widen(n int) error {
 	c.mu.Unlock()
 	switch {
 	case n == 0:
-		return fail(ProtocolError, "WINDOW_UPDATE of nothing")
+		return fail(ProtocolError, "WINDOW_UPDATE with increment 0")
 	case tooLarge:
-		return fail(FlowControlError, "the window of the connection exceeds 2^31-1")
+		return fail(FlowControlError, "the connection window exceeds 2^31-1")
 	}
 	c.tellDrained(c, drained)
 	return nil

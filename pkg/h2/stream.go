@@ -81,11 +81,11 @@ func (c *Conn) Reject(id uint32) {
 
 // Errors of Open. The request was not sent.
 var (
-	ErrFull   = errors.New("http2: the peer takes no more streams at the moment")
-	ErrShut   = errors.New("http2: the peer takes no streams at all at the moment")
-	ErrBusy   = errors.New("http2: what was sent before has not been taken")
+	ErrFull   = errors.New("http2: the peer does not accept more streams")
+	ErrShut   = errors.New("http2: the peer does not accept streams")
+	ErrBusy   = errors.New("http2: the send buffer is full")
 	ErrLarge  = errors.New("http2: the header section is longer than the peer accepts")
-	errEnding = errors.New("http2: the connection is ending")
+	errEnding = errors.New("http2: the connection is closing")
 )
 
 // ErrUnsent is joined to the error of a client's stream if the connection failed before any byte of the

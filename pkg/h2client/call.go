@@ -26,21 +26,21 @@ type Call struct {
 	drained  chan struct{} // holds a signal for the upload
 	uploaded chan struct{} // closed when the upload has ended; nil if there is none
 
-	mu      sync.Mutex
-	stream  *h2.Stream
-	cancel  context.CancelFunc // ends the wait for a connection
-	aborted bool
-	left    bool  // the upload must end
-	asked   bool  // the user container sent 100 for Body
-	bodyErr error // error of reading Body
-	check   Check
-	infos   []wire.Response // received responses that were not sent to the client
-	ended   bool            // the response was received completely
-	err     error           // reason why the response will not be complete; nil if none
-	held    *[window]byte
-	r, w    int // held[r:w] is received content that was not returned
-	owed    int // number of bytes to credit when held is empty
-	trailer []wire.Field
+	mu         sync.Mutex
+	stream     *h2.Stream
+	cancel     context.CancelFunc // ends the wait for a connection
+	aborted    bool
+	left       bool  // the upload must end
+	asked      bool  // the user container sent 100 for Body
+	bodyErr    error // error of reading Body
+	check      Check
+	infos      []wire.Response // received responses that were not sent to the client
+	ended      bool            // the response was received completely
+	err        error           // reason why the response will not be complete; nil if none
+	held       *[window]byte
+	r, w       int // held[r:w] is received content that was not returned
+	uncredited int // number of bytes to credit when held is empty
+	trailer    []wire.Field
 
 	headSize   int // size of the header section of the final response (RFC 9113 section 6.5.2), in bytes
 	headMemory forward.HeadMemory
@@ -82,7 +82,7 @@ func (c *Call) Buffered() int {
 // reset prepares c to send the request. c.mu must be held.
 func (c *Call) reset() {
 	c.stream, c.left, c.asked, c.bodyErr, c.check, c.infos = nil, false, false, nil, Check{Method: c.Request.Method}, nil
-	c.ended, c.err, c.r, c.w, c.owed, c.trailer = false, nil, 0, 0, 0, nil
+	c.ended, c.err, c.r, c.w, c.uncredited, c.trailer = false, nil, 0, 0, 0, nil
 	c.uploaded = nil
 	for _, sign := range []chan struct{}{c.woken, c.drained} {
 		select {
@@ -284,7 +284,7 @@ func (c *Call) take() (data []byte, credit int, err error) {
 		return data, 0, nil
 	}
 	c.r, c.w = 0, 0
-	credit, c.owed = c.owed, 0
+	credit, c.uncredited = c.uncredited, 0
 	if c.ended && !c.aborted {
 		return nil, 0, io.EOF
 	}
@@ -492,7 +492,7 @@ func (e *events) Data(_ *h2.Conn, p []byte, n int, end bool) {
 // keep stores content until it is read, and counts n bytes to be credited. It drops the content of a response
 // that must not have any. c.mu must be held.
 func (c *Call) keep(p []byte, n int) {
-	c.owed += n
+	c.uncredited += n
 	if c.check.Bodiless() {
 		return
 	}

@@ -29,7 +29,7 @@ type Check struct {
 }
 
 var (
-	errHead      = errors.New("malformed head of a response")
+	errHead      = errors.New("malformed response header")
 	errBadLength = errors.New("invalid content-length")
 )
 

@@ -363,7 +363,7 @@ func (c *Client) settle(n *conn) bool {
 }
 
 var (
-	errClosed = &forward.Error{Fault: forward.Unreachable, Err: errors.New("the client is closed")}
+	errClosed = &forward.Error{Fault: forward.Unreachable, Err: errors.New("client closed")}
 	errLarge  = &forward.Error{Fault: forward.HeadLimit, Err: h2.ErrLarge}
 )
 

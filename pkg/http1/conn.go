@@ -68,15 +68,15 @@ type conn struct {
 	exchange
 
 	// The following fields control when the connection is closed. They are guarded by mu.
-	mu       sync.Mutex
-	idle     bool // the reader waits for the first byte of a header section
-	owed     bool // the TLS handshake or a header section is incomplete
-	retiring bool
-	evicted  bool // the connection is being closed so that another connection can be served
+	mu         sync.Mutex
+	idle       bool // the reader waits for the first byte of a header section
+	incomplete bool // the TLS handshake or a header section is incomplete
+	retiring   bool
+	evicted    bool // the connection is being closed because of the connection limit
 }
 
 func newConn(l *Server, nc *link.Conn) *conn {
-	c := &conn{server: l, nc: nc, owed: true} // the TLS handshake and the first header section
+	c := &conn{server: l, nc: nc, incomplete: true} // the TLS handshake and the first header section
 	c.reading, c.writing = c.tryRead, c.tryWrite
 	c.exchange.init(c)
 	c.memory = l.settings.Memory.Open(c.remote, c.evictMemory)
@@ -335,7 +335,7 @@ func (c *conn) wait() error {
 	}
 }
 
-var errEvicted = errors.New("closed so that another connection can be served")
+var errEvicted = errors.New("idle connection closed because of the connection limit")
 
 // rest marks the connection as idle. It reports whether the connection is retiring, in which case the
 // next read is the last one and has a deadline of link.LastLook.
@@ -365,7 +365,7 @@ func (c *conn) stir() (retiring, evicted bool) {
 func (c *conn) awaitHead() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.owed = true
+	c.incomplete = true
 	c.limitHead()
 }
 
@@ -374,7 +374,7 @@ func (c *conn) awaitHead() {
 func (c *conn) gotHead() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.owed = false
+	c.incomplete = false
 	c.limitHead()
 	return !c.evicted
 }
@@ -384,7 +384,7 @@ func (c *conn) gotHead() bool {
 func (c *conn) evict() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.idle && !c.owed {
+	if !c.idle && !c.incomplete {
 		return false
 	}
 	if !c.nc.Silent() || c.taking.Load() { // check the socket first: the reader sets taking before it empties the socket
@@ -407,7 +407,7 @@ func (c *conn) limitHead() {
 	if c.retiring {
 		limit = link.LingerTime
 	}
-	if !c.owed || limit == 0 {
+	if !c.incomplete || limit == 0 {
 		c.nc.SetReadDeadline(time.Time{})
 		return
 	}
@@ -423,7 +423,7 @@ func (c *conn) retire() {
 	switch {
 	case c.idle:
 		c.nc.SetReadDeadline(past)
-	case c.owed:
+	case c.incomplete:
 		c.limitHead()
 	}
 }

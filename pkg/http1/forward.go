@@ -13,7 +13,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
-var errBroken = errors.New("the connection has failed")
+var errBroken = errors.New("connection failed")
 
 // Forward implements queue.Exchange. The alarm can abort it. Before the response begins, the alarm
 // aborts only the call, so that the client still gets an error response. After that, it also aborts

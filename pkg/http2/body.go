@@ -19,20 +19,20 @@ import (
 type body struct {
 	x *exchange
 
-	mu      sync.Mutex
-	arrived chan struct{} // holds a signal that the state has changed
-	data    []byte        // received content that was not read yet
-	owed    int           // number of bytes to credit to the client when data has been read
-	n       int64         // number of received bytes
-	length  int64         // value of Content-Length; -1 if absent
-	end     bool          // the content was received completely
-	err     error         // reason why the content will not be complete; nil if none
-	stopped bool          // the content is not read any more
-	trailer []wire.Field
-	to      *h2.Stream // stream to the user container; nil if the content is not sent on a stream
-	held    int        // number of bytes that are pending on this stream and not credited
-	kept    bool       // data contains the complete body, although it was sent on the stream
-	charged int        // number of bytes in the memory budget
+	mu         sync.Mutex
+	arrived    chan struct{} // holds a signal that the state has changed
+	data       []byte        // received content that was not read yet
+	uncredited int           // number of bytes to credit to the client when data has been read
+	n          int64         // number of received bytes
+	length     int64         // value of Content-Length; -1 if absent
+	end        bool          // the content was received completely
+	err        error         // reason why the content will not be complete; nil if none
+	stopped    bool          // the content is not read any more
+	trailer    []wire.Field
+	to         *h2.Stream // stream to the user container; nil if the content is not sent on a stream
+	held       int        // number of bytes that are pending on this stream and not credited
+	kept       bool       // data contains the complete body, although it was sent on the stream
+	charged    int        // number of bytes in the memory budget
 }
 
 // dataKept is the maximum capacity of data that is kept for the next request, in bytes.
@@ -43,8 +43,8 @@ const dataKept = 1 << 10
 const heldSpare = 4
 
 var (
-	errStopped = errors.New("nobody reads the body any more")
-	errReset   = fmt.Errorf("the client has reset the stream: %w", syscall.ECONNRESET)
+	errStopped = errors.New("read from a closed body")
+	errReset   = fmt.Errorf("stream reset by the client: %w", syscall.ECONNRESET)
 )
 
 func (b *body) init(x *exchange) { b.x, b.arrived = x, make(chan struct{}, 1) }
@@ -56,7 +56,7 @@ func (b *body) begin(length int64, end bool) {
 	if cap(b.data) > dataKept {
 		b.data = nil
 	}
-	b.data, b.owed, b.n, b.length, b.end = b.data[:0], 0, 0, length, end
+	b.data, b.uncredited, b.n, b.length, b.end = b.data[:0], 0, 0, length, end
 	b.err, b.stopped, b.trailer, b.to, b.held, b.kept = nil, false, nil, nil, 0, false
 	select {
 	case <-b.arrived:
@@ -109,7 +109,7 @@ func (b *body) come(by *h2.Conn, p []byte, n int, end bool) {
 		b.pass(by, p, n, b.end && len(b.trailer) == 0)
 	default:
 		b.data = append(b.data, p...)
-		b.owed += n
+		b.uncredited += n
 		b.charge()
 	}
 	b.tell()
@@ -224,8 +224,8 @@ func (b *body) stop() {
 // Read implements io.Reader.
 func (b *body) Read(p []byte) (int, error) {
 	for {
-		n, owed, err := b.take(p)
-		if owed > 0 && b.x.stream.Credit(owed) {
+		n, uncredited, err := b.take(p)
+		if uncredited > 0 && b.x.stream.Credit(uncredited) {
 			b.x.conn.Flush(false)
 		}
 		if n > 0 || err != nil {
@@ -260,8 +260,8 @@ func (b *body) awaitEnd() {
 	}
 }
 
-// take copies received content to p. owed is the number of bytes to credit to the client.
-func (b *body) take(p []byte) (n, owed int, err error) {
+// take copies received content to p. uncredited is the number of bytes to credit to the client.
+func (b *body) take(p []byte) (n, uncredited int, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	data := b.data
@@ -271,7 +271,7 @@ func (b *body) take(p []byte) (n, owed int, err error) {
 	n = copy(p, data)
 	// Credit is sent when all content is read, in one frame instead of one for each read.
 	if b.data = b.data[n:]; len(b.data) == 0 {
-		owed, b.owed = b.owed, 0
+		uncredited, b.uncredited = b.uncredited, 0
 		b.data = nil
 		b.charge()
 	}
@@ -284,7 +284,7 @@ func (b *body) take(p []byte) (n, owed int, err error) {
 	case b.end:
 		err = io.EOF
 	}
-	return n, owed, err
+	return n, uncredited, err
 }
 
 // trail adds the trailer section, which ends the body (RFC 9113 section 8.1).
@@ -331,17 +331,17 @@ func (b *body) passTo(stream *h2.Stream) {
 	if stream == nil || b.err != nil {
 		return
 	}
-	data, owed := b.data, b.owed
-	b.owed = 0
+	data, uncredited := b.data, b.uncredited
+	b.uncredited = 0
 	if !b.end {
 		b.data = nil
 	}
 	b.kept = b.end
 	if len(data) > 0 || b.end && len(b.trailer) == 0 {
 		if waits, err := stream.SendData(data, b.end && len(b.trailer) == 0); err == nil && waits {
-			b.held += owed
+			b.held += uncredited
 		} else {
-			b.credit(nil, owed)
+			b.credit(nil, uncredited)
 		}
 	}
 	b.charge()

@@ -241,7 +241,7 @@ func (c *conn) evict() bool {
 	return true
 }
 
-var errEvicted = errors.New("http2: closed so that another connection can be served")
+var errEvicted = errors.New("http2: idle connection closed because of the connection limit")
 
 // evictTime is the time after which an evicted connection is closed forcibly.
 const evictTime = 20 * time.Millisecond

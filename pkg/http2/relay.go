@@ -141,7 +141,7 @@ func (y *relay) wait() error {
 	}
 }
 
-var errKilled = errors.New("the request has been ended")
+var errKilled = errors.New("request aborted")
 
 // leave ends the stream to the user container. It first stops sending the body on the stream.
 func (y *relay) leave() {

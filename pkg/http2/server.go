@@ -76,7 +76,7 @@ func (s *Server) ServeConn(l *link.Conn, early []byte, place *connlimit.Place) {
 	}
 }
 
-var errShutdown = errors.New("http2: the server has been shut down")
+var errShutdown = errors.New("http2: server closed")
 
 // closing reports whether clients should send their next requests elsewhere.
 func (s *Server) closing() bool { return s.proxy.Drain.Draining() }

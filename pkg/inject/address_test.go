@@ -9,7 +9,7 @@ import (
 
 func TestPodAddressInCommandLineIsReported(t *testing.T) {
 	const podIP = `{"name":"POD_IP","valueFrom":{"fieldRef":{"fieldPath":"status.podIP"}}}`
-	const hint = "$(POD_IP), the address of the pod; requests are sent to 127.0.0.1 or [::1], so the application must listen there too"
+	const hint = "$(POD_IP), the address of the pod; the application must also listen on the loopback address"
 	for name, c := range map[string]struct{ container, want string }{
 		"args":                {`"args":["--listen=$(POD_IP):8080"],"env":[` + podIP + `]`, "args contains " + hint},
 		"command":             {`"command":["serve","$(POD_IP)"],"env":[` + podIP + `]`, "command contains " + hint},
@@ -17,7 +17,7 @@ func TestPodAddressInCommandLineIsReported(t *testing.T) {
 		"unused variable":     {`"args":["serve"],"env":[` + podIP + `]`, ""},
 		"address for peers":   {`"args":["--advertise-address=$(POD_IP)"],"env":[` + podIP + `]`, ""},
 		"another field":       {`"args":["$(NAME)"],"env":[{"name":"NAME","valueFrom":{"fieldRef":{"fieldPath":"metadata.name"}}}]`, ""},
-		"probe of an address": {`"readinessProbe":{"httpGet":{"port":8080,"host":"10.0.0.5"}}`, "SERVING_READINESS_PROBE: httpGet.host: \"10.0.0.5\": the probe checks this address"},
+		"probe of an address": {`"readinessProbe":{"httpGet":{"port":8080,"host":"10.0.0.5"}}`, "SERVING_READINESS_PROBE: httpGet.host: \"10.0.0.5\": the host of a probe must be a loopback address"},
 		"probe of localhost":  {`"readinessProbe":{"httpGet":{"port":8080,"host":"127.0.0.1"}}`, ""},
 	} {
 		out := Inject(parse(t, `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p"},"spec":{"containers":[{"name":"app","image":"a","ports":[{"containerPort":8080}],`+c.container+`}]}}`), nil)

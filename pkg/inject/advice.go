@@ -25,11 +25,11 @@ func Advise(template any) []string {
 		for _, p := range probesOf(c) {
 			where := fmt.Sprintf("container %s: the %s probe", c.Name, p.name)
 			if missing := unset(p.Probe); p.PeriodSeconds != 0 && len(missing) > 0 {
-				say("%s sets periodSeconds but not %s; unset is not 0: timeoutSeconds is then 1, failureThreshold 3, successThreshold 1",
+				say("%s sets periodSeconds but not %s; the defaults are timeoutSeconds 1, failureThreshold 3 and successThreshold 1",
 					where, strings.Join(missing, " and "))
 			}
 			if timeout, period := cmp.Or(p.TimeoutSeconds, defaultTimeout), cmp.Or(p.PeriodSeconds, defaultPeriod); timeout > period {
-				say("%s has timeoutSeconds %d but periodSeconds %d: a slow response delays the next probe, so a failure is detected after up to %d s",
+				say("%s has timeoutSeconds %d but periodSeconds %d: a slow response delays the next probe; the detection of a failure can take %d s",
 					where, timeout, period, timeout*max(p.FailureThreshold, defaultFailures))
 			}
 			if p.name == "readiness" && p.Exec != nil {
@@ -37,7 +37,7 @@ func Advise(template any) []string {
 			}
 		}
 		if l, r := c.LivenessProbe, c.ReadinessProbe; l != nil && r != nil && sameRequest(l, r, c) {
-			say("container %s: the liveness probe is the same as the readiness probe, so an application that is overloaded or waits for another service is restarted", c.Name)
+			say("container %s: the liveness probe is the same as the readiness probe; the application is restarted if it is overloaded", c.Name)
 		}
 		if c.LivenessProbe != nil && c.StartupProbe == nil && c.LivenessProbe.InitialDelaySeconds >= 30 {
 			say("container %s: the liveness probe has initialDelaySeconds %d; a startup probe ends as soon as the application has started", c.Name, c.LivenessProbe.InitialDelaySeconds)

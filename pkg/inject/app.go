@@ -29,7 +29,7 @@ func (in *injection) checkPortName() error {
 		return nil
 	}
 	if later := slices.IndexFunc(others[i+1:], named); later >= 0 {
-		return refuse(PortTaken, "port name %s: the sidecar needs the name, but a port of container %s has it as well; rename one of the ports", in.port.Name, others[i+1+later].Name)
+		return refuse(PortTaken, "port name %s: the sidecar requires the name, but the name is already used by container %s; rename one of the ports", in.port.Name, others[i+1+later].Name)
 	}
 	return nil
 }
@@ -196,7 +196,7 @@ func (in *injection) swapPort() error {
 		path := slices.Concat([]string{"spec", "containers", in.app.Name}, strings.Split(place, "."), []string{"port"})
 		if at(in.object, path...) == old {
 			in.set(in.port.ContainerPort, path...)
-			in.note("the port of %s is now a number, because the sidecar has its name", place)
+			in.note("the port of %s is replaced by its number, because the name refers to the sidecar", place)
 		}
 	}
 	return nil

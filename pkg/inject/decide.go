@@ -420,7 +420,7 @@ func (in *injection) chooseAmong(all []*candidate, containers []*corev1.Containe
 			}
 		}
 	case in.noTCP != "":
-		return nil, skip(NotHTTP, "Service %s only has ports for %s, and no Service has a TCP port; if the pod serves HTTP requests: %s", in.noTCP, in.noTCPProtocol, in.remedyOf(all))
+		return nil, skip(NotHTTP, "the ports of Service %s are for %s, and the other Services do not have a TCP port; if the pod serves HTTP requests: %s", in.noTCP, in.noTCPProtocol, in.remedyOf(all))
 	case len(all) == 0:
 		return nil, in.skipNoPort(containers)
 	default:
@@ -852,7 +852,7 @@ func (in *injection) skipNotHTTP(all []*candidate) error {
 	const limit = 4
 	for _, c := range all {
 		if c.sign.takesRequests() {
-			c.sign = sign{notHTTP, "there is no evidence for HTTP, and another port of the pod is not for HTTP"}
+			c.sign = sign{notHTTP, "there is no evidence that the port is for HTTP, and another port is not for HTTP"}
 		}
 	}
 	sorted := slices.Clone(all)
@@ -885,14 +885,14 @@ func (in *injection) skipNoPort(containers []*corev1.Container) error {
 		if len(containers) > 1 {
 			flag = fmt.Sprintf("--%s %s ", containerOption, c.Name) + flag
 		}
-		return skip(NoPort, "no container declares a TCP port, and no Service names one; the readiness probe of container %s only checks the health on port %d (GET %s); if the port serves requests: %s",
+		return skip(NoPort, "no container declares a TCP port, and no Service selects a port; the readiness probe of container %s only checks the health on port %d (GET %s); if the port serves requests: %s",
 			c.Name, n, printable.Text(fmt.Sprintf("%.60s", p.HTTPGet.Path)), flag)
 	}
 	if len(containers) > 1 {
-		return skip(NoPort, "no container declares a TCP port, and no Service or readiness probe names one; if the pod serves requests, set the flags --%[1]s and --%[2]s or the annotations %[3]s%[1]s and %[3]s%[2]s",
+		return skip(NoPort, "no container declares a TCP port, and no Service or readiness probe refers to a port; if the pod serves requests, set the flags --%[1]s and --%[2]s or the annotations %[3]s%[1]s and %[3]s%[2]s",
 			containerOption, portOption, Prefix)
 	}
-	return skip(NoPort, "container %s declares no TCP port, and no Service or readiness probe names one; if it serves requests, %s", containers[0].Name, in.remedyOf(nil))
+	return skip(NoPort, "container %s declares no TCP port, and no Service or readiness probe refers to a port; if it serves requests, %s", containers[0].Name, in.remedyOf(nil))
 }
 
 // skipHelpers returns the error for a pod in which only helpers have a port for requests. A
@@ -910,7 +910,7 @@ func (in *injection) skipHelpers(helpers []*candidate, containers []*corev1.Cont
 	if len(others) == 0 {
 		return skip(NoPort, "%s, and the pod has no main container; if the helper serves requests: %s", helpers[0].helper, in.flagsOf(helpers))
 	}
-	return skip(NoPort, "%s, and no other container has a port for requests; if another container serves requests: %s; if the helper serves them: %s",
+	return skip(NoPort, "%s, and the other containers do not have a port for requests; if another container serves requests: %s; if the helper serves the requests: %s",
 		helpers[0].helper, strings.Join(others, " or "), in.flagsOf(helpers))
 }
 

@@ -102,7 +102,7 @@ func helps(c *corev1.Container, labels map[string]string) string {
 		return ""
 	}
 	if helperNames.MatchString(c.Name) {
-		return "the name of container " + c.Name + " is that of a helper"
+		return "the name of container " + c.Name + " is the name of a helper"
 	}
 	for _, r := range images {
 		if r.kind == imageHelper && r.image.MatchString(c.Image) {

@@ -87,7 +87,7 @@ var reasonDescriptions = map[string]string{
 	HasQueueProxy:   "the pods have a container named queue-proxy that was not injected.",
 	Knative:         "Knative adds its own queue-proxy to the pods.",
 	MirrorPod:       "the pods are static pods of a kubelet.",
-	HostNetwork:     "the pods use hostNetwork, so the ports of two sidecars on a node would conflict.",
+	HostNetwork:     "the pods use hostNetwork, which causes a conflict between the ports of sidecars on the same node.",
 	Windows:         "the sidecar image supports only Linux.",
 	Ends:            "the restartPolicy is not Always, and the sidecar would keep the pods from completing; set the option mode=native.",
 	NoPort:          "no container declares a TCP port; set the options container and port.",
@@ -482,11 +482,11 @@ func (in *injection) readOptions(opts Options) error {
 func (in *injection) checkPod() error {
 	switch {
 	case in.pod.HostNetwork:
-		return skip(HostNetwork, "the pod uses hostNetwork, so the ports of two sidecars on a node would conflict")
+		return skip(HostNetwork, "the pod uses hostNetwork, which causes a conflict between the ports of sidecars on the same node")
 	case in.requiresWindows():
 		return skip(Windows, "the sidecar image supports only Linux")
 	case in.pod.RestartPolicy != "" && in.pod.RestartPolicy != corev1.RestartPolicyAlways && !in.native:
-		return skip(Ends, "restartPolicy %s: a sidecar would keep the pod from completing; set the option %s=%s", in.pod.RestartPolicy, modeOption, modeNative)
+		return skip(Ends, "restartPolicy %s: the pod cannot complete if a sidecar is running; set the option %s=%s", in.pod.RestartPolicy, modeOption, modeNative)
 	case len(in.pod.Containers) == 0:
 		return refuse(Unreadable, "the pod has no containers")
 	}

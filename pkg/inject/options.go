@@ -96,7 +96,7 @@ func allOptions() []Option {
 		{Name: injectOption, Default: "true", check: isBoolean,
 			Text: "With `false`, the pod is not injected. The webhook uses the label with this name."},
 		{Name: containerOption,
-			Text: "The container that receives the requests. Required if several containers can receive them."},
+			Text: "The container that receives the requests. The option is required if several containers can receive the requests."},
 		{Name: portOption,
 			Text: "The port for requests, by name or number. Required if several ports are possible, or if there is no evidence for HTTP."},
 		{Name: sureOption, Default: anyConfidence, check: isOneOf(string(High), anyConfidence),
@@ -113,11 +113,11 @@ func allOptions() []Option {
 		{Name: "queue-timeout", variable: c.QueueTimeout.Name(), Text: "The maximum time of a request in the queue."},
 		{Name: timeoutOption, variable: c.RequestTimeout.Name(), Text: "The maximum duration of a request. It can extend the grace period of the pod."},
 		{Name: "response-start-timeout", variable: c.ResponseStartTimeout.Name(), Text: "The maximum time until the first byte of the response."},
-		{Name: "idle-timeout", variable: c.IdleTimeout.Name(), Text: "The maximum time in which no data is sent in either direction."},
+		{Name: "idle-timeout", variable: c.IdleTimeout.Name(), Text: "The maximum time without data in either direction."},
 		{Name: deadlineOption, variable: c.DrainDeadline.Name(), Text: "The maximum duration of the drain. The default depends on the grace period and the other options."},
-		{Name: "drain-quiet-period", variable: c.DrainQuietPeriod.Name(), Text: "The drain continues until no new request has arrived for this time."},
-		{Name: drainMinOption, variable: c.DrainMin.Name(), Text: "The minimum duration of the drain. A preStop hook that only sleeps sets it."},
-		{Name: "drain-streams", variable: c.DrainStreams.Name(), Text: "How to drain WebSockets, event streams and gRPC streams: `end` lets the application close them after SIGTERM, and `wait` waits until they are closed."},
+		{Name: "drain-quiet-period", variable: c.DrainQuietPeriod.Name(), Text: "The quiet period of the drain, which is the minimum time without a new request."},
+		{Name: drainMinOption, variable: c.DrainMin.Name(), Text: "The minimum duration of the drain. The default is the duration of a preStop hook that only sleeps."},
+		{Name: "drain-streams", variable: c.DrainStreams.Name(), Text: "The handling of WebSockets, event streams and gRPC streams during the drain. With `end`, the application closes the streams after SIGTERM. With `wait`, the drain waits until the streams are closed."},
 		{Name: "exclude-paths", variable: c.ExcludePaths.Name(), Text: "Paths that are not counted as load."},
 		{Name: "exclude-user-agents", variable: c.ExcludeUserAgents.Name(), Text: "Prefixes of User-Agent that are not counted as load."},
 		{Name: duplexOption, Aliases: []string{"features.knative.dev/http-full-duplex"}, variable: c.FullDuplex.Name(),
@@ -140,10 +140,10 @@ func allOptions() []Option {
 		{Name: "ephemeral-storage-request", Aliases: []string{knative + "ephemeral-storage-resource-request"}, check: isQuantity, Text: "The request for ephemeral storage."},
 		{Name: "ephemeral-storage-limit", Aliases: []string{knative + "ephemeral-storage-resource-limit"}, check: isQuantity, Text: "The limit for ephemeral storage."},
 		{Name: percentOption, Aliases: []string{knative + "resource-percentage", knative + "resourcePercentage"}, check: isPercentage,
-			Text: "The resources of the sidecar as a percentage of the resources of the application, within the limits of Knative. The other options for resources take precedence."},
+			Text: "The resources of the sidecar as a percentage of the resources of the application, within the limits of Knative. The other resource options override this option."},
 
 		{Name: metricsOption, Default: "true", check: isBoolean,
-			Text: "Add the `prometheus.io/` annotations for the metrics of the sidecar, if the pod has none."},
+			Text: "Add the `prometheus.io/` annotations for the metrics of the sidecar if the pod does not have these annotations."},
 
 		{Name: lockOption, operator: true,
 			Text: "A list of options that cannot be set by annotations, separated by commas. `ports` and `resources` are groups of options. If an annotation of a pod sets one of these options, the pod is refused. This option cannot be set by an annotation."},
@@ -371,7 +371,7 @@ func settings(text string) ([]config.EnvVar, error) {
 }
 
 // ErrPlaceholder is the error for options without an image of the sidecar.
-var ErrPlaceholder = errors.New("image: not set; set --image to an image that the nodes can pull, such as registry.example/queue-proxy:1, or to queue-proxy:dev, which make image builds")
+var ErrPlaceholder = errors.New("image: not set; set --image to an image that the nodes can pull (for example registry.example/queue-proxy:1) or to the result of make image (queue-proxy:dev)")
 
 // IsPlaceholder reports whether the options contain no image, or an image whose digest consists of
 // zeros, such as the images in deploy/.
@@ -465,7 +465,7 @@ func isShortQuantity(text string) error {
 	const most, maxExponentLength = 64, 3
 	_, exponent, _ := strings.Cut(strings.ToLower(text), "e")
 	if len(text) > most || len(exponent) > maxExponentLength {
-		return fmt.Errorf("quantity is longer than %d characters, or its exponent is longer than %d", most, maxExponentLength)
+		return fmt.Errorf("the quantity exceeds %d characters, or the exponent exceeds %d characters", most, maxExponentLength)
 	}
 	return nil
 }

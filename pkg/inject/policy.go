@@ -53,7 +53,7 @@ func newPolicy(opts Options) (*policy, error) {
 	maps.Copy(p.opts, opts)
 	for _, name := range []string{percentOption, "drain-quiet-period"} {
 		if p.opts[name] != "" {
-			return nil, fmt.Errorf("option %s: not supported by a policy, because the result depends on the pod; use the webhook", name)
+			return nil, fmt.Errorf("option %s: a policy does not support this option; use the webhook", name)
 		}
 	}
 	if isFalse(p.opts.get(injectOption)) {

@@ -176,18 +176,18 @@ func (p *policy) conditions() []expression {
 && object.spec.?terminationGracePeriodSeconds.orValue(0) >= 0 && object.spec.?terminationGracePeriodSeconds.orValue(0) <= ` + maxGrace},
 		{"no-budget", "With pod-level resources, the requests of the sidecar are different.", `!has(object.spec.resources)`},
 		{"one-app", "Exactly one container can receive the requests.", ofOptions(`size(` + apps + `) == 1`)},
-		{"one-port", "Exactly one port can receive the requests, and its new name is unused.", ofApp(`size(` + portsOfApp + `) == 1
+		{"one-port", "The pod has exactly one port for requests, and the new name of the port is not used.", ofApp(`size(` + portsOfApp + `) == 1
 && !(object.spec.containers + object.spec.?initContainers.orValue([])).exists(c, c.?ports.orValue([]).exists(p, p.?name.orValue('') == 'user-port'))
 && !app.?ports.orValue([]).exists(p, p.?name.orValue('') in ['` + config.AutoscalerPortName + `', '` + config.MetricsPortName + `'])`)},
 		{"plain-text", "No probe uses HTTPS on the port.", ofPort(`  [app.?readinessProbe, app.?livenessProbe, app.?startupProbe].all(r,
     r.?httpGet.?scheme.orValue('') != 'HTTPS'
     || !([r.?httpGet.?port.orValue(0)].exists(n, n == port.containerPort || n == port.?name.orValue('-')
       || type(n) == string && (string(n) == string(port.containerPort) || app.?ports.orValue([]).exists(p, p.?name.orValue('') == n && p.containerPort == port.containerPort)))))`)},
-		{"speaks-http", "An option selects the port, or there is no evidence against HTTP: signOf.", ofPort("  wanted != '' ||\n" + speaksHTTPCEL(p.opts.get(sureOption) == string(High)))},
-		{"no-other-port", "Unless an option or an HTTP name selects the port, no TCP or gRPC probe checks an undeclared port.", ofPort(`  wanted != '' || ` + matchesCEL("port.?name.orValue('')", httpName.String()) + `
+		{"speaks-http", "The port is selected by an option, or there is no evidence against HTTP: signOf.", ofPort("  wanted != '' ||\n" + speaksHTTPCEL(p.opts.get(sureOption) == string(High)))},
+		{"no-other-port", "If the port is not selected by an option or a name for HTTP, no TCP or gRPC probe checks an undeclared port.", ofPort(`  wanted != '' || ` + matchesCEL("port.?name.orValue('')", httpName.String()) + `
   || ![app.?readinessProbe, app.?livenessProbe, app.?startupProbe].exists(r, [r.?tcpSocket.?port, r.?grpc.?port].exists(o,
     o.hasValue() && !app.?ports.orValue([]).exists(p, string(p.containerPort) == string(o.value()) || p.?name.orValue('') == string(o.value()))))`)},
-		{"not-proxied", "Unless an option selects the port, no container may be a proxy for another one.", ofOptions("  wanted != '' || " + notProxiedCEL())},
+		{"not-proxied", "If no option selects the port, no container is a proxy of another container.", ofOptions("  wanted != '' || " + notProxiedCEL())},
 		{"name-free", "No other container has a port with the same name.", ofPort(`  ` + stay + `.all(c, c.name == app.name
     || c.?ports.orValue([]).all(p, p.?name.orValue('') != port.?name.orValue('-')))`)},
 		{"ports-free", "For each port of the sidecar, the default or the default plus 10000 is unused.", ofPort("  " + p.portsFree())},
@@ -211,7 +211,7 @@ func (p *policy) conditions() []expression {
   && app.?lifecycle.?preStop.?sleep.?seconds.orValue(0) >= 0 && app.?lifecycle.?preStop.?sleep.?seconds.orValue(0) <= ` + maxGrace + p.pauseFits() + `)`)},
 	}
 	if !p.native {
-		all = append(all, expression{"goes-on", "A sidecar would keep the pod from completing.", `object.spec.?restartPolicy.orValue('Always') == 'Always'`})
+		all = append(all, expression{"goes-on", "The pod cannot complete if a sidecar is running.", `object.spec.?restartPolicy.orValue('Always') == 'Always'`})
 	}
 	for i := range all { // other characters need no escapes in JSON
 		all[i].cel = strings.ReplaceAll(all[i].cel, "{text}", `'^[^\\x00-\\x1f\\x{2028}\\x{2029}\\x{fffd}]*$'`)
@@ -384,12 +384,12 @@ func (p *policy) variables() []expression {
 		longer = fmt.Sprintf(`[variables.grace, %d].max()`, ceilSeconds(p.deadline+afterDrain))
 	}
 	return append(all, []expression{
-		{"moved", "The containers whose readiness probes move to the sidecar, the application first.",
+		{"moved", "The containers with readiness probes that are moved to the sidecar. The first container is the application.",
 			`object.spec.containers.filter(c, c.name == variables.app.name && ` + movable + `) + object.spec.containers.filter(c, c.name != variables.app.name && ` + movable + `)`},
 		{"questions", "The probes of these containers in the format of the sidecar. If the application has no probe, the first one is a TCP probe of its port.",
 			`(size(variables.moved) > 0 && variables.moved[0].name != variables.app.name ? ['{"tcpSocket":{"port":' + string(variables.port.containerPort) + '}}'] : [])
 + variables.moved.map(c, [c.readinessProbe].map(r, ` + sidecarProbe() + `)[0])`},
-		{"first", "The timings of the readiness probe of the sidecar: those of the first probe, with the longest timeout.",
+		{"first", "The timings of the readiness probe of the sidecar: the settings of the first probe, with the longest timeout.",
 			fmt.Sprintf(`size(variables.moved) == 0
 ? {'delay': 0, 'timeout': %d, 'period': %d, 'successes': %d, 'failures': %d}
 : [variables.moved[0].readinessProbe].map(r, {
@@ -416,7 +416,7 @@ func (p *policy) variables() []expression {
 		{"longerGrace", "", longer},
 		{"backwards", "", `object.spec.containers.transformList(i, c, object.spec.containers[size(object.spec.containers) - 1 - i])`},
 		{"scraped", "", p.scraped()},
-		{"renamed", "The fields that refer to the application port by its old name.", p.renamed()},
+		{"renamed", "The fields that contain the old name of the application port.", p.renamed()},
 		{"undo", "The changes that revert the injection, for \"injector uninject\", in reverse order.", p.undo()},
 	}...)
 }

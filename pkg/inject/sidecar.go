@@ -114,7 +114,7 @@ func (in *injection) planShutdown(requested []config.EnvVar) ([]config.EnvVar, e
 	if value := in.options.get(deadlineOption); value != "" {
 		s.deadline, _ = time.ParseDuration(value) // the option was validated
 		if s.deadline < clocks.RequestTimeout.V {
-			in.warn("%s is shorter than %s: the end of the drain can abort requests", deadlineOption, timeoutOption)
+			in.warn("%s is shorter than %s: requests can be aborted at the end of the drain", deadlineOption, timeoutOption)
 		}
 	}
 	s.grace = max(grace, time.Duration(ceilSeconds(s.deadline+afterDrain))*time.Second)
@@ -223,7 +223,7 @@ func base(path string) string { return path[strings.LastIndexByte(path, '/')+1:]
 func (in *injection) addPreStopHook() error {
 	path := []string{"spec", "containers", in.app.Name, "lifecycle", "preStop"}
 	if !in.sidecarSettings.replacesHook {
-		in.warn("the preStop hook of container %s is kept: it must wait until all requests are complete, or call http://localhost:%d/wait-for-drain",
+		in.warn("the preStop hook of container %s is not changed: the hook must wait for the completion of all requests, or call http://localhost:%d/wait-for-drain",
 			in.app.Name, in.ports.admin)
 		return nil
 	}
@@ -304,7 +304,7 @@ func (in *injection) addSidecar() error {
 		HTTPGet: &corev1.HTTPGetAction{Path: "/drain", Port: intstr.FromInt32(in.ports.admin)},
 	}}
 	in.set(c, "spec", "initContainers", sidecarName)
-	in.note("restartable init container %s is added at the end; it starts before the application and stops after it", sidecarName)
+	in.note("restartable init container %s is added at the end; the sidecar starts before the application and stops after the application", sidecarName)
 	return nil
 }
 

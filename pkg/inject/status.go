@@ -134,7 +134,7 @@ func describeStatus(text string) string {
 	case s.Format > format:
 		return fmt.Sprintf("injected with a newer format (%d, this injector writes %d)", s.Format, format)
 	case s.Format < format:
-		return fmt.Sprintf("injected with an older format (%d, this injector writes %d); run uninject and inject to update it", s.Format, format)
+		return fmt.Sprintf("injected with format %d, but the current format is %d; run uninject and inject to update it", s.Format, format)
 	}
 	return "already injected; run uninject first to inject with other options"
 }

@@ -170,6 +170,6 @@ func wasOfSidecar(field string) func(object, was any) error {
 				}
 			}
 		}
-		return fmt.Errorf("the sidecar does not have this %s", field)
+		return fmt.Errorf("the sidecar has a different %s", field)
 	}
 }

@@ -93,7 +93,7 @@ func (in *injection) proxyOf(c *corev1.Container, n int32) string {
 func (in *injection) skipProxied(proxied *candidate, all []*candidate) error {
 	in.out.Missing = "a Service that names the port"
 	possible := slices.DeleteFunc(slices.Clone(all), func(c *candidate) bool { return !c.proxied && !c.sign.takesRequests() })
-	return skip(NotHTTP, "port %s of container %s is behind a proxy: %s; a Service that uses the port directly would bypass the proxy; to select a port: %s",
+	return skip(NotHTTP, "port %s of container %s is the target of a proxy: %s; a Service that uses the port bypasses the proxy; to select a port: %s",
 		describePort(proxied.port), proxied.container.Name, proxied.sign.why, in.flagsOf(possible))
 }
 

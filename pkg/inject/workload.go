@@ -65,7 +65,7 @@ func Leave(object any) Outcome {
 	}
 	switch workload := text(at(object, "spec", "workloadRef"), "name"); {
 	case workload != "":
-		out.Text = fmt.Sprintf("its pods are created by %s %s, which is injected", text(at(object, "spec", "workloadRef"), "kind"), workload)
+		out.Text = fmt.Sprintf("the pods are created by %s %s, which is injected", text(at(object, "spec", "workloadRef"), "kind"), workload)
 	case !isOfKubernetes(group):
 		out.Text = "no containers in spec.template; if this object creates pods, label the pods for the webhook"
 	}

@@ -30,7 +30,7 @@ var ErrAgain error = again{}
 // again is a temporary error. After a temporary error, crypto/tls can continue to use the connection.
 type again struct{}
 
-func (again) Error() string   { return "nothing can be read or written now" }
+func (again) Error() string   { return "operation would block" }
 func (again) Timeout() bool   { return true }
 func (again) Temporary() bool { return true }
 

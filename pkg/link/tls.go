@@ -55,9 +55,9 @@ const MaxRecord = 16 << 10
 const MaxUnsent = 2 * largeOut
 
 var (
-	errNotRead       = errors.New("tls: the client does not read replies")
-	errLongHandshake = errors.New("tls: the handshake of the client is too long")
-	errNoContent     = errors.New("tls: too many bytes without content")
+	errNotRead       = errors.New("tls: the client does not read the replies")
+	errLongHandshake = errors.New("tls: handshake too long")
+	errNoContent     = errors.New("tls: too many messages without content")
 )
 
 // Sizes of the buffers for unsent encrypted bytes.

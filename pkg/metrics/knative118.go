@@ -46,7 +46,7 @@ func newKnative118(r *registry, o *Options, tags *routeTags) *knative118 {
 			return &series118{counter{counts.WithLabelValues(values...)}, histogram{latencies.WithLabelValues(values...)}}
 		}
 	}
-	who.gauge("revision_queue_depth", "Number of running and queued requests; absent without a concurrency limit.", sometimes(o.Gauges.depth))
+	who.gauge("revision_queue_depth", "Number of running and queued requests. Absent if there is no concurrency limit.", sometimes(o.Gauges.depth))
 	addMemStats(r)
 	return &knative118{
 		requests: &tagTable[series118]{
@@ -74,7 +74,7 @@ var memStats = []struct {
 	value      func(*runtime.MemStats) float64
 }{
 	{"alloc", "Bytes of allocated objects.", func(s *runtime.MemStats) float64 { return float64(s.Alloc) }},
-	{"total_alloc", "Total number of bytes that were allocated for objects.", func(s *runtime.MemStats) float64 { return float64(s.TotalAlloc) }},
+	{"total_alloc", "Total number of bytes allocated for objects.", func(s *runtime.MemStats) float64 { return float64(s.TotalAlloc) }},
 	{"sys", "Bytes from the operating system.", func(s *runtime.MemStats) float64 { return float64(s.Sys) }},
 	{"lookups", "Number of pointer lookups.", func(s *runtime.MemStats) float64 { return float64(s.Lookups) }},
 	{"mallocs", "Total number of allocated objects.", func(s *runtime.MemStats) float64 { return float64(s.Mallocs) }},
@@ -94,8 +94,8 @@ var memStats = []struct {
 	{"bucket_hash_sys", "Bytes of the tables of the profiler.", func(s *runtime.MemStats) float64 { return float64(s.BuckHashSys) }},
 	{"gc_sys", "Bytes of the garbage collector.", func(s *runtime.MemStats) float64 { return float64(s.GCSys) }},
 	{"other_sys", "Bytes of the rest of the runtime.", func(s *runtime.MemStats) float64 { return float64(s.OtherSys) }},
-	{"next_gc", "Size of the heap at which the garbage collector runs again, in bytes.", func(s *runtime.MemStats) float64 { return float64(s.NextGC) }},
-	{"last_gc", "Time of the last garbage collection in nanoseconds since 1970.", func(s *runtime.MemStats) float64 { return float64(s.LastGC) }},
+	{"next_gc", "Target size of the heap for the next garbage collection in bytes.", func(s *runtime.MemStats) float64 { return float64(s.NextGC) }},
+	{"last_gc", "Time of the last garbage collection in nanoseconds since the Unix epoch.", func(s *runtime.MemStats) float64 { return float64(s.LastGC) }},
 	{"total_gc_pause_ns", "Total pause of garbage collections in nanoseconds.", func(s *runtime.MemStats) float64 { return float64(s.PauseTotalNs) }},
 	{"num_gc", "Number of garbage collections.", func(s *runtime.MemStats) float64 { return float64(s.NumGC) }},
 	{"num_forced_gc", "Number of garbage collections that the program requested.", func(s *runtime.MemStats) float64 { return float64(s.NumForcedGC) }},

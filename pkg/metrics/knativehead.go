@@ -55,12 +55,12 @@ func newKnativeHead(r *registry, o *Options, tags *routeTags) *knativeHead {
 		invocation: histogramsOf(knative.histograms("kn_serving_invocation_duration_seconds",
 			"Time from acquiring a slot to the end of the request.", otelDurations(), "http_response_status_code"), dim(statuses...)),
 	}
-	knative.gauge("kn_serving_queue_depth", "Number of running and queued requests; absent without a concurrency limit.", sometimes(o.Gauges.depth))
+	knative.gauge("kn_serving_queue_depth", "Number of running and queued requests. Absent if there is no concurrency limit.", sometimes(o.Gauges.depth))
 	// The OpenTelemetry resource.
 	r.with("container_name", "queue-proxy", "k8s_namespace_name", o.Namespace, "k8s_pod_name", o.Pod, "service_instance_id", o.Pod,
 		"service_name", cmp.Or(o.Service, o.Configuration, o.Revision, o.Pod), "service_version", cmp.Or(o.Commit, "unknown"),
 		"kn_service_name", o.Service, "kn_configuration_name", o.Configuration, "kn_revision_name", o.Revision,
-	).gauge("target_info", "1, with the pod as labels.", one)
+	).gauge("target_info", "Information about the pod in the labels. The value is always 1.", one)
 	addOTelRuntime(r.with("otel_scope_name", scopeRuntime))
 	// Knative also exports the default collectors of client_golang. They are created in the default registry
 	// before main, and no other metric is registered there. Creating two
@@ -95,7 +95,7 @@ func newServerSeries(r *registry, tags *routeTags) *tagTable[serverSeries] {
 func newClientSeries(r *registry, tags *routeTags) *tagTable[clientSeries] {
 	labels := []string{"kn_route_tag", "http_request_method", "http_response_status_code", "error_type"}
 	duration := r.histograms("http_client_request_duration_seconds",
-		"Time from acquiring a slot to the first byte of the response or, with error_type, to the failure.", otelDurations(), labels...)
+		"Time from the slot acquisition to the first byte of the response, or to the failure if error_type is set.", otelDurations(), labels...)
 	in := r.histograms("http_client_request_body_size_bytes", "Size of the bodies of requests to the user container.", otelSizes(), labels...)
 	outcomes, few := make(dimension, 0, len(statuses)+len(reasons)), firstsOfClass() // status codes, then failure reasons
 	for _, code := range statuses {
@@ -146,7 +146,7 @@ func addOTelRuntime(r *registry) {
 			}
 		}
 	}, "go_memory_type")
-	r.gauge("go_memory_limit_bytes", "Memory limit of the Go runtime (GOMEMLIMIT), which defaults to 80% of the memory limit of the container; absent without a limit.", sometimes(runtimeNumber(runtimeLimit)))
+	r.gauge("go_memory_limit_bytes", "Memory limit of the Go runtime (GOMEMLIMIT), which defaults to 80% of the memory limit of the container. Absent if there is no limit.", sometimes(runtimeNumber(runtimeLimit)))
 	r.counter("go_memory_allocated_bytes_total", "Total memory that was allocated for objects.", sometimes(runtimeNumber(runtimeAllocated)))
 	r.counter("go_memory_allocations_total", "Number of allocated objects.", sometimes(runtimeNumber("/gc/heap/allocs:objects")))
 	r.gauge("go_memory_gc_goal_bytes", "Target size of the heap for the next garbage collection.", sometimes(runtimeNumber("/gc/heap/goal:bytes")))

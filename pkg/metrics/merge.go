@@ -74,7 +74,7 @@ func newMerge(r *registry, o *Merge, gatherer prometheus.Gatherer, openMetrics b
 	appPath := cmp.Or(o.Path, path)
 	app, err := url.Parse("http://" + net.JoinHostPort(loopback.IPv4, strconv.Itoa(o.Port)) + appPath)
 	if err != nil || !strings.HasPrefix(appPath, "/") || app.Fragment != "" {
-		return nil, fmt.Errorf("%q: the path of the metrics must begin with / and must not contain a fragment", o.Path)
+		return nil, fmt.Errorf("%q: the path of the metrics must have a leading / and no fragment", o.Path)
 	}
 	m := &merge{
 		registry:    r,
@@ -84,7 +84,7 @@ func newMerge(r *registry, o *Merge, gatherer prometheus.Gatherer, openMetrics b
 		timeout:     cmp.Or(o.timeout, mergeTimeout),
 		size:        cmp.Or(o.maxSize, mergeSize),
 		slots:       make(chan struct{}, maxMerges),
-		failed:      r.counters("queue_proxy_app_scrape_errors_total", "Number of scrapes without the metrics of the user container, by reason.", "reason"),
+		failed:      r.counters("queue_proxy_app_scrape_errors_total", "Number of failed scrapes of the user container, by reason.", "reason"),
 		transport: &http.Transport{
 			DialContext:            loopback.DialContext,
 			DisableKeepAlives:      true, // the app would close an idle connection before the next scrape

@@ -64,7 +64,7 @@ func (c PushConfig) Options() (o PushOptions, warnings []string) {
 		o.Interval = c.Interval
 	}
 	if o.Interval > 0 && o.Interval < minInterval {
-		warn("metrics push: the interval %v is too short; %v is used", o.Interval, minInterval)
+		warn("metrics push: the interval is too short (%v); %v is used", o.Interval, minInterval)
 		o.Interval = minInterval
 	}
 	remark, err := export.CheckEndpoint("metrics", endpoint, written)

@@ -84,13 +84,13 @@ func addLoad(r *registry, g *Gauges) {
 	}))
 	r.gauge("queue_proxy_concurrency_limit", "Maximum number of concurrent requests in the user container; 0 means no limit.",
 		always(func() float64 { running, _ := g.Limit(); return float64(running) }))
-	r.gauge("queue_proxy_queue_limit", "Maximum number of queued requests; absent without a concurrency limit.",
+	r.gauge("queue_proxy_queue_limit", "Maximum number of queued requests. Absent if there is no concurrency limit.",
 		sometimes(func() (float64, bool) { running, waiting := g.Limit(); return float64(waiting), running > 0 }))
-	r.gauge("queue_proxy_request_memory_bytes", "Memory used for requests that are being read or queued; absent without a budget.",
+	r.gauge("queue_proxy_request_memory_bytes", "Memory used by incomplete and queued requests. Absent if there is no budget.",
 		sometimes(func() (float64, bool) { used, limit := g.Memory(); return float64(used), limit > 0 }))
-	r.gauge("queue_proxy_request_memory_limit_bytes", "Memory budget for requests; absent without a budget.",
+	r.gauge("queue_proxy_request_memory_limit_bytes", "Memory budget for requests. Absent if there is no budget.",
 		sometimes(func() (float64, bool) { _, limit := g.Memory(); return float64(limit), limit > 0 }))
-	r.gauge("queue_proxy_concurrency_limit_reason", "1 for the reason of the current adaptive limit; absent for a fixed limit.", func(add func(float64, ...string)) {
+	r.gauge("queue_proxy_concurrency_limit_reason", "Reason for the current adaptive limit. The value is always 1. Absent if the limit is fixed.", func(add func(float64, ...string)) {
 		if state, adaptive := g.Adaptive(); adaptive {
 			add(1, string(state.Reason))
 		}
@@ -102,7 +102,7 @@ func addLoad(r *registry, g *Gauges) {
 func (s *state) addReadiness(r *registry, o *Options) {
 	r.gauge("queue_proxy_ready", "1 if readiness probes succeed, otherwise 0.",
 		always(func() float64 { yes, _ := o.Gauges.Ready(); return float64(place(yes)) }))
-	r.gauge("queue_proxy_not_ready_reason", "1 for the reason why the pod is not ready; absent if the pod is ready.", func(add func(float64, ...string)) {
+	r.gauge("queue_proxy_not_ready_reason", "Reason why the pod is not ready. The value is always 1. Absent if the pod is ready.", func(add func(float64, ...string)) {
 		yes, word := o.Gauges.Ready()
 		if !slices.Contains(o.NotReadyReasons, word) {
 			word = "other"
@@ -111,7 +111,7 @@ func (s *state) addReadiness(r *registry, o *Options) {
 			add(1, word)
 		}
 	}, "reason")
-	s.flaps = r.counters("queue_proxy_readiness_flaps_total", "Number of transitions of the user container from ready to not ready.").WithLabelValues()
+	s.flaps = r.counters("queue_proxy_readiness_flaps_total", "Number of times the user container became unready.").WithLabelValues()
 	s.answers = histogramsOf(r.histograms("queue_proxy_readiness_answer_seconds", "Duration of readiness probes, by result.",
 		seconds(), "ready"), dim("no", "yes"))
 	r.gauge("queue_proxy_draining", "1 during the drain of the pod, otherwise 0.", always(func() float64 { return float64(place(o.Gauges.Draining())) }))
@@ -119,7 +119,7 @@ func (s *state) addReadiness(r *registry, o *Options) {
 
 func (s *state) addStartup(r *registry) {
 	r.gauge("queue_proxy_startup_seconds",
-		"Time from the start of the process to an event (listening, first_probe, first_ready or first_request); absent before the event.",
+		"Time from the start of the process to the event. Absent before the event.",
 		func(add func(float64, ...string)) {
 			for i, event := range startupEvents {
 				if after := s.firsts[i].Load(); after != 0 {
@@ -130,22 +130,22 @@ func (s *state) addStartup(r *registry) {
 }
 
 func addRest(r *registry, o *Options) {
-	r.gauge("queue_proxy_tls_certificate_expiry_timestamp_seconds", "Expiry time of the certificate of the sidecar, in seconds since 1970; absent without a certificate.",
+	r.gauge("queue_proxy_tls_certificate_expiry_timestamp_seconds", "Expiry time of the certificate in seconds since the Unix epoch. Absent if there is no certificate.",
 		sometimes(func() (float64, bool) { at := o.Gauges.CertExpiry(); return float64(at.Unix()), !at.IsZero() }))
 	if dropped := o.Gauges.LogLinesDropped; dropped != nil {
-		r.counter("queue_proxy_log_lines_dropped_total", "Number of request log lines that were dropped because the output was blocked.",
+		r.counter("queue_proxy_log_lines_dropped_total", "Number of dropped request log lines. A line is dropped if the output is blocked.",
 			always(func() float64 { return float64(dropped()) }))
 	}
 	if dropped := o.Gauges.SpansDropped; dropped != nil {
 		r.counter("queue_proxy_spans_dropped_total", "Number of spans that were not sent to the collector.", always(func() float64 { return float64(dropped()) }))
 	}
-	r.counter("queue_proxy_bounds_total", "Number of connections, streams and requests that were closed because a peer exceeded a bound.",
+	r.counter("queue_proxy_bounds_total", "Number of closed connections, streams and requests, by bound.",
 		func(add func(float64, ...string)) {
 			for name := range bound.NumNames {
 				add(float64(o.Gauges.Bounds.Count(name)), name.String())
 			}
 		}, "bound")
-	r.with("version", o.Version, "revision", o.Commit, "goversion", runtime.Version()).gauge("queue_proxy_build_info", "1, with the version as labels.", one)
+	r.with("version", o.Version, "revision", o.Commit, "goversion", runtime.Version()).gauge("queue_proxy_build_info", "Version information in the labels. The value is always 1.", one)
 }
 
 // one is a read that returns 1.

@@ -170,7 +170,7 @@ func (c *countedConn) Read(b []byte) (int, error) {
 		return c.Conn.Read(b)
 	}
 	if c.left == 0 {
-		return 0, fmt.Errorf("a handshake of more than %d bytes", c.read)
+		return 0, fmt.Errorf("the handshake exceeds %d bytes", c.read)
 	}
 	n, err := c.Conn.Read(b[:min(len(b), c.left)])
 	c.left -= n

@@ -87,7 +87,7 @@ func TestHandshakeByteLimit(t *testing.T) {
 	if _, err := g.client(t, certificate(t, 100<<10)); err == nil || harness.IsTimeout(err) {
 		t.Errorf("a certificate of 100 KB: got %v, want the connection closed", err)
 	}
-	harness.Equal(t, (<-g.failed).Error(), "a handshake of more than 8192 bytes")
+	harness.Equal(t, (<-g.failed).Error(), "the handshake exceeds 8192 bytes")
 }
 
 func TestHandshakeLimitsEndAfterHandshake(t *testing.T) {

@@ -21,7 +21,7 @@ func (l *Limit) Listener(ln net.Listener) net.Listener { return watchedListener{
 const maxLines = 100
 
 // errLines makes net/http send a 400 response and close the connection.
-var errLines = fmt.Errorf("header section of more than %d lines", maxLines)
+var errLines = fmt.Errorf("the header section exceeds %d lines", maxLines)
 
 // A watchedListener counts the header bytes on its connections.
 type watchedListener struct {

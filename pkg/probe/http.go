@@ -40,7 +40,7 @@ func askHTTP(a *HTTPGetAction, autoDetectHTTP2 bool, own ...int) (try ask, where
 			if err != nil {
 				return err
 			}
-			return ownPorts(own).verdict(resp)
+			return ownPorts(own).checkResponse(resp)
 		}
 	}
 	var h1, h2c http.Protocols
@@ -178,9 +178,9 @@ func (own ownPorts) elsewhere(to, from *url.URL) string {
 	return ""
 }
 
-// verdict returns the result for a response and closes it. The result depends only on the status. The body is
+// checkResponse returns the result for a response and closes it. The result depends only on the status. The body is
 // read until the timeout so that the app can write the whole response.
-func (own ownPorts) verdict(resp *http.Response) error {
+func (own ownPorts) checkResponse(resp *http.Response) error {
 	defer resp.Body.Close()
 	switch code := resp.StatusCode; code {
 	case 301, 302, 303, 307, 308:

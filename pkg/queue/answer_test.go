@@ -27,7 +27,7 @@ func TestAnswerForEachReason(t *testing.T) {
 		grpc   int    // there is no pushback if it is 8
 	}{
 		{QueueFull, 503, "pending request queue full\n", `error=connection_limit_reached; details="queue-full"`, true, 14},
-		{Overload, 503, "out of memory for requests\n", `error=connection_limit_reached; details="overload"`, true, 8},
+		{Overload, 503, "not enough memory for requests\n", `error=connection_limit_reached; details="overload"`, true, 8},
 		{QueueTimeout, 503, "pending request queue full\n", `error=connection_limit_reached; details="queue-timeout"`, true, 14},
 		{NotReady, 503, "not ready\n", `error=destination_unavailable; details="not-ready"`, false, 14},
 		{Draining, 503, "shutting down\n", `error=destination_unavailable; details="draining"`, false, 14},
@@ -36,8 +36,8 @@ func TestAnswerForEachReason(t *testing.T) {
 		{IdleTimeout, 504, "request timeout", `error=connection_read_timeout; details="idle-timeout"`, false, 4},
 		{AppUnreachable, 502, "the app cannot be reached\n", `error=connection_refused; details="app-unreachable"`, false, 14},
 		{Local, 500, "no resources for a connection to the app\n", `error=proxy_internal_error; details="local"`, false, 14},
-		{AppReset, 502, "the app broke the connection off\n", `error=connection_terminated; details="app-reset"`, false, 14},
-		{AppGarbage, 502, "the app did not answer in HTTP\n", `error=http_protocol_error; details="app-garbage"`, false, 13},
+		{AppReset, 502, "connection to the app closed unexpectedly\n", `error=connection_terminated; details="app-reset"`, false, 14},
+		{AppGarbage, 502, "invalid HTTP response of the app\n", `error=http_protocol_error; details="app-garbage"`, false, 13},
 		{BadRequest, 400, "bad request\n", `error=http_request_error; details="bad-request"`, false, 3},
 		{TooLarge, 413, "request body too large\n", `error=http_request_error; details="bad-request"`, false, 8},
 		{HeadTooLarge, 431, "request header fields too large\n", `error=http_request_error; details="bad-request"`, false, 8},

@@ -41,8 +41,8 @@ type deadlines struct {
 	forced atomic.Uint32 // a Reason set by end, such as the deadline of the drain
 	owing  atomic.Bool   // the request has a body to which Clocks.Body applies
 
-	owed  atomic.Int64 // start of the wait for the next body byte, in nanoseconds after start; 0 if the body is not awaited
-	offer atomic.Int64 // start of the wait for the client to read the response, in nanoseconds after start; 0 if no write waits
+	waitStart atomic.Int64 // start of the wait for the next body byte, in nanoseconds after start; 0 if the body is not awaited
+	offer     atomic.Int64 // start of the wait for the client to read the response, in nanoseconds after start; 0 if no write waits
 }
 
 // begin starts the timeouts of a request that arrived at now.
@@ -52,7 +52,7 @@ func (d *deadlines) begin(c *Clocks, now time.Time) {
 	d.active.Store(0)
 	d.forced.Store(uint32(OK))
 	d.owing.Store(false)
-	d.owed.Store(0)
+	d.waitStart.Store(0)
 	d.offer.Store(0)
 }
 
@@ -73,13 +73,13 @@ func (d *deadlines) ExpectBody() { d.owing.Store(d.clocks.Body > 0) }
 // AwaitBody records that the engine waits for the next byte of the request body until GotBody.
 func (d *deadlines) AwaitBody() {
 	if d.owing.Load() {
-		d.owed.Store(max(int64(time.Since(d.start)), 1))
+		d.waitStart.Store(max(int64(time.Since(d.start)), 1))
 	}
 }
 
 // GotBody records that bytes of the request body, or the end of the body, have arrived.
 func (d *deadlines) GotBody() {
-	d.owed.Store(0)
+	d.waitStart.Store(0)
 	d.Touch()
 }
 
@@ -160,7 +160,7 @@ func (d *deadlines) earliest() (e expiry) {
 		e.consider(ResponseStartTimeout, NoStall, c.ResponseStart, 0)
 	}
 	if phase < Streaming && d.owing.Load() {
-		since := time.Duration(d.owed.Load())
+		since := time.Duration(d.waitStart.Load())
 		if since == 0 {
 			since = time.Since(d.start)
 		}

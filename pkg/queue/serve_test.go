@@ -42,12 +42,12 @@ func TestRejectReportsOverload(t *testing.T) {
 		want   string
 		status int // status of the observation; 0 if there is none
 	}{
-		{nil, false, "503 out of memory for requests\n", 503},
+		{nil, false, "503 not enough memory for requests\n", 503},
 		{[]string{"Content-Type", "application/grpc"}, false, "200 grpc-status 8", 200},
 		{nil, true, "nothing", 503},
-		{[]string{"User-Agent", "kube-probe/1.30"}, false, "503 out of memory for requests\n", 503},
+		{[]string{"User-Agent", "kube-probe/1.30"}, false, "503 not enough memory for requests\n", 503},
 		{[]string{"User-Agent", "kube-probe/1.30"}, true, "nothing", 503},
-		{[]string{"K-Network-Probe", "queue"}, false, "503 out of memory for requests\n", 0},
+		{[]string{"K-Network-Probe", "queue"}, false, "503 not enough memory for requests\n", 0},
 		{[]string{"K-Network-Probe", "probe", "K-Network-Hash", "h"}, true, "nothing", 0},
 	} {
 		h := newTestProxy()
@@ -285,8 +285,8 @@ func TestServeAnswersIfForwardSentNothing(t *testing.T) {
 		{Result{Status: 200, Begun: true, Reason: ClientGone}, "nothing", 200},
 		{Result{Reason: ClientGone}, "nothing", 499},
 		{Result{Reason: AppUnreachable}, "502 the app cannot be reached\n", 502},
-		{Result{Reason: AppReset}, "502 the app broke the connection off\n", 502},
-		{Result{Status: 200, Reason: AppGarbage}, "502 the app did not answer in HTTP\n", 502},
+		{Result{Reason: AppReset}, "502 connection to the app closed unexpectedly\n", 502},
+		{Result{Status: 200, Reason: AppGarbage}, "502 invalid HTTP response of the app\n", 502},
 		{Result{Reason: RequestTimeout}, "504 request timeout", 504},
 		{Result{Reason: Draining}, "503 shutting down\n", 503},
 		{Result{Reason: BadRequest}, "400 bad request\n", 400},

@@ -31,7 +31,7 @@ const (
 func AwaitReady(ctx context.Context, port int) error {
 	client := loopback.Client()
 	url := "http://" + net.JoinHostPort(loopback.IPv4, strconv.Itoa(port))
-	last := errors.New("no answer")
+	last := errors.New("no response")
 	for {
 		answer, err := ask(ctx, client, url)
 		switch {

@@ -51,7 +51,7 @@ func (s *sidecar) drain() {
 	beside.Go(func() { s.accompany(ctx) })
 	outcome := s.proxy.Drain.Wait(ctx)
 	if outcome == queue.OnlyStreams {
-		s.log.Info("only streams are left, the user container may end them", s.inFlight()...)
+		s.log.Info("only streams remain; the user container can close them", s.inFlight()...)
 		s.leave.Do(s.stopAccepting)
 	}
 	cancel()
@@ -68,7 +68,7 @@ func (s *sidecar) drain() {
 // cut aborts all requests in flight because the drain deadline has expired. Later requests are
 // aborted too.
 func (s *sidecar) cut() {
-	s.log.Warn("drain deadline reached, what is in flight is cut", s.inFlight()...)
+	s.log.Warn("drain deadline reached; remaining requests are aborted", s.inFlight()...)
 	s.proxy.Drain.Abort()
 }
 
@@ -162,7 +162,7 @@ func (s *sidecar) adminHandler() http.Handler {
 			s.waitForDrain(w, r)
 		case r.URL.Path == "/drain" && s.config.DrainEndpoint.V:
 			s.end.Do(func() {
-				s.log.Info("the pod is ending, says the preStop hook of this container")
+				s.log.Info("drain started by the preStop hook of the sidecar")
 				close(s.ending)
 			})
 			s.beginDrain(true)
@@ -195,7 +195,7 @@ func (s *sidecar) waitForDrain(w http.ResponseWriter, r *http.Request) {
 	_ = control.SetReadDeadline(time.Time{}) // an expired deadline would make net/http assume that the client disconnected
 	_ = control.SetWriteDeadline(time.Time{})
 	if !s.proxy.Drain.Draining() { // log once, regardless of the number of hooks
-		s.log.Info("the user container is being stopped, draining")
+		s.log.Info("drain started by the preStop hook of the user container")
 	}
 	s.beginDrain(false)
 	outcome := s.proxy.Drain.Wait(ctx)
@@ -207,14 +207,14 @@ func (s *sidecar) waitForDrain(w http.ResponseWriter, r *http.Request) {
 	}
 	slot.Release()
 	if hooks, _ := s.hooks.Load(); hooks == 0 {
-		s.log.Info("the user container may stop", zap.Stringer("outcome", outcome))
+		s.log.Info("the preStop hook of the user container completed", zap.Stringer("outcome", outcome))
 	}
 }
 
 // refuseHook sends an error response to a hook that has no slot.
 func (s *sidecar) refuseHook(w http.ResponseWriter, r *http.Request, code int) {
 	if n := s.refusedHooks.Add(time.Now()); n > 0 {
-		s.log.Warn("too many preStop hooks wait, some were refused", zap.Int("refused", n), zap.String("client", r.RemoteAddr))
+		s.log.Warn("requests of preStop hooks refused because of the limit", zap.Int("refused", n), zap.String("client", r.RemoteAddr))
 	}
-	http.Error(w, "too many hooks wait", code)
+	http.Error(w, "too many waiting preStop hooks", code)
 }

@@ -25,10 +25,10 @@ func (s *sidecar) tracer() *tracing.Tracer {
 	}
 	o.Limited = c.Concurrency.V > 0 || c.ConcurrencyMode.V == config.AdaptiveConcurrency
 	o.AppPort, o.Output = c.UserPort.V, os.Stdout
-	o.Report = func(err error) { s.log.Warn("spans are lost", zap.Error(err)) }
+	o.Report = func(err error) { s.log.Warn("spans dropped", zap.Error(err)) }
 	tracer, err := tracing.New(o)
 	if err != nil {
-		s.log.Warn("tracing is off", zap.Error(err))
+		s.log.Warn("tracing is disabled", zap.Error(err))
 	}
 	return tracer
 }

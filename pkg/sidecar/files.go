@@ -128,7 +128,7 @@ func (s *shortages) lackedResources(operation string, err error) {
 	s.last = status.Shortage{Count: s.last.Count + 1, Time: now, Operation: operation, Resource: name, Error: err.Error(), Hint: hint}
 	s.mu.Unlock()
 	if n := s.exhausted.Add(now); n > 0 {
-		s.log.Warn("no resources for connections", zap.String("operation", operation), zap.Error(err), zap.Int("count", n),
+		s.log.Warn("not enough resources for connections", zap.String("operation", operation), zap.Error(err), zap.Int("count", n),
 			zap.String("resource", name), zap.String("hint", hint))
 	}
 }
@@ -136,7 +136,7 @@ func (s *shortages) lackedResources(operation string, err error) {
 // clientsWait records that a new client connection is waiting.
 func (s *shortages) clientsWait() {
 	if n := s.clients.Add(time.Now()); n > 0 {
-		s.log.Warn("new connections wait because no connection is idle", zap.Int("count", n),
+		s.log.Warn("new connections are waiting for an idle connection", zap.Int("count", n),
 			zap.Int("limit", s.files.clients), zap.Int("openFilesLimit", s.files.limit))
 	}
 }
@@ -144,7 +144,7 @@ func (s *shortages) clientsWait() {
 // requestsWait records that a request is waiting for a connection to the user container.
 func (s *shortages) requestsWait() {
 	if n := s.app.Add(time.Now()); n > 0 {
-		s.log.Warn("requests wait for a connection to the user container, because the limit is reached", zap.Int("count", n),
+		s.log.Warn("requests are waiting for a connection to the user container", zap.Int("count", n),
 			zap.Int("limit", s.files.app), zap.Int("openFilesLimit", s.files.limit))
 	}
 }

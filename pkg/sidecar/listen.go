@@ -96,7 +96,7 @@ func (s *sidecar) limitBuffers(c syscall.RawConn, received, unsent int) error {
 		out = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_SNDBUF, unsent)
 	})
 	if unsupported := errors.Join(in, out); unsupported != nil {
-		s.noBuffers.Do(func() { s.log.Warn("socket buffers are not limited", zap.Error(unsupported)) })
+		s.noBuffers.Do(func() { s.log.Warn("failed to limit socket buffers", zap.Error(unsupported)) })
 	}
 	return err
 }

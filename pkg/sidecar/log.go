@@ -48,7 +48,7 @@ func NewLogger(c *config.Config) (*zap.Logger, zap.AtomicLevel) {
 		log = log.With(zap.String("knative.dev/key", c.Namespace.V+"/"+c.Revision.V), zap.String("knative.dev/pod", c.Pod.V))
 	}
 	for _, err := range wrong {
-		log.Warn("logging falls back to its default", zap.Error(err))
+		log.Warn("invalid logging configuration; the default is used", zap.Error(err))
 	}
 	return log, z.Level
 }

@@ -102,7 +102,7 @@ func TestStartLogUsesWarningLevelForWarnings(t *testing.T) {
 			t.Fatalf("%s: got %d lines, want %d", level, len(lines), want)
 		}
 		warnings, _ := lines[0]["warnings"].([]any)
-		if lines[0]["severity"] != "WARNING" || len(warnings) != 2 || !slices.Contains(warnings, any("CONTAINER_CONCURENCY: unknown, so it is ignored; did you mean CONTAINER_CONCURRENCY?")) {
+		if lines[0]["severity"] != "WARNING" || len(warnings) != 2 || !slices.Contains(warnings, any("CONTAINER_CONCURENCY: unknown variable ignored; did you mean CONTAINER_CONCURRENCY?")) {
 			t.Errorf("%s: got %v with the warnings %q, want a warning that names both variables", level, lines[0]["severity"], warnings)
 		}
 		if want > 1 && (lines[1]["severity"] != "INFO" || lines[1]["warnings"] != nil) {
@@ -169,7 +169,7 @@ func lostLines(t *testing.T, log io.Reader) int {
 			Lines   int
 		}
 		harness.Equal(t, json.Unmarshal(in.Bytes(), &line), nil, "the line", in.Text())
-		if line.Message == "lines of this log are lost" {
+		if line.Message == "log lines dropped" {
 			return line.Lines
 		}
 	}

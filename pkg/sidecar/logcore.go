@@ -111,7 +111,7 @@ func (o *output) writeLine(l line) error {
 		return l.core.Sync()
 	}
 	if dropped := o.lines.Dropped(); dropped > o.reported {
-		_ = l.core.Write(zapcore.Entry{Level: zapcore.WarnLevel, Time: l.entry.Time, LoggerName: l.entry.LoggerName, Message: "lines of this log are lost"},
+		_ = l.core.Write(zapcore.Entry{Level: zapcore.WarnLevel, Time: l.entry.Time, LoggerName: l.entry.LoggerName, Message: "log lines dropped"},
 			[]zapcore.Field{zap.Uint64("lines", dropped-o.reported)})
 		o.reported = dropped
 	}

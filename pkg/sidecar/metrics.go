@@ -53,7 +53,7 @@ func (s *sidecar) makeMetrics(pushed bool) *metrics.Metrics {
 	}
 	m, err := metrics.New(o)
 	if err != nil {
-		s.log.Warn("the app's metrics are not merged", zap.Error(err))
+		s.log.Warn("metrics of the application are not merged", zap.Error(err))
 		o.Merge = metrics.Merge{}
 		m, _ = metrics.New(o) // cannot fail because config has validated the names
 	}

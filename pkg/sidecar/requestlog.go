@@ -34,7 +34,7 @@ func (s *sidecar) requestLog() *accesslog.Log {
 	}
 	l, err := accesslog.New(options, os.Stdout)
 	if err != nil {
-		s.log.Warn("the request log falls back to JSON", zap.Error(err))
+		s.log.Warn("invalid request log template; lines are written as JSON", zap.Error(err))
 		options.Template = ""
 		l, _ = accesslog.New(options, os.Stdout) // only the template can be invalid
 	}

@@ -479,7 +479,7 @@ func (s *sidecar) stop() error {
 	defer cancel()
 	err := errors.Join(s.prober.Stop(ctx), s.watcher.Close())
 	if lost := s.telemetry.close(ctx); lost != nil {
-		s.log.Warn("telemetry is lost", zap.Error(lost)) // lost telemetry is not a failure (docs/promises.md 3.9)
+		s.log.Warn("failed to flush telemetry", zap.Error(lost)) // lost telemetry is not a failure (docs/promises.md 3.9)
 	}
 	return err
 }

@@ -59,5 +59,5 @@ func regular(path string, stat func(string) (fs.FileInfo, error)) error {
 	case mode&fs.ModeDevice != 0:
 		kind = "device"
 	}
-	return fmt.Errorf("%s: is a %s, not a regular file", path, kind)
+	return fmt.Errorf("%s: not a regular file (%s)", path, kind)
 }

@@ -50,7 +50,7 @@ func gauges(r Report) []gauge {
 		{"queue_average_concurrent_requests", "Average number of requests in flight in the last full second.", r.Last.Concurrency},
 		{"queue_average_proxied_concurrent_requests", "Average number of requests from the activator in flight in the last full second.", r.Last.ProxiedConcurrency},
 		{"queue_requests_per_second", "Number of requests that arrived in the last full second.", r.Last.Requests},
-		{"queue_proxied_operations_per_second", "Number of requests from the activator that arrived in the last full second.", r.Last.ProxiedRequests},
+		{"queue_proxied_operations_per_second", "Number of requests from the activator in the last full second.", r.Last.ProxiedRequests},
 		{"process_uptime", "Number of full seconds since the start.", r.Uptime.Seconds()},
 
 		{"queue_average_concurrent_requests_6s", "Average number of requests in flight in the last 6 full seconds.", r.Last6.Concurrency},

@@ -45,7 +45,7 @@ func (c *Connections) problems(now time.Time) (all []string) {
 	}
 	if since, recent := ago(c.Shortage.Time); recent {
 		s := &c.Shortage
-		all = append(all, fmt.Sprintf("no resources for connections: %d times since the start, last %s: no %s left (%s: %s). %s",
+		all = append(all, fmt.Sprintf("not enough resources for connections: %d times since the start, most recently %s: no %s left (%s: %s). %s",
 			s.Count, since, s.Resource, s.Operation, s.Error, s.Hint))
 	}
 	if since, recent := ago(c.Clients.Reached); recent {

@@ -32,7 +32,7 @@ func limited(ago time.Duration) *Board {
 func TestWhyPrintsReachedLimits(t *testing.T) {
 	s := limited(5 * time.Second).snapshot()
 	for _, want := range []string{
-		"no resources for connections: 3 times since the start, last 5s ago: no local ports left " +
+		"not enough resources for connections: 3 times since the start, most recently 5s ago: no local ports left " +
 			"(connection to the user container: cannot assign requested address). Extend the range.\n",
 		"client connections: limit of 345 reached 5s ago, 345 open, 1 waiting (limit on open files: 1024).",
 		"connections to the user container: limit of 345 reached 5s ago, 300 open, 7 requests waiting (limit on open files: 1024).",

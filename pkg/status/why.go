@@ -61,7 +61,7 @@ func get(ctx context.Context, address string) (s snapshot, err error) {
 	}
 	res, err := loopback.Client().Do(r)
 	if err != nil {
-		return s, fmt.Errorf("no sidecar answers on this host: %w", err)
+		return s, fmt.Errorf("no sidecar found on this host: %w", err)
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {

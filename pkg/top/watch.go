@@ -170,9 +170,9 @@ func (h *history) state(s *Sample) (_ State, why string) {
 	case s.Draining:
 		return Draining, ""
 	case s.Ready == nil && h.sidecar.Ready:
-		return Ready, "metrics are off: statistics only"
+		return Ready, "metrics are disabled; only statistics are shown"
 	case s.Ready == nil:
-		return NotReady, "metrics are off: statistics only"
+		return NotReady, "metrics are disabled; only statistics are shown"
 	case *s.Ready:
 		return Ready, ""
 	case s.Reason != "":

@@ -127,13 +127,13 @@ func TestRowContainsStateAndNote(t *testing.T) {
 		"ready":               {Sidecar{}, &ready, nil, "ready "},
 		"not ready":           {Sidecar{Ready: true}, &notReady, nil, "not-ready not ready: refused"},
 		"draining":            {Sidecar{}, &draining, nil, "draining "},
-		"statistics":          {Sidecar{Ready: true}, &Sample{}, nil, "ready metrics are off: statistics only"},
-		"statistics, unready": {Sidecar{}, &Sample{}, nil, "not-ready metrics are off: statistics only"},
-		"no answer":           {Sidecar{Ready: true}, nil, errors.New("no answer within 3s"), "unknown no answer within 3s"},
+		"statistics":          {Sidecar{Ready: true}, &Sample{}, nil, "ready metrics are disabled; only statistics are shown"},
+		"statistics, unready": {Sidecar{}, &Sample{}, nil, "not-ready metrics are disabled; only statistics are shown"},
+		"no answer":           {Sidecar{Ready: true}, nil, errors.New("no response within 3s"), "unknown no response within 3s"},
 		"no sample":           {Sidecar{Ready: true}, nil, nil, "unknown "},
 		"absent":              {Sidecar{Absent: "Pending"}, nil, nil, "unknown Pending"},
 		"absent after ready":  {Sidecar{Absent: "CrashLoopBackOff"}, &ready, nil, "unknown CrashLoopBackOff"},
-		"error after ready":   {Sidecar{}, &ready, errors.New("no answer within 3s"), "unknown no answer within 3s"},
+		"error after ready":   {Sidecar{}, &ready, errors.New("no response within 3s"), "unknown no response within 3s"},
 	} {
 		w := Watch{Window: time.Minute}
 		w.List([]Sidecar{c.of})

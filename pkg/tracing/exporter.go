@@ -48,7 +48,7 @@ func (e *exporter) ExportSpan(s *trace.SpanData) { e.spans.Add(s) }
 func (e *exporter) close(ctx context.Context) error {
 	defer e.release()
 	if lost, err := e.spans.Close(ctx); err != nil {
-		return fmt.Errorf("tracing: %d spans were not sent: %w", lost, err)
+		return fmt.Errorf("tracing: failed to send %d spans: %w", lost, err)
 	}
 	return nil
 }
@@ -70,9 +70,9 @@ func (e *exporter) export(ctx context.Context, batch []*trace.SpanData, spans in
 		return 0
 	default:
 		lost = min(lost, spans)
-		err = fmt.Errorf("%d of %d spans were refused", lost, spans)
+		err = fmt.Errorf("%d of %d spans were rejected", lost, spans)
 	}
-	e.failures.Error(fmt.Errorf("tracing: %w; spans are lost", err), e.report)
+	e.failures.Error(fmt.Errorf("tracing: %w; spans are dropped", err), e.report)
 	return lost
 }
 

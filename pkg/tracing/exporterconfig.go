@@ -63,14 +63,14 @@ func (c ExporterConfig) Options() (o Options, warnings []string) {
 		o.Protocol, o.Endpoint, written = c.Collector.Choose(o.Protocol, o.Endpoint, export.Traces)
 		o.Header = c.Collector.Header
 	default:
-		warn("tracing protocol %q: not one of none, stdout, grpc, http/protobuf, http/json, zipkin; tracing is off", o.Protocol)
+		warn("tracing protocol %q: must be one of none, stdout, grpc, http/protobuf, http/json, zipkin; tracing is disabled", o.Protocol)
 		o.Protocol = export.None
 		return o, warnings
 	}
 	c.chooseSampling(&o, warn)
 	o.Formats = c.formats()
 	if o.Sampling.never() {
-		warn("tracing has the sampling rate 0; it is off")
+		warn("tracing is disabled because the sampling rate is 0")
 		o.Protocol = export.None
 		return o, warnings
 	}
@@ -78,7 +78,7 @@ func (c ExporterConfig) Options() (o Options, warnings []string) {
 		remark, err := export.CheckEndpoint("tracing", o.Endpoint, written)
 		switch {
 		case err != nil:
-			warn("tracing: %v; it is off", err)
+			warn("tracing: %v; tracing is disabled", err)
 			o.Protocol = export.None
 		case remark != "":
 			warn("%s", remark)
@@ -107,7 +107,7 @@ func (c *ExporterConfig) chooseSampling(o *Options, warn func(string, ...any)) {
 		}
 	}
 	if !(o.Sampling.Rate >= 0 && o.Sampling.Rate <= 1) {
-		warn("tracing sampling rate %v: not from 0 to 1; it is 0", o.Sampling.Rate)
+		warn("tracing sampling rate %v: the value is not in the range 0 to 1; 0 is used", o.Sampling.Rate)
 		o.Sampling.Rate = 0
 	}
 }

@@ -114,7 +114,7 @@ func (c *Call) Do(a *App) (*Response, error) {
 			return r, nil
 		}
 		a.recordBound(conn, err)
-		err = c.verdict(err) // before endUpload, because stopping the body causes another error
+		err = c.failureCause(err) // before endUpload, because stopping the body causes another error
 		c.endUpload(0)
 		c.detach()
 		if c.hold(a, conn, err) {
@@ -305,9 +305,9 @@ func (c *Call) OnlyH2Behind(alarm *queue.Alarm, a *App, err error) bool {
 	return e.Fault == forward.Garbage && a.OnlyH2()
 }
 
-// verdict returns the cause of err. If the call was aborted or the body could not be read, the error
+// failureCause returns the cause of err. If the call was aborted or the body could not be read, the error
 // of the connection is a consequence.
-func (c *Call) verdict(err error) error {
+func (c *Call) failureCause(err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {

@@ -8,12 +8,12 @@ import (
 )
 
 var (
-	errNotAsked   = errors.New("switched protocols without being asked")
-	errNoUpgrade  = errors.New("switched protocols without saying to which")
-	errSpeaksH2   = errors.New("answered in HTTP/2")
-	errEndedEarly = errors.New("the body ended early")
-	errStale      = errors.New("the idle connection had ended")
-	errPartly     = errors.New("the head is written in part") // internal, never returned to callers
+	errNotAsked   = errors.New("unexpected status 101")
+	errNoUpgrade  = errors.New("status 101 without an Upgrade header")
+	errSpeaksH2   = errors.New("unexpected HTTP/2 response")
+	errEndedEarly = errors.New("incomplete body")
+	errStale      = errors.New("idle connection closed by the application")
+	errPartly     = errors.New("incomplete request header") // internal, never returned to callers
 )
 
 // refused reports whether no process listened on the address. Only in this case Dial tries the other

@@ -45,7 +45,7 @@ func (r *Response) Next() ([]byte, error) {
 		r.conn.r += n
 		if err != nil && err != io.EOF {
 			r.app.recordBound(r.conn, err)
-			return nil, r.call.verdict(&forward.Error{Fault: forward.Garbage, Err: err})
+			return nil, r.call.failureCause(&forward.Error{Fault: forward.Garbage, Err: err})
 		}
 		if len(data) > 0 {
 			return data, nil
@@ -70,7 +70,7 @@ func (r *Response) Next() ([]byte, error) {
 			if forward.FaultOf(err) == 0 {
 				err = &forward.Error{Fault: forward.Reset, Err: err}
 			}
-			return nil, r.call.verdict(err)
+			return nil, r.call.failureCause(err)
 		}
 	}
 }

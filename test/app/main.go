@@ -21,7 +21,7 @@ import (
 
 func main() {
 	port := flag.String("port", cmp.Or(os.Getenv("PORT"), "8080"), "listen port; the default is the environment variable PORT")
-	protocols := flag.String("protocols", "both", "protocols: h1, h2 (prior knowledge) or both")
+	protocols := flag.String("protocols", "both", "protocols of the server (h1, h2 or both)")
 	delay := flag.Duration("delay-listen", 0, "delay from the start until the application listens")
 	keepAlive := flag.Duration("keepalive-timeout", 0, "idle timeout of connections, also sent to HTTP/1.1 clients in the field Keep-Alive; 0: no timeout")
 	host := flag.String("host", "", "listen address; empty: all addresses")

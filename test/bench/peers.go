@@ -57,7 +57,7 @@ type peer struct {
 func (p *peer) serves(l *load) bool { return l.streams == 0 || l.grpc || p.h2ToH1 }
 
 // notServed is the note for loads that a peer does not support.
-const notServed = "not measured, because it forwards HTTP/2 as HTTP/2 and the application supports HTTP/1.1 only"
+const notServed = "not measured because the application does not support HTTP/2"
 
 // A place contains the addresses (host:port) and settings of a peer.
 type place struct {

@@ -128,7 +128,7 @@ func testFleet(t *testing.T, protocol string, files, n int) {
 	if failed > 0 {
 		t.Errorf("got %d failures of %d scrapes, want 0", failed, scrapes)
 	}
-	if p.out.says("no resources for connections") {
+	if p.out.says("not enough resources for connections") {
 		t.Error("got a log line about missing file descriptors, want none")
 	}
 	out, code := command(t, p.environment(), "why")
@@ -202,7 +202,7 @@ func TestLowFileLimitQueuesHTTP2Requests(t *testing.T) {
 	p.poll("requests wait for a connection", func() error {
 		return p.hasMetric(fmt.Sprint("queue_proxy_app_connections_waiting ", streams-limit))
 	})
-	p.awaitLog("requests wait for a connection")
+	p.awaitLog("requests are waiting for a connection")
 	if out, code := command(t, p.environment(), "why"); code != 0 || !strings.Contains(out, "connections to the user container: limit of 42") {
 		t.Errorf("why: got code %d and\n%swant 0 and the limit", code, out)
 	}
@@ -249,7 +249,7 @@ func TestMissingDescriptorsReturnLocalError(t *testing.T) {
 	}
 	late := p.sendGet("/bytes/5")
 	p.poll("the log contains the accept error", func() error {
-		if !p.out.says("WARNING", "no resources for connections", "too many open files") {
+		if !p.out.says("WARNING", "not enough resources for connections", "too many open files") {
 			return errNotYet
 		}
 		return nil
@@ -262,7 +262,7 @@ func TestMissingDescriptorsReturnLocalError(t *testing.T) {
 	if code != 0 || !strings.Contains(out, "no file descriptors left") || !strings.Contains(out, "2 local") {
 		t.Errorf("why: got code %d and\n%swant 0, the shortage and 2 failures", code, out)
 	}
-	if n := strings.Count(p.out.String(), "no resources for connections"); n != 1 {
+	if n := strings.Count(p.out.String(), "not enough resources for connections"); n != 1 {
 		t.Errorf("got %d log lines about resources within a minute, want 1", n)
 	}
 }
@@ -283,7 +283,7 @@ func TestMissingPortsReturnLocalError(t *testing.T) {
 		}
 		return newClient(t, c)
 	}
-	for !p.out.says("no resources for connections", "cannot assign requested address") {
+	for !p.out.says("not enough resources for connections", "cannot assign requested address") {
 		if len(busy) > 16 {
 			t.Fatal("got more requests in the app than local ports")
 		}
@@ -299,7 +299,7 @@ func TestMissingPortsReturnLocalError(t *testing.T) {
 	}
 	last := len(busy) - 1
 	checkOurs(t, p, busy[last].receive("GET"), 500, "proxy_internal_error", "local")
-	if !p.out.says("no resources for connections", "local ports", "net.ipv4.ip_local_port_range") {
+	if !p.out.says("not enough resources for connections", "local ports", "net.ipv4.ip_local_port_range") {
 		t.Errorf("got log\n%swant the missing resource and a hint", p.out.String())
 	}
 	if out, _ := command(t, p.environment(), "why"); !strings.Contains(out, "no local ports left") {

@@ -29,7 +29,7 @@ func TestAppNotListeningOnLocalhostIsReported(t *testing.T) {
 		}
 		return nil
 	})
-	warning := fmt.Sprintf("SERVING_READINESS_PROBE: tcpSocket.host: %q: the probe checks this address", podIP)
+	warning := fmt.Sprintf("SERVING_READINESS_PROBE: tcpSocket.host: %q: the host of a probe must be a loopback address", podIP)
 	if log := strings.ReplaceAll(p.out.String(), `\"`, `"`); !strings.Contains(log, warning) {
 		t.Errorf("got log %s, want %s", log, warning)
 	}

@@ -224,7 +224,7 @@ func TestAppEndsStreamsAfterQuietPeriod(t *testing.T) {
 			if got := p.code(); got != 0 {
 				t.Errorf("got exit code %d, want 0", got)
 			}
-			if !p.out.says(`"only streams are left`, `"streams":2`) {
+			if !p.out.says(`"only streams remain`, `"streams":2`) {
 				t.Error("got no log line with the number of remaining streams")
 			}
 		})

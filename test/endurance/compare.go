@@ -52,8 +52,8 @@ func readSettings(args []string) (*settings, error) {
 		s.sidecarSettings = append(s.sidecarSettings, setting)
 		return nil
 	})
-	f.BoolVar(&s.quick, "quick", false, "run a subset of the rows without HAProxy, which takes two minutes")
-	f.BoolVar(&s.hour, "hour", false, "run only the one-hour row without HAProxy")
+	f.BoolVar(&s.quick, "quick", false, "run a subset of the rows without HAProxy")
+	f.BoolVar(&s.hour, "hour", false, "run the one-hour row without HAProxy")
 	f.BoolVar(&s.write, "write", false, "write the lines of the rows into the table of the document")
 	f.BoolVar(&s.list, "list", false, "list the rows")
 	f.StringVar(&s.only, "variants", "", "run the variants that match this regular expression: direct, sidecar, HAProxy, nginx")

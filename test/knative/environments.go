@@ -82,7 +82,7 @@ func (p *pod) stat() (metrics.Stat, error) {
 
 // expected lists warnings that are correct: the app was not ready at first, and OpenCensus is
 // not supported (docs/metrics.md).
-var expected = []string{"the user container is not ready", "no metrics are pushed"}
+var expected = []string{"the user container is not ready", "metrics are not pushed, because"}
 
 // complaints lists texts of log lines with problems.
 var complaints = []string{`"severity":"WARN`, `"severity":"ERROR`, `"level":"warn`, `"level":"error`, "panic", "DATA RACE"}

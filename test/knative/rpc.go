@@ -93,7 +93,7 @@ func fullQueueReturnsUnavailable(t *testing.T, _ *Release) {
 	p.waitUntilReady()
 	failed, trailers := pings(p.pingClient(grpc.WithDisableRetry()), 40)
 	if len(failed) == 0 {
-		t.Fatal("got no failed calls with a full queue, want at least 1")
+		t.Fatal("got 0 failed calls with a full queue, want 1 or more")
 	}
 	for i, err := range failed {
 		pushback := trailers[i].Get("grpc-retry-pushback-ms")

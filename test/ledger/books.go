@@ -66,7 +66,7 @@ func (b *Books) Reconcile(e *Entry, x Exceptions) (Verdict, string) {
 	switch {
 	case e.Verdict == Lost:
 	case e.Verdict == FromApp && seen == 0:
-		return lose("response of the application, which did not receive the request")
+		return lose("the application returned a response without a request")
 	case e.Method == "POST" && seen > 1:
 		return lose("the application received the POST request %d times, log: %+v", seen, lines)
 	case x.Log:

@@ -85,7 +85,7 @@ func readSettings(args []string) (*settings, error) {
 	s := &settings{}
 	f := flag.NewFlagSet("suites", flag.ContinueOnError)
 	selection := f.String("run", "", "regular expression for the names of the suites")
-	f.BoolVar(&s.quick, "quick", false, "run only the gRPC cases of connectrpc without HAProxy, which takes two minutes")
+	f.BoolVar(&s.quick, "quick", false, "run the gRPC cases of connectrpc without HAProxy")
 	f.BoolVar(&s.write, "write", false, "write the table into the document")
 	f.BoolVar(&s.list, "list", false, "list the suites")
 	f.StringVar(&s.sidecar, "sidecar", "bin/queue-proxy", "the program queue-proxy")

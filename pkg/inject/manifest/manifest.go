@@ -345,7 +345,7 @@ func list(files []*File) []*Result {
 			if d.err != nil {
 				line, text := d.position(d.err)
 				kind, namespace, name := d.identity()
-				out := inject.Outcome{Verdict: inject.Refused, Reason: inject.Unreadable, Text: text + "; with --on-refusal=skip, the document is not changed"}
+				out := inject.Outcome{Verdict: inject.Refused, Reason: inject.Unreadable, Text: text + "; the document is not changed if --on-refusal=skip is set"}
 				if d.other {
 					out = inject.Outcome{Verdict: inject.Skipped, Reason: inject.NoPods, Text: "the document contains no object with pods", Warnings: []string{text + "; the document is not changed"}}
 				}
@@ -478,7 +478,7 @@ func write(results []*Result, change func(*document, []inject.Change) (reformatt
 			case err != nil:
 				r.Outcome = inject.Outcome{Verdict: inject.Refused, Reason: inject.Unreadable, Text: err.Error()}
 			case reformatted:
-				r.Warnings = append(r.Warnings, "the document was reformatted because its layout (anchors, lists on one line) does not support edits in place; comments are kept, and white space may change")
+				r.Warnings = append(r.Warnings, "the layout of the document does not support edits in place (anchors, lists on one line); the comments are kept, but the white space may be different")
 			}
 		}
 	})

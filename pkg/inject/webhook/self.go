@@ -179,7 +179,7 @@ func (s *Self) writeSecret(ctx context.Context, secret *corev1.Secret) error {
 	}
 	err := s.Kube.do(ctx, method, path, "application/json", secret, nil)
 	if method == http.MethodPost && isStatus(err, http.StatusForbidden) {
-		return fmt.Errorf("not found, and the service account is not allowed to create it; "+
+		return fmt.Errorf("not found, and the service account cannot create the Secret; "+
 			"run \"kubectl -n %s create secret generic %s\": %w", s.Namespace, s.Secret, err)
 	}
 	return err

@@ -95,7 +95,7 @@ func verdict(got, best, top *result) string {
 	if len(missed) == 0 {
 		return "pass"
 	}
-	return "**do not use it there**: " + strings.Join(missed, ", ")
+	return "**not recommended**: " + strings.Join(missed, ", ")
 }
 
 // measure starts the application and the sidecar with a limit and measures the load. found

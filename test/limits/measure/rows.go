@@ -61,7 +61,7 @@ func realRows() []row {
 		{"pool of 64", "64 workers, 100 ms", app{workers: 64, took: 100 * ms}, []group{short(100)}, []int{64, 72}, nil},
 		{"pool of 1", "1 worker, 10 ms", app{workers: 1, took: 10 * ms}, []group{short(20)}, []int{1, 2}, nil},
 		{"warm-up", "response times are six times as long at the start", app{workers: 13, took: 40 * ms, warm: 20 * time.Second}, []group{short(60)}, []int{13, 16}, nil},
-		{"garbage collection", "the application stops for 80 ms every 2 s", app{workers: 13, took: 40 * ms, pause: 80 * ms}, []group{short(60)}, []int{13, 16}, nil},
+		{"garbage collection", "the application pauses for 80 ms in every period of 2 s", app{workers: 13, took: 40 * ms, pause: 80 * ms}, []group{short(60)}, []int{13, 16}, nil},
 		{"bursts", "60 clients that send requests for 200 ms of each second", app{workers: 64, took: 40 * ms}, []group{{n: 60, paths: []string{"/"}, burst: time.Second}, short(2)}, []int{32, 64}, nil},
 		{"slow readers", "10 clients that read large responses slowly, and 20 clients with short calls", eight, []group{{n: 10, paths: []string{"/large"}, aside: true, read: 2 * time.Second}, short(20)}, []int{18, 30}, nil},
 		{"slower", "10 ms, 40 ms after 35 s", app{workers: 13, took: 10 * ms, changed: change(4)}, []group{short(40)}, []int{13, 16}, nil},

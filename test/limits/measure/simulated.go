@@ -61,7 +61,7 @@ func simulatedLine(r *simulation.Row, criteria bool) string {
 	if missed == "" {
 		missed = "pass"
 	} else {
-		missed = "**do not use it there**: " + missed
+		missed = "**not recommended**: " + missed
 		if r.Avoid != "" {
 			missed += " (" + r.Avoid + ")"
 		}

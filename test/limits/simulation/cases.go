@@ -34,7 +34,7 @@ func Cases() []Case {
 			func() App { return &Pool{Workers: 13, Time: 20 * ms, Spread: 1} }, usual},
 		{"CPU-bound", "8 cores, 10 ms of CPU time and 10 ms of waiting",
 			func() App { return &CPU{Cores: 8, Time: 10 * ms, Wait: 10 * ms, Switch: 0.002} }, usual},
-		{"lock-bound", "20 ms, and then at least 1.5 ms with a lock",
+		{"lock-bound", "20 ms without a lock and at least 1.5 ms with a lock",
 			func() App { return &Pool{Workers: 1, Time: 3 * ms / 2, Spread: 0.5, Local: 20 * ms, Convoy: 0.005} }, usual},
 		{"GPU batch", "batches of up to 8 requests, with 24 ms per batch and 2 ms per request",
 			func() App { return &Batch{Size: 8, Gather: 2 * ms, Fixed: 24 * ms, Each: 2 * ms} }, usual},

@@ -135,7 +135,7 @@ func problemRows() []Row {
 				}
 				return alternating(number)
 			}}},
-		{Name: "F3c errors and a short queue", What: "8 clients with very fast errors, and 20 clients that alternate between fast and slow calls", App: poolOf(16, 50*ms), Sweep: []int{16, 20, 24},
+		{Name: "F3c errors and a short queue", What: "8 clients with fast errors and 20 clients with alternating fast and slow calls", App: poolOf(16, 50*ms), Sweep: []int{16, 20, 24},
 			Load: Load{Clients: 28, Kind: func(client, number int) *Kind {
 				if client < 8 {
 					return &Kind{Hold: ms / 2, Fails: true, Aside: true}
@@ -180,7 +180,7 @@ func usualRows() []Row {
 				}
 				return 50
 			}}},
-		{Name: "idle times", What: "13 workers, 20 ms, and the clients stop for 10 s every 20 s", App: poolOf(13, 20*ms), Sweep: []int{13, 16},
+		{Name: "idle times", What: "13 workers, 20 ms, with a pause of 10 s in every period of 20 s", App: poolOf(13, 20*ms), Sweep: []int{13, 16},
 			Load: Load{Depth: 100, Rate: func(at time.Duration) float64 {
 				if at%(20*time.Second) < 10*time.Second {
 					return 1000
