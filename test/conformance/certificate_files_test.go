@@ -26,7 +26,7 @@ func TestIrregularCertificateFileFailsStart(t *testing.T) {
 			if got := p.code(); got != 1 {
 				t.Errorf("got exit code %d, want 1", got)
 			}
-			if !p.out.says("TLS_CERT_DIR", path+": is a "+kind+", not a regular file") {
+			if !p.out.says("TLS_CERT_DIR", path+": not a regular file ("+kind+")") {
 				t.Errorf("got no log line that names the file:\n%s", p.out)
 			}
 		})
@@ -45,7 +45,7 @@ func TestCertificateReplacedWithPipeIsReported(t *testing.T) {
 	if err := syscall.Mkfifo(path, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p.awaitLog("certificate not in use", "is a named pipe")
+	p.awaitLog("certificate not in use", "named pipe")
 	if m := dialTLS(t, p.tlsAddr(), "http/1.1").ask("/bytes/2"); m.status() != 200 {
 		t.Errorf("request with the old certificate: got %q, want 200", m.Start)
 	}

@@ -163,7 +163,7 @@ func TestLowFileLimitClosesIdleConnections(t *testing.T) {
 	}
 	waits := p.sendGet("/")
 	p.poll("the connection waits", func() error { return p.hasMetric("queue_proxy_client_connections_waiting 1") })
-	p.awaitLog("new connections wait")
+	p.awaitLog("new connections are waiting")
 	for i, w := range busy {
 		h.free(fmt.Sprint("/busy/", i))
 		if m := w.receive("GET"); m.status() != 200 {
