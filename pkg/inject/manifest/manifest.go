@@ -580,22 +580,27 @@ func (d *document) position(err error) (line int, text string) {
 	if err != nil {
 		return d.line, text
 	}
-	if line := d.tabNear(n); line > 0 {
-		return d.line + line - 1, "the line is indented with a tab, but YAML only supports spaces; replace the tabs with spaces"
+	// The library has no types for these two errors. The second one has other causes too.
+	tab := 0
+	if strings.Contains(rest, "tab character") {
+		tab = d.tabIn(n-1, n+1)
+	} else if strings.Contains(rest, "cannot start any token") {
+		tab = d.tabIn(n, n)
+	}
+	if tab > 0 {
+		return d.line + tab - 1, "the line is indented with a tab, but YAML only supports spaces; replace the tabs with spaces"
 	}
 	return d.line + n - 1, rest
 }
 
-// tabNear returns the number of a line with a tab in its indentation if it is line n of the
-// document or the line before or after it. Otherwise, it returns 0. The parser reports errors of
-// tabs as invalid tokens, on one of these lines.
-func (d *document) tabNear(n int) int {
+// tabIn returns the number of the first line from first to last with a tab in its indentation, or 0.
+func (d *document) tabIn(first, last int) int {
 	i := 0
 	for line := range bytes.Lines(d.text) {
-		if i++; i < n-1 {
+		if i++; i < first {
 			continue
 		}
-		if i > n+1 {
+		if i > last {
 			break
 		}
 		indentation := line[:len(line)-len(bytes.TrimLeft(line, " \t-"))]
