@@ -139,7 +139,7 @@ func (c *command) print(output string, inputs []input, files []*manifest.File) e
 	if output == "yaml" {
 		return c.printYAML(files)
 	}
-	var out bytes.Buffer // nothing is written if a file cannot be encoded
+	var out bytes.Buffer // so that the output is empty if an error occurs
 	for i, f := range files {
 		if output == "diff" {
 			out.WriteString(unified(inputs[i].name, inputs[i].text, f.Text()))
@@ -179,7 +179,7 @@ func (c *command) printYAML(files []*manifest.File) error {
 	return out.Flush()
 }
 
-// A lastByte records the last byte that is written to it.
+// A lastByte is a writer that stores the last byte of the output.
 type lastByte struct {
 	value   byte
 	written bool

@@ -109,6 +109,9 @@ func (in *injection) hintsOf(c *corev1.Container) *hints {
 	for _, p := range c.Ports {
 		h.namesTLS = h.namesTLS || overTCP(p) && (tlsName.MatchString(p.Name) || isTLSNumber(p.ContainerPort))
 	}
+	h.hasTLS = slices.ContainsFunc(probesOf(c), func(p namedProbe) bool {
+		return p.HTTPGet != nil && p.HTTPGet.Host == "" && p.HTTPGet.Scheme == corev1.URISchemeHTTPS
+	})
 	possible := in.possiblePorts(c)
 	h.setSpringPort(slices.Concat(c.Ports, possible))
 	for _, n := range possible {
@@ -430,9 +433,9 @@ func parametersOf(container any, each func(parameter)) {
 	}
 }
 
-// readFlags calls flag with each flag in a list of words. It calls other with each address of socat
-// and of the server of Django, with the flag -b of Gunicorn, and with each property of the HTTP
-// server in --spring.application.json. isGunicorn reports whether the words are flags of Gunicorn.
+// readFlags calls flag for each flag in a list of words. It calls other for the addresses of socat,
+// Django (runserver) and Gunicorn (-b), and for the properties in --spring.application.json.
+// isGunicorn reports whether the words are flags of Gunicorn.
 func readFlags(words []any, isGunicorn bool, flag func(name, value string), other func(parameter)) {
 	bind := func(name, address string) {
 		other(parameter{name: name, words: []string{"bind"}, value: unquoted(address)})

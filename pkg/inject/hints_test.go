@@ -109,6 +109,7 @@ var hinted = []struct{ fact, container, why string }{ // empty if the pod is inj
 	{"a mounted certificate and a name of HTTP", mounted("/etc/app/certs") + `,"ports":[{"containerPort":8080,"name":"http"}]`, ""},
 	{"a mounted certificate next to a port of HTTPS", mounted("/etc/nginx/ssl") + `,"ports":[{"containerPort":50051},{"containerPort":443}]`, ""},
 	{"a mounted certificate and two ports", mounted("/etc/app/tls") + `,"ports":[{"containerPort":7000},{"containerPort":7001,"name":"http"}]`, ""},
+	{"a mounted certificate and a probe that uses HTTPS on another port", mounted("/etc/app/tls") + `,"ports":[{"containerPort":7000}],"readinessProbe":{"httpGet":{"port":7001,"scheme":"HTTPS"}}`, ""},
 	{"certificates of authorities", mounted("/etc/ssl/certs") + `,"ports":[{"containerPort":7000}]`, ""},
 	{"a mounted certificate of a database", mounted("/etc/mysql/tls") + `,"ports":[{"containerPort":7000}]`, ""},
 	{"a mounted Secret without a certificate", mounted("/etc/app/tokens") + `,"ports":[{"containerPort":7000}]`, ""},

@@ -124,7 +124,7 @@ func jsonInFlags(line string, each func(parameter)) {
 type spring struct {
 	port   int32          // 0 if the port is unknown
 	sign   sign           // overTLS if TLS is enabled, and plainHTTP if it is disabled
-	others map[int32]sign // other ports, with the same meaning
+	others map[int32]sign // signs of other ports
 }
 
 // springOf returns the configuration in the parameters of a container.
@@ -168,7 +168,7 @@ func portIn(values map[string]parameter, names ...string) int32 {
 // readMicronaut reads the properties of Micronaut. If TLS is enabled, the port for HTTP is closed,
 // unless the server supports both protocols.
 func (s *spring) readMicronaut(values map[string]parameter) {
-	const prefix, old = "micronaut.server.", "micronaut." // the second prefix is that of old versions
+	const prefix, old = "micronaut.server.", "micronaut." // Micronaut 1 uses the prefix old
 	enabled, has := values[prefix+"sslenabled"]
 	if !has {
 		enabled = values[old+"sslenabled"]

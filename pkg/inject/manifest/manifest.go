@@ -36,9 +36,9 @@ type File struct {
 	documents []*document
 }
 
-// A document is one document of a file, including the preceding --- line. A large file has thousands
-// of documents, and the nodes and values need about 50 times the memory of the text. Therefore, they
-// are decoded when they are needed, and only for one document of each goroutine.
+// A document is one document of a file, including the preceding --- line. The nodes and the value
+// need about 50 times the memory of the text. Therefore, they are not kept: each goroutine decodes
+// one document at a time.
 type document struct {
 	line  int        // first line in the file, counted from 1
 	text  []byte     // current content
@@ -47,7 +47,7 @@ type document struct {
 	err   error      // the document is invalid
 	other bool       // err has no effect on the injection: see isOther
 
-	results     []*Result // of the objects of the document, in their order
+	results     []*Result // one result for each object, in the order of the objects
 	statusHunks string    // hunks in a status of the document that restore its original layout: see keep
 	reformatted bool      // the document was encoded again
 }
@@ -454,7 +454,7 @@ func readFacts(r *Result, object map[string]any) {
 
 // visit decodes the documents with wanted results again, and calls f with each wanted result and its
 // object, concurrently. It then applies the changes to documents with a single object. The changes
-// to other documents are applied by writeRest, because the Services depend on all pods.
+// to other documents are applied by writeRest, because a Service depends on all pods.
 func visit(results []*Result, wanted func(*Result) bool, f func(r *Result, object map[string]any), change func(*document, []inject.Change) error) {
 	var documents []*document
 	for _, r := range results {
@@ -580,7 +580,7 @@ func (d *document) position(err error) (line int, text string) {
 	if err != nil {
 		return d.line, text
 	}
-	// The library has no types for these two errors. The second one has other causes too.
+	// The library has no types for these errors. The second error can have another cause.
 	tab := 0
 	if strings.Contains(rest, "tab character") {
 		tab = d.tabIn(n-1, n+1)
@@ -593,7 +593,8 @@ func (d *document) position(err error) (line int, text string) {
 	return d.line + n - 1, rest
 }
 
-// tabIn returns the number of the first line from first to last with a tab in its indentation, or 0.
+// tabIn returns the number of the first line between first and last that is indented with a tab. If
+// there is no such line, it returns 0.
 func (d *document) tabIn(first, last int) int {
 	i := 0
 	for line := range bytes.Lines(d.text) {
@@ -611,9 +612,9 @@ func (d *document) tabIn(first, last int) int {
 	return 0
 }
 
-// objects calls each with each object in the value of the document, in their order. The objects are
-// the items of Lists, or the value. The path is the JSON pointer of the object. The object is nil if
-// the value is not a map.
+// objects calls each for the value of the document. If the value is a List, it calls each for the
+// items instead. The path is the JSON pointer of the object. The object is nil if the value is not a
+// map.
 func (d *document) objects(value any, each func(n *yaml.Node, object map[string]any, path string)) {
 	var walk func(n *yaml.Node, value any, path string)
 	walk = func(n *yaml.Node, value any, path string) {
