@@ -68,10 +68,11 @@ func (c *command) edit(f *fileFlags, uninject bool) error {
 	if err != nil {
 		return err
 	}
-	if sizeOf(inputs) < maxSmallInput {
-		// The process is short. With fewer garbage collections, it takes a third less time.
-		defer debug.SetGCPercent(debug.SetGCPercent(400))
+	percent := 400 // the process is short, and takes a third less time with fewer garbage collections
+	if sizeOf(inputs) >= maxSmallInput {
+		percent = 50 // limits the memory to 1.5 times the live heap
 	}
+	defer debug.SetGCPercent(debug.SetGCPercent(percent))
 	var results []*manifest.Result
 	if uninject {
 		results = manifest.Uninject(files)
