@@ -190,7 +190,7 @@ func TestRandomLayoutsAreEditedInPlace(t *testing.T) {
 				if res.Verdict == inject.Injected || res.Verdict == inject.Rewritten {
 					encodeDocument++
 				}
-				if strings.Contains(strings.Join(res.Warnings, ""), "was reformatted") {
+				if strings.Contains(strings.Join(res.Warnings, ""), "does not support edits in place") {
 					reformatted++
 				}
 			}
