@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
@@ -23,6 +24,56 @@ type input struct {
 	path string // path below the output directory
 }
 
+// maxInput is the maximum length of all files in bytes. The output of kubectl for the pods of a large
+// cluster is about half as long.
+const maxInput = 128 << 20
+
+// maxSmallInput is the length of all files in bytes up to which memory is not limited.
+const maxSmallInput = 1 << 20
+
+// sizeOf returns the length of all files in bytes.
+func sizeOf(inputs []input) int {
+	n := 0
+	for _, in := range inputs {
+		n += len(in.text)
+	}
+	return n
+}
+
+// errInputTooLarge is the error for input that exceeds maxInput.
+var errInputTooLarge = fmt.Errorf("the input exceeds the limit of %d MiB; split it into several invocations", maxInput>>20)
+
+// readAll reads a file. It returns errInputTooLarge if the file is longer than limit bytes.
+func readAll(from io.Reader, limit int) ([]byte, error) {
+	text, err := io.ReadAll(io.LimitReader(from, int64(limit)+1))
+	if err == nil && len(text) > limit {
+		err = errInputTooLarge
+	}
+	return text, err
+}
+
+// readFile is readAll for the file with the given name.
+func readFile(name string, limit int) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err == nil && info.Mode().IsRegular() && info.Size() <= int64(limit) {
+		return os.ReadFile(name) // allocates the size of the file
+	}
+	text, err := readAll(f, limit)
+	if err != nil && !isPathError(err) {
+		err = fmt.Errorf("%s: %w", name, err)
+	}
+	return text, err
+}
+
+func isPathError(err error) bool {
+	_, is := errors.AsType[*fs.PathError](err)
+	return is
+}
+
 // read parses the files and directories in from, or the standard input if from is empty. The files
 // of a directory are sorted by name.
 func (c *command) read(from []string) ([]input, []*manifest.File, error) {
@@ -32,14 +83,14 @@ func (c *command) read(from []string) ([]input, []*manifest.File, error) {
 	var inputs []input
 	for _, path := range from {
 		if path == "-" {
-			text, err := io.ReadAll(c.stdin)
+			text, err := readAll(c.stdin, maxInput-sizeOf(inputs))
 			if err != nil {
 				return nil, nil, fmt.Errorf("standard input: %w", err)
 			}
 			inputs = append(inputs, input{"<stdin>", text, "stdin.yaml"})
 			continue
 		}
-		found, err := readPath(path)
+		found, err := readPath(path, maxInput-sizeOf(inputs))
 		if err != nil {
 			return nil, nil, err
 		}
@@ -52,13 +103,15 @@ func (c *command) read(from []string) ([]input, []*manifest.File, error) {
 	return inputs, files, nil
 }
 
-func readPath(path string) ([]input, error) {
+// readPath reads a file, or the files of a directory. It returns an error if they are longer than
+// limit bytes.
+func readPath(path string, limit int) ([]input, error) {
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, err
 	}
 	if !info.IsDir() {
-		text, err := os.ReadFile(path)
+		text, err := readFile(path, limit)
 		return []input{{path, text, filepath.Base(path)}}, err
 	}
 	var inputs []input
@@ -66,7 +119,7 @@ func readPath(path string) ([]input, error) {
 		if err != nil || d.IsDir() || !slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(name)) {
 			return err
 		}
-		text, err := os.ReadFile(name)
+		text, err := readFile(name, limit-sizeOf(inputs))
 		if err != nil {
 			return err
 		}
@@ -83,35 +136,60 @@ func readPath(path string) ([]input, error) {
 // print writes the files to the standard output. It sets the exit code if a difference is not
 // empty.
 func (c *command) print(output string, inputs []input, files []*manifest.File) error {
-	var out bytes.Buffer
+	if output == "yaml" {
+		return c.printYAML(files)
+	}
+	var out bytes.Buffer // so that the output is empty if an error occurs
 	for i, f := range files {
-		switch output {
-		case "diff":
+		if output == "diff" {
 			out.WriteString(unified(inputs[i].name, inputs[i].text, f.Text()))
-		case "json":
-			text, err := f.JSON()
-			if err != nil {
-				return err
-			}
-			out.Write(text)
-		default:
-			text := f.Text()
-			if out.Len() > 0 && f.Documents() > 0 {
-				if !bytes.HasSuffix(out.Bytes(), []byte("\n")) {
-					out.WriteByte('\n')
-				}
-				if !bytes.HasPrefix(text, []byte("---")) {
-					out.WriteString("---\n")
-				}
-			}
-			out.Write(text)
+			continue
 		}
+		text, err := f.JSON()
+		if err != nil {
+			return err
+		}
+		out.Write(text)
 	}
 	if output == "diff" && out.Len() > 0 {
 		c.code = max(c.code, differs)
 	}
 	_, err := c.stdout.Write(out.Bytes())
 	return err
+}
+
+// printYAML writes the files to the standard output, with a --- line between two files.
+func (c *command) printYAML(files []*manifest.File) error {
+	out := bufio.NewWriterSize(c.stdout, 1<<20)
+	last := new(lastByte)
+	both := io.MultiWriter(out, last)
+	for _, f := range files {
+		if last.written && !f.IsEmpty() {
+			if last.value != '\n' {
+				_, _ = io.WriteString(both, "\n") // Flush returns the error
+			}
+			if !f.HasMark() {
+				_, _ = io.WriteString(both, "---\n")
+			}
+		}
+		if _, err := f.WriteTo(both); err != nil {
+			return err
+		}
+	}
+	return out.Flush()
+}
+
+// A lastByte is a writer that stores the last byte of the output.
+type lastByte struct {
+	value   byte
+	written bool
+}
+
+func (l *lastByte) Write(text []byte) (int, error) {
+	if len(text) > 0 {
+		l.value, l.written = text[len(text)-1], true
+	}
+	return len(text), nil
 }
 
 // unified returns the difference between two texts of a file in the unified format, which patch

@@ -64,13 +64,15 @@ type command struct {
 
 // edit runs inject or uninject.
 func (c *command) edit(f *fileFlags, uninject bool) error {
-	// The process is short and keeps everything that it reads. With fewer garbage collections, it
-	// takes a third less time.
-	defer debug.SetGCPercent(debug.SetGCPercent(400))
 	inputs, files, err := c.read(f.from)
 	if err != nil {
 		return err
 	}
+	percent := 400 // the process is short, and takes a third less time with fewer garbage collections
+	if sizeOf(inputs) >= maxSmallInput {
+		percent = 50 // limits the memory to 1.5 times the live heap
+	}
+	defer debug.SetGCPercent(debug.SetGCPercent(percent))
 	var results []*manifest.Result
 	if uninject {
 		results = manifest.Uninject(files)
@@ -155,8 +157,14 @@ func (c *command) report(results []*manifest.Result, quiet bool) {
 		if quiet && r.Verdict != inject.Refused {
 			continue
 		}
+		if r.HasSameError {
+			continue
+		}
 		if !isIrrelevant(r) {
 			printLine(c.stderr, "%s:%d: %s: %s", r.File, r.Line, objectName(r), describeVerdict(r))
+		}
+		if r.SameErrors > 0 {
+			printLine(c.stderr, "%s:%d: the error applies to %d more objects of the document", r.File, r.Line, r.SameErrors)
 		}
 		for _, w := range r.Warnings {
 			printLine(c.stderr, "%s:%d: %s: warning: %s", r.File, r.Line, objectName(r), w)

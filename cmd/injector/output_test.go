@@ -2,11 +2,14 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/queue-proxy/queue-proxy/pkg/inject"
+	"github.com/queue-proxy/queue-proxy/pkg/inject/manifest"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -28,6 +31,48 @@ func TestOnRefusalSkipInjectsOtherObjects(t *testing.T) {
 	if want := "2 objects: 1 injected, 1 refused (1 bad-option)\n"; !strings.HasSuffix(report, want) {
 		t.Errorf("got report %q, want the suffix %q", report, want)
 	}
+}
+
+// An endless reader returns zeros.
+type endless struct{}
+
+func (endless) Read(p []byte) (int, error) { return len(p), nil }
+
+func TestInputAboveLimitIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	one := filepath.Join(dir, "one.yaml")
+	write(t, one, "a: b\n")
+	write(t, filepath.Join(dir, "two.yaml"), "a: b\n")
+	for name, read := range map[string]func(limit int) (int, error){
+		"a file": func(limit int) (int, error) { in, err := readPath(one, limit); return sizeOf(in), err },
+		"a directory": func(limit int) (int, error) {
+			in, err := readPath(dir, limit+5) // the length of the other file
+			return sizeOf(in) - 5, err
+		},
+		"the standard input": func(limit int) (int, error) {
+			text, err := readAll(strings.NewReader("a: b\n"), limit)
+			return len(text), err
+		},
+	} {
+		if n, err := read(5); err != nil || n != 5 {
+			t.Errorf("%s: got %d bytes and error %v, want 5 bytes", name, n, err)
+		}
+		if _, err := read(4); !errors.Is(err, errInputTooLarge) {
+			t.Errorf("%s: got error %v, want %v", name, err, errInputTooLarge)
+		}
+	}
+	if _, err := readAll(endless{}, 1000); !errors.Is(err, errInputTooLarge) {
+		t.Errorf("endless input: got error %v, want %v", err, errInputTooLarge)
+	}
+	harness.Contains(t, errInputTooLarge.Error(), "limit of 128 MiB")
+}
+
+func TestSameErrorIsReportedOnce(t *testing.T) {
+	out := inject.Outcome{Verdict: inject.Refused, Reason: inject.Unreadable, Text: "too large"}
+	var stderr strings.Builder
+	c := &command{stderr: &stderr}
+	c.report([]*manifest.Result{{File: "f", Line: 1, Name: "a", Outcome: out, SameErrors: 2}, {File: "f", Name: "b", Outcome: out, HasSameError: true}, {File: "f", Name: "c", Outcome: out, HasSameError: true}}, true)
+	harness.Equal(t, stderr.String(), "f:1: a: refused (unreadable): too large\nf:1: the error applies to 2 more objects of the document\n")
 }
 
 func TestExplainPrintsJSON(t *testing.T) {

@@ -294,7 +294,7 @@ func (s *score) row(name string) string {
 // The minimum precision and recall of the development half in percent. Increase them when the rules
 // improve.
 const (
-	minPrecision = 96.0
+	minPrecision = 97.0
 	minRecall    = 95.0
 )
 

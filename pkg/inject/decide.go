@@ -52,6 +52,7 @@ type candidate struct {
 	services  []ServicePort // that reach the port
 	sign      sign
 	requests  []string  // paths of the HTTP probes, without health checks
+	health    bool      // the only evidence for HTTP is a health check
 	row       *imageRow // row of images.txt that contradicts the name of the port, or nil
 	helper    string    // the reason why the container is a helper, or ""
 	proxied   bool      // another container is a proxy in front of the port, and no Service names the port
@@ -372,6 +373,7 @@ func (in *injection) candidate(c *corev1.Container, p corev1.ContainerPort, foun
 	named := found == "" || h.serves[n] != "" || h.flags[n].why != "" || isProbed(c, n)
 	o.used = named || len(in.pod.Containers) > 1
 	o.services, o.sign, o.requests = in.servicesOf(c, p), in.signOf(c, p), h.requests[n]
+	o.health = h.health[n] && len(o.requests) == 0 && isProbeSign(c, p, o.sign) && h.serves[n] == ""
 	isHeadless := !slices.ContainsFunc(o.services, func(s ServicePort) bool { return !s.Headless })
 	o.uncertain = !named && (len(in.pod.Containers) > 1 || in.namesOtherPort(c) || len(o.services) > 0 && isHeadless)
 	if len(in.pod.Containers) > 1 && len(o.services) == 0 {
@@ -385,6 +387,11 @@ func (in *injection) candidate(c *corev1.Container, p corev1.ContainerPort, foun
 		o.readImageRow(h)
 	}
 	return o
+}
+
+// isProbeSign reports whether a sign is that of a probe of the port.
+func isProbeSign(c *corev1.Container, p corev1.ContainerPort, s sign) bool {
+	return slices.ContainsFunc(probesOf(c), func(probe namedProbe) bool { return s.why != "" && s == byProbe(probe, c, p) })
 }
 
 // readImageRow replaces the sign of the port by the sign of its row in the table of images, if the
@@ -579,7 +586,7 @@ var preferences = []func(*candidate) bool{
 	func(c *candidate) bool { return webName.MatchString(c.port.Name) },
 	func(c *candidate) bool { return len(c.requests) > 0 },
 	func(c *candidate) bool {
-		return c.sign.protocol == plainHTTP && !c.isGRPC() && (len(c.services) == 0 || c.sign != byCommonNumber(c.port))
+		return c.sign.protocol == plainHTTP && !c.isGRPC() && !c.health && (len(c.services) == 0 || c.sign != byCommonNumber(c.port))
 	},
 }
 

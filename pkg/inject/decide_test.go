@@ -239,8 +239,27 @@ func TestPortOfFlagIsUsedIfNoPortIsDeclared(t *testing.T) {
 		{"a flag with the port of a database", "", `"containers":[{"name":"a","args":["--port=6379"]}]`, "", NotHTTP},
 		{"a liveness probe for a page", "", `"containers":[{"name":"a"` + liveness + `"/index.html"}}}]`, "", "a:3000"},
 		{"a liveness probe for the health", "", `"containers":[{"name":"a"` + liveness + `"/healthz"}}}]`, "", NoPort},
+		{"the flag -b of Gunicorn", "", `"containers":[{"name":"a","command":["gunicorn","-b","0.0.0.0:9000","app"]}]`, "", "a:9000"},
+		{"the flag -b of Gunicorn without a space", "", `"containers":[{"name":"a","command":["sh","-c","exec gunicorn -b:9000 app"]}]`, "", "a:9000"},
+		{"the flag -b of Gunicorn with the loopback address", "", `"containers":[{"name":"a","command":["gunicorn","-b","127.0.0.1:9000","app"]}]`, "", NoPort},
+		{"the server of Django", "", `"containers":[{"name":"a","command":["python","manage.py","runserver","--noreload","0.0.0.0:9000"]}]`, "", "a:9000"},
+		{"the loopback address and a port", "", `"containers":[{"name":"a","args":["--host","127.0.0.1","--port","9000"]}]`, "", "a:9000"},
 		{"a declared port and a flag", "", `"containers":[{"name":"a","args":["--port=3000"],"ports":[{"containerPort":3001}]}]`, "", "a:3001"},
 		{"the image of an operator", "", `"containers":[{"name":"a","image":"x/shop-operator","args":["--port=3000"]}]`, "", NotHTTP},
+	})
+}
+
+// A health check is no evidence that clients use a port.
+func TestHealthCheckSelectsNoPort(t *testing.T) {
+	const probes = `"livenessProbe":{"httpGet":{"port":8081,"path":"/healthz"}},"readinessProbe":{"httpGet":{"port":8081,"path":"/ready"}}`
+	const pod = `"containers":[{"name":"a","ports":[{"containerPort":8081},{"containerPort":9000}],` + probes + `}]`
+	wantChoices(t, []choice{
+		{"a Service names the other port", "", pod, `{"port":9000}`, "a:9000"},
+		{"a Service names both ports", "", pod, `{"name":"a","port":9000},{"name":"b","port":8081}`, WhichPort},
+		{"no Service", "", pod, "", WhichPort},
+		{"no Service, and a common number", "", `"containers":[{"name":"a","ports":[{"containerPort":8081},{"containerPort":8080}],` + probes + `}]`, "", "a:8080"},
+		{"only one port", "", `"containers":[{"name":"a","ports":[{"containerPort":8081}],` + probes + `}]`, "", "a:8081"},
+		{"a flag with the port", "", `"containers":[{"name":"a","args":["--port=8081"],"ports":[{"containerPort":8081},{"containerPort":9000}],` + probes + `}]`, "", "a:8081"},
 	})
 }
 

@@ -109,6 +109,9 @@ func (in *injection) hintsOf(c *corev1.Container) *hints {
 	for _, p := range c.Ports {
 		h.namesTLS = h.namesTLS || overTCP(p) && (tlsName.MatchString(p.Name) || isTLSNumber(p.ContainerPort))
 	}
+	h.hasTLS = slices.ContainsFunc(probesOf(c), func(p namedProbe) bool {
+		return p.HTTPGet != nil && p.HTTPGet.Host == "" && p.HTTPGet.Scheme == corev1.URISchemeHTTPS
+	})
 	possible := in.possiblePorts(c)
 	h.setSpringPort(slices.Concat(c.Ports, possible))
 	for _, n := range possible {
@@ -227,6 +230,10 @@ type certificate struct{ cert, key, scheme string }
 // read reads a parameter. names are the names of the server: see namesOfServer.
 func (c *certificate) read(s parameter, names [][]string) {
 	words := s.words
+	if kestrelCertificate.MatchString(s.name) {
+		c.cert, c.key = s.name, s.name
+		return
+	}
 	if s.variable {
 		words = withoutName(words, names)
 	}
@@ -234,8 +241,11 @@ func (c *certificate) read(s parameter, names [][]string) {
 		return
 	}
 	last := words[len(words)-1]
+	isSetting := s.variable || systemProperty.MatchString(s.name)
 	switch isFile := strings.ContainsRune(s.value, '/') || certificateFile.MatchString(s.value); {
-	case isFile && s.variable && anyOf(s.words, serverWords) && anyOf(s.words, tlsWords) && (anyOf(s.words, certWords) || anyOf(s.words, storeWords)):
+	case isFile && slices.Equal(words, uvicornKey):
+		c.cert, c.key = s.name, s.name
+	case isFile && isSetting && anyOf(s.words, serverWords) && anyOf(s.words, tlsWords) && (anyOf(s.words, certWords) || anyOf(s.words, storeWords)):
 		c.cert, c.key = s.name, s.name
 	case isFile && anyOf(words, keyWords):
 		c.key = s.name
@@ -252,13 +262,20 @@ func (c *certificate) read(s parameter, names [][]string) {
 	}
 }
 
+// kestrelCertificate matches the settings for certificates of Kestrel, the server of ASP.NET Core.
+var kestrelCertificate = regexp.MustCompile(`(?i)^-*((ASPNETCORE|DOTNET)_)?Kestrel(__|:)(Certificates(__|:)Default|Endpoints(__|:)[^:]+(__|:)Certificate)(__|:)(Path|KeyPath|Subject)$`)
+
+// uvicornKey are the words of the flag --ssl-keyfile and the variable UVICORN_SSL_KEYFILE. Uvicorn
+// does not require a separate file for the certificate.
+var uvicornKey = []string{"ssl", "keyfile"}
+
 // namesOfServer returns the words of the names of a container and its image, without a general word
 // at the end. Many servers use their name as the prefix of their variables, such as
 // VAULT_TLS_CERT_FILE. The variables of clients have the same form, but the name of another server.
 func namesOfServer(c *corev1.Container) [][]string {
 	image, _, _ := strings.Cut(path.Base(c.Image), "@")
 	image, _, _ = strings.Cut(image, ":")
-	var all [][]string
+	all := [][]string{{"uvicorn"}} // the prefix of its variables in any image
 	for _, name := range []string{c.Name, image} {
 		words := wordsOf(name)
 		if n := len(words) - 1; n > 0 && slices.Contains([]string{"server", "service", "app", "api"}, words[n]) {
@@ -392,9 +409,7 @@ func parametersOf(container any, each func(parameter)) {
 		}
 		each(s)
 	}
-	for _, list := range []string{"command", "args"} {
-		readFlags(listAt(container, list), flags, each)
-	}
+	readFlags(slices.Concat(listAt(container, "command"), listAt(container, "args")), false, flags, each)
 	for _, v := range listAt(container, "env") {
 		name, value := text(v, "name"), text(v, "value")
 		if len(name) > maxFlagBytes {
@@ -405,7 +420,7 @@ func parametersOf(container any, each func(parameter)) {
 		switch {
 		case len(value) > maxOptionsBytes:
 		case anyOf(s.words, optionWords):
-			readFlags([]any{value}, flags, each)
+			readFlags([]any{value}, slices.Contains(s.words, "gunicorn"), flags, each)
 		case s.property.name == springJSON:
 			jsonProperties(name, value, each)
 		}
@@ -418,19 +433,35 @@ func parametersOf(container any, each func(parameter)) {
 	}
 }
 
-// readFlags calls flag with each flag in a list of words, and relay with each address of socat.
-func readFlags(words []any, flag func(name, value string), relay func(parameter)) {
+// readFlags calls flag for each flag in a list of words. It calls other for the addresses of socat,
+// Django (runserver) and Gunicorn (-b), and for the properties in --spring.application.json.
+// isGunicorn reports whether the words are flags of Gunicorn.
+func readFlags(words []any, isGunicorn bool, flag func(name, value string), other func(parameter)) {
+	bind := func(name, address string) {
+		other(parameter{name: name, words: []string{"bind"}, value: unquoted(address)})
+	}
 	last := "" // the preceding word, if it is a flag without a value
+	isDjango := false
 	for _, word := range words {
 		line, _ := word.(string)
+		jsonInFlags(line, other)
 		for text := range strings.FieldsSeq(line) { // a word can be the script of a shell
 			name, value, whole := strings.Cut(text, "=")
 			address, before := relays.FindStringSubmatch(text), last
 			last = ""
+			isGunicorn = isGunicorn || path.Base(text) == "gunicorn"
 			switch {
 			case len(text) > maxFlagBytes:
 			case address != nil:
-				relay(parameter{name: address[0], value: address[1]})
+				other(parameter{name: address[0], value: address[1]})
+			case text == djangoServer:
+				isDjango = true
+			case isDjango && local.MatchString(text):
+				bind(djangoServer, text)
+			case isGunicorn && before == "-b":
+				bind(before, text)
+			case isGunicorn && len(text) > 2 && strings.HasPrefix(text, "-b") && local.MatchString(text[2:]):
+				bind("-b", text[2:])
 			case !strings.HasPrefix(text, "-") && before != "":
 				flag(before, unquoted(text))
 			case !strings.HasPrefix(text, "-"):
@@ -442,6 +473,9 @@ func readFlags(words []any, flag func(name, value string), relay func(parameter)
 		}
 	}
 }
+
+// djangoServer is the command of Django that starts a server. Its argument is an address.
+const djangoServer = "runserver"
 
 func unquoted(text string) string { return strings.Trim(text, `"';,`) }
 

@@ -148,10 +148,25 @@ func nameInService(s ServicePort, p corev1.ContainerPort) sign {
 	if name == "tcp-"+p.Name { // some charts generate this name for each protocol
 		name = p.Name
 	}
-	if rest, is := strings.CutPrefix(name, "tcp"); is && (rest == "" || rest[0] == '-') && httpPorts[p.ContainerPort] == "HTTP" {
-		name = strings.TrimPrefix(rest, "-") // tools generate the name tcp for any protocol
+	if isTCPName(name) && byName("", strings.TrimPrefix(strings.TrimPrefix(name, "tcp"), "-")).protocol == unknownProtocol {
+		return sign{} // see namedTCP
 	}
 	return byName("its name in Service "+s.Service, name)
+}
+
+// isTCPName reports whether the name of a port in a Service is tcp or begins with tcp-. Istio uses
+// this convention for plain TCP.
+func isTCPName(name string) bool { return name == "tcp" || strings.HasPrefix(name, "tcp-") }
+
+// namedTCP returns the sign of a port for which all Services use a name for plain TCP. Some tools
+// generate such a name for each protocol, so other evidence overrides the name. A common port
+// number is not sufficient.
+func namedTCP(services []ServicePort, p corev1.ContainerPort) sign {
+	isTCP := func(s ServicePort) bool { return s.Name != "tcp-"+p.Name && isTCPName(s.Name) }
+	if len(services) == 0 || slices.ContainsFunc(services, func(s ServicePort) bool { return !isTCP(s) }) {
+		return sign{}
+	}
+	return sign{notHTTP, fmt.Sprintf("its name in Service %s is %s", services[0].Service, services[0].Name)}
 }
 
 // byAppProtocol returns the sign of the appProtocol of a Service. It supports the IANA names, the
@@ -236,7 +251,7 @@ func (in *injection) signBeforeCertificates(c *corev1.Container, p corev1.Contai
 	if aside.why != "" && agree(protocols).protocol == plainHTTP { // metrics use HTTP as well
 		return aside
 	}
-	return firstOf(agree(protocols), h.image, aside, agree(probes), h.bySpring(p.ContainerPort), h.offeredAsTLS(p, services), own, named, flag, byNumber(p, services, h), h.commands)
+	return firstOf(agree(protocols), h.image, aside, agree(probes), h.bySpring(p.ContainerPort), h.offeredAsTLS(p, services), own, named, flag, byNumber(p, services, h), h.commands, namedTCP(services, p))
 }
 
 // offeredAsTLS returns the sign of a port that Services offer as HTTPS only, such as the port of a

@@ -24,6 +24,14 @@ type Pods struct {
 	Outcome   Outcome // of the injection
 }
 
+// Compact returns the pods with the part of the outcome that [FollowService], [WatchPolicy] and Key
+// read, so that the changes of many pods are not kept in memory.
+func (p Pods) Compact() Pods {
+	o := &p.Outcome
+	p.Outcome = Outcome{Verdict: o.Verdict, Reason: o.Reason, Container: o.Container, AppPort: o.AppPort, PortName: o.PortName, ServingPort: o.ServingPort, native: o.native, has: o.has}
+	return p
+}
+
 // Unaffected is the reason for skipping an object that needs no change for the sidecar.
 const Unaffected = "unaffected"
 

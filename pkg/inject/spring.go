@@ -2,6 +2,7 @@ package inject
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"regexp"
@@ -14,7 +15,7 @@ import (
 
 // This file reads the properties of Spring Boot for its HTTP server. They are set by variables,
 // system properties, the variable SPRING_APPLICATION_JSON, and arguments. Kibana has properties
-// with the same names.
+// with the same names. The file also reads the properties of Micronaut and Quarkus.
 
 // The sources of properties, in the order of Spring Boot. A higher value overrides a lower value.
 const (
@@ -50,7 +51,7 @@ func propertyOf(name string, isVariable bool) springProperty {
 		}
 		name = strings.TrimLeft(name, "-")
 	}
-	for _, prefix := range []string{"server.ssl.", "server.", "management.server.", "spring.application."} {
+	for _, prefix := range []string{"server.ssl.", "server.", "management.server.", "spring.application.", "micronaut.server.", "micronaut.", "quarkus.http."} {
 		if rest, is := strings.CutPrefix(name, prefix); is {
 			p.name = prefix + strings.NewReplacer("-", "", "_", "", ".", "").Replace(strings.ToLower(rest))
 			return p
@@ -102,10 +103,28 @@ func jsonProperties(variable, document string, each func(parameter)) {
 	read("", value)
 }
 
-// spring contains the configuration of the HTTP server of Spring Boot.
+// jsonInFlags calls each for the properties of the HTTP server in --spring.application.json or
+// -Dspring.application.json. The line is an argument or the script of a shell.
+func jsonInFlags(line string, each func(parameter)) {
+	before, rest, found := strings.Cut(line, springJSON+"=")
+	if !found {
+		return
+	}
+	document := strings.TrimLeft(rest[:min(len(rest), maxOptionsBytes)], `\"'`)
+	if strings.HasPrefix(document, `{\`) { // a script can escape quotes
+		document = strings.ReplaceAll(document, `\"`, `"`)
+	}
+	var object json.RawMessage // without the rest of a script
+	if err := json.NewDecoder(strings.NewReader(document)).Decode(&object); err == nil {
+		jsonProperties(before[strings.LastIndexAny(before, " \t\n")+1:]+springJSON, string(object), each)
+	}
+}
+
+// spring contains the configuration of the HTTP server of Spring Boot, Micronaut or Quarkus.
 type spring struct {
-	port int32 // 0 if the port is unknown
-	sign sign  // overTLS if TLS is enabled, and plainHTTP if it is disabled
+	port   int32          // 0 if the port is unknown
+	sign   sign           // overTLS if TLS is enabled, and plainHTTP if it is disabled
+	others map[int32]sign // signs of other ports
 }
 
 // springOf returns the configuration in the parameters of a container.
@@ -116,10 +135,9 @@ func springOf(all []parameter) spring {
 			values[s.property.name] = s
 		}
 	}
-	var found spring
-	if n, err := strconv.ParseUint(values["server.port"].value, 10, 16); err == nil {
-		found.port = int32(n)
-	}
+	found := spring{port: portIn(values, "server.port"), others: map[int32]sign{}}
+	found.readMicronaut(values)
+	found.readQuarkus(values)
 	enabled := values[sslEnabled]
 	switch strings.ToLower(enabled.value) {
 	case "false", "off", "no", "0":
@@ -135,6 +153,51 @@ func springOf(all []parameter) spring {
 		}
 	}
 	return found
+}
+
+// portIn returns the port number in the first of the named properties that is set, or 0.
+func portIn(values map[string]parameter, names ...string) int32 {
+	for _, name := range names {
+		if n, err := strconv.ParseUint(values[name].value, 10, 16); err == nil {
+			return int32(n)
+		}
+	}
+	return 0
+}
+
+// readMicronaut reads the properties of Micronaut. If TLS is enabled, the port for HTTP is closed,
+// unless the server supports both protocols.
+func (s *spring) readMicronaut(values map[string]parameter) {
+	const prefix, old = "micronaut.server.", "micronaut." // Micronaut 1 uses the prefix old
+	enabled, has := values[prefix+"sslenabled"]
+	if !has {
+		enabled = values[old+"sslenabled"]
+	}
+	if !strings.EqualFold(enabled.value, "true") {
+		return
+	}
+	tls := sign{overTLS, fmt.Sprintf("%.60s configures TLS", enabled.name)}
+	port := portIn(values, prefix+"sslport", old+"sslport")
+	s.others[cmp.Or(port, 8443)] = tls
+	if !strings.EqualFold(values[prefix+"dualprotocol"].value, "true") {
+		s.others[cmp.Or(portIn(values, prefix+"port"), 8080)] = tls
+		s.port, s.sign = port, tls
+	}
+}
+
+// readQuarkus reads the properties of Quarkus. The port for HTTP is open next to the port for HTTPS,
+// unless insecure requests are disabled.
+func (s *spring) readQuarkus(values map[string]parameter) {
+	requests := values["quarkus.http.insecurerequests"]
+	port := portIn(values, "quarkus.http.port")
+	switch strings.ToLower(requests.value) {
+	case "disabled":
+		tls := sign{overTLS, fmt.Sprintf("%.60s=%.10s disables plain HTTP", requests.name, requests.value)}
+		s.others[cmp.Or(port, 8080)] = tls
+		s.port, s.sign = port, tls
+	case "enabled":
+		s.others[cmp.Or(port, 8080)] = sign{plainHTTP, fmt.Sprintf("%.60s=%.10s enables plain HTTP", requests.name, requests.value)}
+	}
 }
 
 // decides reports whether s already contains the effect of a property on TLS. Properties of the
@@ -186,8 +249,11 @@ func (h *hints) likelySpringPort(ports []corev1.ContainerPort) int32 {
 	return 0
 }
 
-// bySpring returns the sign of the configuration of Spring Boot for a port.
+// bySpring returns the sign of the configuration of Spring Boot, Micronaut or Quarkus for a port.
 func (h *hints) bySpring(n int32) sign {
+	if other := h.spring.others[n]; other.why != "" {
+		return other
+	}
 	if n != h.spring.port {
 		return sign{}
 	}
@@ -216,19 +282,23 @@ func springCEL(isHTTP string) string {
 		return fmt.Sprintf("found.exists(e, %s && [e.?value.orValue('')].exists(text, size(text) <= %d && %s))", matchesCEL("e.name", name), maxOptionsBytes, isValue)
 	}
 	return fmt.Sprintf(`![app.?command.orValue([]) + app.?args.orValue([])].exists(all, size(all) > %[1]d
+      || all.exists(text, %[18]s)
       || [all.filter(text, text.contains('server.ssl'))].exists(found, size(found) > %[2]d || found.exists(text, size(text) > %[3]d || %[4]s)))
     && size(app.?env.orValue([])) <= %[5]d
     && [app.?env.orValue([]).filter(e, size(e.name) <= %[6]d && %[7]s)].all(found, size(found) <= %[8]d
       && [found.filter(e, %[9]s).map(e, e.?value.orValue(''))].all(options, size(options) <= %[2]d
-        && !options.exists(text, size(text) <= %[3]d && (%[10]s || text.contains('server.ssl') && %[4]s))
+        && !options.exists(text, size(text) <= %[3]d && (%[10]s || %[18]s || text.contains('server.ssl') && %[4]s))
         && (%[11]s || !options.exists(text, size(text) > %[12]d || %[13]s)))
+      && !found.exists(e, %[19]s)
       && !%[14]s
       && !%[15]s
       && (!found.exists(e, %[16]s) || %[17]s))`,
 		maxArguments, maxMatched, maxOptionsBytes, isTLS, maxVariables,
-		maxFlagBytes, matchesCEL("e.name", hintOptions+`|^(server|spring)[._]`), maxNamedServices,
+		maxFlagBytes, matchesCEL("e.name", hintOptions+`|^(server|spring|quarkus|micronaut)[._]`), maxNamedServices,
 		matchesCEL("e.name", hintOptions), matchesCEL("text", hintLoopback),
 		isHTTP, maxTextLength, matchesCEL("text", hintFlags),
 		value(hintJSON, "("+matchesCEL("text", `(?i)ssl`)+" || !("+isHTTP+") && text.contains('management'))"), value(isEnabled, matchesCEL("text", `(?i)^(true|on|yes|1)$`)),
-		matchesCEL("e.name", `(?i)^`+hintTLSProperty), value(isEnabled, matchesCEL("text", `(?i)^(false|off|no|0)$`)))
+		matchesCEL("e.name", `(?i)^`+hintTLSProperty), value(isEnabled, matchesCEL("text", `(?i)^(false|off|no|0)$`)),
+		fmt.Sprintf("(text.contains('micronaut.') || text.contains('quarkus.http.insecure') || text.contains('%s') && (text.contains('ssl') || !(%s)))", springJSON, isHTTP),
+		matchesCEL("e.name", `(?i)^(quarkus[._]http[._]insecure|micronaut[._])`))
 }

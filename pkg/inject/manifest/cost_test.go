@@ -58,6 +58,73 @@ func TestCostOfFileIsLinear(t *testing.T) {
 	}
 }
 
+// The nodes and values of a document need about 50 times the memory of its text. Therefore, they must
+// not be kept while other documents are examined.
+func TestMemoryOfResultsIsBounded(t *testing.T) {
+	const most = 20 // bytes of memory for each byte of the text, including the result
+	text := []byte(deployments(300))
+	heap := func() int {
+		var stats runtime.MemStats
+		runtime.GC()
+		runtime.GC() // the first collection only clears pools
+		runtime.ReadMemStats(&stats)
+		return int(stats.HeapAlloc)
+	}
+	Inject([]*File{Parse("f.yaml", []byte(deployments(1)))}, nil, inject.Services) // initializes caches
+	before := heap()
+	f := Parse("f.yaml", text)
+	results := Inject([]*File{f}, nil, inject.Services)
+	got := (heap() - before) / len(text)
+	t.Logf("%d bytes of text, %d kept for each", len(text), got)
+	if got > most {
+		t.Errorf("got %d bytes kept per byte of text, want at most %d", got, most)
+	}
+	if len(results) != 600 || results[0].Verdict != inject.Injected || len(f.Text()) < len(text) {
+		t.Errorf("got %d results, want 600", len(results))
+	}
+}
+
+// deployments returns n Deployments and their Services.
+func deployments(n int) string {
+	var text strings.Builder
+	for i := range n {
+		fmt.Fprintf(&text, `---
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: w%[1]d
+spec:
+  template:
+    metadata:
+      labels:
+        app: w%[1]d
+    spec:
+      containers:
+        - name: web
+          image: registry.example/web:1
+          ports:
+            - name: http
+              containerPort: 8080
+          readinessProbe:
+            httpGet:
+              path: /ready
+              port: http
+---
+apiVersion: v1
+kind: Service
+metadata:
+  name: w%[1]d
+spec:
+  selector:
+    app: w%[1]d
+  ports:
+    - port: 80
+      targetPort: http
+`, i)
+	}
+	return text.String()
+}
+
 // allocated returns the number of allocated bytes per byte of the text.
 func allocated(t *testing.T, text string) int {
 	t.Helper()

@@ -36,16 +36,20 @@ type File struct {
 	documents []*document
 }
 
-// A document is one document of a file, including the preceding --- line.
+// A document is one document of a file, including the preceding --- line. The nodes and the value
+// need about 50 times the memory of the text. Therefore, they are not kept: each goroutine decodes
+// one document at a time.
 type document struct {
-	line  int    // first line in the file, counted from 1
-	text  []byte // current content
-	node  *yaml.Node
-	value any   // decoded value of node
-	err   error // the document is invalid
-	other bool  // err has no effect on the injection: see isOther
+	line  int        // first line in the file, counted from 1
+	text  []byte     // current content
+	node  *yaml.Node // nil except while the document is decoded
+	empty bool       // the document has no value
+	err   error      // the document is invalid
+	other bool       // err has no effect on the injection: see isOther
 
-	statusHunks string // hunks in a status of the document that restore its original layout: see keep
+	results     []*Result // one result for each object, in the order of the objects
+	statusHunks string    // hunks in a status of the document that restore its original layout: see keep
+	reformatted bool      // the document was encoded again
 }
 
 // A Result is the outcome for one object.
@@ -57,19 +61,33 @@ type Result struct {
 	Name      string
 	inject.Outcome
 
-	object map[string]any // before the changes
-	from   *document
-	path   string // JSON pointer of the object in its document
+	// SameErrors is the number of further objects of the document with the error of this object. In
+	// the results of these objects, HasSameError is set.
+	SameErrors   int
+	HasSameError bool
+
+	from  *document
+	path  string // JSON pointer of the object in its document
+	facts facts
 }
 
-// Advice returns a sentence for each common mistake in the probes of the pods.
-func (r *Result) Advice() []string {
-	path, ok := inject.Template(r.object)
-	if !ok {
-		return nil
-	}
-	return inject.Advise(dig(r.object, path...))
+// facts are the parts of an object that are required to find its related objects.
+type facts struct {
+	apiVersion string
+	isObject   bool     // the value is an object of Kubernetes
+	hasPods    bool     // the object has a pod template
+	template   []string // path of the pod template
+	labels     map[string]string
+	service    *inject.Service // nil if the object is not a Service
+	selector   map[string]any  // of the Service
+	quota      inject.Quota
+	hasQuota   bool
+	advice     []string
 }
+
+// Advice returns a sentence for each common mistake in the probes of the pods. The result is empty
+// for the results of [Uninject].
+func (r *Result) Advice() []string { return r.facts.advice }
 
 // Object returns the kind, namespace and name of the object, for example "Deployment shop/web".
 func (r *Result) Object() string {
@@ -93,15 +111,22 @@ func Parse(name string, text []byte) *File {
 		f.documents = append(f.documents, &document{line: line, text: chunk})
 		line += bytes.Count(chunk, []byte("\n"))
 	}
-	each(len(f.documents), func(i int) {
-		d := f.documents[i]
-		d.node, d.value, d.err = read(d.text)
-		if d.err != nil && (d.node == nil || errors.Is(d.err, errKey)) && isHelmTemplate(d.text) {
-			d.err = errHelmTemplate
-		}
-		d.other = d.err != nil && d.isOther()
-	})
 	return f
+}
+
+// decode sets the node of the document and returns its value. It sets err if the document is
+// invalid. The caller sets the node to nil after use.
+func (d *document) decode() (value any) {
+	if errors.Is(d.err, errUTF16) {
+		return nil
+	}
+	d.node, value, d.err = read(d.text)
+	d.empty = d.node == nil && d.err == nil
+	if d.err != nil && (d.node == nil || errors.Is(d.err, errKey)) && isHelmTemplate(d.text) {
+		d.err = errHelmTemplate
+	}
+	d.other = d.err != nil && d.isOther()
+	return value
 }
 
 // Errors for files that are not manifests.
@@ -225,15 +250,30 @@ func read(text []byte) (n *yaml.Node, value any, err error) {
 // Text returns the current content of the file.
 func (f *File) Text() []byte {
 	var b bytes.Buffer
-	for _, d := range f.documents {
-		b.Write(d.text)
-	}
+	_, _ = f.WriteTo(&b) // a buffer returns no error
 	return b.Bytes()
 }
 
-// Documents returns the number of documents in the file that are not empty.
-func (f *File) Documents() int {
-	return len(slices.DeleteFunc(slices.Clone(f.documents), func(d *document) bool { return d.node == nil && d.err == nil }))
+// WriteTo writes the current content of the file.
+func (f *File) WriteTo(w io.Writer) (written int64, err error) {
+	for _, d := range f.documents {
+		n, err := w.Write(d.text)
+		if written += int64(n); err != nil {
+			return written, err
+		}
+	}
+	return written, nil
+}
+
+// HasMark reports whether the file begins with a --- line.
+func (f *File) HasMark() bool {
+	return len(f.documents) > 0 && bytes.HasPrefix(f.documents[0].text, []byte("---"))
+}
+
+// IsEmpty reports whether the file has only empty documents. It must be called after [Inject] or
+// [Uninject].
+func (f *File) IsEmpty() bool {
+	return !slices.ContainsFunc(f.documents, func(d *document) bool { return !d.empty })
 }
 
 // JSON returns the current content of the file. Each document is written as a JSON object that
@@ -242,7 +282,9 @@ func (f *File) Documents() int {
 func (f *File) JSON() ([]byte, error) {
 	var b bytes.Buffer
 	for _, d := range f.documents {
-		root, value, err := read(d.text) // read limits the expansion of aliases
+		value := d.decode() // limits the expansion of aliases
+		root, err := d.node, d.err
+		d.node = nil
 		if errors.Is(err, errRepeated) && d.other {
 			var invalid bool
 			if value, invalid, _ = readLeniently(root, false); !invalid {
@@ -263,101 +305,223 @@ func (f *File) JSON() ([]byte, error) {
 // Services and NetworkPolicies together with the pods of all files. The results are in the order of
 // the objects. A document that cannot be parsed has a single result with the verdict refused.
 func Inject(files []*File, opts inject.Options, step inject.Step) []*Result {
-	results := list(files)
+	change := func(d *document, changes []inject.Change) error {
+		was := d.text
+		reformatted, err := d.change(changes)
+		if d.reformatted = d.reformatted || reformatted; err == nil {
+			d.keep(was, changes)
+		}
+		return err
+	}
+	results := list(files, readFacts)
 	f := findRelated(results)
 	ports := f.ports()
 	all := make([]inject.Pods, len(f.owners))
-	each(len(f.owners), func(i int) {
-		r, path := f.owners[i], f.templates[i]
-		r.Outcome = inject.Inject(dig(r.object, path...), opts, ports[i]...)
-		warnOfIgnoredOptions(r, path)
-		all[i] = inject.Pods{Owner: r.Object(), Namespace: r.Namespace, Labels: f.labels[i], Outcome: r.Outcome}
-		r.Changes = inject.Below(prefix(path), r.Changes)
-	})
-	pods := newPodIndex(all)
-	for _, r := range results {
-		switch {
-		case isService(r):
-			r.Outcome = pods.follow(r, step)
-		case strings.HasPrefix(r.apiVersion(), "networking.k8s.io/") && r.Kind == "NetworkPolicy":
-			r.Outcome = inject.WatchPolicy(r.object, all)
-		}
-	}
-	for i, r := range f.owners {
+	visit(results, func(r *Result) bool { return r.facts.hasPods }, func(r *Result, object map[string]any) {
+		i := f.places[r]
+		path := r.facts.template
+		template := dig(object, path...)
+		r.Outcome, r.facts.advice = inject.Inject(template, opts, ports[i]...), inject.Advise(template)
+		warnOfIgnoredOptions(r, object)
+		pods := inject.Pods{Owner: r.Object(), Namespace: r.Namespace, Labels: r.facts.labels, Outcome: r.Outcome}
 		if r.Verdict == inject.Injected {
-			r.Warnings = append(r.Warnings, inject.Unadmitted(all[i], f.quotasIn(r.Namespace))...)
+			r.Warnings = append(r.Warnings, inject.Unadmitted(pods, f.quotasIn(r.Namespace))...)
 		}
+		all[i] = pods.Compact()
+		r.Changes = inject.Below(prefix(path), r.Changes)
+	}, change)
+	pods := newPodIndex(all)
+	isRelated := func(r *Result) bool { return isService(r) || isNetworkPolicy(r) }
+	visit(results, isRelated, func(r *Result, object map[string]any) {
+		if isService(r) {
+			r.Outcome = pods.follow(r, object, step)
+		} else {
+			r.Outcome = inject.WatchPolicy(object, all)
+		}
+	}, change)
+	for i, r := range f.owners {
 		if r.Verdict == inject.Injected && !pods.isServed(i) {
 			r.Warnings = append(r.Warnings, inject.Unserved(r.Outcome))
 		}
 	}
-	write(results, func(d *document, changes []inject.Change) (reformatted bool, err error) {
-		was := d.text
-		if reformatted, err = d.change(changes); err == nil {
-			d.keep(was, changes)
-		}
-		return reformatted, err
-	})
+	writeRest(results, change)
 	return results
 }
 
 // Uninject reverts the changes of [Inject].
 func Uninject(files []*File) []*Result {
-	results := list(files)
-	for _, r := range results {
-		if r.object == nil {
-			continue
+	change := func(d *document, changes []inject.Change) error {
+		if d.restore(changes) {
+			return nil
 		}
-		path, ok := inject.Template(r.object)
+		reformatted, err := d.change(changes)
+		d.reformatted = reformatted
+		d.text, _ = d.kept()
+		return err
+	}
+	results := list(files, func(r *Result, object map[string]any) {
+		path, ok := inject.Template(object)
+		r.facts.apiVersion = word(object["apiVersion"])
 		switch {
 		case ok:
-			template := dig(r.object, path...)
+			template := dig(object, path...)
 			r.from.statusHunks = cmp.Or(r.from.statusHunks, inject.TextOf(template))
 			r.Outcome = inject.Uninject(template)
 			r.Changes = inject.Below(prefix(path), r.Changes)
 		case isService(r):
-			r.from.statusHunks = cmp.Or(r.from.statusHunks, inject.TextOf(r.object))
-			r.Outcome = inject.UninjectService(r.object)
+			r.from.statusHunks = cmp.Or(r.from.statusHunks, inject.TextOf(object))
+			r.Outcome = inject.UninjectService(object)
 		default:
-			r.Outcome = inject.Leave(r.object)
+			r.Outcome = inject.Leave(object)
 		}
-	}
-	write(results, func(d *document, changes []inject.Change) (reformatted bool, err error) {
-		if d.restore(changes) {
-			return false, nil
-		}
-		reformatted, err = d.change(changes)
-		d.text, _ = d.kept()
-		return reformatted, err
 	})
+	writeRest(results, change)
 	return results
 }
 
-func isService(r *Result) bool { return r.apiVersion() == "v1" && r.Kind == "Service" }
+func isService(r *Result) bool { return r.facts.apiVersion == "v1" && r.Kind == "Service" }
 
-func (r *Result) apiVersion() string { return word(r.object["apiVersion"]) }
+func isNetworkPolicy(r *Result) bool {
+	return strings.HasPrefix(r.facts.apiVersion, "networking.k8s.io/") && r.Kind == "NetworkPolicy"
+}
 
-// list returns a result for each object in the files, including the items of Lists.
-func list(files []*File) []*Result {
-	var results []*Result
+// list decodes the documents of the files and returns a result for each object, including the items
+// of Lists. It calls read with each object of Kubernetes, concurrently for several documents.
+func list(files []*File, read func(r *Result, object map[string]any)) []*Result {
+	type part struct {
+		file *File
+		*document
+	}
+	var parts []part
 	for _, f := range files {
 		for _, d := range f.documents {
-			if d.err != nil {
-				line, text := d.position(d.err)
-				kind, namespace, name := d.identity()
-				out := inject.Outcome{Verdict: inject.Refused, Reason: inject.Unreadable, Text: text + "; the document is not changed if --on-refusal=skip is set"}
-				if d.other {
-					out = inject.Outcome{Verdict: inject.Skipped, Reason: inject.NoPods, Text: "the document contains no object with pods", Warnings: []string{text + "; the document is not changed"}}
-				}
-				results = append(results, &Result{File: f.Name, Line: line, Kind: kind, Namespace: namespace, Name: name, from: d, Outcome: out})
-				continue
-			}
-			if d.value != nil {
-				results = append(results, objects(f, d, d.node, d.value, "")...)
-			}
+			parts = append(parts, part{f, d})
 		}
 	}
+	each(len(parts), func(i int) { parts[i].list(parts[i].file, read) })
+	var results []*Result
+	for _, p := range parts {
+		results = append(results, p.results...)
+	}
 	return results
+}
+
+// list sets the results of a document.
+func (d *document) list(f *File, read func(r *Result, object map[string]any)) {
+	value := d.decode()
+	defer func() { d.node = nil }()
+	d.results = nil
+	switch {
+	case d.err != nil:
+		line, text := d.position(d.err)
+		kind, namespace, name := d.identity()
+		out := inject.Outcome{Verdict: inject.Refused, Reason: inject.Unreadable, Text: text + "; the document is not changed if --on-refusal=skip is set"}
+		if d.other {
+			out = inject.Outcome{Verdict: inject.Skipped, Reason: inject.NoPods, Text: "the document contains no object with pods", Warnings: []string{text + "; the document is not changed"}}
+		}
+		d.results = []*Result{{File: f.Name, Line: line, Kind: kind, Namespace: namespace, Name: name, from: d, Outcome: out}}
+	case value != nil:
+		d.objects(value, func(n *yaml.Node, object map[string]any, path string) {
+			r := &Result{File: f.Name, Line: d.line + target(n).Line - 1, from: d, path: path}
+			d.results = append(d.results, r)
+			if word(object["kind"]) == "" {
+				r.Outcome = inject.Outcome{Verdict: inject.Skipped, Reason: inject.NoPods, Text: "not a Kubernetes object"}
+				return
+			}
+			metadata, _ := object["metadata"].(map[string]any)
+			r.Kind, r.Namespace, r.Name = word(object["kind"]), word(metadata["namespace"]), cmp.Or(word(metadata["name"]), word(metadata["generateName"]))
+			r.facts.isObject = true
+			read(r, object)
+		})
+	}
+}
+
+// readFacts sets the facts of an object, and the outcome of an object without pods.
+func readFacts(r *Result, object map[string]any) {
+	r.facts.apiVersion = word(object["apiVersion"])
+	if isService(r) {
+		r.facts.service, _ = inject.ReadService(object)
+		r.facts.selector = selectorOf(object)
+	}
+	r.facts.quota, r.facts.hasQuota = inject.ReadQuota(object)
+	r.facts.template, r.facts.hasPods = inject.Template(object)
+	if r.facts.hasPods {
+		r.facts.labels = labelsOf(dig(object, r.facts.template...))
+	} else {
+		r.Outcome = inject.Leave(object)
+	}
+}
+
+// visit decodes the documents with wanted results again, and calls f with each wanted result and its
+// object, concurrently. It then applies the changes to documents with a single object. The changes
+// to other documents are applied by writeRest, because a Service depends on all pods.
+func visit(results []*Result, wanted func(*Result) bool, f func(r *Result, object map[string]any), change func(*document, []inject.Change) error) {
+	var documents []*document
+	for _, r := range results {
+		if r.facts.isObject && wanted(r) && (len(documents) == 0 || documents[len(documents)-1] != r.from) {
+			documents = append(documents, r.from)
+		}
+	}
+	each(len(documents), func(i int) {
+		d := documents[i]
+		var objects []map[string]any
+		d.objects(d.decode(), func(_ *yaml.Node, object map[string]any, _ string) { objects = append(objects, object) })
+		each(len(objects), func(k int) {
+			if r := d.results[k]; r.facts.isObject && wanted(r) {
+				f(r, objects[k])
+			}
+		})
+		if len(objects) == 1 && change != nil {
+			d.write(change)
+		}
+		d.node = nil
+	})
+}
+
+// writeRest applies the changes that are not applied yet.
+func writeRest(results []*Result, change func(*document, []inject.Change) error) {
+	var documents []*document
+	for _, r := range results {
+		if len(r.Changes) > 0 && (len(documents) == 0 || documents[len(documents)-1] != r.from) {
+			documents = append(documents, r.from)
+		}
+	}
+	each(len(documents), func(i int) {
+		d := documents[i]
+		d.decode()
+		d.write(change)
+		d.node = nil
+	})
+	for _, r := range results {
+		if r.from.reformatted && slices.Contains([]inject.Verdict{inject.Injected, inject.Uninjected, inject.Rewritten}, r.Verdict) {
+			r.Warnings = append(r.Warnings, "the layout of the document does not support edits in place (anchors, lists on one line); the comments are kept, but the white space may be different")
+		}
+	}
+}
+
+// write applies the changes of the results of the document, and removes them from the results. The
+// document must be decoded.
+func (d *document) write(change func(*document, []inject.Change) error) {
+	var changes []inject.Change
+	var changed []*Result
+	for _, r := range d.results {
+		if len(r.Changes) > 0 {
+			changes = append(changes, inject.Below(r.path, r.Changes)...)
+			changed = append(changed, r)
+			r.Changes = nil
+		}
+	}
+	if len(changes) == 0 {
+		return
+	}
+	if err := change(d, changes); err != nil {
+		for _, r := range changed {
+			r.Outcome = inject.Outcome{Verdict: inject.Refused, Reason: inject.Unreadable, Text: err.Error()}
+			r.HasSameError = r != changed[0]
+		}
+		changed[0].SameErrors = len(changed) - 1
+	}
+	d.text = bytes.Clone(d.text) // without the free capacity of a buffer
 }
 
 // isOther reports whether a document with an error is neither a workload nor a Service, and
@@ -412,35 +576,61 @@ func (d *document) position(err error) (line int, text string) {
 	const mark = "line "
 	text = strings.TrimPrefix(err.Error(), "yaml: ")
 	at, rest, _ := strings.Cut(text, ": ")
-	if n, err := strconv.Atoi(strings.TrimPrefix(at, mark)); err == nil {
-		return d.line + n - 1, rest
+	n, err := strconv.Atoi(strings.TrimPrefix(at, mark))
+	if err != nil {
+		return d.line, text
 	}
-	return d.line, text
+	// The library has no types for these errors. The second error can have another cause.
+	tab := 0
+	if strings.Contains(rest, "tab character") {
+		tab = d.tabIn(n-1, n+1)
+	} else if strings.Contains(rest, "cannot start any token") {
+		tab = d.tabIn(n, n)
+	}
+	if tab > 0 {
+		return d.line + tab - 1, "the line is indented with a tab, but YAML only supports spaces; replace the tabs with spaces"
+	}
+	return d.line + n - 1, rest
 }
 
-// objects returns a result for an object, or a result for each item if the object is a List.
-func objects(f *File, d *document, n *yaml.Node, value any, path string) []*Result {
-	line := d.line + target(n).Line - 1
-	object, ok := value.(map[string]any)
-	if !ok || word(object["kind"]) == "" {
-		return []*Result{{File: f.Name, Line: line, from: d,
-			Outcome: inject.Outcome{Verdict: inject.Skipped, Reason: inject.NoPods, Text: "not a Kubernetes object"}}}
-	}
-	if items, ok := object["items"].([]any); ok && strings.HasSuffix(word(object["kind"]), "List") {
-		if at := place(target(n), "items"); at >= 0 {
-			var results []*Result
-			nodes := target(target(n).Content[at]).Content
-			for i, item := range items {
-				item = withType(item, object)
-				results = append(results, objects(f, d, nodes[i], item, fmt.Sprintf("%s/items/#%d", path, i))...)
-			}
-			return results
+// tabIn returns the number of the first line between first and last that is indented with a tab. If
+// there is no such line, it returns 0.
+func (d *document) tabIn(first, last int) int {
+	i := 0
+	for line := range bytes.Lines(d.text) {
+		if i++; i < first {
+			continue
+		}
+		if i > last {
+			break
+		}
+		indentation := line[:len(line)-len(bytes.TrimLeft(line, " \t-"))]
+		if bytes.ContainsRune(indentation, '\t') && !isBlank(line) {
+			return i
 		}
 	}
-	metadata, _ := object["metadata"].(map[string]any)
-	name := cmp.Or(word(metadata["name"]), word(metadata["generateName"]))
-	return []*Result{{File: f.Name, Line: line, Kind: word(object["kind"]), Namespace: word(metadata["namespace"]), Name: name,
-		object: object, from: d, path: path}}
+	return 0
+}
+
+// objects calls each for the value of the document. If the value is a List, it calls each for the
+// items instead. The path is the JSON pointer of the object. The object is nil if the value is not a
+// map.
+func (d *document) objects(value any, each func(n *yaml.Node, object map[string]any, path string)) {
+	var walk func(n *yaml.Node, value any, path string)
+	walk = func(n *yaml.Node, value any, path string) {
+		object, _ := value.(map[string]any)
+		if items, ok := object["items"].([]any); ok && strings.HasSuffix(word(object["kind"]), "List") {
+			if at := place(target(n), "items"); at >= 0 {
+				nodes := target(target(n).Content[at]).Content
+				for i, item := range items {
+					walk(nodes[i], withType(item, object), fmt.Sprintf("%s/items/#%d", path, i))
+				}
+				return
+			}
+		}
+		each(n, object, path)
+	}
+	walk(d.node, value, "")
 }
 
 // withType sets the kind and the apiVersion of an item of a typed list such as a PodList. The items
@@ -454,34 +644,6 @@ func withType(item any, list map[string]any) any {
 	typed := map[string]any{"kind": kind, "apiVersion": list["apiVersion"]}
 	maps.Copy(typed, m)
 	return typed
-}
-
-// write applies the changes of the results to their documents. The function change applies the
-// changes to one document, and reports whether the document was encoded again.
-func write(results []*Result, change func(*document, []inject.Change) (reformatted bool, err error)) {
-	changed := map[*document][]*Result{}
-	for _, r := range results {
-		if len(r.Changes) > 0 {
-			changed[r.from] = append(changed[r.from], r)
-		}
-	}
-	documents := slices.Collect(maps.Keys(changed))
-	each(len(documents), func(i int) {
-		d := documents[i]
-		var changes []inject.Change
-		for _, r := range changed[d] {
-			changes = append(changes, inject.Below(r.path, r.Changes)...)
-		}
-		reformatted, err := change(d, changes)
-		for _, r := range changed[d] {
-			switch {
-			case err != nil:
-				r.Outcome = inject.Outcome{Verdict: inject.Refused, Reason: inject.Unreadable, Text: err.Error()}
-			case reformatted:
-				r.Warnings = append(r.Warnings, "the layout of the document does not support edits in place (anchors, lists on one line); the comments are kept, but the white space may be different")
-			}
-		}
-	})
 }
 
 // each calls f concurrently for each number from 0 to n-1. It returns after all calls have
@@ -591,12 +753,13 @@ func checkValue(text []byte, want any) error {
 
 // warnOfIgnoredOptions adds a warning for annotations and labels with options that are set on a
 // workload instead of its pod template.
-func warnOfIgnoredOptions(r *Result, path []string) {
+func warnOfIgnoredOptions(r *Result, object map[string]any) {
+	path := r.facts.template
 	if len(path) == 0 {
 		return
 	}
 	for _, group := range []string{"annotations", "labels"} {
-		entries, _ := dig(r.object, "metadata", group).(map[string]any)
+		entries, _ := dig(object, "metadata", group).(map[string]any)
 		for key := range entries {
 			if strings.HasPrefix(key, inject.Prefix) {
 				r.Warnings = append(r.Warnings, fmt.Sprintf("%s of the %s are ignored; move them to %s/metadata/%s", inject.Prefix+" "+group, r.Kind, strings.Join(path, "/"), group))

@@ -187,10 +187,10 @@ func TestRandomLayoutsAreEditedInPlace(t *testing.T) {
 				}
 			}
 			for _, res := range results {
-				if len(res.Changes) > 0 {
+				if res.Verdict == inject.Injected || res.Verdict == inject.Rewritten {
 					encodeDocument++
 				}
-				if strings.Contains(strings.Join(res.Warnings, ""), "was reformatted") {
+				if strings.Contains(strings.Join(res.Warnings, ""), "does not support edits in place") {
 					reformatted++
 				}
 			}
@@ -334,14 +334,15 @@ func FuzzJSON(f *testing.F) {
 		file := Parse("fuzz", text)
 		var want []any
 		for _, d := range file.documents {
+			value := d.decode()
 			if d.err != nil {
 				if out, err := file.JSON(); err == nil {
 					t.Errorf("%q: got %q, want an error: %v", text, out, d.err)
 				}
 				return
 			}
-			if d.value != nil {
-				want = append(want, d.value)
+			if value != nil {
+				want = append(want, value)
 			}
 		}
 		out, err := file.JSON()
@@ -476,6 +477,24 @@ func TestNearestServiceSelectsThePort(t *testing.T) {
 	}
 }
 
+func TestErrorOfDocumentIsReportedForFirstObject(t *testing.T) {
+	f := Parse("f.yaml", []byte("apiVersion: v1\nkind: List\nitems:\n"+fmt.Sprintf(listedPod, 1)+fmt.Sprintf(listedPod, 2)+fmt.Sprintf(listedPod, 3)))
+	results := list([]*File{f}, readFacts)
+	for _, r := range results {
+		r.Changes = []inject.Change{{Path: "/metadata/name", Value: []byte(`"x"`)}}
+	}
+	writeRest(results, func(*document, []inject.Change) error { return errTooLarge })
+	for i, r := range results {
+		wantMore := 0
+		if i == 0 {
+			wantMore = 2
+		}
+		if r.Verdict != inject.Refused || r.Text != errTooLarge.Error() || r.SameErrors != wantMore || r.HasSameError != (i > 0) {
+			t.Errorf("object %d: got %s %q, %d same errors, same error %t; want refused, %d, %t", i, r.Verdict, r.Text, r.SameErrors, r.HasSameError, wantMore, i > 0)
+		}
+	}
+}
+
 func TestUnreadableFileErrorStatesItsFormat(t *testing.T) {
 	const pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: web, ports: [{containerPort: 8080}]}]}\n"
 	var little, big []byte
@@ -486,6 +505,9 @@ func TestUnreadableFileErrorStatesItsFormat(t *testing.T) {
 		"UTF-16 with a byte order mark":    {"\xff\xfe" + string(little), "UTF-16"},
 		"UTF-16 with the other byte order": {"\xfe\xff" + string(big), "UTF-16"},
 		"UTF-16 without a byte order mark": {string(little), "iconv"},
+		"a key after a tab":                {strings.Replace(pod, "metadata: {name: web}", "metadata:\n\tname: web", 1), "replace the tabs"},
+		"a tab on a line after spaces":     {strings.Replace(pod, "metadata: {name: web}", "metadata:\n  name: web\n\tlabels: {a: b}", 1), "replace the tabs"},
+		"a tab in a value and a bad token": {strings.Replace(pod, "metadata: {name: web}", "a: |\n  x\n  \ty\nmetadata: @", 1), "cannot start any token"},
 		"a Helm template":                  {"apiVersion: v1\nkind: Pod\nmetadata:\n  name: {{ .Release.Name }}\nspec:\n  {{- toYaml .Values.spec | nindent 2 }}\n", "helm template"},
 		"an expression as a value":         {strings.Replace(pod, "name: web}\n", "name: {{ .Values.name }}}\n", 1), "helm template"},
 	} {

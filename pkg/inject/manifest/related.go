@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/queue-proxy/queue-proxy/pkg/inject"
 )
@@ -18,9 +19,8 @@ import (
 
 // found contains the objects of some files that relate to one another.
 type found struct {
-	owners     []*Result           // objects with pods
-	templates  [][]string          // the paths of the templates in the owners
-	labels     []map[string]string // of the templates
+	owners     []*Result       // objects with pods
+	places     map[*Result]int // indexes in owners
 	services   []service
 	bySelector labelIndex                // indexes in services by the rarest label of their selectors
 	quotas     map[string][]inject.Quota // by namespace
@@ -35,27 +35,19 @@ type service struct {
 	selector  map[string]any
 }
 
-// findRelated finds the objects that relate to one another. It sets the outcome of all other
-// objects.
+// findRelated finds the objects that relate to one another.
 func findRelated(results []*Result) *found {
-	f := &found{quotas: map[string][]inject.Quota{}}
+	f := &found{places: map[*Result]int{}, quotas: map[string][]inject.Quota{}}
 	for _, r := range results {
-		if r.object == nil {
-			continue
+		if r.facts.service != nil {
+			f.services = append(f.services, service{r.facts.service, r.Namespace, filepath.Dir(r.File), r.facts.selector})
 		}
-		if isService(r) {
-			if s, ok := inject.ReadService(r.object); ok {
-				f.services = append(f.services, service{s, r.Namespace, filepath.Dir(r.File), selectorOf(r)})
-			}
+		if r.facts.hasQuota {
+			f.quotas[r.Namespace] = append(f.quotas[r.Namespace], r.facts.quota)
 		}
-		if q, ok := inject.ReadQuota(r.object); ok {
-			f.quotas[r.Namespace] = append(f.quotas[r.Namespace], q)
-		}
-		if path, ok := inject.Template(r.object); ok {
-			f.owners, f.templates = append(f.owners, r), append(f.templates, path)
-			f.labels = append(f.labels, labelsOf(dig(r.object, path...)))
-		} else {
-			r.Outcome = inject.Leave(r.object)
+		if r.facts.hasPods {
+			f.places[r] = len(f.owners)
+			f.owners = append(f.owners, r)
 		}
 	}
 	f.indexServices()
@@ -63,8 +55,8 @@ func findRelated(results []*Result) *found {
 }
 
 // selectorOf returns the selector of a Service.
-func selectorOf(r *Result) map[string]any {
-	selector, _ := dig(r.object, "spec", "selector").(map[string]any)
+func selectorOf(object map[string]any) map[string]any {
+	selector, _ := dig(object, "spec", "selector").(map[string]any)
 	return selector
 }
 
@@ -96,10 +88,10 @@ func (f *found) ports() [][]inject.ServicePort {
 	all := make([][]inject.ServicePort, len(f.owners))
 	known := map[string][]inject.ServicePort{}
 	for i, r := range f.owners {
-		key := textOf(f.labels[i], r.Namespace, filepath.Dir(r.File))
+		key := textOf(r.facts.labels, r.Namespace, filepath.Dir(r.File))
 		ports, has := known[key]
 		if !has {
-			ports = inject.CompactPorts(f.portsFor(r, f.labels[i]))
+			ports = inject.CompactPorts(f.portsFor(r, r.facts.labels))
 			known[key] = ports
 		}
 		all[i] = ports
@@ -210,6 +202,7 @@ func (index labelIndex) count(namespace string, label [2]string) int {
 
 // A podIndex finds the pods of Services.
 type podIndex struct {
+	mu       sync.Mutex    // protects served
 	distinct []inject.Pods // pods that differ in their labels, their namespace or inject.Pods.Key
 	place    []int         // index in distinct of each pod
 	served   []bool        // whether a Service selects the pods, by index in distinct
@@ -236,14 +229,17 @@ func newPodIndex(all []inject.Pods) *podIndex {
 	return x
 }
 
-// follow returns the outcome for a Service, and records the pods that it selects.
-func (x *podIndex) follow(r *Result, step inject.Step) inject.Outcome {
-	places := x.byLabel.possible(r.Namespace, selectorOf(r))
+// follow returns the outcome for a Service, and records the pods that it selects. Several goroutines
+// can call it.
+func (x *podIndex) follow(r *Result, object map[string]any, step inject.Step) inject.Outcome {
+	places := x.byLabel.possible(r.Namespace, r.facts.selector)
 	pods := make([]inject.Pods, len(places))
 	for i, place := range places {
 		pods[i] = x.distinct[place]
 	}
-	out, selects := inject.FollowService(r.object, pods, step)
+	out, selects := inject.FollowService(object, pods, step)
+	x.mu.Lock()
+	defer x.mu.Unlock()
 	for i, is := range selects {
 		x.served[places[i]] = x.served[places[i]] || is
 	}

@@ -53,13 +53,13 @@ func TestIndexReturnsFewObjects(t *testing.T) {
 		"no namespace":                    {"", "instance: shop, app: w#"},
 	} {
 		files := []*File{Parse("f.yaml", []byte(pairsOf(n, c.namespace, c.labels)))}
-		results := list(files)
+		results := list(files, readFacts)
 		f := findRelated(results)
 		all := make([]inject.Pods, n)
 		for i, r := range f.owners {
-			all[i] = inject.Pods{Namespace: r.Namespace, Labels: f.labels[i]}
+			all[i] = inject.Pods{Namespace: r.Namespace, Labels: r.facts.labels}
 			places := map[int]bool{}
-			for key, value := range f.labels[i] {
+			for key, value := range r.facts.labels {
 				for _, place := range f.bySelector.near(r.Namespace, [2]string{key, value}) {
 					places[place] = true
 				}
@@ -81,14 +81,14 @@ func TestIndexReturnsFewObjects(t *testing.T) {
 func TestEqualPodsAndServicesAreExaminedOnce(t *testing.T) {
 	const n = 100
 	files := []*File{Parse("f.yaml", []byte(pairsOf(n, "shop", "app: web")))}
-	results := list(files)
+	results := list(files, readFacts)
 	f := findRelated(results)
 	all := make([]inject.Pods, n)
 	for i, ports := range f.ports() {
 		if len(ports) != 3 {
 			t.Errorf("got %d ports of Services for pods %d, want 3", len(ports), i)
 		}
-		all[i] = inject.Pods{Namespace: "shop", Labels: f.labels[i]}
+		all[i] = inject.Pods{Namespace: "shop", Labels: f.owners[i].facts.labels}
 	}
 	if got := len(newPodIndex(all).distinct); got != 1 {
 		t.Errorf("got %d distinct pods, want 1", got)

@@ -21,29 +21,40 @@ type Rollout struct {
 // the Service: see [inject.Services]. The files contain the pods of a cluster in the output format
 // of kubectl get. Services without injected pods are omitted.
 func Status(files []*File) []Rollout {
-	var pods []*livePod
-	var services []*Result
+	results := list(files, readFacts)
+	places := map[*Result]int{}
+	for i, r := range results {
+		places[r] = i
+	}
+	pods := make([]*livePod, len(results)) // nil for other objects
+	isPod := func(r *Result) bool { return r.facts.apiVersion == "v1" && r.Kind == "Pod" }
+	visit(results, isPod, func(r *Result, object map[string]any) {
+		if isRunning(object) {
+			p := inject.Pods{Owner: r.Object(), Namespace: r.Namespace, Labels: r.facts.labels, Outcome: inject.Inject(object, nil)}
+			pods[places[r]] = &livePod{p.Compact(), isReady(object)}
+		}
+	}, nil)
 	index := labelIndex{}
-	for _, r := range list(files) {
-		switch {
-		case r.apiVersion() == "v1" && r.Kind == "Pod" && isRunning(r.object):
-			p := &livePod{inject.Pods{Owner: r.Object(), Namespace: r.Namespace, Labels: labelsOf(r.object), Outcome: inject.Inject(r.object, nil)}, isReady(r.object)}
-			for key, value := range p.Labels {
-				index.add(p.Namespace, [2]string{key, value}, len(pods))
-			}
-			pods = append(pods, p)
-		case isService(r):
-			services = append(services, r)
+	for i, p := range pods {
+		if p == nil {
+			continue
+		}
+		for key, value := range p.Labels {
+			index.add(p.Namespace, [2]string{key, value}, i)
 		}
 	}
-	var all []Rollout
-	for _, s := range services {
+	rollouts := make([]*Rollout, len(results)) // nil for other objects
+	visit(results, isService, func(r *Result, object map[string]any) {
 		var possible []*livePod
-		for _, place := range index.possible(s.Namespace, selectorOf(s)) {
+		for _, place := range index.possible(r.Namespace, r.facts.selector) {
 			possible = append(possible, pods[place])
 		}
-		if r, ok := rolloutOf(s, possible); ok {
-			all = append(all, r)
+		rollouts[places[r]] = rolloutOf(r, object, possible)
+	}, nil)
+	var all []Rollout
+	for _, r := range rollouts {
+		if r != nil {
+			all = append(all, *r)
 		}
 	}
 	return all
@@ -56,15 +67,15 @@ type livePod struct {
 	ready bool
 }
 
-// rolloutOf returns the progress for a Service. pods can contain pods that the Service does not
-// select.
-func rolloutOf(s *Result, pods []*livePod) (Rollout, bool) {
-	r := Rollout{File: s.File, Line: s.Line, Namespace: s.Namespace, Name: s.Name}
+// rolloutOf returns the progress for a Service, or nil if it selects no pod with a sidecar. pods can
+// contain pods that the Service does not select.
+func rolloutOf(s *Result, object map[string]any, pods []*livePod) *Rollout {
+	r := &Rollout{File: s.File, Line: s.Line, Namespace: s.Namespace, Name: s.Name}
 	var with []inject.Pods // pods with the sidecar
 	all, ready := 0, 0
-	service, ok := inject.ReadService(s.object)
-	if !ok {
-		return r, false
+	service := s.facts.service
+	if service == nil {
+		return nil
 	}
 	for _, p := range pods {
 		if !service.Selects(p.Namespace, p.Labels) {
@@ -79,9 +90,9 @@ func rolloutOf(s *Result, pods []*livePod) (Rollout, bool) {
 		}
 	}
 	if len(with) == 0 {
-		return r, false
+		return nil
 	}
-	follows, _ := inject.FollowService(s.object, with, inject.Workloads)
+	follows, _ := inject.FollowService(object, with, inject.Workloads)
 	switch {
 	case follows.Reason != inject.SecondStep:
 		r.Text = fmt.Sprintf("%d of %d pods have the sidecar; the Service needs no change", len(with), all)
@@ -91,7 +102,7 @@ func rolloutOf(s *Result, pods []*livePod) (Rollout, bool) {
 	default:
 		r.Text = fmt.Sprintf("all %d pods have the sidecar and are ready; continue with --step=services", all)
 	}
-	return r, true
+	return r
 }
 
 // isRunning reports whether the phase of a pod is not final.
