@@ -42,7 +42,7 @@ an admission webhook, or prints an admission policy.
   injector inject -f app.yaml --image registry.example/queue-proxy:1 | kubectl apply -f -`,
 		RunE: func(*cobra.Command, []string) error { return errors.New("a command is required") },
 	}
-	root.AddCommand(c.injectCommand(), c.uninjectCommand(), c.explainCommand(), c.statusCommand(), c.serveCommand(), c.policyCommand(), c.optionsCommand())
+	root.AddCommand(c.injectCommand(), c.uninjectCommand(), c.explainCommand(), c.statusCommand(), c.checkCommand(), c.serveCommand(), c.policyCommand(), c.optionsCommand())
 	return root
 }
 

@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv("BE_THE_INJECTOR") != "" {
 		main()
 	}
-	testscript.Main(m, map[string]func(){"injector": main})
+	testscript.Main(m, map[string]func(){"injector": main, "kubectl": fakeKubectl})
 }
 
 func TestCommandLine(t *testing.T) { harness.RunScripts(t, "testdata") }

@@ -53,6 +53,7 @@ var plan = []folder{
 	{path: "pkg/config", may: []string{"pkg/adapt", "pkg/printable", "pkg/probe", "pkg/header", "pkg/spelling"}},
 	{path: "pkg/inject", may: []string{"pkg/config", "pkg/printable", "pkg/probe", "pkg/header", "pkg/spelling"}},
 	{path: "pkg/inject/manifest", may: []string{"pkg/inject", "pkg/printable"}},
+	{path: "pkg/inject/check", may: []string{"pkg/inject"}},
 	{path: "pkg/inject/webhook", may: []string{"pkg/inject", "pkg/certs", "pkg/portlimit", "pkg/printable", "pkg/sink"}},
 	{path: "pkg/sidecar", may: []string{
 		"pkg/adapt", "pkg/memory", "pkg/bound", "pkg/header", "pkg/stats", "pkg/certs", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/loopback", "pkg/socket", "pkg/connlimit", "pkg/fair", "pkg/portlimit", "pkg/probe", "pkg/queue", "pkg/forward", "pkg/upstream",
@@ -64,7 +65,7 @@ var plan = []folder{
 	{path: "pkg/cluster", may: []string{"pkg/top"}},
 
 	{path: "cmd/queue-proxy", may: []string{"pkg/config", "pkg/sidecar", "pkg/spelling", "pkg/status"}},
-	{path: "cmd/injector", may: []string{"pkg/cli", "pkg/printable", "pkg/inject", "pkg/inject/manifest", "pkg/inject/webhook"}},
+	{path: "cmd/injector", may: []string{"pkg/cli", "pkg/printable", "pkg/inject", "pkg/inject/check", "pkg/inject/manifest", "pkg/inject/webhook"}},
 	{path: "cmd/kubectl-queue_proxy", may: []string{"pkg/cli", "pkg/cluster", "pkg/printable", "pkg/top"}},
 	{path: "hack/sbom"},
 	{path: "hack/release"},
@@ -123,7 +124,7 @@ var importers = []importer{
 	{prefix: "k8s.io/cli-runtime/", folders: []string{"pkg/cluster", "cmd/kubectl-queue_proxy"}},
 	{prefix: "k8s.io/client-go/", folders: []string{"pkg/cluster", "cmd/kubectl-queue_proxy"}},
 	{prefix: "k8s.io/streaming/", folders: []string{"pkg/cluster"}},
-	{prefix: "k8s.io/", folders: []string{"pkg/inject", "pkg/inject/webhook", "pkg/cluster", "pkg/top"}},
+	{prefix: "k8s.io/", folders: []string{"pkg/inject", "pkg/inject/check", "pkg/inject/webhook", "pkg/cluster", "pkg/top"}},
 	{prefix: "sigs.k8s.io/", folders: []string{"pkg/inject", "pkg/inject/webhook"}},
 	// Only this library returns the position of each node in the text.
 	{prefix: "go.yaml.in/yaml/v3", folders: []string{"pkg/inject/manifest", "hack/chart", "hack/workloads"}},

@@ -1,0 +1,44 @@
+package main
+
+import (
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
+)
+
+// fakeKubectl is the program kubectl of the scripts. It prints the file for the path of a request, such as
+// cluster/api/v1/pods.json, and grants all permissions.
+func fakeKubectl() {
+	args := os.Args[1:]
+	if len(args) < 3 || args[1] != "--raw" || !slices.Contains(args, "--context=test") {
+		fmt.Fprintf(os.Stderr, "error: unexpected arguments %q\n", args)
+		os.Exit(1)
+	}
+	if args[0] == "create" {
+		fmt.Println(`{"status":{"allowed":true}}`)
+		return
+	}
+	path, err := url.Parse(args[2])
+	if err == nil {
+		var text []byte
+		if text, err = os.ReadFile(filepath.Join("cluster", filepath.FromSlash(path.Path)+".json")); err == nil {
+			fmt.Print(string(text))
+			return
+		}
+	}
+	fmt.Fprintln(os.Stderr, "Error from server (NotFound):", strings.TrimPrefix(err.Error(), "open cluster"))
+	os.Exit(1)
+}
+
+func TestCheckRequiresKubectl(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	_, report, code := injector(t, "check", "")
+	harness.Equal(t, report, "injector: read version of API server: kubectl is not in the PATH\n")
+	harness.Equal(t, code, failed, "exit code")
+}

@@ -1,0 +1,393 @@
+package check
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/url"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/queue-proxy/queue-proxy/pkg/inject"
+)
+
+// label is the label of namespaces and pods that selects pods for the injection.
+const label = inject.Prefix + "inject"
+
+// Values of the label.
+const (
+	selected = "true"
+	excluded = "false"
+)
+
+// neverInjected are the namespaces that the webhook and the policy exclude.
+var neverInjected = []string{"kube-system", "queue-proxy"}
+
+// maxProblems is the maximum number of problems in the result of a check.
+const maxProblems = 50
+
+// pod contains the fields of a pod that the checks use.
+type pod struct {
+	corev1.Pod
+
+	object any // for package inject
+}
+
+// sidecar returns the container of the sidecar, or nil if the pod was not injected.
+func (p *pod) sidecar() *corev1.Container {
+	if _, injected := p.Annotations[inject.Prefix+"status"]; !injected {
+		return nil
+	}
+	for _, containers := range [][]corev1.Container{p.Spec.Containers, p.Spec.InitContainers} {
+		for i := range containers {
+			if containers[i].Name == "queue-proxy" {
+				return &containers[i]
+			}
+		}
+	}
+	return nil
+}
+
+func (p *pod) isReady() bool {
+	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// owner returns the kind, namespace and name of the workload of a pod. The owner of a ReplicaSet with a template hash
+// is a Deployment.
+func (p *pod) owner() string {
+	owner := metav1.GetControllerOf(p)
+	if owner == nil {
+		return "Pod " + p.Namespace + "/" + p.Name
+	}
+	kind, name := owner.Kind, owner.Name
+	if hash := p.Labels["pod-template-hash"]; kind == "ReplicaSet" && hash != "" {
+		if deployment, is := strings.CutSuffix(name, "-"+hash); is {
+			kind, name = "Deployment", deployment
+		}
+	}
+	return kind + " " + p.Namespace + "/" + name
+}
+
+// listPods calls add with each pod of a list that is neither completed nor being deleted.
+func (r *run) listPods(path string, query url.Values, add func(pod)) error {
+	return r.list(path, query, func(object json.RawMessage) error {
+		var p pod
+		if err := json.Unmarshal(object, &p.Pod); err != nil {
+			return err
+		}
+		if p.DeletionTimestamp != nil || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+			return nil
+		}
+		var err error
+		if p.object, err = inject.Decode(object); err == nil {
+			add(p)
+		}
+		return err
+	})
+}
+
+// checkNamespaces checks the labels of the namespaces.
+func (r *run) checkNamespaces() {
+	r.begin("namespaces")
+	r.namespaces = map[string]string{}
+	err := r.list("/api/v1/namespaces", nil, func(object json.RawMessage) error {
+		var n metav1.PartialObjectMetadata
+		err := json.Unmarshal(object, &n)
+		r.namespaces[n.Name] = n.Labels[label]
+		return err
+	})
+	if err != nil {
+		r.addError("namespaces have the label "+label, err)
+		return
+	}
+	var chosen, invalid []string
+	for _, name := range slices.Sorted(maps.Keys(r.namespaces)) {
+		switch value := r.namespaces[name]; {
+		case value == selected && slices.Contains(neverInjected, name):
+			invalid = append(invalid, fmt.Sprintf("the label of namespace %s has no effect, because the webhook excludes this namespace", name))
+		case value == selected:
+			chosen = append(chosen, name)
+		case value != "" && value != excluded:
+			invalid = append(invalid, fmt.Sprintf("the label of namespace %s has the value %q, which has no effect; want true or false", name, value))
+		}
+	}
+	var problems []string
+	if len(chosen) == 0 {
+		problems = []string{"no namespace is selected for the injection"}
+	}
+	r.add("namespaces have the label "+label, Warning, problems, "run kubectl label namespace NAMESPACE "+label+"=true, and restart the workloads")
+	r.add("values of the label are valid", Warning, invalid, "")
+}
+
+// isSelected reports whether the webhook selects a pod.
+func (r *run) isSelected(p *pod) bool {
+	switch own := p.Labels[label]; {
+	case slices.Contains(neverInjected, p.Namespace) || own == excluded:
+		return false
+	default:
+		return own == selected || r.namespaces[p.Namespace] == selected
+	}
+}
+
+// A namespaceContent contains the pods and Services of a namespace.
+type namespaceContent struct {
+	pods     []pod
+	services []any
+}
+
+// read returns the pods and Services that are checked, by namespace. By default, they are those of the selected
+// namespaces and of the namespaces with selected pods.
+func (r *run) read() (map[string]*namespaceContent, error) {
+	all := map[string]*namespaceContent{}
+	of := func(namespace string) *namespaceContent {
+		if all[namespace] == nil {
+			all[namespace] = &namespaceContent{}
+		}
+		return all[namespace]
+	}
+	addPod := func(p pod) { c := of(p.Namespace); c.pods = append(c.pods, p) }
+	addService := func(object json.RawMessage) error {
+		var s metav1.PartialObjectMetadata
+		if err := json.Unmarshal(object, &s); err != nil {
+			return err
+		}
+		decoded, err := inject.Decode(object)
+		c := of(s.Namespace)
+		c.services = append(c.services, decoded)
+		return err
+	}
+	if r.options.Everywhere {
+		if err := r.listPods("/api/v1/pods", nil, addPod); err != nil {
+			return nil, err
+		}
+		return all, r.list("/api/v1/services", nil, addService)
+	}
+	names := []string{r.options.Namespace}
+	if r.options.Namespace == "" {
+		var err error
+		if names, err = r.selectedNamespaces(); err != nil {
+			return nil, err
+		}
+	}
+	for _, name := range names {
+		path := "/api/v1/namespaces/" + url.PathEscape(name)
+		if err := r.listPods(path+"/pods", nil, addPod); err != nil {
+			return nil, err
+		}
+		if err := r.list(path+"/services", nil, addService); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// selectedNamespaces returns the namespaces with the label, and the namespaces of pods with the label.
+func (r *run) selectedNamespaces() ([]string, error) {
+	names := map[string]bool{}
+	for name, value := range r.namespaces {
+		if value == selected {
+			names[name] = true
+		}
+	}
+	err := r.listPods("/api/v1/pods", url.Values{"labelSelector": {label + "=" + selected}}, func(p pod) { names[p.Namespace] = true })
+	for _, name := range neverInjected {
+		delete(names, name)
+	}
+	return slices.Sorted(maps.Keys(names)), err
+}
+
+// checkWorkloads checks the pods and the Services.
+func (r *run) checkWorkloads() {
+	r.begin("workloads")
+	all, err := r.read()
+	if err != nil {
+		r.addError("pods and Services are readable", err)
+		return
+	}
+	var missing, refused, bypassed []string
+	for _, namespace := range slices.Sorted(maps.Keys(all)) {
+		c := all[namespace]
+		without, problems := r.podsWithoutSidecar(c)
+		missing, refused = append(missing, without...), append(refused, problems...)
+		bypassed = append(bypassed, bypassingServices(c)...)
+		for _, p := range c.pods {
+			if p.sidecar() != nil {
+				r.pods = append(r.pods, p)
+			}
+		}
+	}
+	hint := "if the injector is available, restart the workloads: kubectl rollout restart"
+	if r.policyOnly {
+		hint = "restart the workloads: kubectl rollout restart; the policy does not support all pods, see https://github.com/queue-proxy/queue-proxy/blob/main/docs/injection.md#the-policy"
+	}
+	r.add("selected pods have a sidecar", Error, truncate(missing), hint)
+	r.add("selected pods can be injected", Warning, truncate(refused), "see https://github.com/queue-proxy/queue-proxy/blob/main/docs/injection.md#skipped-and-refused-objects")
+	r.add("Services send requests to the sidecar", Warning, truncate(bypassed), "see https://github.com/queue-proxy/queue-proxy/blob/main/docs/injection.md#services")
+}
+
+// truncate limits the number of problems.
+func truncate(problems []string) []string {
+	if len(problems) <= maxProblems {
+		return problems
+	}
+	return append(problems[:maxProblems:maxProblems], fmt.Sprintf("%d more", len(problems)-maxProblems))
+}
+
+// podsWithoutSidecar returns the workloads with selected pods that have no sidecar: those that can be injected, and
+// those that the injector refuses.
+func (r *run) podsWithoutSidecar(c *namespaceContent) (missing, refused []string) {
+	var services []*inject.Service
+	for _, object := range c.services {
+		if s, ok := inject.ReadService(object); ok {
+			services = append(services, s)
+		}
+	}
+	without, reasons := map[string]int{}, map[string]string{}
+	for i := range c.pods {
+		p := &c.pods[i]
+		if !r.isSelected(p) || p.sidecar() != nil {
+			continue
+		}
+		var ports []inject.ServicePort
+		for _, s := range services {
+			ports = append(ports, s.PortsOf(p.Namespace, p.Labels)...)
+		}
+		switch out := inject.Inject(p.object, nil, inject.CompactPorts(ports)...); out.Verdict {
+		case inject.Injected:
+			without[p.owner()]++
+		case inject.Refused:
+			reasons[p.owner()] = out.Reason + ": " + out.Text
+		}
+	}
+	for _, owner := range slices.Sorted(maps.Keys(without)) {
+		missing = append(missing, owner+": "+count(without[owner], "pod")+" without a sidecar")
+	}
+	for _, owner := range slices.Sorted(maps.Keys(reasons)) {
+		refused = append(refused, owner+": "+reasons[owner])
+	}
+	return missing, refused
+}
+
+// count returns a number and a noun in the singular or plural.
+func count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+// bypassingServices returns the Services that send requests to the applications of pods with a sidecar.
+func bypassingServices(c *namespaceContent) []string {
+	var injected []inject.Pods
+	for i := range c.pods {
+		p := &c.pods[i]
+		if p.sidecar() != nil {
+			injected = append(injected, inject.Pods{Owner: p.owner(), Namespace: p.Namespace, Labels: p.Labels, Outcome: inject.Inject(p.object, nil)})
+		}
+	}
+	var all []string
+	for _, object := range c.services {
+		var service struct {
+			metav1.ObjectMeta `json:"metadata"`
+		}
+		text, err := json.Marshal(object)
+		if err != nil || json.Unmarshal(text, &service) != nil {
+			continue
+		}
+		out, _ := inject.FollowService(object, injected, inject.Workloads)
+		var problems []string
+		if out.Verdict == inject.Rewritten || out.Reason == inject.SecondStep {
+			problems = append(problems, "requests bypass the sidecar; with injector inject, "+strings.Join(out.Notes, ", "))
+		}
+		if out.Verdict != inject.Rewritten {
+			problems = append(problems, out.Warnings...)
+		}
+		for _, problem := range problems {
+			all = append(all, fmt.Sprintf("Service %s/%s: %s", service.Namespace, service.Name, problem))
+		}
+	}
+	return all
+}
+
+// checkVersions checks that the sidecars and the programs have the same version.
+func (r *run) checkVersions() {
+	r.begin("versions")
+	if len(r.injectorPods) > 0 {
+		r.checkInjectorVersion()
+	}
+	pods := map[string]int{}
+	for i := range r.pods {
+		pods[r.pods[i].sidecar().Image]++
+	}
+	wanted := ""
+	for i := range r.injectorPods {
+		for _, c := range r.injectorPods[i].Spec.Containers {
+			for _, v := range c.Env {
+				if v.Name == "INJECTOR_IMAGE" {
+					wanted = v.Value
+				}
+			}
+		}
+	}
+	images := slices.SortedFunc(maps.Keys(pods), func(a, b string) int { return cmp.Or(pods[b]-pods[a], strings.Compare(a, b)) })
+	var problems []string
+	for _, image := range images {
+		if len(images) > 1 || wanted != "" && image != wanted {
+			problems = append(problems, count(pods[image], "sidecar")+" with image "+image)
+		}
+	}
+	if len(problems) > 0 && wanted != "" {
+		problems = append(problems, "the injector adds sidecars with image "+wanted)
+	}
+	r.add("sidecars have the image of the injector", Warning, truncate(problems), "restart the workloads with the old image, unless they have the annotation "+inject.Prefix+"image")
+}
+
+// checkInjectorVersion compares the version of this program with the versions of the injectors.
+func (r *run) checkInjectorVersion() {
+	var problems []string
+	for i := range r.injectorPods {
+		p := &r.injectorPods[i]
+		if !p.isReady() {
+			continue
+		}
+		version, err := r.versionOf(p)
+		switch {
+		case err != nil:
+			problems = append(problems, fmt.Sprintf("read version of Pod %s/%s: %v", p.Namespace, p.Name, err))
+		case version != r.options.Version:
+			problems = append(problems, fmt.Sprintf("Pod %s/%s has version %s, but this program has version %s", p.Namespace, p.Name, version, r.options.Version))
+		}
+	}
+	r.add("injector and this program have the same version", Warning, truncate(problems), "")
+}
+
+// versionOf reads the version of an injector from its metrics.
+func (r *run) versionOf(p *pod) (string, error) {
+	const metric, key = "queue_proxy_injector_build_info{", `version="`
+	port := int32(8080)
+	for _, c := range p.Spec.Containers {
+		for _, declared := range c.Ports {
+			if declared.Name == "metrics" {
+				port = declared.ContainerPort
+			}
+		}
+	}
+	body, err := r.api.Get(r.ctx, fmt.Sprintf("/api/v1/namespaces/%s/pods/%s:%d/proxy/metrics", p.Namespace, p.Name, port))
+	if err != nil {
+		return "", err
+	}
+	for line := range strings.Lines(string(body)) {
+		if labels, is := strings.CutPrefix(line, metric); is {
+			_, version, _ := strings.Cut(labels, key)
+			version, _, _ = strings.Cut(version, `"`)
+			return version, nil
+		}
+	}
+	return "", fmt.Errorf("the metrics contain no version")
+}
