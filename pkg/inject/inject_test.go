@@ -292,6 +292,29 @@ func TestFollowServiceTargetPortAndWarnings(t *testing.T) {
 	}
 }
 
+// The clients of a headless Service connect to the port of the pod, so the target port has no effect.
+func TestHeadlessServiceReturnsWarning(t *testing.T) {
+	pod := parse(t, `{"metadata":{"labels":{"app":"web"}},"spec":{"containers":[{"name":"web","ports":[{"name":"http","containerPort":8080},{"name":"admin","containerPort":9000}]}]}}`)
+	pods := []Pods{{Owner: "Pod web", Labels: map[string]string{"app": "web"}, Outcome: Inject(pod, nil)}}
+	for _, c := range []struct {
+		ip, target string
+		warned     bool
+	}{
+		{"None", `8080`, true},
+		{"None", `"http"`, true},
+		{"None", `"admin"`, false},
+		{"10.0.0.1", `"http"`, false},
+	} {
+		service := parse(t, `{"spec":{"clusterIP":"`+c.ip+`","selector":{"app":"web"},"ports":[{"port":8080,"targetPort":`+c.target+`}]}}`)
+		out, _ := FollowService(service, pods, Workloads)
+		want := ""
+		if c.warned {
+			want = "the Service is headless: clients that connect to port 8080 of a pod bypass the sidecar and should use port 8012"
+		}
+		harness.Equal(t, strings.Join(out.Warnings, "\n"), want, c.ip, c.target)
+	}
+}
+
 // portNamed returns the port to which a Service resolves a name, or 0. It searches the containers
 // and then the restartable init containers, as Kubernetes 1.33 does.
 func portNamed(pod corev1.PodSpec, name string) int32 {

@@ -222,6 +222,9 @@ func (e *editor) followPorts(s *corev1.Service, selected []Pods, like *Outcome, 
 	})
 	for i, p := range s.Spec.Ports {
 		target := targetOf(p)
+		if s.Spec.ClusterIP == corev1.ClusterIPNone && target.StrVal != "" && target.StrVal == like.PortName {
+			out.Warnings = append(out.Warnings, like.headlessWarning())
+		}
 		if target.StrVal != "" || target.IntVal != like.AppPort || p.Protocol != "" && p.Protocol != corev1.ProtocolTCP {
 			continue
 		}
@@ -236,10 +239,16 @@ func (e *editor) followPorts(s *corev1.Service, selected []Pods, like *Outcome, 
 		e.set(to, "spec", "ports", fmt.Sprintf("#%d", i), "targetPort")
 		out.Notes = append(out.Notes, fmt.Sprintf("targetPort changes from application port %d to %s", like.AppPort, text))
 		if s.Spec.ClusterIP == corev1.ClusterIPNone {
-			out.Warnings = append(out.Warnings, fmt.Sprintf("the Service is headless: clients that connect to port %d of a pod bypass the sidecar and should use port %d", like.AppPort, like.ServingPort))
+			out.Warnings = append(out.Warnings, like.headlessWarning())
 		}
 	}
 	return out
+}
+
+// headlessWarning returns the warning for a headless Service. Its clients connect to a port of the
+// pod, and not to a target port.
+func (o *Outcome) headlessWarning() string {
+	return fmt.Sprintf("the Service is headless: clients that connect to port %d of a pod bypass the sidecar and should use port %d", o.AppPort, o.ServingPort)
 }
 
 // UninjectService returns the changes that revert [FollowService].
