@@ -198,6 +198,7 @@ func TestChoiceForPodsWithOtherPorts(t *testing.T) {
 		{"a port for metrics called like its container", "", `"containers":[{"name":"store-metrics","ports":[{"name":"store-metrics","containerPort":3009}]}]`, "", NotHTTP},
 		{"a certificate below the home directory", "", `"volumes":[{"name":"shop-certificates","secret":{"secretName":"x"}}],"containers":[{"name":"a","ports":[{"containerPort":9000}],"volumeMounts":[{"name":"shop-certificates","mountPath":"/root/certs"}]}]`, `{"port":9000}`, NotHTTP},
 		{"an agent with a debug page", "", `"containers":[{"name":"a","image":"grafana/alloy","ports":[{"containerPort":12345}]}]`, "", NotHTTP},
+		{"a port called metricshttps", "", `"containers":[{"name":"a","ports":[{"name":"metricshttps","containerPort":9120}]}]`, "", NotHTTP},
 		{"a debug port", "", `"containers":[{"name":"a","ports":[{"containerPort":3009},{"name":"debug","containerPort":5005}]}]`, "", "a:3009"},
 		{"a webhook with a port called http", "", `"volumes":[{"name":"certificates","secret":{"secretName":"x"}}],"containers":[{"name":"a","ports":[{"name":"http","containerPort":9443}],"volumeMounts":[{"name":"certificates","mountPath":"/certs"}]}]`, `{"name":"https","port":443,"targetPort":9443}`, NotHTTP},
 		{"a port called http that a Service offers as HTTPS, and a certificate", "", `"containers":[{"name":"a",` + pairOfFlags + `,"ports":[{"name":"http","containerPort":8080}]}]`, `{"name":"https","port":443,"targetPort":"http"}`, NotHTTP},

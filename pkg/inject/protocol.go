@@ -47,7 +47,7 @@ func (s sign) takesRequests() bool { return s.protocol == unknownProtocol || s.p
 var (
 	sideName = regexp.MustCompile(`(^|-)(metrics?|prom|prometheus|telemetry|monitor|monitoring|stats|statsd|exporter|jmx|jolokia|admin|mgmt|mgt|management|actuator|` +
 		`health|healthz|healthy|healthcheck|healthprobe|livez|liveness|readyz|readiness|probe|probes|status|debug|delve|dlv|pprof|profiling|profiler|http-endpoint|gossip|memberlist|raft|peer|peers|cluster|clustering)(-|$)`)
-	tlsName  = regexp.MustCompile(`(^|-)(https[0-9]*|tls|ssl|mtls|wss|secure|websecure|webhook-server|hbone)(-|$)`)
+	tlsName  = regexp.MustCompile(`(^|-)([a-z]*https[0-9]*|tls|ssl|mtls|wss|secure|websecure|webhook-server|hbone)(-|$)`)
 	httpName = regexp.MustCompile(`^(http[0-9]*|h2c|grpc|grpc-web|web|www|rest|graphql|ws|websocket)(-|$)`)
 	rawName  = regexp.MustCompile(`(^|-)(tcp|udp|redis|valkey|sentinel|mysql|mariadb|mysqlx|postgres|postgresql|pgsql|postgre|pg|pgbouncer|mongo|mongodb|mongos|kafka|plaintext|broker|` +
 		`zookeeper|zk|leader-election|election|etcd|cassandra|cql|thrift|dubbo|hessian|rmi|remoting|capnproto|memcache|memcached|amqp|amqps|mqtt|mqtts|nats|stomp|ldap|ldaps|smtp|smtps|imap|pop3|` +
