@@ -35,6 +35,7 @@ type served struct {
 	cmd              *exec.Cmd
 	reviews, metrics string // addresses
 	roots            *x509.CertPool
+	started          string   // log lines up to the line listening
 	logged           chan int // receives the number of log lines after the process ends
 }
 
@@ -65,6 +66,7 @@ func startInjector(t *testing.T, program string, args ...string) *served {
 	var at struct{ Message, Reviews, Metrics string }
 	for at.Message != "listening" {
 		line, err := lines.ReadBytes('\n')
+		p.started += string(line)
 		if err != nil || json.Unmarshal(line, &at) != nil {
 			t.Fatalf("got line %q, %v, want JSON", line, err)
 		}

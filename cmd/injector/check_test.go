@@ -36,6 +36,25 @@ func fakeKubectl() {
 	os.Exit(1)
 }
 
+func TestExplainReturnsErrorIfQuotaRejectsPods(t *testing.T) {
+	quota := `{"apiVersion":"v1","kind":"ResourceQuota","metadata":{"name":"q"},"spec":{"hard":{"limits.memory":"1Gi"}}}`
+	out, _, code := injector(t, "explain", goodPod+"\n---\n"+quota)
+	harness.Contains(t, out, "the API server will reject the pods: ResourceQuota q")
+	harness.Equal(t, code, failed, "exit code")
+	out, _, code = injector(t, "explain", goodPod+"\n---\n"+quota, "-o", "json")
+	harness.Contains(t, out, `"rejected": true`)
+	harness.Equal(t, code, failed, "exit code")
+	out, _, code = injector(t, "explain", goodPod+"\n---\n"+quota, "--memory-limit=64Mi")
+	harness.Equal(t, code, done, out, "exit code")
+}
+
+func TestServeWithoutCertificateLogsWarning(t *testing.T) {
+	dir := t.TempDir()
+	p := startInjector(t, os.Args[0], "--cert-dir="+dir)
+	harness.Contains(t, p.started, `"severity":"WARN"`)
+	harness.Contains(t, p.started, dir)
+}
+
 func TestCheckRequiresKubectl(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	_, report, code := injector(t, "check", "")

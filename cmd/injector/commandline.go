@@ -171,7 +171,7 @@ written.
 ` + optionsHelp + `
 Exit codes:
   0  All objects can be injected.
-  2  An object would be refused, or an error occurred.
+  2  An object would be refused, a quota in the input does not admit its pods, or an error occurred.
 `,
 		Example: `  injector explain -f app.yaml
   injector explain -f deploy/ -o json | jq '.[] | select(.verdict == "refused")'`,

@@ -232,7 +232,9 @@ func (c *command) explain(f *fileFlags) error {
 		return err
 	}
 	results := manifest.Inject(files, c.options, inject.Step(f.step))
-	c.code = codeOf(results)
+	if c.code = codeOf(results); slices.ContainsFunc(results, func(r *manifest.Result) bool { return r.Rejected }) {
+		c.code = failed
+	}
 	if f.output == "json" {
 		return c.verdicts(results)
 	}
@@ -310,6 +312,7 @@ type verdict struct {
 	Confidence  inject.Confidence `json:"confidence,omitempty"`
 	Ports       []port            `json:"ports,omitempty"`
 	Missing     string            `json:"missing,omitempty"`
+	Rejected    bool              `json:"rejected,omitempty"` // a quota does not admit the pods
 	Notes       []string          `json:"notes,omitempty"`
 	Warnings    []string          `json:"warnings,omitempty"`
 	Advice      []string          `json:"advice,omitempty"`
@@ -323,7 +326,7 @@ func (c *command) verdicts(results []*manifest.Result) error {
 			ports = append(ports, port(p))
 		}
 		all = append(all, verdict{r.File, r.Line, r.Kind, r.Namespace, r.Name, r.Verdict, r.Reason, r.Text,
-			r.Container, r.AppPort, r.ServingPort, r.Confidence, ports, r.Missing, r.Notes, r.Warnings, r.Advice()})
+			r.Container, r.AppPort, r.ServingPort, r.Confidence, ports, r.Missing, r.Rejected, r.Notes, r.Warnings, r.Advice()})
 	}
 	return printable.JSON(c.stdout, all)
 }

@@ -145,6 +145,9 @@ func (s *serving) server(options inject.Options, log *zap.Logger) (*webhook.Serv
 		if err != nil {
 			return nil, err
 		}
+		if files.NotAfter().IsZero() {
+			log.Warn("no certificate, so API servers cannot connect and /readyz fails; waiting for tls.crt and tls.key", zap.String("directory", s.certDir))
+		}
 		server.Certificate, server.NotAfter = files.GetCertificate, files.NotAfter
 		server.Beside = append(server.Beside, files.Run)
 	}

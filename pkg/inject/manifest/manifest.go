@@ -60,6 +60,7 @@ type Result struct {
 	Namespace string
 	Name      string
 	inject.Outcome
+	Rejected bool // the API server would reject the pods because of a quota in the input
 
 	// SameErrors is the number of further objects of the document with the error of this object. In
 	// the results of these objects, HasSameError is set.
@@ -325,7 +326,9 @@ func Inject(files []*File, opts inject.Options, step inject.Step) []*Result {
 		warnOfIgnoredOptions(r, object)
 		pods := inject.Pods{Owner: r.Object(), Namespace: r.Namespace, Labels: r.facts.labels, Outcome: r.Outcome}
 		if r.Verdict == inject.Injected {
-			r.Warnings = append(r.Warnings, inject.Unadmitted(pods, f.quotasIn(r.Namespace))...)
+			warnings := inject.Unadmitted(pods, f.quotasIn(r.Namespace))
+			r.Rejected = len(warnings) > 0
+			r.Warnings = append(r.Warnings, warnings...)
 		}
 		all[i] = pods.Compact()
 		r.Changes = inject.Below(prefix(path), r.Changes)
