@@ -321,13 +321,13 @@ func (t *target) noteLocked(start, end time.Time, f *failure, err error) bool {
 	k.Tries++
 	if n := len(k.Last); n > 0 && k.Last[n-1].Word == word && k.Last[n-1].Code == code {
 		last := &k.Last[n-1]
-		last.Count, last.To, last.Took = last.Count+1, end, end.Sub(start)
+		last.Count, last.To, last.TookMs = last.Count+1, end, float64(end.Sub(start))/float64(time.Millisecond)
 		return changed
 	}
 	if len(k.Last) == lastTries {
 		k.Last = k.Last[:copy(k.Last, k.Last[1:])]
 	}
-	k.Last = append(k.Last, Tries{Count: 1, From: start, To: end, Took: end.Sub(start), Word: word, Code: code})
+	k.Last = append(k.Last, Tries{Count: 1, From: start, To: end, TookMs: float64(end.Sub(start)) / float64(time.Millisecond), Word: word, Code: code})
 	return changed
 }
 

@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"encoding/json"
 	"context"
 	"errors"
 	"fmt"
@@ -454,6 +455,12 @@ func TestStateDuringRun(t *testing.T) {
 			t.Errorf("got %+v, want ready for 0.5 s without a reason", s)
 		}
 	})
+}
+
+func TestDurationOfAttemptIsInMilliseconds(t *testing.T) {
+	text, err := json.Marshal(Tries{Count: 1, TookMs: 0.5})
+	harness.NoError(t, err)
+	harness.Contains(t, string(text), `"tookMs":0.5`)
 }
 
 func TestStateKeepsLastAttempts(t *testing.T) {

@@ -54,12 +54,12 @@ type ProbeState struct { //nolint:revive // State is the state of all probes
 
 // Tries describes consecutive attempts with the same result.
 type Tries struct {
-	Count int           `json:"count"`
-	From  time.Time     `json:"from"` // start of the first attempt
-	To    time.Time     `json:"to"`   // end of the last attempt
-	Took  time.Duration `json:"took"` // duration of the last attempt
-	Word  Word          `json:"word,omitempty"`
-	Code  int           `json:"code,omitempty"`
+	Count  int       `json:"count"`
+	From   time.Time `json:"from"`   // start of the first attempt
+	To     time.Time `json:"to"`     // end of the last attempt
+	TookMs float64   `json:"tookMs"` // duration of the last attempt in milliseconds
+	Word   Word      `json:"word,omitempty"`
+	Code   int       `json:"code,omitempty"`
 }
 
 // Ready reports whether the last attempts of all probes passed.

@@ -111,7 +111,8 @@ type snapshot struct {
 	Started   time.Time      `json:"started"`
 	Ready     bool           `json:"ready"` // and not draining
 	Reason    string         `json:"reason,omitempty"`
-	Problem   string         `json:"problem,omitempty"` // problem of a pod that is ready although all requests fail
+	Problem   string         `json:"problem,omitempty"`   // problem of a pod that is ready although all requests fail
+	Rejecting *rejecting     `json:"rejecting,omitempty"` // absent without rejected requests in the last samples
 	Readiness probe.State    `json:"readiness"`
 	Drain     Drain          `json:"drain"`
 	Running   int            `json:"running"`
@@ -131,6 +132,18 @@ type snapshot struct {
 	Warnings  []string       `json:"warnings"`
 
 	Connections Connections `json:"connections"`
+}
+
+// rejectingSamples is the number of samples for which rejected requests are counted.
+const rejectingSamples = 10
+
+// rejections are the reasons of requests that the sidecar rejects because of the load.
+var rejections = [...]queue.Reason{queue.QueueFull, queue.QueueTimeout, queue.Overload}
+
+// rejecting describes the requests that were rejected in the last rejectingSamples samples.
+type rejecting struct {
+	Reason    string  `json:"reason"`    // the most frequent reason
+	PerSecond float64 `json:"perSecond"` // requests of all reasons
 }
 
 // memoryState is the memory of requests that are being read or are queued.
@@ -167,10 +180,11 @@ type Board struct {
 
 	mu       sync.Mutex // guards the following fields
 	history  [samples]sample
-	taken    int    // number of samples since the start
-	requests uint64 // number of requests at the last sample
-	failed   uint64 // number of failures at the last sample
-	noted    uint64 // number of failures since the start
+	taken    int                                       // number of samples since the start
+	requests uint64                                    // number of requests at the last sample
+	failed   uint64                                    // number of failures at the last sample
+	noted    uint64                                    // number of failures since the start
+	rejected [rejectingSamples][len(rejections)]uint64 // rejected requests since the start, at the last samples
 	last     ring
 	rare     [queue.NumReasons]ring
 }
@@ -320,7 +334,35 @@ func (b *Board) sample() {
 	s.Requests, s.Failures = uint32(requests-b.requests), uint32(failed-b.failed)
 	b.requests, b.failed = requests, failed
 	b.history[b.taken%samples] = s
+	b.rejected[b.taken%rejectingSamples] = b.rejections()
 	b.taken++
+}
+
+// rejections returns the number of rejected requests since the start, by the index in rejections.
+func (b *Board) rejections() (all [len(rejections)]uint64) {
+	for i, reason := range rejections {
+		all[i] = b.ended[reason].Load()
+	}
+	return all
+}
+
+// rejectingLocked returns the requests that were rejected since the oldest sample in b.rejected, or nil. b.mu must be
+// held.
+func (b *Board) rejectingLocked() *rejecting {
+	var sum, most uint64
+	r := &rejecting{}
+	oldest := b.rejected[b.taken%rejectingSamples]
+	for i, n := range b.rejections() {
+		n -= oldest[i]
+		if sum += n; n > most {
+			most, r.Reason = n, rejections[i].String()
+		}
+	}
+	if sum == 0 {
+		return nil
+	}
+	r.PerSecond = float64(sum) / (rejectingSamples * Interval.Seconds())
+	return r
 }
 
 // snapshot returns the current data.
@@ -365,6 +407,7 @@ func (b *Board) snapshot() snapshot {
 		snap.History = append(snap.History, b.history[i%samples])
 	}
 	snap.Failures = b.failuresLocked()
+	snap.Rejecting = b.rejectingLocked()
 	return snap
 }
 

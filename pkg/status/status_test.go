@@ -84,6 +84,35 @@ func TestSampleContainsRequestsOfInterval(t *testing.T) {
 	harness.Equal(t, h[1], sample{Running: 2, Waiting: 3}, "sample without requests")
 }
 
+func TestRejectedRequestsAreReported(t *testing.T) {
+	b := board(probe.State{Phase: probe.Ready}, Drain{})
+	observe := func(reason queue.Reason, n int) {
+		for range n {
+			b.Observe(refused(reason, time.Second))
+		}
+		b.sample()
+	}
+	observe(queue.QueueFull, 10)
+	observe(queue.Overload, 40)
+	observe(queue.AppReset, 100)
+	snap := b.snapshot()
+	harness.Equal(t, *snap.Rejecting, rejecting{Reason: "overload", PerSecond: 5}, "50 requests in 10 seconds")
+	harness.Contains(t, snap.text(), "rejecting 5.0 requests per second: overload\n")
+	for range rejectingSamples {
+		observe(queue.OK, 1)
+	}
+	if got := b.snapshot().Rejecting; got != nil {
+		t.Errorf("got %+v, want nil after %d samples without rejected requests", got, rejectingSamples)
+	}
+}
+
+func TestWhyPrintsOneRequestInSingular(t *testing.T) {
+	b := board(probe.State{Phase: probe.Ready}, Drain{})
+	b.Observe(observation(queue.OK, time.Second))
+	snap := b.snapshot()
+	harness.Contains(t, snap.text(), ": 1 request, 0 failed\n")
+}
+
 // Previously, an overloaded sidecar showed a median of 0.1 ms while the app took 1 s, because rejected requests
 // were included.
 func TestLatencyExcludesRequestsWithoutResponse(t *testing.T) {

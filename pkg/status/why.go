@@ -89,6 +89,9 @@ func (s *snapshot) text() string {
 	default:
 		fmt.Fprintf(&b, "%s\nfor %v\n", s.Reason, since(s.Readiness.Since))
 	}
+	if r := s.Rejecting; r != nil {
+		fmt.Fprintf(&b, "rejecting %.1f requests per second: %s\n", r.PerSecond, r.Reason)
+	}
 	if s.Problem != "" {
 		fmt.Fprintf(&b, "problem: %s\n", s.Problem)
 	}
@@ -124,7 +127,7 @@ func (s *snapshot) text() string {
 		fmt.Fprintf(&b, "\nmemory of requests: %s of %s", megabytes(m.Used), megabytes(m.Limit))
 	}
 	requests, failed := s.Totals.sum()
-	fmt.Fprintf(&b, "\nsince the start %v ago: %d requests, %d failed%s\n", since(s.Started), requests, failed, s.Totals.reasons())
+	fmt.Fprintf(&b, "\nsince the start %v ago: %s, %d failed%s\n", since(s.Started), count(requests, "request"), failed, s.Totals.reasons())
 	if s.Pod != "" {
 		fmt.Fprintf(&b, "pod %s", s.Pod)
 		if s.Namespace != "" {
@@ -133,6 +136,14 @@ func (s *snapshot) text() string {
 		b.WriteByte('\n')
 	}
 	return b.String()
+}
+
+// count returns a number and a noun in the singular or plural.
+func count(n uint64, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
 }
 
 // megabytes returns a number of bytes in MiB.
@@ -148,7 +159,7 @@ func (s *snapshot) slotsText() string {
 		}
 	}
 	if more := s.Running - len(s.Slots) - s.Held; more > 0 && len(s.Slots) > 0 {
-		fmt.Fprintf(&b, "\n  %d more requests", more)
+		fmt.Fprintf(&b, "\n  %s", count(uint64(more), "more request"))
 	}
 	if s.Held > 0 {
 		fmt.Fprintf(&b, "\n  %d slots of disconnected clients, whose requests the application still processes", s.Held)
