@@ -105,6 +105,9 @@ func (c *command) optionFlags(cmd *cobra.Command) {
 			return c.options.Set(o.Name, text)
 		})
 	}
+	for title, names := range optionGroups() {
+		cli.Group(cmd.Flags(), title, names...)
+	}
 	run := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if c.optionsErr != nil {
@@ -112,6 +115,30 @@ func (c *command) optionFlags(cmd *cobra.Command) {
 		}
 		return run(cmd, args)
 	}
+}
+
+// optionGroups returns the sections of the options in the help text, by title.
+func optionGroups() map[string][]string {
+	groups := map[string][]string{
+		"Options for the application": {"container", "inject", "port", "sure"},
+		"Options for the drain":       {"drain-deadline", "drain-min", "drain-quiet-period", "drain-streams"},
+	}
+	other := "Options for the sidecar"
+	for _, o := range inject.Table() {
+		title := other
+		switch {
+		case slices.Contains(groups["Options for the application"], o.Name) || slices.Contains(groups["Options for the drain"], o.Name):
+			continue
+		case strings.HasSuffix(o.Name, "-port"):
+			title = "Options for the ports of the sidecar"
+		case strings.HasSuffix(o.Name, "-request") || strings.HasSuffix(o.Name, "-limit") || strings.HasPrefix(o.Name, "resource-"):
+			title = "Options for the resources of the sidecar"
+		case strings.HasSuffix(o.Name, "-timeout") || strings.HasPrefix(o.Name, "queue-") || strings.HasPrefix(o.Name, "exclude-") || o.Name == "concurrency":
+			title = "Options for requests"
+		}
+		groups[title] = append(groups[title], o.Name)
+	}
+	return groups
 }
 
 func (c *command) injectCommand() *cobra.Command {
@@ -185,7 +212,7 @@ Exit codes:
 
 func (c *command) statusCommand() *cobra.Command {
 	f := new(fileFlags)
-	return fileCommand(&cobra.Command{
+	cmd := fileCommand(&cobra.Command{
 		Use: "status", Short: "Show which Services can be changed in the second step",
 		Long: `Show whether all pods of each Service contain the queue-proxy. If this is the case, the Service can
 be changed with 'injector inject --step=services'.
@@ -198,6 +225,8 @@ Exit codes:
 		Example: `  kubectl get pods,services -o json | injector status`,
 		RunE:    func(*cobra.Command, []string) error { return c.status(f) },
 	}, f)
+	cli.Choice(cmd, &f.output, "output", "o", "format of the output", "text", "json")
+	return cmd
 }
 
 func (c *command) policyCommand() *cobra.Command {

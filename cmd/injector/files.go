@@ -80,6 +80,7 @@ func (c *command) read(from []string) ([]input, []*manifest.File, error) {
 	if len(from) == 0 {
 		from = []string{"-"}
 	}
+	c.announceTerminal(from)
 	var inputs []input
 	for _, path := range from {
 		if path == "-" {
@@ -101,6 +102,21 @@ func (c *command) read(from []string) ([]input, []*manifest.File, error) {
 		files = append(files, manifest.Parse(in.name, in.text))
 	}
 	return inputs, files, nil
+}
+
+// announceTerminal prints a message if a command waits for input that a user has to type.
+func (c *command) announceTerminal(from []string) {
+	f, is := c.stdin.(*os.File)
+	if !is || !slices.Contains(from, "-") {
+		return
+	}
+	info, err := f.Stat()
+	if err != nil || info.Mode()&os.ModeCharDevice == 0 {
+		return
+	}
+	if null, err := os.Stat(os.DevNull); err != nil || !os.SameFile(info, null) {
+		printLine(c.stderr, "reading standard input")
+	}
 }
 
 // readPath reads a file, or the files of a directory. It returns an error if they are longer than

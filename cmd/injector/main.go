@@ -115,6 +115,23 @@ func (c *command) status(f *fileFlags) error {
 		return err
 	}
 	all := manifest.Status(files)
+	if len(all) == 0 {
+		printLine(c.stderr, "the input must contain the pods and Services of a cluster, not manifests: kubectl get pods,services -o json | injector status")
+		c.code = differs
+	}
+	if f.output == "json" {
+		rollouts := []rollout{}
+		for _, r := range all {
+			if r.Wait {
+				c.code = differs
+			}
+			rollouts = append(rollouts, rollout{r.Namespace, r.Name, r.Wait, r.Text})
+		}
+		return printable.JSON(c.stdout, rollouts)
+	}
+	if len(all) == 0 {
+		printLine(c.stdout, "no Service selects a pod with a sidecar")
+	}
 	for _, r := range all {
 		name := r.Name
 		if r.Namespace != "" {
@@ -125,11 +142,15 @@ func (c *command) status(f *fileFlags) error {
 			c.code = differs
 		}
 	}
-	if len(all) == 0 {
-		printLine(c.stdout, "no Service selects a pod with a sidecar")
-		c.code = differs
-	}
 	return nil
+}
+
+// A rollout is the JSON output for one Service. The fields are stable.
+type rollout struct {
+	Namespace string `json:"namespace,omitempty"`
+	Service   string `json:"service"`
+	Wait      bool   `json:"wait"` // the Service cannot be changed yet
+	Text      string `json:"text"`
 }
 
 // policy prints an admission policy.
@@ -170,7 +191,10 @@ func (c *command) report(results []*manifest.Result, quiet bool) {
 			printLine(c.stderr, "%s:%d: %s: warning: %s", r.File, r.Line, objectName(r), w)
 		}
 	}
-	if len(results) > 1 && !quiet {
+	switch {
+	case len(results) == 0 && !quiet:
+		printLine(c.stderr, "0 objects")
+	case len(results) > 1 && !quiet:
 		printLine(c.stderr, "%d objects: %s", len(results), summary(results))
 	}
 }
@@ -237,6 +261,9 @@ func (c *command) explain(f *fileFlags) error {
 	}
 	if f.output == "json" {
 		return c.verdicts(results)
+	}
+	if len(results) == 0 {
+		printLine(c.stderr, "0 objects")
 	}
 	for i, r := range results {
 		if i > 0 {

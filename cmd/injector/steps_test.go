@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 
@@ -90,6 +92,43 @@ func TestStatusReportsRolloutProgress(t *testing.T) {
 		if out != c.want || code != want {
 			t.Errorf("%s: got exit code %d and %q, want %d and %q", c.fact, code, out, want, c.want)
 		}
+	}
+}
+
+func TestStatusWritesJSON(t *testing.T) {
+	pod := "apiVersion: v1\nkind: Pod\nmetadata: {name: web, labels: {app: web}}\nspec: {containers: [{name: web, ports: [{containerPort: 5678}]}]}\n"
+	injected, _, _ := injector(t, "inject", pod)
+	_, service, _ := strings.Cut(numbered, "---\n")
+	out, _, code := injector(t, "status", injected+"---\n"+service, "-o", "json")
+	harness.Equal(t, code, differs, "exit code")
+	harness.Contains(t, out, `"service": "web",
+    "wait": true,
+    "text": "wait: 0 of 1 pods have the sidecar and are ready"`)
+}
+
+func TestStatusOfManifestsPrintsHint(t *testing.T) {
+	out, report, _ := injector(t, "status", numbered, "-o", "json")
+	harness.Equal(t, out, "[]\n")
+	harness.Contains(t, report, "kubectl get pods,services -o json | injector status")
+}
+
+func TestEmptyInputIsReported(t *testing.T) {
+	for _, command := range []string{"inject", "uninject", "explain"} {
+		_, report, code := injector(t, command, "# nothing\n")
+		harness.Equal(t, report, "0 objects\n", command)
+		harness.Equal(t, code, done, command, "exit code")
+	}
+}
+
+func TestInputFromTerminalIsAnnounced(t *testing.T) {
+	for name, want := range map[string]string{"/dev/ptmx": "reading standard input\n", os.DevNull: ""} {
+		f, err := os.OpenFile(name, os.O_RDWR, 0)
+		harness.NoError(t, err)
+		defer f.Close()
+		var report bytes.Buffer
+		c := &command{stdin: f, stderr: &report}
+		c.announceTerminal([]string{"-"})
+		harness.Equal(t, report.String(), want, name)
 	}
 }
 

@@ -18,7 +18,8 @@ drains before the pod ends.
 Usage:
   queue-proxy [serve]                run the sidecar
   queue-proxy why [-o text|json]     print the readiness of the pod and the result of each probe
-  queue-proxy config [-o text|json]  print the settings with sources and warnings
+  queue-proxy config [-o text|json]  print the settings with sources and warnings;
+                                     with -changed, omit settings that have their defaults
   queue-proxy version                print the version (also -v, -version)
   queue-proxy help                   print the help (also -h, -help)
 
@@ -55,6 +56,7 @@ Examples:
 type commandLine struct {
 	command string // one of commandNames or probing
 	asJSON  bool   // for why and config
+	changed bool   // for config: omit settings with their defaults
 	probe   execProbe
 }
 
@@ -104,6 +106,9 @@ func (line commandLine) parseCommand(args []string) (commandLine, error) {
 			}
 			return nil
 		})
+	}
+	if line.command == "config" {
+		flags.BoolVar(&line.changed, "changed", false, "")
 	}
 	switch err := flags.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):

@@ -72,9 +72,9 @@ func runConfigured(line commandLine, stdout io.Writer) (bool, error) {
 	switch line.command {
 	case "config":
 		if line.asJSON {
-			c.WriteJSON(stdout)
+			c.WriteJSON(stdout, line.changed)
 		} else {
-			c.Write(stdout)
+			c.Write(stdout, line.changed)
 		}
 		return true, nil
 	case "why":

@@ -34,6 +34,11 @@ func Execute(ctx context.Context, root *cobra.Command, version string, args []st
 	root.Version = version
 	root.SilenceErrors, root.SilenceUsage, root.DisableAutoGenTag = true, true, true
 	root.SetFlagErrorFunc(suggestFlag)
+	root.SetUsageFunc(usageWithGroups(root.UsageFunc()))
+	root.Args = noUnknownCommand
+	if root.RunE == nil { // cobra checks the arguments only if the command can run
+		root.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	}
 	root.AddCommand(versionCommand(), manCommand())
 	running := false
 	root.PersistentFlags().VisitAll(wrap)
@@ -54,7 +59,10 @@ func Execute(ctx context.Context, root *cobra.Command, version string, args []st
 		switch c.Name() {
 		case "help":
 			c.Args = func(cmd *cobra.Command, args []string) error {
-				_, _, err := cmd.Root().Find(args)
+				found, rest, err := cmd.Root().Find(args)
+				if err == nil && found.HasSubCommands() {
+					err = noUnknownCommand(found, rest)
+				}
 				return err
 			}
 		case "completion":
@@ -73,6 +81,64 @@ func Execute(ctx context.Context, root *cobra.Command, version string, args []st
 	}
 	fmt.Fprintf(root.ErrOrStderr(), "Run '%s --help' for usage.\n", cmd.CommandPath())
 	return errors.Join(ErrUsage, err)
+}
+
+// noUnknownCommand returns an error with a suggestion if cmd has no subcommand with the name args[0].
+func noUnknownCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	var names []string
+	for _, c := range cmd.Commands() {
+		if !c.Hidden {
+			names = append(names, c.Name())
+		}
+	}
+	return spelling.UnknownWord("command", args[0], names)
+}
+
+// groupAnnotation is the key of the annotation with the group of a flag.
+const groupAnnotation = "group"
+
+// Group adds flags to a group with a title. The help text shows each group in a separate section. The
+// sections are sorted by title.
+func Group(flags *pflag.FlagSet, title string, names ...string) {
+	for _, name := range names {
+		if f := flags.Lookup(name); f != nil {
+			f.Annotations = map[string][]string{groupAnnotation: {title}}
+		}
+	}
+}
+
+// usageWithGroups returns a usage function that prints the flags without a group with standard, and then each group.
+func usageWithGroups(standard func(*cobra.Command) error) func(*cobra.Command) error {
+	return func(cmd *cobra.Command) error {
+		var titles []string
+		groups := map[string]*pflag.FlagSet{}
+		var hidden []*pflag.Flag
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			title := strings.Join(f.Annotations[groupAnnotation], "")
+			if title == "" || f.Hidden {
+				return
+			}
+			if groups[title] == nil {
+				titles, groups[title] = append(titles, title), pflag.NewFlagSet(title, pflag.ContinueOnError)
+			}
+			shown := *f
+			groups[title].AddFlag(&shown)
+			f.Hidden = true
+			hidden = append(hidden, f)
+		})
+		err := standard(cmd)
+		for _, f := range hidden {
+			f.Hidden = false
+		}
+		slices.Sort(titles)
+		for _, title := range titles {
+			fmt.Fprintf(cmd.OutOrStderr(), "\n%s:\n%s", title, groups[title].FlagUsages())
+		}
+		return err
+	}
 }
 
 // wrap breaks the description of a flag into lines. A template for cobra could do this, but package text/template makes

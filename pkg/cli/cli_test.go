@@ -58,7 +58,9 @@ func TestInvalidCommandLineHasUsageHint(t *testing.T) {
 		{[]string{"run", "-word=bad"}, `program: unknown flag "-word": did you mean "--word"?` + hint},
 		{[]string{"run", "-x"}, "program: unknown shorthand flag: 'x' in -x" + hint},
 		{[]string{"run", "--nothing-similar"}, `program: unknown flag "--nothing-similar"` + hint},
-		{[]string{"help", "rnu"}, "program: unknown command \"rnu\" for \"program\"\n\nDid you mean this?\n\trun\nRun 'program help --help' for usage.\n"},
+		{[]string{"help", "rnu"}, "program: unknown command \"rnu\": did you mean \"run\"?\nRun 'program help --help' for usage.\n"},
+		{[]string{"rnu"}, "program: unknown command \"rnu\": did you mean \"run\"?\nRun 'program --help' for usage.\n"},
+		{[]string{"unlike"}, "program: unknown command \"unlike\"\nRun 'program --help' for usage.\n"},
 	} {
 		stderr, err := execute(t.Context(), nil, c.args...)
 		harness.Equal(t, stderr, c.want, c.args)
@@ -66,6 +68,20 @@ func TestInvalidCommandLineHasUsageHint(t *testing.T) {
 			t.Errorf("%q: got %v, want a usage error", c.args, err)
 		}
 	}
+}
+
+func TestHelpShowsGroupsOfFlags(t *testing.T) {
+	var out bytes.Buffer
+	run := &cobra.Command{Use: "run", RunE: func(*cobra.Command, []string) error { return nil }}
+	for _, name := range []string{"plain", "small", "tall"} {
+		run.Flags().Bool(name, false, "text")
+	}
+	Group(run.Flags(), "Sizes", "tall", "small", "unknown")
+	root := &cobra.Command{Use: "program"}
+	root.AddCommand(run)
+	root.SetOut(&out)
+	harness.NoError(t, Execute(t.Context(), root, "v1", []string{"help", "run"}))
+	harness.Contains(t, out.String(), "Flags:\n  -h, --help    help for run\n      --plain   text\n\nSizes:\n      --small   text\n      --tall    text\n")
 }
 
 func TestErrorAfterCancellationIsNotPrinted(t *testing.T) {

@@ -65,11 +65,16 @@ func (c *Config) Values() iter.Seq2[string, string] {
 // value that was ignored or changed.
 func (c *Config) Warnings() []string { return slices.Clone(c.warnings) }
 
+// settingsToWrite returns all settings or, with changedOnly, those that do not have their defaults.
+func (c *Config) settingsToWrite(changedOnly bool) []Setting {
+	return slices.DeleteFunc(c.Settings(), func(s Setting) bool { return changedOnly && s.Source == fromDefault })
+}
+
 // Write writes a table with the name, the value and the source of each setting, followed by the
-// warnings. It ignores write errors.
-func (c *Config) Write(w io.Writer) {
+// warnings. With changedOnly, it omits settings with their defaults. It ignores write errors.
+func (c *Config) Write(w io.Writer, changedOnly bool) {
 	const widest = 40 // characters; a longer value does not determine the column width
-	settings := c.Settings()
+	settings := c.settingsToWrite(changedOnly)
 	names, values := 0, 0
 	for i := range settings {
 		s := &settings[i]
@@ -99,9 +104,9 @@ func (c *Config) Write(w io.Writer) {
 }
 
 // WriteJSON writes a JSON object with the arrays settings and warnings. It ignores write errors.
-func (c *Config) WriteJSON(w io.Writer) {
+func (c *Config) WriteJSON(w io.Writer, changedOnly bool) {
 	_ = printable.JSON(w, struct {
 		Settings []Setting `json:"settings"`
 		Warnings []string  `json:"warnings"`
-	}{c.Settings(), append([]string{}, c.warnings...)})
+	}{c.settingsToWrite(changedOnly), append([]string{}, c.warnings...)})
 }
