@@ -89,15 +89,7 @@ func (s *snapshot) text() string {
 	default:
 		fmt.Fprintf(&b, "%s\nfor %v\n", s.Reason, since(s.Readiness.Since))
 	}
-	if r := s.Rejecting; r != nil {
-		fmt.Fprintf(&b, "rejecting %.1f requests per second: %s\n", r.PerSecond, r.Reason)
-	}
-	if s.Problem != "" {
-		fmt.Fprintf(&b, "problem: %s\n", s.Problem)
-	}
-	for _, w := range s.Warnings {
-		fmt.Fprintf(&b, "warning: %s\n", w)
-	}
+	b.WriteString(s.problemsText())
 	b.WriteString(s.limitsText())
 	for _, p := range s.Readiness.Probes {
 		fmt.Fprintf(&b, "  probe %d  %s %s: %s", p.Index, p.Kind, p.Target, p.Phase)
@@ -134,6 +126,21 @@ func (s *snapshot) text() string {
 			fmt.Fprintf(&b, ", namespace %s", s.Namespace)
 		}
 		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+// problemsText returns a line for rejected requests, for the problem and for each warning.
+func (s *snapshot) problemsText() string {
+	var b strings.Builder
+	if r := s.Rejecting; r != nil {
+		fmt.Fprintf(&b, "rejecting %.1f requests per second: %s\n", r.PerSecond, r.Reason)
+	}
+	if s.Problem != "" {
+		fmt.Fprintf(&b, "problem: %s\n", s.Problem)
+	}
+	for _, w := range s.Warnings {
+		fmt.Fprintf(&b, "warning: %s\n", w)
 	}
 	return b.String()
 }
