@@ -40,6 +40,7 @@ type exchange struct {
 	// They are created once to avoid allocations.
 	abortApp, abortBoth func()
 
+	direct     bool // the second part of the current write is not in out
 	waiting    bool // out holds bytes that must be written before the exchange blocks
 	last       bool // the connection is closed after this request
 	untilClose bool // the response ends when the connection is closed
@@ -240,6 +241,7 @@ func (x *exchange) leaveRoom() {
 // flush writes out, if waiting is true, and then data. After a failed write, it returns errBroken.
 func (x *exchange) flush(data []byte) error {
 	if x.waiting && !x.broken {
+		x.direct = len(data) > 0
 		x.c.counted = true
 		n, err := x.c.write(x.out, data)
 		x.c.counted = false

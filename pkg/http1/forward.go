@@ -218,6 +218,7 @@ func (x *exchange) pass(data []byte, chunked bool) error {
 	}
 	x.out = append(x.out, data...)
 	if chunked {
+		x.room() // flush may have released it
 		x.out = append(x.out, wire.ChunkTail...)
 	}
 	x.waiting = len(x.out) > 0

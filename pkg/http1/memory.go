@@ -2,7 +2,6 @@ package http1
 
 import (
 	"github.com/queue-proxy/queue-proxy/pkg/bound"
-	"github.com/queue-proxy/queue-proxy/pkg/link"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
 
@@ -98,12 +97,13 @@ func (c *conn) chargeUnread() {
 	if !c.counted || c.unread != 0 {
 		return
 	}
-	c.unread = max(cap(c.left), bufferSize)
+	x := &c.exchange
+	if x.direct && len(c.then) == 0 {
+		x.leaveRoom() // only data in the buffer of the user container remains
+	}
+	c.unread = cap(x.out) + c.nc.Unsent()
 	if c.running != nil {
 		c.unread += c.running.Buffered()
-	}
-	if c.nc.Secure() {
-		c.unread += link.MaxUnsent
 	}
 	c.memory.Add(c.unread)
 }

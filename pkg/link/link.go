@@ -169,6 +169,15 @@ func (c *Conn) TLS() *tls.ConnectionState {
 	return &state
 }
 
+// Unsent returns the size in bytes of the buffer for encrypted bytes that are not sent. It is 0
+// without TLS.
+func (c *Conn) Unsent() int {
+	if c.tls == nil {
+		return 0
+	}
+	return c.tls.unsent()
+}
+
 // Secure reports whether the connection is encrypted.
 func (c *Conn) Secure() bool { return c.tls != nil }
 

@@ -322,6 +322,16 @@ func (e *encryption) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// unsent implements Conn.Unsent.
+func (e *encryption) unsent() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.pooled == nil {
+		return 0
+	}
+	return len(*e.pooled)
+}
+
 // take allocates a buffer for n encrypted bytes. e.mu must be held.
 func (e *encryption) take(n int) {
 	e.pooled = e.server.buffers.Get(min(n, largeOut))

@@ -256,6 +256,9 @@ func (c *conn) hold() {
 	size := smallSize
 	if c.much {
 		size = c.most
+		if c.memory.Account.Scarce() {
+			size = pieceSize
+		}
 	}
 	c.pooled = c.buffers.Get(size)
 	c.buf = *c.pooled

@@ -75,10 +75,13 @@ func (r *Response) Next() ([]byte, error) {
 	}
 }
 
-// shrink releases the buffer of a long head, because reading the body can take a long time.
-// The body is read into a pooled buffer. The fields of the head were copied before.
+// shrink releases the buffer of a long head, because reading the body can take a long time. If memory
+// is scarce, it also releases a large buffer. The body is then read into a pooled buffer. The fields
+// of the head were copied before.
 func (r *Response) shrink() {
-	if c := r.conn; len(c.buf) > bufferSize && c.r == c.w {
+	c := r.conn
+	large := len(c.buf) > bufferSize || len(c.buf) > pieceSize && c.memory.Account.Scarce()
+	if large && c.r == c.w {
 		r.Head.Release()
 		c.park()
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"testing"
 )
@@ -101,6 +102,43 @@ func TestConnectionsOfSmallPodStayOpen(t *testing.T) {
 			}
 			if peak := p.memory("VmHWM"); peak > smallPod && os.Getenv("QUEUE_PROXY_RACE") == "" {
 				t.Errorf("got %d MB of memory, want at most %d", peak>>20, smallPod>>20)
+			}
+		})
+	}
+}
+
+// Clients that read slowly are legitimate. All of them have received a part of their response before
+// the first one reads the rest.
+func TestSlowDownloadsFitSmallPod(t *testing.T) {
+	const clients, size = 180, 2 << 20
+	for _, secure := range []bool{false, true} {
+		t.Run(fmt.Sprintf("TLS %t", secure), func(t *testing.T) {
+			p := newProxy(t)
+			writeCertificate(t, p.dir)
+			p.sample()
+			p.start(inSmallPod("REQUEST_LOG=false")...)
+			var bodies []io.Reader
+			for range clients {
+				var c *client
+				if secure {
+					c = dialTLS(t, p.tlsAddr(), "http/1.1")
+				} else {
+					c = dial(t, p.addr())
+				}
+				c.send(request("GET", fmt.Sprint("/bytes/", size)))
+				res, err := http.ReadResponse(c.r, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				bodies = append(bodies, res.Body)
+			}
+			for _, body := range bodies {
+				if n, err := io.Copy(io.Discard, body); n != size || err != nil {
+					t.Fatalf("got %d bytes and %v, want %d", n, err, size)
+				}
+			}
+			if err := p.hasMetric(`queue_proxy_bounds_total{bound="memory"} 0`); err != nil {
+				t.Errorf("the sidecar closed connections: %v", err)
 			}
 		})
 	}
