@@ -60,7 +60,7 @@ func readFile(name string, limit int) ([]byte, error) {
 	}
 	defer f.Close()
 	if info, err := f.Stat(); err == nil && info.Mode().IsRegular() && info.Size() <= int64(limit) {
-		return os.ReadFile(name) // allocates the size of the file
+		return os.ReadFile(name) // allocates a buffer as large as the file
 	}
 	text, err := readAll(f, limit)
 	if err != nil && !isPathError(err) {

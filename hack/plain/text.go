@@ -45,7 +45,7 @@ type sentence struct {
 // texts contains the sentences of each kind.
 type texts map[kind][]sentence
 
-// add splits a text into sentences and adds them.
+// add splits text into sentences and adds them to t.
 func (t texts) add(k kind, where, text string) {
 	text = strings.Join(strings.Fields(text), " ")
 	for _, s := range strings.Split(sentenceEnd.ReplaceAllString(text, "$1\n"), "\n") {
@@ -57,7 +57,7 @@ func (t texts) add(k kind, where, text string) {
 
 var sentenceEnd = regexp.MustCompile(`([.;:!?]) `)
 
-// standardLibrary returns the comments of the packages in root, except tests and commands.
+// standardLibrary returns the comments in the packages below root, except tests and commands.
 func standardLibrary(root string) ([]sentence, error) {
 	t := texts{}
 	err := filepath.WalkDir(root, func(name string, entry fs.DirEntry, err error) error {
@@ -111,7 +111,7 @@ func repository(revision string) (texts, error) {
 	return t, nil
 }
 
-// git returns the lines of the output of a git command.
+// git runs a git command and returns the lines of its output.
 func git(args ...string) ([]string, error) {
 	out, err := exec.Command("git", args...).Output()
 	if err != nil {

@@ -262,7 +262,7 @@ func (c *certificate) read(s parameter, names [][]string) {
 	}
 }
 
-// kestrelCertificate matches the settings for certificates of Kestrel, the server of ASP.NET Core.
+// kestrelCertificate matches the certificate settings of Kestrel, the web server of ASP.NET Core.
 var kestrelCertificate = regexp.MustCompile(`(?i)^-*((ASPNETCORE|DOTNET)_)?Kestrel(__|:)(Certificates(__|:)Default|Endpoints(__|:)[^:]+(__|:)Certificate)(__|:)(Path|KeyPath|Subject)$`)
 
 // uvicornKey are the words of the flag --ssl-keyfile and the variable UVICORN_SSL_KEYFILE. Uvicorn

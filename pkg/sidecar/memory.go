@@ -39,7 +39,7 @@ func runtimeMemory(container int64) int64 {
 }
 
 // limitMemory sets the memory limit of the Go runtime according to the memory limit of the container.
-// Without it, garbage could grow until the kernel kills the process. If GOMEMLIMIT is set, limitMemory
+// Without this limit, the heap could grow until the kernel kills the process. If GOMEMLIMIT is set, limitMemory
 // does nothing.
 func limitMemory(cgroup fs.FS) {
 	if limit := containerMemory(cgroup); limit > 0 && debug.SetMemoryLimit(-1) == math.MaxInt64 {

@@ -205,7 +205,7 @@ func TestStoppedUploadClosesConnection(t *testing.T) {
 	}
 }
 
-// The kernel would keep the unsent part of the body until the user container reads it.
+// Without a reset, the kernel would keep the part of the body that the user container has not read.
 func TestInterruptedUploadResetsConnection(t *testing.T) {
 	abort, aborted, end := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 	a := app(t, func(conn *harness.AppConn) {

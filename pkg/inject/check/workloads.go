@@ -315,7 +315,7 @@ func bypassingServices(c *namespaceContent) []string {
 	return all
 }
 
-// checkVersions checks that the sidecars and the programs have the same version.
+// checkVersions checks that the sidecars, the webhook and this program have the same version.
 func (r *run) checkVersions() {
 	r.begin("versions")
 	if len(r.injectorPods) > 0 {
