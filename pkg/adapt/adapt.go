@@ -65,6 +65,11 @@ const fullShare = 0.05
 // decreases to a third.
 const longestFade = 32
 
+// leastHeld is the minimum share of the slots of a window, multiplied by their time, that is held by
+// requests which end in the window. If it is lower, most slots are held by requests that do not
+// end, and the window contains too few slow requests.
+const leastHeld = 0.75
+
 // noAnswers is the time after which a limit without a successful response is a problem.
 const noAnswers = time.Second
 
@@ -214,11 +219,13 @@ func (c *controller) done(now time.Time, d time.Duration, r Result, sampled bool
 	took := d.Seconds()
 	if r == Unfinished {
 		c.window.unfinished++
+		if sampled {
+			c.window.held += took
+		}
 		c.check(now)
 		return
 	}
 	if !sampled {
-		c.window.long++
 		return
 	}
 	if c.took == 0 {
@@ -227,6 +234,15 @@ func (c *controller) done(now time.Time, d time.Duration, r Result, sampled bool
 	if c.settle(now) {
 		c.window.note(min(took, max(maxTimes*c.took, minWindow.Seconds())), c.counted >= c.limit, r)
 		c.check(now)
+	}
+}
+
+// exempted notes that a request is not counted for the limit from now on. held is the time for
+// which it was counted.
+func (c *controller) exempted(now time.Time, held time.Duration) {
+	c.advance(now)
+	if c.settle(now) {
+		c.window.noteHeld(held.Seconds())
 	}
 }
 
@@ -284,16 +300,19 @@ func (c *controller) complete() bool {
 	if w.lasted < c.stretch*max(minWindow.Seconds(), minTimes*c.unit(), c.turnover()) {
 		return false
 	}
+	longest := max(maxWindow.Seconds(), maxTimes*c.took)
+	if w.isFull() && w.lasted < longest && w.held < leastHeld*w.slots {
+		return false
+	}
 	if w.samples() >= minSamples && (c.start.active || w.variance() <= enough) {
 		return true
 	}
-	if !w.isValid() || c.silent() || w.failed >= minSamples && w.failed > w.samples() {
+	if c.silent() || w.failed >= minSamples && w.failed > w.samples() {
 		return true
 	}
 	if c.start.active && w.isFull() && w.samples() >= min(minSamples, 2*float64(c.limit)) {
 		return true
 	}
-	longest := max(maxWindow.Seconds(), maxTimes*c.took)
 	slow := w.samples() < minSamples && w.failed < minSamples && w.isFull()
 	return w.lasted >= longest && !slow || w.lasted >= patience*longest
 }
@@ -330,12 +349,9 @@ func (c *controller) put(now time.Time, limit int) {
 func (c *controller) end(now time.Time) {
 	w := c.window
 	if w.timed > 0 {
-		c.took += (w.time/w.timed - c.took) / 2
+		c.took += ((w.time-w.exemptTime)/w.timed - c.took) / 2
 	}
 	switch {
-	case !w.isValid():
-		c.trial = trial{}
-		c.put(now, c.base)
 	case c.limit != c.base:
 		c.endCandidate(now, &w)
 	case c.silent():

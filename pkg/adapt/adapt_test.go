@@ -21,7 +21,7 @@ func serve(l *Limiter, now time.Time, lasts time.Duration, workers int, failed b
 	admit := func() {
 		for l.Free() {
 			s := &Slot{}
-			l.Admit(now, s)
+			l.Admit(now, s, 0)
 			line = append(line, s)
 		}
 	}
@@ -185,7 +185,7 @@ func TestLimitStaysWithinBounds(t *testing.T) {
 func actOnLimiter(l *Limiter, now time.Time, rng *rand.Rand, running *[]*Slot) {
 	if l.Free() && rng.IntN(3) > 0 {
 		s := &Slot{}
-		l.Admit(now, s)
+		l.Admit(now, s, 0)
 		*running = append(*running, s)
 	}
 	l.Tick(now, time.Duration(rng.IntN(3))*time.Second)
@@ -219,7 +219,7 @@ func TestLongRequestsDoNotChangeLimit(t *testing.T) {
 	want := l.State().Base
 	for range 20 {
 		s := &Slot{}
-		l.Admit(now.Add(-3*time.Hour), s)
+		l.Admit(now.Add(-3*time.Hour), s, 0)
 		l.End(now, s, Answered)
 		now = serve(l, now, 2*time.Second, 10, false)
 	}
@@ -238,14 +238,14 @@ func TestOpenRequestsDoNotCountForAdaptiveLimit(t *testing.T) {
 		l, now := New(Settings{Max: 6}), time.Unix(0, 0)
 		var open [6]Slot
 		for i := range 4 {
-			l.Admit(now, &open[i])
+			l.Admit(now, &open[i], 0)
 			hold(l, now, &open[i])
 		}
 		now = now.Add(shortestLong)
 		l.Tick(now, shortestLong)
 		for i := 4; i < 6; i++ {
 			harness.Equal(t, l.Free(), true, name, "below the ceiling")
-			l.Admit(now, &open[i])
+			l.Admit(now, &open[i], 0)
 		}
 		harness.Equal(t, l.Free(), false, name, "at the ceiling")
 		harness.Equal(t, open[0].Exemption().String(), map[string]string{"long": "long", "stream": "stream", "client": "waits for the client"}[name], name)
@@ -261,7 +261,7 @@ func TestTimeoutOfUploadIsUnknown(t *testing.T) {
 	l, now := New(Settings{}), time.Unix(0, 0)
 	for range 200 {
 		s := &Slot{}
-		l.Admit(now, s)
+		l.Admit(now, s, 0)
 		l.AwaitClient(now, s)
 		now = now.Add(time.Second)
 		l.End(now, s, TimedOut)
@@ -274,7 +274,7 @@ func TestTimeoutAfterSlowUploadIsUnknown(t *testing.T) {
 	for upload, want := range map[time.Duration]bool{8 * time.Second: false, 2 * time.Second: true} {
 		l, now := New(Settings{}), time.Unix(0, 0)
 		s := &Slot{}
-		l.Admit(now, s)
+		l.Admit(now, s, 0)
 		l.AwaitClient(now, s)
 		l.ClientReady(now.Add(upload), s)
 		l.End(now.Add(10*time.Second), s, TimedOut)
@@ -296,7 +296,7 @@ func TestErrorsBelowLimitLowerUnreachedLimit(t *testing.T) {
 		slots := make([]Slot, c.requests)
 		for range 650 {
 			for i := range slots {
-				l.Admit(now, &slots[i])
+				l.Admit(now, &slots[i], 0)
 			}
 			now = now.Add(10 * time.Millisecond)
 			for i := range slots {
@@ -312,7 +312,7 @@ func TestErrorsBelowLimitLowerUnreachedLimit(t *testing.T) {
 func TestEachRequestCostsNoMemory(t *testing.T) {
 	l, now, s := New(Settings{}), time.Unix(0, 0), &Slot{}
 	got := testing.AllocsPerRun(10000, func() {
-		l.Admit(now, s)
+		l.Admit(now, s, 0)
 		now = now.Add(time.Millisecond)
 		l.End(now, s, Answered)
 	})
@@ -322,7 +322,7 @@ func TestEachRequestCostsNoMemory(t *testing.T) {
 func BenchmarkRequest(b *testing.B) {
 	l, now, s := New(Settings{}), time.Unix(0, 0), &Slot{}
 	for b.Loop() {
-		l.Admit(now, s)
+		l.Admit(now, s, 0)
 		now = now.Add(100 * time.Microsecond)
 		l.End(now, s, Answered)
 	}

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// A request is long after longTimes the mean application time, and after shortestLong.
+// A request is long after longTimes the typical application time, and after shortestLong.
 const (
 	shortestLong = 200 * time.Millisecond
-	longTimes    = 10 // multiple of the mean application time
+	longTimes    = 10 // multiple of the typical application time
 )
 
 // A Result is the end of a request.
@@ -33,6 +33,8 @@ type Slot struct {
 	waiting    time.Time     // start of the wait for the client; zero if the request does not wait
 	exempt     Exemption     // Stream or Long; others follow from waiting
 	counted    bool          // for the adaptive limit
+	longPath   bool          // most requests of the path are long, so that the request was never counted
+	path       uint32        // hash; 0: unknown
 	prev, next *Slot         // links of the list of [Limiter]; used if exempt is Counted
 }
 
@@ -73,9 +75,11 @@ type Limiter struct {
 	oldest, newest *Slot // list of all requests except streams and long requests
 	longAfter      time.Duration
 	responded      bool      // since longAfter was last increased
-	typical        float64   // median of the application time, in seconds; excludes streams
+	typical        float64   // lower quartile of the application time, in seconds; excludes streams and paths with mostly long requests
 	increased      time.Time // typical was increased
+	shortened      time.Time // last response within typical
 	credit         float64   // maximum increase of the logarithm of typical
+	paths          paths
 }
 
 // New returns a limiter.
@@ -105,16 +109,22 @@ func (l *Limiter) Free() bool {
 	return l.running < l.controller.max && l.counted < l.controller.limit
 }
 
-// Admit gives a slot to a request.
-func (l *Limiter) Admit(now time.Time, s *Slot) {
-	*s = Slot{active: true, since: now, prev: l.newest}
+// Admit gives a slot to a request. path is the hash of the path of the request; 0: unknown. If most
+// requests of the path are long, the request is not counted for the adaptive limit.
+func (l *Limiter) Admit(now time.Time, s *Slot, path uint32) {
+	*s = Slot{active: true, since: now, path: path}
+	l.running++
+	if l.paths.isLong(path) {
+		s.exempt, s.longPath = Long, true
+		return
+	}
+	s.prev = l.newest
 	if l.newest == nil {
 		l.oldest = s
 	} else {
 		l.newest.next = s
 	}
 	l.newest = s
-	l.running++
 	l.count(now, s)
 }
 
@@ -126,8 +136,11 @@ func (l *Limiter) End(now time.Time, s *Slot, r Result) {
 		r = Unknown
 	}
 	if s.exempt != Stream && r != Unknown {
-		l.note(now, took.Seconds(), r)
+		if !s.longPath {
+			l.note(now, took.Seconds(), r)
+		}
 		l.controller.done(now, took, r, s.exempt == Counted)
+		l.notePath(now, took, s, r)
 	}
 	l.uncount(now, s)
 	if s.exempt == Counted {
@@ -140,29 +153,50 @@ func (l *Limiter) End(now time.Time, s *Slot, r Result) {
 	}
 }
 
+// notePath records whether the request was long for its path. A request that became long was
+// recorded by Tick.
+func (l *Limiter) notePath(now time.Time, took time.Duration, s *Slot, r Result) {
+	switch long := took >= l.longAfter; {
+	case !long && r != Unfinished:
+		l.paths.noteShort(now, s.path)
+	case long && (s.longPath || s.exempt == Counted):
+		l.paths.noteLong(now, s.path)
+	}
+}
+
 // note adjusts the typical application time. The size of a step does not depend on the
-// application time, so the value is close to the median. The increase is limited by the
-// number of short requests and by the time. Many long requests that end at the same time
-// therefore have little effect.
+// application time. The value is close to the lower quartile, because a large share of the
+// requests can be long. The increase is limited by the number of short requests and by the
+// time. Many long requests that end at the same time therefore have little effect.
 func (l *Limiter) note(now time.Time, took float64, r Result) {
 	const (
-		step   = 0.05 // of the logarithm
+		up     = 0.05 // increase of the logarithm by one request
+		down   = 0.15 // decrease, so that the result is close to the lower quartile
 		rate   = 0.5  // increase per second without short requests
 		single = 0.2  // maximum increase by one request
 		most   = 0.5  // maximum of credit
 	)
 	took = max(took, shortestTime)
+	if !l.responded && l.shortened.IsZero() && r != Unfinished && took < shortestLong.Seconds() {
+		l.typical = took // the first response
+	}
 	switch {
 	case took <= l.typical && r == Unfinished: // at least this long
 	case took <= l.typical:
-		l.typical = max(l.typical*math.Exp(-step), took)
-		l.credit = min(l.credit+step, most)
+		l.shortened = now
+		l.typical = max(l.typical*math.Exp(-down), took)
+		l.credit = min(l.credit+down, most)
 	default:
-		gain := min(rate*now.Sub(l.increased).Seconds(), single)
+		// A short response after this request got its slot shows that the application has not
+		// become slower in general.
+		gain := 0.0
+		if now.Sub(l.shortened).Seconds() > took {
+			gain = min(rate*now.Sub(l.increased).Seconds(), single)
+		}
 		l.credit = min(l.credit+gain, most)
-		up := min(l.credit, max(step, gain))
-		l.credit -= up
-		l.typical = min(l.typical*math.Exp(up), took)
+		increase := min(l.credit, max(up, gain))
+		l.credit -= increase
+		l.typical = min(l.typical*math.Exp(increase), took)
 		l.increased = now
 	}
 	l.responded = l.responded || r != Unfinished
@@ -203,6 +237,8 @@ func (l *Limiter) Tick(now time.Time, waited time.Duration) {
 	for s := l.oldest; s != nil && now.Sub(s.since) >= l.longAfter; {
 		next := s.next
 		if now.Sub(s.since)-s.client >= l.longAfter && s.waiting.IsZero() {
+			l.controller.exempted(now, now.Sub(s.since)-s.client)
+			l.paths.noteLong(now, s.path)
 			l.exempt(now, s, Long)
 			exempted = true
 		}

@@ -15,11 +15,13 @@ type tally struct {
 	good       float64 // successful responses while the limit was reached
 	failed     float64 // errors while the limit was reached
 	late       float64 // responses to disconnected clients while the limit was reached
-	long       float64 // responses to requests that the adaptive limit does not count
 	unfinished float64 // requests that ended without a response of the application
 
-	responses float64 // of all kinds
-	slots     float64 // requests in the application, multiplied by seconds
+	responses  float64 // of all kinds
+	slots      float64 // requests in the application, multiplied by seconds
+	held       float64 // time of the requests that ended or became long, in seconds
+	exempt     float64 // requests that became long
+	exemptTime float64 // part of time for requests that became long
 
 	// The following fields include errors while the limit was not reached.
 	rejected     float64 // number of errors
@@ -27,13 +29,14 @@ type tally struct {
 
 	// Application times of the responses that are not errors, in seconds.
 	timed               float64 // number of responses
-	time, timeSquares   float64
+	time, timeSquares   float64 // including the requests that became long
 	logTime, logSquares float64
 }
 
 // note adds a response.
 func (t *tally) note(took float64, full bool, r Result) {
 	t.responses++
+	t.held += took
 	if r == Failed || r == TimedOut {
 		t.rejected++
 		t.rejectedTime += took
@@ -57,14 +60,23 @@ func (t *tally) note(took float64, full bool, r Result) {
 	}
 }
 
+// noteHeld adds a request that is not counted any more.
+func (t *tally) noteHeld(held float64) {
+	t.held += held
+	t.exempt++
+	t.exemptTime += held
+	t.time += held
+	t.timeSquares += held * held
+}
+
 // shortestTime is the shortest application time that is distinguished, in seconds.
 const shortestTime = 1e-5
 
-// Weights of responses.
-const (
-	lateWeight = 0.1 // weight of a response to a disconnected client
-	mostLong   = 0.2 // maximum share of long requests in a window
-)
+// mostLong is the share of requests that became long above which lower limits are not tried.
+const mostLong = 0.2
+
+// lateWeight is the weight of a response to a disconnected client.
+const lateWeight = 0.1
 
 func (t *tally) add(o *tally) {
 	t.limit = o.limit
@@ -73,12 +85,14 @@ func (t *tally) add(o *tally) {
 	t.good += o.good
 	t.failed += o.failed
 	t.late += o.late
-	t.long += o.long
 	t.unfinished += o.unfinished
 	t.responses += o.responses
 	t.rejected += o.rejected
 	t.rejectedTime += o.rejectedTime
 	t.slots += o.slots
+	t.held += o.held
+	t.exempt += o.exempt
+	t.exemptTime += o.exemptTime
 	t.timed += o.timed
 	t.time += o.time
 	t.timeSquares += o.timeSquares
@@ -89,8 +103,9 @@ func (t *tally) add(o *tally) {
 // isFull reports whether the limit was reached often enough to compare it with another.
 func (t *tally) isFull() bool { return t.full >= fullShare*t.lasted }
 
-// isValid reports whether nearly all responses were counted for the limit.
-func (t *tally) isValid() bool { return t.long <= mostLong*(t.responses+t.long) }
+// isMixed reports whether many requests became long. The limit then holds back short requests, and
+// has little effect on the load of the application.
+func (t *tally) isMixed() bool { return t.exempt > mostLong*(t.responses+t.exempt) }
 
 // served returns the weighted number of responses. It includes late responses, because a limit
 // with more responses is better even if all clients disconnect.
@@ -128,11 +143,11 @@ func (t *tally) success() (share, variance float64) {
 
 // spread returns the standard deviation of the application time, relative to its mean.
 func (t *tally) spread() float64 {
-	mean := t.time / t.timed
+	mean := t.time / (t.timed + t.exempt)
 	if !(mean > 0) {
 		return 1
 	}
-	return math.Sqrt(max(t.timeSquares/t.timed/(mean*mean)-1, 0))
+	return math.Sqrt(max(t.timeSquares/(t.timed+t.exempt)/(mean*mean)-1, 0))
 }
 
 // leastSpread is the minimum spread. The application time of a few requests can be constant

@@ -172,6 +172,9 @@ func (c *controller) pauses(now time.Time) bool {
 	if s.direction == up && c.base+1 == s.failing && now.Before(s.failingUntil) {
 		return true
 	}
+	if s.direction == down && c.trial.base.isMixed() {
+		return true
+	}
 	if !s.found || !now.Before(s.until[s.direction]) {
 		return false
 	}

@@ -171,6 +171,17 @@ func TestHoldersDescribeRequestsWithSlots(t *testing.T) {
 	})
 }
 
+func TestHashOfPathExcludesQuery(t *testing.T) {
+	m := NewAdaptiveLimit(adapt.Settings{}, 1)
+	poll := m.hash(&Line{Target: "/poll?since=1"})
+	harness.Equal(t, m.hash(&Line{Target: "/poll?since=2"}), poll, "another query")
+	harness.Equal(t, m.hash(&Line{Target: "http://host/poll"}), poll, "absolute form")
+	if got := m.hash(&Line{Target: "/other"}); got == poll {
+		t.Errorf("another path: got the same hash %d, want another hash", got)
+	}
+	harness.Equal(t, NewLimit(1, 1).hash(&Line{Target: "/poll"}), 0, "fixed limit")
+}
+
 func TestStateReuseClearsStream(t *testing.T) {
 	p := newTestProxy()
 	p.Limit = NewAdaptiveLimit(adapt.Settings{}, 0)

@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"hash/maphash"
 	"sync"
 	"time"
 
@@ -29,6 +30,7 @@ type Limit struct {
 	adaptive    *adapt.Limiter // nil if the limit is fixed at maxRunning
 	timer       *time.Timer    // calls tick while requests are queued; nil if the limit is fixed
 	ticking     bool           // the timer is running
+	seed        maphash.Seed   // of the hashes of paths; not used if the limit is fixed
 }
 
 // ticket is the queue entry of a request, and its slot. All fields except holds are guarded by
@@ -38,6 +40,7 @@ type ticket struct {
 	since      time.Time // arrival time of the request
 	granted    bool
 	holds      bool       // see [RequestState.Holds]; only used by the goroutine that serves the request
+	path       uint32     // hash of the path; 0 if the limit is fixed or the path is unknown
 	slot       adapt.Slot // only used if the limit is adaptive
 	prev, next *ticket
 }
@@ -59,7 +62,7 @@ func NewLimit(running, waiting int) *Limit {
 // the maximum length of the queue. If it is 0 or less, requests are not queued.
 func NewAdaptiveLimit(s adapt.Settings, waiting int) *Limit {
 	m := NewLimit(s.Ceiling(), waiting)
-	m.adaptive = adapt.New(s)
+	m.adaptive, m.seed = adapt.New(s), maphash.MakeSeed()
 	return m
 }
 
@@ -119,8 +122,10 @@ func (m *Limit) acquire(x Exchange, state *RequestState) Reason {
 		return OK
 	}
 	t := &state.ticket
+	path := m.hash(&state.seen.Line)
 	m.mu.Lock()
 	if m.free() {
+		t.path = path
 		m.admit(t, state.start)
 		m.mu.Unlock()
 		return OK
@@ -129,7 +134,7 @@ func (m *Limit) acquire(x Exchange, state *RequestState) Reason {
 		m.mu.Unlock()
 		return QueueFull
 	}
-	*t = ticket{exchange: x, since: state.start}
+	*t = ticket{exchange: x, since: state.start, path: path}
 	m.push(t)
 	m.startTicks()
 	m.mu.Unlock()
@@ -152,6 +157,14 @@ func (m *Limit) acquire(x Exchange, state *RequestState) Reason {
 	}
 }
 
+// hash returns the hash of the path of a request for an adaptive limit.
+func (m *Limit) hash(line *Line) uint32 {
+	if m.adaptive == nil || line.Target == "" {
+		return 0
+	}
+	return uint32(maphash.String(m.seed, line.Path()))
+}
+
 // free reports whether another request can run. m.mu must be held.
 func (m *Limit) free() bool {
 	if m.adaptive != nil {
@@ -163,7 +176,7 @@ func (m *Limit) free() bool {
 // admit gives a free slot to a request. m.mu must be held.
 func (m *Limit) admit(t *ticket, now time.Time) {
 	if m.adaptive != nil {
-		m.adaptive.Admit(now, &t.slot)
+		m.adaptive.Admit(now, &t.slot, t.path)
 		return
 	}
 	m.running++

@@ -11,7 +11,7 @@ import (
 type Gate interface {
 	State() adapt.State
 	Free() bool
-	Admit(now time.Time, s *adapt.Slot)
+	Admit(now time.Time, s *adapt.Slot, path uint32)
 	AwaitClient(now time.Time, s *adapt.Slot)
 	ClientReady(now time.Time, s *adapt.Slot)
 	Stream(now time.Time, s *adapt.Slot)
@@ -40,7 +40,7 @@ func (*plain) AwaitClient(time.Time, *adapt.Slot) {}
 func (*plain) ClientReady(time.Time, *adapt.Slot) {}
 func (*plain) Stream(time.Time, *adapt.Slot)      {}
 func (*plain) Tick(time.Time, time.Duration)      {}
-func (p *plain) Admit(now time.Time, s *adapt.Slot) {
+func (p *plain) Admit(now time.Time, s *adapt.Slot, _ uint32) {
 	p.running++
 	p.since[s] = plainSlot{now, p.running}
 }

@@ -3,6 +3,7 @@ package simulation
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -82,7 +83,7 @@ func after[T any](moment time.Duration, before, later T) func(time.Duration) T {
 // Rows returns the rows of the applications for which an earlier adaptive limit was worse
 // than a fixed limit, and the rows of other applications.
 func Rows() []Row {
-	return append(append(openRows(), problemRows()...), usualRows()...)
+	return slices.Concat(openRows(), pollRows(), problemRows(), usualRows())
 }
 
 // openRows returns rows with requests that hold a slot for a long time.
@@ -115,6 +116,64 @@ func openRows() []Row {
 			}}},
 		{Name: "F1e upload timeouts", What: "6 uploads that reach the timeout of 10 s, and 20 clients", App: twenty, Sweep: []int{14, 26},
 			Load: Load{Clients: 26, Kind: firsts(6, &Kind{Upload: 10 * time.Second, Fails: true, Aside: true})}},
+	}
+}
+
+// pollRows returns rows in which a large share of the requests takes seconds and uses no worker.
+func pollRows() []Row {
+	sixteen := func() App { return &Pool{Workers: 16, Time: 100 * ms, Spread: 0.2} }
+	mixture := func(slow int) func(client, number int) *Kind { // slow is the number of slow requests of 20
+		return func(client, number int) *Kind {
+			if (number*7+client*3)%20 < slow {
+				return &Kind{Hold: 3 * time.Second}
+			}
+			return &Kind{Hold: 100 * ms}
+		}
+	}
+	polls := func(n int, k Kind) func(client, number int) *Kind {
+		k.Aside, k.Path = true, 2
+		return func(client, _ int) *Kind {
+			if client < n {
+				return &k
+			}
+			return &Kind{Path: 1}
+		}
+	}
+	return []Row{
+		{Name: "3 s and 100 ms", What: "half of the requests take 3 s, the others 100 ms", App: sixteen, Sweep: []int{60}, Warm: time.Minute, For: 2 * time.Minute,
+			Load: Load{Clients: 60, Kind: mixture(10)}},
+		{Name: "35 % of 3 s", What: "35 % of the requests take 3 s, the others 100 ms", App: sixteen, Sweep: []int{60}, Warm: time.Minute, For: 2 * time.Minute,
+			Load: Load{Clients: 60, Kind: mixture(7)}},
+		{Name: "polls of 3 s", What: "40 polls of 3 s and 30 clients with short calls", App: sixteen, Sweep: []int{70}, Warm: time.Minute, For: 2 * time.Minute,
+			Load: Load{Clients: 70, Kind: polls(40, Kind{Hold: 3 * time.Second})}},
+		{Name: "polls of 4 s", What: "60 polls of 4 s and 30 clients with short calls", App: sixteen, Sweep: []int{90}, Warm: time.Minute, For: 2 * time.Minute,
+			Load: Load{Clients: 90, Kind: polls(60, Kind{Hold: 4 * time.Second})}},
+		{Name: "polls without paths", What: "60 polls of 4 s with paths that differ, and 30 clients with short calls", App: sixteen, Sweep: []int{90}, Warm: time.Minute, For: 2 * time.Minute,
+			Load: Load{Clients: 90, Kind: firsts(60, &Kind{Hold: 4 * time.Second, Aside: true})}},
+		{Name: "polls with common responses", What: "60 polls with a common response every 4 s, and 30 clients with short calls", App: sixteen, Sweep: []int{90}, Warm: time.Minute, For: 2 * time.Minute,
+			Load: Load{Clients: 90, Kind: polls(60, Kind{Every: 4 * time.Second})}},
+		{Name: "polls with early responses", What: "60 polls with a common response every 4 s, and 30 clients with short calls that start first", App: sixteen, Sweep: []int{90}, Warm: time.Minute, For: 2 * time.Minute,
+			Load: Load{Clients: 90, Kind: func(client, number int) *Kind {
+				switch {
+				case number == 0:
+					return &Kind{Hold: time.Duration(1+5*client) * ms, Stream: true, Aside: true}
+				case client < 30:
+					return &Kind{Path: 1}
+				}
+				return &Kind{Every: 4 * time.Second, Aside: true, Path: 2}
+			}}},
+		{Name: "polls with rare responses", What: "60 polls with a common response every 30 s, and 30 clients with short calls", App: sixteen, Sweep: []int{90}, Warm: 90 * time.Second, For: 210 * time.Second,
+			Load: Load{Clients: 90, Kind: polls(60, Kind{Every: 30 * time.Second})}},
+		{Name: "late polls", What: "30 clients with short calls, and 60 polls of 4 s after 40 s", App: sixteen, Sweep: []int{90}, Warm: 45 * time.Second,
+			Load: Load{Clients: 90, Kind: func(client, number int) *Kind {
+				switch {
+				case client >= 60:
+					return &Kind{Path: 1}
+				case number == 0:
+					return &Kind{Hold: 40 * time.Second, Stream: true, Aside: true, Path: 2}
+				}
+				return &Kind{Hold: 4 * time.Second, Aside: true, Path: 2}
+			}}},
 	}
 }
 
@@ -208,6 +267,21 @@ func usualRows() []Row {
 		{Name: "hang", What: "13 workers, 20 ms, and the application does not respond for 5 s", Sweep: []int{13, 16}, Load: Load{Clients: 60},
 			App: func() App {
 				return &Pool{Workers: 13, Time: 20 * ms, Spread: 1, Stop: 40 * time.Second, StopFor: 5 * time.Second}
+			}},
+		{Name: "slow phase and two paths", What: "8 cores, 20 ms of CPU time, 5 % of the cores from 40 s to 50 s, and one of 5 requests needs no CPU time", Sweep: []int{8, 12, 16}, Warm: 55 * time.Second, For: 2 * time.Minute,
+			Load: Load{Clients: 100, Kind: func(client, number int) *Kind {
+				if (number*7+client*3)%5 == 0 {
+					return &Kind{Hold: 5 * ms, Path: 1}
+				}
+				return &Kind{Path: 2}
+			}},
+			App: func() App {
+				return &CPU{Cores: 8, Time: 20 * ms, Switch: 0.03, Share: func(at time.Duration) float64 {
+					if at >= 40*time.Second && at < 50*time.Second {
+						return 0.05
+					}
+					return 1
+				}}
 			}},
 		{Name: "lock and hang", What: "requests use a lock, and the application does not respond for 5 s", Sweep: []int{12, 16}, Load: Load{Clients: 100},
 			App: func() App {

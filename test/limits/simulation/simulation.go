@@ -32,6 +32,8 @@ type Kind struct {
 	Stream   bool          // upgraded connections
 	Patience time.Duration // the client disconnects after this time; 0: never
 	Aside    bool          // not included in the result: requests of other clients are measured
+	Path     uint32        // hash of the path; 0: unknown
+	Every    time.Duration // the application responds at the next multiple of this time without using a worker; 0: not used
 }
 
 var usualKind Kind
@@ -142,7 +144,7 @@ const (
 	arrival  = -1 - iota
 	tick     // the periodic event of the gate
 	uploaded // the request body is complete
-	held     // Kind.Hold has elapsed
+	held     // the application responds after Kind.Hold or Kind.Every
 	read     // the client has read the response
 	leaves   // the client disconnects
 	released // the slot of a disconnected client is released
@@ -271,7 +273,7 @@ func (w *world) admit() {
 		w.result.MaxRunning = max(w.result.MaxRunning, w.running)
 		j.started, j.inFlight = w.now, w.running
 		j.slot = &adapt.Slot{}
-		w.run.Gate.Admit(w.time(), j.slot)
+		w.run.Gate.Admit(w.time(), j.slot, j.kind.Path)
 		switch k := j.kind; {
 		case k.Stream:
 			w.run.Gate.Stream(w.time(), j.slot)
@@ -287,8 +289,12 @@ func (w *world) admit() {
 
 // start passes a request to the application.
 func (w *world) start(j *job) {
-	if j.kind.Hold > 0 {
-		w.after(j.kind.Hold, j, held)
+	hold := j.kind.Hold
+	if every := j.kind.Every; every > 0 {
+		hold = every - time.Duration(w.now)%every
+	}
+	if hold > 0 {
+		w.after(hold, j, held)
 		return
 	}
 	w.run.App.start(w, j)

@@ -1,0 +1,88 @@
+package adapt
+
+import "time"
+
+// maxPaths is the number of entries of [paths]. If two paths use the same entry, the last path
+// replaces the other.
+const maxPaths = 256
+
+// Constants of the decision whether most requests of a path are long.
+const (
+	mostlyLong   = 0.5  // the path is long above this share of long requests
+	fewRequests  = 8    // minimum number of requests for the decision
+	mostRequests = 1024 // number of requests that determine the share
+
+	// responding is the maximum time since a short response of another path. Many polls that wait in
+	// the queue delay the next short request by several seconds.
+	responding = 10 * time.Second
+
+	// The share of the last few requests must also be above mostlyLong. A long path is short again
+	// if this share is below mostlyShort.
+	mostlyShort  = 0.25
+	recentWeight = 1.0 / 8 // weight of the last request
+)
+
+// paths records for a limited number of paths whether most requests are long. Without it, each new
+// poll holds a slot until the poll is long.
+//
+// The requests of an overloaded application also become long. These requests must still be
+// counted. If a path has had many short requests, many long requests are needed before the path is
+// long.
+type paths struct {
+	entries [maxPaths]pathEntry
+
+	// The last two paths with short responses, and the times of the last short responses.
+	last, other     uint32
+	lastAt, otherAt time.Time
+}
+
+type pathEntry struct {
+	path   uint32  // hash; 0: not used
+	long   bool    // new requests are not counted
+	number uint16  // requests, at most mostRequests
+	share  float32 // of the long requests
+	recent float32 // of the long requests in the last few requests
+}
+
+// isLong reports whether most requests of the path are long.
+func (p *paths) isLong(path uint32) bool {
+	e := &p.entries[path%maxPaths]
+	return path != 0 && e.path == path && e.long
+}
+
+// noteLong records a long request. The request is ignored if there was no short response of another
+// path for responding, because the application may not respond at all.
+func (p *paths) noteLong(now time.Time, path uint32) {
+	after := now.Add(-responding)
+	if p.last != path && p.lastAt.After(after) || p.other != path && p.otherAt.After(after) {
+		p.note(path, 1)
+	}
+}
+
+// noteShort records the response to a request that was not long.
+func (p *paths) noteShort(now time.Time, path uint32) {
+	if p.last != path {
+		p.other, p.otherAt = p.last, p.lastAt
+	}
+	p.last, p.lastAt = path, now
+	p.note(path, 0)
+}
+
+// note adds a request to the entry of its path. long is 1 or 0.
+func (p *paths) note(path uint32, long float32) {
+	if path == 0 {
+		return
+	}
+	e := &p.entries[path%maxPaths]
+	if e.path != path {
+		*e = pathEntry{path: path}
+	}
+	e.number = min(e.number+1, mostRequests)
+	e.share += (long - e.share) / float32(e.number)
+	e.recent += recentWeight * (long - e.recent)
+	recent := float32(mostlyLong)
+	if e.long {
+		recent = mostlyShort
+	}
+	e.long = e.number >= fewRequests && e.share > mostlyLong && e.recent > recent
+}
