@@ -327,3 +327,78 @@ func BenchmarkRequest(b *testing.B) {
 		l.End(now, s, Answered)
 	}
 }
+
+// poll runs requests that take 4 s and requests that take 10 ms until the clients have sent n polls
+// each.
+func poll(l *Limiter, now time.Time, n int) time.Time {
+	const polls, other = 1, 2 // paths
+	slots := make([]Slot, 20)
+	for range n {
+		for i := range slots {
+			l.Admit(now, &slots[i], polls)
+		}
+		for end := now.Add(4 * time.Second); now.Before(end); {
+			var s Slot
+			l.Admit(now, &s, other)
+			now = now.Add(10 * time.Millisecond)
+			l.End(now, &s, Answered)
+			l.Tick(now, 10*time.Millisecond)
+		}
+		for i := range slots {
+			l.End(now, &slots[i], Answered)
+		}
+	}
+	return now
+}
+
+func TestRepeatedPollsAreNotCounted(t *testing.T) {
+	l, now := New(Settings{Max: 50}), time.Unix(0, 0)
+	var s Slot
+	l.Admit(now, &s, 1)
+	harness.Equal(t, s.Exemption(), Counted, "first poll")
+	l.End(now, &s, Unknown)
+	now = poll(l, now, 2)
+	l.Admit(now, &s, 1)
+	harness.Equal(t, s.Exemption(), Long, "poll after 40 polls")
+	l.End(now.Add(4*time.Second), &s, Answered)
+	for range 20 {
+		l.Admit(now, &s, 1)
+		l.End(now.Add(time.Millisecond), &s, Answered)
+	}
+	l.Admit(now, &s, 1)
+	harness.Equal(t, s.Exemption(), Counted, "request after 20 short requests of the same path")
+}
+
+func TestSlowPhaseKeepsPathCounted(t *testing.T) {
+	l, now := New(Settings{Max: 50}), time.Unix(0, 0)
+	var s, fast Slot
+	for i := range 3000 {
+		l.Admit(now, &s, 1)
+		now = now.Add(10 * time.Millisecond)
+		if i >= 2000 && i < 2200 { // the application is slow
+			now = now.Add(5 * time.Second)
+			l.Admit(now, &fast, 2)
+			l.End(now.Add(time.Millisecond), &fast, Answered)
+			l.Tick(now, time.Second)
+		}
+		l.End(now, &s, Answered)
+		l.Admit(now, &s, 1)
+		harness.Equal(t, s.Exemption(), Counted, "request", i)
+		l.End(now, &s, Unknown)
+	}
+}
+
+func TestLimitIsNotSettledBetweenPolls(t *testing.T) {
+	l := New(Settings{Max: 50})
+	now := serve(l, time.Unix(0, 0), time.Minute, 10, false)
+	for range 100 { // a comparison may be running
+		if l.State().Settled > 0 {
+			break
+		}
+		now = serve(l, now, time.Second, 10, false)
+	}
+	now = poll(l, now, 3)
+	all, counted := l.Load()
+	harness.Equal(t, all, counted, "requests that are not counted after the polls")
+	harness.Equal(t, l.State().Settled, 0, "settled limit")
+}

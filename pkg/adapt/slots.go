@@ -79,6 +79,8 @@ type Limiter struct {
 	increased      time.Time // typical was increased
 	shortened      time.Time // last response within typical
 	credit         float64   // maximum increase of the logarithm of typical
+	polls          int       // running requests of paths with mostly long requests
+	polledAt       time.Time // time when one of many such requests ended
 	paths          paths
 }
 
@@ -91,10 +93,16 @@ func New(s Settings) *Limiter {
 // which the limit is not reported as settled. A fixed limit counts these requests.
 const mostExempt = 0.1
 
+// pollAge is the time for which the limit is not reported as settled after the end of requests of
+// paths with mostly long requests. The clients usually send the next polls.
+const pollAge = time.Minute
+
 // State returns the decisions so far.
 func (l *Limiter) State() State {
 	s := l.controller.state()
-	if float64(l.running-l.counted) > mostExempt*float64(s.Base) && s.Settled > 0 {
+	exempt := float64(l.running-l.counted) > mostExempt*float64(s.Base)
+	polled := !l.polledAt.IsZero() && l.controller.at.Sub(l.polledAt) < pollAge
+	if s.Settled > 0 && (exempt || polled) {
 		s.Settled, s.Missing = 0, "streams and long requests are not included in the adaptive limit"
 	}
 	return s
@@ -116,6 +124,7 @@ func (l *Limiter) Admit(now time.Time, s *Slot, path uint32) {
 	l.running++
 	if l.paths.isLong(path) {
 		s.exempt, s.longPath = Long, true
+		l.polls++
 		return
 	}
 	s.prev = l.newest
@@ -147,6 +156,12 @@ func (l *Limiter) End(now time.Time, s *Slot, r Result) {
 		l.remove(s)
 	}
 	l.running--
+	if s.longPath {
+		if float64(l.polls) > mostExempt*float64(l.controller.base) {
+			l.polledAt = now
+		}
+		l.polls--
+	}
 	s.active = false
 	if l.responded {
 		l.longAfter = max(shortestLong, time.Duration(longTimes*l.typical*float64(time.Second)))
