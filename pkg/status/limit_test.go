@@ -1,6 +1,11 @@
 package status
 
 import (
+	"bytes"
+	"encoding/json"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"testing"
 	"time"
 
@@ -20,6 +25,25 @@ func TestWhyPrintsSettledLimit(t *testing.T) {
 	state.Reason = adapt.NoAnswers // the text differs from the JSON value
 	harness.Contains(t, b.text(), "; the limit is adaptive: no answers; settled at 8")
 	harness.Equal(t, *b.snapshot().Adaptive, adaptive{Base: 8, Reason: adapt.NoAnswers, Settled: 8}, "settled")
+}
+
+func TestWhyAsJSONContainsLimit(t *testing.T) {
+	b := board(probe.State{}, Drain{})
+	state := adapt.State{Limit: 2, Base: 8, Reason: adapt.Steady, Settled: 8}
+	b.sources.Adaptive = func() (adapt.State, bool) { return state, true }
+	server := httptest.NewServer(b.Handler(http.NotFoundHandler(), false))
+	defer server.Close()
+	var out bytes.Buffer
+	_, err := Why(t.Context(), server.Listener.Addr().(*net.TCPAddr).Port, true, &out)
+	harness.NoError(t, err)
+	var got struct {
+		Limit, Depth int
+		Adaptive     *adaptive
+	}
+	harness.NoError(t, json.Unmarshal(out.Bytes(), &got))
+	harness.Equal(t, got.Limit, 2, "limit")
+	harness.Equal(t, got.Depth, 20, "depth")
+	harness.Equal(t, *got.Adaptive, adaptive{Base: 8, Reason: adapt.Steady, Settled: 8}, "adaptive")
 }
 
 func TestWhyPrintsRequestsWithSlots(t *testing.T) {

@@ -31,23 +31,26 @@ func Why(ctx context.Context, port int, asJSON bool, w io.Writer) (ready bool, e
 	}
 	if asJSON {
 		return s.Ready, printable.JSON(w, struct {
-			Pod       string `json:"pod"`
-			Namespace string `json:"namespace"`
-			Ready     bool   `json:"ready"`
-			Reason    string `json:"reason,omitempty"`
-			Problem   string `json:"problem,omitempty"`
-			Readiness any    `json:"readiness"`
-			Drain     Drain  `json:"drain"`
-			Running   int    `json:"running"`
-			Waiting   int    `json:"waiting"`
-			Totals    totals `json:"totals"`
+			Pod       string    `json:"pod"`
+			Namespace string    `json:"namespace"`
+			Ready     bool      `json:"ready"`
+			Reason    string    `json:"reason,omitempty"`
+			Problem   string    `json:"problem,omitempty"`
+			Readiness any       `json:"readiness"`
+			Drain     Drain     `json:"drain"`
+			Running   int       `json:"running"`
+			Waiting   int       `json:"waiting"`
+			Limit     int       `json:"limit"`
+			Depth     int       `json:"depth"`
+			Adaptive  *adaptive `json:"adaptive,omitempty"`
+			Totals    totals    `json:"totals"`
 
 			Slots       []queue.Holder `json:"slots"`
 			Held        int            `json:"held"`
 			Bounds      []boundState   `json:"bounds,omitempty"`
 			Connections Connections    `json:"connections"`
 			Warnings    []string       `json:"warnings,omitempty"`
-		}{s.Pod, s.Namespace, s.Ready, s.Reason, s.Problem, s.Readiness, s.Drain, s.Running, s.Waiting, s.Totals, s.Slots, s.Held, s.Bounds, s.Connections, s.Warnings})
+		}{s.Pod, s.Namespace, s.Ready, s.Reason, s.Problem, s.Readiness, s.Drain, s.Running, s.Waiting, s.Limit, s.Depth, s.Adaptive, s.Totals, s.Slots, s.Held, s.Bounds, s.Connections, s.Warnings})
 	}
 	_, err = io.WriteString(w, printable.Lines(s.text()))
 	return s.Ready, err
