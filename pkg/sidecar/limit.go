@@ -22,7 +22,8 @@ func (s *sidecar) logLimit(ctx context.Context) error {
 	}
 	tick := time.NewTicker(limitInterval)
 	defer tick.Stop()
-	var changes limitChanges
+	state, _ := s.proxy.Limit.Adaptive()
+	changes := limitChanges{logged: state.Base}
 	for {
 		select {
 		case <-ctx.Done():
@@ -40,14 +41,14 @@ func (s *sidecar) logLimit(ctx context.Context) error {
 // limitChanges detects lasting changes of an adaptive limit. Short changes are ignored to bound the
 // number of log lines.
 type limitChanges struct {
-	logged int       // the last logged limit, or 0 if none was logged
+	logged int       // the last logged limit, or the initial limit if none was logged
 	base   int       // the current limit
 	since  time.Time // when base was last changed
 }
 
-// note reports whether a changed limit has been stable for limitSettled, and returns the limit that
-// was logged before, or 0 the first time. While the state is Measuring, it reports no change,
-// because the reason in that state does not describe the limit.
+// note reports whether a changed limit has been stable for limitSettled, and returns the limit
+// before the change. While the state is Measuring, it reports no change, because the reason in that
+// state does not describe the limit.
 func (l *limitChanges) note(now time.Time, state *adapt.State) (from int, changed bool) {
 	if state.Base != l.base {
 		l.base, l.since = state.Base, now
