@@ -58,7 +58,7 @@ const (
 	patience   = 4    // multiple of the maximum if the limit is reached and there are few responses
 )
 
-// fullShare is the share of a window in which the limit must be reached.
+// fullShare is the share of the busy time of a window in which the limit must be reached.
 const fullShare = 0.05
 
 // longestFade is the number of ticks in which the recent maximum of the time in the queue
@@ -202,6 +202,9 @@ func (c *controller) advance(now time.Time) {
 	if c.settled {
 		lasted := now.Sub(c.at).Seconds()
 		c.window.slots += float64(c.counted) * lasted
+		if c.counted > 0 {
+			c.window.busy += lasted
+		}
 		if c.counted >= c.limit {
 			c.window.full += lasted
 		}

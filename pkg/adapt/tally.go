@@ -11,6 +11,7 @@ import (
 type tally struct {
 	limit      int
 	lasted     float64 // seconds
+	busy       float64 // seconds with at least one request
 	full       float64 // seconds with the limit reached
 	good       float64 // successful responses while the limit was reached
 	failed     float64 // errors while the limit was reached
@@ -81,6 +82,7 @@ const lateWeight = 0.1
 func (t *tally) add(o *tally) {
 	t.limit = o.limit
 	t.lasted += o.lasted
+	t.busy += o.busy
 	t.full += o.full
 	t.good += o.good
 	t.failed += o.failed
@@ -100,8 +102,9 @@ func (t *tally) add(o *tally) {
 	t.logSquares += o.logSquares
 }
 
-// isFull reports whether the limit was reached often enough to compare it with another.
-func (t *tally) isFull() bool { return t.full >= fullShare*t.lasted }
+// isFull reports whether the limit was reached often enough to compare it with another. The time
+// between bursts does not matter.
+func (t *tally) isFull() bool { return t.full > 0 && t.full >= fullShare*t.busy }
 
 // isMixed reports whether many requests became long. The limit then holds back short requests, and
 // has little effect on the load of the application.

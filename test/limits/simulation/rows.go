@@ -239,6 +239,14 @@ func usualRows() []Row {
 				}
 				return 50
 			}}},
+		{Name: "rare bursts", What: "32 workers, 50 ms, and 64 requests every 10 s", App: func() App { return &Pool{Workers: 32, Time: 50 * ms, Spread: 0.2} },
+			Sweep: []int{32}, Warm: 2 * time.Minute, For: 5 * time.Minute,
+			Load: Load{Clients: 64, Kind: func(_, number int) *Kind {
+				if number%2 == 0 {
+					return &Kind{Every: 10 * time.Second, Stream: true, Aside: true}
+				}
+				return nil
+			}}},
 		{Name: "idle times", What: "13 workers, 20 ms, with a pause of 10 s in every period of 20 s", App: poolOf(13, 20*ms), Sweep: []int{13, 16},
 			Load: Load{Depth: 100, Rate: func(at time.Duration) float64 {
 				if at%(20*time.Second) < 10*time.Second {
