@@ -328,8 +328,7 @@ func BenchmarkRequest(b *testing.B) {
 	}
 }
 
-// poll runs requests that take 4 s and requests that take 10 ms until the clients have sent n polls
-// each.
+// poll runs 20 clients, each of which sends n polls of 4 s, and a client with requests of 10 ms.
 func poll(l *Limiter, now time.Time, n int) time.Time {
 	const polls, other = 1, 2 // paths
 	slots := make([]Slot, 20)
@@ -397,7 +396,7 @@ func TestLimitIsNotSettledBetweenPolls(t *testing.T) {
 		}
 		now = serve(l, now, time.Second, 10, false)
 	}
-	now = poll(l, now, 3)
+	poll(l, now, 3)
 	all, counted := l.Load()
 	harness.Equal(t, all, counted, "requests that are not counted after the polls")
 	harness.Equal(t, l.State().Settled, 0, "settled limit")

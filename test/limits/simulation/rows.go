@@ -83,7 +83,7 @@ func after[T any](moment time.Duration, before, later T) func(time.Duration) T {
 // Rows returns the rows of the applications for which an earlier adaptive limit was worse
 // than a fixed limit, and the rows of other applications.
 func Rows() []Row {
-	return slices.Concat(openRows(), pollRows(), problemRows(), usualRows())
+	return slices.Concat(openRows(), pollRows(), problemRows(), phaseRows(), usualRows())
 }
 
 // openRows returns rows with requests that hold a slot for a long time.
@@ -218,6 +218,35 @@ func problemRows() []Row {
 	}
 }
 
+// phaseRows returns rows with rare bursts and with a slow phase.
+func phaseRows() []Row {
+	return []Row{
+		{Name: "rare bursts", What: "32 workers, 50 ms, and 64 requests every 10 s", App: func() App { return &Pool{Workers: 32, Time: 50 * ms, Spread: 0.2} },
+			Sweep: []int{32}, Warm: 2 * time.Minute, For: 5 * time.Minute,
+			Load: Load{Clients: 64, Kind: func(_, number int) *Kind {
+				if number%2 == 0 {
+					return &Kind{Every: 10 * time.Second, Stream: true, Aside: true}
+				}
+				return nil
+			}}},
+		{Name: "slow phase and two paths", What: "8 cores, 20 ms of CPU time, 5 % of the cores from 40 s to 50 s, and one of 5 requests needs no CPU time", Sweep: []int{8, 12, 16}, Warm: 55 * time.Second, For: 2 * time.Minute,
+			Load: Load{Clients: 100, Kind: func(client, number int) *Kind {
+				if (number*7+client*3)%5 == 0 {
+					return &Kind{Hold: 5 * ms, Path: 1}
+				}
+				return &Kind{Path: 2}
+			}},
+			App: func() App {
+				return &CPU{Cores: 8, Time: 20 * ms, Switch: 0.03, Share: func(at time.Duration) float64 {
+					if at >= 40*time.Second && at < 50*time.Second {
+						return 0.05
+					}
+					return 1
+				}}
+			}},
+	}
+}
+
 func usualRows() []Row {
 	rows := []Row{
 		{Name: "pool of 8", What: "8 workers, 20 ms", App: poolOf(8, 20*ms), Sweep: []int{8, 10}, Load: Load{Clients: 40}},
@@ -238,14 +267,6 @@ func usualRows() []Row {
 					return 1500
 				}
 				return 50
-			}}},
-		{Name: "rare bursts", What: "32 workers, 50 ms, and 64 requests every 10 s", App: func() App { return &Pool{Workers: 32, Time: 50 * ms, Spread: 0.2} },
-			Sweep: []int{32}, Warm: 2 * time.Minute, For: 5 * time.Minute,
-			Load: Load{Clients: 64, Kind: func(_, number int) *Kind {
-				if number%2 == 0 {
-					return &Kind{Every: 10 * time.Second, Stream: true, Aside: true}
-				}
-				return nil
 			}}},
 		{Name: "idle times", What: "13 workers, 20 ms, with a pause of 10 s in every period of 20 s", App: poolOf(13, 20*ms), Sweep: []int{13, 16},
 			Load: Load{Depth: 100, Rate: func(at time.Duration) float64 {
@@ -275,21 +296,6 @@ func usualRows() []Row {
 		{Name: "hang", What: "13 workers, 20 ms, and the application does not respond for 5 s", Sweep: []int{13, 16}, Load: Load{Clients: 60},
 			App: func() App {
 				return &Pool{Workers: 13, Time: 20 * ms, Spread: 1, Stop: 40 * time.Second, StopFor: 5 * time.Second}
-			}},
-		{Name: "slow phase and two paths", What: "8 cores, 20 ms of CPU time, 5 % of the cores from 40 s to 50 s, and one of 5 requests needs no CPU time", Sweep: []int{8, 12, 16}, Warm: 55 * time.Second, For: 2 * time.Minute,
-			Load: Load{Clients: 100, Kind: func(client, number int) *Kind {
-				if (number*7+client*3)%5 == 0 {
-					return &Kind{Hold: 5 * ms, Path: 1}
-				}
-				return &Kind{Path: 2}
-			}},
-			App: func() App {
-				return &CPU{Cores: 8, Time: 20 * ms, Switch: 0.03, Share: func(at time.Duration) float64 {
-					if at >= 40*time.Second && at < 50*time.Second {
-						return 0.05
-					}
-					return 1
-				}}
 			}},
 		{Name: "lock and hang", What: "requests use a lock, and the application does not respond for 5 s", Sweep: []int{12, 16}, Load: Load{Clients: 100},
 			App: func() App {
