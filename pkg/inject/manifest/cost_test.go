@@ -38,8 +38,8 @@ func TestCostOfFileIsLinear(t *testing.T) {
 		text string
 		most int // maximum number of allocated bytes per byte of the text
 	}{
-		"a List of pods":       {list, 10_000},
-		"a Service's ports":    {service + one, 1600},
+		"a List of pods":       {list, 12_000},
+		"a Service's ports":    {service + one, 2000},
 		"a container's fields": {one + keys.String(), 500},
 	} {
 		got := allocated(t, c.text)
