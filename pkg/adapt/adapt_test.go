@@ -113,7 +113,7 @@ func TestSettledLimitNeedsBothComparisons(t *testing.T) {
 		missing  string // empty: settled
 	}{
 		"between the bounds": {Settings{Max: 50}, 10, ""},
-		"at the ceiling":     {Settings{Max: 6}, 6, "ceiling"},
+		"at the maximum":     {Settings{Max: 6}, 6, "maximum"},
 		"at the minimum":     {Settings{Min: 20, Max: 50}, 20, "minimum"},
 	} {
 		l := New(c.settings)

@@ -303,7 +303,7 @@ func TestOpenUnreadableFileReturnsError(t *testing.T) {
 	_, key := newAuthority(t, "ca").issue("one")
 	harness.NoError(t, os.Mkdir(filepath.Join(dir, certFile), 0o700))
 	write(t, filepath.Join(dir, keyFile), key)
-	if _, err := Open(dir, Options{}); err == nil || !strings.Contains(err.Error(), filepath.Join(dir, certFile)+": is a directory") {
+	if _, err := Open(dir, Options{}); err == nil || !strings.Contains(err.Error(), filepath.Join(dir, certFile)+": not a regular file (directory)") {
 		t.Errorf("got %v, want an error that tls.crt is a directory", err)
 	}
 }

@@ -50,7 +50,7 @@ func TestWhatIsNoRegularFileIsAnErrorAtOnce(t *testing.T) {
 		"/dev/zero": "device", "/dev/tty": "device", dir: "directory",
 	} {
 		_, err := Read(path, 1)
-		if want := path + ": is a " + kind + ", not a regular file"; err == nil || err.Error() != want {
+		if want := path + ": not a regular file (" + kind + ")"; err == nil || err.Error() != want {
 			t.Errorf("got %v, want %s", err, want)
 		}
 	}

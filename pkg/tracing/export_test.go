@@ -507,7 +507,7 @@ func TestExportHandlesCollectorResponses(t *testing.T) {
 		{"503 is tried again", export.OTLP, &collector{answer: statusThenFine(503)}, 2, 0, ""},
 		{"429 is tried again", export.Zipkin, &collector{answer: statusThenFine(429)}, 2, 0, ""},
 		{"a redirect is not followed", export.OTLP, &collector{answer: func() (int, string) { return 307, "" }}, 1, 2, "307"},
-		{"partial success", export.OTLP, &collector{answer: http200(string(partialSuccess(1)))}, 1, 1, "1 of 2 spans were refused"},
+		{"partial success", export.OTLP, &collector{answer: http200(string(partialSuccess(1)))}, 1, 1, "1 of 2 spans were rejected"},
 		{"partial success in JSON", export.OTLPJSON, &collector{answer: http200(`{"partialSuccess":{"rejectedSpans":"2"}}`)}, 1, 2, "2 of 2"},
 		{"partial success of a number", export.OTLPJSON, &collector{answer: http200(`{"partialSuccess":{"rejectedSpans":1}}`)}, 1, 1, "1 of 2"},
 		{"an answer that is no JSON", export.OTLPJSON, &collector{answer: http200("ok")}, 1, 0, ""},
