@@ -33,10 +33,10 @@ func TestOnRefusalSkipInjectsOtherObjects(t *testing.T) {
 	}
 }
 
-// An endless reader returns zeros.
-type endless struct{}
+// zeros is a reader that returns zeros without end.
+type zeros struct{}
 
-func (endless) Read(p []byte) (int, error) { return len(p), nil }
+func (zeros) Read(p []byte) (int, error) { return len(p), nil }
 
 func TestInputAboveLimitIsRefused(t *testing.T) {
 	dir := t.TempDir()
@@ -61,7 +61,7 @@ func TestInputAboveLimitIsRefused(t *testing.T) {
 			t.Errorf("%s: got error %v, want %v", name, err, errInputTooLarge)
 		}
 	}
-	if _, err := readAll(endless{}, 1000); !errors.Is(err, errInputTooLarge) {
+	if _, err := readAll(zeros{}, 1000); !errors.Is(err, errInputTooLarge) {
 		t.Errorf("endless input: got error %v, want %v", err, errInputTooLarge)
 	}
 	harness.Contains(t, errInputTooLarge.Error(), "limit of 128 MiB")
