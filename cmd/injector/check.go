@@ -12,9 +12,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/queue-proxy/queue-proxy/pkg/cli"
-	"github.com/queue-proxy/queue-proxy/pkg/inject/check"
-	"github.com/queue-proxy/queue-proxy/pkg/printable"
+	"github.com/queue-proxy/queue-proxy/cmd/injector/internal/check"
+	"github.com/queue-proxy/queue-proxy/cmd/internal/cli"
+	"github.com/queue-proxy/queue-proxy/pkg/message"
 )
 
 // A kubectl sends requests to the API server of a kubeconfig. It runs kubectl instead of linking
@@ -91,7 +91,7 @@ Exit codes:
 				c.code = differs
 			}
 			if output == "json" {
-				return printable.JSON(c.stdout, report)
+				return message.JSON(c.stdout, report)
 			}
 			c.printReport(report)
 			return nil

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/queue-proxy/queue-proxy/pkg/cli"
+	"github.com/queue-proxy/queue-proxy/cmd/internal/cli"
 	"github.com/queue-proxy/queue-proxy/pkg/inject"
 )
 

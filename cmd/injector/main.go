@@ -14,10 +14,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/queue-proxy/queue-proxy/pkg/cli"
+	"github.com/queue-proxy/queue-proxy/cmd/internal/cli"
 	"github.com/queue-proxy/queue-proxy/pkg/inject"
 	"github.com/queue-proxy/queue-proxy/pkg/inject/manifest"
-	"github.com/queue-proxy/queue-proxy/pkg/printable"
+	"github.com/queue-proxy/queue-proxy/pkg/message"
 )
 
 // Set by the linker.
@@ -127,7 +127,7 @@ func (c *command) status(f *fileFlags) error {
 			}
 			rollouts = append(rollouts, rollout{r.Namespace, r.Name, r.Wait, r.Text})
 		}
-		return printable.JSON(c.stdout, rollouts)
+		return message.JSON(c.stdout, rollouts)
 	}
 	if len(all) == 0 {
 		printLine(c.stdout, "no Service selects a pod with a sidecar")
@@ -236,7 +236,7 @@ func summary(results []*manifest.Result) string {
 // printLine prints a line without control characters, because an object can contain escape
 // sequences that change the output of a terminal.
 func printLine(w io.Writer, format string, args ...any) {
-	fmt.Fprintln(w, printable.Text(fmt.Sprintf(format, args...)))
+	fmt.Fprintln(w, message.Printable(fmt.Sprintf(format, args...)))
 }
 
 func objectName(r *manifest.Result) string { return cmp.Or(r.Object(), "document") }
@@ -355,7 +355,7 @@ func (c *command) verdicts(results []*manifest.Result) error {
 		all = append(all, verdict{r.File, r.Line, r.Kind, r.Namespace, r.Name, r.Verdict, r.Reason, r.Text,
 			r.Container, r.AppPort, r.ServingPort, r.Confidence, ports, r.Missing, r.Rejected, r.Notes, r.Warnings, r.Advice()})
 	}
-	return printable.JSON(c.stdout, all)
+	return message.JSON(c.stdout, all)
 }
 
 // listOptions prints the names of each option and its description.

@@ -16,7 +16,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
-	"github.com/queue-proxy/queue-proxy/pkg/cli"
+	"github.com/queue-proxy/queue-proxy/cmd/internal/cli"
 	"github.com/queue-proxy/queue-proxy/pkg/inject"
 	"github.com/queue-proxy/queue-proxy/pkg/inject/webhook"
 )

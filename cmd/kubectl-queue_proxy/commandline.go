@@ -10,7 +10,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/client-go/rest"
 
-	"github.com/queue-proxy/queue-proxy/pkg/cli"
+	"github.com/queue-proxy/queue-proxy/cmd/internal/cli"
 	"github.com/queue-proxy/queue-proxy/pkg/cluster"
 	"github.com/queue-proxy/queue-proxy/pkg/top"
 )

@@ -15,7 +15,7 @@ import (
 	"charm.land/lipgloss/v2"
 
 	"github.com/queue-proxy/queue-proxy/pkg/cluster"
-	"github.com/queue-proxy/queue-proxy/pkg/printable"
+	"github.com/queue-proxy/queue-proxy/pkg/message"
 	"github.com/queue-proxy/queue-proxy/pkg/top"
 )
 
@@ -269,7 +269,7 @@ func (m *live) header() string {
 		}
 	}
 	right := "sorted by " + m.line.sort + "   " + m.now.Format(time.TimeOnly)
-	return bold().MaxWidth(m.width).Render(printable.Text(left)) +
+	return bold().MaxWidth(m.width).Render(message.Printable(left)) +
 		lipgloss.PlaceHorizontal(max(0, m.width-lipgloss.Width(left)), lipgloss.Right, "   "+right)
 }
 
@@ -288,5 +288,5 @@ func (m *live) status() string {
 	case len(m.news.rows) == 0:
 		text = "no sidecars found; the list of pods is updated every " + listInterval.String()
 	}
-	return alarm().MaxWidth(m.width).Render(printable.Text(text))
+	return alarm().MaxWidth(m.width).Render(message.Printable(text))
 }

@@ -11,8 +11,8 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/queue-proxy/queue-proxy/pkg/cli"
-	"github.com/queue-proxy/queue-proxy/pkg/printable"
+	"github.com/queue-proxy/queue-proxy/cmd/internal/cli"
+	"github.com/queue-proxy/queue-proxy/pkg/message"
 )
 
 // Set by the linker.
@@ -69,7 +69,7 @@ func (p *program) why(ctx context.Context, name string, line *commandLine) error
 	if err != nil {
 		return err
 	}
-	stdout, stderr := &printable.Writer{W: p.stdout}, &printable.Writer{W: p.stderr}
+	stdout, stderr := &message.Writer{W: p.stdout}, &message.Writer{W: p.stderr}
 	p.code, err = client.Exec(ctx, namespace, pod, line.container, stdout, stderr, sidecarProgram, "why", "-o", line.output)
 	return err
 }

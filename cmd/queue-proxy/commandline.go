@@ -7,7 +7,7 @@ import (
 	"io"
 	"slices"
 
-	"github.com/queue-proxy/queue-proxy/pkg/spelling"
+	"github.com/queue-proxy/queue-proxy/pkg/message"
 )
 
 // usage is the help text.
@@ -89,7 +89,7 @@ func parse(args []string) (commandLine, error) {
 	case name == "":
 		return line, nil
 	case !slices.Contains(commandNames(), name):
-		return line, spelling.UnknownWord("command", name, commandNames())
+		return line, message.UnknownWord("command", name, commandNames())
 	}
 	line.command = name
 	return line.parseCommand(flags.Args()[1:])

@@ -113,7 +113,7 @@ const hex = "0123456789abcdef"
 const cut = "…"
 
 // appendString appends s as a JSON string (RFC 8259 section 7) of at most limit bytes between its
-// quotes. Bytes that are not UTF-8 become U+FFFD. Package printable is not used, because the limit
+// quotes. Bytes that are not UTF-8 become U+FFFD. Package message is not used, because the limit
 // applies to the escaped text, and because a log line must not allocate memory.
 func appendString(b []byte, s string, limit int) []byte {
 	b = append(b, '"')

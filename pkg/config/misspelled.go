@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/queue-proxy/queue-proxy/pkg/spelling"
+	"github.com/queue-proxy/queue-proxy/pkg/message"
 )
 
 // A variable whose name is similar to a setting is reported as a misspelling. The bounds are narrow,
@@ -49,7 +49,7 @@ func (in *reading) nearest(name string) string {
 		if len(f.name) >= longName {
 			most = 2
 		}
-		if d := spelling.Distance(name, f.name, most); d <= most && d < least {
+		if d := message.Distance(name, f.name, most); d <= most && d < least {
 			nearest, least = f.name, d
 		}
 	}

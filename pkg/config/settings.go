@@ -8,7 +8,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/queue-proxy/queue-proxy/pkg/printable"
+	"github.com/queue-proxy/queue-proxy/pkg/message"
 )
 
 // A Setting describes the value of a setting in output and logs.
@@ -105,7 +105,7 @@ func (c *Config) Write(w io.Writer, changedOnly bool) {
 
 // WriteJSON writes a JSON object with the arrays settings and warnings. It ignores write errors.
 func (c *Config) WriteJSON(w io.Writer, changedOnly bool) {
-	_ = printable.JSON(w, struct {
+	_ = message.JSON(w, struct {
 		Settings []Setting `json:"settings"`
 		Warnings []string  `json:"warnings"`
 	}{c.settingsToWrite(changedOnly), append([]string{}, c.warnings...)})

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/printable"
+	"github.com/queue-proxy/queue-proxy/pkg/message"
 )
 
 // ObservabilityConfig is the configuration of the request log, metrics and traces in Knative 1.19 and
@@ -71,7 +71,7 @@ func (o *Observability) shown() string {
 		return hidden
 	}
 	redactEndpoints(object)
-	return printable.CompactJSON(object)
+	return message.CompactJSON(object)
 }
 
 // pairs is a comma-separated list of name=value. The values are percent-encoded.

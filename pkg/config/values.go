@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/printable"
+	"github.com/queue-proxy/queue-proxy/pkg/message"
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
 )
 
@@ -382,9 +382,9 @@ func (p *Probes) shown() string {
 func (p *Probes) encode(all []probe.Probe) string {
 	switch {
 	case p.field.config.ProbeArray.String() == "true":
-		return printable.CompactJSON(append([]probe.Probe{}, all...))
+		return message.CompactJSON(append([]probe.Probe{}, all...))
 	case len(all) == 0:
 		return ""
 	}
-	return printable.CompactJSON(all[0])
+	return message.CompactJSON(all[0])
 }

@@ -9,7 +9,7 @@ import (
 	commonpb "go.opentelemetry.io/proto/otlp/common/v1"
 	resourcepb "go.opentelemetry.io/proto/otlp/resource/v1"
 
-	"github.com/queue-proxy/queue-proxy/pkg/printable"
+	"github.com/queue-proxy/queue-proxy/pkg/message"
 )
 
 // A Resource describes the sender of telemetry. Its attributes are part of every export.
@@ -76,4 +76,4 @@ const maxText = 512
 
 // Text returns a copy of s as valid UTF-8, truncated to 512 bytes. A collector rejects a batch that
 // contains invalid UTF-8.
-func Text(s string) string { return strings.Clone(printable.Truncate(s, maxText)) }
+func Text(s string) string { return strings.Clone(message.Truncate(s, maxText)) }

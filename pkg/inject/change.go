@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/queue-proxy/queue-proxy/pkg/printable"
+	"github.com/queue-proxy/queue-proxy/pkg/message"
 )
 
 // A Change is one edit of an object. It sets the value at Path to Value.
@@ -249,7 +249,7 @@ func Decode(text []byte) (any, error) {
 }
 
 // encode returns a value as JSON. The keys of maps are sorted.
-func encode(value any) json.RawMessage { return json.RawMessage(printable.CompactJSON(value)) }
+func encode(value any) json.RawMessage { return json.RawMessage(message.CompactJSON(value)) }
 
 // text returns the string or number at a key of a map, or "".
 func text(node any, key string) string {

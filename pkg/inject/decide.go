@@ -11,7 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/queue-proxy/queue-proxy/pkg/printable"
+	"github.com/queue-proxy/queue-proxy/pkg/message"
 )
 
 // This file selects the port for requests. No other file selects a port or a container. The table
@@ -657,7 +657,7 @@ func (in *injection) confidence(c *candidate) Confidence {
 func (in *injection) reasons(c *candidate) []string {
 	var all []string
 	add := func(format string, args ...any) {
-		if reason := printable.Text(fmt.Sprintf(format, args...)); !slices.Contains(all, reason) {
+		if reason := message.Printable(fmt.Sprintf(format, args...)); !slices.Contains(all, reason) {
 			all = append(all, reason)
 		}
 	}
@@ -893,7 +893,7 @@ func (in *injection) skipNoPort(containers []*corev1.Container) error {
 			flag = fmt.Sprintf("--%s %s ", containerOption, c.Name) + flag
 		}
 		return skip(NoPort, "no container declares a TCP port, and no Service selects a port; the readiness probe of container %s only checks the health on port %d (GET %s); if the port serves requests: %s",
-			c.Name, n, printable.Text(fmt.Sprintf("%.60s", p.HTTPGet.Path)), flag)
+			c.Name, n, message.Printable(fmt.Sprintf("%.60s", p.HTTPGet.Path)), flag)
 	}
 	if len(containers) > 1 {
 		return skip(NoPort, "no container declares a TCP port, and no Service or readiness probe refers to a port; if the pod serves requests, set the flags --%[1]s and --%[2]s or the annotations %[3]s%[1]s and %[3]s%[2]s",

@@ -24,7 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	kjson "sigs.k8s.io/json"
 
-	"github.com/queue-proxy/queue-proxy/pkg/printable"
+	"github.com/queue-proxy/queue-proxy/pkg/message"
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
 )
 
@@ -161,7 +161,7 @@ func refuse(reason, format string, args ...any) error { return decide(Refused, r
 
 func decide(v Verdict, reason, format string, args []any) error {
 	const maxLength = 1000 // maximum length in bytes; the text can quote the object
-	return &decided{Outcome{Verdict: v, Reason: reason, Text: printable.Truncate(fmt.Sprintf(format, args...), maxLength)}}
+	return &decided{Outcome{Verdict: v, Reason: reason, Text: message.Truncate(fmt.Sprintf(format, args...), maxLength)}}
 }
 
 // Inject returns the changes that add a queue-proxy to a pod. template is a map with the metadata

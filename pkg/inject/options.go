@@ -13,8 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/queue-proxy/queue-proxy/pkg/config"
-	"github.com/queue-proxy/queue-proxy/pkg/printable"
-	"github.com/queue-proxy/queue-proxy/pkg/spelling"
+	"github.com/queue-proxy/queue-proxy/pkg/message"
 )
 
 // Prefix is the prefix of the annotations and labels of the injector.
@@ -445,7 +444,7 @@ var imageReference = regexp.MustCompile(`^(?:` + imageDomain + `/)?` + imageComp
 func isImage(text string) error {
 	const longest = 1024 // bytes; the name has at most 255, a tag 128
 	if len(text) > longest || !imageReference.MatchString(text) {
-		return fmt.Errorf("%q is not the name of an image, such as registry.example/queue-proxy:1", printable.Truncate(text, 100))
+		return fmt.Errorf("%q is not the name of an image, such as registry.example/queue-proxy:1", message.Truncate(text, 100))
 	}
 	return nil
 }
@@ -483,8 +482,8 @@ func unknown(what, name string, known []string) error {
 	const maxEdits = 5   // maximum edit distance of a suggestion; larger distances give misleading suggestions
 	const maxLength = 64 // maximum length of a known name in bytes
 	if len(name) > maxLength {
-		return fmt.Errorf("unknown %s %q", what, printable.Truncate(name, maxLength))
+		return fmt.Errorf("unknown %s %q", what, message.Truncate(name, maxLength))
 	}
 	slices.Sort(known)
-	return spelling.Unknown(what, name, known, func(string) int { return maxEdits })
+	return message.Unknown(what, name, known, func(string) int { return maxEdits })
 }

@@ -17,7 +17,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/queue-proxy/queue-proxy/pkg/printable"
+	"github.com/queue-proxy/queue-proxy/pkg/message"
 )
 
 // A Probe contains the fields of a Kubernetes core/v1 Probe. A zero value means unset, as in Kubernetes.
@@ -428,5 +428,5 @@ func bare(host string) string {
 // shorten returns a value in one line and truncated to 80 bytes, for the text of an error.
 func shorten(s string) string {
 	const limit = 80
-	return printable.Truncate(strings.Join(strings.Fields(s), " "), limit)
+	return message.Truncate(strings.Join(strings.Fields(s), " "), limit)
 }

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/printable"
+	"github.com/queue-proxy/queue-proxy/pkg/message"
 )
 
 // A Phase is the state of the user container or of one probe.
@@ -94,7 +94,7 @@ func (s State) Detail() string {
 const maxDetail = 4 << 10
 
 // detail returns the error of an attempt.
-func detail(err error) string { return printable.Truncate(err.Error(), maxDetail) }
+func detail(err error) string { return message.Truncate(err.Error(), maxDetail) }
 
 func (p ProbeState) reason() string {
 	s := fmt.Sprintf("probe %d (%s) %s: %s", p.Index, p.Kind, p.Phase, p.Word)

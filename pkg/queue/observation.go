@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/header"
-	"github.com/queue-proxy/queue-proxy/pkg/printable"
+	"github.com/queue-proxy/queue-proxy/pkg/message"
 )
 
 // Observation describes a completed request. It is valid until Observe returns.
@@ -31,8 +31,8 @@ const maxShown = 512
 // Shown returns a string from a client in a form for logs and pages. The result has at most 512
 // bytes, and characters that are not printable are replaced. The result is a copy.
 func Shown(s string) string {
-	s = printable.Text(s[:min(len(s), maxShown+1)])
-	return strings.Clone(printable.Truncate(s, maxShown))
+	s = message.Printable(s[:min(len(s), maxShown+1)])
+	return strings.Clone(message.Truncate(s, maxShown))
 }
 
 // AppFailed reports whether the response of the user container is an error, according to its status

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/loopback"
-	"github.com/queue-proxy/queue-proxy/pkg/printable"
+	"github.com/queue-proxy/queue-proxy/pkg/message"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
 
@@ -30,7 +30,7 @@ func Why(ctx context.Context, port int, asJSON bool, w io.Writer) (ready bool, e
 		return false, err
 	}
 	if asJSON {
-		return s.Ready, printable.JSON(w, struct {
+		return s.Ready, message.JSON(w, struct {
 			Pod       string    `json:"pod"`
 			Namespace string    `json:"namespace"`
 			Ready     bool      `json:"ready"`
@@ -52,7 +52,7 @@ func Why(ctx context.Context, port int, asJSON bool, w io.Writer) (ready bool, e
 			Warnings    []string       `json:"warnings,omitempty"`
 		}{s.Pod, s.Namespace, s.Ready, s.Reason, s.Problem, s.Readiness, s.Drain, s.Running, s.Waiting, s.Limit, s.Depth, s.Adaptive, s.Totals, s.Slots, s.Held, s.Bounds, s.Connections, s.Warnings})
 	}
-	_, err = io.WriteString(w, printable.Lines(s.text()))
+	_, err = io.WriteString(w, message.Lines(s.text()))
 	return s.Ready, err
 }
 

@@ -9,7 +9,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/queue-proxy/queue-proxy/pkg/printable"
+	"github.com/queue-proxy/queue-proxy/pkg/message"
 )
 
 // Column is a column of the table.
@@ -49,7 +49,7 @@ func Table(columns []Column, rows []Row, now time.Time) [][]string {
 	for _, c := range columns {
 		cells, width := []string{c.Title}, len(c.Title)
 		for _, r := range rows {
-			cells = append(cells, printable.Text(c.cell(r, now)))
+			cells = append(cells, message.Printable(c.cell(r, now)))
 			width = max(width, utf8.RuneCountInString(cells[len(cells)-1]))
 		}
 		for i, cell := range cells {

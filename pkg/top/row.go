@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/printable"
+	"github.com/queue-proxy/queue-proxy/pkg/message"
 )
 
 // A State is the state of a sidecar.
@@ -98,7 +98,7 @@ func WriteJSON(w io.Writer, rows []Row, at time.Time) error {
 	if rows == nil {
 		rows = []Row{}
 	}
-	return printable.JSON(w, struct {
+	return message.JSON(w, struct {
 		At       time.Time `json:"at"`
 		Sidecars []Row     `json:"sidecars"`
 	}{at.UTC().Truncate(time.Millisecond), rows})

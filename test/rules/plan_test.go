@@ -10,7 +10,12 @@ type folder struct {
 // plan lists the directories. A package can only import packages above it. The rules of
 // the linter and the table in ARCHITECTURE.md are generated from it.
 var plan = []folder{
-	// These packages import no other package of the module.
+
+	// Text for people.
+	{path: "pkg/message"},
+
+	// Admission by client address.
+	{path: "pkg/fair"},
 	{path: "pkg/header"},
 	{path: "pkg/stats", may: []string{"pkg/header"}},
 	{path: "pkg/smallfile"},
@@ -19,71 +24,75 @@ var plan = []folder{
 	{path: "pkg/hangup"},
 	{path: "pkg/goaway"},
 	{path: "pkg/socket"},
-	{path: "pkg/fair"},
-	{path: "pkg/connlimit", may: []string{"pkg/bound"}},
-	{path: "pkg/portlimit", may: []string{"pkg/bound", "pkg/fair"}},
+	{path: "pkg/probe", may: []string{"pkg/header", "pkg/message", "pkg/socket"}},
 	{path: "pkg/loopback"},
-	{path: "pkg/spelling"},
-	{path: "pkg/printable"},
 	{path: "pkg/sink"},
-	{path: "pkg/cli", may: []string{"pkg/printable", "pkg/spelling"}},
 	{path: "pkg/adapt"},
 	{path: "pkg/bound"},
+	{path: "pkg/connlimit", may: []string{"pkg/bound"}},
+	{path: "pkg/portlimit", may: []string{"pkg/bound", "pkg/fair"}},
 	{path: "pkg/memory", may: []string{"pkg/bound"}},
 	{path: "pkg/link", may: []string{"pkg/bound", "pkg/fair", "pkg/socket"}},
-
-	{path: "pkg/probe", may: []string{"pkg/header", "pkg/printable", "pkg/socket"}},
-	{path: "pkg/queue", may: []string{"pkg/adapt", "pkg/fair", "pkg/header", "pkg/printable", "pkg/stats"}},
-	{path: "pkg/forward", may: []string{"pkg/bound", "pkg/memory", "pkg/queue", "pkg/header", "pkg/wire", "pkg/goaway", "pkg/connlimit"}},
-	{path: "pkg/upstream", may: []string{"pkg/bound", "pkg/queue", "pkg/forward", "pkg/header", "pkg/wire", "pkg/socket"}},
-	{path: "pkg/h2", may: []string{"pkg/bound", "pkg/memory", "pkg/link", "pkg/wire", "pkg/socket"}},
-	{path: "pkg/h2client", may: []string{"pkg/bound", "pkg/h2", "pkg/forward", "pkg/header", "pkg/wire", "pkg/link", "pkg/socket"}},
-
-	// The engines do not import each other. pkg/http1 passes HTTP/2 connections to pkg/http2
-	// through a function.
-	{path: "pkg/http1", may: []string{"pkg/bound", "pkg/memory", "pkg/queue", "pkg/forward", "pkg/upstream", "pkg/h2client", "pkg/header", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/socket", "pkg/connlimit"}},
-	{path: "pkg/http2", may: []string{"pkg/bound", "pkg/memory", "pkg/queue", "pkg/forward", "pkg/upstream", "pkg/h2", "pkg/h2client", "pkg/header", "pkg/wire", "pkg/goaway", "pkg/link", "pkg/socket", "pkg/connlimit"}},
-
-	{path: "pkg/export", may: []string{"pkg/header", "pkg/printable"}},
-	{path: "pkg/metrics", may: []string{"pkg/adapt", "pkg/bound", "pkg/fair", "pkg/loopback", "pkg/queue", "pkg/header", "pkg/export", "pkg/sink"}},
-	{path: "pkg/tracing", may: []string{"pkg/queue", "pkg/header", "pkg/export", "pkg/sink"}},
-	{path: "pkg/accesslog", may: []string{"pkg/queue", "pkg/header", "pkg/sink", "pkg/socket"}},
-
-	{path: "pkg/status", may: []string{"pkg/adapt", "pkg/bound", "pkg/fair", "pkg/loopback", "pkg/printable", "pkg/probe", "pkg/queue"}},
-	{path: "pkg/config", may: []string{"pkg/adapt", "pkg/printable", "pkg/probe", "pkg/header", "pkg/spelling"}},
-	{path: "pkg/inject", may: []string{"pkg/config", "pkg/printable", "pkg/probe", "pkg/header", "pkg/spelling"}},
-	{path: "pkg/inject/manifest", may: []string{"pkg/inject", "pkg/printable"}},
-	{path: "pkg/inject/check", may: []string{"pkg/inject"}},
-	{path: "pkg/inject/webhook", may: []string{"pkg/inject", "pkg/certs", "pkg/portlimit", "pkg/printable", "pkg/sink"}},
-	{path: "pkg/sidecar", may: []string{
-		"pkg/adapt", "pkg/memory", "pkg/bound", "pkg/header", "pkg/stats", "pkg/certs", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/loopback", "pkg/socket", "pkg/connlimit", "pkg/fair", "pkg/portlimit", "pkg/probe", "pkg/queue", "pkg/forward", "pkg/upstream",
-		"pkg/h2client", "pkg/http1", "pkg/http2", "pkg/export", "pkg/metrics", "pkg/tracing", "pkg/accesslog", "pkg/status", "pkg/config", "pkg/sink",
+	{path: "pkg/queue", may: []string{"pkg/adapt", "pkg/fair", "pkg/header", "pkg/message", "pkg/stats"}},
+	{path: "pkg/forward", may: []string{"pkg/bound", "pkg/connlimit", "pkg/goaway", "pkg/header", "pkg/memory", "pkg/queue", "pkg/wire"}},
+	{path: "pkg/upstream", may: []string{"pkg/bound", "pkg/forward", "pkg/header", "pkg/queue", "pkg/socket", "pkg/wire"}},
+	{path: "pkg/h2", may: []string{"pkg/bound", "pkg/link", "pkg/memory", "pkg/socket", "pkg/wire"}},
+	{path: "pkg/h2client", may: []string{"pkg/bound", "pkg/forward", "pkg/h2", "pkg/header", "pkg/link", "pkg/socket", "pkg/wire"}},
+	{path: "pkg/http1", may: []string{
+		"pkg/bound", "pkg/connlimit", "pkg/forward", "pkg/goaway", "pkg/h2client", "pkg/hangup", "pkg/header",
+		"pkg/link", "pkg/memory", "pkg/queue", "pkg/socket", "pkg/upstream", "pkg/wire",
 	}},
-
-	// The client that shows the sidecars of a cluster.
-	{path: "pkg/top", may: []string{"pkg/config", "pkg/printable"}},
+	{path: "pkg/http2", may: []string{
+		"pkg/bound", "pkg/connlimit", "pkg/forward", "pkg/goaway", "pkg/h2", "pkg/h2client", "pkg/header",
+		"pkg/link", "pkg/memory", "pkg/queue", "pkg/socket", "pkg/upstream", "pkg/wire",
+	}},
+	{path: "pkg/export", may: []string{"pkg/header", "pkg/message"}},
+	{path: "pkg/metrics", may: []string{
+		"pkg/adapt", "pkg/bound", "pkg/export", "pkg/fair", "pkg/header", "pkg/loopback", "pkg/queue",
+		"pkg/sink",
+	}},
+	{path: "pkg/tracing", may: []string{"pkg/export", "pkg/header", "pkg/queue", "pkg/sink"}},
+	{path: "pkg/accesslog", may: []string{"pkg/header", "pkg/queue", "pkg/sink", "pkg/socket"}},
+	{path: "pkg/status", may: []string{"pkg/adapt", "pkg/bound", "pkg/fair", "pkg/loopback", "pkg/message", "pkg/probe", "pkg/queue"}},
+	{path: "pkg/config", may: []string{"pkg/adapt", "pkg/message", "pkg/probe"}},
+	{path: "pkg/top", may: []string{"pkg/config", "pkg/message"}},
 	{path: "pkg/cluster", may: []string{"pkg/top"}},
 
-	{path: "cmd/queue-proxy", may: []string{"pkg/config", "pkg/sidecar", "pkg/spelling", "pkg/status"}},
-	{path: "cmd/injector", may: []string{"pkg/cli", "pkg/printable", "pkg/inject", "pkg/inject/check", "pkg/inject/manifest", "pkg/inject/webhook"}},
-	{path: "cmd/kubectl-queue_proxy", may: []string{"pkg/cli", "pkg/cluster", "pkg/printable", "pkg/top"}},
+	// The injector.
+	{path: "pkg/inject", may: []string{"pkg/config", "pkg/header", "pkg/message", "pkg/probe"}},
+	{path: "pkg/inject/manifest", may: []string{"pkg/inject", "pkg/message"}},
+	{path: "pkg/inject/webhook", may: []string{"pkg/certs", "pkg/inject", "pkg/message", "pkg/portlimit", "pkg/sink"}},
+
+	// The process.
+	{path: "pkg/sidecar", may: []string{
+		"pkg/accesslog", "pkg/adapt", "pkg/bound", "pkg/certs", "pkg/config", "pkg/connlimit", "pkg/export",
+		"pkg/fair", "pkg/forward", "pkg/goaway", "pkg/h2client", "pkg/hangup", "pkg/header", "pkg/http1",
+		"pkg/http2", "pkg/loopback", "pkg/memory", "pkg/metrics", "pkg/portlimit", "pkg/probe", "pkg/queue",
+		"pkg/sink", "pkg/socket", "pkg/stats", "pkg/status", "pkg/tracing", "pkg/upstream",
+	}},
+	{path: "cmd/internal/cli", may: []string{"pkg/message"}},
+	{path: "cmd/injector/internal/check", may: []string{"pkg/inject"}},
+	{path: "cmd/queue-proxy", may: []string{"pkg/config", "pkg/message", "pkg/sidecar", "pkg/status"}},
+	{path: "cmd/injector", may: []string{
+		"cmd/injector/internal/check", "cmd/internal/cli", "pkg/inject", "pkg/inject/manifest",
+		"pkg/inject/webhook", "pkg/message",
+	}},
+	{path: "cmd/kubectl-queue_proxy", may: []string{"cmd/internal/cli", "pkg/cluster", "pkg/message", "pkg/top"}},
 	{path: "hack/sbom"},
 	{path: "hack/release"},
 	{path: "hack/chart"},
 	{path: "hack/workloads"},
 	{path: "hack/plain"},
 
-	// These packages are only used by tests and diagrams.
+	// Only for tests and plots.
 	{path: "test/limits/simulation", may: []string{"pkg/adapt"}},
 	{path: "test/limits/measure", may: []string{"test/limits/simulation"}},
-
-	// These packages are only used by tests. All of them can use test/harness, which imports no
-	// other package of the module.
-	{path: "test/reference", may: []string{"pkg/queue", "pkg/forward", "pkg/upstream", "pkg/h2client", "pkg/header", "pkg/wire"}},
+	{path: "test/reference", may: []string{"pkg/forward", "pkg/h2client", "pkg/header", "pkg/queue", "pkg/upstream", "pkg/wire"}},
 	{path: "test/proxytest", may: []string{
-		"pkg/bound", "pkg/memory", "pkg/queue", "pkg/stats", "pkg/forward", "pkg/upstream", "pkg/h2client", "pkg/wire", "pkg/hangup", "pkg/http1", "pkg/http2", "test/harness", "test/reference",
+		"pkg/bound", "pkg/forward", "pkg/h2client", "pkg/hangup", "pkg/http1", "pkg/http2", "pkg/memory",
+		"pkg/queue", "pkg/stats", "pkg/upstream", "pkg/wire", "test/harness", "test/reference",
 	}},
-	{path: "test/streams"}, // contains only tests
+	{path: "test/streams"},
 }
 
 // outside lists the directories with tests that use the programs only through sockets and
@@ -115,7 +124,7 @@ var importers = []importer{
 	{prefix: "github.com/prometheus/common", folders: []string{"pkg/metrics", "pkg/top"}},
 	{prefix: "github.com/prometheus/", folders: []string{"pkg/metrics", "pkg/inject/webhook"}},
 	{prefix: "github.com/rogpeppe/go-internal/diff", folders: []string{"cmd/injector"}},
-	{prefix: "github.com/spf13/", folders: []string{"pkg/cli", "cmd/injector", "cmd/kubectl-queue_proxy"}},
+	{prefix: "github.com/spf13/", folders: []string{"cmd/internal/cli", "cmd/injector", "cmd/kubectl-queue_proxy"}},
 	{prefix: "go.opencensus.io", folders: []string{"pkg/tracing"}},
 	// The messages of OTLP. The services of OTLP in collector/ would require gRPC.
 	{prefix: "go.opentelemetry.io/proto/otlp/", folders: []string{"pkg/export", "pkg/metrics", "pkg/tracing"}},
@@ -124,7 +133,7 @@ var importers = []importer{
 	{prefix: "k8s.io/cli-runtime/", folders: []string{"pkg/cluster", "cmd/kubectl-queue_proxy"}},
 	{prefix: "k8s.io/client-go/", folders: []string{"pkg/cluster", "cmd/kubectl-queue_proxy"}},
 	{prefix: "k8s.io/streaming/", folders: []string{"pkg/cluster"}},
-	{prefix: "k8s.io/", folders: []string{"pkg/inject", "pkg/inject/check", "pkg/inject/webhook", "pkg/cluster", "pkg/top"}},
+	{prefix: "k8s.io/", folders: []string{"pkg/inject", "cmd/injector/internal/check", "pkg/inject/webhook", "pkg/cluster", "pkg/top"}},
 	{prefix: "sigs.k8s.io/", folders: []string{"pkg/inject", "pkg/inject/webhook"}},
 	// Only this library returns the position of each node in the text.
 	{prefix: "go.yaml.in/yaml/v3", folders: []string{"pkg/inject/manifest", "hack/chart", "hack/workloads"}},

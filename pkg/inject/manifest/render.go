@@ -8,7 +8,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/queue-proxy/queue-proxy/pkg/printable"
+	"github.com/queue-proxy/queue-proxy/pkg/message"
 )
 
 // A style describes the layout of a document, so that added lines have the same layout.
@@ -126,7 +126,7 @@ var plainWord = regexp.MustCompile(`^(name|image|ports|env|value|resources|reque
 
 // quoted returns a string in double quotes. The result is valid JSON and YAML.
 func quoted(text string) string {
-	return strings.NewReplacer("\u007f", `\u007f`, "\u0085", `\u0085`, "\ufeff", `\ufeff`).Replace(printable.CompactJSON(text))
+	return strings.NewReplacer("\u007f", `\u007f`, "\u0085", `\u0085`, "\ufeff", `\ufeff`).Replace(message.CompactJSON(text))
 }
 
 // jsonText returns a node as JSON. indent is the indentation of each level; without it, the result

@@ -11,8 +11,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/queue-proxy/queue-proxy/pkg/certs"
+	"github.com/queue-proxy/queue-proxy/pkg/message"
 	"github.com/queue-proxy/queue-proxy/pkg/portlimit"
-	"github.com/queue-proxy/queue-proxy/pkg/printable"
 )
 
 const (
@@ -34,7 +34,7 @@ func (s *Server) serveTLS(server *http.Server, l net.Listener) error {
 		Failed: func(client net.Addr, err error) {
 			s.Metrics.handshakes.Inc()
 			if n := s.failedHandshakes.Add(time.Now()); n > 0 {
-				s.Log.Warn("TLS handshakes failed", zap.Int("handshakes", n), zap.Stringer("client", client), zap.String("error", printable.Truncate(err.Error(), maxTextLength)))
+				s.Log.Warn("TLS handshakes failed", zap.Int("handshakes", n), zap.Stringer("client", client), zap.String("error", message.Truncate(err.Error(), maxTextLength)))
 			}
 		},
 	}.Listener(l))

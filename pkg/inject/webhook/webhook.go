@@ -26,8 +26,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/queue-proxy/queue-proxy/pkg/inject"
+	"github.com/queue-proxy/queue-proxy/pkg/message"
 	"github.com/queue-proxy/queue-proxy/pkg/portlimit"
-	"github.com/queue-proxy/queue-proxy/pkg/printable"
 )
 
 // reviewPath is the path of the handler for reviews.
@@ -165,7 +165,7 @@ func peerOf(r *http.Request) netip.Addr {
 }
 
 func (v *Reviewer) fail(w http.ResponseWriter, f *failure) {
-	text, status := printable.Truncate(f.text, maxTextLength), failureStatuses[f.reason]
+	text, status := message.Truncate(f.text, maxTextLength), failureStatuses[f.reason]
 	v.Metrics.failed(f.reason)
 	v.Log.Warn("rejected review", zap.Int("status", status), zap.String("reason", f.reason), zap.String("error", text))
 	http.Error(w, text, status)
@@ -270,7 +270,7 @@ func refusal(reason, text string) inject.Outcome {
 
 // refuse denies a pod. If v.Lenient is set, it admits the unchanged pod with a warning.
 func (v *Reviewer) refuse(q *admissionRequest, a *admissionv1.AdmissionResponse, pod any, out inject.Outcome) inject.Outcome {
-	text := printable.Truncate("failed to inject queue-proxy: "+out.Text, maxTextLength)
+	text := message.Truncate("failed to inject queue-proxy: "+out.Text, maxTextLength)
 	if v.Lenient {
 		a.Warnings = warnings([]string{text})
 	} else {
@@ -294,8 +294,8 @@ func (v *Reviewer) record(q *admissionRequest, pod any, out inject.Outcome) {
 }
 
 func (v *Reviewer) log(q *admissionRequest, pod any, out inject.Outcome) {
-	v.Log.Info("reviewed", zap.String("namespace", printable.Truncate(q.Namespace, maxNameLength)), zap.String("pod", printable.Truncate(nameOf(pod), maxNameLength)), zap.String("uid", printable.Truncate(string(q.UID), maxNameLength)),
-		zap.String("verdict", string(out.Verdict)), zap.String("reason", out.Reason), zap.String("confidence", string(out.Confidence)), zap.String("text", printable.Truncate(out.Text, maxTextLength)), zap.Strings("warnings", warnings(out.Warnings)))
+	v.Log.Info("reviewed", zap.String("namespace", message.Truncate(q.Namespace, maxNameLength)), zap.String("pod", message.Truncate(nameOf(pod), maxNameLength)), zap.String("uid", message.Truncate(string(q.UID), maxNameLength)),
+		zap.String("verdict", string(out.Verdict)), zap.String("reason", out.Reason), zap.String("confidence", string(out.Confidence)), zap.String("text", message.Truncate(out.Text, maxTextLength)), zap.Strings("warnings", warnings(out.Warnings)))
 }
 
 // nameOf returns the name of a pod, or the prefix of its generated name.
@@ -322,7 +322,7 @@ func audit(out inject.Outcome) map[string]string {
 func warnings(all []string) []string {
 	var short []string
 	for _, w := range all[:min(len(all), maxWarnings)] {
-		short = append(short, printable.Truncate(w, maxWarningLength))
+		short = append(short, message.Truncate(w, maxWarningLength))
 	}
 	return short
 }

@@ -14,8 +14,7 @@ import (
 	"github.com/spf13/cobra/doc"
 	"github.com/spf13/pflag"
 
-	"github.com/queue-proxy/queue-proxy/pkg/printable"
-	"github.com/queue-proxy/queue-proxy/pkg/spelling"
+	"github.com/queue-proxy/queue-proxy/pkg/message"
 )
 
 // width is the maximum line length of the description of a flag, in characters.
@@ -75,7 +74,7 @@ func Execute(ctx context.Context, root *cobra.Command, version string, args []st
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
-	fmt.Fprintf(root.ErrOrStderr(), "%s: %s\n", root.DisplayName(), strings.TrimSpace(printable.Lines(err.Error())))
+	fmt.Fprintf(root.ErrOrStderr(), "%s: %s\n", root.DisplayName(), strings.TrimSpace(message.Lines(err.Error())))
 	if running {
 		return err
 	}
@@ -94,7 +93,7 @@ func noUnknownCommand(cmd *cobra.Command, args []string) error {
 			names = append(names, c.Name())
 		}
 	}
-	return spelling.UnknownWord("command", args[0], names)
+	return message.UnknownWord("command", args[0], names)
 }
 
 // groupAnnotation is the key of the annotation with the group of a flag.
@@ -217,7 +216,7 @@ func suggestFlag(cmd *cobra.Command, err error) error {
 	word, _, _ = strings.Cut(word, "=")
 	var known []string
 	cmd.Flags().VisitAll(func(f *pflag.Flag) { known = append(known, "--"+f.Name) })
-	return spelling.UnknownWord("flag", word, known)
+	return message.UnknownWord("flag", word, known)
 }
 
 // maxWordsInType is the maximum number of words that a help text shows in place of a value.

@@ -1,6 +1,6 @@
-// Package printable prepares text for output if another program can choose the text. It removes
-// characters that a terminal interprets or does not show, truncates text, and encodes JSON.
-package printable
+// Package message prepares text for people. It removes characters that a terminal interprets or does
+// not show, truncates text, encodes JSON, and suggests names that are similar to a misspelled name.
+package message
 
 import (
 	"encoding/json"
@@ -18,8 +18,8 @@ func isPrintable(r rune) bool {
 	return unicode.IsPrint(r) && !unicode.Is(unicode.Other_Default_Ignorable_Code_Point, r)
 }
 
-// Text replaces each character of s that is not printable, including line feeds, with U+FFFD.
-func Text(s string) string { return replace(s, "") }
+// Printable replaces each character of s that is not printable, including line feeds, with U+FFFD.
+func Printable(s string) string { return replace(s, "") }
 
 // Lines is like Text, but it keeps line feeds and tabs.
 func Lines(s string) string { return replace(s, "\n\t") }
@@ -70,7 +70,7 @@ func CompactJSON(v any) string {
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
 	if err := e.Encode(v); err != nil {
-		panic("printable: encode JSON: " + err.Error())
+		panic("message: encode JSON: " + err.Error())
 	}
 	return strings.TrimSuffix(b.String(), "\n")
 }

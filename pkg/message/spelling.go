@@ -1,6 +1,6 @@
-// Package spelling tells how far one name is from another, for hints about
-// misspelt ones.
-package spelling
+// File spelling.go suggests known words that are similar to an unknown word.
+
+package message
 
 import (
 	"fmt"

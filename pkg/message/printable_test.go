@@ -1,4 +1,4 @@
-package printable
+package message
 
 import (
 	"bytes"
@@ -15,8 +15,8 @@ const hidden = "\x00\x1b\r\x7f\u0085\u009b\u00ad\u034f\u061c\u115f\u200b\u200e\u
 
 func TestCharactersThatATerminalInterpretsAreReplaced(t *testing.T) {
 	const shown = "a b é 日本 … | \u0301"
-	harness.Equal(t, Text(shown), shown)
-	harness.Equal(t, Text(hidden+"\n\t"), strings.Repeat("\ufffd", utf8.RuneCountInString(hidden)+2))
+	harness.Equal(t, Printable(shown), shown)
+	harness.Equal(t, Printable(hidden+"\n\t"), strings.Repeat("\ufffd", utf8.RuneCountInString(hidden)+2))
 	harness.Equal(t, Lines("a\n\tb"+"\u202e"), "a\n\tb\ufffd")
 }
 
