@@ -10,8 +10,6 @@ import (
 	"fmt"
 	"io/fs"
 	"time"
-
-	"github.com/queue-proxy/queue-proxy/pkg/smallfile"
 )
 
 // File names in a Secret of type kubernetes.io/tls.
@@ -145,4 +143,4 @@ func readAuthorities(path string, old *authorities) (*authorities, error) {
 }
 
 // read returns the content of a file. Each error contains the file name.
-func read(path string) ([]byte, error) { return smallfile.Read(path, maxFile) }
+func read(path string) ([]byte, error) { return readSmallFile(path, maxFile) }

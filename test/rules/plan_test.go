@@ -16,10 +16,9 @@ var plan = []folder{
 
 	// Admission by client address.
 	{path: "pkg/fair"},
+	{path: "pkg/certs"},
 	{path: "pkg/header"},
 	{path: "pkg/stats", may: []string{"pkg/header"}},
-	{path: "pkg/smallfile"},
-	{path: "pkg/certs", may: []string{"pkg/smallfile"}},
 	{path: "pkg/wire", may: []string{"pkg/header"}},
 	{path: "pkg/hangup"},
 	{path: "pkg/goaway"},

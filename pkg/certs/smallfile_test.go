@@ -1,4 +1,4 @@
-package smallfile
+package certs
 
 import (
 	"errors"
@@ -20,11 +20,11 @@ func TestARegularFileIsReadThroughLinks(t *testing.T) {
 		harness.NoError(t, os.Symlink(link[0], filepath.Join(dir, link[1])))
 	}
 	for _, max := range []int64{5, 6} {
-		if got, err := Read(filepath.Join(dir, "c"), max); string(got) != "12345" || err != nil {
+		if got, err := readSmallFile(filepath.Join(dir, "c"), max); string(got) != "12345" || err != nil {
 			t.Errorf("at most %d bytes: got %q, %v, want all", max, got, err)
 		}
 	}
-	_, err := Read(filepath.Join(dir, "c"), 4)
+	_, err := readSmallFile(filepath.Join(dir, "c"), 4)
 	if want := filepath.Join(dir, "c") + ": larger than 4 bytes"; err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
@@ -32,7 +32,7 @@ func TestARegularFileIsReadThroughLinks(t *testing.T) {
 
 func TestAFileThatIsNotThereIsSaidSo(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a")
-	if _, err := Read(path, 1); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "open "+path) {
+	if _, err := readSmallFile(path, 1); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "open "+path) {
 		t.Errorf("got %v, want that %s does not exist", err, path)
 	}
 }
@@ -49,7 +49,7 @@ func TestReadOfIrregularFileReturnsError(t *testing.T) {
 		pipe: "named pipe", filepath.Join(dir, "link"): "named pipe", socket: "socket",
 		"/dev/zero": "device", "/dev/tty": "device", dir: "directory",
 	} {
-		_, err := Read(path, 1)
+		_, err := readSmallFile(path, 1)
 		if want := path + ": not a regular file (" + kind + ")"; err == nil || err.Error() != want {
 			t.Errorf("got %v, want %s", err, want)
 		}

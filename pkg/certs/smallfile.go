@@ -1,6 +1,6 @@
-// Package smallfile reads small files that somebody else has put there: certificates and
-// the like.
-package smallfile
+// File smallfile.go reads regular files up to a maximum size.
+
+package certs
 
 import (
 	"errors"
@@ -11,17 +11,17 @@ import (
 	"syscall"
 )
 
-// Read returns the content of a regular file of at most most bytes. Symbolic links are
-// followed. Every error names the file.
+// readSmallFile returns the content of a regular file of at most most bytes. It follows symbolic links. Each error
+// contains the path of the file.
 //
-// Anything else than a regular file is an error at once. To open a named pipe waits for
-// somebody who writes, without an end, and to open a device may do anything.
-func Read(path string, most int64) ([]byte, error) {
+// A file that is not a regular file is an error, because opening a named pipe waits for a writer, and opening a
+// device can have side effects.
+func readSmallFile(path string, most int64) ([]byte, error) {
 	if err := regular(path, os.Stat); err != nil {
 		return nil, err
 	}
-	// In between it may have become another file. O_NONBLOCK keeps a pipe from waiting;
-	// a regular file knows nothing of it.
+	// The file can be replaced between the calls. O_NONBLOCK does not wait for the writer of a pipe, and has no
+	// effect on a regular file.
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
@@ -37,12 +37,12 @@ func Read(path string, most int64) ([]byte, error) {
 	return content, err
 }
 
-// regular says what path is if it is no regular file.
+// regular returns an error with the file type if path is not a regular file.
 func regular(path string, stat func(string) (fs.FileInfo, error)) error {
 	info, err := stat(path)
 	if err != nil {
 		if named, is := errors.AsType[*fs.PathError](err); is {
-			named.Op = "open" // as who asks for the content knows it
+			named.Op = "open" // the operation that the caller requested
 		}
 		return err
 	}
