@@ -5,7 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/bound"
+	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 

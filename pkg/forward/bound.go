@@ -5,7 +5,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/bound"
+	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )

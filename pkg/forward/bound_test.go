@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/bound"
+	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 	"github.com/queue-proxy/queue-proxy/test/harness"

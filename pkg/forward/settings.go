@@ -3,10 +3,10 @@ package forward
 import (
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/connlimit"
 	"github.com/queue-proxy/queue-proxy/pkg/goaway"
 	"github.com/queue-proxy/queue-proxy/pkg/memory"
+	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 )
 
 // Settings contains the settings of the engines.

@@ -3,7 +3,7 @@ package h2
 import (
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/bound"
+	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 )
 
 // Bounds on control frames, which are the frames that carry no useful work: PING, PRIORITY,

@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/net/http2"
 
-	"github.com/queue-proxy/queue-proxy/pkg/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/h2"
+	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )

@@ -12,9 +12,9 @@ import (
 
 	"golang.org/x/net/http2/hpack"
 
-	"github.com/queue-proxy/queue-proxy/pkg/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/link"
 	"github.com/queue-proxy/queue-proxy/pkg/memory"
+	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/socket"
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )

@@ -3,7 +3,7 @@ package h2
 import (
 	"encoding/binary"
 
-	"github.com/queue-proxy/queue-proxy/pkg/bound"
+	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 )
 
 // beginData handles the frame header of a DATA frame (RFC 9113 section 6.1).

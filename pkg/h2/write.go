@@ -8,8 +8,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/link"
+	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 )
 
 // ring is the queue of the streams with pending output that their windows allow to send.

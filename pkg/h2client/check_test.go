@@ -8,10 +8,10 @@ import (
 
 	"golang.org/x/net/http2"
 
-	"github.com/queue-proxy/queue-proxy/pkg/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/h2"
 	"github.com/queue-proxy/queue-proxy/pkg/h2client"
+	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/connlimit"
+	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 	"github.com/queue-proxy/queue-proxy/test/proxytest"

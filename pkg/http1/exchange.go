@@ -11,9 +11,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/pkg/upstream"
 	"github.com/queue-proxy/queue-proxy/pkg/wire"

@@ -7,8 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/fair"
+	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 )
 
 const (

@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/bound"
+	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/socket"
 )
 

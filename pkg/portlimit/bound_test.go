@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/bound"
+	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/portlimit"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )

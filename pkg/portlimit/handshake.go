@@ -10,8 +10,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/fair"
+	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 )
 
 // Handshakes limits the TLS handshakes on a port. A client controls how many bytes it sends before

@@ -8,8 +8,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/queue-proxy/queue-proxy/pkg/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/memory"
+	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 )
 
 // garbage is the value of GOGC. It is the heap growth between two collections in percent of the

@@ -18,7 +18,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/queue-proxy/queue-proxy/pkg/adapt"
-	"github.com/queue-proxy/queue-proxy/pkg/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/certs"
 	"github.com/queue-proxy/queue-proxy/pkg/config"
 	"github.com/queue-proxy/queue-proxy/pkg/connlimit"
@@ -31,6 +30,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/http2"
 	"github.com/queue-proxy/queue-proxy/pkg/loopback"
 	"github.com/queue-proxy/queue-proxy/pkg/memory"
+	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/portlimit"
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/bound"
+	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 )
 
 // boundState contains the events of a bound that closed something.

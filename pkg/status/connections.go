@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/bound"
+	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 )
 
 // recently is the time for which the status page and why report that a limit was reached.

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/adapt"
-	"github.com/queue-proxy/queue-proxy/pkg/bound"
+	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )

@@ -20,8 +20,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
+	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/socket"
 )
 

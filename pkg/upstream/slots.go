@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/bound"
+	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 )
 
 // A waiter waits for a connection or a slot. A slot is the permission to have one connection. It is

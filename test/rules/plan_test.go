@@ -14,6 +14,9 @@ var plan = []folder{
 	// Text for people.
 	{path: "pkg/message"},
 
+	// The record of events. Each area can import it.
+	{path: "pkg/observation/bound"},
+
 	// Admission by client address.
 	{path: "pkg/fair"},
 	{path: "pkg/certs"},
@@ -27,32 +30,39 @@ var plan = []folder{
 	{path: "pkg/loopback"},
 	{path: "pkg/sink"},
 	{path: "pkg/adapt"},
-	{path: "pkg/bound"},
-	{path: "pkg/connlimit", may: []string{"pkg/bound"}},
-	{path: "pkg/portlimit", may: []string{"pkg/bound", "pkg/fair"}},
-	{path: "pkg/memory", may: []string{"pkg/bound"}},
-	{path: "pkg/link", may: []string{"pkg/bound", "pkg/fair", "pkg/socket"}},
+	{path: "pkg/connlimit", may: []string{"pkg/observation/bound"}},
+	{path: "pkg/portlimit", may: []string{"pkg/fair", "pkg/observation/bound"}},
+	{path: "pkg/memory", may: []string{"pkg/observation/bound"}},
+	{path: "pkg/link", may: []string{"pkg/fair", "pkg/observation/bound", "pkg/socket"}},
 	{path: "pkg/queue", may: []string{"pkg/adapt", "pkg/fair", "pkg/header", "pkg/message", "pkg/stats"}},
-	{path: "pkg/forward", may: []string{"pkg/bound", "pkg/connlimit", "pkg/goaway", "pkg/header", "pkg/memory", "pkg/queue", "pkg/wire"}},
-	{path: "pkg/upstream", may: []string{"pkg/bound", "pkg/forward", "pkg/header", "pkg/queue", "pkg/socket", "pkg/wire"}},
-	{path: "pkg/h2", may: []string{"pkg/bound", "pkg/link", "pkg/memory", "pkg/socket", "pkg/wire"}},
-	{path: "pkg/h2client", may: []string{"pkg/bound", "pkg/forward", "pkg/h2", "pkg/header", "pkg/link", "pkg/socket", "pkg/wire"}},
+	{path: "pkg/forward", may: []string{
+		"pkg/connlimit", "pkg/goaway", "pkg/header", "pkg/memory", "pkg/observation/bound", "pkg/queue",
+		"pkg/wire",
+	}},
+	{path: "pkg/upstream", may: []string{"pkg/forward", "pkg/header", "pkg/observation/bound", "pkg/queue", "pkg/socket", "pkg/wire"}},
+	{path: "pkg/h2", may: []string{"pkg/link", "pkg/memory", "pkg/observation/bound", "pkg/socket", "pkg/wire"}},
+	{path: "pkg/h2client", may: []string{
+		"pkg/forward", "pkg/h2", "pkg/header", "pkg/link", "pkg/observation/bound", "pkg/socket", "pkg/wire",
+	}},
 	{path: "pkg/http1", may: []string{
-		"pkg/bound", "pkg/connlimit", "pkg/forward", "pkg/goaway", "pkg/h2client", "pkg/hangup", "pkg/header",
-		"pkg/link", "pkg/memory", "pkg/queue", "pkg/socket", "pkg/upstream", "pkg/wire",
+		"pkg/connlimit", "pkg/forward", "pkg/goaway", "pkg/h2client", "pkg/hangup", "pkg/header", "pkg/link",
+		"pkg/memory", "pkg/observation/bound", "pkg/queue", "pkg/socket", "pkg/upstream", "pkg/wire",
 	}},
 	{path: "pkg/http2", may: []string{
-		"pkg/bound", "pkg/connlimit", "pkg/forward", "pkg/goaway", "pkg/h2", "pkg/h2client", "pkg/header",
-		"pkg/link", "pkg/memory", "pkg/queue", "pkg/socket", "pkg/upstream", "pkg/wire",
+		"pkg/connlimit", "pkg/forward", "pkg/goaway", "pkg/h2", "pkg/h2client", "pkg/header", "pkg/link",
+		"pkg/memory", "pkg/observation/bound", "pkg/queue", "pkg/socket", "pkg/upstream", "pkg/wire",
 	}},
 	{path: "pkg/export", may: []string{"pkg/header", "pkg/message"}},
 	{path: "pkg/metrics", may: []string{
-		"pkg/adapt", "pkg/bound", "pkg/export", "pkg/fair", "pkg/header", "pkg/loopback", "pkg/queue",
-		"pkg/sink",
+		"pkg/adapt", "pkg/export", "pkg/fair", "pkg/header", "pkg/loopback", "pkg/observation/bound",
+		"pkg/queue", "pkg/sink",
 	}},
 	{path: "pkg/tracing", may: []string{"pkg/export", "pkg/header", "pkg/queue", "pkg/sink"}},
 	{path: "pkg/accesslog", may: []string{"pkg/header", "pkg/queue", "pkg/sink", "pkg/socket"}},
-	{path: "pkg/status", may: []string{"pkg/adapt", "pkg/bound", "pkg/fair", "pkg/loopback", "pkg/message", "pkg/probe", "pkg/queue"}},
+	{path: "pkg/status", may: []string{
+		"pkg/adapt", "pkg/fair", "pkg/loopback", "pkg/message", "pkg/observation/bound", "pkg/probe",
+		"pkg/queue",
+	}},
 	{path: "pkg/config", may: []string{"pkg/adapt", "pkg/message", "pkg/probe"}},
 	{path: "pkg/top", may: []string{"pkg/config", "pkg/message"}},
 	{path: "pkg/cluster", may: []string{"pkg/top"}},
@@ -64,10 +74,10 @@ var plan = []folder{
 
 	// The process.
 	{path: "pkg/sidecar", may: []string{
-		"pkg/accesslog", "pkg/adapt", "pkg/bound", "pkg/certs", "pkg/config", "pkg/connlimit", "pkg/export",
-		"pkg/fair", "pkg/forward", "pkg/goaway", "pkg/h2client", "pkg/hangup", "pkg/header", "pkg/http1",
-		"pkg/http2", "pkg/loopback", "pkg/memory", "pkg/metrics", "pkg/portlimit", "pkg/probe", "pkg/queue",
-		"pkg/sink", "pkg/socket", "pkg/stats", "pkg/status", "pkg/tracing", "pkg/upstream",
+		"pkg/accesslog", "pkg/adapt", "pkg/certs", "pkg/config", "pkg/connlimit", "pkg/export", "pkg/fair",
+		"pkg/forward", "pkg/goaway", "pkg/h2client", "pkg/hangup", "pkg/header", "pkg/http1", "pkg/http2",
+		"pkg/loopback", "pkg/memory", "pkg/metrics", "pkg/observation/bound", "pkg/portlimit", "pkg/probe",
+		"pkg/queue", "pkg/sink", "pkg/socket", "pkg/stats", "pkg/status", "pkg/tracing", "pkg/upstream",
 	}},
 	{path: "cmd/internal/cli", may: []string{"pkg/message"}},
 	{path: "cmd/injector/internal/check", may: []string{"pkg/inject"}},
@@ -88,8 +98,9 @@ var plan = []folder{
 	{path: "test/limits/measure", may: []string{"test/limits/simulation"}},
 	{path: "test/reference", may: []string{"pkg/forward", "pkg/h2client", "pkg/header", "pkg/queue", "pkg/upstream", "pkg/wire"}},
 	{path: "test/proxytest", may: []string{
-		"pkg/bound", "pkg/forward", "pkg/h2client", "pkg/hangup", "pkg/http1", "pkg/http2", "pkg/memory",
-		"pkg/queue", "pkg/stats", "pkg/upstream", "pkg/wire", "test/harness", "test/reference",
+		"pkg/forward", "pkg/h2client", "pkg/hangup", "pkg/http1", "pkg/http2", "pkg/memory",
+		"pkg/observation/bound", "pkg/queue", "pkg/stats", "pkg/upstream", "pkg/wire", "test/harness",
+		"test/reference",
 	}},
 	{path: "test/streams"},
 }

@@ -7,15 +7,15 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/queue-proxy/queue-proxy/pkg/bound"
+	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// go test ./pkg/bound -update writes the generated parts of docs/bounds.md.
+// go test ./pkg/observation/bound -update writes the generated parts of docs/bounds.md.
 var update = flag.Bool("update", false, "rewrite the generated parts of docs/bounds.md")
 
 const (
-	root = "../../"
+	root = "../../../"
 	page = root + "docs/bounds.md"
 
 	// minMargin is the minimum ratio of a bound to the heaviest legitimate peer.
