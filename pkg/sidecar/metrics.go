@@ -10,8 +10,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/queue-proxy/queue-proxy/pkg/certs"
+	"github.com/queue-proxy/queue-proxy/pkg/fair"
 	"github.com/queue-proxy/queue-proxy/pkg/metrics"
-	"github.com/queue-proxy/queue-proxy/pkg/portlimit"
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
@@ -102,7 +102,7 @@ func (s *sidecar) listenMetrics() (net.Listener, error) {
 	if err != nil || s.metricsPair == nil {
 		return ln, err
 	}
-	return portlimit.Handshakes{
+	return fair.Handshakes{
 		Config: s.metricsPair.Config(&tls.Config{
 			MinVersion:       t.MetricsTLS.MinVersion.V,
 			MaxVersion:       t.MetricsTLS.MaxVersion.V,

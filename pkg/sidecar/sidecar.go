@@ -31,7 +31,6 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/loopback"
 	"github.com/queue-proxy/queue-proxy/pkg/memory"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
-	"github.com/queue-proxy/queue-proxy/pkg/portlimit"
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/pkg/sink"
@@ -448,7 +447,7 @@ func (s *sidecar) startServer(ln net.Listener, h http.Handler) {
 		MaxHeaderBytes:    smallHead,
 		ErrorLog:          zap.NewStdLog(s.log),
 	}
-	limit := portlimit.Bound(server, portlimit.Limits{Connections: s.files.small, HeadBytes: smallHeads, Bounds: s.bounds})
+	limit := fair.LimitPort(server, fair.PortLimits{Connections: s.files.small, HeadBytes: smallHeads, Bounds: s.bounds})
 	s.servers = append(s.servers, server)
 	s.start(func() error {
 		if err := server.Serve(limit.Listener(ln)); !errors.Is(err, http.ErrServerClosed) {

@@ -18,7 +18,7 @@ var plan = []folder{
 	{path: "pkg/observation/bound"},
 
 	// Admission by client address.
-	{path: "pkg/fair"},
+	{path: "pkg/fair", may: []string{"pkg/observation/bound"}},
 	{path: "pkg/certs"},
 	{path: "pkg/header"},
 	{path: "pkg/stats", may: []string{"pkg/header"}},
@@ -31,7 +31,6 @@ var plan = []folder{
 	{path: "pkg/sink"},
 	{path: "pkg/adapt"},
 	{path: "pkg/connlimit", may: []string{"pkg/observation/bound"}},
-	{path: "pkg/portlimit", may: []string{"pkg/fair", "pkg/observation/bound"}},
 	{path: "pkg/memory", may: []string{"pkg/observation/bound"}},
 	{path: "pkg/link", may: []string{"pkg/fair", "pkg/observation/bound", "pkg/socket"}},
 	{path: "pkg/queue", may: []string{"pkg/adapt", "pkg/fair", "pkg/header", "pkg/message", "pkg/stats"}},
@@ -70,14 +69,14 @@ var plan = []folder{
 	// The injector.
 	{path: "pkg/inject", may: []string{"pkg/config", "pkg/header", "pkg/message", "pkg/probe"}},
 	{path: "pkg/inject/manifest", may: []string{"pkg/inject", "pkg/message"}},
-	{path: "pkg/inject/webhook", may: []string{"pkg/certs", "pkg/inject", "pkg/message", "pkg/portlimit", "pkg/sink"}},
+	{path: "pkg/inject/webhook", may: []string{"pkg/certs", "pkg/fair", "pkg/inject", "pkg/message", "pkg/sink"}},
 
 	// The process.
 	{path: "pkg/sidecar", may: []string{
 		"pkg/accesslog", "pkg/adapt", "pkg/certs", "pkg/config", "pkg/connlimit", "pkg/export", "pkg/fair",
 		"pkg/forward", "pkg/goaway", "pkg/h2client", "pkg/hangup", "pkg/header", "pkg/http1", "pkg/http2",
-		"pkg/loopback", "pkg/memory", "pkg/metrics", "pkg/observation/bound", "pkg/portlimit", "pkg/probe",
-		"pkg/queue", "pkg/sink", "pkg/socket", "pkg/stats", "pkg/status", "pkg/tracing", "pkg/upstream",
+		"pkg/loopback", "pkg/memory", "pkg/metrics", "pkg/observation/bound", "pkg/probe", "pkg/queue",
+		"pkg/sink", "pkg/socket", "pkg/stats", "pkg/status", "pkg/tracing", "pkg/upstream",
 	}},
 	{path: "cmd/internal/cli", may: []string{"pkg/message"}},
 	{path: "cmd/injector/internal/check", may: []string{"pkg/inject"}},

@@ -11,8 +11,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/queue-proxy/queue-proxy/pkg/certs"
+	"github.com/queue-proxy/queue-proxy/pkg/fair"
 	"github.com/queue-proxy/queue-proxy/pkg/message"
-	"github.com/queue-proxy/queue-proxy/pkg/portlimit"
 )
 
 const (
@@ -29,7 +29,7 @@ const (
 
 // serveTLS serves HTTPS on a listener until server is closed.
 func (s *Server) serveTLS(server *http.Server, l net.Listener) error {
-	return server.Serve(portlimit.Handshakes{
+	return server.Serve(fair.Handshakes{
 		Config: s.tlsConfig(), Max: maxHandshakes, Bytes: maxHandshakeBytes, Time: handshakeTimeout,
 		Failed: func(client net.Addr, err error) {
 			s.Metrics.handshakes.Inc()

@@ -14,7 +14,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/queue-proxy/queue-proxy/pkg/portlimit"
+	"github.com/queue-proxy/queue-proxy/pkg/fair"
 	"github.com/queue-proxy/queue-proxy/pkg/sink"
 )
 
@@ -141,7 +141,7 @@ func (s *Server) server(h http.Handler, most int) *http.Server {
 		Protocols:         &protocols,
 		ErrorLog:          quiet,
 	}
-	portlimit.Bound(server, portlimit.Limits{Connections: most})
+	fair.LimitPort(server, fair.PortLimits{Connections: most})
 	return server
 }
 

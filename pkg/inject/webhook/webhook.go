@@ -25,9 +25,9 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/queue-proxy/queue-proxy/pkg/fair"
 	"github.com/queue-proxy/queue-proxy/pkg/inject"
 	"github.com/queue-proxy/queue-proxy/pkg/message"
-	"github.com/queue-proxy/queue-proxy/pkg/portlimit"
 )
 
 // reviewPath is the path of the handler for reviews.
@@ -188,7 +188,7 @@ func (v *Reviewer) read(ctx context.Context, w http.ResponseWriter, r *http.Requ
 	body := io.TeeReader(http.MaxBytesReader(w, r.Body, maxReviewBytes), &count)
 	var text []byte
 	var err error
-	portlimit.Waiting(ctx, func() { text, err = io.ReadAll(io.LimitReader(body, smallBytes)) })
+	fair.Waiting(ctx, func() { text, err = io.ReadAll(io.LimitReader(body, smallBytes)) })
 	if err == nil && len(text) == smallBytes {
 		length := int(r.ContentLength)
 		if length < 0 { // Content-Length is missing, for example because a proxy removed it
@@ -201,7 +201,7 @@ func (v *Reviewer) read(ctx context.Context, w http.ResponseWriter, r *http.Requ
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(transferTimeout)) // not supported by test recorders
 		whole := bytes.NewBuffer(make([]byte, 0, length+bytes.MinRead))                    // avoids growing
 		whole.Write(text)
-		portlimit.Waiting(ctx, func() { _, err = whole.ReadFrom(body) })
+		fair.Waiting(ctx, func() { _, err = whole.ReadFrom(body) })
 		text = whole.Bytes()
 	}
 	if _, is := errors.AsType[*http.MaxBytesError](err); is {

@@ -50,7 +50,7 @@ const (
 	recordTests    = "pkg/link/record_test.go"
 	linkTests      = "pkg/link/bound_test.go"
 	connlimitTests = "pkg/connlimit/bound_test.go"
-	portTests      = "pkg/portlimit/bound_test.go"
+	portTests      = "pkg/fair/port_bound_test.go"
 	h2Tests        = "pkg/h2/bounds_test.go"
 	h2ClientTests  = "pkg/h2/client_bounds_test.go"
 	h2AppTests     = "pkg/h2/app_bounds_test.go"

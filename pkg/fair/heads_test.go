@@ -1,4 +1,4 @@
-package portlimit_test
+package fair_test
 
 import (
 	"io"

@@ -1,4 +1,4 @@
-package portlimit_test
+package fair_test
 
 import (
 	"bufio"
@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/portlimit"
+	"github.com/queue-proxy/queue-proxy/pkg/fair"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -34,18 +34,18 @@ func serveWaiting(t *testing.T, most int) (addr string, release, waiting chan st
 			http.NewResponseController(w).Flush()
 			<-release
 		case "/body":
-			portlimit.Waiting(r.Context(), func() { waiting <- struct{}{}; io.Copy(io.Discard, r.Body) })
+			fair.Waiting(r.Context(), func() { waiting <- struct{}{}; io.Copy(io.Discard, r.Body) })
 		case "/deaf":
 			waiting <- struct{}{}
 			w.Write(make([]byte, 64<<20))
 		case "/come": // after the body is received
-			portlimit.Waiting(r.Context(), func() { io.Copy(io.Discard, r.Body) })
+			fair.Waiting(r.Context(), func() { io.Copy(io.Discard, r.Body) })
 			io.WriteString(w, "begun")
 			http.NewResponseController(w).Flush()
 			<-release
 		}
 	})}
-	limit := portlimit.Bound(s, portlimit.Limits{Connections: most, HeadBytes: headBytes})
+	limit := fair.LimitPort(s, fair.PortLimits{Connections: most, HeadBytes: headBytes})
 	ln := harness.Listen(t)
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(limit.Listener(ln)) }()

@@ -1,6 +1,7 @@
-// Package portlimit limits the connections of ports that any client can reach but only a few
+// File portlimit.go limits the connections of ports that any client can reach but only a few
 // clients need, such as ports for statistics, metrics and hooks.
-package portlimit
+
+package fair
 
 import (
 	"context"
@@ -10,17 +11,16 @@ import (
 	"sync"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/fair"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 )
 
-// Limits are the connection limits of a server.
-type Limits struct {
+// PortLimits are the connection limits of a server.
+type PortLimits struct {
 	// Connections is the maximum number of connections, at least 1.
 	Connections int
 
 	// HeadBytes is the maximum total size of incomplete headers on all connections of
-	// [Limit.Listener], in bytes. net/http holds up to ten times as much.
+	// [PortLimit.Listener], in bytes. net/http holds up to ten times as much.
 	HeadBytes int
 
 	// Bounds records the connections closed by these limits. It may be nil.
@@ -39,10 +39,10 @@ const (
 	minPatience = 20 * time.Millisecond
 )
 
-// Bound applies limits to a server before it serves.
+// LimitPort applies limits to a server before it serves.
 //
 // If the server has too many connections, a new connection waits in the listener backlog until
-// another connection closes or is closed according to the rules of [fair.Semaphore]. A connection
+// another connection closes or is closed according to the rules of [Semaphore]. A connection
 // is idle while it waits for a request, for more of the request, or for the client to read the
 // response. If all connections are being served for longer than two seconds, the new connection is
 // closed.
@@ -50,35 +50,35 @@ const (
 // If HeadBytes is exceeded, the client with the most header bytes is selected, and its connection
 // with the longest incomplete header is closed.
 //
-// Bound replaces Handler, ConnContext and ConnState of the server. Before the call, only Handler
+// LimitPort replaces Handler, ConnContext and ConnState of the server. Before the call, only Handler
 // may be set.
-func Bound(s *http.Server, b Limits) *Limit {
-	l := &Limit{
-		Limits: b,
-		next:   s.Handler,
-		slots:  fair.New(fair.Options{Slots: b.Connections, Queue: 1, MinPatience: minPatience, MaxPatience: maxPatience}),
-		all:    make(map[net.Conn]*tracked),
+func LimitPort(s *http.Server, b PortLimits) *PortLimit {
+	l := &PortLimit{
+		PortLimits: b,
+		next:       s.Handler,
+		slots:      New(Options{Slots: b.Connections, Queue: 1, MinPatience: minPatience, MaxPatience: maxPatience}),
+		all:        make(map[net.Conn]*tracked),
 	}
 	s.Handler, s.ConnContext, s.ConnState = l, l.context, l.state
 	return l
 }
 
-// A Limit limits the connections of one server.
-type Limit struct {
-	Limits
+// A PortLimit limits the connections of one server.
+type PortLimit struct {
+	PortLimits
 	next  http.Handler
-	slots *fair.Semaphore
+	slots *Semaphore
 
 	mu    sync.Mutex
 	all   map[net.Conn]*tracked
 	heads int // total size of incomplete headers in bytes
 }
 
-// A tracked is the state of a connection. Its fields are guarded by Limit.mu.
+// A tracked is the state of a connection. Its fields are guarded by PortLimit.mu.
 type tracked struct {
 	conn     net.Conn
 	client   netip.Addr
-	slot     *fair.Slot
+	slot     *Slot
 	requests int // number of requests being served
 	waiting  int // number of calls waiting for the client
 	head     int // size of the incomplete header in bytes
@@ -87,13 +87,13 @@ type tracked struct {
 
 // place identifies a connection and its limit.
 type place struct {
-	limit *Limit
+	limit *PortLimit
 	conn  net.Conn
 }
 
 type placeKey struct{}
 
-func (l *Limit) context(ctx context.Context, conn net.Conn) context.Context {
+func (l *PortLimit) context(ctx context.Context, conn net.Conn) context.Context {
 	return context.WithValue(ctx, placeKey{}, place{l, conn})
 }
 
@@ -114,7 +114,7 @@ func (p place) waiting() (done func()) {
 }
 
 // ServeHTTP implements http.Handler.
-func (l *Limit) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (l *PortLimit) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p, _ := r.Context().Value(placeKey{}).(place)
 	l.change(p.conn, func(t *tracked) {
 		t.requests++
@@ -144,7 +144,7 @@ func (a answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
 // change updates the state of a connection. If the connection is idle after the update, its idle
 // time starts again.
-func (l *Limit) change(conn net.Conn, f func(*tracked)) {
+func (l *PortLimit) change(conn net.Conn, f func(*tracked)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	t := l.all[conn]
@@ -161,13 +161,13 @@ func (l *Limit) change(conn net.Conn, f func(*tracked)) {
 
 // state handles the states of a connection. For a new connection, it is called on the goroutine
 // that accepts connections and waits for a slot. For a closed connection, it releases the slot.
-func (l *Limit) state(conn net.Conn, state http.ConnState) {
+func (l *PortLimit) state(conn net.Conn, state http.ConnState) {
 	switch state {
 	case http.StateNew:
 		ctx, cancel := context.WithTimeout(context.Background(), maxWait)
 		defer cancel()
-		client := fair.Address(peerOf(conn))
-		slot, err := l.slots.Acquire(ctx, fair.Request{Client: client, End: func() bool {
+		client := Address(peerOf(conn))
+		slot, err := l.slots.Acquire(ctx, Request{Client: client, End: func() bool {
 			return l.close(conn, bound.PortConnections)
 		}})
 		if err != nil {
@@ -194,13 +194,13 @@ func (l *Limit) state(conn net.Conn, state http.ConnState) {
 }
 
 // forgetHead subtracts the incomplete header of a connection. l.mu must be held.
-func (l *Limit) forgetHead(t *tracked) {
+func (l *PortLimit) forgetHead(t *tracked) {
 	l.heads -= t.head
 	t.head, t.lines = 0, 0
 }
 
 // close closes a connection because of a bound. It always returns true.
-func (l *Limit) close(conn net.Conn, name bound.Name) bool {
+func (l *PortLimit) close(conn net.Conn, name bound.Name) bool {
 	l.Bounds.Hit(name, peerOf(conn))
 	_ = bare(conn).Close() // tls.Conn.Close would wait until an alert is sent
 	return true

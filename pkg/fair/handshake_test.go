@@ -1,4 +1,4 @@
-package portlimit_test
+package fair_test
 
 import (
 	"crypto/tls"
@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/portlimit"
+	"github.com/queue-proxy/queue-proxy/pkg/fair"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -33,10 +33,10 @@ type guarded struct {
 	close  func() error
 }
 
-func guard(t *testing.T, change func(*portlimit.Handshakes)) guarded {
+func guard(t *testing.T, change func(*fair.Handshakes)) guarded {
 	t.Helper()
 	g := guarded{failed: make(chan error, 1000)}
-	h := portlimit.Handshakes{
+	h := fair.Handshakes{
 		Config: &tls.Config{Certificates: []tls.Certificate{certificate(t, 0)}, ClientAuth: tls.RequestClientCert},
 		Max:    4, Bytes: 8 << 10, Time: harness.Patience,
 		Failed: func(_ net.Addr, err error) { g.failed <- err },
@@ -80,7 +80,7 @@ func (g *guarded) client(t *testing.T, certificates ...tls.Certificate) (*tls.Co
 
 func TestHandshakeByteLimit(t *testing.T) {
 	t.Parallel()
-	g := guard(t, func(*portlimit.Handshakes) {})
+	g := guard(t, func(*fair.Handshakes) {})
 	if _, err := g.client(t, certificate(t, 4<<10)); err != nil {
 		t.Errorf("a certificate of 4 KB: got %v, want none", err)
 	}
@@ -94,7 +94,7 @@ func TestHandshakeLimitsEndAfterHandshake(t *testing.T) {
 	t.Parallel()
 	harness.ScaleTime(t, func(scale int) (inTime bool) {
 		timeout := time.Duration(scale) * 200 * time.Millisecond
-		g := guard(t, func(h *portlimit.Handshakes) { h.Time = timeout })
+		g := guard(t, func(h *fair.Handshakes) { h.Time = timeout })
 		c, err := g.client(t)
 		if err != nil {
 			return false
@@ -111,7 +111,7 @@ func TestHandshakeLimitsEndAfterHandshake(t *testing.T) {
 
 func TestIncompleteHandshakesDoNotBlockClients(t *testing.T) {
 	t.Parallel()
-	g := guard(t, func(*portlimit.Handshakes) {})
+	g := guard(t, func(*fair.Handshakes) {})
 	for range 3 {
 		for _, text := range []string{"", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc"} {
 			for range 10 {
@@ -126,7 +126,7 @@ func TestIncompleteHandshakesDoNotBlockClients(t *testing.T) {
 
 func TestHandshakeTimeout(t *testing.T) {
 	t.Parallel()
-	g := guard(t, func(h *portlimit.Handshakes) { h.Time = time.Second })
+	g := guard(t, func(h *fair.Handshakes) { h.Time = time.Second })
 	silent, half := dial(t, g.addr, ""), dial(t, g.addr, "\x16\x03\x01\x02\x00\x01\x00\x01\xfc")
 	for name, c := range map[string]net.Conn{"silent": silent, "half": half} {
 		if _, err := io.Copy(io.Discard, c); harness.IsTimeout(err) {
@@ -145,7 +145,7 @@ func TestHandshakeTimeout(t *testing.T) {
 
 func TestCloseStopsIncompleteHandshakes(t *testing.T) {
 	t.Parallel()
-	g := guard(t, func(*portlimit.Handshakes) {})
+	g := guard(t, func(*fair.Handshakes) {})
 	if _, err := g.client(t); err != nil { // the listener now accepts
 		t.Fatal(err)
 	}
@@ -171,7 +171,7 @@ func (f failing) Close() error              { return nil }
 func TestAcceptReturnsListenerErrors(t *testing.T) {
 	t.Parallel()
 	want := errors.New("too many open files")
-	ln := portlimit.Handshakes{Config: &tls.Config{}, Max: 1, Bytes: 1, Time: harness.Patience}.Listener(failing{err: want})
+	ln := fair.Handshakes{Config: &tls.Config{}, Max: 1, Bytes: 1, Time: harness.Patience}.Listener(failing{err: want})
 	for range 2 {
 		if _, err := ln.Accept(); err != want {
 			t.Errorf("got %v, want %v", err, want)
@@ -188,7 +188,7 @@ func TestCompleteHandshakesAreNotClosed(t *testing.T) {
 	t.Parallel()
 	bare, err := net.Listen("tcp", "127.0.0.1:0")
 	harness.NoError(t, err)
-	ln := portlimit.Handshakes{
+	ln := fair.Handshakes{
 		Config: &tls.Config{Certificates: []tls.Certificate{certificate(t, 0)}}, Max: 2, Bytes: 8 << 10, Time: harness.Patience,
 	}.Listener(bare)
 	t.Cleanup(func() { ln.Close() })

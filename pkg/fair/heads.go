@@ -1,4 +1,4 @@
-package portlimit
+package fair
 
 import (
 	"bytes"
@@ -14,7 +14,7 @@ import (
 
 // Listener returns a listener that counts the bytes of request headers. ln may be the result of
 // [Handshakes.Listener].
-func (l *Limit) Listener(ln net.Listener) net.Listener { return watchedListener{ln, l} }
+func (l *PortLimit) Listener(ln net.Listener) net.Listener { return watchedListener{ln, l} }
 
 // maxLines is the maximum number of lines in a request header. net/http holds several hundred bytes
 // for each line, even for a short one. A scraper sends about ten lines.
@@ -26,7 +26,7 @@ var errLines = fmt.Errorf("the header section exceeds %d lines", maxLines)
 // A watchedListener counts the header bytes on its connections.
 type watchedListener struct {
 	net.Listener
-	limit *Limit
+	limit *PortLimit
 }
 
 // Accept implements net.Listener.
@@ -41,8 +41,8 @@ func (w watchedListener) Accept() (net.Conn, error) {
 // A watched connection counts the bytes that are read while no request is being served.
 type watched struct {
 	net.Conn
-	limit   *Limit
-	tracked *tracked // nil before the connection is tracked; guarded by Limit.mu
+	limit   *PortLimit
+	tracked *tracked // nil before the connection is tracked; guarded by PortLimit.mu
 }
 
 // Read implements net.Conn.
@@ -75,7 +75,7 @@ func bare(conn net.Conn) net.Conn {
 }
 
 // came counts received bytes. It returns false if the header has too many lines.
-func (l *Limit) came(w *watched, b []byte) bool {
+func (l *PortLimit) came(w *watched, b []byte) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	t := w.tracked
@@ -98,7 +98,7 @@ func (l *Limit) came(w *watched, b []byte) bool {
 
 // longestHead returns the connection with the longest incomplete header among the connections of
 // the client with the most header bytes. l.mu must be held, and l.all must not be empty.
-func (l *Limit) longestHead() *tracked {
+func (l *PortLimit) longestHead() *tracked {
 	heads := make(map[netip.Addr]int)
 	for _, t := range l.all {
 		heads[t.client] += t.head

@@ -1,4 +1,4 @@
-package portlimit_test
+package fair_test
 
 import (
 	"io"
@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/fair"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
-	"github.com/queue-proxy/queue-proxy/pkg/portlimit"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -21,7 +21,7 @@ func recordingServer(t *testing.T, most int) (addr string, bounds *bound.Recorde
 	t.Helper()
 	bounds = bound.NewRecorder()
 	s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok") })}
-	limit := portlimit.Bound(s, portlimit.Limits{Connections: most, HeadBytes: headBytes, Bounds: bounds})
+	limit := fair.LimitPort(s, fair.PortLimits{Connections: most, HeadBytes: headBytes, Bounds: bounds})
 	ln := harness.Listen(t)
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(limit.Listener(ln)) }()
@@ -100,7 +100,7 @@ func TestIncompleteHandshakeIsClosed(t *testing.T) {
 	}{"long": {harness.Patience, 100 << 10}, "slow": {time.Millisecond, 0}} {
 		t.Run(name, func(t *testing.T) {
 			bounds := bound.NewRecorder()
-			g := guard(t, func(h *portlimit.Handshakes) { h.Bounds, h.Time = bounds, c.time })
+			g := guard(t, func(h *fair.Handshakes) { h.Bounds, h.Time = bounds, c.time })
 			if c.size > 0 {
 				_, _ = g.client(t, certificate(t, c.size))
 			} else {
@@ -115,7 +115,7 @@ func TestIncompleteHandshakeIsClosed(t *testing.T) {
 func TestScraperHandshakeSucceeds(t *testing.T) {
 	t.Parallel()
 	bounds := bound.NewRecorder()
-	g := guard(t, func(h *portlimit.Handshakes) { h.Bounds = bounds })
+	g := guard(t, func(h *fair.Handshakes) { h.Bounds = bounds })
 	for range 10 {
 		_, err := g.client(t, certificate(t, 2<<10))
 		harness.NoError(t, err)

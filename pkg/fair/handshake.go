@@ -1,4 +1,4 @@
-package portlimit
+package fair
 
 import (
 	"context"
@@ -10,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/fair"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 )
 
@@ -22,7 +21,7 @@ type Handshakes struct {
 	Config *tls.Config
 
 	// Max is the maximum number of incomplete handshakes, at least 1. If it is exceeded, one
-	// connection is closed according to the rules of [fair.Semaphore].
+	// connection is closed according to the rules of [Semaphore].
 	Max int
 
 	// Bytes is the maximum number of bytes received from a client before its handshake is complete.
@@ -49,7 +48,7 @@ func (h Handshakes) Listener(ln net.Listener) net.Listener {
 	return &handshakes{
 		Listener: ln,
 		settings: h,
-		slots:    fair.New(fair.Options{Slots: h.Max, Queue: 1, MinPatience: minPatience, MaxPatience: maxPatience}),
+		slots:    New(Options{Slots: h.Max, Queue: 1, MinPatience: minPatience, MaxPatience: maxPatience}),
 		done:     make(chan accepted),
 		closing:  closing,
 		end:      end,
@@ -60,7 +59,7 @@ func (h Handshakes) Listener(ln net.Listener) net.Listener {
 type handshakes struct {
 	net.Listener
 	settings Handshakes
-	slots    *fair.Semaphore // for connections that Accept has not returned
+	slots    *Semaphore // for connections that Accept has not returned
 
 	begin   sync.Once
 	done    chan accepted
@@ -106,7 +105,7 @@ func (l *handshakes) accept() {
 			continue // the caller of Accept decides whether to call it again
 		}
 		c := &countedConn{Conn: conn, left: l.settings.Bytes}
-		slot, err := l.slots.Acquire(l.closing, fair.Request{Client: fair.Address(peerOf(c)), End: func() bool {
+		slot, err := l.slots.Acquire(l.closing, Request{Client: Address(peerOf(c)), End: func() bool {
 			l.settings.Bounds.Hit(bound.PortHandshake, peerOf(c))
 			_ = c.Close()
 			return true
@@ -136,7 +135,7 @@ func (l *handshakes) hand(a accepted) bool {
 }
 
 // shake runs one handshake.
-func (l *handshakes) shake(c *countedConn, slot *fair.Slot) {
+func (l *handshakes) shake(c *countedConn, slot *Slot) {
 	secure := tls.Server(c, l.settings.Config)
 	if err := secure.Handshake(); err != nil {
 		if c.left == 0 || errors.Is(err, os.ErrDeadlineExceeded) {
