@@ -15,8 +15,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/queue-proxy/queue-proxy/pkg/config"
+	"github.com/queue-proxy/queue-proxy/pkg/observe/status"
 	"github.com/queue-proxy/queue-proxy/pkg/sidecar"
-	"github.com/queue-proxy/queue-proxy/pkg/status"
 )
 
 // The linker sets these variables.

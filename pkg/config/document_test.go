@@ -99,7 +99,7 @@ func TestGuideContainsOnlyKnownVariables(t *testing.T) {
 // Only the tag of a setting contains its name. Messages call Name.
 func TestStringLiteralsContainNoSettingNames(t *testing.T) {
 	word := regexp.MustCompile(`[A-Z][A-Z0-9]*(_[A-Z0-9]+)+`)
-	for _, dir := range []string{".", "../sidecar", "../tracing", "../accesslog", "../metrics"} {
+	for _, dir := range []string{".", "../sidecar", "../observe/tracing", "../observe/accesslog", "../observe/metrics"} {
 		for _, literal := range literals(t, dir) {
 			for _, name := range word.FindAllString(literal, -1) {
 				if slices.Contains(everyName(), name) {

@@ -7,9 +7,9 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/queue-proxy/queue-proxy/pkg/config"
-	"github.com/queue-proxy/queue-proxy/pkg/export"
-	"github.com/queue-proxy/queue-proxy/pkg/metrics"
-	"github.com/queue-proxy/queue-proxy/pkg/tracing"
+	"github.com/queue-proxy/queue-proxy/pkg/observe/export"
+	"github.com/queue-proxy/queue-proxy/pkg/observe/metrics"
+	"github.com/queue-proxy/queue-proxy/pkg/observe/tracing"
 )
 
 // tracer returns the tracer, or nil if tracing is disabled.

@@ -11,9 +11,9 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/queue-proxy/queue-proxy/pkg/connlimit"
+	"github.com/queue-proxy/queue-proxy/pkg/message"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
-	"github.com/queue-proxy/queue-proxy/pkg/sink"
-	"github.com/queue-proxy/queue-proxy/pkg/status"
+	"github.com/queue-proxy/queue-proxy/pkg/observe/status"
 )
 
 // Descriptors that are reserved before the rest is divided between clients and the user container.
@@ -97,7 +97,7 @@ type shortages struct {
 	log   *zap.Logger
 	files descriptors
 
-	exhausted, clients, app sink.Throttle
+	exhausted, clients, app message.Throttle
 
 	mu   sync.Mutex
 	last status.Shortage

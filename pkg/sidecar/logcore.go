@@ -8,7 +8,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
-	"github.com/queue-proxy/queue-proxy/pkg/sink"
+	"github.com/queue-proxy/queue-proxy/pkg/observe/export"
 )
 
 const (
@@ -31,7 +31,7 @@ type timedCore struct {
 
 // An output writes the lines of all cores that are derived from one core.
 type output struct {
-	lines    *sink.Batcher[line]
+	lines    *export.Batcher[line]
 	blocked  atomic.Bool // a line timed out, and no line was written since then
 	reported uint64      // number of dropped lines that were logged; used only by write
 }
@@ -51,7 +51,7 @@ func build(z zap.Config) (*zap.Logger, error) {
 	z.Sampling = nil // the sampler must be the outer core, because timedCore.Check does not call the inner core
 	return z.Build(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
 		o := &output{}
-		o.lines = sink.New(sink.Options[line]{MaxMessages: queuedLines, Write: o.write})
+		o.lines = export.NewBatcher(export.BatcherOptions[line]{MaxMessages: queuedLines, Write: o.write})
 		c = timedCore{c, o}
 		if sampling != nil {
 			c = zapcore.NewSamplerWithOptions(c, time.Second, sampling.Initial, sampling.Thereafter)

@@ -5,7 +5,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/queue-proxy/queue-proxy/pkg/accesslog"
+	"github.com/queue-proxy/queue-proxy/pkg/observe/accesslog"
 )
 
 // requestLog returns the request log, or nil if it is disabled.

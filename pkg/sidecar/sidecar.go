@@ -30,12 +30,12 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/http2"
 	"github.com/queue-proxy/queue-proxy/pkg/loopback"
 	"github.com/queue-proxy/queue-proxy/pkg/memory"
+	"github.com/queue-proxy/queue-proxy/pkg/message"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
+	"github.com/queue-proxy/queue-proxy/pkg/observe/status"
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
-	"github.com/queue-proxy/queue-proxy/pkg/sink"
 	"github.com/queue-proxy/queue-proxy/pkg/stats"
-	"github.com/queue-proxy/queue-proxy/pkg/status"
 	"github.com/queue-proxy/queue-proxy/pkg/upstream"
 )
 
@@ -85,10 +85,10 @@ type sidecar struct {
 	end          sync.Once       // guards closing ending
 	leave        sync.Once       // guards stopAccepting
 	hooks        *fair.Semaphore // waiting preStop hooks of the user container
-	refusedHooks sink.Throttle
+	refusedHooks message.Throttle
 
-	noBuffers        sync.Once     // guards the log line about unlimited socket buffers
-	failedHandshakes sink.Throttle // failed TLS handshakes of scrapers
+	noBuffers        sync.Once        // guards the log line about unlimited socket buffers
+	failedHandshakes message.Throttle // failed TLS handshakes of scrapers
 
 	running sync.WaitGroup
 	failed  chan error // receives the first error of a server

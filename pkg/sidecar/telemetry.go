@@ -8,13 +8,13 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/queue-proxy/queue-proxy/pkg/accesslog"
-	"github.com/queue-proxy/queue-proxy/pkg/export"
 	"github.com/queue-proxy/queue-proxy/pkg/header"
-	"github.com/queue-proxy/queue-proxy/pkg/metrics"
+	"github.com/queue-proxy/queue-proxy/pkg/observe/accesslog"
+	"github.com/queue-proxy/queue-proxy/pkg/observe/export"
+	"github.com/queue-proxy/queue-proxy/pkg/observe/metrics"
+	"github.com/queue-proxy/queue-proxy/pkg/observe/status"
+	"github.com/queue-proxy/queue-proxy/pkg/observe/tracing"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
-	"github.com/queue-proxy/queue-proxy/pkg/status"
-	"github.com/queue-proxy/queue-proxy/pkg/tracing"
 )
 
 // telemetry contains the metrics, the request log, the tracer and the metrics push. Each part is

@@ -40,8 +40,8 @@ func TestOnlyExportersUseProxyOfEnvironment(t *testing.T) {
 			return true
 		})
 	}
-	if len(users) != 1 || !users["pkg/export"] {
-		t.Errorf("packages that use a proxy: got %v, want only pkg/export", users)
+	if len(users) != 1 || !users["pkg/observe/export"] {
+		t.Errorf("packages that use a proxy: got %v, want only pkg/observe/export", users)
 	}
 }
 

@@ -21,6 +21,9 @@ var plan = []folder{
 	{path: "pkg/fair", may: []string{"pkg/observation/bound"}},
 	{path: "pkg/certs"},
 	{path: "pkg/header"},
+
+	// Consumers of observations.
+	{path: "pkg/observe/export", may: []string{"pkg/header", "pkg/message"}},
 	{path: "pkg/stats", may: []string{"pkg/header"}},
 	{path: "pkg/wire", may: []string{"pkg/header"}},
 	{path: "pkg/hangup"},
@@ -28,12 +31,23 @@ var plan = []folder{
 	{path: "pkg/socket"},
 	{path: "pkg/probe", may: []string{"pkg/header", "pkg/message", "pkg/socket"}},
 	{path: "pkg/loopback"},
-	{path: "pkg/sink"},
 	{path: "pkg/adapt"},
 	{path: "pkg/connlimit", may: []string{"pkg/observation/bound"}},
 	{path: "pkg/memory", may: []string{"pkg/observation/bound"}},
 	{path: "pkg/link", may: []string{"pkg/fair", "pkg/observation/bound", "pkg/socket"}},
 	{path: "pkg/queue", may: []string{"pkg/adapt", "pkg/fair", "pkg/header", "pkg/message", "pkg/stats"}},
+
+	// Consumers of observations.
+	{path: "pkg/observe/metrics", may: []string{
+		"pkg/adapt", "pkg/fair", "pkg/header", "pkg/loopback", "pkg/message", "pkg/observation/bound",
+		"pkg/observe/export", "pkg/queue",
+	}},
+	{path: "pkg/observe/tracing", may: []string{"pkg/header", "pkg/message", "pkg/observe/export", "pkg/queue"}},
+	{path: "pkg/observe/accesslog", may: []string{"pkg/header", "pkg/message", "pkg/observe/export", "pkg/queue", "pkg/socket"}},
+	{path: "pkg/observe/status", may: []string{
+		"pkg/adapt", "pkg/fair", "pkg/loopback", "pkg/message", "pkg/observation/bound", "pkg/probe",
+		"pkg/queue",
+	}},
 	{path: "pkg/forward", may: []string{
 		"pkg/connlimit", "pkg/goaway", "pkg/header", "pkg/memory", "pkg/observation/bound", "pkg/queue",
 		"pkg/wire",
@@ -51,17 +65,6 @@ var plan = []folder{
 		"pkg/connlimit", "pkg/forward", "pkg/goaway", "pkg/h2", "pkg/h2client", "pkg/header", "pkg/link",
 		"pkg/memory", "pkg/observation/bound", "pkg/queue", "pkg/socket", "pkg/upstream", "pkg/wire",
 	}},
-	{path: "pkg/export", may: []string{"pkg/header", "pkg/message"}},
-	{path: "pkg/metrics", may: []string{
-		"pkg/adapt", "pkg/export", "pkg/fair", "pkg/header", "pkg/loopback", "pkg/observation/bound",
-		"pkg/queue", "pkg/sink",
-	}},
-	{path: "pkg/tracing", may: []string{"pkg/export", "pkg/header", "pkg/queue", "pkg/sink"}},
-	{path: "pkg/accesslog", may: []string{"pkg/header", "pkg/queue", "pkg/sink", "pkg/socket"}},
-	{path: "pkg/status", may: []string{
-		"pkg/adapt", "pkg/fair", "pkg/loopback", "pkg/message", "pkg/observation/bound", "pkg/probe",
-		"pkg/queue",
-	}},
 	{path: "pkg/config", may: []string{"pkg/adapt", "pkg/message", "pkg/probe"}},
 	{path: "pkg/top", may: []string{"pkg/config", "pkg/message"}},
 	{path: "pkg/cluster", may: []string{"pkg/top"}},
@@ -69,18 +72,19 @@ var plan = []folder{
 	// The injector.
 	{path: "pkg/inject", may: []string{"pkg/config", "pkg/header", "pkg/message", "pkg/probe"}},
 	{path: "pkg/inject/manifest", may: []string{"pkg/inject", "pkg/message"}},
-	{path: "pkg/inject/webhook", may: []string{"pkg/certs", "pkg/fair", "pkg/inject", "pkg/message", "pkg/sink"}},
+	{path: "pkg/inject/webhook", may: []string{"pkg/certs", "pkg/fair", "pkg/inject", "pkg/message"}},
 
 	// The process.
 	{path: "pkg/sidecar", may: []string{
-		"pkg/accesslog", "pkg/adapt", "pkg/certs", "pkg/config", "pkg/connlimit", "pkg/export", "pkg/fair",
-		"pkg/forward", "pkg/goaway", "pkg/h2client", "pkg/hangup", "pkg/header", "pkg/http1", "pkg/http2",
-		"pkg/loopback", "pkg/memory", "pkg/metrics", "pkg/observation/bound", "pkg/probe", "pkg/queue",
-		"pkg/sink", "pkg/socket", "pkg/stats", "pkg/status", "pkg/tracing", "pkg/upstream",
+		"pkg/adapt", "pkg/certs", "pkg/config", "pkg/connlimit", "pkg/fair", "pkg/forward", "pkg/goaway",
+		"pkg/h2client", "pkg/hangup", "pkg/header", "pkg/http1", "pkg/http2", "pkg/loopback", "pkg/memory",
+		"pkg/message", "pkg/observation/bound", "pkg/observe/accesslog", "pkg/observe/export",
+		"pkg/observe/metrics", "pkg/observe/status", "pkg/observe/tracing", "pkg/probe", "pkg/queue",
+		"pkg/socket", "pkg/stats", "pkg/upstream",
 	}},
 	{path: "cmd/internal/cli", may: []string{"pkg/message"}},
 	{path: "cmd/injector/internal/check", may: []string{"pkg/inject"}},
-	{path: "cmd/queue-proxy", may: []string{"pkg/config", "pkg/message", "pkg/sidecar", "pkg/status"}},
+	{path: "cmd/queue-proxy", may: []string{"pkg/config", "pkg/message", "pkg/observe/status", "pkg/sidecar"}},
 	{path: "cmd/injector", may: []string{
 		"cmd/injector/internal/check", "cmd/internal/cli", "pkg/inject", "pkg/inject/manifest",
 		"pkg/inject/webhook", "pkg/message",
@@ -129,15 +133,15 @@ type importer struct {
 // forbidden.
 var importers = []importer{
 	{prefix: "github.com/kelseyhightower/envconfig", folders: []string{"pkg/config"}},
-	{prefix: "github.com/prometheus/client_model", folders: []string{"pkg/metrics", "pkg/top"}},
-	{prefix: "github.com/prometheus/common", folders: []string{"pkg/metrics", "pkg/top"}},
-	{prefix: "github.com/prometheus/", folders: []string{"pkg/metrics", "pkg/inject/webhook"}},
+	{prefix: "github.com/prometheus/client_model", folders: []string{"pkg/observe/metrics", "pkg/top"}},
+	{prefix: "github.com/prometheus/common", folders: []string{"pkg/observe/metrics", "pkg/top"}},
+	{prefix: "github.com/prometheus/", folders: []string{"pkg/observe/metrics", "pkg/inject/webhook"}},
 	{prefix: "github.com/rogpeppe/go-internal/diff", folders: []string{"cmd/injector"}},
 	{prefix: "github.com/spf13/", folders: []string{"cmd/internal/cli", "cmd/injector", "cmd/kubectl-queue_proxy"}},
-	{prefix: "go.opencensus.io", folders: []string{"pkg/tracing"}},
+	{prefix: "go.opencensus.io", folders: []string{"pkg/observe/tracing"}},
 	// The messages of OTLP. The services of OTLP in collector/ would require gRPC.
-	{prefix: "go.opentelemetry.io/proto/otlp/", folders: []string{"pkg/export", "pkg/metrics", "pkg/tracing"}},
-	{prefix: "google.golang.org/protobuf/", folders: []string{"pkg/export", "pkg/metrics", "pkg/probe", "pkg/tracing"}},
+	{prefix: "go.opentelemetry.io/proto/otlp/", folders: []string{"pkg/observe/export", "pkg/observe/metrics", "pkg/observe/tracing"}},
+	{prefix: "google.golang.org/protobuf/", folders: []string{"pkg/observe/export", "pkg/observe/metrics", "pkg/probe", "pkg/observe/tracing"}},
 	{prefix: "charm.land/", folders: []string{"cmd/kubectl-queue_proxy"}},
 	{prefix: "k8s.io/cli-runtime/", folders: []string{"pkg/cluster", "cmd/kubectl-queue_proxy"}},
 	{prefix: "k8s.io/client-go/", folders: []string{"pkg/cluster", "cmd/kubectl-queue_proxy"}},
@@ -152,7 +156,7 @@ var importers = []importer{
 	{prefix: "golang.org/x/sys", folders: []string{"pkg/socket"}},
 	{prefix: "github.com/charmbracelet/x/term", folders: []string{"cmd/kubectl-queue_proxy"}},
 	// The logger is created in main and passed to the other packages as a value.
-	{prefix: "go.uber.org/zap", folders: []string{"cmd/queue-proxy", "cmd/injector", "pkg/sidecar", "pkg/accesslog", "pkg/inject/webhook"}},
+	{prefix: "go.uber.org/zap", folders: []string{"cmd/queue-proxy", "cmd/injector", "pkg/sidecar", "pkg/observe/accesslog", "pkg/inject/webhook"}},
 }
 
 // required lists modules that the sidecar must link. These dependencies are a requirement of
@@ -190,7 +194,7 @@ var heavy = []string{
 var remembered = map[string]string{
 	"cmd/queue-proxy.version": "written by the linker, -X main.version",
 	"cmd/queue-proxy.commit":  "written by the linker, -X main.commit",
-	"pkg/status.page":         "embedded by the compiler",
+	"pkg/observe/status.page": "embedded by the compiler",
 	"cmd/injector.version":    "written by the linker, -X main.version",
 	"cmd/injector.commit":     "written by the linker, -X main.commit",
 

@@ -15,7 +15,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/queue-proxy/queue-proxy/pkg/fair"
-	"github.com/queue-proxy/queue-proxy/pkg/sink"
+	"github.com/queue-proxy/queue-proxy/pkg/message"
 )
 
 // Limits of a connection.
@@ -51,7 +51,7 @@ type Server struct {
 	Beside      []Runner      // run until the server stops
 
 	draining         atomic.Bool
-	failedHandshakes sink.Throttle
+	failedHandshakes message.Throttle
 }
 
 // Run serves reviews until ctx is done, and for Linger afterwards. It then completes the open

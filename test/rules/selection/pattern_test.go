@@ -93,7 +93,7 @@ func TestBuildTagsSelectTestFiles(t *testing.T) {
 		tags []string
 		want bool
 	}{{nil, false}, {[]string{"e2e"}, true}} {
-		functions, err := testFunctions("../../..", []string{"./pkg/metrics"}, c.tags)
+		functions, err := testFunctions("../../..", []string{"./pkg/observe/metrics"}, c.tags)
 		if got := slices.Contains(functions, e2e); err != nil || got != c.want {
 			t.Errorf("tags %q: got %s among the functions: %v, %v; want %v", c.tags, e2e, got, err, c.want)
 		}

@@ -243,8 +243,8 @@ func TestEverySelectionMatches(t *testing.T) {
 func TestWrongSelectionsAreReported(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"go test -run 'TestScan|TestNoSuch' ./pkg/wire", "TestNoSuch"},
-		{"step x 5 go test -tags e2e -run=^TestPrometheusNoSuch ./pkg/metrics", "TestPrometheusNoSuch"},
-		{"go test -run '^TestPrometheus' ./pkg/metrics", "TestPrometheus"}, // without the tag
+		{"step x 5 go test -tags e2e -run=^TestPrometheusNoSuch ./pkg/observe/metrics", "TestPrometheusNoSuch"},
+		{"go test -run '^TestPrometheus' ./pkg/observe/metrics", "TestPrometheus"}, // without the tag
 		{"go test -bench NoSuch ./pkg/queue", "NoSuch"},
 		{"go test -fuzz FuzzNoSuch ./pkg/wire", "FuzzNoSuch"},
 		{"go test -run Test ./nosuch", "no test files"},

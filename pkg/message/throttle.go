@@ -1,0 +1,50 @@
+package message
+
+import (
+	"fmt"
+	"sync"
+	"time"
+)
+
+// throttleInterval is the minimum time between two log messages of a [Throttle].
+const throttleInterval = time.Minute
+
+// A Throttle limits the log messages about one kind of event to one per minute, because clients or
+// other servers can cause such events at any rate. The zero value is ready for use. It is safe for
+// concurrent use.
+//
+// Two other limits differ. The recorder of package bound also reports the last events after a minute
+// without a further event. The prober of package probe reports its latest state, not a number of
+// events.
+type Throttle struct {
+	mu     sync.Mutex
+	events int       // number of events since the last message
+	next   time.Time // time of the next message
+}
+
+// Add counts an event. If a message can be logged, Add returns the number of events since the last
+// message, including this event. Otherwise it returns 0.
+func (t *Throttle) Add(now time.Time) int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.events++
+	if now.Before(t.next) {
+		return 0
+	}
+	n := t.events
+	t.events, t.next = 0, now.Add(throttleInterval)
+	return n
+}
+
+// Error counts an error, and calls report if a message can be logged. The error that is reported
+// contains the number of errors since the last message. report can be nil.
+func (t *Throttle) Error(err error, report func(error)) {
+	n := t.Add(time.Now())
+	if n == 0 || report == nil {
+		return
+	}
+	if n > 1 {
+		err = fmt.Errorf("%w (%d errors since the last message)", err, n)
+	}
+	report(err)
+}

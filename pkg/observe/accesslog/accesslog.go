@@ -1,0 +1,149 @@
+// Package accesslog writes the request log, which contains one line for each request to the user container. Requests
+// that were rejected before they reached the user container are included.
+//
+// A line is a JSON object, or the output of a template in the template language of Knative. Requests do not wait for
+// the writer. Lines are queued, and one goroutine writes them. If the queue is full, lines are dropped and counted.
+package accesslog
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/message"
+	"github.com/queue-proxy/queue-proxy/pkg/observe/export"
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+)
+
+// Options select the logged requests and the format. The zero value logs all requests as JSON, except for probes that
+// the sidecar answers.
+//
+// The first of the following rules that applies is used:
+//
+//   - A probe that the sidecar answers is logged if Probes is set.
+//   - A failed request is logged.
+//   - If SlowerThan is set, a request that took at least this long is logged.
+//   - If ErrorsOnly is set, the request is not logged.
+//   - If Sample is greater than 1, one in Sample requests is logged.
+//   - Otherwise, the request is logged if SlowerThan is not set.
+type Options struct {
+	Template   string        // template in the syntax of text/template, as in Knative; "" means JSON
+	Probes     bool          // log probes that the sidecar answers
+	ErrorsOnly bool          // log failures, which have a status of at least 500 or a reason other than ok
+	SlowerThan time.Duration // log requests that took at least this long; 0 disables this
+	Sample     int           // log one in Sample requests; 0 and 1 mean all requests
+	Revision   Revision      // identity of the sidecar
+
+	// Report is called if a write or the template fails, at most once a minute for each of
+	// them. It can be called by any goroutine that logs. It may be nil.
+	Report func(error)
+}
+
+// Revision contains the values that all lines of a sidecar have in common. It is .Revision in a template. JSON lines do
+// not contain empty values.
+type Revision struct {
+	Name, Namespace, Service, Configuration string
+	PodName, PodIP                          string
+}
+
+// A Log writes the request log. Observe is safe for concurrent use.
+type Log struct {
+	options  Options
+	template *template              // nil means JSON
+	tail     []byte                 // end of each JSON line: the revision and the closing brace
+	ordinary atomic.Uint64          // number of requests to which Sample applied
+	failures message.Throttle       // limits reports about the template
+	scratch  sync.Pool              // buffers for lines (*[]byte)
+	second   atomic.Pointer[second] // second of the last line
+	lines    *export.Batcher[byte]
+}
+
+// New returns a Log that writes to w, and starts its goroutine. It executes the template for two example requests and
+// returns an error if this fails. In this case, the caller can call New again without a template.
+//
+// Only one goroutine at a time writes to w. A write contains complete lines. w is not closed.
+func New(o Options, w io.Writer) (*Log, error) {
+	l := &Log{options: o, tail: appendTail(nil, &o.Revision)}
+	l.scratch.New = func() any { return new([]byte) }
+	if o.Template != "" {
+		t, err := newTemplate(o.Template, &l.options.Revision)
+		if err != nil {
+			return nil, fmt.Errorf("request log template: %w", err)
+		}
+		l.template = t
+	}
+	l.lines = newBatcher(w, o.Report)
+	return l, nil
+}
+
+// Observe logs a request if the options select it. It does not wait for the writer.
+func (l *Log) Observe(o *queue.Observation) {
+	if !l.wants(o) {
+		return
+	}
+	scratch := l.scratch.Get().(*[]byte)
+	line := l.appendLine((*scratch)[:0], o)
+	l.lines.Add(line...)
+	if cap(line) <= keepScratch {
+		*scratch = line
+	}
+	l.scratch.Put(scratch)
+}
+
+// keepScratch is the maximum capacity in bytes of buffers that are reused.
+const keepScratch = 32 << 10
+
+// wants reports whether a request is logged, as described in the comment of Options.
+func (l *Log) wants(o *queue.Observation) bool {
+	switch s := &l.options; {
+	case o.Excluded:
+		return false
+	case o.Kind.Answered():
+		return s.Probes
+	case failed(o), s.SlowerThan > 0 && o.End.Sub(o.Start) >= s.SlowerThan:
+		return true
+	case s.ErrorsOnly:
+		return false
+	case s.Sample > 1:
+		return l.ordinary.Add(1)%uint64(s.Sample) == 1
+	default:
+		return s.SlowerThan <= 0
+	}
+}
+
+func failed(o *queue.Observation) bool { return o.Reason != queue.OK || o.Status >= 500 }
+
+// appendLine appends the line of a request.
+func (l *Log) appendLine(b []byte, o *queue.Observation) []byte {
+	traceID := traceID(o)
+	if l.template == nil {
+		return l.appendJSON(b, o, traceID, "")
+	}
+	line, err := l.template.append(b, &entry{
+		Request:  detached(o.Exchange.Request()),
+		Response: &response{Code: o.Status, Size: o.Out, Latency: o.End.Sub(o.Start).Seconds()},
+		Revision: &l.options.Revision,
+		TraceID:  traceID,
+	})
+	if err == nil {
+		return line
+	}
+	l.failures.Error(fmt.Errorf("request log template: %w; the line is written as JSON", err), l.options.Report)
+	return l.appendJSON(b, o, traceID, err.Error())
+}
+
+// Dropped returns the number of lines that were lost because the queue was full or the writer failed.
+func (l *Log) Dropped() uint64 { return l.lines.Dropped() }
+
+// Close writes the queued lines and stops the goroutine. Later requests are not logged. If ctx is done
+// first, the error contains the number of lines that were not written. If the writer is still blocked
+// a second later, the goroutine exits when the writer returns.
+func (l *Log) Close(ctx context.Context) error {
+	if lost, err := l.lines.Close(ctx); err != nil {
+		return fmt.Errorf("request log: %d lines not written: %w", lost, err)
+	}
+	return nil
+}

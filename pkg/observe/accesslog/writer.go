@@ -1,0 +1,102 @@
+package accesslog
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/message"
+	"github.com/queue-proxy/queue-proxy/pkg/observe/export"
+	"github.com/queue-proxy/queue-proxy/pkg/socket"
+)
+
+const (
+	// maxBytes and maxLines limit the queued lines. They are several times the lines of a tenth of a
+	// second of the busiest sidecar that was measured. They also limit the memory if the reader stops.
+	maxBytes = 1 << 20
+	maxLines = 4096
+
+	// gather is the time that lines wait for further lines. A write for each request costs more
+	// than formatting the line.
+	gather = 50 * time.Millisecond
+
+	// fullBytes and fullLines are written without this delay. An empty pipe of 64 KB accepts
+	// fullBytes, and the lines that are added until the goroutine runs.
+	fullBytes = 56 << 10
+	fullLines = maxLines / 2
+)
+
+// A writer writes batches of lines.
+type writer struct {
+	w        io.Writer
+	file     syscall.RawConn // of w, or nil
+	report   func(error)     // may be nil
+	failures message.Throttle
+	torn     bool // the last write ended inside a line
+}
+
+// newBatcher returns a Batcher that writes lines to w.
+func newBatcher(w io.Writer, report func(error)) *export.Batcher[byte] {
+	out := &writer{w: w, report: report}
+	if f, ok := w.(syscall.Conn); ok {
+		out.file, _ = f.SyscallConn() // if it fails, lines are written to w
+	}
+	return export.NewBatcher(export.BatcherOptions[byte]{
+		MaxMessages: maxLines, MaxSize: maxBytes, Delay: gather, FullMessages: fullLines, FullSize: fullBytes, Write: out.write,
+	})
+}
+
+// write writes a batch and returns the number of lines that are lost. If the writer fails, for
+// example because the disk is full, the rest of the batch is dropped, and later lines are still
+// written.
+func (w *writer) write(_ context.Context, batch []byte, lines int) (lost int) {
+	if w.torn { // the next line must start on a new line
+		batch = slices.Insert(batch, 0, '\n')
+	}
+	n, err := w.writeAll(batch)
+	if err == nil && n < len(batch) {
+		err = io.ErrShortWrite
+	}
+	if n = min(max(n, 0), len(batch)); n > 0 {
+		w.torn = batch[n-1] != '\n'
+	}
+	if err != nil {
+		lost = min(bytes.Count(batch[n:], []byte{'\n'}), lines)
+		w.failures.Error(fmt.Errorf("request log: %w; lines are dropped", err), w.report)
+	}
+	return lost
+}
+
+// writeAll writes a batch. If w is a file, the first write does not block and does not inform the
+// runtime. The runtime takes the processor from a thread that is in the kernel for 20 microseconds,
+// as most writes to a pipe are, and wakes a monitor. The rest is written before any other writer can
+// use the file, because it may start inside a line.
+func (w *writer) writeAll(batch []byte) (n int, err error) {
+	if w.file == nil {
+		return w.w.Write(batch)
+	}
+	failed := w.file.Write(func(fd uintptr) bool {
+		for n += socket.WriteNow(fd, batch[n:]); n < len(batch) && err == nil; {
+			var m int
+			switch m, err = syscall.Write(int(fd), batch[n:]); {
+			case errors.Is(err, syscall.EAGAIN): // the runtime waits for a non-blocking file
+				err = nil
+				return false
+			case errors.Is(err, syscall.EINTR):
+				err = nil
+			case err == nil && m == 0:
+				err = io.ErrShortWrite
+			case err == nil:
+				n += m
+			}
+		}
+		return true
+	})
+	return n, cmp.Or(err, failed)
+}

@@ -1,0 +1,140 @@
+// Package tracing traces requests and exports their spans. It reads the trace context of the client
+// from W3C or B3 header fields and forwards it to the user container with a span of the sidecar as
+// the parent. It sends spans to Zipkin, to an OpenTelemetry collector or to standard output.
+//
+// Spans are OpenCensus spans. The package uses the OpenCensus API to start, sample and end them,
+// and it registers an OpenCensus exporter. A request that is not sampled creates no span, because a
+// span needs allocations. The package parses and writes header fields itself. The OpenCensus
+// packages for this purpose accept invalid fields, lose required fields and allocate
+// (docs/dependencies.md).
+package tracing
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"sync"
+
+	"go.opencensus.io/trace"
+
+	"github.com/queue-proxy/queue-proxy/pkg/observe/export"
+)
+
+// Formats is the set of header formats in which a trace context is written. For reading, all
+// formats are supported: W3C has precedence over B3, and B3 over the single B3 header.
+type Formats uint8
+
+// The formats. If none is set, the fields of the client are forwarded unchanged.
+const (
+	inW3C      Formats = 1 << iota // traceparent; tracestate is forwarded unchanged
+	inB3                           // X-B3-*
+	inB3Single                     // b3
+)
+
+// Sampling determines which requests are traced. The zero value means none.
+type Sampling struct {
+	Rate   float64 // fraction of sampled traces, 0 to 1
+	Follow bool    // use the decision of the client, if there is one, instead of Rate
+}
+
+// never reports whether no request is ever traced.
+func (s Sampling) never() bool { return !s.Follow && !(s.Rate > 0) }
+
+// Options configure a tracer. [ExporterConfig.Options] derives them from the settings of Knative
+// and OpenTelemetry.
+type Options struct {
+	export.Target           // if the protocol is None, nothing is traced
+	Output        io.Writer // destination of the protocol Stdout
+
+	Sampling Sampling
+	Formats  Formats
+
+	Limited bool // requests can wait for a slot; create a span for the wait
+	AppPort int  // port of the user container for span attributes; 0 if unknown
+
+	// Report is called with the reason if spans are lost, at most once per minute, on a goroutine
+	// of the tracer. It may be nil.
+	Report func(error)
+}
+
+// A Tracer creates traces and exports their spans. It is safe for concurrent use. The only method
+// that supports a nil Tracer is Close.
+type Tracer struct {
+	options Options
+	sampler trace.Sampler
+	start   []trace.StartOption // options for the span of a sampled request
+	client  []trace.StartOption // options for the span of the exchange with the user container
+	traces  sync.Pool           // contains *Trace
+	export  *exporter
+}
+
+// New starts a tracer. A process should have only one tracer, because OpenCensus has one global
+// list of exporters and a tracer exports the spans of all tracers in the process. New returns nil
+// if the protocol is None or the sampling selects no requests. It returns an error if the exporter
+// or its endpoint is invalid.
+func New(o Options) (*Tracer, error) {
+	if o.Protocol == export.None || o.Protocol == "" || o.Sampling.never() {
+		return nil, nil
+	}
+	encode, send, release, err := route(&o)
+	if err != nil {
+		return nil, fmt.Errorf("tracing: %w", err)
+	}
+	t := unstarted(o)
+	t.export = startExporter(encode, send, release, o.Report)
+	trace.RegisterExporter(t.export)
+	return t, nil
+}
+
+// idGenerator replaces the OpenCensus generator, which panics on 32-bit platforms because of an
+// unaligned atomic operation.
+type idGenerator struct{}
+
+func (idGenerator) NewTraceID() [16]byte { return newTraceID() }
+func (idGenerator) NewSpanID() [8]byte   { return newSpanID() }
+
+// unstarted returns a tracer without an exporter.
+func unstarted(o Options) *Tracer {
+	trace.ApplyConfig(trace.Config{IDGenerator: idGenerator{}})
+	t := &Tracer{
+		options: o,
+		sampler: trace.ProbabilitySampler(o.Sampling.Rate),
+		start:   []trace.StartOption{trace.WithSpanKind(trace.SpanKindServer), trace.WithSampler(trace.AlwaysSample())},
+		client:  []trace.StartOption{trace.WithSpanKind(trace.SpanKindClient)},
+	}
+	t.traces.New = func() any { return new(Trace) }
+	return t
+}
+
+// route returns the encoder, the sender, and a function to call after the last export.
+func route(o *Options) (encoder, export.Sender, func(), error) {
+	if o.Protocol == export.Stdout {
+		if o.Output == nil {
+			return nil, nil, nil, fmt.Errorf("%s has no output", o.Protocol)
+		}
+		return zipkinLines(&o.Resource), writeTo(o.Output), func() {}, nil
+	}
+	o.Signal = export.Traces
+	send, release, err := export.New(o.Target)
+	encode := otlpProto
+	switch o.Protocol {
+	case export.Zipkin:
+		encode = zipkinArray
+	case export.OTLPJSON:
+		encode = otlpJSON
+	}
+	return encode(&o.Resource), send, release, err
+}
+
+// Dropped returns the number of spans lost because the queue was full or an export failed.
+func (t *Tracer) Dropped() uint64 { return t.export.spans.Dropped() }
+
+// Close exports the queued spans and stops the tracer. Spans that end later are dropped. If ctx is
+// done first, the error contains the number of spans that were not sent.
+func (t *Tracer) Close(ctx context.Context) error {
+	if t == nil {
+		return nil
+	}
+	trace.UnregisterExporter(t.export)
+	return t.export.close(ctx)
+}
