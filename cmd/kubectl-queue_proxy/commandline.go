@@ -11,8 +11,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/queue-proxy/queue-proxy/cmd/internal/cli"
-	"github.com/queue-proxy/queue-proxy/pkg/cluster"
-	"github.com/queue-proxy/queue-proxy/pkg/top"
+	"github.com/queue-proxy/queue-proxy/pkg/plugin"
 )
 
 // commandLine contains the flags of top and why.
@@ -88,7 +87,7 @@ Exit codes:
 }
 
 // connect returns a client for the API server, and the namespace.
-func (line *commandLine) connect() (*cluster.Client, string, error) {
+func (line *commandLine) connect() (*plugin.Client, string, error) {
 	config, err := line.kube.ToRESTConfig()
 	if err != nil {
 		return nil, "", err
@@ -98,7 +97,7 @@ func (line *commandLine) connect() (*cluster.Client, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	client, err := cluster.New(config)
+	client, err := plugin.New(config)
 	return client, namespace, err
 }
 
@@ -108,7 +107,7 @@ func (line *commandLine) podNames(ctx context.Context) []string {
 	if err != nil {
 		return nil
 	}
-	sidecars, _, _ := client.Sidecars(ctx, cluster.Selection{Namespace: namespace, Container: line.container})
+	sidecars, _, _ := client.Sidecars(ctx, plugin.Selection{Namespace: namespace, Container: line.container})
 	var names []string
 	for _, s := range sidecars {
 		names = append(names, s.Pod)
@@ -155,7 +154,7 @@ colors.
 	flags.StringVarP(&line.selector, "selector", "l", "", "label selector, such as app=web,tier!=db")
 	flags.StringVarP(&line.container, "container", "c", "queue-proxy", "container of the sidecar")
 	cli.Choice(cmd, &line.output, "output", "o", "format of the output; json is printed once", "text", "json")
-	cli.Choice(cmd, &line.sort, "sort", "", "sort order; the highest value, the latest failure or the worst state is shown first", top.Keys()...)
+	cli.Choice(cmd, &line.sort, "sort", "", "sort order; the highest value, the latest failure or the worst state is shown first", plugin.Keys()...)
 	flags.BoolVar(&line.once, "once", false, "print once, as plain text")
 	flags.DurationVar(&line.interval, "interval", defaultInterval, "interval of the requests to a sidecar (minimum 1s)")
 	flags.DurationVar(&line.window, "window", defaultWindow, "time window for REQ/S and P99 (maximum 5m)")

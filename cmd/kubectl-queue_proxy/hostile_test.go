@@ -11,7 +11,7 @@ import (
 	"testing"
 	"unicode"
 
-	"github.com/queue-proxy/queue-proxy/pkg/top"
+	"github.com/queue-proxy/queue-proxy/pkg/plugin"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -56,8 +56,8 @@ func TestInvalidNumbersOfPodDoNotAffectOtherPods(t *testing.T) {
 	} {
 		c.install(t)
 		stdout, stderr, code := ran(t, "top", "-n", "shop", "-ojson", "--interval", "1s", "--sort=name")
-		var got struct{ Sidecars []top.Row }
-		if err := json.Unmarshal([]byte(stdout), &got); err != nil || code != 0 || len(got.Sidecars) != 2 || got.Sidecars[1].State != top.Ready {
+		var got struct{ Sidecars []plugin.Row }
+		if err := json.Unmarshal([]byte(stdout), &got); err != nil || code != 0 || len(got.Sidecars) != 2 || got.Sidecars[1].State != plugin.Ready {
 			t.Errorf("%s: got code %d, %v, %q and %s, want a row for each pod", name, code, err, stderr, stdout)
 			continue
 		}

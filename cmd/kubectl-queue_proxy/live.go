@@ -14,9 +14,8 @@ import (
 	tea "charm.land/bubbletea/v2"
 	"charm.land/lipgloss/v2"
 
-	"github.com/queue-proxy/queue-proxy/pkg/cluster"
 	"github.com/queue-proxy/queue-proxy/pkg/message"
-	"github.com/queue-proxy/queue-proxy/pkg/top"
+	"github.com/queue-proxy/queue-proxy/pkg/plugin"
 )
 
 // gap is the space between two columns, in characters.
@@ -27,7 +26,7 @@ type (
 	roundMsg struct{}  // starts a round
 	clockMsg time.Time // updates the clock and the ages
 	newsMsg  struct {  // result of a round
-		rows    []top.Row
+		rows    []plugin.Row
 		more    bool  // there are more sidecars than rows
 		problem error // why the rows are old
 	}
@@ -64,11 +63,11 @@ func bold() lipgloss.Style  { return lipgloss.NewStyle().Bold(true) }
 func alarm() lipgloss.Style { return lipgloss.NewStyle().Foreground(lipgloss.Red) }
 
 // styleOf returns the style of a row.
-func styleOf(s top.State) lipgloss.Style {
+func styleOf(s plugin.State) lipgloss.Style {
 	switch s {
-	case top.NotReady:
+	case plugin.NotReady:
 		return alarm()
-	case top.Unknown, top.Draining:
+	case plugin.Unknown, plugin.Draining:
 		return lipgloss.NewStyle().Foreground(lipgloss.Yellow)
 	}
 	return lipgloss.NewStyle()
@@ -163,7 +162,7 @@ func (m *live) press(msg tea.KeyPressMsg) tea.Cmd {
 	case key.Matches(msg, m.keys.quit):
 		return tea.Quit
 	case key.Matches(msg, m.keys.sort):
-		all := top.Keys()
+		all := plugin.Keys()
 		m.line.sort = all[(slices.Index(all, m.line.sort)+1)%len(all)]
 	case key.Matches(msg, m.keys.filter):
 		return m.filter.Focus()
@@ -177,13 +176,13 @@ func (m *live) press(msg tea.KeyPressMsg) tea.Cmd {
 
 // layout computes the table from the rows, the filter and the size of the window.
 func (m *live) layout() {
-	columns := top.Columns(m.line.everywhere)
+	columns := plugin.Columns(m.line.everywhere)
 	rows := slices.Clone(m.news.rows)
-	top.Sort(rows, m.line.sort)
-	cells := top.Table(columns, rows, m.now)
+	plugin.Sort(rows, m.line.sort)
+	cells := plugin.Table(columns, rows, m.now)
 	titles, cells := cells[0], cells[1:]
 	shown := make([]table.Row, 0, len(rows))
-	var states []top.State
+	var states []plugin.State
 	for i, row := range cells {
 		if strings.Contains(strings.ToLower(strings.Join(row, " ")), strings.ToLower(m.filter.Value())) {
 			shown, states = append(shown, row), append(states, rows[i].State)
@@ -202,7 +201,7 @@ func (m *live) layout() {
 			if columns[j].Name {
 				row[j] = cutMiddle(row[j], widths[j])
 			}
-			if states[i] != top.Ready && i != m.table.Cursor() {
+			if states[i] != plugin.Ready && i != m.table.Cursor() {
 				row[j] = styleOf(states[i]).Render(row[j])
 			}
 		}
@@ -214,7 +213,7 @@ func (m *live) layout() {
 
 // fit returns the widths of the columns. While their sum is greater than width, the column that exceeds its minimum
 // most is reduced.
-func fit(columns []top.Column, titles []string, rows []table.Row, width int) []int {
+func fit(columns []plugin.Column, titles []string, rows []table.Row, width int) []int {
 	widths := make([]int, len(columns))
 	over := -width
 	for i, title := range titles {
@@ -258,12 +257,12 @@ func (m *live) View() tea.View {
 
 // header returns the first line: the namespace, the number of sidecars in each state, the sort order and the time.
 func (m *live) header() string {
-	counts := map[top.State]int{}
+	counts := map[plugin.State]int{}
 	for _, r := range m.news.rows {
 		counts[r.State]++
 	}
 	left := fmt.Sprintf("%s   %d sidecars", m.title, len(m.news.rows))
-	for _, state := range []top.State{top.NotReady, top.Unknown, top.Draining} {
+	for _, state := range []plugin.State{plugin.NotReady, plugin.Unknown, plugin.Draining} {
 		if counts[state] > 0 {
 			left += fmt.Sprintf(", %d %s", counts[state], strings.ReplaceAll(string(state), "-", " "))
 		}
@@ -282,7 +281,7 @@ func (m *live) status() string {
 	case m.news.problem != nil:
 		text = m.news.problem.Error()
 	case m.news.more:
-		text = fmt.Sprintf("there are more than %d sidecars; use -l to select sidecars", cluster.Most)
+		text = fmt.Sprintf("there are more than %d sidecars; use -l to select sidecars", plugin.Most)
 	case !m.known:
 		text = "waiting for the first results"
 	case len(m.news.rows) == 0:

@@ -10,12 +10,12 @@ import (
 	tea "charm.land/bubbletea/v2"
 	"github.com/charmbracelet/x/ansi"
 
-	"github.com/queue-proxy/queue-proxy/pkg/top"
+	"github.com/queue-proxy/queue-proxy/pkg/plugin"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // newTestLive returns a live view in a window, after a round with rows.
-func newTestLive(width, height int, rows ...top.Row) *live {
+func newTestLive(width, height int, rows ...plugin.Row) *live {
 	m := newLive(commandLine{sort: "name", interval: time.Second}, "shop", func() newsMsg { return newsMsg{rows: rows} })
 	m.Update(tea.WindowSizeMsg{Width: width, Height: height})
 	m.Update(newsMsg{rows: rows})
@@ -43,16 +43,16 @@ func press(m *live, keys ...string) (quits bool) {
 }
 
 // manyRows returns n rows with the names web-00, web-01 and so on.
-func manyRows(n int) []top.Row {
-	rows := make([]top.Row, n)
+func manyRows(n int) []plugin.Row {
+	rows := make([]plugin.Row, n)
 	for i := range rows {
-		rows[i] = top.Row{Namespace: "shop", Pod: fmt.Sprintf("web-%02d", i), State: top.Ready, Waiting: new(i)}
+		rows[i] = plugin.Row{Namespace: "shop", Pod: fmt.Sprintf("web-%02d", i), State: plugin.Ready, Waiting: new(i)}
 	}
 	return rows
 }
 
 func TestLiveFitsInWindow(t *testing.T) {
-	rows := append(manyRows(30), top.Row{Pod: strings.Repeat("long-", 30) + "name", State: top.Unknown, Note: strings.Repeat("note ", 30)})
+	rows := append(manyRows(30), plugin.Row{Pod: strings.Repeat("long-", 30) + "name", State: plugin.Unknown, Note: strings.Repeat("note ", 30)})
 	for width := 1; width < 200; width += 7 {
 		for height := 1; height < 30; height++ {
 			lines := screen(newTestLive(width, height, rows...))
@@ -69,7 +69,7 @@ func TestLiveFitsInWindow(t *testing.T) {
 }
 
 func TestLiveCutsPodNamesInMiddle(t *testing.T) {
-	m := newTestLive(90, 10, top.Row{Pod: "a-name-that-is-much-longer-than-the-window-6f5d88c9c7-2xvbn", State: top.Ready})
+	m := newTestLive(90, 10, plugin.Row{Pod: "a-name-that-is-much-longer-than-the-window-6f5d88c9c7-2xvbn", State: plugin.Ready})
 	line := screen(m)[3]
 	if !strings.HasPrefix(line, "a-name") || !strings.Contains(line, "…") || !strings.Contains(line, "-2xvbn ") {
 		t.Errorf("got %q, want the start and the end of the name", line)
@@ -85,7 +85,7 @@ func TestLiveSortsByNextColumn(t *testing.T) {
 }
 
 func TestLiveFiltersRows(t *testing.T) {
-	m := newTestLive(120, 20, append(manyRows(3), top.Row{Pod: "db", State: top.NotReady, Note: "not ready: Quota"})...)
+	m := newTestLive(120, 20, append(manyRows(3), plugin.Row{Pod: "db", State: plugin.NotReady, Note: "not ready: Quota"})...)
 	for _, test := range []struct {
 		keys []string
 		want string
@@ -147,7 +147,7 @@ func TestLiveShowsProblem(t *testing.T) {
 }
 
 func TestLiveColorsRowsByState(t *testing.T) {
-	m := newTestLive(120, 20, top.Row{Pod: "a", State: top.Ready}, top.Row{Pod: "b", State: top.NotReady}, top.Row{Pod: "c", State: top.Unknown})
+	m := newTestLive(120, 20, plugin.Row{Pod: "a", State: plugin.Ready}, plugin.Row{Pod: "b", State: plugin.NotReady}, plugin.Row{Pod: "c", State: plugin.Unknown})
 	for pod, want := range map[string]string{"b": "\x1b[31mb", "c": "\x1b[33mc"} {
 		harness.Contains(t, m.View().Content, want, pod)
 	}

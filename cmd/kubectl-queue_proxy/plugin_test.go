@@ -21,8 +21,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/spf13/pflag"
 
-	"github.com/queue-proxy/queue-proxy/pkg/cluster"
-	"github.com/queue-proxy/queue-proxy/pkg/top"
+	"github.com/queue-proxy/queue-proxy/pkg/plugin"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -204,15 +203,15 @@ func TestTopShowsRealSidecars(t *testing.T) {
 	stdout, stderr, code := ran(t, "top", "-n", "shop", "-ojson", "--interval", "1s", "--sort=name")
 	close(stop)
 	<-traffic
-	var got struct{ Sidecars []top.Row }
+	var got struct{ Sidecars []plugin.Row }
 	if err := json.Unmarshal([]byte(stdout), &got); err != nil || code != 0 || stderr != "" || len(got.Sidecars) != 3 {
 		t.Fatalf("got code %d, %v, %q and %s, want three rows", code, err, stderr, stdout)
 	}
 	off, web1, web2 := got.Sidecars[0], got.Sidecars[1], got.Sidecars[2]
-	if web1.Pod != "web-1" || web1.State != top.Ready || *web1.Limit != 3 || *web1.Rate <= 0 || web1.P99 == nil || web1.Failure != "app-reset" || web1.FailedAt == nil {
+	if web1.Pod != "web-1" || web1.State != plugin.Ready || *web1.Limit != 3 || *web1.Rate <= 0 || web1.P99 == nil || web1.Failure != "app-reset" || web1.FailedAt == nil {
 		t.Errorf("got %+v, want a ready sidecar with requests that the app resets", web1)
 	}
-	if web2.State != top.Unknown || web2.Note != "port 19091: connection refused" {
+	if web2.State != plugin.Unknown || web2.Note != "port 19091: connection refused" {
 		t.Errorf("got %+v, want why it does not answer on the port of its own", web2)
 	}
 	if off.Rate == nil || off.Waiting != nil || off.Note != "metrics are disabled; only statistics are shown" {
@@ -282,7 +281,7 @@ func TestErrorsOfAPIServerArePrinted(t *testing.T) {
 func TestTheDocumentNamesAllThatThereIs(t *testing.T) {
 	text, err := os.ReadFile("../../docs/kubectl.md")
 	harness.NoError(t, err)
-	row, err := json.Marshal(top.Row{})
+	row, err := json.Marshal(plugin.Row{})
 	harness.NoError(t, err)
 	var fields map[string]any
 	harness.NoError(t, json.Unmarshal(row, &fields))
@@ -292,8 +291,8 @@ func TestTheDocumentNamesAllThatThereIs(t *testing.T) {
 	for _, cmd := range (&program{}).root().Commands() {
 		cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) { flags = append(flags, "--"+f.Name) })
 	}
-	wanted := []string{fmt.Sprintf("| sidecars | %d;", cluster.Most), fmt.Sprintf("| at once | %d |", cluster.Parallel), "every " + strings.TrimSuffix(listInterval.String(), "s") + " s"}
-	for _, word := range slices.Concat(slices.Collect(maps.Keys(fields)), top.Keys(), flags) {
+	wanted := []string{fmt.Sprintf("| sidecars | %d;", plugin.Most), fmt.Sprintf("| at once | %d |", plugin.Parallel), "every " + strings.TrimSuffix(listInterval.String(), "s") + " s"}
+	for _, word := range slices.Concat(slices.Collect(maps.Keys(fields)), plugin.Keys(), flags) {
 		wanted = append(wanted, "`"+word+"`")
 	}
 	for title := range strings.FieldsSeq("READY RUNNING WAITING LIMIT REQ/S P99 NOTE") {

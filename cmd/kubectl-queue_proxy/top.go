@@ -9,8 +9,7 @@ import (
 
 	"github.com/charmbracelet/x/term"
 
-	"github.com/queue-proxy/queue-proxy/pkg/cluster"
-	"github.com/queue-proxy/queue-proxy/pkg/top"
+	"github.com/queue-proxy/queue-proxy/pkg/plugin"
 )
 
 // listInterval is the time between two lists of pods. A list costs the API server much more than the metrics.
@@ -18,12 +17,12 @@ const listInterval = 10 * time.Second
 
 // collector collects rows in rounds.
 type collector struct {
-	client    *cluster.Client
-	selection cluster.Selection
-	watch     top.Watch
+	client    *plugin.Client
+	selection plugin.Selection
+	watch     plugin.Watch
 
-	sidecars []top.Sidecar
-	more     bool // there are more than cluster.Most
+	sidecars []plugin.Sidecar
+	more     bool // there are more than plugin.Most
 	listed   time.Time
 }
 
@@ -36,7 +35,7 @@ func (p *program) top(ctx context.Context, line commandLine) error {
 	if line.everywhere {
 		namespace = ""
 	}
-	c := &collector{client: client, watch: top.Watch{Window: line.window}, selection: cluster.Selection{Namespace: namespace, Labels: line.selector, Container: line.container}}
+	c := &collector{client: client, watch: plugin.Watch{Window: line.window}, selection: plugin.Selection{Namespace: namespace, Labels: line.selector, Container: line.container}}
 	if err := c.list(ctx); err != nil { // before the live view, because an authentication plugin can prompt for a password
 		return err
 	}
@@ -64,7 +63,7 @@ func (c *collector) list(ctx context.Context) error {
 }
 
 // round reads the metrics of all sidecars once.
-func (c *collector) round(ctx context.Context) []top.Row {
+func (c *collector) round(ctx context.Context) []plugin.Row {
 	c.client.Scrape(ctx, c.sidecars, c.watch.Add)
 	return c.watch.Rows()
 }
@@ -100,12 +99,12 @@ func (p *program) once(ctx context.Context, line commandLine, c *collector) erro
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	top.Sort(rows, line.sort)
+	plugin.Sort(rows, line.sort)
 	if c.more {
-		fmt.Fprintf(p.stderr, "There are more than %d sidecars. Use -l to select sidecars.\n", cluster.Most)
+		fmt.Fprintf(p.stderr, "There are more than %d sidecars. Use -l to select sidecars.\n", plugin.Most)
 	}
 	if line.output == "json" {
-		return top.WriteJSON(p.stdout, rows, time.Now())
+		return plugin.WriteJSON(p.stdout, rows, time.Now())
 	}
-	return top.WriteText(p.stdout, rows, line.everywhere, time.Now())
+	return plugin.WriteText(p.stdout, rows, line.everywhere, time.Now())
 }

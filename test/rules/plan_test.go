@@ -66,13 +66,14 @@ var plan = []folder{
 		"pkg/memory", "pkg/observation/bound", "pkg/queue", "pkg/socket", "pkg/upstream", "pkg/wire",
 	}},
 	{path: "pkg/config", may: []string{"pkg/adapt", "pkg/message", "pkg/probe"}},
-	{path: "pkg/top", may: []string{"pkg/config", "pkg/message"}},
-	{path: "pkg/cluster", may: []string{"pkg/top"}},
 
 	// The injector.
 	{path: "pkg/inject", may: []string{"pkg/config", "pkg/header", "pkg/message", "pkg/probe"}},
 	{path: "pkg/inject/manifest", may: []string{"pkg/inject", "pkg/message"}},
 	{path: "pkg/inject/webhook", may: []string{"pkg/certs", "pkg/fair", "pkg/inject", "pkg/message"}},
+
+	// The kubectl plugin.
+	{path: "pkg/plugin", may: []string{"pkg/config", "pkg/message"}},
 
 	// The process.
 	{path: "pkg/sidecar", may: []string{
@@ -89,7 +90,7 @@ var plan = []folder{
 		"cmd/injector/internal/check", "cmd/internal/cli", "pkg/inject", "pkg/inject/manifest",
 		"pkg/inject/webhook", "pkg/message",
 	}},
-	{path: "cmd/kubectl-queue_proxy", may: []string{"cmd/internal/cli", "pkg/cluster", "pkg/message", "pkg/top"}},
+	{path: "cmd/kubectl-queue_proxy", may: []string{"cmd/internal/cli", "pkg/message", "pkg/plugin"}},
 	{path: "hack/sbom"},
 	{path: "hack/release"},
 	{path: "hack/chart"},
@@ -133,8 +134,8 @@ type importer struct {
 // forbidden.
 var importers = []importer{
 	{prefix: "github.com/kelseyhightower/envconfig", folders: []string{"pkg/config"}},
-	{prefix: "github.com/prometheus/client_model", folders: []string{"pkg/observe/metrics", "pkg/top"}},
-	{prefix: "github.com/prometheus/common", folders: []string{"pkg/observe/metrics", "pkg/top"}},
+	{prefix: "github.com/prometheus/client_model", folders: []string{"pkg/observe/metrics", "pkg/plugin"}},
+	{prefix: "github.com/prometheus/common", folders: []string{"pkg/observe/metrics", "pkg/plugin"}},
 	{prefix: "github.com/prometheus/", folders: []string{"pkg/observe/metrics", "pkg/inject/webhook"}},
 	{prefix: "github.com/rogpeppe/go-internal/diff", folders: []string{"cmd/injector"}},
 	{prefix: "github.com/spf13/", folders: []string{"cmd/internal/cli", "cmd/injector", "cmd/kubectl-queue_proxy"}},
@@ -143,10 +144,10 @@ var importers = []importer{
 	{prefix: "go.opentelemetry.io/proto/otlp/", folders: []string{"pkg/observe/export", "pkg/observe/metrics", "pkg/observe/tracing"}},
 	{prefix: "google.golang.org/protobuf/", folders: []string{"pkg/observe/export", "pkg/observe/metrics", "pkg/probe", "pkg/observe/tracing"}},
 	{prefix: "charm.land/", folders: []string{"cmd/kubectl-queue_proxy"}},
-	{prefix: "k8s.io/cli-runtime/", folders: []string{"pkg/cluster", "cmd/kubectl-queue_proxy"}},
-	{prefix: "k8s.io/client-go/", folders: []string{"pkg/cluster", "cmd/kubectl-queue_proxy"}},
-	{prefix: "k8s.io/streaming/", folders: []string{"pkg/cluster"}},
-	{prefix: "k8s.io/", folders: []string{"pkg/inject", "cmd/injector/internal/check", "pkg/inject/webhook", "pkg/cluster", "pkg/top"}},
+	{prefix: "k8s.io/cli-runtime/", folders: []string{"pkg/plugin", "cmd/kubectl-queue_proxy"}},
+	{prefix: "k8s.io/client-go/", folders: []string{"pkg/plugin", "cmd/kubectl-queue_proxy"}},
+	{prefix: "k8s.io/streaming/", folders: []string{"pkg/plugin"}},
+	{prefix: "k8s.io/", folders: []string{"pkg/inject", "cmd/injector/internal/check", "pkg/inject/webhook", "pkg/plugin"}},
 	{prefix: "sigs.k8s.io/", folders: []string{"pkg/inject", "pkg/inject/webhook"}},
 	// Only this library returns the position of each node in the text.
 	{prefix: "go.yaml.in/yaml/v3", folders: []string{"pkg/inject/manifest", "hack/chart", "hack/workloads"}},

@@ -1,4 +1,4 @@
-package cluster
+package plugin
 
 import (
 	"bytes"
@@ -15,7 +15,6 @@ import (
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/client-go/rest"
 
-	"github.com/queue-proxy/queue-proxy/pkg/top"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -37,7 +36,7 @@ func TestRedirectOfPodDoesNotReceiveCredentials(t *testing.T) {
 		harness.Equal(t, r.Header.Get("Authorization"), "Bearer secret", "credentials for the API server")
 		http.Redirect(w, r, other.URL, http.StatusFound)
 	})
-	_, err := c.scrape(t.Context(), top.Sidecar{Namespace: "shop", Pod: "web", Metrics: 9091, Stats: 9090})
+	_, err := c.scrape(t.Context(), Sidecar{Namespace: "shop", Pod: "web", Metrics: 9091, Stats: 9090})
 	harness.Equal(t, fmt.Sprint(err), "port 9091 returned 302 Found")
 	harness.Equal(t, requests, 0, "requests to the other server")
 }
@@ -118,7 +117,7 @@ func TestScrapeReturnsReasonOfFailure(t *testing.T) {
 		fmt.Fprint(w, a.body)
 	})
 	for name, test := range cases {
-		_, err := c.scrape(t.Context(), top.Sidecar{Namespace: "shop", Pod: name, Metrics: 9091, Stats: 9090})
+		_, err := c.scrape(t.Context(), Sidecar{Namespace: "shop", Pod: name, Metrics: 9091, Stats: 9090})
 		harness.Equal(t, fmt.Sprint(err), test.want, name)
 	}
 }
@@ -132,7 +131,7 @@ func TestScrapeBoundsSizeOfResponse(t *testing.T) {
 			}
 		}
 	})
-	if s, err := c.scrape(t.Context(), top.Sidecar{Metrics: 9091}); err != nil || s.Ready == nil {
+	if s, err := c.scrape(t.Context(), Sidecar{Metrics: 9091}); err != nil || s.Ready == nil {
 		t.Errorf("got %+v, %v, want what stands at the beginning", s, err)
 	}
 }
@@ -156,10 +155,10 @@ func TestScrapeBoundsConcurrency(t *testing.T) {
 		mu.Unlock()
 		fmt.Fprint(w, "# TYPE queue_proxy_ready gauge\nqueue_proxy_ready 1\n")
 	})
-	all := make([]top.Sidecar, 5*Parallel)
+	all := make([]Sidecar, 5*Parallel)
 	all[0].Absent = "Pending"
 	n := 0
-	c.Scrape(t.Context(), all, func(_ top.Sidecar, _ top.Sample, err error) {
+	c.Scrape(t.Context(), all, func(_ Sidecar, _ Sample, err error) {
 		if n++; err != nil {
 			t.Error(err)
 		}

@@ -1,6 +1,7 @@
-// Package cluster reads the sidecars of a cluster through the API server, and runs a command in the container of a
+// File client.go reads the sidecars of a cluster through the API server, and runs a command in the container of a
 // sidecar. The amount of work for a pod is bounded, because the application of a pod can choose its responses.
-package cluster
+
+package plugin
 
 import (
 	"context"
@@ -19,8 +20,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
-
-	"github.com/queue-proxy/queue-proxy/pkg/top"
 )
 
 // Limits.
@@ -72,7 +71,7 @@ type Selection struct {
 }
 
 // Sidecars returns the selected sidecars, and whether there are more than [Most].
-func (c *Client) Sidecars(ctx context.Context, s Selection) (all []top.Sidecar, more bool, err error) {
+func (c *Client) Sidecars(ctx context.Context, s Selection) (all []Sidecar, more bool, err error) {
 	path := []string{"api/v1/pods"}
 	if s.Namespace != "" {
 		path = []string{"api/v1/namespaces", s.Namespace, "pods"}
@@ -87,7 +86,7 @@ func (c *Client) Sidecars(ctx context.Context, s Selection) (all []top.Sidecar, 
 			return nil, false, fmt.Errorf("list of pods: %w", err)
 		}
 		for i := range pods.Items {
-			if sidecar, ok := top.SidecarOf(&pods.Items[i], s.Container); ok {
+			if sidecar, ok := SidecarOf(&pods.Items[i], s.Container); ok {
 				all = append(all, sidecar)
 			}
 		}
@@ -119,7 +118,7 @@ func (c *Client) pods(ctx context.Context, query url.Values, path ...string) (*c
 
 // Scrape reads the metrics of sidecars, at most [Parallel] at the same time. It calls add with each result. The calls of
 // add are not concurrent.
-func (c *Client) Scrape(ctx context.Context, sidecars []top.Sidecar, add func(top.Sidecar, top.Sample, error)) {
+func (c *Client) Scrape(ctx context.Context, sidecars []Sidecar, add func(Sidecar, Sample, error)) {
 	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
 	defer cancel()
 	var mu sync.Mutex
@@ -142,9 +141,9 @@ func (c *Client) Scrape(ctx context.Context, sidecars []top.Sidecar, add func(to
 }
 
 // scrape reads the metrics of a sidecar, or its statistics if it has no metrics.
-func (c *Client) scrape(ctx context.Context, s top.Sidecar) (top.Sample, error) {
+func (c *Client) scrape(ctx context.Context, s Sidecar) (Sample, error) {
 	if ctx.Err() != nil {
-		return top.Sample{}, errNoTime
+		return Sample{}, errNoTime
 	}
 	ctx, cancel := context.WithTimeout(ctx, sidecarTimeout)
 	defer cancel()
@@ -152,25 +151,25 @@ func (c *Client) scrape(ctx context.Context, s top.Sidecar) (top.Sample, error) 
 	var portErr *portError
 	if err == nil {
 		defer res.Body.Close()
-		sample, err := top.ReadMetrics(io.LimitReader(res.Body, maxMetrics), time.Now())
-		if !errors.Is(err, top.ErrNoMetrics) {
+		sample, err := ReadMetrics(io.LimitReader(res.Body, maxMetrics), time.Now())
+		if !errors.Is(err, ErrNoMetrics) {
 			return sample, describe(err)
 		}
 	} else if !errors.As(err, &portErr) || !portErr.unused {
-		return top.Sample{}, describe(err)
+		return Sample{}, describe(err)
 	}
 	res, err = c.getPort(ctx, s, s.Stats, "application/json", url.Values{"format": {"json"}})
 	if err != nil {
 		if portErr != nil {
 			err = portErr // both ports fail, and users know the port for metrics
 		}
-		return top.Sample{}, describe(err)
+		return Sample{}, describe(err)
 	}
 	defer res.Body.Close()
 	if kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type")); kind == "application/protobuf" {
-		return top.Sample{}, errors.New("the sidecar is a queue-proxy without metrics")
+		return Sample{}, errors.New("the sidecar is a queue-proxy without metrics")
 	}
-	sample, err := top.ReadStats(io.LimitReader(res.Body, maxStatus), time.Now())
+	sample, err := ReadStats(io.LimitReader(res.Body, maxStatus), time.Now())
 	return sample, describe(err)
 }
 
@@ -190,7 +189,7 @@ type portError struct {
 
 // getPort sends a request for /metrics to a port of a pod through the API server. The caller closes the body of the
 // response.
-func (c *Client) getPort(ctx context.Context, s top.Sidecar, port int, accept string, query url.Values) (*http.Response, error) {
+func (c *Client) getPort(ctx context.Context, s Sidecar, port int, accept string, query url.Values) (*http.Response, error) {
 	res, err := c.get(ctx, accept, query, "api/v1/namespaces", s.Namespace, "pods", fmt.Sprintf("%s:%d", s.Pod, port), "proxy/metrics")
 	if err != nil || res.StatusCode == http.StatusOK {
 		return res, err
