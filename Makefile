@@ -74,8 +74,8 @@ test: ## Run all tests but the conformance suite and the load tests, with the ra
 	@echo "== make test, 2 of 3: compile the packages and test them with the race detector; each prints a line when it is done"
 	$(TEST) -race $$($(GO) list ./... | grep -Ev '/test/(conformance|rules)')
 	@echo "== make test, 3 of 3: test without the race detector"
-	$(TEST) ./pkg/socket ./pkg/link ./pkg/sidecar ./pkg/observe/accesslog ./test/rules/... ./test/limits/...
-	$(if $(filter amd64,$(shell $(GO) env GOHOSTARCH)),GOARCH=386 CGO_ENABLED=0 $(TEST) ./pkg/socket ./pkg/memory ./pkg/wire ./pkg/config ./pkg/observe/tracing)
+	$(TEST) ./pkg/transport/netconn ./pkg/sidecar ./pkg/observe/accesslog ./test/rules/... ./test/limits/...
+	$(if $(filter amd64,$(shell $(GO) env GOHOSTARCH)),GOARCH=386 CGO_ENABLED=0 $(TEST) ./pkg/transport/netconn ./pkg/wire ./pkg/config ./pkg/observe/tracing)
 
 load: ## Run the injector under the heaviest load that it accepts; needs the whole machine for a minute.
 	$(GO) vet -tags load ./cmd/injector

@@ -4,8 +4,8 @@ import (
 	"io"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/memory"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
@@ -28,7 +28,7 @@ type Call struct {
 	Trailer   func() []wire.Field // returns the trailer fields after the end of Body; nil if there are none
 	Expect100 bool                // Body waits for "100 Continue"
 	Client    Client
-	Memory    *memory.Account // account of the connection of the client; nil means no limit
+	Memory    *netconn.Account // account of the connection of the client; nil means no limit
 
 	reserved int // bytes reserved in Memory for the encoded header section
 
@@ -43,13 +43,13 @@ const LongHead = 32 << 10
 // HeadMemory is the part of a memory budget that a long header section of a response uses. It
 // includes the copy that is sent to the client.
 type HeadMemory struct {
-	Account *memory.Account // account of the connection of the client; nil means no limit
+	Account *netconn.Account // account of the connection of the client; nil means no limit
 
 	held int // bytes
 }
 
 // Reserve reserves the memory for a header section of n bytes until Release. It waits in the same
-// way as [memory.Account.Await], and returns an [Error] if the budget is exhausted. Reserve can be
+// way as [netconn.Account.Await], and returns an [Error] if the budget is exhausted. Reserve can be
 // called again with a larger n.
 func (m *HeadMemory) Reserve(n int) error {
 	const copies = 2
@@ -74,7 +74,7 @@ func (m *HeadMemory) Release() {
 func (m *HeadMemory) Held() int { return m.held }
 
 // Reserve reserves the memory for sending a header section of about n bytes until Unreserve. It
-// waits in the same way as [memory.Account.Await], and returns false if the budget is exhausted.
+// waits in the same way as [netconn.Account.Await], and returns false if the budget is exhausted.
 // The encoded header section can be much longer than its fields in memory, because fields that are
 // repeated by an index of HPACK share a string.
 func (c *Call) Reserve(n int) bool {

@@ -12,26 +12,24 @@ import (
 
 	"golang.org/x/net/http2/hpack"
 
-	"github.com/queue-proxy/queue-proxy/pkg/link"
-	"github.com/queue-proxy/queue-proxy/pkg/memory"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
-	"github.com/queue-proxy/queue-proxy/pkg/socket"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
 // Config contains the settings of a connection.
 type Config struct {
-	Client       bool            // this side opens the streams
-	Window       int             // initial window of a stream for received content, in bytes
-	ConnWindow   int             // window of the connection for received content, in bytes
-	MaxStreams   int             // maximum number of open streams of the peer, which is advertised; 0 for a client
-	MaxHeadBytes int             // maximum size of a header list (RFC 9113 section 6.5.2), in bytes
-	HeadTimeout  time.Duration   // time to receive the rest of a header block or of a frame other than DATA; 0 means no limit; ignored for a client
-	SendTimeout  time.Duration   // time until the peer reads more of the output; 0 means no limit; ignored for a client
-	Connect      bool            // enables extended CONNECT (RFC 8441)
-	Buffers      *socket.Buffers // returned by NewBuffers
-	Memory       *memory.Account // account of the connection; nil means no limit
-	Bounds       *bound.Recorder // if nil, events are not recorded
+	Client       bool             // this side opens the streams
+	Window       int              // initial window of a stream for received content, in bytes
+	ConnWindow   int              // window of the connection for received content, in bytes
+	MaxStreams   int              // maximum number of open streams of the peer, which is advertised; 0 for a client
+	MaxHeadBytes int              // maximum size of a header list (RFC 9113 section 6.5.2), in bytes
+	HeadTimeout  time.Duration    // time to receive the rest of a header block or of a frame other than DATA; 0 means no limit; ignored for a client
+	SendTimeout  time.Duration    // time until the peer reads more of the output; 0 means no limit; ignored for a client
+	Connect      bool             // enables extended CONNECT (RFC 8441)
+	Buffers      *netconn.Buffers // returned by NewBuffers
+	Memory       *netconn.Account // account of the connection; nil means no limit
+	Bounds       *bound.Recorder  // if nil, events are not recorded
 
 	// Room receives a value, without blocking, when Open may succeed after it returned an error,
 	// and when the connection ends. It is used by a client and must be buffered.
@@ -109,11 +107,11 @@ const (
 )
 
 // NewBuffers returns buffers that several connections can share.
-func NewBuffers() *socket.Buffers { return socket.NewBuffers(smallSize, readSize, largeOut) }
+func NewBuffers() *netconn.Buffers { return netconn.NewBuffers(smallSize, readSize, largeOut) }
 
 // Conn is an HTTP/2 connection. Its exported methods are safe for concurrent use.
 type Conn struct {
-	link    *link.Conn
+	link    *netconn.Conn
 	config  Config
 	handler Handler
 
@@ -196,7 +194,7 @@ type dataFrame struct {
 }
 
 // New returns a connection on l. The first Flush sends the preface and SETTINGS.
-func New(l *link.Conn, config Config, handler Handler) *Conn {
+func New(l *netconn.Conn, config Config, handler Handler) *Conn {
 	if config.Client { // requests to the user container have their own timeouts
 		config.HeadTimeout, config.SendTimeout = 0, 0
 	}
@@ -295,7 +293,7 @@ func (c *Conn) Streams() int {
 }
 
 // Link returns the underlying connection.
-func (c *Conn) Link() *link.Conn { return c.link }
+func (c *Conn) Link() *netconn.Conn { return c.link }
 
 // Run reads frames until the connection ends. It then reports the error to the owners of open streams,
 // closes the connection and returns the error. early contains bytes that were already read from the
@@ -363,7 +361,7 @@ func (c *Conn) chargeInput() {
 		n += fields * fieldSize
 	}
 	if c.pooled != nil && c.n == len(*c.pooled) && c.link.Secure() { // the buffer may be shorter than the record
-		n += tlsRecords * link.MaxRecord
+		n += tlsRecords * netconn.MaxRecord
 	}
 	c.inputBytes = c.config.Memory.Set(c.inputBytes, n)
 }
@@ -417,7 +415,7 @@ func (c *Conn) tryRead(fd uintptr) (done bool) {
 		c.pooled = c.config.Buffers.Get(size)
 	}
 	c.n, c.err = c.link.TryRead(fd, *c.pooled)
-	if errors.Is(c.err, link.ErrAgain) {
+	if errors.Is(c.err, netconn.ErrAgain) {
 		c.config.Buffers.Put(c.pooled)
 		c.pooled = nil
 		return false
@@ -743,10 +741,10 @@ func (c *Conn) end(err error) {
 }
 
 // linger writes the pending output and lets the peer read it before the connection is closed. The time
-// is link.LingerTime after an error of the peer. Otherwise the usual send timeout applies.
+// is netconn.LingerTime after an error of the peer. Otherwise the usual send timeout applies.
 func (c *Conn) linger(err error) {
 	if !errors.Is(err, errEnded) {
-		c.link.SetDeadline(time.Now().Add(link.LingerTime))
+		c.link.SetDeadline(time.Now().Add(netconn.LingerTime))
 	}
 	c.Flush(false)
 	c.mu.Lock()

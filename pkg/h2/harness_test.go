@@ -13,7 +13,7 @@ import (
 	"golang.org/x/net/http2"
 
 	"github.com/queue-proxy/queue-proxy/pkg/h2"
-	"github.com/queue-proxy/queue-proxy/pkg/link"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
@@ -194,7 +194,7 @@ func dial(t testing.TB, config h2.Config) *peer {
 func dialWith(t testing.TB, config h2.Config, h h2.Handler) *peer {
 	t.Helper()
 	there, here := harness.Pair(t)
-	l, err := link.New(here)
+	l, err := netconn.New(here)
 	harness.NoError(t, err)
 	config.Buffers = h2.NewBuffers()
 	p := &peer{TB: t, Frames: harness.NewFrames(there), ran: make(chan error, 1)}

@@ -8,8 +8,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/link"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 )
 
 // ring is the queue of the streams with pending output that their windows allow to send.
@@ -330,7 +330,7 @@ func (c *Conn) writeSlowly(of *[]byte) {
 	c.limitWrite()
 	unread := cap(c.left) + outSize // the output, and the bytes that can be added in the meantime
 	if c.link.Secure() {
-		unread += link.MaxUnsent
+		unread += netconn.MaxUnsent
 	}
 	c.config.Memory.Add(unread)
 	err := c.link.WaitWrite(c.patient)
@@ -373,7 +373,7 @@ func (c *Conn) tryWriteAll(fd uintptr) (done bool) {
 // failed.
 func (c *Conn) writeSome(fd uintptr) (done bool) {
 	left, _, err := c.link.TryWriteAll(fd, c.left, nil)
-	if c.left = left; errors.Is(err, link.ErrAgain) {
+	if c.left = left; errors.Is(err, netconn.ErrAgain) {
 		return false
 	}
 	c.writeErr = err

@@ -14,9 +14,8 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/h2"
-	"github.com/queue-proxy/queue-proxy/pkg/link"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
-	"github.com/queue-proxy/queue-proxy/pkg/socket"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 )
 
 // Settings configures a Client.
@@ -80,7 +79,7 @@ const (
 // Client holds the connections to the user container. It is safe for concurrent use.
 type Client struct {
 	settings Settings
-	buffers  *socket.Buffers
+	buffers  *netconn.Buffers
 	room     chan struct{}   // holds a value if the first request of the queue may succeed now
 	bodies   sync.Pool       // contains *[window]byte buffers for unread response content
 	running  context.Context // canceled by Close
@@ -404,7 +403,7 @@ func (c *Client) newConn(ctx context.Context) (*conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := link.New(nc.(*net.TCPConn))
+	l, err := netconn.New(nc.(*net.TCPConn))
 	if err != nil {
 		nc.Close()
 		return nil, err

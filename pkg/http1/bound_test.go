@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/connlimit"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
 )
@@ -236,7 +236,7 @@ func TestChecksumTrailerReturns200(t *testing.T) {
 }
 
 func TestMaxConnectionsClosesIdleConnection(t *testing.T) {
-	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), func(_ *queue.Proxy, s *proxytest.Options) { s.Connections = connlimit.New(1, s.Bounds) })
+	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), func(_ *queue.Proxy, s *proxytest.Options) { s.Connections = netconn.NewConnLimit(1, s.Bounds) })
 	first := proxy.Dial()
 	first.Get("/p")
 	proxy.Dial().Get("/p")

@@ -9,9 +9,9 @@ import (
 
 	"golang.org/x/net/http2"
 
-	"github.com/queue-proxy/queue-proxy/pkg/memory"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
 )
@@ -20,11 +20,11 @@ import (
 const budget = 1 << 20
 
 // withBudget starts a proxy with a memory budget.
-func withBudget(t *testing.T, app *harness.App) (*proxytest.Proxy, *memory.Budget) {
+func withBudget(t *testing.T, app *harness.App) (*proxytest.Proxy, *netconn.Budget) {
 	t.Helper()
-	var b *memory.Budget
+	var b *netconn.Budget
 	p := proxytest.Start(t, app, func(_ *queue.Proxy, o *proxytest.Options) {
-		b = memory.New(budget, o.Bounds)
+		b = netconn.NewBudget(budget, o.Bounds)
 		o.Memory = b
 	})
 	return p, b
@@ -100,9 +100,9 @@ func TestUnreadInterimResponsesOfHTTP2AppAreCharged(t *testing.T) {
 			}
 		})
 	})
-	var b *memory.Budget
+	var b *netconn.Budget
 	p := proxytest.Start(t, app, func(_ *queue.Proxy, o *proxytest.Options) {
-		b = memory.New(budget, o.Bounds)
+		b = netconn.NewBudget(budget, o.Bounds)
 		o.Memory, o.Narrow, o.UnknownApp = b, true, true
 	})
 	c := harness.DialBy(t, &net.Dialer{Control: harness.Narrow}, p.Address)
@@ -127,9 +127,9 @@ func TestUnreadTunnelIsCharged(t *testing.T) {
 					conn.Send("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n" + strings.Repeat("x", 8<<20))
 				}
 			})
-			var b *memory.Budget
+			var b *netconn.Budget
 			p := proxytest.Start(t, app, func(_ *queue.Proxy, o *proxytest.Options) {
-				b = memory.New(budget, o.Bounds)
+				b = netconn.NewBudget(budget, o.Bounds)
 				o.Memory, o.Narrow, o.TLS = b, true, name == "TLS"
 			})
 			c := p.Connect(t)

@@ -11,11 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/connlimit"
-	"github.com/queue-proxy/queue-proxy/pkg/hangup"
-	"github.com/queue-proxy/queue-proxy/pkg/link"
-	"github.com/queue-proxy/queue-proxy/pkg/memory"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
@@ -30,10 +27,10 @@ var past = time.Unix(1, 0)
 // responses. Another goroutine forwards a long request body.
 type conn struct {
 	server *Server
-	nc     *link.Conn
-	watch  *hangup.Watch
-	place  *connlimit.Place
-	memory *memory.Account
+	nc     *netconn.Conn
+	watch  *netconn.Watch
+	place  *netconn.Place
+	memory *netconn.Account
 	held   int // bytes of the read buffer that are charged to memory
 
 	// The following fields are owned by the reader goroutine. buf[r:w] holds unread input. An idle
@@ -75,7 +72,7 @@ type conn struct {
 	evicted    bool // the connection is being closed because of the connection limit
 }
 
-func newConn(l *Server, nc *link.Conn) *conn {
+func newConn(l *Server, nc *netconn.Conn) *conn {
 	c := &conn{server: l, nc: nc, incomplete: true} // the TLS handshake and the first header section
 	c.reading, c.writing = c.tryRead, c.tryWrite
 	c.exchange.init(c)
@@ -98,7 +95,7 @@ func (c *conn) hangup() {
 // serve serves requests until the connection is closed or handed to the HTTP/2 engine. It returns true
 // if the HTTP/2 engine owns the connection. If secure is not nil, serve first completes a TLS
 // handshake.
-func (c *conn) serve(secure *link.Server) (given bool) {
+func (c *conn) serve(secure *netconn.Server) (given bool) {
 	if secure != nil {
 		switch protocol, err := c.handshake(secure); {
 		case err != nil:
@@ -145,7 +142,7 @@ func (c *conn) serve(secure *link.Server) (given bool) {
 // connection.
 //
 //go:noinline
-func (c *conn) handshake(secure *link.Server) (protocol string, err error) {
+func (c *conn) handshake(secure *netconn.Server) (protocol string, err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	c.cancelHandshake.Store(&cancel)
@@ -338,13 +335,13 @@ func (c *conn) wait() error {
 var errEvicted = errors.New("idle connection closed because of the connection limit")
 
 // rest marks the connection as idle. It reports whether the connection is retiring, in which case the
-// next read is the last one and has a deadline of link.LastLook.
+// next read is the last one and has a deadline of netconn.LastLook.
 func (c *conn) rest() (last bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.idle = true
 	if c.retiring {
-		c.nc.SetReadDeadline(time.Now().Add(link.LastLook))
+		c.nc.SetReadDeadline(time.Now().Add(netconn.LastLook))
 	}
 	return c.retiring
 }
@@ -397,7 +394,7 @@ func (c *conn) evict() bool {
 }
 
 // limitHead sets or clears the read deadline for the header section. While the server shuts down,
-// link.LingerTime replaces HeaderTimeout, so that slow clients do not delay the end of the pod. c.mu
+// netconn.LingerTime replaces HeaderTimeout, so that slow clients do not delay the end of the pod. c.mu
 // must be held, so that limitHead cannot replace the deadline that evict set.
 func (c *conn) limitHead() {
 	if c.evicted {
@@ -405,7 +402,7 @@ func (c *conn) limitHead() {
 	}
 	limit := c.server.settings.HeaderTimeout
 	if c.retiring {
-		limit = link.LingerTime
+		limit = netconn.LingerTime
 	}
 	if !c.incomplete || limit == 0 {
 		c.nc.SetReadDeadline(time.Time{})
@@ -480,7 +477,7 @@ func (c *conn) tryRead(fd uintptr) (done bool) {
 	c.taking.Store(true) // must precede the read that empties the socket; see evict
 	n, err := c.nc.TryRead(fd, c.buf[c.w:])
 	switch {
-	case errors.Is(err, link.ErrAgain):
+	case errors.Is(err, netconn.ErrAgain):
 		c.taking.Store(false)
 		if c.w == 0 {
 			c.release()
@@ -534,7 +531,7 @@ func (c *conn) write(p, q []byte) (n int, err error) {
 // socket buffer is full.
 func (c *conn) tryWrite(fd uintptr) (done bool) {
 	c.left, c.then, c.writeErr = c.nc.TryWriteAll(fd, c.left, c.then)
-	if errors.Is(c.writeErr, link.ErrAgain) {
+	if errors.Is(c.writeErr, netconn.ErrAgain) {
 		c.offer()
 		c.chargeUnread()
 		return false

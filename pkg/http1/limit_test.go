@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/connlimit"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
 )
@@ -88,7 +88,7 @@ func TestQueueTimeoutKeepsConnection(t *testing.T) {
 
 func TestConnectionLimitDelaysNewConnection(t *testing.T) {
 	app := newBlocking()
-	proxy := proxytest.Start(t, harness.NewApp(t, app.serve), func(_ *queue.Proxy, s *proxytest.Options) { s.Connections = connlimit.New(2, s.Bounds) })
+	proxy := proxytest.Start(t, harness.NewApp(t, app.serve), func(_ *queue.Proxy, s *proxytest.Options) { s.Connections = netconn.NewConnLimit(2, s.Bounds) })
 	var clients []*harness.Client
 	for range 2 {
 		c := proxy.Dial()

@@ -18,7 +18,7 @@ const (
 func (c *conn) charge(n int) { c.held = c.memory.Set(c.held, n) }
 
 // admit reports whether the budget has memory for the request that was read. It waits as
-// [memory.Account.Await] does.
+// [netconn.Account.Await] does.
 func (c *conn) admit() bool {
 	n := requestBytes + len(c.buf) + fieldBytes*len(c.request.Fields)
 	if !c.memory.Await(n - c.held) {

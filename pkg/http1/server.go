@@ -1,4 +1,4 @@
-// Package http1 is the strict HTTP/1.x engine. It uses one goroutine per connection (package link) and
+// Package http1 is the strict HTTP/1.x engine. It uses one goroutine per connection (package netconn) and
 // allocates no memory per request. It runs the request lifecycle of package queue and forwards
 // requests with package upstream.
 //
@@ -12,13 +12,10 @@ import (
 	"net"
 	"sync/atomic"
 
-	"github.com/queue-proxy/queue-proxy/pkg/connlimit"
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/h2client"
-	"github.com/queue-proxy/queue-proxy/pkg/hangup"
-	"github.com/queue-proxy/queue-proxy/pkg/link"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
-	"github.com/queue-proxy/queue-proxy/pkg/socket"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 	"github.com/queue-proxy/queue-proxy/pkg/upstream"
 )
 
@@ -29,33 +26,33 @@ const bufferSize = 32 << 10
 // Server serves clients. Serve may be called for several listeners.
 type Server struct {
 	settings forward.Settings
-	http2    func(c *link.Conn, early []byte, place *connlimit.Place)
+	http2    func(c *netconn.Conn, early []byte, place *netconn.Place)
 	proxy    *queue.Proxy
 	app      *upstream.App
 	client   *h2client.Client // for an app that supports only HTTP/2
-	watcher  *hangup.Watcher
-	buffers  *socket.Buffers
+	watcher  *netconn.Watcher
+	buffers  *netconn.Buffers
 	date     forward.Date
 	served   atomic.Uint64
 	given    atomic.Uint64
 
-	listeners *link.Listeners
-	conns     *link.Conns[*conn] // connections that the HTTP/2 engine does not own
+	listeners *netconn.Listeners
+	conns     *netconn.Conns[*conn] // connections that the HTTP/2 engine does not own
 }
 
 // New returns a server that runs requests through proxy and forwards them to app. It uses client
 // instead if the app supports only HTTP/2. http2 takes over a connection that uses HTTP/2 and must
 // close it. early contains the bytes that were already read from the connection, and http2 must
 // release place after it closes the connection. http2 must not block.
-func New(s forward.Settings, proxy *queue.Proxy, app *upstream.App, client *h2client.Client, watcher *hangup.Watcher,
-	http2 func(c *link.Conn, early []byte, place *connlimit.Place),
+func New(s forward.Settings, proxy *queue.Proxy, app *upstream.App, client *h2client.Client, watcher *netconn.Watcher,
+	http2 func(c *netconn.Conn, early []byte, place *netconn.Place),
 ) *Server {
 	l := &Server{settings: s, proxy: proxy, app: app, client: client, watcher: watcher, http2: http2}
-	l.conns, l.listeners = link.NewConns((*conn).retire, (*conn).abandon), link.NewListeners()
+	l.conns, l.listeners = netconn.NewConns((*conn).retire, (*conn).abandon), netconn.NewListeners()
 	// A connection reads into a pooled buffer that has the size of its previous input, and switches to
 	// the next larger size if the buffer is full. Small sizes save memory, because most header
 	// sections are short and the buffer is held until the user container has responded.
-	l.buffers = socket.NewBuffers(1<<10, 4<<10, bufferSize)
+	l.buffers = netconn.NewBuffers(1<<10, 4<<10, bufferSize)
 	return l
 }
 
@@ -65,7 +62,7 @@ func (l *Server) Counts() (served, given uint64) { return l.served.Load(), l.giv
 
 // GiveTime is the maximum time after the start of Shutdown during which a connection without a known
 // protocol may still be handed to the HTTP/2 engine.
-const GiveTime = link.LastLook + link.LingerTime
+const GiveTime = netconn.LastLook + netconn.LingerTime
 
 // Serve accepts and serves connections of ln until Shutdown. If config is not nil, it uses TLS. The
 // listener must return *net.TCPConn connections.
@@ -75,9 +72,9 @@ func (l *Server) Serve(ln net.Listener, config *tls.Config) error {
 	}
 	defer l.listeners.Done()
 	defer ln.Close()
-	var secure *link.Server
+	var secure *netconn.Server
 	if config != nil {
-		secure = link.NewServer(config, l.settings.HeaderTimeout, l.settings.Bounds)
+		secure = netconn.NewServer(config, l.settings.HeaderTimeout, l.settings.Bounds)
 	}
 	for {
 		nc, err := ln.Accept()
@@ -95,8 +92,8 @@ func (l *Server) Serve(ln net.Listener, config *tls.Config) error {
 
 // start waits for a place and serves the connection in a new goroutine. It returns false if the server
 // is shutting down.
-func (l *Server) start(nc *net.TCPConn, secure *link.Server) bool {
-	bytes, err := link.New(nc)
+func (l *Server) start(nc *net.TCPConn, secure *netconn.Server) bool {
+	bytes, err := netconn.New(nc)
 	if err != nil {
 		nc.Close()
 		return true

@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/connlimit"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
 )
@@ -109,7 +109,7 @@ func TestShutdownClosesIdleConnections(t *testing.T) {
 
 func TestShutdownReturnsDeadlineExceeded(t *testing.T) {
 	app := newBlocking()
-	proxy := proxytest.Start(t, harness.NewApp(t, app.serve), func(_ *queue.Proxy, s *proxytest.Options) { s.Connections = connlimit.New(2, s.Bounds) })
+	proxy := proxytest.Start(t, harness.NewApp(t, app.serve), func(_ *queue.Proxy, s *proxytest.Options) { s.Connections = netconn.NewConnLimit(2, s.Bounds) })
 	defer close(app.free)
 	var clients []*harness.Client
 	for range 2 {

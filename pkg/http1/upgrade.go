@@ -4,8 +4,8 @@ import (
 	"bytes"
 	"net"
 
-	"github.com/queue-proxy/queue-proxy/pkg/goaway"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 	"github.com/queue-proxy/queue-proxy/pkg/upstream"
 )
 
@@ -19,7 +19,7 @@ func (x *exchange) tunnel(r *upstream.Response, result *queue.Result) {
 	x.broken, c.clocked = true, false // no response follows the tunnel
 	var client net.Conn = c.nc
 	if r.IsWebSocket() {
-		w := goaway.WebSocket(c.nc)
+		w := netconn.NewWebSocket(c.nc)
 		c.server.settings.WebSockets.Add(w)
 		defer c.server.settings.WebSockets.Remove(w)
 		client = w

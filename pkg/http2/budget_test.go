@@ -11,9 +11,9 @@ import (
 	xhttp2 "golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 
-	"github.com/queue-proxy/queue-proxy/pkg/memory"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
 )
@@ -22,8 +22,8 @@ import (
 const budget = 4 << 20
 
 // withBudget returns an option that sets a memory budget and calls change, and the budget.
-func withBudget(change func(*queue.Proxy)) (func(*queue.Proxy, *proxytest.Options), *memory.Budget) {
-	b := memory.New(budget, bound.NewRecorder())
+func withBudget(change func(*queue.Proxy)) (func(*queue.Proxy, *proxytest.Options), *netconn.Budget) {
+	b := netconn.NewBudget(budget, bound.NewRecorder())
 	return func(p *queue.Proxy, o *proxytest.Options) {
 		o.Memory, o.MaxHeaderBytes = b, 256<<10
 		change(p)

@@ -6,26 +6,24 @@ import (
 	"sync"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/connlimit"
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/h2"
 	"github.com/queue-proxy/queue-proxy/pkg/header"
-	"github.com/queue-proxy/queue-proxy/pkg/link"
-	"github.com/queue-proxy/queue-proxy/pkg/memory"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 )
 
 // conn is a connection of a client. It implements h2.Handler.
 type conn struct {
 	*h2.Conn
 	server *Server
-	place  *connlimit.Place
+	place  *netconn.Place
 	remote string // address and port of the client
 	peer   string // address of the client in the form of X-Forwarded-For
 	secure bool
 	late   bool // accepted during the drain
-	memory *memory.Account
+	memory *netconn.Account
 
 	// The following fields are owned by the reader goroutine.
 	fresh   []*worker // workers whose requests were received but not started
@@ -40,7 +38,7 @@ type conn struct {
 	full    bool // Full returned true, and Resume was not called since
 }
 
-func newConn(s *Server, l *link.Conn, place *connlimit.Place) *conn {
+func newConn(s *Server, l *netconn.Conn, place *netconn.Place) *conn {
 	c := &conn{server: s, place: place, remote: l.RemoteAddr().String(), peer: l.Client().String(), secure: l.Secure()}
 	c.memory = s.settings.Memory.Open(c.remote, func() { c.Close(h2.ErrMemory) })
 	send := s.settings.SendTimeout

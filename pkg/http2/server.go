@@ -8,13 +8,11 @@ import (
 	"errors"
 	"sync"
 
-	"github.com/queue-proxy/queue-proxy/pkg/connlimit"
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/h2"
 	"github.com/queue-proxy/queue-proxy/pkg/h2client"
-	"github.com/queue-proxy/queue-proxy/pkg/link"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
-	"github.com/queue-proxy/queue-proxy/pkg/socket"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 	"github.com/queue-proxy/queue-proxy/pkg/upstream"
 )
 
@@ -39,20 +37,20 @@ type Server struct {
 	proxy    *queue.Proxy
 	app      *upstream.App
 	client   *h2client.Client
-	buffers  *socket.Buffers
+	buffers  *netconn.Buffers
 	workers  workers
 	blocks   sync.Pool // contains *h2.Block
 	unpacked sync.Pool // contains *[]wire.Field; see forward.Request.Unpacked
 	date     forward.Date
 
-	conns *link.Conns[*conn]
+	conns *netconn.Conns[*conn]
 }
 
 // New returns a server that runs requests through proxy. It forwards them to app, or through client if the
 // user container uses HTTP/2.
 func New(s forward.Settings, proxy *queue.Proxy, app *upstream.App, client *h2client.Client) *Server {
 	server := &Server{settings: s, proxy: proxy, app: app, client: client, buffers: h2.NewBuffers()}
-	server.conns = link.NewConns(func(c *conn) { go c.End() }, func(c *conn) { c.Close(errShutdown) })
+	server.conns = netconn.NewConns(func(c *conn) { go c.End() }, func(c *conn) { c.Close(errShutdown) })
 	server.workers.server = server
 	server.blocks.New = func() any { return new(h2.Block) }
 	return server
@@ -61,7 +59,7 @@ func New(s forward.Settings, proxy *queue.Proxy, app *upstream.App, client *h2cl
 // ServeConn serves a connection in another goroutine and closes it. early contains the bytes that were already
 // read. place is the connection's entry in the connection limit. It is released after the connection is
 // closed.
-func (s *Server) ServeConn(l *link.Conn, early []byte, place *connlimit.Place) {
+func (s *Server) ServeConn(l *netconn.Conn, early []byte, place *netconn.Place) {
 	c := newConn(s, l, place)
 	c.late = s.closing()
 	place.Handled(c.evict)

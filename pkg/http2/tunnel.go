@@ -12,10 +12,10 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
-	"github.com/queue-proxy/queue-proxy/pkg/goaway"
 	"github.com/queue-proxy/queue-proxy/pkg/h2"
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 	"github.com/queue-proxy/queue-proxy/pkg/upstream"
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
@@ -89,7 +89,7 @@ func (x *exchange) tunnel(r *upstream.Response, result *queue.Result) {
 		result.Reason = queue.ClientGone
 		return
 	}
-	w := goaway.WebSocket(client)
+	w := netconn.NewWebSocket(client)
 	x.server.settings.WebSockets.Add(w)
 	defer x.server.settings.WebSockets.Remove(w)
 	r.Tunnel(w, nil, x.alarm, &x.state, result)

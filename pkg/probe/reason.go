@@ -7,7 +7,7 @@ import (
 	"net"
 	"syscall"
 
-	"github.com/queue-proxy/queue-proxy/pkg/socket"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 )
 
 // A Word is the reason why the user container is not ready. The words are a closed list and can be used as label
@@ -84,7 +84,7 @@ func wordOf(err error) Word {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
 		return wordTimeout
-	case socket.Exhausted(err), noLocalPort(err):
+	case netconn.Exhausted(err), noLocalPort(err):
 		return wordLocal
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return wordRefused

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/header"
-	"github.com/queue-proxy/queue-proxy/pkg/loopback"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 )
 
 const (
@@ -21,7 +21,7 @@ const (
 	// askAgent is the user agent of the exec probe in Knative since 0.10.
 	askAgent = "Knative-Queue-Proxy-Probe"
 
-	// maxAskBody is the maximum number of response bytes to read. See [loopback.Client].
+	// maxAskBody is the maximum number of response bytes to read. See [netconn.LoopbackClient].
 	maxAskBody = 4 << 10
 )
 
@@ -29,8 +29,8 @@ const (
 // It returns an error if ctx is done first or if the sidecar is shutting down. The error describes
 // the last failed probe.
 func AwaitReady(ctx context.Context, port int) error {
-	client := loopback.Client()
-	url := "http://" + net.JoinHostPort(loopback.IPv4, strconv.Itoa(port))
+	client := netconn.LoopbackClient()
+	url := "http://" + net.JoinHostPort(netconn.LoopbackIPv4, strconv.Itoa(port))
 	last := errors.New("no response")
 	for {
 		answer, err := ask(ctx, client, url)

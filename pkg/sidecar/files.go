@@ -10,10 +10,10 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/queue-proxy/queue-proxy/pkg/connlimit"
 	"github.com/queue-proxy/queue-proxy/pkg/message"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/observe/status"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 )
 
 // Descriptors that are reserved before the rest is divided between clients and the user container.
@@ -56,7 +56,7 @@ func divide(limit, maxClients, concurrency int) descriptors {
 	}
 	d.small = min(smallConnections, max(limit/32, 1))
 	d.handshakes = min(smallHandshakes, d.small)
-	rest := limit - otherFiles - connlimit.MaxClosing - smallPorts*d.small - d.handshakes
+	rest := limit - otherFiles - netconn.MaxClosing - smallPorts*d.small - d.handshakes
 	rest = max(rest, limit/4)
 	d.appH2 = min(appH2Files, max(rest/16, 1))
 	rest = max(rest-d.appH2, 2)
@@ -87,7 +87,7 @@ func fileLimit() int {
 func (s *sidecar) divideFiles() {
 	s.files = divide(fileLimit(), maxConnections(s.config.MaxConnections.V, s.memoryLimit), s.config.Ceiling())
 	s.shortages = &shortages{log: s.log, files: s.files}
-	s.clients = connlimit.New(s.files.clients, s.bounds)
+	s.clients = netconn.NewConnLimit(s.files.clients, s.bounds)
 	s.clients.OnFull = s.shortages.clientsWait
 }
 

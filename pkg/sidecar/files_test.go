@@ -5,7 +5,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/queue-proxy/queue-proxy/pkg/connlimit"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -36,7 +36,7 @@ func TestDivideFilesFitsLimit(t *testing.T) {
 		for _, concurrency := range []int{0, 1, 10, 100, 1000} {
 			for _, maxClients := range []int{0, 1, 300, 100000} {
 				d := divide(limit, maxClients, concurrency)
-				sum := d.clients + connlimit.MaxClosing + d.app + d.appH2 + smallPorts*d.small + d.handshakes + otherFiles
+				sum := d.clients + netconn.MaxClosing + d.app + d.appH2 + smallPorts*d.small + d.handshakes + otherFiles
 				if sum > limit || d.clients < 1 || d.app < 1 || concurrency == 0 && d.app < d.clients {
 					t.Fatalf("limit %d, concurrency %d, MAX_CONNECTIONS %d: got %+v with a sum of %d", limit, concurrency, maxClients, d, sum)
 				}

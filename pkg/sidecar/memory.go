@@ -8,8 +8,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/queue-proxy/queue-proxy/pkg/memory"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 )
 
 // garbage is the value of GOGC. It is the heap growth between two collections in percent of the
@@ -84,12 +84,12 @@ func maxConnections(setting int, memoryLimit int64) int {
 
 // newBudget returns the memory budget for requests, which is a fraction of the memory limit of the
 // Go runtime.
-func newBudget(bounds *bound.Recorder) *memory.Budget {
+func newBudget(bounds *bound.Recorder) *netconn.Budget {
 	limit := debug.SetMemoryLimit(-1)
 	if limit == math.MaxInt64 {
 		limit = 0
 	}
-	return memory.New(limit/memory.Fraction, bounds)
+	return netconn.NewBudget(limit/netconn.MemoryFraction, bounds)
 }
 
 // containerMemory returns the memory limit of the container in bytes, or 0 if there is no limit.

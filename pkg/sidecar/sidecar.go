@@ -20,22 +20,18 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/adapt"
 	"github.com/queue-proxy/queue-proxy/pkg/certs"
 	"github.com/queue-proxy/queue-proxy/pkg/config"
-	"github.com/queue-proxy/queue-proxy/pkg/connlimit"
 	"github.com/queue-proxy/queue-proxy/pkg/fair"
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
-	"github.com/queue-proxy/queue-proxy/pkg/goaway"
 	"github.com/queue-proxy/queue-proxy/pkg/h2client"
-	"github.com/queue-proxy/queue-proxy/pkg/hangup"
 	"github.com/queue-proxy/queue-proxy/pkg/http1"
 	"github.com/queue-proxy/queue-proxy/pkg/http2"
-	"github.com/queue-proxy/queue-proxy/pkg/loopback"
-	"github.com/queue-proxy/queue-proxy/pkg/memory"
 	"github.com/queue-proxy/queue-proxy/pkg/message"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/observe/status"
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/pkg/stats"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 	"github.com/queue-proxy/queue-proxy/pkg/upstream"
 )
 
@@ -57,7 +53,7 @@ type sidecar struct {
 	config  *config.Config
 	log     *zap.Logger
 
-	watcher *hangup.Watcher
+	watcher *netconn.Watcher
 	prober  *probe.Prober
 	app     *upstream.App
 	proxy   *queue.Proxy
@@ -67,15 +63,15 @@ type sidecar struct {
 	pair    *certs.Watcher
 	board   *status.Board
 	bounds  *bound.Recorder // bounds on the behavior of peers
-	budget  *memory.Budget  // memory for requests
+	budget  *netconn.Budget // memory for requests
 
 	memoryLimit int64 // memory limit of the container in bytes; 0 means no limit
 
 	files     descriptors
-	clients   *connlimit.Limit
+	clients   *netconn.ConnLimit
 	shortages *shortages
 
-	webSockets goaway.Set // open WebSocket connections
+	webSockets netconn.WebSockets // open WebSocket connections
 
 	telemetry   telemetry
 	metricsPair *certs.Watcher // nil if metrics are served without TLS
@@ -199,7 +195,7 @@ func (s *sidecar) statusHosts() []string {
 	if s.config.Profiling.V {
 		return []string{""} // the profiler is served to other hosts
 	}
-	return []string{loopback.IPv4, loopback.IPv6}
+	return []string{netconn.LoopbackIPv4, netconn.LoopbackIPv6}
 }
 
 // listenFirst listens on the first host whose address exists. If it returns an error, the listener
@@ -207,7 +203,7 @@ func (s *sidecar) statusHosts() []string {
 func (s *sidecar) listenFirst(port *config.Port, set control, hosts ...string) (ln net.Listener, err error) {
 	for _, host := range hosts {
 		ln, err = s.listen(context.Background(), net.JoinHostPort(host, port.String()), set)
-		if err == nil || !loopback.Missing(err) {
+		if err == nil || !netconn.LoopbackMissing(err) {
 			break
 		}
 	}
@@ -228,7 +224,7 @@ func notServed(port *config.Port, err error) error {
 // build creates all parts without starting them.
 func (s *sidecar) build() (err error) {
 	c := s.config
-	if s.watcher, err = hangup.New(); err != nil {
+	if s.watcher, err = netconn.NewWatcher(); err != nil {
 		return err
 	}
 	s.prober = probe.New(c.Probes.V, probe.Options{
@@ -302,7 +298,7 @@ func (s *sidecar) buildEngines() {
 		SendTimeout:    c.SendTimeout.V,
 		FullDuplex:     c.FullDuplex.V,
 		ServerTiming:   c.ServerTiming.V,
-		AppHost:        net.JoinHostPort(loopback.IPv4, strconv.Itoa(c.UserPort.V)),
+		AppHost:        net.JoinHostPort(netconn.LoopbackIPv4, strconv.Itoa(c.UserPort.V)),
 		Memory:         s.budget,
 		Bounds:         s.bounds,
 		WebSockets:     &s.webSockets,

@@ -22,7 +22,7 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
-	"github.com/queue-proxy/queue-proxy/pkg/socket"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 )
 
 // Settings configure an App.
@@ -63,7 +63,7 @@ const (
 type App struct {
 	settings  Settings
 	addresses [2]string
-	buffers   *socket.Buffers
+	buffers   *netconn.Buffers
 
 	mu      sync.Mutex
 	idle    []*conn // sorted by last use, the most recent one last
@@ -87,7 +87,7 @@ func New(s Settings) *App {
 	port := strconv.Itoa(s.Port)
 	return &App{
 		settings:  s,
-		buffers:   socket.NewBuffers(smallSize, pieceSize, bufferSize),
+		buffers:   netconn.NewBuffers(smallSize, pieceSize, bufferSize),
 		addresses: [2]string{net.JoinHostPort("127.0.0.1", port), net.JoinHostPort("::1", port)},
 	}
 }

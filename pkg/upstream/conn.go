@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
-	"github.com/queue-proxy/queue-proxy/pkg/socket"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 )
 
 const (
@@ -27,7 +27,7 @@ const (
 // conn is a connection to the user container. It is used by at most one exchange at a time.
 type conn struct {
 	net.Conn
-	buffers *socket.Buffers
+	buffers *netconn.Buffers
 	raw     syscall.RawConn // nil if not supported
 	bare    bool            // Conn is a *net.TCPConn, so raw can read and write directly
 	pooled  *[]byte         // from buffers; nil while idle
@@ -66,7 +66,7 @@ type conn struct {
 	err    error // error of the last step
 }
 
-func newConn(c net.Conn, buffers *socket.Buffers) *conn {
+func newConn(c net.Conn, buffers *netconn.Buffers) *conn {
 	n := &conn{Conn: c, buffers: buffers, most: bufferSize}
 	if s, ok := c.(syscall.Conn); ok {
 		n.raw, _ = s.SyscallConn()
@@ -203,7 +203,7 @@ func (c *conn) rawRead() error {
 // if n and err are set. If it returns false, it is called again.
 //
 // The request is written in this function, because RawConn.Read then waits for input that arrives
-// after the write. Input that arrived before is detected by socket.Silent. This saves a read that
+// after the write. Input that arrived before is detected by netconn.Silent. This saves a read that
 // would return EAGAIN.
 func (c *conn) sendOrRead(fd uintptr) (done bool) {
 	k := c.sends
@@ -211,15 +211,15 @@ func (c *conn) sendOrRead(fd uintptr) (done bool) {
 		return c.tryRead(fd)
 	}
 	c.sends = nil
-	if c.reused && !socket.Silent(fd) {
+	if c.reused && !netconn.Silent(fd) {
 		c.n, c.err = 0, errStale
 		return true
 	}
 	c.begin(k)
 	if len(c.content) > 0 {
-		c.n, c.err = socket.WriteTwo(fd, c.head, c.content)
+		c.n, c.err = netconn.WriteTwo(fd, c.head, c.content)
 	} else {
-		c.n, c.err = socket.Write(fd, c.head)
+		c.n, c.err = netconn.Write(fd, c.head)
 	}
 	c.written = c.n > 0
 	switch {
@@ -238,7 +238,7 @@ func (c *conn) sendOrRead(fd uintptr) (done bool) {
 // tryRead reads available input. If there is none, it returns false and releases an empty buffer.
 func (c *conn) tryRead(fd uintptr) (done bool) {
 	c.hold()
-	c.n, c.err = socket.Read(fd, c.buf[c.w:])
+	c.n, c.err = netconn.Read(fd, c.buf[c.w:])
 	if errors.Is(c.err, syscall.EAGAIN) {
 		if c.w == 0 {
 			c.park()
@@ -316,6 +316,6 @@ func (c *conn) disconnected() bool {
 // look is the function that alive passes to RawConn.Read. It always returns true, so that RawConn.Read
 // does not wait.
 func (c *conn) look(fd uintptr) (done bool) {
-	c.silent = socket.Silent(fd)
+	c.silent = netconn.Silent(fd)
 	return true
 }

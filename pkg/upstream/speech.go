@@ -14,7 +14,7 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
-	"github.com/queue-proxy/queue-proxy/pkg/socket"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 )
 
 // speech stores which HTTP versions the user container supports. They are detected on separate
@@ -262,7 +262,7 @@ func silentNow(c net.Conn) (silent bool) {
 	if err != nil {
 		return false
 	}
-	err = raw.Control(func(fd uintptr) { silent = socket.Silent(fd) })
+	err = raw.Control(func(fd uintptr) { silent = netconn.Silent(fd) })
 	return silent && err == nil
 }
 

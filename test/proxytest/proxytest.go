@@ -20,13 +20,12 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/h2client"
-	"github.com/queue-proxy/queue-proxy/pkg/hangup"
 	"github.com/queue-proxy/queue-proxy/pkg/http1"
 	"github.com/queue-proxy/queue-proxy/pkg/http2"
-	"github.com/queue-proxy/queue-proxy/pkg/memory"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/pkg/stats"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 	"github.com/queue-proxy/queue-proxy/pkg/upstream"
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 	"github.com/queue-proxy/queue-proxy/test/harness"
@@ -86,7 +85,7 @@ func StartOn(t testing.TB, port int, change func(*queue.Proxy, *Options)) *Proxy
 	if change != nil {
 		change(p.Queue, &o)
 	}
-	watcher, err := hangup.New()
+	watcher, err := netconn.NewWatcher()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +111,7 @@ func StartOn(t testing.TB, port int, change func(*queue.Proxy, *Options)) *Proxy
 	return p
 }
 
-func (p *Proxy) newEngines(o Options, watcher *hangup.Watcher) {
+func (p *Proxy) newEngines(o Options, watcher *netconn.Watcher) {
 	p.reference = reference.New(o.Settings, p.Queue, p.app, p.h2client, log.New(&p.log, "", 0))
 	p.HTTP2 = http2.New(o.Settings, p.Queue, p.app, p.h2client)
 	p.HTTP1 = http1.New(o.Settings, p.Queue, p.app, p.h2client, watcher, p.HTTP2.ServeConn)
@@ -229,9 +228,9 @@ func (p *Proxy) Client(version string) *http.Client {
 
 // HoldMemory adds n bytes to the budget. It uses connections with at most 32 KiB each, like
 // many clients with small requests. release subtracts the bytes.
-func HoldMemory(b *memory.Budget, n int) (release func()) {
+func HoldMemory(b *netconn.Budget, n int) (release func()) {
 	const each = 32 << 10
-	var all []*memory.Account
+	var all []*netconn.Account
 	for left := n; left > 0; left -= each {
 		a := b.Open("other", func() {})
 		a.Add(min(left, each))

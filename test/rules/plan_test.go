@@ -20,50 +20,45 @@ var plan = []folder{
 	// Admission by client address.
 	{path: "pkg/fair", may: []string{"pkg/observation/bound"}},
 	{path: "pkg/certs"},
+
+	// Connections and protocols.
+	{path: "pkg/transport/netconn", may: []string{"pkg/fair", "pkg/observation/bound"}},
 	{path: "pkg/header"},
+	{path: "pkg/probe", may: []string{"pkg/header", "pkg/message", "pkg/transport/netconn"}},
 
 	// Consumers of observations.
 	{path: "pkg/observe/export", may: []string{"pkg/header", "pkg/message"}},
 	{path: "pkg/stats", may: []string{"pkg/header"}},
 	{path: "pkg/wire", may: []string{"pkg/header"}},
-	{path: "pkg/hangup"},
-	{path: "pkg/goaway"},
-	{path: "pkg/socket"},
-	{path: "pkg/probe", may: []string{"pkg/header", "pkg/message", "pkg/socket"}},
-	{path: "pkg/loopback"},
 	{path: "pkg/adapt"},
-	{path: "pkg/connlimit", may: []string{"pkg/observation/bound"}},
-	{path: "pkg/memory", may: []string{"pkg/observation/bound"}},
-	{path: "pkg/link", may: []string{"pkg/fair", "pkg/observation/bound", "pkg/socket"}},
 	{path: "pkg/queue", may: []string{"pkg/adapt", "pkg/fair", "pkg/header", "pkg/message", "pkg/stats"}},
 
 	// Consumers of observations.
 	{path: "pkg/observe/metrics", may: []string{
-		"pkg/adapt", "pkg/fair", "pkg/header", "pkg/loopback", "pkg/message", "pkg/observation/bound",
-		"pkg/observe/export", "pkg/queue",
+		"pkg/adapt", "pkg/fair", "pkg/header", "pkg/message", "pkg/observation/bound", "pkg/observe/export",
+		"pkg/queue", "pkg/transport/netconn",
 	}},
 	{path: "pkg/observe/tracing", may: []string{"pkg/header", "pkg/message", "pkg/observe/export", "pkg/queue"}},
-	{path: "pkg/observe/accesslog", may: []string{"pkg/header", "pkg/message", "pkg/observe/export", "pkg/queue", "pkg/socket"}},
+	{path: "pkg/observe/accesslog", may: []string{"pkg/header", "pkg/message", "pkg/observe/export", "pkg/queue", "pkg/transport/netconn"}},
 	{path: "pkg/observe/status", may: []string{
-		"pkg/adapt", "pkg/fair", "pkg/loopback", "pkg/message", "pkg/observation/bound", "pkg/probe",
-		"pkg/queue",
+		"pkg/adapt", "pkg/fair", "pkg/message", "pkg/observation/bound", "pkg/probe", "pkg/queue",
+		"pkg/transport/netconn",
 	}},
-	{path: "pkg/forward", may: []string{
-		"pkg/connlimit", "pkg/goaway", "pkg/header", "pkg/memory", "pkg/observation/bound", "pkg/queue",
-		"pkg/wire",
+	{path: "pkg/forward", may: []string{"pkg/header", "pkg/observation/bound", "pkg/queue", "pkg/transport/netconn", "pkg/wire"}},
+	{path: "pkg/upstream", may: []string{
+		"pkg/forward", "pkg/header", "pkg/observation/bound", "pkg/queue", "pkg/transport/netconn", "pkg/wire",
 	}},
-	{path: "pkg/upstream", may: []string{"pkg/forward", "pkg/header", "pkg/observation/bound", "pkg/queue", "pkg/socket", "pkg/wire"}},
-	{path: "pkg/h2", may: []string{"pkg/link", "pkg/memory", "pkg/observation/bound", "pkg/socket", "pkg/wire"}},
+	{path: "pkg/h2", may: []string{"pkg/observation/bound", "pkg/transport/netconn", "pkg/wire"}},
 	{path: "pkg/h2client", may: []string{
-		"pkg/forward", "pkg/h2", "pkg/header", "pkg/link", "pkg/observation/bound", "pkg/socket", "pkg/wire",
+		"pkg/forward", "pkg/h2", "pkg/header", "pkg/observation/bound", "pkg/transport/netconn", "pkg/wire",
 	}},
 	{path: "pkg/http1", may: []string{
-		"pkg/connlimit", "pkg/forward", "pkg/goaway", "pkg/h2client", "pkg/hangup", "pkg/header", "pkg/link",
-		"pkg/memory", "pkg/observation/bound", "pkg/queue", "pkg/socket", "pkg/upstream", "pkg/wire",
+		"pkg/forward", "pkg/h2client", "pkg/header", "pkg/observation/bound", "pkg/queue",
+		"pkg/transport/netconn", "pkg/upstream", "pkg/wire",
 	}},
 	{path: "pkg/http2", may: []string{
-		"pkg/connlimit", "pkg/forward", "pkg/goaway", "pkg/h2", "pkg/h2client", "pkg/header", "pkg/link",
-		"pkg/memory", "pkg/observation/bound", "pkg/queue", "pkg/socket", "pkg/upstream", "pkg/wire",
+		"pkg/forward", "pkg/h2", "pkg/h2client", "pkg/header", "pkg/observation/bound", "pkg/queue",
+		"pkg/transport/netconn", "pkg/upstream", "pkg/wire",
 	}},
 	{path: "pkg/config", may: []string{"pkg/adapt", "pkg/message", "pkg/probe"}},
 
@@ -77,11 +72,10 @@ var plan = []folder{
 
 	// The process.
 	{path: "pkg/sidecar", may: []string{
-		"pkg/adapt", "pkg/certs", "pkg/config", "pkg/connlimit", "pkg/fair", "pkg/forward", "pkg/goaway",
-		"pkg/h2client", "pkg/hangup", "pkg/header", "pkg/http1", "pkg/http2", "pkg/loopback", "pkg/memory",
-		"pkg/message", "pkg/observation/bound", "pkg/observe/accesslog", "pkg/observe/export",
-		"pkg/observe/metrics", "pkg/observe/status", "pkg/observe/tracing", "pkg/probe", "pkg/queue",
-		"pkg/socket", "pkg/stats", "pkg/upstream",
+		"pkg/adapt", "pkg/certs", "pkg/config", "pkg/fair", "pkg/forward", "pkg/h2client", "pkg/header",
+		"pkg/http1", "pkg/http2", "pkg/message", "pkg/observation/bound", "pkg/observe/accesslog",
+		"pkg/observe/export", "pkg/observe/metrics", "pkg/observe/status", "pkg/observe/tracing", "pkg/probe",
+		"pkg/queue", "pkg/stats", "pkg/transport/netconn", "pkg/upstream",
 	}},
 	{path: "cmd/internal/cli", may: []string{"pkg/message"}},
 	{path: "cmd/injector/internal/check", may: []string{"pkg/inject"}},
@@ -102,9 +96,8 @@ var plan = []folder{
 	{path: "test/limits/measure", may: []string{"test/limits/simulation"}},
 	{path: "test/reference", may: []string{"pkg/forward", "pkg/h2client", "pkg/header", "pkg/queue", "pkg/upstream", "pkg/wire"}},
 	{path: "test/proxytest", may: []string{
-		"pkg/forward", "pkg/h2client", "pkg/hangup", "pkg/http1", "pkg/http2", "pkg/memory",
-		"pkg/observation/bound", "pkg/queue", "pkg/stats", "pkg/upstream", "pkg/wire", "test/harness",
-		"test/reference",
+		"pkg/forward", "pkg/h2client", "pkg/http1", "pkg/http2", "pkg/observation/bound", "pkg/queue",
+		"pkg/stats", "pkg/transport/netconn", "pkg/upstream", "pkg/wire", "test/harness", "test/reference",
 	}},
 	{path: "test/streams"},
 }
@@ -154,7 +147,7 @@ var importers = []importer{
 	// Header compression of HTTP/2. No other package of this module is used.
 	{prefix: "golang.org/x/net/http2/hpack", folders: []string{"pkg/h2"}},
 	// The number of a system call that package syscall does not contain.
-	{prefix: "golang.org/x/sys", folders: []string{"pkg/socket"}},
+	{prefix: "golang.org/x/sys", folders: []string{"pkg/transport/netconn"}},
 	{prefix: "github.com/charmbracelet/x/term", folders: []string{"cmd/kubectl-queue_proxy"}},
 	// The logger is created in main and passed to the other packages as a value.
 	{prefix: "go.uber.org/zap", folders: []string{"cmd/queue-proxy", "cmd/injector", "pkg/sidecar", "pkg/observe/accesslog", "pkg/inject/webhook"}},

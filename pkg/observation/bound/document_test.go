@@ -47,9 +47,9 @@ func (t test) String() string {
 const (
 	http1Tests     = "pkg/http1/bound_test.go"
 	upstreamTests  = "pkg/upstream/bound_test.go"
-	recordTests    = "pkg/link/record_test.go"
-	linkTests      = "pkg/link/bound_test.go"
-	connlimitTests = "pkg/connlimit/bound_test.go"
+	recordTests    = "pkg/transport/netconn/record_test.go"
+	linkTests      = "pkg/transport/netconn/bound_test.go"
+	connlimitTests = "pkg/transport/netconn/connlimit_bound_test.go"
 	portTests      = "pkg/fair/port_bound_test.go"
 	h2Tests        = "pkg/h2/bounds_test.go"
 	h2ClientTests  = "pkg/h2/client_bounds_test.go"
@@ -182,7 +182,7 @@ var proofs = [bound.NumNames]proof{
 		attack:     "many requests with small or long fields, bodies, and responses that are not read (CVE-2026-47774, CVE-2026-49975)",
 		peer:       "4 connections with 250 requests that wait (16 MB), in a container of 64 MiB",
 		reason:     "The memory of a small pod is small. Requests are rejected before a connection is closed.",
-		attackTest: test{"pkg/memory/memory_test.go", "TestExhaustedBudgetClosesLargestConnection"},
+		attackTest: test{"pkg/transport/netconn/memory_test.go", "TestExhaustedBudgetClosesLargestConnection"},
 		peerTest:   test{"test/conformance/abuse_memory_test.go", "TestManyWaitingRequestsAreServed"},
 	},
 	bound.TLSHandshakeTimeout: {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/message"
 	"github.com/queue-proxy/queue-proxy/pkg/observe/export"
-	"github.com/queue-proxy/queue-proxy/pkg/socket"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 )
 
 const (
@@ -82,7 +82,7 @@ func (w *writer) writeAll(batch []byte) (n int, err error) {
 		return w.w.Write(batch)
 	}
 	failed := w.file.Write(func(fd uintptr) bool {
-		for n += socket.WriteNow(fd, batch[n:]); n < len(batch) && err == nil; {
+		for n += netconn.WriteNow(fd, batch[n:]); n < len(batch) && err == nil; {
 			var m int
 			switch m, err = syscall.Write(int(fd), batch[n:]); {
 			case errors.Is(err, syscall.EAGAIN): // the runtime waits for a non-blocking file

@@ -14,18 +14,18 @@ import (
 	"strings"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/loopback"
 	"github.com/queue-proxy/queue-proxy/pkg/message"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 )
 
-// maxBody is the maximum length of the response in bytes. [loopback.Client] limits the header section.
+// maxBody is the maximum length of the response in bytes. [netconn.LoopbackClient] limits the header section.
 const maxBody = 1 << 20
 
 // Why requests the status page on the given port of this host. It writes the status as text or JSON to w.
 // If the pod is not ready, the status contains the reason.
 func Why(ctx context.Context, port int, asJSON bool, w io.Writer) (ready bool, err error) {
-	s, err := get(ctx, net.JoinHostPort(loopback.IPv4, strconv.Itoa(port)))
+	s, err := get(ctx, net.JoinHostPort(netconn.LoopbackIPv4, strconv.Itoa(port)))
 	if err != nil {
 		return false, err
 	}
@@ -62,7 +62,7 @@ func get(ctx context.Context, address string) (s snapshot, err error) {
 	if err != nil {
 		return s, err
 	}
-	res, err := loopback.Client().Do(r)
+	res, err := netconn.LoopbackClient().Do(r)
 	if err != nil {
 		return s, fmt.Errorf("no sidecar found on this host: %w", err)
 	}

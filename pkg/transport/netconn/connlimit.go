@@ -1,0 +1,471 @@
+// File connlimit.go limits the number of client connections of an engine, over all listeners.
+
+package netconn
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
+)
+
+// A ConnLimit limits the number of open connections of all listeners that share it. If the limit
+// is reached, a new connection replaces the connection that has been idle for the longest time:
+//
+//   - New connections, which have not received a response, are replaced last. They are replaced first
+//     if they are more than half of all connections.
+//   - A connection on which a part of a header section has arrived is replaced only if no
+//     connection is idle.
+//   - A connection with a request in flight is never replaced. If each connection has a request in
+//     flight, new connections wait.
+//   - A connection is replaced only after a short time without a request. See patience. A TLS
+//     client gets more time, because the handshake uses CPU time before the first request.
+//
+// A request on an open connection takes no lock, because each request of each connection changes
+// the state of a [Place]. The list of connections is only sorted when a connection must be replaced.
+//
+// The nil Limit has no limit, and supports only Enter. A Limit is safe for concurrent use.
+type ConnLimit struct {
+	// OnFull is called if new connections wait because each open connection has a request in flight.
+	// While connections continue to wait, it is not called again. It must not block. It may be nil,
+	// and must be set before the first Enter.
+	OnFull func()
+
+	most   int       // math.MaxInt if there is no limit
+	begin  time.Time // the times of places count from here
+	bounds *bound.Recorder
+	wanted atomic.Bool // waiting is not empty
+
+	mu      sync.Mutex
+	places  []*Place              // the places of the open connections, not sorted
+	trust   [states]time.Duration // patience with connections that were never answered
+	closing int                   // connections that were replaced and whose descriptor is still open
+	reached time.Time             // see bound.Pool.Reached
+	unknown int                   // number of places of connections that were never answered
+	scan    scan
+	waiting []*Place    // in Enter, the oldest first
+	full    bool        // OnFull was called, and connections are still waiting
+	timer   *time.Timer // calls admit; nil before the first use
+}
+
+// patience is the minimum time between the end of a request and the replacement of the
+// connection, so that a request in transit is served. With a longer time, clients that open
+// connections continuously could keep others waiting.
+//
+// The patience with connections that were never answered is between patience and maxPatience. A
+// client can take longer than patience to send its first request, for example because of a TLS
+// handshake over a slow network. If 345 clients connect at the same time and all of them send a
+// request, none may be closed. If they are silent, they must not keep others waiting. The patience
+// therefore doubles with each first answer and halves with each connection that is closed.
+//
+// After a valid ClientHello, a connection gets at least minTLSPatience. If 1000 clients share a
+// busy processor, each of them waits for the handshakes of the others before it sends the next message.
+// The maximum is the timeout of a handshake.
+const (
+	patience       = 20 * time.Millisecond
+	maxPatience    = 2 * time.Second
+	minTLSPatience = 250 * time.Millisecond
+	maxTLSPatience = 10 * time.Second
+)
+
+// MaxClosing is the maximum number of open connections that have been closed for other
+// connections and that do not count against the limit. An HTTP/2 connection needs some time to
+// send GOAWAY.
+const MaxClosing = 64
+
+// State returns the state of the connections. Open includes the connections that are being closed.
+func (l *ConnLimit) State() bound.Pool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p := bound.Pool{Open: len(l.places) + l.closing, Limit: l.most, Waiting: len(l.waiting), Reached: l.reached}
+	if l.most == math.MaxInt {
+		p.Limit = 0
+	}
+	return p
+}
+
+// A Place is the part of a Limit that belongs to one connection. Its methods may be called concurrently.
+type Place struct {
+	limit *ConnLimit
+	peer  string       // address of the client
+	since atomic.Int64 // a [moment]
+	known atomic.Bool  // a request was answered on the connection
+	tls   bool         // Greeted was called
+
+	// Guarded by limit.mu.
+	end   func() bool
+	index int           // in limit.places
+	left  bool          // the connection was closed, or is about to be
+	slow  bool          // the connection was replaced, and Leave was not called
+	turn  chan struct{} // closed when the place is free; nil if the connection did not wait
+}
+
+// A moment is a state of a connection and the time at which it began, in nanoseconds since
+// ConnLimit.begin.
+type moment int64
+
+const stateBits = 3
+
+func (m moment) state() state        { return state(m & (1<<stateBits - 1)) }
+func (m moment) time() time.Duration { return time.Duration(m >> stateBits) }
+
+// A state of a connection.
+type state uint8
+
+const (
+	newcomer state     = iota // idle, and never answered
+	greeted                   // newcomer with a valid ClientHello
+	idle                      // between two requests
+	reading                   // a part of a header section has arrived
+	serving                   // a request is in flight
+	states   = serving        // number of states in which a connection can be replaced
+)
+
+// NewConnLimit returns a limit with the given maximum number of open connections. A value of 0 or less
+// means no limit. If bounds is not nil, it records the connections that the limit closes.
+func NewConnLimit(most int, bounds *bound.Recorder) *ConnLimit {
+	if most <= 0 {
+		most = math.MaxInt
+	}
+	l := &ConnLimit{most: most, bounds: bounds, begin: time.Now()}
+	l.trust = [states]time.Duration{newcomer: maxPatience / 2, greeted: maxTLSPatience / 2}
+	return l
+}
+
+// Enter waits for a place for an accepted connection that is idle. It returns false if stop
+// is closed before a place is free. peer is the address of the client.
+//
+// end closes the connection for another one. It must not block, and must not call a method of
+// the place. It returns false if a request has arrived in the meantime. After it has returned
+// true, the connection must be closed immediately without serving another request.
+func (l *ConnLimit) Enter(peer string, end func() bool, stop <-chan struct{}) (p *Place, ok bool) {
+	if l == nil {
+		l = NewConnLimit(0, nil)
+	}
+	p = &Place{limit: l, peer: peer, end: end}
+	if l.tryEnter(p) {
+		return p, true
+	}
+	select {
+	case <-p.turn:
+		return p, true
+	case <-stop:
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	i := slices.Index(l.waiting, p)
+	if i < 0 { // admitted at the same time
+		return p, true
+	}
+	l.waiting = slices.Delete(l.waiting, i, i+1)
+	l.wanted.Store(len(l.waiting) > 0)
+	return nil, false
+}
+
+// tryEnter admits p and returns true, or adds p to the waiting connections.
+func (l *ConnLimit) tryEnter(p *Place) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.places) >= l.most {
+		l.reached = time.Now()
+	}
+	if len(l.waiting) == 0 && l.makeRoom(l.now()) {
+		l.take(p)
+		return true
+	}
+	if len(l.waiting) == 0 {
+		l.full = false
+	}
+	p.turn = make(chan struct{})
+	l.waiting = append(l.waiting, p)
+	l.wanted.Store(true)
+	l.admit()
+	return false
+}
+
+func (l *ConnLimit) now() time.Duration { return time.Since(l.begin) }
+
+// take gives p a free place. l.mu must be held.
+func (l *ConnLimit) take(p *Place) {
+	p.index = len(l.places)
+	l.places = append(l.places, p)
+	l.unknown++
+	l.scan.found[newcomer] = true
+	p.since.Store(int64(l.moment(newcomer)))
+}
+
+// admit admits waiting connections while there is room. l.mu must be held.
+func (l *ConnLimit) admit() {
+	if len(l.waiting) == 0 {
+		return
+	}
+	now := l.now()
+	for len(l.waiting) > 0 && l.makeRoom(now) {
+		p := l.waiting[0]
+		l.waiting = slices.Delete(l.waiting, 0, 1)
+		l.take(p)
+		close(p.turn)
+	}
+	l.wanted.Store(len(l.waiting) > 0)
+	if len(l.waiting) == 0 {
+		return
+	}
+	if l.closing < MaxClosing { // otherwise Leave calls admit
+		l.admitLater(now)
+	}
+	if !l.full && l.scan.found == [states]bool{} {
+		l.full = true
+		if l.OnFull != nil {
+			l.OnFull()
+		}
+	}
+}
+
+// makeRoom closes a connection if no place is free. It reports whether a place is free. l.mu must
+// be held.
+func (l *ConnLimit) makeRoom(now time.Duration) bool {
+	for len(l.places) >= l.most {
+		c := l.next(now)
+		if c == nil || now < l.deadline(c) || l.closing >= MaxClosing {
+			return false
+		}
+		p := c.place
+		c.place = nil
+		if !p.end() { // a request has arrived
+			continue
+		}
+		l.bounds.Hit(bound.MaxConnections, p.peer)
+		if !p.known.Load() {
+			l.distrust(c.since.state())
+		}
+		p.free()
+		p.slow = true
+		l.closing++
+	}
+	return true
+}
+
+// A candidate is a connection that can be closed for another one. If the since field of the place
+// has changed, the candidate is not valid anymore.
+type candidate struct {
+	place *Place // nil after it was used
+	since moment
+}
+
+// A scan contains the connections that could be closed at the time of the scan.
+type scan struct {
+	expires time.Duration       // before this time, the other connections cannot be closed
+	lists   [states][]candidate // the oldest first
+	found   [states]bool        // the state had candidates, or a connection has entered it by Enter
+}
+
+// next returns the connection to be closed next, or nil if there is none. It scans all places if
+// the last scan has no more candidate of the preferred state, but at most once per patience. Until
+// then, a connection of a less preferred state is returned only if the scan found no connection of
+// the preferred state. Other connections of the preferred state are too young to be closed. l.mu
+// must be held.
+func (l *ConnLimit) next(now time.Duration) *candidate {
+	order := [...]state{idle, newcomer, greeted, reading}
+	if l.unknown > l.most/2 {
+		order = [...]state{newcomer, greeted, idle, reading}
+	}
+	for _, s := range order {
+		c := l.scan.first(s)
+		if c == nil && now >= l.scan.expires {
+			l.scanPlaces(now)
+			c = l.scan.first(s)
+		}
+		if c != nil || l.scan.found[s] {
+			return c
+		}
+	}
+	return nil
+}
+
+// first returns the oldest candidate of a state, or nil.
+func (s *scan) first(of state) *candidate {
+	for list := s.lists[of]; len(list) > 0; list = list[1:] {
+		c := &list[0]
+		if p := c.place; p != nil && !p.left && moment(p.since.Load()) == c.since {
+			s.lists[of] = list
+			return c
+		}
+		c.place = nil
+	}
+	s.lists[of] = nil
+	return nil
+}
+
+// scanPlaces replaces the scan. l.mu must be held.
+func (l *ConnLimit) scanPlaces(now time.Duration) {
+	l.scan = scan{expires: now + patience}
+	for _, p := range l.places {
+		m := moment(p.since.Load())
+		if s := m.state(); s != serving {
+			l.scan.lists[s] = append(l.scan.lists[s], candidate{p, m})
+			l.scan.found[s] = true
+		}
+	}
+	for _, list := range l.scan.lists {
+		slices.SortFunc(list, func(a, b candidate) int { return cmp.Compare(a.since, b.since) })
+	}
+}
+
+// deadline returns the time before which c is not closed for another connection. l.mu must be
+// held.
+func (l *ConnLimit) deadline(c *candidate) time.Duration {
+	switch {
+	case c.place.known.Load():
+		return c.since.time() + patience
+	case c.since.state() == greeted:
+		return c.since.time() + l.trust[greeted]
+	}
+	return c.since.time() + l.trust[newcomer]
+}
+
+// distrust reduces the patience after a connection without an answer was closed in a state. l.mu must be
+// held.
+func (l *ConnLimit) distrust(s state) {
+	if s == greeted {
+		l.trust[greeted] = max(l.trust[greeted]/2, minTLSPatience)
+	} else {
+		l.trust[newcomer] = max(l.trust[newcomer]/2, patience)
+	}
+}
+
+// admitLater calls admit when the next connection may be closed. l.mu must be held.
+func (l *ConnLimit) admitLater(now time.Duration) {
+	at := l.scan.expires
+	if c := l.next(now); c != nil {
+		at = l.deadline(c)
+	}
+	wait := max(at-now, time.Millisecond)
+	if l.timer != nil {
+		l.timer.Reset(wait)
+		return
+	}
+	l.timer = time.AfterFunc(wait, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.admit()
+	})
+}
+
+// Handled replaces the function that closes the connection for another one. The connection must
+// not be idle.
+func (p *Place) Handled(end func() bool) {
+	p.limit.mu.Lock()
+	defer p.limit.mu.Unlock()
+	p.end = end
+}
+
+// Idle records that the connection waits for a request. answered reports whether a request was
+// answered on it.
+func (p *Place) Idle(answered bool) {
+	if answered {
+		p.Answered()
+	}
+	switch {
+	case p.known.Load():
+		p.move(idle)
+	case p.tls:
+		p.move(greeted)
+	default:
+		p.move(newcomer)
+	}
+}
+
+// Greeted records that the connection waits for the next message of a TLS handshake, whose ClientHello was
+// valid.
+func (p *Place) Greeted() {
+	p.tls = true
+	p.move(greeted)
+}
+
+// Answered records that a request was answered on the connection.
+func (p *Place) Answered() {
+	if p.known.Load() {
+		return
+	}
+	l := p.limit
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if p.left || p.known.Swap(true) {
+		return
+	}
+	l.unknown--
+	l.trust[newcomer] = min(2*l.trust[newcomer], maxPatience)
+	if p.tls {
+		l.trust[greeted] = min(2*l.trust[greeted], maxTLSPatience)
+	}
+}
+
+// Reading records that a part of a header section has arrived.
+func (p *Place) Reading() { p.move(reading) }
+
+// Stir is Reading for a connection on which other requests may be in flight. In this case, it has
+// no effect.
+func (p *Place) Stir() {
+	for {
+		old := p.since.Load()
+		if s := moment(old).state(); s == serving || s == reading || p.since.CompareAndSwap(old, int64(p.limit.moment(reading))) {
+			return
+		}
+	}
+}
+
+// Serving records that the connection must not be closed for another one, until Idle or Reading.
+func (p *Place) Serving() { p.since.Store(int64(serving)) }
+
+// move begins a state in which the connection can be closed for another one. It does not admit a
+// waiting connection, because the connection is not closed before patience has elapsed.
+func (p *Place) move(s state) {
+	if moment(p.since.Load()).state() != s {
+		p.since.Store(int64(p.limit.moment(s)))
+	}
+}
+
+// moment returns the moment at which a state begins now.
+func (l *ConnLimit) moment(s state) moment { return moment(l.now()<<stateBits) | moment(s) }
+
+// Wanted reports whether another connection waits for a place. If it returns true, the connection
+// should be closed after the current response. Otherwise, a client that sends requests without a
+// pause would keep its place forever.
+func (p *Place) Wanted() bool { return p.limit.wanted.Load() }
+
+// Leave records that the connection was closed.
+func (p *Place) Leave() {
+	l := p.limit
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p.free()
+	if p.slow {
+		p.slow = false
+		l.closing--
+	}
+	l.admit()
+	if len(l.places) < l.most-l.most/8 {
+		l.scan = scan{} // releases the connections in it
+	}
+}
+
+// free releases the place, once. limit.mu must be held.
+func (p *Place) free() {
+	if p.left {
+		return
+	}
+	p.left = true
+	l := p.limit
+	last := len(l.places) - 1
+	l.places[p.index] = l.places[last]
+	l.places[p.index].index = p.index
+	l.places[last] = nil
+	l.places = l.places[:last]
+	if !p.known.Load() {
+		l.unknown--
+	}
+}

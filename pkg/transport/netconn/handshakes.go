@@ -1,0 +1,158 @@
+package netconn
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/fair"
+	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
+)
+
+const (
+	// maxHandshakes is the maximum number of handshakes of a listener that are in progress. crypto/tls
+	// holds up to 32 KiB for each of them, 8 MiB together.
+	maxHandshakes = 256
+	// maxQueued is the maximum number of handshakes in the queue. A processor completes about 2000
+	// handshakes per second.
+	maxQueued = 20000
+	// extraBytes is the number of bytes that all handshakes in progress can receive in addition
+	// to helloBytes or chainBytes each. crypto/tls holds up to four times as much.
+	extraBytes = 1 << 20
+	// extension is the number of bytes that a handshake takes from extraBytes at a time.
+	extension = 8 << 10
+	// stallTime is the minimum time that a handshake can wait for the next flight of the client
+	// while another handshake is queued. There are two or three flights (RFC 8446 section 2). Slow
+	// clients can need more time, for example because 1000 of them share a busy processor.
+	stallTime = time.Second
+	// recheckTime is the time between two checks of a handshake whose message has arrived and was not
+	// read.
+	recheckTime = time.Second / 5
+)
+
+// handshakes limits the number of handshakes in progress. The others wait in a queue without a timeout,
+// because this time depends on the sidecar and not on the client. A slot is idle while its handshake waits
+// for the client. If handshakes are queued, it can be taken after stallTime, or after up to the timeout of
+// a handshake (see [fair.Options]).
+type handshakes struct {
+	slots   *fair.Semaphore
+	timeout time.Duration // maximum time that a handshake waits for its client
+	bounds  *bound.Recorder
+
+	mu    sync.Mutex
+	extra int // bytes that handshakes can still take, see extraBytes
+}
+
+func (s *handshakes) init(timeout time.Duration, bounds *bound.Recorder) {
+	s.slots = fair.New(fair.Options{
+		Slots: maxHandshakes, Queue: maxQueued, MinPatience: min(stallTime, timeout), MaxPatience: timeout,
+	})
+	s.timeout, s.bounds, s.extra = timeout, bounds, extraBytes
+}
+
+// handshake is a TLS handshake in progress or in the queue.
+type handshake struct {
+	conn    *Conn
+	server  *handshakes
+	slot    *fair.Slot
+	waiting func(client, answered bool) // see Conn.Handshake
+	allowed int                         // remaining number of bytes that the handshake can receive
+
+	extendable int         // remaining number of bytes that the handshake can take from handshakes.extra
+	extended   int         // number of bytes taken from handshakes.extra
+	idle       bool        // the slot is idle
+	answered   bool        // the server has sent its first flight
+	wait       wait        // for the client
+	reading    atomic.Bool // the handshake waits for input
+	ended      atomic.Bool
+	timer      *time.Timer // calls expire
+}
+
+// start waits until h can start. It returns an error if the queue is full or ctx ends.
+func (h *handshake) start(ctx context.Context) (err error) {
+	s := h.server
+	h.slot, err = s.slots.Acquire(ctx, fair.Request{Client: h.conn.Client(), End: func() bool {
+		return h.stalled(time.Now()) > 0 && h.close(bound.TLSHandshakeStall)
+	}})
+	if errors.Is(err, fair.ErrQueueFull) {
+		s.bounds.Hit(bound.TLSHandshakeQueue, h.conn.RemoteAddr().String())
+	}
+	if err == nil {
+		h.timer = time.AfterFunc(time.Hour, h.expire) // expire uses the timer
+		h.timer.Reset(s.timeout)
+	}
+	return err
+}
+
+// end releases the slot of the handshake. It is called after start has returned nil.
+func (h *handshake) end(completed bool) {
+	h.ended.Store(true)
+	h.timer.Stop()
+	h.server.mu.Lock()
+	h.server.extra += h.extended
+	h.server.mu.Unlock()
+	if completed {
+		h.slot.Answered()
+	}
+	h.slot.Release()
+}
+
+// begin records that the handshake waits for the client. next is true if the server has sent a message
+// since the last wait, so that the client must send its next message.
+func (h *handshake) begin(next bool) {
+	h.wait.begin(next)
+	if next || !h.idle {
+		h.idle = true
+		h.slot.Idle()
+	}
+	h.answered = h.answered || next
+	h.waiting(true, h.answered)
+}
+
+// pause records that the handshake no longer waits for the client.
+func (h *handshake) pause() {
+	h.wait.end()
+	h.waiting(false, h.answered)
+}
+
+// stalled returns the time of all waits for the client, or 0 if the handshake does not wait. If the message
+// of the client has arrived and was not read, the process lacks CPU time.
+func (h *handshake) stalled(now time.Time) time.Duration {
+	if h.ended.Load() || h.reading.Load() && !h.conn.Silent() {
+		return 0
+	}
+	return h.wait.total(now)
+}
+
+// expire closes the connection if the handshake has waited for its client until the timeout.
+func (h *handshake) expire() {
+	switch waited := h.stalled(time.Now()); {
+	case h.ended.Load():
+	case waited >= h.server.timeout:
+		h.close(bound.TLSHandshakeTimeout)
+	default:
+		h.timer.Reset(max(h.server.timeout-waited, recheckTime))
+	}
+}
+
+// close closes the connection because it exceeded a bound. It always returns true.
+func (h *handshake) close(name bound.Name) bool {
+	h.server.bounds.Hit(name, h.conn.RemoteAddr().String())
+	_ = h.conn.Cut()
+	return true
+}
+
+// extend increases the number of bytes that h can receive. It returns false if no bytes are available.
+func (h *handshake) extend() bool {
+	s := h.server
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := min(extension, s.extra, h.extendable)
+	s.extra -= n
+	h.extendable -= n
+	h.extended += n
+	h.allowed += n
+	return n > 0
+}

@@ -1,0 +1,69 @@
+package netconn
+
+import (
+	"net"
+	"sync"
+	"time"
+)
+
+// LastLook is how long a connection waits for input, and a listener accepts connections, after a
+// shutdown was requested.
+const LastLook = 20 * time.Millisecond
+
+// Listeners is the set of listeners of a server, which are stopped at the same time. It is safe for
+// concurrent use.
+type Listeners struct {
+	Stopping chan struct{} // closed by Stop; callers may only receive from it
+
+	mu      sync.Mutex
+	all     []net.Listener
+	serving sync.WaitGroup // counts calls of Add without Done
+}
+
+// NewListeners returns an empty set.
+func NewListeners() *Listeners { return &Listeners{Stopping: make(chan struct{})} }
+
+// Add adds a listener. The caller must call Done when it no longer accepts connections. If Stop was
+// called before, Add closes the listener and returns false.
+func (s *Listeners) Add(ln net.Listener) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.Stopped() {
+		ln.Close()
+		return false
+	}
+	s.all = append(s.all, ln)
+	s.serving.Add(1)
+	return true
+}
+
+// Done records that the caller no longer accepts connections from a listener.
+func (s *Listeners) Done() { s.serving.Done() }
+
+// Stopped reports whether Stop was called.
+func (s *Listeners) Stopped() bool {
+	select {
+	case <-s.Stopping:
+		return true
+	default:
+		return false
+	}
+}
+
+// Stop stops all listeners. For LastLook, they accept the connections that the kernel has already
+// accepted. Accept then returns an error. Stop must be called at most once.
+func (s *Listeners) Stop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	close(s.Stopping)
+	for _, ln := range s.all {
+		if d, ok := ln.(interface{ SetDeadline(time.Time) error }); ok {
+			_ = d.SetDeadline(time.Now().Add(LastLook)) // on failure, Accept returns the error
+		} else {
+			ln.Close()
+		}
+	}
+}
+
+// Wait returns when Done was called for each listener.
+func (s *Listeners) Wait() { s.serving.Wait() }

@@ -1,0 +1,338 @@
+// File memory.go limits the memory of requests that are being read or wait, over all
+// connections of clients.
+//
+// Each connection has an [Account]. The engines add the bytes that a request holds and
+// subtract them when the request releases them. The package does not allocate or free
+// memory. The following steps keep the sum below the limit of the [Budget]:
+//
+//   - [Account.Admit] returns false if the connection holds more than its share. The engine
+//     then rejects the request with the reason overload. [Account.Await] waits for memory first.
+//   - [Account.Over] reports true for such a connection. The engine then reads more slowly.
+//   - If the sum is close to the limit, the connection with the most memory per request is closed.
+//   - [Account.AwaitLimit] pauses reading while the sum is above the limit, until such connections
+//     have released their memory.
+//
+// The share of a connection is the memory that is free. A single connection can therefore hold
+// half of the budget. A connection that holds little is not limited by its share. If it needs
+// memory and the budget is exhausted, a connection that holds more is closed. A client with few
+// requests is therefore served while other clients use all of the budget. A connection with an
+// upload that makes progress is closed last.
+//
+// The connection of an ingress or of the activator carries the requests of many clients. It is
+// therefore compared by its memory per request, and it is not closed if the budget is used by many
+// connections that hold little.
+
+package netconn
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
+)
+
+const (
+	// MemoryFraction is the part of the memory limit that is the budget, as its denominator. The rest
+	// is for the process itself, idle connections, buffers and garbage.
+	MemoryFraction = 2
+	// Unlimited is the budget in bytes of a process without a memory limit.
+	Unlimited = 1 << 30
+	// small is the number of bytes up to which a connection is closed only if the sum exceeds the limit. It
+	// is also the number of bytes that each connection can hold while others use all of the budget.
+	small = 64 << 10
+	// medium is the maximum usage in bytes of a connection that is not limited by its share. A single
+	// upload over HTTP/2 and TLS uses less than this.
+	medium = 192 << 10
+	// progress is the minimum ratio of released bytes to held bytes for a connection whose requests
+	// are considered to make progress.
+	progress = 4
+	// ordinary is the number of bytes per request up to which connections are compared by the sum
+	// of their bytes. A request over HTTP/2 with a header section of 16 KiB is below this value.
+	ordinary = 32 << 10
+	// skippedScans is the number of additions above the trigger for which the accounts are not
+	// scanned, after a scan has found no connection to be closed.
+	skippedScans = 64
+	// awaitTime is the maximum time for which Await and AwaitLimit wait. Other requests usually release
+	// memory within milliseconds.
+	awaitTime = time.Second
+	// minPoll and maxPoll are the minimum and maximum time between two checks of a waiting connection.
+	minPoll = time.Millisecond
+	maxPoll = 32 * time.Millisecond
+)
+
+// A Budget is the memory of all requests. It is safe for concurrent use. The nil Budget has no
+// limit.
+type Budget struct {
+	limit  int64
+	soft   int64 // sum at which the share of a connection is 0; the rest is for small connections
+	hard   int64 // sum at which connections are closed
+	bounds *bound.Recorder
+
+	used    atomic.Int64
+	trigger atomic.Int64 // sum at which reclaim is called: hard, and the bytes of ending accounts
+	skips   atomic.Int64 // number of additions before the next call of reclaim while the sum is below the limit
+
+	mu       sync.Mutex
+	accounts map[*Account]struct{}
+}
+
+// An Account is the memory of one connection. The nil Account has no limit. It is safe for
+// concurrent use.
+type Account struct {
+	budget *Budget
+	peer   string
+	end    func()
+	used   atomic.Int64
+	served atomic.Int64 // number of requests that are being served
+	ending atomic.Bool  // end was called; set while budget.mu is held
+
+	released atomic.Int64 // number of bytes that were subtracted since Open
+}
+
+// NewBudget returns a budget of limit bytes. If limit is not positive, the budget is [Unlimited]. If
+// bounds is not nil, it records the connections that are closed.
+func NewBudget(limit int64, bounds *bound.Recorder) *Budget {
+	if limit <= 0 {
+		limit = Unlimited
+	}
+	b := &Budget{limit: limit, soft: limit - limit/8, hard: limit - limit/16, bounds: bounds}
+	b.accounts = make(map[*Account]struct{})
+	b.trigger.Store(b.hard)
+	return b
+}
+
+// Usage returns the number of bytes that requests hold, and the limit in bytes.
+func (b *Budget) Usage() (used, limit int64) {
+	if b == nil {
+		return 0, 0
+	}
+	return b.used.Load(), b.limit
+}
+
+// Open returns the account of a connection. peer is the address of the peer. end closes the
+// connection. It is called at most once, on a separate goroutine. If b is nil, Open returns nil.
+func (b *Budget) Open(peer string, end func()) *Account {
+	if b == nil {
+		return nil
+	}
+	a := &Account{budget: b, peer: peer, end: end}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.accounts[a] = struct{}{}
+	return a
+}
+
+// Close removes the account. All bytes must have been subtracted.
+func (a *Account) Close() {
+	if a == nil {
+		return
+	}
+	b := a.budget
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.accounts, a)
+	if a.ending.Load() {
+		b.trigger.Store(b.hard + b.endingBytes())
+	}
+}
+
+// Serve sets the number of requests that the connection serves. A connection that serves one request
+// at a time does not have to call it.
+func (a *Account) Serve(requests int) {
+	if a != nil {
+		a.served.Store(int64(requests))
+	}
+}
+
+// perRequest returns the bytes of the connection for each request.
+func (a *Account) perRequest() int64 { return a.used.Load() / max(a.served.Load(), 1) }
+
+// Admit adds n bytes and returns true if the connection can hold them. Otherwise, it adds
+// nothing and returns false.
+func (a *Account) Admit(n int) bool {
+	if a == nil {
+		return true
+	}
+	b, used := a.budget, a.used.Load()+int64(n)
+	if !b.admits(used, b.used.Load()+int64(n)) {
+		// The sum can exceed the limit without a call to reclaim, because a connection can release its bytes before its
+		// account is closed.
+		if used > medium || b.skips.Add(-1) >= 0 {
+			return false
+		}
+		b.reclaim()
+		if !b.admits(used, b.used.Load()+int64(n)) {
+			return false
+		}
+	}
+	a.Add(n)
+	return true
+}
+
+// admits reports whether a connection can hold used bytes if all connections hold total bytes.
+func (b *Budget) admits(used, total int64) bool {
+	if used <= b.soft-total {
+		return true
+	}
+	ending := b.trigger.Load() - b.hard
+	return used <= medium && total-ending <= b.limit
+}
+
+// Over reports whether the connection holds more than its share.
+func (a *Account) Over() bool {
+	return a != nil && !a.budget.admits(a.used.Load(), a.budget.used.Load())
+}
+
+// Await is Admit, but it waits for up to a second until the connection can hold the bytes. It returns false
+// immediately if the connection is being closed.
+func (a *Account) Await(n int) bool {
+	return a.Admit(n) || a.wait(func() bool { return a.Admit(n) })
+}
+
+// Scarce reports whether more than half of the budget is used. The engines then read fewer bytes at a
+// time, because read buffers are not part of the budget and many connections can read concurrently.
+func (a *Account) Scarce() bool { return a != nil && a.budget.used.Load() > a.budget.limit/2 }
+
+// AwaitLimit waits up to a second while the total usage is above the limit, so that connections that
+// are being closed can release their memory first. Without the wait, the usage would grow further in
+// the meantime.
+func (a *Account) AwaitLimit() {
+	if a == nil {
+		return
+	}
+	if b := a.budget; b.used.Load() > b.limit {
+		a.wait(func() bool { return b.used.Load() <= b.hard })
+	}
+}
+
+// wait waits until ready returns true. It returns false after awaitTime, or if the connection is being closed.
+func (a *Account) wait(ready func() bool) bool {
+	poll := minPoll
+	for left := awaitTime; left > 0 && !a.ending.Load(); poll = min(2*poll, maxPoll) {
+		time.Sleep(poll)
+		left -= poll
+		if ready() {
+			return true
+		}
+	}
+	return false
+}
+
+// Add adds n bytes that the connection must hold. If the budget is exhausted, the connection
+// with the most memory per request is closed.
+func (a *Account) Add(n int) {
+	if a == nil || n == 0 {
+		return
+	}
+	a.used.Add(int64(n))
+	b := a.budget
+	sum, trigger := b.used.Add(int64(n)), b.trigger.Load()
+	if sum <= trigger {
+		return
+	}
+	if sum > trigger+b.limit-b.hard || b.skips.Add(-1) < 0 {
+		b.reclaim()
+	}
+}
+
+// Sub subtracts n bytes that were added.
+func (a *Account) Sub(n int) {
+	if a == nil || n == 0 {
+		return
+	}
+	a.used.Add(-int64(n))
+	a.released.Add(int64(n))
+	a.budget.used.Add(-int64(n))
+}
+
+// Set changes the number of bytes of one object from held to n, and returns n.
+func (a *Account) Set(held, n int) int {
+	if n > held {
+		a.Add(n - held)
+	} else {
+		a.Sub(held - n)
+	}
+	return n
+}
+
+// reclaim ends the connections with the most memory per request until the others hold less than hard.
+func (b *Budget) reclaim() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	ending := b.endingBytes()
+	for b.used.Load()-ending > b.hard {
+		a := b.victim(b.used.Load()-ending > b.limit)
+		if a == nil {
+			b.skips.Store(skippedScans)
+			break
+		}
+		a.ending.Store(true)
+		ending += a.used.Load()
+		b.bounds.Hit(bound.Memory, a.peer)
+		go a.end()
+	}
+	b.trigger.Store(b.hard + ending)
+}
+
+// endingBytes returns the bytes of the connections that are being closed. b.mu is held.
+func (b *Budget) endingBytes() (n int64) {
+	for a := range b.accounts {
+		if a.ending.Load() {
+			n += a.used.Load()
+		}
+	}
+	return n
+}
+
+// victim returns the connection to be closed next, or nil if there is none. exceeded reports whether
+// the sum is above the limit. Below the limit, a connection is closed only so that connections that
+// hold little are served. b.mu is held.
+//
+// If connections that hold little use half of the budget, they are the cause of the shortage. Then
+// a connection is only closed for them if it holds more than ordinary bytes per request. A connection
+// that serves many ordinary requests stays open. A connection with a single upload can hold more
+// than that, so that connections up to medium are compared by the sum of their bytes.
+func (b *Budget) victim(exceeded bool) *Account {
+	var large, little, working heaviest
+	littleBytes := int64(0)
+	for a := range b.accounts {
+		used := a.used.Load()
+		switch {
+		case a.ending.Load():
+		case used > medium:
+			large.add(a, max(a.perRequest(), ordinary), used)
+		case a.released.Load() > progress*used:
+			working.add(a, a.perRequest(), used)
+			littleBytes += used
+		case used > small:
+			large.add(a, ordinary, used)
+			little.add(a, a.perRequest(), used)
+		default:
+			little.add(a, a.perRequest(), used)
+			littleBytes += used
+		}
+	}
+	switch {
+	case large.account != nil && (large.perRequest > ordinary || littleBytes <= b.limit/2):
+		return large.account
+	case !exceeded:
+		return nil
+	case little.account != nil:
+		return little.account
+	}
+	return working.account
+}
+
+// heaviest is the connection with the most bytes per request, and with the most bytes if these are
+// equal.
+type heaviest struct {
+	account          *Account
+	perRequest, used int64
+}
+
+func (h *heaviest) add(a *Account, perRequest, used int64) {
+	if h.account == nil || perRequest > h.perRequest || perRequest == h.perRequest && used > h.used {
+		*h = heaviest{a, perRequest, used}
+	}
+}

@@ -1,0 +1,139 @@
+package netconn_test
+
+import (
+	"crypto/tls"
+	"errors"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
+	"github.com/queue-proxy/queue-proxy/test/harness"
+)
+
+// alertRecord is the record type of alerts (RFC 8446 section 5.1).
+const alertRecord = 21
+
+// Each incomplete input holds up to 16 KiB. The reader has no deadline.
+func TestIncompleteRecordTimesOut(t *testing.T) {
+	unfinished := append([]byte{keyUpdate, 0, 0xff, 0}, make([]byte, 1000)...)
+	for name, input := range map[string]func(f *forger) []byte{
+		"header":  func(f *forger) []byte { return f.record(contentRecord, []byte("hello"))[:3] },
+		"content": func(f *forger) []byte { return f.record(contentRecord, []byte("hello"))[:10] },
+		"second record": func(f *forger) []byte {
+			return append(f.record(contentRecord, []byte("x")), f.record(contentRecord, []byte("hello"))[:10]...)
+		},
+		"alert":   func(f *forger) []byte { return f.record(alertRecord, []byte{1, 0})[:8] },
+		"message": func(f *forger) []byte { return f.record(handshakeRecord, unfinished) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bounds := bound.NewRecorder()
+			server := recordingServer(0, bounds)
+			server.SetRecordTime(soon)
+			p, f := forgedOf(t, server)
+			harness.NoError(t, p.link.SetReadDeadline(time.Time{}))
+			_, err := p.wire.Write(input(f))
+			harness.NoError(t, err)
+			closed := make(chan struct{})
+			go func() { defer close(closed); _, _ = io.Copy(io.Discard, p.link) }()
+			harness.Receive(t, closed, "end of the connection")
+			wantBounds(t, bounds, bound.TLSRecordTimeout)
+		})
+	}
+}
+
+// A client on a network with small packets: each byte of its records arrives separately.
+func TestSlowRecordsSucceed(t *testing.T) {
+	for name, config := range kinds {
+		if config == nil {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			bounds := bound.NewRecorder()
+			p := newPairOf(t, config, recordingServer(0, bounds))
+			p.wire.Conn = slow{p.wire.Conn}
+			p.link.SetReadDeadline(time.Now().Add(harness.Patience))
+			go p.client.Write(make([]byte, 4<<10))
+			_, err := io.ReadFull(p.link, make([]byte, 4<<10))
+			harness.NoError(t, err)
+			wantBounds(t, bounds)
+		})
+	}
+}
+
+// A connection can be idle for any time after whole records, without a timer.
+func TestIdleConnectionHasNoRecordTimer(t *testing.T) {
+	p, f, _ := recordingForger(t)
+	replied := make(chan struct{})
+	go func() {
+		defer close(replied)
+		_, _ = p.wire.Read(make([]byte, 1))
+	}()
+	_, err := p.wire.Write(f.record(contentRecord, []byte("x")))
+	harness.NoError(t, err)
+	harness.Until(t, "the content is read", func() bool {
+		text, _ := tryRead(t, p.link)
+		return text == "x"
+	})
+	_, err = p.wire.Write(f.record(handshakeRecord, []byte{keyUpdate, 0, 0, 1, updateRequested}))
+	harness.NoError(t, err)
+	f.update()
+	harness.Until(t, "the reply to KeyUpdate", func() bool {
+		if _, err := tryRead(t, p.link); !errors.Is(err, netconn.ErrAgain) {
+			t.Fatalf("got %v, want ErrAgain", err)
+		}
+		select {
+		case <-replied:
+			return true
+		default:
+			return false
+		}
+	})
+	if p.link.HasTimer() || p.link.Stalled() {
+		t.Error("got a timer on an idle connection, want none")
+	}
+}
+
+// The engine does not read while the application is slow. The timeout applies to the client only.
+func TestRecordTimeoutIgnoresTimeWithoutRead(t *testing.T) {
+	bounds := bound.NewRecorder()
+	server := recordingServer(0, bounds)
+	server.SetRecordTime(soon)
+	p := newPairOf(t, &tls.Config{MinVersion: tls.VersionTLS13}, server)
+	p.wire.holdBack()
+	p.client.Write([]byte("hello"))
+	p.wire.release(t, 10)
+	harness.Until(t, "a part of the record is read", func() bool {
+		_, _ = tryRead(t, p.link)
+		return p.link.Stalled()
+	})
+	harness.Until(t, "the timer has expired", func() bool { return !p.link.HasTimer() })
+	p.wire.release(t, len(p.wire.held))
+	p.link.SetReadDeadline(time.Now().Add(harness.Patience))
+	buf := make([]byte, 10)
+	if n, err := p.link.Read(buf); string(buf[:n]) != "hello" || err != nil {
+		t.Errorf("got %q, %v, want hello", buf[:n], err)
+	}
+	wantBounds(t, bounds)
+}
+
+func TestCloseStopsRecordTimer(t *testing.T) {
+	for name, end := range map[string]func(*netconn.Conn) error{
+		"Close": (*netconn.Conn).Close, "Cut": (*netconn.Conn).Cut, "Reset": (*netconn.Conn).Reset,
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, f, _ := recordingForger(t)
+			_, err := p.wire.Write(f.record(contentRecord, []byte("hello"))[:10])
+			harness.NoError(t, err)
+			harness.Until(t, "a timer", func() bool {
+				_, _ = tryRead(t, p.link)
+				return p.link.HasTimer()
+			})
+			harness.NoError(t, end(p.link))
+			if p.link.HasTimer() {
+				t.Error("got a timer after the end, want none")
+			}
+		})
+	}
+}

@@ -1,0 +1,58 @@
+//go:build !windows && (!linux || race)
+
+package netconn
+
+import (
+	"errors"
+	"syscall"
+)
+
+// The race detector derives the order of events from socket operations, but only if they use package
+// syscall.
+
+// Read reads the available input. At the end of the input, it returns 0 and no error.
+func Read(fd uintptr, p []byte) (n int, err error) { return interrupted(syscall.Read, fd, p) }
+
+// Write writes as many bytes as possible without blocking.
+func Write(fd uintptr, p []byte) (n int, err error) { return interrupted(syscall.Write, fd, p) }
+
+// WriteTwo writes as many bytes of p and then q as possible without blocking.
+func WriteTwo(fd uintptr, p, q []byte) (n int, err error) {
+	if n, err = Write(fd, p); err != nil || n < len(p) {
+		return n, err
+	}
+	m, err := Write(fd, q)
+	if n > 0 && errors.Is(err, syscall.EAGAIN) {
+		err = nil // p was written
+	}
+	return n + m, err
+}
+
+// WriteNow writes to a pipe or file without blocking, even if the descriptor is in blocking mode. On
+// this platform, this is not supported, and WriteNow always returns 0.
+func WriteNow(uintptr, []byte) int { return 0 }
+
+// Peek reads bytes that stay in the receive buffer. Its results are those of Read.
+func Peek(fd uintptr, p []byte) (n int, err error) {
+	for {
+		if n, _, err = syscall.Recvfrom(int(fd), p, syscall.MSG_PEEK|syscall.MSG_DONTWAIT); !errors.Is(err, syscall.EINTR) {
+			return n, err
+		}
+	}
+}
+
+// Silent reports whether no input is available. It returns false at the end of the input and after an
+// error.
+func Silent(fd uintptr) bool {
+	var one [1]byte
+	_, err := Peek(fd, one[:])
+	return errors.Is(err, syscall.EAGAIN)
+}
+
+func interrupted(f func(int, []byte) (int, error), fd uintptr, p []byte) (n int, err error) {
+	for {
+		if n, err = f(int(fd), p); !errors.Is(err, syscall.EINTR) {
+			return max(n, 0), err
+		}
+	}
+}

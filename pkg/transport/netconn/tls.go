@@ -1,0 +1,437 @@
+package netconn
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
+)
+
+const (
+	// handshakeTime is the maximum time that a handshake waits for its client. The client sends two or
+	// three messages in a handshake.
+	handshakeTime = 10 * time.Second
+	// helloBytes is the number of bytes of a handshake that each client can send. Most clients send
+	// less than 2 KiB. crypto/tls holds up to four times as much.
+	helloBytes = 8 << 10
+	// chainBytes is helloBytes for servers that request client certificates. A chain of
+	// certificates is rarely longer than 10 KiB.
+	chainBytes = 32 << 10
+	// maxHelloBytes and maxChainBytes are the maximum lengths, in bytes. A handshake that is
+	// longer than helloBytes or chainBytes takes the rest from extraBytes.
+	maxHelloBytes = 64 << 10
+	maxChainBytes = 128 << 10
+	// recordTime is the maximum time to wait for the rest of a TLS record or of a message of TLS.
+	// A record has at most 16 KiB.
+	recordTime = time.Minute
+	// idleBytes is the maximum number of bytes without content that an idle connection can have
+	// received. A KeyUpdate has 27 bytes.
+	idleBytes = 512
+	// maxUnread is the maximum number of bytes without content between two reads of content. A record
+	// has slightly more than 16 KiB (RFC 8446 section 5.2), and a message such as KeyUpdate has a few
+	// bytes. Without this limit, crypto/tls would buffer up to 64 KiB of a message.
+	maxUnread = 20 << 10
+	// encryptAtOnce is the number of content bytes that are encrypted before they are sent.
+	encryptAtOnce = 32 << 10
+	// recordOverhead is an upper bound for the bytes that encryption adds to 16 KiB of content.
+	recordOverhead = 512
+	// replyBatch is the number of bytes of replies that are sent together while content arrives.
+	// Small segments would fill the receive buffer of the client with their overhead.
+	replyBatch = 4 << 10
+)
+
+// MaxRecord is the maximum length of the content of a record in bytes.
+const MaxRecord = 16 << 10
+
+// MaxUnsent is the maximum number of encrypted bytes that are not sent: content, and replies to
+// messages of a client that does not read.
+const MaxUnsent = 2 * largeOut
+
+var (
+	errNotRead       = errors.New("tls: the client does not read the replies")
+	errLongHandshake = errors.New("tls: handshake too long")
+	errNoContent     = errors.New("tls: too many messages without content")
+)
+
+// Sizes of the buffers for unsent encrypted bytes.
+const (
+	smallOut = 4 << 10
+	largeOut = encryptAtOnce + encryptAtOnce/MaxRecord*recordOverhead
+)
+
+// Server is the shared state of the TLS connections of a listener. It is safe for concurrent use.
+type Server struct {
+	config     *tls.Config
+	recordTime time.Duration // maximum time to wait for the rest of a record or message
+	buffers    *Buffers
+	bounds     *bound.Recorder
+	handshakes handshakes
+}
+
+// NewServer returns a server with a TLS configuration. limit is the maximum time to wait for a message
+// of the client, or 0. A handshake waits for its client for at most 10 s, and for the rest of a TLS
+// record for at most a minute. If bounds is not nil, it records the bounds that clients exceed.
+func NewServer(config *tls.Config, limit time.Duration, bounds *bound.Recorder) *Server {
+	s := &Server{config: config, recordTime: recordTime, bounds: bounds, buffers: NewBuffers(smallOut, largeOut)}
+	timeout := handshakeTime
+	if limit > 0 {
+		timeout, s.recordTime = min(limit, handshakeTime), min(limit, recordTime)
+	}
+	s.handshakes.init(timeout, bounds)
+	return s
+}
+
+// encryption is the TLS state of a connection. It is also the net.Conn that crypto/tls uses.
+type encryption struct {
+	link   *Conn
+	server *Server
+	conn   *tls.Conn
+
+	// The following fields are owned by the reader.
+	fd         uintptr    // valid inside WaitRead
+	shaking    *handshake // nil after the handshake
+	received   int        // number of bytes received since the last content
+	header     [5]byte    // first headerLen bytes of a record header
+	headerLen  int
+	recordLeft int // remaining payload bytes of the current record
+
+	rest wait // for the rest of a record or message
+
+	// The following fields hold the output of crypto/tls, which is written by the reader and the
+	// writer. They are guarded by mu.
+	mu     sync.Mutex
+	pooled *[]byte // the pooled buffer of out; may be nil
+	out    []byte  // unsent bytes
+
+	writing atomic.Bool  // content is being encrypted
+	replied atomic.Int32 // bytes of replies to TLS messages since the last batch
+}
+
+// Handshake completes a TLS handshake as the server. It blocks, and must be called before all other
+// methods that read or write. It first waits for the ClientHello and then for a slot, so that a client
+// that sends nothing does not use a slot. If ctx is canceled, Handshake stops waiting for a slot.
+//
+// waiting is called each time the handshake starts or stops waiting for the client, and before it
+// waits for a slot. answered is true if the ClientHello was valid and the server has sent its first
+// flight.
+//
+// The client can send 8 KiB, or 32 KiB if a certificate is requested, and up to 64 or 128 KiB if few
+// other handshakes are long. The owner of the connection can end the handshake by a deadline.
+func (c *Conn) Handshake(ctx context.Context, s *Server, waiting func(client, answered bool)) error {
+	if err := c.awaitHello(s); err != nil {
+		return err
+	}
+	h := &handshake{conn: c, server: &s.handshakes, waiting: waiting, allowed: helloBytes, extendable: maxHelloBytes - helloBytes}
+	if s.config.ClientAuth != tls.NoClientCert {
+		h.allowed, h.extendable = chainBytes, maxChainBytes-chainBytes
+	}
+	waiting(false, false)
+	if err := h.start(ctx); err != nil {
+		return err
+	}
+	e := &encryption{link: c, server: s, shaking: h}
+	e.conn = tls.Server(e, s.config)
+	err := e.conn.Handshake()
+	h.wait.begin(true)                   // the client can also be slow to receive
+	if sent := e.sendAll(); err == nil { // the alert of a failed handshake is sent as well
+		err = sent
+	}
+	h.wait.end()
+	h.end(err == nil)
+	if err != nil {
+		return err
+	}
+	e.shaking = nil
+	c.tls = e
+	return nil
+}
+
+// awaitHello waits until the first TLS record of the client has arrived, without reading it. If the
+// timeout expires and the record has arrived, the process lacks CPU time, and the connection stays
+// open.
+func (c *Conn) awaitHello(s *Server) error {
+	c.greeting.Store(true)
+	timer := time.AfterFunc(s.handshakes.timeout, func() {
+		var silent, late bool
+		_ = c.raw.Control(func(fd uintptr) { silent, late = Silent(fd), !recordArrived(fd) })
+		if !late || !c.greeting.CompareAndSwap(true, false) {
+			return
+		}
+		name := bound.TLSHandshakeTimeout
+		if silent {
+			name = bound.SilentConnection
+		}
+		s.bounds.Hit(name, c.RemoteAddr().String())
+		_ = c.Cut()
+	})
+	defer timer.Stop()
+	err := c.raw.Read(recordArrived)
+	if !c.greeting.CompareAndSwap(true, false) && err == nil {
+		err = net.ErrClosed
+	}
+	return err
+}
+
+// recordArrived reports whether the first TLS record, the end of the input or an error can be read
+// from a socket (RFC 8446 section 5.1). It also returns true for input that is not a TLS handshake, and
+// if the receive buffer is too small for the record.
+func recordArrived(fd uintptr) bool {
+	const handshakeType = 22
+	var header [5]byte
+	n, err := Peek(fd, header[:])
+	switch {
+	case errors.Is(err, syscall.EAGAIN):
+		return false
+	case err != nil || n == 0 || header[0] != handshakeType:
+		return true
+	}
+	const usable = 4 // the kernel can use up to three quarters of a small buffer for its own data
+	unread := Unread(fd)
+	complete := n == len(header) && unread >= n+int(header[3])<<8+int(header[4])
+	return complete || unread >= ReceiveBuffer(fd)/usable || Ended(fd)
+}
+
+// hit records that a bound closes the connection.
+func (e *encryption) hit(name bound.Name) { e.server.bounds.Hit(name, e.link.RemoteAddr().String()) }
+
+// sendAll sends the output of crypto/tls during a handshake.
+func (e *encryption) sendAll() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.out) == 0 {
+		return nil
+	}
+	_, err := e.link.tcp.Write(e.out)
+	e.putBack()
+	return err
+}
+
+// Read implements net.Conn for crypto/tls. It reads encrypted bytes.
+func (e *encryption) Read(p []byte) (n int, err error) {
+	if e.shaking != nil {
+		return e.readHandshake(p)
+	}
+	if e.received >= maxUnread {
+		e.hit(bound.TLSNoContent)
+		return 0, errNoContent
+	}
+	n, err = receive(e.fd, p)
+	e.received += n
+	e.follow(p[:n])
+	return n, err
+}
+
+// readHandshake is Read during the handshake. It first sends the messages for which the client waits.
+func (e *encryption) readHandshake(p []byte) (n int, err error) {
+	h := e.shaking
+	if h.allowed == 0 && !h.extend() {
+		e.hit(bound.TLSHandshakeSize)
+		return 0, errLongHandshake
+	}
+	h.begin(len(e.out) > 0) // no other goroutine writes during a handshake
+	defer h.pause()
+	if err := e.sendAll(); err != nil {
+		return 0, err
+	}
+	h.reading.Store(true)
+	n, err = e.link.tcp.Read(p[:min(len(p), h.allowed)])
+	h.reading.Store(false)
+	h.allowed -= n
+	e.follow(p[:n])
+	return n, err
+}
+
+// follow tracks record boundaries in the received bytes (RFC 8446 section 5.1).
+func (e *encryption) follow(p []byte) {
+	for len(p) > 0 {
+		if e.recordLeft == 0 {
+			n := copy(e.header[e.headerLen:], p)
+			p = p[n:]
+			if e.headerLen += n; e.headerLen == len(e.header) {
+				e.recordLeft = int(e.header[3])<<8 | int(e.header[4])
+				e.headerLen = 0
+			}
+			continue
+		}
+		n := min(len(p), e.recordLeft)
+		e.recordLeft -= n
+		p = p[n:]
+	}
+}
+
+// stalled reports whether a record is incomplete or a TLS message may be incomplete.
+func (e *encryption) stalled() bool {
+	return e.received > idleBytes || e.recordLeft > 0 || e.headerLen > 0
+}
+
+// awaitRest starts the timeout if a record or message is incomplete. The timer is not stopped
+// when the rest arrives, because the input of a busy connection often ends within a record. It
+// expires once and is not started again while the connection is idle.
+func (e *encryption) awaitRest() {
+	if !e.stalled() {
+		e.rest.earlier.Store(0)
+		return
+	}
+	e.rest.begin(false)
+	if e.link.late.Load() == nil {
+		e.checkLate(e.server.recordTime)
+	}
+}
+
+// checkLate calls closeLate after d.
+func (e *encryption) checkLate(d time.Duration) {
+	e.link.late.Store(time.AfterFunc(d, e.closeLate))
+}
+
+// closeLate closes the connection if the rest of a record or message is late.
+func (e *encryption) closeLate() {
+	e.link.late.Store(nil)
+	waited := e.rest.time(time.Now())
+	switch {
+	case waited == 0:
+	case waited < e.server.recordTime:
+		e.checkLate(e.server.recordTime - waited)
+	default:
+		e.hit(bound.TLSRecordTimeout)
+		_ = e.link.Cut()
+	}
+}
+
+// Write implements net.Conn for crypto/tls. It buffers encrypted bytes until they are sent.
+func (e *encryption) Write(p []byte) (int, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.out)+len(p) > MaxUnsent {
+		e.hit(bound.TLSUnreadReplies)
+		return 0, errNotRead
+	}
+	if e.pooled == nil {
+		e.take(len(p))
+	}
+	if !e.writing.Load() {
+		e.replied.Add(int32(len(p)))
+	}
+	e.out = append(e.out, p...)
+	return len(p), nil
+}
+
+// unsent implements Conn.Unsent.
+func (e *encryption) unsent() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.pooled == nil {
+		return 0
+	}
+	return len(*e.pooled)
+}
+
+// take allocates a buffer for n encrypted bytes. e.mu must be held.
+func (e *encryption) take(n int) {
+	e.pooled = e.server.buffers.Get(min(n, largeOut))
+	e.out = (*e.pooled)[:0]
+}
+
+// putBack releases the buffer. e.mu must be held.
+func (e *encryption) putBack() {
+	e.server.buffers.Put(e.pooled)
+	e.pooled, e.out = nil, nil
+}
+
+// send sends as many buffered bytes as possible without blocking.
+func (e *encryption) send(fd uintptr) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for len(e.out) > 0 {
+		n, err := Write(fd, e.out)
+		e.out = e.out[n:]
+		if err != nil {
+			return asAgain(err)
+		}
+	}
+	e.putBack()
+	return nil
+}
+
+// read implements Conn.TryRead.
+func (e *encryption) read(fd uintptr, p []byte) (int, error) {
+	e.fd = fd
+	e.rest.end()
+	n, err := e.conn.Read(p)
+	if n > 0 {
+		e.received = 0
+		e.rest.earlier.Store(0)
+		// A client that sends content without a pause can read the replies at the same time. If
+		// the send fails, the next write returns the error.
+		if e.replied.Load() >= replyBatch {
+			e.replied.Store(0)
+			_ = e.send(fd)
+		}
+		return n, nil
+	}
+	if answer := e.send(fd); answer != nil && !errors.Is(answer, ErrAgain) { // an error of sending the response to a TLS message such as KeyUpdate
+		return 0, answer
+	}
+	if err == nil { // the record has no content
+		err = ErrAgain
+	}
+	if errors.Is(err, ErrAgain) {
+		e.awaitRest()
+	}
+	return 0, err
+}
+
+// write implements Conn.TryWrite.
+func (e *encryption) write(fd uintptr, p, q []byte) (n int, err error) {
+	if err := e.send(fd); err != nil {
+		return 0, err
+	}
+	if len(p)+len(q) > smallOut-recordOverhead {
+		e.mu.Lock()
+		if e.pooled == nil {
+			e.take(largeOut)
+		}
+		e.mu.Unlock()
+	}
+	for _, piece := range [2][]byte{p, q} {
+		piece = piece[:min(len(piece), encryptAtOnce-n)]
+		if len(piece) == 0 {
+			continue
+		}
+		e.writing.Store(true)
+		taken, err := e.conn.Write(piece)
+		e.writing.Store(false)
+		n += taken
+		if err != nil {
+			return n, err
+		}
+	}
+	err = e.send(fd)
+	if errors.Is(err, ErrAgain) && n > 0 {
+		err = nil
+	}
+	return n, err
+}
+
+// sayGoodbye sends close_notify if this does not block.
+func (c *Conn) sayGoodbye() {
+	if c.tls == nil {
+		return
+	}
+	_ = c.tls.conn.CloseWrite() // crypto/tls appends it to out
+	_ = c.raw.Control(func(fd uintptr) { _ = c.tls.send(fd) })
+}
+
+// Close and the following methods implement net.Conn for crypto/tls. They have no effect, because the
+// owner of the connection sets the deadlines and closes it.
+func (e *encryption) Close() error                     { return nil }
+func (e *encryption) LocalAddr() net.Addr              { return e.link.LocalAddr() }
+func (e *encryption) RemoteAddr() net.Addr             { return e.link.RemoteAddr() }
+func (e *encryption) SetDeadline(time.Time) error      { return nil }
+func (e *encryption) SetReadDeadline(time.Time) error  { return nil }
+func (e *encryption) SetWriteDeadline(time.Time) error { return nil }

@@ -1,0 +1,48 @@
+package netconn
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// A wait measures how long a connection waits for the messages of the client. It does not
+// include the time between two waits. begin and end are called by the reader.
+type wait struct {
+	since    atomic.Int64 // start of the current wait, in nanoseconds since 1970; 0 if there is none
+	earlier  atomic.Int64 // earlier waits for the same message, in nanoseconds
+	previous atomic.Int64 // waits for previous messages, in nanoseconds
+}
+
+// begin starts the measurement. If next is true, the client must send another message than
+// before.
+func (w *wait) begin(next bool) {
+	if next {
+		w.previous.Add(w.earlier.Swap(0))
+	}
+	w.since.Store(time.Now().UnixNano())
+}
+
+// end stops the measurement. It does nothing if the connection is not waiting.
+func (w *wait) end() {
+	if w.since.Load() != 0 {
+		w.earlier.Add(time.Now().UnixNano() - w.since.Swap(0))
+	}
+}
+
+// time returns the time of all waits for the current message, or 0 if the connection is not
+// waiting. A client does not extend it by sending a single byte.
+func (w *wait) time(now time.Time) time.Duration {
+	since := w.since.Load()
+	if since == 0 {
+		return 0
+	}
+	return time.Duration(w.earlier.Load() + now.UnixNano() - since)
+}
+
+// total returns the time of the waits for all messages, or 0 if the connection is not waiting.
+func (w *wait) total(now time.Time) time.Duration {
+	if n := w.time(now); n > 0 {
+		return n + time.Duration(w.previous.Load())
+	}
+	return 0
+}
