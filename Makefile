@@ -75,7 +75,7 @@ test: ## Run all tests but the conformance suite and the load tests, with the ra
 	$(TEST) -race $$($(GO) list ./... | grep -Ev '/test/(conformance|rules)')
 	@echo "== make test, 3 of 3: test without the race detector"
 	$(TEST) ./pkg/transport/netconn ./pkg/sidecar ./pkg/observe/accesslog ./test/rules/... ./test/limits/...
-	$(if $(filter amd64,$(shell $(GO) env GOHOSTARCH)),GOARCH=386 CGO_ENABLED=0 $(TEST) ./pkg/transport/netconn ./pkg/wire ./pkg/config ./pkg/observe/tracing)
+	$(if $(filter amd64,$(shell $(GO) env GOHOSTARCH)),GOARCH=386 CGO_ENABLED=0 $(TEST) ./pkg/transport/netconn ./pkg/transport/http1/wire ./pkg/config ./pkg/observe/tracing)
 
 load: ## Run the injector under the heaviest load that it accepts; needs the whole machine for a minute.
 	$(GO) vet -tags load ./cmd/injector

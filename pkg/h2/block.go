@@ -4,7 +4,7 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/queue-proxy/queue-proxy/pkg/wire"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 )
 
 // A Block is an encoded header block (RFC 7541). The encoder uses only the static table and has
@@ -52,7 +52,7 @@ func (k *Block) Request(method, authority, path string) {
 	k.Field(":path", path)
 }
 
-// Field adds a field. The name is converted to lower case. Field is a forward.Encoder.
+// Field adds a field. The name is converted to lower case. Field is a rewrite.Encoder.
 func (k *Block) Field(name, value string) {
 	b := append(k.b, 0)
 	b = appendInteger(b, 0, 7, len(name))

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/net/http2"
 
 	"github.com/queue-proxy/queue-proxy/pkg/h2"
-	"github.com/queue-proxy/queue-proxy/pkg/wire"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 

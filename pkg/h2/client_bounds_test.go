@@ -11,7 +11,7 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/h2"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
-	"github.com/queue-proxy/queue-proxy/pkg/wire"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 

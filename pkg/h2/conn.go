@@ -13,8 +13,8 @@ import (
 	"golang.org/x/net/http2/hpack"
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
-	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
 // Config contains the settings of a connection.

@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/net/http2/hpack"
 
-	"github.com/queue-proxy/queue-proxy/pkg/wire"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 )
 
 // A Head is a received header block of a request, a response or a trailer section. Its strings do not
@@ -181,7 +181,7 @@ func validName(name string) bool {
 }
 
 // connectionSpecific reports whether a field is specific to an HTTP/1.1 connection (RFC 9113 section
-// 8.2.2). It does not use the table of package header, because names are in lower case here.
+// 8.2.2). It does not use the table of package transport, because names are in lower case here.
 func connectionSpecific(name, value string) bool {
 	switch name {
 	case "connection", "proxy-connection", "keep-alive", "transfer-encoding", "upgrade":

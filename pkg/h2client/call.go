@@ -8,17 +8,17 @@ import (
 	"sync"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/h2"
-	"github.com/queue-proxy/queue-proxy/pkg/header"
-	"github.com/queue-proxy/queue-proxy/pkg/wire"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 )
 
 // Call is one request of a caller that blocks. [Call.Do] returns the response. [Response.Next] returns the next
 // part of the body. After [Response.Close] or a failed Do returns, [Call.Begin] prepares the Call for another
 // request.
 type Call struct {
-	forward.Call
+	rewrite.Call
 
 	client   *Client
 	response Response
@@ -43,7 +43,7 @@ type Call struct {
 	trailer    []wire.Field
 
 	headSize   int // size of the header section of the final response (RFC 9113 section 6.5.2), in bytes
-	headMemory forward.HeadMemory
+	headMemory rewrite.HeadMemory
 	waiting    int // bytes of infos and of a long header section in Memory; guarded by mu
 }
 
@@ -55,7 +55,7 @@ type Response struct {
 	length int64
 }
 
-var errAborted = &forward.Error{Fault: forward.Aborted}
+var errAborted = &rewrite.Error{Fault: rewrite.Aborted}
 
 // Begin prepares c for its next request. It must be called before another goroutine can call Abort.
 func (c *Call) Begin() {
@@ -113,7 +113,7 @@ func signal(to chan struct{}) {
 
 // Do sends the request and returns the final response when its header section has arrived. It retries the
 // request once if docs/promises.md 3.7 allows a retry or if the user container reports that it has not
-// processed the request (RFC 9113 section 8.7). The error is a *[forward.Error] or the error of
+// processed the request (RFC 9113 section 8.7). The error is a *[rewrite.Error] or the error of
 // Settings.Dial.
 func (c *Call) Do(client *Client) (*Response, error) {
 	c.client, c.headMemory.Account = client, c.Memory
@@ -146,7 +146,7 @@ func (c *Call) send(since int) (reused bool, err error) {
 	k := new(h2.Block)
 	AppendRequest(k, c.Request)
 	if c.Expect100 && c.Body != nil {
-		k.Field(header.Expect, "100-continue")
+		k.Field(transport.Expect, "100-continue")
 	}
 	end := len(c.Content) == 0 && c.Body == nil
 	stream, reused, err := c.client.Open(c.context, (*events)(c), k, end, since)
@@ -196,7 +196,7 @@ func (c *Call) awaitHead() error {
 		}
 		c.Memory.Sub(bytes)
 		switch {
-		case headed && (err == nil || forward.FaultOf(err) == forward.Reset): // content that has arrived is returned before the error
+		case headed && (err == nil || rewrite.FaultOf(err) == rewrite.Reset): // content that has arrived is returned before the error
 			return nil
 		case err != nil:
 			return err
@@ -211,7 +211,7 @@ func (c *Call) awaitHead() error {
 func (c *Call) addInfo(h *h2.Head) {
 	n := h.Size()
 	if !c.Memory.Admit(n) {
-		c.fail(&forward.Error{Fault: forward.Overloaded})
+		c.fail(&rewrite.Error{Fault: rewrite.Overloaded})
 		return
 	}
 	c.waiting += n
@@ -224,7 +224,7 @@ func (c *Call) failure() error {
 	case c.aborted:
 		return errAborted
 	case c.bodyErr != nil:
-		return &forward.Error{Fault: forward.Body, Err: c.bodyErr}
+		return &rewrite.Error{Fault: rewrite.Body, Err: c.bodyErr}
 	}
 	return c.err
 }
@@ -240,9 +240,9 @@ func (c *Call) mayRepeat(err error, reused bool) bool {
 // MayRepeat reports whether a request can be retried after err. The request must have a complete body and
 // no response. A refused stream was not processed, so its request is retried. After ENHANCE_YOUR_CALM, the
 // request is retried only if the connection is replaced. In all other cases,
-// [forward.Request.MayReplay] decides. reused reports whether the connection was used before.
-func MayRepeat(err error, reused bool, q *forward.Request) bool {
-	if forward.FaultOf(err) != forward.Reset {
+// [rewrite.Request.MayReplay] decides. reused reports whether the connection was used before.
+func MayRepeat(err error, reused bool, q *rewrite.Request) bool {
+	if rewrite.FaultOf(err) != rewrite.Reset {
 		return false
 	}
 	if reset, ok := errors.AsType[*h2.ResetError](err); ok {
@@ -257,7 +257,7 @@ func MayRepeat(err error, reused bool, q *forward.Request) bool {
 func (r *Response) Length() int64 { return r.length }
 
 // Next returns the next bytes of the body, which are valid until the next call. It returns io.EOF at the end
-// of the body. Any other error is a *[forward.Error].
+// of the body. Any other error is a *[rewrite.Error].
 func (r *Response) Next() ([]byte, error) {
 	c := r.call
 	for {
@@ -370,10 +370,10 @@ func (c *Call) upload(s *h2.Stream) {
 	}
 }
 
-// awaitContinue waits up to forward.ContinueTimeout for a 100 response (RFC 9110 section 10.1.1). It returns
+// awaitContinue waits up to rewrite.ContinueTimeout for a 100 response (RFC 9110 section 10.1.1). It returns
 // false if the body is not needed.
 func (c *Call) awaitContinue() bool {
-	timeout := time.After(forward.ContinueTimeout)
+	timeout := time.After(rewrite.ContinueTimeout)
 	for {
 		c.mu.Lock()
 		asked, unwanted := c.asked, c.left || c.check.Status != 0 || c.err != nil
@@ -436,7 +436,7 @@ func (e *events) Head(by *h2.Conn, h *h2.Head, end bool) {
 			c.addInfo(h)
 		}
 	default:
-		if c.headSize = h.Size(); c.headSize > forward.LongHead {
+		if c.headSize = h.Size(); c.headSize > rewrite.LongHead {
 			c.Memory.Add(c.headSize)
 			c.waiting += c.headSize
 		}
@@ -448,7 +448,7 @@ func (e *events) Head(by *h2.Conn, h *h2.Head, end bool) {
 func (c *Call) begin(status int, fields []wire.Field, end bool) {
 	r := &c.response
 	*r = Response{Head: newHead(status, fields, c.check.Length), call: c}
-	_, announced := wire.Find(fields, header.Trailer)
+	_, announced := wire.Find(fields, transport.Trailer)
 	switch {
 	case c.check.Bodiless():
 		r.length = 0
@@ -516,9 +516,9 @@ func (e *events) Failed(_ *h2.Conn, err error) {
 // HTTP/2, and Reset otherwise.
 func Failure(err error) error {
 	if _, ok := errors.AsType[*h2.Error](err); ok {
-		return &forward.Error{Fault: forward.Garbage, Err: err}
+		return &rewrite.Error{Fault: rewrite.Garbage, Err: err}
 	}
-	return &forward.Error{Fault: forward.Reset, Err: err}
+	return &rewrite.Error{Fault: rewrite.Reset, Err: err}
 }
 
 // Drained implements h2.Owner.

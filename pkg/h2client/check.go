@@ -6,14 +6,14 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/h2"
-	"github.com/queue-proxy/queue-proxy/pkg/header"
-	"github.com/queue-proxy/queue-proxy/pkg/wire"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 )
 
 // A Check validates the parts of a response as they arrive (RFC 9113 section 8.1). Its errors are
-// *[forward.Error] with the fault Garbage. The caller must not use a part after an error, because an
+// *[rewrite.Error] with the fault Garbage. The caller must not use a part after an error, because an
 // HTTP/1.1 client could interpret excess content as the next response. The caller sets Method. All other fields
 // must be zero before the response. A Check must not be used concurrently.
 type Check struct {
@@ -22,7 +22,7 @@ type Check struct {
 	Infos  int // number of informational responses
 	Status int // status of the final response; 0 if it has not arrived
 
-	forward.Counter // counts the content of the final response
+	rewrite.Counter // counts the content of the final response
 
 	firstInfo time.Time // time of the first informational response
 	err       error     // error of the first rejected header block; nil if none was rejected
@@ -41,7 +41,7 @@ func (k *Check) Head(by *h2.Conn, h *h2.Head, end bool) error {
 		return k.err
 	}
 	if k.err = k.head(h, end); k.err != nil {
-		if name, ok := forward.AppBound(k.err); ok {
+		if name, ok := rewrite.AppBound(k.err); ok {
 			by.Hit(name)
 		}
 	}
@@ -53,7 +53,7 @@ func (k *Check) head(h *h2.Head, end bool) error {
 	case h.TooLarge && k.Status != 0:
 		return garbage(&wire.Garbage{Word: wire.WordTrailerTooLong})
 	case h.TooLarge:
-		return garbage(forward.ErrHeadTooLarge)
+		return garbage(rewrite.ErrHeadTooLarge)
 	case h.Malformed:
 		return garbage(errHead)
 	case k.Status != 0: // a trailer section, whose h.Status is 0
@@ -74,8 +74,8 @@ func (k *Check) info() error {
 	if k.Infos++; k.Infos == 1 {
 		k.firstInfo = time.Now()
 	}
-	if forward.TooManyInfos(k.Infos, time.Since(k.firstInfo)) {
-		return garbage(forward.ErrTooManyInfos)
+	if rewrite.TooManyInfos(k.Infos, time.Since(k.firstInfo)) {
+		return garbage(rewrite.ErrTooManyInfos)
 	}
 	return nil
 }
@@ -103,14 +103,14 @@ func (k *Check) Bodiless() bool {
 // Answered reports whether any header block of a response has arrived.
 func (k *Check) Answered() bool { return k.Infos > 0 || k.Status != 0 }
 
-func garbage(err error) error { return &forward.Error{Fault: forward.Garbage, Err: err} }
+func garbage(err error) error { return &rewrite.Error{Fault: rewrite.Garbage, Err: err} }
 
 // contentLength returns the Content-Length of a response in bytes, or -1 if there is none. ok is false if
 // a value is not a number or if several values differ (RFC 9110 section 8.6).
 func contentLength(fields []wire.Field) (length int64, ok bool) {
 	length = -1
 	for _, f := range fields {
-		if header.RoleOf(f.Name) != header.LengthRole {
+		if transport.RoleOf(f.Name) != transport.LengthRole {
 			continue
 		}
 		n, err := strconv.ParseUint(wire.String(f.Value), 10, 63)

@@ -8,11 +8,11 @@ import (
 
 	"golang.org/x/net/http2"
 
-	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/h2"
 	"github.com/queue-proxy/queue-proxy/pkg/h2client"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
-	"github.com/queue-proxy/queue-proxy/pkg/wire"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -49,7 +49,7 @@ func TestLargeResponsesAreRecorded(t *testing.T) {
 		want    bound.Name
 	}{
 		"many informational responses": {func(p *peer, id uint32) {
-			for range 2 * forward.MaxInfos {
+			for range 2 * rewrite.MaxInfos {
 				_ = p.WriteHead(id, false, ":status", "103")
 			}
 		}, bound.AppInformational},
@@ -68,7 +68,7 @@ func TestLargeResponsesAreRecorded(t *testing.T) {
 			_, _, err := get(newClientOf(t, h2client.Settings{
 				Dial: dialer(a), Unsettled: func() {}, MaxHeaderBytes: 256 << 10, Bounds: bounds,
 			}), call)
-			harness.Equal(t, forward.FaultOf(err), forward.Garbage, err)
+			harness.Equal(t, rewrite.FaultOf(err), rewrite.Garbage, err)
 			harness.Equal(t, bounds.Count(c.want), 1, "events of", c.want)
 			harness.Equal(t, len(bounds.States(time.Now())), 1, "bounds")
 		})

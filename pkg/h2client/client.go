@@ -12,10 +12,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/h2"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 )
 
 // Settings configures a Client.
@@ -203,7 +203,7 @@ func (c *Client) Since(err error) int {
 // has no content. since is 0 or a value returned by Since. reused reports whether the connection
 // was used before. If no connection accepts a stream, Open waits in a FIFO queue. The wait fails when the
 // context returned by waiting is done. The error is the cause of this context, an error of Dial, or a
-// *[forward.Error].
+// *[rewrite.Error].
 func (c *Client) Open(waiting func() (context.Context, context.CancelFunc), owner h2.Owner, head *h2.Block, end bool, since int) (s *h2.Stream, reused bool, err error) {
 	c.mu.Lock()
 	if c.queue.empty() {
@@ -362,8 +362,8 @@ func (c *Client) settle(n *conn) bool {
 }
 
 var (
-	errClosed = &forward.Error{Fault: forward.Unreachable, Err: errors.New("client closed")}
-	errLarge  = &forward.Error{Fault: forward.HeadLimit, Err: h2.ErrLarge}
+	errClosed = &rewrite.Error{Fault: rewrite.Unreachable, Err: errors.New("client closed")}
+	errLarge  = &rewrite.Error{Fault: rewrite.HeadLimit, Err: h2.ErrLarge}
 )
 
 // add opens a connection and adds it to conns.

@@ -12,9 +12,9 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/net/http2"
 
-	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/h2client"
-	"github.com/queue-proxy/queue-proxy/pkg/wire"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -155,7 +155,7 @@ func (o *origin) StopBody() {
 // newCall returns a call for a request without a body, after Begin.
 func newCall(method string) (*h2client.Call, *origin) {
 	o := &origin{}
-	c := &h2client.Call{Call: forward.Call{Client: o, Request: &forward.Request{
+	c := &h2client.Call{Call: rewrite.Call{Client: o, Request: &rewrite.Request{
 		Method: method, Target: "/a%2f;b//", Host: "app.example", AppHost: "app", Peer: "192.0.2.1", Length: -1,
 	}}}
 	c.Begin()

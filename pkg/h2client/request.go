@@ -3,20 +3,20 @@ package h2client
 import (
 	"strconv"
 
-	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/h2"
-	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 )
 
 // AppendRequest adds the header section of a request to a user container that uses HTTP/2.
-func AppendRequest(k *h2.Block, q *forward.Request) {
+func AppendRequest(k *h2.Block, q *rewrite.Request) {
 	k.Grow(q.Size())
 	k.Request(q.Method, q.Authority(), q.Path())
 	q.EachField(k)
 	if q.WantsTrailers() {
-		k.Field(header.TE, "trailers")
+		k.Field(transport.TE, "trailers")
 	}
 	if q.Length >= 0 {
-		k.Field(header.ContentLength, strconv.FormatInt(q.Length, 10))
+		k.Field(transport.ContentLength, strconv.FormatInt(q.Length, 10))
 	}
 }

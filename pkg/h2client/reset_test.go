@@ -6,8 +6,8 @@ import (
 
 	"golang.org/x/net/http2"
 
-	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -32,7 +32,7 @@ func TestResetCodeSetsGRPCStatus(t *testing.T) {
 		c, _ := newCall(http.MethodPost)
 		_, err := c.Do(newClient(t, a))
 		var r queue.Result
-		forward.Fail(&r, queue.OK, err, nil)
+		rewrite.Fail(&r, queue.OK, err, nil)
 		harness.Equal(t, r.Reason, queue.AppReset, code)
 		harness.Equal(t, r.GRPC, want, code)
 	}

@@ -4,9 +4,9 @@ import (
 	"errors"
 	"os"
 
-	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 )
 
 // hit records that a bound acted on the client.
@@ -39,7 +39,7 @@ func (c *conn) recordLateHead(err error) {
 //
 //go:noinline
 func (c *conn) recordRefusal(status int, err error) {
-	if name, ok := forward.RefusalBound(status, err); ok {
+	if name, ok := rewrite.RefusalBound(status, err); ok {
 		c.hit(name)
 	}
 }
@@ -53,7 +53,7 @@ func (x *exchange) endForward(result *queue.Result) {
 		x.c.memory.Sub(uploadBytes)
 	}
 	result.Reason = x.closedFor(result.Reason)
-	if name, ok := forward.RequestBound(result, x.alarm.Stall); ok {
+	if name, ok := rewrite.RequestBound(result, x.alarm.Stall); ok {
 		x.c.hit(name)
 	}
 }

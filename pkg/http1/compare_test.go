@@ -15,9 +15,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
-	"github.com/queue-proxy/queue-proxy/pkg/wire"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
 )
@@ -317,7 +317,7 @@ func oneRequest(b []byte) (n int, method string, then ending) {
 		}
 		lines := 0
 		for _, f := range q.Fields {
-			if header.EqualFold(f.Name, "connection") {
+			if transport.EqualFold(f.Name, "connection") {
 				lines++
 			}
 			if lines > 1 || lines == 1 && q.Close && bytes.Contains(bytes.ToLower(f.Value), []byte("keep-alive")) {

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
-	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
 // chunkRoom is the minimum room after a header section for a chunked body, in bytes. The chunks are

@@ -11,12 +11,12 @@ import (
 	"sync"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/forward"
-	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 	"github.com/queue-proxy/queue-proxy/pkg/upstream"
-	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
 // exchange is one request of a connection, and implements queue.Exchange. The header section stays
@@ -28,7 +28,7 @@ type exchange struct {
 	at      int // index in the buffer of the connection of the first unread byte after the header section
 	state   queue.RequestState
 	alarm   *queue.Alarm
-	head    forward.Request // the request to the user container
+	head    rewrite.Request // the request to the user container
 	call    upstream.Call
 	running call // the call that the alarm aborts: &call, or a call over HTTP/2
 	body    body
@@ -52,7 +52,7 @@ type exchange struct {
 	writeErr error // error of the last write
 
 	interim interim
-	built   forward.Built // result of Request
+	built   rewrite.Built // result of Request
 }
 
 func (x *exchange) init(c *conn) {
@@ -73,22 +73,22 @@ func (x *exchange) init(c *conn) {
 	x.body.chunks.MaxTrailer = wire.MaxRequestTrailer
 }
 
-// Sending implements forward.Client.
+// Sending implements rewrite.Client.
 func (x *exchange) Sending() { x.state.Enter(queue.Waiting) }
 
-// Waiting implements forward.Client.
+// Waiting implements rewrite.Client.
 func (x *exchange) Waiting() {
 	_ = x.flush(nil) // best effort: the next write returns the error
 	x.leaveRoom()
 }
 
-// StopBody implements forward.Client.
+// StopBody implements rewrite.Client.
 func (x *exchange) StopBody() {
 	x.stopped = true
 	x.c.nc.SetReadDeadline(past)
 }
 
-// BodyArrived implements forward.Client.
+// BodyArrived implements rewrite.Client.
 func (x *exchange) BodyArrived() bool { return x.body.here() }
 
 // hasGone reports whether the client closed the connection. A half-closed tunnel does not count,
@@ -149,7 +149,7 @@ func (x *exchange) Request() *http.Request {
 		head := bytes.Clone(x.c.buf[x.c.r : x.c.r+x.size])
 		r, err := http.ReadRequest(bufio.NewReader(bytes.NewReader(head)))
 		if err != nil { // net/http rejected the request target
-			return forward.Build(x.Line(), x.request.Fields)
+			return rewrite.Build(x.Line(), x.request.Fields)
 		}
 		r.Body, r.RemoteAddr = http.NoBody, x.remote
 		return r
@@ -185,7 +185,7 @@ func (x *exchange) answer(a *queue.Answer, minor int) {
 	x.room()
 	b := appendStatus(x.out[:0], minor, a.Status, http.StatusText(a.Status))
 	a.Fields(func(name, value string) { b = wire.AppendField(b, name, value) })
-	b = wire.AppendField(b, header.Date, x.c.server.date.Now())
+	b = wire.AppendField(b, transport.Date, x.c.server.date.Now())
 	b = append(b, "Content-Length: "...)
 	b = strconv.AppendInt(b, int64(len(a.Body)), 10)
 	b = append(b, "\r\n"...)
@@ -198,7 +198,7 @@ func (x *exchange) answer(a *queue.Answer, minor int) {
 	}
 	x.out, x.waiting = b, true
 	x.c.clocked = false
-	x.c.nc.SetWriteDeadline(time.Now().Add(forward.AnswerTimeout))
+	x.c.nc.SetWriteDeadline(time.Now().Add(rewrite.AnswerTimeout))
 	x.writeErr = nil
 	_ = x.flush(nil) // best effort: the client may be gone
 	if errors.Is(x.writeErr, os.ErrDeadlineExceeded) {
@@ -213,13 +213,13 @@ func (x *exchange) answer(a *queue.Answer, minor int) {
 func (x *exchange) appendConnection(b []byte, minor int, upgrade bool) []byte {
 	switch {
 	case upgrade && x.last:
-		return wire.AppendField(b, header.Connection, "Upgrade, close")
+		return wire.AppendField(b, transport.Connection, "Upgrade, close")
 	case upgrade:
-		return wire.AppendField(b, header.Connection, "Upgrade")
+		return wire.AppendField(b, transport.Connection, "Upgrade")
 	case x.last && minor > 0:
-		return wire.AppendField(b, header.Connection, "close")
+		return wire.AppendField(b, transport.Connection, "close")
 	case !x.last && minor == 0:
-		return wire.AppendField(b, header.Connection, "keep-alive")
+		return wire.AppendField(b, transport.Connection, "keep-alive")
 	}
 	return b
 }
@@ -276,7 +276,7 @@ type body struct {
 
 	mu    sync.Mutex
 	left  int64           // remaining bytes of a body with Content-Length
-	count forward.Counter // number of content bytes that were read
+	count rewrite.Counter // number of content bytes that were read
 	over  bool            // the body was read completely
 	err   error           // first error of Read except io.EOF
 }
@@ -285,7 +285,7 @@ func (b *body) begin(q *wire.Request) {
 	length, framing := q.BodyLength()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.count, b.err, b.left = forward.Counter{Length: -1, Max: b.x.c.server.settings.MaxBodyBytes}, nil, 0
+	b.count, b.err, b.left = rewrite.Counter{Length: -1, Max: b.x.c.server.settings.MaxBodyBytes}, nil, 0
 	b.chunked = framing == wire.Chunked
 	b.over = framing == wire.None || length == 0
 	if b.chunked {

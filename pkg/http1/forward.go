@@ -6,11 +6,11 @@ import (
 	"net/http"
 	"strconv"
 
-	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/h2client"
-	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
-	"github.com/queue-proxy/queue-proxy/pkg/wire"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 )
 
 var errBroken = errors.New("connection failed")
@@ -93,18 +93,18 @@ func (x *exchange) beginCall(c call) queue.Reason {
 }
 
 // failed records the reason why the call returned no response.
-func (x *exchange) failed(c *forward.Call, result *queue.Result, killed queue.Reason, err error) {
+func (x *exchange) failed(c *rewrite.Call, result *queue.Result, killed queue.Reason, err error) {
 	c.Failed(result, killed, err, x.body.failed())
 	result.In = x.body.moved()
 }
 
 // respond forwards the response and records the result.
-func (x *exchange) respond(c *forward.Call, head *wire.Response, r forward.Response, result *queue.Result) {
+func (x *exchange) respond(c *rewrite.Call, head *wire.Response, r rewrite.Response, result *queue.Result) {
 	c.Began(result, head.Status)
 	if c.Body == nil {
 		x.body.sent()
 	}
-	forward.Respond(&x.state, head.Fields)
+	rewrite.Respond(&x.state, head.Fields)
 	x.alarm.Abortable(x.abortBoth)
 	x.stream(head, r, result)
 	if x.alarm.Abortable(nil) != queue.OK { // before Close, because the call cannot be aborted after Close
@@ -153,7 +153,7 @@ func (x *exchange) giveBody(state *queue.RequestState) {
 }
 
 // trailer returns the trailer section for the user container. It is valid after the body was read.
-func (b *body) trailer() []wire.Field { return forward.RequestTrailer(b.chunks.Trailer()) }
+func (b *body) trailer() []wire.Field { return rewrite.RequestTrailer(b.chunks.Trailer()) }
 
 // sent consumes a body that was sent together with the header section.
 func (b *body) sent() {
@@ -167,14 +167,14 @@ func (b *body) sent() {
 
 // stream forwards the response. The header section and the first bytes of the body are sent in one
 // write, and the remaining bytes are sent as they arrive.
-func (x *exchange) stream(h *wire.Response, r forward.Response, result *queue.Result) {
+func (x *exchange) stream(h *wire.Response, r rewrite.Response, result *queue.Result) {
 	chunked := x.beginResponse(h, r.Length())
 	for {
 		data, err := r.Next()
 		if err == io.EOF {
 			if chunked {
 				x.room()
-				x.out = wire.AppendLastChunk(x.out, forward.ResponseTrailer(&x.state, r.Trailer()))
+				x.out = wire.AppendLastChunk(x.out, rewrite.ResponseTrailer(&x.state, r.Trailer()))
 				x.waiting = true
 			}
 			if x.flush(nil) != nil {
@@ -183,7 +183,7 @@ func (x *exchange) stream(h *wire.Response, r forward.Response, result *queue.Re
 			return
 		}
 		if err != nil {
-			forward.Fail(result, x.alarm.Abortable(x.abortBoth), err, x.body.failed())
+			rewrite.Fail(result, x.alarm.Abortable(x.abortBoth), err, x.body.failed())
 			_ = x.flush(nil) // best effort: the client gets the bytes received so far and detects that the response is incomplete
 			return
 		}
@@ -234,17 +234,17 @@ func (x *exchange) beginResponse(h *wire.Response, length int64) (chunked bool) 
 	x.endInterim()
 	x.room()
 	x.out = appendStatus(x.out[:0], x.request.Minor, h.Status, wire.String(h.Reason))
-	forward.EachResponseField(h.Fields, (*forward.Lines)(&x.out))
+	rewrite.EachResponseField(h.Fields, (*rewrite.Lines)(&x.out))
 	b := x.out
 	if _, ok := wire.Find(h.Fields, "date"); !ok { // RFC 9110 section 6.6.1
-		b = wire.AppendField(b, header.Date, x.c.server.date.Now())
+		b = wire.AppendField(b, transport.Date, x.c.server.date.Now())
 	}
 	if x.c.server.settings.ServerTiming {
-		b = append(forward.AppendTiming(append(b, header.ServerTiming+": "...), &x.state), "\r\n"...)
+		b = append(rewrite.AppendTiming(append(b, transport.ServerTiming+": "...), &x.state), "\r\n"...)
 	}
 	if chunked {
 		b = append(b, "Transfer-Encoding: chunked\r\n"...)
-	} else if announced := forward.AnnouncedLength(h, length); announced >= 0 {
+	} else if announced := rewrite.AnnouncedLength(h, length); announced >= 0 {
 		b = append(b, "Content-Length: "...)
 		b = strconv.AppendInt(b, announced, 10)
 		b = append(b, "\r\n"...)
@@ -252,7 +252,7 @@ func (x *exchange) beginResponse(h *wire.Response, length int64) (chunked bool) 
 	x.last = x.untilClose || x.endsConnection(x.c.server.settings.FullDuplex)
 	upgrade := false
 	if x.request.Minor > 0 { // HTTP/1.0 has no Upgrade
-		b, upgrade = forward.AppendUpgrade(b, h)
+		b, upgrade = rewrite.AppendUpgrade(b, h)
 	}
 	b = x.appendConnection(b, x.request.Minor, upgrade)
 	x.out = append(b, "\r\n"...)

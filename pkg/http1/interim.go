@@ -4,8 +4,8 @@ import (
 	"net/http"
 	"sync"
 
-	"github.com/queue-proxy/queue-proxy/pkg/forward"
-	"github.com/queue-proxy/queue-proxy/pkg/wire"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 )
 
 // interim is the state of the informational responses to a request (RFC 9110 section 15.2). They are
@@ -51,7 +51,7 @@ func (x *exchange) sayContinue() error {
 	return nil
 }
 
-// Info implements forward.Client. It forwards an informational response to the client, but not in
+// Info implements rewrite.Client. It forwards an informational response to the client, but not in
 // HTTP/1.0, which does not define these responses (RFC 9110 section 15.2).
 func (x *exchange) Info(head *wire.Response) {
 	if x.request.Minor == 0 {
@@ -68,7 +68,7 @@ func (x *exchange) Info(head *wire.Response) {
 	}
 	x.room()
 	x.out = appendStatus(x.out[:0], 1, head.Status, wire.String(head.Reason))
-	forward.EachResponseField(head.Fields, (*forward.Lines)(&x.out))
+	rewrite.EachResponseField(head.Fields, (*rewrite.Lines)(&x.out))
 	x.out, x.waiting = append(x.out, "\r\n"...), true
 	_ = x.flush(nil) // best effort: the next write returns the error
 	x.leaveRoom()

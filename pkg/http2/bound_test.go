@@ -9,9 +9,9 @@ import (
 
 	xhttp2 "golang.org/x/net/http2"
 
-	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
 )
@@ -196,7 +196,7 @@ func TestSlowReaderReceivesResponse(t *testing.T) {
 
 func TestManyInformationalResponsesAreRecorded(t *testing.T) {
 	a := newFrameApp(t, func(s *appStream) {
-		for range 2 * forward.MaxInfos {
+		for range 2 * rewrite.MaxInfos {
 			s.respond(false, ":status", "103")
 		}
 	})

@@ -16,9 +16,9 @@ import (
 	"golang.org/x/net/http/httpguts"
 	xhttp2 "golang.org/x/net/http2"
 
-	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
-	"github.com/queue-proxy/queue-proxy/pkg/wire"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
 )
@@ -394,7 +394,7 @@ func comparable(s *script) bool {
 		}
 	}
 	for _, f := range s.trailer {
-		if !slices.ContainsFunc(s.fields, func(h [2]string) bool { return h[0] == "trailer" && h[1] == f[0] }) || len(forward.RequestTrailer([]wire.Field{{Name: []byte(f[0])}})) == 0 {
+		if !slices.ContainsFunc(s.fields, func(h [2]string) bool { return h[0] == "trailer" && h[1] == f[0] }) || len(rewrite.RequestTrailer([]wire.Field{{Name: []byte(f[0])}})) == 0 {
 			return false
 		}
 	}

@@ -6,12 +6,12 @@ import (
 	"sync"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/h2"
-	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 )
 
 // conn is a connection of a client. It implements h2.Handler.
@@ -43,7 +43,7 @@ func newConn(s *Server, l *netconn.Conn, place *netconn.Place) *conn {
 	c.memory = s.settings.Memory.Open(c.remote, func() { c.Close(h2.ErrMemory) })
 	send := s.settings.SendTimeout
 	if send > 0 {
-		send += forward.AnswerTimeout
+		send += rewrite.AnswerTimeout
 	}
 	c.Conn = h2.New(l, h2.Config{
 		Window: window, ConnWindow: connWindow, MaxStreams: maxStreams, MaxHeadBytes: s.settings.MaxHeaderBytes,
@@ -127,7 +127,7 @@ func (c *conn) Request(id uint32, h *h2.Head, end bool) {
 // reject rejects a request because of the memory budget (docs/promises.md 3.12). It does not block,
 // because the reader goroutine calls it.
 func (c *conn) reject(id uint32, x *exchange, end bool) {
-	grpc := queue.IsGRPC(x.Header(header.ContentType))
+	grpc := queue.IsGRPC(x.Header(transport.ContentType))
 	if grpc {
 		x.stream = c.Accept(id, nil, end)
 		grpc = x.stream != nil

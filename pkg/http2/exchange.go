@@ -8,12 +8,12 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/h2"
-	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 	"github.com/queue-proxy/queue-proxy/pkg/upstream"
-	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
 // exchange implements queue.Exchange for a request. A worker reuses its exchange for the next request.
@@ -27,7 +27,7 @@ type exchange struct {
 	size     int  // memory of the request without its body, in bytes
 	charged  int  // the part of size that is in the memory budget
 
-	request  forward.Request
+	request  rewrite.Request
 	protocol string // of an extended CONNECT
 	body     body
 	state    queue.RequestState
@@ -41,7 +41,7 @@ type exchange struct {
 	// response is unknown.
 	due int64
 
-	built forward.Built // built by Request
+	built rewrite.Built // built by Request
 	gone  atomic.Bool   // the stream of the client has ended
 
 	costly atomic.Bool // the connection was closed because of the memory budget
@@ -149,26 +149,26 @@ func (x *exchange) readFields(h *h2.Head) bool {
 	x.refusal = 0
 	announced := 0 // total length of the Trailer fields, in bytes
 	for _, f := range h.Fields {
-		switch header.RoleOf(f.Name) {
-		case header.LengthRole:
+		switch transport.RoleOf(f.Name) {
+		case transport.LengthRole:
 			n, err := strconv.ParseUint(wire.String(f.Value), 10, 63)
 			if err != nil || q.Length >= 0 && q.Length != int64(n) {
 				return false
 			}
 			q.Length = int64(n)
-		case header.HostRole: // must not differ from :authority (RFC 9113 section 8.3.1)
+		case transport.HostRole: // must not differ from :authority (RFC 9113 section 8.3.1)
 			if q.Host == "" {
 				q.Host = wire.String(f.Value)
 			} else if !strings.EqualFold(q.Host, wire.String(f.Value)) {
 				return false
 			}
-		case header.ExpectRole:
+		case transport.ExpectRole:
 			continues, other := wire.Expectation(f.Value)
 			q.Expect100 = q.Expect100 || continues
 			if other && x.refusal == 0 {
 				x.refusal = http.StatusExpectationFailed // RFC 9110 section 10.1.1
 			}
-		case header.TrailerRole:
+		case transport.TrailerRole:
 			announced += len(f.Value) + len(",")
 			if announced <= wire.MaxRequestTrailer && wire.ForbidsTrailers(f.Value) {
 				x.refusal = http.StatusBadRequest
@@ -193,7 +193,7 @@ func validPath(path, method string) bool {
 // serve serves the request and then releases it.
 func (x *exchange) serve() {
 	if x.refusal != 0 {
-		if name, ok := forward.RefusalBound(x.refusal, nil); ok {
+		if name, ok := rewrite.RefusalBound(x.refusal, nil); ok {
 			x.conn.hit(name)
 		}
 		text := http.StatusText(x.refusal)
@@ -248,10 +248,10 @@ func (x *exchange) release() {
 // fieldsKept is the maximum capacity of Fields that is kept for the next request.
 const fieldsKept = 32
 
-// awaitAnswer waits up to forward.AnswerTimeout until the response of the sidecar is sent. It resets the stream
+// awaitAnswer waits up to rewrite.AnswerTimeout until the response of the sidecar is sent. It resets the stream
 // if the response is not complete.
 func (x *exchange) awaitAnswer() {
-	timeout := time.After(forward.AnswerTimeout)
+	timeout := time.After(rewrite.AnswerTimeout)
 	for late := false; x.stream.Waits() && !x.gone.Load() && !late; {
 		x.conn.Flush(false)
 		select {
@@ -299,7 +299,7 @@ func (x *exchange) Line() queue.Line {
 // Request implements queue.Exchange.
 func (x *exchange) Request() *http.Request {
 	return x.built.Get(x.gone.Load, func() *http.Request {
-		return forward.Build(x.Line(), x.request.Packed.Unpack(x.request.Fields))
+		return rewrite.Build(x.Line(), x.request.Packed.Unpack(x.request.Fields))
 	})
 }
 
@@ -326,10 +326,10 @@ func (x *exchange) Answer(a *queue.Answer) {
 	defer x.server.putBlock(k)
 	k.Status(a.Status)
 	a.Fields(k.Field)
-	k.Field(header.Date, x.server.date.Now())
+	k.Field(transport.Date, x.server.date.Now())
 	body := a.Body
 	if a.GRPC < 0 {
-		k.Field(header.ContentLength, strconv.Itoa(len(body)))
+		k.Field(transport.ContentLength, strconv.Itoa(len(body)))
 	}
 	if x.request.Method == http.MethodHead {
 		body = ""
@@ -353,7 +353,7 @@ func (f *fromClient) Head(by *h2.Conn, h *h2.Head, _ bool) {
 		x.body.fail(&wire.BadChunk{Word: word})
 		return
 	}
-	x.body.trail(by, forward.RequestTrailer(h.Take(nil)))
+	x.body.trail(by, rewrite.RequestTrailer(h.Take(nil)))
 }
 
 // trailerFault returns the reason to reject a trailer section, or "".

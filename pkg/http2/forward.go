@@ -6,12 +6,12 @@ import (
 	"net/http"
 	"strconv"
 
-	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/h2"
-	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 	"github.com/queue-proxy/queue-proxy/pkg/upstream"
-	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
 // Forward implements queue.Exchange. It records the bound if the client exceeded one.
@@ -29,7 +29,7 @@ func (x *exchange) Forward(state *queue.RequestState) (result queue.Result) {
 		return queue.Result{Reason: reason}
 	}
 	q.Trace = state.Trace()
-	if !x.body.complete() && !queue.IsGRPC(x.Header(header.ContentType)) { // a gRPC stream may be silent for a long time
+	if !x.body.complete() && !queue.IsGRPC(x.Header(transport.ContentType)) { // a gRPC stream may be silent for a long time
 		state.ExpectBody()
 	}
 	x.alarm.Watch(state)
@@ -47,7 +47,7 @@ func (x *exchange) Forward(state *queue.RequestState) (result queue.Result) {
 // blame records in result why the request failed. If the request was aborted, killed takes precedence over
 // err.
 func (x *exchange) blame(result *queue.Result, killed queue.Reason, err error) {
-	forward.Fail(result, killed, err, x.body.failed())
+	rewrite.Fail(result, killed, err, x.body.failed())
 }
 
 // uploadBytes is the memory to send a body that was not received completely, in bytes. It includes a
@@ -78,7 +78,7 @@ func (x *exchange) forwardH1(state *queue.RequestState) (result queue.Result) {
 	if r == nil {
 		return result
 	}
-	forward.Respond(state, r.Head.Fields)
+	rewrite.Respond(state, r.Head.Fields)
 	x.finish(r, &result)
 	return result
 }
@@ -158,20 +158,20 @@ func (x *exchange) beginResponse(k *h2.Block, status int, fields []wire.Field, l
 		x.due = 0
 	}
 	if x.due >= 0 {
-		if _, ok := wire.Find(fields, header.Trailer); ok {
+		if _, ok := wire.Find(fields, transport.Trailer); ok {
 			x.due = -1
 		}
 	}
 	k.Status(status)
-	forward.EachResponseField(fields, k)
+	rewrite.EachResponseField(fields, k)
 	if _, ok := wire.Find(fields, "date"); !ok {
-		k.Field(header.Date, x.server.date.Now())
+		k.Field(transport.Date, x.server.date.Now())
 	}
 	if x.server.settings.ServerTiming {
-		k.Field(header.ServerTiming, string(forward.AppendTiming(nil, &x.state)))
+		k.Field(transport.ServerTiming, string(rewrite.AppendTiming(nil, &x.state)))
 	}
 	if length >= 0 && status != http.StatusNoContent {
-		k.Field(header.ContentLength, strconv.FormatInt(length, 10))
+		k.Field(transport.ContentLength, strconv.FormatInt(length, 10))
 	}
 	if x.server.closing() {
 		x.conn.goAway()
@@ -182,7 +182,7 @@ func (x *exchange) beginResponse(k *h2.Block, status int, fields []wire.Field, l
 func (x *exchange) passOn(r *upstream.Response, result *queue.Result) {
 	length := r.Length()
 	k := x.server.block()
-	x.beginResponse(k, r.Head.Status, r.Head.Fields, forward.AnnouncedLength(&r.Head, length))
+	x.beginResponse(k, r.Head.Status, r.Head.Fields, rewrite.AnnouncedLength(&r.Head, length))
 	err := x.stream.SendHead(k, length == 0)
 	x.server.putBlock(k)
 	for left := length; err == nil && left != 0; {
@@ -218,7 +218,7 @@ func (x *exchange) passOn(r *upstream.Response, result *queue.Result) {
 
 // endResponse ends the response, with the trailer section if there is one.
 func (x *exchange) endResponse(trailer []wire.Field) error {
-	trailer = forward.ResponseTrailer(&x.state, trailer)
+	trailer = rewrite.ResponseTrailer(&x.state, trailer)
 	if len(trailer) == 0 {
 		return x.send(nil, true)
 	}
@@ -274,13 +274,13 @@ func (x *exchange) awaitTaken() error {
 // returned false.
 func (x *exchange) tookAll() bool { return !x.stream.Dropped() && !x.gone.Load() }
 
-// caller implements forward.Client for an exchange.
+// caller implements rewrite.Client for an exchange.
 type caller exchange
 
-// Sending implements forward.Client.
+// Sending implements rewrite.Client.
 func (c *caller) Sending() { c.state.Enter(queue.Waiting) }
 
-// Info implements forward.Client. It sends an informational response to the client. If the client does not
+// Info implements rewrite.Client. It sends an informational response to the client. If the client does not
 // read, Info waits, so that at most one such response is in memory.
 func (c *caller) Info(head *wire.Response) {
 	x := (*exchange)(c)
@@ -291,13 +291,13 @@ func (c *caller) Info(head *wire.Response) {
 	}
 }
 
-// Waiting implements forward.Client.
+// Waiting implements rewrite.Client.
 func (c *caller) Waiting() { (*exchange)(c).conn.Flush(false) }
 
-// StopBody implements forward.Client.
+// StopBody implements rewrite.Client.
 func (c *caller) StopBody() { c.body.stop() }
 
-// BodyArrived implements forward.Client.
+// BodyArrived implements rewrite.Client.
 func (c *caller) BodyArrived() bool { return c.body.complete() }
 
 // sendInfo sends an informational response.
@@ -305,7 +305,7 @@ func (x *exchange) sendInfo(status int, fields []wire.Field) {
 	k := x.server.block()
 	defer x.server.putBlock(k)
 	k.Status(status)
-	forward.EachResponseField(fields, k)
+	rewrite.EachResponseField(fields, k)
 	_ = x.stream.SendHead(k, false) // the next send returns the error
 }
 
@@ -313,7 +313,7 @@ func (x *exchange) sendInfo(status int, fields []wire.Field) {
 // bound.
 func (x *exchange) recordResult(result *queue.Result) {
 	result.Reason = x.closedFor(result.Reason)
-	if name, ok := forward.RequestBound(result, x.alarm.Stall); ok {
+	if name, ok := rewrite.RequestBound(result, x.alarm.Stall); ok {
 		x.conn.hit(name)
 	}
 }

@@ -6,11 +6,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/h2"
 	"github.com/queue-proxy/queue-proxy/pkg/h2client"
-	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 )
 
 // relay connects the client's stream with a stream to a user container that uses HTTP/2. The goroutine that reads
@@ -78,7 +78,7 @@ func (y *relay) open(state *queue.RequestState, since int) (reused bool, err err
 	k := x.server.block()
 	h2client.AppendRequest(k, &x.request)
 	if x.request.Expect100 && !end && len(content) == 0 {
-		k.Field(header.Expect, "100-continue")
+		k.Field(transport.Expect, "100-continue")
 	}
 	stream, reused, err := x.server.client.Open(x.alarm.Context, (*fromApp)(x), k, end, since)
 	x.call.Unreserve()
@@ -124,7 +124,7 @@ func (y *relay) wait() error {
 		case killed:
 			return errKilled
 		case finished && errors.Is(err, h2.ErrGone) && bodyErr != nil: // the error of the body is the cause
-			return &forward.Error{Fault: forward.Body, Err: bodyErr}
+			return &rewrite.Error{Fault: rewrite.Body, Err: bodyErr}
 		case finished && err != nil:
 			return err
 		case finished && !x.stream.Waits():
@@ -132,11 +132,11 @@ func (y *relay) wait() error {
 			case x.tookAll():
 				return nil
 			case bodyErr != nil:
-				return &forward.Error{Fault: forward.Body, Err: bodyErr}
+				return &rewrite.Error{Fault: rewrite.Body, Err: bodyErr}
 			}
 			return h2.ErrGone
 		case bodyErr != nil && !finished:
-			return &forward.Error{Fault: forward.Body, Err: bodyErr}
+			return &rewrite.Error{Fault: rewrite.Body, Err: bodyErr}
 		}
 	}
 }
@@ -214,9 +214,9 @@ func (y *relay) info(by *h2.Conn, h *h2.Head) {
 // respond begins the final response.
 func (y *relay) respond(by *h2.Conn, h *h2.Head, end bool) {
 	x := y.x
-	if n := h.Size(); n > forward.LongHead {
+	if n := h.Size(); n > rewrite.LongHead {
 		if !x.conn.memory.Admit(n) {
-			y.end(&forward.Error{Fault: forward.Overloaded})
+			y.end(&rewrite.Error{Fault: rewrite.Overloaded})
 			return
 		}
 		defer x.conn.memory.Sub(n)
@@ -227,7 +227,7 @@ func (y *relay) respond(by *h2.Conn, h *h2.Head, end bool) {
 		return
 	}
 	y.result.FirstByte, y.result.Status, y.result.Begun = time.Now(), h.Status, true
-	forward.Respond(&x.state, h.Fields)
+	rewrite.Respond(&x.state, h.Fields)
 	k := x.server.block()
 	x.beginResponse(k, h.Status, h.Fields, y.check.Length)
 	err := x.stream.SendHead(k, end)
@@ -247,7 +247,7 @@ func (y *relay) trailer(by *h2.Conn, h *h2.Head) {
 	y.mu.Lock()
 	waits, err := false, error(nil)
 	if !y.killed.Load() && !y.finished {
-		k.Fields(forward.ResponseTrailer(&x.state, h.Fields))
+		k.Fields(rewrite.ResponseTrailer(&x.state, h.Fields))
 		waits, err = x.stream.SendTrailer(k)
 		by.FlushLater(x.conn.Conn)
 	}

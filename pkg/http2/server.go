@@ -8,11 +8,11 @@ import (
 	"errors"
 	"sync"
 
-	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/h2"
 	"github.com/queue-proxy/queue-proxy/pkg/h2client"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 	"github.com/queue-proxy/queue-proxy/pkg/upstream"
 )
 
@@ -33,22 +33,22 @@ const (
 
 // Server serves HTTP/2 connections of clients.
 type Server struct {
-	settings forward.Settings
+	settings rewrite.ServerSettings
 	proxy    *queue.Proxy
 	app      *upstream.App
 	client   *h2client.Client
 	buffers  *netconn.Buffers
 	workers  workers
 	blocks   sync.Pool // contains *h2.Block
-	unpacked sync.Pool // contains *[]wire.Field; see forward.Request.Unpacked
-	date     forward.Date
+	unpacked sync.Pool // contains *[]wire.Field; see rewrite.Request.Unpacked
+	date     rewrite.Date
 
 	conns *netconn.Conns[*conn]
 }
 
 // New returns a server that runs requests through proxy. It forwards them to app, or through client if the
 // user container uses HTTP/2.
-func New(s forward.Settings, proxy *queue.Proxy, app *upstream.App, client *h2client.Client) *Server {
+func New(s rewrite.ServerSettings, proxy *queue.Proxy, app *upstream.App, client *h2client.Client) *Server {
 	server := &Server{settings: s, proxy: proxy, app: app, client: client, buffers: h2.NewBuffers()}
 	server.conns = netconn.NewConns(func(c *conn) { go c.End() }, func(c *conn) { c.Close(errShutdown) })
 	server.workers.server = server

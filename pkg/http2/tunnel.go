@@ -11,13 +11,13 @@ import (
 	"sync"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/h2"
-	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 	"github.com/queue-proxy/queue-proxy/pkg/upstream"
-	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
 const webSocket = "websocket"
@@ -32,8 +32,8 @@ func (x *exchange) connect(state *queue.RequestState) (result queue.Result) {
 	key := newKey()
 	q.Method, q.Length, q.Chunked, q.Expect100, q.Upgrade = http.MethodGet, -1, false, false, true
 	q.Fields = append(q.Fields,
-		wire.Field{Name: []byte(header.Connection), Value: []byte(header.Upgrade)},
-		wire.Field{Name: []byte(header.Upgrade), Value: []byte(webSocket)},
+		wire.Field{Name: []byte(transport.Connection), Value: []byte(transport.Upgrade)},
+		wire.Field{Name: []byte(transport.Upgrade), Value: []byte(webSocket)},
 		wire.Field{Name: []byte("Sec-WebSocket-Key"), Value: []byte(key)})
 	q.Trace = state.Trace()
 	x.alarm.Watch(state)
@@ -78,7 +78,7 @@ func (x *exchange) tunnel(r *upstream.Response, result *queue.Result) {
 	x.stream.BothWays()
 	k := x.server.block()
 	k.Status(http.StatusOK)
-	forward.EachResponseField(r.Head.Fields, withoutAccept{k})
+	rewrite.EachResponseField(r.Head.Fields, withoutAccept{k})
 	err := x.stream.SendHead(k, false)
 	x.server.putBlock(k)
 	x.conn.Flush(false)
@@ -99,9 +99,9 @@ func (x *exchange) tunnel(r *upstream.Response, result *queue.Result) {
 // 5).
 type withoutAccept struct{ k *h2.Block }
 
-// Field implements forward.Encoder.
+// Field implements rewrite.Encoder.
 func (w withoutAccept) Field(name, value string) {
-	if !header.EqualFold(name, "sec-websocket-accept") {
+	if !transport.EqualFold(name, "sec-websocket-accept") {
 		w.k.Field(name, value)
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/queue-proxy/queue-proxy/pkg/config"
-	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy/knative"
 )
 
 // The injection in CEL. The order of the expressions is that of (*injection).run.
@@ -523,7 +523,7 @@ func (p *policy) container() string {
 		"env: "+strings.ReplaceAll(p.environ(), "\n", "\n    "),
 		"resources: "+p.fixed("resources", p.sidecar.Resources),
 		`readinessProbe: `+kind+`.readinessProbe{
-    httpGet: `+get+`{port: variables.servingPort, httpHeaders: [`+get+`.httpHeaders{name: '`+header.Probe+`', value: '`+header.QueueValue+`'}]},
+    httpGet: `+get+`{port: variables.servingPort, httpHeaders: [`+get+`.httpHeaders{name: '`+knative.Probe+`', value: '`+knative.QueueValue+`'}]},
     initialDelaySeconds: variables.first.delay, timeoutSeconds: variables.first.timeout, periodSeconds: variables.first.period,
     successThreshold: variables.first.successes, failureThreshold: variables.first.failures}`,
 		strings.Replace("securityContext: "+p.fixed("securityContext", p.sidecar.SecurityContext), "securityContext{",

@@ -8,8 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
-	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy/knative"
 )
 
 // The values that Kubernetes uses for unset fields of a probe (core/v1 Probe).
@@ -151,7 +151,7 @@ func (in *injection) queueProbe() *corev1.Probe {
 	p := in.timings
 	p.HTTPGet = &corev1.HTTPGetAction{
 		Port:        intstr.FromInt32(in.ports.serving),
-		HTTPHeaders: []corev1.HTTPHeader{{Name: header.Probe, Value: header.QueueValue}},
+		HTTPHeaders: []corev1.HTTPHeader{{Name: knative.Probe, Value: knative.QueueValue}},
 	}
 	return &p
 }

@@ -16,7 +16,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 
-	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 )
 
 // Constants of the gRPC health protocol (grpc/doc/health-checking.md).
@@ -58,13 +58,13 @@ func askGRPC(a *GRPCAction) (try ask, where string) {
 			ContentLength: int64(len(message)),
 			Body:          io.NopCloser(bytes.NewReader(message)),
 			Header: http.Header{
-				header.UserAgent:   {agent},
-				header.ContentType: {header.GRPC},
-				header.TE:          {"trailers"},
+				transport.UserAgent:   {agent},
+				transport.ContentType: {transport.GRPC},
+				transport.TE:          {"trailers"},
 			},
 		}
 		if deadline, ok := ctx.Deadline(); ok {
-			req.Header.Set(header.GRPCTimeout, grpcTimeout(time.Until(deadline)))
+			req.Header.Set(transport.GRPCTimeout, grpcTimeout(time.Until(deadline)))
 		}
 		resp, err := via.RoundTrip(req.WithContext(ctx))
 		if err != nil {
@@ -96,16 +96,16 @@ func healthRequest(service string) []byte {
 		message = protowire.AppendTag(nil, healthField, protowire.BytesType)
 		message = protowire.AppendString(message, service)
 	}
-	return header.GRPCFrame(message)
+	return transport.GRPCFrame(message)
 }
 
 // healthVerdict classifies a response. Its body was read, so that its trailers are known.
 func healthVerdict(resp *http.Response, body []byte) error {
-	status, message := header.GRPCResult(resp)
+	status, message := transport.GRPCResult(resp)
 	if resp.StatusCode != http.StatusOK && status == "" {
 		return &failure{word: wordStatus, code: resp.StatusCode, err: fmt.Errorf("HTTP status %d instead of a gRPC response", resp.StatusCode)}
 	}
-	if !strings.HasPrefix(resp.Header.Get(header.ContentType), header.GRPC) && status == "" {
+	if !strings.HasPrefix(resp.Header.Get(transport.ContentType), transport.GRPC) && status == "" {
 		return &failure{word: wordGarbage, err: errors.New("the response is not gRPC")}
 	}
 	code, err := strconv.Atoi(status)
@@ -139,7 +139,7 @@ var errMessage = errors.New("the response is not a HealthCheckResponse")
 // servingStatus returns the status of a body with HealthCheckResponse{ServingStatus status = 1}. Unknown
 // fields are ignored. A missing status is 0, UNKNOWN.
 func servingStatus(body []byte) (int, error) {
-	m, ok := header.GRPCMessage(body)
+	m, ok := transport.GRPCMessage(body)
 	if !ok {
 		return 0, errMessage
 	}

@@ -13,7 +13,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 )
 
 // agent is the User-Agent of probes. It is the value of the kubelet in the Kubernetes release whose rules this
@@ -239,10 +239,10 @@ func requestOf(a *HTTPGetAction, target *url.URL) *http.Request {
 	for _, h := range a.HTTPHeaders {
 		req.Header.Add(h.Name, h.Value)
 	}
-	req.Host = req.Header.Get(header.Host)
-	req.Header.Del(header.Host)
-	if _, ok := req.Header[header.UserAgent]; !ok {
-		req.Header.Set(header.UserAgent, agent)
+	req.Host = req.Header.Get(transport.Host)
+	req.Header.Del(transport.Host)
+	if _, ok := req.Header[transport.UserAgent]; !ok {
+		req.Header.Set(transport.UserAgent, agent)
 	}
 	switch _, ok := req.Header["Accept"]; {
 	case !ok:

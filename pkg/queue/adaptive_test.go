@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/adapt"
-	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy/knative"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -218,11 +218,11 @@ func TestResultOfExchange(t *testing.T) {
 		"client disconnects": {Observation{Result: Result{Reason: ClientGone}}, adapt.Unfinished},
 		"client stalls":      {Observation{Result: Result{Reason: IdleTimeout}}, adapt.Unknown},
 		"health check":       {Observation{Excluded: true, Result: Result{Status: 200}}, adapt.Unknown},
-		"kubelet probe":      {Observation{Kind: header.KubeletRequest, Result: Result{Status: 200}}, adapt.Unknown},
+		"kubelet probe":      {Observation{Kind: knative.KubeletRequest, Result: Result{Status: 200}}, adapt.Unknown},
 		"draining":           {Observation{Result: Result{Reason: Draining}}, adapt.Unknown},
 	} {
 		if c.o.Kind == 0 {
-			c.o.Kind = header.Traffic
+			c.o.Kind = knative.Traffic
 		}
 		harness.Equal(t, resultOf(&c.o), c.want, name)
 	}

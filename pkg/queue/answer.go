@@ -8,7 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy/knative"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 )
 
 // Limits on the parts of a request that a response repeats (docs/promises.md section 1).
@@ -56,20 +57,20 @@ func (a *Answer) size(method string) int64 {
 
 // Fields calls yield with each field of the response, except the fields that frame the body.
 func (a *Answer) Fields(yield func(name, value string)) {
-	status := header.ProxyName
+	status := transport.ProxyName
 	if a.Reason != OK {
 		r := &reasons[a.Reason]
 		status += "; error=" + r.errorType + `; details="` + r.word + `"`
 	}
-	yield(header.ProxyStatus, status)
+	yield(transport.ProxyStatus, status)
 	if a.Hash != "" {
-		yield(header.Hash, a.Hash)
+		yield(transport.Hash, a.Hash)
 	}
 	if a.Reason == QueueFull || a.Reason == QueueTimeout || a.Reason == Overload && a.GRPC < 0 {
-		yield(header.RetryAfter, askersRetryAfter)
+		yield(transport.RetryAfter, askersRetryAfter)
 	}
 	if a.GRPC >= 0 {
-		yield(header.ContentType, cmp.Or(a.ContentType, header.GRPC))
+		yield(transport.ContentType, cmp.Or(a.ContentType, transport.GRPC))
 		yield("Grpc-Status", strconv.Itoa(a.GRPC))
 		yield("Grpc-Message", a.Reason.String())
 		if a.Pushback > 0 {
@@ -78,7 +79,7 @@ func (a *Answer) Fields(yield func(name, value string)) {
 		return
 	}
 	if a.Body != "" {
-		yield(header.ContentType, "text/plain; charset=utf-8")
+		yield(transport.ContentType, "text/plain; charset=utf-8")
 		if a.Reason != OK {
 			yield("X-Content-Type-Options", "nosniff")
 		}
@@ -90,14 +91,14 @@ func (a *Answer) Fields(yield func(name, value string)) {
 func answerFor(o *Observation, x Exchange) Answer {
 	reason := o.Reason
 	r := &reasons[reason]
-	if contentType := x.Header(header.ContentType); IsGRPC(contentType) {
+	if contentType := x.Header(transport.ContentType); IsGRPC(contentType) {
 		a := Answer{Status: 200, Reason: reason, GRPC: cmp.Or(o.GRPC, r.grpc)}
 		a.ContentType, _, _ = strings.Cut(contentType, ";")
 		a.ContentType = strings.TrimSpace(a.ContentType)
 		if len(a.ContentType) > maxMediaType {
 			a.ContentType = ""
 		}
-		if r.app && grpcExpired(x.Header(header.GRPCTimeout), time.Since(o.Start)) {
+		if r.app && grpcExpired(x.Header(transport.GRPCTimeout), time.Since(o.Start)) {
 			a.GRPC = grpcDeadlineExceeded
 		}
 		if reason == QueueFull || reason == QueueTimeout {
@@ -112,8 +113,8 @@ func answerFor(o *Observation, x Exchange) Answer {
 // the client expired. Servers such as grpc-go reset the stream with CANCEL in this case, often
 // before the RST_STREAM of the client arrives.
 func canceledAtDeadline(o *Observation, x Exchange) bool {
-	return o.GRPC == grpcCancelled && IsGRPC(x.Header(header.ContentType)) &&
-		grpcExpired(x.Header(header.GRPCTimeout), time.Since(o.Start))
+	return o.GRPC == grpcCancelled && IsGRPC(x.Header(transport.ContentType)) &&
+		grpcExpired(x.Header(transport.GRPCTimeout), time.Since(o.Start))
 }
 
 // gRPC status codes.
@@ -143,17 +144,17 @@ func grpcExpired(timeout string, elapsed time.Duration) bool {
 
 // IsGRPC reports whether a media type is application/grpc or application/grpc+x.
 func IsGRPC(contentType string) bool {
-	rest, ok := strings.CutPrefix(contentType, header.GRPC)
+	rest, ok := strings.CutPrefix(contentType, transport.GRPC)
 	return ok && (rest == "" || rest[0] == '+' || rest[0] == ';')
 }
 
 // answerProbe returns the response to a probe for the sidecar.
-func (p *Proxy) answerProbe(kind header.Kind, x Exchange) Answer {
+func (p *Proxy) answerProbe(kind knative.Kind, x Exchange) Answer {
 	if p.Drain.Draining() {
 		return plain(Draining)
 	}
 	switch kind {
-	case header.QueueProbe:
+	case knative.QueueProbe:
 		ctx, cancel := p.Drain.while(x.Request().Context())
 		defer cancel()
 		err := p.Ready(ctx)
@@ -165,18 +166,18 @@ func (p *Proxy) answerProbe(kind header.Kind, x Exchange) Answer {
 			a.Body = err.Error() + "\n"
 			return a
 		}
-		return Answer{Status: 200, Body: header.QueueValue, GRPC: -1}
-	case header.NetworkProbe:
-		hash := x.Header(header.Hash)
+		return Answer{Status: 200, Body: knative.QueueValue, GRPC: -1}
+	case knative.NetworkProbe:
+		hash := x.Header(transport.Hash)
 		switch {
 		case hash == "":
-			return badProbe("a probe request must contain a non-empty \"" + header.Hash + "\" header\n")
+			return badProbe("a probe request must contain a non-empty \"" + transport.Hash + "\" header\n")
 		case len(hash) > maxHash:
-			return badProbe("the \"" + header.Hash + "\" header is longer than 4 KiB\n")
+			return badProbe("the \"" + transport.Hash + "\" header is longer than 4 KiB\n")
 		}
 		return Answer{Status: 200, Hash: strings.Clone(hash), GRPC: -1}
 	default:
-		value := x.Header(header.Probe)
+		value := x.Header(knative.Probe)
 		return badProbe("unexpected probe header value: " + value[:min(len(value), maxEchoValue)] + "\n")
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy/knative"
 )
 
 // A waiting readiness probe returns immediately when the drain begins, and not after the check of
@@ -18,9 +18,9 @@ func TestDrainBeginAnswersWaitingProbe(t *testing.T) {
 			Ready: func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
 		}
 		for range 2 { // the second time after a drain that was undone
-			x := newFake("/", header.Probe, header.QueueValue)
+			x := newFake("/", knative.Probe, knative.QueueValue)
 			answered := make(chan Answer)
-			go func() { answered <- p.answerProbe(header.QueueProbe, x) }()
+			go func() { answered <- p.answerProbe(knative.QueueProbe, x) }()
 			synctest.Wait()
 			p.Drain.Begin(false)
 			if a := <-answered; a.Status != 503 || a.Body != "shutting down\n" {

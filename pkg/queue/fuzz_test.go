@@ -8,7 +8,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 )
 
 // grpcMedia matches the media types of gRPC requests (grpc/doc/PROTOCOL-HTTP2.md).
@@ -88,7 +88,7 @@ func FuzzExclude(f *testing.F) {
 		if !utf8.ValidString(pattern + " " + target) {
 			return // the regular expressions match runes
 		}
-		x := newFake("/", header.UserAgent, agent)
+		x := newFake("/", transport.UserAgent, agent)
 		o := &Observation{Exchange: x, Line: Line{Method: "GET", Target: target, Major: 1, Minor: 1}}
 		e := Exclude{Paths: []string{pattern}}
 		if prefix != "" {

@@ -6,7 +6,8 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/fair"
-	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy/knative"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 )
 
 // kubeletTime is the timeout of a kubelet probe that runs outside the limit, in every phase of
@@ -57,7 +58,7 @@ func (k *kubeletPlaces) leave(peer netip.Addr) {
 
 // notOfKubelets contains the request fields that a probe of the kubelet never has. Except for
 // Upgrade, they show that the request came through a proxy.
-var notOfKubelets = [...]string{header.Upgrade, header.XForwardedFor, header.Forwarded, header.ProxyRequest}
+var notOfKubelets = [...]string{transport.Upgrade, transport.XForwardedFor, transport.Forwarded, knative.ProxyRequest}
 
 // kubeletPeer returns the client address of a request that can run outside the limit. ok is
 // false if the request is handled as traffic. It is the only function that makes this

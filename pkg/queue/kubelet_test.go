@@ -6,7 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy/knative"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -48,11 +48,11 @@ func TestKubeletSlotsAdmitTwoProbes(t *testing.T) {
 		<-busy
 		<-thirdDone
 		h.empty(t)
-		kinds := map[header.Kind]int{}
+		kinds := map[knative.Kind]int{}
 		for _, o := range h.seen {
 			kinds[o.Kind]++
 		}
-		harness.Equal(t, fmt.Sprint(kinds), fmt.Sprint(map[header.Kind]int{header.Traffic: 2, header.KubeletRequest: 3}), "observed")
+		harness.Equal(t, fmt.Sprint(kinds), fmt.Sprint(map[knative.Kind]int{knative.Traffic: 2, knative.KubeletRequest: 3}), "observed")
 	})
 }
 
@@ -95,7 +95,7 @@ func TestKubeletProbeWithOtherFieldsIsTraffic(t *testing.T) {
 			}
 			h.serve(f)
 			harness.Equal(t, f.forwarded, 1, fmt.Sprint(name, ", draining ", draining, ", forwarded"))
-			harness.Equal(t, h.of(t, f).Kind, header.Traffic, name+", observed")
+			harness.Equal(t, h.of(t, f).Kind, knative.Traffic, name+", observed")
 			h.empty(t)
 		}
 	}

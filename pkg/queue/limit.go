@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/adapt"
-	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy/knative"
 )
 
 // A Limit is a maximum number of running requests and a queue with a maximum length. Queued
@@ -274,7 +274,7 @@ func (m *Limit) tick() {
 
 // resultOf returns the result of a completed exchange for an adaptive limit.
 func resultOf(o *Observation) adapt.Result {
-	if o.Excluded || o.Kind != header.Traffic {
+	if o.Excluded || o.Kind != knative.Traffic {
 		return adapt.Unknown
 	}
 	switch o.Reason {

@@ -5,21 +5,21 @@ import (
 	"strings"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/message"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy/knative"
 )
 
 // Observation describes a completed request. It is valid until Observe returns.
 type Observation struct {
 	Exchange Exchange
 	Line
-	Kind     header.Kind // Traffic or KubeletRequest for Observe, and a kind of probe for Probed
-	TraceID  string      // "" if the request is not traced
-	Excluded bool        // matches EXCLUDE_*, and is neither counted nor logged (docs/promises.md 3.10)
-	Proxied  bool        // the request came through the activator
-	Start    time.Time   // time when the header section was complete
-	Slot     time.Time   // time when the request got a slot; zero if it got none
-	RPCError bool        // the grpc-status of the user container reports an error
+	Kind     knative.Kind // Traffic or KubeletRequest for Observe, and a kind of probe for Probed
+	TraceID  string       // "" if the request is not traced
+	Excluded bool         // matches EXCLUDE_*, and is neither counted nor logged (docs/promises.md 3.10)
+	Proxied  bool         // the request came through the activator
+	Start    time.Time    // time when the header section was complete
+	Slot     time.Time    // time when the request got a slot; zero if it got none
+	RPCError bool         // the grpc-status of the user container reports an error
 	End      time.Time
 	Phase    Phase // the last phase of the request
 	Result

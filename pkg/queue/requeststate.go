@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 )
 
 // Phase is the progress of a request.
@@ -140,7 +140,7 @@ func (state *RequestState) Respond(contentType string) {
 			state.becomeStream()
 		}
 	case state.flight.drain == nil:
-	case IsGRPC(contentType) && IsGRPC(state.seen.Exchange.Header(header.ContentType)):
+	case IsGRPC(contentType) && IsGRPC(state.seen.Exchange.Header(transport.ContentType)):
 		state.flight.drain.noteStream(state, grpcStream)
 	}
 }

@@ -22,8 +22,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy/knative"
 	"github.com/queue-proxy/queue-proxy/pkg/stats"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 )
 
 // Proxy is the request path of a sidecar. All engines share one Proxy. Its fields are set before
@@ -75,14 +76,14 @@ func (p *Proxy) Reject(x Exchange, state *RequestState, reset bool) {
 // Serve serves one request. The engine owns state. x and state must not be used for another request
 // before Serve returns.
 func (p *Proxy) Serve(x Exchange, state *RequestState) {
-	kind := header.KindOf(x)
+	kind := knative.KindOf(x)
 	if kind.Answered() {
 		p.serveProbe(kind, x, state)
 		return
 	}
 
 	limit, fresh := p.Limit, true
-	if kind == header.KubeletRequest {
+	if kind == knative.KubeletRequest {
 		peer, may := kubeletPeer(x)
 		may = may && state.rejected == OK
 		if may && p.Drain.Draining() {
@@ -93,19 +94,19 @@ func (p *Proxy) Serve(x Exchange, state *RequestState) {
 			defer p.kubelet.leave(peer)
 			limit, fresh = nil, false
 		} else {
-			kind = header.Traffic
+			kind = knative.Traffic
 		}
 	}
 
 	o := &state.seen
 	*o = Observation{}
 	o.Exchange, o.Kind, o.Start, o.Line = x, kind, time.Now(), x.Line()
-	o.Excluded = kind == header.Traffic && p.Exclude.has(o)
-	o.Proxied = x.Header(header.ProxyRequest) == header.ActivatorValue
+	o.Excluded = kind == knative.Traffic && p.Exclude.has(o)
+	o.Proxied = x.Header(knative.ProxyRequest) == knative.ActivatorValue
 	fresh = fresh && !o.Excluded
 
 	state.begin(&p.Clocks, o.Start)
-	if kind == header.KubeletRequest {
+	if kind == knative.KubeletRequest {
 		state.most = kubeletTime
 	}
 	if state.trace = nil; p.Trace != nil && fresh {
@@ -152,7 +153,7 @@ func blameDeadline(o *Observation, x Exchange) {
 
 // serveProbe responds to a probe. serveProbe and answer are separate functions because their
 // variables would otherwise increase the stack of each waiting request.
-func (p *Proxy) serveProbe(kind header.Kind, x Exchange, state *RequestState) {
+func (p *Proxy) serveProbe(kind knative.Kind, x Exchange, state *RequestState) {
 	start := time.Now()
 	a := plain(state.rejected)
 	if state.rejected == OK {
@@ -252,7 +253,7 @@ type broken struct {
 // has reports whether the request is excluded.
 func (e *Exclude) has(o *Observation) bool {
 	if len(e.UserAgents) > 0 {
-		agent := o.Exchange.Header(header.UserAgent)
+		agent := o.Exchange.Header(transport.UserAgent)
 		if slices.ContainsFunc(e.UserAgents, func(prefix string) bool { return strings.HasPrefix(agent, prefix) }) {
 			return true
 		}

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/adapt"
-	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy/knative"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -177,7 +177,7 @@ func TestTrafficIsForwardedCountedAndObserved(t *testing.T) {
 		harness.Equal(t, first.End.Sub(start), 2*time.Second, "its end")
 		harness.Equal(t, first.Status, 200, "its status")
 		harness.Equal(t, first.Phase, Waiting, "its phase")
-		harness.Equal(t, first.Kind, header.Traffic, "its kind")
+		harness.Equal(t, first.Kind, knative.Traffic, "its kind")
 		harness.Equal(t, first.Proxied, false, "it came through the activator")
 		harness.Equal(t, second.Start.Sub(start), time.Duration(0), "the second's start")
 		harness.Equal(t, second.Slot.Sub(start), 2*time.Second, "its slot")

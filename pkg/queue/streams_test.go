@@ -6,14 +6,14 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // responding serves a request whose response has begun, until end is closed. The arguments contain
 // the method and the media types of the request and of the response.
 func (h *testProxy) responding(method, requestType, responseType string, end <-chan struct{}) *fake {
-	f := newFake("/", header.ContentType, requestType)
+	f := newFake("/", transport.ContentType, requestType)
 	f.request.Method = method
 	f.app = func(state *RequestState) Result {
 		state.Respond(responseType)
@@ -63,7 +63,7 @@ func TestDrainWaitsForGRPCCallAnsweredDuringDrain(t *testing.T) {
 		h := newTestProxy()
 		h.Drain.Begin(false) // is undone later
 		end := make(chan struct{})
-		h.responding("POST", header.GRPC, header.GRPC, end)
+		h.responding("POST", transport.GRPC, transport.GRPC, end)
 		time.Sleep(time.Minute)
 		harness.Equal(t, h.Drain.Streams(), 0, "streams between two drains")
 		h.Drain.Begin(true)
@@ -74,7 +74,7 @@ func TestDrainWaitsForGRPCCallAnsweredDuringDrain(t *testing.T) {
 		h = newTestProxy()
 		h.Drain.Begin(true)
 		end = make(chan struct{})
-		h.responding("POST", header.GRPC, header.GRPC, end)
+		h.responding("POST", transport.GRPC, transport.GRPC, end)
 		drained := wait(h.Drain)
 		time.Sleep(time.Minute)
 		close(end)

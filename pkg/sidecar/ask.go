@@ -11,7 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy/knative"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 )
 
@@ -35,7 +36,7 @@ func AwaitReady(ctx context.Context, port int) error {
 	for {
 		answer, err := ask(ctx, client, url)
 		switch {
-		case err == nil && answer == header.QueueValue:
+		case err == nil && answer == knative.QueueValue:
 			return nil
 		case err == nil:
 			last = fmt.Errorf("probe returned not ready: %s", strings.TrimSpace(answer))
@@ -59,8 +60,8 @@ func ask(ctx context.Context, client *http.Client, url string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	r.Header.Set(header.Probe, header.QueueValue)
-	r.Header.Set(header.UserAgent, askAgent)
+	r.Header.Set(knative.Probe, knative.QueueValue)
+	r.Header.Set(transport.UserAgent, askAgent)
 	res, err := client.Do(r)
 	if err != nil {
 		return "", err

@@ -9,9 +9,9 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/queue-proxy/queue-proxy/pkg/config"
-	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy/knative"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
 
@@ -137,7 +137,7 @@ func (s *sidecar) sayFailure(o *queue.Observation) {
 		zap.Duration("queued", o.Queued()),
 		zap.Bool("cutShort", o.Begun),
 	}
-	if o.Kind != header.Traffic {
+	if o.Kind != knative.Traffic {
 		fields = append(fields, zap.Stringer("kind", o.Kind))
 	}
 	fields = append(fields, zap.NamedError("error", o.Err)) // no field if there is no error

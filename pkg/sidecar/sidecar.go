@@ -21,7 +21,6 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/certs"
 	"github.com/queue-proxy/queue-proxy/pkg/config"
 	"github.com/queue-proxy/queue-proxy/pkg/fair"
-	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/h2client"
 	"github.com/queue-proxy/queue-proxy/pkg/http1"
 	"github.com/queue-proxy/queue-proxy/pkg/http2"
@@ -32,6 +31,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/pkg/stats"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 	"github.com/queue-proxy/queue-proxy/pkg/upstream"
 )
 
@@ -290,7 +290,7 @@ func (s *sidecar) buildEngines() {
 	s.appH2 = h2client.New(h2client.Settings{
 		Dial: s.app.Dial, Unsettled: s.app.Forget, MaxConns: s.files.appH2, MaxHeaderBytes: c.MaxHeaderBytes.V, Bounds: s.bounds,
 	})
-	settings := forward.Settings{
+	settings := rewrite.ServerSettings{
 		MaxHeaderBytes: c.MaxHeaderBytes.V,
 		MaxBodyBytes:   c.MaxBodyBytes.V,
 		Connections:    s.clients,

@@ -8,12 +8,12 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/observe/accesslog"
 	"github.com/queue-proxy/queue-proxy/pkg/observe/export"
 	"github.com/queue-proxy/queue-proxy/pkg/observe/metrics"
 	"github.com/queue-proxy/queue-proxy/pkg/observe/status"
 	"github.com/queue-proxy/queue-proxy/pkg/observe/tracing"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy/knative"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
 
@@ -64,7 +64,7 @@ func (s *sidecar) observe(o *queue.Observation) {
 
 // probed is called after each probe is answered.
 func (s *sidecar) probed(o *queue.Observation) {
-	if o.Kind == header.QueueProbe {
+	if o.Kind == knative.QueueProbe {
 		s.telemetry.metrics.Answered(o.Start, o.Status == http.StatusOK)
 	}
 	if s.telemetry.log != nil {

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 )
 
 // A Format is the name of a format in STATS_FORMAT and in the query ?format=.
@@ -116,7 +116,7 @@ type mediaRange struct {
 // mediaRanges parses the values of Accept. It skips invalid elements.
 func mediaRanges(accept []string) []mediaRange {
 	var ranges []mediaRange
-	for element := range header.Members(strings.Join(accept, ",")) {
+	for element := range transport.Members(strings.Join(accept, ",")) {
 		media, params, err := mime.ParseMediaType(element)
 		if err != nil {
 			continue

@@ -20,9 +20,9 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 )
 
 // Settings configure an App.
@@ -256,13 +256,13 @@ func (a *App) Dial(ctx context.Context) (net.Conn, error) {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		fault := forward.Local
+		fault := rewrite.Local
 		if !isLocal(first) {
-			fault = forward.Unreachable
+			fault = rewrite.Unreachable
 			a.speech.forget()
 		}
-		if fault == forward.Unreachable && !refused(first) || !time.Now().Add(dialAgain).Before(end) {
-			return nil, &forward.Error{Fault: fault, Err: first}
+		if fault == rewrite.Unreachable && !refused(first) || !time.Now().Add(dialAgain).Before(end) {
+			return nil, &rewrite.Error{Fault: fault, Err: first}
 		}
 		select {
 		case <-ctx.Done():

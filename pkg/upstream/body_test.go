@@ -14,8 +14,8 @@ import (
 	"testing/iotest"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/forward"
-	"github.com/queue-proxy/queue-proxy/pkg/wire"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -221,7 +221,7 @@ func TestInterruptedUploadResetsConnection(t *testing.T) {
 	go func() { done <- k.do(a) }()
 	<-abort
 	k.Abort()
-	if got := harness.Within(t, "an aborted call", func() outcome { return <-done }); forward.FaultOf(got.err) != forward.Aborted {
+	if got := harness.Within(t, "an aborted call", func() outcome { return <-done }); rewrite.FaultOf(got.err) != rewrite.Aborted {
 		t.Errorf("got %v, want aborted", got.err)
 	}
 	close(aborted)
@@ -278,7 +278,7 @@ func TestBodyReadErrorAbortsExchange(t *testing.T) {
 					return 0, broken
 				})), length)
 				got := harness.Within(t, "the end", func() outcome { return k.do(a) })
-				if forward.FaultOf(got.err) != forward.Body || !errors.Is(got.err, broken) || idle(a) != 0 || k.sends != 1 {
+				if rewrite.FaultOf(got.err) != rewrite.Body || !errors.Is(got.err, broken) || idle(a) != 0 || k.sends != 1 {
 					t.Errorf("got %v, %d idle, %d sends, want the body's fault, 0, 1", got.err, idle(a), k.sends)
 				}
 				if <-whole {
@@ -306,11 +306,11 @@ func TestConnectionErrorDuringUploadReturnsReset(t *testing.T) {
 			k := newCall("POST", "/")
 			k.with(&stuck{[]byte("hello"), k.stopped}, 10)
 			got := harness.Within(t, "the end", func() outcome { return k.do(a) })
-			want := forward.Reset
+			want := rewrite.Reset
 			if name == "garbage" {
-				want = forward.Garbage
+				want = rewrite.Garbage
 			}
-			harness.Equal(t, forward.FaultOf(got.err), want, got.err)
+			harness.Equal(t, rewrite.FaultOf(got.err), want, got.err)
 		})
 	}
 }
@@ -354,8 +354,8 @@ func TestExpectContinueTimeoutSendsBody(t *testing.T) {
 	k.Expect100 = true
 	begin := time.Now()
 	k.do(a).want(t, 200, "hello")
-	if took := time.Since(begin); took < forward.ContinueTimeout {
-		t.Errorf("got the body after %v, want not before %v", took, forward.ContinueTimeout)
+	if took := time.Since(begin); took < rewrite.ContinueTimeout {
+		t.Errorf("got the body after %v, want not before %v", took, rewrite.ContinueTimeout)
 	}
 }
 

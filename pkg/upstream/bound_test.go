@@ -8,8 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -39,7 +39,7 @@ func wantGarbage(t *testing.T, text string, name bound.Name) {
 	t.Helper()
 	a := app(t, answersOnce(text))
 	got := newCall("GET", "/").do(a)
-	harness.Equal(t, forward.FaultOf(got.err), forward.Garbage, got.err)
+	harness.Equal(t, rewrite.FaultOf(got.err), rewrite.Garbage, got.err)
 	wantBounds(t, a, name)
 }
 
@@ -52,7 +52,7 @@ func wantResponse(t *testing.T, text, body string) {
 }
 
 func TestManyInformationalResponsesReturnError(t *testing.T) {
-	wantGarbage(t, strings.Repeat("HTTP/1.1 102 Processing\r\n\r\n", forward.MaxInfos+1), bound.AppInformational)
+	wantGarbage(t, strings.Repeat("HTTP/1.1 102 Processing\r\n\r\n", rewrite.MaxInfos+1), bound.AppInformational)
 }
 
 // In RFC 2518 section 10.1, the interval of 102 (Processing) is 20 seconds.

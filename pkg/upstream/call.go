@@ -7,10 +7,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/forward"
-	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
-	"github.com/queue-proxy/queue-proxy/pkg/wire"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 )
 
 const (
@@ -35,7 +35,7 @@ var past = time.Unix(1, 0)
 // Call is one request to the user container in HTTP/1.1. It can be reused for the next request with
 // [Call.Begin] after [Response.Close], [Response.Tunnel] or a failed [Call.Do] has returned.
 type Call struct {
-	forward.Call
+	rewrite.Call
 	Hold bool // if Do is aborted, keep its connection in Held
 	Many bool // the client sends many concurrent requests: the response is read in blocks of at most 32 KB instead of 64 KB
 
@@ -75,14 +75,14 @@ func (c *Call) Begin() {
 	c.upload = upload{turn: c.upload.turn + 1}
 }
 
-// Abort ends the running Do or Next, or the next Do, with the fault [forward.Aborted]. It is safe for
+// Abort ends the running Do or Next, or the next Do, with the fault [rewrite.Aborted]. It is safe for
 // concurrent use. Begin clears an abort that comes too late.
 func (c *Call) Abort() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.aborted = true
 	if c.cancel != nil {
-		c.cancel(&forward.Error{Fault: forward.Aborted})
+		c.cancel(&rewrite.Error{Fault: rewrite.Aborted})
 	}
 	if c.conn != nil {
 		c.conn.SetDeadline(past)
@@ -101,7 +101,7 @@ func (c *Call) Buffered() int {
 }
 
 // Do sends the request and returns its final response after the header section was read. The request
-// is sent again, on a new connection, if [forward.Request.MayReplay] allows it and no byte of the
+// is sent again, on a new connection, if [rewrite.Request.MayReplay] allows it and no byte of the
 // body was read.
 func (c *Call) Do(a *App) (*Response, error) {
 	for c.Sends = 0; ; {
@@ -121,7 +121,7 @@ func (c *Call) Do(a *App) (*Response, error) {
 			return nil, err
 		}
 		conn.close()
-		if !again || !c.bodyUntouched() || forward.FaultOf(err) == forward.Aborted {
+		if !again || !c.bodyUntouched() || rewrite.FaultOf(err) == rewrite.Aborted {
 			return nil, err
 		}
 	}
@@ -136,7 +136,7 @@ func (c *Call) connect(a *App, fresh bool) (*conn, error) {
 		c.mu.Lock()
 		c.cancel = cancel
 		if c.aborted {
-			cancel(&forward.Error{Fault: forward.Aborted})
+			cancel(&rewrite.Error{Fault: rewrite.Aborted})
 		}
 		c.mu.Unlock()
 		var err error
@@ -155,7 +155,7 @@ func (c *Call) connect(a *App, fresh bool) (*conn, error) {
 	}
 	if !c.attach(n) {
 		n.close()
-		return nil, &forward.Error{Fault: forward.Aborted}
+		return nil, &rewrite.Error{Fault: rewrite.Aborted}
 	}
 	return n, nil
 }
@@ -193,13 +193,13 @@ func (c *Call) detach() (aborted bool) {
 //nolint:gocognit // one loop over what may come, in its order
 func (c *Call) exchange(a *App, conn *conn) (r *Response, again bool, err error) {
 	if err := conn.send(c); err != nil {
-		return nil, true, &forward.Error{Fault: forward.Reset, Err: err}
+		return nil, true, &rewrite.Error{Fault: rewrite.Reset, Err: err}
 	}
 	h1 := a.speech.http1()
 	switch {
 	case c.Body == nil:
 	case c.Expect100:
-		c.startUploadIn(forward.ContinueTimeout)
+		c.startUploadIn(rewrite.ContinueTimeout)
 	case h1 == unknown:
 		c.startUploadIn(listenTimeout)
 	default:
@@ -211,7 +211,7 @@ func (c *Call) exchange(a *App, conn *conn) (r *Response, again bool, err error)
 	for infos := 0; ; {
 		n, err := head.Parse(conn.buffered())
 		if n > a.settings.MaxHeaderBytes { // a buffer can be larger than the limit
-			err = forward.ErrHeadTooLarge
+			err = rewrite.ErrHeadTooLarge
 		}
 		if err != nil {
 			if couldBeSettings(conn.buffered()) && conn.fill(a.settings.MaxHeaderBytes) == nil {
@@ -221,16 +221,16 @@ func (c *Call) exchange(a *App, conn *conn) (r *Response, again bool, err error)
 				a.speech.learnH1(false)
 				err = errSpeaksH2
 			}
-			return nil, false, &forward.Error{Fault: forward.Garbage, Err: err}
+			return nil, false, &rewrite.Error{Fault: rewrite.Garbage, Err: err}
 		}
 		if n == 0 {
 			silent := conn.w == conn.r && infos == 0
 			if err := conn.fill(a.settings.MaxHeaderBytes); err != nil {
-				if forward.FaultOf(err) != 0 {
+				if rewrite.FaultOf(err) != 0 {
 					return nil, false, err
 				}
 				again := silent && c.Request.MayReplay(conn.reused, !conn.written)
-				return nil, again, &forward.Error{Fault: forward.Reset, Err: err, Silent: silent && !conn.reused && h1 == unknown}
+				return nil, again, &rewrite.Error{Fault: rewrite.Reset, Err: err, Silent: silent && !conn.reused && h1 == unknown}
 			}
 			continue
 		}
@@ -240,8 +240,8 @@ func (c *Call) exchange(a *App, conn *conn) (r *Response, again bool, err error)
 		if infos++; infos == 1 {
 			firstInfo = time.Now()
 		}
-		if forward.TooManyInfos(infos, time.Since(firstInfo)) {
-			return nil, false, &forward.Error{Fault: forward.Garbage, Err: forward.ErrTooManyInfos}
+		if rewrite.TooManyInfos(infos, time.Since(firstInfo)) {
+			return nil, false, &rewrite.Error{Fault: rewrite.Garbage, Err: rewrite.ErrTooManyInfos}
 		}
 		if head.Status == 100 {
 			c.startUpload()
@@ -255,10 +255,10 @@ func (c *Call) exchange(a *App, conn *conn) (r *Response, again bool, err error)
 func (c *Call) final(a *App, conn *conn, n int) (*Response, bool, error) {
 	r := &conn.response
 	if r.Head.Status == 101 && !c.Request.Upgrade {
-		return nil, false, &forward.Error{Fault: forward.Garbage, Err: errNotAsked}
+		return nil, false, &rewrite.Error{Fault: rewrite.Garbage, Err: errNotAsked}
 	}
-	if _, ok := wire.Find(r.Head.Fields, header.Upgrade); r.Head.Status == 101 && !ok { // RFC 9110 section 15.2.2
-		return nil, false, &forward.Error{Fault: forward.Garbage, Err: errNoUpgrade}
+	if _, ok := wire.Find(r.Head.Fields, transport.Upgrade); r.Head.Status == 101 && !ok { // RFC 9110 section 15.2.2
+		return nil, false, &rewrite.Error{Fault: rewrite.Garbage, Err: errNoUpgrade}
 	}
 	if a.speech.http1() != yes {
 		a.speech.learnH1(true)
@@ -291,7 +291,7 @@ func (c *Call) bodyUntouched() bool {
 // it may have read the request and crashed (docs/promises.md 3.7). OnlyH2Behind then detects whether
 // the user container supports HTTP/1.1, until the alarm fires.
 func (c *Call) OnlyH2Behind(alarm *queue.Alarm, a *App, err error) bool {
-	e, ok := errors.AsType[*forward.Error](err)
+	e, ok := errors.AsType[*rewrite.Error](err)
 	if !ok || !c.bodyUntouched() {
 		return false
 	}
@@ -302,7 +302,7 @@ func (c *Call) OnlyH2Behind(alarm *queue.Alarm, a *App, err error) bool {
 		only, err := a.speaksOnlyH2(ctx)
 		return err == nil && only
 	}
-	return e.Fault == forward.Garbage && a.OnlyH2()
+	return e.Fault == rewrite.Garbage && a.OnlyH2()
 }
 
 // failureCause returns the cause of err. If the call was aborted or the body could not be read, the error
@@ -312,9 +312,9 @@ func (c *Call) failureCause(err error) error {
 	defer c.mu.Unlock()
 	switch {
 	case c.aborted:
-		return &forward.Error{Fault: forward.Aborted}
+		return &rewrite.Error{Fault: rewrite.Aborted}
 	case c.upload.err != nil:
-		return &forward.Error{Fault: forward.Body, Err: c.upload.err}
+		return &rewrite.Error{Fault: rewrite.Body, Err: c.upload.err}
 	}
 	return err
 }
@@ -371,7 +371,7 @@ func (c *Call) copyBody(conn *conn) (state uploadState, bodyErr error) {
 	pooled := conn.buffers.Get(pieceSize)
 	defer conn.buffers.Put(pooled)
 	buf := *pooled
-	chunked, body := c.Request.Chunked, forward.Counter{Length: c.Request.Length}
+	chunked, body := c.Request.Chunked, rewrite.Counter{Length: c.Request.Length}
 	room := buf
 	if chunked {
 		room = buf[chunkRoom : len(buf)-len(wire.ChunkTail)]

@@ -8,8 +8,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 )
 
 const (
@@ -44,7 +44,7 @@ type conn struct {
 
 	expires time.Time // while idle: time after which the connection is not reused
 
-	memory forward.HeadMemory // of the client of the current request
+	memory rewrite.HeadMemory // of the client of the current request
 
 	// The response to the current request. It is not part of Call, because each connection of a
 	// client has a Call.
@@ -150,7 +150,7 @@ func (c *conn) fill(limit int) error {
 	}
 	if c.buf != nil && c.w == len(c.buf) {
 		if len(c.buf) >= limit {
-			return &forward.Error{Fault: forward.Garbage, Err: forward.ErrHeadTooLarge}
+			return &rewrite.Error{Fault: rewrite.Garbage, Err: rewrite.ErrHeadTooLarge}
 		}
 		if err := c.grow(min(2*len(c.buf), limit)); err != nil {
 			return err

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/queue-proxy/queue-proxy/pkg/forward"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -29,7 +29,7 @@ func TestUnsolicitedBytesReturnError(t *testing.T) {
 	c := newConn(nc, a.buffers)
 	harness.Until(t, "the greeting", func() bool { return !c.alive() })
 	got := harness.Within(t, "an answer", func() outcome { return newCall("GET", "/").doOn(a, c) })
-	harness.Equal(t, forward.FaultOf(got.err), forward.Garbage, got.err)
+	harness.Equal(t, rewrite.FaultOf(got.err), rewrite.Garbage, got.err)
 }
 
 func TestPartialWriteSendsCompleteHeader(t *testing.T) {

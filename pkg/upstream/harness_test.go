@@ -13,9 +13,9 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
-	"github.com/queue-proxy/queue-proxy/pkg/wire"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -81,7 +81,7 @@ func answersOnce(text string) func(conn *harness.AppConn) {
 // testCall is a Call with a client that records the calls of its methods.
 type testCall struct {
 	Call
-	request forward.Request
+	request rewrite.Request
 	sends   int
 	infos   []int
 	stopped chan struct{} // closed by the first StopBody
@@ -95,7 +95,7 @@ type testCall struct {
 // newCall returns a request for target without a body.
 func newCall(method, target string) *testCall {
 	k := &testCall{stopped: make(chan struct{})}
-	k.request = forward.Request{Method: method, Target: target, Host: "app", Length: -1}
+	k.request = rewrite.Request{Method: method, Target: target, Host: "app", Length: -1}
 	k.Request, k.Client = &k.request, k
 	return k
 }

@@ -3,8 +3,8 @@ package upstream
 import (
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/forward"
-	"github.com/queue-proxy/queue-proxy/pkg/wire"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 )
 
 // heldConn is the connection of a [Call] that was aborted after a part of the request was sent and
@@ -17,7 +17,7 @@ type heldConn struct {
 // hold stores conn in Held and returns true if c.Hold is set, a byte of the request was written, and
 // err was not caused by the user container.
 func (c *Call) hold(a *App, conn *conn, err error) bool {
-	if fault := forward.FaultOf(err); !c.Hold || !conn.written || fault != forward.Aborted && fault != forward.Body {
+	if fault := rewrite.FaultOf(err); !c.Hold || !conn.written || fault != rewrite.Aborted && fault != rewrite.Body {
 		return false
 	}
 	conn.memory.Release() // the client may be gone before the user container is done
@@ -37,7 +37,7 @@ func (h *heldConn) Wait(most time.Duration) (answered bool) {
 		return false
 	}
 	var head wire.Response
-	for infos := 0; infos <= forward.MaxInfos; {
+	for infos := 0; infos <= rewrite.MaxInfos; {
 		n, err := head.Parse(c.buffered())
 		switch {
 		case err != nil:

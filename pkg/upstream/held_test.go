@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -21,7 +21,7 @@ func heldCall(t *testing.T, a *App, k *testCall, arrived <-chan struct{}) queue.
 	harness.Within(t, "the request at the user container", func() struct{} { return <-arrived })
 	k.Abort()
 	got := harness.Within(t, "an aborted call", func() outcome { return <-done })
-	if forward.FaultOf(got.err) != forward.Aborted {
+	if rewrite.FaultOf(got.err) != rewrite.Aborted {
 		t.Fatalf("got %v, want aborted", got.err)
 	}
 	return k.Held
@@ -39,7 +39,7 @@ func TestHeldCallWaitsForFinalResponse(t *testing.T) {
 		"says nothing":       {"", false},
 		"begins a head":      {"HTTP/1.1 2", false},
 		"103, then answers":  {"HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 404 Not Found\r\n\r\n", true},
-		"says it in a loop":  {strings.Repeat("HTTP/1.1 103 Early Hints\r\n\r\n", forward.MaxInfos+1), true},
+		"says it in a loop":  {strings.Repeat("HTTP/1.1 103 Early Hints\r\n\r\n", rewrite.MaxInfos+1), true},
 		"switches protocols": {"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n", true},
 	} {
 		t.Run(name, func(t *testing.T) {

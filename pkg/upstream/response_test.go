@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/forward"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -101,7 +101,7 @@ func TestResponseSplitAtEachByte(t *testing.T) {
 }
 
 func TestInvalidResponseClosesConnection(t *testing.T) {
-	many := strings.Repeat("HTTP/1.1 103 Early Hints\r\n\r\n", forward.MaxInfos+1)
+	many := strings.Repeat("HTTP/1.1 103 Early Hints\r\n\r\n", rewrite.MaxInfos+1)
 	for name, say := range map[string]string{
 		"SSH":                        "SSH-2.0-OpenSSH_9.2\r\n",
 		"a number":                   "42\r\n",
@@ -133,7 +133,7 @@ func TestInvalidResponseClosesConnection(t *testing.T) {
 				close(closed)
 			})
 			got := newCall("GET", "/").do(a)
-			harness.Equal(t, forward.FaultOf(got.err), forward.Garbage, got.err)
+			harness.Equal(t, rewrite.FaultOf(got.err), rewrite.Garbage, got.err)
 			harness.Receive(t, closed, "closing the connection")
 			harness.Equal(t, idle(a), 0, "idle connections")
 		})
@@ -160,12 +160,12 @@ func TestLongResponseHeaderIsRead(t *testing.T) {
 
 func TestResponseHeaderOfMaxHeaderBytesIsRead(t *testing.T) {
 	const limit = 4 << 20
-	for extra, want := range map[int]forward.Fault{0: 0, 1: forward.Garbage} {
+	for extra, want := range map[int]rewrite.Fault{0: 0, 1: rewrite.Garbage} {
 		const start, end = "HTTP/1.1 204 No Content\r\nA: ", "\r\n\r\n"
 		s := harness.NewApp(t, answers(start+strings.Repeat("a", limit+extra-len(start+end))+end))
 		a := New(Settings{Port: s.Port, MaxHeaderBytes: limit})
 		t.Cleanup(a.Close)
-		if got := newCall("GET", "/").do(a); forward.FaultOf(got.err) != want {
+		if got := newCall("GET", "/").do(a); rewrite.FaultOf(got.err) != want {
 			t.Errorf("%d bytes more than the limit: got %v, want fault %d", extra, got.err, want)
 		}
 	}
@@ -230,7 +230,7 @@ func TestIncompleteResponseReturnsReset(t *testing.T) {
 				})
 				k := newCall("GET", "/")
 				got := k.do(a)
-				if forward.FaultOf(got.err) != forward.Reset || idle(a) != 0 || k.sends != 1 {
+				if rewrite.FaultOf(got.err) != rewrite.Reset || idle(a) != 0 || k.sends != 1 {
 					t.Errorf("got %v, %d idle, %d sends, want a reset, 0, 1", got.err, idle(a), k.sends)
 				}
 			})
@@ -256,7 +256,7 @@ func TestResetOfUnframedBodyReturnsError(t *testing.T) {
 	for err == nil {
 		_, err = r.Next()
 	}
-	harness.Equal(t, forward.FaultOf(err), forward.Reset, err)
+	harness.Equal(t, rewrite.FaultOf(err), rewrite.Reset, err)
 	r.Close()
 }
 
@@ -298,7 +298,7 @@ func TestNextCallsWaitingBeforeBlocking(t *testing.T) {
 func TestErrorWrapsSystemError(t *testing.T) {
 	a := app(t, func(conn *harness.AppConn) { readRequest(conn) })
 	err := newCall("GET", "/").do(a).err
-	var e *forward.Error
+	var e *rewrite.Error
 	if !errors.As(err, &e) || e.Err == nil || !strings.HasPrefix(err.Error(), "user container: reset: ") {
 		t.Errorf("got %v, want a reset with its cause", err)
 	}

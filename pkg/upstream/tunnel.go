@@ -10,11 +10,11 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/forward"
-	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
-	"github.com/queue-proxy/queue-proxy/pkg/wire"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 )
 
 // halfClosedTimeout is how long a half-closed tunnel waits for the next read or write in the other
@@ -29,20 +29,20 @@ const goneTimeout = time.Second
 // AppendSwitch appends the header section of the 101 response to the client. It contains the fields
 // that are forwarded to clients, Connection and Upgrade (RFC 9110 section 15.2.2).
 func (r *Response) AppendSwitch(b []byte) []byte {
-	lines := forward.Lines(append(b, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\n"...))
+	lines := rewrite.Lines(append(b, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\n"...))
 	for _, f := range r.Head.Fields {
-		if header.EqualFold(f.Name, header.Upgrade) {
+		if transport.EqualFold(f.Name, transport.Upgrade) {
 			lines = wire.AppendField(lines, f.Name, f.Value)
 		}
 	}
-	forward.EachResponseField(r.Head.Fields, &lines)
+	rewrite.EachResponseField(r.Head.Fields, &lines)
 	return append(lines, "\r\n"...)
 }
 
 // IsWebSocket reports whether a 101 response switches to WebSocket.
 func (r *Response) IsWebSocket() bool {
-	protocol, _ := wire.Find(r.Head.Fields, header.Upgrade)
-	return header.EqualFold(protocol, "websocket")
+	protocol, _ := wire.Find(r.Head.Fields, transport.Upgrade)
+	return transport.EqualFold(protocol, "websocket")
 }
 
 // tunnelSize is the size of the buffer for each direction of a tunnel in bytes. It is small, because

@@ -18,23 +18,23 @@ import (
 	"testing"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/h2client"
 	"github.com/queue-proxy/queue-proxy/pkg/http1"
 	"github.com/queue-proxy/queue-proxy/pkg/http2"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/pkg/stats"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 	"github.com/queue-proxy/queue-proxy/pkg/upstream"
-	"github.com/queue-proxy/queue-proxy/pkg/wire"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 	"github.com/queue-proxy/queue-proxy/test/reference"
 )
 
 // Options are the settings of a Proxy.
 type Options struct {
-	forward.Settings
+	rewrite.ServerSettings
 
 	Reference  bool // serve with package reference instead of the engines
 	TLS        bool // clients connect over TLS
@@ -81,7 +81,7 @@ func StartOn(t testing.TB, port int, change func(*queue.Proxy, *Options)) *Proxy
 		Stats:   stats.New(time.Now()),
 		Observe: p.observe,
 	}
-	o := Options{Settings: forward.Settings{MaxHeaderBytes: 256 << 10, AppHost: fmt.Sprintf("127.0.0.1:%d", port), Bounds: p.Bounds}}
+	o := Options{ServerSettings: rewrite.ServerSettings{MaxHeaderBytes: 256 << 10, AppHost: fmt.Sprintf("127.0.0.1:%d", port), Bounds: p.Bounds}}
 	if change != nil {
 		change(p.Queue, &o)
 	}
@@ -112,9 +112,9 @@ func StartOn(t testing.TB, port int, change func(*queue.Proxy, *Options)) *Proxy
 }
 
 func (p *Proxy) newEngines(o Options, watcher *netconn.Watcher) {
-	p.reference = reference.New(o.Settings, p.Queue, p.app, p.h2client, log.New(&p.log, "", 0))
-	p.HTTP2 = http2.New(o.Settings, p.Queue, p.app, p.h2client)
-	p.HTTP1 = http1.New(o.Settings, p.Queue, p.app, p.h2client, watcher, p.HTTP2.ServeConn)
+	p.reference = reference.New(o.ServerSettings, p.Queue, p.app, p.h2client, log.New(&p.log, "", 0))
+	p.HTTP2 = http2.New(o.ServerSettings, p.Queue, p.app, p.h2client)
+	p.HTTP1 = http1.New(o.ServerSettings, p.Queue, p.app, p.h2client, watcher, p.HTTP2.ServeConn)
 }
 
 // serve starts to serve. The returned channel receives the result.
@@ -181,8 +181,8 @@ func (noClient) BodyArrived() bool   { return false }
 // supports HTTP/1.1.
 func (p *Proxy) LearnProtocol() {
 	p.T.Helper()
-	c := &upstream.Call{Call: forward.Call{
-		Request: &forward.Request{Method: "GET", Target: harness.ProtocolRequest, Host: "a", Length: -1},
+	c := &upstream.Call{Call: rewrite.Call{
+		Request: &rewrite.Request{Method: "GET", Target: harness.ProtocolRequest, Host: "a", Length: -1},
 		Client:  noClient{},
 	}}
 	c.Begin()

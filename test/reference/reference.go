@@ -26,17 +26,17 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/h2client"
-	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 	"github.com/queue-proxy/queue-proxy/pkg/upstream"
-	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
 // Server is the reference proxy.
 type Server struct {
-	settings forward.Settings
+	settings rewrite.ServerSettings
 	proxy    *queue.Proxy
 	app      *upstream.App
 	client   *h2client.Client // for an app that supports HTTP/2
@@ -45,7 +45,7 @@ type Server struct {
 
 // New returns a server that runs requests through proxy and forwards them to app, or with client if
 // the app supports HTTP/2. Messages of net/http are written to logger.
-func New(settings forward.Settings, proxy *queue.Proxy, app *upstream.App, client *h2client.Client, logger *log.Logger) *Server {
+func New(settings rewrite.ServerSettings, proxy *queue.Proxy, app *upstream.App, client *h2client.Client, logger *log.Logger) *Server {
 	s := &Server{settings: settings, proxy: proxy, app: app, client: client}
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
@@ -108,7 +108,7 @@ func (f *flusher) FlushError() error {
 // Unwrap implements the interface that http.ResponseController uses.
 func (f *flusher) Unwrap() http.ResponseWriter { return f.ResponseWriter }
 
-// exchange implements queue.Exchange and http.RoundTripper for one request, and forward.Client.
+// exchange implements queue.Exchange and http.RoundTripper for one request, and rewrite.Client.
 type exchange struct {
 	*Server
 	w       http.ResponseWriter
@@ -189,7 +189,7 @@ func (x *exchange) Answer(a *queue.Answer) {
 	clear(h)
 	a.Fields(h.Set)
 	if a.GRPC < 0 {
-		h.Set(header.ContentLength, strconv.Itoa(len(a.Body)))
+		h.Set(transport.ContentLength, strconv.Itoa(len(a.Body)))
 	}
 	x.setDefaults()
 	x.answered = true
@@ -202,14 +202,14 @@ func (x *exchange) Answer(a *queue.Answer) {
 // setDefaults sets the fields of a final response that net/http would set to other values.
 func (x *exchange) setDefaults() {
 	h := x.w.Header()
-	if _, ok := h[header.ContentType]; !ok {
-		h[header.ContentType] = nil // net/http would detect it
+	if _, ok := h[transport.ContentType]; !ok {
+		h[transport.ContentType] = nil // net/http would detect it
 	}
 	if x.bodyIsLeft() {
 		_ = x.control.EnableFullDuplex() // net/http would read the rest first
 	}
 	if x.bodyIsLeft() || x.r.Method == http.MethodConnect {
-		h.Set(header.Connection, "close")
+		h.Set(transport.Connection, "close")
 	}
 }
 
@@ -219,7 +219,7 @@ func (x *exchange) Forward(state *queue.RequestState) (result queue.Result) {
 	proxy := &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			for name, values := range r.In.Header { // ReverseProxy has removed these fields
-				if name == header.Forwarded || strings.HasPrefix(name, "X-Forwarded-") {
+				if name == transport.Forwarded || strings.HasPrefix(name, "X-Forwarded-") {
 					r.Out.Header[name] = values
 				}
 			}
@@ -231,7 +231,7 @@ func (x *exchange) Forward(state *queue.RequestState) (result queue.Result) {
 	}
 	in := *x.r
 	in.Header = maps.Clone(x.r.Header)
-	delete(in.Header, header.Upgrade) // of which ReverseProxy forwards only one
+	delete(in.Header, transport.Upgrade) // of which ReverseProxy forwards only one
 	defer func() {
 		if v := recover(); v != nil {
 			if v != any(http.ErrAbortHandler) {
@@ -254,14 +254,14 @@ var errRefused = errors.New("the request is not forwarded")
 // result.
 func (x *exchange) RoundTrip(out *http.Request) (*http.Response, error) {
 	x.trace = httptrace.ContextClientTrace(out.Context())
-	call := forward.Call{Request: x.request(out.Header), Client: x}
+	call := rewrite.Call{Request: x.request(out.Header), Client: x}
 	if x.result.Reason = x.refuse(call.Request); x.result.Reason != queue.OK {
 		return nil, errRefused
 	}
 	if x.r.ContentLength != 0 {
 		x.body.source, x.body.left = out.Body, x.r.ContentLength
 		call.Body, call.Expect100 = &x.body, call.Request.Expect100
-		call.Trailer = func() []wire.Field { return forward.RequestTrailer(fieldsOf(x.r.Trailer)) }
+		call.Trailer = func() []wire.Field { return rewrite.RequestTrailer(fieldsOf(x.r.Trailer)) }
 		if !x.isH2() {
 			_ = x.control.EnableFullDuplex()
 		}
@@ -275,34 +275,34 @@ func (x *exchange) RoundTrip(out *http.Request) (*http.Response, error) {
 	call.Began(&x.result, head.Status)
 	x.answered = true
 	r := &http.Response{StatusCode: head.Status, Header: x.header(head.Fields), Trailer: http.Header{}, ContentLength: response.Length(), Request: out}
-	x.w.Header()[header.Trailer] = r.Header[header.Trailer] // which ReverseProxy removes
+	x.w.Header()[transport.Trailer] = r.Header[transport.Trailer] // which ReverseProxy removes
 	x.setDefaults()
-	if n := forward.AnnouncedLength(head, response.Length()); n >= 0 && head.Status != http.StatusNotModified {
-		r.Header.Set(header.ContentLength, strconv.FormatInt(n, 10))
+	if n := rewrite.AnnouncedLength(head, response.Length()); n >= 0 && head.Status != http.StatusNotModified {
+		r.Header.Set(transport.ContentLength, strconv.FormatInt(n, 10))
 	}
 	r.Body = &responseBody{x: x, source: response, trailer: r.Trailer}
 	return r, nil
 }
 
 // request returns the request to the user container. h are the fields from ReverseProxy.
-func (x *exchange) request(h http.Header) *forward.Request {
+func (x *exchange) request(h http.Header) *rewrite.Request {
 	r := x.r
 	if r.Header["User-Agent"] == nil {
 		delete(h, "User-Agent")
 	}
-	if upgrade := r.Header[header.Upgrade]; upgrade != nil {
-		h[header.Upgrade], h[header.Connection] = upgrade, r.Header[header.Connection]
+	if upgrade := r.Header[transport.Upgrade]; upgrade != nil {
+		h[transport.Upgrade], h[transport.Connection] = upgrade, r.Header[transport.Connection]
 	}
 	if len(r.Trailer) > 0 {
-		h.Set(header.Trailer, strings.Join(slices.Collect(maps.Keys(r.Trailer)), ", "))
+		h.Set(transport.Trailer, strings.Join(slices.Collect(maps.Keys(r.Trailer)), ", "))
 	}
 	peer, _, _ := net.SplitHostPort(r.RemoteAddr)
-	q := &forward.Request{
+	q := &rewrite.Request{
 		Method: r.Method, Target: r.RequestURI, Host: r.Host, AppHost: x.settings.AppHost, Peer: peer, Secure: r.TLS != nil,
 		Fields: fieldsOf(h), Length: r.ContentLength, Chunked: r.ContentLength < 0, Crumbs: x.isH2(),
-		Expect100: r.ProtoAtLeast(1, 1) && strings.EqualFold(r.Header.Get(header.Expect), "100-continue"),
+		Expect100: r.ProtoAtLeast(1, 1) && strings.EqualFold(r.Header.Get(transport.Expect), "100-continue"),
 	}
-	if r.ContentLength == 0 && r.Header[header.ContentLength] == nil {
+	if r.ContentLength == 0 && r.Header[transport.ContentLength] == nil {
 		q.Length = -1
 	}
 	q.Upgrade = !x.isH2() && r.ProtoAtLeast(1, 1) && q.OffersUpgrade()
@@ -310,14 +310,14 @@ func (x *exchange) request(h http.Header) *forward.Request {
 }
 
 // refuse returns the reason for which a request is not forwarded, or OK.
-func (x *exchange) refuse(q *forward.Request) queue.Reason {
+func (x *exchange) refuse(q *rewrite.Request) queue.Reason {
 	announced := 0
 	for name := range x.r.Trailer {
 		if announced += len(name) + len(","); wire.ForbidsTrailer(name) || announced > wire.MaxRequestTrailer {
 			return queue.BadRequest
 		}
 	}
-	for _, value := range x.r.Header[header.ContentLength] { // RFC 9113 section 8.1.1; net/http validates only one
+	for _, value := range x.r.Header[transport.ContentLength] { // RFC 9113 section 8.1.1; net/http validates only one
 		if n, err := strconv.ParseUint(value, 10, 63); x.isH2() && (err != nil || int64(n) != x.r.ContentLength) {
 			return queue.BadRequest
 		}
@@ -326,7 +326,7 @@ func (x *exchange) refuse(q *forward.Request) queue.Reason {
 }
 
 // send sends a request to the user container and returns the response.
-func (x *exchange) send(call *forward.Call) (forward.Response, *wire.Response, error) {
+func (x *exchange) send(call *rewrite.Call) (rewrite.Response, *wire.Response, error) {
 	h2, err := false, error(nil)
 	if x.isH2() {
 		h2, err = x.app.SpeaksH2(x, x.alarm)
@@ -354,25 +354,25 @@ func (x *exchange) send(call *forward.Call) (forward.Response, *wire.Response, e
 	return r, &r.Head, nil
 }
 
-// Sending implements forward.Client.
+// Sending implements rewrite.Client.
 func (x *exchange) Sending() { x.state.Enter(queue.Waiting) }
 
-// Waiting implements forward.Client.
+// Waiting implements rewrite.Client.
 func (x *exchange) Waiting() {}
 
-// StopBody implements forward.Client.
+// StopBody implements rewrite.Client.
 func (x *exchange) StopBody() {
 	x.stopped.Store(true)
 	_ = x.control.SetReadDeadline(time.Unix(1, 0))
 }
 
-// BodyArrived implements forward.Client.
+// BodyArrived implements rewrite.Client.
 func (x *exchange) BodyArrived() bool {
 	complete, _ := x.body.state()
 	return complete || x.r.ContentLength == 0
 }
 
-// Info implements forward.Client.
+// Info implements rewrite.Client.
 func (x *exchange) Info(head *wire.Response) {
 	if x.r.ProtoAtLeast(1, 1) {
 		_ = x.trace.Got1xxResponse(head.Status, textproto.MIMEHeader(x.header(head.Fields)))
@@ -382,14 +382,14 @@ func (x *exchange) Info(head *wire.Response) {
 // header returns the fields of a response for net/http.
 func (x *exchange) header(fields []wire.Field) http.Header {
 	h := headerEncoder{}
-	forward.EachResponseField(fields, h)
+	rewrite.EachResponseField(fields, h)
 	return http.Header(h)
 }
 
-// headerEncoder implements forward.Encoder.
+// headerEncoder implements rewrite.Encoder.
 type headerEncoder http.Header
 
-// Field implements forward.Encoder.
+// Field implements rewrite.Encoder.
 func (h headerEncoder) Field(name, value string) {
 	http.Header(h).Add(strings.Clone(name), strings.Clone(value))
 }
@@ -407,7 +407,7 @@ func fieldsOf(h http.Header) (fields []wire.Field) {
 // responseBody is the body of a response for ReverseProxy.
 type responseBody struct {
 	x       *exchange
-	source  forward.Response
+	source  rewrite.Response
 	rest    []byte
 	trailer http.Header // set at the end
 }
@@ -420,13 +420,13 @@ func (b *responseBody) Read(p []byte) (n int, err error) {
 	switch {
 	case err == io.EOF:
 		clear(b.x.w.Header()) // net/http would send announced trailers that are fields of the header section
-		for _, f := range forward.ResponseTrailer(&b.x.state, b.source.Trailer()) {
+		for _, f := range rewrite.ResponseTrailer(&b.x.state, b.source.Trailer()) {
 			b.trailer.Add(string(f.Name), string(f.Value))
 		}
 	case err != nil:
 		_ = b.x.control.Flush() // the client receives the header section
 		_, failed := b.x.body.state()
-		forward.Fail(&b.x.result, b.x.alarm.Abortable(nil), err, failed)
+		rewrite.Fail(&b.x.result, b.x.alarm.Abortable(nil), err, failed)
 	}
 	n = copy(p, b.rest)
 	b.rest = b.rest[n:]

@@ -23,47 +23,59 @@ var plan = []folder{
 
 	// Connections and protocols.
 	{path: "pkg/transport/netconn", may: []string{"pkg/fair", "pkg/observation/bound"}},
-	{path: "pkg/header"},
-	{path: "pkg/probe", may: []string{"pkg/header", "pkg/message", "pkg/transport/netconn"}},
+	{path: "pkg/transport"},
+	{path: "pkg/transport/http1/wire", may: []string{"pkg/transport"}},
+
+	// The lifecycle of a request.
+	{path: "pkg/proxy/knative", may: []string{"pkg/transport"}},
+	{path: "pkg/probe", may: []string{"pkg/message", "pkg/transport", "pkg/transport/netconn"}},
 
 	// Consumers of observations.
-	{path: "pkg/observe/export", may: []string{"pkg/header", "pkg/message"}},
-	{path: "pkg/stats", may: []string{"pkg/header"}},
-	{path: "pkg/wire", may: []string{"pkg/header"}},
+	{path: "pkg/observe/export", may: []string{"pkg/message", "pkg/transport"}},
+	{path: "pkg/stats", may: []string{"pkg/transport"}},
 	{path: "pkg/adapt"},
-	{path: "pkg/queue", may: []string{"pkg/adapt", "pkg/fair", "pkg/header", "pkg/message", "pkg/stats"}},
+	{path: "pkg/queue", may: []string{"pkg/adapt", "pkg/fair", "pkg/message", "pkg/proxy/knative", "pkg/stats", "pkg/transport"}},
+
+	// Connections and protocols.
+	{path: "pkg/transport/rewrite", may: []string{
+		"pkg/observation/bound", "pkg/queue", "pkg/transport", "pkg/transport/http1/wire",
+		"pkg/transport/netconn",
+	}},
 
 	// Consumers of observations.
 	{path: "pkg/observe/metrics", may: []string{
-		"pkg/adapt", "pkg/fair", "pkg/header", "pkg/message", "pkg/observation/bound", "pkg/observe/export",
-		"pkg/queue", "pkg/transport/netconn",
+		"pkg/adapt", "pkg/fair", "pkg/message", "pkg/observation/bound", "pkg/observe/export",
+		"pkg/proxy/knative", "pkg/queue", "pkg/transport/netconn",
 	}},
-	{path: "pkg/observe/tracing", may: []string{"pkg/header", "pkg/message", "pkg/observe/export", "pkg/queue"}},
-	{path: "pkg/observe/accesslog", may: []string{"pkg/header", "pkg/message", "pkg/observe/export", "pkg/queue", "pkg/transport/netconn"}},
+	{path: "pkg/observe/tracing", may: []string{"pkg/message", "pkg/observe/export", "pkg/proxy/knative", "pkg/queue", "pkg/transport"}},
+	{path: "pkg/observe/accesslog", may: []string{
+		"pkg/message", "pkg/observe/export", "pkg/queue", "pkg/transport", "pkg/transport/netconn",
+	}},
 	{path: "pkg/observe/status", may: []string{
 		"pkg/adapt", "pkg/fair", "pkg/message", "pkg/observation/bound", "pkg/probe", "pkg/queue",
 		"pkg/transport/netconn",
 	}},
-	{path: "pkg/forward", may: []string{"pkg/header", "pkg/observation/bound", "pkg/queue", "pkg/transport/netconn", "pkg/wire"}},
 	{path: "pkg/upstream", may: []string{
-		"pkg/forward", "pkg/header", "pkg/observation/bound", "pkg/queue", "pkg/transport/netconn", "pkg/wire",
+		"pkg/observation/bound", "pkg/queue", "pkg/transport", "pkg/transport/http1/wire",
+		"pkg/transport/netconn", "pkg/transport/rewrite",
 	}},
-	{path: "pkg/h2", may: []string{"pkg/observation/bound", "pkg/transport/netconn", "pkg/wire"}},
+	{path: "pkg/h2", may: []string{"pkg/observation/bound", "pkg/transport/http1/wire", "pkg/transport/netconn"}},
 	{path: "pkg/h2client", may: []string{
-		"pkg/forward", "pkg/h2", "pkg/header", "pkg/observation/bound", "pkg/transport/netconn", "pkg/wire",
+		"pkg/h2", "pkg/observation/bound", "pkg/transport", "pkg/transport/http1/wire",
+		"pkg/transport/netconn", "pkg/transport/rewrite",
 	}},
 	{path: "pkg/http1", may: []string{
-		"pkg/forward", "pkg/h2client", "pkg/header", "pkg/observation/bound", "pkg/queue",
-		"pkg/transport/netconn", "pkg/upstream", "pkg/wire",
+		"pkg/h2client", "pkg/observation/bound", "pkg/queue", "pkg/transport", "pkg/transport/http1/wire",
+		"pkg/transport/netconn", "pkg/transport/rewrite", "pkg/upstream",
 	}},
 	{path: "pkg/http2", may: []string{
-		"pkg/forward", "pkg/h2", "pkg/h2client", "pkg/header", "pkg/observation/bound", "pkg/queue",
-		"pkg/transport/netconn", "pkg/upstream", "pkg/wire",
+		"pkg/h2", "pkg/h2client", "pkg/observation/bound", "pkg/queue", "pkg/transport",
+		"pkg/transport/http1/wire", "pkg/transport/netconn", "pkg/transport/rewrite", "pkg/upstream",
 	}},
 	{path: "pkg/config", may: []string{"pkg/adapt", "pkg/message", "pkg/probe"}},
 
 	// The injector.
-	{path: "pkg/inject", may: []string{"pkg/config", "pkg/header", "pkg/message", "pkg/probe"}},
+	{path: "pkg/inject", may: []string{"pkg/config", "pkg/message", "pkg/probe", "pkg/proxy/knative"}},
 	{path: "pkg/inject/manifest", may: []string{"pkg/inject", "pkg/message"}},
 	{path: "pkg/inject/webhook", may: []string{"pkg/certs", "pkg/fair", "pkg/inject", "pkg/message"}},
 
@@ -72,10 +84,11 @@ var plan = []folder{
 
 	// The process.
 	{path: "pkg/sidecar", may: []string{
-		"pkg/adapt", "pkg/certs", "pkg/config", "pkg/fair", "pkg/forward", "pkg/h2client", "pkg/header",
-		"pkg/http1", "pkg/http2", "pkg/message", "pkg/observation/bound", "pkg/observe/accesslog",
-		"pkg/observe/export", "pkg/observe/metrics", "pkg/observe/status", "pkg/observe/tracing", "pkg/probe",
-		"pkg/queue", "pkg/stats", "pkg/transport/netconn", "pkg/upstream",
+		"pkg/adapt", "pkg/certs", "pkg/config", "pkg/fair", "pkg/h2client", "pkg/http1", "pkg/http2",
+		"pkg/message", "pkg/observation/bound", "pkg/observe/accesslog", "pkg/observe/export",
+		"pkg/observe/metrics", "pkg/observe/status", "pkg/observe/tracing", "pkg/probe", "pkg/proxy/knative",
+		"pkg/queue", "pkg/stats", "pkg/transport", "pkg/transport/netconn", "pkg/transport/rewrite",
+		"pkg/upstream",
 	}},
 	{path: "cmd/internal/cli", may: []string{"pkg/message"}},
 	{path: "cmd/injector/internal/check", may: []string{"pkg/inject"}},
@@ -94,10 +107,14 @@ var plan = []folder{
 	// Only for tests and plots.
 	{path: "test/limits/simulation", may: []string{"pkg/adapt"}},
 	{path: "test/limits/measure", may: []string{"test/limits/simulation"}},
-	{path: "test/reference", may: []string{"pkg/forward", "pkg/h2client", "pkg/header", "pkg/queue", "pkg/upstream", "pkg/wire"}},
+	{path: "test/reference", may: []string{
+		"pkg/h2client", "pkg/queue", "pkg/transport", "pkg/transport/http1/wire", "pkg/transport/rewrite",
+		"pkg/upstream",
+	}},
 	{path: "test/proxytest", may: []string{
-		"pkg/forward", "pkg/h2client", "pkg/http1", "pkg/http2", "pkg/observation/bound", "pkg/queue",
-		"pkg/stats", "pkg/transport/netconn", "pkg/upstream", "pkg/wire", "test/harness", "test/reference",
+		"pkg/h2client", "pkg/http1", "pkg/http2", "pkg/observation/bound", "pkg/queue", "pkg/stats",
+		"pkg/transport/http1/wire", "pkg/transport/netconn", "pkg/transport/rewrite", "pkg/upstream",
+		"test/harness", "test/reference",
 	}},
 	{path: "test/streams"},
 }

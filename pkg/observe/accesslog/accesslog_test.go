@@ -20,7 +20,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy/knative"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
@@ -121,7 +121,7 @@ func TestOptionsSelectRequests(t *testing.T) {
 	refused.Status = 404
 	excluded, probe, liveness := get("/excluded"), get("/probe"), get("/liveness")
 	excluded.Excluded, excluded.Status = true, 500
-	probe.Kind, liveness.Kind = header.QueueProbe, header.KubeletRequest
+	probe.Kind, liveness.Kind = knative.QueueProbe, knative.KubeletRequest
 	all := []*queue.Observation{ok, slow, failed, cut, left, refused, excluded, probe, liveness}
 
 	for _, c := range []struct {
@@ -430,7 +430,7 @@ func TestJSONLineDoesNotAllocate(t *testing.T) {
 func FuzzJSONLine(f *testing.F) {
 	f.Add("GET", "/", "h", "1.2.3.4:5", "curl/7", "", "", 200, 0, int64(1000), "pod")
 	f.Add("G\"T", "/\xff\n\\", "\x00", "\u2028", strings.Repeat("\x01", 5000), "é", `","x":"`, -1, 5, int64(-1), "\"")
-	knative, err := newTemplate(knativeHead, &Revision{})
+	serving, err := newTemplate(knativeHead, &Revision{})
 	harness.NoError(f, err)
 	f.Fuzz(func(t *testing.T, method, target, host, remote, agent, referer, trace string, status, why int, nanos int64, pod string) {
 		o := get("/")
@@ -441,7 +441,7 @@ func FuzzJSONLine(f *testing.F) {
 		o.TraceID, o.Status = trace, status
 		o.Reason = queue.Reason(uint(why) % uint(queue.NumReasons))
 		o.End = o.Start.Add(time.Duration(nanos))
-		for _, made := range []*template{nil, knative} {
+		for _, made := range []*template{nil, serving} {
 			l := &Log{tail: appendTail(nil, &Revision{PodName: pod}), template: made}
 			line := l.appendLine(nil, o)
 			if !json.Valid(line) {

@@ -5,8 +5,8 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 )
 
 // Maximum lengths of values in a JSON line, in bytes including escape sequences. Container runtimes split lines after
@@ -47,7 +47,7 @@ func (l *Log) appendJSON(b []byte, o *queue.Observation, traceID, templateError 
 	b = appendSpan(append(b, `,"firstByteMs":`...), o.Start, o.FirstByte)
 	b = appendMillis(append(b, `,"totalMs":`...), o.End.Sub(o.Start))
 	b = appendString(append(b, `,"remote":`...), o.Remote, maxWord)
-	b = appendString(append(b, `,"userAgent":`...), o.Exchange.Header(header.UserAgent), maxField)
+	b = appendString(append(b, `,"userAgent":`...), o.Exchange.Header(transport.UserAgent), maxField)
 	b = appendString(append(b, `,"referer":`...), o.Exchange.Header("Referer"), maxField)
 	b = appendString(append(b, `,"traceId":`...), traceID, maxWord)
 	if templateError != "" {

@@ -19,7 +19,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 )
 
 // A Protocol is a protocol for sending telemetry. The values are those of the Knative
@@ -102,7 +102,7 @@ func New(t Target) (Sender, func(), error) {
 	if fields == nil {
 		fields = http.Header{}
 	}
-	fields.Set(header.UserAgent, strings.TrimSuffix(header.ProxyName+"/"+t.Resource.Version, "/"))
+	fields.Set(transport.UserAgent, strings.TrimSuffix(transport.ProxyName+"/"+t.Resource.Version, "/"))
 	e := &end{fields: fields, timeout: t.Timeout}
 	export, proxied := e.post, true
 	var protocols http.Protocols
@@ -113,19 +113,19 @@ func New(t Target) (Sender, func(), error) {
 		protocols.SetUnencryptedHTTP2(true)
 		proxied = target.Scheme == "https" // proxies use HTTP/1.1 for plain-text targets
 		target.Path, target.RawPath, target.RawQuery = t.Signal.method, "", ""
-		fields.Set(header.ContentType, header.GRPC)
-		fields.Set(header.TE, "trailers")
+		fields.Set(transport.ContentType, transport.GRPC)
+		fields.Set(transport.TE, "trailers")
 		export = e.call
 	case Zipkin:
 		if strings.Trim(target.Path, "/") == "" {
 			target.Path = zipkinPath
 		}
-		fields.Set(header.ContentType, "application/json")
+		fields.Set(transport.ContentType, "application/json")
 	case OTLP:
-		fields.Set(header.ContentType, "application/x-protobuf")
+		fields.Set(transport.ContentType, "application/x-protobuf")
 		e.rejected = rejectedProto
 	case OTLPJSON:
-		fields.Set(header.ContentType, "application/json")
+		fields.Set(transport.ContentType, "application/json")
 		e.rejected = rejectedJSON
 	default:
 		return nil, nil, fmt.Errorf("exporter %q: must be one of zipkin, http/protobuf, http/json, grpc, stdout, none", t.Protocol)
@@ -281,7 +281,7 @@ func refused(res *http.Response) error {
 	switch res.StatusCode {
 	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		r.Again = true
-		r.After = retryAfter(res.Header.Get(header.RetryAfter))
+		r.After = retryAfter(res.Header.Get(transport.RetryAfter))
 	}
 	return r
 }
@@ -297,11 +297,11 @@ func retryAfter(s string) time.Duration {
 
 // call is a Sender for unary gRPC calls (grpc/doc/PROTOCOL-HTTP2.md).
 func (e *end) call(ctx context.Context, body []byte) (int, error) {
-	res, answer, err := e.roundTrip(ctx, header.GRPCFrame(body))
+	res, answer, err := e.roundTrip(ctx, transport.GRPCFrame(body))
 	if err != nil {
 		return 0, err
 	}
-	status, message := header.GRPCResult(res)
+	status, message := transport.GRPCResult(res)
 	switch {
 	case status == "" && len(answer) == maxAnswer:
 		return 0, &Refusal{Err: errors.New("the response of the collector exceeds 64 KiB")}
@@ -313,7 +313,7 @@ func (e *end) call(ctx context.Context, body []byte) (int, error) {
 		return 0, &Refusal{Err: fmt.Errorf("invalid grpc-status of the collector: %.32q", status)}
 	}
 	if code == 0 {
-		response, _ := header.GRPCMessage(answer) // the export is accepted even if the message is compressed
+		response, _ := transport.GRPCMessage(answer) // the export is accepted even if the message is compressed
 		return rejectedProto(response), nil
 	}
 	r := &Refusal{Err: fmt.Errorf("the collector returned grpc-status %d: %.256q", code, message)}

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy/knative"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
@@ -37,7 +37,7 @@ func everything(t *testing.T, names string) *Metrics {
 	unreachable.FirstByte = time.Time{}
 	m.Observe(&unreachable)
 	probe := observed("GET", 1, 1, 200, queue.OK)
-	probe.Kind = header.KubeletRequest
+	probe.Kind = knative.KubeletRequest
 	m.Observe(&probe)
 	m.Listening(time.Now())
 	m.Answered(time.Now(), true)

@@ -6,7 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy/knative"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
 
@@ -47,15 +47,15 @@ func otelSizes() []float64 {
 }
 
 func newKnativeHead(r *registry, o *Options, tags *routeTags) *knativeHead {
-	knative := r.with("otel_scope_name", scopeKnative)
+	serving := r.with("otel_scope_name", scopeKnative)
 	k := &knativeHead{
 		server: newServerSeries(r.with("otel_scope_name", scopeHTTP, "otel_scope_version", scopeVersion, "network_protocol_name", "http"), tags),
 		client: newClientSeries(r.with("otel_scope_name", scopeHTTP, "otel_scope_version", scopeVersion, "network_protocol_name", "http",
 			"server_address", "127.0.0.1", "server_port", strconv.Itoa(o.UserPort), "url_scheme", "http"), tags),
-		invocation: histogramsOf(knative.histograms("kn_serving_invocation_duration_seconds",
+		invocation: histogramsOf(serving.histograms("kn_serving_invocation_duration_seconds",
 			"Time from acquiring a slot to the end of the request.", otelDurations(), "http_response_status_code"), dim(statuses...)),
 	}
-	knative.gauge("kn_serving_queue_depth", "Number of running and queued requests. Absent if there is no concurrency limit.", sometimes(o.Gauges.depth))
+	serving.gauge("kn_serving_queue_depth", "Number of running and queued requests. Absent if there is no concurrency limit.", sometimes(o.Gauges.depth))
 	// The OpenTelemetry resource.
 	r.with("container_name", "queue-proxy", "k8s_namespace_name", o.Namespace, "k8s_pod_name", o.Pod, "service_instance_id", o.Pod,
 		"service_name", cmp.Or(o.Service, o.Configuration, o.Revision, o.Pod), "service_version", cmp.Or(o.Commit, "unknown"),
@@ -72,7 +72,7 @@ func newKnativeHead(r *registry, o *Options, tags *routeTags) *knativeHead {
 // tagWords returns the values of kn_route_tag for requests without a named tag.
 func tagWords() (words [firstNamed]string) {
 	for i := range words {
-		words[i] = header.Tag(i).String()
+		words[i] = knative.Tag(i).String()
 	}
 	return words
 }

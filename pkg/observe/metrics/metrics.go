@@ -12,8 +12,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/queue-proxy/queue-proxy/pkg/adapt"
-	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy/knative"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
 
@@ -143,12 +143,12 @@ func (m *Metrics) Observe(o *queue.Observation) {
 	switch {
 	case m == nil || o.Excluded:
 		return
-	case o.Kind == header.KubeletRequest:
+	case o.Kind == knative.KubeletRequest:
 		if m.requests != nil {
 			m.requests.kubelet.at(class(o.Status), reason(o.Reason)).Inc()
 		}
 		return
-	case o.Kind != header.Traffic:
+	case o.Kind != knative.Traffic:
 		return
 	}
 	if m.requests != nil {
@@ -158,7 +158,7 @@ func (m *Metrics) Observe(o *queue.Observation) {
 	if m.v118 == nil && m.head == nil {
 		return
 	}
-	tag := int(header.TagDisabled)
+	tag := int(knative.TagDisabled)
 	if o.Exchange != nil {
 		tag = m.tags.place(o.Exchange)
 	}

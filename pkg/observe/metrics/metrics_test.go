@@ -15,8 +15,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/queue-proxy/queue-proxy/pkg/adapt"
-	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy/knative"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
@@ -306,7 +306,7 @@ func TestExcludedRequestsAreNotCounted(t *testing.T) {
 func TestProbesAreNotCountedAsRequests(t *testing.T) {
 	m := newMetrics(t, options("all"))
 	before := requestLines(t, m)
-	for _, kind := range []header.Kind{header.QueueProbe, header.NetworkProbe, header.UnknownProbe} {
+	for _, kind := range []knative.Kind{knative.QueueProbe, knative.NetworkProbe, knative.UnknownProbe} {
 		o := observed("GET", 1, 1, 200, queue.OK)
 		o.Kind = kind
 		m.Observe(&o)
@@ -314,7 +314,7 @@ func TestProbesAreNotCountedAsRequests(t *testing.T) {
 	harness.Equal(t, requestLines(t, m), before)
 
 	o := observed("GET", 1, 1, 503, queue.OK)
-	o.Kind = header.KubeletRequest
+	o.Kind = knative.KubeletRequest
 	m.Observe(&o)
 	line := `queue_proxy_kubelet_probes_total{code="5xx",reason="ok"} 1` + "\n"
 	harness.Equal(t, strings.Replace(requestLines(t, m), line, "", 1), before, "without", line)
@@ -533,7 +533,7 @@ func TestObserveDoesNotAllocate(t *testing.T) {
 		refused := observed("POST", 2, 0, 503, queue.QueueFull)
 		refused.Slot = time.Time{}
 		probe := observed("GET", 1, 1, 200, queue.OK)
-		probe.Kind = header.KubeletRequest
+		probe.Kind = knative.KubeletRequest
 		got := testing.AllocsPerRun(1000, func() {
 			m.Observe(&o)
 			m.Observe(&refused)

@@ -10,9 +10,10 @@ import (
 
 	"go.opencensus.io/trace"
 
-	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/observe/export"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy/knative"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 )
 
 // waitName is the Knative name of the span for the time in the queue. The names of the other spans,
@@ -139,20 +140,20 @@ func serverAttributes(o *queue.Observation, m method) attributes {
 	}
 	// The attribute is as in Knative, except for invalid tag names. In contrast to metrics, the
 	// number of names is not limited.
-	if tag, name := header.TagOf(o.Exchange); tag == header.TagNamed {
+	if tag, name := knative.TagOf(o.Exchange); tag == knative.TagNamed {
 		a.string("kn.route.tag", strings.Clone(name))
 	} else {
 		a.string("kn.route.tag", tag.String())
 	}
 	a.address("server.address", "server.port", o.Host)
 	peer := a.address("network.peer.address", "network.peer.port", o.Remote)
-	client, _, _ := strings.Cut(o.Exchange.Header(header.XForwardedFor), ",")
+	client, _, _ := strings.Cut(o.Exchange.Header(transport.XForwardedFor), ",")
 	if client = strings.TrimSpace(client); client != "" {
 		a.string("client.address", export.Text(client))
 	} else if peer != "" {
 		a.string("client.address", peer)
 	}
-	if agent := o.Exchange.Header(header.UserAgent); agent != "" {
+	if agent := o.Exchange.Header(transport.UserAgent); agent != "" {
 		a.string("user_agent.original", export.Text(agent))
 	}
 	return a

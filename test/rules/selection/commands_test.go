@@ -134,7 +134,7 @@ func TestCommandsAreRead(t *testing.T) {
 	root := "../../.."
 	tests, makes := readCommands(root, strings.Join([]string{
 		`step "a part" 5 go test -count=1 -run '^(TestA|TestB)$' -tags e2e,load \`,
-		`	./pkg/wire -backends nginx`,
+		`	./pkg/transport/http1/wire -backends nginx`,
 		`cd test/chart && go vet ./... && go test -run=TestC ./...`,
 		`      - run: make fuzz FUZZ="wire Fuzz" FUZZTIME=1h`,
 		`//	BENCH_ROWS=idle,tls make bench  only these rows`,
@@ -143,7 +143,7 @@ func TestCommandsAreRead(t *testing.T) {
 		`go test -run`,
 	}, "\n"))
 	want := []goTest{
-		{".", map[string]string{"run": "^(TestA|TestB)$"}, []string{"./pkg/wire"}, []string{"e2e", "load"}},
+		{".", map[string]string{"run": "^(TestA|TestB)$"}, []string{"./pkg/transport/http1/wire"}, []string{"e2e", "load"}},
 		{"test/chart", map[string]string{"run": "TestC"}, []string{"./..."}, nil},
 		{".", map[string]string{"bench": "."}, []string{"./pkg/h2"}, nil},
 		{".", map[string]string{}, nil, nil},

@@ -64,7 +64,7 @@ func TestAlternativesWithoutMatchAreReported(t *testing.T) {
 }
 
 func TestRunReportsPatternsWithoutMatch(t *testing.T) {
-	const fuzzers = "./pkg/wire FuzzChunks\n./pkg/h2 FuzzFrames\n"
+	const fuzzers = "./pkg/transport/http1/wire FuzzChunks\n./pkg/h2 FuzzFrames\n"
 	for _, c := range []struct {
 		args string // separated by commas
 		err  string // "": none

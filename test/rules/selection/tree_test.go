@@ -242,13 +242,13 @@ func TestEverySelectionMatches(t *testing.T) {
 
 func TestWrongSelectionsAreReported(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
-		{"go test -run 'TestScan|TestNoSuch' ./pkg/wire", "TestNoSuch"},
+		{"go test -run 'TestScan|TestNoSuch' ./pkg/transport/http1/wire", "TestNoSuch"},
 		{"step x 5 go test -tags e2e -run=^TestPrometheusNoSuch ./pkg/observe/metrics", "TestPrometheusNoSuch"},
 		{"go test -run '^TestPrometheus' ./pkg/observe/metrics", "TestPrometheus"}, // without the tag
 		{"go test -bench NoSuch ./pkg/queue", "NoSuch"},
-		{"go test -fuzz FuzzNoSuch ./pkg/wire", "FuzzNoSuch"},
+		{"go test -fuzz FuzzNoSuch ./pkg/transport/http1/wire", "FuzzNoSuch"},
 		{"go test -run Test ./nosuch", "no test files"},
-		{`go test -run "$NAME" ./pkg/wire`, "NAME"},
+		{`go test -run "$NAME" ./pkg/transport/http1/wire`, "NAME"},
 		{"step make fuzz FUZZ='/(wire|nosuch) '", "/nosuch "},
 		{"make cluster CLUSTER='Zero|NoSuch'", "NoSuch"},
 		{"make cluster CLUSTER=ComparisonWithKnativeImage", "ComparisonWith"}, // only with cluster-full

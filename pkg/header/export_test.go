@@ -1,4 +1,0 @@
-package header
-
-// MaxForwarded is the maximum length of a Forwarded value in bytes.
-const MaxForwarded = maxForwarded

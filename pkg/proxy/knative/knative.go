@@ -1,0 +1,29 @@
+// Package knative contains the fields by which Knative and Kubernetes communicate with a queue-proxy, the
+// classification of probes, and the tags of routes.
+package knative
+
+// Probe is the field that marks a request as a probe. Hash is a field of a network probe
+// (docs/promises.md section 1).
+const (
+	Probe        = "K-Network-Probe"
+	kubeletProbe = "K-Kubelet-Probe"
+)
+
+// Values of [Probe].
+const (
+	QueueValue   = "queue" // also the body of a successful response
+	networkValue = "probe"
+)
+
+// Fields that the activator and the ingress set.
+const (
+	ProxyRequest   = "K-Proxy-Request"
+	ActivatorValue = "activator" // value of ProxyRequest if the request came through the activator
+)
+
+// Prefixes of User-Agent. The comparison is case-sensitive (docs/promises.md section 1).
+const (
+	kubeletAgent     = "kube-probe/"
+	activatorAgent   = "Knative-Activator-Probe"
+	autoscalingAgent = "Knative-Autoscaling-Probe"
+)

@@ -1,0 +1,49 @@
+// Package transport contains the names and the roles of HTTP fields, and rules for fields that apply to
+// each version of HTTP. The packages below it implement connections and protocols.
+//
+// It imports no other package of this module and has no state.
+package transport
+
+// Hash is the field of a network probe that the response repeats.
+const Hash = "K-Network-Hash"
+
+// UserAgent identifies the client.
+const UserAgent = "User-Agent"
+
+// OriginalHost is the host that the client requested. The ingress sets it.
+const OriginalHost = "K-Original-Host"
+
+// Fields of HTTP.
+const (
+	Connection       = "Connection"
+	ContentLength    = "Content-Length"
+	ContentType      = "Content-Type"
+	Cookie           = "Cookie"
+	Date             = "Date"
+	Expect           = "Expect"
+	Forwarded        = "Forwarded"
+	Host             = "Host"
+	ProxyStatus      = "Proxy-Status"
+	RetryAfter       = "Retry-After"
+	ServerTiming     = "Server-Timing"
+	TE               = "Te"
+	Trailer          = "Trailer"
+	TransferEncoding = "Transfer-Encoding"
+	Upgrade          = "Upgrade"
+	XForwardedFor    = "X-Forwarded-For"
+	XForwardedProto  = "X-Forwarded-Proto"
+)
+
+// ProxyName is the name of the sidecar in Proxy-Status (RFC 9209).
+const ProxyName = "queue-proxy"
+
+// GRPC is the media type of gRPC requests.
+const GRPC = "application/grpc"
+
+// GRPCStatus is the field that contains the status of a gRPC call. It is usually in the trailer
+// section.
+const GRPCStatus = "Grpc-Status"
+
+// GRPCTimeout is the field that contains the timeout of a gRPC call (gRPC's PROTOCOL-HTTP2, section
+// "Requests").
+const GRPCTimeout = "Grpc-Timeout"

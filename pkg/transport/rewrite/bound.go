@@ -1,0 +1,114 @@
+package rewrite
+
+import (
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
+)
+
+// ErrTooManyInfos and ErrHeadTooLarge are errors of responses that exceed a bound.
+var (
+	ErrTooManyInfos = errors.New("too many informational responses")
+	ErrHeadTooLarge = errors.New("response header too large")
+)
+
+// RefusalBound returns the bound that a client exceeded if the header section of its request is
+// rejected with the given status. err is the error of the parser, or nil. If no bound causes the
+// rejection, ok is false.
+func RefusalBound(status int, err error) (name bound.Name, ok bool) {
+	if status == http.StatusRequestHeaderFieldsTooLarge {
+		return bound.HeaderSection, true
+	}
+	return ClientBound(err)
+}
+
+// RequestBound returns the bound that a client exceeded if its request ended with result. stall is
+// [queue.Alarm.Stall]. RequestBound only calls stall if a timeout ended the request. If no bound
+// ended the request, ok is false.
+func RequestBound(result *queue.Result, stall func() queue.Stall) (name bound.Name, ok bool) {
+	switch result.Reason {
+	case queue.IdleTimeout:
+		return stallBound(stall())
+	case queue.TooLarge:
+		return bound.BodySize, true
+	case queue.BadRequest:
+		return ClientBound(result.Err)
+	}
+	return 0, false
+}
+
+// stallBound returns the bound on the duration of a stall.
+func stallBound(stall queue.Stall) (name bound.Name, ok bool) {
+	switch stall {
+	case queue.BodyStall:
+		return bound.BodyTimeout, true
+	case queue.ResponseStall:
+		return bound.SendTimeout, true
+	}
+	return 0, false
+}
+
+// ClientBound returns the bound that a client exceeded if a read of its request returned err. If no
+// bound caused err, ok is false.
+func ClientBound(err error) (name bound.Name, ok bool) {
+	if errors.Is(err, ErrTooLarge) {
+		return bound.BodySize, true
+	}
+	switch wordOf(err) {
+	case wire.WordTooManyFields, wire.WordListTooLong, wire.WordConnection:
+		return bound.HeaderSection, true
+	case wire.WordLongExtension:
+		return bound.ChunkExtensions, true
+	case wire.WordTrailerTooLong:
+		return bound.TrailerSection, true
+	}
+	return 0, false
+}
+
+// AppBound is ClientBound for the response of the user container.
+func AppBound(err error) (name bound.Name, ok bool) {
+	switch {
+	case errors.Is(err, ErrTooManyInfos):
+		return bound.AppInformational, true
+	case errors.Is(err, ErrHeadTooLarge):
+		return bound.AppHeaderSection, true
+	}
+	switch wordOf(err) {
+	case wire.WordTooManyFields, wire.WordListTooLong:
+		return bound.AppHeaderSection, true
+	case wire.WordLongExtension:
+		return bound.AppChunkExtensions, true
+	case wire.WordTrailerTooLong:
+		return bound.AppTrailerSection, true
+	}
+	return 0, false
+}
+
+// wordOf returns the word that identifies an error of package wire. It returns "" for other errors.
+func wordOf(err error) wire.Word {
+	if e, ok := errors.AsType[*wire.Refused](err); ok {
+		return e.Word
+	}
+	if e, ok := errors.AsType[*wire.Garbage](err); ok {
+		return e.Word
+	}
+	if e, ok := errors.AsType[*wire.BadChunk](err); ok {
+		return e.Word
+	}
+	return ""
+}
+
+// infoInterval is the time after which the user container can send one more informational response
+// than MaxInfos. RFC 2518 section 10.1 suggests 102 (Processing) for requests that take longer than
+// 20 seconds.
+const infoInterval = time.Second
+
+// TooManyInfos reports whether n informational responses to one request exceed the limit, which
+// is [MaxInfos] plus one for each second. elapsed is the time since the first response.
+func TooManyInfos(n int, elapsed time.Duration) bool {
+	return n > MaxInfos+int(elapsed/infoInterval)
+}

@@ -1,0 +1,86 @@
+package rewrite
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
+	"github.com/queue-proxy/queue-proxy/test/harness"
+)
+
+func TestErrorReturnsBound(t *testing.T) {
+	const none = bound.NumNames
+	for _, c := range []struct {
+		err         error
+		client, app bound.Name
+	}{
+		{nil, none, none},
+		{errors.New("another error"), none, none},
+		{&Error{Fault: Body, Err: ErrTooLarge}, bound.BodySize, none},
+		{&wire.Refused{Word: wire.WordTooManyFields}, bound.HeaderSection, bound.AppHeaderSection},
+		{&wire.Refused{Word: wire.WordConnection}, bound.HeaderSection, none},
+		{&wire.Refused{Word: wire.WordHost}, none, none},
+		{&wire.Garbage{Word: wire.WordListTooLong}, bound.HeaderSection, bound.AppHeaderSection},
+		{&Error{Fault: Body, Err: &wire.BadChunk{Word: wire.WordLongExtension}}, bound.ChunkExtensions, bound.AppChunkExtensions},
+		{&Error{Fault: Body, Err: &wire.BadChunk{Word: wire.WordChunkExtension}}, none, none},
+		{&Error{Fault: Garbage, Err: ErrTooManyInfos}, none, bound.AppInformational},
+		{&Error{Fault: Garbage, Err: ErrHeadTooLarge}, none, bound.AppHeaderSection},
+		{&wire.BadChunk{Word: wire.WordTrailerTooLong}, bound.TrailerSection, bound.AppTrailerSection},
+	} {
+		client, ok := ClientBound(c.err)
+		if !ok {
+			client = none
+		}
+		app, ok := AppBound(c.err)
+		if !ok {
+			app = none
+		}
+		if client != c.client || app != c.app {
+			t.Errorf("%v: got bounds %d and %d, want %d and %d", c.err, client, app, c.client, c.app)
+		}
+	}
+}
+
+func TestResultReturnsBound(t *testing.T) {
+	const none = bound.NumNames
+	for _, c := range []struct {
+		result queue.Result
+		stall  queue.Stall
+		want   bound.Name
+	}{
+		{queue.Result{}, queue.NoStall, none},
+		{queue.Result{Reason: queue.ClientGone}, queue.BodyStall, none},
+		{queue.Result{Reason: queue.IdleTimeout}, queue.NoStall, none},
+		{queue.Result{Reason: queue.IdleTimeout}, queue.BodyStall, bound.BodyTimeout},
+		{queue.Result{Reason: queue.IdleTimeout}, queue.ResponseStall, bound.SendTimeout},
+		{queue.Result{Reason: queue.TooLarge}, queue.NoStall, bound.BodySize},
+		{queue.Result{Reason: queue.BadRequest}, queue.NoStall, none},
+		{queue.Result{Reason: queue.BadRequest, Err: &wire.BadChunk{Word: wire.WordTrailerTooLong}}, queue.NoStall, bound.TrailerSection},
+	} {
+		got, ok := RequestBound(&c.result, func() queue.Stall { return c.stall })
+		if !ok {
+			got = none
+		}
+		if got != c.want {
+			t.Errorf("%v, stall %d: got bound %d, want %d", c.result.Reason, c.stall, got, c.want)
+		}
+	}
+}
+
+func TestTooManyInfosLimitsRate(t *testing.T) {
+	for _, c := range []struct {
+		n       int
+		elapsed time.Duration
+		want    bool
+	}{
+		{MaxInfos, 0, false},
+		{MaxInfos + 1, 0, true},
+		{MaxInfos + 10, 10 * time.Second, false},
+		{MaxInfos + 11, 10 * time.Second, true},
+	} {
+		harness.Equal(t, TooManyInfos(c.n, c.elapsed), c.want, c.n, c.elapsed)
+	}
+}

@@ -1,0 +1,4 @@
+package rewrite
+
+// MaxForwarded is the maximum length of a Forwarded value in bytes.
+const MaxForwarded = maxForwarded
