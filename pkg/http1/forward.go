@@ -6,10 +6,10 @@ import (
 	"net/http"
 	"strconv"
 
-	"github.com/queue-proxy/queue-proxy/pkg/h2client"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http2/http2client"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 )
 
@@ -64,7 +64,7 @@ func (x *exchange) forwardH1(state *queue.RequestState) (result queue.Result) {
 
 // forwardH2 forwards the request to a user container that supports only HTTP/2.
 func (x *exchange) forwardH2() (result queue.Result) {
-	c := &h2client.Call{Call: x.call.Call}
+	c := &http2client.Call{Call: x.call.Call}
 	if result.Reason = x.beginCall(c); result.Reason != queue.OK {
 		return result
 	}

@@ -12,8 +12,8 @@ import (
 	"net"
 	"sync/atomic"
 
-	"github.com/queue-proxy/queue-proxy/pkg/h2client"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http2/http2client"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 	"github.com/queue-proxy/queue-proxy/pkg/upstream"
@@ -29,7 +29,7 @@ type Server struct {
 	http2    func(c *netconn.Conn, early []byte, place *netconn.Place)
 	proxy    *queue.Proxy
 	app      *upstream.App
-	client   *h2client.Client // for an app that supports only HTTP/2
+	client   *http2client.Client // for an app that supports only HTTP/2
 	watcher  *netconn.Watcher
 	buffers  *netconn.Buffers
 	date     rewrite.Date
@@ -44,7 +44,7 @@ type Server struct {
 // instead if the app supports only HTTP/2. http2 takes over a connection that uses HTTP/2 and must
 // close it. early contains the bytes that were already read from the connection, and http2 must
 // release place after it closes the connection. http2 must not block.
-func New(s rewrite.ServerSettings, proxy *queue.Proxy, app *upstream.App, client *h2client.Client, watcher *netconn.Watcher,
+func New(s rewrite.ServerSettings, proxy *queue.Proxy, app *upstream.App, client *http2client.Client, watcher *netconn.Watcher,
 	http2 func(c *netconn.Conn, early []byte, place *netconn.Place),
 ) *Server {
 	l := &Server{settings: s, proxy: proxy, app: app, client: client, watcher: watcher, http2: http2}

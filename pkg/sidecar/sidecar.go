@@ -21,15 +21,15 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/certs"
 	"github.com/queue-proxy/queue-proxy/pkg/config"
 	"github.com/queue-proxy/queue-proxy/pkg/fair"
-	"github.com/queue-proxy/queue-proxy/pkg/h2client"
 	"github.com/queue-proxy/queue-proxy/pkg/http1"
-	"github.com/queue-proxy/queue-proxy/pkg/http2"
 	"github.com/queue-proxy/queue-proxy/pkg/message"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/observe/status"
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/pkg/stats"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http2"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http2/http2client"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 	"github.com/queue-proxy/queue-proxy/pkg/upstream"
@@ -59,7 +59,7 @@ type sidecar struct {
 	proxy   *queue.Proxy
 	http1   *http1.Server
 	http2   *http2.Server
-	appH2   *h2client.Client
+	appH2   *http2client.Client
 	pair    *certs.Watcher
 	board   *status.Board
 	bounds  *bound.Recorder // bounds on the behavior of peers
@@ -287,7 +287,7 @@ const knativeH2Port = 8013
 // buildEngines creates the HTTP/1 and HTTP/2 engines.
 func (s *sidecar) buildEngines() {
 	c := s.config
-	s.appH2 = h2client.New(h2client.Settings{
+	s.appH2 = http2client.New(http2client.Settings{
 		Dial: s.app.Dial, Unsettled: s.app.Forget, MaxConns: s.files.appH2, MaxHeaderBytes: c.MaxHeaderBytes.V, Bounds: s.bounds,
 	})
 	settings := rewrite.ServerSettings{

@@ -4,7 +4,7 @@
 //
 // The package implements HTTP/1.1 itself, because net/http.Transport loses responses that arrive
 // before the request was sent, bytes after a 101 response, and request trailers. It also does not
-// report whether a byte of a failed request was written. HTTP/2 is implemented by package h2client.
+// report whether a byte of a failed request was written. HTTP/2 is implemented by package http2client.
 package upstream
 
 import (

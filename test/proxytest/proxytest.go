@@ -18,13 +18,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/h2client"
 	"github.com/queue-proxy/queue-proxy/pkg/http1"
-	"github.com/queue-proxy/queue-proxy/pkg/http2"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/pkg/stats"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http2"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http2/http2client"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 	"github.com/queue-proxy/queue-proxy/pkg/upstream"
@@ -54,7 +54,7 @@ type Proxy struct {
 
 	reference *reference.Server
 	app       *upstream.App
-	h2client  *h2client.Client
+	h2client  *http2client.Client
 	clientTLS *tls.Config // nil for plain connections
 	log       harness.Buffer
 	shutdown  sync.Once
@@ -90,7 +90,7 @@ func StartOn(t testing.TB, port int, change func(*queue.Proxy, *Options)) *Proxy
 		t.Fatal(err)
 	}
 	p.app = upstream.New(upstream.Settings{Port: port, ConnectRetry: 50 * time.Millisecond, Bounds: p.Bounds})
-	p.h2client = h2client.New(h2client.Settings{Dial: p.app.Dial, Unsettled: p.app.Forget, Bounds: p.Bounds})
+	p.h2client = http2client.New(http2client.Settings{Dial: p.app.Dial, Unsettled: p.app.Forget, Bounds: p.Bounds})
 	p.newEngines(o, watcher)
 	ended := p.serve(o)
 	t.Cleanup(func() {
@@ -337,7 +337,7 @@ func Goroutines() (n int) {
 		all = make([]byte, 2*len(all))
 	}
 	for stack := range strings.SplitSeq(string(bytes.TrimRight(all, "\x00")), "\n\n") {
-		if strings.Contains(stack, "queue-proxy/pkg/") && !strings.Contains(stack, "queue-proxy/pkg/h2client.(*conn).run") {
+		if strings.Contains(stack, "queue-proxy/pkg/") && !strings.Contains(stack, "queue-proxy/pkg/transport/http2/http2client.(*clientConn).run") {
 			n++
 		}
 	}

@@ -25,6 +25,7 @@ var plan = []folder{
 	{path: "pkg/transport/netconn", may: []string{"pkg/fair", "pkg/observation/bound"}},
 	{path: "pkg/transport"},
 	{path: "pkg/transport/http1/wire", may: []string{"pkg/transport"}},
+	{path: "pkg/transport/http2/http2conn", may: []string{"pkg/observation/bound", "pkg/transport/http1/wire", "pkg/transport/netconn"}},
 
 	// The lifecycle of a request.
 	{path: "pkg/proxy/knative", may: []string{"pkg/transport"}},
@@ -40,6 +41,10 @@ var plan = []folder{
 	{path: "pkg/transport/rewrite", may: []string{
 		"pkg/observation/bound", "pkg/queue", "pkg/transport", "pkg/transport/http1/wire",
 		"pkg/transport/netconn",
+	}},
+	{path: "pkg/transport/http2/http2client", may: []string{
+		"pkg/observation/bound", "pkg/transport", "pkg/transport/http1/wire", "pkg/transport/http2/http2conn",
+		"pkg/transport/netconn", "pkg/transport/rewrite",
 	}},
 
 	// Consumers of observations.
@@ -59,18 +64,16 @@ var plan = []folder{
 		"pkg/observation/bound", "pkg/queue", "pkg/transport", "pkg/transport/http1/wire",
 		"pkg/transport/netconn", "pkg/transport/rewrite",
 	}},
-	{path: "pkg/h2", may: []string{"pkg/observation/bound", "pkg/transport/http1/wire", "pkg/transport/netconn"}},
-	{path: "pkg/h2client", may: []string{
-		"pkg/h2", "pkg/observation/bound", "pkg/transport", "pkg/transport/http1/wire",
-		"pkg/transport/netconn", "pkg/transport/rewrite",
+
+	// Connections and protocols.
+	{path: "pkg/transport/http2", may: []string{
+		"pkg/observation/bound", "pkg/queue", "pkg/transport", "pkg/transport/http1/wire",
+		"pkg/transport/http2/http2client", "pkg/transport/http2/http2conn", "pkg/transport/netconn",
+		"pkg/transport/rewrite", "pkg/upstream",
 	}},
 	{path: "pkg/http1", may: []string{
-		"pkg/h2client", "pkg/observation/bound", "pkg/queue", "pkg/transport", "pkg/transport/http1/wire",
-		"pkg/transport/netconn", "pkg/transport/rewrite", "pkg/upstream",
-	}},
-	{path: "pkg/http2", may: []string{
-		"pkg/h2", "pkg/h2client", "pkg/observation/bound", "pkg/queue", "pkg/transport",
-		"pkg/transport/http1/wire", "pkg/transport/netconn", "pkg/transport/rewrite", "pkg/upstream",
+		"pkg/observation/bound", "pkg/queue", "pkg/transport", "pkg/transport/http1/wire",
+		"pkg/transport/http2/http2client", "pkg/transport/netconn", "pkg/transport/rewrite", "pkg/upstream",
 	}},
 	{path: "pkg/config", may: []string{"pkg/adapt", "pkg/message", "pkg/probe"}},
 
@@ -84,11 +87,11 @@ var plan = []folder{
 
 	// The process.
 	{path: "pkg/sidecar", may: []string{
-		"pkg/adapt", "pkg/certs", "pkg/config", "pkg/fair", "pkg/h2client", "pkg/http1", "pkg/http2",
-		"pkg/message", "pkg/observation/bound", "pkg/observe/accesslog", "pkg/observe/export",
-		"pkg/observe/metrics", "pkg/observe/status", "pkg/observe/tracing", "pkg/probe", "pkg/proxy/knative",
-		"pkg/queue", "pkg/stats", "pkg/transport", "pkg/transport/netconn", "pkg/transport/rewrite",
-		"pkg/upstream",
+		"pkg/adapt", "pkg/certs", "pkg/config", "pkg/fair", "pkg/http1", "pkg/message",
+		"pkg/observation/bound", "pkg/observe/accesslog", "pkg/observe/export", "pkg/observe/metrics",
+		"pkg/observe/status", "pkg/observe/tracing", "pkg/probe", "pkg/proxy/knative", "pkg/queue",
+		"pkg/stats", "pkg/transport", "pkg/transport/http2", "pkg/transport/http2/http2client",
+		"pkg/transport/netconn", "pkg/transport/rewrite", "pkg/upstream",
 	}},
 	{path: "cmd/internal/cli", may: []string{"pkg/message"}},
 	{path: "cmd/injector/internal/check", may: []string{"pkg/inject"}},
@@ -108,13 +111,13 @@ var plan = []folder{
 	{path: "test/limits/simulation", may: []string{"pkg/adapt"}},
 	{path: "test/limits/measure", may: []string{"test/limits/simulation"}},
 	{path: "test/reference", may: []string{
-		"pkg/h2client", "pkg/queue", "pkg/transport", "pkg/transport/http1/wire", "pkg/transport/rewrite",
-		"pkg/upstream",
+		"pkg/queue", "pkg/transport", "pkg/transport/http1/wire", "pkg/transport/http2/http2client",
+		"pkg/transport/rewrite", "pkg/upstream",
 	}},
 	{path: "test/proxytest", may: []string{
-		"pkg/h2client", "pkg/http1", "pkg/http2", "pkg/observation/bound", "pkg/queue", "pkg/stats",
-		"pkg/transport/http1/wire", "pkg/transport/netconn", "pkg/transport/rewrite", "pkg/upstream",
-		"test/harness", "test/reference",
+		"pkg/http1", "pkg/observation/bound", "pkg/queue", "pkg/stats", "pkg/transport/http1/wire",
+		"pkg/transport/http2", "pkg/transport/http2/http2client", "pkg/transport/netconn",
+		"pkg/transport/rewrite", "pkg/upstream", "test/harness", "test/reference",
 	}},
 	{path: "test/streams"},
 }
@@ -162,7 +165,7 @@ var importers = []importer{
 	// Only this library returns the position of each node in the text.
 	{prefix: "go.yaml.in/yaml/v3", folders: []string{"pkg/inject/manifest", "hack/chart", "hack/workloads"}},
 	// Header compression of HTTP/2. No other package of this module is used.
-	{prefix: "golang.org/x/net/http2/hpack", folders: []string{"pkg/h2"}},
+	{prefix: "golang.org/x/net/http2/hpack", folders: []string{"pkg/transport/http2/http2conn"}},
 	// The number of a system call that package syscall does not contain.
 	{prefix: "golang.org/x/sys", folders: []string{"pkg/transport/netconn"}},
 	{prefix: "github.com/charmbracelet/x/term", folders: []string{"cmd/kubectl-queue_proxy"}},
@@ -195,7 +198,7 @@ var heavy = []string{
 	"go.opentelemetry.io/otel",
 	"go.opentelemetry.io/contrib/",
 	"go.opentelemetry.io/proto/otlp/collector/",
-	// All packages of this module except hpack, which pkg/h2 uses, need these packages.
+	// All packages of this module except hpack, which pkg/transport/http2/http2conn uses, need these packages.
 	"golang.org/x/net/http/",
 	"golang.org/x/net/idna",
 }

@@ -51,9 +51,9 @@ const (
 	linkTests      = "pkg/transport/netconn/bound_test.go"
 	connlimitTests = "pkg/transport/netconn/connlimit_bound_test.go"
 	portTests      = "pkg/fair/port_bound_test.go"
-	h2Tests        = "pkg/h2/bounds_test.go"
-	h2ClientTests  = "pkg/h2/client_bounds_test.go"
-	h2AppTests     = "pkg/h2/app_bounds_test.go"
+	h2Tests        = "pkg/transport/http2/http2conn/bounds_test.go"
+	h2ClientTests  = "pkg/transport/http2/http2conn/client_bounds_test.go"
+	h2AppTests     = "pkg/transport/http2/http2conn/app_bounds_test.go"
 )
 
 var proofs = [bound.NumNames]proof{

@@ -139,13 +139,13 @@ func TestCommandsAreRead(t *testing.T) {
 		`      - run: make fuzz FUZZ="wire Fuzz" FUZZTIME=1h`,
 		`//	BENCH_ROWS=idle,tls make bench  only these rows`,
 		`# go test -run TestComment`,
-		`go test -bench . ./pkg/h2`,
+		`go test -bench . ./pkg/transport/http2/http2conn`,
 		`go test -run`,
 	}, "\n"))
 	want := []goTest{
 		{".", map[string]string{"run": "^(TestA|TestB)$"}, []string{"./pkg/transport/http1/wire"}, []string{"e2e", "load"}},
 		{"test/chart", map[string]string{"run": "TestC"}, []string{"./..."}, nil},
-		{".", map[string]string{"bench": "."}, []string{"./pkg/h2"}, nil},
+		{".", map[string]string{"bench": "."}, []string{"./pkg/transport/http2/http2conn"}, nil},
 		{".", map[string]string{}, nil, nil},
 	}
 	if len(tests) != len(want) {

@@ -64,7 +64,7 @@ func TestAlternativesWithoutMatchAreReported(t *testing.T) {
 }
 
 func TestRunReportsPatternsWithoutMatch(t *testing.T) {
-	const fuzzers = "./pkg/transport/http1/wire FuzzChunks\n./pkg/h2 FuzzFrames\n"
+	const fuzzers = "./pkg/transport/http1/wire FuzzChunks\n./pkg/transport/http2/http2conn FuzzFrames\n"
 	for _, c := range []struct {
 		args string // separated by commas
 		err  string // "": none
@@ -76,7 +76,7 @@ func TestRunReportsPatternsWithoutMatch(t *testing.T) {
 		{"-run,FuzzNoSuch,.", `"FuzzNoSuch"`},
 		{"-run,Test,./nosuch", "no test files"},
 		{"-run,(,.", "missing closing"},
-		{"-lines,/(wire|h2) ", ""},
+		{"-lines,/(wire|http2conn) ", ""},
 		{"-lines,/wire FuzzChunks$", ""},
 		{"-lines,/(wire|goaway) ", `"/goaway "`},
 	} {

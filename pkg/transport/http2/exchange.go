@@ -1,0 +1,398 @@
+package http2
+
+import (
+	"errors"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http2/http2conn"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
+	"github.com/queue-proxy/queue-proxy/pkg/upstream"
+)
+
+// exchange implements queue.Exchange for a request. A worker reuses its exchange for the next request.
+type exchange struct {
+	server   *Server
+	conn     *serverConn
+	stream   *http2conn.Stream
+	refusal  int  // status of the response if the request is not served; 0 otherwise
+	open     bool // the HEADERS frame of the request did not have END_STREAM
+	headSize int  // size of the header section (RFC 9113 section 6.5.2), in bytes
+	size     int  // memory of the request without its body, in bytes
+	charged  int  // the part of size that is in the memory budget
+
+	request  rewrite.Request
+	protocol string // of an extended CONNECT
+	body     body
+	state    queue.RequestState
+	alarm    *queue.Alarm
+	call     upstream.Call // call to a user container that uses HTTP/1.1
+	relay    relay         // relay to a user container that uses HTTP/2
+
+	woken chan struct{} // holds a signal for the goroutine that serves the request
+
+	// due is the announced content that was not sent yet, in bytes. It is negative if the length of the
+	// response is unknown.
+	due int64
+
+	built rewrite.Built // built by Request
+	gone  atomic.Bool   // the stream of the client has ended
+
+	costly atomic.Bool // the connection was closed because of the memory budget
+}
+
+var _ queue.Exchange = (*exchange)(nil)
+
+func (x *exchange) init(s *Server) {
+	x.server = s
+	x.woken = make(chan struct{}, 1)
+	x.alarm = queue.NewAlarm(x.gone.Load)
+	x.body.init(x)
+	x.relay.x = x
+	x.call.Client = (*caller)(x)
+	x.request.AppHost = s.settings.AppHost
+	x.request.Crumbs = true
+	x.request.Unpacked = &s.unpacked
+}
+
+// read evaluates the header section of a request. It returns false if the request is malformed and its stream
+// must be reset (RFC 9113 section 8.3.1).
+func (x *exchange) read(c *serverConn, h *http2conn.Head, end bool) bool {
+	q := &x.request
+	q.Method, q.Target, q.Host, q.Peer, q.Secure = h.Method, h.Path, h.Authority, c.peer, c.secure
+	q.Upgrade, x.open = false, !end
+	x.due = -1
+	x.protocol = h.Protocol
+	if h.Malformed || h.Method == "" || !wire.ValidToken(h.Method) {
+		return false
+	}
+	switch {
+	case h.Protocol != "": // RFC 8441 section 4
+		if h.Method != http.MethodConnect || end || h.Authority == "" {
+			return false
+		}
+	case h.Method == http.MethodConnect: // RFC 9113 section 8.5
+		if h.Authority == "" || h.Scheme != "" || h.Path != "" {
+			return false
+		}
+		q.Target = h.Authority
+	}
+	// All requests except a plain CONNECT have a scheme and a path (RFC 9113 section 8.3.1).
+	if h.Method != http.MethodConnect || h.Protocol != "" {
+		if h.Scheme != "http" && h.Scheme != "https" || !validPath(h.Path, h.Method) {
+			return false
+		}
+	}
+	q.Length, q.Chunked, q.Expect100 = -1, false, false
+	if !x.readFields(h) {
+		return false
+	}
+	switch {
+	case end && q.Length > 0:
+		return false
+	case !end && q.Length < 0:
+		q.Chunked = true
+	}
+	x.headSize = h.Size()
+	x.size = requestBytes + len(q.Target) + len(q.Host)
+	if q.Packed = pack(h); q.Packed != nil {
+		x.size += len(q.Packed)
+	} else {
+		x.size += h.Stored() + len(h.Fields)*fieldBytes
+		q.Fields = h.Take(q.Fields)
+	}
+	x.body.begin(q.Length, end)
+	return true
+}
+
+const (
+	// requestBytes is the memory of a request in addition to its header section, in bytes: the
+	// worker with its stack, the stream, and the connection to the user container.
+	requestBytes = 12 << 10
+	// fewFields is the maximum number of fields that are never packed.
+	fewFields = 64
+	// fieldBytes is the memory of an unpacked field in addition to its name and value, in bytes.
+	fieldBytes = 48
+)
+
+// pack returns the fields of h in compact form if this form needs less than half of the memory, and nil
+// otherwise. The fields of an extended CONNECT are never packed, because fields are added to
+// them.
+func pack(h *http2conn.Head) wire.Packed {
+	if len(h.Fields) <= fewFields || h.Protocol != "" {
+		return nil
+	}
+	size := wire.PackedSize(h.Fields)
+	if 2*size > len(h.Fields)*fieldBytes {
+		return nil
+	}
+	return make(wire.Packed, 0, size).Pack(h.Fields)
+}
+
+// refuse prepares a response with the given status. The request is not served.
+func (x *exchange) refuse(status int, end bool) {
+	x.request.Method, x.request.Fields, x.size = "", x.request.Fields[:0], requestBytes
+	x.refusal = status
+	x.body.begin(-1, end)
+}
+
+// readFields evaluates the fields that describe the request. It sets refusal if the request must be rejected
+// because of the Trailer or Expect fields, as for HTTP/1. It returns false if the request is malformed.
+func (x *exchange) readFields(h *http2conn.Head) bool {
+	q := &x.request
+	x.refusal = 0
+	announced := 0 // total length of the Trailer fields, in bytes
+	for _, f := range h.Fields {
+		switch transport.RoleOf(f.Name) {
+		case transport.LengthRole:
+			n, err := strconv.ParseUint(wire.String(f.Value), 10, 63)
+			if err != nil || q.Length >= 0 && q.Length != int64(n) {
+				return false
+			}
+			q.Length = int64(n)
+		case transport.HostRole: // must not differ from :authority (RFC 9113 section 8.3.1)
+			if q.Host == "" {
+				q.Host = wire.String(f.Value)
+			} else if !strings.EqualFold(q.Host, wire.String(f.Value)) {
+				return false
+			}
+		case transport.ExpectRole:
+			continues, other := wire.Expectation(f.Value)
+			q.Expect100 = q.Expect100 || continues
+			if other && x.refusal == 0 {
+				x.refusal = http.StatusExpectationFailed // RFC 9110 section 10.1.1
+			}
+		case transport.TrailerRole:
+			announced += len(f.Value) + len(",")
+			if announced <= wire.MaxRequestTrailer && wire.ForbidsTrailers(f.Value) {
+				x.refusal = http.StatusBadRequest
+			}
+		}
+	}
+	if announced > wire.MaxRequestTrailer {
+		x.refusal = http.StatusRequestHeaderFieldsTooLarge
+	}
+	return wire.ValidHost(q.Host)
+}
+
+// validPath reports whether path is valid in a request line. In HTTP/1.1, a blank or a line break would
+// end the path (RFC 9113 section 10.3).
+func validPath(path, method string) bool {
+	if path == "*" {
+		return method == http.MethodOptions
+	}
+	return strings.HasPrefix(path, "/") && wire.Visible(path) && !wire.BadEscape(path)
+}
+
+// serve serves the request and then releases it.
+func (x *exchange) serve() {
+	if x.refusal != 0 {
+		if name, ok := rewrite.RefusalBound(x.refusal, nil); ok {
+			x.conn.hit(name)
+		}
+		text := http.StatusText(x.refusal)
+		x.Answer(&queue.Answer{Status: x.refusal, Body: text + "\n", Reason: queue.BadRequest, GRPC: -1})
+	} else {
+		if x.request.Length == 0 && x.request.Method != http.MethodConnect {
+			x.body.awaitEnd()
+		}
+		x.server.proxy.Serve(x, &x.state)
+	}
+	x.end()
+}
+
+// end releases the request.
+func (x *exchange) end() {
+	x.alarm.Reset()
+	x.built.Reset()
+	x.body.stop()
+	if !x.stream.Ended() {
+		x.awaitAnswer()
+	}
+	x.stream.Reset(http2conn.NoError) // for a tunnel whose client has not ended its side
+	x.stream.Release()
+	x.conn.Flush(true)
+	c := x.conn
+	x.release()
+	c.leave()
+}
+
+// release releases the memory of a request that has ended or is not served.
+func (x *exchange) release() {
+	x.body.release()
+	x.call.Unreserve()
+	x.conn.memory.Sub(x.charged)
+	x.charged, x.call.Memory = 0, nil
+	x.gone.Store(false)
+	x.costly.Store(false)
+	select {
+	case <-x.woken:
+	default:
+	}
+	clear(x.request.Fields)
+	x.request.Fields = x.request.Fields[:0]
+	if cap(x.request.Fields) > fieldsKept {
+		x.request.Fields = nil
+	}
+	x.request.Packed = nil
+	x.request.Method, x.request.Target, x.request.Host, x.request.Trace = "", "", "", nil
+	x.conn, x.stream = nil, nil
+}
+
+// fieldsKept is the maximum capacity of Fields that is kept for the next request.
+const fieldsKept = 32
+
+// awaitAnswer waits up to rewrite.AnswerTimeout until the response of the sidecar is sent. It resets the stream
+// if the response is not complete.
+func (x *exchange) awaitAnswer() {
+	timeout := time.After(rewrite.AnswerTimeout)
+	for late := false; x.stream.Waits() && !x.gone.Load() && !late; {
+		x.conn.Flush(false)
+		select {
+		case <-x.woken:
+		case <-timeout:
+			late = true
+		}
+	}
+	if !x.stream.Ended() {
+		x.stream.Reset(http2conn.InternalError)
+	}
+}
+
+// wake wakes the goroutine that serves the request. It is safe for concurrent use.
+func (x *exchange) wake() {
+	select {
+	case x.woken <- struct{}{}:
+	default:
+	}
+}
+
+// Header implements queue.Exchange.
+func (x *exchange) Header(name string) string {
+	v, ok := wire.Find(x.request.Fields, name)
+	if !ok {
+		v, _ = x.request.Packed.Find(name)
+	}
+	return wire.String(v)
+}
+
+// Repeats implements queue.Exchange.
+func (x *exchange) Repeats(name string) bool {
+	return wire.Repeats(x.request.Fields, name) || x.request.Packed.Repeats(name)
+}
+
+// Line implements queue.Exchange.
+func (x *exchange) Line() queue.Line {
+	q := &x.request
+	return queue.Line{
+		Method: q.Method, Target: q.Target, Host: q.Host, Major: 2,
+		Remote: x.conn.remote, TLS: x.conn.secure, Open: x.open,
+	}
+}
+
+// Request implements queue.Exchange.
+func (x *exchange) Request() *http.Request {
+	return x.built.Get(x.gone.Load, func() *http.Request {
+		return rewrite.Build(x.Line(), x.request.Packed.Unpack(x.request.Fields))
+	})
+}
+
+// Wait implements queue.Exchange.
+func (x *exchange) Wait(state *queue.RequestState) queue.Reason {
+	return x.closedFor(x.alarm.Wait(state))
+}
+
+// closedFor returns the reason why a request ended. It distinguishes a connection that the sidecar
+// closed because of the memory budget from a connection that the client closed.
+func (x *exchange) closedFor(reason queue.Reason) queue.Reason {
+	if reason == queue.ClientGone && x.costly.Load() {
+		return queue.Overload
+	}
+	return reason
+}
+
+// Notify implements queue.Exchange.
+func (x *exchange) Notify() { x.alarm.Notify() }
+
+// Answer implements queue.Exchange.
+func (x *exchange) Answer(a *queue.Answer) {
+	k := x.server.block()
+	defer x.server.putBlock(k)
+	k.Status(a.Status)
+	a.Fields(k.Field)
+	k.Field(transport.Date, x.server.date.Now())
+	body := a.Body
+	if a.GRPC < 0 {
+		k.Field(transport.ContentLength, strconv.Itoa(len(body)))
+	}
+	if x.request.Method == http.MethodHead {
+		body = ""
+	}
+	if x.stream.SendHead(k, body == "") == nil && body != "" {
+		_, _ = x.stream.SendData([]byte(body), true) // an error means that the client has gone
+	}
+}
+
+// fromClient is the exchange as the owner of the client's stream.
+type fromClient exchange
+
+// Head implements http2conn.Owner. h is the trailer section of the request.
+func (f *fromClient) Head(by *http2conn.Conn, h *http2conn.Head, _ bool) {
+	x := (*exchange)(f)
+	if h.Malformed { // before the worker receives the error and sends a response
+		x.stream.Reset(http2conn.ProtocolError)
+		by.FlushLater(x.conn.Conn)
+	}
+	if word := trailerFault(h); word != "" {
+		x.body.fail(&wire.BadChunk{Word: word})
+		return
+	}
+	x.body.trail(by, rewrite.RequestTrailer(h.Take(nil)))
+}
+
+// trailerFault returns the reason to reject a trailer section, or "".
+func trailerFault(h *http2conn.Head) wire.Word {
+	switch {
+	case h.Malformed:
+		return wire.WordTrailerName
+	case h.TooLarge || h.Size() > wire.MaxRequestTrailer:
+		return wire.WordTrailerTooLong
+	}
+	for _, field := range h.Fields {
+		if wire.ForbidsTrailer(field.Name) {
+			return wire.WordTrailerName
+		}
+	}
+	return ""
+}
+
+// Data implements http2conn.Owner.
+func (f *fromClient) Data(by *http2conn.Conn, p []byte, n int, end bool) {
+	f.body.come(by, p, n, end)
+}
+
+// Failed implements http2conn.Owner. It sets gone before it wakes other goroutines, so that they find the
+// reason.
+func (f *fromClient) Failed(_ *http2conn.Conn, err error) {
+	x := (*exchange)(f)
+	x.costly.Store(errors.Is(err, http2conn.ErrMemory))
+	x.gone.Store(true)
+	x.body.fail(errReset)
+	x.alarm.Notify()
+	x.built.Leave()
+	x.wake()
+}
+
+// Drained implements http2conn.Owner.
+func (f *fromClient) Drained(by *http2conn.Conn) {
+	x := (*exchange)(f)
+	x.relay.credit(by)
+	x.state.WriteDone()
+	x.wake()
+}

@@ -1,0 +1,319 @@
+package http2
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http2/http2conn"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
+	"github.com/queue-proxy/queue-proxy/pkg/upstream"
+)
+
+// Forward implements queue.Exchange. It records the bound if the client exceeded one.
+func (x *exchange) Forward(state *queue.RequestState) (result queue.Result) {
+	defer x.recordResult(&result) // a wrapper of Forward would need more stack
+	q := &x.request
+	x.call.Memory = x.conn.memory
+	if !x.call.Reserve(x.headSize) {
+		return queue.Result{Reason: queue.Overload}
+	}
+	if x.protocol != "" {
+		return x.connect(state)
+	}
+	if reason := q.Refuse(x.server.settings.MaxBodyBytes); reason != queue.OK {
+		return queue.Result{Reason: reason}
+	}
+	q.Trace = state.Trace()
+	if !x.body.complete() && !queue.IsGRPC(x.Header(transport.ContentType)) { // a gRPC stream may be silent for a long time
+		state.ExpectBody()
+	}
+	x.alarm.Watch(state)
+	speaks, err := x.server.app.SpeaksH2(x, x.alarm)
+	switch {
+	case err != nil:
+		x.blame(&result, x.alarm.Abortable(nil), err)
+		return result
+	case speaks:
+		return x.relay.forward(state)
+	}
+	return x.forwardH1(state)
+}
+
+// blame records in result why the request failed. If the request was aborted, killed takes precedence over
+// err.
+func (x *exchange) blame(result *queue.Result, killed queue.Reason, err error) {
+	rewrite.Fail(result, killed, err, x.body.failed())
+}
+
+// uploadBytes is the memory to send a body that was not received completely, in bytes. It includes a
+// goroutine and its buffer.
+const uploadBytes = 36 << 10
+
+// forwardH1 forwards the request to a user container that uses HTTP/1.1.
+func (x *exchange) forwardH1(state *queue.RequestState) (result queue.Result) {
+	c := &x.call
+	c.Content, c.Body, c.Trailer, c.Expect100 = nil, nil, nil, false
+	if content, whole := x.body.whole(); whole {
+		c.Content = content
+		if q := &x.request; q.Chunked {
+			q.Chunked, q.Length = false, int64(len(content))
+		}
+	} else {
+		c.Body, c.Trailer = &x.body, x.body.fields
+		c.Expect100 = x.request.Expect100 && len(content) == 0
+		x.request.Expect100 = c.Expect100
+	}
+	if c.Body != nil {
+		if !x.conn.memory.Await(uploadBytes) {
+			return queue.Result{Reason: queue.Overload}
+		}
+		defer x.conn.memory.Sub(uploadBytes)
+	}
+	r := x.do(state, &result)
+	if r == nil {
+		return result
+	}
+	rewrite.Respond(state, r.Head.Fields)
+	x.finish(r, &result)
+	return result
+}
+
+// do makes the prepared call and returns the response, of which the header section was received. On error it
+// returns nil.
+func (x *exchange) do(state *queue.RequestState, result *queue.Result) *upstream.Response {
+	c := &x.call
+	c.Request, c.Many, c.Hold = &x.request, true, state.Holds()
+	c.Begin()
+	if result.Reason = x.alarm.Abortable(x.abortCall); result.Reason != queue.OK {
+		return nil
+	}
+	r, err := c.Do(x.server.app)
+	if err != nil {
+		c.Failed(result, x.alarm.Abortable(nil), err, x.body.failed())
+		result.In = x.body.moved()
+		return nil
+	}
+	c.Began(result, r.Head.Status)
+	return r
+}
+
+// finish sends the response to the client and closes the call.
+func (x *exchange) finish(r *upstream.Response, result *queue.Result) {
+	x.passOn(r, result)
+	x.alarm.Abortable(nil) // after Close there is nothing to abort
+	r.Close()
+	x.conclude(result)
+}
+
+// abortCall aborts the call.
+func (x *exchange) abortCall() {
+	x.call.Abort()
+	x.wake()
+}
+
+// conclude completes the result of a response that has begun. It resets the stream of an incomplete response,
+// because END_STREAM would mark the response as complete.
+func (x *exchange) conclude(result *queue.Result) {
+	result.In = x.body.moved()
+	if result.Reason == queue.ClientGone && x.delivered() {
+		result.Reason, result.Err = queue.OK, nil
+	}
+	if result.Reason != queue.OK && !x.stream.Ended() {
+		x.stream.Reset(resetCode(result.Err))
+	}
+}
+
+// delivered reports whether the client received the announced content before it reset the stream. The
+// HTTP/2 client of Go does not wait for END_STREAM after the last byte.
+func (x *exchange) delivered() bool { return x.due == 0 && !x.stream.Cut() }
+
+// forwardReset resets the client's stream if the user container reset its stream before the response
+// began (docs/promises.md 3.12).
+func (x *exchange) forwardReset(result *queue.Result) {
+	if _, ok := errors.AsType[*http2conn.ResetError](result.Err); ok && result.Reason == queue.AppReset && !result.Begun {
+		result.Reset = true
+		x.stream.Reset(resetCode(result.Err))
+	}
+}
+
+// resetCode returns the error code for an incomplete response. It is the code of the user container if that
+// code is an error, and InternalError otherwise.
+func resetCode(err error) http2conn.Code {
+	if reset, ok := errors.AsType[*http2conn.ResetError](err); ok && reset.Code != http2conn.NoError {
+		return reset.Code
+	}
+	return http2conn.InternalError
+}
+
+// beginResponse adds the header section of the response to k. length is the content length in bytes; -1 means
+// unknown.
+func (x *exchange) beginResponse(k *http2conn.Block, status int, fields []wire.Field, length int64) {
+	x.due = length
+	if x.request.Method == http.MethodHead || status == http.StatusNoContent || status == http.StatusNotModified {
+		x.due = 0
+	}
+	if x.due >= 0 {
+		if _, ok := wire.Find(fields, transport.Trailer); ok {
+			x.due = -1
+		}
+	}
+	k.Status(status)
+	rewrite.EachResponseField(fields, k)
+	if _, ok := wire.Find(fields, "date"); !ok {
+		k.Field(transport.Date, x.server.date.Now())
+	}
+	if x.server.settings.ServerTiming {
+		k.Field(transport.ServerTiming, string(rewrite.AppendTiming(nil, &x.state)))
+	}
+	if length >= 0 && status != http.StatusNoContent {
+		k.Field(transport.ContentLength, strconv.FormatInt(length, 10))
+	}
+	if x.server.closing() {
+		x.conn.goAway()
+	}
+}
+
+// passOn sends the response of a user container that uses HTTP/1.1 to the client.
+func (x *exchange) passOn(r *upstream.Response, result *queue.Result) {
+	length := r.Length()
+	k := x.server.block()
+	x.beginResponse(k, r.Head.Status, r.Head.Fields, rewrite.AnnouncedLength(&r.Head, length))
+	err := x.stream.SendHead(k, length == 0)
+	x.server.putBlock(k)
+	for left := length; err == nil && left != 0; {
+		var data []byte
+		data, err = r.Next()
+		if err == io.EOF {
+			err = x.endResponse(r.Trailer())
+			break
+		}
+		if err != nil {
+			x.blame(result, x.alarm.Abortable(nil), err)
+			return
+		}
+		x.state.Touch()
+		if left > 0 {
+			left -= int64(len(data))
+		}
+		result.Out += int64(len(data))
+		err = x.send(data, left == 0)
+	}
+	if err == nil && length >= 0 {
+		_, err = r.Next() // io.EOF allows the connection to be reused
+		if err == io.EOF {
+			err = nil
+		}
+	}
+	if err != nil {
+		if result.Reason = x.alarm.Abortable(nil); result.Reason == queue.OK {
+			result.Reason = queue.ClientGone
+		}
+	}
+}
+
+// endResponse ends the response, with the trailer section if there is one.
+func (x *exchange) endResponse(trailer []wire.Field) error {
+	trailer = rewrite.ResponseTrailer(&x.state, trailer)
+	if len(trailer) == 0 {
+		return x.send(nil, true)
+	}
+	k := x.server.block()
+	defer x.server.putBlock(k)
+	k.Fields(trailer)
+	waits, err := x.stream.SendTrailer(k)
+	if err == nil && waits {
+		err = x.awaitTaken()
+	}
+	return err
+}
+
+// send sends content and waits until all of it is in the output of the connection.
+func (x *exchange) send(p []byte, end bool) error {
+	waits, err := x.sendContent(p, end)
+	if err == nil && waits {
+		err = x.awaitTaken()
+	}
+	return err
+}
+
+// sendContent sends content of the response. waits has the same meaning as for [http2conn.Stream.SendData].
+func (x *exchange) sendContent(p []byte, end bool) (waits bool, err error) {
+	waits, err = x.stream.SendData(p, end)
+	if err == nil {
+		x.due -= int64(len(p))
+	}
+	return waits, err
+}
+
+// awaitTaken waits until no output of the stream is pending. The send timeout limits the wait.
+func (x *exchange) awaitTaken() error {
+	x.alarm.WriteStarted(&x.state)
+	defer x.state.WriteDone()
+	held := x.call.Buffered()
+	x.conn.memory.Add(held)
+	defer x.conn.memory.Sub(held)
+	x.conn.Flush(false)
+	for x.stream.Waits() {
+		<-x.woken
+		if x.alarm.Killed() != queue.OK {
+			return http2conn.ErrGone
+		}
+	}
+	if !x.tookAll() {
+		return http2conn.ErrGone
+	}
+	return nil
+}
+
+// tookAll reports whether all output was added to the output of the connection. It must be called after Waits
+// returned false.
+func (x *exchange) tookAll() bool { return !x.stream.Dropped() && !x.gone.Load() }
+
+// caller implements rewrite.Client for an exchange.
+type caller exchange
+
+// Sending implements rewrite.Client.
+func (c *caller) Sending() { c.state.Enter(queue.Waiting) }
+
+// Info implements rewrite.Client. It sends an informational response to the client. If the client does not
+// read, Info waits, so that at most one such response is in memory.
+func (c *caller) Info(head *wire.Response) {
+	x := (*exchange)(c)
+	x.sendInfo(head.Status, head.Fields)
+	x.conn.Flush(false)
+	if x.stream.Waits() {
+		_ = x.awaitTaken() // the next send returns the error
+	}
+}
+
+// Waiting implements rewrite.Client.
+func (c *caller) Waiting() { (*exchange)(c).conn.Flush(false) }
+
+// StopBody implements rewrite.Client.
+func (c *caller) StopBody() { c.body.stop() }
+
+// BodyArrived implements rewrite.Client.
+func (c *caller) BodyArrived() bool { return c.body.complete() }
+
+// sendInfo sends an informational response.
+func (x *exchange) sendInfo(status int, fields []wire.Field) {
+	k := x.server.block()
+	defer x.server.putBlock(k)
+	k.Status(status)
+	rewrite.EachResponseField(fields, k)
+	_ = x.stream.SendHead(k, false) // the next send returns the error
+}
+
+// recordResult completes the result of the exchange. If the client exceeded a bound, it also records that
+// bound.
+func (x *exchange) recordResult(result *queue.Result) {
+	result.Reason = x.closedFor(result.Reason)
+	if name, ok := rewrite.RequestBound(result, x.alarm.Stall); ok {
+		x.conn.hit(name)
+	}
+}

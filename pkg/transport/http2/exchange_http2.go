@@ -1,0 +1,322 @@
+package http2
+
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http2/http2client"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http2/http2conn"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
+)
+
+// relay connects the client's stream with a stream to a user container that uses HTTP/2. The goroutine that reads
+// a frame from one stream adds its content to the output of the other. The goroutine of the request sleeps until
+// both streams have ended. Neither side is credited before its content was added to the output of the other
+// side.
+type relay struct {
+	x *exchange
+
+	mu       sync.Mutex
+	stream   *http2conn.Stream // stream to the user container; nil if there is none
+	check    http2client.Check
+	held     int   // number of response bytes that wait for the client
+	finished bool  // the user container ended the response or the stream
+	err      error // reason why the response is incomplete; nil if none
+	result   queue.Result
+
+	// killed reports that no more of the response is sent. The alarm sets it without mu, because the
+	// drain wakes its exchanges under a lock that respond needs too.
+	killed atomic.Bool
+}
+
+// forward is Forward for a user container that uses HTTP/2.
+func (y *relay) forward(state *queue.RequestState) queue.Result {
+	x := y.x
+	replayed, since := false, 0
+	for {
+		reused, err := y.open(state, since)
+		if err == nil {
+			err = y.wait()
+		}
+		killed := x.alarm.Abortable(nil)
+		y.leave()
+		result := y.result
+		result.In, result.Replayed = x.body.moved(), replayed
+		switch {
+		case err == nil:
+		case killed == queue.OK && errors.Is(err, http2conn.ErrGone):
+			result.Reason = queue.ClientGone
+		case killed == queue.OK && !replayed && y.mayRepeat(err, reused):
+			replayed, since = true, x.server.client.Since(err)
+			continue
+		default:
+			x.blame(&result, killed, err)
+			x.forwardReset(&result)
+		}
+		if result.Begun {
+			x.conclude(&result)
+		}
+		return result
+	}
+}
+
+// open opens the stream to the user container and sends the request with the content received so far.
+func (y *relay) open(state *queue.RequestState, since int) (reused bool, err error) {
+	x := y.x
+	y.mu.Lock()
+	y.stream, y.held, y.finished, y.err = nil, 0, false, nil
+	y.killed.Store(false)
+	y.check = http2client.Check{Method: x.request.Method}
+	y.result = queue.Result{}
+	y.mu.Unlock()
+	content, whole := x.body.whole()
+	end := whole && len(content) == 0
+	k := x.server.block()
+	http2client.AppendRequest(k, &x.request)
+	if x.request.Expect100 && !end && len(content) == 0 {
+		k.Field(transport.Expect, "100-continue")
+	}
+	stream, reused, err := x.server.client.Open(x.alarm.Context, (*fromApp)(x), k, end, since)
+	x.call.Unreserve()
+	x.server.putBlock(k) // a block can be long, so it is returned before other goroutines run
+	if err != nil {
+		return false, err
+	}
+	state.Enter(queue.Waiting)
+	y.mu.Lock()
+	y.stream = stream
+	y.mu.Unlock()
+	if !x.stream.Waits() {
+		y.credit(nil) // credits content that arrived before y.stream was set
+	}
+	if !end {
+		x.body.passTo(stream)
+	}
+	if x.alarm.Abortable(y.abort) == queue.OK {
+		stream.Conn().Flush(true)
+	} else {
+		y.abort() // the request may have been aborted before y.abort was registered
+	}
+	return reused, nil
+}
+
+// abort ends the exchange with the user container. The alarm calls it, and it must not wait for
+// mu.
+func (y *relay) abort() {
+	y.killed.Store(true)
+	y.x.wake()
+}
+
+// wait waits until the exchange with the user container ends.
+func (y *relay) wait() error {
+	x := y.x
+	for {
+		<-x.woken
+		bodyErr := x.body.failed()
+		y.mu.Lock()
+		finished, killed, err := y.finished, y.killed.Load(), y.err
+		y.mu.Unlock()
+		switch {
+		case killed:
+			return errKilled
+		case finished && errors.Is(err, http2conn.ErrGone) && bodyErr != nil: // the error of the body is the cause
+			return &rewrite.Error{Fault: rewrite.Body, Err: bodyErr}
+		case finished && err != nil:
+			return err
+		case finished && !x.stream.Waits():
+			switch {
+			case x.tookAll():
+				return nil
+			case bodyErr != nil:
+				return &rewrite.Error{Fault: rewrite.Body, Err: bodyErr}
+			}
+			return http2conn.ErrGone
+		case bodyErr != nil && !finished:
+			return &rewrite.Error{Fault: rewrite.Body, Err: bodyErr}
+		}
+	}
+}
+
+var errKilled = errors.New("request aborted")
+
+// leave ends the stream to the user container. It first stops sending the body on the stream.
+func (y *relay) leave() {
+	x := y.x
+	x.body.passTo(nil)
+	y.mu.Lock()
+	stream := y.stream
+	y.mu.Unlock()
+	if stream == nil {
+		return
+	}
+	stream.Release()
+	if stream.Abandon() {
+		stream.Conn().Flush(false)
+	}
+	y.mu.Lock()
+	y.stream = nil
+	y.mu.Unlock()
+}
+
+// mayRepeat reports whether a failed request can be retried (docs/promises.md 3.7).
+func (y *relay) mayRepeat(err error, reused bool) bool {
+	x := y.x
+	return !y.check.Answered() && x.body.heldWhole() && http2client.MayRepeat(err, reused, &x.request)
+}
+
+// credit credits the user container for response content that no longer waits.
+func (y *relay) credit(by *http2conn.Conn) {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	if y.held > 0 && y.stream != nil {
+		if y.stream.Credit(y.held) {
+			by.FlushLater(y.stream.Conn())
+		}
+		y.held = 0
+	}
+}
+
+// fromApp is the exchange as the owner of the stream to the user container.
+type fromApp exchange
+
+// Head implements http2conn.Owner.
+func (f *fromApp) Head(by *http2conn.Conn, h *http2conn.Head, end bool) {
+	x := (*exchange)(f)
+	y := &x.relay
+	if err := y.check.Head(by, h, end); err != nil {
+		y.end(err)
+		return
+	}
+	switch {
+	case h.Status == 0:
+		y.trailer(by, h)
+	case h.Status < 200:
+		y.info(by, h)
+	default:
+		y.respond(by, h, end)
+	}
+}
+
+// info sends an informational response to the client.
+func (y *relay) info(by *http2conn.Conn, h *http2conn.Head) {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	if !y.killed.Load() && !y.finished {
+		y.x.sendInfo(h.Status, h.Fields)
+		by.FlushLater(y.x.conn.Conn)
+	}
+}
+
+// respond begins the final response.
+func (y *relay) respond(by *http2conn.Conn, h *http2conn.Head, end bool) {
+	x := y.x
+	if n := h.Size(); n > rewrite.LongHead {
+		if !x.conn.memory.Admit(n) {
+			y.end(&rewrite.Error{Fault: rewrite.Overloaded})
+			return
+		}
+		defer x.conn.memory.Sub(n)
+	}
+	y.mu.Lock()
+	if y.killed.Load() || y.finished {
+		y.mu.Unlock()
+		return
+	}
+	y.result.FirstByte, y.result.Status, y.result.Begun = time.Now(), h.Status, true
+	rewrite.Respond(&x.state, h.Fields)
+	k := x.server.block()
+	x.beginResponse(k, h.Status, h.Fields, y.check.Length)
+	err := x.stream.SendHead(k, end)
+	x.server.putBlock(k)
+	by.FlushLater(x.conn.Conn)
+	y.mu.Unlock()
+	if err != nil || end {
+		y.end(err)
+	}
+}
+
+// trailer ends the response with the trailer section.
+func (y *relay) trailer(by *http2conn.Conn, h *http2conn.Head) {
+	x := y.x
+	k := x.server.block()
+	defer x.server.putBlock(k)
+	y.mu.Lock()
+	waits, err := false, error(nil)
+	if !y.killed.Load() && !y.finished {
+		k.Fields(rewrite.ResponseTrailer(&x.state, h.Fields))
+		waits, err = x.stream.SendTrailer(k)
+		by.FlushLater(x.conn.Conn)
+	}
+	y.mu.Unlock()
+	if waits {
+		y.offer(by)
+	}
+	y.end(err)
+}
+
+// Data implements http2conn.Owner.
+func (f *fromApp) Data(by *http2conn.Conn, p []byte, n int, end bool) {
+	x := (*exchange)(f)
+	y := &x.relay
+	if err := y.check.Data(len(p), end); err != nil {
+		y.end(err)
+		return
+	}
+	x.state.Touch()
+	if y.check.Bodiless() {
+		p = nil // the client does not expect content
+	}
+	y.mu.Lock()
+	waits, err := false, error(nil)
+	if !y.killed.Load() && !y.finished { // after finished, the response is incomplete or answered by the sidecar
+		y.result.Out += int64(len(p))
+		waits, err = x.sendContent(p, end)
+		by.FlushLater(x.conn.Conn)
+	}
+	// Frames can arrive before open has set y.stream. open then credits their content.
+	if waits || y.stream == nil {
+		y.held += n
+	} else if !end && y.stream.Credit(n) {
+		by.FlushLater(by)
+	}
+	y.mu.Unlock()
+	if waits && err == nil {
+		y.offer(by)
+	}
+	if err != nil || end {
+		y.end(err)
+	}
+}
+
+// offer starts the send timeout of the client for pending output.
+func (y *relay) offer(by *http2conn.Conn) {
+	x := y.x
+	x.alarm.WriteStarted(&x.state)
+	if !x.stream.Waits() { // the output was added in the meantime
+		x.state.WriteDone()
+		y.credit(by)
+	}
+}
+
+// end records the end of the response. err is nil if the response is complete. Only the first call has an
+// effect.
+func (y *relay) end(err error) {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	if !y.finished {
+		y.finished, y.err = true, err
+	}
+	y.x.wake()
+}
+
+// Failed implements http2conn.Owner.
+func (f *fromApp) Failed(_ *http2conn.Conn, err error) {
+	f.relay.end(http2client.Failure(err))
+}
+
+// Drained implements http2conn.Owner.
+func (f *fromApp) Drained(by *http2conn.Conn) { f.body.drained(by) }

@@ -1,0 +1,525 @@
+package http2client
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http2/http2conn"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
+)
+
+// Call is one request of a caller that blocks. [Call.Do] returns the response. [Response.Next] returns the next
+// part of the body. After [Response.Close] or a failed Do returns, [Call.Begin] prepares the Call for another
+// request.
+type Call struct {
+	rewrite.Call
+
+	client   *Client
+	response Response
+	woken    chan struct{} // holds a signal that the state has changed
+	drained  chan struct{} // holds a signal for the upload
+	uploaded chan struct{} // closed when the upload has ended; nil if there is none
+
+	mu         sync.Mutex
+	stream     *http2conn.Stream
+	cancel     context.CancelFunc // ends the wait for a connection
+	aborted    bool
+	left       bool  // the upload must end
+	asked      bool  // the user container sent 100 for Body
+	bodyErr    error // error of reading Body
+	check      Check
+	infos      []wire.Response // received responses that were not sent to the client
+	ended      bool            // the response was received completely
+	err        error           // reason why the response will not be complete; nil if none
+	held       *[window]byte
+	r, w       int // held[r:w] is received content that was not returned
+	uncredited int // number of bytes to credit when held is empty
+	trailer    []wire.Field
+
+	headSize   int // size of the header section of the final response (RFC 9113 section 6.5.2), in bytes
+	headMemory rewrite.HeadMemory
+	waiting    int // bytes of infos and of a long header section in Memory; guarded by mu
+}
+
+// Response is the final response to a [Call]. It is valid until the call is closed.
+type Response struct {
+	Head wire.Response // has the standard reason phrase, because HTTP/2 does not send one
+
+	call   *Call
+	length int64
+}
+
+var errAborted = &rewrite.Error{Fault: rewrite.Aborted}
+
+// Begin prepares c for its next request. It must be called before another goroutine can call Abort.
+func (c *Call) Begin() {
+	if c.woken == nil {
+		c.woken, c.drained = make(chan struct{}, 1), make(chan struct{}, 1)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.aborted = false
+	c.reset()
+}
+
+// Buffered returns the size of the buffer for the response body in bytes, or 0 if there is no buffer. It does not
+// include header sections, which are part of Memory.
+func (c *Call) Buffered() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.held == nil {
+		return 0
+	}
+	return len(c.held)
+}
+
+// reset prepares c to send the request. c.mu must be held.
+func (c *Call) reset() {
+	c.stream, c.left, c.asked, c.bodyErr, c.check, c.infos = nil, false, false, nil, Check{Method: c.Request.Method}, nil
+	c.ended, c.err, c.r, c.w, c.uncredited, c.trailer = false, nil, 0, 0, 0, nil
+	c.uploaded = nil
+	for _, sign := range []chan struct{}{c.woken, c.drained} {
+		select {
+		case <-sign:
+		default:
+		}
+	}
+}
+
+// Abort makes the running Do or Next return an Aborted error. Later calls of Do and Next also return this error until
+// Begin is called. Abort is safe for concurrent use.
+func (c *Call) Abort() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.aborted = true
+	if c.cancel != nil {
+		c.cancel()
+	}
+	signal(c.woken)
+}
+
+func signal(to chan struct{}) {
+	select {
+	case to <- struct{}{}:
+	default:
+	}
+}
+
+// Do sends the request and returns the final response when its header section has arrived. It retries the
+// request once if docs/promises.md 3.7 allows a retry or if the user container reports that it has not
+// processed the request (RFC 9113 section 8.7). The error is a *[rewrite.Error] or the error of
+// Settings.Dial.
+func (c *Call) Do(client *Client) (*Response, error) {
+	c.client, c.headMemory.Account = client, c.Memory
+	since := 0
+	for c.Sends = 0; ; {
+		reused, err := c.send(since)
+		if err == nil {
+			err = c.awaitHead()
+		}
+		if err == nil {
+			err = c.headMemory.Reserve(c.headSize)
+		}
+		if err == nil {
+			return &c.response, nil
+		}
+		again := c.Sends == 1 && c.Body == nil && c.mayRepeat(err, reused)
+		c.leave()
+		if !again {
+			return nil, err
+		}
+		since = client.Since(err)
+		c.mu.Lock()
+		c.reset()
+		c.mu.Unlock()
+	}
+}
+
+// send opens a stream and sends the request on it.
+func (c *Call) send(since int) (reused bool, err error) {
+	k := new(http2conn.Block)
+	AppendRequest(k, c.Request)
+	if c.Expect100 && c.Body != nil {
+		k.Field(transport.Expect, "100-continue")
+	}
+	end := len(c.Content) == 0 && c.Body == nil
+	stream, reused, err := c.client.Open(c.context, (*events)(c), k, end, since)
+	c.mu.Lock()
+	c.cancel, c.stream = nil, stream
+	aborted := c.aborted
+	c.mu.Unlock()
+	switch {
+	case aborted:
+		return false, errAborted
+	case err != nil:
+		return false, err
+	}
+	c.Sends++
+	c.Client.Sending()
+	if len(c.Content) > 0 {
+		_, _ = stream.SendData(c.Content, true) // if the stream has ended, the owner receives the reason
+	}
+	if c.Body != nil {
+		c.uploaded = make(chan struct{})
+		go c.upload(stream)
+	}
+	stream.Conn().Flush(true)
+	return reused, nil
+}
+
+// context returns a context that Abort cancels.
+func (c *Call) context() (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(context.Background())
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.cancel = cancel; c.aborted {
+		cancel()
+	}
+	return ctx, cancel
+}
+
+// awaitHead waits for the header section of the final response and sends informational responses to the client.
+func (c *Call) awaitHead() error {
+	for {
+		c.mu.Lock()
+		infos, bytes, err, headed := c.infos, c.waiting, c.failure(), c.check.Status != 0
+		c.infos, c.waiting = nil, 0
+		c.mu.Unlock()
+		for i := range infos {
+			c.Client.Info(&infos[i])
+		}
+		c.Memory.Sub(bytes)
+		switch {
+		case headed && (err == nil || rewrite.FaultOf(err) == rewrite.Reset): // content that has arrived is returned before the error
+			return nil
+		case err != nil:
+			return err
+		case len(infos) == 0:
+			<-c.woken
+		}
+	}
+}
+
+// addInfo queues an informational response for the client. HTTP/2 has no flow control for header blocks, so
+// their memory is part of the budget. c.mu must be held.
+func (c *Call) addInfo(h *http2conn.Head) {
+	n := h.Size()
+	if !c.Memory.Admit(n) {
+		c.fail(&rewrite.Error{Fault: rewrite.Overloaded})
+		return
+	}
+	c.waiting += n
+	c.infos = append(c.infos, newHead(h.Status, h.Take(nil), -1))
+}
+
+// failure returns the reason why the call failed, or nil. c.mu must be held.
+func (c *Call) failure() error {
+	switch {
+	case c.aborted:
+		return errAborted
+	case c.bodyErr != nil:
+		return &rewrite.Error{Fault: rewrite.Body, Err: c.bodyErr}
+	}
+	return c.err
+}
+
+// mayRepeat reports whether a request that failed with err can be retried.
+func (c *Call) mayRepeat(err error, reused bool) bool {
+	c.mu.Lock()
+	answered := c.check.Answered()
+	c.mu.Unlock()
+	return !answered && MayRepeat(err, reused, c.Request)
+}
+
+// MayRepeat reports whether a request can be retried after err. The request must have a complete body and
+// no response. A refused stream was not processed, so its request is retried. After ENHANCE_YOUR_CALM, the
+// request is retried only if the connection is replaced. In all other cases,
+// [rewrite.Request.MayReplay] decides. reused reports whether the connection was used before.
+func MayRepeat(err error, reused bool, q *rewrite.Request) bool {
+	if rewrite.FaultOf(err) != rewrite.Reset {
+		return false
+	}
+	if reset, ok := errors.AsType[*http2conn.ResetError](err); ok {
+		calm := reset.Code == http2conn.EnhanceYourCalm && reset.Ending && q.MayReplay(reused, false)
+		return reset.Code == http2conn.RefusedStream || calm
+	}
+	return q.MayReplay(reused, errors.Is(err, http2conn.ErrUnsent))
+}
+
+// Length returns the length of the body in bytes. It returns -1 if the length is unknown or if a trailer
+// section is announced.
+func (r *Response) Length() int64 { return r.length }
+
+// Next returns the next bytes of the body, which are valid until the next call. It returns io.EOF at the end
+// of the body. Any other error is a *[rewrite.Error].
+func (r *Response) Next() ([]byte, error) {
+	c := r.call
+	for {
+		c.mu.Lock()
+		data, credit, err := c.take()
+		c.mu.Unlock()
+		if credit > 0 && c.stream.Credit(credit) {
+			c.stream.Conn().Flush(false)
+		}
+		if data != nil || err != nil {
+			return data, err
+		}
+		c.Client.Waiting()
+		<-c.woken
+	}
+}
+
+// take returns the received content, or the number of bytes to credit for the content returned before. c.mu must
+// be held.
+func (c *Call) take() (data []byte, credit int, err error) {
+	if c.w > c.r && !c.aborted {
+		data = c.held[c.r:c.w]
+		c.r = c.w
+		return data, 0, nil
+	}
+	c.r, c.w = 0, 0
+	credit, c.uncredited = c.uncredited, 0
+	if c.ended && !c.aborted {
+		return nil, 0, io.EOF
+	}
+	return nil, credit, c.failure()
+}
+
+// Trailer returns the trailer fields. It must not be called before Next returns io.EOF.
+func (r *Response) Trailer() []wire.Field { return r.call.trailer }
+
+// Close ends the exchange, even if the response is not complete.
+func (r *Response) Close() { r.call.leave() }
+
+// leave resets the stream if it is open, and waits until the upload has ended.
+func (c *Call) leave() {
+	c.mu.Lock()
+	c.left = true
+	c.mu.Unlock()
+	signal(c.drained)
+	if c.uploaded != nil {
+		select {
+		case <-c.uploaded:
+		default:
+			c.Client.StopBody()
+			<-c.uploaded
+		}
+	}
+	if s := c.stream; s != nil {
+		s.Release()
+		if s.Abandon() {
+			s.Conn().Flush(false)
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.held != nil {
+		c.client.bodies.Put(c.held)
+		c.held = nil
+	}
+	c.Memory.Sub(c.waiting)
+	c.infos, c.waiting = nil, 0
+	c.headMemory.Release()
+}
+
+// uploadSize is the maximum length of one read of the body, in bytes.
+const uploadSize = 32 << 10
+
+// upload sends the body on s.
+func (c *Call) upload(s *http2conn.Stream) {
+	defer close(c.uploaded)
+	if c.Expect100 && !c.awaitContinue() {
+		return
+	}
+	piece := c.client.bodies.Get().(*[window]byte)
+	defer c.client.bodies.Put(piece)
+	for {
+		n, err := c.Body.Read(piece[:uploadSize])
+		var trailer []wire.Field
+		if err == io.EOF && c.Trailer != nil {
+			trailer = c.Trailer()
+		}
+		if err != nil && err != io.EOF {
+			c.mu.Lock()
+			if !c.left {
+				c.bodyErr = err
+			}
+			signal(c.woken)
+			c.mu.Unlock()
+			return
+		}
+		end := err == io.EOF
+		if !c.uploadPiece(s, piece[:n], end && len(trailer) == 0) {
+			return
+		}
+		if len(trailer) > 0 {
+			k := new(http2conn.Block)
+			k.Fields(trailer)
+			_, _ = s.SendTrailer(k)
+			s.Conn().Flush(false)
+		}
+		if end {
+			return
+		}
+	}
+}
+
+// awaitContinue waits up to rewrite.ContinueTimeout for a 100 response (RFC 9110 section 10.1.1). It returns
+// false if the body is not needed.
+func (c *Call) awaitContinue() bool {
+	timeout := time.After(rewrite.ContinueTimeout)
+	for {
+		c.mu.Lock()
+		asked, unwanted := c.asked, c.left || c.check.Status != 0 || c.err != nil
+		c.mu.Unlock()
+		if asked || unwanted {
+			return asked
+		}
+		select {
+		case <-c.drained:
+		case <-timeout:
+			return true
+		}
+	}
+}
+
+// uploadPiece sends content and waits until all of it is in the output of the connection. It returns false if
+// the upload must end.
+func (c *Call) uploadPiece(s *http2conn.Stream, p []byte, end bool) bool {
+	waits := false
+	if len(p) > 0 || end {
+		var err error
+		if waits, err = s.SendData(p, end); err != nil {
+			return false
+		}
+		s.Conn().Flush(false)
+	}
+	for waits && s.Waits() {
+		<-c.drained
+		c.mu.Lock()
+		left := c.left
+		c.mu.Unlock()
+		if left {
+			return false
+		}
+	}
+	return true
+}
+
+// events is the call as the owner of its stream.
+type events Call
+
+// Head implements http2conn.Owner.
+func (e *events) Head(by *http2conn.Conn, h *http2conn.Head, end bool) {
+	c := (*Call)(e)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	defer signal(c.woken)
+	defer signal(c.drained)
+	headed := c.check.Status != 0
+	err := c.check.Head(by, h, end)
+	switch {
+	case err != nil:
+		c.fail(err)
+	case headed:
+		c.trailer = h.Take(nil)
+		c.ended = true
+	case h.Status < 200:
+		c.asked = c.asked || h.Status == http.StatusContinue
+		if c.err == nil {
+			c.addInfo(h)
+		}
+	default:
+		if c.headSize = h.Size(); c.headSize > rewrite.LongHead {
+			c.Memory.Add(c.headSize)
+			c.waiting += c.headSize
+		}
+		c.begin(h.Status, h.Take(nil), end)
+	}
+}
+
+// begin begins the final response. c.mu must be held.
+func (c *Call) begin(status int, fields []wire.Field, end bool) {
+	r := &c.response
+	*r = Response{Head: newHead(status, fields, c.check.Length), call: c}
+	_, announced := wire.Find(fields, transport.Trailer)
+	switch {
+	case c.check.Bodiless():
+		r.length = 0
+	case end && r.Head.ContentLength <= 0:
+		r.length, r.Head.ContentLength = 0, 0
+	case announced:
+		r.length = -1
+	default:
+		r.length = r.Head.ContentLength
+	}
+	c.ended = end
+}
+
+func newHead(status int, fields []wire.Field, length int64) wire.Response {
+	return wire.Response{Status: status, Reason: []byte(http.StatusText(status)), Fields: fields, ContentLength: length}
+}
+
+// fail records the reason why the response will not be complete. c.mu must be held.
+func (c *Call) fail(err error) {
+	if c.err == nil && !c.ended {
+		c.err = err
+	}
+}
+
+// Data implements http2conn.Owner.
+func (e *events) Data(_ *http2conn.Conn, p []byte, n int, end bool) {
+	c := (*Call)(e)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	err := c.check.Data(len(p), end)
+	switch {
+	case err != nil:
+		c.fail(err)
+	case c.err == nil: // the response has not failed
+		c.keep(p, n)
+		c.ended = c.ended || end
+	}
+	signal(c.woken)
+}
+
+// keep stores content until it is read, and counts n bytes to be credited. It drops the content of a response
+// that must not have any. c.mu must be held.
+func (c *Call) keep(p []byte, n int) {
+	c.uncredited += n
+	if c.check.Bodiless() {
+		return
+	}
+	if c.held == nil {
+		c.held = c.client.bodies.Get().(*[window]byte)
+	}
+	c.w += copy(c.held[c.w:], p) // held has the size of the window, so there is space
+}
+
+// Failed implements http2conn.Owner.
+func (e *events) Failed(_ *http2conn.Conn, err error) {
+	c := (*Call)(e)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.fail(Failure(err))
+	signal(c.woken)
+	signal(c.drained)
+}
+
+// Failure returns the error of a stream that failed with err. Its fault is Garbage if the user container violated
+// HTTP/2, and Reset otherwise.
+func Failure(err error) error {
+	if _, ok := errors.AsType[*http2conn.Error](err); ok {
+		return &rewrite.Error{Fault: rewrite.Garbage, Err: err}
+	}
+	return &rewrite.Error{Fault: rewrite.Reset, Err: err}
+}
+
+// Drained implements http2conn.Owner.
+func (e *events) Drained(*http2conn.Conn) { signal(e.drained) }

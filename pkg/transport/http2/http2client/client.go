@@ -1,0 +1,453 @@
+// Package http2client sends requests to a user container over HTTP/2 without TLS (RFC 9113). It opens another
+// connection only if the existing connections are full.
+package http2client
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http2/http2conn"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
+)
+
+// Settings configures a Client.
+type Settings struct {
+	// Dial opens a connection to the user container.
+	Dial func(context.Context) (net.Conn, error)
+
+	// Unsettled is called after a connection has closed on which the user container never sent SETTINGS.
+	Unsettled func()
+
+	// Silence is the time without input after which the client checks a connection with open streams. If
+	// the user container does not reply within the same time, the connection receives no more requests.
+	// Open requests are not affected and have their own timeouts. 0 means 10 s.
+	Silence time.Duration
+
+	// MaxConns is the maximum number of connections. 0 means maxConns.
+	MaxConns int
+
+	// MaxHeaderBytes is the maximum size of the header section of a response in bytes (RFC 9113 section
+	// 6.5.2). 0 means maxHead.
+	MaxHeaderBytes int
+
+	Bounds *bound.Recorder // if nil, events are not recorded
+}
+
+const (
+	// maxConns is the default of Settings.MaxConns. An app that accepts one stream per connection needs
+	// as many connections as there are concurrent requests.
+	maxConns = 1000
+	// window is the maximum length of unread response content on a stream, in bytes.
+	window = 64 << 10
+	// connWindow is the maximum length of unread response content on a connection, in bytes. The value is
+	// large because clients that share the connection must not wait for each other.
+	connWindow = 1 << 30
+	// maxHead is the default of Settings.MaxHeaderBytes.
+	maxHead = 1 << 20
+	// idleTimeout is the time after which an unused connection is closed if there are others. Such
+	// connections were opened for bursts of requests or for canceled requests. Abandoned streams count for at most
+	// this time. Each connection has its own timer because several streams share it. In package upstream, a
+	// connection serves one request at a time, and one timer is sufficient for the pool.
+	idleTimeout = 10 * time.Second
+	// lastIdleTimeouts is the number of idle timeouts after which the last connection is closed.
+	lastIdleTimeouts = 9
+	// settleTimeout is the maximum time for which the client waits for the SETTINGS of a new connection
+	// before it uses the connection. SETTINGS contain the maximum number of streams.
+	settleTimeout = time.Second
+	// silenceChecks is the number of checks for silent connections during Settings.Silence. The first
+	// request of the queue performs them.
+	silenceChecks = 10
+	// If an idle connection has unread input, a request waits up to maxReadPauses times readPause for
+	// the reader to handle the input. Then it uses another connection.
+	readPause     = time.Millisecond
+	maxReadPauses = 3
+	// carefulConns is the minimum number of connections from which requests also use a connection on
+	// which the user container may still process many canceled requests.
+	carefulConns = 16
+	// silence is the default of Settings.Silence.
+	silence = 10 * time.Second
+)
+
+// Client holds the connections to the user container. It is safe for concurrent use.
+type Client struct {
+	settings Settings
+	buffers  *netconn.Buffers
+	room     chan struct{}   // holds a value if the first request of the queue may succeed now
+	bodies   sync.Pool       // contains *[window]byte buffers for unread response content
+	running  context.Context // canceled by Close
+	stop     context.CancelFunc
+
+	since time.Time // time of New
+
+	mu      sync.Mutex
+	conns   []*clientConn // connections that accept streams, oldest first
+	made    int           // number of connections opened so far
+	dials   int           // number of dials started so far
+	dialing bool          // the last dial is in progress
+	queue   queue
+}
+
+// New returns a client. The first request opens the first connection.
+func New(s Settings) *Client {
+	s.Silence = cmp.Or(s.Silence, silence)
+	s.MaxHeaderBytes = cmp.Or(s.MaxHeaderBytes, maxHead)
+	s.MaxConns = cmp.Or(s.MaxConns, maxConns)
+	c := &Client{settings: s, since: time.Now(), buffers: http2conn.NewBuffers(), room: make(chan struct{}, 1)}
+	c.running, c.stop = context.WithCancel(context.Background())
+	c.bodies.New = func() any { return new([window]byte) }
+	return c
+}
+
+// Close closes idle connections immediately and other connections after their last stream. Later requests
+// fail.
+func (c *Client) Close() {
+	c.mu.Lock()
+	conns := c.conns
+	c.conns = nil
+	c.stop()
+	c.queue.fail(errClosed, func(*waiter) bool { return true })
+	c.mu.Unlock()
+	for _, n := range conns {
+		n.End()
+	}
+}
+
+// clientConn is a connection to the user container. It implements http2conn.Handler.
+type clientConn struct {
+	*http2conn.Conn
+	client *Client
+	number int  // sequence number of the connection, starting at 1; guarded by client.mu
+	used   bool // a stream was opened on the connection; guarded by client.mu
+
+	heard atomic.Int64 // time of the last input, in nanoseconds since client.since
+	asked int64        // time of the last check, in nanoseconds since client.since; guarded by client.mu
+
+	idle   *time.Timer   // calls endIfIdle; guarded by client.mu
+	opened time.Duration // time when the last stream was opened, relative to client.since; guarded by client.mu
+	unused int           // number of times that idle has expired without a stream; guarded by client.mu
+}
+
+// Request implements http2conn.Handler. It is never called, because servers send no requests.
+func (n *clientConn) Request(uint32, *http2conn.Head, bool) {}
+
+// Full implements http2conn.Handler. It is never called, because servers send no requests.
+func (n *clientConn) Full() bool { return false }
+
+// Received implements http2conn.Handler.
+func (n *clientConn) Received(bool) { n.heard.Store(int64(time.Since(n.client.since))) }
+
+// silent reports whether the connection has open streams and the user container did not reply to a check
+// within Settings.Silence. It also starts the check. passed is the time since client.since. client.mu must be held.
+func (n *clientConn) silent(passed time.Duration) bool {
+	now, heard := int64(passed), n.heard.Load()
+	switch {
+	case now-heard < int64(n.client.settings.Silence) || n.Streams() == 0:
+		return false
+	case n.asked <= heard:
+		n.asked = now
+		go n.Check()
+	}
+	return now-n.asked >= int64(n.client.settings.Silence)
+}
+
+// Waiting implements http2conn.Handler.
+func (n *clientConn) Waiting() {}
+
+// GoingAway implements http2conn.Handler.
+func (n *clientConn) GoingAway() { n.client.forget(n) }
+
+// forget removes a connection, so that it receives no more streams, and stops its idle timer.
+func (c *Client) forget(n *clientConn) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.remove(n)
+	n.idle.Stop()
+}
+
+// remove is forget without stopping the idle timer. c.mu must be held.
+func (c *Client) remove(n *clientConn) {
+	if i := slices.Index(c.conns, n); i >= 0 {
+		c.conns = slices.Delete(c.conns, i, i+1)
+	}
+}
+
+// signalRoom wakes the first request of the queue.
+func (c *Client) signalRoom() {
+	select {
+	case c.room <- struct{}{}:
+	default: // the last value was not received yet
+	}
+}
+
+// Since returns the since argument of Open for a retry after err. The retry does not use existing
+// connections, because they may be broken too, unless the client already has Settings.MaxConns
+// connections. If err is a reset of the stream, the retry can use any connection.
+func (c *Client) Since(err error) int {
+	if _, ok := errors.AsType[*http2conn.ResetError](err); ok {
+		return 0
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.made
+}
+
+// Open opens a stream for owner and sends the header section of a request. end reports whether the request
+// has no content. since is 0 or a value returned by Since. reused reports whether the connection
+// was used before. If no connection accepts a stream, Open waits in a FIFO queue. The wait fails when the
+// context returned by waiting is done. The error is the cause of this context, an error of Dial, or a
+// *[rewrite.Error].
+func (c *Client) Open(waiting func() (context.Context, context.CancelFunc), owner http2conn.Owner, head *http2conn.Block, end bool, since int) (s *http2conn.Stream, reused bool, err error) {
+	c.mu.Lock()
+	if c.queue.empty() {
+		if s, reused, _ = c.tryOpen(owner, head, end, since); s != nil {
+			c.mu.Unlock()
+			return s, reused, nil
+		}
+	}
+	w := c.queue.push(c.dialInProgress())
+	c.mu.Unlock()
+	defer c.leave(w)
+	ctx, cancel := waiting()
+	defer cancel()
+	select {
+	case <-w.first:
+	case <-w.failed:
+		return nil, false, w.err
+	case <-ctx.Done():
+		return nil, false, context.Cause(ctx)
+	}
+	check := time.NewTicker(max(c.settings.Silence/silenceChecks, 1))
+	defer check.Stop()
+	for {
+		s, reused, err = c.openOrDial(owner, head, end, since)
+		if s != nil || err != nil {
+			return s, reused, err
+		}
+		select {
+		case <-c.room:
+		case <-check.C:
+			c.removeSilent()
+		case <-w.failed:
+			return nil, false, w.err
+		case <-ctx.Done():
+			return nil, false, context.Cause(ctx)
+		}
+	}
+}
+
+// leave removes a waiter from the queue. A failed request may have received a value from c.room that was
+// meant for the next one, so it sends the value again.
+func (c *Client) leave(w *waiter) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if w.err != nil {
+		c.signalRoom()
+	}
+	c.queue.remove(w)
+}
+
+// openOrDial opens a stream for the first request of the queue. If no connection accepts the
+// stream, it starts a dial if another connection is useful and no dial is in progress. s is nil if the request must wait.
+func (c *Client) openOrDial(owner http2conn.Owner, head *http2conn.Block, end bool, since int) (s *http2conn.Stream, reused bool, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s, reused, why := c.tryOpen(owner, head, end, since)
+	switch {
+	case s != nil:
+	case c.running.Err() != nil:
+		return nil, false, errClosed
+	case why.large:
+		return nil, false, errLarge
+	case why == refusal{} && !c.dialing && len(c.conns) < c.settings.MaxConns:
+		c.dialing = true
+		c.dials++
+		go c.add()
+	}
+	return s, reused, nil
+}
+
+// dialInProgress returns the number of the dial in progress, or 0 if there is none. c.mu must be held.
+func (c *Client) dialInProgress() int {
+	if c.dialing {
+		return c.dials
+	}
+	return 0
+}
+
+// removeSilent removes the connections on which the user container no longer replies.
+func (c *Client) removeSilent() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Since(c.since)
+	for _, n := range slices.Clone(c.conns) {
+		if n.silent(now) {
+			c.remove(n)
+		}
+	}
+}
+
+// refusal describes why no connection accepts a stream. If it is the zero value, another connection is useful.
+type refusal struct {
+	busy  bool // a connection can be used after its output was written
+	shut  bool // the user container accepts no streams at the moment
+	large bool // the header section is longer than the user container accepts
+}
+
+// tryOpen opens a stream on an existing connection. s is nil if no connection accepts it. c.mu must be held. It
+// is released while settle waits.
+func (c *Client) tryOpen(owner http2conn.Owner, head *http2conn.Block, end bool, since int) (s *http2conn.Stream, reused bool, why refusal) {
+	s, reused, why = c.tryEach(owner, head, end, since, true)
+	if s == nil && !why.busy && !why.large && len(c.conns) >= min(carefulConns, c.settings.MaxConns) {
+		return c.tryEach(owner, head, end, since, false)
+	}
+	return s, reused, why
+}
+
+// tryEach opens a stream on the first connection that accepts it. careful has the same meaning as for
+// [http2conn.Conn.Open]. c.mu must be held.
+func (c *Client) tryEach(owner http2conn.Owner, head *http2conn.Block, end bool, since int, careful bool) (s *http2conn.Stream, reused bool, why refusal) {
+	for i := 0; i < len(c.conns); {
+		n := c.conns[i]
+		if n.Crowded() || n.number <= since && len(c.conns) < c.settings.MaxConns || !c.settle(n) {
+			i++
+			continue
+		}
+		now := time.Since(c.since)
+		if n.silent(now) {
+			c.remove(n)
+			continue
+		}
+		s, err := n.Open(owner, head, end, careful)
+		switch {
+		case err == nil:
+			reused, n.used, n.unused, n.opened = n.used, true, 0, now
+			return s, reused, refusal{}
+		case errors.Is(err, http2conn.ErrBusy):
+			return nil, false, refusal{busy: true}
+		case errors.Is(err, http2conn.ErrLarge):
+			return nil, false, refusal{large: true}
+		case errors.Is(err, http2conn.ErrFull):
+			i++
+		case errors.Is(err, http2conn.ErrShut):
+			why.shut = true
+			i++
+		default:
+			c.remove(n)
+		}
+	}
+	return nil, false, why
+}
+
+// settle waits until the reader of an idle connection has handled pending input, which may close the
+// connection. It returns false if the reader needs too long. It does not wait for a connection
+// with open streams, because those streams would fail too. c.mu must be held and is released during the wait.
+func (c *Client) settle(n *clientConn) bool {
+	for range maxReadPauses {
+		if !n.used || n.Streams() > 0 || n.Link().Silent() || n.Err() != nil {
+			return true
+		}
+		c.mu.Unlock()
+		time.Sleep(readPause)
+		c.mu.Lock()
+	}
+	return false
+}
+
+var (
+	errClosed = &rewrite.Error{Fault: rewrite.Unreachable, Err: errors.New("client closed")}
+	errLarge  = &rewrite.Error{Fault: rewrite.HeadLimit, Err: http2conn.ErrLarge}
+)
+
+// add opens a connection and adds it to conns.
+func (c *Client) add() {
+	n, err := c.newConn(c.running)
+	if err == nil {
+		go n.run()
+		select {
+		case <-n.Settled():
+		case <-time.After(settleTimeout):
+		case <-c.running.Done():
+		}
+		if err = n.Err(); err != nil {
+			err = Failure(err)
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.dialing = false
+	switch {
+	case c.running.Err() != nil: // Close has already failed all waiting requests
+		if n != nil {
+			go n.End()
+		}
+	case err != nil: // requests that arrived during this dial wait for the next one, because a dial can take long
+		c.queue.fail(err, func(w *waiter) bool { return w.dial != c.dials })
+	default:
+		c.made++
+		n.number = c.made
+		c.conns = append(c.conns, n)
+	}
+	c.signalRoom()
+}
+
+func (c *Client) newConn(ctx context.Context) (*clientConn, error) {
+	nc, err := c.settings.Dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	l, err := netconn.New(nc.(*net.TCPConn))
+	if err != nil {
+		nc.Close()
+		return nil, err
+	}
+	n := &clientConn{client: c, opened: time.Since(c.since)}
+	n.Conn = http2conn.New(l, http2conn.Config{
+		Client: true, Window: window, ConnWindow: connWindow, MaxHeadBytes: c.settings.MaxHeaderBytes, Buffers: c.buffers,
+		Bounds: c.settings.Bounds, Room: c.room,
+	}, n)
+	n.idle = time.AfterFunc(idleTimeout, n.endIfIdle)
+	return n, nil
+}
+
+// run reads from the connection until it closes.
+func (n *clientConn) run() {
+	_ = n.Run(nil) // the owners of the streams were already notified of the error
+	n.client.forget(n)
+	if !n.Spoke() {
+		n.client.settings.Unsettled()
+	}
+}
+
+// endIfIdle closes a connection that was unused for idleTimeout. The last connection is kept for
+// lastIdleTimeouts times as long.
+func (n *clientConn) endIfIdle() {
+	n.client.mu.Lock()
+	next := idleTimeout
+	switch idle := time.Since(n.client.since) - n.opened; {
+	case n.Streams() > 0:
+		n.unused = 0
+	case n.unused == 0 && idle < idleTimeout: // a stream was opened since the last call
+		next -= idle
+	default:
+		n.unused++
+	}
+	last := slices.Equal(n.client.conns, []*clientConn{n})
+	keep := n.unused == 0 || last && n.unused < lastIdleTimeouts
+	if keep {
+		n.idle.Reset(next)
+	} else {
+		n.client.remove(n) // otherwise it would count as another connection when the timer of the next one expires
+	}
+	n.client.mu.Unlock()
+	if !keep {
+		n.End()
+	}
+}

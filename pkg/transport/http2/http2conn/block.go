@@ -1,0 +1,129 @@
+package http2conn
+
+import (
+	"slices"
+	"strconv"
+
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
+)
+
+// A Block is an encoded header block (RFC 7541). The encoder uses only the static table and has
+// no state, so any goroutine can build a block for any connection at any time. Compression is
+// not needed because the peers are close. The zero value is empty. A Block must not be used
+// concurrently.
+type Block struct {
+	b    []byte
+	size int // size of the header list (RFC 9113 section 6.5.2), in bytes
+}
+
+// Reset empties the block.
+func (k *Block) Reset() { k.b, k.size = k.b[:0], 0 }
+
+// Grow reserves space for n more bytes.
+func (k *Block) Grow(n int) { k.b = slices.Grow(k.b, n) }
+
+// statuses lists the status codes of the static table, in order. The first code has the index 8
+// (RFC 7541 appendix A).
+var statuses = [...]int{200, 204, 206, 304, 400, 404, 500}
+
+// Status adds the status of a response.
+func (k *Block) Status(status int) {
+	if i := slices.Index(statuses[:], status); i >= 0 {
+		k.b = append(k.b, 0x80|byte(8+i))
+		return
+	}
+	k.b = append(k.b, 8, 3)
+	k.b = strconv.AppendInt(k.b, int64(status), 10)
+}
+
+// Request adds the method, the authority, the path, and the scheme http.
+func (k *Block) Request(method, authority, path string) {
+	switch method {
+	case "GET":
+		k.b = append(k.b, 0x80|2)
+	case "POST":
+		k.b = append(k.b, 0x80|3)
+	default:
+		k.Field(":method", method)
+	}
+	k.b = append(k.b, 0x80|6)
+	k.size = len(":method") + len(method) + fieldOverhead + len(":scheme") + len("http") + fieldOverhead
+	k.Field(":authority", authority)
+	k.Field(":path", path)
+}
+
+// Field adds a field. The name is converted to lower case. Field is a rewrite.Encoder.
+func (k *Block) Field(name, value string) {
+	b := append(k.b, 0)
+	b = appendInteger(b, 0, 7, len(name))
+	at := len(b)
+	for i := range len(name) {
+		c := name[i]
+		if 'A' <= c && c <= 'Z' {
+			c += 'a' - 'A'
+		}
+		b = append(b, c)
+	}
+	if index := staticNames[string(b[at:])]; index > 0 {
+		first := byte(0)
+		if secret(index) {
+			first = neverIndexed
+		}
+		b = appendInteger(k.b, first, 4, index)
+	}
+	b = appendInteger(b, 0, 7, len(value))
+	k.b = append(b, value...)
+	k.size += len(name) + len(value) + fieldOverhead
+}
+
+// Fields adds the given fields.
+func (k *Block) Fields(fields []wire.Field) {
+	for _, f := range fields {
+		k.Field(wire.String(f.Name), wire.String(f.Value))
+	}
+}
+
+// neverIndexed is the first byte of a literal that no hop may add to a dynamic table, because the
+// size of compressed headers would reveal the value (RFC 7541 sections 6.2.3 and 7.1).
+const neverIndexed = 0x10
+
+func secret(index int) bool {
+	switch index {
+	case 23, 32, 49, 55: // authorization, cookie, proxy-authorization, set-cookie
+		return true
+	}
+	return false
+}
+
+// appendInteger appends n with a prefix of the given number of bits in the first byte (RFC 7541
+// section 5.1).
+func appendInteger(b []byte, first byte, bits uint, n int) []byte {
+	most := 1<<bits - 1
+	if n < most {
+		return append(b, first|byte(n))
+	}
+	b = append(b, first|byte(most))
+	for n -= most; n >= 128; n >>= 7 {
+		b = append(b, byte(n)|128)
+	}
+	return append(b, byte(n))
+}
+
+// noTable is a dynamic table size update to 0 (RFC 7541 section 6.3). It precedes the first header
+// block, and it remains valid because every later limit of the peer is at least 0.
+const noTable = 0x20
+
+// staticNames maps names to their indexes in the static table (RFC 7541 appendix A).
+var staticNames = map[string]int{
+	":authority": 1, ":method": 2, ":path": 4, ":scheme": 6, ":status": 8,
+	"accept-charset": 15, "accept-encoding": 16, "accept-language": 17, "accept-ranges": 18, "accept": 19,
+	"access-control-allow-origin": 20, "age": 21, "allow": 22, "authorization": 23, "cache-control": 24,
+	"content-disposition": 25, "content-encoding": 26, "content-language": 27, "content-length": 28,
+	"content-location": 29, "content-range": 30, "content-type": 31, "cookie": 32, "date": 33, "etag": 34,
+	"expect": 35, "expires": 36, "from": 37, "host": 38, "if-match": 39, "if-modified-since": 40,
+	"if-none-match": 41, "if-range": 42, "if-unmodified-since": 43, "last-modified": 44, "link": 45,
+	"location": 46, "max-forwards": 47, "proxy-authenticate": 48, "proxy-authorization": 49, "range": 50,
+	"referer": 51, "refresh": 52, "retry-after": 53, "server": 54, "set-cookie": 55,
+	"strict-transport-security": 56, "transfer-encoding": 57, "user-agent": 58, "vary": 59, "via": 60,
+	"www-authenticate": 61,
+}

@@ -1,0 +1,90 @@
+package http2conn
+
+import (
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
+)
+
+// Bounds on control frames, which are the frames that carry no useful work: PING, PRIORITY,
+// SETTINGS, WINDOW_UPDATE, unknown types, empty DATA and CONTINUATION, and frames on closed
+// streams. Useful frames are header blocks and DATA with content, in both directions.
+//
+// grpc-go sends one PING and two WINDOW_UPDATE frames for each DATA frame, and the HTTP/2
+// client of Go sends at most four WINDOW_UPDATE frames for one of our DATA frames.
+const (
+	controlBurst     = 10_000 // frames
+	controlRate      = 1000   // frames per second
+	controlPerUseful = 100    // frames for each useful frame
+	// maxControl is the maximum credit for useful frames. A peer can send the control frames
+	// for content much later, for example after a pause or at the end of the stream. The
+	// default window of a stream allows 65,535 frames of one byte.
+	maxControl = 1_000_000
+	// appFactor multiplies these bounds for the user container, which is in the same pod.
+	appFactor = 10
+	// settingsStreams is the number of streams whose windows are changed for the cost of one
+	// control frame.
+	settingsStreams = 16
+)
+
+// budget is the number of control frames that the peer can still send. It is owned by the reader
+// goroutine.
+type budget struct {
+	left     int       // control frames until the next refill
+	useful   uint64    // useful frames before the last refill
+	refilled time.Time // time of the last refill
+}
+
+// factor returns the multiplier of the bounds for this peer.
+func (c *Conn) factor() int {
+	if c.config.Client {
+		return appFactor
+	}
+	return 1
+}
+
+// control counts control frames. It returns an error if the peer has sent too many for the
+// useful work on this connection.
+func (c *Conn) control(frames int) error {
+	if c.budget.left -= frames; c.budget.left > 0 {
+		return nil
+	}
+	return c.refill()
+}
+
+// refill credits the budget for the time and the useful frames since the last refill.
+func (c *Conn) refill() error {
+	c.mu.Lock()
+	useful := c.received.Load() + c.sent
+	c.mu.Unlock()
+	now, b := time.Now(), &c.budget
+	factor := c.factor()
+	passed := int(min(now.Sub(b.refilled).Seconds()*controlRate, controlBurst)) * factor
+	earned := int(min(useful-b.useful, maxControl/controlPerUseful)) * controlPerUseful * factor
+	b.left = min(b.left+passed, controlBurst*factor) + earned
+	if b.left <= 0 {
+		return c.exceeded(bound.ControlFrames, bound.AppControlFrames, "too many control frames")
+	}
+	b.useful, b.refilled = useful, now
+	return nil
+}
+
+// exceeded is hitOf for a bound that closes the connection. It returns the error that closes
+// the connection.
+func (c *Conn) exceeded(client, app bound.Name, text string) error {
+	c.hitOf(client, app)
+	return fail(EnhanceYourCalm, text)
+}
+
+// hitOf records that the peer exceeded a bound. client and app are the names of the bound for
+// a client and for the user container.
+func (c *Conn) hitOf(client, app bound.Name) {
+	if c.config.Client {
+		c.Hit(app)
+	} else {
+		c.Hit(client)
+	}
+}
+
+// Hit records that a bound acted on the peer.
+func (c *Conn) Hit(name bound.Name) { c.config.Bounds.Hit(name, c.link.RemoteAddr().String()) }

@@ -1,0 +1,830 @@
+package http2conn
+
+import (
+	"encoding/binary"
+	"errors"
+	"io"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/net/http2/hpack"
+
+	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
+)
+
+// Config contains the settings of a connection.
+type Config struct {
+	Client       bool             // this side opens the streams
+	Window       int              // initial window of a stream for received content, in bytes
+	ConnWindow   int              // window of the connection for received content, in bytes
+	MaxStreams   int              // maximum number of open streams of the peer, which is advertised; 0 for a client
+	MaxHeadBytes int              // maximum size of a header list (RFC 9113 section 6.5.2), in bytes
+	HeadTimeout  time.Duration    // time to receive the rest of a header block or of a frame other than DATA; 0 means no limit; ignored for a client
+	SendTimeout  time.Duration    // time until the peer reads more of the output; 0 means no limit; ignored for a client
+	Connect      bool             // enables extended CONNECT (RFC 8441)
+	Buffers      *netconn.Buffers // returned by NewBuffers
+	Memory       *netconn.Account // account of the connection; nil means no limit
+	Bounds       *bound.Recorder  // if nil, events are not recorded
+
+	// Room receives a value, without blocking, when Open may succeed after it returned an error,
+	// and when the connection ends. It is used by a client and must be buffered.
+	Room chan<- struct{}
+}
+
+// A Handler receives the events of a connection. Its methods are called by the reader goroutine,
+// which is the goroutine that runs [Conn.Run]. They must not block.
+type Handler interface {
+	// Request is called when the peer opens a stream. end reports whether the request has no
+	// content. The head is valid only during the call. Request is never called for a client.
+	Request(id uint32, h *Head, end bool)
+
+	// Full reports whether the handler accepts no request at the moment. The connection then stops
+	// before the next HEADERS frame until Resume is called. Full is never called for a client.
+	Full() bool
+
+	// Received is called after all available input is handled. partly reports whether a frame or a
+	// header block is incomplete.
+	Received(partly bool)
+
+	// Waiting is called when a frame, a header block or the preface becomes incomplete.
+	Waiting()
+
+	// GoingAway is called after the peer sent GOAWAY and the streams that it does not serve have
+	// failed (RFC 9113 section 6.8).
+	GoingAway()
+}
+
+// An Owner receives the events of a stream. The reader goroutine of the connection calls all methods
+// except Drained. The methods must not block. They are not called after [Stream.Release]
+// returns.
+type Owner interface {
+	// Head is called for an informational or final response and for a trailer section. The head is
+	// valid only during the call.
+	Head(by *Conn, h *Head, end bool)
+
+	// Data is called with content, which is valid only during the call. The owner must return n
+	// bytes of the window with [Stream.Credit]. n is greater than len(p) if the frame has padding.
+	Data(by *Conn, p []byte, n int, end bool)
+
+	// Failed is called if the stream ends early. err is a *[ResetError] or the error that ended
+	// the connection, joined with ErrUnsent if it applies. Nothing can be sent on the stream.
+	Failed(by *Conn, err error)
+
+	// Drained is called when all pending output of the stream was added to the output of the
+	// connection. by is nil if the caller is not a reader goroutine.
+	Drained(by *Conn)
+}
+
+const (
+	// readSize is the size of the buffer for a read after a read that filled smallSize.
+	readSize = 32 << 10
+	// smallSize is the size of the buffer on a connection with little traffic. With a thousand
+	// connections, some hundreds of them read at the same time.
+	smallSize = 4 << 10
+	// outSize is the number of output bytes at which content stays pending on its stream.
+	outSize = 64 << 10
+	// maxReplies is the maximum number of unwritten bytes that reply to frames of the peer:
+	// acknowledgments, RST_STREAM and WINDOW_UPDATE.
+	maxReplies = 64 << 10
+	// unknownMost is the maximum number of open streams if the peer has not advertised a limit. It is
+	// the minimum that RFC 9113 section 6.5.2 recommends to peers.
+	unknownMost = 100
+	// throttleTime is the delay after a read of readSize bytes on a connection that holds more than
+	// its share of the memory budget.
+	throttleTime = 100 * time.Millisecond
+	// tlsRecords is the number of records that crypto/tls may buffer: the current one and part of the
+	// next one.
+	tlsRecords = 2
+	// longBlock is the length in bytes above which the memory to decode a header block counts
+	// against the memory budget. decodeFactor is the ratio of this memory to the length.
+	longBlock    = 32 << 10
+	decodeFactor = 2
+)
+
+// NewBuffers returns buffers that several connections can share.
+func NewBuffers() *netconn.Buffers { return netconn.NewBuffers(smallSize, readSize, largeOut) }
+
+// Conn is an HTTP/2 connection. Its exported methods are safe for concurrent use.
+type Conn struct {
+	link    *netconn.Conn
+	config  Config
+	handler Handler
+
+	// The following fields are owned by the reader goroutine.
+	decoder    *hpack.Decoder
+	head       Head
+	pooled     *[]byte // input buffer; nil while the reader waits
+	bulk       bool    // the next read uses a buffer of readSize
+	n          int     // result of the last read, in bytes
+	err        error   // error of the last read
+	reading    func(fd uintptr) (done bool)
+	preface    int           // number of bytes of the client preface that were not received yet
+	partial    []byte        // an incomplete frame
+	owing      bool          // a frame or a header block is incomplete, and its timeout runs
+	data       dataFrame     // the DATA frame that is being received
+	block      []byte        // an incomplete header block
+	blockID    uint32        // stream of the incomplete header block; 0 if there is none
+	blockEnd   bool          // the header block ends the stream
+	refusals   int           // consecutive streams that the server refused without a response
+	selfish    bool          // the PRIORITY data of the last HEADERS frame names its own stream
+	settled    bool          // the first SETTINGS frame of the peer was received
+	agreed     chan struct{} // closed when settled is set
+	unsaid     int           // received bytes that no WINDOW_UPDATE of the connection has returned yet
+	touched    []*Conn       // connections to flush after the input was handled
+	refusing   error         // error of the last call of Refuse
+	budget     budget
+	inputBytes int // bytes of incomplete input in config.Memory
+
+	crowded  atomic.Bool   // Open returns ErrFull until Config.Room receives a value
+	begin    time.Time     // time of New
+	received atomic.Uint64 // number of useful frames received; see budget.go
+	resume   chan struct{} // holds a signal from Resume or Close
+
+	mu        sync.Mutex
+	streams   map[uint32]*Stream // open streams
+	last      uint32             // highest ID of a stream that was accepted, or opened by a client
+	seen      uint32             // highest ID of a stream, including refused streams
+	broken    error              // write error or reason of Close; nil while the connection can be written
+	over      error              // error that ended the connection; nil until then
+	early     bool               // a stream was closed before the peer closed its side of the stream
+	lateBytes int                // bytes of DATA that the peer can send on these streams
+	barrier   barrier            // state of a client
+	leaving   bool               // GOAWAY was sent
+	ending    bool               // no stream is accepted or opened; the last one ends the connection
+
+	// The following fields describe the output and are guarded by mu.
+	out          []byte    // output that the writer has not taken yet
+	outOf        *[]byte   // pooled buffer of out; nil if there is none
+	longOut      int       // length of an out that is longer than pooled buffers, in bytes, as accounted in config.Memory
+	replies      int       // number of bytes in out that are replies to the peer
+	sent         uint64    // number of useful frames added to out; see budget.go
+	taken        int       // number of times that the writer took out
+	busy         bool      // Open returned ErrBusy after the writer took out the last time
+	flushing     bool      // a writer is active
+	written      sync.Cond // signals the end of flushing
+	window       int       // window of the connection for content, in bytes; set by the peer
+	initial      int       // initial window of a stream, in bytes; set by the peer
+	most         uint32    // maximum number of open streams that the peer accepts
+	advertised   bool      // the peer has sent most
+	mostHead     int       // maximum size of a header list that the peer accepts, in bytes; 0 means no limit
+	begun        bool      // a header block was sent
+	ring         ring      // streams that wait for space in out or for the window of the connection
+	pendingBytes int       // number of bytes that are pending on streams, as accounted in config.Memory
+
+	// The following fields are owned by the writer.
+	left     []byte // unwritten remainder of the output
+	again    bool   // the last write returned ErrAgain
+	writeErr error
+	writing  func(fd uintptr) (done bool)
+	patient  func(fd uintptr) (done bool)
+}
+
+// dataFrame is a DATA frame that is being received. Its content is not collected.
+type dataFrame struct {
+	stream   *Stream // nil if the content is discarded
+	left     int     // remaining bytes of the payload; -1 between frames
+	pad      int     // length of the padding
+	padKnown bool    // pad was received, or there is no padding
+	end      bool    // the frame ends the stream
+}
+
+// New returns a connection on l. The first Flush sends the preface and SETTINGS.
+func New(l *netconn.Conn, config Config, handler Handler) *Conn {
+	if config.Client { // requests to the user container have their own timeouts
+		config.HeadTimeout, config.SendTimeout = 0, 0
+	}
+	c := &Conn{
+		link: l, config: config, handler: handler, begin: time.Now(),
+		streams: make(map[uint32]*Stream), window: defaultWindow, initial: defaultWindow, most: unknownMost,
+		agreed: make(chan struct{}), resume: make(chan struct{}, 1),
+	}
+	c.budget = budget{left: controlBurst * c.factor(), refilled: time.Now()}
+	c.barrier.unacked = 1
+	c.data.left = -1
+	c.reading, c.writing, c.patient = c.tryRead, c.tryWrite, c.tryWriteAll
+	c.written.L = &c.mu
+	c.decoder = hpack.NewDecoder(4096, func(f hpack.HeaderField) { c.head.add(f, config.MaxHeadBytes) })
+	// A valid string of a block is never longer. A string that only exceeds the maximum size of the
+	// header list must not close the connection, because other streams use it.
+	c.decoder.SetMaxStringLength(2 * c.maxBlock())
+	if !config.Client {
+		c.preface = len(wire.Preface)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.room()
+	if config.Client {
+		c.out = append(c.out, wire.Preface...)
+	}
+	c.out = c.appendSettings(c.out)
+	c.out = appendWindowUpdate(c.out, 0, config.ConnWindow-defaultWindow)
+	return c
+}
+
+func (c *Conn) appendSettings(b []byte) []byte {
+	at := len(b)
+	b = appendFrameHead(b, 0, frameSettings, 0, 0)
+	b = appendSetting(b, settingInitialWindow, c.config.Window)
+	b = appendSetting(b, settingMaxHeaderListSize, c.config.MaxHeadBytes)
+	if c.config.Client {
+		b = appendSetting(b, settingEnablePush, 0)
+	} else {
+		b = appendSetting(b, settingMaxStreams, c.config.MaxStreams)
+	}
+	if c.config.Connect {
+		b = appendSetting(b, settingConnectProtocol, 1)
+	}
+	b[at+2] = byte(len(b) - at - frameHeadSize)
+	return b
+}
+
+// Settled returns a channel that is closed when the first SETTINGS frame of the peer arrives, which
+// shows that the peer supports HTTP/2, or when the connection ends.
+func (c *Conn) Settled() <-chan struct{} { return c.agreed }
+
+// signalRoom reports on Config.Room that Open may succeed. c.mu must be held.
+func (c *Conn) signalRoom() {
+	if c.config.Room == nil {
+		return
+	}
+	if c.crowded.Load() {
+		c.crowded.Store(false)
+	}
+	select {
+	case c.config.Room <- struct{}{}:
+	default: // the last value was not received yet, or no goroutine waits for it
+	}
+}
+
+// Crowded reports whether every call of Open returns ErrFull. If it returns false, Open can still fail.
+// Crowded is cheaper than Open.
+func (c *Conn) Crowded() bool { return c.crowded.Load() }
+
+// Spoke reports whether the peer sent SETTINGS. It must be called after Run returns, by the same
+// goroutine.
+func (c *Conn) Spoke() bool { return c.settled }
+
+// Err returns the reason why no stream can be opened on the connection any more. It returns nil if
+// streams can be opened now or later.
+func (c *Conn) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.broken != nil:
+		return c.broken
+	case c.over != nil:
+		return c.over
+	case c.ending:
+		return errEnding
+	}
+	return nil
+}
+
+// Streams returns the number of open streams.
+func (c *Conn) Streams() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.streams)
+}
+
+// Link returns the underlying connection.
+func (c *Conn) Link() *netconn.Conn { return c.link }
+
+// Run reads frames until the connection ends. It then reports the error to the owners of open streams,
+// closes the connection and returns the error. early contains bytes that were already read from the
+// connection. Run must be called only once.
+func (c *Conn) Run(early []byte) error {
+	if c.config.Client {
+		c.Flush(false)
+	}
+	c.owe(true)
+	err := c.handle(early)
+	for err == nil {
+		c.throttle()
+		if err = c.link.WaitRead(c.reading); err != nil {
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				err = c.late()
+			}
+			continue
+		}
+		if err = c.err; err == nil {
+			err = c.handle((*c.pooled)[:c.n])
+			c.bulk = c.n == len(*c.pooled) || c.bulk && c.n > smallSize
+		}
+		c.config.Buffers.Put(c.pooled)
+		c.pooled = nil
+	}
+	c.end(err)
+	return err
+}
+
+// throttle delays the next read if the memory budget is exceeded or if the connection holds more than
+// its share. The delay is limited, because input such as WINDOW_UPDATE or the rest of a body can be
+// required to release memory.
+func (c *Conn) throttle() {
+	c.config.Memory.AwaitLimit()
+	if !c.config.Memory.Over() {
+		return
+	}
+	select {
+	case <-c.resume:
+	case <-time.After(throttleTime * time.Duration(c.n) / readSize):
+	}
+}
+
+// awaitMemory waits until the memory budget allows n more bytes and adds them. It returns an error that
+// closes the connection if the memory is not available in time.
+func (c *Conn) awaitMemory(n int) error {
+	if c.config.Memory.Await(n) {
+		return nil
+	}
+	c.Hit(bound.Memory)
+	return errLongBlock
+}
+
+// ErrMemory is the error of a connection that is closed because the memory budget is exhausted.
+var ErrMemory = errors.New("http2: memory budget exhausted")
+
+// errLongBlock is returned if no memory is available for a long header block. It wraps ErrMemory.
+var errLongBlock = &Error{Code: EnhanceYourCalm, Text: "not enough memory for the header block", Cause: ErrMemory}
+
+// chargeInput updates the memory budget of the input: an incomplete frame, an incomplete header block,
+// the fields of a long block, and buffered TLS records.
+func (c *Conn) chargeInput() {
+	n := cap(c.partial) + cap(c.block)
+	if fields := cap(c.head.Fields); fields > manyFields {
+		n += fields * fieldSize
+	}
+	if c.pooled != nil && c.n == len(*c.pooled) && c.link.Secure() { // the buffer may be shorter than the record
+		n += tlsRecords * netconn.MaxRecord
+	}
+	c.inputBytes = c.config.Memory.Set(c.inputBytes, n)
+}
+
+// hold adds n to the number of pending bytes. n may be negative. c.mu must be held.
+func (c *Conn) hold(n int) {
+	c.pendingBytes = c.config.Memory.Set(c.pendingBytes, c.pendingBytes+n)
+}
+
+// errPreface reports that the peer does not speak HTTP/2 (RFC 9113 section 3.4).
+var errPreface = errors.New("http2: the connection preface is missing")
+
+// errEnded reports that the connection ended as intended.
+var errEnded = errors.New("http2: connection closed")
+
+// late handles an expired read deadline. It returns nil if the connection continues.
+func (c *Conn) late() error {
+	err := c.lateCause()
+	if errors.Is(err, errFrameTimeout) {
+		c.Hit(bound.FrameTimeout)
+	}
+	return err
+}
+
+var errFrameTimeout = fail(ProtocolError, "timeout while reading a frame")
+
+// lateCause returns the reason why the read deadline expired. If there is no reason, it removes the
+// deadline and returns nil.
+func (c *Conn) lateCause() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.broken != nil:
+		return c.broken
+	case c.ending && len(c.streams) == 0:
+		return errEnded
+	case c.owing:
+		return errFrameTimeout
+	}
+	c.link.SetReadDeadline(time.Time{}) // guarded by mu, because endIfIdle also sets the deadline
+	return nil
+}
+
+// tryRead is called by RawConn.Read when input may be available.
+func (c *Conn) tryRead(fd uintptr) (done bool) {
+	if c.pooled == nil {
+		size := smallSize
+		if c.bulk && !c.config.Memory.Scarce() {
+			size = readSize
+		}
+		c.pooled = c.config.Buffers.Get(size)
+	}
+	c.n, c.err = c.link.TryRead(fd, *c.pooled)
+	if errors.Is(c.err, netconn.ErrAgain) {
+		c.config.Buffers.Put(c.pooled)
+		c.pooled = nil
+		return false
+	}
+	return true
+}
+
+// handle processes input. It pauses while the handler is full.
+func (c *Conn) handle(b []byte) error {
+	for {
+		rest, err := c.receive(b)
+		if err != nil || len(rest) == 0 {
+			return err
+		}
+		if err = c.pause(); err != nil {
+			return err
+		}
+		b = rest
+	}
+}
+
+// pause waits until the handler is not full or the connection is closed.
+func (c *Conn) pause() error {
+	for c.handler.Full() {
+		c.mu.Lock()
+		err := c.broken
+		c.mu.Unlock()
+		if err != nil {
+			return err
+		}
+		<-c.resume
+	}
+	return nil
+}
+
+// Resume makes the connection call Handler.Full again.
+func (c *Conn) Resume() {
+	select {
+	case c.resume <- struct{}{}:
+	default:
+	}
+}
+
+// receive processes input until the connection must pause before a frame, and returns the
+// remaining bytes.
+func (c *Conn) receive(b []byte) (rest []byte, err error) {
+	rest, err = c.frames(b)
+	c.mu.Lock()
+	if c.unsaid >= c.config.ConnWindow/4 {
+		c.room()
+		c.out = appendWindowUpdate(c.out, 0, c.unsaid)
+		c.caused(windowUpdateSize)
+		c.unsaid = 0
+		c.FlushLater(c)
+	}
+	unread := c.replies > maxReplies && c.broken == nil
+	c.mu.Unlock()
+	if err == nil {
+		err = c.checkReplies(unread)
+	}
+	c.chargeInput()
+	c.handler.Received(c.owing)
+	for i, d := range c.touched {
+		c.touched[i] = nil
+		d.Flush(d != c)
+	}
+	c.touched = c.touched[:0]
+	return rest, err
+}
+
+// caused counts n bytes of output that frames of the peer caused. It does nothing for a client, because
+// a user container may pause reading. c.mu must be held.
+func (c *Conn) caused(n int) {
+	if !c.config.Client {
+		c.replies += n
+	}
+}
+
+// FlushLater flushes d after all available input of c is handled. If c is not nil, FlushLater must be
+// called by the reader goroutine of c. If c is nil, another goroutine flushes immediately, because the
+// caller may hold a lock that the Drained method of an owner acquires.
+func (c *Conn) FlushLater(d *Conn) {
+	if c == nil {
+		go d.Flush(false)
+		return
+	}
+	if !slices.Contains(c.touched, d) {
+		c.touched = append(c.touched, d)
+	}
+}
+
+// frames processes the frames in b. It stores an incomplete frame until the next call, except for
+// DATA, which is processed in parts. If the handler is full, frames stops before HEADERS and
+// returns the remaining bytes.
+func (c *Conn) frames(b []byte) (rest []byte, err error) {
+	if c.preface > 0 {
+		n := min(c.preface, len(b))
+		if at := len(wire.Preface) - c.preface; string(b[:n]) != wire.Preface[at:at+n] {
+			return nil, errPreface
+		}
+		c.preface -= n
+		b = b[n:]
+		if c.preface == 0 {
+			c.FlushLater(c) // send SETTINGS only after a valid preface
+		}
+	}
+	for len(b) > 0 {
+		switch {
+		case c.data.left >= 0:
+			b, err = c.content(b)
+		case !c.config.Client && len(c.partial) == 0 && len(b) >= frameHeadSize && b[3] == frameHeaders && c.handler.Full():
+			c.owe(false)
+			return b, nil
+		case len(c.partial) == 0 && len(b) >= frameHeadSize && b[3] == frameData:
+			err = c.beginData(b[:frameHeadSize])
+			b = b[frameHeadSize:]
+		case len(c.partial) > 0 || !whole(b):
+			b, err = c.collect(b)
+		default:
+			n := frameHeadSize + payload(b)
+			frame := b[:n]
+			b = b[n:]
+			err = c.frame(frame)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	c.owe(c.preface > 0 || len(c.partial) > 0 || c.blockID != 0 || !c.settled)
+	return nil, nil
+}
+
+// payload returns the length of the payload of the first frame in b, in bytes.
+func payload(b []byte) int { return int(b[0])<<16 | int(b[1])<<8 | int(b[2]) }
+
+// whole reports whether b begins with a complete frame.
+func whole(b []byte) bool { return len(b) >= frameHeadSize && len(b) >= frameHeadSize+payload(b) }
+
+// collect adds input to an incomplete frame and handles the frame when it is complete. For DATA, it
+// collects only the frame header.
+func (c *Conn) collect(b []byte) ([]byte, error) {
+	if len(c.partial) < frameHeadSize {
+		n := min(frameHeadSize-len(c.partial), len(b))
+		c.partial = append(c.partial, b[:n]...)
+		if b = b[n:]; len(c.partial) < frameHeadSize {
+			return b, nil
+		}
+		if payload(c.partial) > maxFrameSize {
+			return nil, fail(FrameSizeError, "frame too long")
+		}
+		if c.partial[3] == frameData {
+			head := c.partial
+			c.partial = nil
+			return b, c.beginData(head)
+		}
+	}
+	n := min(frameHeadSize+payload(c.partial)-len(c.partial), len(b))
+	c.partial = append(c.partial, b[:n]...)
+	if len(c.partial) < frameHeadSize+payload(c.partial) {
+		return nil, nil
+	}
+	frame := c.partial
+	c.partial = nil
+	return b[n:], c.frame(frame)
+}
+
+// owe starts or stops the timeout of an incomplete frame or header block.
+func (c *Conn) owe(owes bool) {
+	if owes == c.owing {
+		return
+	}
+	c.owing = owes
+	if owes {
+		c.handler.Waiting()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.broken != nil, c.ending && len(c.streams) == 0: // the deadline already ends the connection
+	case !owes:
+		c.link.SetReadDeadline(time.Time{})
+	case c.config.HeadTimeout > 0:
+		c.link.SetReadDeadline(time.Now().Add(c.config.HeadTimeout))
+	}
+}
+
+// frame handles a complete frame other than DATA.
+func (c *Conn) frame(f []byte) error {
+	kind, flags, id := f[3], f[4], binary.BigEndian.Uint32(f[5:])&maxStreamID
+	p := f[frameHeadSize:]
+	switch {
+	case len(p) > maxFrameSize:
+		return fail(FrameSizeError, "frame too long")
+	case c.blockID != 0 && (kind != frameContinuation || id != c.blockID):
+		return fail(ProtocolError, "unexpected frame in a header block")
+	case !c.settled && kind != frameSettings:
+		return fail(ProtocolError, "the initial SETTINGS frame is missing")
+	}
+	switch kind {
+	case frameHeaders:
+		return c.headersFrame(flags, id, p)
+	case frameContinuation:
+		return c.continuationFrame(flags, id, p)
+	case framePriority:
+		return c.priorityFrame(id, p)
+	case frameReset:
+		return c.resetFrame(id, p)
+	case frameSettings:
+		return c.settingsFrame(flags, id, p)
+	case framePing:
+		return c.pingFrame(flags, id, p)
+	case frameGoAway:
+		return c.goAwayFrame(id, p)
+	case frameWindowUpdate:
+		return c.windowFrame(id, p)
+	case framePushPromise:
+		return fail(ProtocolError, "unexpected PUSH_PROMISE")
+	}
+	return c.control(1) // unknown types are ignored (RFC 9113 section 4.1)
+}
+
+// reply adds a frame to the output in response to a frame of the peer.
+func (c *Conn) reply(add func(b []byte) []byte) error {
+	c.mu.Lock()
+	unread := false
+	if c.broken == nil {
+		c.room()
+		n := len(c.out)
+		c.out = add(c.out)
+		c.replies += len(c.out) - n
+		unread = c.replies > maxReplies
+		c.FlushLater(c)
+	}
+	c.mu.Unlock()
+	return c.checkReplies(unread)
+}
+
+// checkReplies returns an error if too many replies are unread.
+func (c *Conn) checkReplies(unread bool) error {
+	if unread {
+		return c.exceeded(bound.UnreadReplies, bound.AppUnreadReplies, "the peer does not read replies")
+	}
+	return nil
+}
+
+// resetStream resets a stream of the peer that is not open, or is no longer open.
+func (c *Conn) resetStream(id uint32, code Code) error {
+	if err := c.control(1); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	c.early = true
+	c.mu.Unlock()
+	return c.reply(func(b []byte) []byte { return appendReset(b, id, code) })
+}
+
+// mayComeLate reports whether frames may arrive on streams that this side has already closed.
+func (c *Conn) mayComeLate() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.early
+}
+
+// find returns the open stream with the given ID, or nil if there is none. idle reports whether the
+// stream was never opened.
+func (c *Conn) find(id uint32) (s *Stream, idle bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s = c.streams[id]
+	ours := id%2 == 1 // client streams have odd IDs, and servers open no streams
+	return s, s == nil && (!ours || id > c.seen)
+}
+
+// end closes the connection and reports err to the owners of all open streams.
+func (c *Conn) end(err error) {
+	wrong, isWrong := errors.AsType[*Error](err)
+	polite := isWrong || errors.Is(err, errEnded)
+	c.mu.Lock()
+	c.ending, c.over = true, err
+	if !polite && c.broken == nil {
+		c.broken = err
+	}
+	c.signalRoom()
+	streams := c.streams
+	c.streams, c.ring = nil, ring{}
+	for _, s := range streams {
+		s.end()
+		s.pending = pending{}
+	}
+	c.hold(-c.pendingBytes)
+	c.longOut = c.config.Memory.Set(c.longOut, 0)
+	if wrong != nil {
+		c.room()
+		c.out = appendGoAway(c.out, c.lastOfPeer(), wrong.Code)
+	}
+	taken := c.taken
+	c.mu.Unlock()
+	unsent := func(s *Stream) bool { return c.config.Client && !polite && s.taken == taken }
+	if !c.settled {
+		close(c.agreed)
+	}
+	for _, s := range streams {
+		if unsent(s) {
+			s.failed(c, errors.Join(ErrUnsent, err))
+		} else {
+			s.failed(c, err)
+		}
+	}
+	for i, d := range c.touched {
+		c.touched[i] = nil
+		d.Flush(false)
+	}
+	c.partial, c.block, c.head.Fields = nil, nil, nil
+	c.chargeInput()
+	if polite {
+		c.linger(err)
+	}
+	if errors.Is(err, io.EOF) || polite {
+		c.link.Close()
+	} else {
+		c.link.Cut()
+	}
+}
+
+// linger writes the pending output and lets the peer read it before the connection is closed. The time
+// is netconn.LingerTime after an error of the peer. Otherwise the usual send timeout applies.
+func (c *Conn) linger(err error) {
+	if !errors.Is(err, errEnded) {
+		c.link.SetDeadline(time.Now().Add(netconn.LingerTime))
+	}
+	c.Flush(false)
+	c.mu.Lock()
+	for c.flushing {
+		c.written.Wait()
+	}
+	failed := c.broken != nil && !errors.Is(c.broken, err)
+	c.broken = err
+	c.signalRoom()
+	c.mu.Unlock()
+	if !failed {
+		c.link.Linger(!errors.Is(err, errEnded))
+	}
+}
+
+// Close closes the connection immediately. It can be called more than once. The owners of open
+// streams receive err. If the connection is already ending, Close discards the unwritten output,
+// because a peer that does not read would keep the connection open for SendTimeout.
+func (c *Conn) Close(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.over != nil && c.broken != nil { // linger limits the remaining time
+		return
+	}
+	if c.broken == nil {
+		c.broken = err
+		c.signalRoom()
+	}
+	c.link.SetDeadline(past) // also after a write error, because the reader may still wait
+	c.Resume()
+}
+
+var past = time.Unix(1, 0)
+
+// GoAway asks the peer to open no more streams, but still accepts new streams. It is the first of
+// two steps of a graceful shutdown (RFC 9113 section 6.8).
+func (c *Conn) GoAway() {
+	c.mu.Lock()
+	if c.broken == nil && !c.ending && !c.leaving {
+		c.leaving = true
+		c.room()
+		c.out = appendGoAway(c.out, maxStreamID, NoError)
+	}
+	c.mu.Unlock()
+	c.Flush(false)
+}
+
+// End is the second step of a graceful shutdown. New streams are not served, and the connection is
+// closed after the last open stream ends.
+func (c *Conn) End() {
+	c.mu.Lock()
+	c.endStreams()
+	c.mu.Unlock()
+	c.Flush(false)
+}
+
+// endStreams is End without the flush. c.mu must be held.
+func (c *Conn) endStreams() {
+	if c.broken == nil && !c.ending {
+		c.ending = true
+		c.signalRoom()
+		c.room()
+		c.out = appendGoAway(c.out, c.lastOfPeer(), NoError)
+		c.endIfIdle()
+	}
+}
+
+// lastOfPeer returns the last stream ID for GOAWAY. It is 0 for a client, because servers open no
+// streams. c.mu must be held.
+func (c *Conn) lastOfPeer() uint32 {
+	if c.config.Client {
+		return 0
+	}
+	return c.last
+}
+
+// endIfIdle makes the reader close a connection that is ending and has no streams. c.mu must be
+// held.
+func (c *Conn) endIfIdle() {
+	if c.ending && len(c.streams) == 0 {
+		c.link.SetReadDeadline(past)
+	}
+}

@@ -1,0 +1,193 @@
+package http2conn
+
+import (
+	"net/http"
+	"strconv"
+	"unsafe"
+
+	"golang.org/x/net/http2/hpack"
+
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
+)
+
+// A Head is a received header block of a request, a response or a trailer section. Its strings do not
+// change later. Its Fields are reused for the next block of the connection unless the caller takes
+// them with [Head.Take].
+type Head struct {
+	Method, Scheme, Authority, Path, Protocol string       // pseudo-header fields of a request; "" if absent
+	Status                                    int          // 100 to 999 except 101 (RFC 9113 section 8.6); 0 if absent or malformed
+	Fields                                    []wire.Field // names in lower case, values without leading and trailing blanks
+
+	Malformed bool // must not be forwarded (RFC 9113 section 8.1.1)
+	TooLarge  bool // exceeds Config.MaxHeadBytes or wire.MaxFields; the other fields are incomplete
+
+	status  string
+	size    int
+	empty   bool      // an empty pseudo-header field was received; only :authority may be empty
+	began   bool      // a regular field was received, after which no pseudo-header field may follow
+	shared  int       // total length of values that repeat the string of another value, in bytes
+	longs   [4]string // the last distinct long values
+	lenient bool      // connection-specific fields are dropped; otherwise they make the block malformed
+}
+
+// fieldOverhead is added to the length of the name and the value of a field for the size of a header list,
+// in bytes (RFC 9113 section 6.5.2).
+const fieldOverhead = 32
+
+func (h *Head) reset() {
+	clear(h.Fields) // the fields refer to strings
+	*h = Head{Fields: h.Fields[:0]}
+}
+
+// If a block has more than manyFields fields, their memory counts against the memory budget and is
+// released at the next block with fewer fields. fieldSize is the memory for a field in addition to
+// its name and its value, in bytes.
+const (
+	manyFields = 64
+	fieldSize  = 48
+)
+
+// largeHead is the size in bytes above which a block is released immediately after it is handled. A
+// smaller block is kept until the fields of the next block replace it.
+const largeHead = 16 << 10
+
+// shrink releases the memory of a large block, so that an idle connection does not hold it.
+func (h *Head) shrink() {
+	few := len(h.Fields) <= manyFields
+	if h.size > largeHead {
+		h.reset()
+	}
+	if few && cap(h.Fields) > 4*manyFields {
+		h.Fields = nil
+	}
+}
+
+// Take returns Fields, which the caller then owns, and replaces it with the memory of spare. The
+// content of spare is discarded.
+func (h *Head) Take(spare []wire.Field) []wire.Field {
+	fields := h.Fields
+	h.Fields = spare[:0]
+	return fields
+}
+
+// Stored returns the memory for the strings of the fields and the pseudo-header fields, in bytes. A
+// long value that occurs several times through an index of the HPACK table is stored once.
+func (h *Head) Stored() int { return h.size - h.shared - fieldOverhead*len(h.Fields) }
+
+// longValue is the minimum length in bytes of the values in longs. The dynamic table of 4 KiB
+// can contain few values of this length.
+const longValue = 512
+
+// repeats reports whether value shares its memory with another value of the block, which has already
+// been validated.
+func (h *Head) repeats(value string) bool {
+	for _, v := range h.longs {
+		if len(v) == len(value) && unsafe.StringData(v) == unsafe.StringData(value) {
+			return true
+		}
+	}
+	return false
+}
+
+// Size returns the size of the header list in bytes (RFC 9113 section 6.5.2).
+func (h *Head) Size() int { return h.size }
+
+// add adds a field from the decoder. most is the maximum size of the header list in bytes.
+func (h *Head) add(f hpack.HeaderField, most int) {
+	h.size += len(f.Name) + len(f.Value) + fieldOverhead
+	if h.size > most || len(h.Fields) >= wire.MaxFields {
+		h.TooLarge = true
+		return
+	}
+	if f.IsPseudo() {
+		h.addPseudo(f)
+		return
+	}
+	h.began = true
+	if len(f.Value) >= longValue && h.repeats(f.Value) && validName(f.Name) && !connectionSpecific(f.Name, "") {
+		h.shared += len(f.Value)
+		h.Fields = append(h.Fields, wire.Field{Name: wire.Bytes(f.Name), Value: wire.Bytes(f.Value)})
+		return
+	}
+	value := wire.Trim(f.Value)
+	specific := connectionSpecific(f.Name, value)
+	if !validName(f.Name) || !wire.ValidValue(value) || specific && !h.lenient {
+		h.Malformed = true
+		return
+	}
+	if specific {
+		return
+	}
+	if len(value) >= longValue && len(value) == len(f.Value) {
+		copy(h.longs[1:], h.longs[:])
+		h.longs[0] = value
+	}
+	h.Fields = append(h.Fields, wire.Field{Name: wire.Bytes(f.Name), Value: wire.Bytes(value)})
+}
+
+// addPseudo adds a pseudo-header field. It may occur only once and must precede all regular fields
+// (RFC 9113 section 8.3).
+func (h *Head) addPseudo(f hpack.HeaderField) {
+	var to *string
+	switch f.Name {
+	case ":method":
+		to = &h.Method
+	case ":scheme":
+		to = &h.Scheme
+	case ":authority":
+		to = &h.Authority
+	case ":path":
+		to = &h.Path
+	case ":protocol":
+		to = &h.Protocol
+	case ":status":
+		to = &h.status
+	}
+	if to == nil || *to != "" || to == &h.Authority && h.empty || h.began || !wire.ValidValue(f.Value) {
+		h.Malformed = true
+		return
+	}
+	*to = f.Value
+	if f.Value == "" { // only :authority may be empty
+		h.Malformed = h.Malformed || to != &h.Authority
+		h.empty = true
+	}
+}
+
+// readStatus parses the status of a response.
+func (h *Head) readStatus() {
+	status, err := strconv.Atoi(h.status)
+	if err != nil || len(h.status) != 3 || status < 100 || status == http.StatusSwitchingProtocols {
+		h.Malformed = true
+		return
+	}
+	h.Status = status
+}
+
+// pseudo reports whether the block contains pseudo-header fields, which are not allowed in a trailer
+// section.
+func (h *Head) pseudo() bool {
+	return h.Method != "" || h.Scheme != "" || h.Authority != "" || h.Path != "" || h.Protocol != "" || h.status != ""
+}
+
+// validName reports whether name is a token without upper-case letters (RFC 9113 section 8.2.1).
+func validName(name string) bool {
+	for i := range len(name) {
+		if c := name[i]; 'A' <= c && c <= 'Z' {
+			return false
+		}
+	}
+	return wire.ValidToken(name)
+}
+
+// connectionSpecific reports whether a field is specific to an HTTP/1.1 connection (RFC 9113 section
+// 8.2.2). It does not use the table of package transport, because names are in lower case here.
+func connectionSpecific(name, value string) bool {
+	switch name {
+	case "connection", "proxy-connection", "keep-alive", "transfer-encoding", "upgrade":
+		return true
+	case "te":
+		return value != "trailers"
+	}
+	return false
+}

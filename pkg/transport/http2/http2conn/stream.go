@@ -1,0 +1,383 @@
+package http2conn
+
+import (
+	"errors"
+	"sync"
+)
+
+// A Stream carries one request and its response. Its exported methods are safe for concurrent use and do
+// not block, except Release. The next [Conn.Flush] writes their output.
+type Stream struct {
+	conn *Conn
+	id   uint32
+
+	events sync.Mutex // held while a method of the owner runs
+	owner  Owner      // receives the events; nil after Release; guarded by events
+
+	taken    int  // Conn.taken when the header block of a client's stream was added to the output
+	answered bool // the final response has begun; owned by the reader goroutine
+
+	// The following fields are guarded by conn.mu.
+	window      int // number of bytes that this side may send; can be negative
+	room        int // number of bytes that the peer may send
+	unsaid      int // credited bytes that no WINDOW_UPDATE has announced yet
+	pending     pending
+	queued      bool // the stream is in conn.ring
+	next        *Stream
+	localEnded  bool // END_STREAM was added to the output
+	remoteEnded bool // END_STREAM was received
+	gone        bool // the stream is not in conn.streams any more
+	dropped     bool // output was pending when the stream ended
+	cut         bool // bytes were pending when the stream ended
+	bothWays    bool // see BothWays
+}
+
+// pending is the pending output of a stream. The fields are sent in the order of their declaration.
+type pending struct {
+	heads []byte // frames of header blocks
+	data  []byte
+	tail  []byte // frames of the trailer section
+	end   bool   // END_STREAM is sent with the last frame or in an empty DATA frame
+	ends  bool   // heads contains END_STREAM
+	any   bool   // output is pending
+}
+
+// size returns the number of bytes that are pending.
+func (p *pending) size() int { return len(p.heads) + len(p.data) + len(p.tail) }
+
+// ErrGone reports that a stream has ended.
+var ErrGone = errors.New("http2: stream closed")
+
+// Accept returns the stream of a request. end reports whether the request has no content. Accept
+// returns nil if nothing can be sent on the connection. The owner then receives no events. Accept
+// must be called from [Handler].Request.
+func (c *Conn) Accept(id uint32, owner Owner, end bool) *Stream {
+	s := &Stream{conn: c, id: id, owner: owner, room: c.config.Window, remoteEnded: end}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.broken != nil {
+		return nil
+	}
+	s.window = c.initial
+	c.streams[id] = s
+	c.received.Add(1)
+	return s
+}
+
+// Refuse resets a stream that was not accepted. It must be called from [Handler].Request.
+func (c *Conn) Refuse(id uint32, code Code) {
+	c.mu.Lock()
+	c.lateBytes = min(c.lateBytes+c.config.Window, c.config.ConnWindow)
+	c.mu.Unlock()
+	c.refusing = c.resetStream(id, code)
+}
+
+// Reject refuses a valid request that cannot be served at the moment, with REFUSED_STREAM. Unlike
+// Refuse, it counts the request as useful work of the client.
+func (c *Conn) Reject(id uint32) {
+	c.received.Add(1)
+	c.Refuse(id, RefusedStream)
+}
+
+// Errors of Open. The request was not sent.
+var (
+	ErrFull   = errors.New("http2: the peer does not accept more streams")
+	ErrShut   = errors.New("http2: the peer does not accept streams")
+	ErrBusy   = errors.New("http2: the send buffer is full")
+	ErrLarge  = errors.New("http2: the header section is longer than the peer accepts")
+	errEnding = errors.New("http2: the connection is closing")
+)
+
+// ErrUnsent is joined to the error of a client's stream if the connection failed before any byte of the
+// request was written.
+var ErrUnsent = errors.New("http2: nothing was sent")
+
+// Open opens a stream and sends the header section of a request. end reports whether the request has no
+// content. The error is ErrFull, ErrShut, ErrBusy, ErrLarge, an unexported error if the connection is
+// shutting down, or the error that ended the connection. [Config].Room reports when Open may succeed.
+// owner may receive events before Open returns. If careful is true, streams that were abandoned recently
+// count against the limit of the server.
+func (c *Conn) Open(owner Owner, head *Block, end, careful bool) (*Stream, error) {
+	s := &Stream{conn: c, owner: owner, room: c.config.Window, localEnded: end}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.broken != nil:
+		return nil, c.broken
+	case c.ending || c.last >= maxStreamID-2:
+		return nil, errEnding
+	case c.mostHead > 0 && head.size > c.mostHead: // some servers close the connection (RFC 9113 section 10.5.1)
+		return nil, ErrLarge
+	case c.most == 0:
+		return nil, ErrShut
+	case c.full(careful):
+		c.crowded.Store(c.full(false))
+		return nil, ErrFull
+	case len(c.out) >= outSize: // header blocks can be long
+		c.busy = true
+		return nil, ErrBusy
+	}
+	if c.last == 0 {
+		c.last = 1
+	} else {
+		c.last += 2
+	}
+	c.seen = c.last
+	s.id, s.window = c.last, c.initial
+	c.streams[s.id] = s
+	s.taken = c.taken
+	c.addHead(s, head, end)
+	return s, nil
+}
+
+// Release ends the events of the owner. It waits for a running method of the owner and must not be
+// called by the owner's methods. It does nothing if s is nil.
+func (s *Stream) Release() {
+	if s == nil {
+		return
+	}
+	s.events.Lock()
+	defer s.events.Unlock()
+	s.owner = nil
+}
+
+// Conn returns the connection of the stream.
+func (s *Stream) Conn() *Conn { return s.conn }
+
+// BothWays marks a stream that carries a tunnel. After END_STREAM is sent, the stream stays open until
+// the peer ends its side too.
+func (s *Stream) BothWays() {
+	s.conn.mu.Lock()
+	defer s.conn.mu.Unlock()
+	s.bothWays = true
+}
+
+// SendHead sends the header block of an informational or final response.
+func (s *Stream) SendHead(head *Block, end bool) error {
+	c := s.conn
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case s.gone || s.localEnded:
+		return ErrGone
+	case s.pending.any || len(c.out) >= outSize:
+		before := len(s.pending.heads)
+		s.pending.heads = appendHeaders(s.pending.heads, s.id, c.withTable(head), end)
+		s.pending.ends = end
+		c.hold(len(s.pending.heads) - before)
+		s.wait()
+		return nil
+	}
+	c.addHead(s, head, end)
+	if end {
+		c.ended(s)
+	}
+	return nil
+}
+
+// addHead adds a header block to the output. c.mu must be held.
+func (c *Conn) addHead(s *Stream, head *Block, end bool) {
+	c.sent++
+	c.grow(len(head.b) + len([]byte{noTable}) + (len(head.b)/maxFrameSize+2)*frameHeadSize)
+	c.out = appendHeaders(c.out, s.id, c.withTable(head), end)
+}
+
+// withTable returns a header block. The first block of the connection is preceded by a dynamic table size
+// update to 0. c.mu must be held.
+func (c *Conn) withTable(head *Block) []byte {
+	if c.begun {
+		return head.b
+	}
+	c.begun = true
+	return append([]byte{noTable}, head.b...)
+}
+
+// SendData sends content, followed by END_STREAM if end is true. waits reports that only a part could be
+// added to the output. The rest is copied, and [Owner].Drained is called when it is added.
+func (s *Stream) SendData(p []byte, end bool) (waits bool, err error) {
+	c := s.conn
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s.gone || s.localEnded {
+		return false, ErrGone
+	}
+	if !s.pending.any && c.ring.empty() {
+		p = c.addData(s, p, end)
+		if len(p) == 0 && (!end || s.localEnded) {
+			return false, nil
+		}
+	}
+	s.pending.data = append(s.pending.data, p...)
+	s.pending.end = s.pending.end || end
+	c.hold(len(p))
+	s.wait()
+	return true, nil
+}
+
+// SendTrailer sends a trailer section, which ends this side of the stream. waits has the same meaning
+// as for SendData.
+func (s *Stream) SendTrailer(trailer *Block) (waits bool, err error) {
+	c := s.conn
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case s.gone || s.localEnded:
+		return false, ErrGone
+	case s.pending.any:
+		s.pending.tail = appendHeaders(nil, s.id, c.withTable(trailer), true)
+		s.pending.end = true
+		c.hold(len(s.pending.tail))
+		return true, nil
+	}
+	c.addHead(s, trailer, true)
+	c.ended(s)
+	return false, nil
+}
+
+// wait marks the output of the stream as pending. c.mu must be held.
+func (s *Stream) wait() {
+	s.pending.any = true
+	s.conn.enqueue(s)
+}
+
+// Waits reports whether output of the stream is pending.
+func (s *Stream) Waits() bool {
+	s.conn.mu.Lock()
+	defer s.conn.mu.Unlock()
+	return s.pending.any && !s.gone
+}
+
+// Dropped reports whether the stream ended while output was pending. The result is valid as soon as
+// Waits returns false, which may be before the owner's Failed method is called.
+func (s *Stream) Dropped() bool {
+	s.conn.mu.Lock()
+	defer s.conn.mu.Unlock()
+	return s.dropped
+}
+
+// Cut is like Dropped but ignores a pending END_STREAM. It reports whether the stream ended before all
+// header blocks and all content were added to the output.
+func (s *Stream) Cut() bool {
+	s.conn.mu.Lock()
+	defer s.conn.mu.Unlock()
+	return s.cut
+}
+
+// Ended reports whether END_STREAM was added to the output.
+func (s *Stream) Ended() bool {
+	s.conn.mu.Lock()
+	defer s.conn.mu.Unlock()
+	return s.localEnded
+}
+
+// Reset sends RST_STREAM with the given code and discards pending output. It does nothing if the stream has
+// ended.
+func (s *Stream) Reset(code Code) {
+	c := s.conn
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !s.gone {
+		c.reset(s, code)
+	}
+}
+
+// reset is Reset for a stream that has not ended. c.mu must be held.
+func (c *Conn) reset(s *Stream, code Code) {
+	c.room()
+	c.out = appendReset(c.out, s.id, code)
+	c.caused(resetSize)
+	c.endEarly(s)
+	c.remove(s)
+}
+
+// endEarly records that frames of a stream may arrive after this side has closed it. The peer can have
+// sent as much content as the window of the stream allows. c.mu must be held.
+func (c *Conn) endEarly(s *Stream) {
+	if !s.remoteEnded {
+		c.early = true
+		c.lateBytes = min(c.lateBytes+s.room, c.config.ConnWindow)
+	}
+}
+
+// Credit adds n bytes to the window of the peer. due reports whether the caller must call Flush to send
+// WINDOW_UPDATE.
+func (s *Stream) Credit(n int) (due bool) {
+	c := s.conn
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s.gone || s.remoteEnded {
+		return false
+	}
+	s.room += n
+	if s.unsaid += n; s.unsaid >= c.config.Window/2 {
+		c.room()
+		c.out = appendWindowUpdate(c.out, s.id, s.unsaid)
+		c.caused(windowUpdateSize)
+		s.unsaid = 0
+		return true
+	}
+	return false
+}
+
+// take counts n bytes of received content. It returns nil if the peer must not send them, and s otherwise.
+func (s *Stream) take(n int) *Stream {
+	s.conn.mu.Lock()
+	defer s.conn.mu.Unlock()
+	if s.remoteEnded || n > s.room {
+		return nil
+	}
+	s.room -= n
+	return s
+}
+
+func (s *Stream) remoteHasEnded() bool {
+	s.conn.mu.Lock()
+	defer s.conn.mu.Unlock()
+	return s.remoteEnded
+}
+
+// remoteEnds records that END_STREAM was received.
+func (s *Stream) remoteEnds() {
+	s.conn.mu.Lock()
+	defer s.conn.mu.Unlock()
+	s.remoteEnded = true
+	if s.localEnded {
+		s.conn.remove(s)
+	}
+}
+
+// drop removes a stream that the peer has reset.
+func (s *Stream) drop() {
+	s.conn.mu.Lock()
+	defer s.conn.mu.Unlock()
+	s.conn.remove(s)
+}
+
+// failed reports err to the owner.
+func (s *Stream) failed(by *Conn, err error) {
+	s.events.Lock()
+	defer s.events.Unlock()
+	if s.owner != nil {
+		s.owner.Failed(by, err)
+	}
+}
+
+// end marks the stream as gone. After END_STREAM was sent, nothing counts as dropped, although the last
+// frame may still be in pending. conn.mu must be held.
+func (s *Stream) end() {
+	s.gone = true
+	s.dropped = s.pending.any && !s.localEnded
+	s.cut = s.dropped && s.pending.size() > 0
+}
+
+// remove removes a stream from the connection. c.mu must be held.
+func (c *Conn) remove(s *Stream) {
+	if !s.gone {
+		s.end()
+		c.hold(-s.pending.size())
+		s.pending = pending{}
+		delete(c.streams, s.id)
+		c.signalRoom()
+		c.endIfIdle()
+	}
+}

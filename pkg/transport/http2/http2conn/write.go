@@ -1,0 +1,381 @@
+package http2conn
+
+import (
+	"cmp"
+	"errors"
+	"os"
+	"runtime"
+	"syscall"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
+)
+
+// ring is the queue of the streams with pending output that their windows allow to send.
+type ring struct{ first, last *Stream }
+
+func (r *ring) empty() bool { return r.first == nil }
+
+func (r *ring) push(s *Stream) {
+	s.next = nil
+	if r.last == nil {
+		r.first = s
+	} else {
+		r.last.next = s
+	}
+	r.last = s
+}
+
+// before prepends the streams of another ring.
+func (r *ring) before(other ring) {
+	switch {
+	case other.empty():
+		return
+	case r.empty():
+		r.last = other.last
+	default:
+		other.last.next = r.first
+	}
+	r.first = other.first
+}
+
+func (r *ring) pop() *Stream {
+	s := r.first
+	if r.first = s.next; r.first == nil {
+		r.last = nil
+	}
+	s.next = nil
+	return s
+}
+
+// enqueue adds a stream to the ring if it has pending output that its window allows to send. It reports
+// whether the stream is in the ring. c.mu must be held.
+func (c *Conn) enqueue(s *Stream) bool {
+	p := &s.pending
+	if s.gone || !p.any || len(p.data) > 0 && len(p.heads) == 0 && s.window <= 0 {
+		return false
+	}
+	if !s.queued {
+		s.queued = true
+		c.ring.push(s)
+	}
+	return true
+}
+
+// fill adds pending output of streams to the output, as far as outSize and the windows allow. It adds
+// one frame of each stream in turn, so that a large response does not delay small ones. Streams that
+// wait only for the window of the connection keep their order. fill returns the streams without
+// remaining pending output. c.mu must be held.
+func (c *Conn) fill() (drained []*Stream) {
+	var waiting ring // streams that wait only for the window of the connection
+	for !c.ring.empty() && len(c.out) < outSize {
+		s := c.ring.pop()
+		p := &s.pending
+		if !s.gone && len(p.heads) == 0 && len(p.data) > 0 && s.window > 0 && c.window <= 0 {
+			waiting.push(s)
+			continue
+		}
+		s.queued = false
+		if s.gone {
+			continue
+		}
+		c.addPending(s)
+		if !p.any {
+			drained = append(drained, s)
+		} else {
+			c.enqueue(s)
+		}
+	}
+	c.ring.before(waiting)
+	return drained
+}
+
+// addPending adds pending output of a stream to the output, with at most one DATA frame. c.mu must be
+// held.
+func (c *Conn) addPending(s *Stream) {
+	p := &s.pending
+	if len(p.heads) > 0 {
+		c.grow(len(p.heads))
+		c.out = append(c.out, p.heads...)
+		c.hold(-len(p.heads))
+		p.heads = nil
+		if p.ends {
+			p.any = false
+			c.ended(s)
+			return
+		}
+	}
+	if len(p.data) > 0 {
+		n := c.addFrame(s, p.data, p.end && p.tail == nil)
+		if s.gone { // the pending bytes were already released
+			return
+		}
+		c.hold(-n)
+		p.data = p.data[n:]
+		if s.localEnded {
+			p.any = false
+			return
+		}
+		if len(p.data) > 0 {
+			return
+		}
+		p.data = nil
+	}
+	p.any = false
+	switch {
+	case p.tail != nil:
+		c.grow(len(p.tail))
+		c.out = append(c.out, p.tail...)
+		c.hold(-len(p.tail))
+		p.tail = nil
+		c.ended(s)
+	case p.end:
+		c.grow(frameHeadSize)
+		c.out = appendFrameHead(c.out, 0, frameData, flagEndStream, s.id)
+		c.ended(s)
+	}
+}
+
+// addData adds content to the output as far as outSize and the windows allow, and END_STREAM if end is true
+// and all content was added. It returns the remaining content. c.mu must be held.
+func (c *Conn) addData(s *Stream, p []byte, end bool) []byte {
+	for len(p) > 0 && len(c.out) < outSize {
+		n := c.addFrame(s, p, end)
+		if n == 0 {
+			return p
+		}
+		p = p[n:]
+	}
+	if len(p) == 0 && end && !s.localEnded {
+		c.grow(frameHeadSize)
+		c.out = appendFrameHead(c.out, 0, frameData, flagEndStream, s.id)
+		c.ended(s)
+	}
+	return p
+}
+
+// addFrame adds one DATA frame with content from p to the output. It returns the number of bytes added,
+// which is 0 if a window is closed. The frame has END_STREAM if end is true and it contains all of p.
+// c.mu must be held.
+func (c *Conn) addFrame(s *Stream, p []byte, end bool) int {
+	n := min(len(p), maxFrameSize, s.window, c.window)
+	if n <= 0 {
+		return 0
+	}
+	flags := byte(0)
+	if end = end && n == len(p); end {
+		flags = flagEndStream
+	}
+	c.grow(n + frameHeadSize)
+	c.out = append(appendFrameHead(c.out, n, frameData, flags, s.id), p[:n]...)
+	s.window -= n
+	c.window -= n
+	c.sent++
+	if end {
+		c.ended(s)
+	}
+	return n
+}
+
+// ended records that this side of a stream ended. A server does not wait for the rest of a request after
+// its response is complete (RFC 9113 section 8.1). c.mu must be held.
+func (c *Conn) ended(s *Stream) {
+	s.localEnded = true
+	switch {
+	case s.remoteEnded:
+		c.remove(s)
+	case !c.config.Client && !s.bothWays:
+		c.room()
+		c.out = appendReset(c.out, s.id, NoError)
+		c.endEarly(s)
+		c.remove(s)
+	}
+}
+
+// tellDrained notifies owners that their streams have no pending output. by is c in the reader goroutine
+// of c, and nil in any other goroutine. c.mu must not be held, because owners send while they hold
+// their own locks.
+func (c *Conn) tellDrained(by *Conn, drained []*Stream) {
+	for _, s := range drained {
+		s.events.Lock()
+		if s.owner != nil {
+			s.owner.Drained(by)
+		}
+		s.events.Unlock()
+	}
+}
+
+// room allocates a buffer for the output if there is none. c.mu must be held.
+func (c *Conn) room() {
+	if c.out == nil {
+		c.outOf = c.config.Buffers.Get(smallSize)
+		c.out = (*c.outOf)[:0]
+	}
+}
+
+// largeOut is the size of large output buffers in bytes. It is outSize plus the last frame, which may exceed
+// outSize.
+const largeOut = outSize + maxFrameSize + 2*frameHeadSize
+
+// grow reserves space for n more bytes in the output, in a pooled buffer if possible. c.mu must be held.
+func (c *Conn) grow(n int) {
+	c.room()
+	need := len(c.out) + n
+	if need <= cap(c.out) {
+		return
+	}
+	var large *[]byte
+	var out []byte
+	if need <= largeOut {
+		large = c.config.Buffers.Get(largeOut)
+		out = (*large)[:0]
+	} else {
+		out = make([]byte, 0, need) // for a long header block, with exactly the required size
+		c.longOut = c.config.Memory.Set(c.longOut, need)
+	}
+	out = append(out, c.out...)
+	c.config.Buffers.Put(c.outOf)
+	c.out, c.outOf = out, large
+}
+
+// Flush writes the output without waiting for the peer to read it. It does nothing if another goroutine
+// is writing. If yield is true, other goroutines run first, because goroutines of other streams are
+// often ready to add output. A system call costs more than all other work for a small request.
+func (c *Conn) Flush(yield bool) {
+	c.mu.Lock()
+	if c.flushing || len(c.out) == 0 && c.ring.empty() {
+		c.mu.Unlock()
+		return
+	}
+	c.flushing = true
+	yield = yield && len(c.streams) > 1 && len(c.out) < outSize // otherwise no other goroutine adds output
+	c.mu.Unlock()
+	if yield {
+		runtime.Gosched()
+	}
+	c.writeOut()
+}
+
+// writeOut writes until no output is left that can be sent. If the socket accepts no more bytes,
+// another goroutine continues.
+func (c *Conn) writeOut() {
+	for {
+		of, some := c.takeOut()
+		if !some {
+			return
+		}
+		err := c.link.WaitWrite(c.writing) // which sets writeErr
+		err = cmp.Or(err, c.writeErr)
+		if err == nil && c.again { // the caller may be the reader goroutine of another connection
+			go c.writeSlowly(of)
+			return
+		}
+		c.config.Buffers.Put(of)
+		if err != nil {
+			c.cannotWrite(err)
+		}
+	}
+}
+
+// takeOut passes the output to the writer. some is false if there is nothing to write. In this case it also
+// resets c.flushing.
+func (c *Conn) takeOut() (of *[]byte, some bool) {
+	c.mu.Lock()
+	drained := c.fill()
+	if len(c.out) == 0 || c.broken != nil {
+		c.flushing = false
+		c.written.Broadcast()
+		if c.out != nil && len(c.out) == 0 {
+			c.config.Buffers.Put(c.outOf)
+			c.out, c.outOf = nil, nil
+		}
+		c.mu.Unlock()
+		c.tellDrained(nil, drained)
+		return nil, false
+	}
+	c.left, of = c.out, c.outOf
+	c.out, c.outOf, c.replies = nil, nil, 0
+	c.longOut = c.config.Memory.Set(c.longOut, 0)
+	c.taken++
+	if c.busy {
+		c.busy = false
+		c.signalRoom()
+	}
+	c.mu.Unlock()
+	c.tellDrained(nil, drained)
+	return of, true
+}
+
+// cannotWrite handles a write error. If the user container closed the connection, reading continues, because
+// the connection may still contain data such as a response.
+func (c *Conn) cannotWrite(err error) {
+	if errors.Is(err, os.ErrDeadlineExceeded) && c.Err() == nil {
+		c.Hit(bound.SendTimeout)
+	}
+	if !c.config.Client || !errors.Is(err, syscall.EPIPE) && !errors.Is(err, syscall.ECONNRESET) {
+		c.Close(err)
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.broken == nil {
+		c.broken = err
+		c.signalRoom()
+	}
+}
+
+// writeSlowly waits until the socket accepts the remaining output, and then continues with writeOut.
+func (c *Conn) writeSlowly(of *[]byte) {
+	c.limitWrite()
+	unread := cap(c.left) + outSize // the output, and the bytes that can be added in the meantime
+	if c.link.Secure() {
+		unread += netconn.MaxUnsent
+	}
+	c.config.Memory.Add(unread)
+	err := c.link.WaitWrite(c.patient)
+	c.config.Memory.Sub(unread)
+	err = cmp.Or(err, c.writeErr)
+	if c.config.SendTimeout > 0 && err == nil {
+		c.link.SetWriteDeadline(time.Time{})
+	}
+	c.config.Buffers.Put(of)
+	if err != nil {
+		c.cannotWrite(err)
+	}
+	c.writeOut()
+}
+
+// limitWrite sets the deadline for the peer to read more output.
+func (c *Conn) limitWrite() {
+	if c.config.SendTimeout > 0 {
+		c.link.SetWriteDeadline(time.Now().Add(c.config.SendTimeout))
+	}
+}
+
+// tryWrite is called by RawConn.Write. It returns true, so that RawConn.Write does not wait.
+func (c *Conn) tryWrite(fd uintptr) (done bool) {
+	c.again = !c.writeSome(fd)
+	return true
+}
+
+// tryWriteAll is called by RawConn.Write each time when the socket may accept more output.
+func (c *Conn) tryWriteAll(fd uintptr) (done bool) {
+	before := len(c.left)
+	done = c.writeSome(fd)
+	if !done && len(c.left) < before {
+		c.limitWrite()
+	}
+	return done
+}
+
+// writeSome writes as much as the socket accepts. done is true if all output was written or the write
+// failed.
+func (c *Conn) writeSome(fd uintptr) (done bool) {
+	left, _, err := c.link.TryWriteAll(fd, c.left, nil)
+	if c.left = left; errors.Is(err, netconn.ErrAgain) {
+		return false
+	}
+	c.writeErr = err
+	return true
+}

@@ -1,0 +1,106 @@
+// Package http2 serves HTTP/2 (RFC 9113). One goroutine reads all streams of a connection. Each request
+// has its own goroutine, which runs the lifecycle of the request (package queue). Responses from a user
+// container that uses HTTP/2 are sent to the client by the goroutine that reads them.
+package http2
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http2/http2client"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http2/http2conn"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
+	"github.com/queue-proxy/queue-proxy/pkg/upstream"
+)
+
+const (
+	// maxStreams is the advertised maximum number of open streams of a connection. It is the
+	// same as in Knative's queue-proxy.
+	maxStreams = 250
+	// maxRunning is the maximum number of requests of a connection that are being served,
+	// including requests whose streams have ended. At this number, the connection accepts no
+	// more requests until one of them has been served.
+	maxRunning = 2 * maxStreams
+	// window is the maximum length of unread request content on a stream, in bytes. The window of the
+	// connection is sufficient for all streams. Otherwise bodies of queued requests could fill it, and the
+	// request that has a slot would wait for them.
+	window     = 64 << 10
+	connWindow = maxStreams * window
+)
+
+// Server serves HTTP/2 connections of clients.
+type Server struct {
+	settings rewrite.ServerSettings
+	proxy    *queue.Proxy
+	app      *upstream.App
+	client   *http2client.Client
+	buffers  *netconn.Buffers
+	workers  workers
+	blocks   sync.Pool // contains *http2conn.Block
+	unpacked sync.Pool // contains *[]wire.Field; see rewrite.Request.Unpacked
+	date     rewrite.Date
+
+	conns *netconn.Conns[*serverConn]
+}
+
+// New returns a server that runs requests through proxy. It forwards them to app, or through client if the
+// user container uses HTTP/2.
+func New(s rewrite.ServerSettings, proxy *queue.Proxy, app *upstream.App, client *http2client.Client) *Server {
+	server := &Server{settings: s, proxy: proxy, app: app, client: client, buffers: http2conn.NewBuffers()}
+	server.conns = netconn.NewConns(func(c *serverConn) { go c.End() }, func(c *serverConn) { c.Close(errShutdown) })
+	server.workers.server = server
+	server.blocks.New = func() any { return new(http2conn.Block) }
+	return server
+}
+
+// ServeConn serves a connection in another goroutine and closes it. early contains the bytes that were already
+// read. place is the connection's entry in the connection limit. It is released after the connection is
+// closed.
+func (s *Server) ServeConn(l *netconn.Conn, early []byte, place *netconn.Place) {
+	c := newServerConn(s, l, place)
+	c.late = s.closing()
+	place.Handled(c.evict)
+	place.Idle(false)
+	s.conns.Serve(c, func() {
+		_ = c.Run(early) // the owners and the handler were already notified of the error
+		c.over()
+		place.Leave()
+	})
+	if !c.late && s.closing() { // the drain began in the meantime, and GoAway may have missed the connection
+		c.GoAway()
+	}
+}
+
+var errShutdown = errors.New("http2: server closed")
+
+// closing reports whether clients should send their next requests elsewhere.
+func (s *Server) closing() bool { return s.proxy.Drain.Draining() }
+
+// GoAway asks all clients to send their next requests elsewhere. Requests that they still send on their
+// connections are served, because they may have been sent before (RFC 9113 section 6.8). GoAway does not
+// wait for clients that do not read.
+func (s *Server) GoAway() {
+	s.conns.Each(func(c *serverConn) { go c.GoAway() })
+}
+
+// Shutdown serves the accepted requests and then closes each connection. When ctx is done, it closes the
+// remaining connections. It must be called at most once.
+func (s *Server) Shutdown(ctx context.Context) error {
+	return s.conns.Shutdown(ctx, func() {
+		s.conns.Wait()
+		s.workers.wait()
+	})
+}
+
+// block returns an empty header block. It must be returned with putBlock. Long blocks are also kept until the
+// next garbage collection, because requests with long header sections often occur together.
+func (s *Server) block() *http2conn.Block {
+	b := s.blocks.Get().(*http2conn.Block)
+	b.Reset()
+	return b
+}
+
+func (s *Server) putBlock(b *http2conn.Block) { s.blocks.Put(b) }

@@ -1,0 +1,245 @@
+package http2
+
+import (
+	"errors"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http2/http2conn"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
+)
+
+// serverConn is a connection of a client. It implements http2conn.Handler.
+type serverConn struct {
+	*http2conn.Conn
+	server *Server
+	place  *netconn.Place
+	remote string // address and port of the client
+	peer   string // address of the client in the form of X-Forwarded-For
+	secure bool
+	late   bool // accepted during the drain
+	memory *netconn.Account
+
+	// The following fields are owned by the reader goroutine.
+	fresh   []*worker // workers whose requests were received but not started
+	stirred bool      // a frame is incomplete
+
+	leaving sync.Once // starts the timer of goAway
+
+	mu      sync.Mutex
+	running int  // number of requests that are being served
+	ended   bool // the connection is not read any more
+	evicted bool // the connection is closed so that another one can be served
+	full    bool // Full returned true, and Resume was not called since
+}
+
+func newServerConn(s *Server, l *netconn.Conn, place *netconn.Place) *serverConn {
+	c := &serverConn{server: s, place: place, remote: l.RemoteAddr().String(), peer: l.Client().String(), secure: l.Secure()}
+	c.memory = s.settings.Memory.Open(c.remote, func() { c.Close(http2conn.ErrMemory) })
+	send := s.settings.SendTimeout
+	if send > 0 {
+		send += rewrite.AnswerTimeout
+	}
+	c.Conn = http2conn.New(l, http2conn.Config{
+		Window: window, ConnWindow: connWindow, MaxStreams: maxStreams, MaxHeadBytes: s.settings.MaxHeaderBytes,
+		HeadTimeout: s.settings.HeaderTimeout, SendTimeout: send, Connect: true, Buffers: s.buffers,
+		Memory: c.memory, Bounds: s.settings.Bounds,
+	}, c)
+	return c
+}
+
+// lateTime is the time between the first response and GOAWAY on a connection that was accepted during the
+// drain.
+const lateTime = time.Second
+
+// goAway is called when a response begins during the drain. GOAWAY corresponds to Connection: close in HTTP/1.1,
+// which HTTP/2 does not allow (RFC 9113 section 8.2.2).
+//
+// If the client knows no other address, it reconnects immediately. gRPC libraries discard a connection that
+// begins with GOAWAY, and then reconnect thousands of times per second. Therefore a connection that was accepted
+// during the drain is used for lateTime before GOAWAY.
+func (c *serverConn) goAway() {
+	if !c.late {
+		c.GoAway()
+		return
+	}
+	c.leaving.Do(func() { time.AfterFunc(lateTime, c.GoAway) })
+}
+
+// over is called when the connection is not read any more. The memory of the connection is released
+// after its last request.
+func (c *serverConn) over() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ended = true
+	if c.running == 0 {
+		c.memory.Close()
+	}
+}
+
+// hit records that a bound acted on the client.
+func (c *serverConn) hit(name bound.Name) { c.server.settings.Bounds.Hit(name, c.remote) }
+
+// Full implements http2conn.Handler. A request counts until it has been served, even if its stream was reset.
+// Otherwise a client that resets its streams could have any number of requests served at the same
+// time (CVE-2023-44487, CVE-2025-8671).
+func (c *serverConn) Full() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.full = c.running >= maxRunning
+	return c.full
+}
+
+// Request implements http2conn.Handler.
+func (c *serverConn) Request(id uint32, h *http2conn.Head, end bool) {
+	if !c.enter() {
+		c.Refuse(id, http2conn.RefusedStream)
+		return
+	}
+	w := c.server.workers.get()
+	x := &w.exchange
+	x.conn = c
+	if h.TooLarge {
+		x.refuse(http.StatusRequestHeaderFieldsTooLarge, end)
+	} else if !x.read(c, h, end) {
+		c.Refuse(id, http2conn.ProtocolError)
+		c.drop(w)
+		return
+	}
+	if !c.memory.Admit(x.size) {
+		c.reject(id, x, end)
+		c.drop(w)
+		return
+	}
+	x.charged = x.size
+	if x.stream = c.Accept(id, (*fromClient)(x), end); x.stream == nil {
+		c.drop(w)
+		return
+	}
+	c.fresh = append(c.fresh, w)
+}
+
+// reject rejects a request because of the memory budget (docs/promises.md 3.12). It does not block,
+// because the reader goroutine calls it.
+func (c *serverConn) reject(id uint32, x *exchange, end bool) {
+	grpc := queue.IsGRPC(x.Header(transport.ContentType))
+	if grpc {
+		x.stream = c.Accept(id, nil, end)
+		grpc = x.stream != nil
+	}
+	c.server.proxy.Reject(x, &x.state, !grpc)
+	x.alarm.Reset()
+	x.built.Reset()
+	if !grpc {
+		c.Conn.Reject(id)
+	}
+	c.FlushLater(c.Conn)
+}
+
+// drop releases a worker whose request is not served.
+func (c *serverConn) drop(w *worker) {
+	w.exchange.release()
+	if !c.server.workers.put(w) {
+		w.work <- false
+	}
+	c.leave()
+}
+
+// Received implements http2conn.Handler. It starts the new requests, so that content that arrived together with a
+// request is already in its body.
+func (c *serverConn) Received(partly bool) {
+	if c.stirred && !partly {
+		c.stirred = false
+		if len(c.fresh) == 0 && !c.busy() {
+			c.place.Idle(false)
+		}
+	}
+	for i, w := range c.fresh {
+		c.fresh[i] = nil
+		w.start()
+	}
+	c.fresh = c.fresh[:0]
+}
+
+// Waiting implements http2conn.Handler.
+func (c *serverConn) Waiting() {
+	c.stirred = true
+	c.place.Stir()
+}
+
+// GoingAway implements http2conn.Handler. It does nothing, because only the client opens streams.
+func (c *serverConn) GoingAway() {}
+
+// busy reports whether requests are being served.
+func (c *serverConn) busy() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.running > 0
+}
+
+// enter counts a new request. It returns false if the connection was evicted.
+func (c *serverConn) enter() bool {
+	c.mu.Lock()
+	ok := !c.evicted
+	first := c.running == 0
+	if ok {
+		c.running++
+		c.memory.Serve(c.running)
+	}
+	c.mu.Unlock()
+	if ok && first {
+		c.place.Serving()
+	}
+	return ok
+}
+
+// leave removes a request from the count.
+func (c *serverConn) leave() {
+	c.mu.Lock()
+	c.running--
+	c.memory.Serve(c.running)
+	last := c.running == 0
+	if last && c.ended {
+		c.memory.Close()
+	}
+	resume := c.full && c.running < maxRunning
+	if resume {
+		c.full = false
+	}
+	c.mu.Unlock()
+	if resume {
+		c.Resume()
+	}
+	if !last {
+		return
+	}
+	wanted := c.place.Wanted()
+	c.place.Idle(true)
+	if wanted { // even if the client opens more streams
+		c.End()
+	}
+}
+
+// evict closes the connection so that another one can be served. It returns false if a request is being
+// served. It is safe for concurrent use.
+func (c *serverConn) evict() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.running > 0 {
+		return false
+	}
+	c.evicted = true
+	go c.End()
+	time.AfterFunc(evictTime, func() { c.Close(errEvicted) })
+	return true
+}
+
+var errEvicted = errors.New("http2: idle connection closed because of the connection limit")
+
+// evictTime is the time after which an evicted connection is closed forcibly.
+const evictTime = 20 * time.Millisecond

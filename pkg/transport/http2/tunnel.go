@@ -1,0 +1,218 @@
+package http2
+
+import (
+	"crypto/rand"
+	"crypto/sha1"
+	"encoding/base64"
+	"errors"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http2/http2conn"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
+	"github.com/queue-proxy/queue-proxy/pkg/upstream"
+)
+
+const webSocket = "websocket"
+
+// connect is Forward for an extended CONNECT. It forwards a WebSocket over HTTP/2 (RFC 8441) to the user
+// container as a WebSocket over HTTP/1.1 (RFC 6455).
+func (x *exchange) connect(state *queue.RequestState) (result queue.Result) {
+	if x.protocol != webSocket || x.server.app.OnlyH2() {
+		return queue.Result{Reason: queue.BadRequest}
+	}
+	q := &x.request
+	key := newKey()
+	q.Method, q.Length, q.Chunked, q.Expect100, q.Upgrade = http.MethodGet, -1, false, false, true
+	q.Fields = append(q.Fields,
+		wire.Field{Name: []byte(transport.Connection), Value: []byte(transport.Upgrade)},
+		wire.Field{Name: []byte(transport.Upgrade), Value: []byte(webSocket)},
+		wire.Field{Name: []byte("Sec-WebSocket-Key"), Value: []byte(key)})
+	q.Trace = state.Trace()
+	x.alarm.Watch(state)
+	c := &x.call
+	c.Content, c.Body, c.Trailer, c.Expect100 = nil, nil, nil, false
+	r := x.do(state, &result)
+	if r == nil {
+		return result
+	}
+	switch accept, _ := wire.Find(r.Head.Fields, "sec-websocket-accept"); {
+	case r.Head.Status != http.StatusSwitchingProtocols: // the user container rejected the WebSocket
+		state.Respond("")
+		x.finish(r, &result)
+	case wire.String(accept) != acceptOf(key):
+		x.alarm.Abortable(nil)
+		r.Close()
+		return queue.Result{Reason: queue.AppGarbage}
+	default:
+		x.tunnel(r, &result)
+	}
+	return result
+}
+
+// newKey returns a Sec-WebSocket-Key (RFC 6455 section 4.1). A client does not send this field over
+// HTTP/2.
+func newKey() string {
+	var nonce [16]byte
+	_, _ = rand.Read(nonce[:]) // never returns an error
+	return base64.StdEncoding.EncodeToString(nonce[:])
+}
+
+// acceptOf returns the Sec-WebSocket-Accept value for a key (RFC 6455 section 4.2.2).
+func acceptOf(key string) string {
+	sum := sha1.Sum([]byte(key + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"))
+	return base64.StdEncoding.EncodeToString(sum[:])
+}
+
+// tunnel responds that the WebSocket is open and then copies bytes in both directions until it ends.
+func (x *exchange) tunnel(r *upstream.Response, result *queue.Result) {
+	result.Status, result.Upgraded = http.StatusOK, true
+	x.state.Enter(queue.Tunnelled)
+	x.stream.BothWays()
+	k := x.server.block()
+	k.Status(http.StatusOK)
+	rewrite.EachResponseField(r.Head.Fields, withoutAccept{k})
+	err := x.stream.SendHead(k, false)
+	x.server.putBlock(k)
+	x.conn.Flush(false)
+	client := &clientConn{x: x}
+	if err != nil {
+		x.alarm.Abortable(nil)
+		r.Close()
+		result.Reason = queue.ClientGone
+		return
+	}
+	w := netconn.NewWebSocket(client)
+	x.server.settings.WebSockets.Add(w)
+	defer x.server.settings.WebSockets.Remove(w)
+	r.Tunnel(w, nil, x.alarm, &x.state, result)
+}
+
+// withoutAccept omits Sec-WebSocket-Accept, which WebSockets over HTTP/2 do not use (RFC 8441 section
+// 5).
+type withoutAccept struct{ k *http2conn.Block }
+
+// Field implements rewrite.Encoder.
+func (w withoutAccept) Field(name, value string) {
+	if !transport.EqualFold(name, "sec-websocket-accept") {
+		w.k.Field(name, value)
+	}
+}
+
+// clientConn implements net.Conn for the stream of a tunnel. Read and Write can be called concurrently.
+type clientConn struct {
+	x *exchange
+
+	mu    sync.Mutex
+	late  *time.Timer // timer that ends reads and writes at the deadline
+	ended bool
+}
+
+// Read implements net.Conn.
+func (c *clientConn) Read(p []byte) (int, error) {
+	n, err := c.x.body.Read(p)
+	if errors.Is(err, errStopped) {
+		err = os.ErrDeadlineExceeded
+	}
+	return n, err
+}
+
+// Write implements net.Conn.
+func (c *clientConn) Write(p []byte) (int, error) {
+	if c.cutOff() {
+		return 0, os.ErrDeadlineExceeded
+	}
+	waits, err := c.x.stream.SendData(p, false)
+	if err != nil {
+		return 0, err
+	}
+	c.x.conn.Flush(false)
+	for waits && c.x.stream.Waits() {
+		<-c.x.woken
+		if c.cutOff() {
+			return 0, os.ErrDeadlineExceeded
+		}
+	}
+	return len(p), nil
+}
+
+func (c *clientConn) cutOff() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ended
+}
+
+// cut makes reads and writes return os.ErrDeadlineExceeded.
+func (c *clientConn) cut() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ended = true
+	c.x.body.stop()
+	c.x.wake()
+}
+
+// CloseWrite ends this side of the stream.
+func (c *clientConn) CloseWrite() error {
+	_, err := c.x.stream.SendData(nil, true)
+	c.x.conn.Flush(false)
+	return err
+}
+
+// Close implements net.Conn.
+func (c *clientConn) Close() error {
+	c.cut()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.late != nil {
+		c.late.Stop()
+	}
+	if !c.x.stream.Ended() {
+		c.x.stream.Reset(http2conn.Cancel)
+	}
+	return nil
+}
+
+// Reset resets the stream with RST_STREAM (RFC 8441 section 5).
+func (c *clientConn) Reset() error {
+	c.x.stream.Reset(http2conn.Cancel)
+	return c.Close()
+}
+
+// SetDeadline implements net.Conn. It applies to both directions, because a tunnel sets their deadlines together.
+func (c *clientConn) SetDeadline(t time.Time) error {
+	if t.IsZero() {
+		return nil
+	}
+	left := time.Until(t)
+	if left <= 0 {
+		c.cut()
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.late == nil {
+		c.late = time.AfterFunc(left, c.cut)
+	} else {
+		c.late.Reset(left)
+	}
+	return nil
+}
+
+// SetReadDeadline implements net.Conn.
+func (c *clientConn) SetReadDeadline(t time.Time) error { return c.SetDeadline(t) }
+
+// SetWriteDeadline implements net.Conn.
+func (c *clientConn) SetWriteDeadline(t time.Time) error { return c.SetDeadline(t) }
+
+// LocalAddr implements net.Conn.
+func (c *clientConn) LocalAddr() net.Addr { return c.x.conn.Link().LocalAddr() }
+
+// RemoteAddr implements net.Conn.
+func (c *clientConn) RemoteAddr() net.Addr { return c.x.conn.Link().RemoteAddr() }
