@@ -14,7 +14,7 @@ import (
 // The probe over h2c gets half of the time, because an HTTP/1.1 application can ignore the preface of HTTP/2
 // without a response. It gets all of the time if the application supports HTTP/2.
 //
-// The detection of package upstream is not used, because a probe must send the request of the user, and
+// The detection of package http1client is not used, because a probe must send the request of the user, and
 // because its result is only valid until a probe fails.
 func detect(d *dialer, overH2C func(dialFunc) ask, overHTTP1 ask) ask {
 	var speaks atomic.Bool // the app has responded to the preface in this attempt

@@ -91,7 +91,7 @@ type target struct {
 }
 
 // A run executes all probes until the result is known. All callers that arrive during the run share the result.
-// Their number is limited and reported, so that the detection of HTTP/2 in package upstream cannot use this type.
+// Their number is limited and reported, so that the detection of HTTP/2 in package http1client cannot use this type.
 type run struct {
 	askers int           // number of waiting callers; guarded by Prober.mu
 	done   chan struct{} // closed when err is set

@@ -10,9 +10,9 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/queue-proxy/queue-proxy/pkg/fair"
-	"github.com/queue-proxy/queue-proxy/pkg/http1"
 	"github.com/queue-proxy/queue-proxy/pkg/observe/status"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http1"
 )
 
 const (

@@ -21,18 +21,18 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/certs"
 	"github.com/queue-proxy/queue-proxy/pkg/config"
 	"github.com/queue-proxy/queue-proxy/pkg/fair"
-	"github.com/queue-proxy/queue-proxy/pkg/http1"
 	"github.com/queue-proxy/queue-proxy/pkg/message"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/observe/status"
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/pkg/stats"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http1"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/http1client"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http2"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http2/http2client"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
-	"github.com/queue-proxy/queue-proxy/pkg/upstream"
 )
 
 // stopTime is the maximum time for stopping probes and flushing telemetry.
@@ -55,7 +55,7 @@ type sidecar struct {
 
 	watcher *netconn.Watcher
 	prober  *probe.Prober
-	app     *upstream.App
+	app     *http1client.App
 	proxy   *queue.Proxy
 	http1   *http1.Server
 	http2   *http2.Server
@@ -233,7 +233,7 @@ func (s *sidecar) build() (err error) {
 		OnChange:        s.sayReadiness,
 		OnReady:         func(ready bool) { s.telemetry.metrics.ReadinessChanged(ready) },
 	})
-	s.app = upstream.New(upstream.Settings{
+	s.app = http1client.New(http1client.Settings{
 		Port:         c.UserPort.V,
 		MaxIdle:      c.Concurrency.V,
 		MaxConns:     s.files.app,

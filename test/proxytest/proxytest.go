@@ -18,16 +18,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/http1"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/pkg/stats"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http1"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/http1client"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http2"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http2/http2client"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
-	"github.com/queue-proxy/queue-proxy/pkg/upstream"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 	"github.com/queue-proxy/queue-proxy/test/reference"
 )
@@ -53,7 +53,7 @@ type Proxy struct {
 	Address string
 
 	reference *reference.Server
-	app       *upstream.App
+	app       *http1client.App
 	h2client  *http2client.Client
 	clientTLS *tls.Config // nil for plain connections
 	log       harness.Buffer
@@ -89,7 +89,7 @@ func StartOn(t testing.TB, port int, change func(*queue.Proxy, *Options)) *Proxy
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.app = upstream.New(upstream.Settings{Port: port, ConnectRetry: 50 * time.Millisecond, Bounds: p.Bounds})
+	p.app = http1client.New(http1client.Settings{Port: port, ConnectRetry: 50 * time.Millisecond, Bounds: p.Bounds})
 	p.h2client = http2client.New(http2client.Settings{Dial: p.app.Dial, Unsettled: p.app.Forget, Bounds: p.Bounds})
 	p.newEngines(o, watcher)
 	ended := p.serve(o)
@@ -181,7 +181,7 @@ func (noClient) BodyArrived() bool   { return false }
 // supports HTTP/1.1.
 func (p *Proxy) LearnProtocol() {
 	p.T.Helper()
-	c := &upstream.Call{Call: rewrite.Call{
+	c := &http1client.Call{Call: rewrite.Call{
 		Request: &rewrite.Request{Method: "GET", Target: harness.ProtocolRequest, Host: "a", Length: -1},
 		Client:  noClient{},
 	}}

@@ -28,24 +28,24 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/http1client"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http2/http2client"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
-	"github.com/queue-proxy/queue-proxy/pkg/upstream"
 )
 
 // Server is the reference proxy.
 type Server struct {
 	settings rewrite.ServerSettings
 	proxy    *queue.Proxy
-	app      *upstream.App
+	app      *http1client.App
 	client   *http2client.Client // for an app that supports HTTP/2
 	server   *http.Server
 }
 
 // New returns a server that runs requests through proxy and forwards them to app, or with client if
 // the app supports HTTP/2. Messages of net/http are written to logger.
-func New(settings rewrite.ServerSettings, proxy *queue.Proxy, app *upstream.App, client *http2client.Client, logger *log.Logger) *Server {
+func New(settings rewrite.ServerSettings, proxy *queue.Proxy, app *http1client.App, client *http2client.Client, logger *log.Logger) *Server {
 	s := &Server{settings: settings, proxy: proxy, app: app, client: client}
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
@@ -344,7 +344,7 @@ func (x *exchange) send(call *rewrite.Call) (rewrite.Response, *wire.Response, e
 		}
 		return r, &r.Head, nil
 	}
-	c := &upstream.Call{Call: *call}
+	c := &http1client.Call{Call: *call}
 	c.Begin()
 	x.alarm.Abortable(c.Abort)
 	r, err := c.Do(x.app)

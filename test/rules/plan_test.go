@@ -46,6 +46,20 @@ var plan = []folder{
 		"pkg/observation/bound", "pkg/transport", "pkg/transport/http1/wire", "pkg/transport/http2/http2conn",
 		"pkg/transport/netconn", "pkg/transport/rewrite",
 	}},
+	{path: "pkg/transport/http1/http1client", may: []string{
+		"pkg/observation/bound", "pkg/queue", "pkg/transport", "pkg/transport/http1/wire",
+		"pkg/transport/netconn", "pkg/transport/rewrite",
+	}},
+	{path: "pkg/transport/http2", may: []string{
+		"pkg/observation/bound", "pkg/queue", "pkg/transport", "pkg/transport/http1/http1client",
+		"pkg/transport/http1/wire", "pkg/transport/http2/http2client", "pkg/transport/http2/http2conn",
+		"pkg/transport/netconn", "pkg/transport/rewrite",
+	}},
+	{path: "pkg/transport/http1", may: []string{
+		"pkg/observation/bound", "pkg/queue", "pkg/transport", "pkg/transport/http1/http1client",
+		"pkg/transport/http1/wire", "pkg/transport/http2/http2client", "pkg/transport/netconn",
+		"pkg/transport/rewrite",
+	}},
 
 	// Consumers of observations.
 	{path: "pkg/observe/metrics", may: []string{
@@ -60,21 +74,6 @@ var plan = []folder{
 		"pkg/adapt", "pkg/fair", "pkg/message", "pkg/observation/bound", "pkg/probe", "pkg/queue",
 		"pkg/transport/netconn",
 	}},
-	{path: "pkg/upstream", may: []string{
-		"pkg/observation/bound", "pkg/queue", "pkg/transport", "pkg/transport/http1/wire",
-		"pkg/transport/netconn", "pkg/transport/rewrite",
-	}},
-
-	// Connections and protocols.
-	{path: "pkg/transport/http2", may: []string{
-		"pkg/observation/bound", "pkg/queue", "pkg/transport", "pkg/transport/http1/wire",
-		"pkg/transport/http2/http2client", "pkg/transport/http2/http2conn", "pkg/transport/netconn",
-		"pkg/transport/rewrite", "pkg/upstream",
-	}},
-	{path: "pkg/http1", may: []string{
-		"pkg/observation/bound", "pkg/queue", "pkg/transport", "pkg/transport/http1/wire",
-		"pkg/transport/http2/http2client", "pkg/transport/netconn", "pkg/transport/rewrite", "pkg/upstream",
-	}},
 	{path: "pkg/config", may: []string{"pkg/adapt", "pkg/message", "pkg/probe"}},
 
 	// The injector.
@@ -87,11 +86,11 @@ var plan = []folder{
 
 	// The process.
 	{path: "pkg/sidecar", may: []string{
-		"pkg/adapt", "pkg/certs", "pkg/config", "pkg/fair", "pkg/http1", "pkg/message",
-		"pkg/observation/bound", "pkg/observe/accesslog", "pkg/observe/export", "pkg/observe/metrics",
-		"pkg/observe/status", "pkg/observe/tracing", "pkg/probe", "pkg/proxy/knative", "pkg/queue",
-		"pkg/stats", "pkg/transport", "pkg/transport/http2", "pkg/transport/http2/http2client",
-		"pkg/transport/netconn", "pkg/transport/rewrite", "pkg/upstream",
+		"pkg/adapt", "pkg/certs", "pkg/config", "pkg/fair", "pkg/message", "pkg/observation/bound",
+		"pkg/observe/accesslog", "pkg/observe/export", "pkg/observe/metrics", "pkg/observe/status",
+		"pkg/observe/tracing", "pkg/probe", "pkg/proxy/knative", "pkg/queue", "pkg/stats", "pkg/transport",
+		"pkg/transport/http1", "pkg/transport/http1/http1client", "pkg/transport/http2",
+		"pkg/transport/http2/http2client", "pkg/transport/netconn", "pkg/transport/rewrite",
 	}},
 	{path: "cmd/internal/cli", may: []string{"pkg/message"}},
 	{path: "cmd/injector/internal/check", may: []string{"pkg/inject"}},
@@ -111,13 +110,14 @@ var plan = []folder{
 	{path: "test/limits/simulation", may: []string{"pkg/adapt"}},
 	{path: "test/limits/measure", may: []string{"test/limits/simulation"}},
 	{path: "test/reference", may: []string{
-		"pkg/queue", "pkg/transport", "pkg/transport/http1/wire", "pkg/transport/http2/http2client",
-		"pkg/transport/rewrite", "pkg/upstream",
+		"pkg/queue", "pkg/transport", "pkg/transport/http1/http1client", "pkg/transport/http1/wire",
+		"pkg/transport/http2/http2client", "pkg/transport/rewrite",
 	}},
 	{path: "test/proxytest", may: []string{
-		"pkg/http1", "pkg/observation/bound", "pkg/queue", "pkg/stats", "pkg/transport/http1/wire",
-		"pkg/transport/http2", "pkg/transport/http2/http2client", "pkg/transport/netconn",
-		"pkg/transport/rewrite", "pkg/upstream", "test/harness", "test/reference",
+		"pkg/observation/bound", "pkg/queue", "pkg/stats", "pkg/transport/http1",
+		"pkg/transport/http1/http1client", "pkg/transport/http1/wire", "pkg/transport/http2",
+		"pkg/transport/http2/http2client", "pkg/transport/netconn", "pkg/transport/rewrite", "test/harness",
+		"test/reference",
 	}},
 	{path: "test/streams"},
 }

@@ -45,8 +45,8 @@ func (t test) String() string {
 
 // Files of the tests.
 const (
-	http1Tests     = "pkg/http1/bound_test.go"
-	upstreamTests  = "pkg/upstream/bound_test.go"
+	http1Tests     = "pkg/transport/http1/bound_test.go"
+	upstreamTests  = "pkg/transport/http1/http1client/bound_test.go"
 	recordTests    = "pkg/transport/netconn/record_test.go"
 	linkTests      = "pkg/transport/netconn/bound_test.go"
 	connlimitTests = "pkg/transport/netconn/connlimit_bound_test.go"

@@ -10,10 +10,10 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/http1client"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http2/http2conn"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
-	"github.com/queue-proxy/queue-proxy/pkg/upstream"
 )
 
 // exchange implements queue.Exchange for a request. A worker reuses its exchange for the next request.
@@ -32,8 +32,8 @@ type exchange struct {
 	body     body
 	state    queue.RequestState
 	alarm    *queue.Alarm
-	call     upstream.Call // call to a user container that uses HTTP/1.1
-	relay    relay         // relay to a user container that uses HTTP/2
+	call     http1client.Call // call to a user container that uses HTTP/1.1
+	relay    relay            // relay to a user container that uses HTTP/2
 
 	woken chan struct{} // holds a signal for the goroutine that serves the request
 

@@ -8,10 +8,10 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/http1client"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http2/http2conn"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
-	"github.com/queue-proxy/queue-proxy/pkg/upstream"
 )
 
 // Forward implements queue.Exchange. It records the bound if the client exceeded one.
@@ -85,7 +85,7 @@ func (x *exchange) forwardH1(state *queue.RequestState) (result queue.Result) {
 
 // do makes the prepared call and returns the response, of which the header section was received. On error it
 // returns nil.
-func (x *exchange) do(state *queue.RequestState, result *queue.Result) *upstream.Response {
+func (x *exchange) do(state *queue.RequestState, result *queue.Result) *http1client.Response {
 	c := &x.call
 	c.Request, c.Many, c.Hold = &x.request, true, state.Holds()
 	c.Begin()
@@ -103,7 +103,7 @@ func (x *exchange) do(state *queue.RequestState, result *queue.Result) *upstream
 }
 
 // finish sends the response to the client and closes the call.
-func (x *exchange) finish(r *upstream.Response, result *queue.Result) {
+func (x *exchange) finish(r *http1client.Response, result *queue.Result) {
 	x.passOn(r, result)
 	x.alarm.Abortable(nil) // after Close there is nothing to abort
 	r.Close()
@@ -179,7 +179,7 @@ func (x *exchange) beginResponse(k *http2conn.Block, status int, fields []wire.F
 }
 
 // passOn sends the response of a user container that uses HTTP/1.1 to the client.
-func (x *exchange) passOn(r *upstream.Response, result *queue.Result) {
+func (x *exchange) passOn(r *http1client.Response, result *queue.Result) {
 	length := r.Length()
 	k := x.server.block()
 	x.beginResponse(k, r.Head.Status, r.Head.Fields, rewrite.AnnouncedLength(&r.Head, length))

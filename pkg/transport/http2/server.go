@@ -9,11 +9,11 @@ import (
 	"sync"
 
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/http1client"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http2/http2client"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http2/http2conn"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
-	"github.com/queue-proxy/queue-proxy/pkg/upstream"
 )
 
 const (
@@ -35,7 +35,7 @@ const (
 type Server struct {
 	settings rewrite.ServerSettings
 	proxy    *queue.Proxy
-	app      *upstream.App
+	app      *http1client.App
 	client   *http2client.Client
 	buffers  *netconn.Buffers
 	workers  workers
@@ -48,7 +48,7 @@ type Server struct {
 
 // New returns a server that runs requests through proxy. It forwards them to app, or through client if the
 // user container uses HTTP/2.
-func New(s rewrite.ServerSettings, proxy *queue.Proxy, app *upstream.App, client *http2client.Client) *Server {
+func New(s rewrite.ServerSettings, proxy *queue.Proxy, app *http1client.App, client *http2client.Client) *Server {
 	server := &Server{settings: s, proxy: proxy, app: app, client: client, buffers: http2conn.NewBuffers()}
 	server.conns = netconn.NewConns(func(c *serverConn) { go c.End() }, func(c *serverConn) { c.Close(errShutdown) })
 	server.workers.server = server

@@ -13,11 +13,11 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/http1client"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http2/http2conn"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
-	"github.com/queue-proxy/queue-proxy/pkg/upstream"
 )
 
 const webSocket = "websocket"
@@ -72,7 +72,7 @@ func acceptOf(key string) string {
 }
 
 // tunnel responds that the WebSocket is open and then copies bytes in both directions until it ends.
-func (x *exchange) tunnel(r *upstream.Response, result *queue.Result) {
+func (x *exchange) tunnel(r *http1client.Response, result *queue.Result) {
 	result.Status, result.Upgraded = http.StatusOK, true
 	x.state.Enter(queue.Tunnelled)
 	x.stream.BothWays()

@@ -19,7 +19,7 @@ type Client interface {
 	BodyArrived() bool   // reports whether Body has arrived completely; false if that is unknown
 }
 
-// Call is one request to the user container in HTTP/1.1 or HTTP/2. The packages upstream and
+// Call is one request to the user container in HTTP/1.1 or HTTP/2. The packages http1client and
 // h2client make calls.
 type Call struct {
 	Request   *Request            // its header section is encoded each time the request is sent

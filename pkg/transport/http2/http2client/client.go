@@ -54,7 +54,7 @@ const (
 	maxHead = 1 << 20
 	// idleTimeout is the time after which an unused connection is closed if there are others. Such
 	// connections were opened for bursts of requests or for canceled requests. Abandoned streams count for at most
-	// this time. Each connection has its own timer because several streams share it. In package upstream, a
+	// this time. Each connection has its own timer because several streams share it. In package http1client, a
 	// connection serves one request at a time, and one timer is sufficient for the pool.
 	idleTimeout = 10 * time.Second
 	// lastIdleTimeouts is the number of idle timeouts after which the last connection is closed.

@@ -1,0 +1,59 @@
+package http1
+
+import (
+	"errors"
+	"os"
+
+	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
+)
+
+// hit records that a bound acted on the client.
+func (c *serverConn) hit(name bound.Name) { c.server.settings.Bounds.Hit(name, c.remote) }
+
+// recordLateHead records a timeout if reading a header section returned err. It does not record
+// connections that the server closes because of a shutdown or a new connection.
+// It is not inlined, so that the stack of an idle connection stays small.
+//
+//go:noinline
+func (c *serverConn) recordLateHead(err error) {
+	if !c.owing || !errors.Is(err, os.ErrDeadlineExceeded) {
+		return
+	}
+	c.mu.Lock()
+	closing := c.retiring || c.evicted
+	c.mu.Unlock()
+	switch {
+	case closing:
+	case c.first && c.w == 0 && !c.nc.Stalled():
+		c.hit(bound.SilentConnection)
+	default:
+		c.hit(bound.HeaderTimeout)
+	}
+}
+
+// recordRefusal records the bound of a header section that is rejected with the given status.
+// err is the error returned by the parser.
+// It is not inlined, so that the stack of an idle connection stays small.
+//
+//go:noinline
+func (c *serverConn) recordRefusal(status int, err error) {
+	if name, ok := rewrite.RefusalBound(status, err); ok {
+		c.hit(name)
+	}
+}
+
+// endForward ends Forward. It releases the memory that reserve added, and records the bound that
+// the client exceeded if the exchange ended with result.
+func (x *exchange) endForward(result *queue.Result) {
+	x.call.Unreserve()
+	if x.uploading {
+		x.uploading = false
+		x.c.memory.Sub(uploadBytes)
+	}
+	result.Reason = x.closedFor(result.Reason)
+	if name, ok := rewrite.RequestBound(result, x.alarm.Stall); ok {
+		x.c.hit(name)
+	}
+}

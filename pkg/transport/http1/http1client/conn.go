@@ -1,0 +1,321 @@
+package http1client
+
+import (
+	"errors"
+	"io"
+	"net"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
+)
+
+const (
+	// bufferSize is the buffer size for long responses in bytes. Reading 100 KB in two parts costs
+	// three quarters of the time of four parts.
+	bufferSize = 64 << 10
+	// smallSize is the buffer size for short responses, which are most responses, in bytes.
+	smallSize = 4 << 10
+	// pieceSize is the size of other buffers in bytes. They are used for request bodies, because
+	// clients can be slow, for upgraded connections, which hold their buffers while they wait, and for
+	// HTTP/2 responses, because one client that does not read can hold hundreds of them.
+	pieceSize = 32 << 10
+)
+
+// clientConn is a connection to the user container. It is used by at most one exchange at a time.
+type clientConn struct {
+	net.Conn
+	buffers *netconn.Buffers
+	raw     syscall.RawConn // nil if not supported
+	bare    bool            // Conn is a *net.TCPConn, so raw can read and write directly
+	pooled  *[]byte         // from buffers; nil while idle
+	buf     []byte          // *pooled, or larger for a large head
+	r, w    int             // buf[r:w] holds unread input
+	much    bool            // the last read filled a small buffer
+	most    int             // size of the buffer for long responses: bufferSize or pieceSize
+	reused  bool            // the connection has served an exchange before
+	written bool            // a byte of the current request was written
+
+	// truncated is true if the upload of the current request was interrupted. close then resets the
+	// connection. Otherwise, the kernel would keep the unsent part until the user container reads it.
+	truncated bool
+
+	expires time.Time // while idle: time after which the connection is not reused
+
+	memory rewrite.HeadMemory // of the client of the current request
+
+	// The response to the current request. It is not part of Call, because each connection of a
+	// client has a Call.
+	response Response
+
+	slot atomic.Pointer[App] // the App that counts the connection as a used slot; may be nil
+
+	// The following fields are used while a request is written.
+	room          *[]byte // from buffers; the backing array of head
+	head, content []byte  // content is the part of the body that does not fit into room after head
+	call          *Call   // the call whose head is charged to the memory budget
+
+	// The following fields are used by raw calls. They are stored here to avoid allocations.
+	peek   func(fd uintptr) bool // look
+	step   func(fd uintptr) bool // sendOrRead
+	silent bool
+	sends  *Call // the call whose request the next step writes; may be nil
+	n      int   // number of bytes written or read by the last step
+	err    error // error of the last step
+}
+
+func newClientConn(c net.Conn, buffers *netconn.Buffers) *clientConn {
+	n := &clientConn{Conn: c, buffers: buffers, most: bufferSize}
+	if s, ok := c.(syscall.Conn); ok {
+		n.raw, _ = s.SyscallConn()
+		n.peek, n.step = n.look, n.sendOrRead
+		_, n.bare = c.(*net.TCPConn)
+	}
+	return n
+}
+
+// buffered returns the unread input.
+func (c *clientConn) buffered() []byte { return c.buf[c.r:c.w] }
+
+// begin builds the header section of k. It is released after it is written, so a repeated request
+// builds it again.
+func (c *clientConn) begin(k *Call) {
+	k.Sends++
+	k.Client.Sending()
+	c.room = c.buffers.Get(pieceSize)
+	c.head, c.content = k.Request.AppendHTTP1((*c.room)[:0]), k.Content
+	c.call = k
+	if len(c.head)+len(c.content) <= cap(c.head) {
+		c.head, c.content = append(c.head, c.content...), nil
+	}
+}
+
+// finish writes the rest of the request, of which n bytes were already written, and releases it.
+func (c *clientConn) finish(n int) error {
+	done, err := 0, error(nil)
+	if n < len(c.head) {
+		done, err = c.Write(c.head[n:])
+		n += done
+	}
+	c.written = n > 0
+	if n >= len(c.head) && len(c.content) > 0 {
+		_, err = c.Write(c.content[n-len(c.head):])
+	}
+	c.sent()
+	return err
+}
+
+// sent releases the buffers and the reserved memory of a request after it was written.
+func (c *clientConn) sent() {
+	c.buffers.Put(c.room)
+	c.room, c.head, c.content = nil, nil, nil
+	if c.call != nil {
+		c.call.Unreserve()
+		c.call = nil
+	}
+}
+
+// send writes the header section and the content of k. On a reused connection, it first checks whether
+// the connection is still usable, and returns errStale if not. If the request has no separate body,
+// the next fill performs the check and the write.
+func (c *clientConn) send(k *Call) error {
+	c.written = false
+	if c.bare && k.Body == nil {
+		c.sends = k
+		return nil
+	}
+	if c.reused && !c.alive() {
+		return errStale
+	}
+	c.begin(k)
+	err := c.finish(0)
+	if err != nil && c.reused && !c.written {
+		return err
+	}
+	return nil // after a write error, a response may still explain the failure
+}
+
+// fill reads more input. It moves unread input to the start of the buffer and enlarges a full buffer
+// up to limit bytes. A connection without unread input holds no buffer while it waits.
+func (c *clientConn) fill(limit int) error {
+	if c.r > 0 {
+		copy(c.buf, c.buf[c.r:c.w])
+		c.w -= c.r
+		c.r = 0
+	}
+	if c.much && len(c.buf) == smallSize {
+		c.enlarge()
+	}
+	if c.buf != nil && c.w == len(c.buf) {
+		if len(c.buf) >= limit {
+			return &rewrite.Error{Fault: rewrite.Garbage, Err: rewrite.ErrHeadTooLarge}
+		}
+		if err := c.grow(min(2*len(c.buf), limit)); err != nil {
+			return err
+		}
+	}
+	if !c.bare {
+		c.hold()
+		c.n, c.err = c.Read(c.buf[c.w:])
+	} else if err := c.rawRead(); err != nil {
+		return err
+	}
+	switch {
+	case c.n > 0:
+		c.w += c.n
+		c.much = c.w >= smallSize
+		return nil
+	case c.err == nil:
+		return io.EOF
+	}
+	return c.err
+}
+
+// grow replaces the full buffer with a buffer of n bytes, for a long header section.
+func (c *clientConn) grow(n int) error {
+	if err := c.memory.Reserve(n); err != nil {
+		return err
+	}
+	grown := make([]byte, n)
+	copy(grown, c.buf[:c.w])
+	c.buf = grown
+	return nil
+}
+
+// rawRead implements reading for a connection with bare set. It first writes the request in sends, if
+// any. It returns an error if waiting fails. The result of the read is in n and err.
+func (c *clientConn) rawRead() error {
+	k := c.sends
+	if err := c.raw.Read(c.step); err != nil {
+		return err
+	}
+	if k == nil || !errors.Is(c.err, errPartly) {
+		return nil
+	}
+	_ = c.finish(c.n) // after an error, a response can still arrive
+	c.written = true
+	return c.raw.Read(c.step)
+}
+
+// sendOrRead is the function that RawConn.Read calls each time input may have arrived. It returns true
+// if n and err are set. If it returns false, it is called again.
+//
+// The request is written in this function, because RawConn.Read then waits for input that arrives
+// after the write. Input that arrived before is detected by netconn.Silent. This saves a read that
+// would return EAGAIN.
+func (c *clientConn) sendOrRead(fd uintptr) (done bool) {
+	k := c.sends
+	if k == nil {
+		return c.tryRead(fd)
+	}
+	c.sends = nil
+	if c.reused && !netconn.Silent(fd) {
+		c.n, c.err = 0, errStale
+		return true
+	}
+	c.begin(k)
+	if len(c.content) > 0 {
+		c.n, c.err = netconn.WriteTwo(fd, c.head, c.content)
+	} else {
+		c.n, c.err = netconn.Write(fd, c.head)
+	}
+	c.written = c.n > 0
+	switch {
+	case c.err == nil && c.n < len(c.head)+len(c.content), errors.Is(c.err, syscall.EAGAIN):
+		c.err = errPartly
+		return true
+	}
+	c.sent()
+	if c.err != nil && c.reused {
+		return true
+	}
+	// On a new connection, Silent was not called. After an error, a response may explain the failure.
+	return (!c.reused || c.err != nil) && c.tryRead(fd)
+}
+
+// tryRead reads available input. If there is none, it returns false and releases an empty buffer.
+func (c *clientConn) tryRead(fd uintptr) (done bool) {
+	c.hold()
+	c.n, c.err = netconn.Read(fd, c.buf[c.w:])
+	if errors.Is(c.err, syscall.EAGAIN) {
+		if c.w == 0 {
+			c.park()
+		}
+		return false
+	}
+	return true
+}
+
+// hold allocates a buffer if the connection has none.
+func (c *clientConn) hold() {
+	if c.buf != nil {
+		return
+	}
+	size := smallSize
+	if c.much {
+		size = c.most
+		if c.memory.Account.Scarce() {
+			size = pieceSize
+		}
+	}
+	c.pooled = c.buffers.Get(size)
+	c.buf = *c.pooled
+}
+
+// enlarge replaces a small buffer with a large one and copies its content.
+func (c *clientConn) enlarge() {
+	small := c.pooled
+	c.buf = nil
+	c.hold()
+	copy(c.buf, (*small)[:c.w])
+	c.buffers.Put(small)
+}
+
+// park releases the buffer, because an idle connection holds none.
+func (c *clientConn) park() {
+	c.buffers.Put(c.pooled)
+	c.pooled, c.buf, c.r, c.w = nil, nil, 0, 0
+	c.memory.Release()
+}
+
+func (c *clientConn) close() {
+	if c.truncated {
+		reset(c.Conn)
+	} else {
+		c.Conn.Close()
+	}
+	c.sent()
+	c.park()
+	if a := c.slot.Swap(nil); a != nil {
+		a.release()
+	}
+}
+
+// alive reports whether an idle connection is open and has no unread input. It does not block. After a
+// FIN, a reset or unsolicited bytes (for example a 408 response), the connection cannot be reused.
+func (c *clientConn) alive() bool {
+	if c.raw == nil {
+		return false
+	}
+	c.silent = false
+	return c.raw.Read(c.peek) == nil && c.silent
+}
+
+// disconnected reports whether both directions of the connection are closed, so that it has no peer.
+func (c *clientConn) disconnected() bool {
+	if c.raw == nil {
+		return false
+	}
+	var err error
+	controlErr := c.raw.Control(func(fd uintptr) { _, err = syscall.Getpeername(int(fd)) })
+	return controlErr == nil && errors.Is(err, syscall.ENOTCONN)
+}
+
+// look is the function that alive passes to RawConn.Read. It always returns true, so that RawConn.Read
+// does not wait.
+func (c *clientConn) look(fd uintptr) (done bool) {
+	c.silent = netconn.Silent(fd)
+	return true
+}

@@ -1,0 +1,108 @@
+package http1client
+
+import (
+	"bytes"
+	"io"
+	"net"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
+	"github.com/queue-proxy/queue-proxy/test/harness"
+)
+
+// Input that arrives before the request is written does not wake the reader later, so it must be
+// detected before the write.
+func TestUnsolicitedBytesReturnError(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	harness.NoError(t, err)
+	defer ln.Close()
+	a := New(Settings{Port: 1})
+	defer a.Close()
+	nc, err := net.Dial("tcp", ln.Addr().String())
+	harness.NoError(t, err)
+	app, err := ln.Accept()
+	harness.NoError(t, err)
+	defer app.Close()
+	io.WriteString(app, "220 hello\r\n")
+	c := newClientConn(nc, a.buffers)
+	harness.Until(t, "the greeting", func() bool { return !c.alive() })
+	got := harness.Within(t, "an answer", func() outcome { return newCall("GET", "/").doOn(a, c) })
+	harness.Equal(t, rewrite.FaultOf(got.err), rewrite.Garbage, got.err)
+}
+
+func TestPartialWriteSendsCompleteHeader(t *testing.T) {
+	const size = 8 << 20
+	value := strings.Repeat("x", size) // more than a socket takes while nobody reads
+	a := app(t, func(conn *harness.AppConn) {
+		for range 2 {
+			var n int
+			for {
+				line, err := conn.In.ReadSlice('\n')
+				n += bytes.Count(line, []byte("x"))
+				if len(line) == 2 {
+					break
+				} else if err != nil && len(line) == 0 {
+					return
+				}
+			}
+			if n == size {
+				conn.Send("HTTP/1.1 204 No Content\r\n\r\n")
+			}
+		}
+		conn.Hang()
+	})
+	k := newCall("GET", "/").field("Large", value)
+	for range 2 { // on a fresh connection, and on one that was used
+		k.Begin()
+		harness.Within(t, "an answer", func() outcome { return k.do(a) }).want(t, 204, "")
+	}
+	harness.Equal(t, idle(a), 1, "idle connections")
+}
+
+func TestUnwrittenRequestIsRepeated(t *testing.T) {
+	a := app(t, func(conn *harness.AppConn) {
+		readRequest(conn)
+		conn.Send("HTTP/1.1 204 No Content\r\n\r\n")
+		conn.Hang()
+	})
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // does not say that it saw the end
+	harness.NoError(t, err)
+	defer silent.Close()
+	nc, err := net.Dial("tcp", silent.Addr().String())
+	harness.NoError(t, err)
+	nc.(*net.TCPConn).CloseWrite()
+	a.put(newClientConn(nc, a.buffers), -1)
+	k := newCall("POST", "/")
+	harness.Within(t, "an answer", func() outcome { return k.do(a) }).want(t, 204, "")
+	harness.Equal(t, k.sends, 2, "attempts")
+}
+
+// heapUsed returns the bytes that are in use on the heap.
+func heapUsed() int64 {
+	var m runtime.MemStats
+	for range 3 { // what is in pools goes with the second
+		runtime.GC()
+	}
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// An engine keeps the memory of its call, including references of the last response.
+func TestClosedResponseReleasesBuffers(t *testing.T) {
+	const calls = 50
+	before := heapUsed()
+	all := make([]*testCall, calls)
+	for i := range all {
+		a := app(t, plain)
+		all[i] = newCall("GET", "/")
+		all[i].do(a).want(t, 200, "hello")
+	}
+	// The test's own share is an app for each, whose connection stays open.
+	const limit = 96 << 10
+	if got := (heapUsed() - before) / calls; got > limit {
+		t.Errorf("got %d bytes for each call, want at most %d", got, limit)
+	}
+	runtime.KeepAlive(all)
+}

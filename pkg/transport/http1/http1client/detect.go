@@ -1,0 +1,451 @@
+package http1client
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
+)
+
+// speech stores which HTTP versions the user container supports. They are detected on separate
+// connections or from a response. No request is sent twice for the detection. If a dial fails, speech
+// is reset, because the user container may have been replaced.
+type speech struct {
+	mu     sync.Mutex    // guards asking and changes of h1 and h2
+	h1, h2 atomic.Uint32 // values of type answer
+	asking *asking       // the running HTTP/2 detection; may be nil
+}
+
+// asking is an HTTP/2 detection that is shared by all requests that wait for the result. Only one
+// detection runs at a time, because an app that does not support HTTP/2 may process the preface as a
+// request.
+type asking struct {
+	needed bool          // the preface may be sent even if the user container responds in HTTP/1.1
+	done   chan struct{} // closed when speaks and err are set
+	speaks bool
+	err    error
+}
+
+type answer uint32
+
+const (
+	unknown answer = iota
+	yes
+	no
+	doubtful // probably no HTTP/2, but only the preface can show this for certain
+)
+
+func (s *speech) forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.set(unknown, unknown)
+}
+
+// Forget resets the detected HTTP versions, because the user container may have been replaced.
+func (a *App) Forget() { a.speech.forget() }
+
+// learnH1 stores that the user container supports HTTP/1.1. If speaks is false, it stores that the
+// user container supports only HTTP/2.
+func (s *speech) learnH1(speaks bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if speaks {
+		s.h1.Store(uint32(yes))
+	} else {
+		s.set(no, yes)
+	}
+}
+
+// set stores both answers. s.mu must be held.
+func (s *speech) set(h1, h2 answer) {
+	s.h1.Store(uint32(h1))
+	s.h2.Store(uint32(h2))
+}
+
+func (s *speech) learnH2(h2 answer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.h2.Store(uint32(h2))
+}
+
+// http1 returns whether the user container supports HTTP/1.1.
+func (s *speech) http1() answer { return answer(s.h1.Load()) }
+
+// OnlyH2 reports whether the user container is known to support HTTP/2 and not HTTP/1.1.
+func (a *App) OnlyH2() bool { return a.speech.http1() == no }
+
+// needsH2 reports whether a request with this content type requires HTTP/2: gRPC, and the streams of
+// Connect.
+func needsH2(contentType string) bool {
+	return queue.IsGRPC(contentType) || strings.HasPrefix(contentType, "application/connect+")
+}
+
+// SpeaksH2 reports whether the user container supports HTTP/2. If this is not known, it is detected
+// on separate connections until the alarm fires. If the user container does not respond within a
+// second, the result is false. This result is stored only if the user container has responded in
+// HTTP/1.1 before. The error is a *rewrite.Error if no connection can be opened, or
+// context.Canceled.
+//
+// Some HTTP/1 servers, such as net/http, pass the preface of HTTP/2 to their handlers. If the user
+// container responds in HTTP/1.1, the preface is sent only if the request x requires HTTP/2, if
+// Settings.H2C is true, or if the user container recognizes the preface.
+func (a *App) SpeaksH2(x queue.Exchange, alarm *queue.Alarm) (bool, error) {
+	if speaks, known := a.speech.knownH2(true); known { // without the cost of needsH2
+		return speaks, nil
+	}
+	needed := a.settings.H2C || needsH2(x.Header(transport.ContentType))
+	if speaks, known := a.speech.knownH2(needed); known {
+		return speaks, nil
+	}
+	ctx, cancel := alarm.Context()
+	defer cancel()
+	return a.speaksH2(ctx, needed)
+}
+
+// knownH2 returns whether the user container supports HTTP/2, and whether this is known.
+func (s *speech) knownH2(needed bool) (supported, known bool) {
+	h2 := answer(s.h2.Load())
+	return h2 == yes, h2 == yes || h2 == no || h2 == doubtful && !needed
+}
+
+// speaksH2 is SpeaksH2 with a context. If ctx is canceled, it returns the cause.
+func (a *App) speaksH2(ctx context.Context, needed bool) (bool, error) {
+	s := &a.speech
+	s.mu.Lock()
+	if speaks, known := s.knownH2(needed); known {
+		s.mu.Unlock()
+		return speaks, nil
+	}
+	if ctx.Err() != nil {
+		s.mu.Unlock()
+		return false, context.Cause(ctx)
+	}
+	q := s.asking
+	if q == nil {
+		q = &asking{needed: needed, done: make(chan struct{})}
+		s.asking = q
+		go func() {
+			q.speaks, q.err = a.askH2(context.WithoutCancel(ctx), needed)
+			s.mu.Lock()
+			s.asking = nil
+			s.mu.Unlock()
+			close(q.done)
+		}()
+	}
+	s.mu.Unlock()
+	select {
+	case <-q.done:
+		if needed && !q.needed && !q.speaks && q.err == nil {
+			return a.speaksH2(ctx, needed)
+		}
+		return q.speaks, q.err
+	case <-ctx.Done():
+		return false, context.Cause(ctx)
+	}
+}
+
+// askH2 detects whether the user container supports HTTP/2.
+func (a *App) askH2(ctx context.Context, needed bool) (speaks bool, err error) {
+	reply, silent, err := a.sendBadRequest(ctx)
+	switch {
+	case err != nil:
+		return false, err
+	case reply == inHTTP2:
+		a.speech.learnH1(false)
+		return true, nil
+	case reply == inHTTP1:
+		a.speech.learnH1(true)
+	}
+	if a.speech.http1() == yes && !silent {
+		if recognizes, err := a.recognizesPreface(ctx); err != nil || !recognizes && !needed {
+			a.speech.learnH2(doubtful)
+			return false, err
+		}
+	}
+	switch {
+	case silent:
+	case reply == none:
+		h2, err := a.confirmPreface(ctx)
+		if err == nil && h2 != unknown {
+			a.speech.learnH2(h2)
+		}
+		return h2 == yes, err
+	default:
+		speaks, silent, err = a.question(ctx, answersPreface)
+	}
+	if err != nil {
+		return false, err
+	}
+	if silent && a.speech.http1() != yes {
+		return false, nil // it may be too busy to speak at all: ask again
+	}
+	result := no
+	if speaks {
+		result = yes
+	}
+	a.speech.learnH2(result)
+	return speaks, nil
+}
+
+// badRequest is malformed in every version of HTTP. An HTTP/1 server responds with 400 and does not
+// call a handler. The method is not a token, and the line has more than three words, because
+// http.server of Python checks the number of words before it selects a handler. The request is
+// longer than the preface of HTTP/2, so that a server does not wait for more bytes of the preface.
+const badRequest = "@ @ queue-proxy protocol detection HTTP/1.1\r\n\r\n"
+
+// reply is the protocol of the response to a bad request.
+type reply uint8
+
+const (
+	none    reply = iota // no response
+	inHTTP1              // the response of an HTTP/1 server
+	inHTTP2              // the SETTINGS frame that an HTTP/2 server sends first (RFC 9113 section 3.4)
+)
+
+// sendBadRequest sends badRequest on a separate connection. silent reports whether the response
+// timed out.
+func (a *App) sendBadRequest(ctx context.Context) (r reply, silent bool, err error) {
+	_, silent, err = a.question(ctx, func(c net.Conn) bool {
+		if _, err := io.WriteString(c, badRequest); err != nil {
+			return false
+		}
+		var head [9]byte
+		switch n, _ := io.ReadFull(c, head[:]); {
+		case isSettings(head[:n]):
+			r = inHTTP2
+		case n == len(head):
+			r = inHTTP1
+		}
+		return r != none
+	})
+	return r, silent, err
+}
+
+// shortBadRequest is a bad request in fewer bytes than a server needs to recognize the preface.
+const shortBadRequest = "@\r\n\r\n"
+
+// recognizesPreface reports whether a user container that responds in HTTP/1.1 waits for the preface
+// of HTTP/2. A server of net/http with HTTP/2 does not respond to a short bad request, because it
+// waits for 14 bytes. It still responds to longer bad requests on later connections. These responses
+// show that the user container is not too busy to respond to the short one.
+//
+// A server that compares the preface in a handler, such as package h2c, is not recognized.
+func (a *App) recognizesPreface(ctx context.Context) (bool, error) {
+	const laterRequests = 3
+	recognizes, _, err := a.question(ctx, func(c net.Conn) bool {
+		if _, err := io.WriteString(c, shortBadRequest); err != nil {
+			return false
+		}
+		for range laterRequests {
+			if r, _, err := a.sendBadRequest(ctx); err != nil || r != inHTTP1 {
+				return false
+			}
+		}
+		return isSilent(c)
+	})
+	return recognizes, err
+}
+
+// silentNow reports whether the connection is open and no byte of the user container can be read.
+func silentNow(c net.Conn) (silent bool) {
+	raw, err := c.(syscall.Conn).SyscallConn()
+	if err != nil {
+		return false
+	}
+	err = raw.Control(func(fd uintptr) { silent = netconn.Silent(fd) })
+	return silent && err == nil
+}
+
+// isSilent reports whether the user container neither sends a byte nor closes the connection for
+// 100 ms.
+func isSilent(c net.Conn) bool {
+	const duration = 100 * time.Millisecond
+	_ = c.SetReadDeadline(time.Now().Add(duration))
+	var b [1]byte
+	_, err := c.Read(b[:])
+	return errors.Is(err, os.ErrDeadlineExceeded)
+}
+
+// speaksOnlyH2 reports whether the user container supports HTTP/2 and does not support HTTP/1.1. If
+// so, it cannot have processed a request in HTTP/1.1 that it did not respond to. The error is a
+// *rewrite.Error if no connection can be opened, or the cause of the context.
+//
+// The user container gets a bad request first. If it responds in HTTP/1.1, the preface is not sent.
+// If it responds in HTTP/2, it does not support HTTP/1.1. If it closes the connection, it may also
+// be about to exit. Another bad request is then sent while an HTTP/2 connection is open. This
+// connection must still work after the user container has accepted a further connection.
+func (a *App) speaksOnlyH2(ctx context.Context) (bool, error) {
+	if h1 := a.speech.http1(); h1 != unknown {
+		return h1 == no, nil
+	}
+	r, silent, err := a.sendBadRequest(ctx)
+	switch {
+	case err != nil || silent:
+		return false, err
+	case r != none:
+		a.speech.learnH1(r == inHTTP1)
+		return r == inHTTP2, nil
+	}
+	if h2, err := a.speaksH2(ctx, false); err != nil || !h2 {
+		return false, err
+	}
+	if h1 := a.speech.http1(); h1 != unknown {
+		return h1 == no, nil
+	}
+	var h1 bool
+	sure, _, err := a.question(ctx, func(witness net.Conn) bool {
+		if !answersPreface(witness) {
+			return false
+		}
+		r, silent, err := a.sendBadRequest(ctx)
+		if h1 = r == inHTTP1; err != nil || silent || h1 {
+			return h1
+		}
+		h2, _, err := a.question(ctx, answersPreface) // the user container does accept
+		return err == nil && h2 && livesOn(witness)
+	})
+	if err != nil || !sure {
+		return false, err
+	}
+	a.speech.learnH1(h1)
+	return !h1, nil
+}
+
+// question opens a connection to the user container and calls answers. It returns the result of
+// answers. silent is true if answers failed because prefaceTimeout has passed.
+func (a *App) question(ctx context.Context, answers func(net.Conn) bool) (is, silent bool, err error) {
+	c, err := a.Dial(ctx)
+	if err != nil {
+		return false, false, err
+	}
+	defer c.Close()
+	patience, cancel := context.WithTimeout(ctx, prefaceTimeout)
+	defer cancel()
+	stop := context.AfterFunc(patience, func() { c.SetDeadline(past) })
+	defer stop()
+	is = answers(c)
+	if ctx.Err() != nil {
+		return false, false, context.Cause(ctx)
+	}
+	return is, !is && patience.Err() != nil, nil
+}
+
+// prefaceTimeout is the timeout of a question. A server that supports HTTP/2 responds immediately. An
+// HTTP/1 server may wait for the rest of the request.
+const prefaceTimeout = time.Second
+
+// confirmPreface detects HTTP/2 if the user container closed a connection without a response to a bad
+// request. It supports only HTTP/2, or it is starting. The first line of the preface is therefore sent
+// alone. An HTTP/1 server waits for the rest of the request, and responds to the bad requests that are
+// sent next. The preface is then not completed, and the result is unknown. The result is doubtful if all
+// connections were closed.
+//
+// A server of grpc-go sends its SETTINGS frame and reads the preface at the same time. It can therefore
+// close one connection without a response and respond to the next bad request in HTTP/2.
+func (a *App) confirmPreface(ctx context.Context) (h2 answer, err error) {
+	const requests = 2
+	speaks, silent, err := a.question(ctx, func(c net.Conn) bool {
+		if _, err := io.WriteString(c, prefaceLine); err != nil {
+			return false
+		}
+		for range requests {
+			r, silent, err := a.sendBadRequest(ctx)
+			if r == inHTTP2 {
+				a.speech.learnH1(false)
+				return true
+			}
+			if err != nil || silent || r != none {
+				return false
+			}
+		}
+		h2 = doubtful
+		if !silentNow(c) {
+			return readsSettings(c) // of a server that does not wait for the preface
+		}
+		h2 = no
+		_, err := io.WriteString(c, prefaceRest)
+		return err == nil && readsSettings(c)
+	})
+	switch {
+	case speaks:
+		return yes, nil
+	case silent || err != nil:
+		return unknown, err
+	}
+	return h2, nil
+}
+
+// prefaceLine and prefaceRest are the preface of HTTP/2 with an empty SETTINGS frame (RFC 9113 section
+// 3.4). prefaceLine is the beginning of an incomplete request of HTTP/1.
+const (
+	prefaceLine = "PRI * HTTP/2.0\r\n"
+	prefaceRest = "\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+)
+
+// answersPreface sends the client preface of HTTP/2. It reports whether the server responds with its
+// own preface, a SETTINGS frame (RFC 9113 section 3.4).
+func answersPreface(c net.Conn) bool {
+	_, err := io.WriteString(c, prefaceLine+prefaceRest)
+	return err == nil && readsSettings(c)
+}
+
+// readsSettings reports whether the next frame is the SETTINGS frame of a server.
+func readsSettings(c net.Conn) bool {
+	var head [9]byte
+	if _, err := io.ReadFull(c, head[:]); err != nil {
+		return false
+	}
+	return isSettings(head[:]) && skipPayload(c, head)
+}
+
+// skipPayload discards the payload of the frame with the given header (RFC 9113 section 4.1).
+func skipPayload(r io.Reader, head [9]byte) bool {
+	_, err := io.CopyN(io.Discard, r, int64(head[0])<<16|int64(head[1])<<8|int64(head[2]))
+	return err == nil
+}
+
+// livesOn reports whether an HTTP/2 server responds to a PING (RFC 9113 section 6.7) 20 ms after it
+// has responded to the preface. A server that is about to exit does not respond.
+func livesOn(c net.Conn) bool {
+	const while = 20 * time.Millisecond
+	time.Sleep(while)
+	const ping, ack = 6, 1
+	if _, err := io.WriteString(c, "\x00\x00\x08\x06\x00\x00\x00\x00\x00alive???"); err != nil {
+		return false
+	}
+	for {
+		var head [9]byte
+		if _, err := io.ReadFull(c, head[:]); err != nil {
+			return false
+		}
+		if head[3] == ping && head[4]&ack != 0 {
+			return true
+		}
+		if !skipPayload(c, head) {
+			return false
+		}
+	}
+}
+
+// isSettings reports whether b begins with the header of a SETTINGS frame that can start a connection:
+// type 4, no ACK, stream 0 (RFC 9113 section 6.5).
+func isSettings(b []byte) bool {
+	return len(b) >= 9 && b[0] == 0 && b[3] == 4 && b[4] == 0 && b[5]|b[6]|b[7]|b[8] == 0
+}
+
+// couldBeSettings reports whether b is an incomplete header of such a SETTINGS frame.
+func couldBeSettings(b []byte) bool {
+	head := [9]byte{3: 4}
+	copy(head[:], b)
+	return len(b) < len(head) && isSettings(head[:])
+}

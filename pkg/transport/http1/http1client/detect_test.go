@@ -1,0 +1,451 @@
+package http1client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/iotest"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
+	"github.com/queue-proxy/queue-proxy/test/harness"
+)
+
+// settings is the first frame of an HTTP/2 server, with the setting SETTINGS_MAX_CONCURRENT_STREAMS
+// 100.
+const settings = "\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x03\x00\x00\x00\x64"
+
+func TestHTTP2OnlyAppIsDetectedBeforeBodyIsRead(t *testing.T) {
+	for name, serve := range map[string]func(conn *harness.AppConn){
+		"at once": func(conn *harness.AppConn) { conn.Send(settings); conn.Hang() },
+		"after reading the head": func(conn *harness.AppConn) {
+			readHead(conn)
+			conn.Send(settings + "\x00\x00\x08\x07\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x01")
+		},
+		"in two pieces": func(conn *harness.AppConn) {
+			conn.Send(settings[:4])
+			readHead(conn)
+			conn.Send(settings[4:])
+			conn.Hang()
+		},
+	} {
+		for _, expects := range []bool{false, true} {
+			t.Run(name, func(t *testing.T) {
+				harness.ScaleTime(t, func(int) bool { return onlyH2(t, serve, expects) })
+			})
+		}
+	}
+}
+
+// onlyH2 returns false if the app did not respond before the timeout for sending the body.
+func onlyH2(t *testing.T, serve func(conn *harness.AppConn), expects bool) (inTime bool) {
+	a := unknownApp(t, harness.NewApp(t, serve).Port)
+	k := newCall("POST", "/")
+	k.Expect100 = expects
+	timeout := listenTimeout
+	if expects {
+		timeout = rewrite.ContinueTimeout
+	}
+	begin := time.Now()
+	late := make(chan struct{}, 1)
+	k.with(readerFunc(func([]byte) (int, error) {
+		if took := time.Since(begin); took < timeout {
+			t.Errorf("got a read of the body after %v, want none before %v", took, timeout)
+		}
+		late <- struct{}{}
+		return 0, io.EOF
+	}), 5)
+	got := k.do(a)
+	if len(late) > 0 {
+		return false
+	}
+	if rewrite.FaultOf(got.err) != rewrite.Garbage || !errors.Is(got.err, errSpeaksH2) || !a.OnlyH2() || !k.bodyUntouched() {
+		t.Errorf("got %v, only HTTP/2 %v, body untouched %v, want %v, true, true", got.err, a.OnlyH2(), k.bodyUntouched(), errSpeaksH2)
+	}
+	if speaks, err := a.speaksH2(t.Context(), false); !speaks || err != nil {
+		t.Errorf("got %v, %v, want HTTP/2 without asking", speaks, err)
+	}
+	return true
+}
+
+func TestInvalidResponseKeepsProtocolUnknown(t *testing.T) {
+	for _, say := range []string{
+		"\x00",
+		"\x00\x00\x06\x04\x00\x00\x00\x00",
+		"\x00\x00\x06\x04\x01\x00\x00\x00\x00",     // an acknowledgement
+		"\x00\x00\x06\x04\x00\x00\x00\x00\x01",     // of a stream
+		"\x00\x00\x06\x05\x00\x00\x00\x00\x00",     // another type
+		"\x15\x03\x01\x00\x02\x02\x46\x00\x00\x00", // a TLS alert
+	} {
+		a := unknownApp(t, harness.NewApp(t, func(conn *harness.AppConn) { readHead(conn); conn.Send(say) }).Port)
+		got := newCall("GET", "/").do(a)
+		if h1, h2 := a.speech.heard(); rewrite.FaultOf(got.err) != rewrite.Garbage || h1 != unknown || h2 != unknown {
+			t.Errorf("got %v, %d, %d behind %q, want garbage, nothing learnt", got.err, h1, h2, say)
+		}
+	}
+}
+
+func TestNewConnectionCloseReportsSilent(t *testing.T) {
+	for _, known := range []bool{false, true} {
+		a := unknownApp(t, harness.NewApp(t, func(conn *harness.AppConn) { readHead(conn) }).Port)
+		if known {
+			a.speech.learnH1(true)
+		}
+		var e *rewrite.Error
+		if err := newCall("GET", "/").do(a).err; !errors.As(err, &e) || e.Fault != rewrite.Reset || e.Silent == known {
+			t.Errorf("got %+v, want a reset, silent %v", e, !known)
+		}
+	}
+}
+
+func TestHTTP2IsDetectedOnce(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		serve    func(conn *harness.AppConn)
+		speaks   bool
+		only     bool // HTTP/1.1 is known not to be supported
+		prefaces int  // number of connections with the preface of HTTP/2
+	}{
+		{"HTTP/2 after the preface", func(conn *harness.AppConn) {
+			if r := readHead(conn); r != nil {
+				conn.Send(settings)
+				conn.Hang()
+			}
+		}, true, false, 1},
+		{"HTTP/2", func(conn *harness.AppConn) { conn.Send(settings); conn.Hang() }, true, true, 0},
+		{"HTTP/2 in pieces", func(conn *harness.AppConn) {
+			io.Copy(conn, iotest.OneByteReader(strings.NewReader(settings)))
+			conn.Hang()
+		}, true, true, 0},
+		{"400", func(conn *harness.AppConn) {
+			readHead(conn)
+			conn.Send("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
+		}, false, false, 0},
+		{"505, still open", answersOnce("HTTP/1.1 505 No\r\nContent-Length: 0\r\n\r\n"), false, false, 0},
+		{"closes", func(conn *harness.AppConn) {}, false, false, 1},
+		{"resets", func(conn *harness.AppConn) { readHead(conn); conn.Reset() }, false, false, 1},
+		{"one byte", func(conn *harness.AppConn) { readHead(conn); conn.Send("\x00") }, false, false, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s := harness.NewApp(t, c.serve)
+			a := unknownApp(t, s.Port)
+			for range 2 {
+				if speaks, err := a.speaksH2(t.Context(), false); speaks != c.speaks || err != nil {
+					t.Errorf("got %v, %v, want %v", speaks, err, c.speaks)
+				}
+			}
+			harness.Equal(t, a.OnlyH2(), c.only, "only HTTP/2")
+			harness.Equal(t, s.Connections(), c.prefaces, "connections with the preface")
+		})
+	}
+}
+
+// Requests that arrive while the first detection ends use its result.
+func TestDetectionIsNotRepeated(t *testing.T) {
+	for range 100 {
+		s := harness.NewApp(t, func(conn *harness.AppConn) {
+			if r := readHead(conn); r != nil {
+				conn.Send(settings)
+				conn.Hang()
+			}
+		})
+		a := unknownApp(t, s.Port)
+		var all sync.WaitGroup
+		var detected atomic.Bool
+		for !detected.Load() {
+			all.Go(func() {
+				if speaks, err := a.speaksH2(t.Context(), false); !speaks || err != nil {
+					t.Errorf("got %v, %v, want HTTP/2", speaks, err)
+				}
+				detected.Store(true)
+			})
+			time.Sleep(20 * time.Microsecond) // Without a pause, the callers take the whole CPU time of the application.
+		}
+		all.Wait()
+		harness.Equal(t, s.Connections(), 1, "connections with the preface")
+	}
+}
+
+// A canceled request does not start a detection.
+func TestDetectionSkipsCanceledRequest(t *testing.T) {
+	a := unknownApp(t, harness.NewApp(t, (*harness.AppConn).Hang).Port)
+	over := errors.New("over")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(over)
+	if _, err := a.speaksH2(ctx, false); !errors.Is(err, over) {
+		t.Errorf("got %v, want %v", err, over)
+	}
+	a.speech.mu.Lock()
+	defer a.speech.mu.Unlock()
+	if a.speech.asking != nil {
+		t.Error("the user container is being asked, want not")
+	}
+}
+
+func TestOnlyH2RequiresHTTP2Response(t *testing.T) {
+	speaking := func(h1, h2 func(conn *harness.AppConn)) func(conn *harness.AppConn) {
+		return func(conn *harness.AppConn) {
+			if r := readHead(conn); r != nil && r.Method == "PRI" {
+				h2(conn)
+			} else {
+				h1(conn)
+			}
+		}
+	}
+	yesH1 := func(conn *harness.AppConn) { conn.Send("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n") }
+	yesH2 := func(conn *harness.AppConn) {
+		conn.Send(settings + "\x00\x00\x04\x08\x00\x00\x00\x00\x00\x00\x01\x00\x00") // and a WINDOW_UPDATE
+		io.CopyN(io.Discard, conn.In, int64(len("SM\r\n\r\n")+9+17))
+		conn.Send("\x00\x00\x08\x06\x01\x00\x00\x00\x00alive???")
+		conn.Hang()
+	}
+	dyingH2 := func(conn *harness.AppConn) {
+		conn.Send(settings)
+		time.Sleep(10 * time.Millisecond) // real time: it ends later than its connections in HTTP/1.1
+	}
+	closes := func(conn *harness.AppConn) {}
+	for name, c := range map[string]struct {
+		serve       func(conn *harness.AppConn)
+		only        bool
+		h1          answer
+		connections int
+	}{
+		"HTTP/2 alone, which closes":      {speaking(closes, yesH2), true, no, 3},
+		"HTTP/2 alone, which resets":      {speaking((*harness.AppConn).Reset, yesH2), true, no, 3},
+		"HTTP/2 alone, which says so":     {speaking(yesH2, yesH2), true, no, 0},
+		"both":                            {speaking(yesH1, yesH2), false, yes, 0},
+		"one that is dying":               {speaking(closes, dyingH2), false, unknown, 5},
+		"HTTP/1.1":                        {speaking(yesH1, yesH1), false, yes, 0},
+		"neither":                         {closes, false, unknown, 1},
+		"HTTP/2, and too busy for a word": {speaking((*harness.AppConn).Hang, yesH2), false, unknown, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := harness.NewApp(t, c.serve)
+			a := unknownApp(t, s.Port)
+			for range 2 {
+				only, err := a.speaksOnlyH2(t.Context())
+				if h1, _ := a.speech.heard(); only != c.only || err != nil || h1 != c.h1 {
+					t.Errorf("got %v, %v, HTTP/1.1 %d, want %v, HTTP/1.1 %d", only, err, h1, c.only, c.h1)
+				}
+			}
+			harness.Equal(t, s.Connections(), c.connections, "connections")
+		})
+	}
+}
+
+// The HTTP/2 connections can stay open while the app accepts no other connection.
+func TestClosedConnectionsAreNotDetectedAsHTTP2Only(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	harness.NoError(t, err)
+	var others atomic.Int32
+	s := harness.ServeApp(t, ln, func(conn *harness.AppConn) {
+		if r := readHead(conn); r == nil || r.Method != "PRI" {
+			if others.Add(1) == 3 { // while there is a connection in HTTP/2
+				ln.Close()
+			}
+			return
+		}
+		conn.Send(settings)
+		io.CopyN(io.Discard, conn.In, int64(len("SM\r\n\r\n")+9+17))
+		conn.Send("\x00\x00\x08\x06\x01\x00\x00\x00\x00alive???")
+		conn.Hang()
+	})
+	a := unknownApp(t, s.Port)
+	if only, err := a.speaksOnlyH2(t.Context()); only || err != nil {
+		t.Errorf("got %v, %v, want false: it may speak HTTP/1.1 as well", only, err)
+	}
+	if h1, _ := a.speech.heard(); h1 != unknown {
+		t.Errorf("got HTTP/1.1 %d, want it unknown", h1)
+	}
+}
+
+// A user container that is starting does not respond either.
+func TestDetectionStoresTimeoutOnlyForHTTP1(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		h1       bool
+		remember bool
+	}{
+		{"HTTP/1.1 heard", true, true},
+		{"nothing heard", false, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			var asked atomic.Int32
+			s := harness.NewApp(t, func(conn *harness.AppConn) {
+				if asked.Add(1) > 1 {
+					conn.Send(settings)
+				}
+				conn.Hang()
+			})
+			a := unknownApp(t, s.Port)
+			if c.h1 {
+				a.speech.learnH1(true)
+			}
+			if speaks, err := a.speaksH2(t.Context(), false); speaks || err != nil {
+				t.Errorf("got %v, %v, want not HTTP/2", speaks, err)
+			}
+			if speaks, err := a.speaksH2(t.Context(), false); speaks == c.remember || err != nil {
+				t.Errorf("got %v, %v, want it remembered %v", speaks, err, c.remember)
+			}
+		})
+	}
+}
+
+func TestDialErrorResetsDetectedProtocol(t *testing.T) {
+	s := harness.NewApp(t, func(conn *harness.AppConn) { conn.Send(settings); conn.Hang() })
+	a := unknownApp(t, s.Port)
+	a.speaksH2(t.Context(), false)
+	a.speech.learnH1(false)
+	s.Listener.Close()
+	if got := newCall("GET", "/").do(a); rewrite.FaultOf(got.err) != rewrite.Unreachable {
+		t.Fatalf("got %v, want unreachable", got.err)
+	}
+	if a.OnlyH2() {
+		t.Error("got only HTTP/2, want it forgotten")
+	}
+	if _, err := a.speaksH2(t.Context(), false); rewrite.FaultOf(err) != rewrite.Unreachable {
+		t.Errorf("got %v, want unreachable", err)
+	}
+}
+
+func TestDetectionEndsWithContext(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	left := errors.New("the client has gone")
+	a := unknownApp(t, harness.NewApp(t, func(conn *harness.AppConn) { readHead(conn); cancel(left); conn.Hang() }).Port)
+	speaks, err := a.speaksH2(ctx, false)
+	if speaks || !errors.Is(err, left) {
+		t.Errorf("got %v, %v, want %v", speaks, err, left)
+	}
+	if _, h2 := a.speech.heard(); h2 != unknown {
+		t.Error("got an answer remembered, want none: nobody gave one")
+	}
+}
+
+// netHTTP starts servers of net/http and returns an App for it, and the number of requests that
+// its handler has got.
+func netHTTP(t *testing.T, http1, http2 bool) (*App, *atomic.Int32) {
+	t.Helper()
+	var handled atomic.Int32
+	ln := harness.Listen(t)
+	s := &http.Server{Protocols: new(http.Protocols), Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { handled.Add(1) })}
+	s.Protocols.SetHTTP1(http1)
+	s.Protocols.SetUnencryptedHTTP2(http2)
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(ln) }()
+	t.Cleanup(func() {
+		s.Close()
+		<-ended
+	})
+	return unknownApp(t, ln.Addr().(*net.TCPAddr).Port), &handled
+}
+
+func TestDetectionDoesNotCallNetHTTPHandler(t *testing.T) {
+	for name, c := range map[string]struct{ http1, http2, speaks, only bool }{
+		"HTTP/1": {http1: true},
+		"HTTP/2": {http2: true, speaks: true, only: true},
+		"both":   {http1: true, http2: true, speaks: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, handled := netHTTP(t, c.http1, c.http2)
+			only, err := a.speaksOnlyH2(t.Context())
+			harness.NoError(t, err)
+			a.Forget()
+			speaks, err := a.speaksH2(t.Context(), false)
+			harness.NoError(t, err)
+			if n := handled.Load(); speaks != c.speaks || only != c.only || n != 0 {
+				t.Errorf("got HTTP/2 %v, only HTTP/2 %v, %d requests, want %v, %v, 0", speaks, only, n, c.speaks, c.only)
+			}
+		})
+	}
+}
+
+// An application can close its first connections without a response, for example while it starts.
+func TestDetectionDuringStartDoesNotCallHandler(t *testing.T) {
+	for closed := range int32(12) {
+		t.Run(fmt.Sprint(closed, " closed"), func(t *testing.T) {
+			t.Parallel()
+			var ended, handled atomic.Int32
+			s := harness.NewApp(t, func(conn *harness.AppConn) {
+				if ended.Add(1) <= closed {
+					return
+				}
+				if r := readHead(conn); r == nil {
+					conn.Send("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
+				} else {
+					handled.Add(1)
+				}
+			})
+			a := unknownApp(t, s.Port)
+			for range 6 {
+				if speaks, err := a.speaksH2(t.Context(), false); speaks || err != nil {
+					t.Fatalf("got %v, %v, want false", speaks, err)
+				}
+			}
+			harness.Equal(t, handled.Load(), int32(0), "requests that reached the handler")
+		})
+	}
+}
+
+// A server of grpc-go can close the connection before it has sent its SETTINGS frame.
+func TestHTTP2IsDetectedAfterClosedConnection(t *testing.T) {
+	for closed := range int32(4) {
+		t.Run(fmt.Sprint(closed, " closed"), func(t *testing.T) {
+			t.Parallel()
+			var ended atomic.Int32
+			s := harness.NewApp(t, func(conn *harness.AppConn) {
+				r := readHead(conn)
+				if r == nil && ended.Add(1) <= closed {
+					return
+				}
+				conn.Send(settings)
+			})
+			a := unknownApp(t, s.Port)
+			if speaks, err := a.speaksH2(t.Context(), false); !speaks || err != nil {
+				t.Errorf("got %v, %v, want true", speaks, err)
+			}
+		})
+	}
+}
+
+// A server whose handler looks for the preface, such as package h2c, is not recognized.
+func TestPrefaceIsSentIfRequestNeedsHTTP2(t *testing.T) {
+	app := func(conn *harness.AppConn) {
+		if r := readHead(conn); r == nil {
+			conn.Send("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
+		} else if r.Method == "PRI" {
+			conn.Send(settings)
+			conn.Hang()
+		}
+	}
+	ln := harness.Listen(t)
+	s := harness.ServeApp(t, ln, app)
+	a := unknownApp(t, s.Port)
+	a.speech.learnH1(true)
+	a.speech.learnH2(doubtful)
+	for _, needed := range []bool{false, true, false} {
+		_, h2 := a.speech.heard()
+		want := needed || h2 == yes
+		if speaks, err := a.speaksH2(t.Context(), needed); speaks != want || err != nil {
+			t.Errorf("needed %v: got %v, %v, want %v", needed, speaks, err, want)
+		}
+	}
+	for contentType, want := range map[string]bool{
+		"application/grpc": true, "application/grpc+proto": true, "application/connect+json": true,
+		"application/grpc-web": false, "application/json": false, "": false,
+	} {
+		harness.Equal(t, needsH2(contentType), want, contentType)
+	}
+}
+
+// heard returns whether the user container supports HTTP/1.1 and HTTP/2.
+func (s *speech) heard() (h1, h2 answer) { return s.http1(), answer(s.h2.Load()) }

@@ -1,0 +1,33 @@
+package http1client
+
+import (
+	"errors"
+	"syscall"
+
+	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
+)
+
+var (
+	errNotAsked   = errors.New("unexpected status 101")
+	errNoUpgrade  = errors.New("status 101 without an Upgrade header")
+	errSpeaksH2   = errors.New("unexpected HTTP/2 response")
+	errEndedEarly = errors.New("incomplete body")
+	errStale      = errors.New("idle connection closed by the application")
+	errPartly     = errors.New("incomplete request header") // internal, never returned to callers
+)
+
+// refused reports whether no process listened on the address. Only in this case Dial tries the other
+// address immediately. A host without IPv6 returns other errors than ECONNREFUSED.
+func refused(err error) bool {
+	return errors.Is(err, syscall.ECONNREFUSED) ||
+		errors.Is(err, syscall.EADDRNOTAVAIL) ||
+		errors.Is(err, syscall.EAFNOSUPPORT) ||
+		errors.Is(err, syscall.ENETUNREACH)
+}
+
+// isLocal reports whether a dial failed because the sidecar lacks a file descriptor, memory for a
+// socket, or a local port. EADDRNOTAVAIL has this meaning for 127.0.0.1, because the error is
+// ENETUNREACH if the host does not have this address.
+func isLocal(err error) bool {
+	return netconn.Exhausted(err) || errors.Is(err, syscall.EADDRNOTAVAIL)
+}

@@ -1,0 +1,153 @@
+package http1client
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
+)
+
+// A waiter waits for a connection or a slot. A slot is the permission to have one connection. It is
+// in use from before the dial until the connection is closed. The number of slots is
+// Settings.MaxConns. If all slots are in use, the waiters get connections and slots in FIFO order.
+type waiter struct {
+	fresh bool             // requires a new connection
+	turn  chan *clientConn // receives an idle connection, or nil for a slot; has room for one value
+}
+
+// ConnState returns the state of the HTTP/1 connections to the user container. Open includes the
+// connections that are being opened.
+func (a *App) ConnState() bound.Pool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return bound.Pool{Open: a.open, Limit: a.settings.MaxConns, Waiting: a.waiters.Len(), Reached: a.full}
+}
+
+// tryGet returns an idle connection, or reserves a slot for a new one. If fresh is true, it does
+// not return an idle connection. If n is nil and reserved is false, all slots are in use.
+func (a *App) tryGet(fresh bool) (n *clientConn, reserved bool) {
+	if !fresh {
+		if n = a.take(); n != nil {
+			return n, false
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return nil, a.reserveLocked()
+}
+
+// reserveLocked reserves a slot and reports whether one was free. a.mu must be held.
+func (a *App) reserveLocked() bool {
+	if a.settings.MaxConns > 0 && a.open >= a.settings.MaxConns {
+		return false
+	}
+	a.open++
+	return true
+}
+
+// await waits for a connection or a slot. If n and err are nil, a slot is reserved. If the context
+// ends, err is its cause.
+func (a *App) await(ctx context.Context, fresh bool) (n *clientConn, err error) {
+	a.mu.Lock()
+	if len(a.idle) > 0 {
+		return a.reuseUnlock(fresh), nil
+	}
+	if a.reserveLocked() {
+		a.mu.Unlock()
+		return nil, nil
+	}
+	w := &waiter{fresh: fresh, turn: make(chan *clientConn, 1)}
+	element := a.waiters.PushBack(w)
+	a.full = time.Now()
+	a.mu.Unlock()
+	if a.settings.OnFull != nil {
+		a.settings.OnFull()
+	}
+	select {
+	case n = <-w.turn:
+		return n, nil
+	case <-ctx.Done():
+	}
+	a.mu.Lock()
+	a.waiters.Remove(element) // no effect if the turn came at the same time
+	a.mu.Unlock()
+	select {
+	case n = <-w.turn:
+		if n != nil {
+			n.close()
+		} else {
+			a.release()
+		}
+	default:
+	}
+	return nil, context.Cause(ctx)
+}
+
+// reuseUnlock returns the idle connection that was used last. If fresh is true, it closes the
+// connection that has been idle longest, and returns nil for its slot. There must be an idle
+// connection. a.mu must be held, and reuseUnlock unlocks it.
+func (a *App) reuseUnlock(fresh bool) *clientConn {
+	if !fresh {
+		last := len(a.idle) - 1
+		n := a.idle[last]
+		a.idle = slices.Delete(a.idle, last, last+1)
+		a.mu.Unlock()
+		n.reused = true
+		return n
+	}
+	n := a.idle[0]
+	a.idle = slices.Delete(a.idle, 0, 1)
+	a.mu.Unlock()
+	if n.slot.Swap(nil) == nil { // the connection of a test
+		a.mu.Lock()
+		a.open++
+		a.mu.Unlock()
+	}
+	n.close()
+	return nil
+}
+
+// openConn returns a new connection. The slot must be reserved, and is released on error.
+func (a *App) openConn(ctx context.Context) (*clientConn, error) {
+	nc, err := a.dialAside(ctx)
+	if err != nil {
+		a.release()
+		return nil, err
+	}
+	n := newClientConn(nc, a.buffers)
+	n.slot.Store(a)
+	return n, nil
+}
+
+// release releases a slot after its connection has been closed.
+func (a *App) release() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if w := a.nextWaiterLocked(); w != nil {
+		w.turn <- nil
+	} else {
+		a.open--
+	}
+}
+
+// passLocked passes an unused connection to the first waiter, and reports whether there was a
+// waiter that can use it. a.mu must be held.
+func (a *App) passLocked(n *clientConn) bool {
+	if first := a.waiters.Front(); first == nil || first.Value.(*waiter).fresh {
+		return false
+	}
+	n.reused = true
+	a.nextWaiterLocked().turn <- n
+	return true
+}
+
+// nextWaiterLocked removes the first waiter and returns it, or nil if there is none. a.mu must be
+// held.
+func (a *App) nextWaiterLocked() *waiter {
+	first := a.waiters.Front()
+	if first == nil {
+		return nil
+	}
+	return a.waiters.Remove(first).(*waiter)
+}

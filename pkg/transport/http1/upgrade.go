@@ -1,0 +1,39 @@
+package http1
+
+import (
+	"bytes"
+	"net"
+
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/http1client"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
+)
+
+// tunnel sends the 101 response and then copies bytes in both directions until the connection is
+// closed.
+func (x *exchange) tunnel(r *http1client.Response, result *queue.Result) {
+	c := x.c
+	result.Upgraded = true
+	x.state.Enter(queue.Tunnelled)    // from now on, a half-closed client connection is not an error
+	c.watch.Stop()                    // the tunnel detects when the client closes its side
+	x.broken, c.clocked = true, false // no response follows the tunnel
+	var client net.Conn = c.nc
+	if r.IsWebSocket() {
+		w := netconn.NewWebSocket(c.nc)
+		c.server.settings.WebSockets.Add(w)
+		defer c.server.settings.WebSockets.Remove(w)
+		client = w
+	}
+	x.room()
+	x.out = r.AppendSwitch(x.out[:0])
+	_, err := c.write(x.out, nil)
+	x.leaveRoom()
+	if err != nil {
+		x.alarm.Abortable(nil)
+		r.Close()
+		result.Reason = queue.ClientGone
+		return
+	}
+	early := bytes.Clone(c.buf[x.at:c.w]) // bytes after the header section, which belong to the new protocol
+	r.Tunnel(client, early, x.alarm, &x.state, result)
+}
