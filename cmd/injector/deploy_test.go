@@ -513,7 +513,7 @@ func TestAutoscalingExamplesReferToExistingMetrics(t *testing.T) {
 			t.Errorf("%s: got another port, want http-autometric of the sidecar", name)
 		}
 	}
-	stats := read(t, "../../pkg/stats/text.go")
+	stats := read(t, "../../pkg/proxy/stats/text.go")
 	for _, name := range []string{"hpa-prometheus-adapter/adapter-values.yaml", "keda-prometheus/scaledobject.yaml", "keda-metrics-api/scaledobject.yaml"} {
 		text := read(t, filepath.Join(deploy, "autoscaling", name))
 		at := strings.Index(text, "queue_average")

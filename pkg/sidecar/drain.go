@@ -11,7 +11,7 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/fair"
 	"github.com/queue-proxy/queue-proxy/pkg/observe/status"
-	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1"
 )
 
@@ -50,13 +50,13 @@ func (s *sidecar) drain() {
 	var beside sync.WaitGroup
 	beside.Go(func() { s.accompany(ctx) })
 	outcome := s.proxy.Drain.Wait(ctx)
-	if outcome == queue.OnlyStreams {
+	if outcome == proxy.OnlyStreams {
 		s.log.Info("only streams remain; the user container can close them", s.inFlight()...)
 		s.leave.Do(s.stopAccepting)
 	}
 	cancel()
 	beside.Wait()
-	if outcome == queue.Deadline {
+	if outcome == proxy.Deadline {
 		s.cut()
 		ctx, cancel := context.WithTimeout(context.Background(), abortTime)
 		defer cancel()
@@ -199,7 +199,7 @@ func (s *sidecar) waitForDrain(w http.ResponseWriter, r *http.Request) {
 	}
 	s.beginDrain(false)
 	outcome := s.proxy.Drain.Wait(ctx)
-	lostPlace := outcome == queue.GaveUp && r.Context().Err() == nil
+	lostPlace := outcome == proxy.GaveUp && r.Context().Err() == nil
 	_ = control.SetReadDeadline(time.Now()) // otherwise net/http waits for the rest of the body
 	_ = control.SetWriteDeadline(time.Now().Add(smallAnswer))
 	if lostPlace {

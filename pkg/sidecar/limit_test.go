@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/adapt"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy/adapt"
 )
 
 func TestLogLimitIgnoresShortChanges(t *testing.T) {

@@ -11,8 +11,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/config"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy/knative"
-	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
 
 // NewLogger returns the configured logger and its level, which can be changed while the logger is
@@ -122,16 +122,16 @@ func (s *sidecar) sayReadiness(c probe.Change) {
 }
 
 // sayFailure logs a failed request. The logger samples equal lines.
-func (s *sidecar) sayFailure(o *queue.Observation) {
-	if o.Reason == queue.OK || o.Excluded {
+func (s *sidecar) sayFailure(o *proxy.Observation) {
+	if o.Reason == proxy.OK || o.Excluded {
 		return
 	}
 	fields := []zap.Field{
 		zap.Stringer("reason", o.Reason),
 		zap.Int("status", o.Status),
 		zap.Stringer("phase", o.Phase),
-		zap.String("method", queue.Shown(o.Method)),
-		zap.String("path", queue.Shown(o.Path())),
+		zap.String("method", proxy.Shown(o.Method)),
+		zap.String("path", proxy.Shown(o.Path())),
 		zap.String("protocol", fmt.Sprintf("HTTP/%d.%d", o.Major, o.Minor)),
 		zap.Duration("took", o.End.Sub(o.Start)),
 		zap.Duration("queued", o.Queued()),
@@ -142,7 +142,7 @@ func (s *sidecar) sayFailure(o *queue.Observation) {
 	}
 	fields = append(fields, zap.NamedError("error", o.Err)) // no field if there is no error
 	level := zap.WarnLevel
-	if o.Reason == queue.ClientGone {
+	if o.Reason == proxy.ClientGone {
 		level = zap.InfoLevel
 	}
 	s.log.Log(level, "request failed", fields...)

@@ -16,7 +16,7 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/config"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
-	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -75,8 +75,8 @@ func TestRequestFailureLogIsBounded(t *testing.T) {
 	c := config.Default()
 	c.LoggingConfig.V = `{"outputPaths":["OUT"]}`
 	lines := logged(t, c, func(l *zap.Logger) {
-		o := &queue.Observation{Line: queue.Line{Method: strings.Repeat("M", 1<<20), Target: "/\u009b2J\u2028" + strings.Repeat("x", 1<<20)}}
-		o.Reason = queue.QueueFull
+		o := &proxy.Observation{Line: proxy.Line{Method: strings.Repeat("M", 1<<20), Target: "/\u009b2J\u2028" + strings.Repeat("x", 1<<20)}}
+		o.Reason = proxy.QueueFull
 		(&sidecar{log: l}).sayFailure(o)
 	})
 	if len(lines) != 1 {

@@ -17,7 +17,6 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/queue-proxy/queue-proxy/pkg/adapt"
 	"github.com/queue-proxy/queue-proxy/pkg/certs"
 	"github.com/queue-proxy/queue-proxy/pkg/config"
 	"github.com/queue-proxy/queue-proxy/pkg/fair"
@@ -25,8 +24,9 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/observe/status"
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
-	"github.com/queue-proxy/queue-proxy/pkg/queue"
-	"github.com/queue-proxy/queue-proxy/pkg/stats"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy/adapt"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy/stats"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/http1client"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http2"
@@ -56,7 +56,7 @@ type sidecar struct {
 	watcher *netconn.Watcher
 	prober  *probe.Prober
 	app     *http1client.App
-	proxy   *queue.Proxy
+	proxy   *proxy.Proxy
 	http1   *http1.Server
 	http2   *http2.Server
 	appH2   *http2client.Client
@@ -245,9 +245,9 @@ func (s *sidecar) build() (err error) {
 		MaxHeaderBytes: c.MaxHeaderBytes.V,
 		Bounds:         s.bounds,
 	})
-	s.proxy = &queue.Proxy{
+	s.proxy = &proxy.Proxy{
 		Ready: s.prober.Ready,
-		Drain: queue.NewDrain(queue.DrainSettings{
+		Drain: proxy.NewDrain(proxy.DrainSettings{
 			Quiet:    c.DrainQuietPeriod.V,
 			Deadline: c.DrainDeadline.V,
 			Min:      c.DrainMin.V,
@@ -256,7 +256,7 @@ func (s *sidecar) build() (err error) {
 		}),
 		Limit: newLimit(c),
 		Grace: c.ClientGoneGrace.V,
-		Clocks: queue.Clocks{
+		Clocks: proxy.Clocks{
 			Request:       c.RequestTimeout.V,
 			FirstByteOnly: c.RequestTimeoutScope.V == config.FirstByte,
 			ResponseStart: c.ResponseStartTimeout.V,
@@ -268,7 +268,7 @@ func (s *sidecar) build() (err error) {
 		Stats:   stats.New(time.Now()),
 		Observe: s.observe,
 		Probed:  s.probed,
-		Exclude: queue.Exclude{Paths: c.ExcludePaths.V, UserAgents: c.ExcludeUserAgents.V},
+		Exclude: proxy.Exclude{Paths: c.ExcludePaths.V, UserAgents: c.ExcludeUserAgents.V},
 	}
 	s.hooks = newHooks()
 	s.budget = newBudget(s.bounds)
@@ -276,7 +276,7 @@ func (s *sidecar) build() (err error) {
 	s.board = status.New(s.statusSources())
 	s.tell()
 	if s.telemetry.tracer != nil {
-		s.proxy.Trace = func(x queue.Exchange) queue.Trace { return s.telemetry.tracer.Begin(x) }
+		s.proxy.Trace = func(x proxy.Exchange) proxy.Trace { return s.telemetry.tracer.Begin(x) }
 	}
 	return nil
 }
@@ -338,11 +338,11 @@ func (s *sidecar) statusSources() status.Sources {
 }
 
 // newLimit returns the configured concurrency limit.
-func newLimit(c *config.Config) *queue.Limit {
+func newLimit(c *config.Config) *proxy.Limit {
 	if c.ConcurrencyMode.V != config.AdaptiveConcurrency {
-		return queue.NewLimit(c.Concurrency.V, c.QueueDepth.V)
+		return proxy.NewLimit(c.Concurrency.V, c.QueueDepth.V)
 	}
-	return queue.NewAdaptiveLimit(adapt.Settings{
+	return proxy.NewAdaptiveLimit(adapt.Settings{
 		Min:   c.ConcurrencyMin.V,
 		Max:   c.Concurrency.V,
 		Start: c.ConcurrencyStart.V,
@@ -361,7 +361,7 @@ func (s *sidecar) limit() (running, waiting int) {
 
 // slots returns the requests that hold a slot, and the number of slots held for disconnected
 // clients.
-func (s *sidecar) slots() (holders []queue.Holder, held int) {
+func (s *sidecar) slots() (holders []proxy.Holder, held int) {
 	return s.proxy.Holders(), s.proxy.Limit.Held()
 }
 

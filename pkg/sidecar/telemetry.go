@@ -13,8 +13,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/observe/metrics"
 	"github.com/queue-proxy/queue-proxy/pkg/observe/status"
 	"github.com/queue-proxy/queue-proxy/pkg/observe/tracing"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy/knative"
-	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
 
 // telemetry contains the metrics, the request log, the tracer and the metrics push. Each part is
@@ -43,9 +43,9 @@ func (s *sidecar) tell() {
 }
 
 // observe is called after each request completes.
-func (s *sidecar) observe(o *queue.Observation) {
+func (s *sidecar) observe(o *proxy.Observation) {
 	s.board.Observe(o)
-	if o.Reason == queue.Local {
+	if o.Reason == proxy.Local {
 		s.shortages.lackedResources("connection to the user container", o.Err)
 	}
 	if problem := s.board.FirstProblem(o); problem != "" {
@@ -63,7 +63,7 @@ func (s *sidecar) observe(o *queue.Observation) {
 }
 
 // probed is called after each probe is answered.
-func (s *sidecar) probed(o *queue.Observation) {
+func (s *sidecar) probed(o *proxy.Observation) {
 	if o.Kind == knative.QueueProbe {
 		s.telemetry.metrics.Answered(o.Start, o.Status == http.StatusOK)
 	}

@@ -19,8 +19,8 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
-	"github.com/queue-proxy/queue-proxy/pkg/queue"
-	"github.com/queue-proxy/queue-proxy/pkg/stats"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy/stats"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/http1client"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
@@ -46,7 +46,7 @@ type Options struct {
 // Serve returns an error or if net/http logs a panic.
 type Proxy struct {
 	T       testing.TB
-	Queue   *queue.Proxy
+	Queue   *proxy.Proxy
 	Bounds  *bound.Recorder // limits of the engines and of the client side
 	HTTP1   *http1.Server
 	HTTP2   *http2.Server
@@ -60,24 +60,24 @@ type Proxy struct {
 	shutdown  sync.Once
 
 	mu           sync.Mutex
-	observations []queue.Observation
+	observations []proxy.Observation
 }
 
 // Start starts a proxy in front of an app. If change is not nil, it can modify the parts of the
 // proxy before it serves.
-func Start(t testing.TB, app *harness.App, change func(*queue.Proxy, *Options)) *Proxy {
+func Start(t testing.TB, app *harness.App, change func(*proxy.Proxy, *Options)) *Proxy {
 	t.Helper()
 	return StartOn(t, app.Port, change)
 }
 
 // StartOn is like Start for the app on a port. change must set UnknownApp unless the app is a
 // harness.App.
-func StartOn(t testing.TB, port int, change func(*queue.Proxy, *Options)) *Proxy {
+func StartOn(t testing.TB, port int, change func(*proxy.Proxy, *Options)) *Proxy {
 	t.Helper()
 	p := &Proxy{T: t, Bounds: bound.NewRecorder()}
-	p.Queue = &queue.Proxy{
+	p.Queue = &proxy.Proxy{
 		Ready:   func(context.Context) error { return nil },
-		Drain:   queue.NewDrain(queue.DrainSettings{}),
+		Drain:   proxy.NewDrain(proxy.DrainSettings{}),
 		Stats:   stats.New(time.Now()),
 		Observe: p.observe,
 	}
@@ -141,7 +141,7 @@ func (p *Proxy) serve(o Options) (ended chan error) {
 
 // observe stores an observation. It copies the strings, because they are valid only during the
 // call.
-func (p *Proxy) observe(o *queue.Observation) {
+func (p *Proxy) observe(o *proxy.Observation) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	kept := *o
@@ -268,7 +268,7 @@ func (p *Proxy) WantBounds(names ...bound.Name) {
 }
 
 // Observed waits for n observations and returns all observations.
-func (p *Proxy) Observed(n int) (all []queue.Observation) {
+func (p *Proxy) Observed(n int) (all []proxy.Observation) {
 	p.T.Helper()
 	harness.Until(p.T, fmt.Sprintf("%d observations", n), func() bool {
 		p.mu.Lock()

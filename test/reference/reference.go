@@ -26,7 +26,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/http1client"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
@@ -37,7 +37,7 @@ import (
 // Server is the reference proxy.
 type Server struct {
 	settings rewrite.ServerSettings
-	proxy    *queue.Proxy
+	proxy    *proxy.Proxy
 	app      *http1client.App
 	client   *http2client.Client // for an app that supports HTTP/2
 	server   *http.Server
@@ -45,8 +45,8 @@ type Server struct {
 
 // New returns a server that runs requests through proxy and forwards them to app, or with client if
 // the app supports HTTP/2. Messages of net/http are written to logger.
-func New(settings rewrite.ServerSettings, proxy *queue.Proxy, app *http1client.App, client *http2client.Client, logger *log.Logger) *Server {
-	s := &Server{settings: settings, proxy: proxy, app: app, client: client}
+func New(settings rewrite.ServerSettings, front *proxy.Proxy, app *http1client.App, client *http2client.Client, logger *log.Logger) *Server {
+	s := &Server{settings: settings, proxy: front, app: app, client: client}
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true)
@@ -80,7 +80,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w = &flusher{ResponseWriter: w}
 	x := &exchange{Server: s, w: w, r: r, control: http.NewResponseController(w)}
-	x.alarm = queue.NewAlarm(func() bool { return !x.stopped.Load() && r.Context().Err() != nil })
+	x.alarm = proxy.NewAlarm(func() bool { return !x.stopped.Load() && r.Context().Err() != nil })
 	defer x.alarm.Stop()
 	defer context.AfterFunc(r.Context(), x.Notify)()
 	s.proxy.Serve(x, &x.state)
@@ -108,15 +108,15 @@ func (f *flusher) FlushError() error {
 // Unwrap implements the interface that http.ResponseController uses.
 func (f *flusher) Unwrap() http.ResponseWriter { return f.ResponseWriter }
 
-// exchange implements queue.Exchange and http.RoundTripper for one request, and rewrite.Client.
+// exchange implements proxy.Exchange and http.RoundTripper for one request, and rewrite.Client.
 type exchange struct {
 	*Server
 	w       http.ResponseWriter
 	r       *http.Request
 	control *http.ResponseController
-	alarm   *queue.Alarm
-	state   queue.RequestState
-	result  queue.Result
+	alarm   *proxy.Alarm
+	state   proxy.RequestState
+	result  proxy.Result
 	trace   *httptrace.ClientTrace // of ReverseProxy
 	body    body
 	stopped atomic.Bool // StopBody was called
@@ -160,31 +160,31 @@ func (x *exchange) bodyIsLeft() bool {
 	return !x.isH2() && !x.BodyArrived()
 }
 
-// Header implements queue.Exchange.
+// Header implements proxy.Exchange.
 func (x *exchange) Header(name string) string { return strings.Trim(x.r.Header.Get(name), " \t") }
 
-// Repeats implements queue.Exchange.
+// Repeats implements proxy.Exchange.
 func (x *exchange) Repeats(name string) bool { return len(x.r.Header[name]) > 1 }
 
-// Line implements queue.Exchange.
-func (x *exchange) Line() queue.Line {
-	return queue.Line{
+// Line implements proxy.Exchange.
+func (x *exchange) Line() proxy.Line {
+	return proxy.Line{
 		Method: x.r.Method, Target: x.r.RequestURI, Host: x.r.Host, Major: x.r.ProtoMajor, Minor: x.r.ProtoMinor,
 		Remote: x.r.RemoteAddr, TLS: x.r.TLS != nil, Open: x.r.ContentLength != 0,
 	}
 }
 
-// Request implements queue.Exchange.
+// Request implements proxy.Exchange.
 func (x *exchange) Request() *http.Request { return x.r }
 
-// Wait implements queue.Exchange.
-func (x *exchange) Wait(state *queue.RequestState) queue.Reason { return x.alarm.Wait(state) }
+// Wait implements proxy.Exchange.
+func (x *exchange) Wait(state *proxy.RequestState) proxy.Reason { return x.alarm.Wait(state) }
 
-// Notify implements queue.Exchange.
+// Notify implements proxy.Exchange.
 func (x *exchange) Notify() { x.alarm.Notify() }
 
-// Answer implements queue.Exchange.
-func (x *exchange) Answer(a *queue.Answer) {
+// Answer implements proxy.Exchange.
+func (x *exchange) Answer(a *proxy.Answer) {
 	h := x.w.Header()
 	clear(h)
 	a.Fields(h.Set)
@@ -213,10 +213,10 @@ func (x *exchange) setDefaults() {
 	}
 }
 
-// Forward implements queue.Exchange.
-func (x *exchange) Forward(state *queue.RequestState) (result queue.Result) {
+// Forward implements proxy.Exchange.
+func (x *exchange) Forward(state *proxy.RequestState) (result proxy.Result) {
 	x.alarm.Watch(state)
-	proxy := &httputil.ReverseProxy{
+	server := &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			for name, values := range r.In.Header { // ReverseProxy has removed these fields
 				if name == transport.Forwarded || strings.HasPrefix(name, "X-Forwarded-") {
@@ -239,12 +239,12 @@ func (x *exchange) Forward(state *queue.RequestState) (result queue.Result) {
 			}
 			x.cut = true
 		}
-		if x.alarm.Abortable(nil); x.cut && x.result.Reason == queue.OK {
-			x.result.Reason = queue.ClientGone
+		if x.alarm.Abortable(nil); x.cut && x.result.Reason == proxy.OK {
+			x.result.Reason = proxy.ClientGone
 		}
 		result = x.result
 	}()
-	proxy.ServeHTTP(x.w, &in)
+	server.ServeHTTP(x.w, &in)
 	return x.result
 }
 
@@ -255,7 +255,7 @@ var errRefused = errors.New("the request is not forwarded")
 func (x *exchange) RoundTrip(out *http.Request) (*http.Response, error) {
 	x.trace = httptrace.ContextClientTrace(out.Context())
 	call := rewrite.Call{Request: x.request(out.Header), Client: x}
-	if x.result.Reason = x.refuse(call.Request); x.result.Reason != queue.OK {
+	if x.result.Reason = x.refuse(call.Request); x.result.Reason != proxy.OK {
 		return nil, errRefused
 	}
 	if x.r.ContentLength != 0 {
@@ -310,16 +310,16 @@ func (x *exchange) request(h http.Header) *rewrite.Request {
 }
 
 // refuse returns the reason for which a request is not forwarded, or OK.
-func (x *exchange) refuse(q *rewrite.Request) queue.Reason {
+func (x *exchange) refuse(q *rewrite.Request) proxy.Reason {
 	announced := 0
 	for name := range x.r.Trailer {
 		if announced += len(name) + len(","); wire.ForbidsTrailer(name) || announced > wire.MaxRequestTrailer {
-			return queue.BadRequest
+			return proxy.BadRequest
 		}
 	}
 	for _, value := range x.r.Header[transport.ContentLength] { // RFC 9113 section 8.1.1; net/http validates only one
 		if n, err := strconv.ParseUint(value, 10, 63); x.isH2() && (err != nil || int64(n) != x.r.ContentLength) {
-			return queue.BadRequest
+			return proxy.BadRequest
 		}
 	}
 	return q.Refuse(0)
@@ -355,7 +355,7 @@ func (x *exchange) send(call *rewrite.Call) (rewrite.Response, *wire.Response, e
 }
 
 // Sending implements rewrite.Client.
-func (x *exchange) Sending() { x.state.Enter(queue.Waiting) }
+func (x *exchange) Sending() { x.state.Enter(proxy.Waiting) }
 
 // Waiting implements rewrite.Client.
 func (x *exchange) Waiting() {}

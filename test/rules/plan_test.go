@@ -29,17 +29,15 @@ var plan = []folder{
 
 	// The lifecycle of a request.
 	{path: "pkg/proxy/knative", may: []string{"pkg/transport"}},
-	{path: "pkg/probe", may: []string{"pkg/message", "pkg/transport", "pkg/transport/netconn"}},
-
-	// Consumers of observations.
-	{path: "pkg/observe/export", may: []string{"pkg/message", "pkg/transport"}},
-	{path: "pkg/stats", may: []string{"pkg/transport"}},
-	{path: "pkg/adapt"},
-	{path: "pkg/queue", may: []string{"pkg/adapt", "pkg/fair", "pkg/message", "pkg/proxy/knative", "pkg/stats", "pkg/transport"}},
+	{path: "pkg/proxy/stats", may: []string{"pkg/transport"}},
+	{path: "pkg/proxy/adapt"},
+	{path: "pkg/proxy", may: []string{
+		"pkg/fair", "pkg/message", "pkg/proxy/adapt", "pkg/proxy/knative", "pkg/proxy/stats", "pkg/transport",
+	}},
 
 	// Connections and protocols.
 	{path: "pkg/transport/rewrite", may: []string{
-		"pkg/observation/bound", "pkg/queue", "pkg/transport", "pkg/transport/http1/wire",
+		"pkg/observation/bound", "pkg/proxy", "pkg/transport", "pkg/transport/http1/wire",
 		"pkg/transport/netconn",
 	}},
 	{path: "pkg/transport/http2/http2client", may: []string{
@@ -47,34 +45,36 @@ var plan = []folder{
 		"pkg/transport/netconn", "pkg/transport/rewrite",
 	}},
 	{path: "pkg/transport/http1/http1client", may: []string{
-		"pkg/observation/bound", "pkg/queue", "pkg/transport", "pkg/transport/http1/wire",
+		"pkg/observation/bound", "pkg/proxy", "pkg/transport", "pkg/transport/http1/wire",
 		"pkg/transport/netconn", "pkg/transport/rewrite",
 	}},
 	{path: "pkg/transport/http2", may: []string{
-		"pkg/observation/bound", "pkg/queue", "pkg/transport", "pkg/transport/http1/http1client",
+		"pkg/observation/bound", "pkg/proxy", "pkg/transport", "pkg/transport/http1/http1client",
 		"pkg/transport/http1/wire", "pkg/transport/http2/http2client", "pkg/transport/http2/http2conn",
 		"pkg/transport/netconn", "pkg/transport/rewrite",
 	}},
 	{path: "pkg/transport/http1", may: []string{
-		"pkg/observation/bound", "pkg/queue", "pkg/transport", "pkg/transport/http1/http1client",
+		"pkg/observation/bound", "pkg/proxy", "pkg/transport", "pkg/transport/http1/http1client",
 		"pkg/transport/http1/wire", "pkg/transport/http2/http2client", "pkg/transport/netconn",
 		"pkg/transport/rewrite",
 	}},
+	{path: "pkg/probe", may: []string{"pkg/message", "pkg/transport", "pkg/transport/netconn"}},
 
 	// Consumers of observations.
+	{path: "pkg/observe/export", may: []string{"pkg/message", "pkg/transport"}},
 	{path: "pkg/observe/metrics", may: []string{
-		"pkg/adapt", "pkg/fair", "pkg/message", "pkg/observation/bound", "pkg/observe/export",
-		"pkg/proxy/knative", "pkg/queue", "pkg/transport/netconn",
+		"pkg/fair", "pkg/message", "pkg/observation/bound", "pkg/observe/export", "pkg/proxy",
+		"pkg/proxy/adapt", "pkg/proxy/knative", "pkg/transport/netconn",
 	}},
-	{path: "pkg/observe/tracing", may: []string{"pkg/message", "pkg/observe/export", "pkg/proxy/knative", "pkg/queue", "pkg/transport"}},
+	{path: "pkg/observe/tracing", may: []string{"pkg/message", "pkg/observe/export", "pkg/proxy", "pkg/proxy/knative", "pkg/transport"}},
 	{path: "pkg/observe/accesslog", may: []string{
-		"pkg/message", "pkg/observe/export", "pkg/queue", "pkg/transport", "pkg/transport/netconn",
+		"pkg/message", "pkg/observe/export", "pkg/proxy", "pkg/transport", "pkg/transport/netconn",
 	}},
 	{path: "pkg/observe/status", may: []string{
-		"pkg/adapt", "pkg/fair", "pkg/message", "pkg/observation/bound", "pkg/probe", "pkg/queue",
+		"pkg/fair", "pkg/message", "pkg/observation/bound", "pkg/probe", "pkg/proxy", "pkg/proxy/adapt",
 		"pkg/transport/netconn",
 	}},
-	{path: "pkg/config", may: []string{"pkg/adapt", "pkg/message", "pkg/probe"}},
+	{path: "pkg/config", may: []string{"pkg/message", "pkg/probe", "pkg/proxy/adapt"}},
 
 	// The injector.
 	{path: "pkg/inject", may: []string{"pkg/config", "pkg/message", "pkg/probe", "pkg/proxy/knative"}},
@@ -86,9 +86,9 @@ var plan = []folder{
 
 	// The process.
 	{path: "pkg/sidecar", may: []string{
-		"pkg/adapt", "pkg/certs", "pkg/config", "pkg/fair", "pkg/message", "pkg/observation/bound",
-		"pkg/observe/accesslog", "pkg/observe/export", "pkg/observe/metrics", "pkg/observe/status",
-		"pkg/observe/tracing", "pkg/probe", "pkg/proxy/knative", "pkg/queue", "pkg/stats", "pkg/transport",
+		"pkg/certs", "pkg/config", "pkg/fair", "pkg/message", "pkg/observation/bound", "pkg/observe/accesslog",
+		"pkg/observe/export", "pkg/observe/metrics", "pkg/observe/status", "pkg/observe/tracing", "pkg/probe",
+		"pkg/proxy", "pkg/proxy/adapt", "pkg/proxy/knative", "pkg/proxy/stats", "pkg/transport",
 		"pkg/transport/http1", "pkg/transport/http1/http1client", "pkg/transport/http2",
 		"pkg/transport/http2/http2client", "pkg/transport/netconn", "pkg/transport/rewrite",
 	}},
@@ -107,14 +107,14 @@ var plan = []folder{
 	{path: "hack/plain"},
 
 	// Only for tests and plots.
-	{path: "test/limits/simulation", may: []string{"pkg/adapt"}},
+	{path: "test/limits/simulation", may: []string{"pkg/proxy/adapt"}},
 	{path: "test/limits/measure", may: []string{"test/limits/simulation"}},
 	{path: "test/reference", may: []string{
-		"pkg/queue", "pkg/transport", "pkg/transport/http1/http1client", "pkg/transport/http1/wire",
+		"pkg/proxy", "pkg/transport", "pkg/transport/http1/http1client", "pkg/transport/http1/wire",
 		"pkg/transport/http2/http2client", "pkg/transport/rewrite",
 	}},
 	{path: "test/proxytest", may: []string{
-		"pkg/observation/bound", "pkg/queue", "pkg/stats", "pkg/transport/http1",
+		"pkg/observation/bound", "pkg/proxy", "pkg/proxy/stats", "pkg/transport/http1",
 		"pkg/transport/http1/http1client", "pkg/transport/http1/wire", "pkg/transport/http2",
 		"pkg/transport/http2/http2client", "pkg/transport/netconn", "pkg/transport/rewrite", "test/harness",
 		"test/reference",

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
 )
@@ -59,8 +59,8 @@ func (b *batch) run(schedules []schedule) {
 		serve = b.serveHTTP1
 	}
 	app := harness.NewApp(b.t, serve)
-	b.proxy = proxytest.Start(b.t, app, func(p *queue.Proxy, o *proxytest.Options) {
-		p.Limit = queue.NewLimit(len(schedules), len(schedules))
+	b.proxy = proxytest.Start(b.t, app, func(p *proxy.Proxy, o *proxytest.Options) {
+		p.Limit = proxy.NewLimit(len(schedules), len(schedules))
 		o.UnknownApp = !b.http1
 	})
 	var shared *conn

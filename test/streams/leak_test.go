@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/net/http2"
 
-	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
 )
@@ -36,8 +36,8 @@ func leakApp(t *testing.T, http1 bool) *proxytest.Proxy {
 	ended := make(chan struct{})
 	go func() { defer close(ended); _ = s.Serve(ln) }()
 	t.Cleanup(func() { s.Close(); <-ended })
-	return proxytest.StartOn(t, ln.Addr().(*net.TCPAddr).Port, func(p *queue.Proxy, o *proxytest.Options) {
-		p.Limit = queue.NewLimit(leakSlots, leakSlots)
+	return proxytest.StartOn(t, ln.Addr().(*net.TCPAddr).Port, func(p *proxy.Proxy, o *proxytest.Options) {
+		p.Limit = proxy.NewLimit(leakSlots, leakSlots)
 		o.UnknownApp = true
 	})
 }

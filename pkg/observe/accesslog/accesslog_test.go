@@ -20,8 +20,8 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy/knative"
-	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -29,7 +29,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // exchange is the exchange of a completed request.
 type exchange struct {
-	queue.Exchange
+	proxy.Exchange
 	r *http.Request
 }
 
@@ -39,25 +39,25 @@ func (x *exchange) Header(name string) string { return strings.Trim(x.r.Header.G
 
 // observe returns the observation of a successful request. It was queued for 2 ms, its response began after 5 ms, and it
 // ended after 10 ms.
-func observe(r *http.Request) *queue.Observation {
+func observe(r *http.Request) *proxy.Observation {
 	start := time.Date(2026, 8, 21, 10, 0, 0, 1_000, time.UTC)
-	return &queue.Observation{
+	return &proxy.Observation{
 		Exchange: &exchange{r: r},
-		Line: queue.Line{
+		Line: proxy.Line{
 			Method: r.Method, Target: r.RequestURI, Host: r.Host, Major: r.ProtoMajor, Minor: r.ProtoMinor,
 			Remote: r.RemoteAddr, TLS: r.TLS != nil,
 		},
-		Start: start, Slot: start.Add(2 * time.Millisecond), End: start.Add(10 * time.Millisecond), Phase: queue.Streaming,
-		Result: queue.Result{Status: 200, Begun: true, In: 3, Out: 5, FirstByte: start.Add(5 * time.Millisecond)},
+		Start: start, Slot: start.Add(2 * time.Millisecond), End: start.Add(10 * time.Millisecond), Phase: proxy.Streaming,
+		Result: proxy.Result{Status: 200, Begun: true, In: 3, Out: 5, FirstByte: start.Add(5 * time.Millisecond)},
 	}
 }
 
-func get(target string) *queue.Observation {
+func get(target string) *proxy.Observation {
 	return observe(httptest.NewRequest(http.MethodGet, target, nil))
 }
 
 // written returns the log of the requests with the options.
-func written(t *testing.T, o Options, requests ...*queue.Observation) string {
+func written(t *testing.T, o Options, requests ...*proxy.Observation) string {
 	t.Helper()
 	var out harness.Buffer
 	l := mustNew(t, o, &out)
@@ -101,8 +101,8 @@ func TestJSONLineContainsAllFields(t *testing.T) {
 
 func TestJSONLineOfQueuedRequestContainsNull(t *testing.T) {
 	o := get("/")
-	o.Slot, o.FirstByte, o.Phase = time.Time{}, time.Time{}, queue.Queued
-	o.Status, o.Reason, o.Begun = 503, queue.QueueFull, false
+	o.Slot, o.FirstByte, o.Phase = time.Time{}, time.Time{}, proxy.Queued
+	o.Status, o.Reason, o.Begun = 503, proxy.QueueFull, false
 	got := written(t, Options{}, o)
 	for _, want := range []string{
 		`"queueMs":10.000,"appMs":null,"firstByteMs":null,"totalMs":10.000`, `"severity":"WARNING"`,
@@ -116,13 +116,13 @@ func TestOptionsSelectRequests(t *testing.T) {
 	ok, slow, failed, cut, left, refused := get("/ok"), get("/slow"), get("/failed"), get("/cut"), get("/left"), get("/refused")
 	slow.End = slow.Start.Add(time.Second)
 	failed.Status = 500
-	cut.Reason = queue.AppReset
-	left.Reason, left.Status, left.Begun = queue.ClientGone, 499, false
+	cut.Reason = proxy.AppReset
+	left.Reason, left.Status, left.Begun = proxy.ClientGone, 499, false
 	refused.Status = 404
 	excluded, probe, liveness := get("/excluded"), get("/probe"), get("/liveness")
 	excluded.Excluded, excluded.Status = true, 500
 	probe.Kind, liveness.Kind = knative.QueueProbe, knative.KubeletRequest
-	all := []*queue.Observation{ok, slow, failed, cut, left, refused, excluded, probe, liveness}
+	all := []*proxy.Observation{ok, slow, failed, cut, left, refused, excluded, probe, liveness}
 
 	for _, c := range []struct {
 		name    string
@@ -439,7 +439,7 @@ func FuzzJSONLine(f *testing.F) {
 		r.Header = http.Header{"User-Agent": {agent}, "Referer": {referer}, "Traceparent": {"00-" + trace + "-1"}}
 		o.Method, o.Target, o.Host, o.Remote = method, target, host, remote
 		o.TraceID, o.Status = trace, status
-		o.Reason = queue.Reason(uint(why) % uint(queue.NumReasons))
+		o.Reason = proxy.Reason(uint(why) % uint(proxy.NumReasons))
 		o.End = o.Start.Add(time.Duration(nanos))
 		for _, made := range []*template{nil, serving} {
 			l := &Log{tail: appendTail(nil, &Revision{PodName: pod}), template: made}

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy/knative"
-	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -33,10 +33,10 @@ func everything(t *testing.T, names string) *Metrics {
 	}
 	m := newMetrics(t, o)
 	observeEveryKind(m)
-	unreachable := observed("GET", 1, 1, 502, queue.AppUnreachable)
+	unreachable := observed("GET", 1, 1, 502, proxy.AppUnreachable)
 	unreachable.FirstByte = time.Time{}
 	m.Observe(&unreachable)
-	probe := observed("GET", 1, 1, 200, queue.OK)
+	probe := observed("GET", 1, 1, 200, proxy.OK)
 	probe.Kind = knative.KubeletRequest
 	m.Observe(&probe)
 	m.Listening(time.Now())
@@ -159,7 +159,7 @@ func metricTable(all []shown) string {
 // limitReasons returns the values of the constants of type [adapt.Reason].
 func limitReasons(t *testing.T) (words []string) {
 	t.Helper()
-	source, err := os.ReadFile("../../adapt/adapt.go")
+	source, err := os.ReadFile("../../proxy/adapt/adapt.go")
 	harness.NoError(t, err)
 	for _, m := range regexp.MustCompile(`(?m)^\t\w+ +Reason += "([^"]+)"`).FindAllStringSubmatch(string(source), -1) {
 		words = append(words, m[1])
@@ -207,8 +207,8 @@ func reasonTable() string {
 	b.WriteString("| reason | status | cause |\n|---|---|---|\n")
 	for i, word := range reasons {
 		status := "-"
-		for reason := range queue.NumReasons {
-			if placeOf[reason] == i && reason > queue.OK {
+		for reason := range proxy.NumReasons {
+			if placeOf[reason] == i && reason > proxy.OK {
 				status = strings.TrimPrefix(status+fmt.Sprintf(", %d", reason.Status()), "-, ")
 			}
 		}

@@ -6,8 +6,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy/knative"
-	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
 
 // knativeHead contains the metrics of the queue-proxy of Knative after 1.18. The names are those of the
@@ -115,7 +115,7 @@ func newClientSeries(r *registry, tags *routeTags) *tagTable[clientSeries] {
 	}
 }
 
-func (k *knativeHead) observe(o *queue.Observation, tag int) {
+func (k *knativeHead) observe(o *proxy.Observation, tag int) {
 	method, version, code := method(o.Method), protocol(o.Major, o.Minor), status(o.Status)
 	s := k.server.at(tag, method, place(o.TLS), version, code)
 	s.duration.took(o.End.Sub(o.Start))

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 )
 
 // Each label of a request has a closed list of values, except for the route tag (tags.go). Values from the
@@ -56,9 +56,9 @@ func protocol(major, minor int) int {
 	return 0
 }
 
-// reasons contains the distinct words of [queue.Reason], and "other" for values that are not known here.
+// reasons contains the distinct words of [proxy.Reason], and "other" for values that are not known here.
 var reasons = func() (words []string) {
-	for r := range queue.NumReasons {
+	for r := range proxy.NumReasons {
 		if !slices.Contains(words, r.String()) {
 			words = append(words, r.String())
 		}
@@ -66,17 +66,17 @@ var reasons = func() (words []string) {
 	return append(words, "other")
 }()
 
-// placeOf contains the index in reasons of each [queue.Reason]. Two reasons can have the same word.
-var placeOf = func() (places [queue.NumReasons]int) {
-	for r := range queue.NumReasons {
+// placeOf contains the index in reasons of each [proxy.Reason]. Two reasons can have the same word.
+var placeOf = func() (places [proxy.NumReasons]int) {
+	for r := range proxy.NumReasons {
 		places[r] = slices.Index(reasons, r.String())
 	}
 	return places
 }()
 
 // reason returns the index of r in reasons.
-func reason(r queue.Reason) int {
-	if r >= queue.NumReasons {
+func reason(r proxy.Reason) int {
+	if r >= proxy.NumReasons {
 		return len(reasons) - 1
 	}
 	return placeOf[r]
@@ -123,7 +123,7 @@ func firstsOfClass() (places []int) {
 }
 
 func hasName(status int) bool {
-	return http.StatusText(status) != "" || status == queue.ClientGone.Status()
+	return http.StatusText(status) != "" || status == proxy.ClientGone.Status()
 }
 
 // status returns the index of a status code in statuses. A code without a name is counted as the x00 of its

@@ -11,10 +11,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/queue-proxy/queue-proxy/pkg/adapt"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy/adapt"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy/knative"
-	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
 
 // path is the path of the metrics.
@@ -139,7 +139,7 @@ func (m *Metrics) Handler() http.Handler { return m.handler }
 // set of labels.
 //
 // Excluded requests are ignored (docs/promises.md 3.10). Kubelet probes are only counted in their own metric.
-func (m *Metrics) Observe(o *queue.Observation) {
+func (m *Metrics) Observe(o *proxy.Observation) {
 	switch {
 	case m == nil || o.Excluded:
 		return

@@ -14,10 +14,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"github.com/queue-proxy/queue-proxy/pkg/adapt"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy/adapt"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy/knative"
-	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -25,27 +25,27 @@ const text = "text/plain;version=0.0.4"
 
 // observeEveryKind observes requests that succeed, are replayed, are rejected by the queue, and fail.
 func observeEveryKind(m *Metrics) {
-	ok := observed("GET", 1, 1, 200, queue.OK)
+	ok := observed("GET", 1, 1, 200, proxy.OK)
 	m.Observe(&ok)
 	m.Observe(&ok)
 
-	replayed := observed("POST", 2, 0, 201, queue.OK)
+	replayed := observed("POST", 2, 0, 201, proxy.OK)
 	replayed.Replayed = true
 	m.Observe(&replayed)
 
-	full := observed("POST", 1, 1, 503, queue.QueueFull)
+	full := observed("POST", 1, 1, 503, proxy.QueueFull)
 	full.Slot, full.FirstByte, full.Begun = time.Time{}, time.Time{}, false
 	full.End = zero.Add(time.Millisecond)
 	m.Observe(&full)
 
-	gone := observed("BREW", 1, 0, 499, queue.ClientGone)
+	gone := observed("BREW", 1, 0, 499, proxy.ClientGone)
 	gone.FirstByte, gone.Begun = time.Time{}, false
 	m.Observe(&gone)
 
-	cut := observed("GET", 1, 1, 200, queue.AppReset)
+	cut := observed("GET", 1, 1, 200, proxy.AppReset)
 	m.Observe(&cut)
 
-	upgraded := observed("GET", 1, 1, 101, queue.OK)
+	upgraded := observed("GET", 1, 1, 101, proxy.OK)
 	upgraded.Upgraded, upgraded.End = true, zero.Add(time.Hour)
 	m.Observe(&upgraded)
 }
@@ -113,7 +113,7 @@ func TestDurationIsSplitIntoQueueAndApp(t *testing.T) {
 func TestBucketIncludesUpperBound(t *testing.T) {
 	m := newMetrics(t, options("default"))
 	for _, took := range []time.Duration{-time.Second, 0, 999 * time.Microsecond, time.Millisecond, 1001 * time.Microsecond, time.Hour} {
-		o := observed("GET", 1, 1, 200, queue.OK)
+		o := observed("GET", 1, 1, 200, proxy.OK)
 		o.Slot, o.End = o.Start, o.Start.Add(took)
 		m.Observe(&o)
 	}
@@ -222,7 +222,7 @@ func TestStartupRecordsFirstEvents(t *testing.T) {
 		step()
 		m.Answered(time.Now(), true)
 		step()
-		first := observed("GET", 1, 1, 200, queue.OK)
+		first := observed("GET", 1, 1, 200, proxy.OK)
 		first.Start, first.End = time.Now(), time.Now()
 		step()
 		second := first
@@ -292,7 +292,7 @@ func requestLines(t *testing.T, m *Metrics) string {
 func TestExcludedRequestsAreNotCounted(t *testing.T) {
 	m := newMetrics(t, options("all"))
 	before := requestLines(t, m)
-	o := observed("GET", 1, 1, 502, queue.AppUnreachable)
+	o := observed("GET", 1, 1, 502, proxy.AppUnreachable)
 	o.Excluded, o.Replayed = true, true
 	m.Observe(&o)
 	harness.Equal(t, requestLines(t, m), before)
@@ -307,13 +307,13 @@ func TestProbesAreNotCountedAsRequests(t *testing.T) {
 	m := newMetrics(t, options("all"))
 	before := requestLines(t, m)
 	for _, kind := range []knative.Kind{knative.QueueProbe, knative.NetworkProbe, knative.UnknownProbe} {
-		o := observed("GET", 1, 1, 200, queue.OK)
+		o := observed("GET", 1, 1, 200, proxy.OK)
 		o.Kind = kind
 		m.Observe(&o)
 	}
 	harness.Equal(t, requestLines(t, m), before)
 
-	o := observed("GET", 1, 1, 503, queue.OK)
+	o := observed("GET", 1, 1, 503, proxy.OK)
 	o.Kind = knative.KubeletRequest
 	m.Observe(&o)
 	line := `queue_proxy_kubelet_probes_total{code="5xx",reason="ok"} 1` + "\n"
@@ -377,13 +377,13 @@ func TestKnative118NamesAreUnchangedForOpenMetrics(t *testing.T) {
 
 func TestKnativeHeadNamesLabelsAndUnits(t *testing.T) {
 	m := newMetrics(t, options("knative-head"))
-	o := observed("PUT", 2, 0, 200, queue.OK)
+	o := observed("PUT", 2, 0, 200, proxy.OK)
 	o.TLS = true
 	x := exchange{request: &http.Request{Header: http.Header{}}}
 	x.request.Header.Set("Knative-Serving-Default-Route", "true")
 	o.Exchange = x
 	m.Observe(&o)
-	o = observed("TRACE", 1, 1, 502, queue.AppUnreachable)
+	o = observed("TRACE", 1, 1, 502, proxy.AppUnreachable)
 	o.FirstByte = time.Time{}
 	m.Observe(&o)
 
@@ -445,7 +445,7 @@ func TestUnnamedStatusIsCountedAsFirstOfClass(t *testing.T) {
 // for a limited number of route tags.
 func FuzzLabelsAreClosed(f *testing.F) {
 	f.Add("GET", 1, 1, 200, uint8(0), "", "", int64(1), int64(1), true)
-	f.Add("get", 0, 9, 0, uint8(queue.NumReasons), "blue\xff", "true", int64(-1), int64(1<<62), false)
+	f.Add("get", 0, 9, 0, uint8(proxy.NumReasons), "blue\xff", "true", int64(-1), int64(1<<62), false)
 	f.Add("\"}\n#", 3, 0, 999, uint8(255), "\n", "x", int64(0), int64(0), true)
 	m, err := New(options("all"))
 	harness.NoError(f, err)
@@ -464,7 +464,7 @@ func FuzzLabelsAreClosed(f *testing.F) {
 		allowed[name.String()] = true
 	}
 	f.Fuzz(func(t *testing.T, method string, major, minor, status int, why uint8, tag, byDefault string, wait, took int64, slot bool) {
-		o := observed(method, major, minor, status, queue.Reason(why))
+		o := observed(method, major, minor, status, proxy.Reason(why))
 		x := exchange{request: &http.Request{Header: http.Header{"Knative-Serving-Tag": {tag}, "Knative-Serving-Default-Route": {byDefault}}}}
 		o.Exchange = x
 		o.Slot = zero.Add(time.Duration(wait))
@@ -502,7 +502,7 @@ func TestSeriesAreUnique(t *testing.T) {
 	o.Merge.Port = 1
 	m := newMetrics(t, o)
 	for status := range 1000 {
-		for reason := queue.OK; reason <= queue.NumReasons; reason++ {
+		for reason := proxy.OK; reason <= proxy.NumReasons; reason++ {
 			obs := observed([]string{"GET", "PUT", "BREW"}[status%3], status%4, status%2, status, reason)
 			m.Observe(&obs)
 			obs.FirstByte = time.Time{}
@@ -528,11 +528,11 @@ func TestMetricNamesAndHelpPassLint(t *testing.T) {
 func TestObserveDoesNotAllocate(t *testing.T) {
 	for _, names := range []string{"default", "knative-1.18", "knative-head", "all"} {
 		m := newMetrics(t, options(names))
-		o := observed("GET", 1, 1, 200, queue.OK)
+		o := observed("GET", 1, 1, 200, proxy.OK)
 		o.Replayed = true
-		refused := observed("POST", 2, 0, 503, queue.QueueFull)
+		refused := observed("POST", 2, 0, 503, proxy.QueueFull)
 		refused.Slot = time.Time{}
-		probe := observed("GET", 1, 1, 200, queue.OK)
+		probe := observed("GET", 1, 1, 200, proxy.OK)
 		probe.Kind = knative.KubeletRequest
 		got := testing.AllocsPerRun(1000, func() {
 			m.Observe(&o)
@@ -551,7 +551,7 @@ func TestConcurrentObserveCountsAllRequests(t *testing.T) {
 	for n := range writers {
 		all.Go(func() {
 			for i := range each {
-				o := observed([]string{"GET", "POST"}[i%2], 1, 1, 200+n, queue.OK)
+				o := observed([]string{"GET", "POST"}[i%2], 1, 1, 200+n, proxy.OK)
 				m.Observe(&o)
 				m.Answered(time.Now(), i%2 == 0)
 				m.ReadinessChanged(false)
@@ -580,7 +580,7 @@ func TestConcurrentObserveCountsAllRequests(t *testing.T) {
 
 func TestNilMetricsDoesNotAllocate(t *testing.T) {
 	var m *Metrics
-	o := observed("GET", 1, 1, 200, queue.OK)
+	o := observed("GET", 1, 1, 200, proxy.OK)
 	harness.Equal(t, testing.AllocsPerRun(10, func() {
 		m.Observe(&o)
 		m.Listening(zero)

@@ -3,7 +3,7 @@ package status
 import (
 	"fmt"
 
-	"github.com/queue-proxy/queue-proxy/pkg/adapt"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy/adapt"
 )
 
 // adaptive is the state of an adaptive limit.

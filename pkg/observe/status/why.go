@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/message"
-	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 )
 
@@ -45,7 +45,7 @@ func Why(ctx context.Context, port int, asJSON bool, w io.Writer) (ready bool, e
 			Adaptive  *adaptive `json:"adaptive,omitempty"`
 			Totals    totals    `json:"totals"`
 
-			Slots       []queue.Holder `json:"slots"`
+			Slots       []proxy.Holder `json:"slots"`
 			Held        int            `json:"held"`
 			Bounds      []boundState   `json:"bounds,omitempty"`
 			Connections Connections    `json:"connections"`
@@ -180,7 +180,7 @@ func (s *snapshot) slotsText() string {
 // reasons returns the number of failures of each reason, such as ": 20 queue-full, 1 app-garbage". The reasons are
 // sorted by frequency.
 func (t totals) reasons() string {
-	words := slices.DeleteFunc(slices.Collect(maps.Keys(t)), func(word string) bool { return word == queue.OK.String() })
+	words := slices.DeleteFunc(slices.Collect(maps.Keys(t)), func(word string) bool { return word == proxy.OK.String() })
 	slices.SortFunc(words, func(a, b string) int { return cmp.Or(cmp.Compare(t[b], t[a]), cmp.Compare(a, b)) })
 	var b strings.Builder
 	separator := ": "

@@ -6,7 +6,7 @@ import (
 
 	"go.opencensus.io/trace"
 
-	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 )
 
 // Header fields that carry trace contexts, in canonical form.
@@ -42,7 +42,7 @@ type parent struct {
 
 // parentOf reads the trace context of the client. If a format is not strictly valid, it is ignored
 // and the next format is tried, so that a request never joins the wrong trace.
-func parentOf(x queue.Exchange) parent {
+func parentOf(x proxy.Exchange) parent {
 	if p, ok := parseTraceparent(only(x, traceparent)); ok {
 		return p
 	}
@@ -57,7 +57,7 @@ func parentOf(x queue.Exchange) parent {
 }
 
 // only returns the value of a header field, or "" if the field is repeated.
-func only(x queue.Exchange, name string) string {
+func only(x proxy.Exchange, name string) string {
 	value := x.Header(name)
 	if value != "" && x.Repeats(name) {
 		return ""
@@ -67,7 +67,7 @@ func only(x queue.Exchange, name string) string {
 
 // stateOf returns the tracestate of the client. The field can have several lines (W3C Trace Context
 // 3.3.1.1).
-func stateOf(x queue.Exchange) string {
+func stateOf(x proxy.Exchange) string {
 	if !x.Repeats(tracestate) {
 		return x.Header(tracestate)
 	}

@@ -11,8 +11,8 @@ import (
 	"go.opencensus.io/trace"
 
 	"github.com/queue-proxy/queue-proxy/pkg/observe/export"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy/knative"
-	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 )
 
@@ -29,7 +29,7 @@ const stateAttribute = "tracestate"
 const failedCode = trace.StatusCodeUnknown
 
 // endSpans ends the spans of a completed request.
-func (r *Trace) endSpans(o *queue.Observation) {
+func (r *Trace) endSpans(o *proxy.Observation) {
 	if r.wait != nil { // the request ended in the queue
 		fail(r.wait, o, false)
 		r.wait.End()
@@ -46,9 +46,9 @@ func (r *Trace) endSpans(o *queue.Observation) {
 
 // fail marks a span as failed if the request has a failure reason, or if byStatus is true. The
 // reason has precedence, because the client may not have received a response.
-func fail(s *trace.Span, o *queue.Observation, byStatus bool) {
+func fail(s *trace.Span, o *proxy.Observation, byStatus bool) {
 	switch {
-	case o.Reason != queue.OK:
+	case o.Reason != proxy.OK:
 		s.SetStatus(trace.Status{Code: failedCode, Message: o.Reason.String()})
 		s.AddAttributes(trace.StringAttribute("error.type", o.Reason.String()))
 	case byStatus:
@@ -107,7 +107,7 @@ func (a *attributes) address(address, port, hostport string) (host string) {
 
 // serverAttributes returns the attributes of the client request. The query is omitted because it
 // can contain secrets.
-func serverAttributes(o *queue.Observation, m method) attributes {
+func serverAttributes(o *proxy.Observation, m method) attributes {
 	path, err := url.PathUnescape(o.Path())
 	if err != nil {
 		path = o.Path()
@@ -160,7 +160,7 @@ func serverAttributes(o *queue.Observation, m method) attributes {
 }
 
 // appAttributes returns the attributes of the request to the user container.
-func appAttributes(o *queue.Observation, m method, port int) attributes {
+func appAttributes(o *proxy.Observation, m method, port int) attributes {
 	host := "127.0.0.1"
 	a := make(attributes, 0, 8)
 	a.string("server.address", host)

@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -45,10 +45,10 @@ func TestSpanTimesMatchPhases(t *testing.T) {
 		r := unstarted(Options{Sampling: always, Limited: true}).Begin(carrying(http.Header{}))
 		began := time.Now()
 		time.Sleep(2 * time.Millisecond)
-		r.Enter(queue.Dialling)
-		r.Enter(queue.Waiting)
+		r.Enter(proxy.Dialling)
+		r.Enter(proxy.Waiting)
 		time.Sleep(3 * time.Millisecond)
-		r.Enter(queue.Streaming)
+		r.Enter(proxy.Streaming)
 		time.Sleep(5 * time.Millisecond)
 		r.End(get("/"))
 		var got []string
@@ -67,8 +67,8 @@ func TestSpanTimesMatchPhases(t *testing.T) {
 func TestUpgradeSpanHasFirstByteEvent(t *testing.T) {
 	recorded := record(t)
 	r := unstarted(Options{Sampling: always}).Begin(carrying(http.Header{}))
-	r.Enter(queue.Dialling)
-	r.Enter(queue.Tunnelled)
+	r.Enter(proxy.Dialling)
+	r.Enter(proxy.Tunnelled)
 	r.End(get("/"))
 	if got := recorded.spans[0].Annotations; len(got) != 1 || got[0].Message != "first byte" {
 		t.Errorf("%s: got %v, want the first byte", recorded.spans[0].Name, got)

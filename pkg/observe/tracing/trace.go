@@ -11,10 +11,10 @@ import (
 
 	"go.opencensus.io/trace"
 
-	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 )
 
-// A Trace is the [queue.Trace] of one request, from Begin to End.
+// A Trace is the [proxy.Trace] of one request, from Begin to End.
 //
 // If the request is sampled, the parent of the spans of the user container is the span of its exchange.
 // Otherwise, the user container receives the IDs of the client, or new IDs if the client sent none.
@@ -26,7 +26,7 @@ type Trace struct {
 	next    trace.SpanID // parent span ID that the user container receives
 	text    string       // traceparent that contains the IDs; either the client's string or made
 	made    [55]byte
-	fields  [maxFields]queue.Field
+	fields  [maxFields]proxy.Field
 
 	// The following fields are set only if the request is traced.
 	server *trace.Span // span of the complete request
@@ -47,7 +47,7 @@ const (
 
 // Begin starts the trace of a request. x must not change until End. t must not be nil. Probes are
 // never traced.
-func (t *Tracer) Begin(x queue.Exchange) *Trace {
+func (t *Tracer) Begin(x proxy.Exchange) *Trace {
 	r := t.traces.Get().(*Trace)
 	*r = Trace{tracer: t, parent: parentOf(x)}
 	p := &r.parent
@@ -74,7 +74,7 @@ func (t *Tracer) Begin(x queue.Exchange) *Trace {
 }
 
 // start starts the spans of a traced request.
-func (r *Trace) start(x queue.Exchange) {
+func (r *Trace) start(x proxy.Exchange) {
 	r.method = methodOf(x.Line().Method)
 	if r.parent.w3c {
 		r.state = shownState(stateOf(x))
@@ -101,12 +101,12 @@ func (r *Trace) addState(s *trace.Span) {
 }
 
 // Enter starts and ends the spans of a traced request when the request enters a phase.
-func (r *Trace) Enter(p queue.Phase) {
+func (r *Trace) Enter(p proxy.Phase) {
 	if r.server == nil {
 		return
 	}
 	switch p {
-	case queue.Dialling: // the request holds a slot
+	case proxy.Dialling: // the request holds a slot
 		if r.tracer.options.Limited {
 			r.wait.End()
 		}
@@ -114,7 +114,7 @@ func (r *Trace) Enter(p queue.Phase) {
 		r.app = r.child("HTTP "+r.method.span, r.tracer.client...)
 		r.next = r.app.SpanContext().SpanID
 		r.makeText()
-	case queue.Streaming, queue.Tunnelled:
+	case proxy.Streaming, proxy.Tunnelled:
 		r.app.Annotate(nil, "first byte")
 	}
 }
@@ -156,9 +156,9 @@ func (r *Trace) ID() string { return r.text[idAt:idEnd] }
 
 // Fields returns the header fields to add to the request to the user container. They replace the
 // fields for which Drop returns true. The strings are valid until End.
-func (r *Trace) Fields() []queue.Field {
+func (r *Trace) Fields() []proxy.Field {
 	fields := r.fields[:0]
-	add := func(name, value string) { fields = append(fields, queue.Field{Name: name, Value: value}) }
+	add := func(name, value string) { fields = append(fields, proxy.Field{Name: name, Value: value}) }
 	formats := r.tracer.options.Formats
 	if formats&inW3C != 0 {
 		add(traceparent, r.text)
@@ -217,7 +217,7 @@ func (r *Trace) Drop(name string) bool {
 }
 
 // End ends the spans of a completed request if it is traced. It does not retain o.
-func (r *Trace) End(o *queue.Observation) {
+func (r *Trace) End(o *proxy.Observation) {
 	t := r.tracer
 	if r.server != nil {
 		r.endSpans(o)

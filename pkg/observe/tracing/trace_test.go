@@ -13,18 +13,18 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/queue-proxy/queue-proxy/pkg/observe/export"
-	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// Package queue uses a trace through this interface.
-var _ queue.Trace = (*Trace)(nil)
+// Package proxy uses a trace through this interface.
+var _ proxy.Trace = (*Trace)(nil)
 
 // exchange is a completed request.
 type exchange struct {
-	queue.Exchange
+	proxy.Exchange
 	r *http.Request
 }
 
@@ -32,8 +32,8 @@ func (x *exchange) Request() *http.Request { return x.r }
 
 func (x *exchange) Header(name string) string { return strings.Trim(x.r.Header.Get(name), " \t") }
 
-func (x *exchange) Line() queue.Line {
-	return queue.Line{
+func (x *exchange) Line() proxy.Line {
+	return proxy.Line{
 		Method: x.r.Method, Target: x.r.RequestURI, Host: x.r.Host, Major: x.r.ProtoMajor, Minor: x.r.ProtoMinor,
 		Remote: x.r.RemoteAddr, TLS: x.r.TLS != nil,
 	}
@@ -47,22 +47,22 @@ func carrying(h http.Header) *exchange {
 }
 
 // observe returns the observation of a successful request.
-func observe(r *http.Request) *queue.Observation {
+func observe(r *http.Request) *proxy.Observation {
 	x := &exchange{r: r}
 	now := time.Now()
-	return &queue.Observation{
-		Exchange: x, Line: x.Line(), Start: now, Slot: now, End: now, Phase: queue.Streaming,
-		Result: queue.Result{Status: 200, Begun: true, In: 3, Out: 5, FirstByte: now},
+	return &proxy.Observation{
+		Exchange: x, Line: x.Line(), Start: now, Slot: now, End: now, Phase: proxy.Streaming,
+		Result: proxy.Result{Status: 200, Begun: true, In: 3, Out: 5, FirstByte: now},
 	}
 }
 
 // finish enters the phases of a request and ends the trace.
-func finish(r *Trace, o *queue.Observation) {
+func finish(r *Trace, o *proxy.Observation) {
 	if !o.Slot.IsZero() {
-		r.Enter(queue.Dialling)
+		r.Enter(proxy.Dialling)
 	}
 	if !o.FirstByte.IsZero() {
-		r.Enter(queue.Streaming)
+		r.Enter(proxy.Streaming)
 	}
 	r.End(o)
 }
@@ -81,13 +81,13 @@ func record(t *testing.T) *recorder {
 }
 
 // spansOf returns the spans of a request. Child spans precede the request span.
-func spansOf(t *testing.T, tracer *Tracer, x queue.Exchange, o *queue.Observation) []*trace.SpanData {
+func spansOf(t *testing.T, tracer *Tracer, x proxy.Exchange, o *proxy.Observation) []*trace.SpanData {
 	r := record(t)
 	finish(tracer.Begin(x), o)
 	return r.spans
 }
 
-func get(target string) *queue.Observation {
+func get(target string) *proxy.Observation {
 	return observe(httptest.NewRequest(http.MethodGet, target, nil))
 }
 
@@ -150,7 +150,7 @@ func TestSampledRequestForwardsOwnSpan(t *testing.T) {
 			in := fields(c.in...)
 			r := newTracer(t, always, c.formats).Begin(carrying(in))
 			harness.Equal(t, r.ID(), r.id.String(), "ID")
-			r.Enter(queue.Dialling)
+			r.Enter(proxy.Dialling)
 			ours := strings.NewReplacer("APP", r.app.SpanContext().SpanID.String(), "SERVER", r.server.SpanContext().SpanID.String())
 			want := strings.Split(ours.Replace(strings.Join(c.want, "\n")), "\n")
 			harness.Equal(t, onwards(r, in), fields(want...), "onwards")
@@ -280,9 +280,9 @@ func TestUnsampledRequestDoesNotAllocate(t *testing.T) {
 		got := testing.AllocsPerRun(100, func() {
 			r := c.tracer.Begin(x)
 			_ = r.ID()
-			r.Enter(queue.Dialling)
+			r.Enter(proxy.Dialling)
 			r.Fields()
-			r.Enter(queue.Streaming)
+			r.Enter(proxy.Streaming)
 			r.End(o)
 		})
 		harness.Equal(t, got, 0, c.name, "allocations")
@@ -306,9 +306,9 @@ func BenchmarkTrace(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				r := tracer.Begin(x)
-				r.Enter(queue.Dialling)
+				r.Enter(proxy.Dialling)
 				r.Fields()
-				r.Enter(queue.Streaming)
+				r.Enter(proxy.Streaming)
 				r.End(o)
 			}
 		})

@@ -5,7 +5,7 @@ import (
 	"os"
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
-	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 )
 
@@ -46,7 +46,7 @@ func (c *serverConn) recordRefusal(status int, err error) {
 
 // endForward ends Forward. It releases the memory that reserve added, and records the bound that
 // the client exceeded if the exchange ended with result.
-func (x *exchange) endForward(result *queue.Result) {
+func (x *exchange) endForward(result *proxy.Result) {
 	x.call.Unreserve()
 	if x.uploading {
 		x.uploading = false

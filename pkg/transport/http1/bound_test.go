@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
-	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
@@ -19,52 +19,52 @@ import (
 // docs/bounds.md lists the bounds and their tests.
 
 // defaults are the default values of the settings that define bounds.
-func defaults(p *queue.Proxy, s *proxytest.Options) {
+func defaults(p *proxy.Proxy, s *proxytest.Options) {
 	s.MaxHeaderBytes, s.HeaderTimeout, s.SendTimeout = 1<<20, time.Minute, 5*time.Minute
 	p.Clocks.Body, p.Clocks.Send = time.Minute, 5*time.Minute
 }
 
 func TestSilentConnectionTimesOut(t *testing.T) {
-	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), func(_ *queue.Proxy, s *proxytest.Options) { s.HeaderTimeout = soon })
-	proxy.Dial().WantEnd()
-	proxy.WantBounds(bound.SilentConnection)
+	server := proxytest.Start(t, harness.NewApp(t, harness.Echo), func(_ *proxy.Proxy, s *proxytest.Options) { s.HeaderTimeout = soon })
+	server.Dial().WantEnd()
+	server.WantBounds(bound.SilentConnection)
 }
 
 // A browser opens connections in advance and uses them later.
 func TestIdleNewConnectionServesRequest(t *testing.T) {
-	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), defaults)
+	server := proxytest.Start(t, harness.NewApp(t, harness.Echo), defaults)
 	var early []*harness.Client
 	for range 6 {
-		early = append(early, proxy.Dial())
+		early = append(early, server.Dial())
 	}
 	for range 100 {
-		proxy.Dial().Get("/p")
+		server.Dial().Get("/p")
 	}
 	for _, c := range early {
 		c.Get("/p")
 	}
-	proxy.WantBounds()
+	server.WantBounds()
 }
 
 func TestIncompleteHeaderTimesOut(t *testing.T) {
-	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), func(_ *queue.Proxy, s *proxytest.Options) { s.HeaderTimeout = soon })
-	c := proxy.Dial()
+	server := proxytest.Start(t, harness.NewApp(t, harness.Echo), func(_ *proxy.Proxy, s *proxytest.Options) { s.HeaderTimeout = soon })
+	c := server.Dial()
 	c.Get("/first")
 	c.Send("GET / HTTP/1.1\r\nHost:")
 	c.WantEnd()
-	proxy.WantBounds(bound.HeaderTimeout)
+	server.WantBounds(bound.HeaderTimeout)
 }
 
 // A client on a slow network: a header section of 64 KiB in many packets.
 func TestSplitHeaderReturns200(t *testing.T) {
-	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), defaults)
-	c := proxy.Dial()
+	server := proxytest.Start(t, harness.NewApp(t, harness.Echo), defaults)
+	c := server.Dial()
 	text := "GET / HTTP/1.1\r\nHost: a\r\nCookie: " + strings.Repeat("c", 64<<10) + "\r\n\r\n"
 	for ; len(text) > 0; text = text[min(500, len(text)):] {
 		c.Send(text[:min(500, len(text))])
 	}
 	harness.Equal(t, c.Receive("GET").Status(), 200, "status")
-	proxy.WantBounds()
+	server.WantBounds()
 }
 
 func TestLargeHeaderReturnsError(t *testing.T) {
@@ -79,12 +79,12 @@ func TestLargeHeaderReturnsError(t *testing.T) {
 		"many connection names": {"Connection: " + strings.Repeat("a,", 65) + "b\r\n\r\n", 400},
 	} {
 		t.Run(name, func(t *testing.T) {
-			proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
-			client := proxy.Dial()
+			server := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
+			client := server.Dial()
 			client.Send("GET / HTTP/1.1\r\nHost: a\r\n" + c.fields)
 			harness.Equal(t, client.Receive("GET").Status(), c.status, "status")
 			client.WantEnd()
-			proxy.WantBounds(bound.HeaderSection)
+			server.WantBounds(bound.HeaderSection)
 		})
 	}
 }
@@ -92,13 +92,13 @@ func TestLargeHeaderReturnsError(t *testing.T) {
 // A Kerberos token of 64 KiB, 100 fields (the default limit of Envoy), and the connection
 // options and trailers of an HTTP/1.1 client that offers h2c and gRPC.
 func TestKerberosHeaderReturns200(t *testing.T) {
-	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), defaults)
-	c := proxy.Dial()
+	server := proxytest.Start(t, harness.NewApp(t, harness.Echo), defaults)
+	c := server.Dial()
 	c.Send("GET / HTTP/1.1\r\nHost: a\r\nAuthorization: Negotiate " + strings.Repeat("a", 64<<10) + "\r\n" +
 		"Connection: keep-alive, HTTP2-Settings, TE, X-Request-Id\r\nTE: trailers\r\nTrailer: grpc-status, grpc-message, grpc-status-details-bin\r\n" +
 		strings.Repeat("X-Forwarded-For: 2001:db8:85a3:8d3:1319:8a2e:370:7348\r\n", 95) + "\r\n")
 	harness.Equal(t, c.Receive("GET").Status(), 200, "status")
-	proxy.WantBounds()
+	server.WantBounds()
 }
 
 func TestIncompleteBodyReturns504(t *testing.T) {
@@ -107,34 +107,34 @@ func TestIncompleteBodyReturns504(t *testing.T) {
 		"in chunks":     "Transfer-Encoding: chunked\r\n\r\n5\r\nab",
 	} {
 		t.Run(name, func(t *testing.T) {
-			proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), func(p *queue.Proxy, _ *proxytest.Options) { p.Clocks = queue.Clocks{Body: soon} })
-			c := proxy.Dial()
+			server := proxytest.Start(t, harness.NewApp(t, harness.Echo), func(p *proxy.Proxy, _ *proxytest.Options) { p.Clocks = proxy.Clocks{Body: soon} })
+			c := server.Dial()
 			c.Send("PUT / HTTP/1.1\r\nHost: a\r\n" + text)
 			harness.Equal(t, c.Receive("PUT").Status(), 504, "status")
-			proxy.WantBounds(bound.BodyTimeout)
+			server.WantBounds(bound.BodyTimeout)
 		})
 	}
 }
 
 // Each byte of the body resets the timeout, so that only a stalled body exceeds it.
 func TestSplitBodyReturns200(t *testing.T) {
-	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), defaults)
-	c := proxy.Dial()
+	server := proxytest.Start(t, harness.NewApp(t, harness.Echo), defaults)
+	c := server.Dial()
 	c.Send("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 5000\r\n\r\n")
 	for range 5000 {
 		c.Send("x")
 	}
 	harness.Equal(t, c.Receive("PUT").Status(), 200, "status")
-	proxy.WantBounds()
+	server.WantBounds()
 }
 
 func TestAppIdleTimeoutRecordsNoBound(t *testing.T) {
-	proxy := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) { conn.Request(); conn.Hang() }),
-		func(p *queue.Proxy, _ *proxytest.Options) { p.Clocks = queue.Clocks{Idle: soon} })
-	c := proxy.Dial()
+	server := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) { conn.Request(); conn.Hang() }),
+		func(p *proxy.Proxy, _ *proxytest.Options) { p.Clocks = proxy.Clocks{Idle: soon} })
+	c := server.Dial()
 	c.Send("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nab")
 	harness.Equal(t, c.Receive("PUT").Status(), 504, "status")
-	proxy.WantBounds()
+	server.WantBounds()
 }
 
 func TestLargeBodyReturns413(t *testing.T) {
@@ -143,23 +143,23 @@ func TestLargeBodyReturns413(t *testing.T) {
 		"in chunks":     "Transfer-Encoding: chunked\r\n\r\nb\r\n12345678901\r\n0\r\n\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {
-			proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), func(_ *queue.Proxy, s *proxytest.Options) { s.MaxBodyBytes = 10 })
-			c := proxy.Dial()
+			server := proxytest.Start(t, harness.NewApp(t, harness.Echo), func(_ *proxy.Proxy, s *proxytest.Options) { s.MaxBodyBytes = 10 })
+			c := server.Dial()
 			c.Send("PUT / HTTP/1.1\r\nHost: a\r\n" + text)
 			harness.Equal(t, c.Receive("PUT").Status(), 413, "status")
-			proxy.WantBounds(bound.BodySize)
+			server.WantBounds(bound.BodySize)
 		})
 	}
 }
 
 func TestMaxBodyReturns200(t *testing.T) {
-	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), func(_ *queue.Proxy, s *proxytest.Options) { s.MaxBodyBytes = 10 })
-	c := proxy.Dial()
+	server := proxytest.Start(t, harness.NewApp(t, harness.Echo), func(_ *proxy.Proxy, s *proxytest.Options) { s.MaxBodyBytes = 10 })
+	c := server.Dial()
 	for _, text := range []string{"Content-Length: 10\r\n\r\n1234567890", "Transfer-Encoding: chunked\r\n\r\na\r\n1234567890\r\n0\r\n\r\n"} {
 		c.Send("PUT / HTTP/1.1\r\nHost: a\r\n" + text)
 		harness.Equal(t, c.Receive("PUT").Status(), 200, "status")
 	}
-	proxy.WantBounds()
+	server.WantBounds()
 }
 
 // large responds to each request with a response of the size.
@@ -175,22 +175,22 @@ func large(size int) func(conn *harness.AppConn) {
 }
 
 func TestUnreadResponseTimesOut(t *testing.T) {
-	proxy := proxytest.Start(t, harness.NewApp(t, large(64<<20)), func(p *queue.Proxy, s *proxytest.Options) {
-		p.Clocks = queue.Clocks{Send: soon}
+	server := proxytest.Start(t, harness.NewApp(t, large(64<<20)), func(p *proxy.Proxy, s *proxytest.Options) {
+		p.Clocks = proxy.Clocks{Send: soon}
 		s.Narrow = true
 	})
-	c := harness.DialBy(t, &net.Dialer{Control: harness.Narrow}, proxy.Address)
+	c := harness.DialBy(t, &net.Dialer{Control: harness.Narrow}, server.Address)
 	c.Send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
-	proxy.WantBounds(bound.SendTimeout)
-	harness.Equal(t, proxy.Observed(1)[0].Reason, queue.IdleTimeout, "reason")
+	server.WantBounds(bound.SendTimeout)
+	harness.Equal(t, server.Observed(1)[0].Reason, proxy.IdleTimeout, "reason")
 }
 
 // The client reads 1 KiB at a time while the buffers of the kernel are full. The timeout is reset
 // after each write.
 func TestSlowReaderReceivesResponse(t *testing.T) {
 	const size = 16 << 20
-	proxy := proxytest.Start(t, harness.NewApp(t, large(size)), defaults)
-	c := proxy.Dial()
+	server := proxytest.Start(t, harness.NewApp(t, large(size)), defaults)
+	c := server.Dial()
 	c.Send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
 	m, err := harness.ReadHead(c.In)
 	harness.NoError(t, err)
@@ -200,18 +200,18 @@ func TestSlowReaderReceivesResponse(t *testing.T) {
 			t.Fatalf("got %v, want the whole response", err)
 		}
 	}
-	proxy.WantBounds()
+	server.WantBounds()
 }
 
 // wantUpload sends the chunked body to a proxy with these settings. It checks the status and
 // the bounds that were recorded.
-func wantUpload(t *testing.T, settings func(*queue.Proxy, *proxytest.Options), body string, status int, bounds ...bound.Name) {
+func wantUpload(t *testing.T, settings func(*proxy.Proxy, *proxytest.Options), body string, status int, bounds ...bound.Name) {
 	t.Helper()
-	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), settings)
-	c := proxy.Dial()
+	server := proxytest.Start(t, harness.NewApp(t, harness.Echo), settings)
+	c := server.Dial()
 	c.Send("PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n" + body)
 	harness.Equal(t, c.Receive("PUT").Status(), status, "status")
-	proxy.WantBounds(bounds...)
+	server.WantBounds(bounds...)
 }
 
 func TestLongChunkExtensionReturns400(t *testing.T) {
@@ -236,20 +236,20 @@ func TestChecksumTrailerReturns200(t *testing.T) {
 }
 
 func TestMaxConnectionsClosesIdleConnection(t *testing.T) {
-	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), func(_ *queue.Proxy, s *proxytest.Options) { s.Connections = netconn.NewConnLimit(1, s.Bounds) })
-	first := proxy.Dial()
+	server := proxytest.Start(t, harness.NewApp(t, harness.Echo), func(_ *proxy.Proxy, s *proxytest.Options) { s.Connections = netconn.NewConnLimit(1, s.Bounds) })
+	first := server.Dial()
 	first.Get("/p")
-	proxy.Dial().Get("/p")
+	server.Dial().Get("/p")
 	first.WantEnd()
-	proxy.WantBounds(bound.MaxConnections)
+	server.WantBounds(bound.MaxConnections)
 }
 
 func TestShutdownRecordsNoBound(t *testing.T) {
-	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), defaults)
-	silent, idle := proxy.Dial(), proxy.Dial()
+	server := proxytest.Start(t, harness.NewApp(t, harness.Echo), defaults)
+	silent, idle := server.Dial(), server.Dial()
 	idle.Get("/p")
-	proxy.Shutdown()
+	server.Shutdown()
 	silent.WantEnd()
 	idle.WantEnd()
-	proxy.WantBounds()
+	server.WantBounds()
 }

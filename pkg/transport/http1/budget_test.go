@@ -10,7 +10,7 @@ import (
 	"golang.org/x/net/http2"
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
-	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
@@ -23,7 +23,7 @@ const budget = 1 << 20
 func withBudget(t *testing.T, app *harness.App) (*proxytest.Proxy, *netconn.Budget) {
 	t.Helper()
 	var b *netconn.Budget
-	p := proxytest.Start(t, app, func(_ *queue.Proxy, o *proxytest.Options) {
+	p := proxytest.Start(t, app, func(_ *proxy.Proxy, o *proxytest.Options) {
 		b = netconn.NewBudget(budget, o.Bounds)
 		o.Memory = b
 	})
@@ -47,7 +47,7 @@ func TestLongHeaderWithoutMemoryIsObserved(t *testing.T) {
 	harness.Equal(t, m.Get("retry-after"), "1", "Retry-After")
 	c.WantEnd()
 	o := p.Observed(1)[0]
-	harness.Equal(t, o.Reason, queue.Overload, "reason")
+	harness.Equal(t, o.Reason, proxy.Overload, "reason")
 	harness.Equal(t, o.Method+" "+o.Target, "GET /long", "request line")
 	p.WantBounds(bound.Memory)
 }
@@ -61,13 +61,13 @@ func TestUploadWaitsForMemory(t *testing.T) {
 	time.AfterFunc(100*time.Millisecond, release)
 	c.Send("b")
 	harness.Equal(t, c.Receive("POST").Status(), 200, "status")
-	harness.Equal(t, p.Observed(1)[0].Reason, queue.OK, "reason")
+	harness.Equal(t, p.Observed(1)[0].Reason, proxy.OK, "reason")
 }
 
 func TestRequestOfClosedConnectionReportsOverload(t *testing.T) {
-	for name, change := range map[string]func(*queue.Proxy){
-		"in the user container": func(*queue.Proxy) {},
-		"in the queue":          func(p *queue.Proxy) { p.Limit = queue.NewLimit(1, 10) },
+	for name, change := range map[string]func(*proxy.Proxy){
+		"in the user container": func(*proxy.Proxy) {},
+		"in the queue":          func(p *proxy.Proxy) { p.Limit = proxy.NewLimit(1, 10) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, b := withBudget(t, harness.NewApp(t, hanging))
@@ -77,7 +77,7 @@ func TestRequestOfClosedConnectionReportsOverload(t *testing.T) {
 			p.Dial().Send("GET / HTTP/1.1\r\nHost: a\r\nA: " + strings.Repeat("a", 100<<10) + "\r\n\r\n")
 			p.InFlight(2)
 			proxytest.HoldMemory(b, budget*7/8)
-			harness.Equal(t, p.Observed(1)[0].Reason, queue.Overload, "reason")
+			harness.Equal(t, p.Observed(1)[0].Reason, proxy.Overload, "reason")
 			p.WantBounds(bound.Memory)
 		})
 	}
@@ -101,7 +101,7 @@ func TestUnreadInterimResponsesOfHTTP2AppAreCharged(t *testing.T) {
 		})
 	})
 	var b *netconn.Budget
-	p := proxytest.Start(t, app, func(_ *queue.Proxy, o *proxytest.Options) {
+	p := proxytest.Start(t, app, func(_ *proxy.Proxy, o *proxytest.Options) {
 		b = netconn.NewBudget(budget, o.Bounds)
 		o.Memory, o.Narrow, o.UnknownApp = b, true, true
 	})
@@ -112,7 +112,7 @@ func TestUnreadInterimResponsesOfHTTP2AppAreCharged(t *testing.T) {
 		return used > budget/3
 	})
 	harness.Equal(t, c.Receive("GET").Status(), 503, "status")
-	harness.Equal(t, p.Observed(1)[0].Reason, queue.Overload, "reason")
+	harness.Equal(t, p.Observed(1)[0].Reason, proxy.Overload, "reason")
 	harness.Until(t, "the memory is released", func() bool {
 		used, _ := b.Usage()
 		return used == 0
@@ -128,7 +128,7 @@ func TestUnreadTunnelIsCharged(t *testing.T) {
 				}
 			})
 			var b *netconn.Budget
-			p := proxytest.Start(t, app, func(_ *queue.Proxy, o *proxytest.Options) {
+			p := proxytest.Start(t, app, func(_ *proxy.Proxy, o *proxytest.Options) {
 				b = netconn.NewBudget(budget, o.Bounds)
 				o.Memory, o.Narrow, o.TLS = b, true, name == "TLS"
 			})

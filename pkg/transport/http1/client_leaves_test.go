@@ -5,25 +5,25 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
 )
 
 func TestCloseAfterResponseReportsOK(t *testing.T) {
-	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
-	proxy.LearnProtocol()
-	before := len(proxy.Observed(0))
+	server := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
+	server.LearnProtocol()
+	before := len(server.Observed(0))
 	const requests = 500
 	for range requests {
-		c := proxy.Dial()
+		c := server.Dial()
 		c.Send("GET /x HTTP/1.1\r\nHost: a\r\n\r\n")
 		c.Receive("GET")
 		c.Close()
 	}
-	for _, o := range proxy.Observed(before + requests)[before:] {
-		if o.Reason != queue.OK {
-			t.Fatalf("got %v, want %v", o.Reason, queue.OK)
+	for _, o := range server.Observed(before + requests)[before:] {
+		if o.Reason != proxy.OK {
+			t.Fatalf("got %v, want %v", o.Reason, proxy.OK)
 		}
 	}
 }
@@ -60,72 +60,72 @@ func TestCloseDuringRequestReportsClientGone(t *testing.T) {
 // testLeaving sends a request and leaves when it has come so far.
 func testLeaving(t *testing.T, where, request string, leave func(*harness.Client)) {
 	app := newBlocking()
-	proxy := proxytest.Start(t, harness.NewApp(t, app.serve), func(p *queue.Proxy, _ *proxytest.Options) { p.Limit = queue.NewLimit(1, 5) })
+	server := proxytest.Start(t, harness.NewApp(t, app.serve), func(p *proxy.Proxy, _ *proxytest.Options) { p.Limit = proxy.NewLimit(1, 5) })
 	defer close(app.free)
 	queued, forwarded := strings.HasPrefix(where, "queued"), strings.HasPrefix(where, "forwarded")
 	if queued {
-		proxy.Dial().Send("GET /1 HTTP/1.1\r\nHost: a\r\n\r\n")
+		server.Dial().Send("GET /1 HTTP/1.1\r\nHost: a\r\n\r\n")
 		app.wantRunning(t, 1)
 	}
-	c, want := proxy.Dial(), queue.Waiting
+	c, want := server.Dial(), proxy.Waiting
 	c.Send(request)
 	switch {
 	case queued:
-		want = queue.Queued
-		proxy.Waiting(1)
+		want = proxy.Queued
+		server.Waiting(1)
 	case forwarded:
 		app.wantRunning(t, 1)
 	default:
-		proxy.InFlight(1)
+		server.InFlight(1)
 	}
 	leave(c)
-	o := proxy.Observed(1)[0]
-	if !queued && !forwarded && o.Phase == queue.Dialling {
-		want = queue.Dialling // the phase can also be earlier
+	o := server.Observed(1)[0]
+	if !queued && !forwarded && o.Phase == proxy.Dialling {
+		want = proxy.Dialling // the phase can also be earlier
 	}
-	if o.Reason != queue.ClientGone || o.Status != 499 || o.Phase != want {
-		t.Errorf("got %v, %d, %v, want %v, 499, %v", o.Reason, o.Status, o.Phase, queue.ClientGone, want)
+	if o.Reason != proxy.ClientGone || o.Status != 499 || o.Phase != want {
+		t.Errorf("got %v, %d, %v, want %v, 499, %v", o.Reason, o.Status, o.Phase, proxy.ClientGone, want)
 	}
 	if forwarded {
 		harness.Until(t, "cancelled request at the app", func() bool { return app.gone.Load() == 1 })
-	} else if _, waiting := proxy.Queue.Limit.Load(); waiting != 0 {
+	} else if _, waiting := server.Queue.Limit.Load(); waiting != 0 {
 		t.Errorf("got %d waiting, want 0", waiting)
 	}
 }
 
 func TestCloseDuringResponseReportsClientGone(t *testing.T) {
 	ended := make(chan struct{})
-	proxy := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
+	server := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
 		conn.Request()
 		conn.Send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n")
 		conn.Hang()
 		close(ended)
 	}), nil)
-	c := proxy.Dial()
+	c := server.Dial()
 	c.Send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
 	if _, err := harness.ReadHead(c.In); err != nil {
 		t.Fatal(err)
 	}
 	c.Close()
 	harness.Receive(t, ended, "end of the app's connection")
-	if o := proxy.Observed(1)[0]; o.Reason != queue.ClientGone || o.Status != 200 || o.Phase != queue.Streaming {
-		t.Errorf("got %v, %d, %v, want %v, 200, %v", o.Reason, o.Status, o.Phase, queue.ClientGone, queue.Streaming)
+	if o := server.Observed(1)[0]; o.Reason != proxy.ClientGone || o.Status != 200 || o.Phase != proxy.Streaming {
+		t.Errorf("got %v, %d, %v, want %v, 200, %v", o.Reason, o.Status, o.Phase, proxy.ClientGone, proxy.Streaming)
 	}
 }
 
 // A canceled client connection cancels the context of http.Request.
 func TestCloseCancelsRequestContext(t *testing.T) {
 	asked := make(chan struct{})
-	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), func(p *queue.Proxy, _ *proxytest.Options) {
+	server := proxytest.Start(t, harness.NewApp(t, harness.Echo), func(p *proxy.Proxy, _ *proxytest.Options) {
 		p.Ready = func(ctx context.Context) error {
 			close(asked)
 			<-ctx.Done()
 			return ctx.Err()
 		}
 	})
-	c := proxy.Dial()
+	c := server.Dial()
 	c.Send("GET / HTTP/1.1\r\nHost: a\r\nK-Network-Probe: queue\r\n\r\n")
 	<-asked
 	c.Close()
-	harness.Within(t, "end of a probe whose client has gone", func() bool { proxy.Shutdown(); return true })
+	harness.Within(t, "end of a probe whose client has gone", func() bool { server.Shutdown(); return true })
 }

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
 )
@@ -16,7 +16,7 @@ import (
 const soon = 30 * time.Millisecond
 
 // scaled returns clocks with all timeouts multiplied by scale.
-func scaled(c queue.Clocks, scale int) queue.Clocks {
+func scaled(c proxy.Clocks, scale int) proxy.Clocks {
 	for _, timeout := range []*time.Duration{&c.Queue, &c.ResponseStart, &c.Idle, &c.Request, &c.Body, &c.Send} {
 		*timeout *= time.Duration(scale)
 	}
@@ -26,11 +26,11 @@ func scaled(c queue.Clocks, scale int) queue.Clocks {
 // A clockTest is a request that takes longer than a clock allows.
 type clockTest struct {
 	name   string
-	clocks queue.Clocks
+	clocks proxy.Clocks
 	app    func(*harness.AppConn)
 	text   string
-	reason queue.Reason
-	phase  queue.Phase
+	reason proxy.Reason
+	phase  proxy.Phase
 	status int  // 0 means that the response is truncated
 	stays  bool // the connection stays open
 }
@@ -44,15 +44,15 @@ func TestTimeoutsApplyToTheirPhases(t *testing.T) {
 	}
 	const get = "GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 	for _, v := range []clockTest{
-		{"request, before the response", queue.Clocks{Request: soon}, silent, get, queue.RequestTimeout, queue.Waiting, 504, true},
-		{"response start", queue.Clocks{ResponseStart: soon, Request: time.Hour}, silent, get, queue.ResponseStartTimeout, queue.Waiting, 504, true},
-		{"idle, before the response", queue.Clocks{Idle: soon}, silent, get, queue.IdleTimeout, queue.Waiting, 504, true},
-		{"request, behind a body", queue.Clocks{Request: soon}, silent, "PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n", queue.RequestTimeout, queue.Waiting, 504, true},
-		{"request, in a body", queue.Clocks{Request: soon}, silent, "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nab", queue.RequestTimeout, queue.Waiting, 504, false},
-		{"body", queue.Clocks{Body: soon, Request: time.Hour}, silent, "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nab", queue.IdleTimeout, queue.Waiting, 504, false},
-		{"body in chunks", queue.Clocks{Body: soon, Request: time.Hour}, silent, "PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab", queue.IdleTimeout, queue.Waiting, 504, false},
-		{"request, in the response", queue.Clocks{Request: soon}, begun, get, queue.RequestTimeout, queue.Streaming, 0, false},
-		{"idle, in the response", queue.Clocks{Idle: soon, ResponseStart: time.Hour}, begun, get, queue.IdleTimeout, queue.Streaming, 0, false},
+		{"request, before the response", proxy.Clocks{Request: soon}, silent, get, proxy.RequestTimeout, proxy.Waiting, 504, true},
+		{"response start", proxy.Clocks{ResponseStart: soon, Request: time.Hour}, silent, get, proxy.ResponseStartTimeout, proxy.Waiting, 504, true},
+		{"idle, before the response", proxy.Clocks{Idle: soon}, silent, get, proxy.IdleTimeout, proxy.Waiting, 504, true},
+		{"request, behind a body", proxy.Clocks{Request: soon}, silent, "PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n", proxy.RequestTimeout, proxy.Waiting, 504, true},
+		{"request, in a body", proxy.Clocks{Request: soon}, silent, "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nab", proxy.RequestTimeout, proxy.Waiting, 504, false},
+		{"body", proxy.Clocks{Body: soon, Request: time.Hour}, silent, "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nab", proxy.IdleTimeout, proxy.Waiting, 504, false},
+		{"body in chunks", proxy.Clocks{Body: soon, Request: time.Hour}, silent, "PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab", proxy.IdleTimeout, proxy.Waiting, 504, false},
+		{"request, in the response", proxy.Clocks{Request: soon}, begun, get, proxy.RequestTimeout, proxy.Streaming, 0, false},
+		{"idle, in the response", proxy.Clocks{Idle: soon, ResponseStart: time.Hour}, begun, get, proxy.IdleTimeout, proxy.Streaming, 0, false},
 	} {
 		t.Run(v.name, func(t *testing.T) {
 			harness.ScaleTime(t, func(scale int) bool { return v.run(t, scale) })
@@ -75,14 +75,14 @@ func (v clockTest) run(t *testing.T, scale int) (inTime bool) {
 		}
 		v.app(conn)
 	})
-	proxy := proxytest.Start(t, app, func(p *queue.Proxy, _ *proxytest.Options) { p.Clocks = scaled(v.clocks, scale) })
-	c := proxy.Dial()
+	server := proxytest.Start(t, app, func(p *proxy.Proxy, _ *proxytest.Options) { p.Clocks = scaled(v.clocks, scale) })
+	c := server.Dial()
 	c.Send(v.text)
 	_, m, err := harness.ReadResponse(c.In, "GET")
 	if m == nil {
 		t.Fatalf("got %v, want a response", err)
 	}
-	o := proxy.Observed(1)[0]
+	o := server.Observed(1)[0]
 	switch {
 	case v.tooEarly(o, m.Body):
 		return false
@@ -113,12 +113,12 @@ func (v clockTest) run(t *testing.T, scale int) (inTime bool) {
 			t.Errorf("got %s %q, want 200 /after", m.Start, m.Body)
 		}
 	}
-	proxy.WantCounts(4, 0)
+	server.WantCounts(4, 0)
 	return true
 }
 
 // tooEarly reports whether the timeout expired before the request was in the expected phase.
-func (v clockTest) tooEarly(o queue.Observation, body string) bool {
+func (v clockTest) tooEarly(o proxy.Observation, body string) bool {
 	early := v.status == 0 && (body == "" || body == "request timeout") // before the client received the response
 	return o.Reason == v.reason && (o.Phase < v.phase || early)
 }
@@ -132,14 +132,14 @@ func (v clockTest) runHTTP2(t *testing.T, scale int) (inTime bool) {
 		}
 		v.app(conn)
 	})
-	proxy := proxytest.Start(t, app, func(p *queue.Proxy, _ *proxytest.Options) { p.Clocks = scaled(v.clocks, scale) })
-	r, err := proxy.Client("HTTP/2").Get("http://" + proxy.Address + "/")
+	server := proxytest.Start(t, app, func(p *proxy.Proxy, _ *proxytest.Options) { p.Clocks = scaled(v.clocks, scale) })
+	r, err := server.Client("HTTP/2").Get("http://" + server.Address + "/")
 	var body []byte
 	if err == nil {
 		body, err = io.ReadAll(r.Body)
 		r.Body.Close()
 	}
-	o := proxy.Observed(1)[0]
+	o := server.Observed(1)[0]
 	switch {
 	case v.tooEarly(o, string(body)):
 		return false
@@ -159,9 +159,9 @@ func (v clockTest) runHTTP2(t *testing.T, scale int) (inTime bool) {
 // HeaderTimeout does not apply to an idle connection.
 func TestHeaderTimeoutAppliesToEachRequest(t *testing.T) {
 	const limit = 250 * time.Millisecond
-	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), func(_ *queue.Proxy, s *proxytest.Options) { s.HeaderTimeout = limit })
+	server := proxytest.Start(t, harness.NewApp(t, harness.Echo), func(_ *proxy.Proxy, s *proxytest.Options) { s.HeaderTimeout = limit })
 	for name, before := range map[string]int{"the first request": 0, "the second": 1, "the fourth": 3} {
-		c := proxy.Dial()
+		c := server.Dial()
 		for range before {
 			c.Get("/p")
 		}
@@ -181,26 +181,26 @@ func TestHeaderTimeoutAppliesToEachRequest(t *testing.T) {
 func TestUnreadEarlyHintsTimeOut(t *testing.T) {
 	hint := "HTTP/1.1 103 Early Hints\r\nLink: " + strings.Repeat("x", 200<<10) + "\r\n\r\n"
 	for name, c := range map[string]struct {
-		clocks queue.Clocks
-		reason queue.Reason
+		clocks proxy.Clocks
+		reason proxy.Reason
 	}{
-		"request": {queue.Clocks{Request: time.Second}, queue.RequestTimeout},
-		"send":    {queue.Clocks{Send: time.Second}, queue.IdleTimeout},
+		"request": {proxy.Clocks{Request: time.Second}, proxy.RequestTimeout},
+		"send":    {proxy.Clocks{Send: time.Second}, proxy.IdleTimeout},
 	} {
 		t.Run(name, func(t *testing.T) {
-			proxy := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
+			server := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
 				conn.Request()
 				for range 90 {
 					conn.Send(hint)
 				}
 				conn.Send(harness.OK("it"))
-			}), func(p *queue.Proxy, _ *proxytest.Options) { p.Clocks = c.clocks })
-			client := proxy.Dial()
+			}), func(p *proxy.Proxy, _ *proxytest.Options) { p.Clocks = c.clocks })
+			client := server.Dial()
 			client.Send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
-			if o := proxy.Observed(1)[0]; o.Reason != c.reason || o.Begun {
+			if o := server.Observed(1)[0]; o.Reason != c.reason || o.Begun {
 				t.Errorf("got %v, begun %v, want %v, false", o.Reason, o.Begun, c.reason)
 			}
-			proxy.WantCounts(1, 0)
+			server.WantCounts(1, 0)
 			client.SetReadDeadline(time.Now().Add(time.Second))
 			said, _ := io.ReadAll(client.In)
 			if rest := strings.ReplaceAll(string(said), hint, ""); !strings.HasPrefix(hint, rest) && !strings.HasPrefix(rest, "HTTP/1.1 504") {
@@ -213,22 +213,22 @@ func TestUnreadEarlyHintsTimeOut(t *testing.T) {
 // The client does not read the bytes that arrived before the invalid chunk.
 func TestUnreadTruncatedResponseTimesOut(t *testing.T) {
 	begun := make(chan struct{})
-	proxy := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
+	server := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
 		conn.Request()
 		conn.Send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5000\r\n" + strings.Repeat("x", 0x5000) + "\r\n")
 		<-begun // after this many bytes, the rest is read at once
 		conn.Send("5000\r\n" + strings.Repeat("x", 0x5000) + "\r\nrubbish\r\n")
-	}), func(p *queue.Proxy, s *proxytest.Options) {
-		p.Clocks = queue.Clocks{Send: time.Second}
+	}), func(p *proxy.Proxy, s *proxytest.Options) {
+		p.Clocks = proxy.Clocks{Send: time.Second}
 		s.Narrow = true
 	})
-	client := harness.DialBy(t, &net.Dialer{Control: harness.Narrow}, proxy.Address)
+	client := harness.DialBy(t, &net.Dialer{Control: harness.Narrow}, server.Address)
 	client.Send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
 	if _, err := io.CopyN(io.Discard, client.In, 0x5000); err != nil {
 		t.Fatal(err)
 	}
 	close(begun)
-	if o := proxy.Observed(1)[0]; o.Reason != queue.AppGarbage {
-		t.Errorf("got %v, want %v", o.Reason, queue.AppGarbage)
+	if o := server.Observed(1)[0]; o.Reason != proxy.AppGarbage {
+		t.Errorf("got %v, want %v", o.Reason, proxy.AppGarbage)
 	}
 }

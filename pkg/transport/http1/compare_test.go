@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 	"github.com/queue-proxy/queue-proxy/test/harness"
@@ -210,8 +210,8 @@ type comparison struct {
 func newComparison(t testing.TB, secure bool) *comparison {
 	c := &comparison{ownApp: newScripted(t), referenceApp: newScripted(t)}
 	// The same Host for requests that have none.
-	same := func(reference bool) func(*queue.Proxy, *proxytest.Options) {
-		return func(_ *queue.Proxy, s *proxytest.Options) {
+	same := func(reference bool) func(*proxy.Proxy, *proxytest.Options) {
+		return func(_ *proxy.Proxy, s *proxytest.Options) {
 			s.MaxHeaderBytes, s.Reference, s.TLS = 32<<10, reference, secure
 		}
 	}
@@ -394,8 +394,8 @@ func hasBody(b []byte) bool {
 }
 
 // heard is the output that a client receives.
-func (s *script) heard(t testing.TB, proxy *proxytest.Proxy, client []byte) (said []string) {
-	c := proxy.Connect(t)
+func (s *script) heard(t testing.TB, server *proxytest.Proxy, client []byte) (said []string) {
+	c := server.Connect(t)
 	defer c.Close()
 	go func() { // a client that still sends while its request is rejected must receive the response
 		split := min(s.split, len(client))
@@ -433,9 +433,9 @@ func (c *comparison) compare(t testing.TB, s *script) {
 	if s.refused != nil {
 		c.refuses(t, s)
 	}
-	play := func(proxy *proxytest.Proxy, a *scripted) (said, asked, bad []string) {
+	play := func(server *proxytest.Proxy, a *scripted) (said, asked, bad []string) {
 		a.script(s.answers)
-		said = s.heard(t, proxy, s.client)
+		said = s.heard(t, server, s.client)
 		asked, bad = a.took()
 		return said, asked, bad
 	}

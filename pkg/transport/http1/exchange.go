@@ -12,22 +12,22 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
-	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/http1client"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 )
 
-// exchange is one request of a connection, and implements queue.Exchange. The header section stays
+// exchange is one request of a connection, and implements proxy.Exchange. The header section stays
 // unchanged in the buffer of the connection until the request ends.
 type exchange struct {
 	c       *serverConn
 	request wire.Request
 	size    int // length of the header section in bytes
 	at      int // index in the buffer of the connection of the first unread byte after the header section
-	state   queue.RequestState
-	alarm   *queue.Alarm
+	state   proxy.RequestState
+	alarm   *proxy.Alarm
 	head    rewrite.Request // the request to the user container
 	call    http1client.Call
 	running call // the call that the alarm aborts: &call, or a call over HTTP/2
@@ -57,7 +57,7 @@ type exchange struct {
 
 func (x *exchange) init(c *serverConn) {
 	x.c = c
-	x.alarm = queue.NewAlarm(x.hasGone)
+	x.alarm = proxy.NewAlarm(x.hasGone)
 	x.remote = c.nc.RemoteAddr().String()
 	x.head.Peer, x.head.AppHost = c.nc.Client().String(), c.server.settings.AppHost
 	x.abortApp = func() {
@@ -74,7 +74,7 @@ func (x *exchange) init(c *serverConn) {
 }
 
 // Sending implements rewrite.Client.
-func (x *exchange) Sending() { x.state.Enter(queue.Waiting) }
+func (x *exchange) Sending() { x.state.Enter(proxy.Waiting) }
 
 // Waiting implements rewrite.Client.
 func (x *exchange) Waiting() {
@@ -94,7 +94,7 @@ func (x *exchange) BodyArrived() bool { return x.body.here() }
 // hasGone reports whether the client closed the connection. A half-closed tunnel does not count,
 // because the client can still receive bytes.
 func (x *exchange) hasGone() bool {
-	return x.c.gone.Load() && (x.state.Phase() != queue.Tunnelled || x.c.costly.Load())
+	return x.c.gone.Load() && (x.state.Phase() != proxy.Tunnelled || x.c.costly.Load())
 }
 
 // begin starts the exchange for the request whose header section has n bytes.
@@ -124,25 +124,25 @@ func (x *exchange) end() bool {
 	return true
 }
 
-// Header implements queue.Exchange. The string points into the buffer.
+// Header implements proxy.Exchange. The string points into the buffer.
 func (x *exchange) Header(name string) string {
 	v, _ := wire.Find(x.request.Fields, name)
 	return wire.String(v)
 }
 
-// Repeats implements queue.Exchange.
+// Repeats implements proxy.Exchange.
 func (x *exchange) Repeats(name string) bool { return wire.Repeats(x.request.Fields, name) }
 
-// Line implements queue.Exchange.
-func (x *exchange) Line() queue.Line {
+// Line implements proxy.Exchange.
+func (x *exchange) Line() proxy.Line {
 	q := &x.request
-	return queue.Line{
+	return proxy.Line{
 		Method: wire.String(q.Method), Target: wire.String(q.Target), Host: wire.String(q.Host), Major: 1, Minor: q.Minor,
 		Remote: x.remote, TLS: x.c.nc.Secure(), Open: q.Chunked || q.ContentLength > 0,
 	}
 }
 
-// Request implements queue.Exchange. It parses a copy of the header section with net/http. The engine
+// Request implements proxy.Exchange. It parses a copy of the header section with net/http. The engine
 // does not store an http.Request, because few requests need it.
 func (x *exchange) Request() *http.Request {
 	return x.built.Get(x.c.gone.Load, func() *http.Request {
@@ -156,16 +156,16 @@ func (x *exchange) Request() *http.Request {
 	})
 }
 
-// Wait implements queue.Exchange.
-func (x *exchange) Wait(state *queue.RequestState) queue.Reason {
+// Wait implements proxy.Exchange.
+func (x *exchange) Wait(state *proxy.RequestState) proxy.Reason {
 	return x.closedFor(x.alarm.Wait(state))
 }
 
-// Notify implements queue.Exchange.
+// Notify implements proxy.Exchange.
 func (x *exchange) Notify() { x.alarm.Notify() }
 
-// Answer implements queue.Exchange.
-func (x *exchange) Answer(a *queue.Answer) {
+// Answer implements proxy.Exchange.
+func (x *exchange) Answer(a *proxy.Answer) {
 	x.last = x.endsConnection(false)
 	x.answer(a, x.request.Minor)
 }
@@ -180,7 +180,7 @@ func (x *exchange) endsConnection(duplex bool) bool {
 }
 
 // answer sends a response that the sidecar generates. The client uses HTTP/1.minor.
-func (x *exchange) answer(a *queue.Answer, minor int) {
+func (x *exchange) answer(a *proxy.Answer, minor int) {
 	x.endInterim()
 	x.room()
 	b := appendStatus(x.out[:0], minor, a.Status, http.StatusText(a.Status))

@@ -6,7 +6,7 @@ import (
 	"net/http"
 	"strconv"
 
-	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http2/http2client"
@@ -15,19 +15,19 @@ import (
 
 var errBroken = errors.New("connection failed")
 
-// Forward implements queue.Exchange. The alarm can abort it. Before the response begins, the alarm
+// Forward implements proxy.Exchange. The alarm can abort it. Before the response begins, the alarm
 // aborts only the call, so that the client still gets an error response. After that, it also aborts
 // the connection to the client, so that the client detects the truncated response.
-func (x *exchange) Forward(state *queue.RequestState) (result queue.Result) {
+func (x *exchange) Forward(state *proxy.RequestState) (result proxy.Result) {
 	defer x.endForward(&result) // a wrapper of Forward would need more stack
 	x.describe(state)
-	if reason := x.head.Refuse(x.c.server.settings.MaxBodyBytes); reason != queue.OK {
-		return queue.Result{Reason: reason}
+	if reason := x.head.Refuse(x.c.server.settings.MaxBodyBytes); reason != proxy.OK {
+		return proxy.Result{Reason: reason}
 	}
 	c := &x.call
 	x.giveBody(state)
 	if !x.reserve() {
-		return queue.Result{Reason: queue.Overload}
+		return proxy.Result{Reason: proxy.Overload}
 	}
 	x.interim.begin(c.Expect100)
 	x.c.clocked = true
@@ -39,17 +39,17 @@ func (x *exchange) Forward(state *queue.RequestState) (result queue.Result) {
 }
 
 // forwardH1 forwards the request to the user container in HTTP/1.1.
-func (x *exchange) forwardH1(state *queue.RequestState) (result queue.Result) {
+func (x *exchange) forwardH1(state *proxy.RequestState) (result proxy.Result) {
 	c := &x.call
 	c.Hold = state.Holds()
-	if result.Reason = x.beginCall(c); result.Reason != queue.OK {
+	if result.Reason = x.beginCall(c); result.Reason != proxy.OK {
 		return result
 	}
 	r, err := c.Do(x.c.server.app)
 	switch {
 	case err != nil:
 		killed := x.alarm.Abortable(nil)
-		if killed == queue.OK && !x.head.Upgrade && c.OnlyH2Behind(x.alarm, x.c.server.app, err) {
+		if killed == proxy.OK && !x.head.Upgrade && c.OnlyH2Behind(x.alarm, x.c.server.app, err) {
 			return x.forwardH2()
 		}
 		x.failed(&c.Call, &result, killed, err)
@@ -63,9 +63,9 @@ func (x *exchange) forwardH1(state *queue.RequestState) (result queue.Result) {
 }
 
 // forwardH2 forwards the request to a user container that supports only HTTP/2.
-func (x *exchange) forwardH2() (result queue.Result) {
+func (x *exchange) forwardH2() (result proxy.Result) {
 	c := &http2client.Call{Call: x.call.Call}
-	if result.Reason = x.beginCall(c); result.Reason != queue.OK {
+	if result.Reason = x.beginCall(c); result.Reason != proxy.OK {
 		return result
 	}
 	r, err := c.Do(x.c.server.client)
@@ -85,21 +85,21 @@ type call interface {
 }
 
 // beginCall starts a call that the alarm can abort. It returns the reason if the alarm has already
-// fired, or queue.OK.
-func (x *exchange) beginCall(c call) queue.Reason {
+// fired, or proxy.OK.
+func (x *exchange) beginCall(c call) proxy.Reason {
 	x.running = c
 	c.Begin()
 	return x.alarm.Abortable(x.abortApp)
 }
 
 // failed records the reason why the call returned no response.
-func (x *exchange) failed(c *rewrite.Call, result *queue.Result, killed queue.Reason, err error) {
+func (x *exchange) failed(c *rewrite.Call, result *proxy.Result, killed proxy.Reason, err error) {
 	c.Failed(result, killed, err, x.body.failed())
 	result.In = x.body.moved()
 }
 
 // respond forwards the response and records the result.
-func (x *exchange) respond(c *rewrite.Call, head *wire.Response, r rewrite.Response, result *queue.Result) {
+func (x *exchange) respond(c *rewrite.Call, head *wire.Response, r rewrite.Response, result *proxy.Result) {
 	c.Began(result, head.Status)
 	if c.Body == nil {
 		x.body.sent()
@@ -107,7 +107,7 @@ func (x *exchange) respond(c *rewrite.Call, head *wire.Response, r rewrite.Respo
 	rewrite.Respond(&x.state, head.Fields)
 	x.alarm.Abortable(x.abortBoth)
 	x.stream(head, r, result)
-	if x.alarm.Abortable(nil) != queue.OK { // before Close, because the call cannot be aborted after Close
+	if x.alarm.Abortable(nil) != proxy.OK { // before Close, because the call cannot be aborted after Close
 		x.last = true // the alarm fired after the last byte, but it interrupted the connection
 	}
 	r.Close()
@@ -116,18 +116,18 @@ func (x *exchange) respond(c *rewrite.Call, head *wire.Response, r rewrite.Respo
 
 // conclude completes result after the response was forwarded. If an error occurred and no byte of the
 // response was written, it discards the response, so that the client receives an error status.
-func (x *exchange) conclude(result *queue.Result) {
+func (x *exchange) conclude(result *proxy.Result) {
 	result.In = x.body.moved()
-	if result.Reason != queue.OK && !x.begun { // an error response is still possible
+	if result.Reason != proxy.OK && !x.begun { // an error response is still possible
 		result.Begun, result.Status = false, 0
 		x.broken, x.waiting = false, false
 		return
 	}
-	x.broken = x.broken || result.Reason != queue.OK
+	x.broken = x.broken || result.Reason != proxy.OK
 }
 
 // describe fills in the request to the user container.
-func (x *exchange) describe(state *queue.RequestState) {
+func (x *exchange) describe(state *proxy.RequestState) {
 	q, r := &x.request, &x.head
 	r.Method, r.Target, r.Host, r.Fields = wire.String(q.Method), wire.String(q.Target), wire.String(q.Host), q.Fields
 	r.Length, r.Chunked, r.Expect100 = q.ContentLength, q.Chunked, q.Expect100
@@ -137,7 +137,7 @@ func (x *exchange) describe(state *queue.RequestState) {
 
 // giveBody sets the body of the call. A body that has arrived completely is sent together with the
 // header section.
-func (x *exchange) giveBody(state *queue.RequestState) {
+func (x *exchange) giveBody(state *proxy.RequestState) {
 	c := &x.call
 	c.Content, c.Body, c.Trailer = nil, nil, nil
 	if content, all := x.body.arrived(); all {
@@ -167,7 +167,7 @@ func (b *body) sent() {
 
 // stream forwards the response. The header section and the first bytes of the body are sent in one
 // write, and the remaining bytes are sent as they arrive.
-func (x *exchange) stream(h *wire.Response, r rewrite.Response, result *queue.Result) {
+func (x *exchange) stream(h *wire.Response, r rewrite.Response, result *proxy.Result) {
 	chunked := x.beginResponse(h, r.Length())
 	for {
 		data, err := r.Next()
@@ -197,9 +197,9 @@ func (x *exchange) stream(h *wire.Response, r rewrite.Response, result *queue.Re
 }
 
 // gone sets the reason of a response that cannot be written to the client.
-func (x *exchange) gone(result *queue.Result) {
-	if result.Reason = x.alarm.Abortable(nil); result.Reason == queue.OK {
-		result.Reason = queue.ClientGone
+func (x *exchange) gone(result *proxy.Result) {
+	if result.Reason = x.alarm.Abortable(nil); result.Reason == proxy.OK {
+		result.Reason = proxy.ClientGone
 	}
 }
 

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
 )
@@ -24,9 +24,9 @@ func TestHTTP10CloseReportsClientGone(t *testing.T) {
 		for _, times := range []int{1, 2} { // also as the second request of a connection
 			t.Run(fmt.Sprint(name, ", request ", times), func(t *testing.T) {
 				app := newBlocking()
-				proxy := proxytest.Start(t, harness.NewApp(t, app.serve), nil)
+				server := proxytest.Start(t, harness.NewApp(t, app.serve), nil)
 				defer close(app.free)
-				c := proxy.Dial()
+				c := server.Dial()
 				for range times - 1 {
 					c.Send("GET /p HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
 					c.WantBody("/p")
@@ -34,9 +34,9 @@ func TestHTTP10CloseReportsClientGone(t *testing.T) {
 				c.Send("GET /wait HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
 				app.wantRunning(t, 1)
 				leave(c)
-				o := proxy.Observed(times)[times-1]
-				if o.Reason != queue.ClientGone || o.Status != 499 {
-					t.Errorf("got %v, %d, want %v, 499", o.Reason, o.Status, queue.ClientGone)
+				o := server.Observed(times)[times-1]
+				if o.Reason != proxy.ClientGone || o.Status != 499 {
+					t.Errorf("got %v, %d, want %v, 499", o.Reason, o.Status, proxy.ClientGone)
 				}
 				harness.Until(t, "cancelled request at the app", func() bool { return app.gone.Load() == 1 })
 			})
@@ -51,9 +51,9 @@ func TestHTTP10TimeoutKeepsConnection(t *testing.T) {
 // timeoutsLeaveConnectionOfHTTP10 returns false if the timeout expired for a later request.
 func timeoutsLeaveConnectionOfHTTP10(t *testing.T, timeout time.Duration) (inTime bool) {
 	app := newBlocking()
-	proxy := proxytest.Start(t, harness.NewApp(t, app.serve), func(p *queue.Proxy, _ *proxytest.Options) { p.Clocks.Request = timeout })
+	server := proxytest.Start(t, harness.NewApp(t, app.serve), func(p *proxy.Proxy, _ *proxytest.Options) { p.Clocks.Request = timeout })
 	defer close(app.free)
-	c := proxy.Dial()
+	c := server.Dial()
 	for range 2 {
 		c.Send("GET /wait HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
 		if m := c.Receive("GET"); m.Status() != 504 || m.Body != "request timeout" {
@@ -71,20 +71,20 @@ func timeoutsLeaveConnectionOfHTTP10(t *testing.T, timeout time.Duration) (inTim
 			}
 		}
 	}
-	proxy.WantCounts(8, 0)
+	server.WantCounts(8, 0)
 	return true
 }
 
 func TestShutdownServesHTTP10Request(t *testing.T) {
 	app := newBlocking()
-	proxy := proxytest.Start(t, harness.NewApp(t, app.serve), nil)
-	c := proxy.Dial()
+	server := proxytest.Start(t, harness.NewApp(t, app.serve), nil)
+	c := server.Dial()
 	c.Send("GET /wait HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
 	app.wantRunning(t, 1)
 	var shutdown sync.WaitGroup
-	shutdown.Go(proxy.Shutdown)
+	shutdown.Go(server.Shutdown)
 	harness.Until(t, "end of accepting", func() bool {
-		c, err := net.Dial("tcp", proxy.Address)
+		c, err := net.Dial("tcp", server.Address)
 		if err == nil {
 			c.Close()
 		}

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
@@ -24,11 +24,11 @@ func TestFullQueueReturns503(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			app := newBlocking()
-			proxy := proxytest.Start(t, harness.NewApp(t, app.serve), func(p *queue.Proxy, _ *proxytest.Options) { p.Limit = queue.NewLimit(1, 0) })
-			first := proxy.Dial()
+			server := proxytest.Start(t, harness.NewApp(t, app.serve), func(p *proxy.Proxy, _ *proxytest.Options) { p.Limit = proxy.NewLimit(1, 0) })
+			first := server.Dial()
 			first.Send("GET /first HTTP/1.1\r\nHost: a\r\n\r\n")
 			app.wantRunning(t, 1)
-			c := proxy.Dial()
+			c := server.Dial()
 			c.Send(v.text)
 			m := c.Receive("GET")
 			if want := `queue-proxy; error=connection_limit_reached; details="queue-full"`; m.Status() != 503 || m.Get("proxy-status") != want ||
@@ -39,7 +39,7 @@ func TestFullQueueReturns503(t *testing.T) {
 			close(app.free)
 			first.WantBody("/first")
 			if v.stays {
-				harness.Until(t, "free slot", func() bool { running, _ := proxy.Queue.Limit.Load(); return running == 0 })
+				harness.Until(t, "free slot", func() bool { running, _ := server.Queue.Limit.Load(); return running == 0 })
 				c.Get("/after")
 			} else {
 				c.WantEnd()
@@ -51,14 +51,14 @@ func TestFullQueueReturns503(t *testing.T) {
 func TestQueuedRequestsAreServedInOrder(t *testing.T) {
 	app := newBlocking()
 	a := harness.NewApp(t, app.serve)
-	proxy := proxytest.Start(t, a, func(p *queue.Proxy, _ *proxytest.Options) {
-		p.Limit, p.Clocks = queue.NewLimit(1, 10), queue.Clocks{Queue: time.Hour, Request: time.Hour}
+	server := proxytest.Start(t, a, func(p *proxy.Proxy, _ *proxytest.Options) {
+		p.Limit, p.Clocks = proxy.NewLimit(1, 10), proxy.Clocks{Queue: time.Hour, Request: time.Hour}
 	})
 	var clients []*harness.Client
 	for i := range 5 {
-		c := proxy.Dial()
+		c := server.Dial()
 		c.Send(fmt.Sprintf("POST /%d HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi", i))
-		proxy.InFlight(i + 1)
+		server.InFlight(i + 1)
 		clients = append(clients, c)
 	}
 	close(app.free)
@@ -70,13 +70,13 @@ func TestQueuedRequestsAreServedInOrder(t *testing.T) {
 
 func TestQueueTimeoutKeepsConnection(t *testing.T) {
 	app := newBlocking()
-	proxy := proxytest.Start(t, harness.NewApp(t, app.serve), func(p *queue.Proxy, _ *proxytest.Options) {
-		p.Limit, p.Clocks = queue.NewLimit(1, 10), queue.Clocks{Queue: 30 * time.Millisecond}
+	server := proxytest.Start(t, harness.NewApp(t, app.serve), func(p *proxy.Proxy, _ *proxytest.Options) {
+		p.Limit, p.Clocks = proxy.NewLimit(1, 10), proxy.Clocks{Queue: 30 * time.Millisecond}
 	})
-	first := proxy.Dial()
+	first := server.Dial()
 	first.Send("GET /first HTTP/1.1\r\nHost: a\r\n\r\n")
 	app.wantRunning(t, 1)
-	c := proxy.Dial()
+	c := server.Dial()
 	c.Send("GET /late HTTP/1.1\r\nHost: a\r\n\r\n")
 	if m := c.Receive("GET"); m.Status() != 503 || !strings.Contains(m.Get("proxy-status"), "queue-timeout") {
 		t.Errorf("got %s, %s, want 503, queue-timeout", m.Start, m.Get("proxy-status"))
@@ -88,15 +88,15 @@ func TestQueueTimeoutKeepsConnection(t *testing.T) {
 
 func TestConnectionLimitDelaysNewConnection(t *testing.T) {
 	app := newBlocking()
-	proxy := proxytest.Start(t, harness.NewApp(t, app.serve), func(_ *queue.Proxy, s *proxytest.Options) { s.Connections = netconn.NewConnLimit(2, s.Bounds) })
+	server := proxytest.Start(t, harness.NewApp(t, app.serve), func(_ *proxy.Proxy, s *proxytest.Options) { s.Connections = netconn.NewConnLimit(2, s.Bounds) })
 	var clients []*harness.Client
 	for range 2 {
-		c := proxy.Dial()
+		c := server.Dial()
 		c.Send("GET /busy HTTP/1.1\r\nHost: a\r\n\r\n")
 		clients = append(clients, c)
 	}
 	app.wantRunning(t, 2)
-	third := proxy.Dial()
+	third := server.Dial()
 	third.Send("GET /third HTTP/1.1\r\nHost: a\r\n\r\n")
 	third.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
 	if _, err := third.In.Peek(1); !harness.IsTimeout(err) {
@@ -113,6 +113,6 @@ func TestConnectionLimitDelaysNewConnection(t *testing.T) {
 	third.Send("GET / HTTP/1.1\r\nHost: a\r\nX: a\nY: b\r\n\r\n")
 	third.Receive("GET")
 	third.WantEnd()
-	proxy.Dial().Get("/d")
-	proxy.Dial().Get("/e")
+	server.Dial().Get("/d")
+	server.Dial().Get("/e")
 }

@@ -2,7 +2,7 @@ package http1
 
 import (
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
-	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 )
 
 // Sizes for the memory budget. The memory of a request is charged in addition to the buffer that holds
@@ -48,9 +48,9 @@ func (c *serverConn) evictMemory() {
 
 // closedFor replaces the reason ClientGone with Overload if the sidecar closed the connection because
 // of the memory budget.
-func (x *exchange) closedFor(reason queue.Reason) queue.Reason {
-	if reason == queue.ClientGone && x.c.costly.Load() {
-		return queue.Overload
+func (x *exchange) closedFor(reason proxy.Reason) proxy.Reason {
+	if reason == proxy.ClientGone && x.c.costly.Load() {
+		return proxy.Overload
 	}
 	return reason
 }

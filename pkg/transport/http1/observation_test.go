@@ -7,14 +7,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
 )
 
 func TestObservationContainsRequestLine(t *testing.T) {
-	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
-	c := proxy.Dial()
+	server := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
+	c := server.Dial()
 	for i, v := range []struct{ line, target, host string }{
 		{"GET /a%2f%zz?b=%zz HTTP/1.1", "/a%2f%zz?b=%zz", "field"},
 		{"DELETE http://authority:80/x HTTP/1.1", "http://authority:80/x", "authority:80"},
@@ -23,8 +23,8 @@ func TestObservationContainsRequestLine(t *testing.T) {
 		c.Send(v.line + "\r\nHost: field\r\n\r\n")
 		c.Receive("GET")
 		method, _, _ := strings.Cut(v.line, " ")
-		want := queue.Line{Method: method, Target: v.target, Host: v.host, Major: 1, Minor: 1, Remote: c.LocalAddr().String()}
-		harness.Equal(t, proxy.Observed(i + 1)[i].Line, want, v.line)
+		want := proxy.Line{Method: method, Target: v.target, Host: v.host, Major: 1, Minor: 1, Remote: c.LocalAddr().String()}
+		harness.Equal(t, server.Observed(i + 1)[i].Line, want, v.line)
 	}
 }
 
@@ -37,19 +37,19 @@ func TestObservationContainsGRPCStatus(t *testing.T) {
 	for status := range want {
 		answers = append(answers, fmt.Sprintf(trailer, status), fmt.Sprintf(head, status))
 	}
-	proxy := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
+	server := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
 		for m := conn.Request(); m != nil; m = conn.Request() {
 			i, _ := strconv.Atoi(strings.TrimPrefix(m.Target(), "/"))
 			conn.Send(answers[i])
 		}
 	}), nil)
-	c := proxy.Dial()
+	c := server.Dial()
 	for i, answer := range answers {
 		c.Send(fmt.Sprintf("POST /%d HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n", i))
 		c.Receive("POST")
 		_, status, _ := strings.Cut(strings.ToLower(answer), "grpc-status: ")
 		status, _, _ = strings.Cut(status, "\r\n")
-		harness.Equal(t, proxy.Observed(i + 1)[i].RPCError, want[status], answer)
+		harness.Equal(t, server.Observed(i + 1)[i].RPCError, want[status], answer)
 	}
 }
 
@@ -60,26 +60,26 @@ func (replacing) ID() string { return "id" }
 
 func (replacing) Drop(name string) bool { return strings.EqualFold(name, "traceparent") }
 
-func (replacing) Enter(queue.Phase)     {}
-func (replacing) Fields() []queue.Field { return []queue.Field{{Name: "Traceparent", Value: "ours"}} }
+func (replacing) Enter(proxy.Phase)     {}
+func (replacing) Fields() []proxy.Field { return []proxy.Field{{Name: "Traceparent", Value: "ours"}} }
 
-func (replacing) End(*queue.Observation) {}
+func (replacing) End(*proxy.Observation) {}
 
 func TestTraceReplacesClientFields(t *testing.T) {
 	var heard string
 	var repeats bool
-	proxy := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
+	server := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
 		for m := conn.Request(); m != nil; m = conn.Request() {
 			slices.Sort(m.Fields)
 			conn.Send(harness.OK(strings.Join(m.Fields, "|")))
 		}
-	}), func(p *queue.Proxy, _ *proxytest.Options) {
-		p.Trace = func(x queue.Exchange) queue.Trace {
+	}), func(p *proxy.Proxy, _ *proxytest.Options) {
+		p.Trace = func(x proxy.Exchange) proxy.Trace {
 			heard, repeats = strings.Clone(x.Header("Traceparent")), x.Repeats("Traceparent")
 			return replacing{}
 		}
 	})
-	c := proxy.Dial()
+	c := server.Dial()
 	for i, v := range []struct {
 		sent    string
 		heard   string
@@ -91,7 +91,7 @@ func TestTraceReplacesClientFields(t *testing.T) {
 	} {
 		c.Send("GET / HTTP/1.1\r\nHost: a\r\nX-Other: kept\r\n" + v.sent + "\r\n")
 		c.WantBody("host: a|traceparent: ours|x-forwarded-for: 127.0.0.1|x-other: kept")
-		proxy.Observed(i + 1)
+		server.Observed(i + 1)
 		if heard != v.heard || repeats != v.repeats {
 			t.Errorf("%q: got %q, repeats %t, want %q, %t", v.sent, heard, repeats, v.heard, v.repeats)
 		}

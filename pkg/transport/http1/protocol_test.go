@@ -7,21 +7,21 @@ import (
 	"testing"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
 )
 
 func TestUnknownAppProtocolReturns200(t *testing.T) {
-	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), func(_ *queue.Proxy, s *proxytest.Options) { s.UnknownApp = true })
-	c := proxy.Dial()
+	server := proxytest.Start(t, harness.NewApp(t, harness.Echo), func(_ *proxy.Proxy, s *proxytest.Options) { s.UnknownApp = true })
+	c := server.Dial()
 	c.Send("GET / HTTP/1.1\r\nHost: a\r\nK-Network-Probe: queue\r\n\r\n")
 	c.WantBody("queue")
-	proxy.WantCounts(1, 0) // independent of the protocol of the app
+	server.WantCounts(1, 0) // independent of the protocol of the app
 	for range 3 {
 		c.Get("/p")
 	}
-	proxy.WantCounts(4, 0)
+	server.WantCounts(4, 0)
 }
 
 func TestHTTP2OnlyAppReturns200(t *testing.T) {
@@ -31,24 +31,24 @@ func TestHTTP2OnlyAppReturns200(t *testing.T) {
 	server.Protocols.SetUnencryptedHTTP2(true)
 	a := harness.NewApp(t, harness.Echo)
 	a.Listener.Close()
-	proxy := proxytest.Start(t, a, func(_ *queue.Proxy, s *proxytest.Options) { s.UnknownApp = true })
+	front := proxytest.Start(t, a, func(_ *proxy.Proxy, s *proxytest.Options) { s.UnknownApp = true })
 	ln := harness.ListenOn(t, a.Address())
 	go server.Serve(ln)
 	t.Cleanup(func() { server.Close() })
-	c := proxy.Dial()
+	c := front.Dial()
 	for range 3 {
 		c.Get("/p")
 	}
-	proxy.WantCounts(3, 0)
+	front.WantCounts(3, 0)
 }
 
 const settingsFrame = "\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 
 func TestSplitPrefaceStartsHTTP2(t *testing.T) {
-	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
+	server := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
 	text := "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + settingsFrame
 	for split := 1; split < len(text); split++ {
-		c := proxy.Dial()
+		c := server.Dial()
 		c.SetNoDelay(true)
 		c.Send(text[:split])
 		if split%4 == 0 {
@@ -61,12 +61,12 @@ func TestSplitPrefaceStartsHTTP2(t *testing.T) {
 		}
 		c.Close()
 	}
-	proxy.WantCounts(0, uint64(len(text)-1))
+	server.WantCounts(0, uint64(len(text)-1))
 
 	tr := &http.Transport{Protocols: new(http.Protocols)}
 	tr.Protocols.SetUnencryptedHTTP2(true)
 	defer tr.CloseIdleConnections()
-	r, err := (&http.Client{Transport: tr, Timeout: harness.Patience}).Get("http://" + proxy.Address + "/h2")
+	r, err := (&http.Client{Transport: tr, Timeout: harness.Patience}).Get("http://" + server.Address + "/h2")
 	harness.NoError(t, err)
 	body, _ := io.ReadAll(r.Body)
 	r.Body.Close()
@@ -76,8 +76,8 @@ func TestSplitPrefaceStartsHTTP2(t *testing.T) {
 }
 
 func TestInvalidPrefaceIsParsedAsRequest(t *testing.T) {
-	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
-	c := proxy.Dial()
+	server := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
+	c := server.Dial()
 	c.SetNoDelay(true)
 	for _, text := range []string{"P", "POST", "PRI"} {
 		c.Send(text[:1])
@@ -85,11 +85,11 @@ func TestInvalidPrefaceIsParsedAsRequest(t *testing.T) {
 		c.Send(text[1:] + strings.Repeat("X", 4-len(text)) + " /p HTTP/1.1\r\nHost: a\r\n\r\n")
 		c.WantBody("/p")
 	}
-	proxy.WantCounts(3, 0)
+	server.WantCounts(3, 0)
 }
 
 func TestUpgradeStartsTunnel(t *testing.T) {
-	proxy := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
+	server := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
 		if m := conn.Head(); m == nil || m.Get("upgrade") != "websocket" {
 			conn.Send("HTTP/1.1 426 Upgrade Required\r\nContent-Length: 0\r\n\r\n")
 			return
@@ -97,7 +97,7 @@ func TestUpgradeStartsTunnel(t *testing.T) {
 		conn.Send("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nhello ")
 		io.Copy(conn, conn.In)
 	}), nil)
-	c := proxy.Dial()
+	c := server.Dial()
 	c.Send("GET /ws HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nright behind ")
 	m, err := harness.ReadHead(c.In)
 	if err != nil || m.Status() != 101 {
@@ -111,19 +111,19 @@ func TestUpgradeStartsTunnel(t *testing.T) {
 	}
 	c.CloseWrite()
 	c.WantEnd()
-	proxy.WantCounts(1, 0)
+	server.WantCounts(1, 0)
 }
 
 func TestIgnoredUpgradeKeepsConnection(t *testing.T) {
-	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
-	c := proxy.Dial()
+	server := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
+	c := server.Dial()
 	c.Send("GET /java HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAABAAMAAABkAAQBAAAAAAUAAEAA\r\n\r\n")
 	c.WantBody("/java")
 	c.Send("POST /body HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nContent-Length: 2\r\n\r\nhi")
 	c.WantBody("/body")
-	proxy.WantCounts(2, 0)
+	server.WantCounts(2, 0)
 	// The client offers another protocol in addition to h2c.
 	c.Send("GET /two HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: h2c\r\nUpgrade: websocket\r\n\r\n")
 	c.WantBody("/two")
-	proxy.WantCounts(3, 0)
+	server.WantCounts(3, 0)
 }

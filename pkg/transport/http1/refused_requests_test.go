@@ -5,14 +5,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
 )
 
 func TestSmugglingRequestsReturn400(t *testing.T) {
 	a := harness.NewApp(t, harness.Echo)
-	proxy := proxytest.Start(t, a, nil)
+	server := proxytest.Start(t, a, nil)
 	const behind = "0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n"
 	attacks := []string{
 		"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
@@ -29,7 +29,7 @@ func TestSmugglingRequestsReturn400(t *testing.T) {
 		"\x16\x03\x01\x02\x00\x01\x00\x01",
 	}
 	for _, attack := range attacks {
-		c := proxy.Dial()
+		c := server.Dial()
 		c.Get("/first")
 		c.Send(attack + behind)
 		m := c.Receive("POST")
@@ -38,7 +38,7 @@ func TestSmugglingRequestsReturn400(t *testing.T) {
 		}
 		c.WantEnd()
 	}
-	proxy.WantCounts(uint64(len(attacks)), 0)
+	server.WantCounts(uint64(len(attacks)), 0)
 	if got := strings.Join(a.Requests(), "|"); strings.ReplaceAll(got+"|", "GET /first HTTP/1.1|", "") != "" {
 		t.Errorf("the app got %s, want /first alone", got)
 	}
@@ -47,7 +47,7 @@ func TestSmugglingRequestsReturn400(t *testing.T) {
 // RFC 9112 allows a server to reject these header sections. Later requests are not served.
 func TestAmbiguousHeaderReturns400(t *testing.T) {
 	a := harness.NewApp(t, harness.Echo)
-	proxy := proxytest.Start(t, a, nil)
+	server := proxytest.Start(t, a, nil)
 	for _, text := range []string{
 		"GET /odd HTTP/1.1\r\nHost: a\r\nX-Fold: a\r\n b\r\n\r\n",
 		"GET /odd HTTP/1.1\nHost: a\n\n",
@@ -55,7 +55,7 @@ func TestAmbiguousHeaderReturns400(t *testing.T) {
 		"\nGET /odd HTTP/1.1\r\nHost: a\r\n\r\n",
 		"POST /odd HTTP/1.1\r\nHost: a\r\nContent-Length: 0, 0\r\n\r\n",
 	} {
-		c := proxy.Dial()
+		c := server.Dial()
 		c.Get("/first")
 		c.Send(text + "GET /behind HTTP/1.1\r\nHost: a\r\n\r\n")
 		if m := c.Receive("GET"); m.Status() != 400 || m.Get("connection") != "close" {
@@ -63,14 +63,14 @@ func TestAmbiguousHeaderReturns400(t *testing.T) {
 		}
 		c.WantEnd()
 	}
-	proxy.WantCounts(5, 0)
+	server.WantCounts(5, 0)
 	if got := strings.Join(a.Requests(), "|"); strings.Contains(got, "/behind") || strings.Contains(got, "/odd") {
 		t.Errorf("the app got %s, want nothing from behind", got)
 	}
 }
 
 func TestBodyOverLimitReturns413(t *testing.T) {
-	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), func(_ *queue.Proxy, s *proxytest.Options) { s.MaxBodyBytes = 10 })
+	server := proxytest.Start(t, harness.NewApp(t, harness.Echo), func(_ *proxy.Proxy, s *proxytest.Options) { s.MaxBodyBytes = 10 })
 	for name, text := range map[string]string{
 		"a length that has arrived":  "Content-Length: 11\r\n\r\n12345678901",
 		"a length that has not":      "Content-Length: 11\r\n\r\n",
@@ -78,7 +78,7 @@ func TestBodyOverLimitReturns413(t *testing.T) {
 		"no length, many at the end": "Transfer-Encoding: chunked\r\n\r\n1\r\n1\r\na\r\n2345678901\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := proxy.Dial()
+			c := server.Dial()
 			c.T = t
 			c.Send("POST /p HTTP/1.1\r\nHost: a\r\n" + text)
 			m := c.Receive("POST")
@@ -87,7 +87,7 @@ func TestBodyOverLimitReturns413(t *testing.T) {
 			}
 		})
 	}
-	c := proxy.Dial()
+	c := server.Dial()
 	c.Send("POST /p HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n1234567890")
 	c.WantBody("/p")
 	c.Send("POST /p HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\na\r\n1234567890\r\n0\r\n\r\n")
@@ -95,9 +95,9 @@ func TestBodyOverLimitReturns413(t *testing.T) {
 }
 
 func TestInvalidChunkReturns400(t *testing.T) {
-	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
+	server := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
 	for _, body := range []string{"x\r\n", "3\nabc\r\n", "3\r\nabcd\r\n", "11111111111111111\r\n", "3 \r\nabc\r\n0\r\n\r\n", "0\r\nContent-Length: 3\r\n\r\n"} {
-		c := proxy.Dial()
+		c := server.Dial()
 		c.Send("POST /p HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n" + body + "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n")
 		if m := c.Receive("POST"); m.Status() != 400 || m.Get("connection") != "close" {
 			t.Errorf("%q: got %s, Connection: %s, want 400, close", body, m.Start, m.Get("connection"))
@@ -108,8 +108,8 @@ func TestInvalidChunkReturns400(t *testing.T) {
 
 // After a rejected header section, a flood costs no more processor time.
 func TestRejectedHeaderLimitsDiscardedInput(t *testing.T) {
-	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), func(_ *queue.Proxy, o *proxytest.Options) { o.Narrow = true })
-	c := harness.DialBy(t, &net.Dialer{Control: harness.Narrow}, proxy.Address)
+	server := proxytest.Start(t, harness.NewApp(t, harness.Echo), func(_ *proxy.Proxy, o *proxytest.Options) { o.Narrow = true })
+	c := harness.DialBy(t, &net.Dialer{Control: harness.Narrow}, server.Address)
 	c.Send("GET / HTTP/1.1\r\nHost : a\r\n\r\n")
 	sent := 0
 	for err := error(nil); err == nil && sent < 4<<20; {

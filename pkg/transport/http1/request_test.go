@@ -8,14 +8,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
 )
 
 func TestPipelinedRequestsReturnResponsesInOrder(t *testing.T) {
-	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
-	c := proxy.Dial()
+	server := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
+	c := server.Dial()
 	c.Send("GET /a HTTP/1.1\r\nHost: a\r\n\r\n" +
 		"POST /b HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc" +
 		"POST /c HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n" +
@@ -23,12 +23,12 @@ func TestPipelinedRequestsReturnResponsesInOrder(t *testing.T) {
 	for _, want := range []string{"/a", "/b", "/c", "/d"} {
 		c.WantBody(want)
 	}
-	proxy.WantCounts(4, 0)
+	server.WantCounts(4, 0)
 }
 
 func TestHeaderSentByteByByteReturns200(t *testing.T) {
-	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
-	c := proxy.Dial()
+	server := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
+	c := server.Dial()
 	c.SetNoDelay(true)
 	for range 2 {
 		for _, b := range []byte("POST /slow HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nab") {
@@ -36,7 +36,7 @@ func TestHeaderSentByteByByteReturns200(t *testing.T) {
 		}
 		c.WantBody("/slow")
 	}
-	proxy.WantCounts(2, 0)
+	server.WantCounts(2, 0)
 }
 
 func TestRequestTargetIsForwardedUnchanged(t *testing.T) {
@@ -61,17 +61,17 @@ func TestCompletePostKeepsConnection(t *testing.T) {
 
 func TestHeaderOfMaximumLengthReturns200(t *testing.T) {
 	const limit = 96 << 10
-	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), func(_ *queue.Proxy, s *proxytest.Options) { s.MaxHeaderBytes = limit })
+	server := proxytest.Start(t, harness.NewApp(t, harness.Echo), func(_ *proxy.Proxy, s *proxytest.Options) { s.MaxHeaderBytes = limit })
 	head := func(size int) string {
 		const frame = "GET /long HTTP/1.1\r\nHost: a\r\nX-Long: \r\n\r\n"
 		return strings.Replace(frame, "X-Long: ", "X-Long: "+strings.Repeat("x", size-len(frame)), 1)
 	}
-	c := proxy.Dial()
+	c := server.Dial()
 	for _, size := range []int{8 << 10, 32<<10 - 1, 32 << 10, 32<<10 + 1, 64 << 10, limit - 1, limit} {
 		c.Send(head(size))
 		c.WantBody("/long")
 	}
-	proxy.WantCounts(7, 0)
+	server.WantCounts(7, 0)
 	c.Send(head(limit + 1))
 	if m := c.Receive("GET"); m.Status() != 431 {
 		t.Errorf("got %s, want 431", m.Start)
@@ -88,20 +88,20 @@ func TestSplitBodyIsForwarded(t *testing.T) {
 	for name, request := range requests {
 		t.Run(name, func(t *testing.T) {
 			got := make(chan *harness.Message, 1)
-			proxy := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
+			server := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
 				for m := conn.Request(); m != nil; m = conn.Request() {
 					got <- m
 					conn.Send(harness.OK(m.Target()))
 				}
 			}), nil)
-			c := proxy.Dial()
+			c := server.Dial()
 			c.SetNoDelay(true)
 			for split := 1; split < len(request.text); split++ {
-				before := len(proxy.Observed(0))
+				before := len(server.Observed(0))
 				c.Send(request.text[:split])
 				if split%8 == 0 { // sometimes wait, so that the parts are read separately
 					if strings.Contains(request.text[:split], "\r\n\r\n") {
-						proxy.InFlight(1)
+						server.InFlight(1)
 					} else {
 						time.Sleep(100 * time.Microsecond) // nothing shows that a part of a head has been read
 					}
@@ -112,26 +112,26 @@ func TestSplitBodyIsForwarded(t *testing.T) {
 				if m.Body != request.body || strings.Join(m.Trailers, "|") != request.trailer {
 					t.Fatalf("split at %d: got body %q and trailers %q, want %q and %q", split, m.Body, m.Trailers, request.body, request.trailer)
 				}
-				if o := proxy.Observed(before + 1)[before]; o.In != int64(len(request.body)) || o.Reason != queue.OK {
+				if o := server.Observed(before + 1)[before]; o.In != int64(len(request.body)) || o.Reason != proxy.OK {
 					t.Fatalf("split at %d: got %d bytes in, %v, want %d, ok", split, o.In, o.Reason, len(request.body))
 				}
 			}
-			proxy.WantCounts(uint64(len(request.text)-1), 0)
+			server.WantCounts(uint64(len(request.text)-1), 0)
 		})
 	}
 }
 
 // The header section fills the buffer, so that chunks need a larger buffer.
 func TestChunkedBodyFollowsLongHeader(t *testing.T) {
-	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
+	server := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
 	for _, size := range []int{32<<10 - 1, 32 << 10} {
-		c := proxy.Dial()
+		c := server.Dial()
 		const frame = "POST /p HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nX-Long: \r\n\r\n"
 		c.Send(strings.Replace(frame, "X-Long: ", "X-Long: "+strings.Repeat("x", size-len(frame)), 1))
 		c.Send("3\r\nabc\r\n0\r\n\r\n")
 		c.WantBody("/p")
 	}
-	c := proxy.Dial()
+	c := server.Dial()
 	for size := range 300 { // consecutive sizes, so that the header sections end at each offset of the buffer
 		c.Send(fmt.Sprintf("POST /p HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nX-Long: %s\r\n\r\n3\r\nabc\r\n0\r\n\r\n", strings.Repeat("x", 10*size)))
 	}
@@ -143,7 +143,7 @@ func TestChunkedBodyFollowsLongHeader(t *testing.T) {
 func TestSmallChunksAreForwardedTogether(t *testing.T) {
 	const n = 4000
 	chunks := make(chan int, 1)
-	proxy := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
+	server := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
 		m := conn.Head()
 		count := 0
 		for line, err := harness.ReadLine(conn.In); line != "0"; line, err = harness.ReadLine(conn.In) {
@@ -161,7 +161,7 @@ func TestSmallChunksAreForwardedTogether(t *testing.T) {
 		conn.Send(harness.OK(m.Target()))
 		conn.Hang()
 	}), nil)
-	c := proxy.Dial()
+	c := server.Dial()
 	c.Send("POST /p HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n" + strings.Repeat("1\r\nx\r\n", n) + "0\r\n\r\n")
 	c.WantBody("/p")
 	if got, most := <-chunks, n/10; got > most {
@@ -171,12 +171,12 @@ func TestSmallChunksAreForwardedTogether(t *testing.T) {
 
 func TestTrailersAreForwarded(t *testing.T) {
 	got := make(chan *harness.Message, 1)
-	proxy := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
+	server := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
 		got <- conn.Request()
 		conn.Send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n2\r\nok\r\n0\r\nX-Sum: 7\r\nX-Other: 8\r\n\r\n")
 		conn.Hang()
 	}), nil)
-	c := proxy.Dial()
+	c := server.Dial()
 	c.Send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTE: trailers\r\nTrailer: X-A\r\nTrailer: X-B, X-C\r\n\r\n" +
 		"2\r\nhi\r\n0\r\nX-A: 1\r\nX-B: 2\r\nX-D: 3\r\n\r\n")
 	r := c.Receive("POST")
@@ -187,18 +187,18 @@ func TestTrailersAreForwarded(t *testing.T) {
 	harness.Equal(t, strings.Join(m.Trailers, "|"), "x-a: 1|x-b: 2|x-d: 3", "app: trailers", m.Trailers)
 	harness.Equal(t, strings.ReplaceAll(strings.ReplaceAll(m.Get("trailer"), "|", ","), " ", ""), "X-A,X-B,X-C", "app: Trailer")
 	harness.Equal(t, m.Get("te"), "trailers", "app: TE")
-	proxy.WantCounts(1, 0)
+	server.WantCounts(1, 0)
 }
 
 // A trailer must not contain a Proxy-Status value of the sidecar.
 func TestTrailerProxyStatusIsFiltered(t *testing.T) {
-	proxy := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
+	server := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
 		conn.Request()
 		conn.Send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n" +
 			"Proxy-Status: queue-proxy; error=x, other; error=y\r\nX-Sum: 7\r\nPROXY-STATUS: queue-proxy\r\n\r\n")
 		conn.Hang()
 	}), nil)
-	c := proxy.Dial()
+	c := server.Dial()
 	c.Send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
 	got := c.Receive("GET").Trailers
 	slices.Sort(got)
@@ -207,7 +207,7 @@ func TestTrailerProxyStatusIsFiltered(t *testing.T) {
 
 func TestLargeBodiesAreForwarded(t *testing.T) {
 	const size = 10 << 20
-	proxy := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
+	server := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
 		for {
 			m := conn.Head()
 			if m == nil {
@@ -240,7 +240,7 @@ func TestLargeBodiesAreForwarded(t *testing.T) {
 			}
 		}
 	}), nil)
-	c := proxy.Dial()
+	c := server.Dial()
 	c.Send(fmt.Sprintf("POST /up HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n", size))
 	io.Copy(c.TCPConn, &harness.Pattern{Left: size})
 	c.WantBody("/up")
@@ -254,7 +254,7 @@ func TestLargeBodiesAreForwarded(t *testing.T) {
 			t.Errorf("%s: got %v, want all of the body", path, err)
 		}
 	}
-	proxy.WantCounts(5, 0)
+	server.WantCounts(5, 0)
 }
 
 // A peer that does not read blocks the other peer, and the proxy buffers little.
@@ -279,16 +279,16 @@ func TestSlowReaderBlocksSender(t *testing.T) {
 		n, _ := io.CopyN(conn, &harness.Pattern{Left: size}, size)
 		sent <- n
 	}
-	proxy := proxytest.Start(t, harness.NewApp(t, play), nil)
+	server := proxytest.Start(t, harness.NewApp(t, play), nil)
 
-	down := proxy.Dial()
+	down := server.Dial()
 	down.Send("GET /down HTTP/1.1\r\nHost: a\r\n\r\n")
 	if n := <-sent; n >= size/2 {
 		t.Errorf("down: got %d bytes taken from the app while the client read none, want less than %d", n, size/2)
 	}
 	down.Close()
 
-	up := proxy.Dial()
+	up := server.Dial()
 	up.Send(fmt.Sprintf("POST /up HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n", size))
 	up.SetWriteDeadline(time.Now().Add(200 * time.Millisecond))
 	n, _ := io.CopyN(up.TCPConn, &harness.Pattern{Left: size}, size)
@@ -304,7 +304,7 @@ func TestSlowReaderBlocksSender(t *testing.T) {
 
 func TestStreamIsForwardedImmediately(t *testing.T) {
 	next := make(chan string)
-	proxy := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
+	server := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
 		for m := conn.Head(); m != nil; m = conn.Head() {
 			conn.Send("HTTP/1.1 200 OK\r\n" + m.Get("x-framing") + "\r\n\r\n")
 			for event := range next {
@@ -321,7 +321,7 @@ func TestStreamIsForwardedImmediately(t *testing.T) {
 		"X-Framing: until close":     {"one.", "two.", "end."},
 	} {
 		t.Run(framing, func(t *testing.T) {
-			c := proxy.Dial()
+			c := server.Dial()
 			c.T = t
 			c.Send("GET / HTTP/1.1\r\nHost: a\r\nX-Framing: " + framing + "\r\n\r\n")
 			if _, err := harness.ReadHead(c.In); err != nil { // before any of the body
@@ -345,7 +345,7 @@ func TestStreamIsForwardedImmediately(t *testing.T) {
 }
 
 func TestFullDuplexStreamsBothDirections(t *testing.T) {
-	proxy := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
+	server := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
 		conn.Head()
 		conn.Send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
 		for {
@@ -360,7 +360,7 @@ func TestFullDuplexStreamsBothDirections(t *testing.T) {
 		conn.Send("0\r\n\r\n")
 		conn.Hang()
 	}), nil)
-	c := proxy.Dial()
+	c := server.Dial()
 	c.Send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
 	if _, err := harness.ReadHead(c.In); err != nil {
 		t.Fatal(err)
@@ -383,13 +383,13 @@ func TestFullDuplexStreamsBothDirections(t *testing.T) {
 // The client can read the complete response although it sent input that is not read.
 func TestUnreadInputDoesNotResetResponse(t *testing.T) {
 	const size = 1 << 20
-	proxy := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
+	server := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
 		for m := conn.Request(); m != nil; m = conn.Request() {
 			conn.Send(fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n", size))
 			io.Copy(conn, &harness.Pattern{Left: size})
 		}
 	}), nil)
-	c := proxy.Dial()
+	c := server.Dial()
 	c.Send("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n" + strings.Repeat("x", 100<<10))
 	if _, err := harness.ReadHead(c.In); err != nil {
 		t.Fatal(err)
@@ -398,7 +398,7 @@ func TestUnreadInputDoesNotResetResponse(t *testing.T) {
 	if _, err := io.ReadFull(c.In, b[:size*3/4]); err != nil {
 		t.Fatal(err)
 	}
-	proxy.Observed(1) // the complete response was written
+	server.Observed(1) // the complete response was written
 	if n, err := io.ReadFull(c.In, b[size*3/4:]); err != nil {
 		t.Errorf("got %v after %d bytes of the last quarter, want all of it", err, n)
 	}
@@ -407,8 +407,8 @@ func TestUnreadInputDoesNotResetResponse(t *testing.T) {
 
 // The requests of wrk and the clients of test/bench.
 func TestBenchmarkRequestsAreServed(t *testing.T) {
-	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
-	c := proxy.Dial()
+	server := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
+	c := server.Dial()
 	requests := []string{
 		"GET / HTTP/1.1\r\nHost: 127.0.0.1:8012\r\n\r\n",
 		"GET /100k HTTP/1.1\r\nHost: 127.0.0.1:8012\r\n\r\n",
@@ -421,5 +421,5 @@ func TestBenchmarkRequestsAreServed(t *testing.T) {
 			t.Errorf("%.20q: got %s, want 200", text, m.Start)
 		}
 	}
-	proxy.WantCounts(uint64(len(requests)), 0)
+	server.WantCounts(uint64(len(requests)), 0)
 }

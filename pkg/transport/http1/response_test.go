@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
 )
@@ -47,8 +47,8 @@ func TestResponsesAreForwarded(t *testing.T) {
 		{"a long head", "GET", "HTTP/1.1 200 OK\r\nX-Long: " + strings.Repeat("x", 60<<10) + "\r\nContent-Length: 2\r\n\r\nhi", 200, "hi", []string{"x-long: " + strings.Repeat("x", 60<<10)}},
 	} {
 		t.Run(v.name, func(t *testing.T) {
-			proxy := proxytest.Start(t, harness.NewApp(t, answering(map[string]string{"it": v.answer})), nil)
-			c := proxy.Dial()
+			server := proxytest.Start(t, harness.NewApp(t, answering(map[string]string{"it": v.answer})), nil)
+			c := server.Dial()
 			for range 2 { // the connection stays usable
 				c.Send(v.method + " /p HTTP/1.1\r\nHost: a\r\nX-Answer: it\r\n\r\n")
 				m := c.Receive(v.method)
@@ -66,16 +66,16 @@ func TestResponsesAreForwarded(t *testing.T) {
 				}
 			}
 			c.Get("/after")
-			proxy.WantCounts(3, 0)
+			server.WantCounts(3, 0)
 		})
 	}
 }
 
 func TestInterimResponsesKeepFinalStatus(t *testing.T) {
-	proxy := proxytest.Start(t, harness.NewApp(t, answering(map[string]string{
+	server := proxytest.Start(t, harness.NewApp(t, answering(map[string]string{
 		"it": "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 418 I'm a teapot\r\nContent-Length: 2\r\n\r\nno",
 	})), nil)
-	c := proxy.Dial()
+	c := server.Dial()
 	c.Send("GET / HTTP/1.1\r\nHost: a\r\nX-Answer: it\r\n\r\n")
 	infos, m, err := harness.ReadResponse(c.In, "GET")
 	if err != nil || len(infos) != 2 || infos[0].Status() != 103 || infos[0].Get("link") != "</a>" || infos[1].Status() != 102 {
@@ -84,7 +84,7 @@ func TestInterimResponsesKeepFinalStatus(t *testing.T) {
 	if m.Status() != 418 || m.Body != "no" {
 		t.Errorf("got %s %q, want 418 no", m.Start, m.Body)
 	}
-	if o := proxy.Observed(1)[0]; o.Status != 418 {
+	if o := server.Observed(1)[0]; o.Status != 418 {
 		t.Errorf("observed: got %d, want 418", o.Status)
 	}
 }
@@ -92,30 +92,30 @@ func TestInterimResponsesKeepFinalStatus(t *testing.T) {
 func TestAppFailureReturns502(t *testing.T) {
 	for name, v := range map[string]struct {
 		answer string
-		reason queue.Reason
+		reason proxy.Reason
 	}{
-		"no HTTP":                   {"SSH-2.0-OpenSSH_9.6\r\n", queue.AppGarbage},
-		"HTTP/2":                    {"HTTP/2.0 200 OK\r\n\r\n", queue.AppGarbage},
-		"two lengths":               {"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nhi", queue.AppGarbage},
-		"length and chunks":         {"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\nhi", queue.AppGarbage},
-		"another coding":            {"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", queue.AppGarbage},
-		"101 that nobody asked for": {"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n", queue.AppGarbage},
-		"interim without end":       {strings.Repeat("HTTP/1.1 102 Processing\r\n\r\n", 200), queue.AppGarbage},
-		"a head without end":        {"HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 1<<20), queue.AppGarbage},
-		"nothing":                   {"<close>", queue.AppReset},
-		"half a head":               {"HTTP/1.1 200 OK\r\nContent-Le<close>", queue.AppReset},
-		"an interim, then end":      {"HTTP/1.1 102 Processing\r\n\r\n<close>", queue.AppReset},
+		"no HTTP":                   {"SSH-2.0-OpenSSH_9.6\r\n", proxy.AppGarbage},
+		"HTTP/2":                    {"HTTP/2.0 200 OK\r\n\r\n", proxy.AppGarbage},
+		"two lengths":               {"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nhi", proxy.AppGarbage},
+		"length and chunks":         {"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\nhi", proxy.AppGarbage},
+		"another coding":            {"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", proxy.AppGarbage},
+		"101 that nobody asked for": {"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n", proxy.AppGarbage},
+		"interim without end":       {strings.Repeat("HTTP/1.1 102 Processing\r\n\r\n", 200), proxy.AppGarbage},
+		"a head without end":        {"HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 1<<20), proxy.AppGarbage},
+		"nothing":                   {"<close>", proxy.AppReset},
+		"half a head":               {"HTTP/1.1 200 OK\r\nContent-Le<close>", proxy.AppReset},
+		"an interim, then end":      {"HTTP/1.1 102 Processing\r\n\r\n<close>", proxy.AppReset},
 	} {
 		t.Run(name, func(t *testing.T) {
-			proxy := proxytest.Start(t, harness.NewApp(t, answering(map[string]string{"it": v.answer})), nil)
-			c := proxy.Dial()
+			server := proxytest.Start(t, harness.NewApp(t, answering(map[string]string{"it": v.answer})), nil)
+			c := server.Dial()
 			c.Send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nX-Answer: it\r\n\r\n")
 			m := c.Receive("POST")
 			if m.Status() != 502 || !strings.Contains(m.Get("proxy-status"), v.reason.String()) {
 				t.Errorf("got %s, Proxy-Status %q, want 502, %v", m.Start, m.Get("proxy-status"), v.reason)
 			}
 			c.Get("/after") // neither broken connection is reused
-			proxy.WantCounts(2, 0)
+			server.WantCounts(2, 0)
 		})
 	}
 }
@@ -128,8 +128,8 @@ func TestAppFailureInBodyTruncatesResponse(t *testing.T) {
 		"bad framing": "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\nworld\r\n0\r\n\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {
-			proxy := proxytest.Start(t, harness.NewApp(t, answering(map[string]string{"it": answer})), nil)
-			c := proxy.Dial()
+			server := proxytest.Start(t, harness.NewApp(t, answering(map[string]string{"it": answer})), nil)
+			c := server.Dial()
 			c.Send("GET / HTTP/1.1\r\nHost: a\r\nX-Answer: it\r\n\r\nGET /behind HTTP/1.1\r\nHost: a\r\n\r\n")
 			_, m, err := harness.ReadResponse(c.In, "GET")
 			if m == nil || m.Status() != 200 || !strings.HasPrefix(m.Body, "hello"[:len(m.Body)]) || m.Complete && err == nil {
@@ -138,7 +138,7 @@ func TestAppFailureInBodyTruncatesResponse(t *testing.T) {
 			if harness.IsTimeout(err) {
 				t.Errorf("got %v, want the end of the connection", err)
 			}
-			if o := proxy.Observed(1)[0]; o.Reason != queue.AppReset && o.Reason != queue.AppGarbage || !o.Begun || o.Status != 200 {
+			if o := server.Observed(1)[0]; o.Reason != proxy.AppReset && o.Reason != proxy.AppGarbage || !o.Begun || o.Status != 200 {
 				t.Errorf("observed: got %v, begun %v, %d, want the app's fault, true, 200", o.Reason, o.Begun, o.Status)
 			}
 		})
@@ -149,8 +149,8 @@ func TestAppFailureInBodyTruncatesResponse(t *testing.T) {
 // would treat the response as complete.
 func TestAbortedResponseResetsHTTP10Connection(t *testing.T) {
 	const answer = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nsome\r\n<close>"
-	proxy := proxytest.Start(t, harness.NewApp(t, answering(map[string]string{"it": answer})), nil)
-	c := proxy.Dial()
+	server := proxytest.Start(t, harness.NewApp(t, answering(map[string]string{"it": answer})), nil)
+	c := server.Dial()
 	c.Send("GET / HTTP/1.0\r\nX-Answer: it\r\n\r\n")
 	if _, err := io.ReadAll(c.In); err == nil || harness.IsTimeout(err) {
 		t.Errorf("got %v at the end, want a reset", err)
@@ -158,8 +158,8 @@ func TestAbortedResponseResetsHTTP10Connection(t *testing.T) {
 }
 
 func TestProbeResponseDoesNotWaitForBody(t *testing.T) {
-	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
-	c := proxy.Dial()
+	server := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
+	c := server.Dial()
 	c.Send("POST /x HTTP/1.1\r\nHost: a\r\nK-Network-Probe: queue\r\nContent-Length: 500\r\n\r\nhello")
 	if m := c.Receive("POST"); m.Status() != 200 || m.Body != "queue" || !m.Closes() {
 		t.Errorf("got %d %q, close %v, want 200 queue, close true", m.Status(), m.Body, m.Closes())
@@ -169,9 +169,9 @@ func TestProbeResponseDoesNotWaitForBody(t *testing.T) {
 
 func TestUnreachableAppReturns502(t *testing.T) {
 	a := harness.NewApp(t, harness.Echo)
-	proxy := proxytest.Start(t, a, nil)
+	server := proxytest.Start(t, a, nil)
 	a.Listener.Close()
-	c := proxy.Dial()
+	c := server.Dial()
 	for range 2 { // the first request resets the detected protocol
 		c.Send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
 		m := c.Receive("GET")
@@ -183,20 +183,20 @@ func TestUnreachableAppReturns502(t *testing.T) {
 	c.Get("/up")
 	c.Get("/up")
 	harness.Equal(t, again.Connections(), 1, "connections to the app")
-	proxy.WantCounts(4, 0)
+	server.WantCounts(4, 0)
 }
 
 // A pooled connection that the app has closed does not fail a request.
 func TestStaleAppConnectionIsReplaced(t *testing.T) {
 	closed := make(chan struct{}, 1)
-	proxy := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
+	server := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
 		if m := conn.Request(); m != nil {
 			conn.Send(harness.OK(m.Target()))
 		}
 		conn.Close()
 		closed <- struct{}{}
 	}), nil)
-	c := proxy.Dial()
+	c := server.Dial()
 	for i := range 10 {
 		c.Send(fmt.Sprintf("POST /%d HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi", i))
 		c.WantBody(fmt.Sprintf("/%d", i))
@@ -226,8 +226,8 @@ func TestReplayOnClosedAppConnection(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			a.Forget()
-			proxy := proxytest.Start(t, a, nil)
-			c := proxy.Dial()
+			server := proxytest.Start(t, a, nil)
+			c := server.Dial()
 			c.Get("/first")
 			c.Send(v.text)
 			if m := c.Receive("POST"); m.Status() != v.status {
@@ -235,7 +235,7 @@ func TestReplayOnClosedAppConnection(t *testing.T) {
 			}
 			got := strings.Count(strings.Join(a.Requests(), "\n"), "/it")
 			harness.Equal(t, got, map[int]int{200: 2, 502: 1}[v.status], "the request", "times at the app")
-			if o := proxy.Observed(2); o[0].Replayed || o[1].Replayed != (got == 2) {
+			if o := server.Observed(2); o[0].Replayed || o[1].Replayed != (got == 2) {
 				t.Errorf("observed as replayed: got %v, %v, want false, %v", o[0].Replayed, o[1].Replayed, got == 2)
 			}
 		})
@@ -253,9 +253,9 @@ func TestEarlyResponseReachesSendingClient(t *testing.T) {
 			conn.Hang()
 		}
 	})
-	proxy := proxytest.Start(t, a, nil)
+	server := proxytest.Start(t, a, nil)
 	for i := range 40 {
-		c := proxy.Dial()
+		c := server.Dial()
 		sent := make(chan struct{})
 		framing := []string{fmt.Sprintf("Content-Length: %d", size), "Transfer-Encoding: chunked"}[i%2]
 		go func() {
@@ -279,7 +279,7 @@ func TestEarlyResponseReachesSendingClient(t *testing.T) {
 		heard <- struct{}{} // no earlier: all of a body that is read at once might arrive
 	}
 	harness.Equal(t, a.Connections(), 40, "connections to the app")
-	proxy.WantCounts(40, 0)
+	server.WantCounts(40, 0)
 }
 
 // The client connection stays open after an early response to a complete request, even if the app did
@@ -290,18 +290,18 @@ func TestEarlyResponseKeepsConnectionAfterCompleteBody(t *testing.T) {
 			conn.Send("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\n/p")
 		}
 	})
-	proxy := proxytest.Start(t, a, nil)
-	c := proxy.Dial()
+	server := proxytest.Start(t, a, nil)
+	c := server.Dial()
 	for range 5 {
 		c.Send("POST /p HTTP/1.1\r\nHost: a\r\nContent-Length: 10000\r\n\r\n" + strings.Repeat("x", 10000))
 		c.WantBody("/p")
 	}
-	proxy.WantCounts(5, 0)
+	server.WantCounts(5, 0)
 }
 
 func TestConnectionCloseIsHopByHop(t *testing.T) {
-	proxy := proxytest.Start(t, harness.NewApp(t, answering(map[string]string{"close": "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nhi<close>"})), nil)
-	c := proxy.Dial()
+	server := proxytest.Start(t, harness.NewApp(t, answering(map[string]string{"close": "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nhi<close>"})), nil)
+	c := server.Dial()
 	c.Send("GET / HTTP/1.1\r\nHost: a\r\nX-Answer: close\r\n\r\n")
 	if m := c.Receive("GET"); m.Get("connection") != "" {
 		t.Errorf("got Connection: %s, want none: it is between us and the app", m.Get("connection"))
@@ -311,5 +311,5 @@ func TestConnectionCloseIsHopByHop(t *testing.T) {
 		t.Errorf("got %q, Connection: %s, want /p, close", m.Body, m.Get("connection"))
 	}
 	c.WantEnd()
-	proxy.WantCounts(2, 0)
+	server.WantCounts(2, 0)
 }

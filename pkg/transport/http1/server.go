@@ -1,5 +1,5 @@
 // Package http1 is the strict HTTP/1.x engine. It uses one goroutine per connection (package netconn) and
-// allocates no memory per request. It runs the request lifecycle of package queue and forwards
+// allocates no memory per request. It runs the request lifecycle of package proxy and forwards
 // requests with package http1client.
 //
 // If a connection uses HTTP/2, because of ALPN or the connection preface, the engine hands the
@@ -12,7 +12,7 @@ import (
 	"net"
 	"sync/atomic"
 
-	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/http1client"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http2/http2client"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
@@ -27,7 +27,7 @@ const bufferSize = 32 << 10
 type Server struct {
 	settings rewrite.ServerSettings
 	http2    func(c *netconn.Conn, early []byte, place *netconn.Place)
-	proxy    *queue.Proxy
+	proxy    *proxy.Proxy
 	app      *http1client.App
 	client   *http2client.Client // for an app that supports only HTTP/2
 	watcher  *netconn.Watcher
@@ -44,10 +44,10 @@ type Server struct {
 // instead if the app supports only HTTP/2. http2 takes over a connection that uses HTTP/2 and must
 // close it. early contains the bytes that were already read from the connection, and http2 must
 // release place after it closes the connection. http2 must not block.
-func New(s rewrite.ServerSettings, proxy *queue.Proxy, app *http1client.App, client *http2client.Client, watcher *netconn.Watcher,
+func New(s rewrite.ServerSettings, server *proxy.Proxy, app *http1client.App, client *http2client.Client, watcher *netconn.Watcher,
 	http2 func(c *netconn.Conn, early []byte, place *netconn.Place),
 ) *Server {
-	l := &Server{settings: s, proxy: proxy, app: app, client: client, watcher: watcher, http2: http2}
+	l := &Server{settings: s, proxy: server, app: app, client: client, watcher: watcher, http2: http2}
 	l.conns, l.listeners = netconn.NewConns((*serverConn).retire, (*serverConn).abandon), netconn.NewListeners()
 	// A connection reads into a pooled buffer that has the size of its previous input, and switches to
 	// the next larger size if the buffer is full. Small sizes save memory, because most header

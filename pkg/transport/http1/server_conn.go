@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 )
@@ -297,11 +297,11 @@ func (c *serverConn) refusal(n, arrived int, err error) (status int) {
 // refuse responds to a header section that is rejected. The connection is closed afterwards, because
 // the end of the rejected request is unknown.
 func (c *serverConn) refuse(status int) {
-	c.answerLast(&queue.Answer{Status: status, Body: http.StatusText(status) + "\n", Reason: queue.BadRequest, GRPC: -1})
+	c.answerLast(&proxy.Answer{Status: status, Body: http.StatusText(status) + "\n", Reason: proxy.BadRequest, GRPC: -1})
 }
 
 // answerLast sends the last response of the connection, to a request without a valid head.
-func (c *serverConn) answerLast(a *queue.Answer) {
+func (c *serverConn) answerLast(a *proxy.Answer) {
 	c.refused = true
 	c.exchange.begin(0)
 	c.request.Reset()

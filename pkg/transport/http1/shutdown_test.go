@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
@@ -19,7 +19,7 @@ import (
 
 func TestDrainDeadlineAbortsRequests(t *testing.T) {
 	app := newBlocking()
-	proxy := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
+	server := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
 		if b, _ := conn.In.Peek(6); string(b) == "GET /s" {
 			conn.Request()
 			conn.Send("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nbegun")
@@ -27,21 +27,21 @@ func TestDrainDeadlineAbortsRequests(t *testing.T) {
 			return
 		}
 		app.serve(conn)
-	}), func(p *queue.Proxy, _ *proxytest.Options) { p.Limit = queue.NewLimit(2, 5) })
+	}), func(p *proxy.Proxy, _ *proxytest.Options) { p.Limit = proxy.NewLimit(2, 5) })
 	defer close(app.free)
-	stream := proxy.Dial()
+	stream := server.Dial()
 	stream.Send("GET /s HTTP/1.1\r\nHost: a\r\n\r\n")
 	if _, err := harness.ReadHead(stream.In); err != nil {
 		t.Fatal(err)
 	}
-	waits := proxy.Dial()
+	waits := server.Dial()
 	waits.Send("GET /w HTTP/1.1\r\nHost: a\r\n\r\n")
 	app.wantRunning(t, 1)
-	queued := proxy.Dial()
+	queued := server.Dial()
 	queued.Send("GET /q HTTP/1.1\r\nHost: a\r\n\r\n")
-	proxy.InFlight(3)
-	proxy.Queue.Drain.Begin(true)
-	proxy.Queue.Drain.Abort()
+	server.InFlight(3)
+	server.Queue.Drain.Begin(true)
+	server.Queue.Drain.Abort()
 	for _, c := range []*harness.Client{waits, queued} {
 		m := c.Receive("GET")
 		if want := `queue-proxy; error=destination_unavailable; details="draining"`; m.Status() != 503 || m.Body != "shutting down\n" || m.Get("proxy-status") != want || m.Get("connection") != "close" {
@@ -55,11 +55,11 @@ func TestDrainDeadlineAbortsRequests(t *testing.T) {
 }
 
 func TestDrainingResponsesCloseConnection(t *testing.T) {
-	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
-	c, d := proxy.Dial(), proxy.Dial()
+	server := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
+	c, d := server.Dial(), server.Dial()
 	c.Get("/before")
 	d.Get("/before")
-	proxy.Queue.Drain.Begin(true)
+	server.Queue.Drain.Begin(true)
 	c.Send("GET /p HTTP/1.1\r\nHost: a\r\n\r\n")
 	if m := c.Receive("GET"); m.Status() != 200 || m.Get("connection") != "close" {
 		t.Errorf("got %s, Connection: %s, want 200, close", m.Start, m.Get("connection"))
@@ -74,25 +74,25 @@ func TestDrainingResponsesCloseConnection(t *testing.T) {
 
 func TestShutdownClosesIdleConnections(t *testing.T) {
 	app := newBlocking()
-	proxy := proxytest.Start(t, harness.NewApp(t, app.serve), nil)
+	server := proxytest.Start(t, harness.NewApp(t, app.serve), nil)
 	var idle []*harness.Client
 	for range 10 {
-		c := proxy.Dial()
+		c := server.Dial()
 		c.Get("/p")
 		idle = append(idle, c)
 	}
-	never := proxy.Dial()
-	busy := proxy.Dial()
+	never := server.Dial()
+	busy := server.Dial()
 	busy.Send("GET /busy HTTP/1.1\r\nHost: a\r\n\r\n")
-	body := proxy.Dial()
+	body := server.Dial()
 	body.Send("POST /body HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nha")
-	head := proxy.Dial()
+	head := server.Dial()
 	head.Send("GET /head HTTP/1.1\r\nHo")
-	proxy.InFlight(2)
+	server.InFlight(2)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		proxy.Shutdown()
+		server.Shutdown()
 	}()
 	for _, c := range append(idle, never) {
 		c.WantEnd()
@@ -109,19 +109,19 @@ func TestShutdownClosesIdleConnections(t *testing.T) {
 
 func TestShutdownReturnsDeadlineExceeded(t *testing.T) {
 	app := newBlocking()
-	proxy := proxytest.Start(t, harness.NewApp(t, app.serve), func(_ *queue.Proxy, s *proxytest.Options) { s.Connections = netconn.NewConnLimit(2, s.Bounds) })
+	server := proxytest.Start(t, harness.NewApp(t, app.serve), func(_ *proxy.Proxy, s *proxytest.Options) { s.Connections = netconn.NewConnLimit(2, s.Bounds) })
 	defer close(app.free)
 	var clients []*harness.Client
 	for range 2 {
-		c := proxy.Dial()
+		c := server.Dial()
 		c.Send("GET /busy HTTP/1.1\r\nHost: a\r\n\r\n")
 		clients = append(clients, c)
 	}
 	app.wantRunning(t, 2)
-	proxy.Dial() // this connection waits for a place
+	server.Dial() // this connection waits for a place
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
-	harness.Equal(t, proxy.ShutdownWithin(ctx), context.DeadlineExceeded)
+	harness.Equal(t, server.ShutdownWithin(ctx), context.DeadlineExceeded)
 	for _, c := range clients {
 		if _, err := c.In.ReadByte(); err == nil || harness.IsTimeout(err) {
 			t.Errorf("got %v, want the end of the connection", err)
@@ -139,7 +139,7 @@ func TestShutdownLosesNoRequests(t *testing.T) {
 				conn.Send(harness.OK(m.Target()))
 			}
 		})
-		proxy := proxytest.Start(t, app, nil)
+		server := proxytest.Start(t, app, nil)
 		var clients sync.WaitGroup
 		stop := make(chan struct{})
 		for n := range 8 {
@@ -148,7 +148,7 @@ func TestShutdownLosesNoRequests(t *testing.T) {
 				text = "POST /p HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello"
 			}
 			clients.Go(func() {
-				for requestUntilClosed(t, proxy.Address, text, &answered) {
+				for requestUntilClosed(t, server.Address, text, &answered) {
 					select {
 					case <-stop:
 						return
@@ -159,13 +159,13 @@ func TestShutdownLosesNoRequests(t *testing.T) {
 		}
 		// Each round calls Shutdown later.
 		harness.Until(t, "answers", func() bool { return answered.Load() > int64(100*round) })
-		proxy.Shutdown()
+		server.Shutdown()
 		close(stop)
 		clients.Wait()
 		if served.Load() != answered.Load() {
 			t.Errorf("got %d answers to %d requests at the app, want as many", answered.Load(), served.Load())
 		}
-		if n := len(proxy.Observed(int(answered.Load()))); int64(n) != answered.Load() {
+		if n := len(server.Observed(int(answered.Load()))); int64(n) != answered.Load() {
 			t.Errorf("got %d requests that were accepted and %d answers, want as many", n, answered.Load())
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	xhttp2 "golang.org/x/net/http2"
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
-	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
@@ -38,7 +38,7 @@ func reader(w http.ResponseWriter, r *http.Request) {
 }
 
 // withEachApp runs a test with an app that supports HTTP/1.1 and with an app that supports HTTP/2.
-func withEachApp(t *testing.T, change func(*queue.Proxy, *proxytest.Options), test func(p *proxytest.Proxy, c *client)) {
+func withEachApp(t *testing.T, change func(*proxy.Proxy, *proxytest.Options), test func(p *proxytest.Proxy, c *client)) {
 	for name, appH2 := range map[string]bool{"HTTP/1.1": false, "HTTP/2": true} {
 		t.Run(name, func(t *testing.T) {
 			p := start(t, serveApp(t, http.HandlerFunc(reader), appH2), change)
@@ -69,7 +69,7 @@ func TestLargeHeaderReturns431(t *testing.T) {
 		"a long list of names": repeated("trailer", strings.Repeat("a", 4100), 1),
 	} {
 		t.Run(name, func(t *testing.T) {
-			change := func(_ *queue.Proxy, o *proxytest.Options) { o.MaxHeaderBytes = 256 << 10 }
+			change := func(_ *proxy.Proxy, o *proxytest.Options) { o.MaxHeaderBytes = 256 << 10 }
 			withEachApp(t, change, func(p *proxytest.Proxy, c *client) {
 				c.wantStatus(request("GET", "/", fields...), "431")
 				p.WantBounds(bound.HeaderSection)
@@ -79,7 +79,7 @@ func TestLargeHeaderReturns431(t *testing.T) {
 }
 
 func TestIncompleteBodyReturns504(t *testing.T) {
-	change := func(p *queue.Proxy, _ *proxytest.Options) { p.Clocks = queue.Clocks{Body: soon} }
+	change := func(p *proxy.Proxy, _ *proxytest.Options) { p.Clocks = proxy.Clocks{Body: soon} }
 	withEachApp(t, change, func(p *proxytest.Proxy, c *client) {
 		harness.NoError(c, c.WriteHead(1, false, flat(request("PUT", "/").fields)...))
 		harness.NoError(c, c.WriteData(1, false, []byte("ab")))
@@ -93,7 +93,7 @@ func TestIncompleteBodyReturns504(t *testing.T) {
 // Clocks.Idle also includes the time that the app needs.
 func TestAppIdleTimeoutRecordsNoBound(t *testing.T) {
 	a := newFrameApp(t, func(*appStream) {})
-	a.proxy.Queue.Clocks = queue.Clocks{Idle: soon}
+	a.proxy.Queue.Clocks = proxy.Clocks{Idle: soon}
 	s := request("PUT", "/")
 	s.body = []byte("ab")
 	connect(t, a.proxy).wantStatus(s, "504")
@@ -103,7 +103,7 @@ func TestAppIdleTimeoutRecordsNoBound(t *testing.T) {
 func TestLargeBodyReturns413(t *testing.T) {
 	for name, fields := range map[string][][2]string{"with a length": {{"content-length", "11"}}, "without a length": nil} {
 		t.Run(name, func(t *testing.T) {
-			change := func(_ *queue.Proxy, o *proxytest.Options) { o.MaxBodyBytes = 10 }
+			change := func(_ *proxy.Proxy, o *proxytest.Options) { o.MaxBodyBytes = 10 }
 			withEachApp(t, change, func(p *proxytest.Proxy, c *client) {
 				s := request("PUT", "/", fields...)
 				s.body = []byte("12345678901")
@@ -135,7 +135,7 @@ func TestForbiddenTrailerRecordsNoBound(t *testing.T) {
 
 // The client does not increase the window of the connection.
 func TestUnreadResponseTimesOut(t *testing.T) {
-	change := func(p *queue.Proxy, _ *proxytest.Options) { p.Clocks = queue.Clocks{Send: soon} }
+	change := func(p *proxy.Proxy, _ *proxytest.Options) { p.Clocks = proxy.Clocks{Send: soon} }
 	withEachApp(t, change, func(p *proxytest.Proxy, c *client) {
 		if got := c.receive(c.send(request("GET", "/large"))); !strings.Contains(got, " reset ") {
 			c.Errorf("got %.100q, want a reset", got)
@@ -145,7 +145,7 @@ func TestUnreadResponseTimesOut(t *testing.T) {
 }
 
 // defaults are the default values of the settings that define bounds.
-func defaults(p *queue.Proxy, o *proxytest.Options) {
+func defaults(p *proxy.Proxy, o *proxytest.Options) {
 	o.MaxHeaderBytes, o.HeaderTimeout, o.SendTimeout, o.MaxBodyBytes = 1<<20, time.Minute, 5*time.Minute, 5000
 	p.Clocks.Body, p.Clocks.Send = time.Minute, 5*time.Minute
 }

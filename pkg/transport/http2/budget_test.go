@@ -12,7 +12,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
-	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
@@ -22,9 +22,9 @@ import (
 const budget = 4 << 20
 
 // withBudget returns an option that sets a memory budget and calls change, and the budget.
-func withBudget(change func(*queue.Proxy)) (func(*queue.Proxy, *proxytest.Options), *netconn.Budget) {
+func withBudget(change func(*proxy.Proxy)) (func(*proxy.Proxy, *proxytest.Options), *netconn.Budget) {
 	b := netconn.NewBudget(budget, bound.NewRecorder())
-	return func(p *queue.Proxy, o *proxytest.Options) {
+	return func(p *proxy.Proxy, o *proxytest.Options) {
 		o.Memory, o.MaxHeaderBytes = b, 256<<10
 		change(p)
 	}, b
@@ -43,9 +43,9 @@ func TestRequestOfClosedConnectionReportsOverload(t *testing.T) {
 	for name, limited := range map[string]bool{"in the user container": false, "in the queue": true} {
 		for protocol, appH2 := range map[string]bool{"HTTP/1.1": false, "HTTP/2": true} {
 			t.Run(name+", "+protocol, func(t *testing.T) {
-				change, b := withBudget(func(p *queue.Proxy) {
+				change, b := withBudget(func(p *proxy.Proxy) {
 					if limited {
-						p.Limit = queue.NewLimit(1, 10)
+						p.Limit = proxy.NewLimit(1, 10)
 					}
 				})
 				p := start(t, serveApp(t, http.HandlerFunc(hanging), appH2), change)
@@ -54,14 +54,14 @@ func TestRequestOfClosedConnectionReportsOverload(t *testing.T) {
 				connect(t, p).send(request("GET", "/", repeated("a", strings.Repeat("~", 200<<10), 1)...))
 				p.InFlight(2)
 				proxytest.HoldMemory(b, budget*15/16)
-				harness.Equal(t, p.Observed(1)[0].Reason, queue.Overload, "reason")
+				harness.Equal(t, p.Observed(1)[0].Reason, proxy.Overload, "reason")
 			})
 		}
 	}
 }
 
 func TestUploadWaitsForMemory(t *testing.T) {
-	change, b := withBudget(func(*queue.Proxy) {})
+	change, b := withBudget(func(*proxy.Proxy) {})
 	p := start(t, serveApp(t, http.HandlerFunc(reader), false), change)
 	connect(t, p).send(request("GET", "/"))
 	p.Observed(1) // the proxy has detected the protocol of the app
@@ -72,12 +72,12 @@ func TestUploadWaitsForMemory(t *testing.T) {
 	p.InFlight(1)
 	time.AfterFunc(100*time.Millisecond, release)
 	harness.NoError(t, c.WriteData(1, true, []byte("b")))
-	harness.Equal(t, p.Observed(2)[1].Reason, queue.OK, "reason")
+	harness.Equal(t, p.Observed(2)[1].Reason, proxy.OK, "reason")
 }
 
 // A connection above the limit is closed and releases its memory late.
 func TestConnectionReadsLittleAboveTheLimit(t *testing.T) {
-	change, b := withBudget(func(*queue.Proxy) {})
+	change, b := withBudget(func(*proxy.Proxy) {})
 	p := start(t, serveApp(t, http.HandlerFunc(hanging), true), change)
 	connect(t, p).send(request("GET", "/"))
 	p.InFlight(1)
@@ -157,7 +157,7 @@ func TestLongResponseHeadWithoutMemoryReturns503(t *testing.T) {
 	for protocol, appH2 := range map[string]bool{"HTTP/1.1": false, "HTTP/2": true} {
 		for _, version := range []string{"HTTP/1.1", "HTTP/2"} {
 			t.Run(version+" to "+protocol, func(t *testing.T) {
-				change, b := withBudget(func(*queue.Proxy) {})
+				change, b := withBudget(func(*proxy.Proxy) {})
 				p := start(t, serveApp(t, http.HandlerFunc(longHead), appH2), change)
 				get := func(want int) {
 					t.Helper()
@@ -169,7 +169,7 @@ func TestLongResponseHeadWithoutMemoryReturns503(t *testing.T) {
 				get(200)
 				proxytest.HoldMemory(b, budget*15/16)
 				get(503)
-				harness.Equal(t, p.Observed(2)[1].Reason, queue.Overload, "reason")
+				harness.Equal(t, p.Observed(2)[1].Reason, proxy.Overload, "reason")
 				harness.Until(t, "the memory is released", func() bool {
 					used, _ := b.Usage()
 					return used == budget*15/16
@@ -181,7 +181,7 @@ func TestLongResponseHeadWithoutMemoryReturns503(t *testing.T) {
 
 // The app rejects the WebSocket with a long header section.
 func TestLongResponseHeadToWebSocketWithoutMemoryReturns503(t *testing.T) {
-	change, b := withBudget(func(*queue.Proxy) {})
+	change, b := withBudget(func(*proxy.Proxy) {})
 	p := start(t, serveApp(t, http.HandlerFunc(longHead), false), change)
 	c := connect(t, p)
 	status := func() string {
@@ -193,5 +193,5 @@ func TestLongResponseHeadToWebSocketWithoutMemoryReturns503(t *testing.T) {
 	harness.Equal(t, status(), "200", "status")
 	proxytest.HoldMemory(b, budget*15/16)
 	harness.Equal(t, status(), "503", "status")
-	harness.Equal(t, p.Observed(2)[1].Reason, queue.Overload, "reason")
+	harness.Equal(t, p.Observed(2)[1].Reason, proxy.Overload, "reason")
 }

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/net/http/httpguts"
 	xhttp2 "golang.org/x/net/http2"
 
-	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 	"github.com/queue-proxy/queue-proxy/test/harness"
@@ -176,7 +176,7 @@ func (a *app) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func newSetup(t testing.TB, reference, appH2 bool) *setup {
 	t.Helper()
 	s := &setup{app: &app{}}
-	s.proxy = start(t, serveApp(t, s.app, appH2), func(_ *queue.Proxy, o *proxytest.Options) { o.Reference = reference })
+	s.proxy = start(t, serveApp(t, s.app, appH2), func(_ *proxy.Proxy, o *proxytest.Options) { o.Reference = reference })
 	return s
 }
 
@@ -194,9 +194,9 @@ func serveApp(t testing.TB, h http.Handler, appH2 bool) net.Listener {
 }
 
 // start starts a proxy in front of the app that listens on ln.
-func start(t testing.TB, ln net.Listener, change func(*queue.Proxy, *proxytest.Options)) *proxytest.Proxy {
+func start(t testing.TB, ln net.Listener, change func(*proxy.Proxy, *proxytest.Options)) *proxytest.Proxy {
 	t.Helper()
-	return proxytest.StartOn(t, ln.Addr().(*net.TCPAddr).Port, func(p *queue.Proxy, o *proxytest.Options) {
+	return proxytest.StartOn(t, ln.Addr().(*net.TCPAddr).Port, func(p *proxy.Proxy, o *proxytest.Options) {
 		o.MaxHeaderBytes, o.AppHost, o.UnknownApp = 32<<10, "app", true
 		if change != nil {
 			change(p, o)
@@ -211,9 +211,9 @@ type client struct {
 	id uint32 // ID of the next stream
 }
 
-func connect(t testing.TB, proxy *proxytest.Proxy) *client {
+func connect(t testing.TB, server *proxytest.Proxy) *client {
 	t.Helper()
-	nc := proxy.Connect(t)
+	nc := server.Connect(t)
 	t.Cleanup(func() { nc.Close() })
 	c := &client{TB: t, Frames: harness.NewFrames(nc), id: 1}
 	_, err := io.WriteString(nc, xhttp2.ClientPreface)

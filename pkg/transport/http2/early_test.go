@@ -12,7 +12,7 @@ import (
 
 	xhttp2 "golang.org/x/net/http2"
 
-	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
 )
@@ -23,18 +23,18 @@ var earlyResponses = map[string]struct {
 	serve  func(s *appStream)
 	status int
 	body   string
-	reason queue.Reason
+	reason proxy.Reason
 }{
-	"no content": {func(s *appStream) { s.respond(true, ":status", "202") }, 202, "", queue.OK},
+	"no content": {func(s *appStream) { s.respond(true, ":status", "202") }, 202, "", proxy.OK},
 	"content": {func(s *appStream) {
 		s.respond(false, ":status", "200")
 		_ = s.WriteData(s.id, false, []byte("one, "))
 		_ = s.WriteData(s.id, true, []byte("two"))
-	}, 200, "one, two", queue.OK},
+	}, 200, "one, two", proxy.OK},
 	"rejection": {func(s *appStream) {
 		s.respond(false, ":status", "413")
 		_ = s.WriteData(s.id, true, []byte("too much"))
-	}, 413, "too much", queue.OK},
+	}, 413, "too much", proxy.OK},
 }
 
 func TestEarlyResponseOverHTTP2IsForwarded(t *testing.T) {
@@ -109,10 +109,10 @@ func TestLateEndStreamIsNotReset(t *testing.T) {
 // In HTTP/1.1, the method becomes a part of the request line.
 func TestInvalidMethodIsReset(t *testing.T) {
 	app := harness.NewApp(t, harness.Echo)
-	proxy := proxytest.Start(t, app, nil)
+	server := proxytest.Start(t, app, nil)
 	app.Forget()
 	for _, method := range []string{"GET /hidden HTTP/1.1", "GET /hidden", "GET ", "G\tT", "G:T", "GÉT", ""} {
-		c := connect(t, proxy)
+		c := connect(t, server)
 		if got := c.receive(c.send(request(method, "/x"))); !strings.HasSuffix(got, "reset PROTOCOL_ERROR") {
 			t.Errorf("%q: got %q, want a reset", method, got)
 		}
@@ -147,15 +147,15 @@ func TestReplayOverHTTP2IsObserved(t *testing.T) {
 func TestTLSIsObserved(t *testing.T) {
 	for _, secure := range []bool{false, true} {
 		app := harness.NewApp(t, harness.Echo)
-		proxy := proxytest.Start(t, app, func(_ *queue.Proxy, o *proxytest.Options) { o.TLS = secure })
-		h1 := proxy.Connect(t)
+		server := proxytest.Start(t, app, func(_ *proxy.Proxy, o *proxytest.Options) { o.TLS = secure })
+		h1 := server.Connect(t)
 		defer h1.Close()
 		_, err := h1.Write([]byte("GET / HTTP/1.1\r\nHost: a\r\n\r\n"))
 		harness.NoError(t, err)
-		proxy.Observed(1)
-		c := connect(t, proxy)
+		server.Observed(1)
+		c := connect(t, server)
 		c.receive(c.send(request("GET", "/")))
-		for i, o := range proxy.Observed(2) {
+		for i, o := range server.Observed(2) {
 			if o.TLS != secure || o.Major != i+1 {
 				t.Errorf("got TLS %v, HTTP/%d, want %v, HTTP/%d", o.TLS, o.Major, secure, i+1)
 			}
@@ -170,7 +170,7 @@ func TestInformationalResponsesOfCanceledRequests(t *testing.T) {
 	for i := range 40 {
 		fields = append(fields, "x-"+strings.Repeat("a", i+1), "x")
 	}
-	for name, proxy := range map[string]func(t *testing.T) *proxytest.Proxy{
+	for name, server := range map[string]func(t *testing.T) *proxytest.Proxy{
 		"HTTP/1.1": func(t *testing.T) *proxytest.Proxy {
 			return proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
 				for conn.Request() != nil {
@@ -194,7 +194,7 @@ func TestInformationalResponsesOfCanceledRequests(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := proxy(t)
+			p := server(t)
 			var all sync.WaitGroup
 			for range 8 {
 				all.Go(func() {
@@ -218,7 +218,7 @@ func TestInformationalResponsesOfCanceledRequests(t *testing.T) {
 }
 
 // shortTimeout ends requests while their informational responses are forwarded.
-func shortTimeout(p *queue.Proxy, _ *proxytest.Options) { p.Clocks.Request = 30 * time.Millisecond }
+func shortTimeout(p *proxy.Proxy, _ *proxytest.Options) { p.Clocks.Request = 30 * time.Millisecond }
 
 // A reset before the response reaches an HTTP/2 client, see TestAppResetIsForwarded.
 func TestAppResetReturns502OverHTTP1(t *testing.T) {
@@ -229,5 +229,5 @@ func TestAppResetReturns502OverHTTP1(t *testing.T) {
 		t.Errorf("got %d, close %v, want 502, close true", m.Status(), m.Closes())
 	}
 	client.WantEnd()
-	harness.Equal(t, harness.Receive(t, a.observations, "observation").Reason, queue.AppReset, "reason")
+	harness.Equal(t, harness.Receive(t, a.observations, "observation").Reason, proxy.AppReset, "reason")
 }

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/http1client"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
@@ -16,7 +16,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 )
 
-// exchange implements queue.Exchange for a request. A worker reuses its exchange for the next request.
+// exchange implements proxy.Exchange for a request. A worker reuses its exchange for the next request.
 type exchange struct {
 	server   *Server
 	conn     *serverConn
@@ -30,8 +30,8 @@ type exchange struct {
 	request  rewrite.Request
 	protocol string // of an extended CONNECT
 	body     body
-	state    queue.RequestState
-	alarm    *queue.Alarm
+	state    proxy.RequestState
+	alarm    *proxy.Alarm
 	call     http1client.Call // call to a user container that uses HTTP/1.1
 	relay    relay            // relay to a user container that uses HTTP/2
 
@@ -47,12 +47,12 @@ type exchange struct {
 	costly atomic.Bool // the connection was closed because of the memory budget
 }
 
-var _ queue.Exchange = (*exchange)(nil)
+var _ proxy.Exchange = (*exchange)(nil)
 
 func (x *exchange) init(s *Server) {
 	x.server = s
 	x.woken = make(chan struct{}, 1)
-	x.alarm = queue.NewAlarm(x.gone.Load)
+	x.alarm = proxy.NewAlarm(x.gone.Load)
 	x.body.init(x)
 	x.relay.x = x
 	x.call.Client = (*caller)(x)
@@ -197,7 +197,7 @@ func (x *exchange) serve() {
 			x.conn.hit(name)
 		}
 		text := http.StatusText(x.refusal)
-		x.Answer(&queue.Answer{Status: x.refusal, Body: text + "\n", Reason: queue.BadRequest, GRPC: -1})
+		x.Answer(&proxy.Answer{Status: x.refusal, Body: text + "\n", Reason: proxy.BadRequest, GRPC: -1})
 	} else {
 		if x.request.Length == 0 && x.request.Method != http.MethodConnect {
 			x.body.awaitEnd()
@@ -273,7 +273,7 @@ func (x *exchange) wake() {
 	}
 }
 
-// Header implements queue.Exchange.
+// Header implements proxy.Exchange.
 func (x *exchange) Header(name string) string {
 	v, ok := wire.Find(x.request.Fields, name)
 	if !ok {
@@ -282,46 +282,46 @@ func (x *exchange) Header(name string) string {
 	return wire.String(v)
 }
 
-// Repeats implements queue.Exchange.
+// Repeats implements proxy.Exchange.
 func (x *exchange) Repeats(name string) bool {
 	return wire.Repeats(x.request.Fields, name) || x.request.Packed.Repeats(name)
 }
 
-// Line implements queue.Exchange.
-func (x *exchange) Line() queue.Line {
+// Line implements proxy.Exchange.
+func (x *exchange) Line() proxy.Line {
 	q := &x.request
-	return queue.Line{
+	return proxy.Line{
 		Method: q.Method, Target: q.Target, Host: q.Host, Major: 2,
 		Remote: x.conn.remote, TLS: x.conn.secure, Open: x.open,
 	}
 }
 
-// Request implements queue.Exchange.
+// Request implements proxy.Exchange.
 func (x *exchange) Request() *http.Request {
 	return x.built.Get(x.gone.Load, func() *http.Request {
 		return rewrite.Build(x.Line(), x.request.Packed.Unpack(x.request.Fields))
 	})
 }
 
-// Wait implements queue.Exchange.
-func (x *exchange) Wait(state *queue.RequestState) queue.Reason {
+// Wait implements proxy.Exchange.
+func (x *exchange) Wait(state *proxy.RequestState) proxy.Reason {
 	return x.closedFor(x.alarm.Wait(state))
 }
 
 // closedFor returns the reason why a request ended. It distinguishes a connection that the sidecar
 // closed because of the memory budget from a connection that the client closed.
-func (x *exchange) closedFor(reason queue.Reason) queue.Reason {
-	if reason == queue.ClientGone && x.costly.Load() {
-		return queue.Overload
+func (x *exchange) closedFor(reason proxy.Reason) proxy.Reason {
+	if reason == proxy.ClientGone && x.costly.Load() {
+		return proxy.Overload
 	}
 	return reason
 }
 
-// Notify implements queue.Exchange.
+// Notify implements proxy.Exchange.
 func (x *exchange) Notify() { x.alarm.Notify() }
 
-// Answer implements queue.Exchange.
-func (x *exchange) Answer(a *queue.Answer) {
+// Answer implements proxy.Exchange.
+func (x *exchange) Answer(a *proxy.Answer) {
 	k := x.server.block()
 	defer x.server.putBlock(k)
 	k.Status(a.Status)

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http2/http2client"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http2/http2conn"
@@ -26,7 +26,7 @@ type relay struct {
 	held     int   // number of response bytes that wait for the client
 	finished bool  // the user container ended the response or the stream
 	err      error // reason why the response is incomplete; nil if none
-	result   queue.Result
+	result   proxy.Result
 
 	// killed reports that no more of the response is sent. The alarm sets it without mu, because the
 	// drain wakes its exchanges under a lock that respond needs too.
@@ -34,7 +34,7 @@ type relay struct {
 }
 
 // forward is Forward for a user container that uses HTTP/2.
-func (y *relay) forward(state *queue.RequestState) queue.Result {
+func (y *relay) forward(state *proxy.RequestState) proxy.Result {
 	x := y.x
 	replayed, since := false, 0
 	for {
@@ -48,9 +48,9 @@ func (y *relay) forward(state *queue.RequestState) queue.Result {
 		result.In, result.Replayed = x.body.moved(), replayed
 		switch {
 		case err == nil:
-		case killed == queue.OK && errors.Is(err, http2conn.ErrGone):
-			result.Reason = queue.ClientGone
-		case killed == queue.OK && !replayed && y.mayRepeat(err, reused):
+		case killed == proxy.OK && errors.Is(err, http2conn.ErrGone):
+			result.Reason = proxy.ClientGone
+		case killed == proxy.OK && !replayed && y.mayRepeat(err, reused):
 			replayed, since = true, x.server.client.Since(err)
 			continue
 		default:
@@ -65,13 +65,13 @@ func (y *relay) forward(state *queue.RequestState) queue.Result {
 }
 
 // open opens the stream to the user container and sends the request with the content received so far.
-func (y *relay) open(state *queue.RequestState, since int) (reused bool, err error) {
+func (y *relay) open(state *proxy.RequestState, since int) (reused bool, err error) {
 	x := y.x
 	y.mu.Lock()
 	y.stream, y.held, y.finished, y.err = nil, 0, false, nil
 	y.killed.Store(false)
 	y.check = http2client.Check{Method: x.request.Method}
-	y.result = queue.Result{}
+	y.result = proxy.Result{}
 	y.mu.Unlock()
 	content, whole := x.body.whole()
 	end := whole && len(content) == 0
@@ -86,7 +86,7 @@ func (y *relay) open(state *queue.RequestState, since int) (reused bool, err err
 	if err != nil {
 		return false, err
 	}
-	state.Enter(queue.Waiting)
+	state.Enter(proxy.Waiting)
 	y.mu.Lock()
 	y.stream = stream
 	y.mu.Unlock()
@@ -96,7 +96,7 @@ func (y *relay) open(state *queue.RequestState, since int) (reused bool, err err
 	if !end {
 		x.body.passTo(stream)
 	}
-	if x.alarm.Abortable(y.abort) == queue.OK {
+	if x.alarm.Abortable(y.abort) == proxy.OK {
 		stream.Conn().Flush(true)
 	} else {
 		y.abort() // the request may have been aborted before y.abort was registered

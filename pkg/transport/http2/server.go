@@ -1,5 +1,5 @@
 // Package http2 serves HTTP/2 (RFC 9113). One goroutine reads all streams of a connection. Each request
-// has its own goroutine, which runs the lifecycle of the request (package queue). Responses from a user
+// has its own goroutine, which runs the lifecycle of the request (package proxy). Responses from a user
 // container that uses HTTP/2 are sent to the client by the goroutine that reads them.
 package http2
 
@@ -8,7 +8,7 @@ import (
 	"errors"
 	"sync"
 
-	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/http1client"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http2/http2client"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http2/http2conn"
@@ -34,7 +34,7 @@ const (
 // Server serves HTTP/2 connections of clients.
 type Server struct {
 	settings rewrite.ServerSettings
-	proxy    *queue.Proxy
+	proxy    *proxy.Proxy
 	app      *http1client.App
 	client   *http2client.Client
 	buffers  *netconn.Buffers
@@ -48,8 +48,8 @@ type Server struct {
 
 // New returns a server that runs requests through proxy. It forwards them to app, or through client if the
 // user container uses HTTP/2.
-func New(s rewrite.ServerSettings, proxy *queue.Proxy, app *http1client.App, client *http2client.Client) *Server {
-	server := &Server{settings: s, proxy: proxy, app: app, client: client, buffers: http2conn.NewBuffers()}
+func New(s rewrite.ServerSettings, front *proxy.Proxy, app *http1client.App, client *http2client.Client) *Server {
+	server := &Server{settings: s, proxy: front, app: app, client: client, buffers: http2conn.NewBuffers()}
 	server.conns = netconn.NewConns(func(c *serverConn) { go c.End() }, func(c *serverConn) { c.Close(errShutdown) })
 	server.workers.server = server
 	server.blocks.New = func() any { return new(http2conn.Block) }

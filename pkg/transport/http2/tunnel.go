@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/http1client"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
@@ -24,9 +24,9 @@ const webSocket = "websocket"
 
 // connect is Forward for an extended CONNECT. It forwards a WebSocket over HTTP/2 (RFC 8441) to the user
 // container as a WebSocket over HTTP/1.1 (RFC 6455).
-func (x *exchange) connect(state *queue.RequestState) (result queue.Result) {
+func (x *exchange) connect(state *proxy.RequestState) (result proxy.Result) {
 	if x.protocol != webSocket || x.server.app.OnlyH2() {
-		return queue.Result{Reason: queue.BadRequest}
+		return proxy.Result{Reason: proxy.BadRequest}
 	}
 	q := &x.request
 	key := newKey()
@@ -50,7 +50,7 @@ func (x *exchange) connect(state *queue.RequestState) (result queue.Result) {
 	case wire.String(accept) != acceptOf(key):
 		x.alarm.Abortable(nil)
 		r.Close()
-		return queue.Result{Reason: queue.AppGarbage}
+		return proxy.Result{Reason: proxy.AppGarbage}
 	default:
 		x.tunnel(r, &result)
 	}
@@ -72,9 +72,9 @@ func acceptOf(key string) string {
 }
 
 // tunnel responds that the WebSocket is open and then copies bytes in both directions until it ends.
-func (x *exchange) tunnel(r *http1client.Response, result *queue.Result) {
+func (x *exchange) tunnel(r *http1client.Response, result *proxy.Result) {
 	result.Status, result.Upgraded = http.StatusOK, true
-	x.state.Enter(queue.Tunnelled)
+	x.state.Enter(proxy.Tunnelled)
 	x.stream.BothWays()
 	k := x.server.block()
 	k.Status(http.StatusOK)
@@ -86,7 +86,7 @@ func (x *exchange) tunnel(r *http1client.Response, result *queue.Result) {
 	if err != nil {
 		x.alarm.Abortable(nil)
 		r.Close()
-		result.Reason = queue.ClientGone
+		result.Reason = proxy.ClientGone
 		return
 	}
 	w := netconn.NewWebSocket(client)

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
-	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 )
 
@@ -27,26 +27,26 @@ func RefusalBound(status int, err error) (name bound.Name, ok bool) {
 }
 
 // RequestBound returns the bound that a client exceeded if its request ended with result. stall is
-// [queue.Alarm.Stall]. RequestBound only calls stall if a timeout ended the request. If no bound
+// [proxy.Alarm.Stall]. RequestBound only calls stall if a timeout ended the request. If no bound
 // ended the request, ok is false.
-func RequestBound(result *queue.Result, stall func() queue.Stall) (name bound.Name, ok bool) {
+func RequestBound(result *proxy.Result, stall func() proxy.Stall) (name bound.Name, ok bool) {
 	switch result.Reason {
-	case queue.IdleTimeout:
+	case proxy.IdleTimeout:
 		return stallBound(stall())
-	case queue.TooLarge:
+	case proxy.TooLarge:
 		return bound.BodySize, true
-	case queue.BadRequest:
+	case proxy.BadRequest:
 		return ClientBound(result.Err)
 	}
 	return 0, false
 }
 
 // stallBound returns the bound on the duration of a stall.
-func stallBound(stall queue.Stall) (name bound.Name, ok bool) {
+func stallBound(stall proxy.Stall) (name bound.Name, ok bool) {
 	switch stall {
-	case queue.BodyStall:
+	case proxy.BodyStall:
 		return bound.BodyTimeout, true
-	case queue.ResponseStall:
+	case proxy.ResponseStall:
 		return bound.SendTimeout, true
 	}
 	return 0, false

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
-	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
@@ -47,20 +47,20 @@ func TestErrorReturnsBound(t *testing.T) {
 func TestResultReturnsBound(t *testing.T) {
 	const none = bound.NumNames
 	for _, c := range []struct {
-		result queue.Result
-		stall  queue.Stall
+		result proxy.Result
+		stall  proxy.Stall
 		want   bound.Name
 	}{
-		{queue.Result{}, queue.NoStall, none},
-		{queue.Result{Reason: queue.ClientGone}, queue.BodyStall, none},
-		{queue.Result{Reason: queue.IdleTimeout}, queue.NoStall, none},
-		{queue.Result{Reason: queue.IdleTimeout}, queue.BodyStall, bound.BodyTimeout},
-		{queue.Result{Reason: queue.IdleTimeout}, queue.ResponseStall, bound.SendTimeout},
-		{queue.Result{Reason: queue.TooLarge}, queue.NoStall, bound.BodySize},
-		{queue.Result{Reason: queue.BadRequest}, queue.NoStall, none},
-		{queue.Result{Reason: queue.BadRequest, Err: &wire.BadChunk{Word: wire.WordTrailerTooLong}}, queue.NoStall, bound.TrailerSection},
+		{proxy.Result{}, proxy.NoStall, none},
+		{proxy.Result{Reason: proxy.ClientGone}, proxy.BodyStall, none},
+		{proxy.Result{Reason: proxy.IdleTimeout}, proxy.NoStall, none},
+		{proxy.Result{Reason: proxy.IdleTimeout}, proxy.BodyStall, bound.BodyTimeout},
+		{proxy.Result{Reason: proxy.IdleTimeout}, proxy.ResponseStall, bound.SendTimeout},
+		{proxy.Result{Reason: proxy.TooLarge}, proxy.NoStall, bound.BodySize},
+		{proxy.Result{Reason: proxy.BadRequest}, proxy.NoStall, none},
+		{proxy.Result{Reason: proxy.BadRequest, Err: &wire.BadChunk{Word: wire.WordTrailerTooLong}}, proxy.NoStall, bound.TrailerSection},
 	} {
-		got, ok := RequestBound(&c.result, func() queue.Stall { return c.stall })
+		got, ok := RequestBound(&c.result, func() proxy.Stall { return c.stall })
 		if !ok {
 			got = none
 		}

@@ -3,7 +3,7 @@ package rewrite
 import (
 	"errors"
 
-	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 )
 
@@ -53,29 +53,29 @@ func FaultOf(err error) Fault {
 
 // reasonOf returns the reason why a request failed with err. The user container is the cause of an
 // error that is not an *Error. If the request body could not be read, the client is the cause.
-func reasonOf(err error) queue.Reason {
+func reasonOf(err error) proxy.Reason {
 	switch FaultOf(err) {
 	case Unreachable:
-		return queue.AppUnreachable
+		return proxy.AppUnreachable
 	case Local:
-		return queue.Local
+		return proxy.Local
 	case Garbage:
-		return queue.AppGarbage
+		return proxy.AppGarbage
 	case Overloaded:
-		return queue.Overload
+		return proxy.Overload
 	case HeadLimit:
-		return queue.HeadTooLarge
+		return proxy.HeadTooLarge
 	case Body:
 		return bodyReason(err)
 	}
-	return queue.AppReset
+	return proxy.AppReset
 }
 
 // Fail records in result why a request failed. If killed is not OK, the request was aborted for
 // that reason, and err is only a consequence. Otherwise the reason depends on err. body is the
 // error of reading the request body, or nil. It is used if err is not an *Error.
-func Fail(result *queue.Result, killed queue.Reason, err, body error) {
-	if result.Reason = killed; killed != queue.OK {
+func Fail(result *proxy.Result, killed proxy.Reason, err, body error) {
+	if result.Reason = killed; killed != proxy.OK {
 		return
 	}
 	if body != nil && FaultOf(err) == 0 {
@@ -94,12 +94,12 @@ type grpcStatus interface {
 }
 
 // bodyReason returns the reason why a request body could not be read.
-func bodyReason(err error) queue.Reason {
+func bodyReason(err error) proxy.Reason {
 	if errors.Is(err, ErrTooLarge) {
-		return queue.TooLarge
+		return proxy.TooLarge
 	}
 	if _, ok := errors.AsType[*wire.BadChunk](err); ok {
-		return queue.BadRequest
+		return proxy.BadRequest
 	}
-	return queue.ClientGone
+	return proxy.ClientGone
 }

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 )
@@ -30,7 +30,7 @@ type Request struct {
 	Expect100      bool         // the client sent "Expect: 100-continue"
 	Upgrade        bool         // request the protocols in the Upgrade fields; see OffersUpgrade
 	Crumbs         bool         // the request arrived over HTTP/2, which can split Cookie into several fields
-	Trace          queue.Trace  // nil if the request is not traced
+	Trace          proxy.Trace  // nil if the request is not traced
 
 	lines Lines  // output of AppendHTTP1
 	chain []byte // value of X-Forwarded-For if it contains more than Peer
@@ -71,24 +71,24 @@ func (r *Request) repack(room *[]wire.Field) {
 
 // Refuse returns the reason to reject a request, or OK if it can be forwarded. maxBody is the
 // maximum length of a body in bytes. 0 means no limit.
-func (r *Request) Refuse(maxBody int64) queue.Reason {
+func (r *Request) Refuse(maxBody int64) proxy.Reason {
 	switch {
 	case r.Method == "CONNECT": // the sidecar is not a forward proxy (RFC 9110 section 9.3.6)
-		return queue.BadRequest
+		return proxy.BadRequest
 	case !wire.ValidToken(r.Method), !wire.Visible(r.Target): // HTTP/2 can transfer values that a request line cannot contain
-		return queue.BadRequest
+		return proxy.BadRequest
 	case maxBody > 0 && r.Length > maxBody:
-		return queue.TooLarge
+		return proxy.TooLarge
 	}
 	if r.packed() {
 		defer r.repack(r.unpack())
 	}
 	for i := range r.Fields {
 		if transport.RoleOf(r.Fields[i].Name) == transport.AliasRole {
-			return queue.BadRequest
+			return proxy.BadRequest
 		}
 	}
-	return queue.OK
+	return proxy.OK
 }
 
 // Path returns the target in origin form without decoding it, or "*" (RFC 9112 section 3.2).

@@ -5,7 +5,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 )
@@ -67,16 +67,16 @@ func AnnouncedLength(head *wire.Response, length int64) int64 {
 }
 
 // Respond records that the final response with these fields has begun.
-func Respond(state *queue.RequestState, fields []wire.Field) {
+func Respond(state *proxy.RequestState, fields []wire.Field) {
 	contentType, _ := wire.Find(fields, transport.ContentType)
 	state.Respond(wire.String(contentType))
-	if queue.IsGRPC(wire.String(contentType)) {
+	if proxy.IsGRPC(wire.String(contentType)) {
 		noteRPC(state, fields) // the status of a response without content and trailers
 	}
 }
 
 // noteRPC records the result of a gRPC call if the fields contain it.
-func noteRPC(state *queue.RequestState, fields []wire.Field) {
+func noteRPC(state *proxy.RequestState, fields []wire.Field) {
 	if status, ok := wire.Find(fields, transport.GRPCStatus); ok {
 		state.EndRPC(wire.String(status))
 	}
@@ -85,7 +85,7 @@ func noteRPC(state *queue.RequestState, fields []wire.Field) {
 // AppendTiming appends the value of a Server-Timing field (W3C Server Timing) for a response that
 // begins now. The value contains the time in the queue and the time in the user container, in
 // milliseconds.
-func AppendTiming(b []byte, state *queue.RequestState) []byte {
+func AppendTiming(b []byte, state *proxy.RequestState) []byte {
 	queued, slot := state.Waited()
 	return fmt.Appendf(b, "queue;dur=%.1f, app;dur=%.1f",
 		float64(queued)/float64(time.Millisecond), float64(time.Since(slot))/float64(time.Millisecond))

@@ -6,7 +6,7 @@ import (
 	"io"
 	"testing"
 
-	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
@@ -30,7 +30,7 @@ func TestResponseFieldsForSidecarAreRemoved(t *testing.T) {
 
 func TestResponseTrailerRemovesOwnProxyStatus(t *testing.T) {
 	var got seen
-	for _, f := range ResponseTrailer(new(queue.RequestState), fields("A: 1\nProxy-Status: queue-proxy; error=x\nProxy-Status: cdn, queue-proxy\nB: 2\n")) {
+	for _, f := range ResponseTrailer(new(proxy.RequestState), fields("A: 1\nProxy-Status: queue-proxy; error=x\nProxy-Status: cdn, queue-proxy\nB: 2\n")) {
 		got.Field(string(f.Name), string(f.Value))
 	}
 	harness.Equal(t, got.String(), "A: 1\nProxy-Status: cdn\nB: 2\n", &got)
@@ -46,18 +46,18 @@ func TestEachResponseFieldDoesNotAllocate(t *testing.T) {
 func TestFailReasonForEachError(t *testing.T) {
 	for _, c := range []struct {
 		err  error
-		want queue.Reason
+		want proxy.Reason
 	}{
-		{io.EOF, queue.AppReset},
-		{&Error{Fault: Reset, Err: io.EOF}, queue.AppReset},
-		{&Error{Fault: Aborted}, queue.AppReset},
-		{&Error{Fault: Unreachable}, queue.AppUnreachable},
-		{&Error{Fault: Local}, queue.Local},
-		{fmt.Errorf("dial: %w", &Error{Fault: Unreachable}), queue.AppUnreachable},
-		{&Error{Fault: Garbage, Err: &wire.Garbage{Word: wire.WordHost}}, queue.AppGarbage},
-		{&Error{Fault: Body, Err: ErrTooLarge}, queue.TooLarge},
-		{&Error{Fault: Body, Err: &wire.BadChunk{Word: wire.WordChunkSize}}, queue.BadRequest},
-		{&Error{Fault: Body, Err: io.ErrUnexpectedEOF}, queue.ClientGone},
+		{io.EOF, proxy.AppReset},
+		{&Error{Fault: Reset, Err: io.EOF}, proxy.AppReset},
+		{&Error{Fault: Aborted}, proxy.AppReset},
+		{&Error{Fault: Unreachable}, proxy.AppUnreachable},
+		{&Error{Fault: Local}, proxy.Local},
+		{fmt.Errorf("dial: %w", &Error{Fault: Unreachable}), proxy.AppUnreachable},
+		{&Error{Fault: Garbage, Err: &wire.Garbage{Word: wire.WordHost}}, proxy.AppGarbage},
+		{&Error{Fault: Body, Err: ErrTooLarge}, proxy.TooLarge},
+		{&Error{Fault: Body, Err: &wire.BadChunk{Word: wire.WordChunkSize}}, proxy.BadRequest},
+		{&Error{Fault: Body, Err: io.ErrUnexpectedEOF}, proxy.ClientGone},
 	} {
 		harness.Equal(t, reasonOf(c.err), c.want, c.err)
 	}

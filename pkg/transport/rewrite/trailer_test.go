@@ -3,7 +3,7 @@ package rewrite
 import (
 	"testing"
 
-	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
@@ -16,7 +16,7 @@ func TestTrailerFieldsAreFilteredByName(t *testing.T) {
 	const kept = "Grpc-Status: 0\nETag: \"a\"\nServer-Timing: a\nContent-Digest: x\nAuthentication-Info: x\nX-Sum: 1\n"
 	for name, filter := range map[string]func([]wire.Field) []wire.Field{
 		"request":  RequestTrailer,
-		"response": func(fields []wire.Field) []wire.Field { return ResponseTrailer(new(queue.RequestState), fields) },
+		"response": func(fields []wire.Field) []wire.Field { return ResponseTrailer(new(proxy.RequestState), fields) },
 	} {
 		var got seen
 		for _, f := range filter(fields(removed + kept)) {

@@ -4,7 +4,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/adapt"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy/adapt"
 )
 
 // A Case is a synthetic application with more clients than it can serve at the same time.

@@ -4,7 +4,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/adapt"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy/adapt"
 )
 
 // A Gate admits requests to the application. [adapt.Limiter] is one.

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/adapt"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy/adapt"
 )
 
 // A Row is an application and its clients. The table in docs/limits.md contains one line for

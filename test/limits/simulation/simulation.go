@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/adapt"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy/adapt"
 )
 
 // Load describes the clients. If Clients is set, each client sends a request as soon as its

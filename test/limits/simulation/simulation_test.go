@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/adapt"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy/adapt"
 )
 
 func TestSearchTimeDependsOnResponseTime(t *testing.T) {

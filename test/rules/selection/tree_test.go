@@ -245,7 +245,7 @@ func TestWrongSelectionsAreReported(t *testing.T) {
 		{"go test -run 'TestScan|TestNoSuch' ./pkg/transport/http1/wire", "TestNoSuch"},
 		{"step x 5 go test -tags e2e -run=^TestPrometheusNoSuch ./pkg/observe/metrics", "TestPrometheusNoSuch"},
 		{"go test -run '^TestPrometheus' ./pkg/observe/metrics", "TestPrometheus"}, // without the tag
-		{"go test -bench NoSuch ./pkg/queue", "NoSuch"},
+		{"go test -bench NoSuch ./pkg/proxy", "NoSuch"},
 		{"go test -fuzz FuzzNoSuch ./pkg/transport/http1/wire", "FuzzNoSuch"},
 		{"go test -run Test ./nosuch", "no test files"},
 		{`go test -run "$NAME" ./pkg/transport/http1/wire`, "NAME"},

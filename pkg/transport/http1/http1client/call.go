@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
@@ -290,7 +290,7 @@ func (c *Call) bodyUntouched() bool {
 // This is certain if it has responded in HTTP/2. If it has closed the connection without a response,
 // it may have read the request and crashed (docs/promises.md 3.7). OnlyH2Behind then detects whether
 // the user container supports HTTP/1.1, until the alarm fires.
-func (c *Call) OnlyH2Behind(alarm *queue.Alarm, a *App, err error) bool {
+func (c *Call) OnlyH2Behind(alarm *proxy.Alarm, a *App, err error) bool {
 	e, ok := errors.AsType[*rewrite.Error](err)
 	if !ok || !c.bodyUntouched() {
 		return false

@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 )
@@ -87,7 +87,7 @@ func (a *App) OnlyH2() bool { return a.speech.http1() == no }
 // needsH2 reports whether a request with this content type requires HTTP/2: gRPC, and the streams of
 // Connect.
 func needsH2(contentType string) bool {
-	return queue.IsGRPC(contentType) || strings.HasPrefix(contentType, "application/connect+")
+	return proxy.IsGRPC(contentType) || strings.HasPrefix(contentType, "application/connect+")
 }
 
 // SpeaksH2 reports whether the user container supports HTTP/2. If this is not known, it is detected
@@ -99,7 +99,7 @@ func needsH2(contentType string) bool {
 // Some HTTP/1 servers, such as net/http, pass the preface of HTTP/2 to their handlers. If the user
 // container responds in HTTP/1.1, the preface is sent only if the request x requires HTTP/2, if
 // Settings.H2C is true, or if the user container recognizes the preface.
-func (a *App) SpeaksH2(x queue.Exchange, alarm *queue.Alarm) (bool, error) {
+func (a *App) SpeaksH2(x proxy.Exchange, alarm *proxy.Alarm) (bool, error) {
 	if speaks, known := a.speech.knownH2(true); known { // without the cost of needsH2
 		return speaks, nil
 	}

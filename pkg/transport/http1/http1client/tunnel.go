@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
-	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
@@ -54,7 +54,7 @@ const tunnelSize = 4 << 10
 // response. It returns when both directions have ended, when one direction has failed, or when the
 // alarm fires. It stores the reason and the byte counts in result. early is the input that the client
 // sent after its request. Tunnel resets Head and closes both connections.
-func (r *Response) Tunnel(client net.Conn, early []byte, alarm *queue.Alarm, state *queue.RequestState, result *queue.Result) {
+func (r *Response) Tunnel(client net.Conn, early []byte, alarm *proxy.Alarm, state *proxy.RequestState, result *proxy.Result) {
 	alarm.Abortable(func() {
 		r.call.Abort()
 		client.SetDeadline(past)
@@ -63,7 +63,7 @@ func (r *Response) Tunnel(client net.Conn, early []byte, alarm *queue.Alarm, sta
 	t := r.newTunnel(client, state.Touch)
 	result.In, result.Out = t.copyBoth(early)
 	result.Reason = alarm.Abortable(nil)
-	if result.Reason == queue.ClientGone { // the client sent RST_STREAM or closed the HTTP/2 connection
+	if result.Reason == proxy.ClientGone { // the client sent RST_STREAM or closed the HTTP/2 connection
 		t.clientReset.Store(true)
 	}
 	t.close()

@@ -1,4 +1,4 @@
-package queue
+package proxy
 
 // Reason is the result of an exchange: [OK], or the cause of the failure. The Proxy-Status field,
 // the logs and the metric labels contain the same words (docs/promises.md 3.6).

@@ -1,11 +1,11 @@
-package queue
+package proxy
 
 import (
 	"hash/maphash"
 	"sync"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/adapt"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy/adapt"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy/knative"
 )
 

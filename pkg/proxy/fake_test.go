@@ -1,4 +1,4 @@
-package queue
+package proxy
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/stats"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy/stats"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 

@@ -1,4 +1,4 @@
-package queue
+package proxy
 
 import (
 	"net/netip"

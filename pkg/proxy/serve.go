@@ -1,4 +1,4 @@
-// Package queue implements the lifecycle of a request. [Proxy.Serve] contains all steps, in the
+// Package proxy implements the lifecycle of a request. [Proxy.Serve] contains all steps, in the
 // order in which they happen:
 //
 //  1. Classify the request. Respond if it is a probe.
@@ -14,7 +14,7 @@
 //
 // The package uses an [Exchange] and does not depend on sockets. The engines implement Exchange
 // (packages http1 and http2).
-package queue
+package proxy
 
 import (
 	"context"
@@ -23,7 +23,7 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/proxy/knative"
-	"github.com/queue-proxy/queue-proxy/pkg/stats"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy/stats"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 )
 
