@@ -11,10 +11,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-//go:embed images.txt
+//go:embed databases.txt
 var imagesText string
 
-// images are the rows of images.txt, which documents the format.
+// images are the rows of databases.txt, which documents the format.
 var images = parseImages(imagesText)
 
 // imageHelper is the kind of a container that is not the main one of its pod.
@@ -28,7 +28,7 @@ func isWebServer(c *corev1.Container) bool {
 	return slices.ContainsFunc(images, func(r imageRow) bool { return r.kind == imageWeb && r.image.MatchString(c.Image) })
 }
 
-// An imageRow is a row of images.txt.
+// An imageRow is a row of databases.txt.
 type imageRow struct {
 	pattern string // for the whole name of an image
 	image   *regexp.Regexp
@@ -48,7 +48,7 @@ func parseImages(text string) []imageRow {
 		// An expression contains the separator without blanks around it.
 		fields := strings.Split(line, " | ")
 		if len(fields) != 5 {
-			panic("inject: images.txt: got " + strconv.Itoa(len(fields)) + " fields, want 5: " + line)
+			panic("inject: databases.txt: got " + strconv.Itoa(len(fields)) + " fields, want 5: " + line)
 		}
 		r := imageRow{pattern: "(^|/)(" + fields[0] + ")([:@]|$)", kind: fields[2], reason: fields[3], source: fields[4]}
 		r.image = regexp.MustCompile(r.pattern)
@@ -65,7 +65,7 @@ func parseImages(text string) []imageRow {
 // imageException is the kind of an image to which no later row applies.
 const imageException = "none"
 
-// rowsOf returns the rows of images.txt that match the image of a container, up to an exception.
+// rowsOf returns the rows of databases.txt that match the image of a container, up to an exception.
 func rowsOf(c *corev1.Container) []*imageRow {
 	var all []*imageRow
 	for i, r := range images {
