@@ -7,8 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy/adapt"
-	"github.com/queue-proxy/queue-proxy/pkg/proxy/knative"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -22,8 +22,8 @@ type workers struct {
 	now, max int // current and maximum number of requests
 }
 
-func (w *workers) serve(state *RequestState) Result {
-	state.Enter(Waiting)
+func (w *workers) serve(state *RequestState) observation.Result {
+	state.Enter(observation.Waiting)
 	w.mu.Lock()
 	w.now++
 	w.max = max(w.max, w.now)
@@ -34,14 +34,14 @@ func (w *workers) serve(state *RequestState) Result {
 	w.mu.Lock()
 	w.now--
 	w.mu.Unlock()
-	return Result{Status: 200, Begun: true}
+	return observation.Result{Status: 200, Begun: true}
 }
 
 func TestAdaptiveLimitFindsAppCapacity(t *testing.T) {
 	for n, most := range map[int]int{8: 10, 20: 15} { // number of workers, and the maximum of the limit
 		synctest.Test(t, func(t *testing.T) {
 			p := newTestProxy()
-			p.Observe = func(*Observation) {}
+			p.Observe = func(*observation.Observation) {}
 			p.Limit = NewAdaptiveLimit(adapt.Settings{Min: 2, Max: 15}, 100)
 			app := &workers{slots: make(chan struct{}, n), took: 10 * time.Millisecond}
 			ctx, stop := context.WithTimeout(t.Context(), 20*time.Second)
@@ -77,8 +77,8 @@ func TestStreamsDoNotUseAdaptiveSlots(t *testing.T) {
 		for i, want := range []string{"5 running, 3 waiting", "6 running, 2 waiting", "6 running, 2 waiting"} {
 			state := &ww[i].state
 			state.adaptTo(m)
-			state.Enter(Tunnelled)
-			state.Enter(Tunnelled)
+			state.Enter(observation.Tunnelled)
+			state.Enter(observation.Tunnelled)
 			harness.Equal(t, m.String(), want, i+1, "streams")
 		}
 		for i := range 3 {
@@ -101,20 +101,20 @@ func TestOpenRequestsDoNotStopAdaptiveLimit(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			p := newTestProxy()
-			p.Observe = func(*Observation) {}
+			p.Observe = func(*observation.Observation) {}
 			p.Limit = NewAdaptiveLimit(adapt.Settings{Max: 30}, 100)
 			ctx, stop := context.WithTimeout(t.Context(), 20*time.Second)
 			defer stop()
 			var all sync.WaitGroup
 			for range 12 {
 				f := newFake("/poll")
-				f.app = func(state *RequestState) Result {
-					state.Enter(Waiting)
+				f.app = func(state *RequestState) observation.Result {
+					state.Enter(observation.Waiting)
 					wait(state)
 					<-ctx.Done()
 					state.GotBody()
 					state.WriteDone()
-					return Result{Status: 200, Begun: true}
+					return observation.Result{Status: 200, Begun: true}
 				}
 				all.Go(func() { p.Serve(f, &f.state) })
 			}
@@ -149,13 +149,13 @@ func TestHoldersDescribeRequestsWithSlots(t *testing.T) {
 		var all sync.WaitGroup
 		for _, path := range []string{"/a", "/b", "/c", "/queued"} {
 			f := newFake(path)
-			f.app = func(state *RequestState) Result {
-				state.Enter(Waiting)
+			f.app = func(state *RequestState) observation.Result {
+				state.Enter(observation.Waiting)
 				if path == "/b" {
 					state.AwaitBody()
 				}
 				<-done
-				return Result{Status: 200, Begun: true}
+				return observation.Result{Status: 200, Begun: true}
 			}
 			all.Go(func() { p.Serve(f, &f.state) })
 			synctest.Wait()
@@ -173,13 +173,13 @@ func TestHoldersDescribeRequestsWithSlots(t *testing.T) {
 
 func TestHashOfPathExcludesQuery(t *testing.T) {
 	m := NewAdaptiveLimit(adapt.Settings{}, 1)
-	poll := m.hash(&Line{Target: "/poll?since=1"})
-	harness.Equal(t, m.hash(&Line{Target: "/poll?since=2"}), poll, "another query")
-	harness.Equal(t, m.hash(&Line{Target: "http://host/poll"}), poll, "absolute form")
-	if got := m.hash(&Line{Target: "/other"}); got == poll {
+	poll := m.hash(&observation.Line{Target: "/poll?since=1"})
+	harness.Equal(t, m.hash(&observation.Line{Target: "/poll?since=2"}), poll, "another query")
+	harness.Equal(t, m.hash(&observation.Line{Target: "http://host/poll"}), poll, "absolute form")
+	if got := m.hash(&observation.Line{Target: "/other"}); got == poll {
 		t.Errorf("another path: got the same hash %d, want another hash", got)
 	}
-	harness.Equal(t, NewLimit(1, 1).hash(&Line{Target: "/poll"}), 0, "fixed limit")
+	harness.Equal(t, NewLimit(1, 1).hash(&observation.Line{Target: "/poll"}), 0, "fixed limit")
 }
 
 func TestStateReuseClearsStream(t *testing.T) {
@@ -187,13 +187,13 @@ func TestStateReuseClearsStream(t *testing.T) {
 	p.Limit = NewAdaptiveLimit(adapt.Settings{}, 0)
 	f := newFake("/")
 	answered := f.app
-	f.app = func(state *RequestState) Result {
-		state.Enter(Tunnelled)
+	f.app = func(state *RequestState) observation.Result {
+		state.Enter(observation.Tunnelled)
 		harness.Equal(t, p.Limit.exemption(&state.ticket), "stream", "exemption of the first request")
-		return Result{Status: 101, Begun: true}
+		return observation.Result{Status: 101, Begun: true}
 	}
 	p.serve(f) // with the state that the next request reuses
-	f.app = func(state *RequestState) Result {
+	f.app = func(state *RequestState) observation.Result {
 		harness.Equal(t, p.Limit.exemption(&state.ticket), "counted", "exemption of the second request")
 		return answered(state)
 	}
@@ -203,26 +203,26 @@ func TestStateReuseClearsStream(t *testing.T) {
 
 func TestResultOfExchange(t *testing.T) {
 	for name, c := range map[string]struct {
-		o    Observation
+		o    observation.Observation
 		want adapt.Result
 	}{
-		"answered":           {Observation{Result: Result{Status: 200}}, adapt.Answered},
-		"not found":          {Observation{Result: Result{Status: 404}}, adapt.Answered},
-		"error":              {Observation{Result: Result{Status: 500}}, adapt.Failed},
-		"unavailable":        {Observation{Result: Result{Status: 503}}, adapt.Failed},
-		"too many requests":  {Observation{Result: Result{Status: 429}}, adapt.Failed},
-		"not implemented":    {Observation{Result: Result{Status: 501}}, adapt.Answered},
-		"gRPC error":         {Observation{RPCError: true, Result: Result{Status: 200}}, adapt.Failed},
-		"reset":              {Observation{Result: Result{Reason: AppReset}}, adapt.Failed},
-		"timeout":            {Observation{Result: Result{Reason: RequestTimeout}}, adapt.TimedOut},
-		"client disconnects": {Observation{Result: Result{Reason: ClientGone}}, adapt.Unfinished},
-		"client stalls":      {Observation{Result: Result{Reason: IdleTimeout}}, adapt.Unknown},
-		"health check":       {Observation{Excluded: true, Result: Result{Status: 200}}, adapt.Unknown},
-		"kubelet probe":      {Observation{Kind: knative.KubeletRequest, Result: Result{Status: 200}}, adapt.Unknown},
-		"draining":           {Observation{Result: Result{Reason: Draining}}, adapt.Unknown},
+		"answered":           {observation.Observation{Result: observation.Result{Status: 200}}, adapt.Answered},
+		"not found":          {observation.Observation{Result: observation.Result{Status: 404}}, adapt.Answered},
+		"error":              {observation.Observation{Result: observation.Result{Status: 500}}, adapt.Failed},
+		"unavailable":        {observation.Observation{Result: observation.Result{Status: 503}}, adapt.Failed},
+		"too many requests":  {observation.Observation{Result: observation.Result{Status: 429}}, adapt.Failed},
+		"not implemented":    {observation.Observation{Result: observation.Result{Status: 501}}, adapt.Answered},
+		"gRPC error":         {observation.Observation{RPCError: true, Result: observation.Result{Status: 200}}, adapt.Failed},
+		"reset":              {observation.Observation{Result: observation.Result{Reason: observation.AppReset}}, adapt.Failed},
+		"timeout":            {observation.Observation{Result: observation.Result{Reason: observation.RequestTimeout}}, adapt.TimedOut},
+		"client disconnects": {observation.Observation{Result: observation.Result{Reason: observation.ClientGone}}, adapt.Unfinished},
+		"client stalls":      {observation.Observation{Result: observation.Result{Reason: observation.IdleTimeout}}, adapt.Unknown},
+		"health check":       {observation.Observation{Excluded: true, Result: observation.Result{Status: 200}}, adapt.Unknown},
+		"kubelet probe":      {observation.Observation{Kind: observation.KubeletRequest, Result: observation.Result{Status: 200}}, adapt.Unknown},
+		"draining":           {observation.Observation{Result: observation.Result{Reason: observation.Draining}}, adapt.Unknown},
 	} {
 		if c.o.Kind == 0 {
-			c.o.Kind = knative.Traffic
+			c.o.Kind = observation.Traffic
 		}
 		harness.Equal(t, resultOf(&c.o), c.want, name)
 	}
@@ -230,17 +230,17 @@ func TestResultOfExchange(t *testing.T) {
 
 func TestResultOfHeldExchange(t *testing.T) {
 	for name, c := range map[string]struct {
-		reason     Reason
+		reason     observation.Reason
 		answered   bool
 		took, held time.Duration
 		want       adapt.Result
 	}{
-		"response to a disconnected client":         {ClientGone, true, time.Second, time.Second, adapt.Late},
-		"response because the client disconnected":  {ClientGone, true, time.Second, 10 * time.Millisecond, adapt.Unfinished},
-		"no response to a disconnected client":      {ClientGone, false, time.Second, time.Second, adapt.Unfinished},
-		"response after the timeout":                {RequestTimeout, true, time.Second, time.Second, adapt.TimedOut},
-		"response after a timeout of its beginning": {ResponseStartTimeout, false, time.Second, time.Second, adapt.TimedOut},
-		"drain": {Draining, true, time.Second, time.Second, adapt.Unknown},
+		"response to a disconnected client":         {observation.ClientGone, true, time.Second, time.Second, adapt.Late},
+		"response because the client disconnected":  {observation.ClientGone, true, time.Second, 10 * time.Millisecond, adapt.Unfinished},
+		"no response to a disconnected client":      {observation.ClientGone, false, time.Second, time.Second, adapt.Unfinished},
+		"response after the timeout":                {observation.RequestTimeout, true, time.Second, time.Second, adapt.TimedOut},
+		"response after a timeout of its beginning": {observation.ResponseStartTimeout, false, time.Second, time.Second, adapt.TimedOut},
+		"drain": {observation.Draining, true, time.Second, time.Second, adapt.Unknown},
 	} {
 		harness.Equal(t, heldResult(c.reason, c.answered, c.took, c.held), c.want, name)
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 )
 
 // An Alarm ends the exchange of an engine early. An event that can end the exchange, such as a
@@ -18,12 +20,12 @@ type Alarm struct {
 	woken chan struct{} // holds one notification until Wait receives it
 
 	mu     sync.Mutex
-	state  *RequestState // the watched request; nil between two requests
-	timer  *time.Timer   // fires when a timeout may have expired
-	armed  time.Time     // the time at which timer fires; zero if timer is not set
-	abort  func()        // aborts a running Forward; nil if no Forward is running
-	killed Reason        // the reason why abort was called
-	stall  Stall         // the stalled transfer when killed was set
+	state  *RequestState      // the watched request; nil between two requests
+	timer  *time.Timer        // fires when a timeout may have expired
+	armed  time.Time          // the time at which timer fires; zero if timer is not set
+	abort  func()             // aborts a running Forward; nil if no Forward is running
+	killed observation.Reason // the reason why abort was called
+	stall  observation.Stall  // the stalled transfer when killed was set
 }
 
 // NewAlarm returns the alarm of an exchange. gone reports whether the client has disconnected.
@@ -35,7 +37,7 @@ func NewAlarm(gone func() bool) *Alarm {
 func (a *Alarm) Reset() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.state, a.killed, a.stall, a.abort = nil, OK, NoStall, nil
+	a.state, a.killed, a.stall, a.abort = nil, observation.OK, observation.NoStall, nil
 	select {
 	case <-a.woken:
 	default:
@@ -59,26 +61,26 @@ func (a *Alarm) WriteStarted(state *RequestState) {
 	a.Watch(state)
 }
 
-func (a *Alarm) expired() Reason {
+func (a *Alarm) expired() observation.Reason {
 	reason, _ := a.expiry()
 	return reason
 }
 
-func (a *Alarm) expiry() (Reason, Stall) {
+func (a *Alarm) expiry() (observation.Reason, observation.Stall) {
 	if a.gone() {
-		return ClientGone, NoStall
+		return observation.ClientGone, observation.NoStall
 	}
 	return a.state.expiry()
 }
 
 // Wait watches state and returns after Notify, or immediately if the request has expired. It
 // returns OK if the request can continue, and otherwise the reason.
-func (a *Alarm) Wait(state *RequestState) Reason {
+func (a *Alarm) Wait(state *RequestState) observation.Reason {
 	a.Watch(state)
 	a.mu.Lock()
 	reason := a.expired()
 	a.mu.Unlock()
-	if reason != OK {
+	if reason != observation.OK {
 		return reason
 	}
 	<-a.woken
@@ -101,10 +103,10 @@ func (a *Alarm) Notify() {
 
 // look aborts the running Forward if the request has expired. a.mu must be held.
 func (a *Alarm) look() {
-	if a.abort == nil || a.killed != OK {
+	if a.abort == nil || a.killed != observation.OK {
 		return
 	}
-	if reason, stall := a.expiry(); reason != OK {
+	if reason, stall := a.expiry(); reason != observation.OK {
 		a.killed, a.stall = reason, stall
 		a.abort()
 	}
@@ -114,7 +116,7 @@ func (a *Alarm) look() {
 // that the Forward has ended. abort is called at most once, possibly before Abortable returns. It
 // must not block and must not call the alarm. Abortable returns the reason if the Forward is
 // already aborted, or OK.
-func (a *Alarm) Abortable(abort func()) Reason {
+func (a *Alarm) Abortable(abort func()) observation.Reason {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.abort = abort
@@ -126,14 +128,14 @@ func (a *Alarm) Abortable(abort func()) Reason {
 // canceled after the next call of Abortable.
 func (a *Alarm) Context() (ctx context.Context, cancel context.CancelFunc) {
 	ctx, cancel = context.WithCancel(context.Background())
-	if a.Abortable(cancel) != OK {
+	if a.Abortable(cancel) != observation.OK {
 		cancel()
 	}
 	return ctx, cancel
 }
 
 // Killed returns the reason why the Forward was aborted, or OK. Any goroutine may call it.
-func (a *Alarm) Killed() Reason {
+func (a *Alarm) Killed() observation.Reason {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.killed
@@ -141,7 +143,7 @@ func (a *Alarm) Killed() Reason {
 
 // Stall returns the transfer that the client stalled when the Forward was aborted. Any goroutine
 // may call it.
-func (a *Alarm) Stall() Stall {
+func (a *Alarm) Stall() observation.Stall {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.stall
@@ -166,7 +168,7 @@ func (a *Alarm) arm() {
 func (a *Alarm) ring() {
 	a.mu.Lock()
 	a.armed = time.Time{}
-	over := a.state != nil && a.expired() != OK
+	over := a.state != nil && a.expired() != observation.OK
 	if a.state != nil && !over {
 		a.arm()
 	}

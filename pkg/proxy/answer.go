@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy/knative"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 )
@@ -33,10 +34,10 @@ const askersRetryAfter = "1"
 // response of the user container (RFC 9209; docs/promises.md 3.6).
 type Answer struct {
 	Status int
-	Body   string // "" for gRPC
-	Reason Reason // OK for a successful response to a probe
-	Hash   string // value of K-Network-Hash; "" if there is no such field
-	GRPC   int    // grpc-status, sent in a response without a body; -1 if the request is not a gRPC call
+	Body   string             // "" for gRPC
+	Reason observation.Reason // OK for a successful response to a probe
+	Hash   string             // value of K-Network-Hash; "" if there is no such field
+	GRPC   int                // grpc-status, sent in a response without a body; -1 if the request is not a gRPC call
 
 	// ContentType is the media type of a gRPC call. Clients of connect-go reject a response with a
 	// different media type.
@@ -58,15 +59,14 @@ func (a *Answer) size(method string) int64 {
 // Fields calls yield with each field of the response, except the fields that frame the body.
 func (a *Answer) Fields(yield func(name, value string)) {
 	status := transport.ProxyName
-	if a.Reason != OK {
-		r := &reasons[a.Reason]
-		status += "; error=" + r.errorType + `; details="` + r.word + `"`
+	if a.Reason != observation.OK {
+		status += "; error=" + a.Reason.ErrorType() + `; details="` + a.Reason.String() + `"`
 	}
 	yield(transport.ProxyStatus, status)
 	if a.Hash != "" {
 		yield(transport.Hash, a.Hash)
 	}
-	if a.Reason == QueueFull || a.Reason == QueueTimeout || a.Reason == Overload && a.GRPC < 0 {
+	if a.Reason == observation.QueueFull || a.Reason == observation.QueueTimeout || a.Reason == observation.Overload && a.GRPC < 0 {
 		yield(transport.RetryAfter, askersRetryAfter)
 	}
 	if a.GRPC >= 0 {
@@ -80,7 +80,7 @@ func (a *Answer) Fields(yield func(name, value string)) {
 	}
 	if a.Body != "" {
 		yield(transport.ContentType, "text/plain; charset=utf-8")
-		if a.Reason != OK {
+		if a.Reason != observation.OK {
 			yield("X-Content-Type-Options", "nosniff")
 		}
 	}
@@ -88,32 +88,31 @@ func (a *Answer) Fields(yield func(name, value string)) {
 
 // answerFor returns the response to a request that failed. A gRPC client ignores HTTP errors, so it
 // receives the status 200 and a grpc-status.
-func answerFor(o *Observation, x Exchange) Answer {
+func answerFor(o *observation.Observation, x Exchange) Answer {
 	reason := o.Reason
-	r := &reasons[reason]
-	if contentType := x.Header(transport.ContentType); IsGRPC(contentType) {
-		a := Answer{Status: 200, Reason: reason, GRPC: cmp.Or(o.GRPC, r.grpc)}
+	if contentType := x.Header(transport.ContentType); transport.IsGRPC(contentType) {
+		a := Answer{Status: 200, Reason: reason, GRPC: cmp.Or(o.GRPC, reason.GRPC())}
 		a.ContentType, _, _ = strings.Cut(contentType, ";")
 		a.ContentType = strings.TrimSpace(a.ContentType)
 		if len(a.ContentType) > maxMediaType {
 			a.ContentType = ""
 		}
-		if r.app && grpcExpired(x.Header(transport.GRPCTimeout), time.Since(o.Start)) {
+		if reason.IsApp() && grpcExpired(x.Header(transport.GRPCTimeout), time.Since(o.Start)) {
 			a.GRPC = grpcDeadlineExceeded
 		}
-		if reason == QueueFull || reason == QueueTimeout {
+		if reason == observation.QueueFull || reason == observation.QueueTimeout {
 			a.Pushback = minPushback + rand.IntN(maxPushback-minPushback+1)
 		}
 		return a
 	}
-	return Answer{Status: r.status, Body: r.body, Reason: reason, GRPC: -1}
+	return Answer{Status: reason.Status(), Body: reason.Body(), Reason: reason, GRPC: -1}
 }
 
 // canceledAtDeadline reports whether the user container canceled a gRPC call because the timeout of
 // the client expired. Servers such as grpc-go reset the stream with CANCEL in this case, often
 // before the RST_STREAM of the client arrives.
-func canceledAtDeadline(o *Observation, x Exchange) bool {
-	return o.GRPC == grpcCancelled && IsGRPC(x.Header(transport.ContentType)) &&
+func canceledAtDeadline(o *observation.Observation, x Exchange) bool {
+	return o.GRPC == grpcCancelled && transport.IsGRPC(x.Header(transport.ContentType)) &&
 		grpcExpired(x.Header(transport.GRPCTimeout), time.Since(o.Start))
 }
 
@@ -142,32 +141,26 @@ func grpcExpired(timeout string, elapsed time.Duration) bool {
 	return known && err == nil && elapsed/unit >= time.Duration(n)
 }
 
-// IsGRPC reports whether a media type is application/grpc or application/grpc+x.
-func IsGRPC(contentType string) bool {
-	rest, ok := strings.CutPrefix(contentType, transport.GRPC)
-	return ok && (rest == "" || rest[0] == '+' || rest[0] == ';')
-}
-
 // answerProbe returns the response to a probe for the sidecar.
-func (p *Proxy) answerProbe(kind knative.Kind, x Exchange) Answer {
+func (p *Proxy) answerProbe(kind observation.Kind, x Exchange) Answer {
 	if p.Drain.Draining() {
-		return plain(Draining)
+		return plain(observation.Draining)
 	}
 	switch kind {
-	case knative.QueueProbe:
+	case observation.QueueProbe:
 		ctx, cancel := p.Drain.while(x.Request().Context())
 		defer cancel()
 		err := p.Ready(ctx)
 		if p.Drain.Draining() { // the drain began during the call of Ready
-			return plain(Draining)
+			return plain(observation.Draining)
 		}
 		if err != nil {
-			a := plain(NotReady)
+			a := plain(observation.NotReady)
 			a.Body = err.Error() + "\n"
 			return a
 		}
 		return Answer{Status: 200, Body: knative.QueueValue, GRPC: -1}
-	case knative.NetworkProbe:
+	case observation.NetworkProbe:
 		hash := x.Header(transport.Hash)
 		switch {
 		case hash == "":
@@ -183,10 +176,10 @@ func (p *Proxy) answerProbe(kind knative.Kind, x Exchange) Answer {
 }
 
 // plain returns the HTTP response to a probe. The media type of the probe does not matter.
-func plain(reason Reason) Answer {
-	return Answer{Status: reasons[reason].status, Body: reasons[reason].body, Reason: reason, GRPC: -1}
+func plain(reason observation.Reason) Answer {
+	return Answer{Status: reason.Status(), Body: reason.Body(), Reason: reason, GRPC: -1}
 }
 
 func badProbe(body string) Answer {
-	return Answer{Status: 400, Body: body, Reason: BadRequest, GRPC: -1}
+	return Answer{Status: 400, Body: body, Reason: observation.BadRequest, GRPC: -1}
 }

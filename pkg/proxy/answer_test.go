@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -19,28 +21,28 @@ func (a *Answer) all() string {
 // docs/promises.md 3.2 and 3.6: the response for every reason, in HTTP and in gRPC.
 func TestAnswerForEachReason(t *testing.T) {
 	for _, c := range []struct {
-		reason Reason
+		reason observation.Reason
 		status int
 		body   string
 		proxy  string // Proxy-Status after the name
 		retry  bool   // Retry-After: 1, and a pushback for gRPC
 		grpc   int    // there is no pushback if it is 8
 	}{
-		{QueueFull, 503, "pending request queue full\n", `error=connection_limit_reached; details="queue-full"`, true, 14},
-		{Overload, 503, "not enough memory for requests\n", `error=connection_limit_reached; details="overload"`, true, 8},
-		{QueueTimeout, 503, "pending request queue full\n", `error=connection_limit_reached; details="queue-timeout"`, true, 14},
-		{NotReady, 503, "not ready\n", `error=destination_unavailable; details="not-ready"`, false, 14},
-		{Draining, 503, "shutting down\n", `error=destination_unavailable; details="draining"`, false, 14},
-		{RequestTimeout, 504, "request timeout", `error=http_response_timeout; details="request-timeout"`, false, 4},
-		{ResponseStartTimeout, 504, "request timeout", `error=http_response_timeout; details="response-start-timeout"`, false, 4},
-		{IdleTimeout, 504, "request timeout", `error=connection_read_timeout; details="idle-timeout"`, false, 4},
-		{AppUnreachable, 502, "the app cannot be reached\n", `error=connection_refused; details="app-unreachable"`, false, 14},
-		{Local, 500, "no resources for a connection to the app\n", `error=proxy_internal_error; details="local"`, false, 14},
-		{AppReset, 502, "connection to the app closed unexpectedly\n", `error=connection_terminated; details="app-reset"`, false, 14},
-		{AppGarbage, 502, "invalid HTTP response of the app\n", `error=http_protocol_error; details="app-garbage"`, false, 13},
-		{BadRequest, 400, "bad request\n", `error=http_request_error; details="bad-request"`, false, 3},
-		{TooLarge, 413, "request body too large\n", `error=http_request_error; details="bad-request"`, false, 8},
-		{HeadTooLarge, 431, "request header fields too large\n", `error=http_request_error; details="bad-request"`, false, 8},
+		{observation.QueueFull, 503, "pending request queue full\n", `error=connection_limit_reached; details="queue-full"`, true, 14},
+		{observation.Overload, 503, "not enough memory for requests\n", `error=connection_limit_reached; details="overload"`, true, 8},
+		{observation.QueueTimeout, 503, "pending request queue full\n", `error=connection_limit_reached; details="queue-timeout"`, true, 14},
+		{observation.NotReady, 503, "not ready\n", `error=destination_unavailable; details="not-ready"`, false, 14},
+		{observation.Draining, 503, "shutting down\n", `error=destination_unavailable; details="draining"`, false, 14},
+		{observation.RequestTimeout, 504, "request timeout", `error=http_response_timeout; details="request-timeout"`, false, 4},
+		{observation.ResponseStartTimeout, 504, "request timeout", `error=http_response_timeout; details="response-start-timeout"`, false, 4},
+		{observation.IdleTimeout, 504, "request timeout", `error=connection_read_timeout; details="idle-timeout"`, false, 4},
+		{observation.AppUnreachable, 502, "the app cannot be reached\n", `error=connection_refused; details="app-unreachable"`, false, 14},
+		{observation.Local, 500, "no resources for a connection to the app\n", `error=proxy_internal_error; details="local"`, false, 14},
+		{observation.AppReset, 502, "connection to the app closed unexpectedly\n", `error=connection_terminated; details="app-reset"`, false, 14},
+		{observation.AppGarbage, 502, "invalid HTTP response of the app\n", `error=http_protocol_error; details="app-garbage"`, false, 13},
+		{observation.BadRequest, 400, "bad request\n", `error=http_request_error; details="bad-request"`, false, 3},
+		{observation.TooLarge, 413, "request body too large\n", `error=http_request_error; details="bad-request"`, false, 8},
+		{observation.HeadTooLarge, 431, "request header fields too large\n", `error=http_request_error; details="bad-request"`, false, 8},
 	} {
 		status := "Proxy-Status: queue-proxy; " + c.proxy + "\n"
 		if c.retry {
@@ -50,11 +52,11 @@ func TestAnswerForEachReason(t *testing.T) {
 		if pushback := c.grpc != 8; pushback {
 			grpc = status
 		}
-		a := answerFor(&Observation{Result: Result{Reason: c.reason}}, newFake("/", "Content-Type", "text/html"))
+		a := answerFor(&observation.Observation{Result: observation.Result{Reason: c.reason}}, newFake("/", "Content-Type", "text/html"))
 		harness.Equal(t, fmt.Sprintf("%d %s", a.Status, a.Body), fmt.Sprintf("%d %s", c.status, c.body), c.reason.String())
 		harness.Equal(t, a.all(), status+"Content-Type: text/plain; charset=utf-8\nX-Content-Type-Options: nosniff\n", c.reason.String()+" fields")
 
-		a = answerFor(&Observation{Result: Result{Reason: c.reason}}, newFake("/", "Content-Type", "application/grpc"))
+		a = answerFor(&observation.Observation{Result: observation.Result{Reason: c.reason}}, newFake("/", "Content-Type", "application/grpc"))
 		harness.Equal(t, fmt.Sprintf("%d %q", a.Status, a.Body), `200 ""`, c.reason.String()+" to gRPC")
 		want := grpc + fmt.Sprintf("Content-Type: application/grpc\nGrpc-Status: %d\nGrpc-Message: %v\n", c.grpc, c.reason)
 		if c.retry && c.grpc != 8 {
@@ -62,8 +64,8 @@ func TestAnswerForEachReason(t *testing.T) {
 		}
 		harness.Equal(t, a.all(), want, c.reason.String()+" fields to gRPC")
 	}
-	harness.Equal(t, ClientGone.Status(), 499, "the status of a client that has gone")
-	harness.Equal(t, int(NumReasons), 17, "the number of reasons")
+	harness.Equal(t, observation.ClientGone.Status(), 499, "the status of a client that has gone")
+	harness.Equal(t, int(observation.NumReasons), 17, "the number of reasons")
 }
 
 // docs/promises.md 3.2: from 500 to 1500 ms, and not the same for all.
@@ -76,7 +78,7 @@ func TestGRPCErrorKeepsMediaType(t *testing.T) {
 		"application/grpc;application/grpc+no": "application/grpc",
 		long:                                   "application/grpc",
 	} {
-		a := answerFor(&Observation{Result: Result{Reason: AppReset}}, newFake("/", "Content-Type", contentType))
+		a := answerFor(&observation.Observation{Result: observation.Result{Reason: observation.AppReset}}, newFake("/", "Content-Type", contentType))
 		var got string
 		a.Fields(func(name, value string) {
 			if name == "Content-Type" {
@@ -90,7 +92,7 @@ func TestGRPCErrorKeepsMediaType(t *testing.T) {
 func TestQueueFullPushbackIsRandom(t *testing.T) {
 	seen := map[int]bool{}
 	for range 1000 {
-		a := answerFor(&Observation{Result: Result{Reason: QueueFull}}, newFake("/", "Content-Type", "application/grpc"))
+		a := answerFor(&observation.Observation{Result: observation.Result{Reason: observation.QueueFull}}, newFake("/", "Content-Type", "application/grpc"))
 		if a.Pushback < 500 || a.Pushback > 1500 {
 			t.Fatalf("got %d ms, want 500 to 1500", a.Pushback)
 		}
@@ -104,31 +106,31 @@ func TestQueueFullPushbackIsRandom(t *testing.T) {
 func TestAnswerSizeIsBodyLength(t *testing.T) {
 	for _, c := range []struct {
 		method, media string
-		reason        Reason
+		reason        observation.Reason
 		want          int64
 	}{
-		{"GET", "", RequestTimeout, 15},
-		{"POST", "", QueueFull, 27},
-		{"HEAD", "", RequestTimeout, 0},
-		{"POST", "application/grpc", QueueFull, 0},
+		{"GET", "", observation.RequestTimeout, 15},
+		{"POST", "", observation.QueueFull, 27},
+		{"HEAD", "", observation.RequestTimeout, 0},
+		{"POST", "application/grpc", observation.QueueFull, 0},
 	} {
 		h := newTestProxy()
 		f := newFake("/", "Content-Type", c.media)
 		f.request.Method = c.method
-		f.app = func(*RequestState) Result { return Result{Reason: c.reason} }
+		f.app = func(*RequestState) observation.Result { return observation.Result{Reason: c.reason} }
 		h.serve(f)
 		harness.Equal(t, h.of(t, f).Out, c.want, fmt.Sprintf("%s %s %v", c.method, c.media, c.reason))
 	}
 }
 
 func TestReasonWordsAreUniqueExceptBadRequest(t *testing.T) {
-	seen := map[string]Reason{}
-	for reason := OK; reason < NumReasons; reason++ {
+	seen := map[string]observation.Reason{}
+	for reason := observation.OK; reason < observation.NumReasons; reason++ {
 		word := reason.String()
 		if word == "" || reason.Status() == 0 {
 			t.Errorf("reason %d: got word %q, status %d, want both", reason, word, reason.Status())
 		}
-		if other, twice := seen[word]; twice && reason != TooLarge && reason != HeadTooLarge {
+		if other, twice := seen[word]; twice && reason != observation.TooLarge && reason != observation.HeadTooLarge {
 			t.Errorf("reason %d: got %q, want a word that differs from reason %d", reason, word, other)
 		}
 		seen[word] = reason
@@ -155,7 +157,7 @@ func TestIsGRPCAcceptsSuffixes(t *testing.T) {
 		"text/plain; was=application/grpc":  false,
 		"application/json;application/grpc": false,
 	} {
-		harness.Equal(t, IsGRPC(media), want, media)
+		harness.Equal(t, transport.IsGRPC(media), want, media)
 	}
 }
 
@@ -188,20 +190,20 @@ func TestGRPCTimeoutExpires(t *testing.T) {
 
 func TestGRPCStatusOfFailedCall(t *testing.T) {
 	for _, c := range []struct {
-		reason  Reason
+		reason  observation.Reason
 		reset   int // status for the code of a reset; 0 if there was none
 		timeout string
 		want    int
 	}{
-		{AppReset, 0, "", 14},
-		{AppReset, 1, "", 1},
-		{AppReset, 1, "1n", 4},
-		{AppReset, 1, "1H", 1},
-		{AppReset, 0, "1n", 4},
-		{AppUnreachable, 0, "1n", 4},
-		{QueueFull, 0, "1n", 14}, // the call can be repeated, because the application did not receive it
+		{observation.AppReset, 0, "", 14},
+		{observation.AppReset, 1, "", 1},
+		{observation.AppReset, 1, "1n", 4},
+		{observation.AppReset, 1, "1H", 1},
+		{observation.AppReset, 0, "1n", 4},
+		{observation.AppUnreachable, 0, "1n", 4},
+		{observation.QueueFull, 0, "1n", 14}, // the call can be repeated, because the application did not receive it
 	} {
-		o := &Observation{Start: time.Now().Add(-time.Second), Result: Result{Reason: c.reason, GRPC: c.reset}}
+		o := &observation.Observation{Start: time.Now().Add(-time.Second), Result: observation.Result{Reason: c.reason, GRPC: c.reset}}
 		a := answerFor(o, newFake("/", "Content-Type", "application/grpc", "Grpc-Timeout", c.timeout))
 		harness.Equal(t, a.GRPC, c.want, c.reason, c.reset, c.timeout)
 	}

@@ -3,6 +3,8 @@ package proxy
 import (
 	"sync/atomic"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 )
 
 // Clocks contains the timeouts of a request (docs/promises.md 3.2). 0 disables a timeout. Request,
@@ -17,17 +19,6 @@ type Clocks struct {
 	Send          time.Duration // until the client accepts a part of the response
 	Queue         time.Duration // until the request gets a slot
 }
-
-// A Stall is a transfer that a client stalls. Several timeouts have the reason IdleTimeout, and the
-// Stall distinguishes them.
-type Stall uint8
-
-// Values of Stall.
-const (
-	NoStall       Stall = iota
-	BodyStall           // the client does not send the next byte of the request body (Clocks.Body)
-	ResponseStall       // the client does not read the response (Clocks.Send)
-)
 
 // deadlines computes when a request expires. It has no timer. An [Alarm] requests the time of the
 // next expiry, and sets no timer if no timeout is set.
@@ -48,16 +39,16 @@ type deadlines struct {
 // begin starts the timeouts of a request that arrived at now.
 func (d *deadlines) begin(c *Clocks, now time.Time) {
 	d.clocks, d.start, d.most = c, now, 0
-	d.phase.Store(uint32(Queued))
+	d.phase.Store(uint32(observation.Queued))
 	d.active.Store(0)
-	d.forced.Store(uint32(OK))
+	d.forced.Store(uint32(observation.OK))
 	d.owing.Store(false)
 	d.waitStart.Store(0)
 	d.offer.Store(0)
 }
 
 // Phase returns the current phase of the request.
-func (d *deadlines) Phase() Phase { return Phase(d.phase.Load()) }
+func (d *deadlines) Phase() observation.Phase { return observation.Phase(d.phase.Load()) }
 
 // Touch records that a byte was transferred. It restarts Clocks.Idle.
 func (d *deadlines) Touch() {
@@ -100,8 +91,8 @@ func (d *deadlines) WriteDone() {
 
 // end makes expiry return reason regardless of the timeouts. Only the first call has an effect. The
 // caller must notify the exchange.
-func (d *deadlines) end(reason Reason) {
-	d.forced.CompareAndSwap(uint32(OK), uint32(reason))
+func (d *deadlines) end(reason observation.Reason) {
+	d.forced.CompareAndSwap(uint32(observation.OK), uint32(reason))
 }
 
 // nextExpiry returns the earliest time at which the request can expire, or the zero time if no
@@ -116,26 +107,26 @@ func (d *deadlines) nextExpiry() time.Time {
 }
 
 // expiry returns the timeout that has expired, or OK, and the stall that caused it.
-func (d *deadlines) expiry() (reason Reason, stall Stall) {
-	if reason := Reason(d.forced.Load()); reason != OK {
-		return reason, NoStall
+func (d *deadlines) expiry() (reason observation.Reason, stall observation.Stall) {
+	if reason := observation.Reason(d.forced.Load()); reason != observation.OK {
+		return reason, observation.NoStall
 	}
 	if e := d.earliest(); e.at != 0 && time.Since(d.start) >= e.at {
 		return e.reason, e.stall
 	}
-	return OK, NoStall
+	return observation.OK, observation.NoStall
 }
 
 // An expiry is the expiry of a timeout.
 type expiry struct {
-	reason Reason
-	stall  Stall
+	reason observation.Reason
+	stall  observation.Stall
 	at     time.Duration // since the start of the request; 0 if no timeout is set
 }
 
 // consider replaces e if the timeout d, which begins at base, expires earlier. 0 means that there
 // is no timeout.
-func (e *expiry) consider(r Reason, s Stall, d, base time.Duration) {
+func (e *expiry) consider(r observation.Reason, s observation.Stall, d, base time.Duration) {
 	if d > 0 && (e.at == 0 || base+d < e.at) {
 		*e = expiry{r, s, base + d}
 	}
@@ -145,29 +136,29 @@ func (e *expiry) consider(r Reason, s Stall, d, base time.Duration) {
 // for each request.
 func (d *deadlines) earliest() (e expiry) {
 	c, phase := d.clocks, d.Phase()
-	e.consider(RequestTimeout, NoStall, d.most, 0)
-	e.consider(IdleTimeout, NoStall, c.Idle, time.Duration(d.active.Load()))
-	if phase == Tunnelled {
+	e.consider(observation.RequestTimeout, observation.NoStall, d.most, 0)
+	e.consider(observation.IdleTimeout, observation.NoStall, c.Idle, time.Duration(d.active.Load()))
+	if phase == observation.Tunnelled {
 		return e
 	}
 	if offer := d.offer.Load(); offer != 0 {
-		e.consider(IdleTimeout, ResponseStall, c.Send, time.Duration(offer))
+		e.consider(observation.IdleTimeout, observation.ResponseStall, c.Send, time.Duration(offer))
 	}
-	if phase == Queued {
-		e.consider(QueueTimeout, NoStall, c.Queue, 0)
+	if phase == observation.Queued {
+		e.consider(observation.QueueTimeout, observation.NoStall, c.Queue, 0)
 	}
-	if phase < Streaming {
-		e.consider(ResponseStartTimeout, NoStall, c.ResponseStart, 0)
+	if phase < observation.Streaming {
+		e.consider(observation.ResponseStartTimeout, observation.NoStall, c.ResponseStart, 0)
 	}
-	if phase < Streaming && d.owing.Load() {
+	if phase < observation.Streaming && d.owing.Load() {
 		since := time.Duration(d.waitStart.Load())
 		if since == 0 {
 			since = time.Since(d.start)
 		}
-		e.consider(IdleTimeout, BodyStall, c.Body, since)
+		e.consider(observation.IdleTimeout, observation.BodyStall, c.Body, since)
 	}
-	if phase < Streaming || !c.FirstByteOnly {
-		e.consider(RequestTimeout, NoStall, c.Request, 0)
+	if phase < observation.Streaming || !c.FirstByteOnly {
+		e.consider(observation.RequestTimeout, observation.NoStall, c.Request, 0)
 	}
 	return e
 }

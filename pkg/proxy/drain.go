@@ -5,6 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 )
 
 // undoAfter is the duration of a drain that began without a signal that the pod terminates. In that
@@ -264,7 +266,7 @@ func (d *Drain) Abort() {
 	defer d.mu.Unlock()
 	d.over = true
 	for state := d.head; state != nil; state = state.flight.next {
-		state.end(Draining)
+		state.end(observation.Draining)
 	}
 	// Notify only after all requests have ended, because the first one that wakes passes its slot
 	// to a queued request, which must not be forwarded.
@@ -307,7 +309,7 @@ func (d *Drain) arrive(x Exchange, state *RequestState, fresh bool) {
 	d.tail = state
 	d.flights++
 	if d.over || d.closing {
-		state.end(Draining)
+		state.end(observation.Draining)
 	}
 }
 

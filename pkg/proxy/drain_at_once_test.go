@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy/knative"
 )
 
@@ -20,7 +21,7 @@ func TestDrainBeginAnswersWaitingProbe(t *testing.T) {
 		for range 2 { // the second time after a drain that was undone
 			x := newFake("/", knative.Probe, knative.QueueValue)
 			answered := make(chan Answer)
-			go func() { answered <- p.answerProbe(knative.QueueProbe, x) }()
+			go func() { answered <- p.answerProbe(observation.QueueProbe, x) }()
 			synctest.Wait()
 			p.Drain.Begin(false)
 			if a := <-answered; a.Status != 503 || a.Body != "shutting down\n" {

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -254,7 +255,7 @@ func (r *drainRun) movesOf(q *request, i int) (next []drainMove) {
 				r.streams--
 				q.stream = true
 				r.open++
-				q.state.Enter(Tunnelled)
+				q.state.Enter(observation.Tunnelled)
 			})
 		}
 	}
@@ -335,9 +336,9 @@ func (r *drainRun) checkWaiters(move string) error {
 func (r *drainRun) checkRequests(move string) error {
 	for i := range r.requests {
 		q := &r.requests[i]
-		want := OK
+		want := observation.OK
 		if q.aborted {
-			want = Draining
+			want = observation.Draining
 		}
 		if q.where > outside && q.state.expired() != want {
 			return fmt.Errorf("request %d: got expiry %v, want %v", i, q.state.expired(), want)

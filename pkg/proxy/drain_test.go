@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -277,17 +278,17 @@ func TestAbortEndsAndNotifiesRequests(t *testing.T) {
 		here := []*fake{flight(d, true), flight(d, false)}
 		d.leave(&gone.state)
 		d.Begin(true)
-		why := make(chan Reason, len(here))
+		why := make(chan observation.Reason, len(here))
 		for _, f := range here {
 			go func() { why <- f.Wait(&f.state) }()
 		}
 		synctest.Wait()
 		d.Abort()
 		for range here {
-			harness.Equal(t, <-why, Draining, "asleep")
+			harness.Equal(t, <-why, observation.Draining, "asleep")
 		}
-		harness.Equal(t, gone.state.expired(), OK, "one that has left")
-		harness.Equal(t, flight(d, true).state.expired(), Draining, "one that comes after")
+		harness.Equal(t, gone.state.expired(), observation.OK, "one that has left")
+		harness.Equal(t, flight(d, true).state.expired(), observation.Draining, "one that comes after")
 	})
 }
 
@@ -295,7 +296,7 @@ func TestAbortEndsAndNotifiesRequests(t *testing.T) {
 type looker struct {
 	*fake
 	other *RequestState
-	saw   Reason
+	saw   observation.Reason
 }
 
 func (l *looker) Notify() { l.saw = l.other.expired() }
@@ -309,8 +310,8 @@ func TestAbortEndsAllBeforeNotify(t *testing.T) {
 		d.arrive(l, &l.state, true)
 	}
 	d.Abort()
-	harness.Equal(t, one.saw, Draining, "the second, when the first wakes")
-	harness.Equal(t, two.saw, Draining, "the first, when the second wakes")
+	harness.Equal(t, one.saw, observation.Draining, "the second, when the first wakes")
+	harness.Equal(t, two.saw, observation.Draining, "the first, when the second wakes")
 }
 
 func TestEmptyWaitsForLastRequest(t *testing.T) {

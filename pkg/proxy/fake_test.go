@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy/stats"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
@@ -20,7 +21,7 @@ type fake struct {
 	state   RequestState
 	fields  map[string]string // by canonical name
 	request *http.Request
-	app     func(state *RequestState) Result // the user container
+	app     func(state *RequestState) observation.Result // the user container
 	woken   chan struct{}
 	hangUp  context.CancelFunc
 	remote  string // address and port of the client
@@ -42,15 +43,15 @@ func newFake(path string, fields ...string) *fake {
 	for i := 0; i < len(fields); i += 2 {
 		f.fields[fields[i]] = fields[i+1]
 	}
-	f.app = func(*RequestState) Result { return Result{Status: 200, Begun: true} }
+	f.app = func(*RequestState) observation.Result { return observation.Result{Status: 200, Begun: true} }
 	return f
 }
 
 func (f *fake) Header(name string) string { return f.fields[name] }
 func (f *fake) Repeats(name string) bool  { return name == f.repeated }
 func (f *fake) Request() *http.Request    { return f.request }
-func (f *fake) Line() Line {
-	return Line{
+func (f *fake) Line() observation.Line {
+	return observation.Line{
 		Method: f.request.Method, Target: f.request.URL.RequestURI(), Major: 1, Minor: 1,
 		Remote: f.remote, Open: f.open,
 	}
@@ -63,7 +64,7 @@ func (f *fake) Answer(a *Answer) {
 	}
 }
 
-func (f *fake) Wait(state *RequestState) Reason {
+func (f *fake) Wait(state *RequestState) observation.Reason {
 	_, reason := f.sleepUntil(state, nil)
 	return reason
 }
@@ -75,24 +76,24 @@ func (f *fake) Notify() {
 	}
 }
 
-func (f *fake) Forward(state *RequestState) Result {
+func (f *fake) Forward(state *RequestState) observation.Result {
 	f.forwarded++
 	return f.app(state)
 }
 
 // expired returns the reason from expiry.
-func (d *deadlines) expired() Reason {
+func (d *deadlines) expired() observation.Reason {
 	reason, _ := d.expiry()
 	return reason
 }
 
 // sleepUntil returns true if done is closed, and otherwise the reason from Wait.
-func (f *fake) sleepUntil(state *RequestState, done <-chan struct{}) (bool, Reason) {
+func (f *fake) sleepUntil(state *RequestState, done <-chan struct{}) (bool, observation.Reason) {
 	for {
 		if f.request.Context().Err() != nil {
-			return false, ClientGone
+			return false, observation.ClientGone
 		}
-		if reason := state.expired(); reason != OK {
+		if reason := state.expired(); reason != observation.OK {
 			return false, reason
 		}
 		var alarm <-chan time.Time
@@ -101,7 +102,7 @@ func (f *fake) sleepUntil(state *RequestState, done <-chan struct{}) (bool, Reas
 		}
 		select {
 		case <-done:
-			return true, OK
+			return true, observation.OK
 		case <-f.woken:
 			if done == nil && f.request.Context().Err() == nil {
 				return false, state.expired()
@@ -115,15 +116,15 @@ func (f *fake) sleepUntil(state *RequestState, done <-chan struct{}) (bool, Reas
 // worksUntil makes the user container respond with 200 when done is closed, unless the request ends
 // earlier.
 func (f *fake) worksUntil(done <-chan struct{}) *fake {
-	f.app = func(state *RequestState) Result {
-		state.Enter(Waiting)
+	f.app = func(state *RequestState) observation.Result {
+		state.Enter(observation.Waiting)
 		for {
 			ok, reason := f.sleepUntil(state, done)
 			if ok {
-				return Result{Status: 200, Begun: true}
+				return observation.Result{Status: 200, Begun: true}
 			}
-			if reason != OK {
-				return Result{Reason: reason}
+			if reason != observation.OK {
+				return observation.Result{Reason: reason}
 			}
 		}
 	}
@@ -134,7 +135,7 @@ func (f *fake) worksUntil(done <-chan struct{}) *fake {
 type testProxy struct {
 	*Proxy
 	mu   sync.Mutex
-	seen []Observation
+	seen []observation.Observation
 }
 
 // newTestProxy returns a proxy without a limit and timeouts. Its user container is ready.
@@ -144,7 +145,7 @@ func newTestProxy() *testProxy {
 		Ready: func(context.Context) error { return nil },
 		Drain: NewDrain(DrainSettings{Quiet: 30 * time.Second, Deadline: 300 * time.Second}),
 		Stats: stats.New(time.Now()),
-		Observe: func(o *Observation) {
+		Observe: func(o *observation.Observation) {
 			h.mu.Lock()
 			defer h.mu.Unlock()
 			h.seen = append(h.seen, *o)
@@ -154,7 +155,7 @@ func newTestProxy() *testProxy {
 }
 
 // of returns the observation of f.
-func (h *testProxy) of(t *testing.T, f *fake) Observation {
+func (h *testProxy) of(t *testing.T, f *fake) observation.Observation {
 	t.Helper()
 	for _, o := range h.seen {
 		if o.Exchange == Exchange(f) {
@@ -162,7 +163,7 @@ func (h *testProxy) of(t *testing.T, f *fake) Observation {
 		}
 	}
 	t.Fatalf("got no observation of %v %v, want one", f.request.URL, f.fields)
-	return Observation{}
+	return observation.Observation{}
 }
 
 // serve serves f and returns it.

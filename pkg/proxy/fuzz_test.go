@@ -8,6 +8,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 )
 
@@ -61,7 +62,7 @@ func FuzzAnswers(f *testing.F) {
 				t.Errorf("probe %q, hash %q, agent %q: got %+v, want %d %q and the hash %q", probe, hash, agent, a, status, body, echo)
 			}
 		}
-		a := answerFor(&Observation{Result: Result{Reason: QueueFull}}, x)
+		a := answerFor(&observation.Observation{Result: observation.Result{Reason: observation.QueueFull}}, x)
 		if want := grpcMedia.MatchString(media); a.GRPC >= 0 != want || a.Status == 200 != want || a.Body == "" != want {
 			t.Errorf("%q: got %+v, want gRPC %t", media, a, want)
 		}
@@ -89,7 +90,7 @@ func FuzzExclude(f *testing.F) {
 			return // the regular expressions match runes
 		}
 		x := newFake("/", transport.UserAgent, agent)
-		o := &Observation{Exchange: x, Line: Line{Method: "GET", Target: target, Major: 1, Minor: 1}}
+		o := &observation.Observation{Exchange: x, Line: observation.Line{Method: "GET", Target: target, Major: 1, Minor: 1}}
 		e := Exclude{Paths: []string{pattern}}
 		if prefix != "" {
 			e.UserAgents = []string{prefix}

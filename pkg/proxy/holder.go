@@ -1,35 +1,28 @@
 package proxy
 
-import "time"
+import (
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
+)
 
 // maxHolders is the maximum number of requests that [Proxy.Holders] returns.
 const maxHolders = 20
 
-// A Holder describes a request that holds a slot.
-type Holder struct {
-	Method  string    `json:"method"` // truncated for display, like Path
-	Path    string    `json:"path"`
-	Phase   string    `json:"phase"`
-	Since   time.Time `json:"since"`   // arrival time of the request
-	Counted string    `json:"counted"` // "counted", or the reason for the exemption from the adaptive limit
-}
-
 // Holders returns the oldest 20 requests that hold a slot. It does not include the slots of clients
 // that disconnected. [Limit.Held] returns the number of those slots.
-func (p *Proxy) Holders() []Holder {
+func (p *Proxy) Holders() []observation.Holder {
 	d := p.Drain
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	var all []Holder
+	var all []observation.Holder
 	for state := d.head; state != nil && len(all) < maxHolders; state = state.flight.next {
 		phase := state.Phase()
-		if phase == Queued {
+		if phase == observation.Queued {
 			continue
 		}
 		line := &state.seen.Line // set before the request was added to the list
-		all = append(all, Holder{
-			Method:  Shown(line.Method),
-			Path:    Shown(line.Path()),
+		all = append(all, observation.Holder{
+			Method:  observation.Shown(line.Method),
+			Path:    observation.Shown(line.Path()),
 			Phase:   phase.String(),
 			Since:   state.start,
 			Counted: p.Limit.exemption(&state.ticket),

@@ -6,7 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/proxy/knative"
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -48,11 +48,11 @@ func TestKubeletSlotsAdmitTwoProbes(t *testing.T) {
 		<-busy
 		<-thirdDone
 		h.empty(t)
-		kinds := map[knative.Kind]int{}
+		kinds := map[observation.Kind]int{}
 		for _, o := range h.seen {
 			kinds[o.Kind]++
 		}
-		harness.Equal(t, fmt.Sprint(kinds), fmt.Sprint(map[knative.Kind]int{knative.Traffic: 2, knative.KubeletRequest: 3}), "observed")
+		harness.Equal(t, fmt.Sprint(kinds), fmt.Sprint(map[observation.Kind]int{observation.Traffic: 2, observation.KubeletRequest: 3}), "observed")
 	})
 }
 
@@ -95,7 +95,7 @@ func TestKubeletProbeWithOtherFieldsIsTraffic(t *testing.T) {
 			}
 			h.serve(f)
 			harness.Equal(t, f.forwarded, 1, fmt.Sprint(name, ", draining ", draining, ", forwarded"))
-			harness.Equal(t, h.of(t, f).Kind, knative.Traffic, name+", observed")
+			harness.Equal(t, h.of(t, f).Kind, observation.Traffic, name+", observed")
 			h.empty(t)
 		}
 	}
@@ -104,26 +104,26 @@ func TestKubeletProbeWithOtherFieldsIsTraffic(t *testing.T) {
 func TestKubeletProbeTimeoutIsOneMinute(t *testing.T) {
 	for _, c := range []struct {
 		clocks Clocks
-		phase  Phase // the phase that does not end
+		phase  observation.Phase // the phase that does not end
 		want   string
 		after  time.Duration
 	}{
-		{Clocks{}, Waiting, "504 request timeout", time.Minute},
-		{Clocks{Request: time.Hour}, Waiting, "504 request timeout", time.Minute},
-		{Clocks{Request: time.Second}, Waiting, "504 request timeout", time.Second},
-		{Clocks{Request: time.Hour, FirstByteOnly: true}, Streaming, "nothing", time.Minute},
-		{Clocks{Request: time.Hour}, Tunnelled, "nothing", time.Minute},
+		{Clocks{}, observation.Waiting, "504 request timeout", time.Minute},
+		{Clocks{Request: time.Hour}, observation.Waiting, "504 request timeout", time.Minute},
+		{Clocks{Request: time.Second}, observation.Waiting, "504 request timeout", time.Second},
+		{Clocks{Request: time.Hour, FirstByteOnly: true}, observation.Streaming, "nothing", time.Minute},
+		{Clocks{Request: time.Hour}, observation.Tunnelled, "nothing", time.Minute},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			h := newTestProxy()
 			h.Clocks = c.clocks
 			start := time.Now()
 			f := kubeletProbe("10.0.0.1:1").worksUntil(make(chan struct{}))
-			if c.phase > Waiting {
-				f.app = func(state *RequestState) Result {
+			if c.phase > observation.Waiting {
+				f.app = func(state *RequestState) observation.Result {
 					state.Enter(c.phase)
 					_, reason := f.sleepUntil(state, make(chan struct{}))
-					return Result{Status: 200, Begun: true, Reason: reason}
+					return observation.Result{Status: 200, Begun: true, Reason: reason}
 				}
 			}
 			h.serve(f)

@@ -5,8 +5,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy/adapt"
-	"github.com/queue-proxy/queue-proxy/pkg/proxy/knative"
 )
 
 // A Limit is a maximum number of running requests and a queue with a maximum length. Queued
@@ -117,9 +117,9 @@ func (m *Limit) OldestWaiter() time.Time {
 
 // acquire waits for a slot. If it returns OK, the request holds a slot and the caller must release
 // it. Otherwise acquire returns the reason why the request got no slot.
-func (m *Limit) acquire(x Exchange, state *RequestState) Reason {
+func (m *Limit) acquire(x Exchange, state *RequestState) observation.Reason {
 	if m == nil {
-		return OK
+		return observation.OK
 	}
 	t := &state.ticket
 	path := m.hash(&state.seen.Line)
@@ -128,11 +128,11 @@ func (m *Limit) acquire(x Exchange, state *RequestState) Reason {
 		t.path = path
 		m.admit(t, state.start)
 		m.mu.Unlock()
-		return OK
+		return observation.OK
 	}
 	if m.waiting == m.maxWaiting {
 		m.mu.Unlock()
-		return QueueFull
+		return observation.QueueFull
 	}
 	*t = ticket{exchange: x, since: state.start, path: path}
 	m.push(t)
@@ -143,22 +143,22 @@ func (m *Limit) acquire(x Exchange, state *RequestState) Reason {
 		reason := x.Wait(state)
 		m.mu.Lock()
 		granted := t.granted
-		if !granted && reason != OK {
+		if !granted && reason != observation.OK {
 			m.remove(t)
 		}
 		m.mu.Unlock()
 		switch {
-		case granted && reason != OK: // the slot was granted after the wait ended
+		case granted && reason != observation.OK: // the slot was granted after the wait ended
 			m.end(t, adapt.Unknown)
 			return reason
-		case granted || reason != OK:
+		case granted || reason != observation.OK:
 			return reason
 		}
 	}
 }
 
 // hash returns the hash of the path of a request for an adaptive limit.
-func (m *Limit) hash(line *Line) uint32 {
+func (m *Limit) hash(line *observation.Line) uint32 {
 	if m.adaptive == nil || line.Target == "" {
 		return 0
 	}
@@ -273,21 +273,21 @@ func (m *Limit) tick() {
 }
 
 // resultOf returns the result of a completed exchange for an adaptive limit.
-func resultOf(o *Observation) adapt.Result {
-	if o.Excluded || o.Kind != knative.Traffic {
+func resultOf(o *observation.Observation) adapt.Result {
+	if o.Excluded || o.Kind != observation.Traffic {
 		return adapt.Unknown
 	}
 	switch o.Reason {
-	case OK:
-		if o.loadFailed() {
+	case observation.OK:
+		if o.LoadFailed() {
 			return adapt.Failed
 		}
 		return adapt.Answered
-	case ClientGone:
+	case observation.ClientGone:
 		return adapt.Unfinished
-	case RequestTimeout, ResponseStartTimeout:
+	case observation.RequestTimeout, observation.ResponseStartTimeout:
 		return adapt.TimedOut
-	case AppUnreachable, AppReset, AppGarbage:
+	case observation.AppUnreachable, observation.AppReset, observation.AppGarbage:
 		return adapt.Failed
 	default:
 		return adapt.Unknown
@@ -302,11 +302,11 @@ const abortTime = 8
 // heldResult returns the result of a held exchange for an adaptive limit. reason is the reason of
 // the abort, took is the duration of the exchange before the abort, and held is the duration after
 // it.
-func heldResult(reason Reason, answered bool, took, held time.Duration) adapt.Result {
+func heldResult(reason observation.Reason, answered bool, took, held time.Duration) adapt.Result {
 	switch {
-	case reason == RequestTimeout || reason == ResponseStartTimeout:
+	case reason == observation.RequestTimeout || reason == observation.ResponseStartTimeout:
 		return adapt.TimedOut
-	case reason != ClientGone:
+	case reason != observation.ClientGone:
 		return adapt.Unknown
 	case answered && held > took/abortTime:
 		return adapt.Late

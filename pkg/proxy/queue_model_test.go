@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -33,14 +34,14 @@ type sleeper struct {
 	Exchange
 	state  *RequestState // state of a completed request if there is one, as in an engine
 	asleep chan struct{}
-	rouse  chan Reason
-	said   chan Reason // receives the result of acquire
+	rouse  chan observation.Reason
+	said   chan observation.Reason // receives the result of acquire
 	woken  bool
 }
 
 func (s *sleeper) Notify() { s.woken = true }
 
-func (s *sleeper) Wait(*RequestState) Reason {
+func (s *sleeper) Wait(*RequestState) observation.Reason {
 	s.asleep <- struct{}{}
 	return <-s.rouse
 }
@@ -93,7 +94,7 @@ func runLimit(slots, depth, requests int, choose func(n int) int) (steps string,
 		sleepers:   make([]*sleeper, requests),
 	}
 	for i := range r.sleepers {
-		r.sleepers[i] = &sleeper{asleep: make(chan struct{}), rouse: make(chan Reason), said: make(chan Reason)}
+		r.sleepers[i] = &sleeper{asleep: make(chan struct{}), rouse: make(chan observation.Reason), said: make(chan observation.Reason)}
 	}
 	for {
 		next := r.next()
@@ -147,11 +148,11 @@ func (r *limitRun) do(now step) (want string) {
 	case arrive:
 		return r.arrive(i)
 	case wake:
-		s.rouse <- OK
+		s.rouse <- observation.OK
 		return "ok"
 	case startle:
 		r.stages[i] = startled
-		s.rouse <- OK
+		s.rouse <- observation.OK
 		return "asleep"
 	case leave:
 		if r.granted[i] {
@@ -159,7 +160,7 @@ func (r *limitRun) do(now step) (want string) {
 		} else {
 			r.line = slices.DeleteFunc(slices.Clone(r.line), func(j int) bool { return i == j })
 		}
-		s.rouse <- ClientGone
+		s.rouse <- observation.ClientGone
 		return "client-gone"
 	}
 	r.giveBack() // release
@@ -199,7 +200,7 @@ func (r *limitRun) result(now step) string {
 		return "asleep"
 	case reason := <-s.said:
 		r.stages[i] = served
-		if reason == OK {
+		if reason == observation.OK {
 			r.stages[i] = holding
 		}
 		delete(r.granted, i)

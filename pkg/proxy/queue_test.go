@@ -11,19 +11,20 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // waiter is a request that waits at a limit in a separate goroutine.
 type waiter struct {
 	*fake
-	why chan Reason // receives the result of acquire
+	why chan observation.Reason // receives the result of acquire
 }
 
 // queueUp starts acquire. In a synctest bubble it returns when the request holds a slot, waits or
 // was rejected.
 func queueUp(m *Limit, c *Clocks) *waiter {
-	w := &waiter{newFake("/"), make(chan Reason, 1)}
+	w := &waiter{newFake("/"), make(chan observation.Reason, 1)}
 	w.state.begin(c, time.Now())
 	go func() { w.why <- m.acquire(w, &w.state) }()
 	synctest.Wait()
@@ -72,7 +73,7 @@ func TestLimitNewRequestDoesNotOvertakeQueue(t *testing.T) {
 		queueUp(m, &Clocks{})
 		first := queueUp(m, &Clocks{})
 		m.release() // the slot passes to first, which has not run yet
-		second := &waiter{newFake("/"), make(chan Reason, 1)}
+		second := &waiter{newFake("/"), make(chan observation.Reason, 1)}
 		second.state.begin(&Clocks{}, time.Now())
 		go func() { second.why <- m.acquire(second, &second.state) }()
 		harness.Equal(t, first.said(), "ok", "first")
@@ -171,7 +172,7 @@ func TestNilLimitAdmitsAll(t *testing.T) {
 		}
 		for range 100 {
 			f := newFake("/")
-			harness.Equal(t, m.acquire(f, &f.state), OK, "acquire")
+			harness.Equal(t, m.acquire(f, &f.state), observation.OK, "acquire")
 		}
 		harness.Equal(t, m.String(), "0 running, 0 waiting", "load")
 	}
@@ -203,7 +204,7 @@ func TestLimitUnderConcurrentLoad(t *testing.T) {
 					close(gone)
 				}
 				switch reason := m.acquire(f, state); reason {
-				case OK:
+				case observation.OK:
 					n := inside.Add(1)
 					for old := most.Load(); n > old && !most.CompareAndSwap(old, n); old = most.Load() {
 					}
@@ -211,9 +212,9 @@ func TestLimitUnderConcurrentLoad(t *testing.T) {
 					runtime.Gosched()
 					inside.Add(-1)
 					m.release()
-				case QueueFull:
+				case observation.QueueFull:
 					full.Add(1)
-				case ClientGone:
+				case observation.ClientGone:
 					left.Add(1)
 				default:
 					t.Errorf("got %v, want ok, queue-full or client-gone", reason)

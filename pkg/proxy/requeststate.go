@@ -6,24 +6,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 )
-
-// Phase is the progress of a request.
-type Phase uint32
-
-// Values of Phase in the order in which they occur.
-const (
-	Queued    Phase = iota // the request waits for a slot
-	Dialling               // the request has a slot, but no connection
-	Waiting                // at least a part of the request was sent, and the response has not begun
-	Streaming              // the response has begun
-	Tunnelled              // the connection was upgraded and transfers bytes in both directions
-)
-
-func (p Phase) String() string {
-	return [...]string{"queued", "dialling", "waiting", "streaming", "streaming"}[p]
-}
 
 // RequestState is the state of one request. The engine owns the memory and reuses it: there is one
 // RequestState for each idle connection. Exported methods may be called concurrently, except Trace,
@@ -33,13 +18,13 @@ type RequestState struct {
 
 	adaptive atomic.Pointer[Limit] // the adaptive limit from which the request has a slot; nil if there is none
 
-	ticket ticket      // queue entry and slot
-	flight drainEntry  // entry in the list of requests in flight
-	trace  Trace       // nil if the request is not traced
-	seen   Observation // the observation that is reported when the request ends
+	ticket ticket                  // queue entry and slot
+	flight drainEntry              // entry in the list of requests in flight
+	trace  Trace                   // nil if the request is not traced
+	seen   observation.Observation // the observation that is reported when the request ends
 
-	rejected Reason // reason to reject the request; OK if it is served
-	reset    bool   // the engine resets the stream of a rejected request
+	rejected observation.Reason // reason to reject the request; OK if it is served
+	reset    bool               // the engine resets the stream of a rejected request
 }
 
 // Holds reports whether the engine must set Result.Held if it aborts an exchange whose response has
@@ -57,15 +42,15 @@ func (state *RequestState) Waited() (time.Duration, time.Time) {
 // Enter records that the request has entered phase p. Except for Dialling, a byte that was
 // transferred causes the new phase, so Clocks.Idle restarts. Engines call [RequestState.Respond]
 // instead of entering Streaming.
-func (state *RequestState) Enter(p Phase) {
+func (state *RequestState) Enter(p observation.Phase) {
 	state.phase.Store(uint32(p))
-	if p != Dialling {
+	if p != observation.Dialling {
 		state.Touch()
 	}
 	if state.trace != nil {
 		state.trace.Enter(p)
 	}
-	if p == Tunnelled {
+	if p == observation.Tunnelled {
 		state.becomeStream()
 	}
 }
@@ -133,14 +118,14 @@ func (state *RequestState) becomeStream() {
 // Respond has returned. The HTTP/2 engine calls it on the goroutine that reads the connection to
 // the user container.
 func (state *RequestState) Respond(contentType string) {
-	state.Enter(Streaming)
+	state.Enter(observation.Streaming)
 	switch {
 	case isEventStream(contentType):
 		if state.seen.Method == http.MethodGet {
 			state.becomeStream()
 		}
 	case state.flight.drain == nil:
-	case IsGRPC(contentType) && IsGRPC(state.seen.Exchange.Header(transport.ContentType)):
+	case transport.IsGRPC(contentType) && transport.IsGRPC(state.seen.Exchange.Header(transport.ContentType)):
 		state.flight.drain.noteStream(state, grpcStream)
 	}
 }

@@ -9,13 +9,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-var phases = []Phase{Queued, Dialling, Waiting, Streaming, Tunnelled}
+var phases = []observation.Phase{observation.Queued, observation.Dialling, observation.Waiting, observation.Streaming, observation.Tunnelled}
 
 // alive returns the state of a request that is in the given phase.
-func alive(c *Clocks, p Phase) *RequestState {
+func alive(c *Clocks, p observation.Phase) *RequestState {
 	state := &RequestState{}
 	state.begin(c, time.Now())
 	state.Enter(p)
@@ -27,16 +28,16 @@ func TestTimeoutsApplyInTheirPhases(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		clocks Clocks
-		reason Reason
+		reason observation.Reason
 		runs   [5]bool // whether the timeout applies in each phase
 	}{
-		{"none", Clocks{}, OK, [5]bool{}},
-		{"scope alone", Clocks{FirstByteOnly: true}, OK, [5]bool{}},
-		{"request", Clocks{Request: d}, RequestTimeout, [5]bool{true, true, true, true, false}},
-		{"request until the first byte", Clocks{Request: d, FirstByteOnly: true}, RequestTimeout, [5]bool{true, true, true, false, false}},
-		{"response start", Clocks{ResponseStart: d}, ResponseStartTimeout, [5]bool{true, true, true, false, false}},
-		{"idle", Clocks{Idle: d}, IdleTimeout, [5]bool{true, true, true, true, true}},
-		{"queue", Clocks{Queue: d}, QueueTimeout, [5]bool{true, false, false, false, false}},
+		{"none", Clocks{}, observation.OK, [5]bool{}},
+		{"scope alone", Clocks{FirstByteOnly: true}, observation.OK, [5]bool{}},
+		{"request", Clocks{Request: d}, observation.RequestTimeout, [5]bool{true, true, true, true, false}},
+		{"request until the first byte", Clocks{Request: d, FirstByteOnly: true}, observation.RequestTimeout, [5]bool{true, true, true, false, false}},
+		{"response start", Clocks{ResponseStart: d}, observation.ResponseStartTimeout, [5]bool{true, true, true, false, false}},
+		{"idle", Clocks{Idle: d}, observation.IdleTimeout, [5]bool{true, true, true, true, true}},
+		{"queue", Clocks{Queue: d}, observation.QueueTimeout, [5]bool{true, false, false, false, false}},
 	} {
 		for i, phase := range phases {
 			t.Run(fmt.Sprintf("%s, phase %d", c.name, phase), func(t *testing.T) {
@@ -45,12 +46,12 @@ func TestTimeoutsApplyInTheirPhases(t *testing.T) {
 					if !c.runs[i] {
 						harness.Equal(t, state.nextExpiry(), time.Time{}, "next")
 						time.Sleep(1000 * d)
-						harness.Equal(t, state.expired(), OK, "over, much later")
+						harness.Equal(t, state.expired(), observation.OK, "over, much later")
 						return
 					}
 					harness.Equal(t, state.nextExpiry(), time.Now().Add(d), "next")
 					time.Sleep(d - 1)
-					harness.Equal(t, state.expired(), OK, "over, just before")
+					harness.Equal(t, state.expired(), observation.OK, "over, just before")
 					time.Sleep(1 * time.Nanosecond)
 					harness.Equal(t, state.expired(), c.reason, "over")
 				})
@@ -62,19 +63,19 @@ func TestTimeoutsApplyInTheirPhases(t *testing.T) {
 func TestTimeoutsIncludeQueueTime(t *testing.T) {
 	for _, c := range []struct {
 		clocks Clocks
-		reason Reason
+		reason observation.Reason
 	}{
-		{Clocks{Request: 10 * time.Second}, RequestTimeout},
-		{Clocks{Request: 10 * time.Second, FirstByteOnly: true}, RequestTimeout},
-		{Clocks{ResponseStart: 10 * time.Second}, ResponseStartTimeout},
-		{Clocks{Idle: 10 * time.Second}, IdleTimeout},
+		{Clocks{Request: 10 * time.Second}, observation.RequestTimeout},
+		{Clocks{Request: 10 * time.Second, FirstByteOnly: true}, observation.RequestTimeout},
+		{Clocks{ResponseStart: 10 * time.Second}, observation.ResponseStartTimeout},
+		{Clocks{Idle: 10 * time.Second}, observation.IdleTimeout},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			state := alive(&c.clocks, Queued)
+			state := alive(&c.clocks, observation.Queued)
 			time.Sleep(6 * time.Second)
-			state.Enter(Dialling)
+			state.Enter(observation.Dialling)
 			time.Sleep(3 * time.Second)
-			harness.Equal(t, state.expired(), OK, "over after 9 s")
+			harness.Equal(t, state.expired(), observation.OK, "over after 9 s")
 			time.Sleep(time.Second)
 			harness.Equal(t, state.expired(), c.reason, "over after 10 s")
 		})
@@ -84,18 +85,18 @@ func TestTimeoutsIncludeQueueTime(t *testing.T) {
 func TestFirstExpiredTimeoutIsReason(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := Clocks{Queue: 1 * time.Second, Idle: 2 * time.Second, ResponseStart: 3 * time.Second, Request: 4 * time.Second}
-		queued, waiting, streaming, tunnel := alive(&c, Queued), alive(&c, Waiting), alive(&c, Streaming), alive(&c, Tunnelled)
+		queued, waiting, streaming, tunnel := alive(&c, observation.Queued), alive(&c, observation.Waiting), alive(&c, observation.Streaming), alive(&c, observation.Tunnelled)
 		time.Sleep(time.Hour) // all timeouts have expired
-		harness.Equal(t, queued.expired(), QueueTimeout, "queued")
-		harness.Equal(t, waiting.expired(), IdleTimeout, "waiting")
-		harness.Equal(t, streaming.expired(), IdleTimeout, "streaming")
-		harness.Equal(t, tunnel.expired(), IdleTimeout, "tunnel")
+		harness.Equal(t, queued.expired(), observation.QueueTimeout, "queued")
+		harness.Equal(t, waiting.expired(), observation.IdleTimeout, "waiting")
+		harness.Equal(t, streaming.expired(), observation.IdleTimeout, "streaming")
+		harness.Equal(t, tunnel.expired(), observation.IdleTimeout, "tunnel")
 		waiting.Touch()
 		streaming.Touch()
 		tunnel.Touch()
-		harness.Equal(t, waiting.expired(), ResponseStartTimeout, "waiting, touched")
-		harness.Equal(t, streaming.expired(), RequestTimeout, "streaming, touched")
-		harness.Equal(t, tunnel.expired(), OK, "tunnel, touched")
+		harness.Equal(t, waiting.expired(), observation.ResponseStartTimeout, "waiting, touched")
+		harness.Equal(t, streaming.expired(), observation.RequestTimeout, "streaming, touched")
+		harness.Equal(t, tunnel.expired(), observation.OK, "tunnel, touched")
 	})
 }
 
@@ -105,12 +106,12 @@ func TestIdleTimeoutRestartsOnEachByte(t *testing.T) {
 			state := alive(&Clocks{Idle: time.Second}, phase)
 			for range 10 {
 				time.Sleep(time.Second - 1)
-				harness.Equal(t, state.expired(), OK, "over between bytes")
+				harness.Equal(t, state.expired(), observation.OK, "over between bytes")
 				state.Touch()
 				harness.Equal(t, state.nextExpiry(), time.Now().Add(time.Second), "next")
 			}
 			time.Sleep(time.Second)
-			harness.Equal(t, state.expired(), IdleTimeout, "over")
+			harness.Equal(t, state.expired(), observation.IdleTimeout, "over")
 		}
 	})
 }
@@ -118,32 +119,32 @@ func TestIdleTimeoutRestartsOnEachByte(t *testing.T) {
 func TestBodyTimeoutRunsOnlyWhileWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := Clocks{Body: 10 * time.Second}
-		state := alive(&c, Waiting)
+		state := alive(&c, observation.Waiting)
 		state.AwaitBody() // the request may have a body that does not arrive
 		time.Sleep(time.Hour)
-		harness.Equal(t, state.expired(), OK, "a body that owes nothing")
+		harness.Equal(t, state.expired(), observation.OK, "a body that owes nothing")
 		harness.Equal(t, state.nextExpiry(), time.Time{}, "next")
 
-		state = alive(&c, Waiting)
+		state = alive(&c, observation.Waiting)
 		state.ExpectBody()
 		time.Sleep(time.Hour)
-		harness.Equal(t, state.expired(), OK, "nobody reads, the user container is slow")
+		harness.Equal(t, state.expired(), observation.OK, "nobody reads, the user container is slow")
 		for range 10 {
 			state.AwaitBody()
 			time.Sleep(10*time.Second - 1)
-			harness.Equal(t, state.expired(), OK, "over, between bytes")
+			harness.Equal(t, state.expired(), observation.OK, "over, between bytes")
 			state.GotBody()
 			time.Sleep(time.Minute)
-			harness.Equal(t, state.expired(), OK, "over, while they are written")
+			harness.Equal(t, state.expired(), observation.OK, "over, while they are written")
 		}
 		state.AwaitBody()
 		time.Sleep(10 * time.Second)
-		harness.Equal(t, state.expired(), IdleTimeout, "over")
-		state.Enter(Streaming)
-		harness.Equal(t, state.expired(), OK, "over, when the response has begun")
+		harness.Equal(t, state.expired(), observation.IdleTimeout, "over")
+		state.Enter(observation.Streaming)
+		harness.Equal(t, state.expired(), observation.OK, "over, when the response has begun")
 		state.begin(&c, time.Now())
 		time.Sleep(time.Hour)
-		harness.Equal(t, state.expired(), OK, "the next request in the same memory")
+		harness.Equal(t, state.expired(), observation.OK, "the next request in the same memory")
 	})
 }
 
@@ -151,15 +152,15 @@ func TestForcedEndPrecedesTimeouts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, phase := range phases {
 			state := alive(&Clocks{Request: time.Second, Idle: time.Second}, phase)
-			state.end(Draining)
-			harness.Equal(t, state.expired(), Draining, "over")
-			state.end(ClientGone)
-			harness.Equal(t, state.expired(), Draining, "over, ended twice")
+			state.end(observation.Draining)
+			harness.Equal(t, state.expired(), observation.Draining, "over")
+			state.end(observation.ClientGone)
+			harness.Equal(t, state.expired(), observation.Draining, "over, ended twice")
 			time.Sleep(time.Minute)
-			harness.Equal(t, state.expired(), Draining, "over, when a clock has run out as well")
+			harness.Equal(t, state.expired(), observation.Draining, "over, when a clock has run out as well")
 			state.begin(&Clocks{}, time.Now())
-			harness.Equal(t, state.expired(), OK, "over, the next request in the same memory")
-			harness.Equal(t, state.Phase(), Queued, "its phase")
+			harness.Equal(t, state.expired(), observation.OK, "over, the next request in the same memory")
+			harness.Equal(t, state.Phase(), observation.Queued, "its phase")
 		}
 	})
 }
@@ -168,34 +169,34 @@ func TestForcedEndPrecedesTimeouts(t *testing.T) {
 type clocksModel struct {
 	Clocks
 	start, active time.Time
-	phase         Phase
+	phase         observation.Phase
 	owes          bool      // the request has a body
 	owed          time.Time // start of the wait for a body byte; zero if none is awaited
 }
 
 // next returns the timeout that expires next and its time, or OK and the zero time.
-func (m *clocksModel) next() (reason Reason, at time.Time) {
-	due := map[Reason]time.Time{}
+func (m *clocksModel) next() (reason observation.Reason, at time.Time) {
+	due := map[observation.Reason]time.Time{}
 	if m.Idle > 0 {
-		due[IdleTimeout] = m.active.Add(m.Idle)
+		due[observation.IdleTimeout] = m.active.Add(m.Idle)
 	}
-	if m.Body > 0 && m.owes && m.phase < Streaming {
+	if m.Body > 0 && m.owes && m.phase < observation.Streaming {
 		when := time.Now().Add(m.Body) // the earliest possible time
 		if !m.owed.IsZero() {
 			when = m.owed.Add(m.Body)
 		}
-		if idle := due[IdleTimeout]; idle.IsZero() || when.Before(idle) {
-			due[IdleTimeout] = when
+		if idle := due[observation.IdleTimeout]; idle.IsZero() || when.Before(idle) {
+			due[observation.IdleTimeout] = when
 		}
 	}
-	if m.Queue > 0 && m.phase == Queued {
-		due[QueueTimeout] = m.start.Add(m.Queue)
+	if m.Queue > 0 && m.phase == observation.Queued {
+		due[observation.QueueTimeout] = m.start.Add(m.Queue)
 	}
-	if m.ResponseStart > 0 && m.phase < Streaming {
-		due[ResponseStartTimeout] = m.start.Add(m.ResponseStart)
+	if m.ResponseStart > 0 && m.phase < observation.Streaming {
+		due[observation.ResponseStartTimeout] = m.start.Add(m.ResponseStart)
 	}
-	if m.Request > 0 && (m.phase < Streaming || m.phase == Streaming && !m.FirstByteOnly) {
-		due[RequestTimeout] = m.start.Add(m.Request)
+	if m.Request > 0 && (m.phase < observation.Streaming || m.phase == observation.Streaming && !m.FirstByteOnly) {
+		due[observation.RequestTimeout] = m.start.Add(m.Request)
 	}
 	for r, when := range due {
 		if at.IsZero() || when.Before(at) {
@@ -224,10 +225,10 @@ func (m *clocksModel) step(state *RequestState, random *rand.Rand) {
 		state.GotBody()
 		m.owed, m.active = time.Time{}, time.Now()
 	case 5:
-		if m.phase < Tunnelled {
-			m.phase += Phase(1 + random.IntN(int(Tunnelled-m.phase)))
+		if m.phase < observation.Tunnelled {
+			m.phase += observation.Phase(1 + random.IntN(int(observation.Tunnelled-m.phase)))
 			state.Enter(m.phase)
-			if m.phase != Dialling { // Dialling transfers no byte
+			if m.phase != observation.Dialling { // Dialling transfers no byte
 				m.active = time.Now()
 			}
 		}
@@ -246,10 +247,10 @@ func TestExpiryMatchesModelForRandomEvents(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		for round := range 2000 {
-			m := &clocksModel{start: time.Now(), active: time.Now(), phase: Queued, owes: random.IntN(2) == 0, Clocks: Clocks{
+			m := &clocksModel{start: time.Now(), active: time.Now(), phase: observation.Queued, owes: random.IntN(2) == 0, Clocks: Clocks{
 				Request: some(), FirstByteOnly: random.IntN(2) == 0, ResponseStart: some(), Idle: some(), Body: some(), Queue: some(),
 			}}
-			state := alive(&m.Clocks, Queued)
+			state := alive(&m.Clocks, observation.Queued)
 			if m.owes {
 				state.ExpectBody()
 			}
@@ -266,7 +267,7 @@ func TestExpiryMatchesModelForRandomEvents(t *testing.T) {
 				}
 				before = next
 				if at.IsZero() || time.Now().Before(at) {
-					want = OK
+					want = observation.OK
 				}
 				if over := state.expired(); over != want {
 					t.Fatalf("seed %d, round %d: %+v: got expired %v, want %v", seed, round, m, over, want)
@@ -278,7 +279,7 @@ func TestExpiryMatchesModelForRandomEvents(t *testing.T) {
 }
 
 func TestRequestStateConcurrentReads(t *testing.T) {
-	state := alive(&Clocks{Request: time.Hour, Idle: time.Hour, ResponseStart: time.Hour}, Queued)
+	state := alive(&Clocks{Request: time.Hour, Idle: time.Hour, ResponseStart: time.Hour}, observation.Queued)
 	var all sync.WaitGroup
 	for range 2 {
 		all.Go(func() {
@@ -288,7 +289,7 @@ func TestRequestStateConcurrentReads(t *testing.T) {
 		})
 		all.Go(func() {
 			for range 1000 {
-				if reason := state.expired(); reason != OK && reason != Draining {
+				if reason := state.expired(); reason != observation.OK && reason != observation.Draining {
 					t.Errorf("got %v, want ok or draining", reason)
 				}
 				state.nextExpiry()
@@ -298,10 +299,10 @@ func TestRequestStateConcurrentReads(t *testing.T) {
 	for _, phase := range phases {
 		state.Enter(phase)
 	}
-	state.end(Draining)
+	state.end(observation.Draining)
 	all.Wait()
-	harness.Equal(t, state.expired(), Draining, "over")
-	harness.Equal(t, state.Phase(), Tunnelled, "phase")
+	harness.Equal(t, state.expired(), observation.Draining, "over")
+	harness.Equal(t, state.Phase(), observation.Tunnelled, "phase")
 }
 
 func TestPhaseStrings(t *testing.T) {
@@ -313,33 +314,33 @@ func TestPhaseStrings(t *testing.T) {
 func TestSendTimeoutRunsOnlyDuringWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := Clocks{Send: 10 * time.Second}
-		state := alive(&c, Streaming)
+		state := alive(&c, observation.Streaming)
 		time.Sleep(time.Hour)
-		harness.Equal(t, state.expired(), OK, "nothing is offered: over")
+		harness.Equal(t, state.expired(), observation.OK, "nothing is offered: over")
 		harness.Equal(t, state.nextExpiry(), time.Time{}, "next")
 		for range 10 {
 			state.writeStarted()
 			harness.Equal(t, state.nextExpiry(), time.Now().Add(10*time.Second), "next")
 			time.Sleep(10*time.Second - 1)
-			harness.Equal(t, state.expired(), OK, "over, before it is taken")
+			harness.Equal(t, state.expired(), observation.OK, "over, before it is taken")
 			state.WriteDone()
 			time.Sleep(time.Minute)
-			harness.Equal(t, state.expired(), OK, "over, between two pieces")
+			harness.Equal(t, state.expired(), observation.OK, "over, between two pieces")
 		}
 		state.writeStarted()
 		time.Sleep(10 * time.Second)
-		harness.Equal(t, state.expired(), IdleTimeout, "over")
-		state.Enter(Tunnelled)
-		harness.Equal(t, state.expired(), OK, "over, in a tunnel")
+		harness.Equal(t, state.expired(), observation.IdleTimeout, "over")
+		state.Enter(observation.Tunnelled)
+		harness.Equal(t, state.expired(), observation.OK, "over, in a tunnel")
 		state.begin(&c, time.Now())
 		time.Sleep(time.Hour)
-		harness.Equal(t, state.expired(), OK, "over, the next request in the same memory")
+		harness.Equal(t, state.expired(), observation.OK, "over, the next request in the same memory")
 	})
 }
 
 func TestAlarmWatchSetsEarlierTimer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		state := alive(&Clocks{Request: time.Hour, Send: time.Second}, Streaming)
+		state := alive(&Clocks{Request: time.Hour, Send: time.Second}, observation.Streaming)
 		a := NewAlarm(func() bool { return false })
 		defer a.Stop()
 		var aborted atomic.Int64

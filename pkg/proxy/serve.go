@@ -22,6 +22,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy/knative"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy/stats"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
@@ -37,8 +38,8 @@ type Proxy struct {
 	Grace   time.Duration // maximum time for which a slot is held while the user container still processes an aborted request (docs/promises.md 3.1); 0 means that slots are not held
 	Clocks  Clocks
 	Stats   *stats.Stats
-	Observe func(*Observation) // called at the end of each request that Serve does not answer as a probe; must not retain its argument
-	Probed  func(*Observation) // called after each answered probe; may be nil
+	Observe func(*observation.Observation) // called at the end of each request that Serve does not answer as a probe; must not retain its argument
+	Probed  func(*observation.Observation) // called after each answered probe; may be nil
 	Exclude Exclude
 	Trace   func(Exchange) Trace // starts the trace of a request that is included in the statistics; Trace and its result may be nil
 
@@ -56,21 +57,18 @@ type Exclude struct {
 // results are valid until End.
 type Trace interface {
 	ID() string
-	Enter(Phase)           // the request enters this phase now
-	Drop(name string) bool // reports whether Fields replace the named field of the client; the case of the name does not matter
-	Fields() []Field       // fields that are added to the request to the user container
-	End(*Observation)
+	Enter(observation.Phase)   // the request enters this phase now
+	Drop(name string) bool     // reports whether Fields replace the named field of the client; the case of the name does not matter
+	Fields() []transport.Field // fields that are added to the request to the user container
+	End(*observation.Observation)
 }
-
-// Field is a field of a request.
-type Field struct{ Name, Value string }
 
 // Reject runs Serve for a request that is rejected with the reason [Overload]. The request is not
 // queued. If reset is true, the engine resets the stream of the client, and no response is sent.
 func (p *Proxy) Reject(x Exchange, state *RequestState, reset bool) {
-	state.rejected, state.reset = Overload, reset
+	state.rejected, state.reset = observation.Overload, reset
 	p.Serve(x, state)
-	state.rejected, state.reset = OK, false
+	state.rejected, state.reset = observation.OK, false
 }
 
 // Serve serves one request. The engine owns state. x and state must not be used for another request
@@ -83,30 +81,30 @@ func (p *Proxy) Serve(x Exchange, state *RequestState) {
 	}
 
 	limit, fresh := p.Limit, true
-	if kind == knative.KubeletRequest {
+	if kind == observation.KubeletRequest {
 		peer, may := kubeletPeer(x)
-		may = may && state.rejected == OK
+		may = may && state.rejected == observation.OK
 		if may && p.Drain.Draining() {
-			answer(x, plain(Draining))
+			answer(x, plain(observation.Draining))
 			return
 		}
 		if may && p.kubelet.enter(peer) {
 			defer p.kubelet.leave(peer)
 			limit, fresh = nil, false
 		} else {
-			kind = knative.Traffic
+			kind = observation.Traffic
 		}
 	}
 
 	o := &state.seen
-	*o = Observation{}
+	*o = observation.Observation{}
 	o.Exchange, o.Kind, o.Start, o.Line = x, kind, time.Now(), x.Line()
-	o.Excluded = kind == knative.Traffic && p.Exclude.has(o)
+	o.Excluded = kind == observation.Traffic && p.Exclude.has(o)
 	o.Proxied = x.Header(knative.ProxyRequest) == knative.ActivatorValue
 	fresh = fresh && !o.Excluded
 
 	state.begin(&p.Clocks, o.Start)
-	if kind == knative.KubeletRequest {
+	if kind == observation.KubeletRequest {
 		state.most = kubeletTime
 	}
 	if state.trace = nil; p.Trace != nil && fresh {
@@ -127,7 +125,7 @@ func (p *Proxy) Serve(x Exchange, state *RequestState) {
 	}()
 
 	held = p.forward(limit, fresh, x, state, o)
-	if o.Reason != OK && !o.Begun {
+	if o.Reason != observation.OK && !o.Begun {
 		finish(x, o)
 	}
 	blameDeadline(o, x)
@@ -136,27 +134,27 @@ func (p *Proxy) Serve(x Exchange, state *RequestState) {
 	if state.trace != nil {
 		state.trace.End(o)
 	}
-	o.Line = Line{} // the strings can point into a buffer of the engine
+	o.Line = observation.Line{} // the strings can point into a buffer of the engine
 }
 
 // blameDeadline changes the reason of a call that the user container canceled because the timeout
 // of the client expired.
-func blameDeadline(o *Observation, x Exchange) {
-	if o.Reason != AppReset || !canceledAtDeadline(o, x) {
+func blameDeadline(o *observation.Observation, x Exchange) {
+	if o.Reason != observation.AppReset || !canceledAtDeadline(o, x) {
 		return
 	}
-	o.Reason = ClientGone
+	o.Reason = observation.ClientGone
 	if o.Reset && !o.Begun {
-		o.Status = ClientGone.Status()
+		o.Status = observation.ClientGone.Status()
 	}
 }
 
 // serveProbe responds to a probe. serveProbe and answer are separate functions because their
 // variables would otherwise increase the stack of each waiting request.
-func (p *Proxy) serveProbe(kind knative.Kind, x Exchange, state *RequestState) {
+func (p *Proxy) serveProbe(kind observation.Kind, x Exchange, state *RequestState) {
 	start := time.Now()
 	a := plain(state.rejected)
-	if state.rejected == OK {
+	if state.rejected == observation.OK {
 		a = p.answerProbe(kind, x)
 	}
 	if !state.reset {
@@ -164,7 +162,7 @@ func (p *Proxy) serveProbe(kind knative.Kind, x Exchange, state *RequestState) {
 	}
 	if p.Probed != nil {
 		o := &state.seen
-		*o = Observation{Exchange: x, Kind: kind, Start: start, End: time.Now()}
+		*o = observation.Observation{Exchange: x, Kind: kind, Start: start, End: time.Now()}
 		o.Line = x.Line()
 		o.Status, o.Reason, o.Out = a.Status, a.Reason, a.size(o.Method)
 		p.Probed(o)
@@ -173,9 +171,9 @@ func (p *Proxy) serveProbe(kind knative.Kind, x Exchange, state *RequestState) {
 
 // finish sends the response if the user container has sent none. It does not send a response if the
 // client has disconnected or the stream was reset.
-func finish(x Exchange, o *Observation) {
+func finish(x Exchange, o *observation.Observation) {
 	o.Status = o.Reason.Status()
-	if o.Reason != ClientGone && !o.Reset {
+	if o.Reason != observation.ClientGone && !o.Reset {
 		o.Status, o.Out = answer(x, answerFor(o, x))
 	}
 }
@@ -190,12 +188,12 @@ func answer(x Exchange, a Answer) (status int, size int64) {
 
 // forward waits for a slot and holds the slot until the exchange with the user container has ended.
 // held reports whether hold releases the slot later.
-func (p *Proxy) forward(limit *Limit, counted bool, x Exchange, state *RequestState, o *Observation) (held bool) {
-	if state.rejected != OK {
+func (p *Proxy) forward(limit *Limit, counted bool, x Exchange, state *RequestState, o *observation.Observation) (held bool) {
+	if state.rejected != observation.OK {
 		o.Reason, o.Reset = state.rejected, state.reset
 		return false
 	}
-	if reason := limit.acquire(x, state); reason != OK {
+	if reason := limit.acquire(x, state); reason != observation.OK {
 		o.Reason = reason
 		return false
 	}
@@ -211,7 +209,7 @@ func (p *Proxy) forward(limit *Limit, counted bool, x Exchange, state *RequestSt
 		}
 	}()
 	state.ticket.holds = limit != nil && p.Grace > 0
-	state.Enter(Dialling)
+	state.Enter(observation.Dialling)
 	o.Result = x.Forward(state)
 	if o.Held != nil {
 		p.startHold(limit, counted, state, o)
@@ -224,7 +222,7 @@ func (p *Proxy) forward(limit *Limit, counted bool, x Exchange, state *RequestSt
 // stays small.
 //
 //go:noinline
-func (p *Proxy) startHold(limit *Limit, counted bool, state *RequestState, o *Observation) {
+func (p *Proxy) startHold(limit *Limit, counted bool, state *RequestState, o *observation.Observation) {
 	go p.hold(limit, limit.hold(&state.ticket), counted, broken{o.Held, o.Reason, o.Slot, o.Proxied})
 	o.Held = nil
 }
@@ -244,14 +242,14 @@ func (p *Proxy) hold(limit *Limit, t *ticket, counted bool, broken broken) {
 
 // broken is an exchange that was aborted while the user container processed the request.
 type broken struct {
-	held    Held
-	reason  Reason
+	held    observation.Held
+	reason  observation.Reason
 	slot    time.Time // time when the request got its slot
 	proxied bool
 }
 
 // has reports whether the request is excluded.
-func (e *Exclude) has(o *Observation) bool {
+func (e *Exclude) has(o *observation.Observation) bool {
 	if len(e.UserAgents) > 0 {
 		agent := o.Exchange.Header(transport.UserAgent)
 		if slices.ContainsFunc(e.UserAgents, func(prefix string) bool { return strings.HasPrefix(agent, prefix) }) {

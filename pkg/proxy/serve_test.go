@@ -9,8 +9,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy/adapt"
-	"github.com/queue-proxy/queue-proxy/pkg/proxy/knative"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -63,7 +64,7 @@ func TestRejectReportsOverload(t *testing.T) {
 		case len(h.seen) != 1:
 			t.Errorf("%q: got %d observations, want 1", c.fields, len(h.seen))
 		default:
-			harness.Equal(t, h.seen[0].Reason, Overload, "reason")
+			harness.Equal(t, h.seen[0].Reason, observation.Overload, "reason")
 			harness.Equal(t, h.seen[0].Status, c.status, "status")
 		}
 		running, _ := h.Limit.Load()
@@ -77,21 +78,21 @@ func TestProbesAreNotForwarded(t *testing.T) {
 		fields []string
 		ready  error
 		want   string
-		reason Reason
+		reason observation.Reason
 	}{
-		{[]string{"K-Network-Probe", "queue"}, nil, "200 queue", OK},
-		{[]string{"K-Network-Probe", "queue", "User-Agent", "curl"}, nil, "200 queue", OK},
-		{[]string{"K-Network-Probe", "queue"}, errors.New("probe 0: tcp: refused"), "503 probe 0: tcp: refused\n", NotReady},
-		{[]string{"K-Network-Probe", "queue", "Content-Type", "application/grpc"}, nil, "200 queue", OK},
-		{[]string{"K-Network-Probe", "probe", "K-Network-Hash", "abc"}, errors.New("not asked"), "200 hash abc", OK},
-		{[]string{"K-Network-Probe", "probe", "K-Network-Hash", hash}, nil, "200 hash " + hash, OK},
-		{[]string{"K-Network-Probe", "probe"}, nil, noHash, BadRequest},
-		{[]string{"K-Network-Probe", "probe", "K-Network-Hash", hash + "h"}, nil, "400 the \"K-Network-Hash\" header is longer than 4 KiB\n", BadRequest},
-		{[]string{"K-Network-Probe", "Queue"}, nil, "400 unexpected probe header value: Queue\n", BadRequest},
-		{[]string{"K-Network-Probe", "<b>\xe9"}, nil, "400 unexpected probe header value: <b>\xe9\n", BadRequest},
-		{[]string{"K-Network-Probe", hash}, nil, "400 unexpected probe header value: " + hash[:256] + "\n", BadRequest},
-		{[]string{"User-Agent", "Knative-Activator-Probe"}, nil, "400 unexpected probe header value: \n", BadRequest},
-		{[]string{"User-Agent", "Knative-Autoscaling-Probe/9"}, nil, "400 unexpected probe header value: \n", BadRequest},
+		{[]string{"K-Network-Probe", "queue"}, nil, "200 queue", observation.OK},
+		{[]string{"K-Network-Probe", "queue", "User-Agent", "curl"}, nil, "200 queue", observation.OK},
+		{[]string{"K-Network-Probe", "queue"}, errors.New("probe 0: tcp: refused"), "503 probe 0: tcp: refused\n", observation.NotReady},
+		{[]string{"K-Network-Probe", "queue", "Content-Type", "application/grpc"}, nil, "200 queue", observation.OK},
+		{[]string{"K-Network-Probe", "probe", "K-Network-Hash", "abc"}, errors.New("not asked"), "200 hash abc", observation.OK},
+		{[]string{"K-Network-Probe", "probe", "K-Network-Hash", hash}, nil, "200 hash " + hash, observation.OK},
+		{[]string{"K-Network-Probe", "probe"}, nil, noHash, observation.BadRequest},
+		{[]string{"K-Network-Probe", "probe", "K-Network-Hash", hash + "h"}, nil, "400 the \"K-Network-Hash\" header is longer than 4 KiB\n", observation.BadRequest},
+		{[]string{"K-Network-Probe", "Queue"}, nil, "400 unexpected probe header value: Queue\n", observation.BadRequest},
+		{[]string{"K-Network-Probe", "<b>\xe9"}, nil, "400 unexpected probe header value: <b>\xe9\n", observation.BadRequest},
+		{[]string{"K-Network-Probe", hash}, nil, "400 unexpected probe header value: " + hash[:256] + "\n", observation.BadRequest},
+		{[]string{"User-Agent", "Knative-Activator-Probe"}, nil, "400 unexpected probe header value: \n", observation.BadRequest},
+		{[]string{"User-Agent", "Knative-Autoscaling-Probe/9"}, nil, "400 unexpected probe header value: \n", observation.BadRequest},
 	} {
 		for _, draining := range []bool{false, true} {
 			synctest.Test(t, func(t *testing.T) {
@@ -103,7 +104,7 @@ func TestProbesAreNotForwarded(t *testing.T) {
 				want, reason := c.want, c.reason
 				if draining {
 					h.Drain.Begin(true)
-					want, reason = "503 shutting down\n", Draining
+					want, reason = "503 shutting down\n", observation.Draining
 				}
 				began := h.Drain.arrived
 				time.Sleep(time.Second / 2)
@@ -176,8 +177,8 @@ func TestTrafficIsForwardedCountedAndObserved(t *testing.T) {
 		harness.Equal(t, first.Slot.Sub(start), time.Duration(0), "its slot")
 		harness.Equal(t, first.End.Sub(start), 2*time.Second, "its end")
 		harness.Equal(t, first.Status, 200, "its status")
-		harness.Equal(t, first.Phase, Waiting, "its phase")
-		harness.Equal(t, first.Kind, knative.Traffic, "its kind")
+		harness.Equal(t, first.Phase, observation.Waiting, "its phase")
+		harness.Equal(t, first.Kind, observation.Traffic, "its kind")
 		harness.Equal(t, first.Proxied, false, "it came through the activator")
 		harness.Equal(t, second.Start.Sub(start), time.Duration(0), "the second's start")
 		harness.Equal(t, second.Slot.Sub(start), 2*time.Second, "its slot")
@@ -274,28 +275,28 @@ func TestServeTimeoutBeforeResponse(t *testing.T) {
 
 func TestServeAnswersIfForwardSentNothing(t *testing.T) {
 	for _, c := range []struct {
-		result Result
+		result observation.Result
 		heard  string
 		status int
 	}{
-		{Result{Status: 200, Begun: true}, "nothing", 200},
-		{Result{Status: 404, Begun: true}, "nothing", 404},
-		{Result{Status: 101, Begun: true, Upgraded: true}, "nothing", 101},
-		{Result{Status: 200, Begun: true, Reason: IdleTimeout}, "nothing", 200}, // the engine aborted the stream
-		{Result{Status: 200, Begun: true, Reason: ClientGone}, "nothing", 200},
-		{Result{Reason: ClientGone}, "nothing", 499},
-		{Result{Reason: AppUnreachable}, "502 the app cannot be reached\n", 502},
-		{Result{Reason: AppReset}, "502 connection to the app closed unexpectedly\n", 502},
-		{Result{Status: 200, Reason: AppGarbage}, "502 invalid HTTP response of the app\n", 502},
-		{Result{Reason: RequestTimeout}, "504 request timeout", 504},
-		{Result{Reason: Draining}, "503 shutting down\n", 503},
-		{Result{Reason: BadRequest}, "400 bad request\n", 400},
-		{Result{Reason: TooLarge}, "413 request body too large\n", 413},
+		{observation.Result{Status: 200, Begun: true}, "nothing", 200},
+		{observation.Result{Status: 404, Begun: true}, "nothing", 404},
+		{observation.Result{Status: 101, Begun: true, Upgraded: true}, "nothing", 101},
+		{observation.Result{Status: 200, Begun: true, Reason: observation.IdleTimeout}, "nothing", 200}, // the engine aborted the stream
+		{observation.Result{Status: 200, Begun: true, Reason: observation.ClientGone}, "nothing", 200},
+		{observation.Result{Reason: observation.ClientGone}, "nothing", 499},
+		{observation.Result{Reason: observation.AppUnreachable}, "502 the app cannot be reached\n", 502},
+		{observation.Result{Reason: observation.AppReset}, "502 connection to the app closed unexpectedly\n", 502},
+		{observation.Result{Status: 200, Reason: observation.AppGarbage}, "502 invalid HTTP response of the app\n", 502},
+		{observation.Result{Reason: observation.RequestTimeout}, "504 request timeout", 504},
+		{observation.Result{Reason: observation.Draining}, "503 shutting down\n", 503},
+		{observation.Result{Reason: observation.BadRequest}, "400 bad request\n", 400},
+		{observation.Result{Reason: observation.TooLarge}, "413 request body too large\n", 413},
 	} {
 		h := newTestProxy()
 		h.Limit = NewLimit(1, 0)
 		f := newFake("/")
-		f.app = func(*RequestState) Result { return c.result }
+		f.app = func(*RequestState) observation.Result { return c.result }
 		f.onAnswer = func() {
 			harness.Equal(t, h.Limit.String(), "0 running, 0 waiting", "limit, while the answer is written")
 		}
@@ -390,7 +391,7 @@ func TestLinePathForEachTargetForm(t *testing.T) {
 		"h:443":               "h:443",
 		"":                    "",
 	} {
-		l := Line{Target: target}
+		l := observation.Line{Target: target}
 		harness.Equal(t, l.Path(), want, target)
 	}
 }
@@ -410,7 +411,7 @@ func TestForwardPanicReleasesResources(t *testing.T) {
 			h.Limit = NewLimit(1, 1)
 			goOn := make(chan struct{})
 			f := newFake("/", fields...)
-			f.app = func(*RequestState) Result {
+			f.app = func(*RequestState) observation.Result {
 				<-goOn
 				panic("the engine")
 			}
@@ -483,11 +484,13 @@ func TestRequestStateIsReused(t *testing.T) {
 // trace records the phases of a request.
 type trace struct{ told []string }
 
-func (t *trace) ID() string         { return "id" }
-func (t *trace) Enter(p Phase)      { t.told = append(t.told, p.String()) }
-func (t *trace) Drop(string) bool   { return false }
-func (t *trace) Fields() []Field    { return nil }
-func (t *trace) End(o *Observation) { t.told = append(t.told, fmt.Sprint(o.TraceID, " ", o.Status)) }
+func (t *trace) ID() string                { return "id" }
+func (t *trace) Enter(p observation.Phase) { t.told = append(t.told, p.String()) }
+func (t *trace) Drop(string) bool          { return false }
+func (t *trace) Fields() []transport.Field { return nil }
+func (t *trace) End(o *observation.Observation) {
+	t.told = append(t.told, fmt.Sprint(o.TraceID, " ", o.Status))
+}
 
 func TestOnlyCountedRequestsAreTraced(t *testing.T) {
 	h := newTestProxy()
@@ -520,7 +523,7 @@ func TestServeDoesNotAllocate(t *testing.T) {
 		"draining": func(h *testProxy) { h.Drain.Begin(true) },
 	} {
 		h := newTestProxy()
-		h.Observe = func(*Observation) {}
+		h.Observe = func(*observation.Observation) {}
 		change(h)
 		f := newFake("/")
 		harness.Equal(t, testing.AllocsPerRun(200, func() { h.Serve(f, &f.state) }), 0, name, "allocations")
@@ -542,7 +545,7 @@ func benchmarkServe(b *testing.B, limit *Limit) {
 	h := newTestProxy()
 	h.Limit = limit
 	h.Clocks = Clocks{Request: time.Hour, ResponseStart: time.Hour, Idle: time.Hour}
-	h.Observe = func(*Observation) {}
+	h.Observe = func(*observation.Observation) {}
 	f := newFake("/")
 	for b.Loop() {
 		h.Serve(f, &f.state)

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
@@ -15,10 +16,10 @@ import (
 func (h *testProxy) responding(method, requestType, responseType string, end <-chan struct{}) *fake {
 	f := newFake("/", transport.ContentType, requestType)
 	f.request.Method = method
-	f.app = func(state *RequestState) Result {
+	f.app = func(state *RequestState) observation.Result {
 		state.Respond(responseType)
 		<-end
-		return Result{Status: 200, Begun: true}
+		return observation.Result{Status: 200, Begun: true}
 	}
 	h.begin(f)
 	return f
@@ -91,12 +92,12 @@ func TestDrainClosingRejectsNewRequests(t *testing.T) {
 		late := newFake("/late")
 		time.Sleep(20 * time.Second)
 		h.serve(late)
-		harness.Equal(t, h.of(t, late).Reason, OK, "request during the quiet period")
+		harness.Equal(t, h.of(t, late).Reason, observation.OK, "request during the quiet period")
 		harness.Equal(t, <-wait(h.Drain), ended{OnlyStreams, 30 * time.Second}, "wait")
 
 		tooLate := h.serve(newFake("/too-late").worksUntil(nil))
-		harness.Equal(t, h.of(t, tooLate).Reason, Draining, "request after the quiet period")
-		harness.Equal(t, stream.state.expired(), OK, "the stream")
+		harness.Equal(t, h.of(t, tooLate).Reason, observation.Draining, "request after the quiet period")
+		harness.Equal(t, stream.state.expired(), observation.OK, "the stream")
 		harness.Equal(t, <-wait(h.Drain), ended{OnlyStreams, 0}, "second wait, without a new quiet period")
 		close(end)
 		harness.Equal(t, h.Drain.Empty(context.Background()), nil, "Empty after the end of the stream")
@@ -117,6 +118,6 @@ func TestAppRestartRejectsNoRequests(t *testing.T) {
 		h.Drain.Begin(false)
 		harness.Equal(t, <-wait(h.Drain), ended{OnlyStreams, time.Second / 2}, "the hook")
 		f := h.serve(newFake("/"))
-		harness.Equal(t, h.of(t, f).Reason, OK, "a request")
+		harness.Equal(t, h.of(t, f).Reason, observation.OK, "a request")
 	})
 }

@@ -9,10 +9,9 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/queue-proxy/queue-proxy/pkg/config"
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
-	"github.com/queue-proxy/queue-proxy/pkg/proxy"
-	"github.com/queue-proxy/queue-proxy/pkg/proxy/knative"
 )
 
 // NewLogger returns the configured logger and its level, which can be changed while the logger is
@@ -122,27 +121,27 @@ func (s *sidecar) sayReadiness(c probe.Change) {
 }
 
 // sayFailure logs a failed request. The logger samples equal lines.
-func (s *sidecar) sayFailure(o *proxy.Observation) {
-	if o.Reason == proxy.OK || o.Excluded {
+func (s *sidecar) sayFailure(o *observation.Observation) {
+	if o.Reason == observation.OK || o.Excluded {
 		return
 	}
 	fields := []zap.Field{
 		zap.Stringer("reason", o.Reason),
 		zap.Int("status", o.Status),
 		zap.Stringer("phase", o.Phase),
-		zap.String("method", proxy.Shown(o.Method)),
-		zap.String("path", proxy.Shown(o.Path())),
+		zap.String("method", observation.Shown(o.Method)),
+		zap.String("path", observation.Shown(o.Path())),
 		zap.String("protocol", fmt.Sprintf("HTTP/%d.%d", o.Major, o.Minor)),
 		zap.Duration("took", o.End.Sub(o.Start)),
 		zap.Duration("queued", o.Queued()),
 		zap.Bool("cutShort", o.Begun),
 	}
-	if o.Kind != knative.Traffic {
+	if o.Kind != observation.Traffic {
 		fields = append(fields, zap.Stringer("kind", o.Kind))
 	}
 	fields = append(fields, zap.NamedError("error", o.Err)) // no field if there is no error
 	level := zap.WarnLevel
-	if o.Reason == proxy.ClientGone {
+	if o.Reason == observation.ClientGone {
 		level = zap.InfoLevel
 	}
 	s.log.Log(level, "request failed", fields...)

@@ -15,8 +15,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/queue-proxy/queue-proxy/pkg/config"
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
-	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -75,8 +75,8 @@ func TestRequestFailureLogIsBounded(t *testing.T) {
 	c := config.Default()
 	c.LoggingConfig.V = `{"outputPaths":["OUT"]}`
 	lines := logged(t, c, func(l *zap.Logger) {
-		o := &proxy.Observation{Line: proxy.Line{Method: strings.Repeat("M", 1<<20), Target: "/\u009b2J\u2028" + strings.Repeat("x", 1<<20)}}
-		o.Reason = proxy.QueueFull
+		o := &observation.Observation{Line: observation.Line{Method: strings.Repeat("M", 1<<20), Target: "/\u009b2J\u2028" + strings.Repeat("x", 1<<20)}}
+		o.Reason = observation.QueueFull
 		(&sidecar{log: l}).sayFailure(o)
 	})
 	if len(lines) != 1 {

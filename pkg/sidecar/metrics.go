@@ -11,9 +11,9 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/certs"
 	"github.com/queue-proxy/queue-proxy/pkg/fair"
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/observe/metrics"
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
-	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 )
 
 // makeMetrics returns the metrics, or nil if they are neither served nor pushed.
@@ -30,7 +30,7 @@ func (s *sidecar) makeMetrics(pushed bool) *metrics.Metrics {
 		Names: c.MetricsNames.V, Pushed: pushed, Version: s.process.Version, Commit: s.process.Commit, Start: s.process.Started,
 		Namespace: c.Namespace.V, Service: c.Service.V, Configuration: c.Configuration.V, Revision: c.Revision.V, Pod: c.Pod.V,
 		UserPort:        c.UserPort.V,
-		NotReadyReasons: append(reasons, proxy.Draining.String()),
+		NotReadyReasons: append(reasons, observation.Draining.String()),
 		Merge:           metrics.Merge{Port: c.MergePort.V, Path: c.MergePath.V},
 		Gauges: metrics.Gauges{
 			Load:         s.load,
@@ -63,7 +63,7 @@ func (s *sidecar) makeMetrics(pushed bool) *metrics.Metrics {
 // readyReason returns the current result of a queue probe without running the probes.
 func (s *sidecar) readyReason() (ready bool, reason string) {
 	if s.proxy.Drain.Draining() {
-		return false, proxy.Draining.String()
+		return false, observation.Draining.String()
 	}
 	state := s.prober.State()
 	for _, p := range state.Probes {
@@ -116,7 +116,7 @@ func (s *sidecar) listenMetrics() (net.Listener, error) {
 		Bounds: s.bounds,
 		Failed: func(client net.Addr, err error) {
 			if n := s.failedHandshakes.Add(time.Now()); n > 0 {
-				s.log.Warn("metrics: TLS handshakes failed", zap.Int("handshakes", n), zap.Stringer("client", client), zap.String("error", proxy.Shown(err.Error())))
+				s.log.Warn("metrics: TLS handshakes failed", zap.Int("handshakes", n), zap.Stringer("client", client), zap.String("error", observation.Shown(err.Error())))
 			}
 		},
 	}.Listener(ln), nil

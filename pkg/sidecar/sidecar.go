@@ -21,6 +21,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/config"
 	"github.com/queue-proxy/queue-proxy/pkg/fair"
 	"github.com/queue-proxy/queue-proxy/pkg/message"
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/observe/status"
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
@@ -361,7 +362,7 @@ func (s *sidecar) limit() (running, waiting int) {
 
 // slots returns the requests that hold a slot, and the number of slots held for disconnected
 // clients.
-func (s *sidecar) slots() (holders []proxy.Holder, held int) {
+func (s *sidecar) slots() (holders []observation.Holder, held int) {
 	return s.proxy.Holders(), s.proxy.Limit.Held()
 }
 

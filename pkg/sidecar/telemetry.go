@@ -8,13 +8,12 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/observe/accesslog"
 	"github.com/queue-proxy/queue-proxy/pkg/observe/export"
 	"github.com/queue-proxy/queue-proxy/pkg/observe/metrics"
 	"github.com/queue-proxy/queue-proxy/pkg/observe/status"
 	"github.com/queue-proxy/queue-proxy/pkg/observe/tracing"
-	"github.com/queue-proxy/queue-proxy/pkg/proxy"
-	"github.com/queue-proxy/queue-proxy/pkg/proxy/knative"
 )
 
 // telemetry contains the metrics, the request log, the tracer and the metrics push. Each part is
@@ -43,9 +42,9 @@ func (s *sidecar) tell() {
 }
 
 // observe is called after each request completes.
-func (s *sidecar) observe(o *proxy.Observation) {
+func (s *sidecar) observe(o *observation.Observation) {
 	s.board.Observe(o)
-	if o.Reason == proxy.Local {
+	if o.Reason == observation.Local {
 		s.shortages.lackedResources("connection to the user container", o.Err)
 	}
 	if problem := s.board.FirstProblem(o); problem != "" {
@@ -63,8 +62,8 @@ func (s *sidecar) observe(o *proxy.Observation) {
 }
 
 // probed is called after each probe is answered.
-func (s *sidecar) probed(o *proxy.Observation) {
-	if o.Kind == knative.QueueProbe {
+func (s *sidecar) probed(o *observation.Observation) {
+	if o.Kind == observation.QueueProbe {
 		s.telemetry.metrics.Answered(o.Start, o.Status == http.StatusOK)
 	}
 	if s.telemetry.log != nil {

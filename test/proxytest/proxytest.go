@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy/stats"
@@ -60,7 +61,7 @@ type Proxy struct {
 	shutdown  sync.Once
 
 	mu           sync.Mutex
-	observations []proxy.Observation
+	observations []observation.Observation
 }
 
 // Start starts a proxy in front of an app. If change is not nil, it can modify the parts of the
@@ -141,7 +142,7 @@ func (p *Proxy) serve(o Options) (ended chan error) {
 
 // observe stores an observation. It copies the strings, because they are valid only during the
 // call.
-func (p *Proxy) observe(o *proxy.Observation) {
+func (p *Proxy) observe(o *observation.Observation) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	kept := *o
@@ -268,7 +269,7 @@ func (p *Proxy) WantBounds(names ...bound.Name) {
 }
 
 // Observed waits for n observations and returns all observations.
-func (p *Proxy) Observed(n int) (all []proxy.Observation) {
+func (p *Proxy) Observed(n int) (all []observation.Observation) {
 	p.T.Helper()
 	harness.Until(p.T, fmt.Sprintf("%d observations", n), func() bool {
 		p.mu.Lock()

@@ -26,6 +26,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/http1client"
@@ -116,7 +117,7 @@ type exchange struct {
 	control *http.ResponseController
 	alarm   *proxy.Alarm
 	state   proxy.RequestState
-	result  proxy.Result
+	result  observation.Result
 	trace   *httptrace.ClientTrace // of ReverseProxy
 	body    body
 	stopped atomic.Bool // StopBody was called
@@ -167,8 +168,8 @@ func (x *exchange) Header(name string) string { return strings.Trim(x.r.Header.G
 func (x *exchange) Repeats(name string) bool { return len(x.r.Header[name]) > 1 }
 
 // Line implements proxy.Exchange.
-func (x *exchange) Line() proxy.Line {
-	return proxy.Line{
+func (x *exchange) Line() observation.Line {
+	return observation.Line{
 		Method: x.r.Method, Target: x.r.RequestURI, Host: x.r.Host, Major: x.r.ProtoMajor, Minor: x.r.ProtoMinor,
 		Remote: x.r.RemoteAddr, TLS: x.r.TLS != nil, Open: x.r.ContentLength != 0,
 	}
@@ -178,7 +179,7 @@ func (x *exchange) Line() proxy.Line {
 func (x *exchange) Request() *http.Request { return x.r }
 
 // Wait implements proxy.Exchange.
-func (x *exchange) Wait(state *proxy.RequestState) proxy.Reason { return x.alarm.Wait(state) }
+func (x *exchange) Wait(state *proxy.RequestState) observation.Reason { return x.alarm.Wait(state) }
 
 // Notify implements proxy.Exchange.
 func (x *exchange) Notify() { x.alarm.Notify() }
@@ -214,7 +215,7 @@ func (x *exchange) setDefaults() {
 }
 
 // Forward implements proxy.Exchange.
-func (x *exchange) Forward(state *proxy.RequestState) (result proxy.Result) {
+func (x *exchange) Forward(state *proxy.RequestState) (result observation.Result) {
 	x.alarm.Watch(state)
 	server := &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
@@ -239,8 +240,8 @@ func (x *exchange) Forward(state *proxy.RequestState) (result proxy.Result) {
 			}
 			x.cut = true
 		}
-		if x.alarm.Abortable(nil); x.cut && x.result.Reason == proxy.OK {
-			x.result.Reason = proxy.ClientGone
+		if x.alarm.Abortable(nil); x.cut && x.result.Reason == observation.OK {
+			x.result.Reason = observation.ClientGone
 		}
 		result = x.result
 	}()
@@ -255,7 +256,7 @@ var errRefused = errors.New("the request is not forwarded")
 func (x *exchange) RoundTrip(out *http.Request) (*http.Response, error) {
 	x.trace = httptrace.ContextClientTrace(out.Context())
 	call := rewrite.Call{Request: x.request(out.Header), Client: x}
-	if x.result.Reason = x.refuse(call.Request); x.result.Reason != proxy.OK {
+	if x.result.Reason = x.refuse(call.Request); x.result.Reason != observation.OK {
 		return nil, errRefused
 	}
 	if x.r.ContentLength != 0 {
@@ -310,16 +311,16 @@ func (x *exchange) request(h http.Header) *rewrite.Request {
 }
 
 // refuse returns the reason for which a request is not forwarded, or OK.
-func (x *exchange) refuse(q *rewrite.Request) proxy.Reason {
+func (x *exchange) refuse(q *rewrite.Request) observation.Reason {
 	announced := 0
 	for name := range x.r.Trailer {
 		if announced += len(name) + len(","); wire.ForbidsTrailer(name) || announced > wire.MaxRequestTrailer {
-			return proxy.BadRequest
+			return observation.BadRequest
 		}
 	}
 	for _, value := range x.r.Header[transport.ContentLength] { // RFC 9113 section 8.1.1; net/http validates only one
 		if n, err := strconv.ParseUint(value, 10, 63); x.isH2() && (err != nil || int64(n) != x.r.ContentLength) {
-			return proxy.BadRequest
+			return observation.BadRequest
 		}
 	}
 	return q.Refuse(0)
@@ -355,7 +356,7 @@ func (x *exchange) send(call *rewrite.Call) (rewrite.Response, *wire.Response, e
 }
 
 // Sending implements rewrite.Client.
-func (x *exchange) Sending() { x.state.Enter(proxy.Waiting) }
+func (x *exchange) Sending() { x.state.Enter(observation.Waiting) }
 
 // Waiting implements rewrite.Client.
 func (x *exchange) Waiting() {}

@@ -16,6 +16,7 @@ var plan = []folder{
 
 	// The record of events. Each area can import it.
 	{path: "pkg/observation/bound"},
+	{path: "pkg/observation", may: []string{"pkg/message"}},
 
 	// Admission by client address.
 	{path: "pkg/fair", may: []string{"pkg/observation/bound"}},
@@ -28,16 +29,17 @@ var plan = []folder{
 	{path: "pkg/transport/http2/http2conn", may: []string{"pkg/observation/bound", "pkg/transport/http1/wire", "pkg/transport/netconn"}},
 
 	// The lifecycle of a request.
-	{path: "pkg/proxy/knative", may: []string{"pkg/transport"}},
+	{path: "pkg/proxy/knative", may: []string{"pkg/observation", "pkg/transport"}},
 	{path: "pkg/proxy/stats", may: []string{"pkg/transport"}},
 	{path: "pkg/proxy/adapt"},
 	{path: "pkg/proxy", may: []string{
-		"pkg/fair", "pkg/message", "pkg/proxy/adapt", "pkg/proxy/knative", "pkg/proxy/stats", "pkg/transport",
+		"pkg/fair", "pkg/observation", "pkg/proxy/adapt", "pkg/proxy/knative", "pkg/proxy/stats",
+		"pkg/transport",
 	}},
 
 	// Connections and protocols.
 	{path: "pkg/transport/rewrite", may: []string{
-		"pkg/observation/bound", "pkg/proxy", "pkg/transport", "pkg/transport/http1/wire",
+		"pkg/observation", "pkg/observation/bound", "pkg/proxy", "pkg/transport", "pkg/transport/http1/wire",
 		"pkg/transport/netconn",
 	}},
 	{path: "pkg/transport/http2/http2client", may: []string{
@@ -45,33 +47,33 @@ var plan = []folder{
 		"pkg/transport/netconn", "pkg/transport/rewrite",
 	}},
 	{path: "pkg/transport/http1/http1client", may: []string{
-		"pkg/observation/bound", "pkg/proxy", "pkg/transport", "pkg/transport/http1/wire",
+		"pkg/observation", "pkg/observation/bound", "pkg/proxy", "pkg/transport", "pkg/transport/http1/wire",
 		"pkg/transport/netconn", "pkg/transport/rewrite",
 	}},
 	{path: "pkg/transport/http2", may: []string{
-		"pkg/observation/bound", "pkg/proxy", "pkg/transport", "pkg/transport/http1/http1client",
-		"pkg/transport/http1/wire", "pkg/transport/http2/http2client", "pkg/transport/http2/http2conn",
-		"pkg/transport/netconn", "pkg/transport/rewrite",
+		"pkg/observation", "pkg/observation/bound", "pkg/proxy", "pkg/transport",
+		"pkg/transport/http1/http1client", "pkg/transport/http1/wire", "pkg/transport/http2/http2client",
+		"pkg/transport/http2/http2conn", "pkg/transport/netconn", "pkg/transport/rewrite",
 	}},
 	{path: "pkg/transport/http1", may: []string{
-		"pkg/observation/bound", "pkg/proxy", "pkg/transport", "pkg/transport/http1/http1client",
-		"pkg/transport/http1/wire", "pkg/transport/http2/http2client", "pkg/transport/netconn",
-		"pkg/transport/rewrite",
+		"pkg/observation", "pkg/observation/bound", "pkg/proxy", "pkg/transport",
+		"pkg/transport/http1/http1client", "pkg/transport/http1/wire", "pkg/transport/http2/http2client",
+		"pkg/transport/netconn", "pkg/transport/rewrite",
 	}},
 	{path: "pkg/probe", may: []string{"pkg/message", "pkg/transport", "pkg/transport/netconn"}},
 
 	// Consumers of observations.
 	{path: "pkg/observe/export", may: []string{"pkg/message", "pkg/transport"}},
 	{path: "pkg/observe/metrics", may: []string{
-		"pkg/fair", "pkg/message", "pkg/observation/bound", "pkg/observe/export", "pkg/proxy",
-		"pkg/proxy/adapt", "pkg/proxy/knative", "pkg/transport/netconn",
+		"pkg/fair", "pkg/message", "pkg/observation", "pkg/observation/bound", "pkg/observe/export",
+		"pkg/proxy/adapt", "pkg/transport/netconn",
 	}},
-	{path: "pkg/observe/tracing", may: []string{"pkg/message", "pkg/observe/export", "pkg/proxy", "pkg/proxy/knative", "pkg/transport"}},
+	{path: "pkg/observe/tracing", may: []string{"pkg/message", "pkg/observation", "pkg/observe/export", "pkg/transport"}},
 	{path: "pkg/observe/accesslog", may: []string{
-		"pkg/message", "pkg/observe/export", "pkg/proxy", "pkg/transport", "pkg/transport/netconn",
+		"pkg/message", "pkg/observation", "pkg/observe/export", "pkg/transport", "pkg/transport/netconn",
 	}},
 	{path: "pkg/observe/status", may: []string{
-		"pkg/fair", "pkg/message", "pkg/observation/bound", "pkg/probe", "pkg/proxy", "pkg/proxy/adapt",
+		"pkg/fair", "pkg/message", "pkg/observation", "pkg/observation/bound", "pkg/probe", "pkg/proxy/adapt",
 		"pkg/transport/netconn",
 	}},
 	{path: "pkg/config", may: []string{"pkg/message", "pkg/probe", "pkg/proxy/adapt"}},
@@ -86,11 +88,12 @@ var plan = []folder{
 
 	// The process.
 	{path: "pkg/sidecar", may: []string{
-		"pkg/certs", "pkg/config", "pkg/fair", "pkg/message", "pkg/observation/bound", "pkg/observe/accesslog",
-		"pkg/observe/export", "pkg/observe/metrics", "pkg/observe/status", "pkg/observe/tracing", "pkg/probe",
-		"pkg/proxy", "pkg/proxy/adapt", "pkg/proxy/knative", "pkg/proxy/stats", "pkg/transport",
-		"pkg/transport/http1", "pkg/transport/http1/http1client", "pkg/transport/http2",
-		"pkg/transport/http2/http2client", "pkg/transport/netconn", "pkg/transport/rewrite",
+		"pkg/certs", "pkg/config", "pkg/fair", "pkg/message", "pkg/observation", "pkg/observation/bound",
+		"pkg/observe/accesslog", "pkg/observe/export", "pkg/observe/metrics", "pkg/observe/status",
+		"pkg/observe/tracing", "pkg/probe", "pkg/proxy", "pkg/proxy/adapt", "pkg/proxy/knative",
+		"pkg/proxy/stats", "pkg/transport", "pkg/transport/http1", "pkg/transport/http1/http1client",
+		"pkg/transport/http2", "pkg/transport/http2/http2client", "pkg/transport/netconn",
+		"pkg/transport/rewrite",
 	}},
 	{path: "cmd/internal/cli", may: []string{"pkg/message"}},
 	{path: "cmd/injector/internal/check", may: []string{"pkg/inject"}},
@@ -110,11 +113,11 @@ var plan = []folder{
 	{path: "test/limits/simulation", may: []string{"pkg/proxy/adapt"}},
 	{path: "test/limits/measure", may: []string{"test/limits/simulation"}},
 	{path: "test/reference", may: []string{
-		"pkg/proxy", "pkg/transport", "pkg/transport/http1/http1client", "pkg/transport/http1/wire",
-		"pkg/transport/http2/http2client", "pkg/transport/rewrite",
+		"pkg/observation", "pkg/proxy", "pkg/transport", "pkg/transport/http1/http1client",
+		"pkg/transport/http1/wire", "pkg/transport/http2/http2client", "pkg/transport/rewrite",
 	}},
 	{path: "test/proxytest", may: []string{
-		"pkg/observation/bound", "pkg/proxy", "pkg/proxy/stats", "pkg/transport/http1",
+		"pkg/observation", "pkg/observation/bound", "pkg/proxy", "pkg/proxy/stats", "pkg/transport/http1",
 		"pkg/transport/http1/http1client", "pkg/transport/http1/wire", "pkg/transport/http2",
 		"pkg/transport/http2/http2client", "pkg/transport/netconn", "pkg/transport/rewrite", "test/harness",
 		"test/reference",

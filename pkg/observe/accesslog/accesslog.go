@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/message"
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/observe/export"
-	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 )
 
 // Options select the logged requests and the format. The zero value logs all requests as JSON, except for probes that
@@ -80,7 +80,7 @@ func New(o Options, w io.Writer) (*Log, error) {
 }
 
 // Observe logs a request if the options select it. It does not wait for the writer.
-func (l *Log) Observe(o *proxy.Observation) {
+func (l *Log) Observe(o *observation.Observation) {
 	if !l.wants(o) {
 		return
 	}
@@ -97,7 +97,7 @@ func (l *Log) Observe(o *proxy.Observation) {
 const keepScratch = 32 << 10
 
 // wants reports whether a request is logged, as described in the comment of Options.
-func (l *Log) wants(o *proxy.Observation) bool {
+func (l *Log) wants(o *observation.Observation) bool {
 	switch s := &l.options; {
 	case o.Excluded:
 		return false
@@ -114,10 +114,10 @@ func (l *Log) wants(o *proxy.Observation) bool {
 	}
 }
 
-func failed(o *proxy.Observation) bool { return o.Reason != proxy.OK || o.Status >= 500 }
+func failed(o *observation.Observation) bool { return o.Reason != observation.OK || o.Status >= 500 }
 
 // appendLine appends the line of a request.
-func (l *Log) appendLine(b []byte, o *proxy.Observation) []byte {
+func (l *Log) appendLine(b []byte, o *observation.Observation) []byte {
 	traceID := traceID(o)
 	if l.template == nil {
 		return l.appendJSON(b, o, traceID, "")

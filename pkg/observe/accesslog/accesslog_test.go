@@ -20,8 +20,8 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy"
-	"github.com/queue-proxy/queue-proxy/pkg/proxy/knative"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -39,25 +39,25 @@ func (x *exchange) Header(name string) string { return strings.Trim(x.r.Header.G
 
 // observe returns the observation of a successful request. It was queued for 2 ms, its response began after 5 ms, and it
 // ended after 10 ms.
-func observe(r *http.Request) *proxy.Observation {
+func observe(r *http.Request) *observation.Observation {
 	start := time.Date(2026, 8, 21, 10, 0, 0, 1_000, time.UTC)
-	return &proxy.Observation{
+	return &observation.Observation{
 		Exchange: &exchange{r: r},
-		Line: proxy.Line{
+		Line: observation.Line{
 			Method: r.Method, Target: r.RequestURI, Host: r.Host, Major: r.ProtoMajor, Minor: r.ProtoMinor,
 			Remote: r.RemoteAddr, TLS: r.TLS != nil,
 		},
-		Start: start, Slot: start.Add(2 * time.Millisecond), End: start.Add(10 * time.Millisecond), Phase: proxy.Streaming,
-		Result: proxy.Result{Status: 200, Begun: true, In: 3, Out: 5, FirstByte: start.Add(5 * time.Millisecond)},
+		Start: start, Slot: start.Add(2 * time.Millisecond), End: start.Add(10 * time.Millisecond), Phase: observation.Streaming,
+		Result: observation.Result{Status: 200, Begun: true, In: 3, Out: 5, FirstByte: start.Add(5 * time.Millisecond)},
 	}
 }
 
-func get(target string) *proxy.Observation {
+func get(target string) *observation.Observation {
 	return observe(httptest.NewRequest(http.MethodGet, target, nil))
 }
 
 // written returns the log of the requests with the options.
-func written(t *testing.T, o Options, requests ...*proxy.Observation) string {
+func written(t *testing.T, o Options, requests ...*observation.Observation) string {
 	t.Helper()
 	var out harness.Buffer
 	l := mustNew(t, o, &out)
@@ -101,8 +101,8 @@ func TestJSONLineContainsAllFields(t *testing.T) {
 
 func TestJSONLineOfQueuedRequestContainsNull(t *testing.T) {
 	o := get("/")
-	o.Slot, o.FirstByte, o.Phase = time.Time{}, time.Time{}, proxy.Queued
-	o.Status, o.Reason, o.Begun = 503, proxy.QueueFull, false
+	o.Slot, o.FirstByte, o.Phase = time.Time{}, time.Time{}, observation.Queued
+	o.Status, o.Reason, o.Begun = 503, observation.QueueFull, false
 	got := written(t, Options{}, o)
 	for _, want := range []string{
 		`"queueMs":10.000,"appMs":null,"firstByteMs":null,"totalMs":10.000`, `"severity":"WARNING"`,
@@ -116,13 +116,13 @@ func TestOptionsSelectRequests(t *testing.T) {
 	ok, slow, failed, cut, left, refused := get("/ok"), get("/slow"), get("/failed"), get("/cut"), get("/left"), get("/refused")
 	slow.End = slow.Start.Add(time.Second)
 	failed.Status = 500
-	cut.Reason = proxy.AppReset
-	left.Reason, left.Status, left.Begun = proxy.ClientGone, 499, false
+	cut.Reason = observation.AppReset
+	left.Reason, left.Status, left.Begun = observation.ClientGone, 499, false
 	refused.Status = 404
 	excluded, probe, liveness := get("/excluded"), get("/probe"), get("/liveness")
 	excluded.Excluded, excluded.Status = true, 500
-	probe.Kind, liveness.Kind = knative.QueueProbe, knative.KubeletRequest
-	all := []*proxy.Observation{ok, slow, failed, cut, left, refused, excluded, probe, liveness}
+	probe.Kind, liveness.Kind = observation.QueueProbe, observation.KubeletRequest
+	all := []*observation.Observation{ok, slow, failed, cut, left, refused, excluded, probe, liveness}
 
 	for _, c := range []struct {
 		name    string
@@ -439,7 +439,7 @@ func FuzzJSONLine(f *testing.F) {
 		r.Header = http.Header{"User-Agent": {agent}, "Referer": {referer}, "Traceparent": {"00-" + trace + "-1"}}
 		o.Method, o.Target, o.Host, o.Remote = method, target, host, remote
 		o.TraceID, o.Status = trace, status
-		o.Reason = proxy.Reason(uint(why) % uint(proxy.NumReasons))
+		o.Reason = observation.Reason(uint(why) % uint(observation.NumReasons))
 		o.End = o.Start.Add(time.Duration(nanos))
 		for _, made := range []*template{nil, serving} {
 			l := &Log{tail: appendTail(nil, &Revision{PodName: pod}), template: made}

@@ -5,7 +5,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/queue-proxy/queue-proxy/pkg/proxy"
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 )
 
@@ -20,9 +20,9 @@ const (
 // appendJSON appends the JSON line of a request. docs/request-log.md describes the fields. All lines have the same
 // fields in the same order. A duration is null if the request did not reach this phase. templateError is the error of
 // the template that is replaced by this line, or "".
-func (l *Log) appendJSON(b []byte, o *proxy.Observation, traceID, templateError string) []byte {
+func (l *Log) appendJSON(b []byte, o *observation.Observation, traceID, templateError string) []byte {
 	severity := "INFO"
-	if failed(o) && o.Reason != proxy.ClientGone {
+	if failed(o) && o.Reason != observation.ClientGone {
 		severity = "WARNING"
 	}
 	b = l.appendTime(append(b, `{"timestamp":"`...), o.Start)
@@ -36,7 +36,7 @@ func (l *Log) appendJSON(b []byte, o *proxy.Observation, traceID, templateError 
 	b = strconv.AppendInt(append(b, `","status":`...), int64(o.Status), 10)
 	b = append(append(b, `,"reason":"`...), o.Reason.String()...)
 	b = append(append(b, `","phase":"`...), o.Phase.String()...)
-	b = strconv.AppendBool(append(b, `","cutShort":`...), o.Begun && o.Reason != proxy.OK)
+	b = strconv.AppendBool(append(b, `","cutShort":`...), o.Begun && o.Reason != observation.OK)
 	b = strconv.AppendBool(append(b, `,"upgraded":`...), o.Upgraded)
 	b = strconv.AppendBool(append(b, `,"replayed":`...), o.Replayed)
 	b = strconv.AppendBool(append(b, `,"activator":`...), o.Proxied)

@@ -13,7 +13,7 @@ import (
 	gotemplate "text/template"
 	"text/template/parse"
 
-	"github.com/queue-proxy/queue-proxy/pkg/proxy"
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 )
 
 // Limits for one execution of a template. A header section can be 1 MiB long, and a template can contain a range over a
@@ -228,7 +228,7 @@ func js(args ...any) string {
 
 // traceID returns the trace ID of a request. If the sidecar does not trace the request, it returns the second part of
 // the field Traceparent, or the field X-B3-Traceid, as in Knative. It returns "" for IDs that are not hexadecimal.
-func traceID(o *proxy.Observation) string {
+func traceID(o *observation.Observation) string {
 	if o.TraceID != "" {
 		return o.TraceID
 	}

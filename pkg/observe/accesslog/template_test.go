@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/queue-proxy/queue-proxy/pkg/proxy"
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -98,7 +98,7 @@ func TestInvalidTemplateLineIsReplacedByJSON(t *testing.T) {
 	var reports []error
 	var out harness.Buffer
 	l := mustNew(t, Options{Template: `{"agent": "{{.Request.UserAgent}}"}`, Report: func(err error) { reports = append(reports, err) }}, &out)
-	with := func(agent string) *proxy.Observation {
+	with := func(agent string) *observation.Observation {
 		r := httptest.NewRequest("GET", "/x", nil)
 		r.Header.Set("User-Agent", agent)
 		return observe(r)

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/proxy"
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -15,7 +15,7 @@ func BenchmarkObserve(b *testing.B) {
 	for _, names := range []string{"default", "knative-1.18", "knative-head", "all"} {
 		b.Run(names, func(b *testing.B) {
 			m := filled(b, names)
-			o := observed(http.MethodGet, 1, 1, 200, proxy.OK)
+			o := observed(http.MethodGet, 1, 1, 200, observation.OK)
 			b.ReportAllocs()
 			for b.Loop() {
 				m.Observe(&o)
@@ -28,7 +28,7 @@ func BenchmarkObserveParallel(b *testing.B) {
 	m := filled(b, "default")
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {
-		o := observed(http.MethodGet, 1, 1, 200, proxy.OK)
+		o := observed(http.MethodGet, 1, 1, 200, observation.OK)
 		for pb.Next() {
 			m.Observe(&o)
 		}

@@ -12,8 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/proxy"
-	"github.com/queue-proxy/queue-proxy/pkg/proxy/knative"
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -33,11 +32,11 @@ func everything(t *testing.T, names string) *Metrics {
 	}
 	m := newMetrics(t, o)
 	observeEveryKind(m)
-	unreachable := observed("GET", 1, 1, 502, proxy.AppUnreachable)
+	unreachable := observed("GET", 1, 1, 502, observation.AppUnreachable)
 	unreachable.FirstByte = time.Time{}
 	m.Observe(&unreachable)
-	probe := observed("GET", 1, 1, 200, proxy.OK)
-	probe.Kind = knative.KubeletRequest
+	probe := observed("GET", 1, 1, 200, observation.OK)
+	probe.Kind = observation.KubeletRequest
 	m.Observe(&probe)
 	m.Listening(time.Now())
 	m.Answered(time.Now(), true)
@@ -207,8 +206,8 @@ func reasonTable() string {
 	b.WriteString("| reason | status | cause |\n|---|---|---|\n")
 	for i, word := range reasons {
 		status := "-"
-		for reason := range proxy.NumReasons {
-			if placeOf[reason] == i && reason > proxy.OK {
+		for reason := range observation.NumReasons {
+			if placeOf[reason] == i && reason > observation.OK {
 				status = strings.TrimPrefix(status+fmt.Sprintf(", %d", reason.Status()), "-, ")
 			}
 		}

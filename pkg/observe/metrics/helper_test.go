@@ -13,6 +13,7 @@ import (
 
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy/adapt"
@@ -32,15 +33,15 @@ func (x exchange) Header(name string) string { return x.request.Header.Get(name)
 
 // observed returns the observation of a request that got a slot after 2 ms. Its response began after 12 ms
 // and ended after 42 ms.
-func observed(method string, major, minor, status int, reason proxy.Reason) proxy.Observation {
-	return proxy.Observation{
+func observed(method string, major, minor, status int, reason observation.Reason) observation.Observation {
+	return observation.Observation{
 		Exchange: exchange{request: &http.Request{Header: http.Header{}}},
-		Line:     proxy.Line{Method: method, Major: major, Minor: minor},
+		Line:     observation.Line{Method: method, Major: major, Minor: minor},
 		Start:    zero,
 		Slot:     zero.Add(2 * time.Millisecond),
 		End:      zero.Add(42 * time.Millisecond),
-		Phase:    proxy.Streaming,
-		Result: proxy.Result{
+		Phase:    observation.Streaming,
+		Result: observation.Result{
 			Status: status, Reason: reason, Begun: true, In: 20, Out: 3000,
 			FirstByte: zero.Add(12 * time.Millisecond),
 		},
@@ -93,7 +94,7 @@ func filled(t testing.TB, names string) *Metrics {
 		for major := 1; major <= 2; major++ {
 			for _, ms := range []int{0, 3, 30, 300, 3000, 30000} {
 				slow := time.Duration(ms) * time.Millisecond
-				o := observed(http.MethodGet, major, 1, status, proxy.OK)
+				o := observed(http.MethodGet, major, 1, status, observation.OK)
 				o.Slot = o.Slot.Add(slow)
 				o.FirstByte = o.Slot.Add(slow)
 				o.End = o.FirstByte.Add(slow)
@@ -101,7 +102,7 @@ func filled(t testing.TB, names string) *Metrics {
 			}
 		}
 	}
-	o := observed(http.MethodGet, 1, 1, 502, proxy.AppUnreachable)
+	o := observed(http.MethodGet, 1, 1, 502, observation.AppUnreachable)
 	o.FirstByte = time.Time{}
 	m.Observe(&o)
 	return m

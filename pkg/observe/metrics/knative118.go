@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/proxy"
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 )
 
 // memStatsInterval is the minimum time between two calls of runtime.ReadMemStats, which stops the world.
@@ -60,7 +60,7 @@ func newKnative118(r *registry, o *Options, tags *routeTags) *knative118 {
 	}
 }
 
-func (k *knative118) observe(o *proxy.Observation, tag int) {
+func (k *knative118) observe(o *observation.Observation, tag int) {
 	code := status(o.Status)
 	k.requests.at(tag, code).observe(o.End.Sub(o.Start))
 	if !o.Slot.IsZero() {

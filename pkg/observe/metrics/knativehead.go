@@ -6,8 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/queue-proxy/queue-proxy/pkg/proxy"
-	"github.com/queue-proxy/queue-proxy/pkg/proxy/knative"
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 )
 
 // knativeHead contains the metrics of the queue-proxy of Knative after 1.18. The names are those of the
@@ -72,7 +71,7 @@ func newKnativeHead(r *registry, o *Options, tags *routeTags) *knativeHead {
 // tagWords returns the values of kn_route_tag for requests without a named tag.
 func tagWords() (words [firstNamed]string) {
 	for i := range words {
-		words[i] = knative.Tag(i).String()
+		words[i] = observation.Tag(i).String()
 	}
 	return words
 }
@@ -115,7 +114,7 @@ func newClientSeries(r *registry, tags *routeTags) *tagTable[clientSeries] {
 	}
 }
 
-func (k *knativeHead) observe(o *proxy.Observation, tag int) {
+func (k *knativeHead) observe(o *observation.Observation, tag int) {
 	method, version, code := method(o.Method), protocol(o.Major, o.Minor), status(o.Status)
 	s := k.server.at(tag, method, place(o.TLS), version, code)
 	s.duration.took(o.End.Sub(o.Start))

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/queue-proxy/queue-proxy/pkg/proxy"
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 )
 
 // Each label of a request has a closed list of values, except for the route tag (tags.go). Values from the
@@ -56,9 +56,9 @@ func protocol(major, minor int) int {
 	return 0
 }
 
-// reasons contains the distinct words of [proxy.Reason], and "other" for values that are not known here.
+// reasons contains the distinct words of [observation.Reason], and "other" for values that are not known here.
 var reasons = func() (words []string) {
-	for r := range proxy.NumReasons {
+	for r := range observation.NumReasons {
 		if !slices.Contains(words, r.String()) {
 			words = append(words, r.String())
 		}
@@ -66,17 +66,17 @@ var reasons = func() (words []string) {
 	return append(words, "other")
 }()
 
-// placeOf contains the index in reasons of each [proxy.Reason]. Two reasons can have the same word.
-var placeOf = func() (places [proxy.NumReasons]int) {
-	for r := range proxy.NumReasons {
+// placeOf contains the index in reasons of each [observation.Reason]. Two reasons can have the same word.
+var placeOf = func() (places [observation.NumReasons]int) {
+	for r := range observation.NumReasons {
 		places[r] = slices.Index(reasons, r.String())
 	}
 	return places
 }()
 
 // reason returns the index of r in reasons.
-func reason(r proxy.Reason) int {
-	if r >= proxy.NumReasons {
+func reason(r observation.Reason) int {
+	if r >= observation.NumReasons {
 		return len(reasons) - 1
 	}
 	return placeOf[r]
@@ -123,7 +123,7 @@ func firstsOfClass() (places []int) {
 }
 
 func hasName(status int) bool {
-	return http.StatusText(status) != "" || status == proxy.ClientGone.Status()
+	return http.StatusText(status) != "" || status == observation.ClientGone.Status()
 }
 
 // status returns the index of a status code in statuses. A code without a name is counted as the x00 of its

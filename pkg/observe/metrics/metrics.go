@@ -11,10 +11,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
-	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy/adapt"
-	"github.com/queue-proxy/queue-proxy/pkg/proxy/knative"
 )
 
 // path is the path of the metrics.
@@ -139,16 +138,16 @@ func (m *Metrics) Handler() http.Handler { return m.handler }
 // set of labels.
 //
 // Excluded requests are ignored (docs/promises.md 3.10). Kubelet probes are only counted in their own metric.
-func (m *Metrics) Observe(o *proxy.Observation) {
+func (m *Metrics) Observe(o *observation.Observation) {
 	switch {
 	case m == nil || o.Excluded:
 		return
-	case o.Kind == knative.KubeletRequest:
+	case o.Kind == observation.KubeletRequest:
 		if m.requests != nil {
 			m.requests.kubelet.at(class(o.Status), reason(o.Reason)).Inc()
 		}
 		return
-	case o.Kind != knative.Traffic:
+	case o.Kind != observation.Traffic:
 		return
 	}
 	if m.requests != nil {
@@ -158,7 +157,7 @@ func (m *Metrics) Observe(o *proxy.Observation) {
 	if m.v118 == nil && m.head == nil {
 		return
 	}
-	tag := int(knative.TagDisabled)
+	tag := int(observation.TagDisabled)
 	if o.Exchange != nil {
 		tag = m.tags.place(o.Exchange)
 	}

@@ -14,10 +14,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
-	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy/adapt"
-	"github.com/queue-proxy/queue-proxy/pkg/proxy/knative"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -25,27 +24,27 @@ const text = "text/plain;version=0.0.4"
 
 // observeEveryKind observes requests that succeed, are replayed, are rejected by the queue, and fail.
 func observeEveryKind(m *Metrics) {
-	ok := observed("GET", 1, 1, 200, proxy.OK)
+	ok := observed("GET", 1, 1, 200, observation.OK)
 	m.Observe(&ok)
 	m.Observe(&ok)
 
-	replayed := observed("POST", 2, 0, 201, proxy.OK)
+	replayed := observed("POST", 2, 0, 201, observation.OK)
 	replayed.Replayed = true
 	m.Observe(&replayed)
 
-	full := observed("POST", 1, 1, 503, proxy.QueueFull)
+	full := observed("POST", 1, 1, 503, observation.QueueFull)
 	full.Slot, full.FirstByte, full.Begun = time.Time{}, time.Time{}, false
 	full.End = zero.Add(time.Millisecond)
 	m.Observe(&full)
 
-	gone := observed("BREW", 1, 0, 499, proxy.ClientGone)
+	gone := observed("BREW", 1, 0, 499, observation.ClientGone)
 	gone.FirstByte, gone.Begun = time.Time{}, false
 	m.Observe(&gone)
 
-	cut := observed("GET", 1, 1, 200, proxy.AppReset)
+	cut := observed("GET", 1, 1, 200, observation.AppReset)
 	m.Observe(&cut)
 
-	upgraded := observed("GET", 1, 1, 101, proxy.OK)
+	upgraded := observed("GET", 1, 1, 101, observation.OK)
 	upgraded.Upgraded, upgraded.End = true, zero.Add(time.Hour)
 	m.Observe(&upgraded)
 }
@@ -113,7 +112,7 @@ func TestDurationIsSplitIntoQueueAndApp(t *testing.T) {
 func TestBucketIncludesUpperBound(t *testing.T) {
 	m := newMetrics(t, options("default"))
 	for _, took := range []time.Duration{-time.Second, 0, 999 * time.Microsecond, time.Millisecond, 1001 * time.Microsecond, time.Hour} {
-		o := observed("GET", 1, 1, 200, proxy.OK)
+		o := observed("GET", 1, 1, 200, observation.OK)
 		o.Slot, o.End = o.Start, o.Start.Add(took)
 		m.Observe(&o)
 	}
@@ -222,7 +221,7 @@ func TestStartupRecordsFirstEvents(t *testing.T) {
 		step()
 		m.Answered(time.Now(), true)
 		step()
-		first := observed("GET", 1, 1, 200, proxy.OK)
+		first := observed("GET", 1, 1, 200, observation.OK)
 		first.Start, first.End = time.Now(), time.Now()
 		step()
 		second := first
@@ -292,7 +291,7 @@ func requestLines(t *testing.T, m *Metrics) string {
 func TestExcludedRequestsAreNotCounted(t *testing.T) {
 	m := newMetrics(t, options("all"))
 	before := requestLines(t, m)
-	o := observed("GET", 1, 1, 502, proxy.AppUnreachable)
+	o := observed("GET", 1, 1, 502, observation.AppUnreachable)
 	o.Excluded, o.Replayed = true, true
 	m.Observe(&o)
 	harness.Equal(t, requestLines(t, m), before)
@@ -306,15 +305,15 @@ func TestExcludedRequestsAreNotCounted(t *testing.T) {
 func TestProbesAreNotCountedAsRequests(t *testing.T) {
 	m := newMetrics(t, options("all"))
 	before := requestLines(t, m)
-	for _, kind := range []knative.Kind{knative.QueueProbe, knative.NetworkProbe, knative.UnknownProbe} {
-		o := observed("GET", 1, 1, 200, proxy.OK)
+	for _, kind := range []observation.Kind{observation.QueueProbe, observation.NetworkProbe, observation.UnknownProbe} {
+		o := observed("GET", 1, 1, 200, observation.OK)
 		o.Kind = kind
 		m.Observe(&o)
 	}
 	harness.Equal(t, requestLines(t, m), before)
 
-	o := observed("GET", 1, 1, 503, proxy.OK)
-	o.Kind = knative.KubeletRequest
+	o := observed("GET", 1, 1, 503, observation.OK)
+	o.Kind = observation.KubeletRequest
 	m.Observe(&o)
 	line := `queue_proxy_kubelet_probes_total{code="5xx",reason="ok"} 1` + "\n"
 	harness.Equal(t, strings.Replace(requestLines(t, m), line, "", 1), before, "without", line)
@@ -377,13 +376,13 @@ func TestKnative118NamesAreUnchangedForOpenMetrics(t *testing.T) {
 
 func TestKnativeHeadNamesLabelsAndUnits(t *testing.T) {
 	m := newMetrics(t, options("knative-head"))
-	o := observed("PUT", 2, 0, 200, proxy.OK)
+	o := observed("PUT", 2, 0, 200, observation.OK)
 	o.TLS = true
 	x := exchange{request: &http.Request{Header: http.Header{}}}
 	x.request.Header.Set("Knative-Serving-Default-Route", "true")
 	o.Exchange = x
 	m.Observe(&o)
-	o = observed("TRACE", 1, 1, 502, proxy.AppUnreachable)
+	o = observed("TRACE", 1, 1, 502, observation.AppUnreachable)
 	o.FirstByte = time.Time{}
 	m.Observe(&o)
 
@@ -445,7 +444,7 @@ func TestUnnamedStatusIsCountedAsFirstOfClass(t *testing.T) {
 // for a limited number of route tags.
 func FuzzLabelsAreClosed(f *testing.F) {
 	f.Add("GET", 1, 1, 200, uint8(0), "", "", int64(1), int64(1), true)
-	f.Add("get", 0, 9, 0, uint8(proxy.NumReasons), "blue\xff", "true", int64(-1), int64(1<<62), false)
+	f.Add("get", 0, 9, 0, uint8(observation.NumReasons), "blue\xff", "true", int64(-1), int64(1<<62), false)
 	f.Add("\"}\n#", 3, 0, 999, uint8(255), "\n", "x", int64(0), int64(0), true)
 	m, err := New(options("all"))
 	harness.NoError(f, err)
@@ -464,7 +463,7 @@ func FuzzLabelsAreClosed(f *testing.F) {
 		allowed[name.String()] = true
 	}
 	f.Fuzz(func(t *testing.T, method string, major, minor, status int, why uint8, tag, byDefault string, wait, took int64, slot bool) {
-		o := observed(method, major, minor, status, proxy.Reason(why))
+		o := observed(method, major, minor, status, observation.Reason(why))
 		x := exchange{request: &http.Request{Header: http.Header{"Knative-Serving-Tag": {tag}, "Knative-Serving-Default-Route": {byDefault}}}}
 		o.Exchange = x
 		o.Slot = zero.Add(time.Duration(wait))
@@ -502,7 +501,7 @@ func TestSeriesAreUnique(t *testing.T) {
 	o.Merge.Port = 1
 	m := newMetrics(t, o)
 	for status := range 1000 {
-		for reason := proxy.OK; reason <= proxy.NumReasons; reason++ {
+		for reason := observation.OK; reason <= observation.NumReasons; reason++ {
 			obs := observed([]string{"GET", "PUT", "BREW"}[status%3], status%4, status%2, status, reason)
 			m.Observe(&obs)
 			obs.FirstByte = time.Time{}
@@ -528,12 +527,12 @@ func TestMetricNamesAndHelpPassLint(t *testing.T) {
 func TestObserveDoesNotAllocate(t *testing.T) {
 	for _, names := range []string{"default", "knative-1.18", "knative-head", "all"} {
 		m := newMetrics(t, options(names))
-		o := observed("GET", 1, 1, 200, proxy.OK)
+		o := observed("GET", 1, 1, 200, observation.OK)
 		o.Replayed = true
-		refused := observed("POST", 2, 0, 503, proxy.QueueFull)
+		refused := observed("POST", 2, 0, 503, observation.QueueFull)
 		refused.Slot = time.Time{}
-		probe := observed("GET", 1, 1, 200, proxy.OK)
-		probe.Kind = knative.KubeletRequest
+		probe := observed("GET", 1, 1, 200, observation.OK)
+		probe.Kind = observation.KubeletRequest
 		got := testing.AllocsPerRun(1000, func() {
 			m.Observe(&o)
 			m.Observe(&refused)
@@ -551,7 +550,7 @@ func TestConcurrentObserveCountsAllRequests(t *testing.T) {
 	for n := range writers {
 		all.Go(func() {
 			for i := range each {
-				o := observed([]string{"GET", "POST"}[i%2], 1, 1, 200+n, proxy.OK)
+				o := observed([]string{"GET", "POST"}[i%2], 1, 1, 200+n, observation.OK)
 				m.Observe(&o)
 				m.Answered(time.Now(), i%2 == 0)
 				m.ReadinessChanged(false)
@@ -580,7 +579,7 @@ func TestConcurrentObserveCountsAllRequests(t *testing.T) {
 
 func TestNilMetricsDoesNotAllocate(t *testing.T) {
 	var m *Metrics
-	o := observed("GET", 1, 1, 200, proxy.OK)
+	o := observed("GET", 1, 1, 200, observation.OK)
 	harness.Equal(t, testing.AllocsPerRun(10, func() {
 		m.Observe(&o)
 		m.Listening(zero)

@@ -12,8 +12,8 @@ import (
 	metricspb "go.opentelemetry.io/proto/otlp/metrics/v1"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/observe/export"
-	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -63,7 +63,7 @@ func TestPushedMetricsHaveOTelKinds(t *testing.T) {
 
 func TestPushedPointsHaveOTelAttributes(t *testing.T) {
 	m := newMetrics(t, options("knative-head"))
-	o := observed("GET", 1, 1, 200, proxy.OK)
+	o := observed("GET", 1, 1, 200, observation.OK)
 	m.Observe(&o)
 	all, _ := pushed(t, m, PushOptions{})
 	for _, m := range all.ScopeMetrics[0].Metrics {

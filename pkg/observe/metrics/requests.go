@@ -3,7 +3,7 @@ package metrics
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/queue-proxy/queue-proxy/pkg/proxy"
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 )
 
 // seconds returns the buckets of our own durations. They cover cached pages as well as model inference that
@@ -50,7 +50,7 @@ func newRequests(r *registry) *requests {
 	return q
 }
 
-func (q *requests) observe(o *proxy.Observation) {
+func (q *requests) observe(o *observation.Observation) {
 	code, protocol, why := class(o.Status), protocol(o.Major, o.Minor), reason(o.Reason)
 	q.total.at(code, method(o.Method), protocol, why).Inc()
 	if why > 0 {

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"github.com/queue-proxy/queue-proxy/pkg/proxy/knative"
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 )
 
 const (
@@ -26,8 +26,8 @@ const (
 
 // Indexes of route tags. Named tags have the indexes firstNamed and above.
 const (
-	tagged     = int(knative.TagMalformed) // also used for names that are not label values
-	firstNamed = int(knative.TagNamed)
+	tagged     = int(observation.TagMalformed) // also used for names that are not label values
+	firstNamed = int(observation.TagNamed)
 	tagPlaces  = firstNamed + maxTags
 )
 
@@ -45,9 +45,9 @@ func newRouteTags() *routeTags {
 
 // place returns the index of the tag of a request. A new name gets an index if there are fewer than maxTags
 // names.
-func (t *routeTags) place(h knative.Getter) int {
-	kind, name := knative.TagOf(h)
-	if kind != knative.TagNamed {
+func (t *routeTags) place(h observation.Getter) int {
+	kind, name := observation.TagOf(h)
+	if kind != observation.TagNamed {
 		return int(kind)
 	}
 	for {

@@ -12,13 +12,13 @@ import (
 
 	dto "github.com/prometheus/client_model/go"
 
-	"github.com/queue-proxy/queue-proxy/pkg/proxy"
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // tagging returns the observation of a request with a route tag.
-func tagging(tag, byDefault string, status int) *proxy.Observation {
-	o := observed("GET", 1, 1, status, proxy.OK)
+func tagging(tag, byDefault string, status int) *observation.Observation {
+	o := observed("GET", 1, 1, status, observation.OK)
 	o.Exchange = exchange{request: &http.Request{Header: http.Header{"Knative-Serving-Tag": {tag}, "Knative-Serving-Default-Route": {byDefault}}}}
 	return &o
 }
@@ -164,7 +164,7 @@ func TestRouteTagLookupDoesNotAllocate(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		m *Metrics
-		o *proxy.Observation
+		o *observation.Observation
 	}{
 		"no tag":        {m, tagging("", "", 200)},
 		"valid tag":     {m, tagging("blue", "", 200)},

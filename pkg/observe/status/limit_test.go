@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
-	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy/adapt"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
@@ -50,8 +50,8 @@ func TestWhyPrintsRequestsWithSlots(t *testing.T) {
 	b := board(probe.State{}, Drain{})
 	b.sources.Adaptive = func() (adapt.State, bool) { return adapt.State{}, true }
 	b.sources.Load = func() (int, int) { return 5, 0 }
-	b.sources.Slots = func() ([]proxy.Holder, int) {
-		return []proxy.Holder{{Method: "GET", Path: "/poll", Phase: "waiting", Since: time.Now().Add(time.Hour), Counted: "long"}}, 1
+	b.sources.Slots = func() ([]observation.Holder, int) {
+		return []observation.Holder{{Method: "GET", Path: "/poll", Phase: "waiting", Since: time.Now().Add(time.Hour), Counted: "long"}}, 1
 	}
 	harness.Contains(t, b.text(), "\n  GET /poll: waiting for 0s, long\n  3 more requests\n  1 slots of disconnected clients, whose requests the application still processes\n")
 }

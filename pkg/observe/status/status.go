@@ -15,9 +15,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
-	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy/adapt"
 )
 
@@ -49,7 +49,7 @@ type Sources struct {
 	Readiness func() probe.State
 	Ask       func(context.Context) error // probes the user container; Readiness then returns the result
 	Load      func() (running, waiting int)
-	Slots     func() (holders []proxy.Holder, held int) // requests that hold a slot, and the number of slots whose clients have disconnected
+	Slots     func() (holders []observation.Holder, held int) // requests that hold a slot, and the number of slots whose clients have disconnected
 	Drain     func() Drain
 	Memory    func() (used, limit int64) // memory of requests and its budget, in bytes; limit is 0 without a budget
 	Bounds    *bound.Recorder            // events at bounds on the behavior of peers; can be nil
@@ -104,32 +104,32 @@ type failure struct {
 
 // snapshot contains the data of the page.
 type snapshot struct {
-	Now       time.Time      `json:"now"`
-	Version   string         `json:"version"`
-	Pod       string         `json:"pod"`
-	Namespace string         `json:"namespace"`
-	Started   time.Time      `json:"started"`
-	Ready     bool           `json:"ready"` // and not draining
-	Reason    string         `json:"reason,omitempty"`
-	Problem   string         `json:"problem,omitempty"`   // problem of a pod that is ready although all requests fail
-	Rejecting *rejecting     `json:"rejecting,omitempty"` // absent without rejected requests in the last samples
-	Readiness probe.State    `json:"readiness"`
-	Drain     Drain          `json:"drain"`
-	Running   int            `json:"running"`
-	Waiting   int            `json:"waiting"`
-	Slots     []proxy.Holder `json:"slots"` // the oldest requests that hold a slot
-	Held      int            `json:"held"`  // slots whose clients have disconnected
-	Limit     int            `json:"limit"`
-	Depth     int            `json:"depth"`
-	Memory    *memoryState   `json:"memory,omitempty"`   // absent without a budget
-	Adaptive  *adaptive      `json:"adaptive,omitempty"` // absent if the limit is fixed
-	Interval  float64        `json:"intervalSeconds"`
-	Totals    totals         `json:"totals"`
-	History   []sample       `json:"history"`  // sorted from the oldest to the newest
-	Failures  []failure      `json:"failures"` // last failures, and last failures of each reason, sorted from the newest to the oldest
-	Bounds    []boundState   `json:"bounds"`   // bounds with events, sorted by the count of the last hour
-	Settings  []Setting      `json:"settings"`
-	Warnings  []string       `json:"warnings"`
+	Now       time.Time            `json:"now"`
+	Version   string               `json:"version"`
+	Pod       string               `json:"pod"`
+	Namespace string               `json:"namespace"`
+	Started   time.Time            `json:"started"`
+	Ready     bool                 `json:"ready"` // and not draining
+	Reason    string               `json:"reason,omitempty"`
+	Problem   string               `json:"problem,omitempty"`   // problem of a pod that is ready although all requests fail
+	Rejecting *rejecting           `json:"rejecting,omitempty"` // absent without rejected requests in the last samples
+	Readiness probe.State          `json:"readiness"`
+	Drain     Drain                `json:"drain"`
+	Running   int                  `json:"running"`
+	Waiting   int                  `json:"waiting"`
+	Slots     []observation.Holder `json:"slots"` // the oldest requests that hold a slot
+	Held      int                  `json:"held"`  // slots whose clients have disconnected
+	Limit     int                  `json:"limit"`
+	Depth     int                  `json:"depth"`
+	Memory    *memoryState         `json:"memory,omitempty"`   // absent without a budget
+	Adaptive  *adaptive            `json:"adaptive,omitempty"` // absent if the limit is fixed
+	Interval  float64              `json:"intervalSeconds"`
+	Totals    totals               `json:"totals"`
+	History   []sample             `json:"history"`  // sorted from the oldest to the newest
+	Failures  []failure            `json:"failures"` // last failures, and last failures of each reason, sorted from the newest to the oldest
+	Bounds    []boundState         `json:"bounds"`   // bounds with events, sorted by the count of the last hour
+	Settings  []Setting            `json:"settings"`
+	Warnings  []string             `json:"warnings"`
 
 	Connections Connections `json:"connections"`
 }
@@ -138,7 +138,7 @@ type snapshot struct {
 const rejectingSamples = 10
 
 // rejections are the reasons of requests that the sidecar rejects because of the load.
-var rejections = [...]proxy.Reason{proxy.QueueFull, proxy.QueueTimeout, proxy.Overload}
+var rejections = [...]observation.Reason{observation.QueueFull, observation.QueueTimeout, observation.Overload}
 
 // rejecting describes the requests that were rejected in the last rejectingSamples samples.
 type rejecting struct {
@@ -172,11 +172,11 @@ var problems = [...]string{NotHTTP, NotListening}
 // A Board collects the data of the page. Its methods are safe for concurrent use.
 type Board struct {
 	sources Sources
-	ended   [proxy.NumReasons]atomic.Uint64 // requests since the start, by reason
-	took    histogram                       // time of requests in the app
-	queued  histogram                       // time of requests in the queue
-	refused atomic.Bool                     // a connection to the app was refused
-	logged  [len(problems)]atomic.Bool      // problems that FirstProblem has returned
+	ended   [observation.NumReasons]atomic.Uint64 // requests since the start, by reason
+	took    histogram                             // time of requests in the app
+	queued  histogram                             // time of requests in the queue
+	refused atomic.Bool                           // a connection to the app was refused
+	logged  [len(problems)]atomic.Bool            // problems that FirstProblem has returned
 
 	mu       sync.Mutex // guards the following fields
 	history  [samples]sample
@@ -186,7 +186,7 @@ type Board struct {
 	noted    uint64                                    // number of failures since the start
 	rejected [rejectingSamples][len(rejections)]uint64 // rejected requests since the start, at the last samples
 	last     ring
-	rare     [proxy.NumReasons]ring
+	rare     [observation.NumReasons]ring
 }
 
 // New returns a new Board.
@@ -194,27 +194,27 @@ func New(s Sources) *Board { return &Board{sources: s} }
 
 // Observe records a completed request. For a successful request, it does three atomic additions and does not
 // allocate.
-func (b *Board) Observe(o *proxy.Observation) {
+func (b *Board) Observe(o *observation.Observation) {
 	if o.Excluded {
 		return
 	}
 	b.ended[o.Reason].Add(1)
-	if o.Reason == proxy.AppUnreachable && errors.Is(o.Err, syscall.ECONNREFUSED) {
+	if o.Reason == observation.AppUnreachable && errors.Is(o.Err, syscall.ECONNREFUSED) {
 		b.refused.Store(true)
 	}
 	if o.Begun && !o.Slot.IsZero() && !o.Upgraded {
 		b.took.add(o.End.Sub(o.Slot))
 		b.queued.add(o.Queued())
 	}
-	if o.Reason != proxy.OK {
+	if o.Reason != observation.OK {
 		b.note(o)
 	}
 }
 
 // FirstProblem returns the problem of the pod, or "" if there is none or if it was returned before. It
 // must be called after Observe.
-func (b *Board) FirstProblem(o *proxy.Observation) string {
-	if o.Excluded || o.Reason != proxy.AppGarbage && o.Reason != proxy.AppUnreachable {
+func (b *Board) FirstProblem(o *observation.Observation) string {
+	if o.Excluded || o.Reason != observation.AppGarbage && o.Reason != observation.AppUnreachable {
 		return ""
 	}
 	readiness := b.sources.Readiness()
@@ -228,9 +228,9 @@ func (b *Board) FirstProblem(o *proxy.Observation) string {
 // problem returns the problem of a pod, or "". A request that succeeded excludes all problems.
 func (b *Board) problem(t totals, ready bool) string {
 	switch {
-	case t[proxy.OK.String()] > 0:
+	case t[observation.OK.String()] > 0:
 		return ""
-	case t[proxy.AppGarbage.String()] > 0:
+	case t[observation.AppGarbage.String()] > 0:
 		return NotHTTP
 	case ready && b.refused.Load():
 		return NotListening
@@ -239,19 +239,19 @@ func (b *Board) problem(t totals, ready bool) string {
 }
 
 // note stores a failure.
-func (b *Board) note(o *proxy.Observation) {
+func (b *Board) note(o *observation.Observation) {
 	f := failure{
 		Time:   o.End,
 		Reason: o.Reason.String(),
 		Status: o.Status,
 		Phase:  o.Phase.String(),
-		Method: proxy.Shown(o.Method),
-		Path:   proxy.Shown(o.Path()),
+		Method: observation.Shown(o.Method),
+		Path:   observation.Shown(o.Path()),
 		Took:   milliseconds(o.End.Sub(o.Start)),
 		Queued: milliseconds(o.Queued()),
 	}
 	if o.Err != nil {
-		f.Detail = proxy.Shown(o.Err.Error())
+		f.Detail = observation.Shown(o.Err.Error())
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -292,7 +292,7 @@ func (b *Board) totals() totals {
 	t := totals{}
 	for i := range b.ended {
 		if n := b.ended[i].Load(); n > 0 {
-			t[proxy.Reason(i).String()] += n // some reasons have the same word
+			t[observation.Reason(i).String()] += n // some reasons have the same word
 		}
 	}
 	return t
@@ -302,7 +302,7 @@ func (b *Board) totals() totals {
 func (t totals) sum() (requests, failed uint64) {
 	for word, n := range t {
 		requests += n
-		if word != proxy.OK.String() {
+		if word != observation.OK.String() {
 			failed += n
 		}
 	}

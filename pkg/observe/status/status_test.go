@@ -16,8 +16,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
-	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy/adapt"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
@@ -31,7 +31,7 @@ func board(readiness probe.State, drain Drain) *Board {
 		Readiness: func() probe.State { return readiness },
 		Ask:       func(context.Context) error { return nil },
 		Load:      func() (int, int) { return 2, 3 },
-		Slots:     func() ([]proxy.Holder, int) { return nil, 0 },
+		Slots:     func() ([]observation.Holder, int) { return nil, 0 },
 		Drain:     func() Drain { return drain },
 		Memory:    func() (int64, int64) { return 3 << 19, 24 << 20 },
 
@@ -39,33 +39,33 @@ func board(readiness probe.State, drain Drain) *Board {
 	})
 }
 
-// observation returns the observation of a request that spent the given time in the app. A successful request
+// newObservation returns the observation of a request that spent the given time in the app. A successful request
 // has a response of the app.
-func observation(reason proxy.Reason, took time.Duration) *proxy.Observation {
+func newObservation(reason observation.Reason, took time.Duration) *observation.Observation {
 	now := time.Now()
-	return &proxy.Observation{
-		Line:  proxy.Line{Method: "GET", Target: "/path?secret=1"},
-		Start: now.Add(-took), Slot: now.Add(-took), End: now, Phase: proxy.Waiting,
-		Result: proxy.Result{Reason: reason, Status: reason.Status(), Begun: reason == proxy.OK, Err: errors.New("test error")},
+	return &observation.Observation{
+		Line:  observation.Line{Method: "GET", Target: "/path?secret=1"},
+		Start: now.Add(-took), Slot: now.Add(-took), End: now, Phase: observation.Waiting,
+		Result: observation.Result{Reason: reason, Status: reason.Status(), Begun: reason == observation.OK, Err: errors.New("test error")},
 	}
 }
 
 // refused returns the observation of a request without a slot.
-func refused(reason proxy.Reason, took time.Duration) *proxy.Observation {
-	o := observation(reason, took)
-	o.Slot, o.Phase, o.Err = time.Time{}, proxy.Queued, nil
+func refused(reason observation.Reason, took time.Duration) *observation.Observation {
+	o := newObservation(reason, took)
+	o.Slot, o.Phase, o.Err = time.Time{}, observation.Queued, nil
 	return o
 }
 
 func TestSampleContainsRequestsOfInterval(t *testing.T) {
 	b := board(probe.State{Phase: probe.Ready}, Drain{})
 	for range 98 {
-		b.Observe(observation(proxy.OK, 10*time.Millisecond))
+		b.Observe(newObservation(observation.OK, 10*time.Millisecond))
 	}
-	b.Observe(observation(proxy.AppReset, time.Hour))
-	b.Observe(observation(proxy.OK, time.Second))
-	b.Observe(observation(proxy.OK, time.Second))
-	excluded := observation(proxy.OK, time.Hour)
+	b.Observe(newObservation(observation.AppReset, time.Hour))
+	b.Observe(newObservation(observation.OK, time.Second))
+	b.Observe(newObservation(observation.OK, time.Second))
+	excluded := newObservation(observation.OK, time.Hour)
 	excluded.Excluded = true
 	b.Observe(excluded)
 	b.sample()
@@ -86,20 +86,20 @@ func TestSampleContainsRequestsOfInterval(t *testing.T) {
 
 func TestRejectedRequestsAreReported(t *testing.T) {
 	b := board(probe.State{Phase: probe.Ready}, Drain{})
-	observe := func(reason proxy.Reason, n int) {
+	observe := func(reason observation.Reason, n int) {
 		for range n {
 			b.Observe(refused(reason, time.Second))
 		}
 		b.sample()
 	}
-	observe(proxy.QueueFull, 10)
-	observe(proxy.Overload, 40)
-	observe(proxy.AppReset, 100)
+	observe(observation.QueueFull, 10)
+	observe(observation.Overload, 40)
+	observe(observation.AppReset, 100)
 	snap := b.snapshot()
 	harness.Equal(t, *snap.Rejecting, rejecting{Reason: "overload", PerSecond: 5}, "50 requests in 10 seconds")
 	harness.Contains(t, snap.text(), "rejecting 5.0 requests per second: overload\n")
 	for range rejectingSamples {
-		observe(proxy.OK, 1)
+		observe(observation.OK, 1)
 	}
 	if got := b.snapshot().Rejecting; got != nil {
 		t.Errorf("got %+v, want nil after %d samples without rejected requests", got, rejectingSamples)
@@ -108,7 +108,7 @@ func TestRejectedRequestsAreReported(t *testing.T) {
 
 func TestWhyPrintsOneRequestInSingular(t *testing.T) {
 	b := board(probe.State{Phase: probe.Ready}, Drain{})
-	b.Observe(observation(proxy.OK, time.Second))
+	b.Observe(newObservation(observation.OK, time.Second))
 	snap := b.snapshot()
 	harness.Contains(t, snap.text(), ": 1 request, 0 failed\n")
 }
@@ -117,19 +117,19 @@ func TestWhyPrintsOneRequestInSingular(t *testing.T) {
 // were included.
 func TestLatencyExcludesRequestsWithoutResponse(t *testing.T) {
 	b := board(probe.State{Phase: probe.Ready}, Drain{})
-	waited := observation(proxy.OK, time.Second) // half of the time is in the queue
+	waited := newObservation(observation.OK, time.Second) // half of the time is in the queue
 	waited.Slot = waited.Start.Add(500 * time.Millisecond)
 	b.Observe(waited)
-	cut := observation(proxy.IdleTimeout, 500*time.Millisecond) // the response began and was not complete
+	cut := newObservation(observation.IdleTimeout, 500*time.Millisecond) // the response began and was not complete
 	cut.Begun = true
 	b.Observe(cut)
-	tunnel := observation(proxy.OK, time.Hour)
+	tunnel := newObservation(observation.OK, time.Hour)
 	tunnel.Upgraded = true
 	b.Observe(tunnel)
 	for range 1000 {
-		b.Observe(refused(proxy.QueueFull, 50*time.Microsecond))
-		b.Observe(refused(proxy.QueueTimeout, time.Minute))
-		b.Observe(observation(proxy.AppUnreachable, 50*time.Microsecond))
+		b.Observe(refused(observation.QueueFull, 50*time.Microsecond))
+		b.Observe(refused(observation.QueueTimeout, time.Minute))
+		b.Observe(newObservation(observation.AppUnreachable, 50*time.Microsecond))
 	}
 	b.sample()
 	s := b.snapshot().History[0]
@@ -148,12 +148,12 @@ func TestBoardKeepsNewestSamplesAndFailures(t *testing.T) {
 	b := board(probe.State{}, Drain{})
 	for i := range samples + 10 {
 		for range i {
-			b.Observe(observation(proxy.OK, time.Millisecond))
+			b.Observe(newObservation(observation.OK, time.Millisecond))
 		}
 		b.sample()
 	}
 	for i := range lastFailures + 5 {
-		b.Observe(observation(proxy.AppReset, time.Duration(i)*time.Second))
+		b.Observe(newObservation(observation.AppReset, time.Duration(i)*time.Second))
 	}
 	s := b.snapshot()
 	if len(s.History) != samples || s.History[0].Requests != 10 || s.History[samples-1].Requests != uint32(samples+9) {
@@ -171,10 +171,10 @@ func TestBoardKeepsNewestSamplesAndFailures(t *testing.T) {
 func TestFrequentFailuresDoNotReplaceRareFailures(t *testing.T) {
 	b := board(probe.State{}, Drain{})
 	for i := range 9 {
-		b.Observe(observation(proxy.AppGarbage, time.Duration(i)*time.Second))
+		b.Observe(newObservation(observation.AppGarbage, time.Duration(i)*time.Second))
 	}
 	for range 10_000 {
-		b.Observe(refused(proxy.QueueFull, time.Millisecond))
+		b.Observe(refused(observation.QueueFull, time.Millisecond))
 	}
 	list := b.snapshot().Failures
 	if len(list) != lastFailures+ofEachReason {
@@ -194,14 +194,14 @@ func TestFrequentFailuresDoNotReplaceRareFailures(t *testing.T) {
 func TestFailuresAreLimitedPerReason(t *testing.T) {
 	b := board(probe.State{}, Drain{})
 	for i := range 10_000 {
-		b.Observe(observation(proxy.QueueFull+proxy.Reason(i)%(proxy.NumReasons-1), time.Second))
+		b.Observe(newObservation(observation.QueueFull+observation.Reason(i)%(observation.NumReasons-1), time.Second))
 	}
 	s := b.snapshot()
 	seen := map[string]int{}
 	for _, f := range s.Failures {
 		seen[f.Reason]++
 	}
-	if most := lastFailures + ofEachReason*int(proxy.NumReasons); len(s.Failures) > most || len(seen) != len(s.Totals) {
+	if most := lastFailures + ofEachReason*int(observation.NumReasons); len(s.Failures) > most || len(seen) != len(s.Totals) {
 		t.Errorf("got %d failures of %d reasons, want at most %d of %d", len(s.Failures), len(seen), most, len(s.Totals))
 	}
 	for reason, n := range seen {
@@ -217,14 +217,14 @@ func TestTotalsCountRequestsByReason(t *testing.T) {
 		t.Errorf("without requests: got %v, want an empty map", got)
 	}
 	for range 500 {
-		b.Observe(refused(proxy.QueueFull, 0))
+		b.Observe(refused(observation.QueueFull, 0))
 		b.sample()
 	}
-	b.Observe(observation(proxy.AppGarbage, 0))
-	b.Observe(observation(proxy.OK, 0))
-	b.Observe(observation(proxy.BadRequest, 0))
-	b.Observe(observation(proxy.TooLarge, 0)) // has the same word as BadRequest
-	excluded := observation(proxy.AppReset, 0)
+	b.Observe(newObservation(observation.AppGarbage, 0))
+	b.Observe(newObservation(observation.OK, 0))
+	b.Observe(newObservation(observation.BadRequest, 0))
+	b.Observe(newObservation(observation.TooLarge, 0)) // has the same word as BadRequest
+	excluded := newObservation(observation.AppReset, 0)
 	excluded.Excluded = true
 	b.Observe(excluded)
 	want := totals{"queue-full": 500, "app-garbage": 1, "ok": 1, "bad-request": 2}
@@ -232,12 +232,12 @@ func TestTotalsCountRequestsByReason(t *testing.T) {
 }
 
 func TestObserveSuccessfulRequestDoesNotAllocate(t *testing.T) {
-	b, o := board(probe.State{}, Drain{}), observation(proxy.OK, time.Second)
+	b, o := board(probe.State{}, Drain{}), newObservation(observation.OK, time.Second)
 	harness.Equal(t, testing.AllocsPerRun(100, func() { b.Observe(o) }), 0, "allocations")
 }
 
 func BenchmarkObserve(b *testing.B) {
-	for name, o := range map[string]*proxy.Observation{"ok": observation(proxy.OK, time.Second), "queue-full": refused(proxy.QueueFull, time.Millisecond)} {
+	for name, o := range map[string]*observation.Observation{"ok": newObservation(observation.OK, time.Second), "queue-full": refused(observation.QueueFull, time.Millisecond)} {
 		b.Run(name, func(b *testing.B) {
 			board := board(probe.State{}, Drain{})
 			b.ReportAllocs()
@@ -251,7 +251,7 @@ func BenchmarkObserve(b *testing.B) {
 // A client can cause failures with long strings.
 func TestFailureTruncatesLongStrings(t *testing.T) {
 	b := board(probe.State{}, Drain{})
-	o := observation(proxy.QueueFull, time.Second)
+	o := newObservation(observation.QueueFull, time.Second)
 	o.Target, o.Method = "/"+strings.Repeat("x", 1<<20), strings.Repeat("M", 1<<20)
 	o.Err = errors.New(strings.Repeat("e", 1<<20))
 	b.Observe(o)
@@ -317,7 +317,7 @@ func TestHandlerSetsSecurityHeaders(t *testing.T) {
 // Scripts depend on these fields.
 func TestStatusJSONContainsPodAndTotals(t *testing.T) {
 	b := board(probe.State{Phase: probe.Ready}, Drain{})
-	b.Observe(observation(proxy.AppGarbage, time.Second))
+	b.Observe(newObservation(observation.AppGarbage, time.Second))
 	b.sample()
 	w := httptest.NewRecorder()
 	b.Handler(http.NotFoundHandler(), false).ServeHTTP(w, request(path, near, "localhost:8008"))
@@ -340,9 +340,9 @@ func testWhyPrintsState(t *testing.T) {
 	}}}
 	deadline := now.Add(20 * time.Second)
 	failing := board(probe.State{Phase: probe.Ready}, Drain{})
-	for reason, n := range map[proxy.Reason]int{proxy.OK: 1, proxy.QueueFull: 20, proxy.AppGarbage: 3, proxy.Draining: 1, proxy.AppReset: 1} {
+	for reason, n := range map[observation.Reason]int{observation.OK: 1, observation.QueueFull: 20, observation.AppGarbage: 3, observation.Draining: 1, observation.AppReset: 1} {
 		for range n {
-			failing.Observe(observation(reason, time.Second))
+			failing.Observe(newObservation(reason, time.Second))
 		}
 	}
 	for name, v := range map[string]struct {
@@ -383,7 +383,7 @@ func TestWhyWithoutSidecarReturnsError(t *testing.T) {
 func TestResponsesWithoutHTTPAreProblem(t *testing.T) {
 	b := board(probe.State{Phase: probe.Ready}, Drain{})
 	harness.Equal(t, b.snapshot().Problem, "", "problem without requests")
-	reset, garbage := observation(proxy.AppReset, time.Second), observation(proxy.AppGarbage, time.Second)
+	reset, garbage := newObservation(observation.AppReset, time.Second), newObservation(observation.AppGarbage, time.Second)
 	b.Observe(reset)
 	harness.Equal(t, b.FirstProblem(reset), "", "problem after a reset")
 	for i := range 3 {
@@ -393,26 +393,26 @@ func TestResponsesWithoutHTTPAreProblem(t *testing.T) {
 	s := b.snapshot()
 	harness.Equal(t, s.Problem, NotHTTP)
 	harness.Contains(t, s.text(), "problem: the user container does not speak HTTP\n")
-	b.Observe(observation(proxy.OK, time.Second))
+	b.Observe(newObservation(observation.OK, time.Second))
 	harness.Equal(t, b.snapshot().Problem, "", "problem after an HTTP response")
 	fresh := board(probe.State{Phase: probe.Ready}, Drain{})
-	fresh.Observe(observation(proxy.OK, time.Second))
+	fresh.Observe(newObservation(observation.OK, time.Second))
 	fresh.Observe(garbage)
 	harness.Equal(t, fresh.FirstProblem(garbage), "", "problem after an earlier HTTP response")
 }
 
 func TestRefusedConnectionsOfReadyPodAreProblem(t *testing.T) {
-	refused := observation(proxy.AppUnreachable, time.Second)
+	refused := newObservation(observation.AppUnreachable, time.Second)
 	refused.Err = fmt.Errorf("dial: %w", syscall.ECONNREFUSED)
 	for name, c := range map[string]struct {
 		phase  probe.Phase
-		before *proxy.Observation
+		before *observation.Observation
 		want   string
 	}{
 		"ready":             {probe.Ready, nil, NotListening},
 		"not ready":         {probe.Failing, nil, ""},
-		"earlier response":  {probe.Ready, observation(proxy.OK, time.Second), ""},
-		"another TCP error": {probe.Ready, observation(proxy.AppUnreachable, time.Second), NotListening},
+		"earlier response":  {probe.Ready, newObservation(observation.OK, time.Second), ""},
+		"another TCP error": {probe.Ready, newObservation(observation.AppUnreachable, time.Second), NotListening},
 	} {
 		b := board(probe.State{Phase: c.phase}, Drain{})
 		if c.before != nil {

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/message"
-	"github.com/queue-proxy/queue-proxy/pkg/proxy"
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 )
 
@@ -45,11 +45,11 @@ func Why(ctx context.Context, port int, asJSON bool, w io.Writer) (ready bool, e
 			Adaptive  *adaptive `json:"adaptive,omitempty"`
 			Totals    totals    `json:"totals"`
 
-			Slots       []proxy.Holder `json:"slots"`
-			Held        int            `json:"held"`
-			Bounds      []boundState   `json:"bounds,omitempty"`
-			Connections Connections    `json:"connections"`
-			Warnings    []string       `json:"warnings,omitempty"`
+			Slots       []observation.Holder `json:"slots"`
+			Held        int                  `json:"held"`
+			Bounds      []boundState         `json:"bounds,omitempty"`
+			Connections Connections          `json:"connections"`
+			Warnings    []string             `json:"warnings,omitempty"`
 		}{s.Pod, s.Namespace, s.Ready, s.Reason, s.Problem, s.Readiness, s.Drain, s.Running, s.Waiting, s.Limit, s.Depth, s.Adaptive, s.Totals, s.Slots, s.Held, s.Bounds, s.Connections, s.Warnings})
 	}
 	_, err = io.WriteString(w, message.Lines(s.text()))
@@ -180,7 +180,7 @@ func (s *snapshot) slotsText() string {
 // reasons returns the number of failures of each reason, such as ": 20 queue-full, 1 app-garbage". The reasons are
 // sorted by frequency.
 func (t totals) reasons() string {
-	words := slices.DeleteFunc(slices.Collect(maps.Keys(t)), func(word string) bool { return word == proxy.OK.String() })
+	words := slices.DeleteFunc(slices.Collect(maps.Keys(t)), func(word string) bool { return word == observation.OK.String() })
 	slices.SortFunc(words, func(a, b string) int { return cmp.Or(cmp.Compare(t[b], t[a]), cmp.Compare(a, b)) })
 	var b strings.Builder
 	separator := ": "

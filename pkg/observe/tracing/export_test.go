@@ -34,8 +34,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/emptypb"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/observe/export"
-	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -313,9 +313,9 @@ func TestExportedSpansHaveParents(t *testing.T) {
 				tracer, err := New(o)
 				harness.NoError(t, err, "New")
 				r := tracer.Begin(carrying(p.in))
-				r.Enter(proxy.Dialling)
+				r.Enter(observation.Dialling)
 				id, told := strings.Clone(r.ID()), strings.Clone(onwards(r, p.in).Get("Traceparent")[spanAt:spanEnd])
-				r.Enter(proxy.Streaming)
+				r.Enter(observation.Streaming)
 				request := httptest.NewRequest("GET", "http://app.example.com:81/a%20b?secret=1", nil)
 				request.Header.Set("User-Agent", "curl/8")
 				r.End(observe(request))
@@ -362,15 +362,15 @@ func TestSpanAttributesDescribeRequest(t *testing.T) {
 	r.Header.Set("User-Agent", "curl\xff"+strings.Repeat("é", maxText))
 	r.Header.Set("X-Forwarded-For", "192.0.2.9, 192.0.2.8")
 	o := observe(r)
-	o.Status, o.Reason, o.Proxied, o.Replayed = 502, proxy.AppReset, true, true
+	o.Status, o.Reason, o.Proxied, o.Replayed = 502, observation.AppReset, true, true
 	in := fields("traceparent: 00-"+tid+"-"+sid+"-01", "tracestate: a=1, b=2,,", "tracestate: c=3")
 	brew := carrying(in)
 	brew.r.Method = r.Method
 	finish(tracer.Begin(brew), o)
 
 	refused := get("/")
-	refused.Slot, refused.FirstByte, refused.Phase = time.Time{}, time.Time{}, proxy.Queued
-	refused.Status, refused.Reason, refused.Begun = 503, proxy.QueueFull, false
+	refused.Slot, refused.FirstByte, refused.Phase = time.Time{}, time.Time{}, observation.Queued
+	refused.Status, refused.Reason, refused.Begun = 503, observation.QueueFull, false
 	finish(tracer.Begin(carrying(fields("traceparent: 00-"+tid+"-"+sid+"-01", "tracestate: BAD"))), refused)
 
 	teapot := get("/")
@@ -693,7 +693,7 @@ func FuzzSpanEncoding(f *testing.F) {
 			Target: export.Target{Resource: export.Resource{Pod: agent, Service: host, Version: path}}, Sampling: always, Limited: true,
 		})
 		o := get("/")
-		o.Target, o.Host, o.Remote, o.Method, o.Status, o.Reason = path, host, remote, method, code, proxy.Reason(uint(why)%uint(proxy.NumReasons))
+		o.Target, o.Host, o.Remote, o.Method, o.Status, o.Reason = path, host, remote, method, code, observation.Reason(uint(why)%uint(observation.NumReasons))
 		r := o.Exchange.Request()
 		r.Method = method
 		r.Header = http.Header{"User-Agent": {agent}, "X-Forwarded-For": {forwarded}, "Traceparent": {"00-" + tid + "-" + sid + "-01"}, "Tracestate": {state}}

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/queue-proxy/queue-proxy/pkg/proxy"
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 	ocb3 "go.opencensus.io/plugin/ochttp/propagation/b3"
 	octrace "go.opencensus.io/plugin/ochttp/propagation/tracecontext"
@@ -139,7 +139,7 @@ func FuzzParseTraceHeaders(f *testing.F) {
 		h := http.Header{"Traceparent": {traceparent}, b3TraceID: {id}, b3SpanID: {span}, b3Sampled: {sampled}, b3Flags: {flags}, b3: {single}}
 		tracer := unstarted(Options{Sampling: Sampling{Rate: 0.5, Follow: true}, Formats: inW3C | inB3 | inB3Single})
 		r := tracer.Begin(carrying(h))
-		r.Enter(proxy.Dialling)
+		r.Enter(observation.Dialling)
 		out := http.Header{}
 		for _, f := range r.Fields() {
 			out.Set(f.Name, f.Value)

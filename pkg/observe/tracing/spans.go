@@ -10,9 +10,8 @@ import (
 
 	"go.opencensus.io/trace"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/observe/export"
-	"github.com/queue-proxy/queue-proxy/pkg/proxy"
-	"github.com/queue-proxy/queue-proxy/pkg/proxy/knative"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 )
 
@@ -29,7 +28,7 @@ const stateAttribute = "tracestate"
 const failedCode = trace.StatusCodeUnknown
 
 // endSpans ends the spans of a completed request.
-func (r *Trace) endSpans(o *proxy.Observation) {
+func (r *Trace) endSpans(o *observation.Observation) {
 	if r.wait != nil { // the request ended in the queue
 		fail(r.wait, o, false)
 		r.wait.End()
@@ -46,9 +45,9 @@ func (r *Trace) endSpans(o *proxy.Observation) {
 
 // fail marks a span as failed if the request has a failure reason, or if byStatus is true. The
 // reason has precedence, because the client may not have received a response.
-func fail(s *trace.Span, o *proxy.Observation, byStatus bool) {
+func fail(s *trace.Span, o *observation.Observation, byStatus bool) {
 	switch {
-	case o.Reason != proxy.OK:
+	case o.Reason != observation.OK:
 		s.SetStatus(trace.Status{Code: failedCode, Message: o.Reason.String()})
 		s.AddAttributes(trace.StringAttribute("error.type", o.Reason.String()))
 	case byStatus:
@@ -107,7 +106,7 @@ func (a *attributes) address(address, port, hostport string) (host string) {
 
 // serverAttributes returns the attributes of the client request. The query is omitted because it
 // can contain secrets.
-func serverAttributes(o *proxy.Observation, m method) attributes {
+func serverAttributes(o *observation.Observation, m method) attributes {
 	path, err := url.PathUnescape(o.Path())
 	if err != nil {
 		path = o.Path()
@@ -140,7 +139,7 @@ func serverAttributes(o *proxy.Observation, m method) attributes {
 	}
 	// The attribute is as in Knative, except for invalid tag names. In contrast to metrics, the
 	// number of names is not limited.
-	if tag, name := knative.TagOf(o.Exchange); tag == knative.TagNamed {
+	if tag, name := observation.TagOf(o.Exchange); tag == observation.TagNamed {
 		a.string("kn.route.tag", strings.Clone(name))
 	} else {
 		a.string("kn.route.tag", tag.String())
@@ -160,7 +159,7 @@ func serverAttributes(o *proxy.Observation, m method) attributes {
 }
 
 // appAttributes returns the attributes of the request to the user container.
-func appAttributes(o *proxy.Observation, m method, port int) attributes {
+func appAttributes(o *observation.Observation, m method, port int) attributes {
 	host := "127.0.0.1"
 	a := make(attributes, 0, 8)
 	a.string("server.address", host)

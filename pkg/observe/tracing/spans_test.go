@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/proxy"
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -45,10 +45,10 @@ func TestSpanTimesMatchPhases(t *testing.T) {
 		r := unstarted(Options{Sampling: always, Limited: true}).Begin(carrying(http.Header{}))
 		began := time.Now()
 		time.Sleep(2 * time.Millisecond)
-		r.Enter(proxy.Dialling)
-		r.Enter(proxy.Waiting)
+		r.Enter(observation.Dialling)
+		r.Enter(observation.Waiting)
 		time.Sleep(3 * time.Millisecond)
-		r.Enter(proxy.Streaming)
+		r.Enter(observation.Streaming)
 		time.Sleep(5 * time.Millisecond)
 		r.End(get("/"))
 		var got []string
@@ -67,8 +67,8 @@ func TestSpanTimesMatchPhases(t *testing.T) {
 func TestUpgradeSpanHasFirstByteEvent(t *testing.T) {
 	recorded := record(t)
 	r := unstarted(Options{Sampling: always}).Begin(carrying(http.Header{}))
-	r.Enter(proxy.Dialling)
-	r.Enter(proxy.Tunnelled)
+	r.Enter(observation.Dialling)
+	r.Enter(observation.Tunnelled)
 	r.End(get("/"))
 	if got := recorded.spans[0].Annotations; len(got) != 1 || got[0].Message != "first byte" {
 		t.Errorf("%s: got %v, want the first byte", recorded.spans[0].Name, got)

@@ -11,7 +11,8 @@ import (
 
 	"go.opencensus.io/trace"
 
-	"github.com/queue-proxy/queue-proxy/pkg/proxy"
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 )
 
 // A Trace is the [proxy.Trace] of one request, from Begin to End.
@@ -26,7 +27,7 @@ type Trace struct {
 	next    trace.SpanID // parent span ID that the user container receives
 	text    string       // traceparent that contains the IDs; either the client's string or made
 	made    [55]byte
-	fields  [maxFields]proxy.Field
+	fields  [maxFields]transport.Field
 
 	// The following fields are set only if the request is traced.
 	server *trace.Span // span of the complete request
@@ -47,7 +48,7 @@ const (
 
 // Begin starts the trace of a request. x must not change until End. t must not be nil. Probes are
 // never traced.
-func (t *Tracer) Begin(x proxy.Exchange) *Trace {
+func (t *Tracer) Begin(x observation.Request) *Trace {
 	r := t.traces.Get().(*Trace)
 	*r = Trace{tracer: t, parent: parentOf(x)}
 	p := &r.parent
@@ -74,7 +75,7 @@ func (t *Tracer) Begin(x proxy.Exchange) *Trace {
 }
 
 // start starts the spans of a traced request.
-func (r *Trace) start(x proxy.Exchange) {
+func (r *Trace) start(x observation.Request) {
 	r.method = methodOf(x.Line().Method)
 	if r.parent.w3c {
 		r.state = shownState(stateOf(x))
@@ -101,12 +102,12 @@ func (r *Trace) addState(s *trace.Span) {
 }
 
 // Enter starts and ends the spans of a traced request when the request enters a phase.
-func (r *Trace) Enter(p proxy.Phase) {
+func (r *Trace) Enter(p observation.Phase) {
 	if r.server == nil {
 		return
 	}
 	switch p {
-	case proxy.Dialling: // the request holds a slot
+	case observation.Dialling: // the request holds a slot
 		if r.tracer.options.Limited {
 			r.wait.End()
 		}
@@ -114,7 +115,7 @@ func (r *Trace) Enter(p proxy.Phase) {
 		r.app = r.child("HTTP "+r.method.span, r.tracer.client...)
 		r.next = r.app.SpanContext().SpanID
 		r.makeText()
-	case proxy.Streaming, proxy.Tunnelled:
+	case observation.Streaming, observation.Tunnelled:
 		r.app.Annotate(nil, "first byte")
 	}
 }
@@ -156,9 +157,9 @@ func (r *Trace) ID() string { return r.text[idAt:idEnd] }
 
 // Fields returns the header fields to add to the request to the user container. They replace the
 // fields for which Drop returns true. The strings are valid until End.
-func (r *Trace) Fields() []proxy.Field {
+func (r *Trace) Fields() []transport.Field {
 	fields := r.fields[:0]
-	add := func(name, value string) { fields = append(fields, proxy.Field{Name: name, Value: value}) }
+	add := func(name, value string) { fields = append(fields, transport.Field{Name: name, Value: value}) }
 	formats := r.tracer.options.Formats
 	if formats&inW3C != 0 {
 		add(traceparent, r.text)
@@ -217,7 +218,7 @@ func (r *Trace) Drop(name string) bool {
 }
 
 // End ends the spans of a completed request if it is traced. It does not retain o.
-func (r *Trace) End(o *proxy.Observation) {
+func (r *Trace) End(o *observation.Observation) {
 	t := r.tracer
 	if r.server != nil {
 		r.endSpans(o)

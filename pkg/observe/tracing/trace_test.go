@@ -12,6 +12,7 @@ import (
 	"go.opencensus.io/trace"
 	"go.uber.org/goleak"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/observe/export"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/test/harness"
@@ -32,8 +33,8 @@ func (x *exchange) Request() *http.Request { return x.r }
 
 func (x *exchange) Header(name string) string { return strings.Trim(x.r.Header.Get(name), " \t") }
 
-func (x *exchange) Line() proxy.Line {
-	return proxy.Line{
+func (x *exchange) Line() observation.Line {
+	return observation.Line{
 		Method: x.r.Method, Target: x.r.RequestURI, Host: x.r.Host, Major: x.r.ProtoMajor, Minor: x.r.ProtoMinor,
 		Remote: x.r.RemoteAddr, TLS: x.r.TLS != nil,
 	}
@@ -47,22 +48,22 @@ func carrying(h http.Header) *exchange {
 }
 
 // observe returns the observation of a successful request.
-func observe(r *http.Request) *proxy.Observation {
+func observe(r *http.Request) *observation.Observation {
 	x := &exchange{r: r}
 	now := time.Now()
-	return &proxy.Observation{
-		Exchange: x, Line: x.Line(), Start: now, Slot: now, End: now, Phase: proxy.Streaming,
-		Result: proxy.Result{Status: 200, Begun: true, In: 3, Out: 5, FirstByte: now},
+	return &observation.Observation{
+		Exchange: x, Line: x.Line(), Start: now, Slot: now, End: now, Phase: observation.Streaming,
+		Result: observation.Result{Status: 200, Begun: true, In: 3, Out: 5, FirstByte: now},
 	}
 }
 
 // finish enters the phases of a request and ends the trace.
-func finish(r *Trace, o *proxy.Observation) {
+func finish(r *Trace, o *observation.Observation) {
 	if !o.Slot.IsZero() {
-		r.Enter(proxy.Dialling)
+		r.Enter(observation.Dialling)
 	}
 	if !o.FirstByte.IsZero() {
-		r.Enter(proxy.Streaming)
+		r.Enter(observation.Streaming)
 	}
 	r.End(o)
 }
@@ -81,13 +82,13 @@ func record(t *testing.T) *recorder {
 }
 
 // spansOf returns the spans of a request. Child spans precede the request span.
-func spansOf(t *testing.T, tracer *Tracer, x proxy.Exchange, o *proxy.Observation) []*trace.SpanData {
+func spansOf(t *testing.T, tracer *Tracer, x observation.Request, o *observation.Observation) []*trace.SpanData {
 	r := record(t)
 	finish(tracer.Begin(x), o)
 	return r.spans
 }
 
-func get(target string) *proxy.Observation {
+func get(target string) *observation.Observation {
 	return observe(httptest.NewRequest(http.MethodGet, target, nil))
 }
 
@@ -150,7 +151,7 @@ func TestSampledRequestForwardsOwnSpan(t *testing.T) {
 			in := fields(c.in...)
 			r := newTracer(t, always, c.formats).Begin(carrying(in))
 			harness.Equal(t, r.ID(), r.id.String(), "ID")
-			r.Enter(proxy.Dialling)
+			r.Enter(observation.Dialling)
 			ours := strings.NewReplacer("APP", r.app.SpanContext().SpanID.String(), "SERVER", r.server.SpanContext().SpanID.String())
 			want := strings.Split(ours.Replace(strings.Join(c.want, "\n")), "\n")
 			harness.Equal(t, onwards(r, in), fields(want...), "onwards")
@@ -280,9 +281,9 @@ func TestUnsampledRequestDoesNotAllocate(t *testing.T) {
 		got := testing.AllocsPerRun(100, func() {
 			r := c.tracer.Begin(x)
 			_ = r.ID()
-			r.Enter(proxy.Dialling)
+			r.Enter(observation.Dialling)
 			r.Fields()
-			r.Enter(proxy.Streaming)
+			r.Enter(observation.Streaming)
 			r.End(o)
 		})
 		harness.Equal(t, got, 0, c.name, "allocations")
@@ -306,9 +307,9 @@ func BenchmarkTrace(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				r := tracer.Begin(x)
-				r.Enter(proxy.Dialling)
+				r.Enter(observation.Dialling)
 				r.Fields()
-				r.Enter(proxy.Streaming)
+				r.Enter(observation.Streaming)
 				r.End(o)
 			}
 		})

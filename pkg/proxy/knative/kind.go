@@ -3,56 +3,28 @@ package knative
 import "strings"
 
 import (
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 )
 
-// Kind is the type of a request. Only [KindOf] decides the type.
-type Kind uint8
-
-// Values of Kind. The zero value is the last row of docs/promises.md section 1. The other values
-// have the order of the table.
-const (
-	Traffic        Kind = iota // proxied, counted and limited
-	QueueProbe                 // checks whether the user container can serve requests (activator, kubelet readiness)
-	NetworkProbe               // checks whether the route exists (ingress reconciler)
-	UnknownProbe               // a probe that the sidecar does not support
-	KubeletRequest             // a liveness or startup probe, which is forwarded to the user container
-)
-
-func (k Kind) String() string {
-	return [...]string{"traffic", "queue probe", "network probe", "unknown probe", "kubelet probe"}[k]
-}
-
-// Answered reports whether the sidecar responds to requests of this kind. They do not reach the
-// user container, the limit or the statistics.
-func (k Kind) Answered() bool {
-	return k == QueueProbe || k == NetworkProbe || k == UnknownProbe
-}
-
-// A Getter returns the first line of the named field without leading and trailing whitespace, or ""
-// if there is none.
-type Getter interface {
-	Header(name string) string
-}
-
 // KindOf returns the kind of a request. Only the fields matter, and not the method or the target.
 // The first rule that matches wins (docs/promises.md section 1).
-func KindOf(h Getter) Kind {
+func KindOf(h observation.Getter) observation.Kind {
 	switch h.Header(Probe) {
 	case "":
 	case QueueValue:
-		return QueueProbe
+		return observation.QueueProbe
 	case networkValue:
-		return NetworkProbe
+		return observation.NetworkProbe
 	default:
-		return UnknownProbe
+		return observation.UnknownProbe
 	}
 	agent := h.Header(transport.UserAgent)
 	if strings.HasPrefix(agent, activatorAgent) || strings.HasPrefix(agent, autoscalingAgent) {
-		return UnknownProbe
+		return observation.UnknownProbe
 	}
 	if strings.HasPrefix(agent, kubeletAgent) || h.Header(kubeletProbe) != "" {
-		return KubeletRequest
+		return observation.KubeletRequest
 	}
-	return Traffic
+	return observation.Traffic
 }

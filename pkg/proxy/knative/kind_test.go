@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy/knative"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
@@ -16,7 +17,7 @@ type fields http.Header
 func (f fields) Header(name string) string { return http.Header(f).Get(name) }
 
 // read returns a Getter for field lines.
-func read(t testing.TB, lines ...string) knative.Getter {
+func read(t testing.TB, lines ...string) observation.Getter {
 	t.Helper()
 	text := "GET / HTTP/1.1\r\nHost: a\r\n" + strings.Join(append(lines, "", ""), "\r\n")
 	r, err := http.ReadRequest(bufio.NewReader(strings.NewReader(text)))
@@ -27,16 +28,16 @@ func read(t testing.TB, lines ...string) knative.Getter {
 // A kindTest contains the fields of a request and the expected kind.
 type kindTest struct {
 	lines []string
-	want  knative.Kind
+	want  observation.Kind
 }
 
 // Parts of kindTests.
 const (
-	queue      = knative.QueueProbe
-	network    = knative.NetworkProbe
-	unknown    = knative.UnknownProbe
-	kubelet    = knative.KubeletRequest
-	traffic    = knative.Traffic
+	queue      = observation.QueueProbe
+	network    = observation.NetworkProbe
+	unknown    = observation.UnknownProbe
+	kubelet    = observation.KubeletRequest
+	traffic    = observation.Traffic
 	kubeAgent  = "User-Agent: kube-probe/1.31"
 	activator  = "User-Agent: Knative-Activator-Probe"
 	autoscaler = "User-Agent: Knative-Autoscaling-Probe"
@@ -156,15 +157,15 @@ func TestKindOfUsesFirstMatch(t *testing.T) {
 
 func TestAnsweredKinds(t *testing.T) {
 	for _, c := range []struct {
-		kind knative.Kind
+		kind observation.Kind
 		want bool
 		name string
 	}{
-		{knative.Traffic, false, "traffic"},
-		{knative.QueueProbe, true, "queue probe"},
-		{knative.NetworkProbe, true, "network probe"},
-		{knative.UnknownProbe, true, "unknown probe"},
-		{knative.KubeletRequest, false, "kubelet probe"},
+		{observation.Traffic, false, "traffic"},
+		{observation.QueueProbe, true, "queue probe"},
+		{observation.NetworkProbe, true, "network probe"},
+		{observation.UnknownProbe, true, "unknown probe"},
+		{observation.KubeletRequest, false, "kubelet probe"},
 	} {
 		if got := c.kind.Answered(); got != c.want {
 			t.Errorf("%v: got answered %t, want %t", c.kind, got, c.want)
@@ -175,19 +176,19 @@ func TestAnsweredKinds(t *testing.T) {
 
 // row is a row of docs/promises.md section 1.
 type row struct {
-	kind knative.Kind
+	kind observation.Kind
 	is   func(probe, agent, kubelet string) bool
 }
 
 var table = []row{
-	{knative.QueueProbe, func(probe, _, _ string) bool { return probe == "queue" }},
-	{knative.NetworkProbe, func(probe, _, _ string) bool { return probe == "probe" }},
-	{knative.UnknownProbe, func(probe, _, _ string) bool { return probe != "" }},
-	{knative.UnknownProbe, func(probe, agent, _ string) bool {
+	{observation.QueueProbe, func(probe, _, _ string) bool { return probe == "queue" }},
+	{observation.NetworkProbe, func(probe, _, _ string) bool { return probe == "probe" }},
+	{observation.UnknownProbe, func(probe, _, _ string) bool { return probe != "" }},
+	{observation.UnknownProbe, func(probe, agent, _ string) bool {
 		return probe == "" && (starts(agent, "Knative-Activator-Probe") || starts(agent, "Knative-Autoscaling-Probe"))
 	}},
-	{knative.KubeletRequest, func(_, agent, kubelet string) bool { return starts(agent, "kube-probe/") || kubelet != "" }},
-	{knative.Traffic, func(_, _, _ string) bool { return true }},
+	{observation.KubeletRequest, func(_, agent, kubelet string) bool { return starts(agent, "kube-probe/") || kubelet != "" }},
+	{observation.Traffic, func(_, _, _ string) bool { return true }},
 }
 
 func starts(s, prefix string) bool { return len(s) >= len(prefix) && s[:len(prefix)] == prefix }
@@ -217,7 +218,7 @@ func FuzzKindOf(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, probe, agent, kubelet string) {
-		want := knative.Traffic
+		want := observation.Traffic
 		for _, r := range table {
 			if r.is(probe, agent, kubelet) {
 				want = r.kind
@@ -230,6 +231,6 @@ func FuzzKindOf(f *testing.F) {
 
 func TestKindOfDoesNotAllocate(t *testing.T) {
 	h := fields{"User-Agent": {"curl/8"}, "K-Network-Hash": {"h"}}
-	var g knative.Getter = h
+	var g observation.Getter = h
 	harness.Equal(t, testing.AllocsPerRun(100, func() { knative.KindOf(g) }), 0, "allocations")
 }

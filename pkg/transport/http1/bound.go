@@ -4,8 +4,8 @@ import (
 	"errors"
 	"os"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
-	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 )
 
@@ -46,7 +46,7 @@ func (c *serverConn) recordRefusal(status int, err error) {
 
 // endForward ends Forward. It releases the memory that reserve added, and records the bound that
 // the client exceeded if the exchange ended with result.
-func (x *exchange) endForward(result *proxy.Result) {
+func (x *exchange) endForward(result *observation.Result) {
 	x.call.Unreserve()
 	if x.uploading {
 		x.uploading = false

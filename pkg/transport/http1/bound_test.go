@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
@@ -182,7 +183,7 @@ func TestUnreadResponseTimesOut(t *testing.T) {
 	c := harness.DialBy(t, &net.Dialer{Control: harness.Narrow}, server.Address)
 	c.Send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
 	server.WantBounds(bound.SendTimeout)
-	harness.Equal(t, server.Observed(1)[0].Reason, proxy.IdleTimeout, "reason")
+	harness.Equal(t, server.Observed(1)[0].Reason, observation.IdleTimeout, "reason")
 }
 
 // The client reads 1 KiB at a time while the buffers of the kernel are full. The timeout is reset

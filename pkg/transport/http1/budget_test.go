@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/net/http2"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
@@ -47,7 +48,7 @@ func TestLongHeaderWithoutMemoryIsObserved(t *testing.T) {
 	harness.Equal(t, m.Get("retry-after"), "1", "Retry-After")
 	c.WantEnd()
 	o := p.Observed(1)[0]
-	harness.Equal(t, o.Reason, proxy.Overload, "reason")
+	harness.Equal(t, o.Reason, observation.Overload, "reason")
 	harness.Equal(t, o.Method+" "+o.Target, "GET /long", "request line")
 	p.WantBounds(bound.Memory)
 }
@@ -61,7 +62,7 @@ func TestUploadWaitsForMemory(t *testing.T) {
 	time.AfterFunc(100*time.Millisecond, release)
 	c.Send("b")
 	harness.Equal(t, c.Receive("POST").Status(), 200, "status")
-	harness.Equal(t, p.Observed(1)[0].Reason, proxy.OK, "reason")
+	harness.Equal(t, p.Observed(1)[0].Reason, observation.OK, "reason")
 }
 
 func TestRequestOfClosedConnectionReportsOverload(t *testing.T) {
@@ -77,7 +78,7 @@ func TestRequestOfClosedConnectionReportsOverload(t *testing.T) {
 			p.Dial().Send("GET / HTTP/1.1\r\nHost: a\r\nA: " + strings.Repeat("a", 100<<10) + "\r\n\r\n")
 			p.InFlight(2)
 			proxytest.HoldMemory(b, budget*7/8)
-			harness.Equal(t, p.Observed(1)[0].Reason, proxy.Overload, "reason")
+			harness.Equal(t, p.Observed(1)[0].Reason, observation.Overload, "reason")
 			p.WantBounds(bound.Memory)
 		})
 	}
@@ -112,7 +113,7 @@ func TestUnreadInterimResponsesOfHTTP2AppAreCharged(t *testing.T) {
 		return used > budget/3
 	})
 	harness.Equal(t, c.Receive("GET").Status(), 503, "status")
-	harness.Equal(t, p.Observed(1)[0].Reason, proxy.Overload, "reason")
+	harness.Equal(t, p.Observed(1)[0].Reason, observation.Overload, "reason")
 	harness.Until(t, "the memory is released", func() bool {
 		used, _ := b.Usage()
 		return used == 0

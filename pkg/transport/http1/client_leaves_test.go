@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
@@ -22,8 +23,8 @@ func TestCloseAfterResponseReportsOK(t *testing.T) {
 		c.Close()
 	}
 	for _, o := range server.Observed(before + requests)[before:] {
-		if o.Reason != proxy.OK {
-			t.Fatalf("got %v, want %v", o.Reason, proxy.OK)
+		if o.Reason != observation.OK {
+			t.Fatalf("got %v, want %v", o.Reason, observation.OK)
 		}
 	}
 }
@@ -67,11 +68,11 @@ func testLeaving(t *testing.T, where, request string, leave func(*harness.Client
 		server.Dial().Send("GET /1 HTTP/1.1\r\nHost: a\r\n\r\n")
 		app.wantRunning(t, 1)
 	}
-	c, want := server.Dial(), proxy.Waiting
+	c, want := server.Dial(), observation.Waiting
 	c.Send(request)
 	switch {
 	case queued:
-		want = proxy.Queued
+		want = observation.Queued
 		server.Waiting(1)
 	case forwarded:
 		app.wantRunning(t, 1)
@@ -80,11 +81,11 @@ func testLeaving(t *testing.T, where, request string, leave func(*harness.Client
 	}
 	leave(c)
 	o := server.Observed(1)[0]
-	if !queued && !forwarded && o.Phase == proxy.Dialling {
-		want = proxy.Dialling // the phase can also be earlier
+	if !queued && !forwarded && o.Phase == observation.Dialling {
+		want = observation.Dialling // the phase can also be earlier
 	}
-	if o.Reason != proxy.ClientGone || o.Status != 499 || o.Phase != want {
-		t.Errorf("got %v, %d, %v, want %v, 499, %v", o.Reason, o.Status, o.Phase, proxy.ClientGone, want)
+	if o.Reason != observation.ClientGone || o.Status != 499 || o.Phase != want {
+		t.Errorf("got %v, %d, %v, want %v, 499, %v", o.Reason, o.Status, o.Phase, observation.ClientGone, want)
 	}
 	if forwarded {
 		harness.Until(t, "cancelled request at the app", func() bool { return app.gone.Load() == 1 })
@@ -108,8 +109,8 @@ func TestCloseDuringResponseReportsClientGone(t *testing.T) {
 	}
 	c.Close()
 	harness.Receive(t, ended, "end of the app's connection")
-	if o := server.Observed(1)[0]; o.Reason != proxy.ClientGone || o.Status != 200 || o.Phase != proxy.Streaming {
-		t.Errorf("got %v, %d, %v, want %v, 200, %v", o.Reason, o.Status, o.Phase, proxy.ClientGone, proxy.Streaming)
+	if o := server.Observed(1)[0]; o.Reason != observation.ClientGone || o.Status != 200 || o.Phase != observation.Streaming {
+		t.Errorf("got %v, %d, %v, want %v, 200, %v", o.Reason, o.Status, o.Phase, observation.ClientGone, observation.Streaming)
 	}
 }
 

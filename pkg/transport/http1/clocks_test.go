@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
@@ -29,8 +30,8 @@ type clockTest struct {
 	clocks proxy.Clocks
 	app    func(*harness.AppConn)
 	text   string
-	reason proxy.Reason
-	phase  proxy.Phase
+	reason observation.Reason
+	phase  observation.Phase
 	status int  // 0 means that the response is truncated
 	stays  bool // the connection stays open
 }
@@ -44,15 +45,15 @@ func TestTimeoutsApplyToTheirPhases(t *testing.T) {
 	}
 	const get = "GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 	for _, v := range []clockTest{
-		{"request, before the response", proxy.Clocks{Request: soon}, silent, get, proxy.RequestTimeout, proxy.Waiting, 504, true},
-		{"response start", proxy.Clocks{ResponseStart: soon, Request: time.Hour}, silent, get, proxy.ResponseStartTimeout, proxy.Waiting, 504, true},
-		{"idle, before the response", proxy.Clocks{Idle: soon}, silent, get, proxy.IdleTimeout, proxy.Waiting, 504, true},
-		{"request, behind a body", proxy.Clocks{Request: soon}, silent, "PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n", proxy.RequestTimeout, proxy.Waiting, 504, true},
-		{"request, in a body", proxy.Clocks{Request: soon}, silent, "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nab", proxy.RequestTimeout, proxy.Waiting, 504, false},
-		{"body", proxy.Clocks{Body: soon, Request: time.Hour}, silent, "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nab", proxy.IdleTimeout, proxy.Waiting, 504, false},
-		{"body in chunks", proxy.Clocks{Body: soon, Request: time.Hour}, silent, "PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab", proxy.IdleTimeout, proxy.Waiting, 504, false},
-		{"request, in the response", proxy.Clocks{Request: soon}, begun, get, proxy.RequestTimeout, proxy.Streaming, 0, false},
-		{"idle, in the response", proxy.Clocks{Idle: soon, ResponseStart: time.Hour}, begun, get, proxy.IdleTimeout, proxy.Streaming, 0, false},
+		{"request, before the response", proxy.Clocks{Request: soon}, silent, get, observation.RequestTimeout, observation.Waiting, 504, true},
+		{"response start", proxy.Clocks{ResponseStart: soon, Request: time.Hour}, silent, get, observation.ResponseStartTimeout, observation.Waiting, 504, true},
+		{"idle, before the response", proxy.Clocks{Idle: soon}, silent, get, observation.IdleTimeout, observation.Waiting, 504, true},
+		{"request, behind a body", proxy.Clocks{Request: soon}, silent, "PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n", observation.RequestTimeout, observation.Waiting, 504, true},
+		{"request, in a body", proxy.Clocks{Request: soon}, silent, "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nab", observation.RequestTimeout, observation.Waiting, 504, false},
+		{"body", proxy.Clocks{Body: soon, Request: time.Hour}, silent, "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nab", observation.IdleTimeout, observation.Waiting, 504, false},
+		{"body in chunks", proxy.Clocks{Body: soon, Request: time.Hour}, silent, "PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab", observation.IdleTimeout, observation.Waiting, 504, false},
+		{"request, in the response", proxy.Clocks{Request: soon}, begun, get, observation.RequestTimeout, observation.Streaming, 0, false},
+		{"idle, in the response", proxy.Clocks{Idle: soon, ResponseStart: time.Hour}, begun, get, observation.IdleTimeout, observation.Streaming, 0, false},
 	} {
 		t.Run(v.name, func(t *testing.T) {
 			harness.ScaleTime(t, func(scale int) bool { return v.run(t, scale) })
@@ -118,7 +119,7 @@ func (v clockTest) run(t *testing.T, scale int) (inTime bool) {
 }
 
 // tooEarly reports whether the timeout expired before the request was in the expected phase.
-func (v clockTest) tooEarly(o proxy.Observation, body string) bool {
+func (v clockTest) tooEarly(o observation.Observation, body string) bool {
 	early := v.status == 0 && (body == "" || body == "request timeout") // before the client received the response
 	return o.Reason == v.reason && (o.Phase < v.phase || early)
 }
@@ -182,10 +183,10 @@ func TestUnreadEarlyHintsTimeOut(t *testing.T) {
 	hint := "HTTP/1.1 103 Early Hints\r\nLink: " + strings.Repeat("x", 200<<10) + "\r\n\r\n"
 	for name, c := range map[string]struct {
 		clocks proxy.Clocks
-		reason proxy.Reason
+		reason observation.Reason
 	}{
-		"request": {proxy.Clocks{Request: time.Second}, proxy.RequestTimeout},
-		"send":    {proxy.Clocks{Send: time.Second}, proxy.IdleTimeout},
+		"request": {proxy.Clocks{Request: time.Second}, observation.RequestTimeout},
+		"send":    {proxy.Clocks{Send: time.Second}, observation.IdleTimeout},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
@@ -228,7 +229,7 @@ func TestUnreadTruncatedResponseTimesOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	close(begun)
-	if o := server.Observed(1)[0]; o.Reason != proxy.AppGarbage {
-		t.Errorf("got %v, want %v", o.Reason, proxy.AppGarbage)
+	if o := server.Observed(1)[0]; o.Reason != observation.AppGarbage {
+		t.Errorf("got %v, want %v", o.Reason, observation.AppGarbage)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
@@ -74,7 +75,7 @@ func (x *exchange) init(c *serverConn) {
 }
 
 // Sending implements rewrite.Client.
-func (x *exchange) Sending() { x.state.Enter(proxy.Waiting) }
+func (x *exchange) Sending() { x.state.Enter(observation.Waiting) }
 
 // Waiting implements rewrite.Client.
 func (x *exchange) Waiting() {
@@ -94,7 +95,7 @@ func (x *exchange) BodyArrived() bool { return x.body.here() }
 // hasGone reports whether the client closed the connection. A half-closed tunnel does not count,
 // because the client can still receive bytes.
 func (x *exchange) hasGone() bool {
-	return x.c.gone.Load() && (x.state.Phase() != proxy.Tunnelled || x.c.costly.Load())
+	return x.c.gone.Load() && (x.state.Phase() != observation.Tunnelled || x.c.costly.Load())
 }
 
 // begin starts the exchange for the request whose header section has n bytes.
@@ -134,9 +135,9 @@ func (x *exchange) Header(name string) string {
 func (x *exchange) Repeats(name string) bool { return wire.Repeats(x.request.Fields, name) }
 
 // Line implements proxy.Exchange.
-func (x *exchange) Line() proxy.Line {
+func (x *exchange) Line() observation.Line {
 	q := &x.request
-	return proxy.Line{
+	return observation.Line{
 		Method: wire.String(q.Method), Target: wire.String(q.Target), Host: wire.String(q.Host), Major: 1, Minor: q.Minor,
 		Remote: x.remote, TLS: x.c.nc.Secure(), Open: q.Chunked || q.ContentLength > 0,
 	}
@@ -157,7 +158,7 @@ func (x *exchange) Request() *http.Request {
 }
 
 // Wait implements proxy.Exchange.
-func (x *exchange) Wait(state *proxy.RequestState) proxy.Reason {
+func (x *exchange) Wait(state *proxy.RequestState) observation.Reason {
 	return x.closedFor(x.alarm.Wait(state))
 }
 

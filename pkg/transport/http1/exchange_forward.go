@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strconv"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
@@ -18,16 +19,16 @@ var errBroken = errors.New("connection failed")
 // Forward implements proxy.Exchange. The alarm can abort it. Before the response begins, the alarm
 // aborts only the call, so that the client still gets an error response. After that, it also aborts
 // the connection to the client, so that the client detects the truncated response.
-func (x *exchange) Forward(state *proxy.RequestState) (result proxy.Result) {
+func (x *exchange) Forward(state *proxy.RequestState) (result observation.Result) {
 	defer x.endForward(&result) // a wrapper of Forward would need more stack
 	x.describe(state)
-	if reason := x.head.Refuse(x.c.server.settings.MaxBodyBytes); reason != proxy.OK {
-		return proxy.Result{Reason: reason}
+	if reason := x.head.Refuse(x.c.server.settings.MaxBodyBytes); reason != observation.OK {
+		return observation.Result{Reason: reason}
 	}
 	c := &x.call
 	x.giveBody(state)
 	if !x.reserve() {
-		return proxy.Result{Reason: proxy.Overload}
+		return observation.Result{Reason: observation.Overload}
 	}
 	x.interim.begin(c.Expect100)
 	x.c.clocked = true
@@ -39,17 +40,17 @@ func (x *exchange) Forward(state *proxy.RequestState) (result proxy.Result) {
 }
 
 // forwardH1 forwards the request to the user container in HTTP/1.1.
-func (x *exchange) forwardH1(state *proxy.RequestState) (result proxy.Result) {
+func (x *exchange) forwardH1(state *proxy.RequestState) (result observation.Result) {
 	c := &x.call
 	c.Hold = state.Holds()
-	if result.Reason = x.beginCall(c); result.Reason != proxy.OK {
+	if result.Reason = x.beginCall(c); result.Reason != observation.OK {
 		return result
 	}
 	r, err := c.Do(x.c.server.app)
 	switch {
 	case err != nil:
 		killed := x.alarm.Abortable(nil)
-		if killed == proxy.OK && !x.head.Upgrade && c.OnlyH2Behind(x.alarm, x.c.server.app, err) {
+		if killed == observation.OK && !x.head.Upgrade && c.OnlyH2Behind(x.alarm, x.c.server.app, err) {
 			return x.forwardH2()
 		}
 		x.failed(&c.Call, &result, killed, err)
@@ -63,9 +64,9 @@ func (x *exchange) forwardH1(state *proxy.RequestState) (result proxy.Result) {
 }
 
 // forwardH2 forwards the request to a user container that supports only HTTP/2.
-func (x *exchange) forwardH2() (result proxy.Result) {
+func (x *exchange) forwardH2() (result observation.Result) {
 	c := &http2client.Call{Call: x.call.Call}
-	if result.Reason = x.beginCall(c); result.Reason != proxy.OK {
+	if result.Reason = x.beginCall(c); result.Reason != observation.OK {
 		return result
 	}
 	r, err := c.Do(x.c.server.client)
@@ -85,21 +86,21 @@ type call interface {
 }
 
 // beginCall starts a call that the alarm can abort. It returns the reason if the alarm has already
-// fired, or proxy.OK.
-func (x *exchange) beginCall(c call) proxy.Reason {
+// fired, or observation.OK.
+func (x *exchange) beginCall(c call) observation.Reason {
 	x.running = c
 	c.Begin()
 	return x.alarm.Abortable(x.abortApp)
 }
 
 // failed records the reason why the call returned no response.
-func (x *exchange) failed(c *rewrite.Call, result *proxy.Result, killed proxy.Reason, err error) {
+func (x *exchange) failed(c *rewrite.Call, result *observation.Result, killed observation.Reason, err error) {
 	c.Failed(result, killed, err, x.body.failed())
 	result.In = x.body.moved()
 }
 
 // respond forwards the response and records the result.
-func (x *exchange) respond(c *rewrite.Call, head *wire.Response, r rewrite.Response, result *proxy.Result) {
+func (x *exchange) respond(c *rewrite.Call, head *wire.Response, r rewrite.Response, result *observation.Result) {
 	c.Began(result, head.Status)
 	if c.Body == nil {
 		x.body.sent()
@@ -107,7 +108,7 @@ func (x *exchange) respond(c *rewrite.Call, head *wire.Response, r rewrite.Respo
 	rewrite.Respond(&x.state, head.Fields)
 	x.alarm.Abortable(x.abortBoth)
 	x.stream(head, r, result)
-	if x.alarm.Abortable(nil) != proxy.OK { // before Close, because the call cannot be aborted after Close
+	if x.alarm.Abortable(nil) != observation.OK { // before Close, because the call cannot be aborted after Close
 		x.last = true // the alarm fired after the last byte, but it interrupted the connection
 	}
 	r.Close()
@@ -116,14 +117,14 @@ func (x *exchange) respond(c *rewrite.Call, head *wire.Response, r rewrite.Respo
 
 // conclude completes result after the response was forwarded. If an error occurred and no byte of the
 // response was written, it discards the response, so that the client receives an error status.
-func (x *exchange) conclude(result *proxy.Result) {
+func (x *exchange) conclude(result *observation.Result) {
 	result.In = x.body.moved()
-	if result.Reason != proxy.OK && !x.begun { // an error response is still possible
+	if result.Reason != observation.OK && !x.begun { // an error response is still possible
 		result.Begun, result.Status = false, 0
 		x.broken, x.waiting = false, false
 		return
 	}
-	x.broken = x.broken || result.Reason != proxy.OK
+	x.broken = x.broken || result.Reason != observation.OK
 }
 
 // describe fills in the request to the user container.
@@ -167,7 +168,7 @@ func (b *body) sent() {
 
 // stream forwards the response. The header section and the first bytes of the body are sent in one
 // write, and the remaining bytes are sent as they arrive.
-func (x *exchange) stream(h *wire.Response, r rewrite.Response, result *proxy.Result) {
+func (x *exchange) stream(h *wire.Response, r rewrite.Response, result *observation.Result) {
 	chunked := x.beginResponse(h, r.Length())
 	for {
 		data, err := r.Next()
@@ -197,9 +198,9 @@ func (x *exchange) stream(h *wire.Response, r rewrite.Response, result *proxy.Re
 }
 
 // gone sets the reason of a response that cannot be written to the client.
-func (x *exchange) gone(result *proxy.Result) {
-	if result.Reason = x.alarm.Abortable(nil); result.Reason == proxy.OK {
-		result.Reason = proxy.ClientGone
+func (x *exchange) gone(result *observation.Result) {
+	if result.Reason = x.alarm.Abortable(nil); result.Reason == observation.OK {
+		result.Reason = observation.ClientGone
 	}
 }
 

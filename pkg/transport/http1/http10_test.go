@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
@@ -35,8 +36,8 @@ func TestHTTP10CloseReportsClientGone(t *testing.T) {
 				app.wantRunning(t, 1)
 				leave(c)
 				o := server.Observed(times)[times-1]
-				if o.Reason != proxy.ClientGone || o.Status != 499 {
-					t.Errorf("got %v, %d, want %v, 499", o.Reason, o.Status, proxy.ClientGone)
+				if o.Reason != observation.ClientGone || o.Status != 499 {
+					t.Errorf("got %v, %d, want %v, 499", o.Reason, o.Status, observation.ClientGone)
 				}
 				harness.Until(t, "cancelled request at the app", func() bool { return app.gone.Load() == 1 })
 			})

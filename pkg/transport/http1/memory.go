@@ -1,8 +1,8 @@
 package http1
 
 import (
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
-	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 )
 
 // Sizes for the memory budget. The memory of a request is charged in addition to the buffer that holds
@@ -48,9 +48,9 @@ func (c *serverConn) evictMemory() {
 
 // closedFor replaces the reason ClientGone with Overload if the sidecar closed the connection because
 // of the memory budget.
-func (x *exchange) closedFor(reason proxy.Reason) proxy.Reason {
-	if reason == proxy.ClientGone && x.c.costly.Load() {
-		return proxy.Overload
+func (x *exchange) closedFor(reason observation.Reason) observation.Reason {
+	if reason == observation.ClientGone && x.c.costly.Load() {
+		return observation.Overload
 	}
 	return reason
 }

@@ -7,7 +7,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
 )
@@ -23,7 +25,7 @@ func TestObservationContainsRequestLine(t *testing.T) {
 		c.Send(v.line + "\r\nHost: field\r\n\r\n")
 		c.Receive("GET")
 		method, _, _ := strings.Cut(v.line, " ")
-		want := proxy.Line{Method: method, Target: v.target, Host: v.host, Major: 1, Minor: 1, Remote: c.LocalAddr().String()}
+		want := observation.Line{Method: method, Target: v.target, Host: v.host, Major: 1, Minor: 1, Remote: c.LocalAddr().String()}
 		harness.Equal(t, server.Observed(i + 1)[i].Line, want, v.line)
 	}
 }
@@ -60,10 +62,12 @@ func (replacing) ID() string { return "id" }
 
 func (replacing) Drop(name string) bool { return strings.EqualFold(name, "traceparent") }
 
-func (replacing) Enter(proxy.Phase)     {}
-func (replacing) Fields() []proxy.Field { return []proxy.Field{{Name: "Traceparent", Value: "ours"}} }
+func (replacing) Enter(observation.Phase) {}
+func (replacing) Fields() []transport.Field {
+	return []transport.Field{{Name: "Traceparent", Value: "ours"}}
+}
 
-func (replacing) End(*proxy.Observation) {}
+func (replacing) End(*observation.Observation) {}
 
 func TestTraceReplacesClientFields(t *testing.T) {
 	var heard string

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
@@ -112,7 +113,7 @@ func TestSplitBodyIsForwarded(t *testing.T) {
 				if m.Body != request.body || strings.Join(m.Trailers, "|") != request.trailer {
 					t.Fatalf("split at %d: got body %q and trailers %q, want %q and %q", split, m.Body, m.Trailers, request.body, request.trailer)
 				}
-				if o := server.Observed(before + 1)[before]; o.In != int64(len(request.body)) || o.Reason != proxy.OK {
+				if o := server.Observed(before + 1)[before]; o.In != int64(len(request.body)) || o.Reason != observation.OK {
 					t.Fatalf("split at %d: got %d bytes in, %v, want %d, ok", split, o.In, o.Reason, len(request.body))
 				}
 			}

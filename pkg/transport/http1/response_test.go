@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/queue-proxy/queue-proxy/pkg/proxy"
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
 )
@@ -92,19 +92,19 @@ func TestInterimResponsesKeepFinalStatus(t *testing.T) {
 func TestAppFailureReturns502(t *testing.T) {
 	for name, v := range map[string]struct {
 		answer string
-		reason proxy.Reason
+		reason observation.Reason
 	}{
-		"no HTTP":                   {"SSH-2.0-OpenSSH_9.6\r\n", proxy.AppGarbage},
-		"HTTP/2":                    {"HTTP/2.0 200 OK\r\n\r\n", proxy.AppGarbage},
-		"two lengths":               {"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nhi", proxy.AppGarbage},
-		"length and chunks":         {"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\nhi", proxy.AppGarbage},
-		"another coding":            {"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", proxy.AppGarbage},
-		"101 that nobody asked for": {"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n", proxy.AppGarbage},
-		"interim without end":       {strings.Repeat("HTTP/1.1 102 Processing\r\n\r\n", 200), proxy.AppGarbage},
-		"a head without end":        {"HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 1<<20), proxy.AppGarbage},
-		"nothing":                   {"<close>", proxy.AppReset},
-		"half a head":               {"HTTP/1.1 200 OK\r\nContent-Le<close>", proxy.AppReset},
-		"an interim, then end":      {"HTTP/1.1 102 Processing\r\n\r\n<close>", proxy.AppReset},
+		"no HTTP":                   {"SSH-2.0-OpenSSH_9.6\r\n", observation.AppGarbage},
+		"HTTP/2":                    {"HTTP/2.0 200 OK\r\n\r\n", observation.AppGarbage},
+		"two lengths":               {"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nhi", observation.AppGarbage},
+		"length and chunks":         {"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\nhi", observation.AppGarbage},
+		"another coding":            {"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", observation.AppGarbage},
+		"101 that nobody asked for": {"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n", observation.AppGarbage},
+		"interim without end":       {strings.Repeat("HTTP/1.1 102 Processing\r\n\r\n", 200), observation.AppGarbage},
+		"a head without end":        {"HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 1<<20), observation.AppGarbage},
+		"nothing":                   {"<close>", observation.AppReset},
+		"half a head":               {"HTTP/1.1 200 OK\r\nContent-Le<close>", observation.AppReset},
+		"an interim, then end":      {"HTTP/1.1 102 Processing\r\n\r\n<close>", observation.AppReset},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := proxytest.Start(t, harness.NewApp(t, answering(map[string]string{"it": v.answer})), nil)
@@ -138,7 +138,7 @@ func TestAppFailureInBodyTruncatesResponse(t *testing.T) {
 			if harness.IsTimeout(err) {
 				t.Errorf("got %v, want the end of the connection", err)
 			}
-			if o := server.Observed(1)[0]; o.Reason != proxy.AppReset && o.Reason != proxy.AppGarbage || !o.Begun || o.Status != 200 {
+			if o := server.Observed(1)[0]; o.Reason != observation.AppReset && o.Reason != observation.AppGarbage || !o.Begun || o.Status != 200 {
 				t.Errorf("observed: got %v, begun %v, %d, want the app's fault, true, 200", o.Reason, o.Begun, o.Status)
 			}
 		})

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
@@ -297,7 +298,7 @@ func (c *serverConn) refusal(n, arrived int, err error) (status int) {
 // refuse responds to a header section that is rejected. The connection is closed afterwards, because
 // the end of the rejected request is unknown.
 func (c *serverConn) refuse(status int) {
-	c.answerLast(&proxy.Answer{Status: status, Body: http.StatusText(status) + "\n", Reason: proxy.BadRequest, GRPC: -1})
+	c.answerLast(&proxy.Answer{Status: status, Body: http.StatusText(status) + "\n", Reason: observation.BadRequest, GRPC: -1})
 }
 
 // answerLast sends the last response of the connection, to a request without a valid head.

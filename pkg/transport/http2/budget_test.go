@@ -11,6 +11,7 @@ import (
 	xhttp2 "golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
@@ -54,7 +55,7 @@ func TestRequestOfClosedConnectionReportsOverload(t *testing.T) {
 				connect(t, p).send(request("GET", "/", repeated("a", strings.Repeat("~", 200<<10), 1)...))
 				p.InFlight(2)
 				proxytest.HoldMemory(b, budget*15/16)
-				harness.Equal(t, p.Observed(1)[0].Reason, proxy.Overload, "reason")
+				harness.Equal(t, p.Observed(1)[0].Reason, observation.Overload, "reason")
 			})
 		}
 	}
@@ -72,7 +73,7 @@ func TestUploadWaitsForMemory(t *testing.T) {
 	p.InFlight(1)
 	time.AfterFunc(100*time.Millisecond, release)
 	harness.NoError(t, c.WriteData(1, true, []byte("b")))
-	harness.Equal(t, p.Observed(2)[1].Reason, proxy.OK, "reason")
+	harness.Equal(t, p.Observed(2)[1].Reason, observation.OK, "reason")
 }
 
 // A connection above the limit is closed and releases its memory late.
@@ -169,7 +170,7 @@ func TestLongResponseHeadWithoutMemoryReturns503(t *testing.T) {
 				get(200)
 				proxytest.HoldMemory(b, budget*15/16)
 				get(503)
-				harness.Equal(t, p.Observed(2)[1].Reason, proxy.Overload, "reason")
+				harness.Equal(t, p.Observed(2)[1].Reason, observation.Overload, "reason")
 				harness.Until(t, "the memory is released", func() bool {
 					used, _ := b.Usage()
 					return used == budget*15/16
@@ -193,5 +194,5 @@ func TestLongResponseHeadToWebSocketWithoutMemoryReturns503(t *testing.T) {
 	harness.Equal(t, status(), "200", "status")
 	proxytest.HoldMemory(b, budget*15/16)
 	harness.Equal(t, status(), "503", "status")
-	harness.Equal(t, p.Observed(2)[1].Reason, proxy.Overload, "reason")
+	harness.Equal(t, p.Observed(2)[1].Reason, observation.Overload, "reason")
 }

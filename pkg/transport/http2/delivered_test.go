@@ -6,7 +6,7 @@ import (
 
 	xhttp2 "golang.org/x/net/http2"
 
-	"github.com/queue-proxy/queue-proxy/pkg/proxy"
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -17,16 +17,16 @@ func TestResetAfterCompleteContentSucceeds(t *testing.T) {
 		method string
 		head   []string
 		body   string
-		want   proxy.Reason
+		want   observation.Reason
 	}{
-		"complete":         {http.MethodGet, []string{":status", "200", "content-length", "3"}, "abc", proxy.OK},
-		"empty":            {http.MethodGet, []string{":status", "200", "content-length", "0"}, "", proxy.OK},
-		"HEAD":             {http.MethodHead, []string{":status", "200", "content-length", "3"}, "", proxy.OK},
-		"204":              {http.MethodGet, []string{":status", "204"}, "", proxy.OK},
-		"304":              {http.MethodGet, []string{":status", "304", "content-length", "3"}, "", proxy.OK},
-		"incomplete":       {http.MethodGet, []string{":status", "200", "content-length", "4"}, "abc", proxy.ClientGone},
-		"unknown length":   {http.MethodGet, []string{":status", "200"}, "abc", proxy.ClientGone},
-		"announced fields": {http.MethodGet, []string{":status", "200", "content-length", "3", "trailer", "a"}, "abc", proxy.ClientGone},
+		"complete":         {http.MethodGet, []string{":status", "200", "content-length", "3"}, "abc", observation.OK},
+		"empty":            {http.MethodGet, []string{":status", "200", "content-length", "0"}, "", observation.OK},
+		"HEAD":             {http.MethodHead, []string{":status", "200", "content-length", "3"}, "", observation.OK},
+		"204":              {http.MethodGet, []string{":status", "204"}, "", observation.OK},
+		"304":              {http.MethodGet, []string{":status", "304", "content-length", "3"}, "", observation.OK},
+		"incomplete":       {http.MethodGet, []string{":status", "200", "content-length", "4"}, "abc", observation.ClientGone},
+		"unknown length":   {http.MethodGet, []string{":status", "200"}, "abc", observation.ClientGone},
+		"announced fields": {http.MethodGet, []string{":status", "200", "content-length", "3", "trailer", "a"}, "abc", observation.ClientGone},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := newFrameApp(t, func(s *appStream) {

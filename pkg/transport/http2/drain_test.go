@@ -6,7 +6,7 @@ import (
 
 	xhttp2 "golang.org/x/net/http2"
 
-	"github.com/queue-proxy/queue-proxy/pkg/proxy"
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
 )
@@ -34,8 +34,8 @@ func TestRequestEndsWithResponseAtDeadline(t *testing.T) {
 		a.proxy.Queue.Drain.Begin(true)
 		harness.Within(t, "end of Abort", func() bool { a.proxy.Queue.Drain.Abort(); return true })
 		for range requests {
-			if o := harness.Receive(t, a.observations, "observation"); o.Reason != proxy.OK && o.Reason != proxy.Draining {
-				t.Fatalf("got %v, want %v or %v", o.Reason, proxy.OK, proxy.Draining)
+			if o := harness.Receive(t, a.observations, "observation"); o.Reason != observation.OK && o.Reason != observation.Draining {
+				t.Fatalf("got %v, want %v or %v", o.Reason, observation.OK, observation.Draining)
 			}
 		}
 		c.Close()

@@ -12,6 +12,7 @@ import (
 
 	xhttp2 "golang.org/x/net/http2"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
@@ -23,18 +24,18 @@ var earlyResponses = map[string]struct {
 	serve  func(s *appStream)
 	status int
 	body   string
-	reason proxy.Reason
+	reason observation.Reason
 }{
-	"no content": {func(s *appStream) { s.respond(true, ":status", "202") }, 202, "", proxy.OK},
+	"no content": {func(s *appStream) { s.respond(true, ":status", "202") }, 202, "", observation.OK},
 	"content": {func(s *appStream) {
 		s.respond(false, ":status", "200")
 		_ = s.WriteData(s.id, false, []byte("one, "))
 		_ = s.WriteData(s.id, true, []byte("two"))
-	}, 200, "one, two", proxy.OK},
+	}, 200, "one, two", observation.OK},
 	"rejection": {func(s *appStream) {
 		s.respond(false, ":status", "413")
 		_ = s.WriteData(s.id, true, []byte("too much"))
-	}, 413, "too much", proxy.OK},
+	}, 413, "too much", observation.OK},
 }
 
 func TestEarlyResponseOverHTTP2IsForwarded(t *testing.T) {
@@ -229,5 +230,5 @@ func TestAppResetReturns502OverHTTP1(t *testing.T) {
 		t.Errorf("got %d, close %v, want 502, close true", m.Status(), m.Closes())
 	}
 	client.WantEnd()
-	harness.Equal(t, harness.Receive(t, a.observations, "observation").Reason, proxy.AppReset, "reason")
+	harness.Equal(t, harness.Receive(t, a.observations, "observation").Reason, observation.AppReset, "reason")
 }

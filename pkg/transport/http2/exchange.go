@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/http1client"
@@ -197,7 +198,7 @@ func (x *exchange) serve() {
 			x.conn.hit(name)
 		}
 		text := http.StatusText(x.refusal)
-		x.Answer(&proxy.Answer{Status: x.refusal, Body: text + "\n", Reason: proxy.BadRequest, GRPC: -1})
+		x.Answer(&proxy.Answer{Status: x.refusal, Body: text + "\n", Reason: observation.BadRequest, GRPC: -1})
 	} else {
 		if x.request.Length == 0 && x.request.Method != http.MethodConnect {
 			x.body.awaitEnd()
@@ -288,9 +289,9 @@ func (x *exchange) Repeats(name string) bool {
 }
 
 // Line implements proxy.Exchange.
-func (x *exchange) Line() proxy.Line {
+func (x *exchange) Line() observation.Line {
 	q := &x.request
-	return proxy.Line{
+	return observation.Line{
 		Method: q.Method, Target: q.Target, Host: q.Host, Major: 2,
 		Remote: x.conn.remote, TLS: x.conn.secure, Open: x.open,
 	}
@@ -304,15 +305,15 @@ func (x *exchange) Request() *http.Request {
 }
 
 // Wait implements proxy.Exchange.
-func (x *exchange) Wait(state *proxy.RequestState) proxy.Reason {
+func (x *exchange) Wait(state *proxy.RequestState) observation.Reason {
 	return x.closedFor(x.alarm.Wait(state))
 }
 
 // closedFor returns the reason why a request ended. It distinguishes a connection that the sidecar
 // closed because of the memory budget from a connection that the client closed.
-func (x *exchange) closedFor(reason proxy.Reason) proxy.Reason {
-	if reason == proxy.ClientGone && x.costly.Load() {
-		return proxy.Overload
+func (x *exchange) closedFor(reason observation.Reason) observation.Reason {
+	if reason == observation.ClientGone && x.costly.Load() {
+		return observation.Overload
 	}
 	return reason
 }

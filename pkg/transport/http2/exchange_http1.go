@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strconv"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/http1client"
@@ -15,21 +16,21 @@ import (
 )
 
 // Forward implements proxy.Exchange. It records the bound if the client exceeded one.
-func (x *exchange) Forward(state *proxy.RequestState) (result proxy.Result) {
+func (x *exchange) Forward(state *proxy.RequestState) (result observation.Result) {
 	defer x.recordResult(&result) // a wrapper of Forward would need more stack
 	q := &x.request
 	x.call.Memory = x.conn.memory
 	if !x.call.Reserve(x.headSize) {
-		return proxy.Result{Reason: proxy.Overload}
+		return observation.Result{Reason: observation.Overload}
 	}
 	if x.protocol != "" {
 		return x.connect(state)
 	}
-	if reason := q.Refuse(x.server.settings.MaxBodyBytes); reason != proxy.OK {
-		return proxy.Result{Reason: reason}
+	if reason := q.Refuse(x.server.settings.MaxBodyBytes); reason != observation.OK {
+		return observation.Result{Reason: reason}
 	}
 	q.Trace = state.Trace()
-	if !x.body.complete() && !proxy.IsGRPC(x.Header(transport.ContentType)) { // a gRPC stream may be silent for a long time
+	if !x.body.complete() && !transport.IsGRPC(x.Header(transport.ContentType)) { // a gRPC stream may be silent for a long time
 		state.ExpectBody()
 	}
 	x.alarm.Watch(state)
@@ -46,7 +47,7 @@ func (x *exchange) Forward(state *proxy.RequestState) (result proxy.Result) {
 
 // blame records in result why the request failed. If the request was aborted, killed takes precedence over
 // err.
-func (x *exchange) blame(result *proxy.Result, killed proxy.Reason, err error) {
+func (x *exchange) blame(result *observation.Result, killed observation.Reason, err error) {
 	rewrite.Fail(result, killed, err, x.body.failed())
 }
 
@@ -55,7 +56,7 @@ func (x *exchange) blame(result *proxy.Result, killed proxy.Reason, err error) {
 const uploadBytes = 36 << 10
 
 // forwardH1 forwards the request to a user container that uses HTTP/1.1.
-func (x *exchange) forwardH1(state *proxy.RequestState) (result proxy.Result) {
+func (x *exchange) forwardH1(state *proxy.RequestState) (result observation.Result) {
 	c := &x.call
 	c.Content, c.Body, c.Trailer, c.Expect100 = nil, nil, nil, false
 	if content, whole := x.body.whole(); whole {
@@ -70,7 +71,7 @@ func (x *exchange) forwardH1(state *proxy.RequestState) (result proxy.Result) {
 	}
 	if c.Body != nil {
 		if !x.conn.memory.Await(uploadBytes) {
-			return proxy.Result{Reason: proxy.Overload}
+			return observation.Result{Reason: observation.Overload}
 		}
 		defer x.conn.memory.Sub(uploadBytes)
 	}
@@ -85,11 +86,11 @@ func (x *exchange) forwardH1(state *proxy.RequestState) (result proxy.Result) {
 
 // do makes the prepared call and returns the response, of which the header section was received. On error it
 // returns nil.
-func (x *exchange) do(state *proxy.RequestState, result *proxy.Result) *http1client.Response {
+func (x *exchange) do(state *proxy.RequestState, result *observation.Result) *http1client.Response {
 	c := &x.call
 	c.Request, c.Many, c.Hold = &x.request, true, state.Holds()
 	c.Begin()
-	if result.Reason = x.alarm.Abortable(x.abortCall); result.Reason != proxy.OK {
+	if result.Reason = x.alarm.Abortable(x.abortCall); result.Reason != observation.OK {
 		return nil
 	}
 	r, err := c.Do(x.server.app)
@@ -103,7 +104,7 @@ func (x *exchange) do(state *proxy.RequestState, result *proxy.Result) *http1cli
 }
 
 // finish sends the response to the client and closes the call.
-func (x *exchange) finish(r *http1client.Response, result *proxy.Result) {
+func (x *exchange) finish(r *http1client.Response, result *observation.Result) {
 	x.passOn(r, result)
 	x.alarm.Abortable(nil) // after Close there is nothing to abort
 	r.Close()
@@ -118,12 +119,12 @@ func (x *exchange) abortCall() {
 
 // conclude completes the result of a response that has begun. It resets the stream of an incomplete response,
 // because END_STREAM would mark the response as complete.
-func (x *exchange) conclude(result *proxy.Result) {
+func (x *exchange) conclude(result *observation.Result) {
 	result.In = x.body.moved()
-	if result.Reason == proxy.ClientGone && x.delivered() {
-		result.Reason, result.Err = proxy.OK, nil
+	if result.Reason == observation.ClientGone && x.delivered() {
+		result.Reason, result.Err = observation.OK, nil
 	}
-	if result.Reason != proxy.OK && !x.stream.Ended() {
+	if result.Reason != observation.OK && !x.stream.Ended() {
 		x.stream.Reset(resetCode(result.Err))
 	}
 }
@@ -134,8 +135,8 @@ func (x *exchange) delivered() bool { return x.due == 0 && !x.stream.Cut() }
 
 // forwardReset resets the client's stream if the user container reset its stream before the response
 // began (docs/promises.md 3.12).
-func (x *exchange) forwardReset(result *proxy.Result) {
-	if _, ok := errors.AsType[*http2conn.ResetError](result.Err); ok && result.Reason == proxy.AppReset && !result.Begun {
+func (x *exchange) forwardReset(result *observation.Result) {
+	if _, ok := errors.AsType[*http2conn.ResetError](result.Err); ok && result.Reason == observation.AppReset && !result.Begun {
 		result.Reset = true
 		x.stream.Reset(resetCode(result.Err))
 	}
@@ -179,7 +180,7 @@ func (x *exchange) beginResponse(k *http2conn.Block, status int, fields []wire.F
 }
 
 // passOn sends the response of a user container that uses HTTP/1.1 to the client.
-func (x *exchange) passOn(r *http1client.Response, result *proxy.Result) {
+func (x *exchange) passOn(r *http1client.Response, result *observation.Result) {
 	length := r.Length()
 	k := x.server.block()
 	x.beginResponse(k, r.Head.Status, r.Head.Fields, rewrite.AnnouncedLength(&r.Head, length))
@@ -210,8 +211,8 @@ func (x *exchange) passOn(r *http1client.Response, result *proxy.Result) {
 		}
 	}
 	if err != nil {
-		if result.Reason = x.alarm.Abortable(nil); result.Reason == proxy.OK {
-			result.Reason = proxy.ClientGone
+		if result.Reason = x.alarm.Abortable(nil); result.Reason == observation.OK {
+			result.Reason = observation.ClientGone
 		}
 	}
 }
@@ -260,7 +261,7 @@ func (x *exchange) awaitTaken() error {
 	x.conn.Flush(false)
 	for x.stream.Waits() {
 		<-x.woken
-		if x.alarm.Killed() != proxy.OK {
+		if x.alarm.Killed() != observation.OK {
 			return http2conn.ErrGone
 		}
 	}
@@ -278,7 +279,7 @@ func (x *exchange) tookAll() bool { return !x.stream.Dropped() && !x.gone.Load()
 type caller exchange
 
 // Sending implements rewrite.Client.
-func (c *caller) Sending() { c.state.Enter(proxy.Waiting) }
+func (c *caller) Sending() { c.state.Enter(observation.Waiting) }
 
 // Info implements rewrite.Client. It sends an informational response to the client. If the client does not
 // read, Info waits, so that at most one such response is in memory.
@@ -311,7 +312,7 @@ func (x *exchange) sendInfo(status int, fields []wire.Field) {
 
 // recordResult completes the result of the exchange. If the client exceeded a bound, it also records that
 // bound.
-func (x *exchange) recordResult(result *proxy.Result) {
+func (x *exchange) recordResult(result *observation.Result) {
 	result.Reason = x.closedFor(result.Reason)
 	if name, ok := rewrite.RequestBound(result, x.alarm.Stall); ok {
 		x.conn.hit(name)

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http2/http2client"
@@ -26,7 +27,7 @@ type relay struct {
 	held     int   // number of response bytes that wait for the client
 	finished bool  // the user container ended the response or the stream
 	err      error // reason why the response is incomplete; nil if none
-	result   proxy.Result
+	result   observation.Result
 
 	// killed reports that no more of the response is sent. The alarm sets it without mu, because the
 	// drain wakes its exchanges under a lock that respond needs too.
@@ -34,7 +35,7 @@ type relay struct {
 }
 
 // forward is Forward for a user container that uses HTTP/2.
-func (y *relay) forward(state *proxy.RequestState) proxy.Result {
+func (y *relay) forward(state *proxy.RequestState) observation.Result {
 	x := y.x
 	replayed, since := false, 0
 	for {
@@ -48,9 +49,9 @@ func (y *relay) forward(state *proxy.RequestState) proxy.Result {
 		result.In, result.Replayed = x.body.moved(), replayed
 		switch {
 		case err == nil:
-		case killed == proxy.OK && errors.Is(err, http2conn.ErrGone):
-			result.Reason = proxy.ClientGone
-		case killed == proxy.OK && !replayed && y.mayRepeat(err, reused):
+		case killed == observation.OK && errors.Is(err, http2conn.ErrGone):
+			result.Reason = observation.ClientGone
+		case killed == observation.OK && !replayed && y.mayRepeat(err, reused):
 			replayed, since = true, x.server.client.Since(err)
 			continue
 		default:
@@ -71,7 +72,7 @@ func (y *relay) open(state *proxy.RequestState, since int) (reused bool, err err
 	y.stream, y.held, y.finished, y.err = nil, 0, false, nil
 	y.killed.Store(false)
 	y.check = http2client.Check{Method: x.request.Method}
-	y.result = proxy.Result{}
+	y.result = observation.Result{}
 	y.mu.Unlock()
 	content, whole := x.body.whole()
 	end := whole && len(content) == 0
@@ -86,7 +87,7 @@ func (y *relay) open(state *proxy.RequestState, since int) (reused bool, err err
 	if err != nil {
 		return false, err
 	}
-	state.Enter(proxy.Waiting)
+	state.Enter(observation.Waiting)
 	y.mu.Lock()
 	y.stream = stream
 	y.mu.Unlock()
@@ -96,7 +97,7 @@ func (y *relay) open(state *proxy.RequestState, since int) (reused bool, err err
 	if !end {
 		x.body.passTo(stream)
 	}
-	if x.alarm.Abortable(y.abort) == proxy.OK {
+	if x.alarm.Abortable(y.abort) == observation.OK {
 		stream.Conn().Flush(true)
 	} else {
 		y.abort() // the request may have been aborted before y.abort was registered

@@ -9,6 +9,7 @@ import (
 
 	xhttp2 "golang.org/x/net/http2"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
@@ -17,7 +18,7 @@ import (
 // A frameApp is an app that sends HTTP/2 frames, with a proxy in front of it.
 type frameApp struct {
 	proxy        *proxytest.Proxy
-	observations chan proxy.Observation
+	observations chan observation.Observation
 }
 
 // An appStream is a stream on the side of the app.
@@ -32,10 +33,10 @@ func (s *appStream) respond(end bool, fields ...string) { _ = s.WriteHead(s.id, 
 // newFrameApp starts an app. The goroutine that reads from the connection calls serve for each request.
 func newFrameApp(t testing.TB, serve func(s *appStream)) *frameApp {
 	t.Helper()
-	a := &frameApp{observations: make(chan proxy.Observation, 1000)}
+	a := &frameApp{observations: make(chan observation.Observation, 1000)}
 	server := harness.NewApp(t, func(conn *harness.AppConn) { serveFrames(conn, serve) })
 	a.proxy = start(t, server.Listener, func(p *proxy.Proxy, _ *proxytest.Options) {
-		p.Observe = func(o *proxy.Observation) { a.observations <- *o }
+		p.Observe = func(o *observation.Observation) { a.observations <- *o }
 	})
 	return a
 }
@@ -217,7 +218,7 @@ func TestClientResetReportsClientGone(t *testing.T) {
 					}
 				}
 				harness.NoError(c, c.WriteRSTStream(id, xhttp2.ErrCodeCancel))
-				if o := harness.Receive(t, a.observations, "observation"); o.Reason != proxy.ClientGone {
+				if o := harness.Receive(t, a.observations, "observation"); o.Reason != observation.ClientGone {
 					t.Fatalf("got %v, want ClientGone", o.Reason)
 				}
 				c.Close()

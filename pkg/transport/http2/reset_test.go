@@ -7,7 +7,7 @@ import (
 
 	xhttp2 "golang.org/x/net/http2"
 
-	"github.com/queue-proxy/queue-proxy/pkg/proxy"
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -38,7 +38,7 @@ func TestAppResetIsForwarded(t *testing.T) {
 				got := cl.receive(cl.send(request("POST", "/", [2]string{"content-type", contentType})))
 				harness.Equal(t, got, fmt.Sprintf("\nbody \"\" reset %v", c.client), "response")
 				o := harness.Receive(t, a.observations, "observation")
-				harness.Equal(t, o.Reason, proxy.AppReset, "reason")
+				harness.Equal(t, o.Reason, observation.AppReset, "reason")
 				harness.Equal(t, o.Status, http.StatusBadGateway, "status in the log")
 			})
 		}
@@ -50,11 +50,11 @@ func TestAppCancelAfterGRPCTimeoutIsClientGone(t *testing.T) {
 	for _, c := range []struct {
 		timeout string
 		code    xhttp2.ErrCode
-		want    proxy.Reason
+		want    observation.Reason
 	}{
-		{"1n", xhttp2.ErrCodeCancel, proxy.ClientGone},
-		{"8H", xhttp2.ErrCodeCancel, proxy.AppReset},
-		{"1n", xhttp2.ErrCodeInternal, proxy.AppReset},
+		{"1n", xhttp2.ErrCodeCancel, observation.ClientGone},
+		{"8H", xhttp2.ErrCodeCancel, observation.AppReset},
+		{"1n", xhttp2.ErrCodeInternal, observation.AppReset},
 	} {
 		t.Run(fmt.Sprint(c.timeout, " ", c.code), func(t *testing.T) {
 			a := newFrameApp(t, func(s *appStream) { _ = s.WriteRSTStream(s.id, c.code) })

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
-	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http2/http2conn"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
@@ -127,7 +126,7 @@ func (c *serverConn) Request(id uint32, h *http2conn.Head, end bool) {
 // reject rejects a request because of the memory budget (docs/promises.md 3.12). It does not block,
 // because the reader goroutine calls it.
 func (c *serverConn) reject(id uint32, x *exchange, end bool) {
-	grpc := proxy.IsGRPC(x.Header(transport.ContentType))
+	grpc := transport.IsGRPC(x.Header(transport.ContentType))
 	if grpc {
 		x.stream = c.Accept(id, nil, end)
 		grpc = x.stream != nil

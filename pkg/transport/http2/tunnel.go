@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/http1client"
@@ -24,9 +25,9 @@ const webSocket = "websocket"
 
 // connect is Forward for an extended CONNECT. It forwards a WebSocket over HTTP/2 (RFC 8441) to the user
 // container as a WebSocket over HTTP/1.1 (RFC 6455).
-func (x *exchange) connect(state *proxy.RequestState) (result proxy.Result) {
+func (x *exchange) connect(state *proxy.RequestState) (result observation.Result) {
 	if x.protocol != webSocket || x.server.app.OnlyH2() {
-		return proxy.Result{Reason: proxy.BadRequest}
+		return observation.Result{Reason: observation.BadRequest}
 	}
 	q := &x.request
 	key := newKey()
@@ -50,7 +51,7 @@ func (x *exchange) connect(state *proxy.RequestState) (result proxy.Result) {
 	case wire.String(accept) != acceptOf(key):
 		x.alarm.Abortable(nil)
 		r.Close()
-		return proxy.Result{Reason: proxy.AppGarbage}
+		return observation.Result{Reason: observation.AppGarbage}
 	default:
 		x.tunnel(r, &result)
 	}
@@ -72,9 +73,9 @@ func acceptOf(key string) string {
 }
 
 // tunnel responds that the WebSocket is open and then copies bytes in both directions until it ends.
-func (x *exchange) tunnel(r *http1client.Response, result *proxy.Result) {
+func (x *exchange) tunnel(r *http1client.Response, result *observation.Result) {
 	result.Status, result.Upgraded = http.StatusOK, true
-	x.state.Enter(proxy.Tunnelled)
+	x.state.Enter(observation.Tunnelled)
 	x.stream.BothWays()
 	k := x.server.block()
 	k.Status(http.StatusOK)
@@ -86,7 +87,7 @@ func (x *exchange) tunnel(r *http1client.Response, result *proxy.Result) {
 	if err != nil {
 		x.alarm.Abortable(nil)
 		r.Close()
-		result.Reason = proxy.ClientGone
+		result.Reason = observation.ClientGone
 		return
 	}
 	w := netconn.NewWebSocket(client)

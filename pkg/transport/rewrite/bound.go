@@ -5,8 +5,8 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
-	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 )
 
@@ -29,24 +29,24 @@ func RefusalBound(status int, err error) (name bound.Name, ok bool) {
 // RequestBound returns the bound that a client exceeded if its request ended with result. stall is
 // [proxy.Alarm.Stall]. RequestBound only calls stall if a timeout ended the request. If no bound
 // ended the request, ok is false.
-func RequestBound(result *proxy.Result, stall func() proxy.Stall) (name bound.Name, ok bool) {
+func RequestBound(result *observation.Result, stall func() observation.Stall) (name bound.Name, ok bool) {
 	switch result.Reason {
-	case proxy.IdleTimeout:
+	case observation.IdleTimeout:
 		return stallBound(stall())
-	case proxy.TooLarge:
+	case observation.TooLarge:
 		return bound.BodySize, true
-	case proxy.BadRequest:
+	case observation.BadRequest:
 		return ClientBound(result.Err)
 	}
 	return 0, false
 }
 
 // stallBound returns the bound on the duration of a stall.
-func stallBound(stall proxy.Stall) (name bound.Name, ok bool) {
+func stallBound(stall observation.Stall) (name bound.Name, ok bool) {
 	switch stall {
-	case proxy.BodyStall:
+	case observation.BodyStall:
 		return bound.BodyTimeout, true
-	case proxy.ResponseStall:
+	case observation.ResponseStall:
 		return bound.SendTimeout, true
 	}
 	return 0, false

@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
-	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
@@ -47,20 +47,20 @@ func TestErrorReturnsBound(t *testing.T) {
 func TestResultReturnsBound(t *testing.T) {
 	const none = bound.NumNames
 	for _, c := range []struct {
-		result proxy.Result
-		stall  proxy.Stall
+		result observation.Result
+		stall  observation.Stall
 		want   bound.Name
 	}{
-		{proxy.Result{}, proxy.NoStall, none},
-		{proxy.Result{Reason: proxy.ClientGone}, proxy.BodyStall, none},
-		{proxy.Result{Reason: proxy.IdleTimeout}, proxy.NoStall, none},
-		{proxy.Result{Reason: proxy.IdleTimeout}, proxy.BodyStall, bound.BodyTimeout},
-		{proxy.Result{Reason: proxy.IdleTimeout}, proxy.ResponseStall, bound.SendTimeout},
-		{proxy.Result{Reason: proxy.TooLarge}, proxy.NoStall, bound.BodySize},
-		{proxy.Result{Reason: proxy.BadRequest}, proxy.NoStall, none},
-		{proxy.Result{Reason: proxy.BadRequest, Err: &wire.BadChunk{Word: wire.WordTrailerTooLong}}, proxy.NoStall, bound.TrailerSection},
+		{observation.Result{}, observation.NoStall, none},
+		{observation.Result{Reason: observation.ClientGone}, observation.BodyStall, none},
+		{observation.Result{Reason: observation.IdleTimeout}, observation.NoStall, none},
+		{observation.Result{Reason: observation.IdleTimeout}, observation.BodyStall, bound.BodyTimeout},
+		{observation.Result{Reason: observation.IdleTimeout}, observation.ResponseStall, bound.SendTimeout},
+		{observation.Result{Reason: observation.TooLarge}, observation.NoStall, bound.BodySize},
+		{observation.Result{Reason: observation.BadRequest}, observation.NoStall, none},
+		{observation.Result{Reason: observation.BadRequest, Err: &wire.BadChunk{Word: wire.WordTrailerTooLong}}, observation.NoStall, bound.TrailerSection},
 	} {
-		got, ok := RequestBound(&c.result, func() proxy.Stall { return c.stall })
+		got, ok := RequestBound(&c.result, func() observation.Stall { return c.stall })
 		if !ok {
 			got = none
 		}

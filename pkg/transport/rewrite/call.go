@@ -4,7 +4,7 @@ import (
 	"io"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/proxy"
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 )
@@ -32,8 +32,8 @@ type Call struct {
 
 	reserved int // bytes reserved in Memory for the encoded header section
 
-	Sends int        // number of times that the request was sent, including incomplete attempts
-	Held  proxy.Held // the rest of an aborted call, for which the caller waits; nil if there is none
+	Sends int              // number of times that the request was sent, including incomplete attempts
+	Held  observation.Held // the rest of an aborted call, for which the caller waits; nil if there is none
 }
 
 // LongHead is the length in bytes above which the memory for sending a header section is part of
@@ -97,13 +97,13 @@ func (c *Call) Unreserve() {
 }
 
 // Began records in result that the final response has begun.
-func (c *Call) Began(result *proxy.Result, status int) {
+func (c *Call) Began(result *observation.Result, status int) {
 	result.Replayed = c.Sends > 1
 	result.FirstByte, result.Status, result.Begun = time.Now(), status, true
 }
 
 // Failed records in result that the call failed, as [Fail] does, and moves Held to result.
-func (c *Call) Failed(result *proxy.Result, killed proxy.Reason, err, body error) {
+func (c *Call) Failed(result *observation.Result, killed observation.Reason, err, body error) {
 	result.Replayed = c.Sends > 1
 	result.Held, c.Held = c.Held, nil // the Call is reused for the next request
 	Fail(result, killed, err, body)

@@ -3,7 +3,7 @@ package rewrite
 import (
 	"errors"
 
-	"github.com/queue-proxy/queue-proxy/pkg/proxy"
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 )
 
@@ -53,29 +53,29 @@ func FaultOf(err error) Fault {
 
 // reasonOf returns the reason why a request failed with err. The user container is the cause of an
 // error that is not an *Error. If the request body could not be read, the client is the cause.
-func reasonOf(err error) proxy.Reason {
+func reasonOf(err error) observation.Reason {
 	switch FaultOf(err) {
 	case Unreachable:
-		return proxy.AppUnreachable
+		return observation.AppUnreachable
 	case Local:
-		return proxy.Local
+		return observation.Local
 	case Garbage:
-		return proxy.AppGarbage
+		return observation.AppGarbage
 	case Overloaded:
-		return proxy.Overload
+		return observation.Overload
 	case HeadLimit:
-		return proxy.HeadTooLarge
+		return observation.HeadTooLarge
 	case Body:
 		return bodyReason(err)
 	}
-	return proxy.AppReset
+	return observation.AppReset
 }
 
 // Fail records in result why a request failed. If killed is not OK, the request was aborted for
 // that reason, and err is only a consequence. Otherwise the reason depends on err. body is the
 // error of reading the request body, or nil. It is used if err is not an *Error.
-func Fail(result *proxy.Result, killed proxy.Reason, err, body error) {
-	if result.Reason = killed; killed != proxy.OK {
+func Fail(result *observation.Result, killed observation.Reason, err, body error) {
+	if result.Reason = killed; killed != observation.OK {
 		return
 	}
 	if body != nil && FaultOf(err) == 0 {
@@ -94,12 +94,12 @@ type grpcStatus interface {
 }
 
 // bodyReason returns the reason why a request body could not be read.
-func bodyReason(err error) proxy.Reason {
+func bodyReason(err error) observation.Reason {
 	if errors.Is(err, ErrTooLarge) {
-		return proxy.TooLarge
+		return observation.TooLarge
 	}
 	if _, ok := errors.AsType[*wire.BadChunk](err); ok {
-		return proxy.BadRequest
+		return observation.BadRequest
 	}
-	return proxy.ClientGone
+	return observation.ClientGone
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
@@ -71,24 +72,24 @@ func (r *Request) repack(room *[]wire.Field) {
 
 // Refuse returns the reason to reject a request, or OK if it can be forwarded. maxBody is the
 // maximum length of a body in bytes. 0 means no limit.
-func (r *Request) Refuse(maxBody int64) proxy.Reason {
+func (r *Request) Refuse(maxBody int64) observation.Reason {
 	switch {
 	case r.Method == "CONNECT": // the sidecar is not a forward proxy (RFC 9110 section 9.3.6)
-		return proxy.BadRequest
+		return observation.BadRequest
 	case !wire.ValidToken(r.Method), !wire.Visible(r.Target): // HTTP/2 can transfer values that a request line cannot contain
-		return proxy.BadRequest
+		return observation.BadRequest
 	case maxBody > 0 && r.Length > maxBody:
-		return proxy.TooLarge
+		return observation.TooLarge
 	}
 	if r.packed() {
 		defer r.repack(r.unpack())
 	}
 	for i := range r.Fields {
 		if transport.RoleOf(r.Fields[i].Name) == transport.AliasRole {
-			return proxy.BadRequest
+			return observation.BadRequest
 		}
 	}
-	return proxy.OK
+	return observation.OK
 }
 
 // Path returns the target in origin form without decoding it, or "*" (RFC 9112 section 3.2).

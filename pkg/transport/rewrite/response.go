@@ -70,7 +70,7 @@ func AnnouncedLength(head *wire.Response, length int64) int64 {
 func Respond(state *proxy.RequestState, fields []wire.Field) {
 	contentType, _ := wire.Find(fields, transport.ContentType)
 	state.Respond(wire.String(contentType))
-	if proxy.IsGRPC(wire.String(contentType)) {
+	if transport.IsGRPC(wire.String(contentType)) {
 		noteRPC(state, fields) // the status of a response without content and trailers
 	}
 }

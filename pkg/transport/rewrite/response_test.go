@@ -6,6 +6,7 @@ import (
 	"io"
 	"testing"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 	"github.com/queue-proxy/queue-proxy/test/harness"
@@ -46,18 +47,18 @@ func TestEachResponseFieldDoesNotAllocate(t *testing.T) {
 func TestFailReasonForEachError(t *testing.T) {
 	for _, c := range []struct {
 		err  error
-		want proxy.Reason
+		want observation.Reason
 	}{
-		{io.EOF, proxy.AppReset},
-		{&Error{Fault: Reset, Err: io.EOF}, proxy.AppReset},
-		{&Error{Fault: Aborted}, proxy.AppReset},
-		{&Error{Fault: Unreachable}, proxy.AppUnreachable},
-		{&Error{Fault: Local}, proxy.Local},
-		{fmt.Errorf("dial: %w", &Error{Fault: Unreachable}), proxy.AppUnreachable},
-		{&Error{Fault: Garbage, Err: &wire.Garbage{Word: wire.WordHost}}, proxy.AppGarbage},
-		{&Error{Fault: Body, Err: ErrTooLarge}, proxy.TooLarge},
-		{&Error{Fault: Body, Err: &wire.BadChunk{Word: wire.WordChunkSize}}, proxy.BadRequest},
-		{&Error{Fault: Body, Err: io.ErrUnexpectedEOF}, proxy.ClientGone},
+		{io.EOF, observation.AppReset},
+		{&Error{Fault: Reset, Err: io.EOF}, observation.AppReset},
+		{&Error{Fault: Aborted}, observation.AppReset},
+		{&Error{Fault: Unreachable}, observation.AppUnreachable},
+		{&Error{Fault: Local}, observation.Local},
+		{fmt.Errorf("dial: %w", &Error{Fault: Unreachable}), observation.AppUnreachable},
+		{&Error{Fault: Garbage, Err: &wire.Garbage{Word: wire.WordHost}}, observation.AppGarbage},
+		{&Error{Fault: Body, Err: ErrTooLarge}, observation.TooLarge},
+		{&Error{Fault: Body, Err: &wire.BadChunk{Word: wire.WordChunkSize}}, observation.BadRequest},
+		{&Error{Fault: Body, Err: io.ErrUnexpectedEOF}, observation.ClientGone},
 	} {
 		harness.Equal(t, reasonOf(c.err), c.want, c.err)
 	}

@@ -87,7 +87,7 @@ func (a *App) OnlyH2() bool { return a.speech.http1() == no }
 // needsH2 reports whether a request with this content type requires HTTP/2: gRPC, and the streams of
 // Connect.
 func needsH2(contentType string) bool {
-	return proxy.IsGRPC(contentType) || strings.HasPrefix(contentType, "application/connect+")
+	return transport.IsGRPC(contentType) || strings.HasPrefix(contentType, "application/connect+")
 }
 
 // SpeaksH2 reports whether the user container supports HTTP/2. If this is not known, it is detected

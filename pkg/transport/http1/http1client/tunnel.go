@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
@@ -54,7 +55,7 @@ const tunnelSize = 4 << 10
 // response. It returns when both directions have ended, when one direction has failed, or when the
 // alarm fires. It stores the reason and the byte counts in result. early is the input that the client
 // sent after its request. Tunnel resets Head and closes both connections.
-func (r *Response) Tunnel(client net.Conn, early []byte, alarm *proxy.Alarm, state *proxy.RequestState, result *proxy.Result) {
+func (r *Response) Tunnel(client net.Conn, early []byte, alarm *proxy.Alarm, state *proxy.RequestState, result *observation.Result) {
 	alarm.Abortable(func() {
 		r.call.Abort()
 		client.SetDeadline(past)
@@ -63,7 +64,7 @@ func (r *Response) Tunnel(client net.Conn, early []byte, alarm *proxy.Alarm, sta
 	t := r.newTunnel(client, state.Touch)
 	result.In, result.Out = t.copyBoth(early)
 	result.Reason = alarm.Abortable(nil)
-	if result.Reason == proxy.ClientGone { // the client sent RST_STREAM or closed the HTTP/2 connection
+	if result.Reason == observation.ClientGone { // the client sent RST_STREAM or closed the HTTP/2 connection
 		t.clientReset.Store(true)
 	}
 	t.close()

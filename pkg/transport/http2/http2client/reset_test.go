@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/net/http2"
 
-	"github.com/queue-proxy/queue-proxy/pkg/proxy"
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
@@ -31,9 +31,9 @@ func TestResetCodeSetsGRPCStatus(t *testing.T) {
 		a := newPeers(t, script{headers: func(p *peer, f *http2.MetaHeadersFrame) { _ = p.WriteRSTStream(f.StreamID, code) }})
 		c, _ := newCall(http.MethodPost)
 		_, err := c.Do(newClient(t, a))
-		var r proxy.Result
-		rewrite.Fail(&r, proxy.OK, err, nil)
-		harness.Equal(t, r.Reason, proxy.AppReset, code)
+		var r observation.Result
+		rewrite.Fail(&r, observation.OK, err, nil)
+		harness.Equal(t, r.Reason, observation.AppReset, code)
 		harness.Equal(t, r.GRPC, want, code)
 	}
 }

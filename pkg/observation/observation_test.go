@@ -1,4 +1,4 @@
-package proxy
+package observation
 
 import (
 	"strings"

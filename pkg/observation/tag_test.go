@@ -1,4 +1,4 @@
-package knative
+package observation
 
 import (
 	"strings"

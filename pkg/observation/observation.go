@@ -1,4 +1,4 @@
-package proxy
+package observation
 
 import (
 	"net/http"
@@ -6,23 +6,37 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/message"
-	"github.com/queue-proxy/queue-proxy/pkg/proxy/knative"
 )
 
 // Observation describes a completed request. It is valid until Observe returns.
 type Observation struct {
-	Exchange Exchange
+	Exchange Request
 	Line
-	Kind     knative.Kind // Traffic or KubeletRequest for Observe, and a kind of probe for Probed
-	TraceID  string       // "" if the request is not traced
-	Excluded bool         // matches EXCLUDE_*, and is neither counted nor logged (docs/promises.md 3.10)
-	Proxied  bool         // the request came through the activator
-	Start    time.Time    // time when the header section was complete
-	Slot     time.Time    // time when the request got a slot; zero if it got none
-	RPCError bool         // the grpc-status of the user container reports an error
+	Kind     Kind      // Traffic or KubeletRequest for Observe, and a kind of probe for Probed
+	TraceID  string    // "" if the request is not traced
+	Excluded bool      // matches EXCLUDE_*, and is neither counted nor logged (docs/promises.md 3.10)
+	Proxied  bool      // the request came through the activator
+	Start    time.Time // time when the header section was complete
+	Slot     time.Time // time when the request got a slot; zero if it got none
+	RPCError bool      // the grpc-status of the user container reports an error
 	End      time.Time
 	Phase    Phase // the last phase of the request
 	Result
+}
+
+// A Request is the request of an observation. Its strings must not be kept.
+type Request interface {
+	// Header returns the first line of a field without surrounding spaces, or "" if there is none.
+	Header(name string) string
+
+	// Repeats reports whether the request has several lines of a field.
+	Repeats(name string) bool
+
+	// Line returns the parts of the request that do not require memory.
+	Line() Line
+
+	// Request returns the request for net/http. It can allocate memory.
+	Request() *http.Request
 }
 
 // maxShown is the maximum length of a method or a path in logs and on pages, in bytes.
@@ -39,9 +53,9 @@ func Shown(s string) string {
 // or its grpc-status.
 func (o *Observation) AppFailed() bool { return o.Status >= 500 || o.RPCError }
 
-// loadFailed reports whether the response is an error that load can cause. Rejections because of
+// LoadFailed reports whether the response is an error that load can cause. Rejections because of
 // overload are included. Unimplemented methods are not.
-func (o *Observation) loadFailed() bool {
+func (o *Observation) LoadFailed() bool {
 	switch o.Status {
 	case http.StatusNotImplemented, http.StatusHTTPVersionNotSupported:
 		return false

@@ -1,4 +1,6 @@
-package proxy
+// Package observation contains the record of one request, the reasons for which a request can fail, and
+// the kinds of requests. Each area can import it.
+package observation
 
 // Reason is the result of an exchange: [OK], or the cause of the failure. The Proxy-Status field,
 // the logs and the metric labels contain the same words (docs/promises.md 3.6).
@@ -52,6 +54,18 @@ var reasons = [NumReasons]struct {
 	HeadTooLarge:         {"bad-request", "http_request_error", "request header fields too large\n", 431, 8, false},
 	ClientGone:           {word: "client-gone", status: 499},
 }
+
+// ErrorType returns the error type of the Proxy-Status field (RFC 9209 section 2.3).
+func (r Reason) ErrorType() string { return reasons[r].errorType }
+
+// Body returns the content of the HTTP response.
+func (r Reason) Body() string { return reasons[r].body }
+
+// GRPC returns the status of the gRPC response.
+func (r Reason) GRPC() int { return reasons[r].grpc }
+
+// IsApp reports whether the user container failed.
+func (r Reason) IsApp() bool { return reasons[r].app }
 
 // String returns the word of the reason.
 func (r Reason) String() string { return reasons[r].word }

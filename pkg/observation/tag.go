@@ -1,4 +1,4 @@
-package knative
+package observation
 
 // Fields that the ingress sets to report the tag of the route that a request used.
 const (

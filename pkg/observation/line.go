@@ -1,0 +1,33 @@
+package observation
+
+import (
+	"strings"
+)
+
+// Line contains the properties of a request that the statistics, the logs and the probes use. Its
+// strings must not be used after Serve returns.
+type Line struct {
+	Method string
+	Target string // unchanged, as received
+	Host   string // host in the target if it contains one, otherwise the value of the Host field
+	Major  int    // HTTP version of the client,
+	Minor  int    // for example 1 and 1 for HTTP/1.1
+	Remote string // address and port of the client, or of the proxy in front of the sidecar
+	TLS    bool   // the connection of the client is encrypted
+	Open   bool   // the client can send more data after the header section: content, a trailer section or the bytes of a tunnel
+}
+
+// Path returns the path of the target without the query. The path is not decoded.
+func (l *Line) Path() string {
+	path, _, _ := strings.Cut(l.Target, "?")
+	if strings.HasPrefix(path, "/") {
+		return path
+	}
+	if _, rest, ok := strings.Cut(path, "://"); ok { // absolute form (RFC 9112 section 3.2.2)
+		if i := strings.IndexByte(rest, '/'); i >= 0 {
+			return rest[i:]
+		}
+		return "/"
+	}
+	return path // * or an authority
+}

@@ -1,0 +1,4 @@
+package transport
+
+// Field is a field of a request.
+type Field struct{ Name, Value string }
