@@ -97,7 +97,7 @@ func TestOpenRequestsDoNotStopAdaptiveLimit(t *testing.T) {
 	for name, wait := range map[string]func(state *RequestState){
 		"long polls":   func(*RequestState) {},
 		"uploads":      (*RequestState).AwaitBody,
-		"slow readers": (*RequestState).writeStarted,
+		"slow readers": (*RequestState).WriteStarted,
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			p := newTestProxy()

@@ -3,7 +3,6 @@ package proxy
 import (
 	"cmp"
 	"math/rand/v2"
-	"net/http"
 	"strconv"
 	"strings"
 	"time"
@@ -27,71 +26,12 @@ const (
 	maxPushback = 1500
 )
 
-// askersRetryAfter is the value of Retry-After if the queue or the memory is full, in seconds.
-const askersRetryAfter = "1"
-
-// Answer is a response that the sidecar generates. The Proxy-Status field distinguishes it from a
-// response of the user container (RFC 9209; docs/promises.md 3.6).
-type Answer struct {
-	Status int
-	Body   string             // "" for gRPC
-	Reason observation.Reason // OK for a successful response to a probe
-	Hash   string             // value of K-Network-Hash; "" if there is no such field
-	GRPC   int                // grpc-status, sent in a response without a body; -1 if the request is not a gRPC call
-
-	// ContentType is the media type of a gRPC call. Clients of connect-go reject a response with a
-	// different media type.
-	ContentType string
-
-	// Pushback is the time after which a gRPC client retries, in milliseconds. It is sent in
-	// grpc-retry-pushback-ms (gRPC proposal A6). 0 means that the field is not sent.
-	Pushback int
-}
-
-// size returns the length of the content that the client receives, in bytes.
-func (a *Answer) size(method string) int64 {
-	if method == http.MethodHead {
-		return 0
-	}
-	return int64(len(a.Body))
-}
-
-// Fields calls yield with each field of the response, except the fields that frame the body.
-func (a *Answer) Fields(yield func(name, value string)) {
-	status := transport.ProxyName
-	if a.Reason != observation.OK {
-		status += "; error=" + a.Reason.ErrorType() + `; details="` + a.Reason.String() + `"`
-	}
-	yield(transport.ProxyStatus, status)
-	if a.Hash != "" {
-		yield(transport.Hash, a.Hash)
-	}
-	if a.Reason == observation.QueueFull || a.Reason == observation.QueueTimeout || a.Reason == observation.Overload && a.GRPC < 0 {
-		yield(transport.RetryAfter, askersRetryAfter)
-	}
-	if a.GRPC >= 0 {
-		yield(transport.ContentType, cmp.Or(a.ContentType, transport.GRPC))
-		yield("Grpc-Status", strconv.Itoa(a.GRPC))
-		yield("Grpc-Message", a.Reason.String())
-		if a.Pushback > 0 {
-			yield("Grpc-Retry-Pushback-Ms", strconv.Itoa(a.Pushback))
-		}
-		return
-	}
-	if a.Body != "" {
-		yield(transport.ContentType, "text/plain; charset=utf-8")
-		if a.Reason != observation.OK {
-			yield("X-Content-Type-Options", "nosniff")
-		}
-	}
-}
-
 // answerFor returns the response to a request that failed. A gRPC client ignores HTTP errors, so it
 // receives the status 200 and a grpc-status.
-func answerFor(o *observation.Observation, x Exchange) Answer {
+func answerFor(o *observation.Observation, x transport.Exchange) transport.Answer {
 	reason := o.Reason
 	if contentType := x.Header(transport.ContentType); transport.IsGRPC(contentType) {
-		a := Answer{Status: 200, Reason: reason, GRPC: cmp.Or(o.GRPC, reason.GRPC())}
+		a := transport.Answer{Status: 200, Reason: reason, GRPC: cmp.Or(o.GRPC, reason.GRPC())}
 		a.ContentType, _, _ = strings.Cut(contentType, ";")
 		a.ContentType = strings.TrimSpace(a.ContentType)
 		if len(a.ContentType) > maxMediaType {
@@ -105,13 +45,13 @@ func answerFor(o *observation.Observation, x Exchange) Answer {
 		}
 		return a
 	}
-	return Answer{Status: reason.Status(), Body: reason.Body(), Reason: reason, GRPC: -1}
+	return transport.Answer{Status: reason.Status(), Body: reason.Body(), Reason: reason, GRPC: -1}
 }
 
 // canceledAtDeadline reports whether the user container canceled a gRPC call because the timeout of
 // the client expired. Servers such as grpc-go reset the stream with CANCEL in this case, often
 // before the RST_STREAM of the client arrives.
-func canceledAtDeadline(o *observation.Observation, x Exchange) bool {
+func canceledAtDeadline(o *observation.Observation, x transport.Exchange) bool {
 	return o.GRPC == grpcCancelled && transport.IsGRPC(x.Header(transport.ContentType)) &&
 		grpcExpired(x.Header(transport.GRPCTimeout), time.Since(o.Start))
 }
@@ -142,7 +82,7 @@ func grpcExpired(timeout string, elapsed time.Duration) bool {
 }
 
 // answerProbe returns the response to a probe for the sidecar.
-func (p *Proxy) answerProbe(kind observation.Kind, x Exchange) Answer {
+func (p *Proxy) answerProbe(kind observation.Kind, x transport.Exchange) transport.Answer {
 	if p.Drain.Draining() {
 		return plain(observation.Draining)
 	}
@@ -159,7 +99,7 @@ func (p *Proxy) answerProbe(kind observation.Kind, x Exchange) Answer {
 			a.Body = err.Error() + "\n"
 			return a
 		}
-		return Answer{Status: 200, Body: knative.QueueValue, GRPC: -1}
+		return transport.Answer{Status: 200, Body: knative.QueueValue, GRPC: -1}
 	case observation.NetworkProbe:
 		hash := x.Header(transport.Hash)
 		switch {
@@ -168,7 +108,7 @@ func (p *Proxy) answerProbe(kind observation.Kind, x Exchange) Answer {
 		case len(hash) > maxHash:
 			return badProbe("the \"" + transport.Hash + "\" header is longer than 4 KiB\n")
 		}
-		return Answer{Status: 200, Hash: strings.Clone(hash), GRPC: -1}
+		return transport.Answer{Status: 200, Hash: strings.Clone(hash), GRPC: -1}
 	default:
 		value := x.Header(knative.Probe)
 		return badProbe("unexpected probe header value: " + value[:min(len(value), maxEchoValue)] + "\n")
@@ -176,10 +116,10 @@ func (p *Proxy) answerProbe(kind observation.Kind, x Exchange) Answer {
 }
 
 // plain returns the HTTP response to a probe. The media type of the probe does not matter.
-func plain(reason observation.Reason) Answer {
-	return Answer{Status: reason.Status(), Body: reason.Body(), Reason: reason, GRPC: -1}
+func plain(reason observation.Reason) transport.Answer {
+	return transport.Answer{Status: reason.Status(), Body: reason.Body(), Reason: reason, GRPC: -1}
 }
 
-func badProbe(body string) Answer {
-	return Answer{Status: 400, Body: body, Reason: observation.BadRequest, GRPC: -1}
+func badProbe(body string) transport.Answer {
+	return transport.Answer{Status: 400, Body: body, Reason: observation.BadRequest, GRPC: -1}
 }

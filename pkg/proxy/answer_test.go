@@ -11,8 +11,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// all returns the fields of an answer, one per line.
-func (a *Answer) all() string {
+// fieldsOf returns the fields of an answer, one per line.
+func fieldsOf(a *transport.Answer) string {
 	var b strings.Builder
 	a.Fields(func(name, value string) { b.WriteString(name + ": " + value + "\n") })
 	return b.String()
@@ -54,7 +54,7 @@ func TestAnswerForEachReason(t *testing.T) {
 		}
 		a := answerFor(&observation.Observation{Result: observation.Result{Reason: c.reason}}, newFake("/", "Content-Type", "text/html"))
 		harness.Equal(t, fmt.Sprintf("%d %s", a.Status, a.Body), fmt.Sprintf("%d %s", c.status, c.body), c.reason.String())
-		harness.Equal(t, a.all(), status+"Content-Type: text/plain; charset=utf-8\nX-Content-Type-Options: nosniff\n", c.reason.String()+" fields")
+		harness.Equal(t, fieldsOf(&a), status+"Content-Type: text/plain; charset=utf-8\nX-Content-Type-Options: nosniff\n", c.reason.String()+" fields")
 
 		a = answerFor(&observation.Observation{Result: observation.Result{Reason: c.reason}}, newFake("/", "Content-Type", "application/grpc"))
 		harness.Equal(t, fmt.Sprintf("%d %q", a.Status, a.Body), `200 ""`, c.reason.String()+" to gRPC")
@@ -62,7 +62,7 @@ func TestAnswerForEachReason(t *testing.T) {
 		if c.retry && c.grpc != 8 {
 			want += fmt.Sprintf("Grpc-Retry-Pushback-Ms: %d\n", a.Pushback)
 		}
-		harness.Equal(t, a.all(), want, c.reason.String()+" fields to gRPC")
+		harness.Equal(t, fieldsOf(&a), want, c.reason.String()+" fields to gRPC")
 	}
 	harness.Equal(t, observation.ClientGone.Status(), 499, "the status of a client that has gone")
 	harness.Equal(t, int(observation.NumReasons), 17, "the number of reasons")
@@ -138,10 +138,10 @@ func TestReasonWordsAreUniqueExceptBadRequest(t *testing.T) {
 }
 
 func TestSuccessfulProbeHasNoProxyStatusError(t *testing.T) {
-	queue := Answer{Status: 200, Body: "queue", GRPC: -1}
-	harness.Equal(t, queue.all(), "Proxy-Status: queue-proxy\nContent-Type: text/plain; charset=utf-8\n", "queue probe")
-	network := Answer{Status: 200, Hash: "abc", GRPC: -1}
-	harness.Equal(t, network.all(), "Proxy-Status: queue-proxy\nK-Network-Hash: abc\n", "network probe")
+	queue := transport.Answer{Status: 200, Body: "queue", GRPC: -1}
+	harness.Equal(t, fieldsOf(&queue), "Proxy-Status: queue-proxy\nContent-Type: text/plain; charset=utf-8\n", "queue probe")
+	network := transport.Answer{Status: 200, Hash: "abc", GRPC: -1}
+	harness.Equal(t, fieldsOf(&network), "Proxy-Status: queue-proxy\nK-Network-Hash: abc\n", "network probe")
 }
 
 func TestIsGRPCAcceptsSuffixes(t *testing.T) {

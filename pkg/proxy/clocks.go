@@ -20,7 +20,7 @@ type Clocks struct {
 	Queue         time.Duration // until the request gets a slot
 }
 
-// deadlines computes when a request expires. It has no timer. An [Alarm] requests the time of the
+// deadlines computes when a request expires. It has no timer. A [transport.Canceler] requests the time of the
 // next expiry, and sets no timer if no timeout is set.
 type deadlines struct {
 	clocks *Clocks
@@ -58,7 +58,7 @@ func (d *deadlines) Touch() {
 }
 
 // ExpectBody records that the request has a body to which Clocks.Body applies. It can make
-// nextExpiry earlier, so it must be called before an alarm is set.
+// NextExpiry earlier, so it must be called before a canceler is set.
 func (d *deadlines) ExpectBody() { d.owing.Store(d.clocks.Body > 0) }
 
 // AwaitBody records that the engine waits for the next byte of the request body until GotBody.
@@ -74,9 +74,9 @@ func (d *deadlines) GotBody() {
 	d.Touch()
 }
 
-// writeStarted records that a part of the response waits for the client until WriteDone. It can
-// make nextExpiry earlier.
-func (d *deadlines) writeStarted() {
+// WriteStarted records that a part of the response waits for the client until WriteDone. It can
+// make NextExpiry earlier.
+func (d *deadlines) WriteStarted() {
 	if d.clocks.Send > 0 {
 		d.offer.Store(max(int64(time.Since(d.start)), 1))
 	}
@@ -95,10 +95,10 @@ func (d *deadlines) end(reason observation.Reason) {
 	d.forced.CompareAndSwap(uint32(observation.OK), uint32(reason))
 }
 
-// nextExpiry returns the earliest time at which the request can expire, or the zero time if no
-// timeout is set. Only writeStarted makes the result earlier while an alarm is set. An engine
-// therefore does not have to set the alarm again for other events.
-func (d *deadlines) nextExpiry() time.Time {
+// NextExpiry returns the earliest time at which the request can expire, or the zero time if no
+// timeout is set. Only WriteStarted makes the result earlier while a canceler is set. An engine
+// therefore does not have to set the canceler again for other events.
+func (d *deadlines) NextExpiry() time.Time {
 	e := d.earliest()
 	if e.at == 0 {
 		return time.Time{}
@@ -107,7 +107,7 @@ func (d *deadlines) nextExpiry() time.Time {
 }
 
 // expiry returns the timeout that has expired, or OK, and the stall that caused it.
-func (d *deadlines) expiry() (reason observation.Reason, stall observation.Stall) {
+func (d *deadlines) Expiry() (reason observation.Reason, stall observation.Stall) {
 	if reason := observation.Reason(d.forced.Load()); reason != observation.OK {
 		return reason, observation.NoStall
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 )
 
 // undoAfter is the duration of a drain that began without a signal that the pod terminates. In that
@@ -35,9 +36,9 @@ const (
 
 // drainEntry is the list entry of a request in flight. It is guarded by Drain.mu.
 type drainEntry struct {
-	drain      *Drain        // the drain that counts the request; nil if it is not in flight. Read without the lock while the request is served
-	exchange   Exchange      // for Notify
-	prev, next *RequestState // the next older and the next newer request
+	drain      *Drain             // the drain that counts the request; nil if it is not in flight. Read without the lock while the request is served
+	exchange   transport.Exchange // for Notify
+	prev, next *RequestState      // the next older and the next newer request
 	stream     streamKind
 	counted    bool // the request is counted in Drain.streams
 }
@@ -294,7 +295,7 @@ func (d *Drain) Empty(ctx context.Context) error {
 
 // arrive adds a request to the requests in flight. fresh reports whether the request resets the
 // quiet period.
-func (d *Drain) arrive(x Exchange, state *RequestState, fresh bool) {
+func (d *Drain) arrive(x transport.Exchange, state *RequestState, fresh bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if fresh && state.start.After(d.arrived) { // requests can call arrive in a different order than they started

@@ -8,6 +8,7 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy/knative"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 )
 
 // A waiting readiness probe returns immediately when the drain begins, and not after the check of
@@ -20,7 +21,7 @@ func TestDrainBeginAnswersWaitingProbe(t *testing.T) {
 		}
 		for range 2 { // the second time after a drain that was undone
 			x := newFake("/", knative.Probe, knative.QueueValue)
-			answered := make(chan Answer)
+			answered := make(chan transport.Answer)
 			go func() { answered <- p.answerProbe(observation.QueueProbe, x) }()
 			synctest.Wait()
 			p.Drain.Begin(false)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -87,7 +88,7 @@ const (
 
 // A request is an exchange that only records whether it was notified.
 type request struct {
-	Exchange
+	transport.Exchange
 	state   RequestState
 	counts  bool // resets the quiet period
 	where   place

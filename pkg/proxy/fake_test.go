@@ -12,6 +12,7 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy/stats"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -30,7 +31,7 @@ type fake struct {
 	repeated string // a field with two lines, of which the first is empty
 
 	forwarded int
-	answers   []Answer
+	answers   []transport.Answer
 	onAnswer  func() // may be nil
 }
 
@@ -57,14 +58,15 @@ func (f *fake) Line() observation.Line {
 	}
 }
 
-func (f *fake) Answer(a *Answer) {
+func (f *fake) Answer(a *transport.Answer) {
 	f.answers = append(f.answers, *a)
 	if f.onAnswer != nil {
 		f.onAnswer()
 	}
 }
 
-func (f *fake) Wait(state *RequestState) observation.Reason {
+func (f *fake) Wait(s transport.State) observation.Reason {
+	state := s.(*RequestState)
 	_, reason := f.sleepUntil(state, nil)
 	return reason
 }
@@ -76,14 +78,15 @@ func (f *fake) Notify() {
 	}
 }
 
-func (f *fake) Forward(state *RequestState) observation.Result {
+func (f *fake) Forward(s transport.State) observation.Result {
+	state := s.(*RequestState)
 	f.forwarded++
 	return f.app(state)
 }
 
 // expired returns the reason from expiry.
 func (d *deadlines) expired() observation.Reason {
-	reason, _ := d.expiry()
+	reason, _ := d.Expiry()
 	return reason
 }
 
@@ -97,7 +100,7 @@ func (f *fake) sleepUntil(state *RequestState, done <-chan struct{}) (bool, obse
 			return false, reason
 		}
 		var alarm <-chan time.Time
-		if next := state.nextExpiry(); !next.IsZero() {
+		if next := state.NextExpiry(); !next.IsZero() {
 			alarm = time.After(time.Until(next))
 		}
 		select {
@@ -158,7 +161,7 @@ func newTestProxy() *testProxy {
 func (h *testProxy) of(t *testing.T, f *fake) observation.Observation {
 	t.Helper()
 	for _, o := range h.seen {
-		if o.Exchange == Exchange(f) {
+		if o.Exchange == transport.Exchange(f) {
 			return o
 		}
 	}

@@ -64,7 +64,7 @@ var notOfKubelets = [...]string{transport.Upgrade, transport.XForwardedFor, tran
 // false if the request is handled as traffic. It is the only function that makes this
 // decision. Each engine reports in [Line].Open whether the client can send more on the same
 // request. A field counts even if its first line is empty, because a proxy can add a second line.
-func kubeletPeer(x Exchange) (peer netip.Addr, ok bool) {
+func kubeletPeer(x transport.Exchange) (peer netip.Addr, ok bool) {
 	line := x.Line()
 	if line.Open {
 		return netip.Addr{}, false

@@ -7,6 +7,7 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy/adapt"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 )
 
 // A Limit is a maximum number of running requests and a queue with a maximum length. Queued
@@ -36,7 +37,7 @@ type Limit struct {
 // ticket is the queue entry of a request, and its slot. All fields except holds are guarded by
 // Limit.mu.
 type ticket struct {
-	exchange   Exchange
+	exchange   transport.Exchange
 	since      time.Time // arrival time of the request
 	granted    bool
 	holds      bool       // see [RequestState.Holds]; only used by the goroutine that serves the request
@@ -117,7 +118,7 @@ func (m *Limit) OldestWaiter() time.Time {
 
 // acquire waits for a slot. If it returns OK, the request holds a slot and the caller must release
 // it. Otherwise acquire returns the reason why the request got no slot.
-func (m *Limit) acquire(x Exchange, state *RequestState) observation.Reason {
+func (m *Limit) acquire(x transport.Exchange, state *RequestState) observation.Reason {
 	if m == nil {
 		return observation.OK
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -31,7 +32,7 @@ const (
 
 // sleeper is an exchange whose Wait returns when the test decides.
 type sleeper struct {
-	Exchange
+	transport.Exchange
 	state  *RequestState // state of a completed request if there is one, as in an engine
 	asleep chan struct{}
 	rouse  chan observation.Reason
@@ -41,7 +42,7 @@ type sleeper struct {
 
 func (s *sleeper) Notify() { s.woken = true }
 
-func (s *sleeper) Wait(*RequestState) observation.Reason {
+func (s *sleeper) Wait(transport.State) observation.Reason {
 	s.asleep <- struct{}{}
 	return <-s.rouse
 }

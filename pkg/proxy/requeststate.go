@@ -32,7 +32,7 @@ type RequestState struct {
 func (state *RequestState) Holds() bool { return state.ticket.holds }
 
 // Trace returns the trace of the request. It is nil if the request is not traced.
-func (state *RequestState) Trace() Trace { return state.trace }
+func (state *RequestState) Trace() transport.TraceFields { return state.trace }
 
 // Waited returns how long the request waited for its slot, and the time when it got the slot.
 func (state *RequestState) Waited() (time.Duration, time.Time) {
@@ -77,9 +77,9 @@ func (state *RequestState) GotBody() {
 	state.clientReady()
 }
 
-// writeStarted records that a part of the response waits for the client until WriteDone.
-func (state *RequestState) writeStarted() {
-	state.deadlines.writeStarted()
+// WriteStarted records that a part of the response waits for the client until WriteDone.
+func (state *RequestState) WriteStarted() {
+	state.deadlines.WriteStarted()
 	state.awaitClient()
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -44,12 +45,12 @@ func TestTimeoutsApplyInTheirPhases(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					state := alive(&c.clocks, phase)
 					if !c.runs[i] {
-						harness.Equal(t, state.nextExpiry(), time.Time{}, "next")
+						harness.Equal(t, state.NextExpiry(), time.Time{}, "next")
 						time.Sleep(1000 * d)
 						harness.Equal(t, state.expired(), observation.OK, "over, much later")
 						return
 					}
-					harness.Equal(t, state.nextExpiry(), time.Now().Add(d), "next")
+					harness.Equal(t, state.NextExpiry(), time.Now().Add(d), "next")
 					time.Sleep(d - 1)
 					harness.Equal(t, state.expired(), observation.OK, "over, just before")
 					time.Sleep(1 * time.Nanosecond)
@@ -108,7 +109,7 @@ func TestIdleTimeoutRestartsOnEachByte(t *testing.T) {
 				time.Sleep(time.Second - 1)
 				harness.Equal(t, state.expired(), observation.OK, "over between bytes")
 				state.Touch()
-				harness.Equal(t, state.nextExpiry(), time.Now().Add(time.Second), "next")
+				harness.Equal(t, state.NextExpiry(), time.Now().Add(time.Second), "next")
 			}
 			time.Sleep(time.Second)
 			harness.Equal(t, state.expired(), observation.IdleTimeout, "over")
@@ -123,7 +124,7 @@ func TestBodyTimeoutRunsOnlyWhileWaiting(t *testing.T) {
 		state.AwaitBody() // the request may have a body that does not arrive
 		time.Sleep(time.Hour)
 		harness.Equal(t, state.expired(), observation.OK, "a body that owes nothing")
-		harness.Equal(t, state.nextExpiry(), time.Time{}, "next")
+		harness.Equal(t, state.NextExpiry(), time.Time{}, "next")
 
 		state = alive(&c, observation.Waiting)
 		state.ExpectBody()
@@ -212,7 +213,7 @@ func (m *clocksModel) step(state *RequestState, random *rand.Rand) {
 	case 0:
 		time.Sleep(time.Duration(random.Int64N(int64(3 * time.Second))))
 	case 1:
-		if next := state.nextExpiry(); !next.IsZero() && time.Until(next) > 0 {
+		if next := state.NextExpiry(); !next.IsZero() && time.Until(next) > 0 {
 			time.Sleep(time.Until(next) - time.Duration(random.IntN(2))) // the time of the expiry, or 1 ns earlier
 		}
 	case 2:
@@ -258,7 +259,7 @@ func TestExpiryMatchesModelForRandomEvents(t *testing.T) {
 			var before time.Time            // the previous value
 			for range 20 {
 				want, at := m.next()
-				next := state.nextExpiry()
+				next := state.NextExpiry()
 				if !next.Equal(at) {
 					t.Fatalf("seed %d, round %d: %+v: got next %v, want %v", seed, round, m, next, at)
 				}
@@ -292,7 +293,7 @@ func TestRequestStateConcurrentReads(t *testing.T) {
 				if reason := state.expired(); reason != observation.OK && reason != observation.Draining {
 					t.Errorf("got %v, want ok or draining", reason)
 				}
-				state.nextExpiry()
+				state.NextExpiry()
 			}
 		})
 	}
@@ -317,17 +318,17 @@ func TestSendTimeoutRunsOnlyDuringWrite(t *testing.T) {
 		state := alive(&c, observation.Streaming)
 		time.Sleep(time.Hour)
 		harness.Equal(t, state.expired(), observation.OK, "nothing is offered: over")
-		harness.Equal(t, state.nextExpiry(), time.Time{}, "next")
+		harness.Equal(t, state.NextExpiry(), time.Time{}, "next")
 		for range 10 {
-			state.writeStarted()
-			harness.Equal(t, state.nextExpiry(), time.Now().Add(10*time.Second), "next")
+			state.WriteStarted()
+			harness.Equal(t, state.NextExpiry(), time.Now().Add(10*time.Second), "next")
 			time.Sleep(10*time.Second - 1)
 			harness.Equal(t, state.expired(), observation.OK, "over, before it is taken")
 			state.WriteDone()
 			time.Sleep(time.Minute)
 			harness.Equal(t, state.expired(), observation.OK, "over, between two pieces")
 		}
-		state.writeStarted()
+		state.WriteStarted()
 		time.Sleep(10 * time.Second)
 		harness.Equal(t, state.expired(), observation.IdleTimeout, "over")
 		state.Enter(observation.Tunnelled)
@@ -338,17 +339,17 @@ func TestSendTimeoutRunsOnlyDuringWrite(t *testing.T) {
 	})
 }
 
-func TestAlarmWatchSetsEarlierTimer(t *testing.T) {
+func TestCancelerWatchSetsEarlierTimer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		state := alive(&Clocks{Request: time.Hour, Send: time.Second}, observation.Streaming)
-		a := NewAlarm(func() bool { return false })
+		a := transport.NewCanceler(func() bool { return false })
 		defer a.Stop()
 		var aborted atomic.Int64
 		began := time.Now()
 		a.Watch(state)
 		a.Abortable(func() { aborted.Store(int64(time.Since(began))) })
 		time.Sleep(time.Minute)
-		state.writeStarted()
+		state.WriteStarted()
 		a.Watch(state)
 		time.Sleep(time.Minute)
 		harness.Equal(t, time.Duration(aborted.Load()), time.Minute+time.Second, "aborted after")

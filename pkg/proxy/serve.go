@@ -41,7 +41,7 @@ type Proxy struct {
 	Observe func(*observation.Observation) // called at the end of each request that Serve does not answer as a probe; must not retain its argument
 	Probed  func(*observation.Observation) // called after each answered probe; may be nil
 	Exclude Exclude
-	Trace   func(Exchange) Trace // starts the trace of a request that is included in the statistics; Trace and its result may be nil
+	Trace   func(transport.Exchange) Trace // starts the trace of a request that is included in the statistics; Trace and its result may be nil
 
 	kubelet kubeletPlaces
 }
@@ -56,24 +56,31 @@ type Exclude struct {
 // A Trace follows one request. Its methods are called one at a time, and not after End. Their
 // results are valid until End.
 type Trace interface {
+	transport.TraceFields
 	ID() string
-	Enter(observation.Phase)   // the request enters this phase now
-	Drop(name string) bool     // reports whether Fields replace the named field of the client; the case of the name does not matter
-	Fields() []transport.Field // fields that are added to the request to the user container
+	Enter(observation.Phase) // the request enters this phase now
 	End(*observation.Observation)
 }
 
 // Reject runs Serve for a request that is rejected with the reason [Overload]. The request is not
 // queued. If reset is true, the engine resets the stream of the client, and no response is sent.
-func (p *Proxy) Reject(x Exchange, state *RequestState, reset bool) {
+func (p *Proxy) Reject(x transport.Exchange, s transport.State, reset bool) {
+	state := s.(*RequestState) // of NewState
 	state.rejected, state.reset = observation.Overload, reset
 	p.Serve(x, state)
 	state.rejected, state.reset = observation.OK, false
 }
 
+// NewState returns the memory for the requests of an exchange.
+func (p *Proxy) NewState() transport.State { return new(RequestState) }
+
+// Draining reports whether the pod ends.
+func (p *Proxy) Draining() bool { return p.Drain.Draining() }
+
 // Serve serves one request. The engine owns state. x and state must not be used for another request
 // before Serve returns.
-func (p *Proxy) Serve(x Exchange, state *RequestState) {
+func (p *Proxy) Serve(x transport.Exchange, s transport.State) {
+	state := s.(*RequestState) // of NewState
 	kind := knative.KindOf(x)
 	if kind.Answered() {
 		p.serveProbe(kind, x, state)
@@ -139,7 +146,7 @@ func (p *Proxy) Serve(x Exchange, state *RequestState) {
 
 // blameDeadline changes the reason of a call that the user container canceled because the timeout
 // of the client expired.
-func blameDeadline(o *observation.Observation, x Exchange) {
+func blameDeadline(o *observation.Observation, x transport.Exchange) {
 	if o.Reason != observation.AppReset || !canceledAtDeadline(o, x) {
 		return
 	}
@@ -151,7 +158,7 @@ func blameDeadline(o *observation.Observation, x Exchange) {
 
 // serveProbe responds to a probe. serveProbe and answer are separate functions because their
 // variables would otherwise increase the stack of each waiting request.
-func (p *Proxy) serveProbe(kind observation.Kind, x Exchange, state *RequestState) {
+func (p *Proxy) serveProbe(kind observation.Kind, x transport.Exchange, state *RequestState) {
 	start := time.Now()
 	a := plain(state.rejected)
 	if state.rejected == observation.OK {
@@ -164,14 +171,14 @@ func (p *Proxy) serveProbe(kind observation.Kind, x Exchange, state *RequestStat
 		o := &state.seen
 		*o = observation.Observation{Exchange: x, Kind: kind, Start: start, End: time.Now()}
 		o.Line = x.Line()
-		o.Status, o.Reason, o.Out = a.Status, a.Reason, a.size(o.Method)
+		o.Status, o.Reason, o.Out = a.Status, a.Reason, a.Size(o.Method)
 		p.Probed(o)
 	}
 }
 
 // finish sends the response if the user container has sent none. It does not send a response if the
 // client has disconnected or the stream was reset.
-func finish(x Exchange, o *observation.Observation) {
+func finish(x transport.Exchange, o *observation.Observation) {
 	o.Status = o.Reason.Status()
 	if o.Reason != observation.ClientGone && !o.Reset {
 		o.Status, o.Out = answer(x, answerFor(o, x))
@@ -181,14 +188,14 @@ func finish(x Exchange, o *observation.Observation) {
 // answer sends a response and returns its status and the length of its content.
 //
 //go:noinline
-func answer(x Exchange, a Answer) (status int, size int64) {
+func answer(x transport.Exchange, a transport.Answer) (status int, size int64) {
 	x.Answer(&a)
-	return a.Status, a.size(x.Line().Method)
+	return a.Status, a.Size(x.Line().Method)
 }
 
 // forward waits for a slot and holds the slot until the exchange with the user container has ended.
 // held reports whether hold releases the slot later.
-func (p *Proxy) forward(limit *Limit, counted bool, x Exchange, state *RequestState, o *observation.Observation) (held bool) {
+func (p *Proxy) forward(limit *Limit, counted bool, x transport.Exchange, state *RequestState, o *observation.Observation) (held bool) {
 	if state.rejected != observation.OK {
 		o.Reason, o.Reset = state.rejected, state.reset
 		return false

@@ -496,7 +496,7 @@ func TestOnlyCountedRequestsAreTraced(t *testing.T) {
 	h := newTestProxy()
 	h.Exclude = Exclude{Paths: []string{"/healthz"}}
 	seen := &trace{}
-	h.Trace = func(Exchange) Trace { return seen }
+	h.Trace = func(transport.Exchange) Trace { return seen }
 	state := &RequestState{}
 	for _, f := range []*fake{
 		newFake("/"),
@@ -508,7 +508,7 @@ func TestOnlyCountedRequestsAreTraced(t *testing.T) {
 	}
 	harness.Equal(t, fmt.Sprint(seen.told), "[dialling id 200]", "told")
 	harness.Equal(t, h.seen[1].TraceID, "", "the excluded one's trace")
-	h.Trace = func(Exchange) Trace { return nil }
+	h.Trace = func(transport.Exchange) Trace { return nil }
 	h.Serve(newFake("/"), state)
 	harness.Equal(t, fmt.Sprint(seen.told), "[dialling id 200]", "told, of a request that is not sampled")
 }

@@ -28,6 +28,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy/adapt"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy/stats"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/http1client"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http2"
@@ -277,7 +278,7 @@ func (s *sidecar) build() (err error) {
 	s.board = status.New(s.statusSources())
 	s.tell()
 	if s.telemetry.tracer != nil {
-		s.proxy.Trace = func(x proxy.Exchange) proxy.Trace { return s.telemetry.tracer.Begin(x) }
+		s.proxy.Trace = func(x transport.Exchange) proxy.Trace { return s.telemetry.tracer.Begin(x) }
 	}
 	return nil
 }

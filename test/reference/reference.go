@@ -27,7 +27,6 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
-	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/http1client"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
@@ -38,7 +37,7 @@ import (
 // Server is the reference proxy.
 type Server struct {
 	settings rewrite.ServerSettings
-	proxy    *proxy.Proxy
+	proxy    transport.Handler
 	app      *http1client.App
 	client   *http2client.Client // for an app that supports HTTP/2
 	server   *http.Server
@@ -46,7 +45,7 @@ type Server struct {
 
 // New returns a server that runs requests through proxy and forwards them to app, or with client if
 // the app supports HTTP/2. Messages of net/http are written to logger.
-func New(settings rewrite.ServerSettings, front *proxy.Proxy, app *http1client.App, client *http2client.Client, logger *log.Logger) *Server {
+func New(settings rewrite.ServerSettings, front transport.Handler, app *http1client.App, client *http2client.Client, logger *log.Logger) *Server {
 	s := &Server{settings: settings, proxy: front, app: app, client: client}
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
@@ -81,10 +80,11 @@ func (s *Server) Shutdown(ctx context.Context) error {
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w = &flusher{ResponseWriter: w}
 	x := &exchange{Server: s, w: w, r: r, control: http.NewResponseController(w)}
-	x.alarm = proxy.NewAlarm(func() bool { return !x.stopped.Load() && r.Context().Err() != nil })
-	defer x.alarm.Stop()
+	x.state = s.proxy.NewState()
+	x.canceler = transport.NewCanceler(func() bool { return !x.stopped.Load() && r.Context().Err() != nil })
+	defer x.canceler.Stop()
 	defer context.AfterFunc(r.Context(), x.Notify)()
-	s.proxy.Serve(x, &x.state)
+	s.proxy.Serve(x, x.state)
 	if x.cut || !x.answered { // net/http would send 200 to a client that has left
 		panic(http.ErrAbortHandler)
 	}
@@ -109,18 +109,18 @@ func (f *flusher) FlushError() error {
 // Unwrap implements the interface that http.ResponseController uses.
 func (f *flusher) Unwrap() http.ResponseWriter { return f.ResponseWriter }
 
-// exchange implements proxy.Exchange and http.RoundTripper for one request, and rewrite.Client.
+// exchange implements transport.Exchange and http.RoundTripper for one request, and rewrite.Client.
 type exchange struct {
 	*Server
-	w       http.ResponseWriter
-	r       *http.Request
-	control *http.ResponseController
-	alarm   *proxy.Alarm
-	state   proxy.RequestState
-	result  observation.Result
-	trace   *httptrace.ClientTrace // of ReverseProxy
-	body    body
-	stopped atomic.Bool // StopBody was called
+	w        http.ResponseWriter
+	r        *http.Request
+	control  *http.ResponseController
+	canceler *transport.Canceler
+	state    transport.State
+	result   observation.Result
+	trace    *httptrace.ClientTrace // of ReverseProxy
+	body     body
+	stopped  atomic.Bool // StopBody was called
 
 	answered bool // a final response has begun
 	cut      bool // the response is incomplete
@@ -161,13 +161,13 @@ func (x *exchange) bodyIsLeft() bool {
 	return !x.isH2() && !x.BodyArrived()
 }
 
-// Header implements proxy.Exchange.
+// Header implements transport.Exchange.
 func (x *exchange) Header(name string) string { return strings.Trim(x.r.Header.Get(name), " \t") }
 
-// Repeats implements proxy.Exchange.
+// Repeats implements transport.Exchange.
 func (x *exchange) Repeats(name string) bool { return len(x.r.Header[name]) > 1 }
 
-// Line implements proxy.Exchange.
+// Line implements transport.Exchange.
 func (x *exchange) Line() observation.Line {
 	return observation.Line{
 		Method: x.r.Method, Target: x.r.RequestURI, Host: x.r.Host, Major: x.r.ProtoMajor, Minor: x.r.ProtoMinor,
@@ -175,17 +175,17 @@ func (x *exchange) Line() observation.Line {
 	}
 }
 
-// Request implements proxy.Exchange.
+// Request implements transport.Exchange.
 func (x *exchange) Request() *http.Request { return x.r }
 
-// Wait implements proxy.Exchange.
-func (x *exchange) Wait(state *proxy.RequestState) observation.Reason { return x.alarm.Wait(state) }
+// Wait implements transport.Exchange.
+func (x *exchange) Wait(state transport.State) observation.Reason { return x.canceler.Wait(state) }
 
-// Notify implements proxy.Exchange.
-func (x *exchange) Notify() { x.alarm.Notify() }
+// Notify implements transport.Exchange.
+func (x *exchange) Notify() { x.canceler.Notify() }
 
-// Answer implements proxy.Exchange.
-func (x *exchange) Answer(a *proxy.Answer) {
+// Answer implements transport.Exchange.
+func (x *exchange) Answer(a *transport.Answer) {
 	h := x.w.Header()
 	clear(h)
 	a.Fields(h.Set)
@@ -214,9 +214,9 @@ func (x *exchange) setDefaults() {
 	}
 }
 
-// Forward implements proxy.Exchange.
-func (x *exchange) Forward(state *proxy.RequestState) (result observation.Result) {
-	x.alarm.Watch(state)
+// Forward implements transport.Exchange.
+func (x *exchange) Forward(state transport.State) (result observation.Result) {
+	x.canceler.Watch(state)
 	server := &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			for name, values := range r.In.Header { // ReverseProxy has removed these fields
@@ -240,7 +240,7 @@ func (x *exchange) Forward(state *proxy.RequestState) (result observation.Result
 			}
 			x.cut = true
 		}
-		if x.alarm.Abortable(nil); x.cut && x.result.Reason == observation.OK {
+		if x.canceler.Abortable(nil); x.cut && x.result.Reason == observation.OK {
 			x.result.Reason = observation.ClientGone
 		}
 		result = x.result
@@ -270,7 +270,7 @@ func (x *exchange) RoundTrip(out *http.Request) (*http.Response, error) {
 	response, head, err := x.send(&call)
 	if err != nil {
 		_, failed := x.body.state()
-		call.Failed(&x.result, x.alarm.Abortable(nil), err, failed)
+		call.Failed(&x.result, x.canceler.Abortable(nil), err, failed)
 		return nil, err
 	}
 	call.Began(&x.result, head.Status)
@@ -330,7 +330,7 @@ func (x *exchange) refuse(q *rewrite.Request) observation.Reason {
 func (x *exchange) send(call *rewrite.Call) (rewrite.Response, *wire.Response, error) {
 	h2, err := false, error(nil)
 	if x.isH2() {
-		h2, err = x.app.SpeaksH2(x, x.alarm)
+		h2, err = x.app.SpeaksH2(x, x.canceler)
 	}
 	if err != nil {
 		return nil, nil, err
@@ -338,7 +338,7 @@ func (x *exchange) send(call *rewrite.Call) (rewrite.Response, *wire.Response, e
 	if h2 {
 		c := &http2client.Call{Call: *call}
 		c.Begin()
-		x.alarm.Abortable(c.Abort)
+		x.canceler.Abortable(c.Abort)
 		r, err := c.Do(x.client)
 		if *call = c.Call; err != nil {
 			return nil, nil, err
@@ -347,7 +347,7 @@ func (x *exchange) send(call *rewrite.Call) (rewrite.Response, *wire.Response, e
 	}
 	c := &http1client.Call{Call: *call}
 	c.Begin()
-	x.alarm.Abortable(c.Abort)
+	x.canceler.Abortable(c.Abort)
 	r, err := c.Do(x.app)
 	if *call = c.Call; err != nil {
 		return nil, nil, err
@@ -421,13 +421,13 @@ func (b *responseBody) Read(p []byte) (n int, err error) {
 	switch {
 	case err == io.EOF:
 		clear(b.x.w.Header()) // net/http would send announced trailers that are fields of the header section
-		for _, f := range rewrite.ResponseTrailer(&b.x.state, b.source.Trailer()) {
+		for _, f := range rewrite.ResponseTrailer(b.x.state, b.source.Trailer()) {
 			b.trailer.Add(string(f.Name), string(f.Value))
 		}
 	case err != nil:
 		_ = b.x.control.Flush() // the client receives the header section
 		_, failed := b.x.body.state()
-		rewrite.Fail(&b.x.result, b.x.alarm.Abortable(nil), err, failed)
+		rewrite.Fail(&b.x.result, b.x.canceler.Abortable(nil), err, failed)
 	}
 	n = copy(p, b.rest)
 	b.rest = b.rest[n:]

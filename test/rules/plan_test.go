@@ -24,9 +24,31 @@ var plan = []folder{
 
 	// Connections and protocols.
 	{path: "pkg/transport/netconn", may: []string{"pkg/fair", "pkg/observation/bound"}},
-	{path: "pkg/transport"},
+	{path: "pkg/transport", may: []string{"pkg/observation"}},
 	{path: "pkg/transport/http1/wire", may: []string{"pkg/transport"}},
 	{path: "pkg/transport/http2/http2conn", may: []string{"pkg/observation/bound", "pkg/transport/http1/wire", "pkg/transport/netconn"}},
+	{path: "pkg/transport/rewrite", may: []string{
+		"pkg/observation", "pkg/observation/bound", "pkg/transport", "pkg/transport/http1/wire",
+		"pkg/transport/netconn",
+	}},
+	{path: "pkg/transport/http2/http2client", may: []string{
+		"pkg/observation/bound", "pkg/transport", "pkg/transport/http1/wire", "pkg/transport/http2/http2conn",
+		"pkg/transport/netconn", "pkg/transport/rewrite",
+	}},
+	{path: "pkg/transport/http1/http1client", may: []string{
+		"pkg/observation", "pkg/observation/bound", "pkg/transport", "pkg/transport/http1/wire",
+		"pkg/transport/netconn", "pkg/transport/rewrite",
+	}},
+	{path: "pkg/transport/http2", may: []string{
+		"pkg/observation", "pkg/observation/bound", "pkg/transport", "pkg/transport/http1/http1client",
+		"pkg/transport/http1/wire", "pkg/transport/http2/http2client", "pkg/transport/http2/http2conn",
+		"pkg/transport/netconn", "pkg/transport/rewrite",
+	}},
+	{path: "pkg/transport/http1", may: []string{
+		"pkg/observation", "pkg/observation/bound", "pkg/transport", "pkg/transport/http1/http1client",
+		"pkg/transport/http1/wire", "pkg/transport/http2/http2client", "pkg/transport/netconn",
+		"pkg/transport/rewrite",
+	}},
 
 	// The lifecycle of a request.
 	{path: "pkg/proxy/knative", may: []string{"pkg/observation", "pkg/transport"}},
@@ -35,30 +57,6 @@ var plan = []folder{
 	{path: "pkg/proxy", may: []string{
 		"pkg/fair", "pkg/observation", "pkg/proxy/adapt", "pkg/proxy/knative", "pkg/proxy/stats",
 		"pkg/transport",
-	}},
-
-	// Connections and protocols.
-	{path: "pkg/transport/rewrite", may: []string{
-		"pkg/observation", "pkg/observation/bound", "pkg/proxy", "pkg/transport", "pkg/transport/http1/wire",
-		"pkg/transport/netconn",
-	}},
-	{path: "pkg/transport/http2/http2client", may: []string{
-		"pkg/observation/bound", "pkg/transport", "pkg/transport/http1/wire", "pkg/transport/http2/http2conn",
-		"pkg/transport/netconn", "pkg/transport/rewrite",
-	}},
-	{path: "pkg/transport/http1/http1client", may: []string{
-		"pkg/observation", "pkg/observation/bound", "pkg/proxy", "pkg/transport", "pkg/transport/http1/wire",
-		"pkg/transport/netconn", "pkg/transport/rewrite",
-	}},
-	{path: "pkg/transport/http2", may: []string{
-		"pkg/observation", "pkg/observation/bound", "pkg/proxy", "pkg/transport",
-		"pkg/transport/http1/http1client", "pkg/transport/http1/wire", "pkg/transport/http2/http2client",
-		"pkg/transport/http2/http2conn", "pkg/transport/netconn", "pkg/transport/rewrite",
-	}},
-	{path: "pkg/transport/http1", may: []string{
-		"pkg/observation", "pkg/observation/bound", "pkg/proxy", "pkg/transport",
-		"pkg/transport/http1/http1client", "pkg/transport/http1/wire", "pkg/transport/http2/http2client",
-		"pkg/transport/netconn", "pkg/transport/rewrite",
 	}},
 	{path: "pkg/probe", may: []string{"pkg/message", "pkg/transport", "pkg/transport/netconn"}},
 
@@ -113,8 +111,8 @@ var plan = []folder{
 	{path: "test/limits/simulation", may: []string{"pkg/proxy/adapt"}},
 	{path: "test/limits/measure", may: []string{"test/limits/simulation"}},
 	{path: "test/reference", may: []string{
-		"pkg/observation", "pkg/proxy", "pkg/transport", "pkg/transport/http1/http1client",
-		"pkg/transport/http1/wire", "pkg/transport/http2/http2client", "pkg/transport/rewrite",
+		"pkg/observation", "pkg/transport", "pkg/transport/http1/http1client", "pkg/transport/http1/wire",
+		"pkg/transport/http2/http2client", "pkg/transport/rewrite",
 	}},
 	{path: "test/proxytest", may: []string{
 		"pkg/observation", "pkg/observation/bound", "pkg/proxy", "pkg/proxy/stats", "pkg/transport/http1",

@@ -21,7 +21,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
-	"github.com/queue-proxy/queue-proxy/pkg/proxy"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -29,7 +29,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // exchange is the exchange of a completed request.
 type exchange struct {
-	proxy.Exchange
+	transport.Exchange
 	r *http.Request
 }
 

@@ -15,8 +15,8 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
-	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy/adapt"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -25,7 +25,7 @@ var zero = time.Unix(1_800_000_000, 0)
 
 // exchange is a client request with the fields that metrics use.
 type exchange struct {
-	proxy.Exchange
+	transport.Exchange
 	request *http.Request
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/observe/export"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -25,7 +26,7 @@ var _ proxy.Trace = (*Trace)(nil)
 
 // exchange is a completed request.
 type exchange struct {
-	proxy.Exchange
+	transport.Exchange
 	r *http.Request
 }
 

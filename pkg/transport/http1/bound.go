@@ -53,7 +53,7 @@ func (x *exchange) endForward(result *observation.Result) {
 		x.c.memory.Sub(uploadBytes)
 	}
 	result.Reason = x.closedFor(result.Reason)
-	if name, ok := rewrite.RequestBound(result, x.alarm.Stall); ok {
+	if name, ok := rewrite.RequestBound(result, x.canceler.Stall); ok {
 		x.c.hit(name)
 	}
 }

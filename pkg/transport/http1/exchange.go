@@ -13,29 +13,28 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
-	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/http1client"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 )
 
-// exchange is one request of a connection, and implements proxy.Exchange. The header section stays
+// exchange is one request of a connection, and implements transport.Exchange. The header section stays
 // unchanged in the buffer of the connection until the request ends.
 type exchange struct {
-	c       *serverConn
-	request wire.Request
-	size    int // length of the header section in bytes
-	at      int // index in the buffer of the connection of the first unread byte after the header section
-	state   proxy.RequestState
-	alarm   *proxy.Alarm
-	head    rewrite.Request // the request to the user container
-	call    http1client.Call
-	running call // the call that the alarm aborts: &call, or a call over HTTP/2
-	body    body
-	pooled  *[]byte // from the buffers of the server; the backing array of out
-	out     []byte
-	remote  string // address and port of the client
+	c        *serverConn
+	request  wire.Request
+	size     int // length of the header section in bytes
+	at       int // index in the buffer of the connection of the first unread byte after the header section
+	state    transport.State
+	canceler *transport.Canceler
+	head     rewrite.Request // the request to the user container
+	call     http1client.Call
+	running  call // the call that the canceler aborts: &call, or a call over HTTP/2
+	body     body
+	pooled   *[]byte // from the buffers of the server; the backing array of out
+	out      []byte
+	remote   string // address and port of the client
 
 	// The functions that abort Forward: abortApp before the response begins, abortBoth after that.
 	// They are created once to avoid allocations.
@@ -58,7 +57,8 @@ type exchange struct {
 
 func (x *exchange) init(c *serverConn) {
 	x.c = c
-	x.alarm = proxy.NewAlarm(x.hasGone)
+	x.state = c.server.proxy.NewState()
+	x.canceler = transport.NewCanceler(x.hasGone)
 	x.remote = c.nc.RemoteAddr().String()
 	x.head.Peer, x.head.AppHost = c.nc.Client().String(), c.server.settings.AppHost
 	x.abortApp = func() {
@@ -108,7 +108,7 @@ func (x *exchange) begin(n int) {
 
 // end releases the request. It returns true if the connection can serve the next request.
 func (x *exchange) end() bool {
-	x.alarm.Reset()
+	x.canceler.Reset()
 	x.built.Reset()
 	x.running = nil
 	x.leaveRoom()
@@ -125,16 +125,16 @@ func (x *exchange) end() bool {
 	return true
 }
 
-// Header implements proxy.Exchange. The string points into the buffer.
+// Header implements transport.Exchange. The string points into the buffer.
 func (x *exchange) Header(name string) string {
 	v, _ := wire.Find(x.request.Fields, name)
 	return wire.String(v)
 }
 
-// Repeats implements proxy.Exchange.
+// Repeats implements transport.Exchange.
 func (x *exchange) Repeats(name string) bool { return wire.Repeats(x.request.Fields, name) }
 
-// Line implements proxy.Exchange.
+// Line implements transport.Exchange.
 func (x *exchange) Line() observation.Line {
 	q := &x.request
 	return observation.Line{
@@ -143,7 +143,7 @@ func (x *exchange) Line() observation.Line {
 	}
 }
 
-// Request implements proxy.Exchange. It parses a copy of the header section with net/http. The engine
+// Request implements transport.Exchange. It parses a copy of the header section with net/http. The engine
 // does not store an http.Request, because few requests need it.
 func (x *exchange) Request() *http.Request {
 	return x.built.Get(x.c.gone.Load, func() *http.Request {
@@ -157,16 +157,16 @@ func (x *exchange) Request() *http.Request {
 	})
 }
 
-// Wait implements proxy.Exchange.
-func (x *exchange) Wait(state *proxy.RequestState) observation.Reason {
-	return x.closedFor(x.alarm.Wait(state))
+// Wait implements transport.Exchange.
+func (x *exchange) Wait(state transport.State) observation.Reason {
+	return x.closedFor(x.canceler.Wait(state))
 }
 
-// Notify implements proxy.Exchange.
-func (x *exchange) Notify() { x.alarm.Notify() }
+// Notify implements transport.Exchange.
+func (x *exchange) Notify() { x.canceler.Notify() }
 
-// Answer implements proxy.Exchange.
-func (x *exchange) Answer(a *proxy.Answer) {
+// Answer implements transport.Exchange.
+func (x *exchange) Answer(a *transport.Answer) {
 	x.last = x.endsConnection(false)
 	x.answer(a, x.request.Minor)
 }
@@ -181,7 +181,7 @@ func (x *exchange) endsConnection(duplex bool) bool {
 }
 
 // answer sends a response that the sidecar generates. The client uses HTTP/1.minor.
-func (x *exchange) answer(a *proxy.Answer, minor int) {
+func (x *exchange) answer(a *transport.Answer, minor int) {
 	x.endInterim()
 	x.room()
 	b := appendStatus(x.out[:0], minor, a.Status, http.StatusText(a.Status))

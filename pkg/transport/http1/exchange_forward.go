@@ -7,7 +7,6 @@ import (
 	"strconv"
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
-	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http2/http2client"
@@ -16,10 +15,10 @@ import (
 
 var errBroken = errors.New("connection failed")
 
-// Forward implements proxy.Exchange. The alarm can abort it. Before the response begins, the alarm
+// Forward implements transport.Exchange. The canceler can abort it. Before the response begins, the canceler
 // aborts only the call, so that the client still gets an error response. After that, it also aborts
 // the connection to the client, so that the client detects the truncated response.
-func (x *exchange) Forward(state *proxy.RequestState) (result observation.Result) {
+func (x *exchange) Forward(state transport.State) (result observation.Result) {
 	defer x.endForward(&result) // a wrapper of Forward would need more stack
 	x.describe(state)
 	if reason := x.head.Refuse(x.c.server.settings.MaxBodyBytes); reason != observation.OK {
@@ -32,7 +31,7 @@ func (x *exchange) Forward(state *proxy.RequestState) (result observation.Result
 	}
 	x.interim.begin(c.Expect100)
 	x.c.clocked = true
-	x.alarm.Watch(state)
+	x.canceler.Watch(state)
 	if x.c.server.app.OnlyH2() && !x.head.Upgrade {
 		return x.forwardH2()
 	}
@@ -40,7 +39,7 @@ func (x *exchange) Forward(state *proxy.RequestState) (result observation.Result
 }
 
 // forwardH1 forwards the request to the user container in HTTP/1.1.
-func (x *exchange) forwardH1(state *proxy.RequestState) (result observation.Result) {
+func (x *exchange) forwardH1(state transport.State) (result observation.Result) {
 	c := &x.call
 	c.Hold = state.Holds()
 	if result.Reason = x.beginCall(c); result.Reason != observation.OK {
@@ -49,8 +48,8 @@ func (x *exchange) forwardH1(state *proxy.RequestState) (result observation.Resu
 	r, err := c.Do(x.c.server.app)
 	switch {
 	case err != nil:
-		killed := x.alarm.Abortable(nil)
-		if killed == observation.OK && !x.head.Upgrade && c.OnlyH2Behind(x.alarm, x.c.server.app, err) {
+		killed := x.canceler.Abortable(nil)
+		if killed == observation.OK && !x.head.Upgrade && c.OnlyH2Behind(x.canceler, x.c.server.app, err) {
 			return x.forwardH2()
 		}
 		x.failed(&c.Call, &result, killed, err)
@@ -71,7 +70,7 @@ func (x *exchange) forwardH2() (result observation.Result) {
 	}
 	r, err := c.Do(x.c.server.client)
 	if err != nil {
-		x.failed(&c.Call, &result, x.alarm.Abortable(nil), err)
+		x.failed(&c.Call, &result, x.canceler.Abortable(nil), err)
 	} else {
 		x.respond(&c.Call, &r.Head, r, &result)
 	}
@@ -85,12 +84,12 @@ type call interface {
 	Buffered() int
 }
 
-// beginCall starts a call that the alarm can abort. It returns the reason if the alarm has already
+// beginCall starts a call that the canceler can abort. It returns the reason if the canceler has already
 // fired, or observation.OK.
 func (x *exchange) beginCall(c call) observation.Reason {
 	x.running = c
 	c.Begin()
-	return x.alarm.Abortable(x.abortApp)
+	return x.canceler.Abortable(x.abortApp)
 }
 
 // failed records the reason why the call returned no response.
@@ -105,11 +104,11 @@ func (x *exchange) respond(c *rewrite.Call, head *wire.Response, r rewrite.Respo
 	if c.Body == nil {
 		x.body.sent()
 	}
-	rewrite.Respond(&x.state, head.Fields)
-	x.alarm.Abortable(x.abortBoth)
+	rewrite.Respond(x.state, head.Fields)
+	x.canceler.Abortable(x.abortBoth)
 	x.stream(head, r, result)
-	if x.alarm.Abortable(nil) != observation.OK { // before Close, because the call cannot be aborted after Close
-		x.last = true // the alarm fired after the last byte, but it interrupted the connection
+	if x.canceler.Abortable(nil) != observation.OK { // before Close, because the call cannot be aborted after Close
+		x.last = true // the canceler fired after the last byte, but it interrupted the connection
 	}
 	r.Close()
 	x.conclude(result)
@@ -128,7 +127,7 @@ func (x *exchange) conclude(result *observation.Result) {
 }
 
 // describe fills in the request to the user container.
-func (x *exchange) describe(state *proxy.RequestState) {
+func (x *exchange) describe(state transport.State) {
 	q, r := &x.request, &x.head
 	r.Method, r.Target, r.Host, r.Fields = wire.String(q.Method), wire.String(q.Target), wire.String(q.Host), q.Fields
 	r.Length, r.Chunked, r.Expect100 = q.ContentLength, q.Chunked, q.Expect100
@@ -138,7 +137,7 @@ func (x *exchange) describe(state *proxy.RequestState) {
 
 // giveBody sets the body of the call. A body that has arrived completely is sent together with the
 // header section.
-func (x *exchange) giveBody(state *proxy.RequestState) {
+func (x *exchange) giveBody(state transport.State) {
 	c := &x.call
 	c.Content, c.Body, c.Trailer = nil, nil, nil
 	if content, all := x.body.arrived(); all {
@@ -175,7 +174,7 @@ func (x *exchange) stream(h *wire.Response, r rewrite.Response, result *observat
 		if err == io.EOF {
 			if chunked {
 				x.room()
-				x.out = wire.AppendLastChunk(x.out, rewrite.ResponseTrailer(&x.state, r.Trailer()))
+				x.out = wire.AppendLastChunk(x.out, rewrite.ResponseTrailer(x.state, r.Trailer()))
 				x.waiting = true
 			}
 			if x.flush(nil) != nil {
@@ -184,7 +183,7 @@ func (x *exchange) stream(h *wire.Response, r rewrite.Response, result *observat
 			return
 		}
 		if err != nil {
-			rewrite.Fail(result, x.alarm.Abortable(x.abortBoth), err, x.body.failed())
+			rewrite.Fail(result, x.canceler.Abortable(x.abortBoth), err, x.body.failed())
 			_ = x.flush(nil) // best effort: the client gets the bytes received so far and detects that the response is incomplete
 			return
 		}
@@ -199,7 +198,7 @@ func (x *exchange) stream(h *wire.Response, r rewrite.Response, result *observat
 
 // gone sets the reason of a response that cannot be written to the client.
 func (x *exchange) gone(result *observation.Result) {
-	if result.Reason = x.alarm.Abortable(nil); result.Reason == observation.OK {
+	if result.Reason = x.canceler.Abortable(nil); result.Reason == observation.OK {
 		result.Reason = observation.ClientGone
 	}
 }
@@ -241,7 +240,7 @@ func (x *exchange) beginResponse(h *wire.Response, length int64) (chunked bool) 
 		b = wire.AppendField(b, transport.Date, x.c.server.date.Now())
 	}
 	if x.c.server.settings.ServerTiming {
-		b = append(rewrite.AppendTiming(append(b, transport.ServerTiming+": "...), &x.state), "\r\n"...)
+		b = append(rewrite.AppendTiming(append(b, transport.ServerTiming+": "...), x.state), "\r\n"...)
 	}
 	if chunked {
 		b = append(b, "Transfer-Encoding: chunked\r\n"...)

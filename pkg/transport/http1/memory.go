@@ -87,7 +87,7 @@ func (c *serverConn) rejectHead() {
 	c.request.Abandon(c.buf[c.r:c.w])
 	c.request.Minor, c.request.Close = 1, true
 	c.exchange.begin(0)
-	c.server.proxy.Reject(&c.exchange, &c.state, false)
+	c.server.proxy.Reject(&c.exchange, c.state, false)
 	c.built.Reset()
 }
 

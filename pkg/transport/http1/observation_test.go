@@ -78,7 +78,7 @@ func TestTraceReplacesClientFields(t *testing.T) {
 			conn.Send(harness.OK(strings.Join(m.Fields, "|")))
 		}
 	}), func(p *proxy.Proxy, _ *proxytest.Options) {
-		p.Trace = func(x proxy.Exchange) proxy.Trace {
+		p.Trace = func(x transport.Exchange) proxy.Trace {
 			heard, repeats = strings.Clone(x.Header("Traceparent")), x.Repeats("Traceparent")
 			return replacing{}
 		}

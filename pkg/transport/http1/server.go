@@ -12,7 +12,7 @@ import (
 	"net"
 	"sync/atomic"
 
-	"github.com/queue-proxy/queue-proxy/pkg/proxy"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/http1client"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http2/http2client"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
@@ -27,7 +27,7 @@ const bufferSize = 32 << 10
 type Server struct {
 	settings rewrite.ServerSettings
 	http2    func(c *netconn.Conn, early []byte, place *netconn.Place)
-	proxy    *proxy.Proxy
+	proxy    transport.Handler
 	app      *http1client.App
 	client   *http2client.Client // for an app that supports only HTTP/2
 	watcher  *netconn.Watcher
@@ -44,7 +44,7 @@ type Server struct {
 // instead if the app supports only HTTP/2. http2 takes over a connection that uses HTTP/2 and must
 // close it. early contains the bytes that were already read from the connection, and http2 must
 // release place after it closes the connection. http2 must not block.
-func New(s rewrite.ServerSettings, server *proxy.Proxy, app *http1client.App, client *http2client.Client, watcher *netconn.Watcher,
+func New(s rewrite.ServerSettings, server transport.Handler, app *http1client.App, client *http2client.Client, watcher *netconn.Watcher,
 	http2 func(c *netconn.Conn, early []byte, place *netconn.Place),
 ) *Server {
 	l := &Server{settings: s, proxy: server, app: app, client: client, watcher: watcher, http2: http2}
@@ -113,7 +113,7 @@ func (l *Server) start(nc *net.TCPConn, secure *netconn.Server) bool {
 }
 
 // closing reports whether clients must use another connection for their next request.
-func (l *Server) closing() bool { return l.proxy.Drain.Draining() }
+func (l *Server) closing() bool { return l.proxy.Draining() }
 
 // Shutdown serves the connections that the kernel has already accepted, and then stops the listeners.
 // It completes the requests in flight and closes each connection when it is idle. When ctx is

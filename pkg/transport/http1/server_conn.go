@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
-	"github.com/queue-proxy/queue-proxy/pkg/proxy"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 )
@@ -89,7 +89,7 @@ func newServerConn(l *Server, nc *netconn.Conn) *serverConn {
 func (c *serverConn) hangup() {
 	c.gone.Store(true)
 	c.endHandshake()
-	c.alarm.Notify()
+	c.canceler.Notify()
 	c.built.Leave()
 }
 
@@ -117,9 +117,9 @@ func (c *serverConn) serve(secure *netconn.Server) (given bool) {
 		case request:
 			c.server.served.Add(1)
 			if c.admit() {
-				c.server.proxy.Serve(&c.exchange, &c.state)
+				c.server.proxy.Serve(&c.exchange, c.state)
 			} else {
-				c.server.proxy.Reject(&c.exchange, &c.state, false)
+				c.server.proxy.Reject(&c.exchange, c.state, false)
 			}
 			if c.first {
 				c.place.Answered()
@@ -185,7 +185,7 @@ func (c *serverConn) giveAway() {
 	c.release()
 	c.charge(0)
 	c.memory.Close()
-	c.alarm.Stop()
+	c.canceler.Stop()
 	c.server.http2(c.nc, early, c.place)
 }
 
@@ -298,11 +298,11 @@ func (c *serverConn) refusal(n, arrived int, err error) (status int) {
 // refuse responds to a header section that is rejected. The connection is closed afterwards, because
 // the end of the rejected request is unknown.
 func (c *serverConn) refuse(status int) {
-	c.answerLast(&proxy.Answer{Status: status, Body: http.StatusText(status) + "\n", Reason: observation.BadRequest, GRPC: -1})
+	c.answerLast(&transport.Answer{Status: status, Body: http.StatusText(status) + "\n", Reason: observation.BadRequest, GRPC: -1})
 }
 
 // answerLast sends the last response of the connection, to a request without a valid head.
-func (c *serverConn) answerLast(a *proxy.Answer) {
+func (c *serverConn) answerLast(a *transport.Answer) {
 	c.refused = true
 	c.exchange.begin(0)
 	c.request.Reset()
@@ -544,7 +544,7 @@ func (c *serverConn) tryWrite(fd uintptr) (done bool) {
 func (c *serverConn) offer() {
 	if c.clocked && !c.offered.Load() {
 		c.offered.Store(true)
-		c.alarm.WriteStarted(&c.state)
+		c.canceler.WriteStarted(c.state)
 	}
 }
 
@@ -595,5 +595,5 @@ func (c *serverConn) close() {
 		c.nc.Close()
 	}
 	c.memory.Close()
-	c.alarm.Stop()
+	c.canceler.Stop()
 }

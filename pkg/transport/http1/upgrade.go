@@ -29,11 +29,11 @@ func (x *exchange) tunnel(r *http1client.Response, result *observation.Result) {
 	_, err := c.write(x.out, nil)
 	x.leaveRoom()
 	if err != nil {
-		x.alarm.Abortable(nil)
+		x.canceler.Abortable(nil)
 		r.Close()
 		result.Reason = observation.ClientGone
 		return
 	}
 	early := bytes.Clone(c.buf[x.at:c.w]) // bytes after the header section, which belong to the new protocol
-	r.Tunnel(client, early, x.alarm, &x.state, result)
+	r.Tunnel(client, early, x.canceler, x.state, result)
 }

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
-	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/http1client"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
@@ -17,7 +16,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 )
 
-// exchange implements proxy.Exchange for a request. A worker reuses its exchange for the next request.
+// exchange implements transport.Exchange for a request. A worker reuses its exchange for the next request.
 type exchange struct {
 	server   *Server
 	conn     *serverConn
@@ -31,8 +30,8 @@ type exchange struct {
 	request  rewrite.Request
 	protocol string // of an extended CONNECT
 	body     body
-	state    proxy.RequestState
-	alarm    *proxy.Alarm
+	state    transport.State
+	canceler *transport.Canceler
 	call     http1client.Call // call to a user container that uses HTTP/1.1
 	relay    relay            // relay to a user container that uses HTTP/2
 
@@ -48,12 +47,11 @@ type exchange struct {
 	costly atomic.Bool // the connection was closed because of the memory budget
 }
 
-var _ proxy.Exchange = (*exchange)(nil)
-
 func (x *exchange) init(s *Server) {
 	x.server = s
 	x.woken = make(chan struct{}, 1)
-	x.alarm = proxy.NewAlarm(x.gone.Load)
+	x.state = s.proxy.NewState()
+	x.canceler = transport.NewCanceler(x.gone.Load)
 	x.body.init(x)
 	x.relay.x = x
 	x.call.Client = (*caller)(x)
@@ -198,19 +196,19 @@ func (x *exchange) serve() {
 			x.conn.hit(name)
 		}
 		text := http.StatusText(x.refusal)
-		x.Answer(&proxy.Answer{Status: x.refusal, Body: text + "\n", Reason: observation.BadRequest, GRPC: -1})
+		x.Answer(&transport.Answer{Status: x.refusal, Body: text + "\n", Reason: observation.BadRequest, GRPC: -1})
 	} else {
 		if x.request.Length == 0 && x.request.Method != http.MethodConnect {
 			x.body.awaitEnd()
 		}
-		x.server.proxy.Serve(x, &x.state)
+		x.server.proxy.Serve(x, x.state)
 	}
 	x.end()
 }
 
 // end releases the request.
 func (x *exchange) end() {
-	x.alarm.Reset()
+	x.canceler.Reset()
 	x.built.Reset()
 	x.body.stop()
 	if !x.stream.Ended() {
@@ -274,7 +272,7 @@ func (x *exchange) wake() {
 	}
 }
 
-// Header implements proxy.Exchange.
+// Header implements transport.Exchange.
 func (x *exchange) Header(name string) string {
 	v, ok := wire.Find(x.request.Fields, name)
 	if !ok {
@@ -283,12 +281,12 @@ func (x *exchange) Header(name string) string {
 	return wire.String(v)
 }
 
-// Repeats implements proxy.Exchange.
+// Repeats implements transport.Exchange.
 func (x *exchange) Repeats(name string) bool {
 	return wire.Repeats(x.request.Fields, name) || x.request.Packed.Repeats(name)
 }
 
-// Line implements proxy.Exchange.
+// Line implements transport.Exchange.
 func (x *exchange) Line() observation.Line {
 	q := &x.request
 	return observation.Line{
@@ -297,16 +295,16 @@ func (x *exchange) Line() observation.Line {
 	}
 }
 
-// Request implements proxy.Exchange.
+// Request implements transport.Exchange.
 func (x *exchange) Request() *http.Request {
 	return x.built.Get(x.gone.Load, func() *http.Request {
 		return rewrite.Build(x.Line(), x.request.Packed.Unpack(x.request.Fields))
 	})
 }
 
-// Wait implements proxy.Exchange.
-func (x *exchange) Wait(state *proxy.RequestState) observation.Reason {
-	return x.closedFor(x.alarm.Wait(state))
+// Wait implements transport.Exchange.
+func (x *exchange) Wait(state transport.State) observation.Reason {
+	return x.closedFor(x.canceler.Wait(state))
 }
 
 // closedFor returns the reason why a request ended. It distinguishes a connection that the sidecar
@@ -318,11 +316,11 @@ func (x *exchange) closedFor(reason observation.Reason) observation.Reason {
 	return reason
 }
 
-// Notify implements proxy.Exchange.
-func (x *exchange) Notify() { x.alarm.Notify() }
+// Notify implements transport.Exchange.
+func (x *exchange) Notify() { x.canceler.Notify() }
 
-// Answer implements proxy.Exchange.
-func (x *exchange) Answer(a *proxy.Answer) {
+// Answer implements transport.Exchange.
+func (x *exchange) Answer(a *transport.Answer) {
 	k := x.server.block()
 	defer x.server.putBlock(k)
 	k.Status(a.Status)
@@ -385,7 +383,7 @@ func (f *fromClient) Failed(_ *http2conn.Conn, err error) {
 	x.costly.Store(errors.Is(err, http2conn.ErrMemory))
 	x.gone.Store(true)
 	x.body.fail(errReset)
-	x.alarm.Notify()
+	x.canceler.Notify()
 	x.built.Leave()
 	x.wake()
 }

@@ -7,7 +7,6 @@ import (
 	"strconv"
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
-	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/http1client"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
@@ -15,8 +14,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 )
 
-// Forward implements proxy.Exchange. It records the bound if the client exceeded one.
-func (x *exchange) Forward(state *proxy.RequestState) (result observation.Result) {
+// Forward implements transport.Exchange. It records the bound if the client exceeded one.
+func (x *exchange) Forward(state transport.State) (result observation.Result) {
 	defer x.recordResult(&result) // a wrapper of Forward would need more stack
 	q := &x.request
 	x.call.Memory = x.conn.memory
@@ -33,11 +32,11 @@ func (x *exchange) Forward(state *proxy.RequestState) (result observation.Result
 	if !x.body.complete() && !transport.IsGRPC(x.Header(transport.ContentType)) { // a gRPC stream may be silent for a long time
 		state.ExpectBody()
 	}
-	x.alarm.Watch(state)
-	speaks, err := x.server.app.SpeaksH2(x, x.alarm)
+	x.canceler.Watch(state)
+	speaks, err := x.server.app.SpeaksH2(x, x.canceler)
 	switch {
 	case err != nil:
-		x.blame(&result, x.alarm.Abortable(nil), err)
+		x.blame(&result, x.canceler.Abortable(nil), err)
 		return result
 	case speaks:
 		return x.relay.forward(state)
@@ -56,7 +55,7 @@ func (x *exchange) blame(result *observation.Result, killed observation.Reason, 
 const uploadBytes = 36 << 10
 
 // forwardH1 forwards the request to a user container that uses HTTP/1.1.
-func (x *exchange) forwardH1(state *proxy.RequestState) (result observation.Result) {
+func (x *exchange) forwardH1(state transport.State) (result observation.Result) {
 	c := &x.call
 	c.Content, c.Body, c.Trailer, c.Expect100 = nil, nil, nil, false
 	if content, whole := x.body.whole(); whole {
@@ -86,16 +85,16 @@ func (x *exchange) forwardH1(state *proxy.RequestState) (result observation.Resu
 
 // do makes the prepared call and returns the response, of which the header section was received. On error it
 // returns nil.
-func (x *exchange) do(state *proxy.RequestState, result *observation.Result) *http1client.Response {
+func (x *exchange) do(state transport.State, result *observation.Result) *http1client.Response {
 	c := &x.call
 	c.Request, c.Many, c.Hold = &x.request, true, state.Holds()
 	c.Begin()
-	if result.Reason = x.alarm.Abortable(x.abortCall); result.Reason != observation.OK {
+	if result.Reason = x.canceler.Abortable(x.abortCall); result.Reason != observation.OK {
 		return nil
 	}
 	r, err := c.Do(x.server.app)
 	if err != nil {
-		c.Failed(result, x.alarm.Abortable(nil), err, x.body.failed())
+		c.Failed(result, x.canceler.Abortable(nil), err, x.body.failed())
 		result.In = x.body.moved()
 		return nil
 	}
@@ -106,7 +105,7 @@ func (x *exchange) do(state *proxy.RequestState, result *observation.Result) *ht
 // finish sends the response to the client and closes the call.
 func (x *exchange) finish(r *http1client.Response, result *observation.Result) {
 	x.passOn(r, result)
-	x.alarm.Abortable(nil) // after Close there is nothing to abort
+	x.canceler.Abortable(nil) // after Close there is nothing to abort
 	r.Close()
 	x.conclude(result)
 }
@@ -169,7 +168,7 @@ func (x *exchange) beginResponse(k *http2conn.Block, status int, fields []wire.F
 		k.Field(transport.Date, x.server.date.Now())
 	}
 	if x.server.settings.ServerTiming {
-		k.Field(transport.ServerTiming, string(rewrite.AppendTiming(nil, &x.state)))
+		k.Field(transport.ServerTiming, string(rewrite.AppendTiming(nil, x.state)))
 	}
 	if length >= 0 && status != http.StatusNoContent {
 		k.Field(transport.ContentLength, strconv.FormatInt(length, 10))
@@ -194,7 +193,7 @@ func (x *exchange) passOn(r *http1client.Response, result *observation.Result) {
 			break
 		}
 		if err != nil {
-			x.blame(result, x.alarm.Abortable(nil), err)
+			x.blame(result, x.canceler.Abortable(nil), err)
 			return
 		}
 		x.state.Touch()
@@ -211,7 +210,7 @@ func (x *exchange) passOn(r *http1client.Response, result *observation.Result) {
 		}
 	}
 	if err != nil {
-		if result.Reason = x.alarm.Abortable(nil); result.Reason == observation.OK {
+		if result.Reason = x.canceler.Abortable(nil); result.Reason == observation.OK {
 			result.Reason = observation.ClientGone
 		}
 	}
@@ -219,7 +218,7 @@ func (x *exchange) passOn(r *http1client.Response, result *observation.Result) {
 
 // endResponse ends the response, with the trailer section if there is one.
 func (x *exchange) endResponse(trailer []wire.Field) error {
-	trailer = rewrite.ResponseTrailer(&x.state, trailer)
+	trailer = rewrite.ResponseTrailer(x.state, trailer)
 	if len(trailer) == 0 {
 		return x.send(nil, true)
 	}
@@ -253,7 +252,7 @@ func (x *exchange) sendContent(p []byte, end bool) (waits bool, err error) {
 
 // awaitTaken waits until no output of the stream is pending. The send timeout limits the wait.
 func (x *exchange) awaitTaken() error {
-	x.alarm.WriteStarted(&x.state)
+	x.canceler.WriteStarted(x.state)
 	defer x.state.WriteDone()
 	held := x.call.Buffered()
 	x.conn.memory.Add(held)
@@ -261,7 +260,7 @@ func (x *exchange) awaitTaken() error {
 	x.conn.Flush(false)
 	for x.stream.Waits() {
 		<-x.woken
-		if x.alarm.Killed() != observation.OK {
+		if x.canceler.Killed() != observation.OK {
 			return http2conn.ErrGone
 		}
 	}
@@ -314,7 +313,7 @@ func (x *exchange) sendInfo(status int, fields []wire.Field) {
 // bound.
 func (x *exchange) recordResult(result *observation.Result) {
 	result.Reason = x.closedFor(result.Reason)
-	if name, ok := rewrite.RequestBound(result, x.alarm.Stall); ok {
+	if name, ok := rewrite.RequestBound(result, x.canceler.Stall); ok {
 		x.conn.hit(name)
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
-	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http2/http2client"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http2/http2conn"
@@ -29,13 +28,13 @@ type relay struct {
 	err      error // reason why the response is incomplete; nil if none
 	result   observation.Result
 
-	// killed reports that no more of the response is sent. The alarm sets it without mu, because the
+	// killed reports that no more of the response is sent. The canceler sets it without mu, because the
 	// drain wakes its exchanges under a lock that respond needs too.
 	killed atomic.Bool
 }
 
 // forward is Forward for a user container that uses HTTP/2.
-func (y *relay) forward(state *proxy.RequestState) observation.Result {
+func (y *relay) forward(state transport.State) observation.Result {
 	x := y.x
 	replayed, since := false, 0
 	for {
@@ -43,7 +42,7 @@ func (y *relay) forward(state *proxy.RequestState) observation.Result {
 		if err == nil {
 			err = y.wait()
 		}
-		killed := x.alarm.Abortable(nil)
+		killed := x.canceler.Abortable(nil)
 		y.leave()
 		result := y.result
 		result.In, result.Replayed = x.body.moved(), replayed
@@ -66,7 +65,7 @@ func (y *relay) forward(state *proxy.RequestState) observation.Result {
 }
 
 // open opens the stream to the user container and sends the request with the content received so far.
-func (y *relay) open(state *proxy.RequestState, since int) (reused bool, err error) {
+func (y *relay) open(state transport.State, since int) (reused bool, err error) {
 	x := y.x
 	y.mu.Lock()
 	y.stream, y.held, y.finished, y.err = nil, 0, false, nil
@@ -81,7 +80,7 @@ func (y *relay) open(state *proxy.RequestState, since int) (reused bool, err err
 	if x.request.Expect100 && !end && len(content) == 0 {
 		k.Field(transport.Expect, "100-continue")
 	}
-	stream, reused, err := x.server.client.Open(x.alarm.Context, (*fromApp)(x), k, end, since)
+	stream, reused, err := x.server.client.Open(x.canceler.Context, (*fromApp)(x), k, end, since)
 	x.call.Unreserve()
 	x.server.putBlock(k) // a block can be long, so it is returned before other goroutines run
 	if err != nil {
@@ -97,7 +96,7 @@ func (y *relay) open(state *proxy.RequestState, since int) (reused bool, err err
 	if !end {
 		x.body.passTo(stream)
 	}
-	if x.alarm.Abortable(y.abort) == observation.OK {
+	if x.canceler.Abortable(y.abort) == observation.OK {
 		stream.Conn().Flush(true)
 	} else {
 		y.abort() // the request may have been aborted before y.abort was registered
@@ -105,7 +104,7 @@ func (y *relay) open(state *proxy.RequestState, since int) (reused bool, err err
 	return reused, nil
 }
 
-// abort ends the exchange with the user container. The alarm calls it, and it must not wait for
+// abort ends the exchange with the user container. The canceler calls it, and it must not wait for
 // mu.
 func (y *relay) abort() {
 	y.killed.Store(true)
@@ -228,7 +227,7 @@ func (y *relay) respond(by *http2conn.Conn, h *http2conn.Head, end bool) {
 		return
 	}
 	y.result.FirstByte, y.result.Status, y.result.Begun = time.Now(), h.Status, true
-	rewrite.Respond(&x.state, h.Fields)
+	rewrite.Respond(x.state, h.Fields)
 	k := x.server.block()
 	x.beginResponse(k, h.Status, h.Fields, y.check.Length)
 	err := x.stream.SendHead(k, end)
@@ -248,7 +247,7 @@ func (y *relay) trailer(by *http2conn.Conn, h *http2conn.Head) {
 	y.mu.Lock()
 	waits, err := false, error(nil)
 	if !y.killed.Load() && !y.finished {
-		k.Fields(rewrite.ResponseTrailer(&x.state, h.Fields))
+		k.Fields(rewrite.ResponseTrailer(x.state, h.Fields))
 		waits, err = x.stream.SendTrailer(k)
 		by.FlushLater(x.conn.Conn)
 	}
@@ -296,7 +295,7 @@ func (f *fromApp) Data(by *http2conn.Conn, p []byte, n int, end bool) {
 // offer starts the send timeout of the client for pending output.
 func (y *relay) offer(by *http2conn.Conn) {
 	x := y.x
-	x.alarm.WriteStarted(&x.state)
+	x.canceler.WriteStarted(x.state)
 	if !x.stream.Waits() { // the output was added in the meantime
 		x.state.WriteDone()
 		y.credit(by)

@@ -8,7 +8,7 @@ import (
 	"errors"
 	"sync"
 
-	"github.com/queue-proxy/queue-proxy/pkg/proxy"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/http1client"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http2/http2client"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http2/http2conn"
@@ -34,7 +34,7 @@ const (
 // Server serves HTTP/2 connections of clients.
 type Server struct {
 	settings rewrite.ServerSettings
-	proxy    *proxy.Proxy
+	proxy    transport.Handler
 	app      *http1client.App
 	client   *http2client.Client
 	buffers  *netconn.Buffers
@@ -48,7 +48,7 @@ type Server struct {
 
 // New returns a server that runs requests through proxy. It forwards them to app, or through client if the
 // user container uses HTTP/2.
-func New(s rewrite.ServerSettings, front *proxy.Proxy, app *http1client.App, client *http2client.Client) *Server {
+func New(s rewrite.ServerSettings, front transport.Handler, app *http1client.App, client *http2client.Client) *Server {
 	server := &Server{settings: s, proxy: front, app: app, client: client, buffers: http2conn.NewBuffers()}
 	server.conns = netconn.NewConns(func(c *serverConn) { go c.End() }, func(c *serverConn) { c.Close(errShutdown) })
 	server.workers.server = server
@@ -77,7 +77,7 @@ func (s *Server) ServeConn(l *netconn.Conn, early []byte, place *netconn.Place) 
 var errShutdown = errors.New("http2: server closed")
 
 // closing reports whether clients should send their next requests elsewhere.
-func (s *Server) closing() bool { return s.proxy.Drain.Draining() }
+func (s *Server) closing() bool { return s.proxy.Draining() }
 
 // GoAway asks all clients to send their next requests elsewhere. Requests that they still send on their
 // connections are served, because they may have been sent before (RFC 9113 section 6.8). GoAway does not

@@ -131,8 +131,8 @@ func (c *serverConn) reject(id uint32, x *exchange, end bool) {
 		x.stream = c.Accept(id, nil, end)
 		grpc = x.stream != nil
 	}
-	c.server.proxy.Reject(x, &x.state, !grpc)
-	x.alarm.Reset()
+	c.server.proxy.Reject(x, x.state, !grpc)
+	x.canceler.Reset()
 	x.built.Reset()
 	if !grpc {
 		c.Conn.Reject(id)

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
-	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/http1client"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
@@ -25,7 +24,7 @@ const webSocket = "websocket"
 
 // connect is Forward for an extended CONNECT. It forwards a WebSocket over HTTP/2 (RFC 8441) to the user
 // container as a WebSocket over HTTP/1.1 (RFC 6455).
-func (x *exchange) connect(state *proxy.RequestState) (result observation.Result) {
+func (x *exchange) connect(state transport.State) (result observation.Result) {
 	if x.protocol != webSocket || x.server.app.OnlyH2() {
 		return observation.Result{Reason: observation.BadRequest}
 	}
@@ -37,7 +36,7 @@ func (x *exchange) connect(state *proxy.RequestState) (result observation.Result
 		wire.Field{Name: []byte(transport.Upgrade), Value: []byte(webSocket)},
 		wire.Field{Name: []byte("Sec-WebSocket-Key"), Value: []byte(key)})
 	q.Trace = state.Trace()
-	x.alarm.Watch(state)
+	x.canceler.Watch(state)
 	c := &x.call
 	c.Content, c.Body, c.Trailer, c.Expect100 = nil, nil, nil, false
 	r := x.do(state, &result)
@@ -49,7 +48,7 @@ func (x *exchange) connect(state *proxy.RequestState) (result observation.Result
 		state.Respond("")
 		x.finish(r, &result)
 	case wire.String(accept) != acceptOf(key):
-		x.alarm.Abortable(nil)
+		x.canceler.Abortable(nil)
 		r.Close()
 		return observation.Result{Reason: observation.AppGarbage}
 	default:
@@ -85,7 +84,7 @@ func (x *exchange) tunnel(r *http1client.Response, result *observation.Result) {
 	x.conn.Flush(false)
 	client := &clientConn{x: x}
 	if err != nil {
-		x.alarm.Abortable(nil)
+		x.canceler.Abortable(nil)
 		r.Close()
 		result.Reason = observation.ClientGone
 		return
@@ -93,7 +92,7 @@ func (x *exchange) tunnel(r *http1client.Response, result *observation.Result) {
 	w := netconn.NewWebSocket(client)
 	x.server.settings.WebSockets.Add(w)
 	defer x.server.settings.WebSockets.Remove(w)
-	r.Tunnel(w, nil, x.alarm, &x.state, result)
+	r.Tunnel(w, nil, x.canceler, x.state, result)
 }
 
 // withoutAccept omits Sec-WebSocket-Accept, which WebSockets over HTTP/2 do not use (RFC 8441 section

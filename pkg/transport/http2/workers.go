@@ -86,7 +86,7 @@ func (w *workers) run(k *worker) {
 			break
 		}
 	}
-	k.exchange.alarm.Stop()
+	k.exchange.canceler.Stop()
 }
 
 // endIdle ends the workers that were not needed since the last sweep.

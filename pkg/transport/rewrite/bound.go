@@ -27,7 +27,7 @@ func RefusalBound(status int, err error) (name bound.Name, ok bool) {
 }
 
 // RequestBound returns the bound that a client exceeded if its request ended with result. stall is
-// [proxy.Alarm.Stall]. RequestBound only calls stall if a timeout ended the request. If no bound
+// [transport.Canceler.Stall]. RequestBound only calls stall if a timeout ended the request. If no bound
 // ended the request, ok is false.
 func RequestBound(result *observation.Result, stall func() observation.Stall) (name bound.Name, ok bool) {
 	switch result.Reason {

@@ -8,7 +8,6 @@ import (
 	"sync"
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
-	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 )
@@ -18,20 +17,20 @@ import (
 // each request. The methods reuse their memory, so that most calls do not allocate. They must not
 // be called concurrently.
 type Request struct {
-	Method, Target string       // as received; Target is in origin, absolute or asterisk form
-	Host           string       // host in the target if it contains one, otherwise the value of the Host field; "" means AppHost
-	AppHost        string       // Host for requests without a host
-	Peer           string       // address of the client, for X-Forwarded-For
-	Secure         bool         // the request arrived over TLS of the sidecar
-	Fields         []wire.Field // all fields in the order of their arrival
-	Packed         wire.Packed  // the fields in packed form; nil if Fields is set
-	Unpacked       *sync.Pool   // a pool of *[]wire.Field, for Packed; nil if Packed is never set
-	Length         int64        // value of Content-Length in bytes; -1 if there is none
-	Chunked        bool         // the request has a body of unknown length
-	Expect100      bool         // the client sent "Expect: 100-continue"
-	Upgrade        bool         // request the protocols in the Upgrade fields; see OffersUpgrade
-	Crumbs         bool         // the request arrived over HTTP/2, which can split Cookie into several fields
-	Trace          proxy.Trace  // nil if the request is not traced
+	Method, Target string                // as received; Target is in origin, absolute or asterisk form
+	Host           string                // host in the target if it contains one, otherwise the value of the Host field; "" means AppHost
+	AppHost        string                // Host for requests without a host
+	Peer           string                // address of the client, for X-Forwarded-For
+	Secure         bool                  // the request arrived over TLS of the sidecar
+	Fields         []wire.Field          // all fields in the order of their arrival
+	Packed         wire.Packed           // the fields in packed form; nil if Fields is set
+	Unpacked       *sync.Pool            // a pool of *[]wire.Field, for Packed; nil if Packed is never set
+	Length         int64                 // value of Content-Length in bytes; -1 if there is none
+	Chunked        bool                  // the request has a body of unknown length
+	Expect100      bool                  // the client sent "Expect: 100-continue"
+	Upgrade        bool                  // request the protocols in the Upgrade fields; see OffersUpgrade
+	Crumbs         bool                  // the request arrived over HTTP/2, which can split Cookie into several fields
+	Trace          transport.TraceFields // nil if the request is not traced
 
 	lines Lines  // output of AppendHTTP1
 	chain []byte // value of X-Forwarded-For if it contains more than Peer

@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 )
@@ -67,7 +66,7 @@ func AnnouncedLength(head *wire.Response, length int64) int64 {
 }
 
 // Respond records that the final response with these fields has begun.
-func Respond(state *proxy.RequestState, fields []wire.Field) {
+func Respond(state transport.State, fields []wire.Field) {
 	contentType, _ := wire.Find(fields, transport.ContentType)
 	state.Respond(wire.String(contentType))
 	if transport.IsGRPC(wire.String(contentType)) {
@@ -76,7 +75,7 @@ func Respond(state *proxy.RequestState, fields []wire.Field) {
 }
 
 // noteRPC records the result of a gRPC call if the fields contain it.
-func noteRPC(state *proxy.RequestState, fields []wire.Field) {
+func noteRPC(state transport.State, fields []wire.Field) {
 	if status, ok := wire.Find(fields, transport.GRPCStatus); ok {
 		state.EndRPC(wire.String(status))
 	}
@@ -85,7 +84,7 @@ func noteRPC(state *proxy.RequestState, fields []wire.Field) {
 // AppendTiming appends the value of a Server-Timing field (W3C Server Timing) for a response that
 // begins now. The value contains the time in the queue and the time in the user container, in
 // milliseconds.
-func AppendTiming(b []byte, state *proxy.RequestState) []byte {
+func AppendTiming(b []byte, state transport.State) []byte {
 	queued, slot := state.Waited()
 	return fmt.Appendf(b, "queue;dur=%.1f, app;dur=%.1f",
 		float64(queued)/float64(time.Millisecond), float64(time.Since(slot))/float64(time.Millisecond))

@@ -4,7 +4,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 )
@@ -46,7 +45,7 @@ func RequestTrailer(fields []wire.Field) []wire.Field {
 // ResponseTrailer returns the fields of a response's trailer section that the client receives. It
 // uses the memory of fields, removes our member of Proxy-Status (RFC 9209 section 2), and records
 // the status of a gRPC call in state.
-func ResponseTrailer(state *proxy.RequestState, fields []wire.Field) []wire.Field {
+func ResponseTrailer(state transport.State, fields []wire.Field) []wire.Field {
 	noteRPC(state, fields)
 	kept := fields[:0]
 	for _, f := range fields {

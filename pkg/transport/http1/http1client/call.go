@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
@@ -289,16 +288,16 @@ func (c *Call) bodyUntouched() bool {
 // It returns true if the user container supports only HTTP/2 and cannot have processed the request.
 // This is certain if it has responded in HTTP/2. If it has closed the connection without a response,
 // it may have read the request and crashed (docs/promises.md 3.7). OnlyH2Behind then detects whether
-// the user container supports HTTP/1.1, until the alarm fires.
-func (c *Call) OnlyH2Behind(alarm *proxy.Alarm, a *App, err error) bool {
+// the user container supports HTTP/1.1, until the canceler fires.
+func (c *Call) OnlyH2Behind(canceler *transport.Canceler, a *App, err error) bool {
 	e, ok := errors.AsType[*rewrite.Error](err)
 	if !ok || !c.bodyUntouched() {
 		return false
 	}
 	if e.Silent {
-		ctx, cancel := alarm.Context()
+		ctx, cancel := canceler.Context()
 		defer cancel()
-		defer alarm.Abortable(nil)
+		defer canceler.Abortable(nil)
 		only, err := a.speaksOnlyH2(ctx)
 		return err == nil && only
 	}

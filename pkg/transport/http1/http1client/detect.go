@@ -12,7 +12,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 )
@@ -91,7 +90,7 @@ func needsH2(contentType string) bool {
 }
 
 // SpeaksH2 reports whether the user container supports HTTP/2. If this is not known, it is detected
-// on separate connections until the alarm fires. If the user container does not respond within a
+// on separate connections until the canceler fires. If the user container does not respond within a
 // second, the result is false. This result is stored only if the user container has responded in
 // HTTP/1.1 before. The error is a *rewrite.Error if no connection can be opened, or
 // context.Canceled.
@@ -99,7 +98,7 @@ func needsH2(contentType string) bool {
 // Some HTTP/1 servers, such as net/http, pass the preface of HTTP/2 to their handlers. If the user
 // container responds in HTTP/1.1, the preface is sent only if the request x requires HTTP/2, if
 // Settings.H2C is true, or if the user container recognizes the preface.
-func (a *App) SpeaksH2(x proxy.Exchange, alarm *proxy.Alarm) (bool, error) {
+func (a *App) SpeaksH2(x transport.Exchange, canceler *transport.Canceler) (bool, error) {
 	if speaks, known := a.speech.knownH2(true); known { // without the cost of needsH2
 		return speaks, nil
 	}
@@ -107,7 +106,7 @@ func (a *App) SpeaksH2(x proxy.Exchange, alarm *proxy.Alarm) (bool, error) {
 	if speaks, known := a.speech.knownH2(needed); known {
 		return speaks, nil
 	}
-	ctx, cancel := alarm.Context()
+	ctx, cancel := canceler.Context()
 	defer cancel()
 	return a.speaksH2(ctx, needed)
 }

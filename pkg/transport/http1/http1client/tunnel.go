@@ -12,7 +12,6 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
-	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
@@ -53,17 +52,17 @@ const tunnelSize = 4 << 10
 
 // Tunnel copies bytes in both directions between the client and the user container after a 101
 // response. It returns when both directions have ended, when one direction has failed, or when the
-// alarm fires. It stores the reason and the byte counts in result. early is the input that the client
+// canceler fires. It stores the reason and the byte counts in result. early is the input that the client
 // sent after its request. Tunnel resets Head and closes both connections.
-func (r *Response) Tunnel(client net.Conn, early []byte, alarm *proxy.Alarm, state *proxy.RequestState, result *observation.Result) {
-	alarm.Abortable(func() {
+func (r *Response) Tunnel(client net.Conn, early []byte, canceler *transport.Canceler, state transport.State, result *observation.Result) {
+	canceler.Abortable(func() {
 		r.call.Abort()
 		client.SetDeadline(past)
 	})
-	alarm.Watch(state)
+	canceler.Watch(state)
 	t := r.newTunnel(client, state.Touch)
 	result.In, result.Out = t.copyBoth(early)
-	result.Reason = alarm.Abortable(nil)
+	result.Reason = canceler.Abortable(nil)
 	if result.Reason == observation.ClientGone { // the client sent RST_STREAM or closed the HTTP/2 connection
 		t.clientReset.Store(true)
 	}

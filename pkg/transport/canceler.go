@@ -1,4 +1,4 @@
-package proxy
+package transport
 
 import (
 	"context"
@@ -8,19 +8,19 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
 )
 
-// An Alarm ends the exchange of an engine early. An event that can end the exchange, such as a
+// A Canceler ends the exchange of an engine early. An event that can end the exchange, such as a
 // timeout, a disconnect of the client or the deadline of the drain, calls Notify. Notify checks the
-// timeouts and the client. The first reason wins. An engine reuses the Alarm for its next request,
+// timeouts and the client. The first reason wins. An engine reuses the Canceler for its next request,
 // because a late notification only causes a check.
 //
 // Reset, Wait, Abortable, Context and Stop are for the goroutine that serves the request. The other
 // methods may be called by any goroutine.
-type Alarm struct {
+type Canceler struct {
 	gone  func() bool   // reports whether the client has disconnected; called by any goroutine
 	woken chan struct{} // holds one notification until Wait receives it
 
 	mu     sync.Mutex
-	state  *RequestState      // the watched request; nil between two requests
+	state  State              // the watched request; nil between two requests
 	timer  *time.Timer        // fires when a timeout may have expired
 	armed  time.Time          // the time at which timer fires; zero if timer is not set
 	abort  func()             // aborts a running Forward; nil if no Forward is running
@@ -28,13 +28,13 @@ type Alarm struct {
 	stall  observation.Stall  // the stalled transfer when killed was set
 }
 
-// NewAlarm returns the alarm of an exchange. gone reports whether the client has disconnected.
-func NewAlarm(gone func() bool) *Alarm {
-	return &Alarm{gone: gone, woken: make(chan struct{}, 1)}
+// NewCanceler returns the canceler of an exchange. gone reports whether the client has disconnected.
+func NewCanceler(gone func() bool) *Canceler {
+	return &Canceler{gone: gone, woken: make(chan struct{}, 1)}
 }
 
-// Reset prepares the alarm for the next request.
-func (a *Alarm) Reset() {
+// Reset prepares the canceler for the next request.
+func (a *Canceler) Reset() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.state, a.killed, a.stall, a.abort = nil, observation.OK, observation.NoStall, nil
@@ -47,7 +47,7 @@ func (a *Alarm) Reset() {
 // Watch starts to watch a request and sets the timer to the next time at which a timeout may
 // expire. A timer that is set to an earlier time does not change, even if it was set for an earlier
 // request, because it sets itself again after a check.
-func (a *Alarm) Watch(state *RequestState) {
+func (a *Canceler) Watch(state State) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.state = state
@@ -56,26 +56,26 @@ func (a *Alarm) Watch(state *RequestState) {
 
 // WriteStarted records that a part of the response waits for the client until WriteDone. It watches
 // state, because the timeout of the write can be the next to expire.
-func (a *Alarm) WriteStarted(state *RequestState) {
-	state.writeStarted()
+func (a *Canceler) WriteStarted(state State) {
+	state.WriteStarted()
 	a.Watch(state)
 }
 
-func (a *Alarm) expired() observation.Reason {
+func (a *Canceler) expired() observation.Reason {
 	reason, _ := a.expiry()
 	return reason
 }
 
-func (a *Alarm) expiry() (observation.Reason, observation.Stall) {
+func (a *Canceler) expiry() (observation.Reason, observation.Stall) {
 	if a.gone() {
 		return observation.ClientGone, observation.NoStall
 	}
-	return a.state.expiry()
+	return a.state.Expiry()
 }
 
 // Wait watches state and returns after Notify, or immediately if the request has expired. It
 // returns OK if the request can continue, and otherwise the reason.
-func (a *Alarm) Wait(state *RequestState) observation.Reason {
+func (a *Canceler) Wait(state State) observation.Reason {
 	a.Watch(state)
 	a.mu.Lock()
 	reason := a.expired()
@@ -91,7 +91,7 @@ func (a *Alarm) Wait(state *RequestState) observation.Reason {
 
 // Notify makes Wait return, and aborts a running Forward if its request has expired. Any goroutine
 // may call it.
-func (a *Alarm) Notify() {
+func (a *Canceler) Notify() {
 	select {
 	case a.woken <- struct{}{}:
 	default:
@@ -102,7 +102,7 @@ func (a *Alarm) Notify() {
 }
 
 // look aborts the running Forward if the request has expired. a.mu must be held.
-func (a *Alarm) look() {
+func (a *Canceler) look() {
 	if a.abort == nil || a.killed != observation.OK {
 		return
 	}
@@ -114,9 +114,9 @@ func (a *Alarm) look() {
 
 // Abortable sets the function that aborts the Forward of the watched request. A nil function means
 // that the Forward has ended. abort is called at most once, possibly before Abortable returns. It
-// must not block and must not call the alarm. Abortable returns the reason if the Forward is
+// must not block and must not call the canceler. Abortable returns the reason if the Forward is
 // already aborted, or OK.
-func (a *Alarm) Abortable(abort func()) observation.Reason {
+func (a *Canceler) Abortable(abort func()) observation.Reason {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.abort = abort
@@ -126,7 +126,7 @@ func (a *Alarm) Abortable(abort func()) observation.Reason {
 
 // Context returns a context that is canceled when the Forward is aborted. It is not
 // canceled after the next call of Abortable.
-func (a *Alarm) Context() (ctx context.Context, cancel context.CancelFunc) {
+func (a *Canceler) Context() (ctx context.Context, cancel context.CancelFunc) {
 	ctx, cancel = context.WithCancel(context.Background())
 	if a.Abortable(cancel) != observation.OK {
 		cancel()
@@ -135,7 +135,7 @@ func (a *Alarm) Context() (ctx context.Context, cancel context.CancelFunc) {
 }
 
 // Killed returns the reason why the Forward was aborted, or OK. Any goroutine may call it.
-func (a *Alarm) Killed() observation.Reason {
+func (a *Canceler) Killed() observation.Reason {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.killed
@@ -143,15 +143,15 @@ func (a *Alarm) Killed() observation.Reason {
 
 // Stall returns the transfer that the client stalled when the Forward was aborted. Any goroutine
 // may call it.
-func (a *Alarm) Stall() observation.Stall {
+func (a *Canceler) Stall() observation.Stall {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.stall
 }
 
 // arm sets the timer to the next expiry, unless it fires before that time. a.mu must be held.
-func (a *Alarm) arm() {
-	next := a.state.nextExpiry()
+func (a *Canceler) arm() {
+	next := a.state.NextExpiry()
 	if next.IsZero() || !a.armed.IsZero() && !next.Before(a.armed) {
 		return
 	}
@@ -165,7 +165,7 @@ func (a *Alarm) arm() {
 
 // ring is called by the timer. It calls Notify if the request has expired, and sets the timer again
 // otherwise.
-func (a *Alarm) ring() {
+func (a *Canceler) ring() {
 	a.mu.Lock()
 	a.armed = time.Time{}
 	over := a.state != nil && a.expired() != observation.OK
@@ -178,8 +178,8 @@ func (a *Alarm) ring() {
 	}
 }
 
-// Stop stops the timer of an alarm that is no longer used.
-func (a *Alarm) Stop() {
+// Stop stops the timer of a canceler that is no longer used.
+func (a *Canceler) Stop() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.timer != nil {

@@ -1,4 +1,4 @@
-package proxy
+package transport
 
 import (
 	"net/http"
@@ -6,10 +6,10 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
 )
 
-// An Exchange is one request and its response. [Proxy.Serve] processes it. An engine implements
+// An Exchange is one request and its response. [Handler.Serve] processes it. An engine implements
 // Exchange and may reuse a value for the next request of its connection.
 //
-// All methods except Notify are called by the goroutine that runs [Proxy.Serve].
+// All methods except Notify are called by the goroutine that runs [Handler.Serve].
 type Exchange interface {
 	// Header returns the first line of the named request field without leading and trailing
 	// whitespace, or "" if there is none. The string must not be used after Serve returns.
@@ -31,7 +31,7 @@ type Exchange interface {
 
 	// Wait returns OK after Notify, ClientGone if the client has disconnected, or the reason why
 	// the request has expired.
-	Wait(state *RequestState) observation.Reason
+	Wait(state State) observation.Reason
 
 	// Notify makes Wait return, or makes a running Forward check whether the request has expired.
 	// Any goroutine may call it. A call before Wait is not lost.
@@ -39,5 +39,5 @@ type Exchange interface {
 
 	// Forward sends the request to the user container and the response to the client. It returns
 	// after the exchange with the user container has ended, except for the part in Result.Held.
-	Forward(state *RequestState) observation.Result
+	Forward(state State) observation.Result
 }

@@ -1,0 +1,83 @@
+package transport
+
+import (
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
+)
+
+// A Handler serves the requests of an engine.
+type Handler interface {
+	// NewState returns the memory for the requests of an exchange, one after the other.
+	NewState() State
+
+	// Serve serves one request and returns when the exchange can be reused.
+	Serve(x Exchange, state State)
+
+	// Reject is Serve for a request that is rejected because the memory budget is exhausted. It does not
+	// wait. If reset is true, the engine resets the stream of the client, and no response is sent.
+	Reject(x Exchange, state State, reset bool)
+
+	// Draining reports whether the pod ends.
+	Draining() bool
+}
+
+// State is the state of one request. An engine reports to it what happens to the request. The methods
+// except Trace, Holds and Waited are safe for concurrent use.
+type State interface {
+	// Enter records that the request reached a phase. Use Respond for the phase Streaming.
+	Enter(observation.Phase)
+
+	// Phase returns the phase of the request.
+	Phase() observation.Phase
+
+	// Touch records that a byte was transferred, for the idle timeout.
+	Touch()
+
+	// ExpectBody records that the request has a body. It can make NextExpiry earlier, so it is called
+	// before a [Canceler] watches the request.
+	ExpectBody()
+
+	// AwaitBody records that the engine waits for the next byte of the request body, until GotBody.
+	AwaitBody()
+
+	// GotBody records that bytes of the request body, or its end, arrived.
+	GotBody()
+
+	// WriteStarted records that the client does not read the response yet, until WriteDone. It can make
+	// NextExpiry earlier. See [Canceler.WriteStarted].
+	WriteStarted()
+
+	// WriteDone records that the client read the bytes, or never will.
+	WriteDone()
+
+	// Respond records that the final response has begun. contentType is the value of its Content-Type
+	// field, or "" if there is none. An engine calls it at most once for each request.
+	Respond(contentType string)
+
+	// EndRPC records the grpc-status of the response, before Forward returns.
+	EndRPC(status string)
+
+	// Holds reports whether Result.Held must be set if the exchange with the user container is aborted
+	// before its response begins.
+	Holds() bool
+
+	// Waited returns how long the request waited for its slot, and when it got the slot.
+	Waited() (time.Duration, time.Time)
+
+	// Trace returns the fields of the trace, or nil if the request is not traced.
+	Trace() TraceFields
+
+	// NextExpiry returns the earliest time at which the request can expire. The zero time means never.
+	NextExpiry() time.Time
+
+	// Expiry returns why the request expired, and the transfer that the client stalled. The reason is OK
+	// if the request did not expire.
+	Expiry() (observation.Reason, observation.Stall)
+}
+
+// TraceFields are the changes of a trace to the fields of a request to the user container.
+type TraceFields interface {
+	Drop(name string) bool // reports whether a field of the client, in any case, is replaced
+	Fields() []Field       // fields that the request carries
+}
