@@ -68,9 +68,9 @@ func NewAdaptiveLimit(s adapt.Settings, waiting int) *Limit {
 }
 
 // Adaptive returns the state of an adaptive limit. It reports false if the limit is fixed or nil.
-func (m *Limit) Adaptive() (adapt.State, bool) {
+func (m *Limit) Adaptive() (observation.LimitState, bool) {
 	if m == nil || m.adaptive == nil {
-		return adapt.State{}, false
+		return observation.LimitState{}, false
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -6,7 +6,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/queue-proxy/queue-proxy/pkg/proxy/adapt"
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 )
 
 // Intervals for logging an adaptive limit.
@@ -49,11 +49,11 @@ type limitChanges struct {
 // note reports whether a changed limit has been stable for limitSettled, and returns the limit
 // before the change. While the state is Measuring, it reports no change, because the reason in that
 // state does not describe the limit.
-func (l *limitChanges) note(now time.Time, state *adapt.State) (from int, changed bool) {
+func (l *limitChanges) note(now time.Time, state *observation.LimitState) (from int, changed bool) {
 	if state.Base != l.base {
 		l.base, l.since = state.Base, now
 	}
-	if l.base == l.logged || state.Reason == adapt.Measuring || now.Sub(l.since) < limitSettled {
+	if l.base == l.logged || state.Reason == observation.LimitMeasuring || now.Sub(l.since) < limitSettled {
 		return 0, false
 	}
 	from, l.logged = l.logged, l.base

@@ -53,7 +53,7 @@ var plan = []folder{
 	// The lifecycle of a request.
 	{path: "pkg/proxy/knative", may: []string{"pkg/observation", "pkg/transport"}},
 	{path: "pkg/proxy/stats", may: []string{"pkg/transport"}},
-	{path: "pkg/proxy/adapt"},
+	{path: "pkg/proxy/adapt", may: []string{"pkg/observation"}},
 	{path: "pkg/proxy", may: []string{
 		"pkg/fair", "pkg/observation", "pkg/proxy/adapt", "pkg/proxy/knative", "pkg/proxy/stats",
 		"pkg/transport",
@@ -64,14 +64,14 @@ var plan = []folder{
 	{path: "pkg/observe/export", may: []string{"pkg/message", "pkg/transport"}},
 	{path: "pkg/observe/metrics", may: []string{
 		"pkg/fair", "pkg/message", "pkg/observation", "pkg/observation/bound", "pkg/observe/export",
-		"pkg/proxy/adapt", "pkg/transport/netconn",
+		"pkg/transport/netconn",
 	}},
 	{path: "pkg/observe/tracing", may: []string{"pkg/message", "pkg/observation", "pkg/observe/export", "pkg/transport"}},
 	{path: "pkg/observe/accesslog", may: []string{
 		"pkg/message", "pkg/observation", "pkg/observe/export", "pkg/transport", "pkg/transport/netconn",
 	}},
 	{path: "pkg/observe/status", may: []string{
-		"pkg/fair", "pkg/message", "pkg/observation", "pkg/observation/bound", "pkg/probe", "pkg/proxy/adapt",
+		"pkg/fair", "pkg/message", "pkg/observation", "pkg/observation/bound", "pkg/probe",
 		"pkg/transport/netconn",
 	}},
 	{path: "pkg/config", may: []string{"pkg/message", "pkg/probe", "pkg/proxy/adapt"}},
@@ -108,7 +108,7 @@ var plan = []folder{
 	{path: "hack/plain"},
 
 	// Only for tests and plots.
-	{path: "test/limits/simulation", may: []string{"pkg/proxy/adapt"}},
+	{path: "test/limits/simulation", may: []string{"pkg/observation", "pkg/proxy/adapt"}},
 	{path: "test/limits/measure", may: []string{"test/limits/simulation"}},
 	{path: "test/reference", may: []string{
 		"pkg/observation", "pkg/transport", "pkg/transport/http1/http1client", "pkg/transport/http1/wire",

@@ -155,12 +155,12 @@ func metricTable(all []shown) string {
 	return b.String()
 }
 
-// limitReasons returns the values of the constants of type [adapt.Reason].
+// limitReasons returns the values of the constants of type [observation.LimitReason].
 func limitReasons(t *testing.T) (words []string) {
 	t.Helper()
-	source, err := os.ReadFile("../../proxy/adapt/adapt.go")
+	source, err := os.ReadFile("../../observation/limit.go")
 	harness.NoError(t, err)
-	for _, m := range regexp.MustCompile(`(?m)^\t\w+ +Reason += "([^"]+)"`).FindAllStringSubmatch(string(source), -1) {
+	for _, m := range regexp.MustCompile(`(?m)^\t\w+ +LimitReason += "([^"]+)"`).FindAllStringSubmatch(string(source), -1) {
 		words = append(words, m[1])
 	}
 	return words

@@ -15,7 +15,6 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
-	"github.com/queue-proxy/queue-proxy/pkg/proxy/adapt"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
@@ -58,8 +57,8 @@ func options(names string) Options {
 			Load:         func() (int, int) { return 2, 3 },
 			OldestWaiter: func() time.Time { return time.Now().Add(-time.Minute) },
 			Limit:        func() (int, int) { return 2, 20 },
-			Adaptive: func() (adapt.State, bool) {
-				return adapt.State{Limit: 2, Base: 2, Reason: adapt.Steady, Settled: 4}, true
+			Adaptive: func() (observation.LimitState, bool) {
+				return observation.LimitState{Limit: 2, Base: 2, Reason: observation.LimitSteady, Settled: 4}, true
 			},
 			Ready:           func() (bool, string) { return false, "refused" },
 			Draining:        func() bool { return true },

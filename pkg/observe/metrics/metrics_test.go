@@ -16,7 +16,6 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
-	"github.com/queue-proxy/queue-proxy/pkg/proxy/adapt"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -196,7 +195,7 @@ func TestMetricsOfDisabledFeaturesAreAbsent(t *testing.T) {
 	o := options("all")
 	o.Gauges.LogLinesDropped, o.Gauges.SpansDropped = nil, nil
 	o.Gauges.Limit = func() (int, int) { return 0, 0 }
-	o.Gauges.Adaptive = func() (adapt.State, bool) { return adapt.State{}, false }
+	o.Gauges.Adaptive = func() (observation.LimitState, bool) { return observation.LimitState{}, false }
 	o.Gauges.CertExpiry = func() time.Time { return time.Time{} }
 	got := scrape(t, newMetrics(t, o).Handler(), text)
 	wantSamples(t, samples(got, "queue_proxy_concurrency_limit", "queue_proxy_advised_concurrency_limit", "queue_proxy_queue_limit", "queue_proxy_tls_certificate_expiry_timestamp_seconds",
@@ -451,7 +450,7 @@ func FuzzLabelsAreClosed(f *testing.F) {
 	allowed := map[string]bool{}
 	for _, list := range [][]string{classes, methods, otelMethods, protocols, otelVersions, reasons, statuses, {
 		"http", "https", "127.0.0.1", "8080", "yes", "no", "stack", "other", "refused",
-		"listening", "first_probe", "first_ready", "first_request", string(adapt.Steady),
+		"listening", "first_probe", "first_ready", "first_request", string(observation.LimitSteady),
 		"queue-proxy", "ns", "svc", "cfg", "rev", "pod-0", "v1.2.3", "abcdef", runtime.Version(),
 		scopeHTTP, scopeVersion, scopeKnative, scopeRuntime,
 	}} {

@@ -3,15 +3,15 @@ package status
 import (
 	"fmt"
 
-	"github.com/queue-proxy/queue-proxy/pkg/proxy/adapt"
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 )
 
 // adaptive is the state of an adaptive limit.
 type adaptive struct {
-	Base    int          `json:"base"` // selected limit; another limit is used during a comparison
-	Reason  adapt.Reason `json:"reason"`
-	Settled int          `json:"settled,omitempty"` // 0 means that the comparison in Missing is required
-	Missing string       `json:"missing,omitempty"` // comparison that is required before the limit is settled
+	Base    int                     `json:"base"` // selected limit; another limit is used during a comparison
+	Reason  observation.LimitReason `json:"reason"`
+	Settled int                     `json:"settled,omitempty"` // 0 means that the comparison in Missing is required
+	Missing string                  `json:"missing,omitempty"` // comparison that is required before the limit is settled
 }
 
 // text returns the state of the limit for the output of why.

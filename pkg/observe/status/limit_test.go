@@ -11,26 +11,25 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
-	"github.com/queue-proxy/queue-proxy/pkg/proxy/adapt"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 func TestWhyPrintsSettledLimit(t *testing.T) {
 	b := board(probe.State{}, Drain{})
 	harness.Equal(t, b.snapshot().Adaptive, nil, "adaptive state of a fixed limit")
-	state := adapt.State{Limit: 9, Base: 8, Reason: adapt.Measuring, Missing: "a comparison"}
-	b.sources.Adaptive = func() (adapt.State, bool) { return state, true }
+	state := observation.LimitState{Limit: 9, Base: 8, Reason: observation.LimitMeasuring, Missing: "a comparison"}
+	b.sources.Adaptive = func() (observation.LimitState, bool) { return state, true }
 	harness.Contains(t, b.text(), "; the limit is adaptive: measuring; not settled: a comparison")
 	state.Settled, state.Missing = 8, ""
-	state.Reason = adapt.NoAnswers // the text differs from the JSON value
+	state.Reason = observation.LimitNoAnswers // the text differs from the JSON value
 	harness.Contains(t, b.text(), "; the limit is adaptive: no answers; settled at 8")
-	harness.Equal(t, *b.snapshot().Adaptive, adaptive{Base: 8, Reason: adapt.NoAnswers, Settled: 8}, "settled")
+	harness.Equal(t, *b.snapshot().Adaptive, adaptive{Base: 8, Reason: observation.LimitNoAnswers, Settled: 8}, "settled")
 }
 
 func TestWhyAsJSONContainsLimit(t *testing.T) {
 	b := board(probe.State{}, Drain{})
-	state := adapt.State{Limit: 2, Base: 8, Reason: adapt.Steady, Settled: 8}
-	b.sources.Adaptive = func() (adapt.State, bool) { return state, true }
+	state := observation.LimitState{Limit: 2, Base: 8, Reason: observation.LimitSteady, Settled: 8}
+	b.sources.Adaptive = func() (observation.LimitState, bool) { return state, true }
 	server := httptest.NewServer(b.Handler(http.NotFoundHandler(), false))
 	defer server.Close()
 	var out bytes.Buffer
@@ -43,12 +42,12 @@ func TestWhyAsJSONContainsLimit(t *testing.T) {
 	harness.NoError(t, json.Unmarshal(out.Bytes(), &got))
 	harness.Equal(t, got.Limit, 2, "limit")
 	harness.Equal(t, got.Depth, 20, "depth")
-	harness.Equal(t, *got.Adaptive, adaptive{Base: 8, Reason: adapt.Steady, Settled: 8}, "adaptive")
+	harness.Equal(t, *got.Adaptive, adaptive{Base: 8, Reason: observation.LimitSteady, Settled: 8}, "adaptive")
 }
 
 func TestWhyPrintsRequestsWithSlots(t *testing.T) {
 	b := board(probe.State{}, Drain{})
-	b.sources.Adaptive = func() (adapt.State, bool) { return adapt.State{}, true }
+	b.sources.Adaptive = func() (observation.LimitState, bool) { return observation.LimitState{}, true }
 	b.sources.Load = func() (int, int) { return 5, 0 }
 	b.sources.Slots = func() ([]observation.Holder, int) {
 		return []observation.Holder{{Method: "GET", Path: "/poll", Phase: "waiting", Since: time.Now().Add(time.Hour), Counted: "long"}}, 1

@@ -18,7 +18,6 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
-	"github.com/queue-proxy/queue-proxy/pkg/proxy/adapt"
 )
 
 const (
@@ -42,8 +41,8 @@ type Sources struct {
 	Pod       string // "" if unknown
 	Namespace string // "" if unknown
 	Started   time.Time
-	Limit     func() (running, waiting int) // maximum numbers of running and queued requests; running is 0 without a limit
-	Adaptive  func() (adapt.State, bool)    // state of an adaptive limit; false if the limit is fixed
+	Limit     func() (running, waiting int)         // maximum numbers of running and queued requests; running is 0 without a limit
+	Adaptive  func() (observation.LimitState, bool) // state of an adaptive limit; false if the limit is fixed
 	Settings  func() []Setting
 	Warnings  []string
 	Readiness func() probe.State

@@ -18,7 +18,6 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
-	"github.com/queue-proxy/queue-proxy/pkg/proxy/adapt"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -27,7 +26,7 @@ func board(readiness probe.State, drain Drain) *Board {
 		Settings: func() []Setting { return nil },
 		Version:  "v1", Started: time.Now(), Pod: "hello-1", Namespace: "shop",
 		Limit:     func() (int, int) { return 2, 20 },
-		Adaptive:  func() (adapt.State, bool) { return adapt.State{}, false },
+		Adaptive:  func() (observation.LimitState, bool) { return observation.LimitState{}, false },
 		Readiness: func() probe.State { return readiness },
 		Ask:       func(context.Context) error { return nil },
 		Load:      func() (int, int) { return 2, 3 },

@@ -35,8 +35,9 @@ package adapt
 
 import (
 	"math"
-	"strings"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 )
 
 // MaxLimit is the ceiling of a [Limiter] if none is set.
@@ -89,42 +90,13 @@ func (s Settings) Ceiling() int {
 	return s.Max
 }
 
-// A Reason is the reason for a limit. It is a word with hyphens, for programs.
-type Reason string
-
-// Words returns the reason as shown to users.
-func (r Reason) Words() string { return strings.ReplaceAll(string(r), "-", " ") }
-
-// The reasons.
-const (
-	Starting  Reason = "starting"      // the first limits are tried
-	Growing   Reason = "growing"       // the goodput grew with the limit
-	AppTime   Reason = "app-time-rose" // the application time grew with the limit, and the goodput did not
-	Steady    Reason = "steady"        // neither a higher nor a lower limit is better
-	Measuring Reason = "measuring"     // a candidate is in force
-	Errors    Reason = "errors"        // most responses are errors, or a higher limit causes errors
-	NoAnswers Reason = "no-answers"    // requests are queued, and the application does not respond
-	Ceiling   Reason = "ceiling"       // the limit cannot be higher
-	Floor     Reason = "floor"         // the limit cannot be lower
-	Idle      Reason = "idle"          // the limit is not reached
-)
-
-// A State describes the decisions of a [Limiter].
-type State struct {
-	Limit   int // in force
-	Base    int // the best limit so far; the limit in force differs while a candidate is measured
-	Reason  Reason
-	Settled int    // Base if it was compared with a lower and a higher limit, which are worse; otherwise 0
-	Missing string // if Settled is 0, the comparison that is missing
-}
-
 // A controller chooses the limit.
 type controller struct {
 	min, max int
 	random   uint64
 
 	base, limit int
-	reason      Reason // of base
+	reason      observation.LimitReason // of base
 
 	since   time.Time // the limit is in force
 	settled bool      // the requests that end were admitted with this limit
@@ -146,7 +118,7 @@ type controller struct {
 
 func newController(s Settings) controller {
 	// Multiplied by 2^64 over the golden ratio, so that consecutive seeds differ in the high bits.
-	c := controller{max: s.Ceiling(), random: max(s.Seed*0x9e3779b97f4a7c15, 1), reason: Starting}
+	c := controller{max: s.Ceiling(), random: max(s.Seed*0x9e3779b97f4a7c15, 1), reason: observation.LimitStarting}
 	c.min = min(max(s.Min, 1), c.max)
 	first := firstLimit
 	if s.Start > 0 {
@@ -159,14 +131,14 @@ func newController(s Settings) controller {
 	return c
 }
 
-func (c *controller) state() State {
-	s := State{Limit: c.limit, Base: c.base, Reason: c.reason}
+func (c *controller) state() observation.LimitState {
+	s := observation.LimitState{Limit: c.limit, Base: c.base, Reason: c.reason}
 	s.Missing = c.missing()
 	if s.Missing == "" {
 		s.Settled = c.base
 	}
-	if c.limit != c.base && c.reason != NoAnswers {
-		s.Reason = Measuring
+	if c.limit != c.base && c.reason != observation.LimitNoAnswers {
+		s.Reason = observation.LimitMeasuring
 	}
 	return s
 }
@@ -175,7 +147,7 @@ func (c *controller) state() State {
 func (c *controller) missing() string {
 	compared := &c.search.compared
 	switch {
-	case c.start.active && c.reason == Idle:
+	case c.start.active && c.reason == observation.LimitIdle:
 		return "the limit was not reached"
 	case c.base >= c.max:
 		return "no higher limit was tried because the limit is at the maximum"
@@ -185,7 +157,7 @@ func (c *controller) missing() string {
 		return "the limit was not compared with a higher limit"
 	case !compared[down] && c.base > 1:
 		return "the limit was not compared with a lower limit"
-	case c.reason == NoAnswers || c.reason == Errors:
+	case c.reason == observation.LimitNoAnswers || c.reason == observation.LimitErrors:
 		return "requests fail"
 	}
 	return ""
@@ -358,14 +330,14 @@ func (c *controller) end(now time.Time) {
 	case c.limit != c.base:
 		c.endCandidate(now, &w)
 	case c.silent():
-		c.reason = NoAnswers
+		c.reason = observation.LimitNoAnswers
 		c.endBase(now, &w)
 	case !w.isFull() && w.mostRejected():
 		c.lowerUnreached(now, &w)
 	case !w.isFull():
-		c.pause(now, Idle)
+		c.pause(now, observation.LimitIdle)
 	case w.samples() == 0 && w.failed >= minSamples:
-		c.reason = Errors
+		c.reason = observation.LimitErrors
 		c.endBase(now, &w)
 	case w.samples() < 1:
 		c.pause(now, c.reason)
@@ -396,14 +368,14 @@ func (c *controller) endCandidate(now time.Time, w *tally) {
 func (c *controller) lowerUnreached(now time.Time, w *tally) {
 	limit := max(int(w.slots/w.lasted), firstLimit, c.min)
 	if limit >= c.base || w.rejectedTime < w.slots/2 {
-		c.pause(now, Errors)
+		c.pause(now, observation.LimitErrors)
 		return
 	}
-	c.endSearchStart(now, limit, Errors)
+	c.endSearchStart(now, limit, observation.LimitErrors)
 }
 
 // pause ends a trial that cannot be continued.
-func (c *controller) pause(now time.Time, why Reason) {
+func (c *controller) pause(now time.Time, why observation.LimitReason) {
 	c.reason, c.trial = why, trial{}
 	c.put(now, c.base)
 }

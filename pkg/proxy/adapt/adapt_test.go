@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -99,7 +100,7 @@ func TestManyErrorsPreventHigherLimit(t *testing.T) {
 }
 
 func TestReasonIsOneWord(t *testing.T) {
-	for _, r := range []Reason{Starting, Growing, AppTime, Steady, Measuring, Errors, NoAnswers, Ceiling, Floor, Idle} {
+	for _, r := range []observation.LimitReason{observation.LimitStarting, observation.LimitGrowing, observation.LimitAppTime, observation.LimitSteady, observation.LimitMeasuring, observation.LimitErrors, observation.LimitNoAnswers, observation.LimitCeiling, observation.LimitFloor, observation.LimitIdle} {
 		if word := regexp.MustCompile(`^[a-z]+(-[a-z]+)*$`); !word.MatchString(string(r)) || strings.Contains(r.Words(), "-") {
 			t.Errorf("got %q, in words %q, want a word with hyphens, and words without", r, r.Words())
 		}
@@ -139,11 +140,11 @@ func TestLimitReturnsAfterAllRequestsFailed(t *testing.T) {
 	now := serve(l, time.Unix(0, 0), time.Minute, 10, false)
 	want := l.State().Base
 	now = serve(l, now, time.Minute, 10, true)
-	if got := l.State(); got.Base != want || got.Reason != Errors && got.Reason != Measuring {
+	if got := l.State(); got.Base != want || got.Reason != observation.LimitErrors && got.Reason != observation.LimitMeasuring {
 		t.Errorf("got %+v, want %d, errors", got, want)
 	}
 	serve(l, now, time.Minute, 10, false)
-	if got := l.State(); got.Base < 10 || got.Base > 16 || got.Reason == Errors {
+	if got := l.State(); got.Base < 10 || got.Base > 16 || got.Reason == observation.LimitErrors {
 		t.Errorf("after the errors: got %+v, want about %d", got, want)
 	}
 }
@@ -151,7 +152,7 @@ func TestLimitReturnsAfterAllRequestsFailed(t *testing.T) {
 func TestLimitDoesNotExceedMaxLimit(t *testing.T) {
 	l := New(Settings{})
 	serve(l, time.Unix(0, 0), 20*time.Second, 5000, false)
-	if got := l.State(); got.Base != MaxLimit || got.Reason != Ceiling && got.Reason != Measuring {
+	if got := l.State(); got.Base != MaxLimit || got.Reason != observation.LimitCeiling && got.Reason != observation.LimitMeasuring {
 		t.Errorf("got %+v, want %d, ceiling", got, MaxLimit)
 	}
 }
@@ -286,11 +287,11 @@ func TestErrorsBelowLimitLowerUnreachedLimit(t *testing.T) {
 	for name, c := range map[string]struct {
 		requests int
 		result   Result
-		want     State
+		want     observation.LimitState
 	}{
-		"errors":               {10, Failed, State{Base: 10, Reason: Errors}},
-		"errors, few requests": {1, Failed, State{Base: firstLimit, Reason: Errors}},
-		"successes":            {10, Answered, State{Base: 50, Reason: Idle}},
+		"errors":               {10, Failed, observation.LimitState{Base: 10, Reason: observation.LimitErrors}},
+		"errors, few requests": {1, Failed, observation.LimitState{Base: firstLimit, Reason: observation.LimitErrors}},
+		"successes":            {10, Answered, observation.LimitState{Base: 50, Reason: observation.LimitIdle}},
 	} {
 		l, now := New(Settings{Max: 100, Start: 50}), time.Unix(0, 0)
 		slots := make([]Slot, c.requests)
@@ -303,7 +304,7 @@ func TestErrorsBelowLimitLowerUnreachedLimit(t *testing.T) {
 				l.End(now, &slots[i], c.result)
 			}
 		}
-		if got := l.State(); got.Base != c.want.Base || got.Reason != c.want.Reason && got.Reason != Measuring {
+		if got := l.State(); got.Base != c.want.Base || got.Reason != c.want.Reason && got.Reason != observation.LimitMeasuring {
 			t.Errorf("%s: got %+v, want the limit %d, %s", name, got, c.want.Base, c.want.Reason)
 		}
 	}

@@ -3,6 +3,8 @@ package adapt
 import (
 	"math"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 )
 
 // A request is long after longTimes the typical application time, and after shortestLong.
@@ -98,7 +100,7 @@ const mostExempt = 0.1
 const pollAge = time.Minute
 
 // State returns the decisions so far.
-func (l *Limiter) State() State {
+func (l *Limiter) State() observation.LimitState {
 	s := l.controller.state()
 	exempt := float64(l.running-l.counted) > mostExempt*float64(s.Base)
 	polled := !l.polledAt.IsZero() && l.controller.at.Sub(l.polledAt) < pollAge

@@ -3,6 +3,8 @@ package adapt
 import (
 	"math"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 )
 
 // Bounds of the elasticity at the start: the growth of the goodput relative to the growth
@@ -36,12 +38,12 @@ func (c *controller) endStart(now time.Time, w *tally) {
 	switch {
 	case o.errors:
 		c.search.failing = s.current.limit
-		c.endSearchStart(now, s.before.limit, Errors)
+		c.endSearchStart(now, s.before.limit, observation.LimitErrors)
 	case o.value >= startGrows:
 		c.double(now)
 	case o.value+startCertain*o.sigma < 1 || c.base >= c.max:
 		growth := float64(s.current.limit) / float64(s.before.limit)
-		c.endSearchStart(now, bounded(headroom*float64(s.before.limit)*math.Pow(growth, min(max(o.value+o.sigma, 0), 1)), c.min, c.max), Growing)
+		c.endSearchStart(now, bounded(headroom*float64(s.before.limit)*math.Pow(growth, min(max(o.value+o.sigma, 0), 1)), c.min, c.max), observation.LimitGrowing)
 	case s.turns >= startTurns: // the windows do not show that a higher limit is worse
 		c.double(now)
 	default:
@@ -53,16 +55,16 @@ func (c *controller) endStart(now time.Time, w *tally) {
 func (c *controller) double(now time.Time) {
 	s := &c.start
 	if c.base >= c.max {
-		c.endSearchStart(now, c.base, Ceiling)
+		c.endSearchStart(now, c.base, observation.LimitCeiling)
 		return
 	}
 	s.before, s.current, s.turns = s.current, tally{}, 0
-	c.reason, c.base = Starting, min(2*c.base, c.max)
+	c.reason, c.base = observation.LimitStarting, min(2*c.base, c.max)
 	c.put(now, c.base)
 }
 
 // endSearchStart continues with trials from a limit.
-func (c *controller) endSearchStart(now time.Time, limit int, why Reason) {
+func (c *controller) endSearchStart(now time.Time, limit int, why observation.LimitReason) {
 	c.start = start{}
 	c.base, c.reason = limit, why
 	direction := up

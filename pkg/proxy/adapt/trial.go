@@ -3,6 +3,8 @@ package adapt
 import (
 	"math"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 )
 
 // The steps from a base to a candidate, as the logarithm of their ratio.
@@ -200,10 +202,10 @@ func (c *controller) next(now time.Time) {
 			t.limit = candidate
 			continue
 		}
-		if c.reason != Errors {
-			c.reason = Floor
+		if c.reason != observation.LimitErrors {
+			c.reason = observation.LimitFloor
 			if s.direction == up {
-				c.reason = Ceiling
+				c.reason = observation.LimitCeiling
 			}
 		}
 		s.reject(now, 0, 0)
@@ -224,7 +226,7 @@ func (c *controller) next(now time.Time) {
 // responses. The next candidate is higher if requests do not end, and lower if all responses
 // are errors.
 func (c *controller) further(limit int) int {
-	if c.reason == NoAnswers {
+	if c.reason == observation.LimitNoAnswers {
 		return min(2*limit, c.max)
 	}
 	return max(limit/2, c.min)
@@ -364,7 +366,7 @@ func (c *controller) decide(now time.Time) bool {
 		c.search.reject(now, rest, pressed)
 		switch {
 		case o.errors < -errorDrop && t.limit > was:
-			c.reason = Errors
+			c.reason = observation.LimitErrors
 			c.search.fail(t.limit, now.Add(pressed))
 		case c.search.found && c.base == was:
 			c.reason = c.settledReason()
@@ -385,20 +387,20 @@ func (c *controller) decide(now time.Time) bool {
 }
 
 // settledReason returns the reason for a base whose neighbors are worse.
-func (c *controller) settledReason() Reason {
+func (c *controller) settledReason() observation.LimitReason {
 	switch c.base {
 	case c.max:
-		return Ceiling
+		return observation.LimitCeiling
 	case c.min:
-		return Floor
+		return observation.LimitFloor
 	}
-	return Steady
+	return observation.LimitSteady
 }
 
 // rise moves the base up towards a better candidate.
 func (c *controller) rise(candidate int, knee, elasticity float64) {
 	s := &c.search
-	c.reason, c.base = Growing, bounded(knee, c.base+1, candidate)
+	c.reason, c.base = observation.LimitGrowing, bounded(knee, c.base+1, candidate)
 	if candidate >= s.failing {
 		s.failing = 0
 	}
@@ -421,9 +423,9 @@ func (c *controller) rise(candidate int, knee, elasticity float64) {
 // fall moves the base down to the limit with the same goodput.
 func (c *controller) fall(candidate int, knee float64, o *outcome) {
 	s := &c.search
-	c.reason = AppTime
+	c.reason = observation.LimitAppTime
 	if o.errors > errorDrop {
-		c.reason, knee = Errors, float64(candidate)
+		c.reason, knee = observation.LimitErrors, float64(candidate)
 	}
 	c.base = bounded(knee, c.min, c.base-1)
 	s.rejected = 0

@@ -4,6 +4,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy/adapt"
 )
 
@@ -103,7 +104,7 @@ func Best(limits []int, results []Result) (limit int, result Result) {
 // A Point is a change of the limit.
 type Point struct {
 	At    time.Duration
-	State adapt.State
+	State observation.LimitState
 }
 
 // Adaptive runs the case with the adaptive limit, which has its own seed, and returns the

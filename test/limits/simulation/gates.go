@@ -4,12 +4,13 @@ import (
 	"math"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy/adapt"
 )
 
 // A Gate admits requests to the application. [adapt.Limiter] is one.
 type Gate interface {
-	State() adapt.State
+	State() observation.LimitState
 	Free() bool
 	Admit(now time.Time, s *adapt.Slot, path uint32)
 	AwaitClient(now time.Time, s *adapt.Slot)
@@ -34,7 +35,7 @@ type plainSlot struct {
 	inFlight int
 }
 
-func (p *plain) State() adapt.State               { return adapt.State{Limit: p.limit.limit()} }
+func (p *plain) State() observation.LimitState    { return observation.LimitState{Limit: p.limit.limit()} }
 func (p *plain) Free() bool                       { return p.running < p.limit.limit() }
 func (*plain) AwaitClient(time.Time, *adapt.Slot) {}
 func (*plain) ClientReady(time.Time, *adapt.Slot) {}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy/adapt"
 )
 
@@ -481,7 +482,7 @@ func Criteria(got, best, ceiling *Result) string {
 }
 
 // State runs the row with the adaptive limit and returns the state at the end.
-func (r *Row) State() adapt.State {
+func (r *Row) State() observation.LimitState {
 	l := adapt.New(adapt.Settings{Max: Ceiling})
 	r.Compare(l)
 	return l.State()

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy/adapt"
 )
 
@@ -55,7 +56,7 @@ func TestUnreachedLimitDoesNotChange(t *testing.T) {
 	for rate, most := range map[float64]int{1: 4, 20: 4, 100: 8} {
 		l := adapt.New(adapt.Settings{Max: Ceiling})
 		follow(&Run{App: pool(), Load: Load{Rate: steadily(rate)}, For: 10 * time.Minute, Seed: 3}, l)
-		if got := l.State(); got.Reason != adapt.Idle || got.Base < 4 || got.Base > most {
+		if got := l.State(); got.Reason != observation.LimitIdle || got.Base < 4 || got.Base > most {
 			t.Errorf("%v requests per second: got %+v, want an idle limit from 4 to %d", rate, got, most)
 		}
 	}
