@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"unicode/utf8"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -19,7 +20,7 @@ func TestDetailTruncatesInvalidResponse(t *testing.T) {
 	p := newReal(t, Options{OnChange: func(c Change) { told <- c.Now.Detail() }},
 		fmt.Sprintf(`[{"httpGet":{"port":%d},"periodSeconds":1,"timeoutSeconds":20}]`, app.port))
 	err := p.Ready(t.Context())
-	wantWord(t, err, wordGarbage)
+	wantWord(t, err, observation.WordGarbage)
 	got := p.State().Probes[0].Detail
 	if !strings.Contains(got, `malformed HTTP response "`) || !strings.HasSuffix(got, "…") || len(got) > maxDetail || !utf8.ValidString(got) {
 		t.Errorf("got a detail of %d bytes that ends with %q, want at most %d bytes and an ellipsis", len(got), got[max(0, len(got)-20):], maxDetail)

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -12,7 +13,7 @@ func TestGuideListsWordsAndCurrentMessages(t *testing.T) {
 	text, err := os.ReadFile("../../docs/probes.md")
 	harness.NoError(t, err)
 	page := string(text)
-	for _, w := range Words() {
+	for _, w := range observation.ReadinessWords() {
 		if !strings.Contains(page, "\n| `"+string(w)+"` |") && !strings.Contains(page, "\n| `"+string(w)+" N` |") {
 			t.Errorf("%s: got no row in the table, want one", w)
 		}

@@ -16,6 +16,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 )
 
@@ -83,7 +84,7 @@ func askGRPC(a *GRPCAction) (try ask, where string) {
 // the same timeout and can reset the stream before ctx is done.
 func givenUp(ctx context.Context, err error) error {
 	const apart = 10 * time.Millisecond // rounding in both programs and the network delay
-	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < apart && wordOf(err) == wordGarbage {
+	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < apart && wordOf(err) == observation.WordGarbage {
 		return fmt.Errorf("%w: %v", context.DeadlineExceeded, err) //nolint:errorlint // the cause is the timeout
 	}
 	return err
@@ -103,28 +104,28 @@ func healthRequest(service string) []byte {
 func healthVerdict(resp *http.Response, body []byte) error {
 	status, message := transport.GRPCResult(resp)
 	if resp.StatusCode != http.StatusOK && status == "" {
-		return &failure{word: wordStatus, code: resp.StatusCode, err: fmt.Errorf("HTTP status %d instead of a gRPC response", resp.StatusCode)}
+		return &failure{word: observation.WordStatus, code: resp.StatusCode, err: fmt.Errorf("HTTP status %d instead of a gRPC response", resp.StatusCode)}
 	}
 	if !strings.HasPrefix(resp.Header.Get(transport.ContentType), transport.GRPC) && status == "" {
-		return &failure{word: wordGarbage, err: errors.New("the response is not gRPC")}
+		return &failure{word: observation.WordGarbage, err: errors.New("the response is not gRPC")}
 	}
 	code, err := strconv.Atoi(status)
 	switch {
 	case err != nil:
-		return &failure{word: wordGarbage, err: fmt.Errorf("invalid grpc-status %q", status)}
+		return &failure{word: observation.WordGarbage, err: fmt.Errorf("invalid grpc-status %q", status)}
 	case code == grpcUnimplemented:
-		return &failure{word: wordUnimplemented, err: fmt.Errorf("the server does not implement grpc.health.v1.Health: %q", message)}
+		return &failure{word: observation.WordUnimplemented, err: fmt.Errorf("the server does not implement grpc.health.v1.Health: %q", message)}
 	case code == grpcDeadlineExceeded:
-		return &failure{word: wordTimeout, err: fmt.Errorf("the deadline of the server expired: %q", message)}
+		return &failure{word: observation.WordTimeout, err: fmt.Errorf("the deadline of the server expired: %q", message)}
 	case code != grpcOK:
-		return &failure{word: wordRPC, code: code, err: fmt.Errorf("grpc-status %d: %q", code, message)}
+		return &failure{word: observation.WordRPC, code: code, err: fmt.Errorf("grpc-status %d: %q", code, message)}
 	}
 	answer, err := servingStatus(body)
 	if err != nil {
-		return &failure{word: wordGarbage, err: err}
+		return &failure{word: observation.WordGarbage, err: err}
 	}
 	if answer != serving {
-		return &failure{word: wordNotServing, code: answer, err: fmt.Errorf("the health status is %s", servingName(answer))}
+		return &failure{word: observation.WordNotServing, code: answer, err: fmt.Errorf("the health status is %s", servingName(answer))}
 	}
 	return nil
 }

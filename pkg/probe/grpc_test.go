@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -65,25 +66,25 @@ func TestGRPCHealth(t *testing.T) {
 	for _, v := range []struct {
 		id      string
 		service healthpb.HealthServer
-		word    Word
+		word    observation.ReadinessWord
 		code    int
 	}{
 		{"G01 SERVING", answers(healthpb.HealthCheckResponse_SERVING), "", 0},
-		{"G02 NOT_SERVING", answers(healthpb.HealthCheckResponse_NOT_SERVING), wordNotServing, 2},
-		{"G02 UNKNOWN", answers(healthpb.HealthCheckResponse_UNKNOWN), wordNotServing, 0},
-		{"G02 SERVICE_UNKNOWN", answers(healthpb.HealthCheckResponse_SERVICE_UNKNOWN), wordNotServing, 3},
-		{"G02 9", answers(9), wordNotServing, 9},
-		{"G02 -1", answers(-1), wordNotServing, -1},
-		{"G03 no health service", nil, wordUnimplemented, 0},
-		{"G03 UNIMPLEMENTED", gives(codes.Unimplemented), wordUnimplemented, 0},
-		{"G04 NOT_FOUND", gives(codes.NotFound), wordRPC, 5},
-		{"G05 CANCELLED", gives(codes.Canceled), wordRPC, 1},
-		{"G05 UNKNOWN", gives(codes.Unknown), wordRPC, 2},
-		{"G05 PERMISSION_DENIED", gives(codes.PermissionDenied), wordRPC, 7},
-		{"G05 INTERNAL", gives(codes.Internal), wordRPC, 13},
-		{"G05 UNAVAILABLE", gives(codes.Unavailable), wordRPC, 14},
-		{"G05 UNAUTHENTICATED", gives(codes.Unauthenticated), wordRPC, 16},
-		{"G06 DEADLINE_EXCEEDED", gives(codes.DeadlineExceeded), wordTimeout, 0},
+		{"G02 NOT_SERVING", answers(healthpb.HealthCheckResponse_NOT_SERVING), observation.WordNotServing, 2},
+		{"G02 UNKNOWN", answers(healthpb.HealthCheckResponse_UNKNOWN), observation.WordNotServing, 0},
+		{"G02 SERVICE_UNKNOWN", answers(healthpb.HealthCheckResponse_SERVICE_UNKNOWN), observation.WordNotServing, 3},
+		{"G02 9", answers(9), observation.WordNotServing, 9},
+		{"G02 -1", answers(-1), observation.WordNotServing, -1},
+		{"G03 no health service", nil, observation.WordUnimplemented, 0},
+		{"G03 UNIMPLEMENTED", gives(codes.Unimplemented), observation.WordUnimplemented, 0},
+		{"G04 NOT_FOUND", gives(codes.NotFound), observation.WordRPC, 5},
+		{"G05 CANCELLED", gives(codes.Canceled), observation.WordRPC, 1},
+		{"G05 UNKNOWN", gives(codes.Unknown), observation.WordRPC, 2},
+		{"G05 PERMISSION_DENIED", gives(codes.PermissionDenied), observation.WordRPC, 7},
+		{"G05 INTERNAL", gives(codes.Internal), observation.WordRPC, 13},
+		{"G05 UNAVAILABLE", gives(codes.Unavailable), observation.WordRPC, 14},
+		{"G05 UNAUTHENTICATED", gives(codes.Unauthenticated), observation.WordRPC, 16},
+		{"G06 DEADLINE_EXCEEDED", gives(codes.DeadlineExceeded), observation.WordTimeout, 0},
 	} {
 		t.Run(v.id, func(t *testing.T) {
 			wantOutcome(t, try(t, first(askGRPC(&GRPCAction{Port: serveGRPC(t, v.service)})), harness.Patience), v.word, v.code)
@@ -132,11 +133,11 @@ func TestGRPCWithStandardHealthService(t *testing.T) {
 	port := serveGRPC(t, service)
 	name := "my.Svc"
 	call, _ := askGRPC(&GRPCAction{Port: port, Service: &name})
-	wantOutcome(t, try(t, call, harness.Patience), wordRPC, 5)
+	wantOutcome(t, try(t, call, harness.Patience), observation.WordRPC, 5)
 	service.SetServingStatus(name, healthpb.HealthCheckResponse_SERVING)
 	wantOutcome(t, try(t, call, harness.Patience), "", 0)
 	service.Shutdown()
-	wantOutcome(t, try(t, call, harness.Patience), wordNotServing, 2)
+	wantOutcome(t, try(t, call, harness.Patience), observation.WordNotServing, 2)
 }
 
 func TestGRPCServerWithoutResponseTimesOut(t *testing.T) { // G07
@@ -144,7 +145,7 @@ func TestGRPCServerWithoutResponseTimesOut(t *testing.T) { // G07
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}))
-	wantOutcome(t, try(t, first(askGRPC(&GRPCAction{Port: port})), 50*time.Millisecond), wordTimeout, 0)
+	wantOutcome(t, try(t, first(askGRPC(&GRPCAction{Port: port})), 50*time.Millisecond), observation.WordTimeout, 0)
 }
 
 func TestGRPCOverTLS(t *testing.T) {
@@ -164,13 +165,13 @@ func TestGRPCOverTLS(t *testing.T) {
 func TestGRPCProbeOfHTTPServerFails(t *testing.T) { // G08
 	h1 := newWebApp(t, 200, 0)
 	call, _ := askGRPC(&GRPCAction{Port: h1.port})
-	if w := failed(try(t, call, harness.Patience)).word; w != wordGarbage && w != wordReset {
+	if w := failed(try(t, call, harness.Patience)).word; w != observation.WordGarbage && w != observation.WordReset {
 		t.Errorf("HTTP/1.1 server: got %s, want garbage, or reset if the server closes the connection first", w)
 	}
 	h2 := newWebApp(t, 0, 200)
-	wantOutcome(t, try(t, first(askGRPC(&GRPCAction{Port: h2.port})), harness.Patience), wordGarbage, 0)
+	wantOutcome(t, try(t, first(askGRPC(&GRPCAction{Port: h2.port})), harness.Patience), observation.WordGarbage, 0)
 	down := newWebApp(t, 0, 502)
-	wantOutcome(t, try(t, first(askGRPC(&GRPCAction{Port: down.port})), harness.Patience), wordStatus, 502)
+	wantOutcome(t, try(t, first(askGRPC(&GRPCAction{Port: down.port})), harness.Patience), observation.WordStatus, 502)
 }
 
 func TestServingStatus(t *testing.T) {

@@ -5,6 +5,8 @@ import (
 	"net"
 	"sync/atomic"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 )
 
 // detect sends a probe over h2c with prior knowledge, and over HTTP/1.1 if it does not pass. The protocol
@@ -54,7 +56,7 @@ func detect(d *dialer, overH2C func(dialFunc) ask, overHTTP1 ask) ask {
 			learnt.Store(&h2c)
 			return err2
 		}
-		if wordOf(err2) == wordRefused {
+		if wordOf(err2) == observation.WordRefused {
 			return err2 // HTTP/1.1 would be refused, too
 		}
 		err1 := overHTTP1(ctx)

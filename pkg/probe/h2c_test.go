@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -54,18 +55,18 @@ func TestAutoDetection(t *testing.T) {
 		id               string
 		auto             bool
 		status1, status2 int // 0 means not supported
-		word             Word
+		word             observation.ReadinessWord
 		code             int
 		hits             []string // of two attempts
 	}{
-		{"H01 off, h2c only", false, 0, 200, wordGarbage, 0, nil},
+		{"H01 off, h2c only", false, 0, 200, observation.WordGarbage, 0, nil},
 		{"H02 h2c only", true, 0, 200, "", 0, []string{h2, h2}},
 		{"H03 H08 HTTP/1.1 only", true, 200, 0, "", 0, []string{h1, h1}},
 		{"H04 HTTP/1.1 passes, h2c does not", true, 200, 503, "", 0, []string{h2, h1, h1}},
 		{"H05 h2c passes, HTTP/1.1 does not", true, 503, 200, "", 0, []string{h2, h2}},
-		{"H06 neither passes", true, 503, 500, wordStatus, 503, []string{h2, h1, h2, h1}},
+		{"H06 neither passes", true, 503, 500, observation.WordStatus, 503, []string{h2, h1, h2, h1}},
 		{"H07 both pass", true, 200, 200, "", 0, []string{h2, h2}},
-		{"- h2c only and not ready", true, 0, 503, wordStatus, 503, []string{h2, h2}},
+		{"- h2c only and not ready", true, 0, 503, observation.WordStatus, 503, []string{h2, h2}},
 		{"- off, both", false, 200, 200, "", 0, []string{h1, h1}},
 	} {
 		t.Run(v.id, func(t *testing.T) {
@@ -75,7 +76,7 @@ func TestAutoDetection(t *testing.T) {
 			}, v.auto)
 			for range 2 {
 				err := try(t, get, harness.Patience)
-				if v.word == wordGarbage && !passes(err) { // the app can close the connection before the response is parsed
+				if v.word == observation.WordGarbage && !passes(err) { // the app can close the connection before the response is parsed
 					continue
 				}
 				wantOutcome(t, err, v.word, v.code)
@@ -124,7 +125,7 @@ func TestDetectionUsesHTTP1WithoutPrefaceResponse(t *testing.T) { // H09
 		before := len(app.hits())
 		for range 2 { // the second attempt does not send the preface again
 			err := try(t, get, time.Duration(scale)*200*time.Millisecond)
-			if failed(err).word == wordTimeout {
+			if failed(err).word == observation.WordTimeout {
 				return false
 			}
 			wantOutcome(t, err, "", 0)
@@ -151,7 +152,7 @@ func TestSlowH2CAppGetsWholeTimeout(t *testing.T) {
 		timeout := time.Duration(scale) * 500 * time.Millisecond
 		delay.Store(int64(timeout * 6 / 10))
 		err := try(t, get, timeout)
-		if failed(err).word == wordTimeout {
+		if failed(err).word == observation.WordTimeout {
 			return false
 		}
 		wantOutcome(t, err, "", 0)

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 )
 
@@ -87,7 +88,7 @@ func (o oneShot) RoundTrip(req *http.Request) (*http.Response, error) {
 		if secure != nil {
 			// A TLS alert also causes a write error of the request, and the transport returns either of the
 			// errors. A read returns the alert.
-			if _, cause := secure.Read(make([]byte, 1)); wordOf(cause) == wordTLS {
+			if _, cause := secure.Read(make([]byte, 1)); wordOf(cause) == observation.WordTLS {
 				err = cause
 			}
 		}
@@ -128,10 +129,10 @@ func dialTLS(dial dialFunc, protocols http.Protocols) dialFunc {
 		secure := tls.Client(conn, &tls.Config{ServerName: host, NextProtos: alpn, InsecureSkipVerify: true}) //nolint:gosec // the kubelet does not verify either (kubernetes#92647)
 		if err := secure.HandshakeContext(ctx); err != nil {
 			_ = conn.Close()
-			if wordOf(err) == wordTimeout {
+			if wordOf(err) == observation.WordTimeout {
 				return nil, err
 			}
-			return nil, &failure{word: wordTLS, err: err}
+			return nil, &failure{word: observation.WordTLS, err: err}
 		}
 		if place, ok := ctx.Value(tlsConnKey{}).(**tls.Conn); ok {
 			*place = secure
@@ -150,10 +151,10 @@ func (own ownPorts) checkRedirect(req *http.Request, via []*http.Request) error 
 		return http.ErrUseLastResponse
 	}
 	if len(via) >= maxRedirects {
-		return &failure{word: wordRedirect, err: fmt.Errorf("stopped after %d redirects", maxRedirects)}
+		return &failure{word: observation.WordRedirect, err: fmt.Errorf("stopped after %d redirects", maxRedirects)}
 	}
 	if s := req.URL.Scheme; s != "http" && s != "https" {
-		return &failure{word: wordRedirect, err: fmt.Errorf("redirected to the scheme %q", s)}
+		return &failure{word: observation.WordRedirect, err: fmt.Errorf("redirected to the scheme %q", s)}
 	}
 	return nil
 }
@@ -193,7 +194,7 @@ func (own ownPorts) checkResponse(resp *http.Response) error {
 		}
 	default:
 		if code < 200 || code > 399 {
-			return &failure{word: wordStatus, code: code, err: fmt.Errorf("HTTP status %d", code)}
+			return &failure{word: observation.WordStatus, code: code, err: fmt.Errorf("HTTP status %d", code)}
 		}
 	}
 	_, _ = io.CopyN(io.Discard, resp.Body, maxBody)
@@ -256,5 +257,5 @@ func requestOf(a *HTTPGetAction, target *url.URL) *http.Request {
 // isStatus reports whether the error is the status of an HTTP response.
 func isStatus(err error) bool {
 	f, ok := errors.AsType[*failure](err)
-	return ok && f.word == wordStatus
+	return ok && f.word == observation.WordStatus
 }

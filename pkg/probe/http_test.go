@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -134,7 +135,7 @@ func try(t *testing.T, a ask, timeout time.Duration) error {
 }
 
 // wantOutcome compares the error of an attempt with a word and a code. The word "" means that it passes.
-func wantOutcome(t *testing.T, err error, word Word, code int) {
+func wantOutcome(t *testing.T, err error, word observation.ReadinessWord, code int) {
 	t.Helper()
 	if passes(err) {
 		if word != "" {
@@ -151,14 +152,14 @@ func TestHTTPProbeResponses(t *testing.T) {
 	big := "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + strings.Repeat("x", 1<<20)
 	for _, v := range []struct {
 		id, answer string
-		word       Word
+		word       observation.ReadinessWord
 		code       int
 	}{
-		{"S01 100 then close", "HTTP/1.1 100 Continue\r\n\r\n", wordReset, 0},
-		{"S01 103 then close", "HTTP/1.1 103 Early Hints\r\n\r\n", wordReset, 0},
-		{"S01 199 then close", "HTTP/1.1 199 X\r\n\r\n", wordReset, 0},
+		{"S01 100 then close", "HTTP/1.1 100 Continue\r\n\r\n", observation.WordReset, 0},
+		{"S01 103 then close", "HTTP/1.1 103 Early Hints\r\n\r\n", observation.WordReset, 0},
+		{"S01 199 then close", "HTTP/1.1 199 X\r\n\r\n", observation.WordReset, 0},
 		{"S02 100 then 200", "HTTP/1.1 100 Continue\r\n\r\n" + httpStatus(200), "", 0},
-		{"S03 101", "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n", wordStatus, 101},
+		{"S03 101", "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n", observation.WordStatus, 101},
 		{"S04 200", httpStatus(200), "", 0},
 		{"S04 204", httpStatus(204), "", 0},
 		{"S04 206", httpStatus(206), "", 0},
@@ -166,24 +167,24 @@ func TestHTTPProbeResponses(t *testing.T) {
 		{"S05 300", httpStatus(300), "", 0},
 		{"S05 304", httpStatus(304), "", 0},
 		{"S05 399", httpStatus(399), "", 0},
-		{"S06 400", httpStatus(400), wordStatus, 400},
-		{"S06 401", httpStatus(401), wordStatus, 401},
-		{"S06 404", httpStatus(404), wordStatus, 404},
-		{"S06 429", httpStatus(429), wordStatus, 429},
-		{"S06 500", httpStatus(500), wordStatus, 500},
-		{"S06 503", httpStatus(503), wordStatus, 503},
-		{"S06 599", httpStatus(599), wordStatus, 599},
-		{"S07 600", httpStatus(600), wordStatus, 600},
-		{"S07 999", httpStatus(999), wordStatus, 999},
+		{"S06 400", httpStatus(400), observation.WordStatus, 400},
+		{"S06 401", httpStatus(401), observation.WordStatus, 401},
+		{"S06 404", httpStatus(404), observation.WordStatus, 404},
+		{"S06 429", httpStatus(429), observation.WordStatus, 429},
+		{"S06 500", httpStatus(500), observation.WordStatus, 500},
+		{"S06 503", httpStatus(503), observation.WordStatus, 503},
+		{"S06 599", httpStatus(599), observation.WordStatus, 599},
+		{"S07 600", httpStatus(600), observation.WordStatus, 600},
+		{"S07 999", httpStatus(999), observation.WordStatus, 999},
 		{"S08 HTTP/1.0", "HTTP/1.0 200 OK\r\n\r\nhello", "", 0},
 		{"S09 truncated body", "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhello", "", 0},
 		{"S09 bad gzip", "HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 5\r\n\r\nhello", "", 0},
 		{"S10 large body", big, "", 0},
-		{"S12 not HTTP", "SSH-2.0-OpenSSH_9.2p1\r\n", wordGarbage, 0},
-		{"S13 accepts and closes", "", wordReset, 0},
+		{"S12 not HTTP", "SSH-2.0-OpenSSH_9.2p1\r\n", observation.WordGarbage, 0},
+		{"S13 accepts and closes", "", observation.WordReset, 0},
 		{"R03 302 without Location", httpStatus(302), "", 0},
 		{"R04 304 with Location", httpStatus(304, "Location: /bad"), "", 0},
-		{"- endless header section", "HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 2*maxHead), wordGarbage, 0},
+		{"- endless header section", "HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 2*maxHead), observation.WordGarbage, 0},
 	} {
 		t.Run(v.id, func(t *testing.T) {
 			app := newRawApp(t, "127.0.0.1:0", text(v.answer))
@@ -195,13 +196,13 @@ func TestHTTPProbeResponses(t *testing.T) {
 
 func TestHTTPProbeReset(t *testing.T) { // S13
 	app := newRawApp(t, "127.0.0.1:0", func(c *net.TCPConn, _ string) { _ = c.SetLinger(0) })
-	wantOutcome(t, try(t, get(app.port), harness.Patience), wordReset, 0)
+	wantOutcome(t, try(t, get(app.port), harness.Patience), observation.WordReset, 0)
 }
 
 func TestHTTPProbeTimeout(t *testing.T) { // S11, S14
 	over := make(chan struct{})
 	silent := newRawApp(t, "127.0.0.1:0", func(*net.TCPConn, string) { <-over })
-	wantOutcome(t, try(t, get(silent.port), 50*time.Millisecond), wordTimeout, 0)
+	wantOutcome(t, try(t, get(silent.port), 50*time.Millisecond), observation.WordTimeout, 0)
 
 	slow := newRawApp(t, "127.0.0.1:0", func(c *net.TCPConn, _ string) {
 		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\n\r\nx")
@@ -211,7 +212,7 @@ func TestHTTPProbeTimeout(t *testing.T) { // S11, S14
 	// The attempt reads the body until its timeout.
 	harness.ScaleTime(t, func(scale int) (inTime bool) {
 		err := try(t, get(slow.port), time.Duration(scale)*50*time.Millisecond)
-		if failed(err).word == wordTimeout {
+		if failed(err).word == observation.WordTimeout {
 			return false
 		}
 		harness.Equal(t, err, nil, "200 and an endless body")
@@ -228,14 +229,14 @@ func TestRefusedConnection(t *testing.T) { // S17, T03
 		"tcp":         first(askTCP(&TCPSocketAction{Port: Port{Number: port}})),
 		"grpc":        first(askGRPC(&GRPCAction{Port: port})),
 	} {
-		t.Run(name, func(t *testing.T) { wantOutcome(t, try(t, a, harness.Patience), wordRefused, 0) })
+		t.Run(name, func(t *testing.T) { wantOutcome(t, try(t, a, harness.Patience), observation.WordRefused, 0) })
 	}
 }
 
 func TestUnknownHostIsUnreachable(t *testing.T) {
 	connect, _ := askTCP(&TCPSocketAction{Port: Port{Number: 80}, Host: "no-such-host.invalid"})
 	err := try(t, connect, harness.Patience)
-	if w := failed(err).word; w != wordUnreachable && w != wordTimeout { // the resolver can be slow
+	if w := failed(err).word; w != observation.WordUnreachable && w != observation.WordTimeout { // the resolver can be slow
 		t.Errorf("got %s (%v), want unreachable", w, err)
 	}
 }
@@ -255,20 +256,20 @@ func TestRedirects(t *testing.T) {
 	for _, v := range []struct {
 		id      string
 		answers map[string]string
-		word    Word
+		word    observation.ReadinessWord
 		code    int
 		hits    int
 		warned  bool
 	}{
 		{"R01 to 200", map[string]string{"/h": httpStatus(302, "Location: /final"), "/final": httpStatus(200)}, "", 0, 2, false},
-		{"R02 to 500", map[string]string{"/h": httpStatus(302, "Location: /bad"), "/bad": httpStatus(500)}, wordStatus, 500, 2, false},
+		{"R02 to 500", map[string]string{"/h": httpStatus(302, "Location: /bad"), "/bad": httpStatus(500)}, observation.WordStatus, 500, 2, false},
 		{"R04 307", map[string]string{"/h": httpStatus(307, "Location: /final"), "/final": httpStatus(200)}, "", 0, 2, false},
 		{"R05 to another host", map[string]string{"/h": httpStatus(302, "Location: http://192.0.2.1/final")}, "", 0, 1, true},
 		{"R05 to another name", map[string]string{"/h": httpStatus(301, "Location: https://example.com/login")}, "", 0, 1, true},
-		{"R07 to another scheme", map[string]string{"/h": httpStatus(301, "Location: ftp://127.0.0.1/x")}, wordRedirect, 0, 1, false},
+		{"R07 to another scheme", map[string]string{"/h": httpStatus(301, "Location: ftp://127.0.0.1/x")}, observation.WordRedirect, 0, 1, false},
 		{"R08 nine hops", hops(9), "", 0, 10, false},
-		{"R08 ten hops", hops(10), wordRedirect, 0, 10, false},
-		{"R08 loop", map[string]string{"/h": httpStatus(302, "Location: /h")}, wordRedirect, 0, 10, false},
+		{"R08 ten hops", hops(10), observation.WordRedirect, 0, 10, false},
+		{"R08 loop", map[string]string{"/h": httpStatus(302, "Location: /h")}, observation.WordRedirect, 0, 10, false},
 	} {
 		t.Run(v.id, func(t *testing.T) {
 			app := newRawApp(t, "127.0.0.1:0", paths(v.answers))
@@ -315,7 +316,7 @@ func TestRedirectToSidecarPortIsNotFollowed(t *testing.T) {
 func TestRedirectToHTTPSOnPlainPortFailsWithTLS(t *testing.T) { // R07
 	plain := newWebApp(t, 200, 0)
 	app := newRawApp(t, "127.0.0.1:0", text(httpStatus(301, fmt.Sprintf("Location: https://127.0.0.1:%d/", plain.port))))
-	wantOutcome(t, try(t, get(app.port), harness.Patience), wordTLS, 0)
+	wantOutcome(t, try(t, get(app.port), harness.Patience), observation.WordTLS, 0)
 }
 
 func TestHTTPProbeRequest(t *testing.T) {
@@ -425,7 +426,7 @@ func TestTimeoutClosesConnection(t *testing.T) {
 		"grpc":  first(askGRPC(&GRPCAction{Port: port})),
 	} {
 		t.Run(name, func(t *testing.T) {
-			wantOutcome(t, try(t, a, 50*time.Millisecond), wordTimeout, 0)
+			wantOutcome(t, try(t, a, 50*time.Millisecond), observation.WordTimeout, 0)
 			c := <-open
 			defer c.Close()
 			_ = c.SetReadDeadline(time.Now().Add(harness.Patience))
@@ -461,7 +462,7 @@ func TestHTTPSProbeSkipsVerificationAndSupportsHTTP2(t *testing.T) { // P22, P23
 func TestHTTPSProbeOfPlainPortFailsWithTLS(t *testing.T) { // P24
 	plain := newWebApp(t, 200, 0)
 	get, _ := askHTTP(&HTTPGetAction{Port: Port{Number: plain.port}, Scheme: "HTTPS"}, false)
-	wantOutcome(t, try(t, get, harness.Patience), wordTLS, 0)
+	wantOutcome(t, try(t, get, harness.Patience), observation.WordTLS, 0)
 }
 
 // newTLSApp starts an app that only supports HTTPS.
@@ -477,13 +478,13 @@ func newTLSApp(t *testing.T, clients tls.ClientAuthType) *httptest.Server {
 
 func TestHTTPProbeOfTLSPortFailsWithStatus(t *testing.T) { // P25
 	app := newTLSApp(t, tls.NoClientCert)
-	wantOutcome(t, try(t, get(portOf(app.Listener.Addr())), harness.Patience), wordStatus, 400)
+	wantOutcome(t, try(t, get(portOf(app.Listener.Addr())), harness.Patience), observation.WordStatus, 400)
 }
 
 func TestRequiredClientCertificateFailsWithTLS(t *testing.T) {
 	app := newTLSApp(t, tls.RequireAnyClientCert)
 	get, _ := askHTTP(&HTTPGetAction{Port: Port{Number: portOf(app.Listener.Addr())}, Scheme: "HTTPS"}, false)
-	wantOutcome(t, try(t, get, harness.Patience), wordTLS, 0)
+	wantOutcome(t, try(t, get, harness.Patience), observation.WordTLS, 0)
 }
 
 // The alert can arrive while the request is written, so that the write fails.
@@ -498,8 +499,8 @@ func TestAlertIsReportedAfterWriteError(t *testing.T) {
 	}, h1)
 	req, _ := http.NewRequestWithContext(t.Context(), "POST", app.URL, late)
 	req.ContentLength = 1
-	if _, err := o.RoundTrip(req); wordOf(err) != wordTLS {
-		t.Errorf("got %q, %v, want %q", wordOf(err), err, wordTLS)
+	if _, err := o.RoundTrip(req); wordOf(err) != observation.WordTLS {
+		t.Errorf("got %q, %v, want %q", wordOf(err), err, observation.WordTLS)
 	}
 }
 
@@ -540,7 +541,7 @@ func TestIPv6(t *testing.T) { // P15, P16
 		t.Run(name, func(t *testing.T) { wantOutcome(t, try(t, a, harness.Patience), "", 0) })
 	}
 	t.Run("tcp with IPv4 host", func(t *testing.T) {
-		wantOutcome(t, try(t, first(askTCP(&TCPSocketAction{Port: port, Host: "127.0.0.1"})), harness.Patience), wordRefused, 0)
+		wantOutcome(t, try(t, first(askTCP(&TCPSocketAction{Port: port, Host: "127.0.0.1"})), harness.Patience), observation.WordRefused, 0)
 	})
 	for _, head := range app.hits() {
 		if strings.Contains(head, "[[") {
@@ -583,16 +584,16 @@ func TestTCPProbePassesIfPortAccepts(t *testing.T) { // T01, T02
 }
 
 func TestErrorsHaveWords(t *testing.T) {
-	for want, err := range map[Word]error{
-		wordTimeout: fmt.Errorf("x: %w", context.DeadlineExceeded),
-		wordGarbage: errors.New("other error"),
-		wordReset:   fmt.Errorf("x: %w", io.ErrUnexpectedEOF),
-		wordStatus:  fmt.Errorf("x: %w", &failure{word: wordStatus, code: 500, err: errors.New("y")}),
+	for want, err := range map[observation.ReadinessWord]error{
+		observation.WordTimeout: fmt.Errorf("x: %w", context.DeadlineExceeded),
+		observation.WordGarbage: errors.New("other error"),
+		observation.WordReset:   fmt.Errorf("x: %w", io.ErrUnexpectedEOF),
+		observation.WordStatus:  fmt.Errorf("x: %w", &failure{word: observation.WordStatus, code: 500, err: errors.New("y")}),
 	} {
 		harness.Equal(t, failed(err).word, want, err)
 	}
-	seen := map[Word]bool{}
-	for _, w := range Words() {
+	seen := map[observation.ReadinessWord]bool{}
+	for _, w := range observation.ReadinessWords() {
 		if seen[w] || w == "" {
 			t.Errorf("got word %q, want unique words that are not empty", w)
 		}

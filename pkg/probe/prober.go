@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 )
 
 // Durations of runs and attempts (docs/promises.md 2.2).
@@ -21,7 +23,7 @@ const (
 
 const (
 	maxCallers = 512 // callers that wait for a run; additional callers get an error immediately
-	lastTries  = 8   // maximum length of ProbeState.Last
+	lastTries  = 8   // maximum length of observation.ProbeReadiness.Last
 )
 
 // Rate limit for calls of OnChange. It prevents an app with frequent changes from filling the log.
@@ -50,7 +52,7 @@ type Options struct {
 }
 
 // A Change contains the state in the previous call of OnChange and the current state.
-type Change struct{ Before, Now State }
+type Change struct{ Before, Now observation.Readiness }
 
 // A Prober runs the readiness probes of the user container. Its methods are safe for concurrent use.
 //
@@ -64,14 +66,14 @@ type Prober struct {
 
 	mu      sync.Mutex // guards the following fields and some fields of the targets
 	run     *run       // current run, or nil
-	phase   Phase
+	phase   observation.ReadinessPhase
 	since   time.Time // start time of phase
 	stopped bool
 
-	telling   sync.Mutex  // held during OnChange; locked before mu
-	announced State       // state in the last call of OnChange; guarded by telling
-	paid      time.Time   // state of the rate limit (generic cell rate algorithm); guarded by telling
-	later     *time.Timer // calls OnChange after the rate limit; guarded by telling
+	telling   sync.Mutex            // held during OnChange; locked before mu
+	announced observation.Readiness // state in the last call of OnChange; guarded by telling
+	paid      time.Time             // state of the rate limit (generic cell rate algorithm); guarded by telling
+	later     *time.Timer           // calls OnChange after the rate limit; guarded by telling
 }
 
 // A target is a probe and its state.
@@ -85,9 +87,9 @@ type target struct {
 	refused    time.Time     // time since which all attempts have been refused, or zero
 
 	// The following fields are guarded by Prober.mu. The fields above are owned by the current run.
-	known  ProbeState // Detail and Warning are not set; state derives them from err
-	err    error      // error of the last attempt for Detail, or for Warning if warned is true
-	warned bool       // the last attempt passed with a warning
+	known  observation.ProbeReadiness // Detail and Warning are not set; state derives them from err
+	err    error                      // error of the last attempt for Detail, or for Warning if warned is true
+	warned bool                       // the last attempt passed with a warning
 }
 
 // A run executes all probes until the result is known. All callers that arrive during the run share the result.
@@ -125,13 +127,13 @@ func New(probes []Probe, o Options) *Prober {
 
 func newProber(targets []*target, o Options) *Prober {
 	now := time.Now()
-	p := &Prober{targets: targets, onChange: o.OnChange, onReady: o.OnReady, phase: Starting, since: now}
+	p := &Prober{targets: targets, onChange: o.OnChange, onReady: o.OnReady, phase: observation.PhaseStarting, since: now}
 	if len(targets) == 0 {
-		p.phase = Ready
+		p.phase = observation.PhaseReady
 	}
 	for i, t := range targets {
 		t.known.Index, t.known.Aggressive = i, t.aggressive
-		t.known.Phase, t.known.Since, t.known.Word = Starting, now, wordPending
+		t.known.Phase, t.known.Since, t.known.Word = observation.PhaseStarting, now, observation.WordPending
 	}
 	p.life, p.end = context.WithCancel(context.Background())
 	p.announced = p.state(now)
@@ -149,7 +151,7 @@ func (p *Prober) Ready(ctx context.Context) error {
 	switch {
 	case p.stopped:
 		defer p.mu.Unlock()
-		return p.notReady(wordStopped, nil)
+		return p.notReady(observation.WordStopped, nil)
 	case ctx.Err() != nil:
 		defer p.mu.Unlock()
 		return p.notReady("", context.Cause(ctx))
@@ -158,7 +160,7 @@ func (p *Prober) Ready(ctx context.Context) error {
 		go p.answer(p.run)
 	case p.run.askers >= maxCallers:
 		defer p.mu.Unlock()
-		return p.notReady(wordCrowded, nil)
+		return p.notReady(observation.WordCrowded, nil)
 	}
 	r := p.run
 	r.askers++
@@ -176,13 +178,13 @@ func (p *Prober) Ready(ctx context.Context) error {
 }
 
 // State returns the current state. It does not start a run.
-func (p *Prober) State() State {
+func (p *Prober) State() observation.Readiness {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.state(time.Now())
 }
 
-// Stop cancels the current run. Its callers and all later callers of Ready get [wordStopped]. Stop waits until the
+// Stop cancels the current run. Its callers and all later callers of Ready get [observation.WordStopped]. Stop waits until the
 // run has ended, and OnChange is not called after Stop has returned nil. If ctx is done first, Stop returns the
 // cause of ctx. Without probes, Ready still returns nil.
 func (p *Prober) Stop(ctx context.Context) error {
@@ -222,7 +224,7 @@ func (p *Prober) answer(r *run) {
 	p.run = nil
 	switch {
 	case p.stopped:
-		r.err = p.notReady(wordStopped, nil)
+		r.err = p.notReady(observation.WordStopped, nil)
 	case slices.Contains(ready, false):
 		r.err = p.notReady("", nil)
 	}
@@ -262,13 +264,13 @@ func (p *Prober) record(t *target, start, end time.Time, err error) bool {
 	if passes(err) {
 		t.row++
 		if t.row < t.threshold && t.aggressive {
-			f = &failure{word: wordThreshold, err: errors.New("not enough consecutive passes")}
+			f = &failure{word: observation.WordThreshold, err: errors.New("not enough consecutive passes")}
 		}
 	} else {
 		t.row = 0
 		f = failed(err)
 	}
-	if f == nil || f.word != wordRefused {
+	if f == nil || f.word != observation.WordRefused {
 		t.refused = time.Time{}
 	} else {
 		if t.refused.IsZero() {
@@ -279,7 +281,7 @@ func (p *Prober) record(t *target, start, end time.Time, err error) bool {
 	}
 	if t.aggressive {
 		switch {
-		case f != nil && f.word == wordTimeout:
+		case f != nil && f.word == observation.WordTimeout:
 			t.tryTime = min(2*t.tryTime, longestTry)
 		case end.Sub(start) < firstTryTime:
 			t.tryTime = firstTryTime
@@ -302,13 +304,13 @@ func (p *Prober) record(t *target, start, end time.Time, err error) bool {
 // whether the state must be announced. Prober.mu must be held.
 func (t *target) noteLocked(start, end time.Time, f *failure, err error) bool {
 	k := &t.known
-	phase, word, code := Ready, Word(""), 0
+	phase, word, code := observation.PhaseReady, observation.ReadinessWord(""), 0
 	t.err = err
 	if f != nil {
 		phase, word, code = k.Phase, f.word, f.code
 		t.err = f
-		if phase == Ready {
-			phase = Failing
+		if phase == observation.PhaseReady {
+			phase = observation.PhaseFailing
 		}
 	}
 	warned := f == nil && err != nil
@@ -327,31 +329,31 @@ func (t *target) noteLocked(start, end time.Time, f *failure, err error) bool {
 	if len(k.Last) == lastTries {
 		k.Last = k.Last[:copy(k.Last, k.Last[1:])]
 	}
-	k.Last = append(k.Last, Tries{Count: 1, From: start, To: end, TookMs: float64(end.Sub(start)) / float64(time.Millisecond), Word: word, Code: code})
+	k.Last = append(k.Last, observation.ProbeTries{Count: 1, From: start, To: end, TookMs: float64(end.Sub(start)) / float64(time.Millisecond), Word: word, Code: code})
 	return changed
 }
 
 // updatePhaseLocked derives the phase from the phases of the targets. p.mu must be held.
 func (p *Prober) updatePhaseLocked(now time.Time) {
-	phase := Ready
-	if slices.ContainsFunc(p.targets, func(t *target) bool { return t.known.Phase != Ready }) {
-		phase = Failing
-		if p.phase == Starting {
-			phase = Starting
+	phase := observation.PhaseReady
+	if slices.ContainsFunc(p.targets, func(t *target) bool { return t.known.Phase != observation.PhaseReady }) {
+		phase = observation.PhaseFailing
+		if p.phase == observation.PhaseStarting {
+			phase = observation.PhaseStarting
 		}
 	}
 	if phase == p.phase {
 		return
 	}
-	if ready := phase == Ready; p.onReady != nil && ready != (p.phase == Ready) {
+	if ready := phase == observation.PhaseReady; p.onReady != nil && ready != (p.phase == observation.PhaseReady) {
 		p.onReady(ready)
 	}
 	p.phase, p.since = phase, now
 }
 
 // state returns a copy of the state. p.mu must be held.
-func (p *Prober) state(now time.Time) State {
-	s := State{At: now, Phase: p.phase, Since: p.since, Asking: p.run != nil, Probes: make([]ProbeState, len(p.targets))}
+func (p *Prober) state(now time.Time) observation.Readiness {
+	s := observation.Readiness{At: now, Phase: p.phase, Since: p.since, Asking: p.run != nil, Probes: make([]observation.ProbeReadiness, len(p.targets))}
 	if p.run != nil {
 		s.Askers = p.run.askers
 	}
@@ -370,16 +372,16 @@ func (p *Prober) state(now time.Time) State {
 }
 
 // notReady returns an error with the current state. p.mu must be held.
-func (p *Prober) notReady(word Word, cause error) *notReady {
-	if word == "" && p.phase == Ready {
-		word = wordPending // the caller left before the first result of this run
+func (p *Prober) notReady(word observation.ReadinessWord, cause error) *notReady {
+	if word == "" && p.phase == observation.PhaseReady {
+		word = observation.WordPending // the caller left before the first result of this run
 	}
 	return &notReady{Word: word, State: p.state(time.Now()), cause: cause}
 }
 
 // sameAnnouncement reports whether two states are equal for OnChange.
-func sameAnnouncement(a, b State) bool {
-	return slices.EqualFunc(a.Probes, b.Probes, func(a, b ProbeState) bool {
+func sameAnnouncement(a, b observation.Readiness) bool {
+	return slices.EqualFunc(a.Probes, b.Probes, func(a, b observation.ProbeReadiness) bool {
 		return a.Phase == b.Phase && a.Word == b.Word && (a.Warning == "") == (b.Warning == "")
 	})
 }

@@ -13,13 +13,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // Errors of scripts.
 var (
 	refused   = syscall.ECONNREFUSED
-	status500 = &failure{word: wordStatus, code: 500, err: errors.New("HTTP status 500")}
+	status500 = &failure{word: observation.WordStatus, code: 500, err: errors.New("HTTP status 500")}
 )
 
 // A script is a user container that responds to attempts with a function. It records the attempts in synctest time.
@@ -76,12 +77,12 @@ func sequence(errs ...error) func(int, context.Context) error {
 
 // aggressive returns a script for a probe in aggressive mode.
 func aggressive(threshold int, then func(int, context.Context) error) *script {
-	known := ProbeState{Kind: "httpGet", Target: "http://10.1.2.3:8080/secret"}
+	known := observation.ProbeReadiness{Kind: "httpGet", Target: "http://10.1.2.3:8080/secret"}
 	return newScript(then, &target{aggressive: true, threshold: threshold, tryTime: firstTryTime, known: known})
 }
 
 func standard(then func(int, context.Context) error) *script {
-	known := ProbeState{Kind: "tcpSocket", Target: "tcp://10.1.2.3:8080"}
+	known := observation.ProbeReadiness{Kind: "tcpSocket", Target: "tcp://10.1.2.3:8080"}
 	return newScript(then, &target{threshold: 1, tryTime: time.Second, known: known})
 }
 
@@ -116,7 +117,7 @@ func wantTook(t *testing.T, since time.Time, want time.Duration) {
 	harness.Equal(t, time.Since(since), want, "duration")
 }
 
-func wantWord(t *testing.T, err error, want Word) {
+func wantWord(t *testing.T, err error, want observation.ReadinessWord) {
 	t.Helper()
 	var e *notReady
 	if !errors.As(err, &e) {
@@ -140,7 +141,7 @@ func TestProberWithoutProbesIsReady(t *testing.T) { // E02, E11, E12
 func TestAttemptsStartEvery50ms(t *testing.T) { // A04
 	synctest.Test(t, func(t *testing.T) {
 		s, p := asking(t, aggressive(1, always(status500)))
-		wantWord(t, p.Ready(t.Context()), wordStatus)
+		wantWord(t, p.Ready(t.Context()), observation.WordStatus)
 		wantTook(t, s.begun, 10*time.Second)
 		harness.Equal(t, s.count(), 200, "attempts in 10 s")
 		for i, at := range s.tries {
@@ -170,7 +171,7 @@ func TestRefusedAttemptsBackOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := asking(t, aggressive(1, always(refused)))
 		for begin := time.Now(); time.Since(begin) < 10*time.Minute; {
-			wantWord(t, p.Ready(t.Context()), wordRefused)
+			wantWord(t, p.Ready(t.Context()), observation.WordRefused)
 		}
 		n := len(s.tries)
 		for _, v := range []struct {
@@ -210,7 +211,7 @@ func TestAttemptTimeoutDoublesAfterTimeouts(t *testing.T) { // A03, A07
 func TestRunWithoutResponseEndsAfter10s(t *testing.T) { // A03, G12
 	synctest.Test(t, func(t *testing.T) {
 		s, p := asking(t, aggressive(1, hangs()))
-		wantWord(t, p.Ready(t.Context()), wordTimeout)
+		wantWord(t, p.Ready(t.Context()), observation.WordTimeout)
 		wantTook(t, s.begun, 10*time.Second)
 		// The first timeouts are 100, 200, 400 and 800 ms. All others are 1 s. The thirteenth attempt is canceled.
 		harness.Equal(t, s.count(), 13, "tries")
@@ -240,7 +241,7 @@ func TestSuccessThresholdCountsConsecutivePasses(t *testing.T) { // A09 A10 A11
 func TestUnreachableThresholdReturnsThreshold(t *testing.T) { // A13
 	synctest.Test(t, func(t *testing.T) {
 		s, p := asking(t, aggressive(1000, always(nil)))
-		wantWord(t, p.Ready(t.Context()), wordThreshold)
+		wantWord(t, p.Ready(t.Context()), observation.WordThreshold)
 		wantTook(t, s.begun, 10*time.Second)
 	})
 }
@@ -248,7 +249,7 @@ func TestUnreachableThresholdReturnsThreshold(t *testing.T) { // A13
 func TestStandardProbeMakesOneAttempt(t *testing.T) { // A14, S14, S16
 	synctest.Test(t, func(t *testing.T) {
 		s, p := asking(t, standard(hangs()))
-		wantWord(t, p.Ready(t.Context()), wordTimeout)
+		wantWord(t, p.Ready(t.Context()), observation.WordTimeout)
 		wantTook(t, s.begun, time.Second)
 		harness.Equal(t, s.count(), 1, "tries")
 		s.then = always(nil)
@@ -309,7 +310,7 @@ func TestCanceledCallerReturnsAndRunContinues(t *testing.T) { // C02
 					want = 300 * time.Millisecond
 				}
 				err := p.Ready(ctx)
-				wantWord(t, err, wordTimeout)
+				wantWord(t, err, observation.WordTimeout)
 				wantTook(t, s.begun, want)
 				if left := errors.Is(err, context.DeadlineExceeded); left != (i < 2) {
 					t.Errorf("caller %d: got context error %v, want %v", i, left, i < 2)
@@ -397,7 +398,7 @@ func TestTooManyCallersReturnsCrowded(t *testing.T) {
 		leave()
 		askers.Wait()
 		harness.Equal(t, p.State().Askers, 0, "callers after cancellation")
-		wantWord(t, p.Ready(t.Context()), wordStatus)
+		wantWord(t, p.Ready(t.Context()), observation.WordStatus)
 		wantTook(t, begin, 10*time.Second)
 	})
 }
@@ -436,16 +437,16 @@ func TestStateDuringRun(t *testing.T) {
 
 		time.Sleep(1500*time.Millisecond + time.Microsecond)
 		s := p.State()
-		if !s.Asking || s.Askers != 1 || s.Phase != Starting || s.Since != begin {
+		if !s.Asking || s.Askers != 1 || s.Phase != observation.PhaseStarting || s.Since != begin {
 			t.Errorf("got %+v, want a run with one caller in the phase starting since the start", s)
 		}
 		probe := s.Probes[0]
-		if probe.Word != wordStatus || probe.Code != 500 || probe.Tries != 107 {
+		if probe.Word != observation.WordStatus || probe.Code != 500 || probe.Tries != 107 {
 			t.Errorf("got %s %d after %d attempts, want status 500 after 107", probe.Word, probe.Code, probe.Tries)
 		}
-		want := []Tries{
-			{Count: 96, From: begin, To: begin.Add(950 * time.Millisecond), Word: wordRefused},
-			{Count: 11, From: begin.Add(960 * time.Millisecond), To: begin.Add(1460 * time.Millisecond), Word: wordStatus, Code: 500},
+		want := []observation.ProbeTries{
+			{Count: 96, From: begin, To: begin.Add(950 * time.Millisecond), Word: observation.WordRefused},
+			{Count: 11, From: begin.Add(960 * time.Millisecond), To: begin.Add(1460 * time.Millisecond), Word: observation.WordStatus, Code: 500},
 		}
 		harness.Equal(t, probe.Last, want, "last attempts")
 		harness.Equal(t, s.Detail(), "probe 0 (httpGet) starting: status 500: http://10.1.2.3:8080/secret, attempts: 107, for 1.5s: HTTP status 500", "detail")
@@ -458,7 +459,7 @@ func TestStateDuringRun(t *testing.T) {
 }
 
 func TestDurationOfAttemptIsInMilliseconds(t *testing.T) {
-	text, err := json.Marshal(Tries{Count: 1, TookMs: 0.5})
+	text, err := json.Marshal(observation.ProbeTries{Count: 1, TookMs: 0.5})
 	harness.NoError(t, err)
 	harness.Contains(t, string(text), `"tookMs":0.5`)
 }
@@ -466,7 +467,7 @@ func TestDurationOfAttemptIsInMilliseconds(t *testing.T) {
 func TestStateKeepsLastAttempts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, p := asking(t, aggressive(1, func(n int, _ context.Context) error {
-			return &failure{word: wordStatus, code: 500 + n, err: errors.New("x")}
+			return &failure{word: observation.WordStatus, code: 500 + n, err: errors.New("x")}
 		}))
 		_ = p.Ready(t.Context())
 		last := p.State().Probes[0].Last
@@ -490,7 +491,7 @@ func TestOnChangeIsCalledOncePerChange(t *testing.T) {
 			case since < time.Minute:
 				return nil
 			}
-			return &failure{word: wordStatus, code: 503, err: errors.New("HTTP status 503")}
+			return &failure{word: observation.WordStatus, code: 503, err: errors.New("HTTP status 503")}
 		})
 		p = start(t, Options{OnChange: func(c Change) {
 			_ = p.State() // must not deadlock
@@ -586,7 +587,7 @@ func TestStopReleasesCallers(t *testing.T) {
 		begin := time.Now()
 		harness.Equal(t, p.Stop(t.Context()), nil, "Stop")
 		harness.Equal(t, fmt.Sprint(<-heard), "not ready: stopped; probe 0 (httpGet) starting: pending", "waiting caller")
-		if err := p.Ready(t.Context()); err == nil || err.(*notReady).Word != wordStopped {
+		if err := p.Ready(t.Context()); err == nil || err.(*notReady).Word != observation.WordStopped {
 			t.Errorf("later caller: got %v, want stopped", err)
 		}
 		wantTook(t, begin, 0)

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -39,7 +40,7 @@ func TestProberFollowsAppLifecycle(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		word := c.Now.Probes[0].Word
-		if now := string(c.Now.Phase) + " " + string(word); word != wordTimeout && (len(told) == 0 || now != told[len(told)-1]) { // ignore timeouts, because an attempt can take longer than 100 ms on a busy host
+		if now := string(c.Now.Phase) + " " + string(word); word != observation.WordTimeout && (len(told) == 0 || now != told[len(told)-1]) { // ignore timeouts, because an attempt can take longer than 100 ms on a busy host
 			told = append(told, now)
 		}
 	}}, fmt.Sprintf(`[null,{"httpGet":{"port":%d,"path":"/health"}}]`, port))
@@ -48,25 +49,25 @@ func TestProberFollowsAppLifecycle(t *testing.T) {
 		defer cancel()
 		return p.Ready(ctx) == nil
 	}
-	is := func(phase Phase, word Word) func() bool {
+	is := func(phase observation.ReadinessPhase, word observation.ReadinessWord) func() bool {
 		return func() bool {
 			got := ready()
 			s := p.State()
-			return got == (phase == Ready) && s.Phase == phase && s.Probes[0].Word == word
+			return got == (phase == observation.PhaseReady) && s.Phase == phase && s.Probes[0].Word == word
 		}
 	}
 
-	harness.Until(t, "refused", is(Starting, wordRefused))
+	harness.Until(t, "refused", is(observation.PhaseStarting, observation.WordRefused))
 	var status atomic.Int32
 	status.Store(503)
 	app := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(int(status.Load())) })}
 	l := harness.ListenOn(t, fmt.Sprintf("127.0.0.1:%d", port))
 	go func() { _ = app.Serve(l) }()
-	harness.Until(t, "503", is(Starting, wordStatus))
+	harness.Until(t, "503", is(observation.PhaseStarting, observation.WordStatus))
 	status.Store(200)
-	harness.Until(t, "ready", is(Ready, ""))
+	harness.Until(t, "ready", is(observation.PhaseReady, ""))
 	_ = app.Close()
-	harness.Until(t, "refused again", is(Failing, wordRefused))
+	harness.Until(t, "refused again", is(observation.PhaseFailing, observation.WordRefused))
 
 	mu.Lock()
 	defer mu.Unlock()
@@ -106,7 +107,7 @@ func TestStopCancelsBlockedRun(t *testing.T) {
 	defer cancel()
 	harness.Equal(t, p.Stop(ctx), nil, "Stop")
 	var e *notReady
-	if err := <-heard; !errors.As(err, &e) || e.Word != wordStopped {
+	if err := <-heard; !errors.As(err, &e) || e.Word != observation.WordStopped {
 		t.Errorf("waiting caller: got %v, want stopped", err)
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"syscall"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 )
 
 // Addresses for probes without a host. loopback6 is only used if nothing listens on loopback.
@@ -67,7 +69,7 @@ func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, e
 // nothingListens reports whether a dial failed because the port is closed, or because there is no free local port
 // for 127.0.0.1.
 func nothingListens(err error) bool {
-	return err != nil && (wordOf(err) == wordRefused || errors.Is(err, syscall.EADDRNOTAVAIL))
+	return err != nil && (wordOf(err) == observation.WordRefused || errors.Is(err, syscall.EADDRNOTAVAIL))
 }
 
 // connect dials an address. A connection to a loopback address is usually accepted or refused immediately.
@@ -79,7 +81,7 @@ func connect(ctx context.Context, network, address string) (net.Conn, error) {
 	if to, err := netip.ParseAddrPort(address); err == nil && to.Addr().IsLoopback() && ctx.Err() == nil {
 		const atOnce = 20 * time.Millisecond
 		conn, err := d.DialContext(unwatched{ctx, time.Now().Add(atOnce)}, network, address)
-		if err == nil || wordOf(err) != wordTimeout {
+		if err == nil || wordOf(err) != observation.WordTimeout {
 			return conn, err
 		}
 	}

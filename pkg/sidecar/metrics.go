@@ -13,7 +13,6 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/fair"
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/observe/metrics"
-	"github.com/queue-proxy/queue-proxy/pkg/probe"
 )
 
 // makeMetrics returns the metrics, or nil if they are neither served nor pushed.
@@ -23,7 +22,7 @@ func (s *sidecar) makeMetrics(pushed bool) *metrics.Metrics {
 		return nil
 	}
 	var reasons []string
-	for _, w := range probe.Words() {
+	for _, w := range observation.ReadinessWords() {
 		reasons = append(reasons, string(w))
 	}
 	o := metrics.Options{
@@ -67,7 +66,7 @@ func (s *sidecar) readyReason() (ready bool, reason string) {
 	}
 	state := s.prober.State()
 	for _, p := range state.Probes {
-		if p.Phase != probe.Ready {
+		if p.Phase != observation.PhaseReady {
 			return false, string(p.Word)
 		}
 	}

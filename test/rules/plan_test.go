@@ -58,7 +58,7 @@ var plan = []folder{
 		"pkg/fair", "pkg/observation", "pkg/proxy/adapt", "pkg/proxy/knative", "pkg/proxy/stats",
 		"pkg/transport",
 	}},
-	{path: "pkg/probe", may: []string{"pkg/message", "pkg/transport", "pkg/transport/netconn"}},
+	{path: "pkg/probe", may: []string{"pkg/message", "pkg/observation", "pkg/transport", "pkg/transport/netconn"}},
 
 	// Consumers of observations.
 	{path: "pkg/observe/export", may: []string{"pkg/message", "pkg/transport"}},
@@ -71,8 +71,7 @@ var plan = []folder{
 		"pkg/message", "pkg/observation", "pkg/observe/export", "pkg/transport", "pkg/transport/netconn",
 	}},
 	{path: "pkg/observe/status", may: []string{
-		"pkg/fair", "pkg/message", "pkg/observation", "pkg/observation/bound", "pkg/probe",
-		"pkg/transport/netconn",
+		"pkg/fair", "pkg/message", "pkg/observation", "pkg/observation/bound", "pkg/transport/netconn",
 	}},
 	{path: "pkg/config", may: []string{"pkg/message", "pkg/probe", "pkg/proxy/adapt"}},
 

@@ -11,12 +11,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
-	"github.com/queue-proxy/queue-proxy/pkg/probe"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-func boundedBoard(readiness probe.State) (*Board, *bound.Recorder) {
+func boundedBoard(readiness observation.Readiness) (*Board, *bound.Recorder) {
 	b := board(readiness, Drain{})
 	b.sources.Bounds = bound.NewRecorder()
 	return b, b.sources.Bounds
@@ -24,7 +24,7 @@ func boundedBoard(readiness probe.State) (*Board, *bound.Recorder) {
 
 func TestWhyPrintsRecentBounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, bounds := boundedBoard(probe.State{Phase: probe.Ready, Since: time.Now()})
+		b, bounds := boundedBoard(observation.Readiness{Phase: observation.PhaseReady, Since: time.Now()})
 		bounds.Hit(bound.BodyTimeout, "10.0.0.9:1")
 		time.Sleep(2 * time.Hour)
 		bounds.Hit(bound.ConcurrentStreams, "10.0.0.2:1234")
@@ -47,11 +47,11 @@ func TestWhyPrintsRecentBounds(t *testing.T) {
 
 func TestWhyReturnsReadinessWithBounds(t *testing.T) {
 	for _, ready := range []bool{true, false} {
-		phase := probe.Ready
+		phase := observation.PhaseReady
 		if !ready {
-			phase = probe.Starting
+			phase = observation.PhaseStarting
 		}
-		b, bounds := boundedBoard(probe.State{Phase: phase})
+		b, bounds := boundedBoard(observation.Readiness{Phase: phase})
 		bounds.Hit(bound.ControlFrames, "10.0.0.1:1234")
 		server := httptest.NewServer(b.Handler(http.NotFoundHandler(), false))
 		defer server.Close()
@@ -65,7 +65,7 @@ func TestWhyReturnsReadinessWithBounds(t *testing.T) {
 
 func TestStatusJSONContainsBounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, bounds := boundedBoard(probe.State{Phase: probe.Ready})
+		b, bounds := boundedBoard(observation.Readiness{Phase: observation.PhaseReady})
 		for range 2 {
 			bounds.Hit(bound.ConcurrentStreams, "10.0.0.1:1234")
 		}

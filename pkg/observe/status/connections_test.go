@@ -6,14 +6,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
-	"github.com/queue-proxy/queue-proxy/pkg/probe"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // limited returns a Board with limits that were reached the given time ago.
 func limited(ago time.Duration) *Board {
-	b := board(probe.State{Phase: probe.Ready}, Drain{})
+	b := board(observation.Readiness{Phase: observation.PhaseReady}, Drain{})
 	at := time.Now().Add(-ago)
 	b.sources.Connections = func() Connections {
 		return Connections{

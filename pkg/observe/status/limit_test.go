@@ -10,12 +10,11 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
-	"github.com/queue-proxy/queue-proxy/pkg/probe"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 func TestWhyPrintsSettledLimit(t *testing.T) {
-	b := board(probe.State{}, Drain{})
+	b := board(observation.Readiness{}, Drain{})
 	harness.Equal(t, b.snapshot().Adaptive, nil, "adaptive state of a fixed limit")
 	state := observation.LimitState{Limit: 9, Base: 8, Reason: observation.LimitMeasuring, Missing: "a comparison"}
 	b.sources.Adaptive = func() (observation.LimitState, bool) { return state, true }
@@ -27,7 +26,7 @@ func TestWhyPrintsSettledLimit(t *testing.T) {
 }
 
 func TestWhyAsJSONContainsLimit(t *testing.T) {
-	b := board(probe.State{}, Drain{})
+	b := board(observation.Readiness{}, Drain{})
 	state := observation.LimitState{Limit: 2, Base: 8, Reason: observation.LimitSteady, Settled: 8}
 	b.sources.Adaptive = func() (observation.LimitState, bool) { return state, true }
 	server := httptest.NewServer(b.Handler(http.NotFoundHandler(), false))
@@ -46,7 +45,7 @@ func TestWhyAsJSONContainsLimit(t *testing.T) {
 }
 
 func TestWhyPrintsRequestsWithSlots(t *testing.T) {
-	b := board(probe.State{}, Drain{})
+	b := board(observation.Readiness{}, Drain{})
 	b.sources.Adaptive = func() (observation.LimitState, bool) { return observation.LimitState{}, true }
 	b.sources.Load = func() (int, int) { return 5, 0 }
 	b.sources.Slots = func() ([]observation.Holder, int) {

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/queue-proxy/queue-proxy/pkg/probe"
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -38,7 +38,7 @@ func TestConcurrentDumpsHoldMemoryOfOne(t *testing.T) {
 	for name, peer := range map[string]string{"local client": near, "other client": far} {
 		t.Run(name, func(t *testing.T) {
 			const clients, limit = 256, 16 << 20
-			h := board(probe.State{}, Drain{}).Handler(http.NotFoundHandler(), true)
+			h := board(observation.Readiness{}, Drain{}).Handler(http.NotFoundHandler(), true)
 			blocked, release, refused := make(chan struct{}, clients), make(chan struct{}), make(chan *slowReader, clients)
 			before := liveHeap()
 			var all sync.WaitGroup
@@ -104,7 +104,7 @@ func TestProfileLimitsArePerKindAndClient(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				h := board(probe.State{}, Drain{}).Handler(http.NotFoundHandler(), true)
+				h := board(observation.Readiness{}, Drain{}).Handler(http.NotFoundHandler(), true)
 				end := hold(h, "goroutine?debug=2", far)
 				w := httptest.NewRecorder()
 				h.ServeHTTP(w, profileOf(v.path, v.peer))
@@ -121,7 +121,7 @@ func TestProfileLimitsArePerKindAndClient(t *testing.T) {
 // A recording uses its slot for its whole duration.
 func TestConcurrentRecordingsAreLimitedToTwo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := board(probe.State{}, Drain{}).Handler(http.NotFoundHandler(), false)
+		h := board(observation.Readiness{}, Drain{}).Handler(http.NotFoundHandler(), false)
 		var made, refused atomic.Int32
 		var all sync.WaitGroup
 		for range 20 {

@@ -17,7 +17,6 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
-	"github.com/queue-proxy/queue-proxy/pkg/probe"
 )
 
 const (
@@ -45,7 +44,7 @@ type Sources struct {
 	Adaptive  func() (observation.LimitState, bool) // state of an adaptive limit; false if the limit is fixed
 	Settings  func() []Setting
 	Warnings  []string
-	Readiness func() probe.State
+	Readiness func() observation.Readiness
 	Ask       func(context.Context) error // probes the user container; Readiness then returns the result
 	Load      func() (running, waiting int)
 	Slots     func() (holders []observation.Holder, held int) // requests that hold a slot, and the number of slots whose clients have disconnected
@@ -103,32 +102,32 @@ type failure struct {
 
 // snapshot contains the data of the page.
 type snapshot struct {
-	Now       time.Time            `json:"now"`
-	Version   string               `json:"version"`
-	Pod       string               `json:"pod"`
-	Namespace string               `json:"namespace"`
-	Started   time.Time            `json:"started"`
-	Ready     bool                 `json:"ready"` // and not draining
-	Reason    string               `json:"reason,omitempty"`
-	Problem   string               `json:"problem,omitempty"`   // problem of a pod that is ready although all requests fail
-	Rejecting *rejecting           `json:"rejecting,omitempty"` // absent without rejected requests in the last samples
-	Readiness probe.State          `json:"readiness"`
-	Drain     Drain                `json:"drain"`
-	Running   int                  `json:"running"`
-	Waiting   int                  `json:"waiting"`
-	Slots     []observation.Holder `json:"slots"` // the oldest requests that hold a slot
-	Held      int                  `json:"held"`  // slots whose clients have disconnected
-	Limit     int                  `json:"limit"`
-	Depth     int                  `json:"depth"`
-	Memory    *memoryState         `json:"memory,omitempty"`   // absent without a budget
-	Adaptive  *adaptive            `json:"adaptive,omitempty"` // absent if the limit is fixed
-	Interval  float64              `json:"intervalSeconds"`
-	Totals    totals               `json:"totals"`
-	History   []sample             `json:"history"`  // sorted from the oldest to the newest
-	Failures  []failure            `json:"failures"` // last failures, and last failures of each reason, sorted from the newest to the oldest
-	Bounds    []boundState         `json:"bounds"`   // bounds with events, sorted by the count of the last hour
-	Settings  []Setting            `json:"settings"`
-	Warnings  []string             `json:"warnings"`
+	Now       time.Time             `json:"now"`
+	Version   string                `json:"version"`
+	Pod       string                `json:"pod"`
+	Namespace string                `json:"namespace"`
+	Started   time.Time             `json:"started"`
+	Ready     bool                  `json:"ready"` // and not draining
+	Reason    string                `json:"reason,omitempty"`
+	Problem   string                `json:"problem,omitempty"`   // problem of a pod that is ready although all requests fail
+	Rejecting *rejecting            `json:"rejecting,omitempty"` // absent without rejected requests in the last samples
+	Readiness observation.Readiness `json:"readiness"`
+	Drain     Drain                 `json:"drain"`
+	Running   int                   `json:"running"`
+	Waiting   int                   `json:"waiting"`
+	Slots     []observation.Holder  `json:"slots"` // the oldest requests that hold a slot
+	Held      int                   `json:"held"`  // slots whose clients have disconnected
+	Limit     int                   `json:"limit"`
+	Depth     int                   `json:"depth"`
+	Memory    *memoryState          `json:"memory,omitempty"`   // absent without a budget
+	Adaptive  *adaptive             `json:"adaptive,omitempty"` // absent if the limit is fixed
+	Interval  float64               `json:"intervalSeconds"`
+	Totals    totals                `json:"totals"`
+	History   []sample              `json:"history"`  // sorted from the oldest to the newest
+	Failures  []failure             `json:"failures"` // last failures, and last failures of each reason, sorted from the newest to the oldest
+	Bounds    []boundState          `json:"bounds"`   // bounds with events, sorted by the count of the last hour
+	Settings  []Setting             `json:"settings"`
+	Warnings  []string              `json:"warnings"`
 
 	Connections Connections `json:"connections"`
 }

@@ -17,17 +17,16 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
-	"github.com/queue-proxy/queue-proxy/pkg/probe"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-func board(readiness probe.State, drain Drain) *Board {
+func board(readiness observation.Readiness, drain Drain) *Board {
 	return New(Sources{
 		Settings: func() []Setting { return nil },
 		Version:  "v1", Started: time.Now(), Pod: "hello-1", Namespace: "shop",
 		Limit:     func() (int, int) { return 2, 20 },
 		Adaptive:  func() (observation.LimitState, bool) { return observation.LimitState{}, false },
-		Readiness: func() probe.State { return readiness },
+		Readiness: func() observation.Readiness { return readiness },
 		Ask:       func(context.Context) error { return nil },
 		Load:      func() (int, int) { return 2, 3 },
 		Slots:     func() ([]observation.Holder, int) { return nil, 0 },
@@ -57,7 +56,7 @@ func refused(reason observation.Reason, took time.Duration) *observation.Observa
 }
 
 func TestSampleContainsRequestsOfInterval(t *testing.T) {
-	b := board(probe.State{Phase: probe.Ready}, Drain{})
+	b := board(observation.Readiness{Phase: observation.PhaseReady}, Drain{})
 	for range 98 {
 		b.Observe(newObservation(observation.OK, 10*time.Millisecond))
 	}
@@ -84,7 +83,7 @@ func TestSampleContainsRequestsOfInterval(t *testing.T) {
 }
 
 func TestRejectedRequestsAreReported(t *testing.T) {
-	b := board(probe.State{Phase: probe.Ready}, Drain{})
+	b := board(observation.Readiness{Phase: observation.PhaseReady}, Drain{})
 	observe := func(reason observation.Reason, n int) {
 		for range n {
 			b.Observe(refused(reason, time.Second))
@@ -106,7 +105,7 @@ func TestRejectedRequestsAreReported(t *testing.T) {
 }
 
 func TestWhyPrintsOneRequestInSingular(t *testing.T) {
-	b := board(probe.State{Phase: probe.Ready}, Drain{})
+	b := board(observation.Readiness{Phase: observation.PhaseReady}, Drain{})
 	b.Observe(newObservation(observation.OK, time.Second))
 	snap := b.snapshot()
 	harness.Contains(t, snap.text(), ": 1 request, 0 failed\n")
@@ -115,7 +114,7 @@ func TestWhyPrintsOneRequestInSingular(t *testing.T) {
 // Previously, an overloaded sidecar showed a median of 0.1 ms while the app took 1 s, because rejected requests
 // were included.
 func TestLatencyExcludesRequestsWithoutResponse(t *testing.T) {
-	b := board(probe.State{Phase: probe.Ready}, Drain{})
+	b := board(observation.Readiness{Phase: observation.PhaseReady}, Drain{})
 	waited := newObservation(observation.OK, time.Second) // half of the time is in the queue
 	waited.Slot = waited.Start.Add(500 * time.Millisecond)
 	b.Observe(waited)
@@ -144,7 +143,7 @@ func TestLatencyExcludesRequestsWithoutResponse(t *testing.T) {
 }
 
 func TestBoardKeepsNewestSamplesAndFailures(t *testing.T) {
-	b := board(probe.State{}, Drain{})
+	b := board(observation.Readiness{}, Drain{})
 	for i := range samples + 10 {
 		for range i {
 			b.Observe(newObservation(observation.OK, time.Millisecond))
@@ -168,7 +167,7 @@ func TestBoardKeepsNewestSamplesAndFailures(t *testing.T) {
 
 // Previously, 20 rejected requests replaced the failure that showed the problem of the app.
 func TestFrequentFailuresDoNotReplaceRareFailures(t *testing.T) {
-	b := board(probe.State{}, Drain{})
+	b := board(observation.Readiness{}, Drain{})
 	for i := range 9 {
 		b.Observe(newObservation(observation.AppGarbage, time.Duration(i)*time.Second))
 	}
@@ -191,7 +190,7 @@ func TestFrequentFailuresDoNotReplaceRareFailures(t *testing.T) {
 }
 
 func TestFailuresAreLimitedPerReason(t *testing.T) {
-	b := board(probe.State{}, Drain{})
+	b := board(observation.Readiness{}, Drain{})
 	for i := range 10_000 {
 		b.Observe(newObservation(observation.QueueFull+observation.Reason(i)%(observation.NumReasons-1), time.Second))
 	}
@@ -211,7 +210,7 @@ func TestFailuresAreLimitedPerReason(t *testing.T) {
 }
 
 func TestTotalsCountRequestsByReason(t *testing.T) {
-	b := board(probe.State{}, Drain{})
+	b := board(observation.Readiness{}, Drain{})
 	if got := b.snapshot().Totals; got == nil || len(got) != 0 {
 		t.Errorf("without requests: got %v, want an empty map", got)
 	}
@@ -231,14 +230,14 @@ func TestTotalsCountRequestsByReason(t *testing.T) {
 }
 
 func TestObserveSuccessfulRequestDoesNotAllocate(t *testing.T) {
-	b, o := board(probe.State{}, Drain{}), newObservation(observation.OK, time.Second)
+	b, o := board(observation.Readiness{}, Drain{}), newObservation(observation.OK, time.Second)
 	harness.Equal(t, testing.AllocsPerRun(100, func() { b.Observe(o) }), 0, "allocations")
 }
 
 func BenchmarkObserve(b *testing.B) {
 	for name, o := range map[string]*observation.Observation{"ok": newObservation(observation.OK, time.Second), "queue-full": refused(observation.QueueFull, time.Millisecond)} {
 		b.Run(name, func(b *testing.B) {
-			board := board(probe.State{}, Drain{})
+			board := board(observation.Readiness{}, Drain{})
 			b.ReportAllocs()
 			for b.Loop() {
 				board.Observe(o)
@@ -249,7 +248,7 @@ func BenchmarkObserve(b *testing.B) {
 
 // A client can cause failures with long strings.
 func TestFailureTruncatesLongStrings(t *testing.T) {
-	b := board(probe.State{}, Drain{})
+	b := board(observation.Readiness{}, Drain{})
 	o := newObservation(observation.QueueFull, time.Second)
 	o.Target, o.Method = "/"+strings.Repeat("x", 1<<20), strings.Repeat("M", 1<<20)
 	o.Err = errors.New(strings.Repeat("e", 1<<20))
@@ -294,7 +293,7 @@ func TestHandlerServesPageToLocalClientsOnly(t *testing.T) {
 			r.Header.Set("Sec-Fetch-Site", v.site)
 		}
 		w := httptest.NewRecorder()
-		board(probe.State{}, Drain{}).Handler(level, v.profiling).ServeHTTP(w, r)
+		board(observation.Readiness{}, Drain{}).Handler(level, v.profiling).ServeHTTP(w, r)
 		harness.Equal(t, w.Code, v.want, v)
 	}
 }
@@ -302,7 +301,7 @@ func TestHandlerServesPageToLocalClientsOnly(t *testing.T) {
 func TestHandlerSetsSecurityHeaders(t *testing.T) {
 	for _, path := range []string{"/", "/status.json", "/debug/pprof/", "/other"} {
 		w := httptest.NewRecorder()
-		board(probe.State{}, Drain{}).Handler(http.NotFoundHandler(), false).ServeHTTP(w, request(path, near, "localhost:8008"))
+		board(observation.Readiness{}, Drain{}).Handler(http.NotFoundHandler(), false).ServeHTTP(w, request(path, near, "localhost:8008"))
 		for name, want := range map[string]string{
 			"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; " +
 				"base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -315,7 +314,7 @@ func TestHandlerSetsSecurityHeaders(t *testing.T) {
 
 // Scripts depend on these fields.
 func TestStatusJSONContainsPodAndTotals(t *testing.T) {
-	b := board(probe.State{Phase: probe.Ready}, Drain{})
+	b := board(observation.Readiness{Phase: observation.PhaseReady}, Drain{})
 	b.Observe(newObservation(observation.AppGarbage, time.Second))
 	b.sample()
 	w := httptest.NewRecorder()
@@ -334,11 +333,11 @@ func TestWhyPrintsState(t *testing.T) {
 
 func testWhyPrintsState(t *testing.T) {
 	now := time.Now()
-	notReady := probe.State{At: now, Phase: probe.Starting, Since: now.Add(-time.Minute), Probes: []probe.ProbeState{{
-		Kind: "tcpSocket", Target: "tcp://127.0.0.1:8080", Phase: probe.Starting, Tries: 7, Word: "refused", Detail: "dial tcp: refused",
+	notReady := observation.Readiness{At: now, Phase: observation.PhaseStarting, Since: now.Add(-time.Minute), Probes: []observation.ProbeReadiness{{
+		Kind: "tcpSocket", Target: "tcp://127.0.0.1:8080", Phase: observation.PhaseStarting, Tries: 7, Word: "refused", Detail: "dial tcp: refused",
 	}}}
 	deadline := now.Add(20 * time.Second)
-	failing := board(probe.State{Phase: probe.Ready}, Drain{})
+	failing := board(observation.Readiness{Phase: observation.PhaseReady}, Drain{})
 	for reason, n := range map[observation.Reason]int{observation.OK: 1, observation.QueueFull: 20, observation.AppGarbage: 3, observation.Draining: 1, observation.AppReset: 1} {
 		for range n {
 			failing.Observe(newObservation(reason, time.Second))
@@ -350,9 +349,9 @@ func testWhyPrintsState(t *testing.T) {
 		want  []string
 	}{
 		"refused":  {board(notReady, Drain{}), false, []string{"not ready: probe 0 (tcpSocket) starting: refused", "for 1m0s", "7 attempts", "dial tcp: refused", "2 running, 3 waiting (at most 2 and 20)", "memory of requests: 1.5 MiB of 24.0 MiB"}},
-		"ready":    {board(probe.State{Phase: probe.Ready, Since: now.Add(-time.Hour)}, Drain{}), true, []string{"ready for 1h0m0s", "pod hello-1, namespace shop\n"}},
+		"ready":    {board(observation.Readiness{Phase: observation.PhaseReady, Since: now.Add(-time.Hour)}, Drain{}), true, []string{"ready for 1h0m0s", "pod hello-1, namespace shop\n"}},
 		"failures": {failing, true, []string{"since the start 0s ago: 26 requests, 25 failed: 20 queue-full, 3 app-garbage, 1 app-reset, 1 draining\n"}},
-		"draining": {board(probe.State{Phase: probe.Ready}, Drain{Draining: true, Deadline: deadline, InFlight: 4}), false, []string{"not ready: draining, the pod is terminating; 4 in flight, remaining requests are aborted in 20s"}},
+		"draining": {board(observation.Readiness{Phase: observation.PhaseReady}, Drain{Draining: true, Deadline: deadline, InFlight: 4}), false, []string{"not ready: draining, the pod is terminating; 4 in flight, remaining requests are aborted in 20s"}},
 	} {
 		server := httptest.NewServer(v.board.Handler(http.NotFoundHandler(), false))
 		defer server.Close()
@@ -380,7 +379,7 @@ func TestWhyWithoutSidecarReturnsError(t *testing.T) {
 // A TCP probe of a port with another protocol succeeds, so that the pod is ready although all requests fail. After
 // one HTTP response, the port is assumed to support HTTP.
 func TestResponsesWithoutHTTPAreProblem(t *testing.T) {
-	b := board(probe.State{Phase: probe.Ready}, Drain{})
+	b := board(observation.Readiness{Phase: observation.PhaseReady}, Drain{})
 	harness.Equal(t, b.snapshot().Problem, "", "problem without requests")
 	reset, garbage := newObservation(observation.AppReset, time.Second), newObservation(observation.AppGarbage, time.Second)
 	b.Observe(reset)
@@ -394,7 +393,7 @@ func TestResponsesWithoutHTTPAreProblem(t *testing.T) {
 	harness.Contains(t, s.text(), "problem: the user container does not speak HTTP\n")
 	b.Observe(newObservation(observation.OK, time.Second))
 	harness.Equal(t, b.snapshot().Problem, "", "problem after an HTTP response")
-	fresh := board(probe.State{Phase: probe.Ready}, Drain{})
+	fresh := board(observation.Readiness{Phase: observation.PhaseReady}, Drain{})
 	fresh.Observe(newObservation(observation.OK, time.Second))
 	fresh.Observe(garbage)
 	harness.Equal(t, fresh.FirstProblem(garbage), "", "problem after an earlier HTTP response")
@@ -404,16 +403,16 @@ func TestRefusedConnectionsOfReadyPodAreProblem(t *testing.T) {
 	refused := newObservation(observation.AppUnreachable, time.Second)
 	refused.Err = fmt.Errorf("dial: %w", syscall.ECONNREFUSED)
 	for name, c := range map[string]struct {
-		phase  probe.Phase
+		phase  observation.ReadinessPhase
 		before *observation.Observation
 		want   string
 	}{
-		"ready":             {probe.Ready, nil, NotListening},
-		"not ready":         {probe.Failing, nil, ""},
-		"earlier response":  {probe.Ready, newObservation(observation.OK, time.Second), ""},
-		"another TCP error": {probe.Ready, newObservation(observation.AppUnreachable, time.Second), NotListening},
+		"ready":             {observation.PhaseReady, nil, NotListening},
+		"not ready":         {observation.PhaseFailing, nil, ""},
+		"earlier response":  {observation.PhaseReady, newObservation(observation.OK, time.Second), ""},
+		"another TCP error": {observation.PhaseReady, newObservation(observation.AppUnreachable, time.Second), NotListening},
 	} {
-		b := board(probe.State{Phase: c.phase}, Drain{})
+		b := board(observation.Readiness{Phase: c.phase}, Drain{})
 		if c.before != nil {
 			b.Observe(c.before)
 			harness.Equal(t, b.FirstProblem(c.before), "", name)

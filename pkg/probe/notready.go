@@ -1,0 +1,33 @@
+package probe
+
+import (
+	"github.com/queue-proxy/queue-proxy/pkg/message"
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
+)
+
+// maxDetail is the maximum length of the error of an attempt in logs, the status page and
+// `queue-proxy why`, in bytes. Errors of net/http quote the response of the application.
+const maxDetail = 4 << 10
+
+// detail returns the error of an attempt.
+func detail(err error) string { return message.Truncate(err.Error(), maxDetail) }
+
+// notReady is the error of [Prober.Ready]. It is immutable.
+type notReady struct {
+	Word  observation.ReadinessWord // WordCrowded, WordStopped, WordPending if the caller left before the first result, or ""
+	State observation.Readiness     // state at the time of the error
+	cause error                     // cause of the context of the caller, or nil
+}
+
+// Error returns one line for the body of a 503 response. It contains the index, kind, phase, word and code of
+// each probe that is not ready, such as
+//
+//	not ready: probe 0 (httpGet) starting: status 503
+//
+// It does not contain addresses, paths or header fields (docs/promises.md 2.4).
+func (e *notReady) Error() string {
+	return e.State.NotReady(e.Word)
+}
+
+// Unwrap returns the cause of the context of the caller if the context ended the wait. Otherwise it returns nil.
+func (e *notReady) Unwrap() error { return e.cause }
