@@ -8,7 +8,7 @@ import (
 	"syscall"
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
-	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 )
 
 // An ask makes one attempt of a probe. The attempt passes if the error is nil or a [warning]. An ask returns
@@ -49,7 +49,7 @@ func wordOf(err error) observation.ReadinessWord {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
 		return observation.WordTimeout
-	case netconn.Exhausted(err), noLocalPort(err):
+	case transport.Exhausted(err), noLocalPort(err):
 		return observation.WordLocal
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return observation.WordRefused

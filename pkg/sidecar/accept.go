@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 )
 
 // After a failed accept, Accept waits for minAcceptDelay. The delay doubles up to maxAcceptDelay.
@@ -45,7 +45,7 @@ func (l *retryListener) Accept() (net.Conn, error) {
 	delay := minAcceptDelay
 	for {
 		c, err := l.Listener.Accept()
-		if err == nil || !netconn.Exhausted(err) {
+		if err == nil || !transport.Exhausted(err) {
 			return c, err
 		}
 		l.failed(err)

@@ -1,7 +1,9 @@
-// Package transport contains the names and the roles of HTTP fields, and rules for fields that apply to
-// each version of HTTP. The packages below it implement connections and protocols.
+// Package transport contains the types that the engines exchange with the proxy, and the errors of the clients.
+// The types are [Handler], [State], [Exchange], [Canceler], [Answer] and [Error]. The package also contains the
+// names and the roles of HTTP fields, and rules for fields that apply to each version of HTTP. The packages below it
+// implement connections and protocols.
 //
-// It imports no other package of this module and has no state.
+// Package observation is the only package of this module that it imports.
 package transport
 
 // Hash is the field of a network probe that the response repeats.

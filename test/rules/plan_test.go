@@ -58,7 +58,7 @@ var plan = []folder{
 		"pkg/fair", "pkg/observation", "pkg/proxy/adapt", "pkg/proxy/knative", "pkg/proxy/stats",
 		"pkg/transport",
 	}},
-	{path: "pkg/probe", may: []string{"pkg/message", "pkg/observation", "pkg/transport", "pkg/transport/netconn"}},
+	{path: "pkg/probe", may: []string{"pkg/message", "pkg/observation", "pkg/transport"}},
 
 	// Consumers of observations.
 	{path: "pkg/observe/export", may: []string{"pkg/message", "pkg/transport"}},

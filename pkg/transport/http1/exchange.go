@@ -276,17 +276,17 @@ type body struct {
 	chunks  wire.Chunks
 
 	mu    sync.Mutex
-	left  int64           // remaining bytes of a body with Content-Length
-	count rewrite.Counter // number of content bytes that were read
-	over  bool            // the body was read completely
-	err   error           // first error of Read except io.EOF
+	left  int64             // remaining bytes of a body with Content-Length
+	count transport.Counter // number of content bytes that were read
+	over  bool              // the body was read completely
+	err   error             // first error of Read except io.EOF
 }
 
 func (b *body) begin(q *wire.Request) {
 	length, framing := q.BodyLength()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.count, b.err, b.left = rewrite.Counter{Length: -1, Max: b.x.c.server.settings.MaxBodyBytes}, nil, 0
+	b.count, b.err, b.left = transport.Counter{Length: -1, Max: b.x.c.server.settings.MaxBodyBytes}, nil, 0
 	b.chunked = framing == wire.Chunked
 	b.over = framing == wire.None || length == 0
 	if b.chunked {

@@ -8,9 +8,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http2/http2conn"
-	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 )
 
 // body is the content of a request. The goroutine that reads the connection adds received content. For
@@ -100,7 +100,7 @@ func (b *body) come(by *http2conn.Conn, p []byte, n int, end bool) {
 	case b.length >= 0 && (b.n > b.length || b.end && b.n < b.length): // RFC 9113 section 8.1.1
 		b.malformed(by)
 	case limit > 0 && b.n > limit:
-		b.breakOff(rewrite.ErrTooLarge)
+		b.breakOff(transport.ErrTooLarge)
 	}
 	switch {
 	case b.err != nil || b.stopped: // discarded content counts against the window that other streams need

@@ -124,7 +124,7 @@ func (y *relay) wait() error {
 		case killed:
 			return errKilled
 		case finished && errors.Is(err, http2conn.ErrGone) && bodyErr != nil: // the error of the body is the cause
-			return &rewrite.Error{Fault: rewrite.Body, Err: bodyErr}
+			return &transport.Error{Fault: transport.FaultBody, Err: bodyErr}
 		case finished && err != nil:
 			return err
 		case finished && !x.stream.Waits():
@@ -132,11 +132,11 @@ func (y *relay) wait() error {
 			case x.tookAll():
 				return nil
 			case bodyErr != nil:
-				return &rewrite.Error{Fault: rewrite.Body, Err: bodyErr}
+				return &transport.Error{Fault: transport.FaultBody, Err: bodyErr}
 			}
 			return http2conn.ErrGone
 		case bodyErr != nil && !finished:
-			return &rewrite.Error{Fault: rewrite.Body, Err: bodyErr}
+			return &transport.Error{Fault: transport.FaultBody, Err: bodyErr}
 		}
 	}
 }
@@ -216,7 +216,7 @@ func (y *relay) respond(by *http2conn.Conn, h *http2conn.Head, end bool) {
 	x := y.x
 	if n := h.Size(); n > rewrite.LongHead {
 		if !x.conn.memory.Admit(n) {
-			y.end(&rewrite.Error{Fault: rewrite.Overloaded})
+			y.end(&transport.Error{Fault: transport.FaultOverloaded})
 			return
 		}
 		defer x.conn.memory.Sub(n)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 )
 
@@ -55,7 +56,7 @@ func stallBound(stall observation.Stall) (name bound.Name, ok bool) {
 // ClientBound returns the bound that a client exceeded if a read of its request returned err. If no
 // bound caused err, ok is false.
 func ClientBound(err error) (name bound.Name, ok bool) {
-	if errors.Is(err, ErrTooLarge) {
+	if errors.Is(err, transport.ErrTooLarge) {
 		return bound.BodySize, true
 	}
 	switch wordOf(err) {

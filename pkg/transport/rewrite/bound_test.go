@@ -7,6 +7,7 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
@@ -19,15 +20,15 @@ func TestErrorReturnsBound(t *testing.T) {
 	}{
 		{nil, none, none},
 		{errors.New("another error"), none, none},
-		{&Error{Fault: Body, Err: ErrTooLarge}, bound.BodySize, none},
+		{&transport.Error{Fault: transport.FaultBody, Err: transport.ErrTooLarge}, bound.BodySize, none},
 		{&wire.Refused{Word: wire.WordTooManyFields}, bound.HeaderSection, bound.AppHeaderSection},
 		{&wire.Refused{Word: wire.WordConnection}, bound.HeaderSection, none},
 		{&wire.Refused{Word: wire.WordHost}, none, none},
 		{&wire.Garbage{Word: wire.WordListTooLong}, bound.HeaderSection, bound.AppHeaderSection},
-		{&Error{Fault: Body, Err: &wire.BadChunk{Word: wire.WordLongExtension}}, bound.ChunkExtensions, bound.AppChunkExtensions},
-		{&Error{Fault: Body, Err: &wire.BadChunk{Word: wire.WordChunkExtension}}, none, none},
-		{&Error{Fault: Garbage, Err: ErrTooManyInfos}, none, bound.AppInformational},
-		{&Error{Fault: Garbage, Err: ErrHeadTooLarge}, none, bound.AppHeaderSection},
+		{&transport.Error{Fault: transport.FaultBody, Err: &wire.BadChunk{Word: wire.WordLongExtension}}, bound.ChunkExtensions, bound.AppChunkExtensions},
+		{&transport.Error{Fault: transport.FaultBody, Err: &wire.BadChunk{Word: wire.WordChunkExtension}}, none, none},
+		{&transport.Error{Fault: transport.FaultGarbage, Err: ErrTooManyInfos}, none, bound.AppInformational},
+		{&transport.Error{Fault: transport.FaultGarbage, Err: ErrHeadTooLarge}, none, bound.AppHeaderSection},
 		{&wire.BadChunk{Word: wire.WordTrailerTooLong}, bound.TrailerSection, bound.AppTrailerSection},
 	} {
 		client, ok := ClientBound(c.err)

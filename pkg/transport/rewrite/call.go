@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 )
@@ -15,7 +16,7 @@ type Client interface {
 	Sending()            // a connection exists and the request is sent next; called again for each retry
 	Info(*wire.Response) // an informational response; the argument is valid during the call
 	Waiting()            // the next byte of the response body has not arrived yet
-	StopBody()           // makes a blocked Body.Read return
+	StopBody()           // makes a blocked transport.FaultBody.Read return
 	BodyArrived() bool   // reports whether Body has arrived completely; false if that is unknown
 }
 
@@ -26,7 +27,7 @@ type Call struct {
 	Content   []byte              // a complete body, which is sent with the header section; nil if there is no body or Body is set
 	Body      io.Reader           // a body that is still arriving; Request describes its framing; nil if there is no body or Content is set
 	Trailer   func() []wire.Field // returns the trailer fields after the end of Body; nil if there are none
-	Expect100 bool                // Body waits for "100 Continue"
+	Expect100 bool                // FaultBody waits for "100 Continue"
 	Client    Client
 	Memory    *netconn.Account // account of the connection of the client; nil means no limit
 
@@ -58,7 +59,7 @@ func (m *HeadMemory) Reserve(n int) error {
 		return nil
 	}
 	if !m.Account.Await(more) {
-		return &Error{Fault: Overloaded}
+		return &transport.Error{Fault: transport.FaultOverloaded}
 	}
 	m.held += more
 	return nil

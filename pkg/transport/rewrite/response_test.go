@@ -8,6 +8,7 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
@@ -50,19 +51,19 @@ func TestFailReasonForEachError(t *testing.T) {
 		want observation.Reason
 	}{
 		{io.EOF, observation.AppReset},
-		{&Error{Fault: Reset, Err: io.EOF}, observation.AppReset},
-		{&Error{Fault: Aborted}, observation.AppReset},
-		{&Error{Fault: Unreachable}, observation.AppUnreachable},
-		{&Error{Fault: Local}, observation.Local},
-		{fmt.Errorf("dial: %w", &Error{Fault: Unreachable}), observation.AppUnreachable},
-		{&Error{Fault: Garbage, Err: &wire.Garbage{Word: wire.WordHost}}, observation.AppGarbage},
-		{&Error{Fault: Body, Err: ErrTooLarge}, observation.TooLarge},
-		{&Error{Fault: Body, Err: &wire.BadChunk{Word: wire.WordChunkSize}}, observation.BadRequest},
-		{&Error{Fault: Body, Err: io.ErrUnexpectedEOF}, observation.ClientGone},
+		{&transport.Error{Fault: transport.FaultReset, Err: io.EOF}, observation.AppReset},
+		{&transport.Error{Fault: transport.FaultAborted}, observation.AppReset},
+		{&transport.Error{Fault: transport.FaultUnreachable}, observation.AppUnreachable},
+		{&transport.Error{Fault: transport.FaultLocal}, observation.Local},
+		{fmt.Errorf("dial: %w", &transport.Error{Fault: transport.FaultUnreachable}), observation.AppUnreachable},
+		{&transport.Error{Fault: transport.FaultGarbage, Err: &wire.Garbage{Word: wire.WordHost}}, observation.AppGarbage},
+		{&transport.Error{Fault: transport.FaultBody, Err: transport.ErrTooLarge}, observation.TooLarge},
+		{&transport.Error{Fault: transport.FaultBody, Err: &wire.BadChunk{Word: wire.WordChunkSize}}, observation.BadRequest},
+		{&transport.Error{Fault: transport.FaultBody, Err: io.ErrUnexpectedEOF}, observation.ClientGone},
 	} {
 		harness.Equal(t, reasonOf(c.err), c.want, c.err)
 	}
-	if err := (&Error{Fault: Body, Err: ErrTooLarge}); !errors.Is(err, ErrTooLarge) || err.Error() != "user container: request body: request body too large" {
+	if err := (&transport.Error{Fault: transport.FaultBody, Err: transport.ErrTooLarge}); !errors.Is(err, transport.ErrTooLarge) || err.Error() != "user container: request body: request body too large" {
 		t.Errorf("got %q, want the cause in the error", err)
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"testing/iotest"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -21,7 +21,7 @@ func TestAbortBeforeDoReturnsAborted(t *testing.T) {
 	k.Begin()
 	k.Abort()
 	got := harness.Within(t, "an aborted call", func() outcome { return k.do(a) })
-	if rewrite.FaultOf(got.err) != rewrite.Aborted || k.sends != 0 {
+	if transport.FaultOf(got.err) != transport.FaultAborted || k.sends != 0 {
 		t.Errorf("got %v, %d sends, want aborted, 0", got.err, k.sends)
 	}
 }
@@ -33,7 +33,7 @@ func TestAbortBeforeDoKeepsIdleConnection(t *testing.T) {
 	k.Begin()
 	k.Abort()
 	got := k.do(a)
-	if rewrite.FaultOf(got.err) != rewrite.Aborted || k.sends != 1 {
+	if transport.FaultOf(got.err) != transport.FaultAborted || k.sends != 1 {
 		t.Errorf("got %v, %d sends, want aborted, 1", got.err, k.sends)
 	}
 }
@@ -103,7 +103,7 @@ func TestAbortEndsCallAtEachStage(t *testing.T) {
 			}()
 			got := harness.Within(t, "an aborted call", func() outcome { return k.do(a) })
 			close(ended)
-			if rewrite.FaultOf(got.err) != rewrite.Aborted || idle(a) != 0 || k.sends != 1 {
+			if transport.FaultOf(got.err) != transport.FaultAborted || idle(a) != 0 || k.sends != 1 {
 				t.Errorf("got %v, %d idle, %d sends, want aborted, 0, 1", got.err, idle(a), k.sends)
 			}
 			harness.Receive(t, closed, "closing the connection")
@@ -122,7 +122,7 @@ func TestAbortEndsDialRetries(t *testing.T) {
 		k.Abort()
 	}()
 	got := harness.Within(t, "an aborted dial", func() outcome { return k.do(a) })
-	if rewrite.FaultOf(got.err) != rewrite.Aborted || k.sends != 0 {
+	if transport.FaultOf(got.err) != transport.FaultAborted || k.sends != 0 {
 		t.Errorf("got %v, %d sends, want aborted, 0", got.err, k.sends)
 	}
 }
@@ -162,7 +162,7 @@ func TestRandomAbortsDoNotAffectOtherRequests(t *testing.T) {
 					t.Errorf("got %q, want %q", got.body, want)
 				case got.err == nil:
 					answered.Add(1)
-				case rewrite.FaultOf(got.err) != rewrite.Aborted:
+				case transport.FaultOf(got.err) != transport.FaultAborted:
 					t.Errorf("got %v, want aborted or an answer", got.err)
 				default:
 					aborted.Add(1)

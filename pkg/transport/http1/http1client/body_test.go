@@ -14,6 +14,7 @@ import (
 	"testing/iotest"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 	"github.com/queue-proxy/queue-proxy/test/harness"
@@ -221,7 +222,7 @@ func TestInterruptedUploadResetsConnection(t *testing.T) {
 	go func() { done <- k.do(a) }()
 	<-abort
 	k.Abort()
-	if got := harness.Within(t, "an aborted call", func() outcome { return <-done }); rewrite.FaultOf(got.err) != rewrite.Aborted {
+	if got := harness.Within(t, "an aborted call", func() outcome { return <-done }); transport.FaultOf(got.err) != transport.FaultAborted {
 		t.Errorf("got %v, want aborted", got.err)
 	}
 	close(aborted)
@@ -278,7 +279,7 @@ func TestBodyReadErrorAbortsExchange(t *testing.T) {
 					return 0, broken
 				})), length)
 				got := harness.Within(t, "the end", func() outcome { return k.do(a) })
-				if rewrite.FaultOf(got.err) != rewrite.Body || !errors.Is(got.err, broken) || idle(a) != 0 || k.sends != 1 {
+				if transport.FaultOf(got.err) != transport.FaultBody || !errors.Is(got.err, broken) || idle(a) != 0 || k.sends != 1 {
 					t.Errorf("got %v, %d idle, %d sends, want the body's fault, 0, 1", got.err, idle(a), k.sends)
 				}
 				if <-whole {
@@ -306,11 +307,11 @@ func TestConnectionErrorDuringUploadReturnsReset(t *testing.T) {
 			k := newCall("POST", "/")
 			k.with(&stuck{[]byte("hello"), k.stopped}, 10)
 			got := harness.Within(t, "the end", func() outcome { return k.do(a) })
-			want := rewrite.Reset
+			want := transport.FaultReset
 			if name == "garbage" {
-				want = rewrite.Garbage
+				want = transport.FaultGarbage
 			}
-			harness.Equal(t, rewrite.FaultOf(got.err), want, got.err)
+			harness.Equal(t, transport.FaultOf(got.err), want, got.err)
 		})
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
@@ -39,7 +40,7 @@ func wantGarbage(t *testing.T, text string, name bound.Name) {
 	t.Helper()
 	a := app(t, answersOnce(text))
 	got := newCall("GET", "/").do(a)
-	harness.Equal(t, rewrite.FaultOf(got.err), rewrite.Garbage, got.err)
+	harness.Equal(t, transport.FaultOf(got.err), transport.FaultGarbage, got.err)
 	wantBounds(t, a, name)
 }
 

@@ -74,14 +74,14 @@ func (c *Call) Begin() {
 	c.upload = upload{turn: c.upload.turn + 1}
 }
 
-// Abort ends the running Do or Next, or the next Do, with the fault [rewrite.Aborted]. It is safe for
+// Abort ends the running Do or Next, or the next Do, with the fault [transport.FaultAborted]. It is safe for
 // concurrent use. Begin clears an abort that comes too late.
 func (c *Call) Abort() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.aborted = true
 	if c.cancel != nil {
-		c.cancel(&rewrite.Error{Fault: rewrite.Aborted})
+		c.cancel(&transport.Error{Fault: transport.FaultAborted})
 	}
 	if c.conn != nil {
 		c.conn.SetDeadline(past)
@@ -120,7 +120,7 @@ func (c *Call) Do(a *App) (*Response, error) {
 			return nil, err
 		}
 		conn.close()
-		if !again || !c.bodyUntouched() || rewrite.FaultOf(err) == rewrite.Aborted {
+		if !again || !c.bodyUntouched() || transport.FaultOf(err) == transport.FaultAborted {
 			return nil, err
 		}
 	}
@@ -135,7 +135,7 @@ func (c *Call) connect(a *App, fresh bool) (*clientConn, error) {
 		c.mu.Lock()
 		c.cancel = cancel
 		if c.aborted {
-			cancel(&rewrite.Error{Fault: rewrite.Aborted})
+			cancel(&transport.Error{Fault: transport.FaultAborted})
 		}
 		c.mu.Unlock()
 		var err error
@@ -154,7 +154,7 @@ func (c *Call) connect(a *App, fresh bool) (*clientConn, error) {
 	}
 	if !c.attach(n) {
 		n.close()
-		return nil, &rewrite.Error{Fault: rewrite.Aborted}
+		return nil, &transport.Error{Fault: transport.FaultAborted}
 	}
 	return n, nil
 }
@@ -192,7 +192,7 @@ func (c *Call) detach() (aborted bool) {
 //nolint:gocognit // one loop over what may come, in its order
 func (c *Call) exchange(a *App, conn *clientConn) (r *Response, again bool, err error) {
 	if err := conn.send(c); err != nil {
-		return nil, true, &rewrite.Error{Fault: rewrite.Reset, Err: err}
+		return nil, true, &transport.Error{Fault: transport.FaultReset, Err: err}
 	}
 	h1 := a.speech.http1()
 	switch {
@@ -220,16 +220,16 @@ func (c *Call) exchange(a *App, conn *clientConn) (r *Response, again bool, err 
 				a.speech.learnH1(false)
 				err = errSpeaksH2
 			}
-			return nil, false, &rewrite.Error{Fault: rewrite.Garbage, Err: err}
+			return nil, false, &transport.Error{Fault: transport.FaultGarbage, Err: err}
 		}
 		if n == 0 {
 			silent := conn.w == conn.r && infos == 0
 			if err := conn.fill(a.settings.MaxHeaderBytes); err != nil {
-				if rewrite.FaultOf(err) != 0 {
+				if transport.FaultOf(err) != 0 {
 					return nil, false, err
 				}
 				again := silent && c.Request.MayReplay(conn.reused, !conn.written)
-				return nil, again, &rewrite.Error{Fault: rewrite.Reset, Err: err, Silent: silent && !conn.reused && h1 == unknown}
+				return nil, again, &transport.Error{Fault: transport.FaultReset, Err: err, Silent: silent && !conn.reused && h1 == unknown}
 			}
 			continue
 		}
@@ -240,7 +240,7 @@ func (c *Call) exchange(a *App, conn *clientConn) (r *Response, again bool, err 
 			firstInfo = time.Now()
 		}
 		if rewrite.TooManyInfos(infos, time.Since(firstInfo)) {
-			return nil, false, &rewrite.Error{Fault: rewrite.Garbage, Err: rewrite.ErrTooManyInfos}
+			return nil, false, &transport.Error{Fault: transport.FaultGarbage, Err: rewrite.ErrTooManyInfos}
 		}
 		if head.Status == 100 {
 			c.startUpload()
@@ -254,10 +254,10 @@ func (c *Call) exchange(a *App, conn *clientConn) (r *Response, again bool, err 
 func (c *Call) final(a *App, conn *clientConn, n int) (*Response, bool, error) {
 	r := &conn.response
 	if r.Head.Status == 101 && !c.Request.Upgrade {
-		return nil, false, &rewrite.Error{Fault: rewrite.Garbage, Err: errNotAsked}
+		return nil, false, &transport.Error{Fault: transport.FaultGarbage, Err: errNotAsked}
 	}
 	if _, ok := wire.Find(r.Head.Fields, transport.Upgrade); r.Head.Status == 101 && !ok { // RFC 9110 section 15.2.2
-		return nil, false, &rewrite.Error{Fault: rewrite.Garbage, Err: errNoUpgrade}
+		return nil, false, &transport.Error{Fault: transport.FaultGarbage, Err: errNoUpgrade}
 	}
 	if a.speech.http1() != yes {
 		a.speech.learnH1(true)
@@ -290,7 +290,7 @@ func (c *Call) bodyUntouched() bool {
 // it may have read the request and crashed (docs/promises.md 3.7). OnlyH2Behind then detects whether
 // the user container supports HTTP/1.1, until the canceler fires.
 func (c *Call) OnlyH2Behind(canceler *transport.Canceler, a *App, err error) bool {
-	e, ok := errors.AsType[*rewrite.Error](err)
+	e, ok := errors.AsType[*transport.Error](err)
 	if !ok || !c.bodyUntouched() {
 		return false
 	}
@@ -301,7 +301,7 @@ func (c *Call) OnlyH2Behind(canceler *transport.Canceler, a *App, err error) boo
 		only, err := a.speaksOnlyH2(ctx)
 		return err == nil && only
 	}
-	return e.Fault == rewrite.Garbage && a.OnlyH2()
+	return e.Fault == transport.FaultGarbage && a.OnlyH2()
 }
 
 // failureCause returns the cause of err. If the call was aborted or the body could not be read, the error
@@ -311,9 +311,9 @@ func (c *Call) failureCause(err error) error {
 	defer c.mu.Unlock()
 	switch {
 	case c.aborted:
-		return &rewrite.Error{Fault: rewrite.Aborted}
+		return &transport.Error{Fault: transport.FaultAborted}
 	case c.upload.err != nil:
-		return &rewrite.Error{Fault: rewrite.Body, Err: c.upload.err}
+		return &transport.Error{Fault: transport.FaultBody, Err: c.upload.err}
 	}
 	return err
 }
@@ -370,7 +370,7 @@ func (c *Call) copyBody(conn *clientConn) (state uploadState, bodyErr error) {
 	pooled := conn.buffers.Get(pieceSize)
 	defer conn.buffers.Put(pooled)
 	buf := *pooled
-	chunked, body := c.Request.Chunked, rewrite.Counter{Length: c.Request.Length}
+	chunked, body := c.Request.Chunked, transport.Counter{Length: c.Request.Length}
 	room := buf
 	if chunked {
 		room = buf[chunkRoom : len(buf)-len(wire.ChunkTail)]

@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 )
@@ -150,7 +151,7 @@ func (c *clientConn) fill(limit int) error {
 	}
 	if c.buf != nil && c.w == len(c.buf) {
 		if len(c.buf) >= limit {
-			return &rewrite.Error{Fault: rewrite.Garbage, Err: rewrite.ErrHeadTooLarge}
+			return &transport.Error{Fault: transport.FaultGarbage, Err: rewrite.ErrHeadTooLarge}
 		}
 		if err := c.grow(min(2*len(c.buf), limit)); err != nil {
 			return err

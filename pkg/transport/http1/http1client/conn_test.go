@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -29,7 +29,7 @@ func TestUnsolicitedBytesReturnError(t *testing.T) {
 	c := newClientConn(nc, a.buffers)
 	harness.Until(t, "the greeting", func() bool { return !c.alive() })
 	got := harness.Within(t, "an answer", func() outcome { return newCall("GET", "/").doOn(a, c) })
-	harness.Equal(t, rewrite.FaultOf(got.err), rewrite.Garbage, got.err)
+	harness.Equal(t, transport.FaultOf(got.err), transport.FaultGarbage, got.err)
 }
 
 func TestPartialWriteSendsCompleteHeader(t *testing.T) {

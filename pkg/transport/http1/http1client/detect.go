@@ -92,7 +92,7 @@ func needsH2(contentType string) bool {
 // SpeaksH2 reports whether the user container supports HTTP/2. If this is not known, it is detected
 // on separate connections until the canceler fires. If the user container does not respond within a
 // second, the result is false. This result is stored only if the user container has responded in
-// HTTP/1.1 before. The error is a *rewrite.Error if no connection can be opened, or
+// HTTP/1.1 before. The error is a *transport.Error if no connection can be opened, or
 // context.Canceled.
 //
 // Some HTTP/1 servers, such as net/http, pass the preface of HTTP/2 to their handlers. If the user
@@ -277,7 +277,7 @@ func isSilent(c net.Conn) bool {
 
 // speaksOnlyH2 reports whether the user container supports HTTP/2 and does not support HTTP/1.1. If
 // so, it cannot have processed a request in HTTP/1.1 that it did not respond to. The error is a
-// *rewrite.Error if no connection can be opened, or the cause of the context.
+// *transport.Error if no connection can be opened, or the cause of the context.
 //
 // The user container gets a bad request first. If it responds in HTTP/1.1, the preface is not sent.
 // If it responds in HTTP/2, it does not support HTTP/1.1. If it closes the connection, it may also

@@ -14,6 +14,7 @@ import (
 	"testing/iotest"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
@@ -66,7 +67,7 @@ func onlyH2(t *testing.T, serve func(conn *harness.AppConn), expects bool) (inTi
 	if len(late) > 0 {
 		return false
 	}
-	if rewrite.FaultOf(got.err) != rewrite.Garbage || !errors.Is(got.err, errSpeaksH2) || !a.OnlyH2() || !k.bodyUntouched() {
+	if transport.FaultOf(got.err) != transport.FaultGarbage || !errors.Is(got.err, errSpeaksH2) || !a.OnlyH2() || !k.bodyUntouched() {
 		t.Errorf("got %v, only HTTP/2 %v, body untouched %v, want %v, true, true", got.err, a.OnlyH2(), k.bodyUntouched(), errSpeaksH2)
 	}
 	if speaks, err := a.speaksH2(t.Context(), false); !speaks || err != nil {
@@ -86,7 +87,7 @@ func TestInvalidResponseKeepsProtocolUnknown(t *testing.T) {
 	} {
 		a := unknownApp(t, harness.NewApp(t, func(conn *harness.AppConn) { readHead(conn); conn.Send(say) }).Port)
 		got := newCall("GET", "/").do(a)
-		if h1, h2 := a.speech.heard(); rewrite.FaultOf(got.err) != rewrite.Garbage || h1 != unknown || h2 != unknown {
+		if h1, h2 := a.speech.heard(); transport.FaultOf(got.err) != transport.FaultGarbage || h1 != unknown || h2 != unknown {
 			t.Errorf("got %v, %d, %d behind %q, want garbage, nothing learnt", got.err, h1, h2, say)
 		}
 	}
@@ -98,8 +99,8 @@ func TestNewConnectionCloseReportsSilent(t *testing.T) {
 		if known {
 			a.speech.learnH1(true)
 		}
-		var e *rewrite.Error
-		if err := newCall("GET", "/").do(a).err; !errors.As(err, &e) || e.Fault != rewrite.Reset || e.Silent == known {
+		var e *transport.Error
+		if err := newCall("GET", "/").do(a).err; !errors.As(err, &e) || e.Fault != transport.FaultReset || e.Silent == known {
 			t.Errorf("got %+v, want a reset, silent %v", e, !known)
 		}
 	}
@@ -307,13 +308,13 @@ func TestDialErrorResetsDetectedProtocol(t *testing.T) {
 	a.speaksH2(t.Context(), false)
 	a.speech.learnH1(false)
 	s.Listener.Close()
-	if got := newCall("GET", "/").do(a); rewrite.FaultOf(got.err) != rewrite.Unreachable {
+	if got := newCall("GET", "/").do(a); transport.FaultOf(got.err) != transport.FaultUnreachable {
 		t.Fatalf("got %v, want unreachable", got.err)
 	}
 	if a.OnlyH2() {
 		t.Error("got only HTTP/2, want it forgotten")
 	}
-	if _, err := a.speaksH2(t.Context(), false); rewrite.FaultOf(err) != rewrite.Unreachable {
+	if _, err := a.speaksH2(t.Context(), false); transport.FaultOf(err) != transport.FaultUnreachable {
 		t.Errorf("got %v, want unreachable", err)
 	}
 }

@@ -21,8 +21,8 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
-	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 )
 
 // Settings configure an App.
@@ -256,13 +256,13 @@ func (a *App) Dial(ctx context.Context) (net.Conn, error) {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		fault := rewrite.Local
+		fault := transport.FaultLocal
 		if !isLocal(first) {
-			fault = rewrite.Unreachable
+			fault = transport.FaultUnreachable
 			a.speech.forget()
 		}
-		if fault == rewrite.Unreachable && !refused(first) || !time.Now().Add(dialAgain).Before(end) {
-			return nil, &rewrite.Error{Fault: fault, Err: first}
+		if fault == transport.FaultUnreachable && !refused(first) || !time.Now().Add(dialAgain).Before(end) {
+			return nil, &transport.Error{Fault: fault, Err: first}
 		}
 		select {
 		case <-ctx.Done():

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"syscall"
 
-	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 )
 
 var (
@@ -29,5 +29,5 @@ func refused(err error) bool {
 // socket, or a local port. EADDRNOTAVAIL has this meaning for 127.0.0.1, because the error is
 // ENETUNREACH if the host does not have this address.
 func isLocal(err error) bool {
-	return netconn.Exhausted(err) || errors.Is(err, syscall.EADDRNOTAVAIL)
+	return transport.Exhausted(err) || errors.Is(err, syscall.EADDRNOTAVAIL)
 }

@@ -8,7 +8,7 @@ import (
 	"regexp"
 	"testing"
 
-	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 	"golang.org/x/net/http2"
 )
@@ -38,7 +38,7 @@ func FuzzResponse(f *testing.F) {
 			k.with(bytes.NewReader(make([]byte, 10)), -1)
 		}
 		got, kept := answerWith(t, a, k, sent[:split], sent[split:])
-		if got.err != nil && rewrite.FaultOf(got.err) == 0 {
+		if got.err != nil && transport.FaultOf(got.err) == 0 {
 			t.Errorf("got %v, want a fault", got.err)
 		}
 		if kept {

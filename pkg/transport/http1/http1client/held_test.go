@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
@@ -21,7 +22,7 @@ func heldCall(t *testing.T, a *App, k *testCall, arrived <-chan struct{}) observ
 	harness.Within(t, "the request at the user container", func() struct{} { return <-arrived })
 	k.Abort()
 	got := harness.Within(t, "an aborted call", func() outcome { return <-done })
-	if rewrite.FaultOf(got.err) != rewrite.Aborted {
+	if transport.FaultOf(got.err) != transport.FaultAborted {
 		t.Fatalf("got %v, want aborted", got.err)
 	}
 	return k.Held

@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -149,7 +149,7 @@ func TestDialStopsAfterConnectRetry(t *testing.T) {
 		begin := time.Now()
 		k := newCall("GET", "/")
 		got := harness.Within(t, "a dial", func() outcome { return k.do(a) })
-		if rewrite.FaultOf(got.err) != rewrite.Unreachable || k.sends != 0 || !k.bodyUntouched() {
+		if transport.FaultOf(got.err) != transport.FaultUnreachable || k.sends != 0 || !k.bodyUntouched() {
 			t.Errorf("got %v, %d sends, want unreachable, 0", got.err, k.sends)
 		}
 		if took := time.Since(begin); took < retry-dialAgain {
@@ -182,7 +182,7 @@ func TestAbortEndsBlockedDial(t *testing.T) {
 	go func() { got <- k.do(a) }()
 	harness.Until(t, "a dial", func() bool { k.mu.Lock(); defer k.mu.Unlock(); return k.cancel != nil })
 	k.Abort()
-	if got := harness.Within(t, "an aborted dial", func() outcome { return <-got }); rewrite.FaultOf(got.err) != rewrite.Aborted {
+	if got := harness.Within(t, "an aborted dial", func() outcome { return <-got }); transport.FaultOf(got.err) != transport.FaultAborted {
 		t.Errorf("got %v, want aborted", got.err)
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -54,7 +54,7 @@ func TestReplayRule(t *testing.T) {
 		expects  bool
 		serve    func(conn *harness.AppConn)
 		replayed bool
-		fault    rewrite.Fault
+		fault    transport.Fault
 	}{
 		{name: "GET, closed", method: "GET", serve: closes, replayed: true},
 		{name: "GET, reset", method: "GET", serve: resets, replayed: true},
@@ -63,17 +63,17 @@ func TestReplayRule(t *testing.T) {
 		{name: "TRACE", method: "TRACE", serve: closes, replayed: true},
 		{name: "DELETE", method: "DELETE", serve: closes, replayed: true},
 		{name: "PUT without a body", method: "PUT", serve: closes, replayed: true},
-		{name: "PUT whose body was asked for", method: "PUT", body: body, serve: closes, fault: rewrite.Reset},
+		{name: "PUT whose body was asked for", method: "PUT", body: body, serve: closes, fault: transport.FaultReset},
 		{name: "PUT whose body still waits", method: "PUT", body: body, expects: true, serve: closes, replayed: true},
-		{name: "PUT whose body was let come", method: "PUT", body: body, expects: true, serve: func(conn *harness.AppConn) { readHead(conn); conn.Send("HTTP/1.1 100 Continue\r\n\r\n") }, fault: rewrite.Reset},
-		{name: "POST without a body", method: "POST", serve: closes, fault: rewrite.Reset},
-		{name: "POST", method: "POST", body: body, serve: closes, fault: rewrite.Reset},
-		{name: "POST whose body still waits", method: "POST", body: body, expects: true, serve: closes, fault: rewrite.Reset},
-		{name: "PATCH", method: "PATCH", serve: closes, fault: rewrite.Reset},
-		{name: "get, which is not GET", method: "get", serve: closes, fault: rewrite.Reset},
-		{name: "one byte of a response", method: "GET", serve: func(conn *harness.AppConn) { readHead(conn); conn.Send("H") }, fault: rewrite.Reset},
-		{name: "an informational response", method: "GET", serve: func(conn *harness.AppConn) { readHead(conn); conn.Send("HTTP/1.1 103 Early Hints\r\n\r\n") }, fault: rewrite.Reset},
-		{name: "garbage", method: "GET", serve: func(conn *harness.AppConn) { readHead(conn); conn.Send("what?\r\n") }, fault: rewrite.Garbage},
+		{name: "PUT whose body was let come", method: "PUT", body: body, expects: true, serve: func(conn *harness.AppConn) { readHead(conn); conn.Send("HTTP/1.1 100 Continue\r\n\r\n") }, fault: transport.FaultReset},
+		{name: "POST without a body", method: "POST", serve: closes, fault: transport.FaultReset},
+		{name: "POST", method: "POST", body: body, serve: closes, fault: transport.FaultReset},
+		{name: "POST whose body still waits", method: "POST", body: body, expects: true, serve: closes, fault: transport.FaultReset},
+		{name: "PATCH", method: "PATCH", serve: closes, fault: transport.FaultReset},
+		{name: "get, which is not GET", method: "get", serve: closes, fault: transport.FaultReset},
+		{name: "one byte of a response", method: "GET", serve: func(conn *harness.AppConn) { readHead(conn); conn.Send("H") }, fault: transport.FaultReset},
+		{name: "an informational response", method: "GET", serve: func(conn *harness.AppConn) { readHead(conn); conn.Send("HTTP/1.1 103 Early Hints\r\n\r\n") }, fault: transport.FaultReset},
+		{name: "garbage", method: "GET", serve: func(conn *harness.AppConn) { readHead(conn); conn.Send("what?\r\n") }, fault: transport.FaultGarbage},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			a, s := second(t, c.serve)
@@ -87,7 +87,7 @@ func TestReplayRule(t *testing.T) {
 			if c.replayed {
 				sends, connections = 2, 2
 			}
-			if k.sends != sends || s.Connections() != connections || rewrite.FaultOf(got.err) != c.fault {
+			if k.sends != sends || s.Connections() != connections || transport.FaultOf(got.err) != c.fault {
 				t.Errorf("got %d sends, %d connections, %v, want %d, %d, fault %d", k.sends, s.Connections(), got.err, sends, connections, c.fault)
 			}
 			if c.replayed && got.status != 200 {
@@ -100,7 +100,7 @@ func TestReplayRule(t *testing.T) {
 func TestNewConnectionIsNotReplayed(t *testing.T) {
 	a := app(t, func(conn *harness.AppConn) { readHead(conn) })
 	k := newCall("GET", "/")
-	if got := k.do(a); rewrite.FaultOf(got.err) != rewrite.Reset || k.sends != 1 {
+	if got := k.do(a); transport.FaultOf(got.err) != transport.FaultReset || k.sends != 1 {
 		t.Errorf("got %v, %d sends, want a reset, 1", got.err, k.sends)
 	}
 }
@@ -116,7 +116,7 @@ func TestRequestIsReplayedOnce(t *testing.T) {
 	a := unknownApp(t, s.Port)
 	newCall("GET", "/").do(a).want(t, 204, "")
 	k := newCall("GET", "/")
-	if got := k.do(a); rewrite.FaultOf(got.err) != rewrite.Reset || k.sends != 2 || s.Connections() != 2 {
+	if got := k.do(a); transport.FaultOf(got.err) != transport.FaultReset || k.sends != 2 || s.Connections() != 2 {
 		t.Errorf("got %v, %d sends, %d connections, want a reset, 2, 2", got.err, k.sends, s.Connections())
 	}
 }
@@ -141,7 +141,7 @@ func TestReplayUsesNewConnection(t *testing.T) {
 	s.Listener.Close()
 	k := newCall("GET", "/")
 	got := k.do(a)
-	if rewrite.FaultOf(got.err) != rewrite.Unreachable || k.sends != 1 || idle(a) != 2 {
+	if transport.FaultOf(got.err) != transport.FaultUnreachable || k.sends != 1 || idle(a) != 2 {
 		t.Errorf("got %v, %d sends, %d idle, want unreachable, 1, 2", got.err, k.sends, idle(a))
 	}
 }
@@ -177,7 +177,7 @@ func TestUnwrittenRequestIsReplayedForEachMethod(t *testing.T) {
 			got := k.do(a)
 			if takes == 0 {
 				got.want(t, 200, "hello")
-			} else if rewrite.FaultOf(got.err) != rewrite.Reset || k.sends != 1 {
+			} else if transport.FaultOf(got.err) != transport.FaultReset || k.sends != 1 {
 				t.Errorf("got %v, %d sends, want a reset, 1", got.err, k.sends)
 			}
 		})

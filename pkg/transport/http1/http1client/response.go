@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
-	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 )
 
 // Response is the final response to a [Call]. It is a part of the connection to the user
@@ -37,7 +37,7 @@ func (r *Response) Length() int64 {
 }
 
 // Next returns the next bytes of the body, which are valid until the next call. At the end of the
-// body, it returns io.EOF. All other errors are of type *rewrite.Error. Next calls Client.Waiting
+// body, it returns io.EOF. All other errors are of type *transport.Error. Next calls Client.Waiting
 // before it blocks.
 func (r *Response) Next() ([]byte, error) {
 	for {
@@ -45,7 +45,7 @@ func (r *Response) Next() ([]byte, error) {
 		r.conn.r += n
 		if err != nil && err != io.EOF {
 			r.app.recordBound(r.conn, err)
-			return nil, r.call.failureCause(&rewrite.Error{Fault: rewrite.Garbage, Err: err})
+			return nil, r.call.failureCause(&transport.Error{Fault: transport.FaultGarbage, Err: err})
 		}
 		if len(data) > 0 {
 			return data, nil
@@ -67,8 +67,8 @@ func (r *Response) Next() ([]byte, error) {
 			if err == io.EOF {
 				err = errEndedEarly
 			}
-			if rewrite.FaultOf(err) == 0 {
-				err = &rewrite.Error{Fault: rewrite.Reset, Err: err}
+			if transport.FaultOf(err) == 0 {
+				err = &transport.Error{Fault: transport.FaultReset, Err: err}
 			}
 			return nil, r.call.failureCause(err)
 		}

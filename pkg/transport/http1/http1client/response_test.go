@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
@@ -133,7 +134,7 @@ func TestInvalidResponseClosesConnection(t *testing.T) {
 				close(closed)
 			})
 			got := newCall("GET", "/").do(a)
-			harness.Equal(t, rewrite.FaultOf(got.err), rewrite.Garbage, got.err)
+			harness.Equal(t, transport.FaultOf(got.err), transport.FaultGarbage, got.err)
 			harness.Receive(t, closed, "closing the connection")
 			harness.Equal(t, idle(a), 0, "idle connections")
 		})
@@ -160,12 +161,12 @@ func TestLongResponseHeaderIsRead(t *testing.T) {
 
 func TestResponseHeaderOfMaxHeaderBytesIsRead(t *testing.T) {
 	const limit = 4 << 20
-	for extra, want := range map[int]rewrite.Fault{0: 0, 1: rewrite.Garbage} {
+	for extra, want := range map[int]transport.Fault{0: 0, 1: transport.FaultGarbage} {
 		const start, end = "HTTP/1.1 204 No Content\r\nA: ", "\r\n\r\n"
 		s := harness.NewApp(t, answers(start+strings.Repeat("a", limit+extra-len(start+end))+end))
 		a := New(Settings{Port: s.Port, MaxHeaderBytes: limit})
 		t.Cleanup(a.Close)
-		if got := newCall("GET", "/").do(a); rewrite.FaultOf(got.err) != want {
+		if got := newCall("GET", "/").do(a); transport.FaultOf(got.err) != want {
 			t.Errorf("%d bytes more than the limit: got %v, want fault %d", extra, got.err, want)
 		}
 	}
@@ -230,7 +231,7 @@ func TestIncompleteResponseReturnsReset(t *testing.T) {
 				})
 				k := newCall("GET", "/")
 				got := k.do(a)
-				if rewrite.FaultOf(got.err) != rewrite.Reset || idle(a) != 0 || k.sends != 1 {
+				if transport.FaultOf(got.err) != transport.FaultReset || idle(a) != 0 || k.sends != 1 {
 					t.Errorf("got %v, %d idle, %d sends, want a reset, 0, 1", got.err, idle(a), k.sends)
 				}
 			})
@@ -256,7 +257,7 @@ func TestResetOfUnframedBodyReturnsError(t *testing.T) {
 	for err == nil {
 		_, err = r.Next()
 	}
-	harness.Equal(t, rewrite.FaultOf(err), rewrite.Reset, err)
+	harness.Equal(t, transport.FaultOf(err), transport.FaultReset, err)
 	r.Close()
 }
 
@@ -298,7 +299,7 @@ func TestNextCallsWaitingBeforeBlocking(t *testing.T) {
 func TestErrorWrapsSystemError(t *testing.T) {
 	a := app(t, func(conn *harness.AppConn) { readRequest(conn) })
 	err := newCall("GET", "/").do(a).err
-	var e *rewrite.Error
+	var e *transport.Error
 	if !errors.As(err, &e) || e.Err == nil || !strings.HasPrefix(err.Error(), "user container: reset: ") {
 		t.Errorf("got %v, want a reset with its cause", err)
 	}

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -86,7 +86,7 @@ func TestMaxConnsAbortRemovesWaiter(t *testing.T) {
 	a.speech.learnH1(true)
 	calls, outcomes := g.queued(t, a, 2)
 	calls[1].Abort()
-	if got := harness.Receive(t, outcomes[1], "end of the aborted call"); rewrite.FaultOf(got.err) != rewrite.Aborted {
+	if got := harness.Receive(t, outcomes[1], "end of the aborted call"); transport.FaultOf(got.err) != transport.FaultAborted {
 		t.Errorf("got %v, want aborted", got.err)
 	}
 	harness.Equal(t, a.ConnState().Waiting, 1, "waiting requests")
@@ -104,7 +104,7 @@ func TestMaxConnsReleasesSlotOfClosedConnection(t *testing.T) {
 	_, outcomes := g.queued(t, a, 1)
 	close(g.gate) // the app closes both connections without a response
 	for _, got := range outcomes {
-		if got := harness.Receive(t, got, "end"); rewrite.FaultOf(got.err) != rewrite.Reset {
+		if got := harness.Receive(t, got, "end"); transport.FaultOf(got.err) != transport.FaultReset {
 			t.Errorf("got %v, want a reset", got.err)
 		}
 	}
@@ -138,7 +138,7 @@ func TestMaxConnsReleasesSlotOfFailedDial(t *testing.T) {
 	a := New(Settings{Port: port, MaxConns: 1})
 	defer a.Close()
 	for range 3 {
-		if got := newCall("GET", "/").do(a); rewrite.FaultOf(got.err) != rewrite.Unreachable {
+		if got := newCall("GET", "/").do(a); transport.FaultOf(got.err) != transport.FaultUnreachable {
 			t.Errorf("got %v, want unreachable", got.err)
 		}
 	}

@@ -55,7 +55,7 @@ type Response struct {
 	length int64
 }
 
-var errAborted = &rewrite.Error{Fault: rewrite.Aborted}
+var errAborted = &transport.Error{Fault: transport.FaultAborted}
 
 // Begin prepares c for its next request. It must be called before another goroutine can call Abort.
 func (c *Call) Begin() {
@@ -113,7 +113,7 @@ func signal(to chan struct{}) {
 
 // Do sends the request and returns the final response when its header section has arrived. It retries the
 // request once if docs/promises.md 3.7 allows a retry or if the user container reports that it has not
-// processed the request (RFC 9113 section 8.7). The error is a *[rewrite.Error] or the error of
+// processed the request (RFC 9113 section 8.7). The error is a *[transport.Error] or the error of
 // Settings.Dial.
 func (c *Call) Do(client *Client) (*Response, error) {
 	c.client, c.headMemory.Account = client, c.Memory
@@ -196,7 +196,7 @@ func (c *Call) awaitHead() error {
 		}
 		c.Memory.Sub(bytes)
 		switch {
-		case headed && (err == nil || rewrite.FaultOf(err) == rewrite.Reset): // content that has arrived is returned before the error
+		case headed && (err == nil || transport.FaultOf(err) == transport.FaultReset): // content that has arrived is returned before the error
 			return nil
 		case err != nil:
 			return err
@@ -211,7 +211,7 @@ func (c *Call) awaitHead() error {
 func (c *Call) addInfo(h *http2conn.Head) {
 	n := h.Size()
 	if !c.Memory.Admit(n) {
-		c.fail(&rewrite.Error{Fault: rewrite.Overloaded})
+		c.fail(&transport.Error{Fault: transport.FaultOverloaded})
 		return
 	}
 	c.waiting += n
@@ -224,7 +224,7 @@ func (c *Call) failure() error {
 	case c.aborted:
 		return errAborted
 	case c.bodyErr != nil:
-		return &rewrite.Error{Fault: rewrite.Body, Err: c.bodyErr}
+		return &transport.Error{Fault: transport.FaultBody, Err: c.bodyErr}
 	}
 	return c.err
 }
@@ -242,7 +242,7 @@ func (c *Call) mayRepeat(err error, reused bool) bool {
 // request is retried only if the connection is replaced. In all other cases,
 // [rewrite.Request.MayReplay] decides. reused reports whether the connection was used before.
 func MayRepeat(err error, reused bool, q *rewrite.Request) bool {
-	if rewrite.FaultOf(err) != rewrite.Reset {
+	if transport.FaultOf(err) != transport.FaultReset {
 		return false
 	}
 	if reset, ok := errors.AsType[*http2conn.ResetError](err); ok {
@@ -257,7 +257,7 @@ func MayRepeat(err error, reused bool, q *rewrite.Request) bool {
 func (r *Response) Length() int64 { return r.length }
 
 // Next returns the next bytes of the body, which are valid until the next call. It returns io.EOF at the end
-// of the body. Any other error is a *[rewrite.Error].
+// of the body. Any other error is a *[transport.Error].
 func (r *Response) Next() ([]byte, error) {
 	c := r.call
 	for {
@@ -516,9 +516,9 @@ func (e *events) Failed(_ *http2conn.Conn, err error) {
 // HTTP/2, and Reset otherwise.
 func Failure(err error) error {
 	if _, ok := errors.AsType[*http2conn.Error](err); ok {
-		return &rewrite.Error{Fault: rewrite.Garbage, Err: err}
+		return &transport.Error{Fault: transport.FaultGarbage, Err: err}
 	}
-	return &rewrite.Error{Fault: rewrite.Reset, Err: err}
+	return &transport.Error{Fault: transport.FaultReset, Err: err}
 }
 
 // Drained implements http2conn.Owner.

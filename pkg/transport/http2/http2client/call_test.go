@@ -16,9 +16,9 @@ import (
 
 	"golang.org/x/net/http2"
 
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http2/http2client"
-	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -126,7 +126,7 @@ func TestUnannouncedTrailersInBothDirections(t *testing.T) {
 }
 
 func TestInformationalResponsesAreLimited(t *testing.T) {
-	for n, want := range map[int]rewrite.Fault{100: 0, 101: rewrite.Garbage} {
+	for n, want := range map[int]transport.Fault{100: 0, 101: transport.FaultGarbage} {
 		a := newPeers(t, script{headers: func(p *peer, f *http2.MetaHeadersFrame) {
 			for range n {
 				p.WriteHead(f.StreamID, false, ":status", "103", "link", "a")
@@ -135,7 +135,7 @@ func TestInformationalResponsesAreLimited(t *testing.T) {
 		}})
 		c, o := newCall("GET")
 		_, _, err := get(newClient(t, a), c)
-		if rewrite.FaultOf(err) != want || want == 0 && len(o.infos) != n || len(o.infos) > 100 {
+		if transport.FaultOf(err) != want || want == 0 && len(o.infos) != n || len(o.infos) > 100 {
 			t.Errorf("got error %v and %d of %d informational responses, want fault %d", err, len(o.infos), n, want)
 		}
 	}
@@ -145,13 +145,13 @@ func TestBodyLengthMatchesContentLength(t *testing.T) {
 	for name, c := range map[string]struct {
 		method, status, length, body string
 		want                         string
-		fault                        rewrite.Fault
+		fault                        transport.Fault
 	}{
 		"equal":             {"GET", "200", "5", "hello", "hello", 0},
 		"none said":         {"GET", "200", "", "hello", "hello", 0},
-		"too long":          {"GET", "200", "3", "hello", "", rewrite.Garbage},
-		"too short":         {"GET", "200", "9", "hello", "hello", rewrite.Garbage},
-		"nothing of it":     {"GET", "200", "9", "", "", rewrite.Garbage},
+		"too long":          {"GET", "200", "3", "hello", "", transport.FaultGarbage},
+		"too short":         {"GET", "200", "9", "hello", "hello", transport.FaultGarbage},
+		"nothing of it":     {"GET", "200", "9", "", "", transport.FaultGarbage},
 		"nothing, and zero": {"GET", "200", "0", "", "", 0},
 		"HEAD":              {"HEAD", "200", "9", "", "", 0},
 		"HEAD with a body":  {"HEAD", "200", "5", "hello", "", 0},
@@ -171,7 +171,7 @@ func TestBodyLengthMatchesContentLength(t *testing.T) {
 			}})
 			call, _ := newCall(c.method)
 			_, body, err := get(newClient(t, a), call)
-			if rewrite.FaultOf(err) != c.fault || !strings.HasPrefix(c.want, body) || err == nil && body != c.want {
+			if transport.FaultOf(err) != c.fault || !strings.HasPrefix(c.want, body) || err == nil && body != c.want {
 				t.Errorf("got %q, %v, want %q, fault %d", body, err, c.want, c.fault)
 			}
 		})
@@ -187,7 +187,7 @@ func TestContentBeyondLengthIsRejected(t *testing.T) {
 	}})
 	c, _ := newCall("GET")
 	_, body, err := get(newClient(t, a), c)
-	if !strings.HasPrefix("hel", body) || rewrite.FaultOf(err) != rewrite.Garbage {
+	if !strings.HasPrefix("hel", body) || transport.FaultOf(err) != transport.FaultGarbage {
 		t.Errorf("got %q, %v, want at most hel and garbage", body, err)
 	}
 }
@@ -195,8 +195,8 @@ func TestContentBeyondLengthIsRejected(t *testing.T) {
 func TestEmptyResponseMatchesContentLength(t *testing.T) {
 	for name, c := range map[string]struct {
 		method, length string
-		fault          rewrite.Fault
-	}{"none said": {"GET", "", 0}, "zero": {"GET", "0", 0}, "more": {"GET", "5", rewrite.Garbage}, "HEAD": {"HEAD", "5", 0}} {
+		fault          transport.Fault
+	}{"none said": {"GET", "", 0}, "zero": {"GET", "0", 0}, "more": {"GET", "5", transport.FaultGarbage}, "HEAD": {"HEAD", "5", 0}} {
 		a := newPeers(t, script{headers: func(p *peer, f *http2.MetaHeadersFrame) {
 			fields := []string{":status", "200"}
 			if c.length != "" {
@@ -206,7 +206,7 @@ func TestEmptyResponseMatchesContentLength(t *testing.T) {
 		}})
 		call, _ := newCall(c.method)
 		r, err := call.Do(newClient(t, a))
-		harness.Equal(t, rewrite.FaultOf(err), c.fault, name, err)
+		harness.Equal(t, transport.FaultOf(err), c.fault, name, err)
 		if err == nil {
 			harness.Equal(t, r.Length(), 0, name, "length")
 			r.Close()
@@ -247,7 +247,7 @@ func TestMalformedResponseHeaderIsGarbage(t *testing.T) {
 			}})
 			client := newClient(t, a)
 			c, _ := newCall("GET")
-			if _, _, err := get(client, c); rewrite.FaultOf(err) != rewrite.Garbage {
+			if _, _, err := get(client, c); transport.FaultOf(err) != transport.FaultGarbage {
 				t.Errorf("got %v, want garbage", err)
 			}
 			if body := mustGet(t, client); body != "well" || a.connections() != 1 {
@@ -502,7 +502,7 @@ func (w *wanted) mustReset(t *testing.T) {
 
 func mustAbort(t *testing.T, from <-chan error) {
 	t.Helper()
-	if err := harness.Receive(t, from, "error"); rewrite.FaultOf(err) != rewrite.Aborted {
+	if err := harness.Receive(t, from, "error"); transport.FaultOf(err) != transport.FaultAborted {
 		t.Errorf("got %v, want aborted", err)
 	}
 }
@@ -633,7 +633,7 @@ func TestAbortAtAnyTime(t *testing.T) {
 			c.Abort()
 		})
 		_, body, err := get(client, c)
-		if f := rewrite.FaultOf(err); f != rewrite.Aborted && (err != nil || len(body) != 100<<10) {
+		if f := transport.FaultOf(err); f != transport.FaultAborted && (err != nil || len(body) != 100<<10) {
 			t.Errorf("got %d bytes, error %v, want the complete body or an abort", len(body), err)
 		}
 		running.Wait()
@@ -648,7 +648,7 @@ func TestBodyReadErrorEndsCall(t *testing.T) {
 	lost := errors.New("lost")
 	c, _ := newUpload("PUT", io.MultiReader(strings.NewReader("begun"), failing{lost}))
 	_, _, err := get(newClient(t, w.app), c)
-	if rewrite.FaultOf(err) != rewrite.Body || !errors.Is(err, lost) {
+	if transport.FaultOf(err) != transport.FaultBody || !errors.Is(err, lost) {
 		t.Errorf("got %v, want the error of the body %v", err, lost)
 	}
 	w.mustReset(t)
@@ -673,7 +673,7 @@ func TestTruncatedResponseFailsAfterReceivedContent(t *testing.T) {
 			client := newClient(t, a)
 			c, o := newCall("GET")
 			status, body, err := get(client, c)
-			if status != 200 || body != "begun" || rewrite.FaultOf(err) != rewrite.Reset || o.sends != 1 {
+			if status != 200 || body != "begun" || transport.FaultOf(err) != transport.FaultReset || o.sends != 1 {
 				t.Errorf("got %d, %q, %v, sent %d times, want 200, begun, a reset, once", status, body, err, o.sends)
 			}
 		})

@@ -13,7 +13,7 @@ import (
 )
 
 // A Check validates the parts of a response as they arrive (RFC 9113 section 8.1). Its errors are
-// *[rewrite.Error] with the fault Garbage. The caller must not use a part after an error, because an
+// *[transport.Error] with the fault Garbage. The caller must not use a part after an error, because an
 // HTTP/1.1 client could interpret excess content as the next response. The caller sets Method. All other fields
 // must be zero before the response. A Check must not be used concurrently.
 type Check struct {
@@ -22,7 +22,7 @@ type Check struct {
 	Infos  int // number of informational responses
 	Status int // status of the final response; 0 if it has not arrived
 
-	rewrite.Counter // counts the content of the final response
+	transport.Counter // counts the content of the final response
 
 	firstInfo time.Time // time of the first informational response
 	err       error     // error of the first rejected header block; nil if none was rejected
@@ -103,7 +103,7 @@ func (k *Check) Bodiless() bool {
 // Answered reports whether any header block of a response has arrived.
 func (k *Check) Answered() bool { return k.Infos > 0 || k.Status != 0 }
 
-func garbage(err error) error { return &rewrite.Error{Fault: rewrite.Garbage, Err: err} }
+func garbage(err error) error { return &transport.Error{Fault: transport.FaultGarbage, Err: err} }
 
 // contentLength returns the Content-Length of a response in bytes, or -1 if there is none. ok is false if
 // a value is not a number or if several values differ (RFC 9110 section 8.6).

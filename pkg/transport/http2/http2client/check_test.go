@@ -9,6 +9,7 @@ import (
 	"golang.org/x/net/http2"
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http2/http2client"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http2/http2conn"
@@ -68,7 +69,7 @@ func TestLargeResponsesAreRecorded(t *testing.T) {
 			_, _, err := get(newClientOf(t, http2client.Settings{
 				Dial: dialer(a), Unsettled: func() {}, MaxHeaderBytes: 256 << 10, Bounds: bounds,
 			}), call)
-			harness.Equal(t, rewrite.FaultOf(err), rewrite.Garbage, err)
+			harness.Equal(t, transport.FaultOf(err), transport.FaultGarbage, err)
 			harness.Equal(t, bounds.Count(c.want), 1, "events of", c.want)
 			harness.Equal(t, len(bounds.States(time.Now())), 1, "bounds")
 		})

@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http2/http2conn"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
-	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 )
 
 // Settings configures a Client.
@@ -203,7 +203,7 @@ func (c *Client) Since(err error) int {
 // has no content. since is 0 or a value returned by Since. reused reports whether the connection
 // was used before. If no connection accepts a stream, Open waits in a FIFO queue. The wait fails when the
 // context returned by waiting is done. The error is the cause of this context, an error of Dial, or a
-// *[rewrite.Error].
+// *[transport.Error].
 func (c *Client) Open(waiting func() (context.Context, context.CancelFunc), owner http2conn.Owner, head *http2conn.Block, end bool, since int) (s *http2conn.Stream, reused bool, err error) {
 	c.mu.Lock()
 	if c.queue.empty() {
@@ -362,8 +362,8 @@ func (c *Client) settle(n *clientConn) bool {
 }
 
 var (
-	errClosed = &rewrite.Error{Fault: rewrite.Unreachable, Err: errors.New("client closed")}
-	errLarge  = &rewrite.Error{Fault: rewrite.HeadLimit, Err: http2conn.ErrLarge}
+	errClosed = &transport.Error{Fault: transport.FaultUnreachable, Err: errors.New("client closed")}
+	errLarge  = &transport.Error{Fault: transport.FaultHeadLimit, Err: http2conn.ErrLarge}
 )
 
 // add opens a connection and adds it to conns.

@@ -12,9 +12,9 @@ import (
 
 	"golang.org/x/net/http2"
 
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http2/http2client"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http2/http2conn"
-	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -201,7 +201,7 @@ func TestAppWithoutStreamsReceivesOneConnection(t *testing.T) {
 func TestDialErrorFailsWaitingRequests(t *testing.T) {
 	const waiters = 20
 	dialling, release := make(chan struct{}, 1000), make(chan struct{})
-	want := &rewrite.Error{Fault: rewrite.Unreachable, Err: io.ErrClosedPipe}
+	want := &transport.Error{Fault: transport.FaultUnreachable, Err: io.ErrClosedPipe}
 	client := newClientOf(t, http2client.Settings{Unsettled: func() {}, Dial: func(context.Context) (net.Conn, error) {
 		dialling <- struct{}{}
 		<-release
@@ -233,7 +233,7 @@ func TestRequestDuringFailedDialWaitsForNextDial(t *testing.T) {
 		}
 		dialling <- struct{}{}
 		<-release
-		return nil, &rewrite.Error{Fault: rewrite.Unreachable}
+		return nil, &transport.Error{Fault: transport.FaultUnreachable}
 	}})
 	c, _ := newCall("GET")
 	first := run(client, c)
@@ -248,7 +248,7 @@ func TestRequestDuringFailedDialWaitsForNextDial(t *testing.T) {
 	}()
 	harness.Receive(t, joined, "second request")
 	close(release)
-	if err := harness.Receive(t, first, "error"); rewrite.FaultOf(err) != rewrite.Unreachable {
+	if err := harness.Receive(t, first, "error"); transport.FaultOf(err) != transport.FaultUnreachable {
 		t.Errorf("got %v, want unreachable", err)
 	}
 	harness.Equal(t, harness.Receive(t, second, "stream"), nil, "error of the later request")
@@ -278,7 +278,7 @@ func TestAppWithoutHTTP2IsReported(t *testing.T) {
 			unsettled := make(chan struct{}, 100)
 			client := newClientOf(t, http2client.Settings{Dial: dialer(a), Unsettled: func() { unsettled <- struct{}{} }})
 			c, _ := newCall("GET")
-			if _, err := c.Do(client); rewrite.FaultOf(err) == 0 {
+			if _, err := c.Do(client); transport.FaultOf(err) == 0 {
 				t.Errorf("got %v, want a fault", err)
 			}
 			harness.Receive(t, unsettled, "report")
@@ -307,7 +307,7 @@ func TestRequestAfterCloseReturnsError(t *testing.T) {
 	mustGet(t, client)
 	client.Close()
 	c, _ := newCall("GET")
-	if _, err := c.Do(client); rewrite.FaultOf(err) != rewrite.Unreachable {
+	if _, err := c.Do(client); transport.FaultOf(err) != transport.FaultUnreachable {
 		t.Errorf("got %v, want unreachable", err)
 	}
 	harness.Equal(t, dials.Load(), 1, "dials")

@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/net/http2"
 
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http2/http2client"
-	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -241,7 +241,7 @@ func TestQueuedRequestsEndWithHostileApp(t *testing.T) {
 				switch {
 				case err == nil:
 					answered.Add(1)
-				case rewrite.FaultOf(err) == 0:
+				case transport.FaultOf(err) == 0:
 					t.Errorf("got %v, want a fault", err)
 				}
 			}
@@ -282,6 +282,6 @@ func TestHeaderSectionBeyondLimitOfAppIsNotSent(t *testing.T) {
 	room := limit - <-seen
 	harness.NoError(t, request(room))
 	harness.Equal(t, <-seen, limit, "size of the header section")
-	harness.Equal(t, rewrite.FaultOf(request(room+1)), rewrite.HeadLimit, "fault")
+	harness.Equal(t, transport.FaultOf(request(room+1)), transport.FaultHeadLimit, "fault")
 	harness.NoError(t, request(0))
 }

@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/net/http2"
 
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http2/http2conn"
-	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -63,7 +63,7 @@ func TestReplayAfterStreamReset(t *testing.T) {
 				call.Content = []byte("held")
 			}
 			_, _, err := get(client, call)
-			if rewrite.FaultOf(err) != rewrite.Reset || seen.Load() != c.sends || int32(o.sends) != c.sends {
+			if transport.FaultOf(err) != transport.FaultReset || seen.Load() != c.sends || int32(o.sends) != c.sends {
 				t.Errorf("got error %v, sent %d times, received %d times, want a reset, %d times", err, o.sends, seen.Load(), c.sends)
 			}
 		})
@@ -135,7 +135,7 @@ func TestReplayAfterConnectionError(t *testing.T) {
 			if answered := err == nil; answered != (c.sends == 2) || seen.Load() != c.sends || int32(o.sends) != c.sends {
 				t.Errorf("got a response %v (error %v), received %d times, want %v, %d times", answered, err, seen.Load(), c.sends == 2, c.sends)
 			}
-			if err != nil && rewrite.FaultOf(err) != rewrite.Reset {
+			if err != nil && transport.FaultOf(err) != transport.FaultReset {
 				t.Errorf("got %v, want a reset", err)
 			}
 		})
@@ -173,7 +173,7 @@ func TestGoAwayRetriesUnprocessedRequests(t *testing.T) {
 			if body == nil && (got != "above" || err != nil || above.Load() != 2) {
 				t.Errorf("got %q, error %v, received %d times, want above, received twice", got, err, above.Load())
 			}
-			if body != nil && (rewrite.FaultOf(err) != rewrite.Reset || above.Load() != 1) {
+			if body != nil && (transport.FaultOf(err) != transport.FaultReset || above.Load() != 1) {
 				t.Errorf("got error %v, received %d times, want a reset, received once", err, above.Load())
 			}
 			if err := harness.Receive(t, done, "response"); err != nil || below.Load() != 1 {

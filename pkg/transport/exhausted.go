@@ -1,4 +1,4 @@
-package netconn
+package transport
 
 import (
 	"errors"
