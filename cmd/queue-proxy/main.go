@@ -17,6 +17,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/config"
 	"github.com/queue-proxy/queue-proxy/pkg/observe/status"
 	"github.com/queue-proxy/queue-proxy/pkg/sidecar"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 )
 
 // The linker sets these variables.
@@ -89,7 +90,7 @@ func runConfigured(line commandLine, stdout io.Writer) (bool, error) {
 func why(line commandLine, statusPort int, stdout io.Writer) (bool, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), whyTimeout)
 	defer cancel()
-	return status.Why(ctx, statusPort, line.asJSON, stdout)
+	return status.Why(ctx, netconn.LoopbackClient(), statusPort, line.asJSON, stdout)
 }
 
 // serve runs the sidecar until it receives a termination signal. A second signal stops the process

@@ -13,6 +13,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/fair"
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/observe/metrics"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 )
 
 // makeMetrics returns the metrics, or nil if they are neither served nor pushed.
@@ -30,7 +31,7 @@ func (s *sidecar) makeMetrics(pushed bool) *metrics.Metrics {
 		Namespace: c.Namespace.V, Service: c.Service.V, Configuration: c.Configuration.V, Revision: c.Revision.V, Pod: c.Pod.V,
 		UserPort:        c.UserPort.V,
 		NotReadyReasons: append(reasons, observation.Draining.String()),
-		Merge:           metrics.Merge{Port: c.MergePort.V, Path: c.MergePath.V},
+		Merge:           metrics.Merge{Dial: netconn.DialLoopback, Port: c.MergePort.V, Path: c.MergePath.V},
 		Gauges: metrics.Gauges{
 			Load:         s.load,
 			OldestWaiter: s.proxy.Limit.OldestWaiter,
@@ -53,7 +54,7 @@ func (s *sidecar) makeMetrics(pushed bool) *metrics.Metrics {
 	m, err := metrics.New(o)
 	if err != nil {
 		s.log.Warn("metrics of the application are not merged", zap.Error(err))
-		o.Merge = metrics.Merge{}
+		o.Merge = metrics.Merge{Dial: netconn.DialLoopback}
 		m, _ = metrics.New(o) // cannot fail because config has validated the names
 	}
 	return m

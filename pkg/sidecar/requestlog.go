@@ -6,6 +6,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/queue-proxy/queue-proxy/pkg/observe/accesslog"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 )
 
 // requestLog returns the request log, or nil if it is disabled.
@@ -24,7 +25,8 @@ func (s *sidecar) requestLog() *accesslog.Log {
 			Name: s.config.Revision.V, Namespace: s.config.Namespace.V, Service: s.config.Service.V,
 			Configuration: s.config.Configuration.V, PodName: s.config.Pod.V, PodIP: s.config.PodIP.V,
 		},
-		Report: func(err error) { s.log.Warn("request log", zap.Error(err)) },
+		Report:   func(err error) { s.log.Warn("request log", zap.Error(err)) },
+		WriteNow: netconn.WriteNow,
 	}
 	if !t.WantRequestLog.V { // REQUEST_LOG always writes JSON
 		options.Template = t.RequestLogTemplate.V

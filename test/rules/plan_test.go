@@ -64,15 +64,10 @@ var plan = []folder{
 	{path: "pkg/observe/export", may: []string{"pkg/message", "pkg/transport"}},
 	{path: "pkg/observe/metrics", may: []string{
 		"pkg/fair", "pkg/message", "pkg/observation", "pkg/observation/bound", "pkg/observe/export",
-		"pkg/transport/netconn",
 	}},
 	{path: "pkg/observe/tracing", may: []string{"pkg/message", "pkg/observation", "pkg/observe/export", "pkg/transport"}},
-	{path: "pkg/observe/accesslog", may: []string{
-		"pkg/message", "pkg/observation", "pkg/observe/export", "pkg/transport", "pkg/transport/netconn",
-	}},
-	{path: "pkg/observe/status", may: []string{
-		"pkg/fair", "pkg/message", "pkg/observation", "pkg/observation/bound", "pkg/transport/netconn",
-	}},
+	{path: "pkg/observe/accesslog", may: []string{"pkg/message", "pkg/observation", "pkg/observe/export", "pkg/transport"}},
+	{path: "pkg/observe/status", may: []string{"pkg/fair", "pkg/message", "pkg/observation", "pkg/observation/bound"}},
 	{path: "pkg/config", may: []string{"pkg/message", "pkg/probe", "pkg/proxy/adapt"}},
 
 	// The injector.
@@ -94,7 +89,7 @@ var plan = []folder{
 	}},
 	{path: "cmd/internal/cli", may: []string{"pkg/message"}},
 	{path: "cmd/injector/internal/check", may: []string{"pkg/inject"}},
-	{path: "cmd/queue-proxy", may: []string{"pkg/config", "pkg/message", "pkg/observe/status", "pkg/sidecar"}},
+	{path: "cmd/queue-proxy", may: []string{"pkg/config", "pkg/message", "pkg/observe/status", "pkg/sidecar", "pkg/transport/netconn"}},
 	{path: "cmd/injector", may: []string{
 		"cmd/injector/internal/check", "cmd/internal/cli", "pkg/inject", "pkg/inject/manifest",
 		"pkg/inject/webhook", "pkg/message",

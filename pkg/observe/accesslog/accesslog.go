@@ -40,6 +40,10 @@ type Options struct {
 	// Report is called if a write or the template fails, at most once a minute for each of
 	// them. It can be called by any goroutine that logs. It may be nil.
 	Report func(error)
+
+	// WriteNow writes to a file without blocking and returns the number of bytes written. If it is nil, each
+	// write can block a thread.
+	WriteNow func(fd uintptr, b []byte) int
 }
 
 // Revision contains the values that all lines of a sidecar have in common. It is .Revision in a template. JSON lines do
@@ -75,7 +79,7 @@ func New(o Options, w io.Writer) (*Log, error) {
 		}
 		l.template = t
 	}
-	l.lines = newBatcher(w, o.Report)
+	l.lines = newBatcher(w, &o)
 	return l, nil
 }
 

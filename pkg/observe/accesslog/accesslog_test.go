@@ -22,6 +22,7 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -360,7 +361,7 @@ func TestOtherWritersDoNotSplitLines(t *testing.T) {
 				w.Fd() // makes the file blocking
 			}
 			const lines = 1000 // several times the capacity of a pipe
-			l := mustNew(t, Options{}, shared{w})
+			l := mustNew(t, Options{WriteNow: netconn.WriteNow}, shared{w})
 			for range lines {
 				l.Observe(get("/"))
 			}

@@ -13,7 +13,6 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/message"
 	"github.com/queue-proxy/queue-proxy/pkg/observe/export"
-	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 )
 
 const (
@@ -35,16 +34,17 @@ const (
 // A writer writes batches of lines.
 type writer struct {
 	w        io.Writer
-	file     syscall.RawConn // of w, or nil
-	report   func(error)     // may be nil
+	file     syscall.RawConn                // of w, or nil
+	writeNow func(fd uintptr, b []byte) int // Options.WriteNow; not nil if file is not nil
+	report   func(error)                    // may be nil
 	failures message.Throttle
 	torn     bool // the last write ended inside a line
 }
 
 // newBatcher returns a Batcher that writes lines to w.
-func newBatcher(w io.Writer, report func(error)) *export.Batcher[byte] {
-	out := &writer{w: w, report: report}
-	if f, ok := w.(syscall.Conn); ok {
+func newBatcher(w io.Writer, o *Options) *export.Batcher[byte] {
+	out := &writer{w: w, report: o.Report, writeNow: o.WriteNow}
+	if f, ok := w.(syscall.Conn); ok && o.WriteNow != nil {
 		out.file, _ = f.SyscallConn() // if it fails, lines are written to w
 	}
 	return export.NewBatcher(export.BatcherOptions[byte]{
@@ -82,7 +82,7 @@ func (w *writer) writeAll(batch []byte) (n int, err error) {
 		return w.w.Write(batch)
 	}
 	failed := w.file.Write(func(fd uintptr) bool {
-		for n += netconn.WriteNow(fd, batch[n:]); n < len(batch) && err == nil; {
+		for n += w.writeNow(fd, batch[n:]); n < len(batch) && err == nil; {
 			var m int
 			switch m, err = syscall.Write(int(fd), batch[n:]); {
 			case errors.Is(err, syscall.EAGAIN): // the runtime waits for a non-blocking file

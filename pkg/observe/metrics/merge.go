@@ -19,13 +19,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
-
-	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 )
 
 // Merge configures the location of the metrics of the user container. The metrics are appended to
 // our metrics, so that a single scrape returns both.
 type Merge struct {
+	// Dial connects to a port of this host. If it is nil, the connection is opened to 127.0.0.1.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+
 	Port    int           // port on the loopback address; 0 disables merging
 	Path    string        // path with an optional query; "" means /metrics
 	timeout time.Duration // maximum time to read the metrics; 0 means 5 s; a scraper can request less
@@ -72,7 +73,7 @@ type merge struct {
 // newMerge returns a handler for the metrics of gatherer and the metrics of the user container.
 func newMerge(r *registry, o *Merge, gatherer prometheus.Gatherer, openMetrics bool) (*merge, error) {
 	appPath := cmp.Or(o.Path, path)
-	app, err := url.Parse("http://" + net.JoinHostPort(netconn.LoopbackIPv4, strconv.Itoa(o.Port)) + appPath)
+	app, err := url.Parse("http://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(o.Port)) + appPath)
 	if err != nil || !strings.HasPrefix(appPath, "/") || app.Fragment != "" {
 		return nil, fmt.Errorf("%q: the path of the metrics must have a leading / and no fragment", o.Path)
 	}
@@ -86,7 +87,7 @@ func newMerge(r *registry, o *Merge, gatherer prometheus.Gatherer, openMetrics b
 		slots:       make(chan struct{}, maxMerges),
 		failed:      r.counters("queue_proxy_app_scrape_errors_total", "Number of failed scrapes of the user container, by reason.", "reason"),
 		transport: &http.Transport{
-			DialContext:            netconn.DialLoopback,
+			DialContext:            o.Dial,
 			DisableKeepAlives:      true, // the app would close an idle connection before the next scrape
 			DisableCompression:     true, // compression is useless on the loopback interface
 			MaxResponseHeaderBytes: maxAppHead,

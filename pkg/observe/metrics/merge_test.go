@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
+	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -36,6 +37,7 @@ func mergedAt(t *testing.T, app net.Addr, change ...func(*Merge)) *Metrics {
 	t.Helper()
 	o := options("default")
 	o.Merge.Port = app.(*net.TCPAddr).Port
+	o.Merge.Dial = netconn.DialLoopback
 	for _, f := range change {
 		f(&o.Merge)
 	}

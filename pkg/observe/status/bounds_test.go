@@ -13,6 +13,7 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -56,7 +57,7 @@ func TestWhyReturnsReadinessWithBounds(t *testing.T) {
 		server := httptest.NewServer(b.Handler(http.NotFoundHandler(), false))
 		defer server.Close()
 		var out bytes.Buffer
-		got, err := Why(t.Context(), server.Listener.Addr().(*net.TCPAddr).Port, true, &out)
+		got, err := Why(t.Context(), netconn.LoopbackClient(), server.Listener.Addr().(*net.TCPAddr).Port, true, &out)
 		harness.NoError(t, err)
 		harness.Equal(t, got, ready, "ready")
 		harness.Contains(t, out.String(), `"bound": "h2-control-frames"`)

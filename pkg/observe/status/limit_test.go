@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -32,7 +33,7 @@ func TestWhyAsJSONContainsLimit(t *testing.T) {
 	server := httptest.NewServer(b.Handler(http.NotFoundHandler(), false))
 	defer server.Close()
 	var out bytes.Buffer
-	_, err := Why(t.Context(), server.Listener.Addr().(*net.TCPAddr).Port, true, &out)
+	_, err := Why(t.Context(), netconn.LoopbackClient(), server.Listener.Addr().(*net.TCPAddr).Port, true, &out)
 	harness.NoError(t, err)
 	var got struct {
 		Limit, Depth int

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -356,13 +357,13 @@ func testWhyPrintsState(t *testing.T) {
 		server := httptest.NewServer(v.board.Handler(http.NotFoundHandler(), false))
 		defer server.Close()
 		var text, asJSON bytes.Buffer
-		ready, err := Why(t.Context(), server.Listener.Addr().(*net.TCPAddr).Port, false, &text)
+		ready, err := Why(t.Context(), netconn.LoopbackClient(), server.Listener.Addr().(*net.TCPAddr).Port, false, &text)
 		harness.NoError(t, err, name)
 		harness.Equal(t, ready, v.ready, name, "ready")
 		for _, want := range v.want {
 			harness.Contains(t, text.String(), want, name)
 		}
-		if ready, err = Why(t.Context(), server.Listener.Addr().(*net.TCPAddr).Port, true, &asJSON); ready != v.ready || err != nil || !json.Valid(asJSON.Bytes()) || !strings.Contains(asJSON.String(), `"namespace": "shop"`) {
+		if ready, err = Why(t.Context(), netconn.LoopbackClient(), server.Listener.Addr().(*net.TCPAddr).Port, true, &asJSON); ready != v.ready || err != nil || !json.Valid(asJSON.Bytes()) || !strings.Contains(asJSON.String(), `"namespace": "shop"`) {
 			t.Errorf("%s as JSON: got %v, %v, %q, want %v, nil, JSON with the namespace", name, ready, err, asJSON.String(), v.ready)
 		}
 	}
@@ -371,7 +372,7 @@ func testWhyPrintsState(t *testing.T) {
 func TestWhyWithoutSidecarReturnsError(t *testing.T) {
 	server := httptest.NewServer(nil)
 	server.Close()
-	if _, err := Why(t.Context(), server.Listener.Addr().(*net.TCPAddr).Port, false, io.Discard); err == nil {
+	if _, err := Why(t.Context(), netconn.LoopbackClient(), server.Listener.Addr().(*net.TCPAddr).Port, false, io.Discard); err == nil {
 		t.Error("got no error, want one")
 	}
 }

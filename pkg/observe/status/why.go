@@ -16,16 +16,15 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/message"
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
-	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 )
 
-// maxBody is the maximum length of the response in bytes. [netconn.LoopbackClient] limits the header section.
+// maxBody is the maximum length of the response in bytes. The client limits the header section.
 const maxBody = 1 << 20
 
 // Why requests the status page on the given port of this host. It writes the status as text or JSON to w.
 // If the pod is not ready, the status contains the reason.
-func Why(ctx context.Context, port int, asJSON bool, w io.Writer) (ready bool, err error) {
-	s, err := get(ctx, net.JoinHostPort(netconn.LoopbackIPv4, strconv.Itoa(port)))
+func Why(ctx context.Context, client *http.Client, port int, asJSON bool, w io.Writer) (ready bool, err error) {
+	s, err := get(ctx, client, net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 	if err != nil {
 		return false, err
 	}
@@ -57,12 +56,12 @@ func Why(ctx context.Context, port int, asJSON bool, w io.Writer) (ready bool, e
 }
 
 // get updates and returns the status. address is a host and a port.
-func get(ctx context.Context, address string) (s snapshot, err error) {
+func get(ctx context.Context, client *http.Client, address string) (s snapshot, err error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+path+"?ask", nil)
 	if err != nil {
 		return s, err
 	}
-	res, err := netconn.LoopbackClient().Do(r)
+	res, err := client.Do(r)
 	if err != nil {
 		return s, fmt.Errorf("no sidecar found on this host: %w", err)
 	}

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 	"unicode"
+
+	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 )
 
 // An endless response or a redirect must cause an error and must not use much memory.
@@ -42,7 +44,7 @@ func TestWhyLimitsResponseSize(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		_, err := Why(ctx, server.Listener.Addr().(*net.TCPAddr).Port, false, io.Discard)
+		_, err := Why(ctx, netconn.LoopbackClient(), server.Listener.Addr().(*net.TCPAddr).Port, false, io.Discard)
 		runtime.ReadMemStats(&after)
 		cancel()
 		server.Close()
@@ -62,7 +64,7 @@ func TestWhyRemovesHiddenCharacters(t *testing.T) {
 	defer server.Close()
 	for _, asJSON := range []bool{false, true} {
 		var out bytes.Buffer
-		if _, err := Why(t.Context(), server.Listener.Addr().(*net.TCPAddr).Port, asJSON, &out); err != nil {
+		if _, err := Why(t.Context(), netconn.LoopbackClient(), server.Listener.Addr().(*net.TCPAddr).Port, asJSON, &out); err != nil {
 			t.Fatal(err)
 		}
 		hidden := func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }
