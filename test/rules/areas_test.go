@@ -1,0 +1,59 @@
+package rules
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+// areas lists the directories directly below pkg. A package can import packages of its own area and of
+// the areas after it.
+var areas = []string{
+	"sidecar", "inject", "plugin", "config", "observe", "probe", "proxy", "transport", "certs", "fair", "observation", "message",
+}
+
+// separate lists directories that an area must not import although they belong to a later area.
+var separate = map[string][]string{
+	"inject":  {"pkg/observe", "pkg/transport"},
+	"plugin":  {"pkg/observe", "pkg/probe", "pkg/proxy", "pkg/transport"},
+	"observe": {"pkg/probe", "pkg/proxy", "pkg/transport/netconn", "pkg/transport/http1", "pkg/transport/http2", "pkg/transport/rewrite"},
+}
+
+// area returns the area of a directory of the plan, or "" if it is not below pkg.
+func area(path string) string {
+	rest, _ := strings.CutPrefix(path, "pkg/")
+	if rest == path {
+		return ""
+	}
+	name, _, _ := strings.Cut(rest, "/")
+	return name
+}
+
+func TestImportsFollowAreas(t *testing.T) {
+	for _, f := range plan {
+		from := slices.Index(areas, area(f.path))
+		if area(f.path) == "" {
+			continue
+		}
+		if from < 0 {
+			t.Errorf("%s: got the area %q, want one of %q", f.path, area(f.path), areas)
+			continue
+		}
+		for _, to := range f.may {
+			if slices.Index(areas, area(to)) < from {
+				t.Errorf("%s: got an import of %s, want only imports of its own area or of later areas", f.path, to)
+			}
+			if slices.ContainsFunc(separate[area(f.path)], func(dir string) bool { return strings.HasPrefix(to+"/", dir+"/") }) {
+				t.Errorf("%s: got an import of %s, want none of %q", f.path, to, separate[area(f.path)])
+			}
+		}
+	}
+}
+
+func TestNumberOfPackagesIsLimited(t *testing.T) {
+	const most = 30
+	packages := slices.DeleteFunc(slices.Clone(plan), func(f folder) bool { return area(f.path) == "" })
+	if len(packages) > most {
+		t.Errorf("got %d packages below pkg, want at most %d", len(packages), most)
+	}
+}
