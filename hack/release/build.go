@@ -31,12 +31,13 @@ func platforms() []platform {
 	}
 }
 
-// programs returns the names of the programs below cmd/ that support the platform.
+// programs returns the names of the programs below cmd/ that support the platform. The directory
+// internal contains packages.
 func (p platform) programs(root string) ([]string, error) {
 	folders, err := os.ReadDir(filepath.Join(root, "cmd"))
 	var names []string
 	for _, f := range folders {
-		if f.IsDir() && (p.sidecar || f.Name() != "queue-proxy") {
+		if f.IsDir() && f.Name() != "internal" && (p.sidecar || f.Name() != "queue-proxy") {
 			names = append(names, f.Name())
 		}
 	}
