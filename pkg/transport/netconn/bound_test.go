@@ -281,9 +281,13 @@ func TestUnreadKeyUpdatesCloseConnection(t *testing.T) {
 	_ = p.link.TCP().SetWriteBuffer(16 << 10)
 	go func() {
 		for {
-			out := f.record(handshakeRecord, []byte{keyUpdate, 0, 0, 1, updateRequested})
-			f.update()
-			if _, err := p.wire.Write(append(out, f.record(contentRecord, []byte("x"))...)); err != nil {
+			var out []byte
+			for range 100 { // small segments would fill the receive buffer with their overhead
+				out = append(out, f.record(handshakeRecord, []byte{keyUpdate, 0, 0, 1, updateRequested})...)
+				f.update()
+				out = append(out, f.record(contentRecord, []byte("x"))...)
+			}
+			if _, err := p.wire.Write(out); err != nil {
 				return
 			}
 		}
