@@ -136,7 +136,7 @@ func FuzzUninject(f *testing.F) {
 			meta = map[string]any{}
 			root["metadata"] = meta
 		}
-		meta["annotations"] = map[string]any{Prefix + statusKey: status}
+		meta["annotations"] = map[string]any{StatusAnnotation: status}
 		was := string(encode(object))
 		out := Uninject(object)
 		if got := string(encode(object)); got != was {
@@ -158,7 +158,7 @@ func FuzzUninject(f *testing.F) {
 func untouched(pod any) any {
 	pod = clone(pod)
 	annotations, _ := at(pod, "metadata", "annotations").(map[string]any)
-	for _, key := range []string{Prefix + statusKey, "prometheus.io/scrape", "prometheus.io/port", "prometheus.io/path"} {
+	for _, key := range []string{StatusAnnotation, "prometheus.io/scrape", "prometheus.io/port", "prometheus.io/path"} {
 		delete(annotations, key)
 	}
 	dropEmpty(at(pod, "metadata"), "annotations")
@@ -170,7 +170,7 @@ func untouched(pod any) any {
 		if !isList {
 			continue
 		}
-		if i := Find(list, sidecarName); i >= 0 && text(list[i], "name") == sidecarName {
+		if i := Find(list, SidecarName); i >= 0 && text(list[i], "name") == SidecarName {
 			list = slices.Delete(list, i, i+1)
 		}
 		spec[key] = list

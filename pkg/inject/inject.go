@@ -28,8 +28,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
 )
 
-// sidecarName is the name of the injected container.
-const sidecarName = "queue-proxy"
+// SidecarName is the name of the injected container.
+const SidecarName = "queue-proxy"
 
 // maxContainers is the maximum number of containers in a pod. It bounds the work for one pod,
 // which is quadratic in this number. No kubelet runs as many containers.
@@ -422,16 +422,16 @@ func checkResources(resources any, of string) error {
 // checkExistingSidecar returns an error for pods that already have a sidecar, static pods, pods of
 // Knative, and pods whose labels or annotations disable the injection.
 func (in *injection) checkExistingSidecar() error {
-	has := hasContainer(in.pod, sidecarName)
-	status, injected := in.meta.Annotations[Prefix+statusKey]
+	has := hasContainer(in.pod, SidecarName)
+	status, injected := in.meta.Annotations[StatusAnnotation]
 	switch {
 	case has && injected:
 		in.out.has = existingSidecar(in.object)
 		return skip(AlreadyInjected, "%s", describeStatus(status))
 	case injected:
-		return refuse(BadStatus, "annotation %s%s is set, but the pod has no container %s; remove the annotation", Prefix, statusKey, sidecarName)
+		return refuse(BadStatus, "annotation %s%s is set, but the pod has no container %s; remove the annotation", Prefix, statusKey, SidecarName)
 	case has:
-		return skip(HasQueueProxy, "the pod already has a container %s", sidecarName)
+		return skip(HasQueueProxy, "the pod already has a container %s", SidecarName)
 	case in.meta.Labels["serving.knative.dev/revision"] != "":
 		return skip(Knative, "Knative adds its own queue-proxy to the pod; see deploy/knative")
 	case in.meta.Annotations["kubernetes.io/config.mirror"] != "":

@@ -188,10 +188,10 @@ func fillIn(template any) {
 }
 
 func sidecarOf(template any) any {
-	if c := at(template, "spec", "containers", sidecarName); c != nil {
+	if c := at(template, "spec", "containers", SidecarName); c != nil {
 		return c
 	}
-	return at(template, "spec", "initContainers", sidecarName)
+	return at(template, "spec", "initContainers", SidecarName)
 }
 
 func settingsMatchPod(t *testing.T, p *injected) {
@@ -443,7 +443,7 @@ func specOf(t *testing.T, template any) corev1.PodSpec {
 func findSidecar(t *testing.T, pod corev1.PodSpec) corev1.Container {
 	t.Helper()
 	for _, c := range slices.Concat(pod.Containers, pod.InitContainers) {
-		if c.Name == sidecarName {
+		if c.Name == SidecarName {
 			return c
 		}
 	}

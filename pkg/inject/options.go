@@ -19,6 +19,9 @@ import (
 // Prefix is the prefix of the annotations and labels of the injector.
 const Prefix = "queue-proxy.dev/"
 
+// StatusAnnotation is the annotation of injected objects. It contains the changes, which [Uninject] undoes.
+const StatusAnnotation = Prefix + statusKey
+
 // An Option is a setting of an injection. It can be set by an annotation of the pod
 // (queue-proxy.dev/Name), by a flag (--Name), or in the environment of the injector ([Option.Env]).
 // Annotations override flags, and flags override the environment. The option lock lists the options
@@ -69,7 +72,7 @@ const (
 	percentOption   = "resource-percentage"
 	lockOption      = "lock"
 
-	statusKey = "status" // suffix of Prefix: the annotation that Uninject reads
+	statusKey = "status" // suffix of StatusAnnotation
 )
 
 // anyConfidence is the value of the option sure that accepts a port with low confidence.

@@ -128,7 +128,7 @@ func (p *policy) sample() error {
 	if out.Verdict != Injected {
 		return errors.New(out.Text)
 	}
-	i := slices.IndexFunc(out.Changes, func(c Change) bool { return strings.HasSuffix(c.Path, "/"+sidecarName) })
+	i := slices.IndexFunc(out.Changes, func(c Change) bool { return strings.HasSuffix(c.Path, "/"+SidecarName) })
 	return json.Unmarshal(out.Changes[i].Value, &p.sidecar)
 }
 

@@ -502,7 +502,7 @@ func (p *policy) container() string {
 	kind := "Object.spec." + p.list()
 	get := kind + ".readinessProbe.httpGet"
 	fields := []string{
-		"name: '" + sidecarName + "'",
+		"name: '" + SidecarName + "'",
 		"image: variables.image",
 	}
 	if p.sidecar.ImagePullPolicy != "" {

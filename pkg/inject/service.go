@@ -105,7 +105,7 @@ func ReadService(service any) (_ *Service, ok bool) {
 		return nil, false
 	}
 	read := &Service{namespace: s.Namespace, selector: labels.SelectorFromSet(s.Spec.Selector)}
-	if _, done := s.Annotations[Prefix+statusKey]; done { // the ports already target the sidecar
+	if _, done := s.Annotations[StatusAnnotation]; done { // the ports already target the sidecar
 		return read, true
 	}
 	for _, p := range s.Spec.Ports {
@@ -169,7 +169,7 @@ func FollowService(service any, all []Pods, step Step) (_ Outcome, selects []boo
 			selected = append(selected, p)
 		}
 	}
-	if _, done := s.Annotations[Prefix+statusKey]; done {
+	if _, done := s.Annotations[StatusAnnotation]; done {
 		return Outcome{Verdict: Skipped, Reason: AlreadyInjected, Text: "the Service already targets the sidecar"}, selects
 	}
 	injected := slices.IndexFunc(selected, func(p Pods) bool { return p.Outcome.sidecar() != nil })
@@ -234,7 +234,7 @@ func (e *editor) followPorts(s *corev1.Service, selected []Pods, like *Outcome, 
 			continue
 		}
 		if len(e.changes) == 0 {
-			e.set("", "metadata", "annotations", Prefix+statusKey)
+			e.set("", "metadata", "annotations", StatusAnnotation)
 		}
 		e.set(to, "spec", "ports", fmt.Sprintf("#%d", i), "targetPort")
 		out.Notes = append(out.Notes, fmt.Sprintf("targetPort changes from application port %d to %s", like.AppPort, text))
@@ -253,7 +253,7 @@ func (o *Outcome) headlessWarning() string {
 
 // UninjectService returns the changes that revert [FollowService].
 func UninjectService(service any) Outcome {
-	text, ok := at(service, "metadata", "annotations", Prefix+statusKey).(string)
+	text, ok := at(service, "metadata", "annotations", StatusAnnotation).(string)
 	if !ok {
 		return Outcome{Verdict: Skipped, Reason: NotInjected, Text: "not injected"}
 	}

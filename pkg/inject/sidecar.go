@@ -274,7 +274,7 @@ func (in *injection) addSidecar() error {
 		return err
 	}
 	c := corev1.Container{
-		Name:            sidecarName,
+		Name:            SidecarName,
 		Image:           in.options.get(imageOption),
 		ImagePullPolicy: corev1.PullPolicy(in.options.get(pullOption)),
 		Ports:           in.containerPorts(),
@@ -288,8 +288,8 @@ func (in *injection) addSidecar() error {
 		c.Env = append(c.Env, corev1.EnvVar{Name: v.Name, Value: strings.ReplaceAll(v.Value, "$", "$$")})
 	}
 	if !in.native {
-		in.set(c, "spec", "containers", sidecarName)
-		in.note("container %s is added at the end", sidecarName)
+		in.set(c, "spec", "containers", SidecarName)
+		in.note("container %s is added at the end", SidecarName)
 		return nil
 	}
 	c.RestartPolicy = new(corev1.ContainerRestartPolicyAlways)
@@ -303,8 +303,8 @@ func (in *injection) addSidecar() error {
 	c.Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{
 		HTTPGet: &corev1.HTTPGetAction{Path: "/drain", Port: intstr.FromInt32(in.ports.admin)},
 	}}
-	in.set(c, "spec", "initContainers", sidecarName)
-	in.note("restartable init container %s is added at the end; the sidecar starts before the application and stops after the application", sidecarName)
+	in.set(c, "spec", "initContainers", SidecarName)
+	in.note("restartable init container %s is added at the end; the sidecar starts before the application and stops after the application", SidecarName)
 	return nil
 }
 

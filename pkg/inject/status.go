@@ -27,7 +27,7 @@ type status struct {
 // beginStatus creates the status annotation in the first change, so that its parents are removed
 // last.
 func (in *injection) beginStatus() error {
-	in.set("", "metadata", "annotations", Prefix+statusKey)
+	in.set("", "metadata", "annotations", StatusAnnotation)
 	return nil
 }
 
@@ -76,7 +76,7 @@ func WithText(c Change, text string) Change {
 // TextOf returns the text that [WithText] added to the status of a pod template or a Service, or
 // "".
 func TextOf(object any) string {
-	text, _ := at(object, "metadata", "annotations", Prefix+statusKey).(string)
+	text, _ := at(object, "metadata", "annotations", StatusAnnotation).(string)
 	var s status
 	if len(text) > maxAnnotationBytes || json.Unmarshal([]byte(text), &s) != nil {
 		return ""
@@ -90,7 +90,7 @@ func TextOf(object any) string {
 func existingSidecar(pod any) *Outcome {
 	usual := config.Default()
 	for _, list := range []string{"containers", "initContainers"} {
-		sidecar := at(pod, "spec", list, sidecarName)
+		sidecar := at(pod, "spec", list, SidecarName)
 		if sidecar == nil {
 			continue
 		}
@@ -102,7 +102,7 @@ func existingSidecar(pod any) *Outcome {
 		}
 		for _, p := range listAt(sidecar, "ports") {
 			name := text(p, "name")
-			if text(p, "containerPort") == decimal(o.ServingPort) && name != unnamedPort && containerOfName(pod, name) == sidecarName {
+			if text(p, "containerPort") == decimal(o.ServingPort) && name != unnamedPort && containerOfName(pod, name) == SidecarName {
 				o.PortName = name
 			}
 		}
@@ -146,10 +146,10 @@ func Uninject(template any) Outcome {
 	if err != nil {
 		return Outcome{Verdict: Refused, Reason: Unreadable, Text: fmt.Sprintf("invalid pod: %v", err)}
 	}
-	text, injected := t.Annotations[Prefix+statusKey]
+	text, injected := t.Annotations[StatusAnnotation]
 	switch {
-	case !injected && hasContainer(t.Spec, sidecarName):
-		return Outcome{Verdict: Skipped, Reason: HasQueueProxy, Text: "container " + sidecarName + " was not injected: the pod has no annotation " + Prefix + statusKey}
+	case !injected && hasContainer(t.Spec, SidecarName):
+		return Outcome{Verdict: Skipped, Reason: HasQueueProxy, Text: "container " + SidecarName + " was not injected: the pod has no annotation " + StatusAnnotation}
 	case !injected:
 		return Outcome{Verdict: Skipped, Reason: NotInjected, Text: "not injected"}
 	}

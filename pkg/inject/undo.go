@@ -81,7 +81,7 @@ func checkUndo(object any, all []Change, traces []trace) error {
 	left := map[string]bool{}
 	for _, c := range all {
 		i := slices.IndexFunc(traces, func(t trace) bool { return t.ifEmpty == c.IfEmpty && t.whole.MatchString(c.Path) })
-		if i < 0 || strings.Contains(c.Path, "/containers/"+sidecarName+"/") { // the whole sidecar is removed
+		if i < 0 || strings.Contains(c.Path, "/containers/"+SidecarName+"/") { // the whole sidecar is removed
 			return fmt.Errorf("unexpected path %.100q", c.Path)
 		}
 		t := traces[i]
@@ -164,7 +164,7 @@ func handlers(p *corev1.Probe) int {
 func wasOfSidecar(field string) func(object, was any) error {
 	return func(object, was any) error {
 		for _, list := range []string{"containers", "initContainers"} {
-			for _, p := range listAt(object, "spec", list, sidecarName, "ports") {
+			for _, p := range listAt(object, "spec", list, SidecarName, "ports") {
 				if now := at(p, field); now != nil && now == was {
 					return nil
 				}

@@ -33,6 +33,14 @@ func replace(s, kept string) string {
 	}, s)
 }
 
+// Count returns a number and a noun in the singular or plural.
+func Count[N int | uint64](n N, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
 // Truncate returns s as valid UTF-8 of at most limit bytes. limit is at least 3. If s is longer than limit,
 // the result ends in an ellipsis. The time does not depend on the length of s.
 func Truncate(s string, limit int) string {

@@ -88,7 +88,7 @@ var plan = []folder{
 		"pkg/transport/rewrite",
 	}},
 	{path: "cmd/internal/cli", may: []string{"pkg/message"}},
-	{path: "cmd/injector/internal/check", may: []string{"pkg/inject"}},
+	{path: "cmd/injector/internal/check", may: []string{"pkg/inject", "pkg/message"}},
 	{path: "cmd/queue-proxy", may: []string{"pkg/config", "pkg/message", "pkg/observe/status", "pkg/sidecar", "pkg/transport/netconn"}},
 	{path: "cmd/injector", may: []string{
 		"cmd/injector/internal/check", "cmd/internal/cli", "pkg/inject", "pkg/inject/manifest",

@@ -143,7 +143,7 @@ func allocated(t *testing.T, text string) int {
 
 // A Service is refused if its status would exceed the size limit of annotations, because the
 // injection could not be reverted.
-func TestServiceWithTooLongStatusIsRefused(t *testing.T) {
+func TestServiceWithLongStatusIsRefused(t *testing.T) {
 	var ports strings.Builder
 	for i := range 10_000 {
 		fmt.Fprintf(&ports, "    - port: %d\n      targetPort: 8080\n", 1000+i)

@@ -89,7 +89,7 @@ func linesOf(text []byte) []string { return slices.Collect(strings.Lines(string(
 // applied.
 func (d *document) keep(was []byte, changes []inject.Change) {
 	isJSON, original, ended := json.Valid(was), was, d.text // YAML can become JSON
-	if !isJSON && bytes.Contains(was, []byte(inject.Prefix+"status")) {
+	if !isJSON && bytes.Contains(was, []byte(inject.StatusAnnotation)) {
 		original = uninjectedText(Parse("", was)) // an earlier step changed another object of the document
 	}
 	if again := Parse("", d.text); bytes.Equal(original, uninjectedText(again)) {

@@ -121,7 +121,7 @@ func (s *snapshot) text() string {
 		fmt.Fprintf(&b, "\nmemory of requests: %s of %s", megabytes(m.Used), megabytes(m.Limit))
 	}
 	requests, failed := s.Totals.sum()
-	fmt.Fprintf(&b, "\nsince the start %v ago: %s, %d failed%s\n", since(s.Started), count(requests, "request"), failed, s.Totals.reasons())
+	fmt.Fprintf(&b, "\nsince the start %v ago: %s, %d failed%s\n", since(s.Started), message.Count(requests, "request"), failed, s.Totals.reasons())
 	if s.Pod != "" {
 		fmt.Fprintf(&b, "pod %s", s.Pod)
 		if s.Namespace != "" {
@@ -147,14 +147,6 @@ func (s *snapshot) problemsText() string {
 	return b.String()
 }
 
-// count returns a number and a noun in the singular or plural.
-func count(n uint64, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
-}
-
 // megabytes returns a number of bytes in MiB.
 func megabytes(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }
 
@@ -168,7 +160,7 @@ func (s *snapshot) slotsText() string {
 		}
 	}
 	if more := s.Running - len(s.Slots) - s.Held; more > 0 && len(s.Slots) > 0 {
-		fmt.Fprintf(&b, "\n  %s", count(uint64(more), "more request"))
+		fmt.Fprintf(&b, "\n  %s", message.Count(more, "more request"))
 	}
 	if s.Held > 0 {
 		fmt.Fprintf(&b, "\n  %d slots of disconnected clients, whose requests the application still processes", s.Held)

@@ -3,6 +3,7 @@ package check
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/url"
@@ -13,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/queue-proxy/queue-proxy/pkg/inject"
+	"github.com/queue-proxy/queue-proxy/pkg/message"
 )
 
 // label is the label of namespaces and pods that selects pods for the injection.
@@ -39,12 +41,12 @@ type pod struct {
 
 // sidecar returns the container of the sidecar, or nil if the pod was not injected.
 func (p *pod) sidecar() *corev1.Container {
-	if _, injected := p.Annotations[inject.Prefix+"status"]; !injected {
+	if _, injected := p.Annotations[inject.StatusAnnotation]; !injected {
 		return nil
 	}
 	for _, containers := range [][]corev1.Container{p.Spec.Containers, p.Spec.InitContainers} {
 		for i := range containers {
-			if containers[i].Name == "queue-proxy" {
+			if containers[i].Name == inject.SidecarName {
 				return &containers[i]
 			}
 		}
@@ -138,7 +140,13 @@ func (r *run) isSelected(p *pod) bool {
 // A namespaceContent contains the pods and Services of a namespace.
 type namespaceContent struct {
 	pods     []pod
-	services []any
+	services []serviceObject
+}
+
+// A serviceObject is a Service. object is for package inject.
+type serviceObject struct {
+	namespace, name string
+	object          any
 }
 
 // read returns the pods and Services that are checked, by namespace. By default, they are those of the selected
@@ -159,7 +167,7 @@ func (r *run) read() (map[string]*namespaceContent, error) {
 		}
 		decoded, err := inject.Decode(object)
 		c := of(s.Namespace)
-		c.services = append(c.services, decoded)
+		c.services = append(c.services, serviceObject{s.Namespace, s.Name, decoded})
 		return err
 	}
 	if r.options.Everywhere {
@@ -243,8 +251,8 @@ func truncate(problems []string) []string {
 // those that the injector refuses.
 func (r *run) podsWithoutSidecar(c *namespaceContent) (missing, refused []string) {
 	var services []*inject.Service
-	for _, object := range c.services {
-		if s, ok := inject.ReadService(object); ok {
+	for _, one := range c.services {
+		if s, ok := inject.ReadService(one.object); ok {
 			services = append(services, s)
 		}
 	}
@@ -266,20 +274,12 @@ func (r *run) podsWithoutSidecar(c *namespaceContent) (missing, refused []string
 		}
 	}
 	for _, owner := range slices.Sorted(maps.Keys(without)) {
-		missing = append(missing, owner+": "+count(without[owner], "pod")+" without a sidecar")
+		missing = append(missing, owner+": "+message.Count(without[owner], "pod")+" without a sidecar")
 	}
 	for _, owner := range slices.Sorted(maps.Keys(reasons)) {
 		refused = append(refused, owner+": "+reasons[owner])
 	}
 	return missing, refused
-}
-
-// count returns a number and a noun in the singular or plural.
-func count(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
 }
 
 // bypassingServices returns the Services that send requests to the applications of pods with a sidecar.
@@ -292,15 +292,8 @@ func bypassingServices(c *namespaceContent) []string {
 		}
 	}
 	var all []string
-	for _, object := range c.services {
-		var service struct {
-			metav1.ObjectMeta `json:"metadata"`
-		}
-		text, err := json.Marshal(object)
-		if err != nil || json.Unmarshal(text, &service) != nil {
-			continue
-		}
-		out, _ := inject.FollowService(object, injected, inject.Workloads)
+	for _, one := range c.services {
+		out, _ := inject.FollowService(one.object, injected, inject.Workloads)
 		var problems []string
 		if out.Verdict == inject.Rewritten || out.Reason == inject.SecondStep {
 			problems = append(problems, "requests bypass the sidecar; with injector inject, "+strings.Join(out.Notes, ", "))
@@ -309,7 +302,7 @@ func bypassingServices(c *namespaceContent) []string {
 			problems = append(problems, out.Warnings...)
 		}
 		for _, problem := range problems {
-			all = append(all, fmt.Sprintf("Service %s/%s: %s", service.Namespace, service.Name, problem))
+			all = append(all, fmt.Sprintf("Service %s/%s: %s", one.namespace, one.name, problem))
 		}
 	}
 	return all
@@ -339,7 +332,7 @@ func (r *run) checkVersions() {
 	var problems []string
 	for _, image := range images {
 		if len(images) > 1 || wanted != "" && image != wanted {
-			problems = append(problems, count(pods[image], "sidecar")+" with image "+image)
+			problems = append(problems, message.Count(pods[image], "sidecar")+" with image "+image)
 		}
 	}
 	if len(problems) > 0 && wanted != "" {
@@ -389,5 +382,5 @@ func (r *run) versionOf(p *pod) (string, error) {
 			return version, nil
 		}
 	}
-	return "", fmt.Errorf("the metrics contain no version")
+	return "", errors.New("the metrics contain no version")
 }
