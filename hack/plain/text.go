@@ -123,7 +123,7 @@ func git(args ...string) ([]string, error) {
 // lines is a set of line numbers. nil means all lines.
 type lines map[int]bool
 
-// overlap reports whether a line from first to last is in the set.
+// overlap reports whether the set contains a line in the range first to last.
 func (l lines) overlap(first, last int) bool {
 	for n := first; l != nil && n <= last; n++ {
 		if l[n] {

@@ -65,13 +65,13 @@ func (c *Config) Values() iter.Seq2[string, string] {
 // value that was ignored or changed.
 func (c *Config) Warnings() []string { return slices.Clone(c.warnings) }
 
-// settingsToWrite returns all settings or, with changedOnly, those that do not have their defaults.
+// settingsToWrite returns all settings. If changedOnly is set, it omits the settings with their default value.
 func (c *Config) settingsToWrite(changedOnly bool) []Setting {
 	return slices.DeleteFunc(c.Settings(), func(s Setting) bool { return changedOnly && s.Source == fromDefault })
 }
 
 // Write writes a table with the name, the value and the source of each setting, followed by the
-// warnings. With changedOnly, it omits settings with their defaults. It ignores write errors.
+// warnings. If changedOnly is set, it omits the settings with their default value. It ignores write errors.
 func (c *Config) Write(w io.Writer, changedOnly bool) {
 	const widest = 40 // characters; a longer value does not determine the column width
 	settings := c.settingsToWrite(changedOnly)

@@ -24,12 +24,12 @@ const lingerSeconds = 1
 
 // A dialer opens the connections of one probe. The attempts of a probe never overlap.
 type dialer struct {
-	either bool      // whether to use [::1] if nothing listens on 127.0.0.1; set if the probe has no host
+	either bool      // use [::1] if no server listens on 127.0.0.1; set if the probe has no host
 	asked6 time.Time // time of the last dial of [::1]
 }
 
-// ask6Every is the minimum interval for connections to [::1] while nothing listens on 127.0.0.1. It is longer than
-// the interval for 127.0.0.1 because most apps listen there and a second connection doubles the cost.
+// ask6Every is the minimum interval between connections to [::1] if no server listens on 127.0.0.1. It is longer
+// than the interval for 127.0.0.1, because most applications listen there and a second connection doubles the cost.
 const ask6Every = 40 * time.Millisecond
 
 // hostOf returns the host of a probe and its dialer.

@@ -79,7 +79,7 @@ type tagTable[T any] struct {
 
 // at returns the series for the index of a tag and the indexes of the other label values. If there are
 // maxNamed series with names, the name is replaced. If there are maxMade series, the other label values are
-// replaced by those in few.
+// replaced by the values in few.
 func (t *tagTable[T]) at(tag int, places ...int) *T {
 	part := t.part(tag)
 	if t.made.Load() < maxNamed || part.has(places...) {

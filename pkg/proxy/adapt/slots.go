@@ -82,7 +82,7 @@ type Limiter struct {
 	shortened      time.Time // last response within typical
 	credit         float64   // maximum increase of the logarithm of typical
 	polls          int       // running requests of paths with mostly long requests
-	polledAt       time.Time // time when one of many such requests ended
+	polledAt       time.Time // time of the last end of such a request if there were many of them
 	paths          paths
 }
 

@@ -78,8 +78,8 @@ type Report struct {
 	// InFlight and ProxiedInFlight are the numbers of requests in flight at the time of the report.
 	InFlight, ProxiedInFlight int
 
-	// Last is the last full second. Last6 and Last60 are the last 6 and 60 full seconds. They are shorter if the
-	// process started recently, so that a new pod with load does not appear idle.
+	// Last is the window of the last full second. Last6 and Last60 are the windows of the last 6 and 60 full
+	// seconds. They are shorter if the process started recently, so that a new pod with load does not appear idle.
 	Last, Last6, Last60 Window
 
 	// Uptime is the time from start to the end of the last full second. If it is 0, no second has passed, and all

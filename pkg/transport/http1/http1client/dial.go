@@ -27,7 +27,7 @@ import (
 
 // Settings configure an App.
 type Settings struct {
-	Port         int           // 1..65535, on 127.0.0.1, or on [::1] if nothing listens on 127.0.0.1
+	Port         int           // port on 127.0.0.1, or on [::1] if no server listens on 127.0.0.1; 1..65535
 	MaxIdle      int           // maximum number of idle connections; 0 means defaultMaxIdle
 	MaxConns     int           // maximum number of open HTTP/1 connections; 0 means no limit
 	ConnectRetry time.Duration // how long a refused connection is retried (promises.md 3.7)
@@ -66,7 +66,7 @@ type App struct {
 	buffers   *netconn.Buffers
 
 	mu      sync.Mutex
-	idle    []*clientConn // sorted by last use, the most recent one last
+	idle    []*clientConn // in the order of the last use; the most recently used connection is last
 	sweep   *time.Timer
 	closed  bool
 	open    int       // slots in use

@@ -145,7 +145,8 @@ func (n *clientConn) Full() bool { return false }
 func (n *clientConn) Received(bool) { n.heard.Store(int64(time.Since(n.client.since))) }
 
 // silent reports whether the connection has open streams and the user container did not reply to a check
-// within Settings.Silence. It also starts the check. passed is the time since client.since. client.mu must be held.
+// within Settings.Silence. It also starts the check. passed is the time that has passed since client.since.
+// client.mu must be held.
 func (n *clientConn) silent(passed time.Duration) bool {
 	now, heard := int64(passed), n.heard.Load()
 	switch {
@@ -200,7 +201,7 @@ func (c *Client) Since(err error) int {
 }
 
 // Open opens a stream for owner and sends the header section of a request. end reports whether the request
-// has no content. since is 0 or a value returned by Since. reused reports whether the connection
+// has no content. since is the result of Since for a retry, and 0 otherwise. reused reports whether the connection
 // was used before. If no connection accepts a stream, Open waits in a FIFO queue. The wait fails when the
 // context returned by waiting is done. The error is the cause of this context, an error of Dial, or a
 // *[transport.Error].
