@@ -455,22 +455,29 @@ func readFacts(r *Result, object map[string]any) {
 	}
 }
 
+// documentsOf returns the documents that have a selected result. The results of a document are
+// adjacent.
+func documentsOf(results []*Result, selected func(*Result) bool) (documents []*document) {
+	for _, r := range results {
+		if selected(r) && (len(documents) == 0 || documents[len(documents)-1] != r.from) {
+			documents = append(documents, r.from)
+		}
+	}
+	return documents
+}
+
 // visit decodes the documents with wanted results again, and calls f with each wanted result and its
 // object, concurrently. It then applies the changes to documents with a single object. The changes
 // to other documents are applied by writeRest, because a Service depends on all pods.
 func visit(results []*Result, wanted func(*Result) bool, f func(r *Result, object map[string]any), change func(*document, []inject.Change) error) {
-	var documents []*document
-	for _, r := range results {
-		if r.facts.isObject && wanted(r) && (len(documents) == 0 || documents[len(documents)-1] != r.from) {
-			documents = append(documents, r.from)
-		}
-	}
+	selected := func(r *Result) bool { return r.facts.isObject && wanted(r) }
+	documents := documentsOf(results, selected)
 	each(len(documents), func(i int) {
 		d := documents[i]
 		var objects []map[string]any
 		d.objects(d.decode(), func(_ *yaml.Node, object map[string]any, _ string) { objects = append(objects, object) })
 		each(len(objects), func(k int) {
-			if r := d.results[k]; r.facts.isObject && wanted(r) {
+			if r := d.results[k]; selected(r) {
 				f(r, objects[k])
 			}
 		})
@@ -483,12 +490,7 @@ func visit(results []*Result, wanted func(*Result) bool, f func(r *Result, objec
 
 // writeRest applies the changes that are not applied yet.
 func writeRest(results []*Result, change func(*document, []inject.Change) error) {
-	var documents []*document
-	for _, r := range results {
-		if len(r.Changes) > 0 && (len(documents) == 0 || documents[len(documents)-1] != r.from) {
-			documents = append(documents, r.from)
-		}
-	}
+	documents := documentsOf(results, func(r *Result) bool { return len(r.Changes) > 0 })
 	each(len(documents), func(i int) {
 		d := documents[i]
 		d.decode()
