@@ -61,9 +61,6 @@ func memoryLimit(cgroup fs.FS) int64 {
 }
 
 const (
-	// connectionBytes is the estimated memory per client connection in bytes, not including the
-	// memory budget. An idle TLS connection needs up to 27 KB (docs/reliability.md).
-	connectionBytes = 32 << 10
 	// connectionFraction is the memory limit divided by the memory for client connections.
 	connectionFraction = 4
 	// minMemoryConnections is the lower bound for the number of connections that is derived from
@@ -78,7 +75,7 @@ func maxConnections(setting int, memoryLimit int64) int {
 	if setting > 0 || memoryLimit == 0 {
 		return setting
 	}
-	n := memoryLimit / connectionFraction / connectionBytes
+	n := memoryLimit / connectionFraction / netconn.ConnectionBytes
 	return int(min(max(n, minMemoryConnections), math.MaxInt32))
 }
 

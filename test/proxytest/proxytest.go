@@ -227,19 +227,30 @@ func (p *Proxy) Client(version string) *http.Client {
 	return &http.Client{Transport: tr, Timeout: harness.Patience}
 }
 
-// HoldMemory adds n bytes to the budget. It uses connections with at most 32 KiB each, like
+// HoldMemory adds n bytes to the budget. It uses connections with about 32 KiB each, like
 // many clients with small requests. release subtracts the bytes.
 func HoldMemory(b *netconn.Budget, n int) (release func()) {
-	const each = 32 << 10
+	const each = netconn.ConnectionBytes
 	var all []*netconn.Account
-	for left := n; left > 0; left -= each {
+	var held []int
+	for left := n; left > 0; {
+		if last := len(all) - 1; last >= 0 && left < each {
+			all[last].Add(left)
+			held[last] += left
+			break
+		}
+		before, _ := b.Usage()
 		a := b.Open("other", func() {})
-		a.Add(min(left, each))
-		all = append(all, a)
+		after, _ := b.Usage() // the budget can include the connection itself
+		left -= int(after - before)
+		bytes := min(left, each)
+		a.Add(bytes)
+		left -= bytes
+		all, held = append(all, a), append(held, bytes)
 	}
 	return func() {
 		for i, a := range all {
-			a.Sub(min(n-i*each, each))
+			a.Sub(held[i])
 			a.Close()
 		}
 	}

@@ -55,7 +55,7 @@ func TestLongHeaderWithoutMemoryIsObserved(t *testing.T) {
 
 func TestUploadWaitsForMemory(t *testing.T) {
 	p, b := withBudget(t, harness.NewApp(t, harness.Echo))
-	release := proxytest.HoldMemory(b, budget-20<<10)
+	release := proxytest.HoldMemory(b, budget-20<<10-netconn.ConnectionBytes) // the connection of the client is charged
 	c := p.Dial()
 	c.Send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\na")
 	p.InFlight(1)

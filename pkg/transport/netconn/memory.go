@@ -21,6 +21,9 @@
 // The connection of an ingress or of the activator carries the requests of many clients. It is
 // therefore compared by its memory per request, and it is not closed if the budget is used by many
 // connections that hold little.
+//
+// The connections themselves are part of the budget if there are many of them, so that less memory
+// remains for their requests.
 
 package netconn
 
@@ -50,6 +53,17 @@ const (
 	// ordinary is the number of bytes per request up to which connections are compared by the sum
 	// of their bytes. A request over HTTP/2 with a header section of 16 KiB is below this value.
 	ordinary = 32 << 10
+	// ConnectionBytes is the estimated memory in bytes of a client connection without requests. An
+	// idle TLS connection needs up to 27 KB (docs/reliability.md).
+	ConnectionBytes = 32 << 10
+	// freeFraction is the budget divided by the memory of the connections that are not charged.
+	freeFraction = 4
+	// chargedFraction is the budget divided by the maximum memory of the connections that are charged.
+	// The rest of the budget remains for their requests.
+	chargedFraction = 2
+	// closingFraction is the budget divided by the number of bytes by which the sum can exceed it
+	// while connections are being closed.
+	closingFraction = 4
 	// skippedScans is the number of additions above the trigger for which the accounts are not
 	// scanned, after a scan has found no connection to be closed.
 	skippedScans = 64
@@ -75,6 +89,7 @@ type Budget struct {
 
 	mu       sync.Mutex
 	accounts map[*Account]struct{}
+	charged  int64 // memory in bytes of the connections themselves that is part of used
 }
 
 // An Account is the memory of one connection. The nil Account has no limit. It is safe for
@@ -87,6 +102,7 @@ type Account struct {
 	served atomic.Int64 // number of requests that are being served
 	ending atomic.Bool  // end was called; set while budget.mu is held
 
+	charged  bool         // the memory of the connection itself is part of the budget
 	released atomic.Int64 // number of bytes that were subtracted since Open
 }
 
@@ -120,7 +136,19 @@ func (b *Budget) Open(peer string, end func()) *Account {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.accounts[a] = struct{}{}
+	if b.charges(len(b.accounts)) {
+		a.charged = true
+		b.charged += ConnectionBytes
+		b.used.Add(ConnectionBytes)
+	}
 	return a
+}
+
+// charges reports whether the memory of another connection is part of the budget. connections is the
+// number of open connections. b.mu is held.
+func (b *Budget) charges(connections int) bool {
+	return int64(connections)*ConnectionBytes > b.limit/freeFraction &&
+		b.charged+ConnectionBytes <= b.limit/chargedFraction
 }
 
 // Close removes the account. All bytes must have been subtracted.
@@ -132,6 +160,10 @@ func (a *Account) Close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.accounts, a)
+	if a.charged {
+		b.charged -= ConnectionBytes
+		b.used.Add(-ConnectionBytes)
+	}
 	if a.ending.Load() {
 		b.trigger.Store(b.hard + b.endingBytes())
 	}
@@ -170,13 +202,15 @@ func (a *Account) Admit(n int) bool {
 	return true
 }
 
-// admits reports whether a connection can hold used bytes if all connections hold total bytes.
+// admits reports whether a connection can hold used bytes if all connections hold total bytes. A
+// connection that holds little can use the memory of connections that are being closed. On a busy
+// machine, they release it with a delay, so this memory is limited.
 func (b *Budget) admits(used, total int64) bool {
 	if used <= b.soft-total {
 		return true
 	}
 	ending := b.trigger.Load() - b.hard
-	return used <= medium && total-ending <= b.limit
+	return used <= medium && total-ending <= b.limit && total <= b.limit+b.limit/closingFraction
 }
 
 // Over reports whether the connection holds more than its share.
@@ -289,13 +323,14 @@ func (b *Budget) endingBytes() (n int64) {
 // the sum is above the limit. Below the limit, a connection is closed only so that connections that
 // hold little are served. b.mu is held.
 //
-// If connections that hold little use half of the budget, they are the cause of the shortage. Then
-// a connection is only closed for them if it holds more than ordinary bytes per request. A connection
-// that serves many ordinary requests stays open. A connection with a single upload can hold more
-// than that, so that connections up to medium are compared by the sum of their bytes.
+// If connections that hold little use half of the budget, together with the connections that are
+// charged themselves, they are the cause of the shortage. Then a connection is only closed for them
+// if it holds more than ordinary bytes per request. A connection that serves many ordinary requests
+// stays open. A connection with a single upload can hold more than that, so that connections up to
+// medium are compared by the sum of their bytes.
 func (b *Budget) victim(exceeded bool) *Account {
 	var large, little, working heaviest
-	littleBytes := int64(0)
+	littleBytes := b.charged
 	for a := range b.accounts {
 		used := a.used.Load()
 		switch {

@@ -1,6 +1,7 @@
 package netconn
 
 import (
+	"fmt"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -41,8 +42,8 @@ func TestSmallConnectionIsAdmittedUnderAttack(t *testing.T) {
 		}
 		for range 100 {
 			a := b.Open("", nil)
-			if got := fill(a, request); got < small {
-				t.Fatalf("%d attackers: another connection can hold %d bytes, want %d", attackers, got, small)
+			if !a.Await(small) { // until the connections that are being closed release their memory
+				t.Fatalf("%d attackers: another connection cannot hold %d bytes", attackers, small)
 			}
 			a.Sub(int(a.used.Load()))
 			a.Close()
@@ -65,13 +66,18 @@ func TestRejectedSmallConnectionClosesLargestConnection(t *testing.T) {
 
 func TestSmallConnectionsShareTheLimit(t *testing.T) {
 	const limit = 1 << 20
-	b, admitted := NewBudget(limit, nil), 0
-	for range 100 {
-		if b.Open("", nil).Admit(small / 2) {
+	const charged = limit / chargedFraction / ConnectionBytes * ConnectionBytes
+	all, closed := closers(NewBudget(limit, nil), 100)
+	admitted := 0
+	for _, a := range all {
+		if a.Admit(small / 2) {
 			admitted += small / 2
 		}
 	}
-	harness.Equal(t, admitted, limit, "bytes of all connections")
+	harness.Equal(t, admitted, limit-charged, "bytes of the requests")
+	for i := range all {
+		harness.Equal(t, closed(i), false, "connection is closed")
+	}
 }
 
 // closers opens accounts that record their end.
@@ -125,7 +131,8 @@ func TestSharedConnectionIsNotClosed(t *testing.T) {
 			admitted++
 		}
 	}
-	if want := limit/request - shared; admitted != want {
+	const charged = limit / chargedFraction // by the connections themselves
+	if want := (limit-charged)/request - shared; admitted != want {
 		t.Errorf("got %d requests of other connections, want %d", admitted, want)
 	}
 	all[1].Add(request) // exceeds the limit
@@ -170,9 +177,12 @@ func TestSmallConnectionStaysOpenBelowTheLimit(t *testing.T) {
 	const limit = 1 << 20
 	b := NewBudget(limit, nil)
 	all, closed := closers(b, limit/small)
+	used, _ := b.Usage() // by the connections themselves
 	for _, a := range all {
-		a.Add(small)
+		a.Add((limit - int(used)) / len(all))
 	}
+	used, _ = b.Usage()
+	harness.Equal(t, used, limit, "used bytes")
 	for i := range all {
 		harness.Equal(t, closed(i), false, "connection is closed")
 	}
@@ -297,4 +307,46 @@ func TestConcurrentUseKeepsTheSum(t *testing.T) {
 	used, limit := b.Usage()
 	harness.Equal(t, used, 0, "used bytes")
 	harness.Equal(t, limit, Unlimited, "limit")
+}
+
+func TestManyConnectionsReduceBudget(t *testing.T) {
+	const limit = 24 << 20
+	b := NewBudget(limit, nil)
+	const free = limit / freeFraction / ConnectionBytes
+	const charged = limit / chargedFraction / ConnectionBytes
+	var accounts []*Account
+	for n, want := range map[int]int64{free: 0, free + 100: 100, free + charged + 1: charged, free + charged + 100: charged} {
+		for len(accounts) < n {
+			accounts = append(accounts, b.Open("", nil))
+		}
+		for len(accounts) > n {
+			accounts[len(accounts)-1].Close()
+			accounts = accounts[:len(accounts)-1]
+		}
+		used, _ := b.Usage()
+		harness.Equal(t, used, want*ConnectionBytes, fmt.Sprint("bytes of ", n, " connections"))
+	}
+	harness.Equal(t, accounts[0].Await(small), true, "request is admitted")
+	accounts[0].Sub(small)
+	for _, a := range accounts {
+		a.Close()
+	}
+	used, _ := b.Usage()
+	harness.Equal(t, used, int64(0), "bytes after all connections were closed")
+}
+
+// On a busy machine, closed connections release their memory with a delay, and new connections could
+// use it in the meantime.
+func TestClosingConnectionsLimitNewConnections(t *testing.T) {
+	const limit, request, connections = 24 << 20, 16 << 10, 180
+	b := NewBudget(limit, nil)
+	for range connections {
+		a := b.Open("", func() {}) // never releases its memory
+		fill(a, request)
+		a.Add(request) // the budget is exhausted
+	}
+	const want = limit + limit/closingFraction + connections*request
+	if used, _ := b.Usage(); used > want {
+		t.Errorf("connections hold %d bytes, want at most %d", used, want)
+	}
 }
