@@ -18,11 +18,11 @@ import (
 type member struct {
 	*netconn.Place
 	closed atomic.Bool
-	busy   bool // a request has just come
+	busy   bool // a request has arrived, so that the connection cannot be closed
 	slow   bool // the test calls Leave after the connection was closed
 }
 
-// members are connections that enter a limit one after the other.
+// members opens connections that share a limit.
 type members struct {
 	t      *testing.T
 	limit  *netconn.ConnLimit
@@ -35,7 +35,7 @@ func newMembers(t *testing.T, most int) *members {
 	return &members{t, netconn.NewConnLimit(most, bounds), make(chan struct{}), bounds}
 }
 
-// enter returns a connection, and when it is in.
+// enter opens a connection. The channel receives the result of Enter.
 func (m *members) enter() (*member, <-chan bool) {
 	c, in := &member{}, make(chan bool, 1)
 	go func() {
@@ -51,25 +51,25 @@ func (m *members) enter() (*member, <-chan bool) {
 		in <- ok
 	}()
 	synctest.Wait()
-	time.Sleep(2 * time.Second) // the maximum time until a connection may be closed for this one
+	time.Sleep(2 * time.Second) // the maximum patience with other connections
 	synctest.Wait()
 	return c, in
 }
 
-// in enters connections for which there must be room.
+// in opens n connections, which must be admitted.
 func (m *members) in(n int) (all []*member) {
 	m.t.Helper()
 	for i := range n {
 		c, in := m.enter()
 		if len(in) != 1 {
-			m.t.Fatalf("connection %d of %d waits, want it in", i, n)
+			m.t.Fatalf("connection %d of %d is waiting, want admitted", i, n)
 		}
 		all = append(all, c)
 	}
 	return all
 }
 
-// answered are connections that have been answered and are idle, the first one for
+// answered opens n connections and serves a request on each of them. The first one has been idle
 // longest.
 func (m *members) answered(n int) []*member {
 	m.t.Helper()
@@ -80,13 +80,14 @@ func (m *members) answered(n int) []*member {
 	return all
 }
 
-// serve serves a request of 1 ms.
+// serve serves a request that takes 1 ms.
 func (c *member) serve() {
 	c.Serving()
 	time.Sleep(time.Millisecond)
 	c.Idle(true)
 }
 
+// closed returns the indexes of the closed connections.
 func closed(all []*member) (s string) {
 	for i, c := range all {
 		if c.closed.Load() {
@@ -96,7 +97,7 @@ func closed(all []*member) (s string) {
 	return s
 }
 
-func TestTheConnectionThatIsIdleForLongestMakesRoom(t *testing.T) {
+func TestLongestIdleConnectionIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMembers(t, 3)
 		all := m.answered(3)
@@ -105,15 +106,15 @@ func TestTheConnectionThatIsIdleForLongestMakesRoom(t *testing.T) {
 		harness.Equal(t, closed(all), "1", "closed")
 		all[2].Serving()
 		all = append(all, m.in(1)...)
-		harness.Equal(t, closed(all), "01", "closed, with one that is served")
-		all[0].Leave() // which has no place any more
+		harness.Equal(t, closed(all), "01", "closed while a connection serves a request")
+		all[0].Leave() // has no effect
 		all[3].Leave()
 		m.in(1)
-		harness.Equal(t, closed(all), "01", "closed, after one has left")
+		harness.Equal(t, closed(all), "01", "closed after a connection has left")
 	})
 }
 
-func TestOneInTheMidstOfAHeadMakesRoomLast(t *testing.T) {
+func TestConnectionWithPartialHeaderIsReplacedLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMembers(t, 3)
 		all := m.answered(3)
@@ -123,65 +124,65 @@ func TestOneInTheMidstOfAHeadMakesRoomLast(t *testing.T) {
 		harness.Equal(t, closed(all), "2", "closed")
 		all[3].Reading()
 		m.in(1)
-		harness.Equal(t, closed(all), "02", "closed, with no idle one left")
+		harness.Equal(t, closed(all), "02", "closed without an idle connection")
 	})
 }
 
-// Connections that say nothing close one another, and none that is in use.
-func TestNewcomersMakeRoomOnceTheyAreMoreThanHalf(t *testing.T) {
+// Silent connections replace each other, and not the connections that clients use.
+func TestSilentConnectionsAboveHalfAreReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMembers(t, 6)
 		all := append(m.answered(3), m.in(3)...)
-		all = append(all, m.in(1)...) // three have the half that is theirs
+		all = append(all, m.in(1)...) // the new connections are not more than half
 		harness.Equal(t, closed(all), "0", "closed")
 		all = append(all, m.in(20)...)
-		harness.Equal(t, closed(all[:3]), "0", "closed of those in use")
-		harness.Equal(t, len(closed(all[3:13])), 10, "closed of the newcomers")
+		harness.Equal(t, closed(all[:3]), "0", "closed among the used connections")
+		harness.Equal(t, len(closed(all[3:13])), 10, "closed new connections")
 	})
 }
 
-func TestWhereAllAreServedNewOnesWaitInTheirOrder(t *testing.T) {
+func TestConnectionsAtLimitWaitInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMembers(t, 2)
 		all := m.in(2)
 		all[0].Serving()
 		all[1].Serving()
-		harness.Equal(t, all[0].Wanted(), false, "wanted, before another one waits")
+		harness.Equal(t, all[0].Wanted(), false, "Wanted before another connection waits")
 		first, firstIn := m.enter()
 		_, secondIn := m.enter()
-		harness.Equal(t, all[0].Wanted(), true, "wanted")
-		harness.Equal(t, fmt.Sprint(len(firstIn), len(secondIn)), "0 0", "in")
+		harness.Equal(t, all[0].Wanted(), true, "Wanted")
+		harness.Equal(t, fmt.Sprint(len(firstIn), len(secondIn)), "0 0", "admitted")
 		all[1].Idle(true)
 		synctest.Wait()
-		harness.Equal(t, fmt.Sprint(len(firstIn), len(secondIn)), "0 0", "in, once one is idle")
+		harness.Equal(t, fmt.Sprint(len(firstIn), len(secondIn)), "0 0", "admitted when a connection becomes idle")
 		time.Sleep(20 * time.Millisecond)
 		synctest.Wait()
-		harness.Equal(t, fmt.Sprint(len(firstIn), len(secondIn)), "1 0", "in, once one is idle for long enough")
+		harness.Equal(t, fmt.Sprint(len(firstIn), len(secondIn)), "1 0", "admitted after 20 ms without a request")
 		harness.Equal(t, closed(all), "1", "closed")
 		first.Serving()
 		all[0].Leave()
 		synctest.Wait()
-		harness.Equal(t, fmt.Sprint(len(firstIn), len(secondIn)), "1 1", "in, once another has left")
-		harness.Equal(t, first.Wanted(), false, "wanted, with nobody who waits")
+		harness.Equal(t, fmt.Sprint(len(firstIn), len(secondIn)), "1 1", "admitted after a connection has left")
+		harness.Equal(t, first.Wanted(), false, "Wanted while no connection waits")
 	})
 }
 
-func TestWhoWaitsGivesUpWhenItIsStopped(t *testing.T) {
+func TestStopEndsWaitForPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMembers(t, 1)
 		all := m.in(1)
 		all[0].Serving()
 		_, in := m.enter()
 		close(m.stop)
-		harness.Equal(t, <-in, false, "in")
+		harness.Equal(t, <-in, false, "admitted")
 		all[0].Leave()
-		harness.Equal(t, len(m.in(1)), 1, "the place is free")
+		harness.Equal(t, len(m.in(1)), 1, "connections after Leave")
 	})
 }
 
-// A request may come in the moment of closing: the connection serves it, and another
-// one is closed.
-func TestOneThatHasJustGotARequestIsLeftAlone(t *testing.T) {
+// A request can arrive while the connection is being replaced. The connection serves it, and another
+// connection is closed.
+func TestConnectionWithNewRequestIsNotReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMembers(t, 2)
 		all := m.answered(2)
@@ -193,29 +194,29 @@ func TestOneThatHasJustGotARequestIsLeftAlone(t *testing.T) {
 		all[0].Idle(true)
 		m.answered(1) // more than half were never answered
 		m.in(1)
-		harness.Equal(t, all[0].closed.Load(), true, "closed, once it is idle again")
+		harness.Equal(t, all[0].closed.Load(), true, "closed after it is idle again")
 	})
 }
 
-// A head that comes while a stream is served does not make the connection one that
-// may be closed.
-func TestAHeadBesideARequestIsNoReasonToClose(t *testing.T) {
+// An incomplete header section on a connection with a running stream does not allow the replacement
+// of the connection.
+func TestPartialHeaderBesideRequestIsNotReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMembers(t, 1)
 		all := m.in(1)
 		all[0].Serving()
 		all[0].Stir()
 		_, in := m.enter()
-		harness.Equal(t, len(in), 0, "in")
+		harness.Equal(t, len(in), 0, "admitted while a request runs")
 		all[0].Idle(true)
-		harness.Equal(t, <-in, true, "in")
+		harness.Equal(t, <-in, true, "admitted")
 	})
 }
 
-func TestNoLimitIsNone(t *testing.T) {
+func TestZeroLimitAdmitsConnection(t *testing.T) {
 	l := netconn.NewConnLimit(0, nil)
 	p, ok := l.Enter("", func() bool { t.Error("closed"); return true }, nil)
-	harness.Equal(t, ok, true, "in")
+	harness.Equal(t, ok, true, "admitted")
 	p.Serving()
 	p.Reading()
 	p.Stir()
@@ -224,9 +225,9 @@ func TestNoLimitIsNone(t *testing.T) {
 	p.Leave()
 }
 
-// Whatever connections do: no more than the limit are open, none that is served is
-// closed, and none waits while there is room.
-func TestALimitHoldsWhateverConnectionsDo(t *testing.T) {
+// At most the limit of connections is open, a connection that serves a request is not closed, and no
+// connection waits while another one can be replaced.
+func TestRandomConnectionsStayWithinLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most = 5
 		random := rand.New(rand.NewPCG(1, 2))
@@ -253,7 +254,7 @@ func TestALimitHoldsWhateverConnectionsDo(t *testing.T) {
 					inside = slices.DeleteFunc(inside, func(other *member) bool { return other == c })
 				}
 			}
-			time.Sleep(time.Duration(len(turns)+1) * 2 * time.Second) // one after the other
+			time.Sleep(time.Duration(len(turns)+1) * 2 * time.Second) // for one replacement after the other
 			synctest.Wait()
 			for len(turns) > 0 && len(turns[0]) == 1 {
 				inside, waiting, turns = append(inside, waiting[0]), waiting[1:], turns[1:]
@@ -261,7 +262,7 @@ func TestALimitHoldsWhateverConnectionsDo(t *testing.T) {
 			inside = slices.DeleteFunc(inside, func(c *member) bool { return c.closed.Load() })
 			room := slices.ContainsFunc(inside, func(c *member) bool { return !c.busy })
 			if len(inside) > most || len(turns) > 0 && (room || len(inside) < most) {
-				t.Fatalf("step %d: %d are open and %d wait; one of them could be closed: %t", step, len(inside), len(turns), room)
+				t.Fatalf("step %d: got %d open and %d waiting connections; one can be replaced: %t", step, len(inside), len(turns), room)
 			}
 		}
 		close(m.stop)
@@ -278,7 +279,7 @@ func TestClosingConnectionsAreBounded(t *testing.T) {
 		}
 		m.in(netconn.MaxClosing)
 		_, in := m.enter()
-		harness.Equal(t, len(in), 0, "connections beyond the bound")
+		harness.Equal(t, len(in), 0, "connections above the maximum")
 		harness.Equal(t, m.limit.State().Open, most+netconn.MaxClosing, "open connections")
 		harness.Equal(t, m.limit.State().Waiting, 1, "waiting connections")
 		all[0].Leave()
@@ -335,7 +336,7 @@ func TestFullLimitCallsOnFullAfterReplacement(t *testing.T) {
 
 // More than half of the connections were never answered, so the others are not replaced. The new
 // connections arrive faster than patience.
-func TestManyNewConnectionsDoNotReplaceUsedConnection(t *testing.T) {
+func TestNewConnectionsDoNotReplaceUsedConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMembers(t, 4)
 		all := append(m.answered(1), m.in(3)...)
@@ -366,7 +367,7 @@ func TestFullLimitCallsOnFullForEachWait(t *testing.T) {
 	})
 }
 
-// Clients of TLS that share a busy processor need more time for their handshakes than a silent client gets.
+// On a busy processor, TLS handshakes take longer than the patience with silent connections.
 func TestHandshakeOutlivesSilentConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMembers(t, 2)
@@ -384,7 +385,7 @@ func TestHandshakeOutlivesSilentConnections(t *testing.T) {
 		all[0].Idle(false)
 		time.Sleep(2 * time.Second)
 		harness.Equal(t, closed(all), "1", "closed after 6 s")
-		harness.Equal(t, <-in, true, "new connection in")
+		harness.Equal(t, <-in, true, "new connection admitted")
 		next.Leave()
 		close(m.stop)
 	})
