@@ -67,7 +67,8 @@ func options(names string) Options {
 			LogLinesDropped: func() uint64 { return 7 },
 			SpansDropped:    func() uint64 { return 8 },
 			Connections: func() (clients, app bound.Pool) {
-				return bound.Pool{Open: 5, Limit: 6, Waiting: 1}, bound.Pool{Open: 3, Limit: 4, Waiting: 2}
+				clients = bound.Pool{Open: 5, Limit: 6, Waiting: 1, Accepted: 9, Evicted: 8, Refused: 7, Waited: 1.5}
+				return clients, bound.Pool{Open: 3, Limit: 4, Waiting: 2}
 			},
 		},
 	}

@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
@@ -133,10 +134,19 @@ func TestConnectionMetrics(t *testing.T) {
 		"queue_proxy_app_connections", "queue_proxy_app_connections_limit", "queue_proxy_app_connections_waiting",
 	}
 	want := map[string]string{shown[0]: "5", shown[1]: "6", shown[2]: "1", shown[3]: "3", shown[4]: "4", shown[5]: "2"}
+	const total = `queue_proxy_client_connections_total{result="%s"}`
+	totals := func(accepted, evicted, refused, wait string) map[string]string {
+		return map[string]string{
+			fmt.Sprintf(total, "accepted"): accepted, fmt.Sprintf(total, "evicted"): evicted, fmt.Sprintf(total, "refused"): refused,
+			"queue_proxy_client_connections_wait_seconds_total": wait,
+		}
+	}
+	maps.Copy(want, totals("9", "8", "7", "1.5"))
 	wantSamples(t, samples(scrape(t, newMetrics(t, o).Handler(), text), shown...), want)
 
 	o.Gauges.Connections = func() (clients, app bound.Pool) { return bound.Pool{Open: 5}, bound.Pool{Open: 3} }
 	want = map[string]string{shown[0]: "5", shown[2]: "0", shown[3]: "3", shown[5]: "0"}
+	maps.Copy(want, totals("0", "0", "0", "0"))
 	wantSamples(t, samples(scrape(t, newMetrics(t, o).Handler(), text), shown...), want)
 }
 
@@ -449,7 +459,7 @@ func FuzzLabelsAreClosed(f *testing.F) {
 	harness.NoError(f, err)
 	allowed := map[string]bool{}
 	for _, list := range [][]string{classes, methods, otelMethods, protocols, otelVersions, reasons, statuses, {
-		"http", "https", "127.0.0.1", "8080", "yes", "no", "stack", "other", "refused",
+		"http", "https", "127.0.0.1", "8080", "yes", "no", "stack", "other", "refused", "accepted", "evicted",
 		"listening", "first_probe", "first_ready", "first_request", string(observation.LimitSteady),
 		"queue-proxy", "ns", "svc", "cfg", "rev", "pod-0", "v1.2.3", "abcdef", runtime.Version(),
 		scopeHTTP, scopeVersion, scopeKnative, scopeRuntime,

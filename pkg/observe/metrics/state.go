@@ -66,6 +66,15 @@ func addConnections(r *registry, g *Gauges) {
 	}
 	pool("queue_proxy_client_connections", "Number of open connections of clients.",
 		"Number of new connections that wait for the limit.", clients)
+	r.counter("queue_proxy_client_connections_total", "Number of connections of clients: accepted, evicted (closed for a new connection), or refused (the pod stopped while the connection waited).",
+		func(add func(float64, ...string)) {
+			p := clients()
+			add(float64(p.Accepted), "accepted")
+			add(float64(p.Evicted), "evicted")
+			add(float64(p.Refused), "refused")
+		}, "result")
+	r.counter("queue_proxy_client_connections_wait_seconds_total", "Total time that accepted connections waited for the limit.",
+		always(func() float64 { return clients().Waited }))
 	pool("queue_proxy_app_connections", "Number of open HTTP/1 connections to the user container.",
 		"Number of requests that wait for a connection to the user container.", app)
 }

@@ -49,8 +49,8 @@ func (c *Connections) problems(now time.Time) (all []string) {
 			s.Count, since, s.Resource, s.Operation, s.Error, s.Hint))
 	}
 	if since, recent := ago(c.Clients.Reached); recent {
-		all = append(all, fmt.Sprintf("client connections: limit of %d reached %s, %d open, %d waiting (%s). Idle connections are closed. Raise MAX_CONNECTIONS or the limit on open files.",
-			c.Clients.Limit, since, c.Clients.Open, c.Clients.Waiting, files))
+		all = append(all, fmt.Sprintf("client connections: limit of %d reached %s, %d open, %d waiting, %d evicted, total wait %.1f s (%s). Idle connections are closed. Raise MAX_CONNECTIONS or the limit on open files.",
+			c.Clients.Limit, since, c.Clients.Open, c.Clients.Waiting, c.Clients.Evicted, c.Clients.Waited, files))
 	}
 	if since, recent := ago(c.App.Reached); recent {
 		all = append(all, fmt.Sprintf("connections to the user container: limit of %d reached %s, %d open, %d requests waiting (%s). Raise the limit on open files.",

@@ -34,7 +34,7 @@ func TestWhyPrintsReachedLimits(t *testing.T) {
 	for _, want := range []string{
 		"not enough resources for connections: 3 times since the start, most recently 5s ago: no local ports left " +
 			"(connection to the user container: cannot assign requested address). Extend the range.\n",
-		"client connections: limit of 345 reached 5s ago, 345 open, 1 waiting (limit on open files: 1024).",
+		"client connections: limit of 345 reached 5s ago, 345 open, 1 waiting, 0 evicted, total wait 0.0 s (limit on open files: 1024).",
 		"connections to the user container: limit of 345 reached 5s ago, 300 open, 7 requests waiting (limit on open files: 1024).",
 	} {
 		if got := s.text(); !strings.Contains(got, want) {

@@ -48,6 +48,7 @@ type ConnLimit struct {
 	unknown int                   // number of places of connections that were never answered
 	scan    scan
 	waiting []*Place    // in Enter, the oldest first
+	totals  bound.Pool  // only the fields that count from the start of the process
 	full    bool        // OnFull was called, and connections are still waiting
 	timer   *time.Timer // calls admit; nil before the first use
 }
@@ -81,7 +82,8 @@ const MaxClosing = 64
 func (l *ConnLimit) State() bound.Pool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	p := bound.Pool{Open: len(l.places) + l.closing, Limit: l.most, Waiting: len(l.waiting), Reached: l.reached}
+	p := l.totals
+	p.Open, p.Limit, p.Waiting, p.Reached = len(l.places)+l.closing, l.most, len(l.waiting), l.reached
 	if l.most == math.MaxInt {
 		p.Limit = 0
 	}
@@ -102,6 +104,7 @@ type Place struct {
 	left  bool          // the connection was closed, or is about to be
 	slow  bool          // the connection was replaced, and Leave was not called
 	turn  chan struct{} // closed when the place is free; nil if the connection did not wait
+	asked time.Duration // time of Enter, from limit.begin; 0 if the connection did not wait
 }
 
 // A moment is a state of a connection and the time at which it began, in nanoseconds since
@@ -163,6 +166,7 @@ func (l *ConnLimit) Enter(peer string, end func() bool, stop <-chan struct{}) (p
 	}
 	l.waiting = slices.Delete(l.waiting, i, i+1)
 	l.wanted.Store(len(l.waiting) > 0)
+	l.totals.Refused++
 	return nil, false
 }
 
@@ -180,7 +184,7 @@ func (l *ConnLimit) tryEnter(p *Place) bool {
 	if len(l.waiting) == 0 {
 		l.full = false
 	}
-	p.turn = make(chan struct{})
+	p.turn, p.asked = make(chan struct{}), l.now()
 	l.waiting = append(l.waiting, p)
 	l.wanted.Store(true)
 	l.admit()
@@ -193,6 +197,7 @@ func (l *ConnLimit) now() time.Duration { return time.Since(l.begin) }
 func (l *ConnLimit) take(p *Place) {
 	p.index = len(l.places)
 	l.places = append(l.places, p)
+	l.totals.Accepted++
 	l.unknown++
 	l.scan.found[newcomer] = true
 	p.since.Store(int64(l.moment(newcomer)))
@@ -208,6 +213,7 @@ func (l *ConnLimit) admit() {
 		p := l.waiting[0]
 		l.waiting = slices.Delete(l.waiting, 0, 1)
 		l.take(p)
+		l.totals.Waited += (now - p.asked).Seconds()
 		close(p.turn)
 	}
 	l.wanted.Store(len(l.waiting) > 0)
@@ -239,6 +245,7 @@ func (l *ConnLimit) makeRoom(now time.Duration) bool {
 			continue
 		}
 		l.bounds.Hit(bound.MaxConnections, p.peer)
+		l.totals.Evicted++
 		if !p.known.Load() {
 			l.distrust(c.since.state())
 		}

@@ -295,7 +295,7 @@ func TestFullLimitCallsOnFull(t *testing.T) {
 		full := 0
 		m.limit.OnFull = func() { full++ }
 		all := m.in(2)
-		harness.Equal(t, m.limit.State(), bound.Pool{Open: 2, Limit: 2}, "state")
+		harness.Equal(t, m.limit.State(), bound.Pool{Open: 2, Limit: 2, Accepted: 2}, "state")
 		all[0].Serving()
 		m.in(1)
 		harness.Equal(t, full, 0, "calls while a connection is idle")
@@ -388,5 +388,24 @@ func TestHandshakeOutlivesSilentConnections(t *testing.T) {
 		harness.Equal(t, <-in, true, "new connection admitted")
 		next.Leave()
 		close(m.stop)
+	})
+}
+
+func TestConnectionsAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMembers(t, 2)
+		all := m.answered(2)
+		m.in(1)[0].Serving() // replaces a connection
+		all[1].Serving()
+		waited, in := m.enter()
+		time.Sleep(time.Second)
+		all[1].Leave()
+		harness.Equal(t, <-in, true, "admitted")
+		waited.Serving()
+		_, in = m.enter()
+		close(m.stop)
+		harness.Equal(t, <-in, false, "admitted after the stop")
+		s := m.limit.State()
+		harness.Equal(t, fmt.Sprintf("%d %d %d %.1f", s.Accepted, s.Evicted, s.Refused, s.Waited), "4 1 1 3.0", "accepted, evicted, refused and seconds waited")
 	})
 }
