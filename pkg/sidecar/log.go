@@ -147,8 +147,13 @@ func (s *sidecar) sayFailure(o *observation.Observation) {
 	s.log.Log(level, "request failed", fields...)
 }
 
-// logBound logs that a bound closed connections, streams or requests.
+// logBound logs that a bound or a client error closed connections, streams or requests.
 func (s *sidecar) logBound(e bound.Event) {
+	if e.Name.IsError() {
+		s.log.Warn("a client error closed a "+string(e.Name.Closes()), zap.Stringer("clientError", e.Name), zap.String("error", e.Error),
+			zap.String("peer", e.Peer), zap.Uint64("count", e.Count), zap.String("cause", e.Name.Text()))
+		return
+	}
 	s.log.Warn("a bound closed a "+string(e.Name.Closes()),
 		zap.Stringer("bound", e.Name), zap.String("peer", e.Peer), zap.Uint64("count", e.Count), zap.String("cause", e.Name.Text()))
 }

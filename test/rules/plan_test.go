@@ -15,7 +15,7 @@ var plan = []folder{
 	{path: "pkg/message"},
 
 	// The record of events. Each area can import it.
-	{path: "pkg/observation/bound"},
+	{path: "pkg/observation/bound", may: []string{"pkg/message"}},
 	{path: "pkg/observation", may: []string{"pkg/message"}},
 
 	// Admission by client address.

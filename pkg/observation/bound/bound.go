@@ -1,12 +1,13 @@
-// Package bound counts and reports the events in which a bound on the behavior of a peer
-// closes a connection, resets a stream or rejects a request.
+// Package bound counts and reports the events in which a bound on the behavior of a peer, or an
+// error of a client, closes a connection, resets a stream or rejects a request.
 //
-// The engines call [Recorder.Hit] for each event. The counts are exported as the metric
-// queue_proxy_bounds_total. The tables of docs/bounds.md are generated from this package.
+// The engines call [Recorder.Hit] or [Recorder.Fail] for each event. The counts are exported as the
+// metrics queue_proxy_bounds_total and queue_proxy_client_errors_total. The tables of docs/bounds.md
+// are generated from this package.
 package bound
 
-// A Name identifies a bound. The set of names is closed: the names are label values of a
-// metric.
+// A Name identifies a bound or a client error. The set of names is closed: the names are label
+// values of a metric.
 type Name uint8
 
 // The bounds. Names that start with App limit the user container, names that start with Port
@@ -50,6 +51,21 @@ const (
 	NumNames                        // the number of bounds
 )
 
+// The client errors. They are not bounds, because the client violated a protocol, or a TLS handshake
+// failed. A request that is rejected with a failure reason is not included.
+const (
+	MalformedRequest  Name = NumNames + iota // HTTP/1 header section that is not valid
+	HTTP2Error                               // connection error (RFC 9113 section 5.4.1)
+	TLSNoCertificate                         // the client sent no certificate, but one is required
+	TLSBadCertificate                        // the verification of the client certificate failed
+	TLSRejected                              // the client sent an alert, for example because it does not trust the certificate
+	TLSFailed                                // other failed handshakes, such as versions that do not match
+	NumEvents                                // the number of bounds and client errors
+)
+
+// IsError reports whether n is a client error and not a bound.
+func (n Name) IsError() bool { return n >= NumNames }
+
 // An Object is the kind of object that a bound closes.
 type Object string
 
@@ -60,8 +76,8 @@ const (
 	Request    Object = "request"
 )
 
-// bounds contains the label value, the closed object, and the text of each bound.
-var bounds = [NumNames]struct {
+// bounds contains the label value, the closed object, and the text of each bound and client error.
+var bounds = [NumEvents]struct {
 	label  string
 	closes Object
 	text   string
@@ -134,13 +150,25 @@ var bounds = [NumNames]struct {
 		"The user container sent a trailer that is too large. Reduce the size of the trailer."},
 	AppHeadBody: {"app-head-body", Connection,
 		"The user container sent a body in response to HEAD. Remove the body from the response."},
+	MalformedRequest: {"malformed-request", Request,
+		"The client sent a request that is not valid HTTP. Check whether the client uses the correct port and protocol."},
+	HTTP2Error: {"h2-protocol", Connection,
+		"The client violated the HTTP/2 protocol. Check the HTTP/2 library of the client."},
+	TLSNoCertificate: {"tls-no-certificate", Connection,
+		"The client did not send a certificate. Configure the client, or remove the client CA from the certificate directory."},
+	TLSBadCertificate: {"tls-bad-certificate", Connection,
+		"The certificate of the client could not be verified. Check its issuer and validity, and the client CA."},
+	TLSRejected: {"tls-rejected", Connection,
+		"The client rejected the TLS handshake. Check whether the client trusts the certificate, and whether its names and validity are correct."},
+	TLSFailed: {"tls-handshake", Connection,
+		"A TLS handshake failed. Check the TLS version of the client, and whether the client uses TLS on this port."},
 }
 
-// String returns the label value of the bound, which is its name in logs and on the status
+// String returns the label value of the bound or error, which is its name in logs and on the status
 // page.
 func (n Name) String() string { return bounds[n].label }
 
-// Closes returns the object that the bound closes.
+// Closes returns the object that the bound closes, or that is closed because of the error.
 func (n Name) Closes() Object { return bounds[n].closes }
 
 // Text returns the cause of an event and the action that an operator can take.

@@ -4,7 +4,12 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/message"
 )
+
+// maxDetail is the maximum length of an error in bytes.
+const maxDetail = 200
 
 // reportInterval is the minimum time between two reports of one bound.
 const reportInterval = time.Minute
@@ -20,6 +25,7 @@ const (
 type Event struct {
 	Name  Name
 	Peer  string // address of the peer of the latest event
+	Error string // error of the latest event; empty for a bound
 	Count uint64 // number of events since the last report, 1 or more
 }
 
@@ -30,6 +36,7 @@ type State struct {
 	Count  uint64    // number of events, 1 or more
 	Recent uint64    // number of these events in the last hour
 	Peer   string    // address of the peer of the latest event
+	Error  string    // error of the latest event; empty for a bound
 	Last   time.Time // time of the latest event
 }
 
@@ -38,14 +45,15 @@ type State struct {
 type Recorder struct {
 	start  time.Time
 	wake   chan struct{} // wakes Run; has room for one value
-	bounds [NumNames]record
+	bounds [NumEvents]record
 }
 
-// record contains the events of one bound.
+// record contains the events of one bound or client error.
 type record struct {
 	mu         sync.Mutex
 	count      uint64
 	peer       string
+	err        string
 	last       time.Time
 	unreported uint64
 	reported   time.Time     // time of the last report; zero: no report yet
@@ -60,12 +68,21 @@ func NewRecorder() *Recorder {
 
 // Hit records that a bound acted on a peer. peer is the address of the peer. It is retained,
 // so it must not refer to memory that is reused. Hit does not block.
-func (r *Recorder) Hit(name Name, peer string) {
+func (r *Recorder) Hit(name Name, peer string) { r.record(name, peer, "") }
+
+// Fail records a client error. It is like Hit, with the error as a detail for logs and pages.
+func (r *Recorder) Fail(name Name, peer string, err error) {
+	if r != nil {
+		r.record(name, peer, message.Truncate(message.Printable(err.Error()), maxDetail))
+	}
+}
+
+func (r *Recorder) record(name Name, peer, err string) {
 	if r == nil {
 		return
 	}
 	now := time.Now()
-	if r.bounds[name].add(now, r.slotAt(now), peer) {
+	if r.bounds[name].add(now, r.slotAt(now), peer, err) {
 		select {
 		case r.wake <- struct{}{}:
 		default: // Run has not processed the previous value.
@@ -96,7 +113,7 @@ func (r *Recorder) Run(ctx context.Context, report func(Event)) error {
 // report reports the events that are due and returns the time until the next report, or 0 if
 // no events remain. If now is zero, all events are due.
 func (r *Recorder) report(now time.Time, report func(Event)) (next time.Duration) {
-	for name := range NumNames {
+	for name := range NumEvents {
 		e, wait := r.bounds[name].take(now)
 		if e.Count > 0 {
 			e.Name = name
@@ -113,11 +130,11 @@ func (r *Recorder) report(now time.Time, report func(Event)) (next time.Duration
 func (r *Recorder) slotAt(now time.Time) int { return int(now.Sub(r.start) / slotTime) }
 
 // add adds an event and reports whether it is the first event since the last report.
-func (b *record) add(now time.Time, slot int, peer string) (first bool) {
+func (b *record) add(now time.Time, slot int, peer, err string) (first bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.count++
-	b.peer, b.last = peer, now
+	b.peer, b.err, b.last = peer, err, now
 	b.advance(slot)
 	b.slots[slot%slots]++
 	b.unreported++
@@ -135,7 +152,7 @@ func (b *record) take(now time.Time) (e Event, wait time.Duration) {
 	if wait = b.reported.Add(reportInterval).Sub(now); wait > 0 && !now.IsZero() {
 		return Event{}, wait
 	}
-	e = Event{Peer: b.peer, Count: b.unreported}
+	e = Event{Peer: b.peer, Error: b.err, Count: b.unreported}
 	b.unreported, b.reported = 0, now
 	return e, 0
 }
@@ -159,13 +176,13 @@ func (r *Recorder) Count(name Name) uint64 {
 	return b.count
 }
 
-// States returns the bounds that have events, in the order of their names. now is the current
+// States returns the bounds and client errors that have events, in the order of their names. now is the current
 // time.
 func (r *Recorder) States(now time.Time) (states []State) {
 	if r == nil {
 		return nil
 	}
-	for name := range NumNames {
+	for name := range NumEvents {
 		if s := r.bounds[name].state(r.slotAt(now)); s.Count > 0 {
 			s.Name, s.Closes = name, name.Closes()
 			states = append(states, s)
@@ -178,7 +195,7 @@ func (b *record) state(slot int) State {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.advance(slot)
-	s := State{Count: b.count, Peer: b.peer, Last: b.last}
+	s := State{Count: b.count, Peer: b.peer, Error: b.err, Last: b.last}
 	for _, n := range b.slots {
 		s.Recent += uint64(n)
 	}

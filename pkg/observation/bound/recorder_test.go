@@ -19,7 +19,7 @@ const peer = "10.0.0.1:1234"
 func TestNamesAreUnique(t *testing.T) {
 	label := regexp.MustCompile(`^[a-z][a-z0-9]*(-[a-z0-9]+)*$`)
 	seen := map[string]bool{}
-	for name := range bound.NumNames {
+	for name := range bound.NumEvents {
 		if got := name.String(); !label.MatchString(got) || seen[got] {
 			t.Errorf("bound %d: got label %q, want a distinct label in kebab case", name, got)
 		}
@@ -37,7 +37,7 @@ func TestAppBoundsHavePrefix(t *testing.T) {
 }
 
 func TestBoundsHaveText(t *testing.T) {
-	for name := range bound.NumNames {
+	for name := range bound.NumEvents {
 		switch name.Closes() {
 		case bound.Connection, bound.Stream, bound.Request:
 		default:

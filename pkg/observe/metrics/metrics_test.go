@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -199,6 +200,21 @@ func TestBoundsMetricContainsAllNames(t *testing.T) {
 	o.Gauges.Bounds.Hit(bound.ControlFrames, "10.0.0.1:1234")
 	want[`queue_proxy_bounds_total{bound="h2-control-frames"}`] = "1"
 	wantSamples(t, samples(scrape(t, m.Handler(), text), "queue_proxy_bounds_total"), want)
+}
+
+func TestClientErrorsMetricContainsAllErrors(t *testing.T) {
+	o := options("default")
+	o.Gauges.Bounds = bound.NewRecorder()
+	m := newMetrics(t, o)
+	o.Gauges.Bounds.Fail(bound.TLSFailed, "10.0.0.1:1234", errors.New("a"))
+	want := map[string]string{}
+	for name, count := range map[bound.Name]string{
+		bound.MalformedRequest: "0", bound.HTTP2Error: "0", bound.TLSNoCertificate: "0", bound.TLSBadCertificate: "0",
+		bound.TLSRejected: "0", bound.TLSFailed: "1",
+	} {
+		want[`queue_proxy_client_errors_total{error="`+name.String()+`"}`] = count
+	}
+	wantSamples(t, samples(scrape(t, m.Handler(), text), "queue_proxy_client_errors_total"), want)
 }
 
 func TestMetricsOfDisabledFeaturesAreAbsent(t *testing.T) {
@@ -468,7 +484,7 @@ func FuzzLabelsAreClosed(f *testing.F) {
 			allowed[value] = true
 		}
 	}
-	for name := range bound.NumNames {
+	for name := range bound.NumEvents {
 		allowed[name.String()] = true
 	}
 	f.Fuzz(func(t *testing.T, method string, major, minor, status int, why uint8, tag, byDefault string, wait, took int64, slot bool) {

@@ -154,6 +154,12 @@ func addRest(r *registry, o *Options) {
 				add(float64(o.Gauges.Bounds.Count(name)), name.String())
 			}
 		}, "bound")
+	r.counter("queue_proxy_client_errors_total", "Number of connections and requests that ended because of a protocol error of the client or a failed TLS handshake, by error.",
+		func(add func(float64, ...string)) {
+			for name := bound.NumNames; name < bound.NumEvents; name++ {
+				add(float64(o.Gauges.Bounds.Count(name)), name.String())
+			}
+		}, "error")
 	r.with("version", o.Version, "revision", o.Commit, "goversion", runtime.Version()).gauge("queue_proxy_build_info", "Version information in the labels. The value is always 1.", one)
 }
 

@@ -10,15 +10,16 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 )
 
-// boundState contains the events of a bound that closed something.
+// boundState contains the events of a bound or a client error.
 type boundState struct {
 	Bound    string    `json:"bound"`
-	Closes   string    `json:"closes"`   // connection, stream or request
-	Count    uint64    `json:"count"`    // events since the start of the process
-	LastHour uint64    `json:"lastHour"` // events in the last hour
-	Last     time.Time `json:"last"`     // time of the latest event
-	Peer     string    `json:"peer"`     // address of the peer of the latest event
-	Cause    string    `json:"cause"`    // cause of the events and the action for an operator
+	Closes   string    `json:"closes"`          // connection, stream or request
+	Count    uint64    `json:"count"`           // events since the start of the process
+	LastHour uint64    `json:"lastHour"`        // events in the last hour
+	Last     time.Time `json:"last"`            // time of the latest event
+	Peer     string    `json:"peer"`            // address of the peer of the latest event
+	Error    string    `json:"error,omitempty"` // error of the latest event; empty for a bound
+	Cause    string    `json:"cause"`           // cause of the events and the action for an operator
 }
 
 // boundStates returns the states for the page, the bound with the most events in the last hour
@@ -30,14 +31,14 @@ func boundStates(states []bound.State) (all []boundState) {
 	for _, s := range states {
 		all = append(all, boundState{
 			Bound: s.Name.String(), Closes: string(s.Closes), Count: s.Count, LastHour: s.Recent,
-			Last: s.Last, Peer: s.Peer, Cause: s.Name.Text(),
+			Last: s.Last, Peer: s.Peer, Error: s.Error, Cause: s.Name.Text(),
 		})
 	}
 	return all
 }
 
-// limitsText returns the problems of the connections, and two lines for each bound that was exceeded in the last
-// hour: the number of events and the cause.
+// limitsText returns the problems of the connections, and two lines for each bound and client error with events in
+// the last hour: the number of events and the cause.
 func (s *snapshot) limitsText() string {
 	var b strings.Builder
 	for _, problem := range s.Connections.Problems {
@@ -52,8 +53,12 @@ func (s *snapshot) limitsText() string {
 			plural = "s"
 		}
 		ago := max(s.Now.Sub(e.Last), 0).Round(time.Second)
-		fmt.Fprintf(&b, "%s: closed %d %s%s in the last hour (the last one %v ago, peer %s)\n  %s\n",
-			e.Bound, e.LastHour, e.Closes, plural, ago, e.Peer, e.Cause)
+		detail := ""
+		if e.Error != "" {
+			detail = ": " + e.Error
+		}
+		fmt.Fprintf(&b, "%s: closed %d %s%s in the last hour (the last one %v ago, peer %s%s)\n  %s\n",
+			e.Bound, e.LastHour, e.Closes, plural, ago, e.Peer, detail, e.Cause)
 	}
 	return b.String()
 }

@@ -33,7 +33,7 @@ func (c *serverConn) recordLateHead(err error) {
 	}
 }
 
-// recordRefusal records the bound of a header section that is rejected with the given status.
+// recordRefusal records the bound or the client error of a header section that is rejected with the given status.
 // err is the error returned by the parser.
 // It is not inlined, so that the stack of an idle connection stays small.
 //
@@ -41,6 +41,8 @@ func (c *serverConn) recordLateHead(err error) {
 func (c *serverConn) recordRefusal(status int, err error) {
 	if name, ok := rewrite.RefusalBound(status, err); ok {
 		c.hit(name)
+	} else {
+		c.server.settings.Bounds.Fail(bound.MalformedRequest, c.remote, err)
 	}
 }
 

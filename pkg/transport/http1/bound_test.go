@@ -254,3 +254,25 @@ func TestShutdownRecordsNoBound(t *testing.T) {
 	idle.WantEnd()
 	server.WantBounds()
 }
+
+func TestMalformedRequestIsRecorded(t *testing.T) {
+	for name, test := range map[string]struct{ head, error string }{
+		"no Host":     {"GET / HTTP/1.1\r\n\r\n", "request refused"},
+		"no protocol": {"hello\r\n\r\n", "request refused"},
+		"two lengths": {"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n", "request refused"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := proxytest.Start(t, harness.NewApp(t, harness.Echo), defaults)
+			c := server.Dial()
+			c.Send(test.head)
+			harness.Equal(t, c.Receive("GET").Status(), 400, "status")
+			c.WantEnd()
+			states := server.Bounds.States(time.Now())
+			harness.Equal(t, len(states), 1, "recorded events")
+			harness.Equal(t, states[0].Name, bound.MalformedRequest, "event")
+			if !strings.Contains(states[0].Error, test.error) {
+				t.Errorf("got error %q, want %q", states[0].Error, test.error)
+			}
+		})
+	}
+}

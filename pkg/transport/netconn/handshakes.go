@@ -2,7 +2,10 @@ package netconn
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
+	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -64,6 +67,8 @@ type handshake struct {
 	extended   int         // number of bytes taken from handshakes.extra
 	idle       bool        // the slot is idle
 	answered   bool        // the server has sent its first flight
+	received   bool        // the client has sent data
+	exceeded   atomic.Bool // the handshake was closed because of a bound
 	wait       wait        // for the client
 	reading    atomic.Bool // the handshake waits for input
 	ended      atomic.Bool
@@ -139,9 +144,32 @@ func (h *handshake) expire() {
 
 // close closes the connection because it exceeded a bound. It always returns true.
 func (h *handshake) close(name bound.Name) bool {
+	h.exceeded.Store(true)
 	h.server.bounds.Hit(name, h.conn.RemoteAddr().String())
 	_ = h.conn.Cut()
 	return true
+}
+
+// recordFailure records the error of a handshake that failed. A bound is already recorded. A client that
+// sends nothing, such as a TCP probe, is not recorded.
+func (h *handshake) recordFailure(err error) {
+	if h.received && !h.exceeded.Load() {
+		h.server.bounds.Fail(handshakeError(err), h.conn.RemoteAddr().String(), err)
+	}
+}
+
+// handshakeError classifies the error of a handshake.
+func handshakeError(err error) bound.Name {
+	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return bound.TLSBadCertificate
+	}
+	if e, ok := errors.AsType[*net.OpError](err); ok && e.Op == "remote error" { // an alert
+		return bound.TLSRejected
+	}
+	if strings.HasSuffix(err.Error(), "client didn't provide a certificate") { // crypto/tls has no type for it
+		return bound.TLSNoCertificate
+	}
+	return bound.TLSFailed
 }
 
 // extend increases the number of bytes that h can receive. It returns false if no bytes are available.

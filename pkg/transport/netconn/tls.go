@@ -145,6 +145,7 @@ func (c *Conn) Handshake(ctx context.Context, s *Server, waiting func(client, an
 	h.wait.end()
 	h.end(err == nil)
 	if err != nil {
+		h.recordFailure(err)
 		return err
 	}
 	e.shaking = nil
@@ -231,6 +232,7 @@ func (e *encryption) Read(p []byte) (n int, err error) {
 func (e *encryption) readHandshake(p []byte) (n int, err error) {
 	h := e.shaking
 	if h.allowed == 0 && !h.extend() {
+		h.exceeded.Store(true)
 		e.hit(bound.TLSHandshakeSize)
 		return 0, errLongHandshake
 	}
@@ -243,6 +245,7 @@ func (e *encryption) readHandshake(p []byte) (n int, err error) {
 	n, err = e.link.tcp.Read(p[:min(len(p), h.allowed)])
 	h.reading.Store(false)
 	h.allowed -= n
+	h.received = h.received || n > 0
 	e.follow(p[:n])
 	return n, err
 }

@@ -6,6 +6,7 @@ import (
 	"crypto/hkdf"
 	"crypto/sha256"
 	"crypto/tls"
+	"crypto/x509"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
@@ -18,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
@@ -109,6 +111,72 @@ func TestLongHandshakeReturnsError(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "too long") {
 		t.Errorf("got %v, want the handshake refused as too long", err)
 	}
+}
+
+func TestFailedHandshakeIsRecorded(t *testing.T) {
+	certificate, err := harness.NewCertificate(nil)
+	harness.NoError(t, err)
+	other, err := harness.NewCertificate(nil)
+	harness.NoError(t, err)
+	for name, test := range map[string]struct {
+		config *tls.Config // of the client; nil if it sends HTTP instead
+		want   bound.Name
+		error  string
+	}{
+		"HTTP":                 {nil, bound.TLSFailed, "first record does not look like a TLS handshake"},
+		"old version":          {&tls.Config{MaxVersion: tls.VersionTLS12, InsecureSkipVerify: true}, bound.TLSFailed, "unsupported versions"},
+		"untrusted server":     {&tls.Config{ServerName: "a", Certificates: []tls.Certificate{certificate}}, bound.TLSRejected, "bad certificate"},
+		"no certificate":       {&tls.Config{InsecureSkipVerify: true}, bound.TLSNoCertificate, "didn't provide a certificate"},
+		"untrusted client":     {&tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{other}}, bound.TLSBadCertificate, "failed to verify certificate"},
+		"accepted certificate": {&tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{certificate}}, bound.NumEvents, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bounds := bound.NewRecorder()
+			authority := x509.NewCertPool()
+			leaf, err := x509.ParseCertificate(certificate.Certificate[0])
+			harness.NoError(t, err)
+			authority.AddCert(leaf)
+			s := netconn.NewServer(&tls.Config{
+				Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS13,
+				ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: authority,
+			}, 0, bounds)
+			client, accepted := tcpPair(t)
+			l, err := netconn.New(accepted)
+			harness.NoError(t, err)
+			done := make(chan error, 1)
+			go func() { done <- shake(l, s) }()
+			if test.config == nil {
+				fmt.Fprint(client, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+			} else if err := tls.Client(client, test.config).Handshake(); err != nil {
+				client.Close()
+			}
+			err = <-done
+			harness.Equal(t, err != nil, test.want != bound.NumEvents, fmt.Sprint("handshake fails: ", err))
+			states := bounds.States(time.Now())
+			if test.want == bound.NumEvents {
+				harness.Equal(t, len(states), 0, "recorded events")
+				return
+			}
+			harness.Equal(t, len(states), 1, "recorded events")
+			harness.Equal(t, states[0].Name, test.want, "event")
+			if !strings.Contains(states[0].Error, test.error) || states[0].Peer == "" {
+				t.Errorf("got error %q and peer %q, want %q and a peer", states[0].Error, states[0].Peer, test.error)
+			}
+		})
+	}
+}
+
+// A TCP probe opens a connection and closes it.
+func TestHandshakeWithoutDataIsNotRecorded(t *testing.T) {
+	bounds := bound.NewRecorder()
+	client, accepted := tcpPair(t)
+	l, err := netconn.New(accepted)
+	harness.NoError(t, err)
+	client.Close()
+	if err := shake(l, recordingServer(0, bounds)); err == nil {
+		t.Error("got no error, want an error of the handshake")
+	}
+	harness.Equal(t, len(bounds.States(time.Now())), 0, "recorded events")
 }
 
 // Handshakes that stop after the ClientHello use all slots. Other clients of the same address are served

@@ -1,6 +1,7 @@
 package http2conn
 
 import (
+	"errors"
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
@@ -83,6 +84,16 @@ func (c *Conn) hitOf(client, app bound.Name) {
 		c.Hit(app)
 	} else {
 		c.Hit(client)
+	}
+}
+
+// recordError records a violation of the protocol by a client. If a bound closed the connection, it is
+// already recorded. Errors of the user container are reported by their requests.
+func (c *Conn) recordError(err error) {
+	wrong, isWrong := errors.AsType[*Error](err)
+	violation := isWrong && wrong.Code != NoError && wrong.Code != EnhanceYourCalm && !errors.Is(err, errFrameTimeout)
+	if !c.config.Client && (violation || errors.Is(err, errPreface)) {
+		c.config.Bounds.Fail(bound.HTTP2Error, c.link.RemoteAddr().String(), err)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/net/http2"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http2/http2conn"
 	"github.com/queue-proxy/queue-proxy/test/harness"
@@ -82,7 +83,9 @@ var brokenRules = []struct {
 func TestInvalidFramesCloseStreamOrConnection(t *testing.T) {
 	for _, c := range brokenRules {
 		t.Run(c.name, func(t *testing.T) {
-			p := connect(t, serverConfig())
+			config := serverConfig()
+			config.Bounds = bound.NewRecorder()
+			p := connect(t, config)
 			p.greet()
 			p.request(1, false)
 			p.request(3, true)
@@ -93,6 +96,7 @@ func TestInvalidFramesCloseStreamOrConnection(t *testing.T) {
 			p.expect(c.want)
 			if strings.HasPrefix(c.want, "RST_STREAM") {
 				p.alive()
+				harness.Equal(t, config.Bounds.Count(bound.HTTP2Error), 0, "recorded errors")
 				return
 			}
 			p.expect("end")
@@ -101,6 +105,7 @@ func TestInvalidFramesCloseStreamOrConnection(t *testing.T) {
 			if err := p.ended(); !errors.As(err, &wrong) {
 				t.Errorf("got %v, want an *Error", err)
 			}
+			harness.Equal(t, config.Bounds.Count(bound.HTTP2Error), 1, "recorded errors")
 		})
 	}
 }
