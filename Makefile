@@ -93,7 +93,7 @@ chart: ## Compare the Helm chart with the overlays by Helm's own code; minutes t
 h2spec: ## Run h2spec against HTTP/2 on both ports, and against the standard library's reverse proxy.
 	cd test/h2spec && $(GO) vet ./... && $(GO) test -count=1 -timeout 4m -v ./...
 
-# All rows take about two hours. -write in ARGS writes the lines of the rows into the table of docs/reliability.md.
+# All rows take about two hours. -write in ARGS writes the lines of the rows into the table of test/endurance/README.md.
 endurance: ## Run real peers at full rate, alone, through the sidecar and through HAProxy; Debian. ARGS='-run REGEXP -seconds 5', QUEUE_PROXY=path.
 	test/endurance/setup $(if $(filter -quick,$(ARGS)),quick)
 	@mkdir -p bin

@@ -59,7 +59,7 @@ func readSettings(args []string) (*settings, error) {
 	f.StringVar(&s.only, "variants", "", "run the variants that match this regular expression: direct, sidecar, HAProxy, nginx")
 	f.StringVar(&s.sidecar, "sidecar", "bin/queue-proxy", "the program queue-proxy")
 	f.StringVar(&s.modules, "modules", "bin/endurance-peers/node_modules", "the folder with the npm packages")
-	f.StringVar(&s.page, "page", "docs/reliability.md", "the document")
+	f.StringVar(&s.page, "page", "test/endurance/README.md", "the document")
 	if err := f.Parse(args); err != nil {
 		return nil, err
 	}

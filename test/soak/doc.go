@@ -5,5 +5,5 @@
 //
 // There is a pause after each minute of traffic. In each pause, all counters must be equal, the sidecar must have as many
 // goroutines and files as in the first pause, and its memory is measured. The memory must not grow during the run. A run of
-// at least half an hour writes its tables into docs/reliability.md.
+// at least half an hour writes its tables into README.md.
 package soak

@@ -215,7 +215,7 @@ const (
 )
 
 const (
-	page       = "../../docs/reliability.md"
+	page       = "README.md"
 	tableBegin = "<!-- soak -->\n"
 	tableEnd   = "<!-- /soak -->\n"
 )
