@@ -316,8 +316,9 @@ func TestTableReplacesTextBetweenMarkers(t *testing.T) {
 	if err := os.WriteFile(doc, []byte("before\n"+resultsBegin+"old\n"+resultsEnd+"after\n"+idleBegin+idleEnd), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	complete := filepath.Join(dir, "results.txt")
 	for range 2 {
-		if _, err := writeDocument(some(), doc); err != nil {
+		if _, err := writeDocument(some(), doc, complete); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -334,6 +335,10 @@ func TestTableReplacesTextBetweenMarkers(t *testing.T) {
 		t.Errorf("a document without markers: got no error, want one")
 	}
 
+	if report, err := os.ReadFile(complete); err != nil || !strings.Contains(string(report), "11.0 (10.0 to 12.0)") {
+		t.Errorf("got the report %q and %v, want medians with their spread", report, err)
+	}
+
 	svg, err := os.ReadFile(filepath.Join(dir, "performance.svg"))
 	if err != nil {
 		t.Fatal(err)
@@ -346,6 +351,15 @@ func TestTableReplacesTextBetweenMarkers(t *testing.T) {
 			break
 		} else if err != nil {
 			t.Fatalf("parse the plot: %v", err)
+		}
+	}
+}
+
+func TestDocumentContainsMediansAndMissedGoals(t *testing.T) {
+	text := string(markdown(some(), "performance.svg"))
+	for want, in := range map[string]bool{"| 11.0 | 12.0 |": true, "(10.0 to 12.0)": false, "**missed**": true, "| reached |": false} {
+		if strings.Contains(text, want) != in {
+			t.Errorf("%q: got %v, want %v in\n%s", want, !in, in, text)
 		}
 	}
 }

@@ -88,7 +88,7 @@ func TestIdleRunKeepsOtherTables(t *testing.T) {
 	r := &Results{Settings: Settings{Rounds: 3, Idle: 60, Rows: []string{"idle"}}, Cells: map[string]map[string]*Cell{}}
 	r.add("idle/series", ours, 30)
 	r.add("idle/series", knative, 120)
-	if _, err := writeDocument(r, doc); err != nil {
+	if _, err := writeDocument(r, doc, filepath.Join(t.TempDir(), "results.txt")); err != nil {
 		t.Fatal(err)
 	}
 	text, err := os.ReadFile(doc)
@@ -106,7 +106,7 @@ func TestIdleRunKeepsOtherTables(t *testing.T) {
 	}
 	r.Settings.Quick = true
 	r.add("idle/series", ours, 1000)
-	if _, err := writeDocument(r, doc); err != nil {
+	if _, err := writeDocument(r, doc, filepath.Join(t.TempDir(), "results.txt")); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := os.ReadFile(doc); err != nil || string(got) != string(text) {

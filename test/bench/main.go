@@ -13,10 +13,10 @@
 //	bench -from results.json        write the report of an earlier run
 //
 // The program runs in its own network namespace, which requires root. It prints the tables and writes
-// bin/bench/results.json. A complete run writes the tables in docs/performance.md and the plot docs/performance.svg. If
-// only the group idle is selected, the program writes only the table of idle pods. A quick run does not write to docs. If
-// a measurement fails, for example because a response has another status than 200, the report contains the error and the
-// exit status is 1.
+// bin/bench/results.json. A complete run writes the medians and the missed goals in docs/performance.md, the plot
+// docs/performance.svg, and the complete report test/bench/results.txt. If only the group idle is selected, the program
+// writes only the table of idle pods. A quick run writes none of these files. If a measurement fails, for example because
+// a response has another status than 200, the report contains the error and the exit status is 1.
 package main
 
 import (
@@ -38,10 +38,11 @@ func main() {
 	from := flag.String("from", "", "write the report of this results.json instead of measuring")
 	bin := flag.String("bin", "bin/bench", "directory of the programs and of results.json")
 	doc := flag.String("doc", "docs/performance.md", "document to update")
+	complete := flag.String("report", "test/bench/results.txt", "file for the complete report")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, *from, *bin, *doc); err != nil {
+	if err := run(ctx, *from, *bin, *doc, *complete); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
@@ -111,7 +112,7 @@ func (s *Settings) command() string {
 }
 
 // run measures or reads the results of an earlier run, and writes the report.
-func run(ctx context.Context, from, bin, doc string) error {
+func run(ctx context.Context, from, bin, doc, complete string) error {
 	if from != "" {
 		text, err := os.ReadFile(from)
 		if err != nil {
@@ -121,7 +122,7 @@ func run(ctx context.Context, from, bin, doc string) error {
 		if err := json.Unmarshal(text, &r); err != nil {
 			return fmt.Errorf("%s: %w", from, err)
 		}
-		return report(&r, doc)
+		return report(&r, doc, complete)
 	}
 
 	settings, err := readSettings()
@@ -165,14 +166,14 @@ func run(ctx context.Context, from, bin, doc string) error {
 		printBuilds(os.Stdout, r)
 		return r.firstFailure()
 	}
-	return report(r, doc)
+	return report(r, doc, complete)
 }
 
-// report prints the tables and, for a complete run, writes the document. It returns an error if
-// a measurement failed. The document also contains this error.
-func report(r *Results, doc string) error {
+// report prints the tables. For a complete run, it writes the document and the complete report. It
+// returns an error if a measurement failed. The document also contains this error.
+func report(r *Results, doc, complete string) error {
 	printTable(os.Stdout, r)
-	written, err := writeDocument(r, doc)
+	written, err := writeDocument(r, doc, complete)
 	if err != nil {
 		return err
 	}

@@ -80,7 +80,7 @@ func plot(r *Results) []byte {
 			for _, p := range proxies {
 				if c := r.Cells[id][p]; c != nil && len(c.Values) > 0 {
 					v := median(c.Values)
-					rect(&b, labelWidth, y, scale(v), barHeight, colours[p], p+": "+m.text(c))
+					rect(&b, labelWidth, y, scale(v), barHeight, colours[p], p+": "+m.text(c, withSpread))
 					low, high := scale(slices.Min(c.Values)), scale(slices.Max(c.Values))
 					rect(&b, labelWidth+low, y+barHeight/2, high-low, 1, "#24292f", "")
 					text(&b, labelWidth+max(high, scale(v))+4, y+barHeight, "start", strconv.FormatFloat(v, 'f', m.digits, 64))

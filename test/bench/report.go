@@ -162,8 +162,16 @@ var targets = []target{
 // A table contains the cells of each line. The first line is the header.
 type table [][]string
 
-// cells returns the table of a section: medians, with the minimum and the maximum.
-func (s *section) cells(r *Results) table {
+// A spread states whether a cell contains the minimum and the maximum of the rounds.
+type spread bool
+
+const (
+	withSpread    spread = true
+	withoutSpread spread = false
+)
+
+// cells returns the table of a section.
+func (s *section) cells(r *Results, sp spread) table {
 	head := append([]string{""}, s.peers...)
 	for _, c := range s.ratios {
 		head = append(head, c.title)
@@ -175,7 +183,7 @@ func (s *section) cells(r *Results) table {
 		}
 		line := []string{m.title}
 		for _, p := range s.peers {
-			line = append(line, m.text(r.Cells[m.id][p]))
+			line = append(line, m.text(r.Cells[m.id][p], sp))
 		}
 		for _, c := range s.ratios {
 			line = append(line, ratioText(r.ratio(m.id, c.peer, c.against)))
@@ -185,8 +193,8 @@ func (s *section) cells(r *Results) table {
 	return t
 }
 
-// text returns a cell: the median, with the minimum and the maximum of the rounds or with the interval of the median.
-func (m *row) text(c *Cell) string {
+// text returns a cell: the median, with the spread of the rounds or with the interval of the median.
+func (m *row) text(c *Cell, sp spread) string {
 	if c == nil || len(c.Values) == 0 {
 		if c != nil && len(c.Failed) > 0 {
 			return "failed"
@@ -197,7 +205,7 @@ func (m *row) text(c *Cell) string {
 	text := number(median(c.Values))
 	if low, high, ok := medianInterval(c.Values); m.interval && ok {
 		text += fmt.Sprintf(" (95 %%: %s to %s, %d pairs)", number(low), number(high), len(c.Values))
-	} else if low, high := number(slices.Min(c.Values)), number(slices.Max(c.Values)); low != high {
+	} else if low, high := number(slices.Min(c.Values)), number(slices.Max(c.Values)); sp == withSpread && low != high {
 		text += " (" + low + " to " + high + ")"
 	}
 	if len(c.Failed) > 0 {
@@ -239,6 +247,9 @@ func (s *section) notes(r *Results) []string {
 	return all
 }
 
+// reached is the result of a goal that is reached.
+const reached = "reached"
+
 // targetCells returns the table of the goals.
 func targetCells(r *Results) table {
 	t := table{{"measure", "measured", "goal", "result"}}
@@ -266,9 +277,9 @@ func targetCells(r *Results) table {
 		suffix = strings.TrimRight(suffix, " ")
 		measured, verdict := "not measured", "open"
 		if ok {
-			measured, verdict = ratioText(v, true)+suffix, "reached"
+			measured, verdict = ratioText(v, true)+suffix, reached
 			if m.interval {
-				measured = m.text(r.Cells[g.measure][g.peer]) + suffix
+				measured = m.text(r.Cells[g.measure][g.peer], withSpread) + suffix
 			}
 			if v > g.limit {
 				verdict = "**missed**"
@@ -309,7 +320,7 @@ func printTable(w io.Writer, r *Results) {
 	fmt.Fprintln(w, r.describe())
 	for i := range sections {
 		s := &sections[i]
-		t := s.cells(r)
+		t := s.cells(r, withSpread)
 		if len(t) == 1 { // no row was measured
 			continue
 		}
@@ -357,8 +368,8 @@ func markers(name string) (begin, end string) {
 const resultsName = "results"
 
 // writeDocument writes the parts of the report that a run measured completely into the document, and describes them. A
-// quick run writes nothing. A run of all rows also writes the plot.
-func writeDocument(r *Results, doc string) (written string, err error) {
+// quick run writes nothing. A run of all rows also writes the plot and the complete report.
+func writeDocument(r *Results, doc, complete string) (written string, err error) {
 	parts := map[string][]byte{}
 	plotName := strings.TrimSuffix(doc, filepath.Ext(doc)) + ".svg"
 	whole := len(r.Settings.Rows) == 0
@@ -366,7 +377,7 @@ func writeDocument(r *Results, doc string) (written string, err error) {
 		parts[resultsName] = markdown(r, filepath.Base(plotName))
 	}
 	for i := range sections {
-		if s := &sections[i]; s.own != "" && len(s.cells(r)) > 1 {
+		if s := &sections[i]; s.own != "" && len(s.cells(r, withSpread)) > 1 {
 			parts[s.own] = s.ownMarkdown(r)
 		}
 	}
@@ -383,7 +394,9 @@ func writeDocument(r *Results, doc string) (written string, err error) {
 		}
 	}
 	if whole {
-		if err := os.WriteFile(plotName, plot(r), 0o644); err != nil {
+		var b bytes.Buffer
+		printTable(&b, r)
+		if err := errors.Join(os.WriteFile(plotName, plot(r), 0o644), os.WriteFile(complete, b.Bytes(), 0o644)); err != nil {
 			return "", err
 		}
 	}
@@ -394,7 +407,7 @@ func writeDocument(r *Results, doc string) (written string, err error) {
 func (s *section) ownMarkdown(r *Results) []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "\n%s\n\n", r.describeIdle())
-	s.cells(r).markdown(&b)
+	s.cells(r, withSpread).markdown(&b)
 	for _, note := range s.notes(r) {
 		fmt.Fprintf(&b, "* %s\n\n", note)
 	}
@@ -425,9 +438,13 @@ func splice(doc []byte, name string, results []byte) ([]byte, error) {
 func markdown(r *Results, plotName string) []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "\n%s Created by `make bench`.\n\n![Bar chart of the medians](%s)\n\n", r.describe(), plotName)
-	b.WriteString("The cells contain the median of the rounds and, in parentheses, the minimum and the maximum. A column `÷ PEER` contains\nthe median of queue-proxy divided by the median of the peer.\n\n")
-	b.WriteString("### Goals\n\n")
-	targetCells(r).markdown(&b)
+	b.WriteString("The cells contain the median of the rounds. A column `÷ PEER` contains the median of queue-proxy divided by the median of\nthe peer.\n\n")
+	all := targetCells(r)
+	missed := slices.DeleteFunc(slices.Clone(all), func(line []string) bool { return line[len(line)-1] == reached })
+	fmt.Fprintf(&b, "### Goals\n\n%d of %d goals are reached.\n\n", len(all)-len(missed), len(all)-1)
+	if len(missed) > 1 { // the first line is the header
+		missed.markdown(&b)
+	}
 	if failures := r.failures(); len(failures) > 0 {
 		b.WriteString("### Failures\n\nThe numbers do not include the failed rounds.\n\n")
 		for _, line := range failures {
@@ -438,7 +455,7 @@ func markdown(r *Results, plotName string) []byte {
 	b.WriteString("### Tables\n\n")
 	for i := range sections {
 		s := &sections[i]
-		t := s.cells(r)
+		t := s.cells(r, withoutSpread)
 		if len(t) == 1 || s.own != "" || s.print {
 			continue
 		}
