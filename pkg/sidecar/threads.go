@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// oneThread is the maximum number of CPUs for which one thread is best (docs/configuration.md). By
-// default, Go runs at least two threads. They wake each other and therefore use up the CPU quota of
-// a period sooner.
+// oneThread is the maximum number of CPUs for which one thread is best. By default, Go runs at least
+// two threads. They wake each other and therefore use up the CPU quota of a period sooner. With one
+// thread, a request takes 11 % less CPU time at 0.5 CPUs and 20 % less at 0.1 CPUs.
 const oneThread = 0.5
 
 // limitThreads sets GOMAXPROCS to 1 if the CPU limit is at most oneThread. If the environment
