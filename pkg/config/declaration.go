@@ -44,7 +44,7 @@ type Config struct {
 	TLS       `section:"TLS" note:"TLS is enabled when the directory contains 'tls.crt' and 'tls.key'. See [tls](tls.md)."`
 	Logging   `section:"Logging" note:"If the configuration is invalid, the defaults are used and a warning is logged. If the output is blocked, lines are dropped and counted."`
 	Signals   `section:"Metrics and request log" note:"If a value is invalid, the default is used and a warning is logged." soft:"true"`
-	Telemetry `section:"Telemetry" note:"Invalid values are handled in the same way. See [metrics](metrics.md), [request log](request-log.md) and [tracing](tracing.md)." soft:"true"`
+	Telemetry `section:"Telemetry" note:"Invalid values are handled in the same way. The variables of OpenTelemetry for metrics or traces override those for both. See [metrics](metrics.md), [request log](request-log.md) and [tracing](tracing.md)." soft:"true"`
 	Unused    `section:"Ignored variables" note:"Releases of Knative set these variables."`
 
 	serving  bool // a SERVING_* variable is set

@@ -157,9 +157,10 @@ var shortAllowed = strings.NewReplacer(
 	"an integer of ", "",
 	"a number from ", "",
 	"a port from ", "",
-	"true or false", "boolean",
+	"true or false", "",
 	"a comma-separated list", "list",
-	"a string", "string",
+	"a string", "",
+	"one of ", "",
 )
 
 // markdown returns the tables of the settings. A variable for one signal of OpenTelemetry is in the row of
@@ -192,7 +193,6 @@ func markdown() string {
 			name, desc := "`"+strings.Join(f.names(), "`, else `")+"`", code(f.tag.Get("desc"), "`")
 			if one := oneSignal(f.Name()); known[one[0]] {
 				name += ", `" + strings.Join(one, "`, `") + "`"
-				desc += " The variables for metrics and traces override it."
 			}
 			allowed := shortAllowed.Replace(f.allowed())
 			if first := lists[allowed]; first != "" {
@@ -200,7 +200,8 @@ func markdown() string {
 			} else if strings.Count(allowed, ",") > 2 {
 				lists[allowed] = f.Name()
 			}
-			fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", name, defaultText(f), allowed, desc)
+			row := fmt.Sprintf("| %s | %s | %s | %s |\n", name, defaultText(f), allowed, desc)
+			b.WriteString(strings.ReplaceAll(row, "  |", " |"))
 		}
 	}
 	b.WriteString("\n")
@@ -218,7 +219,7 @@ func oneSignal(name string) []string {
 	return []string{otlpPrefix + "METRICS_" + rest, otlpPrefix + "TRACES_" + rest}
 }
 
-// defaultText returns the default of a setting in Markdown.
+// defaultText returns the default of a setting in Markdown, or "" if the setting is unset by default.
 func defaultText(f *field) string {
 	if text := f.tag.Get("derived"); text != "" {
 		return code(text, "`")
@@ -226,7 +227,7 @@ func defaultText(f *field) string {
 	if text := f.tag.Get("default"); text != "" {
 		return "`" + text + "`"
 	}
-	return "unset"
+	return ""
 }
 
 func exampleText() string {
