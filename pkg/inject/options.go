@@ -98,13 +98,13 @@ func allOptions() []Option {
 		{Name: injectOption, Default: "true", check: isBoolean,
 			Text: "With `false`, the pod is not injected. The webhook uses the label with this name."},
 		{Name: containerOption,
-			Text: "The container that receives the requests. The option is required if several containers can receive the requests."},
+			Text: "The container that receives the requests. Required if several containers are possible."},
 		{Name: portOption,
 			Text: "The port for requests, by name or number. Required if several ports are possible, or if there is no evidence for HTTP."},
 		{Name: sureOption, Default: anyConfidence, check: isOneOf(string(High), anyConfidence),
 			Text: "The required confidence of the port. With `high`, a pod is refused if the confidence is low."},
 		{Name: modeOption, Default: modeSidecar, check: isOneOf(modeSidecar, modeNative),
-			Text: "`sidecar` adds a container. `native` adds an init container that keeps running (Kubernetes 1.29; 1.33 if a Service uses the name of its port). Jobs require `native`."},
+			Text: "`sidecar` adds a container. `native` adds an init container that keeps running, which jobs require (Kubernetes 1.29; 1.33 if a Service uses the name of its port)."},
 		{Name: imageOption, Default: "queue-proxy:dev", check: isImage,
 			Text: "The image of the sidecar."},
 		{Name: pullOption, check: isOneOf("Always", "IfNotPresent", "Never"),
@@ -142,13 +142,13 @@ func allOptions() []Option {
 		{Name: "ephemeral-storage-request", Aliases: []string{knative + "ephemeral-storage-resource-request"}, check: isQuantity, Text: "The request for ephemeral storage."},
 		{Name: "ephemeral-storage-limit", Aliases: []string{knative + "ephemeral-storage-resource-limit"}, check: isQuantity, Text: "The limit for ephemeral storage."},
 		{Name: percentOption, Aliases: []string{knative + "resource-percentage", knative + "resourcePercentage"}, check: isPercentage,
-			Text: "The resources of the sidecar as a percentage of the resources of the application, within the limits of Knative. The other resource options override this option."},
+			Text: "The resources of the sidecar as a percentage of those of the application, within the limits of Knative. The other resource options override it."},
 
 		{Name: metricsOption, Default: "true", check: isBoolean,
-			Text: "Add the `prometheus.io/` annotations for the metrics of the sidecar if the pod does not have these annotations."},
+			Text: "Add the `prometheus.io/` annotations if the pod does not have them."},
 
 		{Name: lockOption, operator: true,
-			Text: "A list of options that cannot be set by annotations, separated by commas. `ports` and `resources` are groups of options. If an annotation of a pod sets one of these options, the pod is refused. This option cannot be set by an annotation."},
+			Text: "A list of options that annotations cannot set, separated by commas, with the groups `ports` and `resources`. If an annotation sets one of them, the pod is refused. Not an annotation."},
 	}
 }
 
