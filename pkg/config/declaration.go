@@ -34,7 +34,7 @@ package config
 // sections are exported because envconfig ignores unexported fields.
 type Config struct {
 	Identity  `section:"Identity" note:"Knative sets these variables. Elsewhere, they are optional labels."`
-	Ports     `section:"Ports" note:"The ports must be different. A value such as 'METRICS_PORT=tcp://10.0.0.1:80', which Kubernetes sets for a Service, is ignored with a warning."`
+	Ports     `section:"Ports" note:"The ports must be different. If Kubernetes sets a value such as 'METRICS_PORT=tcp://10.0.0.1:80' for a Service, the value is ignored and a warning is logged."`
 	Queueing  `section:"Concurrency" note:"These settings limit the number of requests in the user container and in the queue."`
 	Timeouts  `section:"Timeouts" note:"If a timeout expires before the response begins, the response is 504. Later, the response is aborted. The time in the queue is included. 0 disables a timeout."`
 	Readiness `section:"Readiness" note:"See [probes](probes.md)."`
@@ -44,8 +44,8 @@ type Config struct {
 	TLS       `section:"TLS" note:"TLS is enabled when the directory contains 'tls.crt' and 'tls.key'. See [tls](tls.md)."`
 	Logging   `section:"Logging" note:"If the configuration is invalid, the defaults are used and a warning is logged. If the output is blocked, lines are dropped and counted."`
 	Signals   `section:"Metrics and request log" note:"If a value is invalid, the default is used and a warning is logged." soft:"true"`
-	Telemetry `section:"Telemetry" note:"Invalid values are handled in the same way. The variables of OpenTelemetry for metrics or traces override those for both. See [metrics](metrics.md), [request log](request-log.md) and [tracing](tracing.md)." soft:"true"`
-	Unused    `section:"Ignored variables" note:"Releases of Knative set these variables."`
+	Telemetry `section:"Telemetry" note:"Invalid values are handled in the same way. If a variable for metrics or traces is set, it overrides the variable for both signals. See [metrics](metrics.md), [request log](request-log.md) and [tracing](tracing.md)." soft:"true"`
+	Unused    `section:"Ignored variables" note:"These variables are set by releases of Knative and are ignored."`
 
 	serving  bool // a SERVING_* variable is set
 	warnings []string
@@ -115,7 +115,7 @@ type Traffic struct {
 // DrainDeadline. DrainMin is at most DrainDeadline.
 type Shutdown struct {
 	DrainDeadline    Duration             `envconfig:"DRAIN_DEADLINE" derived:"'REVISION_TIMEOUT_SECONDS' minus 3s on Knative if it is set, otherwise 27s" min:"1ms" desc:"Maximum duration of the drain. If the time expires, the remaining requests are aborted."`
-	DrainQuietPeriod Duration             `envconfig:"DRAIN_QUIET_PERIOD" derived:"30s, but at most half of 'DRAIN_DEADLINE'" desc:"Minimum time without a new request before the drain ends, at most half of 'DRAIN_DEADLINE'."`
+	DrainQuietPeriod Duration             `envconfig:"DRAIN_QUIET_PERIOD" derived:"30s, but at most half of 'DRAIN_DEADLINE'" desc:"Minimum time without a new request before the drain ends. The maximum is half of 'DRAIN_DEADLINE'."`
 	DrainMin         Duration             `envconfig:"DRAIN_MIN" default:"0s" desc:"Minimum duration of the drain, for clients that receive new endpoints slowly."`
 	DrainStreams     Choice[DrainStreams] `envconfig:"DRAIN_STREAMS" default:"end" oneof:"end,wait" desc:"Whether the drain waits for WebSockets, event streams and gRPC streams after the quiet period. With 'end', the user container receives SIGTERM and can close them."`
 	DrainEndpoint    Bool                 `envconfig:"DRAIN_ENDPOINT" default:"false" desc:"Serve '/drain' on the admin port, for the preStop hook of a native sidecar. A request makes the pod permanently unready."`
@@ -123,9 +123,9 @@ type Shutdown struct {
 
 // Limits are the limits for clients and their connections.
 type Limits struct {
-	MaxHeaderBytes Number[int]   `envconfig:"MAX_HEADER_BYTES" default:"1048576" min:"4096" max:"67108864" desc:"Maximum length in bytes of the header section of a request (then 431) or of a response of the user container (then 502)."`
+	MaxHeaderBytes Number[int]   `envconfig:"MAX_HEADER_BYTES" default:"1048576" min:"4096" max:"67108864" desc:"Maximum length in bytes of the header section of a request or a response. If a request is longer, the response is 431. If a response of the user container is longer, it is replaced by 502."`
 	MaxBodyBytes   Number[int64] `envconfig:"MAX_BODY_BYTES" default:"0" min:"0" max:"9223372036854775807" desc:"Maximum length in bytes of the body of a request; then the response is 413. 0 means no limit."`
-	MaxConnections Number[int]   `envconfig:"MAX_CONNECTIONS" default:"0" min:"0" max:"2147483647" desc:"Maximum number of open client connections on both request ports. Then a new connection closes the one that has been idle for the longest time, or waits. 0 derives the limit from the memory limit and the limit on open files. See [file descriptors](reliability.md#file-descriptors)."`
+	MaxConnections Number[int]   `envconfig:"MAX_CONNECTIONS" default:"0" min:"0" max:"2147483647" desc:"Maximum number of open client connections on both request ports. If this number is reached, a new connection closes the connection that has been idle for the longest time. If no connection is idle, the new connection waits. 0 derives the limit from the memory limit and the limit on open files. See [file descriptors](reliability.md#file-descriptors)."`
 	HeaderTimeout  Duration      `envconfig:"HEADER_TIMEOUT" default:"60s" min:"1ms" desc:"Maximum time to receive the header section of a request, or the rest of a TLS record (at most 60 s)."`
 	BodyTimeout    Duration      `envconfig:"BODY_TIMEOUT" default:"60s" desc:"Maximum time to wait for the next byte of a request body before the response begins. It does not apply to gRPC over HTTP/2. 0 means no limit."`
 	SendTimeout    Duration      `envconfig:"SEND_TIMEOUT" default:"300s" min:"1ms" desc:"Maximum time to send the next 64 KiB of a response to the client. It does not apply to upgraded connections."`
@@ -138,7 +138,7 @@ type TLS struct {
 	TLSMaxVersion   TLSVersion   `envconfig:"QUEUE_PROXY_TLS_MAX_VERSION" desc:"Maximum TLS version. The default is the latest version."`
 	TLSCipherSuites CipherSuites `envconfig:"QUEUE_PROXY_TLS_CIPHER_SUITES" desc:"Cipher suites of TLS 1.2. The default is the default of Go. The cipher suites of TLS 1.3 are not configurable."`
 	TLSCurves       Curves       `envconfig:"QUEUE_PROXY_TLS_CURVE_PREFERENCES" desc:"Key exchange mechanisms. The default is the default of Go."`
-	TLSClientCA     Text         `envconfig:"QUEUE_PROXY_TLS_CLIENT_CA" desc:"File with CA certificates. Clients must then present a certificate of one of the CAs."`
+	TLSClientCA     Text         `envconfig:"QUEUE_PROXY_TLS_CLIENT_CA" desc:"File that contains CA certificates. If it is set, clients must present a certificate of one of the CAs."`
 }
 
 // Logging configures the logger, which validates the values (docs/promises.md 3.9).
@@ -150,7 +150,7 @@ type Logging struct {
 // Signals configures metrics and the request log with settings that Knative does not have.
 type Signals struct {
 	MetricsNames         Choice[string] `envconfig:"METRICS_NAMES" derived:"the metrics of the control plane on Knative, otherwise 'default'" oneof:"default,knative-1.18,knative-head,all,off" desc:"The metrics that are served. See [metrics](metrics.md)."`
-	MergePort            Number[int]    `envconfig:"METRICS_MERGE_PORT" default:"0" min:"0" max:"65535" desc:"Port on which the application serves metrics, which are appended to those of the sidecar. 0 disables merging."`
+	MergePort            Number[int]    `envconfig:"METRICS_MERGE_PORT" default:"0" min:"0" max:"65535" desc:"Port on which the application serves metrics. The metrics are appended to the metrics of the sidecar. 0 disables merging."`
 	MergePath            Text           `envconfig:"METRICS_MERGE_PATH" default:"/metrics" desc:"Path on which the application serves metrics."`
 	WantRequestLog       Bool           `envconfig:"REQUEST_LOG" default:"false" desc:"Write a line of JSON for each request. See [request log](request-log.md)."`
 	RequestLogErrorsOnly Bool           `envconfig:"REQUEST_LOG_ERRORS_ONLY" default:"false" desc:"Whether only failed requests are logged."`
@@ -166,7 +166,7 @@ type Telemetry struct {
 	RequestLog         Bool           `envconfig:"SERVING_ENABLE_REQUEST_LOG" default:"false" desc:"Write the request log."`
 	ProbeRequestLog    Bool           `envconfig:"SERVING_ENABLE_PROBE_REQUEST_LOG" default:"false" desc:"Include probes in the request log."`
 	RequestLogTemplate Text           `envconfig:"SERVING_REQUEST_LOG_TEMPLATE" desc:"Template for a line of the request log, in the syntax of the Go package text/template."`
-	MetricsBackend     Choice[string] `envconfig:"SERVING_REQUEST_METRICS_BACKEND" oneof:"prometheus,opencensus,none" desc:"The metrics backend in Knative releases before 1.19. 'opencensus' is not supported and causes a warning."`
+	MetricsBackend     Choice[string] `envconfig:"SERVING_REQUEST_METRICS_BACKEND" oneof:"prometheus,opencensus,none" desc:"The metrics backend in Knative releases before 1.19. If the value is 'opencensus', metrics are not pushed and a warning is logged."`
 	MetricsHost        Text           `envconfig:"METRICS_PROMETHEUS_HOST" derived:"the host of 'requestMetrics.endpoint' in 'OBSERVABILITY_CONFIG' if its protocol is Prometheus, otherwise unset" desc:"Address on which metrics are served. The default is all addresses of the pod. If the address does not belong to the pod, metrics are not served and a warning is logged."`
 	MetricsTLS
 	TracingBackend    Choice[string] `envconfig:"TRACING_CONFIG_BACKEND" oneof:"none,zipkin" desc:"The trace backend in Knative releases before 1.19."`
