@@ -227,7 +227,7 @@ var proofs = [bound.NumNames]proof{
 		peerTest:   test{recordTests, "TestSlowRecordsSucceed"},
 	},
 	bound.TLSNoContent: {
-		limit:      "20 KiB without content, or 16 such records",
+		limit:      "20 KiB without a byte of content",
 		attack:     "TLS messages that never end or carry nothing",
 		peer:       "one KeyUpdate between two records",
 		margin:     16,
