@@ -148,7 +148,7 @@ func allOptions() []Option {
 			Text: "Add the `prometheus.io/` annotations if the pod does not have them."},
 
 		{Name: lockOption, operator: true,
-			Text: "A list of options that annotations cannot set, separated by commas, with the groups `ports` and `resources`. If an annotation sets one of them, the pod is refused. Not an annotation."},
+			Text: "A list of options that annotations cannot set, separated by commas, with the groups `ports` and `resources`. If an annotation sets one of them, the pod is refused. An annotation cannot set `lock`."},
 	}
 }
 

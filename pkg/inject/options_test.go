@@ -199,12 +199,12 @@ func TestGuideContainsOptionTable(t *testing.T) {
 	harness.Document(t, "../../docs/injection.md", "options", markdown(), *update)
 }
 
-// markdown returns the options as a table, except for those that set a variable of the sidecar.
-// docs/configuration.md describes the variables, so only their names are listed.
+// markdown returns the options as a table. For options that set a resource or a variable of the
+// sidecar, only the names are listed, because docs/configuration.md describes the variables.
 func markdown() string {
 	var b strings.Builder
 	b.WriteString("\n| option | default | meaning |\n|---|---|---|\n")
-	var prefixes, variables []string
+	var prefixes, resources, variables []string
 	aliases := map[string][]string{}
 	for _, o := range Table() {
 		for _, alias := range o.Aliases {
@@ -222,8 +222,17 @@ func markdown() string {
 		if o.Default != "" {
 			def = "`" + o.Default + "`"
 		}
-		b.WriteString("| `" + o.Name + "` | " + def + " | " + o.Text + " |\n")
+		if strings.HasSuffix(o.Name, "-request") || strings.HasSuffix(o.Name, "-limit") {
+			name := "`" + o.Name + "`"
+			if def != "" {
+				name += " (" + def + ")"
+			}
+			resources = append(resources, name)
+			continue
+		}
+		b.WriteString(strings.ReplaceAll("| `"+o.Name+"` | "+def+" | "+o.Text+" |\n", "  |", " |"))
 	}
+	b.WriteString("\nThe following options set the resources of the sidecar: " + strings.Join(resources, ", ") + ".\n")
 	b.WriteString("\nThe following options set a [setting](configuration.md) of the sidecar: " + strings.Join(variables, ", ") + ".\n")
 	b.WriteString("\nThe following annotations of Knative have the same effect:\n\n")
 	for _, prefix := range prefixes {
