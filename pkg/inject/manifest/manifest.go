@@ -48,7 +48,7 @@ type document struct {
 	other bool       // err has no effect on the injection: see isOther
 
 	results     []*Result // one result for each object, in the order of the objects
-	statusHunks string    // hunks in a status of the document that restore its original layout: see keep
+	statusHunks []string  // hunks in each status of the document: see restore
 	reformatted bool      // the document was encoded again
 }
 
@@ -368,11 +368,11 @@ func Uninject(files []*File) []*Result {
 		switch {
 		case ok:
 			template := dig(object, path...)
-			r.from.statusHunks = cmp.Or(r.from.statusHunks, inject.TextOf(template))
+			r.from.readHunks(template)
 			r.Outcome = inject.Uninject(template)
 			r.Changes = inject.Below(prefix(path), r.Changes)
 		case isService(r):
-			r.from.statusHunks = cmp.Or(r.from.statusHunks, inject.TextOf(object))
+			r.from.readHunks(object)
 			r.Outcome = inject.UninjectService(object)
 		default:
 			r.Outcome = inject.Leave(object)

@@ -2,7 +2,6 @@ package manifest
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -89,7 +88,7 @@ func linesOf(text []byte) []string { return slices.Collect(strings.Lines(string(
 // applied.
 func (d *document) keep(was []byte, changes []inject.Change) {
 	isJSON, original, ended := json.Valid(was), was, d.text // YAML can become JSON
-	if !isJSON && bytes.Contains(was, []byte(inject.StatusAnnotation)) {
+	if bytes.Contains(was, []byte(inject.StatusAnnotation)) {
 		original = uninjectedText(Parse("", was)) // an earlier step changed another object of the document
 	}
 	if again := Parse("", d.text); bytes.Equal(original, uninjectedText(again)) {
@@ -121,8 +120,9 @@ func (d *document) keep(was []byte, changes []inject.Change) {
 	}
 }
 
-// keepInStatus encodes JSON again with the hunks in the first status of a document. It does nothing
-// for JSON on a single line, because such text has no layout to preserve.
+// keepInStatus encodes JSON again with the hunks in the first status that the changes write. It does
+// not modify the status of an earlier step, because a change in a pod template restarts the pods. It
+// does nothing for JSON on a single line, because such text has no layout to preserve.
 func (d *document) keepInStatus(was []byte, changes []inject.Change, hunks string) {
 	if len(linesOf(bytes.TrimSpace(was))) == 1 {
 		return
@@ -152,20 +152,44 @@ func (d *document) kept() (text []byte, hunks string) {
 	return slices.Concat(d.text[:i], rest), strings.TrimSpace(string(line[len(keptMark):]))
 }
 
+// maxStatusHunks is the maximum number of statuses of a document from which hunks are read. Each
+// step adds at most one of them.
+const maxStatusHunks = 16
+
+// readHunks reads the hunks in the status of an object.
+func (d *document) readHunks(object any) {
+	if text := inject.TextOf(object); text != "" && len(d.statusHunks) < maxStatusHunks {
+		d.statusHunks = append(d.statusHunks, text)
+	}
+}
+
 // restore reverts changes by restoring the original text. It returns false if this is not possible.
+// If several steps stored hunks in a status, only the hunks of the last step have the expected
+// result: the hunks of an earlier step do not remove the status of a later step.
 func (d *document) restore(changes []inject.Change) bool {
 	text, comment := d.kept()
-	var hunks []hunk
-	if json.Unmarshal([]byte(cmp.Or(comment, d.statusHunks)), &hunks) != nil { // an empty string is not valid JSON
+	all := d.statusHunks
+	if comment != "" {
+		all = append([]string{comment}, all...)
+	}
+	if len(all) == 0 {
 		return false
 	}
 	want, err := d.after(changes)
-	was, ok := replace(text, hunks)
-	if err != nil || !ok || checkValue(was, want) != nil {
+	if err != nil {
 		return false
 	}
-	d.text = was
-	return true
+	for _, stored := range all {
+		var hunks []hunk
+		if json.Unmarshal([]byte(stored), &hunks) != nil {
+			continue
+		}
+		if was, ok := replace(text, hunks); ok && checkValue(was, want) == nil {
+			d.text = was
+			return true
+		}
+	}
+	return false
 }
 
 // uninjectedText returns the text of a file after [Uninject].

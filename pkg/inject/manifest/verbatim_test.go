@@ -3,8 +3,12 @@ package manifest
 import (
 	"bytes"
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+
+	"go.yaml.in/yaml/v3"
 
 	"github.com/queue-proxy/queue-proxy/pkg/inject"
 	"github.com/queue-proxy/queue-proxy/test/harness"
@@ -135,4 +139,63 @@ func encoded(t *testing.T, v any) []byte {
 	text, err := json.Marshal(v)
 	harness.NoError(t, err)
 	return text
+}
+
+// Each step can change other objects of a List, which is one document.
+func TestUninjectRestoresListsAfterAnySteps(t *testing.T) {
+	changed := 0
+	for name, text := range listsOfCorpus(t) {
+		if injectStep(text, inject.Services) == text {
+			continue
+		}
+		changed++
+		for _, steps := range [][]inject.Step{{inject.Workloads}, {inject.Services}, {inject.Workloads, inject.Services}} {
+			got := text
+			for _, step := range steps {
+				got = injectStep(got, step)
+			}
+			harness.Equal(t, injectStep(got, steps[len(steps)-1]), got, name, steps, "second injection")
+			harness.Equal(t, string(uninjectedText(Parse("f", []byte(got)))), text, name, steps)
+		}
+	}
+	if want := 100; changed < want {
+		t.Errorf("got %d changed lists, want at least %d", changed, want)
+	}
+}
+
+func injectStep(text string, step inject.Step) string {
+	f := Parse("f", []byte(text))
+	Inject([]*File{f}, nil, step)
+	return string(f.Text())
+}
+
+// listsOfCorpus returns a List of the objects of each file in the corpus as YAML and as JSON, with
+// and without a newline at the end.
+func listsOfCorpus(t *testing.T) map[string]string {
+	t.Helper()
+	files, err := filepath.Glob("../testdata/corpus/*.yaml")
+	harness.NoError(t, err)
+	all := map[string]string{}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		harness.NoError(t, err)
+		objects, err := Parse(file, text).JSON()
+		harness.NoError(t, err)
+		list := map[string]any{"apiVersion": "v1", "kind": "List"}
+		var items []any
+		for d := json.NewDecoder(bytes.NewReader(objects)); d.More(); {
+			var item any
+			harness.NoError(t, d.Decode(&item))
+			items = append(items, item)
+		}
+		list["items"] = items
+		asJSON, err := json.MarshalIndent(list, "", "    ")
+		harness.NoError(t, err)
+		asYAML, err := yaml.Marshal(list)
+		harness.NoError(t, err)
+		name := filepath.Base(file)
+		all[name+" as JSON"], all[name+" as JSON with a newline"] = string(asJSON), string(asJSON)+"\n"
+		all[name+" as YAML"], all[name+" as YAML with a newline"] = strings.TrimSpace(string(asYAML)), string(asYAML)
+	}
+	return all
 }
