@@ -1,5 +1,7 @@
 package config
 
+import "sync"
+
 // Environ returns the variables for the settings of c in a fixed order. In an otherwise empty
 // environment, [Read] and [Load] return the same settings for them. A variable is omitted if its value is
 // the same when it is unset.
@@ -8,34 +10,45 @@ package config
 func Environ(c *Config) []EnvVar {
 	var environ []EnvVar
 	serving := false
-	bound, unset := *c, Default().fields()
-	for i, f := range bound.fields() {
-		defaultValue := unset[i].String()
+	other := *c
+	fields := other.fields() // only once, because this is expensive
+	bound, defaults := other, defaultValues()
+	onKnative := other.OnKnative.Name()
+	for i, f := range fields {
+		value, defaultValue := f.String(), defaults[i]
 		if f.tag.Get("derived") != "" {
-			defaultValue = bound.valueIfUnset(i)
+			defaultValue = other.valueIfUnset(fields, i)
+			other = bound
 		}
 		// OnKnative is added below only if it cannot be derived from the other variables.
-		if f.String() == defaultValue || f.setting == &bound.OnKnative {
+		if value == defaultValue || f.name == onKnative {
 			continue
 		}
-		environ = append(environ, EnvVar{f.name, f.String()})
+		environ = append(environ, EnvVar{f.name, value})
 		serving = serving || isServing(f.name)
 	}
 	if c.OnKnative.V != serving {
-		environ = append(environ, EnvVar{bound.OnKnative.Name(), bound.OnKnative.String()})
+		environ = append(environ, EnvVar{onKnative, bound.OnKnative.String()})
 	}
 	return environ
 }
 
+// defaultValues returns the values of [Default] in the order of the fields. They are constant.
+var defaultValues = sync.OnceValue(func() []string {
+	var all []string
+	for _, f := range Default().fields() {
+		all = append(all, f.String())
+	}
+	return all
+})
+
 // valueIfUnset returns the value of setting i if this setting is unset and all other settings are set to
-// their current values.
-func (c *Config) valueIfUnset(i int) string {
-	other := *c
-	fields := other.fields()
+// their current values. It modifies c. fields are the fields of c.
+func (c *Config) valueIfUnset(fields []*field, i int) string {
 	for _, f := range fields {
 		f.at().from = f.name
 	}
 	fields[i].at().from = ""
-	other.derive()
+	c.derive()
 	return fields[i].String()
 }

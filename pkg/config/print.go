@@ -31,13 +31,13 @@ const (
 // URLs, the header values of probes, and the header fields for collectors.
 func (c *Config) Settings() []Setting {
 	var all []Setting
-	bound, unset := *c, Default().fields()
+	bound, defaults := *c, defaultValues()
 	for i, f := range bound.fields() {
 		s := Setting{Name: f.name, Value: shown(f), From: f.at().from, Secret: f.tag.Get("hide") == hideAll}
 		switch {
 		case s.From != "":
 			s.Source = fromEnvironment
-		case f.tag.Get("derived") == "" && f.String() == unset[i].String():
+		case f.tag.Get("derived") == "" && f.String() == defaults[i]:
 			s.Source = fromDefault
 		default:
 			s.Source = fromOthers

@@ -61,6 +61,10 @@ func (in *injection) checkPlainText() error {
 // ports are the ports of the sidecar.
 type ports struct{ serving, tls, admin, autoscaler, metrics, status int32 }
 
+// defaults contains the names and the defaults of the settings of the sidecar. It must not be
+// modified.
+var defaults = config.Default()
+
 // A defaultPort is the default of a port of the sidecar, and the option that changes it.
 type defaultPort struct {
 	option string
@@ -72,14 +76,13 @@ type defaultPort struct {
 var defaultPorts = readDefaultPorts()
 
 func readDefaultPorts() []defaultPort {
-	c := config.Default()
 	return []defaultPort{
-		{"serving-port", int32(c.Port.V)},
-		{"tls-port", int32(c.TLSPort.V)},
-		{"admin-port", int32(c.AdminPort.V)},
-		{"autoscaler-port", int32(c.AutoscalerPort.V)},
-		{"metrics-port", int32(c.MetricsPort.V)},
-		{"status-port", int32(c.StatusPort.V)},
+		{"serving-port", int32(defaults.Port.V)},
+		{"tls-port", int32(defaults.TLSPort.V)},
+		{"admin-port", int32(defaults.AdminPort.V)},
+		{"autoscaler-port", int32(defaults.AutoscalerPort.V)},
+		{"metrics-port", int32(defaults.MetricsPort.V)},
+		{"status-port", int32(defaults.StatusPort.V)},
 	}
 }
 

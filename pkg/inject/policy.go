@@ -11,8 +11,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-
-	"github.com/queue-proxy/queue-proxy/pkg/config"
 )
 
 // Policy returns the injection as a MutatingAdmissionPolicy with its bindings, in YAML
@@ -151,7 +149,7 @@ func (p *policy) environ() string {
 		}
 		entries = append(entries, e)
 	}
-	c := config.Default()
+	c := defaults
 	onKnative := c.OnKnative.Name()
 	for _, s := range c.Settings() {
 		v, depends := ofPod[s.Name]

@@ -38,16 +38,16 @@ type sidecarSettings struct {
 // computeSettings computes the settings of the sidecar and validates them with package config, so
 // that the injector reports invalid settings before the pod starts.
 func (in *injection) computeSettings() error {
-	c := config.Default() // for the names of the settings
-	requested := in.requested(c)
-	if err := checkLengths(requested, c.Probes.Name()); err != nil {
+	requested := in.requested()
+	if err := checkLengths(requested, defaults.Probes.Name()); err != nil {
 		return err
 	}
 	requested, err := in.planShutdown(requested)
 	if err != nil {
 		return err
 	}
-	if c, err = config.Read(requested); err != nil {
+	c, err := config.Read(requested)
+	if err != nil {
 		return badSettings(err)
 	}
 	in.out.Warnings = append(in.out.Warnings, c.Warnings()...)
@@ -56,7 +56,8 @@ func (in *injection) computeSettings() error {
 }
 
 // requested returns the settings that result from the pod and the options.
-func (in *injection) requested(c *config.Config) []config.EnvVar {
+func (in *injection) requested() []config.EnvVar {
+	c := defaults
 	all := []config.EnvVar{
 		// Without this variable, the sidecar would treat SERVING_ variables as those of Knative.
 		// KEDA requests statistics from each pod without an Accept header and without its query.

@@ -7,8 +7,6 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime"
-
-	"github.com/queue-proxy/queue-proxy/pkg/config"
 )
 
 // format is the version of the status annotation. It is incremented when older injectors cannot
@@ -88,7 +86,7 @@ func TextOf(object any) string {
 // default ports. It returns nil if the pod has no sidecar. Each injection uses these ports to
 // rewrite Services, so that a second injection makes the same changes.
 func existingSidecar(pod any) *Outcome {
-	usual := config.Default()
+	usual := defaults
 	for _, list := range []string{"containers", "initContainers"} {
 		sidecar := at(pod, "spec", list, SidecarName)
 		if sidecar == nil {
