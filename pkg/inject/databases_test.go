@@ -30,6 +30,7 @@ func TestImageTableMatchesNames(t *testing.T) {
 		"k8s.gcr.io/ingress-nginx/controller:v1":         "",
 		"registry.example/operator/web:1":                "",
 		"registry.example/operators:1":                   "",
+		"traefik/whoamiudp:v0.2.0":                       "a UDP server",
 	} {
 		got := ""
 		if rows := rowsOf(&corev1.Container{Image: image}); len(rows) > 0 {

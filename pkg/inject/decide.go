@@ -53,13 +53,17 @@ type candidate struct {
 	sign      sign
 	requests  []string  // paths of the HTTP probes, without health checks
 	health    bool      // the only evidence for HTTP is a health check
-	row       *imageRow // row of images.txt that contradicts the name of the port, or nil
+	row       *imageRow // row of databases.txt that contradicts the name of the port, or nil
 	helper    string    // the reason why the container is a helper, or ""
 	proxied   bool      // another container is a proxy in front of the port, and no Service names the port
 }
 
-// healthPath matches the paths of health checks and metrics.
-var healthPath = regexp.MustCompile(`(?i)(^|[/_-])(metrics|health[a-z]*([_-]?check)?|ready[a-z]*|readiness|live|livez|livecheck|liveness|alive|ping|startup|startupz|heartbeat)([/?_-]|$)`)
+// healthPath matches the paths of health checks and metrics. The second part contains words that are
+// common in other paths, so it matches the last component of a path only. Sources of less obvious
+// paths: /statusz of Kubernetes (KEP-4827), /up of Rails (Rails::HealthController), /isalive and
+// /isready of NAIS, /hc of the ASP.NET samples, /__lbheartbeat__ of Mozilla Dockerflow.
+var healthPath = regexp.MustCompile(`(?i)(^|[/_-])(metrics|health[a-z]*([_-]?check)?|ready[a-z]*|(readiness|liveness)([_-]?probe)?|live|livez|livecheck|alive|ping|startup|startupz|(lb)?heartbeat)([/?_-]|$)` +
+	`|(^|/)(status|statusz|up|ok|hc|is[_-]?(alive|ready|up|live|healthy|started))/?(\?|$)`)
 
 // chooseApp selects the container and its port for requests.
 func (in *injection) chooseApp() error {
@@ -462,8 +466,11 @@ func (in *injection) chooseAmong(all []*candidate, containers []*corev1.Containe
 		if hasPort(main, otlpOverGRPC) && hasPort(main, otlpOverHTTP) {
 			return nil, in.refuseWhichPort(main)
 		}
-	} else if all := rivals(main); len(all) > 1 {
-		return nil, in.refuseWhichPort(all)
+	} else {
+		main = in.withoutConsoles(main)
+		if all := rivals(main); len(all) > 1 {
+			return nil, in.refuseWhichPort(all)
+		}
 	}
 	chosen, err := in.narrow(main, containers)
 	if err != nil || len(named) > 0 {
@@ -534,6 +541,29 @@ func rivals(all []*candidate) []*candidate {
 		all = used
 	}
 	return slices.DeleteFunc(slices.Clone(all), func(c *candidate) bool { return c.sign.protocol != plainHTTP })
+}
+
+// consoleName matches the names of ports for a console, such as minio-console.
+var consoleName = regexp.MustCompile(`(^|-)console(-|$)`)
+
+// withoutConsoles returns the ports without those whose name and a flag or a variable, such as
+// --console-address=:9001, show that they are for a console. If all ports are for a console, it
+// returns all ports.
+func (in *injection) withoutConsoles(all []*candidate) []*candidate {
+	isConsole := func(c *candidate) bool {
+		isName := func(s ServicePort) bool { return consoleName.MatchString(s.Name) }
+		return c.container != nil && in.hintsOf(c.container).consoles[c.port.ContainerPort] && (consoleName.MatchString(c.port.Name) || slices.ContainsFunc(c.services, isName))
+	}
+	others := slices.DeleteFunc(slices.Clone(all), isConsole)
+	if len(others) == 0 {
+		return all
+	}
+	for _, c := range all {
+		if isConsole(c) {
+			c.sign = sign{notForRequests, "its name and a flag or a variable show that it is for a console"}
+		}
+	}
+	return others
 }
 
 // isStore reports whether the number of a port, the image or a command of a probe is that of a

@@ -264,6 +264,31 @@ func TestHealthCheckSelectsNoPort(t *testing.T) {
 	})
 }
 
+func TestHealthPathIsNoEvidenceForRequests(t *testing.T) {
+	for path, want := range map[string]string{
+		"/status": NoPort, "/api/status": NoPort, "/statusz": NoPort, "/up": NoPort, "/ok": NoPort, "/isalive": NoPort, "/internal/isReady": NoPort, "/hc": NoPort, "/up?full=1": NoPort,
+		"/health-check": NoPort, "/_health": NoPort, "/ping": NoPort, "/__lbheartbeat__": NoPort, "/readinessProbe": NoPort,
+		"/sign-up": "a:8081", "/up/files": "a:8081", "/statuses": "a:8081", "/status-page": "a:8081", "/book": "a:8081",
+	} {
+		wantChoices(t, []choice{{path, "", `"containers":[{"name":"a","readinessProbe":{"httpGet":{"port":8081,"path":"` + path + `"}}}]`, "", want}})
+	}
+}
+
+func TestConsolePortIsNotSelected(t *testing.T) {
+	pod := func(args, console string) string {
+		return `"containers":[{"name":"a","args":[` + args + `],"ports":[{"containerPort":9000},{"containerPort":9001` + console + `}],"readinessProbe":{"httpGet":{"port":9000,"path":"/minio/health/ready"}}}]`
+	}
+	const services = `{"name":"api","port":9000},{"name":"console","port":9001}`
+	wantChoices(t, []choice{
+		{"a flag and a Service", "", pod(`"--console-address",":9001"`, ""), services, "a:9000"},
+		{"a flag and a declared name", "", pod(`"--console-address=:9001"`, `,"name":"web-console"`), `{"name":"api","port":9000},{"name":"ui","port":9001}`, "a:9000"},
+		{"names of HTTP", "", pod(`"--console-address=:9001"`, ""), `{"name":"http","port":9000},{"name":"http-console","port":9001}`, "a:9000"},
+		{"only a flag", "", pod(`"--console-address=:9001"`, ""), `{"name":"api","port":9000},{"name":"ui","port":9001}`, WhichPort},
+		{"only a Service", "", pod("", ""), services, WhichPort},
+		{"a Service for the console only", "", pod(`"--console-address=:9001"`, ""), `{"name":"console","port":9001}`, "a:9001"},
+	})
+}
+
 // The declared port can be closed.
 func TestUndeclaredProbePortReturnsWhichPort(t *testing.T) {
 	const probe = `"livenessProbe":{"tcpSocket":{"port":20003}}`

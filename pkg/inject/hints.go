@@ -26,12 +26,13 @@ type hints struct {
 	serves   map[int32]string // flags and variables that contain the number of a port and state no protocol
 	pair     sign             // a flag contains a certificate, so a port without other evidence uses TLS
 	flagged  bool             // a flag or a variable is the reason for pair
+	consoles map[int32]bool   // ports in flags and variables for a console
 	private  map[int32]sign   // ports that a flag or a variable binds to the loopback address
 	mounted  sign             // a volume contains a certificate, so a port without other evidence uses TLS
 	cert     bool             // a flag or a variable contains a certificate
 	spring   spring
 
-	rows   []*imageRow // rows of images.txt that match the image, up to the first exception
+	rows   []*imageRow // rows of databases.txt that match the image, up to the first exception
 	helper string      // the reason why the container is a helper, or ""
 
 	requests map[int32][]string // paths of the HTTP probes by port, without health checks
@@ -64,9 +65,9 @@ var (
 	mountWords  = []string{"tls", "ssl", "https", "pki", "cert", "certs", "certificate", "certificates", "keystore", "keystores"}
 	// Certificates for clients, certificate authorities, signing, other servers, and ports that are
 	// not for requests.
-	otherCerts = []string{"ca", "cas", "cacert", "cacerts", "cafile", "bundle", "client", "root", "trust", "trusted", "truststore", "peer", "issuer", "jwt", "signing", "signer", "token", "ssh", "gpg", "account", "sa", "license", "encryption",
-		"saml", "oidc", "oauth", "idp", "sso", "ldap", "smtp", "etcd", "kubelet", "upstream", "backend", "remote", "target", "destination", "egress", "outbound", "db", "database", "sql", "mysql", "mariadb", "postgres", "postgresql", "pg", "redis",
-		"kafka", "mongo", "mongodb", "rabbitmq", "amqp", "nats", "elastic", "elasticsearch", "cassandra", "vault", "metrics"}
+	otherCerts   = append([]string{"ca", "cas", "cacert", "cacerts", "cafile", "bundle", "client", "root", "trust", "trusted", "truststore", "peer", "issuer", "jwt", "signing", "signer", "token", "ssh", "gpg", "account", "sa", "license", "encryption", "metrics"}, otherServers...)
+	otherServers = []string{"saml", "oidc", "oauth", "idp", "sso", "ldap", "smtp", "etcd", "kubelet", "upstream", "backend", "remote", "target", "destination", "egress", "outbound", "db", "database", "sql", "mysql", "mariadb", "postgres", "postgresql", "pg", "redis",
+		"kafka", "mongo", "mongodb", "rabbitmq", "amqp", "nats", "elastic", "elasticsearch", "cassandra", "vault"}
 	// Variables name certificates for many purposes. The name of a variable for the server contains
 	// a word of serverWords, or only words of ownCerts.
 	serverWords = []string{"http", "https", "server", "serving", "web", "webserver", "listen", "listener", "listeners"}
@@ -92,7 +93,7 @@ func (in *injection) hintsOf(c *corev1.Container) *hints {
 	if h := in.hints[c.Name]; h != nil {
 		return h
 	}
-	h := &hints{image: byImage(c), commands: byCommands(c), probed: map[int32]sign{}, flags: map[int32]sign{}, serves: map[int32]string{}, private: map[int32]sign{}}
+	h := &hints{image: byImage(c), commands: byCommands(c), probed: map[int32]sign{}, flags: map[int32]sign{}, serves: map[int32]string{}, private: map[int32]sign{}, consoles: map[int32]bool{}}
 	h.rows, h.helper = rowsOf(c), helps(c, in.meta.Labels)
 	h.requests, h.health = map[int32][]string{}, map[int32]bool{}
 	in.hints[c.Name] = h
@@ -101,8 +102,9 @@ func (in *injection) hintsOf(c *corev1.Container) *hints {
 	if onlySleeps(raw) {
 		h.sleeps = sign{notForRequests, "the command of container " + c.Name + " only sleeps"}
 	}
-	h.readParameters(raw, namesOfServer(c))
-	h.readMounts(raw, listAt(in.object, "spec", "volumes"), secretVolumes(in.object))
+	names := namesOfServer(c)
+	parameters := h.readParameters(raw, names)
+	h.readMounts(raw, listAt(in.object, "spec", "volumes"), secretVolumes(in.object), func(dir string) bool { return isForClients(dir, parameters, names) })
 	if i := slices.IndexFunc(in.services, func(s ServicePort) bool { return s.Certificate }); i >= 0 && h.pair.why == "" {
 		h.pair = sign{overTLS, fmt.Sprintf("Service %s requests a certificate for its pods", in.services[i].Service)}
 	}
@@ -202,10 +204,9 @@ func add(all map[int32]sign, port string, s sign) {
 	}
 }
 
-// readParameters reads the command line and the environment. names are the names of the server: see
-// namesOfServer.
-func (h *hints) readParameters(container any, names [][]string) {
-	var all []parameter
+// readParameters reads the command line and the environment, and returns the parameters. names are
+// the names of the server: see namesOfServer.
+func (h *hints) readParameters(container any, names [][]string) (all []parameter) {
 	parametersOf(container, func(s parameter) { all = append(all, s) })
 	h.spring = springOf(all)
 	name := wordsOf(text(container, "name"))
@@ -220,6 +221,7 @@ func (h *hints) readParameters(container any, names [][]string) {
 	if h.cert && (found.key != "" || found.scheme != "") {
 		h.pair, h.flagged = sign{overTLS, fmt.Sprintf("%.60s configures TLS, and there is no stronger evidence for the port", found.cert)}, true
 	}
+	return all
 }
 
 // A certificate contains the names of the parameters for the certificate of a server, its key, and
@@ -542,6 +544,9 @@ func (h *hints) readAddress(s parameter, part string, container []string) {
 	if m == nil || !slices.Contains(listenWords, last) && (len(s.words) > 1 || !anyOf(s.words, plainWords) && !anyOf(s.words, tlsWords)) {
 		return
 	}
+	if n, err := strconv.ParseUint(m[1], 10, 16); err == nil && slices.Contains(s.words, "console") {
+		h.consoles[int32(n)] = true
+	}
 	why := fmt.Sprintf("%.60s=%.60s names it", s.name, part)
 	own := allOf(s.words, serveWords) || s.variable && slices.Equal(s.words[:len(s.words)-1], container)
 	switch {
@@ -590,8 +595,32 @@ func hasTLSItems(volume any) bool {
 	})
 }
 
-// readMounts looks for certificates among the secrets that a container mounts.
-func (h *hints) readMounts(container any, volumes []any, secrets map[string]bool) {
+// isForClients reports whether parameters name files in a directory, and all of these parameters are
+// settings for connections to another server, such as KAFKA_KEYSTORE_FILE. names are the names of the
+// server in the container: see namesOfServer.
+func isForClients(dir string, parameters []parameter, names [][]string) bool {
+	found := false
+	for _, s := range parameters {
+		if !strings.Contains(s.value+"/", strings.TrimSuffix(dir, "/")+"/") {
+			continue
+		}
+		isOwn := func(name []string) bool { return len(s.words) > len(name) && slices.Equal(s.words[:len(name)], name) }
+		if !anyOf(s.words, otherServers) || anyOf(s.words, serverWords) || slices.ContainsFunc(names, isOwn) {
+			return false
+		}
+		found = true
+	}
+	return found
+}
+
+// maxClientMounts is the maximum number of mounts per container for which isForClients is called,
+// because a call reads all parameters.
+const maxClientMounts = 10
+
+// readMounts looks for certificates among the secrets that a container mounts. It ignores the
+// directories for which isForClients returns true.
+func (h *hints) readMounts(container any, volumes []any, secrets map[string]bool, isForClients func(dir string) bool) {
+	calls := 0
 	pairs := map[string]bool{} // volumes with the item tls.key
 	for _, v := range volumes {
 		pairs[text(v, "name")] = hasTLSItems(v)
@@ -603,6 +632,9 @@ func (h *hints) readMounts(container any, volumes []any, secrets map[string]bool
 		}
 		words := append(wordsOf(name), wordsOf(strings.ReplaceAll(strings.TrimPrefix(dir, "/root/"), "/", "-"))...)
 		if (anyOf(words, mountWords) || pairs[name]) && !anyOf(words, otherCerts) {
+			if calls++; calls <= maxClientMounts && isForClients(dir) {
+				continue
+			}
 			h.mounted = sign{overTLS, fmt.Sprintf("the container mounts a certificate at %.60s, and there is no other evidence for the port", dir)}
 		}
 	}

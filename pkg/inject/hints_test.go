@@ -57,6 +57,10 @@ var hinted = []struct{ fact, container, why string }{ // empty if the pod is inj
 	{"a variable with the scheme of a URL", `"env":[{"name":"PROTOCOL","value":"https"},{"name":"WEB_SCHEME","value":"https"}],"ports":[{"containerPort":8080}]`, ""},
 	{"variables with the certificates of clients", `"env":[{"name":"HTTP_CLIENT_TLS_CERT","value":"/c/tls.crt"},{"name":"HTTP_CLIENT_TLS_KEY","value":"/c/tls.key"},{"name":"DB_SSL_CERT","value":"/c/x"},{"name":"DB_SSL_KEY","value":"/c/y"}],"ports":[{"containerPort":8080}]`, ""},
 	{"a variable with the certificates of authorities", `"env":[{"name":"HTTPS_CA_CERT_FILE","value":"/c/x"},{"name":"SERVER_SSL_CERT","value":"/c/ca.crt"},{"name":"SSL_CERT_FILE","value":"/c/x"},{"name":"SSL_CERT_DIR","value":"/c"},{"name":"SERVER_SSL_TRUST_STORE","value":"/c/x.p12"}],"ports":[{"containerPort":8080}]`, ""},
+	{"a mounted key store of a client", `"env":[{"name":"KAFKA_KEYSTORE_FILE","value":"/certs/client.jks"},{"name":"KAFKA_TRUSTSTORE_FILE","value":"/certs/ca.jks"}],` + mounted("/certs") + `,"ports":[{"containerPort":9000}]`, ""},
+	{"a mounted key store of a client and a server", `"env":[{"name":"KAFKA_KEYSTORE_FILE","value":"/certs/client.jks"},{"name":"KEYSTORE_FILE","value":"/certs/x.jks"}],` + mounted("/certs") + `,"ports":[{"containerPort":9000}]`, "mounts a certificate at /certs"},
+	{"a mounted key store that no variable names", `"env":[{"name":"KAFKA_KEYSTORE_FILE","value":"/certs-of-kafka/client.jks"}],` + mounted("/certs") + `,"ports":[{"containerPort":9000}]`, "mounts a certificate at /certs"},
+	{"a mounted key store in a variable with the name of the container", `"image":"vault:1","env":[{"name":"VAULT_KEYSTORE","value":"/certs/x.jks"}],` + mounted("/certs") + `,"ports":[{"containerPort":9000}]`, "mounts a certificate at /certs"},
 	{"a variable with the port for management", `"env":[{"name":"MANAGEMENT_SERVER_PORT","value":"8081"}],"ports":[{"containerPort":8081}]`, "MANAGEMENT_SERVER_PORT=8081"},
 
 	{"flags in a variable", `"env":[{"name":"GUNICORN_CMD_ARGS","value":"--bind 0.0.0.0:8443 --certfile /c/tls.crt --keyfile /c/tls.key"}],"ports":[{"containerPort":8443}]`, "8443 is a port of HTTPS"},
