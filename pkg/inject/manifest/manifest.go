@@ -40,10 +40,14 @@ type File struct {
 // need about 50 times the memory of the text. Therefore, they are not kept: each goroutine decodes
 // one document at a time.
 type document struct {
+	file  string     // name of the file
 	line  int        // first line in the file, counted from 1
 	text  []byte     // current content
-	node  *yaml.Node // nil except while the document is decoded
+	node  *yaml.Node // nil except while the document is decoded; an edit of the document changes the nodes
+	value any        // nil except while the document is decoded; must not be modified
 	empty bool       // the document has no value
+
+	retained bool // release does nothing
 	err   error      // the document is invalid
 	other bool       // err has no effect on the injection: see isOther
 
@@ -104,30 +108,61 @@ func (r *Result) Object() string {
 func Parse(name string, text []byte) *File {
 	f := &File{Name: name}
 	if isUTF16(text) { // the editor of the text only supports UTF-8
-		f.documents = []*document{{line: 1, text: text, err: errUTF16}}
+		f.documents = []*document{{file: name, line: 1, text: text, err: errUTF16}}
 		return f
 	}
 	line := 1
 	for _, chunk := range split(text) {
-		f.documents = append(f.documents, &document{line: line, text: chunk})
+		f.documents = append(f.documents, &document{file: name, line: line, text: chunk})
 		line += bytes.Count(chunk, []byte("\n"))
 	}
 	return f
 }
 
-// decode sets the node of the document and returns its value. It sets err if the document is
-// invalid. The caller sets the node to nil after use.
-func (d *document) decode() (value any) {
-	if errors.Is(d.err, errUTF16) {
-		return nil
+// decode sets the node and the value of the document. It sets err if the document is invalid. The
+// caller calls release after use.
+func (d *document) decode() {
+	if d.node != nil || errors.Is(d.err, errUTF16) {
+		return
 	}
-	d.node, value, d.err = read(d.text)
+	d.node, d.value, d.err = read(d.text)
 	d.empty = d.node == nil && d.err == nil
 	if d.err != nil && (d.node == nil || errors.Is(d.err, errKey)) && isHelmTemplate(d.text) {
 		d.err = errHelmTemplate
 	}
 	d.other = d.err != nil && d.isOther()
-	return value
+}
+
+// release releases the memory that decode allocated, unless the document is retained.
+func (d *document) release() {
+	if !d.retained {
+		d.node, d.value = nil, nil
+	}
+}
+
+// maxRetained is the maximum total length in bytes of documents that remain decoded between the steps
+// of [Inject]. They need about 50 times this memory.
+const maxRetained = 256 << 10
+
+// retain keeps the documents decoded until the returned function is called, if they are small.
+func retain(files []*File) (release func()) {
+	size := 0
+	var all []*document
+	for _, f := range files {
+		for _, d := range f.documents {
+			size += len(d.text)
+			all = append(all, d)
+		}
+	}
+	for _, d := range all {
+		d.retained = size <= maxRetained
+	}
+	return func() {
+		for _, d := range all {
+			d.retained = false
+			d.release()
+		}
+	}
 }
 
 // Errors for files that are not manifests.
@@ -283,9 +318,9 @@ func (f *File) IsEmpty() bool {
 func (f *File) JSON() ([]byte, error) {
 	var b bytes.Buffer
 	for _, d := range f.documents {
-		value := d.decode() // limits the expansion of aliases
-		root, err := d.node, d.err
-		d.node = nil
+		d.decode() // limits the expansion of aliases
+		root, value, err := d.node, d.value, d.err
+		d.release()
 		if errors.Is(err, errRepeated) && d.other {
 			var invalid bool
 			if value, invalid, _ = readLeniently(root, false); !invalid {
@@ -307,14 +342,15 @@ func (f *File) JSON() ([]byte, error) {
 // the objects. A document that cannot be parsed has a single result with the verdict refused.
 func Inject(files []*File, opts inject.Options, step inject.Step) []*Result {
 	change := func(d *document, changes []inject.Change) error {
-		was := d.text
+		was := parsed{d.text, d.value}
 		reformatted, err := d.change(changes)
 		if d.reformatted = d.reformatted || reformatted; err == nil {
 			d.keep(was, changes)
 		}
 		return err
 	}
-	results := list(files, readFacts)
+	defer retain(files)()
+	results := list(files, (*document).listFacts)
 	f := findRelated(results)
 	ports := f.ports()
 	all := make([]inject.Pods, len(f.owners))
@@ -353,33 +389,30 @@ func Inject(files []*File, opts inject.Options, step inject.Step) []*Result {
 
 // Uninject reverts the changes of [Inject].
 func Uninject(files []*File) []*Result {
-	change := func(d *document, changes []inject.Change) error {
-		if d.restore(changes) {
-			return nil
-		}
-		reformatted, err := d.change(changes)
-		d.reformatted = reformatted
-		d.text, _ = d.kept()
-		return err
-	}
-	results := list(files, func(r *Result, object map[string]any) {
-		path, ok := inject.Template(object)
-		r.facts.apiVersion = word(object["apiVersion"])
-		switch {
-		case ok:
-			template := dig(object, path...)
-			r.from.readHunks(template)
-			r.Outcome = inject.Uninject(template)
-			r.Changes = inject.Below(prefix(path), r.Changes)
-		case isService(r):
-			r.from.readHunks(object)
-			r.Outcome = inject.UninjectService(object)
-		default:
-			r.Outcome = inject.Leave(object)
-		}
+	results := list(files, func(d *document) {
+		d.list(readStatus)
+		d.write((*document).revert)
 	})
-	writeRest(results, change)
+	warnOfFormat(results)
 	return results
+}
+
+// readStatus sets the outcome of the reversal for an object.
+func readStatus(r *Result, object map[string]any) {
+	path, ok := inject.Template(object)
+	r.facts.apiVersion = word(object["apiVersion"])
+	switch {
+	case ok:
+		template := dig(object, path...)
+		r.from.readHunks(template)
+		r.Outcome = inject.Uninject(template)
+		r.Changes = inject.Below(prefix(path), r.Changes)
+	case isService(r):
+		r.from.readHunks(object)
+		r.Outcome = inject.UninjectService(object)
+	default:
+		r.Outcome = inject.Leave(object)
+	}
 }
 
 func isService(r *Result) bool { return r.facts.apiVersion == "v1" && r.Kind == "Service" }
@@ -388,31 +421,29 @@ func isNetworkPolicy(r *Result) bool {
 	return strings.HasPrefix(r.facts.apiVersion, "networking.k8s.io/") && r.Kind == "NetworkPolicy"
 }
 
-// list decodes the documents of the files and returns a result for each object, including the items
-// of Lists. It calls read with each object of Kubernetes, concurrently for several documents.
-func list(files []*File, read func(r *Result, object map[string]any)) []*Result {
-	type part struct {
-		file *File
-		*document
-	}
-	var parts []part
+// list decodes the documents of the files, calls read with each document, and returns the results of
+// all documents. The calls are concurrent.
+func list(files []*File, read func(d *document)) []*Result {
+	var documents []*document
 	for _, f := range files {
-		for _, d := range f.documents {
-			parts = append(parts, part{f, d})
-		}
+		documents = append(documents, f.documents...)
 	}
-	each(len(parts), func(i int) { parts[i].list(parts[i].file, read) })
+	each(len(documents), func(i int) {
+		d := documents[i]
+		d.decode()
+		read(d)
+		d.release()
+	})
 	var results []*Result
-	for _, p := range parts {
-		results = append(results, p.results...)
+	for _, d := range documents {
+		results = append(results, d.results...)
 	}
 	return results
 }
 
-// list sets the results of a document.
-func (d *document) list(f *File, read func(r *Result, object map[string]any)) {
-	value := d.decode()
-	defer func() { d.node = nil }()
+// list sets the results of a decoded document, one for each object, including the items of Lists. It
+// calls read with each object of Kubernetes.
+func (d *document) list(read func(r *Result, object map[string]any)) {
 	d.results = nil
 	switch {
 	case d.err != nil:
@@ -422,10 +453,10 @@ func (d *document) list(f *File, read func(r *Result, object map[string]any)) {
 		if d.other {
 			out = inject.Outcome{Verdict: inject.Skipped, Reason: inject.NoPods, Text: "the document contains no object with pods", Warnings: []string{text + "; the document is not changed"}}
 		}
-		d.results = []*Result{{File: f.Name, Line: line, Kind: kind, Namespace: namespace, Name: name, from: d, Outcome: out}}
-	case value != nil:
-		d.objects(value, func(n *yaml.Node, object map[string]any, path string) {
-			r := &Result{File: f.Name, Line: d.line + target(n).Line - 1, from: d, path: path}
+		d.results = []*Result{{File: d.file, Line: line, Kind: kind, Namespace: namespace, Name: name, from: d, Outcome: out}}
+	case d.value != nil:
+		d.objects(func(n *yaml.Node, object map[string]any, path string) {
+			r := &Result{File: d.file, Line: d.line + target(n).Line - 1, from: d, path: path}
 			d.results = append(d.results, r)
 			if word(object["kind"]) == "" {
 				r.Outcome = inject.Outcome{Verdict: inject.Skipped, Reason: inject.NoPods, Text: "not a Kubernetes object"}
@@ -438,6 +469,9 @@ func (d *document) list(f *File, read func(r *Result, object map[string]any)) {
 		})
 	}
 }
+
+// listFacts sets the results and their facts.
+func (d *document) listFacts() { d.list(readFacts) }
 
 // readFacts sets the facts of an object, and the outcome of an object without pods.
 func readFacts(r *Result, object map[string]any) {
@@ -475,7 +509,8 @@ func visit(results []*Result, wanted func(*Result) bool, f func(r *Result, objec
 	each(len(documents), func(i int) {
 		d := documents[i]
 		var objects []map[string]any
-		d.objects(d.decode(), func(_ *yaml.Node, object map[string]any, _ string) { objects = append(objects, object) })
+		d.decode()
+		d.objects(func(_ *yaml.Node, object map[string]any, _ string) { objects = append(objects, object) })
 		each(len(objects), func(k int) {
 			if r := d.results[k]; selected(r) {
 				f(r, objects[k])
@@ -484,7 +519,7 @@ func visit(results []*Result, wanted func(*Result) bool, f func(r *Result, objec
 		if len(objects) == 1 && change != nil {
 			d.write(change)
 		}
-		d.node = nil
+		d.release()
 	})
 }
 
@@ -495,8 +530,13 @@ func writeRest(results []*Result, change func(*document, []inject.Change) error)
 		d := documents[i]
 		d.decode()
 		d.write(change)
-		d.node = nil
+		d.release()
 	})
+	warnOfFormat(results)
+}
+
+// warnOfFormat adds a warning to the changed objects of the documents that were encoded again.
+func warnOfFormat(results []*Result) {
 	for _, r := range results {
 		if r.from.reformatted && slices.Contains([]inject.Verdict{inject.Injected, inject.Uninjected, inject.Rewritten}, r.Verdict) {
 			r.Warnings = append(r.Warnings, "the layout of the document does not support edits in place (anchors, lists on one line); the comments are kept, but the white space may be different")
@@ -519,7 +559,9 @@ func (d *document) write(change func(*document, []inject.Change) error) {
 	if len(changes) == 0 {
 		return
 	}
-	if err := change(d, changes); err != nil {
+	err := change(d, changes)
+	d.node, d.value = nil, nil
+	if err != nil {
 		for _, r := range changed {
 			r.Outcome = inject.Outcome{Verdict: inject.Refused, Reason: inject.Unreadable, Text: err.Error()}
 			r.HasSameError = r != changed[0]
@@ -617,10 +659,10 @@ func (d *document) tabIn(first, last int) int {
 	return 0
 }
 
-// objects calls each for the value of the document. If the value is a List, it calls each for the
+// objects calls each for the value of the decoded document. If the value is a List, it calls each for the
 // items instead. The path is the JSON pointer of the object. The object is nil if the value is not a
 // map.
-func (d *document) objects(value any, each func(n *yaml.Node, object map[string]any, path string)) {
+func (d *document) objects(each func(n *yaml.Node, object map[string]any, path string)) {
 	var walk func(n *yaml.Node, value any, path string)
 	walk = func(n *yaml.Node, value any, path string) {
 		object, _ := value.(map[string]any)
@@ -635,7 +677,7 @@ func (d *document) objects(value any, each func(n *yaml.Node, object map[string]
 		}
 		each(n, object, path)
 	}
-	walk(d.node, value, "")
+	walk(d.node, d.value, "")
 }
 
 // withType sets the kind and the apiVersion of an item of a typed list such as a PodList. The items
@@ -666,54 +708,73 @@ func each(n int, f func(i int)) {
 	all.Wait()
 }
 
-// change applies changes to the document, in place if possible. reformatted reports whether the
-// document was encoded again. The nodes of the document are invalid after this call.
+// change applies changes to the decoded document, in place if possible. reformatted reports whether
+// the document was encoded again. After the call, the document is decoded, unless an error is
+// returned.
 func (d *document) change(changes []inject.Change) (reformatted bool, err error) {
 	want, err := d.after(changes)
 	if err != nil {
 		return false, err
 	}
 	isJSON := !isBlockStyle(d.node)
-	doc := &yaml.Node{Kind: yaml.DocumentNode, Content: []*yaml.Node{d.node}}
 	if !isJSON {
-		if text, err := d.editText(changes); err == nil && checkValue(text, want) == nil {
-			d.text = text
+		if text, err := d.editText(changes); err == nil && d.setText(text, want) == nil {
 			return false, nil
 		}
-		// The nodes may be partially changed, so the unchanged text is parsed again.
-		_ = yaml.Unmarshal(d.text, doc)
 	}
-	doc = expand(doc)
-	for _, c := range changes {
-		edit{}.apply(doc.Content[0], c)
-	}
-	text, err := d.encodeDocument(doc, isJSON)
+	text, err := d.encode(changes)
 	if err != nil {
 		return false, err
 	}
-	if lineEnding(d.text) == "\r\n" {
-		text = bytes.ReplaceAll(bytes.ReplaceAll(text, []byte("\r\n"), []byte("\n")), []byte("\n"), []byte("\r\n"))
-	}
-	if err := checkValue(text, want); err != nil {
+	if err := d.setText(text, want); err != nil {
 		return false, fmt.Errorf("encode document: %w", err)
 	}
-	d.text = text
 	return !isJSON, nil
+}
+
+// setText replaces the text of the document with a text whose value must be want.
+func (d *document) setText(text []byte, want any) error {
+	n, got, err := read(text)
+	if err == nil && !reflect.DeepEqual(got, want) {
+		err = errOtherValue
+	}
+	if err == nil {
+		d.text, d.node, d.value = text, n, got
+	}
+	return err
 }
 
 // after returns the value of the document after the changes.
 func (d *document) after(changes []inject.Change) (any, error) {
-	value, _ := valueOf(d.node) // a new copy, because Apply works in place; the node is known to be valid
-	return inject.Apply(value, changes)
+	return inject.Apply(copyValue(d.value), changes) // Apply works in place
 }
 
-// editText returns the text of the document after the changes were made in place.
+// editText returns the text of the document after the changes were made in place. It changes the
+// nodes of the document.
 func (d *document) editText(changes []inject.Change) ([]byte, error) {
 	e := edit{}
 	for _, c := range changes {
 		e.apply(d.node, c)
 	}
 	return newSplicer(d.text, d.node, e).run(d.node)
+}
+
+// encode returns the text of the document after the changes, encoded again.
+func (d *document) encode(changes []inject.Change) ([]byte, error) {
+	isJSON := !isBlockStyle(d.node)
+	doc := &yaml.Node{Kind: yaml.DocumentNode, Content: []*yaml.Node{d.node}}
+	if !isJSON {
+		_ = yaml.Unmarshal(d.text, doc) // with the comments, and the nodes may be partially changed
+	}
+	doc = expand(doc)
+	for _, c := range changes {
+		edit{}.apply(doc.Content[0], c)
+	}
+	text, err := d.encodeDocument(doc, isJSON)
+	if err == nil && lineEnding(d.text) == "\r\n" {
+		text = bytes.ReplaceAll(bytes.ReplaceAll(text, []byte("\r\n"), []byte("\n")), []byte("\n"), []byte("\r\n"))
+	}
+	return text, err
 }
 
 // encodeDocument encodes a document. It keeps the --- line of the original text.
@@ -747,13 +808,26 @@ func indentOf(text []byte) string {
 	return string(rest[:len(rest)-len(bytes.TrimLeft(rest, " \t"))])
 }
 
-// checkValue returns an error if the value of a text is not want.
-func checkValue(text []byte, want any) error {
-	_, got, err := read(text)
-	if err == nil && !reflect.DeepEqual(got, want) {
-		return errors.New("the result does not have the expected value")
+// errOtherValue is the error for a text that does not have the expected value.
+var errOtherValue = errors.New("the result does not have the expected value")
+
+// copyValue returns a deep copy of a value.
+func copyValue(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		copied := make(map[string]any, len(v))
+		for key, child := range v {
+			copied[key] = copyValue(child)
+		}
+		return copied
+	case []any:
+		copied := make([]any, len(v))
+		for i, child := range v {
+			copied[i] = copyValue(child)
+		}
+		return copied
 	}
-	return err
+	return v
 }
 
 // warnOfIgnoredOptions adds a warning for annotations and labels with options that are set on a

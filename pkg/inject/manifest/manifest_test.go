@@ -334,15 +334,15 @@ func FuzzJSON(f *testing.F) {
 		file := Parse("fuzz", text)
 		var want []any
 		for _, d := range file.documents {
-			value := d.decode()
+			d.decode()
 			if d.err != nil {
 				if out, err := file.JSON(); err == nil {
 					t.Errorf("%q: got %q, want an error: %v", text, out, d.err)
 				}
 				return
 			}
-			if value != nil {
-				want = append(want, value)
+			if d.value != nil {
+				want = append(want, d.value)
 			}
 		}
 		out, err := file.JSON()
@@ -381,7 +381,7 @@ func BenchmarkInject1000Documents(b *testing.B) {
 // The sidecars increase the number of values in a list above the limit. The error must state this
 // reason.
 func TestTooLargeResultReturnsLimitError(t *testing.T) {
-	if err := checkValue([]byte("a: &a\n  b: [*a]\n"), nil); !errors.Is(err, errTooLarge) {
+	if err := new(document).setText([]byte("a: &a\n  b: [*a]\n"), nil); !errors.Is(err, errTooLarge) {
 		t.Errorf("got %v, want %v", err, errTooLarge)
 	}
 }
@@ -479,7 +479,7 @@ func TestNearestServiceSelectsThePort(t *testing.T) {
 
 func TestErrorOfDocumentIsReportedForFirstObject(t *testing.T) {
 	f := Parse("f.yaml", []byte("apiVersion: v1\nkind: List\nitems:\n"+fmt.Sprintf(listedPod, 1)+fmt.Sprintf(listedPod, 2)+fmt.Sprintf(listedPod, 3)))
-	results := list([]*File{f}, readFacts)
+	results := list([]*File{f}, (*document).listFacts)
 	for _, r := range results {
 		r.Changes = []inject.Change{{Path: "/metadata/name", Value: []byte(`"x"`)}}
 	}

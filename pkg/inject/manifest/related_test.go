@@ -53,7 +53,7 @@ func TestIndexReturnsFewObjects(t *testing.T) {
 		"no namespace":                    {"", "instance: shop, app: w#"},
 	} {
 		files := []*File{Parse("f.yaml", []byte(pairsOf(n, c.namespace, c.labels)))}
-		results := list(files, readFacts)
+		results := list(files, (*document).listFacts)
 		f := findRelated(results)
 		all := make([]inject.Pods, n)
 		for i, r := range f.owners {
@@ -81,7 +81,7 @@ func TestIndexReturnsFewObjects(t *testing.T) {
 func TestEqualPodsAndServicesAreExaminedOnce(t *testing.T) {
 	const n = 100
 	files := []*File{Parse("f.yaml", []byte(pairsOf(n, "shop", "app: web")))}
-	results := list(files, readFacts)
+	results := list(files, (*document).listFacts)
 	f := findRelated(results)
 	all := make([]inject.Pods, n)
 	for i, ports := range f.ports() {

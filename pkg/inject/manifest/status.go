@@ -21,7 +21,8 @@ type Rollout struct {
 // the Service: see [inject.Services]. The files contain the pods of a cluster in the output format
 // of kubectl get. Services without injected pods are omitted.
 func Status(files []*File) []Rollout {
-	results := list(files, readFacts)
+	defer retain(files)()
+	results := list(files, (*document).listFacts)
 	places := map[*Result]int{}
 	for i, r := range results {
 		places[r] = i

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -84,21 +85,29 @@ func lineEnding(text []byte) string {
 
 func linesOf(text []byte) []string { return slices.Collect(strings.Lines(string(text))) }
 
+// A parsed is a text and its value.
+type parsed struct {
+	text  []byte
+	value any
+}
+
 // keep stores the hunks that restore the original text was of a document to which changes were just
-// applied.
-func (d *document) keep(was []byte, changes []inject.Change) {
-	isJSON, original, ended := json.Valid(was), was, d.text // YAML can become JSON
-	if bytes.Contains(was, []byte(inject.StatusAnnotation)) {
-		original = uninjectedText(Parse("", was)) // an earlier step changed another object of the document
-	}
-	if again := Parse("", d.text); bytes.Equal(original, uninjectedText(again)) {
+// applied. It changes the nodes of the document.
+func (d *document) keep(was parsed, changes []inject.Change) {
+	isJSON, original, ended := json.Valid(was.text), was.text, d.text // YAML can become JSON
+	if bytes.Contains(was.text, []byte(inject.StatusAnnotation)) || bytes.Contains(was.text, []byte(keptMark)) {
+		original = uninjectedText(Parse("", was.text)) // an earlier step changed another object of the document
+		if bytes.Equal(original, uninjectedText(Parse("", d.text))) {
+			return
+		}
+	} else if d.isRestored(was) {
 		return
 	}
 	if !isJSON {
 		ended, _ = d.kept()
 		// A comment needs a separate line, so the hunks apply to a text that ends with a newline.
 		if !bytes.HasSuffix(ended, []byte("\n")) {
-			ended = append(slices.Clone(ended), lineEnding(was)...)
+			ended = append(slices.Clone(ended), lineEnding(was.text)...)
 		}
 	}
 	hunks, err := json.Marshal(hunksOf(ended, original))
@@ -106,18 +115,35 @@ func (d *document) keep(was []byte, changes []inject.Change) {
 		return
 	}
 	if isJSON {
-		d.keepInStatus(was, changes, string(hunks))
+		d.keepInStatus(was.text, changes, string(hunks))
 		return
 	}
 	body, end := ended, []byte(nil) // the line ... must remain the last line
 	if n := len(bytes.TrimRight(body, "\r\n")); n >= 3 && string(body[n-3:n]) == "..." && (n == 3 || body[n-4] == '\n') {
 		body, end = body[:n-3], body[n-3:]
 	}
-	line := keptMark + string(hunks) + lineEnding(was)
-	_, value, _ := read(d.text) // the text was compared with the expected value
-	if text := slices.Concat(body, []byte(line), end); checkValue(text, value) == nil {
-		d.text = text
+	line := keptMark + string(hunks) + lineEnding(was.text)
+	_ = d.setText(slices.Concat(body, []byte(line), end), d.value) // an error means that the text cannot contain the comment
+}
+
+// isRestored reports whether Uninject restores the text was of a document without hunks. The text must
+// not contain a status or hunks. isRestored changes the nodes of the document.
+func (d *document) isRestored(was parsed) bool {
+	undone := &document{text: d.text, node: d.node, value: d.value}
+	undone.list(readStatus)
+	var changes []inject.Change
+	for _, r := range undone.results {
+		changes = append(changes, inject.Below(r.path, r.Changes)...)
 	}
+	if value, err := undone.after(changes); err != nil || !reflect.DeepEqual(value, was.value) {
+		return false
+	}
+	edit := undone.editText
+	if !isBlockStyle(undone.node) {
+		edit = undone.encode
+	}
+	text, err := edit(changes)
+	return err == nil && bytes.Equal(text, was.text)
 }
 
 // keepInStatus encodes JSON again with the hunks in the first status that the changes write. It does
@@ -134,7 +160,7 @@ func (d *document) keepInStatus(was []byte, changes []inject.Change, hunks strin
 	with := slices.Clone(changes)
 	with[i] = inject.WithText(with[i], hunks)
 	again := &document{text: was}
-	again.node, _ = parse(was) // was is known to be valid
+	again.decode()
 	if _, err := again.change(with); err == nil && len(linesOf(again.text)) == len(linesOf(d.text)) {
 		d.text = again.text
 	}
@@ -163,6 +189,17 @@ func (d *document) readHunks(object any) {
 	}
 }
 
+// revert reverts the changes of [Inject].
+func (d *document) revert(changes []inject.Change) error {
+	if d.restore(changes) {
+		return nil
+	}
+	reformatted, err := d.change(changes)
+	d.reformatted = reformatted
+	d.text, _ = d.kept()
+	return err
+}
+
 // restore reverts changes by restoring the original text. It returns false if this is not possible.
 // If several steps stored hunks in a status, only the hunks of the last step have the expected
 // result: the hunks of an earlier step do not remove the status of a later step.
@@ -184,8 +221,7 @@ func (d *document) restore(changes []inject.Change) bool {
 		if json.Unmarshal([]byte(stored), &hunks) != nil {
 			continue
 		}
-		if was, ok := replace(text, hunks); ok && checkValue(was, want) == nil {
-			d.text = was
+		if was, ok := replace(text, hunks); ok && d.setText(was, want) == nil {
 			return true
 		}
 	}
