@@ -47,9 +47,9 @@ type document struct {
 	value any        // nil except while the document is decoded; must not be modified
 	empty bool       // the document has no value
 
-	retained bool // release does nothing
-	err   error      // the document is invalid
-	other bool       // err has no effect on the injection: see isOther
+	retained bool  // release does nothing
+	err      error // the document is invalid
+	other    bool  // err has no effect on the injection: see isOther
 
 	results     []*Result // one result for each object, in the order of the objects
 	statusHunks []string  // hunks in each status of the document: see restore

@@ -517,3 +517,24 @@ func TestUnreadableFileErrorStatesItsFormat(t *testing.T) {
 		}
 	}
 }
+
+func TestSimpleTextMatchesLibrary(t *testing.T) {
+	for _, value := range []string{
+		"queue-proxy", "registry.example:5000/a/web-1:v1.2", "/ko-app/queue", "queue-proxy.dev/status", "SERVING_PORT", "containerPort", "httpGet", "n-o", "y:1", "e1.5", "x_1", "/a", "/a/b", "http", "TCP", "32Mi", "25m", "e", "inf", "nan", "Infinity", "none",
+		"8080", "0", "08", "0777", "123456789012345678901234567890", "true", "false",
+		`{"format":1,"undo":[]}`, `["it's", "a: b # c"]`, "{}", "[]", "{ }", `{"a":"\\n"}`,
+	} {
+		want, err := yaml.Marshal(value)
+		harness.NoError(t, err)
+		got, ok := simpleText(value)
+		if !ok {
+			t.Errorf("%q: got no text", value)
+		}
+		harness.Equal(t, got+"\n", string(want), value)
+	}
+	for _, value := range []string{"no", "On", "y", "null", "TRUE", "", " ", "a b", "1:20", "0x1f", "1e3", "2001-01-01", "a: b", "-a", "{\n}", "{é}", "{}\t", "a-", ".5", "~"} {
+		if got, ok := simpleText(value); ok {
+			t.Errorf("%q: got %q, want no text", value, got)
+		}
+	}
+}

@@ -104,8 +104,8 @@ func scalarText(n *yaml.Node) string {
 	if n.ShortTag() != "!!str" || n.Line > 0 && n.Style == 0 {
 		return n.Value
 	}
-	if plainWord.MatchString(n.Value) {
-		return n.Value
+	if text, ok := simpleText(n.Value); ok {
+		return text
 	}
 	if strings.ContainsFunc(n.Value, func(r rune) bool {
 		return r < ' ' || r == 0x7f || r == 0x85 || r == 0x2028 || r == 0x2029 || r == 0xfeff
@@ -119,10 +119,28 @@ func scalarText(n *yaml.Node) string {
 	return strings.TrimSuffix(string(text), "\n")
 }
 
-// plainWord matches most strings that need no quotes, so that they are not passed to the YAML
-// library. These are words with an upper-case letter inside, upper-case names with underscores, and
-// common words in pods.
-var plainWord = regexp.MustCompile(`^(name|image|ports|env|value|resources|requests|limits|cpu|memory|path|port|protocol|[a-z]+[A-Z][A-Za-z]+|[A-Z]+(_[A-Z]+)+)$`)
+// simpleText returns the text of common strings: words, names of images, paths, numbers, booleans and
+// JSON in ASCII. The text is the same as that of the YAML library, which allocates a buffer of 128 KiB
+// for each string.
+func simpleText(value string) (text string, ok bool) {
+	switch {
+	case plainWord.MatchString(value) && !otherWord.MatchString(value):
+		return value, true
+	case numberWord.MatchString(value):
+		return `"` + value + `"`, true
+	case jsonWord.MatchString(value):
+		return "'" + strings.ReplaceAll(value, "'", "''") + "'", true
+	}
+	return "", false
+}
+
+// The strings of simpleText. A word can be null or a boolean in YAML 1.1.
+var (
+	plainWord  = regexp.MustCompile(`^(/?[A-Za-z][A-Za-z0-9]*([-_./:][A-Za-z0-9]+)*|[1-9][0-9]*(m|s|k|M|G|Ki|Mi|Gi))$`)
+	otherWord  = regexp.MustCompile(`(?i)^(y|n|yes|no|on|off|true|false|null)$`)
+	numberWord = regexp.MustCompile(`^([0-9]+|true|false)$`)
+	jsonWord   = regexp.MustCompile(`^[{\[][ -~]*[}\]]$`)
+)
 
 // quoted returns a string in double quotes. The result is valid JSON and YAML.
 func quoted(text string) string {
