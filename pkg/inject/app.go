@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -61,9 +62,9 @@ func (in *injection) checkPlainText() error {
 // ports are the ports of the sidecar.
 type ports struct{ serving, tls, admin, autoscaler, metrics, status int32 }
 
-// defaults contains the names and the defaults of the settings of the sidecar. It must not be
+// defaults returns the names and the defaults of the settings of the sidecar. The result must not be
 // modified.
-var defaults = config.Default()
+var defaults = sync.OnceValue(config.Default)
 
 // A defaultPort is the default of a port of the sidecar, and the option that changes it.
 type defaultPort struct {
@@ -76,13 +77,14 @@ type defaultPort struct {
 var defaultPorts = readDefaultPorts()
 
 func readDefaultPorts() []defaultPort {
+	c := defaults()
 	return []defaultPort{
-		{"serving-port", int32(defaults.Port.V)},
-		{"tls-port", int32(defaults.TLSPort.V)},
-		{"admin-port", int32(defaults.AdminPort.V)},
-		{"autoscaler-port", int32(defaults.AutoscalerPort.V)},
-		{"metrics-port", int32(defaults.MetricsPort.V)},
-		{"status-port", int32(defaults.StatusPort.V)},
+		{"serving-port", int32(c.Port.V)},
+		{"tls-port", int32(c.TLSPort.V)},
+		{"admin-port", int32(c.AdminPort.V)},
+		{"autoscaler-port", int32(c.AutoscalerPort.V)},
+		{"metrics-port", int32(c.MetricsPort.V)},
+		{"status-port", int32(c.StatusPort.V)},
 	}
 }
 

@@ -63,9 +63,8 @@ var (
 	certWords   = []string{"cert", "certs", "certfile", "certificate", "certificates", "crt"}
 	keyWords    = []string{"key", "keyfile"}
 	mountWords  = []string{"tls", "ssl", "https", "pki", "cert", "certs", "certificate", "certificates", "keystore", "keystores"}
-	// Certificates for clients, certificate authorities, signing, other servers, and ports that are
-	// not for requests.
-	otherCerts   = append([]string{"ca", "cas", "cacert", "cacerts", "cafile", "bundle", "client", "root", "trust", "trusted", "truststore", "peer", "issuer", "jwt", "signing", "signer", "token", "ssh", "gpg", "account", "sa", "license", "encryption", "metrics"}, otherServers...)
+	// Certificates for clients, certificate authorities, signing, metrics, and other servers.
+	otherCerts   = []string{"ca", "cas", "cacert", "cacerts", "cafile", "bundle", "client", "root", "trust", "trusted", "truststore", "peer", "issuer", "jwt", "signing", "signer", "token", "ssh", "gpg", "account", "sa", "license", "encryption", "metrics"}
 	otherServers = []string{"saml", "oidc", "oauth", "idp", "sso", "ldap", "smtp", "etcd", "kubelet", "upstream", "backend", "remote", "target", "destination", "egress", "outbound", "db", "database", "sql", "mysql", "mariadb", "postgres", "postgresql", "pg", "redis",
 		"kafka", "mongo", "mongodb", "rabbitmq", "amqp", "nats", "elastic", "elasticsearch", "cassandra", "vault"}
 	// Variables name certificates for many purposes. The name of a variable for the server contains
@@ -570,11 +569,14 @@ func (h *hints) readAddress(s parameter, part string, container []string) {
 // certifies reports whether the name of a parameter can refer to the certificate of the server.
 func certifies(s parameter) bool {
 	if s.variable {
-		isServer := anyOf(s.words, serverWords) && !anyOf(s.words, otherCerts) || slices.Equal(s.words, []string{"protocol"}) || slices.Equal(s.words, []string{"scheme"})
+		isServer := anyOf(s.words, serverWords) && !hasOtherUse(s.words) || slices.Equal(s.words, []string{"protocol"}) || slices.Equal(s.words, []string{"scheme"})
 		return isServer || allOf(s.words, ownCerts)
 	}
-	return !anyOf(s.words, otherCerts)
+	return !hasOtherUse(s.words)
 }
+
+// hasOtherUse reports whether the words of a name show that a certificate is not that of the server.
+func hasOtherUse(words []string) bool { return anyOf(words, otherCerts) || anyOf(words, otherServers) }
 
 // secretVolumes returns the names of the volumes that can contain a private key.
 func secretVolumes(object any) map[string]bool {
@@ -631,7 +633,7 @@ func (h *hints) readMounts(container any, volumes []any, secrets map[string]bool
 			continue
 		}
 		words := append(wordsOf(name), wordsOf(strings.ReplaceAll(strings.TrimPrefix(dir, "/root/"), "/", "-"))...)
-		if (anyOf(words, mountWords) || pairs[name]) && !anyOf(words, otherCerts) {
+		if (anyOf(words, mountWords) || pairs[name]) && !hasOtherUse(words) {
 			if calls++; calls <= maxClientMounts && isForClients(dir) {
 				continue
 			}
