@@ -14,9 +14,9 @@ import (
 // The status annotation contains the original values of an object, but not their layout, such as
 // comments, quotes and the order of keys. If uninject cannot restore the original bytes from the
 // status, inject also stores hunks that restore the lines of the original text. In YAML, the hunks
-// are in a comment at the end of the document. In JSON, which has no comments, they are in the
-// status. The value of the restored text must equal the value that results from the status, so that
-// the hunks only affect the layout.
+// are in a comment at the end of the document, or in its first line if the end cannot contain a
+// comment. In JSON, which has no comments, they are in the status. The value of the restored text must
+// equal the value that results from the status, so that the hunks only affect the layout.
 
 // maxHunkBytes is the maximum length of the hunks of a document in bytes. With longer hunks,
 // uninject restores the values but not the layout.
@@ -103,27 +103,38 @@ func (d *document) keep(was parsed, changes []inject.Change) {
 	} else if d.isRestored(was) {
 		return
 	}
-	if !isJSON {
-		ended, _ = d.kept()
-		// A comment needs a separate line, so the hunks apply to a text that ends with a newline.
-		if !bytes.HasSuffix(ended, []byte("\n")) {
-			ended = append(slices.Clone(ended), lineEnding(was.text)...)
-		}
-	}
-	hunks, err := json.Marshal(hunksOf(ended, original))
-	if err != nil || len(hunks) > maxHunkBytes {
-		return
-	}
 	if isJSON {
-		d.keepInStatus(was.text, changes, string(hunks))
+		if hunks, ok := encodedHunks(ended, original); ok {
+			d.keepInStatus(was.text, changes, hunks)
+		}
 		return
 	}
-	body, end := ended, []byte(nil) // the line ... must remain the last line
+	ended, _ = d.kept()
+	newline := lineEnding(was.text)
+	// A comment needs a separate line, so the hunks apply to a text that ends with a newline.
+	body, end := ended, []byte(nil)
+	if !bytes.HasSuffix(ended, []byte("\n")) {
+		body = append(slices.Clone(ended), newline...)
+	}
+	hunks, ok := encodedHunks(body, original)
+	// The line ... must remain the last line.
 	if n := len(bytes.TrimRight(body, "\r\n")); n >= 3 && string(body[n-3:n]) == "..." && (n == 3 || body[n-4] == '\n') {
 		body, end = body[:n-3], body[n-3:]
 	}
-	line := keptMark + string(hunks) + lineEnding(was.text)
-	_ = d.setText(slices.Concat(body, []byte(line), end), d.value) // an error means that the text cannot contain the comment
+	if ok && d.setText(slices.Concat(body, []byte(keptMark+hunks+newline), end), d.value) == nil {
+		return
+	}
+	// If the document ends with a block scalar and without a newline, a newline would change its value.
+	// The comment is then the first line. An error means that the text cannot contain the comment.
+	if hunks, ok = encodedHunks(ended, original); ok {
+		_ = d.setText(slices.Concat([]byte(keptMark+hunks+newline), ended), d.value)
+	}
+}
+
+// encodedHunks returns the hunks that convert from to to, as JSON. It returns false if they are too long.
+func encodedHunks(from, to []byte) (string, bool) {
+	hunks, err := json.Marshal(hunksOf(from, to))
+	return string(hunks), err == nil && len(hunks) <= maxHunkBytes
 }
 
 // isRestored reports whether Uninject restores the text was of a document without hunks. The text must

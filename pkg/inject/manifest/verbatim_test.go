@@ -37,7 +37,8 @@ func TestUninjectRestoresEveryByte(t *testing.T) {
 }
 
 func TestUninjectRestoresMissingFinalNewline(t *testing.T) {
-	for _, end := range []string{"", "\n", "\n\n", "\r\n", "\n...", "\n...\n", "\n# last", "\n---\n# empty"} {
+	for _, end := range []string{"", "\n", "\n\n", "\r\n", "\n...", "\n...\n", "\n# last", "\n---\n# empty",
+		"\nx: |\n  a", "\nx: |+\n  a", "\nx: >-\n  a", "\nx: |\n  a\n...", "\nx: |\n  a\n\n", "\nx: |\r\n  a"} {
 		text := strings.TrimSuffix(commented, "\n") + end
 		in := injectText(t, text)
 		if !strings.Contains(in, keptMark) {
