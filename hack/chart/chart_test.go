@@ -30,7 +30,7 @@ func TestChartMatchesKustomize(t *testing.T) {
 			}
 		}
 		if got, err := os.ReadFile(path); err != nil || string(got) != want {
-			t.Errorf("%s: file is not current (%v); run go test ./hack/chart -update", path, err)
+			t.Errorf("%s is not up to date (%v); run go test ./hack/chart -update", path, err)
 		}
 	}
 	entries, err := os.ReadDir(folder)
@@ -55,13 +55,13 @@ func node(t *testing.T, text string) *yaml.Node {
 
 func TestMergeAddsConditions(t *testing.T) {
 	for _, c := range []struct{ name, a, b, want string }{
-		{"the same", "x: 1", "x: 1", "x: 1\n"},
-		{"a value", "x: 1", "x: 2", "x: {{ if A }}1{{ else }}2{{ end }}\n"},
-		{"a key of the first", "x: 1\ny: 2", "x: 1", "x: 1\n{{- if A }}\ny: 2\n{{- end }}\n"},
-		{"a key of the second", "x: 1", "x: 1\ny: 2", "x: 1\n{{- if B }}\ny: 2\n{{- end }}\n"},
-		{"more words", "x:\n- a\n- b", "x:\n- a", "x:\n  - a\n  {{- if A }}\n  - b\n  {{- end }}\n"},
-		{"other words", "x:\n- a\n- b", "x:\n- a\n- c", "x:\n  - a\n  {{- if A }}\n  - b\n  {{- end }}\n  {{- if B }}\n  - c\n  {{- end }}\n"},
-		{"in an item", "x:\n- n: 1\n  y: 2", "x:\n- n: 1", "x:\n  - n: 1\n    {{- if A }}\n    y: 2\n    {{- end }}\n"},
+		{"equal", "x: 1", "x: 1", "x: 1\n"},
+		{"different values", "x: 1", "x: 2", "x: {{ if A }}1{{ else }}2{{ end }}\n"},
+		{"a key only in the first", "x: 1\ny: 2", "x: 1", "x: 1\n{{- if A }}\ny: 2\n{{- end }}\n"},
+		{"a key only in the second", "x: 1", "x: 1\ny: 2", "x: 1\n{{- if B }}\ny: 2\n{{- end }}\n"},
+		{"an additional item", "x:\n- a\n- b", "x:\n- a", "x:\n  - a\n  {{- if A }}\n  - b\n  {{- end }}\n"},
+		{"different items", "x:\n- a\n- b", "x:\n- a\n- c", "x:\n  - a\n  {{- if A }}\n  - b\n  {{- end }}\n  {{- if B }}\n  - c\n  {{- end }}\n"},
+		{"a key in an item", "x:\n- n: 1\n  y: 2", "x:\n- n: 1", "x:\n  - n: 1\n    {{- if A }}\n    y: 2\n    {{- end }}\n"},
 	} {
 		template := &template{}
 		merged, err := template.merge(node(t, c.a), node(t, c.b), "A", "B")
@@ -87,9 +87,9 @@ func TestTemplateEscapesBraces(t *testing.T) {
 	}
 }
 
-func TestMissingHoleReturnsError(t *testing.T) {
+func TestInsertMissingPathReturnsError(t *testing.T) {
 	o := object{"Deployment", "injector", node(t, "spec: {}")}
-	if err := (&template{}).fill(o, ""); err == nil || !strings.Contains(err.Error(), "spec/replicas") {
+	if err := (&template{}).insert(o, ""); err == nil || !strings.Contains(err.Error(), "spec/replicas") {
 		t.Errorf("got %v, want an error that contains spec/replicas", err)
 	}
 }

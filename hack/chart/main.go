@@ -1,7 +1,7 @@
 // Command chart generates the templates of the Helm chart in deploy/chart from the output of
 // kustomize for deploy/overlays and deploy/monitoring, so that each manifest exists only once. A
-// difference between two overlays becomes a condition. holes.go lists the fields that values of the
-// chart set.
+// difference between two overlays becomes a condition. insertions.go lists the fields that depend on
+// the values of the chart.
 //
 //	go run ./hack/chart          in the root directory of the repository, or go test ./hack/chart -update
 package main

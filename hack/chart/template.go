@@ -54,22 +54,22 @@ func scalar(value string) *yaml.Node {
 	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: value}
 }
 
-// A template is YAML with marks for the parts that Helm executes. A mark is a scalar that replaces
-// a value, or a key or an item that stands for whole lines. The YAML library writes everything
-// else.
+// A template is YAML with placeholders for the parts that Helm executes. A placeholder is a scalar
+// that represents a value, or a key or an item that represents whole lines. The YAML library writes
+// everything else.
 type template struct {
-	texts []string // text of each mark by its number
+	texts []string // text of each placeholder by its number
 }
 
-// value returns a mark that replaces a value by text. In text, BELOW is the indentation of a block
-// below the key.
+// value returns a placeholder for a value. In text, NESTED is the indentation of a block below the
+// key.
 func (t *template) value(text string) *yaml.Node {
 	t.texts = append(t.texts, text)
 	return scalar(fmt.Sprintf("VALUE%d", len(t.texts)-1))
 }
 
-// lines returns a mark for whole lines as an item of a sequence. In text, BESIDE is the indentation
-// of these lines, and BELOW is the indentation of a block below one of their keys.
+// lines returns a placeholder for whole lines as an item of a sequence. In text, INDENT is the
+// indentation of these lines, and NESTED is the indentation of a block below one of their keys.
 func (t *template) lines(text string) *yaml.Node {
 	t.texts = append(t.texts, text)
 	return scalar(fmt.Sprintf("LINES%d", len(t.texts)-1))
@@ -81,11 +81,11 @@ func (t *template) entry(text string) []*yaml.Node {
 }
 
 var (
-	valueMark = regexp.MustCompile(`VALUE(\d+)\b`)
-	linesMark = regexp.MustCompile(`^( *)(- )?LINES(\d+)(?:: null)?$`)
+	valuePattern = regexp.MustCompile(`VALUE(\d+)\b`)
+	linesPattern = regexp.MustCompile(`^( *)(- )?LINES(\d+)(?:: null)?$`)
 )
 
-// text returns a node as text with all marks replaced.
+// text encodes a node and replaces all placeholders.
 func (t *template) text(node *yaml.Node) (string, error) {
 	var encoded bytes.Buffer
 	e := yaml.NewEncoder(&encoded)
@@ -96,25 +96,26 @@ func (t *template) text(node *yaml.Node) (string, error) {
 	var b strings.Builder
 	for line := range strings.Lines(encoded.String()) {
 		line = strings.ReplaceAll(strings.TrimSuffix(line, "\n"), "{{", `{{ "{{" }}`)
-		if m := linesMark.FindStringSubmatch(line); m != nil {
-			for l := range strings.Lines(t.mark(m[3], len(m[1]))) {
+		if m := linesPattern.FindStringSubmatch(line); m != nil {
+			for l := range strings.Lines(t.expand(m[3], len(m[1]))) {
 				b.WriteString(m[1] + strings.TrimSuffix(l, "\n") + "\n")
 			}
 			continue
 		}
 		indent := len(line) - len(strings.TrimLeft(line, " -"))
-		line = valueMark.ReplaceAllStringFunc(line, func(mark string) string { return t.mark(mark[len("VALUE"):], indent) })
+		line = valuePattern.ReplaceAllStringFunc(line, func(placeholder string) string { return t.expand(placeholder[len("VALUE"):], indent) })
 		b.WriteString(line + "\n")
 	}
 	return b.String(), nil
 }
 
-func (t *template) mark(number string, indent int) string {
+// expand returns the text of the placeholder with a number.
+func (t *template) expand(number string, indent int) string {
 	n, err := strconv.Atoi(number)
 	if err != nil || n >= len(t.texts) {
-		return number // not a mark
+		return number // not a placeholder
 	}
-	return strings.NewReplacer("BESIDE", strconv.Itoa(indent), "BELOW", strconv.Itoa(indent+2)).Replace(t.texts[n])
+	return strings.NewReplacer("INDENT", strconv.Itoa(indent), "NESTED", strconv.Itoa(indent+2)).Replace(t.texts[n])
 }
 
 // merge merges two variants of a node. Parts that only a contains are included if holds is true,
@@ -130,7 +131,7 @@ func (t *template) merge(a, b *yaml.Node, holds, fails string) (*yaml.Node, erro
 	case a.Kind == yaml.SequenceNode && b.Kind == yaml.SequenceNode:
 		return t.mergeSequences(a, b, holds, fails)
 	}
-	return nil, fmt.Errorf("line %d and line %d are of different kinds", a.Line, b.Line)
+	return nil, fmt.Errorf("line %d and line %d have different kinds", a.Line, b.Line)
 }
 
 func (t *template) mergeMappings(a, b *yaml.Node, holds, fails string) (*yaml.Node, error) {

@@ -18,57 +18,58 @@ const (
 	several     = `gt (int .Values.replicas) 1`
 )
 
-// A hole is a place in all objects of a kind that a value of the chart sets. A path consists of
-// keys, item numbers, "*" for all items, and "name=..." for the item with that name.
-type hole struct {
+// An insertion is template text for all objects of a kind. A path consists of keys, item numbers, "*"
+// for all items, and "name=..." for the item with that name.
+type insertion struct {
 	kind, path, text string
 }
 
-// values returns the holes that replace values of the overlays.
-func values() []hole {
-	return []hole{
+// replacements returns the insertions that replace values of the overlays.
+func replacements() []insertion {
+	return []insertion{
 		{"Deployment", "spec/replicas", "{{ .Values.replicas }}"},
-		{"Deployment", "spec/template/metadata/annotations", "{{- toYaml .Values.podAnnotations | nindent BELOW }}"},
+		{"Deployment", "spec/template/metadata/annotations", "{{- toYaml .Values.podAnnotations | nindent NESTED }}"},
 		{"Deployment", "spec/template/spec/containers/0/image", "{{ .Values.images.injector | quote }}"},
 		{"Deployment", "spec/template/spec/containers/0/env/name=INJECTOR_IMAGE/value", "{{ .Values.images.sidecar | quote }}"},
 		{"Deployment", "spec/template/spec/containers/0/env/name=GOMEMLIMIT/value", "{{ .Values.memoryTarget | quote }}"},
-		{"Deployment", "spec/template/spec/containers/0/resources", "{{- toYaml .Values.resources | nindent BELOW }}"},
+		{"Deployment", "spec/template/spec/containers/0/resources", "{{- toYaml .Values.resources | nindent NESTED }}"},
 		{"MutatingWebhookConfiguration", "webhooks/*/failurePolicy", "{{ .Values.failurePolicy }}"},
 		{"MutatingWebhookConfiguration", "webhooks/*/timeoutSeconds", "{{ .Values.timeoutSeconds }}"},
 		{"MutatingAdmissionPolicy", "spec/variables/name=image/expression", `{{ printf "'%s'" .Values.images.sidecar | quote }}`},
 		{"NetworkPolicy", "spec/ingress/1/from/0/namespaceSelector/matchLabels/kubernetes.io~1metadata.name", "{{ .Values.networkPolicy.metricsNamespace | quote }}"},
 		{"PodDisruptionBudget", "spec/minAvailable", "{{ .Values.podDisruptionBudget.minAvailable }}"},
-		// Both contain braces, so they are read from files. The files are those in
+		// Both files contain braces, so the chart includes them unchanged. They are copies of the files in
 		// deploy/monitoring.
-		{"PrometheusRule", "spec", `{{- .Files.Get "files/rules.yaml" | nindent BELOW }}`},
-		{"ConfigMap", "data/queue-proxy.json", `|{{- .Files.Get "files/dashboard.json" | nindent BELOW }}`},
+		{"PrometheusRule", "spec", `{{- .Files.Get "files/rules.yaml" | nindent NESTED }}`},
+		{"ConfigMap", "data/queue-proxy.json", `|{{- .Files.Get "files/dashboard.json" | nindent NESTED }}`},
 	}
 }
 
-// additions returns the holes for values that are in no overlay. Each adds lines to the end of a
-// mapping or sequence. affinity is the default affinity from the overlay for several replicas.
-func additions(affinity string) []hole {
+// additions returns the insertions that add lines to the end of a mapping or a sequence, for values
+// that the overlays do not contain. affinity is the default affinity from the overlay for several
+// replicas.
+func additions(affinity string) []insertion {
 	pod := "spec/template/spec"
-	optional := func(key string) hole {
-		return hole{"Deployment", pod, "{{- with .Values." + key + " }}\n" + key + ": {{- toYaml . | nindent BELOW }}\n{{- end }}"}
+	optional := func(key string) insertion {
+		return insertion{"Deployment", pod, "{{- with .Values." + key + " }}\n" + key + ": {{- toYaml . | nindent NESTED }}\n{{- end }}"}
 	}
-	return []hole{
-		{"Deployment", pod + "/containers/0/args", "{{- with .Values.args }}\n{{- toYaml . | nindent BESIDE }}\n{{- end }}"},
-		{"Deployment", "spec/template/metadata/labels", "{{- with .Values.podLabels }}\n{{- toYaml . | nindent BESIDE }}\n{{- end }}"},
+	return []insertion{
+		{"Deployment", pod + "/containers/0/args", "{{- with .Values.args }}\n{{- toYaml . | nindent INDENT }}\n{{- end }}"},
+		{"Deployment", "spec/template/metadata/labels", "{{- with .Values.podLabels }}\n{{- toYaml . | nindent INDENT }}\n{{- end }}"},
 		optional("imagePullSecrets"),
 		{"Deployment", pod, "{{- with .Values.priorityClassName }}\npriorityClassName: {{ . | quote }}\n{{- end }}"},
 		optional("nodeSelector"),
 		optional("tolerations"),
-		{"Deployment", pod, "{{- if .Values.affinity }}\naffinity: {{- toYaml .Values.affinity | nindent BELOW }}\n{{- else if " + several + " }}\naffinity:\n" + affinity + "{{- end }}"},
+		{"Deployment", pod, "{{- if .Values.affinity }}\naffinity: {{- toYaml .Values.affinity | nindent NESTED }}\n{{- else if " + several + " }}\naffinity:\n" + affinity + "{{- end }}"},
 		optional("topologySpreadConstraints"),
 		{"NetworkPolicy", "spec/ingress/0", "{{- with .Values.networkPolicy.apiServers }}\nfrom:\n  {{- range . }}\n  - ipBlock:\n      cidr: {{ . | quote }}\n  {{- end }}\n{{- end }}"},
 		{"PodMonitor", "metadata/labels", monitoringLabels},
 		{"PrometheusRule", "metadata/labels", monitoringLabels},
-		{"ConfigMap", "metadata/labels", "{{- with .Values.monitoring.dashboardLabels }}\n{{- toYaml . | nindent BESIDE }}\n{{- end }}"},
+		{"ConfigMap", "metadata/labels", "{{- with .Values.monitoring.dashboardLabels }}\n{{- toYaml . | nindent INDENT }}\n{{- end }}"},
 	}
 }
 
-const monitoringLabels = "{{- with .Values.monitoring.labels }}\n{{- toYaml . | nindent BESIDE }}\n{{- end }}"
+const monitoringLabels = "{{- with .Values.monitoring.labels }}\n{{- toYaml . | nindent INDENT }}\n{{- end }}"
 
 // conditions returns, for each kind, an additional condition for including its objects.
 func conditions() map[string]string {
@@ -109,20 +110,20 @@ func matches(parent *yaml.Node, i int, step string) bool {
 	return step == "*" || step == strconv.Itoa(i)
 }
 
-// fill replaces the holes in an object. It returns an error if the place of a hole does not exist,
-// because the manifest has then changed.
-func (t *template) fill(o object, affinity string) error {
-	for _, h := range values() {
-		if err := t.at(o, h, func(parent *yaml.Node, at int) { parent.Content[at] = t.value(h.text) }); err != nil {
+// insert applies the insertions to an object. It returns an error if the path of an insertion does not
+// exist, because the manifest has then changed.
+func (t *template) insert(o object, affinity string) error {
+	for _, in := range replacements() {
+		if err := t.at(o, in, func(parent *yaml.Node, at int) { parent.Content[at] = t.value(in.text) }); err != nil {
 			return err
 		}
 	}
-	for _, h := range additions(affinity) {
-		err := t.at(o, h, func(parent *yaml.Node, at int) {
+	for _, in := range additions(affinity) {
+		err := t.at(o, in, func(parent *yaml.Node, at int) {
 			if node := parent.Content[at]; node.Kind == yaml.MappingNode {
-				node.Content = append(node.Content, t.entry(h.text)...)
+				node.Content = append(node.Content, t.entry(in.text)...)
 			} else {
-				node.Content = append(node.Content, t.lines(h.text))
+				node.Content = append(node.Content, t.lines(in.text))
 			}
 		})
 		if err != nil {
@@ -133,14 +134,15 @@ func (t *template) fill(o object, affinity string) error {
 	return nil
 }
 
-func (t *template) at(o object, h hole, f func(parent *yaml.Node, at int)) error {
-	if o.kind != h.kind {
+// at calls f for each node of an object that the path of an insertion matches.
+func (t *template) at(o object, in insertion, f func(parent *yaml.Node, at int)) error {
+	if o.kind != in.kind {
 		return nil
 	}
 	found := false
-	find(o.node, strings.Split(h.path, "/"), func(parent *yaml.Node, at int) { found = true; f(parent, at) })
+	find(o.node, strings.Split(in.path, "/"), func(parent *yaml.Node, at int) { found = true; f(parent, at) })
 	if !found {
-		return fmt.Errorf("%s %s has no %s", o.kind, o.name, h.path)
+		return fmt.Errorf("%s %s has no %s", o.kind, o.name, in.path)
 	}
 	return nil
 }
@@ -162,7 +164,7 @@ func (t *template) namespaces(node *yaml.Node, key string) {
 		}
 	case yaml.MappingNode:
 		if name := field(node, "key"); name != nil && name.Value == "kubernetes.io/metadata.name" {
-			*field(node, "values") = *t.value("{{- toYaml (prepend .Values.namespaces.exclude .Release.Namespace) | nindent BELOW }}")
+			*field(node, "values") = *t.value("{{- toYaml (prepend .Values.namespaces.exclude .Release.Namespace) | nindent NESTED }}")
 		}
 		for i := 0; i < len(node.Content); i += 2 {
 			t.namespaces(node.Content[i+1], node.Content[i].Value)
@@ -175,7 +177,7 @@ func (t *template) namespaces(node *yaml.Node, key string) {
 			t.namespaces(item, key)
 		}
 		if excludes {
-			node.Content = append(node.Content, t.lines("{{- with .Values.namespaces.matchExpressions }}\n{{- toYaml . | nindent BESIDE }}\n{{- end }}"))
+			node.Content = append(node.Content, t.lines("{{- with .Values.namespaces.matchExpressions }}\n{{- toYaml . | nindent INDENT }}\n{{- end }}"))
 		}
 	}
 }
@@ -229,7 +231,7 @@ func (t *template) parts(built map[string][]object) ([]part, error) {
 	return slices.DeleteFunc(all, func(p part) bool { return p.kind == "Namespace" }), nil // Helm creates the namespace with --create-namespace
 }
 
-const made = "{{- /* Made from deploy/overlays by go test ./hack/chart -update. Do not edit. */ -}}\n"
+const header = "{{- /* Generated from deploy/overlays by go test ./hack/chart -update. Do not edit. */ -}}\n"
 
 // write returns the templates, one file for each kind.
 func write(built map[string][]object) (map[string]string, error) {
@@ -244,7 +246,7 @@ func write(built map[string][]object) (map[string]string, error) {
 	}
 	files := map[string]string{}
 	for _, p := range parts {
-		if err := t.fill(p.object, affinity); err != nil {
+		if err := t.insert(p.object, affinity); err != nil {
 			return nil, err
 		}
 		text, err := t.text(p.node)
@@ -259,7 +261,7 @@ func write(built map[string][]object) (map[string]string, error) {
 		files[name] += "{{- if " + condition + " }}\n---\n" + text + "{{- end }}\n"
 	}
 	for name := range maps.Keys(files) {
-		files[name] = made + files[name]
+		files[name] = header + files[name]
 	}
 	return files, nil
 }
