@@ -69,7 +69,7 @@ func TestHeaviestReviewsStayWithinMemoryLimit(t *testing.T) {
 				c.(*tls.Conn).NetConn().Close()
 			}
 			peak := p.peak(t)
-			t.Logf("%d bytes: at most %d MB, %v", len(body), peak>>20, got)
+			t.Logf("%d bytes: peak memory %d MB, %v", len(body), peak>>20, got)
 			if peak > injectorMemory {
 				t.Errorf("got a peak of %d MB of memory, want at most %d", peak>>20, injectorMemory>>20)
 			}

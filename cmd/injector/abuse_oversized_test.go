@@ -37,7 +37,7 @@ func TestOversizedReviewsAreRejected(t *testing.T) {
 		"many fields":  {"application/json", `{"a":[` + strings.Repeat(`{"b":1},`, 900_000) + `{}]}`, 400},
 	})
 	if status, text, err := post("application/json", strings.NewReader(goodReview)); err != nil || status != 200 || !strings.Contains(text, `"patch"`) {
-		t.Errorf("a valid review afterwards: got %d %.200q, %v, want a patch", status, text, err)
+		t.Errorf("valid review after the test: got %d %.200q, %v, want a patch", status, text, err)
 	}
 	if peak := p.peak(t); peak > injectorMemory {
 		t.Errorf("got a peak of %d MB of memory, want at most %d", peak>>20, injectorMemory>>20)

@@ -184,7 +184,7 @@ func TestManyPeersStayWithinLimits(t *testing.T) {
 		api.client.CloseIdleConnections()
 		api.ask() // on a new connection
 		kept := p.files(t)
-		t.Logf("%d %s: in %v, at most %d MB; %d reviews, the longest took %v", len(all), h.name, took, p.peak(t)>>20, api.asked, api.longest)
+		t.Logf("%d %s: duration %v, peak memory %d MB; %d reviews, the longest took %v", len(all), h.name, took, p.peak(t)>>20, api.asked, api.longest)
 		if api.wrong != nil {
 			t.Errorf("%s: API server: %v", h.name, api.wrong)
 		}
@@ -196,7 +196,7 @@ func TestManyPeersStayWithinLimits(t *testing.T) {
 			time.Sleep(10 * time.Millisecond) // until excess connections are closed
 		}
 		if kept > files+most+10 {
-			t.Errorf("%s: got %d open files, want at most %d more than the initial %d", h.name, kept, most+10, files)
+			t.Errorf("%s: got %d open files, want at most %d in addition to the initial %d", h.name, kept, most+10, files)
 		}
 		if got := p.peak(t); got > injectorMemory {
 			t.Errorf("%s: got a peak of %d MB of memory, want at most %d", h.name, got>>20, injectorMemory>>20)
@@ -215,7 +215,7 @@ func TestManyPeersStayWithinLimits(t *testing.T) {
 		api.client.CloseIdleConnections()
 		for begin := time.Now(); p.files(t) > files+10; time.Sleep(10 * time.Millisecond) {
 			if time.Since(begin) > 10*time.Second {
-				t.Fatalf("%s: got %d open files after closing the connections, want about %d", h.name, p.files(t), files)
+				t.Fatalf("%s: got %d open files after the connections were closed, want about %d", h.name, p.files(t), files)
 			}
 		}
 	}

@@ -68,7 +68,7 @@ func startInjector(t *testing.T, program string, args ...string) *served {
 		line, err := lines.ReadBytes('\n')
 		p.started += string(line)
 		if err != nil || json.Unmarshal(line, &at) != nil {
-			t.Fatalf("got line %q, %v, want JSON", line, err)
+			t.Fatalf("line %q is not JSON: %v", line, err)
 		}
 	}
 	p.reviews, p.metrics = at.Reviews, at.Metrics
@@ -81,7 +81,7 @@ func startInjector(t *testing.T, program string, args ...string) *served {
 				return
 			}
 			if n++; !json.Valid(line) || len(line) > 16<<10 {
-				t.Errorf("got a line of %d bytes %.200q, want JSON of at most 16 KiB", len(line), line)
+				t.Errorf("got a line of %d bytes %.200q, want at most 16 KiB of JSON", len(line), line)
 			}
 		}
 	}()
@@ -126,16 +126,16 @@ func TestInvalidRequestsStayWithinMemoryLimit(t *testing.T) {
 	})
 	sendNoHTTP(t, p)
 	if status, text, err := post("application/json", strings.NewReader(goodReview)); err != nil || status != 200 || !strings.Contains(text, `"patch"`) {
-		t.Errorf("a valid review afterwards: got %d %.200q, %v, want a patch", status, text, err)
+		t.Errorf("valid review after the test: got %d %.200q, %v, want a patch", status, text, err)
 	}
 	peak := p.peak(t)
-	t.Logf("memory: at most %d MB", peak>>20)
+	t.Logf("peak memory: %d MB", peak>>20)
 	if peak > injectorMemory {
 		t.Errorf("got a peak of %d MB of memory, want at most %d", peak>>20, injectorMemory>>20)
 	}
 	_ = p.cmd.Process.Kill()
 	if n := <-p.logged; n < 1000 {
-		t.Errorf("got %d log lines, want one per invalid review", n)
+		t.Errorf("got %d log lines, want one for each invalid review", n)
 	}
 }
 
@@ -156,7 +156,7 @@ func postSpoiltReviews(t *testing.T, post poster) {
 				got[status]++
 				mu.Unlock()
 				if err != nil || status != 200 && (status != 400 || text == "") {
-					t.Errorf("%.200q: got %d %q, %v, want 200 or 400 with a text", body, status, text, err)
+					t.Errorf("%.200q: got %d %q, %v, want 200, or 400 with a message", body, status, text, err)
 				}
 			}
 		})
@@ -177,7 +177,7 @@ func postSpoiltReviews(t *testing.T, post poster) {
 	all.Wait()
 	t.Logf("statuses: %v", got)
 	if got[400] < 1000 {
-		t.Errorf("got 400 for only %d of 3000 mutations", got[400])
+		t.Errorf("got 400 for %d of 3000 mutations, want more", got[400])
 	}
 }
 

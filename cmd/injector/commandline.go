@@ -17,7 +17,7 @@ Exit codes:
   0  The command succeeded.
   1  The output of --output=diff contains a difference.
   2  An object was refused, or an error occurred. No output was written.
-  3  An object was skipped because of the option --on-refusal=skip. The output contains all other objects.
+  3  An object was skipped because --on-refusal=skip is set. The output contains all other objects.
 `
 
 // optionsHelp is the part of the help texts about options.
@@ -60,14 +60,14 @@ type fileFlags struct {
 // fileCommand adds to cmd the flag for the input.
 func fileCommand(cmd *cobra.Command, f *fileFlags) *cobra.Command {
 	cmd.Args = cli.NoArguments("; files are specified with -f")
-	cmd.Flags().StringArrayVarP(&f.from, "filename", "f", nil, "`file` or directory that contains YAML or JSON; the default is the standard input (-); repeatable")
+	cmd.Flags().StringArrayVarP(&f.from, "filename", "f", nil, "`file` or directory that contains YAML or JSON (default standard input); repeatable")
 	return cmd
 }
 
 // outputFlags adds to cmd the flags for the output of inject and uninject.
 func outputFlags(cmd *cobra.Command, f *fileFlags) {
 	cli.Choice(cmd, &f.output, "output", "o", "format of the output", "yaml", "json", "diff")
-	cli.Choice(cmd, &f.onRefusal, "on-refusal", "", "action for an object that is refused; fail does not write any output", "fail", "skip")
+	cli.Choice(cmd, &f.onRefusal, "on-refusal", "", "action if an object is refused; fail writes no output", "fail", "skip")
 	cmd.Flags().BoolVarP(&f.quiet, "quiet", "q", false, "report only refused objects")
 	cmd.Flags().BoolVar(&f.inPlace, "in-place", false, "write the changed files instead of the standard output")
 	cmd.Flags().StringVar(&f.outputDir, "output-dir", "", "write the files to this `directory` instead of the standard output")
@@ -84,7 +84,7 @@ func outputFlags(cmd *cobra.Command, f *fileFlags) {
 
 // stepFlag adds to cmd the flag for the step of the injection.
 func stepFlag(cmd *cobra.Command, f *fileFlags) {
-	cli.Choice(cmd, &f.step, "step", "", "workloads injects the workloads and changes the Services that work with old and new pods; services changes all Services after the rollout of all pods",
+	cli.Choice(cmd, &f.step, "step", "", "workloads injects the workloads and changes only Services that also work for the old pods; services changes all Services, and is used after the rollout",
 		string(inject.Workloads), string(inject.Services))
 }
 
@@ -163,7 +163,7 @@ creates pods.
   # Select a container and a port.
   injector inject -f app.yaml --container web --port 8080 --image registry.example/queue-proxy:1
 
-  # In a pipeline, refuse a pod if the confidence in the port is low.
+  # Refuse a pod if the confidence in the port is low.
   injector inject -f app.yaml --sure high --image registry.example/queue-proxy:1`,
 		RunE: func(*cobra.Command, []string) error { return c.edit(f, false) },
 	}, f)
@@ -178,7 +178,7 @@ func (c *command) uninjectCommand() *cobra.Command {
 	cmd := fileCommand(&cobra.Command{
 		Use: "uninject", Short: "Remove the queue-proxy from the pods of manifests",
 		Long: `Remove the queue-proxy from the pods of manifests. The changes of the injector are
-undone. All other content is not changed.
+undone. The rest of the file is not changed.
 ` + exitCodes,
 		Example: `  injector uninject -f app.yaml --in-place
   kubectl get deployment web -o yaml | injector uninject | kubectl apply -f -`,
@@ -198,7 +198,7 @@ written.
 ` + optionsHelp + `
 Exit codes:
   0  All objects can be injected.
-  2  An object would be refused, a quota in the input does not admit its pods, or an error occurred.
+  2  An object would be refused, a quota in the input would reject the pods, or an error occurred.
 `,
 		Example: `  injector explain -f app.yaml
   injector explain -f deploy/ -o json | jq '.[] | select(.verdict == "refused")'`,

@@ -107,7 +107,7 @@ func TestResultsOfCorpus(t *testing.T) {
 		harness.NoError(t, os.WriteFile(name, []byte(want), 0o644))
 	}
 	if got := read(t, name); got != want {
-		t.Errorf("got a difference; go test ./cmd/injector -run Corpus -update writes the file:\n%s", unified(name, []byte(got), []byte(want)))
+		t.Errorf("the file is not up to date; run go test ./cmd/injector -run Corpus -update:\n%s", unified(name, []byte(got), []byte(want)))
 	}
 }
 
@@ -124,7 +124,7 @@ func TestDatabasesAndTLSServersAreNotInjected(t *testing.T) {
 			found++
 			for _, r := range s.results {
 				if r.Verdict == inject.Injected {
-					t.Errorf("%s (%s): got injected on port %d, want not injected", s.file, s.title(), r.AppPort)
+					t.Errorf("%s (%s): injected on port %d, want no injection", s.file, s.title(), r.AppPort)
 				}
 			}
 			break

@@ -151,7 +151,7 @@ func TestManifestsHaveNoUnknownFields(t *testing.T) {
 			text = "apiVersion: v1\nkind: ConfigMap\n" + text // a patch of a ConfigMap
 		}
 		if len(decode(t, name, []byte(text))) == 0 && !strings.Contains(text, "apiVersion: ") {
-			t.Errorf("%s: got no object", name)
+			t.Errorf("%s: no object found", name)
 		}
 		return nil
 	})
@@ -196,14 +196,14 @@ func first[T runtime.Object](t *testing.T, objects []runtime.Object) T {
 		}
 	}
 	var none T
-	t.Fatalf("got no %T", none)
+	t.Fatalf("no %T found", none)
 	return none
 }
 
 func TestMonitoringOverlayBuilds(t *testing.T) {
 	dashboard := first[*corev1.ConfigMap](t, build(t, "monitoring"))
 	if !json.Valid([]byte(dashboard.Data["queue-proxy.json"])) {
-		t.Error("got a dashboard that is not JSON")
+		t.Error("the dashboard is not JSON")
 	}
 }
 
@@ -237,11 +237,11 @@ func TestOverlaysHaveValidArguments(t *testing.T) {
 				t.Errorf("got images %s and %s, want both with a digest", c.Image, program.options["image"])
 			}
 			if !labels.SelectorFromSet(service.Spec.Selector).Matches(labels.Set(d.Spec.Template.Labels)) {
-				t.Error("got a Service that does not select the pods")
+				t.Error("the Service does not select the pods")
 			}
 			if c.SecurityContext.AllowPrivilegeEscalation == nil || *c.SecurityContext.AllowPrivilegeEscalation || c.SecurityContext.Capabilities.Drop[0] != "ALL" ||
 				!*d.Spec.Template.Spec.SecurityContext.RunAsNonRoot || d.Spec.Template.Spec.SecurityContext.SeccompProfile.Type != "RuntimeDefault" {
-				t.Error("got pods that violate the restricted Pod Security Standard")
+				t.Error("the pods violate the restricted Pod Security Standard")
 			}
 			wantPolicy := admissionregv1.Ignore
 			if overlay == "overlays/ha" {
@@ -332,7 +332,7 @@ func TestPolicyOverlayMatchesOutput(t *testing.T) {
 		write(t, name, out)
 	}
 	if want := read(t, name); out != want {
-		t.Errorf("got a difference (go test ./cmd/injector -update):\n%s", unified(name, []byte(want), []byte(out)))
+		t.Errorf("the file is not up to date; run go test ./cmd/injector -update:\n%s", unified(name, []byte(want), []byte(out)))
 	}
 	objects := build(t, "overlays/policy")
 	policy := first[*admissionregv1.MutatingAdmissionPolicy](t, objects)
@@ -372,7 +372,7 @@ func TestRenewedCertificateKeepsAuthority(t *testing.T) {
 	}
 	by := all["Issuer "+all["Certificate queue-proxy-injector"].Spec.IssuerRef.Name].Spec.CA
 	if by == nil {
-		t.Fatal("got a certificate without a CA issuer; a self-signed certificate is not trusted after its renewal")
+		t.Fatal("the certificate has no CA issuer; a self-signed certificate is not trusted after the renewal")
 	}
 	for _, c := range all {
 		if c.Kind != "Certificate" || c.Spec.SecretName != by.SecretName {
@@ -383,7 +383,7 @@ func TestRenewedCertificateKeepsAuthority(t *testing.T) {
 		}
 		return
 	}
-	t.Errorf("got no authority in Secret %s", by.SecretName)
+	t.Errorf("no authority in Secret %s", by.SecretName)
 }
 
 // A certManager contains the fields of an Issuer or a Certificate that the test uses.
@@ -434,7 +434,7 @@ func TestNetworkPolicyOpensOnlyWebhookPort(t *testing.T) {
 		d, p := first[*appsv1.Deployment](t, objects), first[*networkingv1.NetworkPolicy](t, objects)
 		selector, err := metav1.LabelSelectorAsSelector(&p.Spec.PodSelector)
 		if err != nil || p.Namespace != d.Namespace || !selector.Matches(labels.Set(d.Spec.Template.Labels)) {
-			t.Errorf("%s: got a policy for %s in %s, %v, want a policy for the pods of the injector", overlay, selector, p.Namespace, err)
+			t.Errorf("%s: got a policy for %s in %s, %v, want the pods of the injector", overlay, selector, p.Namespace, err)
 		}
 		ports := map[string]int32{}
 		for _, port := range d.Spec.Template.Spec.Containers[0].Ports {
@@ -451,7 +451,7 @@ func TestNetworkPolicyOpensOnlyWebhookPort(t *testing.T) {
 		// server.
 		closed := slices.Contains(p.Spec.PolicyTypes, networkingv1.PolicyTypeEgress)
 		if mounts := d.Spec.Template.Spec.AutomountServiceAccountToken; closed != (mounts == nil) || len(p.Spec.Egress) > 0 {
-			t.Errorf("%s: got egress closed %v, want closed without a token", overlay, closed)
+			t.Errorf("%s: got egress closed %v, want true for pods without a token", overlay, closed)
 		}
 	}
 }
@@ -497,7 +497,7 @@ func TestExampleMatchesOutput(t *testing.T) {
 		write(t, after, out)
 	}
 	if want := read(t, after); code != done || out != want {
-		t.Errorf("got exit code %d and a difference (go test ./cmd/injector -update):\n%s%s", code, unified(after, []byte(want), []byte(out)), report)
+		t.Errorf("got exit code %d, or the file is not up to date; run go test ./cmd/injector -update:\n%s%s", code, unified(after, []byte(want), []byte(out)), report)
 	}
 	if strings.Contains(report, "warning") {
 		t.Errorf("got report %s, want no warnings", report)
@@ -510,7 +510,7 @@ func TestAutoscalingExamplesReferToExistingMetrics(t *testing.T) {
 	after := read(t, filepath.Join(deploy, "example/after.yaml"))
 	for _, name := range []string{"hpa-prometheus-adapter/podmonitor.yaml", "keda-metrics-api/service.yaml"} {
 		if text := read(t, filepath.Join(deploy, "autoscaling", name)); !strings.Contains(text, "http-autometric") || !strings.Contains(after, "name: http-autometric") {
-			t.Errorf("%s: got another port, want http-autometric of the sidecar", name)
+			t.Errorf("%s: the port is not http-autometric of the sidecar", name)
 		}
 	}
 	stats := read(t, "../../pkg/proxy/stats/text.go")
@@ -518,14 +518,14 @@ func TestAutoscalingExamplesReferToExistingMetrics(t *testing.T) {
 		text := read(t, filepath.Join(deploy, "autoscaling", name))
 		at := strings.Index(text, "queue_average")
 		if at < 0 {
-			t.Errorf("%s: got no gauge of the sidecar", name)
+			t.Errorf("%s: no gauge of the sidecar", name)
 			continue
 		}
 		gauge := strings.FieldsFunc(text[at:], func(r rune) bool { return r != '_' && (r < 'a' || r > 'z') && (r < '0' || r > '9') })[0]
 		harness.Contains(t, stats, `"`+gauge+`"`, name, "the gauge", gauge)
 	}
 	if !strings.Contains(after, "name: STATS_FORMAT\n              value: prometheus") {
-		t.Error("got protobuf for KEDA, want text")
+		t.Error("KEDA receives protobuf, want text")
 	}
 }
 
@@ -536,21 +536,21 @@ func TestAutoscalingIgnoresFailedScrapes(t *testing.T) {
 		text := read(t, filepath.Join(deploy, "autoscaling", name))
 		for _, want := range []string{"behavior: currentReplicasIfHigher", "metricType: Value", "failureThreshold: "} {
 			if !strings.Contains(text, want) {
-				t.Errorf("%s: got no %s", name, want)
+				t.Errorf("%s: no %s", name, want)
 			}
 		}
 	}
 	text := read(t, filepath.Join(deploy, "autoscaling/keda-prometheus/scaledobject.yaml"))
 	if !strings.Contains(text, `ignoreNullValues: "false"`) {
-		t.Error("got an empty Prometheus response treated as no load, want ignoreNullValues: \"false\"")
+		t.Error("an empty response from Prometheus is treated as 0; want ignoreNullValues: \"false\"")
 	}
 	if !strings.Contains(text, `query: avg(`) || !strings.Contains(text, `,app="model"}`) || strings.Contains(text, "=~") {
-		t.Error("got another query, want the average over the pods with the label of the workload")
+		t.Error("the query is not the average over the pods with the label of the workload")
 	}
 	if text := read(t, filepath.Join(deploy, "autoscaling/keda-metrics-api/scaledobject.yaml")); !strings.Contains(text, "aggregationType: average") {
-		t.Error("got a sum, want an average, which ignores pods that do not respond")
+		t.Error("the query is a sum, want an average, which ignores pods that do not respond")
 	} else if !strings.Contains(text, "url: http://model-concurrency.shop.svc:9090/") {
-		t.Error("got a URL without .svc, which KEDA needs to separate the port from the namespace")
+		t.Error("the URL has no .svc, which KEDA needs to separate the port from the namespace")
 	}
 	// The PodMonitor copies this label of the Deployment to the series.
 	deployment := first[*appsv1.Deployment](t, decode(t, "before.yaml", []byte(read(t, filepath.Join(deploy, "example/before.yaml")))))
@@ -558,6 +558,6 @@ func TestAutoscalingIgnoresFailedScrapes(t *testing.T) {
 		t.Errorf("got label app=%s, want model", got)
 	}
 	if monitor := read(t, filepath.Join(deploy, "autoscaling/hpa-prometheus-adapter/podmonitor.yaml")); !strings.Contains(monitor, "podTargetLabels: [app]") {
-		t.Error("got series without the label app")
+		t.Error("series have no label app")
 	}
 }

@@ -122,7 +122,7 @@ func TestGoldenPairsContainPolicyResult(t *testing.T) {
 		case mark == "same" && strings.Contains(read(t, p.report), ": injected: "):
 			same++
 		case mark != "same" && (!excluded || reason == ""):
-			t.Errorf("%s: got policy %q, want same, or excluded: with a reason", p.name, mark)
+			t.Errorf("%s: got policy %q, want same, or excluded: and a reason", p.name, mark)
 		}
 	}
 	if want := 25; same < want {

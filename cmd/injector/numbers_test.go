@@ -111,8 +111,8 @@ func TestNumbersOfManifests(t *testing.T) {
 	if *folders != "" {
 		t.Logf("picks:\n%s", strings.Join(n.picks, "\n"))
 	}
-	t.Logf("%d files with %d workloads: %d of the files change, %d come back to the byte, %d change again", n.files, n.workloads, n.changed, n.restored, n.again)
-	t.Logf("verdicts: %v; %d on a port that nothing declares", n.verdicts, n.found)
+	t.Logf("%d files with %d workloads: %d files changed, %d files restored, %d files changed by a second injection", n.files, n.workloads, n.changed, n.restored, n.again)
+	t.Logf("verdicts: %v; %d injected on an undeclared port", n.verdicts, n.found)
 	t.Logf("Services: %d rewritten in the first step, %d in the second step", n.followed, n.later)
 	if n.restored != n.changed || n.again != 0 {
 		t.Errorf("got %d of %d files restored and %d changed by a second injection, want all and 0", n.restored, n.changed, n.again)
@@ -143,7 +143,7 @@ func TestCorpusPortsMatchExpectations(t *testing.T) {
 		}
 		switch w := want[s.file]; {
 		case w == "":
-			t.Errorf("%s: got no line in want.txt", s.file)
+			t.Errorf("%s: no line in want.txt", s.file)
 		case w == "?" && port != "-", w != "?" && port != w:
 			t.Errorf("%s (%s): got port %s, want %s", s.file, s.title(), port, w)
 		case port == "-":
@@ -154,7 +154,7 @@ func TestCorpusPortsMatchExpectations(t *testing.T) {
 		delete(want, s.file)
 	}
 	if len(want) > 0 {
-		t.Errorf("got lines of want.txt without a file: %s", fmt.Sprint(want))
+		t.Errorf("lines in want.txt without a file: %s", fmt.Sprint(want))
 	}
-	t.Logf("%d injected on the right port, %d rightly left alone", picked, kept)
+	t.Logf("%d injected on the correct port, %d correctly not injected", picked, kept)
 }

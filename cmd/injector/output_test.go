@@ -26,7 +26,7 @@ func TestOnRefusalSkipInjectsOtherObjects(t *testing.T) {
 	}
 	out, report, code := injector(t, "inject", in, "--on-refusal=skip")
 	if code != partial || !strings.Contains(out, "queue-proxy:dev") || !strings.HasSuffix(out, "---\n"+badPod) {
-		t.Errorf("got exit code %d and\n%s\nwant 3, the first pod injected and the second unchanged", code, out)
+		t.Errorf("got exit code %d and\n%s\nwant 3, an injected first pod and an unchanged second pod", code, out)
 	}
 	if want := "2 objects: 1 injected, 1 refused (1 bad-option)\n"; !strings.HasSuffix(report, want) {
 		t.Errorf("got report %q, want the suffix %q", report, want)
@@ -100,19 +100,19 @@ func TestInPlaceWritesChangedFiles(t *testing.T) {
 	harness.NoError(t, err)
 	out, _, code := injector(t, "inject", "", "-f", link, "-f", other, "--in-place")
 	if code != done || out != "" || !strings.Contains(read(t, web), "queue-proxy:dev") {
-		t.Errorf("got exit code %d, %q and\n%s\nwant the file injected", code, out, read(t, web))
+		t.Errorf("got exit code %d, %q and\n%s\nwant an injected file", code, out, read(t, web))
 	}
 	if info, err := os.Stat(web); err != nil || info.Mode().Perm() != 0o640 {
 		t.Errorf("got mode %v (%v), want the original mode", info.Mode(), err)
 	}
 	if after, err := os.Stat(other); err != nil || !os.SameFile(before, after) {
-		t.Errorf("got the other file replaced (%v)", err)
+		t.Errorf("the other file was replaced (%v)", err)
 	}
 	if _, _, code := injector(t, "uninject", "", "-f", dir, "--in-place"); code != done || read(t, web) != goodPod {
 		t.Errorf("got exit code %d and\n%s\nwant the original file", code, read(t, web))
 	}
 	if left, err := filepath.Glob(dir + "/.injector*"); err != nil || len(left) > 0 {
-		t.Errorf("got temporary files %q (%v)", left, err)
+		t.Errorf("temporary files were not removed: %q (%v)", left, err)
 	}
 }
 
@@ -131,6 +131,6 @@ func TestInPlaceWritesAllFilesOrNone(t *testing.T) {
 		t.Errorf("got\n%s\nand\n%s\nwant the original files", read(t, first), read(t, second))
 	}
 	if left, err := filepath.Glob(dir + "/.injector*"); err != nil || len(left) > 0 {
-		t.Errorf("got temporary files %q (%v)", left, err)
+		t.Errorf("temporary files were not removed: %q (%v)", left, err)
 	}
 }

@@ -69,7 +69,7 @@ Exit codes:
 	flags.StringVar(&s.addr, "addr", ":8443", "`address` of the webhook, HTTPS")
 	flags.StringVar(&s.metricsAddr, "metrics-addr", ":8080", "`address` of /metrics, /healthz and /readyz, HTTP")
 	flags.StringVar(&s.certDir, "cert-dir", "/certs", "`directory` that contains tls.crt and tls.key; changes are applied without a restart")
-	flags.StringVar(&s.clientCA, "client-ca", "", "`file` that contains CA certificates in the PEM format; only clients with a certificate of these CAs are accepted")
+	flags.StringVar(&s.clientCA, "client-ca", "", "`file` that contains CA certificates in PEM format; clients must present a certificate that is signed by one of the CAs")
 	flags.BoolVar(&s.selfManaged, "self-managed", false, "create, renew and publish the certificate")
 	flags.StringVar(&s.namespace, "namespace", valueOf(c.environ, "POD_NAMESPACE"), "`namespace` of the injector, the Service and the Secret")
 	flags.StringVar(&s.service, "service", "queue-proxy-injector", "`name` of the Service of the webhook (used with --self-managed)")
@@ -77,7 +77,7 @@ Exit codes:
 	flags.StringVar(&s.configuration, "configuration", "queue-proxy-injector", "`name` of the MutatingWebhookConfiguration (used with --self-managed)")
 	cli.Choice(cmd, &s.onRefusal, "on-refusal", "", "action for a pod that cannot be injected according to the annotations", "deny", "allow")
 	flags.BoolVar(&s.events, "events", false, "create events for workloads without a sidecar if the namespace has the label of the injector")
-	flags.DurationVar(&s.linger, "linger", 5*time.Second, "time to accept new reviews after SIGTERM")
+	flags.DurationVar(&s.linger, "linger", 5*time.Second, "time during which new reviews are accepted after SIGTERM")
 	c.optionFlags(cmd)
 	return cmd
 }

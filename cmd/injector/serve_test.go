@@ -42,7 +42,7 @@ func TestServeStopsAfterSignal(t *testing.T) {
 	}
 	harness.NoError(t, json.Unmarshal([]byte(text), &got), status, text)
 	if !got.Response.Allowed || !bytes.Contains(got.Response.Patch, []byte(`{"name":"CONTAINER_CONCURRENCY","value":"3"}`)) {
-		t.Errorf("got %v %s, want a patch with the option of the flag", got.Response.Allowed, got.Response.Patch)
+		t.Errorf("got %v %s, want a patch with the value of the flag", got.Response.Allowed, got.Response.Patch)
 	}
 	if r, err := http.Get("http://" + p.metrics + "/readyz"); err != nil || r.StatusCode != http.StatusOK {
 		t.Errorf("got %v %v, want ready", r, err)

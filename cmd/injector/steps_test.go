@@ -40,18 +40,18 @@ spec:
 func TestFirstStepKeepsServiceByNumber(t *testing.T) {
 	first, report, code := injector(t, "inject", numbered)
 	if code != done || !strings.Contains(first, "image: queue-proxy:dev") || !strings.Contains(first, "targetPort: 5678") {
-		t.Fatalf("got exit code %d and\n%s\nwant the pods injected and the Service unchanged", code, first)
+		t.Fatalf("got exit code %d and\n%s\nwant injected pods and an unchanged Service", code, first)
 	}
 	harness.Contains(t, report, "Service web: skipped (second-step): targetPort 5678 still bypasses the sidecar", "the report")
 	second, report, code := injector(t, "inject", first, "--step=services")
 	if code != done || !strings.Contains(second, "targetPort: 8012") || !strings.Contains(report, "Deployment web: skipped (already-injected)") {
-		t.Errorf("got exit code %d,\n%s\nand\n%s\nwant the Service rewritten and the pods unchanged", code, report, second)
+		t.Errorf("got exit code %d,\n%s\nand\n%s\nwant a changed Service and unchanged pods", code, report, second)
 	}
 	if at, again, _ := injector(t, "inject", numbered, "--step=services"); !strings.Contains(at, "targetPort: 8012") || !strings.Contains(at, "image: queue-proxy:dev") {
 		t.Errorf("got\n%s\n%s\nwant both objects changed", at, again)
 	}
 	back, _, _ := injector(t, "uninject", second)
-	harness.Equal(t, back, numbered, "(to be what it was)")
+	harness.Equal(t, back, numbered, "(the original input)")
 }
 
 // A Service with a port name reaches old and new pods, so it is rewritten in the first step.
@@ -139,7 +139,7 @@ func TestSecondStepKeepsContainerOfSharedPortName(t *testing.T) {
 	first, _, _ := injector(t, "inject", in)
 	for _, text := range []string{in, first} {
 		if out, report, _ := injector(t, "inject", text, "--step=services"); !strings.Contains(out, "targetPort: 8012") {
-			t.Errorf("got\n%s\n%s\nwant the Service to use the number of the sidecar", out, report)
+			t.Errorf("got\n%s\n%s\nwant the port number of the sidecar in the Service", out, report)
 		}
 	}
 }
@@ -155,9 +155,9 @@ func TestUninjectRestoresListAfterBothSteps(t *testing.T) {
 		first, _, _ := injector(t, "inject", text)
 		second, report, _ := injector(t, "inject", first, "--step=services")
 		if !strings.Contains(second, "targetPort: 8012") {
-			t.Fatalf("got\n%s\n%s\nwant the Service rewritten", second, report)
+			t.Fatalf("got\n%s\n%s\nwant a changed Service", second, report)
 		}
 		back, _, _ := injector(t, "uninject", second)
-		harness.Equal(t, back, text, "(the original text)")
+		harness.Equal(t, back, text, "(the original input)")
 	}
 }

@@ -54,7 +54,7 @@ func readWorkloads(t *testing.T, half string) []*workload {
 		harness.NoError(t, json.Unmarshal([]byte(line), w))
 		fields := strings.Split(labels[len(all)], "\t")
 		if len(fields) != 5 || fields[0] != w.Repository || fields[1]+" "+fields[2] != w.id() {
-			t.Fatalf("%s: got label %q at the position of %s %s", half, labels[len(all)], w.Repository, w.id())
+			t.Fatalf("%s: got label %q for %s %s", half, labels[len(all)], w.Repository, w.id())
 		}
 		w.readLabel(t, fields[3])
 		all = append(all, w)
@@ -71,7 +71,7 @@ func (w *workload) readLabel(t *testing.T, text string) {
 	t.Helper()
 	m := labelForm.FindStringSubmatch(text)
 	if m == nil || (m[2] == "") != (m[1] == "none" || m[1] == "unclear") {
-		t.Fatalf("%s: got the label %q, want the form of the README", w.id(), text)
+		t.Fatalf("%s: got the label %q, want the format in the README", w.id(), text)
 	}
 	numbers := func(list string) (all []int32) {
 		for n := range strings.SplitSeq(list, ",") {
@@ -415,14 +415,14 @@ func TestWorkloadsAreFromManyRepositories(t *testing.T) {
 	for _, half := range []string{"development", "held"} {
 		for _, w := range readWorkloads(t, half) {
 			if other := repositories[w.Repository]; other != "" && other != half {
-				t.Errorf("%s: got workloads in both halves, want one", w.Repository)
+				t.Errorf("%s: workloads in both halves, want one half", w.Repository)
 			}
 			repositories[w.Repository] = half
 			workloads++
 		}
 	}
 	if len(repositories) < 60 || workloads < 400 {
-		t.Errorf("got %d workloads from %d repositories, want at least 400 from 60", workloads, len(repositories))
+		t.Errorf("got %d workloads from %d repositories, want at least 400 workloads from 60 repositories", workloads, len(repositories))
 	}
 }
 

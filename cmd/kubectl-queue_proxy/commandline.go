@@ -54,8 +54,8 @@ func (p *program) root() *cobra.Command {
 		Long: `Show the state, the load, the response times and the last failures of the queue-proxy sidecars of a
 cluster.
 
-The command top requires the permissions to list pods and to get pods/proxy. The command why requires
-the permission to create pods/exec. The plugin does not change the cluster.
+The top command requires permission to list pods and to get pods/proxy. The why command requires
+permission to create pods/exec. The plugin does not change the cluster.
 
 Exit codes:
   0  The command succeeded.
@@ -153,7 +153,7 @@ colors.
 	flags.BoolVarP(&line.everywhere, "all-namespaces", "A", false, "show the sidecars of all namespaces")
 	flags.StringVarP(&line.selector, "selector", "l", "", "label selector, such as app=web,tier!=db")
 	flags.StringVarP(&line.container, "container", "c", "queue-proxy", "container of the sidecar")
-	cli.Choice(cmd, &line.output, "output", "o", "format of the output; json is printed once", "text", "json")
+	cli.Choice(cmd, &line.output, "output", "o", "format of the output; json is printed only once", "text", "json")
 	cli.Choice(cmd, &line.sort, "sort", "", "sort order; the highest value, the latest failure or the worst state is shown first", plugin.Keys()...)
 	flags.BoolVar(&line.once, "once", false, "print once, as plain text")
 	flags.DurationVar(&line.interval, "interval", defaultInterval, "interval of the requests to a sidecar (minimum 1s)")

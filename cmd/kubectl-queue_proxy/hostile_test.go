@@ -22,7 +22,7 @@ const hiddenText = "a\x1b[2J\u009b31m\u202eb\u200bc"
 func wantPrintable(t *testing.T, name, output string) {
 	t.Helper()
 	if i := strings.IndexFunc(output, func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }); i >= 0 {
-		t.Errorf("%s: got %q, want no hidden character", name, output[i:])
+		t.Errorf("%s: got %q, want no invisible characters", name, output[i:])
 	}
 }
 

@@ -124,6 +124,6 @@ func TestDumbTerminalGetsText(t *testing.T) {
 	harness.Equal(t, p.run(t.Context(), []string{"top", "-n", "shop", "--interval=1s"}), 0, "code")
 	harness.Until(t, "a row is shown", func() bool { return strings.Contains(w.all(), "web-1") })
 	if strings.Contains(w.all(), "\x1b") {
-		t.Errorf("got %q, want only text", w.all())
+		t.Errorf("got %q, want plain text", w.all())
 	}
 }

@@ -61,7 +61,7 @@ func TestLiveFitsInWindow(t *testing.T) {
 			}
 			for _, line := range lines {
 				if width > 90 && ansi.StringWidth(line) > width {
-					t.Fatalf("%d x %d: got the line %q", width, height, line)
+					t.Fatalf("%d x %d: got line %q", width, height, line)
 				}
 			}
 		}
@@ -104,7 +104,7 @@ func TestLiveFiltersRows(t *testing.T) {
 		harness.Equal(t, strings.Join(pods, " "), test.want, test.keys)
 	}
 	if !press(m, "q") {
-		t.Error("got no end after q, want the end")
+		t.Error("the program is still running after q")
 	}
 }
 
@@ -158,9 +158,9 @@ func TestLiveStartsNextRound(t *testing.T) {
 	m := newTestLive(120, 20, manyRows(1)...)
 	_, cmd := m.Update(roundMsg{})
 	if news, ok := cmd().(newsMsg); !ok || len(news.rows) != 1 {
-		t.Errorf("got %v, want the result of a round", news)
+		t.Errorf("got %v, want the result of a round of scrapes", news)
 	}
 	if _, cmd := m.Update(newsMsg{}); cmd == nil {
-		t.Error("got no command after a round, want a timer for the next round")
+		t.Error("got no command after a round, want a timer")
 	}
 }

@@ -212,7 +212,7 @@ func TestTopShowsRealSidecars(t *testing.T) {
 		t.Errorf("got %+v, want a ready sidecar with requests that the app resets", web1)
 	}
 	if web2.State != plugin.Unknown || web2.Note != "port 19091: connection refused" {
-		t.Errorf("got %+v, want why it does not answer on the port of its own", web2)
+		t.Errorf("got %+v, want the error of the separate port", web2)
 	}
 	if off.Rate == nil || off.Waiting != nil || off.Note != "metrics are disabled; only statistics are shown" {
 		t.Errorf("got %+v, want the statistics of the sidecar", off)
@@ -250,7 +250,7 @@ func TestTopWithoutSidecarsReportsNamespace(t *testing.T) {
 	(&apiServer{}).install(t)
 	stdout, stderr, code := ran(t, "top")
 	if stdout != "" || stderr != "No sidecars found in namespace of-the-context.\n" || code != 0 {
-		t.Errorf("got %q, %q and %d, want that there are none in the namespace of the context", stdout, stderr, code)
+		t.Errorf("got %q, %q and %d, want a message with the namespace of the context", stdout, stderr, code)
 	}
 	if stdout, _, code = ran(t, "top", "-A", "-o", "json"); code != 0 || !strings.Contains(stdout, `"sidecars": []`) {
 		t.Errorf("got %q and %d, want an empty list", stdout, code)
@@ -277,8 +277,8 @@ func TestErrorsOfAPIServerArePrinted(t *testing.T) {
 	}
 }
 
-// The page says what there is: flags, columns, what they can be sorted by, names in JSON and bounds.
-func TestTheDocumentNamesAllThatThereIs(t *testing.T) {
+// The page contains all flags, columns, sort keys, JSON names and limits.
+func TestDocumentIsComplete(t *testing.T) {
 	text, err := os.ReadFile("../../docs/kubectl.md")
 	harness.NoError(t, err)
 	row, err := json.Marshal(plugin.Row{})
@@ -299,7 +299,7 @@ func TestTheDocumentNamesAllThatThereIs(t *testing.T) {
 		wanted = append(wanted, "`"+title+"`")
 	}
 	for _, want := range wanted {
-		harness.Contains(t, string(text), want, "docs/kubectl.md: no")
+		harness.Contains(t, string(text), want, "docs/kubectl.md")
 	}
 }
 

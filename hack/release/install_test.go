@@ -51,10 +51,10 @@ func TestInstallationsContainImages(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := regexp.MustCompile(`r\.example[\w.:/@]+|sha256:0+`).FindAllString(string(text), -1); !slices.Equal(got, want[in.file]) {
-			t.Errorf("%s: got the images %q, want %q", in.file, got, want[in.file])
+			t.Errorf("%s: got images %q, want %q", in.file, got, want[in.file])
 		}
 		if first, _, _ := strings.Cut(string(text), "\n"); !strings.Contains(first, "v1.2.3") {
-			t.Errorf("%s: got first line %q, want one with the version", in.file, first)
+			t.Errorf("%s: got first line %q, want the version in it", in.file, first)
 		}
 	}
 }
@@ -67,7 +67,7 @@ func TestEveryOverlayHasInstallation(t *testing.T) {
 	}
 	for _, folder := range folders {
 		if name := "overlays/" + filepath.Base(folder); !slices.ContainsFunc(installations(), func(in installation) bool { return in.folder == name }) {
-			t.Errorf("got no file for deploy/%s, want one", name)
+			t.Errorf("no file for deploy/%s", name)
 		}
 	}
 }

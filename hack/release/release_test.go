@@ -178,7 +178,7 @@ func TestManualContainsOnlyProgramPages(t *testing.T) {
 		t.Errorf("got %v, %v, want no pages for the sidecar", pages, err)
 	}
 	if _, err := manual(dir, "top"); err == nil {
-		t.Error("got no error, want one for a program without a manual")
+		t.Error("got no error for a program without a manual page")
 	}
 }
 
@@ -269,7 +269,7 @@ func TestChartImagesMatchOverlays(t *testing.T) {
 	for _, m := range chartImage.FindAllString(string(values), -1) {
 		name, _, digest := splitReference(strings.Fields(m)[1])
 		if want := "newName: " + name + "\n    digest: " + digest + "\n"; !strings.Contains(string(component), want) {
-			t.Errorf("got %s in the chart, want the images of deploy/images:\n%s", m, component)
+			t.Errorf("got %s in the chart, want the images in deploy/images:\n%s", m, component)
 		}
 	}
 }
@@ -289,7 +289,7 @@ func TestProgramsPerPlatform(t *testing.T) {
 			want--
 		}
 		if len(got) != want || slices.Contains(got, "queue-proxy") != (p.os == "linux") {
-			t.Errorf("%s/%s: got %q, want %d programs, with the sidecar only on Linux", p.os, p.arch, got, want)
+			t.Errorf("%s/%s: got %q, want %d programs, and the sidecar only on Linux", p.os, p.arch, got, want)
 		}
 	}
 }

@@ -105,10 +105,10 @@ func TestSelectionIsRepeatable(t *testing.T) {
 	}
 	first := paths(selection{seed: "s", max: 3})
 	if again := paths(selection{seed: "s", max: 3}); len(first) != 3 || strings.Join(first, " ") != strings.Join(again, " ") {
-		t.Errorf("got %v and then %v, want the same 3", first, again)
+		t.Errorf("got %v and %v, want the same 3 workloads", first, again)
 	}
 	if all := paths(selection{seed: "s", max: 10}); len(all) != 5 {
-		t.Errorf("got %v, want one path per image", all)
+		t.Errorf("got %v, want one path for each image", all)
 	}
 }
 

@@ -257,7 +257,7 @@ func TestOpenWithoutFiles(t *testing.T) {
 		w, h := watch(t, dir)
 		w.look()
 		if isClosed(w.First()) {
-			t.Errorf("%s: First: got closed, want open", dir)
+			t.Errorf("%s: First is closed, want open", dir)
 		}
 		if got := w.NotAfter(); !got.IsZero() {
 			t.Errorf("%s: NotAfter: got %v, want the zero time", dir, got)
@@ -304,7 +304,7 @@ func TestOpenUnreadableFileReturnsError(t *testing.T) {
 	harness.NoError(t, os.Mkdir(filepath.Join(dir, certFile), 0o700))
 	write(t, filepath.Join(dir, keyFile), key)
 	if _, err := Open(dir, Options{}); err == nil || !strings.Contains(err.Error(), filepath.Join(dir, certFile)+": not a regular file (directory)") {
-		t.Errorf("got %v, want an error that tls.crt is a directory", err)
+		t.Errorf("got %v, want an error because tls.crt is a directory", err)
 	}
 }
 
@@ -325,7 +325,7 @@ func TestOpenReportsMissingFile(t *testing.T) {
 		w, h := watch(t, dir)
 		w.look()
 		if isClosed(w.First()) {
-			t.Errorf("%s alone: First: got closed, want open", alone)
+			t.Errorf("only %s: First is closed, want open", alone)
 		}
 		want(t, "errors with "+alone+" alone", h.errors, filepath.Join(dir, missing)+": no such file or directory")
 	}
@@ -342,14 +342,14 @@ func TestRunLoadsFilesCreatedLater(t *testing.T) {
 
 		time.Sleep(time.Hour + interval/2) // sleep until halfway between two reads
 		if isClosed(w.First()) {
-			t.Error("First: got closed without files, want open")
+			t.Error("without files: First is closed, want open")
 		}
 		harness.NoError(t, os.Mkdir(dir, 0o700))
 		a.put(dir, "first")
 		before := time.Now()
 		<-w.First()
 		if waited := time.Since(before); waited > interval {
-			t.Errorf("took %v to be noticed, want at most %v", waited, interval)
+			t.Errorf("reload took %v, want at most %v", waited, interval)
 		}
 		time.Sleep(interval / 2)
 		wantServed(t, w, a, "first")

@@ -34,7 +34,7 @@ func TestConfigTLSVersion(t *testing.T) {
 		client.MinVersion, client.MaxVersion = c.oldest, c.newest
 		state, err := connect(w.Config(c.settings), client)
 		if c.want == 0 && err == nil {
-			t.Errorf("%s: got %s, want a refusal", c.name, tls.VersionName(state.Version))
+			t.Errorf("%s: got %s, want a handshake error", c.name, tls.VersionName(state.Version))
 		}
 		if c.want != 0 && (err != nil || state.Version != c.want) {
 			t.Errorf("%s: got %s, %v; want %s", c.name, tls.VersionName(state.Version), err, tls.VersionName(c.want))
@@ -110,7 +110,7 @@ func TestConfigRequiresClientCertificate(t *testing.T) {
 		}{{"our client", our, wantOur}, {"their client", their, wantTheir}, {"a client without a certificate", nobody, false}} {
 			for range 2 {
 				if _, err := served(config, c.client); (err == nil) != c.want {
-					t.Errorf("%s: %s: got %v, want served: %v", when, c.name, err, c.want)
+					t.Errorf("%s: %s: got %v, want handshake success %v", when, c.name, err, c.want)
 				}
 			}
 		}
@@ -154,7 +154,7 @@ func TestOpenInvalidClientCAErrorContainsFile(t *testing.T) {
 		want(t, "error", []string{err.Error()}, wanted)
 	}
 	if got := open(t, dir, Options{}).Config(&tls.Config{}); got.ClientAuth != tls.NoClientCert || !slices.Equal(got.NextProtos, []string{"h2", "http/1.1"}) {
-		t.Errorf("without a client CA: got %v, %q; want no client certificate asked", got.ClientAuth, got.NextProtos)
+		t.Errorf("without a client CA: got %v, %q; want no request for a client certificate", got.ClientAuth, got.NextProtos)
 	}
 }
 

@@ -23,7 +23,7 @@ func FuzzCertificates(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte, cut uint16) {
 		found, err := certificates(text)
 		if err != nil {
-			harness.Equal(t, found, nil, len(found), "certificates beside", err)
+			harness.Equal(t, found, nil, len(found), "certificates with error", err)
 			return
 		}
 		var whole []byte
@@ -48,7 +48,7 @@ func FuzzCertificates(f *testing.F) {
 		case begun == ended && ended > 0 && len(part) != ended:
 			t.Errorf("%q: got %d certificates (%v), want %d", written, len(part), err, ended)
 		case (begun != ended || ended == 0) && err == nil:
-			t.Errorf("%q: got %d certificates, want an error: %d begin and %d end", written, len(part), begun, ended)
+			t.Errorf("%q: got %d certificates from %d started and %d complete blocks, want an error", written, len(part), begun, ended)
 		}
 
 		pool := x509.NewCertPool()
@@ -59,7 +59,7 @@ func FuzzCertificates(f *testing.F) {
 			}
 		}
 		if ok := pool.AppendCertsFromPEM(whole); ok != (parsed > 0) {
-			t.Errorf("%q: package x509 finds some %t, want %t", text, ok, !ok)
+			t.Errorf("%q: got certificates in package x509 %t, want %t", text, ok, !ok)
 		}
 	})
 }

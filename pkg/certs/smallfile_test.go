@@ -21,7 +21,7 @@ func TestARegularFileIsReadThroughLinks(t *testing.T) {
 	}
 	for _, max := range []int64{5, 6} {
 		if got, err := readSmallFile(filepath.Join(dir, "c"), max); string(got) != "12345" || err != nil {
-			t.Errorf("at most %d bytes: got %q, %v, want all", max, got, err)
+			t.Errorf("at most %d bytes: got %q, %v, want the whole file", max, got, err)
 		}
 	}
 	_, err := readSmallFile(filepath.Join(dir, "c"), 4)
@@ -33,7 +33,7 @@ func TestARegularFileIsReadThroughLinks(t *testing.T) {
 func TestAFileThatIsNotThereIsSaidSo(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a")
 	if _, err := readSmallFile(path, 1); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "open "+path) {
-		t.Errorf("got %v, want that %s does not exist", err, path)
+		t.Errorf("got %v, want an error because %s does not exist", err, path)
 	}
 }
 

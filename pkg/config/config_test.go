@@ -113,7 +113,7 @@ func TestEnvconfigErrorHidesValue(t *testing.T) {
 		errors.New(secret),
 	} {
 		if got := withoutValue(err).Error(); strings.Contains(got, secret) {
-			t.Errorf("got %q, want no value", got)
+			t.Errorf("got error %q, want an error without the value", got)
 		}
 	}
 }
@@ -123,7 +123,7 @@ func TestWarningsHideSecretSettings(t *testing.T) {
 	c := read(t, "OTEL_EXPORTER_OTLP_HEADERS", secret, "OBSERVABILITY_CONFIG", secret)
 	harness.Equal(t, len(c.Warnings()), 2, "warnings", c.Warnings())
 	if got := strings.Join(c.Warnings(), "\n"); strings.Contains(got, secret) {
-		t.Errorf("got the warnings %q, want no value", got)
+		t.Errorf("got warnings %q, want warnings without the value", got)
 	}
 }
 
@@ -338,7 +338,7 @@ func TestReadProbeErrorsNameFields(t *testing.T) {
 	}
 	for _, value := range []string{" ", "{", "null", "true", `[{"tcpSocket":{"port":1}}]`, `{"exec":{"command":["a"]}}`} {
 		if _, err := Read(env("SERVING_READINESS_PROBE", value)); err == nil || !strings.HasPrefix(err.Error(), "SERVING_READINESS_PROBE: ") {
-			t.Errorf("%s: got error %v, want one that names the variable", value, err)
+			t.Errorf("%s: got error %v, want an error that contains the name of the variable", value, err)
 		}
 	}
 }
@@ -387,7 +387,7 @@ func TestReadInvalidTelemetryUsesDefault(t *testing.T) {
 		value, ok := bad[f.Name()]
 		reported := []string{"OBSERVABILITY_CONFIG", "OTEL_PROPAGATORS", "OTEL_TRACES_SAMPLER", "OTEL_TRACES_SAMPLER_ARG"} // other messages
 		if f.soft && f.allowed() != "a string" && !slices.Contains(reported, f.Name()) && !ok {
-			t.Errorf("%s: got no invalid value in this test, want one", f.Name())
+			t.Errorf("%s: no invalid value in this test", f.Name())
 		}
 		if !ok {
 			continue
@@ -540,7 +540,7 @@ func TestReadIgnoresServiceLinksForAllSettings(t *testing.T) {
 			c, err := Read(env(name, link))
 			want := fmt.Sprintf("%s: %q: ignored, because Kubernetes set it for the Service %s", name, link, linkedService(name))
 			if ignored := err == nil && slices.Contains(c.Warnings(), want); ignored != strings.HasSuffix(name, "PORT") {
-				t.Errorf("%s: got ignored %t, %v, want a warning only for names of links", name, ignored, err)
+				t.Errorf("%s: got ignored %t, %v, want a warning only for names of Service links", name, ignored, err)
 			} else if ignored {
 				links++
 				harness.Equal(t, c.fields()[i].String(), f.String(), name)
@@ -548,7 +548,7 @@ func TestReadIgnoresServiceLinksForAllSettings(t *testing.T) {
 		}
 	}
 	if links < 9 {
-		t.Errorf("got %d names of links, want all ports", links)
+		t.Errorf("got %d names of Service links, want all ports", links)
 	}
 }
 
@@ -655,7 +655,7 @@ func TestReadKnativeEnvironments(t *testing.T) {
 		}
 		for _, v := range e.vars {
 			if !slices.Contains(everyName(), v.Name) {
-				t.Errorf("%s: got no setting %s, want one", e.name, v.Name)
+				t.Errorf("%s: no setting %s", e.name, v.Name)
 			}
 		}
 	}
@@ -665,7 +665,7 @@ func TestReadKnativeEnvironments(t *testing.T) {
 func TestReadIgnoresVariablesOfOtherKnativeReleases(t *testing.T) {
 	for _, name := range []string{"DOWNWARD_API_LABELS_PATH", "CONCURRENCY_STATE_ENDPOINT", "CONCURRENCY_STATE_TOKEN_PATH"} {
 		if !slices.Contains(everyName(), name) {
-			t.Errorf("got unknown variable %s, want it known", name)
+			t.Errorf("variable %s is unknown", name)
 		}
 		harness.Equal(t, settings(read(t, name, "/etc/podinfo/labels")), settings(Default()), name)
 	}

@@ -31,7 +31,7 @@ func TestGuideContainsGeneratedTable(t *testing.T) {
 	head, rest, ok := strings.Cut(got, begin)
 	_, tail, ok2 := strings.Cut(rest, end)
 	if !ok || !ok2 {
-		t.Fatalf("%s: got no markers for the table, want %q and %q", guide, begin, end)
+		t.Fatalf("%s: markers %q and %q not found", guide, begin, end)
 	}
 	same(t, guide, got, head+begin+markdown()+end+tail)
 }
@@ -80,7 +80,7 @@ const misspeltInGuide = "QUEUE_DETPH"
 func TestGuideShowsCurrentWarning(t *testing.T) {
 	warnings := read(t, misspeltInGuide, "50").Warnings()
 	if len(warnings) != 1 || !strings.Contains(contents(t, guide), "      warning: "+warnings[0]+"\n") {
-		t.Errorf("got a guide without the warning %q, want the line", warnings)
+		t.Errorf("warning %q is missing in the guide", warnings)
 	}
 }
 
@@ -91,7 +91,7 @@ func TestGuideContainsOnlyKnownVariables(t *testing.T) {
 	}
 	for _, name := range regexp.MustCompile(`\b[A-Z][A-Z0-9]*_[A-Z0-9_]*\b`).FindAllString(contents(t, guide), -1) {
 		if !known[name] {
-			t.Errorf("got %s in %s, want names of settings", name, guide)
+			t.Errorf("%s in %s is not the name of a setting", name, guide)
 		}
 	}
 }
@@ -103,7 +103,7 @@ func TestStringLiteralsContainNoSettingNames(t *testing.T) {
 		for _, literal := range literals(t, dir) {
 			for _, name := range word.FindAllString(literal, -1) {
 				if slices.Contains(everyName(), name) {
-					t.Errorf("%s: got the literal %q, want the method Name of the setting", dir, literal)
+					t.Errorf("%s: got literal %q, want a call of the Name method of the setting", dir, literal)
 				}
 			}
 		}
@@ -116,7 +116,7 @@ func TestSettingsHaveValidTags(t *testing.T) {
 		for _, f := range s.fields {
 			for _, name := range f.names() {
 				if name == "" || seen[name] {
-					t.Errorf("got the empty or duplicate name %q, want a unique name", name)
+					t.Errorf("name %q is empty or not unique", name)
 				}
 				seen[name] = true
 			}
@@ -143,7 +143,7 @@ func TestDerivedSettingsHaveTag(t *testing.T) {
 	for i, f := range c.fields() {
 		depends := f.at().unset() && f.String() != unset[i].String()
 		if depends && f.tag.Get("derived") == "" {
-			t.Errorf("%s: got %s, which depends on other settings, want the tag derived", f.Name(), f)
+			t.Errorf("%s: the default %s depends on other settings; use the tag derived", f.Name(), f)
 		}
 	}
 }
@@ -276,10 +276,10 @@ func assignments(t *testing.T, text string) []EnvVar {
 		}
 		name, value, ok := strings.Cut(line, "=")
 		if !ok {
-			t.Fatalf("got the line %q, want NAME=value", line)
+			t.Fatalf("line %q is not in the form NAME=value", line)
 		}
 		if !slices.Contains(everyName(), name) {
-			t.Errorf("got %s, want the name of a setting", name)
+			t.Errorf("%s is not the name of a setting", name)
 		}
 		environ = append(environ, EnvVar{name, value})
 	}
@@ -334,5 +334,5 @@ func same(t *testing.T, file, got, want string) {
 		harness.NoError(t, os.WriteFile(file, []byte(want), fs.FileMode(0o644)))
 		return
 	}
-	t.Errorf("%s: got outdated content, want the content that go test ./pkg/config -update writes", file)
+	t.Errorf("%s is not up to date; run go test ./pkg/config -update", file)
 }

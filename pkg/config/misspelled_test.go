@@ -104,7 +104,7 @@ func TestReadDetectsOneMisspellingInAnyName(t *testing.T) {
 				}
 				c := read(t, name, "1")
 				if got := c.Warnings(); len(got) != 1 || !strings.Contains(got[0], "did you mean") {
-					t.Errorf("%s: got warnings %q, want one that suggests %s", name, got, known)
+					t.Errorf("%s: got warnings %q, want a warning that suggests %s", name, got, known)
 				}
 			}
 		}

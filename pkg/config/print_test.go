@@ -16,7 +16,7 @@ func settingOf(t *testing.T, c *Config, name string) Setting {
 			return s
 		}
 	}
-	t.Fatalf("got no setting %s, want one", name)
+	t.Fatalf("no setting %s", name)
 	return Setting{}
 }
 
@@ -74,7 +74,7 @@ func TestSettingsHideSecrets(t *testing.T) {
 		b.WriteString(s.Value)
 	}
 	if got := b.String(); strings.Contains(got, secret) {
-		t.Errorf("got %s\nwant no %s", got, secret)
+		t.Errorf("got\n%s\nwant output without %s", got, secret)
 	}
 	harness.Equal(t, settingOf(t, c, "SERVING_READINESS_PROBE").Value, `{"httpGet":{"path":"/ready","port":8080,"httpHeaders":[{"name":"Authorization","value":"***"}]}}`)
 	harness.Equal(t, settingOf(t, c, "OTEL_EXPORTER_OTLP_ENDPOINT").Value, "https://***@collector:4318/a@b")
@@ -147,7 +147,7 @@ func FuzzRedactURL(f *testing.F) {
 		}
 		for _, whole := range []string{"https://h/" + text + "?" + secret, "https://u:" + secret + "@h/" + text, "u:" + secret + "@" + text} {
 			if got := redactURL(whole); strings.Contains(got, secret) {
-				t.Errorf("%q: got %q, want no %s", whole, got, secret)
+				t.Errorf("%q: got %q, want output without %s", whole, got, secret)
 			}
 		}
 	})
@@ -195,7 +195,7 @@ func TestWriteJSONContainsSettingsAndWarnings(t *testing.T) {
 		}
 		for line := range strings.Lines(b.String()) {
 			if strings.Contains(line, `"USER_PORT"`) && strings.TrimSpace(line) != `"name": "USER_PORT",` {
-				t.Errorf("got the line %q, want one member on each line", line)
+				t.Errorf("got line %q, want one member on each line", line)
 			}
 		}
 		if got := b.String(); strings.Contains(got, `\u003c`) {

@@ -49,7 +49,7 @@ func TestReadInvalidOTelSettingUsesDefault(t *testing.T) {
 func TestReadObservabilityConfigReportsWrongType(t *testing.T) {
 	c := read(t, "OBSERVABILITY_CONFIG", `{"Tracing":{"PROTOCOL":"grpc","samplingrate":"a"},"requestMetrics":{"protocol":"none","exportInterval":5000000000},"enableRequestLog":true}`)
 	if w := c.Warnings(); len(w) != 1 || !strings.HasPrefix(w[0], "OBSERVABILITY_CONFIG: json: ") {
-		t.Errorf("got warnings %q, want one that names the variable", w)
+		t.Errorf("got warnings %q, want a warning that contains the name of the variable", w)
 	}
 	o := &c.Observability.V
 	if o.Tracing.Protocol != "grpc" || o.RequestMetrics.Protocol != "none" || o.RequestMetrics.ExportInterval.String() != "5s" || !o.EnableRequestLog {
@@ -97,7 +97,7 @@ func FuzzHeaders(f *testing.F) {
 			_, value, _ := strings.Cut(part, "=")
 			for _, warning := range c.Warnings() {
 				if len(value) > 30 && strings.Contains(warning, value) {
-					t.Errorf("%q: got warning %q, want no value in it", list, warning)
+					t.Errorf("%q: got warning %q, want a warning without the value", list, warning)
 				}
 			}
 		}
@@ -115,7 +115,7 @@ func FuzzPairs(f *testing.F) {
 		if err != nil {
 			for part := range strings.SplitSeq(s, ",") {
 				if _, value, ok := strings.Cut(part, "="); ok && len(value) > 30 && strings.Contains(err.Error(), value) {
-					t.Errorf("%q: got error %v, want no value in it", s, err)
+					t.Errorf("%q: got error %v, want an error without the value", s, err)
 				}
 			}
 			return
@@ -123,10 +123,10 @@ func FuzzPairs(f *testing.F) {
 		var written []string
 		for name, value := range pairs {
 			if name == "" || strings.TrimSpace(name) != name || strings.ContainsAny(name, ",=") {
-				t.Errorf("%q: got the name %q", s, name)
+				t.Errorf("%q: got invalid name %q", s, name)
 			}
 			if !strings.Contains(s, name) {
-				t.Errorf("%q: got the name %q, want a name from the input", s, name)
+				t.Errorf("%q: got name %q, want a name from the input", s, name)
 			}
 			written = append(written, name+" = "+url.PathEscape(value))
 		}

@@ -126,12 +126,12 @@ func TestFullQueueRejectsClientWithMostWaiters(t *testing.T) {
 		first := acquire(t, s, 1)
 		many := []*call{acquire(t, s, 1), acquire(t, s, 1), acquire(t, s, 1)}
 		more := acquire(t, s, 1)
-		harness.Equal(t, more.state(), fair.ErrQueueFull.Error(), "one more of the same client")
+		harness.Equal(t, more.state(), fair.ErrQueueFull.Error(), "additional request of the same client")
 		other := acquire(t, s, 2)
 		harness.Equal(t, other.state(), "queued", "other client")
-		harness.Equal(t, many[2].state(), fair.ErrQueueFull.Error(), "newest of the client with the most")
+		harness.Equal(t, many[2].state(), fair.ErrQueueFull.Error(), "newest request of the client with the most requests")
 		first.slot.Release()
-		harness.Equal(t, many[0].state(), "slot", "oldest of the client with the most")
+		harness.Equal(t, many[0].state(), "slot", "oldest request of the client with the most requests")
 		many[0].slot.Release()
 		harness.Equal(t, other.state(), "slot", "other client")
 		other.slot.Release()
@@ -281,7 +281,7 @@ func TestSemaphoreKeepsLimits(t *testing.T) {
 			}
 			_, waiting := s.Load()
 			if calls = rest; used > slots || queued > queue || queued > 0 && used < slots || queued != waiting {
-				t.Fatalf("step %d: got %d used and %d queued of %d, want at most %d and %d, and no queue with free slots", step, used, queued, waiting, slots, queue)
+				t.Fatalf("step %d: got %d requests with a slot, %d queued requests and %d in Load, want at most %d and %d, and an empty queue if a slot is free", step, used, queued, waiting, slots, queue)
 			}
 		}
 		for _, c := range calls {

@@ -82,10 +82,10 @@ func TestHandshakeByteLimit(t *testing.T) {
 	t.Parallel()
 	g := guard(t, func(*fair.Handshakes) {})
 	if _, err := g.client(t, certificate(t, 4<<10)); err != nil {
-		t.Errorf("a certificate of 4 KB: got %v, want none", err)
+		t.Errorf("certificate of 4 KB: got error %v", err)
 	}
 	if _, err := g.client(t, certificate(t, 100<<10)); err == nil || harness.IsTimeout(err) {
-		t.Errorf("a certificate of 100 KB: got %v, want the connection closed", err)
+		t.Errorf("certificate of 100 KB: got %v, want a closed connection", err)
 	}
 	harness.Equal(t, (<-g.failed).Error(), "the handshake exceeds 8192 bytes")
 }
@@ -130,7 +130,7 @@ func TestHandshakeTimeout(t *testing.T) {
 	silent, half := dial(t, g.addr, ""), dial(t, g.addr, "\x16\x03\x01\x02\x00\x01\x00\x01\xfc")
 	for name, c := range map[string]net.Conn{"silent": silent, "half": half} {
 		if _, err := io.Copy(io.Discard, c); harness.IsTimeout(err) {
-			t.Errorf("%s: got %v, want the connection closed", name, err)
+			t.Errorf("%s: got %v, want a closed connection", name, err)
 		}
 	}
 	if err := <-g.failed; !harness.IsTimeout(err) {
@@ -152,7 +152,7 @@ func TestCloseStopsIncompleteHandshakes(t *testing.T) {
 	half := dial(t, g.addr, "\x16\x03\x01\x02\x00\x01\x00\x01\xfc")
 	g.close()
 	if _, err := io.Copy(io.Discard, half); harness.IsTimeout(err) {
-		t.Errorf("got %v, want the connection closed", err)
+		t.Errorf("got %v, want a closed connection", err)
 	}
 	if _, err := net.Dial("tcp", g.addr); err == nil {
 		t.Error("got a connection after Close, want none")
@@ -211,7 +211,7 @@ func TestCompleteHandshakesAreNotClosed(t *testing.T) {
 	}
 	select {
 	case err := <-done:
-		t.Fatalf("handshake above the limit: got %v, want it to wait", err)
+		t.Fatalf("handshake above the limit: got result %v, want the handshake to wait", err)
 	case <-time.After(1500 * time.Millisecond): // longer than connections wait for a slot
 	}
 	go func() {

@@ -27,7 +27,7 @@ func TestIncompleteHeaderTotalLimit(t *testing.T) {
 	}
 	for i := range len(half) - headBytes/3000 {
 		if !<-ended {
-			t.Fatalf("closed %d of %d connections with headers of 3 KB, want at most %d KB left", i, len(half), headBytes>>10)
+			t.Fatalf("closed %d of %d connections with headers of 3 KB, want at most %d KB in open connections", i, len(half), headBytes>>10)
 		}
 	}
 	if _, err := io.WriteString(other, "\r\n\r\n"); err != nil {

@@ -36,7 +36,7 @@ func recordingServer(t *testing.T, most int) (addr string, bounds *bound.Recorde
 func wantBounds(t *testing.T, bounds *bound.Recorder, names ...bound.Name) {
 	t.Helper()
 	for _, name := range names {
-		harness.Until(t, "an event of the bound "+name.String(), func() bool { return bounds.Count(name) > 0 })
+		harness.Until(t, "event of the bound "+name.String(), func() bool { return bounds.Count(name) > 0 })
 	}
 	harness.Equal(t, len(bounds.States(time.Now())), len(names), "bounds with events")
 }

@@ -23,13 +23,13 @@ func TestConnectionAboveLimitWaits(t *testing.T) {
 	next := dial(t, addr, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
 	next.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
 	if n, err := next.Read(make([]byte, 1)); !harness.IsTimeout(err) {
-		t.Fatalf("additional connection: got %d bytes and %v, want it to wait", n, err)
+		t.Fatalf("additional connection: got %d bytes and %v, want a timeout", n, err)
 	}
 	served[0].Close()
 	close(release)
 	next.SetReadDeadline(time.Now().Add(harness.Patience))
 	if err := answered(next); err != nil {
-		t.Errorf("additional connection after another has closed: %v", err)
+		t.Errorf("additional connection after another connection was closed: %v", err)
 	}
 }
 

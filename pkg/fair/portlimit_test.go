@@ -96,7 +96,7 @@ func TestConnectionLimitClosesLongestIdle(t *testing.T) {
 		next := dial(t, addr, "")
 		harness.NoError(t, ask(next, "/"), "connection", i+1, "more")
 		if _, err := io.Copy(io.Discard, c); err != nil && harness.IsTimeout(err) {
-			t.Errorf("connection %d more: the one before has not been ended: %v", i+1, err)
+			t.Errorf("additional connection %d: the previous connection is still open: %v", i+1, err)
 		}
 	}
 }
@@ -112,7 +112,7 @@ func TestConnectionLimitKeepsActiveConnection(t *testing.T) {
 	}
 	for range 5 {
 		if err := ask(dial(t, addr, ""), "/"); err == nil || harness.IsTimeout(err) {
-			t.Fatalf("connection above the limit: got %v, want it closed", err)
+			t.Fatalf("connection above the limit: got %v, want a closed connection", err)
 		}
 	}
 	close(release)
@@ -124,7 +124,7 @@ func TestConnectionLimitKeepsActiveConnection(t *testing.T) {
 	}
 	for i := range 3 { // now idle
 		if err := ask(dial(t, addr, ""), "/"); err != nil {
-			t.Errorf("connection %d after them: %v", i+1, err)
+			t.Errorf("additional connection %d: %v", i+1, err)
 		}
 	}
 }
@@ -157,8 +157,8 @@ func TestConnectionLimitClosesWaitingRequest(t *testing.T) {
 	}
 	for name, text := range map[string]string{
 		"half a body":          "POST /body HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhalf",
-		"an answer not taken":  "GET /deaf HTTP/1.1\r\nHost: a\r\n\r\n",
-		"a body in small bits": "POST /body HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n",
+		"a response that is not read":  "GET /deaf HTTP/1.1\r\nHost: a\r\n\r\n",
+		"a body in small chunks": "POST /body HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n",
 	} {
 		for range 2 {
 			dial(t, addr, text)
@@ -166,12 +166,12 @@ func TestConnectionLimitClosesWaitingRequest(t *testing.T) {
 		}
 		for i := range 3 {
 			// The connection is accepted before the other two wait.
-			harness.Until(t, name+": answer beside 2 of them", func() bool { return ask(dial(t, addr, ""), "/") == nil })
+			harness.Until(t, name+": response with 2 waiting connections", func() bool { return ask(dial(t, addr, ""), "/") == nil })
 			harness.NoError(t, ask(dial(t, addr, ""), "/"), name, "connection", i+1, "after 2 waiting connections")
 		}
 	}
 	come.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
 	if n, err := come.Read(make([]byte, 100)); !harness.IsTimeout(err) {
-		t.Errorf("active connection: got %d bytes, %v, want it open", n, err)
+		t.Errorf("active connection: got %d bytes, %v, want an open connection", n, err)
 	}
 }

@@ -53,7 +53,7 @@ func TestSidecarsReadsAllPages(t *testing.T) {
 	})
 	all, more, err := c.Sidecars(t.Context(), Selection{Namespace: "shop", Labels: "app=web", Container: "sidecar"})
 	if err != nil || more || len(all) != 2 {
-		t.Errorf("got %+v, %v, %v, want one of each page", all, more, err)
+		t.Errorf("got %+v, %v, %v, want one pod of each page", all, more, err)
 	}
 	if _, _, err := c.Sidecars(t.Context(), Selection{Container: "sidecar"}); err != nil {
 		t.Error(err)
@@ -67,7 +67,7 @@ func TestSidecarsReturnsAtMostLimit(t *testing.T) {
 	page := `{"metadata":{"continue":"more"},"items":[` + strings.Repeat(item+",", 249) + item + `]}`
 	c := clientFor(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, page) })
 	if all, more, err := c.Sidecars(t.Context(), Selection{Container: "queue-proxy"}); err != nil || !more || len(all) != Most {
-		t.Errorf("got %d, %v, %v, want %d and that there are more", len(all), more, err, Most)
+		t.Errorf("got %d, %v, %v, want %d and true", len(all), more, err, Most)
 	}
 }
 
@@ -77,7 +77,7 @@ func TestSidecarsReturnsErrorOfAPIServer(t *testing.T) {
 		fmt.Fprint(w, `{"kind":"Status","message":"pods is forbidden: User \"u\" cannot list resource"}`)
 	})
 	if _, _, err := c.Sidecars(t.Context(), Selection{}); err == nil || !strings.Contains(err.Error(), `list of pods: pods is forbidden: User "u"`) {
-		t.Errorf("got %v, want what the API server said", err)
+		t.Errorf("got %v, want the error message of the API server", err)
 	}
 }
 
@@ -132,7 +132,7 @@ func TestScrapeBoundsSizeOfResponse(t *testing.T) {
 		}
 	})
 	if s, err := c.scrape(t.Context(), Sidecar{Metrics: 9091}); err != nil || s.Ready == nil {
-		t.Errorf("got %+v, %v, want what stands at the beginning", s, err)
+		t.Errorf("got %+v, %v, want the values at the beginning of the page", s, err)
 	}
 }
 
@@ -164,7 +164,7 @@ func TestScrapeBoundsConcurrency(t *testing.T) {
 		}
 	})
 	if want := len(all) - 1; n != want || asked != want || highest > Parallel {
-		t.Errorf("got %d answers, %d questions and %d at once, want %d, and at most %d", n, asked, highest, want, Parallel)
+		t.Errorf("got %d responses to %d requests with %d concurrent requests, want %d responses and at most %d concurrent requests", n, asked, highest, want, Parallel)
 	}
 }
 

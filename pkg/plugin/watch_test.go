@@ -157,6 +157,6 @@ func TestListRemovesOtherSidecars(t *testing.T) {
 	w.Add(b, sampled(0, 10, nil), nil) // the request was sent before the sidecar was removed
 	w.Add(a, sampled(2, 30, nil), nil)
 	if rows := w.Rows(); len(rows) != 1 || rows[0].Pod != "a" || rate(rows[0].Rate) != "10.0" {
-		t.Errorf("got %+v, want only a with its samples", rows)
+		t.Errorf("got %+v, want only pod a with its samples", rows)
 	}
 }

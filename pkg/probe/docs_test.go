@@ -15,11 +15,11 @@ func TestGuideListsWordsAndCurrentMessages(t *testing.T) {
 	page := string(text)
 	for _, w := range observation.ReadinessWords() {
 		if !strings.Contains(page, "\n| `"+string(w)+"` |") && !strings.Contains(page, "\n| `"+string(w)+" N` |") {
-			t.Errorf("%s: got no row in the table, want one", w)
+			t.Errorf("%s: no row in the table", w)
 		}
 	}
 	if !strings.Contains(page, "`User-Agent: "+agent+"`") {
-		t.Errorf("got no user agent %s in the page, want it", agent)
+		t.Errorf("user agent %s is missing in the page", agent)
 	}
 
 	_, one := Parse(`{"httpGet":{"port":70000}}`, false)

@@ -45,7 +45,7 @@ func FuzzRequest(f *testing.F) {
 		got, err := http.ReadRequest(br)
 		harness.NoError(t, err, "path", path, name, value, "parse the request")
 		if br.Buffered() > 0 {
-			t.Errorf("path %q: got bytes after the request", path)
+			t.Errorf("path %q: got additional bytes after the request", path)
 		}
 
 		written, _, _ := strings.Cut(a.Path, "#")
@@ -60,7 +60,7 @@ func FuzzRequest(f *testing.F) {
 		}
 		for i := range len(got.RequestURI) {
 			if c := got.RequestURI[i]; c <= ' ' || c >= 0x7f {
-				t.Errorf("path %q: got byte %#x in %q", path, c, got.RequestURI)
+				t.Errorf("path %q: got invalid byte %#x in %q", path, c, got.RequestURI)
 			}
 		}
 		if len(query) == len(rest) && query != rest {

@@ -401,7 +401,7 @@ func TestHTTPProbePathIsUnchanged(t *testing.T) {
 
 func TestProxyIsNotUsed(t *testing.T) { // P40
 	if got := newOneShot(new(dialer).dial, http.Protocols{}).transport.Proxy; got != nil {
-		t.Error("got a proxy, want none")
+		t.Error("got a proxy function in the transport, want nil")
 	}
 }
 
@@ -431,7 +431,7 @@ func TestTimeoutClosesConnection(t *testing.T) {
 			defer c.Close()
 			_ = c.SetReadDeadline(time.Now().Add(harness.Patience))
 			if _, err := io.Copy(io.Discard, c); err != nil && !errors.Is(err, syscall.ECONNRESET) {
-				t.Errorf("got %v from the connection of the app, want it closed", err)
+				t.Errorf("got error %v in the app, want a closed connection", err)
 			}
 		})
 	}
@@ -563,7 +563,7 @@ func TestTCPProbePassesIfPortAccepts(t *testing.T) { // T01, T02
 		wantOutcome(t, try(t, first(askTCP(&TCPSocketAction{Port: Port{Number: silent.port}})), harness.Patience), "", 0)
 	}
 	if got := silent.hits(); len(got) != 0 {
-		t.Errorf("got data %q at the app, want none", got)
+		t.Errorf("app received %q, want no data", got)
 	}
 
 	l := harness.Listen(t)

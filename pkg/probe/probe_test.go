@@ -194,7 +194,7 @@ func FuzzParse(f *testing.F) {
 func asKubernetes(t *testing.T, text []byte) string {
 	t.Helper()
 	var p corev1.Probe
-	harness.NoError(t, json.Unmarshal(text, &p), text, "as Kubernetes type")
+	harness.NoError(t, json.Unmarshal(text, &p), text, "as a Kubernetes Probe")
 	again, err := json.Marshal(p)
 	harness.NoError(t, err)
 	return string(again)

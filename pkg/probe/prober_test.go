@@ -121,7 +121,7 @@ func wantWord(t *testing.T, err error, want observation.ReadinessWord) {
 	t.Helper()
 	var e *notReady
 	if !errors.As(err, &e) {
-		t.Fatalf("got %v, want a *notReady", err)
+		t.Fatalf("got %v, want an error of type *notReady", err)
 	}
 	harness.Equal(t, e.State.Probes[0].Word, want, "word")
 }
@@ -364,7 +364,7 @@ func TestProberIsIdleWithoutCallers(t *testing.T) {
 			t.Errorf("got %d attempts in 1 h without callers, want 0", got-before)
 		}
 		if p.State().Asking {
-			t.Error("got a run without callers, want none")
+			t.Error("got Asking = true without callers, want false")
 		}
 	})
 }
@@ -526,7 +526,7 @@ func TestOnChangeRateLimit(t *testing.T) {
 		}}, s)
 		_ = p.Ready(t.Context())
 		if got := told.Load(); got < 11 || got > 20 {
-			t.Errorf("got %d calls in 10 s, want 10 immediately and one per second", got)
+			t.Errorf("got %d calls in 10 s, want 10 immediate calls and one call per second", got)
 		}
 		time.Sleep(5 * time.Second)
 		harness.Equal[any](t, last.Load(), p.State().Probes[0].Word, "word in the last call")
@@ -561,7 +561,7 @@ func TestOnReadyIsCalledForEachChange(t *testing.T) {
 			t.Errorf("got %d calls with true and %d calls with false, want %d and %d", won, lost, flaps, flaps-1)
 		}
 		if told > 2*changesAtOnce {
-			t.Errorf("got %d calls of OnChange, want a limited number", told)
+			t.Errorf("got %d calls of OnChange, want fewer", told)
 		}
 	})
 }
@@ -580,7 +580,7 @@ func TestWarningPassesAndIsReported(t *testing.T) {
 
 func TestStopReleasesCallers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := start(t, Options{OnChange: func(Change) { t.Error("got a call of OnChange, want none because no attempt has ended") }}, aggressive(1, hangs()))
+		p := start(t, Options{OnChange: func(Change) { t.Error("got a call of OnChange before the end of the first attempt, want none") }}, aggressive(1, hangs()))
 		heard := make(chan error, 1)
 		go func() { heard <- p.Ready(t.Context()) }()
 		synctest.Wait()
@@ -615,7 +615,7 @@ func TestErrorOmitsAddressesAndPaths(t *testing.T) {
 		_, p := asking(t, aggressive(1, always(fmt.Errorf(`Get "http://10.1.2.3:8080/secret": %w`, refused))))
 		err := p.Ready(t.Context())
 		if got := err.Error(); strings.ContainsAny(got, "/\n") || strings.Contains(got, "10.1.2.3") || strings.Contains(got, "8080") {
-			t.Errorf("got %q, want one line without address and path", got)
+			t.Errorf("got %q, want one line without an address or a path", got)
 		}
 		harness.Contains(t, err.(*notReady).State.Detail(), "10.1.2.3:8080/secret", "detail")
 	})

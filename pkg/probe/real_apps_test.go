@@ -102,7 +102,7 @@ func TestStopCancelsBlockedRun(t *testing.T) {
 	p := newReal(t, Options{}, fmt.Sprintf(`[{"httpGet":{"port":%d},"periodSeconds":1,"timeoutSeconds":3600}]`, app.port))
 	heard := make(chan error, 1)
 	go func() { heard <- p.Ready(context.Background()) }()
-	harness.Until(t, "the app gets a request", func() bool { return len(app.hits()) == 1 })
+	harness.Until(t, "the app receives a request", func() bool { return len(app.hits()) == 1 })
 	ctx, cancel := context.WithTimeout(t.Context(), harness.Patience)
 	defer cancel()
 	harness.Equal(t, p.Stop(ctx), nil, "Stop")

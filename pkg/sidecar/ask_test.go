@@ -16,7 +16,7 @@ import (
 func TestExecProbeLimitsResponseSize(t *testing.T) {
 	const most = 4 << 20 // maximum garbage in bytes for about 40 probes
 	piece := bytes.Repeat([]byte("X: xxxxxxxxxxx\r\n"), 4<<10)
-	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the redirect was followed") }))
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("got a request to the target of the redirect, want none") }))
 	defer elsewhere.Close()
 	for name, answer := range map[string]http.HandlerFunc{
 		"a head without end": func(w http.ResponseWriter, _ *http.Request) {
@@ -43,10 +43,10 @@ func TestExecProbeLimitsResponseSize(t *testing.T) {
 		cancel()
 		server.Close()
 		if err == nil {
-			t.Errorf("%s: got no error, want one", name)
+			t.Errorf("%s: got no error", name)
 		}
 		if got := after.TotalAlloc - before.TotalAlloc; got > most {
-			t.Errorf("%s: got %d KiB of garbage in %v, want %d at most", name, got>>10, 10*askInterval, most>>10)
+			t.Errorf("%s: read %d KiB of the response in %v, want at most %d KiB", name, got>>10, 10*askInterval, most>>10)
 		}
 	}
 }

@@ -160,13 +160,13 @@ func TestQueuedRequestHeaderMemoryIsBounded(t *testing.T) {
 			harness.Until(t, head.name+" over "+over+": requests wait", func() bool { _, waiting := s.load(); return waiting == each })
 			got, want := (live()-before)/each, factor*headBytes+headExtra
 			if got > want {
-				t.Errorf("%s over %s: each holds %d bytes, want at most %d", head.name, over, got, want)
+				t.Errorf("%s over %s: got %d bytes per connection, want at most %d", head.name, over, got, want)
 			}
-			t.Logf("%s over %s: %d bytes sent, %d held", head.name, over, len(text), got)
+			t.Logf("%s over %s: sent %d bytes, %d bytes in memory", head.name, over, len(text), got)
 			for _, nc := range all {
 				nc.Close()
 			}
-			harness.Until(t, "they are gone", func() bool { return runtime.NumGoroutine() <= goroutines })
+			harness.Until(t, "the connections are closed", func() bool { return runtime.NumGoroutine() <= goroutines })
 		}
 	}
 }

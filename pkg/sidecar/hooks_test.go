@@ -38,7 +38,7 @@ func TestHooksPerClientLimit(t *testing.T) {
 	harness.NoError(t, err, "hook of another client")
 	all[0].Release()
 	_, err = addHooks(s, 1, 1)
-	harness.NoError(t, err, "hook after one has returned")
+	harness.NoError(t, err, "hook after another hook of the client returned")
 }
 
 func TestHookLimitRevokesNewestHook(t *testing.T) {
@@ -57,7 +57,7 @@ func TestHookLimitRevokesNewestHook(t *testing.T) {
 			ended++
 		}
 	}
-	harness.Equal(t, ended, 1, "newest hooks that were ended")
+	harness.Equal(t, ended, 1, "number of newest hooks that ended")
 	harness.Equal(t, own[0].ended, false, "hook of the other client ended")
 	hooks, _ := s.Load()
 	harness.Equal(t, hooks, hooksAtOnce, "hooks")

@@ -145,7 +145,7 @@ func TestListenDisablesMultipathTCP(t *testing.T) {
 	err = raw.Control(func(fd uintptr) {
 		got, err := syscall.GetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_PROTOCOL)
 		if err != nil || got != syscall.IPPROTO_TCP {
-			t.Errorf("the socket is of protocol %d, %v, want %d", got, err, syscall.IPPROTO_TCP)
+			t.Errorf("got socket protocol %d, %v, want %d", got, err, syscall.IPPROTO_TCP)
 		}
 	})
 	if err != nil {

@@ -35,7 +35,7 @@ func logged(t *testing.T, c *config.Config, use func(*zap.Logger)) []map[string]
 	for line := range strings.Lines(string(text)) {
 		var m map[string]any
 		if err := json.Unmarshal([]byte(line), &m); err != nil {
-			t.Fatalf("got the line %q, want JSON: %v", line, err)
+			t.Fatalf("line %q is not JSON: %v", line, err)
 		}
 		lines = append(lines, m)
 	}
@@ -84,7 +84,7 @@ func TestRequestFailureLogIsBounded(t *testing.T) {
 	}
 	method, path := lines[0]["method"].(string), lines[0]["path"].(string)
 	if len(method) > 512 || len(path) > 512 || !strings.HasPrefix(path, "/\ufffd2J\ufffdxxx") {
-		t.Errorf("got a method of %d bytes and the path %.20q of %d, want at most 512, printable", len(method), path, len(path))
+		t.Errorf("got a method of %d bytes and path %.20q of %d bytes, want at most 512 printable bytes", len(method), path, len(path))
 	}
 }
 
@@ -103,10 +103,10 @@ func TestStartLogUsesWarningLevelForWarnings(t *testing.T) {
 		}
 		warnings, _ := lines[0]["warnings"].([]any)
 		if lines[0]["severity"] != "WARNING" || len(warnings) != 2 || !slices.Contains(warnings, any("CONTAINER_CONCURENCY: unknown variable ignored; did you mean CONTAINER_CONCURRENCY?")) {
-			t.Errorf("%s: got %v with the warnings %q, want a warning that names both variables", level, lines[0]["severity"], warnings)
+			t.Errorf("%s: got %v with warnings %q, want a warning that contains both names", level, lines[0]["severity"], warnings)
 		}
 		if want > 1 && (lines[1]["severity"] != "INFO" || lines[1]["warnings"] != nil) {
-			t.Errorf("%s: got %v with the warnings %q, want none", level, lines[1]["severity"], lines[1]["warnings"])
+			t.Errorf("%s: got %v with warnings %q, want no warnings", level, lines[1]["severity"], lines[1]["warnings"])
 		}
 	}
 }
@@ -146,7 +146,7 @@ func TestBlockedLogOutputDropsLines(t *testing.T) {
 	lost := make(chan int, 1)
 	go func() { lost <- lostLines(t, r) }() // start reading
 	var n int
-	harness.Until(t, "line about the lost ones", func() bool {
+	harness.Until(t, "line with the number of dropped lines", func() bool {
 		log.Warn("another message")
 		select {
 		case n = <-lost:
@@ -156,7 +156,7 @@ func TestBlockedLogOutputDropsLines(t *testing.T) {
 		}
 	})
 	if n == 0 || n >= 5000 {
-		t.Errorf("got %d lost lines, want some of 5000", n)
+		t.Errorf("got %d dropped lines, want between 1 and 4999", n)
 	}
 }
 
@@ -186,7 +186,7 @@ func TestLogSamplesEqualLines(t *testing.T) {
 		}
 	})
 	if len(lines) >= 200 || len(lines) < 100 || lines[0]["who"] != "me" {
-		t.Errorf("got %d of 1000 lines, the first %v, want 109 with the initial field", len(lines), lines[:min(1, len(lines))])
+		t.Errorf("got %d of 1000 lines, the first is %v, want 109 lines with the initial field", len(lines), lines[:min(1, len(lines))])
 	}
 }
 

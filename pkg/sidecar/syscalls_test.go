@@ -230,7 +230,7 @@ func (c *callCounter) rest() error {
 		case !busy:
 			return nil
 		case late:
-			return fmt.Errorf("the sidecar is not at rest after %v: its threads are at %v", harness.Patience, c.at)
+			return fmt.Errorf("the sidecar is not idle after %v: positions of the threads: %v", harness.Patience, c.at)
 		}
 	}
 }
@@ -275,15 +275,15 @@ func trace(t *testing.T, c *callCounter, args, env []string, output string) {
 		t.Cleanup(func() {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 			if err := <-ended; err != nil {
-				t.Errorf("tracing: %v", err)
+				t.Errorf("trace: %v", err)
 			}
 		})
 	case err := <-ended:
 		// A skipped test would be reported as passed, and the counts could increase unnoticed.
 		if os.Getenv(leaveOut) == "" {
-			t.Fatalf("system calls cannot be counted here, because no process may be traced: %v; %s=1 leaves this out", err, leaveOut)
+			t.Fatalf("cannot count system calls because ptrace is not permitted: %v; set %s=1 to skip this test", err, leaveOut)
 		}
-		t.Skipf("%s: no system call was counted: %v", leaveOut, err)
+		t.Skipf("%s is set: %v", leaveOut, err)
 	}
 }
 
@@ -350,7 +350,7 @@ func (c *callCounter) follow(pid int) error {
 		}
 		// The thread may have been killed in the meantime.
 		if err := unix.PtraceSyscall(tid, deliver); err != nil && !errors.Is(err, unix.ESRCH) {
-			return fmt.Errorf("go on: %w", err)
+			return fmt.Errorf("continue: %w", err)
 		}
 	}
 }

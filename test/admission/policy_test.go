@@ -66,7 +66,7 @@ func TestPolicyMatchesInjectorCommand(t *testing.T) {
 			var report string
 			if c, report = withPolicy(t, p.args); c == nil {
 				if !strings.HasPrefix(p.mark, "excluded: ") {
-					t.Errorf("%s: got no policy, want one: %s", p.name, report)
+					t.Errorf("%s: no policy found: %s", p.name, report)
 				}
 				continue
 			}
@@ -83,7 +83,7 @@ func TestPolicyMatchesInjectorCommand(t *testing.T) {
 					}
 					switch {
 					case p.mark == "same" && want == nil:
-						t.Errorf("got a pod that the injector command rejects, want the mark excluded: %s", report)
+						t.Errorf("the injector command rejects the pod; mark it as excluded: %s", report)
 					case p.mark == "same" && !same(t, got, want):
 						t.Errorf("got\n%s\nwant\n%s", indented(t, got), indented(t, want))
 					case p.mark == "same" && is:
@@ -94,7 +94,7 @@ func TestPolicyMatchesInjectorCommand(t *testing.T) {
 				}
 			}
 			if p.mark != "same" && !strings.HasPrefix(p.mark, "excluded: ") {
-				t.Errorf("got mark %q, want same, or excluded with a reason", p.mark)
+				t.Errorf("got mark %q, want same, or excluded and a reason", p.mark)
 			}
 		})
 	}
@@ -153,7 +153,7 @@ func TestPolicySelectsPodsLikeWebhook(t *testing.T) {
 		}
 		again, err := c.create(w.namespace, made)
 		if err != nil || !same(t, again, made) {
-			t.Errorf("namespace %s, label %q: got a changed pod at the second admission, want no change; %v", w.namespace, w.label, err)
+			t.Errorf("namespace %s, label %q: the second admission changes the pod; %v", w.namespace, w.label, err)
 		}
 	}
 }
@@ -373,11 +373,11 @@ func TestPolicyBudgetOfLargestPods(t *testing.T) {
 		t.Fatalf("got %.1000v, want an injected pod", err)
 	}
 	if want, report, _ := byHand(t, pod, nil); want == nil || !same(t, got, want) {
-		t.Errorf("got a different pod than the injector command: %s", report)
+		t.Errorf("result differs from the injector command: %s", report)
 	}
 	pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: "one-more"})
 	if got, err = c.create("chosen", pod); err != nil || !same(t, got, pod) {
-		t.Errorf("got a changed pod or %v, want no change of a larger pod", err)
+		t.Errorf("got error %v or a changed pod, want no change because the pod is too large", err)
 	}
 }
 
@@ -406,7 +406,7 @@ func TestPolicyBudgetOfLongTexts(t *testing.T) {
 			continue
 		}
 		if want, report, _ := byHand(t, pod, nil); want == nil || !same(t, got, want) {
-			t.Errorf("%s: got a different pod than the injector command: %.300s", name, report)
+			t.Errorf("%s: result differs from the injector command: %.300s", name, report)
 		}
 	}
 }

@@ -63,7 +63,7 @@ func configuration(t *testing.T, overlay string, authority []byte) *admissionreg
 			return c
 		}
 	}
-	t.Fatalf("overlay %s: got no MutatingWebhookConfiguration, want one", overlay)
+	t.Fatalf("overlay %s: no MutatingWebhookConfiguration found", overlay)
 	return nil
 }
 
@@ -98,7 +98,7 @@ func (w *webhook) asked(t *testing.T) int {
 		}
 	}
 	if n < 0 {
-		t.Fatal("got no count of reviews, want one")
+		t.Fatal("no metric with the number of reviews found")
 	}
 	return n
 }
@@ -124,7 +124,7 @@ func start(t *testing.T, args ...string) *webhook {
 		}
 	}
 	if w.reviews == "" {
-		t.Fatalf("got no log line listening: %v", cmd.Wait())
+		t.Fatalf("no log line with the message listening: %v", cmd.Wait())
 	}
 	ended := make(chan struct{})
 	go func() {
@@ -252,7 +252,7 @@ func TestWebhookIsCalledOnceForSelectedPods(t *testing.T) {
 		knative := plainPod("")
 		knative.Labels = map[string]string{"serving.knative.dev/revision": "hello-00001"}
 		if made, err := c.create("chosen", knative); err != nil || sidecars(made) != 0 || w.asked(t) != before {
-			t.Errorf("%s: got %d reviews of a pod of Knative and %v, want none", overlay, w.asked(t)-before, err)
+			t.Errorf("%s: got %d reviews of a Knative pod and %v, want none", overlay, w.asked(t)-before, err)
 		}
 	}
 }
@@ -271,7 +271,7 @@ func TestUnavailableWebhookFollowsFailurePolicy(t *testing.T) {
 	}
 	for _, namespace := range []string{"plain", "closed", "kube-system", "queue-proxy"} {
 		if _, err := fail.create(namespace, plainPod("")); err != nil {
-			t.Errorf("ha: namespace %s: got %v, want the pod because injection is not enabled", namespace, err)
+			t.Errorf("ha: namespace %s: got %v, want no error because injection is not enabled", namespace, err)
 		}
 	}
 }
@@ -290,7 +290,7 @@ func TestWebhookReturnsWarningsAndAuditAnnotations(t *testing.T) {
 	w := start(t)
 	_, h, err := withWebhook(t, w, "self-managed").createHeard("chosen", pod)
 	if err != nil || len(h.warnings) != 1 || !strings.Contains(h.warnings[0], "prometheus.io") {
-		t.Errorf("got warnings %q and %v, want one about prometheus.io", h.warnings, err)
+		t.Errorf("got warnings %q and %v, want a warning about prometheus.io", h.warnings, err)
 	}
 	if got := h.audit["namespace.queue-proxy.dev/verdict"]; got != "injected" {
 		t.Errorf("got audit annotations %q, want verdict injected", h.audit)
@@ -304,7 +304,7 @@ func TestWebhookReturnsWarningsAndAuditAnnotations(t *testing.T) {
 	lenient := withWebhook(t, start(t, "--on-refusal=allow"), "self-managed")
 	made, h, err := lenient.createHeard("chosen", pod)
 	if err != nil || sidecars(made) != 0 || len(h.warnings) != 1 {
-		t.Errorf("got %v and warnings %q, want the pod with one warning", err, h.warnings)
+		t.Errorf("got %v and warnings %q, want no error and one warning", err, h.warnings)
 	}
 }
 
@@ -424,6 +424,6 @@ func TestWebhookRejectsTLS11(t *testing.T) {
 	c, err := tls.DialWithDialer(&net.Dialer{Timeout: 5 * time.Second}, "tcp", w.reviews, &tls.Config{RootCAs: roots, ServerName: service, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}) // the test uses an old version on purpose
 	if err == nil {
 		c.Close()
-		t.Error("got a connection with TLS 1.1, want an error")
+		t.Error("connected with TLS 1.1, want an error")
 	}
 }

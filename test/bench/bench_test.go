@@ -104,7 +104,7 @@ func TestClosedLoopUsesAllConnections(t *testing.T) {
 	}
 	for i, of := range took {
 		if len(of) == 0 {
-			t.Errorf("connection %d: got no response, want at least one", i)
+			t.Errorf("connection %d: no responses", i)
 		}
 	}
 }
@@ -291,11 +291,11 @@ func TestReportContainsFailuresAndMissedGoals(t *testing.T) {
 		"**missed**",
 	} {
 		if !strings.Contains(b.String(), want) {
-			t.Errorf("got no %q in\n%s", want, b.String())
+			t.Errorf("%q not found in\n%s", want, b.String())
 		}
 	}
 	if got := r.failures(); len(got) != 1 {
-		t.Errorf("got failures %q, want one", got)
+		t.Errorf("got failures %q, want one failure", got)
 	}
 }
 
@@ -304,7 +304,7 @@ func TestNegativeAddedLatencyHasNoRatio(t *testing.T) {
 	r.add("added/p99", ours, 5)
 	r.add("added/p99", haproxy, -3)
 	if got, ok := r.ratio("added/p99", ours, haproxy); ok {
-		t.Errorf("got ratio %v, want none", got)
+		t.Errorf("got ratio %v, want no ratio", got)
 	}
 }
 
@@ -329,10 +329,10 @@ func TestTableReplacesTextBetweenMarkers(t *testing.T) {
 	text := string(got)
 	if !strings.HasPrefix(text, "before\n"+resultsBegin) || !strings.Contains(text, resultsEnd+"after\n"+idleBegin) ||
 		strings.Contains(text, "old\n") || strings.Count(text, "### Tables") != 1 {
-		t.Errorf("got\n%s\nwant the results once between the markers", text)
+		t.Errorf("got\n%s\nwant the results exactly once, between the markers", text)
 	}
 	if _, err := splice([]byte("no markers"), resultsName, nil); err == nil {
-		t.Errorf("a document without markers: got no error, want one")
+		t.Errorf("document without markers: got no error")
 	}
 
 	if report, err := os.ReadFile(complete); err != nil || !strings.Contains(string(report), "11.0 (10.0 to 12.0)") {
@@ -344,7 +344,7 @@ func TestTableReplacesTextBetweenMarkers(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !strings.Contains(text, "(performance.svg)") {
-		t.Errorf("got no link to the plot, want one")
+		t.Errorf("no link to the plot found")
 	}
 	for d := xml.NewDecoder(bytes.NewReader(svg)); ; {
 		if _, err := d.Token(); errors.Is(err, io.EOF) {
@@ -367,11 +367,11 @@ func TestDocumentContainsMediansAndMissedGoals(t *testing.T) {
 func TestPrintedSectionIsNotInDocument(t *testing.T) {
 	const title = "Requests per second"
 	if text := string(markdown(some(), "performance.svg")); strings.Contains(text, title) {
-		t.Errorf("got the section %q in the document, want it only in the output", title)
+		t.Errorf("the document contains section %q, want the section only in the output", title)
 	}
 	var b bytes.Buffer
 	if printTable(&b, some()); !strings.Contains(b.String(), title) {
-		t.Errorf("got no section %q in the output, want it", title)
+		t.Errorf("no section %q in the output", title)
 	}
 }
 
@@ -391,7 +391,7 @@ func TestTargetsAndPanelsAreMeasured(t *testing.T) {
 	r := some()
 	for _, line := range targetCells(r) {
 		if line[1] == "not measured" {
-			t.Errorf("got %q, want a target of a measure in a section", line)
+			t.Errorf("target %q does not refer to a measure of a section", line)
 		}
 	}
 	for _, p := range panels {
@@ -407,7 +407,7 @@ func TestRotateStartsWithEachPeer(t *testing.T) {
 		got = append(got, rotate([]string{"a", "b", "c"}, round)[0])
 	}
 	if g, want := strings.Join(got, ""), "abca"; g != want {
-		t.Errorf("got %q first, want %q", g, want)
+		t.Errorf("got %q as the first item, want %q", g, want)
 	}
 }
 
@@ -430,7 +430,7 @@ func TestPeerConfigurations(t *testing.T) {
 		}
 		for _, want := range p.want {
 			if !strings.Contains(string(text), want) {
-				t.Errorf("%s: got no %q in\n%s", name, want, text)
+				t.Errorf("%s: %q not found in\n%s", name, want, text)
 			}
 		}
 	}
@@ -448,7 +448,7 @@ func TestPeerConfigurations(t *testing.T) {
 		}
 		text, err := os.ReadFile(argv[len(argv)-1])
 		if err != nil || !strings.Contains(string(text), p.want) {
-			t.Errorf("%s, gRPC: got %v, no %q in\n%s", name, err, p.want, text)
+			t.Errorf("%s, gRPC: got error %v, or %q not found in\n%s", name, err, p.want, text)
 		}
 	}
 	_, env, err := queueProxy("SPANS=http://{{.Sink}}/")("program", at)
@@ -540,7 +540,7 @@ func TestAppResponses(t *testing.T) {
 		all, err := io.ReadAll(c)
 		c.Close()
 		if err != nil && !strings.Contains(err.Error(), "reset") || !strings.HasPrefix(string(all), "HTTP/1.1 400 ") {
-			t.Errorf("%q: got %q, %v, want 400 and the end of the connection", odd, all, err)
+			t.Errorf("%q: got %q, %v, want 400 and a closed connection", odd, all, err)
 		}
 	}
 }

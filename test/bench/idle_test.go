@@ -97,11 +97,11 @@ func TestIdleRunKeepsOtherTables(t *testing.T) {
 	}
 	table, found := strings.CutPrefix(string(text), before)
 	if !found || !strings.HasSuffix(table, idleEnd+"after\n") || strings.Contains(table, "old") {
-		t.Errorf("got\n%s\nwant only the table of idle pods replaced", text)
+		t.Errorf("got\n%s\nwant a new table of idle pods and no other changes", text)
 	}
 	for _, want := range []string{"| series of a scrape of :9091 | 30 | - | 120 | 0.25 |", "`BENCH_ROUNDS=3 BENCH_ROWS=idle make bench`"} {
 		if !strings.Contains(table, want) {
-			t.Errorf("got no %q in\n%s", want, table)
+			t.Errorf("%q not found in\n%s", want, table)
 		}
 	}
 	r.Settings.Quick = true
@@ -110,6 +110,6 @@ func TestIdleRunKeepsOtherTables(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, err := os.ReadFile(doc); err != nil || string(got) != string(text) {
-		t.Errorf("got\n%s\n%v after a quick run, want no change", got, err)
+		t.Errorf("quick run: got\n%s\n%v, want no change", got, err)
 	}
 }

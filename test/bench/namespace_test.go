@@ -50,7 +50,7 @@ func TestPodHasNetworkNamespace(t *testing.T) {
 	defer l.Close()
 	if c, err := net.DialTimeout("tcp", l.Addr().String(), patience); err == nil {
 		c.Close()
-		t.Errorf("outside: got a connection to %s, want none", l.Addr())
+		t.Errorf("outside: connected to %s, want an error", l.Addr())
 	}
 }
 
@@ -110,6 +110,6 @@ func TestMemoryShareIncludesPrivateMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	if private <= 0 || share < private || rss < share {
-		t.Errorf("got %v private bytes, a share of %v and a resident size of %v, want increasing values", private, share, rss)
+		t.Errorf("got %v private bytes, a proportional set size of %v and a resident set size of %v, want increasing values", private, share, rss)
 	}
 }

@@ -57,11 +57,11 @@ func TestReportContainsOnlySelectedRows(t *testing.T) {
 	var b bytes.Buffer
 	printTable(&b, r)
 	if !strings.Contains(b.String(), "0.50 × HAProxy") {
-		t.Errorf("got no target of the measured row in\n%s", b.String())
+		t.Errorf("no target of the measured row in\n%s", b.String())
 	}
 	for _, other := range []string{"100 KB", "added", "not measured"} {
 		if strings.Contains(b.String(), other) {
-			t.Errorf("got %q of a row that was not selected in\n%s", other, b.String())
+			t.Errorf("%q of a row that is not selected in\n%s", other, b.String())
 		}
 	}
 }
@@ -98,7 +98,7 @@ func TestPairedRowContainsMedianInterval(t *testing.T) {
 	var b bytes.Buffer
 	printTable(&b, r)
 	if want := "0.97 (95 %: 0.93 to 1.01, 15 pairs) × HAProxy"; !strings.Contains(b.String(), want) {
-		t.Errorf("got no %q in\n%s", want, b.String())
+		t.Errorf("%q not found in\n%s", want, b.String())
 	}
 }
 

@@ -53,7 +53,7 @@ func read(t *testing.T, text []byte) objects {
 		if err := d.Decode(&raw); errors.Is(err, io.EOF) {
 			return all
 		} else if err != nil {
-			t.Fatalf("got %v, want YAML:\n%s", err, text)
+			t.Fatalf("parse YAML: %v:\n%s", err, text)
 		}
 		if len(raw.Raw) == 0 || string(raw.Raw) == "null" {
 			continue
@@ -68,11 +68,11 @@ func read(t *testing.T, text []byte) objects {
 				t.Errorf("%s %s: strict decoding: %v", is.Kind, is.Name, err)
 			}
 		} else if group := is.GroupVersionKind().Group; group != "cert-manager.io" && group != "monitoring.coreos.com" {
-			t.Errorf("%s %s: got unknown API version %q", is.Kind, is.Name, is.APIVersion)
+			t.Errorf("%s %s: unknown API version %q", is.Kind, is.Name, is.APIVersion)
 		}
 		key := is.Kind + " " + is.Name
 		if all[key] != nil {
-			t.Errorf("got %s twice, want once", key)
+			t.Errorf("duplicate object %s", key)
 		}
 		all[key] = o
 	}
@@ -161,7 +161,7 @@ func TestHelmLintHasNoWarnings(t *testing.T) {
 	linter := lint.RunAll(folder, nil, "queue-proxy")
 	for _, m := range linter.Messages {
 		if m.Severity > support.InfoSev {
-			t.Errorf("got %v, want no warning", m)
+			t.Errorf("got %v, want no warnings", m)
 		}
 	}
 }
@@ -180,7 +180,7 @@ func TestReleaseNamespaceIsUsedEverywhere(t *testing.T) {
 	}
 	hook := text(t, rendered(t, "elsewhere", nil)["MutatingWebhookConfiguration queue-proxy-injector"])
 	if !strings.Contains(hook, `"values":["elsewhere","kube-system"]`) {
-		t.Errorf("got %s, want the namespace of the injector excluded", hook)
+		t.Errorf("got %s, want the namespace of the injector in the excluded namespaces", hook)
 	}
 }
 
@@ -226,7 +226,7 @@ func TestChartValuesAreUsed(t *testing.T) {
 		"PodMonitor queue-proxy-injected":          {"monitoring": map[string]any{"enabled": true, "podMonitors": false}},
 	} {
 		if got := rendered(t, "queue-proxy", values)[key]; got != nil {
-			t.Errorf("%v: got %s, want none", values, key)
+			t.Errorf("%v: got %s, want no objects", values, key)
 		}
 	}
 }
@@ -401,7 +401,7 @@ func TestUninstallRemovesAllObjects(t *testing.T) {
 		}
 		for _, r := range rules {
 			if slices.Contains(r.Verbs, "create") && !slices.Equal(r.Resources, []string{"events"}) {
-				t.Errorf("%s: got permission to create %v, want only events, which expire", key, r.Resources)
+				t.Errorf("%s: got permission to create %v, want permission for events only, because events expire", key, r.Resources)
 			}
 		}
 	}

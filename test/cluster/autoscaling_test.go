@@ -79,7 +79,7 @@ func (v *scaled) deploy(t *testing.T) {
 	v.s.run(app{name: "model", replicas: 1, annotations: map[string]string{"queue-proxy.dev/concurrency": "1", "queue-proxy.dev/queue-depth": "20"}})
 	files, err := filepath.Glob(autoscaling + "/" + v.folder + "/*.yaml")
 	if err != nil || len(files) == 0 {
-		t.Fatalf("%s: got %v, want manifests", v.folder, err)
+		t.Fatalf("%s: parse manifests: %v", v.folder, err)
 	}
 	for _, f := range files {
 		switch filepath.Base(f) {

@@ -115,7 +115,7 @@ func coldStarts(t *testing.T, both [2]*contender) {
 			status, body := through(hosts[name], "/echo")
 			took := time.Since(begun)
 			if status != 200 {
-				t.Fatalf("%s: got %d %q at a cold start, want 200", c.name, status, body)
+				t.Fatalf("%s: cold start: got %d %q, want 200", c.name, status, body)
 			}
 			pod := s.ready("serving.knative.dev/service="+name, 1)[0]
 			if got := pod.spec(sidecarName).text("image"); got != c.image {
@@ -213,10 +213,10 @@ func rollOuts(t *testing.T, both [2]*contender) {
 	for _, c := range both {
 		for what, sent := range c.sent {
 			if sent < 100 {
-				t.Errorf("%s, %s: got %d requests, want some hundreds", c.name, what, sent)
+				t.Errorf("%s, %s: got %d requests, want several hundred", c.name, what, sent)
 			}
 			if failed := c.failed[what]; c.image == sidecarImage && failed > 0 {
-				t.Errorf("%s, %s: got %d of %d requests without a response of the application, want 0", c.name, what, failed, sent)
+				t.Errorf("%s, %s: got %d of %d requests without a response from the application, want 0", c.name, what, failed, sent)
 			}
 		}
 	}
@@ -328,7 +328,7 @@ func measureStreamEnds(t *testing.T, both [2]*contender) {
 			c.own[key], c.how[key] = v.result()
 			t.Logf("%s: %s: %s", c.name, key, c.how[key])
 			if c.image == sidecarImage && !c.own[key] {
-				t.Errorf("%s: got end %q, want the end by the app", key, c.how[key])
+				t.Errorf("%s: got end %q, want an end by the app", key, c.how[key])
 			}
 		}
 	})

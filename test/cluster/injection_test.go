@@ -56,7 +56,7 @@ func TestReadmeCommandsInjectAndUninject(t *testing.T) {
 	}
 	readme := commands(t, "../../README.md", "bin/injector explain", "bin/injector inject", "kubectl exec")
 	if said := shell(readme[0]); !strings.Contains(said, "queue-proxy") {
-		t.Errorf("%s: got %q, want the changes", readme[0], said)
+		t.Errorf("%s: got %q, want a list of changes", readme[0], said)
 	}
 	shell(strings.Replace(readme[1], "inject -f", "inject --settings REQUEST_LOG=true -f", 1))
 	s.awaitRollout("shop")
@@ -79,7 +79,7 @@ func TestReadmeCommandsInjectAndUninject(t *testing.T) {
 	s.awaitRollout("shop")
 	for _, p := range s.ready("app=shop", 2) {
 		if p.spec(sidecarName) != nil {
-			t.Errorf("got a sidecar in %s after uninject, want none", p.name())
+			t.Errorf("%s contains a sidecar after uninject", p.name())
 		}
 	}
 }
@@ -119,11 +119,11 @@ func TestREADMEStepsLoseNoRequests(t *testing.T) {
 	s.apply(first)
 	s.awaitRollout("shop")
 	if said, err := run([]byte(s.kubectl("get", "pods,services", "-o", "json")), "../../bin/injector", "status"); err != nil {
-		t.Errorf("%s: got %q and %v, want success of status before the second step", readme[1], said, err)
+		t.Errorf("%s: got %q and %v, want exit code 0 of injector status before the second step", readme[1], said, err)
 	}
 	second := injector(t, original, "inject", "--step=services", "--image="+sidecarImage)
 	if !strings.Contains(first, "targetPort: 8080") || !strings.Contains(second, "targetPort: 8012") {
-		t.Errorf("%s: got\n%s\nand\n%s\nwant the Service to target the sidecar only in the second step", readme[2], first, second)
+		t.Errorf("%s: got\n%s\nand\n%s\nwant the Service to send requests to the sidecar only after the second step", readme[2], first, second)
 	}
 	s.apply(second)
 	time.Sleep(3 * time.Second)
@@ -198,7 +198,7 @@ func TestAdmissionPolicyInjectsOneSidecar(t *testing.T) {
 		eventually(t, "the policy takes effect", func() error {
 			out, err := run([]byte(app{name: "try"}.pod()), "kubectl", "-n", s.name, "apply", "--dry-run=server", "-o", "json", "-f", "-")
 			if err == nil && !strings.Contains(out, sidecarName) {
-				err = fmt.Errorf("got a pod without a sidecar")
+				err = fmt.Errorf("found a pod without a sidecar")
 			}
 			return err
 		})
@@ -242,7 +242,7 @@ func TestWebhookInjectsIntoRestrictedNamespace(t *testing.T) {
 	s.awaitRollout("web")
 	for _, p := range s.ready("app=web", 2) {
 		if p.spec(sidecarName) != nil {
-			t.Errorf("got a sidecar in %s without the label, want none", p.name())
+			t.Errorf("%s contains a sidecar, but the namespace has no label", p.name())
 		}
 	}
 }
@@ -322,7 +322,7 @@ func TestOverlayHAInjectsDuringInjectorRollOut(t *testing.T) {
 	stop()
 	t.Logf("created %d pods during the rollout of the injector, refused %d", pods.created, len(pods.refused))
 	if pods.created == 0 || pods.images[""] > 0 || len(pods.refused) > 0 {
-		t.Errorf("got images %v and refusals %v, want pods with a sidecar and no refusal", pods.images, pods.refused)
+		t.Errorf("got images %v and refusals %v, want pods with a sidecar and no refusals", pods.images, pods.refused)
 	}
 }
 
@@ -344,7 +344,7 @@ func TestInjectorUpgradeChangesImageOfNewPods(t *testing.T) {
 	}
 	stop()
 	if pods.created == 0 || pods.images[""] > 0 || len(pods.refused) > 0 {
-		t.Errorf("during the upgrade: got images %v and refusals %v, want pods with a sidecar and no refusal", pods.images, pods.refused)
+		t.Errorf("during the upgrade: got images %v and refusals %v, want pods with a sidecar and no refusals", pods.images, pods.refused)
 	}
 	after := newDryRuns(t, s)
 	for range 100 {
@@ -370,7 +370,7 @@ func TestNodeRestartLosesNoRequest(t *testing.T) {
 		pods, err := s.pods("app=web")
 		for _, p := range pods {
 			if n := p.container(sidecarName).number("restartCount"); n == 0 {
-				return fmt.Errorf("%s has not restarted", p.name())
+				return fmt.Errorf("%s was not restarted", p.name())
 			}
 		}
 		return err
@@ -387,6 +387,6 @@ func TestNodeRestartLosesNoRequest(t *testing.T) {
 	time.Sleep(2 * time.Second)
 	row := c.reconcile("node is killed and restarted", ledger.Exceptions{Log: true, End: true})
 	if row.count[ledger.FromApp] == 0 || row.count[ledger.Broken] == 0 {
-		t.Errorf("got %v, want responses of the app and broken requests because of the restart", row.count)
+		t.Errorf("got %v, want responses of the app, and broken requests because of the restart", row.count)
 	}
 }

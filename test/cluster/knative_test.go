@@ -35,16 +35,16 @@ func TestServiceScalesToZeroAndBack(t *testing.T) {
 		s.atZero("web")
 		begun := time.Now()
 		if status, body := through(host, "/echo"); status != 200 {
-			t.Fatalf("got %d %q at a cold start, want 200", status, body)
+			t.Fatalf("cold start: got %d %q, want 200", status, body)
 		}
 		t.Logf("cold start %d: %v", i+1, time.Since(begun).Round(time.Millisecond))
 	}
 	pods, err := s.pods("serving.knative.dev/service=web")
 	if err != nil || len(pods) == 0 {
-		t.Fatalf("got pods %v, %v, want one", pods, err)
+		t.Fatalf("got pods %v, %v, want one pod", pods, err)
 	}
 	if image := pods[len(pods)-1].spec(sidecarName).text("image"); image != sidecarImage {
-		t.Errorf("got image %q of the queue-proxy, want %s", image, sidecarImage)
+		t.Errorf("got queue-proxy image %q, want %s", image, sidecarImage)
 	}
 }
 
@@ -85,7 +85,7 @@ func TestContainerConcurrencyAppliesToEachPod(t *testing.T) {
 		_, text := ask("GET", "http://"+pod.text("status", "podIP")+":8080/max")
 		var ledger struct{ Max, Ended int }
 		if err := json.Unmarshal([]byte(text), &ledger); err != nil || ledger.Max > 2 || ledger.Ended == 0 {
-			t.Errorf("%s: got request counts %s of the app, want some requests and at most 2 concurrent ones", pod.name(), text)
+			t.Errorf("%s: got request counts %s in the app, want at least 1 request and at most 2 concurrent requests", pod.name(), text)
 		}
 	}
 	c.allServed("Knative: containerConcurrency 2 with the activator")
@@ -104,7 +104,7 @@ func TestRevisionTimeoutsApply(t *testing.T) {
 	// The complete response takes too long, so it must be visibly truncated.
 	pod := s.ready("serving.knative.dev/service=web", 1)[0]
 	if status, body := ask("GET", "http://"+pod.text("status", "podIP")+":8012/sse?n=30&ms=500"); status != 0 {
-		t.Errorf("response of 15 s: got %d and %d bytes, want a visible truncation after 8 s", status, len(body))
+		t.Errorf("response of 15 s: got %d and %d bytes, want a detectable truncation after 8 s", status, len(body))
 	}
 	// A proxy between the client and the sidecar can change the response: the activator of
 	// v0.51.0 marks such a truncated response as complete.
@@ -221,7 +221,7 @@ func TestWebSocketReceivesCloseOfApp(t *testing.T) {
 	}
 	t.Logf("got %d messages after the deletion, then %v", said, err)
 	if code := websocket.CloseStatus(err); code != websocket.StatusNormalClosure {
-		t.Errorf("got close code %d (%v) after %d messages, want 1000 of the app", code, err, said)
+		t.Errorf("got close code %d (%v) after %d messages, want 1000 from the app", code, err, said)
 	}
 	if said < 10 {
 		t.Errorf("got %d messages after the deletion, want at least 10", said)
@@ -295,7 +295,7 @@ func TestRollOutsLoseNoRequest(t *testing.T) {
 	results.Unlock()
 	t.Logf("%s: %d requests, application %d, %v", row.scenario, row.sent(), row.count[ledger.FromApp], row.words)
 	if row.count[ledger.FromApp] != row.sent() {
-		t.Errorf("got %d of %d responses of the application, want all: %v", row.count[ledger.FromApp], row.sent(), row.words)
+		t.Errorf("got responses from the application for %d of %d requests, want all: %v", row.count[ledger.FromApp], row.sent(), row.words)
 	}
 }
 
@@ -362,6 +362,6 @@ func TestInternalTLSReachesTheSidecar(t *testing.T) {
 	s.awaitDeleted(pod.name())
 	c.allServed("Knative: internal TLS, a pod is deleted")
 	if secure := strings.Count(strings.Join(s.pod.lines(sidecarName), "\n"), `"protocol"`); secure == 0 {
-		t.Error("got no request log lines, want some")
+		t.Error("no lines in the request log")
 	}
 }

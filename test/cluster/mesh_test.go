@@ -298,7 +298,7 @@ func (s *space) wholePod(pod object, order meshOrder, mode string) {
 	proxy, ours, web := pod.spec(linkerdProxy), pod.spec(sidecarName), pod.spec("app")
 	for _, probe := range []string{"readinessProbe", "livenessProbe"} {
 		if n := proxy.number(probe, "httpGet", "port"); n != 4191 {
-			s.t.Errorf("got %s of %s on port %d, want 4191 of Linkerd", probe, linkerdProxy, n)
+			s.t.Errorf("got %s of %s on port %d, want port 4191 of Linkerd", probe, linkerdProxy, n)
 		}
 	}
 	if hook := fmt.Sprint(proxy.at("lifecycle", "preStop", "exec", "command")); hook != "[/bin/sleep 30]" {
@@ -313,7 +313,7 @@ func (s *space) wholePod(pod object, order meshOrder, mode string) {
 		}
 	}
 	if got, want := ours.at("startupProbe") != nil, mode == "native" && order.name == "last"; got != want {
-		s.t.Errorf("got a startup probe of %s: %v, want %v", sidecarName, got, want)
+		s.t.Errorf("%s has a startup probe: got %v, want %v", sidecarName, got, want)
 	}
 	s.wholePorts(pod, order.name == "last" && mode == "sidecar")
 	s.checkReinjection(pod)
@@ -380,9 +380,9 @@ func (s *space) checkMeshTraffic(pod object) {
 	status, text := ask("GET", "http://"+pod.text("status", "podIP")+":4191/forwarded")
 	var forwarded map[string]int
 	if err := json.Unmarshal([]byte(text), &forwarded); err != nil {
-		s.t.Fatalf("got %d %q from the proxy, want the forwarded connections", status, text)
+		s.t.Fatalf("got %d %q from the proxy, want the metric for forwarded connections", status, text)
 	}
 	if forwarded["8012"] == 0 || len(forwarded) != 1 {
-		s.t.Errorf("%s: got forwarded connections %v, want some only to 8012", pod.name(), forwarded)
+		s.t.Errorf("%s: got forwarded connections %v, want connections to 8012 only", pod.name(), forwarded)
 	}
 }

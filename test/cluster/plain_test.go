@@ -59,7 +59,7 @@ func TestDeletedOrEvictedPodCompletesRequests(t *testing.T) {
 					s.evict(pod.name())
 				}
 				if got := <-long; got != "200 slow\n" {
-					t.Errorf("%s: got %q for the request of 12 s, want its response", how, got)
+					t.Errorf("%s: got %q for the request of 12 s, want a complete response", how, got)
 				}
 				s.awaitDeleted(pod.name())
 			}
@@ -172,11 +172,11 @@ func TestKubeletProbesSucceedWithSidecar(t *testing.T) {
 			s.hasSidecar(pod)
 			app := pod.spec("app")
 			if moved := app.at("readinessProbe") == nil; moved != (kind != "exec") {
-				t.Errorf("got readiness probe %v of the app, want it moved to the sidecar unless it is an exec probe", app.at("readinessProbe"))
+				t.Errorf("got readiness probe %v of the app, want only exec probes, because the sidecar runs the other probes", app.at("readinessProbe"))
 			}
 			for _, stays := range []string{"startupProbe", "livenessProbe"} {
 				if app.at(stays) == nil {
-					t.Errorf("got no %s of the app, want the original one", stays)
+					t.Errorf("the app has no %s, want the original probe", stays)
 				}
 			}
 			time.Sleep(8 * time.Second) // longer than the time after which the liveness probe restarts the container
@@ -249,7 +249,7 @@ func TestConcurrencyAndQueueDepthApplyToEachPod(t *testing.T) {
 			_, text := ask("GET", "http://"+ip+":8080/max")
 			var ledger struct{ Max int }
 			if err := json.Unmarshal([]byte(text), &ledger); err != nil || ledger.Max != 2 {
-				t.Errorf("%s: got request counts %s of the app, want at most 2 concurrent requests", mode, text)
+				t.Errorf("%s: got request counts %s in the app, want at most 2 concurrent requests", mode, text)
 			}
 		}
 	}
@@ -287,7 +287,7 @@ func TestKilledContainerLosesNoRequest(t *testing.T) {
 			name := map[string]string{"app": "SIGKILL of the application, twice", sidecarName: "SIGKILL of the sidecar, twice"}[victim]
 			row := c.reconcile(name, ledger.Exceptions{Log: victim == sidecarName, End: victim == sidecarName})
 			if row.count[ledger.FromApp] == 0 {
-				t.Error("got no response of the app, want some")
+				t.Error("got no responses from the app")
 			}
 		})
 	}
@@ -346,7 +346,7 @@ func TestJobWithNativeSidecarCompletes(t *testing.T) {
 	})
 	pods, err := s.pods("job-name=once")
 	if err != nil || len(pods) != 1 || pods[0].spec(sidecarName) == nil {
-		t.Fatalf("got pods %v, %v, want one with a sidecar", pods, err)
+		t.Fatalf("got pods %v, %v, want one pod with a sidecar", pods, err)
 	}
 	if code := object(pods[0].container(sidecarName).at("state", "terminated").(map[string]any)).number("exitCode"); code != 0 {
 		t.Errorf("sidecar: got exit code %d, want 0", code)
@@ -376,10 +376,10 @@ spec:
 	for _, pod := range s.ready("app=web", 2) {
 		s.hasSidecar(pod)
 		if got := pod.spec(sidecarName).text("resources", "limits", "memory"); got != "128Mi" {
-			t.Errorf("got memory limit %q of the sidecar, want 128Mi of the LimitRange", got)
+			t.Errorf("got sidecar memory limit %q, want 128Mi from the LimitRange", got)
 		}
 		if got := pod.spec(sidecarName).text("resources", "requests", "memory"); got != "32Mi" {
-			t.Errorf("got memory request %q of the sidecar, want 32Mi of the injector", got)
+			t.Errorf("got sidecar memory request %q, want 32Mi from the injector", got)
 		}
 	}
 	if status, body := ask("GET", "http://"+address+"/echo"); status != 200 {

@@ -87,14 +87,14 @@ func TestPluginTopWithMinimumPermissions(t *testing.T) {
 	for _, mode := range modes {
 		row := rows["web-"+mode]
 		if row.State != "ready" || row.Limit == nil || *row.Limit != 3 || row.RequestsPerSecond == nil {
-			t.Errorf("web-%s: got %+v, want ready and a limit of 3", mode, row)
+			t.Errorf("web-%s: got %+v, want a ready sidecar with limit 3", mode, row)
 		}
 	}
 	if row := rows["web-"+modes[0]]; row.P99Seconds == nil || *row.P99Seconds < 0.01 || *row.RequestsPerSecond <= 0 {
-		t.Errorf("got %+v for the pod with traffic, want requests of 20 ms", row)
+		t.Errorf("pod with traffic: got %+v, want response times of 20 ms", row)
 	}
 	if len(rows) != len(modes) {
-		t.Errorf("got rows %+v, want %d rows of pods with a sidecar", rows, len(modes))
+		t.Errorf("got rows %+v, want %d rows, one for each pod with a sidecar", rows, len(modes))
 	}
 	if code, out := s.plugin("why", first.name()); code != 0 || !strings.HasPrefix(out, "ready for ") {
 		t.Errorf("why of a ready pod: got exit code %d and %q, want 0", code, out)

@@ -50,7 +50,7 @@ func writeBetween(page, name, text string) error {
 	before, rest, ok := strings.Cut(string(old), begin)
 	_, after, ok2 := strings.Cut(rest, end)
 	if !ok || !ok2 {
-		return fmt.Errorf("%s: comments for the table %s not found", page, name)
+		return fmt.Errorf("%s: markers of table %s not found", page, name)
 	}
 	return os.WriteFile(page, []byte(before+begin+"\n"+text+"\n"+end+after), 0o644)
 }

@@ -62,7 +62,7 @@ func startKEDA(t *testing.T) {
 		"image: ghcr.io/kedacore/keda:main", "image: dev.local/keda:dev", "imagePullPolicy: Always", "imagePullPolicy: Never",
 		"cpu: 100m", "cpu: 20m").Replace(all.String())
 	if strings.Contains(manifest, "ghcr.io") {
-		t.Fatal("got an image in KEDA's manifests that is not replaced")
+		t.Fatal("the KEDA manifests contain an image that is not replaced")
 	}
 	// The custom resource definitions are too long for the annotation of a client-side apply.
 	eventually(t, "KEDA is applied", func() error {
@@ -209,7 +209,7 @@ func scrapeConfig(t *testing.T) []byte {
 		t.Fatal(err)
 	}
 	if len(monitor.Spec.PodMetricsEndpoints) != 1 || len(monitor.Spec.Selector.MatchLabels) == 0 {
-		t.Fatalf("got PodMonitor %+v, want one with labels and one endpoint", monitor)
+		t.Fatalf("got PodMonitor %+v, want labels and one endpoint", monitor)
 	}
 	endpoint := monitor.Spec.PodMetricsEndpoints[0]
 	rules := []map[string]any{
@@ -251,7 +251,7 @@ func startAdapter(t *testing.T) {
 	}
 	var values struct{ Rules struct{ Custom []any } }
 	if err := yaml.Unmarshal(text, &values); err != nil || len(values.Rules.Custom) == 0 {
-		t.Fatalf("got %v and %d rules, want at least one", err, len(values.Rules.Custom))
+		t.Fatalf("got %v and %d rules, want at least one rule", err, len(values.Rules.Custom))
 	}
 	// The chart writes the rules in this format to the file of the adapter.
 	config, err := yaml.Marshal(map[string]any{"rules": values.Rules.Custom})

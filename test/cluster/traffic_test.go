@@ -268,7 +268,7 @@ func (c *clients) reconcile(scenario string, x ledger.Exceptions) *result {
 	results.all = append(results.all, row)
 	results.Unlock()
 	if lost != nil {
-		c.s.t.Errorf("%s: got %d of %d requests lost, want 0:\n%s", scenario, len(lost), row.sent(), strings.Join(lost[:min(10, len(lost))], "\n"))
+		c.s.t.Errorf("%s: lost %d of %d requests:\n%s", scenario, len(lost), row.sent(), strings.Join(lost[:min(10, len(lost))], "\n"))
 	}
 	c.s.t.Logf("%s: %d requests, application %d, sidecar %d %v, broken %d %v, lost %d", scenario, row.sent(), row.count[ledger.FromApp],
 		row.count[ledger.FromSidecar], row.words[ledger.FromSidecar], row.count[ledger.Broken], row.words[ledger.Broken], row.count[ledger.Lost])
@@ -280,7 +280,7 @@ func (c *clients) allServed(scenario string) {
 	c.s.t.Helper()
 	row := c.reconcile(scenario, ledger.Exceptions{})
 	if n := row.count[ledger.FromApp]; n != row.sent() || n == 0 {
-		c.s.t.Errorf("%s: got %d of %d responses of the application, want all; sidecar %v, broken %v:\n%s", scenario, n, row.sent(), row.words[ledger.FromSidecar], row.words[ledger.Broken], strings.Join(c.remarks, "\n"))
+		c.s.t.Errorf("%s: got responses from the application for %d of %d requests, want all; sidecar %v, broken %v:\n%s", scenario, n, row.sent(), row.words[ledger.FromSidecar], row.words[ledger.Broken], strings.Join(c.remarks, "\n"))
 	}
 }
 

@@ -105,12 +105,12 @@ func TestFullKnativeTestsPass(t *testing.T) {
 		maps.Copy(results, runUpstream(t, p, tests))
 		for _, name := range tests {
 			if results[name].status == "" {
-				t.Errorf("%s: got no result, want one", name)
+				t.Errorf("%s: no result", name)
 			}
 		}
 	}
 	if len(results) == 0 {
-		t.Fatal("got no tests to run, want some")
+		t.Fatal("no tests to run")
 	}
 	compareUpstream(t, results)
 	text := upstreamSummary(moduleVersion(t, upstreamModule, "knative.dev/serving"), results)
@@ -300,7 +300,7 @@ func compareUpstream(t *testing.T, results map[string]upstreamResult) {
 	}
 	for name := range upstreamDeviations {
 		if _, ok := results[name]; !ok && *upstreamOnly == "" {
-			t.Errorf("%s: got no result, want the result in upstreamDeviations", name)
+			t.Errorf("%s: no result, want the result in upstreamDeviations", name)
 		}
 	}
 }

@@ -194,7 +194,7 @@ func (f *fault) play(t *testing.T, manifest []byte) *tally {
 	f.end(t, s, before+2*n+10)
 	y := join(t, f, s.pod, s.entries)
 	if must := regexp.MustCompile(f.must); !must.MatchString(y.all()) {
-		t.Errorf("got\n%swant a match of %q, because the fault must have an effect", y.all(), f.must)
+		t.Errorf("got\n%s\nwant a match of %q, because the fault must have an effect", y.all(), f.must)
 	}
 	return y
 }
@@ -208,15 +208,15 @@ func (f *fault) end(t *testing.T, s *stage, most int) {
 		// The sidecar keeps one connection to the application for each concurrent request, and
 		// a few more if clients send their next requests early. A leak would leave about one
 		// connection for each request.
-		eventually(t, fmt.Sprintf("the sidecar has at most %d files open", most), func() bool { return s.files(sidecarName) <= most })
+		eventually(t, fmt.Sprintf("the sidecar has at most %d open files", most), func() bool { return s.files(sidecarName) <= most })
 		if f.orphan {
 			s.signal(sidecarName, syscall.SIGTERM)
 			s.isGone(sidecarName, patience)
 		} else if codes := s.terminate(); codes[sidecarName] != f.code {
-			t.Errorf("got exit code %d of the sidecar, want %d", codes[sidecarName], f.code)
+			t.Errorf("sidecar: got exit code %d, want %d", codes[sidecarName], f.code)
 		}
 	} else if code := s.ended(sidecarName, patience); code != f.code {
-		t.Errorf("got exit code %d of the sidecar, want %d", code, f.code)
+		t.Errorf("sidecar: got exit code %d, want %d", code, f.code)
 	}
 }
 
@@ -272,7 +272,7 @@ func writeTable(t *testing.T, rows []*tally) {
 	before, rest, ok := strings.Cut(string(text), tableBegin)
 	_, after, ok2 := strings.Cut(rest, tableEnd)
 	if !ok || !ok2 {
-		t.Fatalf("%s: got no lines %q and %q", page, tableBegin, tableEnd)
+		t.Fatalf("%s: markers %q and %q not found", page, tableBegin, tableEnd)
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "\nSeed %d. The columns contain numbers of requests.\n\n", *seed)

@@ -191,7 +191,7 @@ var faults = []fault{
 			}
 			for s.ctx.Err() == nil {
 				if !s.running(sidecarName) {
-					s.t.Logf("the sidecar ended with exit code %d", s.ended(sidecarName, patience))
+					s.t.Logf("the sidecar exited with code %d", s.ended(sidecarName, patience))
 					s.start(sidecarName)
 				}
 				time.Sleep(50 * time.Millisecond)

@@ -68,7 +68,7 @@ func join(t *testing.T, f *fault, p *pod, entries []ledger.Entry) *tally {
 		}
 	}
 	if n := y.count[ledger.Lost]; n > 0 {
-		t.Errorf("got %d requests lost, want 0", n)
+		t.Errorf("lost %d requests", n)
 	}
 	return y
 }

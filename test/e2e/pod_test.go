@@ -175,7 +175,7 @@ func (p *pod) isRestricted(name string) {
 		}
 	}
 	if bytes.Contains(status, []byte("Uid:\t0\t")) {
-		p.t.Errorf("%s: got user 0, want another user", name)
+		p.t.Errorf("%s: the process runs as user 0", name)
 	}
 	if err := os.WriteFile(fmt.Sprintf("/proc/%d/root/written", p.pids[name]), nil, 0o600); !errors.Is(err, syscall.EROFS) {
 		p.t.Errorf("%s: create a file in the root directory: got %v, want a read-only file system", name, err)
@@ -218,7 +218,7 @@ func (p *pod) isGone(name string, within time.Duration) {
 	p.t.Helper()
 	for end := time.Now().Add(within); p.running(name); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
-			p.t.Fatalf("%s: got a running container after %v, want an exited one", name, within)
+			p.t.Fatalf("%s: the container is still running after %v", name, within)
 		}
 	}
 }
@@ -363,7 +363,7 @@ func (p *pod) awaitReady() {
 		}
 	}
 	if asked == 0 {
-		p.t.Fatal("got a pod without a readiness probe, want the probe of the injector")
+		p.t.Fatal("the pod has no readiness probe")
 	}
 }
 

@@ -73,7 +73,7 @@ func checkModules(t *testing.T, list io.Reader, said string) {
 	}
 	c := got.Metadata.Component
 	if c.Version == "" || !strings.Contains(said, c.Version) || len(got.Components) < 5 {
-		t.Errorf("got an SBOM with %d modules for %s, version %q, want at least 5 modules and a version in %q", len(got.Components), c.Name, c.Version, said)
+		t.Errorf("got SBOM with %d modules for %s, version %q, want at least 5 modules and a version in %q", len(got.Components), c.Name, c.Version, said)
 	}
 }
 
@@ -95,7 +95,7 @@ func TestImageUserAndVersion(t *testing.T) {
 		version, commit := labels["org.opencontainers.image.version"], labels["org.opencontainers.image.revision"]
 		got := podman(t, nil, "run", "--rm", "--network=none", "--read-only", "--cap-drop=all", image, "version")
 		if version == "" || version == "dev" || len(commit) != 40 || !strings.Contains(got, version) || !strings.Contains(got, commit) {
-			t.Errorf("%s: got %q from the binary, want version %q and commit %q of the labels", image, got, version, commit)
+			t.Errorf("%s: binary reports %q, want version %q and commit %q as in the labels", image, got, version, commit)
 		}
 	}
 }
@@ -121,7 +121,7 @@ func (p *pod) sendContinuously(sent, served, refused *atomic.Int64) (stop func()
 				case err != nil && isRefused(err):
 					refused.Add(1)
 				default:
-					p.t.Errorf("got %d %q %v, want the response of the app", status, body, err)
+					p.t.Errorf("got %d %q %v, want the response from the app", status, body, err)
 				}
 			}
 		})
@@ -142,7 +142,7 @@ func TestInjectedExampleLosesNoRequest(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := inject(t, before); string(got) != strings.TrimSpace(string(after)) {
-		t.Fatalf("got output of the injector image:\n%s\nwant deploy/example/after.yaml", got)
+		t.Fatalf("output of the injector image:\n%s\nwant the content of deploy/example/after.yaml", got)
 	}
 	spec := podOf(t, after)
 	app := &spec.Spec.Containers[0]
@@ -165,11 +165,11 @@ func TestInjectedExampleLosesNoRequest(t *testing.T) {
 	eventually(t, "50 more requests are served during the drain", func() bool { return served.Load() >= since+50 })
 	stop() // all endpoints have been updated
 	if refused.Load() != 0 || sent.Load() != served.Load() {
-		t.Errorf("got %d responses of the app and %d refused connections for %d requests, want a response for each request", served.Load(), refused.Load(), sent.Load())
+		t.Errorf("got %d responses from the app and %d refused connections for %d requests, want a response to each request", served.Load(), refused.Load(), sent.Load())
 	}
 	got := <-codes
 	if got["model"] != 0 || got[sidecarName] != 0 {
-		t.Errorf("got exit codes %v, want 0 of both", got)
+		t.Errorf("got exit codes %v, want 0 for both", got)
 	}
 	t.Logf("served %d requests; exit codes %v", sent.Load(), got)
 }

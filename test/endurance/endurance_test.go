@@ -19,17 +19,17 @@ func TestRowsAreComplete(t *testing.T) {
 	names := map[string]bool{}
 	for _, r := range rows() {
 		if names[r.name] {
-			t.Errorf("%s: got two rows, want one", r.name)
+			t.Errorf("%s: duplicate row", r.name)
 		}
 		names[r.name] = true
 		if len(r.loads) == 0 {
-			t.Errorf("%s: got no client, want at least one", r.name)
+			t.Errorf("%s: no client", r.name)
 		}
 		for _, c := range append(r.loads, r.app) {
 			for _, text := range c {
 				got, err := at.fill(text)
 				if err != nil {
-					t.Errorf("%s: %q: got %v, want no error", r.name, text, err)
+					t.Errorf("%s: %q: unexpected error: %v", r.name, text, err)
 				}
 				if script := strings.HasPrefix(got, "peers/"); script {
 					if _, err := os.Stat(got); err != nil {
@@ -38,7 +38,7 @@ func TestRowsAreComplete(t *testing.T) {
 				}
 			}
 			if len(c) > 2 && c[1] == "client" && loads()[c[2]] == nil {
-				t.Errorf("%s: got the unknown client %s", r.name, c[2])
+				t.Errorf("%s: unknown client %s", r.name, c[2])
 			}
 		}
 	}
@@ -47,7 +47,7 @@ func TestRowsAreComplete(t *testing.T) {
 func TestResetConnectionsDoNotEndPeers(t *testing.T) {
 	for args, want := range map[string]bool{"app http -listen=x": false, "client http-get": false, "-quick": true} {
 		if got := slices.Contains(endSignals(strings.Fields(args)), os.Signal(syscall.SIGPIPE)); got != want {
-			t.Errorf("%s: SIGPIPE ends the program: got %t, want %t", args, got, want)
+			t.Errorf("%s: program exits after SIGPIPE: got %t, want %t", args, got, want)
 		}
 	}
 }
@@ -70,7 +70,7 @@ func TestSelectionWithoutMatchReturnsError(t *testing.T) {
 func TestInvalidArgumentReturnsError(t *testing.T) {
 	for _, args := range [][]string{{"-variants", "squid"}, {"-seconds", "-1"}, {"-set", "CONTAINER_CONCURRENCY"}, {"row"}} {
 		if _, err := readSettings(args); err == nil {
-			t.Errorf("%s: got no error, want one", args)
+			t.Errorf("%s: got no error", args)
 		}
 	}
 }
@@ -127,7 +127,7 @@ func TestResultsOfTools(t *testing.T) {
 	} {
 		r, err := parseResult(c.program, c.text)
 		if err != nil {
-			t.Fatalf("%s: got %v, want no error", name, err)
+			t.Fatalf("%s: unexpected error: %v", name, err)
 		}
 		if r.Requests != c.requests || !maps.Equal(r.Failures, c.failures) {
 			t.Errorf("%s: got %d requests and %v, want %d and %v", name, r.Requests, r.Failures, c.requests, c.failures)
@@ -206,7 +206,7 @@ func TestTableKeepsLinesOfOtherRows(t *testing.T) {
 	got := string(text)
 	first, last := strings.Index(got, "| "+all[0].name+" | 0 / 10 /"), strings.Index(got, "| "+all[2].name+" | 0 / 20 /")
 	if first < 0 || last < first || strings.Contains(got, "0 / 30 /") || !strings.Contains(got, "all: 2 rows** | | | | **0 failed") {
-		t.Errorf("got %q, want the latest line of each row in the order of the rows", got)
+		t.Errorf("got %q, want the latest line of each row, in row order", got)
 	}
 }
 

@@ -102,7 +102,7 @@ func TestSidecarPassesCasesOfReverseProxy(t *testing.T) {
 	}
 	for _, to := range []*target{reference, referenceTLS} {
 		if len(to.failed) > mostOfReference {
-			t.Errorf("%s: got %d failures of the reference, want at most %d", to.name, len(to.failed), mostOfReference)
+			t.Errorf("%s: reference: got %d failures, want at most %d", to.name, len(to.failed), mostOfReference)
 		}
 	}
 	for _, to := range ours {
@@ -113,9 +113,9 @@ func TestSidecarPassesCasesOfReverseProxy(t *testing.T) {
 			// If the machine is busy for two seconds, a case cannot be distinguished from a
 			// silent peer, so it runs again.
 			if again := to.run(f.test); again == nil {
-				t.Logf("%s: %s: passed at the second attempt, first error: %v", to.name, name, f.err)
+				t.Logf("%s: %s: passed on the second attempt, first error: %v", to.name, name, f.err)
 			} else {
-				t.Errorf("%s: %s: got %v and at the second attempt %v, want pass like the reference", to.name, name, f.err, again)
+				t.Errorf("%s: %s: got %v, on the second attempt %v, want pass, as with the reference", to.name, name, f.err, again)
 			}
 		}
 		to.waitUntilReady(t) // after all cases
@@ -219,7 +219,7 @@ func (to *target) waitUntilReady(t *testing.T) {
 		defer answer.Body.Close()
 		body, err := io.ReadAll(answer.Body)
 		if err != nil || answer.ProtoMajor != 2 || string(body) != greeting {
-			return fmt.Errorf("got %s %s, %q, %v, want 200 with the greeting over HTTP/2", answer.Proto, answer.Status, body, err)
+			return fmt.Errorf("got %s %s, %q, %v, want 200 with the greeting, over HTTP/2", answer.Proto, answer.Status, body, err)
 		}
 		return nil
 	}
@@ -229,7 +229,7 @@ func (to *target) waitUntilReady(t *testing.T) {
 			return
 		}
 		if time.Now().After(end) {
-			t.Fatalf("%s: no response of the app over HTTP/2 after %v: %v", to.name, patience, err)
+			t.Fatalf("%s: no response from the app over HTTP/2 after %v: %v", to.name, patience, err)
 		}
 	}
 }
@@ -336,7 +336,7 @@ func startSidecar(t *testing.T, app, certified *httptest.Server, ports []string)
 			t.Error(err)
 		}
 		if strings.Contains(string(b), "panic") {
-			t.Error("got panic in the output of the sidecar")
+			t.Error("the output of the sidecar contains a panic")
 		}
 		if t.Failed() {
 			t.Logf("last output of the sidecar:\n%s", b[max(0, len(b)-4000):])

@@ -270,11 +270,11 @@ func (p *Proxy) WantCounts(served, given uint64) {
 func (p *Proxy) WantBounds(names ...bound.Name) {
 	p.T.Helper()
 	for _, name := range names {
-		harness.Until(p.T, "an event of the bound "+name.String(), func() bool { return p.Bounds.Count(name) > 0 })
+		harness.Until(p.T, "event of the bound "+name.String(), func() bool { return p.Bounds.Count(name) > 0 })
 	}
 	for _, s := range p.Bounds.States(time.Now()) {
 		if !slices.Contains(names, s.Name) && !s.Name.IsError() || s.Peer == "" {
-			p.T.Errorf("got %d events of the bound %v from %q, want bounds %v and a peer", s.Count, s.Name, s.Peer, names)
+			p.T.Errorf("got %d events of bound %v from peer %q, want a peer and one of the bounds %v", s.Count, s.Name, s.Peer, names)
 		}
 	}
 }

@@ -36,15 +36,15 @@ func TestImportsFollowAreas(t *testing.T) {
 			continue
 		}
 		if from < 0 {
-			t.Errorf("%s: got the area %q, want one of %q", f.path, area(f.path), areas)
+			t.Errorf("%s: got area %q, want one of %q", f.path, area(f.path), areas)
 			continue
 		}
 		for _, to := range f.may {
 			if slices.Index(areas, area(to)) < from {
-				t.Errorf("%s: got an import of %s, want only imports of its own area or of later areas", f.path, to)
+				t.Errorf("%s imports %s, but a package may import only packages of the same area or of later areas", f.path, to)
 			}
 			if slices.ContainsFunc(separate[area(f.path)], func(dir string) bool { return strings.HasPrefix(to+"/", dir+"/") }) {
-				t.Errorf("%s: got an import of %s, want none of %q", f.path, to, separate[area(f.path)])
+				t.Errorf("%s imports %s, want no imports of %q", f.path, to, separate[area(f.path)])
 			}
 		}
 	}

@@ -19,7 +19,7 @@ func TestPackagesWithAdvisoriesAreNotImported(t *testing.T) {
 	for name, file := range productionFiles(t) {
 		for _, i := range file.Imports {
 			if path := strings.Trim(i.Path.Value, `"`); slices.Contains(unusedParsers, path) {
-				t.Errorf("%s: got an import of %s, which docs/cves.md excludes", name, path)
+				t.Errorf("%s imports %s, which docs/cves.md excludes", name, path)
 			}
 		}
 	}
@@ -53,7 +53,7 @@ func TestLinterReportsUnhandledErrors(t *testing.T) {
 	_, enabled, _ := strings.Cut(string(text), "\n  enable:\n")
 	enabled, _, _ = strings.Cut(enabled, "\n  settings:\n")
 	if !strings.Contains(enabled, "    - errcheck\n") {
-		t.Errorf("got the linters\n%s\nwant errcheck", enabled)
+		t.Errorf("got linters\n%s\nwant errcheck", enabled)
 	}
 }
 
@@ -69,16 +69,16 @@ func TestImagesAreBuiltWithoutKnownAdvisories(t *testing.T) {
 	}
 	m := builtBy.FindSubmatch(dockerfile)
 	if m == nil {
-		t.Fatal("Dockerfile: got no Go version")
+		t.Fatal("Dockerfile: no Go version found")
 	}
 	got := "go" + string(m[1])
 	rows := fixedIn.FindAllStringSubmatch(documents(t)[filepath.Join(root, "docs", "cves.md")], -1)
 	for _, row := range rows {
 		if want := "go" + row[1]; version.Compare(got, want) < 0 {
-			t.Errorf("Dockerfile: got %s, want at least %s with a fix from docs/cves.md", got, want)
+			t.Errorf("Dockerfile: got %s, want at least %s, which contains a fix from docs/cves.md", got, want)
 		}
 	}
 	if len(rows) == 0 {
-		t.Error("docs/cves.md: got no Go version")
+		t.Error("docs/cves.md: no Go version found")
 	}
 }

@@ -26,12 +26,12 @@ func moduleRows(t *testing.T, name string) map[string]string {
 	_, after, begins := strings.Cut(string(text), "<!-- "+name+" -->")
 	table, _, ends := strings.Cut(after, "<!-- /"+name+" -->")
 	if !begins || !ends {
-		t.Fatalf("%s: got no table %q", dependenciesPage, name)
+		t.Fatalf("%s: table %q not found", dependenciesPage, name)
 	}
 	rows := map[string]string{}
 	for _, m := range moduleRow.FindAllStringSubmatch(table, -1) {
 		if _, found := rows[m[1]]; found {
-			t.Errorf("%s: got two rows for %s, want one", dependenciesPage, m[1])
+			t.Errorf("%s: duplicate row for %s", dependenciesPage, m[1])
 		}
 		rows[m[1]] = m[2]
 	}
@@ -46,23 +46,23 @@ func TestDocumentContainsEachDependency(t *testing.T) {
 	for module := range linked {
 		row, found := direct[module]
 		if _, ok := indirect[module]; !ok && !found || strings.Contains(row, "tests only") || found && !strings.Contains(row, "sidecar, ") {
-			t.Errorf("%s: got the row %q for %s, want its size in the sidecar", dependenciesPage, row, module)
+			t.Errorf("%s: got row %q for %s, want the size in the sidecar", dependenciesPage, row, module)
 		}
 	}
 	for module := range indirect {
 		if !linked[module] {
-			t.Errorf("%s: got a row for %s, which the sidecar does not link", dependenciesPage, module)
+			t.Errorf("%s: row for %s, which the sidecar does not link", dependenciesPage, module)
 		}
 	}
 	required := directRequirements(t)
 	for module := range required {
 		if _, found := direct[module]; !found {
-			t.Errorf("%s: got no row for %s, which go.mod requires directly", dependenciesPage, module)
+			t.Errorf("%s: no row for %s, which go.mod requires directly", dependenciesPage, module)
 		}
 	}
 	for module := range direct {
 		if !required[module] {
-			t.Errorf("%s: got a row for %s, which go.mod does not require directly", dependenciesPage, module)
+			t.Errorf("%s: row for %s, which go.mod does not require directly", dependenciesPage, module)
 		}
 	}
 }

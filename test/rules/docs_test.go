@@ -31,7 +31,7 @@ func documents(t *testing.T) map[string]string {
 		t.Fatal(err)
 	}
 	if len(docs) == 0 {
-		t.Fatal("got no Markdown files, want at least 1")
+		t.Fatal("no Markdown files found")
 	}
 	return docs
 }
@@ -49,9 +49,9 @@ func TestLinksInDocumentsAreValid(t *testing.T) {
 				target = filepath.Join(filepath.Dir(name), m[1])
 			}
 			if _, err := os.Stat(target); err != nil {
-				t.Errorf("%s: got a link to the missing file %s", name, m[1])
+				t.Errorf("%s: link to the missing file %s", name, m[1])
 			} else if page, ok := docs[target]; ok && m[2] != "" && !slices.Contains(places(page), m[2]) {
-				t.Errorf("%s: got a link to %s#%s, want one of the headings %q", name, m[1], m[2], places(page))
+				t.Errorf("%s: link to %s#%s, want one of the headings %q", name, m[1], m[2], places(page))
 			}
 		}
 	}
@@ -89,7 +89,7 @@ func TestPathsInDocumentsExist(t *testing.T) {
 				// The path is relative to the page or to the root.
 				_, fromRoot := os.Stat(filepath.Join(root, m[1]))
 				if _, err := os.Stat(filepath.Join(filepath.Dir(name), m[1])); fromRoot != nil && err != nil {
-					t.Errorf("%s:%d: got the missing path %s", name, i+1, m[1])
+					t.Errorf("%s:%d: path %s does not exist", name, i+1, m[1])
 				}
 			}
 		}
@@ -132,7 +132,7 @@ func TestMakeTargetsInDocumentsExist(t *testing.T) {
 	for name, text := range documents(t) {
 		for _, m := range asked.FindAllStringSubmatch(text, -1) {
 			if !have[m[1]] {
-				t.Errorf("%s: got `make %s`, want a target of the Makefile", name, m[1])
+				t.Errorf("%s: the Makefile has no target for `make %s`", name, m[1])
 			}
 		}
 	}
@@ -148,12 +148,12 @@ func TestTestsInDocumentsExist(t *testing.T) {
 			named++
 			code, err := os.ReadFile(filepath.Join(root, m[1]))
 			if err != nil || !strings.Contains(string(code), "\nfunc "+m[2]+"(") {
-				t.Errorf("%s: got the missing test %s in %s", name, m[2], m[1])
+				t.Errorf("%s: test %s in %s does not exist", name, m[2], m[1])
 			}
 		}
 	}
 	if named == 0 {
-		t.Error("got no reference to a test, want at least 1")
+		t.Error("no references to tests found")
 	}
 }
 
@@ -168,11 +168,11 @@ func TestVulnerabilitiesHaveTests(t *testing.T) {
 		}
 		rows++
 		if !proof.MatchString(row) {
-			t.Errorf("docs/cves.md: got the row %q, want a reference to a test", row)
+			t.Errorf("docs/cves.md: row %q has no reference to a test", row)
 		}
 	}
 	if rows == 0 {
-		t.Error("docs/cves.md: got no row")
+		t.Error("docs/cves.md: no rows found")
 	}
 }
 
@@ -188,7 +188,7 @@ func TestLinesOfDocumentsAreShort(t *testing.T) {
 		text = generated.ReplaceAllStringFunc(text, func(part string) string { return strings.Repeat("\n", strings.Count(part, "\n")) })
 		for i, line := range strings.Split(text, "\n") {
 			if n := len([]rune(line)); n > maxLine && !strings.HasPrefix(line, "|") && !strings.HasPrefix(line, "    ") {
-				t.Errorf("%s:%d: got a line of %d characters, want at most %d", name, i+1, n, maxLine)
+				t.Errorf("%s:%d: the line has %d characters, want at most %d", name, i+1, n, maxLine)
 			}
 		}
 	}

@@ -32,13 +32,13 @@ func TestGeneratedPartsAreCurrent(t *testing.T) {
 		before, rest, found := strings.Cut(string(text), part.begin)
 		got, after, ends := strings.Cut(rest, part.end)
 		if !found || !ends {
-			t.Fatalf("%s: got no generated part between %q and %q", part.file, part.begin, part.end)
+			t.Fatalf("%s: markers %q and %q not found", part.file, part.begin, part.end)
 		}
 		want := part.want(t)
 		switch {
 		case got == want:
 		case !*update:
-			t.Errorf("%s: the generated part is not current; run go test ./test/rules -update. got:\n%s\nwant:\n%s", part.file, got, want)
+			t.Errorf("%s: the generated part is not up to date; run go test ./test/rules -update; got:\n%s\nwant:\n%s", part.file, got, want)
 		default:
 			if err := os.WriteFile(name, []byte(before+part.begin+want+part.end+after), 0o644); err != nil {
 				t.Fatal(err)
@@ -95,7 +95,7 @@ func packageTable(t *testing.T) string {
 			}
 		}
 		if purpose == "" {
-			t.Errorf("%s: got no documentation of the package", r.path)
+			t.Errorf("%s: the package has no documentation", r.path)
 		}
 		for _, kind := range []string{"Package ", "Command "} {
 			if rest, ok := strings.CutPrefix(purpose, kind+filepath.Base(r.path)+" "); ok {

@@ -19,11 +19,11 @@ func TestBaseImageHasRegistry(t *testing.T) {
 	images := regexp.MustCompile(`(?m)^(?:ARG BUILDER=|FROM (?:--\S+ )?)(\S+)(?: AS (\S+))?$`).FindAllStringSubmatch(string(text), -1)
 	for _, m := range images {
 		if image := m[1]; !slices.Contains(known, image) && !withRegistry.MatchString(image) {
-			t.Errorf("Dockerfile: got the image %s without a registry", image)
+			t.Errorf("Dockerfile: image %s has no registry", image)
 		}
 		known = append(known, m[2])
 	}
 	if len(images) < 3 {
-		t.Errorf("Dockerfile: got %d images, want the builder and the stages", len(images))
+		t.Errorf("Dockerfile: got %d images, want the image of the builder and of the stages", len(images))
 	}
 }

@@ -24,7 +24,7 @@ func TestPlanContainsEachPackage(t *testing.T) {
 	for _, name := range packages {
 		_, path, _ := strings.Cut(name, module+"/")
 		if !slices.ContainsFunc(plan, func(f folder) bool { return f.path == path }) {
-			t.Errorf("got no entry for %s in plan_test.go, want one with its imports", path)
+			t.Errorf("no entry for %s and the imports of the package in plan_test.go", path)
 		}
 	}
 	if len(packages) < 20 {
@@ -40,7 +40,7 @@ func TestPackagesOutsideImportNoProductionCode(t *testing.T) {
 			for _, i := range file.Imports {
 				imported := strings.Trim(i.Path.Value, `"`)
 				if rest, ours := strings.CutPrefix(imported, module+"/"); ours && !strings.HasPrefix(rest, "test/") {
-					t.Errorf("%s: got an import of %s, want none of pkg and cmd", name, rest)
+					t.Errorf("%s imports %s, want no imports of pkg and cmd", name, rest)
 				}
 			}
 		}
@@ -51,7 +51,7 @@ func TestSidecarDependencies(t *testing.T) {
 	packages := sidecarPackages(t)
 	for name := range packages {
 		if slices.ContainsFunc(heavy, func(prefix string) bool { return strings.HasPrefix(name, prefix) }) {
-			t.Errorf("the sidecar links %s, want no such package; see go list -deps ./cmd/queue-proxy and go mod why -m", name)
+			t.Errorf("the sidecar must not link %s; see go list -deps ./cmd/queue-proxy and go mod why -m", name)
 		}
 	}
 	modules := slices.Collect(maps.Values(packages))

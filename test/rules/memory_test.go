@@ -27,7 +27,7 @@ func TestPackagesHaveNoMutableVariables(t *testing.T) {
 		}
 		for _, name := range stateVariables(set, files) {
 			if _, allowed := remembered[r.path+"."+name]; !allowed {
-				t.Errorf("%s: got the package variable %s, which is neither an error nor a table; use a constant, a field or a parameter", r.path, name)
+				t.Errorf("%s: package variable %s is neither an error nor a table; use a constant, a field or a parameter", r.path, name)
 			}
 		}
 	}
@@ -204,7 +204,7 @@ func TestStateVariablesAreFound(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := strings.Join(stateVariables(set, []*ast.File{file}), ","); got != want {
-			t.Errorf("%s: got the variables %q, want %q", code, got, want)
+			t.Errorf("%s: got variables %q, want %q", code, got, want)
 		}
 	}
 }

@@ -32,11 +32,11 @@ func TestWorkflowActionsHaveCommitHash(t *testing.T) {
 				continue // a workflow of this commit
 			}
 			if !pinned.MatchString(m[1]) {
-				t.Errorf("%s: got the action %s, want a full commit hash, because tags can change", name, m[1])
+				t.Errorf("%s: action %s has no full commit hash, but tags can change", name, m[1])
 			}
 		}
 	}
 	if seen == 0 {
-		t.Fatal("got no actions in .github/workflows, want at least 1")
+		t.Fatal("no actions found in .github/workflows")
 	}
 }

@@ -112,7 +112,7 @@ func (s *soak) disagreements() error {
 		"queue_proxy_log_lines_dropped_total", "queue_proxy_spans_dropped_total", "queue_proxy_draining",
 	} {
 		if metrics[name] == nil {
-			wrong = append(wrong, fmt.Errorf("%s: got no metric, want 0", name))
+			wrong = append(wrong, fmt.Errorf("%s: metric not found, want 0", name))
 		}
 		equal(name, metrics.sum(name), 0)
 	}
@@ -292,7 +292,7 @@ func (a *autoscaler) total() (arrivals, error) {
 	defer a.mu.Unlock()
 	from, all := a.root(a.newest)
 	if from != 0 && a.err == nil {
-		return all, fmt.Errorf("no windows cover the time from the start to second %d yet", from)
+		return all, fmt.Errorf("the windows do not cover the time from the start to second %d", from)
 	}
 	return all, a.err
 }
@@ -357,7 +357,7 @@ func (c *collector) disagreements(u *sums) (wrong []error) {
 		}
 	}
 	if len(u.traces) > 0 || len(c.servers) > 0 {
-		wrong = append(wrong, fmt.Errorf("traces: got %d that are not in the log, and %d log lines without a trace, want 0", len(c.servers), len(u.traces)))
+		wrong = append(wrong, fmt.Errorf("got %d traces that are not in the log, and %d log lines without a trace, want 0", len(c.servers), len(u.traces)))
 	}
 	return wrong
 }

@@ -258,10 +258,10 @@ func (s *soak) report() {
 		grown := slopeOf(at, y)
 		fmt.Fprintf(&b, "| %s | %.2f MB | %.2f MB | %+.1f MB (%+.1f to %+.1f) |\n", row.name, y[0]/1e6, y[len(y)-1]/1e6, grown.mid/1e6, grown.low/1e6, grown.high/1e6)
 		if long() && grown.high > row.aDay {
-			s.t.Errorf("%s: got a slope of up to %.1f MB a day, want at most %.0f", row.name, grown.high/1e6, row.aDay/1e6)
+			s.t.Errorf("%s: got a slope of up to %.1f MB per day, want at most %.0f", row.name, grown.high/1e6, row.aDay/1e6)
 		}
 		if more := y[len(y)-1] - y[0]; more > row.growth {
-			s.t.Errorf("%s: got %.1f MB more at the end, want at most %.1f", row.name, more/1e6, row.growth/1e6)
+			s.t.Errorf("%s: got an increase of %.1f MB, want at most %.1f", row.name, more/1e6, row.growth/1e6)
 		}
 	}
 	fmt.Fprintf(&b, "| goroutines | %d | %d | equal in each pause |\n", first.goroutines, last.goroutines)
@@ -289,7 +289,7 @@ func (s *soak) writePage(report string) {
 	before, rest, ok := strings.Cut(string(text), tableBegin)
 	_, after, ok2 := strings.Cut(rest, tableEnd)
 	if !ok || !ok2 {
-		s.t.Fatalf("%s: got no lines %q and %q", page, tableBegin, tableEnd)
+		s.t.Fatalf("%s: markers %q and %q not found", page, tableBegin, tableEnd)
 	}
 	if err := os.WriteFile(page, []byte(before+tableBegin+report+tableEnd+after), 0o644); err != nil {
 		s.t.Fatal(err)

@@ -263,11 +263,11 @@ func (s *soak) join() {
 	}
 	s.reconcileLog(known, lose)
 	if lost > 10 {
-		s.t.Errorf("got %d more lost requests", lost-10)
+		s.t.Errorf("lost %d requests", lost-10)
 	}
 	s.books, s.entries = ledger.NewBooks(), nil
 	for _, line := range s.strange {
-		s.t.Errorf("got unexpected output of the sidecar: %s", line)
+		s.t.Errorf("unexpected output of the sidecar: %s", line)
 	}
 	s.strange = nil
 }
@@ -331,7 +331,7 @@ func (s *soak) end() {
 	case <-s.sidecar.done:
 	case <-time.After(ledger.Patience):
 		s.writeState()
-		s.t.Fatal("the sidecar still runs after SIGTERM")
+		s.t.Fatal("the sidecar is still running after SIGTERM")
 	}
 	if code := s.sidecar.cmd.ProcessState.ExitCode(); code != 0 {
 		s.t.Errorf("got exit code %d, want 0", code)

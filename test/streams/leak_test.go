@@ -137,7 +137,7 @@ func TestRequestEndsInEachOrderWithWriteFailure(t *testing.T) {
 					})
 				}
 				if !wantReleased(t, p, before) {
-					t.Fatalf("the order was %v", order)
+					t.Fatalf("order of the events: %v", order)
 				}
 			}
 			seen := map[string]int{}

@@ -26,7 +26,7 @@ func TestSelectionWithoutMatchReturnsError(t *testing.T) {
 func TestWriteRequiresAllSuites(t *testing.T) {
 	for _, args := range [][]string{{"-write", "-quick"}, {"-write", "-run", "WebSocket"}} {
 		if _, err := readSettings(args); err == nil {
-			t.Errorf("%q: got no error, want an error", args)
+			t.Errorf("%q: got no error", args)
 		}
 	}
 }
@@ -50,7 +50,7 @@ func TestNamesAreUnique(t *testing.T) {
 	}
 	slices.Sort(names)
 	if unique := slices.Compact(slices.Clone(names)); len(unique) != len(names) {
-		t.Errorf("got %d different names of suites and WebSocket cases, want %d", len(unique), len(names))
+		t.Errorf("got %d unique names of suites and WebSocket cases, want %d", len(unique), len(names))
 	}
 }
 
@@ -85,7 +85,7 @@ func TestVerdictListsFailuresOfSidecar(t *testing.T) {
 			t.Errorf("%s: got %q, want %q", name, got, c.want)
 		}
 		if err := rep.verdict(); (err != nil) != (c.want != "") {
-			t.Errorf("%s: got the verdict %v, want an error: %v", name, err, c.want != "")
+			t.Errorf("%s: got verdict %v, want an error: %v", name, err, c.want != "")
 		}
 	}
 }
@@ -110,13 +110,13 @@ func TestTableIsWrittenBetweenMarkers(t *testing.T) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	if row := "| suite | 3 | 3 | - | - | 2 |\n"; !strings.Contains(string(text), row) {
-		t.Errorf("got %q, want the row %q", text, row)
+		t.Errorf("got %q, want row %q", text, row)
 	}
 	if err := os.WriteFile(page, []byte(beginMarker), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := rep.writeTo(page); err == nil {
-		t.Error("no end marker: got no error, want an error")
+		t.Error("no end marker: got no error")
 	}
 }
 
@@ -131,7 +131,7 @@ func TestParseConnect(t *testing.T) {
 		t.Errorf("got %d cases and failures of %q, want 6 and %q", r.cases, r.failedNames(), want)
 	}
 	if got, want := r.failed["Basic/a/b"], "actual error: x second line"; got != want {
-		t.Errorf("got the reason %q, want %q", got, want)
+		t.Errorf("got reason %q, want %q", got, want)
 	}
 	r, err = parseConnect("Total cases: 5\n5 passed, 0 failed\nAnother 2 could not be run due to client timing out or exiting prematurely.\n")
 	if err != nil {

@@ -40,7 +40,7 @@ func TestCommandErrorHasNoUsageHint(t *testing.T) {
 	stderr, err := execute(t.Context(), want, "run")
 	harness.Equal(t, stderr, "program: an error\ufffd[2J\n")
 	if !errors.Is(err, want) || errors.Is(err, ErrUsage) {
-		t.Errorf("got %v, want %v, which is not a usage error", err, want)
+		t.Errorf("got %v, want %v and no usage error", err, want)
 	}
 }
 

@@ -49,7 +49,7 @@ func TestPathSelectsResponse(t *testing.T) {
 	} {
 		answer, body := ask(t, s, row.method, row.target, row.body)
 		if answer.StatusCode != row.status {
-			t.Errorf("%s: got the status %d, want %d", row.target, answer.StatusCode, row.status)
+			t.Errorf("%s: got status %d, want %d", row.target, answer.StatusCode, row.status)
 		}
 		if row.length >= 0 && len(body) != row.length {
 			t.Errorf("%s: got %d bytes, want %d", row.target, len(body), row.length)
@@ -67,7 +67,7 @@ func TestEchoReturnsTargetAndBody(t *testing.T) {
 	}
 	const hello = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"
 	if got.Target != "/a%2fb?x=1;y=%zz" || got.BodyLength != 5 || got.BodySHA256 != hello {
-		t.Errorf("got %+v, want the target as sent, 5 bytes and the hash of hello", got)
+		t.Errorf("got %+v, want the original target, 5 bytes and the hash of hello", got)
 	}
 }
 
@@ -104,7 +104,7 @@ func TestStreamsEndWithEventOrStatus(t *testing.T) {
 		t.Errorf("got %q, %v, want end as the last event", body, err)
 	}
 	if _, err := io.ReadAll(call.Body); err != nil || call.Trailer.Get("Grpc-Status") != "14" {
-		t.Errorf("got %v and the trailer %v, want Grpc-Status 14", err, call.Trailer)
+		t.Errorf("got %v and trailer %v, want Grpc-Status 14", err, call.Trailer)
 	}
 }
 
@@ -113,7 +113,7 @@ func TestReadyReturnsConfiguredStatus(t *testing.T) {
 	defer s.Close()
 	ask(t, s, "POST", "/ready?status=503", "")
 	if answer, _ := ask(t, s, "GET", "/ready", ""); answer.StatusCode != 503 {
-		t.Errorf("after POST /ready?status=503: got the status %d, want 503", answer.StatusCode)
+		t.Errorf("after POST /ready?status=503: got status %d, want 503", answer.StatusCode)
 	}
 }
 
@@ -123,7 +123,7 @@ func TestGRPCHealthReturnsReadiness(t *testing.T) {
 	for _, want := range []string{"\x00\x00\x00\x00\x02\x08\x01", "\x00\x00\x00\x00\x02\x08\x02"} {
 		answer, body := ask(t, s, "POST", "/grpc.health.v1.Health/Check", "")
 		if body != want || answer.Trailer.Get("Grpc-Status") != "0" {
-			t.Errorf("got %q and the trailer %v, want %q and Grpc-Status 0", body, answer.Trailer, want)
+			t.Errorf("got %q and trailer %v, want %q and Grpc-Status 0", body, answer.Trailer, want)
 		}
 		ask(t, s, "POST", "/ready?status=503", "")
 	}
@@ -137,7 +137,7 @@ func TestCountersDoNotCountOwnRequests(t *testing.T) {
 	ask(t, s, "GET", "/max", "")
 	ask(t, s, "GET", "/seen?id=one", "")
 	if got := a.Seen("one"); got != 1 {
-		t.Errorf("got %d requests with the ID, want 1", got)
+		t.Errorf("got %d requests with this ID, want 1", got)
 	}
 	if got := a.Running(); got.Max != 1 || got.Ended != 1 {
 		t.Errorf("got %+v, want a maximum of 1 and 1 completed request", got)
@@ -153,7 +153,7 @@ func TestDieAbortsResponse(t *testing.T) {
 	}
 	defer answer.Body.Close()
 	if _, err := io.ReadAll(answer.Body); !errors.Is(err, io.ErrUnexpectedEOF) {
-		t.Errorf("got the error %v, want %v", err, io.ErrUnexpectedEOF)
+		t.Errorf("got error %v, want %v", err, io.ErrUnexpectedEOF)
 	}
 }
 
@@ -165,11 +165,11 @@ func TestLedgerIsWrittenBeforeResponse(t *testing.T) {
 	defer s.Close()
 	answer, _ := ask(t, s, "GET", "/bytes/5", "")
 	if got := answer.Header.Get(IDHeader); got != "one" {
-		t.Errorf("got the ID %q in the response, want \"one\"", got)
+		t.Errorf("got ID %q in the response, want \"one\"", got)
 	}
 	ask(t, s, "GET", "/max", "")
 	if got := ledger.String(); got != "seen one\n" {
-		t.Errorf("got the lines %q, want one line", got)
+		t.Errorf("got lines %q, want one line", got)
 	}
 }
 
@@ -179,7 +179,7 @@ func TestResetAndGarbageReturnError(t *testing.T) {
 	for _, path := range []string{"/reset", "/garbage"} {
 		if answer, err := s.Client().Get(s.URL + path); err == nil {
 			answer.Body.Close()
-			t.Errorf("%s: got the status %d, want an error", path, answer.StatusCode)
+			t.Errorf("%s: got status %d, want an error", path, answer.StatusCode)
 		}
 	}
 }
@@ -192,6 +192,6 @@ func TestGRPCCallReturnsMessages(t *testing.T) {
 	const message = "\x00\x00\x00\x00\x02hi"
 	answer, body := ask(t, s, "POST", "/grpc/any", message)
 	if body != message || answer.Header.Get("Content-Type") != "application/grpc" || answer.Trailer.Get("Grpc-Status") != "0" {
-		t.Errorf("got %q with %v and the trailer %v, want the message and Grpc-Status 0", body, answer.Header, answer.Trailer)
+		t.Errorf("got %q with %v and trailer %v, want the message and Grpc-Status 0", body, answer.Header, answer.Trailer)
 	}
 }

@@ -37,7 +37,7 @@ func TestLoadCountsResponsesByStatus(t *testing.T) {
 	}
 	got := load(t.Context(), []group{{n: 2, paths: []string{"/"}, aside: true}}, address, 0, 20*time.Millisecond)
 	if got.goodput != 0 || got.failed != 0 {
-		t.Errorf("got %+v of clients that are not measured", got)
+		t.Errorf("got %+v for clients that are not measured", got)
 	}
 }
 
@@ -50,7 +50,7 @@ func TestAppServesPathsOfEachRow(t *testing.T) {
 					r.app.handler().ServeHTTP(w, httptest.NewRequest("GET", path, nil))
 				}
 				if w.Code == 404 {
-					t.Errorf("%s: got no handler for %s", r.name, path)
+					t.Errorf("%s: no handler for %s", r.name, path)
 				}
 			}
 		}

@@ -103,20 +103,20 @@ func TestSettledLimitKeepsGoodput(t *testing.T) {
 			if state.Settled == 0 {
 				t.Logf("settled limit is unknown: %s", state.Missing)
 				if state.Missing == "" {
-					t.Error("missing data: got none, want the reason for the unknown limit")
+					t.Error("got no reason for the unknown limit")
 				}
 				return
 			}
 			settled = true
 			got := r.Compare(Fixed(state.Settled))
-			t.Logf("settled limit %d: %.1f/s, without it %.1f/s", state.Settled, got.Throughput, none.Throughput)
+			t.Logf("settled limit %d: %.1f/s, without the limit %.1f/s", state.Settled, got.Throughput, none.Throughput)
 			if got.Throughput < 0.95*none.Throughput {
 				t.Errorf("settled limit %d: got %.1f/s, want at least 0.95 of %.1f/s", state.Settled, got.Throughput, none.Throughput)
 			}
 		})
 	}
 	if !settled {
-		t.Error("settled limits: got none, want at least 1")
+		t.Error("got no settled limit, want at least 1")
 	}
 }
 

@@ -149,15 +149,15 @@ func TestCommandsAreRead(t *testing.T) {
 		{".", map[string]string{}, nil, nil},
 	}
 	if len(tests) != len(want) {
-		t.Fatalf("got the commands %v, want %v", tests, want)
+		t.Fatalf("got commands %v, want %v", tests, want)
 	}
 	for i, w := range want {
 		g := tests[i]
 		if g.dir != w.dir || !maps.Equal(g.patterns, w.patterns) || !slices.Equal(g.packages, w.packages) || !slices.Equal(g.tags, w.tags) {
-			t.Errorf("got the command %v, want %v", g, w)
+			t.Errorf("got command %v, want %v", g, w)
 		}
 	}
 	if len(makes) != 2 || makes[0].variables["FUZZ"] != "wire Fuzz" || makes[0].targets[0] != "fuzz" || makes[1].variables["BENCH_ROWS"] != "idle,tls" {
-		t.Errorf("got the calls %v, want make fuzz with FUZZ and make bench with BENCH_ROWS", makes)
+		t.Errorf("got calls %v, want make fuzz with FUZZ and make bench with BENCH_ROWS", makes)
 	}
 }

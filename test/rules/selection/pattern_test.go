@@ -59,7 +59,7 @@ func TestAlternativesWithoutMatchAreReported(t *testing.T) {
 		}
 	}
 	if got, err := unmatched("(A", names); err == nil {
-		t.Errorf("an invalid pattern: got %q, want an error", got)
+		t.Errorf("invalid pattern: got %q, want an error", got)
 	}
 }
 
@@ -95,7 +95,7 @@ func TestBuildTagsSelectTestFiles(t *testing.T) {
 	}{{nil, false}, {[]string{"e2e"}, true}} {
 		functions, err := testFunctions("../../..", []string{"./pkg/observe/metrics"}, c.tags)
 		if got := slices.Contains(functions, e2e); err != nil || got != c.want {
-			t.Errorf("tags %q: got %s among the functions: %v, %v; want %v", c.tags, e2e, got, err, c.want)
+			t.Errorf("tags %q: functions contain %s: got %v, %v; want %v", c.tags, e2e, got, err, c.want)
 		}
 	}
 }

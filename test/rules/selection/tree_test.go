@@ -143,7 +143,7 @@ func benchGroups(t *testing.T) []string {
 	}
 	list := regexp.MustCompile(`(?m)^var groups = \[\]string\{(.*)\}$`).FindSubmatch(text)
 	if list == nil {
-		t.Fatal("test/bench/main.go: got no line that begins with var groups, want one")
+		t.Fatal("test/bench/main.go: no line begins with var groups")
 	}
 	var groups []string
 	for quoted := range strings.SplitSeq(string(list[1]), ", ") {
@@ -235,7 +235,7 @@ func TestEverySelectionMatches(t *testing.T) {
 	// A check that finds no selections reports no failures.
 	for flag, want := range map[string]int{"run": 12, "bench": 3, "CLUSTER": 5, "FUZZ": 1, "BENCH_ROWS": 2} {
 		if got := c.checked[flag]; got < want {
-			t.Errorf("got %d patterns of %s, want at least %d; has their spelling changed?", got, flag, want)
+			t.Errorf("got %d patterns of %s, want at least %d", got, flag, want)
 		}
 	}
 }
@@ -257,7 +257,7 @@ func TestWrongSelectionsAreReported(t *testing.T) {
 		check := newChecker(t)
 		check.text("file", c.text)
 		if len(check.complaints) == 0 || !strings.Contains(check.complaints[0], c.want) {
-			t.Errorf("%s: got %q, want a complaint with %q", c.text, check.complaints, c.want)
+			t.Errorf("%s: got %q, want an error that contains %q", c.text, check.complaints, c.want)
 		}
 	}
 }
@@ -271,7 +271,7 @@ func TestClusterPatternIsCheckedBeforeSetup(t *testing.T) {
 			words := simpleCommands(first)[0]
 			check := slices.Index(words, "./test/rules/selection")
 			if check < 0 {
-				t.Fatalf("got %q first, want the check of CLUSTER", first)
+				t.Fatalf("got %q as the first line, want the check of CLUSTER", first)
 			}
 			t.Chdir(root)
 			if err := run(words[check+1:], nil); err == nil || !strings.Contains(err.Error(), `"NoSuch"`) {

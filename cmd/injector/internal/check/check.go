@@ -20,7 +20,7 @@ type Options struct {
 	Configuration string // name of the MutatingWebhookConfiguration and of the MutatingAdmissionPolicy
 	Secret        string // name of the Secret with the certificate of the webhook
 	Namespace     string // only check the pods and Services of this namespace; "" means the selected namespaces
-	Everywhere    bool   // check the pods and Services of all namespaces
+	Everywhere    bool   // check pods and Services in all namespaces
 	Version       string // version of this program
 	Now           time.Time
 }

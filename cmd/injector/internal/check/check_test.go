@@ -249,11 +249,11 @@ func TestProblemsOfInjectorAreReported(t *testing.T) {
 	testProblems(t, map[string]problem{
 		"old version of Kubernetes": {func(f *fakeServer) { f.version = "27+" }, "error: the version is v1.27+.0; the webhook requires 1.28, and the policy requires 1.36"},
 		"missing permission":        {func(f *fakeServer) { f.denied = "services" }, "error: no permission to list services in all namespaces"},
-		"no permission for Secrets": {func(f *fakeServer) { f.denied = "secrets" }, "warning: no permission to get Secret queue-proxy/queue-proxy-injector-certificate, so the certificate was not checked"},
+		"no permission for Secrets": {func(f *fakeServer) { f.denied = "secrets" }, "warning: cannot check the certificate: no permission to get Secret queue-proxy/queue-proxy-injector-certificate"},
 		"not installed": {func(f *fakeServer) {
 			f.objects["/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"] = []map[string]any{}
 		},
-			"error: there is no MutatingWebhookConfiguration queue-proxy-injector and no MutatingAdmissionPolicy queue-proxy-injector, so pods are not injected when they are created"},
+			"error: MutatingWebhookConfiguration queue-proxy-injector and MutatingAdmissionPolicy queue-proxy-injector do not exist, so pods are not injected when they are created"},
 		"policy without a binding": {func(f *fakeServer) {
 			f.objects["/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies"] = []map[string]any{object("", "queue-proxy-injector", nil)}
 		}, "error: no MutatingAdmissionPolicyBinding refers to the policy queue-proxy-injector"},
@@ -283,7 +283,7 @@ func TestProblemsOfWorkloadsAreReported(t *testing.T) {
 		"invalid label": {func(f *fakeServer) {
 			f.objects["/api/v1/namespaces"] = append(f.objects["/api/v1/namespaces"], object("", "blog", nil, label, "enabled"), object("", "kube-system", nil, label, "true"))
 		}, "warning: the label of namespace blog has the value \"enabled\", which has no effect; want true or false\n" +
-			"warning: the label of namespace kube-system has no effect, because the webhook excludes this namespace"},
+			"warning: the label of namespace kube-system has no effect because the webhook excludes the namespace"},
 		"pods without a sidecar": {func(f *fakeServer) {
 			f.objects["/api/v1/pods"] = append(f.objects["/api/v1/pods"], webPod("web-5d8f-b"), webPod("web-5d8f-c"))
 		},
@@ -292,7 +292,7 @@ func TestProblemsOfWorkloadsAreReported(t *testing.T) {
 			f.objects["/api/v1/pods"] = append(f.objects["/api/v1/pods"], ready(object("shop", "db", map[string]any{"containers": []any{map[string]any{"name": "db"}}}, "queue-proxy.dev/mode", "fast")))
 		}, "warning: Pod shop/db: bad-option: unknown label \"queue-proxy.dev/mode\": did you mean \"queue-proxy.dev/inject\"?"},
 		"Service bypasses the sidecar": {func(f *fakeServer) { f.objects["/api/v1/services"][0] = service(8080) },
-			"warning: Service shop/web: requests bypass the sidecar; with injector inject, targetPort changes from application port 8080 to http (port 8012 of the sidecar)"},
+			"warning: Service shop/web: requests bypass the sidecar; run injector inject (targetPort changes from application port 8080 to http (port 8012 of the sidecar))"},
 		"different images": {func(f *fakeServer) {
 			f.objects["/api/v1/pods"] = append(f.objects["/api/v1/pods"], injectedPod("web-5d8f-b", "queue-proxy:0"))
 		},

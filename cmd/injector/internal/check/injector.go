@@ -43,7 +43,7 @@ func (r *run) checkInjector() {
 	}
 	var problems []string
 	if !hasWebhook && !hasPolicy {
-		problems = []string{fmt.Sprintf("there is no MutatingWebhookConfiguration %[1]s and no MutatingAdmissionPolicy %[1]s, so pods are not injected when they are created", name)}
+		problems = []string{fmt.Sprintf("MutatingWebhookConfiguration %[1]s and MutatingAdmissionPolicy %[1]s do not exist, so pods are not injected when they are created", name)}
 	}
 	r.add(exists, Error, problems, "install the injector, or set --configuration; see https://github.com/queue-proxy/queue-proxy/blob/main/deploy/README.md")
 	r.policyOnly = hasPolicy && !hasWebhook
@@ -83,7 +83,7 @@ func (r *run) checkWebhook(c *admissionregv1.MutatingWebhookConfiguration) {
 	const hasService = "webhook has a Service"
 	i := slices.IndexFunc(c.Webhooks, func(w admissionregv1.MutatingWebhook) bool { return w.ClientConfig.Service != nil })
 	if i < 0 {
-		r.add(hasService, Warning, []string{"the webhook has a URL and no Service; its pods and its certificate were not checked"}, "")
+		r.add(hasService, Warning, []string{"the webhook has a URL and no Service; the pods and the certificate were not checked"}, "")
 		return
 	}
 	ref := c.Webhooks[i].ClientConfig.Service
@@ -131,7 +131,7 @@ func (r *run) checkInjectorPods(c *admissionregv1.MutatingWebhookConfiguration, 
 		result = Error
 		problems = append(problems, "no pod is ready, so pods start without a sidecar (failurePolicy Ignore)")
 	case ready == 1 && fails:
-		problems = append(problems, "only 1 pod is ready; if it fails, the API server rejects pods (failurePolicy Fail)")
+		problems = append(problems, "only one pod is ready; if the pod fails, the API server rejects pods (failurePolicy Fail)")
 	}
 	r.add(description, result, problems, runbook)
 }
@@ -161,7 +161,7 @@ func (r *run) checkCertificate(c *admissionregv1.MutatingWebhookConfiguration, r
 		return
 	}
 	if !granted {
-		r.add(description, Warning, []string{"no permission to get Secret " + name + ", so the certificate was not checked"}, "")
+		r.add(description, Warning, []string{"cannot check the certificate: no permission to get Secret " + name}, "")
 		return
 	}
 	var secret struct {
@@ -170,7 +170,7 @@ func (r *run) checkCertificate(c *admissionregv1.MutatingWebhookConfiguration, r
 		} `json:"data"`
 	}
 	if err := r.get("/api/v1/namespaces/"+ref.Namespace+"/secrets/"+r.options.Secret, &secret); err != nil {
-		r.add(description, Error, []string{fmt.Sprintf("read Secret %s: %v", name, err)}, "if the certificate is in another Secret, set --secret")
+		r.add(description, Error, []string{fmt.Sprintf("read Secret %s: %v", name, err)}, "set --secret if the certificate is in another Secret")
 		return
 	}
 	until, err := verifyCertificate(secret.Data.Certificate, roots, ref.Name+"."+ref.Namespace+".svc", r.options.Now)

@@ -112,7 +112,7 @@ func (r *run) checkNamespaces() {
 	for _, name := range slices.Sorted(maps.Keys(r.namespaces)) {
 		switch value := r.namespaces[name]; {
 		case value == selected && slices.Contains(neverInjected, name):
-			invalid = append(invalid, fmt.Sprintf("the label of namespace %s has no effect, because the webhook excludes this namespace", name))
+			invalid = append(invalid, fmt.Sprintf("the label of namespace %s has no effect because the webhook excludes the namespace", name))
 		case value == selected:
 			chosen = append(chosen, name)
 		case value != "" && value != excluded:
@@ -296,7 +296,7 @@ func bypassingServices(c *namespaceContent) []string {
 		out, _ := inject.FollowService(one.object, injected, inject.Workloads)
 		var problems []string
 		if out.Verdict == inject.Rewritten || out.Reason == inject.SecondStep {
-			problems = append(problems, "requests bypass the sidecar; with injector inject, "+strings.Join(out.Notes, ", "))
+			problems = append(problems, "requests bypass the sidecar; run injector inject ("+strings.Join(out.Notes, ", ")+")")
 		}
 		if out.Verdict != inject.Rewritten {
 			problems = append(problems, out.Warnings...)
@@ -338,7 +338,7 @@ func (r *run) checkVersions() {
 	if len(problems) > 0 && wanted != "" {
 		problems = append(problems, "the injector adds sidecars with image "+wanted)
 	}
-	r.add("sidecars have the image of the injector", Warning, truncate(problems), "restart the workloads with the old image, unless they have the annotation "+inject.Prefix+"image")
+	r.add("sidecars have the image of the injector", Warning, truncate(problems), "restart the workloads that have an old image and do not have the annotation "+inject.Prefix+"image")
 }
 
 // checkInjectorVersion compares the version of this program with the versions of the injectors.
@@ -357,7 +357,7 @@ func (r *run) checkInjectorVersion() {
 			problems = append(problems, fmt.Sprintf("Pod %s/%s has version %s, but this program has version %s", p.Namespace, p.Name, version, r.options.Version))
 		}
 	}
-	r.add("injector and this program have the same version", Warning, truncate(problems), "")
+	r.add("the injector and this program have the same version", Warning, truncate(problems), "")
 }
 
 // versionOf reads the version of an injector from its metrics.
