@@ -387,6 +387,6 @@ func TestNodeRestartLosesNoRequest(t *testing.T) {
 	time.Sleep(2 * time.Second)
 	row := c.reconcile("node is killed and restarted", ledger.Exceptions{Log: true, End: true})
 	if row.count[ledger.FromApp] == 0 || row.count[ledger.Broken] == 0 {
-		t.Errorf("got %v, want responses of the app, and broken requests because of the restart", row.count)
+		t.Errorf("got %v, want responses from the app, and broken requests because of the restart", row.count)
 	}
 }

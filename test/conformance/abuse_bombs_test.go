@@ -76,7 +76,7 @@ func TestUnboundedRequestsAreRejected(t *testing.T) {
 						took := time.Since(began)
 						switch {
 						case sent >= mostBytes:
-							t.Errorf("%s, %s: %d bytes were accepted, want fewer", w.name, b.name, sent)
+							t.Errorf("%s, %s: accepted %d bytes, want fewer", w.name, b.name, sent)
 						case err != nil:
 							t.Errorf("%s, %s: after %d bytes: %v", w.name, b.name, sent, err)
 						case i > 1 && answer.status() == 400: // the internal ports accept a limited number of lines

@@ -74,7 +74,7 @@ func TestForgedHeadersDoNotBypassLimits(t *testing.T) {
 		}
 	}
 	if strings.Contains(text, "other.test") {
-		t.Error("got a forged name in the metrics, want none")
+		t.Error("the metrics contain a forged name")
 	}
 	p.poll("each request is logged", func() error {
 		lines := map[string]int{}
@@ -86,7 +86,7 @@ func TestForgedHeadersDoNotBypassLimits(t *testing.T) {
 		for i, f := range forgeries {
 			for _, target := range []string{fmt.Sprintf("/full/%d", i), fmt.Sprintf("/free/%d", i)} {
 				if got := lines[target]; f.probe != (got == 0) {
-					return fmt.Errorf("%q: got %d lines for %s, want none for probes and at least one for other requests", f.fields, got, target)
+					return fmt.Errorf("%q: got %d lines for %s, want no lines for probes and at least one line for other requests", f.fields, got, target)
 				}
 			}
 		}
@@ -142,10 +142,10 @@ func (f forgery) checkWithoutFreeSlot(t *testing.T, p *proxy, app *recordingApp,
 			return nil
 		})
 	} else if got := ask(); got != f.status {
-		t.Errorf("%q while the app is full: got %d, want %d", f.fields, got, f.status)
+		t.Errorf("%q, app is full: got %d, want %d", f.fields, got, f.status)
 	}
 	if _, n := app.got(path); n != 0 && f.status != 0 {
-		t.Errorf("%q reached a full app, want no request", f.fields)
+		t.Errorf("%q: the app received the request while it was full", f.fields)
 	}
 }
 
@@ -164,7 +164,7 @@ func (f forgery) checkWithFreeSlot(t *testing.T, p *proxy, app *recordingApp, pa
 	h, n := app.got(path)
 	switch {
 	case f.probe && n != 0:
-		t.Errorf("%q: the probe reached the app, want no request", f.fields)
+		t.Errorf("%q: the app received the probe", f.fields)
 		return
 	case f.probe:
 		return
@@ -208,22 +208,22 @@ func wantForwardingFields(t *testing.T, name string, fields []string, h http.Hea
 			forwarded = append(forwarded, value)
 		default:
 			if got := h.Get(n); got != value {
-				t.Errorf("%s: the app received %s: %.100q, want it unchanged", name, n, got)
+				t.Errorf("%s: the app received %s: %.100q, want the original value", name, n, got)
 			}
 		}
 	}
 	want := strings.Join(append(xff, "127.0.0.1"), ", ")
 	if got := strings.Join(h.Values("X-Forwarded-For"), ", "); got != want {
-		t.Errorf("%s: the app received X-Forwarded-For of %d bytes %.100q, want %d: the original value and the client address", name, len(got), got, len(want))
+		t.Errorf("%s: the app received X-Forwarded-For of %d bytes %.100q, want %d bytes (the original value and the client address)", name, len(got), got, len(want))
 	}
 	got := strings.Join(h.Values("Forwarded"), ", ")
 	switch {
 	case forwarded != nil:
 		if got != forwarded[0] {
-			t.Errorf("%s: the app received Forwarded: %.100q, want it unchanged", name, got)
+			t.Errorf("%s: the app received Forwarded: %.100q, want the original value", name, got)
 		}
 	case len(got) > longestForwarded:
-		t.Errorf("%s: the app received a Forwarded of %d bytes, want at most %d", name, len(got), longestForwarded)
+		t.Errorf("%s: the app received a Forwarded field of %d bytes, want at most %d", name, len(got), longestForwarded)
 	case strings.HasPrefix(name, "a short chain"), strings.HasPrefix(name, "a hundred"):
 		if n := strings.Count(got, "for="); n != strings.Count(want, ",") {
 			t.Errorf("%s: the app received Forwarded: %.100q with %d nodes, want all nodes of the chain", name, got, n)
@@ -277,7 +277,7 @@ func TestLongProxyChainsAreForwardedUnchanged(t *testing.T) {
 				h := heard[name]
 				mu.Unlock()
 				if answer.StatusCode != 200 || h == nil {
-					t.Errorf("%s: got status %d, want the request to reach the app", name, answer.StatusCode)
+					t.Errorf("%s: got status %d, want a request at the app", name, answer.StatusCode)
 					continue
 				}
 				wantForwardingFields(t, name, fields, h)

@@ -339,7 +339,7 @@ func (v *victim) runAttack(name string, memory int64, contends bool, attack func
 		v.app.mu.Lock()
 		defer v.app.mu.Unlock()
 		if n := len(v.app.running); n > len(v.honest) {
-			return fmt.Errorf("the app has %d requests", n)
+			return fmt.Errorf("the app is processing %d requests", n)
 		}
 		return nil
 	})
@@ -695,7 +695,7 @@ func TestHTTP2BombsStayWithinMemoryLimit(t *testing.T) {
 					v.app.await(t, 20) // the memory budget rejects some of the others
 					v.awaitStableMemory(calm + mostBombed)
 					if grown := v.memory("VmHWM") - calm; grown > mostBombed {
-						t.Errorf("%s: memory grew by %d KB since the first bomb, want at most %d", b.name, grown>>10, mostBombed>>10)
+						t.Errorf("%s: memory grew by %d KB after the first attack, want at most %d", b.name, grown>>10, mostBombed>>10)
 					}
 					a.Close()
 				})

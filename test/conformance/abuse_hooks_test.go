@@ -150,11 +150,11 @@ func TestProbeRedirectDoesNotStartDrain(t *testing.T) {
 	p.start(fmt.Sprintf(`SERVING_READINESS_PROBE={"httpGet":{"path":"/","port":%d}}`, p.port.user))
 	for range 5 {
 		if m := dial(t, p.addr()).ask("/", "K-Network-Probe: queue"); m.status() != 200 {
-			t.Fatalf("got %q with %q, want 200 because the app responded", m.Start, m.Body)
+			t.Fatalf("got %q with %q, want 200 because the app is ready", m.Start, m.Body)
 		}
 	}
 	if asked.Load() == 0 {
-		t.Error("the app received no probe, want at least one")
+		t.Error("the app received no probe")
 	}
 	p.awaitLog("the user container is ready", "the redirect to a port of the queue-proxy was not followed")
 }

@@ -45,7 +45,7 @@ func TestLongFieldNameListsAreRejected(t *testing.T) {
 				continue
 			}
 			if want := c.status == 200; (app.count(id) == 1) != want {
-				t.Errorf("%s of %d bytes, %s: the app received the request %d times", c.name, c.size, protocol, app.count(id))
+				t.Errorf("%s of %d bytes, %s: the app received the request %d times, want 0", c.name, c.size, protocol, app.count(id))
 			}
 			if c.status >= 400 && word(m.get("Proxy-Status")) != "bad-request" {
 				t.Errorf("%s of %d bytes, %s: got Proxy-Status %q, want bad-request", c.name, c.size, protocol, m.get("Proxy-Status"))

@@ -180,7 +180,7 @@ func (v *victim) awaitMemoryRelease(name string) {
 	v.t.Helper()
 	poll(v.t, name+": memory is released", func() error {
 		if n, err := v.requestMemory(); err != nil || n > 256<<10 {
-			return fmt.Errorf("requests hold %d bytes, %v", n, err)
+			return fmt.Errorf("requests use %d bytes of memory, %v", n, err)
 		}
 		return nil
 	})
@@ -240,8 +240,8 @@ func TestBodiesOnManyConnectionsFitSmallPod(t *testing.T) {
 					return nil
 				})
 			}
-			if t.Logf("requests hold up to %d KB", most>>10); most > mostUsed {
-				t.Errorf("requests hold up to %d KB, want at most %d", most>>10, mostUsed>>10)
+			if t.Logf("requests use up to %d KB of memory", most>>10); most > mostUsed {
+				t.Errorf("requests use up to %d KB of memory, want at most %d", most>>10, mostUsed>>10)
 			}
 			v.honestAnswers("attack", false)
 			all.close()

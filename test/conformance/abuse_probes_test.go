@@ -193,7 +193,7 @@ func (p *proxy) sendRequestsUntil(t *testing.T, done <-chan struct{}) (traffic, 
 		}
 		sent := time.Now()
 		if m := w.ask("/"); m.status() != 200 || m.Body != byTheApp {
-			t.Fatalf("request during the probes: got %q, want the response of the app", m.Start)
+			t.Fatalf("request during the probes: got %q, want the response from the app", m.Start)
 		}
 		slowest = max(slowest, time.Since(sent))
 		if traffic%25 == 0 {
@@ -235,7 +235,7 @@ func TestConcurrentProbesShareOneAppProbe(t *testing.T) {
 	asked, overlap := app.seen()
 	// The application may still process a probe when the next probe begins.
 	if limit := int(took/time.Second) + 2; asked > limit || overlap > 2 {
-		t.Errorf("the app received %d probes, %d of them concurrent, within %v, want at most %d, one after the other", asked, overlap, took, limit)
+		t.Errorf("the app received %d probes, %d of them concurrent, within %v, want at most %d sequential probes", asked, overlap, took, limit)
 	}
 	if limit := int(goroutinesEach*probes) + 200; most > limit {
 		t.Errorf("got %d goroutines, want at most %d", most, limit)
@@ -280,7 +280,7 @@ func TestForgedKubeletProbesAreLimited(t *testing.T) {
 	}
 	p.poll("all requests that are not queued have a response", func() error {
 		if got := full.Load(); got != requests-running-waiting-2 {
-			return fmt.Errorf("got %d responses with status 503 and %d others", got, through.Load()+other.Load())
+			return fmt.Errorf("got %d responses with status 503 and %d other responses", got, through.Load()+other.Load())
 		}
 		return nil
 	})

@@ -22,7 +22,7 @@ func (p *proxy) series(port int) (names map[string]bool, text string) {
 		if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
 			name := line[:strings.LastIndexByte(line, ' ')]
 			if names[name] {
-				p.t.Errorf("got series %s twice, want once", name)
+				p.t.Errorf("duplicate series %s", name)
 			}
 			names[name] = true
 		}

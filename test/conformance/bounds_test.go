@@ -22,10 +22,10 @@ func (w *client) wantClosedAfter(least time.Duration, since time.Time) string {
 	w.t.Helper()
 	b, err := io.ReadAll(w.r)
 	if err != nil && !errors.Is(err, syscall.ECONNRESET) {
-		w.t.Errorf("read: got %v, want the end of the connection", err)
+		w.t.Errorf("read: got %v, want a closed connection", err)
 	}
 	if took := time.Since(since); took < least || took > least+slack {
-		w.t.Errorf("the connection ended after %v, want %v", took, least)
+		w.t.Errorf("the connection was closed after %v, want %v", took, least)
 	}
 	return string(b)
 }
@@ -87,7 +87,7 @@ func TestHeaderTimeoutClosesConnection(t *testing.T) {
 				w.send(row.text)
 			}
 			if got := w.wantClosedAfter(limit-50*time.Millisecond, began); strings.Contains(got, " 200 ") {
-				t.Errorf("got %.200q, want no response of the app", got)
+				t.Errorf("got %.200q, want no response from the app", got)
 			}
 		})
 	}
@@ -186,7 +186,7 @@ func TestBodyOverMaximumSizeReturns413(t *testing.T) {
 	}
 	p.poll("the slot is free", func() error {
 		if got := app.Running().Now; got != 0 {
-			return fmt.Errorf("the app has %d requests", got)
+			return fmt.Errorf("the app is processing %d requests", got)
 		}
 		return nil
 	})

@@ -27,7 +27,7 @@ func TestIrregularCertificateFileFailsStart(t *testing.T) {
 				t.Errorf("got exit code %d, want 1", got)
 			}
 			if !p.out.says("TLS_CERT_DIR", path+": not a regular file ("+kind+")") {
-				t.Errorf("got no log line that names the file:\n%s", p.out)
+				t.Errorf("no log line with the name of the file:\n%s", p.out)
 			}
 		})
 	}

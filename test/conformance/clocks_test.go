@@ -123,7 +123,7 @@ func (c clock) wantHTTP1(t *testing.T, p *proxy, w *client, method string) {
 	}
 	checkOurs(t, p, m, code, c.kind, c.word)
 	if got := m.get("Retry-After"); (got == "1") != (c.name == "queue") {
-		t.Errorf("got Retry-After %q, want 1 only for the queue timeout", got)
+		t.Errorf("got Retry-After %q, want 1, and only for the queue timeout", got)
 	}
 }
 
@@ -168,7 +168,7 @@ func TestTimeoutBeforeResponseReturns504(t *testing.T) {
 				for _, protocol := range early {
 					c.checkEarlyTimeout(t, p, protocol, "GET")
 					if got := receive(t, protocol+": the request ends in the app", app.over); got != "/wait" {
-						t.Errorf("%s: the app ended %s, want /wait", protocol, got)
+						t.Errorf("%s: the app completed %s, want /wait", protocol, got)
 					}
 					for len(app.over) > 0 {
 						<-app.over
@@ -325,7 +325,7 @@ func TestTimeoutDuringResponseAbortsResponse(t *testing.T) {
 					h.open(stream, true, "GET", path)
 					a := h.answer(stream)
 					if a.status != 200 || !a.cut || strings.Contains(a.body, "timeout") || !strings.Contains(a.body, "begun") {
-						t.Errorf("%s%s: got %+v, want status 200 of the app and RST_STREAM", protocol, path, a)
+						t.Errorf("%s%s: got %+v, want status 200 from the app and RST_STREAM", protocol, path, a)
 					}
 					app.wantOver(t, protocol, path)
 				}
@@ -333,7 +333,7 @@ func TestTimeoutDuringResponseAbortsResponse(t *testing.T) {
 			h := dialH2(t, p.addr())
 			h.open(1, true, "POST", grpc, "Content-Type: application/grpc", "TE: trailers")
 			if a := h.answer(1); a.status != 200 || !a.cut || a.get("grpc-status") != "" {
-				t.Errorf("gRPC: got %+v, want status 200 of the app and RST_STREAM", a)
+				t.Errorf("gRPC: got %+v, want status 200 from the app and RST_STREAM", a)
 			}
 			app.wantOver(t, "gRPC", grpc)
 			c.logged(t, p, "streaming")
@@ -345,7 +345,7 @@ func TestTimeoutDuringResponseAbortsResponse(t *testing.T) {
 func (a *endlessApp) wantOver(t *testing.T, protocol, path string) {
 	t.Helper()
 	if got := receive(t, protocol+": the request ends in the app", a.over); got != path {
-		t.Errorf("%s: the app ended %s, want %s", protocol, got, path)
+		t.Errorf("%s: the app completed %s, want %s", protocol, got, path)
 	}
 }
 
@@ -366,11 +366,11 @@ func (r cutResponse) check(t *testing.T, p *proxy) {
 	b, err := io.ReadAll(w.r)
 	switch {
 	case bytes.Contains(b, []byte("timeout")):
-		t.Errorf("%s: got body %.200q, want only data of the app", r.name, b)
+		t.Errorf("%s: got body %.200q, want only data from the app", r.name, b)
 	case !bytes.Contains(b, []byte("begun")):
-		t.Errorf("%s: got %.200q, want the data of the app", r.name, b)
+		t.Errorf("%s: got %.200q, want the data from the app", r.name, b)
 	case r.reset && err == nil:
-		t.Errorf("%s: got %d bytes and a clean end, want a reset", r.name, len(b))
+		t.Errorf("%s: got %d bytes and EOF, want a reset", r.name, len(b))
 	case r.reset && !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, io.ErrUnexpectedEOF):
 		t.Errorf("%s: got %v, want a reset", r.name, err)
 	case head.get("Transfer-Encoding") != "" && bytes.HasSuffix(b, []byte("0\r\n\r\n")):
@@ -393,10 +393,10 @@ func TestIdleTimeoutDuringGRPCStreamReturnsError(t *testing.T) {
 		t.Errorf("got %v (context of the client: %v), want an error", err, ctx.Err())
 	}
 	if code := status.Code(err); code != codes.Internal && code != codes.Unavailable && code != codes.DeadlineExceeded && code != codes.Canceled {
-		t.Errorf("got %v, want a code of a proxy error", err)
+		t.Errorf("got %v, want the code of a proxy error", err)
 	}
 	if err := receive(t, "the stream ends in the app", ended); !errors.Is(err, context.Canceled) {
-		t.Errorf("the app got %v, want %v", err, context.Canceled)
+		t.Errorf("the app received %v, want %v", err, context.Canceled)
 	}
 	idleClock.logged(t, p, "streaming")
 }
@@ -438,7 +438,7 @@ func TestRequestTimeoutScopeFollowsControlPlane(t *testing.T) {
 	}
 	defer answer.Body.Close()
 	if b, err := io.ReadAll(answer.Body); err == nil {
-		t.Errorf("got a complete response of %d bytes, want a truncated one", len(b))
+		t.Errorf("got a complete response of %d bytes, want a truncated response", len(b))
 	}
 }
 
@@ -529,10 +529,10 @@ func TestIdleTimeoutEndsIdleWebSocket(t *testing.T) {
 	defer ws.CloseNow()
 	began := time.Now()
 	if _, _, err := ws.Read(ctx); err == nil || ctx.Err() != nil {
-		t.Errorf("read: got %v, want the end of the connection", err)
+		t.Errorf("read: got %v, want a closed connection", err)
 	}
 	if took := time.Since(began); took < 350*time.Millisecond {
-		t.Errorf("the connection ended after %v, want %s", took, tick)
+		t.Errorf("the connection was closed after %v, want %s", took, tick)
 	}
 	idleClock.logged(t, p, "streaming")
 }
@@ -551,7 +551,7 @@ func TestIdleTimeoutClosesTunnelToApp(t *testing.T) {
 	w := p.sendGet("/", "Connection: Upgrade", "Upgrade: x")
 	w.receive("GET")
 	if err := receive(t, "the tunnel ends in the app", over); !ended(err) {
-		t.Errorf("read in the app: got %v, want the end of the connection", err)
+		t.Errorf("read in the app: got %v, want a closed connection", err)
 	}
 	w.closed()
 }
@@ -570,7 +570,7 @@ func TestOtherTimeoutsDoNotEndIdleTunnel(t *testing.T) {
 			w.SetReadDeadline(time.Now().Add(1200 * time.Millisecond))
 			var timeout net.Error
 			if _, err := w.r.ReadByte(); !errors.As(err, &timeout) || !timeout.Timeout() {
-				t.Fatalf("got %v after three times the timeout, want a read timeout", err)
+				t.Fatalf("got %v after three timeouts, want a read timeout", err)
 			}
 			w.SetDeadline(time.Now().Add(patience))
 			w.send("still there")
@@ -706,7 +706,7 @@ func TestTimeoutOfZeroIsDisabled(t *testing.T) {
 	p.start("REVISION_TIMEOUT_SECONDS=0", "REVISION_RESPONSE_START_TIMEOUT_SECONDS=0", "REVISION_IDLE_TIMEOUT_SECONDS=0", "QUEUE_TIMEOUT_SECONDS=0", "BODY_TIMEOUT=0", "DRAIN_DEADLINE=10s")
 	for _, protocol := range both {
 		if answer, body := get(t, httpClient(t, protocol), p.url("/slow?ms=300")); answer.StatusCode != 200 || body != "slow\n" {
-			t.Errorf("%s: got %s with %q, want status 200 of the app", protocol, answer.Status, body)
+			t.Errorf("%s: got %s with %q, want status 200 from the app", protocol, answer.Status, body)
 		}
 	}
 }

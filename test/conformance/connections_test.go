@@ -150,7 +150,7 @@ func TestSilentConnectionsDoNotCloseUsedOnes(t *testing.T) {
 	newConnectionGroup(t, p.addr(), 60, sends(""))
 	p.probe(t, p.addr())
 	if got := opens(used); got != "ooooo" {
-		t.Errorf("got states %s of the used connections, want all open", got)
+		t.Errorf("got states %s, want all used connections open", got)
 	}
 }
 

@@ -44,7 +44,7 @@ func TestH2loadSucceeds(t *testing.T) {
 				`status codes: 10000 2xx, 0 3xx, 0 4xx, 0 5xx`,
 			} {
 				if !strings.Contains(out, want) {
-					t.Errorf("got output without %q:\n%s", want, out)
+					t.Errorf("output does not contain %q:\n%s", want, out)
 				}
 			}
 			if got := app.Running().Ended; got != 10000 {
@@ -60,7 +60,7 @@ func TestH2loadSucceedsWithLimit(t *testing.T) {
 	app := p.sample()
 	out := tool(t, "h2load", "-c", "10", "-m", "10", "-n", "5000", p.url("/bytes/100"))
 	if !strings.Contains(out, "5000 succeeded, 0 failed, 0 errored, 0 timeout") {
-		t.Errorf("got failures of h2load:\n%s", out)
+		t.Errorf("h2load reported failures:\n%s", out)
 	}
 	if got := app.Running(); got.Max > 4 || got.Ended != 5000 {
 		t.Errorf("the app served %d requests, %d concurrent, want 5000 and at most 4", got.Ended, got.Max)
@@ -74,7 +74,7 @@ const gigabyte = 1 << 30
 func TestLargeTransfersUseBoundedMemory(t *testing.T) {
 	const bound = 64 << 20
 	if os.Getenv("QUEUE_PROXY_RACE") != "" {
-		t.Log("built with the race detector: memory is reported, not asserted")
+		t.Log("the race detector is enabled, so memory is only logged")
 	}
 	file := filepath.Join(t.TempDir(), "gigabyte")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {

@@ -32,7 +32,7 @@ func TestBytesAfterRejectedUpgradeAreARequest(t *testing.T) {
 		t.Fatalf("the app received %d requests and errors %v, want 2 requests", len(received), broken)
 	}
 	if m := received[1]; m.get("X-Forwarded-For") == "" || m.get("K-Proxy-Request") != "" {
-		t.Errorf("the app received the second request with %v, want the header fields of the proxy", m.Fields)
+		t.Errorf("the app received the second request with %v, want the header fields added by the proxy", m.Fields)
 	}
 }
 
@@ -164,7 +164,7 @@ func TestDataAfterResetIsIgnored(t *testing.T) {
 		}
 	}
 	if sent := 2 * streams * len(content); refunded <= initial || refunded > initial+sent {
-		t.Errorf("got a credit of %d bytes for the window of the connection, want more than %d and at most %d", refunded, initial, initial+sent)
+		t.Errorf("got WINDOW_UPDATE increments of %d bytes for the connection, want more than %d and at most %d", refunded, initial, initial+sent)
 	}
 }
 
@@ -222,12 +222,12 @@ func TestLogInjectionByALPNIsPrevented(t *testing.T) {
 		c, err := tls.Dial("tcp", addr, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"\r\nforged line \x1b[2J\u009b"}})
 		if err == nil {
 			c.Close()
-			t.Errorf("%s: got no error, want one", addr)
+			t.Errorf("%s: got no error", addr)
 		}
 	}
 	for _, line := range p.logIsJSON() {
 		if line["message"] == "forged line" {
-			t.Errorf("got line %v, want no injected line", line)
+			t.Errorf("got injected line %v", line)
 		}
 	}
 }

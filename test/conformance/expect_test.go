@@ -77,7 +77,7 @@ func TestExpectDoesNotDelayAvailableBody(t *testing.T) {
 		c.send(asksFirst + "hello")
 		m := c.receive("PUT")
 		if took := time.Since(began); m.status() != 200 || !strings.HasSuffix(m.Body, "hello") || took > 900*time.Millisecond {
-			t.Errorf("got %q with %q after %v, want 200 with hello in less than one second", m.Start, m.Body, took)
+			t.Errorf("got %q with %q after %v, want 200 with hello within one second", m.Start, m.Body, took)
 		}
 	}
 }

@@ -129,7 +129,7 @@ func testFleet(t *testing.T, protocol string, files, n int) {
 		t.Errorf("got %d failures of %d scrapes, want 0", failed, scrapes)
 	}
 	if p.out.says("not enough resources for connections") {
-		t.Error("got a log line about missing file descriptors, want none")
+		t.Error("the log contains a line about missing file descriptors")
 	}
 	out, code := command(t, p.environment(), "why")
 	if code != 0 || !strings.Contains(out, "client connections: limit of ") {
@@ -171,7 +171,7 @@ func TestLowFileLimitClosesIdleConnections(t *testing.T) {
 		}
 	}
 	if m := waits.receive("GET"); m.status() != 200 {
-		t.Errorf("the connection that waited: got %q, want 200", m.Start)
+		t.Errorf("waiting connection: got %q, want 200", m.Start)
 	}
 	if ok := idlers.requests(); ok != idle {
 		t.Errorf("closed idle connections: got %d responses with status 200, want %d\n%s", ok, idle, idlers.failures())
@@ -256,7 +256,7 @@ func TestMissingDescriptorsReturnLocalError(t *testing.T) {
 	})
 	p.setFiles(256)
 	if m := late.receive("GET"); m.status() != 200 {
-		t.Errorf("the connection in the backlog: got %q, want 200", m.Start)
+		t.Errorf("connection in the backlog: got %q, want 200", m.Start)
 	}
 	out, code := command(t, p.environment(), "why")
 	if code != 0 || !strings.Contains(out, "no file descriptors left") || !strings.Contains(out, "2 local") {
@@ -300,7 +300,7 @@ func TestMissingPortsReturnLocalError(t *testing.T) {
 	last := len(busy) - 1
 	checkOurs(t, p, busy[last].receive("GET"), 500, "proxy_internal_error", "local")
 	if !p.out.says("not enough resources for connections", "local ports", "net.ipv4.ip_local_port_range") {
-		t.Errorf("got log\n%swant the missing resource and a hint", p.out.String())
+		t.Errorf("got log\n%s\nwant the missing resource and a hint", p.out.String())
 	}
 	if out, _ := command(t, p.environment(), "why"); !strings.Contains(out, "no local ports left") {
 		t.Errorf("why: got\n%swant the missing resource", out)

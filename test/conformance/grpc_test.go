@@ -141,7 +141,7 @@ func TestGRPCStatusAndTrailersAreForwarded(t *testing.T) {
 	in, out := []byte("fail"), []byte(nil)
 	err := c.Invoke(ctx, "/test.Echo/Once", &in, &out)
 	if status.Code(err) != codes.NotFound || status.Convert(err).Message() != "no such thing: 100 % sure" {
-		t.Errorf("got %v, want NotFound with the message of the app", err)
+		t.Errorf("got %v, want NotFound with the message from the app", err)
 	}
 	if err := c.Invoke(ctx, "/test.Echo/None", &in, &out); status.Code(err) != codes.Unimplemented {
 		t.Errorf("got %v, want Unimplemented", err)
@@ -225,7 +225,7 @@ func TestErrorsForGRPCHaveGRPCStatus(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := errors.Join(s.SendMsg(&in), s.RecvMsg(&out)); err != nil {
-		t.Fatalf("stream that holds the only slot: %v", err)
+		t.Fatalf("stream with the only slot: %v", err)
 	}
 	var trailer metadata.MD
 	if err := c.Invoke(ctx, "/test.Echo/Once", &in, &out, grpc.Trailer(&trailer)); status.Code(err) != codes.Unavailable {
@@ -237,7 +237,7 @@ func TestErrorsForGRPCHaveGRPCStatus(t *testing.T) {
 	}
 	s.CloseSend()
 	if err := s.RecvMsg(&out); status.Code(err) != codes.AlreadyExists {
-		t.Errorf("stream that held the slot: got %v, want AlreadyExists", err)
+		t.Errorf("stream with the slot: got %v, want AlreadyExists", err)
 	}
 }
 
@@ -255,7 +255,7 @@ func TestGRPCClientRetriesFullQueue(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := errors.Join(holder.SendMsg(&in), holder.RecvMsg(&out)); err != nil {
-		t.Fatalf("stream that holds the only slot: %v", err)
+		t.Fatalf("stream with the only slot: %v", err)
 	}
 	c := p.grpcClient(grpc.WithDefaultServiceConfig(`{"methodConfig": [{"name": [{}], "retryPolicy": {
 		"maxAttempts": 5, "initialBackoff": "0.001s", "maxBackoff": "0.001s", "backoffMultiplier": 1, "retryableStatusCodes": ["UNAVAILABLE"]}}]}`))
@@ -288,6 +288,6 @@ func TestGRPCRequestTimeoutReturnsDeadlineExceeded(t *testing.T) {
 	defer cancel()
 	in, out := []byte("x"), []byte(nil)
 	if err := p.grpcClient().Invoke(ctx, "/any/Thing", &in, &out); status.Code(err) != codes.DeadlineExceeded || ctx.Err() != nil {
-		t.Errorf("got %v (context of the client: %v), want DeadlineExceeded of the sidecar", err, ctx.Err())
+		t.Errorf("got %v (context of the client: %v), want DeadlineExceeded from the sidecar", err, ctx.Err())
 	}
 }

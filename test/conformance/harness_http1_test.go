@@ -265,9 +265,9 @@ func (w *client) closed() {
 	w.t.Helper()
 	b, err := io.ReadAll(io.LimitReader(w.r, 4096))
 	if len(b) > 0 {
-		w.t.Errorf("after the response: got %.300q, want the end of the connection", b)
+		w.t.Errorf("after the response: got %.300q, want a closed connection", b)
 	} else if err != nil && !errors.Is(err, syscall.ECONNRESET) {
-		w.t.Errorf("read: got %v, want the end of the connection", err)
+		w.t.Errorf("read: got %v, want a closed connection", err)
 	}
 }
 

@@ -236,7 +236,7 @@ func runWith(t *testing.T, env []string, args ...string) *process {
 		<-p.done
 		for _, sign := range []string{"DATA RACE", "panic:", "panic serving", "fatal error:"} {
 			if strings.Contains(p.out.String(), sign) {
-				t.Errorf("got %q in the output of the sidecar", sign)
+				t.Errorf("output of the sidecar contains %q", sign)
 			}
 		}
 		if t.Failed() {
@@ -268,7 +268,7 @@ func (p *process) code() int {
 	select {
 	case <-p.done:
 	case <-time.After(patience):
-		p.t.Fatalf("the sidecar still runs after %v", patience)
+		p.t.Fatalf("the sidecar is still running after %v", patience)
 	}
 	return p.cmd.ProcessState.ExitCode()
 }

@@ -216,7 +216,7 @@ func (p *h2Peer) await(what string, is func(h2Event) bool) (found h2Event) {
 			}
 		}
 		if end != nil {
-			p.t.Fatalf("%s: the connection ended with %v after %v", what, end, events)
+			p.t.Fatalf("%s: connection closed with %v after %v", what, end, events)
 		}
 		return errNotYet
 	})
@@ -240,7 +240,7 @@ func (p *h2Peer) goAways() (all []h2Event) {
 	})
 	events, end := p.seen()
 	if !errors.Is(end, io.EOF) {
-		p.t.Errorf("the connection ended with %v, want EOF", end)
+		p.t.Errorf("connection closed with %v, want EOF", end)
 	}
 	for _, e := range events {
 		if e.frame == http2.FrameGoAway {

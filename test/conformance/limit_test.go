@@ -110,7 +110,7 @@ func TestQueueFullReturns503(t *testing.T) {
 			m = dial(t, p.addr()).ask("/full")
 		}
 		if m.status() != 503 || m.Body != "pending request queue full\n" {
-			t.Errorf("%s: got %q with %q, want 503 with the text of Knative", protocol, m.Start, m.Body)
+			t.Errorf("%s: got %q with %q, want 503 with the message of Knative", protocol, m.Start, m.Body)
 		}
 		for name, want := range map[string]string{
 			"Retry-After":            "1",
@@ -157,7 +157,7 @@ func TestQueueDepthDefaultsToTenTimesConcurrency(t *testing.T) {
 	}
 	for range 2 {
 		if got := receive(t, "a rejection", statuses); got != 503 {
-			t.Errorf("got %d before the first response of the app, want 503", got)
+			t.Errorf("got %d before the first response from the app, want 503", got)
 		}
 	}
 	for i := range 13 {
@@ -317,7 +317,7 @@ func TestSlotIsHeldUntilCanceledRequestEnds(t *testing.T) {
 		t.Errorf("got %q, want 200", m.Start)
 	}
 	if got := overlaps.Load(); got != 0 {
-		t.Errorf("got %d requests that arrived before the previous one ended, want 0", got)
+		t.Errorf("got %d requests before the end of the previous request, want 0", got)
 	}
 }
 
@@ -387,7 +387,7 @@ func TestAdaptiveLimitStaysBelowMaximum(t *testing.T) {
 		t.Errorf("got %d concurrent requests in the app, want %d to %d", got, least, ceiling)
 	}
 	if _, got := get(t, httpClient(t, "h1"), "http://"+local(p.port.status)+"/status.json"); !strings.Contains(got, `"adaptive":`) {
-		t.Errorf("got status without an adaptive limit: %s", got)
+		t.Errorf("the status contains no adaptive limit: %s", got)
 	}
 }
 

@@ -62,7 +62,7 @@ func TestStartWithoutIPv4Loopback(t *testing.T) {
 		t.Errorf("-probe-period: got code %d and %q, want 0", code, out)
 	}
 	if p.out.says("not served") {
-		t.Error("got a log line about a port that is not served, want all ports on [::1]")
+		t.Error("the log contains a line about a port that is not served, want all ports on [::1]")
 	}
 }
 

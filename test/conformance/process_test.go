@@ -72,7 +72,7 @@ func TestPortInUseFailsStart(t *testing.T) {
 				t.Errorf("got exit code %d, want 1", got)
 			}
 			if !p.out.says(number, "address already in use") {
-				t.Errorf("got no log line with port %s and the error", number)
+				t.Errorf("no log line with port %s and the error", number)
 			}
 		})
 	}
@@ -90,7 +90,7 @@ func TestAllInvalidSettingsAreReported(t *testing.T) {
 		"REVISION_TIMEOUT_SCOPE": "half", "STATS_FORMAT": "xml", "QUEUE_DEPTH": "many",
 	} {
 		if !p.out.says(name, value) {
-			t.Errorf("got no log line with %s and %q", name, value)
+			t.Errorf("no log line with %s and %q", name, value)
 		}
 	}
 }
@@ -114,7 +114,7 @@ func TestInvalidCertificateFailsStart(t *testing.T) {
 				t.Errorf("got exit code %d, want 1", got)
 			}
 			if !p.out.says(p.dir) {
-				t.Errorf("got no log line that names the file in %s", p.dir)
+				t.Errorf("no log line with the name of the file in %s", p.dir)
 			}
 		})
 	}
@@ -140,7 +140,7 @@ func TestInvalidTelemetrySettingsDoNotFailStart(t *testing.T) {
 			p.start(setting, "SERVING_ENABLE_REQUEST_LOG=true")
 			p.sample()
 			if m := dial(t, p.addr()).ask("/status/204"); m.status() != 204 {
-				t.Errorf("got %q, want 204 of the app", m.Start)
+				t.Errorf("got %q, want 204 from the app", m.Start)
 			}
 			p.awaitLog(name)
 		})
@@ -216,7 +216,7 @@ func TestSIGTERMWaitsForRequests(t *testing.T) {
 			}
 			h.free("/held")
 			if r := receive(t, "the response", done); r != (result{200, "/held", nil}) {
-				t.Errorf("got %+v, want 200 of the app", r)
+				t.Errorf("got %+v, want 200 from the app", r)
 			}
 			if got := p.code(); got != 0 {
 				t.Errorf("got exit code %d, want 0", got)
@@ -244,7 +244,7 @@ func TestDrainServesNewRequests(t *testing.T) {
 	c := dial(t, p.addr())
 	m := c.ask("/more")
 	if m.status() != 200 || m.Body != "/more" {
-		t.Errorf("new request: got %q with %q, want 200 of the app", m.Start, m.Body)
+		t.Errorf("new request: got %q with %q, want 200 from the app", m.Start, m.Body)
 	}
 	if got := m.get("Connection"); !strings.EqualFold(got, "close") {
 		t.Errorf("got Connection %q, want close", got)
@@ -362,7 +362,7 @@ func TestCommandLine(t *testing.T) {
 			`(?m)^.*QUEUE_DEPTH\b.*\b70\b`,
 		} {
 			if !regexp.MustCompile(line).MatchString(out) {
-				t.Errorf("got no line that matches %s in\n%s", line, out)
+				t.Errorf("no line that matches %s in\n%s", line, out)
 			}
 		}
 	})
@@ -374,12 +374,12 @@ func TestCommandLine(t *testing.T) {
 	})
 	t.Run("an unknown command fails", func(t *testing.T) {
 		if out, code := command(t, nil, "frobnicate"); code == 0 || !strings.Contains(out, "frobnicate") {
-			t.Errorf("got code %d and %q, want a failure with its name", code, out)
+			t.Errorf("got code %d and %q, want an error that contains the name", code, out)
 		}
 	})
 	t.Run("an unknown flag fails", func(t *testing.T) {
 		if out, code := command(t, nil, "-frobnicate"); code == 0 || !strings.Contains(out, "frobnicate") {
-			t.Errorf("got code %d and %q, want a failure with its name", code, out)
+			t.Errorf("got code %d and %q, want an error that contains the name", code, out)
 		}
 	})
 }

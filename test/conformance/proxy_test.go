@@ -97,7 +97,7 @@ func TestBodiesOfAllSizesAreForwarded(t *testing.T) {
 						t.Fatalf("read the response: %v", err)
 					}
 					if !bytes.Equal(got, body) {
-						t.Errorf("got %d bytes, want the %d bytes of the app", len(got), size)
+						t.Errorf("got %d bytes, want the %d bytes from the app", len(got), size)
 					}
 					if framing == "length" && answer.ContentLength != int64(size) {
 						t.Errorf("got Content-Length %d, want %d", answer.ContentLength, size)
@@ -428,7 +428,7 @@ func TestLongResponseHeadersAreForwarded(t *testing.T) {
 				}), app)
 				resp, body := get(t, httpClient(t, client), p.url("/"))
 				if got := resp.Header["X-Long"]; resp.StatusCode != 200 || len(got) != fields || got[fields-1] != long || body != "ok" {
-					t.Errorf("got %d, %d fields and %q, want 200, %d fields and ok", resp.StatusCode, len(got), body, fields)
+					t.Errorf("got %d, %d fields and %q, want 200, %d fields and body ok", resp.StatusCode, len(got), body, fields)
 				}
 			})
 		}
@@ -457,7 +457,7 @@ func TestLargeHeadersAreForwardedOverHTTP2(t *testing.T) {
 	app := p.bare(answers("HTTP/1.1 200 OK\r\nX-C: " + long + "\r\nX-D: " + long + "\r\nContent-Length: 0\r\n\r\n"))
 	m, err := exchangeH2(dial(t, p.addr()), "GET", "/", "http", "a.test", []field{{"x-a", long}, {"x-b", long}}, "")
 	if err != nil || m.get("X-C") != long || m.get("X-D") != long {
-		t.Errorf("got a response without the fields X-C and X-D: %v", err)
+		t.Errorf("the response does not contain X-C and X-D: %v", err)
 	}
 	if heard, _ := app.requests(); len(heard) != 1 || heard[0].get("X-A") != long || heard[0].get("X-B") != long {
 		t.Error("the app received no request with X-A and X-B")
@@ -503,7 +503,7 @@ func TestEarlyHintsAreForwardedOverHTTP2(t *testing.T) {
 	}
 	answer.Body.Close()
 	if !slices.Equal(interim, []int{103}) || answer.StatusCode != 418 {
-		t.Errorf("got %v and then %d, want 103 and then 418", interim, answer.StatusCode)
+		t.Errorf("got %v before %d, want 103 before 418", interim, answer.StatusCode)
 	}
 }
 
@@ -527,7 +527,7 @@ func TestExpectContinueIsForwardedToApp(t *testing.T) {
 	c := dial(t, p.addr())
 	c.send(fmt.Sprintf(head, "refuse"))
 	if m := c.receive("POST"); m.status() != 417 || len(m.Interim) > 0 {
-		t.Errorf("rejected request: got %q after %d interim responses, want 417 after none", m.Start, len(m.Interim))
+		t.Errorf("rejected request: got %q after %d interim responses, want 417 without interim responses", m.Start, len(m.Interim))
 	}
 
 	c = dial(t, p.addr())
@@ -633,11 +633,11 @@ func checkOurs(t *testing.T, p *proxy, m *message, status int, kind, word string
 		t.Errorf("got Proxy-Status %q, want %q", got, want)
 	}
 	if len(m.Body) == 0 || len(m.Body) > 100 {
-		t.Errorf("got a body of %d bytes, want a short text", len(m.Body))
+		t.Errorf("got a body of %d bytes, want a short message", len(m.Body))
 	}
 	for _, inside := range []string{"127.0.0.1", "::1", strconv.Itoa(p.port.user), "dial", "tcp"} {
 		if strings.Contains(m.Body, inside) {
-			t.Errorf("got body %q, want a text without %q", m.Body, inside)
+			t.Errorf("got body %q, want a message without %q", m.Body, inside)
 		}
 	}
 }
@@ -667,7 +667,7 @@ func TestRequestWaitsForAppRestart(t *testing.T) {
 			defer later.Stop()
 			answer, _ := get(t, httpClient(t, protocol), p.url("/status/204"))
 			if answer.StatusCode != 204 {
-				t.Errorf("got %d, want 204 of the app", answer.StatusCode)
+				t.Errorf("got %d, want 204 from the app", answer.StatusCode)
 			}
 		})
 	}
@@ -684,7 +684,7 @@ func TestConnectFallsBackToIPv6Loopback(t *testing.T) {
 	go s.Serve(l)
 	t.Cleanup(func() { s.Close() })
 	if m := dial(t, p.addr()).ask("/"); m.status() != 204 {
-		t.Errorf("got %q, want 204 of the app", m.Start)
+		t.Errorf("got %q, want 204 from the app", m.Start)
 	}
 }
 
@@ -753,7 +753,7 @@ func refusedVersion(t *testing.T, text string, c *client) {
 		return
 	}
 	if m := c.receive("GET"); m.Start != "HTTP/1.1 505 HTTP Version Not Supported" || word(m.get("Proxy-Status")) != "bad-request" {
-		t.Errorf("%q: got %q with %v, want 505 of the sidecar", text, m.Start, m.Fields)
+		t.Errorf("%q: got %q with %v, want 505 from the sidecar", text, m.Start, m.Fields)
 	}
 	c.closed()
 }

@@ -77,7 +77,7 @@ func (v *probeVector) run() {
 			t.Errorf("got exit code %d, want 1", got)
 		}
 		if words := strings.Split(words, " | "); !p.out.says(words...) {
-			t.Errorf("got no line of the output with all of %q", words)
+			t.Errorf("no output line contains all of %q", words)
 		}
 		return
 	}
@@ -111,7 +111,7 @@ func checkReason(t *testing.T, p *proxy, m *message) {
 	}
 	for _, inside := range []string{"127.0.0.1", "::1", "localhost", strconv.Itoa(p.port.user), "/h", "X-a"} {
 		if strings.Contains(reason, inside) {
-			t.Errorf("got reason %q, want a text without %q", reason, inside)
+			t.Errorf("got reason %q, want a reason without %q", reason, inside)
 		}
 	}
 	want := `queue-proxy; error=destination_unavailable; details="not-ready"`
@@ -156,7 +156,7 @@ func (a *probedApp) check(t *testing.T, want []string) {
 			continue
 		}
 		if len(a.asked) == 0 {
-			t.Fatal("the app received no probe, want at least one")
+			t.Fatal("the app received no probe")
 		}
 		r := a.asked[0]
 		if name, found := strings.CutPrefix(line, "without "); found {
@@ -413,7 +413,7 @@ func TestReadinessFollowsTheApp(t *testing.T) {
 			want = 200
 		}
 		if m := dial(t, p.addr()).ask("/", "K-Network-Probe: queue"); m.status() != want {
-			t.Errorf("status %d of the app: got %q, want %d", status, m.Start, want)
+			t.Errorf("app returned %d: got %q, want %d", status, m.Start, want)
 		}
 	}
 }

@@ -59,7 +59,7 @@ func TestAppRestartsUnderLoadGiveResponseOrReason(t *testing.T) {
 				case a.begun && a.status == 200 && a.word == "":
 					kinds["truncated"]++
 				default:
-					t.Errorf("got %v, want a response or a reason", a)
+					t.Errorf("got %v, want a response or a failure reason", a)
 				}
 				if got := ledger.count(a.id); got > 1 && a.client != "h2c" {
 					kinds["sent twice"]++
@@ -133,7 +133,7 @@ func TestShortAppRestartIsBridged(t *testing.T) {
 					app.start()
 					for range 10 {
 						if r := receive(t, "a response", done); r.err != nil || r.status != "200 OK" {
-							t.Errorf("round %d: got %q, %v, want 200 of the app", round, r.status, r.err)
+							t.Errorf("round %d: got %q, %v, want 200 from the app", round, r.status, r.err)
 						}
 					}
 					for _, id := range ids {
@@ -155,7 +155,7 @@ func TestLongAppRestartReturns502(t *testing.T) {
 	m := dial(t, p.addr()).ask("/")
 	checkOurs(t, p, m, 502, "connection_refused", "app-unreachable")
 	if took := time.Since(began); took < 250*time.Millisecond || took > 300*time.Millisecond+slack {
-		t.Errorf("got the response after %v, want 300ms", took)
+		t.Errorf("response after %v, want 300ms", took)
 	}
 }
 

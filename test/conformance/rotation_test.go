@@ -272,7 +272,7 @@ func TestTLSSettingsApplyToHandshakes(t *testing.T) {
 			state, err := handshake(p.tlsAddr(), unverified(row.client))
 			switch {
 			case row.check == nil && err == nil:
-				t.Errorf("got a connection with %s and %s, want a failed handshake", tls.VersionName(state.Version), tls.CipherSuiteName(state.CipherSuite))
+				t.Errorf("connected with %s and %s, want a failed handshake", tls.VersionName(state.Version), tls.CipherSuiteName(state.CipherSuite))
 			case row.check != nil && err != nil:
 				t.Errorf("got %v, want a successful handshake", err)
 			case row.check != nil:
@@ -310,7 +310,7 @@ func TestInvalidTLSSettingsFailStart(t *testing.T) {
 			}
 			name, value, _ := strings.Cut(setting, "=")
 			if !p.out.says(name, value) {
-				t.Errorf("got no log line with %s and %s", name, value)
+				t.Errorf("no log line with %s and %s", name, value)
 			}
 		})
 	}
@@ -403,7 +403,7 @@ func TestClientCertificateIsRequired(t *testing.T) {
 		return err
 	})
 	if _, err := handshake(p.tlsAddr(), with(ours.client())); err == nil {
-		t.Error("client of the removed authority: got a response, want an error")
+		t.Error("client with a certificate of the removed CA: got a response, want an error")
 	}
 }
 
@@ -424,7 +424,7 @@ func TestInvalidClientCAFailsStart(t *testing.T) {
 				t.Errorf("got exit code %d, want 1", got)
 			}
 			if !p.out.says("QUEUE_PROXY_TLS_CLIENT_CA", file) {
-				t.Error("got no log line with the variable and the file")
+				t.Error("no log line with the variable and the file")
 			}
 		})
 	}
@@ -494,7 +494,7 @@ func TestSmugglingOverTLSIsRejected(t *testing.T) {
 		}
 	}
 	if len(heard) > 2 || len(broken) > 0 {
-		t.Errorf("the app received %d requests and %v, want at most 2 and none", len(heard), broken)
+		t.Errorf("the app received %d requests and %v, want at most 2 requests and no errors", len(heard), broken)
 	}
 }
 
@@ -514,7 +514,7 @@ func TestHTTP1AfterNegotiatingHTTP2ClosesConnection(t *testing.T) {
 		w := dialTLS(t, p.tlsAddr(), "h2")
 		w.send(text)
 		if b, err := io.ReadAll(w.r); len(b) > 0 || err != nil {
-			t.Errorf("%s: got %q, %v, want the end of the connection", name, b, err)
+			t.Errorf("%s: got %q, %v, want a closed connection", name, b, err)
 		}
 	}
 	if heard, broken := app.requests(); len(heard)+len(broken) > 0 {
@@ -591,7 +591,7 @@ func TestMetricsClientCertificates(t *testing.T) {
 				t.Errorf("scrape without a certificate: got %v, want success: %t", err, without)
 			}
 			if err := p.scrapeTLS(server, theirs.client()); err == nil {
-				t.Error("scrape with a certificate of another authority: got a response, want an error")
+				t.Error("scrape with a certificate of another CA: got a response, want an error")
 			}
 		})
 	}

@@ -65,7 +65,7 @@ func TestDrainUnderLoadLosesNoRequest(t *testing.T) {
 	}
 	for _, a := range c.attempts() {
 		if a.status != 200 || !a.whole {
-			t.Errorf("got %v, want a response of the app", a)
+			t.Errorf("got %v, want a response from the app", a)
 		}
 		if got := app.Seen(a.id); got != 1 {
 			t.Errorf("the app received the request %d times, want 1: %v", got, a)
@@ -74,7 +74,7 @@ func TestDrainUnderLoadLosesNoRequest(t *testing.T) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.closes) > 0 || len(c.noClose) > 0 {
-		t.Errorf("got WebSocket close codes %v and errors %v, want none", c.closes, c.noClose)
+		t.Errorf("got WebSocket close codes %v and errors %v, want no close codes and no errors", c.closes, c.noClose)
 	}
 	t.Logf("%d requests and %d WebSocket messages", len(c.ledger), c.echoed)
 }
@@ -111,7 +111,7 @@ func TestDrainDeadlineCancelsRequestsWithReason(t *testing.T) {
 		t.Errorf("got exit code %d, want 0", got)
 	}
 	if took := time.Since(began); took < deadline-100*time.Millisecond || took > deadline+slack {
-		t.Errorf("the sidecar exited after %v, want the deadline of %v and at most %v more", took, deadline, slack)
+		t.Errorf("the sidecar exited after %v, want the deadline of %v plus at most %v", took, deadline, slack)
 	}
 	c.end()
 	kinds := map[string]int{}
@@ -136,7 +136,7 @@ func TestDrainDeadlineCancelsRequestsWithReason(t *testing.T) {
 		}
 	}
 	if kinds["told"] == 0 {
-		t.Error("got no response with reason draining")
+		t.Error("no response with reason draining")
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -146,7 +146,7 @@ func TestDrainDeadlineCancelsRequestsWithReason(t *testing.T) {
 		}
 	}
 	if len(c.closes) != 20 || len(c.noClose) > 0 {
-		t.Errorf("%d of 20 WebSockets received a Close frame, the others ended with %v", len(c.closes), c.noClose)
+		t.Errorf("%d of 20 WebSockets received a Close frame, the others failed with %v", len(c.closes), c.noClose)
 	}
 	t.Logf("%v", kinds)
 }
@@ -234,7 +234,7 @@ func TestDrainDeadlineForEachProtocol(t *testing.T) {
 	h2 := startRequestsH2(t, p)
 	p.poll("the app received all requests", func() error {
 		if got := app.running.Load(); got != 11 {
-			return fmt.Errorf("got %d of 11", got)
+			return fmt.Errorf("got %d of 11 requests", got)
 		}
 		return nil
 	})
@@ -267,7 +267,7 @@ func TestDrainDeadlineForEachProtocol(t *testing.T) {
 	}
 	for _, phase := range []string{"waiting", "streaming"} {
 		if !p.out.says(`"reason":"draining"`, fmt.Sprintf(`"phase":%q`, phase)) {
-			t.Errorf("got no log line with reason draining and phase %s", phase)
+			t.Errorf("no log line with reason draining and phase %s", phase)
 		}
 	}
 }
@@ -355,7 +355,7 @@ func TestDrainDeadlineCancelsQueuedRequests(t *testing.T) {
 		t.Errorf("the app received %v, want only /running", got)
 	}
 	if !p.out.says(`"reason":"draining"`, `"phase":"queued"`) {
-		t.Error("got no log line with reason draining and phase queued")
+		t.Error("no log line with reason draining and phase queued")
 	}
 }
 
@@ -377,7 +377,7 @@ func TestDrainServesQueueInOrder(t *testing.T) {
 		h.wait(t, path)
 		h.free(path)
 		if m := c.receive("GET"); m.status() != 200 || m.Body != path {
-			t.Errorf("got %q with %q, want 200 of the app with %s", m.Start, m.Body, path)
+			t.Errorf("got %q with %q, want 200 from the app with %s", m.Start, m.Body, path)
 		}
 	}
 	if got := p.code(); got != 0 {
@@ -412,15 +412,15 @@ func TestDrainSendsGOAWAYWithoutLosingStreams(t *testing.T) {
 	// Streams that the client opened before it received GOAWAY are served.
 	busy.open(3, true, "GET", "/short")
 	if a := busy.answer(3); a.status != 200 || a.body != "/short" {
-		t.Errorf("stream opened after GOAWAY: got %+v, want 200 of the app", a)
+		t.Errorf("stream opened after GOAWAY: got %+v, want 200 from the app", a)
 	}
 	idle.open(3, true, "GET", "/short")
 	if a := idle.answer(3); a.status != 200 {
-		t.Errorf("stream opened after GOAWAY on an idle connection: got %+v, want 200 of the app", a)
+		t.Errorf("stream opened after GOAWAY on an idle connection: got %+v, want 200 from the app", a)
 	}
 	h.free("/held")
 	if a := busy.answer(1); a.status != 200 || a.body != "/held" {
-		t.Errorf("stream in progress: got %+v, want 200 of the app", a)
+		t.Errorf("stream in progress: got %+v, want 200 from the app", a)
 	}
 	for name, row := range map[string]struct {
 		c    *h2Peer
@@ -531,10 +531,10 @@ func TestDrainDoesNotCloseConnectionWithRequest(t *testing.T) {
 					}
 					refused.Add(1)
 					if got := app.Seen(id); got != 0 {
-						t.Errorf("the app received a request whose client got %v, %v", m, err)
+						t.Errorf("the app received a request for which the client got %v, %v", m, err)
 					}
 					if err == nil || !ended(err) {
-						t.Errorf("got %v, %v, want a response or the end of the connection", m, err)
+						t.Errorf("got %v, %v, want a response or a closed connection", m, err)
 					}
 				})
 			}
@@ -561,7 +561,7 @@ func TestRequestCompletedAfterDrainIsServed(t *testing.T) {
 	c.send("\r\n")
 	m := c.receive("GET")
 	if m.status() != 200 || m.Body != "slow\n" {
-		t.Errorf("got %q with %q, want 200 of the app", m.Start, m.Body)
+		t.Errorf("got %q with %q, want 200 from the app", m.Start, m.Body)
 	}
 	if got := p.code(); got != 0 {
 		t.Errorf("got exit code %d, want 0", got)
@@ -744,7 +744,7 @@ func TestWebSocketCloseIsSentBetweenMessages(t *testing.T) {
 				t.Errorf("got status %x, want 1001", code)
 			}
 			if took := time.Since(began); took < time.Second {
-				t.Errorf("got Close %v after the signal, want it shortly before the deadline", took)
+				t.Errorf("got Close %v after the signal, want a Close frame shortly before the deadline", took)
 			}
 			t.Logf("got Close after %d messages", messages)
 			break
@@ -934,7 +934,7 @@ func TestDrainWaitsForLongRequest(t *testing.T) {
 	awaitInputRead(t, p)
 	p.signal(syscall.SIGTERM)
 	if m := c.receive("GET"); m.status() != 200 || m.Body != "slow\n" {
-		t.Errorf("got %q with %q, want 200 of the app", m.Start, m.Body)
+		t.Errorf("got %q with %q, want 200 from the app", m.Start, m.Body)
 	}
 	if got := p.code(); got != 0 {
 		t.Errorf("got exit code %d, want 0", got)
@@ -1002,7 +1002,7 @@ func TestDrainEndpointStartsDrain(t *testing.T) {
 		}
 	})
 	if m := dial(t, p.addr()).ask("/short"); m.status() != 200 || m.get("Connection") != "close" {
-		t.Errorf("request: got %q with Connection %q, want 200 of the app and close", m.Start, m.get("Connection"))
+		t.Errorf("request: got %q with Connection %q, want 200 from the app and close", m.Start, m.get("Connection"))
 	}
 	select {
 	case <-hook:

@@ -134,7 +134,7 @@ func checkStatistics(t *testing.T, media, body string) {
 		return
 	case "application/json":
 		if !json.Valid([]byte(body)) {
-			t.Errorf("got %q, want JSON", body)
+			t.Errorf("%q is not JSON", body)
 		}
 		return
 	case "application/openmetrics-text":
@@ -212,11 +212,11 @@ func checkExposition(t *testing.T, text string) {
 		}
 		m := sampleLine.FindStringSubmatch(line)
 		if m == nil {
-			t.Errorf("got line %q, want a sample", line)
+			t.Errorf("line %q is not a sample", line)
 			continue
 		}
 		if _, err := strconv.ParseFloat(m[3], 64); err != nil {
-			t.Errorf("got line %q, want a number", line)
+			t.Errorf("line %q has no number", line)
 		}
 		seen[m[1]] = m[2]
 	}
@@ -227,7 +227,7 @@ func checkExposition(t *testing.T, text string) {
 		for _, window := range []string{"", "_6s", "_60s"} {
 			labels, found := seen[name+window]
 			if !found {
-				t.Errorf("got no metric %s%s", name, window)
+				t.Errorf("no metric %s%s", name, window)
 				continue
 			}
 			for _, label := range []string{
@@ -349,7 +349,7 @@ func TestStatisticsCountTraffic(t *testing.T) {
 	}
 	for _, path := range []string{"/healthz", "/internal/", "/internal/x"} {
 		if m := c.ask(path); m.status() != 200 || m.Body != "ok" {
-			t.Errorf("%s: got %q with %q, want the response of the app", path, m.Start, m.Body)
+			t.Errorf("%s: got %q with %q, want the response from the app", path, m.Start, m.Body)
 		}
 	}
 	c.ask("/healthz/more") // not excluded, because the path must match exactly

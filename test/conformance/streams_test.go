@@ -225,7 +225,7 @@ func TestAppEndsStreamsAfterQuietPeriod(t *testing.T) {
 				t.Errorf("got exit code %d, want 0", got)
 			}
 			if !p.out.says(`"only streams remain`, `"streams":2`) {
-				t.Error("got no log line with the number of remaining streams")
+				t.Error("no log line with the number of remaining streams")
 			}
 		})
 	}
@@ -352,6 +352,6 @@ func TestDrainDeadlineAbortsStreams(t *testing.T) {
 		t.Errorf("got exit code %d, want 0", got)
 	}
 	if !p.out.says(`"reason":"draining"`, `"phase":"streaming"`) {
-		t.Error("got no log line with reason draining and phase streaming")
+		t.Error("no log line with reason draining and phase streaming")
 	}
 }

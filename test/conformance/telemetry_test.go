@@ -80,7 +80,7 @@ func TestWhyCommandPrintsReason(t *testing.T) {
 				Reason string
 			}
 			if err := json.Unmarshal([]byte(out), &answer); err != nil || code != 1 || answer.Ready || !strings.Contains(answer.Reason, v.want) {
-				t.Errorf("as JSON: got code %d and %q, %v, want 1 and a reason with %q", code, out, err, v.want)
+				t.Errorf("JSON: got code %d and %q, %v, want 1 and a reason with %q", code, out, err, v.want)
 			}
 		})
 	}
@@ -112,7 +112,7 @@ func TestStatusPageRejectsOtherHosts(t *testing.T) {
 		t.Errorf("got status %d, want 200 with the page", r.StatusCode)
 	}
 	if r, _ := get(t, httpClient(t, "h1"), page+"/", "Host: evil.example"); r.StatusCode != 403 {
-		t.Errorf("foreign Host: got %d, want 403", r.StatusCode)
+		t.Errorf("other Host: got %d, want 403", r.StatusCode)
 	}
 	if a := otherAddress(); a != "" {
 		c, err := net.DialTimeout("tcp", net.JoinHostPort(a, fmt.Sprint(p.port.status)), time.Second)
@@ -217,7 +217,7 @@ func TestTelemetryHasSizeOfSidecarResponses(t *testing.T) {
 			{`"target":"/late"`, `"status":504`, `"cutShort":false`, `"responseBytes":15`},
 		} {
 			if !p.out.says(words...) {
-				return fmt.Errorf("got no line with %q", words)
+				return fmt.Errorf("no line with %q", words)
 			}
 		}
 		return nil
@@ -226,7 +226,7 @@ func TestTelemetryHasSizeOfSidecarResponses(t *testing.T) {
 	metrics := c.ask("/metrics").Body
 	want := regexp.MustCompile(`(?m)^http_server_response_body_size_bytes_sum\{[^}]*http_response_status_code="504"[^}]*\} 15$`)
 	if !want.MatchString(metrics) {
-		t.Errorf("got no metric that matches %v", want)
+		t.Errorf("no metric that matches %v", want)
 	}
 }
 
@@ -336,7 +336,7 @@ func TestZipkinExportOfKnative118(t *testing.T) {
 	p.start("TRACING_CONFIG_BACKEND=zipkin", "TRACING_CONFIG_ZIPKIN_ENDPOINT="+collector.URL+"/api/v2/spans", "TRACING_CONFIG_DEBUG=true")
 	get(t, httpClient(t, "h1"), p.url("/"))
 	if spans := receive(t, "the spans", arrived); len(spans) == 0 || spans[0].LocalEndpoint == nil || spans[0].LocalEndpoint.ServiceName != "pod1" {
-		t.Errorf("got %v, want spans of pod1", spans)
+		t.Errorf("got %v, want spans from pod1", spans)
 	}
 }
 
@@ -436,7 +436,7 @@ func TestSidecarSurvivesEndOfLogReader(t *testing.T) {
 		return nil
 	})
 	if p.ended() {
-		t.Errorf("the sidecar exited with code %d, want it to run", p.code())
+		t.Errorf("the sidecar exited with code %d", p.code())
 	}
 }
 

@@ -38,7 +38,7 @@ func TestAnnouncedTrailersMayBeMissing(t *testing.T) {
 						t.Errorf("%s, %s: got %s with %q, want 200 with ok", protocol, path, answer.Status, body)
 					}
 					if sum, status := answer.Trailer.Values("X-Sum"), answer.Trailer.Values("Proxy-Status"); !slices.Equal(sum, want) || status != nil {
-						t.Errorf("%s, %s: got trailers X-Sum %q and Proxy-Status %q, want %q and none", protocol, path, sum, status, want)
+						t.Errorf("%s, %s: got trailers X-Sum %q and Proxy-Status %q, want %q and no Proxy-Status", protocol, path, sum, status, want)
 					}
 				}
 			}
@@ -90,7 +90,7 @@ func TestUnannouncedHTTP2TrailersReachApp(t *testing.T) {
 		sum = append(sum, values(m.Trailers, "X-Sum")...)
 	}
 	if !slices.Equal(sum, []string{"1"}) || len(broken) > 0 {
-		t.Errorf("the app received %v with trailers X-Sum %q and invalid requests %v, want one request with 1", heard, sum, broken)
+		t.Errorf("the app received %v with trailers X-Sum %q and invalid requests %v, want one request with trailer 1", heard, sum, broken)
 	}
 }
 
@@ -116,7 +116,7 @@ func TestRequestTrailersAreFilteredForAllProtocols(t *testing.T) {
 	}
 	received, broken := app.requests()
 	if len(received) != 2 || len(broken) > 0 {
-		t.Fatalf("the app received %d requests and invalid requests %v, want 2 and none", len(received), broken)
+		t.Fatalf("the app received %d requests and invalid requests %v, want 2 requests and no invalid requests", len(received), broken)
 	}
 	for _, m := range received {
 		if len(m.Trailers) != 1 || !slices.Equal(values(m.Trailers, "X-Sum"), []string{"1"}) {

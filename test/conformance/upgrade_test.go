@@ -94,7 +94,7 @@ func TestDataAfterUpgradeIsForwarded(t *testing.T) {
 		c.send(request("GET", "/", "Connection: Upgrade", "Upgrade: echo/1") + early)
 		m := c.receive("GET")
 		if m.status() != 101 || m.get("Upgrade") != "echo/1" || m.get("X-App") != "yes" {
-			t.Fatalf("got %q with Upgrade %q and X-App %q, want 101 of the app", m.Start, m.get("Upgrade"), m.get("X-App"))
+			t.Fatalf("got %q with Upgrade %q and X-App %q, want 101 from the app", m.Start, m.get("Upgrade"), m.get("X-App"))
 		}
 		got := make([]byte, len("hello")+len(early))
 		if _, err := io.ReadFull(c.r, got); err != nil {
@@ -269,11 +269,11 @@ func TestSwitchingProtocolsRequiresUpgrade(t *testing.T) {
 	} {
 		m := open().ask("/", "Connection: Upgrade", "Upgrade: x")
 		if m.status() != 101 || m.get("Upgrade") != "x" || m.get("Connection") != "Upgrade" || m.get("Sec-WebSocket-Accept") != "y" {
-			t.Errorf("%s: got %q with %v, want a switch to x", name, m.Start, m.Fields)
+			t.Errorf("%s: got %q with %v, want 101 with protocol x", name, m.Start, m.Fields)
 		}
 		for _, field := range []string{"Content-Length", "Keep-Alive"} {
 			if got := m.get(field); got != "" {
-				t.Errorf("%s: got %s: %s, want none", name, field, got)
+				t.Errorf("%s: got %s: %s, want no such field", name, field, got)
 			}
 		}
 		if m := open().ask("/no-upgrade", "Connection: Upgrade", "Upgrade: x"); m.status() != 502 || word(m.get("Proxy-Status")) != "app-garbage" {
@@ -300,7 +300,7 @@ func TestWebSocketClientDisconnectReleasesSlot(t *testing.T) {
 		began := time.Now()
 		m := c.receive("GET")
 		if took := time.Since(began); m.status() != 101 || took > time.Second+slack {
-			t.Fatalf("WebSocket %d: got %q after %v, want 101 within about one second after the previous client disconnected", i, m.Start, took)
+			t.Fatalf("WebSocket %d: got %q after %v, want 101 within one second after the previous client disconnected", i, m.Start, took)
 		}
 		c.Close()
 	}

@@ -228,7 +228,7 @@ func perform(t *testing.T, file string, env ...string) {
 			want++ // the second request of the check
 		}
 		if in[host] > want {
-			t.Errorf("%q: the app received %d of its requests, want at most %d", pl.title, in[host], want)
+			t.Errorf("%q: the app received %d requests of the vector, want at most %d", pl.title, in[host], want)
 		}
 	}
 }

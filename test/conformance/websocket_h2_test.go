@@ -92,11 +92,11 @@ func TestWebSocketOverHTTP2IsForwardedAsHTTP1(t *testing.T) {
 	}
 	a := c.answer(1)
 	if a.status != 200 || a.cut || a.body != "hello and bye" || a.get("sec-websocket-protocol") != "chat" {
-		t.Errorf("got %+v, want 200 and all data of the app", a)
+		t.Errorf("got %+v, want 200 and all data from the app", a)
 	}
 	for _, name := range []string{"sec-websocket-accept", "connection", "upgrade"} {
 		if got := a.get(name); got != "" {
-			t.Errorf("got %s: %s, want none over HTTP/2", name, got)
+			t.Errorf("got %s: %s, want no such field over HTTP/2", name, got)
 		}
 	}
 }

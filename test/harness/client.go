@@ -76,9 +76,9 @@ func (c *Client) WantEnd() {
 	c.T.Helper()
 	if b, err := c.In.ReadByte(); err == nil {
 		rest, _ := io.ReadAll(c.In)
-		c.T.Errorf("got %q, want the end of the connection", string(b)+string(rest))
+		c.T.Errorf("got %q, want a closed connection", string(b)+string(rest))
 	} else if IsTimeout(err) {
-		c.T.Error("got a timeout, want the end of the connection")
+		c.T.Error("got a timeout, want a closed connection")
 	}
 }
 
