@@ -64,9 +64,9 @@ func handshakeCases() []wsCase {
 	leave := []step{frames(final|closing, closeBody(1000, ""))}
 	return []wsCase{
 		{name: "handshake", client: leave, want: transcript("open")},
-		{name: "subprotocol, first choice of the server", protocols: "superchat, chat", client: leave, want: transcript("open, chat")},
-		{name: "subprotocol, unknown names before a known name", protocols: "mqtt, v2.chat, chat", client: leave, want: transcript("open, chat")},
-		{name: "subprotocol, unknown names only", protocols: "mqtt", client: leave, want: transcript("open")},
+		{name: "subprotocol that the server prefers", protocols: "superchat, chat", client: leave, want: transcript("open, chat")},
+		{name: "known subprotocol after unknown subprotocols", protocols: "mqtt, v2.chat, chat", client: leave, want: transcript("open, chat")},
+		{name: "unknown subprotocol", protocols: "mqtt", client: leave, want: transcript("open")},
 		{name: "handshake that the application rejects with 403", query: "status=403", want: []string{"403"}},
 		{name: "handshake without a key", library: true, want: []string{"400"},
 			change: func(r *http.Request) { r.Header.Del("Sec-WebSocket-Key") }},
@@ -106,7 +106,7 @@ func echoCases() []wsCase {
 	many.client = append(many.client, frames(final|closing, closeBody(1000, "")))
 	many.want = append(many.want, closed...)
 
-	octets := wsCase{name: "echo of a message in segments of one byte", want: transcript("open", `text "octets"`)}
+	octets := wsCase{name: "echo of a message that is sent in segments of one byte", want: transcript("open", `text "octets"`)}
 	for _, b := range append(frame(final|text, []byte("octets"), true), frame(final|closing, closeBody(1000, ""), true)...) {
 		octets.client = append(octets.client, send([]byte{b}))
 	}
@@ -133,7 +133,7 @@ func fragmentCases() []wsCase {
 			client: []step{frames(text, "", continuation, "a", continuation, "", continuation, "b", final|continuation, "", final|closing, leave)}},
 		{name: "echo of fragments and a ping", want: transcript("open", `pong "alive"`, `text "one two"`),
 			client: []step{frames(text, "one ", final|ping, "alive", final|continuation, "two", final|closing, leave)}},
-		{name: "echo of a character in two fragments", want: transcript("open", `text "é"`),
+		{name: "echo of a character that is split into two fragments", want: transcript("open", `text "é"`),
 			client: []step{frames(text, "\xc3", final|continuation, "\xa9", final|closing, leave)}},
 		relay("fragment boundaries are preserved", binaryData, content(10), continuation, content(70000), continuation, content(0), final|continuation, content(1)),
 		relay("fragment boundaries are preserved with a ping and a pong", text, content(3), final|ping, content(4), final|pong, content(5), final|continuation, content(6)),
@@ -175,7 +175,7 @@ func closeCases() []wsCase {
 	add("close without a code", nil)
 	add("close with the reserved code 1005", closeBody(1005, ""))
 	add("close with the unknown code 65535", closeBody(65535, ""))
-	add("close with a payload of one byte", []byte{3})
+	add("close with a payload that contains only one byte", []byte{3})
 	return all
 }
 
@@ -183,22 +183,22 @@ func closeCases() []wsCase {
 // application rejects them.
 func errorCases() []wsCase {
 	rejected := func(name, reason string, b []byte) wsCase {
-		return wsCase{name: name + ", rejected by the application", client: []step{send(b)}, want: []string{"open", reason, "end"}}
+		return wsCase{name: name + " is rejected by the application", client: []step{send(b)}, want: []string{"open", reason, "end"}}
 	}
 	forwarded := func(name string, first byte, payload string) wsCase {
 		e := event(first, []byte(payload))
-		return wsCase{name: name + ", forwarded in both directions",
+		return wsCase{name: name + " is forwarded in both directions",
 			app:    []step{receive(1), frames(first, payload), receive(2), finish},
 			client: []step{frames(first, payload), receive(1), frames(final|closing, closeBody(1002, ""))},
 			want:   []string{"open", e, "end"}, wantApp: []string{e, `close 1002 ""`, "end"}}
 	}
 	return []wsCase{
-		{name: "unmasked frame, rejected by the application", client: []step{send(frame(final|text, []byte("no mask"), false))}, want: []string{"open", "end"}},
+		{name: "unmasked frame is rejected by the application", client: []step{send(frame(final|text, []byte("no mask"), false))}, want: []string{"open", "end"}},
 		rejected("reserved bit 2", `close 1002 "received header with unexpected rsv bits set: false:true:false"`, frame(final|rsv2|text, []byte("x"), true)),
 		rejected("reserved opcode", `close 1002 "received unknown opcode opcode(3)"`, frame(final|3, []byte("x"), true)),
 		rejected("ping of 126 bytes", `close 1002 "received control frame payload with invalid length: 126"`, frame(final|ping, content(126), true)),
 		rejected("fragmented ping", `close 1002 "received fragmented control frame"`, frame(ping, []byte("x"), true)),
-		rejected("continuation without a first fragment", `close 1002 "received continuation frame without text or binary frame"`, frame(final|continuation, []byte("x"), true)),
+		rejected("continuation frame without a first fragment", `close 1002 "received continuation frame without text or binary frame"`, frame(final|continuation, []byte("x"), true)),
 		forwarded("invalid UTF-8", final|text, "\xc3\x28\xff"),
 		forwarded("surrogate in UTF-8", final|text, "\xed\xa0\x80"),
 		forwarded("reserved bits 2 and 3", final|rsv2|rsv3|text, "reserved"),

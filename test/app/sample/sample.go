@@ -25,29 +25,33 @@ import (
 )
 
 // Guide is the response to GET /: a list of the paths.
-const Guide = `This is the sample application. The path selects its behavior:
+const Guide = `This is the sample application. The path of a request selects the behavior:
 
-  /echo               returns the request as JSON, as do all paths that are not listed here
+  /echo               returns the request as JSON; used for all paths that are not in this list
   /status/404         returns this status without a body
   /bytes/1000         returns this number of bytes, with Content-Length
   /stream/1000        returns this number of bytes, chunked
   /slow?ms=500        responds after 500 ms
   /sse?n=5&ms=100     returns five server-sent events
-  /hints?status=200   returns 103 (Early Hints), then this status
-  /trailers           returns trailers: those of the request, and the length and hash of the body
+  /hints?status=200   returns 103 (Early Hints) before this status
+  /trailers           returns the trailers of the request, and the length and hash of the body, as trailers
   /early?status=413   responds without reading the body
   /die?after=1000     aborts the response after this number of bytes
   /reset              resets the connection without a response
   /garbage            returns a response that is not HTTP
   /sink               returns the length and hash of an upload
   /ws                 WebSocket echo
-  /grpc/any           gRPC echo: returns each message, for unary and streaming calls
-  /grpc.health.v1.Health/Check   gRPC health: SERVING, or NOT_SERVING if /ready is not 200
+  /grpc/any           gRPC echo for unary and streaming calls
+  /grpc.health.v1.Health/Check   gRPC health check; returns NOT_SERVING if the status of /ready is not 200
 
-The counters: GET /max (running, maximum, completed and abandoned requests; DELETE resets them),
-GET /seen?id=x (number of requests with X-Id: x, or all numbers if id is missing; DELETE resets them),
-GET /ready, POST /ready?status=503 (sets the status of /ready).
-The response to a request with the field X-Id contains this field.
+Counters:
+
+  /max                returns the numbers of running, completed and abandoned requests
+  /seen?id=1          returns the number of requests with X-Id: 1, or all numbers if there is no id
+  /ready              returns 200, or the status that POST /ready?status=503 sets
+
+DELETE resets the counters of /max and /seen.
+A response contains the X-Id field of the request.
 `
 
 // IDHeader is the field with the ID of a request. /seen counts the requests for each ID.

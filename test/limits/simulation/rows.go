@@ -149,11 +149,11 @@ func pollRows() []Row {
 			Load: Load{Clients: 70, Kind: polls(40, Kind{Hold: 3 * time.Second})}},
 		{Name: "polls of 4 s", What: "60 polls of 4 s and 30 clients with short calls", App: sixteen, Sweep: []int{90}, Warm: time.Minute, For: 2 * time.Minute,
 			Load: Load{Clients: 90, Kind: polls(60, Kind{Hold: 4 * time.Second})}},
-		{Name: "polls without paths", What: "60 polls of 4 s with paths that differ, and 30 clients with short calls", App: sixteen, Sweep: []int{90}, Warm: time.Minute, For: 2 * time.Minute,
+		{Name: "polls without paths", What: "60 polls of 4 s with different paths, and 30 clients with short calls", App: sixteen, Sweep: []int{90}, Warm: time.Minute, For: 2 * time.Minute,
 			Load: Load{Clients: 90, Kind: firsts(60, &Kind{Hold: 4 * time.Second, Aside: true})}},
-		{Name: "polls with common responses", What: "60 polls with a common response every 4 s, and 30 clients with short calls", App: sixteen, Sweep: []int{90}, Warm: time.Minute, For: 2 * time.Minute,
+		{Name: "polls with common responses", What: "60 polls that all receive a response every 4 s, and 30 clients with short calls", App: sixteen, Sweep: []int{90}, Warm: time.Minute, For: 2 * time.Minute,
 			Load: Load{Clients: 90, Kind: polls(60, Kind{Every: 4 * time.Second})}},
-		{Name: "polls with early responses", What: "60 polls with a common response every 4 s, and 30 clients with short calls that start first", App: sixteen, Sweep: []int{90}, Warm: time.Minute, For: 2 * time.Minute,
+		{Name: "polls with early responses", What: "60 polls that all receive a response every 4 s, after 30 clients with short calls start", App: sixteen, Sweep: []int{90}, Warm: time.Minute, For: 2 * time.Minute,
 			Load: Load{Clients: 90, Kind: func(client, number int) *Kind {
 				switch {
 				case number == 0:
@@ -163,9 +163,9 @@ func pollRows() []Row {
 				}
 				return &Kind{Every: 4 * time.Second, Aside: true, Path: 2}
 			}}},
-		{Name: "polls with rare responses", What: "60 polls with a common response every 30 s, and 30 clients with short calls", App: sixteen, Sweep: []int{90}, Warm: 90 * time.Second, For: 210 * time.Second,
+		{Name: "polls with rare responses", What: "60 polls that all receive a response every 30 s, and 30 clients with short calls", App: sixteen, Sweep: []int{90}, Warm: 90 * time.Second, For: 210 * time.Second,
 			Load: Load{Clients: 90, Kind: polls(60, Kind{Every: 30 * time.Second})}},
-		{Name: "late polls", What: "30 clients with short calls, and 60 polls of 4 s after 40 s", App: sixteen, Sweep: []int{90}, Warm: 45 * time.Second,
+		{Name: "late polls", What: "30 clients with short calls, and 60 polls of 4 s that start after 40 s", App: sixteen, Sweep: []int{90}, Warm: 45 * time.Second,
 			Load: Load{Clients: 90, Kind: func(client, number int) *Kind {
 				switch {
 				case client >= 60:
@@ -186,7 +186,7 @@ func problemRows() []Row {
 			Load:  Load{Clients: 60, Kind: func(int, int) *Kind { return &Kind{Patience: 2 * time.Second} }}},
 		{Name: "F3a fast errors", What: "one of 8 requests fails after 2 ms", App: poolOf(8, 25*ms), Sweep: []int{8, 10},
 			Load: Load{Clients: 40, Kind: often(8, &Kind{Hold: 2 * ms, Fails: true})}},
-		{Name: "F3b unknown methods", What: "8 clients that call a method that does not exist, and 20 other clients", App: poolOf(8, 20*ms), Sweep: []int{8, 12, 16},
+		{Name: "F3b unknown methods", What: "8 clients that call an unknown method, and 20 other clients", App: poolOf(8, 20*ms), Sweep: []int{8, 12, 16},
 			Load: Load{Clients: 28, Kind: firsts(8, &Kind{Hold: ms, Aside: true})}},
 		{Name: "F3c errors and alternating calls", What: "8 clients with fast errors, and 20 clients that alternate between fast and slow calls", App: poolOf(16, 60*ms), Sweep: []int{16, 20},
 			Load: Load{Clients: 40, Kind: func(client, number int) *Kind {
@@ -202,15 +202,15 @@ func problemRows() []Row {
 				}
 				return alternating(number + client)
 			}}},
-		{Name: "F4a 503 above 13", What: "the application rejects requests above 13 with 503", Sweep: []int{12, 13},
+		{Name: "F4a 503 above 13", What: "the application returns 503 if more than 13 requests are running", Sweep: []int{12, 13},
 			App: rejecting(after(0, 13, 13)), Load: Load{Clients: 100}},
-		{Name: "F4c 429 above 13", What: "the application rejects requests above 13 with 429", Sweep: []int{12, 13},
+		{Name: "F4c 429 above 13", What: "the application returns 429 if more than 13 requests are running", Sweep: []int{12, 13},
 			App: func() App { return &Pool{Workers: 100, Time: 20 * ms, Spread: 1, Reject: 13} }, Load: Load{Clients: 60}},
-		{Name: "F4b 503, from 13 to 5", What: "the application rejects requests above 13 with 503, and above 5 after 40 s", Sweep: []int{5}, Warm: 70 * time.Second, For: 150 * time.Second,
+		{Name: "F4b 503, from 13 to 5", What: "the application returns 503 if more than 13 requests are running (after 40 s, more than 5)", Sweep: []int{5}, Warm: 70 * time.Second, For: 150 * time.Second,
 			App: rejecting(after(40*time.Second, 13, 5)), Load: Load{Clients: 100}},
 		{Name: "F6a 5 ms and 2 s", What: "95 % take 5 ms, 5 % take 2 s, 100 clients", App: poolOf(1000, 5*ms), Sweep: []int{100},
 			Load: Load{Clients: 100, Kind: often(20, &Kind{Hold: 2 * time.Second})}},
-		{Name: "F6b 30 s", What: "30 s per request, 32 at once", App: func() App { return &Pool{Workers: 32, Time: 30 * time.Second, Spread: 0.3} },
+		{Name: "F6b 30 s", What: "32 workers, 30 s", App: func() App { return &Pool{Workers: 32, Time: 30 * time.Second, Spread: 0.3} },
 			Sweep: []int{32}, Warm: 600 * time.Second, For: time.Hour, Load: Load{Clients: 60}},
 		{Name: "F7 more workers", What: "4 workers, 16 after 40 s", Sweep: []int{16}, Warm: 60 * time.Second, For: 150 * time.Second,
 			App: func() App { return &Pool{Workers: 4, More: 12, MoreAt: 40 * time.Second, Time: 20 * ms, Spread: 1} }, Load: Load{Clients: 40}},
@@ -269,7 +269,7 @@ func usualRows() []Row {
 				}
 				return 50
 			}}},
-		{Name: "idle times", What: "13 workers, 20 ms, with a pause of 10 s in every period of 20 s", App: poolOf(13, 20*ms), Sweep: []int{13, 16},
+		{Name: "idle times", What: "13 workers, 20 ms, and a load that pauses for 10 s every 20 s", App: poolOf(13, 20*ms), Sweep: []int{13, 16},
 			Load: Load{Depth: 100, Rate: func(at time.Duration) float64 {
 				if at%(20*time.Second) < 10*time.Second {
 					return 1000
