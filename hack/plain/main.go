@@ -9,7 +9,7 @@
 //
 //	go run ./hack/plain                     print the figures
 //	go run ./hack/plain -worst 20           also print the sentences with the highest figures
-//	go run ./hack/plain -change main        measure only lines that were added since a revision
+//	go run ./hack/plain -change main        measure only lines that were added after a revision
 //	go run ./hack/plain -check              compare the figures with hack/plain/limits.txt
 //	go run ./hack/plain -update             lower the limits to the current figures
 //
@@ -32,7 +32,7 @@ const limitsFile = "hack/plain/limits.txt"
 
 func main() {
 	worst := flag.Int("worst", 0, "print the `number` of sentences with the highest figures for each kind")
-	change := flag.String("change", "", "measure only lines that were added since this `revision`")
+	change := flag.String("change", "", "measure only lines that were added after this `revision`")
 	check := flag.Bool("check", false, "compare the figures with the limits")
 	update := flag.Bool("update", false, "lower the limits to the current figures")
 	flag.Parse()

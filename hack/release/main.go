@@ -49,9 +49,9 @@ func run(args []string, stdout io.Writer) error {
 func install(args []string, stdout io.Writer) error {
 	flags := flag.NewFlagSet("release install", flag.ContinueOnError)
 	var i images
-	flags.StringVar(&i.sidecar, "image", "", "the sidecar's image")
-	flags.StringVar(&i.injector, "webhook-image", "", "the injector's image")
-	version := flags.String("version", "dev", "the version in the files' first line")
+	flags.StringVar(&i.sidecar, "image", "", "image of the sidecar")
+	flags.StringVar(&i.injector, "webhook-image", "", "image of the injector")
+	version := flags.String("version", "dev", "version for the first line of each file")
 	out := flags.String("out", "bin/install", "output directory")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -70,7 +70,7 @@ func parse(args []string, stdout io.Writer) (*release, error) {
 	flags := flag.NewFlagSet("release make", flag.ContinueOnError)
 	flags.StringVar(&r.version, "version", "", "tag of the release, for example v1.2.3")
 	flags.StringVar(&r.commit, "commit", "", "commit of the release")
-	epoch := flags.Int64("epoch", 0, "time of the commit in seconds since the Unix epoch (used for the files in the archives)")
+	epoch := flags.Int64("epoch", 0, "time of the commit in seconds since the Unix epoch, used for the files in the archives")
 	flags.StringVar(&r.registry, "registry", "", "registry for the images, for example ghcr.io/organisation")
 	flags.StringVar(&r.imageFlags, "image-flags", "", "additional flags for the image tool")
 	flags.StringVar(&r.out, "out", "bin/release", "output directory")

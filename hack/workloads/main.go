@@ -22,7 +22,7 @@ import (
 )
 
 func main() {
-	list := flag.String("list", "", "file with a repository and a commit on each line")
+	list := flag.String("list", "", "file that contains a repository and a commit in each line")
 	clones := flag.String("git", ".", "directory that contains the clones of the repositories")
 	seed := flag.String("seed", "workloads", "seed of the selection")
 	most := flag.Int("max", 7, "maximum number of workloads per repository")

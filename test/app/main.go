@@ -20,11 +20,11 @@ import (
 )
 
 func main() {
-	port := flag.String("port", cmp.Or(os.Getenv("PORT"), "8080"), "listen port; the default is the environment variable PORT")
-	protocols := flag.String("protocols", "both", "protocols of the server (h1, h2 or both)")
-	delay := flag.Duration("delay-listen", 0, "delay from the start until the application listens")
-	keepAlive := flag.Duration("keepalive-timeout", 0, "idle timeout of connections, also sent to HTTP/1.1 clients in the field Keep-Alive; 0: no timeout")
-	host := flag.String("host", "", "listen address; empty: all addresses")
+	port := flag.String("port", cmp.Or(os.Getenv("PORT"), "8080"), "listen port; the default is the value of the environment variable PORT")
+	protocols := flag.String("protocols", "both", "protocols that the server supports: h1, h2 or both")
+	delay := flag.Duration("delay-listen", 0, "time before the application listens")
+	keepAlive := flag.Duration("keepalive-timeout", 0, "idle timeout of connections, which HTTP/1.1 clients receive in the Keep-Alive field; 0 means no timeout")
+	host := flag.String("host", "", "listen address; if empty, the application listens on all addresses")
 	ledger := flag.Bool("ledger", false, "print a line for each request with the field X-Id")
 	endStreams := flag.Bool("end-streams", false, "on SIGTERM, end event streams with an event and gRPC streams with a status")
 	flag.Parse()
@@ -47,17 +47,17 @@ func main() {
 // serve listens after the delay and serves requests until ctx is done. Then running requests
 // have five seconds to complete.
 func serve(ctx context.Context, app http.Handler, address, protocols string, delay, keepAlive time.Duration) error {
-	var speaks http.Protocols
+	var supported http.Protocols
 	switch protocols {
 	case "h1":
-		speaks.SetHTTP1(true)
+		supported.SetHTTP1(true)
 	case "h2":
-		speaks.SetUnencryptedHTTP2(true)
+		supported.SetUnencryptedHTTP2(true)
 	case "both":
-		speaks.SetHTTP1(true)
-		speaks.SetUnencryptedHTTP2(true)
+		supported.SetHTTP1(true)
+		supported.SetUnencryptedHTTP2(true)
 	default:
-		return fmt.Errorf("-protocols: got %q, want h1, h2 or both", protocols)
+		return fmt.Errorf("-protocols: invalid value %q: must be h1, h2 or both", protocols)
 	}
 	select {
 	case <-time.After(delay):
@@ -70,7 +70,7 @@ func serve(ctx context.Context, app http.Handler, address, protocols string, del
 	}
 	s := &http.Server{
 		Handler:                      announce(app, keepAlive),
-		Protocols:                    &speaks,
+		Protocols:                    &supported,
 		IdleTimeout:                  keepAlive,
 		ReadHeaderTimeout:            time.Minute,
 		DisableGeneralOptionsHandler: true, // OPTIONS * reaches the handler

@@ -78,7 +78,7 @@ func newBench(bin, before string, r *Results, shared error) (*bench, error) {
 	b.quota, b.noQuota = newQuota()
 	if b.shared != nil {
 		b.peers = slices.DeleteFunc(b.peers, func(p *peer) bool { return p.certDir != "" })
-		b.results.note("size", knative, "not measured because the ports are already in use: "+b.shared.Error())
+		b.results.note("size", knative, "not measured because another process uses the ports: "+b.shared.Error())
 	}
 	return b, nil
 }
@@ -870,7 +870,7 @@ func steadyWaits(took [][]time.Duration) ([]time.Duration, error) {
 		}
 	}
 	if len(waits) < len(took) {
-		return nil, fmt.Errorf("got %d waits of %d clients, want at least one of each client", len(waits), len(took))
+		return nil, fmt.Errorf("got %d waits from %d clients, want at least one wait from each client", len(waits), len(took))
 	}
 	return waits, nil
 }

@@ -210,7 +210,7 @@ func (a *h2Asker) ask() error {
 		switch f := f.(type) {
 		case *http2.HeadersFrame:
 			if !f.HeadersEnded() {
-				return errors.New("header block with CONTINUATION: not supported")
+				return errors.New("CONTINUATION frames are not supported")
 			}
 			if _, err := a.decoder.Write(f.HeaderBlockFragment()); err != nil {
 				return err

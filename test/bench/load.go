@@ -176,7 +176,7 @@ func medianOfLog(name string) (time.Duration, error) {
 		took = append(took, time.Duration(us)*time.Microsecond)
 	}
 	if len(took) == 0 {
-		return 0, fmt.Errorf("%s: no requests", filepath.Base(name))
+		return 0, fmt.Errorf("%s: no requests were sent", filepath.Base(name))
 	}
 	return percentile(took, 50), nil
 }

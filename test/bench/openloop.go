@@ -195,7 +195,7 @@ func (l *openLooper) receive(c *openClient) error {
 	case err != nil:
 		return fmt.Errorf("read a response: %w", err)
 	case n == 0 || !c.waiting:
-		return errors.New("unexpected data or end of a connection")
+		return errors.New("unexpected data, or the connection was closed")
 	}
 	c.filled += n
 	complete, err := isComplete(c.buffer[:c.filled])

@@ -86,7 +86,7 @@ func (r *Results) firstFailure() error {
 	if len(failures) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%d measurements failed; the first error is: %s", len(failures), failures[0])
+	return fmt.Errorf("%d measurements failed; first error: %s", len(failures), failures[0])
 }
 
 // median returns the median of a measure. ok is false if there are no values.

@@ -43,8 +43,8 @@ const (
 func readSettings(args []string) (*settings, error) {
 	s := &settings{}
 	f := flag.NewFlagSet("endurance", flag.ContinueOnError)
-	selection := f.String("run", "", "regular expression for the names of the rows")
-	f.IntVar(&s.seconds, "seconds", 0, "duration of each row in seconds; 0: 20 s, and at least 100000 requests")
+	selection := f.String("run", "", "run only rows whose names match this regular expression")
+	f.IntVar(&s.seconds, "seconds", 0, "duration of each row in seconds; 0 means 20 s and at least 100000 requests")
 	f.Func("set", "setting of the sidecar, for example CONCURRENCY_MODE=adaptive; the flag can be repeated", func(setting string) error {
 		if !strings.Contains(setting, "=") {
 			return errors.New("not in the form NAME=VALUE")
@@ -52,14 +52,14 @@ func readSettings(args []string) (*settings, error) {
 		s.sidecarSettings = append(s.sidecarSettings, setting)
 		return nil
 	})
-	f.BoolVar(&s.quick, "quick", false, "run a subset of the rows without HAProxy")
-	f.BoolVar(&s.hour, "hour", false, "run the one-hour row without HAProxy")
-	f.BoolVar(&s.write, "write", false, "write the lines of the rows into the table of the document")
+	f.BoolVar(&s.quick, "quick", false, "run a subset of the rows, without HAProxy")
+	f.BoolVar(&s.hour, "hour", false, "run the row that takes one hour, without HAProxy")
+	f.BoolVar(&s.write, "write", false, "write the results to the table in the document")
 	f.BoolVar(&s.list, "list", false, "list the rows")
-	f.StringVar(&s.only, "variants", "", "run the variants that match this regular expression: direct, sidecar, HAProxy, nginx")
-	f.StringVar(&s.sidecar, "sidecar", "bin/queue-proxy", "the program queue-proxy")
-	f.StringVar(&s.modules, "modules", "bin/endurance-peers/node_modules", "the folder with the npm packages")
-	f.StringVar(&s.page, "page", "test/endurance/README.md", "the document")
+	f.StringVar(&s.only, "variants", "", "run only variants (direct, sidecar, HAProxy, nginx) that match this regular expression")
+	f.StringVar(&s.sidecar, "sidecar", "bin/queue-proxy", "path of the queue-proxy program")
+	f.StringVar(&s.modules, "modules", "bin/endurance-peers/node_modules", "directory that contains the npm packages")
+	f.StringVar(&s.page, "page", "test/endurance/README.md", "document that contains the table")
 	if err := f.Parse(args); err != nil {
 		return nil, err
 	}
@@ -71,7 +71,7 @@ func readSettings(args []string) (*settings, error) {
 		return nil, fmt.Errorf("-run: %w", err)
 	}
 	if s.seconds < 0 {
-		return nil, errors.New("-seconds: negative")
+		return nil, errors.New("-seconds: must not be negative")
 	}
 	if s.only != "" {
 		pattern, err := regexp.Compile(s.only)
@@ -79,11 +79,11 @@ func readSettings(args []string) (*settings, error) {
 			return nil, fmt.Errorf("-variants: %w", err)
 		}
 		if !slices.ContainsFunc([]variant{direct, sidecar, haproxy, nginx}, func(v variant) bool { return pattern.MatchString(string(v)) }) {
-			return nil, fmt.Errorf("-variants %s: found no variant", s.only)
+			return nil, fmt.Errorf("-variants %s: no variant matches", s.only)
 		}
 	}
 	if s.write && (s.quick || s.hour || s.only != "") {
-		return nil, errors.New("-write: requires all variants of the rows")
+		return nil, errors.New("-write requires all variants of the rows")
 	}
 	for _, path := range []*string{&s.sidecar, &s.modules, &s.page} {
 		if *path, err = filepath.Abs(*path); err != nil {
@@ -126,7 +126,7 @@ func (s *settings) selected(all []row) ([]row, error) {
 		}
 	}
 	if len(chosen) == 0 {
-		return nil, fmt.Errorf("-run %s: found no row", s.rows)
+		return nil, fmt.Errorf("-run %s: no row matches", s.rows)
 	}
 	for _, part := range alternatives(s.rows.String()) {
 		pattern, err := regexp.Compile(part)
@@ -134,7 +134,7 @@ func (s *settings) selected(all []row) ([]row, error) {
 			return nil, fmt.Errorf("-run: %w", err)
 		}
 		if !slices.ContainsFunc(chosen, func(r row) bool { return pattern.MatchString(r.name) }) {
-			return nil, fmt.Errorf("-run %s: found no row", part)
+			return nil, fmt.Errorf("-run %s: no row matches", part)
 		}
 	}
 	return chosen, nil
@@ -216,7 +216,7 @@ func compare(ctx context.Context, args []string) error {
 	}
 	dir, err := os.MkdirTemp("", "endurance")
 	if err != nil {
-		return fmt.Errorf("folder: %w", err)
+		return fmt.Errorf("directory: %w", err)
 	}
 	defer os.RemoveAll(dir)
 	if err := errors.Join(os.Chmod(dir, 0o755), writeCertificate(dir), writeFiles(dir), copyFiles(peerFiles, dir)); err != nil {
@@ -233,7 +233,7 @@ func compare(ctx context.Context, args []string) error {
 // copyFiles copies the embedded files into dir.
 func copyFiles(files embed.FS, dir string) error {
 	if err := os.CopyFS(dir, fs.FS(files)); err != nil {
-		return fmt.Errorf("files of the peers: %w", err)
+		return fmt.Errorf("peer files: %w", err)
 	}
 	return nil
 }

@@ -16,8 +16,8 @@ import (
 // serveConnect runs a connect-go server until ctx ends.
 func serveConnect(ctx context.Context, args []string) error {
 	f := flag.NewFlagSet("connect", flag.ContinueOnError)
-	address := f.String("listen", "", "address for plain text")
-	secure := f.String("tls", "", "address for TLS")
+	address := f.String("listen", "", "listen address for plain text")
+	secure := f.String("tls", "", "listen address for TLS")
 	cert := f.String("cert", "", "PEM file")
 	key := f.String("key", "", "PEM file")
 	if err := f.Parse(args); err != nil {

@@ -85,11 +85,11 @@ type grpcServer struct{ content content }
 // serveGRPC runs the grpc-go server until ctx ends.
 func serveGRPC(ctx context.Context, args []string) error {
 	f := flag.NewFlagSet("grpc", flag.ContinueOnError)
-	listen := f.String("listen", "", "address")
-	streams := f.Int("streams", 0, "maximum number of streams per connection; 0: no limit")
-	age := f.Duration("age", 0, "maximum age of a connection; 0: no limit")
-	restart := f.Duration("restart", 0, "time between graceful restarts; 0: no restarts")
-	permit := f.Duration("permit", 0, "minimum time between keepalive PINGs of a client; 0: the default value of 5m")
+	listen := f.String("listen", "", "listen address")
+	streams := f.Int("streams", 0, "maximum number of streams per connection; 0 means no limit")
+	age := f.Duration("age", 0, "maximum age of a connection; 0 means no limit")
+	restart := f.Duration("restart", 0, "interval between graceful restarts; 0 means no restarts")
+	permit := f.Duration("permit", 0, "minimum interval between keepalive PINGs from a client; 0 means the default of 5m")
 	if err := f.Parse(args); err != nil {
 		return err
 	}

@@ -51,13 +51,13 @@ func (s *httpServer) handler() http.Handler {
 // plain text and for TLS.
 func serveHTTP(ctx context.Context, args []string) error {
 	f := flag.NewFlagSet("http", flag.ContinueOnError)
-	address := f.String("listen", "", "address for plain text")
-	secure := f.String("tls", "", "address for TLS")
+	address := f.String("listen", "", "listen address for plain text")
+	secure := f.String("tls", "", "listen address for TLS")
 	cert := f.String("cert", "", "PEM file")
 	key := f.String("key", "", "PEM file")
-	http1 := f.Bool("http1", false, "HTTP/1.1 only")
+	http1 := f.Bool("http1", false, "disable HTTP/2")
 	plainHTTP1 := f.Bool("plain-http1", false, "disable HTTP/2 without TLS")
-	idle := f.Duration("idle", 0, "idle timeout of connections; 0 disables it")
+	idle := f.Duration("idle", 0, "idle timeout of connections; 0 means no timeout")
 	if err := f.Parse(args); err != nil {
 		return err
 	}

@@ -88,7 +88,7 @@ func freePorts(n int) ([]string, error) {
 		addresses = append(addresses, address)
 	}
 	if len(addresses) < n {
-		return nil, fmt.Errorf("fewer than %d free ports in %d..%d", n, firstPort, lastPort)
+		return nil, fmt.Errorf("there are fewer than %d free ports in the range %d to %d", n, firstPort, lastPort)
 	}
 	return addresses, nil
 }
@@ -106,7 +106,7 @@ func awaitListener(address string, ended <-chan struct{}) error {
 		}
 		select {
 		case <-ended:
-			return fmt.Errorf("the process exited before it accepted connections: %w", err)
+			return fmt.Errorf("the process exited before it was ready to accept connections: %w", err)
 		case <-time.After(20 * time.Millisecond):
 		}
 	}

@@ -62,11 +62,11 @@ func CheckPattern(r io.Reader, size int) error {
 	for {
 		n, err := r.Read(a)
 		if m, _ := io.ReadFull(want, b[:n]); m != n || !bytes.Equal(a[:n], b[:n]) {
-			return fmt.Errorf("data differs before byte %d", want.at)
+			return fmt.Errorf("got different data before byte %d", want.at)
 		}
 		switch {
 		case err == io.EOF && want.Left > 0:
-			return fmt.Errorf("got only %d of %d bytes", want.at, size)
+			return fmt.Errorf("got %d bytes, want %d", want.at, size)
 		case err == io.EOF:
 			return nil
 		case err != nil:

@@ -21,7 +21,7 @@ func Until(t testing.TB, what string, condition func() bool) {
 	t.Helper()
 	for end := time.Now().Add(Patience); !condition(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("got no %s within %v", what, Patience)
+			t.Fatalf("timeout after %v: %s", Patience, what)
 		}
 	}
 }
@@ -33,7 +33,7 @@ func Receive[T any](t testing.TB, from <-chan T, what string) (v T) {
 	select {
 	case v = <-from:
 	case <-time.After(Patience):
-		t.Fatalf("got no %s within %v", what, Patience)
+		t.Fatalf("timeout after %v: %s", Patience, what)
 	}
 	return v
 }
@@ -54,7 +54,7 @@ func ScaleTime(t testing.TB, try func(scale int) (inTime bool)) {
 	t.Helper()
 	for scale := 1; !try(scale); scale *= 2 {
 		if scale == 512 {
-			t.Fatalf("got an early timeout at scale %d, want an event before the timeout", scale)
+			t.Fatalf("the timeout expired before the event at scale %d", scale)
 		}
 	}
 }

@@ -213,11 +213,11 @@ func activatorForwardsRequestWhenReady(t *testing.T, r *Release) {
 				t.Fatalf("got %v, %v, %q, want 200", got.answer, got.err, got.body)
 			}
 			if n := app.requests.Load(); n != 1 {
-				t.Errorf("got %d requests in the app, want 1", n)
+				t.Errorf("the app received %d requests, want 1", n)
 			}
 			for _, name := range []string{"K-Proxy-Request", activator.RevisionHeaderName, activator.RevisionHeaderNamespace} {
 				if v := app.lastHeader().Get(name); v != "" {
-					t.Errorf("got the field %s: %s in the app, want no such field", name, v)
+					t.Errorf("the app received the field %s: %s, want no such field", name, v)
 				}
 			}
 			poll(t, "the statistics count a proxied request", func() error {
@@ -246,7 +246,7 @@ func activatorSkipsDrainingPod(t *testing.T, r *Release) {
 	p.sidecar.terminate()
 	poll(t, "the readiness probe fails", func() error {
 		if p.readiness() == nil {
-			return errors.New("got ready, want not ready")
+			return errors.New("the activator is ready, want not ready")
 		}
 		return nil
 	})

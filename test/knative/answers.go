@@ -46,7 +46,7 @@ func requestLogHasSizeOfSidecarResponses(t *testing.T, _ *Release) {
 	poll(t, "the request log contains status 504", func() error {
 		line, ok := p.sidecar.out.line(`"status": 504`)
 		if !ok {
-			return errors.New("got no line with status 504")
+			return errors.New("there is no line with status 504")
 		}
 		return json.Unmarshal([]byte(line), &entry)
 	})
@@ -99,7 +99,7 @@ func metricsPortFollowsConfigMap(t *testing.T, r *Release) {
 			}
 			poll(t, name+" is exported", func() error { // a request is counted after its response
 				if got := p.exposition(port); !strings.Contains(got, "\n"+name+"{") {
-					return fmt.Errorf("got metrics\n%s", got)
+					return fmt.Errorf("unexpected metrics:\n%s", got)
 				}
 				return nil
 			})

@@ -112,7 +112,7 @@ func autoscalerScalesByConcurrency(t *testing.T, r *Release) {
 		got := a.scale()
 		stable, panicking, err := a.collector.StableAndPanicConcurrency(a.key, time.Now())
 		if err == nil && (!got.ScaleValid || got.DesiredPodCount != 5 || stable != 10 || panicking != 10) {
-			err = fmt.Errorf("got %+v for %v and %v concurrent requests, want 5 pods for 10 and 10", got, stable, panicking)
+			err = fmt.Errorf("got %+v for concurrencies %v and %v, want 5 pods for concurrencies 10 and 10", got, stable, panicking)
 		}
 		return err
 	})
@@ -160,7 +160,7 @@ func autoscalerReceivesRequestsPerSecond(t *testing.T, r *Release) {
 		}
 		stable, panicking, err := a.collector.StableAndPanicRPS(a.key, time.Now())
 		if err == nil && (stable == 0 || panicking == 0) {
-			err = fmt.Errorf("got %v and %v requests per second, want positive values", stable, panicking)
+			err = fmt.Errorf("got %v and %v requests per second, want more than 0", stable, panicking)
 		}
 		return err
 	})

@@ -48,7 +48,7 @@ func (p *pod) webSocket(path string) *websocket.Conn {
 	dialer := websocket.Dialer{HandshakeTimeout: patience}
 	c, answer, err := dialer.Dial("ws://"+p.addr()+path, nil)
 	if err != nil {
-		p.t.Fatalf("got %v, %v, want a WebSocket", answer, err)
+		p.t.Fatalf("WebSocket handshake: got %v, %v", answer, err)
 	}
 	_ = answer.Body.Close()
 	_ = c.SetReadDeadline(time.Now().Add(patience))
@@ -156,11 +156,11 @@ func eventStreamEndsWithLastEvent(t *testing.T, _ *Release) {
 		}
 	}
 	if last != "data: bye" || lines.Err() != nil {
-		t.Errorf("got last event %q and %v, want data: bye and the normal end", last, lines.Err())
+		t.Errorf("got last event %q, %v, want data: bye at the end of the stream", last, lines.Err())
 	}
 	p.exits()
 	if took := time.Since(begun); took > p.grace() {
-		t.Errorf("time to stop the pod: got %v, want at most the grace period of %v", took, p.grace())
+		t.Errorf("time to stop the pod: got %v, want at most the grace period (%v)", took, p.grace())
 	}
 }
 
@@ -250,18 +250,18 @@ func timeoutSecondsFollowsRelease(t *testing.T, r *Release) {
 	p.waitUntilReady()
 	answer, body := p.get(p.url("/?initialTimeout=2500"))
 	if answer.StatusCode != http.StatusGatewayTimeout || body != "request timeout" {
-		t.Errorf("first byte after the timeout: got %s %q, want 504 %q", answer.Status, body, "request timeout")
+		t.Errorf("response after the timeout: got %s %q, want 504 %q", answer.Status, body, "request timeout")
 	}
 	answer, body, err := p.ask(p.client, p.url("/?initialTimeout=100&timeout=100"))
 	if want := "Slept for 100 milliseconds"; err != nil || body != want {
-		t.Errorf("response in time: got %v, %q, %v, want %q", answer, body, err, want)
+		t.Errorf("response before the timeout: got %v, %q, %v, want %q", answer, body, err, want)
 	}
 	_, body, err = p.ask(p.client, p.url("/?timeout=2500"))
 	if whole := strings.HasPrefix(body, "Slept for"); r.OTLP {
 		if !errors.Is(err, io.ErrUnexpectedEOF) || body != "" {
-			t.Errorf("last byte after the timeout: got %q, %v, want a truncated response", body, err)
+			t.Errorf("end of the response after the timeout: got %q, %v, want a truncated response", body, err)
 		}
 	} else if err != nil || !whole {
-		t.Errorf("first byte before the timeout: got %q, %v, want a complete response", body, err)
+		t.Errorf("first byte of the response before the timeout: got %q, %v, want a complete response", body, err)
 	}
 }

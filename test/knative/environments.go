@@ -16,15 +16,15 @@ import (
 	"knative.dev/serving/pkg/reconciler/revision/resources"
 )
 
-// fewestServices is the minimum number of environments for each release.
-const fewestServices = 20
+// minServices is the minimum number of environments for each release.
+const minServices = 20
 
 // Each Knative Service becomes a pod. Its sidecar starts with the generated environment, logs
 // no warnings, becomes ready with its app, and serves requests.
 func generatedEnvironmentStartsSidecar(t *testing.T, r *Release) {
 	names := serviceNames(t, r.Name)
-	if len(names) < fewestServices {
-		t.Errorf("got %d Services, want at least %d", len(names), fewestServices)
+	if len(names) < minServices {
+		t.Errorf("got %d Services, want at least %d", len(names), minServices)
 	}
 	for _, name := range names {
 		t.Run(name, func(t *testing.T) { environmentServes(t, name) })
@@ -41,7 +41,7 @@ func environmentServes(t *testing.T, service string) {
 	}
 	p.start()
 	if err := p.readiness(); err == nil && c.ReadinessProbe != nil {
-		t.Errorf("got ready before the app started, want not ready")
+		t.Errorf("the sidecar is ready, but the app has not started")
 	}
 	a := startApp(p)
 	p.waitUntilReady()
@@ -84,16 +84,16 @@ func (p *pod) stat() (metrics.Stat, error) {
 // not supported (docs/metrics.md).
 var expected = []string{"the user container is not ready", "metrics are not pushed, because"}
 
-// complaints lists texts of log lines with problems.
-var complaints = []string{`"severity":"WARN`, `"severity":"ERROR`, `"level":"warn`, `"level":"error`, "panic", "DATA RACE"}
+// problemMarkers are substrings of log lines that report problems.
+var problemMarkers = []string{`"severity":"WARN`, `"severity":"ERROR`, `"level":"warn`, `"level":"error`, "panic", "DATA RACE"}
 
 // logsNoWarnings reports an error for each unexpected warning in the log of the sidecar.
 func (p *pod) logsNoWarnings() {
 	p.t.Helper()
 	for line := range strings.Lines(p.sidecar.out.String()) {
 		has := func(words string) bool { return strings.Contains(line, words) }
-		if slices.ContainsFunc(complaints, has) && !slices.ContainsFunc(expected, has) {
-			p.t.Errorf("got log line %s", line)
+		if slices.ContainsFunc(problemMarkers, has) && !slices.ContainsFunc(expected, has) {
+			p.t.Errorf("unexpected log line %s", line)
 		}
 	}
 }

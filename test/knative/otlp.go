@@ -149,7 +149,7 @@ func runtimeMetricsHaveKnativeTypes(t *testing.T, r *Release) {
 	p.get(p.url("/"))
 	poll(t, "runtime metrics arrive", func() error {
 		if len(c.runtimeMetrics()) == 0 {
-			return errors.New("got no runtime metrics")
+			return errors.New("no runtime metrics were received")
 		}
 		return nil
 	})

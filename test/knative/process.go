@@ -68,7 +68,7 @@ func (p *process) code() int {
 	select {
 	case <-p.done:
 	case <-time.After(patience):
-		p.t.Fatalf("%s still runs after %v", p.name, patience)
+		p.t.Fatalf("%s is still running after %v", p.name, patience)
 	}
 	return p.cmd.ProcessState.ExitCode()
 }

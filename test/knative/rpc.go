@@ -93,11 +93,11 @@ func fullQueueReturnsUnavailable(t *testing.T, _ *Release) {
 	p.waitUntilReady()
 	failed, trailers := pings(p.pingClient(grpc.WithDisableRetry()), 40)
 	if len(failed) == 0 {
-		t.Fatal("got 0 failed calls with a full queue, want 1 or more")
+		t.Fatal("got no failed calls, want at least one because the queue is full")
 	}
 	for i, err := range failed {
 		pushback := trailers[i].Get("grpc-retry-pushback-ms")
-		ms, bad := 0, errors.New("no pushback")
+		ms, bad := 0, errors.New("the response has no pushback")
 		if len(pushback) == 1 {
 			ms, bad = strconv.Atoi(pushback[0])
 		}
@@ -114,6 +114,6 @@ func grpcClientRetriesFullQueue(t *testing.T, _ *Release) {
 	p.image("grpc-ping")
 	p.waitUntilReady()
 	if failed, _ := pings(p.pingClient(grpc.WithDefaultServiceConfig(retries)), 24); len(failed) > 0 {
-		t.Errorf("got %d failed calls of 24, want 0; first error: %v", len(failed), failed[0])
+		t.Errorf("%d of 24 calls failed; the first error is: %v", len(failed), failed[0])
 	}
 }

@@ -289,7 +289,7 @@ func (v *Client) AskAtOnce(all []Request) {
 		}
 		e.Classify(q.Want, a, body)
 		if a.Close {
-			err = errors.New("the connection ended before the response")
+			err = errors.New("the connection was closed before the response")
 		}
 	}
 	if err != nil && v.c != nil {

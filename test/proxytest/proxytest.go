@@ -103,7 +103,7 @@ func StartOn(t testing.TB, port int, change func(*proxy.Proxy, *Options)) *Proxy
 		p.h2client.Close()
 		watcher.Close()
 		if text := p.log.String(); strings.Contains(text, "panic") || strings.Contains(text, "superfluous") {
-			t.Errorf("got log of net/http:\n%s", text)
+			t.Errorf("unexpected log of net/http:\n%s", text)
 		}
 	})
 	if !o.UnknownApp {
@@ -261,7 +261,7 @@ func HoldMemory(b *netconn.Budget, n int) (release func()) {
 func (p *Proxy) WantCounts(served, given uint64) {
 	p.T.Helper()
 	if gotServed, gotGiven := p.HTTP1.Counts(); gotServed != served || gotGiven != given {
-		p.T.Errorf("got %d requests served and %d connections passed, want %d and %d", gotServed, gotGiven, served, given)
+		p.T.Errorf("got %d requests and %d accepted connections, want %d and %d", gotServed, gotGiven, served, given)
 	}
 }
 

@@ -110,7 +110,7 @@ var (
 func parseConnect(text string) (*result, error) {
 	summary := summaryLines.FindStringSubmatch(text)
 	if summary == nil {
-		return nil, fmt.Errorf("connectconformance: no summary: %s", text[max(0, len(text)-2000):])
+		return nil, fmt.Errorf("connectconformance: no summary in the output: %s", text[max(0, len(text)-2000):])
 	}
 	passed, _ := strconv.Atoi(summary[1])
 	failed, _ := strconv.Atoi(summary[2])
@@ -121,18 +121,18 @@ func parseConnect(text string) (*result, error) {
 		r.fail(text[m[2]:m[3]], errors.New(shorten(reason)))
 	}
 	if len(r.failed) != failed {
-		return nil, fmt.Errorf("connectconformance: got the names of %d failed cases, want %d", len(r.failed), failed)
+		return nil, fmt.Errorf("connectconformance: got names of %d failed cases, want %d", len(r.failed), failed)
 	}
 	if m := notRunLine.FindStringSubmatch(text); m != nil {
 		n, _ := strconv.Atoi(m[1])
 		r.cases += n
 		for i := range n {
-			r.fail(fmt.Sprintf("unknown case %d", i+1), errors.New("no result of the client"))
+			r.fail(fmt.Sprintf("unknown case %d", i+1), errors.New("no result from the client"))
 		}
 	}
 	for _, m := range defectLine.FindAllStringSubmatch(text, -1) {
 		r.cases++
-		r.fail(m[1], errors.New("the error was reported after the cases"))
+		r.fail(m[1], errors.New("the runner reported the error after all cases"))
 	}
 	return r, nil
 }

@@ -88,7 +88,7 @@ func (p *process) await(addresses ...string) error {
 				break
 			}
 			if !p.running() || time.Now().After(end) {
-				return fmt.Errorf("%s does not listen at %s (output: %q): %w", filepath.Base(p.cmd.Path), address, p.lastOutput(), err)
+				return fmt.Errorf("%s is not listening on %s (output: %q): %w", filepath.Base(p.cmd.Path), address, p.lastOutput(), err)
 			}
 			time.Sleep(10 * time.Millisecond)
 		}
@@ -154,7 +154,7 @@ func freePorts(dir string, n int) ([]string, error) {
 		addresses = append(addresses, address)
 	}
 	if len(addresses) < n {
-		return nil, fmt.Errorf("fewer than %d free ports in %d..%d", n, firstPort, lastPort)
+		return nil, fmt.Errorf("there are fewer than %d free ports in the range %d to %d", n, firstPort, lastPort)
 	}
 	if _, err := file.WriteAt([]byte(strconv.Itoa(port)), 0); err != nil {
 		return nil, fmt.Errorf("free ports: %w", err)

@@ -66,7 +66,7 @@ func (p *proxy) stop() error {
 	case err != nil:
 		return fmt.Errorf("%s: %w", p.name, err)
 	case !running:
-		return fmt.Errorf("%s ended: %s", p.name, p.process.lastOutput())
+		return fmt.Errorf("%s exited: %s", p.name, p.process.lastOutput())
 	case bytes.Contains(text, []byte("panic")):
 		return fmt.Errorf("%s: panic: %s", p.name, p.process.lastOutput())
 	}

@@ -103,7 +103,7 @@ func (r *report) writeTo(page string) error {
 	before, rest, found := strings.Cut(string(text), beginMarker)
 	_, after, closed := strings.Cut(rest, endMarker)
 	if !found || !closed {
-		return fmt.Errorf("document: %s: no %s", page, beginMarker)
+		return fmt.Errorf("document: %s: marker %s not found", page, beginMarker)
 	}
 	return os.WriteFile(page, []byte(before+beginMarker+"\n\n"+r.table()+"\n"+endMarker+after), 0o644)
 }

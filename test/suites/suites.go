@@ -84,13 +84,13 @@ type settings struct {
 func readSettings(args []string) (*settings, error) {
 	s := &settings{}
 	f := flag.NewFlagSet("suites", flag.ContinueOnError)
-	selection := f.String("run", "", "regular expression for the names of the suites")
-	f.BoolVar(&s.quick, "quick", false, "run the gRPC cases of connectrpc without HAProxy")
-	f.BoolVar(&s.write, "write", false, "write the table into the document")
+	selection := f.String("run", "", "run only suites whose names match this regular expression")
+	f.BoolVar(&s.quick, "quick", false, "run only the gRPC cases of connectrpc, without HAProxy")
+	f.BoolVar(&s.write, "write", false, "write the results to the table in the document")
 	f.BoolVar(&s.list, "list", false, "list the suites")
-	f.StringVar(&s.sidecar, "sidecar", "bin/queue-proxy", "the program queue-proxy")
-	f.StringVar(&s.programs, "programs", "bin/suites-programs", "the folder with the programs of the suites")
-	f.StringVar(&s.page, "page", "docs/reliability.md", "the document")
+	f.StringVar(&s.sidecar, "sidecar", "bin/queue-proxy", "path of the queue-proxy program")
+	f.StringVar(&s.programs, "programs", "bin/suites-programs", "directory that contains the programs of the suites")
+	f.StringVar(&s.page, "page", "docs/reliability.md", "document that contains the table")
 	if err := f.Parse(args); err != nil {
 		return nil, err
 	}
@@ -102,7 +102,7 @@ func readSettings(args []string) (*settings, error) {
 		return nil, fmt.Errorf("-run: %w", err)
 	}
 	if s.write && (*selection != "" || s.quick) {
-		return nil, errors.New("-write: requires all suites")
+		return nil, errors.New("-write requires all suites")
 	}
 	for _, path := range []*string{&s.sidecar, &s.programs, &s.page} {
 		if *path, err = filepath.Abs(*path); err != nil {
@@ -121,7 +121,7 @@ func (s *settings) selected(all []suite) ([]suite, error) {
 		}
 	}
 	if len(chosen) == 0 {
-		return nil, fmt.Errorf("-run %s: found no suite", s.names)
+		return nil, fmt.Errorf("-run %s: no suite matches", s.names)
 	}
 	return chosen, nil
 }
@@ -144,7 +144,7 @@ func runAll(ctx context.Context, args []string) error {
 		return nil
 	}
 	if s.dir, err = os.MkdirTemp("", "suites"); err != nil {
-		return fmt.Errorf("folder: %w", err)
+		return fmt.Errorf("directory: %w", err)
 	}
 	defer os.RemoveAll(s.dir)
 	if err := writeCertificate(s.dir); err != nil {
@@ -177,7 +177,7 @@ func (u *suite) compare(ctx context.Context, e *environment, progress io.Writer)
 			return nil, fmt.Errorf("%s: %w", v, err)
 		}
 		if r.cases == 0 {
-			return nil, fmt.Errorf("%s: no case ran", v)
+			return nil, fmt.Errorf("%s: no cases were run", v)
 		}
 		l.results[v] = r
 		fmt.Fprintf(progress, "%s, %s: %d of %d cases passed, %.0f s\n", u.name, v, r.passed(), r.cases, time.Since(begun).Seconds())

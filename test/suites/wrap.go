@@ -54,7 +54,7 @@ func readMessage(r io.Reader) ([]byte, error) {
 	}
 	n := binary.BigEndian.Uint32(prefix[:])
 	if n > maxMessage {
-		return nil, fmt.Errorf("message: length %d is more than %d bytes", n, maxMessage)
+		return nil, fmt.Errorf("message: length %d exceeds %d bytes", n, maxMessage)
 	}
 	message := make([]byte, n)
 	if _, err := io.ReadFull(r, message); err != nil {
@@ -145,11 +145,11 @@ func stopProxy(p *proxy) {
 func underTestFlags(args []string) (e *environment, v variant, otherVersion bool, err error) {
 	e = &environment{}
 	f := flag.NewFlagSet("suites", flag.ContinueOnError)
-	f.StringVar(&e.sidecar, "sidecar", "", "the program queue-proxy")
-	f.StringVar(&e.programs, "programs", "", "the folder with the programs of the suites")
-	f.StringVar(&e.dir, "dir", "", "the folder of the run")
-	f.StringVar((*string)(&v), "variant", "", "the variant")
-	f.BoolVar(&otherVersion, "other-version", false, "use another HTTP version to the application")
+	f.StringVar(&e.sidecar, "sidecar", "", "path of the queue-proxy program")
+	f.StringVar(&e.programs, "programs", "", "directory that contains the programs of the suites")
+	f.StringVar(&e.dir, "dir", "", "directory of the run")
+	f.StringVar((*string)(&v), "variant", "", "variant of the run")
+	f.BoolVar(&otherVersion, "other-version", false, "use a different HTTP version for the application")
 	return e, v, otherVersion, f.Parse(args)
 }
 
@@ -162,7 +162,7 @@ func serveUnderTest(ctx context.Context, args []string) error {
 	}
 	request, err := readMessage(os.Stdin)
 	if err != nil {
-		return fmt.Errorf("reading request from runner: %w", err)
+		return fmt.Errorf("read the request of the runner: %w", err)
 	}
 	request, useTLS, http2, err := plainServerRequest(request, otherVersion)
 	if err != nil {
@@ -208,9 +208,9 @@ func serveUnderTest(ctx context.Context, args []string) error {
 	case <-ctx.Done():
 		return nil
 	case <-server.done:
-		return errors.New("the reference server ended")
+		return errors.New("the reference server exited")
 	case <-orphaned(ctx):
-		return errors.New("the runner ended")
+		return errors.New("the runner exited")
 	}
 }
 
@@ -232,11 +232,11 @@ func orphaned(ctx context.Context) <-chan struct{} {
 func plainServerRequest(request []byte, otherVersion bool) (plain []byte, useTLS, http2 bool, err error) {
 	values, rest, err := parseFields(request, serverRequestVersion, serverRequestTLS, serverRequestCredentials)
 	if err != nil {
-		return nil, false, false, fmt.Errorf("decoding request from runner: %w", err)
+		return nil, false, false, fmt.Errorf("decode the request of the runner: %w", err)
 	}
 	version := values.varints[serverRequestVersion]
 	if version != 1 && version != 2 {
-		return nil, false, false, fmt.Errorf("request of the runner: got the HTTP version %d, want 1 or 2", version)
+		return nil, false, false, fmt.Errorf("request of the runner: invalid HTTP version %d", version)
 	}
 	if otherVersion {
 		version = 3 - version
@@ -294,7 +294,7 @@ func callUnderTest(ctx context.Context, args []string) error {
 			break
 		}
 		if err != nil {
-			return fmt.Errorf("reading request from runner: %w", err)
+			return fmt.Errorf("read the request of the runner: %w", err)
 		}
 		if request, err = proxies.redirect(request); err != nil {
 			return err
@@ -330,7 +330,7 @@ type proxySet struct {
 func (s *proxySet) redirect(request []byte) ([]byte, error) {
 	values, rest, err := parseFields(request, clientRequestHost, clientRequestPort, clientRequestCertificate)
 	if err != nil {
-		return nil, fmt.Errorf("decoding request from runner: %w", err)
+		return nil, fmt.Errorf("decode the request of the runner: %w", err)
 	}
 	p, err := s.proxyOf(values)
 	if err != nil {
@@ -351,7 +351,7 @@ func (s *proxySet) proxyOf(request fields) (*proxy, error) {
 		return p, nil
 	}
 	if len(s.all) == maxProxies {
-		return nil, fmt.Errorf("got more than %d servers", maxProxies)
+		return nil, fmt.Errorf("the runner requires more than %d servers", maxProxies)
 	}
 	application, http2 := server, request.varints[clientRequestVersion] == 2
 	if cert := request.bytes[clientRequestCertificate]; len(cert) > 0 {

@@ -319,7 +319,7 @@ func (t wsTarget) talk(ctx context.Context, query string, mode websocket.Compres
 			return fmt.Errorf("read: %w", err)
 		}
 		if !bytes.Equal(got, want) {
-			return fmt.Errorf("message %d: got an echo of %d bytes that differs from the message of %d bytes", i, len(got), len(want))
+			return fmt.Errorf("message %d: the echo of %d bytes is different from the message of %d bytes", i, len(got), len(want))
 		}
 	}
 	return c.Close(websocket.StatusNormalClosure, "")

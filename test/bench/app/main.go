@@ -28,8 +28,8 @@ import (
 )
 
 func main() {
-	address := flag.String("listen", "127.0.0.1:8080", "address for HTTP/1.1")
-	grpcAddress := flag.String("grpc", "", "listen address for gRPC; empty: disabled")
+	address := flag.String("listen", "127.0.0.1:8080", "listen address for HTTP/1.1")
+	grpcAddress := flag.String("grpc", "", "listen address for gRPC; if empty, gRPC is disabled")
 	flag.Parse()
 	failed := make(chan error, 2)
 	go func() { failed <- listen(*address, newServer().serve) }()

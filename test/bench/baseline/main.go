@@ -20,10 +20,10 @@ import (
 func main() {
 	address := flag.String("listen", "127.0.0.1:8012", "listen address")
 	app := flag.String("app", "127.0.0.1:8080", "address of the app")
-	tlsAddress := flag.String("tls", "", "listen address for TLS; empty: disabled")
+	tlsAddress := flag.String("tls", "", "listen address for TLS; if empty, TLS is disabled")
 	cert := flag.String("cert", "", "certificate file for TLS")
 	key := flag.String("key", "", "key file for TLS")
-	h2 := flag.Bool("h2", false, "use HTTP/2 with prior knowledge to the application")
+	h2 := flag.Bool("h2", false, "use HTTP/2 with prior knowledge for the application")
 	flag.Parse()
 	if err := serve(*address, *app, *h2, *tlsAddress, *cert, *key); err != nil {
 		fmt.Fprintln(os.Stderr, "baseline:", err)

@@ -24,12 +24,12 @@ func main() {
 		exit(serve(os.Args[2], os.Args[3]))
 	}
 	var s settings
-	flag.StringVar(&s.proxy, "proxy", "bin/queue-proxy", "the program queue-proxy")
+	flag.StringVar(&s.proxy, "proxy", "bin/queue-proxy", "path of the queue-proxy program")
 	flag.DurationVar(&s.lasts, "time", 30*time.Second, "duration of a measurement")
-	flag.DurationVar(&s.warm, "warm", 30*time.Second, "time before the measurement of the adaptive limit")
+	flag.DurationVar(&s.warm, "warm", 30*time.Second, "time between the start of the load and the measurement of the adaptive limit")
 	flag.StringVar(&s.page, "write", "", "document to update")
-	rows := flag.String("run", "", "run the rows that match this regular expression")
-	only := flag.String("only", "", "create only one table: simulated or real")
+	rows := flag.String("run", "", "run only rows that match this regular expression")
+	only := flag.String("only", "", "table to create, simulated or real; the default is both")
 	flag.Parse()
 	var err error
 	if s.rows, err = regexp.Compile(*rows); err != nil {

@@ -30,8 +30,8 @@ func main() {
 func run(args []string, input io.Reader) error {
 	flags := flag.NewFlagSet("selection", flag.ContinueOnError)
 	tags := flags.String("tags", "", "build tags, separated by commas")
-	tests := flags.String("run", "", "pattern of test functions")
-	lines := flags.String("lines", "", "pattern of lines of the standard input")
+	tests := flags.String("run", "", "pattern for test functions")
+	lines := flags.String("lines", "", "pattern for lines of the standard input")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -59,7 +59,7 @@ func missing(pattern string, names []string, kind string) error {
 		return err
 	}
 	if len(without) > 0 {
-		return fmt.Errorf("%s matches none of the %d %s", quoteAll(without), len(names), kind)
+		return fmt.Errorf("%s does not match any of the %d %s", quoteAll(without), len(names), kind)
 	}
 	return nil
 }

@@ -104,7 +104,7 @@ func (p *prober) probe(ctx context.Context, i *v1alpha1.Ingress, hash string) {
 			}
 		}
 	}
-	log.Printf("%s/%s is ready after %d ms of probing", i.Namespace, i.Name, time.Since(begun).Milliseconds())
+	log.Printf("%s/%s is ready, probes took %d ms", i.Namespace, i.Name, time.Since(begun).Milliseconds())
 	p.mu.Lock()
 	p.ready[i.Namespace+"/"+i.Name] = true
 	p.mu.Unlock()

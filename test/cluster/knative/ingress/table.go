@@ -134,7 +134,7 @@ func (t *table) isHTTP2(ctx context.Context, s v1alpha1.IngressBackendSplit) boo
 func (t *table) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p := t.find(r)
 	if p == nil {
-		http.Error(w, "ingress: found no route for the host "+r.Host, http.StatusNotFound)
+		http.Error(w, "ingress: no route found for host "+r.Host, http.StatusNotFound)
 		return
 	}
 	s := choose(p)
