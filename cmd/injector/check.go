@@ -47,7 +47,7 @@ func (k *kubectl) run(ctx context.Context, stdin []byte, args ...string) ([]byte
 	case err == nil:
 		return stdout.Bytes(), nil
 	case ctx.Err() != nil:
-		return nil, fmt.Errorf("kubectl %s: timed out after %v", args[2], k.timeout)
+		return nil, fmt.Errorf("kubectl %s: timeout after %v", args[2], k.timeout)
 	case errors.Is(err, exec.ErrNotFound):
 		return nil, errors.New("kubectl is not in the PATH")
 	}
@@ -103,8 +103,8 @@ Exit codes:
 	flags.BoolVarP(&options.Everywhere, "all-namespaces", "A", false, "check pods and Services in all namespaces")
 	flags.StringVar(&options.Configuration, "configuration", "queue-proxy-injector", "`name` of the MutatingWebhookConfiguration and the MutatingAdmissionPolicy")
 	flags.StringVar(&options.Secret, "secret", "queue-proxy-injector-certificate", "`name` of the Secret with the certificate of the webhook")
-	flags.StringVar(&kubeconfig, "kubeconfig", "", "path of the kubeconfig `file`, as for kubectl")
-	flags.StringVar(&kubeContext, "context", "", "`name` of the kubeconfig context, as for kubectl")
+	flags.StringVar(&kubeconfig, "kubeconfig", "", "`file` that contains the kubeconfig")
+	flags.StringVar(&kubeContext, "context", "", "`name` of the kubeconfig context")
 	flags.DurationVar(&k.timeout, "timeout", 30*time.Second, "time limit for each request to the API server")
 	cmd.MarkFlagsMutuallyExclusive("namespace", "all-namespaces")
 	return cmd

@@ -60,7 +60,7 @@ type fileFlags struct {
 // fileCommand adds to cmd the flag for the input.
 func fileCommand(cmd *cobra.Command, f *fileFlags) *cobra.Command {
 	cmd.Args = cli.NoArguments("; files are specified with -f")
-	cmd.Flags().StringArrayVarP(&f.from, "filename", "f", nil, "`file` or directory that contains YAML or JSON (default standard input); repeatable")
+	cmd.Flags().StringArrayVarP(&f.from, "filename", "f", nil, "`file` or directory that contains YAML or JSON; the default is the standard input; repeatable")
 	return cmd
 }
 
@@ -84,7 +84,7 @@ func outputFlags(cmd *cobra.Command, f *fileFlags) {
 
 // stepFlag adds to cmd the flag for the step of the injection.
 func stepFlag(cmd *cobra.Command, f *fileFlags) {
-	cli.Choice(cmd, &f.step, "step", "", "workloads injects the workloads and changes only Services that also work for the old pods; services changes all Services, and is used after the rollout",
+	cli.Choice(cmd, &f.step, "step", "", "workloads injects the pods and changes the Services that can be changed immediately; services changes the other Services after the rollout",
 		string(inject.Workloads), string(inject.Services))
 }
 
@@ -219,7 +219,7 @@ be changed with 'injector inject --step=services'.
 
 Exit codes:
   0  All Services can be changed.
-  1  A Service cannot be changed, or no Service selects a pod with the queue-proxy.
+  1  A Service cannot be changed, or the input contains no Service for the injected pods.
   2  An error occurred.
 `,
 		Example: `  kubectl get pods,services -o json | injector status`,

@@ -77,7 +77,7 @@ Exit codes:
 	flags.StringVar(&s.configuration, "configuration", "queue-proxy-injector", "`name` of the MutatingWebhookConfiguration (used with --self-managed)")
 	cli.Choice(cmd, &s.onRefusal, "on-refusal", "", "action for a pod that cannot be injected according to the annotations", "deny", "allow")
 	flags.BoolVar(&s.events, "events", false, "create events for workloads without a sidecar if the namespace has the label of the injector")
-	flags.DurationVar(&s.linger, "linger", 5*time.Second, "time during which new reviews are accepted after SIGTERM")
+	flags.DurationVar(&s.linger, "linger", 5*time.Second, "time to accept new reviews after SIGTERM")
 	c.optionFlags(cmd)
 	return cmd
 }

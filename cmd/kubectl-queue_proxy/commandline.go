@@ -54,7 +54,7 @@ func (p *program) root() *cobra.Command {
 		Long: `Show the state, the load, the response times and the last failures of the queue-proxy sidecars of a
 cluster.
 
-The top command requires permission to list pods and to get pods/proxy. The why command requires
+The command top requires permission to list pods and to get pods/proxy. The command why requires
 permission to create pods/exec. The plugin does not change the cluster.
 
 Exit codes:

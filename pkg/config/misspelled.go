@@ -43,20 +43,20 @@ func (in *reading) warnMisspelled() {
 // HOSTNAME.
 func (in *reading) nearest(name string) string {
 	name = strings.ToUpper(name)
-	nearest, least := "", 3
+	nearest, lowest := "", 3
 	for _, f := range in.fields {
-		most := 1
+		limit := 1
 		if len(f.name) >= longName {
-			most = 2
+			limit = 2
 		}
-		if d := message.Distance(name, f.name, most); d <= most && d < least {
-			nearest, least = f.name, d
+		if d := message.Distance(name, f.name, limit); d <= limit && d < lowest {
+			nearest, lowest = f.name, d
 		}
 	}
 	return nearest
 }
 
-// isServing reports whether a variable is a sign that a Knative control plane started the process.
+// isServing reports whether a variable indicates that a Knative control plane started the process.
 func isServing(name string) bool { return strings.HasPrefix(name, servingPrefix) }
 
 // isServiceLink reports whether the kubelet sets a variable for a Service, such as FOO_SERVICE_HOST,

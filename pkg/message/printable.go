@@ -21,7 +21,7 @@ func isPrintable(r rune) bool {
 // Printable replaces each character of s that is not printable, including line feeds, with U+FFFD.
 func Printable(s string) string { return replace(s, "") }
 
-// Lines is like Text, but it keeps line feeds and tabs.
+// Lines is like [Printable], but it keeps line feeds and tabs.
 func Lines(s string) string { return replace(s, "\n\t") }
 
 func replace(s, kept string) string {
@@ -58,7 +58,7 @@ func Truncate(s string, limit int) string {
 }
 
 // JSON writes v as indented JSON. Characters that are not printable are escaped, so that a program
-// that reads the JSON gets the original text.
+// that parses the JSON obtains the original text.
 func JSON(w io.Writer, v any) error {
 	var b strings.Builder
 	e := json.NewEncoder(&b)
@@ -71,8 +71,8 @@ func JSON(w io.Writer, v any) error {
 	return err
 }
 
-// CompactJSON returns v as JSON without blanks. Characters of HTML are not escaped. The keys of maps are
-// sorted, so that equal values have equal texts. It panics if JSON cannot represent v.
+// CompactJSON returns v as JSON without white space. HTML characters are not escaped. The keys of maps
+// are sorted, so that equal values have the same encoding. It panics if v cannot be encoded.
 func CompactJSON(v any) string {
 	var b strings.Builder
 	e := json.NewEncoder(&b)
@@ -83,8 +83,8 @@ func CompactJSON(v any) string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// escape escapes the characters of a JSON text that are not printable. All of them are in strings,
-// except for the line feeds between the values.
+// escape escapes the characters of a JSON text that are not printable. These characters are only in
+// strings, except for the line feeds between the values, which are kept.
 func escape(s string) string {
 	var b strings.Builder
 	for _, r := range s {
@@ -99,8 +99,8 @@ func escape(s string) string {
 	return b.String()
 }
 
-// A Writer writes text to W in the form of [Lines]. It keeps an incomplete character until the next
-// call. It must not be used concurrently.
+// A Writer writes text to W after the replacements of [Lines]. If a write ends with an incomplete
+// character, the bytes are kept until the next write. A Writer must not be used concurrently.
 type Writer struct {
 	W io.Writer
 

@@ -13,7 +13,7 @@ import (
 // hidden contains an example of each kind of character that is not printable.
 const hidden = "\x00\x1b\r\x7f\u0085\u009b\u00ad\u034f\u061c\u115f\u200b\u200e\u200f\u2028\u2029\u202a\u202e\u2060\u2066\u2069\u3164\ufeff\U000e0041"
 
-func TestCharactersThatATerminalInterpretsAreReplaced(t *testing.T) {
+func TestPrintableReplacesControlCharacters(t *testing.T) {
 	const shown = "a b é 日本 … | \u0301"
 	harness.Equal(t, Printable(shown), shown)
 	harness.Equal(t, Printable(hidden+"\n\t"), strings.Repeat("\ufffd", utf8.RuneCountInString(hidden)+2))
@@ -31,7 +31,7 @@ func TestJSONEscapesHiddenCharacters(t *testing.T) {
 	harness.Equal(t, got["a"], hidden+"<é>")
 }
 
-func TestWriterReplacesCharactersThatAreSplit(t *testing.T) {
+func TestWriterReplacesSplitCharacters(t *testing.T) {
 	const text = "é\u202e日\x1b[2J\n"
 	for size := 1; size < 8; size++ {
 		var b bytes.Buffer

@@ -7,79 +7,81 @@ import (
 	"strings"
 )
 
-// Unknown is the error of a word that is not one of those known: "unknown flag "-f": did
-// you mean "-h"?". The nearest is named, the first of equals, if so many edits as
-// tolerance returns for it are enough to make it of the word, whose case does not count.
-// what says what both are.
+// Unknown returns an error for an unknown word, for example: unknown flag "-f": did you mean "-h"? The
+// argument what describes the word, for example "flag". The error suggests the known word with the
+// lowest distance from the unknown word. If several words have this distance, it suggests the first of
+// them. A known word is suggested only if the distance is at most tolerance(known) and less than the
+// length of the unknown word. Case is ignored.
 func Unknown(what, word string, known []string, tolerance func(known string) int) error {
-	meant, least := "", len(word)
+	suggestion, lowest := "", len(word)
 	for _, k := range known {
-		most := tolerance(k)
-		if d := Distance(strings.ToLower(word), strings.ToLower(k), most); d <= most && d < least {
-			meant, least = k, d
+		limit := tolerance(k)
+		if d := Distance(strings.ToLower(word), strings.ToLower(k), limit); d <= limit && d < lowest {
+			suggestion, lowest = k, d
 		}
 	}
-	if meant == "" {
+	if suggestion == "" {
 		return fmt.Errorf("unknown %s %q", what, word)
 	}
-	return fmt.Errorf("unknown %s %q: did you mean %q?", what, word, meant)
+	return fmt.Errorf("unknown %s %q: did you mean %q?", what, word, suggestion)
 }
 
-// UnknownWord is [Unknown] for short words, as commands and flags are: in three letters, one
-// may be wrong, and no more than two in all.
+// UnknownWord is like [Unknown] for short words such as commands and flags. The tolerance is one edit
+// for each three bytes of the known word, and at most two edits.
 func UnknownWord(what, word string, known []string) error {
 	return Unknown(what, word, known, func(k string) int { return min(2, len(k)/3) })
 }
 
-// Distance is how many letters must be put in, taken out, changed, or swapped
-// with their neighbour to make b of a, or most+1 if they are more than most. No
-// part of a takes part in two changes (the optimal string alignment distance).
+// Distance returns the number of edits that change a to b, or limit+1 if the number is greater than
+// limit. An edit inserts, deletes or replaces a byte, or swaps two adjacent bytes. No substring is edited
+// more than once (optimal string alignment distance).
 //
-// Letters are bytes. most is 0 or more. The time that it takes grows with most
-// times the length of the shorter name.
-func Distance(a, b string, most int) int {
-	if d := len(a) - len(b); d > most || -d > most {
-		return most + 1
+// The limit must not be negative. The running time is proportional to limit times the length of the
+// shorter string.
+func Distance(a, b string, limit int) int {
+	if d := len(a) - len(b); d > limit || -d > limit {
+		return limit + 1
 	}
-	// Three rows of the usual table, of which only the cells at most so far from
-	// the diagonal can hold a distance that counts.
-	const usual = 64
-	var stack [3 * (usual + 1)]int
+	// The table of distances has a row for each byte of a. Only three rows are kept, and only the cells
+	// within limit of the diagonal are computed, because all other cells exceed the limit.
+	const stackLen = 64 // longest b for which the rows do not escape to the heap
+	var stack [3 * (stackLen + 1)]int
 	cells, width := stack[:], len(b)+1
-	if width > usual+1 {
+	if width > stackLen+1 {
 		cells = make([]int, 3*width)
 	}
-	before, above, row := cells[:width], cells[width:2*width], cells[2*width:3*width]
-	for j := range above {
-		above[j] = j
+	beforePrevious, previous, row := cells[:width], cells[width:2*width], cells[2*width:3*width]
+	for j := range previous {
+		previous[j] = j
 	}
 	for i := 1; i <= len(a); i++ {
-		low, high := max(1, i-most), min(len(b), i+most)
-		row[low-1] = most + 1 // beside the band
+		low, high := max(1, i-limit), min(len(b), i+limit)
+		row[low-1] = limit + 1 // not within limit of the diagonal
 		if low == 1 {
 			row[0] = i
 		}
-		least := row[low-1]
+		lowest := row[low-1]
 		for j := low; j <= high; j++ {
-			d := above[j-1]
+			d := previous[j-1]
 			if a[i-1] != b[j-1] {
 				d++
 			}
 			d = min(d, row[j-1]+1)
-			if j < i+most { // above[j] is in the band
-				d = min(d, above[j]+1)
+			if j < i+limit { // previous[j] has been computed
+				d = min(d, previous[j]+1)
 			}
 			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-				d = min(d, before[j-2]+1)
+				d = min(d, beforePrevious[j-2]+1)
 			}
 			row[j] = d
-			least = min(least, d)
+			lowest = min(lowest, d)
 		}
-		// A swap reaches back two rows, but what it saves it has cost in the row between.
-		if least > most {
-			return most + 1
+		// A swap in the next row uses the row before this row, but it never costs less than replacing a
+		// byte in this row.
+		if lowest > limit {
+			return limit + 1
 		}
-		before, above, row = above, row, before
+		beforePrevious, previous, row = previous, row, beforePrevious
 	}
-	return min(above[len(b)], most+1)
+	return min(previous[len(b)], limit+1)
 }

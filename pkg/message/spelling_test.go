@@ -8,10 +8,10 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-func TestDistanceCountsASwapAsOne(t *testing.T) {
+func TestDistanceCountsSwapAsOneEdit(t *testing.T) {
 	for _, test := range []struct {
-		a, b       string
-		most, want int
+		a, b        string
+		limit, want int
 	}{
 		{"", "", 0, 0},
 		{"a", "a", 0, 0},
@@ -22,18 +22,18 @@ func TestDistanceCountsASwapAsOne(t *testing.T) {
 		{"CONTAIENR_CONCURENCY", "CONTAINER_CONCURRENCY", 2, 2},
 		{"QUEUE_DETPH", "QUEUE_DEPTH", 2, 1},
 		{"wyh", "why", 1, 1},
-		{"ca", "abc", 3, 3}, // no letter is swapped and then parted
+		{"ca", "abc", 3, 3}, // the swapped bytes are not edited again
 		{"kitten", "sitting", 3, 3},
 		{"kitten", "sitting", 2, 3},
 		{strings.Repeat("a", 100), strings.Repeat("a", 99) + "b", 2, 1},
 		{strings.Repeat("ab", 1000), strings.Repeat("ba", 1000), 2, 2},
 	} {
-		harness.Equal(t, Distance(test.a, test.b, test.most), test.want, test.a, test.b, "at most", test.most)
+		harness.Equal(t, Distance(test.a, test.b, test.limit), test.want, test.a, test.b, "limit", test.limit)
 	}
 }
 
-// whole is the distance by the whole table, without a bound.
-func whole(a, b string) int {
+// unlimitedDistance computes the distance with the full table, without a limit.
+func unlimitedDistance(a, b string) int {
 	table := make([][]int, len(a)+1)
 	for i := range table {
 		table[i] = make([]int, len(b)+1)
@@ -55,7 +55,7 @@ func whole(a, b string) int {
 	return table[len(a)][len(b)]
 }
 
-func TestTheBandDoesNotChangeADistanceWithinIt(t *testing.T) {
+func TestDistanceWithLimitMatchesFullTable(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	word := func() string {
 		b := make([]byte, r.IntN(9))
@@ -65,9 +65,9 @@ func TestTheBandDoesNotChangeADistanceWithinIt(t *testing.T) {
 		return string(b)
 	}
 	for range 200_000 {
-		a, b, most := word(), word(), r.IntN(5)
-		if got, want := Distance(a, b, most), min(whole(a, b), most+1); got != want {
-			t.Fatalf("%q, %q, at most %d: got %d, want %d", a, b, most, got, want)
+		a, b, limit := word(), word(), r.IntN(5)
+		if got, want := Distance(a, b, limit), min(unlimitedDistance(a, b), limit+1); got != want {
+			t.Fatalf("Distance(%q, %q, %d) = %d, want %d", a, b, limit, got, want)
 		}
 	}
 }

@@ -50,7 +50,7 @@ func (s *sidecar) observe(o *observation.Observation) {
 	if problem := s.board.FirstProblem(o); problem != "" {
 		hint := map[string]string{
 			status.NotHTTP:      "the queue-proxy does not support databases and TLS servers",
-			status.NotListening: "the user container must listen on the loopback address (127.0.0.1 or [::1]) or on all addresses",
+			status.NotListening: "the user container must accept connections on the loopback address",
 		}[problem]
 		s.log.Error(problem, zap.Int("port", s.config.UserPort.V), zap.String("hint", hint+"; "+s.config.UserPort.Name()+" names the port"), zap.NamedError("error", o.Err))
 	}

@@ -21,7 +21,7 @@ import (
 
 func main() {
 	port := flag.String("port", cmp.Or(os.Getenv("PORT"), "8080"), "listen port; the default is the value of the environment variable PORT")
-	protocols := flag.String("protocols", "both", "protocols that the server supports: h1, h2 or both")
+	protocols := flag.String("protocols", "both", "protocols that the server supports (h1, h2 or both)")
 	delay := flag.Duration("delay-listen", 0, "time before the application listens")
 	keepAlive := flag.Duration("keepalive-timeout", 0, "idle timeout of connections, which HTTP/1.1 clients receive in the Keep-Alive field; 0 means no timeout")
 	host := flag.String("host", "", "listen address; if empty, the application listens on all addresses")
@@ -57,7 +57,7 @@ func serve(ctx context.Context, app http.Handler, address, protocols string, del
 		supported.SetHTTP1(true)
 		supported.SetUnencryptedHTTP2(true)
 	default:
-		return fmt.Errorf("-protocols: invalid value %q: must be h1, h2 or both", protocols)
+		return fmt.Errorf("-protocols: unknown value %q", protocols)
 	}
 	select {
 	case <-time.After(delay):

@@ -99,7 +99,7 @@ func TestIdleRunKeepsOtherTables(t *testing.T) {
 	if !found || !strings.HasSuffix(table, idleEnd+"after\n") || strings.Contains(table, "old") {
 		t.Errorf("got\n%s\nwant a new table of idle pods and no other changes", text)
 	}
-	for _, want := range []string{"| series of a scrape of :9091 | 30 | - | 120 | 0.25 |", "`BENCH_ROUNDS=3 BENCH_ROWS=idle make bench`"} {
+	for _, want := range []string{"| number of series on port 9091 | 30 | - | 120 | 0.25 |", "`BENCH_ROUNDS=3 BENCH_ROWS=idle make bench`"} {
 		if !strings.Contains(table, want) {
 			t.Errorf("%q not found in\n%s", want, table)
 		}

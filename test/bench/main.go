@@ -35,7 +35,7 @@ import (
 )
 
 func main() {
-	from := flag.String("from", "", "write the report from this results.json without a new measurement")
+	from := flag.String("from", "", "write the report from this results.json and do not measure")
 	bin := flag.String("bin", "bin/bench", "directory that contains the programs and results.json")
 	doc := flag.String("doc", "docs/performance.md", "document to update")
 	complete := flag.String("report", "test/bench/results.txt", "file for the complete report")
@@ -84,7 +84,7 @@ func readSettings() (Settings, error) {
 		}
 		var err error
 		if *n, err = strconv.Atoi(v); err != nil || *n < 1 || *n > 1000 {
-			return s, fmt.Errorf("%s: invalid value %q: must be an integer from 1 to 1000", name, v)
+			return s, fmt.Errorf("%s: got %q, want an integer from 1 to 1000", name, v)
 		}
 	}
 	for group := range strings.SplitSeq(os.Getenv("BENCH_ROWS"), ",") {

@@ -42,8 +42,8 @@ var panels = []struct {
 	{"CPU per call, µs: gRPC", []string{"cpu/grpc-1x1", "cpu/grpc-1x64", "cpu/grpc-16x4"}},
 	{"additional latency at 1000 requests per second, µs", []string{"added/p50", "added/p99"}},
 	{"memory of a process, MB", []string{"memory/64", "memory/1000"}},
-	{"memory of each of 40 sidecars, MB", []string{"density/share", "density/private"}},
-	{"exec to first response, ms", []string{"start/plain"}},
+	{"memory per sidecar with 40 sidecars, MB", []string{"density/share", "density/private"}},
+	{"time to the first response, ms", []string{"start/plain"}},
 }
 
 // plot returns the medians as SVG. Bars start at zero, and negative values are drawn as zero.

@@ -67,7 +67,7 @@ var sections = []section{
 	},
 	{short: "CPU", title: "CPU time of the proxy per request, µs: HTTP/1.1 over TLS 1.3", peers: proxies, ratios: usual, rows: rowsOf("cpu", "µs", 1, "tls")},
 	{short: "CPU", title: "CPU time of the proxy per request, µs: HTTP/2 clients, HTTP/1.1 application", peers: proxies, ratios: usual, rows: rowsOf("cpu", "µs", 1, "h2")},
-	{short: "CPU", title: "CPU time of the proxy per call, µs: gRPC, HTTP/2 on both sides", peers: proxies, ratios: usual, rows: rowsOf("cpu", "µs", 1, "grpc")},
+	{short: "CPU", title: "CPU time of the proxy per call, µs: gRPC over HTTP/2", peers: proxies, ratios: usual, rows: rowsOf("cpu", "µs", 1, "grpc")},
 	{short: "CPU", title: "CPU time per request, ratio to HAProxy in paired rounds", peers: []string{ours}, rows: []row{
 		{id: "paired/get-16", title: "GET 1 KB, 16 connections, paired", unit: "× " + haproxy, digits: 2, interval: true},
 		{id: "paired/get-64", title: "GET 1 KB, 64 connections, paired", unit: "× " + haproxy, digits: 2, interval: true},
@@ -79,8 +79,8 @@ var sections = []section{
 	{short: "latency", title: "Latency at 1000 requests per second, µs", peers: withAlone, ratios: usual, rows: []row{
 		{id: "latency/p50", title: "p50", unit: "µs"},
 		{id: "latency/p99", title: "p99", unit: "µs"},
-		{id: "added/p50", title: "p50, minus that of the application", unit: "µs"},
-		{id: "added/p99", title: "p99, minus that of the application", unit: "µs"},
+		{id: "added/p50", title: "p50 minus p50 of the application", unit: "µs"},
+		{id: "added/p99", title: "p99 minus p99 of the application", unit: "µs"},
 	}},
 	{short: "latency", title: "Latency of a gRPC call, closed loop, µs", peers: withAlone, ratios: usual, rows: []row{
 		{id: "latency/grpc-1x64", title: "1 connection of 64 calls, p50", unit: "µs"},
@@ -89,26 +89,26 @@ var sections = []section{
 		{id: "memory/idle", title: "idle, MB", unit: "MB", digits: 1},
 		{id: "memory/64", title: "64 busy connections, maximum, MB", unit: "MB", digits: 1},
 		{id: "memory/1000", title: "1000 busy connections, maximum, MB", unit: "MB", digits: 1},
-		{id: "memory/each", title: "each of 1000 connections, above idle, KB", unit: "KB", digits: 1},
-		{id: "memory/tls-each", title: "each of 1000 connections with TLS, KB", unit: "KB", digits: 1},
-		{id: "memory/h2c-each", title: "each of 1000 connections with h2c, KB", unit: "KB", digits: 1},
-		{id: "memory/h2tls-each", title: "each of 1000 connections with HTTP/2 and TLS, KB", unit: "KB", digits: 1},
-		{id: "memory/waiting", title: "each of 1000 queued HTTP/2 streams, KB", unit: "KB", digits: 1},
+		{id: "memory/each", title: "increase per connection with 1000 connections, KB", unit: "KB", digits: 1},
+		{id: "memory/tls-each", title: "increase per connection with TLS, KB", unit: "KB", digits: 1},
+		{id: "memory/h2c-each", title: "increase per connection with h2c, KB", unit: "KB", digits: 1},
+		{id: "memory/h2tls-each", title: "increase per connection with HTTP/2 over TLS, KB", unit: "KB", digits: 1},
+		{id: "memory/waiting", title: "increase per queued HTTP/2 stream, KB", unit: "KB", digits: 1},
 	}},
-	{short: "density", title: "Memory of each of 40 sidecars on a node", peers: proxies, ratios: usual, rows: []row{
+	{short: "density", title: "Memory per sidecar with 40 sidecars on a node", peers: proxies, ratios: usual, rows: []row{
 		{id: "density/share", title: "proportional share (PSS), MB", unit: "MB", digits: 2},
 		{id: "density/private", title: "private memory, MB", unit: "MB", digits: 2},
 	}},
 	{short: "idle pod", title: "An idle pod", own: "idle", peers: []string{ours, withDefaultNames, knative}, ratios: usual[:1], rows: []row{
-		{id: "idle/series", title: "series of a scrape of :9091"},
-		{id: "idle/bytes", title: "bytes of the scrape, KB", unit: "KB", digits: 1},
+		{id: "idle/series", title: "number of series on port 9091"},
+		{id: "idle/bytes", title: "length of the page, KB", unit: "KB", digits: 1},
 		{id: "idle/cpu", title: "CPU time per minute, ms", unit: "ms", digits: 1},
 		{id: "idle/private", title: "private memory, MB", unit: "MB", digits: 2},
 		{id: "idle/start", title: "start, exec to ready, ms", unit: "ms", digits: 1},
 	}},
 	{short: "start", title: "Start and size", peers: proxies, ratios: usual, rows: []row{
-		{id: "start/plain", title: "exec to first response, ms", unit: "ms", digits: 1},
-		{id: "start/quota", title: "exec to first response with a CPU limit of 30m, ms", unit: "ms"},
+		{id: "start/plain", title: "time to the first response, ms", unit: "ms", digits: 1},
+		{id: "start/quota", title: "time to the first response with a CPU limit of 30m, ms", unit: "ms"},
 		{id: "size", title: "binary, MB", unit: "MB", digits: 1},
 	}},
 	{

@@ -43,7 +43,7 @@ const (
 func readSettings(args []string) (*settings, error) {
 	s := &settings{}
 	f := flag.NewFlagSet("endurance", flag.ContinueOnError)
-	selection := f.String("run", "", "run only rows whose names match this regular expression")
+	selection := f.String("run", "", "run the rows with names that match this regular expression")
 	f.IntVar(&s.seconds, "seconds", 0, "duration of each row in seconds; 0 means 20 s and at least 100000 requests")
 	f.Func("set", "setting of the sidecar, for example CONCURRENCY_MODE=adaptive; the flag can be repeated", func(setting string) error {
 		if !strings.Contains(setting, "=") {

@@ -89,7 +89,7 @@ func serveGRPC(ctx context.Context, args []string) error {
 	streams := f.Int("streams", 0, "maximum number of streams per connection; 0 means no limit")
 	age := f.Duration("age", 0, "maximum age of a connection; 0 means no limit")
 	restart := f.Duration("restart", 0, "interval between graceful restarts; 0 means no restarts")
-	permit := f.Duration("permit", 0, "minimum interval between keepalive PINGs from a client; 0 means the default of 5m")
+	permit := f.Duration("permit", 0, "minimum time between keepalive PINGs of a client; 0 means the default of 5m")
 	if err := f.Parse(args); err != nil {
 		return err
 	}

@@ -90,13 +90,13 @@ func languageRows() []row {
 		return []program{goLoad("connect", "-path="+protocol, "-conns=4", "-streams=8", "-count=5")}
 	}
 	return []row{
-		{name: "grpc-js on both sides", app: nodeServer, h2: true, requests: manyRequests, loads: []program{nodeClient}},
+		{name: "grpc-js client and server", app: nodeServer, h2: true, requests: manyRequests, loads: []program{nodeClient}},
 		{name: "grpc-js client, grpc-go server", app: goServer, h2: true, requests: manyRequests, loads: []program{nodeClient}},
 		{name: "grpc-go client, grpc-js server", app: nodeServer, h2: true, requests: manyRequests,
 			loads: []program{goLoad("grpc-unary", "-conns=4", "-streams=8", "-size=1000", "-reply=-1")}},
 		{name: "grpc-js messages of 1 MB", app: nodeServer, h2: true,
 			loads: []program{nodeLoad("grpc-client.js", "--workers=4", "--size=1000000")}},
-		{name: "Python grpcio on both sides", app: pythonServer, h2: true, requests: manyRequests, loads: pythonClient("30")},
+		{name: "Python grpcio client and server", app: pythonServer, h2: true, requests: manyRequests, loads: pythonClient("30")},
 		{name: "Python grpcio client, grpc-go server", app: goServer, h2: true, requests: manyRequests, loads: pythonClient("30")},
 		// If the deadline of a call expires before the client has sent HEADERS, grpcio 1.51
 		// sends RST_STREAM for the idle stream. This is a connection error (RFC 9113 section
@@ -199,9 +199,9 @@ func clientRows() []row {
 			"-w", `transfer %{http_code} %{size_download} %{exitcode}\n`, "{{.Scheme}}://{{.Target}}/?size=1000&n=[1-5000]")
 	}
 	all := []row{
-		{name: "Node http on both sides", app: http1Server(5000), requests: manyRequests,
+		{name: "Node http client and server", app: http1Server(5000), requests: manyRequests,
 			loads: []program{nodeLoad("http-client.js", "--workers=32", "--size=10000")}},
-		{name: "Node http2 on both sides", app: http2Server, h2: true, requests: manyRequests,
+		{name: "Node http2 client and server", app: http2Server, h2: true, requests: manyRequests,
 			loads: []program{nodeLoad("http2-client.js", "--workers=32", "--size=10000")}},
 		{name: "Node http2 client that cancels, net/http server", app: httpApp(), h2: true,
 			loads: []program{nodeLoad("http2-client.js", "--workers=16", "--size=100000", "--cancel=4")}},

@@ -139,7 +139,7 @@ func runLoads(ctx context.Context, at *place, r *row, sum *result) error {
 		select {
 		case <-p.done:
 		case <-late:
-			sum.fail("the client did not exit: "+filepath.Base(p.cmd.Path), 1)
+			sum.fail("client is still running: "+filepath.Base(p.cmd.Path), 1)
 			continue
 		case <-ctx.Done():
 			return ctx.Err()

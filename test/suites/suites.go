@@ -84,7 +84,7 @@ type settings struct {
 func readSettings(args []string) (*settings, error) {
 	s := &settings{}
 	f := flag.NewFlagSet("suites", flag.ContinueOnError)
-	selection := f.String("run", "", "run only suites whose names match this regular expression")
+	selection := f.String("run", "", "run the suites with names that match this regular expression")
 	f.BoolVar(&s.quick, "quick", false, "run only the gRPC cases of connectrpc, without HAProxy")
 	f.BoolVar(&s.write, "write", false, "write the results to the table in the document")
 	f.BoolVar(&s.list, "list", false, "list the suites")

@@ -198,7 +198,7 @@ func errorCases() []wsCase {
 		rejected("reserved opcode", `close 1002 "received unknown opcode opcode(3)"`, frame(final|3, []byte("x"), true)),
 		rejected("ping of 126 bytes", `close 1002 "received control frame payload with invalid length: 126"`, frame(final|ping, content(126), true)),
 		rejected("fragmented ping", `close 1002 "received fragmented control frame"`, frame(ping, []byte("x"), true)),
-		rejected("continuation frame without a first fragment", `close 1002 "received continuation frame without text or binary frame"`, frame(final|continuation, []byte("x"), true)),
+		rejected("continuation frame without a preceding fragment", `close 1002 "received continuation frame without text or binary frame"`, frame(final|continuation, []byte("x"), true)),
 		forwarded("invalid UTF-8", final|text, "\xc3\x28\xff"),
 		forwarded("surrogate in UTF-8", final|text, "\xed\xa0\x80"),
 		forwarded("reserved bits 2 and 3", final|rsv2|rsv3|text, "reserved"),

@@ -28,8 +28,8 @@ func main() {
 	flag.DurationVar(&s.lasts, "time", 30*time.Second, "duration of a measurement")
 	flag.DurationVar(&s.warm, "warm", 30*time.Second, "time between the start of the load and the measurement of the adaptive limit")
 	flag.StringVar(&s.page, "write", "", "document to update")
-	rows := flag.String("run", "", "run only rows that match this regular expression")
-	only := flag.String("only", "", "table to create, simulated or real; the default is both")
+	rows := flag.String("run", "", "run the rows with names that match this regular expression")
+	only := flag.String("only", "", "create only this `table`, which is simulated or real")
 	flag.Parse()
 	var err error
 	if s.rows, err = regexp.Compile(*rows); err != nil {

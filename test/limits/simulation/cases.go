@@ -35,7 +35,7 @@ func Cases() []Case {
 			func() App { return &Pool{Workers: 13, Time: 20 * ms, Spread: 1} }, usual},
 		{"CPU-bound", "8 cores, 10 ms of CPU time and 10 ms of waiting",
 			func() App { return &CPU{Cores: 8, Time: 10 * ms, Wait: 10 * ms, Switch: 0.002} }, usual},
-		{"lock-bound", "20 ms of work without the lock, and at least 1.5 ms of work with the lock",
+		{"lock-bound", "20 ms without the lock, and at least 1.5 ms with the lock",
 			func() App { return &Pool{Workers: 1, Time: 3 * ms / 2, Spread: 0.5, Local: 20 * ms, Convoy: 0.005} }, usual},
 		{"GPU batch", "batches of up to 8 requests, with 24 ms per batch and 2 ms per request",
 			func() App { return &Batch{Size: 8, Gather: 2 * ms, Fixed: 24 * ms, Each: 2 * ms} }, usual},
@@ -45,7 +45,7 @@ func Cases() []Case {
 					return 1 + 5*math.Exp(-at.Seconds()/6)
 				}}
 			}, usual},
-		{"noisy neighbour", "10 cores (5 cores from 45 s to 65 s), and 10 ms of CPU time",
+		{"noisy neighbour", "10 cores, or 5 cores from 45 s to 65 s, and 10 ms of CPU time",
 			func() App {
 				return &CPU{Cores: 10, Time: 10 * ms, Switch: 0.002, Share: func(at time.Duration) float64 {
 					if at >= 45*time.Second && at < 65*time.Second {

@@ -151,9 +151,9 @@ func pollRows() []Row {
 			Load: Load{Clients: 90, Kind: polls(60, Kind{Hold: 4 * time.Second})}},
 		{Name: "polls without paths", What: "60 polls of 4 s with different paths, and 30 clients with short calls", App: sixteen, Sweep: []int{90}, Warm: time.Minute, For: 2 * time.Minute,
 			Load: Load{Clients: 90, Kind: firsts(60, &Kind{Hold: 4 * time.Second, Aside: true})}},
-		{Name: "polls with common responses", What: "60 polls that all receive a response every 4 s, and 30 clients with short calls", App: sixteen, Sweep: []int{90}, Warm: time.Minute, For: 2 * time.Minute,
+		{Name: "polls with common responses", What: "60 polls with simultaneous responses every 4 s, and 30 clients with short calls", App: sixteen, Sweep: []int{90}, Warm: time.Minute, For: 2 * time.Minute,
 			Load: Load{Clients: 90, Kind: polls(60, Kind{Every: 4 * time.Second})}},
-		{Name: "polls with early responses", What: "60 polls that all receive a response every 4 s, after 30 clients with short calls start", App: sixteen, Sweep: []int{90}, Warm: time.Minute, For: 2 * time.Minute,
+		{Name: "polls with early responses", What: "60 polls with simultaneous responses every 4 s that start after 30 clients with short calls", App: sixteen, Sweep: []int{90}, Warm: time.Minute, For: 2 * time.Minute,
 			Load: Load{Clients: 90, Kind: func(client, number int) *Kind {
 				switch {
 				case number == 0:
@@ -163,7 +163,7 @@ func pollRows() []Row {
 				}
 				return &Kind{Every: 4 * time.Second, Aside: true, Path: 2}
 			}}},
-		{Name: "polls with rare responses", What: "60 polls that all receive a response every 30 s, and 30 clients with short calls", App: sixteen, Sweep: []int{90}, Warm: 90 * time.Second, For: 210 * time.Second,
+		{Name: "polls with rare responses", What: "60 polls with simultaneous responses every 30 s, and 30 clients with short calls", App: sixteen, Sweep: []int{90}, Warm: 90 * time.Second, For: 210 * time.Second,
 			Load: Load{Clients: 90, Kind: polls(60, Kind{Every: 30 * time.Second})}},
 		{Name: "late polls", What: "30 clients with short calls, and 60 polls of 4 s that start after 40 s", App: sixteen, Sweep: []int{90}, Warm: 45 * time.Second,
 			Load: Load{Clients: 90, Kind: func(client, number int) *Kind {
@@ -202,11 +202,11 @@ func problemRows() []Row {
 				}
 				return alternating(number + client)
 			}}},
-		{Name: "F4a 503 above 13", What: "the application returns 503 if more than 13 requests are running", Sweep: []int{12, 13},
+		{Name: "F4a 503 above 13", What: "the application returns 503 above 13 concurrent requests", Sweep: []int{12, 13},
 			App: rejecting(after(0, 13, 13)), Load: Load{Clients: 100}},
-		{Name: "F4c 429 above 13", What: "the application returns 429 if more than 13 requests are running", Sweep: []int{12, 13},
+		{Name: "F4c 429 above 13", What: "the application returns 429 above 13 concurrent requests", Sweep: []int{12, 13},
 			App: func() App { return &Pool{Workers: 100, Time: 20 * ms, Spread: 1, Reject: 13} }, Load: Load{Clients: 60}},
-		{Name: "F4b 503, from 13 to 5", What: "the application returns 503 if more than 13 requests are running (after 40 s, more than 5)", Sweep: []int{5}, Warm: 70 * time.Second, For: 150 * time.Second,
+		{Name: "F4b 503, from 13 to 5", What: "the application returns 503 above 13 concurrent requests, and above 5 after 40 s", Sweep: []int{5}, Warm: 70 * time.Second, For: 150 * time.Second,
 			App: rejecting(after(40*time.Second, 13, 5)), Load: Load{Clients: 100}},
 		{Name: "F6a 5 ms and 2 s", What: "95 % take 5 ms, 5 % take 2 s, 100 clients", App: poolOf(1000, 5*ms), Sweep: []int{100},
 			Load: Load{Clients: 100, Kind: often(20, &Kind{Hold: 2 * time.Second})}},
@@ -269,7 +269,7 @@ func usualRows() []Row {
 				}
 				return 50
 			}}},
-		{Name: "idle times", What: "13 workers, 20 ms, and a load that pauses for 10 s every 20 s", App: poolOf(13, 20*ms), Sweep: []int{13, 16},
+		{Name: "idle times", What: "13 workers, 20 ms, and a load with pauses of 10 s", App: poolOf(13, 20*ms), Sweep: []int{13, 16},
 			Load: Load{Depth: 100, Rate: func(at time.Duration) float64 {
 				if at%(20*time.Second) < 10*time.Second {
 					return 1000

@@ -90,7 +90,7 @@ func (r *run) checkPermissions() {
 			problems = append(problems, fmt.Sprintf("no permission to %s %s %s", a.Verb, a.Resource, where))
 		}
 	}
-	r.add(description, Error, problems, "use an account with these permissions; the other checks were skipped")
+	r.add(description, Error, problems, "the user needs these permissions; the other checks were skipped")
 }
 
 // isGranted reports whether the user has a permission.

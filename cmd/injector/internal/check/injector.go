@@ -83,7 +83,7 @@ func (r *run) checkWebhook(c *admissionregv1.MutatingWebhookConfiguration) {
 	const hasService = "webhook has a Service"
 	i := slices.IndexFunc(c.Webhooks, func(w admissionregv1.MutatingWebhook) bool { return w.ClientConfig.Service != nil })
 	if i < 0 {
-		r.add(hasService, Warning, []string{"the webhook has a URL and no Service; the pods and the certificate were not checked"}, "")
+		r.add(hasService, Warning, []string{"the webhook is specified by a URL, so the pods and the certificate were not checked"}, "")
 		return
 	}
 	ref := c.Webhooks[i].ClientConfig.Service
@@ -170,7 +170,7 @@ func (r *run) checkCertificate(c *admissionregv1.MutatingWebhookConfiguration, r
 		} `json:"data"`
 	}
 	if err := r.get("/api/v1/namespaces/"+ref.Namespace+"/secrets/"+r.options.Secret, &secret); err != nil {
-		r.add(description, Error, []string{fmt.Sprintf("read Secret %s: %v", name, err)}, "set --secret if the certificate is in another Secret")
+		r.add(description, Error, []string{fmt.Sprintf("read Secret %s: %v", name, err)}, "use --secret to specify the name of the Secret")
 		return
 	}
 	until, err := verifyCertificate(secret.Data.Certificate, roots, ref.Name+"."+ref.Namespace+".svc", r.options.Now)

@@ -338,7 +338,7 @@ func (r *run) checkVersions() {
 	if len(problems) > 0 && wanted != "" {
 		problems = append(problems, "the injector adds sidecars with image "+wanted)
 	}
-	r.add("sidecars have the image of the injector", Warning, truncate(problems), "restart the workloads that have an old image and do not have the annotation "+inject.Prefix+"image")
+	r.add("sidecars have the image of the injector", Warning, truncate(problems), "restart the workloads to update the image, unless the pods have the annotation "+inject.Prefix+"image")
 }
 
 // checkInjectorVersion compares the version of this program with the versions of the injectors.
@@ -357,7 +357,7 @@ func (r *run) checkInjectorVersion() {
 			problems = append(problems, fmt.Sprintf("Pod %s/%s has version %s, but this program has version %s", p.Namespace, p.Name, version, r.options.Version))
 		}
 	}
-	r.add("the injector and this program have the same version", Warning, truncate(problems), "")
+	r.add("the injector has the version of this program", Warning, truncate(problems), "")
 }
 
 // versionOf reads the version of an injector from its metrics.
