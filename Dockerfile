@@ -1,10 +1,10 @@
-# Two images, each one binary on nothing: no shell, no libc, no user database.
-# Beside it lies what it was made of, as CycloneDX.
-# The sidecar's is the last stage, so it is what is built when no target is named.
+# This file builds two images. Each image contains a static binary and an SBOM in the CycloneDX format,
+# without a shell, a libc or a user database. The stage of the sidecar is last, so that it is the default
+# target.
 
-# Only its Go and its CA certificates matter. A release that must be the same
-# to the byte for ever names it by digest: --build-arg BUILDER=docker.io/library/golang@sha256:...
-# The name is whole, because podman does not guess the registry of a short one.
+# The images use Go and the CA certificates of the builder image. For builds that stay reproducible, set
+# a digest: --build-arg BUILDER=docker.io/library/golang@sha256:... The registry is part of the name
+# because podman does not add a registry.
 ARG BUILDER=docker.io/library/golang:1.26.9-bookworm
 
 FROM --platform=$BUILDPLATFORM ${BUILDER} AS source
@@ -18,8 +18,8 @@ ARG TARGETARCH
 ARG GOPROXY
 ARG VERSION=dev
 ARG COMMIT=unknown
-# The flags are the Makefile's: an image built twice holds the same binary. Some
-# builders leave TARGETOS and TARGETARCH empty.
+# The flags are the same as in the Makefile, so that builds are reproducible. Some builders do not set
+# TARGETOS and TARGETARCH.
 ENV GOPATH=/go GOCACHE=/go/cache CGO_ENABLED=0 GOOS=${TARGETOS:-linux} GOARCH=${TARGETARCH:-amd64} \
     VERSION=${VERSION} LDFLAGS="-s -w -X main.version=${VERSION} -X main.commit=${COMMIT}"
 
@@ -37,15 +37,15 @@ FROM scratch AS injector
 ARG VERSION=dev
 ARG COMMIT=unknown
 LABEL org.opencontainers.image.title="queue-proxy-injector" \
-      org.opencontainers.image.description="Puts the queue-proxy into pods, as a command and as a webhook" \
+      org.opencontainers.image.description="Adds the queue-proxy to pods, as a command or as a webhook" \
       org.opencontainers.image.source="https://github.com/queue-proxy/queue-proxy" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${COMMIT}"
 COPY --from=build-injector /out/ko-app /ko-app
-# A number, because runAsNonRoot cannot judge a name.
+# runAsNonRoot requires a numeric user ID.
 USER 65532:65532
-# The webhook, metrics.
+# The webhook and the metrics.
 EXPOSE 8443 8080
 ENTRYPOINT ["/ko-app/injector"]
 
@@ -53,17 +53,16 @@ FROM scratch AS queue-proxy
 ARG VERSION=dev
 ARG COMMIT=unknown
 LABEL org.opencontainers.image.title="queue-proxy" \
-      org.opencontainers.image.description="A sidecar that queues, probes, counts and drains in front of a user container" \
+      org.opencontainers.image.description="A sidecar that limits and queues the requests for a container, probes it, and drains before the pod ends" \
       org.opencontainers.image.source="https://github.com/queue-proxy/queue-proxy" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${COMMIT}"
-# Exporters of spans and metrics may be told to speak HTTPS.
+# The exporters of traces and metrics can use HTTPS.
 COPY --from=source /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
-# The exec probes of old control planes call the binary by this path
-# (docs/promises.md, "On Knative").
+# The exec probes of old control planes use this path of the binary (docs/promises.md, "On Knative").
 COPY --from=build-queue-proxy /out/ko-app /ko-app
 USER 65532:65532
-# Serving, TLS, admin, autoscaler, metrics.
+# Requests, requests over TLS, preStop hooks, statistics for the autoscaler, and metrics.
 EXPOSE 8012 8112 8022 9090 9091
 ENTRYPOINT ["/ko-app/queue"]

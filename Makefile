@@ -1,5 +1,5 @@
-# `make` alone lists what there is. Needs Go, git and gcc (for the race
-# detector); a target that needs more says so.
+# Run `make` to list the targets. All targets require Go, git and gcc (for the race detector). The
+# description of a target lists additional requirements.
 
 GO             ?= go
 IMAGE          ?= queue-proxy:dev
@@ -13,18 +13,17 @@ LINT_VERSION   := v2.11.3
 
 VERSION = $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 COMMIT  = $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
-# The time of the commit, so that an image built twice is the same image.
+# The time of the commit in seconds since the Unix epoch. It makes the images reproducible.
 EPOCH   = $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 
-# Version and commit come in by -X alone: -buildvcs would put the state of the
-# checkout into the binary, which no two builds share. The Dockerfile has the
-# same line.
+# The version and the commit are set with -X. -buildvcs is disabled because it stores the state of the
+# checkout in the binary, so that builds would not be reproducible. The Dockerfile uses the same flags.
 GO_BUILD = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false \
 	-ldflags '-s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)'
 
-# The first that works, unless one is named.
+# The default is the first of docker, podman and buildah that works.
 IMAGE_TOOL ?= $(shell for t in docker podman buildah; do $$t info >/dev/null 2>&1 && echo $$t && break; done)
-# A layer that podman takes from an earlier build keeps the times of that build.
+# Without --no-cache, podman reuses layers that contain the timestamps of earlier builds.
 IMAGE_BUILD = $(IMAGE_TOOL) build $(if $(filter docker,$(IMAGE_TOOL)),--build-arg SOURCE_DATE_EPOCH=$(EPOCH),--timestamp $(EPOCH) --no-cache) \
 	--build-arg VERSION=$(VERSION) --build-arg COMMIT=$(COMMIT) $(IMAGE_FLAGS)
 
@@ -38,80 +37,83 @@ LINT = bin/golangci-lint-$(LINT_VERSION)/golangci-lint
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
-run: ## Start a sample app and the sidecar in front of it, and say what to try.
+run: ## Start the sidecar with a sample application, and print example commands.
 	@$(GO_BUILD) -o bin/ ./cmd/queue-proxy ./test/app
 	@hack/run
 
-# The directory and the programs. A release uses a directory for each platform and one for the manual pages.
+# The output directory and the programs to build. A release uses a directory for each platform and a
+# directory for the manual pages.
 OUT      ?= bin/
 PROGRAMS ?= ./cmd/...
 
-build: ## Build every program of cmd/ into bin/, static.
+build: ## Build all programs in cmd as static binaries in bin.
 	@mkdir -p $(OUT)
 	$(GO_BUILD) -o $(OUT) $(PROGRAMS)
 
-man: build ## Write the manual pages of the injector and the kubectl plugin into bin/man.
+man: build ## Generate the manual pages of the injector and the kubectl plugin in bin/man.
 	@rm -rf $(OUT)man
 	for program in injector kubectl-queue_proxy; do SOURCE_DATE_EPOCH=$(EPOCH) $(OUT)$$program man $(OUT)man || exit 1; done
 
-# The timeout for the tests of a package. It is large because it is only for a test that hangs.
+# The timeout for the tests of a package. It is large because it is only needed for tests that hang.
 TEST_TIMEOUT := 15m
 # The number of packages to test at the same time. It is more than the number of processors
 # because most tests wait for the network or for another process.
 TEST_JOBS = $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
 
-# make check runs go vet.
+# go vet is disabled because make check runs it.
 TEST = $(GO) test -vet=off -p $(TEST_JOBS) -timeout $(TEST_TIMEOUT)
 
 # The first step exists because the tests of several packages, which run at the same time, use
 # the programs and kustomize. Without it, each of them would compile the same packages. The
 # last step runs without the race detector because some of these tests are not compiled with
 # it, and the others do not start a goroutine.
-test: ## Run all tests but the conformance suite and the load tests, with the race detector.
+test: ## Run all tests except the conformance and load tests, with the race detector.
 	@echo "== make test, 1 of 3: compile the programs and kustomize"
 	$(GO) build -o /dev/null ./cmd/...
 	hack/kustomize version
-	@echo "== make test, 2 of 3: compile the packages and test them with the race detector; each prints a line when it is done"
+	@echo "== make test, 2 of 3: compile and test the packages with the race detector; each package prints a line when it is complete"
 	$(TEST) -race $$($(GO) list ./... | grep -Ev '/test/(conformance|rules)')
 	@echo "== make test, 3 of 3: test without the race detector"
 	$(TEST) ./pkg/transport/netconn ./pkg/sidecar ./pkg/observe/accesslog ./test/rules/... ./test/limits/...
 	$(if $(filter amd64,$(shell $(GO) env GOHOSTARCH)),GOARCH=386 CGO_ENABLED=0 $(TEST) ./pkg/transport/netconn ./pkg/transport/http1/wire ./pkg/config ./pkg/observe/tracing)
 
-load: ## Run the injector under the heaviest load that it accepts; needs the whole machine for a minute.
+load: ## Run the injector with the maximum load (about one minute, requires all CPUs).
 	$(GO) vet -tags load ./cmd/injector
 	$(GO) test -tags load -count=1 -timeout $(TEST_TIMEOUT) -v -run '^(TestHeaviest|TestManyPeersStayWithinLimits|TestOversized)' ./cmd/injector
 
-conformance: ## Run the black-box suite; QUEUE_PROXY=path chooses another binary.
+conformance: ## Run the conformance tests; QUEUE_PROXY=path selects another binary.
 	QUEUE_PROXY=$(abspath $(QUEUE_PROXY)) $(GO) test -count=1 -timeout $(if $(QUEUE_PROXY_FIXED_PORTS),30m,5m) ./test/conformance/...
 
-admission: ## Run the API server's own admission code against the injector; minutes the first time.
+admission: ## Test the injector with the admission code of the API server; the first run takes minutes.
 	cd test/admission && $(GO) vet ./... && $(GO) test -count=1 -timeout 8m ./...
 
-chart: ## Compare the Helm chart with the overlays by Helm's own code; minutes the first time.
+chart: ## Compare the objects of the Helm chart and the overlays; the first run takes minutes.
 	cd test/chart && $(GO) vet ./... && $(GO) test -count=1 -timeout 8m ./...
 
-h2spec: ## Run h2spec against HTTP/2 on both ports, and against the standard library's reverse proxy.
+h2spec: ## Run h2spec with the sidecar and with the reverse proxy of the standard library.
 	cd test/h2spec && $(GO) vet ./... && $(GO) test -count=1 -timeout 4m -v ./...
 
-# All rows take about two hours. -write in ARGS writes the lines of the rows into the table of test/endurance/README.md.
-endurance: ## Run real peers at full rate, alone, through the sidecar and through HAProxy; Debian. ARGS='-run REGEXP -seconds 5', QUEUE_PROXY=path.
+# All rows take about two hours. With -write in ARGS, the results are written to the table in
+# test/endurance/README.md.
+endurance: ## Run the endurance tests with real clients and servers (Debian). ARGS='-run REGEXP -seconds 5', QUEUE_PROXY=path.
 	test/endurance/setup $(if $(filter -quick,$(ARGS)),quick)
 	@mkdir -p bin
 	$(if $(QUEUE_PROXY),,$(GO_BUILD) -o bin/ ./cmd/queue-proxy)
 	cd test/endurance && export CGO_ENABLED=0 && $(GO) vet -trimpath ./... && $(GO) test -trimpath ./... && $(GO_BUILD) -o $(CURDIR)/bin/endurance .
 	bin/endurance -sidecar $(or $(QUEUE_PROXY),bin/queue-proxy) $(ARGS)
 
-# -quick does not use HAProxy. -write in ARGS writes the table of docs/reliability.md.
-suites: ## Run connectrpc conformance, gRPC interoperability and WebSocket cases, alone, through the sidecar and HAProxy; Debian. ARGS='-run REGEXP', QUEUE_PROXY=path.
+# With -quick in ARGS, HAProxy is not used. With -write, the results are written to the table in
+# docs/reliability.md.
+suites: ## Run public test suites for connectrpc, gRPC and WebSockets (Debian). ARGS='-run REGEXP', QUEUE_PROXY=path.
 	$(if $(filter -quick,$(ARGS)),,test/endurance/setup)
 	@mkdir -p bin/suites-programs
 	$(if $(QUEUE_PROXY),,$(GO_BUILD) -o bin/ ./cmd/queue-proxy)
 	cd test/suites && $(GO) vet . && $(GO) test . && $(GO) build -buildvcs=false -o $(CURDIR)/bin/suites . && $(GO) build -buildvcs=false -o $(CURDIR)/bin/suites-programs/ tool
 	bin/suites -sidecar $(or $(QUEUE_PROXY),bin/queue-proxy) $(ARGS)
 
-# Knative's ports are fixed: the tests make a network namespace, for root, or where a
-# user may make a user namespace.
-knative: ## Run the sidecar under Knative's own code, head and 1.18; root; minutes the first time. QUEUE_PROXY=path, or =knative for Knative's own.
+# The ports of Knative are fixed, so the tests create a network namespace. This requires root or the
+# permission to create user namespaces.
+knative: ## Test the sidecar with the code of Knative (root). QUEUE_PROXY=path, or QUEUE_PROXY=knative for the sidecar of Knative.
 	@for release in $(KNATIVE); do \
 		test -f test/knative/$$release/go.mod || { echo "KNATIVE=$$release: test/knative has no such release" >&2; exit 2; }; \
 		echo "== $$release"; \
@@ -119,18 +121,19 @@ knative: ## Run the sidecar under Knative's own code, head and 1.18; root; minut
 		QUEUE_PROXY=$(if $(filter-out knative,$(QUEUE_PROXY)),$(abspath $(QUEUE_PROXY)),$(QUEUE_PROXY)) $(GO) test -count=1 -timeout 20m -v ./...) || exit 1; \
 	done
 
-# go test -run reports success for a pattern that matches nothing, so a pattern of the user is
-# checked first: each alternative must match.
+# go test -run succeeds if the pattern matches no test. Therefore, a pattern of the user is checked
+# first. Each alternative must match at least one test.
 SELECTION = $(GO) run ./test/rules/selection
 
-# What is built, half an hour the first time, is kept in a folder outside the checkout.
-cluster: ## Run both images in a real Kubernetes with Knative Serving; Debian and root; half an hour the first time. CLUSTER=NAME is a part.
+# The first run builds Kubernetes and Knative, which takes about 30 minutes. The programs are stored
+# outside the repository.
+cluster: ## Test both images in a Kubernetes cluster with Knative Serving (Debian, root). CLUSTER=NAME selects tests.
 	@$(SELECTION) -tags cluster -run '$(CLUSTER)' ./test/cluster
 	test/cluster/setup
 	$(GO) vet -tags cluster ./test/cluster
 	$(GO) test -tags cluster -count=1 -timeout 25m -parallel 4 -v ./test/cluster $(if $(CLUSTER),-run '$(CLUSTER)')
 
-cluster-full: ## In that cluster: Knative's own image beside ours, its own tests, KEDA and an HPA by our numbers. CLUSTER=NAME is a part; ARGS=-update writes the tables of the documents.
+cluster-full: ## Run the tests of Knative, KEDA and the HPA in this cluster. CLUSTER=NAME selects tests; ARGS=-update writes the tables in the documents.
 	@$(SELECTION) -tags cluster,clusterfull -run '$(CLUSTER)' ./test/cluster
 	test/cluster/setup full
 	$(GO) vet -tags cluster,clusterfull ./test/cluster
@@ -139,69 +142,69 @@ cluster-full: ## In that cluster: Knative's own image beside ours, its own tests
 		$(GO) test -tags cluster -count=1 -timeout 30m -parallel 2 -v ./test/cluster -knative knative-$$release -run '$(CONTROL_PLANES)'; \
 	done)
 
-# What each release of Knative must do with our image.
+# The tests that must pass with each release of Knative.
 CONTROL_PLANES := ^TestServiceScalesToZero|^TestAutoscalerUses|^TestRollOutsLose|^TestInternalTLS
 
-cluster-shell: ## Start that cluster, leave it running until Ctrl-C, and say how to reach it.
+cluster-shell: ## Start this cluster, print how to connect to it, and stop it after Ctrl-C.
 	test/cluster/setup
 	$(GO) test -tags cluster -count=1 -timeout 0 -v ./test/cluster -shell
 
-fuzzers: ## List the fuzzers, each as "package Name".
+fuzzers: ## List the fuzz tests in the form "package Name".
 	@$(FUZZERS)
 
-# A finding is left in the package's testdata/fuzz, where go test reads it. Making
-# interesting inputs small would take a minute each, all of a short run.
-fuzz: ## Run each fuzzer for FUZZTIME (10s); FUZZ="wire Fuzz" chooses by "package Name".
+# Inputs that fail are stored in testdata/fuzz of the package, so that go test runs them. The time for
+# minimization is short because it would otherwise take a minute for each interesting input.
+fuzz: ## Run each fuzz test for FUZZTIME (10s); FUZZ="wire Fuzz" selects by "package Name".
 	@$(FUZZERS) | $(SELECTION) -lines '$(FUZZ)'
 	@$(FUZZERS) | grep -E '$(FUZZ)' | { \
 	ran=; failed=; while read -r package name; do \
 		ran=1; echo "== $$package $$name"; \
 		$(GO) test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 1s "$$package" </dev/null || failed="$$failed $$name"; \
 	done; \
-	if [ -z "$$ran" ]; then echo "make fuzz: there is no fuzzer like that" >&2; exit 1; fi; \
+	if [ -z "$$ran" ]; then echo "make fuzz: no fuzz test matches" >&2; exit 1; fi; \
 	if [ -n "$$failed" ]; then echo "make fuzz: failed:$$failed" >&2; exit 1; fi; }
 
-e2e: ## Run all that needs real parts: containers, faults, an API server's code, h2spec, Prometheus, a browser. Debian and root.
+e2e: ## Run the end-to-end tests with containers, Prometheus and a browser (Debian, root).
 	test/e2e/run
 
-soak: ## Run the sidecar for SOAKTIME (30m) under mixed traffic and faults; memory must stay flat and all counters agree.
+soak: ## Run the sidecar with mixed traffic and faults for SOAKTIME (30m), and check the memory and the counters.
 	nice $(GO) test -tags soak -count=1 -timeout 0 -v ./test/soak -time $(SOAKTIME)
 
-reproducible: ## Build both images twice, from nothing, and compare; Debian and root.
+reproducible: ## Build both images twice without caches, and compare them (Debian, root).
 	test/e2e/setup reproducible
 
-install-yaml: ## Write each way to install as one file into bin/install, with the images IMAGE and WEBHOOK_IMAGE.
+install-yaml: ## Write the installation manifests with the images IMAGE and WEBHOOK_IMAGE to bin/install.
 	$(GO) run ./hack/release install -version '$(VERSION)' -image '$(IMAGE)' -webhook-image '$(WEBHOOK_IMAGE)'
 
-# The organisation is that of the module; this variable changes it.
+# The default organization is that of the module.
 REGISTRY ?= ghcr.io/$(shell $(GO) list -m | cut -d/ -f2)
-# A dry run pushes and signs nothing, and needs no tag. SHORT=1 leaves out the images and PLATFORMS
-# all but some: .ci/run has that.
+# A dry run does not push or sign, and does not require a tag. SHORT=1 skips the images. PLATFORMS
+# selects platforms. .ci/run uses both.
 DRY_RUN   ?=
 SHORT     ?=
 PLATFORMS ?=
 RELEASE   ?= $(if $(DRY_RUN),v0.0.0-dev,$(shell git tag --points-at HEAD --list 'v*' | head -n 1))
 
-release: ## Make a release of the tagged commit: docs/releases.md. DRY_RUN=1 does all but push and sign.
+release: ## Create a release of the tagged commit (see docs/releases.md). DRY_RUN=1 does not push or sign.
 	$(GO) run ./hack/release make -version '$(RELEASE)' -commit '$(COMMIT)' -epoch '$(EPOCH)' -registry '$(REGISTRY)' \
 		$(if $(DRY_RUN),-dry-run) $(if $(SHORT),-short) $(if $(PLATFORMS),-platforms $(PLATFORMS)) -image-flags '$(IMAGE_FLAGS)'
 
-release-dry: ## Do all of a release but push and sign, with buildah. SHORT=1 leaves out images, PLATFORMS=linux/arm64 all others.
+release-dry: ## Create a release without pushing or signing (buildah). SHORT=1 skips the images, PLATFORMS=linux/arm64 selects platforms.
 	@$(MAKE) --no-print-directory workflows
 	@$(MAKE) --no-print-directory release DRY_RUN=1
 
 workflows: ## Check the syntax of the workflows.
 	$(GO) run github.com/rhysd/actionlint/cmd/actionlint@v1.7.12 -shellcheck= -pyflakes=
 
-lint: $(LINT) ## Run the linters of .golangci.yml; builds them the first time.
+lint: $(LINT) ## Run the linters in .golangci.yml.
 	$(LINT) run ./...
 
-linters: $(LINT) ## Build the linters, which takes minutes.
+linters: $(LINT) ## Build golangci-lint (takes minutes).
 
 $(LINT):
 	GOBIN=$(CURDIR)/$(@D) $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
 
-check: ## Check format, vet, go.mod, the rules of the tree, documents, language and lint.
+check: ## Check the format, the imports, the documents and the language, and run go vet and the linters.
 	@unformatted=$$(gofmt -l .) || exit 1; \
 	if [ -n "$$unformatted" ]; then printf 'not formatted by gofmt:\n%s\n' "$$unformatted" >&2; exit 1; fi
 	$(GO) vet ./...
@@ -214,21 +217,21 @@ check: ## Check format, vet, go.mod, the rules of the tree, documents, language 
 	$(GO) run ./hack/plain -check
 	@$(MAKE) --no-print-directory lint
 
-limits: ## Compare the adaptive limit with fixed limits, simulated and real, and write docs/limits.md; an hour. ARGS='-run F1'.
+limits: ## Compare adaptive and fixed limits and write the tables in docs/limits.md (about one hour). ARGS='-run F1'.
 	$(GO_BUILD) -o bin/ ./cmd/queue-proxy
 	$(GO) run ./test/limits/measure $(or $(ARGS),-write docs/limits.md)
 
-bench: ## Measure side by side with Knative's own and others; BENCH_QUICK=1 is short, BENCH_ROWS=tls a part. BENCH_BEFORE=path compares with another build.
+bench: ## Compare the sidecar with other proxies. BENCH_QUICK=1 is faster, BENCH_ROWS=tls selects rows, BENCH_BEFORE=path compares with another build.
 	test/bench/setup
 	@mkdir -p bin/bench
 	$(GO_BUILD) -o bin/bench/ ./cmd/queue-proxy ./test/bench ./test/bench/app ./test/bench/baseline
 	$(if $(BENCH_BEFORE),,cd test/bench/knative && $(GO_BUILD) -o $(CURDIR)/bin/bench/knative knative.dev/serving/cmd/queue)
 	bin/bench/bench
 
-image: ## Build the two container images with docker, podman or buildah, whichever works.
-	@if [ -z "$(IMAGE_TOOL)" ]; then echo "make image: none of docker, podman and buildah works here" >&2; exit 1; fi
+image: ## Build both container images with docker, podman or buildah.
+	@if [ -z "$(IMAGE_TOOL)" ]; then echo "make image: docker, podman and buildah are not available" >&2; exit 1; fi
 	$(IMAGE_BUILD) --target queue-proxy -t $(IMAGE) .
 	$(IMAGE_BUILD) --target injector -t $(WEBHOOK_IMAGE) .
 
-clean: ## Remove what was built.
+clean: ## Remove bin.
 	rm -rf bin
