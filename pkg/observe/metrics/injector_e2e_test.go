@@ -127,10 +127,10 @@ func TestPrometheusScrapesInjector(t *testing.T) {
 // and about features that are disabled here.
 func TestPrometheusEvaluatesDashboard(t *testing.T) {
 	empty := map[string]bool{
-		"Failures by reason": true, "Why not ready": true, "Readiness lost": true, "Telemetry that was lost": true, "Sidecars that cannot be scraped": true,
-		"Liveness and startup probes through the sidecar": true,
-		"In line now": true, "In the app now": true, "Memory": true, "The right limit": true, "Why an adaptive limit is what it is": true, // without limits
-		"The certificate ends in": true, "The caBundle": true, "The caBundle was good": true, // without TLS, and without --self-managed
+		"Failures by reason": true, "Reasons for not ready": true, "Readiness changes": true, "Dropped telemetry": true, "Failed scrapes": true,
+		"Liveness and startup probes": true,
+		"Queued requests": true, "Running requests": true, "Memory": true, "Concurrency limit": true, "State of adaptive limits": true, // without limits
+		"Certificate expiry": true, "caBundle updates": true, "Last caBundle check": true, // without TLS, and without --self-managed
 		"Events": true,
 	}
 	app := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
