@@ -164,9 +164,9 @@ func (p *served) files(t *testing.T) int {
 	return len(all)
 }
 
-// With any number of connections in any state, the number of kept connections and the memory stay
-// within their limits, and an API server receives its responses in time, on an existing connection
-// and on a new one.
+// The test opens many connections in different states. The number of open connections and the memory
+// must not exceed the limits. An API server must receive the responses in time, both on an existing
+// connection and on a new connection.
 func TestManyPeersStayWithinLimits(t *testing.T) {
 	const patience = 5 * time.Second // timeoutSeconds of deploy/base
 	p := startInjector(t, buildInjector(t))

@@ -17,11 +17,14 @@ var update = flag.Bool("update", false, "update the golden outputs")
 
 const golden = "../../pkg/inject/testdata/pairs"
 
-// A pair is a directory in pkg/inject/testdata/pairs. It contains in.yaml or in.json; args with one
-// argument per line (optional); policy; report, which is the output on standard error; and out.yaml
-// or out.json unless an object is refused. The content of policy is "same" if the admission policy
-// has the same result, or "excluded: " and the reason if it ignores the pods. test/admission
-// verifies the content of policy.
+// A pair is a directory in pkg/inject/testdata/pairs. The directory contains the following files:
+//
+//	in.yaml or in.json    the input
+//	out.yaml or out.json  the output; does not exist if an object is refused
+//	report                the output on the standard error
+//	args                  optional arguments, one argument on each line
+//	policy                "same" if the admission policy has the same result, or "excluded: " and the
+//	                      reason if the admission policy ignores the pods (test/admission checks this file)
 type pair struct {
 	name, in, out, report string // the directory and paths of files in it
 	given, made           string // contents of in and out; made is "" if an object is refused

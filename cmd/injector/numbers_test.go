@@ -16,11 +16,11 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-var folders = flag.String("manifests", "", "folders of manifests to measure, with colons between them; none: the corpus")
+var folders = flag.String("manifests", "", "colon-separated directories of manifests to measure; the default is the corpus")
 
 // numbers counts the results for some files.
 type numbers struct {
-	files, changed, restored, again int // files with workloads; those that change, that uninject restores, and that change in a second injection
+	files, changed, restored, again int // number of files with workloads, changed files, restored files, and files changed by a second injection
 
 	workloads int
 	verdicts  map[string]int // workloads by reason, or "injected"

@@ -28,7 +28,7 @@ type (
 	newsMsg  struct {  // result of a round
 		rows    []plugin.Row
 		more    bool  // there are more sidecars than rows
-		problem error // why the rows are old
+		problem error // error of the last update, if the rows are old
 	}
 )
 
@@ -211,8 +211,8 @@ func (m *live) layout() {
 	m.table.SetHeight(max(2, m.height-2-lipgloss.Height(m.help.View(m.keys))))
 }
 
-// fit returns the widths of the columns. While their sum is greater than width, the column that exceeds its minimum
-// most is reduced.
+// fit returns the widths of the columns. If the sum is greater than width, it repeatedly reduces the
+// column that exceeds the minimum width of the column the most.
 func fit(columns []plugin.Column, titles []string, rows []table.Row, width int) []int {
 	widths := make([]int, len(columns))
 	over := -width
@@ -281,7 +281,7 @@ func (m *live) status() string {
 	case m.news.problem != nil:
 		text = m.news.problem.Error()
 	case m.news.more:
-		text = fmt.Sprintf("there are more than %d sidecars; use -l to select sidecars", plugin.Most)
+		text = fmt.Sprintf("there are more than %d sidecars; use -l to select sidecars", plugin.MaxSidecars)
 	case !m.known:
 		text = "waiting for the first results"
 	case len(m.news.rows) == 0:

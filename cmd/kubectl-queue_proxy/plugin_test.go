@@ -291,7 +291,7 @@ func TestDocumentIsComplete(t *testing.T) {
 	for _, cmd := range (&program{}).root().Commands() {
 		cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) { flags = append(flags, "--"+f.Name) })
 	}
-	wanted := []string{fmt.Sprintf("| sidecars | %d;", plugin.Most), fmt.Sprintf("| at once | %d |", plugin.Parallel), "every " + strings.TrimSuffix(listInterval.String(), "s") + " s"}
+	wanted := []string{fmt.Sprintf("| sidecars | %d;", plugin.MaxSidecars), fmt.Sprintf("| at once | %d |", plugin.MaxParallel), "every " + strings.TrimSuffix(listInterval.String(), "s") + " s"}
 	for _, word := range slices.Concat(slices.Collect(maps.Keys(fields)), plugin.Keys(), flags) {
 		wanted = append(wanted, "`"+word+"`")
 	}

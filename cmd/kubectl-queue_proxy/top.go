@@ -22,7 +22,7 @@ type collector struct {
 	watch     plugin.Watch
 
 	sidecars []plugin.Sidecar
-	more     bool // there are more than plugin.Most
+	more     bool // there are more than plugin.MaxSidecars
 	listed   time.Time
 }
 
@@ -101,7 +101,7 @@ func (p *program) once(ctx context.Context, line commandLine, c *collector) erro
 	}
 	plugin.Sort(rows, line.sort)
 	if c.more {
-		fmt.Fprintf(p.stderr, "There are more than %d sidecars. Use -l to select sidecars.\n", plugin.Most)
+		fmt.Fprintf(p.stderr, "There are more than %d sidecars. Use -l to select sidecars.\n", plugin.MaxSidecars)
 	}
 	if line.output == "json" {
 		return plugin.WriteJSON(p.stdout, rows, time.Now())

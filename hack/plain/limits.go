@@ -35,7 +35,7 @@ func checkLimits(name string, figures map[kind]float64) error {
 	var high []error
 	for _, k := range kinds {
 		if limit, ok := limits[k]; ok && figures[k] > limit {
-			high = append(high, fmt.Errorf("%s: got %.3f bits per token, want at most %.2f; see CONTRIBUTING.md and run: go run ./hack/plain -worst 20", k, figures[k], limit))
+			high = append(high, fmt.Errorf("%s: %.3f bits per token, want at most %.2f; see CONTRIBUTING.md and run: go run ./hack/plain -worst 20", k, figures[k], limit))
 		}
 	}
 	return errors.Join(high...)

@@ -82,8 +82,8 @@ func (b builder) build(p platform, out string) error {
 	return nil
 }
 
-// rebuild builds the programs of a platform again from a copy of the tree in another directory, and
-// returns an error if they differ from those in first.
+// rebuild builds the programs of a platform in a copy of the repository. It returns an error if the
+// programs are different from those in the directory first.
 func rebuild(b builder, p platform, first string) error {
 	work, err := os.MkdirTemp("", "rebuild")
 	if err != nil {

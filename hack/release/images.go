@@ -17,7 +17,7 @@ func names() []string { return []string{"queue-proxy", "queue-proxy-injector"} }
 func (r *release) buildImages() (images, error) {
 	local := func(name string) string { return "localhost/release/" + name + ":" + r.version }
 	for _, name := range names() {
-		// An earlier run may have left a manifest list, to which images would be added.
+		// A manifest list of an earlier run can exist, and buildah would add images to it.
 		_, _ = output(exec.Command("buildah", "manifest", "rm", local(name)))
 		if _, err := output(exec.Command("buildah", "manifest", "create", local(name))); err != nil {
 			return images{}, err
@@ -27,7 +27,7 @@ func (r *release) buildImages() (images, error) {
 		if !p.sidecar {
 			continue
 		}
-		r.say("images of %s/%s", p.os, p.arch)
+		r.printf("images of %s/%s", p.os, p.arch)
 		// Some builders leave these arguments empty.
 		flags := fmt.Sprintf("--platform %[1]s/%[2]s --build-arg TARGETOS=%[1]s --build-arg TARGETARCH=%[2]s --build-arg BUILDPLATFORM=linux/%[3]s %[4]s",
 			p.os, p.arch, runtime.GOARCH, r.imageFlags)

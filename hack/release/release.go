@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// A release creates all files of one version below out: assets/ contains the release assets,
-// NOTES.md the release notes, and oci/ the images of a dry run.
+// A release creates the files of one version in the directory out. The directory assets contains the
+// release assets, NOTES.md contains the release notes, and oci contains the images of a dry run.
 type release struct {
 	root, out       string
 	version, commit string
@@ -23,7 +23,7 @@ type release struct {
 	stdout          io.Writer
 }
 
-func (r *release) say(format string, args ...any) { fmt.Fprintf(r.stdout, format+"\n", args...) }
+func (r *release) printf(format string, args ...any) { fmt.Fprintf(r.stdout, format+"\n", args...) }
 
 func (r *release) asset(name string) string { return filepath.Join(r.out, "assets", name) }
 
@@ -51,7 +51,7 @@ func (r *release) writeNotes() error {
 	}
 	text, err := notes(string(changelog), r.version)
 	if err != nil && r.dry {
-		r.say("notes: use the unreleased notes")
+		r.printf("notes: using the unreleased notes")
 		text, err = notes(string(changelog), unreleased)
 	}
 	if err != nil {
@@ -69,7 +69,7 @@ func (r *release) folder(p platform) string { return filepath.Join(r.out, "build
 
 func (r *release) buildPrograms() error {
 	for _, p := range r.platforms {
-		r.say("programs of %s/%s", p.os, p.arch)
+		r.printf("programs of %s/%s", p.os, p.arch)
 		if err := (builder{root: r.root, version: r.version, commit: r.commit}).build(p, r.folder(p)); err != nil {
 			return err
 		}
@@ -93,7 +93,7 @@ func (r *release) buildAgain() error {
 		if err := rebuild(b, p, r.folder(p)); err != nil {
 			return err
 		}
-		r.say("programs of %s/%s: two builds are the same", p.os, p.arch)
+		r.printf("programs of %s/%s: both builds are identical", p.os, p.arch)
 	}
 	return nil
 }
@@ -168,7 +168,7 @@ func (r *release) packProgram(p platform, program string, licence []byte) error 
 	return os.WriteFile(r.asset(name+extension), packed, 0o644)
 }
 
-// manual returns the manual pages of a program and its commands. The sidecar has none.
+// manual returns the manual pages of a program and its commands. The sidecar has no manual pages.
 func manual(folder, program string) ([]entry, error) {
 	if program == "queue-proxy" {
 		return nil, nil
@@ -194,7 +194,7 @@ func (r *release) publish() error {
 	zeros := "@sha256:" + strings.Repeat("0", 64)
 	i := images{sidecar: r.registry + "/queue-proxy" + zeros, injector: r.registry + "/queue-proxy-injector" + zeros}
 	if r.short {
-		r.say("images: not built, the digests are zeros")
+		r.printf("images: skipped, the digests are zeros")
 	} else {
 		var err error
 		if i, err = r.buildImages(); err != nil {
@@ -222,6 +222,6 @@ func (r *release) checkSums() error {
 		return err
 	}
 	files, err := os.ReadDir(cmd.Dir)
-	r.say("%s: %d files, checksums verified", cmd.Dir, len(files))
+	r.printf("%s: %d files, checksums verified", cmd.Dir, len(files))
 	return err
 }

@@ -193,8 +193,8 @@ func (w *workload) complete() bool {
 }
 
 // servicesOf returns the Services that select the pods of a workload. It searches the same file,
-// then the same directory, and then the parent directory with its subdirectories. The first of
-// these that contains matching Services determines the result.
+// then the same directory, and then the parent directory with its subdirectories. It stops at the first
+// step that finds a Service.
 func servicesOf(w *workload, all []service) []service {
 	dir := path.Dir(w.path)
 	parent := path.Dir(dir) + "/"

@@ -53,7 +53,7 @@ type Watcher struct {
 	pair      atomic.Pointer[pair]            // nil before the first pair is loaded
 	clientCAs atomic.Pointer[authorities]     // nil if client certificates are not requested
 	first     chan struct{}                   // closed when pair is set for the first time
-	said      struct{ pair, clientCA string } // last errors passed to OnError; used by Open and then by Run
+	reported  struct{ pair, clientCA string } // last errors passed to OnError; used by Open and then by Run
 }
 
 // Open reads the key pair tls.crt and tls.key in dir. See [OpenFiles].
@@ -66,13 +66,13 @@ func Open(dir string, o Options) (*Watcher, error) {
 // If both files are missing, OpenFiles returns no error because they can be created later. See
 // [Watcher.First]. If only one file is missing, OpenFiles calls OnError and returns no error. If
 // the key pair or the Options.ClientCA file is invalid, OpenFiles returns an error that contains
-// the file name. A key pair that has expired or is not valid yet is used if there is no other one,
-// and OnError is called, because clients check the validity with their own clocks.
+// the file name. If there is no other key pair, a key pair that has expired or is not valid yet is used,
+// because clients check the validity with their own clocks. In this case, OnError is called.
 func OpenFiles(cert, key string, o Options) (*Watcher, error) {
 	w := &Watcher{cert: cert, key: key, opts: o, first: make(chan struct{})}
 	inPair, inClientCA := w.renewPair(), w.renewClientCA()
 	if w.pair.Load() != nil || errors.Is(inPair, fs.ErrNotExist) {
-		w.report(&w.said.pair, inPair)
+		w.report(&w.reported.pair, inPair)
 		inPair = nil
 	}
 	if err := errors.Join(inPair, inClientCA); err != nil {
@@ -118,8 +118,8 @@ func (w *Watcher) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error)
 
 // look rereads all files once. It must not be called concurrently.
 func (w *Watcher) look() {
-	w.report(&w.said.pair, w.renewPair())
-	w.report(&w.said.clientCA, w.renewClientCA())
+	w.report(&w.reported.pair, w.renewPair())
+	w.report(&w.reported.clientCA, w.renewClientCA())
 }
 
 // renewPair replaces the key pair in use if the files contain a new one. A key pair that is not
@@ -171,15 +171,15 @@ func (w *Watcher) renewClientCA() error {
 }
 
 // report calls OnError unless err has the same message as the last error.
-func (w *Watcher) report(said *string, err error) {
+func (w *Watcher) report(reported *string, err error) {
 	if err == nil {
-		*said = ""
+		*reported = ""
 		return
 	}
-	if err.Error() == *said {
+	if err.Error() == *reported {
 		return
 	}
-	*said = err.Error()
+	*reported = err.Error()
 	if w.opts.OnError != nil {
 		w.opts.OnError(err)
 	}

@@ -72,8 +72,8 @@ func checkRoundTrip(t *testing.T, want *Config) {
 	harness.Equal(t, Environ(got), environ, "after the second Read")
 }
 
-// randomEnviron sets about a third of all variables, by any of their names, to values that are mostly
-// valid.
+// randomEnviron sets about one third of all variables. It uses all names of the variables, and most of
+// the values are valid.
 func randomEnviron(r *rand.Rand) []EnvVar {
 	var environ []EnvVar
 	for _, f := range new(Config).fields() {

@@ -38,12 +38,12 @@ func shown(f *field) string {
 // quote quotes a value for an error. It truncates a long value. If the value is a URL, it hides the
 // secrets, because a user can set the wrong variable to an endpoint.
 func quote(text string) string {
-	const longest = 120 // bytes
+	const maxLen = 120 // bytes
 	if strings.Contains(text, "://") {
 		text = redactURL(text)
 	}
-	if len(text) > longest {
-		return strconv.Quote(strings.ToValidUTF8(text[:longest], "")) + "..."
+	if len(text) > maxLen {
+		return strconv.Quote(strings.ToValidUTF8(text[:maxLen], "")) + "..."
 	}
 	return strconv.Quote(text)
 }

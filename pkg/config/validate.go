@@ -22,7 +22,7 @@ const (
 	depthPerSlot       = 10   // queue depth per slot, as in Knative (docs/promises.md 3.1)
 	defaultStart       = 4    // default of CONCURRENCY_START
 	defaultMetricsPort = 9091 // port of request metrics in Knative
-	leastMetricsPort   = 1024 // minimum port in requestMetrics.endpoint, as in Knative; lower ports are privileged
+	minMetricsPort     = 1024 // minimum port in requestMetrics.endpoint, as in Knative; lower ports are privileged
 
 	longestQuiet  = 30 * time.Second // quiet period of Knative (docs/promises.md 3.5)
 	graceDeadline = 27 * time.Second // default grace period of Kubernetes (30 s) minus afterDrain
@@ -101,14 +101,14 @@ func (c *Config) metricsEndpoint() (host string, port int) {
 	}
 	n, err := strconv.ParseUint(text, 10, 16)
 	others := []int{c.UserPort.V, c.Port.V, c.TLSPort.V, c.AdminPort.V, c.AutoscalerPort.V, c.StatusPort.V}
-	if err != nil || n < leastMetricsPort || slices.Contains(others, int(n)) {
+	if err != nil || n < minMetricsPort || slices.Contains(others, int(n)) {
 		return "", 0
 	}
 	return host, int(n)
 }
 
-// validate validates settings that depend on each other. It does not report an invalid value again. It
-// can add warnings about such a value, because warnings are not shown if there is an error.
+// validate validates settings that depend on each other. It does not report an invalid value again.
+// Warnings about an invalid value are harmless, because warnings are not shown if there is an error.
 func (in *reading) validate() {
 	c := in.c
 	if c.serving && c.OnKnative.V && c.OnKnative.unset() && c.Namespace.V == "" {
@@ -120,7 +120,7 @@ func (in *reading) validate() {
 	requested := &c.Observability.V.RequestMetrics
 	if _, port := c.metricsEndpoint(); port == 0 && requested.Protocol == "prometheus" && requested.Endpoint != "" {
 		in.warn("%s: requestMetrics.endpoint: %s: the value must contain a host and an unused port from %d to 65535; the default is used",
-			c.Observability.Name(), quote(redactURL(requested.Endpoint)), leastMetricsPort)
+			c.Observability.Name(), quote(redactURL(requested.Endpoint)), minMetricsPort)
 	}
 	in.warnProbeHosts()
 	in.validateConcurrency()
@@ -180,27 +180,27 @@ func (in *reading) validateConcurrency() {
 	if c.ConcurrencyMode.V != AdaptiveConcurrency && c.ConcurrencyStart.V != defaultStart {
 		in.warn("%s: ignored because %s is %s", c.ConcurrencyStart.Name(), c.ConcurrencyMode.Name(), c.ConcurrencyMode.V)
 	}
-	least, most := &c.ConcurrencyMin, &c.Concurrency
+	minimum, maximum := &c.ConcurrencyMin, &c.Concurrency
 	switch {
-	case most.bad() || least.V == 1:
+	case maximum.bad() || minimum.V == 1:
 	case c.ConcurrencyMode.V != AdaptiveConcurrency:
-		in.warn("%s: ignored because %s is %s", least.Name(), c.ConcurrencyMode.Name(), c.ConcurrencyMode.V)
-	case least.V > c.Ceiling():
-		in.problem("%s: %s: must be at most %s, which is %d", least.Name(), quote(least.String()), most.Name(), c.Ceiling())
+		in.warn("%s: ignored because %s is %s", minimum.Name(), c.ConcurrencyMode.Name(), c.ConcurrencyMode.V)
+	case minimum.V > c.Ceiling():
+		in.problem("%s: %s: must be at most %s, which is %d", minimum.Name(), quote(minimum.String()), maximum.Name(), c.Ceiling())
 	}
 }
 
 func (in *reading) validateTLS() {
 	c := in.c
-	least, most := &c.TLSMinVersion, &c.TLSMaxVersion
-	if !least.bad() && most.V != 0 && most.V < least.V {
-		in.problem("%s: %s: must be at least %s, which is %s", most.Name(), quote(most.String()), least.Name(), least)
+	minimum, maximum := &c.TLSMinVersion, &c.TLSMaxVersion
+	if !minimum.bad() && maximum.V != 0 && maximum.V < minimum.V {
+		in.problem("%s: %s: must be at least %s, which is %s", maximum.Name(), quote(maximum.String()), minimum.Name(), minimum)
 	}
 	if in.ownFiles {
 		in.warnNoCertificate()
 	}
-	if c.TLSCipherSuites.V != nil && least.V == tls.VersionTLS13 {
-		in.warn("%s: ignored because %s is %s", c.TLSCipherSuites.Name(), least.Name(), least)
+	if c.TLSCipherSuites.V != nil && minimum.V == tls.VersionTLS13 {
+		in.warn("%s: ignored because %s is %s", c.TLSCipherSuites.Name(), minimum.Name(), minimum)
 	}
 }
 

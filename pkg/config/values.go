@@ -81,9 +81,9 @@ type setting interface {
 // errNotAllowed is the error of parse for a value that is not allowed.
 var errNotAllowed = errors.New("not allowed")
 
-// longest is the upper limit for each duration. It prevents an overflow when durations are added to a
+// maxDuration is the upper limit for each duration. It prevents an overflow when durations are added to a
 // time.
-const longest = 100 * 365 * 24 * time.Hour
+const maxDuration = 100 * 365 * 24 * time.Hour
 
 // Port is the number of a port, from 1 to 65535.
 type Port struct{ Value[int] }
@@ -143,8 +143,8 @@ func (d *Duration) allowed() string {
 	if d.unit() != 0 {
 		return "an integer in " + d.field.tag.Get("unit") + ", or " + syntax
 	}
-	if least := d.field.tag.Get("min"); least != "" {
-		return syntax + ", at least " + least
+	if minimum := d.field.tag.Get("min"); minimum != "" {
+		return syntax + ", at least " + minimum
 	}
 	return syntax
 }
@@ -152,13 +152,13 @@ func (d *Duration) allowed() string {
 func (d *Duration) parse(text string) error {
 	if unit := d.unit(); unit != 0 {
 		if _, err := strconv.ParseInt(text, 0, 64); err == nil {
-			n, err := parseNumber(text, 0, int64(longest/unit))
+			n, err := parseNumber(text, 0, int64(maxDuration/unit))
 			return d.assign(time.Duration(n)*unit, err)
 		}
 	}
-	least, _ := time.ParseDuration(d.field.tag.Get("min")) // 0 without the tag
+	minimum, _ := time.ParseDuration(d.field.tag.Get("min")) // 0 without the tag
 	v, err := time.ParseDuration(text)
-	if err != nil || v < least || v > longest {
+	if err != nil || v < minimum || v > maxDuration {
 		return errNotAllowed
 	}
 	return d.assign(v, nil)

@@ -17,13 +17,14 @@ var (
 )
 
 // A Semaphore has a number of slots. If there are not enough free slots, clients wait in a queue. The
-// next slot is given to the client address whose last turn is the longest ago, so that a client with many
-// connections does not delay another client.
+// queue is served round-robin by client address, so that a client with many connections does not delay
+// another client.
 //
 // The slot of an idle holder can be revoked. The semaphore revokes a slot of the client that uses the
-// most slots, unless the waiting client would then use more slots. If more than half of the holders have
-// never completed work, their slots are revoked before the other slots of the same client, and after
-// them otherwise. Of these slots, the one that has been idle for the longest time is revoked.
+// most slots, unless the waiting client would then use more slots. Within a client, the semaphore
+// distinguishes slots of holders that have never completed work from other slots. The slots of such
+// holders are revoked first if more than half of all holders have never completed work. Otherwise they
+// are revoked last. The slot that has been idle for the longest time is revoked first.
 //
 // A Semaphore is safe for concurrent use.
 type Semaphore struct {
@@ -46,10 +47,10 @@ type Options struct {
 	Queue     int // maximum number of waiters
 	PerClient int // maximum number of holders and waiters of a client address; 0 means no limit
 
-	// A slot can be revoked after an idle time of MinPatience if its holder has completed work, or if its
-	// client uses more slots than the waiting client would. For other slots, the idle time is between
-	// MinPatience and MaxPatience. It doubles when a holder completes its first work, and halves when such
-	// a slot is revoked.
+	// A slot can be revoked after an idle time of MinPatience if the holder has completed work, or if the
+	// client uses more slots than the waiting client would use. For other slots, the idle time is between
+	// MinPatience and MaxPatience. This time is doubled when a holder completes work for the first time,
+	// and halved when such a slot is revoked.
 	MinPatience, MaxPatience time.Duration
 
 	// Newest makes the semaphore revoke the slot that has been idle for the shortest time.
@@ -213,8 +214,8 @@ func (s *Semaphore) advance() {
 }
 
 // take revokes a slot for the waiting client with the fewest slots, and moves the client to the front of
-// the queue. It returns false if no slot can be revoked now. If one can be revoked later, advance is
-// called at that time. s.mu must be held.
+// the queue. It returns false if no slot can be revoked now. If a slot can be revoked later, take
+// schedules a call of advance. s.mu must be held.
 func (s *Semaphore) take() bool {
 	c := s.fewest()
 	for {
@@ -263,8 +264,8 @@ func (s *Semaphore) evict(victim *Slot, equal bool) bool {
 	return true
 }
 
-// fewest returns the client that waits and uses the fewest slots, of these the next one. s.mu must be
-// held.
+// fewest returns the waiting client that uses the fewest slots. If there are several such clients, it
+// returns the first of them in the queue. s.mu must be held.
 func (s *Semaphore) fewest() (c *client) {
 	for e := s.turns.Front(); e != nil && (c == nil || c.used > 0); e = e.Next() {
 		if next := e.Value.(*client); c == nil || next.used < c.used {

@@ -57,8 +57,8 @@ func TestConnectionBurstIsServed(t *testing.T) {
 	}
 }
 
-// If one client opens many connections, those of another client stay open, even a connection with
-// an incomplete header that is older than all of them.
+// If one client opens many connections, the connections of another client stay open, including an older
+// connection with an incomplete header.
 func TestConnectionLimitIsFairToClients(t *testing.T) {
 	t.Parallel()
 	addr, _ := serve(t, 6)

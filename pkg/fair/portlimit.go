@@ -31,8 +31,7 @@ const (
 	// maxPatience is the maximum time that the server waits for a request before it closes an idle
 	// connection to make room for another one. The request can already be in transit.
 	maxPatience = time.Second
-	// maxWait is the maximum time that a new connection waits while all connections are being
-	// served.
+	// maxWait is the maximum time that a new connection waits if no connection is idle.
 	maxWait = 2 * maxPatience
 	// minPatience is the minimum value of maxPatience. It applies to used connections and to
 	// clients with many connections.
@@ -41,17 +40,16 @@ const (
 
 // LimitPort applies limits to a server before it serves.
 //
-// If the server has too many connections, a new connection waits in the listener backlog until
-// another connection closes or is closed according to the rules of [Semaphore]. A connection
-// is idle while it waits for a request, for more of the request, or for the client to read the
-// response. If all connections are being served for longer than two seconds, the new connection is
-// closed.
+// If the server has too many connections, a new connection waits in the listener backlog until another
+// connection is closed by the peer or according to the rules of [Semaphore]. A connection is idle while
+// the server waits for a request, for the rest of a request, or for the client to read the response. If
+// no connection is idle for two seconds, the new connection is closed.
 //
 // If HeadBytes is exceeded, the client with the most header bytes is selected, and its connection
 // with the longest incomplete header is closed.
 //
-// LimitPort replaces Handler, ConnContext and ConnState of the server. Before the call, only Handler
-// may be set.
+// LimitPort replaces the fields Handler, ConnContext and ConnState of the server. ConnContext and
+// ConnState must not be set before the call.
 func LimitPort(s *http.Server, b PortLimits) *PortLimit {
 	l := &PortLimit{
 		PortLimits: b,

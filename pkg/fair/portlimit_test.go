@@ -156,9 +156,9 @@ func TestConnectionLimitClosesWaitingRequest(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, text := range map[string]string{
-		"half a body":          "POST /body HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhalf",
-		"a response that is not read":  "GET /deaf HTTP/1.1\r\nHost: a\r\n\r\n",
-		"a body in small chunks": "POST /body HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n",
+		"half a body":                 "POST /body HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhalf",
+		"a response that is not read": "GET /deaf HTTP/1.1\r\nHost: a\r\n\r\n",
+		"a body in small chunks":      "POST /body HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n",
 	} {
 		for range 2 {
 			dial(t, addr, text)

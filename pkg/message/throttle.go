@@ -13,9 +13,9 @@ const throttleInterval = time.Minute
 // other servers can cause such events at any rate. The zero value is ready for use. It is safe for
 // concurrent use.
 //
-// Two other limits differ. The recorder of package bound also reports the last events after a minute
-// without a further event. The prober of package probe reports its latest state, not a number of
-// events.
+// Two other packages have similar limits. The recorder of package bound also reports the last events
+// after a minute without further events. The prober of package probe reports the latest state and not a
+// number of events.
 type Throttle struct {
 	mu     sync.Mutex
 	events int       // number of events since the last message

@@ -24,8 +24,8 @@ import (
 
 // Limits.
 const (
-	Parallel = 16   // maximum number of concurrent requests
-	Most     = 1000 // maximum number of sidecars
+	MaxParallel = 16   // maximum number of concurrent requests
+	MaxSidecars = 1000 // maximum number of sidecars
 
 	podsPerPage    = 250              // maximum number of pods in a response
 	maxPods        = 64 << 20         // maximum size of a list of pods in bytes; a pod has 5 to 50 KB
@@ -70,7 +70,7 @@ type Selection struct {
 	Container string // name of the container
 }
 
-// Sidecars returns the selected sidecars, and whether there are more than [Most].
+// Sidecars returns the selected sidecars, and whether there are more than [MaxSidecars].
 func (c *Client) Sidecars(ctx context.Context, s Selection) (all []Sidecar, more bool, err error) {
 	path := []string{"api/v1/pods"}
 	if s.Namespace != "" {
@@ -90,8 +90,8 @@ func (c *Client) Sidecars(ctx context.Context, s Selection) (all []Sidecar, more
 				all = append(all, sidecar)
 			}
 		}
-		if len(all) > Most {
-			return all[:Most], true, nil
+		if len(all) > MaxSidecars {
+			return all[:MaxSidecars], true, nil
 		}
 		if pods.Continue == "" {
 			return all, false, nil
@@ -116,14 +116,14 @@ func (c *Client) pods(ctx context.Context, query url.Values, path ...string) (*c
 	return pods, json.NewDecoder(io.LimitReader(res.Body, maxPods)).Decode(pods)
 }
 
-// Scrape reads the metrics of sidecars, at most [Parallel] at the same time. It calls add with each result. The calls of
+// Scrape reads the metrics of sidecars, at most [MaxParallel] at the same time. It calls add with each result. The calls of
 // add are not concurrent.
 func (c *Client) Scrape(ctx context.Context, sidecars []Sidecar, add func(Sidecar, Sample, error)) {
 	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
 	defer cancel()
 	var mu sync.Mutex
 	var requests sync.WaitGroup
-	slots := make(chan struct{}, Parallel)
+	slots := make(chan struct{}, MaxParallel)
 	for _, s := range sidecars {
 		if s.Absent != "" {
 			continue

@@ -66,8 +66,8 @@ func TestSidecarsReturnsAtMostLimit(t *testing.T) {
 	item := `{"metadata":{"name":"web","namespace":"shop"},"spec":{"containers":[{"name":"queue-proxy"}]}}`
 	page := `{"metadata":{"continue":"more"},"items":[` + strings.Repeat(item+",", 249) + item + `]}`
 	c := clientFor(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, page) })
-	if all, more, err := c.Sidecars(t.Context(), Selection{Container: "queue-proxy"}); err != nil || !more || len(all) != Most {
-		t.Errorf("got %d, %v, %v, want %d and true", len(all), more, err, Most)
+	if all, more, err := c.Sidecars(t.Context(), Selection{Container: "queue-proxy"}); err != nil || !more || len(all) != MaxSidecars {
+		t.Errorf("got %d, %v, %v, want %d and true", len(all), more, err, MaxSidecars)
 	}
 }
 
@@ -144,7 +144,7 @@ func TestScrapeBoundsConcurrency(t *testing.T) {
 		mu.Lock()
 		asked++
 		if now++; now > highest {
-			if highest = now; highest == Parallel {
+			if highest = now; highest == MaxParallel {
 				close(full)
 			}
 		}
@@ -155,7 +155,7 @@ func TestScrapeBoundsConcurrency(t *testing.T) {
 		mu.Unlock()
 		fmt.Fprint(w, "# TYPE queue_proxy_ready gauge\nqueue_proxy_ready 1\n")
 	})
-	all := make([]Sidecar, 5*Parallel)
+	all := make([]Sidecar, 5*MaxParallel)
 	all[0].Absent = "Pending"
 	n := 0
 	c.Scrape(t.Context(), all, func(_ Sidecar, _ Sample, err error) {
@@ -163,8 +163,8 @@ func TestScrapeBoundsConcurrency(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if want := len(all) - 1; n != want || asked != want || highest > Parallel {
-		t.Errorf("got %d responses to %d requests with %d concurrent requests, want %d responses and at most %d concurrent requests", n, asked, highest, want, Parallel)
+	if want := len(all) - 1; n != want || asked != want || highest > MaxParallel {
+		t.Errorf("got %d responses to %d requests with %d concurrent requests, want %d responses and at most %d concurrent requests", n, asked, highest, want, MaxParallel)
 	}
 }
 

@@ -43,8 +43,8 @@ func Keys() []string {
 	return []string{"waiting", "running", "requests", "p99", "limit", "failure", "ready", "name"}
 }
 
-// Sort sorts rows by one of [Keys], and then by name. The rows that need the most attention are first. Unknown
-// values are last, except that sidecars in an unknown state are first with the key "ready".
+// Sort sorts rows by one of [Keys], and then by name. The rows with the most serious problems are first.
+// Unknown values are last. If the key is "ready", sidecars in an unknown state are first.
 func Sort(rows []Row, by string) {
 	slices.SortStableFunc(rows, func(a, b Row) int {
 		n := 0

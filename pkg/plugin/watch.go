@@ -98,11 +98,11 @@ func newest(old, now map[string]float64) string {
 	for reason, n := range now {
 		more[reason] = n - old[reason]
 	}
-	return most(more)
+	return mostFrequent(more)
 }
 
-// most returns the reason with the highest number, or "" if all numbers are 0.
-func most(counts map[string]float64) string {
+// mostFrequent returns the reason with the highest number, or "" if all numbers are 0.
+func mostFrequent(counts map[string]float64) string {
 	reason := ""
 	for _, r := range slices.Sorted(maps.Keys(counts)) {
 		if counts[r] > 0 && counts[r] > counts[reason] {
@@ -154,7 +154,7 @@ func (h *history) row(window time.Duration) Row {
 	}
 	r.Rate, r.P99 = rounded(r.Rate), rounded(r.P99)
 	// The order of failures before the first sample is unknown, so the most frequent reason is used.
-	if r.Failure = cmp.Or(h.reason, most(s.Failures)); h.reason != "" {
+	if r.Failure = cmp.Or(h.reason, mostFrequent(s.Failures)); h.reason != "" {
 		at := h.failed.UTC().Truncate(time.Millisecond)
 		r.FailedAt = &at
 	}

@@ -165,10 +165,10 @@ func servingStatus(body []byte) (int, error) {
 
 // grpcTimeout returns the value of a grpc-timeout field, rounded up. The value consists of at most eight digits and a unit.
 func grpcTimeout(d time.Duration) string {
-	const most = 99999999
+	const limit = 99999999
 	d = max(d, 1) - 1 // so that the divisions below round up
-	if ms := d/time.Millisecond + 1; ms <= most {
+	if ms := d/time.Millisecond + 1; ms <= limit {
 		return strconv.FormatInt(int64(ms), 10) + "m"
 	}
-	return strconv.FormatInt(min(int64(d/time.Second+1), most), 10) + "S"
+	return strconv.FormatInt(min(int64(d/time.Second+1), limit), 10) + "S"
 }

@@ -28,8 +28,8 @@ const (
 )
 
 // askHTTP returns an attempt that passes if the status is from 200 to 399. The rules are those of the kubelet
-// (docs/promises.md 2.3). Status 101 does not pass. Redirects to the ports in own, which are the ports of the sidecar,
-// are not followed.
+// (docs/promises.md 2.3). Status 101 does not pass. own contains the ports of the sidecar. Redirects to
+// these ports are not followed.
 func askHTTP(a *HTTPGetAction, autoDetectHTTP2 bool, own ...int) (try ask, where string) {
 	host, d := hostOf(a.Host)
 	target := urlOf(a, host)

@@ -12,24 +12,24 @@ import (
 
 // Durations of runs and attempts (docs/promises.md 2.2).
 const (
-	runTime       = 10 * time.Second       // maximum duration of a run in aggressive mode
-	askEvery      = 50 * time.Millisecond  // interval between attempts if the app responds
-	redialEvery   = 10 * time.Millisecond  // minimum interval between attempts if the connection is refused
-	redialShare   = 250                    // the interval between refused attempts is 1/redialShare of the time since the first of them, up to askEvery
-	firstTryTime  = 100 * time.Millisecond // initial timeout of an attempt in aggressive mode
-	longestTry    = time.Second            // maximum timeout in aggressive mode; the timeout is doubled after each timeout
-	leastStandard = time.Second            // minimum timeout of an attempt in standard mode
+	runTime            = 10 * time.Second       // maximum duration of a run in aggressive mode
+	attemptInterval    = 50 * time.Millisecond  // interval between attempts if the app responds
+	minRedialInterval  = 10 * time.Millisecond  // minimum interval between attempts if the connection is refused
+	redialShare        = 250                    // the interval is 1/redialShare of the time since the first refused attempt, and at most attemptInterval
+	initialTimeout     = 100 * time.Millisecond // initial timeout of an attempt in aggressive mode
+	maxTimeout         = time.Second            // maximum timeout in aggressive mode; the timeout is doubled after each timeout
+	minStandardTimeout = time.Second            // minimum timeout of an attempt in standard mode
 )
 
 const (
-	maxCallers = 512 // callers that wait for a run; additional callers get an error immediately
-	lastTries  = 8   // maximum length of observation.ProbeReadiness.Last
+	maxCallers      = 512 // callers that wait for a run; additional callers get an error immediately
+	maxLastAttempts = 8   // maximum length of observation.ProbeReadiness.Last
 )
 
 // Rate limit for calls of OnChange. It prevents an app with frequent changes from filling the log.
 const (
-	changesAtOnce = 10          // burst
-	changeEvery   = time.Second // interval after the burst
+	changeBurst    = 10          // burst
+	changeInterval = time.Second // interval after the burst
 )
 
 // Options are the options of [New].
@@ -41,7 +41,7 @@ type Options struct {
 	OwnPorts []int
 
 	// OnChange is called when the readiness or its reason changes, which can be during a run. Calls are
-	// sequential. After changesAtOnce calls, it is called at most once per second with the latest state.
+	// sequential. After changeBurst calls, it is called at most once per second with the latest state.
 	// OnChange must not block. It can call State, but not Ready or Stop. It can be nil.
 	OnChange func(Change)
 
@@ -70,10 +70,10 @@ type Prober struct {
 	since   time.Time // start time of phase
 	stopped bool
 
-	telling   sync.Mutex            // held during OnChange; locked before mu
-	announced observation.Readiness // state in the last call of OnChange; guarded by telling
-	paid      time.Time             // state of the rate limit (generic cell rate algorithm); guarded by telling
-	later     *time.Timer           // calls OnChange after the rate limit; guarded by telling
+	notifyMu   sync.Mutex            // held during OnChange; locked before mu
+	announced  observation.Readiness // state in the last call of OnChange; guarded by notifyMu
+	nextChange time.Time             // state of the rate limit (generic cell rate algorithm); guarded by notifyMu
+	later      *time.Timer           // calls OnChange after the rate limit; guarded by notifyMu
 }
 
 // A target is a probe and its state.
@@ -95,9 +95,9 @@ type target struct {
 // A run executes all probes until the result is known. All callers that arrive during the run share the result.
 // Their number is limited and reported, so that the detection of HTTP/2 in package http1client cannot use this type.
 type run struct {
-	askers int           // number of waiting callers; guarded by Prober.mu
-	done   chan struct{} // closed when err is set
-	err    error         // a *notReady, or nil if all probes passed
+	callers int           // number of waiting callers; guarded by Prober.mu
+	done    chan struct{} // closed when err is set
+	err     error         // a *notReady, or nil if all probes passed
 }
 
 // New returns a Prober for valid probes. All probes must pass. Without probes, the user container is always
@@ -117,8 +117,8 @@ func New(probes []Probe, o Options) *Prober {
 			t.known.Kind = "grpc"
 			t.ask, t.known.Target = askGRPC(p.GRPC)
 		}
-		if t.tryTime = firstTryTime; !t.aggressive {
-			t.tryTime = max(leastStandard, time.Duration(p.TimeoutSeconds)*time.Second)
+		if t.tryTime = initialTimeout; !t.aggressive {
+			t.tryTime = max(minStandardTimeout, time.Duration(p.TimeoutSeconds)*time.Second)
 		}
 		targets = append(targets, t)
 	}
@@ -158,12 +158,12 @@ func (p *Prober) Ready(ctx context.Context) error {
 	case p.run == nil:
 		p.run = &run{done: make(chan struct{})}
 		go p.answer(p.run)
-	case p.run.askers >= maxCallers:
+	case p.run.callers >= maxCallers:
 		defer p.mu.Unlock()
 		return p.notReady(observation.WordCrowded, nil)
 	}
 	r := p.run
-	r.askers++
+	r.callers++
 	p.mu.Unlock()
 
 	select {
@@ -172,7 +172,7 @@ func (p *Prober) Ready(ctx context.Context) error {
 	case <-ctx.Done():
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		r.askers--
+		r.callers--
 		return p.notReady("", context.Cause(ctx))
 	}
 }
@@ -200,8 +200,8 @@ func (p *Prober) Stop(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 	}
-	p.telling.Lock()
-	defer p.telling.Unlock()
+	p.notifyMu.Lock()
+	defer p.notifyMu.Unlock()
 	p.onChange = nil
 	if p.later != nil {
 		p.later.Stop()
@@ -260,7 +260,7 @@ func (p *Prober) settle(t *target) bool {
 // and OnChange if necessary. It reports whether the probe is ready.
 func (p *Prober) record(t *target, start, end time.Time, err error) bool {
 	var f *failure // nil if the probe is ready
-	t.next = start.Add(askEvery)
+	t.next = start.Add(attemptInterval)
 	if passes(err) {
 		t.row++
 		if t.row < t.threshold && t.aggressive {
@@ -277,14 +277,14 @@ func (p *Prober) record(t *target, start, end time.Time, err error) bool {
 			t.refused = start
 		}
 		lasted := start.Sub(t.refused)
-		t.next = start.Add(min(max(redialEvery, lasted/redialShare), askEvery))
+		t.next = start.Add(min(max(minRedialInterval, lasted/redialShare), attemptInterval))
 	}
 	if t.aggressive {
 		switch {
 		case f != nil && f.word == observation.WordTimeout:
-			t.tryTime = min(2*t.tryTime, longestTry)
-		case end.Sub(start) < firstTryTime:
-			t.tryTime = firstTryTime
+			t.tryTime = min(2*t.tryTime, maxTimeout)
+		case end.Sub(start) < initialTimeout:
+			t.tryTime = initialTimeout
 		}
 	}
 
@@ -295,7 +295,7 @@ func (p *Prober) record(t *target, start, end time.Time, err error) bool {
 	}
 	p.mu.Unlock()
 	if changed {
-		p.tell()
+		p.notify()
 	}
 	return f == nil
 }
@@ -326,7 +326,7 @@ func (t *target) noteLocked(start, end time.Time, f *failure, err error) bool {
 		last.Count, last.To, last.TookMs = last.Count+1, end, float64(end.Sub(start))/float64(time.Millisecond)
 		return changed
 	}
-	if len(k.Last) == lastTries {
+	if len(k.Last) == maxLastAttempts {
 		k.Last = k.Last[:copy(k.Last, k.Last[1:])]
 	}
 	k.Last = append(k.Last, observation.ProbeTries{Count: 1, From: start, To: end, TookMs: float64(end.Sub(start)) / float64(time.Millisecond), Word: word, Code: code})
@@ -355,7 +355,7 @@ func (p *Prober) updatePhaseLocked(now time.Time) {
 func (p *Prober) state(now time.Time) observation.Readiness {
 	s := observation.Readiness{At: now, Phase: p.phase, Since: p.since, Asking: p.run != nil, Probes: make([]observation.ProbeReadiness, len(p.targets))}
 	if p.run != nil {
-		s.Askers = p.run.askers
+		s.Askers = p.run.callers
 	}
 	for i, t := range p.targets {
 		k := t.known
@@ -386,10 +386,10 @@ func sameAnnouncement(a, b observation.Readiness) bool {
 	})
 }
 
-// tell calls OnChange if the state has changed. If the rate limit is exceeded, it calls OnChange later.
-func (p *Prober) tell() {
-	p.telling.Lock()
-	defer p.telling.Unlock()
+// notify calls OnChange if the state has changed. If the rate limit is exceeded, it calls OnChange later.
+func (p *Prober) notify() {
+	p.notifyMu.Lock()
+	defer p.notifyMu.Unlock()
 	if p.onChange == nil {
 		return
 	}
@@ -397,30 +397,30 @@ func (p *Prober) tell() {
 	if sameAnnouncement(state, p.announced) {
 		return
 	}
-	if p.paid.Before(state.At) {
-		p.paid = state.At
+	if p.nextChange.Before(state.At) {
+		p.nextChange = state.At
 	}
-	if wait := p.paid.Sub(state.At) - (changesAtOnce-1)*changeEvery; wait > 0 {
+	if wait := p.nextChange.Sub(state.At) - (changeBurst-1)*changeInterval; wait > 0 {
 		if p.later == nil {
-			p.later = time.AfterFunc(wait, p.tellLater)
+			p.later = time.AfterFunc(wait, p.notifyLater)
 		}
 		return
 	}
-	p.paid = p.paid.Add(changeEvery)
+	p.nextChange = p.nextChange.Add(changeInterval)
 	before := p.announced
 	p.announced = state
 	p.onChange(Change{Before: before, Now: state})
 }
 
-func (p *Prober) tellLater() {
-	p.telling.Lock()
+func (p *Prober) notifyLater() {
+	p.notifyMu.Lock()
 	p.later = nil
-	p.telling.Unlock()
-	p.tell()
+	p.notifyMu.Unlock()
+	p.notify()
 }
 
-// sleepUntil waits until t and returns true. If ctx is done first, or if its deadline is not after t, it returns false
-// when ctx is done.
+// sleepUntil waits until t and returns true. If ctx is done before t, it returns false. If the deadline
+// of ctx is not after t, it waits until ctx is done.
 func sleepUntil(ctx context.Context, t time.Time) bool {
 	if end, ok := ctx.Deadline(); ok && !t.Before(end) {
 		<-ctx.Done()

@@ -78,7 +78,7 @@ func sequence(errs ...error) func(int, context.Context) error {
 // aggressive returns a script for a probe in aggressive mode.
 func aggressive(threshold int, then func(int, context.Context) error) *script {
 	known := observation.ProbeReadiness{Kind: "httpGet", Target: "http://10.1.2.3:8080/secret"}
-	return newScript(then, &target{aggressive: true, threshold: threshold, tryTime: firstTryTime, known: known})
+	return newScript(then, &target{aggressive: true, threshold: threshold, tryTime: initialTimeout, known: known})
 }
 
 func standard(then func(int, context.Context) error) *script {
@@ -177,7 +177,7 @@ func TestRefusedAttemptsBackOff(t *testing.T) {
 		for _, v := range []struct {
 			i    int
 			want time.Duration
-		}{{1, redialEvery}, {n - 1, askEvery}} {
+		}{{1, minRedialInterval}, {n - 1, attemptInterval}} {
 			harness.Equal(t, s.tries[v.i]-s.tries[v.i-1], v.want, "interval of attempts", v.i-1, v.i)
 		}
 		s.then = always(status500) // the next refused attempt starts the backoff again
@@ -187,7 +187,7 @@ func TestRefusedAttemptsBackOff(t *testing.T) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		n = len(s.tries) - 400 // an attempt of the last run; its first 250 intervals are 10 ms
-		harness.Equal(t, s.tries[n+1]-s.tries[n], redialEvery, "interval of refused attempts after a response")
+		harness.Equal(t, s.tries[n+1]-s.tries[n], minRedialInterval, "interval of refused attempts after a response")
 	})
 }
 
@@ -204,7 +204,7 @@ func TestAttemptTimeoutDoublesAfterTimeouts(t *testing.T) { // A03, A07
 		wantTook(t, begin, 600*time.Millisecond)
 		s.then = always(nil)
 		harness.Equal(t, p.Ready(t.Context()), nil)
-		harness.Equal(t, s.target.tryTime, firstTryTime, "timeout of the next attempt")
+		harness.Equal(t, s.target.tryTime, initialTimeout, "timeout of the next attempt")
 	})
 }
 
@@ -284,13 +284,13 @@ func TestProbeFieldsSetTimeoutAndThreshold(t *testing.T) {
 func TestConcurrentCallersShareRun(t *testing.T) { // C01
 	synctest.Test(t, func(t *testing.T) {
 		s, p := asking(t, standard(takes(300*time.Millisecond, nil)))
-		var askers sync.WaitGroup
+		var callers sync.WaitGroup
 		for range 50 {
-			askers.Go(func() {
+			callers.Go(func() {
 				harness.Equal(t, p.Ready(t.Context()), nil)
 			})
 		}
-		askers.Wait()
+		callers.Wait()
 		harness.Equal(t, s.count(), 1, "attempts for 50 callers")
 	})
 }
@@ -298,9 +298,9 @@ func TestConcurrentCallersShareRun(t *testing.T) { // C01
 func TestCanceledCallerReturnsAndRunContinues(t *testing.T) { // C02
 	synctest.Test(t, func(t *testing.T) {
 		s, p := asking(t, aggressive(1, hangs()))
-		var askers sync.WaitGroup
+		var callers sync.WaitGroup
 		for i := range 5 {
-			askers.Go(func() {
+			callers.Go(func() {
 				ctx := t.Context()
 				want := 10 * time.Second
 				if i < 2 {
@@ -317,7 +317,7 @@ func TestCanceledCallerReturnsAndRunContinues(t *testing.T) { // C02
 				}
 			})
 		}
-		askers.Wait()
+		callers.Wait()
 		harness.Equal(t, s.count(), 13, "attempts of one run")
 	})
 }
@@ -385,9 +385,9 @@ func TestTooManyCallersReturnsCrowded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, p := asking(t, aggressive(1, always(status500)))
 		ctx, leave := context.WithCancel(t.Context())
-		var askers sync.WaitGroup
+		var callers sync.WaitGroup
 		for range maxCallers {
-			askers.Go(func() { _ = p.Ready(ctx) })
+			callers.Go(func() { _ = p.Ready(ctx) })
 		}
 		synctest.Wait()
 		harness.Equal(t, p.State().Askers, maxCallers, "callers")
@@ -396,7 +396,7 @@ func TestTooManyCallersReturnsCrowded(t *testing.T) {
 		wantTook(t, begin, 0)
 		harness.Equal(t, fmt.Sprint(err), "not ready: crowded; probe 0 (httpGet) starting: status 500")
 		leave()
-		askers.Wait()
+		callers.Wait()
 		harness.Equal(t, p.State().Askers, 0, "callers after cancellation")
 		wantWord(t, p.Ready(t.Context()), observation.WordStatus)
 		wantTook(t, begin, 10*time.Second)
@@ -471,7 +471,7 @@ func TestStateKeepsLastAttempts(t *testing.T) {
 		}))
 		_ = p.Ready(t.Context())
 		last := p.State().Probes[0].Last
-		if len(last) != lastTries || last[0].Code != 692 || last[7].Code != 699 {
+		if len(last) != maxLastAttempts || last[0].Code != 692 || last[7].Code != 699 {
 			t.Errorf("got %v, want 8 attempts from 692 to 699", last)
 		}
 	})
@@ -560,7 +560,7 @@ func TestOnReadyIsCalledForEachChange(t *testing.T) {
 		if won != flaps || lost != flaps-1 { // the first attempt fails
 			t.Errorf("got %d calls with true and %d calls with false, want %d and %d", won, lost, flaps, flaps-1)
 		}
-		if told > 2*changesAtOnce {
+		if told > 2*changeBurst {
 			t.Errorf("got %d calls of OnChange, want fewer", told)
 		}
 	})

@@ -81,15 +81,15 @@ func TestConcurrentCallersSendAtMostTwoRequests(t *testing.T) { // C01
 		_, _ = io.WriteString(c, httpStatus(200))
 	})
 	p := newReal(t, Options{}, fmt.Sprintf(`[{"httpGet":{"port":%d},"periodSeconds":1,"timeoutSeconds":30}]`, app.port))
-	var askers sync.WaitGroup
+	var callers sync.WaitGroup
 	for range 50 {
-		askers.Go(func() {
+		callers.Go(func() {
 			harness.Equal(t, p.Ready(t.Context()), nil)
 		})
 	}
 	harness.Until(t, "50 callers wait", func() bool { return p.State().Askers == 50 })
 	close(release)
-	askers.Wait()
+	callers.Wait()
 	if got := len(app.hits()); got > 2 {
 		t.Errorf("got %d requests, want at most 2", got)
 	}

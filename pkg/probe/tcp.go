@@ -12,7 +12,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
 )
 
-// Addresses for probes without a host. loopback6 is only used if nothing listens on loopback.
+// Addresses for probes without a host. loopback6 is used only if no server listens on loopback.
 const (
 	loopback  = "127.0.0.1"
 	loopback6 = "::1"
@@ -24,18 +24,19 @@ const lingerSeconds = 1
 
 // A dialer opens the connections of one probe. The attempts of a probe never overlap.
 type dialer struct {
-	either bool      // use [::1] if no server listens on 127.0.0.1; set if the probe has no host
-	asked6 time.Time // time of the last dial of [::1]
+	bothLoopbacks bool      // dial [::1] if no server listens on 127.0.0.1; true if the probe has no host
+	dialed6       time.Time // time of the last dial of [::1]
 }
 
-// ask6Every is the minimum interval between connections to [::1] if no server listens on 127.0.0.1. It is longer
-// than the interval for 127.0.0.1, because most applications listen there and a second connection doubles the cost.
-const ask6Every = 40 * time.Millisecond
+// loopback6Interval is the minimum interval between connections to [::1] if no server listens on
+// 127.0.0.1. It is longer than the interval for 127.0.0.1, because most applications listen on 127.0.0.1
+// and a second connection doubles the cost.
+const loopback6Interval = 40 * time.Millisecond
 
 // hostOf returns the host of a probe and its dialer.
 func hostOf(named string) (string, *dialer) {
 	if named == "" {
-		return loopback, &dialer{either: true}
+		return loopback, &dialer{bothLoopbacks: true}
 	}
 	return bare(named), &dialer{}
 }
@@ -45,13 +46,13 @@ func hostOf(named string) (string, *dialer) {
 func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	conn, err := connect(ctx, network, address)
 	missing := errors.Is(err, syscall.ENETUNREACH)
-	if d.either && (missing || nothingListens(err) && time.Since(d.asked6) >= ask6Every) {
+	if d.bothLoopbacks && (missing || nothingListens(err) && time.Since(d.dialed6) >= loopback6Interval) {
 		if host, port, _ := net.SplitHostPort(address); host == loopback {
-			d.asked6 = time.Now()
+			d.dialed6 = time.Now()
 			conn6, err6 := connect(ctx, network, net.JoinHostPort(loopback6, port))
 			switch {
 			case err6 == nil:
-				conn, err, d.asked6 = conn6, nil, time.Time{}
+				conn, err, d.dialed6 = conn6, nil, time.Time{}
 			case missing:
 				err = err6
 			}

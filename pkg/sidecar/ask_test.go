@@ -16,7 +16,9 @@ import (
 func TestExecProbeLimitsResponseSize(t *testing.T) {
 	const most = 4 << 20 // maximum garbage in bytes for about 40 probes
 	piece := bytes.Repeat([]byte("X: xxxxxxxxxxx\r\n"), 4<<10)
-	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("got a request to the target of the redirect, want none") }))
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		t.Error("got a request to the target of the redirect, want none")
+	}))
 	defer elsewhere.Close()
 	for name, answer := range map[string]http.HandlerFunc{
 		"a head without end": func(w http.ResponseWriter, _ *http.Request) {

@@ -172,9 +172,9 @@ func (s *sidecar) adminHandler() http.Handler {
 	})
 }
 
-// waitForDrain handles the preStop hook of the user container. It returns when the user container
-// may stop, which is when the drain has completed or when only streams remain. If only the user
-// container restarts and the pod is not terminating, it returns after one second.
+// waitForDrain handles the preStop hook of the user container. It returns when the drain is complete or
+// when only streams remain, so that the user container can stop. If only the user container restarts and
+// the pod is not terminating, it returns after one second.
 func (s *sidecar) waitForDrain(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()

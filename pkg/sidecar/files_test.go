@@ -29,8 +29,8 @@ func TestDivideFiles(t *testing.T) {
 	}
 }
 
-// The sum of all reservations is at most the limit, and for each client there is a connection to
-// the user container.
+// The sum of all descriptors is at most the limit. Without a concurrency limit, there are at least as many
+// connections to the user container as client connections.
 func TestDivideFilesFitsLimit(t *testing.T) {
 	for limit := 256; limit < 20000; limit += 7 {
 		for _, concurrency := range []int{0, 1, 10, 100, 1000} {

@@ -12,13 +12,13 @@ const (
 	// hooksPerClient is the maximum number of hooks per client address. The kubelet sends one hook
 	// for each container in the pod, all from the node address.
 	hooksPerClient = 16
-	// hooksAtOnce is the maximum number of hooks for all clients. It is half of smallConnections,
+	// maxHooks is the maximum number of hooks for all clients. It is half of smallConnections,
 	// so that new hooks can still connect.
-	hooksAtOnce = 128
+	maxHooks = 128
 )
 
 // newHooks returns the semaphore for preStop hooks. If all slots are in use, the client with the
 // most hooks loses its newest hook to a client with fewer hooks.
 func newHooks() *fair.Semaphore {
-	return fair.New(fair.Options{Slots: hooksAtOnce, PerClient: hooksPerClient, MaxPatience: math.MaxInt64, Newest: true})
+	return fair.New(fair.Options{Slots: maxHooks, PerClient: hooksPerClient, MaxPatience: math.MaxInt64, Newest: true})
 }

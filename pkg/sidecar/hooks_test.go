@@ -44,7 +44,7 @@ func TestHooksPerClientLimit(t *testing.T) {
 func TestHookLimitRevokesNewestHook(t *testing.T) {
 	s := newHooks()
 	var newest []*waitingHook
-	for client := range byte(hooksAtOnce / hooksPerClient) {
+	for client := range byte(maxHooks / hooksPerClient) {
 		all, err := addHooks(s, client, hooksPerClient)
 		harness.NoError(t, err)
 		newest = append(newest, all[len(all)-1])
@@ -60,12 +60,12 @@ func TestHookLimitRevokesNewestHook(t *testing.T) {
 	harness.Equal(t, ended, 1, "number of newest hooks that ended")
 	harness.Equal(t, own[0].ended, false, "hook of the other client ended")
 	hooks, _ := s.Load()
-	harness.Equal(t, hooks, hooksAtOnce, "hooks")
+	harness.Equal(t, hooks, maxHooks, "hooks")
 }
 
 func TestHookLimitRejectsNewClient(t *testing.T) {
 	s := newHooks()
-	for client := range byte(hooksAtOnce) {
+	for client := range byte(maxHooks) {
 		_, err := addHooks(s, client, 1)
 		harness.NoError(t, err)
 	}

@@ -15,12 +15,11 @@ type control = func(network, address string, c syscall.RawConn) error
 
 // listenTCP listens on address, which has the form host:port. set may be nil.
 //
-// Package net enables Multipath TCP by default. listenTCP disables it because clients of a pod do
-// not use it, and because its sockets have a higher cost in the kernel, at startup and for each
-// connection.
+// Package net enables Multipath TCP by default. listenTCP disables Multipath TCP because the clients of
+// a pod do not use it, and because the sockets are more expensive in the kernel.
 //
-// If host is empty, the socket accepts IPv6 and IPv4. Package net would choose IPv4 only if
-// 127.0.0.1 does not exist (see its function favoriteAddrFamily), but an IPv6-only pod has no IPv4
+// If host is empty, the socket accepts IPv6 and IPv4. Package net would listen only on IPv4 if
+// 127.0.0.1 does not exist (see favoriteAddrFamily in package net), but an IPv6-only pod has no IPv4
 // addresses.
 func listenTCP(ctx context.Context, address string, set control) (net.Listener, error) {
 	how := net.ListenConfig{Control: set}

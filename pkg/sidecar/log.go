@@ -87,10 +87,10 @@ func severity(l zapcore.Level, enc zapcore.PrimitiveArrayEncoder) {
 	enc.AppendString(cmp.Or(name, l.CapitalString()))
 }
 
-// sayStarted logs one line at startup with all settings that have a value and the warnings about
-// them. If there are warnings, the line has the level warning, so that it appears even if lower
-// levels are disabled.
-func (s *sidecar) sayStarted() {
+// logStarted logs one line at startup. The line contains all settings that have a value, and the
+// warnings about settings. If there are warnings, the level is warning, so that the line appears even if
+// lower levels are disabled.
+func (s *sidecar) logStarted() {
 	settings := func(to zapcore.ObjectEncoder) error {
 		for name, value := range s.config.Values() {
 			to.AddString(name, value)
@@ -106,8 +106,8 @@ func (s *sidecar) sayStarted() {
 	s.log.Log(level, "serving", fields...)
 }
 
-// sayReadiness logs a change of the readiness or of its reason.
-func (s *sidecar) sayReadiness(c probe.Change) {
+// logReadinessChange logs a change of the readiness or of its reason.
+func (s *sidecar) logReadinessChange(c probe.Change) {
 	if c.Now.Ready() {
 		fields := []zap.Field{zap.Duration("notReadyFor", c.Now.Since.Sub(c.Before.Since))}
 		if detail := c.Now.Detail(); detail != "" {
@@ -120,8 +120,8 @@ func (s *sidecar) sayReadiness(c probe.Change) {
 		zap.String("phase", string(c.Now.Phase)), zap.String("reason", c.Now.Reason()), zap.String("detail", c.Now.Detail()))
 }
 
-// sayFailure logs a failed request. The logger samples equal lines.
-func (s *sidecar) sayFailure(o *observation.Observation) {
+// logFailure logs a failed request. The logger samples equal lines.
+func (s *sidecar) logFailure(o *observation.Observation) {
 	if o.Reason == observation.OK || o.Excluded {
 		return
 	}

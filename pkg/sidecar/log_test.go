@@ -77,7 +77,7 @@ func TestRequestFailureLogIsBounded(t *testing.T) {
 	lines := logged(t, c, func(l *zap.Logger) {
 		o := &observation.Observation{Line: observation.Line{Method: strings.Repeat("M", 1<<20), Target: "/\u009b2J\u2028" + strings.Repeat("x", 1<<20)}}
 		o.Reason = observation.QueueFull
-		(&sidecar{log: l}).sayFailure(o)
+		(&sidecar{log: l}).logFailure(o)
 	})
 	if len(lines) != 1 {
 		t.Fatalf("got %d lines, want 1", len(lines))
@@ -95,8 +95,8 @@ func TestStartLogUsesWarningLevelForWarnings(t *testing.T) {
 		harness.NoError(t, err)
 		misspelt.LoggingConfig.V, misspelt.LoggingLevel.V = `{"outputPaths":["OUT"]}`, level
 		lines := logged(t, misspelt, func(l *zap.Logger) {
-			(&sidecar{log: l, config: misspelt}).sayStarted()
-			(&sidecar{log: l, config: config.Default()}).sayStarted()
+			(&sidecar{log: l, config: misspelt}).logStarted()
+			(&sidecar{log: l, config: config.Default()}).logStarted()
 		})
 		if len(lines) != want {
 			t.Fatalf("%s: got %d lines, want %d", level, len(lines), want)

@@ -26,14 +26,14 @@ func limitGarbage() {
 }
 
 // minOutside is the memory in bytes that a small container needs outside the Go runtime. Up to 14 MiB
-// are pages of the executable. If they do not fit, the kernel evicts them and reads them again
-// without end, and the process makes no progress.
+// are pages of the executable. If there is not enough memory for these pages, the kernel evicts and reads
+// them repeatedly, and the process makes no progress.
 const minOutside = 22 << 20
 
 // runtimeMemory returns the memory limit of the Go runtime for a container. container is the memory
 // limit of the container. Both are in bytes. The rest is for memory outside the runtime, such as the
-// executable, page tables and socket buffers. It is 20 % of container, at least minOutside, and at
-// most half of container.
+// executable, page tables and socket buffers. The rest is 20 % of container, but at least minOutside and
+// at most half of container.
 func runtimeMemory(container int64) int64 {
 	return container - max(container/5, min(minOutside, container/2))
 }

@@ -114,7 +114,7 @@ func Run(ctx context.Context, c *config.Config, p Process) (err error) {
 	}
 	background, cancel := context.WithCancel(context.Background())
 	s.serve(background, listeners)
-	s.sayStarted()
+	s.logStarted()
 
 	select {
 	case <-ctx.Done():
@@ -232,7 +232,7 @@ func (s *sidecar) build() (err error) {
 	s.prober = probe.New(c.Probes.V, probe.Options{
 		AutoDetectHTTP2: c.AutoDetectHTTP2.V,
 		OwnPorts:        s.ownPorts(),
-		OnChange:        s.sayReadiness,
+		OnChange:        s.logReadinessChange,
 		OnReady:         func(ready bool) { s.telemetry.metrics.ReadinessChanged(ready) },
 	})
 	s.app = http1client.New(http1client.Settings{

@@ -58,7 +58,7 @@ func (s *sidecar) observe(o *observation.Observation) {
 	if s.telemetry.log != nil {
 		s.telemetry.log.Observe(o)
 	}
-	s.sayFailure(o)
+	s.logFailure(o)
 }
 
 // probed is called after each probe is answered.

@@ -23,13 +23,14 @@ func (s *sidecar) openCertificates() (*certs.Watcher, error) {
 	return pair, s.nameFiles(err)
 }
 
-// certificateOptions returns options that log each reload. Each log message begins with of.
-func (s *sidecar) certificateOptions(of string) certs.Options {
+// certificateOptions returns options that log each reload. Each log message begins
+// with prefix.
+func (s *sidecar) certificateOptions(prefix string) certs.Options {
 	return certs.Options{
 		OnReload: func(leaf *x509.Certificate) {
-			s.log.Info(of+"certificate in use", zap.Strings("names", leaf.DNSNames), zap.Time("notAfter", leaf.NotAfter))
+			s.log.Info(prefix+"certificate in use", zap.Strings("names", leaf.DNSNames), zap.Time("notAfter", leaf.NotAfter))
 		},
-		OnError: func(err error) { s.log.Warn(of+"certificate not in use", zap.Error(err)) },
+		OnError: func(err error) { s.log.Warn(prefix+"certificate not in use", zap.Error(err)) },
 	}
 }
 

@@ -32,8 +32,8 @@ func findBuilds(bin, before string) ([]*peer, error) {
 }
 
 // compareBuilds measures each selected load with the two builds returned by findBuilds. It runs
-// each load in Settings.Rounds pairs: on one build and immediately afterward on the other one.
-// The cells before/<load> contain the ratio of the CPU time per request for each pair.
+// each load in Settings.Rounds pairs: with one build and immediately afterwards with the other
+// build. The cells before/<load> contain the ratio of the CPU time per request for each pair.
 func (b *bench) compareBuilds(ctx context.Context) error {
 	app, err := b.startApp(0)
 	if err != nil {

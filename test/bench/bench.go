@@ -48,8 +48,8 @@ type bench struct {
 }
 
 // newBench prepares a run. shared is the reason why the bench uses the network of the machine,
-// or nil if it has its own network namespace. If before is not empty, the only peers are the
-// two builds of compareBuilds.
+// or nil if it has its own network namespace. If before is not empty, only the two builds are
+// compared (see compareBuilds).
 func newBench(bin, before string, r *Results, shared error) (*bench, error) {
 	b := &bench{bin: bin, results: r, shared: shared}
 	var err error
@@ -621,9 +621,9 @@ func (b *bench) loadAll(ctx context.Context, l *load, peers []*running, direct *
 	return b.failed(ctx, "rate/"+l.id, appAlone, err)
 }
 
-// paired compares queue-proxy with HAProxy for loads with similar results. It runs the load on
-// one of them and immediately afterward on the other one, several times, and records the ratio
-// of each pair. Longer changes of the machine speed affect both parts of a pair.
+// paired compares queue-proxy with HAProxy for loads with similar results. It repeatedly
+// measures one of them and immediately afterwards the other, and records the ratio of each
+// pair. Longer changes of the machine speed affect both parts of a pair.
 func (b *bench) paired(ctx context.Context, peers []*running, n int) error {
 	find := func(name string) *running {
 		i := slices.IndexFunc(peers, func(r *running) bool { return r.name() == name })
@@ -859,8 +859,8 @@ func (b *bench) queueOf(p *peer, app *runningApp) error {
 }
 
 // steadyWaits returns the waiting times of requests that arrived while the queue had its full
-// length. The first three requests of each client arrive while the queue grows, and the last
-// one while it shrinks.
+// length. Each client sends three requests while the queue grows, and one request while it
+// shrinks.
 func steadyWaits(took [][]time.Duration) ([]time.Duration, error) {
 	const first, last = 3, 1
 	var waits []time.Duration

@@ -51,7 +51,8 @@ func TestOpenLoopLatencyIncludesStall(t *testing.T) {
 			late++
 		}
 	}
-	// Requests are due every 10 ms, so a stall of 300 ms delays 15 of them by at least 150 ms.
+	// A request is sent every 10 ms, so a pause of 300 ms delays 15 requests by at least 150
+	// ms.
 	if got, want := late, 15; got < want {
 		t.Errorf("got %d requests that took more than %v, want at least %d", got, hold/2, want)
 	}
@@ -482,7 +483,7 @@ func TestQuotaLimitsCPUTime(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Allow one period at the beginning and at the end, and one slice for each CPU.
+	// Allow an additional period at the beginning and at the end, and one slice for each CPU.
 	periods := int(time.Since(began)/quotaPeriod) + 2
 	if got, want := after-before, time.Duration(4*periods)*quotaShare; got > want {
 		t.Errorf("got %v of CPU in %v, want at most %v", got, time.Since(began), want)

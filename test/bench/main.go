@@ -1,9 +1,9 @@
 //go:build linux
 
-// Command bench compares the queue-proxy with Knative's queue-proxy, a bare httputil.ReverseProxy, HAProxy and nginx. All
-// of them run in front of the same app on the same machine. Each round starts every program again and measures the
-// programs in turn, so that a change of the machine's speed affects all of them. Compare the ratios of the medians, not
-// the absolute numbers.
+// Command bench compares the queue-proxy with Knative's queue-proxy, a bare httputil.ReverseProxy, HAProxy and
+// nginx. All of them run in front of the same app on the same machine. In each round, all programs are restarted and
+// measured in turn, so that a change in the speed of the machine affects all of them. Compare the ratios of the
+// medians, not the absolute numbers.
 //
 //	make bench                      install the peers, build and measure all rows (an hour)
 //	BENCH_QUICK=1 make bench        measure one short round, to test this program
@@ -16,7 +16,7 @@
 // bin/bench/results.json. A complete run writes the medians and the missed goals in docs/performance.md, the plot
 // docs/performance.svg, and the complete report test/bench/results.txt. If only the group idle is selected, the program
 // writes only the table of idle pods. A quick run writes none of these files. If a measurement fails, for example because
-// a response has another status than 200, the report contains the error and the exit status is 1.
+// the status of a response is not 200, the report contains the error and the exit status is 1.
 package main
 
 import (

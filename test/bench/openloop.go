@@ -16,13 +16,13 @@ import (
 
 // openLoop sends GET requests at a constant rate and returns the duration of each request,
 // measured from the time at which it was due. A stall of the server therefore delays all
-// requests that are due during the stall, including requests that wait for a free connection. A
-// client that waits for a response before it sends the next request would not measure this
-// delay.
+// requests that are due during the stall, including requests that wait for a free connection.
+// This delay is not measured by a client that sends the next request after the previous
+// response.
 //
 // openLoop runs on one thread with raw sockets, because the Go scheduler would add microseconds
 // to each result. rate is the number of requests per second, at most one million. A status that
-// is not 200 is an error. A response that is larger than 16 KB is an error too.
+// is not 200 is an error. A response of more than 16 KB is also an error.
 func openLoop(address, path string, rate, connections int, d time.Duration) ([]time.Duration, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -41,7 +41,7 @@ const (
 type peer struct {
 	name    string
 	program string  // path of the program
-	queues  bool    // limits the concurrency of the app with a first-in, first-out queue
+	queues  bool    // limits the concurrent requests to the app and queues other requests in order
 	sidecar bool    // answers probes of Knative
 	h2ToH1  bool    // serves HTTP/2 clients if the app supports only HTTP/1.1
 	certDir string  // directory of the certificate; empty if the settings name it

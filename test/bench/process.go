@@ -204,7 +204,7 @@ func cpuClock(pid int) (time.Duration, error) {
 }
 
 // stolen returns the time during which the hypervisor did not run the CPUs of this machine, in
-// ticks since the machine started. It is 0 without a hypervisor.
+// ticks since the machine started. Without a hypervisor, it is 0.
 func stolen() (ticks int, err error) {
 	if _, err := fmt.Sscan(find("/proc/stat", `(?m)^cpu (?: *\d+){7} (\d+)`), &ticks); err != nil {
 		return 0, fmt.Errorf("/proc/stat: %w", err)
@@ -212,8 +212,8 @@ func stolen() (ticks int, err error) {
 	return ticks, nil
 }
 
-// memory returns a value of /proc/PID/status in bytes, such as VmRSS. It is the sum over the
-// process and its children, so shared memory is counted for each of them.
+// memory returns a value of /proc/PID/status in bytes, such as VmRSS. It is the sum for the
+// process and all child processes, so shared memory is counted several times.
 func (p *process) memory(line string) (float64, error) { return p.sum("status", line) }
 
 // memoryShare returns the memory of the process and its children in bytes: the private memory,

@@ -18,9 +18,8 @@ const (
 // waitingTime is the duration of each request in the app. It is longer than the measurement.
 const waitingTime = time.Minute
 
-// memoryOfWaiting measures the memory of an HTTP/2 stream that waits for a slot: the growth of
-// the process when as many streams are opened as the queue can hold, after the limit is
-// reached.
+// memoryOfWaiting measures the memory of an HTTP/2 stream that waits for a slot: the increase
+// in memory after the concurrency limit is reached and the queue is filled with streams.
 func (b *bench) memoryOfWaiting(p *peer, app *runningApp) error {
 	r, err := b.start(p, circumstances{app: app, limit: waitingLimit})
 	if err != nil {

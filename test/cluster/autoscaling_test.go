@@ -121,7 +121,7 @@ func (v *scaled) replicas() int {
 }
 
 // whenAll waits until the number of pods of each Deployment satisfies a condition. It returns
-// the time when each Deployment first satisfied the condition.
+// the time at which each Deployment first met the condition.
 func whenAll(t *testing.T, all []*scaled, where string, is func(n int) bool) map[*scaled]time.Duration {
 	t.Helper()
 	begun, when := time.Now(), map[*scaled]time.Duration{}

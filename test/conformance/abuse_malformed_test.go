@@ -67,8 +67,8 @@ func (p *process) files() int {
 	return len(all)
 }
 
-// awaitReleased waits until the number of goroutines and files exceeds the previous number by at
-// most some.
+// awaitReleased waits until the numbers of goroutines and files exceed the previous numbers by
+// at most some.
 func (p *proxy) awaitReleased(what string, before footprint, some int) {
 	p.t.Helper()
 	p.poll(what+": goroutines and files are released", func() error {
@@ -79,9 +79,9 @@ func (p *proxy) awaitReleased(what string, before footprint, some int) {
 	})
 }
 
-// few is the number of additional goroutines and files that may remain. It includes the
-// connections to the application, the connection of the test, and about five goroutines of the
-// Go runtime, which start with the first garbage collection.
+// few is the maximum number of additional goroutines and files. It includes the connections to
+// the application, the connection of the test, and about five goroutines of the Go runtime,
+// which start with the first garbage collection.
 const few = 10
 
 // checkResources checks that the number of goroutines and files has increased by at most few, that
@@ -214,8 +214,8 @@ type verdict struct {
 }
 
 // try sends text and reads until the connection ends or no data arrives for the given time. If
-// no response has arrived by then, try closes the write side once, so that a server that waits
-// for more input can respond, and continues to read.
+// there is no response after this time, try closes the write side and continues to read, so
+// that a server that waits for more input can respond.
 func try(c net.Conn, text string, while time.Duration) (v verdict) {
 	sent := make(chan struct{})
 	go func() {

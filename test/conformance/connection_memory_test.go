@@ -107,8 +107,8 @@ func TestConnectionsOfSmallPodStayOpen(t *testing.T) {
 	}
 }
 
-// Clients that read slowly are legitimate. All of them have received a part of their response before
-// the first one reads the rest.
+// Clients that read slowly are legitimate. No client reads the rest of the response until all
+// clients have received a part of it.
 func TestSlowDownloadsFitSmallPod(t *testing.T) {
 	const clients, size = 180, 2 << 20
 	for _, secure := range []bool{false, true} {

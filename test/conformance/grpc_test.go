@@ -93,8 +93,7 @@ func (p *proxy) grpcHolder() (ended <-chan error) {
 	return end
 }
 
-// held opens a stream to a grpcHolder. It returns after the client and the application have
-// each sent one message.
+// held opens a stream to a grpcHolder. It returns after one message in each direction.
 func (p *proxy) held(ctx context.Context) grpc.ClientStream {
 	p.t.Helper()
 	stream, err := p.grpcClient().NewStream(ctx, &echoDesc.Streams[0], "/any/Thing")

@@ -79,7 +79,7 @@ func TestDrainUnderLoadLosesNoRequest(t *testing.T) {
 	t.Logf("%d requests and %d WebSocket messages", len(c.ledger), c.echoed)
 }
 
-// until waits for a condition while the clients are sending requests.
+// until waits until a condition is true while the clients are sending requests.
 func (c *traffic) until(what string, is func() bool) {
 	c.t.Helper()
 	poll(c.t, what, func() error {

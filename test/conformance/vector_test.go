@@ -235,8 +235,8 @@ func perform(t *testing.T, file string, env ...string) {
 
 var anyVectorsHost = regexp.MustCompile(`^\d\d\.tst$`)
 
-// of returns the requests in the vector that have this host. It excludes requests for hosts of
-// other vectors and the requests that check whether the connection stays open.
+// of returns the requests in the vector for this host. It excludes requests for hosts of other
+// vectors and the requests that check whether the connection stays open.
 func of(host string, heard []*message) []*message {
 	return slices.DeleteFunc(slices.Clone(heard), func(m *message) bool {
 		h := m.get("Host")

@@ -205,9 +205,9 @@ func (f *fault) end(t *testing.T, s *stage, most int) {
 	t.Helper()
 	if !f.closes {
 		s.awaitResponses()
-		// The sidecar keeps one connection to the application for each concurrent request, and
-		// a few more if clients send their next requests early. A leak would leave about one
-		// connection for each request.
+		// The sidecar opens one connection to the application for each concurrent request, and
+		// a few additional connections if a client sends the next request early. A leak would
+		// leave about one connection for each request.
 		eventually(t, fmt.Sprintf("the sidecar has at most %d open files", most), func() bool { return s.files(sidecarName) <= most })
 		if f.orphan {
 			s.signal(sidecarName, syscall.SIGTERM)

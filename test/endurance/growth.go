@@ -68,7 +68,7 @@ func (s series) add(ctx context.Context, at *place) {
 
 // The maximum of a gauge in the last quarter of the samples may exceed the maximum in the
 // second quarter by the fraction growthShare. The number of connections, file descriptors or
-// goroutines may exceed it by growthCount if that is more.
+// goroutines can increase by up to growthCount.
 const (
 	growthShare = 0.15
 	growthCount = 20

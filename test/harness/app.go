@@ -45,8 +45,8 @@ func NewApp(t testing.TB, serve func(c *AppConn)) *App {
 
 // ServeApp is like NewApp, but uses the given listener and closes it at the end of the test.
 //
-// serve is called only for connections with input, because on a busy machine another process
-// may connect to a port that it used before.
+// serve is called only for connections with input, because on a busy machine, a process of
+// another test can connect to a port that was used before.
 func ServeApp(t testing.TB, ln net.Listener, serve func(c *AppConn)) *App {
 	a := &App{Listener: ln, Port: ln.Addr().(*net.TCPAddr).Port, over: make(chan struct{}), open: map[net.Conn]bool{}}
 	var running sync.WaitGroup

@@ -130,7 +130,7 @@ func Usual() []Request {
 	}
 }
 
-// A Client sends requests one after the other, over HTTP/1.1 or HTTP/2. It keeps its connections for several requests and
+// A Client sends requests sequentially over HTTP/1.1 or HTTP/2. It keeps its connections for several requests and
 // never repeats a request. It is not safe for concurrent use.
 type Client struct {
 	Name     string // prefix of the request IDs

@@ -1,5 +1,5 @@
-// Package proxytest starts a proxy for tests: an engine in front of an app with all parts
-// between them, without the rest of the process. Only tests import it.
+// Package proxytest starts a proxy for tests: the engine, all layers and an application,
+// without the rest of the process. Only tests import it.
 package proxytest
 
 import (
@@ -227,8 +227,8 @@ func (p *Proxy) Client(version string) *http.Client {
 	return &http.Client{Transport: tr, Timeout: harness.Patience}
 }
 
-// HoldMemory adds n bytes to the budget. It uses connections with about 32 KiB each, like
-// many clients with small requests. release subtracts the bytes.
+// HoldMemory adds n bytes to the budget. Each connection uses about 32 KiB, as with many clients that
+// send small requests. release subtracts the bytes.
 func HoldMemory(b *netconn.Budget, n int) (release func()) {
 	const each = netconn.ConnectionBytes
 	var all []*netconn.Account
@@ -261,12 +261,12 @@ func HoldMemory(b *netconn.Budget, n int) (release func()) {
 func (p *Proxy) WantCounts(served, given uint64) {
 	p.T.Helper()
 	if gotServed, gotGiven := p.HTTP1.Counts(); gotServed != served || gotGiven != given {
-		p.T.Errorf("got %d requests and %d accepted connections, want %d and %d", gotServed, gotGiven, served, given)
+		p.T.Errorf("got %d requests and %d connections passed to HTTP/2, want %d and %d", gotServed, gotGiven, served, given)
 	}
 }
 
-// WantBounds waits until the bounds with these names have events. It reports an error if other
-// bounds have events or if an event has no peer. Client errors are ignored.
+// WantBounds waits until the bounds with these names have events. It reports an error if another
+// bound has events, or if an event has no peer. Client errors are ignored.
 func (p *Proxy) WantBounds(names ...bound.Name) {
 	p.T.Helper()
 	for _, name := range names {

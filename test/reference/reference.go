@@ -232,7 +232,7 @@ func (x *exchange) Forward(state transport.State) (result observation.Result) {
 	}
 	in := *x.r
 	in.Header = maps.Clone(x.r.Header)
-	delete(in.Header, transport.Upgrade) // of which ReverseProxy forwards only one
+	delete(in.Header, transport.Upgrade) // ReverseProxy forwards only one of them
 	defer func() {
 		if v := recover(); v != nil {
 			if v != any(http.ErrAbortHandler) {

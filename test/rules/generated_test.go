@@ -77,8 +77,8 @@ func linterRules(*testing.T) string {
 	return b.String()
 }
 
-// packageTable returns the packages of the plan with the first sentence of their documentation, without
-// its subject.
+// packageTable returns the packages of the plan, with the first sentence of the documentation of each
+// package but without the subject of the sentence.
 func packageTable(t *testing.T) string {
 	t.Helper()
 	b := strings.Builder{}

@@ -33,8 +33,8 @@ func TestPackagesHaveNoMutableVariables(t *testing.T) {
 	}
 }
 
-// constructors are functions of the standard library. Their results are only read, so a variable with
-// such a result is a table.
+// constructors are functions of the standard library. A variable that contains the result of such a
+// function is a table, because the result is only read.
 var constructors = []string{
 	"errors.New", "fmt.Errorf",
 	"netip.MustParseAddr", "netip.MustParsePrefix",
@@ -43,8 +43,9 @@ var constructors = []string{
 	"time.Date", "time.Unix",
 }
 
-// stateVariables returns the package variables that are neither an error nor a table, or that a
-// statement of the package assigns to. It does not find modifications through a pointer or a method.
+// stateVariables returns the package variables that are neither errors nor tables, and the package
+// variables that are changed by an assignment. It does not find modifications through a pointer or a
+// method.
 func stateVariables(set *token.FileSet, files []*ast.File) []string {
 	assigned := assignedVariables(set, files)
 	var names []string

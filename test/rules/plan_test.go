@@ -131,8 +131,8 @@ var outside = []string{
 	"test/rules",
 }
 
-// An importer is another module, or a group of modules, and the directories whose production
-// code can import it. Tests can import each module.
+// An importer is a module or a group of modules, with the directories that can import it in
+// production code. Tests can import each module.
 type importer struct {
 	prefix  string
 	folders []string
@@ -198,8 +198,8 @@ var heavy = []string{
 	"golang.org/x/net/idna",
 }
 
-// remembered lists package variables that are allowed although they are neither errors nor
-// tables. The key is "pkg/directory.name", and the value is the reason.
+// remembered lists allowed package variables that are neither errors nor tables. The key is
+// "pkg/directory.name", and the value is the reason.
 var remembered = map[string]string{
 	"cmd/queue-proxy.version": "written by the linker, -X main.version",
 	"cmd/queue-proxy.commit":  "written by the linker, -X main.commit",

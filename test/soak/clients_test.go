@@ -305,7 +305,7 @@ func (p *probes) ask(c *http.Client, address, kind string) error {
 	return nil
 }
 
-// injectFaults injects one fault after another until ctx is canceled.
+// injectFaults injects faults sequentially until ctx is canceled.
 func (s *soak) injectFaults(ctx context.Context, clients *sync.WaitGroup, name string) {
 	sleep := func(least, most int) {
 		select {

@@ -3,7 +3,7 @@
 //
 //	go test -tags soak -count=1 -timeout 0 -v ./test/soak -time 30m -seed 1
 //
-// There is a pause after each minute of traffic. In each pause, all counters must be equal, the sidecar must have as many
-// goroutines and files as in the first pause, and its memory is measured. The memory must not grow during the run. A run of
-// at least half an hour writes its tables into README.md.
+// There is a pause after each minute of traffic. In each pause, the memory of the sidecar is measured. All counters
+// must be equal, and the number of goroutines and files must be the same as in the first pause. The memory must not
+// grow during the run. A run of at least half an hour writes its tables into README.md.
 package soak

@@ -65,8 +65,8 @@ func (b *batch) run(schedules []schedule) {
 	})
 	var shared *conn
 	if !b.alone {
-		// The application answers one request first. A GET request is only repeated after
-		// ENHANCE_YOUR_CALM if its connection has received a response.
+		// The application answers one request first. After ENHANCE_YOUR_CALM, a GET request is
+		// repeated only if the connection has received a response.
 		shared = b.dial()
 		b.add(schedule{clientHeadEnd, appHeadEnd}, shared)
 		b.play()

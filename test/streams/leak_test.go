@@ -18,7 +18,7 @@ import (
 
 const (
 	// readSize is the number of bytes that the proxy reads at once from a quiet connection. It
-	// writes the replies to the frames in these bytes before it reads more.
+	// writes the replies to these frames before it reads more data.
 	readSize  = 4 << 10
 	leakSlots = 10
 )
@@ -62,7 +62,7 @@ func sendAndReset(t *testing.T, p *proxytest.Proxy, write func(f *harness.Frames
 	harness.NoError(t, c.SetLinger(0))
 }
 
-// wantReleased checks that no request is left, and ends the requests that are, because the
+// wantReleased checks that no request is in progress. It ends remaining requests, because the
 // proxy waits for them before it stops.
 func wantReleased(t *testing.T, p *proxytest.Proxy, goroutines int) bool {
 	t.Helper()

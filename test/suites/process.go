@@ -110,8 +110,9 @@ func runProgram(ctx context.Context, argv ...string) (text string, ok bool, err 
 	return string(out), err == nil, nil
 }
 
-// Listening ports are below the range of 32768 to 60999 in which the kernel chooses the
-// ports of clients, so that no client connection can use a port before its server does.
+// Listening ports are less than 32768, because the kernel uses the range 32768 to 60999 for the
+// ports of clients. Otherwise, a client connection could use the port of a server that has not
+// started.
 const (
 	firstPort = 20000
 	lastPort  = 32767

@@ -129,7 +129,7 @@ func TestPrometheusEvaluatesDashboard(t *testing.T) {
 	empty := map[string]bool{
 		"Failures by reason": true, "Reasons for not ready": true, "Readiness changes": true, "Dropped telemetry": true, "Failed scrapes": true,
 		"Liveness and startup probes": true,
-		"Queued requests": true, "Running requests": true, "Memory": true, "Concurrency limit": true, "State of adaptive limits": true, // without limits
+		"Queued requests":             true, "Running requests": true, "Memory": true, "Concurrency limit": true, "State of adaptive limits": true, // without limits
 		"Certificate expiry": true, "caBundle updates": true, "Last caBundle check": true, // without TLS, and without --self-managed
 		"Events": true,
 	}

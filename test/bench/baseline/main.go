@@ -2,9 +2,9 @@
 // limit, statistics, probes or drain.
 //
 // Three settings differ from the defaults of net/http. The maximum number of idle connections
-// to the application equals the number of clients. With the default value of two, most requests
-// would open a new connection. It does not decompress bodies. And it serves HTTP/2 in plain
-// text.
+// to the application equals the number of clients. With the default of two idle connections,
+// most requests would open a new connection. It does not decompress bodies. And it serves
+// HTTP/2 in plain text.
 package main
 
 import (

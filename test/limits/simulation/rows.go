@@ -71,7 +71,8 @@ func rejecting(limit func(at time.Duration) int) func() App {
 	}
 }
 
-// after returns a function of the time that returns before until a moment, and later afterwards.
+// after returns a function that returns before for times before the given time, and later for
+// other times.
 func after[T any](moment time.Duration, before, later T) func(time.Duration) T {
 	return func(at time.Duration) T {
 		if at < moment {
