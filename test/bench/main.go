@@ -35,7 +35,7 @@ import (
 )
 
 func main() {
-	from := flag.String("from", "", "write the report from this results.json and do not measure")
+	from := flag.String("from", "", "results.json to read instead of a new measurement")
 	bin := flag.String("bin", "bin/bench", "directory that contains the programs and results.json")
 	doc := flag.String("doc", "docs/performance.md", "document to update")
 	complete := flag.String("report", "test/bench/results.txt", "file for the complete report")

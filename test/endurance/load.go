@@ -52,7 +52,7 @@ func readOptions(name string, args []string) (*options, error) {
 	f.IntVar(&o.reply, "reply", 100, "length of a response message in bytes")
 	f.DurationVar(&o.delay, "delay", 0, "time that the application waits before it responds")
 	f.DurationVar(&o.deadline, "deadline", 0, "deadline of a call")
-	f.IntVar(&o.share, "share", 1, "set the deadline for one of every n calls")
+	f.IntVar(&o.share, "share", 1, "set a deadline for every n-th call")
 	f.DurationVar(&o.cancel, "cancel", 0, "mean time after which a call is canceled")
 	f.StringVar(&o.path, "path", "/", "path and query of the requests")
 	f.IntVar(&o.count, "count", 1, "number of messages in a stream")

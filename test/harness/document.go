@@ -28,6 +28,6 @@ func Document(t testing.TB, file, name, want string, update bool) {
 	}
 	if got != want {
 		line := strings.LastIndexByte(got[:same], '\n') + 1
-		t.Errorf("%s, %s: not up to date, run go test -update; got line\n%.500s\nwant\n%.500s", file, name, got[line:], want[line:])
+		t.Errorf("%s, %s: out of date; run go test -update; got line\n%.500s\nwant\n%.500s", file, name, got[line:], want[line:])
 	}
 }

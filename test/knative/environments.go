@@ -82,7 +82,7 @@ func (p *pod) stat() (metrics.Stat, error) {
 
 // expected lists warnings that are correct: the app was not ready at first, and OpenCensus is
 // not supported (docs/metrics.md).
-var expected = []string{"the user container is not ready", "metrics are not pushed, because"}
+var expected = []string{"the user container is not ready", "metrics are not pushed"}
 
 // problemMarkers are substrings of log lines that report problems.
 var problemMarkers = []string{`"severity":"WARN`, `"severity":"ERROR`, `"level":"warn`, `"level":"error`, "panic", "DATA RACE"}

@@ -101,7 +101,7 @@ func ingressProberReportsRouteReady(t *testing.T, _ *Release) {
 	}()
 	ctx := logging.WithLogger(context.Background(), log)
 	if ok, err := prober.IsReady(ctx, ing); err != nil || ok {
-		t.Fatalf("before the first probe: got ready %v, %v, want false", ok, err)
+		t.Fatalf("got ready %v, %v before the first probe, want false", ok, err)
 	}
 	receive(t, "the prober reports the Ingress as ready", ready)
 	if ok, err := prober.IsReady(ctx, ing); err != nil || !ok {

@@ -99,7 +99,7 @@ func runConnect(ctx context.Context, e *environment, mode, configuration string,
 
 // The lines of the runner of connectrpc, and of the subcommands of this program.
 var (
-	failedLine   = regexp.MustCompile(`(?m)^FAILED: (.*?)( was expected to fail but did not|:)$`)
+	failedLine   = regexp.MustCompile(`(?m)^FAILED: (.*?)( was expected to fail.*|:)$`)
 	defectLine   = regexp.MustCompile(`(?m)^` + defectPrefix + `(.*)$`)
 	summaryLines = regexp.MustCompile(`(?m)^Total cases: \d+\n(\d+) passed, (\d+) failed$`)
 	notRunLine   = regexp.MustCompile(`(?m)^Another (\d+) could not be run`)

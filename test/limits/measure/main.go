@@ -29,7 +29,7 @@ func main() {
 	flag.DurationVar(&s.warm, "warm", 30*time.Second, "time between the start of the load and the measurement of the adaptive limit")
 	flag.StringVar(&s.page, "write", "", "document to update")
 	rows := flag.String("run", "", "run the rows with names that match this regular expression")
-	only := flag.String("only", "", "create only this `table`, which is simulated or real")
+	only := flag.String("only", "", "create only one `table` (simulated or real)")
 	flag.Parse()
 	var err error
 	if s.rows, err = regexp.Compile(*rows); err != nil {

@@ -338,7 +338,7 @@ func (r *run) checkVersions() {
 	if len(problems) > 0 && wanted != "" {
 		problems = append(problems, "the injector adds sidecars with image "+wanted)
 	}
-	r.add("sidecars have the image of the injector", Warning, truncate(problems), "restart the workloads to update the image, unless the pods have the annotation "+inject.Prefix+"image")
+	r.add("sidecars have the image of the injector", Warning, truncate(problems), "restart the workloads to update the image; the annotation "+inject.Prefix+"image overrides the image")
 }
 
 // checkInjectorVersion compares the version of this program with the versions of the injectors.
