@@ -21,7 +21,7 @@ import (
 type section struct {
 	short  string // title in the table of goals
 	title  string
-	own    string // markers of the section in the document; "": the section is part of the results
+	own    string // markers of the section in the document; if empty, the section is part of the results
 	peers  []string
 	rows   []row
 	ratios []ratio // last columns

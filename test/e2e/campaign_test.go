@@ -37,7 +37,7 @@ type fault struct {
 
 	flags         []string         // of the injector
 	app           []string         // arguments of the sample application
-	clients       int              // number of clients; 0: usualClients
+	clients       int              // number of clients; 0 means usualClients
 	others        int              // maximum number of other concurrent requests
 	requests      []ledger.Request // nil: ledger.Usual
 	clientSuffers bool             // a client or its network can cause broken requests

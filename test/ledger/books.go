@@ -11,7 +11,7 @@ type Line struct {
 	Message, Kind, Method, Target, Protocol, Reason, TraceID string
 
 	Status                        int
-	AppMs                         *float64 // application time in milliseconds; nil: the request did not get a slot
+	AppMs                         *float64 // application time in milliseconds; nil if the request did not get a slot
 	Replayed, Upgraded, Activator bool
 }
 

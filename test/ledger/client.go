@@ -88,10 +88,10 @@ func (e *Entry) Fail(err error, took time.Duration) {
 // A Request describes a request and the expected response.
 type Request struct {
 	Method, Path string
-	Body         int  // length in bytes; -1: no body
+	Body         int  // length in bytes; -1 means no body
 	Chunked      bool // the body uses the chunked transfer coding
 	H2           bool
-	Want         int // length of the response body of the application in bytes; -1: unknown
+	Want         int // length of the response body of the application in bytes; -1 means unknown
 }
 
 // Get returns a GET request over HTTP/1.1.
@@ -136,10 +136,10 @@ type Client struct {
 	Name     string // prefix of the request IDs
 	Dial     func(context.Context) (net.Conn, error)
 	TLS      *tls.Config // nil: no TLS
-	Host     string      // Host field; empty: example
+	Host     string      // Host field; the default is example
 	Requests []Request
 	Rand     *rand.Rand
-	Trickle  time.Duration // time between two bytes of a body; 0: no delay
+	Trickle  time.Duration // time between two bytes of a body; 0 means no delay
 	Fields   [][2]string   // additional header fields
 	Entries  []Entry       // records of all requests
 

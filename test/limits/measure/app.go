@@ -13,13 +13,13 @@ import (
 type app struct {
 	workers int
 	took    time.Duration                  // mean time of a worker; the time is 0.5 to 1.5 times the mean
-	reject  int                            // requests in the application above which the status is rejectStatus; 0: none
+	reject  int                            // requests in the application above which the status is rejectStatus; 0 means no limit
 	status  int                            // of rejected requests
-	batch   int                            // maximum number of requests that a worker processes together; 0: one, without gathering
+	batch   int                            // maximum number of requests that a worker processes together; 0 means 1
 	each    time.Duration                  // added to took for each request of a batch
-	pause   time.Duration                  // garbage collection every 2 s; 0: none
+	pause   time.Duration                  // garbage collection every 2 s; 0 means no pause
 	warm    time.Duration                  // duration of the warm-up; the first requests take six times as long
-	changed func(at time.Duration) float64 // factor of took; nil: 1
+	changed func(at time.Duration) float64 // factor of took; nil means 1
 }
 
 // A handler is a running application.

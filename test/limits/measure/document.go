@@ -21,7 +21,7 @@ type line struct {
 
 // A document is a Markdown file that contains the tables between beginMark and endMark.
 type document struct {
-	page     string // path; empty: the tables are only printed
+	page     string // path; if empty, the tables are only printed
 	tables   []table
 	measured map[string]string // complete lines; the key is the title of the table and the first cell
 }

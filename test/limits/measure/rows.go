@@ -21,11 +21,11 @@ type group struct {
 	paths  []string      // by turns
 	aside  bool          // not measured
 	h2     bool          // gRPC
-	cancel time.Duration // the client disconnects after this time; 0: never
+	cancel time.Duration // the client disconnects after this time; 0 means never
 	upload time.Duration // a byte of the request body per second, for this time
 	read   time.Duration // pause before the response is read
 	socket bool          // WebSockets
-	burst  time.Duration // the client sends requests for a fifth of this interval; 0: all the time
+	burst  time.Duration // the client sends requests for one fifth of this interval; 0 means without pauses
 	after  time.Duration // time before the first request; at most half of the warm-up
 }
 

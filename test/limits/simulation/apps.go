@@ -60,14 +60,14 @@ type Pool struct {
 	Time    time.Duration // mean time with a worker
 	Spread  float64       // 0: constant; 1: exponential
 	Local   time.Duration
-	Factor  func(at time.Duration) float64                    // factor of Time at a given time; nil: 1
+	Factor  func(at time.Duration) float64                    // factor of Time at a given time; nil means 1
 	Convoy  float64                                           // relative increase of the time with a worker for each request that waits
-	Hits    func(served int) float64                          // share of requests that need no worker, as a function of the processed requests; nil: none
-	Errors  func(at time.Duration, inApp int) (share float64) // share of requests that fail immediately; nil: none
+	Hits    func(served int) float64                          // share of requests that need no worker, as a function of the processed requests; nil means 0
+	Errors  func(at time.Duration, inApp int) (share float64) // share of requests that fail immediately; nil means 0
 
-	Reject int // maximum number of requests in process; other requests fail immediately; 0: no limit
+	Reject int // maximum number of requests in process; other requests fail immediately; 0 means no limit
 
-	// More workers are added at MoreAt. All workers stop at Stop for StopFor; 0: never.
+	// More workers are added at MoreAt. All workers stop at Stop for StopFor; 0 means never.
 	More          int
 	MoreAt        time.Duration
 	Stop, StopFor time.Duration
@@ -163,8 +163,8 @@ type CPU struct {
 	Cores  float64
 	Time   time.Duration                  // mean CPU time, exponential
 	Wait   time.Duration                  // mean wait, exponential
-	Factor func(at time.Duration) float64 // factor of Time; nil: 1
-	Share  func(at time.Duration) float64 // available share of the cores, read every 100 ms; nil: 1
+	Factor func(at time.Duration) float64 // factor of Time; nil means 1
+	Share  func(at time.Duration) float64 // available share of the cores, read every 100 ms; nil means 1
 	Switch float64                        // relative slowdown for each request that exceeds the number of cores
 
 	share   float64

@@ -19,9 +19,9 @@ type Row struct {
 	App   func() App
 	Load  Load
 	Sweep []int         // fixed limits near the best limit; the ceiling is added
-	Warm  time.Duration // end of the warm-up; 0: 30 s
-	For   time.Duration // total time; 0: 90 s
-	Avoid string        // the reason not to use the adaptive limit here; empty: the row meets the criteria
+	Warm  time.Duration // end of the warm-up; 0 means 30 s
+	For   time.Duration // total time; 0 means 90 s
+	Avoid string        // the reason not to use the adaptive limit here; empty if the row meets the criteria
 }
 
 const ms = time.Millisecond

@@ -17,7 +17,7 @@ import (
 type Load struct {
 	Clients int
 	Rate    func(at time.Duration) float64
-	Depth   int                            // maximum number of queued requests; 0: no maximum
+	Depth   int                            // maximum number of queued requests; 0 means no limit
 	Kind    func(client, number int) *Kind // returns the kind of the next request of a client; may be nil or return nil
 }
 
@@ -30,10 +30,10 @@ type Kind struct {
 	Fails    bool          // the response is an error
 	Scale    float64       // factor of the time in the application; 0 means 1
 	Stream   bool          // upgraded connections
-	Patience time.Duration // the client disconnects after this time; 0: never
+	Patience time.Duration // the client disconnects after this time; 0 means never
 	Aside    bool          // not included in the result: requests of other clients are measured
-	Path     uint32        // hash of the path; 0: unknown
-	Every    time.Duration // the application responds at the next multiple of this time without using a worker; 0: not used
+	Path     uint32        // hash of the path; 0 means unknown
+	Every    time.Duration // the application responds at the next multiple of this time without using a worker; 0 means that it is not used
 }
 
 var usualKind Kind
