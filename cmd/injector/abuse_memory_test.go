@@ -63,7 +63,7 @@ func TestHeaviestReviewsStayWithinMemoryLimit(t *testing.T) {
 				t.Fatalf("got %d bytes, want at most %d", len(body), maxReviewBytes)
 			}
 			p := startInjector(t, program)
-			others := inTheBody.come(t, p, betweenRequests.come(t, p, nil))
+			others := inTheBody.open(t, p, betweenRequests.open(t, p, nil))
 			got := answersTo(t, p, body, 16)
 			for _, c := range others {
 				c.(*tls.Conn).NetConn().Close()

@@ -69,9 +69,9 @@ func posted(body string) string {
 	return fmt.Sprintf("POST /inject HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 }
 
-// come opens the connections of a group, or reuses those of the preceding group, and sends the
+// open opens the connections of a group, or reuses those of the preceding group, and sends the
 // text.
-func (h group) come(t *testing.T, p *served, all []net.Conn) []net.Conn {
+func (h group) open(t *testing.T, p *served, all []net.Conn) []net.Conn {
 	t.Helper()
 	addr := p.reviews
 	if h.metrics {
@@ -134,8 +134,8 @@ func (a *apiServer) ask() {
 	a.longest = max(a.longest, time.Since(began))
 }
 
-// goOn sends reviews until stop is called. stop waits for the last response.
-func (a *apiServer) goOn() (stop func()) {
+// sendReviews sends reviews until stop is called. stop waits for the last response.
+func (a *apiServer) sendReviews() (stop func()) {
 	end, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
@@ -176,9 +176,9 @@ func TestManyPeersStayWithinLimits(t *testing.T) {
 		p.forgetPeak(t)
 		api := &apiServer{url: "https://" + p.reviews + "/inject", client: http.Client{Timeout: patience, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: p.roots}}}}
 		api.ask()
-		stop := api.goOn()
+		stop := api.sendReviews()
 		began := time.Now()
-		all = h.come(t, p, all)
+		all = h.open(t, p, all)
 		took := time.Since(began)
 		stop()
 		api.client.CloseIdleConnections()

@@ -225,7 +225,7 @@ func TestWhyPrintsResultOfSidecar(t *testing.T) {
 	(&apiServer{program: queueProxy(t)}).install(t)
 	t.Setenv("STATUS_PORT", s.status) // of the container
 	for _, c := range []struct {
-		args, said string
+		args, want string
 		code       int
 	}{
 		{"why web-1", "ready for ", 0},
@@ -240,8 +240,8 @@ func TestWhyPrintsResultOfSidecar(t *testing.T) {
 			stdout, stderr, code = ran(t, strings.Fields(c.args)...)
 			return code == c.code
 		})
-		if stderr != "" || !strings.Contains(stdout, c.said) {
-			t.Errorf("%s: got %q and %q, want %q", c.args, stderr, stdout, c.said)
+		if stderr != "" || !strings.Contains(stdout, c.want) {
+			t.Errorf("%s: got %q and %q, want %q", c.args, stderr, stdout, c.want)
 		}
 	}
 }

@@ -91,7 +91,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-			w.look()
+			w.reload()
 		}
 	}
 }
@@ -116,8 +116,8 @@ func (w *Watcher) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error)
 	return nil, fmt.Errorf("%s: no certificate yet", w.cert)
 }
 
-// look rereads all files once. It must not be called concurrently.
-func (w *Watcher) look() {
+// reload rereads all files once. It must not be called concurrently.
+func (w *Watcher) reload() {
 	w.report(&w.reported.pair, w.renewPair())
 	w.report(&w.reported.clientCA, w.renewClientCA())
 }

@@ -255,7 +255,7 @@ func isClosed(c <-chan struct{}) bool {
 func TestOpenWithoutFiles(t *testing.T) {
 	for _, dir := range []string{t.TempDir(), "/no/such/directory"} {
 		w, h := watch(t, dir)
-		w.look()
+		w.reload()
 		if isClosed(w.First()) {
 			t.Errorf("%s: First is closed, want open", dir)
 		}
@@ -323,7 +323,7 @@ func TestOpenReportsMissingFile(t *testing.T) {
 		dir := t.TempDir()
 		write(t, filepath.Join(dir, alone), "anything")
 		w, h := watch(t, dir)
-		w.look()
+		w.reload()
 		if isClosed(w.First()) {
 			t.Errorf("only %s: First is closed, want open", alone)
 		}
@@ -391,23 +391,23 @@ func TestInvalidPairIsReportedOnce(t *testing.T) {
 			expiry := w.NotAfter()
 
 			c.spoil(dir)
-			w.look()
-			w.look()
+			w.reload()
+			w.reload()
 			wantServed(t, w, a, "old")
 			harness.Equal(t, w.NotAfter(), expiry, "NotAfter")
 			want(t, "errors", h.errors, c.want)
 
 			harness.NoError(t, os.MkdirAll(dir, 0o700))
 			writePair(t, dir, newCert, newKey)
-			w.look()
+			w.reload()
 			wantServed(t, w, a, "new")
 			want(t, "reloads", h.reloads, "old", "new")
 			want(t, "errors after the cure", h.errors, c.want)
 
 			writePair(t, dir, cert, key)
-			w.look()
+			w.reload()
 			c.spoil(dir)
-			w.look()
+			w.reload()
 			want(t, "errors of the second time", h.errors, c.want, c.want)
 		})
 	}
@@ -419,9 +419,9 @@ func TestRestoredPairDoesNotReload(t *testing.T) {
 	writePair(t, dir, cert, key)
 	w, h := watch(t, dir)
 	writePair(t, dir, "rubbish", "rubbish")
-	w.look()
+	w.reload()
 	writePair(t, dir, cert, key)
-	w.look()
+	w.reload()
 	want(t, "reloads", h.reloads, "old")
 	want(t, "errors", h.errors, "tls.crt")
 }
@@ -434,7 +434,7 @@ func TestSecretUpdateReloadsPair(t *testing.T) {
 	w, h := watch(t, dir)
 	for i := range 5 {
 		exchange(a.issue(fmt.Sprint(i + 1)))
-		w.look()
+		w.reload()
 		wantServed(t, w, a, fmt.Sprint(i+1))
 	}
 	want(t, "reloads", h.reloads, "0", "1", "2", "3", "4", "5")
@@ -497,10 +497,10 @@ func TestHandshakesSucceedDuringReload(t *testing.T) {
 	const rotations = 30
 	for i := range rotations {
 		exchange(a.issue(fmt.Sprintf("pair %d", i+1)))
-		w.look()
+		w.reload()
 		if i%5 == 0 { // invalid data between the updates
 			exchange("rubbish", "rubbish")
-			w.look()
+			w.reload()
 		}
 		at := handshakes.Load()
 		harness.Until(t, fmt.Sprintf("8 handshakes after rotation %d", i), func() bool { return handshakes.Load() >= at+8 })
@@ -523,7 +523,7 @@ func TestReloadKeepsConnections(t *testing.T) {
 	c := tls.Client(out, a.client())
 	harness.NoError(t, c.Handshake())
 	a.put(dir, "new")
-	w.look()
+	w.reload()
 	if _, err := c.Write([]byte("still here")); err != nil {
 		t.Errorf("write after the renewal: got %v, want no error", err)
 	}
@@ -537,12 +537,12 @@ func TestOpenUsesExpiredPair(t *testing.T) {
 		now := time.Now()
 		a.putFor(dir, "expired", now.Add(-2*time.Hour), now.Add(-time.Hour))
 		w, h := watch(t, dir)
-		w.look()
+		w.reload()
 		want(t, "reloads", h.reloads, "expired")
 		want(t, "errors", h.errors, "tls.crt: expired at 1999-12-31T23:00:00Z")
 
 		a.putFor(dir, "expired too", now.Add(-2*time.Hour), now.Add(-time.Minute))
-		w.look()
+		w.reload()
 		want(t, "reloads", h.reloads, "expired", "expired too")
 		want(t, "errors", h.errors, "expired", "tls.crt: expired at 1999-12-31T23:59:00Z")
 	})
@@ -553,7 +553,7 @@ func TestExpiredPairDoesNotReplaceValidPair(t *testing.T) {
 	dir := a.folder("valid")
 	w, h := watch(t, dir)
 	a.putFor(dir, "expired", time.Now().Add(-2*time.Hour), time.Now().Add(-time.Hour))
-	w.look()
+	w.reload()
 	wantServed(t, w, a, "valid")
 	want(t, "reloads", h.reloads, "valid")
 	want(t, "errors", h.errors, "tls.crt: expired at ")
@@ -566,14 +566,14 @@ func TestFuturePairIsUsedWhenValid(t *testing.T) {
 		w, h := watch(t, dir)
 		now := time.Now()
 		a.putFor(dir, "new", now.Add(time.Minute), now.Add(time.Hour))
-		w.look()
+		w.reload()
 		wantServed(t, w, a, "old")
 		time.Sleep(time.Minute - time.Second)
-		w.look()
+		w.reload()
 		wantServed(t, w, a, "old")
 		want(t, "errors", h.errors, "tls.crt: not valid before 2000-01-01T00:01:00Z")
 		time.Sleep(time.Second)
-		w.look()
+		w.reload()
 		wantServed(t, w, a, "new")
 		want(t, "reloads", h.reloads, "old", "new")
 	})
@@ -583,11 +583,11 @@ func TestExpiryOfUsedPairIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := newAuthority(t, "ca").folder("one")
 		w, h := watch(t, dir)
-		w.look()
+		w.reload()
 		want(t, "errors", h.errors)
 		time.Sleep(time.Hour + time.Second)
-		w.look()
-		w.look()
+		w.reload()
+		w.reload()
 		want(t, "errors", h.errors, "tls.crt: expired at 2000-01-01T01:00:00Z")
 	})
 }
@@ -597,7 +597,7 @@ func TestInvalidPairWithoutCallbacks(t *testing.T) {
 	dir := a.folder("one")
 	w := open(t, dir, Options{})
 	writePair(t, dir, "", "")
-	w.look()
+	w.reload()
 	wantServed(t, w, a, "one")
 }
 
@@ -616,6 +616,6 @@ func BenchmarkLookUnchangedFiles(b *testing.B) {
 	harness.NoError(b, err)
 	b.ReportAllocs()
 	for b.Loop() {
-		w.look()
+		w.reload()
 	}
 }

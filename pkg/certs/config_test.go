@@ -118,22 +118,22 @@ func TestConfigRequiresClientCertificate(t *testing.T) {
 	wantClients("at start", true, false)
 
 	write(t, ca, ours.pem+theirs.pem)
-	w.look()
+	w.reload()
 	wantClients("with both authorities", true, true)
 
 	write(t, ca, theirs.pem)
-	w.look()
+	w.reload()
 	wantClients("with the other authority alone", false, true)
 
 	for _, bad := range []string{"", "rubbish", ours.pem + theirs.pem[:len(theirs.pem)/2]} {
 		write(t, ca, bad)
-		w.look()
+		w.reload()
 		wantClients("with a bad file of authorities", false, true)
 	}
 	want(t, "errors", h.errors, "clients.crt: no PEM block", "clients.crt: 2 PEM blocks of type CERTIFICATE found, 1 are valid")
 
 	write(t, ca, ours.pem)
-	w.look()
+	w.reload()
 	wantClients("with the first authority again", true, false)
 }
 

@@ -62,7 +62,7 @@ func Table(columns []Column, rows []Row, now time.Time) [][]string {
 	return table
 }
 
-// WriteText writes the table as plain text, without cut names.
+// WriteText writes the table as plain text, without truncated names.
 func WriteText(w io.Writer, rows []Row, namespaces bool, now time.Time) error {
 	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, cells := range Table(Columns(namespaces), rows, now) {

@@ -30,19 +30,19 @@ func BenchmarkTry(b *testing.B) {
 	port, _ := strconv.Atoi(portText)
 	none := refusedPort(b)
 
-	asks := map[string]ask{}
-	asks["tcp refused"], _ = askTCP(&TCPSocketAction{Port: Port{Number: int32(none)}, Host: "127.0.0.1"})
-	asks["tcp refused twice"], _ = askTCP(&TCPSocketAction{Port: Port{Number: int32(none)}})
-	asks["http refused twice"], _ = askHTTP(&HTTPGetAction{Port: Port{Number: int32(none)}}, false)
-	asks["grpc refused twice"], _ = askGRPC(&GRPCAction{Port: int32(none)})
-	asks["tcp passes"], _ = askTCP(&TCPSocketAction{Port: Port{Number: int32(port)}})
-	asks["http passes"], _ = askHTTP(&HTTPGetAction{Port: Port{Number: int32(port)}}, false)
-	for name, ask := range asks {
+	attempts := map[string]attemptFunc{}
+	attempts["tcp refused"], _ = newTCPAttempt(&TCPSocketAction{Port: Port{Number: int32(none)}, Host: "127.0.0.1"})
+	attempts["tcp refused twice"], _ = newTCPAttempt(&TCPSocketAction{Port: Port{Number: int32(none)}})
+	attempts["http refused twice"], _ = newHTTPAttempt(&HTTPGetAction{Port: Port{Number: int32(none)}}, false)
+	attempts["grpc refused twice"], _ = newGRPCAttempt(&GRPCAction{Port: int32(none)})
+	attempts["tcp passes"], _ = newTCPAttempt(&TCPSocketAction{Port: Port{Number: int32(port)}})
+	attempts["http passes"], _ = newHTTPAttempt(&HTTPGetAction{Port: Port{Number: int32(port)}}, false)
+	for name, attempt := range attempts {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-				_ = ask(ctx)
+				_ = attempt(ctx)
 				cancel()
 			}
 		})

@@ -16,8 +16,8 @@ import (
 // of this size.
 func TestDetailTruncatesInvalidResponse(t *testing.T) {
 	app := newRawApp(t, "127.0.0.1:0", text(strings.Repeat("é\x00", 30<<10)+"\r\n\r\n"))
-	told := make(chan string, 1)
-	p := newReal(t, Options{OnChange: func(c Change) { told <- c.Now.Detail() }},
+	changes := make(chan string, 1)
+	p := newReal(t, Options{OnChange: func(c Change) { changes <- c.Now.Detail() }},
 		fmt.Sprintf(`[{"httpGet":{"port":%d},"periodSeconds":1,"timeoutSeconds":20}]`, app.port))
 	err := p.Ready(t.Context())
 	wantWord(t, err, observation.WordGarbage)
@@ -25,7 +25,7 @@ func TestDetailTruncatesInvalidResponse(t *testing.T) {
 	if !strings.Contains(got, `malformed HTTP response "`) || !strings.HasSuffix(got, "…") || len(got) > maxDetail || !utf8.ValidString(got) {
 		t.Errorf("got a detail of %d bytes that ends with %q, want at most %d bytes and an ellipsis", len(got), got[max(0, len(got)-20):], maxDetail)
 	}
-	for _, line := range []string{<-told, err.(*notReady).State.Detail()} {
+	for _, line := range []string{<-changes, err.(*notReady).State.Detail()} {
 		if len(line) > maxDetail+256 {
 			t.Errorf("got a line of %d bytes, want at most %d", len(line), maxDetail+256)
 		}

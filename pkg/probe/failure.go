@@ -11,9 +11,9 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 )
 
-// An ask makes one attempt of a probe. The attempt passes if the error is nil or a [warning]. An ask returns
+// An attemptFunc makes one attempt of a probe. The attempt passes if the error is nil or a [warning]. It returns
 // promptly when ctx is done.
-type ask func(context.Context) error
+type attemptFunc func(context.Context) error
 
 func passes(err error) bool {
 	_, isWarning := errors.AsType[warning](err)

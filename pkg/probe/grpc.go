@@ -34,9 +34,9 @@ const (
 	grpcUnimplemented    = 12
 )
 
-// askGRPC returns an attempt that passes if grpc.health.v1.Health/Check responds SERVING. It encodes the
+// newGRPCAttempt returns an attempt that passes if grpc.health.v1.Health/Check responds SERVING. It encodes the
 // protobuf messages itself, because the gRPC module would make the binary half as large again.
-func askGRPC(a *GRPCAction) (try ask, where string) {
+func newGRPCAttempt(a *GRPCAction) (try attemptFunc, where string) {
 	host, d := hostOf("")
 	target := &url.URL{Scheme: "http", Host: net.JoinHostPort(host, strconv.Itoa(int(a.Port))), Path: healthMethod}
 	var protocols http.Protocols

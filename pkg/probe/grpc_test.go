@@ -87,7 +87,7 @@ func TestGRPCHealth(t *testing.T) {
 		{"G06 DEADLINE_EXCEEDED", gives(codes.DeadlineExceeded), observation.WordTimeout, 0},
 	} {
 		t.Run(v.id, func(t *testing.T) {
-			wantOutcome(t, try(t, first(askGRPC(&GRPCAction{Port: serveGRPC(t, v.service)})), harness.Patience), v.word, v.code)
+			wantOutcome(t, try(t, first(newGRPCAttempt(&GRPCAction{Port: serveGRPC(t, v.service)})), harness.Patience), v.word, v.code)
 		})
 	}
 }
@@ -110,8 +110,8 @@ func TestGRPCCallMatchesKubelet(t *testing.T) { // G01, G09, G10
 	named, long, empty := "my.Svc", string(make([]byte, 300)), ""
 	var last net.Addr
 	for _, service := range []*string{nil, &empty, &named, &long} {
-		ask, _ := askGRPC(&GRPCAction{Port: port, Service: service})
-		wantOutcome(t, try(t, ask, harness.Patience), "", 0)
+		attempt, _ := newGRPCAttempt(&GRPCAction{Port: port, Service: service})
+		wantOutcome(t, try(t, attempt, harness.Patience), "", 0)
 		got, want := <-calls, ""
 		if service != nil {
 			want = *service
@@ -132,7 +132,7 @@ func TestGRPCWithStandardHealthService(t *testing.T) {
 	service := health.NewServer()
 	port := serveGRPC(t, service)
 	name := "my.Svc"
-	call, _ := askGRPC(&GRPCAction{Port: port, Service: &name})
+	call, _ := newGRPCAttempt(&GRPCAction{Port: port, Service: &name})
 	wantOutcome(t, try(t, call, harness.Patience), observation.WordRPC, 5)
 	service.SetServingStatus(name, healthpb.HealthCheckResponse_SERVING)
 	wantOutcome(t, try(t, call, harness.Patience), "", 0)
@@ -145,7 +145,7 @@ func TestGRPCServerWithoutResponseTimesOut(t *testing.T) { // G07
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}))
-	wantOutcome(t, try(t, first(askGRPC(&GRPCAction{Port: port})), 50*time.Millisecond), observation.WordTimeout, 0)
+	wantOutcome(t, try(t, first(newGRPCAttempt(&GRPCAction{Port: port})), 50*time.Millisecond), observation.WordTimeout, 0)
 }
 
 func TestGRPCOverTLS(t *testing.T) {
@@ -154,9 +154,9 @@ func TestGRPCOverTLS(t *testing.T) {
 	over := credentials.NewTLS(server)
 	port := serveGRPC(t, answers(healthpb.HealthCheckResponse_SERVING), grpc.Creds(over))
 	mode := "TLS"
-	call, target := askGRPC(&GRPCAction{Port: port, Mode: &mode})
+	call, target := newGRPCAttempt(&GRPCAction{Port: port, Mode: &mode})
 	harness.Equal(t, try(t, call, harness.Patience), nil, target)
-	plain, _ := askGRPC(&GRPCAction{Port: port})
+	plain, _ := newGRPCAttempt(&GRPCAction{Port: port})
 	if err := try(t, plain, 500*time.Millisecond); passes(err) {
 		t.Error("plaintext with a TLS server: got a pass, want a failure")
 	}
@@ -164,14 +164,14 @@ func TestGRPCOverTLS(t *testing.T) {
 
 func TestGRPCProbeOfHTTPServerFails(t *testing.T) { // G08
 	h1 := newWebApp(t, 200, 0)
-	call, _ := askGRPC(&GRPCAction{Port: h1.port})
+	call, _ := newGRPCAttempt(&GRPCAction{Port: h1.port})
 	if w := failed(try(t, call, harness.Patience)).word; w != observation.WordGarbage && w != observation.WordReset {
 		t.Errorf("HTTP/1.1 server: got %s, want garbage, or reset if the server closes the connection first", w)
 	}
 	h2 := newWebApp(t, 0, 200)
-	wantOutcome(t, try(t, first(askGRPC(&GRPCAction{Port: h2.port})), harness.Patience), observation.WordGarbage, 0)
+	wantOutcome(t, try(t, first(newGRPCAttempt(&GRPCAction{Port: h2.port})), harness.Patience), observation.WordGarbage, 0)
 	down := newWebApp(t, 0, 502)
-	wantOutcome(t, try(t, first(askGRPC(&GRPCAction{Port: down.port})), harness.Patience), observation.WordStatus, 502)
+	wantOutcome(t, try(t, first(newGRPCAttempt(&GRPCAction{Port: down.port})), harness.Patience), observation.WordStatus, 502)
 }
 
 func TestServingStatus(t *testing.T) {

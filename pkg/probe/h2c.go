@@ -18,7 +18,7 @@ import (
 //
 // The detection of package http1client is not used, because a probe must send the request of the user, and
 // because its result is only valid until a probe fails.
-func detect(d *dialer, overH2C func(dialFunc) ask, overHTTP1 ask) ask {
+func detect(d *dialer, overH2C func(dialFunc) attemptFunc, overHTTP1 attemptFunc) attemptFunc {
 	var speaks atomic.Bool // the app has responded to the preface in this attempt
 	h2c := overH2C(func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := d.dial(ctx, network, address)
@@ -42,7 +42,7 @@ func detect(d *dialer, overH2C func(dialFunc) ask, overHTTP1 ask) ask {
 		return h2c(ctx)
 	}
 
-	var learnt atomic.Pointer[ask] // protocol of the last attempt that passed
+	var learnt atomic.Pointer[attemptFunc] // protocol of the last attempt that passed
 	return func(ctx context.Context) error {
 		if way := learnt.Load(); way != nil {
 			err := (*way)(ctx)

@@ -71,7 +71,7 @@ func TestAutoDetection(t *testing.T) {
 	} {
 		t.Run(v.id, func(t *testing.T) {
 			app := newWebApp(t, v.status1, v.status2)
-			get, _ := askHTTP(&HTTPGetAction{
+			get, _ := newHTTPAttempt(&HTTPGetAction{
 				Path: "/h", Port: Port{Number: app.port}, HTTPHeaders: []HTTPHeader{{"X-a", "1"}},
 			}, v.auto)
 			for range 2 {
@@ -89,7 +89,7 @@ func TestAutoDetection(t *testing.T) {
 func TestDetectedProtocolIsResetAfterFailure(t *testing.T) {
 	l := harness.Listen(t)
 	address := l.Addr().String()
-	get, _ := askHTTP(&HTTPGetAction{Port: Port{Number: portOf(l.Addr())}}, true)
+	get, _ := newHTTPAttempt(&HTTPGetAction{Port: Port{Number: portOf(l.Addr())}}, true)
 	serve := func(l net.Listener, h2c bool) *http.Server {
 		server := &http.Server{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), ErrorLog: discardLog(), Protocols: new(http.Protocols)}
 		server.Protocols.SetHTTP1(!h2c)
@@ -121,7 +121,7 @@ func TestDetectionUsesHTTP1WithoutPrefaceResponse(t *testing.T) { // H09
 	t.Cleanup(func() { close(over) }) // runs before the cleanup that waits for the app
 	// The first attempt waits for half of its timeout before it uses HTTP/1.1.
 	harness.ScaleTime(t, func(scale int) (inTime bool) {
-		get, _ := askHTTP(&HTTPGetAction{Port: Port{Number: app.port}}, true)
+		get, _ := newHTTPAttempt(&HTTPGetAction{Port: Port{Number: app.port}}, true)
 		before := len(app.hits())
 		for range 2 { // the second attempt does not send the preface again
 			err := try(t, get, time.Duration(scale)*200*time.Millisecond)
@@ -147,7 +147,7 @@ func TestSlowH2CAppGetsWholeTimeout(t *testing.T) {
 	server.Config.Protocols.SetUnencryptedHTTP2(true)
 	server.Start()
 	t.Cleanup(server.Close)
-	get, _ := askHTTP(&HTTPGetAction{Port: Port{Number: portOf(server.Listener.Addr())}}, true)
+	get, _ := newHTTPAttempt(&HTTPGetAction{Port: Port{Number: portOf(server.Listener.Addr())}}, true)
 	harness.ScaleTime(t, func(scale int) (inTime bool) {
 		timeout := time.Duration(scale) * 500 * time.Millisecond
 		delay.Store(int64(timeout * 6 / 10))
@@ -163,7 +163,7 @@ func TestSlowH2CAppGetsWholeTimeout(t *testing.T) {
 func TestProtocolFieldUsesPriorKnowledge(t *testing.T) {
 	http2 := "HTTP2"
 	app := newWebApp(t, 200, 200)
-	get, _ := askHTTP(&HTTPGetAction{Path: "/h", Port: Port{Number: app.port}, Protocol: &http2}, false)
+	get, _ := newHTTPAttempt(&HTTPGetAction{Path: "/h", Port: Port{Number: app.port}, Protocol: &http2}, false)
 	wantOutcome(t, try(t, get, harness.Patience), "", 0)
 	if got := app.hits(); len(got) != 1 || !strings.HasPrefix(got[0], "HTTP/2.0 ") {
 		t.Errorf("got hits %q, want one over HTTP/2", got)

@@ -27,14 +27,14 @@ const (
 	maxRedirects = 10        // maximum number of redirects, as in the kubelet
 )
 
-// askHTTP returns an attempt that passes if the status is from 200 to 399. The rules are those of the kubelet
+// newHTTPAttempt returns an attempt that passes if the status is from 200 to 399. The rules are those of the kubelet
 // (docs/promises.md 2.3). Status 101 does not pass. own contains the ports of the sidecar. Redirects to
 // these ports are not followed.
-func askHTTP(a *HTTPGetAction, autoDetectHTTP2 bool, own ...int) (try ask, where string) {
+func newHTTPAttempt(a *HTTPGetAction, autoDetectHTTP2 bool, own ...int) (try attemptFunc, where string) {
 	host, d := hostOf(a.Host)
 	target := urlOf(a, host)
 	req := requestOf(a, target)
-	get := func(via http.RoundTripper) ask {
+	get := func(via http.RoundTripper) attemptFunc {
 		client := &http.Client{Transport: via, CheckRedirect: ownPorts(own).checkRedirect}
 		return func(ctx context.Context) error {
 			resp, err := client.Do(req.WithContext(ctx))
@@ -52,7 +52,7 @@ func askHTTP(a *HTTPGetAction, autoDetectHTTP2 bool, own ...int) (try ask, where
 	case a.Protocol != nil && *a.Protocol == "HTTP2":
 		return get(newOneShot(d.dial, h2c)), target.String()
 	case autoDetectHTTP2 && target.Scheme == "http":
-		return detect(d, func(dial dialFunc) ask { return get(newOneShot(dial, h2c)) }, get(newOneShot(d.dial, h1))), target.String()
+		return detect(d, func(dial dialFunc) attemptFunc { return get(newOneShot(dial, h2c)) }, get(newOneShot(d.dial, h1))), target.String()
 	}
 	return get(newOneShot(d.dial, h1)), target.String()
 }

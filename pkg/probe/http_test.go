@@ -119,7 +119,7 @@ func httpStatus(code int, fields ...string) string {
 }
 
 // try makes one attempt. The test fails if the attempt does not return after the timeout.
-func try(t *testing.T, a ask, timeout time.Duration) error {
+func try(t *testing.T, a attemptFunc, timeout time.Duration) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
@@ -222,19 +222,19 @@ func TestHTTPProbeTimeout(t *testing.T) { // S11, S14
 
 func TestRefusedConnection(t *testing.T) { // S17, T03
 	port := int32(refusedPort(t))
-	for name, a := range map[string]ask{
+	for name, a := range map[string]attemptFunc{
 		"http":        get(port),
-		"h2c or http": first(askHTTP(&HTTPGetAction{Port: Port{Number: port}}, true)),
-		"https":       first(askHTTP(&HTTPGetAction{Port: Port{Number: port}, Scheme: "HTTPS"}, false)),
-		"tcp":         first(askTCP(&TCPSocketAction{Port: Port{Number: port}})),
-		"grpc":        first(askGRPC(&GRPCAction{Port: port})),
+		"h2c or http": first(newHTTPAttempt(&HTTPGetAction{Port: Port{Number: port}}, true)),
+		"https":       first(newHTTPAttempt(&HTTPGetAction{Port: Port{Number: port}, Scheme: "HTTPS"}, false)),
+		"tcp":         first(newTCPAttempt(&TCPSocketAction{Port: Port{Number: port}})),
+		"grpc":        first(newGRPCAttempt(&GRPCAction{Port: port})),
 	} {
 		t.Run(name, func(t *testing.T) { wantOutcome(t, try(t, a, harness.Patience), observation.WordRefused, 0) })
 	}
 }
 
 func TestUnknownHostIsUnreachable(t *testing.T) {
-	connect, _ := askTCP(&TCPSocketAction{Port: Port{Number: 80}, Host: "no-such-host.invalid"})
+	connect, _ := newTCPAttempt(&TCPSocketAction{Port: Port{Number: 80}, Host: "no-such-host.invalid"})
 	err := try(t, connect, harness.Patience)
 	if w := failed(err).word; w != observation.WordUnreachable && w != observation.WordTimeout { // the resolver can be slow
 		t.Errorf("got %s (%v), want unreachable", w, err)
@@ -300,7 +300,7 @@ func TestRedirectToSidecarPortIsNotFollowed(t *testing.T) {
 	} {
 		app := newRawApp(t, "127.0.0.1:0", paths(map[string]string{"/h": httpStatus(302, "Location: "+location), "*": httpStatus(200)}))
 		for _, detect := range []bool{false, true} {
-			get, _ := askHTTP(&HTTPGetAction{Path: "/h", Port: Port{Number: app.port}}, detect, 80, int(own.port))
+			get, _ := newHTTPAttempt(&HTTPGetAction{Path: "/h", Port: Port{Number: app.port}}, detect, 80, int(own.port))
 			err := try(t, get, harness.Patience)
 			wantOutcome(t, err, "", 0)
 			if warned := err != nil; warned == followed {
@@ -346,7 +346,7 @@ func TestHTTPProbeRequest(t *testing.T) {
 		t.Run(v.id, func(t *testing.T) {
 			app := newRawApp(t, "127.0.0.1:0", text(httpStatus(200)))
 			v.get.Port.Number = app.port
-			get, _ := askHTTP(&v.get, false)
+			get, _ := newHTTPAttempt(&v.get, false)
 			harness.NoError(t, try(t, get, harness.Patience))
 			got := strings.Split(strings.TrimSuffix(app.hits()[0], "\r\n"), "\r\n")
 			want := strings.Split(strings.ReplaceAll(strings.Join(v.want, "\n"), "PORT", fmt.Sprint(app.port)), "\n")
@@ -386,7 +386,7 @@ func TestHTTPProbePathIsUnchanged(t *testing.T) {
 	} {
 		t.Run(path, func(t *testing.T) {
 			app := newRawApp(t, "127.0.0.1:0", text(httpStatus(200)))
-			get, _ := askHTTP(&HTTPGetAction{Path: path, Port: Port{Number: app.port}}, false)
+			get, _ := newHTTPAttempt(&HTTPGetAction{Path: path, Port: Port{Number: app.port}}, false)
 			harness.NoError(t, try(t, get, harness.Patience))
 			line, _, _ := strings.Cut(app.hits()[0], "\r\n")
 			harness.Equal(t, line, "GET "+want+" HTTP/1.1")
@@ -394,7 +394,7 @@ func TestHTTPProbePathIsUnchanged(t *testing.T) {
 	}
 	t.Run("60000 bytes", func(t *testing.T) { // P33
 		app := newRawApp(t, "127.0.0.1:0", text(httpStatus(200)))
-		get, _ := askHTTP(&HTTPGetAction{Path: "/" + strings.Repeat("x", 60000), Port: Port{Number: app.port}}, false)
+		get, _ := newHTTPAttempt(&HTTPGetAction{Path: "/" + strings.Repeat("x", 60000), Port: Port{Number: app.port}}, false)
 		wantOutcome(t, try(t, get, harness.Patience), "", 0)
 	})
 }
@@ -419,11 +419,11 @@ func TestTimeoutClosesConnection(t *testing.T) {
 		}
 	}()
 	port, http2 := portOf(l.Addr()), "HTTP2"
-	for name, a := range map[string]ask{
+	for name, a := range map[string]attemptFunc{
 		"http":  get(port),
-		"https": first(askHTTP(&HTTPGetAction{Port: Port{Number: port}, Scheme: "HTTPS"}, false)),
-		"h2c":   first(askHTTP(&HTTPGetAction{Port: Port{Number: port}, Protocol: &http2}, false)),
-		"grpc":  first(askGRPC(&GRPCAction{Port: port})),
+		"https": first(newHTTPAttempt(&HTTPGetAction{Port: Port{Number: port}, Scheme: "HTTPS"}, false)),
+		"h2c":   first(newHTTPAttempt(&HTTPGetAction{Port: Port{Number: port}, Protocol: &http2}, false)),
+		"grpc":  first(newGRPCAttempt(&GRPCAction{Port: port})),
 	} {
 		t.Run(name, func(t *testing.T) {
 			wantOutcome(t, try(t, a, 50*time.Millisecond), observation.WordTimeout, 0)
@@ -445,7 +445,7 @@ func TestHTTPSProbeSkipsVerificationAndSupportsHTTP2(t *testing.T) { // P22, P23
 		app.StartTLS()
 		t.Cleanup(app.Close)
 		for _, auto := range []bool{false, true} {
-			get, target := askHTTP(&HTTPGetAction{Port: Port{Number: portOf(app.Listener.Addr())}, Scheme: "HTTPS"}, auto)
+			get, target := newHTTPAttempt(&HTTPGetAction{Port: Port{Number: portOf(app.Listener.Addr())}, Scheme: "HTTPS"}, auto)
 			harness.Equal(t, try(t, get, harness.Patience), nil, "HTTP/2", h2)
 			want := "HTTP/1.1"
 			if h2 {
@@ -461,7 +461,7 @@ func TestHTTPSProbeSkipsVerificationAndSupportsHTTP2(t *testing.T) { // P22, P23
 
 func TestHTTPSProbeOfPlainPortFailsWithTLS(t *testing.T) { // P24
 	plain := newWebApp(t, 200, 0)
-	get, _ := askHTTP(&HTTPGetAction{Port: Port{Number: plain.port}, Scheme: "HTTPS"}, false)
+	get, _ := newHTTPAttempt(&HTTPGetAction{Port: Port{Number: plain.port}, Scheme: "HTTPS"}, false)
 	wantOutcome(t, try(t, get, harness.Patience), observation.WordTLS, 0)
 }
 
@@ -483,7 +483,7 @@ func TestHTTPProbeOfTLSPortFailsWithStatus(t *testing.T) { // P25
 
 func TestRequiredClientCertificateFailsWithTLS(t *testing.T) {
 	app := newTLSApp(t, tls.RequireAnyClientCert)
-	get, _ := askHTTP(&HTTPGetAction{Port: Port{Number: portOf(app.Listener.Addr())}, Scheme: "HTTPS"}, false)
+	get, _ := newHTTPAttempt(&HTTPGetAction{Port: Port{Number: portOf(app.Listener.Addr())}, Scheme: "HTTPS"}, false)
 	wantOutcome(t, try(t, get, harness.Patience), observation.WordTLS, 0)
 }
 
@@ -531,17 +531,17 @@ func (c *closeConn) Close() error {
 func TestIPv6(t *testing.T) { // P15, P16
 	app := newRawApp(t, "[::1]:0", text(httpStatus(200)))
 	port := Port{Number: app.port}
-	for name, a := range map[string]ask{
-		"http with host":     first(askHTTP(&HTTPGetAction{Port: port, Host: "::1"}, false)),
-		"http with brackets": first(askHTTP(&HTTPGetAction{Port: port, Host: "[::1]"}, false)),
+	for name, a := range map[string]attemptFunc{
+		"http with host":     first(newHTTPAttempt(&HTTPGetAction{Port: port, Host: "::1"}, false)),
+		"http with brackets": first(newHTTPAttempt(&HTTPGetAction{Port: port, Host: "[::1]"}, false)),
 		"http without IPv4":  get(app.port),
-		"tcp with host":      first(askTCP(&TCPSocketAction{Port: port, Host: "::1"})),
-		"tcp without IPv4":   first(askTCP(&TCPSocketAction{Port: port})),
+		"tcp with host":      first(newTCPAttempt(&TCPSocketAction{Port: port, Host: "::1"})),
+		"tcp without IPv4":   first(newTCPAttempt(&TCPSocketAction{Port: port})),
 	} {
 		t.Run(name, func(t *testing.T) { wantOutcome(t, try(t, a, harness.Patience), "", 0) })
 	}
 	t.Run("tcp with IPv4 host", func(t *testing.T) {
-		wantOutcome(t, try(t, first(askTCP(&TCPSocketAction{Port: port, Host: "127.0.0.1"})), harness.Patience), observation.WordRefused, 0)
+		wantOutcome(t, try(t, first(newTCPAttempt(&TCPSocketAction{Port: port, Host: "127.0.0.1"})), harness.Patience), observation.WordRefused, 0)
 	})
 	for _, head := range app.hits() {
 		if strings.Contains(head, "[[") {
@@ -550,17 +550,17 @@ func TestIPv6(t *testing.T) { // P15, P16
 	}
 }
 
-func first(a ask, _ string) ask { return a }
+func first(a attemptFunc, _ string) attemptFunc { return a }
 
 // get returns an attempt that requests /h on a port over HTTP/1.1.
-func get(port int32) ask {
-	return first(askHTTP(&HTTPGetAction{Path: "/h", Port: Port{Number: port}}, false))
+func get(port int32) attemptFunc {
+	return first(newHTTPAttempt(&HTTPGetAction{Path: "/h", Port: Port{Number: port}}, false))
 }
 
 func TestTCPProbePassesIfPortAccepts(t *testing.T) { // T01, T02
 	silent := newRawApp(t, "127.0.0.1:0", func(*net.TCPConn, string) {})
 	for range 3 {
-		wantOutcome(t, try(t, first(askTCP(&TCPSocketAction{Port: Port{Number: silent.port}})), harness.Patience), "", 0)
+		wantOutcome(t, try(t, first(newTCPAttempt(&TCPSocketAction{Port: Port{Number: silent.port}})), harness.Patience), "", 0)
 	}
 	if got := silent.hits(); len(got) != 0 {
 		t.Errorf("app received %q, want no data", got)
@@ -579,7 +579,7 @@ func TestTCPProbePassesIfPortAccepts(t *testing.T) { // T01, T02
 		}
 	}()
 	for range 10 {
-		wantOutcome(t, try(t, first(askTCP(&TCPSocketAction{Port: Port{Number: portOf(l.Addr())}})), harness.Patience), "", 0)
+		wantOutcome(t, try(t, first(newTCPAttempt(&TCPSocketAction{Port: Port{Number: portOf(l.Addr())}})), harness.Patience), "", 0)
 	}
 }
 

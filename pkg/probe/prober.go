@@ -78,7 +78,7 @@ type Prober struct {
 
 // A target is a probe and its state.
 type target struct {
-	ask        ask
+	attempt    attemptFunc
 	aggressive bool
 	threshold  int           // required number of consecutive passes in aggressive mode
 	tryTime    time.Duration // timeout of the next attempt
@@ -109,13 +109,13 @@ func New(probes []Probe, o Options) *Prober {
 		switch {
 		case p.HTTPGet != nil:
 			t.known.Kind = "httpGet"
-			t.ask, t.known.Target = askHTTP(p.HTTPGet, o.AutoDetectHTTP2, o.OwnPorts...)
+			t.attempt, t.known.Target = newHTTPAttempt(p.HTTPGet, o.AutoDetectHTTP2, o.OwnPorts...)
 		case p.TCPSocket != nil:
 			t.known.Kind = "tcpSocket"
-			t.ask, t.known.Target = askTCP(p.TCPSocket)
+			t.attempt, t.known.Target = newTCPAttempt(p.TCPSocket)
 		case p.GRPC != nil:
 			t.known.Kind = "grpc"
-			t.ask, t.known.Target = askGRPC(p.GRPC)
+			t.attempt, t.known.Target = newGRPCAttempt(p.GRPC)
 		}
 		if t.tryTime = initialTimeout; !t.aggressive {
 			t.tryTime = max(minStandardTimeout, time.Duration(p.TimeoutSeconds)*time.Second)
@@ -244,7 +244,7 @@ func (p *Prober) settle(t *target) bool {
 	for sleepUntil(ctx, t.next) {
 		start := time.Now()
 		tryCtx, cancel := context.WithTimeout(ctx, t.tryTime)
-		err := t.ask(tryCtx)
+		err := t.attempt(tryCtx)
 		cancel()
 		if !passes(err) && ctx.Err() != nil {
 			return false // the attempt was canceled, so its error does not describe the app

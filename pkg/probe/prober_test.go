@@ -33,7 +33,7 @@ type script struct {
 	target *target
 }
 
-func (s *script) ask(ctx context.Context) error {
+func (s *script) attempt(ctx context.Context) error {
 	s.mu.Lock()
 	n := len(s.tries)
 	s.tries = append(s.tries, time.Since(s.begun))
@@ -88,7 +88,7 @@ func standard(then func(int, context.Context) error) *script {
 
 func newScript(then func(int, context.Context) error, of *target) *script {
 	s := &script{begun: time.Now(), then: then, target: of}
-	of.ask = s.ask
+	of.attempt = s.attempt
 	return s
 }
 
@@ -480,7 +480,7 @@ func TestStateKeepsLastAttempts(t *testing.T) {
 func TestOnChangeIsCalledOncePerChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begin := time.Now()
-		var told []string
+		var changes []string
 		var p *Prober
 		s := aggressive(1, func(int, context.Context) error {
 			switch since := time.Since(begin); {
@@ -495,7 +495,7 @@ func TestOnChangeIsCalledOncePerChange(t *testing.T) {
 		})
 		p = start(t, Options{OnChange: func(c Change) {
 			_ = p.State() // must not deadlock
-			told = append(told, fmt.Sprintf("%v %s -> %s %s", time.Since(begin), c.Before.Phase, c.Now.Phase, c.Now.Reason()))
+			changes = append(changes, fmt.Sprintf("%v %s -> %s %s", time.Since(begin), c.Before.Phase, c.Now.Phase, c.Now.Reason()))
 		}}, s)
 		harness.Equal(t, p.Ready(t.Context()), nil)
 		time.Sleep(time.Minute)
@@ -506,13 +506,13 @@ func TestOnChangeIsCalledOncePerChange(t *testing.T) {
 			"2s starting -> ready ",
 			"1m2s ready -> failing not ready: probe 0 (httpGet) failing: status 503",
 		}
-		harness.Equal(t, strings.Join(told, "\n"), strings.Join(want, "\n"))
+		harness.Equal(t, strings.Join(changes, "\n"), strings.Join(want, "\n"))
 	})
 }
 
 func TestOnChangeRateLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var told atomic.Int32
+		var changes atomic.Int32
 		var last atomic.Value
 		s := aggressive(1, func(n int, _ context.Context) error {
 			if n%2 == 0 {
@@ -521,11 +521,11 @@ func TestOnChangeRateLimit(t *testing.T) {
 			return refused
 		})
 		p := start(t, Options{OnChange: func(c Change) {
-			told.Add(1)
+			changes.Add(1)
 			last.Store(c.Now.Probes[0].Word)
 		}}, s)
 		_ = p.Ready(t.Context())
-		if got := told.Load(); got < 11 || got > 20 {
+		if got := changes.Load(); got < 11 || got > 20 {
 			t.Errorf("got %d calls in 10 s, want 10 immediate calls and one call per second", got)
 		}
 		time.Sleep(5 * time.Second)
@@ -536,7 +536,7 @@ func TestOnChangeRateLimit(t *testing.T) {
 func TestOnReadyIsCalledForEachChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const flaps = 100
-		told, lost, won := 0, 0, 0
+		changes, lost, won := 0, 0, 0
 		s := standard(func(n int, _ context.Context) error {
 			if n%2 == 0 {
 				return status500
@@ -544,7 +544,7 @@ func TestOnReadyIsCalledForEachChange(t *testing.T) {
 			return nil
 		})
 		p := start(t, Options{
-			OnChange: func(Change) { told++ },
+			OnChange: func(Change) { changes++ },
 			OnReady: func(ready bool) {
 				if ready {
 					won++
@@ -560,21 +560,21 @@ func TestOnReadyIsCalledForEachChange(t *testing.T) {
 		if won != flaps || lost != flaps-1 { // the first attempt fails
 			t.Errorf("got %d calls with true and %d calls with false, want %d and %d", won, lost, flaps, flaps-1)
 		}
-		if told > 2*changeBurst {
-			t.Errorf("got %d calls of OnChange, want fewer", told)
+		if changes > 2*changeBurst {
+			t.Errorf("got %d calls of OnChange, want fewer", changes)
 		}
 	})
 }
 
 func TestWarningPassesAndIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var told []string
+		var changes []string
 		s := standard(sequence(warning("look here"), warning("look here")))
-		p := start(t, Options{OnChange: func(c Change) { told = append(told, c.Now.Detail()) }}, s)
+		p := start(t, Options{OnChange: func(c Change) { changes = append(changes, c.Now.Detail()) }}, s)
 		for range 3 {
 			harness.Equal(t, p.Ready(t.Context()), nil)
 		}
-		harness.Equal(t, told, []string{"probe 0 (tcpSocket) ready: tcp://10.1.2.3:8080: look here", ""})
+		harness.Equal(t, changes, []string{"probe 0 (tcpSocket) ready: tcp://10.1.2.3:8080: look here", ""})
 	})
 }
 

@@ -99,8 +99,8 @@ func (u unwatched) Deadline() (time.Time, bool) { return u.end, true }
 func (u unwatched) Done() <-chan struct{}       { return nil }
 func (u unwatched) Err() error                  { return nil }
 
-// askTCP returns an attempt that passes if the port accepts a connection. It does not send data.
-func askTCP(a *TCPSocketAction) (try ask, where string) {
+// newTCPAttempt returns an attempt that passes if the port accepts a connection. It does not send data.
+func newTCPAttempt(a *TCPSocketAction) (try attemptFunc, where string) {
 	host, d := hostOf(a.Host)
 	address := net.JoinHostPort(host, strconv.Itoa(a.Port.number()))
 	return func(ctx context.Context) error {

@@ -96,15 +96,15 @@ func newBudget(bounds *bound.Recorder) *netconn.Budget {
 func containerMemory(cgroup fs.FS) int64 {
 	const beyond = 1 << 50
 	for _, name := range []string{"memory.max", "memory/memory.limit_in_bytes"} {
-		if n, err := strconv.ParseUint(said(cgroup, name), 10, 64); err == nil && n > 0 && n < beyond {
+		if n, err := strconv.ParseUint(cgroupFile(cgroup, name), 10, 64); err == nil && n > 0 && n < beyond {
 			return int64(n)
 		}
 	}
 	return 0
 }
 
-// said returns the trimmed content of a cgroup file, or "" if the file does not exist.
-func said(cgroup fs.FS, name string) string {
+// cgroupFile returns the trimmed content of a cgroup file, or "" if the file does not exist.
+func cgroupFile(cgroup fs.FS, name string) string {
 	text, _ := fs.ReadFile(cgroup, name)
 	return strings.TrimSpace(string(text))
 }

@@ -276,7 +276,7 @@ func (s *sidecar) build() (err error) {
 	s.budget = newBudget(s.bounds)
 	s.buildEngines()
 	s.board = status.New(s.statusSources())
-	s.tell()
+	s.createTelemetry()
 	if s.telemetry.tracer != nil {
 		s.proxy.Trace = func(x transport.Exchange) proxy.Trace { return s.telemetry.tracer.Begin(x) }
 	}

@@ -200,8 +200,8 @@ func (c *callCounter) move(tid int, to call, again bool) {
 	c.changed.Broadcast()
 }
 
-// gone removes a thread that has exited.
-func (c *callCounter) gone(tid int) {
+// removeThread removes a thread that has exited.
+func (c *callCounter) removeThread(tid int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.at, tid)
@@ -335,7 +335,7 @@ func (c *callCounter) follow(pid int) error {
 		case !status.Stopped() && tid == pid:
 			return nil
 		case !status.Stopped():
-			c.gone(tid)
+			c.removeThread(tid)
 			continue
 		}
 		var deliver int

@@ -26,8 +26,8 @@ type telemetry struct {
 	push    *metrics.Push
 }
 
-// tell creates the telemetry.
-func (s *sidecar) tell() {
+// createTelemetry creates the telemetry.
+func (s *sidecar) createTelemetry() {
 	s.telemetry.log = s.requestLog()
 	s.telemetry.tracer = s.tracer()
 	push := s.pushOptions()

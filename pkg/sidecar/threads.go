@@ -26,9 +26,9 @@ func limitThreads(cgroup fs.FS) {
 // containerCPUs returns the CPU limit of the container, or +Inf if there is no limit. cgroup is the
 // directory /sys/fs/cgroup of cgroup version 1 or 2.
 func containerCPUs(cgroup fs.FS) float64 {
-	share, period, both := strings.Cut(said(cgroup, "cpu.max"), " ")
+	share, period, both := strings.Cut(cgroupFile(cgroup, "cpu.max"), " ")
 	if !both {
-		share, period = said(cgroup, "cpu/cpu.cfs_quota_us"), said(cgroup, "cpu/cpu.cfs_period_us")
+		share, period = cgroupFile(cgroup, "cpu/cpu.cfs_quota_us"), cgroupFile(cgroup, "cpu/cpu.cfs_period_us")
 	}
 	n, err := strconv.ParseUint(share, 10, 63)
 	of, err2 := strconv.ParseUint(period, 10, 63)

@@ -70,7 +70,7 @@ func TestProvidedFileIsVisibleToOneProcess(t *testing.T) {
 	defer p.stop()
 	<-p.done
 	if got, want := out.String(), "a certificate"; got != want {
-		t.Errorf("inside: got %q, %s, want %q", got, p.said, want)
+		t.Errorf("inside: got %q, %s, want %q", got, p.output, want)
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 		t.Errorf("outside: got %v, %v, want an empty directory", left, err)

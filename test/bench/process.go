@@ -28,7 +28,7 @@ const patience = 3 * time.Minute
 type process struct {
 	name    string
 	cmd     *exec.Cmd
-	said    *tail
+	output  *tail
 	started time.Time // time at which the shell was told to exec
 	done    chan struct{}
 }
@@ -47,13 +47,13 @@ type program struct {
 // inherits the change. The measured start time is the time of the input line, immediately
 // before exec.
 func launch(g program) (*process, error) {
-	p := &process{name: g.name, said: &tail{}, done: make(chan struct{})}
+	p := &process{name: g.name, output: &tail{}, done: make(chan struct{})}
 	p.cmd = exec.Command("/bin/sh", append([]string{"-c", `read -r word; exec "$@" </dev/null`, "sh"}, g.argv...)...)
 	p.cmd.Env = g.env
-	p.cmd.Stderr = p.said
-	p.cmd.Stdout = p.said
+	p.cmd.Stderr = p.output
+	p.cmd.Stdout = p.output
 	if g.out != nil {
-		p.cmd.Stdout = io.MultiWriter(g.out, p.said)
+		p.cmd.Stdout = io.MultiWriter(g.out, p.output)
 	}
 	// The process has its own process group, so that stop also kills its children. It receives
 	// SIGTERM if this process exits.
@@ -102,11 +102,11 @@ func (p *process) answers(address, request string) (time.Duration, error) {
 		}
 		select {
 		case <-p.done:
-			return 0, fmt.Errorf("%s exited before the first response: %v; output: %s", p.name, err, p.said)
+			return 0, fmt.Errorf("%s exited before the first response: %v; output: %s", p.name, err, p.output)
 		default:
 		}
 		if time.Now().After(end) {
-			return 0, fmt.Errorf("%s: timeout after %v: %v; output: %s", p.name, patience, err, p.said)
+			return 0, fmt.Errorf("%s: timeout after %v: %v; output: %s", p.name, patience, err, p.output)
 		}
 		time.Sleep(askAgain)
 	}

@@ -46,24 +46,24 @@ func TestReadmeCommandsInjectAndUninject(t *testing.T) {
 		t.Helper()
 		line = strings.NewReplacer("bin/injector", "../../bin/injector", "deploy/example/before.yaml", file, "app.yaml", file, "kubectl", "kubectl -n "+s.name).Replace(line)
 		c := exec.Command("bash", "-o", "pipefail", "-c", line)
-		var said bytes.Buffer
-		c.Stderr = &said
+		var output bytes.Buffer
+		c.Stderr = &output
 		out, err := c.Output()
 		if err != nil {
-			t.Fatalf("%s: %v: %s", line, err, said.String())
+			t.Fatalf("%s: %v: %s", line, err, output.String())
 		}
 		return string(out)
 	}
 	readme := commands(t, "../../README.md", "bin/injector explain", "bin/injector inject", "kubectl exec")
-	if said := shell(readme[0]); !strings.Contains(said, "queue-proxy") {
-		t.Errorf("%s: got %q, want a list of changes", readme[0], said)
+	if output := shell(readme[0]); !strings.Contains(output, "queue-proxy") {
+		t.Errorf("%s: got %q, want a list of changes", readme[0], output)
 	}
 	shell(strings.Replace(readme[1], "inject -f", "inject --settings REQUEST_LOG=true -f", 1))
 	s.awaitRollout("shop")
 	pod := s.ready("app=shop", 2)[0]
 	s.hasSidecar(pod)
-	if said := shell(strings.Replace(readme[2], "POD", pod.name(), 1)); !strings.Contains(said, "ready") {
-		t.Errorf("%s: got %q, want ready", readme[2], said)
+	if output := shell(strings.Replace(readme[2], "POD", pod.name(), 1)); !strings.Contains(output, "ready") {
+		t.Errorf("%s: got %q, want ready", readme[2], output)
 	}
 
 	c := newClients(s, s.service("shop"))
@@ -118,8 +118,8 @@ func TestREADMEStepsLoseNoRequests(t *testing.T) {
 	first := injector(t, original, "inject", "--image="+sidecarImage)
 	s.apply(first)
 	s.awaitRollout("shop")
-	if said, err := run([]byte(s.kubectl("get", "pods,services", "-o", "json")), "../../bin/injector", "status"); err != nil {
-		t.Errorf("%s: got %q and %v, want exit code 0 of injector status before the second step", readme[1], said, err)
+	if output, err := run([]byte(s.kubectl("get", "pods,services", "-o", "json")), "../../bin/injector", "status"); err != nil {
+		t.Errorf("%s: got %q and %v, want exit code 0 of injector status before the second step", readme[1], output, err)
 	}
 	second := injector(t, original, "inject", "--step=services", "--image="+sidecarImage)
 	if !strings.Contains(first, "targetPort: 8080") || !strings.Contains(second, "targetPort: 8012") {
@@ -133,8 +133,8 @@ func TestREADMEStepsLoseNoRequests(t *testing.T) {
 	stop()
 	group.Wait()
 	close(failed)
-	for said := range failed {
-		t.Error(said)
+	for output := range failed {
+		t.Error(output)
 	}
 	t.Logf("served %d requests in two steps", served.Load())
 	if served.Load() < 100 {

@@ -214,17 +214,17 @@ func TestWebSocketReceivesCloseOfApp(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.kubectl("delete", "pod", s.ready("serving.knative.dev/service=ws", 1)[0].name(), "--wait=false")
-	said := 0
+	messages := 0
 	for err = say(); err == nil; err = say() {
-		said++
+		messages++
 		time.Sleep(200 * time.Millisecond)
 	}
-	t.Logf("got %d messages after the deletion, then %v", said, err)
+	t.Logf("got %d messages after the deletion, then %v", messages, err)
 	if code := websocket.CloseStatus(err); code != websocket.StatusNormalClosure {
-		t.Errorf("got close code %d (%v) after %d messages, want 1000 from the app", code, err, said)
+		t.Errorf("got close code %d (%v) after %d messages, want 1000 from the app", code, err, messages)
 	}
-	if said < 10 {
-		t.Errorf("got %d messages after the deletion, want at least 10", said)
+	if messages < 10 {
+		t.Errorf("got %d messages after the deletion, want at least 10", messages)
 	}
 }
 

@@ -186,13 +186,13 @@ func (s *space) explain() {
 	}
 	// Omit the lines of successful requests.
 	for _, l := range s.pod.all() {
-		var said []string
+		var lines []string
 		for _, line := range l.lines {
 			if !strings.HasPrefix(line, "seen ") && !strings.Contains(line, `"reason":"ok"`) {
-				said = append(said, fmt.Sprintf("%.300s", line))
+				lines = append(lines, fmt.Sprintf("%.300s", line))
 			}
 		}
-		s.t.Logf("%s/%s, last of %d lines:\n%s", l.pod, l.container, len(l.lines), strings.Join(said[max(0, len(said)-6):], "\n"))
+		s.t.Logf("%s/%s, last of %d lines:\n%s", l.pod, l.container, len(l.lines), strings.Join(lines[max(0, len(lines)-6):], "\n"))
 	}
 }
 

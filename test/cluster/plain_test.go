@@ -205,12 +205,12 @@ func (s *space) checkReadinessChanges(pod object) {
 		o, err := s.one("pods", pod.name())
 		return err == nil && o.condition("Ready")
 	}
-	if code, said := s.execute(pod.name(), "why"); code != 0 {
-		s.t.Errorf("why of a ready pod: got exit code %d and %q, want 0", code, said)
+	if code, output := s.execute(pod.name(), "why"); code != 0 {
+		s.t.Errorf("why of a ready pod: got exit code %d and %q, want 0", code, output)
 	}
 	ask("POST", app+"503")
-	if code, said := s.execute(pod.name(), "why"); code != 1 || !strings.Contains(said, "not ready") {
-		s.t.Errorf("why of a pod that is not ready: got exit code %d and %q, want 1", code, said)
+	if code, output := s.execute(pod.name(), "why"); code != 1 || !strings.Contains(output, "not ready") {
+		s.t.Errorf("why of a pod that is not ready: got exit code %d and %q, want 1", code, output)
 	}
 	within(s.t, patience, "the pod becomes unready", func() error {
 		if isReady() {
@@ -226,8 +226,8 @@ func (s *space) checkReadinessChanges(pod object) {
 		return nil
 	})
 	eventually(s.t, "why reports a ready pod", func() error {
-		if code, said := s.execute(pod.name(), "why"); code != 0 {
-			return fmt.Errorf("%d %s", code, said)
+		if code, output := s.execute(pod.name(), "why"); code != 0 {
+			return fmt.Errorf("%d %s", code, output)
 		}
 		return nil
 	})

@@ -44,12 +44,12 @@ type shown struct {
 func (s *space) top() map[string]shown {
 	s.t.Helper()
 	code, out := s.plugin("top", "--once", "-o", "json", "--as=onlooker")
-	var said struct{ Sidecars []shown }
-	if err := json.Unmarshal([]byte(out), &said); err != nil || code != 0 {
+	var report struct{ Sidecars []shown }
+	if err := json.Unmarshal([]byte(out), &report); err != nil || code != 0 {
 		s.t.Fatalf("top: got exit code %d, %v and %s, want JSON", code, err, out)
 	}
 	rows := map[string]shown{}
-	for _, row := range said.Sidecars {
+	for _, row := range report.Sidecars {
 		rows[row.Pod] = row
 	}
 	return rows

@@ -137,16 +137,16 @@ func (c *clients) webSocket(ctx context.Context, id string) error {
 	}
 	defer ws.CloseNow()
 	for i := range 5 {
-		said := fmt.Sprintf("%s %d", id, i)
-		if err := ws.Write(ctx, websocket.MessageText, []byte(said)); err != nil {
+		sent := fmt.Sprintf("%s %d", id, i)
+		if err := ws.Write(ctx, websocket.MessageText, []byte(sent)); err != nil {
 			return err
 		}
-		_, heard, err := ws.Read(ctx)
+		_, received, err := ws.Read(ctx)
 		if err != nil {
 			return err
 		}
-		if string(heard) != said {
-			return fmt.Errorf("got %q, want %q", heard, said)
+		if string(received) != sent {
+			return fmt.Errorf("got %q, want %q", received, sent)
 		}
 		time.Sleep(100 * time.Millisecond)
 	}

@@ -106,11 +106,11 @@ func (p *proxy) logIsJSON() []map[string]any { return p.logIs(maxLine, unprintab
 
 func (p *proxy) logIs(most int, bad func(rune) bool) (all []map[string]any) {
 	p.t.Helper()
-	said := p.out.String()
-	if i := strings.LastIndexByte(said, '\n'); i < len(said)-1 {
-		said = said[:i+1] // the last line is incomplete
+	text := p.out.String()
+	if i := strings.LastIndexByte(text, '\n'); i < len(text)-1 {
+		text = text[:i+1] // the last line is incomplete
 	}
-	for line := range strings.Lines(said) {
+	for line := range strings.Lines(text) {
 		line = strings.TrimSuffix(line, "\n")
 		var object map[string]any
 		if err := json.Unmarshal([]byte(line), &object); err != nil {

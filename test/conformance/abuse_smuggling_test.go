@@ -110,8 +110,8 @@ func served(t *testing.T, p *proxy, text string, command func(file string) *exec
 		cmd.Path, cmd.Err = filepath.Join("/usr/sbin", cmd.Args[0]), nil
 	}
 	cmd.Dir, cmd.SysProcAttr = dir, dieWithParent
-	said := &output{}
-	cmd.Stdout, cmd.Stderr = said, said
+	out := &output{}
+	cmd.Stdout, cmd.Stderr = out, out
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +119,7 @@ func served(t *testing.T, p *proxy, text string, command func(file string) *exec
 		cmd.Process.Kill()
 		cmd.Wait()
 		if t.Failed() {
-			t.Logf("output of %s:\n%s", cmd.Args[0], said.tail())
+			t.Logf("output of %s:\n%s", cmd.Args[0], out.tail())
 		}
 	})
 	poll(t, cmd.Args[0]+" listens", func() error {

@@ -226,7 +226,7 @@ func TestDrainEndsWithConnectionsAtLimit(t *testing.T) {
 func TestTimeoutResponseReachesSendingClient(t *testing.T) {
 	p := newProxy(t)
 	p.app(newEndlessApp())
-	p.start(requestClock.settings()...)
+	p.start(requestTimeout.settings()...)
 	w := dial(t, p.addr())
 	w.send("POST /wait HTTP/1.1\r\nHost: a.test\r\nContent-Length: 1000000000\r\n\r\n")
 	stop := make(chan struct{})
@@ -245,7 +245,7 @@ func TestTimeoutResponseReachesSendingClient(t *testing.T) {
 		}
 	}()
 	m := w.receive("POST")
-	checkOurs(t, p, m, 504, requestClock.kind, requestClock.word)
+	checkOurs(t, p, m, 504, requestTimeout.kind, requestTimeout.word)
 	close(stop)
 	<-done
 }

@@ -69,11 +69,11 @@ func tryPodman(t *testing.T, stdin []byte, args ...string) (string, error) {
 	c := exec.CommandContext(ctx, "podman", args...)
 	c.Dir, c.Stdin = t.TempDir(), bytes.NewReader(stdin)
 	c.Env = append(os.Environ(), "CONTAINERS_CONF="+conf, "STORAGE_DRIVER=overlay")
-	var said bytes.Buffer
-	c.Stderr = &said
+	var stderr bytes.Buffer
+	c.Stderr = &stderr
 	out, err := c.Output()
 	if err != nil {
-		return "", fmt.Errorf("podman %s: %w: %s (run test/e2e/setup)", strings.Join(args, " "), err, bytes.TrimSpace(said.Bytes()))
+		return "", fmt.Errorf("podman %s: %w: %s (run test/e2e/setup)", strings.Join(args, " "), err, bytes.TrimSpace(stderr.Bytes()))
 	}
 	return strings.TrimSpace(string(out)), nil
 }

@@ -60,7 +60,7 @@ func TestImageContainsOnlyRequiredFiles(t *testing.T) {
 
 // checkModules fails the test unless the SBOM of a binary contains modules and the version
 // that the binary prints.
-func checkModules(t *testing.T, list io.Reader, said string) {
+func checkModules(t *testing.T, list io.Reader, versions string) {
 	t.Helper()
 	var got struct {
 		Metadata struct {
@@ -72,8 +72,8 @@ func checkModules(t *testing.T, list io.Reader, said string) {
 		t.Fatal(err)
 	}
 	c := got.Metadata.Component
-	if c.Version == "" || !strings.Contains(said, c.Version) || len(got.Components) < 5 {
-		t.Errorf("got SBOM with %d modules for %s, version %q, want at least 5 modules and a version in %q", len(got.Components), c.Name, c.Version, said)
+	if c.Version == "" || !strings.Contains(versions, c.Version) || len(got.Components) < 5 {
+		t.Errorf("got SBOM with %d modules for %s, version %q, want at least 5 modules and a version in %q", len(got.Components), c.Name, c.Version, versions)
 	}
 }
 

@@ -20,7 +20,7 @@ type row struct {
 	seconds  int       // fixed duration; 0 is the duration of -seconds
 	settings []string  // settings of the sidecar, as NAME=value
 	quick    bool      // the row is part of -quick
-	hour     bool      // the row is part of -hour only
+	hour     bool      // the row is used only with -hour
 }
 
 // manyRequests is the minimum number of requests of rows with small messages, and

@@ -23,7 +23,7 @@ func start(t *testing.T, path string, env []string, each func(string), args ...s
 	p := &process{t: t, cmd: exec.Command(path, args...), done: make(chan struct{})}
 	p.cmd.Env, p.cmd.Dir = env, t.TempDir()
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	said, err := p.cmd.StdoutPipe()
+	stdout, err := p.cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +33,7 @@ func start(t *testing.T, path string, env []string, each func(string), args ...s
 	}
 	go func() {
 		defer close(p.done)
-		lines := bufio.NewScanner(said)
+		lines := bufio.NewScanner(stdout)
 		lines.Buffer(nil, 1<<20)
 		for lines.Scan() {
 			each(lines.Text())

@@ -25,7 +25,7 @@ func unmatched(pattern string, names []string) ([]string, error) {
 }
 
 // alternatives expands the alternations of a valid regular expression: "a(b|c)|d" becomes "ab", "ac" and "d". Character
-// classes, groups with flags or names, and groups with a repetition stay as they are.
+// classes, groups with flags or names, and groups with a repetition are not changed.
 func alternatives(pattern string) []string {
 	all, _ := expand(pattern)
 	return all

@@ -89,7 +89,7 @@ func (p *prober) probe(ctx context.Context, i *v1alpha1.Ingress, hash string) {
 	begun := time.Now()
 	for _, rule := range i.Spec.Rules {
 		for _, host := range rule.Hosts {
-			for said := ""; ; time.Sleep(between) {
+			for last := ""; ; time.Sleep(between) {
 				err := p.ask(ctx, host, hash)
 				if ctx.Err() != nil {
 					return
@@ -97,9 +97,9 @@ func (p *prober) probe(ctx context.Context, i *v1alpha1.Ingress, hash string) {
 				if err == nil {
 					break
 				}
-				if err.Error() != said {
-					said = err.Error()
-					log.Printf("probe %s/%s %s: %s", i.Namespace, i.Name, host, said)
+				if err.Error() != last {
+					last = err.Error()
+					log.Printf("probe %s/%s %s: %s", i.Namespace, i.Name, host, last)
 				}
 			}
 		}

@@ -22,8 +22,8 @@ import (
 // (docs/promises.md 3.2). Each test checks the response to the client, the end of the request
 // in the user container, and the log.
 
-// A clock is a timeout setting and the expected error.
-type clock struct {
+// A timeoutSetting is a setting of a timeout and the expected error.
+type timeoutSetting struct {
 	name    string
 	setting string
 	word    string // reason in Proxy-Status and in the log
@@ -33,20 +33,20 @@ type clock struct {
 const tick = "400ms" // duration of the tested timeout
 
 var (
-	requestClock = clock{"request", "REVISION_TIMEOUT_SECONDS=" + tick, "request-timeout", "http_response_timeout"}
-	startClock   = clock{"response start", "REVISION_RESPONSE_START_TIMEOUT_SECONDS=" + tick, "response-start-timeout", "http_response_timeout"}
-	idleClock    = clock{"idle", "REVISION_IDLE_TIMEOUT_SECONDS=" + tick, "idle-timeout", "connection_read_timeout"}
-	queueClock   = clock{"queue", "QUEUE_TIMEOUT_SECONDS=" + tick, "queue-timeout", "connection_limit_reached"}
-	bodyClock    = clock{"body", "BODY_TIMEOUT=" + tick, "idle-timeout", "connection_read_timeout"}
+	requestTimeout = timeoutSetting{"request", "REVISION_TIMEOUT_SECONDS=" + tick, "request-timeout", "http_response_timeout"}
+	startTimeout   = timeoutSetting{"response start", "REVISION_RESPONSE_START_TIMEOUT_SECONDS=" + tick, "response-start-timeout", "http_response_timeout"}
+	idleTimeout    = timeoutSetting{"idle", "REVISION_IDLE_TIMEOUT_SECONDS=" + tick, "idle-timeout", "connection_read_timeout"}
+	queueTimeout   = timeoutSetting{"queue", "QUEUE_TIMEOUT_SECONDS=" + tick, "queue-timeout", "connection_limit_reached"}
+	bodyTimeout    = timeoutSetting{"body", "BODY_TIMEOUT=" + tick, "idle-timeout", "connection_read_timeout"}
 )
 
 // settings returns settings that enable only this timeout.
-func (c clock) settings(more ...string) []string {
+func (c timeoutSetting) settings(more ...string) []string {
 	return append([]string{"REVISION_TIMEOUT_SECONDS=0", "DRAIN_DEADLINE=10s", "REVISION_TIMEOUT_SCOPE=request", c.setting}, more...)
 }
 
 // logged fails the test unless a log line contains the reason and the phase.
-func (c clock) logged(t *testing.T, p *proxy, phase string) {
+func (c timeoutSetting) logged(t *testing.T, p *proxy, phase string) {
 	t.Helper()
 	poll(t, "the log contains the reason and the phase", func() error {
 		if !p.out.says(`"reason":"`+c.word+`"`, `"phase":"`+phase+`"`) {
@@ -61,7 +61,7 @@ var early = []string{"HTTP/1.1", "HTTP/1.0", "HEAD", "h2c", "gRPC", "TLS", "TLS 
 
 // checkEarlyTimeout sends one request and checks the response after the timeout. A POST request
 // has an incomplete body.
-func (c clock) checkEarlyTimeout(t *testing.T, p *proxy, protocol, method string) {
+func (c timeoutSetting) checkEarlyTimeout(t *testing.T, p *proxy, protocol, method string) {
 	t.Helper()
 	rest := "\r\nHost: a.test\r\n\r\n"
 	if method == "POST" {
@@ -103,7 +103,7 @@ func (c clock) checkEarlyTimeout(t *testing.T, p *proxy, protocol, method string
 }
 
 // response returns the expected response if the timeout expires before a response begins.
-func (c clock) response() (code int, body string) {
+func (c timeoutSetting) response() (code int, body string) {
 	if c.name == "queue" {
 		return 503, "pending request queue full\n"
 	}
@@ -111,7 +111,7 @@ func (c clock) response() (code int, body string) {
 }
 
 // wantHTTP1 reads and checks the response to a request with the given method.
-func (c clock) wantHTTP1(t *testing.T, p *proxy, w *client, method string) {
+func (c timeoutSetting) wantHTTP1(t *testing.T, p *proxy, w *client, method string) {
 	t.Helper()
 	code, body := c.response()
 	m := w.receive(method)
@@ -127,7 +127,7 @@ func (c clock) wantHTTP1(t *testing.T, p *proxy, w *client, method string) {
 	}
 }
 
-func (c clock) checkEarlyTimeoutH2(t *testing.T, p *proxy, protocol, method string) {
+func (c timeoutSetting) checkEarlyTimeoutH2(t *testing.T, p *proxy, protocol, method string) {
 	t.Helper()
 	code, body := c.response()
 	h := p.h2Peer(protocol)
@@ -154,7 +154,7 @@ func (p *proxy) h2Peer(protocol string) *h2Peer {
 
 func TestTimeoutBeforeResponseReturns504(t *testing.T) {
 	inParallel(t)
-	for _, c := range []clock{requestClock, startClock, idleClock} {
+	for _, c := range []timeoutSetting{requestTimeout, startTimeout, idleTimeout} {
 		for _, scope := range []string{"request", "first-byte"} {
 			if c.name != "request" && scope != "request" {
 				continue
@@ -182,7 +182,7 @@ func TestTimeoutBeforeResponseReturns504(t *testing.T) {
 
 func TestTimeoutInQueueDoesNotReachApp(t *testing.T) {
 	inParallel(t)
-	for _, c := range []clock{requestClock, startClock, idleClock, queueClock} {
+	for _, c := range []timeoutSetting{requestTimeout, startTimeout, idleTimeout, queueTimeout} {
 		t.Run(c.name, func(t *testing.T) {
 			p := newProxy(t)
 			writeCertificate(t, p.dir)
@@ -271,7 +271,7 @@ func (h *slotHolder) check() error {
 // The timeouts also run while the sidecar retries to connect to the app.
 func TestTimeoutDuringConnectReturns504(t *testing.T) {
 	inParallel(t)
-	for _, c := range []clock{requestClock, startClock, idleClock} {
+	for _, c := range []timeoutSetting{requestTimeout, startTimeout, idleTimeout} {
 		t.Run(c.name, func(t *testing.T) {
 			p := newProxy(t)
 			writeCertificate(t, p.dir)
@@ -294,7 +294,7 @@ func TestTimeoutDuringConnectReturns504(t *testing.T) {
 // The idle timeout expires during a silent response, the request timeout during an active one.
 func TestTimeoutDuringResponseAbortsResponse(t *testing.T) {
 	inParallel(t)
-	for _, c := range []clock{requestClock, idleClock} {
+	for _, c := range []timeoutSetting{requestTimeout, idleTimeout} {
 		t.Run(c.name, func(t *testing.T) {
 			p := newProxy(t)
 			writeCertificate(t, p.dir)
@@ -384,7 +384,7 @@ func (r cutResponse) check(t *testing.T, p *proxy) {
 func TestIdleTimeoutDuringGRPCStreamReturnsError(t *testing.T) {
 	p := newProxy(t)
 	ended := p.grpcHolder()
-	p.start(idleClock.settings()...)
+	p.start(idleTimeout.settings()...)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	var out []byte
@@ -398,7 +398,7 @@ func TestIdleTimeoutDuringGRPCStreamReturnsError(t *testing.T) {
 	if err := receive(t, "the stream ends in the app", ended); !errors.Is(err, context.Canceled) {
 		t.Errorf("the app received %v, want %v", err, context.Canceled)
 	}
-	idleClock.logged(t, p, "streaming")
+	idleTimeout.logged(t, p, "streaming")
 }
 
 // After the start of the response, the response-start timeout does not apply. The request
@@ -406,12 +406,12 @@ func TestIdleTimeoutDuringGRPCStreamReturnsError(t *testing.T) {
 // while data is transferred.
 func TestTimeoutsDoNotEndActiveResponse(t *testing.T) {
 	for name, settings := range map[string][]string{
-		"response start":      startClock.settings(),
-		"first byte":          append(requestClock.settings(), "REVISION_TIMEOUT_SCOPE=first-byte"),
-		"idle":                idleClock.settings(),
-		"older control plane": without(append(requestClock.settings(), "REVISION_TIMEOUT_SCOPE="), "REVISION_TIMEOUT_SCOPE=request"),
-		"body":                bodyClock.settings(),
-		"queue":               queueClock.settings("CONTAINER_CONCURRENCY=1"),
+		"response start":      startTimeout.settings(),
+		"first byte":          append(requestTimeout.settings(), "REVISION_TIMEOUT_SCOPE=first-byte"),
+		"idle":                idleTimeout.settings(),
+		"older control plane": without(append(requestTimeout.settings(), "REVISION_TIMEOUT_SCOPE="), "REVISION_TIMEOUT_SCOPE=request"),
+		"body":                bodyTimeout.settings(),
+		"queue":               queueTimeout.settings("CONTAINER_CONCURRENCY=1"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newProxy(t)
@@ -444,7 +444,7 @@ func TestRequestTimeoutScopeFollowsControlPlane(t *testing.T) {
 
 // The idle timeout and the body timeout do not expire while an upload makes progress.
 func TestTimeoutsDoNotEndActiveUpload(t *testing.T) {
-	for _, c := range []clock{idleClock, bodyClock} {
+	for _, c := range []timeoutSetting{idleTimeout, bodyTimeout} {
 		for _, protocol := range both {
 			t.Run(c.name+"/"+protocol, func(t *testing.T) {
 				p := newProxy(t)
@@ -474,7 +474,7 @@ func TestTimeoutsDoNotEndActiveUpload(t *testing.T) {
 
 // WebSocket connections with traffic in one direction are not closed by a timeout.
 func TestTimeoutsDoNotEndActiveWebSocket(t *testing.T) {
-	for _, c := range []clock{requestClock, startClock, idleClock, queueClock, bodyClock} {
+	for _, c := range []timeoutSetting{requestTimeout, startTimeout, idleTimeout, queueTimeout, bodyTimeout} {
 		t.Run(c.name, func(t *testing.T) {
 			p := newProxy(t)
 			p.bare(func(c *bareConn, m *message) bool {
@@ -519,7 +519,7 @@ func TestTimeoutsDoNotEndActiveWebSocket(t *testing.T) {
 func TestIdleTimeoutEndsIdleWebSocket(t *testing.T) {
 	p := newProxy(t)
 	p.sample()
-	p.start(idleClock.settings()...)
+	p.start(idleTimeout.settings()...)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	ws, _, err := websocket.Dial(ctx, "ws://"+p.addr()+"/ws", nil)
@@ -534,7 +534,7 @@ func TestIdleTimeoutEndsIdleWebSocket(t *testing.T) {
 	if took := time.Since(began); took < 350*time.Millisecond {
 		t.Errorf("the connection was closed after %v, want %s", took, tick)
 	}
-	idleClock.logged(t, p, "streaming")
+	idleTimeout.logged(t, p, "streaming")
 }
 
 // The connection to the app ends when the idle timeout ends a tunnel.
@@ -547,7 +547,7 @@ func TestIdleTimeoutClosesTunnelToApp(t *testing.T) {
 		over <- err
 		return false
 	})
-	p.start(idleClock.settings()...)
+	p.start(idleTimeout.settings()...)
 	w := p.sendGet("/", "Connection: Upgrade", "Upgrade: x")
 	w.receive("GET")
 	if err := receive(t, "the tunnel ends in the app", over); !ended(err) {
@@ -559,7 +559,7 @@ func TestIdleTimeoutClosesTunnelToApp(t *testing.T) {
 // Only the idle timeout applies to an idle tunnel.
 func TestOtherTimeoutsDoNotEndIdleTunnel(t *testing.T) {
 	inParallel(t)
-	for _, c := range []clock{requestClock, startClock, queueClock, bodyClock} {
+	for _, c := range []timeoutSetting{requestTimeout, startTimeout, queueTimeout, bodyTimeout} {
 		t.Run(c.name, func(t *testing.T) {
 			p := newProxy(t)
 			p.bare(upgrading)
@@ -585,7 +585,7 @@ func TestOtherTimeoutsDoNotEndIdleTunnel(t *testing.T) {
 // If a client stops sending its body, its slot is released.
 func TestIncompleteBodyReleasesSlotAfterTimeout(t *testing.T) {
 	inParallel(t)
-	for _, c := range []clock{bodyClock, idleClock, requestClock, startClock} {
+	for _, c := range []timeoutSetting{bodyTimeout, idleTimeout, requestTimeout, startTimeout} {
 		for _, protocol := range []string{"HTTP/1.1", "HTTP/1.0", "h2c", "TLS", "TLS h2"} {
 			t.Run(c.name+"/"+protocol, func(t *testing.T) {
 				p := newProxy(t)
@@ -609,7 +609,7 @@ func TestIncompleteBodyReleasesSlotAfterTimeout(t *testing.T) {
 func TestBodyTimeoutDoesNotApplyToGRPC(t *testing.T) {
 	p := newProxy(t)
 	p.grpcApp()
-	p.start(bodyClock.settings()...)
+	p.start(bodyTimeout.settings()...)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	s, err := p.grpcClient().NewStream(ctx, &echoDesc.Streams[0], "/test.Echo/Many")
@@ -631,14 +631,14 @@ func TestBodyTimeoutAppliesToGRPCOverHTTP1(t *testing.T) {
 			p := newProxy(t)
 			writeCertificate(t, p.dir)
 			p.app(newEndlessApp())
-			p.start(bodyClock.settings("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=10")...)
+			p.start(bodyTimeout.settings("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=10")...)
 			w := dial(t, p.addr())
 			if protocol == "TLS" {
 				w = dialTLS(t, p.tlsAddr(), "http/1.1")
 			}
 			w.send(request("POST", "/wait", "Content-Type: application/grpc", "Content-Length: 100"))
-			if m := w.receive("POST"); m.status() != 200 || m.get("Grpc-Status") != "4" || word(m.get("Proxy-Status")) != bodyClock.word {
-				t.Errorf("got %q with %v, want 200, grpc-status 4 and reason %s", m.Start, m.Fields, bodyClock.word)
+			if m := w.receive("POST"); m.status() != 200 || m.get("Grpc-Status") != "4" || word(m.get("Proxy-Status")) != bodyTimeout.word {
+				t.Errorf("got %q with %v, want 200, grpc-status 4 and reason %s", m.Start, m.Fields, bodyTimeout.word)
 			}
 			next := dial(t, p.addr())
 			next.send(request("GET", "/chunked"))
@@ -649,7 +649,7 @@ func TestBodyTimeoutAppliesToGRPCOverHTTP1(t *testing.T) {
 
 // A timeout ends the response to a client that stops reading.
 func TestTimeoutEndsResponseToSlowReader(t *testing.T) {
-	for _, c := range []clock{idleClock, requestClock} {
+	for _, c := range []timeoutSetting{idleTimeout, requestTimeout} {
 		for _, protocol := range []string{"HTTP/1.1", "h2c", "TLS"} {
 			t.Run(c.name+"/"+protocol, func(t *testing.T) {
 				p := newProxy(t)
@@ -687,7 +687,7 @@ func TestTimeoutEndsResponseToSlowReader(t *testing.T) {
 // If all timeouts are set, the failure reason is that of the first timeout that expires.
 func TestFirstExpiredTimeoutDeterminesReason(t *testing.T) {
 	inParallel(t)
-	for _, c := range []clock{requestClock, startClock, idleClock} {
+	for _, c := range []timeoutSetting{requestTimeout, startTimeout, idleTimeout} {
 		t.Run(c.name, func(t *testing.T) {
 			p := newProxy(t)
 			p.app(newEndlessApp())
@@ -715,10 +715,10 @@ func TestTimeoutOfZeroIsDisabled(t *testing.T) {
 func TestTimeoutKeepsHTTP1Connection(t *testing.T) {
 	p := newProxy(t)
 	p.app(newEndlessApp())
-	p.start(requestClock.settings()...)
+	p.start(requestTimeout.settings()...)
 	w := dial(t, p.addr())
 	for range 3 {
-		checkOurs(t, p, w.ask("/wait"), 504, requestClock.kind, requestClock.word)
+		checkOurs(t, p, w.ask("/wait"), 504, requestTimeout.kind, requestTimeout.word)
 	}
 	if got := w.ask("/wait").Fields; slices.ContainsFunc(got, func(f field) bool { return strings.EqualFold(f.Name, "Connection") }) {
 		t.Errorf("got %v, want no Connection header", got)

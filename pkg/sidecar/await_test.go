@@ -37,7 +37,7 @@ func TestExecProbeLimitsResponseSize(t *testing.T) {
 		},
 	} {
 		server := httptest.NewServer(answer)
-		ctx, cancel := context.WithTimeout(t.Context(), 10*askInterval)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*probeInterval)
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		err := AwaitReady(ctx, server.Listener.Addr().(*net.TCPAddr).Port)
@@ -48,7 +48,7 @@ func TestExecProbeLimitsResponseSize(t *testing.T) {
 			t.Errorf("%s: got no error", name)
 		}
 		if got := after.TotalAlloc - before.TotalAlloc; got > most {
-			t.Errorf("%s: read %d KiB of the response in %v, want at most %d KiB", name, got>>10, 10*askInterval, most>>10)
+			t.Errorf("%s: read %d KiB of the response in %v, want at most %d KiB", name, got>>10, 10*probeInterval, most>>10)
 		}
 	}
 }

@@ -17,13 +17,13 @@ import (
 )
 
 const (
-	// askInterval is the delay between two probes.
-	askInterval = 25 * time.Millisecond
+	// probeInterval is the delay between two probes.
+	probeInterval = 25 * time.Millisecond
 	// askAgent is the user agent of the exec probe in Knative since 0.10.
 	askAgent = "Knative-Queue-Proxy-Probe"
 
-	// maxAskBody is the maximum number of response bytes to read. See [netconn.LoopbackClient].
-	maxAskBody = 4 << 10
+	// maxProbeBody is the maximum number of response bytes to read. See [netconn.LoopbackClient].
+	maxProbeBody = 4 << 10
 )
 
 // AwaitReady sends queue probes to the sidecar on the given local port until the sidecar is ready.
@@ -34,7 +34,7 @@ func AwaitReady(ctx context.Context, port int) error {
 	url := "http://" + net.JoinHostPort(netconn.LoopbackIPv4, strconv.Itoa(port))
 	last := errors.New("no response")
 	for {
-		answer, err := ask(ctx, client, url)
+		answer, err := sendProbe(ctx, client, url)
 		switch {
 		case err == nil && answer == knative.QueueValue:
 			return nil
@@ -49,13 +49,13 @@ func AwaitReady(ctx context.Context, port int) error {
 		select {
 		case <-ctx.Done():
 			return last
-		case <-time.After(askInterval):
+		case <-time.After(probeInterval):
 		}
 	}
 }
 
-// ask sends one probe and returns at most maxAskBody bytes of the response body.
-func ask(ctx context.Context, client *http.Client, url string) (string, error) {
+// sendProbe sends one probe and returns at most maxProbeBody bytes of the response body.
+func sendProbe(ctx context.Context, client *http.Client, url string) (string, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return "", err
@@ -67,6 +67,6 @@ func ask(ctx context.Context, client *http.Client, url string) (string, error) {
 		return "", err
 	}
 	defer res.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(res.Body, maxAskBody))
+	body, err := io.ReadAll(io.LimitReader(res.Body, maxProbeBody))
 	return string(body), err
 }
