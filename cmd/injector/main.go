@@ -68,7 +68,7 @@ func (c *command) edit(f *fileFlags, uninject bool) error {
 	if err != nil {
 		return err
 	}
-	percent := 400 // the process is short, and takes a third less time with fewer garbage collections
+	percent := 400 // fewer garbage collections reduce the run time of the short process by one third
 	if sizeOf(inputs) >= maxSmallInput {
 		percent = 50 // limits the memory to 1.5 times the live heap
 	}

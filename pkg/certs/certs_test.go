@@ -465,7 +465,7 @@ func TestReadFilesDuringSecretUpdate(t *testing.T) {
 			t.Errorf("exchange before read %d: got %v, want a pair that matches", before, err)
 			continue
 		}
-		wanted := "old" // if the update came after the last read
+		wanted := "old" // if the update was after the last read
 		if before < reads {
 			wanted = "new"
 		}

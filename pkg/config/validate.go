@@ -24,7 +24,7 @@ const (
 	defaultMetricsPort = 9091 // port of request metrics in Knative
 	minMetricsPort     = 1024 // minimum port in requestMetrics.endpoint, as in Knative; lower ports are privileged
 
-	longestQuiet  = 30 * time.Second // quiet period of Knative (docs/promises.md 3.5)
+	defaultQuiet  = 30 * time.Second // quiet period of Knative (docs/promises.md 3.5)
 	graceDeadline = 27 * time.Second // default grace period of Kubernetes (30 s) minus afterDrain
 	afterDrain    = 3 * time.Second  // maximum time until the process exits after the drain
 )
@@ -57,7 +57,7 @@ func (c *Config) derive() {
 	}
 	c.Probes.derive(probes)
 	c.DrainDeadline.derive(c.defaultDeadline())
-	c.DrainQuietPeriod.derive(min(longestQuiet, c.DrainDeadline.V/2))
+	c.DrainQuietPeriod.derive(min(defaultQuiet, c.DrainDeadline.V/2))
 	c.MetricsNames.derive(c.metricsNames())
 	c.MetricsHost.derive(host)
 }

@@ -42,7 +42,7 @@ func (w watchedListener) Accept() (net.Conn, error) {
 type watched struct {
 	net.Conn
 	limit   *PortLimit
-	tracked *tracked // nil before the connection is tracked; guarded by PortLimit.mu
+	tracked *trackedConn // nil before the connection is tracked; guarded by PortLimit.mu
 }
 
 // Read implements net.Conn.
@@ -54,8 +54,8 @@ func (w *watched) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// CloseWrite allows net/http to close the connection in such a way that the client can read the
-// last response.
+// CloseWrite allows net/http to close the connection so that the client can still read the last
+// response.
 func (w *watched) CloseWrite() error {
 	return w.Conn.(interface{ CloseWrite() error }).CloseWrite() // implemented by TCP and TLS connections
 }
@@ -98,12 +98,12 @@ func (l *PortLimit) came(w *watched, b []byte) bool {
 
 // longestHead returns the connection with the longest incomplete header among the connections of
 // the client with the most header bytes. l.mu must be held, and l.all must not be empty.
-func (l *PortLimit) longestHead() *tracked {
+func (l *PortLimit) longestHead() *trackedConn {
 	heads := make(map[netip.Addr]int)
 	for _, t := range l.all {
 		heads[t.client] += t.head
 	}
-	return slices.MaxFunc(slices.Collect(maps.Values(l.all)), func(a, b *tracked) int {
+	return slices.MaxFunc(slices.Collect(maps.Values(l.all)), func(a, b *trackedConn) int {
 		return cmp.Or(cmp.Compare(heads[a.client], heads[b.client]), cmp.Compare(a.head, b.head))
 	})
 }

@@ -55,7 +55,7 @@ func LimitPort(s *http.Server, b PortLimits) *PortLimit {
 		PortLimits: b,
 		next:       s.Handler,
 		slots:      New(Options{Slots: b.Connections, Queue: 1, MinPatience: minPatience, MaxPatience: maxPatience}),
-		all:        make(map[net.Conn]*tracked),
+		all:        make(map[net.Conn]*trackedConn),
 	}
 	s.Handler, s.ConnContext, s.ConnState = l, l.context, l.state
 	return l
@@ -68,12 +68,12 @@ type PortLimit struct {
 	slots *Semaphore
 
 	mu    sync.Mutex
-	all   map[net.Conn]*tracked
+	all   map[net.Conn]*trackedConn
 	heads int // total size of incomplete headers in bytes
 }
 
-// A tracked is the state of a connection. Its fields are guarded by PortLimit.mu.
-type tracked struct {
+// A trackedConn is the state of a connection. Its fields are guarded by PortLimit.mu.
+type trackedConn struct {
 	conn     net.Conn
 	client   netip.Addr
 	slot     *Slot
@@ -107,18 +107,18 @@ func Waiting(ctx context.Context, f func()) {
 
 // waiting records that the connection waits for its client until done is called.
 func (p place) waiting() (done func()) {
-	p.limit.change(p.conn, func(t *tracked) { t.waiting++ })
-	return func() { p.limit.change(p.conn, func(t *tracked) { t.waiting-- }) }
+	p.limit.change(p.conn, func(t *trackedConn) { t.waiting++ })
+	return func() { p.limit.change(p.conn, func(t *trackedConn) { t.waiting-- }) }
 }
 
 // ServeHTTP implements http.Handler.
 func (l *PortLimit) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p, _ := r.Context().Value(placeKey{}).(place)
-	l.change(p.conn, func(t *tracked) {
+	l.change(p.conn, func(t *trackedConn) {
 		t.requests++
 		l.forgetHead(t)
 	})
-	defer l.change(p.conn, func(t *tracked) {
+	defer l.change(p.conn, func(t *trackedConn) {
 		t.requests--
 		t.slot.Answered()
 	})
@@ -142,7 +142,7 @@ func (a answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
 // change updates the state of a connection. If the connection is idle after the update, its idle
 // time starts again.
-func (l *PortLimit) change(conn net.Conn, f func(*tracked)) {
+func (l *PortLimit) change(conn net.Conn, f func(*trackedConn)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	t := l.all[conn]
@@ -174,7 +174,7 @@ func (l *PortLimit) state(conn net.Conn, state http.ConnState) {
 		}
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		t := &tracked{conn: conn, client: client, slot: slot}
+		t := &trackedConn{conn: conn, client: client, slot: slot}
 		l.all[conn] = t
 		if w, ok := conn.(*watched); ok {
 			w.tracked = t
@@ -192,7 +192,7 @@ func (l *PortLimit) state(conn net.Conn, state http.ConnState) {
 }
 
 // forgetHead subtracts the incomplete header of a connection. l.mu must be held.
-func (l *PortLimit) forgetHead(t *tracked) {
+func (l *PortLimit) forgetHead(t *trackedConn) {
 	l.heads -= t.head
 	t.head, t.lines = 0, 0
 }

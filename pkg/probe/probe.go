@@ -217,7 +217,7 @@ func decode(text []byte, path string) (Probe, []error) {
 	return p, l.errs
 }
 
-// value decodes one field. A field that is absent or null stays unset.
+// value decodes one field. A field that is absent or null remains unset.
 func value[T any](l *problems, field string, text json.RawMessage, into *T, want string) {
 	if text == nil {
 		return

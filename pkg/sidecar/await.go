@@ -19,8 +19,8 @@ import (
 const (
 	// probeInterval is the delay between two probes.
 	probeInterval = 25 * time.Millisecond
-	// askAgent is the user agent of the exec probe in Knative since 0.10.
-	askAgent = "Knative-Queue-Proxy-Probe"
+	// probeAgent is the user agent of the exec probe in Knative since 0.10.
+	probeAgent = "Knative-Queue-Proxy-Probe"
 
 	// maxProbeBody is the maximum number of response bytes to read. See [netconn.LoopbackClient].
 	maxProbeBody = 4 << 10
@@ -61,7 +61,7 @@ func sendProbe(ctx context.Context, client *http.Client, url string) (string, er
 		return "", err
 	}
 	r.Header.Set(knative.Probe, knative.QueueValue)
-	r.Header.Set(transport.UserAgent, askAgent)
+	r.Header.Set(transport.UserAgent, probeAgent)
 	res, err := client.Do(r)
 	if err != nil {
 		return "", err

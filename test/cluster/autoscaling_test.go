@@ -155,8 +155,8 @@ func (v *scaled) ready() {
 }
 
 // watch causes a failure and observes the number of pods for a while. While the clients send
-// requests, the number of pods must be at least least.
-func watch(t *testing.T, all []*scaled, what string, bound time.Duration, least int, breaks func()) {
+// requests, the number of pods must be at least minimum.
+func watch(t *testing.T, all []*scaled, what string, bound time.Duration, minimum int, breaks func()) {
 	t.Helper()
 	before := map[*scaled]int{}
 	for _, v := range all {
@@ -176,8 +176,8 @@ func watch(t *testing.T, all []*scaled, what string, bound time.Duration, least 
 	for _, v := range all {
 		v.cells = append(v.cells, fmt.Sprintf("%d before, %d to %d", before[v], low[v], high[v]))
 		t.Logf("%s: %s: %d pods before, then %d to %d", v.way, what, before[v], low[v], high[v])
-		if low[v] < min(least, before[v]) {
-			t.Errorf("%s: %s: got %d pods under load, want at least %d", v.way, what, low[v], min(least, before[v]))
+		if low[v] < min(minimum, before[v]) {
+			t.Errorf("%s: %s: got %d pods under load, want at least %d", v.way, what, low[v], min(minimum, before[v]))
 		}
 	}
 }

@@ -48,8 +48,8 @@ func TestUnboundedRequestsAreRejected(t *testing.T) {
 		atOnce = 2
 		// The maximum size of a header section, the input that the sidecar discards so that the
 		// client can read the response, and the socket buffers of both kernels.
-		mostBytes = 24 << 20
-		mostTime  = 5 * time.Second // including one second for reading the response
+		maxBytes = 24 << 20
+		maxTime  = 5 * time.Second // including one second for reading the response
 	)
 	p := newProxy(t)
 	writeCertificate(t, p.dir)
@@ -72,18 +72,18 @@ func TestUnboundedRequestsAreRejected(t *testing.T) {
 							return
 						}
 						began := time.Now()
-						answer, sent, err := sendBomb(c, b, mostBytes)
+						answer, sent, err := sendBomb(c, b, maxBytes)
 						took := time.Since(began)
 						switch {
-						case sent >= mostBytes:
+						case sent >= maxBytes:
 							t.Errorf("%s, %s: accepted %d bytes, want fewer", w.name, b.name, sent)
 						case err != nil:
 							t.Errorf("%s, %s: after %d bytes: %v", w.name, b.name, sent, err)
 						case i > 1 && answer.status() == 400: // the internal ports accept a limited number of lines
 						case !slices.Contains(b.status, answer.status()):
 							t.Errorf("%s, %s: got %q after %d bytes, want %d", w.name, b.name, answer.Start, sent, b.status)
-						case took > mostTime+slack:
-							t.Errorf("%s, %s: rejected after %v, want at most %v", w.name, b.name, took, mostTime)
+						case took > maxTime+slack:
+							t.Errorf("%s, %s: rejected after %v, want at most %v", w.name, b.name, took, maxTime)
 						case n == 0:
 							t.Logf("%s, %s: %q after %d KB and %v", w.name, b.name, answer.Start, sent>>10, took.Round(time.Millisecond))
 						}

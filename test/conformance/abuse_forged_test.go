@@ -190,9 +190,9 @@ func (f forgery) checkWithFreeSlot(t *testing.T, p *proxy, app *recordingApp, pa
 	}
 }
 
-// longestForwarded is the maximum length of a Forwarded field that is created from
+// maxForwarded is the maximum length of a Forwarded field that is created from
 // X-Forwarded-For.
-const longestForwarded = 256 << 10
+const maxForwarded = 256 << 10
 
 // wantForwardingFields compares the fields that the app received with the fields that the
 // client sent.
@@ -222,8 +222,8 @@ func wantForwardingFields(t *testing.T, name string, fields []string, h http.Hea
 		if got != forwarded[0] {
 			t.Errorf("%s: the app received Forwarded: %.100q, want the original value", name, got)
 		}
-	case len(got) > longestForwarded:
-		t.Errorf("%s: the app received a Forwarded field of %d bytes, want at most %d", name, len(got), longestForwarded)
+	case len(got) > maxForwarded:
+		t.Errorf("%s: the app received a Forwarded field of %d bytes, want at most %d", name, len(got), maxForwarded)
 	case strings.HasPrefix(name, "a short chain"), strings.HasPrefix(name, "a hundred"):
 		if n := strings.Count(got, "for="); n != strings.Count(want, ",") {
 			t.Errorf("%s: the app received Forwarded: %.100q with %d nodes, want all nodes of the chain", name, got, n)
@@ -231,7 +231,7 @@ func wantForwardingFields(t *testing.T, name string, fields []string, h http.Hea
 	}
 }
 
-// largeForwardingFields returns fields of 100 KiB that name proxies, and some short ones.
+// largeForwardingFields returns fields of 100 KiB that list proxies, and some short fields.
 func largeForwardingFields() map[string][]string {
 	const size = 100 << 10
 	long := func(one string) string { return strings.Repeat(one, size/len(one)) }

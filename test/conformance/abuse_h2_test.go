@@ -597,15 +597,15 @@ var h2Floods = []h2Flood{
 	}},
 }
 
-// mostFlooded is the maximum growth of memory during a flood, in bytes.
-const mostFlooded = 48 << 20
+// maxFloodMemory is the maximum growth of memory during a flood, in bytes.
+const maxFloodMemory = 48 << 20
 
 func TestHTTP2FloodsStayWithinLimits(t *testing.T) {
 	for protocol, share := range map[string]int{"h2c": 1, "TLS h2": 4} { // TLS costs more CPU and does not change the frames
 		t.Run(protocol, func(t *testing.T) {
 			v := newVictim(t, 4, "both", "BODY_TIMEOUT=50ms")
 			for _, f := range h2Floods {
-				v.runAttack(f.name, mostFlooded, f.contends, func() {
+				v.runAttack(f.name, maxFloodMemory, f.contends, func() {
 					v.flood(protocol, f.notReading, max(f.times/share, min(f.times, 320)), f.settings, f.do)
 				})
 			}
@@ -664,8 +664,8 @@ var h2Bombs = []struct {
 	}},
 }
 
-// mostBombed is the maximum growth of memory during a bomb in a container of 64 MiB, in bytes.
-const mostBombed = 50 << 20
+// maxBombMemory is the maximum growth of memory during a bomb in a container of 64 MiB, in bytes.
+const maxBombMemory = 50 << 20
 
 // awaitStableMemory waits until the memory does not increase or exceeds most bytes.
 func (v *victim) awaitStableMemory(most int64) {
@@ -685,7 +685,7 @@ func TestHTTP2BombsStayWithinMemoryLimit(t *testing.T) {
 			v := newVictim(t, 0, app, "GOMEMLIMIT=51MiB") // the sidecar sets this limit itself in a container of 64 MiB
 			calm := v.memory("VmRSS")
 			for _, b := range h2Bombs {
-				v.runAttack(b.name, mostBombed, false, func() {
+				v.runAttack(b.name, maxBombMemory, false, func() {
 					a, err := v.attacker(protocol, b.notReading)
 					if err != nil {
 						t.Fatal(err)
@@ -693,9 +693,9 @@ func TestHTTP2BombsStayWithinMemoryLimit(t *testing.T) {
 					b.do(a)
 					a.out.Flush()
 					v.app.await(t, 20) // the memory budget rejects some of the others
-					v.awaitStableMemory(calm + mostBombed)
-					if grown := v.memory("VmHWM") - calm; grown > mostBombed {
-						t.Errorf("%s: memory grew by %d KB after the first attack, want at most %d", b.name, grown>>10, mostBombed>>10)
+					v.awaitStableMemory(calm + maxBombMemory)
+					if grown := v.memory("VmHWM") - calm; grown > maxBombMemory {
+						t.Errorf("%s: memory grew by %d KB after the first attack, want at most %d", b.name, grown>>10, maxBombMemory>>10)
 					}
 					a.Close()
 				})

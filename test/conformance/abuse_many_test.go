@@ -221,7 +221,7 @@ func TestInternalPortsServeClientsDuringFlood(t *testing.T) {
 }
 
 // A preStop hook waits until the end of the drain, even if other clients connect to the port
-// and the drain takes long.
+// and the drain takes a long time.
 func TestPreStopHookIsNotEvictedByConnections(t *testing.T) {
 	p := newProxy(t)
 	h := p.holder()
@@ -361,14 +361,14 @@ func TestTLSRenegotiationClosesConnection(t *testing.T) {
 	go func() { done <- client.Wait() }()
 	t.Cleanup(func() { client.Process.Kill(); <-done })
 	poll(t, "the handshake is complete", func() error {
-		if !out.says("Verify return code") {
+		if !out.hasLine("Verify return code") {
 			return errNotYet
 		}
 		return nil
 	})
 	io.WriteString(in, "R\n") // the command of openssl s_client for renegotiation
 	poll(t, "the renegotiation is rejected", func() error {
-		if !out.says("no renegotiation") && !out.says("alert") {
+		if !out.hasLine("no renegotiation") && !out.hasLine("alert") {
 			return errNotYet
 		}
 		return nil

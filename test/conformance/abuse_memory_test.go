@@ -28,8 +28,8 @@ import (
 const (
 	// attackers is the number of connections of an attack.
 	attackers = 64
-	// mostHeld is the maximum growth of the memory in a container of 64 MiB, in bytes.
-	mostHeld = 50 << 20
+	// maxHeldMemory is the maximum growth of the memory in a container of 64 MiB, in bytes.
+	maxHeldMemory = 50 << 20
 )
 
 // A memoryAttack is the input of a single connection.
@@ -120,8 +120,9 @@ func (m *memoryAttack) input() []byte {
 	return b.Bytes()
 }
 
-// attackMany attacks on many connections at the same time. It closes the connections after each
-// honest client has received more responses. The sidecar may close the connections earlier.
+// attackMany runs an attack on many connections at the same time. It closes the connections
+// after each honest client has received more responses. The sidecar may close the connections
+// earlier.
 func (v *victim) attackMany(secure bool, m *memoryAttack) {
 	const more = 20
 	input := m.input()
@@ -193,7 +194,7 @@ func TestMemoryAttacksLeaveOtherClientsServed(t *testing.T) {
 			for i := range memoryAttacks {
 				m := &memoryAttacks[i]
 				name := fmt.Sprintf("HTTP/%d, %s", m.http, m.name)
-				v.runAttack(name, mostHeld, false, func() { v.attackMany(secure, m) })
+				v.runAttack(name, maxHeldMemory, false, func() { v.attackMany(secure, m) })
 				v.awaitMemoryRelease(name)
 			}
 		})
@@ -205,7 +206,7 @@ func TestMemoryAttacksLeaveOtherClientsServed(t *testing.T) {
 func TestBodiesOnManyConnectionsFitSmallPod(t *testing.T) {
 	const connections, streams, more = 800, 4, 20
 	// On a busy machine, closed connections release their memory with a delay.
-	const mostUsed = smallPod / 2
+	const maxUsed = smallPod / 2
 	for _, secure := range []bool{false, true} {
 		t.Run(fmt.Sprintf("TLS %t", secure), func(t *testing.T) {
 			v := newVictim(t, 0, "h2", "GOMEMLIMIT="+strconv.Itoa(smallRuntime))
@@ -240,8 +241,8 @@ func TestBodiesOnManyConnectionsFitSmallPod(t *testing.T) {
 					return nil
 				})
 			}
-			if t.Logf("requests use up to %d KB of memory", most>>10); most > mostUsed {
-				t.Errorf("requests use up to %d KB of memory, want at most %d", most>>10, mostUsed>>10)
+			if t.Logf("requests use up to %d KB of memory", most>>10); most > maxUsed {
+				t.Errorf("requests use up to %d KB of memory, want at most %d", most>>10, maxUsed>>10)
 			}
 			v.honestAnswers("attack", false)
 			all.close()

@@ -161,7 +161,7 @@ const hidden = "GET /m/N HTTP/1.1\r\nHost: a.test\r\nX: y\r\n\r\n"
 // lengthOf returns the length of text after the number of the case is inserted.
 func lengthOf(text string) int { return len(strings.ReplaceAll(text, "/N", "/0000")) }
 
-// smuggles returns all cases. N stands for the number of the case, which has four digits.
+// smuggles returns all cases. N is a placeholder for the four-digit number of the case.
 func smuggles() []smuggle {
 	return slices.Concat(twoFramings(), oneLength(), ambiguousChunks(), ambiguousLines())
 }
@@ -427,7 +427,8 @@ func TestSmuggledHTTP2RequestsDoNotReachServer(t *testing.T) {
 	}
 }
 
-// A formH2 is an HTTP/2 request that contains another request. /N stands for its number.
+// A formH2 is an HTTP/2 request that contains another request. /N is a placeholder for its
+// number.
 type formH2 struct {
 	name   string
 	pseudo map[string]string // pseudo-header fields that replace the defaults

@@ -332,9 +332,9 @@ func (o *output) tail() string {
 	return s
 }
 
-// says reports whether a line of the output contains all words. Quotes in JSON strings are also
+// hasLine reports whether a line of the output contains all words. Quotes in JSON strings are also
 // compared unescaped.
-func (o *output) says(words ...string) bool {
+func (o *output) hasLine(words ...string) bool {
 	for line := range strings.Lines(o.String()) {
 		if holds(line, words) || holds(strings.ReplaceAll(line, `\"`, `"`), words) {
 			return true

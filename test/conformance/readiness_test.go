@@ -76,7 +76,7 @@ func (v *probeVector) run() {
 		if got := p.code(); got != 1 {
 			t.Errorf("got exit code %d, want 1", got)
 		}
-		if words := strings.Split(words, " | "); !p.out.says(words...) {
+		if words := strings.Split(words, " | "); !p.out.hasLine(words...) {
 			t.Errorf("no output line contains all of %q", words)
 		}
 		return
@@ -219,7 +219,7 @@ func (v *probeVector) startApp() *probedApp {
 			}
 			next.ServeHTTP(w, r)
 		}), "h1")
-	case "says", "silent", "resets":
+	case "hasLine", "silent", "resets":
 		v.startBareApp(kind, harness.Unescape(rest))
 	case "grpc":
 		s := grpc.NewServer()

@@ -216,7 +216,7 @@ func TestTelemetryHasSizeOfSidecarResponses(t *testing.T) {
 			{`"target":"/full"`, `"status":503`, `"cutShort":false`, `"responseBytes":27`},
 			{`"target":"/late"`, `"status":504`, `"cutShort":false`, `"responseBytes":15`},
 		} {
-			if !p.out.says(words...) {
+			if !p.out.hasLine(words...) {
 				return fmt.Errorf("no line with %q", words)
 			}
 		}
@@ -421,7 +421,7 @@ func TestSidecarSurvivesEndOfLogReader(t *testing.T) {
 	p.sample()
 	p.start("REQUEST_LOG=true")
 	p.out.loseReader()
-	after := 0 // number of successful requests after the log lost its reader
+	after := 0 // number of successful requests after the reader of the log was closed
 	p.poll("20 requests succeed after the log lost its reader", func() error {
 		status := send(t, p.addr(), "GET /slow?ms=20 HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n")
 		if status != http.StatusOK {

@@ -126,7 +126,7 @@ func (p *httpPeer) connectUnary(ctx context.Context, c *connect.Client[[]byte, [
 
 // connectChat sends count messages on one stream.
 func (p *httpPeer) connectChat(ctx context.Context, c *connect.Client[[]byte, []byte], n int) {
-	ctx, cancel := context.WithTimeout(ctx, longestCall)
+	ctx, cancel := context.WithTimeout(ctx, maxCallTime)
 	defer cancel()
 	stream := c.CallBidiStream(ctx)
 	var all []byte

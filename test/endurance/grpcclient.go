@@ -80,7 +80,7 @@ func newGRPCPeer(l *load, more ...grpc.DialOption) (*grpcPeer, error) {
 	}
 	settings := append([]grpc.DialOption{
 		grpc.WithTransportCredentials(transport), grpc.WithNoProxy(),
-		grpc.WithDefaultCallOptions(grpc.ForceCodec(rawCodec{}), grpc.MaxCallRecvMsgSize(mostContent+1024)),
+		grpc.WithDefaultCallOptions(grpc.ForceCodec(rawCodec{}), grpc.MaxCallRecvMsgSize(maxContent+1024)),
 	}, more...)
 	if l.path == "retry" {
 		settings = append(settings, grpc.WithDefaultServiceConfig(retryPolicy))
@@ -226,7 +226,7 @@ func chatCall(p *grpcPeer, ctx context.Context, conn, n int) {
 	for i := 0; err == nil && p.more(); i++ {
 		in := p.content.piece(n+i, p.size)
 		crc.Write(in)
-		watchdog := time.AfterFunc(longestCall, cancel)
+		watchdog := time.AfterFunc(maxCallTime, cancel)
 		var out []byte
 		if err = stream.SendMsg(&in); err != nil && !errors.Is(err, io.EOF) {
 			break

@@ -120,7 +120,7 @@ func (s *grpcServer) serve(ctx context.Context, address string, life time.Durati
 		return fmt.Errorf("grpc: %w", err)
 	}
 	g := grpc.NewServer(append(settings, grpc.ForceServerCodec(rawCodec{}),
-		grpc.MaxRecvMsgSize(mostContent+1024), grpc.MaxSendMsgSize(mostContent+1024))...)
+		grpc.MaxRecvMsgSize(maxContent+1024), grpc.MaxSendMsgSize(maxContent+1024))...)
 	g.RegisterService(s.description(), s)
 	ended := make(chan error, 1)
 	go func() { ended <- g.Serve(l) }()

@@ -68,7 +68,7 @@ func newHTTPPeer(l *load) (*httpPeer, error) {
 // each of its first concurrent requests, and HTTP/2 uses all of them.
 func (p *httpPeer) connect(ctx context.Context) error {
 	for _, c := range p.clients {
-		ctx, cancel := context.WithTimeout(ctx, longestCall)
+		ctx, cancel := context.WithTimeout(ctx, maxCallTime)
 		defer cancel()
 		if _, err, _ := p.get(ctx, c, "/"); err != nil {
 			return fmt.Errorf("connect: %w", err)

@@ -73,11 +73,11 @@ type load struct {
 	started time.Time
 }
 
-// longestCall is the timeout of calls for which the load sets no deadline.
-const longestCall = 30 * time.Second
+// maxCallTime is the timeout of calls for which the load sets no deadline.
+const maxCallTime = 30 * time.Second
 
-// longestLoad bounds a load that does not reach its minimum number of requests.
-const longestLoad = 2 * time.Minute
+// maxLoadTime bounds a load that does not reach its minimum number of requests.
+const maxLoadTime = 2 * time.Minute
 
 // runLoad runs a client load and prints its result.
 func runLoad(ctx context.Context, name string, args []string) error {
@@ -102,7 +102,7 @@ func (l *load) more() bool {
 	if elapsed < time.Duration(l.seconds)*time.Second {
 		return true
 	}
-	return l.tally.requests() < l.requests && elapsed < longestLoad
+	return l.tally.requests() < l.requests && elapsed < maxLoadTime
 }
 
 // repeat runs the call in a loop in conns x streams goroutines, or with the rate if
@@ -131,14 +131,14 @@ func (l *load) wait() {
 	}
 }
 
-// mostConcurrent bounds the concurrent calls of a load with a rate.
-const mostConcurrent = 4000
+// maxConcurrent bounds the concurrent calls of a load with a rate.
+const maxConcurrent = 4000
 
-// repeatAtRate starts the calls that are due every 2 ms. It delays calls if mostConcurrent
+// repeatAtRate starts the calls that are due every 2 ms. It delays calls if maxConcurrent
 // calls are running.
 func (l *load) repeatAtRate(ctx context.Context, call func(ctx context.Context, conn, n int)) {
 	var wg sync.WaitGroup
-	slots := make(chan struct{}, mostConcurrent)
+	slots := make(chan struct{}, maxConcurrent)
 	ticker := time.NewTicker(2 * time.Millisecond)
 	defer ticker.Stop()
 	for n := 0; l.more() && ctx.Err() == nil; <-ticker.C {
@@ -160,7 +160,7 @@ func (l *load) callContext(parent context.Context, n int) (ctx context.Context, 
 		ctx, stop = context.WithTimeout(parent, l.deadline)
 		return ctx, stop, true
 	}
-	ctx, cancel := context.WithTimeout(parent, longestCall)
+	ctx, cancel := context.WithTimeout(parent, maxCallTime)
 	if l.cancel == 0 {
 		return ctx, cancel, false
 	}
@@ -187,14 +187,14 @@ func (l *load) tlsConfig() (*tls.Config, error) {
 // A content contains pseudo-random bytes. All peers derive the same bytes from a seed.
 type content []byte
 
-// mostContent is the maximum size of a message in bytes, without the range of seeds.
+// maxContent is the maximum size of a message in bytes, without the range of seeds.
 const (
-	mostContent = 8 << 20
-	seeds       = 97
+	maxContent = 8 << 20
+	seeds      = 97
 )
 
 func newContent() content {
-	c := make(content, mostContent+seeds)
+	c := make(content, maxContent+seeds)
 	rand.NewChaCha8([32]byte{1}).Read(c)
 	return c
 }
@@ -202,7 +202,7 @@ func newContent() content {
 // piece returns size bytes for a seed. The caller must not change them.
 func (c content) piece(seed, size int) []byte {
 	seed %= seeds
-	return c[seed : seed+min(size, mostContent)]
+	return c[seed : seed+min(size, maxContent)]
 }
 
 // sum returns the checksum of b in hexadecimal digits.

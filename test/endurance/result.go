@@ -126,8 +126,8 @@ func (t *tally) print(w io.Writer) error {
 	return json.NewEncoder(w).Encode(&t.r)
 }
 
-// longestKind is the maximum length of a kind in bytes.
-const longestKind = 160
+// maxKind is the maximum length of a kind in bytes.
+const maxKind = 160
 
 // volatileParts are the parts of a message that differ between two failures of the same
 // kind.
@@ -146,5 +146,5 @@ func plain(kind string) string {
 	for _, p := range volatileParts {
 		kind = p.pattern.ReplaceAllString(kind, p.replacement)
 	}
-	return kind[:min(len(kind), longestKind)]
+	return kind[:min(len(kind), maxKind)]
 }

@@ -113,7 +113,7 @@ func (p *place) environment() []string {
 
 // loadTime is the maximum additional time of a client load that has not reached the minimum
 // number of requests.
-const loadTime = longestLoad + longestCall + patience
+const loadTime = maxLoadTime + maxCallTime + patience
 
 // runLoads runs all clients of a row at the same time and adds up their results.
 func runLoads(ctx context.Context, at *place, r *row, sum *result) error {

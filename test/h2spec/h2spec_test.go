@@ -46,8 +46,8 @@ const (
 	// standard library closes a connection one second after its GOAWAY.
 	silence = 2 * time.Second
 
-	fewestCases     = 140 // minimum number of cases that must run; version 2.2.1 has 146
-	mostOfReference = 8   // maximum number of failures of the reference, which fails 5 cases, and 4 over TLS
+	minCases             = 140 // minimum number of cases that must run; version 2.2.1 has 146
+	maxReferenceFailures = 8   // maximum number of failures of the reference, which fails 5 cases, and 4 over TLS
 )
 
 // program is the path of the queue-proxy that is built for these tests.
@@ -96,13 +96,13 @@ func TestSidecarPassesCasesOfReverseProxy(t *testing.T) {
 
 	for _, to := range all {
 		t.Log(to.summary())
-		if ran := len(to.passed) + len(to.failed); ran < fewestCases {
-			t.Errorf("%s: ran %d cases, want at least %d", to.name, ran, fewestCases)
+		if ran := len(to.passed) + len(to.failed); ran < minCases {
+			t.Errorf("%s: ran %d cases, want at least %d", to.name, ran, minCases)
 		}
 	}
 	for _, to := range []*target{reference, referenceTLS} {
-		if len(to.failed) > mostOfReference {
-			t.Errorf("%s: reference: got %d failures, want at most %d", to.name, len(to.failed), mostOfReference)
+		if len(to.failed) > maxReferenceFailures {
+			t.Errorf("%s: reference: got %d failures, want at most %d", to.name, len(to.failed), maxReferenceFailures)
 		}
 	}
 	for _, to := range ours {

@@ -107,8 +107,8 @@ func metricsPortFollowsConfigMap(t *testing.T, r *Release) {
 	}
 }
 
-// mostTags is the maximum number of route tags that become label values.
-const mostTags = 16
+// maxTags is the maximum number of route tags that become label values.
+const maxTags = 16
 
 // A route tag becomes the same label value as in Knative. Only the first few tags do, so that
 // clients cannot create an unlimited number of series.
@@ -135,7 +135,7 @@ func routeTagBecomesLabel(t *testing.T, r *Release) {
 	}
 	p.waitForTags(func(got map[string]bool) bool { return maps.Equal(got, want) }, want)
 
-	for i := range 2 * mostTags {
+	for i := range 2 * maxTags {
 		send(fmt.Sprintf("tag-%d", i), "")
 	}
 	want[send("Not_A-DNS-Label!", "")] = false
@@ -149,8 +149,8 @@ func routeTagBecomesLabel(t *testing.T, r *Release) {
 				return false
 			}
 		}
-		return tags == mostTags && (got["TAGGED"] || got["kn:tagged"])
-	}, fmt.Sprintf("the metrics contain %d tags and one value for all other tags", mostTags))
+		return tags == maxTags && (got["TAGGED"] || got["kn:tagged"])
+	}, fmt.Sprintf("the metrics contain %d tags and one value for all other tags", maxTags))
 }
 
 var routeTag = regexp.MustCompile(`(?m)^(?:revision_request_count|http_server_request_duration_seconds_count)\{[^}]*route_tag="([^"]*)"`)

@@ -13,7 +13,7 @@ import (
 // patience is the maximum duration of each wait. A successful test never waits that long.
 const patience = 45 * time.Second
 
-// A process is a program that runs until the end of the test or earlier.
+// A process is a running program that is stopped at the end of the test.
 type process struct {
 	t    *testing.T
 	name string

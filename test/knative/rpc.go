@@ -22,7 +22,7 @@ const (
 	retries = `{"methodConfig": [{"name": [{}], "retryPolicy": {"maxAttempts": 5,
 		"initialBackoff": "0.5s", "maxBackoff": "2s", "backoffMultiplier": 2, "retryableStatusCodes": ["UNAVAILABLE"]}}]}`
 
-	leastPushback, mostPushback = 500, 1500 // ms
+	minPushback, maxPushback = 500, 1500 // ms
 )
 
 func (p *pod) pingClient(options ...grpc.DialOption) ping.PingServiceClient {
@@ -101,8 +101,8 @@ func fullQueueReturnsUnavailable(t *testing.T, _ *Release) {
 		if len(pushback) == 1 {
 			ms, bad = strconv.Atoi(pushback[0])
 		}
-		if status.Code(err) != codes.Unavailable || bad != nil || ms < leastPushback || ms > mostPushback {
-			t.Fatalf("got %v with grpc-retry-pushback-ms %q, want UNAVAILABLE and %d to %d", err, pushback, leastPushback, mostPushback)
+		if status.Code(err) != codes.Unavailable || bad != nil || ms < minPushback || ms > maxPushback {
+			t.Fatalf("got %v with grpc-retry-pushback-ms %q, want UNAVAILABLE and %d to %d", err, pushback, minPushback, maxPushback)
 		}
 	}
 }

@@ -37,7 +37,7 @@ type batch struct {
 	patterns   map[string]*regexp.Regexp
 }
 
-// exchange returns the exchange of a request. b.mu is held.
+// exchange returns the exchange of a request. b.mu must be held.
 func (b *batch) exchange(path string) *exchange {
 	n, _ := strconv.Atoi(path[1:])
 	return b.exchanges[n]

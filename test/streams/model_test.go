@@ -210,7 +210,7 @@ const anyError = "(INTERNAL_ERROR|CANCEL|PROTOCOL_ERROR|CONNECT_ERROR|STREAM_CLO
 // unneeded matches the codes that stop the request of a stream after its response is complete.
 const unneeded = "(CANCEL|NO_ERROR|STREAM_CLOSED)"
 
-// abandon ends the exchange with the application, because the client has left.
+// abandon ends the exchange with the application, because the client has disconnected.
 func (m *model) abandon() { m.resetApp("CANCEL") }
 
 func (m *model) resetApp(codes string) {

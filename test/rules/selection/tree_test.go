@@ -181,7 +181,7 @@ func files(t *testing.T, f func(name, text string)) {
 			}
 			return nil
 		}
-		if !d.Type().IsRegular() || name == "CHANGELOG.md" { // old names stay in a change log
+		if !d.Type().IsRegular() || name == "CHANGELOG.md" { // a change log contains old names
 			return nil
 		}
 		text, err := os.ReadFile(path)

@@ -51,8 +51,8 @@ func newIssuer(ctx context.Context, kube *kubernetes.Clientset, knative *version
 	return &issuer{ctx, kube, knative, cert, key, pool}, nil
 }
 
-// seen issues a certificate unless it is ready.
-func (s *issuer) seen(c *v1alpha1.Certificate) {
+// update issues a certificate unless it is ready.
+func (s *issuer) update(c *v1alpha1.Certificate) {
 	if c.Annotations["networking.knative.dev/certificate.class"] != class || c.IsReady() {
 		return
 	}

@@ -64,19 +64,19 @@ func serve(ctx context.Context, kubeconfig, listen string) error {
 
 	factory := externalversions.NewSharedInformerFactory(knative, time.Minute)
 	if _, err := factory.Networking().V1alpha1().Ingresses().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(o any) { p.seen(o.(*v1alpha1.Ingress)) },
-		UpdateFunc: func(_, o any) { p.seen(o.(*v1alpha1.Ingress)) },
+		AddFunc:    func(o any) { p.update(o.(*v1alpha1.Ingress)) },
+		UpdateFunc: func(_, o any) { p.update(o.(*v1alpha1.Ingress)) },
 		DeleteFunc: func(o any) {
 			if i, ok := o.(*v1alpha1.Ingress); ok {
-				p.gone(i)
+				p.remove(i)
 			}
 		},
 	}); err != nil {
 		return err
 	}
 	if _, err := factory.Networking().V1alpha1().Certificates().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(o any) { issuer.seen(o.(*v1alpha1.Certificate)) },
-		UpdateFunc: func(_, o any) { issuer.seen(o.(*v1alpha1.Certificate)) },
+		AddFunc:    func(o any) { issuer.update(o.(*v1alpha1.Certificate)) },
+		UpdateFunc: func(_, o any) { issuer.update(o.(*v1alpha1.Certificate)) },
 	}); err != nil {
 		return err
 	}

@@ -39,8 +39,8 @@ func newProber(ctx context.Context, self string, knative *versioned.Clientset, r
 		hash: map[string]string{}, ready: map[string]bool{}, stop: map[string]context.CancelFunc{}}
 }
 
-// seen processes a new, changed or resynchronized Ingress.
-func (p *prober) seen(i *v1alpha1.Ingress) {
+// update processes a new, changed or resynchronized Ingress.
+func (p *prober) update(i *v1alpha1.Ingress) {
 	if i.Annotations["networking.knative.dev/ingress.class"] != class {
 		return
 	}
@@ -68,8 +68,8 @@ func (p *prober) seen(i *v1alpha1.Ingress) {
 	go p.probe(ctx, i, hash)
 }
 
-// gone removes an Ingress.
-func (p *prober) gone(i *v1alpha1.Ingress) {
+// remove removes an Ingress.
+func (p *prober) remove(i *v1alpha1.Ingress) {
 	key := i.Namespace + "/" + i.Name
 	p.mu.Lock()
 	defer p.mu.Unlock()
