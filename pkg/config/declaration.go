@@ -33,19 +33,19 @@ package config
 // Use [Default] or [Read] to create a Config, because the zero Config has no ports. The types of the
 // sections are exported because envconfig ignores unexported fields.
 type Config struct {
-	Identity  `section:"Identity" note:"Knative sets these variables. Elsewhere, they are optional labels."`
-	Ports     `section:"Ports" note:"The ports must be different. If Kubernetes sets a value such as 'METRICS_PORT=tcp://10.0.0.1:80' for a Service, the value is ignored and a warning is logged."`
-	Queueing  `section:"Concurrency" note:"These settings limit the number of requests in the user container and in the queue."`
-	Timeouts  `section:"Timeouts" note:"If a timeout expires before the response begins, the response is 504. Later, the response is aborted. The time in the queue is included. 0 disables a timeout."`
+	Identity  `section:"Identity" note:"On Knative, the control plane sets these variables. On Kubernetes, they are optional labels."`
+	Ports     `section:"Ports" note:"Ports must be unique. If Kubernetes sets a value such as 'METRICS_PORT=tcp://10.0.0.1:80' for a Service, the value is ignored and a warning is logged."`
+	Queueing  `section:"Concurrency" note:"These settings limit the number of concurrent requests and the number of queued requests."`
+	Timeouts  `section:"Timeouts" note:"If a timeout expires before the response begins, the response is 504. If it expires later, the response is aborted. The time in the queue is included. 0 disables a timeout."`
 	Readiness `section:"Readiness" note:"See [probes](probes.md)."`
 	Traffic   `section:"Traffic"`
 	Shutdown  `section:"Shutdown" note:"See [shutdown](shutdown.md). The 'terminationGracePeriodSeconds' of the pod must be greater than the deadline."`
 	Limits    `section:"Limits"`
 	TLS       `section:"TLS" note:"TLS is enabled when the directory contains 'tls.crt' and 'tls.key'. See [tls](tls.md)."`
 	Logging   `section:"Logging" note:"If the configuration is invalid, the defaults are used and a warning is logged. If the output is blocked, lines are dropped and counted."`
-	Signals   `section:"Metrics and request log" note:"If a value is invalid, the default is used and a warning is logged." soft:"true"`
+	Signals   `section:"Metrics and request log" note:"If a value is invalid, the default value is used, and a warning is logged." soft:"true"`
 	Telemetry `section:"Telemetry" note:"Invalid values are handled in the same way. If a variable for metrics or traces is set, it overrides the variable for both signals. See [metrics](metrics.md), [request log](request-log.md) and [tracing](tracing.md)." soft:"true"`
-	Unused    `section:"Ignored variables" note:"These variables are set by releases of Knative and are ignored."`
+	Unused    `section:"Ignored variables" note:"The sidecar ignores these variables, which are set by some releases of Knative."`
 
 	serving  bool // a SERVING_* variable is set
 	warnings []string
@@ -53,7 +53,7 @@ type Config struct {
 
 // Identity identifies the pod and its Knative objects.
 type Identity struct {
-	OnKnative     Bool `envconfig:"ON_KNATIVE" derived:"true if a setting with the prefix 'SERVING_' is set" desc:"Whether a Knative control plane created the pod. Some defaults depend on this setting."`
+	OnKnative     Bool `envconfig:"ON_KNATIVE" derived:"true if a variable with the prefix 'SERVING_' is set" desc:"Whether a Knative control plane created the pod. The defaults of some settings depend on this setting."`
 	Namespace     Text `envconfig:"SERVING_NAMESPACE" desc:"Namespace of the pod. It is a label of statistics, metrics and logs."`
 	Service       Text `envconfig:"SERVING_SERVICE" desc:"Name of the Knative Service. It is a label of metrics and logs."`
 	Configuration Text `envconfig:"SERVING_CONFIGURATION" desc:"Name of the Knative Configuration. It is a label of statistics, metrics and logs."`
@@ -70,7 +70,7 @@ type Ports struct {
 	TLSPort        Port `envconfig:"QUEUE_SERVING_TLS_PORT" default:"8112" desc:"Port for requests over TLS. It is only used if there is a certificate."`
 	AdminPort      Port `envconfig:"ADMIN_PORT" default:"8022" desc:"Port for the drain requests of preStop hooks. Knative pods use 8022."`
 	AutoscalerPort Port `envconfig:"AUTOSCALER_PORT" default:"9090" desc:"Port for the statistics of the autoscaler. The Knative autoscaler uses 9090."`
-	MetricsPort    Port `envconfig:"METRICS_PORT" also:"METRICS_PROMETHEUS_PORT" derived:"the port of 'requestMetrics.endpoint' in 'OBSERVABILITY_CONFIG' if its protocol is Prometheus, otherwise 9091" desc:"Port for Prometheus metrics."`
+	MetricsPort    Port `envconfig:"METRICS_PORT" also:"METRICS_PROMETHEUS_PORT" derived:"the port of 'requestMetrics.endpoint' in 'OBSERVABILITY_CONFIG' if 'requestMetrics.protocol' is 'prometheus', otherwise 9091" desc:"Port for Prometheus metrics."`
 	StatusPort     Port `envconfig:"STATUS_PORT" also:"PROFILING_PORT" default:"8008" desc:"Port of the status page and the profiler on the loopback address. See also 'ENABLE_PROFILING'."`
 }
 
@@ -78,7 +78,7 @@ type Ports struct {
 // QueueDepth is 10 times the maximum of Concurrency and fits in an int of 32 bits.
 type Queueing struct {
 	Concurrency      Number[int]             `envconfig:"CONTAINER_CONCURRENCY" default:"0" min:"0" max:"1000000" desc:"Maximum number of concurrent requests in the user container. 0 means no limit. If the limit is adaptive, this is its upper bound, and 0 means 1000."`
-	ConcurrencyMode  Choice[ConcurrencyMode] `envconfig:"CONCURRENCY_MODE" default:"fixed" oneof:"fixed,adaptive" desc:"'fixed' uses 'CONTAINER_CONCURRENCY'. 'adaptive' finds the capacity of the user container, up to 'CONTAINER_CONCURRENCY'. See [limits](limits.md)."`
+	ConcurrencyMode  Choice[ConcurrencyMode] `envconfig:"CONCURRENCY_MODE" default:"fixed" oneof:"fixed,adaptive" desc:"'fixed' uses 'CONTAINER_CONCURRENCY'. 'adaptive' adjusts the limit to the capacity of the user container, up to 'CONTAINER_CONCURRENCY'. See [limits](limits.md)."`
 	ConcurrencyMin   Number[int]             `envconfig:"CONCURRENCY_MIN" default:"1" min:"1" max:"1000000" desc:"Lower bound of an adaptive limit."`
 	ConcurrencyStart Number[int]             `envconfig:"CONCURRENCY_START" default:"4" min:"1" max:"1000000" desc:"Initial value of an adaptive limit, for example the limit that earlier pods reached."`
 	QueueDepth       Number[int]             `envconfig:"QUEUE_DEPTH" derived:"10 × 'CONTAINER_CONCURRENCY', or 10000 if the limit is adaptive and 'CONTAINER_CONCURRENCY' is 0" min:"0" max:"10000000" desc:"Maximum number of queued requests. If the queue is full, the response is 503. 0 disables queuing."`
@@ -88,25 +88,25 @@ type Queueing struct {
 // Timeouts limit the duration of a request (docs/promises.md 3.1, 3.2, 3.7). 0 disables a timeout.
 type Timeouts struct {
 	RequestTimeout       Duration                    `envconfig:"REVISION_TIMEOUT_SECONDS" default:"0" unit:"seconds" desc:"Maximum duration of a request."`
-	RequestTimeoutScope  Choice[RequestTimeoutScope] `envconfig:"REVISION_TIMEOUT_SCOPE" derived:"'first-byte' on Knative releases before 1.19, which do not set 'OBSERVABILITY_CONFIG', otherwise 'request'" oneof:"request,first-byte" desc:"Whether 'REVISION_TIMEOUT_SECONDS' applies to the whole request or until the first byte of the response."`
+	RequestTimeoutScope  Choice[RequestTimeoutScope] `envconfig:"REVISION_TIMEOUT_SCOPE" derived:"'first-byte' on Knative if 'OBSERVABILITY_CONFIG' is not set (releases before 1.19), otherwise 'request'" oneof:"request,first-byte" desc:"Whether 'REVISION_TIMEOUT_SECONDS' applies to the whole request, or to the time until the first byte of the response."`
 	ResponseStartTimeout Duration                    `envconfig:"REVISION_RESPONSE_START_TIMEOUT_SECONDS" default:"0" unit:"seconds" desc:"Maximum time until the first byte of the response."`
-	IdleTimeout          Duration                    `envconfig:"REVISION_IDLE_TIMEOUT_SECONDS" default:"0" unit:"seconds" desc:"Maximum time without data in either direction. It is the only timeout that applies to upgraded connections."`
-	ClientGoneGrace      Duration                    `envconfig:"CLIENT_GONE_GRACE" default:"10s" desc:"Maximum time that a request holds its slot after the client disconnected or received 504, while the user container processes it. If it is 0, the slot is released immediately, as in Knative."`
-	ConnectRetry         Duration                    `envconfig:"CONNECT_RETRY" default:"500ms" desc:"Maximum time to retry a connection that the user container refuses. Then the response is 502."`
+	IdleTimeout          Duration                    `envconfig:"REVISION_IDLE_TIMEOUT_SECONDS" default:"0" unit:"seconds" desc:"Maximum time without data in either direction. This is the only timeout that applies to upgraded connections."`
+	ClientGoneGrace      Duration                    `envconfig:"CLIENT_GONE_GRACE" default:"10s" desc:"Maximum time that a request holds the slot after the client is disconnected or receives 504, if the user container is still processing the request. If the value is 0, the slot is released immediately, as in Knative."`
+	ConnectRetry         Duration                    `envconfig:"CONNECT_RETRY" default:"500ms" desc:"Maximum time to retry a connection that the user container refuses. If the time expires, the response is 502."`
 }
 
 // Readiness configures the readiness probes of the user container (docs/promises.md, section 2).
 type Readiness struct {
 	ProbeArray      ProbeArray `envconfig:"ENABLE_MULTI_CONTAINER_PROBES" default:"false" desc:"Whether 'SERVING_READINESS_PROBE' is an array that contains one probe for each container."`
-	Probes          Probes     `envconfig:"SERVING_READINESS_PROBE" derived:"no probe on Knative, so that the user container is always ready; otherwise a TCP probe of 'USER_PORT'" desc:"Readiness probe of the user container. 'exec' is not supported."`
-	AutoDetectHTTP2 Bool       `envconfig:"ENABLE_HTTP2_AUTO_DETECTION" default:"false" desc:"Whether an 'httpGet' probe first uses HTTP/2 without TLS."`
+	Probes          Probes     `envconfig:"SERVING_READINESS_PROBE" derived:"no probe on Knative, otherwise a TCP probe of 'USER_PORT'" desc:"Readiness probe of the user container. If there is no probe, the user container is always ready. 'exec' probes are not supported."`
+	AutoDetectHTTP2 Bool       `envconfig:"ENABLE_HTTP2_AUTO_DETECTION" default:"false" desc:"Whether 'httpGet' probes try HTTP/2 without TLS before HTTP/1.1."`
 }
 
 // Traffic configures how requests are forwarded and counted.
 type Traffic struct {
-	FullDuplex        Bool           `envconfig:"ENABLE_HTTP_FULL_DUPLEX" default:"false" desc:"Allow an HTTP/1.1 response to begin before the request is complete."`
-	ServerTiming      Bool           `envconfig:"SERVER_TIMING" default:"false" desc:"Add a 'Server-Timing' field with the time in the queue and in the user container to responses."`
-	ExcludePaths      Paths          `envconfig:"EXCLUDE_PATHS" desc:"Paths of requests that are forwarded and limited, but not included in the scaling statistics, the metrics and the request log. They are compared without decoding."`
+	FullDuplex        Bool           `envconfig:"ENABLE_HTTP_FULL_DUPLEX" default:"false" desc:"Whether an HTTP/1.1 response can begin before the request is complete."`
+	ServerTiming      Bool           `envconfig:"SERVER_TIMING" default:"false" desc:"Add a 'Server-Timing' field to responses. The field contains the time in the queue and the time in the user container."`
+	ExcludePaths      Paths          `envconfig:"EXCLUDE_PATHS" desc:"Paths of requests that are not included in the scaling statistics, the metrics and the request log. The limits apply to these requests. The paths are compared without decoding."`
 	ExcludeUserAgents Prefixes       `envconfig:"EXCLUDE_USER_AGENTS" desc:"Prefixes of 'User-Agent' values. They have the same effect as 'EXCLUDE_PATHS'."`
 	StatsFormat       Choice[string] `envconfig:"STATS_FORMAT" default:"protobuf" oneof:"protobuf,prometheus" desc:"Format of the statistics if a client does not request a format. Knative up to 0.16 requires 'prometheus'."`
 }
@@ -115,20 +115,20 @@ type Traffic struct {
 // DrainDeadline. DrainMin is at most DrainDeadline.
 type Shutdown struct {
 	DrainDeadline    Duration             `envconfig:"DRAIN_DEADLINE" derived:"'REVISION_TIMEOUT_SECONDS' minus 3s on Knative if it is set, otherwise 27s" min:"1ms" desc:"Maximum duration of the drain. If the time expires, the remaining requests are aborted."`
-	DrainQuietPeriod Duration             `envconfig:"DRAIN_QUIET_PERIOD" derived:"30s, but at most half of 'DRAIN_DEADLINE'" desc:"Minimum time without a new request before the drain ends. The maximum is half of 'DRAIN_DEADLINE'."`
-	DrainMin         Duration             `envconfig:"DRAIN_MIN" default:"0s" desc:"Minimum duration of the drain, for clients that receive new endpoints slowly."`
-	DrainStreams     Choice[DrainStreams] `envconfig:"DRAIN_STREAMS" default:"end" oneof:"end,wait" desc:"Whether the drain waits for WebSockets, event streams and gRPC streams after the quiet period. With 'end', the user container receives SIGTERM and can close them."`
-	DrainEndpoint    Bool                 `envconfig:"DRAIN_ENDPOINT" default:"false" desc:"Serve '/drain' on the admin port, for the preStop hook of a native sidecar. A request makes the pod permanently unready."`
+	DrainQuietPeriod Duration             `envconfig:"DRAIN_QUIET_PERIOD" derived:"the minimum of 30s and half of 'DRAIN_DEADLINE'" desc:"Minimum time without a new request before the drain ends. The maximum is half of 'DRAIN_DEADLINE'."`
+	DrainMin         Duration             `envconfig:"DRAIN_MIN" default:"0s" desc:"Minimum duration of the drain. Use this setting if endpoint changes propagate slowly."`
+	DrainStreams     Choice[DrainStreams] `envconfig:"DRAIN_STREAMS" default:"end" oneof:"end,wait" desc:"Whether the drain waits for WebSockets, event streams and gRPC streams after the quiet period. If the value is 'end', the user container receives SIGTERM and can close the streams."`
+	DrainEndpoint    Bool                 `envconfig:"DRAIN_ENDPOINT" default:"false" desc:"Serve '/drain' on the admin port for the preStop hook of a native sidecar. A request to this path makes the pod permanently unready."`
 }
 
 // Limits are the limits for clients and their connections.
 type Limits struct {
 	MaxHeaderBytes Number[int]   `envconfig:"MAX_HEADER_BYTES" default:"1048576" min:"4096" max:"67108864" desc:"Maximum length in bytes of the header section of a request or a response. If a request is longer, the response is 431. If a response of the user container is longer, it is replaced by 502."`
-	MaxBodyBytes   Number[int64] `envconfig:"MAX_BODY_BYTES" default:"0" min:"0" max:"9223372036854775807" desc:"Maximum length in bytes of the body of a request; then the response is 413. 0 means no limit."`
+	MaxBodyBytes   Number[int64] `envconfig:"MAX_BODY_BYTES" default:"0" min:"0" max:"9223372036854775807" desc:"Maximum length in bytes of the body of a request. If a body is longer, the response is 413. 0 means no limit."`
 	MaxConnections Number[int]   `envconfig:"MAX_CONNECTIONS" default:"0" min:"0" max:"2147483647" desc:"Maximum number of open client connections on both request ports. If this number is reached, a new connection closes the connection that has been idle for the longest time. If no connection is idle, the new connection waits. 0 derives the limit from the memory limit and the limit on open files. See [file descriptors](reliability.md#file-descriptors)."`
 	HeaderTimeout  Duration      `envconfig:"HEADER_TIMEOUT" default:"60s" min:"1ms" desc:"Maximum time to receive the header section of a request, or the rest of a TLS record (at most 60 s)."`
-	BodyTimeout    Duration      `envconfig:"BODY_TIMEOUT" default:"60s" desc:"Maximum time to wait for the next byte of a request body before the response begins. It does not apply to gRPC over HTTP/2. 0 means no limit."`
-	SendTimeout    Duration      `envconfig:"SEND_TIMEOUT" default:"300s" min:"1ms" desc:"Maximum time to send the next 64 KiB of a response to the client. It does not apply to upgraded connections."`
+	BodyTimeout    Duration      `envconfig:"BODY_TIMEOUT" default:"60s" desc:"Maximum time to wait for the next byte of a request body before the response begins. The timeout does not apply to gRPC over HTTP/2. 0 means no limit."`
+	SendTimeout    Duration      `envconfig:"SEND_TIMEOUT" default:"300s" min:"1ms" desc:"Maximum time to send the next 64 KiB of a response to the client. The timeout does not apply to upgraded connections."`
 }
 
 // TLS configures TLS for requests. This package does not read the files.
@@ -138,7 +138,7 @@ type TLS struct {
 	TLSMaxVersion   TLSVersion   `envconfig:"QUEUE_PROXY_TLS_MAX_VERSION" desc:"Maximum TLS version. The default is the latest version."`
 	TLSCipherSuites CipherSuites `envconfig:"QUEUE_PROXY_TLS_CIPHER_SUITES" desc:"Cipher suites of TLS 1.2. The default is the default of Go. The cipher suites of TLS 1.3 are not configurable."`
 	TLSCurves       Curves       `envconfig:"QUEUE_PROXY_TLS_CURVE_PREFERENCES" desc:"Key exchange mechanisms. The default is the default of Go."`
-	TLSClientCA     Text         `envconfig:"QUEUE_PROXY_TLS_CLIENT_CA" desc:"File that contains CA certificates. If it is set, clients must present a certificate of one of the CAs."`
+	TLSClientCA     Text         `envconfig:"QUEUE_PROXY_TLS_CLIENT_CA" desc:"File that contains CA certificates. If the file is set, clients must present a certificate of one of the CAs."`
 }
 
 // Logging configures the logger, which validates the values (docs/promises.md 3.9).
@@ -149,7 +149,7 @@ type Logging struct {
 
 // Signals configures metrics and the request log with settings that Knative does not have.
 type Signals struct {
-	MetricsNames         Choice[string] `envconfig:"METRICS_NAMES" derived:"the metrics of the control plane on Knative, otherwise 'default'" oneof:"default,knative-1.18,knative-head,all,off" desc:"The metrics that are served. See [metrics](metrics.md)."`
+	MetricsNames         Choice[string] `envconfig:"METRICS_NAMES" derived:"'default', or on Knative the names of the control plane" oneof:"default,knative-1.18,knative-head,all,off" desc:"Names of the metrics that are served. See [metrics](metrics.md)."`
 	MergePort            Number[int]    `envconfig:"METRICS_MERGE_PORT" default:"0" min:"0" max:"65535" desc:"Port on which the application serves metrics. The metrics are appended to the metrics of the sidecar. 0 disables merging."`
 	MergePath            Text           `envconfig:"METRICS_MERGE_PATH" default:"/metrics" desc:"Path on which the application serves metrics."`
 	WantRequestLog       Bool           `envconfig:"REQUEST_LOG" default:"false" desc:"Write a line of JSON for each request. See [request log](request-log.md)."`
@@ -166,10 +166,10 @@ type Telemetry struct {
 	RequestLog         Bool           `envconfig:"SERVING_ENABLE_REQUEST_LOG" default:"false" desc:"Write the request log."`
 	ProbeRequestLog    Bool           `envconfig:"SERVING_ENABLE_PROBE_REQUEST_LOG" default:"false" desc:"Include probes in the request log."`
 	RequestLogTemplate Text           `envconfig:"SERVING_REQUEST_LOG_TEMPLATE" desc:"Template for a line of the request log, in the syntax of the Go package text/template."`
-	MetricsBackend     Choice[string] `envconfig:"SERVING_REQUEST_METRICS_BACKEND" oneof:"prometheus,opencensus,none" desc:"The metrics backend in Knative releases before 1.19. If the value is 'opencensus', metrics are not pushed and a warning is logged."`
-	MetricsHost        Text           `envconfig:"METRICS_PROMETHEUS_HOST" derived:"the host of 'requestMetrics.endpoint' in 'OBSERVABILITY_CONFIG' if its protocol is Prometheus, otherwise unset" desc:"Address on which metrics are served. The default is all addresses of the pod. If the address does not belong to the pod, metrics are not served and a warning is logged."`
+	MetricsBackend     Choice[string] `envconfig:"SERVING_REQUEST_METRICS_BACKEND" oneof:"prometheus,opencensus,none" desc:"Metrics backend in Knative releases before 1.19. If the value is 'opencensus', metrics are not pushed and a warning is logged."`
+	MetricsHost        Text           `envconfig:"METRICS_PROMETHEUS_HOST" derived:"the host of 'requestMetrics.endpoint' in 'OBSERVABILITY_CONFIG' if 'requestMetrics.protocol' is 'prometheus', otherwise unset" desc:"Address on which metrics are served. The default is all addresses of the pod. If the address does not belong to the pod, metrics are not served and a warning is logged."`
 	MetricsTLS
-	TracingBackend    Choice[string] `envconfig:"TRACING_CONFIG_BACKEND" oneof:"none,zipkin" desc:"The trace backend in Knative releases before 1.19."`
+	TracingBackend    Choice[string] `envconfig:"TRACING_CONFIG_BACKEND" oneof:"none,zipkin" desc:"Trace backend in Knative releases before 1.19."`
 	ZipkinEndpoint    Text           `envconfig:"TRACING_CONFIG_ZIPKIN_ENDPOINT" hide:"url" desc:"URL of the Zipkin v2 API."`
 	TracingSampleRate Fraction       `envconfig:"TRACING_CONFIG_SAMPLE_RATE" default:"0" desc:"Fraction of requests that are traced."`
 	TracingDebug      Bool           `envconfig:"TRACING_CONFIG_DEBUG" default:"false" desc:"Whether all requests are traced."`
@@ -197,7 +197,7 @@ type Unused struct {
 
 // MetricsTLS configures TLS for the metrics port. TLS is enabled if Cert is set.
 type MetricsTLS struct {
-	Cert         Text         `envconfig:"METRICS_PROMETHEUS_TLS_CERT" desc:"Certificate file. If the file is set, the metrics are only served over TLS."`
+	Cert         Text         `envconfig:"METRICS_PROMETHEUS_TLS_CERT" desc:"Certificate file. If the file is set, the metrics are served only over TLS."`
 	Key          Text         `envconfig:"METRICS_PROMETHEUS_TLS_KEY" desc:"File that contains the private key of the certificate."`
 	ClientAuth   Text         `envconfig:"METRICS_PROMETHEUS_TLS_CLIENT_AUTH" desc:"Whether scrapers must present a certificate: 'none', 'optional' or 'require'."`
 	ClientCA     Text         `envconfig:"METRICS_PROMETHEUS_TLS_CLIENT_CA_FILE" desc:"File that contains the CA certificates for client certificates of scrapers."`
@@ -213,18 +213,18 @@ type OTel struct {
 	ServiceName        Text           `envconfig:"OTEL_SERVICE_NAME" desc:"Service name in the metrics and traces that are pushed."`
 	ResourceAttributes Attributes     `envconfig:"OTEL_RESOURCE_ATTRIBUTES" desc:"Additional resource attributes, in the form 'name=value,...'."`
 	Propagators        Propagators    `envconfig:"OTEL_PROPAGATORS" desc:"Formats of the trace headers that are written."`
-	Sampler            Choice[string] `envconfig:"OTEL_TRACES_SAMPLER" oneof:"always_on,always_off,traceidratio,parentbased_always_on,parentbased_always_off,parentbased_traceidratio" desc:"The sampler, which selects the requests that are traced."`
+	Sampler            Choice[string] `envconfig:"OTEL_TRACES_SAMPLER" oneof:"always_on,always_off,traceidratio,parentbased_always_on,parentbased_always_off,parentbased_traceidratio" desc:"Sampler of the traces. The sampler selects the requests that are traced."`
 	SamplerArg         SamplerArg     `envconfig:"OTEL_TRACES_SAMPLER_ARG" desc:"Argument of the sampler."`
-	MetricInterval     Duration       `envconfig:"OTEL_METRIC_EXPORT_INTERVAL" default:"0" unit:"milliseconds" desc:"The interval for metrics that are pushed. 0 means the interval of the control plane."`
+	MetricInterval     Duration       `envconfig:"OTEL_METRIC_EXPORT_INTERVAL" default:"0" unit:"milliseconds" desc:"Interval of metric exports. 0 means the interval of the control plane."`
 	Endpoint           Text           `envconfig:"OTEL_EXPORTER_OTLP_ENDPOINT" hide:"url" desc:"URL of the collector."`
 	MetricsEndpoint    Text           `envconfig:"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT" hide:"url" desc:"URL of the collector for metrics. It overrides 'OTEL_EXPORTER_OTLP_ENDPOINT'."`
 	TracesEndpoint     Text           `envconfig:"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT" hide:"url" desc:"URL of the collector for traces. It overrides 'OTEL_EXPORTER_OTLP_ENDPOINT'."`
 	Protocol           Choice[string] `envconfig:"OTEL_EXPORTER_OTLP_PROTOCOL" oneof:"grpc,http/protobuf,http/json" desc:"Protocol of the collector."`
 	MetricsProtocol    Choice[string] `envconfig:"OTEL_EXPORTER_OTLP_METRICS_PROTOCOL" oneof:"grpc,http/protobuf,http/json" desc:"Protocol of the collector for metrics."`
 	TracesProtocol     Choice[string] `envconfig:"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL" oneof:"grpc,http/protobuf,http/json" desc:"Protocol of the collector for traces."`
-	Headers            Headers        `envconfig:"OTEL_EXPORTER_OTLP_HEADERS" hide:"all" desc:"Header fields of the requests to the collector, in the form 'name=value,...'. The values are never shown in the output."`
-	MetricsHeaders     Headers        `envconfig:"OTEL_EXPORTER_OTLP_METRICS_HEADERS" hide:"all" desc:"Header fields of the requests that contain metrics. They replace 'OTEL_EXPORTER_OTLP_HEADERS'."`
-	TracesHeaders      Headers        `envconfig:"OTEL_EXPORTER_OTLP_TRACES_HEADERS" hide:"all" desc:"Header fields of the requests that contain traces. They replace 'OTEL_EXPORTER_OTLP_HEADERS'."`
+	Headers            Headers        `envconfig:"OTEL_EXPORTER_OTLP_HEADERS" hide:"all" desc:"Header fields of requests to the collector, in the form 'name=value,...'. The values are never printed."`
+	MetricsHeaders     Headers        `envconfig:"OTEL_EXPORTER_OTLP_METRICS_HEADERS" hide:"all" desc:"Header fields of requests that contain metrics. They replace 'OTEL_EXPORTER_OTLP_HEADERS'."`
+	TracesHeaders      Headers        `envconfig:"OTEL_EXPORTER_OTLP_TRACES_HEADERS" hide:"all" desc:"Header fields of requests that contain traces. They replace 'OTEL_EXPORTER_OTLP_HEADERS'."`
 	Timeout            Duration       `envconfig:"OTEL_EXPORTER_OTLP_TIMEOUT" default:"10000" unit:"milliseconds" desc:"Maximum duration of one push. 0 means 10 s."`
 }
 
