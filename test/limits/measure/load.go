@@ -66,7 +66,7 @@ func load(ctx context.Context, groups []group, address string, warm, lasts time.
 	}
 }
 
-// quantile returns a quantile of sorted values; 0 of none.
+// quantile returns a quantile of sorted values, or 0 if there are no values.
 func quantile(sorted []float64, q float64) float64 {
 	if len(sorted) == 0 {
 		return 0
