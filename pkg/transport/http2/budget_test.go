@@ -65,7 +65,7 @@ func TestUploadWaitsForMemory(t *testing.T) {
 	change, b := withBudget(func(*proxy.Proxy) {})
 	p := start(t, serveApp(t, http.HandlerFunc(reader), false), change)
 	connect(t, p).send(request("GET", "/"))
-	p.Observed(1) // the proxy has detected the protocol of the app
+	p.Observed(1)                                                             // the proxy has detected the protocol of the app
 	release := proxytest.HoldMemory(b, budget-20<<10-netconn.ConnectionBytes) // the connection of the client is charged
 	c := connect(t, p)
 	harness.NoError(t, c.WriteHead(1, false, flat(request("POST", "/").fields)...))
