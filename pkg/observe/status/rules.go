@@ -77,6 +77,7 @@ var rules = [...]rule{
 	{"not-listening", NotListening,
 		"Let the application listen on 127.0.0.1, [::1] or all addresses, or set USER_PORT to its port.",
 		func(e *evidence) (match, bool) { return match{confidence: high}, e.problem == NotListening }},
+	{"resources", "the sidecar has no resources for connections", "", checkShortage},
 	{"app-hangs", "the application does not respond",
 		"Take a thread dump of the application and restart the pod. Set a request timeout and a liveness probe.",
 		checkHang},
@@ -113,7 +114,6 @@ var rules = [...]rule{
 		func(e *evidence) (match, bool) {
 			return match{confidence: medium, numbers: e.queueNumbers()}, e.waitsLong() // the cause is not known
 		}},
-	{"resources", "the sidecar has no resources for connections", "", checkShortage},
 	{"client-connections", "",
 		"Idle connections are closed. Raise MAX_CONNECTIONS or the limit on open files.",
 		func(e *evidence) (match, bool) { return e.poolReached("client connections", &e.connections.Clients) }},
@@ -366,11 +366,14 @@ func checkReadiness(e *evidence) (m match, ok bool) {
 
 // checkSlow detects an application that is slower than usual. If the usual time is not known or is long, the
 // confidence is low.
+//
+// Each sample has the same weight, because a slow application has fewer responses than before.
 func checkSlow(e *evidence) (m match, ok bool) {
-	p50 := inMilliseconds(e.p50)
-	m.numbers = fmt.Sprintf("p50 %v, p99 %v in %s", brief(p50), brief(inMilliseconds(e.p99)), e.period())
-	if e.usual > 0 && p50 >= leastSlow && p50 >= slowFactor*e.usual {
-		m.confidence = high
+	times50, times99 := e.board.timesLocked(e.samples)
+	p50 := inMilliseconds(times50.percentile(0.5))
+	m.numbers = fmt.Sprintf("p50 %v, p99 %v in %s", brief(p50), brief(inMilliseconds(times99.percentile(0.99))), e.period())
+	if least := max(leastSlow, slowFactor*e.usual); e.usual > 0 && p50 >= least {
+		m.confidence, m.since = high, e.slowSince(least)
 		m.numbers += fmt.Sprintf("; usual p50 %v", brief(e.usual))
 		return m, true
 	}
@@ -383,9 +386,23 @@ func checkSlow(e *evidence) (m match, ok bool) {
 			streams++
 		}
 	}
-	m.confidence = low
+	m.confidence, m.since = low, e.slowSince(slowTime)
 	m.numbers += "; this can be the usual time of the application"
 	return m, p50 >= slowTime && pending > streams
+}
+
+// slowSince returns the start of the last consecutive samples with at least the given median time.
+func (e *evidence) slowSince(least time.Duration) (at time.Time) {
+	b := e.board
+	for i := b.taken - 1; i >= max(0, b.taken-samples); i-- {
+		switch p50 := inMilliseconds(b.history[i%samples].P50); {
+		case p50 >= least:
+			at = e.now.Add(-time.Duration(b.taken-i) * Interval)
+		case p50 > 0:
+			return at
+		}
+	}
+	return at
 }
 
 // waitsLong reports whether requests wait longer in the queue than in the application.
@@ -410,7 +427,7 @@ func checkLimit(e *evidence) (m match, ok bool) {
 		m.numbers += "; the adaptive limit has its maximum"
 		return m, e.adaptive.Reason == observation.LimitCeiling
 	}
-	free, full := e.board.timesLocked()
+	free, full := e.board.queueEffectLocked()
 	m.confidence = low
 	if free > 0 && full > 0 {
 		m.confidence = medium
@@ -496,8 +513,12 @@ func (e *evidence) poolReached(name string, p *bound.Pool) (m match, ok bool) {
 
 func checkShortage(e *evidence) (m match, ok bool) {
 	s := &e.connections.Shortage
+	confidence := recentness(e.now, s.Time)
+	if confidence == medium {
+		confidence = high // connections have failed
+	}
 	return match{
-		confidence: recentness(e.now, s.Time), since: s.Time,
+		confidence: confidence, since: s.Time,
 		problem: fmt.Sprintf("no %s left for connections", s.Resource),
 		numbers: fmt.Sprintf("%d times since the start, the last one %v ago (%s: %s)", s.Count, brief(e.now.Sub(s.Time)), s.Operation, s.Error),
 		action:  s.Hint,

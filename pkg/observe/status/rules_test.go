@@ -1,6 +1,7 @@
 package status
 
 import (
+	"os"
 	"slices"
 	"strings"
 	"syscall"
@@ -134,15 +135,19 @@ var ruleTests = []ruleTest{
 	}, "10 % of 600 requests in the last minute (60 idle-timeout)", high, time.Minute},
 	{"slower than usual", "app-slow", func(b *Board) {
 		b.sampled(100, func() { b.observe(10, observation.OK, 50*time.Millisecond) })
-		b.sampled(300, func() { b.observe(10, observation.OK, 400*time.Millisecond) })
-	}, "p50 431ms, p99 431ms in the last minute; usual p50 54ms", high, 269 * time.Second},
+		b.sampled(35, func() { b.observe(1, observation.OK, 400*time.Millisecond) })
+	}, "p50 431ms, p99 431ms in the last minute; usual p50 54ms", high, 35 * time.Second},
+	{"slower than usual for a long time", "app-slow", func(b *Board) {
+		b.sampled(100, func() { b.observe(10, observation.OK, 50*time.Millisecond) })
+		b.sampled(1000, func() { b.observe(10, observation.OK, 400*time.Millisecond) })
+	}, "p50 431ms, p99 431ms in the last minute; usual p50 54ms", high, 1000 * time.Second},
 	{"slow since the start", "app-slow", func(b *Board) {
 		b.loaded(1, 0)
 		b.sampled(100, func() {
 			b.holding(1, observation.Waiting, time.Now())
 			b.observe(1, observation.OK, 2*time.Second)
 		})
-	}, "p50 2s, p99 2s in the last minute; this can be the usual time of the application", low, 99 * time.Second},
+	}, "p50 2s, p99 2s in the last minute; this can be the usual time of the application", low, 100 * time.Second},
 	{"limit of 2", "limit-low", func(b *Board) {
 		b.sampled(50, func() { b.observe(10, observation.OK, 50*time.Millisecond) })
 		b.loaded(2, 20)
@@ -177,7 +182,7 @@ var ruleTests = []ruleTest{
 	}, "p99 1s in the queue, p50 108ms in the application in the last minute; 20 queued, the oldest for 0s; limit 2", medium, 59 * time.Second},
 	{"local ports", "resources", func(b *Board) {
 		b.sources.Connections = limited(5 * time.Second).sources.Connections
-	}, "3 times since the start, the last one 5s ago (connection to the user container: cannot assign requested address)", medium, 5 * time.Second},
+	}, "3 times since the start, the last one 5s ago (connection to the user container: cannot assign requested address)", high, 5 * time.Second},
 	{"connections of clients", "client-connections", func(b *Board) {
 		c := limited(5 * time.Minute).sources.Connections()
 		b.sources.Connections = func() Connections { return Connections{OpenFilesLimit: 1024, Clients: c.Clients} }
@@ -256,6 +261,23 @@ func checkScreen(t *testing.T, text, want string) {
 		}
 	}
 	harness.Contains(t, strings.Join(strings.Fields(text), " "), want, "output")
+}
+
+func TestGuideListsProblems(t *testing.T) {
+	guide, err := os.ReadFile("../../../docs/metrics.md")
+	harness.NoError(t, err)
+	_, table, _ := strings.Cut(string(guide), "| problem | condition |")
+	table, _, _ = strings.Cut(table, "\n\n")
+	var got []string
+	for row := range strings.Lines(table) {
+		names, _, _ := strings.Cut(strings.TrimPrefix(row, "|"), "|")
+		got = append(got, strings.FieldsFunc(names, func(r rune) bool { return strings.ContainsRune("`, -\n", r) && r != '-' })...)
+	}
+	var want []string
+	for i := range rules {
+		want = append(want, rules[i].name)
+	}
+	harness.Equal(t, got[1:], want, "problems in docs/metrics.md")
 }
 
 // A healthy pod has a few errors, timeouts, slow requests and disconnected clients.

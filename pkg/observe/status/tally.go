@@ -72,12 +72,22 @@ func (b *Board) usualLocked() time.Duration {
 	return inMilliseconds(percentile(b.baseline[:], 0.5))
 }
 
-// leastSamples is the minimum number of samples from which timesLocked computes a median.
+// timesLocked returns the median and the 99th percentile of the time in the app for each of the last n samples. b.mu
+// must be held.
+func (b *Board) timesLocked(n int) (p50, p99 weighted) {
+	for i := max(0, b.taken-n); i < b.taken; i++ {
+		p50.add(b.history[i%samples].P50, 1)
+		p99.add(b.history[i%samples].P99, 1)
+	}
+	return p50, p99
+}
+
+// leastSamples is the minimum number of samples from which queueEffectLocked computes a median.
 const leastSamples = 5
 
-// timesLocked returns the median time in the app in milliseconds of the samples without queued requests, and of
+// queueEffectLocked returns the median time in the app in milliseconds of the samples without queued requests, and of
 // those with queued requests. A median is 0 if there are few samples. b.mu must be held.
-func (b *Board) timesLocked() (free, full float64) {
+func (b *Board) queueEffectLocked() (free, full float64) {
 	var without, with weighted
 	for i := max(0, b.taken-samples); i < b.taken; i++ {
 		switch s := &b.history[i%samples]; {

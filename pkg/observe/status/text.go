@@ -19,42 +19,42 @@ const (
 // is maxLines.
 func (s *snapshot) text() string {
 	var t text
-	t.add(2, "", s.stateText())
+	t.add(2, s.stateText())
 	if len(s.Problems) > 0 {
 		p := &s.Problems[0]
-		t.add(2, "", "problem: "+p.Problem)
-		t.add(1, "  ", fmt.Sprintf("since: %v ago (%s), confidence: %s", brief(s.Now.Sub(p.Since)), p.Since.UTC().Format("15:04:05 MST"), p.Confidence))
+		t.add(2, "problem: "+p.Problem)
+		t.add(1, fmt.Sprintf("  since: %v ago (%s), confidence: %s", brief(s.Now.Sub(p.Since)), p.Since.UTC().Format("15:04:05 MST"), p.Confidence))
 		if p.Numbers != "" {
-			t.add(2, "  ", "numbers: "+p.Numbers)
+			t.add(2, "  numbers: "+p.Numbers)
 		}
-		t.add(2, "  ", "action: "+p.Action)
+		t.add(2, "  action: "+p.Action)
 	} else if s.Ready {
-		t.add(1, "", "no problem found")
+		t.add(1, "no problem found")
 	}
 	if len(s.Problems) > 1 {
 		var others []string
 		for _, p := range s.Problems[1:] {
 			others = append(others, p.Name)
 		}
-		t.add(1, "", "also: "+strings.Join(others, ", "))
+		t.add(1, "also: "+strings.Join(others, ", "))
 	}
-	t.add(3, "", s.probesText()...)
-	t.add(2, "", s.loadText())
-	t.add(2, "  ", s.slotsText()...)
-	t.add(1, "", s.latestText())
-	t.add(2, "", s.totalsText())
+	t.add(3, s.probesText()...)
+	t.add(2, s.loadText())
+	t.add(2, s.slotsText()...)
+	t.add(1, s.latestText())
+	t.add(2, s.totalsText())
 	if m := s.Memory; m != nil {
-		t.add(1, "", fmt.Sprintf("memory of requests: %s of %s", megabytes(m.Used), megabytes(m.Limit)))
+		t.add(1, fmt.Sprintf("memory of requests: %s of %s", megabytes(m.Used), megabytes(m.Limit)))
 	}
 	if len(s.Warnings) > 0 {
-		t.add(2, "", "warning: "+strings.Join(s.Warnings, "; "))
+		t.add(2, "warning: "+strings.Join(s.Warnings, "; "))
 	}
 	if s.Pod != "" {
 		pod := "pod " + s.Pod
 		if s.Namespace != "" {
 			pod += ", namespace " + s.Namespace
 		}
-		t.add(1, "", pod)
+		t.add(1, pod)
 	}
 	return t.String()
 }
@@ -64,10 +64,10 @@ type text struct{ strings.Builder }
 
 // add adds paragraphs, which are broken into at most most lines. If a part does not fit, the last line ends in an
 // ellipsis.
-func (t *text) add(most int, indent string, paragraphs ...string) {
+func (t *text) add(most int, paragraphs ...string) {
 	var lines []string
 	for _, p := range paragraphs {
-		lines = append(lines, wrap(p, indent)...)
+		lines = append(lines, wrap(p)...)
 	}
 	if len(lines) > most {
 		lines = lines[:most]
@@ -78,8 +78,10 @@ func (t *text) add(most int, indent string, paragraphs ...string) {
 	}
 }
 
-// wrap breaks a paragraph into lines. All lines except the first have an additional indent.
-func wrap(paragraph, indent string) (lines []string) {
+// wrap breaks a paragraph into lines. All lines have the indent of the paragraph, and all except the first have an
+// additional indent.
+func wrap(paragraph string) (lines []string) {
+	indent := paragraph[:min(len(paragraph)-len(strings.TrimLeft(paragraph, " ")), 2)]
 	line, width := indent, utf8.RuneCountInString(indent)
 	first := true
 	for word := range strings.FieldsSeq(paragraph) {
@@ -166,10 +168,10 @@ func (s *snapshot) slotsText() (all []string) {
 		if s.Adaptive != nil {
 			line += " (" + h.Counted + ")"
 		}
-		all = append(all, line+", "+shorten(h.Method+" "+h.Path, maxRequest))
+		all = append(all, "  "+line+", "+shorten(h.Method+" "+h.Path, maxRequest))
 	}
 	if s.Held > 0 {
-		all = append(all, message.Count(s.Held, "slot")+" of disconnected clients, whose requests the application still processes")
+		all = append(all, "  "+message.Count(s.Held, "slot")+" of disconnected clients, whose requests the application still processes")
 	}
 	return all
 }
