@@ -7,6 +7,7 @@ type GRPCStatus uint8
 // NumGRPCStatuses is the number of values, including the zero value.
 const NumGRPCStatuses = int(GRPCMissing) + 1
 
+// Values of GRPCStatus, in addition to those of the status codes.
 const (
 	grpcOK      GRPCStatus = 1                         // the status code 0; the other codes follow
 	GRPCOther   GRPCStatus = numGRPCCodes + grpcOK     // the grpc-status is not one of the status codes

@@ -49,6 +49,9 @@ type Problem struct {
 	Action     string     `json:"action"`
 }
 
+// slow is the name of the problem of a slow application.
+const slow = "app-slow"
+
 // A rule detects a problem.
 type rule struct {
 	name    string
@@ -97,7 +100,7 @@ var rules = [...]rule{
 		func(e *evidence) (match, bool) {
 			return e.failures(observation.RequestTimeout, observation.ResponseStartTimeout, observation.IdleTimeout)
 		}},
-	{"app-slow", "the application is slow",
+	{slow, "the application is slow",
 		"Check the CPU and the memory of the application, and its dependencies. Add pods if the load is too high.",
 		checkSlow},
 	{"limit-low", "the concurrency limit is too low",
@@ -130,9 +133,6 @@ var rules = [...]rule{
 		"Check the collector and its address. The log of the sidecar contains the error. Lower the sampling rate.",
 		func(e *evidence) (match, bool) { return e.lost(lostSpans, "span") }},
 }
-
-// slowRule is the index of the rule app-slow.
-var slowRule = slices.IndexFunc(rules[:], func(r rule) bool { return r.name == "app-slow" })
 
 // problemsLocked returns the current problems, the cause first. b.mu must be held.
 func (b *Board) problemsLocked(e *evidence) (all []Problem) {
@@ -174,6 +174,12 @@ func (b *Board) updateLocked(e *evidence) {
 			b.active[i] = time.Time{}
 		}
 	}
+}
+
+// existsLocked reports whether a problem existed at the last sample. b.mu must be held.
+func (b *Board) existsLocked(name string) bool {
+	i := slices.IndexFunc(rules[:], func(r rule) bool { return r.name == name })
+	return !b.active[i].IsZero()
 }
 
 // evidence contains the values that the rules use.

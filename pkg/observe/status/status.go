@@ -358,7 +358,7 @@ func (b *Board) sample() {
 	}
 	e.latest = b.latestLocked()
 	b.updateLocked(e)
-	if b.active[slowRule].IsZero() {
+	if !b.existsLocked(slow) {
 		for i, n := range times {
 			b.baseline[i] += uint64(n)
 		}
