@@ -21,7 +21,7 @@ import (
 type Sample struct {
 	At time.Time
 
-	Ready    *bool // nil if Unprobed is true, or without metrics
+	Ready    *bool // nil if there are no metrics, or if Unprobed is true
 	Unprobed bool  // there are metrics, but no probe has a result
 	Draining bool
 	Reason   string // reason why the pod is not ready, or ""

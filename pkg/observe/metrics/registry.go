@@ -17,7 +17,7 @@ type registry struct {
 	names    map[string]bool // names of metrics; the value is true for a histogram
 	readings *readings
 	fixed    prometheus.Labels // labels of all series that are added
-	start    time.Time         // time since which the counters in readings count
+	start    time.Time         // start time of the counters in readings
 }
 
 func newRegistry(start time.Time) *registry {

@@ -63,7 +63,7 @@ type rule struct {
 	check func(*evidence) (match, bool)
 }
 
-// A match describes a problem that exists. If since is zero, it is the time at which the rule matched first.
+// A match describes a problem that exists. If since is zero, the start time of the problem is the time of the first match.
 type match struct {
 	confidence      confidence
 	since           time.Time
@@ -78,7 +78,7 @@ var rules = [...]rule{
 		"Set USER_PORT to the port for HTTP. Databases and TLS servers are not supported.",
 		func(e *evidence) (match, bool) { return match{confidence: high}, e.problem == NotHTTP }},
 	{"not-listening", NotListening,
-		"Let the application listen on 127.0.0.1, [::1] or all addresses, or set USER_PORT to its port.",
+		"Configure the application to listen on 127.0.0.1, [::1] or all addresses, or set USER_PORT to its port.",
 		func(e *evidence) (match, bool) { return match{confidence: high}, e.problem == NotListening }},
 	{"resources", "the sidecar has no resources for connections", "", checkShortage},
 	{"app-hangs", "the application does not respond",
@@ -165,7 +165,7 @@ func (b *Board) sinceLocked(i int, m *match, now time.Time) time.Time {
 	return now
 }
 
-// updateLocked stores which rules match since when. b.mu must be held.
+// updateLocked stores the start times of the current problems. b.mu must be held.
 func (b *Board) updateLocked(e *evidence) {
 	for i := range rules {
 		if m, ok := rules[i].check(e); ok {
@@ -215,8 +215,8 @@ type latest struct {
 // fewRequests is the number of requests in a minute below which the rules use the last five minutes.
 const fewRequests = 20
 
-// latestLocked returns the values of the last minute, or of the last five minutes if there were few requests.
-// b.mu must be held.
+// latestLocked returns the values of the last minute. If there were few requests, it returns the values of the last
+// five minutes. b.mu must be held.
 func (b *Board) latestLocked() latest {
 	l := latest{samples: int(time.Minute / Interval), total: b.tally(), usual: b.usualLocked(), lastResponse: b.lastResponse}
 	if l.events = b.eventsLocked(l.samples); l.events.requests() < fewRequests {
@@ -236,7 +236,7 @@ func (b *Board) latestLocked() latest {
 	return l
 }
 
-// summary contains the requests of the last minute, or of the last five minutes if there were few.
+// summary contains the numbers of requests in the last minute. If there were few requests, the period is five minutes.
 type summary struct {
 	Seconds   float64 `json:"seconds"` // duration of the period
 	Requests  uint32  `json:"requests"`
@@ -360,7 +360,7 @@ func checkHang(e *evidence) (m match, ok bool) {
 		return m, true
 	case left >= fewFailures && minute.responses() == 0:
 		return match{confidence: high, since: e.onset(failureShare, unanswered, (*tally).requests), numbers: fmt.Sprintf(
-			"%s in the last minute ended without a response, because of a timeout or the client; %s", message.Count(uint64(left), "request"), response)}, true
+			"%s in the last minute without a response, because of a timeout or the client; %s", message.Count(uint64(left), "request"), response)}, true
 	}
 	return m, false
 }
@@ -373,7 +373,7 @@ func checkReadiness(e *evidence) (m match, ok bool) {
 // checkSlow detects an application that is slower than usual. If the usual time is not known or is long, the
 // confidence is low.
 //
-// Each sample has the same weight, because a slow application has fewer responses than before.
+// All samples have the same weight, because a slow application sends fewer responses than a fast one.
 func checkSlow(e *evidence) (m match, ok bool) {
 	times50, times99 := e.board.timesLocked(e.samples)
 	p50 := inMilliseconds(times50.percentile(0.5))
@@ -544,7 +544,7 @@ func percent(n, all uint32) string { return fmt.Sprintf("%.0f %%", 100*float64(n
 
 func inMilliseconds(n float64) time.Duration { return time.Duration(n * float64(time.Millisecond)) }
 
-// brief returns a duration with about two digits, and at least 0.
+// brief rounds a duration for people. A negative duration becomes 0.
 func brief(d time.Duration) time.Duration {
 	switch d = max(d, 0); {
 	case d >= 10*time.Second:

@@ -99,7 +99,7 @@ var ruleTests = []ruleTest{
 	}, "1 request in the application, the oldest for 31s; 0 queued; no response since the start", low, 31 * time.Second},
 	{"timeouts only", "app-hangs", func(b *Board) {
 		b.sampled(40, func() { b.observe(1, observation.RequestTimeout, time.Second) })
-	}, "40 requests in the last minute ended without a response, because of a timeout or the client; no response since the start", high, 40 * time.Second},
+	}, "40 requests in the last minute without a response, because of a timeout or the client; no response since the start", high, 40 * time.Second},
 	{"refused probe", "not-ready", func(b *Board) {
 		since := time.Now().Add(-time.Minute)
 		b.sources.Readiness = func() observation.Readiness {
@@ -248,7 +248,7 @@ func (c *ruleTest) run(t *testing.T) {
 	checkScreen(t, s.text(), "problem: "+p.Problem)
 }
 
-// checkScreen fails if the output of why is larger than a screen or does not contain want.
+// checkScreen reports an error if the output of why does not fit on a screen, or if it does not contain want.
 func checkScreen(t *testing.T, text, want string) {
 	t.Helper()
 	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")

@@ -163,7 +163,7 @@ var problems = [...]string{NotHTTP, NotListening}
 // A Board collects the data of the page. Its methods are safe for concurrent use.
 type Board struct {
 	sources Sources
-	ended   [appErrors + 1]atomic.Uint64 // requests since the start, as in a tally
+	ended   [appErrors + 1]atomic.Uint64 // requests since the start, by the first indexes of a tally
 	took    histogram                    // time of requests in the app
 	queued  histogram                    // time of requests in the queue
 	refused atomic.Bool                  // a connection to the app was refused
@@ -344,7 +344,7 @@ func (b *Board) sample() {
 	e := b.evidence(s.Running, s.Waiting)
 	e.readiness = b.sources.Readiness()
 	e.problem = b.problem(b.totals(), e.readiness.Ready())
-	if s.Running > 0 && (events.responses() == 0 || inMilliseconds(s.P50) >= slowTime) { // the rules need them only in this case
+	if s.Running > 0 && (events.responses() == 0 || inMilliseconds(s.P50) >= slowTime) { // the rules only need the slots in these cases
 		e.slots, _ = b.sources.Slots()
 	}
 

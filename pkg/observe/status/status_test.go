@@ -421,7 +421,7 @@ func TestWhyDoesNotChangeReadiness(t *testing.T) {
 			ready            bool
 			want             string
 		}{
-			{unprobed, passed, true, "ready for 0s; only this command has checked it, because no probe was received"},
+			{unprobed, passed, true, "ready for 0s; this command has checked the application, but there was no probe"},
 			{unprobed, refused, false, "not ready: probe 0 (tcpSocket) starting: refused (for 1m0s)"},
 			{unprobed, pending, false, "not ready: probe 0 (tcpSocket) starting: pending (for 1m0s)"},
 			{passed, passed, true, "ready for 1m0s"},

@@ -86,7 +86,7 @@ func (b *Board) timesLocked(n int) (p50, p99 weighted) {
 const leastSamples = 5
 
 // queueEffectLocked returns the median time in the app in milliseconds of the samples without queued requests, and of
-// those with queued requests. A median is 0 if there are few samples. b.mu must be held.
+// those with queued requests. If there are few samples, both values are 0. b.mu must be held.
 func (b *Board) queueEffectLocked() (free, full float64) {
 	var without, with weighted
 	for i := max(0, b.taken-samples); i < b.taken; i++ {

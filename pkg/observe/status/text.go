@@ -62,8 +62,7 @@ func (s *snapshot) text() string {
 // A text contains lines of at most maxWidth characters.
 type text struct{ strings.Builder }
 
-// add adds paragraphs, which are broken into at most most lines. If a part does not fit, the last line ends in an
-// ellipsis.
+// add adds paragraphs. most is the maximum number of lines. If there are more lines, the last line ends in an ellipsis.
 func (t *text) add(most int, paragraphs ...string) {
 	var lines []string
 	for _, p := range paragraphs {
@@ -78,8 +77,8 @@ func (t *text) add(most int, paragraphs ...string) {
 	}
 }
 
-// wrap breaks a paragraph into lines. All lines have the indent of the paragraph, and all except the first have an
-// additional indent.
+// wrap breaks a paragraph into lines. Each line has the indent of the paragraph. The indent of all lines except the
+// first one is two characters longer.
 func wrap(paragraph string) (lines []string) {
 	indent := paragraph[:min(len(paragraph)-len(strings.TrimLeft(paragraph, " ")), 2)]
 	line, width := indent, utf8.RuneCountInString(indent)
@@ -120,7 +119,7 @@ func (s *snapshot) stateText() string {
 		return fmt.Sprintf("not ready: draining, the pod is terminating; %d in flight, remaining requests are aborted in %v",
 			s.Drain.InFlight, brief(s.Drain.Deadline.Sub(s.Now)))
 	case s.Ready && s.Unprobed:
-		return fmt.Sprintf("ready for %v; only this command has checked it, because no probe was received", since)
+		return fmt.Sprintf("ready for %v; this command has checked the application, but there was no probe", since)
 	case s.Ready:
 		return fmt.Sprintf("ready for %v", since)
 	}
