@@ -51,7 +51,7 @@ func Shown(s string) string {
 
 // AppFailed reports whether the response of the user container is an error, according to its status
 // or its grpc-status.
-func (o *Observation) AppFailed() bool { return o.Status >= 500 || o.RPC.Failed() }
+func (o *Observation) AppFailed() bool { return o.Status >= 500 || o.RPC != 0 && o.RPC.Failed() }
 
 // LoadFailed reports whether the response is an error that load can cause. Rejections because of
 // overload are included. Unimplemented methods are not.

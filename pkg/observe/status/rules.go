@@ -114,8 +114,11 @@ var rules = [...]rule{
 		checkMemory},
 	{"queue-wait", "requests wait in the queue for a long time",
 		"Add pods, or lower the target of the autoscaler.",
-		func(e *evidence) (match, bool) {
-			return match{confidence: medium, numbers: e.queueNumbers()}, e.waitsLong() // the cause is not known
+		func(e *evidence) (m match, ok bool) {
+			if ok = e.waitsLong(); ok {
+				m = match{confidence: medium, numbers: e.queueNumbers()} // the cause is not known
+			}
+			return m, ok
 		}},
 	{"client-connections", "",
 		"Idle connections are closed. Raise MAX_CONNECTIONS or the limit on open files.",
@@ -224,7 +227,7 @@ func (b *Board) latestLocked() latest {
 		l.events = b.eventsLocked(l.samples)
 	}
 	l.samples = min(l.samples, max(b.taken, 1))
-	var p50, p99, queued weighted
+	p50, p99, queued := make(weighted, 0, l.samples), make(weighted, 0, l.samples), make(weighted, 0, l.samples)
 	for i := max(0, b.taken-l.samples); i < b.taken; i++ {
 		s := &b.history[i%samples]
 		n := s.Requests - s.Failures
@@ -366,8 +369,10 @@ func checkHang(e *evidence) (m match, ok bool) {
 }
 
 func checkReadiness(e *evidence) (m match, ok bool) {
-	return match{confidence: high, since: e.readiness.Since, numbers: strings.TrimPrefix(e.readiness.Reason(), "not ready: ")},
-		!e.readiness.Ready() && e.readiness.Probed()
+	if e.readiness.Ready() || !e.readiness.Probed() {
+		return m, false
+	}
+	return match{confidence: high, since: e.readiness.Since, numbers: strings.TrimPrefix(e.readiness.Reason(), "not ready: ")}, true
 }
 
 // checkSlow detects an application that is slower than usual. If the usual time is not known or is long, the
@@ -377,6 +382,9 @@ func checkReadiness(e *evidence) (m match, ok bool) {
 func checkSlow(e *evidence) (m match, ok bool) {
 	times50, times99 := e.board.timesLocked(e.samples)
 	p50 := inMilliseconds(times50.percentile(0.5))
+	if p50 < leastSlow {
+		return m, false
+	}
 	m.numbers = fmt.Sprintf("p50 %v, p99 %v in %s", brief(p50), brief(inMilliseconds(times99.percentile(0.99))), e.period())
 	if least := max(leastSlow, slowFactor*e.usual); e.usual > 0 && p50 >= least {
 		m.confidence, m.since = high, e.slowSince(least)
@@ -453,9 +461,12 @@ func (e *evidence) rejected(reasons ...observation.Reason) (m match, ok bool) {
 			most, word = events[r], r.String()
 		}
 	}
+	if sum == 0 {
+		return m, false
+	}
 	return match{
 		confidence: high, numbers: fmt.Sprintf("%.1f per second: %s", float64(sum)/(rejectingSamples*Interval.Seconds()), word),
-	}, sum > 0
+	}, true
 }
 
 func checkMemory(e *evidence) (m match, ok bool) {
@@ -496,15 +507,21 @@ func checkBounds(e *evidence) (m match, ok bool) {
 // lost checks the number of lines or spans that were lost in the last five minutes.
 func (e *evidence) lost(event int, noun string) (m match, ok bool) {
 	events := e.board.eventsLocked(samples)
+	if events[event] == 0 {
+		return m, false
+	}
 	n := func(t *tally) uint32 { return t[event] }
 	return match{
 		confidence: high, since: e.onset(0, n, n),
 		numbers: message.Count(uint64(events[event]), noun) + " in the last 5 minutes",
-	}, events[event] > 0
+	}, true
 }
 
 // poolReached reports a limit on connections that was reached recently.
 func (e *evidence) poolReached(name string, p *bound.Pool) (m match, ok bool) {
+	if e.now.Sub(p.Reached) >= recently {
+		return m, false
+	}
 	files := "no limit on open files"
 	if e.connections.OpenFilesLimit > 0 {
 		files = fmt.Sprintf("limit on open files: %d", e.connections.OpenFilesLimit)
@@ -514,11 +531,14 @@ func (e *evidence) poolReached(name string, p *bound.Pool) (m match, ok bool) {
 		problem: fmt.Sprintf("%s: limit of %d reached", name, p.Limit),
 		numbers: fmt.Sprintf("%d open, %d waiting, %d evicted, total wait %v; reached %v ago; %s",
 			p.Open, p.Waiting, p.Evicted, brief(time.Duration(p.Waited*float64(time.Second))), brief(e.now.Sub(p.Reached)), files),
-	}, e.now.Sub(p.Reached) < recently
+	}, true
 }
 
 func checkShortage(e *evidence) (m match, ok bool) {
 	s := &e.connections.Shortage
+	if e.now.Sub(s.Time) >= recently {
+		return m, false
+	}
 	confidence := recentness(e.now, s.Time)
 	if confidence == medium {
 		confidence = high // connections have failed
@@ -528,7 +548,7 @@ func checkShortage(e *evidence) (m match, ok bool) {
 		problem: fmt.Sprintf("no %s left for connections", s.Resource),
 		numbers: fmt.Sprintf("%d times since the start, the last one %v ago (%s: %s)", s.Count, brief(e.now.Sub(s.Time)), s.Operation, s.Error),
 		action:  s.Hint,
-	}, e.now.Sub(s.Time) < recently
+	}, true
 }
 
 // recentness returns the confidence that the cause of an event still exists.

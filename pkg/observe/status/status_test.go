@@ -227,6 +227,20 @@ func BenchmarkObserve(b *testing.B) {
 	}
 }
 
+func BenchmarkSample(b *testing.B) {
+	board := board(observation.Readiness{Phase: observation.PhaseReady}, Drain{})
+	o := newObservation(observation.OK, time.Second)
+	for range samples {
+		board.Observe(o)
+		board.sample()
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		board.Observe(o)
+		board.sample()
+	}
+}
+
 // A client can cause failures with long strings.
 func TestFailureTruncatesLongStrings(t *testing.T) {
 	b := board(observation.Readiness{}, Drain{})

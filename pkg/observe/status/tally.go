@@ -75,6 +75,7 @@ func (b *Board) usualLocked() time.Duration {
 // timesLocked returns the median and the 99th percentile of the time in the app for each of the last n samples. b.mu
 // must be held.
 func (b *Board) timesLocked(n int) (p50, p99 weighted) {
+	p50, p99 = make(weighted, 0, n), make(weighted, 0, n)
 	for i := max(0, b.taken-n); i < b.taken; i++ {
 		p50.add(b.history[i%samples].P50, 1)
 		p99.add(b.history[i%samples].P99, 1)
@@ -105,7 +106,9 @@ func (b *Board) queueEffectLocked() (free, full float64) {
 }
 
 // weighted is a list of values with weights.
-type weighted []struct {
+type weighted []weightedValue
+
+type weightedValue struct {
 	value  float64
 	weight uint32
 }
@@ -113,22 +116,14 @@ type weighted []struct {
 // add adds a value. Values and weights of 0 are ignored.
 func (w *weighted) add(value float64, weight uint32) {
 	if value > 0 && weight > 0 {
-		*w = append(*w, struct {
-			value  float64
-			weight uint32
-		}{value, weight})
+		*w = append(*w, weightedValue{value, weight})
 	}
 }
 
-// percentile returns the smallest value for which the values up to it have at least the given share of the weight. It returns 0
-// without values.
+// percentile returns the smallest value for which this value and all smaller values have at least the given share of
+// the weight. It returns 0 without values.
 func (w weighted) percentile(share float64) float64 {
-	slices.SortFunc(w, func(a, b struct {
-		value  float64
-		weight uint32
-	}) int {
-		return cmp.Compare(a.value, b.value)
-	})
+	slices.SortFunc(w, func(a, b weightedValue) int { return cmp.Compare(a.value, b.value) })
 	var all, seen float64
 	for _, v := range w {
 		all += float64(v.weight)
