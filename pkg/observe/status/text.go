@@ -185,7 +185,7 @@ func (s *snapshot) latestText() string {
 	if l.Requests == 0 {
 		return period + ": no requests"
 	}
-	line := fmt.Sprintf("%s: %s, %s app errors", period, message.Count(uint64(l.Requests), "request"), percent(l.Errors, max(l.Responses, 1)))
+	line := fmt.Sprintf("%s: %s, %s errors", period, message.Count(uint64(l.Requests), "request"), percent(l.Errors, max(l.Responses, 1)))
 	if l.P50 > 0 {
 		line += fmt.Sprintf(", p50 %v, p99 %v, queue p99 %v", brief(inMilliseconds(l.P50)), brief(inMilliseconds(l.P99)), brief(inMilliseconds(l.QueuedP99)))
 	}
