@@ -12,13 +12,13 @@ import (
 type Observation struct {
 	Exchange Request
 	Line
-	Kind     Kind      // Traffic or KubeletRequest for Observe, and a kind of probe for Probed
-	TraceID  string    // "" if the request is not traced
-	Excluded bool      // matches EXCLUDE_*, and is neither counted nor logged (docs/promises.md 3.10)
-	Proxied  bool      // the request came through the activator
-	Start    time.Time // time when the header section was complete
-	Slot     time.Time // time when the request got a slot; zero if it got none
-	RPCError bool      // the grpc-status of the user container reports an error
+	Kind     Kind       // Traffic or KubeletRequest for Observe, and a kind of probe for Probed
+	TraceID  string     // "" if the request is not traced
+	Excluded bool       // matches EXCLUDE_*, and is neither counted nor logged (docs/promises.md 3.10)
+	Proxied  bool       // the request came through the activator
+	RPC      GRPCStatus // status of the gRPC response to the client; zero if the response does not use gRPC
+	Start    time.Time  // time when the header section was complete
+	Slot     time.Time  // time when the request got a slot; zero if it got none
 	End      time.Time
 	Phase    Phase // the last phase of the request
 	Result
@@ -51,7 +51,7 @@ func Shown(s string) string {
 
 // AppFailed reports whether the response of the user container is an error, according to its status
 // or its grpc-status.
-func (o *Observation) AppFailed() bool { return o.Status >= 500 || o.RPCError }
+func (o *Observation) AppFailed() bool { return o.Status >= 500 || o.RPC != 0 && o.RPC.Failed() }
 
 // LoadFailed reports whether the response is an error that load can cause. Rejections because of
 // overload are included. Unimplemented methods are not.

@@ -2,6 +2,7 @@ package observation
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -62,6 +63,11 @@ type ProbeTries struct {
 
 // Ready reports whether the last attempts of all probes passed.
 func (s Readiness) Ready() bool { return s.Phase == PhaseReady }
+
+// Probed reports whether the readiness is known: a probe has a result, or there are no probes.
+func (s Readiness) Probed() bool {
+	return len(s.Probes) == 0 || slices.ContainsFunc(s.Probes, func(p ProbeReadiness) bool { return p.Tries > 0 })
+}
 
 // Reason returns the reason why the user container is not ready in one line, or "" if it is ready.
 func (s Readiness) Reason() string {

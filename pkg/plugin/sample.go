@@ -21,7 +21,8 @@ import (
 type Sample struct {
 	At time.Time
 
-	Ready    *bool
+	Ready    *bool // nil if there are no metrics, or if Unprobed is true
+	Unprobed bool  // there are metrics, but no probe has a result
 	Draining bool
 	Reason   string // reason why the pod is not ready, or ""
 
@@ -92,13 +93,15 @@ func ReadMetrics(r io.Reader, at time.Time) (Sample, error) {
 	if len(parsed) == 0 {
 		return s, ErrNoMetrics
 	}
-	if parsed["queue_proxy_ready"] != nil {
+	ours := parsed["queue_proxy_running_requests"] != nil // queue_proxy_ready is absent before the first probe
+	if ours {
 		all = families() // with METRICS_NAMES=all, the page contains three histograms of the same requests
 	} else if parsed["http_server_request_duration_seconds"] != nil {
 		delete(parsed, "revision_request_latencies")
 	}
-	if parsed["queue_proxy_ready"] != nil {
+	if ours {
 		s.Requests = new(float64) // the histogram is absent before the first request
+		s.Unprobed = parsed["queue_proxy_ready"] == nil
 	}
 	for _, f := range all {
 		for _, m := range parsed[f.name].GetMetric() {

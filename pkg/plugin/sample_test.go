@@ -73,9 +73,13 @@ func TestReadMetricsIgnoresMetricsOfApp(t *testing.T) {
 	}
 }
 
-func TestReadMetricsWithoutHistogramReturnsZeroRequests(t *testing.T) {
-	if s := read(t, "# TYPE queue_proxy_ready gauge\nqueue_proxy_ready 1\n"); s.Requests == nil || *s.Requests != 0 {
+func TestReadMetricsOfIdleSidecarWithoutProbe(t *testing.T) {
+	s := read(t, "# TYPE queue_proxy_running_requests gauge\nqueue_proxy_running_requests 0\n")
+	if s.Requests == nil || *s.Requests != 0 {
 		t.Errorf("got %v requests, want 0", s.Requests)
+	}
+	if s.Ready != nil || !s.Unprobed {
+		t.Errorf("got ready %v, unprobed %v, want nil and true", s.Ready, s.Unprobed)
 	}
 }
 

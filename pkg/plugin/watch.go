@@ -169,10 +169,14 @@ func (h *history) state(s *Sample) (_ State, why string) {
 	switch {
 	case s.Draining:
 		return Draining, ""
-	case s.Ready == nil && h.sidecar.Ready:
-		return Ready, "metrics are disabled; only statistics are shown"
 	case s.Ready == nil:
-		return NotReady, "metrics are disabled; only statistics are shown"
+		if !s.Unprobed {
+			why = "metrics are disabled; only statistics are shown"
+		}
+		if h.sidecar.Ready {
+			return Ready, why
+		}
+		return NotReady, why
 	case *s.Ready:
 		return Ready, ""
 	case s.Reason != "":

@@ -212,7 +212,7 @@ func TestResultOfExchange(t *testing.T) {
 		"unavailable":        {observation.Observation{Result: observation.Result{Status: 503}}, adapt.Failed},
 		"too many requests":  {observation.Observation{Result: observation.Result{Status: 429}}, adapt.Failed},
 		"not implemented":    {observation.Observation{Result: observation.Result{Status: 501}}, adapt.Answered},
-		"gRPC error":         {observation.Observation{RPCError: true, Result: observation.Result{Status: 200}}, adapt.Failed},
+		"gRPC error":         {observation.Observation{RPC: observation.GRPCStatusOf(14), Result: observation.Result{Status: 200}}, adapt.Failed},
 		"reset":              {observation.Observation{Result: observation.Result{Reason: observation.AppReset}}, adapt.Failed},
 		"timeout":            {observation.Observation{Result: observation.Result{Reason: observation.RequestTimeout}}, adapt.TimedOut},
 		"client disconnects": {observation.Observation{Result: observation.Result{Reason: observation.ClientGone}}, adapt.Unfinished},

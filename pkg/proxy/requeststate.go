@@ -124,26 +124,19 @@ func (state *RequestState) Respond(contentType string) {
 		if state.seen.Method == http.MethodGet {
 			state.becomeStream()
 		}
-	case state.flight.drain == nil:
 	case transport.IsGRPC(contentType) && transport.IsGRPC(state.seen.Exchange.Header(transport.ContentType)):
-		state.flight.drain.noteStream(state, grpcStream)
+		state.seen.RPC = observation.GRPCMissing // until EndRPC
+		if state.flight.drain != nil {
+			state.flight.drain.noteStream(state, grpcStream)
+		}
 	}
-}
-
-// rpcErrors contains the status codes of gRPC that report a failure or an overload of the user
-// container. The client causes the other codes (https://grpc.io/docs/guides/status-codes/).
-var rpcErrors = map[string]bool{
-	"2":  true, // UNKNOWN
-	"4":  true, // DEADLINE_EXCEEDED
-	"8":  true, // RESOURCE_EXHAUSTED
-	"13": true, // INTERNAL
-	"14": true, // UNAVAILABLE
-	"15": true, // DATA_LOSS
 }
 
 // EndRPC records the grpc-status of the response. The status is in the trailer section, or in the
 // header section if the response has nothing else. EndRPC must be called before Forward returns.
-func (state *RequestState) EndRPC(status string) { state.seen.RPCError = rpcErrors[status] }
+func (state *RequestState) EndRPC(status string) {
+	state.seen.RPC = observation.ParseGRPCStatus(status)
+}
 
 // isEventStream reports whether a media type is the type of server-sent events (HTML Living
 // Standard, section 9.2). Parameters are ignored.

@@ -181,16 +181,16 @@ func (p *Proxy) serveProbe(kind observation.Kind, x transport.Exchange, state *R
 func finish(x transport.Exchange, o *observation.Observation) {
 	o.Status = o.Reason.Status()
 	if o.Reason != observation.ClientGone && !o.Reset {
-		o.Status, o.Out = answer(x, answerFor(o, x))
+		o.Status, o.Out, o.RPC = answer(x, answerFor(o, x))
 	}
 }
 
-// answer sends a response and returns its status and the length of its content.
+// answer sends a response and returns its status, the length of its content and its gRPC status.
 //
 //go:noinline
-func answer(x transport.Exchange, a transport.Answer) (status int, size int64) {
+func answer(x transport.Exchange, a transport.Answer) (status int, size int64, rpc observation.GRPCStatus) {
 	x.Answer(&a)
-	return a.Status, a.Size(x.Line().Method)
+	return a.Status, a.Size(x.Line().Method), observation.GRPCStatusOf(a.GRPC)
 }
 
 // forward waits for a slot and holds the slot until the exchange with the user container has ended.

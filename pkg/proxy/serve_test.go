@@ -551,3 +551,12 @@ func benchmarkServe(b *testing.B, limit *Limit) {
 		h.Serve(f, &f.state)
 	}
 }
+
+func TestGRPCStatusOfSidecarIsObserved(t *testing.T) {
+	for mediaType, want := range map[string]string{transport.GRPC: "RESOURCE_EXHAUSTED", "text/plain": ""} {
+		h := newTestProxy()
+		f := newFake("/", "Content-Type", mediaType)
+		h.Reject(f, &f.state, false)
+		harness.Equal(t, h.seen[0].RPC.String(), want, mediaType)
+	}
+}

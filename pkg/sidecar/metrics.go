@@ -60,18 +60,19 @@ func (s *sidecar) makeMetrics(pushed bool) *metrics.Metrics {
 	return m
 }
 
-// readyReason returns the current result of a queue probe without running the probes.
-func (s *sidecar) readyReason() (ready bool, reason string) {
+// readyReason returns the current result of a queue probe without running the probes. probed is
+// false before the first result of a probe.
+func (s *sidecar) readyReason() (ready, probed bool, reason string) {
 	if s.proxy.Drain.Draining() {
-		return false, observation.Draining.String()
+		return false, true, observation.Draining.String()
 	}
 	state := s.prober.State()
 	for _, p := range state.Probes {
 		if p.Phase != observation.PhaseReady {
-			return false, string(p.Word)
+			return false, state.Probed(), string(p.Word)
 		}
 	}
-	return state.Ready(), ""
+	return state.Ready(), true, ""
 }
 
 // resolveTime is the maximum time for resolving the host name of the metrics port. Nothing is

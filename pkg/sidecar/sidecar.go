@@ -328,15 +328,37 @@ func (s *sidecar) statusSources() status.Sources {
 		Settings:  settings,
 		Warnings:  s.config.Warnings(),
 		Readiness: s.prober.State,
-		Ask:       s.prober.Ready,
+		Check:     s.check,
 		Load:      s.load,
+		Waiter:    s.proxy.Limit.OldestWaiter,
 		Slots:     s.slots,
 		Drain:     s.drainState,
 		Memory:    s.budget.Usage,
+		Lost:      s.lost,
 		Bounds:    s.bounds,
 
 		Connections: s.connections,
 	}
+}
+
+// check probes the user container and returns the result. In contrast to a queue probe, it does not
+// change the readiness, the metrics and the log.
+func (s *sidecar) check(ctx context.Context) observation.Readiness {
+	p := probe.New(s.config.Probes.V, probe.Options{AutoDetectHTTP2: s.config.AutoDetectHTTP2.V, OwnPorts: s.ownPorts()})
+	_ = p.Ready(ctx) // State contains the result
+	defer func() { _ = p.Stop(ctx) }()
+	return p.State()
+}
+
+// lost returns the numbers of dropped lines of the request log and of dropped spans.
+func (s *sidecar) lost() (lines, spans uint64) {
+	if s.telemetry.log != nil {
+		lines = s.telemetry.log.Dropped()
+	}
+	if s.telemetry.tracer != nil {
+		spans = s.telemetry.tracer.Dropped()
+	}
+	return lines, spans
 }
 
 // newLimit returns the configured concurrency limit.

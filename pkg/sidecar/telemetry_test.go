@@ -25,6 +25,26 @@ func TestTracerRejectsOwnPorts(t *testing.T) {
 	}
 }
 
+// Previously, the command why changed the readiness, so that an alert ended.
+func TestCheckForStatusIsNotRecorded(t *testing.T) {
+	app := httptest.NewServer(http.NotFoundHandler())
+	defer app.Close()
+	port := app.Listener.Addr().(*net.TCPAddr).Port
+	s := built(t, func(c *config.Config) {
+		c.Probes.V = []probe.Probe{{TCPSocket: &probe.TCPSocketAction{Port: probe.Port{Number: int32(port)}}, PeriodSeconds: 1}}
+	})
+	before := s.prober.State()
+	harness.Equal(t, s.check(t.Context()).Ready(), true, "result of the check")
+	after := s.prober.State()
+	after.At = before.At
+	harness.Equal(t, fmt.Sprint(after), fmt.Sprint(before), "state")
+	_, probed, _ := s.readyReason()
+	harness.Equal(t, probed, false, "probed")
+	harness.NoError(t, s.prober.Ready(t.Context()))
+	ready, probed, _ := s.readyReason()
+	harness.Equal(t, ready && probed, true, "ready after a probe")
+}
+
 // If TLSPort equals UserPort, TLS is not served and the port does not belong to the sidecar.
 func TestProbeFollowsRedirectToUserPort(t *testing.T) {
 	app := httptest.NewServer(http.RedirectHandler("/", http.StatusFound))

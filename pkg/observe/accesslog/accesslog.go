@@ -32,7 +32,7 @@ import (
 type Options struct {
 	Template   string        // template in the syntax of text/template, as in Knative; "" means JSON
 	Probes     bool          // log probes that the sidecar answers
-	ErrorsOnly bool          // log failures, which have a status of at least 500 or a reason other than ok
+	ErrorsOnly bool          // log failures: a status of at least 500, a gRPC status that reports a failure, or a reason other than ok
 	SlowerThan time.Duration // log requests that took at least this long; 0 disables this
 	Sample     int           // log one in Sample requests; 0 and 1 mean all requests
 	Revision   Revision      // identity of the sidecar
@@ -118,7 +118,7 @@ func (l *Log) wants(o *observation.Observation) bool {
 	}
 }
 
-func failed(o *observation.Observation) bool { return o.Reason != observation.OK || o.Status >= 500 }
+func failed(o *observation.Observation) bool { return o.Reason != observation.OK || o.AppFailed() }
 
 // appendLine appends the line of a request.
 func (l *Log) appendLine(b []byte, o *observation.Observation) []byte {

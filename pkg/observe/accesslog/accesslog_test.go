@@ -93,7 +93,7 @@ func TestJSONLineContainsAllFields(t *testing.T) {
 	}}, o)
 	want := `{"timestamp":"2026-08-21T10:00:00.000001Z","severity":"INFO","logger":"queueproxy.request","message":"request",` +
 		`"kind":"traffic","method":"POST","target":"/a?b=%zz","host":"app.example.com","protocol":"HTTP/1.1","status":200,` +
-		`"reason":"ok","phase":"streaming","cutShort":false,"upgraded":false,"replayed":true,"activator":true,` +
+		`"grpcStatus":"","reason":"ok","phase":"streaming","cutShort":false,"upgraded":false,"replayed":true,"activator":true,` +
 		`"requestBytes":3,"responseBytes":5,"queueMs":2.000,"appMs":8.000,"firstByteMs":5.000,"totalMs":10.000,` +
 		`"remote":"192.0.2.1:1234","userAgent":"it's \"me\"","referer":"http://r/\\","traceId":"4bf92f3577b34da6a3ce929d0e0e4736",` +
 		`"namespace":"ns","service":"svc","configuration":"cfg","revision":"rev","pod":"pod-1","podIp":"10.0.0.1"}` + "\n"
@@ -109,6 +109,17 @@ func TestJSONLineOfQueuedRequestContainsNull(t *testing.T) {
 		`"queueMs":10.000,"appMs":null,"firstByteMs":null,"totalMs":10.000`, `"severity":"WARNING"`,
 		`"reason":"queue-full","phase":"queued"`, `"traceId":""`,
 	} {
+		harness.Contains(t, got, want, "line")
+	}
+}
+
+func TestGRPCStatusIsLogged(t *testing.T) {
+	missing, failed := get("/missing"), get("/failed")
+	missing.RPC, failed.RPC = observation.GRPCStatusOf(5), observation.GRPCStatusOf(14)
+	harness.Contains(t, written(t, Options{}, missing), `"severity":"INFO"`, "line of a client error")
+	got := written(t, Options{ErrorsOnly: true}, missing, failed)
+	harness.Equal(t, strings.Count(got, "\n"), 1, "failures")
+	for _, want := range []string{`"severity":"WARNING"`, `"target":"/failed"`, `"status":200,"grpcStatus":"UNAVAILABLE","reason":"ok"`} {
 		harness.Contains(t, got, want, "line")
 	}
 }

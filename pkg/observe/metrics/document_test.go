@@ -38,6 +38,9 @@ func everything(t *testing.T, names string) *Metrics {
 	probe := observed("GET", 1, 1, 200, observation.OK)
 	probe.Kind = observation.KubeletRequest
 	m.Observe(&probe)
+	call := observed("POST", 2, 0, 200, observation.OK)
+	call.RPC = observation.GRPCMissing
+	m.Observe(&call)
 	m.Listening(time.Now())
 	m.Answered(time.Now(), true)
 	return m
@@ -174,7 +177,7 @@ func labelTable(t *testing.T) string {
 	for _, l := range []struct {
 		name   string
 		values []string
-	}{{"code", classes}, {"method", methods}, {"protocol", protocols}, {"reason of the limit", limitReasons(t)}} {
+	}{{"code", classes}, {"method", methods}, {"protocol", protocols}, {"code of gRPC", grpcStatuses}, {"reason of the limit", limitReasons(t)}} {
 		fmt.Fprintf(&b, "| `%s` | %s |\n", l.name, code(l.values))
 	}
 	return b.String()

@@ -131,7 +131,7 @@ func TestPrometheusEvaluatesDashboard(t *testing.T) {
 		"Liveness and startup probes": true,
 		"Queued requests":             true, "Running requests": true, "Memory": true, "Concurrency limit": true, "State of adaptive limits": true, // without limits
 		"Certificate expiry": true, "caBundle updates": true, "Last caBundle check": true, // without TLS, and without --self-managed
-		"Events": true,
+		"Events": true, "Closed by bounds": true, "gRPC responses by status": true,
 	}
 	app := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	t.Cleanup(app.Close)

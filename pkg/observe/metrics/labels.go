@@ -82,6 +82,14 @@ func reason(r observation.Reason) int {
 	return placeOf[r]
 }
 
+// grpcStatuses contains the words of [observation.GRPCStatus], without the zero value.
+var grpcStatuses = func() (words []string) {
+	for s := range observation.NumGRPCStatuses - 1 {
+		words = append(words, observation.GRPCStatus(s+1).String())
+	}
+	return words
+}()
+
 // statuses contains the status codes that are label values of Knative metrics. These are the codes that have
 // a name, and 499 for a client that disconnected. The list is closed because some applications respond with
 // any status code that the client requests.

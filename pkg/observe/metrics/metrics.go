@@ -44,17 +44,17 @@ type Options struct {
 // Gauges contains the functions that return the values of gauges. They are called for each scrape and must be safe
 // for concurrent use. LogLinesDropped and SpansDropped can be nil, in which case their metrics are omitted.
 type Gauges struct {
-	Load            func() (running, waiting int)         // number of requests in the user container and in the queue
-	OldestWaiter    func() time.Time                      // arrival time of the first request in the queue; zero if the queue is empty
-	Limit           func() (running, waiting int)         // maximum of Load; if running is 0, there is no limit and waiting is undefined
-	Adaptive        func() (observation.LimitState, bool) // state of an adaptive limit; false if the limit is fixed
-	Ready           func() (bool, string)                 // result of a readiness probe, and one of NotReadyReasons if it fails
-	Draining        func() bool                           // whether the drain has started
-	CertExpiry      func() time.Time                      // expiry time of the certificate; zero without a certificate
-	LogLinesDropped func() uint64                         // number of dropped lines of the request log
-	SpansDropped    func() uint64                         // number of dropped spans
-	Memory          func() (used, limit int64)            // memory of requests and its budget, in bytes; limit is 0 without a budget
-	Bounds          *bound.Recorder                       // events at bounds on the behavior of peers; if nil, all counters are 0
+	Load            func() (running, waiting int)              // number of requests in the user container and in the queue
+	OldestWaiter    func() time.Time                           // arrival time of the first request in the queue; zero if the queue is empty
+	Limit           func() (running, waiting int)              // maximum of Load; if running is 0, there is no limit and waiting is undefined
+	Adaptive        func() (observation.LimitState, bool)      // state of an adaptive limit; false if the limit is fixed
+	Ready           func() (ready, probed bool, reason string) // result of the readiness probes, and one of NotReadyReasons if they fail; probed is false before the first result
+	Draining        func() bool                                // whether the drain has started
+	CertExpiry      func() time.Time                           // expiry time of the certificate; zero without a certificate
+	LogLinesDropped func() uint64                              // number of dropped lines of the request log
+	SpansDropped    func() uint64                              // number of dropped spans
+	Memory          func() (used, limit int64)                 // memory of requests and its budget, in bytes; limit is 0 without a budget
+	Bounds          *bound.Recorder                            // events at bounds on the behavior of peers; if nil, all counters are 0
 
 	// Connections returns the connections of clients, and the HTTP/1 connections to the user container.
 	Connections func() (clients, app bound.Pool)
@@ -93,7 +93,7 @@ func New(o Options) (*Metrics, error) {
 	if o.Start.IsZero() {
 		o.Start = time.Now()
 	}
-	r := newRegistry()
+	r := newRegistry(o.Start)
 	m := &Metrics{registry: r, gatherer: r, tags: newRouteTags()}
 	if names&ourNames != 0 {
 		m.requests = newRequests(r)

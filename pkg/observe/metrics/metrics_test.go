@@ -54,7 +54,9 @@ func TestRequestsAreCountedWithLabels(t *testing.T) {
 	m := newMetrics(t, options("default"))
 	observeEveryKind(m)
 	got := scrape(t, m.Handler(), text)
-	wantSamples(t, samples(got, "queue_proxy_requests_total{"), map[string]string{
+	counted := samples(got, "queue_proxy_requests_total{")
+	maps.DeleteFunc(counted, func(_, value string) bool { return value == "0" }) // see TestFirstRequestStartsAllClassesAtZero
+	wantSamples(t, counted, map[string]string{
 		`queue_proxy_requests_total{code="2xx",method="get",protocol="http/1.1",reason="ok"}`:            "2",
 		`queue_proxy_requests_total{code="2xx",method="post",protocol="http/2",reason="ok"}`:             "1",
 		`queue_proxy_requests_total{code="5xx",method="post",protocol="http/1.1",reason="queue-full"}`:   "1",
@@ -156,10 +158,10 @@ func TestStateIsReadDuringScrape(t *testing.T) {
 		o := options("default")
 		o.Start = time.Now()
 		since := time.Now()
-		running, ready, reason := 2, false, "refused"
+		running, ready, probed, reason := 2, false, true, "refused"
 		o.Gauges.Load = func() (int, int) { return running, 3 }
 		o.Gauges.OldestWaiter = func() time.Time { return since }
-		o.Gauges.Ready = func() (bool, string) { return ready, reason }
+		o.Gauges.Ready = func() (bool, bool, string) { return ready, probed, reason }
 		o.Gauges.CertExpiry = func() time.Time { return time.Unix(1_900_000_000, 0) }
 		m := newMetrics(t, o)
 		shown := []string{
@@ -183,6 +185,11 @@ func TestStateIsReadDuringScrape(t *testing.T) {
 
 		ready, reason = false, "unknown"
 		want["queue_proxy_ready"], want[`queue_proxy_not_ready_reason{reason="other"}`] = "0", "1"
+		wantSamples(t, samples(scrape(t, m.Handler(), text), shown...), want)
+
+		probed = false
+		delete(want, "queue_proxy_ready")
+		delete(want, `queue_proxy_not_ready_reason{reason="other"}`)
 		wantSamples(t, samples(scrape(t, m.Handler(), text), shown...), want)
 	})
 }
@@ -589,7 +596,7 @@ func TestConcurrentObserveCountsAllRequests(t *testing.T) {
 	}
 	all.Wait()
 	got := scrape(t, m.Handler(), text)
-	wantSamples(t, withoutBuckets(samples(got, "queue_proxy_requests_total", "queue_proxy_request_duration_seconds_count", "queue_proxy_queue_wait_seconds_count", "queue_proxy_app_duration_seconds_count", "queue_proxy_readiness_flaps_total")), map[string]string{
+	wantSamples(t, withoutBuckets(samples(got, `queue_proxy_requests_total{code="2xx"`, "queue_proxy_request_duration_seconds_count", "queue_proxy_queue_wait_seconds_count", "queue_proxy_app_duration_seconds_count", "queue_proxy_readiness_flaps_total")), map[string]string{
 		`queue_proxy_requests_total{code="2xx",method="get",protocol="http/1.1",reason="ok"}`:  strconv.Itoa(writers * each / 2),
 		`queue_proxy_requests_total{code="2xx",method="post",protocol="http/1.1",reason="ok"}`: strconv.Itoa(writers * each / 2),
 		`queue_proxy_request_duration_seconds_count{code="2xx",protocol="http/1.1"}`:           strconv.Itoa(writers * each),
@@ -669,5 +676,79 @@ func TestPushedMetricsAreKnativeHead(t *testing.T) {
 	m := newMetrics(t, Options{Names: "off", Pushed: true})
 	if m.head == nil || m.requests != nil || m.v118 != nil {
 		t.Error("got other sets of metrics, want only knative-head")
+	}
+}
+
+// maxIdleSeries is the maximum number of series that a pod without requests exports.
+const maxIdleSeries = 150
+
+func TestIdlePodHasFewSeries(t *testing.T) {
+	o := options("default")
+	o.Gauges.Bounds = bound.NewRecorder()
+	got := samples(scrape(t, newMetrics(t, o).Handler(), text), "queue_proxy_")
+	if len(got) > maxIdleSeries {
+		t.Errorf("got %d series, want at most %d", len(got), maxIdleSeries)
+	}
+	for _, class := range []string{"2xx", "3xx", "4xx", "5xx"} {
+		harness.Equal(t, got[`queue_proxy_requests_total{code="`+class+`",method="get",protocol="http/1.1",reason="ok"}`], "0", class)
+	}
+}
+
+// Previously, increase() was 0 for the first responses of a class in a scrape.
+func TestFirstRequestStartsAllClassesAtZero(t *testing.T) {
+	m := newMetrics(t, options("default"))
+	o := observed("POST", 2, 0, 404, observation.OK)
+	m.Observe(&o)
+	wantSamples(t, samples(scrape(t, m.Handler(), text), `queue_proxy_requests_total{code="1xx",method="post"`, `queue_proxy_requests_total{code="2xx",method="post"`,
+		`queue_proxy_requests_total{code="4xx",method="post"`, `queue_proxy_requests_total{code="5xx",method="post"`), map[string]string{
+		`queue_proxy_requests_total{code="2xx",method="post",protocol="http/2",reason="ok"}`: "0",
+		`queue_proxy_requests_total{code="4xx",method="post",protocol="http/2",reason="ok"}`: "1",
+		`queue_proxy_requests_total{code="5xx",method="post",protocol="http/2",reason="ok"}`: "0",
+	})
+}
+
+func TestGRPCResponsesAreCounted(t *testing.T) {
+	m := newMetrics(t, options("default"))
+	observe := func(rpc observation.GRPCStatus, reason observation.Reason) {
+		o := observed("POST", 2, 0, 200, reason)
+		o.RPC = rpc
+		m.Observe(&o)
+	}
+	const name = "queue_proxy_grpc_responses_total"
+	observe(0, observation.OK)
+	observe(observation.GRPCStatusOf(14), observation.QueueFull) // sent by the sidecar
+	harness.Equal(t, len(samples(scrape(t, m.Handler(), text), name)), 0, "series without gRPC responses")
+	for code := -1; code < 18; code++ {
+		observe(observation.GRPCStatusOf(code), observation.OK)
+	}
+	observe(observation.GRPCStatusOf(14), observation.OK)
+	observe(observation.GRPCMissing, observation.OK)
+	got := samples(scrape(t, m.Handler(), text), name)
+	harness.Equal(t, len(got), observation.NumGRPCStatuses-1, "series")
+	for status, want := range map[string]string{"OK": "1", "UNAVAILABLE": "2", "other": "1", "none": "1"} {
+		harness.Equal(t, got[name+`{code="`+status+`"}`], want, status)
+	}
+}
+
+func TestRecordingGRPCResponseDoesNotAllocate(t *testing.T) {
+	m, o := newMetrics(t, options("default")), observed("POST", 2, 0, 200, observation.OK)
+	o.RPC = observation.GRPCStatusOf(14)
+	m.Observe(&o)
+	harness.Equal(t, testing.AllocsPerRun(100, func() { m.Observe(&o) }), 0, "allocations")
+}
+
+// The protobuf format contains the timestamps. Prometheus uses them with a feature flag.
+func TestCountersHaveCreatedTimestamps(t *testing.T) {
+	o := options("default")
+	o.Gauges.Bounds = bound.NewRecorder()
+	m := newMetrics(t, o)
+	gathered, err := m.gatherer.Gather()
+	harness.NoError(t, err)
+	for _, f := range gathered {
+		for _, s := range f.GetMetric() {
+			if _, ours := m.registry.names[f.GetName()]; ours && s.GetCounter() != nil && s.GetCounter().GetCreatedTimestamp() == nil {
+				t.Errorf("%s: got no created timestamp, want one", f.GetName())
+			}
+		}
 	}
 }

@@ -17,10 +17,11 @@ type registry struct {
 	names    map[string]bool // names of metrics; the value is true for a histogram
 	readings *readings
 	fixed    prometheus.Labels // labels of all series that are added
+	start    time.Time         // start time of the counters in readings
 }
 
-func newRegistry() *registry {
-	r := &registry{Registry: prometheus.NewRegistry(), names: map[string]bool{}, readings: &readings{}}
+func newRegistry(start time.Time) *registry {
+	r := &registry{Registry: prometheus.NewRegistry(), names: map[string]bool{}, readings: &readings{}, start: start}
 	r.MustRegister(r.readings)
 	return r
 }
@@ -66,7 +67,7 @@ func (r *registry) counter(name, help string, read read, labels ...string) {
 
 func (r *registry) read(kind prometheus.ValueType, name, help string, read read, labels []string) {
 	r.names[name] = false
-	*r.readings = append(*r.readings, reading{prometheus.NewDesc(name, help, labels, r.fixed), kind, read})
+	*r.readings = append(*r.readings, reading{prometheus.NewDesc(name, help, labels, r.fixed), kind, r.start, read})
 }
 
 // A read calls add for each current series of a metric. Multiple goroutines can call it at the same time.
@@ -87,9 +88,18 @@ func sometimes(value func() (float64, bool)) read {
 }
 
 type reading struct {
-	desc *prometheus.Desc
-	kind prometheus.ValueType
-	read read
+	desc  *prometheus.Desc
+	kind  prometheus.ValueType
+	start time.Time // created timestamp of a counter
+	read  read
+}
+
+// metric returns a series with its current value.
+func (r *reading) metric(value float64, labelValues []string) prometheus.Metric {
+	if r.kind == prometheus.CounterValue {
+		return prometheus.MustNewConstMetricWithCreatedTimestamp(r.desc, r.kind, value, r.start, labelValues...)
+	}
+	return prometheus.MustNewConstMetric(r.desc, r.kind, value, labelValues...)
 }
 
 // readings is one collector for all metrics that are read during a scrape, because client_golang starts a
@@ -104,7 +114,7 @@ func (all *readings) Describe(chan<- *prometheus.Desc) {}
 func (all *readings) Collect(series chan<- prometheus.Metric) {
 	for _, r := range *all {
 		r.read(func(value float64, labelValues ...string) {
-			series <- prometheus.MustNewConstMetric(r.desc, r.kind, value, labelValues...)
+			series <- r.metric(value, labelValues)
 		})
 	}
 }
@@ -186,8 +196,8 @@ func (t *table[T]) at(places ...int) *T {
 	return t.make(i)
 }
 
-// has reports whether the series exists.
-func (t *table[T]) has(places ...int) bool { return t.cells[t.cell(places)].Load() != nil }
+// known returns the series for the given indexes, or nil if it does not exist.
+func (t *table[T]) known(places ...int) *T { return t.cells[t.cell(places)].Load() }
 
 func (t *table[T]) cell(places []int) (i int) {
 	for n, place := range places {

@@ -1,6 +1,8 @@
 package metrics
 
 import (
+	"net/http"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
@@ -16,6 +18,7 @@ func seconds() []float64 {
 type requests struct {
 	total    *table[counter]
 	failures *table[counter]
+	grpc     *table[counter] // by the status, without the zero value
 	kubelet  *table[counter]
 	replays  prometheus.Counter
 	duration *table[histogram]
@@ -32,6 +35,9 @@ func newRequests(r *registry) *requests {
 		failures: countersOf(r.counters("queue_proxy_request_failures_total",
 			"Number of failed requests, by reason. All reasons are exported from the start.",
 			"reason"), dim(reasons[1:]...)),
+		grpc: countersOf(r.counters("queue_proxy_grpc_responses_total",
+			"Number of complete gRPC responses of the user container, by status. Absent before the first one; all statuses are exported after it.",
+			"code"), dim(grpcStatuses...)),
 		duration: histogramsOf(r.histograms("queue_proxy_request_duration_seconds",
 			"Time from the header section to the end of a request, including the queue. The status code of an upgraded connection is 1xx, and the duration includes the time until the connection is closed.",
 			seconds(), "code", "protocol"), code, protocol),
@@ -47,14 +53,31 @@ func newRequests(r *registry) *requests {
 			"code", "reason"), code, why),
 	}
 	q.failures.all()
+	q.start(http.MethodGet, 1, 1)
 	return q
+}
+
+// start creates the series of successful requests with the value 0 for the classes 2xx to 5xx, so that the first
+// response of each class is visible as an increase.
+func (q *requests) start(name string, major, minor int) {
+	for code := class(http.StatusOK); code < len(classes); code++ {
+		q.total.at(code, method(name), protocol(major, minor), reason(observation.OK))
+	}
 }
 
 func (q *requests) observe(o *observation.Observation) {
 	code, protocol, why := class(o.Status), protocol(o.Major, o.Minor), reason(o.Reason)
-	q.total.at(code, method(o.Method), protocol, why).Inc()
+	method := method(o.Method)
+	total := q.total.known(code, method, protocol, why)
+	if total == nil {
+		q.start(o.Method, o.Major, o.Minor)
+		total = q.total.at(code, method, protocol, why)
+	}
+	total.Inc()
 	if why > 0 {
 		q.failures.at(why - 1).Inc()
+	} else if o.RPC != 0 {
+		q.observeRPC(int(o.RPC) - 1)
 	}
 	if o.Replayed {
 		q.replays.Inc()
@@ -68,4 +91,12 @@ func (q *requests) observe(o *observation.Observation) {
 	waited := o.Slot.Sub(o.Start)
 	q.wait.took(waited)
 	q.app.at(code).took(took - waited)
+}
+
+// observeRPC counts a gRPC response of the user container. The first one creates all series.
+func (q *requests) observeRPC(status int) {
+	if q.grpc.known(status) == nil {
+		q.grpc.all()
+	}
+	q.grpc.at(status).Inc()
 }

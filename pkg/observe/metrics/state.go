@@ -109,14 +109,14 @@ func addLoad(r *registry, g *Gauges) {
 }
 
 func (s *state) addReadiness(r *registry, o *Options) {
-	r.gauge("queue_proxy_ready", "1 if readiness probes succeed, otherwise 0.",
-		always(func() float64 { yes, _ := o.Gauges.Ready(); return float64(place(yes)) }))
-	r.gauge("queue_proxy_not_ready_reason", "Reason why the pod is not ready. The value is always 1. Absent if the pod is ready.", func(add func(float64, ...string)) {
-		yes, word := o.Gauges.Ready()
+	r.gauge("queue_proxy_ready", "1 if readiness probes succeed, otherwise 0. Absent before the first result of a probe.",
+		sometimes(func() (float64, bool) { yes, probed, _ := o.Gauges.Ready(); return float64(place(yes)), probed }))
+	r.gauge("queue_proxy_not_ready_reason", "Reason why the pod is not ready. The value is always 1. Absent if the pod is ready, and before the first result of a probe.", func(add func(float64, ...string)) {
+		yes, probed, word := o.Gauges.Ready()
 		if !slices.Contains(o.NotReadyReasons, word) {
 			word = "other"
 		}
-		if !yes {
+		if probed && !yes {
 			add(1, word)
 		}
 	}, "reason")

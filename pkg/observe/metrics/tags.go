@@ -82,14 +82,14 @@ type tagTable[T any] struct {
 // replaced by the values in few.
 func (t *tagTable[T]) at(tag int, places ...int) *T {
 	part := t.part(tag)
-	if t.made.Load() < maxNamed || part.has(places...) {
+	if t.made.Load() < maxNamed || part.known(places...) != nil {
 		return part.at(places...)
 	}
 	full := t.made.Load() >= maxMade
 	if tag >= firstNamed && (full || t.named.Load() >= maxNamed) {
 		part = t.part(tagged)
 	}
-	if full && !part.has(places...) {
+	if full && part.known(places...) == nil {
 		for i, few := range t.few {
 			if few != nil {
 				places[i] = few[places[i]]

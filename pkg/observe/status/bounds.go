@@ -2,9 +2,7 @@ package status
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
@@ -35,30 +33,4 @@ func boundStates(states []bound.State) (all []boundState) {
 		})
 	}
 	return all
-}
-
-// limitsText returns the problems of the connections, and two lines for each bound and client error with events in
-// the last hour: the number of events and the cause.
-func (s *snapshot) limitsText() string {
-	var b strings.Builder
-	for _, problem := range s.Connections.Problems {
-		fmt.Fprintln(&b, problem)
-	}
-	for _, e := range s.Bounds {
-		if e.LastHour == 0 {
-			continue
-		}
-		plural := ""
-		if e.LastHour > 1 {
-			plural = "s"
-		}
-		ago := max(s.Now.Sub(e.Last), 0).Round(time.Second)
-		detail := ""
-		if e.Error != "" {
-			detail = ": " + e.Error
-		}
-		fmt.Fprintf(&b, "%s: closed %d %s%s in the last hour (the last one %v ago, peer %s%s)\n  %s\n",
-			e.Bound, e.LastHour, e.Closes, plural, ago, e.Peer, detail, e.Cause)
-	}
-	return b.String()
 }

@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,29 +20,6 @@ func boundedBoard(readiness observation.Readiness) (*Board, *bound.Recorder) {
 	b := board(readiness, Drain{})
 	b.sources.Bounds = bound.NewRecorder()
 	return b, b.sources.Bounds
-}
-
-func TestWhyPrintsRecentBounds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b, bounds := boundedBoard(observation.Readiness{Phase: observation.PhaseReady, Since: time.Now()})
-		bounds.Hit(bound.BodyTimeout, "10.0.0.9:1")
-		time.Sleep(2 * time.Hour)
-		bounds.Hit(bound.ConcurrentStreams, "10.0.0.2:1234")
-		for range 12 {
-			bounds.Hit(bound.ControlFrames, "10.0.0.1:1234")
-		}
-		time.Sleep(3 * time.Second)
-		s := b.snapshot()
-		want := "ready for 2h0m3s\n" +
-			"h2-control-frames: closed 12 connections in the last hour (the last one 3s ago, peer 10.0.0.1:1234)\n" +
-			"  " + bound.ControlFrames.Text() + "\n" +
-			"h2-concurrent-streams: closed 1 stream in the last hour (the last one 3s ago, peer 10.0.0.2:1234)\n" +
-			"  " + bound.ConcurrentStreams.Text() + "\n" +
-			"2 running"
-		if got := s.text(); !strings.HasPrefix(got, want) {
-			t.Errorf("got\n%s\nwant it to begin with\n%s", got, want)
-		}
-	})
 }
 
 func TestWhyReturnsReadinessWithBounds(t *testing.T) {

@@ -1,7 +1,6 @@
 package status
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
@@ -16,7 +15,6 @@ type Connections struct {
 	Clients        bound.Pool `json:"clients"`
 	App            bound.Pool `json:"app"` // HTTP/1 connections to the user container
 	Shortage       Shortage   `json:"shortage"`
-	Problems       []string   `json:"problems,omitempty"` // limits that were reached recently; set by the page
 }
 
 // Shortage describes failures because the process had no file descriptor, no local port, or no memory
@@ -30,31 +28,4 @@ type Shortage struct {
 	Resource  string `json:"resource,omitempty"` // for example "local ports"
 	Error     string `json:"error,omitempty"`
 	Hint      string `json:"hint,omitempty"` // sentence with the action that an operator can take
-}
-
-// problems describes the limits that were reached and the failures since now - recently. Each
-// description ends with the action that an operator can take.
-func (c *Connections) problems(now time.Time) (all []string) {
-	ago := func(t time.Time) (since string, recent bool) {
-		d := max(now.Sub(t), 0)
-		return d.Round(time.Second).String() + " ago", d < recently
-	}
-	files := "no limit on open files"
-	if c.OpenFilesLimit > 0 {
-		files = fmt.Sprintf("limit on open files: %d", c.OpenFilesLimit)
-	}
-	if since, recent := ago(c.Shortage.Time); recent {
-		s := &c.Shortage
-		all = append(all, fmt.Sprintf("not enough resources for connections: %d times since the start, most recently %s: no %s left (%s: %s). %s",
-			s.Count, since, s.Resource, s.Operation, s.Error, s.Hint))
-	}
-	if since, recent := ago(c.Clients.Reached); recent {
-		all = append(all, fmt.Sprintf("client connections: limit of %d reached %s, %d open, %d waiting, %d evicted, total wait %.1f s (%s). Idle connections are closed. Raise MAX_CONNECTIONS or the limit on open files.",
-			c.Clients.Limit, since, c.Clients.Open, c.Clients.Waiting, c.Clients.Evicted, c.Clients.Waited, files))
-	}
-	if since, recent := ago(c.App.Reached); recent {
-		all = append(all, fmt.Sprintf("connections to the user container: limit of %d reached %s, %d open, %d requests waiting (%s). Raise the limit on open files.",
-			c.App.Limit, since, c.App.Open, c.App.Waiting, files))
-	}
-	return all
 }

@@ -1,16 +1,19 @@
 package status
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"encoding/json"
 	"net/http"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/fair"
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 )
 
 //go:embed page.html
@@ -60,17 +63,66 @@ func (b *Board) Handler(level http.Handler, profiling bool) http.Handler {
 	})
 }
 
-// path is the path of the data of the page as JSON. With the query ?ask, the user container is probed first.
+// path is the path of the data of the page as JSON. With the query ?ask, the user container is probed first. The
+// result is only part of the response.
 const path = "/status.json"
 
 func (b *Board) serveJSON(w http.ResponseWriter, r *http.Request) {
+	snap := b.snapshot()
 	if r.URL.Query().Has("ask") {
-		ctx, cancel := context.WithTimeout(r.Context(), checkTimeout)
-		defer cancel()
-		_ = b.sources.Ask(ctx) // the snapshot contains the result
+		snap = b.check(r.Context())
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(b.snapshot())
+	_ = json.NewEncoder(w).Encode(snap)
+}
+
+// check returns the current data with the result of a readiness check. It does not change the state.
+func (b *Board) check(ctx context.Context) snapshot {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	select {
+	case b.checking <- struct{}{}:
+		defer func() { <-b.checking }()
+	case <-ctx.Done():
+		return b.snapshot()
+	}
+	result := b.sources.Check(ctx)
+	recorded := b.sources.Readiness()
+	snap := b.snapshotWith(checked(recorded, result))
+	snap.Unprobed = !recorded.Probed()
+	return snap
+}
+
+// checked returns the recorded readiness with the result of a check. Both have the same probes. A probe is not
+// changed if the check has no result for it.
+func checked(recorded, result observation.Readiness) observation.Readiness {
+	r := recorded
+	if len(recorded.Probes) == 0 {
+		return recorded // the user container is always ready
+	}
+	r.Probes = slices.Clone(recorded.Probes)
+	r.Phase = observation.PhaseReady
+	for i := range r.Probes {
+		p, c := &r.Probes[i], &result.Probes[i]
+		if c.Tries > 0 {
+			phase := c.Phase
+			if phase != observation.PhaseReady && p.Phase != observation.PhaseStarting {
+				phase = observation.PhaseFailing
+			}
+			if phase != p.Phase {
+				p.Phase, p.Since = phase, c.Since
+			}
+			p.Word, p.Code, p.Detail, p.Warning = c.Word, c.Code, c.Detail, c.Warning
+			p.Tries = cmp.Or(p.Tries, c.Tries)
+		}
+		if p.Phase != observation.PhaseReady && r.Phase != observation.PhaseFailing {
+			r.Phase = p.Phase
+		}
+	}
+	if r.Phase != recorded.Phase {
+		r.Since = result.At
+	}
+	return r
 }
 
 // isLocal reports whether a request comes from this host and has a loopback address in its Host field. It

@@ -19,10 +19,10 @@ func TestWhyPrintsSettledLimit(t *testing.T) {
 	harness.Equal(t, b.snapshot().Adaptive, nil, "adaptive state of a fixed limit")
 	state := observation.LimitState{Limit: 9, Base: 8, Reason: observation.LimitMeasuring, Missing: "a comparison"}
 	b.sources.Adaptive = func() (observation.LimitState, bool) { return state, true }
-	harness.Contains(t, b.text(), "; the limit is adaptive: measuring; not settled: a comparison")
+	checkScreen(t, b.text(), "; the limit is adaptive: measuring; not settled: a comparison")
 	state.Settled, state.Missing = 8, ""
 	state.Reason = observation.LimitNoAnswers // the text differs from the JSON value
-	harness.Contains(t, b.text(), "; the limit is adaptive: no answers; settled at 8")
+	checkScreen(t, b.text(), "; the limit is adaptive: no answers; settled at 8")
 	harness.Equal(t, *b.snapshot().Adaptive, adaptive{Base: 8, Reason: observation.LimitNoAnswers, Settled: 8}, "settled")
 }
 
@@ -52,7 +52,7 @@ func TestWhyPrintsRequestsWithSlots(t *testing.T) {
 	b.sources.Slots = func() ([]observation.Holder, int) {
 		return []observation.Holder{{Method: "GET", Path: "/poll", Phase: "waiting", Since: time.Now().Add(time.Hour), Counted: "long"}}, 1
 	}
-	harness.Contains(t, b.text(), "\n  GET /poll: waiting for 0s, long\n  3 more requests\n  1 slots of disconnected clients, whose requests the application still processes\n")
+	harness.Contains(t, b.text(), "\n  oldest request: waiting for 0s (long), GET /poll\n  1 slot of disconnected clients, whose requests the application still processes\n")
 }
 
 // text returns the output of `queue-proxy why`.

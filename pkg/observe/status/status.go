@@ -45,12 +45,14 @@ type Sources struct {
 	Settings  func() []Setting
 	Warnings  []string
 	Readiness func() observation.Readiness
-	Ask       func(context.Context) error // probes the user container; Readiness then returns the result
+	Check     func(context.Context) observation.Readiness // probes the user container without a change of Readiness
 	Load      func() (running, waiting int)
+	Waiter    func() time.Time                                // arrival time of the first request in the queue; zero if the queue is empty
 	Slots     func() (holders []observation.Holder, held int) // requests that hold a slot, and the number of slots whose clients have disconnected
 	Drain     func() Drain
-	Memory    func() (used, limit int64) // memory of requests and its budget, in bytes; limit is 0 without a budget
-	Bounds    *bound.Recorder            // events at bounds on the behavior of peers; can be nil
+	Memory    func() (used, limit int64)   // memory of requests and its budget, in bytes; limit is 0 without a budget
+	Lost      func() (lines, spans uint64) // lines of the request log and spans that were dropped
+	Bounds    *bound.Recorder              // events at bounds on the behavior of peers; can be nil
 
 	Connections func() Connections
 }
@@ -80,6 +82,7 @@ type sample struct {
 	Waiting   int     `json:"waiting"`
 	Requests  uint32  `json:"requests"`
 	Failures  uint32  `json:"failures"`
+	Errors    uint32  `json:"errors"` // responses of the app that are errors
 	P50       float64 `json:"p50"`
 	P99       float64 `json:"p99"`
 	QueuedP99 float64 `json:"queuedP99"`
@@ -109,8 +112,9 @@ type snapshot struct {
 	Started   time.Time             `json:"started"`
 	Ready     bool                  `json:"ready"` // and not draining
 	Reason    string                `json:"reason,omitempty"`
-	Problem   string                `json:"problem,omitempty"`   // problem of a pod that is ready although all requests fail
-	Rejecting *rejecting            `json:"rejecting,omitempty"` // absent without rejected requests in the last samples
+	Unprobed  bool                  `json:"unprobed,omitempty"` // no probe has a result, so that the readiness is not known
+	Problem   string                `json:"problem,omitempty"`  // the first of Problems
+	Problems  []Problem             `json:"problems,omitempty"` // current problems, the cause first
 	Readiness observation.Readiness `json:"readiness"`
 	Drain     Drain                 `json:"drain"`
 	Running   int                   `json:"running"`
@@ -121,6 +125,7 @@ type snapshot struct {
 	Depth     int                   `json:"depth"`
 	Memory    *memoryState          `json:"memory,omitempty"`   // absent without a budget
 	Adaptive  *adaptive             `json:"adaptive,omitempty"` // absent if the limit is fixed
+	Latest    summary               `json:"latest"`
 	Interval  float64               `json:"intervalSeconds"`
 	Totals    totals                `json:"totals"`
 	History   []sample              `json:"history"`  // sorted from the oldest to the newest
@@ -130,18 +135,6 @@ type snapshot struct {
 	Warnings  []string              `json:"warnings"`
 
 	Connections Connections `json:"connections"`
-}
-
-// rejectingSamples is the number of samples for which rejected requests are counted.
-const rejectingSamples = 10
-
-// rejections are the reasons of requests that the sidecar rejects because of the load.
-var rejections = [...]observation.Reason{observation.QueueFull, observation.QueueTimeout, observation.Overload}
-
-// rejecting describes the requests that were rejected in the last rejectingSamples samples.
-type rejecting struct {
-	Reason    string  `json:"reason"`    // the most frequent reason
-	PerSecond float64 `json:"perSecond"` // requests of all reasons
 }
 
 // memoryState is the memory of requests that are being read or are queued.
@@ -170,25 +163,32 @@ var problems = [...]string{NotHTTP, NotListening}
 // A Board collects the data of the page. Its methods are safe for concurrent use.
 type Board struct {
 	sources Sources
-	ended   [observation.NumReasons]atomic.Uint64 // requests since the start, by reason
-	took    histogram                             // time of requests in the app
-	queued  histogram                             // time of requests in the queue
-	refused atomic.Bool                           // a connection to the app was refused
-	logged  [len(problems)]atomic.Bool            // problems that FirstProblem has returned
+	ended   [appErrors + 1]atomic.Uint64 // requests since the start, by the first indexes of a tally
+	took    histogram                    // time of requests in the app
+	queued  histogram                    // time of requests in the queue
+	refused atomic.Bool                  // a connection to the app was refused
+	logged  [len(problems)]atomic.Bool   // problems that FirstProblem has returned
+
+	checking chan struct{} // limits the number of concurrent checks
 
 	mu       sync.Mutex // guards the following fields
 	history  [samples]sample
-	taken    int                                       // number of samples since the start
-	requests uint64                                    // number of requests at the last sample
-	failed   uint64                                    // number of failures at the last sample
-	noted    uint64                                    // number of failures since the start
-	rejected [rejectingSamples][len(rejections)]uint64 // rejected requests since the start, at the last samples
-	last     ring
-	rare     [observation.NumReasons]ring
+	past     [samples + 1]tally // at the last samples
+	taken    int                // number of samples since the start
+	noted    uint64             // number of failures since the start
+	active   []time.Time        // start time of the problem of each rule at the last sample; zero if there is none
+	baseline [numBuckets]uint64 // times of requests in the app since the start, except while the app is slow
+
+	lastResponse time.Time // time of the last sample with responses of the app
+
+	last ring
+	rare [observation.NumReasons]ring
 }
 
 // New returns a new Board.
-func New(s Sources) *Board { return &Board{sources: s} }
+func New(s Sources) *Board {
+	return &Board{sources: s, checking: make(chan struct{}, 1), active: make([]time.Time, len(rules)), lastResponse: time.Now()}
+}
 
 // Observe records a completed request. For a successful request, it does three atomic additions and does not
 // allocate.
@@ -196,7 +196,11 @@ func (b *Board) Observe(o *observation.Observation) {
 	if o.Excluded {
 		return
 	}
-	b.ended[o.Reason].Add(1)
+	event := int(o.Reason)
+	if o.Reason == observation.OK && o.Kind == observation.Traffic && o.AppFailed() {
+		event = appErrors
+	}
+	b.ended[event].Add(1)
 	if o.Reason == observation.AppUnreachable && errors.Is(o.Err, syscall.ECONNREFUSED) {
 		b.refused.Store(true)
 	}
@@ -289,8 +293,12 @@ func (b *Board) failuresLocked() []failure {
 func (b *Board) totals() totals {
 	t := totals{}
 	for i := range b.ended {
+		reason := observation.Reason(i)
+		if i == appErrors {
+			reason = observation.OK
+		}
 		if n := b.ended[i].Load(); n > 0 {
-			t[observation.Reason(i).String()] += n // some reasons have the same word
+			t[reason.String()] += n // some reasons have the same word
 		}
 	}
 	return t
@@ -324,49 +332,63 @@ func (b *Board) Run(ctx context.Context) error {
 func (b *Board) sample() {
 	var s sample
 	s.Running, s.Waiting = b.sources.Load()
-	s.P50, s.P99 = b.took.take()
-	_, s.QueuedP99 = b.queued.take()
-	requests, failed := b.totals().sum()
+	times := b.took.take()
+	s.P50, s.P99 = times.percentile(0.50), times.percentile(0.99)
+	queued := b.queued.take()
+	s.QueuedP99 = queued.percentile(0.99)
+	at := b.tally()
+	events := at
+	if b.taken > 0 { // only this goroutine changes these fields
+		events.subtract(&b.past[(b.taken-1)%len(b.past)])
+	}
+	e := b.evidence(s.Running, s.Waiting)
+	e.readiness = b.sources.Readiness()
+	e.problem = b.problem(b.totals(), e.readiness.Ready())
+	if s.Running > 0 && (events.responses() == 0 || inMilliseconds(s.P50) >= slowTime) { // the rules only need the slots in these cases
+		e.slots, _ = b.sources.Slots()
+	}
+
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	s.Requests, s.Failures = uint32(requests-b.requests), uint32(failed-b.failed)
-	b.requests, b.failed = requests, failed
-	b.history[b.taken%samples] = s
-	b.rejected[b.taken%rejectingSamples] = b.rejections()
+	s.Requests, s.Failures, s.Errors = events.requests(), events.requests()-events.responses(), events[appErrors]
+	b.history[b.taken%samples], b.past[b.taken%len(b.past)] = s, at
 	b.taken++
-}
-
-// rejections returns the number of rejected requests since the start, by the index in rejections.
-func (b *Board) rejections() (all [len(rejections)]uint64) {
-	for i, reason := range rejections {
-		all[i] = b.ended[reason].Load()
+	if events.responses() > 0 {
+		b.lastResponse = e.now
 	}
-	return all
-}
-
-// rejectingLocked returns the requests that were rejected since the oldest sample in b.rejected, or nil. b.mu must be
-// held.
-func (b *Board) rejectingLocked() *rejecting {
-	var sum, most uint64
-	r := &rejecting{}
-	oldest := b.rejected[b.taken%rejectingSamples]
-	for i, n := range b.rejections() {
-		n -= oldest[i]
-		if sum += n; n > most {
-			most, r.Reason = n, rejections[i].String()
+	e.latest = b.latestLocked()
+	b.updateLocked(e)
+	if !b.existsLocked(slow) {
+		for i, n := range times {
+			b.baseline[i] += uint64(n)
 		}
 	}
-	if sum == 0 {
-		return nil
-	}
-	r.PerSecond = float64(sum) / (rejectingSamples * Interval.Seconds())
-	return r
 }
 
-// snapshot returns the current data.
-func (b *Board) snapshot() snapshot {
+// evidence returns the evidence of the sources that change with the load.
+func (b *Board) evidence(running, waiting int) *evidence {
 	s := &b.sources
-	readiness, drain := s.Readiness(), s.Drain()
+	e := &evidence{now: time.Now(), running: running, waiting: waiting, board: b}
+	e.limit, _ = s.Limit()
+	if since := s.Waiter(); !since.IsZero() {
+		e.waitingFor = e.now.Sub(since)
+	}
+	if used, limit := s.Memory(); limit > 0 {
+		e.memory = &memoryState{Used: used, Limit: limit}
+	}
+	if state, ok := s.Adaptive(); ok {
+		e.adaptive = &adaptive{Base: state.Base, Reason: state.Reason, Settled: state.Settled, Missing: state.Missing}
+	}
+	return e
+}
+
+// snapshot returns the current data. It does not change the state.
+func (b *Board) snapshot() snapshot { return b.snapshotWith(b.sources.Readiness()) }
+
+// snapshotWith returns the current data for a readiness.
+func (b *Board) snapshotWith(readiness observation.Readiness) snapshot {
+	s := &b.sources
+	drain := s.Drain()
 	snap := snapshot{
 		Now:       time.Now(),
 		Version:   s.Version,
@@ -375,6 +397,7 @@ func (b *Board) snapshot() snapshot {
 		Started:   s.Started,
 		Ready:     readiness.Ready() && !drain.Draining,
 		Reason:    readiness.Reason(),
+		Unprobed:  !readiness.Probed(),
 		Readiness: readiness,
 		Drain:     drain,
 		Interval:  Interval.Seconds(),
@@ -385,27 +408,27 @@ func (b *Board) snapshot() snapshot {
 
 		Connections: s.Connections(),
 	}
-	snap.Connections.Problems = snap.Connections.problems(snap.Now)
-	snap.Problem = b.problem(snap.Totals, readiness.Ready())
 	if drain.Draining {
 		snap.Reason = "draining: the pod is terminating"
 	}
 	snap.Running, snap.Waiting = s.Load()
 	snap.Slots, snap.Held = s.Slots()
 	snap.Limit, snap.Depth = s.Limit()
-	if used, limit := s.Memory(); limit > 0 {
-		snap.Memory = &memoryState{Used: used, Limit: limit}
-	}
-	if state, ok := s.Adaptive(); ok {
-		snap.Adaptive = &adaptive{Base: state.Base, Reason: state.Reason, Settled: state.Settled, Missing: state.Missing}
-	}
+	e := b.evidence(snap.Running, snap.Waiting)
+	snap.Memory, snap.Adaptive = e.memory, e.adaptive
+	e.slots, e.readiness, e.connections, e.bounds = snap.Slots, readiness, snap.Connections, snap.Bounds
+	e.problem = b.problem(snap.Totals, readiness.Ready())
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for i := max(0, b.taken-samples); i < b.taken; i++ {
 		snap.History = append(snap.History, b.history[i%samples])
 	}
 	snap.Failures = b.failuresLocked()
-	snap.Rejecting = b.rejectingLocked()
+	e.latest = b.latestLocked()
+	snap.Latest = e.summary()
+	if snap.Problems = b.problemsLocked(e); len(snap.Problems) > 0 {
+		snap.Problem = snap.Problems[0].Problem
+	}
 	return snap
 }
 
@@ -413,9 +436,10 @@ func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Mi
 
 // A histogram has four buckets for each power of two, from 1/16 ms to about 15 minutes. This is precise enough
 // for a chart.
-type histogram struct{ buckets [96]atomic.Uint32 }
+type histogram struct{ buckets [numBuckets]atomic.Uint32 }
 
 const (
+	numBuckets  = 96
 	perDoubling = 4                     // number of buckets per power of two
 	shortest    = time.Millisecond / 16 // upper bound of the first bucket
 )
@@ -428,22 +452,29 @@ func (h *histogram) add(d time.Duration) {
 	h.buckets[min(i, len(h.buckets)-1)].Add(1)
 }
 
-// take returns two percentiles in milliseconds and resets the histogram. It returns 0 if there are no values.
-func (h *histogram) take() (p50, p99 float64) {
-	var counts [len(h.buckets)]uint32
-	var n uint32
+// counts contains the values of a histogram, by bucket.
+type counts [numBuckets]uint32
+
+// take returns the values and resets the histogram.
+func (h *histogram) take() (c counts) {
 	for i := range h.buckets {
-		counts[i] = h.buckets[i].Swap(0)
-		n += counts[i]
+		c[i] = h.buckets[i].Swap(0)
 	}
-	at := func(share float64) float64 {
-		var seen uint32
-		for i, c := range counts {
-			if seen += c; seen > 0 && float64(seen) >= share*float64(n) {
-				return math.Round(100*milliseconds(shortest)*math.Exp2(float64(i)/perDoubling)) / 100
-			}
+	return c
+}
+
+// percentile returns a percentile in milliseconds, or 0 if there are no values.
+func (c *counts) percentile(share float64) float64 { return percentile(c[:], share) }
+
+func percentile[N uint32 | uint64](counts []N, share float64) float64 {
+	var n, seen N
+	for _, c := range counts {
+		n += c
+	}
+	for i, c := range counts {
+		if seen += c; seen > 0 && float64(seen) >= share*float64(n) {
+			return math.Round(100*milliseconds(shortest)*math.Exp2(float64(i)/perDoubling)) / 100
 		}
-		return 0
 	}
-	return at(0.50), at(0.99)
+	return 0
 }

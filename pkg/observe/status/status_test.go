@@ -28,11 +28,13 @@ func board(readiness observation.Readiness, drain Drain) *Board {
 		Limit:     func() (int, int) { return 2, 20 },
 		Adaptive:  func() (observation.LimitState, bool) { return observation.LimitState{}, false },
 		Readiness: func() observation.Readiness { return readiness },
-		Ask:       func(context.Context) error { return nil },
+		Check:     func(context.Context) observation.Readiness { return readiness },
 		Load:      func() (int, int) { return 2, 3 },
+		Waiter:    func() time.Time { return time.Time{} },
 		Slots:     func() ([]observation.Holder, int) { return nil, 0 },
 		Drain:     func() Drain { return drain },
 		Memory:    func() (int64, int64) { return 3 << 19, 24 << 20 },
+		Lost:      func() (uint64, uint64) { return 0, 0 },
 
 		Connections: func() Connections { return Connections{} },
 	})
@@ -81,28 +83,6 @@ func TestSampleContainsRequestsOfInterval(t *testing.T) {
 		t.Errorf("got p50 %v and p99 %v ms, want about 10 and 1000", s.P50, s.P99)
 	}
 	harness.Equal(t, h[1], sample{Running: 2, Waiting: 3}, "sample without requests")
-}
-
-func TestRejectedRequestsAreReported(t *testing.T) {
-	b := board(observation.Readiness{Phase: observation.PhaseReady}, Drain{})
-	observe := func(reason observation.Reason, n int) {
-		for range n {
-			b.Observe(refused(reason, time.Second))
-		}
-		b.sample()
-	}
-	observe(observation.QueueFull, 10)
-	observe(observation.Overload, 40)
-	observe(observation.AppReset, 100)
-	snap := b.snapshot()
-	harness.Equal(t, *snap.Rejecting, rejecting{Reason: "overload", PerSecond: 5}, "50 requests in 10 seconds")
-	harness.Contains(t, snap.text(), "rejecting 5.0 requests per second: overload\n")
-	for range rejectingSamples {
-		observe(observation.OK, 1)
-	}
-	if got := b.snapshot().Rejecting; got != nil {
-		t.Errorf("got %+v, want nil after %d samples without rejected requests", got, rejectingSamples)
-	}
 }
 
 func TestWhyPrintsOneRequestInSingular(t *testing.T) {
@@ -247,6 +227,20 @@ func BenchmarkObserve(b *testing.B) {
 	}
 }
 
+func BenchmarkSample(b *testing.B) {
+	board := board(observation.Readiness{Phase: observation.PhaseReady}, Drain{})
+	o := newObservation(observation.OK, time.Second)
+	for range samples {
+		board.Observe(o)
+		board.sample()
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		board.Observe(o)
+		board.sample()
+	}
+}
+
 // A client can cause failures with long strings.
 func TestFailureTruncatesLongStrings(t *testing.T) {
 	b := board(observation.Readiness{}, Drain{})
@@ -322,7 +316,7 @@ func TestStatusJSONContainsPodAndTotals(t *testing.T) {
 	b.Handler(http.NotFoundHandler(), false).ServeHTTP(w, request(path, near, "localhost:8008"))
 	for _, want := range []string{
 		`"pod":"hello-1","namespace":"shop"`, `"totals":{"app-garbage":1}`,
-		`"history":[{"running":2,"waiting":3,"requests":1,"failures":1,"p50":0,"p99":0,"queuedP99":0}]`, `"reason":"app-garbage","status":502,`,
+		`"history":[{"running":2,"waiting":3,"requests":1,"failures":1,"errors":0,"p50":0,"p99":0,"queuedP99":0}]`, `"reason":"app-garbage","status":502,`,
 	} {
 		harness.Contains(t, w.Body.String(), want)
 	}
@@ -350,8 +344,8 @@ func testWhyPrintsState(t *testing.T) {
 		want  []string
 	}{
 		"refused":  {board(notReady, Drain{}), false, []string{"not ready: probe 0 (tcpSocket) starting: refused", "for 1m0s", "7 attempts", "dial tcp: refused", "2 running, 3 waiting (at most 2 and 20)", "memory of requests: 1.5 MiB of 24.0 MiB"}},
-		"ready":    {board(observation.Readiness{Phase: observation.PhaseReady, Since: now.Add(-time.Hour)}, Drain{}), true, []string{"ready for 1h0m0s", "pod hello-1, namespace shop\n"}},
-		"failures": {failing, true, []string{"since the start 0s ago: 26 requests, 25 failed: 20 queue-full, 3 app-garbage, 1 app-reset, 1 draining\n"}},
+		"ready":    {board(observation.Readiness{Phase: observation.PhaseReady, Since: now.Add(-time.Hour)}, Drain{}), true, []string{"ready for 1h0m0s", "pod hello-1, namespace shop"}},
+		"failures": {failing, true, []string{"since the start 0s ago: 26 requests, 25 failed: 20 queue-full, 3 app-garbage, 1 app-reset, 1 draining"}},
 		"draining": {board(observation.Readiness{Phase: observation.PhaseReady}, Drain{Draining: true, Deadline: deadline, InFlight: 4}), false, []string{"not ready: draining, the pod is terminating; 4 in flight, remaining requests are aborted in 20s"}},
 	} {
 		server := httptest.NewServer(v.board.Handler(http.NotFoundHandler(), false))
@@ -361,7 +355,7 @@ func testWhyPrintsState(t *testing.T) {
 		harness.NoError(t, err, name)
 		harness.Equal(t, ready, v.ready, name, "ready")
 		for _, want := range v.want {
-			harness.Contains(t, text.String(), want, name)
+			checkScreen(t, text.String(), want)
 		}
 		if ready, err = Why(t.Context(), netconn.LoopbackClient(), server.Listener.Addr().(*net.TCPAddr).Port, true, &asJSON); ready != v.ready || err != nil || !json.Valid(asJSON.Bytes()) || !strings.Contains(asJSON.String(), `"namespace": "shop"`) {
 			t.Errorf("%s as JSON: got %v, %v, %q, want %v, nil, JSON with the namespace", name, ready, err, asJSON.String(), v.ready)
@@ -393,7 +387,7 @@ func TestResponsesWithoutHTTPAreProblem(t *testing.T) {
 	harness.Equal(t, s.Problem, NotHTTP)
 	harness.Contains(t, s.text(), "problem: the user container does not speak HTTP\n")
 	b.Observe(newObservation(observation.OK, time.Second))
-	harness.Equal(t, b.snapshot().Problem, "", "problem after an HTTP response")
+	harness.Equal(t, b.problem(b.totals(), true), "", "problem after an HTTP response")
 	fresh := board(observation.Readiness{Phase: observation.PhaseReady}, Drain{})
 	fresh.Observe(newObservation(observation.OK, time.Second))
 	fresh.Observe(garbage)
@@ -421,6 +415,45 @@ func TestRefusedConnectionsOfReadyPodAreProblem(t *testing.T) {
 		b.Observe(refused)
 		harness.Equal(t, b.FirstProblem(refused), c.want, name)
 		harness.Equal(t, b.FirstProblem(refused), "", name, "second request")
-		harness.Equal(t, b.snapshot().Problem, c.want, name)
+		harness.Equal(t, b.problem(b.totals(), c.phase == observation.PhaseReady), c.want, name)
 	}
+}
+
+// Previously, the command probed the user container like the kubelet, and changed the readiness, the metric
+// queue_proxy_ready and the log.
+func TestWhyDoesNotChangeReadiness(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		probe := func(phase observation.ReadinessPhase, word observation.ReadinessWord, tries int) observation.Readiness {
+			return observation.Readiness{Phase: phase, Since: time.Now(), Probes: []observation.ProbeReadiness{
+				{Kind: "tcpSocket", Phase: phase, Word: word, Since: time.Now(), Tries: tries},
+			}}
+		}
+		unprobed, passed := probe(observation.PhaseStarting, observation.WordPending, 0), probe(observation.PhaseReady, "", 1)
+		refused, pending := probe(observation.PhaseStarting, observation.WordRefused, 1), unprobed
+		for _, c := range []struct {
+			recorded, result observation.Readiness
+			ready            bool
+			want             string
+		}{
+			{unprobed, passed, true, "ready for 0s; this command has checked the application, but there was no probe"},
+			{unprobed, refused, false, "not ready: probe 0 (tcpSocket) starting: refused (for 1m0s)"},
+			{unprobed, pending, false, "not ready: probe 0 (tcpSocket) starting: pending (for 1m0s)"},
+			{passed, passed, true, "ready for 1m0s"},
+			{passed, pending, true, "ready for 1m0s"},
+			{passed, refused, false, "not ready: probe 0 (tcpSocket) failing: refused (for 0s)"},
+			{refused, passed, true, "ready for 0s"},
+			{refused, refused, false, "not ready: probe 0 (tcpSocket) starting: refused (for 1m0s)"},
+		} {
+			c.recorded.Since = time.Now().Add(-time.Minute)
+			c.result.At, c.result.Since = time.Now(), time.Now()
+			b := board(c.recorded, Drain{})
+			b.sources.Check = func(context.Context) observation.Readiness { return c.result }
+			s := b.check(t.Context())
+			harness.Equal(t, s.Ready, c.ready, c.want)
+			harness.Equal(t, strings.HasPrefix(s.text(), c.want+"\n"), true, s.text(), "want", c.want)
+			after := b.snapshot()
+			harness.Equal(t, after.Readiness.Phase, c.recorded.Phase, "phase after the command")
+			harness.Equal(t, after.Unprobed, c.recorded.Probes[0].Tries == 0, "no probe")
+		}
+	})
 }

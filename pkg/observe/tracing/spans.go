@@ -30,22 +30,22 @@ const failedCode = trace.StatusCodeUnknown
 // endSpans ends the spans of a completed request.
 func (r *Trace) endSpans(o *observation.Observation) {
 	if r.wait != nil { // the request ended in the queue
-		fail(r.wait, o, false)
+		fail(r.wait, o, false, false)
 		r.wait.End()
 	}
 	if r.app != nil {
 		r.app.AddAttributes(appAttributes(o, r.method, r.tracer.options.AppPort)...)
-		fail(r.app, o, o.Status >= 400)
+		fail(r.app, o, o.Status >= 400, o.RPC != 0 && o.RPC != observation.GRPCStatusOf(0))
 		r.app.End()
 	}
 	r.server.AddAttributes(serverAttributes(o, r.method)...)
-	fail(r.server, o, o.Status >= 500)
+	fail(r.server, o, o.Status >= 500, o.RPC.Failed())
 	r.server.End()
 }
 
-// fail marks a span as failed if the request has a failure reason, or if byStatus is true. The
-// reason has precedence, because the client may not have received a response.
-func fail(s *trace.Span, o *observation.Observation, byStatus bool) {
+// fail marks a span as failed if the request has a failure reason, or if byStatus or byRPC is true.
+// The reason has precedence, because the client may not have received a response.
+func fail(s *trace.Span, o *observation.Observation, byStatus, byRPC bool) {
 	switch {
 	case o.Reason != observation.OK:
 		s.SetStatus(trace.Status{Code: failedCode, Message: o.Reason.String()})
@@ -53,6 +53,9 @@ func fail(s *trace.Span, o *observation.Observation, byStatus bool) {
 	case byStatus:
 		s.SetStatus(trace.Status{Code: failedCode, Message: http.StatusText(o.Status)})
 		s.AddAttributes(trace.StringAttribute("error.type", strconv.Itoa(o.Status)))
+	case byRPC:
+		s.SetStatus(trace.Status{Code: failedCode, Message: o.RPC.String()})
+		s.AddAttributes(trace.StringAttribute("error.type", o.RPC.String()))
 	}
 }
 
@@ -84,6 +87,13 @@ func (a *attributes) method(m method) {
 	a.string("http.request.method", m.attribute)
 	if m.original != "" {
 		a.string("http.request.method_original", export.Text(m.original))
+	}
+}
+
+// rpc adds the status code of a gRPC response.
+func (a *attributes) rpc(status observation.GRPCStatus) {
+	if code, ok := status.Code(); ok {
+		a.int("rpc.grpc.status_code", int64(code))
 	}
 }
 
@@ -131,6 +141,7 @@ func serverAttributes(o *observation.Observation, m method) attributes {
 	if o.Status != 0 {
 		a.int("http.response.status_code", int64(o.Status))
 	}
+	a.rpc(o.RPC)
 	if o.Proxied {
 		a = append(a, trace.BoolAttribute("queueproxy.activator", true))
 	}
@@ -172,6 +183,7 @@ func appAttributes(o *observation.Observation, m method, port int) attributes {
 	a.string("url.full", export.Text("http://"+host+o.Path()))
 	if !o.FirstByte.IsZero() {
 		a.int("http.response.status_code", int64(o.Status))
+		a.rpc(o.RPC)
 	}
 	return a
 }

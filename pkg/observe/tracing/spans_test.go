@@ -74,3 +74,29 @@ func TestUpgradeSpanHasFirstByteEvent(t *testing.T) {
 		t.Errorf("%s: got %v, want the first byte", recorded.spans[0].Name, got)
 	}
 }
+
+func TestSpansContainGRPCStatus(t *testing.T) {
+	tracer := newTracer(t, always, inW3C)
+	for _, c := range []struct {
+		status      observation.GRPCStatus
+		code        any
+		app, server string // error.type of the spans
+	}{
+		{0, nil, "", ""},
+		{observation.GRPCStatusOf(0), int64(0), "", ""},
+		{observation.GRPCStatusOf(5), int64(5), "NOT_FOUND", ""},
+		{observation.GRPCStatusOf(14), int64(14), "UNAVAILABLE", "UNAVAILABLE"},
+		{observation.GRPCMissing, nil, "none", ""},
+	} {
+		o := get("/")
+		o.RPC = c.status
+		spans := spansOf(t, tracer, carrying(http.Header{}), o)
+		for i, want := range []string{c.app, c.server} {
+			s := spans[len(spans)-2+i]
+			harness.Equal(t, s.Attributes["rpc.grpc.status_code"], c.code, s.Name, c.status)
+			kind, _ := s.Attributes["error.type"].(string)
+			harness.Equal(t, kind, want, s.Name, c.status)
+			harness.Equal(t, s.Code != 0, want != "", s.Name, c.status)
+		}
+	}
+}

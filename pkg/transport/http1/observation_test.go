@@ -35,7 +35,7 @@ func TestObservationContainsGRPCStatus(t *testing.T) {
 	const trailer = "HTTP/1.1 200 OK\r\nContent-Type: application/grpc\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\ngrpc-status: %s\r\n\r\n"
 	const head = "HTTP/1.1 200 OK\r\nContent-Type: application/grpc\r\nGrpc-Status: %s\r\nContent-Length: 0\r\n\r\n"
 	var answers []string
-	want := map[string]bool{"0": false, "2": true, "5": false, "8": true, "12": false, "13": true, "14": true, "15": true, "16": false, "x": false}
+	want := map[string]string{"0": "OK", "2": "UNKNOWN", "5": "NOT_FOUND", "14": "UNAVAILABLE", "16": "UNAUTHENTICATED", "x": "other"}
 	for status := range want {
 		answers = append(answers, fmt.Sprintf(trailer, status), fmt.Sprintf(head, status))
 	}
@@ -51,7 +51,7 @@ func TestObservationContainsGRPCStatus(t *testing.T) {
 		c.Receive("POST")
 		_, status, _ := strings.Cut(strings.ToLower(answer), "grpc-status: ")
 		status, _, _ = strings.Cut(status, "\r\n")
-		harness.Equal(t, server.Observed(i + 1)[i].RPCError, want[status], answer)
+		harness.Equal(t, server.Observed(i + 1)[i].RPC.String(), want[status], answer)
 	}
 }
 

@@ -138,31 +138,34 @@ func TestInvalidAppResponses(t *testing.T) {
 func TestGRPCStatusIsObserved(t *testing.T) {
 	for name, c := range map[string]struct {
 		serve func(s *appStream)
-		want  bool
+		want  string
 	}{
 		"OK in a trailer section": {func(s *appStream) {
 			s.respond(false, ":status", "200", "content-type", "application/grpc")
 			s.respond(true, "grpc-status", "0")
-		}, false},
+		}, "OK"},
+		"no status": {func(s *appStream) {
+			s.respond(true, ":status", "200", "content-type", "application/grpc")
+		}, "none"},
 		"UNAVAILABLE in a trailer section": {func(s *appStream) {
 			s.respond(false, ":status", "200", "content-type", "application/grpc+proto")
 			_ = s.WriteData(s.id, false, []byte("abc"))
 			s.respond(true, "grpc-status", "14")
-		}, true},
+		}, "UNAVAILABLE"},
 		"DEADLINE_EXCEEDED in a head that is all": {func(s *appStream) {
 			s.respond(true, ":status", "200", "content-type", "application/grpc", "grpc-status", "4")
-		}, true},
+		}, "DEADLINE_EXCEEDED"},
 		"NOT_FOUND in a head that is all": {func(s *appStream) {
 			s.respond(true, ":status", "200", "content-type", "application/grpc", "grpc-status", "5")
-		}, false},
+		}, "NOT_FOUND"},
 		"a head that speaks of gRPC, and is none of it": {func(s *appStream) {
 			s.respond(true, ":status", "200", "content-type", "text/plain", "grpc-status", "14")
-		}, false},
+		}, ""},
 	} {
 		a := newFrameApp(t, c.serve)
 		cl := connect(t, a.proxy)
 		cl.receive(cl.send(request("POST", "/", [2]string{"content-type", "application/grpc"})))
-		harness.Equal(t, harness.Receive(t, a.observations, "observation").RPCError, c.want, name)
+		harness.Equal(t, harness.Receive(t, a.observations, "observation").RPC.String(), c.want, name)
 	}
 }
 

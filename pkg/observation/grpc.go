@@ -1,0 +1,96 @@
+package observation
+
+// A GRPCStatus is the status of the response to a gRPC call. The zero value means that the response does not use
+// gRPC.
+type GRPCStatus uint8
+
+// NumGRPCStatuses is the number of values, including the zero value.
+const NumGRPCStatuses = int(GRPCMissing) + 1
+
+// Values of GRPCStatus, in addition to those of the status codes.
+const (
+	grpcOK      GRPCStatus = 1                         // the status code 0; the other codes follow
+	GRPCOther   GRPCStatus = numGRPCCodes + grpcOK     // the grpc-status is not one of the status codes
+	GRPCMissing GRPCStatus = numGRPCCodes + grpcOK + 1 // the response has the media type of gRPC, but no grpc-status
+)
+
+// numGRPCCodes is the number of the status codes of gRPC.
+const numGRPCCodes = 17
+
+// grpcCodes contains the status codes of gRPC (https://grpc.io/docs/guides/status-codes/). failed is true for
+// the codes that report a failure or an overload of the user container. The client causes the other codes.
+var grpcCodes = [numGRPCCodes]struct {
+	name   string
+	failed bool
+}{
+	{"OK", false},
+	{"CANCELLED", false},
+	{"UNKNOWN", true},
+	{"INVALID_ARGUMENT", false},
+	{"DEADLINE_EXCEEDED", true},
+	{"NOT_FOUND", false},
+	{"ALREADY_EXISTS", false},
+	{"PERMISSION_DENIED", false},
+	{"RESOURCE_EXHAUSTED", true},
+	{"FAILED_PRECONDITION", false},
+	{"ABORTED", false},
+	{"OUT_OF_RANGE", false},
+	{"UNIMPLEMENTED", false},
+	{"INTERNAL", true},
+	{"UNAVAILABLE", true},
+	{"DATA_LOSS", true},
+	{"UNAUTHENTICATED", false},
+}
+
+// ParseGRPCStatus returns the status for the value of a grpc-status field.
+func ParseGRPCStatus(value string) GRPCStatus {
+	code := 0
+	for i := range len(value) {
+		digit := int(value[i]) - '0'
+		if digit < 0 || digit > 9 || i > 1 || i == 1 && code == 0 {
+			return GRPCOther
+		}
+		code = 10*code + digit
+	}
+	if value == "" {
+		return GRPCOther
+	}
+	return GRPCStatusOf(code)
+}
+
+// GRPCStatusOf returns the status for a status code. A negative code means that the response does not use gRPC.
+func GRPCStatusOf(code int) GRPCStatus {
+	switch {
+	case code < 0:
+		return 0
+	case code >= numGRPCCodes:
+		return GRPCOther
+	}
+	return grpcOK + GRPCStatus(code)
+}
+
+// Code returns the status code. It returns false if the status is not one of the status codes.
+func (s GRPCStatus) Code() (int, bool) {
+	code := int(s) - int(grpcOK)
+	return code, code >= 0 && code < numGRPCCodes
+}
+
+// String returns the name of the status code, or "other" or "none". It returns "" for the zero value.
+func (s GRPCStatus) String() string {
+	if code, ok := s.Code(); ok {
+		return grpcCodes[code].name
+	}
+	switch s {
+	case GRPCOther:
+		return "other"
+	case GRPCMissing:
+		return "none"
+	}
+	return ""
+}
+
+// Failed reports whether the status reports a failure or an overload of the user container.
+func (s GRPCStatus) Failed() bool {
+	code, ok := s.Code()
+	return ok && grpcCodes[code].failed
+}

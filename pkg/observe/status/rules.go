@@ -1,0 +1,578 @@
+package status
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/message"
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
+	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
+)
+
+// Thresholds of the rules. docs/metrics.md lists the first four.
+const (
+	errorShare   = 0.2              // errors of the application, as a share of its responses; as in QueueProxyAppReturnsErrors
+	failureShare = 0.05             // failed requests with a cause, as a share of all requests; as in QueueProxyAppFails
+	hangTime     = 30 * time.Second // time without a response
+	slowTime     = time.Second      // median time in the application if its usual time is not known
+
+	slowFactor  = 3                      // ratio of the median time to the usual time in the application
+	leastSlow   = 100 * time.Millisecond // median time of an application that is slower than usual
+	leastQueued = 200 * time.Millisecond // 99th percentile of the time in the queue
+	sameFactor  = 1.3                    // maximum ratio of two times that are equal for the rules
+	fewFailures = 3                      // minimum number of failures, so that a rare failure is not a problem
+	memoryShare = 0.8                    // memory of requests, as a share of the budget
+
+	fewEvents        = 10 // minimum number of events at a bound in the last hour
+	rejectingSamples = 10 // number of samples for which rejected requests are counted
+)
+
+// A confidence describes the probability that a problem exists, and that it is the cause.
+type confidence string
+
+const (
+	high   confidence = "high"
+	medium confidence = "medium"
+	low    confidence = "low" // a healthy application can have the same symptoms
+)
+
+// Problem is a current problem of the pod.
+type Problem struct {
+	Name       string     `json:"name"`    // name of the rule
+	Problem    string     `json:"problem"` // without a period
+	Since      time.Time  `json:"since"`
+	Confidence confidence `json:"confidence"`
+	Numbers    string     `json:"numbers,omitempty"`
+	Action     string     `json:"action"`
+}
+
+// slow is the name of the problem of a slow application.
+const slow = "app-slow"
+
+// A rule detects a problem.
+type rule struct {
+	name    string
+	problem string
+	action  string
+
+	// check reports whether the problem exists. Empty fields of the match have the values of the rule. Board.mu
+	// is held.
+	check func(*evidence) (match, bool)
+}
+
+// A match describes a problem that exists. If since is zero, the start time of the problem is the time of the first match.
+type match struct {
+	confidence      confidence
+	since           time.Time
+	numbers         string
+	problem, action string
+}
+
+// rules contains all rules. If several rules match with the same confidence, the first one is the cause of the
+// others.
+var rules = [...]rule{
+	{"not-http", NotHTTP,
+		"Set USER_PORT to the port for HTTP. Databases and TLS servers are not supported.",
+		func(e *evidence) (match, bool) { return match{confidence: high}, e.problem == NotHTTP }},
+	{"not-listening", NotListening,
+		"Configure the application to listen on 127.0.0.1, [::1] or all addresses, or set USER_PORT to its port.",
+		func(e *evidence) (match, bool) { return match{confidence: high}, e.problem == NotListening }},
+	{"resources", "the sidecar has no resources for connections", "", checkShortage},
+	{"app-hangs", "the application does not respond",
+		"Take a thread dump of the application and restart the pod. Set a request timeout and a liveness probe.",
+		checkHang},
+	{"not-ready", "the readiness probe fails",
+		"Correct the application, or the port, the path or the timeout of the probe. After a rollout, roll back.",
+		checkReadiness},
+	{"app-fails", "the application closes connections, or cannot be reached",
+		"Look for restarts and a lack of memory (kubectl describe pod). Read the log of the application.",
+		func(e *evidence) (match, bool) {
+			return e.failures(observation.AppUnreachable, observation.AppReset, observation.AppGarbage)
+		}},
+	{"app-errors", "the application returns errors",
+		"Read the log of the application. Check its dependencies. After a rollout, roll back.",
+		checkErrors},
+	{"timeouts", "requests exceed a timeout of the sidecar",
+		"If requests wait in the queue, add pods. Otherwise, correct the application or raise the timeout.",
+		func(e *evidence) (match, bool) {
+			return e.failures(observation.RequestTimeout, observation.ResponseStartTimeout, observation.IdleTimeout)
+		}},
+	{slow, "the application is slow",
+		"Check the CPU and the memory of the application, and its dependencies. Add pods if the load is too high.",
+		checkSlow},
+	{"limit-low", "the concurrency limit is too low",
+		"Raise CONTAINER_CONCURRENCY if the application has free CPU and memory. Otherwise, add pods.",
+		checkLimit},
+	{"rejected", "requests are rejected because the queue is full",
+		"Add pods, or raise the concurrency limit if the application has free CPU and memory.",
+		func(e *evidence) (match, bool) { return e.rejected(observation.QueueFull, observation.QueueTimeout) }},
+	{"memory", "the memory for requests is exhausted",
+		"Raise the memory limit of the sidecar, or add pods. Check whether a client sends unusual requests.",
+		checkMemory},
+	{"queue-wait", "requests wait in the queue for a long time",
+		"Add pods, or lower the target of the autoscaler.",
+		func(e *evidence) (m match, ok bool) {
+			if ok = e.waitsLong(); ok {
+				m = match{confidence: medium, numbers: e.queueNumbers()} // the cause is not known
+			}
+			return m, ok
+		}},
+	{"client-connections", "",
+		"Idle connections are closed. Raise MAX_CONNECTIONS or the limit on open files.",
+		func(e *evidence) (match, bool) { return e.poolReached("client connections", &e.connections.Clients) }},
+	{"app-connections", "",
+		"Raise the limit on open files.",
+		func(e *evidence) (match, bool) {
+			return e.poolReached("connections to the user container", &e.connections.App)
+		}},
+	{"bounds", "a peer exceeds a bound", "", checkBounds},
+	{"log-lost", "lines of the request log are lost",
+		"Check what reads standard output. Set REQUEST_LOG_SAMPLE or REQUEST_LOG_ERRORS_ONLY.",
+		func(e *evidence) (match, bool) { return e.lost(lostLines, "line") }},
+	{"spans-lost", "spans are lost",
+		"Check the collector and its address. The log of the sidecar contains the error. Lower the sampling rate.",
+		func(e *evidence) (match, bool) { return e.lost(lostSpans, "span") }},
+}
+
+// problemsLocked returns the current problems, the cause first. b.mu must be held.
+func (b *Board) problemsLocked(e *evidence) (all []Problem) {
+	for i := range rules {
+		r := &rules[i]
+		m, ok := r.check(e)
+		if !ok {
+			continue
+		}
+		all = append(all, Problem{
+			Name: r.name, Problem: cmp.Or(m.problem, r.problem), Since: b.sinceLocked(i, &m, e.now),
+			Confidence: m.confidence, Numbers: m.numbers, Action: cmp.Or(m.action, r.action),
+		})
+	}
+	order := []confidence{high, medium, low}
+	slices.SortStableFunc(all, func(p, q Problem) int {
+		return cmp.Compare(slices.Index(order, p.Confidence), slices.Index(order, q.Confidence))
+	})
+	return all
+}
+
+// sinceLocked returns the start time of the problem of a rule. b.mu must be held.
+func (b *Board) sinceLocked(i int, m *match, now time.Time) time.Time {
+	switch {
+	case !b.active[i].IsZero():
+		return b.active[i]
+	case !m.since.IsZero():
+		return m.since
+	}
+	return now
+}
+
+// updateLocked stores the start times of the current problems. b.mu must be held.
+func (b *Board) updateLocked(e *evidence) {
+	for i := range rules {
+		if m, ok := rules[i].check(e); ok {
+			b.active[i] = b.sinceLocked(i, &m, e.now)
+		} else {
+			b.active[i] = time.Time{}
+		}
+	}
+}
+
+// existsLocked reports whether a problem existed at the last sample. b.mu must be held.
+func (b *Board) existsLocked(name string) bool {
+	i := slices.IndexFunc(rules[:], func(r rule) bool { return r.name == name })
+	return !b.active[i].IsZero()
+}
+
+// evidence contains the values that the rules use.
+type evidence struct {
+	now         time.Time
+	problem     string // result of Board.problem
+	readiness   observation.Readiness
+	running     int
+	waiting     int
+	waitingFor  time.Duration // age of the oldest queued request
+	limit       int           // 0 means no limit
+	adaptive    *adaptive     // nil if the limit is fixed
+	slots       []observation.Holder
+	memory      *memoryState // nil without a budget
+	connections Connections
+	bounds      []boundState
+
+	board *Board
+	latest
+}
+
+// latest contains the values of the last samples.
+type latest struct {
+	samples      int   // number of samples
+	events       tally // since the first of these samples
+	total        tally // since the start
+	p50, p99     float64
+	queued       float64       // 99th percentile
+	usual        time.Duration // median time in the application since the start; 0 if unknown
+	lastResponse time.Time     // of the application; the start of the process before the first one
+}
+
+// fewRequests is the number of requests in a minute below which the rules use the last five minutes.
+const fewRequests = 20
+
+// latestLocked returns the values of the last minute. If there were few requests, it returns the values of the last
+// five minutes. b.mu must be held.
+func (b *Board) latestLocked() latest {
+	l := latest{samples: int(time.Minute / Interval), total: b.tally(), usual: b.usualLocked(), lastResponse: b.lastResponse}
+	if l.events = b.eventsLocked(l.samples); l.events.requests() < fewRequests {
+		l.samples = samples
+		l.events = b.eventsLocked(l.samples)
+	}
+	l.samples = min(l.samples, max(b.taken, 1))
+	p50, p99, queued := make(weighted, 0, l.samples), make(weighted, 0, l.samples), make(weighted, 0, l.samples)
+	for i := max(0, b.taken-l.samples); i < b.taken; i++ {
+		s := &b.history[i%samples]
+		n := s.Requests - s.Failures
+		p50.add(s.P50, n)
+		p99.add(s.P99, n)
+		queued.add(s.QueuedP99, n)
+	}
+	l.p50, l.p99, l.queued = p50.percentile(0.5), p99.percentile(0.99), queued.percentile(0.99)
+	return l
+}
+
+// summary contains the numbers of requests in the last minute. If there were few requests, the period is five minutes.
+type summary struct {
+	Seconds   float64 `json:"seconds"` // duration of the period
+	Requests  uint32  `json:"requests"`
+	Responses uint32  `json:"responses"` // complete responses of the app
+	Errors    uint32  `json:"errors"`    // responses of the app that are errors
+	P50       float64 `json:"p50"`       // as in sample
+	P99       float64 `json:"p99"`
+	QueuedP99 float64 `json:"queuedP99"`
+}
+
+func (l *latest) summary() summary {
+	return summary{
+		Seconds: (time.Duration(l.samples) * Interval).Seconds(), Requests: l.events.requests(), Responses: l.events.responses(),
+		Errors: l.events[appErrors], P50: l.p50, P99: l.p99, QueuedP99: l.queued,
+	}
+}
+
+// period returns the time that the samples cover.
+func (l *latest) period() string { return "the " + lastPeriod(time.Duration(l.samples)*Interval) }
+
+func lastPeriod(d time.Duration) string {
+	switch d {
+	case time.Minute:
+		return "last minute"
+	case History:
+		return "last 5 minutes"
+	default:
+		return "last " + d.String()
+	}
+}
+
+// onset returns the start of the last consecutive samples in which the part has at least the given share of the
+// whole. Samples without requests are skipped. It returns the zero time if the newest sample has a smaller share.
+func (e *evidence) onset(share float64, part, whole func(*tally) uint32) (at time.Time) {
+	b := e.board
+	for i := b.taken - 1; i >= max(0, b.taken-samples); i-- {
+		events := b.past[i%len(b.past)]
+		if i > 0 {
+			events.subtract(&b.past[(i-1)%len(b.past)])
+		}
+		n := part(&events)
+		if float64(n) < share*float64(whole(&events)) {
+			break
+		}
+		if n > 0 {
+			at = e.now.Add(-time.Duration(b.taken-i) * Interval)
+		}
+	}
+	return at
+}
+
+// failures checks the share of failed requests with one of the reasons.
+func (e *evidence) failures(reasons ...observation.Reason) (m match, ok bool) {
+	part := func(t *tally) (n uint32) {
+		for _, r := range reasons {
+			n += t[r]
+		}
+		return n
+	}
+	n, all := part(&e.events), e.events.requests()
+	if n < fewFailures || float64(n) < failureShare*float64(all) {
+		return m, false
+	}
+	var words []string
+	for _, r := range reasons {
+		if e.events[r] > 0 {
+			words = append(words, fmt.Sprintf("%d %s", e.events[r], r))
+		}
+	}
+	return match{
+		confidence: high, since: e.onset(failureShare, part, (*tally).requests),
+		numbers: fmt.Sprintf("%s of %s in %s (%s)", percent(n, all), message.Count(uint64(all), "request"), e.period(), strings.Join(words, ", ")),
+	}, true
+}
+
+func checkErrors(e *evidence) (m match, ok bool) {
+	failed := func(t *tally) uint32 { return t[appErrors] }
+	n, all := e.events[appErrors], e.events.responses()
+	if n < fewFailures || float64(n) < errorShare*float64(all) {
+		return m, false
+	}
+	return match{
+		confidence: high, since: e.onset(errorShare, failed, (*tally).responses),
+		numbers: fmt.Sprintf("%s of %s in %s have a status of 5xx or a gRPC status that reports a failure",
+			percent(n, all), message.Count(uint64(all), "response"), e.period()),
+	}, true
+}
+
+// checkHang detects an application that has not responded for hangTime, although requests wait for it or have
+// ended without a response.
+func checkHang(e *evidence) (m match, ok bool) {
+	silent := e.now.Sub(e.lastResponse)
+	if silent < hangTime {
+		return m, false
+	}
+	var pending int
+	var oldest time.Time
+	for _, h := range e.slots { // the oldest first
+		if h.Phase == observation.Waiting.String() || h.Phase == observation.Dialling.String() {
+			if pending++; pending == 1 {
+				oldest = h.Since
+			}
+		}
+	}
+	minute := e.board.eventsLocked(int(time.Minute / Interval))
+	unanswered := func(t *tally) uint32 {
+		return t[observation.ClientGone] + t[observation.RequestTimeout] + t[observation.ResponseStartTimeout]
+	}
+	left := unanswered(&minute)
+	response := fmt.Sprintf("last response %v ago", brief(silent))
+	if e.total.responses() == 0 {
+		response = "no response since the start"
+	}
+	switch {
+	case pending > 0 && e.now.Sub(oldest) >= hangTime:
+		m = match{confidence: high, since: oldest, numbers: fmt.Sprintf("%s in the application, the oldest for %v; %d queued; %s",
+			message.Count(pending, "request"), brief(e.now.Sub(oldest)), e.waiting, response)}
+		if pending == 1 && e.waiting == 0 && left == 0 {
+			m.confidence = low // a long request
+		}
+		return m, true
+	case left >= fewFailures && minute.responses() == 0:
+		return match{confidence: high, since: e.onset(failureShare, unanswered, (*tally).requests), numbers: fmt.Sprintf(
+			"%s in the last minute without a response, because of a timeout or the client; %s", message.Count(uint64(left), "request"), response)}, true
+	}
+	return m, false
+}
+
+func checkReadiness(e *evidence) (m match, ok bool) {
+	if e.readiness.Ready() || !e.readiness.Probed() {
+		return m, false
+	}
+	return match{confidence: high, since: e.readiness.Since, numbers: strings.TrimPrefix(e.readiness.Reason(), "not ready: ")}, true
+}
+
+// checkSlow detects an application that is slower than usual. If the usual time is not known or is long, the
+// confidence is low.
+//
+// All samples have the same weight, because a slow application sends fewer responses than a fast one.
+func checkSlow(e *evidence) (m match, ok bool) {
+	times50, times99 := e.board.timesLocked(e.samples)
+	p50 := inMilliseconds(times50.percentile(0.5))
+	if p50 < leastSlow {
+		return m, false
+	}
+	m.numbers = fmt.Sprintf("p50 %v, p99 %v in %s", brief(p50), brief(inMilliseconds(times99.percentile(0.99))), e.period())
+	if least := max(leastSlow, slowFactor*e.usual); e.usual > 0 && p50 >= least {
+		m.confidence, m.since = high, e.slowSince(least)
+		m.numbers += fmt.Sprintf("; usual p50 %v", brief(e.usual))
+		return m, true
+	}
+	var pending, streams int
+	for _, h := range e.slots {
+		switch h.Phase {
+		case observation.Waiting.String():
+			pending++
+		case observation.Streaming.String():
+			streams++
+		}
+	}
+	m.confidence, m.since = low, e.slowSince(slowTime)
+	m.numbers += "; this can be the usual time of the application"
+	return m, p50 >= slowTime && pending > streams
+}
+
+// slowSince returns the start of the last consecutive samples with at least the given median time.
+func (e *evidence) slowSince(least time.Duration) (at time.Time) {
+	b := e.board
+	for i := b.taken - 1; i >= max(0, b.taken-samples); i-- {
+		switch p50 := inMilliseconds(b.history[i%samples].P50); {
+		case p50 >= least:
+			at = e.now.Add(-time.Duration(b.taken-i) * Interval)
+		case p50 > 0:
+			return at
+		}
+	}
+	return at
+}
+
+// waitsLong reports whether requests wait longer in the queue than in the application.
+func (e *evidence) waitsLong() bool {
+	queued := max(inMilliseconds(e.queued), e.waitingFor)
+	return e.limit > 0 && e.waiting > 0 && queued >= max(leastQueued, inMilliseconds(e.p50))
+}
+
+func (e *evidence) queueNumbers() string {
+	return fmt.Sprintf("p99 %v in the queue, p50 %v in the application in %s; %d queued, the oldest for %v; limit %d",
+		brief(inMilliseconds(e.queued)), brief(inMilliseconds(e.p50)), e.period(), e.waiting, brief(e.waitingFor), e.limit)
+}
+
+// checkLimit detects a limit that causes queuing although the application is not slower at the limit.
+func checkLimit(e *evidence) (m match, ok bool) {
+	if !e.waitsLong() || e.running < e.limit {
+		return m, false
+	}
+	m.numbers = e.queueNumbers()
+	if e.adaptive != nil {
+		m.confidence = medium
+		m.numbers += "; the adaptive limit has its maximum"
+		return m, e.adaptive.Reason == observation.LimitCeiling
+	}
+	free, full := e.board.queueEffectLocked()
+	m.confidence = low
+	if free > 0 && full > 0 {
+		m.confidence = medium
+		m.numbers += fmt.Sprintf("; p50 %v below the limit", brief(inMilliseconds(free)))
+	}
+	return m, full <= sameFactor*free || free == 0
+}
+
+// rejected returns the rate of rejected requests with one of the reasons in the last rejectingSamples samples.
+func (e *evidence) rejected(reasons ...observation.Reason) (m match, ok bool) {
+	var sum, most uint32
+	var word string
+	events := e.board.eventsLocked(rejectingSamples)
+	for _, r := range reasons {
+		sum += events[r]
+		if events[r] > most {
+			most, word = events[r], r.String()
+		}
+	}
+	if sum == 0 {
+		return m, false
+	}
+	return match{
+		confidence: high, numbers: fmt.Sprintf("%.1f per second: %s", float64(sum)/(rejectingSamples*Interval.Seconds()), word),
+	}, true
+}
+
+func checkMemory(e *evidence) (m match, ok bool) {
+	if m, ok = e.rejected(observation.Overload); ok {
+		return m, true
+	}
+	if e.memory == nil || float64(e.memory.Used) < memoryShare*float64(e.memory.Limit) {
+		return m, false
+	}
+	return match{confidence: high, problem: "the memory for requests is nearly exhausted",
+		numbers: fmt.Sprintf("%s of %s", megabytes(e.memory.Used), megabytes(e.memory.Limit))}, true
+}
+
+// expected contains the bounds that a setting defines, and the bound for connections that clients open in advance.
+var expected = [...]string{bound.SilentConnection.String(), bound.MaxConnections.String(), bound.BodySize.String()}
+
+// checkBounds reports the bound with the most events in the last hour.
+func checkBounds(e *evidence) (m match, ok bool) {
+	var all []string
+	for _, s := range e.bounds {
+		if s.LastHour < fewEvents || slices.Contains(expected[:], s.Bound) {
+			continue
+		}
+		if len(all) == 0 {
+			m = match{confidence: recentness(e.now, s.Last), since: s.Last, action: s.Cause, problem: "a peer exceeds the bound " + s.Bound}
+		}
+		text := fmt.Sprintf("%s: closed %s in the last hour, the last one %v ago, peer %s",
+			s.Bound, message.Count(s.LastHour, s.Closes), brief(e.now.Sub(s.Last)), s.Peer)
+		if s.Error != "" {
+			text += " (" + s.Error + ")"
+		}
+		all = append(all, text)
+	}
+	m.numbers = strings.Join(all, "; ")
+	return m, len(all) > 0
+}
+
+// lost checks the number of lines or spans that were lost in the last five minutes.
+func (e *evidence) lost(event int, noun string) (m match, ok bool) {
+	events := e.board.eventsLocked(samples)
+	if events[event] == 0 {
+		return m, false
+	}
+	n := func(t *tally) uint32 { return t[event] }
+	return match{
+		confidence: high, since: e.onset(0, n, n),
+		numbers: message.Count(uint64(events[event]), noun) + " in the last 5 minutes",
+	}, true
+}
+
+// poolReached reports a limit on connections that was reached recently.
+func (e *evidence) poolReached(name string, p *bound.Pool) (m match, ok bool) {
+	if e.now.Sub(p.Reached) >= recently {
+		return m, false
+	}
+	files := "no limit on open files"
+	if e.connections.OpenFilesLimit > 0 {
+		files = fmt.Sprintf("limit on open files: %d", e.connections.OpenFilesLimit)
+	}
+	return match{
+		confidence: recentness(e.now, p.Reached), since: p.Reached,
+		problem: fmt.Sprintf("%s: limit of %d reached", name, p.Limit),
+		numbers: fmt.Sprintf("%d open, %d waiting, %d evicted, total wait %v; reached %v ago; %s",
+			p.Open, p.Waiting, p.Evicted, brief(time.Duration(p.Waited*float64(time.Second))), brief(e.now.Sub(p.Reached)), files),
+	}, true
+}
+
+func checkShortage(e *evidence) (m match, ok bool) {
+	s := &e.connections.Shortage
+	if e.now.Sub(s.Time) >= recently {
+		return m, false
+	}
+	confidence := recentness(e.now, s.Time)
+	if confidence == medium {
+		confidence = high // connections have failed
+	}
+	return match{
+		confidence: confidence, since: s.Time,
+		problem: fmt.Sprintf("no %s left for connections", s.Resource),
+		numbers: fmt.Sprintf("%d times since the start, the last one %v ago (%s: %s)", s.Count, brief(e.now.Sub(s.Time)), s.Operation, s.Error),
+		action:  s.Hint,
+	}, true
+}
+
+// recentness returns the confidence that the cause of an event still exists.
+func recentness(now, at time.Time) confidence {
+	if now.Sub(at) < time.Minute {
+		return medium
+	}
+	return low
+}
+
+// percent returns n as a percentage of all.
+func percent(n, all uint32) string { return fmt.Sprintf("%.0f %%", 100*float64(n)/float64(all)) }
+
+func inMilliseconds(n float64) time.Duration { return time.Duration(n * float64(time.Millisecond)) }
+
+// brief rounds a duration for people. A negative duration becomes 0.
+func brief(d time.Duration) time.Duration {
+	switch d = max(d, 0); {
+	case d >= 10*time.Second:
+		return d.Round(time.Second)
+	case d >= time.Second:
+		return d.Round(100 * time.Millisecond)
+	case d >= 10*time.Millisecond:
+		return d.Round(time.Millisecond)
+	}
+	return d.Round(100 * time.Microsecond)
+}

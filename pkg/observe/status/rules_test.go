@@ -1,0 +1,359 @@
+package status
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
+	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
+	"github.com/queue-proxy/queue-proxy/test/harness"
+)
+
+// ready is the readiness of a pod in these tests.
+var ready = observation.Readiness{Phase: observation.PhaseReady, Probes: []observation.ProbeReadiness{
+	{Kind: "tcpSocket", Target: "127.0.0.1:8080", Phase: observation.PhaseReady, Tries: 3},
+}}
+
+// idle returns the Board of a healthy pod without requests.
+func idle() *Board {
+	b := board(ready, Drain{})
+	b.sources.Load = func() (int, int) { return 0, 0 }
+	return b
+}
+
+// sampled calls each once per sample, n times.
+func (b *Board) sampled(n int, each func()) {
+	for range n {
+		each()
+		time.Sleep(Interval)
+		b.sample()
+	}
+}
+
+// observe records n requests with the same result.
+func (b *Board) observe(n int, reason observation.Reason, took time.Duration) {
+	for range n {
+		b.Observe(newObservation(reason, took))
+	}
+}
+
+// observeErrors records n responses of the app with the status 500.
+func (b *Board) observeErrors(n int) {
+	o := newObservation(observation.OK, time.Millisecond)
+	o.Status = 500
+	for range n {
+		b.Observe(o)
+	}
+}
+
+// loaded sets the number of running and queued requests.
+func (b *Board) loaded(running, waiting int) {
+	b.sources.Load = func() (int, int) { return running, waiting }
+}
+
+// holding sets the requests that hold a slot, with the given phase and start time.
+func (b *Board) holding(n int, phase observation.Phase, since time.Time) {
+	b.sources.Slots = func() ([]observation.Holder, int) {
+		return slices.Repeat([]observation.Holder{{Method: "GET", Path: "/a", Phase: phase.String(), Since: since, Counted: "counted"}}, n), 0
+	}
+}
+
+// queued returns a response that waited for a slot.
+func queued(waited, took time.Duration) *observation.Observation {
+	o := newObservation(observation.OK, waited+took)
+	o.Slot = o.Start.Add(waited)
+	return o
+}
+
+// A ruleTest is a pod with one problem.
+type ruleTest struct {
+	name, rule string
+	fail       func(*Board)
+	numbers    string
+	confidence confidence
+	since      time.Duration // time since the start of the problem
+}
+
+var ruleTests = []ruleTest{
+	{"database", "not-http", func(b *Board) { b.observe(1, observation.AppGarbage, 0) }, "", high, 0},
+	{"another address", "not-listening", func(b *Board) {
+		o := newObservation(observation.AppUnreachable, 0)
+		o.Err = syscall.ECONNREFUSED
+		b.Observe(o)
+	}, "", high, 0},
+	{"no response", "app-hangs", func(b *Board) {
+		b.sampled(10, func() { b.observe(1, observation.OK, time.Millisecond) })
+		b.loaded(2, 5)
+		b.holding(2, observation.Waiting, time.Now())
+		b.sampled(40, func() {})
+	}, "2 requests in the application, the oldest for 40s; 5 queued; last response 40s ago", high, 40 * time.Second},
+	{"one long request", "app-hangs", func(b *Board) {
+		b.loaded(1, 0)
+		b.holding(1, observation.Waiting, time.Now())
+		b.sampled(31, func() {})
+	}, "1 request in the application, the oldest for 31s; 0 queued; no response since the start", low, 31 * time.Second},
+	{"timeouts only", "app-hangs", func(b *Board) {
+		b.sampled(40, func() { b.observe(1, observation.RequestTimeout, time.Second) })
+	}, "40 requests in the last minute without a response, because of a timeout or the client; no response since the start", high, 40 * time.Second},
+	{"refused probe", "not-ready", func(b *Board) {
+		since := time.Now().Add(-time.Minute)
+		b.sources.Readiness = func() observation.Readiness {
+			return observation.Readiness{Phase: observation.PhaseFailing, Since: since, Probes: []observation.ProbeReadiness{
+				{Kind: "tcpSocket", Phase: observation.PhaseFailing, Word: observation.WordRefused, Tries: 3},
+			}}
+		}
+	}, "probe 0 (tcpSocket) failing: refused", high, time.Minute},
+	{"crashes", "app-fails", func(b *Board) {
+		b.sampled(60, func() { b.observe(18, observation.OK, time.Millisecond) })
+		b.sampled(30, func() {
+			b.observe(18, observation.OK, time.Millisecond)
+			b.observe(2, observation.AppReset, time.Millisecond)
+		})
+	}, "5 % of 1140 requests in the last minute (60 app-reset)", high, 30 * time.Second},
+	{"errors", "app-errors", func(b *Board) {
+		b.sampled(100, func() { b.observe(10, observation.OK, time.Millisecond) })
+		b.sampled(30, func() { b.observeErrors(10) })
+	}, "50 % of 600 responses in the last minute have a status of 5xx or a gRPC status that reports a failure", high, 30 * time.Second},
+	{"errors of a few calls", "app-errors", func(b *Board) {
+		o := newObservation(observation.OK, time.Millisecond)
+		o.RPC = observation.GRPCStatusOf(14)
+		b.sampled(3, func() {
+			b.Observe(o)
+			b.sampled(99, func() {})
+		})
+	}, "100 % of 3 responses in the last 5 minutes have a status of 5xx or a gRPC status that reports a failure", high, 300 * time.Second},
+	{"timeouts", "timeouts", func(b *Board) {
+		b.sampled(60, func() {
+			b.observe(9, observation.OK, time.Millisecond)
+			b.observe(1, observation.IdleTimeout, time.Second)
+		})
+	}, "10 % of 600 requests in the last minute (60 idle-timeout)", high, time.Minute},
+	{"slower than usual", "app-slow", func(b *Board) {
+		b.sampled(100, func() { b.observe(10, observation.OK, 50*time.Millisecond) })
+		b.sampled(35, func() { b.observe(1, observation.OK, 400*time.Millisecond) })
+	}, "p50 431ms, p99 431ms in the last minute; usual p50 54ms", high, 35 * time.Second},
+	{"slower than usual for a long time", "app-slow", func(b *Board) {
+		b.sampled(100, func() { b.observe(10, observation.OK, 50*time.Millisecond) })
+		b.sampled(1000, func() { b.observe(10, observation.OK, 400*time.Millisecond) })
+	}, "p50 431ms, p99 431ms in the last minute; usual p50 54ms", high, 1000 * time.Second},
+	{"slow since the start", "app-slow", func(b *Board) {
+		b.loaded(1, 0)
+		b.sampled(100, func() {
+			b.holding(1, observation.Waiting, time.Now())
+			b.observe(1, observation.OK, 2*time.Second)
+		})
+	}, "p50 2s, p99 2s in the last minute; this can be the usual time of the application", low, 100 * time.Second},
+	{"limit of 2", "limit-low", func(b *Board) {
+		b.sampled(50, func() { b.observe(10, observation.OK, 50*time.Millisecond) })
+		b.loaded(2, 20)
+		b.sampled(60, func() {
+			for range 40 {
+				b.Observe(queued(time.Second, 50*time.Millisecond))
+			}
+		})
+	}, "p99 1s in the queue, p50 54ms in the application in the last minute; 20 queued, the oldest for 0s; limit 2; p50 54ms below the limit", medium, 59 * time.Second},
+	{"full queue", "rejected", func(b *Board) {
+		b.sampled(10, func() {
+			b.Observe(refused(observation.QueueTimeout, time.Second))
+			for range 4 {
+				b.Observe(refused(observation.QueueFull, time.Second))
+			}
+		})
+	}, "5.0 per second: queue-full", high, 9 * time.Second},
+	{"memory budget", "memory", func(b *Board) {
+		b.sampled(10, func() { b.Observe(refused(observation.Overload, time.Second)) })
+	}, "1.0 per second: overload", high, 9 * time.Second},
+	{"memory in use", "memory", func(b *Board) {
+		b.sources.Memory = func() (int64, int64) { return 9 << 20, 10 << 20 }
+	}, "9.0 MiB of 10.0 MiB", high, 0},
+	{"slower at the limit", "queue-wait", func(b *Board) {
+		b.sampled(50, func() { b.observe(10, observation.OK, 50*time.Millisecond) })
+		b.loaded(2, 20)
+		b.sampled(60, func() {
+			for range 40 {
+				b.Observe(queued(time.Second, 100*time.Millisecond))
+			}
+		})
+	}, "p99 1s in the queue, p50 108ms in the application in the last minute; 20 queued, the oldest for 0s; limit 2", medium, 59 * time.Second},
+	{"local ports", "resources", func(b *Board) {
+		b.sources.Connections = limited(5 * time.Second).sources.Connections
+	}, "3 times since the start, the last one 5s ago (connection to the user container: cannot assign requested address)", high, 5 * time.Second},
+	{"connections of clients", "client-connections", func(b *Board) {
+		c := limited(5 * time.Minute).sources.Connections()
+		b.sources.Connections = func() Connections { return Connections{OpenFilesLimit: 1024, Clients: c.Clients} }
+	}, "345 open, 1 waiting, 0 evicted, total wait 0s; reached 5m0s ago; limit on open files: 1024", low, 5 * time.Minute},
+	{"connections to the app", "app-connections", func(b *Board) {
+		c := limited(5 * time.Second).sources.Connections()
+		b.sources.Connections = func() Connections { return Connections{App: c.App} }
+	}, "300 open, 7 waiting, 0 evicted, total wait 0s; reached 5s ago; no limit on open files", medium, 5 * time.Second},
+	{"control frames", "bounds", func(b *Board) {
+		b.sources.Bounds = bound.NewRecorder()
+		b.sources.Bounds.Hit(bound.BodyTimeout, "10.0.0.9:1")
+		time.Sleep(2 * time.Hour)
+		for range 12 {
+			b.sources.Bounds.Hit(bound.SilentConnection, "10.0.0.3:1234")
+			b.sources.Bounds.Hit(bound.ControlFrames, "10.0.0.1:1234")
+		}
+		for range 10 {
+			b.sources.Bounds.Hit(bound.ConcurrentStreams, "10.0.0.2:1234")
+		}
+		b.sources.Bounds.Hit(bound.BodyTimeout, "10.0.0.9:1")
+		time.Sleep(3 * time.Second)
+	}, "h2-control-frames: closed 12 connections in the last hour, the last one 3s ago, peer 10.0.0.1:1234; " +
+		"h2-concurrent-streams: closed 10 streams in the last hour, the last one 3s ago, peer 10.0.0.2:1234", medium, 3 * time.Second},
+	{"blocked output", "log-lost", func(b *Board) {
+		b.sources.Lost = func() (uint64, uint64) { return 12, 0 }
+		b.sampled(3, func() {})
+	}, "12 lines in the last 5 minutes", high, 3 * time.Second},
+	{"no collector", "spans-lost", func(b *Board) {
+		b.sources.Lost = func() (uint64, uint64) { return 0, 1 }
+		b.sampled(3, func() {})
+	}, "1 span in the last 5 minutes", high, 3 * time.Second},
+}
+
+func TestRulesFindProblems(t *testing.T) {
+	tested := map[string]bool{}
+	for _, c := range ruleTests {
+		tested[c.rule] = true
+		t.Run(c.name, func(t *testing.T) { synctest.Test(t, c.run) })
+	}
+	for i := range rules {
+		if !tested[rules[i].name] {
+			t.Errorf("%s: got no test, want one", rules[i].name)
+		}
+	}
+}
+
+func (c *ruleTest) run(t *testing.T) {
+	b := idle()
+	c.fail(b)
+	s := b.snapshot()
+	if len(s.Problems) == 0 {
+		t.Fatalf("got no problem, want %s", c.rule)
+	}
+	p := s.Problems[0]
+	harness.Equal(t, p.Name, c.rule)
+	harness.Equal(t, p.Numbers, c.numbers)
+	harness.Equal(t, p.Confidence, c.confidence)
+	harness.Equal(t, s.Now.Sub(p.Since), c.since, "since")
+	if p.Problem == "" || !strings.HasSuffix(p.Action, ".") {
+		t.Errorf("got problem %q and action %q, want both", p.Problem, p.Action)
+	}
+	harness.Equal(t, s.Problem, p.Problem)
+	checkScreen(t, s.text(), "problem: "+p.Problem)
+}
+
+// checkScreen reports an error if the output of why does not fit on a screen, or if it does not contain want.
+func checkScreen(t *testing.T, text, want string) {
+	t.Helper()
+	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+	if len(lines) > maxLines {
+		t.Errorf("got %d lines, want at most %d:\n%s", len(lines), maxLines, text)
+	}
+	for _, line := range lines {
+		if n := len([]rune(line)); n > maxWidth {
+			t.Errorf("got a line of %d characters, want at most %d: %s", n, maxWidth, line)
+		}
+	}
+	harness.Contains(t, strings.Join(strings.Fields(text), " "), want, "output")
+}
+
+func TestGuideListsProblems(t *testing.T) {
+	guide, err := os.ReadFile("../../../docs/metrics.md")
+	harness.NoError(t, err)
+	_, table, _ := strings.Cut(string(guide), "| problem | condition |")
+	table, _, _ = strings.Cut(table, "\n\n")
+	var got []string
+	for row := range strings.Lines(table) {
+		names, _, _ := strings.Cut(strings.TrimPrefix(row, "|"), "|")
+		got = append(got, strings.FieldsFunc(names, func(r rune) bool { return strings.ContainsRune("`, -\n", r) && r != '-' })...)
+	}
+	var want []string
+	for i := range rules {
+		want = append(want, rules[i].name)
+	}
+	harness.Equal(t, got[1:], want, "problems in docs/metrics.md")
+}
+
+// A healthy pod has a few errors, timeouts, slow requests and disconnected clients.
+func TestHealthyPodHasNoProblem(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := idle()
+		b.loaded(1, 1)
+		b.holding(1, observation.Streaming, time.Now())
+		b.sampled(10, func() {
+			b.observeErrors(1)
+			b.observe(1, observation.AppReset, time.Second)
+			b.observe(1, observation.RequestTimeout, time.Second)
+			b.observe(3, observation.ClientGone, time.Second)
+			b.Observe(queued(50*time.Millisecond, 20*time.Millisecond))
+			b.sampled(6, func() { b.observe(5, observation.OK, 20*time.Millisecond) })
+		})
+		b.sampled(400, func() {}) // no requests, and a long download
+		s := b.snapshot()
+		harness.Equal(t, len(s.Problems), 0, s.Problem)
+		checkScreen(t, s.text(), "no problem found")
+	})
+}
+
+func TestProblemsEndAfterRecovery(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := idle()
+		b.sampled(30, func() { b.observeErrors(10) })
+		harness.Equal(t, len(b.snapshot().Problems), 1, "problems")
+		b.sampled(60, func() { b.observe(10, observation.OK, time.Millisecond) })
+		harness.Equal(t, len(b.snapshot().Problems), 0, "problems after a minute without errors")
+	})
+}
+
+// The cause has the highest confidence, and is the first rule with this confidence.
+func TestCauseIsFirstProblem(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := idle()
+		b.loaded(2, 20)
+		b.sampled(100, func() {
+			b.holding(2, observation.Waiting, time.Now())
+			b.Observe(queued(3*time.Second, 2*time.Second))
+			b.Observe(refused(observation.QueueFull, 0))
+		})
+		var names []string
+		s := b.snapshot()
+		for _, p := range s.Problems {
+			names = append(names, p.Name+" "+string(p.Confidence))
+		}
+		harness.Equal(t, names, []string{"rejected high", "queue-wait medium", "app-slow low", "limit-low low"})
+		checkScreen(t, s.text(), "also: queue-wait, app-slow, limit-low")
+	})
+}
+
+func TestWhyFitsOnScreen(t *testing.T) {
+	b := limited(time.Second)
+	long := strings.Repeat("long words ", 100) + strings.Repeat("x", 1000)
+	state := observation.LimitState{Limit: 9, Base: 8, Reason: observation.LimitMeasuring, Missing: long}
+	b.sources.Adaptive = func() (observation.LimitState, bool) { return state, true }
+	b.sources.Pod, b.sources.Namespace, b.sources.Warnings = long, long, []string{long, long}
+	b.sources.Bounds = bound.NewRecorder()
+	for name := range bound.NumNames {
+		for range fewEvents {
+			b.sources.Bounds.Hit(name, "10.0.0.1:1234")
+		}
+	}
+	for r := range observation.NumReasons {
+		b.observe(5, r, time.Second)
+	}
+	b.observeErrors(100)
+	b.sources.Slots = func() ([]observation.Holder, int) {
+		return slices.Repeat([]observation.Holder{{Method: long, Path: "/" + long, Phase: "waiting", Counted: "counted"}}, 20), 7
+	}
+	probe := observation.ProbeReadiness{Kind: "httpGet", Target: long, Phase: observation.PhaseFailing, Word: "status", Code: 500, Tries: 9, Detail: long, Warning: long}
+	b.sources.Readiness = func() observation.Readiness {
+		return observation.Readiness{Phase: observation.PhaseFailing, Probes: slices.Repeat([]observation.ProbeReadiness{probe}, 5)}
+	}
+	s := b.snapshot()
+	checkScreen(t, s.text(), "problem: ")
+}

@@ -1,0 +1,137 @@
+package status
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
+)
+
+// A tally contains the numbers of events since the start of the process, or in a period. The first indexes are the
+// reasons of completed requests. The counters wrap around, so only differences are exact.
+type tally [numEvents]uint32
+
+// Indexes in a tally after the reasons.
+const (
+	appErrors = int(observation.NumReasons) + iota // complete responses of the app that are errors; they are not counted as OK
+	lostLines                                      // lines of the request log that were dropped
+	lostSpans                                      // spans that were dropped
+	numEvents
+)
+
+// responses returns the number of complete responses of the app.
+func (t *tally) responses() uint32 { return t[observation.OK] + t[appErrors] }
+
+// requests returns the number of requests.
+func (t *tally) requests() (n uint32) {
+	for _, v := range t[:appErrors+1] {
+		n += v
+	}
+	return n
+}
+
+func (t *tally) subtract(u *tally) {
+	for i := range t {
+		t[i] -= u[i]
+	}
+}
+
+// tally returns the events since the start.
+func (b *Board) tally() (t tally) {
+	for i := range b.ended {
+		t[i] = uint32(b.ended[i].Load())
+	}
+	lines, spans := b.sources.Lost()
+	t[lostLines], t[lostSpans] = uint32(lines), uint32(spans)
+	return t
+}
+
+// eventsLocked returns the events of the last n samples, and since the last sample. b.mu must be held.
+func (b *Board) eventsLocked(n int) tally {
+	t := b.tally()
+	if b.taken > n {
+		t.subtract(&b.past[(b.taken-1-n)%len(b.past)])
+	}
+	return t
+}
+
+// leastUsual is the minimum number of requests from which the usual time is computed.
+const leastUsual = 100
+
+// usualLocked returns the median time of a request in the app since the start, or 0 if there were few requests.
+// b.mu must be held.
+func (b *Board) usualLocked() time.Duration {
+	var n uint64
+	for _, c := range b.baseline {
+		n += c
+	}
+	if n < leastUsual {
+		return 0
+	}
+	return inMilliseconds(percentile(b.baseline[:], 0.5))
+}
+
+// timesLocked returns the median and the 99th percentile of the time in the app for each of the last n samples. b.mu
+// must be held.
+func (b *Board) timesLocked(n int) (p50, p99 weighted) {
+	p50, p99 = make(weighted, 0, n), make(weighted, 0, n)
+	for i := max(0, b.taken-n); i < b.taken; i++ {
+		p50.add(b.history[i%samples].P50, 1)
+		p99.add(b.history[i%samples].P99, 1)
+	}
+	return p50, p99
+}
+
+// leastSamples is the minimum number of samples from which queueEffectLocked computes a median.
+const leastSamples = 5
+
+// queueEffectLocked returns the median time in the app in milliseconds of the samples without queued requests, and of
+// those with queued requests. If there are few samples, both values are 0. b.mu must be held.
+func (b *Board) queueEffectLocked() (free, full float64) {
+	var without, with weighted
+	for i := max(0, b.taken-samples); i < b.taken; i++ {
+		switch s := &b.history[i%samples]; {
+		case s.P50 == 0:
+		case s.Waiting > 0:
+			with.add(s.P50, 1)
+		default:
+			without.add(s.P50, 1)
+		}
+	}
+	if len(without) < leastSamples || len(with) < leastSamples {
+		return 0, 0
+	}
+	return without.percentile(0.5), with.percentile(0.5)
+}
+
+// weighted is a list of values with weights.
+type weighted []weightedValue
+
+type weightedValue struct {
+	value  float64
+	weight uint32
+}
+
+// add adds a value. Values and weights of 0 are ignored.
+func (w *weighted) add(value float64, weight uint32) {
+	if value > 0 && weight > 0 {
+		*w = append(*w, weightedValue{value, weight})
+	}
+}
+
+// percentile returns the smallest value for which this value and all smaller values have at least the given share of
+// the weight. It returns 0 without values.
+func (w weighted) percentile(share float64) float64 {
+	slices.SortFunc(w, func(a, b weightedValue) int { return cmp.Compare(a.value, b.value) })
+	var all, seen float64
+	for _, v := range w {
+		all += float64(v.weight)
+	}
+	for _, v := range w {
+		if seen += float64(v.weight); seen >= share*all {
+			return v.value
+		}
+	}
+	return 0
+}

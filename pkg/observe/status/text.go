@@ -1,0 +1,202 @@
+package status
+
+import (
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/queue-proxy/queue-proxy/pkg/message"
+)
+
+// The size of the output of `queue-proxy why` in characters, which is the size of a small terminal.
+const (
+	maxLines = 24
+	maxWidth = 80
+)
+
+// text returns the status as text that fits on a screen. Each part has a maximum number of lines. The sum of them
+// is maxLines.
+func (s *snapshot) text() string {
+	var t text
+	t.add(2, s.stateText())
+	if len(s.Problems) > 0 {
+		p := &s.Problems[0]
+		t.add(2, "problem: "+p.Problem)
+		t.add(1, fmt.Sprintf("  since: %v ago (%s), confidence: %s", brief(s.Now.Sub(p.Since)), p.Since.UTC().Format("15:04:05 MST"), p.Confidence))
+		if p.Numbers != "" {
+			t.add(2, "  numbers: "+p.Numbers)
+		}
+		t.add(2, "  action: "+p.Action)
+	} else if s.Ready {
+		t.add(1, "no problem found")
+	}
+	if len(s.Problems) > 1 {
+		var others []string
+		for _, p := range s.Problems[1:] {
+			others = append(others, p.Name)
+		}
+		t.add(1, "also: "+strings.Join(others, ", "))
+	}
+	t.add(3, s.probesText()...)
+	t.add(2, s.loadText())
+	t.add(2, s.slotsText()...)
+	t.add(1, s.latestText())
+	t.add(2, s.totalsText())
+	if m := s.Memory; m != nil {
+		t.add(1, fmt.Sprintf("memory of requests: %s of %s", megabytes(m.Used), megabytes(m.Limit)))
+	}
+	if len(s.Warnings) > 0 {
+		t.add(2, "warning: "+strings.Join(s.Warnings, "; "))
+	}
+	if s.Pod != "" {
+		pod := "pod " + s.Pod
+		if s.Namespace != "" {
+			pod += ", namespace " + s.Namespace
+		}
+		t.add(1, pod)
+	}
+	return t.String()
+}
+
+// A text contains lines of at most maxWidth characters.
+type text struct{ strings.Builder }
+
+// add adds paragraphs. most is the maximum number of lines. If there are more lines, the last line ends in an ellipsis.
+func (t *text) add(most int, paragraphs ...string) {
+	var lines []string
+	for _, p := range paragraphs {
+		lines = append(lines, wrap(p)...)
+	}
+	if len(lines) > most {
+		lines = lines[:most]
+		lines[most-1] = shorten(lines[most-1]+" …", maxWidth)
+	}
+	for _, line := range lines {
+		t.WriteString(line + "\n")
+	}
+}
+
+// wrap breaks a paragraph into lines. Each line has the indent of the paragraph. The indent of all lines except the
+// first one is two characters longer.
+func wrap(paragraph string) (lines []string) {
+	indent := paragraph[:min(len(paragraph)-len(strings.TrimLeft(paragraph, " ")), 2)]
+	line, width := indent, utf8.RuneCountInString(indent)
+	first := true
+	for word := range strings.FieldsSeq(paragraph) {
+		n := utf8.RuneCountInString(word)
+		if !first && width+1+n > maxWidth {
+			lines = append(lines, line)
+			line, width, first = indent+"  ", utf8.RuneCountInString(indent)+2, true
+		}
+		if !first {
+			line, width = line+" ", width+1
+		}
+		line, width, first = line+word, width+n, false
+		if width > maxWidth { // a word that is longer than a line
+			line = shorten(line, maxWidth)
+			width = maxWidth
+		}
+	}
+	return append(lines, line)
+}
+
+// shorten returns s with at most n characters. If it is longer, it ends in an ellipsis.
+func shorten(s string, n int) string {
+	if r := []rune(s); len(r) > n {
+		return string(r[:n-1]) + "…"
+	}
+	return s
+}
+
+// stateText returns the readiness and its duration.
+func (s *snapshot) stateText() string {
+	since := brief(s.Now.Sub(s.Readiness.Since))
+	switch {
+	case s.Drain.Draining && s.Drain.Deadline.IsZero():
+		return fmt.Sprintf("not ready: draining, the pod is terminating; %d in flight", s.Drain.InFlight)
+	case s.Drain.Draining:
+		return fmt.Sprintf("not ready: draining, the pod is terminating; %d in flight, remaining requests are aborted in %v",
+			s.Drain.InFlight, brief(s.Drain.Deadline.Sub(s.Now)))
+	case s.Ready && s.Unprobed:
+		return fmt.Sprintf("ready for %v; this command has checked the application, but there was no probe", since)
+	case s.Ready:
+		return fmt.Sprintf("ready for %v", since)
+	}
+	return fmt.Sprintf("%s (for %v)", s.Reason, since)
+}
+
+// probesText returns a line for each probe, and a line for its error or warning.
+func (s *snapshot) probesText() (all []string) {
+	for _, p := range s.Readiness.Probes {
+		line := fmt.Sprintf("probe %d: %s %s: %s", p.Index, p.Kind, p.Target, p.Phase)
+		if p.Word != "" {
+			line += ", " + string(p.Word)
+		}
+		if p.Code != 0 {
+			line += fmt.Sprintf(" %d", p.Code)
+		}
+		all = append(all, line+", "+message.Count(p.Tries, "attempt"))
+		if p.Detail != "" {
+			all = append(all, "  "+p.Detail)
+		}
+		if p.Warning != "" {
+			all = append(all, "  warning: "+p.Warning)
+		}
+	}
+	return all
+}
+
+// loadText returns the numbers of requests and the limits.
+func (s *snapshot) loadText() string {
+	line := fmt.Sprintf("%d running, %d waiting", s.Running, s.Waiting)
+	if s.Limit > 0 {
+		line += fmt.Sprintf(" (at most %d and %d)", s.Limit, s.Depth)
+	}
+	if s.Adaptive != nil {
+		line += "; the limit is adaptive: " + s.Adaptive.text()
+	}
+	return line
+}
+
+// slotsText returns a line for the oldest request with a slot, and a line for the slots of disconnected clients.
+func (s *snapshot) slotsText() (all []string) {
+	if len(s.Slots) > 0 {
+		h := &s.Slots[0]
+		line := fmt.Sprintf("oldest request: %s for %v", h.Phase, brief(s.Now.Sub(h.Since)))
+		if s.Adaptive != nil {
+			line += " (" + h.Counted + ")"
+		}
+		all = append(all, "  "+line+", "+shorten(h.Method+" "+h.Path, maxRequest))
+	}
+	if s.Held > 0 {
+		all = append(all, "  "+message.Count(s.Held, "slot")+" of disconnected clients, whose requests the application still processes")
+	}
+	return all
+}
+
+// maxRequest is the maximum number of characters of a method and a path.
+const maxRequest = 40
+
+// latestText returns the numbers of the last minutes.
+func (s *snapshot) latestText() string {
+	l := &s.Latest
+	period := lastPeriod(time.Duration(l.Seconds * float64(time.Second)))
+	if l.Requests == 0 {
+		return period + ": no requests"
+	}
+	line := fmt.Sprintf("%s: %s, %s errors", period, message.Count(uint64(l.Requests), "request"), percent(l.Errors, max(l.Responses, 1)))
+	if l.P50 > 0 {
+		line += fmt.Sprintf(", p50 %v, p99 %v, queue p99 %v", brief(inMilliseconds(l.P50)), brief(inMilliseconds(l.P99)), brief(inMilliseconds(l.QueuedP99)))
+	}
+	return line
+}
+
+// totalsText returns the numbers of requests since the start.
+func (s *snapshot) totalsText() string {
+	requests, failed := s.Totals.sum()
+	return fmt.Sprintf("since the start %v ago: %s, %d failed%s", brief(s.Now.Sub(s.Started)), message.Count(requests, "request"), failed, s.Totals.reasons())
+}
+
+// megabytes returns a number of bytes in MiB.
+func megabytes(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }
