@@ -53,6 +53,7 @@ type Sources struct {
 	Bounds    *bound.Recorder            // events at bounds on the behavior of peers; can be nil
 
 	Connections func() Connections
+	TLS         func() TLS
 }
 
 // Setting is the value of a setting. Secrets are already hidden.
@@ -130,6 +131,7 @@ type snapshot struct {
 	Warnings  []string              `json:"warnings"`
 
 	Connections Connections `json:"connections"`
+	TLS         TLS         `json:"tls"`
 }
 
 // rejectingSamples is the number of samples for which rejected requests are counted.
@@ -384,7 +386,9 @@ func (b *Board) snapshot() snapshot {
 		Warnings:  s.Warnings,
 
 		Connections: s.Connections(),
+		TLS:         s.TLS(),
 	}
+	snap.TLS.describe(snap.Now)
 	snap.Connections.Problems = snap.Connections.problems(snap.Now)
 	snap.Problem = b.problem(snap.Totals, readiness.Ready())
 	if drain.Draining {

@@ -35,6 +35,7 @@ func board(readiness observation.Readiness, drain Drain) *Board {
 		Memory:    func() (int64, int64) { return 3 << 19, 24 << 20 },
 
 		Connections: func() Connections { return Connections{} },
+		TLS:         func() TLS { return TLS{} },
 	})
 }
 

@@ -48,8 +48,9 @@ func Why(ctx context.Context, client *http.Client, port int, asJSON bool, w io.W
 			Held        int                  `json:"held"`
 			Bounds      []boundState         `json:"bounds,omitempty"`
 			Connections Connections          `json:"connections"`
+			TLS         TLS                  `json:"tls"`
 			Warnings    []string             `json:"warnings,omitempty"`
-		}{s.Pod, s.Namespace, s.Ready, s.Reason, s.Problem, s.Readiness, s.Drain, s.Running, s.Waiting, s.Limit, s.Depth, s.Adaptive, s.Totals, s.Slots, s.Held, s.Bounds, s.Connections, s.Warnings})
+		}{s.Pod, s.Namespace, s.Ready, s.Reason, s.Problem, s.Readiness, s.Drain, s.Running, s.Waiting, s.Limit, s.Depth, s.Adaptive, s.Totals, s.Slots, s.Held, s.Bounds, s.Connections, s.TLS, s.Warnings})
 	}
 	_, err = io.WriteString(w, message.Lines(s.text()))
 	return s.Ready, err
@@ -122,6 +123,9 @@ func (s *snapshot) text() string {
 	}
 	requests, failed := s.Totals.sum()
 	fmt.Fprintf(&b, "\nsince the start %v ago: %s, %d failed%s\n", since(s.Started), message.Count(requests, "request"), failed, s.Totals.reasons())
+	if !s.TLS.failed() && s.TLS.Text != "" {
+		fmt.Fprintf(&b, "TLS: %s\n", s.TLS.Text)
+	}
 	if s.Pod != "" {
 		fmt.Fprintf(&b, "pod %s", s.Pod)
 		if s.Namespace != "" {
@@ -132,7 +136,7 @@ func (s *snapshot) text() string {
 	return b.String()
 }
 
-// problemsText returns a line for rejected requests, for the problem and for each warning.
+// problemsText returns a line for rejected requests, for each problem and for each warning.
 func (s *snapshot) problemsText() string {
 	var b strings.Builder
 	if r := s.Rejecting; r != nil {
@@ -140,6 +144,9 @@ func (s *snapshot) problemsText() string {
 	}
 	if s.Problem != "" {
 		fmt.Fprintf(&b, "problem: %s\n", s.Problem)
+	}
+	if s.TLS.failed() {
+		fmt.Fprintf(&b, "problem: TLS: %s\n", s.TLS.Text)
 	}
 	for _, w := range s.Warnings {
 		fmt.Fprintf(&b, "warning: %s\n", w)
