@@ -112,7 +112,7 @@ func (r *Trace) Enter(p observation.Phase) {
 			r.wait.End()
 		}
 		r.wait = nil // if the span has not ended, it is never exported
-		r.app = r.child("HTTP "+r.method.span, r.tracer.client...)
+		r.app = r.child(r.method.client(), r.tracer.client...)
 		r.next = r.app.SpanContext().SpanID
 		r.makeText()
 	case observation.Streaming, observation.Tunnelled:
