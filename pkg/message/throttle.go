@@ -13,8 +13,8 @@ const throttleInterval = time.Minute
 // other servers can cause such events at any rate. The zero value is ready for use. It is safe for
 // concurrent use.
 //
-// Two other limits differ. The recorder of package bound also reports the last events after a minute
-// without a further event. The prober of package probe reports its latest state, not a number of
+// Three other limits differ. A [Tally] and the recorder of package bound also report the last events if
+// there is no further event. The prober of package probe reports its latest state, not a number of
 // events.
 type Throttle struct {
 	mu     sync.Mutex

@@ -65,6 +65,33 @@ func (o *Observation) LoadFailed() bool {
 	return o.AppFailed()
 }
 
+// LogTraceID returns the trace ID for logs: the ID of the trace, or the ID that the client sent if
+// tracing is disabled. It returns "" if there is no valid ID. The string may reference the memory of the
+// request.
+func (o *Observation) LogTraceID() string {
+	if o.TraceID != "" || o.Exchange == nil {
+		return o.TraceID
+	}
+	_, w3c, _ := strings.Cut(o.Exchange.Header("Traceparent"), "-")
+	w3c, _, _ = strings.Cut(w3c, "-")
+	if isTraceID(w3c) {
+		return w3c
+	}
+	if id := o.Exchange.Header("X-B3-Traceid"); isTraceID(id) {
+		return id
+	}
+	if id, _, ok := strings.Cut(o.Exchange.Header("B3"), "-"); ok && isTraceID(id) { // without -, the field is only a decision
+		return id
+	}
+	return ""
+}
+
+// isTraceID reports whether id has 1 to 32 hexadecimal digits.
+func isTraceID(id string) bool {
+	const digits = 32
+	return id != "" && len(id) <= digits && strings.Trim(id, "0123456789abcdefABCDEF") == ""
+}
+
 // Queued returns the time that the request waited for a slot.
 func (o *Observation) Queued() time.Duration {
 	if o.Slot.IsZero() {
