@@ -14,6 +14,7 @@ type Observation struct {
 	Line
 	Kind     Kind      // Traffic or KubeletRequest for Observe, and a kind of probe for Probed
 	TraceID  string    // "" if the request is not traced
+	Sampled  bool      // the trace is exported
 	Excluded bool      // matches EXCLUDE_*, and is neither counted nor logged (docs/promises.md 3.10)
 	Proxied  bool      // the request came through the activator
 	Start    time.Time // time when the header section was complete

@@ -76,7 +76,7 @@ func TestSeriesAreBounded(t *testing.T) {
 		"knative-1.18": {50, 7000},
 		"knative-1.19": {100, 20000},
 		"knative-head": {100, 20000},
-		"all":          {200, 27000},
+		"all":          {210, 28500},
 	} {
 		t.Run(names, func(t *testing.T) {
 			p := newProxy(t)

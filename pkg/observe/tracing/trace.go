@@ -155,6 +155,9 @@ func flagsOf(sampled bool) string {
 // ID returns the trace ID as 32 hexadecimal digits. The string is valid until End.
 func (r *Trace) ID() string { return r.text[idAt:idEnd] }
 
+// Sampled reports whether the spans of the request are exported.
+func (r *Trace) Sampled() bool { return r.server != nil }
+
 // Fields returns the header fields to add to the request to the user container. They replace the
 // fields for which Drop returns true. The strings are valid until End.
 func (r *Trace) Fields() []transport.Field {
