@@ -131,7 +131,7 @@ func TestPrometheusEvaluatesDashboard(t *testing.T) {
 		"Liveness and startup probes through the sidecar": true,
 		"In line now": true, "In the app now": true, "Memory": true, "The right limit": true, "Why an adaptive limit is what it is": true, // without limits
 		"The certificate ends in": true, "The caBundle": true, "The caBundle was good": true, // without TLS, and without --self-managed
-		"Events": true,
+		"Events": true, "Closed by bounds": true,
 	}
 	app := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	t.Cleanup(app.Close)
