@@ -53,7 +53,7 @@ type Watcher struct {
 	pair      atomic.Pointer[pair]            // nil before the first pair is loaded
 	clientCAs atomic.Pointer[authorities]     // nil if client certificates are not requested
 	first     chan struct{}                   // closed when pair is set for the first time
-	rejected  atomic.Pointer[error]           // reason why the files are not in use; nil if they are in use
+	rejected  atomic.Pointer[error]           // error of the files, which are not in use; nil without an error
 	said      struct{ pair, clientCA string } // last errors passed to OnError; used by Open and then by Run
 }
 
@@ -110,8 +110,8 @@ func (w *Watcher) NotAfter() time.Time {
 	return time.Time{}
 }
 
-// State returns the certificate in use, or nil if there is none. err is the reason why the files are
-// not in use, or nil.
+// State returns the certificate in use, or nil if there is none. err is not nil if the current files are
+// missing or invalid.
 func (w *Watcher) State() (leaf *x509.Certificate, err error) {
 	if p := w.pair.Load(); p != nil {
 		leaf = p.certificate.Leaf
@@ -210,7 +210,7 @@ func (w *Watcher) report(said *string, err error) {
 	}
 	message := err.Error()
 	if v, ok := errors.AsType[*ValidityError](err); ok && v.InUse {
-		message += " (in use)" // an expired key pair is used after the previous one has expired as well
+		message += " (in use)" // a rejected key pair is used after the previous one has expired
 	}
 	if message == *said {
 		return

@@ -1,6 +1,7 @@
 package message
 
 import (
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -8,32 +9,51 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
+// reports records the calls of Tally.Report.
+type reports struct {
+	mu    sync.Mutex
+	items []uint64
+}
+
+func (r *reports) add(items uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.items = append(r.items, items)
+}
+
+// check waits until all goroutines are blocked and compares the reports.
+func (r *reports) check(t *testing.T, what string, want ...uint64) {
+	t.Helper()
+	synctest.Wait()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	harness.Equal(t, r.items, want, "reports", what)
+}
+
 func TestTallyReportsAllItemsOncePerMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var reports []uint64
-		tally := Tally{Report: func(items uint64) { reports = append(reports, items) }}
+		var got reports
+		tally := Tally{Report: got.add}
 		for range 90 {
 			tally.Add(2)
 			time.Sleep(700 * time.Millisecond)
 		}
-		synctest.Wait()
-		harness.Equal(t, reports, []uint64{4, 172}, "reports while items are lost")
+		got.check(t, "while items are lost", 4, 172)
 		time.Sleep(time.Hour)
-		synctest.Wait()
-		harness.Equal(t, reports, []uint64{4, 172, 4}, "reports after the last item")
+		got.check(t, "after the last item", 4, 172, 4)
 
 		tally.Add(5)
 		tally.Flush()
 		tally.Flush()
 		time.Sleep(time.Hour)
-		harness.Equal(t, reports, []uint64{4, 172, 4, 5}, "reports after Flush")
+		got.check(t, "after Flush", 4, 172, 4, 5)
 	})
 }
 
 func TestTallyEndFollowsReport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var reports []uint64
-		tally := Tally{Report: func(items uint64) { reports = append(reports, items) }}
+		var got reports
+		tally := Tally{Report: got.add}
 		harness.Equal(t, tally.End(), 0, "End without items")
 		tally.Add(3)
 		harness.Equal(t, tally.End(), 0, "End before the report")
@@ -42,7 +62,6 @@ func TestTallyEndFollowsReport(t *testing.T) {
 		harness.Equal(t, tally.End(), 7, "End after the report")
 		harness.Equal(t, tally.End(), 0, "second End")
 		time.Sleep(time.Hour)
-		synctest.Wait()
-		harness.Equal(t, reports, []uint64{3}, "reports")
+		got.check(t, "after the end", 3)
 	})
 }

@@ -114,9 +114,9 @@ func (s *sidecar) serveTLS(ctx context.Context, ln net.Listener) error {
 		if ln, err = s.listenTLS(ctx); err != nil {
 			// A late certificate must not interrupt plain-text requests, so an error is only
 			// logged.
-			err = notServed(&s.config.TLSPort, err)
-			s.noTLS.Store(&err)
-			s.log.Error("TLS is not served", zap.Error(err))
+			unserved := notServed(&s.config.TLSPort, err)
+			s.noTLS.Store(&unserved)
+			s.log.Error("TLS is not served", zap.Error(unserved))
 			return nil
 		}
 	}

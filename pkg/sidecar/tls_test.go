@@ -94,12 +94,12 @@ func TestTLSStateIsBounded(t *testing.T) {
 
 func TestTLSStateContainsPortError(t *testing.T) {
 	dir := t.TempDir()
-	s, log := withPair(t, dir)
+	s, _ := withPair(t, dir)
 	if state := s.tlsState(); state.On || state.Error != "" {
 		t.Errorf("without a certificate: got %+v, want off without an error", state)
 	}
 	writePair(t, dir, nil)
-	s, log = withPair(t, dir)
+	s, log := withPair(t, dir)
 	s.config.TLSPort.V = harness.Listen(t).Addr().(*net.TCPAddr).Port // in use
 	harness.NoError(t, s.serveTLS(t.Context(), nil))
 	if state := s.tlsState(); state.On || !strings.Contains(state.Error, "QUEUE_SERVING_TLS_PORT: port") {

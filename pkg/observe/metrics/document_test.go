@@ -91,7 +91,7 @@ func ownMetrics(all []shown) []shown {
 	return slices.DeleteFunc(slices.Clone(all), func(f shown) bool { return !f.ours })
 }
 
-// except returns the metrics in all whose name is not in others.
+// except returns the metrics with names that others does not contain.
 func except(all, others []shown) []shown {
 	return slices.DeleteFunc(slices.Clone(all), func(f shown) bool {
 		return slices.ContainsFunc(others, func(o shown) bool { return o.name == f.name })

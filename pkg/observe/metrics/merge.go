@@ -114,7 +114,7 @@ func (m *merge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	app, reason, done := m.scrape(r, format.FormatType() == expfmt.TypeProtoDelim, openMetrics)
 	defer done()
 	if _, ok := app.(*exposition); ok {
-		format = textFormat // text cannot be translated to protobuf without decoding all of it
+		format = textFormat // a translation to protobuf would need several times the memory of the text
 	}
 	if r.Context().Err() != nil {
 		return // the scraper disconnected

@@ -10,12 +10,12 @@ import (
 type TLS struct {
 	On    bool   `json:"on"` // requests over TLS are served
 	Port  int    `json:"port"`
-	Error string `json:"error,omitempty"` // reason why the certificate files are not in use, or why the port is not served
+	Error string `json:"error,omitempty"` // error of the certificate files, which are not in use, or of the port
 
 	// ClientCertificates is true if each client must have a certificate.
 	ClientCertificates bool `json:"clientCertificates"`
 
-	// The following fields describe the certificate in use. They are empty if there is none.
+	// The following fields describe the certificate in use. Without a certificate, they are empty.
 	Subject   string    `json:"subject,omitempty"`
 	Names     []string  `json:"names,omitempty"` // host names and IP addresses
 	NotBefore time.Time `json:"notBefore,omitzero"`

@@ -42,7 +42,7 @@ func TestTLSText(t *testing.T) {
 	}
 }
 
-// All three outputs contain an expired certificate: status.json, why as text, and why as JSON.
+// The output of why and status.json contain an expired certificate.
 func TestOutputsContainExpiredCertificate(t *testing.T) {
 	b := board(observation.Readiness{Phase: observation.PhaseReady}, Drain{})
 	b.sources.TLS = func() TLS {

@@ -184,7 +184,7 @@ func appAttributes(o *observation.Observation, m method, port int) attributes {
 	if !o.FirstByte.IsZero() {
 		a.int("http.response.status_code", int64(o.Status))
 	}
-	if o.Replayed { // the request was sent again once, and both attempts are in one span
+	if o.Replayed { // a request is replayed at most once, and one span contains both attempts
 		a.int("http.request.resend_count", 1)
 	}
 	return a
