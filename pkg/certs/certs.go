@@ -39,7 +39,7 @@ type Options struct {
 
 	// OnError is called if the files are missing or invalid. It is not called again for the same
 	// error until a different error occurs or the files are valid. The previous key pair remains in
-	// use. OnError may be nil.
+	// use. As an exception, a [ValidityError] can describe the key pair in use. OnError may be nil.
 	//
 	// OnReload and OnError are called by Open and Run, but never concurrently.
 	OnError func(error)
@@ -53,6 +53,7 @@ type Watcher struct {
 	pair      atomic.Pointer[pair]            // nil before the first pair is loaded
 	clientCAs atomic.Pointer[authorities]     // nil if client certificates are not requested
 	first     chan struct{}                   // closed when pair is set for the first time
+	rejected  atomic.Pointer[error]           // error of the files, which are not in use; nil without an error
 	reported  struct{ pair, clientCA string } // last errors passed to OnError; used by Open and then by Run
 }
 
@@ -71,13 +72,15 @@ func Open(dir string, o Options) (*Watcher, error) {
 func OpenFiles(cert, key string, o Options) (*Watcher, error) {
 	w := &Watcher{cert: cert, key: key, opts: o, first: make(chan struct{})}
 	inPair, inClientCA := w.renewPair(), w.renewClientCA()
+	var missing error
 	if w.pair.Load() != nil || errors.Is(inPair, fs.ErrNotExist) {
 		w.report(&w.reported.pair, inPair)
-		inPair = nil
+		missing, inPair = inPair, nil
 	}
 	if err := errors.Join(inPair, inClientCA); err != nil {
 		return nil, err
 	}
+	w.noteRejected(missing, nil)
 	return w, nil
 }
 
@@ -107,6 +110,18 @@ func (w *Watcher) NotAfter() time.Time {
 	return time.Time{}
 }
 
+// State returns the certificate in use, or nil if there is none. err is not nil if the current files are
+// missing or invalid.
+func (w *Watcher) State() (leaf *x509.Certificate, err error) {
+	if p := w.pair.Load(); p != nil {
+		leaf = p.certificate.Leaf
+	}
+	if rejected := w.rejected.Load(); rejected != nil {
+		err = *rejected
+	}
+	return leaf, err
+}
+
 // GetCertificate implements [tls.Config.GetCertificate]. It returns an error if there is no key
 // pair yet.
 func (w *Watcher) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
@@ -118,8 +133,22 @@ func (w *Watcher) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error)
 
 // reload rereads all files once. It must not be called concurrently.
 func (w *Watcher) reload() {
-	w.report(&w.reported.pair, w.renewPair())
-	w.report(&w.reported.clientCA, w.renewClientCA())
+	inPair, inClientCA := w.renewPair(), w.renewClientCA()
+	w.noteRejected(inPair, inClientCA)
+	w.report(&w.reported.pair, inPair)
+	w.report(&w.reported.clientCA, inClientCA)
+}
+
+// noteRejected stores the result of State. A [ValidityError] about the certificate in use is omitted.
+func (w *Watcher) noteRejected(inPair, inClientCA error) {
+	if v, ok := errors.AsType[*ValidityError](inPair); ok && v.InUse {
+		inPair = nil
+	}
+	if err := errors.Join(inPair, inClientCA); err != nil {
+		w.rejected.Store(&err)
+		return
+	}
+	w.rejected.Store(nil)
 }
 
 // renewPair replaces the key pair in use if the files contain a new one. A key pair that is not
@@ -135,7 +164,7 @@ func (w *Watcher) renewPair() error {
 	case found == nil:
 		return fmt.Errorf("%s and %s: %w", w.cert, w.key, fs.ErrNotExist)
 	case old != nil && old.sum == found.sum:
-		return old.outOfDate(time.Now())
+		return old.checkValidity(time.Now(), true)
 	}
 	next, err := found.parse()
 	if err != nil {
@@ -143,9 +172,11 @@ func (w *Watcher) renewPair() error {
 	}
 	// Clocks differ, so a new key pair may become valid soon. It is checked again at the next
 	// interval.
-	outOfDate := next.outOfDate(time.Now())
-	if outOfDate != nil && old != nil && old.outOfDate(time.Now()) == nil {
-		return outOfDate
+	now := time.Now()
+	if old != nil && old.checkValidity(now, true) == nil {
+		if err := next.checkValidity(now, false); err != nil {
+			return err
+		}
 	}
 	w.pair.Store(next)
 	if old == nil {
@@ -154,7 +185,7 @@ func (w *Watcher) renewPair() error {
 	if w.opts.OnReload != nil {
 		w.opts.OnReload(next.certificate.Leaf)
 	}
-	return outOfDate
+	return next.checkValidity(now, true)
 }
 
 // renewClientCA puts the authorities on disk into use if all of them are valid.
@@ -170,16 +201,21 @@ func (w *Watcher) renewClientCA() error {
 	return nil
 }
 
-// report calls OnError unless err has the same message as the last error.
+// report calls OnError unless err has the same message as the last error and describes the same key
+// pair.
 func (w *Watcher) report(reported *string, err error) {
 	if err == nil {
 		*reported = ""
 		return
 	}
-	if err.Error() == *reported {
+	message := err.Error()
+	if v, ok := errors.AsType[*ValidityError](err); ok && v.InUse {
+		message += " (in use)" // a rejected key pair is used after the previous one has expired
+	}
+	if message == *reported {
 		return
 	}
-	*reported = err.Error()
+	*reported = message
 	if w.opts.OnError != nil {
 		w.opts.OnError(err)
 	}

@@ -592,6 +592,50 @@ func TestExpiryOfUsedPairIsReported(t *testing.T) {
 	})
 }
 
+// A pair that has expired is reported as in use only if there is no valid pair.
+func TestValidityErrorReportsUse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAuthority(t, "ca")
+		dir := a.folder("valid")
+		var inUse []bool
+		w := open(t, dir, Options{OnError: func(err error) {
+			v, ok := errors.AsType[*ValidityError](err)
+			inUse = append(inUse, ok && v.InUse)
+		}})
+		check := func(what, name string, rejected bool, want ...bool) {
+			t.Helper()
+			w.reload()
+			harness.Equal(t, fmt.Sprint(inUse), fmt.Sprint(want), what, "in use")
+			leaf, err := w.State()
+			harness.Equal(t, leaf.Subject.CommonName, name, what, "certificate")
+			harness.Equal(t, err != nil, rejected, what, "rejected files", err)
+		}
+		now := time.Now()
+		check("valid pair", "valid", false)
+		a.putFor(dir, "expired", now.Add(-2*time.Hour), now.Add(-time.Hour))
+		check("valid pair replaced by expired pair", "valid", true, false)
+		time.Sleep(time.Hour + time.Second)
+		check("both pairs expired", "expired", false, false, true)
+		writePair(t, dir, "rubbish", "rubbish")
+		check("expired pair replaced by invalid pair", "expired", true, false, true, false)
+	})
+}
+
+func TestStateWithoutPair(t *testing.T) {
+	dir := t.TempDir()
+	w := open(t, dir, Options{})
+	if leaf, err := w.State(); leaf != nil || err != nil {
+		t.Errorf("no files: got %v, %v; want nothing", leaf, err)
+	}
+	write(t, filepath.Join(dir, certFile), "anything")
+	for _, w := range []*Watcher{w, open(t, dir, Options{})} {
+		w.reload()
+		if leaf, err := w.State(); leaf != nil || !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("one file: got %v, %v; want the missing file", leaf, err)
+		}
+	}
+}
+
 func TestInvalidPairWithoutCallbacks(t *testing.T) {
 	a := newAuthority(t, "ca")
 	dir := a.folder("one")

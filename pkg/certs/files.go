@@ -28,13 +28,23 @@ type pair struct {
 	sum         [sha256.Size]byte // hash of both files
 }
 
-// outOfDate returns an error if p is not valid at now.
-func (p *pair) outOfDate(now time.Time) error {
+// A ValidityError reports that a certificate has expired or is not valid yet.
+type ValidityError struct {
+	InUse bool // the certificate is in use, because there is no valid one
+
+	problem string
+}
+
+// Error implements error.
+func (e *ValidityError) Error() string { return e.problem }
+
+// checkValidity returns a *ValidityError if p is not valid at now. inUse is ValidityError.InUse.
+func (p *pair) checkValidity(now time.Time, inUse bool) error {
 	switch leaf := p.certificate.Leaf; {
 	case now.After(leaf.NotAfter):
-		return fmt.Errorf("%s: expired at %s", p.path, leaf.NotAfter.UTC().Format(time.RFC3339))
+		return &ValidityError{inUse, fmt.Sprintf("%s: expired at %s", p.path, leaf.NotAfter.UTC().Format(time.RFC3339))}
 	case now.Before(leaf.NotBefore):
-		return fmt.Errorf("%s: not valid before %s", p.path, leaf.NotBefore.UTC().Format(time.RFC3339))
+		return &ValidityError{inUse, fmt.Sprintf("%s: not valid before %s", p.path, leaf.NotBefore.UTC().Format(time.RFC3339))}
 	}
 	return nil
 }

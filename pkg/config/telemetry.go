@@ -1,11 +1,14 @@
 package config
 
 import (
+	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
 	"net/url"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -52,9 +55,28 @@ func (o *Observability) parse(text string) error {
 	}
 	o.V = ObservabilityConfig{text: text}
 	if err := json.Unmarshal([]byte(text), &o.V); err != nil { // the members of the right type are set
-		o.warn("%v", err)
+		o.warn("%s; the default is used", describeType(err))
 	}
 	return nil
+}
+
+// describeType returns an error of package json about a member of the wrong type, with the names and
+// types of JSON instead of the names and types of Go.
+func describeType(err error) string {
+	e, ok := errors.AsType[*json.UnmarshalTypeError](err)
+	if !ok {
+		return err.Error()
+	}
+	want := map[reflect.Kind]string{
+		reflect.String: "a string", reflect.Bool: "a boolean", reflect.Float64: "a number", reflect.Int64: "a number of nanoseconds",
+	}[e.Type.Kind()]
+	kind, _, _ := strings.Cut(e.Value, " ") // a number follows its kind
+	got := map[string]string{"string": "a string", "bool": "a boolean", "number": "a number", "array": "an array", "object": "an object"}[kind]
+	path := strings.Split(e.Field, ".")
+	for i, name := range path {
+		path[i] = strings.ToLower(name[:min(1, len(name))]) + name[min(1, len(name)):]
+	}
+	return fmt.Sprintf("%s: got %s, want %s", strings.Join(path, "."), got, cmp.Or(want, "an object"))
 }
 
 // shown returns the object without the secrets of its endpoints. It decodes the object only if it

@@ -48,12 +48,24 @@ func TestReadInvalidOTelSettingUsesDefault(t *testing.T) {
 // The valid members are used.
 func TestReadObservabilityConfigReportsWrongType(t *testing.T) {
 	c := read(t, "OBSERVABILITY_CONFIG", `{"Tracing":{"PROTOCOL":"grpc","samplingrate":"a"},"requestMetrics":{"protocol":"none","exportInterval":5000000000},"enableRequestLog":true}`)
-	if w := c.Warnings(); len(w) != 1 || !strings.HasPrefix(w[0], "OBSERVABILITY_CONFIG: json: ") {
-		t.Errorf("got warnings %q, want a warning that contains the name of the variable", w)
-	}
+	harness.Equal(t, c.Warnings(), []string{"OBSERVABILITY_CONFIG: tracing.samplingRate: got a string, want a number; the default is used"}, "warnings")
 	o := &c.Observability.V
 	if o.Tracing.Protocol != "grpc" || o.RequestMetrics.Protocol != "none" || o.RequestMetrics.ExportInterval.String() != "5s" || !o.EnableRequestLog {
 		t.Errorf("got %+v, want the values of the valid members", o)
+	}
+}
+
+// The control plane writes the interval in nanoseconds. A value that was written by hand can be "2s".
+func TestObservabilityConfigTypeErrorsUseJSONNames(t *testing.T) {
+	for value, want := range map[string]string{
+		`{"requestMetrics":{"exportInterval":"2s"}}`: "requestMetrics.exportInterval: got a string, want a number of nanoseconds",
+		`{"requestMetrics":{"exportInterval":1.5}}`:  "requestMetrics.exportInterval: got a number, want a number of nanoseconds",
+		`{"requestMetrics":{"protocol":true}}`:       "requestMetrics.protocol: got a boolean, want a string",
+		`{"enableRequestLog":"true"}`:                "enableRequestLog: got a string, want a boolean",
+		`{"tracing":[]}`:                             "tracing: got an array, want an object",
+		`{"tracing":{"samplingRate":{}}}`:            "tracing.samplingRate: got an object, want a number",
+	} {
+		harness.Equal(t, read(t, "OBSERVABILITY_CONFIG", value).Warnings(), []string{"OBSERVABILITY_CONFIG: " + want + "; the default is used"}, value)
 	}
 }
 

@@ -231,6 +231,13 @@ func (in *reading) warnNoEffect() {
 	if c.MergePort.V != 0 && c.MetricsNames.V == "off" {
 		in.warn("%s: ignored because %s is %s", c.MergePort.Name(), c.MetricsNames.Name(), c.MetricsNames.V)
 	}
+	const ignoredTemplate = "ignored because %s is true, which writes JSON; to use the template, set %s instead of %s"
+	if c.WantRequestLog.V && c.RequestLogTemplate.V != "" {
+		in.warn("%s: "+ignoredTemplate, c.RequestLogTemplate.Name(), c.WantRequestLog.Name(), c.RequestLog.Name(), c.WantRequestLog.Name())
+	}
+	if c.WantRequestLog.V && c.Observability.V.RequestLogTemplate != "" {
+		in.warn("%s: requestLogTemplate: "+ignoredTemplate, c.Observability.Name(), c.WantRequestLog.Name(), "enableRequestLog", c.WantRequestLog.Name())
+	}
 	if c.MetricsBackend.V == "opencensus" {
 		in.warn("%s: %s: metrics are not pushed, because the backend is not supported; %s selects the metrics that are served",
 			c.MetricsBackend.Name(), quote(c.MetricsBackend.V), c.MetricsNames.Name())

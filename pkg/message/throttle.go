@@ -13,7 +13,7 @@ const throttleInterval = time.Minute
 // other servers can cause such events at any rate. The zero value is ready for use. It is safe for
 // concurrent use.
 //
-// Two other packages have similar limits. The recorder of package bound also reports the last events
+// Three other limits differ. A [Tally] and the recorder of package bound also report the last events
 // after a minute without further events. The prober of package probe reports the latest state and not a
 // number of events.
 type Throttle struct {

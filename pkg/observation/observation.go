@@ -14,6 +14,7 @@ type Observation struct {
 	Line
 	Kind     Kind       // Traffic or KubeletRequest for Observe, and a kind of probe for Probed
 	TraceID  string     // "" if the request is not traced
+	Sampled  bool       // the trace is exported
 	Excluded bool       // matches EXCLUDE_*, and is neither counted nor logged (docs/promises.md 3.10)
 	Proxied  bool       // the request came through the activator
 	RPC      GRPCStatus // status of the gRPC response to the client; zero if the response does not use gRPC
@@ -63,6 +64,33 @@ func (o *Observation) LoadFailed() bool {
 		return true
 	}
 	return o.AppFailed()
+}
+
+// LogTraceID returns the trace ID for logs: the ID of the trace, or the ID that the client sent if
+// tracing is disabled. It returns "" if there is no valid ID. The string may reference the memory of the
+// request.
+func (o *Observation) LogTraceID() string {
+	if o.TraceID != "" || o.Exchange == nil {
+		return o.TraceID
+	}
+	_, w3c, _ := strings.Cut(o.Exchange.Header("Traceparent"), "-")
+	w3c, _, _ = strings.Cut(w3c, "-")
+	if isTraceID(w3c) {
+		return w3c
+	}
+	if id := o.Exchange.Header("X-B3-Traceid"); isTraceID(id) {
+		return id
+	}
+	if id, _, ok := strings.Cut(o.Exchange.Header("B3"), "-"); ok && isTraceID(id) { // a value without - contains only the sampling decision
+		return id
+	}
+	return ""
+}
+
+// isTraceID reports whether id has 1 to 32 hexadecimal digits.
+func isTraceID(id string) bool {
+	const digits = 32
+	return id != "" && len(id) <= digits && strings.Trim(id, "0123456789abcdefABCDEF") == ""
 }
 
 // Queued returns the time that the request waited for a slot.

@@ -30,3 +30,35 @@ func TestShownIsTruncatedAndPrintable(t *testing.T) {
 		}
 	}
 }
+
+type anyRequest = Request // the name of the embedded field must differ from the method Request
+
+// sentFields is a request with header fields.
+type sentFields struct {
+	anyRequest
+	fields fieldsOf
+}
+
+func (r sentFields) Header(name string) string { return r.fields.Header(name) }
+
+func TestLogTraceID(t *testing.T) {
+	const id = "4bf92f3577b34da6a3ce929d0e0e4736"
+	for _, c := range []struct{ name, ours, parent, b3, single, want string }{
+		{"ID of the sidecar", id, "00-ffffffffffffffffffffffffffffffff-00f067aa0ba902b7-01", "", "", id},
+		{"Traceparent", "", "00-" + id + "-00f067aa0ba902b7-01", "1234567890abcdef", "", id},
+		{"X-B3-TraceId", "", "", "1234567890abcdef", id + "-00f067aa0ba902b7-1", "1234567890abcdef"},
+		{"Traceparent with one part", "", "hello", "1234567890abcdef", "", "1234567890abcdef"},
+		{"single b3 field", "", "", "", id + "-00f067aa0ba902b7-1", id},
+		{"single b3 field with 64 bits", "", "", "", "1234567890abcdef-00f067aa0ba902b7", "1234567890abcdef"},
+		{"decision in single b3 field", "", "", "", "d", ""},
+		{"invalid ID in single b3 field", "", "", "", `"}-1`, ""},
+		{"none", "", "", "", "", ""},
+		{"invalid ID", "", `00-","x":"-y`, "", "", ""},
+		{"invalid ID in B3", "", "", `"}`, "", ""},
+		{"too long", "", "00-" + id + "0-1", "", "", ""},
+	} {
+		o := &Observation{TraceID: c.ours, Exchange: sentFields{fields: fieldsOf{"Traceparent": c.parent, "X-B3-Traceid": c.b3, "B3": c.single}}}
+		harness.Equal(t, o.LogTraceID(), c.want, c.name)
+	}
+	harness.Equal(t, (&Observation{}).LogTraceID(), "", "without a request")
+}

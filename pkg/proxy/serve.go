@@ -58,6 +58,7 @@ type Exclude struct {
 type Trace interface {
 	transport.TraceFields
 	ID() string
+	Sampled() bool           // the trace is exported
 	Enter(observation.Phase) // the request enters this phase now
 	End(*observation.Observation)
 }
@@ -116,7 +117,7 @@ func (p *Proxy) Serve(x transport.Exchange, s transport.State) {
 	}
 	if state.trace = nil; p.Trace != nil && fresh {
 		if state.trace = p.Trace(x); state.trace != nil {
-			o.TraceID = state.trace.ID()
+			o.TraceID, o.Sampled = state.trace.ID(), state.trace.Sampled()
 		}
 	}
 	p.Drain.arrive(x, state, fresh)

@@ -485,6 +485,7 @@ func TestRequestStateIsReused(t *testing.T) {
 type trace struct{ told []string }
 
 func (t *trace) ID() string                { return "id" }
+func (t *trace) Sampled() bool             { return true }
 func (t *trace) Enter(p observation.Phase) { t.told = append(t.told, p.String()) }
 func (t *trace) Drop(string) bool          { return false }
 func (t *trace) Fields() []transport.Field { return nil }

@@ -36,16 +36,18 @@ func NewLogger(c *config.Config) (*zap.Logger, zap.AtomicLevel) {
 			z.Level = zap.NewAtomicLevelAt(level)
 		}
 	}
-	log, err := build(z)
+	log, output, err := build(z)
 	if err != nil {
 		wrong = append(wrong, fmt.Errorf("%s: %w", c.LoggingConfig.Name(), err))
 		z = baseLogging()
-		log = zap.Must(build(z))
+		log, output, err = build(z)
+		zap.Must(log, err)
 	}
 	log = log.Named("queueproxy")
 	if c.OnKnative.V {
 		log = log.With(zap.String("knative.dev/key", c.Namespace.V+"/"+c.Revision.V), zap.String("knative.dev/pod", c.Pod.V))
 	}
+	output.log.Store(log)
 	for _, err := range wrong {
 		log.Warn("invalid logging configuration; the default is used", zap.Error(err))
 	}
@@ -135,6 +137,10 @@ func (s *sidecar) logFailure(o *observation.Observation) {
 		zap.Duration("took", o.End.Sub(o.Start)),
 		zap.Duration("queued", o.Queued()),
 		zap.Bool("cutShort", o.Begun),
+		zap.String("peer", observation.Shown(o.Remote)),
+	}
+	if id := o.LogTraceID(); id != "" {
+		fields = append(fields, zap.String("traceId", observation.Shown(id))) // a copy, because a line can be encoded later
 	}
 	if o.Kind != observation.Traffic {
 		fields = append(fields, zap.Stringer("kind", o.Kind))

@@ -88,6 +88,25 @@ func TestRequestFailureLogIsBounded(t *testing.T) {
 	}
 }
 
+func TestRequestFailureLogContainsPeerAndTraceID(t *testing.T) {
+	const id, peer = "4bf92f3577b34da6a3ce929d0e0e4736", "10.0.0.1:1234"
+	c := config.Default()
+	c.LoggingConfig.V = `{"outputPaths":["OUT"]}`
+	lines := logged(t, c, func(l *zap.Logger) {
+		for _, traceID := range []string{id, ""} {
+			o := &observation.Observation{TraceID: traceID, Line: observation.Line{Remote: peer}}
+			o.Reason = observation.QueueFull
+			(&sidecar{log: l}).logFailure(o)
+		}
+	})
+	if len(lines) != 2 {
+		t.Fatalf("got %d lines, want 2", len(lines))
+	}
+	harness.Equal[any](t, lines[0]["peer"], peer, "peer")
+	harness.Equal[any](t, lines[0]["traceId"], id, "traceId")
+	harness.Equal[any](t, lines[1]["traceId"], nil, "traceId without an ID")
+}
+
 // Warnings must be visible even if only warnings are logged.
 func TestStartLogUsesWarningLevelForWarnings(t *testing.T) {
 	for level, want := range map[string]int{"info": 2, "warn": 1} {
@@ -186,7 +205,11 @@ func TestLogSamplesEqualLines(t *testing.T) {
 		}
 	})
 	if len(lines) >= 200 || len(lines) < 100 || lines[0]["who"] != "me" {
-		t.Errorf("got %d of 1000 lines, the first is %v, want 109 lines with the initial field", len(lines), lines[:min(1, len(lines))])
+		t.Fatalf("got %d of 1000 lines, the first is %v, want 109 lines with the initial field", len(lines), lines[:min(1, len(lines))])
+	}
+	last := lines[len(lines)-1]
+	if last["message"] != "equal log lines omitted" || last["severity"] != "WARNING" || last["lines"] != float64(1000-len(lines)+1) {
+		t.Errorf("got the last line %v, want a warning with %d omitted lines", last, 1000-len(lines)+1)
 	}
 }
 

@@ -1,6 +1,7 @@
 package sidecar
 
 import (
+	"cmp"
 	"context"
 	"sync/atomic"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
+	"github.com/queue-proxy/queue-proxy/pkg/message"
 	"github.com/queue-proxy/queue-proxy/pkg/observe/export"
 )
 
@@ -23,7 +25,7 @@ const (
 // Without it, such an output would block requests, probes and the exit of the process. A caller
 // waits at most lineTime for its line to be written. After a line has timed out, callers do not
 // wait until a line is written again. If the queue is full, lines are dropped, and their number is
-// logged before the next line.
+// logged before the next line. The number of lines that the sampler drops is logged once a minute.
 type timedCore struct {
 	zapcore.Core
 	output *output
@@ -31,6 +33,8 @@ type timedCore struct {
 
 // An output writes the lines of all cores that are derived from one core.
 type output struct {
+	log      atomic.Pointer[zap.Logger] // logs omitted; nil during the construction
+	omitted  message.Tally              // lines that the sampler dropped
 	lines    *export.Batcher[line]
 	blocked  atomic.Bool // a line timed out, and no line was written since then
 	reported uint64      // number of dropped lines that were logged; used only by write
@@ -45,19 +49,35 @@ type line struct {
 	done   chan error
 }
 
-// build returns z.Build() with a timedCore.
-func build(z zap.Config) (*zap.Logger, error) {
+// build returns z.Build() with a timedCore, and its output. The caller sets output.log.
+func build(z zap.Config) (*zap.Logger, *output, error) {
+	o := &output{}
+	o.omitted.Report = o.reportOmitted
 	sampling := z.Sampling
 	z.Sampling = nil // the sampler must be the outer core, because timedCore.Check does not call the inner core
-	return z.Build(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
-		o := &output{}
+	log, err := z.Build(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
 		o.lines = export.NewBatcher(export.BatcherOptions[line]{MaxMessages: queuedLines, Write: o.write})
 		c = timedCore{c, o}
 		if sampling != nil {
-			c = zapcore.NewSamplerWithOptions(c, time.Second, sampling.Initial, sampling.Thereafter)
+			c = zapcore.NewSamplerWithOptions(c, time.Second, sampling.Initial, sampling.Thereafter, zapcore.SamplerHook(o.sampled))
 		}
 		return c
 	}))
+	return log, o, err
+}
+
+// sampled is called by the sampler for each line.
+func (o *output) sampled(_ zapcore.Entry, decision zapcore.SamplingDecision) {
+	if decision&zapcore.LogDropped != 0 {
+		o.omitted.Add(1)
+	}
+}
+
+// reportOmitted logs the number of lines that the sampler dropped.
+func (o *output) reportOmitted(lines uint64) {
+	if log := o.log.Load(); log != nil {
+		log.Warn("equal log lines omitted", zap.Uint64("lines", lines))
+	}
 }
 
 // With implements zapcore.Core.
@@ -80,7 +100,10 @@ func (c timedCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
 }
 
 // Sync implements zapcore.Core.
-func (c timedCore) Sync() error { return c.output.add(line{core: c.Core, sync: true}) }
+func (c timedCore) Sync() error {
+	c.output.omitted.Flush()
+	return c.output.add(line{core: c.Core, sync: true})
+}
 
 // add queues a line and waits until the line is written, but at most lineTime.
 func (o *output) add(l line) error {
@@ -107,13 +130,13 @@ func (o *output) write(_ context.Context, batch []line, _ int) (lost int) {
 }
 
 func (o *output) writeLine(l line) error {
-	if l.sync {
-		return l.core.Sync()
-	}
 	if dropped := o.lines.Dropped(); dropped > o.reported {
-		_ = l.core.Write(zapcore.Entry{Level: zapcore.WarnLevel, Time: l.entry.Time, LoggerName: l.entry.LoggerName, Message: "log lines dropped"},
+		_ = l.core.Write(zapcore.Entry{Level: zapcore.WarnLevel, Time: cmp.Or(l.entry.Time, time.Now()), LoggerName: l.entry.LoggerName, Message: "log lines dropped"},
 			[]zapcore.Field{zap.Uint64("lines", dropped-o.reported)})
 		o.reported = dropped
+	}
+	if l.sync {
+		return l.core.Sync()
 	}
 	return l.core.Write(l.entry, l.fields)
 }

@@ -25,7 +25,10 @@ func (s *sidecar) requestLog() *accesslog.Log {
 			Name: s.config.Revision.V, Namespace: s.config.Namespace.V, Service: s.config.Service.V,
 			Configuration: s.config.Configuration.V, PodName: s.config.Pod.V, PodIP: s.config.PodIP.V,
 		},
-		Report:   func(err error) { s.log.Warn("request log", zap.Error(err)) },
+		Report: func(err error) { s.log.Warn("request log", zap.Error(err)) },
+		Restored: func(dropped uint64) {
+			s.log.Info("request log lines are written again", zap.Uint64("dropped", dropped))
+		},
 		WriteNow: netconn.WriteNow,
 	}
 	if !t.WantRequestLog.V { // REQUEST_LOG always writes JSON

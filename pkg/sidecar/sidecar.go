@@ -12,6 +12,7 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -63,6 +64,7 @@ type sidecar struct {
 	http2   *http2.Server
 	appH2   *http2client.Client
 	pair    *certs.Watcher
+	noTLS   atomic.Pointer[error] // reason why the TLS port is not served although there is a certificate; nil if there is none
 	board   *status.Board
 	bounds  *bound.Recorder // bounds on the behavior of peers
 	budget  *netconn.Budget // memory for requests
@@ -338,6 +340,7 @@ func (s *sidecar) statusSources() status.Sources {
 		Bounds:    s.bounds,
 
 		Connections: s.connections,
+		TLS:         s.tlsState,
 	}
 }
 

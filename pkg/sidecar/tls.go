@@ -7,11 +7,15 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 
 	"go.uber.org/zap"
 
 	"github.com/queue-proxy/queue-proxy/pkg/certs"
+	"github.com/queue-proxy/queue-proxy/pkg/message"
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
+	"github.com/queue-proxy/queue-proxy/pkg/observe/status"
 )
 
 // openCertificates reads the TLS certificate, which may also be created later. An invalid key pair
@@ -28,10 +32,51 @@ func (s *sidecar) openCertificates() (*certs.Watcher, error) {
 func (s *sidecar) certificateOptions(prefix string) certs.Options {
 	return certs.Options{
 		OnReload: func(leaf *x509.Certificate) {
-			s.log.Info(prefix+"certificate in use", zap.Strings("names", leaf.DNSNames), zap.Time("notAfter", leaf.NotAfter))
+			s.log.Info(prefix+"certificate in use", zap.Strings("names", namesOf(leaf)), zap.Time("notAfter", leaf.NotAfter))
 		},
-		OnError: func(err error) { s.log.Warn(prefix+"certificate not in use", zap.Error(err)) },
+		OnError: func(err error) {
+			text := "certificate not in use"
+			if v, ok := errors.AsType[*certs.ValidityError](err); ok && v.InUse {
+				text = "the certificate in use is not valid"
+			}
+			s.log.Warn(prefix+text, zap.Error(err))
+		},
 	}
+}
+
+// maxNames is the maximum number of names of a certificate in logs and on the status page.
+const maxNames = 8
+
+// namesOf returns the first host names and IP addresses of a certificate.
+func namesOf(leaf *x509.Certificate) (names []string) {
+	names = slices.Clone(leaf.DNSNames[:min(len(leaf.DNSNames), maxNames)])
+	for _, ip := range leaf.IPAddresses[:min(len(leaf.IPAddresses), maxNames-len(names))] {
+		names = append(names, ip.String())
+	}
+	for i := range names {
+		names[i] = observation.Shown(names[i])
+	}
+	if more := len(leaf.DNSNames) + len(leaf.IPAddresses) - len(names); more > 0 {
+		names = append(names, message.Count(more, "more name"))
+	}
+	return names
+}
+
+// tlsState returns the state of TLS on the port for requests.
+func (s *sidecar) tlsState() status.TLS {
+	leaf, err := s.pair.State()
+	t := status.TLS{Port: s.config.TLSPort.V, On: leaf != nil, ClientCertificates: s.config.TLSClientCA.V != ""}
+	if leaf != nil {
+		t.Subject, t.Names = observation.Shown(leaf.Subject.String()), namesOf(leaf)
+		t.NotBefore, t.NotAfter = leaf.NotBefore, leaf.NotAfter
+	}
+	if unserved := s.noTLS.Load(); unserved != nil {
+		t.On, err = false, *unserved
+	}
+	if err != nil {
+		t.Error = observation.Shown(err.Error())
+	}
+	return t
 }
 
 // nameFiles adds the name of the setting to each file error in err.
@@ -70,7 +115,9 @@ func (s *sidecar) serveTLS(ctx context.Context, ln net.Listener) error {
 		if ln, err = s.listenTLS(ctx); err != nil {
 			// A late certificate must not interrupt plain-text requests, so an error is only
 			// logged.
-			s.log.Error("TLS is not served", zap.Error(fmt.Errorf("%s: %w", s.config.TLSPort.Name(), err)))
+			unserved := notServed(&s.config.TLSPort, err)
+			s.noTLS.Store(&unserved)
+			s.log.Error("TLS is not served", zap.Error(unserved))
 			return nil
 		}
 	}

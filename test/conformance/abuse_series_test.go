@@ -74,8 +74,9 @@ func TestSeriesAreBounded(t *testing.T) {
 	}{
 		"default":      {120, 400},
 		"knative-1.18": {50, 7000},
+		"knative-1.19": {100, 20000},
 		"knative-head": {100, 20000},
-		"all":          {200, 27000},
+		"all":          {210, 28500},
 	} {
 		t.Run(names, func(t *testing.T) {
 			p := newProxy(t)

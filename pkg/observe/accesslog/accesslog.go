@@ -37,9 +37,13 @@ type Options struct {
 	Sample     int           // log one in Sample requests; 0 and 1 mean all requests
 	Revision   Revision      // identity of the sidecar
 
-	// Report is called if a write or the template fails, at most once a minute for each of
-	// them. It can be called by any goroutine that logs. It may be nil.
+	// Report is called if lines are dropped or the template fails, at most once a minute for each of
+	// them. The error contains the number of lines. It can be called by any goroutine. It may be nil.
 	Report func(error)
+
+	// Restored is called with the number of dropped lines if lines are written after a report. It
+	// may be nil.
+	Restored func(dropped uint64)
 
 	// WriteNow writes to a file without blocking and returns the number of bytes written. If it is nil, each
 	// write can block a thread.
@@ -62,6 +66,7 @@ type Log struct {
 	failures message.Throttle       // limits reports about the template
 	scratch  sync.Pool              // buffers for lines (*[]byte)
 	second   atomic.Pointer[second] // second of the last line
+	writer   *writer
 	lines    *export.Batcher[byte]
 }
 
@@ -79,7 +84,8 @@ func New(o Options, w io.Writer) (*Log, error) {
 		}
 		l.template = t
 	}
-	l.lines = newBatcher(w, &o)
+	l.writer = newWriter(w, &o)
+	l.lines = l.writer.newBatcher()
 	return l, nil
 }
 
@@ -90,7 +96,9 @@ func (l *Log) Observe(o *observation.Observation) {
 	}
 	scratch := l.scratch.Get().(*[]byte)
 	line := l.appendLine((*scratch)[:0], o)
-	l.lines.Add(line...)
+	if !l.lines.Add(line...) {
+		l.writer.dropped.Add(1)
+	}
 	if cap(line) <= keepScratch {
 		*scratch = line
 	}
@@ -122,7 +130,7 @@ func failed(o *observation.Observation) bool { return o.Reason != observation.OK
 
 // appendLine appends the line of a request.
 func (l *Log) appendLine(b []byte, o *observation.Observation) []byte {
-	traceID := traceID(o)
+	traceID := o.LogTraceID()
 	if l.template == nil {
 		return l.appendJSON(b, o, traceID, "")
 	}
@@ -146,6 +154,7 @@ func (l *Log) Dropped() uint64 { return l.lines.Dropped() }
 // first, the error contains the number of lines that were not written. If the writer is still blocked
 // a second later, the goroutine exits when the writer returns.
 func (l *Log) Close(ctx context.Context) error {
+	defer l.writer.dropped.Flush()
 	if lost, err := l.lines.Close(ctx); err != nil {
 		return fmt.Errorf("request log: %d lines not written: %w", lost, err)
 	}

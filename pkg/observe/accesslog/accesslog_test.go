@@ -3,6 +3,7 @@ package accesslog
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -160,29 +161,6 @@ func TestOptionsSelectRequests(t *testing.T) {
 	}
 }
 
-func TestTraceID(t *testing.T) {
-	const id = "4bf92f3577b34da6a3ce929d0e0e4736"
-	for _, c := range []struct{ name, ours, parent, b3, want string }{
-		{"ID of the sidecar", id, "00-ffffffffffffffffffffffffffffffff-00f067aa0ba902b7-01", "", id},
-		{"Traceparent", "", "00-" + id + "-00f067aa0ba902b7-01", "1234567890abcdef", id},
-		{"B3", "", "", "1234567890abcdef", "1234567890abcdef"},
-		{"Traceparent with one part", "", "hello", "1234567890abcdef", "1234567890abcdef"},
-		{"none", "", "", "", ""},
-		{"invalid ID", "", `00-","x":"-y`, "", ""},
-		{"invalid ID in B3", "", "", `"}`, ""},
-		{"too long", "", "00-" + id + "0-1", "", ""},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			o := get("/")
-			o.TraceID = c.ours
-			h := o.Exchange.Request().Header
-			h.Set("Traceparent", c.parent)
-			h.Set("X-B3-Traceid", c.b3)
-			harness.Equal(t, traceID(o), c.want, "trace ID")
-		})
-	}
-}
-
 func TestAppendStringEscapesAndTruncates(t *testing.T) {
 	for _, c := range []struct {
 		in    string
@@ -325,9 +303,44 @@ func TestFailedWriteDropsLines(t *testing.T) {
 				harness.Equal(t, w.String(), c.want, "written")
 				harness.Equal(t, l.Dropped(), c.dropped, "dropped")
 				harness.Equal(t, len(reports), 1, "reports", reports)
+				want := fmt.Sprintf("%d lines dropped: %v", c.dropped, cmp.Or(c.err, io.ErrShortWrite))
+				harness.Equal(t, reports[0].Error(), want, "report")
 			})
 		})
 	}
+}
+
+// A reader that stops and continues must be reported, although no write fails.
+func TestDroppedLinesAreReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, w := io.Pipe()
+		var reports []string
+		var ends []uint64
+		l := mustNew(t, Options{
+			Template: "{{.Response.Code}}", // short lines, so that the number of lines is the limit
+			Report:   func(err error) { reports = append(reports, err.Error()) },
+			Restored: func(dropped uint64) { ends = append(ends, dropped) },
+		}, w)
+		l.Observe(get("/"))
+		time.Sleep(2 * gather)
+		synctest.Wait() // the writer is blocked
+		for range maxLines + 3 {
+			l.Observe(get("/"))
+		}
+		time.Sleep(2 * time.Second)
+		l.Observe(get("/"))
+		synctest.Wait()
+		harness.Equal(t, reports, []string{"3 lines dropped: the output is not read, or is read too slowly"}, "reports")
+		harness.Equal(t, len(ends), 0, "messages about the end")
+		go func() { _, _ = io.Copy(io.Discard, r) }()
+		time.Sleep(time.Second)
+		synctest.Wait()
+		harness.Equal(t, ends, []uint64{4}, "dropped lines when lines were written again")
+		mustClose(t, l)
+		w.Close()
+		harness.Equal(t, len(reports), 1, "reports", reports)
+		harness.Equal(t, l.Dropped(), 4, "dropped")
+	})
 }
 
 func TestConcurrentObserveWritesCompleteLines(t *testing.T) {

@@ -12,8 +12,6 @@ import (
 	"strings"
 	gotemplate "text/template"
 	"text/template/parse"
-
-	"github.com/queue-proxy/queue-proxy/pkg/observation"
 )
 
 // Limits for one execution of a template. A header section can be 1 MiB long, and a template can contain a range over a
@@ -224,22 +222,4 @@ func index(item any, keys ...any) (any, error) {
 func js(args ...any) string {
 	quoted := appendString(nil, fmt.Sprint(args...), maxRendered)
 	return string(quoted[1 : len(quoted)-1])
-}
-
-// traceID returns the trace ID of a request. If the sidecar does not trace the request, it returns the second part of
-// the field Traceparent, or the field X-B3-Traceid, as in Knative. It returns "" for IDs that are not hexadecimal.
-func traceID(o *observation.Observation) string {
-	if o.TraceID != "" {
-		return o.TraceID
-	}
-	_, id, ok := strings.Cut(o.Exchange.Header("Traceparent"), "-")
-	if ok {
-		id, _, _ = strings.Cut(id, "-")
-	} else {
-		id = o.Exchange.Header("X-B3-Traceid")
-	}
-	if len(id) > 32 || strings.Trim(id, "0123456789abcdefABCDEF") != "" {
-		return ""
-	}
-	return id
 }

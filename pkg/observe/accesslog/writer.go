@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -36,19 +37,37 @@ type writer struct {
 	w        io.Writer
 	file     syscall.RawConn                // of w, or nil
 	writeNow func(fd uintptr, b []byte) int // Options.WriteNow; not nil if file is not nil
-	report   func(error)                    // may be nil
-	failures message.Throttle
-	torn     bool // the last write ended inside a line
+	restored func(dropped uint64)           // may be nil
+	dropped  message.Tally
+	failure  atomic.Pointer[error] // last error of a write since the last report
+	torn     bool                  // the last write ended inside a line
 }
 
-// newBatcher returns a Batcher that writes lines to w.
-func newBatcher(w io.Writer, o *Options) *export.Batcher[byte] {
-	out := &writer{w: w, report: o.Report, writeNow: o.WriteNow}
+// errNotRead is the reason for a full queue.
+var errNotRead = errors.New("the output is not read, or is read too slowly")
+
+// newWriter returns a writer of lines to w.
+func newWriter(w io.Writer, o *Options) *writer {
+	out := &writer{w: w, writeNow: o.WriteNow, restored: o.Restored}
+	if report := o.Report; report != nil {
+		out.dropped.Report = func(lines uint64) {
+			err := errNotRead
+			if failure := out.failure.Swap(nil); failure != nil {
+				err = *failure
+			}
+			report(fmt.Errorf("%d lines dropped: %w", lines, err))
+		}
+	}
 	if f, ok := w.(syscall.Conn); ok && o.WriteNow != nil {
 		out.file, _ = f.SyscallConn() // if it fails, lines are written to w
 	}
+	return out
+}
+
+// newBatcher returns a Batcher that writes lines to w.
+func (w *writer) newBatcher() *export.Batcher[byte] {
 	return export.NewBatcher(export.BatcherOptions[byte]{
-		MaxMessages: maxLines, MaxSize: maxBytes, Delay: gather, FullMessages: fullLines, FullSize: fullBytes, Write: out.write,
+		MaxMessages: maxLines, MaxSize: maxBytes, Delay: gather, FullMessages: fullLines, FullSize: fullBytes, Write: w.write,
 	})
 }
 
@@ -68,7 +87,10 @@ func (w *writer) write(_ context.Context, batch []byte, lines int) (lost int) {
 	}
 	if err != nil {
 		lost = min(bytes.Count(batch[n:], []byte{'\n'}), lines)
-		w.failures.Error(fmt.Errorf("request log: %w; lines are dropped", err), w.report)
+		w.failure.Store(&err)
+		w.dropped.Add(uint64(lost))
+	} else if before := w.dropped.End(); before > 0 && w.restored != nil {
+		w.restored(before)
 	}
 	return lost
 }

@@ -67,6 +67,19 @@ type Target struct {
 	OwnPorts []int    // ports of this process; New returns an error for an endpoint with such a port
 }
 
+// Address returns the scheme, host and port of the endpoint for messages. The rest of the URL can contain
+// secrets. The result is truncated.
+func (t *Target) Address() string {
+	if t.Protocol == Stdout {
+		return "standard output"
+	}
+	target, err := resolve(t.Endpoint)
+	if err != nil {
+		return "an invalid endpoint"
+	}
+	return Text(target.Scheme + "://" + target.Host)
+}
+
 // A Sender exports a body. It returns the number of spans or points that the collector rejected. If
 // it returns an error, which is often a *[Refusal], all of them are lost.
 type Sender func(ctx context.Context, body []byte) (rejected int, err error)

@@ -80,6 +80,7 @@ func TestGuideListsAllMetricsAndLabels(t *testing.T) {
 		{"default", metricTable(ownMetrics(shownBy(t, "default")))},
 		{"process", nameList(shownBy(t, "default"))},
 		{"knative-1.18", metricTable(withoutMemStats(ownMetrics(shownBy(t, "knative-1.18")))) + "\n" + memStatsList()},
+		{"knative-1.19", metricTable(except(ownMetrics(shownBy(t, "knative-1.19")), shownBy(t, "knative-head")))},
 		{"knative-head", metricTable(ownMetrics(shownBy(t, "knative-head")))},
 		{"labels", labelTable(t)},
 		{"reasons", reasonTable()},
@@ -91,6 +92,13 @@ func TestGuideListsAllMetricsAndLabels(t *testing.T) {
 // ownMetrics returns the metrics that this package defines.
 func ownMetrics(all []shown) []shown {
 	return slices.DeleteFunc(slices.Clone(all), func(f shown) bool { return !f.ours })
+}
+
+// except returns the metrics with names that others does not contain.
+func except(all, others []shown) []shown {
+	return slices.DeleteFunc(slices.Clone(all), func(f shown) bool {
+		return slices.ContainsFunc(others, func(o shown) bool { return o.name == f.name })
+	})
 }
 
 // nameList returns the names of the metrics of the collectors of client_golang.

@@ -180,12 +180,7 @@ func (x *exposition) rename(taken map[string]bool) {
 		all[sample] = true
 	}
 	for f, own := range names {
-		clash := func(name string) bool {
-			return taken[f.prefix+name] || f.prefix != "" && all[f.prefix+name]
-		}
-		for slices.ContainsFunc(own, clash) {
-			f.prefix += "app_"
-		}
+		f.prefix = freePrefix(own, taken, all)
 	}
 }
 

@@ -12,13 +12,19 @@ import (
 // knativeHead contains the metrics of the queue-proxy of Knative after 1.18. The names are those of the
 // OpenTelemetry semantic conventions, in the form of the OpenTelemetry exporter for Prometheus.
 //
+// Knative renamed two metrics in 1.19.8, 1.20.1 and 1.21.0 (serving#16290). The set knative-1.19 contains the
+// previous names.
+//
 // The attributes server.address and server.port of http.server.* are omitted, because they contain the Host
 // field of the client. The attribute network.protocol.version of http.client.* is omitted, because an
 // observation does not contain the version of the user container.
 type knativeHead struct {
-	server     *tagTable[serverSeries]
-	client     *tagTable[clientSeries]
-	invocation *table[histogram] // by status
+	server *tagTable[serverSeries]
+	client *tagTable[clientSeries]
+
+	// Time in the user container, by status, with the previous and the current name. A table is nil if its
+	// set is disabled.
+	invocation119, invocation *table[histogram]
 }
 
 // serverSeries contains the series of requests from clients with the same labels.
@@ -45,16 +51,24 @@ func otelSizes() []float64 {
 	return []float64{0, 5, 10, 25, 50, 75, 100, 250, 500, 750, 1000, 2500, 5000, 7500, 10_000}
 }
 
-func newKnativeHead(r *registry, o *Options, tags *routeTags) *knativeHead {
+func newKnativeHead(r *registry, o *Options, tags *routeTags, names names) *knativeHead {
 	serving := r.with("otel_scope_name", scopeKnative)
 	k := &knativeHead{
 		server: newServerSeries(r.with("otel_scope_name", scopeHTTP, "otel_scope_version", scopeVersion, "network_protocol_name", "http"), tags),
 		client: newClientSeries(r.with("otel_scope_name", scopeHTTP, "otel_scope_version", scopeVersion, "network_protocol_name", "http",
 			"server_address", "127.0.0.1", "server_port", strconv.Itoa(o.UserPort), "url_scheme", "http"), tags),
-		invocation: histogramsOf(serving.histograms("kn_serving_invocation_duration_seconds",
-			"Time from acquiring a slot to the end of the request.", otelDurations(), "http_response_status_code"), dim(statuses...)),
 	}
-	serving.gauge("kn_serving_queue_depth", "Number of running and queued requests. Absent if there is no concurrency limit.", sometimes(o.Gauges.depth))
+	add := func(invocation, depth string) *table[histogram] {
+		serving.gauge(depth, "Number of running and queued requests. Absent if there is no concurrency limit.", sometimes(o.Gauges.depth))
+		return histogramsOf(serving.histograms(invocation, "Time from acquiring a slot to the end of the request.",
+			otelDurations(), "http_response_status_code"), dim(statuses...))
+	}
+	if names&names119 != 0 {
+		k.invocation119 = add("kn_queueproxy_app_duration_seconds", "kn_queueproxy_depth")
+	}
+	if names&namesHead != 0 {
+		k.invocation = add("kn_serving_invocation_duration_seconds", "kn_serving_queue_depth")
+	}
 	// The OpenTelemetry resource.
 	r.with("container_name", "queue-proxy", "k8s_namespace_name", o.Namespace, "k8s_pod_name", o.Pod, "service_instance_id", o.Pod,
 		"service_name", cmp.Or(o.Service, o.Configuration, o.Revision, o.Pod), "service_version", cmp.Or(o.Commit, "unknown"),
@@ -131,7 +145,11 @@ func (k *knativeHead) observe(o *observation.Observation, tag int) {
 	c := k.client.at(tag, method, outcome)
 	c.duration.took(until.Sub(o.Slot))
 	c.in.size(o.In)
-	k.invocation.at(code).took(o.End.Sub(o.Slot))
+	for _, invocation := range [...]*table[histogram]{k.invocation119, k.invocation} {
+		if invocation != nil {
+			invocation.at(code).took(o.End.Sub(o.Slot))
+		}
+	}
 }
 
 // addOTelRuntime adds the metrics of the OpenTelemetry instrumentation of the Go runtime. They are exported

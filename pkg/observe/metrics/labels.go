@@ -15,6 +15,9 @@ import (
 // 5xx, as RFC 9110 section 15 specifies for clients.
 var classes = []string{"1xx", "2xx", "3xx", "4xx", "5xx"}
 
+// numClasses is the length of classes.
+const numClasses = 5
+
 // class returns the index of a status code in classes.
 func class(status int) int {
 	if status < 100 || status > 599 {

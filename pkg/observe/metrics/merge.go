@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"bytes"
 	"cmp"
 	"compress/flate"
 	"compress/gzip"
@@ -106,11 +107,15 @@ func (m *merge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if m.openMetrics {
 		formats = []expfmt.Format{expfmt.FmtText, expfmt.FmtOpenMetrics_1_0_0, expfmt.FmtOpenMetrics_0_0_1}
 	}
-	format := expfmt.NegotiateAccept(r.Header, formats...)
-	openMetrics := format.FormatType() == expfmt.TypeOpenMetrics
+	format := expfmt.NegotiateAccept(r.Header, append(formats, expfmt.FmtProtoDelim)...)
+	textFormat := expfmt.NegotiateAccept(r.Header, formats...)
+	openMetrics := textFormat.FormatType() == expfmt.TypeOpenMetrics
 
-	app, reason, done := m.scrape(r, openMetrics)
+	app, reason, done := m.scrape(r, format.FormatType() == expfmt.TypeProtoDelim, openMetrics)
 	defer done()
+	if _, ok := app.(*exposition); ok {
+		format = textFormat // a translation to protobuf would need several times the memory of the text
+	}
 	if r.Context().Err() != nil {
 		return // the scraper disconnected
 	}
@@ -141,7 +146,7 @@ func (m *merge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // scrape returns the metrics of the user container, or the reason why they are missing. The caller must call
 // done after it has written the metrics.
-func (m *merge) scrape(r *http.Request, openMetrics bool) (app *exposition, reason string, done func()) {
+func (m *merge) scrape(r *http.Request, protobuf, openMetrics bool) (app appMetrics, reason string, done func()) {
 	ctx, cancel := context.WithTimeout(r.Context(), m.appTimeout(r))
 	defer cancel()
 	select {
@@ -150,7 +155,7 @@ func (m *merge) scrape(r *http.Request, openMetrics bool) (app *exposition, reas
 	case <-ctx.Done():
 		return nil, scrapeBusy, func() {}
 	}
-	app, reason = m.fetch(ctx, openMetrics)
+	app, reason = m.fetch(ctx, protobuf, openMetrics)
 	if reason == scrapeUnreachable && ctx.Err() != nil {
 		reason = scrapeTimeout
 	}
@@ -168,10 +173,14 @@ func (m *merge) appTimeout(r *http.Request) time.Duration {
 }
 
 // fetch returns the metrics of the user container, or the reason why they are missing.
-func (m *merge) fetch(ctx context.Context, openMetrics bool) (app *exposition, reason string) {
+func (m *merge) fetch(ctx context.Context, protobuf, openMetrics bool) (app appMetrics, reason string) {
 	accept := "text/plain;version=0.0.4,*/*;q=0.1"
 	if openMetrics {
 		accept = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
+	}
+	if protobuf {
+		accept = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited," +
+			"application/openmetrics-text;version=1.0.0;q=0.8,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
 	}
 	q := &http.Request{Method: http.MethodGet, URL: m.url, Header: http.Header{
 		"Accept": {accept}, "Accept-Encoding": {"identity"}, "User-Agent": {"queue-proxy"},
@@ -195,20 +204,36 @@ func (m *merge) fetch(ctx context.Context, openMetrics bool) (app *exposition, r
 	default:
 		return nil, scrapeGarbage
 	}
-	var body strings.Builder
-	body.Grow(int(min(max(a.ContentLength, 0), m.size)))
-	n, err := io.Copy(&body, io.LimitReader(from, m.size+1))
+	media, params, _ := mime.ParseMediaType(a.Header.Get("Content-Type"))
+	var text strings.Builder
+	var messages bytes.Buffer
+	body, grow := io.Writer(&text), text.Grow
+	if protobuf = protobuf && isProtobuf(media, params); protobuf {
+		body, grow = &messages, messages.Grow
+	}
+	grow(int(min(max(a.ContentLength, 0), m.size)))
+	n, err := io.Copy(body, io.LimitReader(from, m.size+1))
 	switch {
 	case err != nil:
 		return nil, readError(err)
 	case n > m.size:
 		return nil, scrapeTooLarge
 	}
-	media, _, _ := mime.ParseMediaType(a.Header.Get("Content-Type"))
-	if app, err = readExposition(body.String(), media == expfmt.OpenMetricsType); err != nil {
+	if protobuf {
+		app, err = readProtobuf(messages.Bytes())
+	} else {
+		app, err = readExposition(text.String(), media == expfmt.OpenMetricsType)
+	}
+	if err != nil {
 		return nil, scrapeGarbage
 	}
 	return app, ""
+}
+
+// appMetrics are the metrics of the user container.
+type appMetrics interface {
+	// write writes the metrics. It renames metrics whose names are taken. It must be called once only.
+	write(out io.Writer, openMetrics bool, taken map[string]bool) error
 }
 
 // readError returns the reason for an error while the body was read.

@@ -20,8 +20,8 @@ const path = "/metrics"
 
 // Options are the options of [New].
 type Options struct {
-	Names   string    // METRICS_NAMES: default, knative-1.18, knative-head, all or off; "" means default
-	Pushed  bool      // Metrics.Push will be called, which requires the metrics of knative-head
+	Names   string    // METRICS_NAMES: default, knative-1.18, knative-1.19, knative-head, all or off; "" means default
+	Pushed  bool      // Metrics.Push will be called, which requires the metrics of knative-1.19 or knative-head
 	Version string    // version of the program
 	Commit  string    // commit of the source code
 	Start   time.Time // start time of the process; zero means the time of New
@@ -37,7 +37,7 @@ type Options struct {
 	// the target.
 	Namespace, Service, Configuration, Revision, Pod string
 
-	// UserPort is the port of the user container. It is a label of the metrics of knative-head.
+	// UserPort is the port of the user container. It is a label of the metrics of knative-1.19 and knative-head.
 	UserPort int
 }
 
@@ -87,7 +87,7 @@ func New(o Options) (*Metrics, error) {
 	if err != nil {
 		return nil, err
 	}
-	if o.Pushed {
+	if o.Pushed && names&names119 == 0 {
 		names |= namesHead
 	}
 	if o.Start.IsZero() {
@@ -103,8 +103,8 @@ func New(o Options) (*Metrics, error) {
 	if names&names118 != 0 {
 		m.v118 = newKnative118(r, &o, m.tags)
 	}
-	if names&namesHead != 0 {
-		m.head = newKnativeHead(r, &o, m.tags)
+	if names&(names119|namesHead) != 0 {
+		m.head = newKnativeHead(r, &o, m.tags, names)
 		m.gatherer = withoutEmpty{r}
 	}
 
@@ -130,7 +130,7 @@ func New(o Options) (*Metrics, error) {
 
 // Handler returns a handler that serves /metrics for GET and HEAD, and 404 for other paths. The Accept field
 // selects the Prometheus text format, the protobuf format or OpenMetrics. With [Options.Merge], the metrics of
-// the user container are appended, and the protobuf format is not supported.
+// the user container are appended, and the protobuf format is only used if the user container supports it.
 func (m *Metrics) Handler() http.Handler { return m.handler }
 
 // Observe records a completed request. It does not lock or allocate, except for the first request with a new

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -557,7 +558,7 @@ func TestMetricNamesAndHelpPassLint(t *testing.T) {
 }
 
 func TestObserveDoesNotAllocate(t *testing.T) {
-	for _, names := range []string{"default", "knative-1.18", "knative-head", "all"} {
+	for _, names := range []string{"default", "knative-1.18", "knative-1.19", "knative-head", "all"} {
 		m := newMetrics(t, options(names))
 		o := observed("GET", 1, 1, 200, observation.OK)
 		o.Replayed = true
@@ -662,7 +663,7 @@ func TestHandlerServesOnlyMetricsPath(t *testing.T) {
 
 func TestParseNames(t *testing.T) {
 	for word, want := range map[string]names{
-		"": ourNames, "default": ourNames, "knative-1.18": names118, "knative-head": namesHead, "all": allNames, "off": 0,
+		"": ourNames, "default": ourNames, "knative-1.18": names118, "knative-1.19": names119, "knative-head": namesHead, "all": allNames, "off": 0,
 	} {
 		got, err := parseNames(word)
 		harness.NoError(t, err, word)
@@ -674,7 +675,7 @@ func TestParseNames(t *testing.T) {
 
 func TestPushedMetricsAreKnativeHead(t *testing.T) {
 	m := newMetrics(t, Options{Names: "off", Pushed: true})
-	if m.head == nil || m.requests != nil || m.v118 != nil {
+	if m.head == nil || m.head.invocation == nil || m.head.invocation119 != nil || m.requests != nil || m.v118 != nil {
 		t.Error("got other sets of metrics, want only knative-head")
 	}
 }
@@ -751,4 +752,47 @@ func TestCountersHaveCreatedTimestamps(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Knative 1.19.0 to 1.19.7 and 1.20.0 use other names than later releases for two metrics.
+func TestKnativeNamesOfInvocationAndDepth(t *testing.T) {
+	previous := []string{"kn_queueproxy_app_duration_seconds_count", "kn_queueproxy_depth"}
+	current := []string{"kn_serving_invocation_duration_seconds_count", "kn_serving_queue_depth"}
+	for names, want := range map[string][]string{
+		"default": nil, "knative-1.18": nil, "knative-1.19": previous, "knative-head": current, "all": slices.Concat(previous, current),
+	} {
+		m := newMetrics(t, options(names))
+		o := observed("GET", 1, 1, 200, observation.OK)
+		m.Observe(&o)
+		var got []string
+		for series, value := range samples(scrape(t, m.Handler(), text), slices.Concat(previous, current)...) {
+			name, labels, _ := strings.Cut(series, "{")
+			if slices.Contains(previous, name) || slices.Contains(current, name) {
+				got = append(got, name)
+			}
+			scope := `otel_scope_name="knative.dev/serving/pkg/queue"`
+			if count := strings.HasSuffix(name, "_count"); !strings.Contains(labels, scope) ||
+				count != strings.Contains(labels, `http_response_status_code="200"`) || value != map[bool]string{true: "1", false: "5"}[count] {
+				t.Errorf("%s: got %s %s, want 1 request with status 200, and a depth of 5", names, series, value)
+			}
+		}
+		slices.Sort(got)
+		harness.Equal(t, fmt.Sprint(got), fmt.Sprint(want), names)
+	}
+}
+
+func TestPushUsesNamesOfKnative119(t *testing.T) {
+	o := options("knative-1.19")
+	o.Pushed = true
+	m := newMetrics(t, o)
+	done := observed("GET", 1, 1, 200, observation.OK)
+	m.Observe(&done)
+	all, _ := pushed(t, m, PushOptions{})
+	got := map[string]string{}
+	for _, m := range all.ScopeMetrics[0].Metrics {
+		if strings.HasPrefix(m.Name, "kn.") {
+			got[m.Name] = m.Unit
+		}
+	}
+	harness.Equal(t, got, map[string]string{"kn.queueproxy.app.duration": "s", "kn.queueproxy.depth": "{request}"})
 }

@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"os"
 	"regexp"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -50,6 +52,7 @@ type panel struct {
 	ID      int    `json:"id"`
 	Type    string `json:"type"`
 	Title   string `json:"title"`
+	Text    string `json:"description"`
 	Targets []struct {
 		Expr string `json:"expr"`
 	} `json:"targets"`
@@ -148,7 +151,7 @@ func TestDashboardUsesAllMetrics(t *testing.T) {
 	}
 }
 
-func TestPanelsHaveTitleAndUniqueID(t *testing.T) {
+func TestPanelsHaveTitleDescriptionAndUniqueID(t *testing.T) {
 	seen := map[int]string{}
 	for _, p := range readDashboard(t).Panels {
 		if p.Title == "" || seen[p.ID] != "" {
@@ -156,6 +159,9 @@ func TestPanelsHaveTitleAndUniqueID(t *testing.T) {
 		}
 		if p.Type != "row" && len(p.Targets) == 0 {
 			t.Errorf("%s: got no query, want one", p.Title)
+		}
+		if p.Type != "row" && p.Text == "" {
+			t.Errorf("%s: got no description, want one", p.Title)
 		}
 		seen[p.ID] = p.Title
 	}
@@ -187,6 +193,16 @@ func alerts(t *testing.T) map[string]string {
 		t.Fatalf("got %d alerts, want at least 20; the format of rules.yaml may have changed", len(all))
 	}
 	return all
+}
+
+// The label reason contains a word. The alert must describe each word.
+func TestNotReadyAlertDescribesEachReason(t *testing.T) {
+	alert := alerts(t)["QueueProxyNotReady"]
+	for _, word := range observation.ReadinessWords() {
+		if !strings.Contains(alert, fmt.Sprintf("if eq $reason %q }}: ", word)) {
+			t.Errorf("%s: got no description, want one", word)
+		}
+	}
 }
 
 func TestAlertsAreTestedFiringAndSilent(t *testing.T) {

@@ -9,14 +9,15 @@ type names uint8
 const (
 	ourNames  names = 1 << iota
 	names118        // metrics of the queue-proxy of Knative up to 1.18
-	namesHead       // metrics of the queue-proxy of Knative after 1.18
-	allNames  = ourNames | names118 | namesHead
+	names119        // metrics of the queue-proxy of Knative 1.19.0 to 1.19.7 and 1.20.0
+	namesHead       // metrics of the queue-proxy of later releases
+	allNames  = ourNames | names118 | names119 | namesHead
 )
 
 // parseNames returns the sets for a value of METRICS_NAMES. "" means default.
 func parseNames(word string) (names, error) {
 	sets, ok := map[string]names{
-		"": ourNames, "default": ourNames, "knative-1.18": names118, "knative-head": namesHead, "all": allNames, "off": 0,
+		"": ourNames, "default": ourNames, "knative-1.18": names118, "knative-1.19": names119, "knative-head": namesHead, "all": allNames, "off": 0,
 	}[word]
 	if !ok {
 		return 0, fmt.Errorf("metrics: invalid value %q for the names of the metrics", word)

@@ -33,6 +33,8 @@ var otelNames = map[string]struct {
 	"http_server_response_body_size_bytes":   {"http.server.response.body.size", "By", otelHistogram},
 	"http_client_request_duration_seconds":   {"http.client.request.duration", "s", otelHistogram},
 	"http_client_request_body_size_bytes":    {"http.client.request.body.size", "By", otelHistogram},
+	"kn_queueproxy_app_duration_seconds":     {"kn.queueproxy.app.duration", "s", otelHistogram},
+	"kn_queueproxy_depth":                    {"kn.queueproxy.depth", "{request}", otelGauge},
 	"kn_serving_invocation_duration_seconds": {"kn.serving.invocation.duration", "s", otelHistogram},
 	"kn_serving_queue_depth":                 {"kn.serving.queue.depth", "{request}", otelGauge},
 	"go_memory_used_bytes":                   {"go.memory.used", "By", otelUpDownCounter},

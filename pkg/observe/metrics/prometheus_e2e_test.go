@@ -18,6 +18,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -205,6 +208,27 @@ func TestPrometheusScrapesAllFormats(t *testing.T) {
 	}
 }
 
+func TestPrometheusScrapesNativeHistogramsOfApp(t *testing.T) {
+	app := prometheus.NewRegistry()
+	native := prometheus.NewHistogram(prometheus.HistogramOpts{Name: "job_seconds", NativeHistogramBucketFactor: 1.1})
+	app.MustRegister(native)
+	for _, v := range []float64{0.001, 0.5, 70} {
+		native.Observe(v)
+	}
+	m := merged(t, promhttp.HandlerFor(app, promhttp.HandlerOpts{}).ServeHTTP)
+	observeEveryKind(m)
+	api := startPrometheus(t, map[string]http.Handler{"app": m.Handler()}, "--enable-feature=native-histograms")
+	for query, want := range map[string]string{
+		`histogram_count(job_seconds{job="app"})`:                                  "3",
+		`histogram_quantile(1, job_seconds{job="app"}) > 60 < 90`:                  "?",
+		`sum(queue_proxy_requests_total{job="app"}) > 0`:                           "?",
+		`sum(queue_proxy_app_scrape_errors_total{job="app"})`:                      "0",
+		`sum(queue_proxy_app_duration_seconds_bucket{job="app",le="0.0005"}) >= 0`: "?",
+	} {
+		eventually(t, api, query, want)
+	}
+}
+
 // inTextOnly returns a handler that requests the text format from h.
 func inTextOnly(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -213,9 +237,9 @@ func inTextOnly(h http.Handler) http.Handler {
 	})
 }
 
-// startPrometheus starts a Prometheus that scrapes each handler as a separate job every second. It returns the
-// URL of Prometheus.
-func startPrometheus(t *testing.T, jobs map[string]http.Handler) string {
+// startPrometheus starts a Prometheus with the given flags that scrapes each handler as a separate job every
+// second. It returns the URL of Prometheus.
+func startPrometheus(t *testing.T, jobs map[string]http.Handler, flags ...string) string {
 	t.Helper()
 	targets := map[string]string{}
 	for name, h := range jobs {
@@ -223,11 +247,11 @@ func startPrometheus(t *testing.T, jobs map[string]http.Handler) string {
 		t.Cleanup(server.Close)
 		targets[name] = server.Listener.Addr().String()
 	}
-	return startPrometheusOn(t, targets)
+	return startPrometheusOn(t, targets, flags...)
 }
 
 // startPrometheusOn is like startPrometheus for the addresses of targets.
-func startPrometheusOn(t *testing.T, targets map[string]string) string {
+func startPrometheusOn(t *testing.T, targets map[string]string, flags ...string) string {
 	t.Helper()
 	dir := t.TempDir()
 	var config strings.Builder
@@ -238,7 +262,8 @@ func startPrometheusOn(t *testing.T, targets map[string]string) string {
 	file := filepath.Join(dir, "prometheus.yaml")
 	harness.NoError(t, os.WriteFile(file, []byte(config.String()), 0o644))
 	address := freeAddress(t)
-	start(t, exec.Command("prometheus", "--config.file="+file, "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+address))
+	flags = append(flags, "--config.file="+file, "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+address)
+	start(t, exec.Command("prometheus", flags...))
 	return "http://" + address
 }
 

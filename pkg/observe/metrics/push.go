@@ -92,7 +92,8 @@ type Push struct {
 	last     error // error of the last push; valid after pushes is closed
 }
 
-// Push starts to push the metrics that have OpenTelemetry names, as in Knative after 1.18. If the
+// Push starts to push the metrics that have OpenTelemetry names, as in Knative after 1.18. The names depend
+// on Options.Names. If the
 // protocol is None or empty, Push returns nil. It returns an error if the protocol or the endpoint is invalid.
 func (m *Metrics) Push(o PushOptions) (*Push, error) {
 	switch o.Protocol {

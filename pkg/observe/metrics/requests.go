@@ -11,7 +11,7 @@ import (
 // seconds returns the buckets of our own durations. They cover cached pages as well as model inference that
 // takes minutes. All durations have the same buckets, so that they can be compared in a dashboard.
 func seconds() []float64 {
-	return []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300}
+	return []float64{0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300}
 }
 
 // requests contains the request metrics of the set default.
@@ -24,6 +24,8 @@ type requests struct {
 	duration *table[histogram]
 	wait     histogram
 	app      *table[histogram]
+
+	exemplars *exemplars // of app
 }
 
 func newRequests(r *registry) *requests {
@@ -51,6 +53,7 @@ func newRequests(r *registry) *requests {
 		kubelet: countersOf(r.counters("queue_proxy_kubelet_probes_total",
 			"Number of liveness and startup probes that were forwarded to the user container. These probes are not included in other metrics.",
 			"code", "reason"), code, why),
+		exemplars: newExemplars(),
 	}
 	q.failures.all()
 	q.start(http.MethodGet, 1, 1)
@@ -90,7 +93,7 @@ func (q *requests) observe(o *observation.Observation) {
 	}
 	waited := o.Slot.Sub(o.Start)
 	q.wait.took(waited)
-	q.app.at(code).took(took - waited)
+	q.exemplars.observe(q.app.at(code), code, took-waited, o)
 }
 
 // observeRPC counts a gRPC response of the user container. The first one creates all series.

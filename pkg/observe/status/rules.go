@@ -80,6 +80,11 @@ var rules = [...]rule{
 	{"not-listening", NotListening,
 		"Configure the application to listen on 127.0.0.1, [::1] or all addresses, or set USER_PORT to its port.",
 		func(e *evidence) (match, bool) { return match{confidence: high}, e.problem == NotListening }},
+	{"tls", "clients reject the certificate, or it cannot be used",
+		"Renew the certificate. Check its issuer and the files in TLS_CERT_DIR.",
+		func(e *evidence) (match, bool) {
+			return match{confidence: high, since: e.tls.end(e.now), numbers: e.tls.Text}, e.tls.failed()
+		}},
 	{"resources", "the sidecar has no resources for connections", "", checkShortage},
 	{"app-hangs", "the application does not respond",
 		"Take a thread dump of the application and restart the pod. Set a request timeout and a liveness probe.",
@@ -198,6 +203,7 @@ type evidence struct {
 	slots       []observation.Holder
 	memory      *memoryState // nil without a budget
 	connections Connections
+	tls         TLS
 	bounds      []boundState
 
 	board *Board

@@ -86,6 +86,15 @@ var ruleTests = []ruleTest{
 		o.Err = syscall.ECONNREFUSED
 		b.Observe(o)
 	}, "", high, 0},
+	{"expired certificate", "tls", func(b *Board) {
+		b.sources.TLS = func() TLS {
+			return TLS{On: true, Port: 8112, Names: []string{"a.example"}, NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: time.Now().Add(-time.Hour)}
+		}
+	}, "on, port 8112, certificate for a.example, expired 1h0m0s ago (1999-12-31 23:00 UTC), clients reject it", high, time.Hour},
+	{"missing key", "tls", func(b *Board) {
+		b.sources.TLS = func() TLS { return TLS{Error: "tls.key: no such file"} }
+		b.sampled(2, func() {})
+	}, "off; error: tls.key: no such file", high, time.Second},
 	{"no response", "app-hangs", func(b *Board) {
 		b.sampled(10, func() { b.observe(1, observation.OK, time.Millisecond) })
 		b.loaded(2, 5)
@@ -337,6 +346,8 @@ func TestWhyFitsOnScreen(t *testing.T) {
 	state := observation.LimitState{Limit: 9, Base: 8, Reason: observation.LimitMeasuring, Missing: long}
 	b.sources.Adaptive = func() (observation.LimitState, bool) { return state, true }
 	b.sources.Pod, b.sources.Namespace, b.sources.Warnings = long, long, []string{long, long}
+	b.sources.TLS = func() TLS { return TLS{On: true, Names: []string{long}, NotAfter: time.Now().Add(time.Hour)} }
+	b.sources.Drain = func() Drain { return Drain{Draining: true, InFlight: 1e9, Deadline: time.Now().Add(1e6 * time.Hour)} }
 	b.sources.Bounds = bound.NewRecorder()
 	for name := range bound.NumNames {
 		for range fewEvents {

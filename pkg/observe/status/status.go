@@ -55,6 +55,7 @@ type Sources struct {
 	Bounds    *bound.Recorder              // events at bounds on the behavior of peers; can be nil
 
 	Connections func() Connections
+	TLS         func() TLS
 }
 
 // Setting is the value of a setting. Secrets are already hidden.
@@ -135,6 +136,7 @@ type snapshot struct {
 	Warnings  []string              `json:"warnings"`
 
 	Connections Connections `json:"connections"`
+	TLS         TLS         `json:"tls"`
 }
 
 // memoryState is the memory of requests that are being read or are queued.
@@ -343,6 +345,8 @@ func (b *Board) sample() {
 	}
 	e := b.evidence(s.Running, s.Waiting)
 	e.readiness = b.sources.Readiness()
+	e.tls = b.sources.TLS()
+	e.tls.describe(e.now)
 	e.problem = b.problem(b.totals(), e.readiness.Ready())
 	if s.Running > 0 && (events.responses() == 0 || inMilliseconds(s.P50) >= slowTime) { // the rules only need the slots in these cases
 		e.slots, _ = b.sources.Slots()
@@ -407,7 +411,9 @@ func (b *Board) snapshotWith(readiness observation.Readiness) snapshot {
 		Warnings:  s.Warnings,
 
 		Connections: s.Connections(),
+		TLS:         s.TLS(),
 	}
+	snap.TLS.describe(snap.Now)
 	if drain.Draining {
 		snap.Reason = "draining: the pod is terminating"
 	}
@@ -416,7 +422,7 @@ func (b *Board) snapshotWith(readiness observation.Readiness) snapshot {
 	snap.Limit, snap.Depth = s.Limit()
 	e := b.evidence(snap.Running, snap.Waiting)
 	snap.Memory, snap.Adaptive = e.memory, e.adaptive
-	e.slots, e.readiness, e.connections, e.bounds = snap.Slots, readiness, snap.Connections, snap.Bounds
+	e.slots, e.readiness, e.connections, e.bounds, e.tls = snap.Slots, readiness, snap.Connections, snap.Bounds, snap.TLS
 	e.problem = b.problem(snap.Totals, readiness.Ready())
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -37,6 +37,7 @@ func board(readiness observation.Readiness, drain Drain) *Board {
 		Lost:      func() (uint64, uint64) { return 0, 0 },
 
 		Connections: func() Connections { return Connections{} },
+		TLS:         func() TLS { return TLS{} },
 	})
 }
 

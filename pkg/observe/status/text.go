@@ -15,8 +15,8 @@ const (
 	maxWidth = 80
 )
 
-// text returns the status as text that fits on a screen. Each part has a maximum number of lines. The sum of them
-// is maxLines.
+// text returns the status as text that fits on a screen. Each part has a maximum number of lines. If all parts have
+// this number, the last part is omitted.
 func (s *snapshot) text() string {
 	var t text
 	t.add(2, s.stateText())
@@ -43,6 +43,9 @@ func (s *snapshot) text() string {
 	t.add(2, s.slotsText()...)
 	t.add(1, s.latestText())
 	t.add(2, s.totalsText())
+	if s.TLS.Text != "" && !s.TLS.failed() {
+		t.add(2, "TLS: "+s.TLS.Text)
+	}
 	if m := s.Memory; m != nil {
 		t.add(1, fmt.Sprintf("memory of requests: %s of %s", megabytes(m.Used), megabytes(m.Limit)))
 	}
@@ -59,14 +62,20 @@ func (s *snapshot) text() string {
 	return t.String()
 }
 
-// A text contains lines of at most maxWidth characters.
-type text struct{ strings.Builder }
+// A text contains at most maxLines lines of at most maxWidth characters.
+type text struct {
+	strings.Builder
+	lines int
+}
 
 // add adds paragraphs. most is the maximum number of lines. If there are more lines, the last line ends in an ellipsis.
 func (t *text) add(most int, paragraphs ...string) {
 	var lines []string
 	for _, p := range paragraphs {
 		lines = append(lines, wrap(p)...)
+	}
+	if most = min(most, maxLines-t.lines); most == 0 {
+		return
 	}
 	if len(lines) > most {
 		lines = lines[:most]
@@ -75,6 +84,7 @@ func (t *text) add(most int, paragraphs ...string) {
 	for _, line := range lines {
 		t.WriteString(line + "\n")
 	}
+	t.lines += len(lines)
 }
 
 // wrap breaks a paragraph into lines. Each line has the indent of the paragraph. The indent of all lines except the

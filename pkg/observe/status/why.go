@@ -50,8 +50,9 @@ func Why(ctx context.Context, client *http.Client, port int, asJSON bool, w io.W
 			Held        int                  `json:"held"`
 			Bounds      []boundState         `json:"bounds,omitempty"`
 			Connections Connections          `json:"connections"`
+			TLS         TLS                  `json:"tls"`
 			Warnings    []string             `json:"warnings,omitempty"`
-		}{s.Pod, s.Namespace, s.Ready, s.Reason, s.Unprobed, s.Problem, s.Problems, s.Readiness, s.Drain, s.Running, s.Waiting, s.Limit, s.Depth, s.Adaptive, s.Totals, s.Latest, s.Slots, s.Held, s.Bounds, s.Connections, s.Warnings})
+		}{s.Pod, s.Namespace, s.Ready, s.Reason, s.Unprobed, s.Problem, s.Problems, s.Readiness, s.Drain, s.Running, s.Waiting, s.Limit, s.Depth, s.Adaptive, s.Totals, s.Latest, s.Slots, s.Held, s.Bounds, s.Connections, s.TLS, s.Warnings})
 	}
 	_, err = io.WriteString(w, message.Lines(s.text()))
 	return s.Ready, err

@@ -383,7 +383,7 @@ func TestSpanAttributesDescribeRequest(t *testing.T) {
 	for _, s := range spans {
 		names = append(names, s.name)
 	}
-	if got, want := strings.Join(names, ","), "HTTP HTTP,HTTP,"+waitName+",GET,HTTP GET,GET"; got != want {
+	if got, want := strings.Join(names, ","), "HTTP,HTTP,"+waitName+",GET,HTTP GET,GET"; got != want {
 		t.Fatalf("spans: got %s, want %s", got, want)
 	}
 	check := func(what string, got map[string]string, want map[string]string) {
@@ -402,7 +402,9 @@ func TestSpanAttributesDescribeRequest(t *testing.T) {
 	})
 	check("app", spans[0].attributes, map[string]string{
 		"server.address": "127.0.0.1", "server.port": "8080", "url.full": "http://127.0.0.1:8080/a%20b", "http.response.status_code": "502",
+		"http.request.resend_count": "1",
 	})
+	harness.Equal(t, spans[4].attributes["http.request.resend_count"], "", "resend count of a request that was not replayed")
 	check("resource", spans[0].resource, map[string]string{
 		"service.name": "svc", "service.version": "v1", "service.instance.id": "pod-1", "k8s.pod.name": "pod-1", "k8s.namespace.name": "ns",
 		"container.name": "queue-proxy", "kn.service.name": "svc", "kn.configuration.name": "cfg", "kn.revision.name": "rev",

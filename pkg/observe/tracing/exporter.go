@@ -2,8 +2,10 @@ package tracing
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"sync/atomic"
 	"time"
 
 	"go.opencensus.io/trace"
@@ -26,27 +28,47 @@ type encoder func([]*trace.SpanData) ([]byte, error)
 type exporter struct {
 	encode   encoder
 	send     export.Sender
-	release  func()      // called after the last export
-	report   func(error) // may be nil
-	failures message.Throttle
+	release  func() // called after the last export
+	restored func(lost uint64)
+	lost     message.Tally
+	failure  atomic.Pointer[error] // last error of an export since the last report
 	spans    *export.Batcher[*trace.SpanData]
 }
 
 // startExporter returns an exporter and starts its goroutine.
-func startExporter(encode encoder, send export.Sender, release func(), report func(error)) *exporter {
-	e := &exporter{encode: encode, send: send, release: release, report: report}
+func startExporter(o *Options, encode encoder, send export.Sender, release func()) *exporter {
+	e := &exporter{encode: encode, send: send, release: release, restored: o.Restored}
+	if endpoint, report := o.Address(), o.Report; report != nil {
+		e.lost.Report = func(spans uint64) { report(fmt.Errorf("%d spans to %s: %w", spans, endpoint, e.reason())) }
+	}
 	e.spans = export.NewBatcher(export.BatcherOptions[*trace.SpanData]{
 		MaxMessages: maxQueued, MaxBatch: maxBatch, Delay: gather, FullMessages: maxBatch, Write: e.export,
 	})
 	return e
 }
 
+// errSlow is the reason for a full queue.
+var errSlow = errors.New("the queue is full, because exports take too long")
+
+// reason returns the last error of an export since the last report, or errSlow.
+func (e *exporter) reason() error {
+	if failure := e.failure.Swap(nil); failure != nil {
+		return *failure
+	}
+	return errSlow
+}
+
 // ExportSpan implements [trace.Exporter]. If the queue is full, the span is dropped.
-func (e *exporter) ExportSpan(s *trace.SpanData) { e.spans.Add(s) }
+func (e *exporter) ExportSpan(s *trace.SpanData) {
+	if !e.spans.Add(s) {
+		e.lost.Add(1)
+	}
+}
 
 // close implements [Tracer.Close].
 func (e *exporter) close(ctx context.Context) error {
 	defer e.release()
+	defer e.lost.Flush()
 	if lost, err := e.spans.Close(ctx); err != nil {
 		return fmt.Errorf("tracing: failed to send %d spans: %w", lost, err)
 	}
@@ -67,12 +89,16 @@ func (e *exporter) export(ctx context.Context, batch []*trace.SpanData, spans in
 	case err != nil:
 		lost = spans
 	case lost == 0:
+		if before := e.lost.End(); before > 0 && e.restored != nil {
+			e.restored(before)
+		}
 		return 0
 	default:
 		lost = min(lost, spans)
 		err = fmt.Errorf("%d of %d spans were rejected", lost, spans)
 	}
-	e.failures.Error(fmt.Errorf("tracing: %w; spans are dropped", err), e.report)
+	e.failure.Store(&err)
+	e.lost.Add(uint64(lost))
 	return lost
 }
 

@@ -24,12 +24,16 @@ type wire struct {
 	answer  func(try int) error           // returns the response to an attempt; may be nil
 	sent    uint64                        // number of accepted spans
 	reports []error                       // errors that the exporter reported
+	ends    []uint64                      // numbers of lost spans when an export succeeded again
 }
 
 // start starts an exporter that sends to w.
 func (w *wire) start() *exporter {
 	size := 0
-	e := startExporter(func(spans []*trace.SpanData) ([]byte, error) {
+	o := &Options{Target: export.Target{Protocol: export.OTLP, Endpoint: "http://user:hunter2@collector:4318/path?key=hunter2"}}
+	o.Report = func(err error) { w.reports = append(w.reports, err) }
+	o.Restored = func(lost uint64) { w.ends = append(w.ends, lost) }
+	e := startExporter(o, func(spans []*trace.SpanData) ([]byte, error) {
 		if size = len(spans); w.encoded != nil {
 			return nil, w.encoded(spans)
 		}
@@ -49,8 +53,16 @@ func (w *wire) start() *exporter {
 		}
 		w.sent += uint64(size)
 		return 0, nil
-	}, func() {}, func(err error) { w.reports = append(w.reports, err) })
+	}, func() {})
 	return e
+}
+
+// texts returns the reported errors as text.
+func (w *wire) texts() (all []string) {
+	for _, err := range w.reports {
+		all = append(all, err.Error())
+	}
+	return all
 }
 
 // add exports n spans.
@@ -160,9 +172,29 @@ func TestExportErrorsAreReportedOncePerMinute(t *testing.T) {
 			time.Sleep(10 * time.Second)
 		}
 		mustClose(t, e)
-		harness.Equal(t, len(w.reports), 2, "reports", w.reports)
-		harness.Contains(t, w.reports[1].Error(), "5 errors", "the second report")
+		const to = " spans to http://collector:4318: bad request"
+		harness.Equal(t, w.texts(), []string{"1" + to, "4" + to, "3" + to}, "reports")
+		harness.Equal(t, w.ends, []uint64{2}, "lost spans when an export succeeded")
 		checkCounts(t, w, e, 1, 9)
+	})
+}
+
+// The collector is slower than the requests, but no export fails.
+func TestFullSpanQueueIsReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &wire{wait: func(context.Context) { time.Sleep(9 * time.Second) }}
+		e := w.start()
+		add(e, maxBatch)
+		synctest.Wait() // an export is running
+		add(e, maxQueued+7)
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		harness.Equal(t, w.texts(), []string{"7 spans to http://collector:4318: the queue is full, because exports take too long"}, "reports")
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		harness.Equal(t, w.ends, []uint64{7}, "lost spans when an export succeeded")
+		mustClose(t, e)
+		harness.Equal(t, len(w.reports), 1, "reports", w.reports)
 	})
 }
 

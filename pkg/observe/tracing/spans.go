@@ -63,6 +63,17 @@ func fail(s *trace.Span, o *observation.Observation, byStatus, byRPC bool) {
 // span.
 type method struct{ span, attribute, original string }
 
+// client returns the name of the span for the exchange with the user container.
+func (m method) client() string {
+	if m.attribute == otherMethod {
+		return m.span
+	}
+	return "HTTP " + m.span
+}
+
+// otherMethod is the attribute of methods that are not known (OpenTelemetry semantic conventions for HTTP).
+const otherMethod = "_OTHER"
+
 // known are the methods that appear by name in spans.
 var known = [...]string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE", "QUERY"}
 
@@ -72,7 +83,7 @@ func methodOf(m string) method {
 	if i := slices.Index(known[:], m); i >= 0 {
 		return method{span: known[i], attribute: known[i]}
 	}
-	return method{span: "HTTP", attribute: "_OTHER", original: m}
+	return method{span: "HTTP", attribute: otherMethod, original: m}
 }
 
 // attributes collects the attributes of one span.
@@ -184,6 +195,9 @@ func appAttributes(o *observation.Observation, m method, port int) attributes {
 	if !o.FirstByte.IsZero() {
 		a.int("http.response.status_code", int64(o.Status))
 		a.rpc(o.RPC)
+	}
+	if o.Replayed { // a request is replayed at most once, and one span contains both attempts
+		a.int("http.request.resend_count", 1)
 	}
 	return a
 }

@@ -112,7 +112,7 @@ func (r *Trace) Enter(p observation.Phase) {
 			r.wait.End()
 		}
 		r.wait = nil // if the span has not ended, it is never exported
-		r.app = r.child("HTTP "+r.method.span, r.tracer.client...)
+		r.app = r.child(r.method.client(), r.tracer.client...)
 		r.next = r.app.SpanContext().SpanID
 		r.makeText()
 	case observation.Streaming, observation.Tunnelled:
@@ -154,6 +154,9 @@ func flagsOf(sampled bool) string {
 
 // ID returns the trace ID as 32 hexadecimal digits. The string is valid until End.
 func (r *Trace) ID() string { return r.text[idAt:idEnd] }
+
+// Sampled reports whether the spans of the request are exported.
+func (r *Trace) Sampled() bool { return r.server != nil }
 
 // Fields returns the header fields to add to the request to the user container. They replace the
 // fields for which Drop returns true. The strings are valid until End.

@@ -52,9 +52,12 @@ type Options struct {
 	Limited bool // requests can wait for a slot; create a span for the wait
 	AppPort int  // port of the user container for span attributes; 0 if unknown
 
-	// Report is called with the reason if spans are lost, at most once per minute, on a goroutine
-	// of the tracer. It may be nil.
-	Report func(error)
+	// Report is called if spans are lost, at most once per minute. The error contains the number of
+	// spans, the endpoint and the reason. Restored is called with the number of lost spans if an
+	// export succeeds after a call of Report. Both are called on a goroutine of the tracer or by
+	// Close. They may be nil.
+	Report   func(error)
+	Restored func(lost uint64)
 }
 
 // A Tracer creates traces and exports their spans. It is safe for concurrent use. The only method
@@ -81,7 +84,7 @@ func New(o Options) (*Tracer, error) {
 		return nil, fmt.Errorf("tracing: %w", err)
 	}
 	t := unstarted(o)
-	t.export = startExporter(encode, send, release, o.Report)
+	t.export = startExporter(&o, encode, send, release)
 	trace.RegisterExporter(t.export)
 	return t, nil
 }

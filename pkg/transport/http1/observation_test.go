@@ -58,7 +58,8 @@ func TestObservationContainsGRPCStatus(t *testing.T) {
 // replacing is a trace that has its own word in the place of the client's.
 type replacing struct{}
 
-func (replacing) ID() string { return "id" }
+func (replacing) ID() string    { return "id" }
+func (replacing) Sampled() bool { return true }
 
 func (replacing) Drop(name string) bool { return strings.EqualFold(name, "traceparent") }
 

@@ -1,0 +1,50 @@
+package metrics
+
+import (
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
+)
+
+// exemplarInterval is the minimum time between two exemplars of a bucket. An exemplar takes about ten
+// allocations, and Prometheus stores at most one exemplar of a bucket for each scrape.
+const exemplarInterval = time.Second
+
+// exemplars selects the requests whose trace IDs are exemplars of a histogram with the buckets of seconds.
+// It is safe for concurrent use and does not lock.
+type exemplars struct {
+	bounds []float64                  // upper bounds of the buckets in seconds
+	next   [numClasses][]atomic.Int64 // earliest time of the next exemplar, by class and bucket, in nanoseconds since 1970
+}
+
+func newExemplars() *exemplars {
+	e := &exemplars{bounds: seconds()}
+	for i := range e.next {
+		e.next[i] = make([]atomic.Int64, len(e.bounds)+1)
+	}
+	return e
+}
+
+// observe records a duration of a request with the given class in h. If the trace of the request is
+// exported, its ID is an exemplar, at most once per exemplarInterval for each bucket.
+func (e *exemplars) observe(h *histogram, class int, took time.Duration, o *observation.Observation) {
+	if !o.Sampled || !e.due(class, took, o.End) {
+		h.took(took)
+		return
+	}
+	id := strings.Clone(o.TraceID) // the memory of the trace will be reused
+	h.Observer.(prometheus.ExemplarObserver).ObserveWithExemplar(max(0, took).Seconds(), prometheus.Labels{"trace_id": id})
+}
+
+// due reports whether a request that ended at the given time is an exemplar.
+func (e *exemplars) due(class int, took time.Duration, end time.Time) bool {
+	bucket, _ := slices.BinarySearch(e.bounds, took.Seconds())
+	next, now := &e.next[class][bucket], end.UnixNano()
+	before := next.Load()
+	return now >= before && next.CompareAndSwap(before, now+int64(exemplarInterval))
+}

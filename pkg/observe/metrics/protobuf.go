@@ -1,0 +1,194 @@
+package metrics
+
+import (
+	"io"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	dto "github.com/prometheus/client_model/go"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+)
+
+// A protoExposition contains the metrics of the user container in the protobuf format of Prometheus, which is
+// a sequence of MetricFamily messages, each after its length. In contrast to the text formats, it contains
+// native histograms. Only one series at a time is decoded, because decoded metrics need several times the
+// memory of the body.
+type protoExposition struct {
+	families []protoFamily
+}
+
+// A protoFamily is an encoded MetricFamily message.
+type protoFamily struct {
+	message []byte
+	names   []string // name of the family and names of its samples
+}
+
+// Field numbers of MetricFamily (metrics.proto of client_model).
+const (
+	familyName   protowire.Number = 1
+	familyHelp   protowire.Number = 2
+	familyType   protowire.Number = 3
+	familyMetric protowire.Number = 4
+	familyUnit   protowire.Number = 5
+)
+
+// readProtobuf parses body. It returns errGarbage if a message is invalid.
+func readProtobuf(body []byte) (*protoExposition, error) {
+	x := &protoExposition{}
+	for len(body) > 0 {
+		message, n := protowire.ConsumeBytes(body)
+		if n < 0 {
+			return nil, errGarbage
+		}
+		f, ok := readFamily(message)
+		if !ok {
+			return nil, errGarbage
+		}
+		x.families = append(x.families, f)
+		body = body[n:]
+	}
+	return x, nil
+}
+
+// readFamily checks a MetricFamily message. ok is false if it is invalid.
+func readFamily(message []byte) (f protoFamily, ok bool) {
+	f.message = message
+	name, distribution := "", false
+	var series dto.Metric
+	for field, value := range fieldsOf(message, &ok) {
+		switch field {
+		case familyName:
+			name = string(value)
+		case familyType:
+			kind, _ := protowire.ConsumeVarint(value)
+			switch dto.MetricType(kind) {
+			case dto.MetricType_HISTOGRAM, dto.MetricType_GAUGE_HISTOGRAM, dto.MetricType_SUMMARY:
+				distribution = true
+			}
+		case familyMetric:
+			if proto.Unmarshal(value, &series) != nil || !validLabels(series.GetLabel()) || !validBuckets(series.GetHistogram()) {
+				return f, false
+			}
+		case familyHelp, familyUnit:
+			if !utf8.Valid(value) {
+				return f, false
+			}
+		}
+	}
+	if first, rest := cutName(name, ":"); first == "" || rest != "" {
+		return f, false
+	}
+	f.names = []string{name}
+	if distribution {
+		for _, suffix := range suffixes["histogram"] {
+			f.names = append(f.names, name+suffix)
+		}
+	}
+	return f, ok
+}
+
+// fieldsOf iterates over the fields of a message. A value is the content of a length-delimited field, or the
+// encoding of another field. After the loop, ok reports whether the message is valid.
+func fieldsOf(message []byte, ok *bool) func(yield func(protowire.Number, []byte) bool) {
+	*ok = true
+	return func(yield func(protowire.Number, []byte) bool) {
+		for len(message) > 0 {
+			field, kind, n := protowire.ConsumeTag(message)
+			if n < 0 {
+				*ok = false
+				return
+			}
+			message = message[n:]
+			if n = protowire.ConsumeFieldValue(field, kind, message); n < 0 {
+				*ok = false
+				return
+			}
+			value := message[:n]
+			if kind == protowire.BytesType {
+				value, _ = protowire.ConsumeBytes(value)
+			}
+			message = message[n:]
+			if !yield(field, value) {
+				return
+			}
+		}
+	}
+}
+
+// validLabels reports whether Prometheus accepts labels without quotes around their names.
+func validLabels(labels []*dto.LabelPair) bool {
+	for i, l := range labels {
+		name, rest := cutName(l.GetName(), "")
+		repeated := slices.ContainsFunc(labels[:i], func(other *dto.LabelPair) bool { return other.GetName() == name })
+		if name == "" || rest != "" || name == "__name__" || repeated || !utf8.ValidString(l.GetValue()) {
+			return false
+		}
+	}
+	return true
+}
+
+// validBuckets reports whether the spans of a native histogram contain as many buckets as there are values.
+// Prometheus rejects a scrape with another histogram. A nil histogram is valid.
+func validBuckets(h *dto.Histogram) bool {
+	count := func(spans []*dto.BucketSpan) (n uint64) {
+		for _, s := range spans {
+			n += uint64(s.GetLength())
+		}
+		return n
+	}
+	matches := func(spans []*dto.BucketSpan, deltas []int64, counts []float64) bool {
+		return count(spans) == uint64(max(len(deltas), len(counts)))
+	}
+	return matches(h.GetPositiveSpan(), h.GetPositiveDelta(), h.GetPositiveCount()) &&
+		matches(h.GetNegativeSpan(), h.GetNegativeDelta(), h.GetNegativeCount())
+}
+
+// write writes the families. It renames families whose names are taken. The format is always protobuf.
+func (x *protoExposition) write(out io.Writer, _ bool, taken map[string]bool) error {
+	all := map[string]bool{} // all names of the user container
+	for _, f := range x.families {
+		for _, name := range f.names {
+			all[name] = true
+		}
+	}
+	for _, f := range x.families {
+		message := f.message
+		if prefix := freePrefix(f.names, taken, all); prefix != "" {
+			message = f.renamed(prefix + f.names[0])
+		}
+		if _, err := out.Write(protowire.AppendVarint(nil, uint64(len(message)))); err != nil {
+			return err
+		}
+		if _, err := out.Write(message); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// renamed returns the message with another name.
+func (f *protoFamily) renamed(name string) []byte {
+	// If a field that is not a list occurs several times, the last value is used (Protocol Buffers, "Encoding").
+	b := slices.Clone(f.message)
+	b = protowire.AppendTag(b, familyName, protowire.BytesType)
+	return protowire.AppendString(b, name)
+}
+
+// freePrefix returns the prefix app_ as many times as necessary, so that no name with the prefix is taken. all
+// contains all names of the user container.
+func freePrefix(names []string, taken, all map[string]bool) (prefix string) {
+	const more = "app_"
+	clash := func(name string) bool { return taken[prefix+name] || prefix != "" && all[prefix+name] }
+	for slices.ContainsFunc(names, clash) {
+		prefix += more
+	}
+	return prefix
+}
+
+// isProtobuf reports whether a content type is the format of a protoExposition.
+func isProtobuf(media string, params map[string]string) bool {
+	return media == "application/vnd.google.protobuf" && params["proto"] == "io.prometheus.client.MetricFamily" &&
+		strings.EqualFold(params["encoding"], "delimited")
+}

@@ -1,0 +1,96 @@
+package status
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// TLS describes TLS on the port for requests. The source limits the length of all strings and lists.
+type TLS struct {
+	On    bool   `json:"on"` // requests over TLS are served
+	Port  int    `json:"port"`
+	Error string `json:"error,omitempty"` // error of the certificate files, which are not in use, or of the port
+
+	// ClientCertificates is true if each client must have a certificate.
+	ClientCertificates bool `json:"clientCertificates"`
+
+	// The following fields describe the certificate in use. Without a certificate, they are empty.
+	Subject   string    `json:"subject,omitempty"`
+	Names     []string  `json:"names,omitempty"` // host names and IP addresses
+	NotBefore time.Time `json:"notBefore,omitzero"`
+	NotAfter  time.Time `json:"notAfter,omitzero"`
+
+	// The page sets the following fields.
+	Validity string `json:"validity,omitempty"` // valid, expired or not-yet-valid
+	Text     string `json:"text"`               // all fields in one line
+}
+
+// Values of TLS.Validity.
+const (
+	certificateValid       = "valid"
+	certificateExpired     = "expired"
+	certificateNotYetValid = "not-yet-valid"
+)
+
+// describe sets Validity and Text.
+func (t *TLS) describe(now time.Time) {
+	var b strings.Builder
+	switch {
+	case t.On:
+		fmt.Fprintf(&b, "on, port %d", t.Port)
+	case t.Error != "":
+		b.WriteString("off")
+	default:
+		b.WriteString("off, no certificate")
+	}
+	if !t.NotAfter.IsZero() {
+		name := t.Subject
+		if len(t.Names) > 0 {
+			name = strings.Join(t.Names, ", ")
+		}
+		fmt.Fprintf(&b, ", certificate for %s, ", name)
+		const layout = "2006-01-02 15:04 MST"
+		until, from := t.NotAfter.UTC().Format(layout), t.NotBefore.UTC().Format(layout)
+		switch {
+		case now.After(t.NotAfter):
+			t.Validity = certificateExpired
+			fmt.Fprintf(&b, "expired %s ago (%s), clients reject it", rounded(now.Sub(t.NotAfter)), until)
+		case now.Before(t.NotBefore):
+			t.Validity = certificateNotYetValid
+			fmt.Fprintf(&b, "not valid until %s (in %s), clients reject it", from, rounded(t.NotBefore.Sub(now)))
+		default:
+			t.Validity = certificateValid
+			fmt.Fprintf(&b, "expires in %s (%s)", rounded(t.NotAfter.Sub(now)), until)
+		}
+	}
+	if t.ClientCertificates {
+		b.WriteString(", clients must have a certificate")
+	}
+	if t.Error != "" {
+		fmt.Fprintf(&b, "; error: %s", t.Error)
+	}
+	t.Text = b.String()
+}
+
+// failed reports whether clients reject the certificate, or whether there was an error.
+func (t *TLS) failed() bool {
+	return t.Error != "" || t.Validity == certificateExpired || t.Validity == certificateNotYetValid
+}
+
+// rounded returns a duration in days, or in smaller units if it is shorter than two days.
+func rounded(d time.Duration) string {
+	const day = 24 * time.Hour
+	if d < 2*day {
+		return d.Round(time.Second).String()
+	}
+	return fmt.Sprintf("%d days", d/day)
+}
+
+// end returns the time at which the certificate expired. It returns the zero time if the certificate has not expired.
+func (t *TLS) end(now time.Time) (at time.Time) {
+	if now.After(t.NotAfter) {
+		at = t.NotAfter
+	}
+	return at
+}

@@ -1,0 +1,71 @@
+package status
+
+import (
+	"bytes"
+	"encoding/json"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
+	"github.com/queue-proxy/queue-proxy/test/harness"
+)
+
+func TestTLSText(t *testing.T) {
+	now := time.Date(2026, 1, 10, 12, 0, 0, 0, time.UTC)
+	certificate := func(from, to time.Duration) TLS {
+		return TLS{On: true, Port: 8112, Subject: "CN=app", Names: []string{"app.example", "10.0.0.1"}, NotBefore: now.Add(from), NotAfter: now.Add(to)}
+	}
+	failed := certificate(-time.Hour, 90*24*time.Hour)
+	failed.Error, failed.ClientCertificates = "tls.crt: no PEM block", true
+	unnamed := certificate(-time.Hour, time.Hour)
+	unnamed.Names = nil
+	for _, c := range []struct {
+		state          TLS
+		validity, want string
+	}{
+		{TLS{}, "", "off, no certificate"},
+		{TLS{Error: "tls.key: no such file"}, "", "off; error: tls.key: no such file"},
+		{certificate(-time.Hour, 90*time.Minute), "valid", "on, port 8112, certificate for app.example, 10.0.0.1, expires in 1h30m0s (2026-01-10 13:30 UTC)"},
+		{certificate(-2*time.Hour, -time.Hour), "expired", "on, port 8112, certificate for app.example, 10.0.0.1, expired 1h0m0s ago (2026-01-10 11:00 UTC), clients reject it"},
+		{certificate(50*time.Hour, 90*time.Hour), "not-yet-valid", "on, port 8112, certificate for app.example, 10.0.0.1, not valid until 2026-01-12 14:00 UTC (in 2 days), clients reject it"},
+		{failed, "valid", "on, port 8112, certificate for app.example, 10.0.0.1, expires in 90 days (2026-04-10 12:00 UTC), clients must have a certificate; error: tls.crt: no PEM block"},
+		{unnamed, "valid", "on, port 8112, certificate for CN=app, expires in 1h0m0s (2026-01-10 13:00 UTC)"},
+	} {
+		c.state.describe(now)
+		harness.Equal(t, c.state.Text, c.want, "text")
+		harness.Equal(t, c.state.Validity, c.validity, "validity of", c.want)
+	}
+}
+
+// The output of why and status.json contain an expired certificate.
+func TestOutputsContainExpiredCertificate(t *testing.T) {
+	b := board(observation.Readiness{Phase: observation.PhaseReady}, Drain{})
+	b.sources.TLS = func() TLS {
+		return TLS{On: true, Port: 8112, Names: []string{"app.example"}, NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: time.Now().Add(-time.Hour)}
+	}
+	server := httptest.NewServer(b.Handler(http.NotFoundHandler(), false))
+	defer server.Close()
+	for _, asJSON := range []bool{false, true} {
+		var out bytes.Buffer
+		_, err := Why(t.Context(), netconn.LoopbackClient(), server.Listener.Addr().(*net.TCPAddr).Port, asJSON, &out)
+		harness.NoError(t, err)
+		want := "\nproblem: clients reject the certificate, or it cannot be used\n  since: 1h0m0s ago "
+		if asJSON {
+			want = `"validity": "expired"`
+		}
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("JSON %t: got %s, want %q", asJSON, out.String(), want)
+		}
+	}
+	var page struct{ TLS TLS }
+	res, err := http.Get(server.URL + path)
+	harness.NoError(t, err)
+	defer res.Body.Close()
+	harness.NoError(t, json.NewDecoder(res.Body).Decode(&page))
+	harness.Equal(t, page.TLS.Validity, "expired", "validity in status.json")
+}
