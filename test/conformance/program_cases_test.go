@@ -87,12 +87,14 @@ func TestWriteDocumentKeepsOtherResults(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		results map[string]result
+		keep    bool
 	}{
-		{"one", map[string]result{"TestA": failure, "TestB": failure}},
-		{"two", map[string]result{"TestA": success}},
-		{"one", map[string]result{"TestA": success, "TestB": failure}},
+		{"one", map[string]result{"TestA": failure, "TestB": failure}, false},
+		{"two", map[string]result{"TestB": success}, false},
+		{"two", map[string]result{"TestA": success}, false},
+		{"one", map[string]result{"TestA": success}, true},
 	} {
-		if err := writeDocument(path, c.name, checks, c.results); err != nil {
+		if err := writeDocument(path, c.name, checks, c.results, c.keep); err != nil {
 			t.Fatal(err)
 		}
 	}

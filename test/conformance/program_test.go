@@ -88,7 +88,7 @@ func parseProgram(args []string, stdout, stderr io.Writer) (*program, error) {
 	flags.StringVar(&p.bin, "bin", "", "`path` of the sidecar binary")
 	flags.StringVar(&p.url, "url", "", "`URL` of a running sidecar, such as http://10.0.0.7:8012")
 	flags.BoolVar(&p.fixedPorts, "fixed-ports", false, "the binary does not support ADMIN_PORT, AUTOSCALER_PORT, METRICS_PORT and STATUS_PORT, such as Knative's queue-proxy; requires root or user namespaces")
-	flags.StringVar(&p.pattern, "run", "", "only run checks that match this `regexp`")
+	flags.StringVar(&p.pattern, "run", "", "only run checks that match this `regexp`; in the table of -write, the others keep their results")
 	flags.StringVar(&p.log, "log", "", "write the output of the checks to this `file`")
 	flags.StringVar(&p.write, "write", "", "write the results to a table in this Markdown `file`, and keep the results of other binaries in it")
 	flags.StringVar(&p.name, "name", "queue-proxy", "`name` of the binary in the table of -write")
@@ -164,7 +164,7 @@ func (p *program) run(stdout, stderr io.Writer) (failed bool, err error) {
 	}
 	counts := printChecks(stdout, all, results)
 	if p.write != "" {
-		err = writeDocument(p.write, p.name, all, results)
+		err = writeDocument(p.write, p.name, all, results, p.pattern != "")
 	}
 	return counts[failure] > 0, err
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -101,8 +102,9 @@ func (c *columns) set(name string, results map[string]result) {
 }
 
 // writeDocument writes the results of a binary to the tables of a document. Other binaries keep
-// their results. If the document does not exist, it is created.
-func writeDocument(path, name string, checks []check, results map[string]result) error {
+// their results, and with keep, also the checks without a result. If the document does not exist,
+// it is created.
+func writeDocument(path, name string, checks []check, results map[string]result, keep bool) error {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		text, err = []byte(beginTables+endTables+"\n"), nil
@@ -116,6 +118,12 @@ func writeDocument(path, name string, checks []check, results map[string]result)
 		return fmt.Errorf("%s: no markers %s and %s", path, beginTables, endTables)
 	}
 	all := parseTables(tables)
+	if keep {
+		merged := map[string]result{}
+		maps.Copy(merged, all.results[name])
+		maps.Copy(merged, results)
+		results = merged
+	}
 	all.set(name, results)
 	_, sections, err := parseChecks()
 	if err != nil {
