@@ -21,6 +21,11 @@ EPOCH   = $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 GO_BUILD = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false \
 	-ldflags '-s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)'
 
+# A test binary with a version is a program that does not need go test (test/conformance/program_test.go).
+GO_BUILD_CONFORMANCE = CGO_ENABLED=0 $(GO) test -c -vet=off -trimpath -buildvcs=false \
+	-ldflags '-s -w -X github.com/queue-proxy/queue-proxy/test/conformance.programVersion=$(VERSION)' \
+	-o $(OUT)queue-proxy-conformance ./test/conformance
+
 # The default is the first of docker, podman and buildah that works.
 IMAGE_TOOL ?= $(shell for t in docker podman buildah; do $$t info >/dev/null 2>&1 && echo $$t && break; done)
 # Without --no-cache, podman reuses layers that contain the timestamps of earlier builds.
@@ -31,11 +36,11 @@ FUZZERS = grep -ro --include='*_test.go' '^func Fuzz[A-Za-z0-9]*' pkg | sed -E '
 
 LINT = bin/golangci-lint-$(LINT_VERSION)/golangci-lint
 
-.PHONY: help run build man test load conformance fuzzers fuzz admission h2spec suites endurance knative cluster cluster-shell cluster-full e2e soak reproducible install-yaml chart release release-dry workflows linters lint check limits plots bench image clean
+.PHONY: help run build man test load conformance conformance-program conformance-table fuzzers fuzz admission h2spec suites endurance knative cluster cluster-shell cluster-full e2e soak reproducible install-yaml chart release release-dry workflows linters lint check limits plots bench image clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets.
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-19s %s\n", $$1, $$2 }' Makefile
 
 run: ## Start the sidecar with a sample application, and print example commands.
 	@$(GO_BUILD) -o bin/ ./cmd/queue-proxy ./test/app
@@ -49,6 +54,10 @@ PROGRAMS ?= ./cmd/...
 build: ## Build all programs in cmd as static binaries in bin.
 	@mkdir -p $(OUT)
 	$(GO_BUILD) -o $(OUT) $(PROGRAMS)
+
+conformance-program: ## Build the conformance suite as the program bin/queue-proxy-conformance, which runs without this repository.
+	@mkdir -p $(OUT)
+	$(GO_BUILD_CONFORMANCE)
 
 man: build ## Generate the manual pages of the injector and the kubectl plugin in bin/man.
 	@rm -rf $(OUT)man
@@ -83,6 +92,15 @@ load: ## Run the injector with the maximum load (about one minute, requires all 
 
 conformance: ## Run the conformance tests; QUEUE_PROXY=path selects another binary.
 	QUEUE_PROXY=$(abspath $(QUEUE_PROXY)) $(GO) test -count=1 -timeout $(if $(QUEUE_PROXY_FIXED_PORTS),30m,5m) ./test/conformance/...
+
+# The binaries of Knative are built from its modules. -write keeps the results of other binaries.
+conformance-table: build conformance-program ## Run the suite with our binary and those of KNATIVE, and write docs/conformance.md; half an hour.
+	bin/queue-proxy-conformance -bin bin/queue-proxy -write docs/conformance.md
+	for release in $(KNATIVE); do \
+		(cd test/knative/$$release && $(GO_BUILD) -o $(CURDIR)/bin/knative-$$release knative.dev/serving/cmd/queue) && \
+		name="Knative $$release ($$(cd test/knative/$$release && $(GO) list -m -f '{{.Version}}' knative.dev/serving))" && \
+		{ bin/queue-proxy-conformance -bin bin/knative-$$release -fixed-ports -name "$$name" -write docs/conformance.md || [ $$? -eq 1 ]; } || exit 1; \
+	done
 
 admission: ## Test the injector with the admission code of the API server; the first run takes minutes.
 	cd test/admission && $(GO) vet ./... && $(GO) test -count=1 -timeout 8m ./...

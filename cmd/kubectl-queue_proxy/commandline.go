@@ -24,6 +24,8 @@ type commandLine struct {
 	// Flags of top.
 	everywhere bool
 	selector   string
+	filter     string
+	by         string // byPod or byWorkload
 	sort       string
 	once       bool
 	interval   time.Duration
@@ -34,6 +36,12 @@ type commandLine struct {
 const (
 	defaultInterval, minInterval = 2 * time.Second, time.Second
 	defaultWindow, maxWindow     = 15 * time.Second, 5 * time.Minute
+)
+
+// Values of --by.
+const (
+	byPod      = "pod"
+	byWorkload = "workload"
 )
 
 // completionTime is the time limit for the completion of pod names.
@@ -123,8 +131,12 @@ requests, the concurrency limit, the requests per second, the 99th percentile of
 and the last failure.
 
 If the output is a terminal, it is refreshed until q or Ctrl-C is pressed. The arrow keys scroll, s
-changes the sort order, / filters rows by text, and ? shows all keys. If the output is not a
-terminal, the output is printed once. Use --once or -o json to print the output once on a terminal.
+changes the sort order, w switches between pods and workloads, / filters rows by text, and ? shows
+all keys. The line below the table contains the note of the selected row. If the output is not a
+terminal, it is printed once. Use --once or -o json to print it once on a terminal.
+
+With --by workload, each row contains the sums of all pods of a workload, such as deployment/web. P99
+is the highest of its pods.
 
 Red means not ready; yellow means draining or unknown. Set NO_COLOR=1 in the environment to disable
 colors.
@@ -155,6 +167,8 @@ colors.
 	flags.StringVarP(&line.container, "container", "c", "queue-proxy", "container of the sidecar")
 	cli.Choice(cmd, &line.output, "output", "o", "format of the output; json is printed only once", "text", "json")
 	cli.Choice(cmd, &line.sort, "sort", "", "sort order; the highest value, the latest failure or the worst state is shown first", plugin.Keys()...)
+	cli.Choice(cmd, &line.by, "by", "", "objects in the rows", byPod, byWorkload)
+	flags.StringVar(&line.filter, "filter", "", "only show rows that contain this text")
 	flags.BoolVar(&line.once, "once", false, "print once, as plain text")
 	flags.DurationVar(&line.interval, "interval", defaultInterval, "interval of the requests to a sidecar (minimum 1s)")
 	flags.DurationVar(&line.window, "window", defaultWindow, "time window for REQ/S and P99 (maximum 5m)")

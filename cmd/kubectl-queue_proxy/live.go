@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -21,6 +22,9 @@ import (
 // gap is the space between two columns, in characters.
 const gap = 2
 
+// narrowWidth is the width of a window, in characters, below which the note has no column.
+const narrowWidth = 110
+
 // Messages of the live view.
 type (
 	roundMsg struct{}  // starts a round
@@ -35,7 +39,7 @@ type (
 // keyMap contains the keys of the live view in addition to the keys of the table.
 type keyMap struct {
 	table.KeyMap
-	sort, filter, clear, help, quit key.Binding
+	sort, workloads, filter, clear, help, quit key.Binding
 }
 
 func newKeyMap() keyMap {
@@ -45,17 +49,20 @@ func newKeyMap() keyMap {
 	}
 	return keyMap{
 		KeyMap: table.DefaultKeyMap(),
-		sort:   binding("s", "sort"), filter: binding("/", "filter"), clear: binding("esc", "clear filter"),
+		sort:   binding("s", "sort"), workloads: binding("w", "pods or workloads"),
+		filter: binding("/", "filter"), clear: binding("esc", "clear filter"),
 		help: binding("? h", "help"), quit: binding("q Q ctrl+c", "quit"),
 	}
 }
 
 // ShortHelp implements [help.KeyMap].
-func (k keyMap) ShortHelp() []key.Binding { return []key.Binding{k.sort, k.filter, k.help, k.quit} }
+func (k keyMap) ShortHelp() []key.Binding {
+	return []key.Binding{k.sort, k.workloads, k.filter, k.help, k.quit}
+}
 
 // FullHelp implements [help.KeyMap].
 func (k keyMap) FullHelp() [][]key.Binding {
-	return append([][]key.Binding{{k.sort, k.filter, k.clear}, {k.help, k.quit}}, k.KeyMap.FullHelp()...)
+	return append([][]key.Binding{{k.sort, k.workloads, k.filter, k.clear}, {k.help, k.quit}}, k.KeyMap.FullHelp()...)
 }
 
 // Styles of the live view. Bubble Tea removes colors if NO_COLOR is set.
@@ -85,6 +92,7 @@ type live struct {
 	news          newsMsg
 
 	keys   keyMap
+	rows   []plugin.Row // rows of the table: sorted, without those that the filter hides
 	table  table.Model
 	filter textinput.Model
 	help   help.Model
@@ -110,6 +118,7 @@ func newLive(line commandLine, namespace string, round func() newsMsg) *live {
 	cell := lipgloss.NewStyle().PaddingRight(gap)
 	m.table = table.New(table.WithFocused(true), table.WithStyles(table.Styles{Header: cell.Bold(true), Cell: cell, Selected: lipgloss.NewStyle().Reverse(true)}))
 	m.filter.Prompt = "filter: "
+	m.filter.SetValue(line.filter)
 	m.help.Styles = help.Styles{} // the default colors are not readable on each background
 	return m
 }
@@ -164,6 +173,9 @@ func (m *live) press(msg tea.KeyPressMsg) tea.Cmd {
 	case key.Matches(msg, m.keys.sort):
 		all := plugin.Keys()
 		m.line.sort = all[(slices.Index(all, m.line.sort)+1)%len(all)]
+	case key.Matches(msg, m.keys.workloads):
+		m.line.by = map[string]string{byPod: byWorkload, byWorkload: byPod}[m.line.by]
+		m.table.GotoTop()
 	case key.Matches(msg, m.keys.filter):
 		return m.filter.Focus()
 	case key.Matches(msg, m.keys.help):
@@ -176,22 +188,21 @@ func (m *live) press(msg tea.KeyPressMsg) tea.Cmd {
 
 // layout computes the table from the rows, the filter and the size of the window.
 func (m *live) layout() {
-	columns := plugin.Columns(m.line.everywhere)
-	rows := slices.Clone(m.news.rows)
-	plugin.Sort(rows, m.line.sort)
-	cells := plugin.Table(columns, rows, m.now)
-	titles, cells := cells[0], cells[1:]
-	shown := make([]table.Row, 0, len(rows))
-	var states []plugin.State
-	for i, row := range cells {
-		if strings.Contains(strings.ToLower(strings.Join(row, " ")), strings.ToLower(m.filter.Value())) {
-			shown, states = append(shown, row), append(states, rows[i].State)
-		}
+	m.line.filter = m.filter.Value()
+	m.rows = m.line.arrange(m.news.rows)
+	columns := m.line.layout(m.width < narrowWidth).Columns()
+	cells := plugin.Table(columns, m.rows, m.now)
+	titles, shown := cells[0], make([]table.Row, len(m.rows))
+	for i, row := range cells[1:] {
+		shown[i] = row
 	}
 	widths := fit(columns, titles, shown, m.width)
 	all := make([]table.Column, len(titles))
 	for i, title := range titles {
 		all[i] = table.Column{Title: title, Width: widths[i]}
+	}
+	if len(all) != len(m.table.Columns()) {
+		m.table.SetRows(nil) // the table cannot render rows with more columns
 	}
 	m.table.SetColumns(all)
 	m.table.SetRows(shown)
@@ -201,14 +212,18 @@ func (m *live) layout() {
 			if columns[j].Name {
 				row[j] = cutMiddle(row[j], widths[j])
 			}
-			if states[i] != plugin.Ready && i != m.table.Cursor() {
-				row[j] = styleOf(states[i]).Render(row[j])
+			if m.rows[i].State != plugin.Ready && i != m.table.Cursor() {
+				row[j] = styleOf(m.rows[i].State).Render(row[j])
 			}
 		}
 	}
 	m.table.SetWidth(m.width)
 	m.help.SetWidth(m.width)
-	m.table.SetHeight(max(2, m.height-2-lipgloss.Height(m.help.View(m.keys))))
+	around := 2 + lipgloss.Height(m.help.View(m.keys)) // lines above and below the table
+	if m.showsSelected() {
+		around++
+	}
+	m.table.SetHeight(max(2, m.height-around))
 }
 
 // fit returns the widths of the columns. If the sum is greater than width, it repeatedly reduces the
@@ -250,12 +265,17 @@ func cutMiddle(name string, width int) string {
 
 // View implements [tea.Model].
 func (m *live) View() tea.View {
-	v := tea.NewView(strings.Join([]string{m.header(), m.status(), m.table.View(), m.help.View(m.keys)}, "\n"))
+	parts := []string{m.header(), m.status(), m.table.View()}
+	if m.showsSelected() {
+		parts = append(parts, m.selected())
+	}
+	v := tea.NewView(strings.Join(append(parts, m.help.View(m.keys)), "\n"))
 	v.AltScreen = true
 	return v
 }
 
-// header returns the first line: the namespace, the number of sidecars in each state, the sort order and the time.
+// header returns the first line: the namespace, the number of sidecars in each state, and the sort order. If the window
+// is wide enough, it also contains the time.
 func (m *live) header() string {
 	counts := map[plugin.State]int{}
 	for _, r := range m.news.rows {
@@ -267,9 +287,11 @@ func (m *live) header() string {
 			left += fmt.Sprintf(", %d %s", counts[state], strings.ReplaceAll(string(state), "-", " "))
 		}
 	}
-	right := "sorted by " + m.line.sort + "   " + m.now.Format(time.TimeOnly)
-	return bold().MaxWidth(m.width).Render(message.Printable(left)) +
-		lipgloss.PlaceHorizontal(max(0, m.width-lipgloss.Width(left)), lipgloss.Right, "   "+right)
+	right := "   sorted by " + m.line.sort
+	if timed := right + "   " + m.now.Format(time.TimeOnly); lipgloss.Width(left+timed) <= m.width {
+		right = timed
+	}
+	return bold().MaxWidth(m.width).Render(message.Printable(left)) + lipgloss.PlaceHorizontal(max(0, m.width-lipgloss.Width(left)), lipgloss.Right, right)
 }
 
 // status returns the second line: the filter, or a problem.
@@ -288,4 +310,21 @@ func (m *live) status() string {
 		text = "no sidecars found; the list of pods is updated every " + listInterval.String()
 	}
 	return alarm().MaxWidth(m.width).Render(message.Printable(text))
+}
+
+// showsSelected reports whether the window is high enough for the line below the table.
+func (m *live) showsSelected() bool { return m.height > 5 }
+
+// selected returns the line below the table: the position, the complete name and the note of the selected row.
+func (m *live) selected() string {
+	i := m.table.Cursor()
+	if i < 0 || i >= len(m.rows) {
+		return ""
+	}
+	r := m.rows[i]
+	text := fmt.Sprintf("%d of %d  %s", i+1, len(m.rows), cmp.Or(r.Pod, r.Workload))
+	if r.Note != "" {
+		text += ": " + r.Note
+	}
+	return lipgloss.NewStyle().MaxWidth(m.width).Render(message.Printable(text))
 }

@@ -91,7 +91,7 @@ func TestLiveViewRestoresTerminal(t *testing.T) {
 		})
 		w.resize(t, 80, 10)
 		harness.NoError(t, unix.Kill(os.Getpid(), unix.SIGWINCH))
-		harness.Until(t, "the rows fit in the window", func() bool { return strings.Contains(w.all(), "…") })
+		harness.Until(t, "the rows fit in the window", func() bool { return strings.Contains(w.all(), "RUN/LIMIT") })
 		end(w, cancel)
 		if code := harness.Receive(t, ended, "the end"); code != 0 || stderr.Len() > 0 {
 			t.Errorf("%s: got code %d and %q, want 0 and no error", ending, code, stderr.String())

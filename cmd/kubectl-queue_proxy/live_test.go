@@ -16,7 +16,7 @@ import (
 
 // newTestLive returns a live view in a window, after a round with rows.
 func newTestLive(width, height int, rows ...plugin.Row) *live {
-	m := newLive(commandLine{sort: "name", interval: time.Second}, "shop", func() newsMsg { return newsMsg{rows: rows} })
+	m := newLive(commandLine{sort: "name", by: byPod, interval: time.Second}, "shop", func() newsMsg { return newsMsg{rows: rows} })
 	m.Update(tea.WindowSizeMsg{Width: width, Height: height})
 	m.Update(newsMsg{rows: rows})
 	return m
@@ -110,7 +110,7 @@ func TestLiveFiltersRows(t *testing.T) {
 
 func TestLiveScrollsToEachRow(t *testing.T) {
 	m := newTestLive(120, 12, manyRows(40)...)
-	for _, test := range []struct{ key, want string }{{"end", "web-39"}, {"home", "web-00"}, {"pgdown", "web-08"}, {"G", "web-39"}, {"k", "web-38"}} {
+	for _, test := range []struct{ key, want string }{{"end", "web-39"}, {"home", "web-00"}, {"pgdown", "web-07"}, {"G", "web-39"}, {"k", "web-38"}} {
 		press(m, test.key)
 		lines := screen(m)
 		harness.Contains(t, strings.Join(lines, "\n"), test.want, test.key)
@@ -122,6 +122,40 @@ func TestLiveScrollsToEachRow(t *testing.T) {
 	m.Update(newsMsg{})
 	m.Update(newsMsg{rows: manyRows(2)})
 	harness.Contains(t, strings.Join(screen(m), "\n"), "web-01")
+}
+
+func TestLiveShowsNoteOfSelectedRow(t *testing.T) {
+	m := newTestLive(80, 24, plugin.Row{Pod: "a", State: plugin.Ready, Running: new(2), Limit: new(4)}, plugin.Row{Pod: "b", State: plugin.NotReady, Note: "not ready: refused"})
+	harness.Contains(t, screen(m)[2], "RUN/LIMIT")
+	harness.Contains(t, screen(m)[3], " 2/4 ")
+	note := func() string { all := screen(m); return strings.TrimSpace(all[len(all)-2]) }
+	harness.Equal(t, note(), "1 of 2  a")
+	press(m, "j")
+	harness.Equal(t, note(), "2 of 2  b: not ready: refused")
+	if strings.Contains(strings.Join(screen(m)[:20], "\n"), "refused") {
+		t.Errorf("got %q, want the note only below the table", screen(m))
+	}
+	press(m, "/", "x")
+	harness.Equal(t, note(), "", "without rows")
+	harness.Contains(t, screen(newTestLive(120, 24))[2], "NOTE", "wide window")
+}
+
+func TestLiveSwitchesToWorkloads(t *testing.T) {
+	rows := manyRows(64)
+	for i := range rows {
+		rows[i].Workload = "deployment/web"
+	}
+	rows = append(rows, plugin.Row{Namespace: "shop", Pod: "db-0", Workload: "statefulset/db", State: plugin.Ready})
+	m := newTestLive(80, 24, rows...)
+	press(m, "end", "w")
+	text := strings.Join(screen(m), "\n")
+	for _, want := range []string{"65 sidecars", "WORKLOAD", "deployment/web  64/64", "statefulset/db  1/1", "1 of 2  deployment/web"} {
+		harness.Contains(t, text, want)
+	}
+	press(m, "/", "d", "b", "enter")
+	harness.Contains(t, strings.Join(screen(m), "\n"), "1 of 1  statefulset/db")
+	press(m, "esc", "w")
+	harness.Contains(t, strings.Join(screen(m), "\n"), "1 of 65  db-0")
 }
 
 func TestLiveHelpShowsAllKeys(t *testing.T) {

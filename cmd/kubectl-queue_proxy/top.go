@@ -99,12 +99,28 @@ func (p *program) once(ctx context.Context, line commandLine, c *collector) erro
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	plugin.Sort(rows, line.sort)
+	rows = line.arrange(rows)
 	if c.more {
 		fmt.Fprintf(p.stderr, "There are more than %d sidecars. Use -l to select sidecars.\n", plugin.MaxSidecars)
 	}
 	if line.output == "json" {
 		return plugin.WriteJSON(p.stdout, rows, time.Now())
 	}
-	return plugin.WriteText(p.stdout, rows, line.everywhere, time.Now())
+	return plugin.WriteText(p.stdout, rows, line.layout(false), time.Now())
+}
+
+// arrange returns the rows of the table: the pods or the workloads that the filter selects, in their order.
+func (line *commandLine) arrange(pods []plugin.Row) []plugin.Row {
+	rows := slices.Clone(pods)
+	if line.by == byWorkload {
+		rows = plugin.ByWorkload(rows)
+	}
+	rows = slices.DeleteFunc(rows, func(r plugin.Row) bool { return !plugin.Matches(r, line.filter) })
+	plugin.Sort(rows, line.sort)
+	return rows
+}
+
+// layout returns the columns of the table.
+func (line *commandLine) layout(narrow bool) plugin.Layout {
+	return plugin.Layout{Namespaces: line.everywhere, Workloads: line.by == byWorkload, Narrow: narrow}
 }

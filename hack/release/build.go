@@ -31,15 +31,27 @@ func platforms() []platform {
 	}
 }
 
-// programs returns the names of the programs below cmd/ that support the platform. The directory
+// conformance is the program that contains the tests of test/conformance.
+const conformance = "queue-proxy-conformance"
+
+// commands returns the names of the programs below cmd/ that support the platform. The directory
 // internal contains packages.
-func (p platform) programs(root string) ([]string, error) {
+func (p platform) commands(root string) ([]string, error) {
 	folders, err := os.ReadDir(filepath.Join(root, "cmd"))
 	var names []string
 	for _, f := range folders {
 		if f.IsDir() && f.Name() != "internal" && (p.sidecar || f.Name() != "queue-proxy") {
 			names = append(names, f.Name())
 		}
+	}
+	return names, err
+}
+
+// programs returns the names of all programs that support the platform.
+func (p platform) programs(root string) ([]string, error) {
+	names, err := p.commands(root)
+	if p.sidecar {
+		names = append(names, conformance)
 	}
 	return names, err
 }
@@ -62,7 +74,7 @@ type builder struct {
 
 // build builds the programs for a platform and writes them to out.
 func (b builder) build(p platform, out string) error {
-	programs, err := p.programs(b.root)
+	commands, err := p.commands(b.root)
 	if err != nil {
 		return err
 	}
@@ -70,13 +82,21 @@ func (b builder) build(p platform, out string) error {
 	if err != nil {
 		return err
 	}
-	cmd := exec.Command("make", "--no-print-directory", "-C", b.root, "build", "OUT="+out+"/", "PROGRAMS=./cmd/"+strings.Join(programs, " ./cmd/"),
-		"VERSION="+b.version, "COMMIT="+b.commit)
+	if err := b.makeFor(p, "build", "OUT="+out+"/", "PROGRAMS=./cmd/"+strings.Join(commands, " ./cmd/")); err != nil || !p.sidecar {
+		return err
+	}
+	return b.makeFor(p, "conformance-program", "OUT="+out+"/")
+}
+
+// makeFor runs a target of the Makefile for a platform.
+func (b builder) makeFor(p platform, args ...string) error {
+	args = append([]string{"--no-print-directory", "-C", b.root, "VERSION=" + b.version, "COMMIT=" + b.commit}, args...)
+	cmd := exec.Command("make", args...)
 	cmd.Env = append(os.Environ(), "GOOS="+p.os, "GOARCH="+p.arch) //nolint:forbidigo // make and go need the environment
 	if b.cache != "" {
 		cmd.Env = append(cmd.Env, "GOCACHE="+b.cache)
 	}
-	if _, err = output(cmd); err != nil {
+	if _, err := output(cmd); err != nil {
 		return fmt.Errorf("%s/%s: %w", p.os, p.arch, err)
 	}
 	return nil

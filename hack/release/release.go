@@ -36,7 +36,7 @@ func (r *release) make() error {
 	if err := os.MkdirAll(filepath.Join(r.out, "assets"), 0o755); err != nil {
 		return err
 	}
-	for _, step := range []func() error{r.writeNotes, r.buildPrograms, r.buildAgain, r.packPrograms, r.publish, r.checkSums} {
+	for _, step := range []func() error{r.writeNotes, r.buildPrograms, r.buildAgain, r.packPrograms, r.writeKrew, r.publish, r.checkSums} {
 		if err := step(); err != nil {
 			return err
 		}
@@ -156,21 +156,30 @@ func (r *release) packProgram(p platform, program string, licence []byte) error 
 		return err
 	}
 	entries = append(entries, pages...)
-	name := strings.Join([]string{program, r.version, p.os, p.arch}, "-")
-	pack, extension := packTar, ".tar.gz"
+	pack := packTar
 	if p.os == "windows" {
-		pack, extension = packZip, ".zip"
+		pack = packZip
 	}
 	packed, err := pack(entries, r.epoch)
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(r.asset(name+extension), packed, 0o644)
+	return os.WriteFile(r.asset(r.archive(p, program)), packed, 0o644)
 }
 
-// manual returns the manual pages of a program and its commands. The sidecar has no manual pages.
+// archive returns the file name of the archive of a program for a platform.
+func (r *release) archive(p platform, program string) string {
+	extension := ".tar.gz"
+	if p.os == "windows" {
+		extension = ".zip"
+	}
+	return strings.Join([]string{program, r.version, p.os, p.arch}, "-") + extension
+}
+
+// manual returns the manual pages of a program and its commands. The sidecar and the conformance
+// suite have none.
 func manual(folder, program string) ([]entry, error) {
-	if program == "queue-proxy" {
+	if program == "queue-proxy" || program == conformance {
 		return nil, nil
 	}
 	page := strings.ReplaceAll(program, "_", "-") // as in "man kubectl-queue-proxy"

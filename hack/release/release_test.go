@@ -174,8 +174,10 @@ func TestManualContainsOnlyProgramPages(t *testing.T) {
 	if pages, err := manual(dir, "kubectl-queue_proxy"); err != nil || len(pages) != 1 {
 		t.Errorf("got %v, %v, want the page of the plugin", pages, err)
 	}
-	if pages, err := manual(dir, "queue-proxy"); err != nil || len(pages) != 0 {
-		t.Errorf("got %v, %v, want no pages for the sidecar", pages, err)
+	for _, program := range []string{"queue-proxy", conformance} {
+		if pages, err := manual(dir, program); err != nil || len(pages) != 0 {
+			t.Errorf("%s: got %v, %v, want no pages", program, pages, err)
+		}
 	}
 	if _, err := manual(dir, "top"); err == nil {
 		t.Error("got no error for a program without a manual page")
@@ -197,6 +199,36 @@ func TestManualPagesDoNotOverwritePrograms(t *testing.T) {
 	got = bytes.ReplaceAll(got, []byte(r.out), []byte("OUT"))
 	if !bytes.Contains(got, []byte("-o OUT/manual/ ")) || bytes.Contains(got, []byte("bin/")) {
 		t.Errorf("got commands\n%s\nwant no file in bin", got)
+	}
+}
+
+func TestKrewManifestContainsChecksums(t *testing.T) {
+	r := &release{out: t.TempDir(), version: "v1.2.3", platforms: []platform{{"linux", "arm64", true}, {"windows", "amd64", false}}}
+	if err := os.Mkdir(filepath.Join(r.out, "assets"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"kubectl-queue_proxy-v1.2.3-linux-arm64.tar.gz", "kubectl-queue_proxy-v1.2.3-windows-amd64.zip"} {
+		if err := os.WriteFile(r.asset(name), []byte("archive"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := r.writeKrew(); err != nil {
+		t.Fatal(err)
+	}
+	got, err := os.ReadFile(r.asset("krew.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const sum = "0eb3e36bfb24dcd9bb1d1bece1531216b59539a8fde17ee80224af0653c92aa3"
+	for _, want := range []string{
+		"  version: v1.2.3\n",
+		"matchLabels: {os: linux, arch: arm64}\n    uri: https://github.com/queue-proxy/queue-proxy/releases/download/v1.2.3/kubectl-queue_proxy-v1.2.3-linux-arm64.tar.gz\n    sha256: " + sum + "\n    bin: kubectl-queue_proxy\n",
+		"matchLabels: {os: windows, arch: amd64}\n",
+		"    bin: kubectl-queue_proxy.exe\n",
+	} {
+		if !strings.Contains(string(got), want) {
+			t.Errorf("got no %q in\n%s", want, got)
+		}
 	}
 }
 
@@ -284,12 +316,12 @@ func TestProgramsPerPlatform(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := len(folders)
+		want := len(folders) + 1 // with the conformance suite
 		if p.os != "linux" {
-			want--
+			want -= 2
 		}
-		if len(got) != want || slices.Contains(got, "queue-proxy") != (p.os == "linux") {
-			t.Errorf("%s/%s: got %q, want %d programs, and the sidecar only on Linux", p.os, p.arch, got, want)
+		if len(got) != want || slices.Contains(got, "queue-proxy") != (p.os == "linux") || slices.Contains(got, conformance) != (p.os == "linux") {
+			t.Errorf("%s/%s: got %q, want %d programs, with the sidecar and the conformance suite only on Linux", p.os, p.arch, got, want)
 		}
 	}
 }

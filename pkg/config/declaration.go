@@ -98,7 +98,7 @@ type Timeouts struct {
 // Readiness configures the readiness probes of the user container (docs/promises.md, section 2).
 type Readiness struct {
 	ProbeArray      ProbeArray `envconfig:"ENABLE_MULTI_CONTAINER_PROBES" default:"false" desc:"Whether 'SERVING_READINESS_PROBE' is an array that contains one probe for each container."`
-	Probes          Probes     `envconfig:"SERVING_READINESS_PROBE" derived:"no probe on Knative, otherwise a TCP probe of 'USER_PORT'" desc:"Readiness probe of the user container. If there is no probe, the user container is always ready. 'exec' probes are not supported."`
+	Probes          Probes     `envconfig:"SERVING_READINESS_PROBE" derived:"no probe on Knative, otherwise a TCP probe of 'USER_PORT'" desc:"Readiness probe of the user container. If there is no probe, the user container is always ready. 'exec' probes are not supported. Like all 'SERVING_' settings, it selects the defaults of Knative unless 'ON_KNATIVE=false' is set."`
 	AutoDetectHTTP2 Bool       `envconfig:"ENABLE_HTTP2_AUTO_DETECTION" default:"false" desc:"Whether 'httpGet' probes try HTTP/2 without TLS before HTTP/1.1."`
 }
 

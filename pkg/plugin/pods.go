@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/queue-proxy/queue-proxy/pkg/config"
 )
@@ -12,6 +13,7 @@ import (
 // Sidecar is a queue-proxy in a pod.
 type Sidecar struct {
 	Namespace, Pod string
+	Workload       string // owner of the pod, such as "deployment/web"; the pod itself without an owner
 
 	Metrics int // port for metrics
 	Stats   int // port for statistics, for the autoscaler
@@ -41,7 +43,7 @@ func SidecarOf(pod *corev1.Pod, name string) (Sidecar, bool) {
 	if found == nil || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 		return Sidecar{}, false
 	}
-	s := Sidecar{Namespace: pod.Namespace, Pod: pod.Name}
+	s := Sidecar{Namespace: pod.Namespace, Pod: pod.Name, Workload: workload(pod)}
 	s.Metrics, s.Stats = ports(found)
 	for _, status := range statuses {
 		if status.Name != name {
@@ -59,6 +61,22 @@ func SidecarOf(pod *corev1.Pod, name string) (Sidecar, bool) {
 		s.Absent = string(pod.Status.Phase)
 	}
 	return s, true
+}
+
+// workload returns the kind and the name of the workload that a pod belongs to, such as "deployment/web". The name of a
+// ReplicaSet of a Deployment ends with the template hash.
+func workload(pod *corev1.Pod) string {
+	owner := metav1.GetControllerOf(pod)
+	if owner == nil {
+		return "pod/" + pod.Name
+	}
+	kind, name := owner.Kind, owner.Name
+	if hash := pod.Labels["pod-template-hash"]; kind == "ReplicaSet" && hash != "" {
+		if deployment, found := strings.CutSuffix(name, "-"+hash); found {
+			kind, name = "Deployment", deployment
+		}
+	}
+	return strings.ToLower(kind) + "/" + name
 }
 
 // ports returns the ports of the sidecar in c. They are computed from the environment, as in the sidecar. If a setting is

@@ -13,9 +13,9 @@ import (
 
 func TestSidecarOfFindsContainer(t *testing.T) {
 	const running = `"status":{"phase":"Running","podIP":"10.0.0.1","containerStatuses":[{"name":"queue-proxy","ready":true,"state":{"running":{}}}]}`
-	found := Sidecar{Namespace: "shop", Pod: "web", Metrics: 9091, Stats: 9090, Ready: true}
-	ports := func(metrics, stats int) Sidecar { return Sidecar{"shop", "web", metrics, stats, true, ""} }
-	absent := func(why string) Sidecar { return Sidecar{"shop", "web", 9091, 9090, false, why} }
+	found := Sidecar{Namespace: "shop", Pod: "web", Workload: "pod/web", Metrics: 9091, Stats: 9090, Ready: true}
+	ports := func(metrics, stats int) Sidecar { return Sidecar{"shop", "web", "pod/web", metrics, stats, true, ""} }
+	absent := func(why string) Sidecar { return Sidecar{"shop", "web", "pod/web", 9091, 9090, false, why} }
 	status := func(state string) string {
 		return `"spec":{"containers":[{"name":"queue-proxy"}]},"status":{"phase":"Running","podIP":"10.0.0.1","containerStatuses":[{"name":"queue-proxy","state":` + state + `}]}`
 	}
@@ -47,5 +47,22 @@ func TestSidecarOfFindsContainer(t *testing.T) {
 		if !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%s: got %+v, want %+v", name, got, c.want)
 		}
+	}
+}
+
+func TestSidecarOfReturnsWorkload(t *testing.T) {
+	owner := func(kind, name string) string {
+		return `"ownerReferences":[{"kind":"Node","name":"n"},{"kind":"` + kind + `","name":"` + name + `","controller":true}]`
+	}
+	for metadata, want := range map[string]string{
+		`"labels":{"pod-template-hash":"5d8f"},` + owner("ReplicaSet", "web-5d8f"): "deployment/web",
+		owner("ReplicaSet", "web-5d8f"):                                            "replicaset/web-5d8f",
+		owner("StatefulSet", "db"):                                                 "statefulset/db",
+		`"labels":{}`:                                                              "pod/web-1",
+	} {
+		var pod corev1.Pod
+		harness.NoError(t, json.Unmarshal([]byte(`{"metadata":{"name":"web-1",`+metadata+`},"spec":{"containers":[{"name":"queue-proxy"}]}}`), &pod))
+		sidecar, _ := SidecarOf(&pod, "queue-proxy")
+		harness.Equal(t, sidecar.Workload, want, metadata)
 	}
 }

@@ -22,22 +22,44 @@ type Column struct {
 	cell  func(Row, time.Time) string
 }
 
-// Columns returns the columns of the table. The column for the namespace is optional.
-func Columns(namespaces bool) []Column {
-	all := []Column{
-		{Title: "NAMESPACE", Min: 9, Name: true, cell: func(r Row, _ time.Time) string { return r.Namespace }},
-		{Title: "POD", Min: 16, Name: true, cell: func(r Row, _ time.Time) string { return r.Pod }},
-		{Title: "READY", cell: func(r Row, _ time.Time) string { return ready(r.State) }},
-		{Title: "RUNNING", right: true, cell: func(r Row, _ time.Time) string { return number(r.Running) }},
-		{Title: "WAITING", right: true, cell: func(r Row, _ time.Time) string { return number(r.Waiting) }},
-		{Title: "LIMIT", right: true, cell: limit},
-		{Title: "REQ/S", right: true, cell: func(r Row, _ time.Time) string { return rate(r.Rate) }},
-		{Title: "P99", right: true, cell: func(r Row, _ time.Time) string { return seconds(r.P99) }},
-		{Title: "LAST FAILURE", Min: 10, cell: failure},
-		{Title: "NOTE", Min: 8, cell: func(r Row, _ time.Time) string { return r.Note }},
+// A Layout selects the columns of the table.
+type Layout struct {
+	Namespaces bool // show the namespace
+	Workloads  bool // each row is a workload
+	Narrow     bool // show the limit next to the running requests, and no note
+}
+
+// Columns returns the columns of the table.
+func (l Layout) Columns() []Column {
+	var all []Column
+	if l.Namespaces {
+		all = append(all, Column{Title: "NAMESPACE", Min: 9, Name: true, cell: func(r Row, _ time.Time) string { return r.Namespace }})
 	}
-	if !namespaces {
-		return all[1:]
+	if l.Workloads {
+		all = append(all, Column{Title: "WORKLOAD", Min: 16, Name: true, cell: func(r Row, _ time.Time) string { return r.Workload }})
+	} else {
+		all = append(all, Column{Title: "POD", Min: 16, Name: true, cell: func(r Row, _ time.Time) string { return r.Pod }})
+	}
+	all = append(all, Column{Title: "READY", cell: ready})
+	waiting := Column{Title: "WAITING", right: true, cell: func(r Row, _ time.Time) string { return number(r.Waiting) }}
+	if l.Narrow {
+		all = append(all, Column{Title: "RUN/LIMIT", right: true, cell: runningAndLimit}, waiting)
+	} else {
+		all = append(all,
+			Column{Title: "RUNNING", right: true, cell: func(r Row, _ time.Time) string { return number(r.Running) }},
+			waiting,
+			Column{Title: "LIMIT", right: true, cell: limit})
+	}
+	last := failure
+	if l.Narrow {
+		last = func(r Row, now time.Time) string { return strings.TrimSuffix(failure(r, now), " ago") }
+	}
+	all = append(all,
+		Column{Title: "REQ/S", right: true, cell: func(r Row, _ time.Time) string { return rate(r.Rate) }},
+		Column{Title: "P99", right: true, cell: func(r Row, _ time.Time) string { return seconds(r.P99) }},
+		Column{Title: "LAST FAILURE", Min: 10, cell: last})
+	if !l.Narrow {
+		all = append(all, Column{Title: "NOTE", Min: 8, cell: func(r Row, _ time.Time) string { return r.Note }})
 	}
 	return all
 }
@@ -62,10 +84,16 @@ func Table(columns []Column, rows []Row, now time.Time) [][]string {
 	return table
 }
 
+// Matches reports whether a row contains text. Case is ignored.
+func Matches(r Row, text string) bool {
+	cells := []string{r.Namespace, r.Pod, r.Workload, ready(r, time.Time{}), r.Failure, r.Note}
+	return strings.Contains(strings.ToLower(strings.Join(cells, " ")), strings.ToLower(text))
+}
+
 // WriteText writes the table as plain text, without truncated names.
-func WriteText(w io.Writer, rows []Row, namespaces bool, now time.Time) error {
+func WriteText(w io.Writer, rows []Row, layout Layout, now time.Time) error {
 	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	for _, cells := range Table(Columns(namespaces), rows, now) {
+	for _, cells := range Table(layout.Columns(), rows, now) {
 		fmt.Fprintln(out, strings.Join(cells, "\t"))
 	}
 	return out.Flush()
@@ -74,8 +102,12 @@ func WriteText(w io.Writer, rows []Row, namespaces bool, now time.Time) error {
 // unknown is the text for a value that is not known.
 const unknown = "-"
 
-func ready(s State) string {
-	return map[State]string{Ready: "yes", NotReady: "no", Draining: "draining", Unknown: "?"}[s]
+// ready returns the state of a pod, or the number of ready pods of a workload.
+func ready(r Row, _ time.Time) string {
+	if r.Pods > 0 {
+		return fmt.Sprintf("%d/%d", r.ReadyPods, r.Pods)
+	}
+	return map[State]string{Ready: "yes", NotReady: "no", Draining: "draining", Unknown: "?"}[r.State]
 }
 
 func number(n *int) string {
@@ -90,6 +122,10 @@ func limit(r Row, _ time.Time) string {
 		return "none"
 	}
 	return number(r.Limit)
+}
+
+func runningAndLimit(r Row, now time.Time) string {
+	return number(r.Running) + "/" + limit(r, now)
 }
 
 func rate(n *float64) string {

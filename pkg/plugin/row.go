@@ -20,11 +20,14 @@ const (
 	Unknown  State = "unknown"  // there is no response of the sidecar; the note contains the reason
 )
 
-// A Row contains the values of one sidecar in the table. A nil pointer means that the value is unknown. The JSON
+// A Row contains the values of one sidecar in the table, or of all sidecars of a workload. A nil pointer means that the value is unknown. The JSON
 // names are stable.
 type Row struct {
 	Namespace  string         `json:"namespace"`
-	Pod        string         `json:"pod"`
+	Pod        string         `json:"pod,omitempty"`       // "" in a row of a workload
+	Workload   string         `json:"workload"`            // such as "deployment/web"
+	Pods       int            `json:"pods,omitempty"`      // number of pods in a row of a workload
+	ReadyPods  int            `json:"readyPods,omitempty"` // number of ready pods in a row of a workload
 	State      State          `json:"state"`
 	Running    *int           `json:"running"`
 	Waiting    *int           `json:"waiting"`
@@ -62,8 +65,7 @@ func Sort(rows []Row, by string) {
 		case "failure":
 			n = cmp.Or(latest(a.FailedAt, b.FailedAt), first(a.Failure != "", b.Failure != ""))
 		case "ready":
-			order := []State{Unknown, NotReady, Draining, Ready}
-			n = cmp.Compare(slices.Index(order, a.State), slices.Index(order, b.State))
+			n = cmp.Compare(slices.Index(states(), a.State), slices.Index(states(), b.State))
 		}
 		return cmp.Or(n, byName(a, b))
 	})

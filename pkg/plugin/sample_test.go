@@ -141,7 +141,7 @@ func FuzzMetricsPageToTable(f *testing.F) {
 		}
 		rows := w.Rows()
 		harness.Equal(t, WriteJSON(io.Discard, rows, time.Unix(2, 0)), nil)
-		for _, cells := range Table(Columns(true), rows, time.Unix(2, 0)) {
+		for _, cells := range Table(Layout{Namespaces: true}.Columns(), rows, time.Unix(2, 0)) {
 			if strings.ContainsAny(strings.Join(cells, ""), "\x1b\r\n\t") {
 				t.Errorf("got cells %q, want no control characters", cells)
 			}

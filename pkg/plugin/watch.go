@@ -123,11 +123,11 @@ func (w *Watch) Rows() []Row {
 }
 
 func byName(a, b Row) int {
-	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Pod, b.Pod))
+	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.Workload, b.Workload))
 }
 
 func (h *history) row(window time.Duration) Row {
-	r := Row{Namespace: h.sidecar.Namespace, Pod: h.sidecar.Pod, State: Unknown, Failures: map[string]int{}}
+	r := Row{Namespace: h.sidecar.Namespace, Pod: h.sidecar.Pod, Workload: h.sidecar.Workload, State: Unknown, Failures: map[string]int{}}
 	switch {
 	case h.sidecar.Absent != "":
 		r.Note = h.sidecar.Absent

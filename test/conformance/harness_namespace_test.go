@@ -4,13 +4,15 @@ import (
 	"context"
 	"os"
 	"os/exec"
-	"syscall"
 	"testing"
 	"time"
 )
 
-// namespaceVariable contains the name of the test that runs in a network namespace.
+// namespaceVariable contains the name of the test that runs in a network namespace, or allTests.
 const namespaceVariable = "CONFORMANCE_NAMESPACE"
+
+// allTests means that all tests of the process run in a network namespace in which lo is up.
+const allTests = "all"
 
 // namespaceTimeout is the maximum duration of a test in a network namespace.
 const namespaceTimeout = 2 * time.Minute
@@ -31,12 +33,7 @@ func inNamespace(t *testing.T, setup string) bool {
 	defer cancel()
 	c := exec.CommandContext(ctx, os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
 	c.Env = append(os.Environ(), namespaceVariable+"="+t.Name(), "QUEUE_PROXY="+queueProxy)
-	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
-	if os.Geteuid() != 0 { // an unprivileged user is root in a new user namespace
-		c.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
-		c.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}}
-		c.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}}
-	}
+	c.SysProcAttr = networkNamespace()
 	if out, err := c.CombinedOutput(); err != nil {
 		t.Errorf("run the test in a network namespace: %v\n%s", err, out)
 	}

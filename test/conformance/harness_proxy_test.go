@@ -3,6 +3,7 @@ package conformance
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -33,6 +34,8 @@ type proxy struct {
 	t    *testing.T
 	port struct{ serving, tls, user, admin, autoscaler, metrics, status int }
 	dir  string // directory for certificates, initially empty
+
+	remote string // address of a running sidecar (-url); empty if the test starts the sidecar
 	*process
 }
 
@@ -137,8 +140,8 @@ func (p *proxy) awaitServing() {
 	})
 }
 
-func (p *proxy) addr() string           { return local(p.port.serving) }
-func (p *proxy) tlsAddr() string        { return local(p.port.tls) }
+func (p *proxy) addr() string           { return cmp.Or(p.remote, local(p.port.serving)) }
+func (p *proxy) tlsAddr() string        { return cmp.Or(p.remote, local(p.port.tls)) }
 func (p *proxy) url(path string) string { return "http://" + p.addr() + path }
 
 func local(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
@@ -397,8 +400,12 @@ var (
 	lastPort  atomic.Int32
 )
 
-// reserveBlock locks the file of an unused block until the end of the process.
+// reserveBlock locks the file of an unused block until the end of the process. In a network
+// namespace, no other process uses the ports.
 func reserveBlock() (first int, err error) {
+	if os.Getenv(namespaceVariable) != "" {
+		return firstPort, nil
+	}
 	for i := range blocks {
 		name := filepath.Join(os.TempDir(), fmt.Sprintf("queue-proxy-conformance-ports-%d", i))
 		f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o666)

@@ -23,6 +23,9 @@ var (
 var tools = []string{"curl", "h2load", "ip", "openssl"}
 
 func TestMain(m *testing.M) {
+	if programVersion != "" && os.Getenv(testsVariable) == "" {
+		os.Exit(runProgram(os.Args[1:], os.Stdout, os.Stderr))
+	}
 	flag.Parse()
 	parallel := flag.Lookup("test.parallel")
 	if parallel.Value.String() == parallel.DefValue {
@@ -31,12 +34,23 @@ func TestMain(m *testing.M) {
 	os.Exit(testMain(m))
 }
 
-func testMain(m *testing.M) int {
+// requireTools returns an error if a required command is missing.
+func requireTools() error {
 	for _, tool := range tools {
 		if _, err := exec.LookPath(tool); err != nil {
-			fmt.Fprintf(os.Stderr, "conformance: %s not found; run test/conformance/setup\n", tool)
-			return 1
+			return fmt.Errorf("%s not found; on Debian, install curl, iproute2, nghttp2-client and openssl", tool)
 		}
+	}
+	return nil
+}
+
+func testMain(m *testing.M) int {
+	if os.Getenv(urlVariable) != "" {
+		return m.Run()
+	}
+	if err := requireTools(); err != nil {
+		fmt.Fprintln(os.Stderr, "conformance:", err)
+		return 1
 	}
 	queueProxy = os.Getenv("QUEUE_PROXY")
 	if queueProxy != "" {

@@ -1,10 +1,9 @@
 package conformance
 
 import (
+	"embed"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -13,6 +12,11 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
+
+// testdata contains the files below testdata, because the released program runs without them.
+//
+//go:embed testdata
+var testdata embed.FS
 
 // A vector is a block of a file below testdata.
 type vector struct {
@@ -24,7 +28,7 @@ type vector struct {
 // vectors reads the blocks of a file without comments and blank lines.
 func vectors(t *testing.T, file string) []vector {
 	t.Helper()
-	b, err := os.ReadFile(filepath.Join("testdata", file))
+	b, err := testdata.ReadFile("testdata/" + file)
 	if err != nil {
 		t.Fatal(err)
 	}

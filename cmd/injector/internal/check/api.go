@@ -83,11 +83,14 @@ func (r *run) checkPermissions() {
 			return
 		}
 		if !granted {
-			where := "in all namespaces"
-			if a.Namespace != "" {
-				where = "in namespace " + a.Namespace
+			where := "" // not in a namespace
+			switch {
+			case a.Namespace != "":
+				where = " in namespace " + a.Namespace
+			case a.Resource == "pods" || a.Resource == "services":
+				where = " in all namespaces"
 			}
-			problems = append(problems, fmt.Sprintf("no permission to %s %s %s", a.Verb, a.Resource, where))
+			problems = append(problems, fmt.Sprintf("no permission to %s %s%s", a.Verb, a.Resource, where))
 		}
 	}
 	r.add(description, Error, problems, "the user needs these permissions; the other checks were skipped")

@@ -170,7 +170,7 @@ func newServer(t *testing.T) *fakeServer {
 	t.Helper()
 	cert := certificate(t, "queue-proxy-injector.queue-proxy.svc", now.Add(90*24*time.Hour))
 	f := &fakeServer{version: "36", raw: map[string]string{
-		"/api/v1/namespaces/queue-proxy/pods/injector-1:8080/proxy/metrics": "# HELP\nqueue_proxy_injector_build_info{commit=\"c\",version=\"v1\"} 1\n",
+		"/api/v1/namespaces/queue-proxy/pods/injector-1:8080/proxy/metrics": "# HELP\nqueue_proxy_injector_build_info{commit=\"c\",goversion=\"go1.26.8\",version=\"v1\"} 1\n",
 	}, objects: map[string][]map[string]any{
 		"/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies":       {},
 		"/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicybindings": {},
@@ -247,9 +247,10 @@ func testProblems(t *testing.T, cases map[string]problem) {
 
 func TestProblemsOfInjectorAreReported(t *testing.T) {
 	testProblems(t, map[string]problem{
-		"old version of Kubernetes": {func(f *fakeServer) { f.version = "27+" }, "error: the version is v1.27+.0; the webhook requires 1.28, and the policy requires 1.36"},
-		"missing permission":        {func(f *fakeServer) { f.denied = "services" }, "error: no permission to list services in all namespaces"},
-		"no permission for Secrets": {func(f *fakeServer) { f.denied = "secrets" }, "warning: cannot check the certificate: no permission to get Secret queue-proxy/queue-proxy-injector-certificate"},
+		"old version of Kubernetes":  {func(f *fakeServer) { f.version = "27+" }, "error: the version is v1.27+.0; the webhook requires 1.28, and the policy requires 1.36"},
+		"missing permission":         {func(f *fakeServer) { f.denied = "services" }, "error: no permission to list services in all namespaces"},
+		"no permission for Secrets":  {func(f *fakeServer) { f.denied = "secrets" }, "warning: cannot check the certificate: no permission to get Secret queue-proxy/queue-proxy-injector-certificate"},
+		"no permission for webhooks": {func(f *fakeServer) { f.denied = "mutatingwebhookconfigurations" }, "error: no permission to list mutatingwebhookconfigurations"},
 		"not installed": {func(f *fakeServer) {
 			f.objects["/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"] = []map[string]any{}
 		},
@@ -275,6 +276,36 @@ func TestProblemsOfInjectorAreReported(t *testing.T) {
 			f.setCertificate(cert, cert)
 		}, "warning: the certificate expires at 2026-11-26T01:00:00Z"},
 	})
+}
+
+// The API server uses a separate CA bundle for each webhook.
+func TestCertificateIsVerifiedForEachWebhook(t *testing.T) {
+	f := newServer(t)
+	configuration := f.objects["/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"][0]
+	other := certificate(t, "other", now.Add(90*24*time.Hour))
+	configuration["webhooks"] = append(configuration["webhooks"].([]any), map[string]any{"name": "pod.queue-proxy.dev", "failurePolicy": "Ignore", "clientConfig": map[string]any{
+		"caBundle": other, "service": map[string]any{"namespace": "queue-proxy", "name": "queue-proxy-injector"},
+	}})
+	got := strings.Join(f.problems(t, Options{}), "\n")
+	for _, want := range []string{"error: Secret queue-proxy/queue-proxy-injector-certificate: x509: certificate signed by unknown authority", "(caBundle of webhook pod.queue-proxy.dev)"} {
+		harness.Contains(t, got, want)
+	}
+}
+
+func TestVersionIsNotComparedWithoutReadyInjector(t *testing.T) {
+	f := newServer(t)
+	delete(f.objects["/api/v1/pods"][0], "status")
+	server := httptest.NewServer(f)
+	defer server.Close()
+	report, err := Run(t.Context(), client(server.URL), Options{Configuration: "queue-proxy-injector", Version: "v1", Now: now})
+	harness.NoError(t, err)
+	for _, c := range report.Categories {
+		for _, one := range c.Checks {
+			if one.Description == "the injector has the version of this program" {
+				t.Errorf("got result %q, want no check of the version", one.Result)
+			}
+		}
+	}
 }
 
 func TestProblemsOfWorkloadsAreReported(t *testing.T) {

@@ -6,8 +6,10 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"slices"
+	"strings"
 	"time"
 
 	admissionregv1 "k8s.io/api/admissionregistration/v1"
@@ -138,15 +140,17 @@ func (r *run) checkInjectorPods(c *admissionregv1.MutatingWebhookConfiguration, 
 
 // checkCertificate checks that API servers accept the certificate of the webhook.
 func (r *run) checkCertificate(c *admissionregv1.MutatingWebhookConfiguration, ref *admissionregv1.ServiceReference) {
-	roots := x509.NewCertPool()
+	roots := map[string]*x509.CertPool{} // by the name of the webhook
 	var problems []string
 	for _, w := range c.Webhooks {
+		pool := x509.NewCertPool()
 		switch bundle := w.ClientConfig.CABundle; {
 		case len(bundle) == 0:
 			problems = append(problems, fmt.Sprintf("webhook %s has no caBundle", w.Name))
-		case !roots.AppendCertsFromPEM(bundle):
+		case !pool.AppendCertsFromPEM(bundle):
 			problems = append(problems, fmt.Sprintf("the caBundle of webhook %s contains no certificate", w.Name))
 		}
+		roots[w.Name] = pool
 	}
 	r.add("webhook has a CA bundle", Error, problems, runbook)
 	if len(problems) > 0 {
@@ -173,15 +177,38 @@ func (r *run) checkCertificate(c *admissionregv1.MutatingWebhookConfiguration, r
 		r.add(description, Error, []string{fmt.Sprintf("read Secret %s: %v", name, err)}, "use --secret to specify the name of the Secret")
 		return
 	}
-	until, err := verifyCertificate(secret.Data.Certificate, roots, ref.Name+"."+ref.Namespace+".svc", r.options.Now)
-	switch {
-	case err != nil:
-		r.add(description, Error, []string{fmt.Sprintf("Secret %s: %v", name, err)}, runbook)
-	case until.Before(r.options.Now.Add(expiryWarning)):
-		r.add(description, Warning, []string{fmt.Sprintf("the certificate expires at %s", until.Format(time.RFC3339))}, runbook)
-	default:
-		r.add(description, Error, nil, "")
+	result, problems := r.verify(name, secret.Data.Certificate, roots, ref.Name+"."+ref.Namespace+".svc")
+	r.add(description, result, problems, runbook)
+}
+
+// verify verifies the certificate in a Secret with the CA bundle of each webhook. An error that all webhooks have is
+// returned once.
+func (r *run) verify(secret string, certificate []byte, roots map[string]*x509.CertPool, host string) (Result, []string) {
+	failed := map[string][]string{} // names of webhooks, by error
+	var expires time.Time
+	for _, name := range slices.Sorted(maps.Keys(roots)) {
+		until, err := verifyCertificate(certificate, roots[name], host, r.options.Now)
+		if err != nil {
+			failed[err.Error()] = append(failed[err.Error()], name)
+		} else {
+			expires = until
+		}
 	}
+	var problems []string
+	for _, text := range slices.Sorted(maps.Keys(failed)) {
+		problem := fmt.Sprintf("Secret %s: %s", secret, text)
+		if len(failed[text]) < len(roots) {
+			problem += " (caBundle of webhook " + strings.Join(failed[text], ", ") + ")"
+		}
+		problems = append(problems, problem)
+	}
+	if len(problems) > 0 {
+		return Error, problems
+	}
+	if expires.Before(r.options.Now.Add(expiryWarning)) {
+		return Warning, []string{fmt.Sprintf("the certificate expires at %s", expires.Format(time.RFC3339))}
+	}
+	return Success, nil
 }
 
 // verifyCertificate verifies a PEM certificate chain for a DNS name, and returns the time when the first certificate

@@ -311,9 +311,7 @@ func bypassingServices(c *namespaceContent) []string {
 // checkVersions checks that the sidecars, the webhook and this program have the same version.
 func (r *run) checkVersions() {
 	r.begin("versions")
-	if len(r.injectorPods) > 0 {
-		r.checkInjectorVersion()
-	}
+	r.checkInjectorVersion()
 	pods := map[string]int{}
 	for i := range r.pods {
 		pods[r.pods[i].sidecar().Image]++
@@ -341,14 +339,17 @@ func (r *run) checkVersions() {
 	r.add("sidecars have the image of the injector", Warning, truncate(problems), "restart the workloads to update the image; the annotation "+inject.Prefix+"image overrides the image")
 }
 
-// checkInjectorVersion compares the version of this program with the versions of the injectors.
+// checkInjectorVersion compares the version of this program with the versions of the injectors. It adds no check if no
+// injector is ready.
 func (r *run) checkInjectorVersion() {
 	var problems []string
+	compared := false
 	for i := range r.injectorPods {
 		p := &r.injectorPods[i]
 		if !p.isReady() {
 			continue
 		}
+		compared = true
 		version, err := r.versionOf(p)
 		switch {
 		case err != nil:
@@ -357,12 +358,14 @@ func (r *run) checkInjectorVersion() {
 			problems = append(problems, fmt.Sprintf("Pod %s/%s has version %s, but this program has version %s", p.Namespace, p.Name, version, r.options.Version))
 		}
 	}
-	r.add("the injector has the version of this program", Warning, truncate(problems), "")
+	if compared {
+		r.add("the injector has the version of this program", Warning, truncate(problems), "")
+	}
 }
 
 // versionOf reads the version of an injector from its metrics.
 func (r *run) versionOf(p *pod) (string, error) {
-	const metric, key = "queue_proxy_injector_build_info{", `version="`
+	const metric, key = "queue_proxy_injector_build_info{", `,version="`
 	port := int32(8080)
 	for _, c := range p.Spec.Containers {
 		for _, declared := range c.Ports {
@@ -377,7 +380,7 @@ func (r *run) versionOf(p *pod) (string, error) {
 	}
 	for line := range strings.Lines(string(body)) {
 		if labels, is := strings.CutPrefix(line, metric); is {
-			_, version, _ := strings.Cut(labels, key)
+			_, version, _ := strings.Cut(","+labels, key) // another label is goversion
 			version, _, _ = strings.Cut(version, `"`)
 			return version, nil
 		}

@@ -1,0 +1,44 @@
+package main
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"os"
+	"strings"
+)
+
+// plugin is the program of the kubectl plugin.
+const plugin = "kubectl-queue_proxy"
+
+// writeKrew writes the manifest of the kubectl plugin for the package manager krew. The manifest contains the checksums
+// of the archives of all platforms.
+func (r *release) writeKrew() error {
+	var b strings.Builder
+	fmt.Fprintf(&b, `apiVersion: krew.googlecontainertools.github.com/v1alpha2
+kind: Plugin
+metadata:
+  name: queue-proxy
+spec:
+  version: %s
+  homepage: https://github.com/queue-proxy/queue-proxy
+  shortDescription: Show queue-proxy sidecars and why a pod is not ready
+  description: |
+    The command top shows the readiness, the load, the response times and the last failure of the
+    queue-proxy sidecars of a cluster. The command why shows why a pod is not ready.
+  platforms:
+`, r.version)
+	for _, p := range r.platforms {
+		archive := r.archive(p, plugin)
+		text, err := os.ReadFile(r.asset(archive))
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(&b, `  - selector:
+      matchLabels: {os: %s, arch: %s}
+    uri: https://github.com/queue-proxy/queue-proxy/releases/download/%s/%s
+    sha256: %x
+    bin: %s
+`, p.os, p.arch, r.version, archive, sha256.Sum256(text), p.file(plugin))
+	}
+	return os.WriteFile(r.asset("krew.yaml"), []byte(b.String()), 0o644)
+}
