@@ -36,7 +36,7 @@ FUZZERS = grep -ro --include='*_test.go' '^func Fuzz[A-Za-z0-9]*' pkg | sed -E '
 
 LINT = bin/golangci-lint-$(LINT_VERSION)/golangci-lint
 
-.PHONY: help run build man test load conformance conformance-program conformance-table fuzzers fuzz admission h2spec suites endurance knative cluster cluster-shell cluster-full e2e soak reproducible install-yaml chart release release-dry workflows linters lint check limits plots bench image clean
+.PHONY: help run build man test load conformance conformance-program conformance-table fuzzers fuzz admission h2spec suites endurance knative cluster cluster-shell cluster-full e2e soak reproducible install-yaml chart site release release-dry workflows linters lint check limits plots bench image clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets.
@@ -234,6 +234,9 @@ check: ## Check the format, the imports, the documents and the language, and run
 	$(GO) test -count=1 ./test/rules/...
 	$(GO) run ./hack/plain -check
 	@$(MAKE) --no-print-directory lint
+
+site: ## Build the documentation site in bin/site and check its links. Hugo is installed with apt-get.
+	hack/site/build
 
 limits: ## Compare adaptive and fixed limits and write the tables in docs/limits.md (about one hour). ARGS='-run F1'.
 	$(GO_BUILD) -o bin/ ./cmd/queue-proxy

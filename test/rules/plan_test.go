@@ -100,6 +100,7 @@ var plan = []folder{
 	{path: "hack/chart"},
 	{path: "hack/workloads"},
 	{path: "hack/plain"},
+	{path: "hack/site"},
 
 	// Only for tests and plots.
 	{path: "test/limits/simulation", may: []string{"pkg/observation", "pkg/proxy/adapt"}},
