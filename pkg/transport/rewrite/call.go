@@ -4,7 +4,6 @@ import (
 	"io"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
@@ -16,7 +15,7 @@ type Client interface {
 	Sending()            // a connection exists and the request is sent next; called again for each retry
 	Info(*wire.Response) // an informational response; the argument is valid during the call
 	Waiting()            // the next byte of the response body has not arrived yet
-	StopBody()           // makes a blocked transport.FaultBody.Read return
+	StopBody()           // makes a blocked Call.Body.Read return
 	BodyArrived() bool   // reports whether Body has arrived completely; false if that is unknown
 }
 
@@ -27,14 +26,14 @@ type Call struct {
 	Content   []byte              // a complete body, which is sent with the header section; nil if there is no body or Body is set
 	Body      io.Reader           // a body that is still arriving; Request describes its framing; nil if there is no body or Content is set
 	Trailer   func() []wire.Field // returns the trailer fields after the end of Body; nil if there are none
-	Expect100 bool                // FaultBody waits for "100 Continue"
+	Expect100 bool                // Body waits for "100 Continue"
 	Client    Client
 	Memory    *netconn.Account // account of the connection of the client; nil means no limit
 
 	reserved int // bytes reserved in Memory for the encoded header section
 
-	Sends int              // number of times that the request was sent, including incomplete attempts
-	Held  observation.Held // the rest of an aborted call, for which the caller waits; nil if there is none
+	Sends int            // number of times that the request was sent, including incomplete attempts
+	Held  transport.Held // the rest of an aborted call, for which the caller waits; nil if there is none
 }
 
 // LongHead is the length in bytes above which the memory for sending a header section is part of
@@ -98,16 +97,16 @@ func (c *Call) Unreserve() {
 }
 
 // Began records in result that the final response has begun.
-func (c *Call) Began(result *observation.Result, status int) {
+func (c *Call) Began(result *transport.Result, status int) {
 	result.Replayed = c.Sends > 1
 	result.FirstByte, result.Status, result.Begun = time.Now(), status, true
 }
 
-// Failed records in result that the call failed, as [Fail] does, and moves Held to result.
-func (c *Call) Failed(result *observation.Result, killed observation.Reason, err, body error) {
+// Failed records in result that the call failed with err, and moves Held to result.
+func (c *Call) Failed(result *transport.Result, err error) {
 	result.Replayed = c.Sends > 1
 	result.Held, c.Held = c.Held, nil // the Call is reused for the next request
-	Fail(result, killed, err, body)
+	result.Err = err
 }
 
 // Response is the final response to a [Call].

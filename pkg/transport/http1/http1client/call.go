@@ -313,7 +313,7 @@ func (c *Call) failureCause(err error) error {
 	case c.aborted:
 		return &transport.Error{Fault: transport.FaultAborted}
 	case c.upload.err != nil:
-		return &transport.Error{Fault: transport.FaultBody, Err: c.upload.err}
+		return transport.BodyError(c.upload.err)
 	}
 	return err
 }

@@ -113,7 +113,7 @@ func signal(to chan struct{}) {
 
 // Do sends the request and returns the final response when its header section has arrived. It retries the
 // request once if docs/promises.md 3.7 allows a retry or if the user container reports that it has not
-// processed the request (RFC 9113 section 8.7). The error is a *[transport.Error] or the error of
+// processed the request (RFC 9113 section 8.7). The error has a [transport.Fault], or is the error of
 // Settings.Dial.
 func (c *Call) Do(client *Client) (*Response, error) {
 	c.client, c.headMemory.Account = client, c.Memory
@@ -224,7 +224,7 @@ func (c *Call) failure() error {
 	case c.aborted:
 		return errAborted
 	case c.bodyErr != nil:
-		return &transport.Error{Fault: transport.FaultBody, Err: c.bodyErr}
+		return transport.BodyError(c.bodyErr)
 	}
 	return c.err
 }
@@ -257,7 +257,7 @@ func MayRepeat(err error, reused bool, q *rewrite.Request) bool {
 func (r *Response) Length() int64 { return r.length }
 
 // Next returns the next bytes of the body, which are valid until the next call. It returns io.EOF at the end
-// of the body. Any other error is a *[transport.Error].
+// of the body. Any other error has a [transport.Fault].
 func (r *Response) Next() ([]byte, error) {
 	c := r.call
 	for {
