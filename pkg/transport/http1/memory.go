@@ -33,7 +33,7 @@ func (c *serverConn) admit() bool {
 //
 //go:noinline
 func (x *exchange) reserve() bool {
-	if !x.call.Reserve(x.size) {
+	if !x.call.Memory.Reserve(x.size, 1) {
 		return false
 	}
 	x.uploading = x.call.Body != nil && x.c.memory.Await(uploadBytes)

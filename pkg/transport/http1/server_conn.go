@@ -76,7 +76,7 @@ func newServerConn(l *Server, nc *netconn.Conn) *serverConn {
 	c.reading, c.writing = c.tryRead, c.tryWrite
 	c.exchange.init(c)
 	c.memory = l.settings.Memory.Open(c.remote, c.evictMemory)
-	c.call.Memory = c.memory
+	c.call.Memory.Account = c.memory
 	if l.watcher != nil {
 		c.watch = l.watcher.Add(nc.TCP(), c.hangup)
 	}

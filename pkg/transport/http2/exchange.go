@@ -223,9 +223,9 @@ func (x *exchange) end() {
 // release releases the memory of a request that has ended or is not served.
 func (x *exchange) release() {
 	x.body.release()
-	x.call.Unreserve()
+	x.call.Memory.Release()
 	x.conn.memory.Sub(x.charged)
-	x.charged, x.call.Memory = 0, nil
+	x.charged, x.call.Memory.Account = 0, nil
 	x.gone.Store(false)
 	x.costly.Store(false)
 	select {

@@ -18,8 +18,8 @@ import (
 func (x *exchange) Forward(state transport.State) (result transport.Result) {
 	defer x.recordResult(&result) // a wrapper of Forward would need more stack
 	q := &x.request
-	x.call.Memory = x.conn.memory
-	if !x.call.Reserve(x.headSize) {
+	x.call.Memory.Account = x.conn.memory
+	if !x.call.Memory.Reserve(x.headSize, 1) {
 		return transport.Result{Err: transport.FaultOverloaded}
 	}
 	if x.protocol != "" {

@@ -9,6 +9,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http2/http2client"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http2/http2conn"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 )
 
@@ -80,7 +81,7 @@ func (y *relay) open(state transport.State, since int) (reused bool, err error) 
 		k.Field(transport.Expect, "100-continue")
 	}
 	stream, reused, err := x.server.client.Open(x.canceler.Context, (*fromApp)(x), k, end, since)
-	x.call.Unreserve()
+	x.call.Memory.Release()
 	x.server.putBlock(k) // a block can be long, so it is returned before other goroutines run
 	if err != nil {
 		return false, err
@@ -213,9 +214,9 @@ func (y *relay) info(by *http2conn.Conn, h *http2conn.Head) {
 // respond begins the final response.
 func (y *relay) respond(by *http2conn.Conn, h *http2conn.Head, end bool) {
 	x := y.x
-	if n := h.Size(); n > rewrite.LongHead {
+	if n := h.Size(); n > netconn.LongHead {
 		if !x.conn.memory.Admit(n) {
-			y.end(&transport.Error{Fault: transport.FaultOverloaded})
+			y.end(rewrite.ErrNoMemory)
 			return
 		}
 		defer x.conn.memory.Sub(n)

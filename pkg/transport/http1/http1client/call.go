@@ -168,7 +168,7 @@ func (c *Call) attach(n *clientConn) bool {
 		return false
 	}
 	c.conn, c.upload = n, upload{turn: c.upload.turn + 1}
-	n.memory.Account = c.Memory
+	n.memory.Account = c.Memory.Account
 	if n.most = bufferSize; c.Many {
 		n.most = pieceSize
 	}
