@@ -6,12 +6,13 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/message"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 )
 
 // Observation describes a completed request. It is valid until Observe returns.
 type Observation struct {
-	Exchange Request
-	Line
+	Exchange transport.Request
+	transport.Line
 	Kind     Kind       // Traffic or KubeletRequest for Observe, and a kind of probe for Probed
 	TraceID  string     // "" if the request is not traced
 	Sampled  bool       // the trace is exported
@@ -21,23 +22,12 @@ type Observation struct {
 	Start    time.Time  // time when the header section was complete
 	Slot     time.Time  // time when the request got a slot; zero if it got none
 	End      time.Time
-	Phase    Phase // the last phase of the request
-	Result
-}
+	Phase    Phase  // the last phase of the request
+	Reason   Reason // reason of the failure; OK if the response was forwarded completely
 
-// A Request is the request of an observation. Its strings must not be kept.
-type Request interface {
-	// Header returns the first line of a field without surrounding spaces, or "" if there is none.
-	Header(name string) string
-
-	// Repeats reports whether the request has several lines of a field.
-	Repeats(name string) bool
-
-	// Line returns the parts of the request that do not require memory.
-	Line() Line
-
-	// Request returns the request for net/http. It can allocate memory.
-	Request() *http.Request
+	// Result is the result of the exchange with the user container. If the sidecar responded, Status and
+	// Out describe its response. Err is nil if Reason describes the failure completely.
+	transport.Result
 }
 
 // maxShown is the maximum length of a method or a path in logs and on pages, in bytes.

@@ -1,5 +1,5 @@
 // Package observation contains the record of one request, the reasons for which a request can fail, and
-// the kinds of requests. Each area can import it.
+// the kinds of requests.
 package observation
 
 // Reason is the result of an exchange: [OK], or the cause of the failure. The Proxy-Status field,

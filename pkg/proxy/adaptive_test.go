@@ -9,6 +9,7 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy/adapt"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -22,8 +23,8 @@ type workers struct {
 	now, max int // current and maximum number of requests
 }
 
-func (w *workers) serve(state *RequestState) observation.Result {
-	state.Enter(observation.Waiting)
+func (w *workers) serve(state *RequestState) transport.Result {
+	state.enter(observation.Waiting)
 	w.mu.Lock()
 	w.now++
 	w.max = max(w.max, w.now)
@@ -34,7 +35,7 @@ func (w *workers) serve(state *RequestState) observation.Result {
 	w.mu.Lock()
 	w.now--
 	w.mu.Unlock()
-	return observation.Result{Status: 200, Begun: true}
+	return transport.Result{Status: 200, Begun: true}
 }
 
 func TestAdaptiveLimitFindsAppCapacity(t *testing.T) {
@@ -77,8 +78,8 @@ func TestStreamsDoNotUseAdaptiveSlots(t *testing.T) {
 		for i, want := range []string{"5 running, 3 waiting", "6 running, 2 waiting", "6 running, 2 waiting"} {
 			state := &ww[i].state
 			state.adaptTo(m)
-			state.Enter(observation.Tunnelled)
-			state.Enter(observation.Tunnelled)
+			state.enter(observation.Tunnelled)
+			state.enter(observation.Tunnelled)
 			harness.Equal(t, m.String(), want, i+1, "streams")
 		}
 		for i := range 3 {
@@ -108,13 +109,13 @@ func TestOpenRequestsDoNotStopAdaptiveLimit(t *testing.T) {
 			var all sync.WaitGroup
 			for range 12 {
 				f := newFake("/poll")
-				f.app = func(state *RequestState) observation.Result {
-					state.Enter(observation.Waiting)
+				f.app = func(state *RequestState) transport.Result {
+					state.enter(observation.Waiting)
 					wait(state)
 					<-ctx.Done()
 					state.GotBody()
 					state.WriteDone()
-					return observation.Result{Status: 200, Begun: true}
+					return transport.Result{Status: 200, Begun: true}
 				}
 				all.Go(func() { p.Serve(f, &f.state) })
 			}
@@ -149,13 +150,13 @@ func TestHoldersDescribeRequestsWithSlots(t *testing.T) {
 		var all sync.WaitGroup
 		for _, path := range []string{"/a", "/b", "/c", "/queued"} {
 			f := newFake(path)
-			f.app = func(state *RequestState) observation.Result {
-				state.Enter(observation.Waiting)
+			f.app = func(state *RequestState) transport.Result {
+				state.enter(observation.Waiting)
 				if path == "/b" {
 					state.AwaitBody()
 				}
 				<-done
-				return observation.Result{Status: 200, Begun: true}
+				return transport.Result{Status: 200, Begun: true}
 			}
 			all.Go(func() { p.Serve(f, &f.state) })
 			synctest.Wait()
@@ -173,13 +174,13 @@ func TestHoldersDescribeRequestsWithSlots(t *testing.T) {
 
 func TestHashOfPathExcludesQuery(t *testing.T) {
 	m := NewAdaptiveLimit(adapt.Settings{}, 1)
-	poll := m.hash(&observation.Line{Target: "/poll?since=1"})
-	harness.Equal(t, m.hash(&observation.Line{Target: "/poll?since=2"}), poll, "another query")
-	harness.Equal(t, m.hash(&observation.Line{Target: "http://host/poll"}), poll, "absolute form")
-	if got := m.hash(&observation.Line{Target: "/other"}); got == poll {
+	poll := m.hash(&transport.Line{Target: "/poll?since=1"})
+	harness.Equal(t, m.hash(&transport.Line{Target: "/poll?since=2"}), poll, "another query")
+	harness.Equal(t, m.hash(&transport.Line{Target: "http://host/poll"}), poll, "absolute form")
+	if got := m.hash(&transport.Line{Target: "/other"}); got == poll {
 		t.Errorf("another path: got the same hash %d, want another hash", got)
 	}
-	harness.Equal(t, NewLimit(1, 1).hash(&observation.Line{Target: "/poll"}), 0, "fixed limit")
+	harness.Equal(t, NewLimit(1, 1).hash(&transport.Line{Target: "/poll"}), 0, "fixed limit")
 }
 
 func TestStateReuseClearsStream(t *testing.T) {
@@ -187,13 +188,13 @@ func TestStateReuseClearsStream(t *testing.T) {
 	p.Limit = NewAdaptiveLimit(adapt.Settings{}, 0)
 	f := newFake("/")
 	answered := f.app
-	f.app = func(state *RequestState) observation.Result {
-		state.Enter(observation.Tunnelled)
+	f.app = func(state *RequestState) transport.Result {
+		state.enter(observation.Tunnelled)
 		harness.Equal(t, p.Limit.exemption(&state.ticket), "stream", "exemption of the first request")
-		return observation.Result{Status: 101, Begun: true}
+		return transport.Result{Status: 101, Begun: true}
 	}
 	p.serve(f) // with the state that the next request reuses
-	f.app = func(state *RequestState) observation.Result {
+	f.app = func(state *RequestState) transport.Result {
 		harness.Equal(t, p.Limit.exemption(&state.ticket), "counted", "exemption of the second request")
 		return answered(state)
 	}
@@ -206,20 +207,20 @@ func TestResultOfExchange(t *testing.T) {
 		o    observation.Observation
 		want adapt.Result
 	}{
-		"answered":           {observation.Observation{Result: observation.Result{Status: 200}}, adapt.Answered},
-		"not found":          {observation.Observation{Result: observation.Result{Status: 404}}, adapt.Answered},
-		"error":              {observation.Observation{Result: observation.Result{Status: 500}}, adapt.Failed},
-		"unavailable":        {observation.Observation{Result: observation.Result{Status: 503}}, adapt.Failed},
-		"too many requests":  {observation.Observation{Result: observation.Result{Status: 429}}, adapt.Failed},
-		"not implemented":    {observation.Observation{Result: observation.Result{Status: 501}}, adapt.Answered},
-		"gRPC error":         {observation.Observation{RPC: observation.GRPCStatusOf(14), Result: observation.Result{Status: 200}}, adapt.Failed},
-		"reset":              {observation.Observation{Result: observation.Result{Reason: observation.AppReset}}, adapt.Failed},
-		"timeout":            {observation.Observation{Result: observation.Result{Reason: observation.RequestTimeout}}, adapt.TimedOut},
-		"client disconnects": {observation.Observation{Result: observation.Result{Reason: observation.ClientGone}}, adapt.Unfinished},
-		"client stalls":      {observation.Observation{Result: observation.Result{Reason: observation.IdleTimeout}}, adapt.Unknown},
-		"health check":       {observation.Observation{Excluded: true, Result: observation.Result{Status: 200}}, adapt.Unknown},
-		"kubelet probe":      {observation.Observation{Kind: observation.KubeletRequest, Result: observation.Result{Status: 200}}, adapt.Unknown},
-		"draining":           {observation.Observation{Result: observation.Result{Reason: observation.Draining}}, adapt.Unknown},
+		"answered":           {observation.Observation{Result: transport.Result{Status: 200}}, adapt.Answered},
+		"not found":          {observation.Observation{Result: transport.Result{Status: 404}}, adapt.Answered},
+		"error":              {observation.Observation{Result: transport.Result{Status: 500}}, adapt.Failed},
+		"unavailable":        {observation.Observation{Result: transport.Result{Status: 503}}, adapt.Failed},
+		"too many requests":  {observation.Observation{Result: transport.Result{Status: 429}}, adapt.Failed},
+		"not implemented":    {observation.Observation{Result: transport.Result{Status: 501}}, adapt.Answered},
+		"gRPC error":         {observation.Observation{RPC: observation.GRPCStatusOf(14), Result: transport.Result{Status: 200}}, adapt.Failed},
+		"reset":              {observation.Observation{Reason: observation.AppReset}, adapt.Failed},
+		"timeout":            {observation.Observation{Reason: observation.RequestTimeout}, adapt.TimedOut},
+		"client disconnects": {observation.Observation{Reason: observation.ClientGone}, adapt.Unfinished},
+		"client stalls":      {observation.Observation{Reason: observation.IdleTimeout}, adapt.Unknown},
+		"health check":       {observation.Observation{Excluded: true, Result: transport.Result{Status: 200}}, adapt.Unknown},
+		"kubelet probe":      {observation.Observation{Kind: observation.KubeletRequest, Result: transport.Result{Status: 200}}, adapt.Unknown},
+		"draining":           {observation.Observation{Reason: observation.Draining}, adapt.Unknown},
 	} {
 		if c.o.Kind == 0 {
 			c.o.Kind = observation.Traffic

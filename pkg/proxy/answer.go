@@ -3,6 +3,7 @@ package proxy
 import (
 	"cmp"
 	"math/rand/v2"
+	"net/http"
 	"strconv"
 	"strings"
 	"time"
@@ -26,33 +27,98 @@ const (
 	maxPushback = 1500
 )
 
+// retryAfter is the value of Retry-After if the queue or the memory is full, in seconds.
+const retryAfter = "1"
+
+// answer is a response that the sidecar generates. It implements [transport.Answer]. The Proxy-Status
+// field distinguishes it from a response of the user container (RFC 9209; docs/promises.md 3.6).
+type answer struct {
+	status int
+	body   string             // "" for gRPC
+	reason observation.Reason // OK for a successful response to a probe
+	hash   string             // value of K-Network-Hash; "" if there is no such field
+	grpc   int                // grpc-status, sent in a response without a body; -1 if the request is not a gRPC call
+
+	// contentType is the media type of a gRPC call. Clients of connect-go reject a response with a
+	// different media type.
+	contentType string
+
+	// pushback is the time after which a gRPC client retries, in milliseconds. It is sent in
+	// grpc-retry-pushback-ms (gRPC proposal A6). 0 means that the field is not sent.
+	pushback int
+}
+
+// size returns the length of the content that the client receives, in bytes.
+func (a *answer) size(method string) int64 {
+	if method == http.MethodHead {
+		return 0
+	}
+	return int64(len(a.body))
+}
+
+// Status implements transport.Answer.
+func (a *answer) Status() int { return a.status }
+
+// Body implements transport.Answer.
+func (a *answer) Body() (content string, framed bool) { return a.body, a.grpc < 0 }
+
+// Fields implements transport.Answer.
+func (a *answer) Fields(yield func(name, value string)) {
+	status := transport.ProxyName
+	if a.reason != observation.OK {
+		status += "; error=" + a.reason.ErrorType() + `; details="` + a.reason.String() + `"`
+	}
+	yield(transport.ProxyStatus, status)
+	if a.hash != "" {
+		yield(transport.Hash, a.hash)
+	}
+	if a.reason == observation.QueueFull || a.reason == observation.QueueTimeout || a.reason == observation.Overload && a.grpc < 0 {
+		yield(transport.RetryAfter, retryAfter)
+	}
+	if a.grpc >= 0 {
+		yield(transport.ContentType, cmp.Or(a.contentType, transport.GRPC))
+		yield("Grpc-Status", strconv.Itoa(a.grpc))
+		yield("Grpc-Message", a.reason.String())
+		if a.pushback > 0 {
+			yield("Grpc-Retry-Pushback-Ms", strconv.Itoa(a.pushback))
+		}
+		return
+	}
+	if a.body != "" {
+		yield(transport.ContentType, "text/plain; charset=utf-8")
+		if a.reason != observation.OK {
+			yield("X-Content-Type-Options", "nosniff")
+		}
+	}
+}
+
 // answerFor returns the response to a request that failed. A gRPC client ignores HTTP errors, so it
 // receives the status 200 and a grpc-status.
-func answerFor(o *observation.Observation, x transport.Exchange) transport.Answer {
+func answerFor(o *observation.Observation, x transport.Exchange) answer {
 	reason := o.Reason
 	if contentType := x.Header(transport.ContentType); transport.IsGRPC(contentType) {
-		a := transport.Answer{Status: 200, Reason: reason, GRPC: cmp.Or(o.GRPC, reason.GRPC())}
-		a.ContentType, _, _ = strings.Cut(contentType, ";")
-		a.ContentType = strings.TrimSpace(a.ContentType)
-		if len(a.ContentType) > maxMediaType {
-			a.ContentType = ""
+		a := answer{status: 200, reason: reason, grpc: cmp.Or(grpcStatusOf(o.Err), reason.GRPC())}
+		a.contentType, _, _ = strings.Cut(contentType, ";")
+		a.contentType = strings.TrimSpace(a.contentType)
+		if len(a.contentType) > maxMediaType {
+			a.contentType = ""
 		}
 		if reason.IsApp() && grpcExpired(x.Header(transport.GRPCTimeout), time.Since(o.Start)) {
-			a.GRPC = grpcDeadlineExceeded
+			a.grpc = grpcDeadlineExceeded
 		}
 		if reason == observation.QueueFull || reason == observation.QueueTimeout {
-			a.Pushback = minPushback + rand.IntN(maxPushback-minPushback+1)
+			a.pushback = minPushback + rand.IntN(maxPushback-minPushback+1)
 		}
 		return a
 	}
-	return transport.Answer{Status: reason.Status(), Body: reason.Body(), Reason: reason, GRPC: -1}
+	return plain(reason)
 }
 
 // canceledAtDeadline reports whether the user container canceled a gRPC call because the timeout of
 // the client expired. Servers such as grpc-go reset the stream with CANCEL in this case, often
 // before the RST_STREAM of the client arrives.
 func canceledAtDeadline(o *observation.Observation, x transport.Exchange) bool {
-	return o.GRPC == grpcCancelled && transport.IsGRPC(x.Header(transport.ContentType)) &&
+	return grpcStatusOf(o.Err) == grpcCancelled && transport.IsGRPC(x.Header(transport.ContentType)) &&
 		grpcExpired(x.Header(transport.GRPCTimeout), time.Since(o.Start))
 }
 
@@ -82,7 +148,7 @@ func grpcExpired(timeout string, elapsed time.Duration) bool {
 }
 
 // answerProbe returns the response to a probe for the sidecar.
-func (p *Proxy) answerProbe(kind observation.Kind, x transport.Exchange) transport.Answer {
+func (p *Proxy) answerProbe(kind observation.Kind, x transport.Exchange) answer {
 	if p.Drain.Draining() {
 		return plain(observation.Draining)
 	}
@@ -96,10 +162,10 @@ func (p *Proxy) answerProbe(kind observation.Kind, x transport.Exchange) transpo
 		}
 		if err != nil {
 			a := plain(observation.NotReady)
-			a.Body = err.Error() + "\n"
+			a.body = err.Error() + "\n"
 			return a
 		}
-		return transport.Answer{Status: 200, Body: knative.QueueValue, GRPC: -1}
+		return answer{status: 200, body: knative.QueueValue, grpc: -1}
 	case observation.NetworkProbe:
 		hash := x.Header(transport.Hash)
 		switch {
@@ -108,18 +174,18 @@ func (p *Proxy) answerProbe(kind observation.Kind, x transport.Exchange) transpo
 		case len(hash) > maxHash:
 			return badProbe("the \"" + transport.Hash + "\" header is longer than 4 KiB\n")
 		}
-		return transport.Answer{Status: 200, Hash: strings.Clone(hash), GRPC: -1}
+		return answer{status: 200, hash: strings.Clone(hash), grpc: -1}
 	default:
 		value := x.Header(knative.Probe)
 		return badProbe("unexpected probe header value: " + value[:min(len(value), maxEchoValue)] + "\n")
 	}
 }
 
-// plain returns the HTTP response to a probe. The media type of the probe does not matter.
-func plain(reason observation.Reason) transport.Answer {
-	return transport.Answer{Status: reason.Status(), Body: reason.Body(), Reason: reason, GRPC: -1}
+// plain returns the HTTP response for a reason.
+func plain(reason observation.Reason) answer {
+	return answer{status: reason.Status(), body: reason.Body(), reason: reason, grpc: -1}
 }
 
-func badProbe(body string) transport.Answer {
-	return transport.Answer{Status: 400, Body: body, Reason: observation.BadRequest, GRPC: -1}
+func badProbe(body string) answer {
+	return answer{status: 400, body: body, reason: observation.BadRequest, grpc: -1}
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // fieldsOf returns the fields of an answer, one per line.
-func fieldsOf(a *transport.Answer) string {
+func fieldsOf(a *answer) string {
 	var b strings.Builder
 	a.Fields(func(name, value string) { b.WriteString(name + ": " + value + "\n") })
 	return b.String()
@@ -52,15 +52,15 @@ func TestAnswerForEachReason(t *testing.T) {
 		if pushback := c.grpc != 8; pushback {
 			grpc = status
 		}
-		a := answerFor(&observation.Observation{Result: observation.Result{Reason: c.reason}}, newFake("/", "Content-Type", "text/html"))
-		harness.Equal(t, fmt.Sprintf("%d %s", a.Status, a.Body), fmt.Sprintf("%d %s", c.status, c.body), c.reason.String())
+		a := answerFor(&observation.Observation{Reason: c.reason}, newFake("/", "Content-Type", "text/html"))
+		harness.Equal(t, fmt.Sprintf("%d %s", a.status, a.body), fmt.Sprintf("%d %s", c.status, c.body), c.reason.String())
 		harness.Equal(t, fieldsOf(&a), status+"Content-Type: text/plain; charset=utf-8\nX-Content-Type-Options: nosniff\n", c.reason.String()+" fields")
 
-		a = answerFor(&observation.Observation{Result: observation.Result{Reason: c.reason}}, newFake("/", "Content-Type", "application/grpc"))
-		harness.Equal(t, fmt.Sprintf("%d %q", a.Status, a.Body), `200 ""`, c.reason.String()+" to gRPC")
+		a = answerFor(&observation.Observation{Reason: c.reason}, newFake("/", "Content-Type", "application/grpc"))
+		harness.Equal(t, fmt.Sprintf("%d %q", a.status, a.body), `200 ""`, c.reason.String()+" to gRPC")
 		want := grpc + fmt.Sprintf("Content-Type: application/grpc\nGrpc-Status: %d\nGrpc-Message: %v\n", c.grpc, c.reason)
 		if c.retry && c.grpc != 8 {
-			want += fmt.Sprintf("Grpc-Retry-Pushback-Ms: %d\n", a.Pushback)
+			want += fmt.Sprintf("Grpc-Retry-Pushback-Ms: %d\n", a.pushback)
 		}
 		harness.Equal(t, fieldsOf(&a), want, c.reason.String()+" fields to gRPC")
 	}
@@ -78,7 +78,7 @@ func TestGRPCErrorKeepsMediaType(t *testing.T) {
 		"application/grpc;application/grpc+no": "application/grpc",
 		long:                                   "application/grpc",
 	} {
-		a := answerFor(&observation.Observation{Result: observation.Result{Reason: observation.AppReset}}, newFake("/", "Content-Type", contentType))
+		a := answerFor(&observation.Observation{Reason: observation.AppReset}, newFake("/", "Content-Type", contentType))
 		var got string
 		a.Fields(func(name, value string) {
 			if name == "Content-Type" {
@@ -92,11 +92,11 @@ func TestGRPCErrorKeepsMediaType(t *testing.T) {
 func TestQueueFullPushbackIsRandom(t *testing.T) {
 	seen := map[int]bool{}
 	for range 1000 {
-		a := answerFor(&observation.Observation{Result: observation.Result{Reason: observation.QueueFull}}, newFake("/", "Content-Type", "application/grpc"))
-		if a.Pushback < 500 || a.Pushback > 1500 {
-			t.Fatalf("got %d ms, want 500 to 1500", a.Pushback)
+		a := answerFor(&observation.Observation{Reason: observation.QueueFull}, newFake("/", "Content-Type", "application/grpc"))
+		if a.pushback < 500 || a.pushback > 1500 {
+			t.Fatalf("got %d ms, want 500 to 1500", a.pushback)
 		}
-		seen[a.Pushback] = true
+		seen[a.pushback] = true
 	}
 	if len(seen) < 100 {
 		t.Errorf("got %d different values in 1000 responses, want more", len(seen))
@@ -117,7 +117,7 @@ func TestAnswerSizeIsBodyLength(t *testing.T) {
 		h := newTestProxy()
 		f := newFake("/", "Content-Type", c.media)
 		f.request.Method = c.method
-		f.app = func(*RequestState) observation.Result { return observation.Result{Reason: c.reason} }
+		f.app = func(*RequestState) transport.Result { return transport.Result{Err: reasonError(c.reason)} }
 		h.serve(f)
 		harness.Equal(t, h.of(t, f).Out, c.want, fmt.Sprintf("%s %s %v", c.method, c.media, c.reason))
 	}
@@ -138,9 +138,9 @@ func TestReasonWordsAreUniqueExceptBadRequest(t *testing.T) {
 }
 
 func TestSuccessfulProbeHasNoProxyStatusError(t *testing.T) {
-	queue := transport.Answer{Status: 200, Body: "queue", GRPC: -1}
+	queue := answer{status: 200, body: "queue", grpc: -1}
 	harness.Equal(t, fieldsOf(&queue), "Proxy-Status: queue-proxy\nContent-Type: text/plain; charset=utf-8\n", "queue probe")
-	network := transport.Answer{Status: 200, Hash: "abc", GRPC: -1}
+	network := answer{status: 200, hash: "abc", grpc: -1}
 	harness.Equal(t, fieldsOf(&network), "Proxy-Status: queue-proxy\nK-Network-Hash: abc\n", "network probe")
 }
 
@@ -188,23 +188,29 @@ func TestGRPCTimeoutExpires(t *testing.T) {
 	}
 }
 
+// canceled is the error of a stream that the user container canceled.
+type canceled struct{}
+
+func (canceled) Error() string   { return "canceled" }
+func (canceled) GRPCStatus() int { return grpcCancelled }
+
 func TestGRPCStatusOfFailedCall(t *testing.T) {
 	for _, c := range []struct {
 		reason  observation.Reason
-		reset   int // status for the code of a reset; 0 if there was none
+		reset   error // nil if the stream was not reset
 		timeout string
 		want    int
 	}{
-		{observation.AppReset, 0, "", 14},
-		{observation.AppReset, 1, "", 1},
-		{observation.AppReset, 1, "1n", 4},
-		{observation.AppReset, 1, "1H", 1},
-		{observation.AppReset, 0, "1n", 4},
-		{observation.AppUnreachable, 0, "1n", 4},
-		{observation.QueueFull, 0, "1n", 14}, // the call can be repeated, because the application did not receive it
+		{observation.AppReset, nil, "", 14},
+		{observation.AppReset, canceled{}, "", 1},
+		{observation.AppReset, canceled{}, "1n", 4},
+		{observation.AppReset, canceled{}, "1H", 1},
+		{observation.AppReset, nil, "1n", 4},
+		{observation.AppUnreachable, nil, "1n", 4},
+		{observation.QueueFull, nil, "1n", 14}, // the call can be repeated, because the application did not receive it
 	} {
-		o := &observation.Observation{Start: time.Now().Add(-time.Second), Result: observation.Result{Reason: c.reason, GRPC: c.reset}}
+		o := &observation.Observation{Start: time.Now().Add(-time.Second), Reason: c.reason, Result: transport.Result{Err: c.reset}}
 		a := answerFor(o, newFake("/", "Content-Type", "application/grpc", "Grpc-Timeout", c.timeout))
-		harness.Equal(t, a.GRPC, c.want, c.reason, c.reset, c.timeout)
+		harness.Equal(t, a.grpc, c.want, c.reason, c.reset, c.timeout)
 	}
 }

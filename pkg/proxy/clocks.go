@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 )
 
 // Clocks contains the timeouts of a request (docs/promises.md 3.2). 0 disables a timeout. Request,
@@ -106,29 +107,29 @@ func (d *deadlines) NextExpiry() time.Time {
 	return d.start.Add(e.at)
 }
 
-// expiry returns the timeout that has expired, or OK, and the stall that caused it.
-func (d *deadlines) Expiry() (reason observation.Reason, stall observation.Stall) {
+// Expiry returns the error of the timeout that has expired, or of end. It returns nil if the request
+// has not expired.
+func (d *deadlines) Expiry() error {
 	if reason := observation.Reason(d.forced.Load()); reason != observation.OK {
-		return reason, observation.NoStall
+		return reasonError(reason)
 	}
 	if e := d.earliest(); e.at != 0 && time.Since(d.start) >= e.at {
-		return e.reason, e.stall
+		return e.err
 	}
-	return observation.OK, observation.NoStall
+	return nil
 }
 
 // An expiry is the expiry of a timeout.
 type expiry struct {
-	reason observation.Reason
-	stall  observation.Stall
-	at     time.Duration // since the start of the request; 0 if no timeout is set
+	err error
+	at  time.Duration // since the start of the request; 0 if no timeout is set
 }
 
 // consider replaces e if the timeout d, which begins at base, expires earlier. 0 means that there
 // is no timeout.
-func (e *expiry) consider(r observation.Reason, s observation.Stall, d, base time.Duration) {
+func (e *expiry) consider(err error, d, base time.Duration) {
 	if d > 0 && (e.at == 0 || base+d < e.at) {
-		*e = expiry{r, s, base + d}
+		*e = expiry{err, base + d}
 	}
 }
 
@@ -136,29 +137,29 @@ func (e *expiry) consider(r observation.Reason, s observation.Stall, d, base tim
 // for each request.
 func (d *deadlines) earliest() (e expiry) {
 	c, phase := d.clocks, d.Phase()
-	e.consider(observation.RequestTimeout, observation.NoStall, d.most, 0)
-	e.consider(observation.IdleTimeout, observation.NoStall, c.Idle, time.Duration(d.active.Load()))
+	e.consider(reasonError(observation.RequestTimeout), d.most, 0)
+	e.consider(reasonError(observation.IdleTimeout), c.Idle, time.Duration(d.active.Load()))
 	if phase == observation.Tunnelled {
 		return e
 	}
 	if offer := d.offer.Load(); offer != 0 {
-		e.consider(observation.IdleTimeout, observation.ResponseStall, c.Send, time.Duration(offer))
+		e.consider(transport.FaultResponseStall, c.Send, time.Duration(offer))
 	}
 	if phase == observation.Queued {
-		e.consider(observation.QueueTimeout, observation.NoStall, c.Queue, 0)
+		e.consider(reasonError(observation.QueueTimeout), c.Queue, 0)
 	}
 	if phase < observation.Streaming {
-		e.consider(observation.ResponseStartTimeout, observation.NoStall, c.ResponseStart, 0)
+		e.consider(reasonError(observation.ResponseStartTimeout), c.ResponseStart, 0)
 	}
 	if phase < observation.Streaming && d.owing.Load() {
 		since := time.Duration(d.waitStart.Load())
 		if since == 0 {
 			since = time.Since(d.start)
 		}
-		e.consider(observation.IdleTimeout, observation.BodyStall, c.Body, since)
+		e.consider(transport.FaultBodyStall, c.Body, since)
 	}
 	if phase < observation.Streaming || !c.FirstByteOnly {
-		e.consider(observation.RequestTimeout, observation.NoStall, c.Request, 0)
+		e.consider(reasonError(observation.RequestTimeout), c.Request, 0)
 	}
 	return e
 }

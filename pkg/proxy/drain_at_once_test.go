@@ -8,7 +8,6 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy/knative"
-	"github.com/queue-proxy/queue-proxy/pkg/transport"
 )
 
 // A waiting readiness probe returns immediately when the drain begins, and not after the check of
@@ -21,12 +20,12 @@ func TestDrainBeginAnswersWaitingProbe(t *testing.T) {
 		}
 		for range 2 { // the second time after a drain that was undone
 			x := newFake("/", knative.Probe, knative.QueueValue)
-			answered := make(chan transport.Answer)
+			answered := make(chan answer)
 			go func() { answered <- p.answerProbe(observation.QueueProbe, x) }()
 			synctest.Wait()
 			p.Drain.Begin(false)
-			if a := <-answered; a.Status != 503 || a.Body != "shutting down\n" {
-				t.Errorf("got %d %q, want 503 shutting down", a.Status, a.Body)
+			if a := <-answered; a.status != 503 || a.body != "shutting down\n" {
+				t.Errorf("got %d %q, want 503 shutting down", a.status, a.body)
 			}
 			time.Sleep(2 * time.Second)
 			if p.Drain.Draining() {

@@ -256,7 +256,7 @@ func (r *drainRun) movesOf(q *request, i int) (next []drainMove) {
 				r.streams--
 				q.stream = true
 				r.open++
-				q.state.Enter(observation.Tunnelled)
+				q.state.enter(observation.Tunnelled)
 			})
 		}
 	}

@@ -280,7 +280,7 @@ func TestAbortEndsAndNotifiesRequests(t *testing.T) {
 		d.Begin(true)
 		why := make(chan observation.Reason, len(here))
 		for _, f := range here {
-			go func() { why <- f.Wait(&f.state) }()
+			go func() { why <- reasonOf(f.Wait(&f.state)) }()
 		}
 		synctest.Wait()
 		d.Abort()

@@ -22,7 +22,7 @@ type fake struct {
 	state   RequestState
 	fields  map[string]string // by canonical name
 	request *http.Request
-	app     func(state *RequestState) observation.Result // the user container
+	app     func(state *RequestState) transport.Result // the user container
 	woken   chan struct{}
 	hangUp  context.CancelFunc
 	remote  string // address and port of the client
@@ -31,7 +31,7 @@ type fake struct {
 	repeated string // a field with two lines, of which the first is empty
 
 	forwarded int
-	answers   []transport.Answer
+	answers   []answer
 	onAnswer  func() // may be nil
 }
 
@@ -44,31 +44,31 @@ func newFake(path string, fields ...string) *fake {
 	for i := 0; i < len(fields); i += 2 {
 		f.fields[fields[i]] = fields[i+1]
 	}
-	f.app = func(*RequestState) observation.Result { return observation.Result{Status: 200, Begun: true} }
+	f.app = func(*RequestState) transport.Result { return transport.Result{Status: 200, Begun: true} }
 	return f
 }
 
 func (f *fake) Header(name string) string { return f.fields[name] }
 func (f *fake) Repeats(name string) bool  { return name == f.repeated }
 func (f *fake) Request() *http.Request    { return f.request }
-func (f *fake) Line() observation.Line {
-	return observation.Line{
+func (f *fake) Line() transport.Line {
+	return transport.Line{
 		Method: f.request.Method, Target: f.request.URL.RequestURI(), Major: 1, Minor: 1,
 		Remote: f.remote, Open: f.open,
 	}
 }
 
-func (f *fake) Answer(a *transport.Answer) {
-	f.answers = append(f.answers, *a)
+func (f *fake) Answer(a transport.Answer) {
+	f.answers = append(f.answers, *a.(*answer))
 	if f.onAnswer != nil {
 		f.onAnswer()
 	}
 }
 
-func (f *fake) Wait(s transport.State) observation.Reason {
+func (f *fake) Wait(s transport.State) error {
 	state := s.(*RequestState)
-	_, reason := f.sleepUntil(state, nil)
-	return reason
+	_, err := f.sleepUntil(state, nil)
+	return err
 }
 
 func (f *fake) Notify() {
@@ -78,26 +78,23 @@ func (f *fake) Notify() {
 	}
 }
 
-func (f *fake) Forward(s transport.State) observation.Result {
+func (f *fake) Forward(s transport.State) transport.Result {
 	state := s.(*RequestState)
 	f.forwarded++
 	return f.app(state)
 }
 
-// expired returns the reason from expiry.
-func (d *deadlines) expired() observation.Reason {
-	reason, _ := d.Expiry()
-	return reason
-}
+// expired returns the reason of the error from Expiry.
+func (d *deadlines) expired() observation.Reason { return reasonOf(d.Expiry()) }
 
-// sleepUntil returns true if done is closed, and otherwise the reason from Wait.
-func (f *fake) sleepUntil(state *RequestState, done <-chan struct{}) (bool, observation.Reason) {
+// sleepUntil returns true if done is closed, and otherwise the error of Wait.
+func (f *fake) sleepUntil(state *RequestState, done <-chan struct{}) (bool, error) {
 	for {
 		if f.request.Context().Err() != nil {
-			return false, observation.ClientGone
+			return false, transport.FaultClientGone
 		}
-		if reason := state.expired(); reason != observation.OK {
-			return false, reason
+		if err := state.Expiry(); err != nil {
+			return false, err
 		}
 		var alarm <-chan time.Time
 		if next := state.NextExpiry(); !next.IsZero() {
@@ -105,10 +102,10 @@ func (f *fake) sleepUntil(state *RequestState, done <-chan struct{}) (bool, obse
 		}
 		select {
 		case <-done:
-			return true, observation.OK
+			return true, nil
 		case <-f.woken:
 			if done == nil && f.request.Context().Err() == nil {
-				return false, state.expired()
+				return false, state.Expiry()
 			}
 		case <-f.request.Context().Done():
 		case <-alarm:
@@ -119,15 +116,15 @@ func (f *fake) sleepUntil(state *RequestState, done <-chan struct{}) (bool, obse
 // worksUntil makes the user container respond with 200 when done is closed, unless the request ends
 // earlier.
 func (f *fake) worksUntil(done <-chan struct{}) *fake {
-	f.app = func(state *RequestState) observation.Result {
-		state.Enter(observation.Waiting)
+	f.app = func(state *RequestState) transport.Result {
+		state.enter(observation.Waiting)
 		for {
-			ok, reason := f.sleepUntil(state, done)
+			ok, err := f.sleepUntil(state, done)
 			if ok {
-				return observation.Result{Status: 200, Begun: true}
+				return transport.Result{Status: 200, Begun: true}
 			}
-			if reason != observation.OK {
-				return observation.Result{Reason: reason}
+			if err != nil {
+				return transport.Result{Err: err}
 			}
 		}
 	}

@@ -58,12 +58,12 @@ func FuzzAnswers(f *testing.F) {
 		case x.forwarded != 0 || len(x.answers) != 1:
 			t.Errorf("got %d answers and %d forwarded requests, want one answer", len(x.answers), x.forwarded)
 		default:
-			if a := x.answers[0]; a.Status != status || a.Body != body || a.Hash != echo || a.GRPC >= 0 {
+			if a := x.answers[0]; a.status != status || a.body != body || a.hash != echo || a.grpc >= 0 {
 				t.Errorf("probe %q, hash %q, agent %q: got %+v, want %d %q and the hash %q", probe, hash, agent, a, status, body, echo)
 			}
 		}
-		a := answerFor(&observation.Observation{Result: observation.Result{Reason: observation.QueueFull}}, x)
-		if want := grpcMedia.MatchString(media); a.GRPC >= 0 != want || a.Status == 200 != want || a.Body == "" != want {
+		a := answerFor(&observation.Observation{Reason: observation.QueueFull}, x)
+		if want := grpcMedia.MatchString(media); a.grpc >= 0 != want || a.status == 200 != want || a.body == "" != want {
 			t.Errorf("%q: got %+v, want gRPC %t", media, a, want)
 		}
 	})
@@ -90,7 +90,7 @@ func FuzzExclude(f *testing.F) {
 			return // the regular expressions match runes
 		}
 		x := newFake("/", transport.UserAgent, agent)
-		o := &observation.Observation{Exchange: x, Line: observation.Line{Method: "GET", Target: target, Major: 1, Minor: 1}}
+		o := &observation.Observation{Exchange: x, Line: transport.Line{Method: "GET", Target: target, Major: 1, Minor: 1}}
 		e := Exclude{Paths: []string{pattern}}
 		if prefix != "" {
 			e.UserAgents = []string{prefix}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -120,10 +121,10 @@ func TestKubeletProbeTimeoutIsOneMinute(t *testing.T) {
 			start := time.Now()
 			f := kubeletProbe("10.0.0.1:1").worksUntil(make(chan struct{}))
 			if c.phase > observation.Waiting {
-				f.app = func(state *RequestState) observation.Result {
-					state.Enter(c.phase)
-					_, reason := f.sleepUntil(state, make(chan struct{}))
-					return observation.Result{Status: 200, Begun: true, Reason: reason}
+				f.app = func(state *RequestState) transport.Result {
+					state.enter(c.phase)
+					_, err := f.sleepUntil(state, make(chan struct{}))
+					return transport.Result{Status: 200, Begun: true, Err: err}
 				}
 			}
 			h.serve(f)

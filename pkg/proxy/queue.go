@@ -141,7 +141,7 @@ func (m *Limit) acquire(x transport.Exchange, state *RequestState) observation.R
 	m.mu.Unlock()
 
 	for {
-		reason := x.Wait(state)
+		reason := reasonOf(x.Wait(state))
 		m.mu.Lock()
 		granted := t.granted
 		if !granted && reason != observation.OK {
@@ -159,7 +159,7 @@ func (m *Limit) acquire(x transport.Exchange, state *RequestState) observation.R
 }
 
 // hash returns the hash of the path of a request for an adaptive limit.
-func (m *Limit) hash(line *observation.Line) uint32 {
+func (m *Limit) hash(line *transport.Line) uint32 {
 	if m.adaptive == nil || line.Target == "" {
 		return 0
 	}

@@ -35,14 +35,14 @@ type sleeper struct {
 	transport.Exchange
 	state  *RequestState // state of a completed request if there is one, as in an engine
 	asleep chan struct{}
-	rouse  chan observation.Reason
+	rouse  chan error
 	said   chan observation.Reason // receives the result of acquire
 	woken  bool
 }
 
 func (s *sleeper) Notify() { s.woken = true }
 
-func (s *sleeper) Wait(transport.State) observation.Reason {
+func (s *sleeper) Wait(transport.State) error {
 	s.asleep <- struct{}{}
 	return <-s.rouse
 }
@@ -95,7 +95,7 @@ func runLimit(slots, depth, requests int, choose func(n int) int) (steps string,
 		sleepers:   make([]*sleeper, requests),
 	}
 	for i := range r.sleepers {
-		r.sleepers[i] = &sleeper{asleep: make(chan struct{}), rouse: make(chan observation.Reason), said: make(chan observation.Reason)}
+		r.sleepers[i] = &sleeper{asleep: make(chan struct{}), rouse: make(chan error), said: make(chan observation.Reason)}
 	}
 	for {
 		next := r.next()
@@ -149,11 +149,11 @@ func (r *limitRun) do(now step) (want string) {
 	case arrive:
 		return r.arrive(i)
 	case wake:
-		s.rouse <- observation.OK
+		s.rouse <- nil
 		return "ok"
 	case startle:
 		r.stages[i] = startled
-		s.rouse <- observation.OK
+		s.rouse <- nil
 		return "asleep"
 	case leave:
 		if r.granted[i] {
@@ -161,7 +161,7 @@ func (r *limitRun) do(now step) (want string) {
 		} else {
 			r.line = slices.DeleteFunc(slices.Clone(r.line), func(j int) bool { return i == j })
 		}
-		s.rouse <- observation.ClientGone
+		s.rouse <- transport.FaultClientGone
 		return "client-gone"
 	}
 	r.giveBack() // release

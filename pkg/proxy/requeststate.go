@@ -39,10 +39,18 @@ func (state *RequestState) Waited() (time.Duration, time.Time) {
 	return state.seen.Slot.Sub(state.seen.Start), state.seen.Slot
 }
 
-// Enter records that the request has entered phase p. Except for Dialling, a byte that was
-// transferred causes the new phase, so Clocks.Idle restarts. Engines call [RequestState.Respond]
-// instead of entering Streaming.
-func (state *RequestState) Enter(p observation.Phase) {
+// Send implements transport.State.
+func (state *RequestState) Send() { state.enter(observation.Waiting) }
+
+// Upgrade implements transport.State.
+func (state *RequestState) Upgrade() { state.enter(observation.Tunnelled) }
+
+// Upgraded implements transport.State.
+func (state *RequestState) Upgraded() bool { return state.Phase() == observation.Tunnelled }
+
+// enter records that the request has entered phase p. Except for Dialling, a byte that was
+// transferred causes the new phase, so Clocks.Idle restarts.
+func (state *RequestState) enter(p observation.Phase) {
 	state.phase.Store(uint32(p))
 	if p != observation.Dialling {
 		state.Touch()
@@ -118,7 +126,7 @@ func (state *RequestState) becomeStream() {
 // Respond has returned. The HTTP/2 engine calls it on the goroutine that reads the connection to
 // the user container.
 func (state *RequestState) Respond(contentType string) {
-	state.Enter(observation.Streaming)
+	state.enter(observation.Streaming)
 	switch {
 	case isEventStream(contentType):
 		if state.seen.Method == http.MethodGet {

@@ -20,7 +20,7 @@ var phases = []observation.Phase{observation.Queued, observation.Dialling, obser
 func alive(c *Clocks, p observation.Phase) *RequestState {
 	state := &RequestState{}
 	state.begin(c, time.Now())
-	state.Enter(p)
+	state.enter(p)
 	return state
 }
 
@@ -74,7 +74,7 @@ func TestTimeoutsIncludeQueueTime(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			state := alive(&c.clocks, observation.Queued)
 			time.Sleep(6 * time.Second)
-			state.Enter(observation.Dialling)
+			state.enter(observation.Dialling)
 			time.Sleep(3 * time.Second)
 			harness.Equal(t, state.expired(), observation.OK, "over after 9 s")
 			time.Sleep(time.Second)
@@ -141,7 +141,7 @@ func TestBodyTimeoutRunsOnlyWhileWaiting(t *testing.T) {
 		state.AwaitBody()
 		time.Sleep(10 * time.Second)
 		harness.Equal(t, state.expired(), observation.IdleTimeout, "over")
-		state.Enter(observation.Streaming)
+		state.enter(observation.Streaming)
 		harness.Equal(t, state.expired(), observation.OK, "over, when the response has begun")
 		state.begin(&c, time.Now())
 		time.Sleep(time.Hour)
@@ -228,7 +228,7 @@ func (m *clocksModel) step(state *RequestState, random *rand.Rand) {
 	case 5:
 		if m.phase < observation.Tunnelled {
 			m.phase += observation.Phase(1 + random.IntN(int(observation.Tunnelled-m.phase)))
-			state.Enter(m.phase)
+			state.enter(m.phase)
 			if m.phase != observation.Dialling { // Dialling transfers no byte
 				m.active = time.Now()
 			}
@@ -298,7 +298,7 @@ func TestRequestStateConcurrentReads(t *testing.T) {
 		})
 	}
 	for _, phase := range phases {
-		state.Enter(phase)
+		state.enter(phase)
 	}
 	state.end(observation.Draining)
 	all.Wait()
@@ -331,7 +331,7 @@ func TestSendTimeoutRunsOnlyDuringWrite(t *testing.T) {
 		state.WriteStarted()
 		time.Sleep(10 * time.Second)
 		harness.Equal(t, state.expired(), observation.IdleTimeout, "over")
-		state.Enter(observation.Tunnelled)
+		state.enter(observation.Tunnelled)
 		harness.Equal(t, state.expired(), observation.OK, "over, in a tunnel")
 		state.begin(&c, time.Now())
 		time.Sleep(time.Hour)

@@ -18,6 +18,7 @@ package proxy
 
 import (
 	"context"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -72,6 +73,12 @@ func (p *Proxy) Reject(x transport.Exchange, s transport.State, reset bool) {
 	state.rejected, state.reset = observation.OK, false
 }
 
+// Refuse responds to a request that an engine rejects with a status because its header section is not
+// valid.
+func (p *Proxy) Refuse(x transport.Exchange, status int) {
+	send(x, answer{status: status, body: http.StatusText(status) + "\n", reason: observation.BadRequest, grpc: -1})
+}
+
 // NewState returns the memory for the requests of an exchange.
 func (p *Proxy) NewState() transport.State { return new(RequestState) }
 
@@ -93,7 +100,7 @@ func (p *Proxy) Serve(x transport.Exchange, s transport.State) {
 		peer, may := kubeletPeer(x)
 		may = may && state.rejected == observation.OK
 		if may && p.Drain.Draining() {
-			answer(x, plain(observation.Draining))
+			send(x, plain(observation.Draining))
 			return
 		}
 		if may && p.kubelet.enter(peer) {
@@ -142,7 +149,7 @@ func (p *Proxy) Serve(x transport.Exchange, s transport.State) {
 	if state.trace != nil {
 		state.trace.End(o)
 	}
-	o.Line = observation.Line{} // the strings can point into a buffer of the engine
+	o.Line = transport.Line{} // the strings can point into a buffer of the engine
 }
 
 // blameDeadline changes the reason of a call that the user container canceled because the timeout
@@ -157,7 +164,7 @@ func blameDeadline(o *observation.Observation, x transport.Exchange) {
 	}
 }
 
-// serveProbe responds to a probe. serveProbe and answer are separate functions because their
+// serveProbe responds to a probe. serveProbe and send are separate functions because their
 // variables would otherwise increase the stack of each waiting request.
 func (p *Proxy) serveProbe(kind observation.Kind, x transport.Exchange, state *RequestState) {
 	start := time.Now()
@@ -172,7 +179,7 @@ func (p *Proxy) serveProbe(kind observation.Kind, x transport.Exchange, state *R
 		o := &state.seen
 		*o = observation.Observation{Exchange: x, Kind: kind, Start: start, End: time.Now()}
 		o.Line = x.Line()
-		o.Status, o.Reason, o.Out = a.Status, a.Reason, a.Size(o.Method)
+		o.Status, o.Reason, o.Out = a.status, a.reason, a.size(o.Method)
 		p.Probed(o)
 	}
 }
@@ -182,16 +189,16 @@ func (p *Proxy) serveProbe(kind observation.Kind, x transport.Exchange, state *R
 func finish(x transport.Exchange, o *observation.Observation) {
 	o.Status = o.Reason.Status()
 	if o.Reason != observation.ClientGone && !o.Reset {
-		o.Status, o.Out, o.RPC = answer(x, answerFor(o, x))
+		o.Status, o.Out, o.RPC = send(x, answerFor(o, x))
 	}
 }
 
-// answer sends a response and returns its status, the length of its content and its gRPC status.
+// send sends a response and returns its status, the length of its content and its gRPC status.
 //
 //go:noinline
-func answer(x transport.Exchange, a transport.Answer) (status int, size int64, rpc observation.GRPCStatus) {
+func send(x transport.Exchange, a answer) (status int, size int64, rpc observation.GRPCStatus) {
 	x.Answer(&a)
-	return a.Status, a.Size(x.Line().Method), observation.GRPCStatusOf(a.GRPC)
+	return a.status, a.size(x.Line().Method), observation.GRPCStatusOf(a.grpc)
 }
 
 // forward waits for a slot and holds the slot until the exchange with the user container has ended.
@@ -217,8 +224,9 @@ func (p *Proxy) forward(limit *Limit, counted bool, x transport.Exchange, state 
 		}
 	}()
 	state.ticket.holds = limit != nil && p.Grace > 0
-	state.Enter(observation.Dialling)
+	state.enter(observation.Dialling)
 	o.Result = x.Forward(state)
+	o.Reason, o.Err = reasonOf(o.Err), detailOf(o.Err)
 	if o.Held != nil {
 		p.startHold(limit, counted, state, o)
 		return true
@@ -250,7 +258,7 @@ func (p *Proxy) hold(limit *Limit, t *ticket, counted bool, broken broken) {
 
 // broken is an exchange that was aborted while the user container processed the request.
 type broken struct {
-	held    observation.Held
+	held    transport.Held
 	reason  observation.Reason
 	slot    time.Time // time when the request got its slot
 	proxied bool

@@ -22,12 +22,12 @@ func (f *fake) heard() string {
 		return "nothing"
 	case 1:
 		a := f.answers[0]
-		s := fmt.Sprintf("%d %s", a.Status, a.Body)
-		if a.GRPC >= 0 {
-			s += fmt.Sprintf("grpc-status %d", a.GRPC)
+		s := fmt.Sprintf("%d %s", a.status, a.body)
+		if a.grpc >= 0 {
+			s += fmt.Sprintf("grpc-status %d", a.grpc)
 		}
-		if a.Hash != "" {
-			s += "hash " + a.Hash
+		if a.hash != "" {
+			s += "hash " + a.hash
 		}
 		return s
 	}
@@ -110,7 +110,7 @@ func TestProbesAreNotForwarded(t *testing.T) {
 				time.Sleep(time.Second / 2)
 
 				f := h.serve(newFake("/any", c.fields...))
-				if got := f.heard(); got != want || f.answers[0].Reason != reason {
+				if got := f.heard(); got != want || f.answers[0].reason != reason {
 					t.Errorf("%.60q, draining %t: got %.80q, want %.80q, why %v", c.fields, draining, got, want, reason)
 				}
 				time.Sleep(time.Second / 2)
@@ -275,28 +275,28 @@ func TestServeTimeoutBeforeResponse(t *testing.T) {
 
 func TestServeAnswersIfForwardSentNothing(t *testing.T) {
 	for _, c := range []struct {
-		result observation.Result
+		result transport.Result
 		heard  string
 		status int
 	}{
-		{observation.Result{Status: 200, Begun: true}, "nothing", 200},
-		{observation.Result{Status: 404, Begun: true}, "nothing", 404},
-		{observation.Result{Status: 101, Begun: true, Upgraded: true}, "nothing", 101},
-		{observation.Result{Status: 200, Begun: true, Reason: observation.IdleTimeout}, "nothing", 200}, // the engine aborted the stream
-		{observation.Result{Status: 200, Begun: true, Reason: observation.ClientGone}, "nothing", 200},
-		{observation.Result{Reason: observation.ClientGone}, "nothing", 499},
-		{observation.Result{Reason: observation.AppUnreachable}, "502 the app cannot be reached\n", 502},
-		{observation.Result{Reason: observation.AppReset}, "502 connection to the app closed unexpectedly\n", 502},
-		{observation.Result{Status: 200, Reason: observation.AppGarbage}, "502 invalid HTTP response of the app\n", 502},
-		{observation.Result{Reason: observation.RequestTimeout}, "504 request timeout", 504},
-		{observation.Result{Reason: observation.Draining}, "503 shutting down\n", 503},
-		{observation.Result{Reason: observation.BadRequest}, "400 bad request\n", 400},
-		{observation.Result{Reason: observation.TooLarge}, "413 request body too large\n", 413},
+		{transport.Result{Status: 200, Begun: true}, "nothing", 200},
+		{transport.Result{Status: 404, Begun: true}, "nothing", 404},
+		{transport.Result{Status: 101, Begun: true, Upgraded: true}, "nothing", 101},
+		{transport.Result{Status: 200, Begun: true, Err: reasonError(observation.IdleTimeout)}, "nothing", 200}, // the engine aborted the stream
+		{transport.Result{Status: 200, Begun: true, Err: transport.FaultClientGone}, "nothing", 200},
+		{transport.Result{Err: transport.FaultClientGone}, "nothing", 499},
+		{transport.Result{Err: transport.FaultUnreachable}, "502 the app cannot be reached\n", 502},
+		{transport.Result{Err: transport.FaultReset}, "502 connection to the app closed unexpectedly\n", 502},
+		{transport.Result{Status: 200, Err: transport.FaultGarbage}, "502 invalid HTTP response of the app\n", 502},
+		{transport.Result{Err: reasonError(observation.RequestTimeout)}, "504 request timeout", 504},
+		{transport.Result{Err: reasonError(observation.Draining)}, "503 shutting down\n", 503},
+		{transport.Result{Err: transport.FaultBadRequest}, "400 bad request\n", 400},
+		{transport.Result{Err: transport.FaultTooLarge}, "413 request body too large\n", 413},
 	} {
 		h := newTestProxy()
 		h.Limit = NewLimit(1, 0)
 		f := newFake("/")
-		f.app = func(*RequestState) observation.Result { return c.result }
+		f.app = func(*RequestState) transport.Result { return c.result }
 		f.onAnswer = func() {
 			harness.Equal(t, h.Limit.String(), "0 running, 0 waiting", "limit, while the answer is written")
 		}
@@ -304,7 +304,7 @@ func TestServeAnswersIfForwardSentNothing(t *testing.T) {
 		what := fmt.Sprintf("%+v: ", c.result)
 		harness.Equal(t, f.heard(), c.heard, what+"heard")
 		harness.Equal(t, h.seen[0].Status, c.status, what+"status")
-		harness.Equal(t, h.seen[0].Reason, c.result.Reason, what+"why")
+		harness.Equal(t, h.seen[0].Reason, reasonOf(c.result.Err), what+"why")
 		h.empty(t)
 	}
 }
@@ -391,7 +391,7 @@ func TestLinePathForEachTargetForm(t *testing.T) {
 		"h:443":               "h:443",
 		"":                    "",
 	} {
-		l := observation.Line{Target: target}
+		l := transport.Line{Target: target}
 		harness.Equal(t, l.Path(), want, target)
 	}
 }
@@ -411,7 +411,7 @@ func TestForwardPanicReleasesResources(t *testing.T) {
 			h.Limit = NewLimit(1, 1)
 			goOn := make(chan struct{})
 			f := newFake("/", fields...)
-			f.app = func(*RequestState) observation.Result {
+			f.app = func(*RequestState) transport.Result {
 				<-goOn
 				panic("the engine")
 			}

@@ -16,10 +16,10 @@ import (
 func (h *testProxy) responding(method, requestType, responseType string, end <-chan struct{}) *fake {
 	f := newFake("/", transport.ContentType, requestType)
 	f.request.Method = method
-	f.app = func(state *RequestState) observation.Result {
+	f.app = func(state *RequestState) transport.Result {
 		state.Respond(responseType)
 		<-end
-		return observation.Result{Status: 200, Begun: true}
+		return transport.Result{Status: 200, Begun: true}
 	}
 	h.begin(f)
 	return f

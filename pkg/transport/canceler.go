@@ -4,8 +4,6 @@ import (
 	"context"
 	"sync"
 	"time"
-
-	"github.com/queue-proxy/queue-proxy/pkg/observation"
 )
 
 // A Canceler ends the exchange of an engine early. An event that can end the exchange, such as a
@@ -20,12 +18,11 @@ type Canceler struct {
 	woken chan struct{} // holds one notification until Wait receives it
 
 	mu     sync.Mutex
-	state  State              // the watched request; nil between two requests
-	timer  *time.Timer        // fires when a timeout may have expired
-	armed  time.Time          // the time at which timer fires; zero if timer is not set
-	abort  func()             // aborts a running Forward; nil if no Forward is running
-	killed observation.Reason // the reason why abort was called
-	stall  observation.Stall  // the stalled transfer when killed was set
+	state  State       // the watched request; nil between two requests
+	timer  *time.Timer // fires when a timeout may have expired
+	armed  time.Time   // the time at which timer fires; zero if timer is not set
+	abort  func()      // aborts a running Forward; nil if no Forward is running
+	killed error       // the reason of the abort; nil if the Forward was not aborted
 }
 
 // NewCanceler returns the canceler of an exchange. gone reports whether the client has disconnected.
@@ -37,7 +34,7 @@ func NewCanceler(gone func() bool) *Canceler {
 func (a *Canceler) Reset() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.state, a.killed, a.stall, a.abort = nil, observation.OK, observation.NoStall, nil
+	a.state, a.killed, a.abort = nil, nil, nil
 	select {
 	case <-a.woken:
 	default:
@@ -61,32 +58,29 @@ func (a *Canceler) WriteStarted(state State) {
 	a.Watch(state)
 }
 
-func (a *Canceler) expired() observation.Reason {
-	reason, _ := a.expiry()
-	return reason
-}
-
-func (a *Canceler) expiry() (observation.Reason, observation.Stall) {
+// expiry returns the reason why the request must end, or nil.
+func (a *Canceler) expiry() error {
 	if a.gone() {
-		return observation.ClientGone, observation.NoStall
+		return FaultClientGone
 	}
 	return a.state.Expiry()
 }
 
 // Wait watches state and returns after Notify, or immediately if the request has expired. It
-// returns OK if the request can continue, and otherwise the reason.
-func (a *Canceler) Wait(state State) observation.Reason {
+// returns nil if the request can continue. Otherwise it returns FaultClientGone or the error of
+// [State.Expiry].
+func (a *Canceler) Wait(state State) error {
 	a.Watch(state)
 	a.mu.Lock()
-	reason := a.expired()
+	err := a.expiry()
 	a.mu.Unlock()
-	if reason != observation.OK {
-		return reason
+	if err != nil {
+		return err
 	}
 	<-a.woken
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.expired()
+	return a.expiry()
 }
 
 // Notify makes Wait return, and aborts a running Forward if its request has expired. Any goroutine
@@ -103,11 +97,10 @@ func (a *Canceler) Notify() {
 
 // look aborts the running Forward if the request has expired. a.mu must be held.
 func (a *Canceler) look() {
-	if a.abort == nil || a.killed != observation.OK {
+	if a.abort == nil || a.killed != nil {
 		return
 	}
-	if reason, stall := a.expiry(); reason != observation.OK {
-		a.killed, a.stall = reason, stall
+	if a.killed = a.expiry(); a.killed != nil {
 		a.abort()
 	}
 }
@@ -115,8 +108,8 @@ func (a *Canceler) look() {
 // Abortable sets the function that aborts the Forward of the watched request. A nil function means
 // that the Forward has ended. abort is called at most once, possibly before Abortable returns. It
 // must not block and must not call the canceler. Abortable returns the reason if the Forward is
-// already aborted, or OK.
-func (a *Canceler) Abortable(abort func()) observation.Reason {
+// already aborted, or nil.
+func (a *Canceler) Abortable(abort func()) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.abort = abort
@@ -128,25 +121,17 @@ func (a *Canceler) Abortable(abort func()) observation.Reason {
 // canceled after the next call of Abortable.
 func (a *Canceler) Context() (ctx context.Context, cancel context.CancelFunc) {
 	ctx, cancel = context.WithCancel(context.Background())
-	if a.Abortable(cancel) != observation.OK {
+	if a.Abortable(cancel) != nil {
 		cancel()
 	}
 	return ctx, cancel
 }
 
-// Killed returns the reason why the Forward was aborted, or OK. Any goroutine may call it.
-func (a *Canceler) Killed() observation.Reason {
+// Killed returns the reason why the Forward was aborted, or nil. Any goroutine may call it.
+func (a *Canceler) Killed() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.killed
-}
-
-// Stall returns the transfer that the client stalled when the Forward was aborted. Any goroutine
-// may call it.
-func (a *Canceler) Stall() observation.Stall {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.stall
 }
 
 // arm sets the timer to the next expiry, unless it fires before that time. a.mu must be held.
@@ -168,7 +153,7 @@ func (a *Canceler) arm() {
 func (a *Canceler) ring() {
 	a.mu.Lock()
 	a.armed = time.Time{}
-	over := a.state != nil && a.expired() != observation.OK
+	over := a.state != nil && a.expiry() != nil
 	if a.state != nil && !over {
 		a.arm()
 	}

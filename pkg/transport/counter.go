@@ -2,13 +2,9 @@ package transport
 
 import "errors"
 
-// ErrTooLarge is returned if a request body is longer than MAX_BODY_BYTES. ErrLength is returned if
-// the length of a body differs from its Content-Length (RFC 9112 section 6.3, RFC 9113 section
-// 8.1.1).
-var (
-	ErrTooLarge = errors.New("request body too large")
-	ErrLength   = errors.New("body length does not match Content-Length")
-)
+// ErrLength is returned if the length of a body differs from its Content-Length (RFC 9112 section
+// 6.3, RFC 9113 section 8.1.1).
+var ErrLength = errors.New("body length does not match Content-Length")
 
 // A Counter counts the bytes of a body and checks their number. It must not be used by several
 // goroutines at the same time.
@@ -19,14 +15,14 @@ type Counter struct {
 }
 
 // Add counts n bytes. end reports whether the body ends after them. Add returns ErrLength if the
-// length of the body differs from Length, and ErrTooLarge if it is longer than Max.
+// length of the body differs from Length, and FaultTooLarge if it is longer than Max.
 func (c *Counter) Add(n int, end bool) error {
 	c.N += int64(n)
 	switch {
 	case c.Length >= 0 && (c.N > c.Length || end && c.N < c.Length):
 		return ErrLength
 	case c.Max > 0 && c.N > c.Max:
-		return ErrTooLarge
+		return FaultTooLarge
 	}
 	return nil
 }

@@ -4,20 +4,46 @@ import (
 	"errors"
 )
 
-// Fault is the cause of a failure between the request and its response.
+// Fault is the cause of a failed exchange. A Fault is an error without details, and its conversion to an
+// error does not allocate memory. An [Error] adds the underlying error.
 type Fault uint8
 
-// Values of Fault.
+// Values of Fault. The client causes the values from FaultClientGone on.
 const (
-	FaultUnreachable Fault = iota + 1 // no connection could be opened
-	FaultLocal                        // no connection, because the sidecar has no file descriptor, no local port or no memory for it
-	FaultReset                        // the connection was closed before the response was complete
-	FaultGarbage                      // the response is not valid HTTP
-	FaultBody                         // the request body could not be read
-	FaultAborted                      // the engine aborted the call
-	FaultOverloaded                   // the memory budget has no memory for the header section of the response
-	FaultHeadLimit                    // the header section of the request is longer than the user container accepts
+	FaultUnreachable   Fault = iota + 1 // no connection could be opened
+	FaultLocal                          // no connection, because the sidecar has no file descriptor, no local port or no memory for it
+	FaultReset                          // the connection was closed before the response was complete
+	FaultGarbage                        // the response is not valid HTTP
+	FaultAborted                        // the engine aborted the call
+	FaultOverloaded                     // the memory budget is exhausted
+	FaultHeadLimit                      // the header section of the request is longer than the user container accepts
+	FaultClientGone                     // the client disconnected
+	FaultBadRequest                     // the request is not valid HTTP or not allowed
+	FaultTooLarge                       // the request body is longer than MAX_BODY_BYTES
+	FaultBodyStall                      // the client does not send the next byte of the request body in time
+	FaultResponseStall                  // the client does not read the response in time
+	NumFaults                           // number of faults, including 0
 )
+
+var faults = [NumFaults]string{
+	FaultUnreachable:   "user container: unreachable",
+	FaultLocal:         "user container: no local resources",
+	FaultReset:         "user container: reset",
+	FaultGarbage:       "user container: garbage",
+	FaultAborted:       "user container: aborted",
+	FaultOverloaded:    "memory budget exhausted",
+	FaultHeadLimit:     "user container: request head",
+	FaultClientGone:    "client disconnected",
+	FaultBadRequest:    "bad request",
+	FaultTooLarge:      "request body too large",
+	FaultBodyStall:     "request body timeout",
+	FaultResponseStall: "send timeout",
+}
+
+func (f Fault) Error() string { return faults[f] }
+
+// ByClient reports whether the client caused the fault.
+func (f Fault) ByClient() bool { return f >= FaultClientGone }
 
 // Error contains a fault and the underlying error. The text is only for logs, because it contains
 // addresses.
@@ -31,19 +57,41 @@ type Error struct {
 }
 
 func (e *Error) Error() string {
-	name := [...]string{FaultUnreachable: "unreachable", FaultLocal: "no local resources", FaultReset: "reset", FaultGarbage: "garbage", FaultBody: "request body", FaultAborted: "aborted", FaultOverloaded: "no memory for the response", FaultHeadLimit: "request head"}[e.Fault]
 	if e.Err == nil {
-		return "user container: " + name
+		return e.Fault.Error()
 	}
-	return "user container: " + name + ": " + e.Err.Error()
+	return e.Fault.Error() + ": " + e.Err.Error()
 }
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// FaultOf returns the fault of err, or 0 if err does not contain an *Error.
+// FaultOf returns the fault of an *Error or a Fault in err, or 0 if err has no fault.
 func FaultOf(err error) Fault {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Fault
 	}
-	return 0
+	fault, _ := errors.AsType[Fault](err)
+	return fault
+}
+
+// BodyError returns the error of an exchange whose request body could not be read because of err. If
+// err has no fault, the client has disconnected.
+func BodyError(err error) error {
+	if FaultOf(err) != 0 {
+		return err
+	}
+	return &Error{Fault: FaultClientGone, Err: err}
+}
+
+// Cause returns the reason why an exchange failed with err. aborted is the result of
+// [Canceler.Abortable]. If it is not nil, err is only a consequence. body is the error of reading the
+// request body, or nil. It is the cause of an err without a fault.
+func Cause(aborted, err, body error) error {
+	switch {
+	case aborted != nil:
+		return aborted
+	case body != nil && FaultOf(err) == 0:
+		return BodyError(body)
+	}
+	return err
 }

@@ -2,36 +2,39 @@ package transport
 
 import (
 	"net/http"
-
-	"github.com/queue-proxy/queue-proxy/pkg/observation"
 )
 
-// An Exchange is one request and its response. [Handler.Serve] processes it. An engine implements
-// Exchange and may reuse a value for the next request of its connection.
-//
-// All methods except Notify are called by the goroutine that runs [Handler.Serve].
-type Exchange interface {
-	// Header returns the first line of the named request field without leading and trailing
-	// whitespace, or "" if there is none. The string must not be used after Serve returns.
+// A Request is the request of an [Exchange]. Its strings must not be used after Serve returns.
+type Request interface {
+	// Header returns the first line of the named field without leading and trailing whitespace, or ""
+	// if there is none.
 	Header(name string) string
 
 	// Repeats reports whether the request has more than one line of the named field.
 	Repeats(name string) bool
 
 	// Line returns the properties of the request that are available without an [http.Request].
-	Line() observation.Line
+	Line() Line
 
 	// Request returns the request in the form of net/http. Its context is canceled when the client
 	// disconnects. The engine may have to allocate the request. It is valid until Observe returns.
 	Request() *http.Request
+}
+
+// An Exchange is one request and its response. [Handler.Serve] processes it. An engine implements
+// Exchange and may reuse a value for the next request of its connection.
+//
+// All methods except Notify are called by the goroutine that runs [Handler.Serve].
+type Exchange interface {
+	Request
 
 	// Answer sends a response of the sidecar, either instead of Forward or after a Forward that
 	// sent nothing to the client. The engine handles a request body that was not read.
-	Answer(a *Answer)
+	Answer(a Answer)
 
-	// Wait returns OK after Notify, ClientGone if the client has disconnected, or the reason why
-	// the request has expired.
-	Wait(state State) observation.Reason
+	// Wait returns nil after Notify. Otherwise it returns the reason why the request must end, which is
+	// FaultClientGone, FaultOverloaded or the error of [State.Expiry].
+	Wait(state State) error
 
 	// Notify makes Wait return, or makes a running Forward check whether the request has expired.
 	// Any goroutine may call it. A call before Wait is not lost.
@@ -39,5 +42,18 @@ type Exchange interface {
 
 	// Forward sends the request to the user container and the response to the client. It returns
 	// after the exchange with the user container has ended, except for the part in Result.Held.
-	Forward(state State) observation.Result
+	Forward(state State) Result
+}
+
+// An Answer is a response that a [Handler] generates instead of the user container.
+type Answer interface {
+	// Status returns the HTTP status.
+	Status() int
+
+	// Fields calls yield with each field, except the fields that frame the body.
+	Fields(yield func(name, value string))
+
+	// Body returns the content. framed is false if the response has neither content nor a
+	// Content-Length in HTTP/2.
+	Body() (content string, framed bool)
 }

@@ -3,7 +3,7 @@
 // names and the roles of HTTP fields, and rules for fields that apply to each version of HTTP. The packages below it
 // implement connections and protocols.
 //
-// Package observation is the only package of this module that it imports.
+// The package imports no other package of this module. A [Handler] maps an error to a failure reason.
 package transport
 
 // Hash is the field of a network probe that the response repeats.

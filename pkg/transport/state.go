@@ -2,8 +2,6 @@ package transport
 
 import (
 	"time"
-
-	"github.com/queue-proxy/queue-proxy/pkg/observation"
 )
 
 // A Handler serves the requests of an engine.
@@ -18,6 +16,10 @@ type Handler interface {
 	// wait. If reset is true, the engine resets the stream of the client, and no response is sent.
 	Reject(x Exchange, state State, reset bool)
 
+	// Refuse responds to a request that is rejected with a status before it is served, because its header
+	// section is not valid.
+	Refuse(x Exchange, status int)
+
 	// Draining reports whether the pod ends.
 	Draining() bool
 }
@@ -25,11 +27,14 @@ type Handler interface {
 // State is the state of one request. An engine reports to it what happens to the request. The methods
 // except Trace, Holds and Waited are safe for concurrent use.
 type State interface {
-	// Enter records that the request reached a phase. Use Respond for the phase Streaming.
-	Enter(observation.Phase)
+	// Send records that a connection to the user container exists and that the request is sent next.
+	Send()
 
-	// Phase returns the phase of the request.
-	Phase() observation.Phase
+	// Upgrade records that the exchange became a tunnel.
+	Upgrade()
+
+	// Upgraded reports whether the exchange became a tunnel.
+	Upgraded() bool
 
 	// Touch records that a byte was transferred, for the idle timeout.
 	Touch()
@@ -71,9 +76,9 @@ type State interface {
 	// NextExpiry returns the earliest time at which the request can expire. The zero time means never.
 	NextExpiry() time.Time
 
-	// Expiry returns why the request expired, and the transfer that the client stalled. The reason is OK
-	// if the request did not expire.
-	Expiry() (observation.Reason, observation.Stall)
+	// Expiry returns the reason why the request expired, or nil if it did not expire. The reason is
+	// FaultBodyStall, FaultResponseStall or an error of the handler. Expiry does not allocate memory.
+	Expiry() error
 }
 
 // TraceFields are the changes of a trace to the fields of a request to the user container.

@@ -26,7 +26,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/http1client"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
@@ -117,7 +116,7 @@ type exchange struct {
 	control  *http.ResponseController
 	canceler *transport.Canceler
 	state    transport.State
-	result   observation.Result
+	result   transport.Result
 	trace    *httptrace.ClientTrace // of ReverseProxy
 	body     body
 	stopped  atomic.Bool // StopBody was called
@@ -168,8 +167,8 @@ func (x *exchange) Header(name string) string { return strings.Trim(x.r.Header.G
 func (x *exchange) Repeats(name string) bool { return len(x.r.Header[name]) > 1 }
 
 // Line implements transport.Exchange.
-func (x *exchange) Line() observation.Line {
-	return observation.Line{
+func (x *exchange) Line() transport.Line {
+	return transport.Line{
 		Method: x.r.Method, Target: x.r.RequestURI, Host: x.r.Host, Major: x.r.ProtoMajor, Minor: x.r.ProtoMinor,
 		Remote: x.r.RemoteAddr, TLS: x.r.TLS != nil, Open: x.r.ContentLength != 0,
 	}
@@ -179,24 +178,25 @@ func (x *exchange) Line() observation.Line {
 func (x *exchange) Request() *http.Request { return x.r }
 
 // Wait implements transport.Exchange.
-func (x *exchange) Wait(state transport.State) observation.Reason { return x.canceler.Wait(state) }
+func (x *exchange) Wait(state transport.State) error { return x.canceler.Wait(state) }
 
 // Notify implements transport.Exchange.
 func (x *exchange) Notify() { x.canceler.Notify() }
 
 // Answer implements transport.Exchange.
-func (x *exchange) Answer(a *transport.Answer) {
+func (x *exchange) Answer(a transport.Answer) {
 	h := x.w.Header()
 	clear(h)
 	a.Fields(h.Set)
-	if a.GRPC < 0 {
-		h.Set(transport.ContentLength, strconv.Itoa(len(a.Body)))
+	body, framed := a.Body()
+	if framed {
+		h.Set(transport.ContentLength, strconv.Itoa(len(body)))
 	}
 	x.setDefaults()
 	x.answered = true
-	x.w.WriteHeader(a.Status)
+	x.w.WriteHeader(a.Status())
 	if x.r.Method != http.MethodHead {
-		_, _ = io.WriteString(x.w, a.Body)
+		_, _ = io.WriteString(x.w, body)
 	}
 }
 
@@ -215,7 +215,7 @@ func (x *exchange) setDefaults() {
 }
 
 // Forward implements transport.Exchange.
-func (x *exchange) Forward(state transport.State) (result observation.Result) {
+func (x *exchange) Forward(state transport.State) (result transport.Result) {
 	x.canceler.Watch(state)
 	server := &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
@@ -240,8 +240,8 @@ func (x *exchange) Forward(state transport.State) (result observation.Result) {
 			}
 			x.cut = true
 		}
-		if x.canceler.Abortable(nil); x.cut && x.result.Reason == observation.OK {
-			x.result.Reason = observation.ClientGone
+		if x.canceler.Abortable(nil); x.cut && x.result.Err == nil {
+			x.result.Err = transport.FaultClientGone
 		}
 		result = x.result
 	}()
@@ -256,7 +256,7 @@ var errRefused = errors.New("the request is not forwarded")
 func (x *exchange) RoundTrip(out *http.Request) (*http.Response, error) {
 	x.trace = httptrace.ContextClientTrace(out.Context())
 	call := rewrite.Call{Request: x.request(out.Header), Client: x}
-	if x.result.Reason = x.refuse(call.Request); x.result.Reason != observation.OK {
+	if x.result.Err = x.refuse(call.Request); x.result.Err != nil {
 		return nil, errRefused
 	}
 	if x.r.ContentLength != 0 {
@@ -270,7 +270,7 @@ func (x *exchange) RoundTrip(out *http.Request) (*http.Response, error) {
 	response, head, err := x.send(&call)
 	if err != nil {
 		_, failed := x.body.state()
-		call.Failed(&x.result, x.canceler.Abortable(nil), err, failed)
+		call.Failed(&x.result, transport.Cause(x.canceler.Abortable(nil), err, failed))
 		return nil, err
 	}
 	call.Began(&x.result, head.Status)
@@ -310,17 +310,17 @@ func (x *exchange) request(h http.Header) *rewrite.Request {
 	return q
 }
 
-// refuse returns the reason for which a request is not forwarded, or OK.
-func (x *exchange) refuse(q *rewrite.Request) observation.Reason {
+// refuse returns the reason for which a request is not forwarded, or nil.
+func (x *exchange) refuse(q *rewrite.Request) error {
 	announced := 0
 	for name := range x.r.Trailer {
 		if announced += len(name) + len(","); wire.ForbidsTrailer(name) || announced > wire.MaxRequestTrailer {
-			return observation.BadRequest
+			return transport.FaultBadRequest
 		}
 	}
 	for _, value := range x.r.Header[transport.ContentLength] { // RFC 9113 section 8.1.1; net/http validates only one
 		if n, err := strconv.ParseUint(value, 10, 63); x.isH2() && (err != nil || int64(n) != x.r.ContentLength) {
-			return observation.BadRequest
+			return transport.FaultBadRequest
 		}
 	}
 	return q.Refuse(0)
@@ -356,7 +356,7 @@ func (x *exchange) send(call *rewrite.Call) (rewrite.Response, *wire.Response, e
 }
 
 // Sending implements rewrite.Client.
-func (x *exchange) Sending() { x.state.Enter(observation.Waiting) }
+func (x *exchange) Sending() { x.state.Send() }
 
 // Waiting implements rewrite.Client.
 func (x *exchange) Waiting() {}
@@ -427,7 +427,7 @@ func (b *responseBody) Read(p []byte) (n int, err error) {
 	case err != nil:
 		_ = b.x.control.Flush() // the client receives the header section
 		_, failed := b.x.body.state()
-		rewrite.Fail(&b.x.result, b.x.canceler.Abortable(nil), err, failed)
+		b.x.result.Err = transport.Cause(b.x.canceler.Abortable(nil), err, failed)
 	}
 	n = copy(p, b.rest)
 	b.rest = b.rest[n:]

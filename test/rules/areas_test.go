@@ -6,17 +6,25 @@ import (
 	"testing"
 )
 
-// areas lists the directories directly below pkg. A package can import packages of its own area and of
-// the areas after it.
+// areas lists the directories directly below pkg, and pkg/observation/bound, which transport and fair
+// import. A package can import packages of its own area and of the areas after it.
 var areas = []string{
-	"sidecar", "inject", "plugin", "config", "observe", "probe", "proxy", "transport", "certs", "fair", "observation", "message",
+	"sidecar", "inject", "plugin", "config", "observe", "probe", "proxy", "observation", "transport", "certs", "fair", "observation/bound",
+	"message",
 }
+
+// engines lists the directories below pkg/transport that contain connections and protocols.
+var engines = []string{"pkg/transport/netconn", "pkg/transport/http1", "pkg/transport/http2", "pkg/transport/rewrite"}
 
 // separate lists directories that an area must not import although they belong to a later area.
 var separate = map[string][]string{
-	"inject":  {"pkg/observe", "pkg/transport"},
-	"plugin":  {"pkg/observe", "pkg/probe", "pkg/proxy", "pkg/transport"},
-	"observe": {"pkg/probe", "pkg/proxy", "pkg/transport/netconn", "pkg/transport/http1", "pkg/transport/http2", "pkg/transport/rewrite"},
+	"inject":      {"pkg/observe", "pkg/transport"},
+	"plugin":      {"pkg/observe", "pkg/probe", "pkg/proxy", "pkg/transport"},
+	"observe":     slices.Concat(engines, []string{"pkg/probe", "pkg/proxy"}),
+	"probe":       engines,
+	"proxy":       engines,
+	"observation": engines,
+	"transport":   {"pkg/certs", "pkg/message"},
 }
 
 // area returns the area of a directory of the plan, or "" if it is not below pkg.
@@ -24,6 +32,9 @@ func area(path string) string {
 	rest, _ := strings.CutPrefix(path, "pkg/")
 	if rest == path {
 		return ""
+	}
+	if slices.Contains(areas, rest) {
+		return rest
 	}
 	name, _, _ := strings.Cut(rest, "/")
 	return name

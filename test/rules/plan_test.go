@@ -14,41 +14,42 @@ var plan = []folder{
 	// Text for people.
 	{path: "pkg/message"},
 
-	// The record of events. Each area can import it.
+	// The bounds on the behavior of peers. Each area can import it.
 	{path: "pkg/observation/bound", may: []string{"pkg/message"}},
-	{path: "pkg/observation", may: []string{"pkg/message"}},
 
 	// Admission by client address.
 	{path: "pkg/fair", may: []string{"pkg/observation/bound"}},
 	{path: "pkg/certs"},
 
-	// Connections and protocols.
+	// Connections and protocols. They only import the admission of handshakes and the names of bounds
+	// from other areas.
+	{path: "pkg/transport"},
 	{path: "pkg/transport/netconn", may: []string{"pkg/fair", "pkg/observation/bound"}},
-	{path: "pkg/transport", may: []string{"pkg/observation"}},
 	{path: "pkg/transport/http1/wire", may: []string{"pkg/transport"}},
 	{path: "pkg/transport/http2/http2conn", may: []string{"pkg/observation/bound", "pkg/transport/http1/wire", "pkg/transport/netconn"}},
 	{path: "pkg/transport/rewrite", may: []string{
-		"pkg/observation", "pkg/observation/bound", "pkg/transport", "pkg/transport/http1/wire",
-		"pkg/transport/netconn",
+		"pkg/observation/bound", "pkg/transport", "pkg/transport/http1/wire", "pkg/transport/netconn",
 	}},
 	{path: "pkg/transport/http2/http2client", may: []string{
 		"pkg/observation/bound", "pkg/transport", "pkg/transport/http1/wire", "pkg/transport/http2/http2conn",
 		"pkg/transport/netconn", "pkg/transport/rewrite",
 	}},
 	{path: "pkg/transport/http1/http1client", may: []string{
-		"pkg/observation", "pkg/observation/bound", "pkg/transport", "pkg/transport/http1/wire",
-		"pkg/transport/netconn", "pkg/transport/rewrite",
-	}},
-	{path: "pkg/transport/http2", may: []string{
-		"pkg/observation", "pkg/observation/bound", "pkg/transport", "pkg/transport/http1/http1client",
-		"pkg/transport/http1/wire", "pkg/transport/http2/http2client", "pkg/transport/http2/http2conn",
-		"pkg/transport/netconn", "pkg/transport/rewrite",
-	}},
-	{path: "pkg/transport/http1", may: []string{
-		"pkg/observation", "pkg/observation/bound", "pkg/transport", "pkg/transport/http1/http1client",
-		"pkg/transport/http1/wire", "pkg/transport/http2/http2client", "pkg/transport/netconn",
+		"pkg/observation/bound", "pkg/transport", "pkg/transport/http1/wire", "pkg/transport/netconn",
 		"pkg/transport/rewrite",
 	}},
+	{path: "pkg/transport/http2", may: []string{
+		"pkg/observation/bound", "pkg/transport", "pkg/transport/http1/http1client", "pkg/transport/http1/wire",
+		"pkg/transport/http2/http2client", "pkg/transport/http2/http2conn", "pkg/transport/netconn",
+		"pkg/transport/rewrite",
+	}},
+	{path: "pkg/transport/http1", may: []string{
+		"pkg/observation/bound", "pkg/transport", "pkg/transport/http1/http1client", "pkg/transport/http1/wire",
+		"pkg/transport/http2/http2client", "pkg/transport/netconn", "pkg/transport/rewrite",
+	}},
+
+	// The record of one request, the failure reasons and the readiness.
+	{path: "pkg/observation", may: []string{"pkg/message", "pkg/transport"}},
 
 	// The lifecycle of a request.
 	{path: "pkg/proxy/knative", may: []string{"pkg/observation", "pkg/transport"}},
@@ -106,7 +107,7 @@ var plan = []folder{
 	{path: "test/limits/simulation", may: []string{"pkg/observation", "pkg/proxy/adapt"}},
 	{path: "test/limits/measure", may: []string{"test/limits/simulation"}},
 	{path: "test/reference", may: []string{
-		"pkg/observation", "pkg/transport", "pkg/transport/http1/http1client", "pkg/transport/http1/wire",
+		"pkg/transport", "pkg/transport/http1/http1client", "pkg/transport/http1/wire",
 		"pkg/transport/http2/http2client", "pkg/transport/rewrite",
 	}},
 	{path: "test/proxytest", may: []string{

@@ -45,12 +45,12 @@ func observe(r *http.Request) *observation.Observation {
 	start := time.Date(2026, 8, 21, 10, 0, 0, 1_000, time.UTC)
 	return &observation.Observation{
 		Exchange: &exchange{r: r},
-		Line: observation.Line{
+		Line: transport.Line{
 			Method: r.Method, Target: r.RequestURI, Host: r.Host, Major: r.ProtoMajor, Minor: r.ProtoMinor,
 			Remote: r.RemoteAddr, TLS: r.TLS != nil,
 		},
 		Start: start, Slot: start.Add(2 * time.Millisecond), End: start.Add(10 * time.Millisecond), Phase: observation.Streaming,
-		Result: observation.Result{Status: 200, Begun: true, In: 3, Out: 5, FirstByte: start.Add(5 * time.Millisecond)},
+		Result: transport.Result{Status: 200, Begun: true, In: 3, Out: 5, FirstByte: start.Add(5 * time.Millisecond)},
 	}
 }
 

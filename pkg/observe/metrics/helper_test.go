@@ -35,13 +35,14 @@ func (x exchange) Header(name string) string { return x.request.Header.Get(name)
 func observed(method string, major, minor, status int, reason observation.Reason) observation.Observation {
 	return observation.Observation{
 		Exchange: exchange{request: &http.Request{Header: http.Header{}}},
-		Line:     observation.Line{Method: method, Major: major, Minor: minor},
+		Line:     transport.Line{Method: method, Major: major, Minor: minor},
 		Start:    zero,
 		Slot:     zero.Add(2 * time.Millisecond),
 		End:      zero.Add(42 * time.Millisecond),
 		Phase:    observation.Streaming,
-		Result: observation.Result{
-			Status: status, Reason: reason, Begun: true, In: 20, Out: 3000,
+		Reason:   reason,
+		Result: transport.Result{
+			Status: status, Begun: true, In: 20, Out: 3000,
 			FirstByte: zero.Add(12 * time.Millisecond),
 		},
 	}

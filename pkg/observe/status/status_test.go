@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
@@ -46,9 +47,9 @@ func board(readiness observation.Readiness, drain Drain) *Board {
 func newObservation(reason observation.Reason, took time.Duration) *observation.Observation {
 	now := time.Now()
 	return &observation.Observation{
-		Line:  observation.Line{Method: "GET", Target: "/path?secret=1"},
+		Line:  transport.Line{Method: "GET", Target: "/path?secret=1"},
 		Start: now.Add(-took), Slot: now.Add(-took), End: now, Phase: observation.Waiting,
-		Result: observation.Result{Reason: reason, Status: reason.Status(), Begun: reason == observation.OK, Err: errors.New("test error")},
+		Reason: reason, Result: transport.Result{Status: reason.Status(), Begun: reason == observation.OK, Err: errors.New("test error")},
 	}
 }
 

@@ -6,7 +6,7 @@ import (
 
 	"go.opencensus.io/trace"
 
-	"github.com/queue-proxy/queue-proxy/pkg/observation"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 )
 
 // Header fields that carry trace contexts, in canonical form.
@@ -42,7 +42,7 @@ type parent struct {
 
 // parentOf reads the trace context of the client. If a format is not strictly valid, it is ignored
 // and the next format is tried, so that a request never joins the wrong trace.
-func parentOf(x observation.Request) parent {
+func parentOf(x transport.Request) parent {
 	if p, ok := parseTraceparent(only(x, traceparent)); ok {
 		return p
 	}
@@ -57,7 +57,7 @@ func parentOf(x observation.Request) parent {
 }
 
 // only returns the value of a header field, or "" if the field is repeated.
-func only(x observation.Request, name string) string {
+func only(x transport.Request, name string) string {
 	value := x.Header(name)
 	if value != "" && x.Repeats(name) {
 		return ""
@@ -67,7 +67,7 @@ func only(x observation.Request, name string) string {
 
 // stateOf returns the tracestate of the client. The field can have several lines (W3C Trace Context
 // 3.3.1.1).
-func stateOf(x observation.Request) string {
+func stateOf(x transport.Request) string {
 	if !x.Repeats(tracestate) {
 		return x.Header(tracestate)
 	}

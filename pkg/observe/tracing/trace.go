@@ -48,7 +48,7 @@ const (
 
 // Begin starts the trace of a request. x must not change until End. t must not be nil. Probes are
 // never traced.
-func (t *Tracer) Begin(x observation.Request) *Trace {
+func (t *Tracer) Begin(x transport.Request) *Trace {
 	r := t.traces.Get().(*Trace)
 	*r = Trace{tracer: t, parent: parentOf(x)}
 	p := &r.parent
@@ -75,7 +75,7 @@ func (t *Tracer) Begin(x observation.Request) *Trace {
 }
 
 // start starts the spans of a traced request.
-func (r *Trace) start(x observation.Request) {
+func (r *Trace) start(x transport.Request) {
 	r.method = methodOf(x.Line().Method)
 	if r.parent.w3c {
 		r.state = shownState(stateOf(x))

@@ -34,8 +34,8 @@ func (x *exchange) Request() *http.Request { return x.r }
 
 func (x *exchange) Header(name string) string { return strings.Trim(x.r.Header.Get(name), " \t") }
 
-func (x *exchange) Line() observation.Line {
-	return observation.Line{
+func (x *exchange) Line() transport.Line {
+	return transport.Line{
 		Method: x.r.Method, Target: x.r.RequestURI, Host: x.r.Host, Major: x.r.ProtoMajor, Minor: x.r.ProtoMinor,
 		Remote: x.r.RemoteAddr, TLS: x.r.TLS != nil,
 	}
@@ -54,7 +54,7 @@ func observe(r *http.Request) *observation.Observation {
 	now := time.Now()
 	return &observation.Observation{
 		Exchange: x, Line: x.Line(), Start: now, Slot: now, End: now, Phase: observation.Streaming,
-		Result: observation.Result{Status: 200, Begun: true, In: 3, Out: 5, FirstByte: now},
+		Result: transport.Result{Status: 200, Begun: true, In: 3, Out: 5, FirstByte: now},
 	}
 }
 
@@ -83,7 +83,7 @@ func record(t *testing.T) *recorder {
 }
 
 // spansOf returns the spans of a request. Child spans precede the request span.
-func spansOf(t *testing.T, tracer *Tracer, x observation.Request, o *observation.Observation) []*trace.SpanData {
+func spansOf(t *testing.T, tracer *Tracer, x transport.Request, o *observation.Observation) []*trace.SpanData {
 	r := record(t)
 	finish(tracer.Begin(x), o)
 	return r.spans

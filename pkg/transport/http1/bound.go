@@ -4,8 +4,8 @@ import (
 	"errors"
 	"os"
 
-	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 )
 
@@ -48,14 +48,17 @@ func (c *serverConn) recordRefusal(status int, err error) {
 
 // endForward ends Forward. It releases the memory that reserve added, and records the bound that
 // the client exceeded if the exchange ended with result.
-func (x *exchange) endForward(result *observation.Result) {
-	x.call.Unreserve()
+func (x *exchange) endForward(result *transport.Result) {
+	x.call.Memory.Release()
 	if x.uploading {
 		x.uploading = false
 		x.c.memory.Sub(uploadBytes)
 	}
-	result.Reason = x.closedFor(result.Reason)
-	if name, ok := rewrite.RequestBound(result, x.canceler.Stall); ok {
+	if result.Err == nil {
+		return
+	}
+	result.Err = x.closedFor(result.Err)
+	if name, ok := rewrite.RequestBound(result.Err); ok {
 		x.c.hit(name)
 	}
 }

@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/http1client"
@@ -75,7 +74,7 @@ func (x *exchange) init(c *serverConn) {
 }
 
 // Sending implements rewrite.Client.
-func (x *exchange) Sending() { x.state.Enter(observation.Waiting) }
+func (x *exchange) Sending() { x.state.Send() }
 
 // Waiting implements rewrite.Client.
 func (x *exchange) Waiting() {
@@ -95,7 +94,7 @@ func (x *exchange) BodyArrived() bool { return x.body.here() }
 // hasGone reports whether the client closed the connection. A half-closed tunnel does not count,
 // because the client can still receive bytes.
 func (x *exchange) hasGone() bool {
-	return x.c.gone.Load() && (x.state.Phase() != observation.Tunnelled || x.c.costly.Load())
+	return x.c.gone.Load() && (!x.state.Upgraded() || x.c.costly.Load())
 }
 
 // begin starts the exchange for the request whose header section has n bytes.
@@ -135,9 +134,9 @@ func (x *exchange) Header(name string) string {
 func (x *exchange) Repeats(name string) bool { return wire.Repeats(x.request.Fields, name) }
 
 // Line implements transport.Exchange.
-func (x *exchange) Line() observation.Line {
+func (x *exchange) Line() transport.Line {
 	q := &x.request
-	return observation.Line{
+	return transport.Line{
 		Method: wire.String(q.Method), Target: wire.String(q.Target), Host: wire.String(q.Host), Major: 1, Minor: q.Minor,
 		Remote: x.remote, TLS: x.c.nc.Secure(), Open: q.Chunked || q.ContentLength > 0,
 	}
@@ -158,7 +157,7 @@ func (x *exchange) Request() *http.Request {
 }
 
 // Wait implements transport.Exchange.
-func (x *exchange) Wait(state transport.State) observation.Reason {
+func (x *exchange) Wait(state transport.State) error {
 	return x.closedFor(x.canceler.Wait(state))
 }
 
@@ -166,36 +165,24 @@ func (x *exchange) Wait(state transport.State) observation.Reason {
 func (x *exchange) Notify() { x.canceler.Notify() }
 
 // Answer implements transport.Exchange.
-func (x *exchange) Answer(a *transport.Answer) {
+func (x *exchange) Answer(a transport.Answer) {
 	x.last = x.endsConnection(false)
-	x.answer(a, x.request.Minor)
-}
-
-// endsConnection reports whether the connection must be closed after the request. This is the case if
-// the client asked for it, if the request is a CONNECT request (its payload cannot be parsed as HTTP),
-// if the server is draining, or if another client waits for the place of the connection. Without
-// duplex, it is also the case if the request body did not arrive completely. With duplex, the user
-// container may still read the body.
-func (x *exchange) endsConnection(duplex bool) bool {
-	return x.request.Close || x.request.Form == wire.Authority || x.c.server.closing() || x.c.place.Wanted() || !duplex && !x.body.here()
-}
-
-// answer sends a response that the sidecar generates. The client uses HTTP/1.minor.
-func (x *exchange) answer(a *transport.Answer, minor int) {
+	minor := x.request.Minor
 	x.endInterim()
 	x.room()
-	b := appendStatus(x.out[:0], minor, a.Status, http.StatusText(a.Status))
+	b := appendStatus(x.out[:0], minor, a.Status(), http.StatusText(a.Status()))
 	a.Fields(func(name, value string) { b = wire.AppendField(b, name, value) })
 	b = wire.AppendField(b, transport.Date, x.c.server.date.Now())
+	body, _ := a.Body()
 	b = append(b, "Content-Length: "...)
-	b = strconv.AppendInt(b, int64(len(a.Body)), 10)
+	b = strconv.AppendInt(b, int64(len(body)), 10)
 	b = append(b, "\r\n"...)
 	b = x.appendConnection(b, minor, false)
 	b = append(b, "\r\n"...)
 	// The response to HEAD has the same header section as the response to GET (RFC 9110 section
 	// 9.3.2).
 	if wire.String(x.request.Method) != http.MethodHead {
-		b = append(b, a.Body...)
+		b = append(b, body...)
 	}
 	x.out, x.waiting = b, true
 	x.c.clocked = false
@@ -206,6 +193,15 @@ func (x *exchange) answer(a *transport.Answer, minor int) {
 		x.c.hit(bound.SendTimeout)
 	}
 	x.c.nc.SetWriteDeadline(time.Time{})
+}
+
+// endsConnection reports whether the connection must be closed after the request. This is the case if
+// the client asked for it, if the request is a CONNECT request (its payload cannot be parsed as HTTP),
+// if the server is draining, or if another client waits for the place of the connection. Without
+// duplex, it is also the case if the request body did not arrive completely. With duplex, the user
+// container may still read the body.
+func (x *exchange) endsConnection(duplex bool) bool {
+	return x.request.Close || x.request.Form == wire.Authority || x.c.server.closing() || x.c.place.Wanted() || !duplex && !x.body.here()
 }
 
 // appendConnection appends a Connection field if the connection does not have the default persistence
@@ -426,7 +422,7 @@ func (b *body) readChunks(p []byte) (n int, err error) {
 		}
 		data, k, err := b.chunks.Next(have[:min(len(have), len(p)-n)])
 		if err != nil {
-			return n, err
+			return n, &transport.Error{Fault: transport.FaultBadRequest, Err: err}
 		}
 		n += copy(p[n:], data)
 		b.took(k)

@@ -1,12 +1,12 @@
 package http1
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"net/http"
 	"strconv"
 
-	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http2/http2client"
@@ -18,16 +18,16 @@ var errBroken = errors.New("connection failed")
 // Forward implements transport.Exchange. The canceler can abort it. Before the response begins, the canceler
 // aborts only the call, so that the client still gets an error response. After that, it also aborts
 // the connection to the client, so that the client detects the truncated response.
-func (x *exchange) Forward(state transport.State) (result observation.Result) {
+func (x *exchange) Forward(state transport.State) (result transport.Result) {
 	defer x.endForward(&result) // a wrapper of Forward would need more stack
 	x.describe(state)
-	if reason := x.head.Refuse(x.c.server.settings.MaxBodyBytes); reason != observation.OK {
-		return observation.Result{Reason: reason}
+	if err := x.head.Refuse(x.c.server.settings.MaxBodyBytes); err != nil {
+		return transport.Result{Err: err}
 	}
 	c := &x.call
 	x.giveBody(state)
 	if !x.reserve() {
-		return observation.Result{Reason: observation.Overload}
+		return transport.Result{Err: transport.FaultOverloaded}
 	}
 	x.interim.begin(c.Expect100)
 	x.c.clocked = true
@@ -39,17 +39,17 @@ func (x *exchange) Forward(state transport.State) (result observation.Result) {
 }
 
 // forwardH1 forwards the request to the user container in HTTP/1.1.
-func (x *exchange) forwardH1(state transport.State) (result observation.Result) {
+func (x *exchange) forwardH1(state transport.State) (result transport.Result) {
 	c := &x.call
 	c.Hold = state.Holds()
-	if result.Reason = x.beginCall(c); result.Reason != observation.OK {
+	if result.Err = x.beginCall(c); result.Err != nil {
 		return result
 	}
 	r, err := c.Do(x.c.server.app)
 	switch {
 	case err != nil:
 		killed := x.canceler.Abortable(nil)
-		if killed == observation.OK && !x.head.Upgrade && c.OnlyH2Behind(x.canceler, x.c.server.app, err) {
+		if killed == nil && !x.head.Upgrade && c.OnlyH2Behind(x.canceler, x.c.server.app, err) {
 			return x.forwardH2()
 		}
 		x.failed(&c.Call, &result, killed, err)
@@ -63,9 +63,9 @@ func (x *exchange) forwardH1(state transport.State) (result observation.Result) 
 }
 
 // forwardH2 forwards the request to a user container that supports only HTTP/2.
-func (x *exchange) forwardH2() (result observation.Result) {
+func (x *exchange) forwardH2() (result transport.Result) {
 	c := &http2client.Call{Call: x.call.Call}
-	if result.Reason = x.beginCall(c); result.Reason != observation.OK {
+	if result.Err = x.beginCall(c); result.Err != nil {
 		return result
 	}
 	r, err := c.Do(x.c.server.client)
@@ -85,21 +85,21 @@ type call interface {
 }
 
 // beginCall starts a call that the canceler can abort. It returns the reason if the canceler has already
-// fired, or observation.OK.
-func (x *exchange) beginCall(c call) observation.Reason {
+// fired, or nil.
+func (x *exchange) beginCall(c call) error {
 	x.running = c
 	c.Begin()
 	return x.canceler.Abortable(x.abortApp)
 }
 
-// failed records the reason why the call returned no response.
-func (x *exchange) failed(c *rewrite.Call, result *observation.Result, killed observation.Reason, err error) {
-	c.Failed(result, killed, err, x.body.failed())
+// failed records the reason why the call returned no response. killed is the reason of an abort, or nil.
+func (x *exchange) failed(c *rewrite.Call, result *transport.Result, killed, err error) {
+	c.Failed(result, transport.Cause(killed, err, x.body.failed()))
 	result.In = x.body.moved()
 }
 
 // respond forwards the response and records the result.
-func (x *exchange) respond(c *rewrite.Call, head *wire.Response, r rewrite.Response, result *observation.Result) {
+func (x *exchange) respond(c *rewrite.Call, head *wire.Response, r rewrite.Response, result *transport.Result) {
 	c.Began(result, head.Status)
 	if c.Body == nil {
 		x.body.sent()
@@ -107,7 +107,7 @@ func (x *exchange) respond(c *rewrite.Call, head *wire.Response, r rewrite.Respo
 	rewrite.Respond(x.state, head.Fields)
 	x.canceler.Abortable(x.abortBoth)
 	x.stream(head, r, result)
-	if x.canceler.Abortable(nil) != observation.OK { // before Close, because the call cannot be aborted after Close
+	if x.canceler.Abortable(nil) != nil { // before Close, because the call cannot be aborted after Close
 		x.last = true // the canceler fired after the last byte, but it interrupted the connection
 	}
 	r.Close()
@@ -116,14 +116,14 @@ func (x *exchange) respond(c *rewrite.Call, head *wire.Response, r rewrite.Respo
 
 // conclude completes result after the response was forwarded. If an error occurred and no byte of the
 // response was written, it discards the response, so that the client receives an error status.
-func (x *exchange) conclude(result *observation.Result) {
+func (x *exchange) conclude(result *transport.Result) {
 	result.In = x.body.moved()
-	if result.Reason != observation.OK && !x.begun { // an error response is still possible
+	if result.Err != nil && !x.begun { // an error response is still possible
 		result.Begun, result.Status = false, 0
 		x.broken, x.waiting = false, false
 		return
 	}
-	x.broken = x.broken || result.Reason != observation.OK
+	x.broken = x.broken || result.Err != nil
 }
 
 // describe fills in the request to the user container.
@@ -167,7 +167,7 @@ func (b *body) sent() {
 
 // stream forwards the response. The header section and the first bytes of the body are sent in one
 // write, and the remaining bytes are sent as they arrive.
-func (x *exchange) stream(h *wire.Response, r rewrite.Response, result *observation.Result) {
+func (x *exchange) stream(h *wire.Response, r rewrite.Response, result *transport.Result) {
 	chunked := x.beginResponse(h, r.Length())
 	for {
 		data, err := r.Next()
@@ -183,7 +183,7 @@ func (x *exchange) stream(h *wire.Response, r rewrite.Response, result *observat
 			return
 		}
 		if err != nil {
-			rewrite.Fail(result, x.canceler.Abortable(x.abortBoth), err, x.body.failed())
+			result.Err = transport.Cause(x.canceler.Abortable(x.abortBoth), err, x.body.failed())
 			_ = x.flush(nil) // best effort: the client gets the bytes received so far and detects that the response is incomplete
 			return
 		}
@@ -196,11 +196,9 @@ func (x *exchange) stream(h *wire.Response, r rewrite.Response, result *observat
 	}
 }
 
-// gone sets the reason of a response that cannot be written to the client.
-func (x *exchange) gone(result *observation.Result) {
-	if result.Reason = x.canceler.Abortable(nil); result.Reason == observation.OK {
-		result.Reason = observation.ClientGone
-	}
+// gone sets the error of a response that cannot be written to the client.
+func (x *exchange) gone(result *transport.Result) {
+	result.Err = cmp.Or[error](x.canceler.Abortable(nil), transport.FaultClientGone)
 }
 
 // pass appends data to out. If the data does not fit, pass writes out and the data to the client.

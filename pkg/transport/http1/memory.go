@@ -1,8 +1,8 @@
 package http1
 
 import (
-	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 )
 
 // Sizes for the memory budget. The memory of a request is charged in addition to the buffer that holds
@@ -33,7 +33,7 @@ func (c *serverConn) admit() bool {
 //
 //go:noinline
 func (x *exchange) reserve() bool {
-	if !x.call.Reserve(x.size) {
+	if !x.call.Memory.Reserve(x.size, 1) {
 		return false
 	}
 	x.uploading = x.call.Body != nil && x.c.memory.Await(uploadBytes)
@@ -46,13 +46,13 @@ func (c *serverConn) evictMemory() {
 	c.abandon()
 }
 
-// closedFor replaces the reason ClientGone with Overload if the sidecar closed the connection because
-// of the memory budget.
-func (x *exchange) closedFor(reason observation.Reason) observation.Reason {
-	if reason == observation.ClientGone && x.c.costly.Load() {
-		return observation.Overload
+// closedFor replaces an error with the fault FaultClientGone by FaultOverloaded if the sidecar closed
+// the connection because of the memory budget.
+func (x *exchange) closedFor(err error) error {
+	if x.c.costly.Load() && transport.FaultOf(err) == transport.FaultClientGone {
+		return transport.FaultOverloaded
 	}
-	return reason
+	return err
 }
 
 // growHead charges the buffer of an incomplete header section to the memory budget. This includes the

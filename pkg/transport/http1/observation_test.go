@@ -25,7 +25,7 @@ func TestObservationContainsRequestLine(t *testing.T) {
 		c.Send(v.line + "\r\nHost: field\r\n\r\n")
 		c.Receive("GET")
 		method, _, _ := strings.Cut(v.line, " ")
-		want := observation.Line{Method: method, Target: v.target, Host: v.host, Major: 1, Minor: 1, Remote: c.LocalAddr().String()}
+		want := transport.Line{Method: method, Target: v.target, Host: v.host, Major: 1, Minor: 1, Remote: c.LocalAddr().String()}
 		harness.Equal(t, server.Observed(i + 1)[i].Line, want, v.line)
 	}
 }

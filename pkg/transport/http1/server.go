@@ -32,7 +32,7 @@ type Server struct {
 	client   *http2client.Client // for an app that supports only HTTP/2
 	watcher  *netconn.Watcher
 	buffers  *netconn.Buffers
-	date     rewrite.Date
+	date     transport.DateCache
 	served   atomic.Uint64
 	given    atomic.Uint64
 

@@ -11,8 +11,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/observation"
-	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 )
@@ -78,7 +76,7 @@ func newServerConn(l *Server, nc *netconn.Conn) *serverConn {
 	c.reading, c.writing = c.tryRead, c.tryWrite
 	c.exchange.init(c)
 	c.memory = l.settings.Memory.Open(c.remote, c.evictMemory)
-	c.call.Memory = c.memory
+	c.call.Memory.Account = c.memory
 	if l.watcher != nil {
 		c.watch = l.watcher.Add(nc.TCP(), c.hangup)
 	}
@@ -298,16 +296,11 @@ func (c *serverConn) refusal(n, arrived int, err error) (status int) {
 // refuse responds to a header section that is rejected. The connection is closed afterwards, because
 // the end of the rejected request is unknown.
 func (c *serverConn) refuse(status int) {
-	c.answerLast(&transport.Answer{Status: status, Body: http.StatusText(status) + "\n", Reason: observation.BadRequest, GRPC: -1})
-}
-
-// answerLast sends the last response of the connection, to a request without a valid head.
-func (c *serverConn) answerLast(a *transport.Answer) {
 	c.refused = true
-	c.exchange.begin(0)
 	c.request.Reset()
-	c.last = true
-	c.exchange.answer(a, 1)
+	c.request.Minor, c.request.Close = 1, true
+	c.exchange.begin(0)
+	c.server.proxy.Refuse(&c.exchange, status)
 }
 
 // wait reads more input and appends it to the buffer. It returns an error if the idle connection is

@@ -4,19 +4,19 @@ import (
 	"bytes"
 	"net"
 
-	"github.com/queue-proxy/queue-proxy/pkg/observation"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/http1client"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 )
 
 // tunnel sends the 101 response and then copies bytes in both directions until the connection is
 // closed.
-func (x *exchange) tunnel(r *http1client.Response, result *observation.Result) {
+func (x *exchange) tunnel(r *http1client.Response, result *transport.Result) {
 	c := x.c
 	result.Upgraded = true
-	x.state.Enter(observation.Tunnelled) // from now on, a half-closed client connection is not an error
-	c.watch.Stop()                       // the tunnel detects when the client closes its side
-	x.broken, c.clocked = true, false    // no response follows the tunnel
+	x.state.Upgrade()                 // from now on, a half-closed client connection is not an error
+	c.watch.Stop()                    // the tunnel detects when the client closes its side
+	x.broken, c.clocked = true, false // no response follows the tunnel
 	var client net.Conn = c.nc
 	if r.IsWebSocket() {
 		w := netconn.NewWebSocket(c.nc)
@@ -31,7 +31,7 @@ func (x *exchange) tunnel(r *http1client.Response, result *observation.Result) {
 	if err != nil {
 		x.canceler.Abortable(nil)
 		r.Close()
-		result.Reason = observation.ClientGone
+		result.Err = transport.FaultClientGone
 		return
 	}
 	early := bytes.Clone(c.buf[x.at:c.w]) // bytes after the header section, which belong to the new protocol

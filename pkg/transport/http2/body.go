@@ -100,7 +100,7 @@ func (b *body) come(by *http2conn.Conn, p []byte, n int, end bool) {
 	case b.length >= 0 && (b.n > b.length || b.end && b.n < b.length): // RFC 9113 section 8.1.1
 		b.malformed(by)
 	case limit > 0 && b.n > limit:
-		b.breakOff(transport.ErrTooLarge)
+		b.breakOff(transport.FaultTooLarge)
 	}
 	switch {
 	case b.err != nil || b.stopped: // discarded content counts against the window that other streams need
@@ -127,7 +127,7 @@ func (b *body) breakOff(err error) {
 // 8.1.1). b.mu must be held.
 func (b *body) malformed(by *http2conn.Conn) {
 	b.x.stream.Reset(http2conn.ProtocolError) // before the worker receives the error and sends a response
-	b.breakOff(&wire.BadChunk{Word: wire.WordContentLength})
+	b.breakOff(&transport.Error{Fault: transport.FaultBadRequest, Err: &wire.BadChunk{Word: wire.WordContentLength}})
 	by.FlushLater(b.x.conn.Conn)
 }
 

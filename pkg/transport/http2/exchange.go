@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/http1client"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
@@ -195,8 +194,7 @@ func (x *exchange) serve() {
 		if name, ok := rewrite.RefusalBound(x.refusal, nil); ok {
 			x.conn.hit(name)
 		}
-		text := http.StatusText(x.refusal)
-		x.Answer(&transport.Answer{Status: x.refusal, Body: text + "\n", Reason: observation.BadRequest, GRPC: -1})
+		x.server.proxy.Refuse(x, x.refusal)
 	} else {
 		if x.request.Length == 0 && x.request.Method != http.MethodConnect {
 			x.body.awaitEnd()
@@ -225,9 +223,9 @@ func (x *exchange) end() {
 // release releases the memory of a request that has ended or is not served.
 func (x *exchange) release() {
 	x.body.release()
-	x.call.Unreserve()
+	x.call.Memory.Release()
 	x.conn.memory.Sub(x.charged)
-	x.charged, x.call.Memory = 0, nil
+	x.charged, x.call.Memory.Account = 0, nil
 	x.gone.Store(false)
 	x.costly.Store(false)
 	select {
@@ -287,9 +285,9 @@ func (x *exchange) Repeats(name string) bool {
 }
 
 // Line implements transport.Exchange.
-func (x *exchange) Line() observation.Line {
+func (x *exchange) Line() transport.Line {
 	q := &x.request
-	return observation.Line{
+	return transport.Line{
 		Method: q.Method, Target: q.Target, Host: q.Host, Major: 2,
 		Remote: x.conn.remote, TLS: x.conn.secure, Open: x.open,
 	}
@@ -303,31 +301,31 @@ func (x *exchange) Request() *http.Request {
 }
 
 // Wait implements transport.Exchange.
-func (x *exchange) Wait(state transport.State) observation.Reason {
+func (x *exchange) Wait(state transport.State) error {
 	return x.closedFor(x.canceler.Wait(state))
 }
 
-// closedFor returns the reason why a request ended. It distinguishes a connection that the sidecar
-// closed because of the memory budget from a connection that the client closed.
-func (x *exchange) closedFor(reason observation.Reason) observation.Reason {
-	if reason == observation.ClientGone && x.costly.Load() {
-		return observation.Overload
+// closedFor replaces an error with the fault FaultClientGone by FaultOverloaded if the sidecar closed
+// the connection because of the memory budget.
+func (x *exchange) closedFor(err error) error {
+	if x.costly.Load() && transport.FaultOf(err) == transport.FaultClientGone {
+		return transport.FaultOverloaded
 	}
-	return reason
+	return err
 }
 
 // Notify implements transport.Exchange.
 func (x *exchange) Notify() { x.canceler.Notify() }
 
 // Answer implements transport.Exchange.
-func (x *exchange) Answer(a *transport.Answer) {
+func (x *exchange) Answer(a transport.Answer) {
 	k := x.server.block()
 	defer x.server.putBlock(k)
-	k.Status(a.Status)
+	k.Status(a.Status())
 	a.Fields(k.Field)
 	k.Field(transport.Date, x.server.date.Now())
-	body := a.Body
-	if a.GRPC < 0 {
+	body, framed := a.Body()
+	if framed {
 		k.Field(transport.ContentLength, strconv.Itoa(len(body)))
 	}
 	if x.request.Method == http.MethodHead {
@@ -349,7 +347,7 @@ func (f *fromClient) Head(by *http2conn.Conn, h *http2conn.Head, _ bool) {
 		by.FlushLater(x.conn.Conn)
 	}
 	if word := trailerFault(h); word != "" {
-		x.body.fail(&wire.BadChunk{Word: word})
+		x.body.fail(&transport.Error{Fault: transport.FaultBadRequest, Err: &wire.BadChunk{Word: word}})
 		return
 	}
 	x.body.trail(by, rewrite.RequestTrailer(h.Take(nil)))

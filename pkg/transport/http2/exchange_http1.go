@@ -1,12 +1,12 @@
 package http2
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"net/http"
 	"strconv"
 
-	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/http1client"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
@@ -15,18 +15,18 @@ import (
 )
 
 // Forward implements transport.Exchange. It records the bound if the client exceeded one.
-func (x *exchange) Forward(state transport.State) (result observation.Result) {
+func (x *exchange) Forward(state transport.State) (result transport.Result) {
 	defer x.recordResult(&result) // a wrapper of Forward would need more stack
 	q := &x.request
-	x.call.Memory = x.conn.memory
-	if !x.call.Reserve(x.headSize) {
-		return observation.Result{Reason: observation.Overload}
+	x.call.Memory.Account = x.conn.memory
+	if !x.call.Memory.Reserve(x.headSize, 1) {
+		return transport.Result{Err: transport.FaultOverloaded}
 	}
 	if x.protocol != "" {
 		return x.connect(state)
 	}
-	if reason := q.Refuse(x.server.settings.MaxBodyBytes); reason != observation.OK {
-		return observation.Result{Reason: reason}
+	if err := q.Refuse(x.server.settings.MaxBodyBytes); err != nil {
+		return transport.Result{Err: err}
 	}
 	q.Trace = state.Trace()
 	if !x.body.complete() && !transport.IsGRPC(x.Header(transport.ContentType)) { // a gRPC stream may be silent for a long time
@@ -36,18 +36,16 @@ func (x *exchange) Forward(state transport.State) (result observation.Result) {
 	speaks, err := x.server.app.SpeaksH2(x, x.canceler)
 	switch {
 	case err != nil:
-		x.blame(&result, x.canceler.Abortable(nil), err)
-		return result
+		return transport.Result{Err: x.cause(x.canceler.Abortable(nil), err)}
 	case speaks:
 		return x.relay.forward(state)
 	}
 	return x.forwardH1(state)
 }
 
-// blame records in result why the request failed. If the request was aborted, killed takes precedence over
-// err.
-func (x *exchange) blame(result *observation.Result, killed observation.Reason, err error) {
-	rewrite.Fail(result, killed, err, x.body.failed())
+// cause returns the reason why the request failed with err. killed is the reason of an abort, or nil.
+func (x *exchange) cause(killed, err error) error {
+	return transport.Cause(killed, err, x.body.failed())
 }
 
 // uploadBytes is the memory to send a body that was not received completely, in bytes. It includes a
@@ -55,7 +53,7 @@ func (x *exchange) blame(result *observation.Result, killed observation.Reason, 
 const uploadBytes = 36 << 10
 
 // forwardH1 forwards the request to a user container that uses HTTP/1.1.
-func (x *exchange) forwardH1(state transport.State) (result observation.Result) {
+func (x *exchange) forwardH1(state transport.State) (result transport.Result) {
 	c := &x.call
 	c.Content, c.Body, c.Trailer, c.Expect100 = nil, nil, nil, false
 	if content, whole := x.body.whole(); whole {
@@ -70,7 +68,7 @@ func (x *exchange) forwardH1(state transport.State) (result observation.Result) 
 	}
 	if c.Body != nil {
 		if !x.conn.memory.Await(uploadBytes) {
-			return observation.Result{Reason: observation.Overload}
+			return transport.Result{Err: transport.FaultOverloaded}
 		}
 		defer x.conn.memory.Sub(uploadBytes)
 	}
@@ -85,16 +83,16 @@ func (x *exchange) forwardH1(state transport.State) (result observation.Result) 
 
 // do makes the prepared call and returns the response, of which the header section was received. On error it
 // returns nil.
-func (x *exchange) do(state transport.State, result *observation.Result) *http1client.Response {
+func (x *exchange) do(state transport.State, result *transport.Result) *http1client.Response {
 	c := &x.call
 	c.Request, c.Many, c.Hold = &x.request, true, state.Holds()
 	c.Begin()
-	if result.Reason = x.canceler.Abortable(x.abortCall); result.Reason != observation.OK {
+	if result.Err = x.canceler.Abortable(x.abortCall); result.Err != nil {
 		return nil
 	}
 	r, err := c.Do(x.server.app)
 	if err != nil {
-		c.Failed(result, x.canceler.Abortable(nil), err, x.body.failed())
+		c.Failed(result, x.cause(x.canceler.Abortable(nil), err))
 		result.In = x.body.moved()
 		return nil
 	}
@@ -103,7 +101,7 @@ func (x *exchange) do(state transport.State, result *observation.Result) *http1c
 }
 
 // finish sends the response to the client and closes the call.
-func (x *exchange) finish(r *http1client.Response, result *observation.Result) {
+func (x *exchange) finish(r *http1client.Response, result *transport.Result) {
 	x.passOn(r, result)
 	x.canceler.Abortable(nil) // after Close there is nothing to abort
 	r.Close()
@@ -118,12 +116,12 @@ func (x *exchange) abortCall() {
 
 // conclude completes the result of a response that has begun. It resets the stream of an incomplete response,
 // because END_STREAM would mark the response as complete.
-func (x *exchange) conclude(result *observation.Result) {
+func (x *exchange) conclude(result *transport.Result) {
 	result.In = x.body.moved()
-	if result.Reason == observation.ClientGone && x.delivered() {
-		result.Reason, result.Err = observation.OK, nil
+	if transport.FaultOf(result.Err) == transport.FaultClientGone && x.delivered() {
+		result.Err = nil
 	}
-	if result.Reason != observation.OK && !x.stream.Ended() {
+	if result.Err != nil && !x.stream.Ended() {
 		x.stream.Reset(resetCode(result.Err))
 	}
 }
@@ -134,8 +132,8 @@ func (x *exchange) delivered() bool { return x.due == 0 && !x.stream.Cut() }
 
 // forwardReset resets the client's stream if the user container reset its stream before the response
 // began (docs/promises.md 3.12).
-func (x *exchange) forwardReset(result *observation.Result) {
-	if _, ok := errors.AsType[*http2conn.ResetError](result.Err); ok && result.Reason == observation.AppReset && !result.Begun {
+func (x *exchange) forwardReset(result *transport.Result) {
+	if _, ok := errors.AsType[*http2conn.ResetError](result.Err); ok && !result.Begun {
 		result.Reset = true
 		x.stream.Reset(resetCode(result.Err))
 	}
@@ -179,7 +177,7 @@ func (x *exchange) beginResponse(k *http2conn.Block, status int, fields []wire.F
 }
 
 // passOn sends the response of a user container that uses HTTP/1.1 to the client.
-func (x *exchange) passOn(r *http1client.Response, result *observation.Result) {
+func (x *exchange) passOn(r *http1client.Response, result *transport.Result) {
 	length := r.Length()
 	k := x.server.block()
 	x.beginResponse(k, r.Head.Status, r.Head.Fields, rewrite.AnnouncedLength(&r.Head, length))
@@ -193,7 +191,7 @@ func (x *exchange) passOn(r *http1client.Response, result *observation.Result) {
 			break
 		}
 		if err != nil {
-			x.blame(result, x.canceler.Abortable(nil), err)
+			result.Err = x.cause(x.canceler.Abortable(nil), err)
 			return
 		}
 		x.state.Touch()
@@ -210,9 +208,7 @@ func (x *exchange) passOn(r *http1client.Response, result *observation.Result) {
 		}
 	}
 	if err != nil {
-		if result.Reason = x.canceler.Abortable(nil); result.Reason == observation.OK {
-			result.Reason = observation.ClientGone
-		}
+		result.Err = cmp.Or[error](x.canceler.Abortable(nil), transport.FaultClientGone)
 	}
 }
 
@@ -260,7 +256,7 @@ func (x *exchange) awaitTaken() error {
 	x.conn.Flush(false)
 	for x.stream.Waits() {
 		<-x.woken
-		if x.canceler.Killed() != observation.OK {
+		if x.canceler.Killed() != nil {
 			return http2conn.ErrGone
 		}
 	}
@@ -278,7 +274,7 @@ func (x *exchange) tookAll() bool { return !x.stream.Dropped() && !x.gone.Load()
 type caller exchange
 
 // Sending implements rewrite.Client.
-func (c *caller) Sending() { c.state.Enter(observation.Waiting) }
+func (c *caller) Sending() { c.state.Send() }
 
 // Info implements rewrite.Client. It sends an informational response to the client. If the client does not
 // read, Info waits, so that at most one such response is in memory.
@@ -311,9 +307,12 @@ func (x *exchange) sendInfo(status int, fields []wire.Field) {
 
 // recordResult completes the result of the exchange. If the client exceeded a bound, it also records that
 // bound.
-func (x *exchange) recordResult(result *observation.Result) {
-	result.Reason = x.closedFor(result.Reason)
-	if name, ok := rewrite.RequestBound(result, x.canceler.Stall); ok {
+func (x *exchange) recordResult(result *transport.Result) {
+	if result.Err == nil {
+		return
+	}
+	result.Err = x.closedFor(result.Err)
+	if name, ok := rewrite.RequestBound(result.Err); ok {
 		x.conn.hit(name)
 	}
 }

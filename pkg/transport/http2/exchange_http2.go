@@ -6,10 +6,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http2/http2client"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http2/http2conn"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 )
 
@@ -26,7 +26,7 @@ type relay struct {
 	held     int   // number of response bytes that wait for the client
 	finished bool  // the user container ended the response or the stream
 	err      error // reason why the response is incomplete; nil if none
-	result   observation.Result
+	result   transport.Result
 
 	// killed reports that no more of the response is sent. The canceler sets it without mu, because the
 	// drain wakes its exchanges under a lock that respond needs too.
@@ -34,7 +34,7 @@ type relay struct {
 }
 
 // forward is Forward for a user container that uses HTTP/2.
-func (y *relay) forward(state transport.State) observation.Result {
+func (y *relay) forward(state transport.State) transport.Result {
 	x := y.x
 	replayed, since := false, 0
 	for {
@@ -48,13 +48,13 @@ func (y *relay) forward(state transport.State) observation.Result {
 		result.In, result.Replayed = x.body.moved(), replayed
 		switch {
 		case err == nil:
-		case killed == observation.OK && errors.Is(err, http2conn.ErrGone):
-			result.Reason = observation.ClientGone
-		case killed == observation.OK && !replayed && y.mayRepeat(err, reused):
+		case killed == nil && errors.Is(err, http2conn.ErrGone):
+			result.Err = transport.FaultClientGone
+		case killed == nil && !replayed && y.mayRepeat(err, reused):
 			replayed, since = true, x.server.client.Since(err)
 			continue
 		default:
-			x.blame(&result, killed, err)
+			result.Err = x.cause(killed, err)
 			x.forwardReset(&result)
 		}
 		if result.Begun {
@@ -71,7 +71,7 @@ func (y *relay) open(state transport.State, since int) (reused bool, err error) 
 	y.stream, y.held, y.finished, y.err = nil, 0, false, nil
 	y.killed.Store(false)
 	y.check = http2client.Check{Method: x.request.Method}
-	y.result = observation.Result{}
+	y.result = transport.Result{}
 	y.mu.Unlock()
 	content, whole := x.body.whole()
 	end := whole && len(content) == 0
@@ -81,12 +81,12 @@ func (y *relay) open(state transport.State, since int) (reused bool, err error) 
 		k.Field(transport.Expect, "100-continue")
 	}
 	stream, reused, err := x.server.client.Open(x.canceler.Context, (*fromApp)(x), k, end, since)
-	x.call.Unreserve()
+	x.call.Memory.Release()
 	x.server.putBlock(k) // a block can be long, so it is returned before other goroutines run
 	if err != nil {
 		return false, err
 	}
-	state.Enter(observation.Waiting)
+	state.Send()
 	y.mu.Lock()
 	y.stream = stream
 	y.mu.Unlock()
@@ -96,7 +96,7 @@ func (y *relay) open(state transport.State, since int) (reused bool, err error) 
 	if !end {
 		x.body.passTo(stream)
 	}
-	if x.canceler.Abortable(y.abort) == observation.OK {
+	if x.canceler.Abortable(y.abort) == nil {
 		stream.Conn().Flush(true)
 	} else {
 		y.abort() // the request may have been aborted before y.abort was registered
@@ -124,7 +124,7 @@ func (y *relay) wait() error {
 		case killed:
 			return errKilled
 		case finished && errors.Is(err, http2conn.ErrGone) && bodyErr != nil: // the error of the body is the cause
-			return &transport.Error{Fault: transport.FaultBody, Err: bodyErr}
+			return transport.BodyError(bodyErr)
 		case finished && err != nil:
 			return err
 		case finished && !x.stream.Waits():
@@ -132,11 +132,11 @@ func (y *relay) wait() error {
 			case x.tookAll():
 				return nil
 			case bodyErr != nil:
-				return &transport.Error{Fault: transport.FaultBody, Err: bodyErr}
+				return transport.BodyError(bodyErr)
 			}
 			return http2conn.ErrGone
 		case bodyErr != nil && !finished:
-			return &transport.Error{Fault: transport.FaultBody, Err: bodyErr}
+			return transport.BodyError(bodyErr)
 		}
 	}
 }
@@ -214,9 +214,9 @@ func (y *relay) info(by *http2conn.Conn, h *http2conn.Head) {
 // respond begins the final response.
 func (y *relay) respond(by *http2conn.Conn, h *http2conn.Head, end bool) {
 	x := y.x
-	if n := h.Size(); n > rewrite.LongHead {
+	if n := h.Size(); n > netconn.LongHead {
 		if !x.conn.memory.Admit(n) {
-			y.end(&transport.Error{Fault: transport.FaultOverloaded})
+			y.end(rewrite.ErrNoMemory)
 			return
 		}
 		defer x.conn.memory.Sub(n)

@@ -41,7 +41,7 @@ type Server struct {
 	workers  workers
 	blocks   sync.Pool // contains *http2conn.Block
 	unpacked sync.Pool // contains *[]wire.Field; see rewrite.Request.Unpacked
-	date     rewrite.Date
+	date     transport.DateCache
 
 	conns *netconn.Conns[*serverConn]
 }

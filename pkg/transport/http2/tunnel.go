@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/http1client"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
@@ -24,9 +23,9 @@ const webSocket = "websocket"
 
 // connect is Forward for an extended CONNECT. It forwards a WebSocket over HTTP/2 (RFC 8441) to the user
 // container as a WebSocket over HTTP/1.1 (RFC 6455).
-func (x *exchange) connect(state transport.State) (result observation.Result) {
+func (x *exchange) connect(state transport.State) (result transport.Result) {
 	if x.protocol != webSocket || x.server.app.OnlyH2() {
-		return observation.Result{Reason: observation.BadRequest}
+		return transport.Result{Err: transport.FaultBadRequest}
 	}
 	q := &x.request
 	key := newKey()
@@ -50,7 +49,7 @@ func (x *exchange) connect(state transport.State) (result observation.Result) {
 	case wire.String(accept) != acceptOf(key):
 		x.canceler.Abortable(nil)
 		r.Close()
-		return observation.Result{Reason: observation.AppGarbage}
+		return transport.Result{Err: transport.FaultGarbage}
 	default:
 		x.tunnel(r, &result)
 	}
@@ -72,9 +71,9 @@ func acceptOf(key string) string {
 }
 
 // tunnel responds that the WebSocket is open and then copies bytes in both directions until it ends.
-func (x *exchange) tunnel(r *http1client.Response, result *observation.Result) {
+func (x *exchange) tunnel(r *http1client.Response, result *transport.Result) {
 	result.Status, result.Upgraded = http.StatusOK, true
-	x.state.Enter(observation.Tunnelled)
+	x.state.Upgrade()
 	x.stream.BothWays()
 	k := x.server.block()
 	k.Status(http.StatusOK)
@@ -86,7 +85,7 @@ func (x *exchange) tunnel(r *http1client.Response, result *observation.Result) {
 	if err != nil {
 		x.canceler.Abortable(nil)
 		r.Close()
-		result.Reason = observation.ClientGone
+		result.Err = transport.FaultClientGone
 		return
 	}
 	w := netconn.NewWebSocket(client)

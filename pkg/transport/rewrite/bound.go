@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
@@ -24,41 +23,28 @@ func RefusalBound(status int, err error) (name bound.Name, ok bool) {
 	if status == http.StatusRequestHeaderFieldsTooLarge {
 		return bound.HeaderSection, true
 	}
-	return ClientBound(err)
+	return clientBound(err)
 }
 
-// RequestBound returns the bound that a client exceeded if its request ended with result. stall is
-// [transport.Canceler.Stall]. RequestBound only calls stall if a timeout ended the request. If no bound
+// RequestBound returns the bound that a client exceeded if its request ended with err. If no bound
 // ended the request, ok is false.
-func RequestBound(result *observation.Result, stall func() observation.Stall) (name bound.Name, ok bool) {
-	switch result.Reason {
-	case observation.IdleTimeout:
-		return stallBound(stall())
-	case observation.TooLarge:
-		return bound.BodySize, true
-	case observation.BadRequest:
-		return ClientBound(result.Err)
-	}
-	return 0, false
-}
-
-// stallBound returns the bound on the duration of a stall.
-func stallBound(stall observation.Stall) (name bound.Name, ok bool) {
-	switch stall {
-	case observation.BodyStall:
+func RequestBound(err error) (name bound.Name, ok bool) {
+	switch transport.FaultOf(err) {
+	case transport.FaultBodyStall:
 		return bound.BodyTimeout, true
-	case observation.ResponseStall:
+	case transport.FaultResponseStall:
 		return bound.SendTimeout, true
+	case transport.FaultTooLarge:
+		return bound.BodySize, true
+	case transport.FaultBadRequest:
+		return clientBound(err)
 	}
 	return 0, false
 }
 
-// ClientBound returns the bound that a client exceeded if a read of its request returned err. If no
+// clientBound returns the bound that a client exceeded if the parser of its request returned err. If no
 // bound caused err, ok is false.
-func ClientBound(err error) (name bound.Name, ok bool) {
-	if errors.Is(err, transport.ErrTooLarge) {
-		return bound.BodySize, true
-	}
+func clientBound(err error) (name bound.Name, ok bool) {
 	switch wordOf(err) {
 	case wire.WordTooManyFields, wire.WordListTooLong, wire.WordConnection:
 		return bound.HeaderSection, true
@@ -70,7 +56,7 @@ func ClientBound(err error) (name bound.Name, ok bool) {
 	return 0, false
 }
 
-// AppBound is ClientBound for the response of the user container.
+// AppBound is clientBound for the response of the user container.
 func AppBound(err error) (name bound.Name, ok bool) {
 	switch {
 	case errors.Is(err, ErrTooManyInfos):

@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
@@ -20,18 +19,17 @@ func TestErrorReturnsBound(t *testing.T) {
 	}{
 		{nil, none, none},
 		{errors.New("another error"), none, none},
-		{&transport.Error{Fault: transport.FaultBody, Err: transport.ErrTooLarge}, bound.BodySize, none},
 		{&wire.Refused{Word: wire.WordTooManyFields}, bound.HeaderSection, bound.AppHeaderSection},
 		{&wire.Refused{Word: wire.WordConnection}, bound.HeaderSection, none},
 		{&wire.Refused{Word: wire.WordHost}, none, none},
 		{&wire.Garbage{Word: wire.WordListTooLong}, bound.HeaderSection, bound.AppHeaderSection},
-		{&transport.Error{Fault: transport.FaultBody, Err: &wire.BadChunk{Word: wire.WordLongExtension}}, bound.ChunkExtensions, bound.AppChunkExtensions},
-		{&transport.Error{Fault: transport.FaultBody, Err: &wire.BadChunk{Word: wire.WordChunkExtension}}, none, none},
+		{&transport.Error{Fault: transport.FaultBadRequest, Err: &wire.BadChunk{Word: wire.WordLongExtension}}, bound.ChunkExtensions, bound.AppChunkExtensions},
+		{&transport.Error{Fault: transport.FaultBadRequest, Err: &wire.BadChunk{Word: wire.WordChunkExtension}}, none, none},
 		{&transport.Error{Fault: transport.FaultGarbage, Err: ErrTooManyInfos}, none, bound.AppInformational},
 		{&transport.Error{Fault: transport.FaultGarbage, Err: ErrHeadTooLarge}, none, bound.AppHeaderSection},
 		{&wire.BadChunk{Word: wire.WordTrailerTooLong}, bound.TrailerSection, bound.AppTrailerSection},
 	} {
-		client, ok := ClientBound(c.err)
+		client, ok := clientBound(c.err)
 		if !ok {
 			client = none
 		}
@@ -45,29 +43,26 @@ func TestErrorReturnsBound(t *testing.T) {
 	}
 }
 
-func TestResultReturnsBound(t *testing.T) {
+func TestRequestErrorReturnsBound(t *testing.T) {
 	const none = bound.NumNames
 	for _, c := range []struct {
-		result observation.Result
-		stall  observation.Stall
-		want   bound.Name
+		err  error
+		want bound.Name
 	}{
-		{observation.Result{}, observation.NoStall, none},
-		{observation.Result{Reason: observation.ClientGone}, observation.BodyStall, none},
-		{observation.Result{Reason: observation.IdleTimeout}, observation.NoStall, none},
-		{observation.Result{Reason: observation.IdleTimeout}, observation.BodyStall, bound.BodyTimeout},
-		{observation.Result{Reason: observation.IdleTimeout}, observation.ResponseStall, bound.SendTimeout},
-		{observation.Result{Reason: observation.TooLarge}, observation.NoStall, bound.BodySize},
-		{observation.Result{Reason: observation.BadRequest}, observation.NoStall, none},
-		{observation.Result{Reason: observation.BadRequest, Err: &wire.BadChunk{Word: wire.WordTrailerTooLong}}, observation.NoStall, bound.TrailerSection},
+		{nil, none},
+		{errors.New("request timeout"), none},
+		{transport.FaultClientGone, none},
+		{transport.FaultBodyStall, bound.BodyTimeout},
+		{transport.FaultResponseStall, bound.SendTimeout},
+		{transport.FaultTooLarge, bound.BodySize},
+		{transport.FaultBadRequest, none},
+		{&transport.Error{Fault: transport.FaultBadRequest, Err: &wire.BadChunk{Word: wire.WordTrailerTooLong}}, bound.TrailerSection},
 	} {
-		got, ok := RequestBound(&c.result, func() observation.Stall { return c.stall })
+		got, ok := RequestBound(c.err)
 		if !ok {
 			got = none
 		}
-		if got != c.want {
-			t.Errorf("%v, stall %d: got bound %d, want %d", c.result.Reason, c.stall, got, c.want)
-		}
+		harness.Equal(t, got, c.want, c.err)
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/queue-proxy/queue-proxy/pkg/observation"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 )
 
@@ -55,7 +55,7 @@ func (b *Built) Reset() {
 
 // Build returns a request in the form of net/http. The result does not refer to the memory of its
 // arguments, except for line.Remote.
-func Build(line observation.Line, fields []wire.Field) *http.Request {
+func Build(line transport.Line, fields []wire.Field) *http.Request {
 	target := strings.Clone(line.Target)
 	u, err := url.ParseRequestURI(target)
 	if err != nil { // net/http does not accept the target

@@ -1,27 +1,17 @@
 // Package rewrite contains the parts of forwarding that all engines share: the header section of
-// the request to the user container, the fields of the response to the client, the errors of a
-// request, and the settings of the engines.
+// the request to the user container, the fields of the response to the client, the bounds on both, and
+// the settings of the engines.
 //
 // The package does not read from or write to a connection. The packages http1client and http2client
-// make a [Call]. A Call and the [ServerSettings] only refer to the memory account and to the limits of
-// the connections of clients. Strings and fields are not copied, and can refer to the buffers of an
+// make a [Call]. A Call and the [ServerSettings] refer to memory accounts and limits in package netconn.
+// They are not in package transport, because its importers must not depend on sockets. Strings and fields are not copied, and can refer to the buffers of an
 // engine.
 package rewrite
 
 import (
-	"time"
-
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 )
-
-// AnswerTimeout is the timeout for writing a response of the sidecar. It is separate from the
-// timeouts of the request, because the response may report that one of them expired.
-const AnswerTimeout = 5 * time.Second
-
-// ContinueTimeout is the maximum time that a body waits for "100 Continue". RFC 9110 section 10.1.1
-// allows any time. Servers that do not support the expectation never send the response.
-const ContinueTimeout = time.Second
 
 // An Encoder receives the fields of a header section in order. The case of a name is the case in
 // the message that was received. Both strings are valid during the call.

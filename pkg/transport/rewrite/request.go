@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 )
@@ -69,26 +68,26 @@ func (r *Request) repack(room *[]wire.Field) {
 	r.Fields = nil
 }
 
-// Refuse returns the reason to reject a request, or OK if it can be forwarded. maxBody is the
+// Refuse returns the reason to reject a request, or nil if it can be forwarded. maxBody is the
 // maximum length of a body in bytes. 0 means no limit.
-func (r *Request) Refuse(maxBody int64) observation.Reason {
+func (r *Request) Refuse(maxBody int64) error {
 	switch {
 	case r.Method == "CONNECT": // the sidecar is not a forward proxy (RFC 9110 section 9.3.6)
-		return observation.BadRequest
+		return transport.FaultBadRequest
 	case !wire.ValidToken(r.Method), !wire.Visible(r.Target): // HTTP/2 can transfer values that a request line cannot contain
-		return observation.BadRequest
+		return transport.FaultBadRequest
 	case maxBody > 0 && r.Length > maxBody:
-		return observation.TooLarge
+		return transport.FaultTooLarge
 	}
 	if r.packed() {
 		defer r.repack(r.unpack())
 	}
 	for i := range r.Fields {
 		if transport.RoleOf(r.Fields[i].Name) == transport.AliasRole {
-			return observation.BadRequest
+			return transport.FaultBadRequest
 		}
 	}
-	return observation.OK
+	return nil
 }
 
 // Path returns the target in origin form without decoding it, or "*" (RFC 9112 section 3.2).

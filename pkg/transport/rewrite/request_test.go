@@ -4,7 +4,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 	"github.com/queue-proxy/queue-proxy/test/harness"
@@ -22,13 +21,9 @@ func fields(lines string) (f []wire.Field) {
 // oneTrace is a trace that replaces traceparent.
 type oneTrace struct{}
 
-func (oneTrace) ID() string              { return "" }
-func (oneTrace) Enter(observation.Phase) {}
-func (oneTrace) Drop(name string) bool   { return strings.EqualFold(name, "traceparent") }
+func (oneTrace) Drop(name string) bool { return strings.EqualFold(name, "traceparent") }
 func (oneTrace) Fields() []transport.Field {
 	return []transport.Field{{Name: "traceparent", Value: "ours"}}
-}
-func (oneTrace) End(*observation.Observation) {
 }
 
 // A vector is a request and the two expected header sections. They omit the common parts: the first
@@ -169,27 +164,27 @@ func TestPathIsOriginForm(t *testing.T) {
 func TestRefuseRejectsInvalidRequests(t *testing.T) {
 	for name, c := range map[string]struct {
 		with func(*Request)
-		want observation.Reason
+		want error
 	}{
-		"ordinary":           {func(*Request) {}, observation.OK},
-		"as long as may be":  {func(r *Request) { r.Length = 10 }, observation.OK},
-		"too long":           {func(r *Request) { r.Length = 11 }, observation.TooLarge},
-		"of unknown length":  {func(r *Request) { r.Chunked = true }, observation.OK},
-		"CONNECT":            {func(r *Request) { r.Method = "CONNECT" }, observation.BadRequest},
-		"no method":          {func(r *Request) { r.Method = "" }, observation.BadRequest},
-		"two lines":          {func(r *Request) { r.Method = "GET / HTTP/1.1\r\n" }, observation.BadRequest},
-		"a blank in target":  {func(r *Request) { r.Target = "/ HTTP/1.1" }, observation.BadRequest},
-		"a control, too":     {func(r *Request) { r.Target = "/\x7f" }, observation.BadRequest},
-		"beyond ASCII":       {func(r *Request) { r.Target = "/\xff" }, observation.OK},
-		"an alias of length": {func(r *Request) { r.Fields = fields("Content_length: 1\n") }, observation.BadRequest},
-		"an alias of coding": {func(r *Request) { r.Fields = fields("A: b\ntransfer_Encoding: x\n") }, observation.BadRequest},
-		"another underscore": {func(r *Request) { r.Fields = fields("content_type: x\n") }, observation.OK},
+		"ordinary":           {func(*Request) {}, nil},
+		"as long as may be":  {func(r *Request) { r.Length = 10 }, nil},
+		"too long":           {func(r *Request) { r.Length = 11 }, transport.FaultTooLarge},
+		"of unknown length":  {func(r *Request) { r.Chunked = true }, nil},
+		"CONNECT":            {func(r *Request) { r.Method = "CONNECT" }, transport.FaultBadRequest},
+		"no method":          {func(r *Request) { r.Method = "" }, transport.FaultBadRequest},
+		"two lines":          {func(r *Request) { r.Method = "GET / HTTP/1.1\r\n" }, transport.FaultBadRequest},
+		"a blank in target":  {func(r *Request) { r.Target = "/ HTTP/1.1" }, transport.FaultBadRequest},
+		"a control, too":     {func(r *Request) { r.Target = "/\x7f" }, transport.FaultBadRequest},
+		"beyond ASCII":       {func(r *Request) { r.Target = "/\xff" }, nil},
+		"an alias of length": {func(r *Request) { r.Fields = fields("Content_length: 1\n") }, transport.FaultBadRequest},
+		"an alias of coding": {func(r *Request) { r.Fields = fields("A: b\ntransfer_Encoding: x\n") }, transport.FaultBadRequest},
+		"another underscore": {func(r *Request) { r.Fields = fields("content_type: x\n") }, nil},
 	} {
 		r := &Request{Method: "GET", Target: "/", Length: -1}
 		c.with(r)
 		harness.Equal(t, r.Refuse(10), c.want, name)
 	}
-	harness.Equal(t, (&Request{Method: "PUT", Target: "/", Length: 1 << 40}).Refuse(0), observation.OK, "without a limit")
+	harness.Equal(t, (&Request{Method: "PUT", Target: "/", Length: 1 << 40}).Refuse(0), nil, "without a limit")
 }
 
 func TestOffersUpgradeIgnoresH2CAndBodies(t *testing.T) {

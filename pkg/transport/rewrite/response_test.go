@@ -1,15 +1,9 @@
 package rewrite
 
 import (
-	"errors"
-	"fmt"
-	"io"
 	"testing"
 
-	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy"
-	"github.com/queue-proxy/queue-proxy/pkg/transport"
-	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -43,27 +37,4 @@ func TestEachResponseFieldDoesNotAllocate(t *testing.T) {
 	buf := make([]byte, 0, 4<<10)
 	var e Encoder = new(Lines)
 	harness.Equal(t, testing.AllocsPerRun(100, func() { *e.(*Lines) = buf; EachResponseField(f, e) }), 0, "allocations")
-}
-
-func TestFailReasonForEachError(t *testing.T) {
-	for _, c := range []struct {
-		err  error
-		want observation.Reason
-	}{
-		{io.EOF, observation.AppReset},
-		{&transport.Error{Fault: transport.FaultReset, Err: io.EOF}, observation.AppReset},
-		{&transport.Error{Fault: transport.FaultAborted}, observation.AppReset},
-		{&transport.Error{Fault: transport.FaultUnreachable}, observation.AppUnreachable},
-		{&transport.Error{Fault: transport.FaultLocal}, observation.Local},
-		{fmt.Errorf("dial: %w", &transport.Error{Fault: transport.FaultUnreachable}), observation.AppUnreachable},
-		{&transport.Error{Fault: transport.FaultGarbage, Err: &wire.Garbage{Word: wire.WordHost}}, observation.AppGarbage},
-		{&transport.Error{Fault: transport.FaultBody, Err: transport.ErrTooLarge}, observation.TooLarge},
-		{&transport.Error{Fault: transport.FaultBody, Err: &wire.BadChunk{Word: wire.WordChunkSize}}, observation.BadRequest},
-		{&transport.Error{Fault: transport.FaultBody, Err: io.ErrUnexpectedEOF}, observation.ClientGone},
-	} {
-		harness.Equal(t, reasonOf(c.err), c.want, c.err)
-	}
-	if err := (&transport.Error{Fault: transport.FaultBody, Err: transport.ErrTooLarge}); !errors.Is(err, transport.ErrTooLarge) || err.Error() != "user container: request body: request body too large" {
-		t.Errorf("got %q, want the cause in the error", err)
-	}
 }

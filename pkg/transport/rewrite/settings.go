@@ -7,6 +7,10 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 )
 
+// AnswerTimeout is the timeout for writing a response of the sidecar. It is separate from the
+// timeouts of the request, because the response may report that one of them expired.
+const AnswerTimeout = 5 * time.Second
+
 // ServerSettings contains the settings of the engines.
 type ServerSettings struct {
 	MaxHeaderBytes int                 // maximum length of the header section of a request in bytes, decoded for HTTP/2; longer ones are rejected with 431

@@ -279,7 +279,7 @@ func TestBodyReadErrorAbortsExchange(t *testing.T) {
 					return 0, broken
 				})), length)
 				got := harness.Within(t, "the end", func() outcome { return k.do(a) })
-				if transport.FaultOf(got.err) != transport.FaultBody || !errors.Is(got.err, broken) || idle(a) != 0 || k.sends != 1 {
+				if transport.FaultOf(got.err) != transport.FaultClientGone || !errors.Is(got.err, broken) || idle(a) != 0 || k.sends != 1 {
 					t.Errorf("got %v, %d idle, %d sends, want the body's fault, 0, 1", got.err, idle(a), k.sends)
 				}
 				if <-whole {

@@ -168,7 +168,7 @@ func (c *Call) attach(n *clientConn) bool {
 		return false
 	}
 	c.conn, c.upload = n, upload{turn: c.upload.turn + 1}
-	n.memory.Account = c.Memory
+	n.memory.Account = c.Memory.Account
 	if n.most = bufferSize; c.Many {
 		n.most = pieceSize
 	}
@@ -313,7 +313,7 @@ func (c *Call) failureCause(err error) error {
 	case c.aborted:
 		return &transport.Error{Fault: transport.FaultAborted}
 	case c.upload.err != nil:
-		return &transport.Error{Fault: transport.FaultBody, Err: c.upload.err}
+		return transport.BodyError(c.upload.err)
 	}
 	return err
 }

@@ -45,7 +45,7 @@ type clientConn struct {
 
 	expires time.Time // while idle: time after which the connection is not reused
 
-	memory rewrite.HeadMemory // of the client of the current request
+	memory netconn.HeadMemory // of the client of the current request
 
 	// The response to the current request. It is not part of Call, because each connection of a
 	// client has a Call.
@@ -113,7 +113,7 @@ func (c *clientConn) sent() {
 	c.buffers.Put(c.room)
 	c.room, c.head, c.content = nil, nil, nil
 	if c.call != nil {
-		c.call.Unreserve()
+		c.call.Memory.Release()
 		c.call = nil
 	}
 }
@@ -176,8 +176,8 @@ func (c *clientConn) fill(limit int) error {
 
 // grow replaces the full buffer with a buffer of n bytes, for a long header section.
 func (c *clientConn) grow(n int) error {
-	if err := c.memory.Reserve(n); err != nil {
-		return err
+	if !c.memory.Reserve(n, rewrite.ResponseCopies) {
+		return rewrite.ErrNoMemory
 	}
 	grown := make([]byte, n)
 	copy(grown, c.buf[:c.w])

@@ -18,7 +18,7 @@ type heldConn struct {
 // hold stores conn in Held and returns true if c.Hold is set, a byte of the request was written, and
 // err was not caused by the user container.
 func (c *Call) hold(a *App, conn *clientConn, err error) bool {
-	if fault := transport.FaultOf(err); !c.Hold || !conn.written || fault != transport.FaultAborted && fault != transport.FaultBody {
+	if fault := transport.FaultOf(err); !c.Hold || !conn.written || fault != transport.FaultAborted && !fault.ByClient() {
 		return false
 	}
 	conn.memory.Release() // the client may be gone before the user container is done

@@ -6,14 +6,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // heldCall returns a call that was aborted after the user container received the request.
-func heldCall(t *testing.T, a *App, k *testCall, arrived <-chan struct{}) observation.Held {
+func heldCall(t *testing.T, a *App, k *testCall, arrived <-chan struct{}) transport.Held {
 	t.Helper()
 	k.Hold = true
 	done := make(chan outcome, 1)

@@ -37,7 +37,7 @@ func (r *Response) Length() int64 {
 }
 
 // Next returns the next bytes of the body, which are valid until the next call. At the end of the
-// body, it returns io.EOF. All other errors are of type *transport.Error. Next calls Client.Waiting
+// body, it returns io.EOF. Any other error has a [transport.Fault]. Next calls Client.Waiting
 // before it blocks.
 func (r *Response) Next() ([]byte, error) {
 	for {

@@ -10,7 +10,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
@@ -52,9 +51,9 @@ const tunnelSize = 4 << 10
 
 // Tunnel copies bytes in both directions between the client and the user container after a 101
 // response. It returns when both directions have ended, when one direction has failed, or when the
-// canceler fires. It stores the reason and the byte counts in result. early is the input that the client
+// canceler fires. It stores the error and the byte counts in result. early is the input that the client
 // sent after its request. Tunnel resets Head and closes both connections.
-func (r *Response) Tunnel(client net.Conn, early []byte, canceler *transport.Canceler, state transport.State, result *observation.Result) {
+func (r *Response) Tunnel(client net.Conn, early []byte, canceler *transport.Canceler, state transport.State, result *transport.Result) {
 	canceler.Abortable(func() {
 		r.call.Abort()
 		client.SetDeadline(past)
@@ -62,8 +61,8 @@ func (r *Response) Tunnel(client net.Conn, early []byte, canceler *transport.Can
 	canceler.Watch(state)
 	t := r.newTunnel(client, state.Touch)
 	result.In, result.Out = t.copyBoth(early)
-	result.Reason = canceler.Abortable(nil)
-	if result.Reason == observation.ClientGone { // the client sent RST_STREAM or closed the HTTP/2 connection
+	result.Err = canceler.Abortable(nil)
+	if transport.FaultOf(result.Err) == transport.FaultClientGone { // the client sent RST_STREAM or closed the HTTP/2 connection
 		t.clientReset.Store(true)
 	}
 	t.close()

@@ -11,6 +11,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http2/http2conn"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 )
 
@@ -43,7 +44,7 @@ type Call struct {
 	trailer    []wire.Field
 
 	headSize   int // size of the header section of the final response (RFC 9113 section 6.5.2), in bytes
-	headMemory rewrite.HeadMemory
+	headMemory netconn.HeadMemory
 	waiting    int // bytes of infos and of a long header section in Memory; guarded by mu
 }
 
@@ -113,10 +114,10 @@ func signal(to chan struct{}) {
 
 // Do sends the request and returns the final response when its header section has arrived. It retries the
 // request once if docs/promises.md 3.7 allows a retry or if the user container reports that it has not
-// processed the request (RFC 9113 section 8.7). The error is a *[transport.Error] or the error of
+// processed the request (RFC 9113 section 8.7). The error has a [transport.Fault], or is the error of
 // Settings.Dial.
 func (c *Call) Do(client *Client) (*Response, error) {
-	c.client, c.headMemory.Account = client, c.Memory
+	c.client, c.headMemory.Account = client, c.Memory.Account
 	since := 0
 	for c.Sends = 0; ; {
 		reused, err := c.send(since)
@@ -124,10 +125,10 @@ func (c *Call) Do(client *Client) (*Response, error) {
 			err = c.awaitHead()
 		}
 		if err == nil {
-			err = c.headMemory.Reserve(c.headSize)
-		}
-		if err == nil {
-			return &c.response, nil
+			if c.headMemory.Reserve(c.headSize, rewrite.ResponseCopies) {
+				return &c.response, nil
+			}
+			err = rewrite.ErrNoMemory
 		}
 		again := c.Sends == 1 && c.Body == nil && c.mayRepeat(err, reused)
 		c.leave()
@@ -211,7 +212,7 @@ func (c *Call) awaitHead() error {
 func (c *Call) addInfo(h *http2conn.Head) {
 	n := h.Size()
 	if !c.Memory.Admit(n) {
-		c.fail(&transport.Error{Fault: transport.FaultOverloaded})
+		c.fail(rewrite.ErrNoMemory)
 		return
 	}
 	c.waiting += n
@@ -224,7 +225,7 @@ func (c *Call) failure() error {
 	case c.aborted:
 		return errAborted
 	case c.bodyErr != nil:
-		return &transport.Error{Fault: transport.FaultBody, Err: c.bodyErr}
+		return transport.BodyError(c.bodyErr)
 	}
 	return c.err
 }
@@ -257,7 +258,7 @@ func MayRepeat(err error, reused bool, q *rewrite.Request) bool {
 func (r *Response) Length() int64 { return r.length }
 
 // Next returns the next bytes of the body, which are valid until the next call. It returns io.EOF at the end
-// of the body. Any other error is a *[transport.Error].
+// of the body. Any other error has a [transport.Fault].
 func (r *Response) Next() ([]byte, error) {
 	c := r.call
 	for {
@@ -436,7 +437,7 @@ func (e *events) Head(by *http2conn.Conn, h *http2conn.Head, end bool) {
 			c.addInfo(h)
 		}
 	default:
-		if c.headSize = h.Size(); c.headSize > rewrite.LongHead {
+		if c.headSize = h.Size(); c.headSize > netconn.LongHead {
 			c.Memory.Add(c.headSize)
 			c.waiting += c.headSize
 		}

@@ -648,7 +648,7 @@ func TestBodyReadErrorEndsCall(t *testing.T) {
 	lost := errors.New("lost")
 	c, _ := newUpload("PUT", io.MultiReader(strings.NewReader("begun"), failing{lost}))
 	_, _, err := get(newClient(t, w.app), c)
-	if transport.FaultOf(err) != transport.FaultBody || !errors.Is(err, lost) {
+	if transport.FaultOf(err) != transport.FaultClientGone || !errors.Is(err, lost) {
 		t.Errorf("got %v, want the error of the body %v", err, lost)
 	}
 	w.mustReset(t)

@@ -1,13 +1,14 @@
 package http2client_test
 
 import (
+	"errors"
 	"net/http"
 	"testing"
 
 	"golang.org/x/net/http2"
 
-	"github.com/queue-proxy/queue-proxy/pkg/observation"
-	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http2/http2conn"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -31,9 +32,11 @@ func TestResetCodeSetsGRPCStatus(t *testing.T) {
 		a := newPeers(t, script{headers: func(p *peer, f *http2.MetaHeadersFrame) { _ = p.WriteRSTStream(f.StreamID, code) }})
 		c, _ := newCall(http.MethodPost)
 		_, err := c.Do(newClient(t, a))
-		var r observation.Result
-		rewrite.Fail(&r, observation.OK, err, nil)
-		harness.Equal(t, r.Reason, observation.AppReset, code)
-		harness.Equal(t, r.GRPC, want, code)
+		harness.Equal(t, transport.FaultOf(err), transport.FaultReset, code)
+		reset, ok := errors.AsType[*http2conn.ResetError](err)
+		if !ok {
+			t.Fatalf("%v: got %v, want a ResetError", code, err)
+		}
+		harness.Equal(t, reset.GRPCStatus(), want, code)
 	}
 }

@@ -1,4 +1,4 @@
-package rewrite
+package transport
 
 import (
 	"net/http"
@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// Date returns values for Date fields (RFC 9110 section 6.6.1). The zero value is ready to use. It
+// DateCache returns values for Date fields (RFC 9110 section 6.6.1). The zero value is ready to use. It
 // is safe for concurrent use.
-type Date struct{ last atomic.Pointer[second] }
+type DateCache struct{ last atomic.Pointer[second] }
 
 // second is the value of the field for one second.
 type second struct {
@@ -17,7 +17,7 @@ type second struct {
 }
 
 // Now returns the value for the current time.
-func (d *Date) Now() string {
+func (d *DateCache) Now() string {
 	now := time.Now()
 	s := d.last.Load()
 	if s == nil || s.unix != now.Unix() {

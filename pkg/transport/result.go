@@ -1,4 +1,4 @@
-package observation
+package transport
 
 import (
 	"time"
@@ -7,20 +7,18 @@ import (
 // Result is the result of Forward.
 type Result struct {
 	Status    int       // status of the final response of the user container; 0 if there was none
-	Reason    Reason    // OK if the response was forwarded completely
+	Err       error     // the error if the response was not forwarded completely (see [FaultOf]); nil otherwise
 	Begun     bool      // the client has received the status of the final response of the user container
 	Upgraded  bool      // the exchange became a tunnel
 	Replayed  bool      // the request was sent twice (docs/promises.md 3.7)
 	Reset     bool      // the stream of the client was reset, so that no response can be sent (docs/promises.md 3.12)
 	In, Out   int64     // bytes of content from the client and to the client, including responses of the sidecar
 	FirstByte time.Time // time of the first byte of the final response; zero if there was none
-	Err       error     // underlying error, only for logs; may be nil
-	GRPC      int       // gRPC status for this failure; 0 means the status of Reason
 	Held      Held      // the exchange if the user container may still process the request; otherwise nil
 }
 
 // Held is an exchange with the user container that was aborted before its response began.
-// The method Holds of the request state reports whether an engine must return one.
+// [State.Holds] reports whether an engine must return one.
 type Held interface {
 	// Wait cancels the request as far as the protocol allows it. It returns when the user container
 	// has responded or has closed the connection, or after most. It reports whether the user

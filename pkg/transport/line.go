@@ -1,4 +1,4 @@
-package observation
+package transport
 
 import (
 	"strings"

@@ -1,0 +1,36 @@
+package netconn
+
+// LongHead is the length in bytes above which the memory for a header section is part of the memory
+// budget. A shorter header section uses a pooled buffer.
+const LongHead = 32 << 10
+
+// HeadMemory is the part of a memory budget that a long header section uses until Release.
+type HeadMemory struct {
+	*Account // account of the connection of the client; nil means no limit
+
+	held int // bytes
+}
+
+// Reserve reserves the memory for copies of a header section of n bytes. It waits in the same way as
+// [Account.Await], and returns false if the budget is exhausted. Reserve can be called again with a
+// larger n.
+func (m *HeadMemory) Reserve(n, copies int) bool {
+	more := copies*n - m.held
+	if n <= LongHead || more <= 0 {
+		return true
+	}
+	if !m.Await(more) {
+		return false
+	}
+	m.held += more
+	return true
+}
+
+// Release releases the reserved memory. It can be called more than once.
+func (m *HeadMemory) Release() {
+	m.Sub(m.held)
+	m.held = 0
+}
+
+// Held returns the number of reserved bytes.
+func (m *HeadMemory) Held() int { return m.held }
