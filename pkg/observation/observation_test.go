@@ -5,6 +5,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -31,7 +32,7 @@ func TestShownIsTruncatedAndPrintable(t *testing.T) {
 	}
 }
 
-type anyRequest = Request // the name of the embedded field must differ from the method Request
+type anyRequest = transport.Request // the name of the embedded field must differ from the method Request
 
 // sentFields is a request with header fields.
 type sentFields struct {

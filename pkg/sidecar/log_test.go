@@ -95,7 +95,7 @@ func TestRequestFailureLogContainsPeerAndTraceID(t *testing.T) {
 	c.LoggingConfig.V = `{"outputPaths":["OUT"]}`
 	lines := logged(t, c, func(l *zap.Logger) {
 		for _, traceID := range []string{id, ""} {
-			o := &observation.Observation{TraceID: traceID, Line: observation.Line{Remote: peer}}
+			o := &observation.Observation{TraceID: traceID, Line: transport.Line{Remote: peer}}
 			o.Reason = observation.QueueFull
 			(&sidecar{log: l}).logFailure(o)
 		}
