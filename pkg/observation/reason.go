@@ -17,6 +17,7 @@ const (
 	RequestTimeout              // the timeout of the whole request expired
 	ResponseStartTimeout        // the first byte of the response did not arrive in time
 	IdleTimeout                 // no byte was transferred in time, in either direction
+	ClientSlow                  // a timeout expired while the sidecar waited for the request body
 	AppUnreachable              // the user container does not accept connections on its port
 	Local                       // the sidecar has no file descriptor, no local port or no memory for a connection to the user container
 	AppReset                    // the user container closed the connection before the response was complete
@@ -45,6 +46,7 @@ var reasons = [NumReasons]struct {
 	RequestTimeout:       {"request-timeout", "http_response_timeout", "request timeout", 504, 4, false},
 	ResponseStartTimeout: {"response-start-timeout", "http_response_timeout", "request timeout", 504, 4, false},
 	IdleTimeout:          {"idle-timeout", "connection_read_timeout", "request timeout", 504, 4, false},
+	ClientSlow:           {"client-slow", "http_request_error", "request timeout", 408, 4, false},
 	AppUnreachable:       {"app-unreachable", "connection_refused", "the app cannot be reached\n", 502, 14, true},
 	Local:                {"local", "proxy_internal_error", "no resources for a connection to the app\n", 500, 14, false},
 	AppReset:             {"app-reset", "connection_terminated", "connection to the app closed unexpectedly\n", 502, 14, true},

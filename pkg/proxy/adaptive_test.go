@@ -207,20 +207,21 @@ func TestResultOfExchange(t *testing.T) {
 		o    observation.Observation
 		want adapt.Result
 	}{
-		"answered":           {observation.Observation{Result: transport.Result{Status: 200}}, adapt.Answered},
-		"not found":          {observation.Observation{Result: transport.Result{Status: 404}}, adapt.Answered},
-		"error":              {observation.Observation{Result: transport.Result{Status: 500}}, adapt.Failed},
-		"unavailable":        {observation.Observation{Result: transport.Result{Status: 503}}, adapt.Failed},
-		"too many requests":  {observation.Observation{Result: transport.Result{Status: 429}}, adapt.Failed},
-		"not implemented":    {observation.Observation{Result: transport.Result{Status: 501}}, adapt.Answered},
-		"gRPC error":         {observation.Observation{RPC: observation.GRPCStatusOf(14), Result: transport.Result{Status: 200}}, adapt.Failed},
-		"reset":              {observation.Observation{Reason: observation.AppReset}, adapt.Failed},
-		"timeout":            {observation.Observation{Reason: observation.RequestTimeout}, adapt.TimedOut},
-		"client disconnects": {observation.Observation{Reason: observation.ClientGone}, adapt.Unfinished},
-		"client stalls":      {observation.Observation{Reason: observation.IdleTimeout}, adapt.Unknown},
-		"health check":       {observation.Observation{Excluded: true, Result: transport.Result{Status: 200}}, adapt.Unknown},
-		"kubelet probe":      {observation.Observation{Kind: observation.KubeletRequest, Result: transport.Result{Status: 200}}, adapt.Unknown},
-		"draining":           {observation.Observation{Reason: observation.Draining}, adapt.Unknown},
+		"answered":            {observation.Observation{Result: transport.Result{Status: 200}}, adapt.Answered},
+		"not found":           {observation.Observation{Result: transport.Result{Status: 404}}, adapt.Answered},
+		"error":               {observation.Observation{Result: transport.Result{Status: 500}}, adapt.Failed},
+		"unavailable":         {observation.Observation{Result: transport.Result{Status: 503}}, adapt.Failed},
+		"too many requests":   {observation.Observation{Result: transport.Result{Status: 429}}, adapt.Failed},
+		"not implemented":     {observation.Observation{Result: transport.Result{Status: 501}}, adapt.Answered},
+		"gRPC error":          {observation.Observation{RPC: observation.GRPCStatusOf(14), Result: transport.Result{Status: 200}}, adapt.Failed},
+		"reset":               {observation.Observation{Reason: observation.AppReset}, adapt.Failed},
+		"timeout":             {observation.Observation{Reason: observation.RequestTimeout}, adapt.TimedOut},
+		"client disconnects":  {observation.Observation{Reason: observation.ClientGone}, adapt.Unfinished},
+		"client stalls":       {observation.Observation{Reason: observation.ClientSlow}, adapt.Unknown},
+		"client reads slowly": {observation.Observation{Reason: observation.IdleTimeout}, adapt.Unknown},
+		"health check":        {observation.Observation{Excluded: true, Result: transport.Result{Status: 200}}, adapt.Unknown},
+		"kubelet probe":       {observation.Observation{Kind: observation.KubeletRequest, Result: transport.Result{Status: 200}}, adapt.Unknown},
+		"draining":            {observation.Observation{Reason: observation.Draining}, adapt.Unknown},
 	} {
 		if c.o.Kind == 0 {
 			c.o.Kind = observation.Traffic

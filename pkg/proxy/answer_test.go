@@ -36,6 +36,7 @@ func TestAnswerForEachReason(t *testing.T) {
 		{observation.RequestTimeout, 504, "request timeout", `error=http_response_timeout; details="request-timeout"`, false, 4},
 		{observation.ResponseStartTimeout, 504, "request timeout", `error=http_response_timeout; details="response-start-timeout"`, false, 4},
 		{observation.IdleTimeout, 504, "request timeout", `error=connection_read_timeout; details="idle-timeout"`, false, 4},
+		{observation.ClientSlow, 408, "request timeout", `error=http_request_error; details="client-slow"`, false, 4},
 		{observation.AppUnreachable, 502, "the app cannot be reached\n", `error=connection_refused; details="app-unreachable"`, false, 14},
 		{observation.Local, 500, "no resources for a connection to the app\n", `error=proxy_internal_error; details="local"`, false, 14},
 		{observation.AppReset, 502, "connection to the app closed unexpectedly\n", `error=connection_terminated; details="app-reset"`, false, 14},
@@ -65,7 +66,7 @@ func TestAnswerForEachReason(t *testing.T) {
 		harness.Equal(t, fieldsOf(&a), want, c.reason.String()+" fields to gRPC")
 	}
 	harness.Equal(t, observation.ClientGone.Status(), 499, "the status of a client that has gone")
-	harness.Equal(t, int(observation.NumReasons), 17, "the number of reasons")
+	harness.Equal(t, int(observation.NumReasons), 18, "the number of reasons")
 }
 
 // docs/promises.md 3.2: from 500 to 1500 ms, and not the same for all.

@@ -31,7 +31,7 @@ type deadlines struct {
 
 	phase  atomic.Uint32 // the current Phase, which decides which timeouts apply
 	forced atomic.Uint32 // a Reason set by end, such as the deadline of the drain
-	owing  atomic.Bool   // the request has a body to which Clocks.Body applies
+	owing  atomic.Bool   // the request has a body that the engine forwards
 
 	waitStart atomic.Int64 // start of the wait for the next body byte, in nanoseconds after start; 0 if the body is not awaited
 	offer     atomic.Int64 // start of the wait for the client to read the response, in nanoseconds after start; 0 if no write waits
@@ -60,7 +60,7 @@ func (d *deadlines) Touch() {
 
 // ExpectBody records that the request has a body to which Clocks.Body applies. It can make
 // NextExpiry earlier, so it must be called before a canceler is set.
-func (d *deadlines) ExpectBody() { d.owing.Store(d.clocks.Body > 0) }
+func (d *deadlines) ExpectBody() { d.owing.Store(true) }
 
 // AwaitBody records that the engine waits for the next byte of the request body until GotBody.
 func (d *deadlines) AwaitBody() {
@@ -113,23 +113,36 @@ func (d *deadlines) Expiry() error {
 	if reason := observation.Reason(d.forced.Load()); reason != observation.OK {
 		return reasonError(reason)
 	}
-	if e := d.earliest(); e.at != 0 && time.Since(d.start) >= e.at {
-		return e.err
+	e := d.earliest()
+	switch {
+	case e.at == 0 || time.Since(d.start) < e.at:
+		return nil
+	case e.slow && d.uploading():
+		return reasonError(observation.ClientSlow)
 	}
-	return nil
+	return e.err
+}
+
+// uploading reports whether the user container has not responded and the engine waits for the request
+// body.
+func (d *deadlines) uploading() bool {
+	phase := d.Phase()
+	return d.waitStart.Load() != 0 && phase > observation.Queued && phase < observation.Streaming
 }
 
 // An expiry is the expiry of a timeout.
 type expiry struct {
-	err error
-	at  time.Duration // since the start of the request; 0 if no timeout is set
+	err  error
+	at   time.Duration // since the start of the request; 0 if no timeout is set
+	slow bool          // the client is the cause if the engine waits for the request body
 }
 
 // consider replaces e if the timeout d, which begins at base, expires earlier. 0 means that there
 // is no timeout.
 func (e *expiry) consider(err error, d, base time.Duration) {
 	if d > 0 && (e.at == 0 || base+d < e.at) {
-		*e = expiry{err, base + d}
+		_, slow := err.(reasonError) // not a timeout of a part of the body or the response
+		*e = expiry{err, base + d, slow}
 	}
 }
 

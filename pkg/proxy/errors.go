@@ -26,7 +26,7 @@ var reasons = [transport.NumFaults]observation.Reason{
 	transport.FaultClientGone:    observation.ClientGone,
 	transport.FaultBadRequest:    observation.BadRequest,
 	transport.FaultTooLarge:      observation.TooLarge,
-	transport.FaultBodyStall:     observation.IdleTimeout,
+	transport.FaultBodyStall:     observation.ClientSlow,
 	transport.FaultResponseStall: observation.IdleTimeout,
 }
 

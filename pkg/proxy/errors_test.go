@@ -30,7 +30,7 @@ func TestEachErrorHasReason(t *testing.T) {
 		{transport.FaultClientGone, observation.ClientGone},
 		{transport.FaultBadRequest, observation.BadRequest},
 		{transport.FaultTooLarge, observation.TooLarge},
-		{transport.FaultBodyStall, observation.IdleTimeout},
+		{transport.FaultBodyStall, observation.ClientSlow},
 		{transport.FaultResponseStall, observation.IdleTimeout},
 	} {
 		harness.Equal(t, reasonOf(c.err), c.want, c.err)

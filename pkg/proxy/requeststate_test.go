@@ -140,7 +140,7 @@ func TestBodyTimeoutRunsOnlyWhileWaiting(t *testing.T) {
 		}
 		state.AwaitBody()
 		time.Sleep(10 * time.Second)
-		harness.Equal(t, state.expired(), observation.IdleTimeout, "over")
+		harness.Equal(t, state.expired(), observation.ClientSlow, "over")
 		state.enter(observation.Streaming)
 		harness.Equal(t, state.expired(), observation.OK, "over, when the response has begun")
 		state.begin(&c, time.Now())
@@ -186,9 +186,7 @@ func (m *clocksModel) next() (reason observation.Reason, at time.Time) {
 		if !m.owed.IsZero() {
 			when = m.owed.Add(m.Body)
 		}
-		if idle := due[observation.IdleTimeout]; idle.IsZero() || when.Before(idle) {
-			due[observation.IdleTimeout] = when
-		}
+		due[observation.ClientSlow] = when
 	}
 	if m.Queue > 0 && m.phase == observation.Queued {
 		due[observation.QueueTimeout] = m.start.Add(m.Queue)
@@ -203,6 +201,9 @@ func (m *clocksModel) next() (reason observation.Reason, at time.Time) {
 		if at.IsZero() || when.Before(at) {
 			reason, at = r, when
 		}
+	}
+	if reason != observation.OK && !m.owed.IsZero() && m.owes && m.phase > observation.Queued && m.phase < observation.Streaming {
+		reason = observation.ClientSlow // whatever the timeout
 	}
 	return reason, at
 }

@@ -72,11 +72,11 @@ func TestSeriesAreBounded(t *testing.T) {
 		fresh int // maximum number of series before the first request
 		most  int // maximum number of series after all requests
 	}{
-		"default":      {120, 400},
+		"default":      {150, 400},
 		"knative-1.18": {50, 7000},
 		"knative-1.19": {100, 20000},
 		"knative-head": {100, 20000},
-		"all":          {210, 28500},
+		"all":          {240, 28500},
 	} {
 		t.Run(names, func(t *testing.T) {
 			p := newProxy(t)

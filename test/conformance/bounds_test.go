@@ -222,7 +222,7 @@ func TestDrainEndsWithConnectionsAtLimit(t *testing.T) {
 	}
 }
 
-// The response with status 504 for a slow body reaches a client that is still sending.
+// The response with status 408 for a slow body reaches a client that is still sending.
 func TestTimeoutResponseReachesSendingClient(t *testing.T) {
 	p := newProxy(t)
 	p.app(newEndlessApp())
@@ -245,7 +245,7 @@ func TestTimeoutResponseReachesSendingClient(t *testing.T) {
 		}
 	}()
 	m := w.receive("POST")
-	checkOurs(t, p, m, 504, requestTimeout.kind, requestTimeout.word)
+	checkOurs(t, p, m, 408, bodyTimeout.kind, bodyTimeout.word)
 	close(stop)
 	<-done
 }

@@ -37,7 +37,7 @@ var (
 	startTimeout   = timeoutSetting{"response start", "REVISION_RESPONSE_START_TIMEOUT_SECONDS=" + tick, "response-start-timeout", "http_response_timeout"}
 	idleTimeout    = timeoutSetting{"idle", "REVISION_IDLE_TIMEOUT_SECONDS=" + tick, "idle-timeout", "connection_read_timeout"}
 	queueTimeout   = timeoutSetting{"queue", "QUEUE_TIMEOUT_SECONDS=" + tick, "queue-timeout", "connection_limit_reached"}
-	bodyTimeout    = timeoutSetting{"body", "BODY_TIMEOUT=" + tick, "idle-timeout", "connection_read_timeout"}
+	bodyTimeout    = timeoutSetting{"body", "BODY_TIMEOUT=" + tick, "client-slow", "http_request_error"}
 )
 
 // settings returns settings that enable only this timeout.
@@ -106,6 +106,9 @@ func (c timeoutSetting) checkEarlyTimeout(t *testing.T, p *proxy, protocol, meth
 func (c timeoutSetting) response() (code int, body string) {
 	if c.name == "queue" {
 		return 503, "pending request queue full\n"
+	}
+	if c.word == bodyTimeout.word {
+		return 408, "request timeout"
 	}
 	return 504, "request timeout"
 }
@@ -586,6 +589,7 @@ func TestOtherTimeoutsDoNotEndIdleTunnel(t *testing.T) {
 func TestIncompleteBodyReleasesSlotAfterTimeout(t *testing.T) {
 	inParallel(t)
 	for _, c := range []timeoutSetting{bodyTimeout, idleTimeout, requestTimeout, startTimeout} {
+		c.word, c.kind = bodyTimeout.word, bodyTimeout.kind // the client is the cause
 		for _, protocol := range []string{"HTTP/1.1", "HTTP/1.0", "h2c", "TLS", "TLS h2"} {
 			t.Run(c.name+"/"+protocol, func(t *testing.T) {
 				p := newProxy(t)

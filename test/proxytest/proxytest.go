@@ -243,10 +243,10 @@ func HoldMemory(b *netconn.Budget, n int) (release func()) {
 		a := b.Open("other", func() {})
 		after, _ := b.Usage() // the budget can include the connection itself
 		left -= int(after - before)
-		bytes := min(left, each)
-		a.Add(bytes)
-		left -= bytes
-		all, held = append(all, a), append(held, bytes)
+		added := min(left, each)
+		a.Add(added)
+		left -= added
+		all, held = append(all, a), append(held, added)
 	}
 	return func() {
 		for i, a := range all {

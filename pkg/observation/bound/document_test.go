@@ -134,7 +134,7 @@ var proofs = [bound.NumNames]proof{
 		attack:     "requests that hold a slot without a body",
 		peer:       "an upload in a mobile network (5 s)",
 		margin:     12,
-		attackTest: test{http1Tests, "TestIncompleteBodyReturns504"},
+		attackTest: test{http1Tests, "TestIncompleteBodyReturns408"},
 		peerTest:   test{http1Tests, "TestSplitBodyReturns200"},
 	},
 	bound.BodySize: {

@@ -68,6 +68,7 @@ func TestRequestsAreCountedWithLabels(t *testing.T) {
 	wantSamples(t, samples(got, "queue_proxy_request_failures_total{", "queue_proxy_replays_total ", "queue_proxy_kubelet_probes_total{"), map[string]string{
 		"queue_proxy_replays_total":                                           "1",
 		`queue_proxy_request_failures_total{reason="queue-full"}`:             "1",
+		`queue_proxy_request_failures_total{reason="client-slow"}`:            "0",
 		`queue_proxy_request_failures_total{reason="client-gone"}`:            "1",
 		`queue_proxy_request_failures_total{reason="app-reset"}`:              "1",
 		`queue_proxy_request_failures_total{reason="queue-timeout"}`:          "0",

@@ -102,7 +102,7 @@ func TestKerberosHeaderReturns200(t *testing.T) {
 	server.WantBounds()
 }
 
-func TestIncompleteBodyReturns504(t *testing.T) {
+func TestIncompleteBodyReturns408(t *testing.T) {
 	for name, text := range map[string]string{
 		"with a length": "Content-Length: 5\r\n\r\nab",
 		"in chunks":     "Transfer-Encoding: chunked\r\n\r\n5\r\nab",
@@ -111,7 +111,7 @@ func TestIncompleteBodyReturns504(t *testing.T) {
 			server := proxytest.Start(t, harness.NewApp(t, harness.Echo), func(p *proxy.Proxy, _ *proxytest.Options) { p.Clocks = proxy.Clocks{Body: soon} })
 			c := server.Dial()
 			c.Send("PUT / HTTP/1.1\r\nHost: a\r\n" + text)
-			harness.Equal(t, c.Receive("PUT").Status(), 504, "status")
+			harness.Equal(t, c.Receive("PUT").Status(), 408, "status")
 			server.WantBounds(bound.BodyTimeout)
 		})
 	}

@@ -78,13 +78,13 @@ func TestLargeHeaderReturns431(t *testing.T) {
 	}
 }
 
-func TestIncompleteBodyReturns504(t *testing.T) {
+func TestIncompleteBodyReturns408(t *testing.T) {
 	change := func(p *proxy.Proxy, _ *proxytest.Options) { p.Clocks = proxy.Clocks{Body: soon} }
 	withEachApp(t, change, func(p *proxytest.Proxy, c *client) {
 		harness.NoError(c, c.WriteHead(1, false, flat(request("PUT", "/").fields)...))
 		harness.NoError(c, c.WriteData(1, false, []byte("ab")))
-		if got := c.receive(1); !strings.HasPrefix(got, "504 ") {
-			c.Errorf("got %q, want 504", got)
+		if got := c.receive(1); !strings.HasPrefix(got, "408 ") {
+			c.Errorf("got %q, want 408", got)
 		}
 		p.WantBounds(bound.BodyTimeout)
 	})

@@ -83,8 +83,8 @@ func TestConnectionReadsLittleAboveTheLimit(t *testing.T) {
 	connect(t, p).send(request("GET", "/"))
 	p.InFlight(1)
 	closing := b.Open("other", func() {})
-	const bytes = budget * 17 / 16
-	closing.Add(bytes)
+	const closingBytes = budget * 17 / 16
+	closing.Add(closingBytes)
 	before, _ := b.Usage()
 	var all []*client
 	for range 20 {
@@ -99,7 +99,7 @@ func TestConnectionReadsLittleAboveTheLimit(t *testing.T) {
 	if used, _ := b.Usage(); used-before > int64(len(all))*(20<<10) {
 		t.Errorf("got %d bytes for each connection, want at most %d", (used-before)/int64(len(all)), 20<<10)
 	}
-	closing.Sub(bytes)
+	closing.Sub(closingBytes)
 	closing.Close()
 	for _, c := range all {
 		harness.NoError(t, c.WriteRSTStream(1, xhttp2.ErrCodeCancel))

@@ -183,7 +183,7 @@ func (r *run) checkCertificate(c *admissionregv1.MutatingWebhookConfiguration, r
 
 // verify verifies the certificate in a Secret with the CA bundle of each webhook. An error that all webhooks have is
 // returned once.
-func (r *run) verify(secret string, certificate []byte, roots map[string]*x509.CertPool, host string) (Result, []string) {
+func (r *run) verify(secret string, certificate []byte, roots map[string]*x509.CertPool, host string) (result Result, problems []string) {
 	failed := map[string][]string{} // names of webhooks, by error
 	var expires time.Time
 	for _, name := range slices.Sorted(maps.Keys(roots)) {
@@ -194,7 +194,6 @@ func (r *run) verify(secret string, certificate []byte, roots map[string]*x509.C
 			expires = until
 		}
 	}
-	var problems []string
 	for _, text := range slices.Sorted(maps.Keys(failed)) {
 		problem := fmt.Sprintf("Secret %s: %s", secret, text)
 		if len(failed[text]) < len(roots) {
