@@ -168,7 +168,7 @@ colors.
 	cli.Choice(cmd, &line.output, "output", "o", "format of the output; json is printed only once", "text", "json")
 	cli.Choice(cmd, &line.sort, "sort", "", "sort order; the highest value, the latest failure or the worst state is shown first", plugin.Keys()...)
 	cli.Choice(cmd, &line.by, "by", "", "objects in the rows", byPod, byWorkload)
-	flags.StringVar(&line.filter, "filter", "", "only show rows that contain this text")
+	flags.StringVar(&line.filter, "filter", "", "show only rows that contain this string")
 	flags.BoolVar(&line.once, "once", false, "print once, as plain text")
 	flags.DurationVar(&line.interval, "interval", defaultInterval, "interval of the requests to a sidecar (minimum 1s)")
 	flags.DurationVar(&line.window, "window", defaultWindow, "time window for REQ/S and P99 (maximum 5m)")

@@ -307,7 +307,7 @@ func (m *live) status() string {
 	case !m.known:
 		text = "waiting for the first results"
 	case len(m.news.rows) == 0:
-		text = "no sidecars found; the list of pods is updated every " + listInterval.String()
+		text = "no sidecars found; updates the list of pods every " + listInterval.String()
 	}
 	return alarm().MaxWidth(m.width).Render(message.Printable(text))
 }

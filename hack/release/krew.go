@@ -21,10 +21,10 @@ metadata:
 spec:
   version: %s
   homepage: https://github.com/queue-proxy/queue-proxy
-  shortDescription: Show queue-proxy sidecars and why a pod is not ready
+  shortDescription: Inspect queue-proxy sidecars
   description: |
     The command top shows the readiness, the load, the response times and the last failure of the
-    queue-proxy sidecars of a cluster. The command why shows why a pod is not ready.
+    queue-proxy sidecars of a cluster.
   platforms:
 `, r.version)
 	for _, p := range r.platforms {

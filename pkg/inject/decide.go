@@ -560,7 +560,7 @@ func (in *injection) withoutConsoles(all []*candidate) []*candidate {
 	}
 	for _, c := range all {
 		if isConsole(c) {
-			c.sign = sign{notForRequests, "its name and a flag or a variable show that it is for a console"}
+			c.sign = sign{notForRequests, "its name and its parameter refer to a console"}
 		}
 	}
 	return others

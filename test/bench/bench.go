@@ -78,7 +78,7 @@ func newBench(bin, before string, r *Results, shared error) (*bench, error) {
 	b.quota, b.noQuota = newQuota()
 	if b.shared != nil {
 		b.peers = slices.DeleteFunc(b.peers, func(p *peer) bool { return p.certDir != "" })
-		b.results.note("size", knative, "not measured because the ports are in use: "+b.shared.Error())
+		b.results.note("size", knative, "not measured, ports in use: "+b.shared.Error())
 	}
 	return b, nil
 }

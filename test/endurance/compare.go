@@ -53,7 +53,7 @@ func readSettings(args []string) (*settings, error) {
 		return nil
 	})
 	f.BoolVar(&s.quick, "quick", false, "run a subset of the rows, without HAProxy")
-	f.BoolVar(&s.hour, "hour", false, "run the one-hour row without HAProxy")
+	f.BoolVar(&s.hour, "hour", false, "run the row that takes an hour, without HAProxy")
 	f.BoolVar(&s.write, "write", false, "write the results to the table in the document")
 	f.BoolVar(&s.list, "list", false, "list the rows")
 	f.StringVar(&s.only, "variants", "", "run only variants (direct, sidecar, HAProxy, nginx) that match this regular expression")

@@ -44,7 +44,7 @@ type writer struct {
 }
 
 // errNotRead is the reason for a full queue.
-var errNotRead = errors.New("the output is not read, or is read too slowly")
+var errNotRead = errors.New("the output is not read in time")
 
 // newWriter returns a writer of lines to w.
 func newWriter(w io.Writer, o *Options) *writer {

@@ -23,7 +23,7 @@ const (
 	maxIdle        = 90 * time.Second
 )
 
-var errReceived = errors.New("the collector sent more than 256 KiB during an export")
+var errReceived = errors.New("the response of the collector exceeds 256 KiB")
 
 // A connection is an [http.RoundTripper] with one connection. It keeps the connection open after a
 // successful export and closes it after a failed one. It supports one request at a time.

@@ -52,7 +52,7 @@ func TestWhyPrintsRequestsWithSlots(t *testing.T) {
 	b.sources.Slots = func() ([]observation.Holder, int) {
 		return []observation.Holder{{Method: "GET", Path: "/poll", Phase: "waiting", Since: time.Now().Add(time.Hour), Counted: "long"}}, 1
 	}
-	harness.Contains(t, b.text(), "\n  oldest request: waiting for 0s (long), GET /poll\n  1 slot of disconnected clients, whose requests the application still processes\n")
+	harness.Contains(t, b.text(), "\n  oldest request: waiting for 0s (long), GET /poll\n  1 slot used by requests of disconnected clients\n")
 }
 
 // text returns the output of `queue-proxy why`.

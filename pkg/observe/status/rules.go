@@ -78,9 +78,9 @@ var rules = [...]rule{
 		"Set USER_PORT to the port for HTTP. Databases and TLS servers are not supported.",
 		func(e *evidence) (match, bool) { return match{confidence: high}, e.problem == NotHTTP }},
 	{"not-listening", NotListening,
-		"Configure the application to listen on 127.0.0.1, [::1] or all addresses, or set USER_PORT to its port.",
+		"Check the address and port of the application, and USER_PORT.",
 		func(e *evidence) (match, bool) { return match{confidence: high}, e.problem == NotListening }},
-	{"tls", "clients reject the certificate, or it cannot be used",
+	{"tls", "the TLS certificate is not valid",
 		"Renew the certificate. Check its issuer and the files in TLS_CERT_DIR.",
 		func(e *evidence) (match, bool) {
 			return match{confidence: high, since: e.tls.end(e.now), numbers: e.tls.Text}, e.tls.failed()
@@ -90,9 +90,9 @@ var rules = [...]rule{
 		"Take a thread dump of the application and restart the pod. Set a request timeout and a liveness probe.",
 		checkHang},
 	{"not-ready", "the readiness probe fails",
-		"Correct the application, or the port, the path or the timeout of the probe. After a rollout, roll back.",
+		"Fix the application or the probe. After a rollout, roll back.",
 		checkReadiness},
-	{"app-fails", "the application closes connections, or cannot be reached",
+	{"app-fails", "the application is unreachable or closes connections",
 		"Look for restarts and a lack of memory (kubectl describe pod). Read the log of the application.",
 		func(e *evidence) (match, bool) {
 			return e.failures(observation.AppUnreachable, observation.AppReset, observation.AppGarbage)
@@ -329,7 +329,7 @@ func checkErrors(e *evidence) (m match, ok bool) {
 	}
 	return match{
 		confidence: high, since: e.onset(errorShare, failed, (*tally).responses),
-		numbers: fmt.Sprintf("%s of %s in %s have a status of 5xx or a gRPC status that reports a failure",
+		numbers: fmt.Sprintf("%s of %s in %s failed with a 5xx status or a gRPC error",
 			percent(n, all), message.Count(uint64(all), "response"), e.period()),
 	}, true
 }
@@ -369,7 +369,7 @@ func checkHang(e *evidence) (m match, ok bool) {
 		return m, true
 	case left >= fewFailures && minute.responses() == 0:
 		return match{confidence: high, since: e.onset(failureShare, unanswered, (*tally).requests), numbers: fmt.Sprintf(
-			"%s in the last minute without a response, because of a timeout or the client; %s", message.Count(uint64(left), "request"), response)}, true
+			"%s without a response in the last minute (timeout or client disconnect); %s", message.Count(uint64(left), "request"), response)}, true
 	}
 	return m, false
 }
@@ -407,7 +407,7 @@ func checkSlow(e *evidence) (m match, ok bool) {
 		}
 	}
 	m.confidence, m.since = low, e.slowSince(slowTime)
-	m.numbers += "; this can be the usual time of the application"
+	m.numbers += "; this may be normal for the application"
 	return m, p50 >= slowTime && pending > streams
 }
 
@@ -482,7 +482,7 @@ func checkMemory(e *evidence) (m match, ok bool) {
 	if e.memory == nil || float64(e.memory.Used) < memoryShare*float64(e.memory.Limit) {
 		return m, false
 	}
-	return match{confidence: high, problem: "the memory for requests is nearly exhausted",
+	return match{confidence: high, problem: "the memory budget is nearly exhausted",
 		numbers: fmt.Sprintf("%s of %s", megabytes(e.memory.Used), megabytes(e.memory.Limit))}, true
 }
 

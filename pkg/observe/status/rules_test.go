@@ -108,7 +108,7 @@ var ruleTests = []ruleTest{
 	}, "1 request in the application, the oldest for 31s; 0 queued; no response since the start", low, 31 * time.Second},
 	{"timeouts only", "app-hangs", func(b *Board) {
 		b.sampled(40, func() { b.observe(1, observation.RequestTimeout, time.Second) })
-	}, "40 requests in the last minute without a response, because of a timeout or the client; no response since the start", high, 40 * time.Second},
+	}, "40 requests without a response in the last minute (timeout or client disconnect); no response since the start", high, 40 * time.Second},
 	{"refused probe", "not-ready", func(b *Board) {
 		since := time.Now().Add(-time.Minute)
 		b.sources.Readiness = func() observation.Readiness {
@@ -127,7 +127,7 @@ var ruleTests = []ruleTest{
 	{"errors", "app-errors", func(b *Board) {
 		b.sampled(100, func() { b.observe(10, observation.OK, time.Millisecond) })
 		b.sampled(30, func() { b.observeErrors(10) })
-	}, "50 % of 600 responses in the last minute have a status of 5xx or a gRPC status that reports a failure", high, 30 * time.Second},
+	}, "50 % of 600 responses in the last minute failed with a 5xx status or a gRPC error", high, 30 * time.Second},
 	{"errors of a few calls", "app-errors", func(b *Board) {
 		o := newObservation(observation.OK, time.Millisecond)
 		o.RPC = observation.GRPCStatusOf(14)
@@ -135,7 +135,7 @@ var ruleTests = []ruleTest{
 			b.Observe(o)
 			b.sampled(99, func() {})
 		})
-	}, "100 % of 3 responses in the last 5 minutes have a status of 5xx or a gRPC status that reports a failure", high, 300 * time.Second},
+	}, "100 % of 3 responses in the last 5 minutes failed with a 5xx status or a gRPC error", high, 300 * time.Second},
 	{"timeouts", "timeouts", func(b *Board) {
 		b.sampled(60, func() {
 			b.observe(9, observation.OK, time.Millisecond)
@@ -156,7 +156,7 @@ var ruleTests = []ruleTest{
 			b.holding(1, observation.Waiting, time.Now())
 			b.observe(1, observation.OK, 2*time.Second)
 		})
-	}, "p50 2s, p99 2s in the last minute; this can be the usual time of the application", low, 100 * time.Second},
+	}, "p50 2s, p99 2s in the last minute; this may be normal for the application", low, 100 * time.Second},
 	{"limit of 2", "limit-low", func(b *Board) {
 		b.sampled(50, func() { b.observe(10, observation.OK, 50*time.Millisecond) })
 		b.loaded(2, 20)

@@ -437,7 +437,7 @@ func TestWhyDoesNotChangeReadiness(t *testing.T) {
 			ready            bool
 			want             string
 		}{
-			{unprobed, passed, true, "ready for 0s; this command has checked the application, but there was no probe"},
+			{unprobed, passed, true, "ready for 0s; no readiness probe was received; this command sent a probe"},
 			{unprobed, refused, false, "not ready: probe 0 (tcpSocket) starting: refused (for 1m0s)"},
 			{unprobed, pending, false, "not ready: probe 0 (tcpSocket) starting: pending (for 1m0s)"},
 			{passed, passed, true, "ready for 1m0s"},

@@ -129,7 +129,7 @@ func (s *snapshot) stateText() string {
 		return fmt.Sprintf("not ready: draining, the pod is terminating; %d in flight, remaining requests are aborted in %v",
 			s.Drain.InFlight, brief(s.Drain.Deadline.Sub(s.Now)))
 	case s.Ready && s.Unprobed:
-		return fmt.Sprintf("ready for %v; this command has checked the application, but there was no probe", since)
+		return fmt.Sprintf("ready for %v; no readiness probe was received; this command sent a probe", since)
 	case s.Ready:
 		return fmt.Sprintf("ready for %v", since)
 	}
@@ -180,7 +180,7 @@ func (s *snapshot) slotsText() (all []string) {
 		all = append(all, "  "+line+", "+shorten(h.Method+" "+h.Path, maxRequest))
 	}
 	if s.Held > 0 {
-		all = append(all, "  "+message.Count(s.Held, "slot")+" of disconnected clients, whose requests the application still processes")
+		all = append(all, "  "+message.Count(s.Held, "slot")+" used by requests of disconnected clients")
 	}
 	return all
 }

@@ -58,7 +58,7 @@ func (t *TLS) describe(now time.Time) {
 			fmt.Fprintf(&b, "expired %s ago (%s), clients reject it", rounded(now.Sub(t.NotAfter)), until)
 		case now.Before(t.NotBefore):
 			t.Validity = certificateNotYetValid
-			fmt.Fprintf(&b, "not valid until %s (in %s), clients reject it", from, rounded(t.NotBefore.Sub(now)))
+			fmt.Fprintf(&b, "not valid before %s (in %s)", from, rounded(t.NotBefore.Sub(now)))
 		default:
 			t.Validity = certificateValid
 			fmt.Fprintf(&b, "expires in %s (%s)", rounded(t.NotAfter.Sub(now)), until)

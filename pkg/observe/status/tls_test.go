@@ -32,7 +32,7 @@ func TestTLSText(t *testing.T) {
 		{TLS{Error: "tls.key: no such file"}, "", "off; error: tls.key: no such file"},
 		{certificate(-time.Hour, 90*time.Minute), "valid", "on, port 8112, certificate for app.example, 10.0.0.1, expires in 1h30m0s (2026-01-10 13:30 UTC)"},
 		{certificate(-2*time.Hour, -time.Hour), "expired", "on, port 8112, certificate for app.example, 10.0.0.1, expired 1h0m0s ago (2026-01-10 11:00 UTC), clients reject it"},
-		{certificate(50*time.Hour, 90*time.Hour), "not-yet-valid", "on, port 8112, certificate for app.example, 10.0.0.1, not valid until 2026-01-12 14:00 UTC (in 2 days), clients reject it"},
+		{certificate(50*time.Hour, 90*time.Hour), "not-yet-valid", "on, port 8112, certificate for app.example, 10.0.0.1, not valid before 2026-01-12 14:00 UTC (in 2 days)"},
 		{failed, "valid", "on, port 8112, certificate for app.example, 10.0.0.1, expires in 90 days (2026-04-10 12:00 UTC), clients must have a certificate; error: tls.crt: no PEM block"},
 		{unnamed, "valid", "on, port 8112, certificate for CN=app, expires in 1h0m0s (2026-01-10 13:00 UTC)"},
 	} {
@@ -54,7 +54,7 @@ func TestOutputsContainExpiredCertificate(t *testing.T) {
 		var out bytes.Buffer
 		_, err := Why(t.Context(), netconn.LoopbackClient(), server.Listener.Addr().(*net.TCPAddr).Port, asJSON, &out)
 		harness.NoError(t, err)
-		want := "\nproblem: clients reject the certificate, or it cannot be used\n  since: 1h0m0s ago "
+		want := "\nproblem: the TLS certificate is not valid\n  since: 1h0m0s ago "
 		if asJSON {
 			want = `"validity": "expired"`
 		}

@@ -48,7 +48,7 @@ func startExporter(o *Options, encode encoder, send export.Sender, release func(
 }
 
 // errSlow is the reason for a full queue.
-var errSlow = errors.New("the queue is full, because exports take too long")
+var errSlow = errors.New("the queue is full because exports are too slow")
 
 // reason returns the last error of an export since the last report, or errSlow.
 func (e *exporter) reason() error {

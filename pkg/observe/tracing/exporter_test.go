@@ -189,7 +189,7 @@ func TestFullSpanQueueIsReported(t *testing.T) {
 		add(e, maxQueued+7)
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
-		harness.Equal(t, w.texts(), []string{"7 spans to http://collector:4318: the queue is full, because exports take too long"}, "reports")
+		harness.Equal(t, w.texts(), []string{"7 spans to http://collector:4318: the queue is full because exports are too slow"}, "reports")
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		harness.Equal(t, w.ends, []uint64{7}, "lost spans when an export succeeded")

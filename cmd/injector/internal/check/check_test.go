@@ -301,7 +301,7 @@ func TestVersionIsNotComparedWithoutReadyInjector(t *testing.T) {
 	harness.NoError(t, err)
 	for _, c := range report.Categories {
 		for _, one := range c.Checks {
-			if one.Description == "the injector has the version of this program" {
+			if one.Description == "the injector and this program have the same version" {
 				t.Errorf("got result %q, want no check of the version", one.Result)
 			}
 		}

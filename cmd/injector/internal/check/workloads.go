@@ -359,7 +359,7 @@ func (r *run) checkInjectorVersion() {
 		}
 	}
 	if compared {
-		r.add("the injector has the version of this program", Warning, truncate(problems), "")
+		r.add("the injector and this program have the same version", Warning, truncate(problems), "")
 	}
 }
 
