@@ -141,7 +141,7 @@ type expiry struct {
 // is no timeout.
 func (e *expiry) consider(err error, d, base time.Duration) {
 	if d > 0 && (e.at == 0 || base+d < e.at) {
-		_, slow := err.(reasonError) // not a timeout of a part of the body or the response
+		_, slow := err.(reasonError) //nolint:errorlint // never wrapped; a timeout that does not apply to the body or the response
 		*e = expiry{err, base + d, slow}
 	}
 }
