@@ -212,7 +212,7 @@ func TestTopShowsRealSidecars(t *testing.T) {
 		t.Errorf("got %+v, want a ready sidecar with requests that the app resets", web1)
 	}
 	if web2.State != plugin.Unknown || web2.Note != "port 19091: connection refused" {
-		t.Errorf("got %+v, want the error of the separate port", web2)
+		t.Errorf("got %+v, want the connection error of the separate port", web2)
 	}
 	if off.Rate == nil || off.Waiting != nil || off.Note != "metrics are disabled; only statistics are shown" {
 		t.Errorf("got %+v, want the statistics of the sidecar", off)

@@ -59,7 +59,7 @@ func FuzzCertificates(f *testing.F) {
 			}
 		}
 		if ok := pool.AppendCertsFromPEM(whole); ok != (parsed > 0) {
-			t.Errorf("%q: got certificates in package x509 %t, want %t", text, ok, !ok)
+			t.Errorf("%q: AppendCertsFromPEM = %t, want %t", text, ok, !ok)
 		}
 	})
 }

@@ -44,7 +44,7 @@ type Config struct {
 	TLS       `section:"TLS" note:"TLS is enabled when the directory contains 'tls.crt' and 'tls.key'. See [tls](tls.md)."`
 	Logging   `section:"Logging" note:"If the configuration is invalid, the defaults are used and a warning is logged. If the output is blocked, lines are dropped and counted."`
 	Signals   `section:"Metrics and request log" note:"If a value is invalid, the default value is used, and a warning is logged." soft:"true"`
-	Telemetry `section:"Telemetry" note:"Invalid values are handled in the same way. If a variable for metrics or traces is set, it overrides the variable for both signals. See [metrics](metrics.md), [request log](request-log.md) and [tracing](tracing.md)." soft:"true"`
+	Telemetry `section:"Telemetry" note:"If a value is invalid, the sidecar logs a warning and uses the default. If a variable for metrics or traces is set, it overrides the variable for both signals. See [metrics](metrics.md), [request log](request-log.md) and [tracing](tracing.md)." soft:"true"`
 	Unused    `section:"Ignored variables" note:"The sidecar ignores these variables, which are set by some releases of Knative."`
 
 	serving  bool // a SERVING_* variable is set

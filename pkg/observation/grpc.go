@@ -14,7 +14,7 @@ const (
 	GRPCMissing GRPCStatus = numGRPCCodes + grpcOK + 1 // the response has the media type of gRPC, but no grpc-status
 )
 
-// numGRPCCodes is the number of the status codes of gRPC.
+// numGRPCCodes is the number of gRPC status codes.
 const numGRPCCodes = 17
 
 // grpcCodes contains the status codes of gRPC (https://grpc.io/docs/guides/status-codes/). failed is true for

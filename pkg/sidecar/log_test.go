@@ -209,7 +209,7 @@ func TestLogSamplesEqualLines(t *testing.T) {
 		t.Fatalf("got %d of 1000 lines, the first is %v, want 109 lines with the initial field", len(lines), lines[:min(1, len(lines))])
 	}
 	last := lines[len(lines)-1]
-	if last["message"] != "equal log lines omitted" || last["severity"] != "WARNING" || last["lines"] != float64(1000-len(lines)+1) {
+	if last["message"] != "repeated log lines omitted" || last["severity"] != "WARNING" || last["lines"] != float64(1000-len(lines)+1) {
 		t.Errorf("got the last line %v, want a warning with %d omitted lines", last, 1000-len(lines)+1)
 	}
 }

@@ -76,7 +76,7 @@ func (o *output) sampled(_ zapcore.Entry, decision zapcore.SamplingDecision) {
 // reportOmitted logs the number of lines that the sampler dropped.
 func (o *output) reportOmitted(lines uint64) {
 	if log := o.log.Load(); log != nil {
-		log.Warn("equal log lines omitted", zap.Uint64("lines", lines))
+		log.Warn("repeated log lines omitted", zap.Uint64("lines", lines))
 	}
 }
 

@@ -55,7 +55,7 @@ func TestExpiredCertificateIsLoggedAsInUse(t *testing.T) {
 	})
 	s, log := withPair(t, dir)
 	if got := log.FilterMessage("certificate not in use").Len(); got != 0 {
-		t.Errorf("got %d lines that the certificate is not in use, want none", got)
+		t.Errorf("got %d log lines \"certificate not in use\", want none", got)
 	}
 	lines := log.FilterMessage("the certificate in use is not valid").All()
 	if len(lines) != 1 || lines[0].Level != zapcore.WarnLevel || !strings.Contains(lines[0].ContextMap()["error"].(string), "tls.crt: expired at") {
@@ -103,7 +103,7 @@ func TestTLSStateContainsPortError(t *testing.T) {
 	s.config.TLSPort.V = harness.Listen(t).Addr().(*net.TCPAddr).Port // in use
 	harness.NoError(t, s.serveTLS(t.Context(), nil))
 	if state := s.tlsState(); state.On || !strings.Contains(state.Error, "QUEUE_SERVING_TLS_PORT: port") {
-		t.Errorf("port in use: got %+v, want off with the port in the error", state)
+		t.Errorf("port in use: got %+v, want TLS off and an error that names the port", state)
 	}
-	harness.Equal(t, log.FilterMessage("TLS is not served").Len(), 1, "lines that TLS is not served")
+	harness.Equal(t, log.FilterMessage("TLS is not served").Len(), 1, "log lines \"TLS is not served\"")
 }

@@ -8,7 +8,7 @@ import (
 // error does not allocate memory. An [Error] adds the underlying error.
 type Fault uint8
 
-// Values of Fault. The client causes the values from FaultClientGone on.
+// Values of Fault. Values from FaultClientGone onward are caused by the client.
 const (
 	FaultUnreachable   Fault = iota + 1 // no connection could be opened
 	FaultLocal                          // no connection, because the sidecar has no file descriptor, no local port or no memory for it

@@ -124,7 +124,7 @@ func start(t *testing.T, args ...string) *webhook {
 		}
 	}
 	if w.reviews == "" {
-		t.Fatalf("no log line with the message listening: %v", cmd.Wait())
+		t.Fatalf("no log line with message \"listening\": %v", cmd.Wait())
 	}
 	ended := make(chan struct{})
 	go func() {

@@ -61,7 +61,7 @@ func TestReportContainsOnlySelectedRows(t *testing.T) {
 	}
 	for _, other := range []string{"100 KB", "added", "not measured"} {
 		if strings.Contains(b.String(), other) {
-			t.Errorf("%q of a row that is not selected in\n%s", other, b.String())
+			t.Errorf("got %q, which belongs to a row that is not selected:\n%s", other, b.String())
 		}
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// testdata contains the files below testdata, because the released program runs without them.
+// testdata is embedded because the released program runs without the source tree.
 //
 //go:embed testdata
 var testdata embed.FS

@@ -40,7 +40,7 @@ func TestPackagesOutsideImportNoProductionCode(t *testing.T) {
 			for _, i := range file.Imports {
 				imported := strings.Trim(i.Path.Value, `"`)
 				if rest, ours := strings.CutPrefix(imported, module+"/"); ours && !strings.HasPrefix(rest, "test/") {
-					t.Errorf("%s imports %s, want no imports of pkg and cmd", name, rest)
+					t.Errorf("%s imports %s, want no imports of pkg or cmd", name, rest)
 				}
 			}
 		}

@@ -13,5 +13,5 @@ type Pool struct {
 	Accepted uint64  `json:"accepted,omitzero"`      // number of connections that were served
 	Evicted  uint64  `json:"evicted,omitzero"`       // number of connections that were closed for another one
 	Refused  uint64  `json:"refused,omitzero"`       // number of connections that waited until the listeners were closed
-	Waited   float64 `json:"waitedSeconds,omitzero"` // total time that accepted connections had waited, in seconds
+	Waited   float64 `json:"waitedSeconds,omitzero"` // total time that accepted connections waited before they were accepted, in seconds
 }

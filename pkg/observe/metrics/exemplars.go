@@ -41,7 +41,8 @@ func (e *exemplars) observe(h *histogram, class int, took time.Duration, o *obse
 	h.Observer.(prometheus.ExemplarObserver).ObserveWithExemplar(max(0, took).Seconds(), prometheus.Labels{"trace_id": id})
 }
 
-// due reports whether a request that ended at the given time is an exemplar.
+// due reports whether a request that ended at the given time must be recorded as an exemplar. If so, it
+// starts the next interval of the bucket.
 func (e *exemplars) due(class int, took time.Duration, end time.Time) bool {
 	bucket, _ := slices.BinarySearch(e.bounds, took.Seconds())
 	next, now := &e.next[class][bucket], end.UnixNano()

@@ -18,7 +18,7 @@ func seconds() []float64 {
 type requests struct {
 	total    *table[counter]
 	failures *table[counter]
-	grpc     *table[counter] // by the status, without the zero value
+	grpc     *table[counter] // by gRPC status; there is no series for the zero value
 	kubelet  *table[counter]
 	replays  prometheus.Counter
 	duration *table[histogram]

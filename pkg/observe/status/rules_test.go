@@ -63,7 +63,7 @@ func (b *Board) holding(n int, phase observation.Phase, since time.Time) {
 	}
 }
 
-// queued returns a response that waited for a slot.
+// queued returns the observation of a request that waited for a slot.
 func queued(waited, took time.Duration) *observation.Observation {
 	o := newObservation(observation.OK, waited+took)
 	o.Slot = o.Start.Add(waited)

@@ -165,7 +165,7 @@ var problems = [...]string{NotHTTP, NotListening}
 // A Board collects the data of the page. Its methods are safe for concurrent use.
 type Board struct {
 	sources Sources
-	ended   [appErrors + 1]atomic.Uint64 // requests since the start, by the first indexes of a tally
+	ended   [appErrors + 1]atomic.Uint64 // requests since the start; the indexes are the first indexes of a tally
 	took    histogram                    // time of requests in the app
 	queued  histogram                    // time of requests in the queue
 	refused atomic.Bool                  // a connection to the app was refused

@@ -30,9 +30,9 @@ type Call struct {
 	Expect100 bool                // Body waits for "100 Continue"
 	Client    Client
 
-	// Memory is the memory of the connection of the client. An engine reserves the memory for the encoded
-	// header section, which can be much longer than its fields in memory, because fields that are repeated
-	// by an index of HPACK share a string.
+	// Memory is charged to the client connection. An engine reserves the memory for the encoded header
+	// section, which can be much longer than its fields in memory, because fields that are repeated by
+	// HPACK index share one string.
 	Memory netconn.HeadMemory
 
 	Sends int            // number of times that the request was sent, including incomplete attempts
@@ -40,7 +40,7 @@ type Call struct {
 }
 
 // ContinueTimeout is the maximum time that a body waits for "100 Continue". RFC 9110 section 10.1.1
-// allows any time. Servers that do not support the expectation never send the response.
+// does not specify how long to wait. Servers that do not support the expectation never send the response.
 const ContinueTimeout = time.Second
 
 // ErrNoMemory is returned if the memory budget is exhausted when the header section of a response

@@ -17,7 +17,7 @@ type app struct {
 	status  int                            // of rejected requests
 	batch   int                            // maximum number of requests that a worker processes together; 0 means 1
 	each    time.Duration                  // added to took for each request of a batch
-	pause   time.Duration                  // garbage collection every 2 s; 0 means no pause
+	pause   time.Duration                  // length of the garbage collection pause every 2 s; 0 means none
 	warm    time.Duration                  // duration of the warm-up; the first requests take six times as long
 	changed func(at time.Duration) float64 // factor of took; nil means 1
 }
