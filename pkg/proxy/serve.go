@@ -74,9 +74,14 @@ func (p *Proxy) Reject(x transport.Exchange, s transport.State, reset bool) {
 }
 
 // Refuse responds to a request that an engine rejects with a status because its header section is not
-// valid.
+// valid. The request is reported, but it is not limited and not part of the statistics for the
+// autoscaler.
 func (p *Proxy) Refuse(x transport.Exchange, status int) {
+	o := &observation.Observation{Kind: observation.Traffic, Exchange: x, Line: x.Line(), Reason: observation.BadRequest, Start: time.Now()}
+	o.Status = status
 	send(x, answer{status: status, body: http.StatusText(status) + "\n", reason: observation.BadRequest, grpc: -1})
+	o.End = time.Now()
+	p.Observe(o)
 }
 
 // NewState returns the memory for the requests of an exchange.

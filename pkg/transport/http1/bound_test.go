@@ -256,10 +256,10 @@ func TestShutdownRecordsNoBound(t *testing.T) {
 }
 
 func TestMalformedRequestIsRecorded(t *testing.T) {
-	for name, test := range map[string]struct{ head, error string }{
-		"no Host":     {"GET / HTTP/1.1\r\n\r\n", "request refused"},
-		"no protocol": {"hello\r\n\r\n", "request refused"},
-		"two lengths": {"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n", "request refused"},
+	for name, test := range map[string]struct{ head, error, target string }{
+		"no Host":     {"GET /a HTTP/1.1\r\n\r\n", "request refused", "/a"},
+		"no protocol": {"hello\r\n\r\n", "request refused", ""},
+		"two lengths": {"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n", "request refused", "/"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := proxytest.Start(t, harness.NewApp(t, harness.Echo), defaults)
@@ -273,6 +273,10 @@ func TestMalformedRequestIsRecorded(t *testing.T) {
 			if !strings.Contains(states[0].Error, test.error) {
 				t.Errorf("got error %q, want %q", states[0].Error, test.error)
 			}
+			o := server.Observed(1)[0]
+			harness.Equal(t, o.Reason, observation.BadRequest, "reason")
+			harness.Equal(t, o.Status, 400, "status")
+			harness.Equal(t, o.Target, test.target, "target")
 		})
 	}
 }

@@ -297,7 +297,7 @@ func (c *serverConn) refusal(n, arrived int, err error) (status int) {
 // the end of the rejected request is unknown.
 func (c *serverConn) refuse(status int) {
 	c.refused = true
-	c.request.Reset()
+	c.request.Abandon(c.buf[c.r:c.w])
 	c.request.Minor, c.request.Close = 1, true
 	c.exchange.begin(0)
 	c.server.proxy.Refuse(&c.exchange, status)
