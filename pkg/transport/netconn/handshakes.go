@@ -163,7 +163,7 @@ func handshakeError(err error) bound.Name {
 	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		return bound.TLSBadCertificate
 	}
-	if e, ok := errors.AsType[*net.OpError](err); ok && e.Op == "remote error" { // an alert
+	if e, ok := errors.AsType[*net.OpError](err); ok && e.Op == remoteError {
 		return bound.TLSRejected
 	}
 	if strings.HasSuffix(err.Error(), "client didn't provide a certificate") { // crypto/tls has no type for it

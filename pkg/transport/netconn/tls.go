@@ -59,6 +59,9 @@ var (
 	errNoContent     = errors.New("tls: too many messages without content")
 )
 
+// remoteError is the Op of the *net.OpError that crypto/tls returns for an alert of the client.
+const remoteError = "remote error"
+
 // Sizes of the buffers for unsent encrypted bytes.
 const (
 	smallOut = 4 << 10
@@ -99,7 +102,9 @@ type encryption struct {
 	received   int        // number of bytes received since the last content
 	header     [5]byte    // first headerLen bytes of a record header
 	headerLen  int
-	recordLeft int // remaining payload bytes of the current record
+	recordLeft int  // remaining payload bytes of the current record
+	alert      byte // description of the last unencrypted alert, if alerted is true
+	alerted    bool
 
 	rest wait // for the rest of a record or message
 
@@ -137,7 +142,7 @@ func (c *Conn) Handshake(ctx context.Context, s *Server, waiting func(client, an
 	}
 	e := &encryption{link: c, server: s, shaking: h}
 	e.conn = tls.Server(e, s.config)
-	err := e.conn.Handshake()
+	err := e.alertError(e.conn.Handshake())
 	h.wait.begin(true)                   // the client can also be slow to receive
 	if sent := e.sendAll(); err == nil { // the alert of a failed handshake is sent as well
 		err = sent
@@ -263,9 +268,28 @@ func (e *encryption) follow(p []byte) {
 			continue
 		}
 		n := min(len(p), e.recordLeft)
-		e.recordLeft -= n
+		if e.recordLeft -= n; e.recordLeft == 0 && e.isAlert() {
+			e.alert, e.alerted = p[n-1], true
+		}
 		p = p[n:]
 	}
+}
+
+// isAlert reports whether the current record is an unencrypted alert (RFC 8446 section 6). An encrypted
+// alert is longer.
+func (e *encryption) isAlert() bool {
+	const alertType, alertLength = 21, 2
+	return e.header[0] == alertType && int(e.header[3])<<8|int(e.header[4]) == alertLength
+}
+
+// alertError returns the alert of the client if it caused err. OpenSSL does not encrypt the alert with
+// which it rejects a certificate in TLS 1.3. crypto/tls expects an encrypted record and returns an error
+// of the record instead.
+func (e *encryption) alertError(err error) error {
+	if local, ok := errors.AsType[*net.OpError](err); ok && local.Op == "local error" && e.alerted {
+		return &net.OpError{Op: remoteError, Err: tls.AlertError(e.alert)}
+	}
+	return err
 }
 
 // stalled reports whether a record is incomplete or a TLS message may be incomplete.

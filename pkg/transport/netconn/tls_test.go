@@ -166,6 +166,43 @@ func TestFailedHandshakeIsRecorded(t *testing.T) {
 	}
 }
 
+// OpenSSL does not encrypt the alert with which it rejects a certificate.
+func TestUnencryptedAlertIsRecordedAsRejection(t *testing.T) {
+	for name, test := range map[string]struct {
+		record []byte // sent after the first flight of the server
+		want   bound.Name
+		error  string
+	}{
+		"unknown CA":            {[]byte{21, 3, 3, 0, 2, 2, 48}, bound.TLSRejected, "remote error: tls: unknown certificate authority"},
+		"change_cipher_spec":    {[]byte{20, 3, 3, 0, 1, 1, 21, 3, 3, 0, 2, 2, 42}, bound.TLSRejected, "remote error: tls: bad certificate"},
+		"alert with a long MAC": {append([]byte{21, 3, 3, 0, 19}, make([]byte, 19)...), bound.TLSFailed, "bad record MAC"},
+		"encrypted garbage":     {append([]byte{23, 3, 3, 0, 19}, make([]byte, 19)...), bound.TLSFailed, "bad record MAC"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bounds := bound.NewRecorder()
+			client, accepted := tcpPair(t)
+			l, err := netconn.New(accepted)
+			harness.NoError(t, err)
+			done := make(chan error, 1)
+			go func() { done <- shake(l, recordingServer(0, bounds)) }()
+			io.WriteString(client, hello(t))
+			_, err = io.ReadFull(client, make([]byte, 100)) // the ServerHello
+			harness.NoError(t, err)
+			_, err = client.Write(test.record)
+			harness.NoError(t, err)
+			if err := <-done; err == nil {
+				t.Error("got no error, want an error of the handshake")
+			}
+			states := bounds.States(time.Now())
+			harness.Equal(t, len(states), 1, "recorded events")
+			harness.Equal(t, states[0].Name, test.want, "event")
+			if !strings.Contains(states[0].Error, test.error) {
+				t.Errorf("got error %q, want %q", states[0].Error, test.error)
+			}
+		})
+	}
+}
+
 // A TCP probe opens a connection and closes it.
 func TestHandshakeWithoutDataIsNotRecorded(t *testing.T) {
 	bounds := bound.NewRecorder()
