@@ -60,6 +60,7 @@ const (
 	TLSBadCertificate                        // the verification of the client certificate failed
 	TLSRejected                              // the client sent an alert, for example because it does not trust the certificate
 	TLSFailed                                // other failed handshakes, such as versions that do not match
+	TLSRecord                                // a TLS record or message after the handshake is not valid
 	NumEvents                                // the number of bounds and client errors
 )
 
@@ -162,6 +163,8 @@ var bounds = [NumEvents]struct {
 		"The client rejected the TLS handshake. Check whether the client trusts the certificate, and whether its names and validity are correct."},
 	TLSFailed: {"tls-handshake", Connection,
 		"A TLS handshake failed. Check the TLS version of the client, and whether the client uses TLS on this port."},
+	TLSRecord: {"tls-record", Connection,
+		"The client sent a TLS record that is not valid. Check the TLS library of the client, and whether a proxy changes the data."},
 }
 
 // String returns the label value of the bound or error, which is its name in logs and on the status

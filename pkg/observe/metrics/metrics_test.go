@@ -219,7 +219,7 @@ func TestClientErrorsMetricContainsAllErrors(t *testing.T) {
 	want := map[string]string{}
 	for name, count := range map[bound.Name]string{
 		bound.MalformedRequest: "0", bound.HTTP2Error: "0", bound.TLSNoCertificate: "0", bound.TLSBadCertificate: "0",
-		bound.TLSRejected: "0", bound.TLSFailed: "1",
+		bound.TLSRejected: "0", bound.TLSFailed: "1", bound.TLSRecord: "0",
 	} {
 		want[`queue_proxy_client_errors_total{error="`+name.String()+`"}`] = count
 	}

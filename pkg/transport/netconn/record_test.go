@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"io"
+	"strings"
 	"testing"
 	"time"
 
@@ -44,6 +45,56 @@ func TestIncompleteRecordTimesOut(t *testing.T) {
 }
 
 // A client on a network with small packets: each byte of its records arrives separately.
+func TestInvalidRecordIsRecorded(t *testing.T) {
+	for name, test := range map[string]struct {
+		sent []byte // after the handshake
+		want string // error of the event; "" if no event is recorded
+	}{
+		"invalid MAC":       {append([]byte{23, 3, 3, 0, 30}, make([]byte, 30)...), "bad record MAC"},
+		"plain HTTP":        {[]byte("GET / HTTP/1.1\r\n\r\n"), "received record with version"},
+		"length":            {[]byte{23, 3, 3, 0xff, 0xff}, "oversized record"},
+		"incomplete record": {[]byte{23, 3, 3, 0, 30, 1}, ""},
+		"no data":           {nil, ""},
+	} {
+		for _, kind := range []string{"TLS 1.2", "TLS 1.3"} {
+			t.Run(name+"/"+kind, func(t *testing.T) {
+				bounds := bound.NewRecorder()
+				p := newPairOf(t, kinds[kind], recordingServer(0, bounds))
+				_, err := p.wire.Write(test.sent)
+				harness.NoError(t, err)
+				p.wire.Close()
+				for range 2 {
+					if _, err := p.link.Read(make([]byte, 10)); err == nil {
+						t.Error("got no error, want an error of the read")
+					}
+				}
+				states := bounds.States(time.Now())
+				if test.want == "" {
+					harness.Equal(t, len(states), 0, "recorded events")
+					return
+				}
+				harness.Equal(t, len(states), 1, "recorded events")
+				harness.Equal(t, states[0].Name, bound.TLSRecord, "event")
+				harness.Equal(t, states[0].Count, 1, "number of events")
+				if !strings.Contains(states[0].Error, test.want) {
+					t.Errorf("got error %q, want %q", states[0].Error, test.want)
+				}
+			})
+		}
+	}
+}
+
+// An alert of the client ends the connection without an error of the client.
+func TestAlertAfterHandshakeIsNotRecorded(t *testing.T) {
+	bounds := bound.NewRecorder()
+	p := newPairOf(t, kinds["TLS 1.3"], recordingServer(0, bounds))
+	p.client.Close()
+	if _, err := p.link.Read(make([]byte, 10)); err != io.EOF {
+		t.Errorf("got %v, want EOF", err)
+	}
+	harness.Equal(t, len(bounds.States(time.Now())), 0, "recorded events")
+}
+
 func TestSlowRecordsSucceed(t *testing.T) {
 	for name, config := range kinds {
 		if config == nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"io"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -105,6 +106,8 @@ type encryption struct {
 	recordLeft int  // remaining payload bytes of the current record
 	alert      byte // description of the last unencrypted alert, if alerted is true
 	alerted    bool
+	inputEnded bool // reading encrypted bytes returned an error or the end
+	invalid    bool // an invalid record is recorded
 
 	rest wait // for the rest of a record or message
 
@@ -113,6 +116,7 @@ type encryption struct {
 	mu     sync.Mutex
 	pooled *[]byte // the pooled buffer of out; may be nil
 	out    []byte  // unsent bytes
+	full   bool    // a reply exceeded MaxUnsent; crypto/tls cannot decrypt the records after it
 
 	writing atomic.Bool  // content is being encrypted
 	replied atomic.Int32 // bytes of replies to TLS messages since the last batch
@@ -224,10 +228,12 @@ func (e *encryption) Read(p []byte) (n int, err error) {
 		return e.readHandshake(p)
 	}
 	if e.received >= maxUnread {
+		e.inputEnded = true
 		e.hit(bound.TLSNoContent)
 		return 0, errNoContent
 	}
 	n, err = receive(e.fd, p)
+	e.inputEnded = err != nil && !errors.Is(err, ErrAgain)
 	e.received += n
 	e.follow(p[:n])
 	return n, err
@@ -335,6 +341,7 @@ func (e *encryption) Write(p []byte) (int, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if len(e.out)+len(p) > MaxUnsent {
+		e.full = true
 		e.hit(bound.TLSUnreadReplies)
 		return 0, errNotRead
 	}
@@ -401,6 +408,9 @@ func (e *encryption) read(fd uintptr, p []byte) (int, error) {
 		}
 		return n, nil
 	}
+	if err != nil && !errors.Is(err, ErrAgain) {
+		e.recordInvalid(err)
+	}
 	if answer := e.send(fd); answer != nil && !errors.Is(answer, ErrAgain) { // an error of sending the response to a TLS message such as KeyUpdate
 		return 0, answer
 	}
@@ -411,6 +421,24 @@ func (e *encryption) read(fd uintptr, p []byte) (int, error) {
 		e.awaitRest()
 	}
 	return 0, err
+}
+
+// overflowed reports whether a reply to a message of the client exceeded MaxUnsent.
+func (e *encryption) overflowed() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.full
+}
+
+// recordInvalid records err if crypto/tls rejected a record or a message of the client. It does not record an
+// alert of the client, the end of the input, an error of the socket, or a bound.
+func (e *encryption) recordInvalid(err error) {
+	alert, isAlert := errors.AsType[*net.OpError](err)
+	if e.invalid || e.inputEnded || errors.Is(err, io.EOF) || e.overflowed() || isAlert && alert.Op == remoteError {
+		return
+	}
+	e.invalid = true
+	e.server.bounds.Fail(bound.TLSRecord, e.link.RemoteAddr().String(), err)
 }
 
 // write implements Conn.TryWrite.
