@@ -52,9 +52,9 @@ const (
 )
 
 // The client errors. They are not bounds, because the client violated a protocol, or a TLS handshake
-// failed. A request that is rejected with a failure reason is not included.
+// failed. Errors in a request body are not included.
 const (
-	MalformedRequest  Name = NumNames + iota // HTTP/1 header section that is not valid
+	MalformedRequest  Name = NumNames + iota // header section that is rejected, or HTTP/2 stream error (RFC 9113 section 5.4.2)
 	HTTP2Error                               // connection error (RFC 9113 section 5.4.1)
 	TLSNoCertificate                         // the client sent no certificate, but one is required
 	TLSBadCertificate                        // the verification of the client certificate failed

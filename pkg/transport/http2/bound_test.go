@@ -78,6 +78,35 @@ func TestLargeHeaderReturns431(t *testing.T) {
 	}
 }
 
+func TestMalformedRequestIsRecorded(t *testing.T) {
+	for name, test := range map[string]struct {
+		fields     [][2]string
+		want, text string // prefix of the response, and error of the event
+	}{
+		"upper case":        {request("GET", "/", [2]string{"Upper", "a"}).fields, "\nbody \"\" reset PROTOCOL_ERROR", "malformed header section"},
+		"connection":        {request("GET", "/", [2]string{"connection", "close"}).fields, "\nbody \"\" reset PROTOCOL_ERROR", "malformed header section"},
+		"no path":           {request("GET", "/").fields[:3], "\nbody \"\" reset PROTOCOL_ERROR", "malformed header section"},
+		"expectation":       {request("GET", "/", [2]string{"expect", "a"}).fields, "417 ", "request refused: expect"},
+		"forbidden trailer": {request("GET", "/", [2]string{"trailer", "content-length"}).fields, "400 ", "request refused: trailer"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := start(t, serveApp(t, http.HandlerFunc(reader), false), nil)
+			c := connect(t, p)
+			if got := c.receive(c.send(&script{fields: test.fields})); !strings.HasPrefix(got, test.want) {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+			c.wantStatus(request("GET", "/"), "200")
+			states := p.Bounds.States(time.Now())
+			harness.Equal(t, len(states), 1, "recorded events")
+			harness.Equal(t, states[0].Name, bound.MalformedRequest, "event")
+			harness.Equal(t, states[0].Count, 1, "number of events")
+			if !strings.Contains(states[0].Error, test.text) {
+				t.Errorf("got error %q, want %q", states[0].Error, test.text)
+			}
+		})
+	}
+}
+
 func TestIncompleteBodyReturns408(t *testing.T) {
 	change := func(p *proxy.Proxy, _ *proxytest.Options) { p.Clocks = proxy.Clocks{Body: soon} }
 	withEachApp(t, change, func(p *proxytest.Proxy, c *client) {

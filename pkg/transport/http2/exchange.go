@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/http1client"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
@@ -191,9 +192,7 @@ func validPath(path, method string) bool {
 // serve serves the request and then releases it.
 func (x *exchange) serve() {
 	if x.refusal != 0 {
-		if name, ok := rewrite.RefusalBound(x.refusal, nil); ok {
-			x.conn.hit(name)
-		}
+		x.recordRefusal()
 		x.server.proxy.Refuse(x, x.refusal)
 	} else {
 		if x.request.Length == 0 && x.request.Method != http.MethodConnect {
@@ -202,6 +201,19 @@ func (x *exchange) serve() {
 		x.server.proxy.Serve(x, x.state)
 	}
 	x.end()
+}
+
+// recordRefusal records the bound or the client error of a request that is rejected with x.refusal.
+func (x *exchange) recordRefusal() {
+	if name, ok := rewrite.RefusalBound(x.refusal, nil); ok {
+		x.conn.hit(name)
+		return
+	}
+	word := wire.WordTrailerName
+	if x.refusal == http.StatusExpectationFailed {
+		word = wire.WordExpect
+	}
+	x.server.settings.Bounds.Fail(bound.MalformedRequest, x.conn.remote, &wire.Refused{Word: word, Status: x.refusal})
 }
 
 // end releases the request.

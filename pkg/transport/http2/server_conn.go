@@ -106,7 +106,7 @@ func (c *serverConn) Request(id uint32, h *http2conn.Head, end bool) {
 	if h.TooLarge {
 		x.refuse(http.StatusRequestHeaderFieldsTooLarge, end)
 	} else if !x.read(c, h, end) {
-		c.Refuse(id, http2conn.ProtocolError)
+		c.RefuseMalformed(id, "malformed header section")
 		c.drop(w)
 		return
 	}

@@ -97,5 +97,13 @@ func (c *Conn) recordError(err error) {
 	}
 }
 
+// recordStreamError records an error of a client that resets a stream. The errors of the user container are
+// reported by their requests.
+func (c *Conn) recordStreamError(err error) {
+	if !c.config.Client {
+		c.config.Bounds.Fail(bound.MalformedRequest, c.link.RemoteAddr().String(), err)
+	}
+}
+
 // Hit records that a bound acted on the peer.
 func (c *Conn) Hit(name bound.Name) { c.config.Bounds.Hit(name, c.link.RemoteAddr().String()) }

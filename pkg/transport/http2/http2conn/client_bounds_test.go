@@ -95,13 +95,14 @@ func TestUnreadRepliesCloseConnection(t *testing.T) {
 	for name, c := range map[string]struct {
 		many  int
 		frame func(i int) []byte
+		also  []bound.Name // recorded in addition to UnreadReplies
 	}{
-		"PING":     {5000, func(int) []byte { return frame(http2.FramePing, 0, 0, make([]byte, 8)...) }},
-		"SETTINGS": {9000, func(int) []byte { return frame(http2.FrameSettings, 0, 0) }},
+		"PING":     {5000, func(int) []byte { return frame(http2.FramePing, 0, 0, make([]byte, 8)...) }, nil},
+		"SETTINGS": {9000, func(int) []byte { return frame(http2.FrameSettings, 0, 0) }, nil},
 		"streams with DATA after the end": {6000, func(i int) []byte {
 			id := uint32(2*i + 3)
 			return append(frame(http2.FrameHeaders, 5, id, 0x82), frame(http2.FrameData, 0, id, 1)...)
-		}},
+		}, []bound.Name{bound.MalformedRequest}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			config := recorded(serverConfig())
@@ -112,7 +113,7 @@ func TestUnreadRepliesCloseConnection(t *testing.T) {
 			}
 			go p.Write(b)
 			p.calm()
-			wantBounds(t, config.Bounds, bound.UnreadReplies)
+			wantBounds(t, config.Bounds, append([]bound.Name{bound.UnreadReplies}, c.also...)...)
 		})
 	}
 }

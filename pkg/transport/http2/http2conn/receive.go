@@ -80,7 +80,9 @@ func (c *Conn) streamError(s *Stream, code Code, text string) error {
 	}
 	s.Reset(code)
 	c.FlushLater(c)
-	s.failed(c, fail(code, text))
+	err := fail(code, text)
+	c.recordStreamError(err)
+	s.failed(c, err)
 	return nil
 }
 
@@ -273,7 +275,7 @@ func (c *Conn) request(id uint32, end bool) error {
 		c.Refuse(id, RefusedStream)
 		return c.refusing
 	case c.selfish:
-		c.Refuse(id, ProtocolError)
+		c.RefuseMalformed(id, "the stream depends on itself")
 		return c.refusing
 	}
 	if c.head.status != "" {

@@ -72,6 +72,13 @@ func (c *Conn) Refuse(id uint32, code Code) {
 	c.refusing = c.resetStream(id, code)
 }
 
+// RefuseMalformed refuses a malformed request with PROTOCOL_ERROR (RFC 9113 section 8.1.1), and records it as
+// a client error. text describes the error.
+func (c *Conn) RefuseMalformed(id uint32, text string) {
+	c.recordStreamError(fail(ProtocolError, text))
+	c.Refuse(id, ProtocolError)
+}
+
 // Reject refuses a valid request that cannot be served at the moment, with REFUSED_STREAM. Unlike
 // Refuse, it counts the request as useful work of the client.
 func (c *Conn) Reject(id uint32) {
