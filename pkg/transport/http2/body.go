@@ -127,7 +127,7 @@ func (b *body) breakOff(err error) {
 // 8.1.1). b.mu must be held.
 func (b *body) malformed(by *http2conn.Conn) {
 	b.x.stream.Reset(http2conn.ProtocolError) // before the worker receives the error and sends a response
-	b.breakOff(&transport.Error{Fault: transport.FaultBadRequest, Err: &wire.BadChunk{Word: wire.WordContentLength}})
+	b.breakOff(&transport.Error{Fault: transport.FaultBadRequest, Err: &wire.BadBody{Word: wire.WordContentLength}})
 	by.FlushLater(b.x.conn.Conn)
 }
 

@@ -107,6 +107,25 @@ func TestMalformedRequestIsRecorded(t *testing.T) {
 	}
 }
 
+func TestMalformedBodyIsLogged(t *testing.T) {
+	for name, test := range map[string]struct {
+		script *script
+		want   string // error of the observation
+	}{
+		"wrong length":      {&script{fields: request("PUT", "/", [2]string{"content-length", "3"}).fields, body: []byte("a")}, "bad request: malformed body: content-length"},
+		"forbidden trailer": {&script{fields: request("PUT", "/").fields, trailer: [][2]string{{"content-length", "1"}}}, "bad request: malformed body: trailer"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := start(t, serveApp(t, http.HandlerFunc(reader), false), nil)
+			c := connect(t, p)
+			c.receive(c.send(test.script))
+			if got := p.Observed(1)[0].Err; got == nil || got.Error() != test.want {
+				t.Errorf("got %v, want %s", got, test.want)
+			}
+		})
+	}
+}
+
 func TestIncompleteBodyReturns408(t *testing.T) {
 	change := func(p *proxy.Proxy, _ *proxytest.Options) { p.Clocks = proxy.Clocks{Body: soon} }
 	withEachApp(t, change, func(p *proxytest.Proxy, c *client) {

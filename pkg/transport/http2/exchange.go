@@ -359,7 +359,7 @@ func (f *fromClient) Head(by *http2conn.Conn, h *http2conn.Head, _ bool) {
 		by.FlushLater(x.conn.Conn)
 	}
 	if word := trailerFault(h); word != "" {
-		x.body.fail(&transport.Error{Fault: transport.FaultBadRequest, Err: &wire.BadChunk{Word: word}})
+		x.body.fail(&transport.Error{Fault: transport.FaultBadRequest, Err: &wire.BadBody{Word: word}})
 		return
 	}
 	x.body.trail(by, rewrite.RequestTrailer(h.Take(nil)))

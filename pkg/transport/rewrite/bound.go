@@ -86,6 +86,9 @@ func wordOf(err error) wire.Word {
 	if e, ok := errors.AsType[*wire.BadChunk](err); ok {
 		return e.Word
 	}
+	if e, ok := errors.AsType[*wire.BadBody](err); ok {
+		return e.Word
+	}
 	return ""
 }
 

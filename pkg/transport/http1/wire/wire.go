@@ -68,7 +68,7 @@ const (
 // label. A word never contains data from the message.
 type Word string
 
-// Words of [Refused], [Garbage] and [BadChunk].
+// Words of [Refused], [Garbage], [BadChunk] and [BadBody].
 const (
 	WordRequestLine     Word = "request-line"      // not "method SP target SP version" (RFC 9112 section 3)
 	WordStatusLine      Word = "status-line"       // not "version SP status SP reason" (RFC 9112 section 4)
@@ -131,3 +131,9 @@ func (e *Garbage) Error() string { return "malformed response: " + string(e.Word
 type BadChunk struct{ Word Word }
 
 func (e *BadChunk) Error() string { return "malformed chunked body: " + string(e.Word) }
+
+// BadBody reports an invalid HTTP/2 body: its length differs from Content-Length, or its trailer section is
+// invalid (RFC 9113 section 8.1).
+type BadBody struct{ Word Word }
+
+func (e *BadBody) Error() string { return "malformed body: " + string(e.Word) }
