@@ -39,6 +39,8 @@ type descriptors struct {
 	appH2      int // maximum number of HTTP/2 connections to the user container
 	small      int // maximum number of connections to each small port
 	handshakes int // maximum number of TLS handshakes on the metrics port
+
+	source status.LimitSource // source of clients; empty if there is no limit
 }
 
 // divide assigns the descriptors. limit is the process limit, maxClients is the maximum number of
@@ -72,6 +74,20 @@ func divide(limit, maxClients, concurrency int) descriptors {
 	return d
 }
 
+// limitSource returns the source of the limit on client connections. setting is MAX_CONNECTIONS, and most is the
+// result of maxConnections. In each case, 0 means no limit.
+func limitSource(limit, setting, most int) status.LimitSource {
+	switch {
+	case limit == 0:
+		return ""
+	case limit != most:
+		return status.SourceFiles
+	case setting > 0:
+		return status.SourceSetting
+	}
+	return status.SourceMemory
+}
+
 // fileLimit returns the maximum number of open files of the process, or 0 if there is no limit. It
 // reads the soft limit, which the kernel enforces and which the Go runtime raises to the hard limit
 // at startup.
@@ -85,7 +101,10 @@ func fileLimit() int {
 
 // divideFiles assigns the file descriptors of the process.
 func (s *sidecar) divideFiles() {
-	s.files = divide(fileLimit(), maxConnections(s.config.MaxConnections.V, s.memoryLimit), s.config.Ceiling())
+	setting := s.config.MaxConnections.V
+	most := maxConnections(setting, s.memoryLimit)
+	s.files = divide(fileLimit(), most, s.config.Ceiling())
+	s.files.source = limitSource(s.files.clients, setting, most)
 	s.shortages = &shortages{log: s.log, files: s.files}
 	s.clients = netconn.NewConnLimit(s.files.clients, s.bounds)
 	s.clients.OnFull = s.shortages.clientsWait
@@ -137,7 +156,7 @@ func (s *shortages) lackedResources(operation string, err error) {
 func (s *shortages) clientsWait() {
 	if n := s.clients.Add(time.Now()); n > 0 {
 		s.log.Warn("new connections are waiting for an idle connection", zap.Int("count", n),
-			zap.Int("limit", s.files.clients), zap.Int("openFilesLimit", s.files.limit))
+			zap.Int("limit", s.files.clients), zap.String("limitSource", string(s.files.source)), zap.Int("openFilesLimit", s.files.limit))
 	}
 }
 
@@ -154,7 +173,7 @@ func (s *sidecar) connections() status.Connections {
 	clients, app := s.pools()
 	s.shortages.mu.Lock()
 	defer s.shortages.mu.Unlock()
-	return status.Connections{OpenFilesLimit: s.files.limit, Clients: clients, App: app, Shortage: s.shortages.last}
+	return status.Connections{OpenFilesLimit: s.files.limit, Clients: clients, ClientsLimit: s.files.source, App: app, Shortage: s.shortages.last}
 }
 
 // pools returns the state of client connections and of HTTP/1 connections to the user container.

@@ -5,6 +5,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observe/status"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
@@ -51,6 +52,26 @@ func TestDivideFilesFitsLimit(t *testing.T) {
 }
 
 // The hint names the limit for the missing resource.
+func TestLimitSource(t *testing.T) {
+	for _, row := range []struct {
+		files, setting int
+		memory         int64
+		want           status.LimitSource
+	}{
+		{0, 0, 0, ""},
+		{20000, 0, 0, status.SourceFiles},
+		{20000, 0, 64 << 20, status.SourceMemory},
+		{20000, 100, 64 << 20, status.SourceSetting},
+		{1024, 0, 1 << 30, status.SourceFiles},
+		{1024, 5000, 0, status.SourceFiles},
+		{0, 5000, 0, status.SourceSetting},
+		{0, 0, 64 << 20, status.SourceMemory},
+	} {
+		most := maxConnections(row.setting, row.memory)
+		harness.Equal(t, limitSource(divide(row.files, most, 0).clients, row.setting, most), row.want, "source for", row.files, row.setting, row.memory)
+	}
+}
+
 func TestResourceHintNamesLimit(t *testing.T) {
 	s := &shortages{files: descriptors{limit: 1024}}
 	for err, want := range map[syscall.Errno][2]string{

@@ -11,10 +11,33 @@ const recently = time.Hour
 
 // Connections describes the connections of the process and their limits.
 type Connections struct {
-	OpenFilesLimit int        `json:"openFilesLimit"` // 0 means no limit
-	Clients        bound.Pool `json:"clients"`
-	App            bound.Pool `json:"app"` // HTTP/1 connections to the user container
-	Shortage       Shortage   `json:"shortage"`
+	OpenFilesLimit int         `json:"openFilesLimit"` // 0 means no limit
+	Clients        bound.Pool  `json:"clients"`
+	ClientsLimit   LimitSource `json:"clientsLimitSource,omitempty"` // empty if client connections have no limit
+	App            bound.Pool  `json:"app"`                          // HTTP/1 connections to the user container
+	Shortage       Shortage    `json:"shortage"`
+}
+
+// LimitSource is the setting or the resource that determines the limit on client connections.
+type LimitSource string
+
+// Values of LimitSource.
+const (
+	SourceSetting LimitSource = "MAX_CONNECTIONS"
+	SourceMemory  LimitSource = "memory limit"
+	SourceFiles   LimitSource = "limit on open files"
+)
+
+// action returns the action that raises the limit.
+func (s LimitSource) action() string {
+	action := "Idle connections are closed. Raise " + string(SourceSetting)
+	switch s {
+	case SourceMemory:
+		action = "Idle connections are closed. Raise the memory limit of the sidecar, or set " + string(SourceSetting)
+	case SourceFiles:
+		action = "Idle connections are closed. Raise the limit on open files"
+	}
+	return action + "."
 }
 
 // Shortage describes failures because the process had no file descriptor, no local port, or no memory

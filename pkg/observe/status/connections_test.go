@@ -29,6 +29,25 @@ func limited(ago time.Duration) *Board {
 	return b
 }
 
+func TestClientsProblemNamesSourceOfLimit(t *testing.T) {
+	for source, want := range map[LimitSource][2]string{ // end of the numbers, and action
+		SourceSetting: {"; source of the limit: MAX_CONNECTIONS", "Idle connections are closed. Raise MAX_CONNECTIONS."},
+		SourceMemory:  {"; source of the limit: memory limit", "Idle connections are closed. Raise the memory limit of the sidecar, or set MAX_CONNECTIONS."},
+		SourceFiles:   {"; limit on open files: 1024", "Idle connections are closed. Raise the limit on open files."},
+	} {
+		b := limited(time.Second)
+		c := b.sources.Connections()
+		b.sources.Connections = func() Connections {
+			return Connections{OpenFilesLimit: c.OpenFilesLimit, Clients: c.Clients, ClientsLimit: source}
+		}
+		problems := b.snapshot().Problems
+		harness.Equal(t, len(problems), 1, "problems")
+		if p := problems[0]; !strings.HasSuffix(p.Numbers, want[0]) || p.Action != want[1] {
+			t.Errorf("%s: got numbers %q and action %q, want %q", source, p.Numbers, p.Action, want)
+		}
+	}
+}
+
 func TestOldLimitsAreNoProblem(t *testing.T) {
 	s := limited(2 * time.Hour).snapshot()
 	harness.Equal(t, len(s.Problems), 0, "problems")

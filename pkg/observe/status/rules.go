@@ -125,13 +125,11 @@ var rules = [...]rule{
 			}
 			return m, ok
 		}},
-	{"client-connections", "",
-		"Idle connections are closed. Raise MAX_CONNECTIONS or the limit on open files.",
-		func(e *evidence) (match, bool) { return e.poolReached("client connections", &e.connections.Clients) }},
+	{"client-connections", "", "", checkClients},
 	{"app-connections", "",
 		"Raise the limit on open files.",
 		func(e *evidence) (match, bool) {
-			return e.poolReached("connections to the user container", &e.connections.App)
+			return e.poolReached("connections to the user container", &e.connections.App, SourceFiles)
 		}},
 	{"bounds", "a peer exceeds a bound", "", checkBounds},
 	{"log-lost", "lines of the request log are lost",
@@ -523,20 +521,32 @@ func (e *evidence) lost(event int, noun string) (m match, ok bool) {
 	}, true
 }
 
-// poolReached reports a limit on connections that was reached recently.
-func (e *evidence) poolReached(name string, p *bound.Pool) (m match, ok bool) {
+// checkClients reports that the limit on client connections was reached recently.
+func checkClients(e *evidence) (m match, ok bool) {
+	source := e.connections.ClientsLimit
+	m, ok = e.poolReached("client connections", &e.connections.Clients, source)
+	m.action = source.action()
+	return m, ok
+}
+
+// poolReached reports a limit on connections that was reached recently. source determines the limit.
+func (e *evidence) poolReached(name string, p *bound.Pool, source LimitSource) (m match, ok bool) {
 	if e.now.Sub(p.Reached) >= recently {
 		return m, false
 	}
-	files := "no limit on open files"
-	if e.connections.OpenFilesLimit > 0 {
-		files = fmt.Sprintf("limit on open files: %d", e.connections.OpenFilesLimit)
+	origin := "source of the limit: " + string(source)
+	switch {
+	case source != SourceFiles:
+	case e.connections.OpenFilesLimit > 0:
+		origin = fmt.Sprintf("limit on open files: %d", e.connections.OpenFilesLimit)
+	default:
+		origin = "no limit on open files"
 	}
 	return match{
 		confidence: recentness(e.now, p.Reached), since: p.Reached,
 		problem: fmt.Sprintf("%s: limit of %d reached", name, p.Limit),
 		numbers: fmt.Sprintf("%d open, %d waiting, %d evicted, total wait %v; reached %v ago; %s",
-			p.Open, p.Waiting, p.Evicted, brief(time.Duration(p.Waited*float64(time.Second))), brief(e.now.Sub(p.Reached)), files),
+			p.Open, p.Waiting, p.Evicted, brief(time.Duration(p.Waited*float64(time.Second))), brief(e.now.Sub(p.Reached)), origin),
 	}, true
 }
 

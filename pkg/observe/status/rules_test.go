@@ -194,7 +194,9 @@ var ruleTests = []ruleTest{
 	}, "3 times since the start, the last one 5s ago (connection to the user container: cannot assign requested address)", high, 5 * time.Second},
 	{"connections of clients", "client-connections", func(b *Board) {
 		c := limited(5 * time.Minute).sources.Connections()
-		b.sources.Connections = func() Connections { return Connections{OpenFilesLimit: 1024, Clients: c.Clients} }
+		b.sources.Connections = func() Connections {
+			return Connections{OpenFilesLimit: 1024, Clients: c.Clients, ClientsLimit: SourceFiles}
+		}
 	}, "345 open, 1 waiting, 0 evicted, total wait 0s; reached 5m0s ago; limit on open files: 1024", low, 5 * time.Minute},
 	{"connections to the app", "app-connections", func(b *Board) {
 		c := limited(5 * time.Second).sources.Connections()
