@@ -496,6 +496,9 @@ func checkBounds(e *evidence) (m match, ok bool) {
 		}
 		if len(all) == 0 {
 			m = match{confidence: recentness(e.now, s.Last), since: s.Last, action: s.Cause, problem: "a peer exceeds the bound " + s.Bound}
+			if s.Error != "" {
+				m.problem = "clients cause the error " + s.Bound
+			}
 		}
 		text := fmt.Sprintf("%s: closed %s in the last hour, the last one %v ago, peer %s",
 			s.Bound, message.Count(s.LastHour, s.Closes), brief(e.now.Sub(s.Last)), s.Peer)

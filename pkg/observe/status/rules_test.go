@@ -1,6 +1,7 @@
 package status
 
 import (
+	"errors"
 	"os"
 	"slices"
 	"strings"
@@ -217,6 +218,12 @@ var ruleTests = []ruleTest{
 		time.Sleep(3 * time.Second)
 	}, "h2-control-frames: closed 12 connections in the last hour, the last one 3s ago, peer 10.0.0.1:1234; " +
 		"h2-concurrent-streams: closed 10 streams in the last hour, the last one 3s ago, peer 10.0.0.2:1234", medium, 3 * time.Second},
+	{"rejected certificate", "bounds", func(b *Board) {
+		b.sources.Bounds = bound.NewRecorder()
+		for range 12 {
+			b.sources.Bounds.Fail(bound.TLSRejected, "10.0.0.1:1234", errors.New("unknown CA"))
+		}
+	}, "tls-rejected: closed 12 connections in the last hour, the last one 0s ago, peer 10.0.0.1:1234 (unknown CA)", medium, 0},
 	{"blocked output", "log-lost", func(b *Board) {
 		b.sources.Lost = func() (uint64, uint64) { return 12, 0 }
 		b.sampled(3, func() {})
@@ -225,6 +232,17 @@ var ruleTests = []ruleTest{
 		b.sources.Lost = func() (uint64, uint64) { return 0, 1 }
 		b.sampled(3, func() {})
 	}, "1 span in the last 5 minutes", high, 3 * time.Second},
+}
+
+func TestClientErrorIsNotReportedAsBound(t *testing.T) {
+	b := idle()
+	b.sources.Bounds = bound.NewRecorder()
+	for range 12 {
+		b.sources.Bounds.Fail(bound.TLSRejected, "10.0.0.1:1234", errors.New("unknown CA"))
+	}
+	problems := b.snapshot().Problems
+	harness.Equal(t, len(problems), 1, "problems")
+	harness.Equal(t, problems[0].Problem, "clients cause the error tls-rejected", "problem")
 }
 
 func TestRulesFindProblems(t *testing.T) {
