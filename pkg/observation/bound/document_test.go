@@ -334,8 +334,20 @@ var proofs = [bound.NumNames]proof{
 }
 
 func TestBoundsPageIsUpToDate(t *testing.T) {
-	for name, table := range map[string]string{"bounds": boundTable(), "narrow": narrowList()} {
+	for name, table := range map[string]string{"bounds": boundTable(), "narrow": narrowList(), "errors": errorTable()} {
 		harness.Document(t, page, name, "\n"+table+"\n", *update)
+	}
+}
+
+func TestClientErrorsDescribeCause(t *testing.T) {
+	for name, want := range map[bound.Name]string{
+		bound.MalformedRequest:  "expectation", // RFC 9110 section 10.1.1, status 417
+		bound.TLSNoCertificate:  "QUEUE_PROXY_TLS_CLIENT_CA",
+		bound.TLSBadCertificate: "QUEUE_PROXY_TLS_CLIENT_CA",
+	} {
+		if !strings.Contains(name.Text(), want) {
+			t.Errorf("%v: got text %q, want %s in it", name, name.Text(), want)
+		}
 	}
 }
 
@@ -379,6 +391,16 @@ func boundTable() string {
 		}
 		name := bound.Name(i)
 		fmt.Fprintf(&b, "| `%v` | %s | %s | %s | %s | %s |\n", name, name.Closes(), p.limit, p.attack, p.peer, margin)
+	}
+	return b.String()
+}
+
+// errorTable lists the client errors with the closed objects, the causes and the actions.
+func errorTable() string {
+	var b strings.Builder
+	b.WriteString("| error | closes | cause and action |\n|---|---|---|\n")
+	for name := bound.NumNames; name < bound.NumEvents; name++ {
+		fmt.Fprintf(&b, "| `%v` | %s | %s |\n", name, name.Closes(), name.Text())
 	}
 	return b.String()
 }
