@@ -165,7 +165,7 @@ var proofs = [bound.NumNames]proof{
 		limit:      "30 s without a byte after one direction is closed",
 		attack:     "half-closed tunnels that hold slots",
 		peer:       "the output of a command after its input, as in `docker exec`",
-		reason:     "A command can be silent for any time, but half-closed tunnels occupy slots.",
+		reason:     "A command can be silent for any length of time, but half-closed tunnels occupy slots.",
 		attackTest: test{upstreamTests, "TestIdleHalfClosedTunnelTimesOut"},
 		peerTest:   test{upstreamTests, "TestActiveHalfClosedTunnelStaysOpen"},
 	},
