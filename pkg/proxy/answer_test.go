@@ -2,6 +2,8 @@ package proxy
 
 import (
 	"fmt"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -67,6 +69,21 @@ func TestAnswerForEachReason(t *testing.T) {
 	}
 	harness.Equal(t, observation.ClientGone.Status(), 499, "the status of a client that has gone")
 	harness.Equal(t, int(observation.NumReasons), 18, "the number of reasons")
+}
+
+// The contract lists the error type of each reason in Proxy-Status.
+func TestPromisesListAllReasons(t *testing.T) {
+	text, err := os.ReadFile("../../docs/promises.md")
+	harness.NoError(t, err)
+	for reason := range observation.NumReasons {
+		if reason.ErrorType() == "" {
+			continue
+		}
+		row := regexp.MustCompile("(?m)^\\|.*`" + reason.String() + "`.*\\| " + reason.ErrorType() + " \\|$")
+		if !row.Match(text) {
+			t.Errorf("docs/promises.md 3.6: no row for %v with the error type %s", reason, reason.ErrorType())
+		}
+	}
 }
 
 // docs/promises.md 3.2: from 500 to 1500 ms, and not the same for all.

@@ -15,7 +15,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// recorded returns config with a bound recorder, and the recorder.
+// recorded returns config with a new bound recorder.
 func recorded(config http2conn.Config) http2conn.Config {
 	config.Bounds = bound.NewRecorder()
 	return config
