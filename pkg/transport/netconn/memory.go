@@ -85,11 +85,12 @@ type Budget struct {
 
 	used    atomic.Int64
 	trigger atomic.Int64 // sum at which reclaim is called: hard, and the bytes of ending accounts
+	urgent  atomic.Int64 // sum at which reclaim is called even if skips is positive
 	skips   atomic.Int64 // number of additions before the next call of reclaim while the sum is below the limit
 
 	mu       sync.Mutex
 	accounts map[*Account]struct{}
-	charged  int64 // memory in bytes of the connections themselves that is part of used
+	charged  atomic.Int64 // memory in bytes of the connections themselves that is part of used; changed while mu is held
 }
 
 // An Account is the memory of one connection. The nil Account has no limit. It is safe for
@@ -115,6 +116,7 @@ func NewBudget(limit int64, bounds *bound.Recorder) *Budget {
 	b := &Budget{limit: limit, soft: limit - limit/8, hard: limit - limit/16, bounds: bounds}
 	b.accounts = make(map[*Account]struct{})
 	b.trigger.Store(b.hard)
+	b.urgent.Store(b.limit)
 	return b
 }
 
@@ -138,7 +140,7 @@ func (b *Budget) Open(peer string, end func()) *Account {
 	b.accounts[a] = struct{}{}
 	if b.charges(len(b.accounts)) {
 		a.charged = true
-		b.charged += ConnectionBytes
+		b.charged.Add(ConnectionBytes)
 		b.used.Add(ConnectionBytes)
 	}
 	return a
@@ -148,7 +150,7 @@ func (b *Budget) Open(peer string, end func()) *Account {
 // number of open connections. b.mu is held.
 func (b *Budget) charges(connections int) bool {
 	return int64(connections)*ConnectionBytes > b.limit/freeFraction &&
-		b.charged+ConnectionBytes <= b.limit/chargedFraction
+		b.charged.Load()+ConnectionBytes <= b.limit/chargedFraction
 }
 
 // Close removes the account. All bytes must have been subtracted.
@@ -161,11 +163,13 @@ func (a *Account) Close() {
 	defer b.mu.Unlock()
 	delete(b.accounts, a)
 	if a.charged {
-		b.charged -= ConnectionBytes
+		b.charged.Add(-ConnectionBytes)
 		b.used.Add(-ConnectionBytes)
 	}
 	if a.ending.Load() {
-		b.trigger.Store(b.hard + b.endingBytes())
+		ending := b.endingBytes()
+		b.trigger.Store(b.hard + ending)
+		b.urgent.Store(b.limit + ending)
 	}
 }
 
@@ -230,12 +234,12 @@ func (a *Account) Scarce() bool { return a != nil && a.budget.used.Load() > a.bu
 
 // AwaitLimit waits up to a second while the total usage is above the limit, so that connections that
 // are being closed can release their memory first. Without the wait, the usage would grow further in
-// the meantime.
+// the meantime. A connection that holds no memory does not wait, so that its next request is served.
 func (a *Account) AwaitLimit() {
 	if a == nil {
 		return
 	}
-	if b := a.budget; b.used.Load() > b.limit {
+	if b := a.budget; a.used.Load() > 0 && b.used.Load() > b.limit && b.trigger.Load() > b.hard {
 		a.wait(func() bool { return b.used.Load() <= b.hard })
 	}
 }
@@ -265,7 +269,7 @@ func (a *Account) Add(n int) {
 	if sum <= trigger {
 		return
 	}
-	if sum > trigger+b.limit-b.hard || b.skips.Add(-1) < 0 {
+	if sum > b.urgent.Load() || b.skips.Add(-1) < 0 {
 		b.reclaim()
 	}
 }
@@ -295,10 +299,14 @@ func (b *Budget) reclaim() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	ending := b.endingBytes()
+	urgent := b.limit
 	for b.used.Load()-ending > b.hard {
-		a := b.victim(b.used.Load()-ending > b.limit)
+		a := b.victim(b.used.Load() - ending)
 		if a == nil {
 			b.skips.Store(skippedScans)
+			if sum := b.used.Load() - ending; sum > b.limit { // the connections themselves exceed the limit
+				urgent = min(sum+ordinary, max(sum, b.limit+b.charged.Load()))
+			}
 			break
 		}
 		a.ending.Store(true)
@@ -307,6 +315,7 @@ func (b *Budget) reclaim() {
 		go a.end()
 	}
 	b.trigger.Store(b.hard + ending)
+	b.urgent.Store(urgent + ending)
 }
 
 // endingBytes returns the bytes of the connections that are being closed. b.mu is held.
@@ -319,18 +328,25 @@ func (b *Budget) endingBytes() (n int64) {
 	return n
 }
 
-// victim returns the connection to be closed next, or nil if there is none. exceeded reports whether
-// the sum is above the limit. Below the limit, a connection is closed only so that connections that
-// hold little are served. b.mu is held.
+// victim returns the connection to be closed next, or nil if there is none. sum is the number of bytes
+// without the connections that are being closed. If the sum is below the limit, a connection is closed
+// only so that connections that hold little are served. b.mu is held.
 //
 // If connections that hold little use half of the budget, together with the connections that are
 // charged themselves, they are the cause of the shortage. Then a connection is only closed for them
 // if it holds more than ordinary bytes per request. A connection that serves many ordinary requests
 // stays open. A connection with a single upload can hold more than that, so that connections up to
 // medium are compared by the sum of their bytes.
-func (b *Budget) victim(exceeded bool) *Account {
+//
+// Above the limit, the connections with progress and the other connections are compared by the sum of
+// their bytes, so that a connection that holds little is not closed because of many tunnels. If the
+// sum exceeds the limit only because connections are charged themselves, a connection that holds
+// little is not closed, because this would release little memory.
+func (b *Budget) victim(sum int64) *Account {
 	var large, little, working heaviest
-	littleBytes := b.charged
+	charged := b.charged.Load()
+	var littleBytes, workingBytes int64 // up to small bytes, and with progress
+	var idleBytes int64                 // without progress
 	for a := range b.accounts {
 		used := a.used.Load()
 		switch {
@@ -340,23 +356,31 @@ func (b *Budget) victim(exceeded bool) *Account {
 		case a.released.Load() > progress*used:
 			working.add(a, a.perRequest(), used)
 			littleBytes += used
+			workingBytes += used
 		case used > small:
 			large.add(a, ordinary, used)
 			little.add(a, a.perRequest(), used)
+			idleBytes += used
 		default:
 			little.add(a, a.perRequest(), used)
 			littleBytes += used
+			idleBytes += used
 		}
 	}
-	switch {
-	case large.account != nil && (large.perRequest > ordinary || littleBytes <= b.limit/2):
+	if large.account != nil && (large.perRequest > ordinary || littleBytes+charged <= b.limit/2) {
 		return large.account
-	case !exceeded:
-		return nil
-	case little.account != nil:
-		return little.account
 	}
-	return working.account
+	if sum <= b.limit {
+		return nil
+	}
+	next := little
+	if next.account == nil || workingBytes > idleBytes {
+		next = working
+	}
+	if sum-charged <= b.limit && next.perRequest <= small {
+		return nil
+	}
+	return next.account
 }
 
 // heaviest is the connection with the most bytes per request, and with the most bytes if these are
