@@ -220,6 +220,29 @@ func TestSmallConnectionStaysOpenWithManyTunnels(t *testing.T) {
 	}
 }
 
+// The user container does not read the uploads.
+func TestStalledConnectionIsClosedForAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const limit, request = 24 << 20, 48 << 10
+		b := NewBudget(limit, nil)
+		upload := b.Open("", func() { t.Error("connection with progress is closed") })
+		upload.Add(request)
+		for {
+			var a *Account
+			a = b.Open("", func() { a.Sub(request); a.Close() })
+			if !a.Admit(request) {
+				break
+			}
+		}
+		time.Sleep(2 * stalledTime)
+		b.Open("", nil)
+		time.Sleep(clockInterval)
+		upload.Progress(1)
+		harness.Equal(t, b.Open("", nil).Await(small), true, "another connection is admitted")
+		synctest.Wait()
+	})
+}
+
 func TestConnectionWithoutMemoryDoesNotAwaitLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all, _ := closers(NewBudget(1<<20, nil), 2)
