@@ -50,10 +50,7 @@ func (c *serverConn) recordRefusal(status int, err error) {
 // the client exceeded if the exchange ended with result.
 func (x *exchange) endForward(result *transport.Result) {
 	x.call.Memory.Release()
-	if x.uploading {
-		x.uploading = false
-		x.c.memory.Sub(uploadBytes)
-	}
+	x.call.ReleaseBody()
 	if result.Err == nil {
 		return
 	}

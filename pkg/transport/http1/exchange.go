@@ -46,7 +46,6 @@ type exchange struct {
 	broken     bool // the response was not written completely
 	begun      bool // bytes of the final response have been written
 	stopped    bool // StopBody has been called
-	uploading  bool // uploadBytes are part of the memory budget
 
 	writeErr error // error of the last write
 

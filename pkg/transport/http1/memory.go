@@ -36,8 +36,14 @@ func (x *exchange) reserve() bool {
 	if !x.call.Memory.Reserve(x.size, 1) {
 		return false
 	}
-	x.uploading = x.call.Body != nil && x.c.memory.Await(uploadBytes)
-	return x.uploading || x.call.Body == nil
+	if x.call.Body == nil {
+		return true
+	}
+	if !x.c.memory.Await(uploadBytes) {
+		return false
+	}
+	x.call.BodyMemory = uploadBytes
+	return true
 }
 
 // evictMemory closes the connection because the memory budget is exhausted. Any goroutine may call it.

@@ -70,7 +70,8 @@ func (x *exchange) forwardH1(state transport.State) (result transport.Result) {
 		if !x.conn.memory.Await(uploadBytes) {
 			return transport.Result{Err: transport.FaultOverloaded}
 		}
-		defer x.conn.memory.Sub(uploadBytes)
+		c.BodyMemory = uploadBytes
+		defer c.ReleaseBody()
 	}
 	r := x.do(state, &result)
 	if r == nil {

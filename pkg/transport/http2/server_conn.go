@@ -39,7 +39,9 @@ type serverConn struct {
 
 func newServerConn(s *Server, l *netconn.Conn, place *netconn.Place) *serverConn {
 	c := &serverConn{server: s, place: place, remote: l.RemoteAddr().String(), peer: l.Client().String(), secure: l.Secure()}
-	c.memory = s.settings.Memory.Open(c.remote, func() { c.Close(http2conn.ErrMemory) })
+	c.mu.Lock() // evictMemory can be called before Conn is set
+	defer c.mu.Unlock()
+	c.memory = s.settings.Memory.Open(c.remote, c.evictMemory)
 	send := s.settings.SendTimeout
 	if send > 0 {
 		send += rewrite.AnswerTimeout
@@ -50,6 +52,15 @@ func newServerConn(s *Server, l *netconn.Conn, place *netconn.Place) *serverConn
 		Memory: c.memory, Bounds: s.settings.Bounds,
 	}, c)
 	return c
+}
+
+// evictMemory closes the connection because the memory budget is exhausted. Any goroutine may call it. It
+// waits until newServerConn has set Conn.
+func (c *serverConn) evictMemory() {
+	c.mu.Lock()
+	conn := c.Conn
+	c.mu.Unlock()
+	conn.Close(http2conn.ErrMemory)
 }
 
 // lateTime is the time between the first response and GOAWAY on a connection that was accepted during the

@@ -61,6 +61,11 @@ const (
 	// chargedFraction is the budget divided by the maximum memory of the connections that are charged.
 	// The rest of the budget remains for their requests.
 	chargedFraction = 2
+	// stalledTime is the time without progress after which a connection with more than ordinary bytes per
+	// request is closed so that another connection is served. Await waits longer than this.
+	stalledTime = awaitTime / 2
+	// clockInterval is the minimum time between two updates of the clock.
+	clockInterval = 100 * time.Millisecond
 	// closingFraction is the budget divided by the number of bytes by which the sum can exceed it
 	// while connections are being closed.
 	closingFraction = 4
@@ -85,11 +90,15 @@ type Budget struct {
 
 	used    atomic.Int64
 	trigger atomic.Int64 // sum at which reclaim is called: hard, and the bytes of ending accounts
+	urgent  atomic.Int64 // sum at which reclaim is called even if skips is positive
+	begin   time.Time
+	clock   atomic.Int64 // time since begin, which is updated when an account is opened, closed or scanned
 	skips   atomic.Int64 // number of additions before the next call of reclaim while the sum is below the limit
 
 	mu       sync.Mutex
+	before   int64 // previous value of clock
 	accounts map[*Account]struct{}
-	charged  int64 // memory in bytes of the connections themselves that is part of used
+	charged  atomic.Int64 // memory in bytes of the connections themselves that is part of used; changed while mu is held
 }
 
 // An Account is the memory of one connection. The nil Account has no limit. It is safe for
@@ -103,7 +112,8 @@ type Account struct {
 	ending atomic.Bool  // end was called; set while budget.mu is held
 
 	charged  bool         // the memory of the connection itself is part of the budget
-	released atomic.Int64 // number of bytes that were subtracted since Open
+	released atomic.Int64 // number of bytes that were subtracted or forwarded since Open
+	moved    atomic.Int64 // value of budget.clock when bytes were last added, subtracted or forwarded
 }
 
 // NewBudget returns a budget of limit bytes. If limit is not positive, the budget is [Unlimited]. If
@@ -112,9 +122,10 @@ func NewBudget(limit int64, bounds *bound.Recorder) *Budget {
 	if limit <= 0 {
 		limit = Unlimited
 	}
-	b := &Budget{limit: limit, soft: limit - limit/8, hard: limit - limit/16, bounds: bounds}
+	b := &Budget{limit: limit, soft: limit - limit/8, hard: limit - limit/16, bounds: bounds, begin: time.Now()}
 	b.accounts = make(map[*Account]struct{})
 	b.trigger.Store(b.hard)
+	b.urgent.Store(b.limit)
 	return b
 }
 
@@ -135,10 +146,12 @@ func (b *Budget) Open(peer string, end func()) *Account {
 	a := &Account{budget: b, peer: peer, end: end}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.tick()
+	a.moved.Store(b.clock.Load())
 	b.accounts[a] = struct{}{}
 	if b.charges(len(b.accounts)) {
 		a.charged = true
-		b.charged += ConnectionBytes
+		b.charged.Add(ConnectionBytes)
 		b.used.Add(ConnectionBytes)
 	}
 	return a
@@ -148,7 +161,7 @@ func (b *Budget) Open(peer string, end func()) *Account {
 // number of open connections. b.mu is held.
 func (b *Budget) charges(connections int) bool {
 	return int64(connections)*ConnectionBytes > b.limit/freeFraction &&
-		b.charged+ConnectionBytes <= b.limit/chargedFraction
+		b.charged.Load()+ConnectionBytes <= b.limit/chargedFraction
 }
 
 // Close removes the account. All bytes must have been subtracted.
@@ -159,13 +172,16 @@ func (a *Account) Close() {
 	b := a.budget
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.tick()
 	delete(b.accounts, a)
 	if a.charged {
-		b.charged -= ConnectionBytes
+		b.charged.Add(-ConnectionBytes)
 		b.used.Add(-ConnectionBytes)
 	}
 	if a.ending.Load() {
-		b.trigger.Store(b.hard + b.endingBytes())
+		ending := b.endingBytes()
+		b.trigger.Store(b.hard + ending)
+		b.urgent.Store(b.limit + ending)
 	}
 }
 
@@ -230,12 +246,12 @@ func (a *Account) Scarce() bool { return a != nil && a.budget.used.Load() > a.bu
 
 // AwaitLimit waits up to a second while the total usage is above the limit, so that connections that
 // are being closed can release their memory first. Without the wait, the usage would grow further in
-// the meantime.
+// the meantime. A connection that holds no memory does not wait, so that its next request is served.
 func (a *Account) AwaitLimit() {
 	if a == nil {
 		return
 	}
-	if b := a.budget; b.used.Load() > b.limit {
+	if b := a.budget; a.used.Load() > 0 && b.used.Load() > b.limit && b.trigger.Load() > b.hard {
 		a.wait(func() bool { return b.used.Load() <= b.hard })
 	}
 }
@@ -261,11 +277,12 @@ func (a *Account) Add(n int) {
 	}
 	a.used.Add(int64(n))
 	b := a.budget
+	a.moved.Store(b.clock.Load())
 	sum, trigger := b.used.Add(int64(n)), b.trigger.Load()
 	if sum <= trigger {
 		return
 	}
-	if sum > trigger+b.limit-b.hard || b.skips.Add(-1) < 0 {
+	if sum > b.urgent.Load() || b.skips.Add(-1) < 0 {
 		b.reclaim()
 	}
 }
@@ -277,7 +294,37 @@ func (a *Account) Sub(n int) {
 	}
 	a.used.Add(-int64(n))
 	a.released.Add(int64(n))
+	a.moved.Store(a.budget.clock.Load())
 	a.budget.used.Add(-int64(n))
+}
+
+// Progress records that n bytes of content were forwarded. A connection with an upload that makes
+// progress is closed last.
+func (a *Account) Progress(n int) {
+	if a != nil {
+		a.released.Add(int64(n))
+		a.moved.Store(a.budget.clock.Load())
+	}
+}
+
+// tick returns the time since begin in nanoseconds and updates the clock. b.mu is held.
+func (b *Budget) tick() (now int64) {
+	now = int64(time.Since(b.begin))
+	if clock := b.clock.Load(); now-clock >= int64(clockInterval) {
+		b.before = clock
+		b.clock.Store(now)
+		b.skips.Store(0) // another connection may be stalled
+	}
+	return now
+}
+
+// stall returns the time in nanoseconds without progress, or 0 if it is short or unknown. budget.mu is held.
+func (a *Account) stall(now int64) int64 {
+	moved := a.moved.Load()
+	if moved >= a.budget.before { // the clock may have been late at that time
+		return 0
+	}
+	return now - moved
 }
 
 // Set changes the number of bytes of one object from held to n, and returns n.
@@ -295,10 +342,14 @@ func (b *Budget) reclaim() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	ending := b.endingBytes()
+	urgent, now := b.limit, b.tick()
 	for b.used.Load()-ending > b.hard {
-		a := b.victim(b.used.Load()-ending > b.limit)
+		a := b.victim(b.used.Load()-ending, now)
 		if a == nil {
 			b.skips.Store(skippedScans)
+			if sum := b.used.Load() - ending; sum > b.limit { // the connections themselves exceed the limit
+				urgent = min(sum+ordinary, max(sum, b.limit+b.charged.Load()))
+			}
 			break
 		}
 		a.ending.Store(true)
@@ -307,6 +358,7 @@ func (b *Budget) reclaim() {
 		go a.end()
 	}
 	b.trigger.Store(b.hard + ending)
+	b.urgent.Store(urgent + ending)
 }
 
 // endingBytes returns the bytes of the connections that are being closed. b.mu is held.
@@ -319,44 +371,73 @@ func (b *Budget) endingBytes() (n int64) {
 	return n
 }
 
-// victim returns the connection to be closed next, or nil if there is none. exceeded reports whether
-// the sum is above the limit. Below the limit, a connection is closed only so that connections that
-// hold little are served. b.mu is held.
+// victim returns the connection to be closed next, or nil if there is none. sum is the number of bytes
+// without the connections that are being closed. now is a result of tick. If the sum is below the
+// limit, a connection is closed only so that connections that hold little are served. b.mu is held.
 //
 // If connections that hold little use half of the budget, together with the connections that are
 // charged themselves, they are the cause of the shortage. Then a connection is only closed for them
 // if it holds more than ordinary bytes per request. A connection that serves many ordinary requests
 // stays open. A connection with a single upload can hold more than that, so that connections up to
 // medium are compared by the sum of their bytes.
-func (b *Budget) victim(exceeded bool) *Account {
+//
+// Above the limit, the connections with progress and the other connections are compared by the sum of
+// their bytes, so that a connection that holds little is not closed because of many tunnels. If the
+// sum exceeds the limit only because connections are charged themselves, a connection that holds
+// little is not closed, because this would release little memory.
+//
+// A request can be stalled, for example because the user container does not read an upload. The client
+// may have disconnected, which is not detected if the connection contains unread input. Therefore the
+// connection that has been stalled for the longest time is closed for other connections.
+func (b *Budget) victim(sum, now int64) *Account {
 	var large, little, working heaviest
-	littleBytes := b.charged
+	var stalled *Account // for the longest time
+	longest := int64(stalledTime)
+	charged := b.charged.Load()
+	var littleBytes, workingBytes int64 // up to small bytes, and with progress
+	var idleBytes int64                 // without progress
 	for a := range b.accounts {
 		used := a.used.Load()
+		stall := a.stall(now)
+		if stall >= longest && !a.ending.Load() && a.perRequest() > ordinary {
+			stalled, longest = a, stall
+		}
 		switch {
 		case a.ending.Load():
 		case used > medium:
 			large.add(a, max(a.perRequest(), ordinary), used)
-		case a.released.Load() > progress*used:
+		case a.released.Load() > progress*used && stall < int64(stalledTime):
 			working.add(a, a.perRequest(), used)
 			littleBytes += used
+			workingBytes += used
 		case used > small:
 			large.add(a, ordinary, used)
 			little.add(a, a.perRequest(), used)
+			idleBytes += used
 		default:
 			little.add(a, a.perRequest(), used)
 			littleBytes += used
+			idleBytes += used
 		}
 	}
 	switch {
-	case large.account != nil && (large.perRequest > ordinary || littleBytes <= b.limit/2):
+	case large.account != nil && large.perRequest > ordinary:
 		return large.account
-	case !exceeded:
+	case stalled != nil:
+		return stalled
+	case large.account != nil && littleBytes+charged <= b.limit/2:
+		return large.account
+	case sum <= b.limit:
 		return nil
-	case little.account != nil:
-		return little.account
 	}
-	return working.account
+	next := little
+	if next.account == nil || workingBytes > idleBytes {
+		next = working
+	}
+	if sum-charged <= b.limit && next.perRequest <= small {
+		return nil
+	}
+	return next.account
 }
 
 // heaviest is the connection with the most bytes per request, and with the most bytes if these are

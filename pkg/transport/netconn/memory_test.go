@@ -135,8 +135,11 @@ func TestSharedConnectionIsNotClosed(t *testing.T) {
 	if want := (limit-charged)/request - shared; admitted != want {
 		t.Errorf("got %d requests of other connections, want %d", admitted, want)
 	}
-	all[1].Add(request) // exceeds the limit
-	harness.Until(t, "the connection with two requests is closed", func() bool { return closed(1) })
+	all[1].Add(small) // exceeds the limit
+	harness.Until(t, "the connection with the most memory is closed", func() bool {
+		all[1].Add(1) // not each addition scans the accounts
+		return closed(1)
+	})
 	harness.Equal(t, closed(0), false, "shared connection is closed")
 }
 
@@ -177,17 +180,77 @@ func TestSmallConnectionStaysOpenBelowTheLimit(t *testing.T) {
 	const limit = 1 << 20
 	b := NewBudget(limit, nil)
 	all, closed := closers(b, limit/small)
-	used, _ := b.Usage() // by the connections themselves
-	for _, a := range all {
-		a.Add((limit - int(used)) / len(all))
+	for _, a := range all { // the connections themselves exceed the limit
+		a.Add(limit / len(all))
 	}
-	used, _ = b.Usage()
-	harness.Equal(t, used, limit, "used bytes")
 	for i := range all {
 		harness.Equal(t, closed(i), false, "connection is closed")
 	}
 	all[0].Add(1)
 	harness.Until(t, "the largest connection is closed", func() bool { return closed(0) })
+}
+
+// The tunnels of the attackers make progress, and the connections themselves are charged.
+func TestSmallConnectionStaysOpenWithManyTunnels(t *testing.T) {
+	const limit, tunnels, others, bytes = 24 << 20, 250, 10, 128 << 10
+	b := NewBudget(limit, nil)
+	all, closed := closers(b, tunnels+others)
+	for _, a := range all[tunnels:] {
+		a.Add(small / 2)
+	}
+	for _, a := range all[:tunnels] {
+		for range progress + 1 {
+			a.Add(bytes)
+			a.Sub(bytes)
+		}
+	}
+	for _, a := range all[:tunnels] {
+		a.Add(bytes)
+	}
+	harness.Until(t, "a tunnel is closed", func() bool {
+		for i := range tunnels {
+			if closed(i) {
+				return true
+			}
+		}
+		return false
+	})
+	for i := range others {
+		harness.Equal(t, closed(tunnels+i), false, "small connection is closed")
+	}
+}
+
+// The user container does not read the uploads.
+func TestStalledConnectionIsClosedForAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const limit, request = 24 << 20, 48 << 10
+		b := NewBudget(limit, nil)
+		upload := b.Open("", func() { t.Error("connection with progress is closed") })
+		upload.Add(request)
+		for {
+			var a *Account
+			a = b.Open("", func() { a.Sub(request); a.Close() })
+			if !a.Admit(request) {
+				break
+			}
+		}
+		time.Sleep(2 * stalledTime)
+		b.Open("", nil)
+		time.Sleep(clockInterval)
+		upload.Progress(1)
+		harness.Equal(t, b.Open("", nil).Await(small), true, "another connection is admitted")
+		synctest.Wait()
+	})
+}
+
+func TestConnectionWithoutMemoryDoesNotAwaitLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all, _ := closers(NewBudget(1<<20, nil), 2)
+		all[0].Add(2 << 20)
+		began := time.Now()
+		all[1].AwaitLimit()
+		harness.Equal(t, time.Since(began), 0, "time")
+	})
 }
 
 func TestConnectionWithProgressIsClosedLast(t *testing.T) {
@@ -247,7 +310,8 @@ func TestAwaitLimitWaitsForRelease(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := NewBudget(1<<20, nil)
 				all, _ := closers(b, 2)
-				all[0].Add(test.used)
+				all[0].Add(test.used - 1)
+				all[1].Add(1)
 				if test.released {
 					time.AfterFunc(awaitTime/2, func() { all[0].Sub(test.used) })
 				}

@@ -35,8 +35,9 @@ var past = time.Unix(1, 0)
 // [Call.Begin] after [Response.Close], [Response.Tunnel] or a failed [Call.Do] has returned.
 type Call struct {
 	rewrite.Call
-	Hold bool // if Do is aborted, keep its connection in Held
-	Many bool // the client sends many concurrent requests: the response is read in blocks of at most 32 KB instead of 64 KB
+	BodyMemory int  // bytes of Memory that are held until Body is sent; see ReleaseBody
+	Hold       bool // if Do is aborted, keep its connection in Held
+	Many       bool // the client sends many concurrent requests: the response is read in blocks of at most 32 KB instead of 64 KB
 
 	mu      sync.Mutex
 	conn    *clientConn
@@ -354,12 +355,19 @@ func (c *Call) startUploadOf(turn int) {
 func (c *Call) send(conn *clientConn, done chan struct{}) {
 	defer close(done)
 	state, bodyErr := c.copyBody(conn)
+	c.ReleaseBody()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.upload.state, c.upload.err = state, bodyErr
 	if bodyErr != nil {
 		conn.SetDeadline(past)
 	}
+}
+
+// ReleaseBody releases BodyMemory. It is called after Body is sent, and must be called when the call ends.
+func (c *Call) ReleaseBody() {
+	c.Memory.Sub(c.BodyMemory)
+	c.BodyMemory = 0
 }
 
 // chunkRoom is the maximum length of the chunk size line for a chunk of at most pieceSize bytes.
@@ -394,6 +402,7 @@ func (c *Call) copyBody(conn *clientConn) (state uploadState, bodyErr error) {
 			if _, werr := conn.Write(out); werr != nil {
 				return broken, nil
 			}
+			c.Memory.Progress(n)
 		}
 		switch {
 		case err == io.EOF && chunked:

@@ -359,6 +359,7 @@ func (c *Call) upload(s *http2conn.Stream) {
 		if !c.uploadPiece(s, piece[:n], end && len(trailer) == 0) {
 			return
 		}
+		c.Memory.Progress(n)
 		if len(trailer) > 0 {
 			k := new(http2conn.Block)
 			k.Fields(trailer)
