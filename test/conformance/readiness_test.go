@@ -219,7 +219,7 @@ func (v *probeVector) startApp() *probedApp {
 			}
 			next.ServeHTTP(w, r)
 		}), "h1")
-	case "hasLine", "silent", "resets":
+	case "sends", "silent", "resets":
 		v.startBareApp(kind, harness.Unescape(rest))
 	case "grpc":
 		s := grpc.NewServer()
