@@ -30,7 +30,7 @@ func TestARegularFileIsReadThroughLinks(t *testing.T) {
 	}
 }
 
-func TestAFileThatIsNotThereIsSaidSo(t *testing.T) {
+func TestMissingFileReturnsError(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a")
 	if _, err := readSmallFile(path, 1); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "open "+path) {
 		t.Errorf("got %v, want an error because %s does not exist", err, path)

@@ -114,7 +114,7 @@ func TestLongestIdleConnectionIsReplaced(t *testing.T) {
 	})
 }
 
-func TestConnectionWithPartialHeaderIsReplacedLast(t *testing.T) {
+func TestReadingConnectionIsReplacedLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMembers(t, 3)
 		all := m.answered(3)
@@ -200,7 +200,7 @@ func TestConnectionWithNewRequestIsNotReplaced(t *testing.T) {
 
 // An incomplete header section on a connection with a running stream does not allow the replacement
 // of the connection.
-func TestPartialHeaderBesideRequestIsNotReplaced(t *testing.T) {
+func TestActiveConnectionIsNotReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMembers(t, 1)
 		all := m.in(1)
