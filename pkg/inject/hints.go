@@ -543,7 +543,8 @@ func (h *hints) readAddress(s parameter, part string, container []string) {
 	if m == nil || !slices.Contains(listenWords, last) && (len(s.words) > 1 || !anyOf(s.words, plainWords) && !anyOf(s.words, tlsWords)) {
 		return
 	}
-	if n, err := strconv.ParseUint(m[1], 10, 16); err == nil && slices.Contains(s.words, "console") {
+	n, err := strconv.ParseUint(m[1], 10, 16)
+	if err == nil && slices.Contains(s.words, "console") {
 		h.consoles[int32(n)] = true
 	}
 	why := fmt.Sprintf("%.60s=%.60s names it", s.name, part)
@@ -554,7 +555,7 @@ func (h *hints) readAddress(s parameter, part string, container []string) {
 			add(h.private, m[1], sign{notForRequests, fmt.Sprintf("%.60s=%.60s listens on the loopback address only", s.name, part)})
 		}
 	case own:
-		if n, err := strconv.ParseUint(m[1], 10, 16); err == nil {
+		if err == nil {
 			h.serves[int32(n)] = why
 		}
 	case anyOf(s.words, sideWords) || slices.Equal(s.words, []string{"http", "endpoint"}): // the second is a flag of CSI drivers
@@ -597,13 +598,36 @@ func hasTLSItems(volume any) bool {
 	})
 }
 
+// containsPath reports whether a value contains the absolute path dir or a file in it. A longer path that
+// contains dir, such as /etc/kafka/certs for /certs, does not count.
+func containsPath(value, dir string) bool {
+	if dir = strings.TrimSuffix(dir, "/") + "/"; dir == "/" {
+		return false
+	}
+	value += "/"
+	for from := 0; ; from++ {
+		i := strings.Index(value[from:], dir)
+		if i < 0 {
+			return false
+		}
+		if from += i; from == 0 || !isNameByte(value[from-1]) {
+			return true
+		}
+	}
+}
+
+// isNameByte reports whether b is common at the end of a directory name.
+func isNameByte(b byte) bool {
+	return b >= 'a' && b <= 'z' || b >= 'A' && b <= 'Z' || b >= '0' && b <= '9' || b == '.' || b == '_' || b == '-'
+}
+
 // isForClients reports whether parameters name files in a directory, and all of these parameters are
 // settings for connections to another server, such as KAFKA_KEYSTORE_FILE. names are the names of the
 // server in the container: see namesOfServer.
 func isForClients(dir string, parameters []parameter, names [][]string) bool {
 	found := false
 	for _, s := range parameters {
-		if !strings.Contains(s.value+"/", strings.TrimSuffix(dir, "/")+"/") {
+		if !containsPath(s.value, dir) {
 			continue
 		}
 		isOwn := func(name []string) bool { return len(s.words) > len(name) && slices.Equal(s.words[:len(name)], name) }

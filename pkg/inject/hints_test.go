@@ -60,6 +60,7 @@ var hinted = []struct{ fact, container, why string }{ // empty if the pod is inj
 	{"a mounted key store of a client", `"env":[{"name":"KAFKA_KEYSTORE_FILE","value":"/certs/client.jks"},{"name":"KAFKA_TRUSTSTORE_FILE","value":"/certs/ca.jks"}],` + mounted("/certs") + `,"ports":[{"containerPort":9000}]`, ""},
 	{"a mounted key store of a client and a server", `"env":[{"name":"KAFKA_KEYSTORE_FILE","value":"/certs/client.jks"},{"name":"KEYSTORE_FILE","value":"/certs/x.jks"}],` + mounted("/certs") + `,"ports":[{"containerPort":9000}]`, "mounts a certificate at /certs"},
 	{"a mounted key store that no variable names", `"env":[{"name":"KAFKA_KEYSTORE_FILE","value":"/certs-of-kafka/client.jks"}],` + mounted("/certs") + `,"ports":[{"containerPort":9000}]`, "mounts a certificate at /certs"},
+	{"a mounted key store below a longer path", `"env":[{"name":"KAFKA_KEYSTORE_FILE","value":"/etc/kafka/certs/client.jks"}],` + mounted("/certs") + `,"ports":[{"containerPort":9000}]`, "mounts a certificate at /certs"},
 	{"a mounted key store in a variable with the name of the container", `"image":"vault:1","env":[{"name":"VAULT_KEYSTORE","value":"/certs/x.jks"}],` + mounted("/certs") + `,"ports":[{"containerPort":9000}]`, "mounts a certificate at /certs"},
 	{"a variable with the port for management", `"env":[{"name":"MANAGEMENT_SERVER_PORT","value":"8081"}],"ports":[{"containerPort":8081}]`, "MANAGEMENT_SERVER_PORT=8081"},
 

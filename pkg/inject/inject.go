@@ -105,7 +105,7 @@ var reasonDescriptions = map[string]string{
 	PortTaken:      "a port of the sidecar is already in use.",
 	BadProbe:       "a readiness probe is invalid.",
 	SpeaksTLS:      "the port of the application uses TLS, but the sidecar sends plain HTTP.",
-	BadStatus:      "the annotation queue-proxy.dev/status was not written by an injection.",
+	BadStatus:      "the annotation " + StatusAnnotation + " was not written by an injection.",
 	Unsure:         "the evidence for the port is weaker than the option sure requires; name the port http, or set the option port.",
 	TooLarge:       "the pod is too large.",
 }
@@ -429,7 +429,7 @@ func (in *injection) checkExistingSidecar() error {
 		in.out.has = existingSidecar(in.object)
 		return skip(AlreadyInjected, "%s", describeStatus(status))
 	case injected:
-		return refuse(BadStatus, "annotation %s%s is set, but the pod has no container %s; remove the annotation", Prefix, statusKey, SidecarName)
+		return refuse(BadStatus, "annotation %s is set, but the pod has no container %s; remove the annotation", StatusAnnotation, SidecarName)
 	case has:
 		return skip(HasQueueProxy, "the pod already has a container %s", SidecarName)
 	case in.meta.Labels["serving.knative.dev/revision"] != "":

@@ -276,7 +276,7 @@ func environOfPod(fixedDeadline bool) map[string]struct{ when, value string } {
 	port := func(name string, usual int32) entry {
 		return entry{fmt.Sprintf("variables.%s != %d", name, usual), "string(variables." + name + ")"}
 	}
-	c := defaults()
+	c := defaults
 	all := map[string]entry{
 		c.UserPort.Name():       port("port.containerPort", int32(c.UserPort.V)),
 		c.Concurrency.Name():    {"variables.concurrency != 0", "string(variables.concurrency)"},
@@ -477,7 +477,7 @@ func (p *policy) patch() string {
 	hook := "Object.spec.containers.lifecycle.preStop"
 	parts := []string{
 		`(has(object.metadata.annotations) ? [] : [JSONPatch{op: 'add', path: '/metadata/annotations', value: {}}])`,
-		"[" + annotate("queue-proxy.dev/status", "variables.undo") + "]",
+		"[" + annotate(StatusAnnotation, "variables.undo") + "]",
 		"(!variables.scraped ? [] : [\n    " + annotate("prometheus.io/scrape", "'true'") + ",\n    " +
 			annotate("prometheus.io/port", "string(variables.metricsPort)") + ",\n    " + annotate("prometheus.io/path", "'/metrics'") + "])",
 		`(variables.portName == '' ? [] : [JSONPatch{op: 'replace', path: variables.portPath + '/name', value: 'user-port'}])`,

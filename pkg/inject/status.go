@@ -86,7 +86,7 @@ func TextOf(object any) string {
 // default ports. It returns nil if the pod has no sidecar. Each injection uses these ports to
 // rewrite Services, so that a second injection makes the same changes.
 func existingSidecar(pod any) *Outcome {
-	usual := defaults()
+	usual := defaults
 	for _, list := range []string{"containers", "initContainers"} {
 		sidecar := at(pod, "spec", list, SidecarName)
 		if sidecar == nil {
@@ -160,20 +160,20 @@ func revertChanges(object any, text string, traces []trace) Outcome {
 		return Outcome{Verdict: Refused, Reason: BadStatus, Text: fmt.Sprintf(format, args...)}
 	}
 	if len(text) > maxAnnotationBytes {
-		return refused("annotation %s%s: %d bytes exceed the Kubernetes limit", Prefix, statusKey, len(text))
+		return refused("annotation %s: %d bytes exceed the Kubernetes limit", StatusAnnotation, len(text))
 	}
 	var s status
 	if err := json.Unmarshal([]byte(text), &s); err != nil {
-		return refused("annotation %s%s: %v", Prefix, statusKey, err)
+		return refused("annotation %s: %v", StatusAnnotation, err)
 	}
 	switch {
 	case s.Format > format:
 		return refused("injected by a newer injector (format %d); run uninject with that version", s.Format)
 	case s.Format < format:
-		return refused("annotation %s%s: unknown format %d", Prefix, statusKey, s.Format)
+		return refused("annotation %s: unknown format %d", StatusAnnotation, s.Format)
 	}
 	if err := checkUndo(object, s.Undo, traces); err != nil {
-		return refused("annotation %s%s is not the status of an injection: %v; the object is unchanged", Prefix, statusKey, err)
+		return refused("annotation %s is not the status of an injection: %v; the object is unchanged", StatusAnnotation, err)
 	}
 	out := Outcome{Verdict: Uninjected, Text: "the original object is restored"}
 	object = runtime.DeepCopyJSONValue(object)

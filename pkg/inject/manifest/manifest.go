@@ -26,6 +26,7 @@ import (
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
+	apiruntime "k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/queue-proxy/queue-proxy/pkg/inject"
 )
@@ -736,7 +737,7 @@ func (d *document) change(changes []inject.Change) (reformatted bool, err error)
 func (d *document) setText(text []byte, want any) error {
 	n, got, err := read(text)
 	if err == nil && !reflect.DeepEqual(got, want) {
-		err = errOtherValue
+		err = errors.New("the result does not have the expected value")
 	}
 	if err == nil {
 		d.text, d.node, d.value = text, n, got
@@ -746,7 +747,7 @@ func (d *document) setText(text []byte, want any) error {
 
 // after returns the value of the document after the changes.
 func (d *document) after(changes []inject.Change) (any, error) {
-	return inject.Apply(copyValue(d.value), changes) // Apply works in place
+	return inject.Apply(apiruntime.DeepCopyJSONValue(d.value), changes) // Apply works in place
 }
 
 // editText returns the text of the document after the changes were made in place. It changes the
@@ -806,28 +807,6 @@ func indentOf(text []byte) string {
 		return ""
 	}
 	return string(rest[:len(rest)-len(bytes.TrimLeft(rest, " \t"))])
-}
-
-// errOtherValue is the error for a text that does not have the expected value.
-var errOtherValue = errors.New("the result does not have the expected value")
-
-// copyValue returns a deep copy of a value.
-func copyValue(v any) any {
-	switch v := v.(type) {
-	case map[string]any:
-		copied := make(map[string]any, len(v))
-		for key, child := range v {
-			copied[key] = copyValue(child)
-		}
-		return copied
-	case []any:
-		copied := make([]any, len(v))
-		for i, child := range v {
-			copied[i] = copyValue(child)
-		}
-		return copied
-	}
-	return v
 }
 
 // warnOfIgnoredOptions adds a warning for annotations and labels with options that are set on a
