@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/runtime"
+
 	"github.com/queue-proxy/queue-proxy/pkg/message"
 )
 
@@ -31,6 +33,9 @@ type Change struct {
 	// used to remove the maps and lists that an earlier change created.
 	IfEmpty bool `json:"ifEmpty,omitempty"`
 }
+
+// Copy returns a deep copy of an object of the form that [Decode] returns.
+func Copy(object any) any { return runtime.DeepCopyJSONValue(object) }
 
 // Apply makes the changes in order in an object of the form that [Decode] returns, and returns the
 // object. It modifies the object in place. If a path is invalid, the error contains the path, and

@@ -156,7 +156,7 @@ func FuzzUninject(f *testing.F) {
 // untouched returns a copy of a pod without the sidecar and without the fields that an injection
 // changes.
 func untouched(pod any) any {
-	pod = clone(pod)
+	pod = Copy(pod)
 	annotations, _ := at(pod, "metadata", "annotations").(map[string]any)
 	for _, key := range []string{StatusAnnotation, "prometheus.io/scrape", "prometheus.io/port", "prometheus.io/path"} {
 		delete(annotations, key)

@@ -20,7 +20,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation"
 	kjson "sigs.k8s.io/json"
 
@@ -171,7 +170,7 @@ func decide(v Verdict, reason, format string, args []any) error {
 //
 // [Apply] makes the Changes of the result.
 func Inject(template any, opts Options, services ...ServicePort) Outcome {
-	in := &injection{editor: editor{object: runtime.DeepCopyJSONValue(template)}, hints: map[string]*hints{}}
+	in := &injection{editor: editor{object: Copy(template)}, hints: map[string]*hints{}}
 	in.readServices(services)
 	err := in.read(template)
 	if err == nil {

@@ -11,7 +11,6 @@ import (
 
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/queue-proxy/queue-proxy/pkg/config"
@@ -33,12 +32,11 @@ type injected struct {
 }
 
 // clone returns a deep copy of a JSON object, because Apply works in place.
-func clone(object any) any { return runtime.DeepCopyJSONValue(object) }
 
 // changed returns a copy of an object after changes.
 func changed(t *testing.T, object any, changes []Change) any {
 	t.Helper()
-	after, err := Apply(clone(object), changes)
+	after, err := Apply(Copy(object), changes)
 	harness.NoError(t, err, encode(changes), "of", encode(object))
 	return after
 }
@@ -46,7 +44,7 @@ func changed(t *testing.T, object any, changes []Change) any {
 // patched returns an object after the JSON patch of changes.
 func patched(t *testing.T, object any, changes []Change) any {
 	t.Helper()
-	text, err := JSONPatch(clone(object), changes)
+	text, err := JSONPatch(Copy(object), changes)
 	harness.NoError(t, err)
 	patch, err := jsonpatch.DecodePatch(text)
 	harness.NoError(t, err)
@@ -141,7 +139,7 @@ func patchEqualsChanges(t *testing.T, p *injected) {
 }
 
 func defaultsKeepSidecar(t *testing.T, p *injected) {
-	filled := clone(p.before)
+	filled := Copy(p.before)
 	fillIn(filled)
 	out := Inject(filled, p.opts)
 	if out.Verdict != Injected {

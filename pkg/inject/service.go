@@ -11,7 +11,6 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	kjson "sigs.k8s.io/json"
 )
@@ -187,7 +186,7 @@ func FollowService(service any, all []Pods, step Step) (_ Outcome, selects []boo
 		text = fmt.Sprintf("%s (port %d of the sidecar)", like.PortName, like.ServingPort)
 	}
 
-	e := &editor{object: runtime.DeepCopyJSONValue(service)}
+	e := &editor{object: Copy(service)}
 	out := e.followPorts(s, selected, like, to, text)
 	switch {
 	case e.err != nil:

@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/runtime"
 )
 
 // format is the version of the status annotation. It is incremented when older injectors cannot
@@ -176,7 +175,7 @@ func revertChanges(object any, text string, traces []trace) Outcome {
 		return refused("annotation %s is not the status of an injection: %v; the object is unchanged", StatusAnnotation, err)
 	}
 	out := Outcome{Verdict: Uninjected, Text: "the original object is restored"}
-	object = runtime.DeepCopyJSONValue(object)
+	object = Copy(object)
 	for _, c := range s.Undo {
 		if _, err := apply(object, c); err != nil { // apply changed nothing
 			out.Warnings = append(out.Warnings, fmt.Sprintf("the original value cannot be restored: %v", err))

@@ -26,7 +26,6 @@ import (
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
-	apiruntime "k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/queue-proxy/queue-proxy/pkg/inject"
 )
@@ -747,7 +746,7 @@ func (d *document) setText(text []byte, want any) error {
 
 // after returns the value of the document after the changes.
 func (d *document) after(changes []inject.Change) (any, error) {
-	return inject.Apply(apiruntime.DeepCopyJSONValue(d.value), changes) // Apply works in place
+	return inject.Apply(inject.Copy(d.value), changes) // Apply works in place
 }
 
 // editText returns the text of the document after the changes were made in place. It changes the
