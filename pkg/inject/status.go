@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-
 )
 
 // format is the version of the status annotation. It is incremented when older injectors cannot
