@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -61,8 +62,9 @@ func (in *injection) checkPlainText() error {
 // ports are the ports of the sidecar.
 type ports struct{ serving, tls, admin, autoscaler, metrics, status int32 }
 
-// defaults contains the names and the defaults of the settings of the sidecar. It must not be modified.
-var defaults = config.Default()
+// defaults returns the names and the defaults of the settings of the sidecar. The result must not be
+// modified.
+var defaults = sync.OnceValue(config.Default)
 
 // A defaultPort is the default of a port of the sidecar, and the option that changes it.
 type defaultPort struct {
@@ -75,7 +77,7 @@ type defaultPort struct {
 var defaultPorts = readDefaultPorts()
 
 func readDefaultPorts() []defaultPort {
-	c := defaults
+	c := defaults()
 	return []defaultPort{
 		{"serving-port", int32(c.Port.V)},
 		{"tls-port", int32(c.TLSPort.V)},

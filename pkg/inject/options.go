@@ -93,7 +93,7 @@ var table = allOptions()
 
 func allOptions() []Option {
 	const knative = "queue.sidecar.serving.knative.dev/"
-	c := defaults
+	c := defaults()
 	return []Option{
 		{Name: injectOption, Default: "true", check: isBoolean,
 			Text: "With `false`, the pod is not injected. The webhook uses the label with this name."},
@@ -337,7 +337,7 @@ func settings(text string) ([]config.EnvVar, error) {
 	}
 	var all []config.EnvVar
 	known := map[string]bool{}
-	c := defaults
+	c := defaults()
 	for _, s := range c.Settings() {
 		known[s.Name] = true
 	}

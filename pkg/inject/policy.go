@@ -149,7 +149,7 @@ func (p *policy) environ() string {
 		}
 		entries = append(entries, e)
 	}
-	c := defaults
+	c := defaults()
 	onKnative := c.OnKnative.Name()
 	for _, s := range c.Settings() {
 		v, depends := ofPod[s.Name]

@@ -276,7 +276,7 @@ func environOfPod(fixedDeadline bool) map[string]struct{ when, value string } {
 	port := func(name string, usual int32) entry {
 		return entry{fmt.Sprintf("variables.%s != %d", name, usual), "string(variables." + name + ")"}
 	}
-	c := defaults
+	c := defaults()
 	all := map[string]entry{
 		c.UserPort.Name():       port("port.containerPort", int32(c.UserPort.V)),
 		c.Concurrency.Name():    {"variables.concurrency != 0", "string(variables.concurrency)"},

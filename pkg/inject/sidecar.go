@@ -39,7 +39,7 @@ type sidecarSettings struct {
 // that the injector reports invalid settings before the pod starts.
 func (in *injection) computeSettings() error {
 	requested := in.requested()
-	if err := checkLengths(requested, defaults.Probes.Name()); err != nil {
+	if err := checkLengths(requested, defaults().Probes.Name()); err != nil {
 		return err
 	}
 	requested, err := in.planShutdown(requested)
@@ -57,7 +57,7 @@ func (in *injection) computeSettings() error {
 
 // requested returns the settings that result from the pod and the options.
 func (in *injection) requested() []config.EnvVar {
-	c := defaults
+	c := defaults()
 	all := []config.EnvVar{
 		// Without this variable, the sidecar would treat SERVING_ variables as those of Knative.
 		// KEDA requests statistics from each pod without an Accept header and without its query.

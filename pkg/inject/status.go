@@ -84,7 +84,7 @@ func TextOf(object any) string {
 // default ports. It returns nil if the pod has no sidecar. Each injection uses these ports to
 // rewrite Services, so that a second injection makes the same changes.
 func existingSidecar(pod any) *Outcome {
-	usual := defaults
+	usual := defaults()
 	for _, list := range []string{"containers", "initContainers"} {
 		sidecar := at(pod, "spec", list, SidecarName)
 		if sidecar == nil {
