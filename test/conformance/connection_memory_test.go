@@ -1,12 +1,14 @@
 package conformance
 
 import (
+	"context"
 	"crypto/tls"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
+	"sync"
 	"testing"
 )
 
@@ -107,36 +109,59 @@ func TestConnectionsOfSmallPodStayOpen(t *testing.T) {
 	}
 }
 
+// A gatedConn reads limit bytes, and the rest after gate is closed.
+type gatedConn struct {
+	net.Conn
+	limit int
+	gate  <-chan struct{}
+}
+
+func (c *gatedConn) Read(p []byte) (int, error) {
+	if c.limit <= 0 {
+		<-c.gate
+	} else {
+		p = p[:min(len(p), c.limit)]
+	}
+	n, err := c.Conn.Read(p)
+	c.limit -= n
+	return n, err
+}
+
 // Clients that read slowly are legitimate. No client reads the rest of the response until all
 // clients have received a part of it.
 func TestSlowDownloadsFitSmallPod(t *testing.T) {
-	const clients, size = 180, 2 << 20
-	for _, secure := range []bool{false, true} {
-		t.Run(fmt.Sprintf("TLS %t", secure), func(t *testing.T) {
+	const clients, size, early = 180, 1 << 20, 64 << 10
+	for protocol := range protocolVersions {
+		t.Run(protocol, func(t *testing.T) {
 			p := newProxy(t)
 			writeCertificate(t, p.dir)
 			p.sample()
 			p.start(inSmallPod("REQUEST_LOG=false")...)
+			gate := make(chan struct{})
+			fleet := newFleet(t, p, protocol, clients)
 			var bodies []io.Reader
-			for range clients {
-				var c *client
-				if secure {
-					c = dialTLS(t, p.tlsAddr(), "http/1.1")
-				} else {
-					c = dial(t, p.addr())
+			for _, client := range fleet.clients {
+				client.Transport.(*http.Transport).DialContext = func(_ context.Context, network, addr string) (net.Conn, error) {
+					c, err := net.Dial(network, addr)
+					return &gatedConn{c, early, gate}, err
 				}
-				c.send(request("GET", fmt.Sprint("/bytes/", size)))
-				res, err := http.ReadResponse(c.r, nil)
+				res, err := client.Get(fleet.url + fmt.Sprint("bytes/", size))
 				if err != nil {
 					t.Fatal(err)
 				}
+				defer res.Body.Close()
 				bodies = append(bodies, res.Body)
 			}
+			close(gate)
+			var all sync.WaitGroup
 			for _, body := range bodies {
-				if n, err := io.Copy(io.Discard, body); n != size || err != nil {
-					t.Fatalf("got %d bytes and %v, want %d", n, err, size)
-				}
+				all.Go(func() {
+					if n, err := io.Copy(io.Discard, body); n != size || err != nil {
+						t.Errorf("got %d bytes and %v, want %d", n, err, size)
+					}
+				})
 			}
+			all.Wait()
 			if err := p.hasMetric(`queue_proxy_bounds_total{bound="memory"} 0`); err != nil {
 				t.Errorf("the sidecar closed connections: %v", err)
 			}

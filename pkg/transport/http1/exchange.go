@@ -223,7 +223,7 @@ func (x *exchange) appendConnection(b []byte, minor int, upgrade bool) []byte {
 // room allocates the output buffer if there is none.
 func (x *exchange) room() {
 	if x.pooled == nil {
-		x.pooled = x.c.server.buffers.Get(bufferSize)
+		x.pooled = x.c.server.buffers.Get(x.c.memory.BufferSize(bufferSize))
 		x.out = (*x.pooled)[:0]
 	}
 }
@@ -234,7 +234,8 @@ func (x *exchange) leaveRoom() {
 	x.pooled, x.out = nil, nil
 }
 
-// flush writes out, if waiting is true, and then data. After a failed write, it returns errBroken.
+// flush writes out, if waiting is true, and then data. After a failed write, it returns errBroken. It
+// can release the output buffer.
 func (x *exchange) flush(data []byte) error {
 	if x.waiting && !x.broken {
 		x.direct = len(data) > 0
@@ -246,6 +247,9 @@ func (x *exchange) flush(data []byte) error {
 	}
 	x.waiting = false
 	x.out = x.out[:0]
+	if x.c.memory.BufferSize(bufferSize) < bufferSize {
+		x.leaveRoom() // the next buffer can be smaller
+	}
 	if x.broken {
 		return errBroken
 	}

@@ -244,6 +244,22 @@ func (a *Account) Await(n int) bool {
 // time, because read buffers are not part of the budget and many connections can read concurrently.
 func (a *Account) Scarce() bool { return a != nil && a.budget.used.Load() > a.budget.limit/2 }
 
+// BufferSize returns the size in bytes of a buffer for output that the peer may not read: size, size/2 if more
+// than half of the budget is used, and size/16 if more than three quarters are used. The memory of many
+// slow downloads then stays below the budget.
+func (a *Account) BufferSize(size int) int {
+	if a == nil {
+		return size
+	}
+	switch used, limit := a.budget.used.Load(), a.budget.limit; {
+	case used > limit-limit/4:
+		return size / 16
+	case used > limit/2:
+		return size / 2
+	}
+	return size
+}
+
 // AwaitLimit waits up to a second while the total usage is above the limit, so that connections that
 // are being closed can release their memory first. Without the wait, the usage would grow further in
 // the meantime. A connection that holds no memory does not wait, so that its next request is served.

@@ -63,9 +63,10 @@ var (
 // remoteError is the Op of the *net.OpError that crypto/tls returns for an alert of the client.
 const remoteError = "remote error"
 
-// Sizes of the buffers for unsent encrypted bytes.
+// Sizes of the buffers for unsent encrypted bytes. A small buffer holds a record with 4 KiB of content and
+// the framing of a chunk.
 const (
-	smallOut = 4 << 10
+	smallOut = 4<<10 + 256
 	largeOut = encryptAtOnce + encryptAtOnce/MaxRecord*recordOverhead
 )
 

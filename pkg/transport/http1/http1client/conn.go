@@ -146,7 +146,7 @@ func (c *clientConn) fill(limit int) error {
 		c.w -= c.r
 		c.r = 0
 	}
-	if c.much && len(c.buf) == smallSize {
+	if c.much && len(c.buf) == smallSize && c.bodySize() > smallSize {
 		c.enlarge()
 	}
 	if c.buf != nil && c.w == len(c.buf) {
@@ -254,15 +254,16 @@ func (c *clientConn) hold() {
 	if c.buf != nil {
 		return
 	}
-	size := smallSize
-	if c.much {
-		size = c.most
-		if c.memory.Account.Scarce() {
-			size = pieceSize
-		}
-	}
-	c.pooled = c.buffers.Get(size)
+	c.pooled = c.buffers.Get(c.bodySize())
 	c.buf = *c.pooled
+}
+
+// bodySize returns the minimum size in bytes of the buffer for the next part of a response.
+func (c *clientConn) bodySize() int {
+	if !c.much {
+		return smallSize
+	}
+	return c.memory.Account.BufferSize(c.most)
 }
 
 // enlarge replaces a small buffer with a large one and copies its content.

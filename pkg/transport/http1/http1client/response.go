@@ -76,12 +76,11 @@ func (r *Response) Next() ([]byte, error) {
 }
 
 // shrink releases the buffer of a long head, because reading the body can take a long time. If memory
-// is scarce, it also releases a large buffer. The body is then read into a pooled buffer. The fields
+// is scarce, it also releases a large buffer. The body is then read into a smaller buffer. The fields
 // of the head were copied before.
 func (r *Response) shrink() {
 	c := r.conn
-	large := len(c.buf) > bufferSize || len(c.buf) > pieceSize && c.memory.Account.Scarce()
-	if large && c.r == c.w {
+	if len(c.buf) > c.memory.Account.BufferSize(bufferSize) && c.r == c.w {
 		r.Head.Release()
 		c.park()
 	}

@@ -86,7 +86,7 @@ const (
 	// smallSize is the size of the buffer on a connection with little traffic. With a thousand
 	// connections, some hundreds of them read at the same time.
 	smallSize = 4 << 10
-	// outSize is the number of output bytes at which content stays pending on its stream.
+	// outSize is the maximum of outLimit.
 	outSize = 64 << 10
 	// maxReplies is the maximum number of unwritten bytes that reply to frames of the peer:
 	// acknowledgments, RST_STREAM and WINDOW_UPDATE.

@@ -167,7 +167,7 @@ func (s *Stream) SendHead(head *Block, end bool) error {
 	switch {
 	case s.gone || s.localEnded:
 		return ErrGone
-	case s.pending.any || len(c.out) >= outSize:
+	case s.pending.any || len(c.out) >= c.outLimit():
 		before := len(s.pending.heads)
 		s.pending.heads = appendHeaders(s.pending.heads, s.id, c.withTable(head), end)
 		s.pending.ends = end

@@ -63,13 +63,13 @@ func (c *Conn) enqueue(s *Stream) bool {
 	return true
 }
 
-// fill adds pending output of streams to the output, as far as outSize and the windows allow. It adds
+// fill adds pending output of streams to the output, as far as outLimit and the windows allow. It adds
 // one frame of each stream in turn, so that a large response does not delay small ones. Streams that
 // wait only for the window of the connection keep their order. fill returns the streams without
 // remaining pending output. c.mu must be held.
 func (c *Conn) fill() (drained []*Stream) {
 	var waiting ring // streams that wait only for the window of the connection
-	for !c.ring.empty() && len(c.out) < outSize {
+	for !c.ring.empty() && len(c.out) < c.outLimit() {
 		s := c.ring.pop()
 		p := &s.pending
 		if !s.gone && len(p.heads) == 0 && len(p.data) > 0 && s.window > 0 && c.window <= 0 {
@@ -137,10 +137,10 @@ func (c *Conn) addPending(s *Stream) {
 	}
 }
 
-// addData adds content to the output as far as outSize and the windows allow, and END_STREAM if end is true
+// addData adds content to the output as far as outLimit and the windows allow, and END_STREAM if end is true
 // and all content was added. It returns the remaining content. c.mu must be held.
 func (c *Conn) addData(s *Stream, p []byte, end bool) []byte {
-	for len(p) > 0 && len(c.out) < outSize {
+	for len(p) > 0 && len(c.out) < c.outLimit() {
 		n := c.addFrame(s, p, end)
 		if n == 0 {
 			return p
@@ -159,7 +159,7 @@ func (c *Conn) addData(s *Stream, p []byte, end bool) []byte {
 // which is 0 if a window is closed. The frame has END_STREAM if end is true and it contains all of p.
 // c.mu must be held.
 func (c *Conn) addFrame(s *Stream, p []byte, end bool) int {
-	n := min(len(p), maxFrameSize, s.window, c.window)
+	n := min(len(p), maxFrameSize, c.outLimit(), s.window, c.window)
 	if n <= 0 {
 		return 0
 	}
@@ -214,6 +214,16 @@ func (c *Conn) room() {
 	}
 }
 
+// outLimit returns the number of output bytes at which content stays pending on its stream. It is also the
+// maximum length of a DATA frame. Below outSize, the output fits into a buffer of twice the limit.
+func (c *Conn) outLimit() int {
+	size := c.config.Memory.BufferSize(outSize)
+	if size < outSize {
+		return size/2 - frameHeadSize
+	}
+	return size
+}
+
 // largeOut is the size of large output buffers in bytes. It is outSize plus the last frame, which may exceed
 // outSize.
 const largeOut = outSize + maxFrameSize + 2*frameHeadSize
@@ -228,7 +238,11 @@ func (c *Conn) grow(n int) {
 	var large *[]byte
 	var out []byte
 	if need <= largeOut {
-		large = c.config.Buffers.Get(largeOut)
+		size := need
+		if c.outLimit() == outSize {
+			size = largeOut
+		}
+		large = c.config.Buffers.Get(size)
 		out = (*large)[:0]
 	} else {
 		out = make([]byte, 0, need) // for a long header block, with exactly the required size
@@ -328,9 +342,9 @@ func (c *Conn) cannotWrite(err error) {
 // writeSlowly waits until the socket accepts the remaining output, and then continues with writeOut.
 func (c *Conn) writeSlowly(of *[]byte) {
 	c.limitWrite()
-	unread := cap(c.left) + outSize // the output, and the bytes that can be added in the meantime
+	unread := cap(c.left) + c.outLimit() // the output, and the bytes that can be added in the meantime
 	if c.link.Secure() {
-		unread += netconn.MaxUnsent
+		unread += min(2*cap(c.left), netconn.MaxUnsent)
 	}
 	c.config.Memory.Add(unread)
 	err := c.link.WaitWrite(c.patient)
