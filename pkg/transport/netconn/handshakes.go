@@ -4,10 +4,14 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"io"
 	"net"
+	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/fair"
@@ -151,11 +155,20 @@ func (h *handshake) close(name bound.Name) bool {
 }
 
 // recordFailure records the error of a handshake that failed. A bound is already recorded. A client that
-// sends nothing, such as a TCP probe, is not recorded.
+// sends nothing, such as a TCP probe, is not recorded. If the connection was closed, the error is not an
+// error of TLS.
 func (h *handshake) recordFailure(err error) {
-	if h.received && !h.exceeded.Load() {
+	if h.received && !h.exceeded.Load() && !connectionClosed(err) {
 		h.server.bounds.Fail(handshakeError(err), h.conn.RemoteAddr().String(), err)
 	}
+}
+
+// connectionClosed reports whether a handshake failed with err because the sidecar closed the connection, for
+// example to serve another connection, or because the client disconnected.
+func connectionClosed(err error) bool {
+	return slices.ContainsFunc([]error{
+		os.ErrDeadlineExceeded, net.ErrClosed, io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.EPIPE,
+	}, func(target error) bool { return errors.Is(err, target) })
 }
 
 // handshakeError classifies the error of a handshake.

@@ -216,6 +216,40 @@ func TestHandshakeWithoutDataIsNotRecorded(t *testing.T) {
 	harness.Equal(t, len(bounds.States(time.Now())), 0, "recorded events")
 }
 
+// The sidecar closes connections to serve others, and clients disconnect. These are not errors of TLS.
+func TestClosedHandshakeIsNotRecorded(t *testing.T) {
+	for name, end := range map[string]func(client *net.TCPConn, l *netconn.Conn){
+		"deadline of the sidecar": func(_ *net.TCPConn, l *netconn.Conn) { l.SetReadDeadline(time.Unix(1, 0)) },
+		"closed by the sidecar":   func(_ *net.TCPConn, l *netconn.Conn) { _ = l.Cut() },
+		"closed by the client":    func(client *net.TCPConn, _ *netconn.Conn) { _ = client.CloseWrite() },
+		"closed within a record": func(client *net.TCPConn, _ *netconn.Conn) {
+			_, _ = client.Write([]byte{23, 3, 3, 0, 30, 1})
+			_ = client.CloseWrite()
+		},
+		"reset by the client": func(client *net.TCPConn, _ *netconn.Conn) {
+			_ = client.SetLinger(0)
+			_ = client.Close()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bounds := bound.NewRecorder()
+			client, accepted := tcpPair(t)
+			l, err := netconn.New(accepted)
+			harness.NoError(t, err)
+			done := make(chan error, 1)
+			go func() { done <- shake(l, recordingServer(0, bounds)) }()
+			io.WriteString(client, hello(t))
+			_, err = io.ReadFull(client, make([]byte, 100)) // the ServerHello
+			harness.NoError(t, err)
+			end(client.(*net.TCPConn), l)
+			if err := harness.Receive(t, done, "end of the handshake"); err == nil {
+				t.Error("got no error, want an error of the handshake")
+			}
+			harness.Equal(t, len(bounds.States(time.Now())), 0, "recorded events")
+		})
+	}
+}
+
 // Handshakes that stop after the ClientHello use all slots. Other clients of the same address are served
 // after the stall time.
 func TestStalledHandshakesReleaseSlots(t *testing.T) {
