@@ -98,7 +98,7 @@ type Budget struct {
 	mu       sync.Mutex
 	before   int64 // previous value of clock
 	accounts map[*Account]struct{}
-	charged  atomic.Int64 // memory in bytes of the connections themselves that is part of used; changed while mu is held
+	charged  int64 // memory in bytes of the connections themselves that is part of used
 }
 
 // An Account is the memory of one connection. The nil Account has no limit. It is safe for
@@ -111,7 +111,6 @@ type Account struct {
 	served atomic.Int64 // number of requests that are being served
 	ending atomic.Bool  // end was called; set while budget.mu is held
 
-	charged  bool         // the memory of the connection itself is part of the budget
 	released atomic.Int64 // number of bytes that were subtracted or forwarded since Open
 	moved    atomic.Int64 // value of budget.clock when bytes were last added, subtracted or forwarded
 }
@@ -149,19 +148,17 @@ func (b *Budget) Open(peer string, end func()) *Account {
 	b.tick()
 	a.moved.Store(b.clock.Load())
 	b.accounts[a] = struct{}{}
-	if b.charges(len(b.accounts)) {
-		a.charged = true
-		b.charged.Add(ConnectionBytes)
-		b.used.Add(ConnectionBytes)
-	}
+	b.chargeConnections()
 	return a
 }
 
-// charges reports whether the memory of another connection is part of the budget. connections is the
-// number of open connections. b.mu is held.
-func (b *Budget) charges(connections int) bool {
-	return int64(connections)*ConnectionBytes > b.limit/freeFraction &&
-		b.charged.Load()+ConnectionBytes <= b.limit/chargedFraction
+// chargeConnections charges the memory of the open connections that exceeds limit/freeFraction, up to
+// limit/chargedFraction. b.mu is held.
+func (b *Budget) chargeConnections() {
+	excess := int64(len(b.accounts))*ConnectionBytes - b.limit/freeFraction
+	charged := min(max(excess, 0), b.limit/chargedFraction)
+	b.used.Add(charged - b.charged)
+	b.charged = charged
 }
 
 // Close removes the account. All bytes must have been subtracted.
@@ -174,10 +171,7 @@ func (a *Account) Close() {
 	defer b.mu.Unlock()
 	b.tick()
 	delete(b.accounts, a)
-	if a.charged {
-		b.charged.Add(-ConnectionBytes)
-		b.used.Add(-ConnectionBytes)
-	}
+	b.chargeConnections()
 	if a.ending.Load() {
 		ending := b.endingBytes()
 		b.trigger.Store(b.hard + ending)
@@ -364,7 +358,7 @@ func (b *Budget) reclaim() {
 		if a == nil {
 			b.skips.Store(skippedScans)
 			if sum := b.used.Load() - ending; sum > b.limit { // the connections themselves exceed the limit
-				urgent = min(sum+ordinary, max(sum, b.limit+b.charged.Load()))
+				urgent = min(sum+ordinary, max(sum, b.limit+b.charged))
 			}
 			break
 		}
@@ -409,7 +403,7 @@ func (b *Budget) victim(sum, now int64) *Account {
 	var large, little, working heaviest
 	var stalled *Account // for the longest time
 	longest := int64(stalledTime)
-	charged := b.charged.Load()
+	charged := b.charged
 	var littleBytes, workingBytes int64 // up to small bytes, and with progress
 	var idleBytes int64                 // without progress
 	for a := range b.accounts {

@@ -399,6 +399,21 @@ func TestManyConnectionsReduceBudget(t *testing.T) {
 	harness.Equal(t, used, int64(0), "bytes after all connections were closed")
 }
 
+// The connections that were opened first are closed first.
+func TestOpenConnectionsDetermineChargedMemory(t *testing.T) {
+	const limit, free, more = 24 << 20, 24 << 20 / freeFraction / ConnectionBytes, 100
+	b := NewBudget(limit, nil)
+	all, _ := closers(b, free+more)
+	for _, a := range all[:more] {
+		a.Close()
+	}
+	used, _ := b.Usage()
+	harness.Equal(t, used, int64(0), "bytes of the remaining connections")
+	_, _ = closers(b, more)
+	used, _ = b.Usage()
+	harness.Equal(t, used, more*ConnectionBytes, "bytes after other connections were opened")
+}
+
 // On a busy machine, closed connections release their memory with a delay, and new connections could
 // use it in the meantime.
 func TestClosingConnectionsLimitNewConnections(t *testing.T) {
