@@ -66,6 +66,9 @@ const (
 	stalledTime = awaitTime / 2
 	// clockInterval is the minimum time between two updates of the clock.
 	clockInterval = 100 * time.Millisecond
+	// maxClockInterval is the time after which an update of the clock is late. The time of an Add before such
+	// an update is unknown.
+	maxClockInterval = 2 * clockInterval
 	// closingFraction is the budget divided by the number of bytes by which the sum can exceed it
 	// while connections are being closed.
 	closingFraction = 4
@@ -97,6 +100,7 @@ type Budget struct {
 
 	mu       sync.Mutex
 	before   int64 // previous value of clock
+	resumed  int64 // value of clock at the last update that was late
 	accounts map[*Account]struct{}
 	charged  int64 // memory in bytes of the connections themselves that is part of used
 }
@@ -199,8 +203,8 @@ func (a *Account) Admit(n int) bool {
 	b, used := a.budget, a.used.Load()+int64(n)
 	if !b.admits(used, b.used.Load()+int64(n)) {
 		// The sum can exceed the limit without a call to reclaim, because a connection can release its bytes before its
-		// account is closed.
-		if used > medium || b.skips.Add(-1) >= 0 {
+		// account is closed. While connections wait, the clock is updated, so that stalled connections are found.
+		if used > medium || b.skips.Add(-1) >= 0 && !b.clockDue() {
 			return false
 		}
 		b.reclaim()
@@ -321,6 +325,9 @@ func (a *Account) Progress(n int) {
 func (b *Budget) tick() (now int64) {
 	now = int64(time.Since(b.begin))
 	if clock := b.clock.Load(); now-clock >= int64(clockInterval) {
+		if now-clock >= int64(maxClockInterval) {
+			b.resumed = now
+		}
 		b.before = clock
 		b.clock.Store(now)
 		b.skips.Store(0) // another connection may be stalled
@@ -328,13 +335,19 @@ func (b *Budget) tick() (now int64) {
 	return now
 }
 
-// stall returns the time in nanoseconds without progress, or 0 if it is short or unknown. budget.mu is held.
+// clockDue reports whether the clock must be updated.
+func (b *Budget) clockDue() bool {
+	return time.Since(b.begin)-time.Duration(b.clock.Load()) >= clockInterval
+}
+
+// stall returns the time in nanoseconds without progress, or 0 if it is short. The time before the last late
+// update of the clock is not included, because the account may have moved bytes until then. budget.mu is held.
 func (a *Account) stall(now int64) int64 {
 	moved := a.moved.Load()
-	if moved >= a.budget.before { // the clock may have been late at that time
+	if moved >= a.budget.before {
 		return 0
 	}
-	return now - moved
+	return now - max(moved, a.budget.resumed)
 }
 
 // Set changes the number of bytes of one object from held to n, and returns n.

@@ -243,6 +243,34 @@ func TestStalledConnectionIsClosedForAnother(t *testing.T) {
 	})
 }
 
+// The clock was not updated for a long time before the progress.
+func TestConnectionWithRecentProgressIsNotStalled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := NewBudget(24<<20, nil)
+		a := b.Open("", nil)
+		stall := func() int64 {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			return a.stall(b.tick())
+		}
+		time.Sleep(10 * stalledTime)
+		a.Progress(1)
+		for range 2 {
+			time.Sleep(clockInterval)
+			if got := time.Duration(stall()); got > 2*clockInterval {
+				t.Errorf("stalled for %v, want at most %v", got, 2*clockInterval)
+			}
+		}
+		for range stalledTime / clockInterval {
+			time.Sleep(clockInterval)
+			stall()
+		}
+		if got := time.Duration(stall()); got < stalledTime {
+			t.Errorf("stalled for %v, want at least %v", got, stalledTime)
+		}
+	})
+}
+
 func TestConnectionWithoutMemoryDoesNotAwaitLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all, _ := closers(NewBudget(1<<20, nil), 2)
