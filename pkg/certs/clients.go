@@ -11,6 +11,10 @@ import (
 // clients send at most three.
 const maxChain = 5
 
+// errNoCertificate has the text of the error of crypto/tls, from which package netconn recognizes it. crypto/tls
+// reports the error itself unless it resumes a session without a certificate.
+var errNoCertificate = errors.New("client didn't provide a certificate")
+
 // VerifyClients configures a server to request client certificates and to verify them against
 // authorities. If optional is true, clients without a certificate are accepted.
 //
@@ -29,7 +33,7 @@ func VerifyClients(c *tls.Config, authorities *x509.CertPool, optional bool) {
 			if optional {
 				return nil
 			}
-			return errors.New("no client certificate")
+			return errNoCertificate
 		}
 		return verify(s.PeerCertificates, authorities)
 	}
@@ -38,7 +42,8 @@ func VerifyClients(c *tls.Config, authorities *x509.CertPool, optional bool) {
 // verify verifies a certificate chain. The first certificate is that of the client.
 func verify(chain []*x509.Certificate, authorities *x509.CertPool) error {
 	if len(chain) > maxChain {
-		return fmt.Errorf("the number of client certificates (%d) exceeds %d", len(chain), maxChain)
+		err := fmt.Errorf("the number of client certificates (%d) exceeds %d", len(chain), maxChain)
+		return &tls.CertificateVerificationError{UnverifiedCertificates: chain, Err: err}
 	}
 	between := x509.NewCertPool()
 	for _, c := range chain[1:] {

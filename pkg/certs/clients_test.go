@@ -7,7 +7,11 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"errors"
 	"fmt"
+	"io"
+	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -30,11 +34,35 @@ func TestVerifyClientsLimitsChainLength(t *testing.T) {
 			shown.Certificate = append(shown.Certificate, between...)
 			_, err := served(config, server.client(shown))
 			harness.Equal(t, (err == nil), n <= maxChain, n, "certificates, optional", optional, err)
+			_, rejected := errors.AsType[*tls.CertificateVerificationError](serverError(config, server.client(shown)))
+			harness.Equal(t, rejected, n > maxChain, n, "certificates, type of the error")
 			last = last.below(fmt.Sprint(n))
 			between = append([][]byte{last.cert.Raw}, between...)
 		}
 		_, err := served(config, server.client())
 		harness.Equal(t, err == nil, optional, "no certificate, optional", optional, err)
+	}
+}
+
+// serverError returns the error of the server after a handshake.
+func serverError(config, clientConfig *tls.Config) error {
+	client, server := net.Pipe()
+	defer client.Close()
+	defer server.Close()
+	server.SetDeadline(time.Now().Add(harness.Patience))
+	go io.Copy(io.Discard, tls.Client(client, clientConfig)) // reads the alert of the server
+	return tls.Server(server, config).Handshake()
+}
+
+// A missing certificate has the same error in a new session, which crypto/tls checks, and in a resumed session.
+func TestMissingCertificateHasErrorOfCryptoTLS(t *testing.T) {
+	server := newAuthority(t, "server")
+	config := &tls.Config{Certificates: []tls.Certificate{server.pair("server")}}
+	VerifyClients(config, x509.NewCertPool(), false)
+	first := serverError(config, server.client())
+	resumed := config.VerifyConnection(tls.ConnectionState{DidResume: true})
+	if first == nil || resumed == nil || !strings.HasSuffix(first.Error(), resumed.Error()) {
+		t.Errorf("got error %v for a resumed session, want the error of crypto/tls, %v", resumed, first)
 	}
 }
 

@@ -171,6 +171,10 @@ func connectionClosed(err error) bool {
 	}, func(target error) bool { return errors.Is(err, target) })
 }
 
+// noCertificate is the end of the error of crypto/tls for a client without a certificate, which has no type.
+// VerifyClients of package certs uses the same text.
+const noCertificate = "client didn't provide a certificate"
+
 // handshakeError classifies the error of a handshake.
 func handshakeError(err error) bound.Name {
 	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
@@ -179,7 +183,7 @@ func handshakeError(err error) bound.Name {
 	if e, ok := errors.AsType[*net.OpError](err); ok && e.Op == remoteError {
 		return bound.TLSRejected
 	}
-	if strings.HasSuffix(err.Error(), "client didn't provide a certificate") { // crypto/tls has no type for it
+	if strings.HasSuffix(err.Error(), noCertificate) {
 		return bound.TLSNoCertificate
 	}
 	return bound.TLSFailed
