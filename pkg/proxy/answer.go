@@ -170,14 +170,14 @@ func (p *Proxy) answerProbe(kind observation.Kind, x transport.Exchange) answer 
 		hash := x.Header(transport.Hash)
 		switch {
 		case hash == "":
-			return badProbe("a probe request must contain a non-empty \"" + transport.Hash + "\" header\n")
+			return badRequest(http.StatusBadRequest, "a probe request must contain a non-empty \""+transport.Hash+"\" header\n")
 		case len(hash) > maxHash:
-			return badProbe("the \"" + transport.Hash + "\" header is longer than 4 KiB\n")
+			return badRequest(http.StatusBadRequest, "the \""+transport.Hash+"\" header is longer than 4 KiB\n")
 		}
 		return answer{status: 200, hash: strings.Clone(hash), grpc: -1}
 	default:
 		value := x.Header(knative.Probe)
-		return badProbe("unexpected probe header value: " + value[:min(len(value), maxEchoValue)] + "\n")
+		return badRequest(http.StatusBadRequest, "unexpected probe header value: "+value[:min(len(value), maxEchoValue)]+"\n")
 	}
 }
 
@@ -186,6 +186,7 @@ func plain(reason observation.Reason) answer {
 	return answer{status: reason.Status(), body: reason.Body(), reason: reason, grpc: -1}
 }
 
-func badProbe(body string) answer {
-	return answer{status: 400, body: body, reason: observation.BadRequest, grpc: -1}
+// badRequest returns the response to an invalid request or probe.
+func badRequest(status int, body string) answer {
+	return answer{status: status, body: body, reason: observation.BadRequest, grpc: -1}
 }

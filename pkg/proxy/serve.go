@@ -78,8 +78,8 @@ func (p *Proxy) Reject(x transport.Exchange, s transport.State, reset bool) {
 // autoscaler.
 func (p *Proxy) Refuse(x transport.Exchange, status int) {
 	o := &observation.Observation{Kind: observation.Traffic, Exchange: x, Line: x.Line(), Reason: observation.BadRequest, Start: time.Now()}
-	o.Status = status
-	send(x, answer{status: status, body: http.StatusText(status) + "\n", reason: observation.BadRequest, grpc: -1})
+	o.Excluded = p.Exclude.has(o)
+	o.Status, o.Out, o.RPC = send(x, badRequest(status, http.StatusText(status)+"\n"))
 	o.End = time.Now()
 	p.Observe(o)
 }

@@ -72,6 +72,23 @@ func TestRejectReportsOverload(t *testing.T) {
 	}
 }
 
+func TestRefuseIsObserved(t *testing.T) {
+	const body = "Request Header Fields Too Large\n"
+	for target, excluded := range map[string]bool{"/": false, "/healthz": true} {
+		h := newTestProxy()
+		h.Exclude = Exclude{Paths: []string{"/healthz"}}
+		f := newFake(target)
+		h.Refuse(f, 431)
+		harness.Equal(t, f.heard(), "431 "+body, target)
+		o := h.of(t, f)
+		harness.Equal(t, o.Status, 431, "status")
+		harness.Equal(t, o.Reason, observation.BadRequest, "reason")
+		harness.Equal(t, o.Out, int64(len(body)), "length of the response in bytes")
+		harness.Equal(t, o.RPC, 0, "gRPC status")
+		harness.Equal(t, o.Excluded, excluded, target, "excluded")
+	}
+}
+
 func TestProbesAreNotForwarded(t *testing.T) {
 	hash := strings.Repeat("h", 4096)
 	for _, c := range []struct {
