@@ -89,12 +89,8 @@ func (c *serverConn) growHead() bool {
 // rejectHead rejects a request with an incomplete header section. The connection is closed afterwards.
 func (c *serverConn) rejectHead() {
 	c.hit(bound.Memory)
-	c.refused = true
-	c.request.Abandon(c.buf[c.r:c.w])
-	c.request.Minor, c.request.Close = 1, true
-	c.exchange.begin(0)
+	c.abandonHead()
 	c.server.proxy.Reject(&c.exchange, c.state, false)
-	c.built.Reset()
 }
 
 // chargeUnread charges the output that the client does not read, and the response buffers behind that

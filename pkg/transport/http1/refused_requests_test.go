@@ -1,10 +1,12 @@
 package http1_test
 
 import (
+	"context"
 	"net"
 	"strings"
 	"testing"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
@@ -42,6 +44,17 @@ func TestSmugglingRequestsReturn400(t *testing.T) {
 	if got := strings.Join(a.Requests(), "|"); strings.ReplaceAll(got+"|", "GET /first HTTP/1.1|", "") != "" {
 		t.Errorf("the app got %s, want /first alone", got)
 	}
+}
+
+func TestContextOfRejectedRequestIsCanceled(t *testing.T) {
+	requests := make(chan context.Context, 1)
+	server := proxytest.Start(t, harness.NewApp(t, harness.Echo), func(p *proxy.Proxy, _ *proxytest.Options) {
+		p.Observe = func(o *observation.Observation) { requests <- o.Exchange.Request().Context() }
+	})
+	c := server.Dial()
+	c.Send("GET / HTTP/1.1\r\n\r\n")
+	harness.Equal(t, c.Receive("GET").Status(), 400, "status")
+	harness.Receive(t, harness.Receive(t, requests, "observation").Done(), "cancellation")
 }
 
 // RFC 9112 allows a server to reject these header sections. Later requests are not served.

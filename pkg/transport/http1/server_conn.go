@@ -296,11 +296,17 @@ func (c *serverConn) refusal(n, arrived int, err error) (status int) {
 // refuse responds to a header section that is rejected. The connection is closed afterwards, because
 // the end of the rejected request is unknown.
 func (c *serverConn) refuse(status int) {
+	c.abandonHead()
+	c.server.proxy.Refuse(&c.exchange, status)
+}
+
+// abandonHead prepares the exchange for the response to an incomplete or invalid header section. The connection is
+// closed afterwards.
+func (c *serverConn) abandonHead() {
 	c.refused = true
 	c.request.Abandon(c.buf[c.r:c.w])
 	c.request.Minor, c.request.Close = 1, true
 	c.exchange.begin(0)
-	c.server.proxy.Refuse(&c.exchange, status)
 }
 
 // wait reads more input and appends it to the buffer. It returns an error if the idle connection is
@@ -573,6 +579,7 @@ func (c *serverConn) finish() bool {
 // close closes the connection in a way that lets the client read the last response.
 func (c *serverConn) close() {
 	c.watch.Stop()
+	c.built.Reset()
 	c.release()
 	c.dropHead() // Linger waits for the client
 	c.charge(0)

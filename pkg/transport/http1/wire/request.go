@@ -106,14 +106,14 @@ func (r *Request) Reset() {
 	*r = Request{head: head{fields: r.head.fields[:0]}}
 }
 
-// Abandon is like Reset for an incomplete or invalid header section in b, but keeps the request line. If
-// the request line is incomplete or invalid as well, Method and Target are empty.
+// Abandon is like Reset for an incomplete or invalid header section in b, but keeps the method and the target.
+// They are empty if the request line is incomplete or invalid as well.
 func (r *Request) Abandon(b []byte) {
 	line := *r
 	known := (line.lineEnd > 0 || line.findLine(b)) && line.line(b) == nil
 	r.Reset()
 	if known {
-		r.Method, r.Target, r.Minor = line.Method, line.Target, line.Minor
+		r.Method, r.Target = line.Method, line.Target
 	}
 }
 
