@@ -49,8 +49,7 @@ func (c *serverConn) recordRefusal(status int, err error) {
 // endForward ends Forward. It releases the memory that reserve added, and records the bound that
 // the client exceeded if the exchange ended with result.
 func (x *exchange) endForward(result *transport.Result) {
-	x.call.Memory.Release()
-	x.call.ReleaseBody()
+	x.call.Release()
 	if result.Err == nil {
 		return
 	}

@@ -65,6 +65,48 @@ func TestUploadWaitsForMemory(t *testing.T) {
 	harness.Equal(t, p.Observed(1)[0].Reason, observation.OK, "reason")
 }
 
+// The app does not respond to the uploads.
+func TestUploadMemoryIsReleasedAfterBody(t *testing.T) {
+	const upload = 36 << 10 // uploadBytes
+	for name, app := range map[string]func(*harness.AppConn){
+		"HTTP/1.1": func(c *harness.AppConn) {
+			for r := c.Request(); r != nil; r = c.Request() {
+				if r.Method() != "GET" {
+					c.Idle()
+				}
+				c.Send("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+			}
+		},
+		"HTTP/2": func(c *harness.AppConn) {
+			f := c.Frames()
+			if f.Greet() != nil {
+				return
+			}
+			f.Follow(func(frame http2.Frame) {
+				if r, ok := frame.(*http2.MetaHeadersFrame); ok && r.StreamEnded() {
+					_ = f.WriteHead(r.StreamID, true, ":status", "200")
+				}
+			})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var b *netconn.Budget
+			p := proxytest.Start(t, harness.NewApp(t, app), func(_ *proxy.Proxy, o *proxytest.Options) {
+				b = netconn.NewBudget(budget, o.Bounds)
+				o.Memory, o.UnknownApp = b, true
+			})
+			c := p.Dial()
+			c.Send("GET / HTTP/1.1\r\nHost: a\r\n\r\n") // detects the protocol of the app
+			harness.Equal(t, c.Receive("GET").Status(), 200, "status")
+			c.Send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\na")
+			harness.Until(t, "the memory is charged", func() bool { used, _ := b.Usage(); return used > upload })
+			c.Send("b")
+			harness.Until(t, "the memory is released", func() bool { used, _ := b.Usage(); return used < upload })
+			p.InFlight(1)
+		})
+	}
+}
+
 func TestRequestOfClosedConnectionReportsOverload(t *testing.T) {
 	for name, change := range map[string]func(*proxy.Proxy){
 		"in the user container": func(*proxy.Proxy) {},

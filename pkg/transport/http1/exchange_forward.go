@@ -64,7 +64,9 @@ func (x *exchange) forwardH1(state transport.State) (result transport.Result) {
 
 // forwardH2 forwards the request to a user container that supports only HTTP/2.
 func (x *exchange) forwardH2() (result transport.Result) {
-	c := &http2client.Call{Call: x.call.Call}
+	c := new(http2client.Call)
+	x.call.MoveTo(&c.Call)
+	defer c.Release()
 	if result.Err = x.beginCall(c); result.Err != nil {
 		return result
 	}

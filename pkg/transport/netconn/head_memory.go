@@ -6,7 +6,7 @@ const LongHead = 32 << 10
 
 // HeadMemory is the part of a memory budget that a long header section uses until Release.
 type HeadMemory struct {
-	*Account // account of the connection of the client; nil means no limit
+	Account *Account // of the client connection; nil means no limit
 
 	held int // bytes
 }
@@ -19,7 +19,7 @@ func (m *HeadMemory) Reserve(n, copies int) bool {
 	if n <= LongHead || more <= 0 {
 		return true
 	}
-	if !m.Await(more) {
+	if !m.Account.Await(more) {
 		return false
 	}
 	m.held += more
@@ -28,7 +28,7 @@ func (m *HeadMemory) Reserve(n, copies int) bool {
 
 // Release releases the reserved memory. It can be called more than once.
 func (m *HeadMemory) Release() {
-	m.Sub(m.held)
+	m.Account.Sub(m.held)
 	m.held = 0
 }
 

@@ -33,7 +33,8 @@ type Call struct {
 	// Memory is charged to the client connection. An engine reserves the memory for the encoded header
 	// section, which can be much longer than its fields in memory, because fields that are repeated by
 	// HPACK index share one string.
-	Memory netconn.HeadMemory
+	Memory     netconn.HeadMemory
+	BodyMemory int // bytes that are charged to the account of Memory while Body is sent; see ReleaseBody
 
 	Sends int            // number of times that the request was sent, including incomplete attempts
 	Held  transport.Held // the rest of an aborted call, for which the caller waits; nil if there is none
@@ -50,6 +51,24 @@ var ErrNoMemory = &transport.Error{Fault: transport.FaultOverloaded, Err: errors
 // ResponseCopies is the number of copies of a response's header section in memory: the received one, and
 // the one that is sent to the client.
 const ResponseCopies = 2
+
+// ReleaseBody releases BodyMemory. A client calls it after Body is sent.
+func (c *Call) ReleaseBody() {
+	c.Memory.Account.Sub(c.BodyMemory)
+	c.BodyMemory = 0
+}
+
+// Release releases Memory and BodyMemory after the call. It can be called more than once.
+func (c *Call) Release() {
+	c.Memory.Release()
+	c.ReleaseBody()
+}
+
+// MoveTo copies the request to another call, which then holds the memory of c.
+func (c *Call) MoveTo(to *Call) {
+	*to = *c
+	c.Memory, c.BodyMemory = netconn.HeadMemory{Account: c.Memory.Account}, 0
+}
 
 // Began records in result that the final response has begun.
 func (c *Call) Began(result *transport.Result, status int) {

@@ -35,9 +35,8 @@ var past = time.Unix(1, 0)
 // [Call.Begin] after [Response.Close], [Response.Tunnel] or a failed [Call.Do] has returned.
 type Call struct {
 	rewrite.Call
-	BodyMemory int  // bytes of Memory that are held until Body is sent; see ReleaseBody
-	Hold       bool // if Do is aborted, keep its connection in Held
-	Many       bool // the client sends many concurrent requests: the response is read in blocks of at most 32 KB instead of 64 KB
+	Hold bool // if Do is aborted, keep its connection in Held
+	Many bool // the client sends many concurrent requests: the response is read in blocks of at most 32 KB instead of 64 KB
 
 	mu      sync.Mutex
 	conn    *clientConn
@@ -364,12 +363,6 @@ func (c *Call) send(conn *clientConn, done chan struct{}) {
 	}
 }
 
-// ReleaseBody releases BodyMemory. It is called after Body is sent, and must be called when the call ends.
-func (c *Call) ReleaseBody() {
-	c.Memory.Sub(c.BodyMemory)
-	c.BodyMemory = 0
-}
-
 // chunkRoom is the maximum length of the chunk size line for a chunk of at most pieceSize bytes.
 const chunkRoom = len("8000\r\n")
 
@@ -402,7 +395,7 @@ func (c *Call) copyBody(conn *clientConn) (state uploadState, bodyErr error) {
 			if _, werr := conn.Write(out); werr != nil {
 				return broken, nil
 			}
-			c.Memory.Progress(n)
+			c.Memory.Account.Progress(n)
 		}
 		switch {
 		case err == io.EOF && chunked:

@@ -148,7 +148,7 @@ func (t *tunnel) largeBytes() int {
 
 // takeLarge returns a large buffer, which is part of the memory budget.
 func (t *tunnel) takeLarge() *[]byte {
-	t.call.Memory.Add(t.largeBytes())
+	t.call.Memory.Account.Add(t.largeBytes())
 	return t.app.buffers.Get(pieceSize)
 }
 
@@ -156,7 +156,7 @@ func (t *tunnel) takeLarge() *[]byte {
 func (t *tunnel) putLarge(large *[]byte) {
 	if large != nil {
 		t.app.buffers.Put(large)
-		t.call.Memory.Sub(t.largeBytes())
+		t.call.Memory.Account.Sub(t.largeBytes())
 	}
 }
 

@@ -195,7 +195,7 @@ func (c *Call) awaitHead() error {
 		for i := range infos {
 			c.Client.Info(&infos[i])
 		}
-		c.Memory.Sub(bytes)
+		c.Memory.Account.Sub(bytes)
 		switch {
 		case headed && (err == nil || transport.FaultOf(err) == transport.FaultReset): // content that has arrived is returned before the error
 			return nil
@@ -211,7 +211,7 @@ func (c *Call) awaitHead() error {
 // their memory is part of the budget. c.mu must be held.
 func (c *Call) addInfo(h *http2conn.Head) {
 	n := h.Size()
-	if !c.Memory.Admit(n) {
+	if !c.Memory.Account.Admit(n) {
 		c.fail(rewrite.ErrNoMemory)
 		return
 	}
@@ -324,7 +324,7 @@ func (c *Call) leave() {
 		c.client.bodies.Put(c.held)
 		c.held = nil
 	}
-	c.Memory.Sub(c.waiting)
+	c.Memory.Account.Sub(c.waiting)
 	c.infos, c.waiting = nil, 0
 	c.headMemory.Release()
 }
@@ -335,6 +335,7 @@ const uploadSize = 32 << 10
 // upload sends the body on s.
 func (c *Call) upload(s *http2conn.Stream) {
 	defer close(c.uploaded)
+	defer c.ReleaseBody()
 	if c.Expect100 && !c.awaitContinue() {
 		return
 	}
@@ -359,7 +360,7 @@ func (c *Call) upload(s *http2conn.Stream) {
 		if !c.uploadPiece(s, piece[:n], end && len(trailer) == 0) {
 			return
 		}
-		c.Memory.Progress(n)
+		c.Memory.Account.Progress(n)
 		if len(trailer) > 0 {
 			k := new(http2conn.Block)
 			k.Fields(trailer)
@@ -439,7 +440,7 @@ func (e *events) Head(by *http2conn.Conn, h *http2conn.Head, end bool) {
 		}
 	default:
 		if c.headSize = h.Size(); c.headSize > netconn.LongHead {
-			c.Memory.Add(c.headSize)
+			c.Memory.Account.Add(c.headSize)
 			c.waiting += c.headSize
 		}
 		c.begin(h.Status, h.Take(nil), end)
