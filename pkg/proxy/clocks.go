@@ -31,10 +31,14 @@ type deadlines struct {
 
 	phase  atomic.Uint32 // the current Phase, which decides which timeouts apply
 	forced atomic.Uint32 // a Reason set by end, such as the deadline of the drain
-	owing  atomic.Bool   // the request has a body that the engine forwards
 
-	waitStart atomic.Int64 // start of the wait for the next body byte, in nanoseconds after start; 0 if the body is not awaited
-	offer     atomic.Int64 // start of the wait for the client to read the response, in nanoseconds after start; 0 if no write waits
+	bodyLimited atomic.Bool // ExpectBody was called
+
+	// waitStart is the start of the wait for the next body byte, in nanoseconds after start. It is 0 if the engine does
+	// not wait. It is 1 during a wait if Clocks.Body is 0, because the start is not needed.
+	waitStart atomic.Int64
+
+	offer atomic.Int64 // start of the wait for the client to read the response, in nanoseconds after start; 0 if no write waits
 }
 
 // begin starts the timeouts of a request that arrived at now.
@@ -43,7 +47,7 @@ func (d *deadlines) begin(c *Clocks, now time.Time) {
 	d.phase.Store(uint32(observation.Queued))
 	d.active.Store(0)
 	d.forced.Store(uint32(observation.OK))
-	d.owing.Store(false)
+	d.bodyLimited.Store(false)
 	d.waitStart.Store(0)
 	d.offer.Store(0)
 }
@@ -60,13 +64,18 @@ func (d *deadlines) Touch() {
 
 // ExpectBody records that the request has a body to which Clocks.Body applies. It can make
 // NextExpiry earlier, so it must be called before a canceler is set.
-func (d *deadlines) ExpectBody() { d.owing.Store(true) }
+func (d *deadlines) ExpectBody() { d.bodyLimited.Store(true) }
 
 // AwaitBody records that the engine waits for the next byte of the request body until GotBody.
 func (d *deadlines) AwaitBody() {
-	if d.owing.Load() {
-		d.waitStart.Store(max(int64(time.Since(d.start)), 1))
+	if !d.bodyLimited.Load() {
+		return
 	}
+	start := int64(1) // uploading only requires a value other than 0
+	if d.clocks.Body > 0 {
+		start = max(int64(time.Since(d.start)), start)
+	}
+	d.waitStart.Store(start)
 }
 
 // GotBody records that bytes of the request body, or the end of the body, have arrived.
@@ -114,10 +123,11 @@ func (d *deadlines) Expiry() error {
 		return reasonError(reason)
 	}
 	e := d.earliest()
-	switch {
-	case e.at == 0 || time.Since(d.start) < e.at:
+	if e.at == 0 || time.Since(d.start) < e.at {
 		return nil
-	case e.slow && d.uploading():
+	}
+	// A Fault is the error of a timeout for the body or for the response.
+	if _, general := e.err.(reasonError); general && d.uploading() { //nolint:errorlint // never wrapped
 		return reasonError(observation.ClientSlow)
 	}
 	return e.err
@@ -132,17 +142,15 @@ func (d *deadlines) uploading() bool {
 
 // An expiry is the expiry of a timeout.
 type expiry struct {
-	err  error
-	at   time.Duration // since the start of the request; 0 if no timeout is set
-	slow bool          // the client is the cause if the engine waits for the request body
+	err error
+	at  time.Duration // since the start of the request; 0 if no timeout is set
 }
 
 // consider replaces e if the timeout d, which begins at base, expires earlier. 0 means that there
 // is no timeout.
 func (e *expiry) consider(err error, d, base time.Duration) {
 	if d > 0 && (e.at == 0 || base+d < e.at) {
-		_, slow := err.(reasonError) //nolint:errorlint // never wrapped; a timeout that does not apply to the body or the response
-		*e = expiry{err, base + d, slow}
+		*e = expiry{err, base + d}
 	}
 }
 
@@ -164,7 +172,7 @@ func (d *deadlines) earliest() (e expiry) {
 	if phase < observation.Streaming {
 		e.consider(reasonError(observation.ResponseStartTimeout), c.ResponseStart, 0)
 	}
-	if phase < observation.Streaming && d.owing.Load() {
+	if c.Body > 0 && phase < observation.Streaming && d.bodyLimited.Load() {
 		since := time.Duration(d.waitStart.Load())
 		if since == 0 {
 			since = time.Since(d.start)
