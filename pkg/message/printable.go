@@ -57,6 +57,12 @@ func Truncate(s string, limit int) string {
 	return s[:end] + ellipsis
 }
 
+// Excerpt returns a printable copy of s for logs and pages. It has at most limit bytes. limit is at least 3. The
+// time does not depend on the length of s.
+func Excerpt(s string, limit int) string {
+	return strings.Clone(Truncate(Printable(s[:min(len(s), limit+1)]), limit))
+}
+
 // JSON writes v as indented JSON. Characters that are not printable are escaped, so that a program
 // that parses the JSON obtains the original text.
 func JSON(w io.Writer, v any) error {

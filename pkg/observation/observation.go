@@ -35,14 +35,11 @@ const maxShown = 512
 
 // Shown returns a string from a client in a form for logs and pages. The result has at most 512
 // bytes, and characters that are not printable are replaced. The result is a copy.
-func Shown(s string) string {
-	s = message.Printable(s[:min(len(s), maxShown+1)])
-	return strings.Clone(message.Truncate(s, maxShown))
-}
+func Shown(s string) string { return message.Excerpt(s, maxShown) }
 
 // AppFailed reports whether the response of the user container is an error, according to its status
 // or its grpc-status.
-func (o *Observation) AppFailed() bool { return o.Status >= 500 || o.RPC != 0 && o.RPC.Failed() }
+func (o *Observation) AppFailed() bool { return o.Status >= 500 || o.RPC.Failed() }
 
 // LoadFailed reports whether the response is an error that load can cause. Rejections because of
 // overload are included. Unimplemented methods are not.

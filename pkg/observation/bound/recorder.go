@@ -73,7 +73,7 @@ func (r *Recorder) Hit(name Name, peer string) { r.record(name, peer, "") }
 // Fail records a client error. It is like Hit, with the error as a detail for logs and pages.
 func (r *Recorder) Fail(name Name, peer string, err error) {
 	if r != nil {
-		r.record(name, peer, message.Truncate(message.Printable(err.Error()), maxDetail))
+		r.record(name, peer, message.Excerpt(err.Error(), maxDetail))
 	}
 }
 
