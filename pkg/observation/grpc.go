@@ -17,13 +17,14 @@ const (
 // numGRPCCodes is the number of gRPC status codes.
 const numGRPCCodes = 17
 
-// grpcCodes contains the status codes of gRPC (https://grpc.io/docs/guides/status-codes/). failed is true for
-// the codes that report a failure or an overload of the user container. The client causes the other codes.
-var grpcCodes = [numGRPCCodes]struct {
+// grpcStatuses contains the status codes of gRPC (https://grpc.io/docs/guides/status-codes/) and the other values of
+// GRPCStatus. failed is true for the codes that report a failure or an overload of the user container. The client
+// causes the other codes.
+var grpcStatuses = [NumGRPCStatuses]struct {
 	name   string
 	failed bool
 }{
-	{"OK", false},
+	grpcOK: {"OK", false},
 	{"CANCELLED", false},
 	{"UNKNOWN", true},
 	{"INVALID_ARGUMENT", false},
@@ -40,6 +41,8 @@ var grpcCodes = [numGRPCCodes]struct {
 	{"UNAVAILABLE", true},
 	{"DATA_LOSS", true},
 	{"UNAUTHENTICATED", false},
+	GRPCOther:   {"other", false},
+	GRPCMissing: {"none", false},
 }
 
 // ParseGRPCStatus returns the status for the value of a grpc-status field.
@@ -76,21 +79,7 @@ func (s GRPCStatus) Code() (int, bool) {
 }
 
 // String returns the name of the status code, or "other" or "none". It returns "" for the zero value.
-func (s GRPCStatus) String() string {
-	if code, ok := s.Code(); ok {
-		return grpcCodes[code].name
-	}
-	switch s {
-	case GRPCOther:
-		return "other"
-	case GRPCMissing:
-		return "none"
-	}
-	return ""
-}
+func (s GRPCStatus) String() string { return grpcStatuses[s].name }
 
 // Failed reports whether the status reports a failure or an overload of the user container.
-func (s GRPCStatus) Failed() bool {
-	code, ok := s.Code()
-	return ok && grpcCodes[code].failed
-}
+func (s GRPCStatus) Failed() bool { return grpcStatuses[s].failed }
