@@ -132,18 +132,21 @@ func (state *RequestState) Respond(contentType string) {
 		if state.seen.Method == http.MethodGet {
 			state.becomeStream()
 		}
-	case transport.IsGRPC(contentType) && transport.IsGRPC(state.seen.Exchange.Header(transport.ContentType)):
+	case transport.IsGRPC(contentType):
 		state.seen.RPC = observation.GRPCMissing // until EndRPC
-		if state.flight.drain != nil {
+		if state.flight.drain != nil && transport.IsGRPC(state.seen.Exchange.Header(transport.ContentType)) {
 			state.flight.drain.noteStream(state, grpcStream)
 		}
 	}
 }
 
 // EndRPC records the grpc-status of the response. The status is in the trailer section, or in the
-// header section if the response has nothing else. EndRPC must be called before Forward returns.
+// header section if the response has nothing else. EndRPC has no effect if the response does not use gRPC. It must be
+// called after Respond and before Forward returns.
 func (state *RequestState) EndRPC(status string) {
-	state.seen.RPC = observation.ParseGRPCStatus(status)
+	if state.seen.RPC != 0 {
+		state.seen.RPC = observation.ParseGRPCStatus(status)
+	}
 }
 
 // isEventStream reports whether a media type is the type of server-sent events (HTML Living

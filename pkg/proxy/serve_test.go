@@ -578,3 +578,17 @@ func TestGRPCStatusOfSidecarIsObserved(t *testing.T) {
 		harness.Equal(t, h.seen[0].RPC.String(), want, mediaType)
 	}
 }
+
+func TestGRPCStatusOfOtherResponseIsIgnored(t *testing.T) {
+	for mediaType, want := range map[string]string{transport.GRPC: "UNAVAILABLE", "text/plain": ""} {
+		h := newTestProxy()
+		f := newFake("/")
+		f.app = func(state *RequestState) transport.Result {
+			state.Respond(mediaType)
+			state.EndRPC("14")
+			return transport.Result{Status: 200, Begun: true}
+		}
+		h.serve(f)
+		harness.Equal(t, h.seen[0].RPC.String(), want, mediaType)
+	}
+}
