@@ -65,13 +65,21 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// FaultOf returns the fault of an *Error or a Fault in err, or 0 if err has no fault.
+// faulty is an error with a fault: a Fault or an *Error.
+type faulty interface {
+	error
+	fault() Fault
+}
+
+func (f Fault) fault() Fault  { return f }
+func (e *Error) fault() Fault { return e.Fault }
+
+// FaultOf returns the fault of the first *Error or Fault in err, or 0 if err has no fault.
 func FaultOf(err error) Fault {
-	if e, ok := errors.AsType[*Error](err); ok {
-		return e.Fault
+	if e, ok := errors.AsType[faulty](err); ok {
+		return e.fault()
 	}
-	fault, _ := errors.AsType[Fault](err)
-	return fault
+	return 0
 }
 
 // BodyError returns the error of an exchange whose request body could not be read because of err. If
