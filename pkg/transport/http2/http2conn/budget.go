@@ -88,10 +88,9 @@ func (c *Conn) hitOf(client, app bound.Name) {
 }
 
 // recordError records a violation of the protocol by a client. If a bound closed the connection, it is
-// already recorded. Errors of the user container are reported by their requests.
-func (c *Conn) recordError(err error) {
-	wrong, isWrong := errors.AsType[*Error](err)
-	violation := isWrong && wrong.Code != NoError && wrong.Code != EnhanceYourCalm && !errors.Is(err, errFrameTimeout)
+// already recorded. wrong is the [Error] in err, or nil. Errors of the user container are reported by their requests.
+func (c *Conn) recordError(wrong *Error, err error) {
+	violation := wrong != nil && wrong.Code != NoError && wrong.Code != EnhanceYourCalm && !errors.Is(err, errFrameTimeout)
 	if !c.config.Client && (violation || errors.Is(err, errPreface)) {
 		c.config.Bounds.Fail(bound.HTTP2Error, c.link.RemoteAddr().String(), err)
 	}

@@ -693,7 +693,7 @@ func (c *Conn) find(id uint32) (s *Stream, idle bool) {
 func (c *Conn) end(err error) {
 	wrong, isWrong := errors.AsType[*Error](err)
 	polite := isWrong || errors.Is(err, errEnded)
-	c.recordError(err)
+	c.recordError(wrong, err)
 	c.mu.Lock()
 	c.ending, c.over = true, err
 	if !polite && c.broken == nil {

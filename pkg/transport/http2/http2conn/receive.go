@@ -331,6 +331,7 @@ func (c *Conn) endStream(id uint32, code Code, text string) error {
 	if s, _ := c.find(id); s != nil {
 		return c.streamError(s, code, text)
 	}
+	c.recordStreamError(fail(code, text))
 	return c.resetStream(id, code)
 }
 

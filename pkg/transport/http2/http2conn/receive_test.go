@@ -50,6 +50,7 @@ var brokenRules = []struct {
 	{"a table that is too large", frame(http2.FrameHeaders, 4, 11, 0x3f, 0xff, 0xff, 0x7f), "GOAWAY 9 COMPRESSION_ERROR"},
 	{"PRIORITY on the connection", frame(http2.FramePriority, 0, 0, 0, 0, 0, 1, 0), "GOAWAY 9 PROTOCOL_ERROR"},
 	{"PRIORITY with an invalid length", frame(http2.FramePriority, 0, 1, 0, 0, 0, 3), "RST_STREAM 1 FRAME_SIZE_ERROR"},
+	{"PRIORITY with an invalid length on a closed stream", frame(http2.FramePriority, 0, 5, 0, 0, 0, 3), "RST_STREAM 5 FRAME_SIZE_ERROR"},
 	{"PRIORITY of a stream that depends on itself", frame(http2.FramePriority, 0, 1, 0, 0, 0, 1, 0), "RST_STREAM 1 PROTOCOL_ERROR"},
 	{"RST_STREAM on the connection", frame(http2.FrameRSTStream, 0, 0, 0, 0, 0, 8), "GOAWAY 9 PROTOCOL_ERROR"},
 	{"RST_STREAM on an idle stream", frame(http2.FrameRSTStream, 0, 12, 0, 0, 0, 8), "GOAWAY 9 PROTOCOL_ERROR"},
