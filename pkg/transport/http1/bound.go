@@ -53,7 +53,7 @@ func (x *exchange) endForward(result *transport.Result) {
 	if result.Err == nil {
 		return
 	}
-	result.Err = x.closedFor(result.Err)
+	result.Err = rewrite.ClosedFor(result.Err, x.c.costly.Load())
 	if name, ok := rewrite.RequestBound(result.Err); ok {
 		x.c.hit(name)
 	}

@@ -157,7 +157,7 @@ func (x *exchange) Request() *http.Request {
 
 // Wait implements transport.Exchange.
 func (x *exchange) Wait(state transport.State) error {
-	return x.closedFor(x.canceler.Wait(state))
+	return rewrite.ClosedFor(x.canceler.Wait(state), x.c.costly.Load())
 }
 
 // Notify implements transport.Exchange.

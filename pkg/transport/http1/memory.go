@@ -1,9 +1,6 @@
 package http1
 
-import (
-	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
-	"github.com/queue-proxy/queue-proxy/pkg/transport"
-)
+import "github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 
 // Sizes for the memory budget. The memory of a request is charged in addition to the buffer that holds
 // its header section.
@@ -50,15 +47,6 @@ func (x *exchange) reserve() bool {
 func (c *serverConn) evictMemory() {
 	c.costly.Store(true)
 	c.abandon()
-}
-
-// closedFor replaces an error with the fault FaultClientGone by FaultOverloaded if the sidecar closed
-// the connection because of the memory budget.
-func (x *exchange) closedFor(err error) error {
-	if x.c.costly.Load() && transport.FaultOf(err) == transport.FaultClientGone {
-		return transport.FaultOverloaded
-	}
-	return err
 }
 
 // growHead charges the buffer of an incomplete header section to the memory budget. This includes the

@@ -314,16 +314,7 @@ func (x *exchange) Request() *http.Request {
 
 // Wait implements transport.Exchange.
 func (x *exchange) Wait(state transport.State) error {
-	return x.closedFor(x.canceler.Wait(state))
-}
-
-// closedFor replaces an error with the fault FaultClientGone by FaultOverloaded if the sidecar closed
-// the connection because of the memory budget.
-func (x *exchange) closedFor(err error) error {
-	if x.costly.Load() && transport.FaultOf(err) == transport.FaultClientGone {
-		return transport.FaultOverloaded
-	}
-	return err
+	return rewrite.ClosedFor(x.canceler.Wait(state), x.costly.Load())
 }
 
 // Notify implements transport.Exchange.

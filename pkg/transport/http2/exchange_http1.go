@@ -312,7 +312,7 @@ func (x *exchange) recordResult(result *transport.Result) {
 	if result.Err == nil {
 		return
 	}
-	result.Err = x.closedFor(result.Err)
+	result.Err = rewrite.ClosedFor(result.Err, x.costly.Load())
 	if name, ok := rewrite.RequestBound(result.Err); ok {
 		x.conn.hit(name)
 	}

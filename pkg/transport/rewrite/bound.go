@@ -42,6 +42,15 @@ func RequestBound(err error) (name bound.Name, ok bool) {
 	return 0, false
 }
 
+// ClosedFor replaces an error with the fault FaultClientGone by FaultOverloaded if costly is true. costly reports
+// whether the sidecar closed the connection of the client because of the memory budget.
+func ClosedFor(err error, costly bool) error {
+	if costly && transport.FaultOf(err) == transport.FaultClientGone {
+		return transport.FaultOverloaded
+	}
+	return err
+}
+
 // clientBound returns the bound that a client exceeded if the parser of its request returned err. If no
 // bound caused err, ok is false.
 func clientBound(err error) (name bound.Name, ok bool) {
