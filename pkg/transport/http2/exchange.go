@@ -21,11 +21,11 @@ type exchange struct {
 	server   *Server
 	conn     *serverConn
 	stream   *http2conn.Stream
-	refusal  int  // status of the response if the request is not served; 0 otherwise
-	open     bool // the HEADERS frame of the request did not have END_STREAM
-	headSize int  // size of the header section (RFC 9113 section 6.5.2), in bytes
-	size     int  // memory of the request without its body, in bytes
-	charged  int  // the part of size that is in the memory budget
+	refusal  *wire.Refused // reason why the request is not served; nil if it is served
+	open     bool          // the HEADERS frame of the request did not have END_STREAM
+	headSize int           // size of the header section (RFC 9113 section 6.5.2), in bytes
+	size     int           // memory of the request without its body, in bytes
+	charged  int           // the part of size that is in the memory budget
 
 	request  rewrite.Request
 	protocol string // of an extended CONNECT
@@ -134,10 +134,10 @@ func pack(h *http2conn.Head) wire.Packed {
 	return make(wire.Packed, 0, size).Pack(h.Fields)
 }
 
-// refuse prepares a response with the given status. The request is not served.
-func (x *exchange) refuse(status int, end bool) {
+// refuse rejects a request whose header section is too long.
+func (x *exchange) refuse(end bool) {
 	x.request.Method, x.request.Fields, x.size = "", x.request.Fields[:0], requestBytes
-	x.refusal = status
+	x.refusal = wire.Refuse(wire.WordListTooLong)
 	x.body.begin(-1, end)
 }
 
@@ -145,7 +145,7 @@ func (x *exchange) refuse(status int, end bool) {
 // because of the Trailer or Expect fields, as for HTTP/1. It returns false if the request is malformed.
 func (x *exchange) readFields(h *http2conn.Head) bool {
 	q := &x.request
-	x.refusal = 0
+	x.refusal = nil
 	announced := 0 // total length of the Trailer fields, in bytes
 	for _, f := range h.Fields {
 		switch transport.RoleOf(f.Name) {
@@ -164,18 +164,18 @@ func (x *exchange) readFields(h *http2conn.Head) bool {
 		case transport.ExpectRole:
 			continues, other := wire.Expectation(f.Value)
 			q.Expect100 = q.Expect100 || continues
-			if other && x.refusal == 0 {
-				x.refusal = http.StatusExpectationFailed // RFC 9110 section 10.1.1
+			if other && x.refusal == nil {
+				x.refusal = wire.Refuse(wire.WordExpect)
 			}
 		case transport.TrailerRole:
 			announced += len(f.Value) + len(",")
 			if announced <= wire.MaxRequestTrailer && wire.ForbidsTrailers(f.Value) {
-				x.refusal = http.StatusBadRequest
+				x.refusal = wire.Refuse(wire.WordTrailerName)
 			}
 		}
 	}
 	if announced > wire.MaxRequestTrailer {
-		x.refusal = http.StatusRequestHeaderFieldsTooLarge
+		x.refusal = wire.Refuse(wire.WordListTooLong)
 	}
 	return wire.ValidHost(q.Host)
 }
@@ -191,9 +191,9 @@ func validPath(path, method string) bool {
 
 // serve serves the request and then releases it.
 func (x *exchange) serve() {
-	if x.refusal != 0 {
+	if x.refusal != nil {
 		x.recordRefusal()
-		x.server.proxy.Refuse(x, x.refusal)
+		x.server.proxy.Refuse(x, x.refusal.Status)
 	} else {
 		if x.request.Length == 0 && x.request.Method != http.MethodConnect {
 			x.body.awaitEnd()
@@ -205,15 +205,11 @@ func (x *exchange) serve() {
 
 // recordRefusal records the bound or the client error of a request that is rejected with x.refusal.
 func (x *exchange) recordRefusal() {
-	if name, ok := rewrite.RefusalBound(x.refusal, nil); ok {
+	if name, ok := rewrite.RefusalBound(x.refusal.Status, x.refusal); ok {
 		x.conn.hit(name)
-		return
+	} else {
+		x.server.settings.Bounds.Fail(bound.MalformedRequest, x.conn.remote, x.refusal)
 	}
-	word := wire.WordTrailerName
-	if x.refusal == http.StatusExpectationFailed {
-		word = wire.WordExpect
-	}
-	x.server.settings.Bounds.Fail(bound.MalformedRequest, x.conn.remote, &wire.Refused{Word: word, Status: x.refusal})
 }
 
 // end releases the request.

@@ -2,7 +2,6 @@ package http2
 
 import (
 	"errors"
-	"net/http"
 	"sync"
 	"time"
 
@@ -115,7 +114,7 @@ func (c *serverConn) Request(id uint32, h *http2conn.Head, end bool) {
 	x := &w.exchange
 	x.conn = c
 	if h.TooLarge {
-		x.refuse(http.StatusRequestHeaderFieldsTooLarge, end)
+		x.refuse(end)
 	} else if !x.read(c, h, end) {
 		c.RefuseMalformed(id, "malformed header section")
 		c.drop(w)

@@ -129,7 +129,7 @@ func (r *Request) parse(b []byte) (n int, refused *Refused) {
 	if !resumed {
 		if !r.findLine(b) {
 			if r.begin < len(b) && b[r.begin] != '\r' && !transport.IsTokenChar(b[r.begin]) {
-				return 0, refuse(WordRequestLine) // for example a TLS ClientHello, in which a LF may never arrive
+				return 0, Refuse(WordRequestLine) // for example a TLS ClientHello, in which a LF may never arrive
 			}
 			return 0, nil
 		}
@@ -146,7 +146,7 @@ func (r *Request) parse(b []byte) (n int, refused *Refused) {
 	}
 	bare := b[r.lineEnd-1] != '\r'
 	if word := r.head.read(b, r.lineEnd+1, n, bare, strictly); word != "" {
-		return 0, refuse(word)
+		return 0, Refuse(word)
 	}
 	if refused := r.validate(); refused != nil {
 		return 0, refused
@@ -196,16 +196,16 @@ func (r *Request) line(b []byte) *Refused {
 	}
 	first, last := bytes.IndexByte(line, ' '), bytes.LastIndexByte(line, ' ')
 	if first < 0 || first == last {
-		return refuse(WordRequestLine)
+		return Refuse(WordRequestLine)
 	}
 	r.Method, r.Target = line[:first], line[first+1:last]
 	version := line[last+1:]
 	if !ValidToken(r.Method) || !Visible(r.Target) || len(version) != len("HTTP/1.1") ||
 		string(version[:5]) != "HTTP/" || !digit(version[5]) || version[6] != '.' || !digit(version[7]) {
-		return refuse(WordRequestLine)
+		return Refuse(WordRequestLine)
 	}
 	if version[5] != '1' {
-		return refuse(WordVersion) // net/http passes the first half of the HTTP/2 preface to a handler as a request
+		return Refuse(WordVersion) // net/http passes the first half of the HTTP/2 preface to a handler as a request
 	}
 	r.Minor = int(version[7] - '0')
 	r.target()
@@ -254,17 +254,17 @@ func (r *Request) validate() *Refused {
 	http10 := r.Minor == 0
 	switch {
 	case h.options > maxOptions:
-		return refuse(WordConnection)
+		return Refuse(WordConnection)
 	case h.listed > maxConnection, h.announced > MaxRequestTrailer:
-		return refuse(WordListTooLong)
+		return Refuse(WordListTooLong)
 	case h.alias:
-		return refuse(WordAlias)
+		return Refuse(WordAlias)
 	case h.touched && h.bare && h.crlf:
-		return refuse(WordLineEnd) // a parser that only accepts CRLF would parse a different header section
+		return Refuse(WordLineEnd) // a parser that only accepts CRLF would parse a different header section
 	case h.codings > 0 && http10:
-		return refuse(WordTransferCoding)
+		return Refuse(WordTransferCoding)
 	case h.hosts > 1, h.hosts == 0 && !http10:
-		return refuse(WordHost)
+		return Refuse(WordHost)
 	}
 	return nil
 }
@@ -274,23 +274,23 @@ func (r *Request) unsupported() *Refused {
 	h := &r.head
 	switch {
 	case r.begin > 0:
-		return refuse(WordLeadingLine)
+		return Refuse(WordLeadingLine)
 	case h.bare:
-		return refuse(WordLineEnd)
+		return Refuse(WordLineEnd)
 	case h.folded:
-		return refuse(WordFold)
+		return Refuse(WordFold)
 	case h.codings > 1: // RFC 9112 section 6.1
 		return &Refused{Word: WordTransferCoding, Status: 501}
 	case h.lengthList:
-		return refuse(WordContentLength)
+		return Refuse(WordContentLength)
 	case h.chunked && h.forbidden:
-		return refuse(WordTrailerName)
+		return Refuse(WordTrailerName)
 	case r.Form == Absolute && string(r.Target) != "*" && schemeLength(r.Target) == 0:
-		return refuse(WordTarget)
+		return Refuse(WordTarget)
 	case h.hosts > 0 && plainHost(h.host) < 0 && !ValidHost(r.Host): // RFC 9112 section 3.2
-		return refuse(WordHost)
+		return Refuse(WordHost)
 	case h.expectOther && r.Minor > 0:
-		return refuse(WordExpect)
+		return Refuse(WordExpect)
 	}
 	return nil
 }

@@ -106,8 +106,8 @@ type Refused struct {
 
 func (e *Refused) Error() string { return "request refused: " + string(e.Word) }
 
-// refuse returns the error for a word.
-func refuse(word Word) *Refused {
+// Refuse returns the error for a word.
+func Refuse(word Word) *Refused {
 	status := 400
 	switch word {
 	case WordTooManyFields, WordListTooLong:
