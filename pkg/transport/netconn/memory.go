@@ -1,5 +1,5 @@
-// File memory.go limits the memory of requests that are being read or wait, over all
-// connections of clients.
+// File memory.go limits the memory that the requests of all client connections use while they are read
+// or wait.
 //
 // Each connection has an [Account]. The engines add the bytes that a request holds and
 // subtract them when the request releases them. The package does not allocate or free
@@ -36,8 +36,8 @@ import (
 )
 
 const (
-	// MemoryFraction is the part of the memory limit that is the budget, as its denominator. The rest
-	// is for the process itself, idle connections, buffers and garbage.
+	// MemoryFraction is the memory limit divided by the budget. The rest of the memory is for the process
+	// itself, idle connections, buffers and garbage.
 	MemoryFraction = 2
 	// Unlimited is the budget in bytes of a process without a memory limit.
 	Unlimited = 1 << 30
@@ -96,7 +96,7 @@ type Budget struct {
 	urgent  atomic.Int64 // sum at which reclaim is called even if skips is positive
 	begin   time.Time
 	clock   atomic.Int64 // time since begin, which is updated when an account is opened, closed or scanned
-	skips   atomic.Int64 // number of additions before the next call of reclaim while the sum is below the limit
+	skips   atomic.Int64 // number of additions above trigger and up to urgent before the next call of reclaim
 
 	mu       sync.Mutex
 	before   int64 // previous value of clock
@@ -132,7 +132,7 @@ func NewBudget(limit int64, bounds *bound.Recorder) *Budget {
 	return b
 }
 
-// Usage returns the number of bytes that requests hold, and the limit in bytes.
+// Usage returns the number of bytes that requests and charged connections hold, and the limit in bytes.
 func (b *Budget) Usage() (used, limit int64) {
 	if b == nil {
 		return 0, 0
@@ -177,9 +177,7 @@ func (a *Account) Close() {
 	delete(b.accounts, a)
 	b.chargeConnections()
 	if a.ending.Load() {
-		ending := b.endingBytes()
-		b.trigger.Store(b.hard + ending)
-		b.urgent.Store(b.limit + ending)
+		b.setTriggers(b.endingBytes(), b.limit)
 	}
 }
 
@@ -258,8 +256,8 @@ func (a *Account) BufferSize(size int) int {
 	return size
 }
 
-// AwaitLimit waits up to a second while the total usage is above the limit, so that connections that
-// are being closed can release their memory first. Without the wait, the usage would grow further in
+// AwaitLimit waits up to a second if the total usage is above the limit and connections are being closed,
+// so that they can release their memory first. Without the wait, the usage would grow further in
 // the meantime. A connection that holds no memory does not wait, so that its next request is served.
 func (a *Account) AwaitLimit() {
 	if a == nil {
@@ -360,17 +358,16 @@ func (a *Account) Set(held, n int) int {
 	return n
 }
 
-// reclaim ends the connections with the most memory per request until the others hold less than hard.
+// reclaim closes the connections with the most memory per request until the others hold at most hard.
 func (b *Budget) reclaim() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	ending := b.endingBytes()
-	urgent, now := b.limit, b.tick()
-	for b.used.Load()-ending > b.hard {
-		a := b.victim(b.used.Load()-ending, now)
+	ending, urgent, now := b.endingBytes(), b.limit, b.tick()
+	for sum := b.used.Load() - ending; sum > b.hard; sum = b.used.Load() - ending {
+		a := b.victim(sum, now)
 		if a == nil {
 			b.skips.Store(skippedScans)
-			if sum := b.used.Load() - ending; sum > b.limit { // the connections themselves exceed the limit
+			if sum > b.limit { // the connections themselves exceed the limit
 				urgent = min(sum+ordinary, max(sum, b.limit+b.charged))
 			}
 			break
@@ -380,6 +377,12 @@ func (b *Budget) reclaim() {
 		b.bounds.Hit(bound.Memory, a.peer)
 		go a.end()
 	}
+	b.setTriggers(ending, urgent)
+}
+
+// setTriggers sets the sums at which reclaim is called. ending is the number of bytes of the connections that are
+// being closed. urgent does not include ending. b.mu is held.
+func (b *Budget) setTriggers(ending, urgent int64) {
 	b.trigger.Store(b.hard + ending)
 	b.urgent.Store(urgent + ending)
 }
@@ -395,72 +398,84 @@ func (b *Budget) endingBytes() (n int64) {
 }
 
 // victim returns the connection to be closed next, or nil if there is none. sum is the number of bytes
-// without the connections that are being closed. now is a result of tick. If the sum is below the
-// limit, a connection is closed only so that connections that hold little are served. b.mu is held.
+// without the connections that are being closed. now is a result of tick. b.mu is held. The order is:
 //
-// If connections that hold little use half of the budget, together with the connections that are
-// charged themselves, they are the cause of the shortage. Then a connection is only closed for them
-// if it holds more than ordinary bytes per request. A connection that serves many ordinary requests
-// stays open. A connection with a single upload can hold more than that, so that connections up to
-// medium are compared by the sum of their bytes.
+//  1. The connection with the most bytes per request, if it holds more than medium bytes and more than
+//     ordinary bytes per request.
+//  2. The connection that has been stalled for the longest time. For example, the user container does not
+//     read an upload. The client may have disconnected, which is not detected if the connection contains
+//     unread input.
+//  3. The connection with the most bytes, if it holds more than small bytes and is larger than medium or
+//     without progress. It stays open if the connections that hold little, together with the connections
+//     that are charged themselves, use half of the budget, because they are the cause of the shortage.
+//  4. If the sum exceeds the limit, the connection with the most bytes per request, from the connections
+//     with progress or from the other connections up to medium. The group that holds more bytes is
+//     selected, so that a connection that holds little is not closed because of many tunnels. If the sum
+//     exceeds the limit only because connections are charged themselves, a connection that holds little
+//     stays open, because closing it would release little memory.
 //
-// Above the limit, the connections with progress and the other connections are compared by the sum of
-// their bytes, so that a connection that holds little is not closed because of many tunnels. If the
-// sum exceeds the limit only because connections are charged themselves, a connection that holds
-// little is not closed, because this would release little memory.
-//
-// A request can be stalled, for example because the user container does not read an upload. The client
-// may have disconnected, which is not detected if the connection contains unread input. Therefore the
-// connection that has been stalled for the longest time is closed for other connections.
+// Steps 1 to 3 also apply below the limit, so that connections that hold little are served.
 func (b *Budget) victim(sum, now int64) *Account {
-	var large, little, working heaviest
-	var stalled *Account // for the longest time
-	longest := int64(stalledTime)
-	charged := b.charged
-	var littleBytes, workingBytes int64 // up to small bytes, and with progress
-	var idleBytes int64                 // without progress
-	for a := range b.accounts {
-		used := a.used.Load()
-		stall := a.stall(now)
-		if stall >= longest && !a.ending.Load() && a.perRequest() > ordinary {
-			stalled, longest = a, stall
-		}
-		switch {
-		case a.ending.Load():
-		case used > medium:
-			large.add(a, max(a.perRequest(), ordinary), used)
-		case a.released.Load() > progress*used && stall < int64(stalledTime):
-			working.add(a, a.perRequest(), used)
-			littleBytes += used
-			workingBytes += used
-		case used > small:
-			large.add(a, ordinary, used)
-			little.add(a, a.perRequest(), used)
-			idleBytes += used
-		default:
-			little.add(a, a.perRequest(), used)
-			littleBytes += used
-			idleBytes += used
-		}
-	}
+	s := b.survey(now)
 	switch {
-	case large.account != nil && large.perRequest > ordinary:
-		return large.account
-	case stalled != nil:
-		return stalled
-	case large.account != nil && littleBytes+charged <= b.limit/2:
-		return large.account
+	case s.large.account != nil && s.large.perRequest > ordinary:
+		return s.large.account
+	case s.stalled != nil:
+		return s.stalled
+	case s.large.account != nil && s.workingBytes+s.smallBytes+b.charged <= b.limit/2:
+		return s.large.account
 	case sum <= b.limit:
 		return nil
 	}
-	next := little
-	if next.account == nil || workingBytes > idleBytes {
-		next = working
+	next := s.idle
+	if next.account == nil || s.workingBytes > s.smallBytes+s.mediumBytes {
+		next = s.working
 	}
-	if sum-charged <= b.limit && next.perRequest <= small {
+	if sum-b.charged <= b.limit && next.perRequest <= small {
 		return nil
 	}
 	return next.account
+}
+
+// A survey contains the connections that victim compares. Connections that are being closed are not included.
+type survey struct {
+	stalled *Account // stalled for the longest time, and for at least stalledTime
+	large   heaviest // of the connections above medium, and of those above small without progress
+	working heaviest // of the connections up to medium with progress
+	idle    heaviest // of the connections up to medium without progress
+
+	workingBytes int64 // sum of the connections up to medium with progress
+	smallBytes   int64 // sum of the connections up to small without progress
+	mediumBytes  int64 // sum of the connections above small and up to medium without progress
+}
+
+// survey compares all connections. now is a result of tick. b.mu is held.
+func (b *Budget) survey(now int64) (s survey) {
+	longest := int64(stalledTime)
+	for a := range b.accounts {
+		if a.ending.Load() {
+			continue
+		}
+		used, perRequest, stall := a.used.Load(), a.perRequest(), a.stall(now)
+		if stall >= longest && perRequest > ordinary {
+			s.stalled, longest = a, stall
+		}
+		switch {
+		case used > medium:
+			s.large.add(a, max(perRequest, ordinary), used)
+		case a.released.Load() > progress*used && stall < int64(stalledTime):
+			s.working.add(a, perRequest, used)
+			s.workingBytes += used
+		case used > small:
+			s.large.add(a, ordinary, used) // a single upload can hold more than ordinary bytes
+			s.idle.add(a, perRequest, used)
+			s.mediumBytes += used
+		default:
+			s.idle.add(a, perRequest, used)
+			s.smallBytes += used
+		}
+	}
+	return s
 }
 
 // heaviest is the connection with the most bytes per request, and with the most bytes if these are
