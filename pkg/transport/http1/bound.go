@@ -50,11 +50,7 @@ func (c *serverConn) recordRefusal(status int, err error) {
 // the client exceeded if the exchange ended with result.
 func (x *exchange) endForward(result *transport.Result) {
 	x.call.Release()
-	if result.Err == nil {
-		return
-	}
-	result.Err = rewrite.ClosedFor(result.Err, x.c.costly.Load())
-	if name, ok := rewrite.RequestBound(result.Err); ok {
+	if name, ok := rewrite.EndForward(result, x.c.costly.Load()); ok {
 		x.c.hit(name)
 	}
 }

@@ -309,11 +309,7 @@ func (x *exchange) sendInfo(status int, fields []wire.Field) {
 // recordResult completes the result of the exchange. If the client exceeded a bound, it also records that
 // bound.
 func (x *exchange) recordResult(result *transport.Result) {
-	if result.Err == nil {
-		return
-	}
-	result.Err = rewrite.ClosedFor(result.Err, x.costly.Load())
-	if name, ok := rewrite.RequestBound(result.Err); ok {
+	if name, ok := rewrite.EndForward(result, x.costly.Load()); ok {
 		x.conn.hit(name)
 	}
 }

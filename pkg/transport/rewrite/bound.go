@@ -42,6 +42,16 @@ func RequestBound(err error) (name bound.Name, ok bool) {
 	return 0, false
 }
 
+// EndForward completes the error of a result in the same way as [ClosedFor], and returns the bound in the same way
+// as [RequestBound].
+func EndForward(result *transport.Result, costly bool) (name bound.Name, ok bool) {
+	if result.Err == nil {
+		return 0, false
+	}
+	result.Err = ClosedFor(result.Err, costly)
+	return RequestBound(result.Err)
+}
+
 // ClosedFor replaces an error with the fault FaultClientGone by FaultOverloaded if costly is true. costly reports
 // whether the sidecar closed the connection of the client because of the memory budget.
 func ClosedFor(err error, costly bool) error {
