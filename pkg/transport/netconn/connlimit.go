@@ -48,9 +48,12 @@ type ConnLimit struct {
 	unknown int                   // number of places of connections that were never answered
 	scan    scan
 	waiting []*Place    // in Enter, the oldest first
-	totals  bound.Pool  // only the fields that count from the start of the process
 	full    bool        // OnFull was called, and connections are still waiting
 	timer   *time.Timer // calls admit; nil before the first use
+
+	// The following fields count from the start of the process. See the fields of bound.Pool.
+	accepted, evicted, refused uint64
+	waited                     time.Duration
 }
 
 // patience is the minimum time between the end of a request and the replacement of the
@@ -82,12 +85,14 @@ const MaxClosing = 64
 func (l *ConnLimit) State() bound.Pool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	p := l.totals
-	p.Open, p.Limit, p.Waiting, p.Reached = len(l.places)+l.closing, l.most, len(l.waiting), l.reached
-	if l.most == math.MaxInt {
-		p.Limit = 0
+	limit := l.most
+	if limit == math.MaxInt {
+		limit = 0
 	}
-	return p
+	return bound.Pool{
+		Open: len(l.places) + l.closing, Limit: limit, Waiting: len(l.waiting), Reached: l.reached,
+		Accepted: l.accepted, Evicted: l.evicted, Refused: l.refused, Waited: l.waited.Seconds(),
+	}
 }
 
 // A Place is the part of a Limit that belongs to one connection. Its methods may be called concurrently.
@@ -99,12 +104,12 @@ type Place struct {
 	tls   bool         // Greeted was called
 
 	// Guarded by limit.mu.
-	end   func() bool
-	index int           // in limit.places
-	left  bool          // the connection was closed, or is about to be
-	slow  bool          // the connection was replaced, and Leave was not called
-	turn  chan struct{} // closed when the place is free; nil if the connection did not wait
-	asked time.Duration // time of Enter, from limit.begin; 0 if the connection did not wait
+	end       func() bool
+	index     int           // in limit.places
+	left      bool          // the connection was closed, or is about to be
+	slow      bool          // the connection was replaced, and Leave was not called
+	turn      chan struct{} // closed when the place is free; nil if the connection did not wait
+	waitStart time.Duration // time of Enter, from limit.begin; 0 if the connection did not wait
 }
 
 // A moment is a state of a connection and the time at which it began, in nanoseconds since
@@ -166,7 +171,7 @@ func (l *ConnLimit) Enter(peer string, end func() bool, stop <-chan struct{}) (p
 	}
 	l.waiting = slices.Delete(l.waiting, i, i+1)
 	l.wanted.Store(len(l.waiting) > 0)
-	l.totals.Refused++
+	l.refused++
 	return nil, false
 }
 
@@ -184,7 +189,7 @@ func (l *ConnLimit) tryEnter(p *Place) bool {
 	if len(l.waiting) == 0 {
 		l.full = false
 	}
-	p.turn, p.asked = make(chan struct{}), l.now()
+	p.turn, p.waitStart = make(chan struct{}), l.now()
 	l.waiting = append(l.waiting, p)
 	l.wanted.Store(true)
 	l.admit()
@@ -197,7 +202,7 @@ func (l *ConnLimit) now() time.Duration { return time.Since(l.begin) }
 func (l *ConnLimit) take(p *Place) {
 	p.index = len(l.places)
 	l.places = append(l.places, p)
-	l.totals.Accepted++
+	l.accepted++
 	l.unknown++
 	l.scan.found[newcomer] = true
 	p.since.Store(int64(l.moment(newcomer)))
@@ -213,7 +218,7 @@ func (l *ConnLimit) admit() {
 		p := l.waiting[0]
 		l.waiting = slices.Delete(l.waiting, 0, 1)
 		l.take(p)
-		l.totals.Waited += (now - p.asked).Seconds()
+		l.waited += now - p.waitStart
 		close(p.turn)
 	}
 	l.wanted.Store(len(l.waiting) > 0)
@@ -245,7 +250,7 @@ func (l *ConnLimit) makeRoom(now time.Duration) bool {
 			continue
 		}
 		l.bounds.Hit(bound.MaxConnections, p.peer)
-		l.totals.Evicted++
+		l.evicted++
 		if !p.known.Load() {
 			l.distrust(c.since.state())
 		}
