@@ -41,7 +41,7 @@ func NewLogger(c *config.Config) (*zap.Logger, zap.AtomicLevel) {
 		wrong = append(wrong, fmt.Errorf("%s: %w", c.LoggingConfig.Name(), err))
 		z = baseLogging()
 		log, output, err = build(z)
-		zap.Must(log, err)
+		log = zap.Must(log, err)
 	}
 	log = log.Named("queueproxy")
 	if c.OnKnative.V {
@@ -155,11 +155,22 @@ func (s *sidecar) logFailure(o *observation.Observation) {
 
 // logBound logs that a bound or a client error closed connections, streams or requests.
 func (s *sidecar) logBound(e bound.Event) {
-	if e.Name.IsError() {
-		s.log.Warn("a client error closed a "+string(e.Name.Closes()), zap.Stringer("clientError", e.Name), zap.String("error", e.Error),
-			zap.String("peer", e.Peer), zap.Uint64("count", e.Count), zap.String("cause", e.Name.Text()))
-		return
+	key, text := "bound", "a bound closed a "+string(e.Name.Closes())
+	switch {
+	case !e.Name.IsError():
+	case e.Name.Closes() == bound.Request:
+		key, text = "clientError", "request rejected because of a client error"
+	default:
+		key, text = "clientError", "connection closed because of a client error"
 	}
-	s.log.Warn("a bound closed a "+string(e.Name.Closes()),
-		zap.Stringer("bound", e.Name), zap.String("peer", e.Peer), zap.Uint64("count", e.Count), zap.String("cause", e.Name.Text()))
+	fields := []zap.Field{
+		zap.Stringer(key, e.Name),
+		zap.String("peer", e.Peer),
+		zap.Uint64("count", e.Count),
+		zap.String("cause", e.Name.Text()),
+	}
+	if e.Error != "" {
+		fields = append(fields, zap.String("error", e.Error))
+	}
+	s.log.Warn(text, fields...)
 }

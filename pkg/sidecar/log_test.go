@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -237,17 +238,25 @@ func TestLogBoundIncludesPeerAndCount(t *testing.T) {
 		for range 3 {
 			s.bounds.Hit(bound.ConcurrentStreams, "10.0.0.1:1234")
 		}
+		s.bounds.Fail(bound.MalformedRequest, "10.0.0.1:1234", errors.New("no host"))
+		s.bounds.Fail(bound.TLSFailed, "10.0.0.1:1234", errors.New("no TLS"))
 		ended, end := context.WithCancel(t.Context())
 		end()
 		harness.NoError(t, s.bounds.Run(ended, s.logBound))
 	})
-	if len(lines) != 1 {
-		t.Fatalf("got %d lines, want 1: %v", len(lines), lines)
+	want := []map[string]any{
+		{"message": "a bound closed a stream", "bound": "h2-concurrent-streams", "count": 3.0, "cause": bound.ConcurrentStreams.Text()},
+		{"message": "request rejected because of a client error", "clientError": "malformed-request", "count": 1.0, "error": "no host"},
+		{"message": "connection closed because of a client error", "clientError": "tls-handshake", "count": 1.0, "error": "no TLS"},
 	}
-	for key, want := range map[string]any{
-		"severity": "WARNING", "message": "a bound closed a stream",
-		"bound": "h2-concurrent-streams", "peer": "10.0.0.1:1234", "count": 3.0, "cause": bound.ConcurrentStreams.Text(),
-	} {
-		harness.Equal(t, lines[0][key], want, key)
+	if len(lines) != len(want) {
+		t.Fatalf("got %d lines, want %d: %v", len(lines), len(want), lines)
+	}
+	for i, line := range lines {
+		harness.Equal(t, line["severity"], "WARNING", "severity")
+		harness.Equal(t, line["peer"], "10.0.0.1:1234", "peer")
+		for key, value := range want[i] {
+			harness.Equal(t, line[key], value, key)
+		}
 	}
 }

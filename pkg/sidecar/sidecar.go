@@ -231,12 +231,10 @@ func (s *sidecar) build() (err error) {
 	if s.watcher, err = netconn.NewWatcher(); err != nil {
 		return err
 	}
-	s.prober = probe.New(c.Probes.V, probe.Options{
-		AutoDetectHTTP2: c.AutoDetectHTTP2.V,
-		OwnPorts:        s.ownPorts(),
-		OnChange:        s.logReadinessChange,
-		OnReady:         func(ready bool) { s.telemetry.metrics.ReadinessChanged(ready) },
-	})
+	probing := s.probeOptions()
+	probing.OnChange = s.logReadinessChange
+	probing.OnReady = func(ready bool) { s.telemetry.metrics.ReadinessChanged(ready) }
+	s.prober = probe.New(c.Probes.V, probing)
 	s.app = http1client.New(http1client.Settings{
 		Port:         c.UserPort.V,
 		MaxIdle:      c.Concurrency.V,
@@ -347,10 +345,15 @@ func (s *sidecar) statusSources() status.Sources {
 // check probes the user container and returns the result. In contrast to a queue probe, it does not
 // change the readiness, the metrics and the log.
 func (s *sidecar) check(ctx context.Context) observation.Readiness {
-	p := probe.New(s.config.Probes.V, probe.Options{AutoDetectHTTP2: s.config.AutoDetectHTTP2.V, OwnPorts: s.ownPorts()})
+	p := probe.New(s.config.Probes.V, s.probeOptions())
 	_ = p.Ready(ctx) // State contains the result
 	defer func() { _ = p.Stop(ctx) }()
 	return p.State()
+}
+
+// probeOptions returns the options of all probes of the user container.
+func (s *sidecar) probeOptions() probe.Options {
+	return probe.Options{AutoDetectHTTP2: s.config.AutoDetectHTTP2.V, OwnPorts: s.ownPorts()}
 }
 
 // lost returns the numbers of dropped lines of the request log and of dropped spans.
