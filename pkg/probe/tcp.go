@@ -25,12 +25,12 @@ const lingerSeconds = 1
 // A dialer opens the connections of one probe. The attempts of a probe never overlap.
 type dialer struct {
 	bothLoopbacks bool      // dial [::1] if no server listens on 127.0.0.1; true if the probe has no host
-	dialed6       time.Time // time of the last dial of [::1]
+	dialed6       time.Time // time of the last attempt to connect to [::1]
 }
 
-// loopback6Interval is the minimum interval between connections to [::1] if no server listens on
-// 127.0.0.1. It is longer than the interval for 127.0.0.1, because most applications listen on 127.0.0.1
-// and a second connection doubles the cost.
+// loopback6Interval is the minimum time between two connections to [::1] if no server listens on
+// 127.0.0.1. It is longer than for 127.0.0.1, because most applications listen on 127.0.0.1 and a
+// second connection doubles the cost.
 const loopback6Interval = 40 * time.Millisecond
 
 // hostOf returns the host of a probe and its dialer.

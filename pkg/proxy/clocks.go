@@ -164,7 +164,7 @@ func (d *deadlines) earliest() (e expiry) {
 		return e
 	}
 	if offer := d.offer.Load(); offer != 0 {
-		e.consider(transport.FaultResponseStall, c.Send, time.Duration(offer))
+		e.consider(transport.FaultClientReadStall, c.Send, time.Duration(offer))
 	}
 	if phase == observation.Queued {
 		e.consider(reasonError(observation.QueueTimeout), c.Queue, 0)

@@ -16,18 +16,18 @@ func (e reasonError) Error() string { return observation.Reason(e).String() }
 // reasons contains the failure reason of each fault. It is the only place that maps the errors of the
 // engines to failure reasons.
 var reasons = [transport.NumFaults]observation.Reason{
-	transport.FaultUnreachable:   observation.AppUnreachable,
-	transport.FaultLocal:         observation.Local,
-	transport.FaultReset:         observation.AppReset,
-	transport.FaultGarbage:       observation.AppGarbage,
-	transport.FaultAborted:       observation.AppReset,
-	transport.FaultOverloaded:    observation.Overload,
-	transport.FaultHeadLimit:     observation.HeadTooLarge,
-	transport.FaultClientGone:    observation.ClientGone,
-	transport.FaultBadRequest:    observation.BadRequest,
-	transport.FaultTooLarge:      observation.TooLarge,
-	transport.FaultBodyStall:     observation.ClientSlow,
-	transport.FaultResponseStall: observation.IdleTimeout,
+	transport.FaultUnreachable:     observation.AppUnreachable,
+	transport.FaultLocal:           observation.Local,
+	transport.FaultReset:           observation.AppReset,
+	transport.FaultGarbage:         observation.AppGarbage,
+	transport.FaultAborted:         observation.AppReset,
+	transport.FaultOverloaded:      observation.Overload,
+	transport.FaultHeadLimit:       observation.HeadTooLarge,
+	transport.FaultClientGone:      observation.ClientGone,
+	transport.FaultBadRequest:      observation.BadRequest,
+	transport.FaultTooLarge:        observation.TooLarge,
+	transport.FaultBodyStall:       observation.ClientSlow,
+	transport.FaultClientReadStall: observation.IdleTimeout,
 }
 
 // reasonOf returns the failure reason of an exchange that ended with err. If err has no fault, the user

@@ -31,7 +31,7 @@ func TestEachErrorHasReason(t *testing.T) {
 		{transport.FaultBadRequest, observation.BadRequest},
 		{transport.FaultTooLarge, observation.TooLarge},
 		{transport.FaultBodyStall, observation.ClientSlow},
-		{transport.FaultResponseStall, observation.IdleTimeout},
+		{transport.FaultClientReadStall, observation.IdleTimeout},
 	} {
 		harness.Equal(t, reasonOf(c.err), c.want, c.err)
 	}

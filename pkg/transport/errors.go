@@ -10,34 +10,34 @@ type Fault uint8
 
 // Values of Fault. Values from FaultClientGone onward are caused by the client.
 const (
-	FaultUnreachable   Fault = iota + 1 // no connection could be opened
-	FaultLocal                          // no connection, because the sidecar has no file descriptor, no local port or no memory for it
-	FaultReset                          // the connection was closed before the response was complete
-	FaultGarbage                        // the response is not valid HTTP
-	FaultAborted                        // the engine aborted the call
-	FaultOverloaded                     // the memory budget is exhausted
-	FaultHeadLimit                      // the header section of the request is longer than the user container accepts
-	FaultClientGone                     // the client disconnected
-	FaultBadRequest                     // the request is not valid HTTP or not allowed
-	FaultTooLarge                       // the request body is longer than MAX_BODY_BYTES
-	FaultBodyStall                      // the client does not send the next byte of the request body in time
-	FaultResponseStall                  // the client does not read the response in time
-	NumFaults                           // number of faults, including 0
+	FaultUnreachable     Fault = iota + 1 // no connection could be opened
+	FaultLocal                            // no connection, because the sidecar has no file descriptor, no local port or no memory for it
+	FaultReset                            // the connection was closed before the response was complete
+	FaultGarbage                          // the response is not valid HTTP
+	FaultAborted                          // the engine aborted the call
+	FaultOverloaded                       // the memory budget is exhausted
+	FaultHeadLimit                        // the header section of the request is longer than the user container accepts
+	FaultClientGone                       // the client disconnected
+	FaultBadRequest                       // the request is not valid HTTP or not allowed
+	FaultTooLarge                         // the request body is longer than MAX_BODY_BYTES
+	FaultBodyStall                        // the client does not send the next byte of the request body in time
+	FaultClientReadStall                  // the client does not read the response in time
+	NumFaults                             // number of faults, including 0
 )
 
 var faults = [NumFaults]string{
-	FaultUnreachable:   "user container: unreachable",
-	FaultLocal:         "user container: no local resources",
-	FaultReset:         "user container: reset",
-	FaultGarbage:       "user container: garbage",
-	FaultAborted:       "user container: aborted",
-	FaultOverloaded:    "memory budget exhausted",
-	FaultHeadLimit:     "user container: request head",
-	FaultClientGone:    "client disconnected",
-	FaultBadRequest:    "bad request",
-	FaultTooLarge:      "request body too large",
-	FaultBodyStall:     "request body timeout",
-	FaultResponseStall: "send timeout",
+	FaultUnreachable:     "user container: unreachable",
+	FaultLocal:           "user container: no local resources",
+	FaultReset:           "user container: connection reset",
+	FaultGarbage:         "user container: invalid response",
+	FaultAborted:         "user container: request aborted",
+	FaultOverloaded:      "memory budget exhausted",
+	FaultHeadLimit:       "user container: request header section too long",
+	FaultClientGone:      "client disconnected",
+	FaultBadRequest:      "bad request",
+	FaultTooLarge:        "request body too large",
+	FaultBodyStall:       "request body timeout",
+	FaultClientReadStall: "response write timeout",
 }
 
 func (f Fault) Error() string { return faults[f] }

@@ -27,7 +27,7 @@ func TestFaultOfFindsFault(t *testing.T) {
 
 func TestErrorContainsCause(t *testing.T) {
 	err := &transport.Error{Fault: transport.FaultReset, Err: io.EOF}
-	harness.Equal(t, err.Error(), "user container: reset: EOF")
+	harness.Equal(t, err.Error(), "user container: connection reset: EOF")
 	if !errors.Is(err, io.EOF) {
 		t.Errorf("got %v, want an error that wraps io.EOF", err)
 	}
@@ -48,7 +48,7 @@ func TestCausePrefersAbort(t *testing.T) {
 		want               string
 	}{
 		{late, reset, io.EOF, "request timeout"},
-		{nil, reset, io.EOF, "user container: reset"},
+		{nil, reset, io.EOF, "user container: connection reset"},
 		{nil, errors.New("closed"), io.EOF, "client disconnected: EOF"},
 		{nil, errors.New("closed"), transport.FaultTooLarge, "request body too large"},
 		{nil, errors.New("closed"), nil, "closed"},

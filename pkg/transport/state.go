@@ -77,7 +77,7 @@ type State interface {
 	NextExpiry() time.Time
 
 	// Expiry returns the reason why the request expired, or nil if it did not expire. The reason is
-	// FaultBodyStall, FaultResponseStall or an error of the handler. Expiry does not allocate memory.
+	// FaultBodyStall, FaultClientReadStall or an error of the handler. Expiry does not allocate memory.
 	Expiry() error
 }
 

@@ -182,7 +182,7 @@ func TestStopEndsWaitForPlace(t *testing.T) {
 
 // A request can arrive while the connection is being replaced. The connection serves it, and another
 // connection is closed.
-func TestConnectionWithNewRequestIsNotReplaced(t *testing.T) {
+func TestActiveConnectionIsNotClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMembers(t, 2)
 		all := m.answered(2)
@@ -336,7 +336,7 @@ func TestFullLimitCallsOnFullAfterReplacement(t *testing.T) {
 
 // More than half of the connections were never answered, so the others are not replaced. The new
 // connections arrive faster than patience.
-func TestNewConnectionsDoNotReplaceUsedConnection(t *testing.T) {
+func TestNewConnectionsDoNotCloseIdleConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMembers(t, 4)
 		all := append(m.answered(1), m.in(3)...)

@@ -271,7 +271,7 @@ func TestConnectionWithRecentProgressIsNotStalled(t *testing.T) {
 	})
 }
 
-func TestConnectionWithoutMemoryDoesNotAwaitLimit(t *testing.T) {
+func TestAwaitLimitIgnoresEmptyAccount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all, _ := closers(NewBudget(1<<20, nil), 2)
 		all[0].Add(2 << 20)

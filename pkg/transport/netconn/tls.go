@@ -60,8 +60,11 @@ var (
 	errNoContent     = errors.New("tls: too many messages without content")
 )
 
-// remoteError is the Op of the *net.OpError that crypto/tls returns for an alert of the client.
-const remoteError = "remote error"
+// Values of the Op of the *net.OpError that crypto/tls returns for an alert.
+const (
+	localError  = "local error"  // an alert of the server
+	remoteError = "remote error" // an alert of the client
+)
 
 // Sizes of the buffers for unsent encrypted bytes. A small buffer holds a record with 4 KiB of content and
 // the framing of a chunk.
@@ -99,25 +102,25 @@ type encryption struct {
 	conn   *tls.Conn
 
 	// The following fields are owned by the reader.
-	fd         uintptr    // valid inside WaitRead
-	shaking    *handshake // nil after the handshake
-	received   int        // number of bytes received since the last content
-	header     [5]byte    // first headerLen bytes of a record header
-	headerLen  int
-	recordLeft int  // remaining payload bytes of the current record
-	alert      byte // description of the last unencrypted alert, if alerted is true
-	alerted    bool
-	inputEnded bool // reading encrypted bytes returned an error or the end
-	invalid    bool // an invalid record is recorded
+	fd             uintptr    // valid inside WaitRead
+	shaking        *handshake // nil after the handshake
+	received       int        // number of bytes received since the last content
+	header         [5]byte    // first headerLen bytes of a record header
+	headerLen      int
+	recordLeft     int  // remaining payload bytes of the current record
+	alert          byte // description of the last unencrypted alert, if alerted is true
+	alerted        bool
+	inputEnded     bool // reading encrypted bytes returned an error or the end
+	recordReported bool // an invalid record was reported
 
 	rest wait // for the rest of a record or message
 
 	// The following fields hold the output of crypto/tls, which is written by the reader and the
 	// writer. They are guarded by mu.
-	mu     sync.Mutex
-	pooled *[]byte // the pooled buffer of out; may be nil
-	out    []byte  // unsent bytes
-	full   bool    // a reply exceeded MaxUnsent; crypto/tls cannot decrypt the records after it
+	mu            sync.Mutex
+	pooled        *[]byte // the pooled buffer of out; may be nil
+	out           []byte  // unsent bytes
+	replyOverflow bool    // a reply exceeded MaxUnsent; crypto/tls cannot decrypt the records after it
 
 	writing atomic.Bool  // content is being encrypted
 	replied atomic.Int32 // bytes of replies to TLS messages since the last batch
@@ -293,7 +296,7 @@ func (e *encryption) isAlert() bool {
 // which it rejects a certificate in TLS 1.3. crypto/tls expects an encrypted record and returns an error
 // of the record instead.
 func (e *encryption) alertError(err error) error {
-	if local, ok := errors.AsType[*net.OpError](err); ok && local.Op == "local error" && e.alerted {
+	if local, ok := errors.AsType[*net.OpError](err); ok && local.Op == localError && e.alerted {
 		return &net.OpError{Op: remoteError, Err: tls.AlertError(e.alert)}
 	}
 	return err
@@ -342,7 +345,7 @@ func (e *encryption) Write(p []byte) (int, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if len(e.out)+len(p) > MaxUnsent {
-		e.full = true
+		e.replyOverflow = true
 		e.hit(bound.TLSUnreadReplies)
 		return 0, errNotRead
 	}
@@ -428,17 +431,17 @@ func (e *encryption) read(fd uintptr, p []byte) (int, error) {
 func (e *encryption) overflowed() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.full
+	return e.replyOverflow
 }
 
 // recordInvalid records err if crypto/tls rejected a record or a message of the client. It does not record an
 // alert of the client, the end of the input, an error of the socket, or a bound.
 func (e *encryption) recordInvalid(err error) {
 	alert, isAlert := errors.AsType[*net.OpError](err)
-	if e.invalid || e.inputEnded || errors.Is(err, io.EOF) || e.overflowed() || isAlert && alert.Op == remoteError {
+	if e.recordReported || e.inputEnded || errors.Is(err, io.EOF) || e.overflowed() || isAlert && alert.Op == remoteError {
 		return
 	}
-	e.invalid = true
+	e.recordReported = true
 	e.server.bounds.Fail(bound.TLSRecord, e.link.RemoteAddr().String(), err)
 }
 

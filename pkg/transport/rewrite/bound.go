@@ -32,7 +32,7 @@ func RequestBound(err error) (name bound.Name, ok bool) {
 	switch transport.FaultOf(err) {
 	case transport.FaultBodyStall:
 		return bound.BodyTimeout, true
-	case transport.FaultResponseStall:
+	case transport.FaultClientReadStall:
 		return bound.SendTimeout, true
 	case transport.FaultTooLarge:
 		return bound.BodySize, true

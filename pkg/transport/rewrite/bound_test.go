@@ -53,7 +53,7 @@ func TestRequestErrorReturnsBound(t *testing.T) {
 		{errors.New("request timeout"), none},
 		{transport.FaultClientGone, none},
 		{transport.FaultBodyStall, bound.BodyTimeout},
-		{transport.FaultResponseStall, bound.SendTimeout},
+		{transport.FaultClientReadStall, bound.SendTimeout},
 		{transport.FaultTooLarge, bound.BodySize},
 		{transport.FaultBadRequest, none},
 		{&transport.Error{Fault: transport.FaultBadRequest, Err: &wire.BadChunk{Word: wire.WordTrailerTooLong}}, bound.TrailerSection},

@@ -3,9 +3,10 @@
 // the settings of the engines.
 //
 // The package does not read from or write to a connection. The packages http1client and http2client
-// make a [Call]. A Call and the [ServerSettings] refer to memory accounts and limits in package netconn.
-// They are not in package transport, because its importers must not depend on sockets. Strings and fields are not copied, and can refer to the buffers of an
-// engine.
+// make a [Call]. Call and [ServerSettings] use the memory accounts and limits of package netconn.
+// Therefore they are not part of package transport, whose importers must not depend on sockets.
+//
+// Strings and fields are not copied, and can refer to the buffers of an engine.
 package rewrite
 
 import (

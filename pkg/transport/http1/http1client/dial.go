@@ -30,7 +30,7 @@ type Settings struct {
 	Port         int           // port on 127.0.0.1, or on [::1] if no server listens on 127.0.0.1; 1..65535
 	MaxIdle      int           // maximum number of idle connections; 0 means defaultMaxIdle
 	MaxConns     int           // maximum number of open HTTP/1 connections; 0 means no limit
-	ConnectRetry time.Duration // how long a refused connection is retried (promises.md 3.7)
+	ConnectRetry time.Duration // maximum time for which a refused connection is retried (promises.md 3.7)
 
 	// H2C reports whether the configuration declares HTTP/2 for the user container. The preface is
 	// then sent even if the user container responds in HTTP/1.1.
@@ -54,8 +54,8 @@ const (
 	// idleTimeout is the maximum time for which a connection stays idle in the pool. If the server
 	// closes the connection earlier, alive detects its FIN.
 	idleTimeout = 90 * time.Second
-	// keepAliveMargin is how long before the announced timeout of the user container (Keep-Alive:
-	// timeout) an idle connection is no longer used.
+	// keepAliveMargin is the time by which an idle connection is discarded before the timeout that the
+	// user container announces (Keep-Alive: timeout).
 	keepAliveMargin = time.Second
 )
 

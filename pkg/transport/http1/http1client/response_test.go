@@ -300,7 +300,7 @@ func TestErrorWrapsSystemError(t *testing.T) {
 	a := app(t, func(conn *harness.AppConn) { readRequest(conn) })
 	err := newCall("GET", "/").do(a).err
 	var e *transport.Error
-	if !errors.As(err, &e) || e.Err == nil || !strings.HasPrefix(err.Error(), "user container: reset: ") {
+	if !errors.As(err, &e) || e.Err == nil || !strings.HasPrefix(err.Error(), "user container: connection reset: ") {
 		t.Errorf("got %v, want a reset with its cause", err)
 	}
 }
