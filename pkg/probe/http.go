@@ -28,8 +28,8 @@ const (
 )
 
 // newHTTPAttempt returns an attempt that passes if the status is from 200 to 399. The rules are those of the kubelet
-// (docs/promises.md 2.3). Status 101 does not pass. own lists the ports of the sidecar. Redirects to
-// these ports are not followed.
+// (docs/promises.md 2.3). Status 101 does not pass. Redirects to the ports of the sidecar, which
+// own contains, are not followed.
 func newHTTPAttempt(a *HTTPGetAction, autoDetectHTTP2 bool, own ...int) (try attemptFunc, where string) {
 	host, d := hostOf(a.Host)
 	target := urlOf(a, host)

@@ -29,8 +29,8 @@ type dialer struct {
 }
 
 // loopback6Interval is the minimum time between two connections to [::1] if no server listens on
-// 127.0.0.1. It is longer than for 127.0.0.1, because most applications listen on 127.0.0.1 and a
-// second connection doubles the cost.
+// 127.0.0.1. Most applications listen on 127.0.0.1, and a second connection doubles the cost. The time
+// is therefore longer than for 127.0.0.1.
 const loopback6Interval = 40 * time.Millisecond
 
 // hostOf returns the host of a probe and its dialer.

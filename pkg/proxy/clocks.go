@@ -71,7 +71,7 @@ func (d *deadlines) AwaitBody() {
 	if !d.bodyLimited.Load() {
 		return
 	}
-	start := int64(1) // uploading only requires a value other than 0
+	start := int64(1) // the exact time is only needed for Clocks.Body
 	if d.clocks.Body > 0 {
 		start = max(int64(time.Since(d.start)), start)
 	}

@@ -9,21 +9,21 @@
 //     then rejects the request with the reason overload. [Account.Await] waits for memory first.
 //   - [Account.Over] reports true for such a connection. The engine then reads more slowly.
 //   - If the sum is close to the limit, the connection with the most memory per request is closed.
-//   - [Account.AwaitLimit] pauses reading while the sum is above the limit, until such connections
-//     have released their memory.
+//   - If the sum exceeds the limit, [Account.AwaitLimit] waits until the closed connections have
+//     released their memory.
 //
-// The share of a connection is the memory that is free. A single connection can therefore hold
-// half of the budget. A connection that holds little is not limited by its share. If it needs
-// memory and the budget is exhausted, a connection that holds more is closed. A client with few
-// requests is therefore served while other clients use all of the budget. A connection with an
-// upload that makes progress is closed last.
+// The share of a connection is the free memory. A single connection can therefore use half of
+// the budget. The share does not limit a connection that uses little memory. If it needs memory
+// and the budget is exhausted, a connection that uses more memory is closed. Therefore a client
+// with few requests is served even if other clients use the whole budget. A connection is closed
+// last if it has an upload that makes progress.
 //
-// The connection of an ingress or of the activator carries the requests of many clients. It is
-// therefore compared by its memory per request, and it is not closed if the budget is used by many
-// connections that hold little.
+// The connection of an ingress or of the activator contains the requests of many clients. For this
+// reason, connections are compared by their memory per request. Such a connection is not closed if
+// the budget is used by many connections that use little memory.
 //
-// The connections themselves are part of the budget if there are many of them, so that less memory
-// remains for their requests.
+// If there are many connections, they are also charged to the budget, so that less memory remains
+// for their requests.
 
 package netconn
 
@@ -66,8 +66,8 @@ const (
 	stalledTime = awaitTime / 2
 	// clockInterval is the minimum time between two updates of the clock.
 	clockInterval = 100 * time.Millisecond
-	// maxClockInterval is the time after which an update of the clock is late. The time of an Add before such
-	// an update is unknown.
+	// maxClockInterval is the maximum time between two updates of the clock. If it is exceeded, the time
+	// of the previous calls of Add, Sub and Progress is unknown.
 	maxClockInterval = 2 * clockInterval
 	// closingFraction is the budget divided by the number of bytes by which the sum can exceed it
 	// while connections are being closed.
@@ -258,7 +258,8 @@ func (a *Account) BufferSize(size int) int {
 
 // AwaitLimit waits up to a second if the total usage is above the limit and connections are being closed,
 // so that they can release their memory first. Without the wait, the usage would grow further in
-// the meantime. A connection that holds no memory does not wait, so that its next request is served.
+// the meantime. AwaitLimit does not wait if the connection holds no memory, so that its next request
+// is served.
 func (a *Account) AwaitLimit() {
 	if a == nil {
 		return
@@ -402,19 +403,20 @@ func (b *Budget) endingBytes() (n int64) {
 //
 //  1. The connection with the most bytes per request, if it holds more than medium bytes and more than
 //     ordinary bytes per request.
-//  2. The connection that has been stalled for the longest time. For example, the user container does not
-//     read an upload. The client may have disconnected, which is not detected if the connection contains
-//     unread input.
-//  3. The connection with the most bytes, if it holds more than small bytes and is larger than medium or
-//     without progress. It stays open if the connections that hold little, together with the connections
-//     that are charged themselves, use half of the budget, because they are the cause of the shortage.
-//  4. If the sum exceeds the limit, the connection with the most bytes per request, from the connections
-//     with progress or from the other connections up to medium. The group that holds more bytes is
-//     selected, so that a connection that holds little is not closed because of many tunnels. If the sum
-//     exceeds the limit only because connections are charged themselves, a connection that holds little
-//     stays open, because closing it would release little memory.
+//  2. The connection that has been stalled for the longest time, for example because the user container
+//     does not read an upload. It is possible that the client has disconnected, because this is not
+//     detected if the connection contains unread input.
+//  3. The connection with the most bytes. It must hold more than medium bytes, or it must hold more than
+//     small bytes and make no progress. It is not closed if small connections, connections with progress
+//     and the memory of the connections themselves use half of the budget, because they are then the cause
+//     of the shortage.
+//  4. If the sum exceeds the limit, the connection with the most bytes per request. The connections with
+//     progress and the connections without progress are two groups, and the connection is in the group
+//     that uses more memory. Otherwise a small connection could be closed because of many tunnels. If the
+//     sum exceeds the limit because of the memory of the connections themselves, small connections are not
+//     closed, because this would release little memory.
 //
-// Steps 1 to 3 also apply below the limit, so that connections that hold little are served.
+// Steps 1 to 3 also apply below the limit, so that small connections are served.
 func (b *Budget) victim(sum, now int64) *Account {
 	s := b.survey(now)
 	switch {
@@ -437,16 +439,16 @@ func (b *Budget) victim(sum, now int64) *Account {
 	return next.account
 }
 
-// A survey contains the connections that victim compares. Connections that are being closed are not included.
+// A survey is the result of a comparison of all connections, except those that are being closed.
 type survey struct {
-	stalled *Account // stalled for the longest time, and for at least stalledTime
-	large   heaviest // of the connections above medium, and of those above small without progress
-	working heaviest // of the connections up to medium with progress
-	idle    heaviest // of the connections up to medium without progress
+	stalled *Account // connection with the longest stall time; nil if it is less than stalledTime
+	large   heaviest // connection with more than medium bytes, or with more than small bytes and no progress
+	working heaviest // connection with progress and at most medium bytes
+	idle    heaviest // connection with no progress and at most medium bytes
 
-	workingBytes int64 // sum of the connections up to medium with progress
-	smallBytes   int64 // sum of the connections up to small without progress
-	mediumBytes  int64 // sum of the connections above small and up to medium without progress
+	workingBytes int64 // sum of the connections with progress and at most medium bytes
+	smallBytes   int64 // sum of the connections with no progress and at most small bytes
+	mediumBytes  int64 // sum of the connections with no progress, more than small bytes, and at most medium bytes
 }
 
 // survey compares all connections. now is a result of tick. b.mu is held.

@@ -427,7 +427,7 @@ func TestManyConnectionsReduceBudget(t *testing.T) {
 	harness.Equal(t, used, int64(0), "bytes after all connections were closed")
 }
 
-// The connections that were opened first are closed first.
+// The test closes the first connections, which were opened before the limit for free connections was reached.
 func TestOpenConnectionsDetermineChargedMemory(t *testing.T) {
 	const limit, free, more = 24 << 20, 24 << 20 / freeFraction / ConnectionBytes, 100
 	b := NewBudget(limit, nil)

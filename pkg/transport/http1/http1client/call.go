@@ -35,8 +35,8 @@ var past = time.Unix(1, 0)
 // [Call.Begin] after [Response.Close], [Response.Tunnel] or a failed [Call.Do] has returned.
 type Call struct {
 	rewrite.Call
-	Hold bool // if Do is aborted, keep its connection in Held
-	Many bool // the client sends many concurrent requests: the response is read in blocks of at most 32 KB instead of 64 KB
+	Hold bool // Do stores its connection in Held if it is aborted
+	Many bool // the response is read in blocks of at most 32 KB instead of 64 KB, because the client sends many concurrent requests
 
 	mu      sync.Mutex
 	conn    *clientConn
