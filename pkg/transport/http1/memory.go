@@ -5,10 +5,9 @@ import "github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 // Sizes for the memory budget. The memory of a request is charged in addition to the buffer that holds
 // its header section.
 const (
-	requestBytes = 8 << 10  // bytes for the stack of a request and the connection to the user container
-	uploadBytes  = 36 << 10 // bytes for the goroutine and the buffer that forward an incomplete body
-	fieldBytes   = 48       // bytes for a parsed field
-	manyFields   = 64       // maximum number of fields for which an idle connection keeps memory
+	requestBytes = 8 << 10 // bytes for the stack of a request and the connection to the user container
+	fieldBytes   = 48      // bytes for a parsed field
+	manyFields   = 64      // maximum number of fields for which an idle connection keeps memory
 )
 
 // charge sets the number of bytes that the read buffer occupies in the memory budget.
@@ -33,14 +32,7 @@ func (x *exchange) reserve() bool {
 	if !x.call.Memory.Reserve(x.size, 1) {
 		return false
 	}
-	if x.call.Body == nil {
-		return true
-	}
-	if !x.c.memory.Await(uploadBytes) {
-		return false
-	}
-	x.call.BodyMemory = uploadBytes
-	return true
+	return x.call.Body == nil || x.call.ReserveBody()
 }
 
 // evictMemory closes the connection because the memory budget is exhausted. Any goroutine may call it.

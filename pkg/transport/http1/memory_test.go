@@ -3,6 +3,7 @@ package http1_test
 import (
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/queue-proxy/queue-proxy/test/harness"
@@ -55,13 +56,15 @@ func TestRejectedHeaderIsReleasedBeforeConnectionEnds(t *testing.T) {
 	head := "GET / HTTP/1.1\r\nHost: a\r\nA: " + strings.Repeat("a", 2<<20)
 	before := used()
 	all := make([]*harness.Client, clients)
+	var sending sync.WaitGroup // Send copies head
 	for i := range all {
 		all[i] = proxy.Dial()
-		go all[i].Send(head)
+		sending.Go(func() { all[i].Send(head) })
 	}
 	for _, c := range all {
 		harness.Equal(t, c.Receive("GET").Status(), 431, "status")
 	}
+	sending.Wait()
 	const limit = 100 << 10
 	if got := (used() - before) / clients; got > limit {
 		t.Errorf("got %d bytes for each rejected header section, want at most %d", got, limit)

@@ -48,10 +48,6 @@ func (x *exchange) cause(killed, err error) error {
 	return transport.Cause(killed, err, x.body.failed())
 }
 
-// uploadBytes is the memory to send a body that was not received completely, in bytes. It includes a
-// goroutine and its buffer.
-const uploadBytes = 36 << 10
-
 // forwardH1 forwards the request to a user container that uses HTTP/1.1.
 func (x *exchange) forwardH1(state transport.State) (result transport.Result) {
 	c := &x.call
@@ -67,10 +63,9 @@ func (x *exchange) forwardH1(state transport.State) (result transport.Result) {
 		x.request.Expect100 = c.Expect100
 	}
 	if c.Body != nil {
-		if !x.conn.memory.Await(uploadBytes) {
+		if !c.ReserveBody() {
 			return transport.Result{Err: transport.FaultOverloaded}
 		}
-		c.BodyMemory = uploadBytes
 		defer c.ReleaseBody()
 	}
 	r := x.do(state, &result)

@@ -240,17 +240,21 @@ func (a *Account) Await(n int) bool {
 // time, because read buffers are not part of the budget and many connections can read concurrently.
 func (a *Account) Scarce() bool { return a != nil && a.budget.used.Load() > a.budget.limit/2 }
 
-// BufferSize returns the size in bytes of a buffer for output that the peer may not read: size, size/2 if more
-// than half of the budget is used, and size/16 if more than three quarters are used. The memory of many
-// slow downloads then stays below the budget.
+// BufferSize returns the size in bytes of a buffer that a slow peer can hold for a long time. The result is
+// size, size/2 if half of the budget or a quarter of the share of the connection is used, and size/16 if three
+// quarters of the budget or half of the share are used. The memory of many slow requests then stays below the
+// budget.
 func (a *Account) BufferSize(size int) int {
 	if a == nil {
 		return size
 	}
-	switch used, limit := a.budget.used.Load(), a.budget.limit; {
-	case used > limit-limit/4:
+	b := a.budget
+	used, total := a.used.Load(), b.used.Load()
+	share := b.soft - total
+	switch {
+	case total > b.limit-b.limit/4 || used > share/2:
 		return size / 16
-	case used > limit/2:
+	case total > b.limit/2 || used > share/4:
 		return size / 2
 	}
 	return size

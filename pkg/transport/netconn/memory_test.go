@@ -457,3 +457,23 @@ func TestClosingConnectionsLimitNewConnections(t *testing.T) {
 		t.Errorf("connections hold %d bytes, want at most %d", used, want)
 	}
 }
+
+func TestBufferSizeDependsOnFreeMemory(t *testing.T) {
+	const size = 64 << 10
+	var unlimited *Account
+	harness.Equal(t, unlimited.BufferSize(size), size, "without a budget")
+	for _, c := range []struct{ own, others, want int }{
+		{0, 0, size},
+		{3 << 20, 0, size},
+		{4 << 20, 0, size / 2},  // a quarter of the share of the connection
+		{8 << 20, 0, size / 16}, // half of the share
+		{0, 11 << 20, size / 2},
+		{0, 16 << 20, size / 16},
+	} {
+		b := NewBudget(20<<20, nil)
+		a, other := b.Open("", nil), b.Open("", nil)
+		a.Add(c.own)
+		other.Add(c.others)
+		harness.Equal(t, a.BufferSize(size), c.want, "with", c.own, "bytes of the connection and", c.others, "of others")
+	}
+}

@@ -33,8 +33,10 @@ type Call struct {
 	// Memory is charged to the client connection. An engine reserves the memory for the encoded header
 	// section, which can be much longer than its fields in memory, because fields that are repeated by
 	// HPACK index share one string.
-	Memory     netconn.HeadMemory
-	BodyMemory int // bytes that are charged to the account of Memory while Body is sent; see ReleaseBody
+	Memory netconn.HeadMemory
+
+	bodyMemory int  // bytes that are charged to the account of Memory while Body is sent
+	smallBody  bool // Body is sent with a small buffer, because memory is scarce
 
 	Sends int            // number of times that the request was sent, including incomplete attempts
 	Held  transport.Held // the rest of an aborted call, for which the caller waits; nil if there is none
@@ -52,13 +54,41 @@ var ErrNoMemory = &transport.Error{Fault: transport.FaultOverloaded, Err: errors
 // the one that is sent to the client.
 const ResponseCopies = 2
 
-// ReleaseBody releases BodyMemory. A client calls it after Body is sent.
-func (c *Call) ReleaseBody() {
-	c.Memory.Account.Sub(c.BodyMemory)
-	c.BodyMemory = 0
+// Sizes in bytes for the memory to send Body.
+const (
+	largeBodyBuffer = 32 << 10
+	smallBodyBuffer = 4 << 10
+	bodySender      = 4 << 10 // a goroutine
+)
+
+// ReserveBody charges the memory to send Body to the account of Memory. It waits in the same way as
+// [netconn.Account.Await], and returns false if the budget is exhausted.
+func (c *Call) ReserveBody() bool {
+	a := c.Memory.Account
+	c.smallBody = a.BufferSize(largeBodyBuffer) < largeBodyBuffer
+	n := bodySender + c.BodyBuffer()
+	if !a.Await(n) {
+		return false
+	}
+	c.bodyMemory = n
+	return true
 }
 
-// Release releases Memory and BodyMemory after the call. It can be called more than once.
+// BodyBuffer returns the size in bytes of the buffer with which a client sends Body.
+func (c *Call) BodyBuffer() int {
+	if c.smallBody {
+		return smallBodyBuffer
+	}
+	return largeBodyBuffer
+}
+
+// ReleaseBody releases the memory of ReserveBody. A client calls it after Body is sent.
+func (c *Call) ReleaseBody() {
+	c.Memory.Account.Sub(c.bodyMemory)
+	c.bodyMemory = 0
+}
+
+// Release releases Memory and the memory of ReserveBody after the call. It can be called more than once.
 func (c *Call) Release() {
 	c.Memory.Release()
 	c.ReleaseBody()
@@ -67,7 +97,7 @@ func (c *Call) Release() {
 // MoveTo copies the request to another call, which then holds the memory of c.
 func (c *Call) MoveTo(to *Call) {
 	*to = *c
-	c.Memory, c.BodyMemory = netconn.HeadMemory{Account: c.Memory.Account}, 0
+	c.Memory, c.bodyMemory = netconn.HeadMemory{Account: c.Memory.Account}, 0
 }
 
 // Began records in result that the final response has begun.

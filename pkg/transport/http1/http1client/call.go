@@ -368,7 +368,7 @@ const chunkRoom = len("8000\r\n")
 
 // copyBody sends Body with the framing of Request.
 func (c *Call) copyBody(conn *clientConn) (state uploadState, bodyErr error) {
-	pooled := conn.buffers.Get(pieceSize)
+	pooled := conn.buffers.Get(c.BodyBuffer())
 	defer conn.buffers.Put(pooled)
 	buf := *pooled
 	chunked, body := c.Request.Chunked, transport.Counter{Length: c.Request.Length}
