@@ -49,13 +49,14 @@ func TestProgramReportsFailedChecks(t *testing.T) {
 
 func TestProgramRejectsInvalidOptions(t *testing.T) {
 	for args, want := range map[string]string{
-		"":                         "one of -bin and -url is required; see -help",
-		"-bin a -url http://a:1":   "one of -bin and -url is required; see -help",
-		"-bin does-not-exist":      "no such file or directory",
-		"-url a:1":                 `-url "a:1": want http://HOST:PORT or https://HOST:PORT`,
-		"-url http://a:1 -run (":   "missing closing )",
-		"-url http://a:1 http://b": `unexpected argument "http://b"`,
-		"-url http://a:1 -run Qu":  `no check that can run matches -run "Qu"`,
+		"":                                     "one of -bin and -url is required; see -help",
+		"-bin a -url http://a:1":               "one of -bin and -url is required; see -help",
+		"-bin does-not-exist":                  "no such file or directory",
+		"-url a:1":                             `-url "a:1": want http://HOST:PORT or https://HOST:PORT`,
+		"-url http://a:1 -run (":               "missing closing )",
+		"-url http://a:1 -fixed-ports -run Qu": "-fixed-ports requires -bin",
+		"-url http://a:1 http://b":             `unexpected argument "http://b"`,
+		"-url http://a:1 -run Qu":              `no check that can run matches -run "Qu"`,
 	} {
 		var out bytes.Buffer
 		code := runProgram(strings.Fields(args), io.Discard, &out)
@@ -78,6 +79,10 @@ func TestCheckWithoutResultFailed(t *testing.T) {
 	harness.Equal(t, got, map[string]result{"TestA": success, "TestB": failure})
 	if got, err := processResults([]string{"TestA"}, "conformance: curl not found", timeout); !errors.Is(err, timeout) {
 		t.Errorf("got %v, %v, want an error because no check started", got, err)
+	}
+	_, err = processResults([]string{"TestA"}, "testing: warning: no tests to run\nPASS\n", nil)
+	if err == nil || err.Error() != "no check matches" {
+		t.Errorf("got %v, want an error because no check matches", err)
 	}
 }
 

@@ -108,6 +108,8 @@ func parseProgram(args []string, stdout, stderr io.Writer) (*program, error) {
 		err = fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	case (p.bin == "") == (p.url == ""):
 		err = errors.New("one of -bin and -url is required; see -help")
+	case p.url != "" && p.fixedPorts:
+		err = errors.New("-fixed-ports requires -bin")
 	case p.url != "":
 		_, err = parseTarget(p.url)
 	default:
@@ -203,15 +205,20 @@ func (p *program) runProcess(names []string, log io.Writer) (map[string]result, 
 	if err != nil {
 		return nil, err
 	}
-	args := []string{"-test.v=test2json", "-test.timeout=" + timeoutOfAllTests, "-test.run=^(" + strings.Join(names, "|") + ")$"}
+	timeout := timeoutOfAllTests
+	if p.fixedPorts {
+		timeout = timeoutOfProcess
+	}
+	args := []string{"-test.v=test2json", "-test.timeout=" + timeout, "-test.run=^(" + strings.Join(names, "|") + ")$"}
 	c := exec.Command(self, args...)
-	c.Env = append(os.Environ(), testsVariable+"=1", "QUEUE_PROXY="+p.bin, urlVariable+"="+p.url)
 	c.SysProcAttr = dieWithParent
 	if p.fixedPorts {
-		args[1] = "-test.timeout=" + timeoutOfProcess
 		c = exec.Command("sh", append([]string{"-c", `ip link set lo up && exec "$0" "$@"`, self}, args...)...)
-		c.Env = append(os.Environ(), testsVariable+"=1", "QUEUE_PROXY="+p.bin, "QUEUE_PROXY_FIXED_PORTS=1", namespaceVariable+"="+allTests)
 		c.SysProcAttr = networkNamespace()
+	}
+	c.Env = append(os.Environ(), testsVariable+"=1", "QUEUE_PROXY="+p.bin, urlVariable+"="+p.url)
+	if p.fixedPorts {
+		c.Env = append(c.Env, "QUEUE_PROXY_FIXED_PORTS=1", namespaceVariable+"="+allTests)
 	}
 	var out bytes.Buffer
 	c.Stdout, c.Stderr = io.MultiWriter(&out, log), log
@@ -222,11 +229,14 @@ func (p *program) runProcess(names []string, log io.Writer) (map[string]result, 
 	return processResults(names, out.String(), err)
 }
 
-// processResults returns the results of tests in the output of their process, which ended with
-// err. A test without a result failed: it crashed or did not end in time. If no test started, the
-// error is not nil.
+// processResults returns the results of tests in the output of their process. err is the error of
+// the process. A test without a result failed because it crashed or exceeded its timeout. If no test
+// started, processResults returns an error.
 func processResults(names []string, out string, err error) (map[string]result, error) {
-	if !strings.Contains(out, "=== RUN") {
+	switch started := strings.Contains(out, "=== RUN"); {
+	case !started && err == nil:
+		return nil, errors.New("no check matches")
+	case !started:
 		return nil, fmt.Errorf("the process that runs the checks did not start a check: %w; use -log to see its output", err)
 	}
 	results := parseResults(out)
