@@ -1,7 +1,6 @@
 package conformance
 
 import (
-	"bytes"
 	"errors"
 	"flag"
 	"fmt"
@@ -55,7 +54,6 @@ Options:
 type program struct {
 	bin, url    string
 	fixedPorts  bool
-	pattern     string
 	log         string
 	write, name string
 	selected    *regexp.Regexp
@@ -88,7 +86,7 @@ func parseProgram(args []string, stdout, stderr io.Writer) (*program, error) {
 	flags.StringVar(&p.bin, "bin", "", "`path` of the sidecar binary")
 	flags.StringVar(&p.url, "url", "", "`URL` of a running sidecar, such as http://10.0.0.7:8012")
 	flags.BoolVar(&p.fixedPorts, "fixed-ports", false, "the binary does not support ADMIN_PORT, AUTOSCALER_PORT, METRICS_PORT and STATUS_PORT, such as Knative's queue-proxy; requires root or user namespaces")
-	flags.StringVar(&p.pattern, "run", "", "only run checks that match this `regexp`; in the table of -write, the others keep their results")
+	pattern := flags.String("run", "", "only run checks that match this `regexp`; in the table of -write, the others keep their results")
 	flags.StringVar(&p.log, "log", "", "write the output of the checks to this `file`")
 	flags.StringVar(&p.write, "write", "", "write the results to a table in this Markdown `file`, and keep the results of other binaries in it")
 	flags.StringVar(&p.name, "name", "queue-proxy", "`name` of the binary in the table of -write")
@@ -116,7 +114,7 @@ func parseProgram(args []string, stdout, stderr io.Writer) (*program, error) {
 		p.bin, err = executable(p.bin)
 	}
 	if err == nil {
-		p.selected, err = regexp.Compile(p.pattern)
+		p.selected, err = regexp.Compile(*pattern)
 	}
 	return p, err
 }
@@ -148,7 +146,7 @@ func (p *program) run(stdout, stderr io.Writer) (failed bool, err error) {
 		}
 	}
 	if len(names) == 0 {
-		return false, fmt.Errorf("no check that can run matches -run %q", p.pattern)
+		return false, fmt.Errorf("no check that can run matches -run %q", p.selected)
 	}
 	log := io.Discard
 	if p.log != "" {
@@ -160,18 +158,19 @@ func (p *program) run(stdout, stderr io.Writer) (failed bool, err error) {
 		log = f
 	}
 	fmt.Fprintf(stderr, "running %d of %d checks\n", len(names), len(all))
-	results, err := p.runTests(names, &syncWriter{w: log})
+	results, err := p.runTests(names, log)
 	if err != nil {
 		return false, err
 	}
 	counts := printChecks(stdout, all, results)
 	if p.write != "" {
-		err = writeDocument(p.write, p.name, all, results, p.pattern != "")
+		err = writeDocument(p.write, p.name, all, results, p.selected.String() != "")
 	}
 	return counts[failure] > 0, err
 }
 
-// runTests runs tests in one process, or with fixed ports in a process for each test.
+// runTests runs tests in one process, or with fixed ports in a process for each test. It writes the
+// output of a process to log after the process ends.
 func (p *program) runTests(names []string, log io.Writer) (map[string]result, error) {
 	parts := [][]string{names}
 	if p.fixedPorts {
@@ -188,19 +187,24 @@ func (p *program) runTests(names []string, log io.Writer) (map[string]result, er
 		all.Go(func() {
 			running <- struct{}{}
 			defer func() { <-running }()
-			some, err := p.runProcess(part, log)
+			out, err := p.runProcess(part)
+			var some map[string]result
+			if err == nil || errors.As(err, new(*exec.ExitError)) {
+				some, err = processResults(part, string(out), err)
+			}
 			mu.Lock()
 			defer mu.Unlock()
+			_, logErr := log.Write(out)
 			maps.Copy(results, some)
-			failed = errors.Join(failed, err)
+			failed = errors.Join(failed, err, logErr)
 		})
 	}
 	all.Wait()
 	return results, failed
 }
 
-// runProcess runs tests in a new process of this program.
-func (p *program) runProcess(names []string, log io.Writer) (map[string]result, error) {
+// runProcess runs tests in a new process of this program and returns its output.
+func (p *program) runProcess(names []string) ([]byte, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -220,13 +224,7 @@ func (p *program) runProcess(names []string, log io.Writer) (map[string]result, 
 	if p.fixedPorts {
 		c.Env = append(c.Env, "QUEUE_PROXY_FIXED_PORTS=1", namespaceVariable+"="+allTests)
 	}
-	var out bytes.Buffer
-	c.Stdout, c.Stderr = io.MultiWriter(&out, log), log
-	err = c.Run()
-	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
-		return nil, err
-	}
-	return processResults(names, out.String(), err)
+	return c.CombinedOutput()
 }
 
 // processResults returns the results of tests in the output of their process. err is the error of
@@ -248,15 +246,19 @@ func processResults(names []string, out string, err error) (map[string]result, e
 	return results, nil
 }
 
-// resultLine matches the result of a test, and not of a subtest, in the output of -test.v.
-var resultLine = regexp.MustCompile(`^\x16?--- (PASS|FAIL): (Test\w+) \(`)
+// resultLine matches the result of a test, and not of a subtest, in the output of -test.v. The
+// character \x16 marks a result that follows an incomplete line of the test.
+var resultLine = regexp.MustCompile(`(?:^|\x16)--- (PASS|FAIL): (Test\w+) \(`)
 
 // parseResults returns the results of tests in their output.
 func parseResults(out string) map[string]result {
 	results := map[string]result{}
 	for line := range strings.Lines(out) {
 		if m := resultLine.FindStringSubmatch(line); m != nil {
-			results[m[2]] = map[string]result{"PASS": success, "FAIL": failure}[m[1]]
+			results[m[2]] = failure
+			if m[1] == "PASS" {
+				results[m[2]] = success
+			}
 		}
 	}
 	return results
@@ -272,17 +274,4 @@ func networkNamespace() *syscall.SysProcAttr {
 		a.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}}
 	}
 	return a
-}
-
-// A syncWriter is a writer for several goroutines.
-type syncWriter struct {
-	mu sync.Mutex
-	w  io.Writer
-}
-
-// Write implements io.Writer.
-func (s *syncWriter) Write(b []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.w.Write(b)
 }
