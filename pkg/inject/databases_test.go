@@ -31,6 +31,7 @@ func TestImageTableMatchesNames(t *testing.T) {
 		"registry.example/operator/web:1":                "",
 		"registry.example/operators:1":                   "",
 		"traefik/whoamiudp:v0.2.0":                       "a UDP server",
+		"registry.example/metrics-over-udp:1":            "",
 	} {
 		got := ""
 		if rows := rowsOf(&corev1.Container{Image: image}); len(rows) > 0 {
