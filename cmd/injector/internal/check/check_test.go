@@ -266,11 +266,11 @@ func TestProblemsOfInjectorAreReported(t *testing.T) {
 		}, "error: read Secret queue-proxy/queue-proxy-injector-certificate: not found: /api/v1/secrets/queue-proxy-injector-certificate"},
 		"untrusted certificate": {func(f *fakeServer) {
 			f.setCertificate(certificate(t, "other", now.Add(time.Hour)), certificate(t, "queue-proxy-injector.queue-proxy.svc", now.Add(time.Hour)))
-		}, "error: Secret queue-proxy/queue-proxy-injector-certificate: x509: certificate signed by unknown authority"},
+		}, "error: Secret queue-proxy/queue-proxy-injector-certificate: webhook namespace.queue-proxy.dev: x509: certificate signed by unknown authority"},
 		"certificate for another host": {func(f *fakeServer) {
 			cert := certificate(t, "other", now.Add(90*24*time.Hour))
 			f.setCertificate(cert, cert)
-		}, "error: Secret queue-proxy/queue-proxy-injector-certificate: x509: certificate is valid for other, not queue-proxy-injector.queue-proxy.svc"},
+		}, "error: Secret queue-proxy/queue-proxy-injector-certificate: webhook namespace.queue-proxy.dev: x509: certificate is valid for other, not queue-proxy-injector.queue-proxy.svc"},
 		"certificate expires": {func(f *fakeServer) {
 			cert := certificate(t, "queue-proxy-injector.queue-proxy.svc", now.Add(time.Hour))
 			f.setCertificate(cert, cert)
@@ -278,21 +278,41 @@ func TestProblemsOfInjectorAreReported(t *testing.T) {
 	})
 }
 
+// addWebhook adds a webhook to the configuration.
+func (f *fakeServer) addWebhook(clientConfig map[string]any) {
+	configuration := f.objects["/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"][0]
+	configuration["webhooks"] = append(configuration["webhooks"].([]any), map[string]any{"name": "pod.queue-proxy.dev", "clientConfig": clientConfig})
+}
+
 // The API server uses a separate CA bundle for each webhook.
 func TestCertificateIsVerifiedForEachWebhook(t *testing.T) {
 	f := newServer(t)
-	configuration := f.objects["/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"][0]
+	f.addWebhook(map[string]any{
+		"caBundle": certificate(t, "other", now.Add(90*24*time.Hour)),
+		"service":  map[string]any{"namespace": "queue-proxy", "name": "queue-proxy-injector"},
+	})
+	harness.Contains(t, strings.Join(f.problems(t, Options{}), "\n"),
+		"error: Secret queue-proxy/queue-proxy-injector-certificate: webhook pod.queue-proxy.dev: x509: certificate signed by unknown authority")
+}
+
+// The certificate in the Secret is not the certificate of these webhooks.
+func TestWebhooksOfOtherServersAreNotChecked(t *testing.T) {
 	other := certificate(t, "other", now.Add(90*24*time.Hour))
-	configuration["webhooks"] = append(configuration["webhooks"].([]any), map[string]any{"name": "pod.queue-proxy.dev", "failurePolicy": "Ignore", "clientConfig": map[string]any{
-		"caBundle": other, "service": map[string]any{"namespace": "queue-proxy", "name": "queue-proxy-injector"},
-	}})
-	got := strings.Join(f.problems(t, Options{}), "\n")
-	for _, want := range []string{"error: Secret queue-proxy/queue-proxy-injector-certificate: x509: certificate signed by unknown authority", "(caBundle of webhook pod.queue-proxy.dev)"} {
-		harness.Contains(t, got, want)
+	for name, clientConfig := range map[string]map[string]any{
+		"URL":                   {"caBundle": other, "url": "https://example.com"},
+		"URL without CA bundle": {"url": "https://example.com"},
+		"other Service":         {"caBundle": other, "service": map[string]any{"namespace": "queue-proxy", "name": "other"}},
+		"other namespace":       {"caBundle": other, "service": map[string]any{"namespace": "other", "name": "queue-proxy-injector"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newServer(t)
+			f.addWebhook(clientConfig)
+			harness.Equal(t, strings.Join(f.problems(t, Options{}), "\n"), "")
+		})
 	}
 }
 
-func TestVersionIsNotComparedWithoutReadyInjector(t *testing.T) {
+func TestVersionCheckRequiresReadyInjector(t *testing.T) {
 	f := newServer(t)
 	delete(f.objects["/api/v1/pods"][0], "status")
 	server := httptest.NewServer(f)
@@ -302,7 +322,7 @@ func TestVersionIsNotComparedWithoutReadyInjector(t *testing.T) {
 	for _, c := range report.Categories {
 		for _, one := range c.Checks {
 			if one.Description == "the injector and this program have the same version" {
-				t.Errorf("got result %q, want no check of the version", one.Result)
+				t.Errorf("got result %q, want no version check", one.Result)
 			}
 		}
 	}
@@ -329,7 +349,7 @@ func TestProblemsOfWorkloadsAreReported(t *testing.T) {
 		},
 			"warning: 1 sidecar with image queue-proxy:0\nwarning: 1 sidecar with image queue-proxy:1\nwarning: the injector adds sidecars with image queue-proxy:1"},
 		"different version": {func(f *fakeServer) {
-			f.raw["/api/v1/namespaces/queue-proxy/pods/injector-1:8080/proxy/metrics"] = `queue_proxy_injector_build_info{version="v0"} 1`
+			f.raw["/api/v1/namespaces/queue-proxy/pods/injector-1:8080/proxy/metrics"] = "queue_proxy_injector_build_info{version=\"v0\"} 1\n"
 		}, "warning: Pod queue-proxy/injector-1 has version v0, but this program has version v1"},
 	})
 }

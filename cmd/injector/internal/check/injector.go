@@ -6,10 +6,8 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"maps"
 	"net/url"
 	"slices"
-	"strings"
 	"time"
 
 	admissionregv1 "k8s.io/api/admissionregistration/v1"
@@ -80,7 +78,8 @@ func (r *run) checkBindings(name string) {
 	r.add("policy has a binding", Error, problems, "apply the complete output of injector policy")
 }
 
-// checkWebhook checks the pods, the CA bundle and the certificate of the webhook.
+// checkWebhook checks the pods, the CA bundle and the certificate of the webhooks with the first Service of the
+// configuration.
 func (r *run) checkWebhook(c *admissionregv1.MutatingWebhookConfiguration) {
 	const hasService = "webhook has a Service"
 	i := slices.IndexFunc(c.Webhooks, func(w admissionregv1.MutatingWebhook) bool { return w.ClientConfig.Service != nil })
@@ -89,6 +88,10 @@ func (r *run) checkWebhook(c *admissionregv1.MutatingWebhookConfiguration) {
 		return
 	}
 	ref := c.Webhooks[i].ClientConfig.Service
+	all := slices.DeleteFunc(slices.Clone(c.Webhooks), func(w admissionregv1.MutatingWebhook) bool {
+		other := w.ClientConfig.Service
+		return other == nil || other.Namespace != ref.Namespace || other.Name != ref.Name
+	})
 	var service corev1.Service
 	found, err := r.find("/api/v1/namespaces/"+ref.Namespace+"/services", ref.Name, &service)
 	switch {
@@ -98,13 +101,13 @@ func (r *run) checkWebhook(c *admissionregv1.MutatingWebhookConfiguration) {
 		r.add(hasService, Error, []string{fmt.Sprintf("Service %s/%s does not exist", ref.Namespace, ref.Name)}, runbook)
 	default:
 		r.add(hasService, Error, nil, "")
-		r.checkInjectorPods(c, &service)
+		r.checkInjectorPods(all, &service)
 	}
-	r.checkCertificate(c, ref)
+	r.checkCertificate(all, ref)
 }
 
-// checkInjectorPods checks that the pods of the webhook are ready.
-func (r *run) checkInjectorPods(c *admissionregv1.MutatingWebhookConfiguration, service *corev1.Service) {
+// checkInjectorPods checks that the pods of the webhooks are ready.
+func (r *run) checkInjectorPods(webhooks []admissionregv1.MutatingWebhook, service *corev1.Service) {
 	const description = "pods of the injector are ready"
 	query := url.Values{"labelSelector": {labels.SelectorFromSet(service.Spec.Selector).String()}}
 	err := r.listPods("/api/v1/namespaces/"+service.Namespace+"/pods", query, func(p pod) { r.injectorPods = append(r.injectorPods, p) })
@@ -121,7 +124,7 @@ func (r *run) checkInjectorPods(c *admissionregv1.MutatingWebhookConfiguration, 
 			problems = append(problems, fmt.Sprintf("Pod %s/%s is not ready", p.Namespace, p.Name))
 		}
 	}
-	fails := slices.ContainsFunc(c.Webhooks, func(w admissionregv1.MutatingWebhook) bool {
+	fails := slices.ContainsFunc(webhooks, func(w admissionregv1.MutatingWebhook) bool {
 		return w.FailurePolicy == nil || *w.FailurePolicy == admissionregv1.Fail
 	})
 	result := Warning
@@ -138,19 +141,26 @@ func (r *run) checkInjectorPods(c *admissionregv1.MutatingWebhookConfiguration, 
 	r.add(description, result, problems, runbook)
 }
 
-// checkCertificate checks that API servers accept the certificate of the webhook.
-func (r *run) checkCertificate(c *admissionregv1.MutatingWebhookConfiguration, ref *admissionregv1.ServiceReference) {
-	roots := map[string]*x509.CertPool{} // by the name of the webhook
+// An authority contains the certificates in the caBundle of a webhook.
+type authority struct {
+	webhook string // name of the webhook
+	roots   *x509.CertPool
+}
+
+// checkCertificate checks that API servers accept the certificate in the Secret for the webhooks. ref is the Service of
+// the webhooks.
+func (r *run) checkCertificate(webhooks []admissionregv1.MutatingWebhook, ref *admissionregv1.ServiceReference) {
+	var authorities []authority
 	var problems []string
-	for _, w := range c.Webhooks {
-		pool := x509.NewCertPool()
+	for _, w := range webhooks {
+		a := authority{w.Name, x509.NewCertPool()}
 		switch bundle := w.ClientConfig.CABundle; {
 		case len(bundle) == 0:
 			problems = append(problems, fmt.Sprintf("webhook %s has no caBundle", w.Name))
-		case !pool.AppendCertsFromPEM(bundle):
+		case !a.roots.AppendCertsFromPEM(bundle):
 			problems = append(problems, fmt.Sprintf("the caBundle of webhook %s contains no certificate", w.Name))
 		}
-		roots[w.Name] = pool
+		authorities = append(authorities, a)
 	}
 	r.add("webhook has a CA bundle", Error, problems, runbook)
 	if len(problems) > 0 {
@@ -177,52 +187,32 @@ func (r *run) checkCertificate(c *admissionregv1.MutatingWebhookConfiguration, r
 		r.add(description, Error, []string{fmt.Sprintf("read Secret %s: %v", name, err)}, "use --secret to specify the name of the Secret")
 		return
 	}
-	result, problems := r.verify(name, secret.Data.Certificate, roots, ref.Name+"."+ref.Namespace+".svc")
+	leaf, intermediates, err := parseCertificates(secret.Data.Certificate)
+	if err != nil {
+		r.add(description, Error, []string{fmt.Sprintf("Secret %s: %v", name, err)}, runbook)
+		return
+	}
+	result := Error
+	options := x509.VerifyOptions{DNSName: ref.Name + "." + ref.Namespace + ".svc", Intermediates: intermediates, CurrentTime: r.options.Now}
+	for _, a := range authorities {
+		options.Roots = a.roots
+		if _, err := leaf.Verify(options); err != nil {
+			problems = append(problems, fmt.Sprintf("Secret %s: webhook %s: %v", name, a.webhook, err))
+		}
+	}
+	if len(problems) == 0 && leaf.NotAfter.Before(r.options.Now.Add(expiryWarning)) {
+		result, problems = Warning, []string{fmt.Sprintf("the certificate expires at %s", leaf.NotAfter.Format(time.RFC3339))}
+	}
 	r.add(description, result, problems, runbook)
 }
 
-// verify verifies the certificate in a Secret with the CA bundle of each webhook. An error that all webhooks have is
-// returned once.
-func (r *run) verify(secret string, certificate []byte, roots map[string]*x509.CertPool, host string) (result Result, problems []string) {
-	failed := map[string][]string{} // names of webhooks, by error
-	var expires time.Time
-	for _, name := range slices.Sorted(maps.Keys(roots)) {
-		until, err := verifyCertificate(certificate, roots[name], host, r.options.Now)
-		if err != nil {
-			failed[err.Error()] = append(failed[err.Error()], name)
-		} else {
-			expires = until
-		}
-	}
-	for _, text := range slices.Sorted(maps.Keys(failed)) {
-		problem := fmt.Sprintf("Secret %s: %s", secret, text)
-		if len(failed[text]) < len(roots) {
-			problem += " (caBundle of webhook " + strings.Join(failed[text], ", ") + ")"
-		}
-		problems = append(problems, problem)
-	}
-	if len(problems) > 0 {
-		return Error, problems
-	}
-	if expires.Before(r.options.Now.Add(expiryWarning)) {
-		return Warning, []string{fmt.Sprintf("the certificate expires at %s", expires.Format(time.RFC3339))}
-	}
-	return Success, nil
-}
-
-// verifyCertificate verifies a PEM certificate chain for a DNS name, and returns the time when the first certificate
-// expires.
-func verifyCertificate(text []byte, roots *x509.CertPool, host string, now time.Time) (time.Time, error) {
-	var leaf *x509.Certificate
-	intermediates := x509.NewCertPool()
-	for {
-		var block *pem.Block
-		if block, text = pem.Decode(text); block == nil {
-			break
-		}
+// parseCertificates returns the first certificate of a PEM file, and its other certificates.
+func parseCertificates(text []byte) (leaf *x509.Certificate, intermediates *x509.CertPool, err error) {
+	intermediates = x509.NewCertPool()
+	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
 		c, err := x509.ParseCertificate(block.Bytes)
 		if err != nil {
-			return time.Time{}, err
+			return nil, nil, err
 		}
 		if leaf == nil {
 			leaf = c
@@ -231,8 +221,7 @@ func verifyCertificate(text []byte, roots *x509.CertPool, host string, now time.
 		}
 	}
 	if leaf == nil {
-		return time.Time{}, errors.New("tls.crt contains no certificate")
+		return nil, nil, errors.New("tls.crt contains no certificate")
 	}
-	_, err := leaf.Verify(x509.VerifyOptions{DNSName: host, Roots: roots, Intermediates: intermediates, CurrentTime: now})
-	return leaf.NotAfter, err
+	return leaf, intermediates, nil
 }
