@@ -145,7 +145,8 @@ type importer struct {
 var importers = []importer{
 	{prefix: "github.com/kelseyhightower/envconfig", folders: []string{"pkg/config"}},
 	{prefix: "github.com/prometheus/client_model", folders: []string{"pkg/observe/metrics", "pkg/plugin"}},
-	{prefix: "github.com/prometheus/common", folders: []string{"pkg/observe/metrics", "pkg/plugin"}},
+	// The check of the injector parses the version in the metrics.
+	{prefix: "github.com/prometheus/common", folders: []string{"pkg/observe/metrics", "pkg/plugin", "cmd/injector/internal/check"}},
 	{prefix: "github.com/prometheus/", folders: []string{"pkg/observe/metrics", "pkg/inject/webhook"}},
 	{prefix: "github.com/rogpeppe/go-internal/diff", folders: []string{"cmd/injector"}},
 	{prefix: "github.com/spf13/", folders: []string{"cmd/internal/cli", "cmd/injector", "cmd/kubectl-queue_proxy"}},

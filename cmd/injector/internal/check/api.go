@@ -64,33 +64,31 @@ func (r *run) checkAPI() error {
 // checkPermissions checks that the user can list the resources of the other checks.
 func (r *run) checkPermissions() {
 	const description = "required permissions are granted"
-	needed := []authorizationv1.ResourceAttributes{
-		{Verb: "list", Resource: "namespaces"},
-		{Verb: "list", Resource: "pods", Namespace: r.options.Namespace},
-		{Verb: "list", Resource: "services", Namespace: r.options.Namespace},
-		{Verb: "list", Group: admissionGroup, Resource: webhooks},
+	type listed struct {
+		group, resource string
+		namespaced      bool // Options.Namespace applies
 	}
+	needed := []listed{{"", "namespaces", false}, {"", "pods", true}, {"", "services", true}, {admissionGroup, webhooks, false}}
 	if r.hasPolicies {
-		needed = append(needed,
-			authorizationv1.ResourceAttributes{Verb: "list", Group: admissionGroup, Resource: policies},
-			authorizationv1.ResourceAttributes{Verb: "list", Group: admissionGroup, Resource: policyBindings})
+		needed = append(needed, listed{admissionGroup, policies, false}, listed{admissionGroup, policyBindings, false})
 	}
 	var problems []string
-	for _, a := range needed {
+	for _, l := range needed {
+		a := authorizationv1.ResourceAttributes{Verb: "list", Group: l.group, Resource: l.resource}
+		where := ""
+		switch namespace := r.options.Namespace; {
+		case l.namespaced && namespace != "":
+			a.Namespace, where = namespace, " in namespace "+namespace
+		case l.namespaced:
+			where = " in all namespaces"
+		}
 		granted, err := r.isGranted(a)
 		if err != nil {
 			r.addError(description, err)
 			return
 		}
 		if !granted {
-			where := "" // not in a namespace
-			switch {
-			case a.Namespace != "":
-				where = " in namespace " + a.Namespace
-			case a.Resource == "pods" || a.Resource == "services":
-				where = " in all namespaces"
-			}
-			problems = append(problems, fmt.Sprintf("no permission to %s %s%s", a.Verb, a.Resource, where))
+			problems = append(problems, "no permission to list "+l.resource+where)
 		}
 	}
 	r.add(description, Error, problems, "the user needs these permissions; the other checks were skipped")

@@ -1,6 +1,7 @@
 package check
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -36,7 +39,7 @@ const maxProblems = 50
 type pod struct {
 	corev1.Pod
 
-	object any // for package inject
+	object any // result of inject.Decode
 }
 
 // sidecar returns the container of the sidecar, or nil if the pod was not injected.
@@ -143,10 +146,10 @@ type namespaceContent struct {
 	services []serviceObject
 }
 
-// A serviceObject is a Service. object is for package inject.
+// A serviceObject is a Service.
 type serviceObject struct {
 	namespace, name string
-	object          any
+	object          any // result of inject.Decode
 }
 
 // read returns the pods and Services that are checked, by namespace. By default, they are those of the selected
@@ -342,14 +345,13 @@ func (r *run) checkVersions() {
 // checkInjectorVersion compares the version of this program with the versions of the injectors. It adds no check if no
 // injector is ready.
 func (r *run) checkInjectorVersion() {
+	ready := slices.DeleteFunc(slices.Clone(r.injectorPods), func(p pod) bool { return !p.isReady() })
+	if len(ready) == 0 {
+		return
+	}
 	var problems []string
-	compared := false
-	for i := range r.injectorPods {
-		p := &r.injectorPods[i]
-		if !p.isReady() {
-			continue
-		}
-		compared = true
+	for i := range ready {
+		p := &ready[i]
 		version, err := r.versionOf(p)
 		switch {
 		case err != nil:
@@ -358,14 +360,11 @@ func (r *run) checkInjectorVersion() {
 			problems = append(problems, fmt.Sprintf("Pod %s/%s has version %s, but this program has version %s", p.Namespace, p.Name, version, r.options.Version))
 		}
 	}
-	if compared {
-		r.add("the injector and this program have the same version", Warning, truncate(problems), "")
-	}
+	r.add("the injector and this program have the same version", Warning, truncate(problems), "")
 }
 
 // versionOf reads the version of an injector from its metrics.
 func (r *run) versionOf(p *pod) (string, error) {
-	const metric, key = "queue_proxy_injector_build_info{", `,version="`
 	port := int32(8080)
 	for _, c := range p.Spec.Containers {
 		for _, declared := range c.Ports {
@@ -378,11 +377,16 @@ func (r *run) versionOf(p *pod) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	for line := range strings.Lines(string(body)) {
-		if labels, is := strings.CutPrefix(line, metric); is {
-			_, version, _ := strings.Cut(","+labels, key) // another label is goversion
-			version, _, _ = strings.Cut(version, `"`)
-			return version, nil
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(bytes.NewReader(body))
+	if err != nil {
+		return "", fmt.Errorf("parse metrics: %w", err)
+	}
+	for _, m := range families["queue_proxy_injector_build_info"].GetMetric() {
+		for _, l := range m.GetLabel() {
+			if l.GetName() == "version" {
+				return l.GetValue(), nil
+			}
 		}
 	}
 	return "", errors.New("the metrics contain no version")
