@@ -14,7 +14,7 @@ function load() {
     const script = document.createElement('script');
     script.src = new URL('search-index.js', root);
     script.onload = resolve;
-    script.onerror = reject;
+    script.onerror = () => { loading = undefined; reject(); }; // the next call tries again
     document.head.append(script);
   });
   return loading;
@@ -35,7 +35,7 @@ function score(entry, words) {
   return sum;
 }
 
-// mark returns the text with the words in mark elements.
+// mark appends text to element, with the words in mark elements, and returns element.
 function mark(element, text, words) {
   const pattern = new RegExp('(' + words.map(word => word.replace(/[\\^$.*+?()[\]{}|]/g, '\\$&')).join('|') + ')', 'iu');
   for (const [i, part] of text.split(pattern).entries()) {
@@ -63,22 +63,32 @@ function item(entry, words) {
   return result;
 }
 
+// show replaces the results by a heading and other elements.
+function show(heading, ...elements) {
+  const h1 = document.createElement('h1');
+  h1.textContent = heading;
+  results.replaceChildren(h1, ...elements);
+}
+
 async function search() {
   const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
   results.hidden = words.length === 0;
   article.hidden = !results.hidden;
   if (results.hidden) return;
-  await load();
+  try {
+    await load();
+  } catch {
+    show('The search index cannot be loaded');
+    return;
+  }
   const found = searchIndex.map(entry => ({ entry, score: score(entry, words) })).filter(f => f.score > 0)
     .sort((a, b) => b.score - a.score);
-  const heading = document.createElement('h1');
-  heading.textContent = found.length === 0 ? 'No results' : found.length === 1 ? '1 result' : found.length + ' results';
   const list = document.createElement('ol');
   list.append(...found.slice(0, maxResults).map(f => item(f.entry, words)));
-  results.replaceChildren(heading, list);
+  show(found.length === 0 ? 'No results' : found.length === 1 ? '1 result' : found.length + ' results', list);
 }
 
-input.addEventListener('focus', load);
+input.addEventListener('focus', () => load().catch(() => {})); // search reports the error
 input.addEventListener('input', search);
 form.addEventListener('submit', event => { event.preventDefault(); search(); });
 results.addEventListener('click', event => {
