@@ -20,25 +20,25 @@ metadata:
   name: queue-proxy
 spec:
   version: %s
-  homepage: https://github.com/queue-proxy/queue-proxy
+  homepage: https://%s
   shortDescription: Inspect queue-proxy sidecars
   description: |
     The command top shows the readiness, the load, the response times and the last failure of the
     queue-proxy sidecars of a cluster.
   platforms:
-`, r.version)
+`, r.version, module)
 	for _, p := range r.platforms {
-		archive := r.archive(p, plugin)
+		archive, _ := r.archive(p, plugin)
 		text, err := os.ReadFile(r.asset(archive))
 		if err != nil {
 			return err
 		}
 		fmt.Fprintf(&b, `  - selector:
       matchLabels: {os: %s, arch: %s}
-    uri: https://github.com/queue-proxy/queue-proxy/releases/download/%s/%s
+    uri: https://%s/releases/download/%s/%s
     sha256: %x
     bin: %s
-`, p.os, p.arch, r.version, archive, sha256.Sum256(text), p.file(plugin))
+`, p.os, p.arch, module, r.version, archive, sha256.Sum256(text), p.file(plugin))
 	}
 	return os.WriteFile(r.asset("krew.yaml"), []byte(b.String()), 0o644)
 }

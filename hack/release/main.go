@@ -71,7 +71,7 @@ func parse(args []string, stdout io.Writer) (*release, error) {
 	flags.StringVar(&r.version, "version", "", "tag of the release, for example v1.2.3")
 	flags.StringVar(&r.commit, "commit", "", "commit of the release")
 	epoch := flags.Int64("epoch", 0, "time of the commit in seconds since the Unix epoch, used for the files in the archives")
-	flags.StringVar(&r.registry, "registry", "", "registry for the images, for example ghcr.io/organisation")
+	flags.StringVar(&r.registry, "registry", "", "registry for the images, for example ghcr.io/organization")
 	flags.StringVar(&r.imageFlags, "image-flags", "", "additional flags for the image tool")
 	flags.StringVar(&r.out, "out", "bin/release", "output directory")
 	flags.BoolVar(&r.dry, "dry-run", false, "write the images to archives instead of the registry, and use the unreleased notes if the version has no notes")

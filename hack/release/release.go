@@ -156,28 +156,26 @@ func (r *release) packProgram(p platform, program string, licence []byte) error 
 		return err
 	}
 	entries = append(entries, pages...)
-	pack := packTar
-	if p.os == "windows" {
-		pack = packZip
-	}
+	name, pack := r.archive(p, program)
 	packed, err := pack(entries, r.epoch)
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(r.asset(r.archive(p, program)), packed, 0o644)
+	return os.WriteFile(r.asset(name), packed, 0o644)
 }
 
-// archive returns the file name of the archive of a program for a platform.
-func (r *release) archive(p platform, program string) string {
-	extension := ".tar.gz"
+// archive returns the file name of the archive of a program for a platform, and the function that
+// creates archives of this type.
+func (r *release) archive(p platform, program string) (name string, pack func([]entry, time.Time) ([]byte, error)) {
+	extension, pack := ".tar.gz", packTar
 	if p.os == "windows" {
-		extension = ".zip"
+		extension, pack = ".zip", packZip
 	}
-	return strings.Join([]string{program, r.version, p.os, p.arch}, "-") + extension
+	return strings.Join([]string{program, r.version, p.os, p.arch}, "-") + extension, pack
 }
 
-// manual returns the manual pages of a program and its commands. The sidecar and the conformance
-// suite have none.
+// manual returns the manual pages of a program and its commands. There are no manual pages for the
+// sidecar and the conformance suite.
 func manual(folder, program string) ([]entry, error) {
 	if program == "queue-proxy" || program == conformance {
 		return nil, nil
