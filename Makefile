@@ -21,11 +21,6 @@ EPOCH   = $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 GO_BUILD = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false \
 	-ldflags '-s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)'
 
-# A test binary with a version is a program that does not need go test (test/conformance/program_test.go).
-GO_BUILD_CONFORMANCE = CGO_ENABLED=0 $(GO) test -c -vet=off -trimpath -buildvcs=false \
-	-ldflags '-s -w -X github.com/queue-proxy/queue-proxy/test/conformance.programVersion=$(VERSION)' \
-	-o $(OUT)queue-proxy-conformance ./test/conformance
-
 # The default is the first of docker, podman and buildah that works.
 IMAGE_TOOL ?= $(shell for t in docker podman buildah; do $$t info >/dev/null 2>&1 && echo $$t && break; done)
 # Without --no-cache, podman reuses layers that contain the timestamps of earlier builds.
@@ -55,9 +50,12 @@ build: ## Build all programs in cmd as static binaries in bin.
 	@mkdir -p $(OUT)
 	$(GO_BUILD) -o $(OUT) $(PROGRAMS)
 
+# A test binary with a version is a program that does not need go test (test/conformance/program_test.go).
 conformance-program: ## Build the conformance suite as the program bin/queue-proxy-conformance, which runs without this repository.
 	@mkdir -p $(OUT)
-	$(GO_BUILD_CONFORMANCE)
+	CGO_ENABLED=0 $(GO) test -c -vet=off -trimpath -buildvcs=false \
+		-ldflags '-s -w -X github.com/queue-proxy/queue-proxy/test/conformance.programVersion=$(VERSION)' \
+		-o $(OUT)queue-proxy-conformance ./test/conformance
 
 man: build ## Generate the manual pages of the injector and the kubectl plugin in bin/man.
 	@rm -rf $(OUT)man
@@ -93,8 +91,10 @@ load: ## Run the injector with the maximum load (about one minute, requires all 
 conformance: ## Run the conformance tests; QUEUE_PROXY=path selects another binary.
 	QUEUE_PROXY=$(abspath $(QUEUE_PROXY)) $(GO) test -count=1 -timeout $(if $(QUEUE_PROXY_FIXED_PORTS),30m,5m) ./test/conformance/...
 
-# The binaries of Knative are built from its modules. -write keeps the results of other binaries.
-conformance-table: build conformance-program ## Run the suite with our binary and those of KNATIVE, and write docs/conformance.md; half an hour.
+# The binaries of Knative are built from its modules. -write keeps the results of other binaries. The
+# target takes about 30 minutes. It requires the packages of test/conformance/setup, and root or user
+# namespaces.
+conformance-table: build conformance-program ## Run the suite with our binary and the binaries of KNATIVE, and write docs/conformance.md.
 	bin/queue-proxy-conformance -bin bin/queue-proxy -write docs/conformance.md
 	for release in $(KNATIVE); do \
 		(cd test/knative/$$release && $(GO_BUILD) -o $(CURDIR)/bin/knative-$$release knative.dev/serving/cmd/queue) && \
