@@ -547,15 +547,7 @@ func warnOfFormat(results []*Result) {
 // write applies the changes of the results of the document, and removes them from the results. The
 // document must be decoded.
 func (d *document) write(change func(*document, []inject.Change) error) {
-	var changes []inject.Change
-	var changed []*Result
-	for _, r := range d.results {
-		if len(r.Changes) > 0 {
-			changes = append(changes, inject.Below(r.path, r.Changes)...)
-			changed = append(changed, r)
-			r.Changes = nil
-		}
-	}
+	changes, changed := d.takeChanges()
 	if len(changes) == 0 {
 		return
 	}
@@ -569,6 +561,19 @@ func (d *document) write(change func(*document, []inject.Change) error) {
 		changed[0].SameErrors = len(changed) - 1
 	}
 	d.text = bytes.Clone(d.text) // without the free capacity of a buffer
+}
+
+// takeChanges removes the changes from the results of the document, and returns them with the changed
+// results.
+func (d *document) takeChanges() (changes []inject.Change, changed []*Result) {
+	for _, r := range d.results {
+		if len(r.Changes) > 0 {
+			changes = append(changes, inject.Below(r.path, r.Changes)...)
+			changed = append(changed, r)
+			r.Changes = nil
+		}
+	}
+	return changes, changed
 }
 
 // isOther reports whether a document with an error is neither a workload nor a Service, and

@@ -142,10 +142,7 @@ func encodedHunks(from, to []byte) (string, bool) {
 func (d *document) isRestored(was parsed) bool {
 	undone := &document{text: d.text, node: d.node, value: d.value}
 	undone.list(readStatus)
-	var changes []inject.Change
-	for _, r := range undone.results {
-		changes = append(changes, inject.Below(r.path, r.Changes)...)
-	}
+	changes, _ := undone.takeChanges()
 	if value, err := undone.after(changes); err != nil || !reflect.DeepEqual(value, was.value) {
 		return false
 	}

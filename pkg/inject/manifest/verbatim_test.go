@@ -36,6 +36,28 @@ func TestUninjectRestoresEveryByte(t *testing.T) {
 	}
 }
 
+// Hunks are not stored if isRestored returns true. isRestored does not parse the document again.
+func TestIsRestoredMatchesUninject(t *testing.T) {
+	results := map[bool]int{}
+	for name, text := range inputs(t) {
+		f := Parse(name, text)
+		if refused(Inject([]*File{f}, nil, inject.Services)) || len(f.documents) > 1 || bytes.Equal(f.Text(), text) ||
+			json.Valid(text) || bytes.Contains(text, []byte(inject.StatusAnnotation)) {
+			continue
+		}
+		injected, was := f.documents[0], &document{text: text}
+		injected.text, _ = injected.kept()
+		want := bytes.Equal(uninjectedText(Parse(name, injected.text)), text)
+		injected.decode()
+		was.decode()
+		harness.Equal(t, injected.isRestored(parsed{text, was.value}), want, name)
+		results[want]++
+	}
+	if results[true] == 0 || results[false] == 0 {
+		t.Errorf("got %v, want documents with both results", results)
+	}
+}
+
 func TestUninjectRestoresMissingFinalNewline(t *testing.T) {
 	for _, end := range []string{"", "\n", "\n\n", "\r\n", "\n...", "\n...\n", "\n# last", "\n---\n# empty",
 		"\nx: |\n  a", "\nx: |+\n  a", "\nx: >-\n  a", "\nx: |\n  a\n...", "\nx: |\n  a\n\n", "\nx: |\r\n  a"} {
