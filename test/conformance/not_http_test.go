@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -46,8 +47,8 @@ func TestAppNotListeningOnLocalhostIsReported(t *testing.T) {
 	}
 	why := run(t, append(os.Environ(), fmt.Sprint("STATUS_PORT=", p.port.status)), "why")
 	code := why.code()
-	out := strings.Join(strings.Fields(why.out.String()), " ") // without line breaks
-	if code != 0 || !strings.Contains(out, "problem: "+problem) || !strings.Contains(out, "warning: "+warning) {
+	out := regexp.MustCompile(`\n +`).ReplaceAllString(why.out.String(), " ") // joins the lines of a message
+	if code != 0 || !strings.Contains(out, "problem: "+problem+" since: ") || !strings.Contains(out, "warning: "+warning) {
 		t.Errorf("got %s, want the problem and the warning", why.out.String())
 	}
 }
