@@ -222,7 +222,7 @@ func TestDrainEndsWithConnectionsAtLimit(t *testing.T) {
 	}
 }
 
-// The response with status 408 for a slow body reaches a client that is still sending.
+// A client that is still sending its body receives the response with status 408.
 func TestTimeoutResponseReachesSendingClient(t *testing.T) {
 	p := newProxy(t)
 	p.app(newEndlessApp())
@@ -245,7 +245,8 @@ func TestTimeoutResponseReachesSendingClient(t *testing.T) {
 		}
 	}()
 	m := w.receive("POST")
-	checkOurs(t, p, m, 408, bodyTimeout.kind, bodyTimeout.word)
+	want := requestTimeout.slowClient()
+	checkOurs(t, p, m, want.status, want.kind, want.word)
 	close(stop)
 	<-done
 }

@@ -71,6 +71,24 @@ func rows(t *testing.T) []row {
 // protocols lists the protocols that each row is sent with.
 var protocols = []string{"HTTP/1.0", "HTTP/1.1", "h2c", "TLS HTTP/1.1", "TLS h2"}
 
+// supports reports whether the row can be sent with a protocol.
+func (r *row) supports(protocol string) bool {
+	return !r.onlyHTTP11 || protocol == "HTTP/1.1" || protocol == "TLS HTTP/1.1"
+}
+
+// dialProtocol opens a connection for one of protocols.
+func dialProtocol(t *testing.T, p *proxy, protocol string) *client {
+	t.Helper()
+	switch protocol {
+	case "TLS HTTP/1.1":
+		return dialTLS(t, p.tlsAddr(), "http/1.1")
+	case "TLS h2":
+		return dialTLS(t, p.tlsAddr(), "h2")
+	default:
+		return dial(t, p.addr())
+	}
+}
+
 // ask sends the request of the row on a new connection. The user container counts requests by
 // id.
 func (r *row) ask(t *testing.T, p *proxy, protocol, id string) (*message, error) {
@@ -79,15 +97,7 @@ func (r *row) ask(t *testing.T, p *proxy, protocol, id string) (*message, error)
 	if r.body != "" {
 		fields = append(fields, field{"Content-Length", strconv.Itoa(len(r.body))})
 	}
-	var c *client
-	switch protocol {
-	case "HTTP/1.0", "HTTP/1.1", "h2c":
-		c = dial(t, p.addr())
-	case "TLS HTTP/1.1":
-		c = dialTLS(t, p.tlsAddr(), "http/1.1")
-	case "TLS h2":
-		c = dialTLS(t, p.tlsAddr(), "h2")
-	}
+	c := dialProtocol(t, p, protocol)
 	defer c.Close()
 	switch protocol {
 	case "h2c":
@@ -279,7 +289,7 @@ func classify(t *testing.T, p *proxy, app *ledgerApp, draining bool) {
 	for _, r := range rows(t) {
 		t.Run(r.title, func(t *testing.T) {
 			for _, protocol := range protocols {
-				if r.onlyHTTP11 && protocol != "HTTP/1.1" && protocol != "TLS HTTP/1.1" {
+				if !r.supports(protocol) {
 					continue
 				}
 				t.Run(protocol, func(t *testing.T) {

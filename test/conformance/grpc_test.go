@@ -93,7 +93,8 @@ func (p *proxy) grpcHolder() (ended <-chan error) {
 	return end
 }
 
-// held opens a stream to a grpcHolder. It returns after one message in each direction.
+// held opens a stream to the application of grpcHolder. It returns after one message was sent in
+// each direction.
 func (p *proxy) held(ctx context.Context) grpc.ClientStream {
 	p.t.Helper()
 	stream, err := p.grpcClient().NewStream(ctx, &echoDesc.Streams[0], "/any/Thing")

@@ -89,6 +89,7 @@ func TestCheckWithoutResultFailed(t *testing.T) {
 func TestWriteDocumentKeepsOtherResults(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "results.md")
 	checks := []check{{test: "TestA", promises: []string{"3.1"}}, {test: "TestB", promises: []string{"3.1", "3.6"}}}
+	sections := []section{{"3.1", "Concurrency"}, {"3.6", "Origin of a response"}}
 	for _, c := range []struct {
 		name    string
 		results map[string]result
@@ -99,7 +100,7 @@ func TestWriteDocumentKeepsOtherResults(t *testing.T) {
 		{"two", map[string]result{"TestA": success}, false},
 		{"one", map[string]result{"TestA": success}, true},
 	} {
-		if err := writeDocument(path, c.name, checks, c.results, c.keep); err != nil {
+		if err := writeDocument(path, c.name, checks, sections, c.results, c.keep); err != nil {
 			t.Fatal(err)
 		}
 	}

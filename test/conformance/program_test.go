@@ -130,7 +130,7 @@ func executable(path string) (string, error) {
 
 // run runs the checks and prints the table. It reports whether a check failed.
 func (p *program) run(stdout, stderr io.Writer) (failed bool, err error) {
-	all, err := readChecks()
+	all, sections, err := readChecks()
 	if err != nil {
 		return false, err
 	}
@@ -164,7 +164,7 @@ func (p *program) run(stdout, stderr io.Writer) (failed bool, err error) {
 	}
 	counts := printChecks(stdout, all, results)
 	if p.write != "" {
-		err = writeDocument(p.write, p.name, all, results, p.selected.String() != "")
+		err = writeDocument(p.write, p.name, all, sections, results, p.selected.String() != "")
 	}
 	return counts[failure] > 0, err
 }

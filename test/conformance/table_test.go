@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -31,12 +32,7 @@ type check struct {
 type section struct{ number, title string }
 
 // readChecks reads testdata/checks.txt.
-func readChecks() ([]check, error) {
-	checks, _, err := parseChecks()
-	return checks, err
-}
-
-func parseChecks() (checks []check, sections []section, err error) {
+func readChecks() (checks []check, sections []section, err error) {
 	text, err := testdata.ReadFile("testdata/checks.txt")
 	if err != nil {
 		return nil, nil, err
@@ -60,12 +56,9 @@ func parseChecks() (checks []check, sections []section, err error) {
 	return checks, sections, nil
 }
 
-// resultOf returns the result of a test, which is notRun if there is none.
+// resultOf returns the result of a test. The default is notRun.
 func resultOf(results map[string]result, test string) result {
-	if r, is := results[test]; is {
-		return r
-	}
-	return notRun
+	return cmp.Or(results[test], notRun)
 }
 
 // printChecks prints a line for each check and the number of results, and returns the numbers.
@@ -104,7 +97,7 @@ func (c *columns) set(name string, results map[string]result) {
 // writeDocument writes the results of a binary to the tables of a document. Other binaries keep
 // their results, and with keep, also the checks without a result. If the document does not exist,
 // it is created.
-func writeDocument(path, name string, checks []check, results map[string]result, keep bool) error {
+func writeDocument(path, name string, checks []check, sections []section, results map[string]result, keep bool) error {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		text, err = []byte(beginTables+endTables+"\n"), nil
@@ -125,10 +118,6 @@ func writeDocument(path, name string, checks []check, results map[string]result,
 		results = merged
 	}
 	all.set(name, results)
-	_, sections, err := parseChecks()
-	if err != nil {
-		return err
-	}
 	tables = "\n\n" + all.summary(sections, checks) + "\n" + all.table(checks) + "\n"
 	return os.WriteFile(path, []byte(before+beginTables+tables+endTables+after), 0o644)
 }

@@ -422,7 +422,7 @@ func TestSidecarSurvivesEndOfLogReader(t *testing.T) {
 	p.start("REQUEST_LOG=true")
 	p.out.loseReader()
 	after := 0 // number of successful requests after the reader of the log was closed
-	p.poll("20 requests succeed after the log lost its reader", func() error {
+	p.poll("20 requests succeed after the reader of the log was closed", func() error {
 		status := send(t, p.addr(), "GET /slow?ms=20 HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n")
 		if status != http.StatusOK {
 			t.Fatalf("got status %d after %d requests, want 200", status, after)

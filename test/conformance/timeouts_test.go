@@ -28,17 +28,25 @@ type timeoutSetting struct {
 	setting string
 	word    string // reason in Proxy-Status and in the log
 	kind    string // error type of RFC 9209
+	status  int    // status of the response if the timeout expires before a response begins
 }
 
 const tick = "400ms" // duration of the tested timeout
 
 var (
-	requestTimeout = timeoutSetting{"request", "REVISION_TIMEOUT_SECONDS=" + tick, "request-timeout", "http_response_timeout"}
-	startTimeout   = timeoutSetting{"response start", "REVISION_RESPONSE_START_TIMEOUT_SECONDS=" + tick, "response-start-timeout", "http_response_timeout"}
-	idleTimeout    = timeoutSetting{"idle", "REVISION_IDLE_TIMEOUT_SECONDS=" + tick, "idle-timeout", "connection_read_timeout"}
-	queueTimeout   = timeoutSetting{"queue", "QUEUE_TIMEOUT_SECONDS=" + tick, "queue-timeout", "connection_limit_reached"}
-	bodyTimeout    = timeoutSetting{"body", "BODY_TIMEOUT=" + tick, "client-slow", "http_request_error"}
+	requestTimeout = timeoutSetting{"request", "REVISION_TIMEOUT_SECONDS=" + tick, "request-timeout", "http_response_timeout", 504}
+	startTimeout   = timeoutSetting{"response start", "REVISION_RESPONSE_START_TIMEOUT_SECONDS=" + tick, "response-start-timeout", "http_response_timeout", 504}
+	idleTimeout    = timeoutSetting{"idle", "REVISION_IDLE_TIMEOUT_SECONDS=" + tick, "idle-timeout", "connection_read_timeout", 504}
+	queueTimeout   = timeoutSetting{"queue", "QUEUE_TIMEOUT_SECONDS=" + tick, "queue-timeout", "connection_limit_reached", 503}
+	bodyTimeout    = timeoutSetting{"body", "BODY_TIMEOUT=" + tick, "client-slow", "http_request_error", 408}
 )
+
+// slowClient returns the setting with the error for a request with an incomplete body. The client is
+// the cause of the timeout.
+func (c timeoutSetting) slowClient() timeoutSetting {
+	c.word, c.kind, c.status = bodyTimeout.word, bodyTimeout.kind, bodyTimeout.status
+	return c
+}
 
 // settings returns settings that enable only this timeout.
 func (c timeoutSetting) settings(more ...string) []string {
@@ -105,12 +113,9 @@ func (c timeoutSetting) checkEarlyTimeout(t *testing.T, p *proxy, protocol, meth
 // response returns the expected response if the timeout expires before a response begins.
 func (c timeoutSetting) response() (code int, body string) {
 	if c.name == "queue" {
-		return 503, "pending request queue full\n"
+		return c.status, "pending request queue full\n"
 	}
-	if c.word == bodyTimeout.word {
-		return 408, "request timeout"
-	}
-	return 504, "request timeout"
+	return c.status, "request timeout"
 }
 
 // wantHTTP1 reads and checks the response to a request with the given method.
@@ -126,7 +131,7 @@ func (c timeoutSetting) wantHTTP1(t *testing.T, p *proxy, w *client, method stri
 	}
 	checkOurs(t, p, m, code, c.kind, c.word)
 	if got := m.get("Retry-After"); (got == "1") != (c.name == "queue") {
-		t.Errorf("got Retry-After %q, want 1, and only for the queue timeout", got)
+		t.Errorf("got Retry-After %q, want 1 for the queue timeout, and no field for other timeouts", got)
 	}
 }
 
@@ -589,7 +594,7 @@ func TestOtherTimeoutsDoNotEndIdleTunnel(t *testing.T) {
 func TestIncompleteBodyReleasesSlotAfterTimeout(t *testing.T) {
 	inParallel(t)
 	for _, c := range []timeoutSetting{bodyTimeout, idleTimeout, requestTimeout, startTimeout} {
-		c.word, c.kind = bodyTimeout.word, bodyTimeout.kind // the client is the cause
+		c = c.slowClient()
 		for _, protocol := range []string{"HTTP/1.1", "HTTP/1.0", "h2c", "TLS", "TLS h2"} {
 			t.Run(c.name+"/"+protocol, func(t *testing.T) {
 				p := newProxy(t)

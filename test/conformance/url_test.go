@@ -62,7 +62,7 @@ func TestProbesOfRunningSidecar(t *testing.T) {
 			continue // the response depends on the application
 		}
 		for _, protocol := range supported {
-			if r.onlyHTTP11 && protocol != "HTTP/1.1" && protocol != "TLS HTTP/1.1" {
+			if !r.supports(protocol) {
 				continue
 			}
 			t.Run(r.title+"/"+protocol, func(t *testing.T) {
@@ -79,6 +79,10 @@ func TestProbesOfRunningSidecar(t *testing.T) {
 // The sidecar rejects invalid requests.
 func TestInvalidRequestsToRunningSidecar(t *testing.T) {
 	p, supported := runningSidecar(t)
+	protocol := "HTTP/1.1"
+	if !slices.Contains(supported, protocol) {
+		protocol = "TLS HTTP/1.1"
+	}
 	for _, file := range []string{"fields.txt", "smuggling.txt", "targets.txt"} {
 		for _, v := range vectors(t, file) {
 			pl, err := v.play()
@@ -89,12 +93,7 @@ func TestInvalidRequestsToRunningSidecar(t *testing.T) {
 				continue // the application receives the request
 			}
 			t.Run(v.title, func(t *testing.T) {
-				c := (*client)(nil)
-				if slices.Contains(supported, "HTTP/1.1") {
-					c = dial(t, p.addr())
-				} else {
-					c = dialTLS(t, p.tlsAddr(), "http/1.1")
-				}
+				c := dialProtocol(t, p, protocol)
 				c.send(pl.send)
 				m := c.receive("GET")
 				if !slices.Contains(pl.status, m.status()) || word(m.get("Proxy-Status")) != "bad-request" {
