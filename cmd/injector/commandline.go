@@ -60,7 +60,7 @@ type fileFlags struct {
 // fileCommand adds to cmd the flag for the input.
 func fileCommand(cmd *cobra.Command, f *fileFlags) *cobra.Command {
 	cmd.Args = cli.NoArguments("; files are specified with -f")
-	cmd.Flags().StringArrayVarP(&f.from, "filename", "f", nil, "`file` or directory that contains YAML or JSON; the default is the standard input; repeatable")
+	cmd.Flags().StringArrayVarP(&f.from, "filename", "f", nil, "`file` or directory that contains YAML or JSON; the default is the standard input (-); repeatable")
 	return cmd
 }
 

@@ -17,7 +17,7 @@ var update = flag.Bool("update", false, "update the golden outputs")
 
 const golden = "../../pkg/inject/testdata/pairs"
 
-// A pair is a directory in pkg/inject/testdata/pairs. The directory contains the following files:
+// A pair is an input and its expected output. The directory of a pair contains these files:
 //
 //	in.yaml or in.json    the input
 //	out.yaml or out.json  the output; does not exist if an object is refused

@@ -43,7 +43,7 @@ SIGTERM, SIGINT and SIGHUP start the drain. A second signal stops the process im
 exit code 1.
 
 Exit codes:
-  0  The command succeeded. why and exec probes: the pod is ready.
+  0  The command succeeded, or the pod is ready.
   1  The command failed, or the pod is not ready.
   2  The command line is invalid.
 

@@ -58,10 +58,10 @@ type candidate struct {
 	proxied   bool      // another container is a proxy in front of the port, and no Service names the port
 }
 
-// healthPath matches the paths of health checks and metrics. The second part contains words that are
-// common in other paths, so it matches the last component of a path only. Sources of less obvious
-// paths: /statusz of Kubernetes (KEP-4827), /up of Rails (Rails::HealthController), /isalive and
-// /isready of NAIS, /hc of the ASP.NET samples, /__lbheartbeat__ of Mozilla Dockerflow.
+// healthPath matches the paths of health checks and metrics. The words in the second line are common in
+// other paths, so they only match at the end of a path. Sources of less obvious paths: /statusz of
+// Kubernetes (KEP-4827), /up of Rails (Rails::HealthController), /isalive and /isready of NAIS, /hc of
+// the ASP.NET samples, /__lbheartbeat__ of Mozilla Dockerflow.
 var healthPath = regexp.MustCompile(`(?i)(^|[/_-])(metrics|health[a-z]*([_-]?check)?|ready[a-z]*|(readiness|liveness)([_-]?probe)?|live|livez|livecheck|alive|ping|startup|startupz|(lb)?heartbeat)([/?_-]|$)` +
 	`|(^|/)(status|statusz|up|ok|hc|is[_-]?(alive|ready|up|live|healthy|started))/?(\?|$)`)
 

@@ -14,11 +14,11 @@ import (
 	"unsafe"
 )
 
-// openLoop sends GET requests at a constant rate and returns the duration of each request,
-// measured from the time at which it was due. A stall of the server therefore delays all
-// requests that are due during the stall, including requests that wait for a free connection.
-// This delay is not measured by a client that sends the next request after the previous
-// response.
+// openLoop sends GET requests at a constant rate and returns the duration of each request. The
+// duration starts at the scheduled time of the request. If the server does not respond for some
+// time, openLoop therefore measures a delay for all requests that are scheduled in this time,
+// including requests that wait for a free connection. A client that sends each request after the
+// previous response does not measure this delay.
 //
 // openLoop runs on one thread with raw sockets, because the Go scheduler would add microseconds
 // to each result. rate is the number of requests per second, at most one million. A status that

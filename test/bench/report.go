@@ -126,8 +126,8 @@ var sections = []section{
 	},
 }
 
-// A target is the goal of a measure. The median of peer must be at most limit times the median of against, or at
-// most limit if against is empty.
+// A target is the maximum of a measure. The median of peer must be at most limit times the median of against. If
+// against is empty, the median of peer must be at most limit.
 type target struct {
 	measure, peer, against string
 	limit                  float64

@@ -47,7 +47,7 @@ const (
 	silence = 2 * time.Second
 
 	minCases             = 140 // minimum number of cases that must run; version 2.2.1 has 146
-	maxReferenceFailures = 8   // maximum number of failures of the reference; it fails 5 cases over cleartext and 4 over TLS
+	maxReferenceFailures = 8   // maximum number of failed cases of the reference; 5 cases fail without TLS, and 4 cases fail with TLS
 )
 
 // program is the path of the queue-proxy that is built for these tests.

@@ -16,8 +16,8 @@ type process struct {
 	done chan struct{} // closed after the process has exited and all output has been processed
 }
 
-// start starts a program with exactly the given environment. One goroutine calls each with
-// every line of the output.
+// start starts a program. env contains all environment variables of the program. A goroutine calls
+// each with the lines of the output.
 func start(t *testing.T, path string, env []string, each func(string), args ...string) *process {
 	t.Helper()
 	p := &process{t: t, cmd: exec.Command(path, args...), done: make(chan struct{})}

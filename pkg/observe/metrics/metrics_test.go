@@ -56,7 +56,7 @@ func TestRequestsAreCountedWithLabels(t *testing.T) {
 	observeEveryKind(m)
 	got := scrape(t, m.Handler(), text)
 	counted := samples(got, "queue_proxy_requests_total{")
-	maps.DeleteFunc(counted, func(_, value string) bool { return value == "0" }) // see TestFirstRequestStartsAllClassesAtZero
+	maps.DeleteFunc(counted, func(_, value string) bool { return value == "0" }) // see TestFirstRequestCreatesAllStatusClasses
 	wantSamples(t, counted, map[string]string{
 		`queue_proxy_requests_total{code="2xx",method="get",protocol="http/1.1",reason="ok"}`:            "2",
 		`queue_proxy_requests_total{code="2xx",method="post",protocol="http/2",reason="ok"}`:             "1",
@@ -697,7 +697,7 @@ func TestIdlePodHasFewSeries(t *testing.T) {
 }
 
 // Previously, increase() was 0 for the first responses of a class in a scrape.
-func TestFirstRequestStartsAllClassesAtZero(t *testing.T) {
+func TestFirstRequestCreatesAllStatusClasses(t *testing.T) {
 	m := newMetrics(t, options("default"))
 	o := observed("POST", 2, 0, 404, observation.OK)
 	m.Observe(&o)
