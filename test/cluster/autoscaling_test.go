@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/test/harness"
 	"github.com/queue-proxy/queue-proxy/test/ledger"
 )
 
@@ -265,7 +266,7 @@ func scalersTable(t *testing.T, all []*scaled) {
 		moduleVersion(t, "prometheus-adapter", "sigs.k8s.io/prometheus-adapter"), machineLine(), b.String())
 	fmt.Printf("\n%s\n", text)
 	if *update && !t.Failed() {
-		if err := writeBetween(autoscaling+"/README.md", "autoscalers", text); err != nil {
+		if err := harness.WriteSection(autoscaling+"/README.md", "autoscalers", "\n"+text+"\n"); err != nil {
 			t.Error(err)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/test/harness"
 	"github.com/queue-proxy/queue-proxy/test/ledger"
 )
 
@@ -87,7 +88,7 @@ func TestFullComparisonWithKnativeImage(t *testing.T) {
 		it.version(), moduleVersion(t, *release, "knative.dev/serving"), *rounds, machineLine(), before, loadAverage(), besideTable(both))
 	fmt.Printf("\n%s\n", text)
 	if *update && !t.Failed() {
-		if err := writeBetween("../../docs/knative.md", "beside", text); err != nil {
+		if err := harness.WriteSection("../../docs/knative.md", "beside", "\n"+text+"\n"); err != nil {
 			t.Error(err)
 		}
 	}

@@ -5,10 +5,10 @@ package cluster
 import (
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 
+	"github.com/queue-proxy/queue-proxy/test/harness"
 	"github.com/queue-proxy/queue-proxy/test/ledger"
 )
 
@@ -37,20 +37,5 @@ func report(well bool) error {
 	if !*update || !well {
 		return nil
 	}
-	return writeBetween("../../docs/reliability.md", "cluster", b.String())
-}
-
-// writeBetween writes text between the comments with the given name in a document.
-func writeBetween(page, name, text string) error {
-	begin, end := "<!-- "+name+" -->\n", "<!-- /"+name+" -->\n"
-	old, err := os.ReadFile(page)
-	if err != nil {
-		return err
-	}
-	before, rest, ok := strings.Cut(string(old), begin)
-	_, after, ok2 := strings.Cut(rest, end)
-	if !ok || !ok2 {
-		return fmt.Errorf("%s: markers of table %s not found", page, name)
-	}
-	return os.WriteFile(page, []byte(before+begin+"\n"+text+"\n"+end+after), 0o644)
+	return harness.WriteSection("../../docs/reliability.md", "cluster", "\n"+b.String()+"\n")
 }

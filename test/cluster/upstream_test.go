@@ -17,6 +17,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 var (
@@ -116,7 +118,7 @@ func TestFullKnativeTestsPass(t *testing.T) {
 	text := upstreamSummary(moduleVersion(t, upstreamModule, "knative.dev/serving"), results)
 	fmt.Printf("\n%s\n", text)
 	if *update && !t.Failed() && *upstreamOnly == "" && *upstreamQueue == sidecarImage {
-		if err := writeBetween("../../docs/knative.md", "upstream", text); err != nil {
+		if err := harness.WriteSection("../../docs/knative.md", "upstream", "\n"+text+"\n"); err != nil {
 			t.Error(err)
 		}
 	}

@@ -10,6 +10,8 @@ import (
 	"os"
 	"slices"
 	"strings"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // A result is the result of a check.
@@ -74,11 +76,8 @@ func printChecks(w io.Writer, checks []check, results map[string]result) map[res
 	return counts
 }
 
-// The markers of the tables in a document.
-const (
-	beginTables = "<!-- checks -->"
-	endTables   = "<!-- /checks -->"
-)
+// tablesName is the name of the markers around the tables in a document.
+const tablesName = "checks"
 
 // columns contains the results of several binaries, in the order of names.
 type columns struct {
@@ -98,17 +97,14 @@ func (c *columns) set(name string, results map[string]result) {
 // their results, and with keep, also the checks without a result. If the document does not exist,
 // it is created.
 func writeDocument(path, name string, checks []check, sections []section, results map[string]result, keep bool) error {
-	text, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		text, err = []byte(beginTables+endTables+"\n"), nil
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		if err := os.WriteFile(path, []byte("<!-- "+tablesName+" -->\n<!-- /"+tablesName+" -->\n"), 0o644); err != nil {
+			return err
+		}
 	}
+	_, tables, _, err := harness.ReadSection(path, tablesName)
 	if err != nil {
 		return err
-	}
-	before, rest, found := strings.Cut(string(text), beginTables)
-	tables, after, closed := strings.Cut(rest, endTables)
-	if !found || !closed {
-		return fmt.Errorf("%s: no markers %s and %s", path, beginTables, endTables)
 	}
 	all := parseTables(tables)
 	if keep {
@@ -118,8 +114,7 @@ func writeDocument(path, name string, checks []check, sections []section, result
 		results = merged
 	}
 	all.set(name, results)
-	tables = "\n\n" + all.summary(sections, checks) + "\n" + all.table(checks) + "\n"
-	return os.WriteFile(path, []byte(before+beginTables+tables+endTables+after), 0o644)
+	return harness.WriteSection(path, tablesName, "\n"+all.summary(sections, checks)+"\n"+all.table(checks)+"\n")
 }
 
 // parseTables reads the results in the table of checks.

@@ -18,6 +18,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/queue-proxy/queue-proxy/test/harness"
 	"github.com/queue-proxy/queue-proxy/test/ledger"
 )
 
@@ -257,23 +258,8 @@ func (y *tally) all() string {
 	return b.String()
 }
 
-const (
-	tableBegin = "<!-- table -->\n"
-	tableEnd   = "<!-- /table -->\n"
-	page       = "../../docs/reliability.md"
-)
-
 func writeTable(t *testing.T, rows []*tally) {
 	t.Helper()
-	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	before, rest, ok := strings.Cut(string(text), tableBegin)
-	_, after, ok2 := strings.Cut(rest, tableEnd)
-	if !ok || !ok2 {
-		t.Fatalf("%s: markers %q and %q not found", page, tableBegin, tableEnd)
-	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "\nSeed %d. The columns contain numbers of requests.\n\n", *seed)
 	b.WriteString("| fault | method | sent | application | sidecar | broken | lost |\n|---|---|---|---|---|---|---|\n")
@@ -285,9 +271,7 @@ func writeTable(t *testing.T, rows []*tally) {
 		}
 	}
 	fmt.Fprintf(&b, "| **all** | | %d | %d | %d | %d | **%d** |\n\n", total.sent(), total.count[ledger.FromApp], total.count[ledger.FromSidecar], total.count[ledger.Broken], total.count[ledger.Lost])
-	if err := os.WriteFile(page, []byte(before+tableBegin+b.String()+tableEnd+after), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, harness.WriteSection("../../docs/reliability.md", "table", b.String()))
 	t.Logf("%d faults, %d requests, %d lost; the table is in docs/reliability.md", len(rows), total.sent(), total.count[ledger.Lost])
 }
 

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/test/harness"
 	"github.com/queue-proxy/queue-proxy/test/ledger"
 )
 
@@ -214,12 +215,6 @@ const (
 	moreThreads   = 4 // maximum number of additional threads since the first rest, because the Go runtime keeps threads
 )
 
-const (
-	page       = "README.md"
-	tableBegin = "<!-- soak -->\n"
-	tableEnd   = "<!-- /soak -->\n"
-)
-
 // report prints the tables and fails if the memory grows. After a long run without failures, it
 // writes the tables into the document.
 func (s *soak) report() {
@@ -275,24 +270,7 @@ func (s *soak) report() {
 	}
 	s.t.Log(b.String())
 	if !s.t.Failed() && long() {
-		s.writePage(b.String())
-	}
-}
-
-// writePage writes the report into the document.
-func (s *soak) writePage(report string) {
-	s.t.Helper()
-	text, err := os.ReadFile(page)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	before, rest, ok := strings.Cut(string(text), tableBegin)
-	_, after, ok2 := strings.Cut(rest, tableEnd)
-	if !ok || !ok2 {
-		s.t.Fatalf("%s: markers %q and %q not found", page, tableBegin, tableEnd)
-	}
-	if err := os.WriteFile(page, []byte(before+tableBegin+report+tableEnd+after), 0o644); err != nil {
-		s.t.Fatal(err)
+		harness.NoError(s.t, harness.WriteSection("README.md", "soak", b.String()))
 	}
 }
 
