@@ -317,7 +317,7 @@ func (c *Client) tryOpen(owner http2conn.Owner, head *http2conn.Block, end bool,
 func (c *Client) tryEach(owner http2conn.Owner, head *http2conn.Block, end bool, since int, careful bool) (s *http2conn.Stream, reused bool, why refusal) {
 	for i := 0; i < len(c.conns); {
 		n := c.conns[i]
-		if n.Crowded() || n.number <= since && len(c.conns) < c.settings.MaxConns || !c.settle(n) {
+		if n.NoRoom() || n.number <= since && len(c.conns) < c.settings.MaxConns || !c.settle(n) {
 			i++
 			continue
 		}
@@ -373,7 +373,7 @@ func (c *Client) add() {
 	if err == nil {
 		go n.run()
 		select {
-		case <-n.Settled():
+		case <-n.SettingsArrived():
 		case <-time.After(settleTimeout):
 		case <-c.running.Done():
 		}
@@ -422,7 +422,7 @@ func (c *Client) newConn(ctx context.Context) (*clientConn, error) {
 func (n *clientConn) run() {
 	_ = n.Run(nil) // the owners of the streams were already notified of the error
 	n.client.forget(n)
-	if !n.Spoke() {
+	if !n.ReceivedSettings() {
 		n.client.settings.Unsettled()
 	}
 }

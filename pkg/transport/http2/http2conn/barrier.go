@@ -86,7 +86,7 @@ func (c *Conn) addBarrier() {
 	if b.active || c.broken != nil {
 		return
 	}
-	c.room()
+	c.allocateOut()
 	b.active, b.covered = true, b.abandoned
 	if received := c.received.Load(); received != b.pinged {
 		b.frame, b.pinged = framePing, received
@@ -134,7 +134,7 @@ func (c *Conn) passBarrier() {
 // nearlyFull reports whether abandoned streams may soon prevent the client from opening
 // streams. c.mu must be held.
 func (c *Conn) nearlyFull() bool {
-	return c.advertised && c.barrier.abandoned > 0 && 2*(len(c.streams)+c.barrier.abandoned) >= int(c.most)
+	return c.maxStreamsReceived && c.barrier.abandoned > 0 && 2*(len(c.streams)+c.barrier.abandoned) >= int(c.maxStreams)
 }
 
 // full reports whether the server accepts no more streams at the moment. Abandoned streams
@@ -143,12 +143,12 @@ func (c *Conn) nearlyFull() bool {
 func (c *Conn) full(careful bool) bool {
 	n := len(c.streams)
 	switch {
-	case c.advertised && careful:
+	case c.maxStreamsReceived && careful:
 		n += c.recentResets()
-	case c.advertised:
+	case c.maxStreamsReceived:
 		n += c.barrier.abandoned
 	}
-	return n >= int(c.most)
+	return n >= int(c.maxStreams)
 }
 
 // recentResets returns the number of streams that were abandoned in the last recentTime. c.mu
@@ -198,5 +198,5 @@ func (c *Conn) exhausted() bool {
 		b.heard, b.stuck = received, 0
 	}
 	b.stuck++
-	return b.resets >= maxResets || c.advertised && b.stuck >= stuckFactor*uint64(c.most)
+	return b.resets >= maxResets || c.maxStreamsReceived && b.stuck >= stuckFactor*uint64(c.maxStreams)
 }

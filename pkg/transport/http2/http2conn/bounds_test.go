@@ -185,10 +185,10 @@ func TestAbandonedStreamsCountUntilBarrier(t *testing.T) {
 	if _, err := p.us.Open(newOwner(false), head(0), true, false); err != http2conn.ErrFull {
 		t.Errorf("before the barrier: got %v, want ErrFull", err)
 	}
-	harness.Equal(t, p.us.Crowded(), true, "crowded before the barrier")
+	harness.Equal(t, p.us.NoRoom(), true, "crowded before the barrier")
 	harness.NoError(p, p.WriteSettingsAck())
 	harness.Receive(t, room, "signal of the barrier")
-	harness.Equal(t, p.us.Crowded(), false, "crowded after the barrier")
+	harness.Equal(t, p.us.NoRoom(), false, "crowded after the barrier")
 	p.open(true)
 }
 

@@ -44,9 +44,9 @@ func (c *Conn) factor() int {
 	return 1
 }
 
-// control counts control frames. It returns an error if the peer has sent too many for the
+// countControl counts control frames. It returns an error if the peer has sent too many for the
 // useful work on this connection.
-func (c *Conn) control(frames int) error {
+func (c *Conn) countControl(frames int) error {
 	if c.budget.left -= frames; c.budget.left > 0 {
 		return nil
 	}

@@ -116,72 +116,72 @@ type Conn struct {
 	handler Handler
 
 	// The following fields are owned by the reader goroutine.
-	decoder    *hpack.Decoder
-	head       Head
-	pooled     *[]byte // input buffer; nil while the reader waits
-	bulk       bool    // the next read uses a buffer of readSize
-	n          int     // result of the last read, in bytes
-	err        error   // error of the last read
-	reading    func(fd uintptr) (done bool)
-	preface    int           // number of bytes of the client preface that were not received yet
-	partial    []byte        // an incomplete frame
-	owing      bool          // a frame or a header block is incomplete, and its timeout runs
-	data       dataFrame     // the DATA frame that is being received
-	block      []byte        // an incomplete header block
-	blockID    uint32        // stream of the incomplete header block; 0 if there is none
-	blockEnd   bool          // the header block ends the stream
-	refusals   int           // consecutive streams that the server refused without a response
-	selfish    bool          // the PRIORITY data of the last HEADERS frame names its own stream
-	settled    bool          // the first SETTINGS frame of the peer was received
-	agreed     chan struct{} // closed when settled is set
-	unsaid     int           // received bytes that no WINDOW_UPDATE of the connection has returned yet
-	touched    []*Conn       // connections to flush after the input was handled
-	refusing   error         // error of the last call of Refuse
-	budget     budget
-	inputBytes int // bytes of incomplete input in config.Memory
+	decoder          *hpack.Decoder
+	head             Head
+	pooled           *[]byte // input buffer; nil while the reader waits
+	bulk             bool    // the next read uses a buffer of readSize
+	n                int     // result of the last read, in bytes
+	err              error   // error of the last read
+	reading          func(fd uintptr) (done bool)
+	preface          int           // number of bytes of the client preface that were not received yet
+	partial          []byte        // an incomplete frame
+	frameIncomplete  bool          // a frame or a header block is incomplete, and its timeout runs
+	data             dataFrame     // the DATA frame that is being received
+	block            []byte        // an incomplete header block
+	blockID          uint32        // stream of the incomplete header block; 0 if there is none
+	blockEnd         bool          // the header block ends the stream
+	refusals         int           // consecutive streams that the server refused without a response
+	dependsOnSelf    bool          // the PRIORITY data of the last HEADERS frame names its own stream
+	settingsReceived bool          // the first SETTINGS frame of the peer was received
+	settingsArrived  chan struct{} // closed when settingsReceived is set
+	unannounced      int           // received bytes that no WINDOW_UPDATE of the connection has announced yet
+	toFlush          []*Conn       // connections to flush after the input was handled
+	refusalErr       error         // error of the last call of Refuse
+	budget           budget
+	inputBytes       int // bytes of incomplete input in config.Memory
 
-	crowded  atomic.Bool   // Open returns ErrFull until Config.Room receives a value
+	noRoom   atomic.Bool   // Open returns ErrFull until Config.Room receives a value
 	begin    time.Time     // time of New
 	received atomic.Uint64 // number of useful frames received; see budget.go
 	resume   chan struct{} // holds a signal from Resume or Close
 
-	mu        sync.Mutex
-	streams   map[uint32]*Stream // open streams
-	last      uint32             // highest ID of a stream that was accepted, or opened by a client
-	seen      uint32             // highest ID of a stream, including refused streams
-	broken    error              // write error or reason of Close; nil while the connection can be written
-	over      error              // error that ended the connection; nil until then
-	early     bool               // a stream was closed before the peer closed its side of the stream
-	lateBytes int                // bytes of DATA that the peer can send on these streams
-	barrier   barrier            // state of a client
-	leaving   bool               // GOAWAY was sent
-	ending    bool               // no stream is accepted or opened; the last one ends the connection
+	mu          sync.Mutex
+	streams     map[uint32]*Stream // open streams
+	last        uint32             // highest ID of a stream that was accepted, or opened by a client
+	seen        uint32             // highest ID of a stream, including refused streams
+	broken      error              // write error or reason of Close; nil while the connection can be written
+	endErr      error              // error that ended the connection; nil until then
+	closedEarly bool               // a stream was closed before the peer closed its side of the stream
+	lateBytes   int                // bytes of DATA that the peer can send on these streams
+	barrier     barrier            // state of a client
+	leaving     bool               // GOAWAY was sent
+	ending      bool               // no stream is accepted or opened; the last one ends the connection
 
 	// The following fields describe the output and are guarded by mu.
-	out          []byte    // output that the writer has not taken yet
-	outOf        *[]byte   // pooled buffer of out; nil if there is none
-	longOut      int       // length of an out that is longer than pooled buffers, in bytes, as accounted in config.Memory
-	replies      int       // number of bytes in out that are replies to the peer
-	sent         uint64    // number of useful frames added to out; see budget.go
-	taken        int       // number of times that the writer took out
-	busy         bool      // Open returned ErrBusy after the writer took out the last time
-	flushing     bool      // a writer is active
-	written      sync.Cond // signals the end of flushing
-	window       int       // window of the connection for content, in bytes; set by the peer
-	initial      int       // initial window of a stream, in bytes; set by the peer
-	most         uint32    // maximum number of open streams that the peer accepts
-	advertised   bool      // the peer has sent most
-	mostHead     int       // maximum size of a header list that the peer accepts, in bytes; 0 means no limit
-	begun        bool      // a header block was sent
-	ring         ring      // streams that wait for space in out or for the window of the connection
-	pendingBytes int       // number of bytes that are pending on streams, as accounted in config.Memory
+	out                []byte    // output that the writer has not taken yet
+	outOf              *[]byte   // pooled buffer of out; nil if there is none
+	longOut            int       // length of an out that is longer than pooled buffers, in bytes, as accounted in config.Memory
+	replies            int       // number of bytes in out that are replies to the peer
+	sent               uint64    // number of useful frames added to out; see budget.go
+	takes              int       // number of times that the writer took out
+	openWaits          bool      // Open returned ErrBusy after the writer took out the last time
+	flushing           bool      // a writer is active
+	written            sync.Cond // signals the end of flushing
+	window             int       // window of the connection for content, in bytes; set by the peer
+	initial            int       // initial window of a stream, in bytes; set by the peer
+	maxStreams         uint32    // maximum number of open streams that the peer accepts
+	maxStreamsReceived bool      // the peer has sent most
+	maxHeadSize        int       // maximum size of a header list that the peer accepts, in bytes; 0 means no limit
+	headSent           bool      // a header block was sent
+	ring               ring      // streams that wait for space in out or for the window of the connection
+	pendingBytes       int       // number of bytes that are pending on streams, as accounted in config.Memory
 
 	// The following fields are owned by the writer.
-	left     []byte // unwritten remainder of the output
-	again    bool   // the last write returned ErrAgain
-	writeErr error
-	writing  func(fd uintptr) (done bool)
-	patient  func(fd uintptr) (done bool)
+	left          []byte // unwritten remainder of the output
+	wouldBlock    bool   // the last write returned ErrAgain
+	writeErr      error
+	writing       func(fd uintptr) (done bool)
+	writingSlowly func(fd uintptr) (done bool)
 }
 
 // dataFrame is a DATA frame that is being received. Its content is not collected.
@@ -200,13 +200,13 @@ func New(l *netconn.Conn, config Config, handler Handler) *Conn {
 	}
 	c := &Conn{
 		link: l, config: config, handler: handler, begin: time.Now(),
-		streams: make(map[uint32]*Stream), window: defaultWindow, initial: defaultWindow, most: unknownMost,
-		agreed: make(chan struct{}), resume: make(chan struct{}, 1),
+		streams: make(map[uint32]*Stream), window: defaultWindow, initial: defaultWindow, maxStreams: unknownMost,
+		settingsArrived: make(chan struct{}), resume: make(chan struct{}, 1),
 	}
 	c.budget = budget{left: controlBurst * c.factor(), refilled: time.Now()}
 	c.barrier.unacked = 1
 	c.data.left = -1
-	c.reading, c.writing, c.patient = c.tryRead, c.tryWrite, c.tryWriteAll
+	c.reading, c.writing, c.writingSlowly = c.tryRead, c.tryWrite, c.tryWriteAll
 	c.written.L = &c.mu
 	c.decoder = hpack.NewDecoder(4096, func(f hpack.HeaderField) { c.head.add(f, config.MaxHeadBytes) })
 	// A valid string of a block is never longer. A string that only exceeds the maximum size of the
@@ -217,7 +217,7 @@ func New(l *netconn.Conn, config Config, handler Handler) *Conn {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.room()
+	c.allocateOut()
 	if config.Client {
 		c.out = append(c.out, wire.Preface...)
 	}
@@ -243,17 +243,17 @@ func (c *Conn) appendSettings(b []byte) []byte {
 	return b
 }
 
-// Settled returns a channel that is closed when the first SETTINGS frame of the peer arrives, which
+// SettingsArrived returns a channel that is closed when the first SETTINGS frame of the peer arrives, which
 // shows that the peer supports HTTP/2, or when the connection ends.
-func (c *Conn) Settled() <-chan struct{} { return c.agreed }
+func (c *Conn) SettingsArrived() <-chan struct{} { return c.settingsArrived }
 
 // signalRoom reports on Config.Room that Open may succeed. c.mu must be held.
 func (c *Conn) signalRoom() {
 	if c.config.Room == nil {
 		return
 	}
-	if c.crowded.Load() {
-		c.crowded.Store(false)
+	if c.noRoom.Load() {
+		c.noRoom.Store(false)
 	}
 	select {
 	case c.config.Room <- struct{}{}:
@@ -261,13 +261,13 @@ func (c *Conn) signalRoom() {
 	}
 }
 
-// Crowded reports whether every call of Open returns ErrFull. If it returns false, Open can still fail.
-// Crowded is cheaper than Open.
-func (c *Conn) Crowded() bool { return c.crowded.Load() }
+// NoRoom reports whether every call of Open returns ErrFull. If it returns false, Open can still fail.
+// NoRoom is cheaper than Open.
+func (c *Conn) NoRoom() bool { return c.noRoom.Load() }
 
-// Spoke reports whether the peer sent SETTINGS. It must be called after Run returns, by the same
+// ReceivedSettings reports whether the peer sent SETTINGS. It must be called after Run returns, by the same
 // goroutine.
-func (c *Conn) Spoke() bool { return c.settled }
+func (c *Conn) ReceivedSettings() bool { return c.settingsReceived }
 
 // Err returns the reason why no stream can be opened on the connection any more. It returns nil if
 // streams can be opened now or later.
@@ -277,8 +277,8 @@ func (c *Conn) Err() error {
 	switch {
 	case c.broken != nil:
 		return c.broken
-	case c.over != nil:
-		return c.over
+	case c.endErr != nil:
+		return c.endErr
 	case c.ending:
 		return errEnding
 	}
@@ -302,13 +302,13 @@ func (c *Conn) Run(early []byte) error {
 	if c.config.Client {
 		c.Flush(false)
 	}
-	c.owe(true)
+	c.setFrameIncomplete(true)
 	err := c.handle(early)
 	for err == nil {
 		c.throttle()
 		if err = c.link.WaitRead(c.reading); err != nil {
 			if errors.Is(err, os.ErrDeadlineExceeded) {
-				err = c.late()
+				err = c.handleDeadline()
 			}
 			continue
 		}
@@ -377,8 +377,8 @@ var errPreface = errors.New("http2: the connection preface is missing")
 // errEnded reports that the connection ended as intended.
 var errEnded = errors.New("http2: connection closed")
 
-// late handles an expired read deadline. It returns nil if the connection continues.
-func (c *Conn) late() error {
+// handleDeadline handles an expired read deadline. It returns nil if the connection continues.
+func (c *Conn) handleDeadline() error {
 	err := c.lateCause()
 	if errors.Is(err, errFrameTimeout) {
 		c.Hit(bound.FrameTimeout)
@@ -398,7 +398,7 @@ func (c *Conn) lateCause() error {
 		return c.broken
 	case c.ending && len(c.streams) == 0:
 		return errEnded
-	case c.owing:
+	case c.frameIncomplete:
 		return errFrameTimeout
 	}
 	c.link.SetReadDeadline(time.Time{}) // guarded by mu, because endIfIdle also sets the deadline
@@ -464,11 +464,11 @@ func (c *Conn) Resume() {
 func (c *Conn) receive(b []byte) (rest []byte, err error) {
 	rest, err = c.frames(b)
 	c.mu.Lock()
-	if c.unsaid >= c.config.ConnWindow/4 {
-		c.room()
-		c.out = appendWindowUpdate(c.out, 0, c.unsaid)
-		c.caused(windowUpdateSize)
-		c.unsaid = 0
+	if c.unannounced >= c.config.ConnWindow/4 {
+		c.allocateOut()
+		c.out = appendWindowUpdate(c.out, 0, c.unannounced)
+		c.countReply(windowUpdateSize)
+		c.unannounced = 0
 		c.FlushLater(c)
 	}
 	unread := c.replies > maxReplies && c.broken == nil
@@ -477,18 +477,18 @@ func (c *Conn) receive(b []byte) (rest []byte, err error) {
 		err = c.checkReplies(unread)
 	}
 	c.chargeInput()
-	c.handler.Received(c.owing)
-	for i, d := range c.touched {
-		c.touched[i] = nil
+	c.handler.Received(c.frameIncomplete)
+	for i, d := range c.toFlush {
+		c.toFlush[i] = nil
 		d.Flush(d != c)
 	}
-	c.touched = c.touched[:0]
+	c.toFlush = c.toFlush[:0]
 	return rest, err
 }
 
-// caused counts n bytes of output that frames of the peer caused. It does nothing for a client, because
+// countReply counts n bytes of output that frames of the peer caused. It does nothing for a client, because
 // a user container may pause reading. c.mu must be held.
-func (c *Conn) caused(n int) {
+func (c *Conn) countReply(n int) {
 	if !c.config.Client {
 		c.replies += n
 	}
@@ -502,8 +502,8 @@ func (c *Conn) FlushLater(d *Conn) {
 		go d.Flush(false)
 		return
 	}
-	if !slices.Contains(c.touched, d) {
-		c.touched = append(c.touched, d)
+	if !slices.Contains(c.toFlush, d) {
+		c.toFlush = append(c.toFlush, d)
 	}
 }
 
@@ -527,7 +527,7 @@ func (c *Conn) frames(b []byte) (rest []byte, err error) {
 		case c.data.left >= 0:
 			b, err = c.content(b)
 		case !c.config.Client && len(c.partial) == 0 && len(b) >= frameHeadSize && b[3] == frameHeaders && c.handler.Full():
-			c.owe(false)
+			c.setFrameIncomplete(false)
 			return b, nil
 		case len(c.partial) == 0 && len(b) >= frameHeadSize && b[3] == frameData:
 			err = c.beginData(b[:frameHeadSize])
@@ -544,7 +544,7 @@ func (c *Conn) frames(b []byte) (rest []byte, err error) {
 			return nil, err
 		}
 	}
-	c.owe(c.preface > 0 || len(c.partial) > 0 || c.blockID != 0 || !c.settled)
+	c.setFrameIncomplete(c.preface > 0 || len(c.partial) > 0 || c.blockID != 0 || !c.settingsReceived)
 	return nil, nil
 }
 
@@ -582,20 +582,20 @@ func (c *Conn) collect(b []byte) ([]byte, error) {
 	return b[n:], c.frame(frame)
 }
 
-// owe starts or stops the timeout of an incomplete frame or header block.
-func (c *Conn) owe(owes bool) {
-	if owes == c.owing {
+// setFrameIncomplete starts or stops the timeout of an incomplete frame or header block.
+func (c *Conn) setFrameIncomplete(incomplete bool) {
+	if incomplete == c.frameIncomplete {
 		return
 	}
-	c.owing = owes
-	if owes {
+	c.frameIncomplete = incomplete
+	if incomplete {
 		c.handler.Waiting()
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
 	case c.broken != nil, c.ending && len(c.streams) == 0: // the deadline already ends the connection
-	case !owes:
+	case !incomplete:
 		c.link.SetReadDeadline(time.Time{})
 	case c.config.HeadTimeout > 0:
 		c.link.SetReadDeadline(time.Now().Add(c.config.HeadTimeout))
@@ -611,7 +611,7 @@ func (c *Conn) frame(f []byte) error {
 		return fail(FrameSizeError, "frame too long")
 	case c.blockID != 0 && (kind != frameContinuation || id != c.blockID):
 		return fail(ProtocolError, "unexpected frame in a header block")
-	case !c.settled && kind != frameSettings:
+	case !c.settingsReceived && kind != frameSettings:
 		return fail(ProtocolError, "the initial SETTINGS frame is missing")
 	}
 	switch kind {
@@ -634,7 +634,7 @@ func (c *Conn) frame(f []byte) error {
 	case framePushPromise:
 		return fail(ProtocolError, "unexpected PUSH_PROMISE")
 	}
-	return c.control(1) // unknown types are ignored (RFC 9113 section 4.1)
+	return c.countControl(1) // unknown types are ignored (RFC 9113 section 4.1)
 }
 
 // reply adds a frame to the output in response to a frame of the peer.
@@ -642,7 +642,7 @@ func (c *Conn) reply(add func(b []byte) []byte) error {
 	c.mu.Lock()
 	unread := false
 	if c.broken == nil {
-		c.room()
+		c.allocateOut()
 		n := len(c.out)
 		c.out = add(c.out)
 		c.replies += len(c.out) - n
@@ -663,20 +663,20 @@ func (c *Conn) checkReplies(unread bool) error {
 
 // resetStream resets a stream of the peer that is not open, or is no longer open.
 func (c *Conn) resetStream(id uint32, code Code) error {
-	if err := c.control(1); err != nil {
+	if err := c.countControl(1); err != nil {
 		return err
 	}
 	c.mu.Lock()
-	c.early = true
+	c.closedEarly = true
 	c.mu.Unlock()
 	return c.reply(func(b []byte) []byte { return appendReset(b, id, code) })
 }
 
-// mayComeLate reports whether frames may arrive on streams that this side has already closed.
-func (c *Conn) mayComeLate() bool {
+// expectsLateFrames reports whether frames may arrive on streams that this side has already closed.
+func (c *Conn) expectsLateFrames() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.early
+	return c.closedEarly
 }
 
 // find returns the open stream with the given ID, or nil if there is none. idle reports whether the
@@ -695,7 +695,7 @@ func (c *Conn) end(err error) {
 	polite := isWrong || errors.Is(err, errEnded)
 	c.recordError(wrong, err)
 	c.mu.Lock()
-	c.ending, c.over = true, err
+	c.ending, c.endErr = true, err
 	if !polite && c.broken == nil {
 		c.broken = err
 	}
@@ -709,14 +709,14 @@ func (c *Conn) end(err error) {
 	c.hold(-c.pendingBytes)
 	c.longOut = c.config.Memory.Set(c.longOut, 0)
 	if wrong != nil {
-		c.room()
+		c.allocateOut()
 		c.out = appendGoAway(c.out, c.lastOfPeer(), wrong.Code)
 	}
-	taken := c.taken
+	taken := c.takes
 	c.mu.Unlock()
 	unsent := func(s *Stream) bool { return c.config.Client && !polite && s.taken == taken }
-	if !c.settled {
-		close(c.agreed)
+	if !c.settingsReceived {
+		close(c.settingsArrived)
 	}
 	for _, s := range streams {
 		if unsent(s) {
@@ -725,8 +725,8 @@ func (c *Conn) end(err error) {
 			s.failed(c, err)
 		}
 	}
-	for i, d := range c.touched {
-		c.touched[i] = nil
+	for i, d := range c.toFlush {
+		c.toFlush[i] = nil
 		d.Flush(false)
 	}
 	c.partial, c.block, c.head.Fields = nil, nil, nil
@@ -767,7 +767,7 @@ func (c *Conn) linger(err error) {
 func (c *Conn) Close(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.over != nil && c.broken != nil { // linger limits the remaining time
+	if c.endErr != nil && c.broken != nil { // linger limits the remaining time
 		return
 	}
 	if c.broken == nil {
@@ -786,7 +786,7 @@ func (c *Conn) GoAway() {
 	c.mu.Lock()
 	if c.broken == nil && !c.ending && !c.leaving {
 		c.leaving = true
-		c.room()
+		c.allocateOut()
 		c.out = appendGoAway(c.out, maxStreamID, NoError)
 	}
 	c.mu.Unlock()
@@ -807,7 +807,7 @@ func (c *Conn) endStreams() {
 	if c.broken == nil && !c.ending {
 		c.ending = true
 		c.signalRoom()
-		c.room()
+		c.allocateOut()
 		c.out = appendGoAway(c.out, c.lastOfPeer(), NoError)
 		c.endIfIdle()
 	}

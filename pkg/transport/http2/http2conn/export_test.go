@@ -7,12 +7,12 @@ var ErrEnding = errEnding
 func (c *Conn) Taken() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.taken
+	return c.takes
 }
 
 // Over reports whether all streams have ended and the connection closes after its output is written.
 func (c *Conn) Over() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.over != nil
+	return c.endErr != nil
 }

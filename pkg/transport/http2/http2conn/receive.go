@@ -14,12 +14,12 @@ func (c *Conn) beginData(head []byte) error {
 		return fail(FrameSizeError, "frame too long")
 	case c.blockID != 0:
 		return fail(ProtocolError, "unexpected frame in a header block")
-	case !c.settled:
+	case !c.settingsReceived:
 		return fail(ProtocolError, "the initial SETTINGS frame is missing")
 	}
 	// The window of the connection includes padding and discarded content (RFC 9113 section 6.9).
 	// Otherwise each reset stream would reduce the window permanently.
-	if c.unsaid += length; c.unsaid > c.config.ConnWindow {
+	if c.unannounced += length; c.unannounced > c.config.ConnWindow {
 		return fail(FlowControlError, "DATA exceeds the connection window")
 	}
 	s, idle := c.find(id)
@@ -41,7 +41,7 @@ func (c *Conn) beginData(head []byte) error {
 	case s == nil && !c.config.Client && !c.isLate(length): // a user container may not have received our RST_STREAM yet
 		err = c.resetStream(id, StreamClosed)
 	case length == 0 && !d.end:
-		err = c.control(1)
+		err = c.countControl(1)
 	}
 	if err == nil && length == 0 {
 		err = c.deliver(nil, 0)
@@ -75,7 +75,7 @@ func (c *Conn) refuseData(s *Stream) error {
 func (c *Conn) streamError(s *Stream, code Code, text string) error {
 	// The stream earns no credit, because work on its request may continue after the reset. Otherwise
 	// a peer that causes resets could start more work than its streams allow (CVE-2025-8671).
-	if err := c.control(1 + controlPerUseful); err != nil {
+	if err := c.countControl(1 + controlPerUseful); err != nil {
 		return err
 	}
 	s.Reset(code)
@@ -98,7 +98,7 @@ func (c *Conn) content(b []byte) ([]byte, error) {
 		}
 		extra = d.pad + 1
 		if d.pad == d.left && !d.end { // the frame has no content
-			if err := c.control(1); err != nil {
+			if err := c.countControl(1); err != nil {
 				return nil, err
 			}
 		}
@@ -153,12 +153,12 @@ func (c *Conn) headersFrame(flags byte, id uint32, p []byte) error {
 	if err != nil {
 		return err
 	}
-	c.selfish = false
+	c.dependsOnSelf = false
 	if flags&flagPriority != 0 { // deprecated and ignored (RFC 9113 section 5.3.2)
 		if len(p) < 5 {
 			return fail(FrameSizeError, "HEADERS with incomplete priority")
 		}
-		c.selfish = binary.BigEndian.Uint32(p)&maxStreamID == id
+		c.dependsOnSelf = binary.BigEndian.Uint32(p)&maxStreamID == id
 		p = p[5:]
 	}
 	end := flags&flagEndStream != 0
@@ -185,7 +185,7 @@ func (c *Conn) continuationFrame(flags byte, id uint32, p []byte) error {
 	c.block = append(c.block, p...)
 	if flags&flagEndHeaders == 0 {
 		if len(p) == 0 { // an empty frame costs work, and maxBlock does not limit the number of frames
-			return c.control(1)
+			return c.countControl(1)
 		}
 		return nil
 	}
@@ -243,10 +243,10 @@ func (c *Conn) headers(id uint32, block []byte, end bool) error {
 		return fail(ProtocolError, "HEADERS on an invalid stream")
 	case s == nil && c.config.Client: // this side has reset the stream
 		return nil
-	case s == nil && !c.mayComeLate(): // RFC 9113 section 5.1
+	case s == nil && !c.expectsLateFrames(): // RFC 9113 section 5.1
 		return fail(StreamClosed, "HEADERS on a closed stream")
 	case s == nil: // trailers that the client sent before it received our RST_STREAM
-		return c.control(1)
+		return c.countControl(1)
 	case s.remoteHasEnded():
 		return c.streamError(s, StreamClosed, "HEADERS after END_STREAM")
 	}
@@ -256,7 +256,7 @@ func (c *Conn) headers(id uint32, block []byte, end bool) error {
 	if !end || h.pseudo() {
 		h.Malformed = true
 	}
-	return c.tellHead(s, end)
+	return c.notifyHead(s, end)
 }
 
 // request handles a header block that opens a stream.
@@ -273,16 +273,16 @@ func (c *Conn) request(id uint32, end bool) error {
 		fallthrough
 	case ending:
 		c.Refuse(id, RefusedStream)
-		return c.refusing
-	case c.selfish:
+		return c.refusalErr
+	case c.dependsOnSelf:
 		c.RefuseMalformed(id, "the stream depends on itself")
-		return c.refusing
+		return c.refusalErr
 	}
 	if c.head.status != "" {
 		c.head.Malformed = true
 	}
 	c.handler.Request(id, &c.head, end)
-	return c.refusing
+	return c.refusalErr
 }
 
 // response handles the header block of an informational or final response.
@@ -298,10 +298,10 @@ func (c *Conn) response(s *Stream, end bool) error {
 	}
 	s.answered = !interim
 	c.refusals = 0
-	return c.tellHead(s, end)
+	return c.notifyHead(s, end)
 }
 
-func (c *Conn) tellHead(s *Stream, end bool) error {
+func (c *Conn) notifyHead(s *Stream, end bool) error {
 	c.received.Add(1)
 	if end {
 		s.remoteEnds()
@@ -323,7 +323,7 @@ func (c *Conn) priorityFrame(id uint32, p []byte) error {
 	case binary.BigEndian.Uint32(p)&maxStreamID == id:
 		return c.endStream(id, ProtocolError, "the stream depends on itself")
 	}
-	return c.control(1)
+	return c.countControl(1)
 }
 
 // endStream resets a stream, open or not, because of an error of the peer.
@@ -344,7 +344,7 @@ func (c *Conn) resetFrame(id uint32, p []byte) error {
 	case idle && !c.mayReset(id):
 		return fail(ProtocolError, "RST_STREAM on an idle stream")
 	case s == nil: // RST_STREAM was sent before the peer noticed the end of the stream (RFC 9113 section 5.1)
-		return c.control(1)
+		return c.countControl(1)
 	}
 	code := Code(binary.BigEndian.Uint32(p))
 	ending := c.refused(s, code)
@@ -369,26 +369,26 @@ func (c *Conn) settingsFrame(flags byte, id uint32, p []byte) error {
 		return fail(ProtocolError, "SETTINGS on a stream")
 	case flags&flagAck != 0 && len(p) > 0, len(p)%6 != 0:
 		return fail(FrameSizeError, "SETTINGS with an invalid length")
-	case flags&flagAck != 0 && !c.settled:
+	case flags&flagAck != 0 && !c.settingsReceived:
 		return fail(ProtocolError, "the initial SETTINGS frame is missing")
 	case flags&flagAck != 0:
 		c.settingsAcked()
-		return c.control(1)
+		return c.countControl(1)
 	}
-	if c.settled {
-		if err := c.control(1); err != nil {
+	if c.settingsReceived {
+		if err := c.countControl(1); err != nil {
 			return err
 		}
 	} else {
-		defer close(c.agreed)
+		defer close(c.settingsArrived)
 	}
-	c.settled = true
+	c.settingsReceived = true
 	drained, visited, err := c.apply(p)
 	if err != nil {
 		return err
 	}
-	c.tellDrained(c, drained)
-	if err = c.control(visited / settingsStreams); err != nil {
+	c.notifyDrained(c, drained)
+	if err = c.countControl(visited / settingsStreams); err != nil {
 		return err
 	}
 	return c.reply(func(b []byte) []byte { return appendFrameHead(b, 0, frameSettings, flagAck, 0) })
@@ -410,7 +410,7 @@ func (c *Conn) apply(p []byte) (drained []*Stream, visited int, err error) {
 				return nil, 0, fail(ProtocolError, "invalid value of SETTINGS_ENABLE_PUSH")
 			}
 		case settingMaxStreams:
-			c.most, c.advertised = min(value, maxStreamID), true // must fit into int on 32-bit platforms
+			c.maxStreams, c.maxStreamsReceived = min(value, maxStreamID), true // must fit into int on 32-bit platforms
 			c.signalRoom()
 		case settingInitialWindow:
 			if value > maxWindow {
@@ -422,7 +422,7 @@ func (c *Conn) apply(p []byte) (drained []*Stream, visited int, err error) {
 				return nil, 0, fail(ProtocolError, "invalid value of SETTINGS_MAX_FRAME_SIZE")
 			}
 		case settingMaxHeaderListSize:
-			c.mostHead = int(min(value, maxWindow)) // must fit into int on 32-bit platforms
+			c.maxHeadSize = int(min(value, maxWindow)) // must fit into int on 32-bit platforms
 		case settingConnectProtocol:
 			if value > 1 {
 				return nil, 0, fail(ProtocolError, "invalid value of SETTINGS_ENABLE_CONNECT_PROTOCOL")
@@ -434,7 +434,7 @@ func (c *Conn) apply(p []byte) (drained []*Stream, visited int, err error) {
 		return nil, 0, nil
 	}
 	for _, s := range c.streams { // windows may become negative (RFC 9113 section 6.9.2)
-		if !widen(&s.window, delta) {
+		if !addWindow(&s.window, delta) {
 			return nil, 0, fail(FlowControlError, "the stream window exceeds 2^31-1")
 		}
 		c.enqueue(s)
@@ -449,7 +449,7 @@ func (c *Conn) pingFrame(flags byte, id uint32, p []byte) error {
 	case id != 0:
 		return fail(ProtocolError, "PING on a stream")
 	}
-	if err := c.control(1); err != nil {
+	if err := c.countControl(1); err != nil {
 		return err
 	}
 	if flags&flagAck != 0 {
@@ -467,16 +467,16 @@ func (c *Conn) goAwayFrame(id uint32, p []byte) error {
 		return fail(FrameSizeError, "GOAWAY with an invalid length")
 	}
 	if c.config.Client {
-		c.forsake(binary.BigEndian.Uint32(p) & maxStreamID)
+		c.refuseStreamsAbove(binary.BigEndian.Uint32(p) & maxStreamID)
 	}
 	c.handler.GoingAway()
-	return c.control(1)
+	return c.countControl(1)
 }
 
-// forsake fails the streams with an ID above last and opens no more streams. The peer has not processed
+// refuseStreamsAbove fails the streams with an ID above last and opens no more streams. The peer has not processed
 // these streams (RFC 9113 section 6.8), so they fail with REFUSED_STREAM and the requests can be
 // retried with any method.
-func (c *Conn) forsake(last uint32) {
+func (c *Conn) refuseStreamsAbove(last uint32) {
 	c.mu.Lock()
 	c.ending = true
 	var untouched []*Stream
@@ -500,7 +500,7 @@ func (c *Conn) windowFrame(id uint32, p []byte) error {
 	if len(p) != 4 {
 		return fail(FrameSizeError, "WINDOW_UPDATE with an invalid length")
 	}
-	if err := c.control(1); err != nil {
+	if err := c.countControl(1); err != nil {
 		return err
 	}
 	n := int(binary.BigEndian.Uint32(p) & maxWindow)
@@ -517,7 +517,7 @@ func (c *Conn) windowFrame(id uint32, p []byte) error {
 		return c.streamError(s, ProtocolError, "WINDOW_UPDATE with increment 0")
 	}
 	c.mu.Lock()
-	tooLarge := !widen(&s.window, n)
+	tooLarge := !addWindow(&s.window, n)
 	var drained []*Stream
 	if !tooLarge && c.enqueue(s) {
 		drained = c.fill()
@@ -527,13 +527,13 @@ func (c *Conn) windowFrame(id uint32, p []byte) error {
 	if tooLarge {
 		return c.streamError(s, FlowControlError, "the stream window exceeds 2^31-1")
 	}
-	c.tellDrained(c, drained)
+	c.notifyDrained(c, drained)
 	return nil
 }
 
-// widen adds n to a window. If the sum exceeds maxWindow, it returns false and does not change the
+// addWindow adds n to a window. If the sum exceeds maxWindow, it returns false and does not change the
 // window. A window can be negative (RFC 9113 section 6.9.2).
-func widen(window *int, n int) bool {
+func addWindow(window *int, n int) bool {
 	sum := int64(*window) + int64(n)
 	if sum > maxWindow {
 		return false
@@ -545,7 +545,7 @@ func widen(window *int, n int) bool {
 // widen adds n to the window of the connection.
 func (c *Conn) widen(n int) error {
 	c.mu.Lock()
-	tooLarge := !widen(&c.window, n)
+	tooLarge := !addWindow(&c.window, n)
 	var drained []*Stream
 	if !tooLarge && !c.ring.empty() {
 		drained = c.fill()
@@ -558,6 +558,6 @@ func (c *Conn) widen(n int) error {
 	case tooLarge:
 		return fail(FlowControlError, "the connection window exceeds 2^31-1")
 	}
-	c.tellDrained(c, drained)
+	c.notifyDrained(c, drained)
 	return nil
 }

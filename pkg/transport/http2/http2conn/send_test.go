@@ -290,7 +290,7 @@ func (p *peer) serve(settings ...http2.Setting) {
 	harness.NoError(p, p.WriteSettings(settings...))
 	p.expect("SETTINGS", "WINDOW_UPDATE 0 34465", "SETTINGS ack")
 	harness.NoError(p, p.WriteSettingsAck())
-	<-p.us.Settled()
+	<-p.us.SettingsArrived()
 }
 
 // open opens a stream with a GET request.
@@ -408,7 +408,7 @@ func TestClientGoAwayHasStreamIDZero(t *testing.T) {
 func TestServerWithoutHTTP2ReturnsError(t *testing.T) {
 	p := connect(t, clientConfig())
 	p.send([]byte("HTTP/1.1 400 Bad Request\r\n\r\n"))
-	<-p.us.Settled()
+	<-p.us.SettingsArrived()
 	if p.us.Err() == nil {
 		t.Error("got no error, want one")
 	}

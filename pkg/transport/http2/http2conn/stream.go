@@ -20,7 +20,7 @@ type Stream struct {
 	// The following fields are guarded by conn.mu.
 	window      int // number of bytes that this side may send; can be negative
 	room        int // number of bytes that the peer may send
-	unsaid      int // credited bytes that no WINDOW_UPDATE has announced yet
+	unannounced int // credited bytes that no WINDOW_UPDATE has announced yet
 	pending     pending
 	queued      bool // the stream is in conn.ring
 	next        *Stream
@@ -69,7 +69,7 @@ func (c *Conn) Refuse(id uint32, code Code) {
 	c.mu.Lock()
 	c.lateBytes = min(c.lateBytes+c.config.Window, c.config.ConnWindow)
 	c.mu.Unlock()
-	c.refusing = c.resetStream(id, code)
+	c.refusalErr = c.resetStream(id, code)
 }
 
 // RefuseMalformed refuses a malformed request with PROTOCOL_ERROR (RFC 9113 section 8.1.1), and records it as
@@ -113,15 +113,15 @@ func (c *Conn) Open(owner Owner, head *Block, end, careful bool) (*Stream, error
 		return nil, c.broken
 	case c.ending || c.last >= maxStreamID-2:
 		return nil, errEnding
-	case c.mostHead > 0 && head.size > c.mostHead: // some servers close the connection (RFC 9113 section 10.5.1)
+	case c.maxHeadSize > 0 && head.size > c.maxHeadSize: // some servers close the connection (RFC 9113 section 10.5.1)
 		return nil, ErrLarge
-	case c.most == 0:
+	case c.maxStreams == 0:
 		return nil, ErrShut
 	case c.full(careful):
-		c.crowded.Store(c.full(false))
+		c.noRoom.Store(c.full(false))
 		return nil, ErrFull
 	case len(c.out) >= outSize: // header blocks can be long
-		c.busy = true
+		c.openWaits = true
 		return nil, ErrBusy
 	}
 	if c.last == 0 {
@@ -132,7 +132,7 @@ func (c *Conn) Open(owner Owner, head *Block, end, careful bool) (*Stream, error
 	c.seen = c.last
 	s.id, s.window = c.last, c.initial
 	c.streams[s.id] = s
-	s.taken = c.taken
+	s.taken = c.takes
 	c.addHead(s, head, end)
 	return s, nil
 }
@@ -185,17 +185,17 @@ func (s *Stream) SendHead(head *Block, end bool) error {
 // addHead adds a header block to the output. c.mu must be held.
 func (c *Conn) addHead(s *Stream, head *Block, end bool) {
 	c.sent++
-	c.grow(len(head.b) + len([]byte{noTable}) + (len(head.b)/maxFrameSize+2)*frameHeadSize)
+	c.growOut(len(head.b) + len([]byte{noTable}) + (len(head.b)/maxFrameSize+2)*frameHeadSize)
 	c.out = appendHeaders(c.out, s.id, c.withTable(head), end)
 }
 
 // withTable returns a header block. The first block of the connection is preceded by a dynamic table size
 // update to 0. c.mu must be held.
 func (c *Conn) withTable(head *Block) []byte {
-	if c.begun {
+	if c.headSent {
 		return head.b
 	}
-	c.begun = true
+	c.headSent = true
 	return append([]byte{noTable}, head.b...)
 }
 
@@ -290,9 +290,9 @@ func (s *Stream) Reset(code Code) {
 
 // reset is Reset for a stream that has not ended. c.mu must be held.
 func (c *Conn) reset(s *Stream, code Code) {
-	c.room()
+	c.allocateOut()
 	c.out = appendReset(c.out, s.id, code)
-	c.caused(resetSize)
+	c.countReply(resetSize)
 	c.endEarly(s)
 	c.remove(s)
 }
@@ -301,7 +301,7 @@ func (c *Conn) reset(s *Stream, code Code) {
 // sent as much content as the window of the stream allows. c.mu must be held.
 func (c *Conn) endEarly(s *Stream) {
 	if !s.remoteEnded {
-		c.early = true
+		c.closedEarly = true
 		c.lateBytes = min(c.lateBytes+s.room, c.config.ConnWindow)
 	}
 }
@@ -316,11 +316,11 @@ func (s *Stream) Credit(n int) (due bool) {
 		return false
 	}
 	s.room += n
-	if s.unsaid += n; s.unsaid >= c.config.Window/2 {
-		c.room()
-		c.out = appendWindowUpdate(c.out, s.id, s.unsaid)
-		c.caused(windowUpdateSize)
-		s.unsaid = 0
+	if s.unannounced += n; s.unannounced >= c.config.Window/2 {
+		c.allocateOut()
+		c.out = appendWindowUpdate(c.out, s.id, s.unannounced)
+		c.countReply(windowUpdateSize)
+		s.unannounced = 0
 		return true
 	}
 	return false

@@ -96,7 +96,7 @@ func (c *Conn) fill() (drained []*Stream) {
 func (c *Conn) addPending(s *Stream) {
 	p := &s.pending
 	if len(p.heads) > 0 {
-		c.grow(len(p.heads))
+		c.growOut(len(p.heads))
 		c.out = append(c.out, p.heads...)
 		c.hold(-len(p.heads))
 		p.heads = nil
@@ -125,13 +125,13 @@ func (c *Conn) addPending(s *Stream) {
 	p.any = false
 	switch {
 	case p.tail != nil:
-		c.grow(len(p.tail))
+		c.growOut(len(p.tail))
 		c.out = append(c.out, p.tail...)
 		c.hold(-len(p.tail))
 		p.tail = nil
 		c.ended(s)
 	case p.end:
-		c.grow(frameHeadSize)
+		c.growOut(frameHeadSize)
 		c.out = appendFrameHead(c.out, 0, frameData, flagEndStream, s.id)
 		c.ended(s)
 	}
@@ -148,7 +148,7 @@ func (c *Conn) addData(s *Stream, p []byte, end bool) []byte {
 		p = p[n:]
 	}
 	if len(p) == 0 && end && !s.localEnded {
-		c.grow(frameHeadSize)
+		c.growOut(frameHeadSize)
 		c.out = appendFrameHead(c.out, 0, frameData, flagEndStream, s.id)
 		c.ended(s)
 	}
@@ -167,7 +167,7 @@ func (c *Conn) addFrame(s *Stream, p []byte, end bool) int {
 	if end = end && n == len(p); end {
 		flags = flagEndStream
 	}
-	c.grow(n + frameHeadSize)
+	c.growOut(n + frameHeadSize)
 	c.out = append(appendFrameHead(c.out, n, frameData, flags, s.id), p[:n]...)
 	s.window -= n
 	c.window -= n
@@ -186,17 +186,17 @@ func (c *Conn) ended(s *Stream) {
 	case s.remoteEnded:
 		c.remove(s)
 	case !c.config.Client && !s.bothWays:
-		c.room()
+		c.allocateOut()
 		c.out = appendReset(c.out, s.id, NoError)
 		c.endEarly(s)
 		c.remove(s)
 	}
 }
 
-// tellDrained notifies owners that their streams have no pending output. by is c in the reader goroutine
+// notifyDrained notifies owners that their streams have no pending output. by is c in the reader goroutine
 // of c, and nil in any other goroutine. c.mu must not be held, because owners send while they hold
 // their own locks.
-func (c *Conn) tellDrained(by *Conn, drained []*Stream) {
+func (c *Conn) notifyDrained(by *Conn, drained []*Stream) {
 	for _, s := range drained {
 		s.events.Lock()
 		if s.owner != nil {
@@ -206,8 +206,8 @@ func (c *Conn) tellDrained(by *Conn, drained []*Stream) {
 	}
 }
 
-// room allocates a buffer for the output if there is none. c.mu must be held.
-func (c *Conn) room() {
+// allocateOut allocates a buffer for the output if there is none. c.mu must be held.
+func (c *Conn) allocateOut() {
 	if c.out == nil {
 		c.outOf = c.config.Buffers.Get(smallSize)
 		c.out = (*c.outOf)[:0]
@@ -228,9 +228,9 @@ func (c *Conn) outLimit() int {
 // outSize.
 const largeOut = outSize + maxFrameSize + 2*frameHeadSize
 
-// grow reserves space for n more bytes in the output, in a pooled buffer if possible. c.mu must be held.
-func (c *Conn) grow(n int) {
-	c.room()
+// growOut reserves space for n more bytes in the output, in a pooled buffer if possible. c.mu must be held.
+func (c *Conn) growOut(n int) {
+	c.allocateOut()
 	need := len(c.out) + n
 	if need <= cap(c.out) {
 		return
@@ -281,7 +281,7 @@ func (c *Conn) writeOut() {
 		}
 		err := c.link.WaitWrite(c.writing) // which sets writeErr
 		err = cmp.Or(err, c.writeErr)
-		if err == nil && c.again { // the caller may be the reader goroutine of another connection
+		if err == nil && c.wouldBlock { // the caller may be the reader goroutine of another connection
 			go c.writeSlowly(of)
 			return
 		}
@@ -305,19 +305,19 @@ func (c *Conn) takeOut() (of *[]byte, some bool) {
 			c.out, c.outOf = nil, nil
 		}
 		c.mu.Unlock()
-		c.tellDrained(nil, drained)
+		c.notifyDrained(nil, drained)
 		return nil, false
 	}
 	c.left, of = c.out, c.outOf
 	c.out, c.outOf, c.replies = nil, nil, 0
 	c.longOut = c.config.Memory.Set(c.longOut, 0)
-	c.taken++
-	if c.busy {
-		c.busy = false
+	c.takes++
+	if c.openWaits {
+		c.openWaits = false
 		c.signalRoom()
 	}
 	c.mu.Unlock()
-	c.tellDrained(nil, drained)
+	c.notifyDrained(nil, drained)
 	return of, true
 }
 
@@ -347,7 +347,7 @@ func (c *Conn) writeSlowly(of *[]byte) {
 		unread += min(2*cap(c.left), netconn.MaxUnsent)
 	}
 	c.config.Memory.Add(unread)
-	err := c.link.WaitWrite(c.patient)
+	err := c.link.WaitWrite(c.writingSlowly)
 	c.config.Memory.Sub(unread)
 	err = cmp.Or(err, c.writeErr)
 	if c.config.SendTimeout > 0 && err == nil {
@@ -369,7 +369,7 @@ func (c *Conn) limitWrite() {
 
 // tryWrite is called by RawConn.Write. It returns true, so that RawConn.Write does not wait.
 func (c *Conn) tryWrite(fd uintptr) (done bool) {
-	c.again = !c.writeSome(fd)
+	c.wouldBlock = !c.writeSome(fd)
 	return true
 }
 
