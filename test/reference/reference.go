@@ -340,7 +340,7 @@ func (x *exchange) send(call *rewrite.Call) (rewrite.Response, *wire.Response, e
 		c.Begin()
 		x.canceler.Abortable(c.Abort)
 		r, err := c.Do(x.client)
-		if *call = c.Call; err != nil {
+		if call.Sends, call.Held = c.Sends, c.Held; err != nil {
 			return nil, nil, err
 		}
 		return r, &r.Head, nil
@@ -349,7 +349,7 @@ func (x *exchange) send(call *rewrite.Call) (rewrite.Response, *wire.Response, e
 	c.Begin()
 	x.canceler.Abortable(c.Abort)
 	r, err := c.Do(x.app)
-	if *call = c.Call; err != nil {
+	if call.Sends, call.Held = c.Sends, c.Held; err != nil {
 		return nil, nil, err
 	}
 	return r, &r.Head, nil
