@@ -13,13 +13,22 @@ const tallyDelay = time.Second
 // also reports the last items if no further item is lost. The zero value is ready for use. It is safe
 // for concurrent use.
 type Tally struct {
-	// Report is called with the number of items since the last call. It must not be changed after
-	// the first call of Add. It is called on a separate goroutine, or by Flush. It can be nil.
-	Report func(items uint64)
+	// The following fields must not be changed after the first call of Add.
 
-	reporting sync.Mutex    // held while Report is called
-	pending   atomic.Uint64 // number of items that were not reported
-	armed     atomic.Bool   // timer will call Flush
+	// Report is called with the number of items since the last call, and the last error that was
+	// passed to Add since then. Without such an error, it is called with Usual. It is called on a
+	// separate goroutine, or by Flush. It can be nil.
+	Report func(items uint64, err error)
+	Usual  error
+
+	// Restored is called by End with the number of lost items, if a report preceded it. The number
+	// includes items that were not reported. It can be nil.
+	Restored func(items uint64)
+
+	reporting sync.Mutex            // held while Report or Restored is called
+	pending   atomic.Uint64         // number of items that were not reported
+	failure   atomic.Pointer[error] // last error that was not reported
+	armed     atomic.Bool           // timer will call Flush; only changed while mu is held
 
 	mu       sync.Mutex
 	reported uint64      // number of items that were reported since the last call of End
@@ -27,27 +36,45 @@ type Tally struct {
 	next     time.Time   // earliest time of the next report
 }
 
-// Add counts items. It only takes a lock for the first item after a report.
-func (t *Tally) Add(items uint64) {
+// Add counts items that were lost because of err, which can be nil. It only takes a lock for the
+// first item after a report, and it only allocates memory if err is not nil.
+func (t *Tally) Add(items uint64, err error) {
+	if items == 0 {
+		return
+	}
+	if err != nil {
+		failure := err
+		t.failure.Store(&failure)
+	}
 	t.pending.Add(items)
-	if items == 0 || !t.armed.CompareAndSwap(false, true) {
+	if t.armed.Load() {
 		return
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.timer = time.AfterFunc(max(tallyDelay, time.Until(t.next)), t.Flush)
+	if !t.armed.Load() {
+		t.armed.Store(true)
+		t.timer = time.AfterFunc(max(tallyDelay, time.Until(t.next)), t.Flush)
+	}
 }
 
 // Flush reports the items that were not reported yet.
 func (t *Tally) Flush() {
 	t.reporting.Lock()
 	defer t.reporting.Unlock()
-	if items := t.take(); items > 0 && t.Report != nil {
-		t.Report(items)
+	items := t.take()
+	if items == 0 || t.Report == nil {
+		return
 	}
+	err := t.Usual
+	if failure := t.failure.Swap(nil); failure != nil {
+		err = *failure
+	}
+	t.Report(items, err)
 }
 
-// take returns the number of pending items, and records that they are reported.
+// take returns the number of pending items, and records that they are reported. reporting must be
+// held.
 func (t *Tally) take() (items uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -61,14 +88,24 @@ func (t *Tally) take() (items uint64) {
 	return items
 }
 
-// End is called if an item was not lost. If items were reported since the last call, End returns the
-// number of lost items, including items that were not reported. Otherwise it returns 0, so that each
-// message about the end follows a report.
-func (t *Tally) End() (items uint64) {
+// End is called if an item was not lost. It calls Restored if items were reported since the last call.
+func (t *Tally) End() {
+	if !t.reporting.TryLock() {
+		return // the report is not written yet; a later call of End follows it
+	}
+	defer t.reporting.Unlock()
+	if items := t.end(); items > 0 && t.Restored != nil {
+		t.Restored(items)
+	}
+}
+
+// end returns the number of lost items if items were reported, and resets it.
+func (t *Tally) end() (items uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.reported > 0 {
 		items, t.reported = t.reported+t.pending.Swap(0), 0
+		t.failure.Store(nil)
 	}
 	return items
 }

@@ -69,12 +69,12 @@ func build(z zap.Config) (*zap.Logger, *output, error) {
 // sampled is called by the sampler for each line.
 func (o *output) sampled(_ zapcore.Entry, decision zapcore.SamplingDecision) {
 	if decision&zapcore.LogDropped != 0 {
-		o.omitted.Add(1)
+		o.omitted.Add(1, nil)
 	}
 }
 
 // reportOmitted logs the number of lines that the sampler dropped.
-func (o *output) reportOmitted(lines uint64) {
+func (o *output) reportOmitted(lines uint64, _ error) {
 	if log := o.log.Load(); log != nil {
 		log.Warn("repeated log lines omitted", zap.Uint64("lines", lines))
 	}

@@ -97,7 +97,7 @@ func (l *Log) Observe(o *observation.Observation) {
 	scratch := l.scratch.Get().(*[]byte)
 	line := l.appendLine((*scratch)[:0], o)
 	if !l.lines.Add(line...) {
-		l.writer.dropped.Add(1)
+		l.writer.dropped.Add(1, nil)
 	}
 	if cap(line) <= keepScratch {
 		*scratch = line

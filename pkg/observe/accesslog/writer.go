@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -37,10 +36,8 @@ type writer struct {
 	w        io.Writer
 	file     syscall.RawConn                // of w, or nil
 	writeNow func(fd uintptr, b []byte) int // Options.WriteNow; not nil if file is not nil
-	restored func(dropped uint64)           // may be nil
 	dropped  message.Tally
-	failure  atomic.Pointer[error] // last error of a write since the last report
-	torn     bool                  // the last write ended inside a line
+	torn     bool // the last write ended inside a line
 }
 
 // errNotRead is the reason for a full queue.
@@ -48,15 +45,10 @@ var errNotRead = errors.New("the output is not read in time")
 
 // newWriter returns a writer of lines to w.
 func newWriter(w io.Writer, o *Options) *writer {
-	out := &writer{w: w, writeNow: o.WriteNow, restored: o.Restored}
+	out := &writer{w: w, writeNow: o.WriteNow}
+	out.dropped.Usual, out.dropped.Restored = errNotRead, o.Restored
 	if report := o.Report; report != nil {
-		out.dropped.Report = func(lines uint64) {
-			err := errNotRead
-			if failure := out.failure.Swap(nil); failure != nil {
-				err = *failure
-			}
-			report(fmt.Errorf("%d lines dropped: %w", lines, err))
-		}
+		out.dropped.Report = func(lines uint64, err error) { report(fmt.Errorf("%d lines dropped: %w", lines, err)) }
 	}
 	if f, ok := w.(syscall.Conn); ok && o.WriteNow != nil {
 		out.file, _ = f.SyscallConn() // if it fails, lines are written to w
@@ -87,10 +79,9 @@ func (w *writer) write(_ context.Context, batch []byte, lines int) (lost int) {
 	}
 	if err != nil {
 		lost = min(bytes.Count(batch[n:], []byte{'\n'}), lines)
-		w.failure.Store(&err)
-		w.dropped.Add(uint64(lost))
-	} else if before := w.dropped.End(); before > 0 && w.restored != nil {
-		w.restored(before)
+		w.dropped.Add(uint64(lost), err)
+	} else {
+		w.dropped.End()
 	}
 	return lost
 }

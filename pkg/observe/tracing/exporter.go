@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"sync/atomic"
 	"time"
 
 	"go.opencensus.io/trace"
@@ -26,20 +25,19 @@ type encoder func([]*trace.SpanData) ([]byte, error)
 
 // An exporter queues spans and sends them in batches.
 type exporter struct {
-	encode   encoder
-	send     export.Sender
-	release  func() // called after the last export
-	restored func(lost uint64)
-	lost     message.Tally
-	failure  atomic.Pointer[error] // last error of an export since the last report
-	spans    *export.Batcher[*trace.SpanData]
+	encode  encoder
+	send    export.Sender
+	release func() // called after the last export
+	lost    message.Tally
+	spans   *export.Batcher[*trace.SpanData]
 }
 
 // startExporter returns an exporter and starts its goroutine.
 func startExporter(o *Options, encode encoder, send export.Sender, release func()) *exporter {
-	e := &exporter{encode: encode, send: send, release: release, restored: o.Restored}
+	e := &exporter{encode: encode, send: send, release: release}
+	e.lost.Usual, e.lost.Restored = errSlow, o.Restored
 	if endpoint, report := o.Address(), o.Report; report != nil {
-		e.lost.Report = func(spans uint64) { report(fmt.Errorf("%d spans to %s: %w", spans, endpoint, e.reason())) }
+		e.lost.Report = func(spans uint64, err error) { report(fmt.Errorf("%d spans to %s: %w", spans, endpoint, err)) }
 	}
 	e.spans = export.NewBatcher(export.BatcherOptions[*trace.SpanData]{
 		MaxMessages: maxQueued, MaxBatch: maxBatch, Delay: gather, FullMessages: maxBatch, Write: e.export,
@@ -50,18 +48,10 @@ func startExporter(o *Options, encode encoder, send export.Sender, release func(
 // errSlow is the reason for a full queue.
 var errSlow = errors.New("the queue is full because exports are too slow")
 
-// reason returns the last error of an export since the last report, or errSlow.
-func (e *exporter) reason() error {
-	if failure := e.failure.Swap(nil); failure != nil {
-		return *failure
-	}
-	return errSlow
-}
-
 // ExportSpan implements [trace.Exporter]. If the queue is full, the span is dropped.
 func (e *exporter) ExportSpan(s *trace.SpanData) {
 	if !e.spans.Add(s) {
-		e.lost.Add(1)
+		e.lost.Add(1, nil)
 	}
 }
 
@@ -89,16 +79,13 @@ func (e *exporter) export(ctx context.Context, batch []*trace.SpanData, spans in
 	case err != nil:
 		lost = spans
 	case lost == 0:
-		if before := e.lost.End(); before > 0 && e.restored != nil {
-			e.restored(before)
-		}
+		e.lost.End()
 		return 0
 	default:
 		lost = min(lost, spans)
 		err = fmt.Errorf("%d of %d spans were rejected", lost, spans)
 	}
-	e.failure.Store(&err)
-	e.lost.Add(uint64(lost))
+	e.lost.Add(uint64(lost), err)
 	return lost
 }
 
