@@ -244,6 +244,26 @@ func TestCloseReturnsLostLinesAfterTimeout(t *testing.T) {
 	})
 }
 
+// A failingWriter returns an error after a delay.
+type failingWriter time.Duration
+
+func (w failingWriter) Write([]byte) (int, error) {
+	time.Sleep(time.Duration(w)) // time of synctest
+	return 0, errors.New("no space left")
+}
+
+func TestLinesLostByCloseAreReportedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var reports []error
+		l := mustNew(t, Options{Report: func(err error) { reports = append(reports, err) }}, failingWriter(1500*time.Millisecond))
+		l.Observe(get("/"))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		harness.Contains(t, fmt.Sprint(l.Close(ctx)), "1 lines not written", "Close")
+		harness.Equal(t, reports, nil, "reports")
+	})
+}
+
 func TestConcurrentLinesAreOneWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newBlocked()

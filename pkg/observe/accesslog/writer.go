@@ -66,7 +66,7 @@ func (w *writer) newBatcher() *export.Batcher[byte] {
 // write writes a batch and returns the number of lines that are lost. If the writer fails, for
 // example because the disk is full, the rest of the batch is dropped, and later lines are still
 // written.
-func (w *writer) write(_ context.Context, batch []byte, lines int) (lost int) {
+func (w *writer) write(ctx context.Context, batch []byte, lines int) (lost int) {
 	if w.torn { // the next line must start on a new line
 		batch = slices.Insert(batch, 0, '\n')
 	}
@@ -79,7 +79,9 @@ func (w *writer) write(_ context.Context, batch []byte, lines int) (lost int) {
 	}
 	if err != nil {
 		lost = min(bytes.Count(batch[n:], []byte{'\n'}), lines)
-		w.dropped.Add(uint64(lost), err)
+		if ctx.Err() == nil { // otherwise Close returns the number of lost lines
+			w.dropped.Add(uint64(lost), err)
+		}
 	} else {
 		w.dropped.End()
 	}

@@ -98,8 +98,8 @@ func (b *Batcher[T]) Dropped() uint64 { return b.dropped.Load() }
 
 // Close writes the queued messages and stops the goroutine. Later messages are dropped. If ctx is
 // done first, Close cancels the context of Write. It then returns the cause, and the number of
-// messages that were not written. If Write ignores its context, Close returns one second later, and
-// the goroutine exits when Write returns. Close can be called again.
+// messages that were not written since then. If Write ignores its context, Close returns one second
+// later, and the goroutine exits when Write returns. Close can be called again.
 func (b *Batcher[T]) Close(ctx context.Context) (lost uint64, err error) {
 	b.mu.Lock()
 	if !b.closed {
@@ -107,13 +107,13 @@ func (b *Batcher[T]) Close(ctx context.Context) (lost uint64, err error) {
 		close(b.wake)
 	}
 	b.mu.Unlock()
-	before := b.dropped.Load()
 	select {
 	case <-b.done:
 		return 0, nil
 	case <-ctx.Done():
-		b.cancel(context.Cause(ctx))
 	}
+	before := b.dropped.Load()
+	b.cancel(context.Cause(ctx))
 	finished := false
 	select {
 	case <-b.done:

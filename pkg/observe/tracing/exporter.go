@@ -85,7 +85,9 @@ func (e *exporter) export(ctx context.Context, batch []*trace.SpanData, spans in
 		lost = min(lost, spans)
 		err = fmt.Errorf("%d of %d spans were rejected", lost, spans)
 	}
-	e.lost.Add(uint64(lost), err)
+	if ctx.Err() == nil { // otherwise close returns the number of lost spans
+		e.lost.Add(uint64(lost), err)
+	}
 	return lost
 }
 

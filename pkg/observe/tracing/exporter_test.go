@@ -278,3 +278,22 @@ func TestExporterCloseIgnoresBlockedOutput(t *testing.T) {
 		mustClose(t, e)
 	})
 }
+
+func TestSpansLostByCloseAreReportedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &wire{answer: func(int) error { return &export.Refusal{Err: errors.New("refused")} }}
+		w.wait = func(ctx context.Context) {
+			if len(w.sizes) > 1 {
+				<-ctx.Done()
+			}
+		}
+		e := w.start()
+		add(e, maxBatch+5)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		err := e.close(ctx)
+		harness.Equal(t, fmt.Sprint(err), "tracing: failed to send 5 spans: context deadline exceeded")
+		harness.Equal(t, w.texts(), []string{"512 spans to http://collector:4318: refused"}, "reports")
+		checkCounts(t, w, e, 0, maxBatch+5)
+	})
+}
