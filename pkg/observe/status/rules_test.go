@@ -107,6 +107,13 @@ var ruleTests = []ruleTest{
 		b.holding(1, observation.Waiting, time.Now())
 		b.sampled(31, func() {})
 	}, "1 request in the application, the oldest for 31s; 0 queued; no response since the start", low, 31 * time.Second},
+	{"responses to kubelet probes only", "app-hangs", func(b *Board) {
+		probe := newObservation(observation.OK, time.Millisecond)
+		probe.Kind = observation.KubeletRequest
+		b.loaded(2, 5)
+		b.holding(2, observation.Waiting, time.Now())
+		b.sampled(40, func() { b.Observe(probe) })
+	}, "2 requests in the application, the oldest for 40s; 5 queued; no response since the start", high, 40 * time.Second},
 	{"timeouts only", "app-hangs", func(b *Board) {
 		b.sampled(40, func() { b.observe(1, observation.RequestTimeout, time.Second) })
 	}, "40 requests without a response in the last minute (timeout or client disconnect); no response since the start", high, 40 * time.Second},

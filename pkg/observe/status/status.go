@@ -146,7 +146,7 @@ type memoryState struct {
 }
 
 // totals contains the number of requests since the start of the process, by reason. It includes "ok". Reasons
-// without requests are absent.
+// without requests are absent. Kubelet probes are not included.
 type totals map[string]uint64
 
 // The problems of a pod that is ready although all requests fail.
@@ -169,6 +169,7 @@ type Board struct {
 	took    histogram                    // time of requests in the app
 	queued  histogram                    // time of requests in the queue
 	refused atomic.Bool                  // a connection to the app was refused
+	probed  atomic.Bool                  // the app responded to a kubelet probe
 	logged  [len(problems)]atomic.Bool   // problems that FirstProblem has returned
 
 	checking chan struct{} // limits the number of concurrent checks
@@ -193,13 +194,16 @@ func New(s Sources) *Board {
 }
 
 // Observe records a completed request. For a successful request, it does three atomic additions and does not
-// allocate.
+// allocate. Kubelet probes are not counted, so that a successful probe does not hide an application without responses.
 func (b *Board) Observe(o *observation.Observation) {
-	if o.Excluded {
+	if !counted(o) {
+		if o.Kind == observation.KubeletRequest && o.Reason == observation.OK {
+			b.probed.Store(true)
+		}
 		return
 	}
 	event := int(o.Reason)
-	if o.Reason == observation.OK && o.Kind == observation.Traffic && o.AppFailed() {
+	if o.Reason == observation.OK && o.AppFailed() {
 		event = appErrors
 	}
 	b.ended[event].Add(1)
@@ -215,26 +219,30 @@ func (b *Board) Observe(o *observation.Observation) {
 	}
 }
 
+// counted reports whether a request is included in the data of the page.
+func counted(o *observation.Observation) bool { return o.Kind == observation.Traffic && !o.Excluded }
+
 // FirstProblem returns the problem of the pod, or "" if there is none or if it was returned before. It
 // must be called after Observe.
 func (b *Board) FirstProblem(o *observation.Observation) string {
-	if o.Excluded || o.Reason != observation.AppGarbage && o.Reason != observation.AppUnreachable {
+	if !counted(o) || o.Reason != observation.AppGarbage && o.Reason != observation.AppUnreachable {
 		return ""
 	}
 	readiness := b.sources.Readiness()
-	problem := b.problem(b.totals(), readiness.Ready())
+	problem := b.problem(readiness.Ready())
 	if i := slices.Index(problems[:], problem); i < 0 || !b.logged[i].CompareAndSwap(false, true) {
 		return ""
 	}
 	return problem
 }
 
-// problem returns the problem of a pod, or "". A request that succeeded excludes all problems.
-func (b *Board) problem(t totals, ready bool) string {
+// problem returns the problem of a pod, or "". A complete response of the app, also to a kubelet probe, excludes
+// all problems.
+func (b *Board) problem(ready bool) string {
 	switch {
-	case t[observation.OK.String()] > 0:
+	case b.probed.Load() || b.ended[observation.OK].Load() > 0 || b.ended[appErrors].Load() > 0:
 		return ""
-	case t[observation.AppGarbage.String()] > 0:
+	case b.ended[observation.AppGarbage].Load() > 0:
 		return NotHTTP
 	case ready && b.refused.Load():
 		return NotListening
@@ -347,7 +355,7 @@ func (b *Board) sample() {
 	e.readiness = b.sources.Readiness()
 	e.tls = b.sources.TLS()
 	e.tls.describe(e.now)
-	e.problem = b.problem(b.totals(), e.readiness.Ready())
+	e.problem = b.problem(e.readiness.Ready())
 	if s.Running > 0 && (events.responses() == 0 || inMilliseconds(s.P50) >= slowTime) { // the rules only need the slots in these cases
 		e.slots, _ = b.sources.Slots()
 	}
@@ -423,7 +431,7 @@ func (b *Board) snapshotWith(readiness observation.Readiness) snapshot {
 	e := b.evidence(snap.Running, snap.Waiting)
 	snap.Memory, snap.Adaptive = e.memory, e.adaptive
 	e.slots, e.readiness, e.connections, e.bounds, e.tls = snap.Slots, readiness, snap.Connections, snap.Bounds, snap.TLS
-	e.problem = b.problem(snap.Totals, readiness.Ready())
+	e.problem = b.problem(readiness.Ready())
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for i := max(0, b.taken-samples); i < b.taken; i++ {

@@ -212,6 +212,20 @@ func TestTotalsCountRequestsByReason(t *testing.T) {
 	harness.Equal(t, b.snapshot().Totals, want)
 }
 
+func TestKubeletProbesAreNotCounted(t *testing.T) {
+	b := board(observation.Readiness{Phase: observation.PhaseReady}, Drain{})
+	for _, reason := range []observation.Reason{observation.OK, observation.AppUnreachable} {
+		probe := newObservation(reason, time.Second)
+		probe.Kind, probe.Err = observation.KubeletRequest, syscall.ECONNREFUSED
+		b.Observe(probe)
+	}
+	b.sample()
+	s := b.snapshot()
+	harness.Equal(t, s.Totals, totals{}, "totals")
+	harness.Equal(t, s.History[0], sample{Running: 2, Waiting: 3}, "sample")
+	harness.Equal(t, s.Problem, "", "problem")
+}
+
 func TestObserveSuccessfulRequestDoesNotAllocate(t *testing.T) {
 	b, o := board(observation.Readiness{}, Drain{}), newObservation(observation.OK, time.Second)
 	harness.Equal(t, testing.AllocsPerRun(100, func() { b.Observe(o) }), 0, "allocations")
@@ -389,11 +403,17 @@ func TestResponsesWithoutHTTPAreProblem(t *testing.T) {
 	harness.Equal(t, s.Problem, NotHTTP)
 	harness.Contains(t, s.text(), "problem: the user container does not speak HTTP\n")
 	b.Observe(newObservation(observation.OK, time.Second))
-	harness.Equal(t, b.problem(b.totals(), true), "", "problem after an HTTP response")
+	harness.Equal(t, b.problem(true), "", "problem after an HTTP response")
 	fresh := board(observation.Readiness{Phase: observation.PhaseReady}, Drain{})
 	fresh.Observe(newObservation(observation.OK, time.Second))
 	fresh.Observe(garbage)
 	harness.Equal(t, fresh.FirstProblem(garbage), "", "problem after an earlier HTTP response")
+	probe := newObservation(observation.OK, time.Second)
+	probe.Kind = observation.KubeletRequest
+	probed := board(observation.Readiness{Phase: observation.PhaseReady}, Drain{})
+	probed.Observe(probe)
+	probed.Observe(garbage)
+	harness.Equal(t, probed.FirstProblem(garbage), "", "problem after a response to a kubelet probe")
 }
 
 func TestRefusedConnectionsOfReadyPodAreProblem(t *testing.T) {
@@ -417,7 +437,7 @@ func TestRefusedConnectionsOfReadyPodAreProblem(t *testing.T) {
 		b.Observe(refused)
 		harness.Equal(t, b.FirstProblem(refused), c.want, name)
 		harness.Equal(t, b.FirstProblem(refused), "", name, "second request")
-		harness.Equal(t, b.problem(b.totals(), c.phase == observation.PhaseReady), c.want, name)
+		harness.Equal(t, b.problem(c.phase == observation.PhaseReady), c.want, name)
 	}
 }
 
