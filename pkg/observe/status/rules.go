@@ -82,9 +82,7 @@ var rules = [...]rule{
 		func(e *evidence) (match, bool) { return match{confidence: high}, e.problem == NotListening }},
 	{"tls", "the TLS certificate is not valid",
 		"Renew the certificate. Check its issuer and the files in TLS_CERT_DIR.",
-		func(e *evidence) (match, bool) {
-			return match{confidence: high, since: e.tls.end(e.now), numbers: e.tls.Text}, e.tls.failed()
-		}},
+		checkTLS},
 	{"resources", "the sidecar has no resources for connections", "", checkShortage},
 	{"app-hangs", "the application does not respond",
 		"Take a thread dump of the application and restart the pod. Set a request timeout and a liveness probe.",
@@ -293,6 +291,26 @@ func (e *evidence) onset(share float64, part, whole func(*tally) uint32) (at tim
 		}
 	}
 	return at
+}
+
+// checkTLS detects a certificate that clients reject, and files or a port that the sidecar cannot use.
+func checkTLS(e *evidence) (m match, ok bool) {
+	t := &e.tls
+	switch validity := t.validityAt(e.now); {
+	case validity != "" && validity != certificateValid:
+		return match{confidence: high, since: t.expiredAt(e.now), numbers: t.Text}, true
+	case t.Error == "":
+		return m, false
+	case t.On:
+		return match{
+			confidence: medium, numbers: t.Error, problem: "the new certificate files are not used",
+			action: "Correct the files in TLS_CERT_DIR and QUEUE_PROXY_TLS_CLIENT_CA. The previous certificate is still in use.",
+		}, true
+	}
+	return match{
+		confidence: high, numbers: t.Error, problem: "TLS is not served",
+		action: "Check the files in TLS_CERT_DIR and QUEUE_PROXY_TLS_CLIENT_CA, and the TLS port.",
+	}, true
 }
 
 // failures checks the share of failed requests with one of the reasons.

@@ -95,7 +95,7 @@ var ruleTests = []ruleTest{
 	{"missing key", "tls", func(b *Board) {
 		b.sources.TLS = func() TLS { return TLS{Error: "tls.key: no such file"} }
 		b.sampled(2, func() {})
-	}, "off; error: tls.key: no such file", high, time.Second},
+	}, "tls.key: no such file", high, time.Second},
 	{"no response", "app-hangs", func(b *Board) {
 		b.sampled(10, func() { b.observe(1, observation.OK, time.Millisecond) })
 		b.loaded(2, 5)

@@ -354,7 +354,6 @@ func (b *Board) sample() {
 	e := b.evidence(s.Running, s.Waiting)
 	e.readiness = b.sources.Readiness()
 	e.tls = b.sources.TLS()
-	e.tls.describe(e.now)
 	e.problem = b.problem(e.readiness.Ready())
 	if s.Running > 0 && (events.responses() == 0 || inMilliseconds(s.P50) >= slowTime) { // the rules only need the slots in these cases
 		e.slots, _ = b.sources.Slots()

@@ -33,8 +33,22 @@ const (
 	certificateNotYetValid = "not-yet-valid"
 )
 
+// validityAt returns the validity of the certificate at the given time, or "" without a certificate.
+func (t *TLS) validityAt(now time.Time) string {
+	switch {
+	case t.NotAfter.IsZero():
+		return ""
+	case now.After(t.NotAfter):
+		return certificateExpired
+	case now.Before(t.NotBefore):
+		return certificateNotYetValid
+	}
+	return certificateValid
+}
+
 // describe sets Validity and Text.
 func (t *TLS) describe(now time.Time) {
+	t.Validity = t.validityAt(now)
 	var b strings.Builder
 	switch {
 	case t.On:
@@ -44,7 +58,7 @@ func (t *TLS) describe(now time.Time) {
 	default:
 		b.WriteString("off, no certificate")
 	}
-	if !t.NotAfter.IsZero() {
+	if t.Validity != "" {
 		name := t.Subject
 		if len(t.Names) > 0 {
 			name = strings.Join(t.Names, ", ")
@@ -52,15 +66,12 @@ func (t *TLS) describe(now time.Time) {
 		fmt.Fprintf(&b, ", certificate for %s, ", name)
 		const layout = "2006-01-02 15:04 MST"
 		until, from := t.NotAfter.UTC().Format(layout), t.NotBefore.UTC().Format(layout)
-		switch {
-		case now.After(t.NotAfter):
-			t.Validity = certificateExpired
+		switch t.Validity {
+		case certificateExpired:
 			fmt.Fprintf(&b, "expired %s ago (%s), clients reject it", rounded(now.Sub(t.NotAfter)), until)
-		case now.Before(t.NotBefore):
-			t.Validity = certificateNotYetValid
+		case certificateNotYetValid:
 			fmt.Fprintf(&b, "not valid before %s (in %s)", from, rounded(t.NotBefore.Sub(now)))
 		default:
-			t.Validity = certificateValid
 			fmt.Fprintf(&b, "expires in %s (%s)", rounded(t.NotAfter.Sub(now)), until)
 		}
 	}
@@ -87,8 +98,9 @@ func rounded(d time.Duration) string {
 	return fmt.Sprintf("%d days", d/day)
 }
 
-// end returns the time at which the certificate expired. It returns the zero time if the certificate has not expired.
-func (t *TLS) end(now time.Time) (at time.Time) {
+// expiredAt returns the time at which the certificate expired. It returns the zero time if the certificate has not
+// expired.
+func (t *TLS) expiredAt(now time.Time) (at time.Time) {
 	if now.After(t.NotAfter) {
 		at = t.NotAfter
 	}

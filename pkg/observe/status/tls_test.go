@@ -69,3 +69,34 @@ func TestOutputsContainExpiredCertificate(t *testing.T) {
 	harness.NoError(t, json.NewDecoder(res.Body).Decode(&page))
 	harness.Equal(t, page.TLS.Validity, "expired", "validity in status.json")
 }
+
+func TestTLSProblemNamesCause(t *testing.T) {
+	now := time.Now()
+	valid := TLS{On: true, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour)}
+	for _, c := range []struct {
+		change     func(*TLS)
+		confidence confidence
+		want       string
+	}{
+		{func(s *TLS) { s.On, s.Error = false, "listen: address already in use" }, high, "TLS is not served"},
+		{func(s *TLS) { *s = TLS{Error: "tls.key: no such file"} }, high, "TLS is not served"},
+		{func(s *TLS) { s.Error = "ca.crt: no PEM block" }, medium, "the new certificate files are not used"},
+		{func(s *TLS) { s.NotAfter = now.Add(-time.Minute) }, high, "the TLS certificate is not valid"},
+		{func(s *TLS) { s.NotBefore = now.Add(time.Minute) }, high, "the TLS certificate is not valid"},
+		{func(s *TLS) { s.NotAfter, s.Error = now.Add(-time.Minute), "tls.crt: no PEM block" }, high, "the TLS certificate is not valid"},
+	} {
+		state := valid
+		c.change(&state)
+		b := board(observation.Readiness{Phase: observation.PhaseReady}, Drain{})
+		b.sources.TLS = func() TLS { return state }
+		problems := b.snapshot().Problems
+		harness.Equal(t, len(problems), 1, c.want, "problems")
+		p := problems[0]
+		harness.Equal(t, p.Problem, c.want)
+		harness.Equal(t, p.Confidence, c.confidence, c.want)
+		if strings.Contains(p.Action, "Renew") != (p.Problem == "the TLS certificate is not valid") {
+			t.Errorf("%s: got action %q", p.Problem, p.Action)
+		}
+		harness.Contains(t, p.Numbers, state.Error, c.want)
+	}
+}
