@@ -10,3 +10,11 @@ type Holder struct {
 	Since   time.Time `json:"since"`   // arrival time of the request
 	Counted string    `json:"counted"` // "counted", or the reason for the exemption from the adaptive limit
 }
+
+// AppRequests counts the requests of clients in the user container. It does not include slots of clients that
+// disconnected.
+type AppRequests struct {
+	Pending    int       // number of requests without a response
+	Responding int       // number of requests whose response has begun, without upgraded connections
+	Oldest     time.Time // time when the oldest pending request got its slot; zero if there is none
+}

@@ -31,6 +31,40 @@ func (p *Proxy) Holders() []observation.Holder {
 	return all
 }
 
+// maxCounted is the maximum number of requests that [Proxy.InApp] examines. New requests wait for the lock until it
+// returns, which takes up to a few milliseconds for this number.
+const maxCounted = 10_000
+
+// InApp counts the requests of clients in the user container, without excluded requests. If more than maxCounted requests are in flight, the
+// newest ones are not counted.
+func (p *Proxy) InApp() (app observation.AppRequests) {
+	d := p.Drain
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	state := d.head
+	for n := 0; state != nil && n < maxCounted; n++ {
+		state.count(&app)
+		state = state.flight.next
+	}
+	return app
+}
+
+// count adds a request in flight to app.
+func (state *RequestState) count(app *observation.AppRequests) {
+	if state.seen.Kind != observation.Traffic || state.seen.Excluded { // set before the request was added to the list
+		return
+	}
+	switch state.Phase() {
+	case observation.Dialling, observation.Waiting:
+		app.Pending++
+		if slot := state.seen.Slot; app.Oldest.IsZero() || slot.Before(app.Oldest) { // set before the phase Dialling
+			app.Oldest = slot
+		}
+	case observation.Streaming:
+		app.Responding++
+	}
+}
+
 // exemption returns whether the adaptive limit applies to a request.
 func (m *Limit) exemption(t *ticket) string {
 	if m == nil || m.adaptive == nil {

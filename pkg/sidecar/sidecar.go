@@ -332,6 +332,7 @@ func (s *sidecar) statusSources() status.Sources {
 		Load:      s.load,
 		Waiter:    s.proxy.Limit.OldestWaiter,
 		Slots:     s.slots,
+		App:       s.proxy.InApp,
 		Drain:     s.drainState,
 		Memory:    s.budget.Usage,
 		Lost:      s.lost,

@@ -194,13 +194,14 @@ type evidence struct {
 	running     int
 	waiting     int
 	waitingFor  time.Duration // age of the oldest queued request
-	limit       int           // 0 means no limit
+	limit       int           // maximum number of running requests; 0 means no limit
+	depth       int           // maximum number of queued requests
 	adaptive    *adaptive     // nil if the limit is fixed
-	slots       []observation.Holder
-	memory      *memoryState // nil without a budget
+	memory      *memoryState  // nil without a budget
 	connections Connections
 	tls         TLS
 	bounds      []boundState
+	total       tally // since the start
 
 	board *Board
 	latest
@@ -210,7 +211,6 @@ type evidence struct {
 type latest struct {
 	samples      int   // number of samples
 	events       tally // since the first of these samples
-	total        tally // since the start
 	p50, p99     float64
 	queued       float64       // 99th percentile
 	usual        time.Duration // median time in the application since the start; 0 if unknown
@@ -221,15 +221,16 @@ type latest struct {
 const fewRequests = 20
 
 // latestLocked returns the values of the last minute. If there were few requests, it returns the values of the last
-// five minutes. b.mu must be held.
-func (b *Board) latestLocked() latest {
-	l := latest{samples: int(time.Minute / Interval), total: b.tally(), usual: b.usualLocked(), lastResponse: b.lastResponse}
-	if l.events = b.eventsLocked(l.samples); l.events.requests() < fewRequests {
+// five minutes. Board.mu must be held.
+func (e *evidence) latestLocked() latest {
+	b := e.board
+	l := latest{samples: int(time.Minute / Interval), usual: b.usualLocked(), lastResponse: b.lastResponse}
+	if l.events = e.eventsLocked(l.samples); l.events.requests() < fewRequests {
 		l.samples = samples
-		l.events = b.eventsLocked(l.samples)
+		l.events = e.eventsLocked(l.samples)
 	}
 	l.samples = min(l.samples, max(b.taken, 1))
-	p50, p99, queued := make(weighted, 0, l.samples), make(weighted, 0, l.samples), make(weighted, 0, l.samples)
+	var p50, p99, queued weighted
 	for i := max(0, b.taken-l.samples); i < b.taken; i++ {
 		s := &b.history[i%samples]
 		n := s.Requests - s.Failures
@@ -357,37 +358,31 @@ func checkHang(e *evidence) (m match, ok bool) {
 	if silent < hangTime {
 		return m, false
 	}
-	var pending int
-	var oldest time.Time
-	for _, h := range e.slots { // the oldest first
-		if h.Phase == observation.Waiting.String() || h.Phase == observation.Dialling.String() {
-			if pending++; pending == 1 {
-				oldest = h.Since
-			}
-		}
-	}
-	minute := e.board.eventsLocked(int(time.Minute / Interval))
+	app := e.board.sources.App()
+	minute := e.eventsLocked(int(time.Minute / Interval))
 	unanswered := func(t *tally) uint32 {
 		return t[observation.ClientGone] + t[observation.RequestTimeout] + t[observation.ResponseStartTimeout]
 	}
 	left := unanswered(&minute)
-	response := fmt.Sprintf("last response %v ago", brief(silent))
-	if e.total.responses() == 0 {
-		response = "no response since the start"
-	}
 	switch {
-	case pending > 0 && e.now.Sub(oldest) >= hangTime:
-		m = match{confidence: high, since: oldest, numbers: fmt.Sprintf("%s in the application, the oldest for %v; %d queued; %s",
-			message.Count(pending, "request"), brief(e.now.Sub(oldest)), e.waiting, response)}
-		if pending == 1 && e.waiting == 0 && left == 0 {
+	case app.Pending > 0 && e.now.Sub(app.Oldest) >= hangTime:
+		m = match{confidence: high, since: app.Oldest, numbers: fmt.Sprintf("%s in the application, the oldest for %v; %d queued",
+			message.Count(app.Pending, "request"), brief(e.now.Sub(app.Oldest)), e.waiting)}
+		if app.Pending == 1 && e.waiting == 0 && left == 0 {
 			m.confidence = low // a long request
 		}
-		return m, true
 	case left >= fewFailures && minute.responses() == 0:
-		return match{confidence: high, since: e.onset(failureShare, unanswered, (*tally).requests), numbers: fmt.Sprintf(
-			"%s without a response in the last minute (timeout or client disconnect); %s", message.Count(uint64(left), "request"), response)}, true
+		m = match{confidence: high, since: e.onset(failureShare, unanswered, (*tally).requests), numbers: fmt.Sprintf(
+			"%s without a response in the last minute (timeout or client disconnect)", message.Count(uint64(left), "request"))}
+	default:
+		return m, false
 	}
-	return m, false
+	if e.total.responses() == 0 {
+		m.numbers += "; no response since the start"
+	} else {
+		m.numbers += fmt.Sprintf("; last response %v ago", brief(silent))
+	}
+	return m, true
 }
 
 func checkReadiness(e *evidence) (m match, ok bool) {
@@ -413,18 +408,15 @@ func checkSlow(e *evidence) (m match, ok bool) {
 		m.numbers += fmt.Sprintf("; usual p50 %v", brief(e.usual))
 		return m, true
 	}
-	var pending, streams int
-	for _, h := range e.slots {
-		switch h.Phase {
-		case observation.Waiting.String():
-			pending++
-		case observation.Streaming.String():
-			streams++
-		}
+	if p50 < slowTime {
+		return m, false
+	}
+	if app := e.board.sources.App(); app.Pending <= app.Responding {
+		return m, false // most of the time is the transfer of responses
 	}
 	m.confidence, m.since = low, e.slowSince(slowTime)
 	m.numbers += "; this may be normal for the application"
-	return m, p50 >= slowTime && pending > streams
+	return m, true
 }
 
 // slowSince returns the start of the last consecutive samples with at least the given median time.
@@ -476,7 +468,7 @@ func checkLimit(e *evidence) (m match, ok bool) {
 func (e *evidence) rejected(reasons ...observation.Reason) (m match, ok bool) {
 	var sum, most uint32
 	var word string
-	events := e.board.eventsLocked(rejectingSamples)
+	events := e.eventsLocked(rejectingSamples)
 	for _, r := range reasons {
 		sum += events[r]
 		if events[r] > most {
@@ -531,7 +523,7 @@ func checkBounds(e *evidence) (m match, ok bool) {
 
 // lost checks the number of lines or spans that were lost in the last five minutes.
 func (e *evidence) lost(event int, noun string) (m match, ok bool) {
-	events := e.board.eventsLocked(samples)
+	events := e.eventsLocked(samples)
 	if events[event] == 0 {
 		return m, false
 	}

@@ -57,11 +57,13 @@ func (b *Board) loaded(running, waiting int) {
 	b.sources.Load = func() (int, int) { return running, waiting }
 }
 
-// holding sets the requests that hold a slot, with the given phase and start time.
+// holding sets the requests in the app, with the given phase and the time when they got their slots.
 func (b *Board) holding(n int, phase observation.Phase, since time.Time) {
-	b.sources.Slots = func() ([]observation.Holder, int) {
-		return slices.Repeat([]observation.Holder{{Method: "GET", Path: "/a", Phase: phase.String(), Since: since, Counted: "counted"}}, n), 0
+	app := observation.AppRequests{Pending: n, Oldest: since}
+	if phase == observation.Streaming {
+		app = observation.AppRequests{Responding: n}
 	}
+	b.sources.App = func() observation.AppRequests { return app }
 }
 
 // queued returns the observation of a request that waited for a slot.
@@ -165,6 +167,12 @@ var ruleTests = []ruleTest{
 			b.observe(1, observation.OK, 2*time.Second)
 		})
 	}, "p50 2s, p99 2s in the last minute; this may be normal for the application", low, 100 * time.Second},
+	{"slow except for one second", "app-slow", func(b *Board) {
+		b.loaded(1, 0)
+		b.holding(1, observation.Waiting, time.Now().Add(time.Hour))
+		b.sampled(100, func() { b.observe(1, observation.OK, 2*time.Second) })
+		b.sampled(1, func() { b.observe(1, observation.OK, 800*time.Millisecond) })
+	}, "p50 2s, p99 2s in the last minute; this may be normal for the application", low, 101 * time.Second},
 	{"limit of 2", "limit-low", func(b *Board) {
 		b.sampled(50, func() { b.observe(10, observation.OK, 50*time.Millisecond) })
 		b.loaded(2, 20)
@@ -210,6 +218,18 @@ var ruleTests = []ruleTest{
 		c := limited(5 * time.Second).sources.Connections()
 		b.sources.Connections = func() Connections { return Connections{App: c.App} }
 	}, "300 open, 7 waiting, 0 evicted, total wait 0s; reached 5s ago; no limit on open files", medium, 5 * time.Second},
+	{"connections to the app for 40 minutes", "app-connections", func(b *Board) {
+		c := limited(0).sources.Connections()
+		b.sources.Connections = func() Connections {
+			c.App.Reached = time.Now()
+			return Connections{App: c.App}
+		}
+		b.sampled(2400, func() {})
+	}, "300 open, 7 waiting, 0 evicted, total wait 0s; reached 0s ago; no limit on open files", medium, 2399 * time.Second},
+	{"control frames for 5 minutes", "bounds", func(b *Board) {
+		b.sources.Bounds = bound.NewRecorder()
+		b.sampled(300, func() { b.sources.Bounds.Hit(bound.ControlFrames, "10.0.0.1:1234") })
+	}, "h2-control-frames: closed 300 connections in the last hour, the last one 1s ago, peer 10.0.0.1:1234", medium, 291 * time.Second},
 	{"control frames", "bounds", func(b *Board) {
 		b.sources.Bounds = bound.NewRecorder()
 		b.sources.Bounds.Hit(bound.BodyTimeout, "10.0.0.9:1")

@@ -48,7 +48,8 @@ type Sources struct {
 	Check     func(context.Context) observation.Readiness // probes the user container without a change of Readiness
 	Load      func() (running, waiting int)
 	Waiter    func() time.Time                                // arrival time of the first request in the queue; zero if the queue is empty
-	Slots     func() (holders []observation.Holder, held int) // requests that hold a slot, and the number of slots whose clients have disconnected
+	Slots     func() (holders []observation.Holder, held int) // the oldest requests that hold a slot, and the number of slots whose clients have disconnected
+	App       func() observation.AppRequests                  // counts all requests in the user container; Board calls it only if the app is slow or hangs
 	Drain     func() Drain
 	Memory    func() (used, limit int64)   // memory of requests and its budget, in bytes; limit is 0 without a budget
 	Lost      func() (lines, spans uint64) // lines of the request log and spans that were dropped
@@ -340,34 +341,23 @@ func (b *Board) Run(ctx context.Context) error {
 }
 
 func (b *Board) sample() {
-	var s sample
-	s.Running, s.Waiting = b.sources.Load()
-	times := b.took.take()
-	s.P50, s.P99 = times.percentile(0.50), times.percentile(0.99)
-	queued := b.queued.take()
-	s.QueuedP99 = queued.percentile(0.99)
-	at := b.tally()
-	events := at
-	if b.taken > 0 { // only this goroutine changes these fields
-		events.subtract(&b.past[(b.taken-1)%len(b.past)])
-	}
-	e := b.evidence(s.Running, s.Waiting)
-	e.readiness = b.sources.Readiness()
-	e.tls = b.sources.TLS()
-	e.problem = b.problem(e.readiness.Ready())
-	if s.Running > 0 && (events.responses() == 0 || inMilliseconds(s.P50) >= slowTime) { // the rules only need the slots in these cases
-		e.slots, _ = b.sources.Slots()
-	}
+	e := b.evidence(b.sources.Readiness())
+	times, queued := b.took.take(), b.queued.take()
 
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	s.Requests, s.Failures, s.Errors = events.requests(), events.requests()-events.responses(), events[appErrors]
-	b.history[b.taken%samples], b.past[b.taken%len(b.past)] = s, at
+	events := e.eventsLocked(0)
+	b.history[b.taken%samples] = sample{
+		Running: e.running, Waiting: e.waiting,
+		Requests: events.requests(), Failures: events.requests() - events.responses(), Errors: events[appErrors],
+		P50: times.percentile(0.50), P99: times.percentile(0.99), QueuedP99: queued.percentile(0.99),
+	}
+	b.past[b.taken%len(b.past)] = e.total
 	b.taken++
 	if events.responses() > 0 {
 		b.lastResponse = e.now
 	}
-	e.latest = b.latestLocked()
+	e.latest = e.latestLocked()
 	b.updateLocked(e)
 	if !b.existsLocked(slow) {
 		for i, n := range times {
@@ -376,11 +366,16 @@ func (b *Board) sample() {
 	}
 }
 
-// evidence returns the evidence of the sources that change with the load.
-func (b *Board) evidence(running, waiting int) *evidence {
+// evidence returns the current evidence without the values of the last samples.
+func (b *Board) evidence(readiness observation.Readiness) *evidence {
 	s := &b.sources
-	e := &evidence{now: time.Now(), running: running, waiting: waiting, board: b}
-	e.limit, _ = s.Limit()
+	e := &evidence{
+		now: time.Now(), board: b, problem: b.problem(readiness.Ready()), readiness: readiness,
+		connections: s.Connections(), tls: s.TLS(), total: b.tally(),
+	}
+	e.bounds = boundStates(s.Bounds.States(e.now))
+	e.running, e.waiting = s.Load()
+	e.limit, e.depth = s.Limit()
 	if since := s.Waiter(); !since.IsZero() {
 		e.waitingFor = e.now.Sub(since)
 	}
@@ -400,8 +395,10 @@ func (b *Board) snapshot() snapshot { return b.snapshotWith(b.sources.Readiness(
 func (b *Board) snapshotWith(readiness observation.Readiness) snapshot {
 	s := &b.sources
 	drain := s.Drain()
+	e := b.evidence(readiness)
+	e.tls.describe(e.now)
 	snap := snapshot{
-		Now:       time.Now(),
+		Now:       e.now,
 		Version:   s.Version,
 		Pod:       s.Pod,
 		Namespace: s.Namespace,
@@ -411,33 +408,32 @@ func (b *Board) snapshotWith(readiness observation.Readiness) snapshot {
 		Unprobed:  !readiness.Probed(),
 		Readiness: readiness,
 		Drain:     drain,
+		Running:   e.running,
+		Waiting:   e.waiting,
+		Limit:     e.limit,
+		Depth:     e.depth,
+		Memory:    e.memory,
+		Adaptive:  e.adaptive,
 		Interval:  Interval.Seconds(),
 		Totals:    b.totals(),
-		Bounds:    boundStates(s.Bounds.States(time.Now())),
+		Bounds:    e.bounds,
 		Settings:  s.Settings(),
 		Warnings:  s.Warnings,
 
-		Connections: s.Connections(),
-		TLS:         s.TLS(),
+		Connections: e.connections,
+		TLS:         e.tls,
 	}
-	snap.TLS.describe(snap.Now)
 	if drain.Draining {
 		snap.Reason = "draining: the pod is terminating"
 	}
-	snap.Running, snap.Waiting = s.Load()
 	snap.Slots, snap.Held = s.Slots()
-	snap.Limit, snap.Depth = s.Limit()
-	e := b.evidence(snap.Running, snap.Waiting)
-	snap.Memory, snap.Adaptive = e.memory, e.adaptive
-	e.slots, e.readiness, e.connections, e.bounds, e.tls = snap.Slots, readiness, snap.Connections, snap.Bounds, snap.TLS
-	e.problem = b.problem(readiness.Ready())
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for i := max(0, b.taken-samples); i < b.taken; i++ {
 		snap.History = append(snap.History, b.history[i%samples])
 	}
 	snap.Failures = b.failuresLocked()
-	e.latest = b.latestLocked()
+	e.latest = e.latestLocked()
 	snap.Latest = e.summary()
 	if snap.Problems = b.problemsLocked(e); len(snap.Problems) > 0 {
 		snap.Problem = snap.Problems[0].Problem

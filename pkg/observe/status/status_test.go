@@ -33,6 +33,7 @@ func board(readiness observation.Readiness, drain Drain) *Board {
 		Load:      func() (int, int) { return 2, 3 },
 		Waiter:    func() time.Time { return time.Time{} },
 		Slots:     func() ([]observation.Holder, int) { return nil, 0 },
+		App:       func() observation.AppRequests { return observation.AppRequests{} },
 		Drain:     func() Drain { return drain },
 		Memory:    func() (int64, int64) { return 3 << 19, 24 << 20 },
 		Lost:      func() (uint64, uint64) { return 0, 0 },

@@ -47,9 +47,9 @@ func (b *Board) tally() (t tally) {
 	return t
 }
 
-// eventsLocked returns the events of the last n samples, and since the last sample. b.mu must be held.
-func (b *Board) eventsLocked(n int) tally {
-	t := b.tally()
+// eventsLocked returns the events of the last n samples, and since the last sample. Board.mu must be held.
+func (e *evidence) eventsLocked(n int) tally {
+	b, t := e.board, e.total
 	if b.taken > n {
 		t.subtract(&b.past[(b.taken-1-n)%len(b.past)])
 	}
@@ -75,7 +75,6 @@ func (b *Board) usualLocked() time.Duration {
 // timesLocked returns the median and the 99th percentile of the time in the app for each of the last n samples. b.mu
 // must be held.
 func (b *Board) timesLocked(n int) (p50, p99 weighted) {
-	p50, p99 = make(weighted, 0, n), make(weighted, 0, n)
 	for i := max(0, b.taken-n); i < b.taken; i++ {
 		p50.add(b.history[i%samples].P50, 1)
 		p99.add(b.history[i%samples].P99, 1)

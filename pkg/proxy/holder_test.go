@@ -1,0 +1,77 @@
+package proxy
+
+import (
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
+	"github.com/queue-proxy/queue-proxy/test/harness"
+)
+
+// occupy serves n requests that stay in a phase until done is closed.
+func (h *testProxy) occupy(all *sync.WaitGroup, done <-chan struct{}, n int, path string, phase observation.Phase) {
+	for range n {
+		f := newFake(path)
+		f.app = func(state *RequestState) transport.Result {
+			switch phase {
+			case observation.Tunnelled:
+				state.Upgrade()
+			case observation.Streaming:
+				state.Respond("")
+			default:
+				state.enter(phase)
+			}
+			<-done
+			return transport.Result{Status: 200, Begun: true}
+		}
+		all.Go(func() { h.serve(f) })
+	}
+	synctest.Wait()
+}
+
+func TestInAppCountsMoreRequestsThanHolders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newTestProxy()
+		h.Exclude.Paths = []string{"/excluded"}
+		h.Limit = NewLimit(100, 10)
+		done := make(chan struct{})
+		var all sync.WaitGroup
+		h.occupy(&all, done, maxHolders, "/socket", observation.Tunnelled)
+		h.occupy(&all, done, 1, "/excluded", observation.Waiting)
+		h.occupy(&all, done, 4, "/download", observation.Streaming)
+		time.Sleep(time.Minute)
+		first := time.Now()
+		h.occupy(&all, done, 30, "/a", observation.Waiting)
+		time.Sleep(time.Second)
+		h.occupy(&all, done, 45, "/b", observation.Dialling)
+		probe := kubeletProbe("10.0.0.1:1").worksUntil(done)
+		all.Go(func() { h.serve(probe) })
+		h.occupy(&all, done, 3, "/queued", observation.Waiting)
+		harness.Equal(t, h.InApp(), observation.AppRequests{Pending: 75, Responding: 4, Oldest: first})
+		harness.Equal(t, len(h.Holders()), maxHolders, "holders")
+		close(done)
+		all.Wait()
+		harness.Equal(t, h.InApp(), observation.AppRequests{}, "at the end")
+	})
+}
+
+// The time in the queue is not a part of the time in the app.
+func TestInAppReturnsTimeOfSlot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newTestProxy()
+		h.Limit = NewLimit(1, 10)
+		first, second := make(chan struct{}), make(chan struct{})
+		var all sync.WaitGroup
+		h.occupy(&all, first, 1, "/a", observation.Waiting)
+		h.occupy(&all, second, 1, "/b", observation.Waiting)
+		time.Sleep(time.Minute)
+		close(first)
+		synctest.Wait()
+		harness.Equal(t, h.InApp(), observation.AppRequests{Pending: 1, Oldest: time.Now()})
+		close(second)
+		all.Wait()
+	})
+}
