@@ -352,6 +352,7 @@ func (d *Drain) leave(state *RequestState) {
 		d.streams--
 	}
 	*f = drainEntry{}
+	state.seen.Line = transport.Line{} // the strings can point into a buffer of the engine; Holders reads them under the lock
 	d.flights--
 	d.settle()
 }

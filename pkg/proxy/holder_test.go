@@ -75,3 +75,20 @@ func TestInAppReturnsTimeOfSlot(t *testing.T) {
 		all.Wait()
 	})
 }
+
+// A request can end while Holders reads its method and path. The race detector checks this test.
+func TestHoldersDuringEndOfRequests(t *testing.T) {
+	h := newTestProxy()
+	var all sync.WaitGroup
+	h.Observe = func(*observation.Observation) {
+		all.Go(func() { _ = h.Holders() })
+	}
+	for range 4 {
+		all.Go(func() {
+			for range 500 {
+				h.serve(newFake("/"))
+			}
+		})
+	}
+	all.Wait()
+}

@@ -154,7 +154,6 @@ func (p *Proxy) Serve(x transport.Exchange, s transport.State) {
 	if state.trace != nil {
 		state.trace.End(o)
 	}
-	o.Line = transport.Line{} // the strings can point into a buffer of the engine
 }
 
 // blameDeadline changes the reason of a call that the user container canceled because the timeout
