@@ -35,8 +35,8 @@ func (p *Proxy) Holders() []observation.Holder {
 // returns, which takes up to a few milliseconds for this number.
 const maxCounted = 10_000
 
-// InApp counts the requests of clients in the user container, without excluded requests. If more than maxCounted requests are in flight, the
-// newest ones are not counted.
+// InApp counts the requests of clients in the user container, without excluded requests. If more than maxCounted
+// requests are in flight, the newest ones are not counted.
 func (p *Proxy) InApp() (app observation.AppRequests) {
 	d := p.Drain
 	d.mu.Lock()

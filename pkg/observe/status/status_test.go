@@ -95,6 +95,29 @@ func TestWhyPrintsOneRequestInSingular(t *testing.T) {
 	harness.Contains(t, snap.text(), ": 1 request, 0 failed\n")
 }
 
+func TestWhyPrintsFailedRequests(t *testing.T) {
+	for _, c := range []struct {
+		responses, failures int
+		want                string
+	}{
+		{0, 3, "last 5 minutes: 3 requests, 3 failed\n"},
+		{2, 3, "last 5 minutes: 5 requests, 3 failed, 0 % errors\n"},
+		{2, 0, "last 5 minutes: 2 requests, 0 % errors\n"},
+	} {
+		b := board(observation.Readiness{Phase: observation.PhaseReady}, Drain{})
+		for range c.responses {
+			b.Observe(newObservation(observation.OK, time.Second))
+		}
+		for range c.failures {
+			b.Observe(newObservation(observation.AppReset, time.Second))
+		}
+		b.sources.Load = func() (int, int) { return 0, 0 }
+		snap := b.snapshot()
+		snap.Latest.Seconds, snap.Latest.P50 = History.Seconds(), 0
+		harness.Contains(t, snap.text(), c.want)
+	}
+}
+
 // Previously, an overloaded sidecar showed a median of 0.1 ms while the app took 1 s, because rejected requests
 // were included.
 func TestLatencyExcludesRequestsWithoutResponse(t *testing.T) {

@@ -195,7 +195,13 @@ func (s *snapshot) latestText() string {
 	if l.Requests == 0 {
 		return period + ": no requests"
 	}
-	line := fmt.Sprintf("%s: %s, %s errors", period, message.Count(uint64(l.Requests), "request"), percent(l.Errors, max(l.Responses, 1)))
+	line := fmt.Sprintf("%s: %s", period, message.Count(uint64(l.Requests), "request"))
+	if failed := l.Requests - l.Responses; failed > 0 {
+		line += fmt.Sprintf(", %d failed", failed)
+	}
+	if l.Responses > 0 {
+		line += fmt.Sprintf(", %s errors", percent(l.Errors, l.Responses))
+	}
 	if l.P50 > 0 {
 		line += fmt.Sprintf(", p50 %v, p99 %v, queue p99 %v", brief(inMilliseconds(l.P50)), brief(inMilliseconds(l.P99)), brief(inMilliseconds(l.QueuedP99)))
 	}
