@@ -174,13 +174,12 @@ func (m *merge) appTimeout(r *http.Request) time.Duration {
 
 // fetch returns the metrics of the user container, or the reason why they are missing.
 func (m *merge) fetch(ctx context.Context, protobuf, openMetrics bool) (app appMetrics, reason string) {
-	accept := "text/plain;version=0.0.4,*/*;q=0.1"
+	accept := "text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
 	if openMetrics {
-		accept = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
+		accept = "application/openmetrics-text;version=1.0.0;q=0.8," + accept
 	}
 	if protobuf {
-		accept = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited," +
-			"application/openmetrics-text;version=1.0.0;q=0.8,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
+		accept = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited," + accept
 	}
 	q := &http.Request{Method: http.MethodGet, URL: m.url, Header: http.Header{
 		"Accept": {accept}, "Accept-Encoding": {"identity"}, "User-Agent": {"queue-proxy"},

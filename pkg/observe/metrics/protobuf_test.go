@@ -84,6 +84,19 @@ func TestMergedScrapeOfTextAppIsText(t *testing.T) {
 	}
 }
 
+func TestProtobufScrapeWithoutOpenMetricsRequestsText(t *testing.T) {
+	asked := make(chan string, 1)
+	m := merged(t, func(w http.ResponseWriter, r *http.Request) {
+		asked <- r.Header.Get("Accept")
+		respond(textType, "jobs_total 5\n")(w, r)
+	})
+	scrape(t, m.Handler(), "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited,text/plain;version=0.0.4;q=0.5")
+	got := <-asked
+	if !strings.HasPrefix(got, "application/vnd.google.protobuf;") || strings.Contains(got, "openmetrics") || !strings.Contains(got, "text/plain") {
+		t.Errorf("got Accept %q at the app, want protobuf and text", got)
+	}
+}
+
 // encoded returns a family in the protobuf format.
 func encoded(t testing.TB, f *dto.MetricFamily) string {
 	t.Helper()
