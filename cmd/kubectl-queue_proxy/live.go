@@ -32,7 +32,7 @@ type (
 	newsMsg  struct {  // result of a round
 		rows    []plugin.Row
 		more    bool  // there are more sidecars than rows
-		problem error // error of the last update, if the rows are old
+		problem error // error of the last update; nil if the rows are current
 	}
 )
 
@@ -92,7 +92,7 @@ type live struct {
 	news          newsMsg
 
 	keys   keyMap
-	rows   []plugin.Row // rows of the table: sorted, without those that the filter hides
+	rows   []plugin.Row // rows of the table: sorted, without the rows that the filter hides
 	table  table.Model
 	filter textinput.Model
 	help   help.Model
@@ -174,7 +174,11 @@ func (m *live) press(msg tea.KeyPressMsg) tea.Cmd {
 		all := plugin.Keys()
 		m.line.sort = all[(slices.Index(all, m.line.sort)+1)%len(all)]
 	case key.Matches(msg, m.keys.workloads):
-		m.line.by = map[string]string{byPod: byWorkload, byWorkload: byPod}[m.line.by]
+		if m.line.by == byPod {
+			m.line.by = byWorkload
+		} else {
+			m.line.by = byPod
+		}
 		m.table.GotoTop()
 	case key.Matches(msg, m.keys.filter):
 		return m.filter.Focus()
@@ -201,12 +205,13 @@ func (m *live) layout() {
 	for i, title := range titles {
 		all[i] = table.Column{Title: title, Width: widths[i]}
 	}
+	cursor := m.table.Cursor()
 	if len(all) != len(m.table.Columns()) {
 		m.table.SetRows(nil) // the table cannot render rows with more columns
 	}
 	m.table.SetColumns(all)
 	m.table.SetRows(shown)
-	m.table.SetCursor(max(0, m.table.Cursor())) // the cursor is -1 if the table had no rows
+	m.table.SetCursor(max(0, cursor)) // the cursor is -1 if the table had no rows
 	for i, row := range shown {
 		for j := range row {
 			if columns[j].Name {
@@ -294,22 +299,31 @@ func (m *live) header() string {
 	return bold().MaxWidth(m.width).Render(message.Printable(left)) + lipgloss.PlaceHorizontal(max(0, m.width-lipgloss.Width(left)), lipgloss.Right, right)
 }
 
-// status returns the second line: the filter, or a problem.
+// status returns the second line: the filter and a problem. While the user edits the filter, it only contains the filter.
 func (m *live) status() string {
-	text := ""
-	switch {
-	case m.filter.Focused() || m.filter.Value() != "":
+	if m.filter.Focused() {
 		return m.filter.View()
-	case m.news.problem != nil:
-		text = m.news.problem.Error()
-	case m.news.more:
-		text = fmt.Sprintf("there are more than %d sidecars; use -l to select sidecars", plugin.MaxSidecars)
-	case !m.known:
-		text = "waiting for the first results"
-	case len(m.news.rows) == 0:
-		text = "no sidecars found; updates the list of pods every " + listInterval.String()
 	}
-	return alarm().MaxWidth(m.width).Render(message.Printable(text))
+	line := alarm().Render(message.Printable(m.problem()))
+	if filter := m.filter.Value(); filter != "" {
+		line = message.Printable(m.filter.Prompt+filter+"   ") + line
+	}
+	return lipgloss.NewStyle().MaxWidth(m.width).Render(line)
+}
+
+// problem returns the reason why rows are old or missing, or "".
+func (m *live) problem() string {
+	switch {
+	case m.news.problem != nil:
+		return m.news.problem.Error()
+	case m.news.more:
+		return fmt.Sprintf("there are more than %d sidecars; use -l to select sidecars", plugin.MaxSidecars)
+	case !m.known:
+		return "waiting for the first results"
+	case len(m.news.rows) == 0:
+		return "no sidecars found; the list of pods is updated every " + listInterval.String()
+	}
+	return ""
 }
 
 // showsSelected reports whether the window is high enough for the line below the table.

@@ -124,6 +124,26 @@ func TestLiveScrollsToEachRow(t *testing.T) {
 	harness.Contains(t, strings.Join(screen(m), "\n"), "web-01")
 }
 
+func TestLiveKeepsSelectionAfterResize(t *testing.T) {
+	m := newTestLive(120, 20, manyRows(9)...)
+	press(m, "j", "j", "j")
+	for _, width := range []int{narrowWidth - 1, narrowWidth} {
+		m.Update(tea.WindowSizeMsg{Width: width, Height: 20})
+		harness.Equal(t, strings.TrimSpace(ansi.Strip(m.table.SelectedRow()[0])), "web-03", width)
+	}
+}
+
+func TestLiveShowsProblemNextToFilter(t *testing.T) {
+	m := newTestLive(120, 20, manyRows(3)...)
+	press(m, "/", "w", "e", "b")
+	m.Update(newsMsg{rows: manyRows(3), problem: errors.New("list of pods: forbidden")})
+	harness.Equal(t, strings.TrimSpace(screen(m)[1]), "filter: web", "while the filter is edited")
+	press(m, "enter")
+	harness.Equal(t, strings.TrimSpace(screen(m)[1]), "filter: web   list of pods: forbidden")
+	m.Update(newsMsg{rows: manyRows(3)})
+	harness.Equal(t, strings.TrimSpace(screen(m)[1]), "filter: web", "without a problem")
+}
+
 func TestLiveShowsNoteOfSelectedRow(t *testing.T) {
 	m := newTestLive(80, 24, plugin.Row{Pod: "a", State: plugin.Ready, Running: new(2), Limit: new(4)}, plugin.Row{Pod: "b", State: plugin.NotReady, Note: "not ready: refused"})
 	harness.Contains(t, screen(m)[2], "RUN/LIMIT")
