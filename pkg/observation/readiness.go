@@ -18,6 +18,17 @@ const (
 	PhaseFailing  ReadinessPhase = "failing" // not ready, but has been ready before
 )
 
+// Next returns the phase after a check. ready is the result of the check.
+func (p ReadinessPhase) Next(ready bool) ReadinessPhase {
+	switch {
+	case ready:
+		return PhaseReady
+	case p == PhaseStarting:
+		return PhaseStarting
+	}
+	return PhaseFailing
+}
+
 // Readiness is the state of a Prober at a point in time, which can be during a run.
 type Readiness struct {
 	At     time.Time        `json:"at"`     // time of the state

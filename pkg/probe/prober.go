@@ -304,14 +304,11 @@ func (p *Prober) record(t *target, start, end time.Time, err error) bool {
 // whether the state must be announced. Prober.mu must be held.
 func (t *target) noteLocked(start, end time.Time, f *failure, err error) bool {
 	k := &t.known
-	phase, word, code := observation.PhaseReady, observation.ReadinessWord(""), 0
+	phase, word, code := k.Phase.Next(f == nil), observation.ReadinessWord(""), 0
 	t.err = err
 	if f != nil {
-		phase, word, code = k.Phase, f.word, f.code
+		word, code = f.word, f.code
 		t.err = f
-		if phase == observation.PhaseReady {
-			phase = observation.PhaseFailing
-		}
 	}
 	warned := f == nil && err != nil
 	changed := phase != k.Phase || word != k.Word || warned != t.warned
@@ -335,17 +332,12 @@ func (t *target) noteLocked(start, end time.Time, f *failure, err error) bool {
 
 // updatePhaseLocked derives the phase from the phases of the targets. p.mu must be held.
 func (p *Prober) updatePhaseLocked(now time.Time) {
-	phase := observation.PhaseReady
-	if slices.ContainsFunc(p.targets, func(t *target) bool { return t.known.Phase != observation.PhaseReady }) {
-		phase = observation.PhaseFailing
-		if p.phase == observation.PhaseStarting {
-			phase = observation.PhaseStarting
-		}
-	}
+	ready := !slices.ContainsFunc(p.targets, func(t *target) bool { return t.known.Phase != observation.PhaseReady })
+	phase := p.phase.Next(ready)
 	if phase == p.phase {
 		return
 	}
-	if ready := phase == observation.PhaseReady; p.onReady != nil && ready != (p.phase == observation.PhaseReady) {
+	if p.onReady != nil && ready != (p.phase == observation.PhaseReady) {
 		p.onReady(ready)
 	}
 	p.phase, p.since = phase, now

@@ -68,9 +68,11 @@ func (b *Board) Handler(level http.Handler, profiling bool) http.Handler {
 const path = "/status.json"
 
 func (b *Board) serveJSON(w http.ResponseWriter, r *http.Request) {
-	snap := b.snapshot()
+	var snap snapshot
 	if r.URL.Query().Has("ask") {
 		snap = b.check(r.Context())
+	} else {
+		snap = b.snapshot()
 	}
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(snap)
@@ -96,30 +98,24 @@ func (b *Board) check(ctx context.Context) snapshot {
 // checked returns the recorded readiness with the result of a check. Both have the same probes. A probe is not
 // changed if the check has no result for it.
 func checked(recorded, result observation.Readiness) observation.Readiness {
-	r := recorded
 	if len(recorded.Probes) == 0 {
 		return recorded // the user container is always ready
 	}
+	r := recorded
 	r.Probes = slices.Clone(recorded.Probes)
-	r.Phase = observation.PhaseReady
+	ready := true
 	for i := range r.Probes {
 		p, c := &r.Probes[i], &result.Probes[i]
 		if c.Tries > 0 {
-			phase := c.Phase
-			if phase != observation.PhaseReady && p.Phase != observation.PhaseStarting {
-				phase = observation.PhaseFailing
-			}
-			if phase != p.Phase {
+			if phase := p.Phase.Next(c.Phase == observation.PhaseReady); phase != p.Phase {
 				p.Phase, p.Since = phase, c.Since
 			}
 			p.Word, p.Code, p.Detail, p.Warning = c.Word, c.Code, c.Detail, c.Warning
 			p.Tries = cmp.Or(p.Tries, c.Tries)
 		}
-		if p.Phase != observation.PhaseReady && r.Phase != observation.PhaseFailing {
-			r.Phase = p.Phase
-		}
+		ready = ready && p.Phase == observation.PhaseReady
 	}
-	if r.Phase != recorded.Phase {
+	if r.Phase = recorded.Phase.Next(ready); r.Phase != recorded.Phase {
 		r.Since = result.At
 	}
 	return r

@@ -503,3 +503,24 @@ func TestWhyDoesNotChangeReadiness(t *testing.T) {
 		}
 	})
 }
+
+// The result of a check has the same phase as if the prober had received it.
+func TestWhyKeepsStartingPhaseUntilAllProbesPass(t *testing.T) {
+	phases := func(phase observation.ReadinessPhase, probes ...observation.ReadinessPhase) (r observation.Readiness) {
+		r.Phase = phase
+		for _, p := range probes {
+			r.Probes = append(r.Probes, observation.ProbeReadiness{Phase: p, Tries: 1})
+		}
+		return r
+	}
+	const starting, ready, failing = observation.PhaseStarting, observation.PhaseReady, observation.PhaseFailing
+	recorded := phases(starting, ready, starting)
+	for _, c := range []struct{ result, want observation.Readiness }{
+		{phases(starting, starting, starting), phases(starting, failing, starting)},
+		{phases(starting, ready, starting), phases(starting, ready, starting)},
+		{phases(starting, ready, ready), phases(ready, ready, ready)},
+	} {
+		got := checked(recorded, c.result)
+		harness.Equal(t, got, c.want)
+	}
+}
