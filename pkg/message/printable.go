@@ -34,7 +34,7 @@ func replace(s, kept string) string {
 }
 
 // Count returns a number and a noun in the singular or plural.
-func Count[N int | uint64](n N, noun string) string {
+func Count[N int | uint32 | uint64](n N, noun string) string {
 	if n == 1 {
 		return "1 " + noun
 	}

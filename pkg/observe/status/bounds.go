@@ -18,6 +18,8 @@ type boundState struct {
 	Peer     string    `json:"peer"`            // address of the peer of the latest event
 	Error    string    `json:"error,omitempty"` // error of the latest event; empty for a bound
 	Cause    string    `json:"cause"`           // cause of the events and the action for an operator
+
+	name bound.Name
 }
 
 // boundStates returns the states for the page, the bound with the most events in the last hour
@@ -29,7 +31,7 @@ func boundStates(states []bound.State) (all []boundState) {
 	for _, s := range states {
 		all = append(all, boundState{
 			Bound: s.Name.String(), Closes: string(s.Closes), Count: s.Count, LastHour: s.Recent,
-			Last: s.Last, Peer: s.Peer, Error: s.Error, Cause: s.Name.Text(),
+			Last: s.Last, Peer: s.Peer, Error: s.Error, Cause: s.Name.Text(), name: s.Name,
 		})
 	}
 	return all

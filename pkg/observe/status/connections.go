@@ -30,14 +30,14 @@ const (
 
 // action returns the action that raises the limit.
 func (s LimitSource) action() string {
-	action := "Idle connections are closed. Raise " + string(SourceSetting)
+	raise := "Raise " + string(SourceSetting)
 	switch s {
 	case SourceMemory:
-		action = "Idle connections are closed. Raise the memory limit of the sidecar, or set " + string(SourceSetting)
+		raise = "Raise the memory limit of the sidecar, or set " + string(SourceSetting)
 	case SourceFiles:
-		action = "Idle connections are closed. Raise the limit on open files"
+		raise = "Raise the limit on open files"
 	}
-	return action + "."
+	return "Idle connections are closed. " + raise + "."
 }
 
 // Shortage describes failures because the process had no file descriptor, no local port, or no memory

@@ -20,13 +20,13 @@ const (
 	slowTime     = time.Second      // median time in the application if its usual time is not known
 
 	slowFactor  = 3                      // ratio of the median time to the usual time in the application
-	leastSlow   = 100 * time.Millisecond // median time of an application that is slower than usual
-	leastQueued = 200 * time.Millisecond // 99th percentile of the time in the queue
+	minSlow     = 100 * time.Millisecond // median time of an application that is slower than usual
+	minQueued   = 200 * time.Millisecond // 99th percentile of the time in the queue
 	sameFactor  = 1.3                    // maximum ratio of two times that are equal for the rules
-	fewFailures = 3                      // minimum number of failures, so that a rare failure is not a problem
+	minFailures = 3                      // minimum number of failures, so that a rare failure is not a problem
 	memoryShare = 0.8                    // memory of requests, as a share of the budget
 
-	fewEvents        = 10 // minimum number of events at a bound in the last hour
+	minEvents        = 10 // minimum number of events at a bound in the last hour
 	rejectingSamples = 10 // number of samples for which rejected requests are counted
 )
 
@@ -39,8 +39,8 @@ const (
 	low    confidence = "low" // a healthy application can have the same symptoms
 )
 
-// Problem is a current problem of the pod.
-type Problem struct {
+// problem is a current problem of the pod.
+type problem struct {
 	Name       string     `json:"name"`    // name of the rule
 	Problem    string     `json:"problem"` // without a period
 	Since      time.Time  `json:"since"`
@@ -58,12 +58,12 @@ type rule struct {
 	problem string
 	action  string
 
-	// check reports whether the problem exists. Empty fields of the match have the values of the rule. Board.mu
-	// is held.
+	// check reports whether the problem exists. The problem and the action of the rule are used if those of the
+	// match are empty. Board.mu is held during the call.
 	check func(*evidence) (match, bool)
 }
 
-// A match describes a problem that exists. If since is zero, the start time of the problem is the time of the first match.
+// A match describes a problem that exists. If since is zero, the problem started when the rule first matched.
 type match struct {
 	confidence      confidence
 	since           time.Time
@@ -92,17 +92,13 @@ var rules = [...]rule{
 		checkReadiness},
 	{"app-fails", "the application is unreachable or closes connections",
 		"Look for restarts and a lack of memory (kubectl describe pod). Read the log of the application.",
-		func(e *evidence) (match, bool) {
-			return e.failures(observation.AppUnreachable, observation.AppReset, observation.AppGarbage)
-		}},
+		failures(observation.AppUnreachable, observation.AppReset, observation.AppGarbage)},
 	{"app-errors", "the application returns errors",
 		"Read the log of the application. Check its dependencies. After a rollout, roll back.",
 		checkErrors},
 	{"timeouts", "requests exceed a timeout of the sidecar",
 		"If requests wait in the queue, add pods. Otherwise, correct the application or raise the timeout.",
-		func(e *evidence) (match, bool) {
-			return e.failures(observation.RequestTimeout, observation.ResponseStartTimeout, observation.IdleTimeout)
-		}},
+		failures(observation.RequestTimeout, observation.ResponseStartTimeout, observation.IdleTimeout)},
 	{slow, "the application is slow",
 		"Check the CPU and the memory of the application, and its dependencies. Add pods if the load is too high.",
 		checkSlow},
@@ -111,18 +107,13 @@ var rules = [...]rule{
 		checkLimit},
 	{"rejected", "requests are rejected because the queue is full",
 		"Add pods, or raise the concurrency limit if the application has free CPU and memory.",
-		func(e *evidence) (match, bool) { return e.rejected(observation.QueueFull, observation.QueueTimeout) }},
+		rejections(observation.QueueFull, observation.QueueTimeout)},
 	{"memory", "the memory for requests is exhausted",
 		"Raise the memory limit of the sidecar, or add pods. Check whether a client sends unusual requests.",
 		checkMemory},
 	{"queue-wait", "requests wait in the queue for a long time",
 		"Add pods, or lower the target of the autoscaler.",
-		func(e *evidence) (m match, ok bool) {
-			if ok = e.waitsLong(); ok {
-				m = match{confidence: medium, numbers: e.queueNumbers()} // the cause is not known
-			}
-			return m, ok
-		}},
+		checkQueue},
 	{"client-connections", "", "", checkClients},
 	{"app-connections", "",
 		"Raise the limit on open files.",
@@ -132,27 +123,27 @@ var rules = [...]rule{
 	{"bounds", "a peer exceeds a bound", "", checkBounds},
 	{"log-lost", "lines of the request log are lost",
 		"Check what reads standard output. Set REQUEST_LOG_SAMPLE or REQUEST_LOG_ERRORS_ONLY.",
-		func(e *evidence) (match, bool) { return e.lost(lostLines, "line") }},
+		losses(lostLines, "line")},
 	{"spans-lost", "spans are lost",
 		"Check the collector and its address. The log of the sidecar contains the error. Lower the sampling rate.",
-		func(e *evidence) (match, bool) { return e.lost(lostSpans, "span") }},
+		losses(lostSpans, "span")},
 }
 
 // problemsLocked returns the current problems, the cause first. b.mu must be held.
-func (b *Board) problemsLocked(e *evidence) (all []Problem) {
+func (b *Board) problemsLocked(e *evidence) (all []problem) {
 	for i := range rules {
 		r := &rules[i]
 		m, ok := r.check(e)
 		if !ok {
 			continue
 		}
-		all = append(all, Problem{
+		all = append(all, problem{
 			Name: r.name, Problem: cmp.Or(m.problem, r.problem), Since: b.sinceLocked(i, &m, e.now),
 			Confidence: m.confidence, Numbers: m.numbers, Action: cmp.Or(m.action, r.action),
 		})
 	}
 	order := []confidence{high, medium, low}
-	slices.SortStableFunc(all, func(p, q Problem) int {
+	slices.SortStableFunc(all, func(p, q problem) int {
 		return cmp.Compare(slices.Index(order, p.Confidence), slices.Index(order, q.Confidence))
 	})
 	return all
@@ -274,9 +265,10 @@ func lastPeriod(d time.Duration) string {
 	}
 }
 
-// onset returns the start of the last consecutive samples in which the part has at least the given share of the
+// onsetLocked returns the start of the last consecutive samples in which the part has at least the given share of the
 // whole. Samples without requests are skipped. It returns the zero time if the newest sample has a smaller share.
-func (e *evidence) onset(share float64, part, whole func(*tally) uint32) (at time.Time) {
+// Board.mu must be held.
+func (e *evidence) onsetLocked(share float64, part, whole func(*tally) uint32) (at time.Time) {
 	b := e.board
 	for i := b.taken - 1; i >= max(0, b.taken-samples); i-- {
 		events := b.past[i%len(b.past)]
@@ -314,40 +306,42 @@ func checkTLS(e *evidence) (m match, ok bool) {
 	}, true
 }
 
-// failures checks the share of failed requests with one of the reasons.
-func (e *evidence) failures(reasons ...observation.Reason) (m match, ok bool) {
+// failures returns a check of the share of requests that failed with one of the reasons.
+func failures(reasons ...observation.Reason) func(*evidence) (match, bool) {
 	part := func(t *tally) (n uint32) {
 		for _, r := range reasons {
 			n += t[r]
 		}
 		return n
 	}
-	n, all := part(&e.events), e.events.requests()
-	if n < fewFailures || float64(n) < failureShare*float64(all) {
-		return m, false
-	}
-	var words []string
-	for _, r := range reasons {
-		if e.events[r] > 0 {
-			words = append(words, fmt.Sprintf("%d %s", e.events[r], r))
+	return func(e *evidence) (m match, ok bool) {
+		n, all := part(&e.events), e.events.requests()
+		if n < minFailures || float64(n) < failureShare*float64(all) {
+			return m, false
 		}
+		var words []string
+		for _, r := range reasons {
+			if e.events[r] > 0 {
+				words = append(words, fmt.Sprintf("%d %s", e.events[r], r))
+			}
+		}
+		return match{
+			confidence: high, since: e.onsetLocked(failureShare, part, (*tally).requests),
+			numbers: fmt.Sprintf("%s of %s in %s (%s)", percent(n, all), message.Count(all, "request"), e.period(), strings.Join(words, ", ")),
+		}, true
 	}
-	return match{
-		confidence: high, since: e.onset(failureShare, part, (*tally).requests),
-		numbers: fmt.Sprintf("%s of %s in %s (%s)", percent(n, all), message.Count(uint64(all), "request"), e.period(), strings.Join(words, ", ")),
-	}, true
 }
 
 func checkErrors(e *evidence) (m match, ok bool) {
 	failed := func(t *tally) uint32 { return t[appErrors] }
 	n, all := e.events[appErrors], e.events.responses()
-	if n < fewFailures || float64(n) < errorShare*float64(all) {
+	if n < minFailures || float64(n) < errorShare*float64(all) {
 		return m, false
 	}
 	return match{
-		confidence: high, since: e.onset(errorShare, failed, (*tally).responses),
+		confidence: high, since: e.onsetLocked(errorShare, failed, (*tally).responses),
 		numbers: fmt.Sprintf("%s of %s in %s failed with a 5xx status or a gRPC error",
-			percent(n, all), message.Count(uint64(all), "response"), e.period()),
+			percent(n, all), message.Count(all, "response"), e.period()),
 	}, true
 }
 
@@ -371,9 +365,9 @@ func checkHang(e *evidence) (m match, ok bool) {
 		if app.Pending == 1 && e.waiting == 0 && left == 0 {
 			m.confidence = low // a long request
 		}
-	case left >= fewFailures && minute.responses() == 0:
-		m = match{confidence: high, since: e.onset(failureShare, unanswered, (*tally).requests), numbers: fmt.Sprintf(
-			"%s without a response in the last minute (timeout or client disconnect)", message.Count(uint64(left), "request"))}
+	case left >= minFailures && minute.responses() == 0:
+		m = match{confidence: high, since: e.onsetLocked(failureShare, unanswered, (*tally).requests), numbers: fmt.Sprintf(
+			"%s without a response in the last minute (timeout or client disconnect)", message.Count(left, "request"))}
 	default:
 		return m, false
 	}
@@ -399,12 +393,12 @@ func checkReadiness(e *evidence) (m match, ok bool) {
 func checkSlow(e *evidence) (m match, ok bool) {
 	times50, times99 := e.board.timesLocked(e.samples)
 	p50 := inMilliseconds(times50.percentile(0.5))
-	if p50 < leastSlow {
+	if p50 < minSlow {
 		return m, false
 	}
 	m.numbers = fmt.Sprintf("p50 %v, p99 %v in %s", brief(p50), brief(inMilliseconds(times99.percentile(0.99))), e.period())
-	if least := max(leastSlow, slowFactor*e.usual); e.usual > 0 && p50 >= least {
-		m.confidence, m.since = high, e.slowSince(least)
+	if threshold := max(minSlow, slowFactor*e.usual); e.usual > 0 && p50 >= threshold {
+		m.confidence, m.since = high, e.slowSinceLocked(threshold)
 		m.numbers += fmt.Sprintf("; usual p50 %v", brief(e.usual))
 		return m, true
 	}
@@ -414,19 +408,20 @@ func checkSlow(e *evidence) (m match, ok bool) {
 	if app := e.board.sources.App(); app.Pending <= app.Responding {
 		return m, false // most of the time is the transfer of responses
 	}
-	m.confidence, m.since = low, e.slowSince(slowTime)
+	m.confidence, m.since = low, e.slowSinceLocked(slowTime)
 	m.numbers += "; this may be normal for the application"
 	return m, true
 }
 
-// slowSince returns the start of the last consecutive samples with at least the given median time.
-func (e *evidence) slowSince(least time.Duration) (at time.Time) {
+// slowSinceLocked returns the start of the last consecutive samples with at least the median time p50. Board.mu must
+// be held.
+func (e *evidence) slowSinceLocked(p50 time.Duration) (at time.Time) {
 	b := e.board
 	for i := b.taken - 1; i >= max(0, b.taken-samples); i-- {
-		switch p50 := inMilliseconds(b.history[i%samples].P50); {
-		case p50 >= least:
+		switch p := inMilliseconds(b.history[i%samples].P50); {
+		case p >= p50:
 			at = e.now.Add(-time.Duration(b.taken-i) * Interval)
-		case p50 > 0:
+		case p > 0:
 			return at
 		}
 	}
@@ -436,7 +431,7 @@ func (e *evidence) slowSince(least time.Duration) (at time.Time) {
 // waitsLong reports whether requests wait longer in the queue than in the application.
 func (e *evidence) waitsLong() bool {
 	queued := max(inMilliseconds(e.queued), e.waitingFor)
-	return e.limit > 0 && e.waiting > 0 && queued >= max(leastQueued, inMilliseconds(e.p50))
+	return e.limit > 0 && e.waiting > 0 && queued >= max(minQueued, inMilliseconds(e.p50))
 }
 
 func (e *evidence) queueNumbers() string {
@@ -464,27 +459,39 @@ func checkLimit(e *evidence) (m match, ok bool) {
 	return m, full <= sameFactor*free || free == 0
 }
 
-// rejected returns the rate of rejected requests with one of the reasons in the last rejectingSamples samples.
-func (e *evidence) rejected(reasons ...observation.Reason) (m match, ok bool) {
-	var sum, most uint32
-	var word string
-	events := e.eventsLocked(rejectingSamples)
-	for _, r := range reasons {
-		sum += events[r]
-		if events[r] > most {
-			most, word = events[r], r.String()
-		}
-	}
-	if sum == 0 {
+// checkQueue detects requests that wait in the queue for a long time. The cause is not known.
+func checkQueue(e *evidence) (m match, ok bool) {
+	if !e.waitsLong() {
 		return m, false
 	}
-	return match{
-		confidence: high, numbers: fmt.Sprintf("%.1f per second: %s", float64(sum)/(rejectingSamples*Interval.Seconds()), word),
-	}, true
+	return match{confidence: medium, numbers: e.queueNumbers()}, true
 }
 
+// rejections returns a check for requests that were rejected for one of the reasons in the last rejectingSamples
+// samples. The numbers contain the most frequent reason.
+func rejections(reasons ...observation.Reason) func(*evidence) (match, bool) {
+	return func(e *evidence) (m match, ok bool) {
+		var sum uint32
+		top := reasons[0]
+		events := e.eventsLocked(rejectingSamples)
+		for _, r := range reasons {
+			sum += events[r]
+			if events[r] > events[top] {
+				top = r
+			}
+		}
+		if sum == 0 {
+			return m, false
+		}
+		return match{
+			confidence: high, numbers: fmt.Sprintf("%.1f per second: %s", float64(sum)/(rejectingSamples*Interval.Seconds()), top),
+		}, true
+	}
+}
+
+// checkMemory detects requests that were rejected because of the memory budget, and a budget that is nearly exhausted.
 func checkMemory(e *evidence) (m match, ok bool) {
-	if m, ok = e.rejected(observation.Overload); ok {
+	if m, ok = rejections(observation.Overload)(e); ok {
 		return m, true
 	}
 	if e.memory == nil || float64(e.memory.Used) < memoryShare*float64(e.memory.Limit) {
@@ -495,18 +502,18 @@ func checkMemory(e *evidence) (m match, ok bool) {
 }
 
 // expected contains the bounds that a setting defines, and the bound for connections that clients open in advance.
-var expected = [...]string{bound.SilentConnection.String(), bound.MaxConnections.String(), bound.BodySize.String()}
+var expected = [...]bound.Name{bound.SilentConnection, bound.MaxConnections, bound.BodySize}
 
 // checkBounds reports the bound with the most events in the last hour.
 func checkBounds(e *evidence) (m match, ok bool) {
 	var all []string
 	for _, s := range e.bounds {
-		if s.LastHour < fewEvents || slices.Contains(expected[:], s.Bound) {
+		if s.LastHour < minEvents || slices.Contains(expected[:], s.name) {
 			continue
 		}
 		if len(all) == 0 {
 			m = match{confidence: recentness(e.now, s.Last), since: s.Last, action: s.Cause, problem: "a peer exceeds the bound " + s.Bound}
-			if s.Error != "" {
+			if s.name.IsError() {
 				m.problem = "clients cause the error " + s.Bound
 			}
 		}
@@ -521,17 +528,19 @@ func checkBounds(e *evidence) (m match, ok bool) {
 	return m, len(all) > 0
 }
 
-// lost checks the number of lines or spans that were lost in the last five minutes.
-func (e *evidence) lost(event int, noun string) (m match, ok bool) {
-	events := e.eventsLocked(samples)
-	if events[event] == 0 {
-		return m, false
-	}
+// losses returns a check for lines or spans that were lost in the last five minutes. noun is the name of one item.
+func losses(event int, noun string) func(*evidence) (match, bool) {
 	n := func(t *tally) uint32 { return t[event] }
-	return match{
-		confidence: high, since: e.onset(0, n, n),
-		numbers: message.Count(uint64(events[event]), noun) + " in the last 5 minutes",
-	}, true
+	return func(e *evidence) (m match, ok bool) {
+		events := e.eventsLocked(samples)
+		if events[event] == 0 {
+			return m, false
+		}
+		return match{
+			confidence: high, since: e.onsetLocked(0, n, n),
+			numbers: message.Count(events[event], noun) + " in the last 5 minutes",
+		}, true
+	}
 }
 
 // checkClients reports that the limit on client connections was reached recently.

@@ -66,6 +66,14 @@ func (b *Board) holding(n int, phase observation.Phase, since time.Time) {
 	b.sources.App = func() observation.AppRequests { return app }
 }
 
+// rejectCertificates records 12 clients that rejected the certificate.
+func (b *Board) rejectCertificates() {
+	b.sources.Bounds = bound.NewRecorder()
+	for range 12 {
+		b.sources.Bounds.Fail(bound.TLSRejected, "10.0.0.1:1234", errors.New("unknown CA"))
+	}
+}
+
 // queued returns the observation of a request that waited for a slot.
 func queued(waited, took time.Duration) *observation.Observation {
 	o := newObservation(observation.OK, waited+took)
@@ -245,12 +253,7 @@ var ruleTests = []ruleTest{
 		time.Sleep(3 * time.Second)
 	}, "h2-control-frames: closed 12 connections in the last hour, the last one 3s ago, peer 10.0.0.1:1234; " +
 		"h2-concurrent-streams: closed 10 streams in the last hour, the last one 3s ago, peer 10.0.0.2:1234", medium, 3 * time.Second},
-	{"rejected certificate", "bounds", func(b *Board) {
-		b.sources.Bounds = bound.NewRecorder()
-		for range 12 {
-			b.sources.Bounds.Fail(bound.TLSRejected, "10.0.0.1:1234", errors.New("unknown CA"))
-		}
-	}, "tls-rejected: closed 12 connections in the last hour, the last one 0s ago, peer 10.0.0.1:1234 (unknown CA)", medium, 0},
+	{"rejected certificate", "bounds", (*Board).rejectCertificates, "tls-rejected: closed 12 connections in the last hour, the last one 0s ago, peer 10.0.0.1:1234 (unknown CA)", medium, 0},
 	{"blocked output", "log-lost", func(b *Board) {
 		b.sources.Lost = func() (uint64, uint64) { return 12, 0 }
 		b.sampled(3, func() {})
@@ -263,10 +266,7 @@ var ruleTests = []ruleTest{
 
 func TestClientErrorIsNotReportedAsBound(t *testing.T) {
 	b := idle()
-	b.sources.Bounds = bound.NewRecorder()
-	for range 12 {
-		b.sources.Bounds.Fail(bound.TLSRejected, "10.0.0.1:1234", errors.New("unknown CA"))
-	}
+	b.rejectCertificates()
 	problems := b.snapshot().Problems
 	harness.Equal(t, len(problems), 1, "problems")
 	harness.Equal(t, problems[0].Problem, "clients cause the error tls-rejected", "problem")
@@ -397,7 +397,7 @@ func TestWhyFitsOnScreen(t *testing.T) {
 	b.sources.Drain = func() Drain { return Drain{Draining: true, InFlight: 1e9, Deadline: time.Now().Add(1e6 * time.Hour)} }
 	b.sources.Bounds = bound.NewRecorder()
 	for name := range bound.NumNames {
-		for range fewEvents {
+		for range minEvents {
 			b.sources.Bounds.Hit(name, "10.0.0.1:1234")
 		}
 	}

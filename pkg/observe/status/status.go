@@ -116,7 +116,7 @@ type snapshot struct {
 	Reason    string                `json:"reason,omitempty"`
 	Unprobed  bool                  `json:"unprobed,omitempty"` // no probe has a result, so that the readiness is not known
 	Problem   string                `json:"problem,omitempty"`  // the first of Problems
-	Problems  []Problem             `json:"problems,omitempty"` // current problems, the cause first
+	Problems  []problem             `json:"problems,omitempty"` // current problems, the cause first
 	Readiness observation.Readiness `json:"readiness"`
 	Drain     Drain                 `json:"drain"`
 	Running   int                   `json:"running"`

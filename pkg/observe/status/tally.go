@@ -56,8 +56,8 @@ func (e *evidence) eventsLocked(n int) tally {
 	return t
 }
 
-// leastUsual is the minimum number of requests from which the usual time is computed.
-const leastUsual = 100
+// minUsual is the minimum number of requests from which the usual time is computed.
+const minUsual = 100
 
 // usualLocked returns the median time of a request in the app since the start, or 0 if there were few requests.
 // b.mu must be held.
@@ -66,7 +66,7 @@ func (b *Board) usualLocked() time.Duration {
 	for _, c := range b.baseline {
 		n += c
 	}
-	if n < leastUsual {
+	if n < minUsual {
 		return 0
 	}
 	return inMilliseconds(percentile(b.baseline[:], 0.5))
@@ -82,11 +82,12 @@ func (b *Board) timesLocked(n int) (p50, p99 weighted) {
 	return p50, p99
 }
 
-// leastSamples is the minimum number of samples from which queueEffectLocked computes a median.
-const leastSamples = 5
+// minSamples is the minimum number of samples from which queueEffectLocked computes a median.
+const minSamples = 5
 
 // queueEffectLocked returns the median time in the app in milliseconds of the samples without queued requests, and of
-// those with queued requests. If there are few samples, both values are 0. b.mu must be held.
+// those with queued requests. If there are fewer than minSamples samples of either kind, both values are 0. b.mu must
+// be held.
 func (b *Board) queueEffectLocked() (free, full float64) {
 	var without, with weighted
 	for i := max(0, b.taken-samples); i < b.taken; i++ {
@@ -98,7 +99,7 @@ func (b *Board) queueEffectLocked() (free, full float64) {
 			without.add(s.P50, 1)
 		}
 	}
-	if len(without) < leastSamples || len(with) < leastSamples {
+	if len(without) < minSamples || len(with) < minSamples {
 		return 0, 0
 	}
 	return without.percentile(0.5), with.percentile(0.5)

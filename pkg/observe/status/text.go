@@ -15,8 +15,8 @@ const (
 	maxWidth = 80
 )
 
-// text returns the status as text that fits on a screen. Each part has a maximum number of lines. If all parts have
-// this number, the last part is omitted.
+// text returns the status as text that fits on a screen. Each part has a maximum number of lines. If all parts use
+// their maximum, the last part is omitted.
 func (s *snapshot) text() string {
 	var t text
 	t.add(2, s.stateText())
@@ -68,18 +68,19 @@ type text struct {
 	lines int
 }
 
-// add adds paragraphs. most is the maximum number of lines. If there are more lines, the last line ends in an ellipsis.
-func (t *text) add(most int, paragraphs ...string) {
+// add adds paragraphs. limit is the maximum number of lines. If there are more lines, the last line ends in an
+// ellipsis.
+func (t *text) add(limit int, paragraphs ...string) {
 	var lines []string
 	for _, p := range paragraphs {
 		lines = append(lines, wrap(p)...)
 	}
-	if most = min(most, maxLines-t.lines); most == 0 {
+	if limit = min(limit, maxLines-t.lines); limit == 0 {
 		return
 	}
-	if len(lines) > most {
-		lines = lines[:most]
-		lines[most-1] = shorten(lines[most-1]+" …", maxWidth)
+	if len(lines) > limit {
+		lines = lines[:limit]
+		lines[limit-1] = shorten(lines[limit-1]+" …", maxWidth)
 	}
 	for _, line := range lines {
 		t.WriteString(line + "\n")
@@ -195,7 +196,7 @@ func (s *snapshot) latestText() string {
 	if l.Requests == 0 {
 		return period + ": no requests"
 	}
-	line := fmt.Sprintf("%s: %s", period, message.Count(uint64(l.Requests), "request"))
+	line := fmt.Sprintf("%s: %s", period, message.Count(l.Requests, "request"))
 	if failed := l.Requests - l.Responses; failed > 0 {
 		line += fmt.Sprintf(", %d failed", failed)
 	}

@@ -35,7 +35,7 @@ func Why(ctx context.Context, client *http.Client, port int, asJSON bool, w io.W
 			Reason    string    `json:"reason,omitempty"`
 			Unprobed  bool      `json:"unprobed,omitempty"`
 			Problem   string    `json:"problem,omitempty"`
-			Problems  []Problem `json:"problems,omitempty"`
+			Problems  []problem `json:"problems,omitempty"`
 			Readiness any       `json:"readiness"`
 			Drain     Drain     `json:"drain"`
 			Running   int       `json:"running"`
