@@ -57,7 +57,20 @@ func readFamily(message []byte) (f protoFamily, ok bool) {
 	f.message = message
 	name, distribution := "", false
 	var series dto.Metric
-	for field, value := range fieldsOf(message, &ok) {
+	for rest := message; len(rest) > 0; {
+		field, kind, n := protowire.ConsumeTag(rest)
+		if n < 0 || !validKind(field, kind) {
+			return f, false
+		}
+		rest = rest[n:]
+		if n = protowire.ConsumeFieldValue(field, kind, rest); n < 0 {
+			return f, false
+		}
+		value := rest[:n]
+		rest = rest[n:]
+		if kind == protowire.BytesType {
+			value, _ = protowire.ConsumeBytes(value)
+		}
 		switch field {
 		case familyName:
 			name = string(value)
@@ -86,35 +99,18 @@ func readFamily(message []byte) (f protoFamily, ok bool) {
 			f.names = append(f.names, name+suffix)
 		}
 	}
-	return f, ok
+	return f, true
 }
 
-// fieldsOf iterates over the fields of a message. A value is the content of a length-delimited field, or the
-// encoding of another field. After the loop, ok reports whether the message is valid.
-func fieldsOf(message []byte, ok *bool) func(yield func(protowire.Number, []byte) bool) {
-	*ok = true
-	return func(yield func(protowire.Number, []byte) bool) {
-		for len(message) > 0 {
-			field, kind, n := protowire.ConsumeTag(message)
-			if n < 0 {
-				*ok = false
-				return
-			}
-			message = message[n:]
-			if n = protowire.ConsumeFieldValue(field, kind, message); n < 0 {
-				*ok = false
-				return
-			}
-			value := message[:n]
-			if kind == protowire.BytesType {
-				value, _ = protowire.ConsumeBytes(value)
-			}
-			message = message[n:]
-			if !yield(field, value) {
-				return
-			}
-		}
+// validKind reports whether a field of a MetricFamily has the specified type. Unknown fields have any type.
+func validKind(field protowire.Number, kind protowire.Type) bool {
+	switch field {
+	case familyName, familyHelp, familyMetric, familyUnit:
+		return kind == protowire.BytesType
+	case familyType:
+		return kind == protowire.VarintType
 	}
+	return true
 }
 
 // validLabels reports whether Prometheus accepts labels without quotes around their names.

@@ -105,6 +105,16 @@ func encoded(t testing.TB, f *dto.MetricFamily) string {
 	return string(protowire.AppendBytes(nil, message))
 }
 
+// withField returns an encoded family with an additional empty field.
+func withField(t *testing.T, family string, tag []byte) string {
+	t.Helper()
+	message, n := protowire.ConsumeBytes([]byte(family))
+	if n < 0 {
+		t.Fatal("invalid family")
+	}
+	return string(protowire.AppendBytes(nil, protowire.AppendBytes(append(message, tag...), nil)))
+}
+
 // family returns a family with one series.
 func family(name string, kind dto.MetricType, series *dto.Metric) *dto.MetricFamily {
 	return &dto.MetricFamily{Name: proto.String(name), Help: proto.String("help"), Type: kind.Enum(), Metric: []*dto.Metric{series}}
@@ -131,6 +141,7 @@ func TestInvalidProtobufIsNotMerged(t *testing.T) {
 		"invalid UTF-8":   encoded(t, badText),
 		"invalid series":  string(protowire.AppendBytes(nil, append([]byte(valid[1:]), 0x22, 1, 0xff))),
 		"invalid message": "\x02\x08",
+		"wrong kind":      withField(t, valid, protowire.AppendTag(nil, familyType, protowire.BytesType)),
 		"missing buckets": encoded(t, family("jobs", dto.MetricType_HISTOGRAM, &dto.Metric{Histogram: &dto.Histogram{
 			PositiveSpan: []*dto.BucketSpan{{Length: proto.Uint32(2)}}, PositiveDelta: []int64{1}}})),
 	} {
