@@ -185,7 +185,7 @@ func labelTable(t *testing.T) string {
 	for _, l := range []struct {
 		name   string
 		values []string
-	}{{"code", classes}, {"method", methods}, {"protocol", protocols}, {"code of gRPC", grpcStatuses}, {"reason of the limit", limitReasons(t)}} {
+	}{{"code", classes[:]}, {"method", methods}, {"protocol", protocols}, {"code of gRPC", grpcStatuses}, {"reason of the limit", limitReasons(t)}} {
 		fmt.Fprintf(&b, "| `%s` | %s |\n", l.name, code(l.values))
 	}
 	return b.String()

@@ -18,8 +18,8 @@ const exemplarInterval = time.Second
 // exemplars selects the requests whose trace IDs are exemplars of a histogram with the buckets of seconds.
 // It is safe for concurrent use and does not lock.
 type exemplars struct {
-	bounds []float64                  // upper bounds of the buckets in seconds
-	next   [numClasses][]atomic.Int64 // earliest time of the next exemplar, by class and bucket, in nanoseconds since 1970
+	bounds []float64                    // upper bounds of the buckets in seconds
+	next   [len(classes)][]atomic.Int64 // earliest time of the next exemplar, by class and bucket, in nanoseconds since 1970
 }
 
 func newExemplars() *exemplars {

@@ -22,9 +22,7 @@ type knativeHead struct {
 	server *tagTable[serverSeries]
 	client *tagTable[clientSeries]
 
-	// Time in the user container, by status, with the previous and the current name. A table is nil if its
-	// set is disabled.
-	invocation119, invocation *table[histogram]
+	invocations []*table[histogram] // time in the user container, by status; one table for each enabled name
 }
 
 // serverSeries contains the series of requests from clients with the same labels.
@@ -58,16 +56,16 @@ func newKnativeHead(r *registry, o *Options, tags *routeTags, names names) *knat
 		client: newClientSeries(r.with("otel_scope_name", scopeHTTP, "otel_scope_version", scopeVersion, "network_protocol_name", "http",
 			"server_address", "127.0.0.1", "server_port", strconv.Itoa(o.UserPort), "url_scheme", "http"), tags),
 	}
-	add := func(invocation, depth string) *table[histogram] {
+	add := func(invocation, depth string) {
 		serving.gauge(depth, "Number of running and queued requests. Absent if there is no concurrency limit.", sometimes(o.Gauges.depth))
-		return histogramsOf(serving.histograms(invocation, "Time from acquiring a slot to the end of the request.",
-			otelDurations(), "http_response_status_code"), dim(statuses...))
+		k.invocations = append(k.invocations, histogramsOf(serving.histograms(invocation,
+			"Time from acquiring a slot to the end of the request.", otelDurations(), "http_response_status_code"), dim(statuses...)))
 	}
 	if names&names119 != 0 {
-		k.invocation119 = add("kn_queueproxy_app_duration_seconds", "kn_queueproxy_depth")
+		add("kn_queueproxy_app_duration_seconds", "kn_queueproxy_depth")
 	}
 	if names&namesHead != 0 {
-		k.invocation = add("kn_serving_invocation_duration_seconds", "kn_serving_queue_depth")
+		add("kn_serving_invocation_duration_seconds", "kn_serving_queue_depth")
 	}
 	// The OpenTelemetry resource.
 	r.with("container_name", "queue-proxy", "k8s_namespace_name", o.Namespace, "k8s_pod_name", o.Pod, "service_instance_id", o.Pod,
@@ -145,10 +143,8 @@ func (k *knativeHead) observe(o *observation.Observation, tag int) {
 	c := k.client.at(tag, method, outcome)
 	c.duration.took(until.Sub(o.Slot))
 	c.in.size(o.In)
-	for _, invocation := range [...]*table[histogram]{k.invocation119, k.invocation} {
-		if invocation != nil {
-			invocation.at(code).took(o.End.Sub(o.Slot))
-		}
+	for _, invocation := range k.invocations {
+		invocation.at(code).took(o.End.Sub(o.Slot))
 	}
 }
 

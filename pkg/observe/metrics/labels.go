@@ -13,10 +13,7 @@ import (
 
 // classes contains the classes of status codes, by the first digit. An invalid status code is counted as
 // 5xx, as RFC 9110 section 15 specifies for clients.
-var classes = []string{"1xx", "2xx", "3xx", "4xx", "5xx"}
-
-// numClasses is the length of classes.
-const numClasses = 5
+var classes = [...]string{"1xx", "2xx", "3xx", "4xx", "5xx"}
 
 // class returns the index of a status code in classes.
 func class(status int) int {

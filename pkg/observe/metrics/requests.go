@@ -29,11 +29,11 @@ type requests struct {
 }
 
 func newRequests(r *registry) *requests {
-	code, protocol, why := dim(classes...), dim(protocols...), dim(reasons...)
+	code, version, why := dim(classes[:]...), dim(protocols...), dim(reasons...)
 	q := &requests{
 		total: countersOf(r.counters("queue_proxy_requests_total",
 			"Number of completed requests. The reason is ok or the cause of the failure.",
-			"code", "method", "protocol", "reason"), code, dim(methods...), protocol, why),
+			"code", "method", "protocol", "reason"), code, dim(methods...), version, why),
 		failures: countersOf(r.counters("queue_proxy_request_failures_total",
 			"Number of failed requests, by reason. All reasons are exported from the start.",
 			"reason"), dim(reasons[1:]...)),
@@ -42,7 +42,7 @@ func newRequests(r *registry) *requests {
 			"code"), dim(grpcStatuses...)),
 		duration: histogramsOf(r.histograms("queue_proxy_request_duration_seconds",
 			"Time from the header section to the end of a request, including the queue. The status code of an upgraded connection is 1xx, and the duration includes the time until the connection is closed.",
-			seconds(), "code", "protocol"), code, protocol),
+			seconds(), "code", "protocol"), code, version),
 		wait: histogram{r.histograms("queue_proxy_queue_wait_seconds",
 			"Time from the header section of a request to the slot acquisition or the removal from the queue.", seconds()).WithLabelValues()},
 		app: histogramsOf(r.histograms("queue_proxy_app_duration_seconds",
@@ -56,24 +56,23 @@ func newRequests(r *registry) *requests {
 		exemplars: newExemplars(),
 	}
 	q.failures.all()
-	q.start(http.MethodGet, 1, 1)
+	q.start(method(http.MethodGet), protocol(1, 1))
 	return q
 }
 
 // start creates the series of successful requests with the value 0 for the classes 2xx to 5xx, so that the first
-// response of each class is visible as an increase.
-func (q *requests) start(name string, major, minor int) {
+// response of each class is visible as an increase. The parameters are indexes in methods and protocols.
+func (q *requests) start(method, protocol int) {
 	for code := class(http.StatusOK); code < len(classes); code++ {
-		q.total.at(code, method(name), protocol(major, minor), reason(observation.OK))
+		q.total.at(code, method, protocol, reason(observation.OK))
 	}
 }
 
 func (q *requests) observe(o *observation.Observation) {
-	code, protocol, why := class(o.Status), protocol(o.Major, o.Minor), reason(o.Reason)
-	method := method(o.Method)
+	code, method, protocol, why := class(o.Status), method(o.Method), protocol(o.Major, o.Minor), reason(o.Reason)
 	total := q.total.known(code, method, protocol, why)
 	if total == nil {
-		q.start(o.Method, o.Major, o.Minor)
+		q.start(method, protocol)
 		total = q.total.at(code, method, protocol, why)
 	}
 	total.Inc()
