@@ -72,15 +72,15 @@ func Open(dir string, o Options) (*Watcher, error) {
 func OpenFiles(cert, key string, o Options) (*Watcher, error) {
 	w := &Watcher{cert: cert, key: key, opts: o, first: make(chan struct{})}
 	inPair, inClientCA := w.renewPair(), w.renewClientCA()
-	var missing error
+	var problem error // with the key pair; it is not returned
 	if w.pair.Load() != nil || errors.Is(inPair, fs.ErrNotExist) {
 		w.report(&w.reported.pair, inPair)
-		missing, inPair = inPair, nil
+		problem, inPair = inPair, nil
 	}
 	if err := errors.Join(inPair, inClientCA); err != nil {
 		return nil, err
 	}
-	w.noteRejected(missing, nil)
+	w.noteRejected(problem, nil)
 	return w, nil
 }
 
@@ -141,7 +141,7 @@ func (w *Watcher) reload() {
 
 // noteRejected stores the result of State. A [ValidityError] about the certificate in use is omitted.
 func (w *Watcher) noteRejected(inPair, inClientCA error) {
-	if v, ok := errors.AsType[*ValidityError](inPair); ok && v.InUse {
+	if IsInUse(inPair) {
 		inPair = nil
 	}
 	if err := errors.Join(inPair, inClientCA); err != nil {
@@ -209,7 +209,7 @@ func (w *Watcher) report(reported *string, err error) {
 		return
 	}
 	message := err.Error()
-	if v, ok := errors.AsType[*ValidityError](err); ok && v.InUse {
+	if IsInUse(err) {
 		message += " (in use)" // a rejected key pair is used after the previous one has expired
 	}
 	if message == *reported {

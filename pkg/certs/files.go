@@ -38,6 +38,12 @@ type ValidityError struct {
 // Error implements error.
 func (e *ValidityError) Error() string { return e.problem }
 
+// IsInUse reports whether err is a [ValidityError] about the certificate in use.
+func IsInUse(err error) bool {
+	v, ok := errors.AsType[*ValidityError](err)
+	return ok && v.InUse
+}
+
 // checkValidity returns a *ValidityError if p is not valid at now. inUse is ValidityError.InUse.
 func (p *pair) checkValidity(now time.Time, inUse bool) error {
 	switch leaf := p.certificate.Leaf; {

@@ -36,7 +36,7 @@ func (s *sidecar) certificateOptions(prefix string) certs.Options {
 		},
 		OnError: func(err error) {
 			text := "certificate not in use"
-			if v, ok := errors.AsType[*certs.ValidityError](err); ok && v.InUse {
+			if certs.IsInUse(err) {
 				text = "the certificate in use is not valid"
 			}
 			s.log.Warn(prefix+text, zap.Error(err))
