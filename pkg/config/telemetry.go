@@ -60,6 +60,9 @@ func (o *Observability) parse(text string) error {
 	return nil
 }
 
+// maxNumber is the maximum length of a number in a message in bytes.
+const maxNumber = 40
+
 // describeType returns an error of package json about a member of the wrong type, with the names and
 // types of JSON instead of the names and types of Go.
 func describeType(err error) string {
@@ -70,8 +73,11 @@ func describeType(err error) string {
 	want := map[reflect.Kind]string{
 		reflect.String: "a string", reflect.Bool: "a boolean", reflect.Float64: "a number", reflect.Int64: "a number of nanoseconds",
 	}[e.Type.Kind()]
-	kind, _, _ := strings.Cut(e.Value, " ") // a number follows its kind
+	kind, number, _ := strings.Cut(e.Value, " ") // a number that does not fit follows its kind
 	got := map[string]string{"string": "a string", "bool": "a boolean", "number": "a number", "array": "an array", "object": "an object"}[kind]
+	if number != "" {
+		got = message.Truncate(number, maxNumber)
+	}
 	path := strings.Split(e.Field, ".")
 	for i, name := range path {
 		path[i] = strings.ToLower(name[:min(1, len(name))]) + name[min(1, len(name)):]

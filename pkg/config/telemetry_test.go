@@ -59,7 +59,7 @@ func TestReadObservabilityConfigReportsWrongType(t *testing.T) {
 func TestObservabilityConfigTypeErrorsUseJSONNames(t *testing.T) {
 	for value, want := range map[string]string{
 		`{"requestMetrics":{"exportInterval":"2s"}}`: "requestMetrics.exportInterval: got a string, want a number of nanoseconds",
-		`{"requestMetrics":{"exportInterval":1.5}}`:  "requestMetrics.exportInterval: got a number, want a number of nanoseconds",
+		`{"requestMetrics":{"exportInterval":1.5}}`:  "requestMetrics.exportInterval: got 1.5, want a number of nanoseconds",
 		`{"requestMetrics":{"protocol":true}}`:       "requestMetrics.protocol: got a boolean, want a string",
 		`{"enableRequestLog":"true"}`:                "enableRequestLog: got a string, want a boolean",
 		`{"tracing":[]}`:                             "tracing: got an array, want an object",
