@@ -20,8 +20,8 @@ const (
 	Unknown  State = "unknown"  // there is no response of the sidecar; the note contains the reason
 )
 
-// A Row contains the values of one sidecar in the table, or of all sidecars of a workload. A nil pointer means that the value is unknown. The JSON
-// names are stable.
+// A Row is a row of the table. It contains the values of one sidecar, or the values of a workload, which are computed
+// from its sidecars. A nil pointer means that the value is unknown. The JSON names are stable.
 type Row struct {
 	Namespace  string         `json:"namespace"`
 	Pod        string         `json:"pod,omitempty"`       // "" in a row of a workload

@@ -94,14 +94,13 @@ func ReadMetrics(r io.Reader, at time.Time) (Sample, error) {
 		return s, ErrNoMetrics
 	}
 	ours := parsed["queue_proxy_running_requests"] != nil // queue_proxy_ready is absent before the first probe
-	if ours {
-		all = families() // with METRICS_NAMES=all, the page contains three histograms of the same requests
-	} else if parsed["http_server_request_duration_seconds"] != nil {
-		delete(parsed, "revision_request_latencies")
-	}
-	if ours {
+	switch {
+	case ours:
+		all = families()          // with METRICS_NAMES=all, the page contains three histograms of the same requests
 		s.Requests = new(float64) // the histogram is absent before the first request
 		s.Unprobed = parsed["queue_proxy_ready"] == nil
+	case parsed["http_server_request_duration_seconds"] != nil:
+		delete(parsed, "revision_request_latencies")
 	}
 	for _, f := range all {
 		for _, m := range parsed[f.name].GetMetric() {
