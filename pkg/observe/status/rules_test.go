@@ -81,6 +81,18 @@ func queued(waited, took time.Duration) *observation.Observation {
 	return o
 }
 
+// fillQueue records fast requests without a queue, and then a minute in which requests wait in the queue for a second.
+// took is their time in the app.
+func (b *Board) fillQueue(took time.Duration) {
+	b.sampled(50, func() { b.observe(10, observation.OK, 50*time.Millisecond) })
+	b.loaded(2, 20)
+	b.sampled(60, func() {
+		for range 40 {
+			b.Observe(queued(time.Second, took))
+		}
+	})
+}
+
 // A ruleTest is a pod with one problem.
 type ruleTest struct {
 	name, rule string
@@ -181,15 +193,8 @@ var ruleTests = []ruleTest{
 		b.sampled(100, func() { b.observe(1, observation.OK, 2*time.Second) })
 		b.sampled(1, func() { b.observe(1, observation.OK, 800*time.Millisecond) })
 	}, "p50 2s, p99 2s in the last minute; this may be normal for the application", low, 101 * time.Second},
-	{"limit of 2", "limit-low", func(b *Board) {
-		b.sampled(50, func() { b.observe(10, observation.OK, 50*time.Millisecond) })
-		b.loaded(2, 20)
-		b.sampled(60, func() {
-			for range 40 {
-				b.Observe(queued(time.Second, 50*time.Millisecond))
-			}
-		})
-	}, "p99 1s in the queue, p50 54ms in the application in the last minute; 20 queued, the oldest for 0s; limit 2; p50 54ms below the limit", medium, 59 * time.Second},
+	{"limit of 2", "limit-low", func(b *Board) { b.fillQueue(50 * time.Millisecond) },
+		"p99 1s in the queue, p50 54ms in the application in the last minute; 20 queued, the oldest for 0s; limit 2; p50 54ms below the limit", medium, 59 * time.Second},
 	{"full queue", "rejected", func(b *Board) {
 		b.sampled(10, func() {
 			b.Observe(refused(observation.QueueTimeout, time.Second))
@@ -204,15 +209,8 @@ var ruleTests = []ruleTest{
 	{"memory in use", "memory", func(b *Board) {
 		b.sources.Memory = func() (int64, int64) { return 9 << 20, 10 << 20 }
 	}, "9.0 MiB of 10.0 MiB", high, 0},
-	{"slower at the limit", "queue-wait", func(b *Board) {
-		b.sampled(50, func() { b.observe(10, observation.OK, 50*time.Millisecond) })
-		b.loaded(2, 20)
-		b.sampled(60, func() {
-			for range 40 {
-				b.Observe(queued(time.Second, 100*time.Millisecond))
-			}
-		})
-	}, "p99 1s in the queue, p50 108ms in the application in the last minute; 20 queued, the oldest for 0s; limit 2", medium, 59 * time.Second},
+	{"slower at the limit", "queue-wait", func(b *Board) { b.fillQueue(100 * time.Millisecond) },
+		"p99 1s in the queue, p50 108ms in the application in the last minute; 20 queued, the oldest for 0s; limit 2", medium, 59 * time.Second},
 	{"local ports", "resources", func(b *Board) {
 		b.sources.Connections = limited(5 * time.Second).sources.Connections
 	}, "3 times since the start, the last one 5s ago (connection to the user container: cannot assign requested address)", high, 5 * time.Second},
