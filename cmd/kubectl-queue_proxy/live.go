@@ -311,7 +311,7 @@ func (m *live) status() string {
 	return lipgloss.NewStyle().MaxWidth(m.width).Render(line)
 }
 
-// problem returns the reason why rows are old or missing, or "".
+// problem returns a message about old or missing rows. It returns "" if there is none.
 func (m *live) problem() string {
 	switch {
 	case m.news.problem != nil:

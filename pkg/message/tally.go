@@ -15,8 +15,8 @@ const tallyDelay = time.Second
 type Tally struct {
 	// The following fields must not be changed after the first call of Add.
 
-	// Report is called with the number of items since the last call, and the last error that was
-	// passed to Add since then. Without such an error, it is called with Usual. It is called on a
+	// Report is called with the number of items since the last call. err is the last error that was
+	// passed to Add since the last call, or Usual if there was no error. Report is called on a
 	// separate goroutine, or by Flush. It can be nil.
 	Report func(items uint64, err error)
 	Usual  error

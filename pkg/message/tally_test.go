@@ -109,7 +109,7 @@ func TestTallyReportsLastError(t *testing.T) {
 	})
 }
 
-func TestTallyAddWithoutErrorDoesNotAllocate(t *testing.T) {
+func TestTallyAddDoesNotAllocate(t *testing.T) {
 	var tally Tally
 	tally.Add(1, nil)
 	defer tally.Flush()

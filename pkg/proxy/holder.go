@@ -31,8 +31,8 @@ func (p *Proxy) Holders() []observation.Holder {
 	return all
 }
 
-// maxCounted is the maximum number of requests that [Proxy.InApp] examines. New requests wait for the lock until it
-// returns, which takes up to a few milliseconds for this number.
+// maxCounted is the maximum number of requests that [Proxy.InApp] examines. It limits the time during which InApp
+// holds the lock to a few milliseconds.
 const maxCounted = 10_000
 
 // InApp counts the requests of clients in the user container, without excluded requests. If more than maxCounted

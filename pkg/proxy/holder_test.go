@@ -32,7 +32,7 @@ func (h *testProxy) occupy(all *sync.WaitGroup, done <-chan struct{}, n int, pat
 	synctest.Wait()
 }
 
-func TestInAppCountsMoreRequestsThanHolders(t *testing.T) {
+func TestInAppCountsAllRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newTestProxy()
 		h.Exclude.Paths = []string{"/excluded"}

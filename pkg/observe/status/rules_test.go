@@ -82,7 +82,7 @@ func queued(waited, took time.Duration) *observation.Observation {
 }
 
 // fillQueue records fast requests without a queue, and then a minute in which requests wait in the queue for a second.
-// took is their time in the app.
+// took is the time of each of these requests in the app.
 func (b *Board) fillQueue(took time.Duration) {
 	b.sampled(50, func() { b.observe(10, observation.OK, 50*time.Millisecond) })
 	b.loaded(2, 20)

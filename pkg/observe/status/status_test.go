@@ -504,8 +504,8 @@ func TestWhyDoesNotChangeReadiness(t *testing.T) {
 	})
 }
 
-// The result of a check has the same phase as if the prober had received it.
-func TestWhyKeepsStartingPhaseUntilAllProbesPass(t *testing.T) {
+// The phase is the same as that of a prober with these results.
+func TestCheckReturnsStartingPhaseUntilReady(t *testing.T) {
 	phases := func(phase observation.ReadinessPhase, probes ...observation.ReadinessPhase) (r observation.Readiness) {
 		r.Phase = phase
 		for _, p := range probes {
