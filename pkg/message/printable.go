@@ -41,10 +41,12 @@ func Count[N int | uint32 | uint64](n N, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
+// ellipsis is the suffix of a truncated string.
+const ellipsis = "…"
+
 // Truncate returns s as valid UTF-8 of at most limit bytes. limit is at least 3. If s is longer than limit,
 // the result ends in an ellipsis. The time does not depend on the length of s.
 func Truncate(s string, limit int) string {
-	const ellipsis = "…"
 	long := len(s) > limit
 	s = strings.ToValidUTF8(s[:min(len(s), limit+1)], string(unicode.ReplacementChar))
 	if !long && len(s) <= limit {

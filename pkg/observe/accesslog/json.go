@@ -3,8 +3,8 @@ package accesslog
 import (
 	"strconv"
 	"time"
-	"unicode/utf8"
 
+	"github.com/queue-proxy/queue-proxy/pkg/message"
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 )
@@ -28,9 +28,9 @@ func (l *Log) appendJSON(b []byte, o *observation.Observation, traceID, template
 	b = l.appendTime(append(b, `{"timestamp":"`...), o.Start)
 	b = append(append(b, `","severity":"`...), severity...)
 	b = append(append(b, `","logger":"queueproxy.request","message":"request","kind":"`...), o.Kind.String()...)
-	b = appendString(append(b, `","method":`...), o.Method, maxWord)
-	b = appendString(append(b, `,"target":`...), o.Target, maxTarget)
-	b = appendString(append(b, `,"host":`...), o.Host, maxField)
+	b = message.AppendJSONString(append(b, `","method":`...), o.Method, maxWord)
+	b = message.AppendJSONString(append(b, `,"target":`...), o.Target, maxTarget)
+	b = message.AppendJSONString(append(b, `,"host":`...), o.Host, maxField)
 	b = strconv.AppendInt(append(b, `,"protocol":"HTTP/`...), int64(o.Major), 10)
 	b = strconv.AppendInt(append(b, '.'), int64(o.Minor), 10)
 	b = strconv.AppendInt(append(b, `","status":`...), int64(o.Status), 10)
@@ -47,12 +47,12 @@ func (l *Log) appendJSON(b []byte, o *observation.Observation, traceID, template
 	b = appendSpan(append(b, `,"appMs":`...), o.Slot, o.End)
 	b = appendSpan(append(b, `,"firstByteMs":`...), o.Start, o.FirstByte)
 	b = appendMillis(append(b, `,"totalMs":`...), o.End.Sub(o.Start))
-	b = appendString(append(b, `,"remote":`...), o.Remote, maxWord)
-	b = appendString(append(b, `,"userAgent":`...), o.Exchange.Header(transport.UserAgent), maxField)
-	b = appendString(append(b, `,"referer":`...), o.Exchange.Header("Referer"), maxField)
-	b = appendString(append(b, `,"traceId":`...), traceID, maxWord)
+	b = message.AppendJSONString(append(b, `,"remote":`...), o.Remote, maxWord)
+	b = message.AppendJSONString(append(b, `,"userAgent":`...), o.Exchange.Header(transport.UserAgent), maxField)
+	b = message.AppendJSONString(append(b, `,"referer":`...), o.Exchange.Header("Referer"), maxField)
+	b = message.AppendJSONString(append(b, `,"traceId":`...), traceID, maxWord)
 	if templateError != "" {
-		b = appendString(append(b, `,"templateError":`...), templateError, maxField)
+		b = message.AppendJSONString(append(b, `,"templateError":`...), templateError, maxField)
 	}
 	return append(b, l.tail...)
 }
@@ -72,7 +72,7 @@ func appendTail(b []byte, r *Revision) []byte {
 		{"pod", r.PodName}, {"podIp", r.PodIP},
 	} {
 		if f.value != "" {
-			b = appendString(append(b, `,"`+f.name+`":`...), f.value, maxField)
+			b = message.AppendJSONString(append(b, `,"`+f.name+`":`...), f.value, maxField)
 		}
 	}
 	return append(b, "}\n"...)
@@ -106,66 +106,4 @@ func appendMillis(b []byte, d time.Duration) []byte {
 	b = strconv.AppendInt(b, int64(us/1000), 10)
 	frac := us % 1000
 	return append(b, '.', byte('0'+frac/100), byte('0'+frac/10%10), byte('0'+frac%10))
-}
-
-const hex = "0123456789abcdef"
-
-// cut is the suffix of a truncated string.
-const cut = "…"
-
-// appendString appends s as a JSON string (RFC 8259 section 7) of at most limit bytes between its
-// quotes. Bytes that are not UTF-8 become U+FFFD. Package message is not used, because the limit
-// applies to the escaped text, and because a log line must not allocate memory.
-func appendString(b []byte, s string, limit int) []byte {
-	b = append(b, '"')
-	if len(s) <= limit && isPlain(s) {
-		return append(append(b, s...), '"')
-	}
-	end, tail := len(b)+limit, len(b)
-	for i := 0; i < len(s); {
-		size := 1
-		switch c := s[i]; {
-		case c == '"' || c == '\\':
-			b = append(b, '\\', c)
-		case c == '\n':
-			b = append(b, `\n`...)
-		case c == '\t':
-			b = append(b, `\t`...)
-		case c < ' ' || c == 0x7f:
-			b = append(b, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
-		case c < utf8.RuneSelf:
-			b = append(b, c)
-		default:
-			var r rune
-			switch r, size = utf8.DecodeRuneInString(s[i:]); {
-			case r == utf8.RuneError && size == 1:
-				b = append(b, `\ufffd`...)
-			case r < 0xa0: // for example, U+009B starts a control sequence in a terminal
-				b = append(b, '\\', 'u', '0', '0', hex[r>>4], hex[r&15])
-			case r == '\u2028' || r == '\u2029': // line separators in some programs
-				b = append(b, '\\', 'u', '2', '0', '2', hex[r&15])
-			default:
-				b = append(b, s[i:i+size]...)
-			}
-		}
-		if len(b) > end {
-			b = append(b[:tail], cut...)
-			break
-		}
-		if len(b) <= end-len(cut) {
-			tail = len(b) // end of the last character after which the ellipsis fits
-		}
-		i += size
-	}
-	return append(b, '"')
-}
-
-// isPlain reports whether s needs no escape sequences in a JSON string, which is usually true.
-func isPlain(s string) bool {
-	for i := range len(s) {
-		if c := s[i]; c < ' ' || c >= 0x7f || c == '"' || c == '\\' {
-			return false
-		}
-	}
-	return true
 }

@@ -12,6 +12,8 @@ import (
 	"strings"
 	gotemplate "text/template"
 	"text/template/parse"
+
+	"github.com/queue-proxy/queue-proxy/pkg/message"
 )
 
 // Limits for one execution of a template. A header section can be 1 MiB long, and a template can contain a range over a
@@ -220,6 +222,6 @@ func index(item any, keys ...any) (any, error) {
 // js is like the function js of text/template, but escapes strings as in JSON. The templates of Knative are JSON, and
 // the JavaScript escape sequence \' is invalid in JSON.
 func js(args ...any) string {
-	quoted := appendString(nil, fmt.Sprint(args...), maxRendered)
+	quoted := message.AppendJSONString(nil, fmt.Sprint(args...), maxRendered)
 	return string(quoted[1 : len(quoted)-1])
 }
