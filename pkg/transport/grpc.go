@@ -14,9 +14,14 @@ const grpcPrefix = 5
 
 // GRPCFrame returns the request body of a unary call with a message.
 func GRPCFrame(message []byte) []byte {
-	frame := make([]byte, grpcPrefix, grpcPrefix+len(message)) // the zero in the first byte means no compression
-	binary.BigEndian.PutUint32(frame[1:], uint32(len(message)))
-	return append(frame, message...)
+	prefix := GRPCPrefix(len(message))
+	return append(prefix[:], message...)
+}
+
+// GRPCPrefix returns the prefix of an uncompressed message. size is the length of the message in bytes.
+func GRPCPrefix(size int) (prefix [grpcPrefix]byte) { // the zero in the first byte means no compression
+	binary.BigEndian.PutUint32(prefix[1:], uint32(size))
+	return prefix
 }
 
 // GRPCMessage returns the message in the response body of a unary call. ok is false if the body is

@@ -15,7 +15,7 @@ const (
 	closeTime = time.Second
 
 	// keepSize is the maximum number of values in a slice that is reused for later batches.
-	keepSize = 256 << 10
+	keepSize = 1 << 20
 )
 
 // BatcherOptions are the limits and the output of a [Batcher]. A message consists of one or more values,
@@ -23,7 +23,7 @@ const (
 type BatcherOptions[T any] struct {
 	MaxMessages int // maximum number of queued messages
 	MaxSize     int // maximum number of queued values; 0 means no limit
-	MaxBatch    int // maximum number of values in a batch if each message is one value; 0 means no limit
+	MaxBatch    int // maximum number of messages in a batch; 0 means no limit
 
 	// Delay is the time that the first message of a batch waits for further messages. A batch of
 	// FullMessages messages or FullSize values is written without this delay. 0 means no limit.
@@ -50,9 +50,10 @@ type Batcher[T any] struct {
 
 	mu       sync.Mutex
 	queue    []T
-	messages int  // number of queued messages
-	writing  int  // number of messages in the batch that is being written
-	idle     bool // the goroutine waits for a message, not for the end of a delay
+	ends     []int // end of each queued message; only if MaxBatch is set
+	messages int   // number of queued messages
+	writing  int   // number of messages in the batch that is being written
+	idle     bool  // the goroutine waits for a message, not for the end of a delay
 	closed   bool
 }
 
@@ -76,6 +77,9 @@ func (b *Batcher[T]) Add(message ...T) bool {
 	}
 	full := b.fullLocked()
 	b.queue = append(b.queue, message...)
+	if o.MaxBatch > 0 {
+		b.ends = append(b.ends, len(b.queue))
+	}
 	b.messages++
 	if b.idle || !full && b.fullLocked() {
 		b.idle = false
@@ -159,7 +163,7 @@ func (b *Batcher[T]) run() {
 		}
 		b.dropped.Add(uint64(b.options.Write(b.ctx, batch, messages)))
 		b.written()
-		clear(batch)
+		release(batch)
 		if spare = batch[:0]; cap(spare) > keepSize {
 			spare = nil
 		}
@@ -176,13 +180,26 @@ func (b *Batcher[T]) take(spare []T) (batch []T, messages int, full bool) {
 		spare = nil // release the memory during silence
 	}
 	b.queue, b.messages, b.writing = spare, 0, messages
+	ends := b.ends
+	b.ends = ends[:0]
 	if most := b.options.MaxBatch; most > 0 && messages > most {
-		b.queue = append(b.queue, batch[most:]...)
+		end := ends[most-1]
+		b.queue = append(b.queue, batch[end:]...)
+		for _, e := range ends[most:] {
+			b.ends = append(b.ends, e-end)
+		}
 		b.messages, b.writing = messages-most, most
-		clear(batch[most:])
-		batch = batch[:most]
+		release(batch[end:])
+		batch = batch[:end]
 	}
 	return batch, b.writing, b.fullLocked() || b.closed && b.messages > 0
+}
+
+// release clears values, so that they do not reference memory anymore.
+func release[T any](values []T) {
+	if _, ok := any(values).([]byte); !ok {
+		clear(values)
+	}
 }
 
 // written records that the batch was written.

@@ -120,6 +120,22 @@ func TestMaxBatchSplitsQueue(t *testing.T) {
 	})
 }
 
+func TestMaxBatchDoesNotSplitMessages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		resume := make(chan struct{})
+		out := output{wait: func(context.Context) { <-resume }}
+		b := out.newBatcher(func(o *BatcherOptions[byte]) { o.MaxBatch, o.FullMessages, o.MaxMessages = 2, 2, 5 })
+		for _, m := range []string{"aa", "b", "ccc", "d", "ee", "f", "g"} {
+			b.Add([]byte(m)...)
+			synctest.Wait()
+		}
+		close(resume)
+		mustClose(t, b)
+		harness.Equal(t, out.batches, []string{"aab", "cccd", "eef", "g"}, "batches")
+		harness.Equal(t, out.messages, 7, "messages")
+	})
+}
+
 func TestPeriodicBatcherWritesWithoutMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out output

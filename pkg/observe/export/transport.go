@@ -4,7 +4,6 @@
 package export
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/tls"
@@ -17,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
@@ -80,9 +80,9 @@ func (t *Target) Address() string {
 	return Text(target.Scheme + "://" + target.Host)
 }
 
-// A Sender exports a body. It returns the number of spans or points that the collector rejected. If
-// it returns an error, which is often a *[Refusal], all of them are lost.
-type Sender func(ctx context.Context, body []byte) (rejected int, err error)
+// A Sender exports a body, which is the concatenation of its parts. It returns the number of spans or points that the collector rejected. If
+// it returns an error, which is often a *[Refusal], all of them are lost. It does not retain the body.
+type Sender func(ctx context.Context, body ...[]byte) (rejected int, err error)
 
 // A Refusal is an export error that reports whether a later attempt may succeed. After any other
 // error, a later attempt may succeed.
@@ -236,13 +236,19 @@ type end struct {
 }
 
 // roundTrip sends a body and returns the response and its body.
-func (e *end) roundTrip(ctx context.Context, body []byte) (*http.Response, []byte, error) {
+func (e *end) roundTrip(ctx context.Context, body ...[]byte) (*http.Response, []byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, e.timeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, e.target, bytes.NewReader(body))
+	shared := &requestBody{parts: body}
+	defer shared.release()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, e.target, shared.reader())
 	if err != nil {
 		return nil, nil, &Refusal{Err: err}
 	}
+	for _, part := range body {
+		req.ContentLength += int64(len(part))
+	}
+	req.GetBody = func() (io.ReadCloser, error) { return shared.reader(), nil }
 	req.Header = e.fields.Clone()
 	res, err := e.client.Do(req)
 	if err != nil {
@@ -255,6 +261,56 @@ func (e *end) roundTrip(ctx context.Context, body []byte) (*http.Response, []byt
 	}
 	return res, answer, nil
 }
+
+// A requestBody is the body of a request. After release, it is not read anymore, even if the transport
+// still sends it because the response was received first or the context is done.
+type requestBody struct {
+	mu       sync.Mutex
+	parts    [][]byte
+	released bool
+}
+
+func (b *requestBody) release() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.released = true
+}
+
+func (b *requestBody) reader() io.ReadCloser { return &bodyReader{body: b} }
+
+// A bodyReader reads a body once.
+type bodyReader struct {
+	body   *requestBody
+	part   int // number of parts that were read
+	offset int // number of bytes of the next part that were read
+}
+
+var errReleased = errors.New("the export has ended")
+
+// Read implements [io.Reader].
+func (r *bodyReader) Read(p []byte) (int, error) {
+	r.body.mu.Lock()
+	defer r.body.mu.Unlock()
+	if r.body.released {
+		return 0, errReleased
+	}
+	n := 0
+	for n < len(p) && r.part < len(r.body.parts) {
+		part := r.body.parts[r.part]
+		copied := copy(p[n:], part[r.offset:])
+		n += copied
+		if r.offset += copied; r.offset == len(part) {
+			r.part, r.offset = r.part+1, 0
+		}
+	}
+	if n == 0 && len(p) > 0 {
+		return 0, io.EOF
+	}
+	return n, nil
+}
+
+// Close implements [io.Closer].
+func (r *bodyReader) Close() error { return nil }
 
 // plainError removes the URL from an error, because a URL can contain a password.
 func plainError(err error) error {
@@ -275,8 +331,8 @@ func shortError(err error) error {
 
 // post is a Sender for HTTP. The error allows a retry for the status codes that OTLP defines as
 // retryable (OTLP 1.x, "Retryable Response Codes").
-func (e *end) post(ctx context.Context, body []byte) (int, error) {
-	res, answer, err := e.roundTrip(ctx, body)
+func (e *end) post(ctx context.Context, body ...[]byte) (int, error) {
+	res, answer, err := e.roundTrip(ctx, body...)
 	switch {
 	case err != nil:
 		return 0, err
@@ -309,8 +365,13 @@ func retryAfter(s string) time.Duration {
 }
 
 // call is a Sender for unary gRPC calls (grpc/doc/PROTOCOL-HTTP2.md).
-func (e *end) call(ctx context.Context, body []byte) (int, error) {
-	res, answer, err := e.roundTrip(ctx, transport.GRPCFrame(body))
+func (e *end) call(ctx context.Context, body ...[]byte) (int, error) {
+	size := 0
+	for _, part := range body {
+		size += len(part)
+	}
+	prefix := transport.GRPCPrefix(size)
+	res, answer, err := e.roundTrip(ctx, slices.Insert(slices.Clone(body), 0, prefix[:])...)
 	if err != nil {
 		return 0, err
 	}

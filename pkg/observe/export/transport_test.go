@@ -1,6 +1,7 @@
 package export
 
 import (
+	"io"
 	"net/http"
 	"testing"
 	"testing/synctest"
@@ -46,6 +47,21 @@ func FuzzResolve(f *testing.F) {
 			t.Errorf("%q: got %v (%v), want %v again", endpoint, again, err, target)
 		}
 	})
+}
+
+// A transport can send the body until the connection is closed, even if the response was received first.
+func TestBodyIsNotReadAfterRelease(t *testing.T) {
+	body := &requestBody{parts: [][]byte{[]byte("ab"), nil, []byte("cde")}}
+	first, second := body.reader(), body.reader()
+	got, err := io.ReadAll(first)
+	harness.Equal(t, string(got), "abcde", "body", err)
+	var b [3]byte
+	n, err := second.Read(b[:])
+	harness.Equal(t, string(b[:n]), "abc", "start of the body", err)
+	body.release()
+	n, err = second.Read(b[:])
+	harness.Equal(t, n, 0, "number of bytes after the release")
+	harness.Equal(t, err, errReleased, "error after the release")
 }
 
 func TestParseRetryAfter(t *testing.T) {

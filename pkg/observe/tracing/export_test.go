@@ -12,7 +12,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
 	"regexp"
 	"strings"
 	"sync"
@@ -36,6 +35,7 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/observe/export"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -350,9 +350,6 @@ func wantTheThreeSpans(t *testing.T, spans []span, id, parent, told string) {
 	}
 }
 
-// maxText is the maximum length of a client string in a span, in bytes.
-const maxText = 512
-
 func TestSpanAttributesDescribeRequest(t *testing.T) {
 	c := &collector{}
 	tracer, err := New(Options{Target: export.Target{Protocol: export.OTLP, Endpoint: c.serve(t), Resource: identity()}, Sampling: always, AppPort: 8080})
@@ -419,12 +416,12 @@ func TestSpanAttributesDescribeRequest(t *testing.T) {
 // The Host of a client can contain any valid characters.
 func TestSpanHostWithoutValidPort(t *testing.T) {
 	for hostport, want := range map[string]attributes{
-		"a:81":      {trace.StringAttribute("host", "a"), trace.Int64Attribute("port", 81)},
-		"[::1]:81":  {trace.StringAttribute("host", "::1"), trace.Int64Attribute("port", 81)},
-		"[::1]":     {trace.StringAttribute("host", "::1")},
-		"fe80::1:2": {trace.StringAttribute("host", "fe80::1:2")},
-		"a:http":    {trace.StringAttribute("host", "a")},
-		"a:99999":   {trace.StringAttribute("host", "a")},
+		"a:81":      {{name: "host", text: "a"}, {name: "port", kind: intKind, number: 81}},
+		"[::1]:81":  {{name: "host", text: "::1"}, {name: "port", kind: intKind, number: 81}},
+		"[::1]":     {{name: "host", text: "::1"}},
+		"fe80::1:2": {{name: "host", text: "fe80::1:2"}},
+		"a:http":    {{name: "host", text: "a"}},
+		"a:99999":   {{name: "host", text: "a"}},
 		"":          nil,
 	} {
 		var got attributes
@@ -610,32 +607,73 @@ func TestEndpointDefaultPath(t *testing.T) {
 	}
 }
 
-// bothEncodings returns the decoded OTLP message and checks that protobuf and JSON are equal.
-func bothEncodings(t *testing.T, r *export.Resource, spans []*trace.SpanData) *tracepb.TracesData {
+// encodedBy returns the body of an export that contains the spans of a request.
+func encodedBy(t *testing.T, p export.Protocol, tracer *Tracer, x transport.Request, o *observation.Observation) []byte {
 	t.Helper()
-	encoded, err := otlpProto(r)(spans)
+	f, err := formatOf(p, &tracer.options.Resource)
 	harness.NoError(t, err)
-	asJSON, err := otlpJSON(r)(spans)
+	r := &encoder{format: f}
+	trace.RegisterExporter(r)
+	defer trace.UnregisterExporter(r)
+	finish(tracer.Begin(x), o)
+	return bytes.Join(f.body(r.spans), nil)
+}
+
+// An encoder encodes all spans of the process.
+type encoder struct {
+	format format
+	spans  []byte
+}
+
+func (e *encoder) ExportSpan(s *trace.SpanData) {
+	r := recordOf(s)
+	r.encoded = nil
+	e.format.appendSpan(r, s)
+	e.spans = append(e.spans, r.encoded...)
+}
+
+// withoutIDs removes the values that differ between two requests.
+func withoutIDs(m *tracepb.TracesData) *tracepb.TracesData {
+	for _, s := range m.ResourceSpans[0].ScopeSpans[0].Spans {
+		s.SpanId, s.ParentSpanId, s.StartTimeUnixNano, s.EndTimeUnixNano = nil, nil, 0, 0
+		for _, e := range s.Events {
+			e.TimeUnixNano = 0
+		}
+	}
+	return m
+}
+
+// bothEncodings returns the decoded OTLP message and checks that protobuf and JSON are equal.
+func bothEncodings(t *testing.T, tracer *Tracer, x transport.Request, o *observation.Observation) *tracepb.TracesData {
+	t.Helper()
+	a, err := ofProto(encodedBy(t, export.OTLP, tracer, x, o))
 	harness.NoError(t, err)
-	a, err := ofProto(encoded)
+	b, err := ofJSON(encodedBy(t, export.OTLPJSON, tracer, x, o))
 	harness.NoError(t, err)
-	b, err := ofJSON(asJSON)
-	harness.NoError(t, err)
-	if !proto.Equal(a, b) {
+	if !proto.Equal(withoutIDs(a), withoutIDs(b)) {
 		t.Errorf("protobuf and JSON differ:\n%v\n%v", a, b)
 	}
 	return a
 }
 
 func TestProtobufAndJSONAreEqual(t *testing.T) {
-	tracer := newTracer(t, always, inW3C)
-	o := get("/")
-	o.Status = 500
-	spans := spansOf(t, tracer, carrying(fields("traceparent: 00-"+tid+"-"+sid+"-01", "tracestate: a=1")), o)
-	id := identity()
-	a := bothEncodings(t, &id, spans)
-	if len(a.ProtoReflect().GetUnknown()) > 0 || a.ResourceSpans[0].ScopeSpans[0].Spans[1].Flags != 0x301 {
-		t.Errorf("got %v, want flags 0x301 and no unknown fields", a)
+	tracer := unstarted(Options{Target: export.Target{Resource: identity()}, Sampling: always, Formats: inW3C, Limited: true, AppPort: 8080})
+	o := get("/" + strings.Repeat("a", 2*maxText))
+	o.Status, o.Replayed, o.RPC = 500, true, observation.GRPCStatusOf(14)
+	a := bothEncodings(t, tracer, carrying(fields("traceparent: 00-"+tid+"-"+sid+"-01", "tracestate: a=1")), o)
+	spans := a.ResourceSpans[0].ScopeSpans[0].Spans
+	if len(spans) != 3 || spans[2].Flags != 0x301 || spans[1].Flags != 0x101 {
+		t.Errorf("got %v, want 3 spans with the flags 0x301 and 0x101", a)
+	}
+	for _, s := range spans {
+		if len(s.ProtoReflect().GetUnknown()) > 0 {
+			t.Errorf("%s: got unknown fields %x", s.Name, s.ProtoReflect().GetUnknown())
+		}
+		for _, kv := range s.Attributes {
+			if len(kv.ProtoReflect().GetUnknown())+len(kv.GetValue().ProtoReflect().GetUnknown()) > 0 {
+				t.Errorf("%s: got unknown fields in %v", s.Name, kv)
+			}
+		}
 	}
 }
 
@@ -643,6 +681,9 @@ func TestProtobufAndJSONAreEqual(t *testing.T) {
 // the spans are still queued.
 func TestSpansCopyRequestStrings(t *testing.T) {
 	for method, state := range map[string]string{"GET": "a=1,b=2", "BREW": "a=1"} {
+		c := &collector{}
+		tracer, err := New(Options{Target: export.Target{Protocol: export.OTLP, Endpoint: c.serve(t)}, Sampling: always, Limited: true})
+		harness.NoError(t, err)
 		var memory [][]byte
 		borrowed := func(s string) string {
 			b := []byte(s)
@@ -657,33 +698,32 @@ func TestSpansCopyRequestStrings(t *testing.T) {
 		o.Exchange, o.Method, o.Target = x, borrowed(method), borrowed("/a/b?c=d")
 		o.Host, o.Remote = borrowed("example:80"), borrowed("10.0.0.3:4")
 		x.r.Method = o.Method
-		spans, id := spansOf(t, newTracer(t, always, inW3C|inB3), x, o), identity()
-		want, err := otlpProto(&id)(spans)
-		harness.NoError(t, err)
+		finish(tracer.Begin(x), o)
 		for _, b := range memory {
 			clear(b)
 		}
-		if got, err := otlpProto(&id)(spans); err != nil || !bytes.Equal(got, want) {
-			t.Errorf("%s: got %q, %v once the request's memory was used again, want %q", method, got, err, want)
+		harness.NoError(t, tracer.Close(t.Context()))
+		server := c.got()[2].attributes
+		for name, want := range map[string]string{
+			"url.path": "/a/b", "server.address": "example", "network.peer.address": "10.0.0.3", "client.address": "10.0.0.1",
+			"user_agent.original": "curl", "kn.route.tag": "blue", "tracestate": state,
+		} {
+			harness.Equal(t, server[name], want, method, name)
 		}
 	}
 }
 
 func TestZipkinEndpointIPAddresses(t *testing.T) {
-	for in, want := range map[string]zipkinEndpoint{
-		"10.0.0.1":        {IPv4: "10.0.0.1"},
-		"::ffff:10.0.0.1": {IPv4: "10.0.0.1"},
-		"fd00::1":         {IPv6: "fd00::1"},
-		"fe80::1%eth0":    {IPv6: "fe80::1"},
-		"":                {},
-		"pod":             {},
+	for in, want := range map[string]string{
+		"10.0.0.1":        `{"ipv4":"10.0.0.1"}`,
+		"::ffff:10.0.0.1": `{"ipv4":"10.0.0.1"}`,
+		"fd00::1":         `{"ipv6":"fd00::1"}`,
+		"fe80::1%eth0":    `{"ipv6":"fe80::1"}`,
+		"":                `{}`,
+		"pod":             `{}`,
 	} {
-		var got zipkinEndpoint
-		got.setAddress(in)
-		harness.Equal(t, got, want, in)
-		if _, err := netip.ParseAddr(got.IPv4 + got.IPv6); err != nil && got != (zipkinEndpoint{}) {
-			t.Errorf("%q: got %+v, want an address", in, got)
-		}
+		got := strings.Replace(newZipkin(&export.Resource{PodIP: in, Pod: "pod"}).local, `"serviceName":"pod"`, "", 1)
+		harness.Equal(t, strings.Replace(got, "{,", "{", 1), want, in)
 	}
 }
 
@@ -699,10 +739,7 @@ func FuzzSpanEncoding(f *testing.F) {
 		r := o.Exchange.Request()
 		r.Method = method
 		r.Header = http.Header{"User-Agent": {agent}, "X-Forwarded-For": {forwarded}, "Traceparent": {"00-" + tid + "-" + sid + "-01"}, "Tracestate": {state}}
-		spans := spansOf(t, tracer, o.Exchange, o)
-		bothEncodings(t, &tracer.options.Resource, spans)
-		body, err := zipkinArray(&tracer.options.Resource)(spans)
-		harness.NoError(t, err)
-		harness.Equal(t, len(zipkinSpans(body)), 3, "zipkin", "spans")
+		bothEncodings(t, tracer, o.Exchange, o)
+		harness.Equal(t, len(zipkinSpans(encodedBy(t, export.Zipkin, tracer, o.Exchange, o))), 3, "zipkin", "spans")
 	})
 }

@@ -15,32 +15,41 @@ import (
 
 // Limits of the queue and its batches.
 const (
-	maxQueued = 2048        // maximum number of queued spans, which use a few MB
-	maxBatch  = 512         // maximum number of spans per export
-	gather    = time.Second // maximum time that a span waits for more spans
+	maxQueued      = 2048        // maximum number of queued spans
+	maxQueuedBytes = 4 << 20     // maximum length of the encoded spans in the queue
+	maxBatch       = 512         // maximum number of spans per export
+	gather         = time.Second // maximum time that a span waits for more spans
 )
 
-// An encoder encodes spans as the body of an export.
-type encoder func([]*trace.SpanData) ([]byte, error)
+// A format encodes spans. Each span is encoded once, when it ends, and the encoded span does not
+// reference memory of the request.
+type format interface {
+	// appendSpan appends an encoded span to r.encoded, which is empty.
+	appendSpan(r *record, s *trace.SpanData)
 
-// An exporter queues spans and sends them in batches.
+	// body returns the parts of the body of an export. spans contains the encodings of one or more spans.
+	// It is part of the body and is not changed.
+	body(spans []byte) [][]byte
+}
+
+// An exporter queues encoded spans and sends them in batches.
 type exporter struct {
-	encode  encoder
+	format  format
 	send    export.Sender
 	release func() // called after the last export
 	lost    message.Tally
-	spans   *export.Batcher[*trace.SpanData]
+	spans   *export.Batcher[byte]
 }
 
 // startExporter returns an exporter and starts its goroutine.
-func startExporter(o *Options, encode encoder, send export.Sender, release func()) *exporter {
-	e := &exporter{encode: encode, send: send, release: release}
+func startExporter(o *Options, f format, send export.Sender, release func()) *exporter {
+	e := &exporter{format: f, send: send, release: release}
 	e.lost.Usual, e.lost.Restored = errSlow, o.Restored
 	if endpoint, report := o.Address(), o.Report; report != nil {
 		e.lost.Report = func(spans uint64, err error) { report(fmt.Errorf("%d spans to %s: %w", spans, endpoint, err)) }
 	}
-	e.spans = export.NewBatcher(export.BatcherOptions[*trace.SpanData]{
-		MaxMessages: maxQueued, MaxBatch: maxBatch, Delay: gather, FullMessages: maxBatch, Write: e.export,
+	e.spans = export.NewBatcher(export.BatcherOptions[byte]{
+		MaxMessages: maxQueued, MaxSize: maxQueuedBytes, MaxBatch: maxBatch, Delay: gather, FullMessages: maxBatch, Write: e.export,
 	})
 	return e
 }
@@ -48,9 +57,18 @@ func startExporter(o *Options, encode encoder, send export.Sender, release func(
 // errSlow is the reason for a full queue.
 var errSlow = errors.New("the queue is full because exports are too slow")
 
-// ExportSpan implements [trace.Exporter]. If the queue is full, the span is dropped.
+// ExportSpan implements [trace.Exporter]. It encodes the span. If the queue is full, the span is
+// dropped.
 func (e *exporter) ExportSpan(s *trace.SpanData) {
-	if !e.spans.Add(s) {
+	r := recordOf(s)
+	if !r.start.IsZero() {
+		changed := *s // an exporter must not change s
+		changed.StartTime = r.start
+		s = &changed
+	}
+	r.encoded = r.encoded[:0]
+	e.format.appendSpan(r, s)
+	if !e.spans.Add(r.encoded...) {
 		e.lost.Add(1, nil)
 	}
 }
@@ -66,14 +84,10 @@ func (e *exporter) close(ctx context.Context) error {
 }
 
 // export sends a batch and returns the number of lost spans.
-func (e *exporter) export(ctx context.Context, batch []*trace.SpanData, spans int) (lost int) {
-	var body []byte
-	err := ctx.Err() // do not encode a batch that cannot be sent
+func (e *exporter) export(ctx context.Context, batch []byte, spans int) (lost int) {
+	err := ctx.Err()
 	if err == nil {
-		body, err = e.encode(batch)
-	}
-	if err == nil {
-		lost, err = e.send.Retry(ctx, body)
+		lost, err = e.send.Retry(ctx, e.format.body(batch)...)
 	}
 	switch {
 	case err != nil:
@@ -94,9 +108,11 @@ func (e *exporter) export(ctx context.Context, batch []*trace.SpanData, spans in
 // writeTo returns a sender that writes to w. A failed write is not retried, because part of the
 // body may already be written.
 func writeTo(w io.Writer) export.Sender {
-	return func(_ context.Context, body []byte) (int, error) {
-		if _, err := w.Write(body); err != nil {
-			return 0, &export.Refusal{Err: err}
+	return func(_ context.Context, body ...[]byte) (int, error) {
+		for _, part := range body {
+			if _, err := w.Write(part); err != nil {
+				return 0, &export.Refusal{Err: err}
+			}
 		}
 		return 0, nil
 	}

@@ -1,111 +1,307 @@
 package tracing
 
 import (
-	"encoding/base64"
+	"encoding/binary"
 	"encoding/hex"
-	"maps"
 	"slices"
-	"time"
+	"strconv"
 
 	"go.opencensus.io/trace"
-	commonpb "go.opentelemetry.io/proto/otlp/common/v1"
-	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
-	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/queue-proxy/queue-proxy/pkg/message"
 	"github.com/queue-proxy/queue-proxy/pkg/observe/export"
 )
 
-// otlpProto returns the encoder for OTLP/HTTP and OTLP/gRPC.
-func otlpProto(r *export.Resource) encoder {
-	message := tracesData(r, func(id []byte) []byte { return id })
-	return func(spans []*trace.SpanData) ([]byte, error) { return proto.Marshal(message(spans)) }
-}
+// Numbers of fields and values in OTLP messages (opentelemetry/proto/trace/v1/trace.proto and
+// common.proto). The generated Go types are not used, because they need more CPU time than forwarding a
+// request.
+const (
+	// TracesData, which has the same fields as ExportTraceServiceRequest.
+	resourceSpans = 1
 
-// otlpJSON returns the encoder for OTLP in JSON (OTLP 1.x, "JSON Protobuf Encoding"). It writes
-// enums as numbers and IDs as hexadecimal digits.
-func otlpJSON(r *export.Resource) encoder {
-	message := tracesData(r, base64OfHex)
-	options := protojson.MarshalOptions{UseEnumNumbers: true}
-	return func(spans []*trace.SpanData) ([]byte, error) { return options.Marshal(message(spans)) }
-}
+	// ResourceSpans.
+	resourceField = 1
+	scopeSpans    = 2
 
-// base64OfHex returns the bytes whose base64 encoding equals the hexadecimal encoding of id. It is
-// needed because protojson encodes bytes in base64. An ID has 16 or 32 hexadecimal digits, which
-// are also valid base64.
-func base64OfHex(id []byte) []byte {
-	b, _ := base64.StdEncoding.DecodeString(hex.EncodeToString(id))
-	return b
-}
+	// ScopeSpans.
+	scopeField = 1
+	spansField = 2
 
-// tracesData returns a function that converts spans. id encodes an ID. TracesData has the same
-// fields as ExportTraceServiceRequest, but the Go package of the latter depends on grpc.
-func tracesData(r *export.Resource, id func([]byte) []byte) func([]*trace.SpanData) *tracepb.TracesData {
-	resource, scope := r.OTLP(), r.Scope()
-	return func(spans []*trace.SpanData) *tracepb.TracesData {
-		all := make([]*tracepb.Span, len(spans))
-		for i, s := range spans {
-			all[i] = otlpSpan(s, id)
-		}
-		return &tracepb.TracesData{ResourceSpans: []*tracepb.ResourceSpans{{
-			Resource: resource, ScopeSpans: []*tracepb.ScopeSpans{{Scope: scope, Spans: all}},
-		}}}
+	// Span.
+	traceIDField    = 1
+	spanIDField     = 2
+	traceStateField = 3
+	parentField     = 4
+	nameField       = 5
+	kindField       = 6
+	startField      = 7
+	endField        = 8
+	attributesField = 9
+	eventsField     = 11
+	statusField     = 15
+	flagsField      = 16
+	hasIsRemoteFlag = 0x100
+	isRemoteFlag    = 0x200
+
+	// Event.
+	eventTimeField = 1
+	eventNameField = 2
+
+	// Status.
+	statusMessageField = 2
+	statusCodeField    = 3
+	statusError        = 2
+
+	// KeyValue.
+	keyField   = 1
+	valueField = 2
+
+	// AnyValue.
+	stringValueField = 1
+	boolValueField   = 2
+	intValueField    = 3
+)
+
+// maxPrefix is the maximum length of the tag and the length of a message in bytes.
+const maxPrefix = 1 + 5
+
+// otlpKind returns the OTLP span kind for an OpenCensus span kind.
+func otlpKind(kind int) uint64 {
+	switch kind {
+	case trace.SpanKindServer:
+		return 2
+	case trace.SpanKindClient:
+		return 3
 	}
+	return 1 // internal
 }
 
-func otlpSpan(s *trace.SpanData, id func([]byte) []byte) *tracepb.Span {
-	state, _ := s.Attributes[stateAttribute].(string)
-	span := &tracepb.Span{
-		TraceId: id(s.TraceID[:]), SpanId: id(s.SpanID[:]), TraceState: state, Name: s.Name, Kind: otlpKinds[s.SpanKind],
-		StartTimeUnixNano: uint64(s.StartTime.UnixNano()), EndTimeUnixNano: uint64(s.EndTime.UnixNano()),
-		Attributes: otlpAttributes(s.Attributes),
-		Flags:      uint32(s.TraceOptions) | uint32(tracepb.SpanFlags_SPAN_FLAGS_CONTEXT_HAS_IS_REMOTE_MASK),
+// otlpFlags returns the flags of a span. OpenCensus sets HasRemoteParent even for a trace ID that this
+// process created.
+func otlpFlags(s *trace.SpanData) uint32 {
+	flags := uint32(s.TraceOptions) | hasIsRemoteFlag
+	if s.HasRemoteParent && s.ParentSpanID != (trace.SpanID{}) {
+		flags |= isRemoteFlag
 	}
-	if s.ParentSpanID != (trace.SpanID{}) { // OpenCensus sets HasRemoteParent even for a trace ID that this process created
-		span.ParentSpanId = id(s.ParentSpanID[:])
-		if s.HasRemoteParent {
-			span.Flags |= uint32(tracepb.SpanFlags_SPAN_FLAGS_CONTEXT_IS_REMOTE_MASK)
-		}
+	return flags
+}
+
+// An otlpProto is the format of OTLP/HTTP and OTLP/gRPC.
+type otlpProto struct {
+	resource []byte // field of ResourceSpans
+	scope    []byte // field of ScopeSpans
+}
+
+func newOTLPProto(r *export.Resource) (format, error) {
+	resource, err := proto.Marshal(r.OTLP())
+	if err != nil {
+		return nil, err
+	}
+	scope, err := proto.Marshal(r.Scope())
+	if err != nil {
+		return nil, err
+	}
+	return &otlpProto{resource: appendBytes(nil, resourceField, resource), scope: appendBytes(nil, scopeField, scope)}, nil
+}
+
+func appendBytes[T string | []byte](b []byte, field protowire.Number, value T) []byte {
+	b = protowire.AppendVarint(protowire.AppendTag(b, field, protowire.BytesType), uint64(len(value)))
+	return append(b, value...)
+}
+
+func appendNumber(b []byte, field protowire.Number, n uint64) []byte {
+	return protowire.AppendVarint(protowire.AppendTag(b, field, protowire.VarintType), n)
+}
+
+func appendFixed64(b []byte, field protowire.Number, n uint64) []byte {
+	return binary.LittleEndian.AppendUint64(protowire.AppendTag(b, field, protowire.Fixed64Type), n)
+}
+
+// body implements format.
+func (f *otlpProto) body(spans []byte) [][]byte {
+	inner := len(f.scope) + len(spans)
+	outer := len(f.resource) + protowire.SizeTag(scopeSpans) + protowire.SizeBytes(inner)
+	b := make([]byte, 0, len(f.resource)+len(f.scope)+2*maxPrefix)
+	b = protowire.AppendVarint(protowire.AppendTag(b, resourceSpans, protowire.BytesType), uint64(outer))
+	b = append(b, f.resource...)
+	b = protowire.AppendVarint(protowire.AppendTag(b, scopeSpans, protowire.BytesType), uint64(inner))
+	return [][]byte{append(b, f.scope...), spans}
+}
+
+// appendSpan implements format.
+func (f *otlpProto) appendSpan(r *record, s *trace.SpanData) {
+	b := r.encoded
+	b = appendBytes(b, traceIDField, s.TraceID[:])
+	b = appendBytes(b, spanIDField, s.SpanID[:])
+	if r.state != "" {
+		b = appendBytes(b, traceStateField, r.state)
+	}
+	if s.ParentSpanID != (trace.SpanID{}) {
+		b = appendBytes(b, parentField, s.ParentSpanID[:])
+	}
+	b = appendBytes(b, nameField, s.Name)
+	b = appendNumber(b, kindField, otlpKind(s.SpanKind))
+	b = appendFixed64(b, startField, uint64(s.StartTime.UnixNano()))
+	b = appendFixed64(b, endField, uint64(s.EndTime.UnixNano()))
+	for i := range r.attributes {
+		b = appendOTLPAttribute(b, &r.attributes[i])
 	}
 	for _, a := range s.Annotations {
-		span.Events = append(span.Events, &tracepb.Span_Event{TimeUnixNano: uint64(timeWithin(s, a.Time).UnixNano()), Name: a.Message})
+		const timeSize = 1 + 8
+		b = protowire.AppendTag(b, eventsField, protowire.BytesType)
+		b = protowire.AppendVarint(b, uint64(timeSize+1+protowire.SizeBytes(len(a.Message))))
+		b = appendFixed64(b, eventTimeField, uint64(timeWithin(s, a.Time).UnixNano()))
+		b = appendBytes(b, eventNameField, a.Message)
 	}
 	if s.Code != trace.StatusCodeOK { // without an error, the status is unset
-		span.Status = &tracepb.Status{Code: tracepb.Status_STATUS_CODE_ERROR, Message: s.Message}
+		const codeSize = 1 + 1
+		b = protowire.AppendTag(b, statusField, protowire.BytesType)
+		b = protowire.AppendVarint(b, uint64(1+protowire.SizeBytes(len(s.Message))+codeSize))
+		b = appendBytes(b, statusMessageField, s.Message)
+		b = appendNumber(b, statusCodeField, statusError)
 	}
-	return span
+	b = binary.LittleEndian.AppendUint32(protowire.AppendTag(b, flagsField, protowire.Fixed32Type), otlpFlags(s))
+	r.encoded = insertSize(b, spansField)
 }
 
-// otlpKinds maps OpenCensus span kinds to OpenTelemetry span kinds.
-var otlpKinds = map[int]tracepb.Span_SpanKind{
-	trace.SpanKindUnspecified: tracepb.Span_SPAN_KIND_INTERNAL,
-	trace.SpanKindServer:      tracepb.Span_SPAN_KIND_SERVER,
-	trace.SpanKindClient:      tracepb.Span_SPAN_KIND_CLIENT,
+// insertSize inserts a tag and the length of b before b.
+func insertSize(b []byte, field protowire.Number) []byte {
+	var made [maxPrefix]byte
+	head := protowire.AppendTag(made[:0], field, protowire.BytesType)
+	return slices.Insert(b, 0, protowire.AppendVarint(head, uint64(len(b)))...)
 }
 
-// timeWithin returns the wall clock time of an event in a span. Like OpenCensus for the end of a
-// span, it uses the monotonic clock, because the wall clock may have been set during the span.
-func timeWithin(s *trace.SpanData, at time.Time) time.Time {
-	return s.StartTime.Add(at.Sub(s.StartTime))
-}
-
-// otlpAttributes returns the attributes sorted by name. OpenCensus supports three value types.
-func otlpAttributes(attributes map[string]any) []*commonpb.KeyValue {
-	all := make([]*commonpb.KeyValue, 0, len(attributes))
-	for _, name := range slices.Sorted(maps.Keys(attributes)) {
-		if name == stateAttribute {
-			continue
+// appendOTLPAttribute appends an attribute. A name has at most 100 bytes. Lengths up to 127 are encoded as
+// one byte.
+func appendOTLPAttribute(b []byte, a *attribute) []byte {
+	const (
+		attributeTag = attributesField<<3 | byte(protowire.BytesType)
+		keyTag       = keyField<<3 | byte(protowire.BytesType)
+		valueTag     = valueField<<3 | byte(protowire.BytesType)
+		stringTag    = stringValueField<<3 | byte(protowire.BytesType)
+		boolTag      = boolValueField << 3
+		intTag       = intValueField << 3
+	)
+	n := len(a.name)
+	switch a.kind {
+	case stringKind:
+		size := len(a.text)
+		if n+size > 127-6 {
+			return appendLongAttribute(b, a)
 		}
-		value := &commonpb.AnyValue{}
-		switch v := attributes[name].(type) {
-		case string:
-			value.Value = &commonpb.AnyValue_StringValue{StringValue: v}
-		case bool:
-			value.Value = &commonpb.AnyValue_BoolValue{BoolValue: v}
-		case int64:
-			value.Value = &commonpb.AnyValue_IntValue{IntValue: v}
-		}
-		all = append(all, &commonpb.KeyValue{Key: name, Value: value})
+		b = append(b, attributeTag, byte(n+size+6), keyTag, byte(n))
+		b = append(b, a.name...)
+		b = append(b, valueTag, byte(size+2), stringTag, byte(size))
+		return append(b, a.text...)
+	case trueKind:
+		b = append(b, attributeTag, byte(n+6), keyTag, byte(n))
+		b = append(b, a.name...)
+		return append(b, valueTag, 2, boolTag, 1)
 	}
-	return all
+	size := 1 + protowire.SizeVarint(uint64(a.number))
+	b = append(b, attributeTag, byte(n+size+4), keyTag, byte(n))
+	b = append(b, a.name...)
+	b = append(b, valueTag, byte(size), intTag)
+	return protowire.AppendVarint(b, uint64(a.number))
 }
+
+// appendLongAttribute appends an attribute whose value is a string.
+func appendLongAttribute(b []byte, a *attribute) []byte {
+	size := 1 + protowire.SizeBytes(len(a.text))
+	b = protowire.AppendTag(b, attributesField, protowire.BytesType)
+	b = protowire.AppendVarint(b, uint64(1+protowire.SizeBytes(len(a.name))+1+protowire.SizeBytes(size)))
+	b = appendBytes(b, keyField, a.name)
+	b = protowire.AppendVarint(protowire.AppendTag(b, valueField, protowire.BytesType), uint64(size))
+	return appendBytes(b, stringValueField, a.text)
+}
+
+// An otlpJSON is the format of OTLP in JSON (OTLP 1.x, "JSON Protobuf Encoding"). It writes enums as
+// numbers, IDs as hexadecimal digits, and 64-bit integers as strings.
+type otlpJSON struct {
+	start []byte // before the spans
+}
+
+func newOTLPJSON(r *export.Resource) (format, error) {
+	var all attributes
+	for _, a := range r.OTLP().GetAttributes() {
+		all.string(a.GetKey(), a.GetValue().GetStringValue())
+	}
+	b := appendJSONAttributes([]byte(`{"resourceSpans":[{"resource":{"attributes":`), all)
+	b = appendJSON(append(b, `},"scopeSpans":[{"scope":{"name":`...), r.Scope().GetName())
+	b = appendJSON(append(b, `,"version":`...), r.Scope().GetVersion())
+	return &otlpJSON{start: append(b, `},"spans":[`...)}, nil
+}
+
+// body implements format. Each span ends in a comma.
+func (f *otlpJSON) body(spans []byte) [][]byte {
+	return [][]byte{f.start, spans[:len(spans)-1], []byte("]}]}]}")}
+}
+
+// appendSpan implements format.
+func (f *otlpJSON) appendSpan(r *record, s *trace.SpanData) {
+	b := r.encoded
+	b = hex.AppendEncode(append(b, `{"traceId":"`...), s.TraceID[:])
+	b = hex.AppendEncode(append(b, `","spanId":"`...), s.SpanID[:])
+	b = append(b, '"')
+	if r.state != "" {
+		b = appendJSON(append(b, `,"traceState":`...), r.state)
+	}
+	if s.ParentSpanID != (trace.SpanID{}) {
+		b = hex.AppendEncode(append(b, `,"parentSpanId":"`...), s.ParentSpanID[:])
+		b = append(b, '"')
+	}
+	b = appendJSON(append(b, `,"name":`...), s.Name)
+	b = strconv.AppendUint(append(b, `,"kind":`...), otlpKind(s.SpanKind), 10)
+	b = strconv.AppendInt(append(b, `,"startTimeUnixNano":"`...), s.StartTime.UnixNano(), 10)
+	b = strconv.AppendInt(append(b, `","endTimeUnixNano":"`...), s.EndTime.UnixNano(), 10)
+	b = appendJSONAttributes(append(b, `","attributes":`...), r.attributes)
+	for i, a := range s.Annotations {
+		b = append(b, separator(i, `,"events":[`)...)
+		b = strconv.AppendInt(append(b, `{"timeUnixNano":"`...), timeWithin(s, a.Time).UnixNano(), 10)
+		b = append(appendJSON(append(b, `","name":`...), a.Message), '}')
+	}
+	if len(s.Annotations) > 0 {
+		b = append(b, ']')
+	}
+	if s.Code != trace.StatusCodeOK {
+		b = append(appendJSON(append(b, `,"status":{"message":`...), s.Message), `,"code":2}`...)
+	}
+	b = strconv.AppendUint(append(b, `,"flags":`...), uint64(otlpFlags(s)), 10)
+	r.encoded = append(b, "},"...)
+}
+
+// appendJSONAttributes appends an array.
+func appendJSONAttributes(b []byte, all attributes) []byte {
+	b = append(b, '[')
+	for i := range all {
+		a := &all[i]
+		b = append(b, separator(i, "")...)
+		b = appendJSON(append(b, `{"key":`...), a.name)
+		switch a.kind {
+		case stringKind:
+			b = append(appendJSON(append(b, `,"value":{"stringValue":`...), a.text), "}}"...)
+		case trueKind:
+			b = append(b, `,"value":{"boolValue":true}}`...)
+		case intKind:
+			b = append(strconv.AppendInt(append(b, `,"value":{"intValue":"`...), a.number, 10), `"}}`...)
+		}
+	}
+	return append(b, ']')
+}
+
+// separator returns the string before the element i of a list: start before the first element, and a
+// comma before the others.
+func separator(i int, start string) string {
+	if i == 0 {
+		return start
+	}
+	return ","
+}
+
+// appendJSON appends s, which is a result of text or shorter, as a JSON string.
+func appendJSON(b []byte, s string) []byte { return message.AppendJSONString(b, s, maxEscaped) }
+
+// maxEscaped is the maximum length of an escaped string in bytes. An escape sequence has at most 6 bytes.
+const maxEscaped = 6 * maxText

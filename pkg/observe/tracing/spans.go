@@ -11,7 +11,6 @@ import (
 	"go.opencensus.io/trace"
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
-	"github.com/queue-proxy/queue-proxy/pkg/observe/export"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 )
 
@@ -20,43 +19,45 @@ import (
 // conventions of OpenTelemetry and Knative.
 const waitName = "kn.queueproxy.wait"
 
-// stateAttribute is the span attribute that stores the tracestate of the client, because OpenCensus
-// spans have no such field. It is not sent to Zipkin.
-const stateAttribute = "tracestate"
-
 // failedCode is the status code of a failed span. OpenTelemetry has only one error code.
 const failedCode = trace.StatusCodeUnknown
 
 // endSpans ends the spans of a completed request.
 func (r *Trace) endSpans(o *observation.Observation) {
-	if r.wait != nil { // the request ended in the queue
-		fail(r.wait, o, false, false)
-		r.wait.End()
+	if r.app == nil { // the request ended in the queue
+		if r.wait == nil { // rare, and a span that is not exported has a cost
+			r.wait, r.record.start = r.child(waitName), r.began
+		}
+		r.fail(r.wait, o, false, false)
+		r.record.end(r.wait)
 	}
+	a := &r.record.attributes
 	if r.app != nil {
-		r.app.AddAttributes(appAttributes(o, r.method, r.tracer.options.AppPort)...)
-		fail(r.app, o, o.Status >= 400, o.RPC != 0 && o.RPC != observation.GRPCStatusOf(0))
-		r.app.End()
+		a.addApp(o, r.method, r.tracer)
+		r.fail(r.app, o, o.Status >= 400, o.RPC != 0 && o.RPC != observation.GRPCStatusOf(0))
+		r.record.end(r.app)
 	}
-	r.server.AddAttributes(serverAttributes(o, r.method)...)
-	fail(r.server, o, o.Status >= 500, o.RPC.Failed())
-	r.server.End()
+	a.addServer(o, r.method)
+	r.fail(r.server, o, o.Status >= 500, o.RPC.Failed())
+	r.record.end(r.server)
 }
 
 // fail marks a span as failed if the request has a failure reason, or if byStatus or byRPC is true.
 // The reason has precedence, because the client may not have received a response.
-func fail(s *trace.Span, o *observation.Observation, byStatus, byRPC bool) {
+func (r *Trace) fail(s *trace.Span, o *observation.Observation, byStatus, byRPC bool) {
+	var kind, text string
 	switch {
 	case o.Reason != observation.OK:
-		s.SetStatus(trace.Status{Code: failedCode, Message: o.Reason.String()})
-		s.AddAttributes(trace.StringAttribute("error.type", o.Reason.String()))
+		kind, text = o.Reason.String(), o.Reason.String()
 	case byStatus:
-		s.SetStatus(trace.Status{Code: failedCode, Message: http.StatusText(o.Status)})
-		s.AddAttributes(trace.StringAttribute("error.type", strconv.Itoa(o.Status)))
+		kind, text = strconv.Itoa(o.Status), http.StatusText(o.Status)
 	case byRPC:
-		s.SetStatus(trace.Status{Code: failedCode, Message: o.RPC.String()})
-		s.AddAttributes(trace.StringAttribute("error.type", o.RPC.String()))
+		kind, text = o.RPC.String(), o.RPC.String()
+	default:
+		return
 	}
+	s.SetStatus(trace.Status{Code: failedCode, Message: text})
+	r.record.attributes.string("error.type", kind)
 }
 
 // A method contains the names of an HTTP method in spans. A client cannot choose the name of a
@@ -77,8 +78,7 @@ const otherMethod = "_OTHER"
 // known are the methods that appear by name in spans.
 var known = [...]string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE", "QUERY"}
 
-// methodOf returns the method of m. The strings span and attribute do not reference m, which is
-// memory of an engine. original does.
+// methodOf returns the method of m. Only original references m, which is memory of an engine.
 func methodOf(m string) method {
 	if i := slices.Index(known[:], m); i >= 0 {
 		return method{span: known[i], attribute: known[i]}
@@ -86,18 +86,10 @@ func methodOf(m string) method {
 	return method{span: "HTTP", attribute: otherMethod, original: m}
 }
 
-// attributes collects the attributes of one span.
-type attributes []trace.Attribute
-
-func (a *attributes) string(name, value string) { *a = append(*a, trace.StringAttribute(name, value)) }
-func (a *attributes) int(name string, value int64) {
-	*a = append(*a, trace.Int64Attribute(name, value))
-}
-
 func (a *attributes) method(m method) {
 	a.string("http.request.method", m.attribute)
 	if m.original != "" {
-		a.string("http.request.method_original", export.Text(m.original))
+		a.string("http.request.method_original", text(m.original))
 	}
 }
 
@@ -113,21 +105,24 @@ func (a *attributes) address(address, port, hostport string) (host string) {
 	if hostport == "" {
 		return ""
 	}
-	host, number, err := net.SplitHostPort(hostport)
-	if err != nil { // hostport contains no port
-		host = strings.Trim(hostport, "[]")
+	host, number := hostport, ""
+	if strings.Contains(hostport, ":") { // an error of SplitHostPort allocates memory
+		var err error
+		if host, number, err = net.SplitHostPort(hostport); err != nil { // hostport contains no port
+			host = strings.Trim(hostport, "[]")
+		}
 	}
-	host = export.Text(host)
+	host = text(host)
 	a.string(address, host)
-	if n, err := strconv.ParseUint(number, 10, 16); err == nil {
+	if n, err := strconv.ParseUint(number, 10, 16); number != "" && err == nil {
 		a.int(port, int64(n))
 	}
 	return host
 }
 
-// serverAttributes returns the attributes of the client request. The query is omitted because it
-// can contain secrets.
-func serverAttributes(o *observation.Observation, m method) attributes {
+// addServer adds the attributes of the client request. The query is omitted because it can contain
+// secrets.
+func (a *attributes) addServer(o *observation.Observation, m method) {
 	path, err := url.PathUnescape(o.Path())
 	if err != nil {
 		path = o.Path()
@@ -136,14 +131,9 @@ func serverAttributes(o *observation.Observation, m method) attributes {
 	if o.TLS {
 		scheme = "https"
 	}
-	version := strconv.Itoa(o.Major)
-	if o.Major < 2 {
-		version += "." + strconv.Itoa(o.Minor)
-	}
-	a := make(attributes, 0, 20)
-	a.string("url.path", export.Text(path))
+	a.string("url.path", text(path))
 	a.string("url.scheme", scheme)
-	a.string("network.protocol.version", version)
+	a.string("network.protocol.version", versionOf(o.Line))
 	a.int("http.request.body.size", o.In)
 	a.int("http.response.body.size", o.Out)
 	a.string("queueproxy.reason", o.Reason.String())
@@ -154,44 +144,54 @@ func serverAttributes(o *observation.Observation, m method) attributes {
 	}
 	a.rpc(o.RPC)
 	if o.Proxied {
-		a = append(a, trace.BoolAttribute("queueproxy.activator", true))
+		a.isTrue("queueproxy.activator")
 	}
 	if o.Replayed {
-		a = append(a, trace.BoolAttribute("queueproxy.replayed", true))
+		a.isTrue("queueproxy.replayed")
 	}
 	// The attribute is as in Knative, except for invalid tag names. In contrast to metrics, the
 	// number of names is not limited.
-	if tag, name := observation.TagOf(o.Exchange); tag == observation.TagNamed {
-		a.string("kn.route.tag", strings.Clone(name))
-	} else {
-		a.string("kn.route.tag", tag.String())
+	tag, name := observation.TagOf(o.Exchange)
+	if tag != observation.TagNamed {
+		name = tag.String()
 	}
+	a.string("kn.route.tag", name)
 	a.address("server.address", "server.port", o.Host)
 	peer := a.address("network.peer.address", "network.peer.port", o.Remote)
 	client, _, _ := strings.Cut(o.Exchange.Header(transport.XForwardedFor), ",")
 	if client = strings.TrimSpace(client); client != "" {
-		a.string("client.address", export.Text(client))
+		a.string("client.address", text(client))
 	} else if peer != "" {
 		a.string("client.address", peer)
 	}
 	if agent := o.Exchange.Header(transport.UserAgent); agent != "" {
-		a.string("user_agent.original", export.Text(agent))
+		a.string("user_agent.original", text(agent))
 	}
-	return a
 }
 
-// appAttributes returns the attributes of the request to the user container.
-func appAttributes(o *observation.Observation, m method, port int) attributes {
-	host := "127.0.0.1"
-	a := make(attributes, 0, 8)
-	a.string("server.address", host)
+// versionOf returns the version of HTTP, such as 1.1 or 2.
+func versionOf(l transport.Line) string {
+	switch {
+	case l.Major == 1 && l.Minor == 1:
+		return "1.1"
+	case l.Major < 2:
+		return strconv.Itoa(l.Major) + "." + strconv.Itoa(l.Minor)
+	}
+	return strconv.Itoa(l.Major)
+}
+
+// appHost is the address of the user container.
+const appHost = "127.0.0.1"
+
+// addApp adds the attributes of the request to the user container.
+func (a *attributes) addApp(o *observation.Observation, m method, t *Tracer) {
+	a.string("server.address", appHost)
 	a.string("queueproxy.reason", o.Reason.String())
 	a.method(m)
-	if port > 0 {
+	if port := t.options.AppPort; port > 0 {
 		a.int("server.port", int64(port))
-		host = net.JoinHostPort(host, strconv.Itoa(port))
 	}
-	a.string("url.full", export.Text("http://"+host+o.Path()))
+	a.string("url.full", text(t.origin+o.Path()))
 	if !o.FirstByte.IsZero() {
 		a.int("http.response.status_code", int64(o.Status))
 		a.rpc(o.RPC)
@@ -199,7 +199,6 @@ func appAttributes(o *observation.Observation, m method, port int) attributes {
 	if o.Replayed { // a request is replayed at most once, and one span contains both attempts
 		a.int("http.request.resend_count", 1)
 	}
-	return a
 }
 
 // Limits for a tracestate in spans.
@@ -209,7 +208,7 @@ const (
 )
 
 // shownState returns the tracestate for spans, or "" if s is invalid. The user container receives s
-// unchanged in either case.
+// unchanged in either case. The result can reference s.
 func shownState(s string) string {
 	if len(s) > maxState {
 		return ""
@@ -231,7 +230,7 @@ func shownState(s string) string {
 	if len(members) > maxMembers {
 		return ""
 	}
-	return strings.Clone(strings.Join(members, ",")) // copy, because for one member the result of Join is s, which is memory of an engine
+	return strings.Join(members, ",")
 }
 
 // isStateKey reports whether key is a valid tracestate key. A key is a name, or a tenant and a

@@ -8,7 +8,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"go.opencensus.io/trace"
+
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
+	"github.com/queue-proxy/queue-proxy/pkg/observe/export"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -41,7 +44,7 @@ func TestServerSpanRouteTag(t *testing.T) {
 // Spans record the time at which a phase starts.
 func TestSpanTimesMatchPhases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		recorded := record(t)
+		recorded := recordSpans(t)
 		r := unstarted(Options{Sampling: always, Limited: true}).Begin(carrying(http.Header{}))
 		began := time.Now()
 		time.Sleep(2 * time.Millisecond)
@@ -63,9 +66,33 @@ func TestSpanTimesMatchPhases(t *testing.T) {
 	})
 }
 
+// If slots are not limited, the span of the wait is created when the request ends.
+func TestRejectedRequestHasWaitSpan(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, limited := range []bool{false, true} {
+			w := &wire{}
+			e := w.start()
+			e.format = newZipkin(&export.Resource{})
+			trace.RegisterExporter(e)
+			o := get("/")
+			o.Status, o.Reason = 503, observation.Draining
+			r := unstarted(Options{Sampling: always, Limited: limited}).Begin(carrying(http.Header{}))
+			time.Sleep(7 * time.Millisecond)
+			r.End(o)
+			trace.UnregisterExporter(e)
+			mustClose(t, e)
+			var got []string
+			for _, s := range zipkinSpans(w.body) {
+				got = append(got, fmt.Sprint(s.name, " ", s.micros, " ", s.failed))
+			}
+			harness.Equal(t, got, []string{waitName + " 7000 draining", "GET 7000 draining"}, "spans, limited", limited)
+		}
+	})
+}
+
 // The response to an upgrade consists only of a header.
 func TestUpgradeSpanHasFirstByteEvent(t *testing.T) {
-	recorded := record(t)
+	recorded := recordSpans(t)
 	r := unstarted(Options{Sampling: always}).Begin(carrying(http.Header{}))
 	r.Enter(observation.Dialling)
 	r.Enter(observation.Tunnelled)

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"time"
 	"unsafe"
 
 	"go.opencensus.io/trace"
@@ -29,12 +30,16 @@ type Trace struct {
 	made    [55]byte
 	fields  [maxFields]transport.Field
 
+	record *record // for the spans; nil until the first request is traced, and then reused
+
 	// The following fields are set only if the request is traced.
-	server *trace.Span // span of the complete request
-	wait   *trace.Span // span of the wait for a slot; nil after the slot is acquired
+	ctx    context.Context
+	server *trace.Span // span of the complete request; also part of ctx
+	wait   *trace.Span // span of the wait for a slot; nil after the slot is acquired, or if slots are not limited
 	app    *trace.Span // span of the exchange with the user container; nil before the exchange
+	began  time.Time   // start of the wait if slots are not limited
 	method method
-	state  string // tracestate of the client as spans show it
+	hexID  [16]byte // ID of the server span as hexadecimal digits
 }
 
 // maxFields is the number of fields if all formats are written: traceparent, four B3 fields and b3.
@@ -50,7 +55,7 @@ const (
 // never traced.
 func (t *Tracer) Begin(x transport.Request) *Trace {
 	r := t.traces.Get().(*Trace)
-	*r = Trace{tracer: t, parent: parentOf(x)}
+	r.tracer, r.parent = t, parentOf(x)
 	p := &r.parent
 	r.id = p.id
 	if p.id == (trace.TraceID{}) {
@@ -77,28 +82,28 @@ func (t *Tracer) Begin(x transport.Request) *Trace {
 // start starts the spans of a traced request.
 func (r *Trace) start(x transport.Request) {
 	r.method = methodOf(x.Line().Method)
-	if r.parent.w3c {
-		r.state = shownState(stateOf(x))
+	if r.record == nil {
+		r.record = newRecord()
+	}
+	if r.record.state = ""; r.parent.w3c {
+		r.record.state = shownState(stateOf(x))
 	}
 	// If the client sent no span ID, the parent contains only the trace ID.
 	parent := trace.SpanContext{TraceID: r.id, SpanID: r.parent.span}
-	_, r.server = trace.StartSpanWithRemoteParent(context.Background(), r.method.span, parent, r.tracer.start...)
-	r.addState(r.server)
-	r.wait = r.child(waitName)
+	r.ctx, r.server = trace.StartSpanWithRemoteParent(context.Background(), r.method.span, parent, r.tracer.start...)
+	if r.tracer.options.Limited {
+		r.wait = r.child(waitName)
+	} else {
+		r.began = time.Now()
+	}
 	r.next = r.server.SpanContext().SpanID // until r.app is set
+	hex.Encode(r.hexID[:], r.next[:])
 }
 
 // child starts a child span of the request span.
 func (r *Trace) child(name string, o ...trace.StartOption) *trace.Span {
-	_, s := trace.StartSpan(trace.NewContext(context.Background(), r.server), name, o...)
-	r.addState(s)
+	_, s := trace.StartSpan(r.ctx, name, o...)
 	return s
-}
-
-func (r *Trace) addState(s *trace.Span) {
-	if r.state != "" {
-		s.AddAttributes(trace.StringAttribute(stateAttribute, r.state))
-	}
 }
 
 // Enter starts and ends the spans of a traced request when the request enters a phase.
@@ -108,10 +113,10 @@ func (r *Trace) Enter(p observation.Phase) {
 	}
 	switch p {
 	case observation.Dialling: // the request holds a slot
-		if r.tracer.options.Limited {
-			r.wait.End()
+		if r.wait != nil {
+			r.record.end(r.wait)
+			r.wait = nil
 		}
-		r.wait = nil // if the span has not ended, it is never exported
 		r.app = r.child(r.method.client(), r.tracer.client...)
 		r.next = r.app.SpanContext().SpanID
 		r.makeText()
@@ -179,7 +184,7 @@ func (r *Trace) Fields() []transport.Field {
 		state = "d"
 	}
 	if r.server != nil {
-		server = r.server.SpanContext().SpanID.String()
+		server = unsafe.String(&r.hexID[0], len(r.hexID))
 	}
 	if formats&inB3 != 0 {
 		add(b3TraceID, id)
@@ -226,7 +231,10 @@ func (r *Trace) End(o *observation.Observation) {
 	if r.server != nil {
 		r.endSpans(o)
 	}
-	*r = Trace{}
+	if r.record != nil {
+		r.record.state = "" // memory of the engine
+	}
+	*r = Trace{record: r.record}
 	t.traces.Put(r)
 }
 

@@ -72,10 +72,17 @@ func finish(r *Trace, o *observation.Observation) {
 // A recorder stores all spans of the process.
 type recorder struct{ spans []*trace.SpanData }
 
-func (r *recorder) ExportSpan(s *trace.SpanData) { r.spans = append(r.spans, s) }
+// ExportSpan stores a span with its attributes.
+func (r *recorder) ExportSpan(s *trace.SpanData) {
+	s.Attributes = map[string]any{}
+	for _, a := range recordOf(s).attributes {
+		s.Attributes[a.name] = [...]any{stringKind: a.text, trueKind: true, intKind: a.number}[a.kind]
+	}
+	r.spans = append(r.spans, s)
+}
 
-// record stores all spans until the test ends.
-func record(t *testing.T) *recorder {
+// recordSpans stores all spans until the test ends.
+func recordSpans(t *testing.T) *recorder {
 	r := &recorder{}
 	trace.RegisterExporter(r)
 	t.Cleanup(func() { trace.UnregisterExporter(r) })
@@ -84,7 +91,7 @@ func record(t *testing.T) *recorder {
 
 // spansOf returns the spans of a request. Child spans precede the request span.
 func spansOf(t *testing.T, tracer *Tracer, x transport.Request, o *observation.Observation) []*trace.SpanData {
-	r := record(t)
+	r := recordSpans(t)
 	finish(tracer.Begin(x), o)
 	return r.spans
 }

@@ -3,8 +3,9 @@
 // the parent. It sends spans to Zipkin, to an OpenTelemetry collector or to standard output.
 //
 // Spans are OpenCensus spans. The package uses the OpenCensus API to start, sample and end them,
-// and it registers an OpenCensus exporter. A request that is not sampled creates no span, because a
-// span needs allocations. The package parses and writes header fields itself. The OpenCensus
+// and it registers an OpenCensus exporter. The exporter encodes a span when it ends. Only the
+// attributes of a span are not stored by OpenCensus (see [record]). A request that is not sampled
+// creates no span, because a span needs allocations. The package parses and writes header fields itself. The OpenCensus
 // packages for this purpose accept invalid fields, lose required fields and allocate
 // (docs/dependencies.md).
 package tracing
@@ -13,6 +14,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
+	"strconv"
 	"sync"
 
 	"go.opencensus.io/trace"
@@ -67,6 +70,7 @@ type Tracer struct {
 	sampler trace.Sampler
 	start   []trace.StartOption // options for the span of a sampled request
 	client  []trace.StartOption // options for the span of the exchange with the user container
+	origin  string              // URL of the user container without a path
 	traces  sync.Pool           // contains *Trace
 	export  *exporter
 }
@@ -79,12 +83,12 @@ func New(o Options) (*Tracer, error) {
 	if o.Protocol == export.None || o.Protocol == "" || o.Sampling.never() {
 		return nil, nil
 	}
-	encode, send, release, err := route(&o)
+	f, send, release, err := route(&o)
 	if err != nil {
 		return nil, fmt.Errorf("tracing: %w", err)
 	}
 	t := unstarted(o)
-	t.export = startExporter(&o, encode, send, release)
+	t.export = startExporter(&o, f, send, release)
 	trace.RegisterExporter(t.export)
 	return t, nil
 }
@@ -105,28 +109,43 @@ func unstarted(o Options) *Tracer {
 		start:   []trace.StartOption{trace.WithSpanKind(trace.SpanKindServer), trace.WithSampler(trace.AlwaysSample())},
 		client:  []trace.StartOption{trace.WithSpanKind(trace.SpanKindClient)},
 	}
+	t.origin = "http://" + appHost
+	if o.AppPort > 0 {
+		t.origin = "http://" + net.JoinHostPort(appHost, strconv.Itoa(o.AppPort))
+	}
 	t.traces.New = func() any { return new(Trace) }
 	return t
 }
 
-// route returns the encoder, the sender, and a function to call after the last export.
-func route(o *Options) (encoder, export.Sender, func(), error) {
+// route returns the format, the sender, and a function to call after the last export.
+func route(o *Options) (format, export.Sender, func(), error) {
+	f, err := formatOf(o.Protocol, &o.Resource)
+	if err != nil {
+		return nil, nil, nil, err
+	}
 	if o.Protocol == export.Stdout {
 		if o.Output == nil {
 			return nil, nil, nil, fmt.Errorf("%s has no output", o.Protocol)
 		}
-		return zipkinLines(&o.Resource), writeTo(o.Output), func() {}, nil
+		return f, writeTo(o.Output), func() {}, nil
 	}
 	o.Signal = export.Traces
 	send, release, err := export.New(o.Target)
-	encode := otlpProto
-	switch o.Protocol {
+	return f, send, release, err
+}
+
+func formatOf(p export.Protocol, r *export.Resource) (format, error) {
+	switch p {
+	case export.Stdout:
+		f := newZipkin(r)
+		f.lines = true
+		return f, nil
 	case export.Zipkin:
-		encode = zipkinArray
+		return newZipkin(r), nil
 	case export.OTLPJSON:
-		encode = otlpJSON
+		return newOTLPJSON(r)
 	}
-	return encode(&o.Resource), send, release, err
+	return newOTLPProto(r)
 }
 
 // Dropped returns the number of spans lost because the queue was full or an export failed.

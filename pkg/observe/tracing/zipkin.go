@@ -1,137 +1,140 @@
 package tracing
 
 import (
-	"bytes"
 	"encoding/hex"
-	"encoding/json"
-	"fmt"
 	"net/netip"
+	"strconv"
 
 	"go.opencensus.io/trace"
 
 	"github.com/queue-proxy/queue-proxy/pkg/observe/export"
 )
 
-// A zipkinSpan is a span of the Zipkin v2 API (zipkin.io/zipkin-api).
-type zipkinSpan struct {
-	TraceID     string             `json:"traceId"`
-	ParentID    string             `json:"parentId,omitempty"`
-	ID          string             `json:"id"`
-	Kind        string             `json:"kind,omitempty"`
-	Name        string             `json:"name"`
-	Timestamp   uint64             `json:"timestamp"` // microseconds since 1970
-	Duration    uint64             `json:"duration"`  // microseconds, at least 1
-	Local       *zipkinEndpoint    `json:"localEndpoint,omitempty"`
-	Remote      *zipkinEndpoint    `json:"remoteEndpoint,omitempty"`
-	Annotations []zipkinAnnotation `json:"annotations,omitempty"`
-	Tags        map[string]string  `json:"tags,omitempty"`
+// A zipkin is the format of the Zipkin v2 API (zipkin.io/zipkin-api).
+type zipkin struct {
+	local string // localEndpoint
+	lines bool   // one line for each span, instead of the body of a POST to /api/v2/spans
 }
 
-type zipkinEndpoint struct {
-	ServiceName string `json:"serviceName,omitempty"`
-	IPv4        string `json:"ipv4,omitempty"`
-	IPv6        string `json:"ipv6,omitempty"`
-	Port        uint16 `json:"port,omitempty"`
-}
-
-type zipkinAnnotation struct {
-	Timestamp uint64 `json:"timestamp"`
-	Value     string `json:"value"`
-}
-
-// zipkinArray returns the encoder for the body of a POST to /api/v2/spans.
-func zipkinArray(r *export.Resource) encoder {
-	local := zipkinLocal(r)
-	return func(spans []*trace.SpanData) ([]byte, error) {
-		all := make([]zipkinSpan, len(spans))
-		for i, s := range spans {
-			all[i] = zipkinOf(s, local)
-		}
-		return json.Marshal(all)
-	}
-}
-
-// zipkinLines returns an encoder that writes one line of JSON for each span.
-func zipkinLines(r *export.Resource) encoder {
-	local := zipkinLocal(r)
-	return func(spans []*trace.SpanData) ([]byte, error) {
-		var b bytes.Buffer
-		for _, s := range spans {
-			if err := json.NewEncoder(&b).Encode(zipkinOf(s, local)); err != nil {
-				return nil, err
-			}
-		}
-		return b.Bytes(), nil
-	}
-}
-
-// zipkinLocal returns the endpoint of this pod. If no service name is set, it contains the pod
-// name, as in Knative before 1.19.
-func zipkinLocal(r *export.Resource) *zipkinEndpoint {
-	e := &zipkinEndpoint{ServiceName: export.Text(r.Pod)}
+// newZipkin returns the format for a POST to /api/v2/spans. If no service name is set, the endpoint of
+// this pod contains the pod name, as in Knative before 1.19.
+func newZipkin(r *export.Resource) *zipkin {
+	name := text(r.Pod)
 	if r.ServiceName != "" || r.Pod == "" {
-		e.ServiceName = export.Text(r.Name())
+		name = text(r.Name())
 	}
-	e.setAddress(r.PodIP)
-	return e
+	b := []byte("{")
+	if name != "" {
+		b = appendJSON(append(b, `"serviceName":`...), name)
+	}
+	if ip, err := netip.ParseAddr(r.PodIP); err == nil {
+		if name != "" {
+			b = append(b, ',')
+		}
+		b = appendZipkinAddress(b, ip)
+	}
+	return &zipkin{local: string(append(b, '}'))}
 }
 
-// setAddress sets the IP address. If s is not an IP address, it does nothing.
-func (e *zipkinEndpoint) setAddress(s string) {
-	ip, err := netip.ParseAddr(s)
-	switch {
-	case err != nil:
-	case ip.Unmap().Is4():
-		e.IPv4 = ip.Unmap().String()
-	default:
-		e.IPv6 = ip.WithZone("").String()
+// appendZipkinAddress appends the field of an endpoint for an IP address.
+func appendZipkinAddress(b []byte, ip netip.Addr) []byte {
+	if ip = ip.Unmap().WithZone(""); ip.Is4() {
+		b = append(b, `"ipv4":"`...)
+	} else {
+		b = append(b, `"ipv6":"`...)
 	}
+	return append(ip.AppendTo(b), '"')
 }
 
-func zipkinOf(s *trace.SpanData, local *zipkinEndpoint) zipkinSpan {
-	start, end := uint64(s.StartTime.UnixMicro()), uint64(s.EndTime.UnixMicro())
-	z := zipkinSpan{
-		TraceID: hex.EncodeToString(s.TraceID[:]), ID: hex.EncodeToString(s.SpanID[:]), Name: s.Name,
-		Timestamp: start, Duration: max(end-start, 1), Local: local,
+// body implements format. Each span ends in a comma or in a line feed.
+func (f *zipkin) body(spans []byte) [][]byte {
+	if f.lines {
+		return [][]byte{spans}
 	}
-	if [8]byte(s.TraceID[:8]) == ([8]byte{}) {
-		z.TraceID = z.TraceID[16:] // keep the 64-bit form, because some servers treat the padded ID as another trace
+	return [][]byte{[]byte("["), spans[:len(spans)-1], []byte("]")}
+}
+
+// appendSpan implements format. Times are in microseconds, and a duration is at least 1.
+func (f *zipkin) appendSpan(r *record, s *trace.SpanData) {
+	start, end := s.StartTime.UnixMicro(), s.EndTime.UnixMicro()
+	id := s.TraceID[:]
+	if [8]byte(id[:8]) == ([8]byte{}) {
+		id = id[8:] // keep the 64-bit form, because some servers treat the padded ID as another trace
 	}
+	b := hex.AppendEncode(append(r.encoded, `{"traceId":"`...), id)
 	if s.ParentSpanID != (trace.SpanID{}) {
-		z.ParentID = hex.EncodeToString(s.ParentSpanID[:])
+		b = hex.AppendEncode(append(b, `","parentId":"`...), s.ParentSpanID[:])
 	}
+	b = hex.AppendEncode(append(b, `","id":"`...), s.SpanID[:])
 	switch s.SpanKind {
 	case trace.SpanKindServer:
-		z.Kind = "SERVER"
-		z.Remote = zipkinRemote(s, "network.peer.address", "network.peer.port")
+		b = append(b, `","kind":"SERVER`...)
 	case trace.SpanKindClient:
-		z.Kind = "CLIENT"
-		z.Remote = zipkinRemote(s, "server.address", "server.port")
+		b = append(b, `","kind":"CLIENT`...)
 	}
-	for _, a := range s.Annotations {
-		z.Annotations = append(z.Annotations, zipkinAnnotation{uint64(timeWithin(s, a.Time).UnixMicro()), a.Message})
+	b = appendJSON(append(b, `","name":`...), s.Name)
+	b = strconv.AppendInt(append(b, `,"timestamp":`...), start, 10)
+	b = strconv.AppendInt(append(b, `,"duration":`...), max(end-start, 1), 10)
+	b = append(append(b, `,"localEndpoint":`...), f.local...)
+	b = appendZipkinRemote(b, r.attributes, s.SpanKind)
+	for i, a := range s.Annotations {
+		b = append(b, separator(i, `,"annotations":[`)...)
+		b = strconv.AppendInt(append(b, `{"timestamp":`...), timeWithin(s, a.Time).UnixMicro(), 10)
+		b = append(appendJSON(append(b, `,"value":`...), a.Message), '}')
 	}
-	z.Tags = make(map[string]string, len(s.Attributes)+1)
-	for name, value := range s.Attributes {
-		if name != stateAttribute {
-			z.Tags[name] = fmt.Sprint(value)
-		}
+	if len(s.Annotations) > 0 {
+		b = append(b, ']')
 	}
-	if s.Code != trace.StatusCodeOK {
-		z.Tags["error"] = s.Message
+	b = appendZipkinTags(b, r.attributes, s)
+	if f.lines {
+		r.encoded = append(b, "}\n"...)
+	} else {
+		r.encoded = append(b, "},"...)
 	}
-	return z
 }
 
-// zipkinRemote returns the peer from two attributes, or nil if they contain no IP address.
-func zipkinRemote(s *trace.SpanData, address, port string) *zipkinEndpoint {
-	var e zipkinEndpoint
-	host, _ := s.Attributes[address].(string)
-	if e.setAddress(host); e == (zipkinEndpoint{}) {
-		return nil
+// appendZipkinRemote appends the address of the client or of the user container, if it is an IP address.
+func appendZipkinRemote(b []byte, all attributes, kind int) []byte {
+	var ip netip.Addr
+	var port int64
+	var ok bool
+	switch kind {
+	case trace.SpanKindServer:
+		ip, port, ok = all.peer("network.peer.address", "network.peer.port")
+	case trace.SpanKindClient:
+		ip, port, ok = all.peer("server.address", "server.port")
 	}
-	if n, ok := s.Attributes[port].(int64); ok {
-		e.Port = uint16(n)
+	if !ok {
+		return b
 	}
-	return &e
+	b = appendZipkinAddress(append(b, `,"remoteEndpoint":{`...), ip)
+	if port > 0 {
+		b = strconv.AppendInt(append(b, `,"port":`...), port, 10)
+	}
+	return append(b, '}')
+}
+
+// appendZipkinTags appends the attributes and the error.
+func appendZipkinTags(b []byte, all attributes, s *trace.SpanData) []byte {
+	failed := s.Code != trace.StatusCodeOK
+	if len(all) == 0 && !failed {
+		return b
+	}
+	b = append(b, `,"tags":{`...)
+	for i := range all {
+		a := &all[i]
+		b = append(appendJSON(append(b, separator(i, "")...), a.name), ':')
+		switch a.kind {
+		case stringKind:
+			b = appendJSON(b, a.text)
+		case trueKind:
+			b = append(b, `"true"`...)
+		case intKind:
+			b = append(strconv.AppendInt(append(b, '"'), a.number, 10), '"')
+		}
+	}
+	if failed {
+		b = appendJSON(append(append(b, separator(len(all), "")...), `"error":`...), s.Message)
+	}
+	return append(b, '}')
 }

@@ -1,0 +1,111 @@
+package tracing
+
+import (
+	"net/netip"
+	"time"
+
+	"go.opencensus.io/trace"
+
+	"github.com/queue-proxy/queue-proxy/pkg/message"
+)
+
+// A record contains the parts of a span that are not stored in the OpenCensus span. It is reused for the
+// next span, because OpenCensus calls the exporter while a span ends.
+//
+// OpenCensus stores attributes in a map, and copies this map when a span ends. The two maps need more
+// CPU time than the rest of a span. Therefore each span has a link whose only attribute is the record,
+// and the exporter reads the attributes of the span from the record. The link is not exported.
+type record struct {
+	attributes attributes
+	state      string         // tracestate; OpenCensus spans have no such field
+	start      time.Time      // time when the span started; zero if OpenCensus recorded it
+	encoded    []byte         // last encoded span
+	link       map[string]any // attributes of the link; contains the record
+}
+
+// recordName is the attribute of the link.
+const recordName = "record"
+
+func newRecord() *record {
+	r := &record{}
+	r.link = map[string]any{recordName: r}
+	return r
+}
+
+// end ends a span with the attributes of the record.
+func (r *record) end(s *trace.Span) {
+	s.AddLink(trace.Link{Attributes: r.link})
+	s.End()
+	r.start = time.Time{}
+	r.attributes = r.attributes[:0]
+}
+
+// recordOf returns the record of a span, or an empty record if the span was not ended by [record.end].
+func recordOf(s *trace.SpanData) *record {
+	if len(s.Links) > 0 {
+		if r, ok := s.Links[0].Attributes[recordName].(*record); ok {
+			return r
+		}
+	}
+	return &record{}
+}
+
+// An attribute is an attribute of a span. Its value is a string, a bool or an integer.
+type attribute struct {
+	name   string
+	kind   attributeKind
+	text   string // only for stringKind
+	number int64  // only for intKind
+}
+
+type attributeKind uint8
+
+const (
+	stringKind attributeKind = iota
+	trueKind                 // attributes that are false are omitted
+	intKind
+)
+
+// attributes are the attributes of one span. Each name occurs at most once.
+type attributes []attribute
+
+// string adds a string, which must be valid UTF-8.
+func (a *attributes) string(name, value string) {
+	*a = append(*a, attribute{name: name, kind: stringKind, text: value})
+}
+
+func (a *attributes) int(name string, value int64) {
+	*a = append(*a, attribute{name: name, kind: intKind, number: value})
+}
+
+func (a *attributes) isTrue(name string) {
+	*a = append(*a, attribute{name: name, kind: trueKind})
+}
+
+// peer returns the address and the port in two attributes. ok is false if there is no IP address.
+func (a attributes) peer(address, port string) (ip netip.Addr, number int64, ok bool) {
+	for i := range a {
+		switch a[i].name {
+		case address:
+			var err error
+			ip, err = netip.ParseAddr(a[i].text)
+			ok = err == nil
+		case port:
+			number = a[i].number
+		}
+	}
+	return ip, number, ok
+}
+
+// maxText is the maximum length of a string in a span, in bytes.
+const maxText = 512
+
+// text returns s as valid UTF-8, truncated to maxText bytes. A collector rejects a batch that contains
+// invalid UTF-8. The result can reference s.
+func text(s string) string { return message.Truncate(s, maxText) }
+
+// timeWithin returns the wall clock time of an event in a span. Like OpenCensus for the end of a
+// span, it uses the monotonic clock, because the wall clock may have been set during the span.
+func timeWithin(s *trace.SpanData, at time.Time) time.Time {
+	return s.StartTime.Add(at.Sub(s.StartTime))
+}
