@@ -110,6 +110,11 @@ type controller struct {
 	waited  time.Duration // of the first queued request; 0: none is queued
 	longest time.Duration // recent maximum of waited
 
+	// unreached is the window before a lower limit is tried because most requests fail and the base is
+	// not reached. No lower limit is tried for this reason before unreachedUntil.
+	unreached      tally
+	unreachedUntil time.Time
+
 	start  start
 	search search
 	trial  trial
@@ -350,7 +355,21 @@ func (c *controller) end(now time.Time) {
 
 // endCandidate ends a window of a candidate.
 func (c *controller) endCandidate(now time.Time, w *tally) {
+	if before := c.unreached; before.lasted > 0 {
+		c.unreached, c.unreachedUntil = tally{}, now.Add(maxRest)
+		if w.rejectedShare() < before.rejectedShare()/2 {
+			c.endSearchStart(now, c.limit, observation.LimitErrors)
+		} else {
+			c.pause(now, observation.LimitErrors)
+		}
+		return
+	}
 	if !w.isFull() && w.samples() < minSamples {
+		if c.limit > c.base && w.mostRejected() && !c.trial.base.mostRejected() {
+			c.reason = observation.LimitErrors
+			c.search.reject(now, 0, 0)
+			c.search.fail(c.limit, now.Add(maxRest))
+		}
 		c.pause(now, c.reason)
 		return
 	}
@@ -363,15 +382,21 @@ func (c *controller) endCandidate(now time.Time, w *tally) {
 
 // lowerUnreached sets the base to the number of requests in the application. It is called if
 // most requests fail and the limit is not reached. The new limit will be reached, so that lower
-// limits can be tried. The base does not change if it is at most firstLimit, because requests
-// also fail for other reasons. It does not change if successful requests hold most slots.
+// limits can be tried. The base does not change if it is at most firstLimit or all requests fail,
+// because requests also fail for other reasons. If successful requests hold most slots, their
+// number is tried as the limit for one window.
 func (c *controller) lowerUnreached(now time.Time, w *tally) {
 	limit := max(int(w.slots/w.lasted), firstLimit, c.min)
-	if limit >= c.base || w.rejectedTime < w.slots/2 {
+	switch {
+	case limit >= c.base || w.timed == 0 || now.Before(c.unreachedUntil):
 		c.pause(now, observation.LimitErrors)
-		return
+	case w.rejectedTime >= w.slots/2:
+		c.endSearchStart(now, limit, observation.LimitErrors)
+	default:
+		c.pause(now, observation.LimitErrors)
+		c.unreached = *w
+		c.put(now, bounded((w.slots-w.rejectedTime)/w.lasted, c.min, limit))
 	}
-	c.endSearchStart(now, limit, observation.LimitErrors)
 }
 
 // pause ends a trial that cannot be continued.

@@ -285,13 +285,13 @@ func TestTimeoutAfterSlowUploadIsUnknown(t *testing.T) {
 
 func TestErrorsBelowLimitLowerUnreachedLimit(t *testing.T) {
 	for name, c := range map[string]struct {
-		requests int
-		result   Result
-		want     observation.LimitState
+		requests, failed int
+		want             observation.LimitState
 	}{
-		"errors":               {10, Failed, observation.LimitState{Base: 10, Reason: observation.LimitErrors}},
-		"errors, few requests": {1, Failed, observation.LimitState{Base: firstLimit, Reason: observation.LimitErrors}},
-		"successes":            {10, Answered, observation.LimitState{Base: 50, Reason: observation.LimitIdle}},
+		"most requests fail": {10, 9, observation.LimitState{Base: 10, Reason: observation.LimitErrors}},
+		"few requests":       {3, 2, observation.LimitState{Base: firstLimit, Reason: observation.LimitErrors}},
+		"all requests fail":  {10, 10, observation.LimitState{Base: 50, Reason: observation.LimitErrors}},
+		"successes":          {10, 0, observation.LimitState{Base: 50, Reason: observation.LimitIdle}},
 	} {
 		l, now := New(Settings{Max: 100, Start: 50}), time.Unix(0, 0)
 		slots := make([]Slot, c.requests)
@@ -301,7 +301,11 @@ func TestErrorsBelowLimitLowerUnreachedLimit(t *testing.T) {
 			}
 			now = now.Add(10 * time.Millisecond)
 			for i := range slots {
-				l.End(now, &slots[i], c.result)
+				result := Answered
+				if i < c.failed {
+					result = Failed
+				}
+				l.End(now, &slots[i], result)
 			}
 		}
 		if got := l.State(); got.Base != c.want.Base || got.Reason != c.want.Reason && got.Reason != observation.LimitMeasuring {
@@ -361,12 +365,47 @@ func TestRepeatedPollsAreNotCounted(t *testing.T) {
 	l.Admit(now, &s, 1)
 	harness.Equal(t, s.Exemption(), Long, "poll after 40 polls")
 	l.End(now.Add(4*time.Second), &s, Answered)
-	for range 20 {
+	for range 300 {
 		l.Admit(now, &s, 1)
 		l.End(now.Add(time.Millisecond), &s, Answered)
 	}
 	l.Admit(now, &s, 1)
-	harness.Equal(t, s.Exemption(), Counted, "request after 20 short requests of the same path")
+	harness.Equal(t, s.Exemption(), Counted, "request after 300 short requests of the same path")
+}
+
+func TestLongPathStaysLong(t *testing.T) {
+	for name, requests := range map[string]func(l *Limiter, now time.Time) time.Time{
+		"early responses": func(l *Limiter, now time.Time) time.Time {
+			for range 50 {
+				for range 60 {
+					now = send(l, now, time.Millisecond, Answered)
+				}
+				now = poll(l, now, 3)
+			}
+			return now
+		},
+		"errors": func(l *Limiter, now time.Time) time.Time {
+			for range 2000 {
+				now = send(l, now, time.Millisecond, Failed)
+			}
+			return now
+		},
+	} {
+		l := New(Settings{Max: 50})
+		now := requests(l, poll(l, time.Unix(0, 0), 2))
+		var s Slot
+		l.Admit(now, &s, 1)
+		harness.Equal(t, s.Exemption(), Long, name)
+	}
+}
+
+// send sends a request of the path of polls. It returns the time of the response.
+func send(l *Limiter, now time.Time, took time.Duration, r Result) time.Time {
+	var s Slot
+	l.Admit(now, &s, 1)
+	now = now.Add(took)
+	l.End(now, &s, r)
+	return now
 }
 
 func TestSlowPhaseKeepsPathCounted(t *testing.T) {

@@ -17,9 +17,11 @@ const (
 	responding = 10 * time.Second
 
 	// The share of the last few requests must also be above mostlyLong. A long path is short again
-	// if this share is below mostlyShort.
-	mostlyShort  = 0.25
-	recentWeight = 1.0 / 8 // weight of the last request
+	// if the share of the last few hundred requests is below mostlyShort. Many short polls can end
+	// before the first of the long polls that started with them.
+	mostlyShort  = 0.15
+	recentWeight = 1.0 / 8   // weight of the last request
+	longWeight   = 1.0 / 128 // the same for a long path
 )
 
 // paths records for a limited number of paths whether most requests are long. Without it, each new
@@ -59,7 +61,7 @@ func (p *paths) noteLong(now time.Time, path uint32) {
 	}
 }
 
-// noteShort records the response to a request that was not long.
+// noteShort records a response, except errors, to a request that was not long.
 func (p *paths) noteShort(now time.Time, path uint32) {
 	if p.last != path {
 		p.other, p.otherAt = p.last, p.lastAt
@@ -79,10 +81,11 @@ func (p *paths) note(path uint32, long float32) {
 	}
 	e.number = min(e.number+1, mostRequests)
 	e.share += (long - e.share) / float32(e.number)
-	e.recent += recentWeight * (long - e.recent)
-	recent := float32(mostlyLong)
 	if e.long {
-		recent = mostlyShort
+		e.recent += longWeight * (long - e.recent)
+		e.long = e.recent > mostlyShort
+		return
 	}
-	e.long = e.number >= fewRequests && e.share > mostlyLong && e.recent > recent
+	e.recent += recentWeight * (long - e.recent)
+	e.long = e.number >= fewRequests && e.share > mostlyLong && e.recent > mostlyLong
 }

@@ -174,7 +174,7 @@ func (l *Limiter) End(now time.Time, s *Slot, r Result) {
 // recorded by Tick.
 func (l *Limiter) notePath(now time.Time, took time.Duration, s *Slot, r Result) {
 	switch long := took >= l.longAfter; {
-	case !long && r != Unfinished:
+	case !long && r != Unfinished && r != Failed:
 		l.paths.noteShort(now, s.path)
 	case long && (s.longPath || s.exempt == Counted):
 		l.paths.noteLong(now, s.path)

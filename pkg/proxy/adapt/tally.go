@@ -123,8 +123,11 @@ func (t *tally) mostFailed() bool { return t.failed > t.samples() }
 // mostRejected reports whether more than half of the responses are errors, also while the
 // limit is not reached.
 func (t *tally) mostRejected() bool {
-	return t.rejected >= minSamples && t.rejected > t.responses/2
+	return t.rejected >= minSamples && t.rejectedShare() > 0.5
 }
+
+// rejectedShare returns the share of the responses that are errors.
+func (t *tally) rejectedShare() float64 { return t.rejected / max(t.responses, 1) }
 
 // mean returns the seconds of a slot for each successful response. The goodput of a limit
 // is the limit divided by this time (Little's law).
@@ -138,9 +141,11 @@ func (t *tally) work() float64 {
 	return float64(t.limit) * max(t.full, shortestTime) / max(t.samples(), 0.5)
 }
 
-// success returns the share of successful responses, and the variance of its logarithm.
+// success returns the share of successful responses, and the variance of its logarithm. It includes
+// responses while the limit was not reached: an application that rejects requests above a number
+// rarely reaches a higher limit.
 func (t *tally) success() (share, variance float64) {
-	good, failed := max(t.samples(), 0.5), t.failed
+	good, failed := max(t.responses-t.rejected, 0.5), t.rejected
 	return good / (good + failed), failed / (good + failed) / good
 }
 

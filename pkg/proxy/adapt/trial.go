@@ -378,6 +378,7 @@ func (c *controller) decide(now time.Time) bool {
 	}
 	if c.base != was || c.watch.expected == 0 {
 		if c.base != was {
+			c.start = start{}
 			c.search.compared = [2]bool{}
 		}
 		c.watch = watch{expected: t.base.work()}

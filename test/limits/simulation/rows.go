@@ -85,7 +85,7 @@ func after[T any](moment time.Duration, before, later T) func(time.Duration) T {
 // Rows returns the rows of the applications for which an earlier adaptive limit was worse
 // than a fixed limit, and the rows of other applications.
 func Rows() []Row {
-	return slices.Concat(openRows(), pollRows(), problemRows(), phaseRows(), usualRows())
+	return slices.Concat(openRows(), pollRows(), problemRows(), phaseRows(), changeRows(), usualRows())
 }
 
 // openRows returns rows with requests that hold a slot for a long time.
@@ -246,6 +246,64 @@ func phaseRows() []Row {
 					return 1
 				}}
 			}},
+	}
+}
+
+// changeRows returns rows in which the requests of a path become long or short, and rows with
+// clients that wait after an error.
+func changeRows() []Row {
+	workers := func(n int) func() App { return func() App { return &Pool{Workers: n, Time: 60 * ms} } }
+	paths := func(first int) func(client, number int) *Kind { // the other clients use the path 2
+		return func(client, _ int) *Kind {
+			if client < first {
+				return &Kind{Path: 1}
+			}
+			return &Kind{Path: 2}
+		}
+	}
+	return []Row{
+		{Name: "path becomes long", What: "24 clients with short calls, and 60 clients whose requests take 5 s after 40 s", App: workers(8), Sweep: []int{84}, Warm: 45 * time.Second,
+			Avoid: "many requests of a path become long at the same time",
+			Load: Load{Clients: 84, Kind: paths(24), Change: func(at time.Duration, k *Kind) *Kind {
+				if at >= 40*time.Second && k.Path == 2 {
+					return &Kind{Hold: 5 * time.Second, Aside: true, Path: 2}
+				}
+				return k
+			}}},
+		{Name: "path becomes short", What: "12 cores, 40 ms of CPU time, 20 clients, and 40 clients whose requests take 2 s without CPU time before 45 s", Sweep: []int{12, 16}, Warm: 75 * time.Second, For: 2 * time.Minute,
+			App: func() App { return &CPU{Cores: 12, Time: 40 * ms, Switch: 0.03} },
+			Load: Load{Clients: 60, Kind: paths(20), Change: func(at time.Duration, k *Kind) *Kind {
+				if at < 45*time.Second && k.Path == 2 {
+					return &Kind{Hold: 2 * time.Second, Path: 2}
+				}
+				return k
+			}}},
+		{Name: "polls of 20 ms and 10 s", What: "60 clients with polls, half of which take 20 ms and half 10 s, and 24 clients with short calls", App: workers(8), Sweep: []int{84}, Warm: 32 * time.Second,
+			Load: Load{Clients: 84, Kind: func(client, number int) *Kind {
+				hash := uint32(client)*2654435761 ^ uint32(number)*2246822519
+				switch {
+				case client >= 60:
+					return &Kind{Path: 1}
+				case hash>>16%2 == 0:
+					return &Kind{Hold: 20 * ms, Aside: true, Path: 2}
+				}
+				return &Kind{Hold: 10 * time.Second, Aside: true, Path: 2}
+			}}},
+		{Name: "only errors for 10 s", What: "60 clients, 12 workers, 5 % of the requests take 2 s, and all requests fail from 30 s to 40 s", App: workers(12), Sweep: []int{60}, Warm: 50 * time.Second, For: 110 * time.Second,
+			Load: Load{Clients: 60, Backoff: 50 * ms, Kind: func(client, number int) *Kind {
+				if (number*7+client*3)%20 == 0 {
+					return &Kind{Hold: 2 * time.Second, Aside: true, Path: 2}
+				}
+				return &Kind{Path: 1}
+			}, Change: func(at time.Duration, k *Kind) *Kind {
+				if at >= 30*time.Second && at < 40*time.Second {
+					return &Kind{Hold: ms, Fails: true, Aside: k.Aside, Path: k.Path}
+				}
+				return k
+			}}},
+		{Name: "429 above 13 and patient clients", What: "the application returns 429 above 13 concurrent requests, and clients wait for 50 ms after an error", Sweep: []int{12, 13},
+			App:  func() App { return &Pool{Workers: 100, Time: 60 * ms, Reject: 13} },
+			Load: Load{Clients: 40, Backoff: 50 * ms}},
 	}
 }
 

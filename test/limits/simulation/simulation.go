@@ -19,6 +19,9 @@ type Load struct {
 	Rate    func(at time.Duration) float64
 	Depth   int                            // maximum number of queued requests; 0 means no limit
 	Kind    func(client, number int) *Kind // returns the kind of the next request of a client; may be nil or return nil
+
+	Change  func(at time.Duration, k *Kind) *Kind // returns the kind of a request that is sent at a given time, instead of k; nil means k
+	Backoff time.Duration                         // a client waits for this time after an error
 }
 
 // A Kind describes requests that differ from the others. The zero value describes usual
@@ -148,6 +151,7 @@ const (
 	read     // the client has read the response
 	leaves   // the client disconnects
 	released // the slot of a disconnected client is released
+	returns  // a client sends its next request after an error
 )
 
 func (w *world) handle(e event) {
@@ -175,6 +179,8 @@ func (w *world) handle(e event) {
 		w.leave(e.job)
 	case released:
 		w.release(e.job, adapt.Unfinished)
+	case returns:
+		w.arrive(e.job.client)
 	default:
 		w.run.App.event(w, e.job, e.what)
 	}
@@ -206,9 +212,12 @@ func (w *world) arrive(client int) {
 		if k := f(client, w.sent[client]); k != nil {
 			j.kind = k
 		}
-		if k := j.kind; k.Scale > 0 {
-			j.first, j.last = j.first*k.Scale, j.last*k.Scale
-		}
+	}
+	if f := w.run.Load.Change; f != nil {
+		j.kind = f(time.Duration(w.now), j.kind)
+	}
+	if k := j.kind; k.Scale > 0 {
+		j.first, j.last = j.first*k.Scale, j.last*k.Scale
 	}
 	w.sent[client]++
 	if depth := w.run.Load.Depth; depth > 0 && w.waiting >= depth {
@@ -368,11 +377,20 @@ func (w *world) finish(j *job) {
 	}
 	w.release(j, result)
 	if w.run.Load.Clients > 0 && !j.gone {
-		w.arrive(j.client)
+		w.next(j)
 	}
 	if j.kind.Patience == 0 { // a pending event can refer to other jobs
 		j.next, w.free = w.free, j
 	}
+}
+
+// next sends the next request of the client of j.
+func (w *world) next(j *job) {
+	if pause := w.run.Load.Backoff; j.failed && pause > 0 {
+		w.after(pause, &job{client: j.client}, returns)
+		return
+	}
+	w.arrive(j.client)
 }
 
 func (w *world) measured() bool { return w.now >= int64(w.run.From) }

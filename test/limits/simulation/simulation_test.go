@@ -149,6 +149,17 @@ func TestRejectionsReduceFirstLimit(t *testing.T) {
 	}
 }
 
+func TestFewRequestsAreRejected(t *testing.T) {
+	for _, start := range []int{0, 32} {
+		run := Run{App: &Pool{Workers: 100, Time: 60 * ms, Reject: 13}, Load: Load{Clients: 40, Backoff: 50 * ms}, For: usual, From: Settled, Seed: 2}
+		got, points := follow(&run, adapt.New(adapt.Settings{Max: Ceiling, Start: start}))
+		answered := got.Throughput * (run.For - run.From).Seconds()
+		if failed := float64(got.Failed); answered < 0.95*216*60 || failed > 0.1*answered {
+			t.Errorf("first limit %d: got %v responses and %v errors, want at least 0.95 of 216/s, and at most 10 %% errors\n%v", start, answered, failed, points)
+		}
+	}
+}
+
 func TestLimitStaysWithinBounds(t *testing.T) {
 	for _, s := range []adapt.Settings{{Min: 1, Max: 1}, {Min: 3, Max: 3}, {Min: 2, Max: 6}, {Min: 20, Max: 40}} {
 		l := adapt.New(s)
