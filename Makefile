@@ -91,15 +91,17 @@ load: ## Run the injector with the maximum load (about one minute, requires all 
 conformance: ## Run the conformance tests; QUEUE_PROXY=path selects another binary.
 	QUEUE_PROXY=$(abspath $(QUEUE_PROXY)) $(GO) test -count=1 -timeout $(if $(QUEUE_PROXY_FIXED_PORTS),30m,5m) ./test/conformance/...
 
+CONFORMANCE_TABLES = -write test/conformance/results.txt -summary docs/conformance.md
+
 # The binaries of Knative are built from its modules. -write keeps the results of other binaries. The
 # target takes about 30 minutes. It requires the packages of test/conformance/setup, and root or user
 # namespaces.
 conformance-table: build conformance-program ## Run the suite with our binary and the binaries of KNATIVE, and write docs/conformance.md.
-	bin/queue-proxy-conformance -bin bin/queue-proxy -write docs/conformance.md
+	bin/queue-proxy-conformance -bin bin/queue-proxy $(CONFORMANCE_TABLES)
 	for release in $(KNATIVE); do \
 		(cd test/knative/$$release && $(GO_BUILD) -o $(CURDIR)/bin/knative-$$release knative.dev/serving/cmd/queue) && \
 		name="Knative $$release ($$(cd test/knative/$$release && $(GO) list -m -f '{{.Version}}' knative.dev/serving))" && \
-		{ bin/queue-proxy-conformance -bin bin/knative-$$release -fixed-ports -name "$$name" -write docs/conformance.md || [ $$? -eq 1 ]; } || exit 1; \
+		{ bin/queue-proxy-conformance -bin bin/knative-$$release -fixed-ports -name "$$name" $(CONFORMANCE_TABLES) || [ $$? -eq 1 ]; } || exit 1; \
 	done
 
 admission: ## Test the injector with the admission code of the API server; the first run takes minutes.
@@ -112,7 +114,7 @@ h2spec: ## Run h2spec with the sidecar and with the reverse proxy of the standar
 	cd test/h2spec && $(GO) vet ./... && $(GO) test -count=1 -timeout 4m -v ./...
 
 # All rows take about two hours. With -write in ARGS, the results are written to the table in
-# test/endurance/README.md.
+# test/endurance/results.txt.
 endurance: ## Run the endurance tests with real clients and servers (Debian). ARGS='-run REGEXP -seconds 5', QUEUE_PROXY=path.
 	test/endurance/setup $(if $(filter -quick,$(ARGS)),quick)
 	@mkdir -p bin
@@ -151,7 +153,7 @@ cluster: ## Test both images in a Kubernetes cluster with Knative Serving (Debia
 	$(GO) vet -tags cluster ./test/cluster
 	$(GO) test -tags cluster -count=1 -timeout 25m -parallel 4 -v ./test/cluster $(if $(CLUSTER),-run '$(CLUSTER)')
 
-cluster-full: ## Run the tests of Knative, KEDA and the HPA in this cluster. CLUSTER=NAME selects tests; ARGS=-update writes the tables in the documents.
+cluster-full: ## Run the tests of Knative, KEDA and the HPA in this cluster. CLUSTER=NAME selects tests; ARGS=-update writes the results.
 	@$(SELECTION) -tags cluster,clusterfull -run '$(CLUSTER)' ./test/cluster
 	test/cluster/setup full
 	$(GO) vet -tags cluster,clusterfull ./test/cluster

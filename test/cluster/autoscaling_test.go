@@ -254,7 +254,7 @@ func settle(t *testing.T, all []*scaled) {
 	}
 }
 
-// scalersTable prints the results and, with -update, writes them to the documents.
+// scalersTable prints the results and, with -update, writes them to results.txt.
 func scalersTable(t *testing.T, all []*scaled) {
 	t.Helper()
 	var b strings.Builder
@@ -266,7 +266,7 @@ func scalersTable(t *testing.T, all []*scaled) {
 		moduleVersion(t, "prometheus-adapter", "sigs.k8s.io/prometheus-adapter"), machineLine(), b.String())
 	fmt.Printf("\n%s\n", text)
 	if *update && !t.Failed() {
-		if err := harness.WriteSection(autoscaling+"/README.md", "autoscalers", "\n"+text+"\n"); err != nil {
+		if err := harness.WriteSection("results.txt", "autoscalers", "\n"+text+"\n"); err != nil {
 			t.Error(err)
 		}
 	}

@@ -88,7 +88,7 @@ func TestFullComparisonWithKnativeImage(t *testing.T) {
 		it.version(), moduleVersion(t, *release, "knative.dev/serving"), *rounds, machineLine(), before, loadAverage(), besideTable(both))
 	fmt.Printf("\n%s\n", text)
 	if *update && !t.Failed() {
-		if err := harness.WriteSection("../../docs/knative.md", "beside", "\n"+text+"\n"); err != nil {
+		if err := harness.WriteSection("results.txt", "beside", "\n"+text+"\n"); err != nil {
 			t.Error(err)
 		}
 	}

@@ -12,15 +12,16 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/ledger"
 )
 
-// report prints the table of all scenarios with traffic. If well is true and -update is set, it also writes the table into
-// the document.
+// report prints the table of all scenarios with traffic. If well is true and -update is set, it also writes the table to
+// results.txt, and the sum to the document.
 func report(well bool) error {
 	if len(results.all) == 0 {
 		return nil
 	}
 	slices.SortFunc(results.all, func(a, b *result) int { return strings.Compare(a.scenario, b.scenario) })
+	const columns = " | sent | application | sidecar | broken | lost |\n|---|---|---|---|---|---|\n"
 	var b strings.Builder
-	b.WriteString("| scenario | sent | application | sidecar | broken | lost |\n|---|---|---|---|---|---|\n")
+	b.WriteString("| scenario" + columns)
 	var sum result
 	for _, r := range results.all {
 		byUs := fmt.Sprint(r.count[ledger.FromSidecar])
@@ -32,10 +33,15 @@ func report(well bool) error {
 			sum.count[v] += n
 		}
 	}
-	fmt.Fprintf(&b, "| **all** | %d | %d | %d | %d | **%d** |\n", sum.sent(), sum.count[ledger.FromApp], sum.count[ledger.FromSidecar], sum.count[ledger.Broken], sum.count[ledger.Lost])
+	all := fmt.Sprintf(" | %d | %d | %d | %d | **%d** |\n", sum.sent(), sum.count[ledger.FromApp], sum.count[ledger.FromSidecar], sum.count[ledger.Broken], sum.count[ledger.Lost])
+	b.WriteString("| **all**" + all)
 	fmt.Printf("\n%s\n", b.String())
 	if !*update || !well {
 		return nil
 	}
-	return harness.WriteSection("../../docs/reliability.md", "cluster", "\n"+b.String()+"\n")
+	if err := harness.WriteSection("results.txt", "scenarios", "\n"+b.String()+"\n"); err != nil {
+		return err
+	}
+	summary := fmt.Sprintf("\n| scenarios%s| %d%s\n", columns, len(results.all), all)
+	return harness.WriteSection("../../docs/reliability.md", "cluster", summary)
 }

@@ -54,6 +54,7 @@ func TestProgramRejectsInvalidOptions(t *testing.T) {
 		"-bin does-not-exist":                  "no such file or directory",
 		"-url a:1":                             `-url "a:1": want http://HOST:PORT or https://HOST:PORT`,
 		"-url http://a:1 -run (":               "missing closing )",
+		"-bin a -summary b":                    "-summary requires -write",
 		"-url http://a:1 -fixed-ports -run Qu": "-fixed-ports requires -bin",
 		"-url http://a:1 http://b":             `unexpected argument "http://b"`,
 		"-url http://a:1 -run Qu":              `no check that can run matches -run "Qu"`,
@@ -117,5 +118,19 @@ func TestWriteDocumentKeepsOtherResults(t *testing.T) {
 		if !strings.Contains(string(got), want) {
 			t.Errorf("got no %q in\n%s", want, got)
 		}
+	}
+	summary := filepath.Join(t.TempDir(), "summary.md")
+	if err := os.WriteFile(summary, []byte("<!-- "+tablesName+" -->\n<!-- /"+tablesName+" -->\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := writeSummary(summary, path, checks, sections); err != nil {
+		t.Fatal(err)
+	}
+	got, err = os.ReadFile(summary)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(got), "| 3.1 Concurrency | 2 | 1 | 1 |\n") || strings.Contains(string(got), "TestA") {
+		t.Errorf("got summary\n%s\nwant only the number of passed checks of each section", got)
 	}
 }

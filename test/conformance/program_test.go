@@ -56,6 +56,7 @@ type program struct {
 	fixedPorts  bool
 	log         string
 	write, name string
+	summary     string
 	selected    *regexp.Regexp
 }
 
@@ -89,6 +90,7 @@ func parseProgram(args []string, stdout, stderr io.Writer) (*program, error) {
 	pattern := flags.String("run", "", "only run checks that match this `regexp`; in the table of -write, the others keep their results")
 	flags.StringVar(&p.log, "log", "", "write the output of the checks to this `file`")
 	flags.StringVar(&p.write, "write", "", "write the results to a table in this Markdown `file`, and keep the results of other binaries in it")
+	flags.StringVar(&p.summary, "summary", "", "also write the number of passed checks of each section to this Markdown `file`; requires -write")
 	flags.StringVar(&p.name, "name", "queue-proxy", "`name` of the binary in the table of -write")
 	showVersion := flags.Bool("version", false, "print the version")
 	err := flags.Parse(args)
@@ -106,6 +108,8 @@ func parseProgram(args []string, stdout, stderr io.Writer) (*program, error) {
 		err = fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	case (p.bin == "") == (p.url == ""):
 		err = errors.New("one of -bin and -url is required; see -help")
+	case p.summary != "" && p.write == "":
+		err = errors.New("-summary requires -write")
 	case p.url != "" && p.fixedPorts:
 		err = errors.New("-fixed-ports requires -bin")
 	case p.url != "":
@@ -165,6 +169,9 @@ func (p *program) run(stdout, stderr io.Writer) (failed bool, err error) {
 	counts := printChecks(stdout, all, results)
 	if p.write != "" {
 		err = writeDocument(p.write, p.name, all, sections, results, p.selected.String() != "")
+	}
+	if err == nil && p.summary != "" {
+		err = writeSummary(p.summary, p.write, all, sections)
 	}
 	return counts[failure] > 0, err
 }

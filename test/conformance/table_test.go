@@ -117,6 +117,16 @@ func writeDocument(path, name string, checks []check, sections []section, result
 	return harness.WriteSection(path, tablesName, "\n"+all.summary(sections, checks)+"\n"+all.table(checks)+"\n")
 }
 
+// writeSummary writes the number of passed checks of each section to a document. It reads the results from
+// a document of writeDocument.
+func writeSummary(path, results string, checks []check, sections []section) error {
+	_, tables, _, err := harness.ReadSection(results, tablesName)
+	if err != nil {
+		return err
+	}
+	return harness.WriteSection(path, tablesName, "\n"+parseTables(tables).summary(sections, checks)+"\n")
+}
+
 // parseTables reads the results in the table of checks.
 func parseTables(text string) *columns {
 	all := &columns{results: map[string]map[string]result{}}

@@ -30,7 +30,7 @@ var (
 // usualClients is the default number of clients of a fault.
 const usualClients = 8
 
-// A fault is a row of the table in docs/reliability.md.
+// A fault is a row of the table in results.txt.
 type fault struct {
 	name string
 	what string // method
@@ -104,7 +104,7 @@ func (s *stage) note(e ...ledger.Entry) {
 // length is the duration of the requests of each fault.
 const length = 4 * time.Second
 
-// Each fault runs in a separate pod. No request can be lost. The test writes the table of
+// Each fault runs in a separate pod. No request can be lost. The test writes results.txt, and the sum of all faults to
 // docs/reliability.md.
 func TestFaults(t *testing.T) {
 	t.Parallel() // with the example, which needs little CPU time
@@ -131,7 +131,7 @@ func TestFaults(t *testing.T) {
 		})
 	}
 	if *only == "" && !t.Failed() {
-		writeTable(t, rows)
+		writeResults(t, rows)
 	}
 }
 
@@ -258,11 +258,12 @@ func (y *tally) all() string {
 	return b.String()
 }
 
-func writeTable(t *testing.T, rows []*tally) {
+// writeResults writes the table of all faults to results.txt, and their sum to the document.
+func writeResults(t *testing.T, rows []*tally) {
 	t.Helper()
+	const columns = "sent | application | sidecar | broken | lost |\n"
 	var b strings.Builder
-	fmt.Fprintf(&b, "\nSeed %d. The columns contain numbers of requests.\n\n", *seed)
-	b.WriteString("| fault | method | sent | application | sidecar | broken | lost |\n|---|---|---|---|---|---|---|\n")
+	fmt.Fprintf(&b, "The results of `make e2e`, in a Markdown table. Seed %d.\n\n| fault | method | %s|---|---|---|---|---|---|---|\n", *seed, columns)
 	total := &tally{}
 	for _, y := range rows {
 		fmt.Fprintf(&b, "| %s | %s | %d | %s | %s | %s | %s |\n", y.name, y.what, y.sent(), y.cell(ledger.FromApp), y.cell(ledger.FromSidecar), y.cell(ledger.Broken), y.cell(ledger.Lost))
@@ -270,9 +271,12 @@ func writeTable(t *testing.T, rows []*tally) {
 			total.count[v] += n
 		}
 	}
-	fmt.Fprintf(&b, "| **all** | | %d | %d | %d | %d | **%d** |\n\n", total.sent(), total.count[ledger.FromApp], total.count[ledger.FromSidecar], total.count[ledger.Broken], total.count[ledger.Lost])
-	harness.NoError(t, harness.WriteSection("../../docs/reliability.md", "table", b.String()))
-	t.Logf("%d faults, %d requests, %d lost; the table is in docs/reliability.md", len(rows), total.sent(), total.count[ledger.Lost])
+	sum := fmt.Sprintf(" | %d | %d | %d | %d | **%d** |\n", total.sent(), total.count[ledger.FromApp], total.count[ledger.FromSidecar], total.count[ledger.Broken], total.count[ledger.Lost])
+	b.WriteString("| **all** |" + sum)
+	harness.NoError(t, os.WriteFile("results.txt", []byte(b.String()), 0o644))
+	summary := fmt.Sprintf("\n| faults | %s|---|---|---|---|---|---|\n| %d%s\n", columns, len(rows), sum)
+	harness.NoError(t, harness.WriteSection("../../docs/reliability.md", "faults", summary))
+	t.Logf("%d faults, %d requests, %d lost; the table is in test/e2e/results.txt", len(rows), total.sent(), total.count[ledger.Lost])
 }
 
 // bare connects to the pod and sends text. The caller closes the connection.

@@ -11,7 +11,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/ledger"
 )
 
-// A tally counts the requests of a row of docs/reliability.md.
+// A tally counts the requests of a row of results.txt.
 type tally struct {
 	name, what string
 	count      [ledger.Verdicts]int

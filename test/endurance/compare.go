@@ -23,11 +23,11 @@ type settings struct {
 	self    string         // path of this program
 	sidecar string         // path of the sidecar
 	modules string         // folder node_modules
-	page    string         // document with the table
+	page    string         // file with the table
 	seconds int            // duration of a row; 0 means defaultSeconds, or longer until the minimum number of requests is reached
 	quick   bool           // short selection for CI, without HAProxy
 	hour    bool           // the row that takes an hour, with the sidecar only
-	write   bool           // write the lines of the rows into the table of the document
+	write   bool           // write the lines of the rows into the table
 	list    bool           // list the rows only
 	only    string         // variants to run, as a regular expression
 	rows    *regexp.Regexp // rows to run
@@ -54,12 +54,12 @@ func readSettings(args []string) (*settings, error) {
 	})
 	f.BoolVar(&s.quick, "quick", false, "run a subset of the rows, without HAProxy")
 	f.BoolVar(&s.hour, "hour", false, "run the row that takes an hour, without HAProxy")
-	f.BoolVar(&s.write, "write", false, "write the results to the table in the document")
+	f.BoolVar(&s.write, "write", false, "write the results to the table in the file")
 	f.BoolVar(&s.list, "list", false, "list the rows")
 	f.StringVar(&s.only, "variants", "", "run only variants (direct, sidecar, HAProxy, nginx) that match this regular expression")
 	f.StringVar(&s.sidecar, "sidecar", "bin/queue-proxy", "path of the queue-proxy program")
 	f.StringVar(&s.modules, "modules", "bin/endurance-peers/node_modules", "directory that contains the npm packages")
-	f.StringVar(&s.page, "page", "test/endurance/README.md", "document that contains the table")
+	f.StringVar(&s.page, "page", "test/endurance/results.txt", "file that contains the table")
 	if err := f.Parse(args); err != nil {
 		return nil, err
 	}

@@ -83,7 +83,7 @@ func TestPromisesOfConformanceChecksExist(t *testing.T) {
 
 // The results are written by make conformance-table.
 func TestConformanceResultsAreComplete(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join(root, "docs/conformance.md"))
+	text, err := os.ReadFile(filepath.Join(root, "test/conformance/results.txt"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,5 +95,14 @@ func TestConformanceResultsAreComplete(t *testing.T) {
 	}
 	if got := strings.Count(string(text), "\n| `Test"); got != len(checks) {
 		t.Errorf("got %d rows, want %d", got, len(checks))
+	}
+	document, err := os.ReadFile(filepath.Join(root, "docs/conformance.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, summary, _ := strings.Cut(string(text), "<!-- checks -->")
+	summary, _, found := strings.Cut(summary, "\n| check |")
+	if !found || !strings.Contains(string(document), "<!-- checks -->"+summary+"\n<!-- /checks -->") {
+		t.Errorf("docs/conformance.md: got no summary of test/conformance/results.txt, want\n%s", summary)
 	}
 }

@@ -5,5 +5,5 @@
 //
 // There is a pause after each minute of traffic. In each pause, the memory of the sidecar is measured. All counters
 // must be equal, and the number of goroutines and files must be the same as in the first pause. The memory must not
-// grow during the run. A run of at least half an hour writes its tables into README.md.
+// grow during the run. A run of at least half an hour writes its tables to results.txt.
 package soak

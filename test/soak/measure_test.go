@@ -216,7 +216,7 @@ const (
 )
 
 // report prints the tables and fails if the memory grows. After a long run without failures, it
-// writes the tables into the document.
+// writes the tables to results.txt.
 func (s *soak) report() {
 	s.t.Helper()
 	if s.base == nil || len(s.samples) < leastOf {
@@ -270,7 +270,7 @@ func (s *soak) report() {
 	}
 	s.t.Log(b.String())
 	if !s.t.Failed() && long() {
-		harness.NoError(s.t, harness.WriteSection("README.md", "soak", b.String()))
+		harness.NoError(s.t, harness.WriteSection("results.txt", "soak", b.String()))
 	}
 }
 
