@@ -157,22 +157,42 @@ func TestTestsInDocumentsExist(t *testing.T) {
 	}
 }
 
-// vulnerability matches a row of a table in docs/cves.md.
-var vulnerability = regexp.MustCompile(`(?m)^\| .*\|$`)
+// vulnerability matches a row of a table in docs/cves.md. The group is the first cell.
+var vulnerability = regexp.MustCompile(`(?m)^\| (.*?) \| .*\|$`)
+
+// cvesFile contains the first cell of each row of docs/cves.md and a test, separated by a tab.
+const cvesFile = "test/rules/cves.txt"
 
 func TestVulnerabilitiesHaveTests(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root, cvesFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := map[string]string{}
+	for line := range strings.Lines(string(text)) {
+		cell, test, found := strings.Cut(strings.TrimSuffix(line, "\n"), "\t")
+		if !found {
+			continue // a comment or an empty line
+		}
+		tests[cell] = test
+		file, name, _ := strings.Cut(test, ":")
+		code, err := os.ReadFile(filepath.Join(root, file))
+		if err != nil || !strings.Contains(string(code), "\nfunc "+name+"(") {
+			t.Errorf("%s: test %q of row %q does not exist", cvesFile, test, cell)
+		}
+	}
 	rows := 0
-	for _, row := range vulnerability.FindAllString(documents(t)[filepath.Join(root, "docs", "cves.md")], -1) {
-		if strings.HasSuffix(row, "| test |") { // the header of a table
+	for _, m := range vulnerability.FindAllStringSubmatch(documents(t)[filepath.Join(root, "docs", "cves.md")], -1) {
+		if strings.HasSuffix(m[0], "| behavior |") { // the header of a table
 			continue
 		}
 		rows++
-		if !proof.MatchString(row) {
-			t.Errorf("docs/cves.md: row %q has no reference to a test", row)
+		if tests[m[1]] == "" {
+			t.Errorf("docs/cves.md: row %q has no test in %s", m[1], cvesFile)
 		}
 	}
-	if rows == 0 {
-		t.Error("docs/cves.md: no rows found")
+	if rows == 0 || rows != len(tests) {
+		t.Errorf("got %d rows in docs/cves.md and %d in %s, want the same rows", rows, len(tests), cvesFile)
 	}
 }
 
