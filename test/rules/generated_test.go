@@ -77,14 +77,14 @@ func linterRules(*testing.T) string {
 	return b.String()
 }
 
-// packageTable returns the packages of the plan, with the first sentence of the documentation of each
-// package but without the subject of the sentence.
+// packageTable returns the packages of the programs. It describes each package by the first sentence of
+// the package comment, without the subject and without details after a colon.
 func packageTable(t *testing.T) string {
 	t.Helper()
 	b := strings.Builder{}
 	b.WriteString("\n| package | purpose |\n|---|---|\n")
 	for _, r := range plan {
-		if strings.HasPrefix(r.path, "test/") {
+		if strings.HasPrefix(r.path, "test/") || strings.HasPrefix(r.path, "hack/") {
 			continue
 		}
 		purpose := ""
@@ -102,6 +102,7 @@ func packageTable(t *testing.T) string {
 				purpose = rest
 			}
 		}
+		purpose, _, _ = strings.Cut(strings.TrimSuffix(purpose, "."), ":")
 		fmt.Fprintf(&b, "| `%s` | %s |\n", r.path, strings.ReplaceAll(purpose, "|", `\|`))
 	}
 	b.WriteString("\n")
