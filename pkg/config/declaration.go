@@ -41,7 +41,7 @@ type Config struct {
 	Traffic   `section:"Traffic"`
 	Shutdown  `section:"Shutdown" note:"See [shutdown](shutdown.md). The 'terminationGracePeriodSeconds' of the pod must be greater than the deadline."`
 	Limits    `section:"Limits"`
-	TLS       `section:"TLS" note:"TLS is enabled when the directory contains 'tls.crt' and 'tls.key'. See [tls](tls.md)."`
+	TLS       `section:"TLS" note:"TLS is enabled when the directory contains 'tls.crt' and 'tls.key'. The variables that begin with 'METRICS' apply to the metrics port. See [tls](tls.md)."`
 	Logging   `section:"Logging" note:"If the configuration is invalid, the defaults are used and a warning is logged. If the output is blocked, lines are dropped and counted."`
 	Signals   `section:"Metrics and request log" note:"If a value is invalid, the default value is used, and a warning is logged." soft:"true"`
 	Telemetry `section:"Telemetry" note:"If a value is invalid, the sidecar logs a warning and uses the default. If a variable for metrics or traces is set, it overrides the variable for both signals. See [metrics](metrics.md), [request log](request-log.md) and [tracing](tracing.md)." soft:"true"`
@@ -91,7 +91,7 @@ type Timeouts struct {
 	RequestTimeoutScope  Choice[RequestTimeoutScope] `envconfig:"REVISION_TIMEOUT_SCOPE" derived:"'first-byte' on Knative if 'OBSERVABILITY_CONFIG' is not set (releases before 1.19), otherwise 'request'" oneof:"request,first-byte" desc:"Whether 'REVISION_TIMEOUT_SECONDS' applies to the whole request, or to the time until the first byte of the response."`
 	ResponseStartTimeout Duration                    `envconfig:"REVISION_RESPONSE_START_TIMEOUT_SECONDS" default:"0" unit:"seconds" desc:"Maximum time until the first byte of the response."`
 	IdleTimeout          Duration                    `envconfig:"REVISION_IDLE_TIMEOUT_SECONDS" default:"0" unit:"seconds" desc:"Maximum time without data in either direction. This is the only timeout that applies to upgraded connections."`
-	ClientGoneGrace      Duration                    `envconfig:"CLIENT_GONE_GRACE" default:"10s" desc:"Maximum time that a request holds the slot after the client is disconnected or receives 504, if the user container is still processing the request. If the value is 0, the slot is released immediately, as in Knative."`
+	ClientGoneGrace      Duration                    `envconfig:"CLIENT_GONE_GRACE" default:"10s" desc:"Maximum time that a request holds the slot after the client is disconnected or receives 504. If the value is 0, the slot is released immediately, as in Knative."`
 	ConnectRetry         Duration                    `envconfig:"CONNECT_RETRY" default:"500ms" desc:"Maximum time to retry a connection that the user container refuses. If the time expires, the response is 502."`
 }
 
@@ -105,7 +105,7 @@ type Readiness struct {
 // Traffic configures how requests are forwarded and counted.
 type Traffic struct {
 	FullDuplex        Bool           `envconfig:"ENABLE_HTTP_FULL_DUPLEX" default:"false" desc:"Whether an HTTP/1.1 response can begin before the request is complete."`
-	ServerTiming      Bool           `envconfig:"SERVER_TIMING" default:"false" desc:"Add a 'Server-Timing' field to responses. The field contains the time in the queue and the time in the user container."`
+	ServerTiming      Bool           `envconfig:"SERVER_TIMING" default:"false" desc:"Add a 'Server-Timing' field with the time in the queue and in the user container to responses."`
 	ExcludePaths      Paths          `envconfig:"EXCLUDE_PATHS" desc:"Paths of requests that are not included in the scaling statistics, the metrics and the request log. The limits apply to these requests. The paths are compared without decoding."`
 	ExcludeUserAgents Prefixes       `envconfig:"EXCLUDE_USER_AGENTS" desc:"Prefixes of 'User-Agent' values. They have the same effect as 'EXCLUDE_PATHS'."`
 	StatsFormat       Choice[string] `envconfig:"STATS_FORMAT" default:"protobuf" oneof:"protobuf,prometheus" desc:"Format of the statistics if a client does not request a format. Knative up to 0.16 requires 'prometheus'."`
@@ -123,9 +123,9 @@ type Shutdown struct {
 
 // Limits are the limits for clients and their connections.
 type Limits struct {
-	MaxHeaderBytes Number[int]   `envconfig:"MAX_HEADER_BYTES" default:"1048576" min:"4096" max:"67108864" desc:"Maximum length in bytes of the header section of a request or a response. If a request is longer, the response is 431. If a response of the user container is longer, it is replaced by 502."`
+	MaxHeaderBytes Number[int]   `envconfig:"MAX_HEADER_BYTES" default:"1048576" min:"4096" max:"67108864" desc:"Maximum length in bytes of the header section of a request or a response. If a request is longer, the response is 431. If a response is longer, it is replaced by 502."`
 	MaxBodyBytes   Number[int64] `envconfig:"MAX_BODY_BYTES" default:"0" min:"0" max:"9223372036854775807" desc:"Maximum length in bytes of the body of a request. If a body is longer, the response is 413. 0 means no limit."`
-	MaxConnections Number[int]   `envconfig:"MAX_CONNECTIONS" default:"0" min:"0" max:"2147483647" desc:"Maximum number of open client connections on both request ports. If this number is reached, a new connection closes the connection that has been idle for the longest time. If no connection is idle, the new connection waits. 0 derives the limit from the memory limit and the limit on open files. See [file descriptors](reliability.md#file-descriptors)."`
+	MaxConnections Number[int]   `envconfig:"MAX_CONNECTIONS" default:"0" min:"0" max:"2147483647" desc:"Maximum number of open client connections on both request ports. If this number is reached, a new connection closes the connection that has been idle for the longest time, or waits. 0 derives the limit from the memory limit and the limit on open files. See [file descriptors](reliability.md#file-descriptors)."`
 	HeaderTimeout  Duration      `envconfig:"HEADER_TIMEOUT" default:"60s" min:"1ms" desc:"Maximum time to receive the header section of a request, or the rest of a TLS record (at most 60 s)."`
 	BodyTimeout    Duration      `envconfig:"BODY_TIMEOUT" default:"60s" desc:"Maximum time to wait for the next byte of a request body before the response begins. The timeout does not apply to gRPC over HTTP/2. 0 means no limit."`
 	SendTimeout    Duration      `envconfig:"SEND_TIMEOUT" default:"300s" min:"1ms" desc:"Maximum time to send the next 64 KiB of a response to the client. The timeout does not apply to upgraded connections."`
@@ -136,7 +136,7 @@ type TLS struct {
 	CertDir         Text         `envconfig:"TLS_CERT_DIR" default:"/var/lib/knative/certs" desc:"Directory of the certificate and its private key. The files can be created later."`
 	TLSMinVersion   TLSVersion   `envconfig:"QUEUE_PROXY_TLS_MIN_VERSION" default:"1.3" desc:"Minimum TLS version."`
 	TLSMaxVersion   TLSVersion   `envconfig:"QUEUE_PROXY_TLS_MAX_VERSION" desc:"Maximum TLS version. The default is the latest version."`
-	TLSCipherSuites CipherSuites `envconfig:"QUEUE_PROXY_TLS_CIPHER_SUITES" desc:"Cipher suites of TLS 1.2. The default is the default of Go. The cipher suites of TLS 1.3 are not configurable."`
+	TLSCipherSuites CipherSuites `envconfig:"QUEUE_PROXY_TLS_CIPHER_SUITES" desc:"Cipher suites of TLS 1.2. The default is the default of Go. Those of TLS 1.3 are not configurable."`
 	TLSCurves       Curves       `envconfig:"QUEUE_PROXY_TLS_CURVE_PREFERENCES" desc:"Key exchange mechanisms. The default is the default of Go."`
 	TLSClientCA     Text         `envconfig:"QUEUE_PROXY_TLS_CLIENT_CA" desc:"File that contains CA certificates. If the file is set, clients must present a certificate of one of the CAs."`
 }
@@ -150,7 +150,7 @@ type Logging struct {
 // Signals configures metrics and the request log with settings that Knative does not have.
 type Signals struct {
 	MetricsNames         Choice[string] `envconfig:"METRICS_NAMES" derived:"'default', or on Knative the names of the control plane" oneof:"default,knative-1.18,knative-1.19,knative-head,all,off" desc:"Names of the metrics that are served. See [metrics](metrics.md)."`
-	MergePort            Number[int]    `envconfig:"METRICS_MERGE_PORT" default:"0" min:"0" max:"65535" desc:"Port on which the application serves metrics. The metrics are appended to the metrics of the sidecar. 0 disables merging."`
+	MergePort            Number[int]    `envconfig:"METRICS_MERGE_PORT" default:"0" min:"0" max:"65535" desc:"Port on which the application serves metrics. They are appended to the metrics of the sidecar. 0 disables merging."`
 	MergePath            Text           `envconfig:"METRICS_MERGE_PATH" default:"/metrics" desc:"Path on which the application serves metrics."`
 	WantRequestLog       Bool           `envconfig:"REQUEST_LOG" default:"false" desc:"Write a line of JSON for each request. See [request log](request-log.md)."`
 	RequestLogErrorsOnly Bool           `envconfig:"REQUEST_LOG_ERRORS_ONLY" default:"false" desc:"Whether only failed requests are logged."`
@@ -166,8 +166,8 @@ type Telemetry struct {
 	RequestLog         Bool           `envconfig:"SERVING_ENABLE_REQUEST_LOG" default:"false" desc:"Write the request log."`
 	ProbeRequestLog    Bool           `envconfig:"SERVING_ENABLE_PROBE_REQUEST_LOG" default:"false" desc:"Include probes in the request log."`
 	RequestLogTemplate Text           `envconfig:"SERVING_REQUEST_LOG_TEMPLATE" desc:"Template for a line of the request log, in the syntax of the Go package text/template."`
-	MetricsBackend     Choice[string] `envconfig:"SERVING_REQUEST_METRICS_BACKEND" oneof:"prometheus,opencensus,none" desc:"Metrics backend in Knative releases before 1.19. If the value is 'opencensus', metrics are not pushed and a warning is logged."`
-	MetricsHost        Text           `envconfig:"METRICS_PROMETHEUS_HOST" derived:"the host of 'requestMetrics.endpoint' in 'OBSERVABILITY_CONFIG' if 'requestMetrics.protocol' is 'prometheus', otherwise unset" desc:"Address on which metrics are served. The default is all addresses of the pod. If the address does not belong to the pod, metrics are not served and a warning is logged."`
+	MetricsBackend     Choice[string] `envconfig:"SERVING_REQUEST_METRICS_BACKEND" oneof:"prometheus,opencensus,none" desc:"Metrics backend in Knative releases before 1.19. If the value is 'opencensus', metrics are not pushed."`
+	MetricsHost        Text           `envconfig:"METRICS_PROMETHEUS_HOST" derived:"the host of 'requestMetrics.endpoint' in 'OBSERVABILITY_CONFIG' if 'requestMetrics.protocol' is 'prometheus', otherwise unset" desc:"Address on which metrics are served. The default is all addresses of the pod. If the address does not belong to the pod, metrics are not served."`
 	MetricsTLS
 	TracingBackend    Choice[string] `envconfig:"TRACING_CONFIG_BACKEND" oneof:"none,zipkin" desc:"Trace backend in Knative releases before 1.19."`
 	ZipkinEndpoint    Text           `envconfig:"TRACING_CONFIG_ZIPKIN_ENDPOINT" hide:"url" desc:"URL of the Zipkin v2 API."`
@@ -200,7 +200,7 @@ type MetricsTLS struct {
 	Cert         Text         `envconfig:"METRICS_PROMETHEUS_TLS_CERT" desc:"Certificate file. If the file is set, the metrics are served only over TLS."`
 	Key          Text         `envconfig:"METRICS_PROMETHEUS_TLS_KEY" desc:"File that contains the private key of the certificate."`
 	ClientAuth   Text         `envconfig:"METRICS_PROMETHEUS_TLS_CLIENT_AUTH" desc:"Whether scrapers must present a certificate: 'none', 'optional' or 'require'."`
-	ClientCA     Text         `envconfig:"METRICS_PROMETHEUS_TLS_CLIENT_CA_FILE" desc:"File that contains the CA certificates for client certificates of scrapers."`
+	ClientCA     Text         `envconfig:"METRICS_PROMETHEUS_TLS_CLIENT_CA_FILE" desc:"File with CA certificates for scrapers."`
 	MinVersion   TLSVersion   `envconfig:"METRICS_PROMETHEUS_TLS_MIN_VERSION" default:"1.3" desc:"Minimum TLS version of the metrics port."`
 	MaxVersion   TLSVersion   `envconfig:"METRICS_PROMETHEUS_TLS_MAX_VERSION" desc:"Maximum TLS version of the metrics port."`
 	CipherSuites CipherSuites `envconfig:"METRICS_PROMETHEUS_TLS_CIPHER_SUITES" desc:"Cipher suites of the metrics port for TLS 1.2."`

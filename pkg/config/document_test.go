@@ -164,10 +164,11 @@ var shortAllowed = strings.NewReplacer(
 )
 
 // markdown returns the tables of the settings. A variable for one signal of OpenTelemetry is in the row of
-// the variable for all signals.
+// the variable for all signals, and a TLS variable of the metrics port is in the row of the request port.
 func markdown() string {
 	var b strings.Builder
 	lists := map[string]string{} // long lists of allowed values, with the variable that has the list
+	everything := everyName()
 	for _, s := range new(Config).sections() {
 		fmt.Fprintf(&b, "\n### %s\n\n", s.title)
 		if s.note != "" {
@@ -190,9 +191,15 @@ func markdown() string {
 			if all := allSignals.Replace(f.Name()); all != f.Name() && known[all] {
 				continue
 			}
+			if slices.Contains(everything, requestPort.Replace(f.Name())) && requestPort.Replace(f.Name()) != f.Name() {
+				continue
+			}
 			name, desc := "`"+strings.Join(f.names(), "`, else `")+"`", code(f.tag.Get("desc"), "`")
 			if one := oneSignal(f.Name()); known[one[0]] {
 				name += ", `" + strings.Join(one, "`, `") + "`"
+			}
+			if metrics := metricsPort.Replace(f.Name()); metrics != f.Name() && slices.Contains(everything, metrics) {
+				name += ", `" + metrics + "`"
 			}
 			allowed := shortAllowed.Replace(f.allowed())
 			if first := lists[allowed]; first != "" {
@@ -209,6 +216,12 @@ func markdown() string {
 }
 
 const otlpPrefix = "OTEL_EXPORTER_OTLP_"
+
+// requestPort and metricsPort convert the TLS variables of one port to those of the other port.
+var (
+	requestPort = strings.NewReplacer("METRICS_PROMETHEUS_TLS_", "QUEUE_PROXY_TLS_")
+	metricsPort = strings.NewReplacer("QUEUE_PROXY_TLS_", "METRICS_PROMETHEUS_TLS_")
+)
 
 // allSignals returns the variable for all signals.
 var allSignals = strings.NewReplacer(otlpPrefix+"METRICS_", otlpPrefix, otlpPrefix+"TRACES_", otlpPrefix)
