@@ -332,6 +332,9 @@ func TestTableReplacesTextBetweenMarkers(t *testing.T) {
 		strings.Contains(text, "old\n") || strings.Count(text, "### Tables") != 1 {
 		t.Errorf("got\n%s\nwant the results exactly once, between the markers", text)
 	}
+	if row := "| **CPU time of the proxy per request, µs: HTTP/1.1 over TLS 1.3** | | | | | | | |\n"; !strings.Contains(text, row) {
+		t.Errorf("got\n%s\nwant the row %q, because sections with the same columns are one table", text, row)
+	}
 	if _, err := splice([]byte("no markers"), resultsName, nil); err == nil {
 		t.Errorf("document without markers: got no error")
 	}

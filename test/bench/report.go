@@ -25,7 +25,7 @@ type section struct {
 	peers  []string
 	rows   []row
 	ratios []ratio // last columns
-	print  bool    // the section is only printed and not part of the document
+	print  bool    // the section is only in the complete report and not part of the document
 }
 
 // A row contains one measure.
@@ -68,7 +68,7 @@ var sections = []section{
 	{short: "CPU", title: "CPU time of the proxy per request, µs: HTTP/1.1 over TLS 1.3", peers: proxies, ratios: usual, rows: rowsOf("cpu", "µs", 1, "tls")},
 	{short: "CPU", title: "CPU time of the proxy per request, µs: HTTP/2 clients, HTTP/1.1 application", peers: proxies, ratios: usual, rows: rowsOf("cpu", "µs", 1, "h2")},
 	{short: "CPU", title: "CPU time of the proxy per call, µs: gRPC over HTTP/2", peers: proxies, ratios: usual, rows: rowsOf("cpu", "µs", 1, "grpc")},
-	{short: "CPU", title: "CPU time per request, ratio to HAProxy in paired rounds", peers: []string{ours}, rows: []row{
+	{short: "CPU", title: "CPU time per request, ratio to HAProxy in paired rounds", peers: []string{ours}, print: true, rows: []row{
 		{id: "paired/get-16", title: "GET 1 KB, 16 connections, paired", unit: "× " + haproxy, digits: 2, interval: true},
 		{id: "paired/get-64", title: "GET 1 KB, 64 connections, paired", unit: "× " + haproxy, digits: 2, interval: true},
 	}},
@@ -351,7 +351,7 @@ func (t table) print(w io.Writer) {
 // markdown writes the table in Markdown.
 func (t table) markdown(w io.Writer) {
 	for i, line := range t {
-		fmt.Fprintln(w, "| "+strings.Join(line, " | ")+" |")
+		fmt.Fprintln(w, strings.ReplaceAll("| "+strings.Join(line, " | ")+" |", "  |", " |"))
 		if i == 0 {
 			fmt.Fprintln(w, "|"+strings.Repeat("---|", len(line)))
 		}
@@ -453,20 +453,32 @@ func markdown(r *Results, plotName string) []byte {
 		b.WriteString("\n")
 	}
 	b.WriteString("### Tables\n\n")
+	for _, t := range mergedTables(r) {
+		t.markdown(&b)
+	}
+	return b.Bytes()
+}
+
+// mergedTables returns the tables of the document. Successive sections with the same columns are one table, in which
+// each section begins with a line that contains its title and notes.
+func mergedTables(r *Results) []table {
+	var all []table
 	for i := range sections {
 		s := &sections[i]
 		t := s.cells(r, withoutSpread)
 		if len(t) == 1 || s.own != "" || s.print {
 			continue
 		}
-		fmt.Fprintf(&b, "**%s**\n\n", s.title)
-		t.markdown(&b)
+		title := make([]string, len(t[0]))
+		title[0] = "**" + s.title + "**"
 		for _, note := range s.notes(r) {
-			fmt.Fprintf(&b, "* %s\n", note)
+			title[0] += " (" + note + ")"
 		}
-		if len(s.notes(r)) > 0 {
-			b.WriteString("\n")
+		if last := len(all) - 1; last >= 0 && slices.Equal(all[last][0], t[0]) {
+			all[last] = slices.Concat(all[last], table{title}, t[1:])
+		} else {
+			all = append(all, slices.Concat(table{t[0], title}, t[1:]))
 		}
 	}
-	return b.Bytes()
+	return all
 }
