@@ -26,7 +26,7 @@ import (
 // workloadsDir contains the facts and the labels of real workloads. Its README describes both.
 const workloadsDir = "../../pkg/inject/testdata/workloads/"
 
-var held = flag.Bool("held", false, "measure the held half of the real workloads instead; at most two runs, each with a row in docs/injection.md")
+var held = flag.Bool("held", false, "measure the held half of the real workloads instead; at most two runs, each with a row in pkg/inject/testdata/workloads/README.md")
 
 var clones = flag.String("clones", "", "directory with a clone of each repository of the real workloads as owner/name; TestInjectionOfRealFilesIsStable reads the files from it")
 
