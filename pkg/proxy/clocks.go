@@ -38,7 +38,7 @@ type deadlines struct {
 	// not wait. It is 1 during a wait if Clocks.Body is 0, because the start is not needed.
 	waitStart atomic.Int64
 
-	offer atomic.Int64 // start of the wait for the client to read the response, in nanoseconds after start; 0 if no write waits
+	offer atomic.Int64 // when the current write began to wait for the client, in nanoseconds since start; 0 if no write is waiting
 }
 
 // begin starts the timeouts of a request that arrived at now.

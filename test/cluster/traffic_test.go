@@ -234,7 +234,7 @@ var results struct {
 }
 
 // reconcile compares the records of the clients, the application and the sidecar, and adds the
-// row of the scenario. No request can be lost. It waits for up to 10 seconds for the logs.
+// row of the scenario. No request may be lost. It waits for up to 10 seconds for the logs.
 func (c *clients) reconcile(scenario string, x ledger.Exceptions) *result {
 	c.s.t.Helper()
 	entries := c.leave()

@@ -104,8 +104,8 @@ func (s *stage) note(e ...ledger.Entry) {
 // length is the duration of the requests of each fault.
 const length = 4 * time.Second
 
-// Each fault runs in a separate pod. No request can be lost. The test writes results.txt, and the sum of all faults to
-// docs/reliability.md.
+// Each fault runs in a separate pod. No request may be lost. The test writes results.txt, and the totals of all
+// faults to docs/reliability.md.
 func TestFaults(t *testing.T) {
 	t.Parallel() // with the example, which needs little CPU time
 	pattern, err := regexp.Compile(*only)

@@ -262,8 +262,8 @@ func (p *Proxy) WantCounts(served, given uint64) {
 	}
 }
 
-// WantBounds waits until the bounds and client errors with these names have events. It reports an
-// error if another one has events, or if an event has no peer.
+// WantBounds waits until an event was recorded for each of the named bounds and client errors. It reports an
+// error if an event was recorded for another bound or client error, or if an event has no peer.
 func (p *Proxy) WantBounds(names ...bound.Name) {
 	p.T.Helper()
 	for _, name := range names {

@@ -157,7 +157,7 @@ func (b *record) take(now time.Time) (e Event, wait time.Duration) {
 	return e, 0
 }
 
-// advance clears the slots between the latest slot and slot. b.mu is held.
+// advance clears the slots between the latest slot and slot. b.mu must be held.
 func (b *record) advance(slot int) {
 	for i := max(b.slot, slot-slots) + 1; i <= slot; i++ {
 		b.slots[i%slots] = 0

@@ -63,7 +63,7 @@ type rule struct {
 	check func(*evidence) (match, bool)
 }
 
-// A match describes a problem that exists. If since is zero, the problem started when the rule first matched.
+// A match describes a problem that a rule has detected. If since is zero, the problem started when the rule first matched.
 type match struct {
 	confidence      confidence
 	since           time.Time

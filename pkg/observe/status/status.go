@@ -237,8 +237,8 @@ func (b *Board) FirstProblem(o *observation.Observation) string {
 	return problem
 }
 
-// problem returns the problem of a pod, or "". A complete response of the app, also to a kubelet probe, excludes
-// all problems.
+// problem describes why requests do not reach the application of a ready pod. It returns "" if there has been
+// a complete response from the application, even to a kubelet probe.
 func (b *Board) problem(ready bool) string {
 	switch {
 	case b.probed.Load() || b.ended[observation.OK].Load() > 0 || b.ended[appErrors].Load() > 0:

@@ -64,7 +64,7 @@ const (
 	intValueField    = 3
 )
 
-// maxPrefix is the maximum length of the tag and the length of a message in bytes.
+// maxPrefix is the maximum size in bytes of the tag of a message together with its encoded length.
 const maxPrefix = 1 + 5
 
 // otlpKind returns the OTLP span kind for an OpenCensus span kind.
@@ -300,7 +300,7 @@ func separator(i int, start string) string {
 	return ","
 }
 
-// appendJSON appends s, which is a result of text or shorter, as a JSON string.
+// appendJSON appends s as a JSON string. s must be valid UTF-8 of at most maxText bytes.
 func appendJSON(b []byte, s string) []byte { return message.AppendJSONString(b, s, maxEscaped) }
 
 // maxEscaped is the maximum length of an escaped string in bytes. An escape sequence has at most 6 bytes.

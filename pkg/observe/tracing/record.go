@@ -9,11 +9,11 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/message"
 )
 
-// A record contains the parts of a span that are not stored in the OpenCensus span. It is reused for the
-// next span, because OpenCensus calls the exporter while a span ends.
+// A record contains the parts of a span that are not stored in the OpenCensus span. It can be
+// reused when the span has ended, because OpenCensus calls the exporter synchronously.
 //
-// OpenCensus stores attributes in a map, and copies this map when a span ends. The two maps need more
-// CPU time than the rest of a span. Therefore each span has a link whose only attribute is the record,
+// OpenCensus stores attributes in a map, and copies this map when a span ends. Building and
+// copying the map takes more CPU time than everything else that is done for a span. Therefore, each span has a link whose only attribute is the record,
 // and the exporter reads the attributes of the span from the record. The link is not exported.
 type record struct {
 	attributes attributes
@@ -104,8 +104,8 @@ const maxText = 512
 // invalid UTF-8. The result can reference s.
 func text(s string) string { return message.Truncate(s, maxText) }
 
-// timeWithin returns the wall clock time of an event in a span. Like OpenCensus for the end of a
-// span, it uses the monotonic clock, because the wall clock may have been set during the span.
+// timeWithin returns the wall clock time of an event in a span. As OpenCensus does for the end of a span, it
+// adds the elapsed monotonic time to the start time, because the wall clock may have been changed.
 func timeWithin(s *trace.SpanData, at time.Time) time.Time {
 	return s.StartTime.Add(at.Sub(s.StartTime))
 }

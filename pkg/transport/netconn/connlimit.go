@@ -108,7 +108,7 @@ type Place struct {
 	index     int           // in limit.places
 	left      bool          // the connection was closed, or is about to be
 	slow      bool          // the connection was replaced, and Leave was not called
-	turn      chan struct{} // closed when the place is free; nil if the connection did not wait
+	turn      chan struct{} // closed when the place becomes free; nil if the connection did not have to wait
 	waitStart time.Duration // time of Enter, from limit.begin; 0 if the connection did not wait
 }
 

@@ -156,8 +156,8 @@ func (b *Budget) Open(peer string, end func()) *Account {
 	return a
 }
 
-// chargeConnections charges the memory of the open connections that exceeds limit/freeFraction, up to
-// limit/chargedFraction. b.mu is held.
+// chargeConnections adds the memory of the open connections above limit/freeFraction to the used memory, but
+// at most limit/chargedFraction. b.mu must be held.
 func (b *Budget) chargeConnections() {
 	excess := int64(len(b.accounts))*ConnectionBytes - b.limit/freeFraction
 	charged := min(max(excess, 0), b.limit/chargedFraction)
@@ -324,7 +324,7 @@ func (a *Account) Progress(n int) {
 	}
 }
 
-// tick returns the time since begin in nanoseconds and updates the clock. b.mu is held.
+// tick returns the time since begin in nanoseconds and updates the clock. b.mu must be held.
 func (b *Budget) tick() (now int64) {
 	now = int64(time.Since(b.begin))
 	if clock := b.clock.Load(); now-clock >= int64(clockInterval) {
@@ -343,8 +343,9 @@ func (b *Budget) clockDue() bool {
 	return time.Since(b.begin)-time.Duration(b.clock.Load()) >= clockInterval
 }
 
-// stall returns the time in nanoseconds without progress, or 0 if it is short. The time before the last late
-// update of the clock is not included, because the account may have moved bytes until then. budget.mu is held.
+// stall returns for how long the account has made no progress, in nanoseconds, or 0 if it made progress since
+// the update before the last one. If the clock was updated late, the time before this update does not count,
+// because the account may have moved bytes in the meantime. budget.mu must be held.
 func (a *Account) stall(now int64) int64 {
 	moved := a.moved.Load()
 	if moved >= a.budget.before {
@@ -363,7 +364,8 @@ func (a *Account) Set(held, n int) int {
 	return n
 }
 
-// reclaim closes the connections with the most memory per request until the others hold at most hard.
+// reclaim closes connections until the others hold at most b.hard bytes. It begins with the connection that
+// uses the most memory per request.
 func (b *Budget) reclaim() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -386,13 +388,13 @@ func (b *Budget) reclaim() {
 }
 
 // setTriggers sets the sums at which reclaim is called. ending is the number of bytes of the connections that are
-// being closed. urgent does not include ending. b.mu is held.
+// being closed. urgent does not include ending. b.mu must be held.
 func (b *Budget) setTriggers(ending, urgent int64) {
 	b.trigger.Store(b.hard + ending)
 	b.urgent.Store(urgent + ending)
 }
 
-// endingBytes returns the bytes of the connections that are being closed. b.mu is held.
+// endingBytes returns the bytes of the connections that are being closed. b.mu must be held.
 func (b *Budget) endingBytes() (n int64) {
 	for a := range b.accounts {
 		if a.ending.Load() {
@@ -403,7 +405,7 @@ func (b *Budget) endingBytes() (n int64) {
 }
 
 // victim returns the connection to be closed next, or nil if there is none. sum is the number of bytes
-// without the connections that are being closed. now is a result of tick. b.mu is held. The order is:
+// without the connections that are being closed. now is a result of tick. b.mu must be held. The order is:
 //
 //  1. The connection with the most bytes per request, if it holds more than medium bytes and more than
 //     ordinary bytes per request.
@@ -448,14 +450,14 @@ type survey struct {
 	stalled *Account // connection with the longest stall time; nil if it is less than stalledTime
 	large   heaviest // connection with more than medium bytes, or with more than small bytes and no progress
 	working heaviest // connection with progress and at most medium bytes
-	idle    heaviest // connection with no progress and at most medium bytes
+	idle    heaviest // stalled connection that holds at most medium bytes
 
 	workingBytes int64 // sum of the connections with progress and at most medium bytes
 	smallBytes   int64 // sum of the connections with no progress and at most small bytes
 	mediumBytes  int64 // sum of the connections with no progress, more than small bytes, and at most medium bytes
 }
 
-// survey compares all connections. now is a result of tick. b.mu is held.
+// survey compares all connections. now is a result of tick. b.mu must be held.
 func (b *Budget) survey(now int64) (s survey) {
 	longest := int64(stalledTime)
 	for a := range b.accounts {

@@ -62,7 +62,7 @@ var (
 
 // Values of the Op of the *net.OpError that crypto/tls returns for an alert.
 const (
-	localError  = "local error"  // an alert of the server
+	localError  = "local error"  // an alert from the server
 	remoteError = "remote error" // an alert of the client
 )
 

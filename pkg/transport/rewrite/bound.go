@@ -52,8 +52,8 @@ func EndForward(result *transport.Result, costly bool) (name bound.Name, ok bool
 	return RequestBound(result.Err)
 }
 
-// ClosedFor replaces an error with the fault FaultClientGone by FaultOverloaded if costly is true. costly reports
-// whether the sidecar closed the connection of the client because of the memory budget.
+// ClosedFor returns FaultOverloaded if err has the fault FaultClientGone and costly is true. Otherwise, it returns
+// err. costly reports whether the sidecar closed the connection of the client because of the memory budget.
 func ClosedFor(err error, costly bool) error {
 	if costly && transport.FaultOf(err) == transport.FaultClientGone {
 		return transport.FaultOverloaded

@@ -21,7 +21,7 @@ type Load struct {
 	Kind    func(client, number int) *Kind // returns the kind of the next request of a client; may be nil or return nil
 
 	Change  func(at time.Duration, k *Kind) *Kind // returns the kind of a request that is sent at a given time, instead of k; nil means k
-	Backoff time.Duration                         // a client waits for this time after an error
+	Backoff time.Duration                         // how long a client waits after an error
 }
 
 // A Kind describes requests that differ from the others. The zero value describes usual

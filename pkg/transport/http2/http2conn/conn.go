@@ -164,7 +164,7 @@ type Conn struct {
 	replies            int       // number of bytes in out that are replies to the peer
 	sent               uint64    // number of useful frames added to out; see budget.go
 	takes              int       // number of times that the writer took out
-	openWaits          bool      // Open returned ErrBusy after the writer took out the last time
+	openWaits          bool      // Open has returned ErrBusy since the last call of takeOut
 	flushing           bool      // a writer is active
 	written            sync.Cond // signals the end of flushing
 	window             int       // window of the connection for content, in bytes; set by the peer
