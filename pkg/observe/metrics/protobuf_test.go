@@ -42,6 +42,19 @@ func decoded(t *testing.T, body string) map[string]*dto.MetricFamily {
 	}
 }
 
+func TestProtobufScrapeContainsNativeHistograms(t *testing.T) {
+	h := filled(t, "default").Handler()
+	got := decoded(t, scrape(t, h, protobufAccept))
+	for _, name := range []string{"queue_proxy_request_duration_seconds", "queue_proxy_queue_wait_seconds", "queue_proxy_app_duration_seconds"} {
+		var native, classic bool
+		for _, m := range got[name].GetMetric() {
+			native = native || len(m.GetHistogram().GetPositiveSpan()) > 0
+			classic = classic || len(m.GetHistogram().GetBucket()) > 0
+		}
+		harness.Equal(t, [2]bool{native, classic}, [2]bool{true, true}, name, "has native and classic buckets")
+	}
+}
+
 func TestMergedScrapeKeepsNativeHistograms(t *testing.T) {
 	app := prometheus.NewRegistry()
 	native := prometheus.NewHistogram(prometheus.HistogramOpts{Name: "job_seconds", Help: "Jobs.", NativeHistogramBucketFactor: 1.1})
